@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checksums: XXH3 (xxHash), the widest vector code that this CPU has.
+ *
+ * Thread-safety: pure functions.
+ */
+#ifndef SK_CACHE_CHECKSUM_H
+#define SK_CACHE_CHECKSUM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/** XXH3-64, seed 0: the value `xxhsum -H3` prints. */
+uint64_t sk_xxh3(const void *data, size_t size);
+
+/** XXH3-128, seed 0, canonical (big-endian) bytes. */
+void sk_xxh3_128(const void *data, size_t size, uint8_t ret[16]);
+
+/** "avx512", "avx2", "sse2" or "scalar": for doctors and benchmarks. */
+const char *sk_xxh3_backend(void);
+
+#endif

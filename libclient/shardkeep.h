@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libshardkeep: snapshots of a training job's sharded state into memory that
+ * the job cannot take with it, and back, on the same mesh or another one.
+ *
+ * Overview
+ *
+ *   sk_open()            find, or start, this node's agent
+ *   sk_state_create()    one rank of one job
+ *   sk_state_tensor()    describe each tensor once
+ *   sk_restore()         come back; -ENOENT on the first run
+ *   sk_snapshot()        returns at once, copies beside training
+ *   sk_fence()           before the tensors are overwritten
+ *
+ * Errors
+ *
+ * Functions return 0, or a negative errno that is listed at each; outputs are
+ * set on success only. sk_error() has the sentence of the calling thread's
+ * last failure: what, which object, how much, what to do. No function aborts,
+ * exits, prints, installs a signal handler or waits without a bound. A failed
+ * snapshot is never a reason to stop training: go on, try at the next step.
+ *
+ * Threads
+ *
+ * A struct sk, and everything made from it, may be used from several threads.
+ * Calls that change one state (describe, snapshot, restore, free) exclude
+ * each other; sk_fence(), sk_fence_tensor(), sk_wait() and sk_status() may
+ * run beside them and beside each other. Nothing may run beside sk_close(),
+ * or beside sk_state_free() of the same state. After fork() the child must
+ * not use what the parent opened: every call there returns -EOWNERDEAD.
+ *
+ * Memory
+ *
+ * The library borrows tensors, and reads them only between sk_snapshot() and
+ * the fence, and writes them only in sk_restore(). Everything else it is given
+ * is copied. All structs may be zeroed: 0 and NULL mean the default.
+ */
+#ifndef SHARDKEEP_H
+#define SHARDKEEP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shardkeep-types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SK_VERSION_MAJOR 0
+#define SK_VERSION_MINOR 1
+#define SK_VERSION_PATCH 0
+
+/** The version of the library that runs, "0.1.0". */
+const char *sk_version(void);
+
+/**
+ * The sentence that explains the calling thread's last failed call; "" if
+ * none failed. Valid until the thread's next call into the library. Lists
+ * that a restore refuses for (missing keys) stand in it whole.
+ */
+const char *sk_error(void);
+
+/* ---- the agent -------------------------------------------------------- */
+
+struct sk;
+
+/** Do not start an agent where none runs: -ENOENT instead. */
+#define SK_OPEN_NO_START (1u << 0)
+
+struct sk_options {
+	const char *socket;	/**< path; NULL: $SHARDKEEP_SOCKET, then
+				 * /run/shardkeep/agent.sock, then
+				 * $XDG_RUNTIME_DIR/shardkeep/agent.sock, and
+				 * else a private agent is started there (in
+				 * /tmp/shardkeep-UID without the variable) */
+	uint32_t flags;		/**< SK_OPEN_... */
+	uint32_t threads;	/**< that copy; 0: half the CPUs, 1 to 8 */
+	uint32_t timeout_ms;	/**< bound of every request; 0: 10,000 */
+	uint32_t reserved_;
+	uint64_t reserved[8];	/**< 0 */
+};
+
+/**
+ * Connects to this node's agent. @opts may be NULL. A private agent is looked
+ * for as $SHARDKEEP_AGENT, beside this library, and on the PATH; it takes
+ * $SHARDKEEP_STORE and $SHARDKEEP_MEMORY from the environment and outlives
+ * this process.
+ * Errors: -ENOENT, -ECONNREFUSED no agent; -EPROTO another version;
+ * -ETIMEDOUT; -EACCES the socket is not this user's; -ENOMEM.
+ */
+int sk_open(const struct sk_options *opts, struct sk **ret_sk);
+
+/** Waits for copies under way and closes. States must be freed. NULL is
+ * fine. */
+void sk_close(struct sk *sk);
+
+/* ---- meshes ----------------------------------------------------------- */
+
+/**
+ * A mesh of @ndim dimensions of @shape, over @ranks (row-major, any distinct
+ * global ranks; NULL: 0, 1, 2, ...), with one unique name per dimension or
+ * @names NULL. Errors: -EINVAL, -ENOMEM.
+ */
+int sk_mesh_create(int ndim, const int64_t *shape, const int32_t *ranks,
+		   const char *const *names, struct sk_mesh **ret_mesh);
+
+/**
+ * The child of @mesh over @n named dimensions, in mesh order, that holds
+ * @rank: of ranks 0..7 as (dp 2, tp 4), "dp" of rank r is r%4, r%4 + 4.
+ * Errors: -EINVAL, -ENOENT @rank is not in the mesh, -ENOMEM.
+ */
+int sk_mesh_child(const struct sk_mesh *mesh, int32_t rank,
+		  const char *const *names, int n, struct sk_mesh **ret_mesh);
+
+/** States that use it hold references of their own. NULL is fine. */
+void sk_mesh_release(struct sk_mesh *mesh);
+
+/* ---- state ------------------------------------------------------------ */
+
+struct sk_state;
+
+/** Keep no image of what another rank stores as primary: saves memory, loses
+ * the second holder of replicated tensors. */
+#define SK_JOB_NO_REPLICAS (1u << 0)
+/** Every snapshot in verification mode (SK_SNAPSHOT_VERIFY). */
+#define SK_JOB_VERIFY (1u << 1)
+
+/** sk_job.flush_every: only when asked, when the job ends, or at shutdown. */
+#define SK_FLUSH_NEVER UINT32_MAX
+
+struct sk_job {
+	const char *name;	/**< [A-Za-z0-9._-]+, at most 128 */
+	int32_t rank;
+	int32_t world;		/**< ranks in the job */
+	uint64_t run;		/**< this incarnation; 0: $SHARDKEEP_RUN, else
+				 * the agent numbers it: ranks that come after
+				 * a death form the next run together */
+	uint32_t slots;		/**< snapshots a rank can hold in memory, at
+				 * least 2; 0: 2 */
+	uint32_t flush_every;	/**< snapshots of steps that are multiples of
+				 * it go to disk, where the agent has a store;
+				 * 0: 1 */
+	uint32_t flags;		/**< SK_JOB_... */
+	uint32_t reserved_;
+	uint64_t reserved[8];	/**< 0 */
+};
+
+/** Creates the state of one rank. Errors: -EINVAL, -ENOMEM, -EOWNERDEAD. */
+int sk_state_create(struct sk *sk, const struct sk_job *job,
+		    struct sk_state **ret_state);
+
+/** Waits for its snapshot to seal, then lets go; its images stay with the
+ * agent. NULL is fine. */
+void sk_state_free(struct sk_state *state);
+
+/** Where tensor data lies. */
+enum sk_memory {
+	SK_HOST = 0,
+	SK_CUDA = 1		/**< refused with -ENODEV without GPU support */
+};
+
+/** A box of a tensor with data of its own, where placements cannot say it. */
+struct sk_part {
+	struct sk_box box;
+	void *data;
+	int64_t strides[SK_MAX_DIMS];	/**< elements; all 0: dense */
+};
+
+struct sk_tensor {
+	const char *name;	/**< the FQN, unique within the rank */
+	int32_t dtype;		/**< enum sk_dtype */
+	int32_t ndim;
+	int64_t shape[SK_MAX_DIMS];	/**< of the whole tensor */
+	const struct sk_mesh *mesh;	/**< NULL: every rank holds it whole */
+	struct sk_placement placements[SK_MAX_DIMS];	/**< per mesh dim */
+	void *data;		/**< this rank's part; NULL if it is empty */
+	int64_t strides[SK_MAX_DIMS];	/**< of @data, in elements;
+					 * all 0: dense, row-major */
+	const int64_t *local_shape;	/**< of @data as the trainer has it;
+					 * checked against the placements and
+					 * refused where it differs. NULL: not
+					 * checked */
+	const struct sk_part *parts;	/**< what this rank alone holds, said
+					 * box by box instead of by placements
+					 * and @data; NULL: placements */
+	uint32_t n_parts;
+	int32_t memory;		/**< enum sk_memory */
+	int32_t device;		/**< CUDA ordinal */
+	uint32_t flags;		/**< 0 */
+	uint64_t reserved[4];	/**< 0 */
+};
+
+/**
+ * Describes a tensor. The same name again replaces the description: a new
+ * pointer costs nothing, a new shape or placement makes the next snapshot
+ * register the state anew. A rank that is not in the mesh may describe the
+ * tensor too: it holds nothing of it.
+ * Errors: -EINVAL (the sentence names the tensor and both shapes), -ENODEV,
+ * -E2BIG, -ENOMEM.
+ */
+int sk_state_tensor(struct sk_state *state, const struct sk_tensor *tensor);
+/** The same for @n at once, all or none. */
+int sk_state_tensors(struct sk_state *state, const struct sk_tensor *tensors,
+		     size_t n);
+
+/** Bytes that are the same on every rank (schedulers, configuration): kept
+ * once, restored to all. The size is part of the description. */
+int sk_state_blob(struct sk_state *state, const char *name, void *data,
+		  size_t size);
+/** Bytes of this rank alone (random state, data loader): restored to the
+ * same rank number; left alone, and counted, where the snapshot had none. */
+int sk_state_blob_local(struct sk_state *state, const char *name, void *data,
+			size_t size);
+
+/** Forgets one description; -ENOENT. */
+int sk_state_remove(struct sk_state *state, const char *name);
+/** Forgets all. */
+int sk_state_clear(struct sk_state *state);
+
+/**
+ * Registers with the agent and waits until the slots are faulted in, so that
+ * the first snapshot is as fast as the others. Optional: without it the first
+ * restore or snapshot registers, and faulting goes on in the background.
+ * Errors: -ENOMEM over the agent's budget (the sentence says what was asked,
+ * what is free, who holds the rest); -EEXIST a living rank of this number
+ * stands in this run; -ETIMEDOUT; -EINVAL; -ECONNRESET the agent is gone.
+ */
+int sk_prepare(struct sk_state *state, uint32_t timeout_ms);
+
+/* ---- snapshot --------------------------------------------------------- */
+
+/** To disk whatever flush_every says. */
+#define SK_SNAPSHOT_FLUSH (1u << 0)
+/** To memory only, whatever flush_every says. */
+#define SK_SNAPSHOT_NO_FLUSH (1u << 1)
+/**
+ * Verification mode: hashes the tensors before returning (so the call takes
+ * one pass over them), compares after copying and again at the fence. A
+ * tensor that changed before the fence is named, and the snapshot refused.
+ */
+#define SK_SNAPSHOT_VERIFY (1u << 2)
+
+struct sk_snapshot_options {
+	uint32_t flags;		/**< SK_SNAPSHOT_... */
+	uint32_t wait_ms;	/**< how long to wait for a slot; 0: not */
+	uint64_t reserved[4];	/**< 0 */
+};
+
+/**
+ * Takes a snapshot: gets a slot, starts copying in the background, returns.
+ * From here to the fence the tensors may be read but not written. One
+ * snapshot of a state copies at a time: another call waits for the copy (not
+ * for the seal) of the one before. @opts may be NULL.
+ * Errors: -EBUSY no slot is free (the sentence says how long the oldest flush
+ * still needs); -EEXIST this step is there already, from this run;
+ * -EINVAL step < 0, or nothing described; -ECANCELED the tensors of the
+ * previous snapshot changed before their fence; those of sk_prepare().
+ */
+int sk_snapshot(struct sk_state *state, int64_t step,
+		const struct sk_snapshot_options *opts);
+
+/**
+ * Waits until the last snapshot has let go of the tensors. 0 at once if there
+ * is none. Errors: what became of that snapshot if it failed: -ECANCELED
+ * (verification mode: a tensor changed; the sentence names it), -EIO,
+ * -ECONNRESET. The tensors may be overwritten after an error as well.
+ */
+int sk_fence(struct sk_state *state);
+/** The same for one tensor or blob: a trainer that updates in order of
+ * description waits only for the next. -ENOENT no such name. In verification
+ * mode it waits for all. */
+int sk_fence_tensor(struct sk_state *state, const char *name);
+
+enum sk_until {
+	SK_SEALED = 1,		/**< this rank's image is whole */
+	SK_COMPLETE = 2,	/**< every rank's is: it can be restored */
+	SK_DURABLE = 3		/**< every primary image is on disk, synced */
+};
+
+/**
+ * Waits until the snapshot of @step is @until, at most @timeout_ms.
+ * Errors: -ETIMEDOUT; -ENOENT no such snapshot (discarded, evicted);
+ * -ENOTCONN durable was asked for and the agent has no store; -EIO the last
+ * try to flush failed (it is tried again: wait again).
+ */
+int sk_wait(struct sk_state *state, int64_t step, int until,
+	    uint32_t timeout_ms);
+
+/** Has the agent flush it now. Errors as sk_wait(). */
+int sk_flush(struct sk_state *state, int64_t step);
+
+/** The last snapshot's times, nanoseconds from the call; 0: not yet. */
+struct sk_status {
+	uint64_t run;
+	int64_t step;		/**< -1: none yet */
+	uint64_t bytes;		/**< of tensors and blobs copied */
+	uint64_t returned_ns;
+	uint64_t copied_ns;	/**< safe to overwrite */
+	uint64_t sealed_ns;
+	int32_t result;		/**< 0, or why it failed */
+	uint32_t slots;
+	uint64_t slot_bytes;	/**< memory of this rank's slots */
+	uint64_t taken;		/**< snapshots sealed by this state */
+	uint64_t failed;
+	uint64_t reserved[4];
+};
+int sk_status(struct sk_state *state, struct sk_status *ret_status);
+
+/* ---- restore ---------------------------------------------------------- */
+
+/**
+ * How the ranks of a job exchange small messages while they agree. NULL where
+ * a comm is asked for: the agent's, for jobs whose ranks are all on this node.
+ */
+struct sk_comm {
+	void *ctx;
+	/** Every rank gives @bytes; @out has world * @bytes in rank order.
+	 * 0 or a negative errno; must give up after @timeout_ms. */
+	int (*allgather)(void *ctx, const void *in, size_t bytes, void *out,
+			 uint32_t timeout_ms);
+	void *reserved[6];	/**< NULL */
+};
+
+/** The newest step that is complete. */
+#define SK_LATEST (-1)
+
+/** Keys that the snapshot lacks are left alone, not an error. */
+#define SK_RESTORE_MISSING_OK (1u << 0)
+/** Keys that no rank asked for are ignored, not an error. */
+#define SK_RESTORE_EXTRA_OK (1u << 1)
+#define SK_RESTORE_PARTIAL (SK_RESTORE_MISSING_OK | SK_RESTORE_EXTRA_OK)
+/** Only what is in memory; only what is on disk. */
+#define SK_RESTORE_MEMORY_ONLY (1u << 2)
+#define SK_RESTORE_DISK_ONLY (1u << 3)
+/** Do not verify checksums. For measuring what they cost. */
+#define SK_RESTORE_NO_VERIFY (1u << 4)
+
+struct sk_restore_options {
+	uint32_t flags;		/**< SK_RESTORE_... */
+	uint32_t timeout_ms;	/**< to agree with the other ranks; 0: 60,000 */
+	const char *const *names;	/**< only these; implies EXTRA_OK.
+					 * NULL: everything described */
+	size_t n_names;
+	uint64_t run;		/**< of this run; 0: the newest that has it */
+	uint64_t reserved[8];	/**< 0 */
+};
+
+struct sk_report {
+	uint64_t run;		/**< of the snapshot that was restored */
+	int64_t step;
+	int32_t world;		/**< ranks that saved it */
+	uint32_t tensors;	/**< restored, blobs included */
+	uint32_t missing;	/**< left alone: not in the snapshot */
+	uint32_t extra;		/**< in the snapshot, asked for by no rank */
+	uint32_t damaged;	/**< images set aside for a bad checksum */
+	uint32_t reserved_;
+	uint64_t bytes_memory;	/**< from this node's memory */
+	uint64_t bytes_remote;	/**< from other nodes' memory */
+	uint64_t bytes_disk;
+	uint64_t bytes_verified;
+	uint64_t agree_ns;	/**< waiting for other ranks included */
+	uint64_t plan_ns;
+	uint64_t copy_ns;
+	uint64_t total_ns;
+	uint64_t reserved[8];
+};
+
+/**
+ * Brings the described tensors back from a snapshot of this job by any mesh,
+ * from the nearest memory that holds each piece, else from the store. Every
+ * rank of the job must call it, and all restore the same step. @comm, @opts,
+ * @ret_report may be NULL. An incomplete or damaged snapshot is passed over
+ * for the next older one when SK_LATEST is asked for.
+ * Errors, the same on all ranks unless said: -ENOENT nothing to restore (a
+ * first run; the sentence names what is missing where something was there);
+ * -ENOKEY keys missing on either side (sk_error() lists them all); -EINVAL
+ * dtype or global shape differs; -EBADMSG a checksum failed and no other
+ * holder is left; -ETIMEDOUT a rank did not come; -EIO. When tensors may have
+ * been overwritten already, the sentence says which.
+ */
+int sk_restore(struct sk_state *state, int64_t step,
+	       const struct sk_comm *comm,
+	       const struct sk_restore_options *opts,
+	       struct sk_report *ret_report);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
