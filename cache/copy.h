@@ -4,8 +4,11 @@
  *
  * Large runs go past the cache (non-temporal stores, AVX-512, AVX2 or SSE2,
  * whichever this CPU has) so that a copy does not evict the trainer's working
- * set; small ones and other CPUs use memcpy. Thread-safety: pure functions;
- * a prepared op is immutable and may be run by several threads at once.
+ * set. Short runs that fill the destination without gaps are gathered in the
+ * first level cache before they go the same way, transposed matrices tile by
+ * tile; what is left, and other CPUs, use memcpy. Thread-safety: pure
+ * functions; a prepared op is immutable and may be run by several threads at
+ * once.
  */
 #ifndef SK_CACHE_COPY_H
 #define SK_CACHE_COPY_H

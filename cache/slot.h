@@ -38,8 +38,10 @@ struct sk_slot {
 /**
  * Creates a slot of at least @bytes and maps it. @name is seen in
  * /proc/PID/fd. Seals: shrink, grow; the seal set stays open for
- * sk_slot_seal_writes(). Nothing is faulted in yet.
- * Errors: -ENOMEM and the errors of memfd_create, ftruncate, mmap.
+ * sk_slot_seal_writes(). Nothing is faulted in yet; huge pages, where enough
+ * of them are free, are reserved. numa_node stays -1 where the system cannot
+ * prefer a node.
+ * Errors: -EINVAL 0 bytes, -ENOMEM, errors of memfd_create, ftruncate, mmap.
  */
 int sk_slot_create(const struct sk_os *os, const char *name, uint64_t bytes,
 		   int numa_node, struct sk_slot *ret_slot,
@@ -47,8 +49,9 @@ int sk_slot_create(const struct sk_os *os, const char *name, uint64_t bytes,
 /** Unmaps and closes; the slot is SK_SLOT_NULL after it. */
 void sk_slot_destroy(const struct sk_os *os, struct sk_slot *slot);
 
-/** Faults in [from, to) of the owner's mapping; whole pages. Returns
- * -ENOMEM when the system has no memory, instead of a signal. */
+/** Faults in the pages that [from, to) of the owner's mapping touches.
+ * Errors: -ENOMEM when the system has no memory, instead of a signal;
+ * -EINVAL a range outside of the slot. */
 int sk_slot_populate(const struct sk_os *os, struct sk_slot *slot,
 		     uint64_t from, uint64_t to, struct sk_err *err);
 
@@ -64,10 +67,14 @@ int sk_slot_reopen_ro(const struct sk_os *os, const struct sk_slot *slot,
 /**
  * For the receiver of a descriptor: checks that it is a memfd that cannot
  * shrink, of at least @bytes, and maps [0, bytes). @writable as wanted.
- * Errors: -EBADF it is not what it should be, errors of mmap.
+ * Errors: -EBADF it is not what it should be, -EINVAL 0 bytes, errors of mmap.
  */
 int sk_slot_map_fd(const struct sk_os *os, int fd, uint64_t bytes,
 		   bool writable, void **ret_map, struct sk_err *err);
+
+/** Releases what sk_slot_map_fd() gave for the same @bytes; they need not be
+ * whole pages, not even of a slot on huge pages. NULL is fine. */
+void sk_slot_unmap(const struct sk_os *os, void *map, uint64_t bytes);
 
 /** The NUMA node of the calling thread, -1 where there is only one. */
 int sk_numa_node_here(void);

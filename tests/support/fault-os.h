@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An sk_os that wraps another one, counts the calls, and fails those that a
+ * test names, so that "every call may fail" is a loop:
+ *
+ *	for (n = 1; ; n++) {
+ *		sk_fault_os_init(&fault, sk_os_linux());
+ *		sk_fault_os_fail(&fault, SK_FAULT_ANY, n, 1, EIO);
+ *		r = what_is_tested(&fault.os);
+ *		if (!sk_fault_os_hits(&fault))
+ *			break;
+ *	}
+ *
+ * A call that is failed does not happen, except for close and munmap, which
+ * release what they are given and then report the error (munmap: -ENOMEM,
+ * whatever was asked for), so that no test leaks by its own doing.
+ *
+ * Thread-safety: rules and clock are set before the table is used; the
+ * counters are atomic, so any threads may call through the table.
+ */
+#ifndef SK_TESTS_FAULT_OS_H
+#define SK_TESTS_FAULT_OS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "os.h"
+
+enum sk_fault_op {
+	SK_FAULT_OPENAT,
+	SK_FAULT_CLOSE,
+	SK_FAULT_PREAD,
+	SK_FAULT_PWRITE,
+	SK_FAULT_FALLOCATE,
+	SK_FAULT_FTRUNCATE,
+	SK_FAULT_FSYNC,
+	SK_FAULT_FSTAT,
+	SK_FAULT_MKDIRAT,
+	SK_FAULT_RENAMEAT,
+	SK_FAULT_UNLINKAT,
+	SK_FAULT_MEMFD_CREATE,
+	SK_FAULT_FCNTL_SEAL,
+	SK_FAULT_MMAP,
+	SK_FAULT_MUNMAP,
+	SK_FAULT_MADVISE,
+	SK_FAULT_RANDOM,
+	SK_FAULT_URING_READ,
+	SK_FAULT_URING_WRITE,
+	SK_FAULT_URING_FSYNC,
+	SK_FAULT_ANY,		/* any of the above, counted together */
+	SK_FAULT_OP_COUNT
+};
+
+#define SK_FAULT_ALWAYS UINT64_MAX
+#define SK_FAULT_RULES 8
+
+struct sk_fault_rule {
+	enum sk_fault_op op;
+	uint64_t first, times;	/* calls first .. first + times - 1, from 1 */
+	int error;		/* a positive errno; 0: shorten */
+	uint64_t most;		/* bytes that a shortened call moves */
+};
+
+struct sk_fault_os {
+	struct sk_os os;	/* what is given to the code under test */
+	const struct sk_os *inner;
+	struct sk_fault_rule rules[SK_FAULT_RULES];
+	int rule_count;
+	bool virtual_clock;
+	/* private, atomic: */
+	uint64_t calls[SK_FAULT_OP_COUNT];
+	uint64_t hits;
+	uint64_t now, wall;
+};
+
+/** Fills @fault in place: no rules, real clock. It must not be moved. */
+void sk_fault_os_init(struct sk_fault_os *fault, const struct sk_os *inner);
+
+/** Fails the @nth call (from 1) of @op and those after it, @times in all,
+ * with the positive @error. */
+void sk_fault_os_fail(struct sk_fault_os *fault, enum sk_fault_op op,
+		      uint64_t nth, uint64_t times, int error);
+
+/** Lets the same calls move at most @most bytes. For reads and writes, by
+ * system call and by ring; other calls are not changed. */
+void sk_fault_os_shorten(struct sk_fault_os *fault, enum sk_fault_op op,
+			 uint64_t nth, uint64_t times, uint64_t most);
+
+/** Takes the clocks off the system; they stand until advanced. */
+void sk_fault_os_clock(struct sk_fault_os *fault, uint64_t now_ns,
+		       uint64_t wall_ns);
+void sk_fault_os_advance(struct sk_fault_os *fault, uint64_t ns);
+
+/** How often @op was called, failed calls included. */
+uint64_t sk_fault_os_calls(const struct sk_fault_os *fault,
+			   enum sk_fault_op op);
+/** How many calls a rule changed. */
+uint64_t sk_fault_os_hits(const struct sk_fault_os *fault);
+
+#endif

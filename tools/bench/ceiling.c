@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ceilings: streaming memcpy, hashing, direct io_uring. */
+#include "bench.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "checksum.h"
+#include "copy.h"
+
+struct share {
+	pthread_t thread;
+	char *dst;
+	const char *src;
+	uint64_t bytes, sum;
+};
+
+static void *copy_share(void *arg)
+{
+	struct share *s = arg;
+
+	sk_stream_copy(s->dst, s->src, s->bytes);
+	sk_stream_fence();
+	return NULL;
+}
+
+static void *hash_share(void *arg)
+{
+	struct share *s = arg;
+
+	for (uint64_t at = 0; at < s->bytes; at += 1 << 20)
+		s->sum += sk_xxh3(s->src + at, s->bytes - at < 1 << 20 ?
+				  s->bytes - at : 1 << 20);
+	return NULL;
+}
+
+static uint64_t in_parallel(void *(*run)(void *), void *dst, const void *src,
+			    uint64_t bytes, unsigned threads)
+{
+	struct share s[64] = { 0 };
+	uint64_t each = (bytes / threads) & ~(uint64_t)4095, sum = 0;
+
+	for (unsigned i = 0; i < threads; i++) {
+		s[i].dst = (char *)dst + i * each;
+		s[i].src = (const char *)src + i * each;
+		s[i].bytes = i + 1 < threads ? each : bytes - i * each;
+		if (i && pthread_create(&s[i].thread, NULL, run, &s[i]))
+			abort();
+	}
+	run(&s[0]);
+	for (unsigned i = 0; i < threads; i++) {
+		if (i)
+			pthread_join(s[i].thread, NULL);
+		sum += s[i].sum;
+	}
+	return sum;
+}
+
+void copy_parallel(void *dst, const void *src, uint64_t bytes,
+		   unsigned threads)
+{
+	in_parallel(copy_share, dst, src, bytes, threads);
+}
+
+uint64_t hash_parallel(const void *src, uint64_t bytes, unsigned threads)
+{
+	return in_parallel(hash_share, NULL, src, bytes, threads);
+}
+
+static struct io_uring_sqe *next_sqe(struct io_uring *ring, int fd,
+				     char *buf, uint64_t at, unsigned n,
+				     bool write)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+
+	if (write)
+		io_uring_prep_write_fixed(sqe, fd, buf + at, n, at, 0);
+	else
+		io_uring_prep_read(sqe, fd, buf + at, n, at);
+	io_uring_sqe_set_data64(sqe, n);
+	return sqe;
+}
+
+static int pass(struct io_uring *ring, int fd, char *buf, uint64_t bytes,
+		bool write, unsigned block, unsigned depth)
+{
+	uint64_t at = 0;
+	unsigned flying = 0;
+
+	while (at < bytes || flying) {
+		struct io_uring_cqe *cqe;
+
+		while (at < bytes && flying < depth) {
+			unsigned n = (unsigned)(bytes - at < block ?
+						bytes - at : block);
+
+			next_sqe(ring, fd, buf, at, n, write);
+			at += n;
+			flying++;
+		}
+		io_uring_submit_and_wait(ring, 1);
+		while (!io_uring_peek_cqe(ring, &cqe)) {
+			if (cqe->res != (int)io_uring_cqe_get_data64(cqe))
+				return cqe->res < 0 ? cqe->res : -EIO;
+			io_uring_cqe_seen(ring, cqe);
+			flying--;
+		}
+	}
+	return write && fsync(fd) < 0 ? -errno : 0;
+}
+
+int file_pass(const char *path, void *buf, uint64_t bytes, bool write,
+	      unsigned block, unsigned depth)
+{
+	struct iovec iov = { .iov_base = buf, .iov_len = bytes };
+	struct io_uring ring;
+	int fd, r;
+
+	fd = open(path, O_DIRECT | O_CLOEXEC |
+		  (write ? O_WRONLY | O_CREAT | O_TRUNC : O_RDONLY), 0600);
+	if (fd < 0)
+		return -errno;
+	r = io_uring_queue_init(depth, &ring, 0);
+	if (r < 0)
+		goto close_file;
+	if (write) {
+		r = io_uring_register_buffers(&ring, &iov, 1);
+		if (r < 0)
+			goto exit_ring;
+		if (fallocate(fd, 0, 0, (off_t)bytes) < 0 &&
+		    errno != EOPNOTSUPP) {
+			r = -errno;
+			goto exit_ring;
+		}
+	}
+	r = pass(&ring, fd, buf, bytes, write, block, depth);
+exit_ring:
+	io_uring_queue_exit(&ring);
+close_file:
+	close(fd);
+	return r;
+}
+
+void *warm_memory(uint64_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		abort();
+	(void)madvise(p, bytes, MADV_HUGEPAGE);
+	memset(p, 1, bytes);
+	return p;
+}
+
+void *warm_memfd(uint64_t bytes)
+{
+	int fd = memfd_create("bench", MFD_CLOEXEC);
+	void *p;
+
+	if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0)
+		abort();
+	p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		abort();
+	memset(p, 1, bytes);
+	close(fd);
+	return p;
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <ftw.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "shardkeep.h"
+
+static const char help[] =
+"usage: shardkeep-bench [OPTION...]\n"
+"\n"
+"Measures each phase of a checkpoint beside its ceiling, in one run. Starts a\n"
+"private agent and removes all that it wrote.\n"
+"\n"
+"  -r, --ranks N      processes that snapshot (2)\n"
+"  -b, --bytes SIZE   state of each, K/M/G (1G)\n"
+"  -t, --tensors N    that the state is cut into (64)\n"
+"  -n, --rounds N     of every phase (5)\n"
+"  -T, --threads N    that copy, per rank (half the CPUs, 1 to 8, as the library)\n"
+"  -m, --step-ms N    length of a compute step (1000)\n"
+"  -d, --dir DIR      filesystem to measure (.)\n"
+"  -a, --agent PATH   shardkeepd (beside this program, else on the PATH)\n"
+"  -p, --phases LIST  of small,snapshot,many,step,restore (all)\n"
+"  -j, --json         one JSON document\n"
+"  -h, --help         this\n"
+"\n"
+"Progress goes to stderr. Exit codes: 0 measured, 1 a phase failed, 2 usage.";
+
+static const struct option long_options[] = {
+	{ "ranks", 1, NULL, 'r' }, { "bytes", 1, NULL, 'b' },
+	{ "tensors", 1, NULL, 't' }, { "rounds", 1, NULL, 'n' },
+	{ "threads", 1, NULL, 'T' }, { "step-ms", 1, NULL, 'm' },
+	{ "dir", 1, NULL, 'd' }, { "agent", 1, NULL, 'a' },
+	{ "phases", 1, NULL, 'p' }, { "json", 0, NULL, 'j' },
+	{ "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
+};
+
+static const struct {
+	const char *name;
+	int (*run)(struct bench *b);
+} phases[] = {
+	{ "small", phase_small },
+	{ "snapshot", phase_snapshot },
+	{ "many", phase_many },
+	{ "step", phase_step },
+	{ "restore", phase_restore },
+};
+
+static int parse_size(const char *text, uint64_t *ret)
+{
+	char *end;
+	unsigned long long v = strtoull(text, &end, 10);
+	int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+
+	if (end == text || !v || (shift && end[1]) || (!shift && *end))
+		return -EINVAL;
+	*ret = (uint64_t)v << shift;
+	return 0;
+}
+
+static int parse_int(const char *text, int min, int max, int *ret)
+{
+	char *end;
+	long v = strtol(text, &end, 10);
+
+	if (end == text || *end || v < min || v > max)
+		return -EINVAL;
+	*ret = (int)v;
+	return 0;
+}
+
+static int parse(int argc, char **argv, struct options *o,
+		 const char **ret_phases)
+{
+	int c, r = 0, v;
+
+	while (!r && (c = getopt_long(argc, argv, "r:b:t:n:T:m:d:a:p:jh",
+				      long_options, NULL)) != -1) {
+		switch (c) {
+		case 'r': r = parse_int(optarg, 1, BENCH_RANKS_MAX, &o->ranks); break;
+		case 'b': r = parse_size(optarg, &o->bytes); break;
+		case 't': r = parse_int(optarg, 1, 1000000, &o->tensors); break;
+		case 'n': r = parse_int(optarg, 1, BENCH_ROUNDS_MAX / 2, &o->rounds); break;
+		case 'T': r = parse_int(optarg, 1, 64, &v); o->threads = (uint32_t)v; break;
+		case 'm': r = parse_int(optarg, 1, 60000, &v); o->step_ms = (unsigned)v; break;
+		case 'd': o->dir = optarg; break;
+		case 'a': o->agent = optarg; break;
+		case 'p': *ret_phases = optarg; break;
+		case 'j': o->json = true; break;
+		case 'h': puts(help); exit(0);
+		default: return -EINVAL;
+		}
+		if (r)
+			note("\"%s\" is not a value for -%c", optarg, c);
+	}
+	return r || optind != argc ? -EINVAL : 0;
+}
+
+static const char *default_agent(char *buf, size_t size)
+{
+	ssize_t n = readlink("/proc/self/exe", buf, size - 32);
+	char *slash;
+
+	if (n <= 0)
+		return "shardkeepd";
+	buf[n] = 0;
+	slash = strrchr(buf, '/');
+	strcpy(slash, "/shardkeepd");
+	if (!access(buf, X_OK))
+		return buf;
+	strcpy(slash, "/../../agent/shardkeepd");	/* the build tree */
+	return access(buf, X_OK) ? "shardkeepd" : buf;
+}
+
+/* The best block and depth of this filesystem, for both ceilings. */
+static int find_write_ceiling(struct bench *b)
+{
+	static const unsigned blocks[] = { 1 << 20, 4 << 20 };
+	static const unsigned depths[] = { 4, 8, 16 };
+	uint64_t bytes = 256 << 20, best = UINT64_MAX;
+	void *buf = warm_memfd(bytes);
+	char path[400];
+	int r = 0;
+
+	(void)snprintf(path, sizeof(path), "%s/ceiling", b->dir);
+	for (size_t i = 0; i < 2 && !r; i++)
+		for (size_t k = 0; k < 3 && !r; k++) {
+			uint64_t start = now_ns(), ns;
+
+			r = file_pass(path, buf, bytes, true, blocks[i],
+				      depths[k]);
+			ns = now_ns() - start;
+			if (ns >= best)
+				continue;
+			best = ns;
+			b->write_block = blocks[i];
+			b->write_depth = depths[k];
+		}
+	(void)remove(path);
+	munmap(buf, bytes);
+	return r;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type,
+		      struct FTW *ftw)
+{
+	(void)st;
+	(void)type;
+	(void)ftw;
+	return remove(path);
+}
+
+static int measure(struct bench *b, const char *wanted)
+{
+	int r = find_write_ceiling(b);
+
+	if (r) {
+		note("direct I/O on %s: %s", b->o.dir, strerror(-r));
+		return r;
+	}
+	r = agent_start(b);
+	for (size_t i = 0; i < sizeof(phases) / sizeof(*phases) && !r; i++)
+		if (!wanted || strstr(wanted, phases[i].name))
+			r = phases[i].run(b);
+	if (b->agent && agent_stop(b) && !r)
+		r = -EIO;
+	return r;
+}
+
+/* Measures in a child, so that whatever ends it the directory is removed. */
+static int measure_apart(struct bench *b, const char *wanted)
+{
+	int status = 0;
+	pid_t pid = fork();
+
+	if (pid < 0)
+		return 1;
+	if (!pid)
+		exit(measure(b, wanted) || print_results(b));
+	(void)signal(SIGINT, SIG_IGN);	/* the child has the default */
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+int main(int argc, char **argv)
+{
+	static struct bench b;
+	static char agent[512];
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	const char *wanted = NULL;
+	int r;
+
+	b.o = (struct options){ .ranks = 2, .rounds = 5, .tensors = 64,
+				.bytes = 1ull << 30, .step_ms = 1000,
+				.dir = "." };
+	b.o.threads = (uint32_t)(cpus < 2 ? 1 : cpus / 2 > 8 ? 8 : cpus / 2);
+	if (parse(argc, argv, &b.o, &wanted)) {
+		fputs("shardkeep-bench --help shows how\n", stderr);
+		return 2;
+	}
+	if (!b.o.agent)
+		b.o.agent = default_agent(agent, sizeof(agent));
+	(void)snprintf(b.dir, sizeof(b.dir), "%s/shardkeep-bench-XXXXXX",
+		       b.o.dir);
+	if (!mkdtemp(b.dir)) {
+		note("cannot make a directory in %s: %s", b.o.dir,
+		     strerror(errno));
+		return 1;
+	}
+	(void)snprintf(b.store, sizeof(b.store), "%s/store", b.dir);
+	(void)snprintf(b.socket, sizeof(b.socket), "%s/agent.sock", b.dir);
+	b.shared = mmap(NULL, sizeof(*b.shared), PROT_READ | PROT_WRITE,
+			MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (b.shared == MAP_FAILED)
+		return 1;
+	r = measure_apart(&b, wanted);
+	(void)nftw(b.dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	return r;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cachectl stats, version, stop: the agent itself. */
+#include "cachectl.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct column columns[] = {
+	{ "name", "NAME" }, { "kind", "KIND" }, { "value", "VALUE" },
+	{ "help", "MEANING" },
+};
+
+int command_stats(struct context *ctx, int argc, char **argv)
+{
+	_cleanup_free_ struct sk_wire_stat *stats = NULL;
+	size_t n = 0;
+	int r = ask_stats(ctx, &stats, &n);
+
+	(void)argc;
+	(void)argv;
+	if (r < 0)
+		return r;
+	report_table(ctx->report, "stats", NULL, columns,
+		     SK_ARRAY_SIZE(columns));
+	for (size_t i = 0; i < n; i++) {
+		report_cell_text(ctx->report, "%.*s",
+				 (int)sizeof(stats[i].name), stats[i].name);
+		report_cell_text(ctx->report, "%s",
+				 stats[i].kind ? "counter" : "gauge");
+		report_cell_real(ctx->report, stats[i].value);
+		report_cell_text(ctx->report, "%.*s",
+				 (int)sizeof(stats[i].help), stats[i].help);
+	}
+	return 0;
+}
+
+int command_version(struct context *ctx, int argc, char **argv)
+{
+	const struct sk_wire_hello_reply *a = &ctx->conn.agent;
+	int r;
+
+	(void)argc;
+	(void)argv;
+	report_text(ctx->report, "client", "cachectl", "%s", sk_version());
+	report_number(ctx->report, "wire", "wire", CELL_INT, SK_WIRE_VERSION);
+	r = ask_connect(ctx);
+	if (r == -ENOTCONN) {	/* our own version is an answer as well */
+		report_text(ctx->report, "agent", "agent", "not running");
+		return 0;
+	}
+	if (r < 0)
+		return r;
+	report_text(ctx->report, "agent", "agent", "%.*s",
+		    (int)sizeof(a->version), a->version);
+	report_text(ctx->report, "socket", "socket", "%s", ctx->path);
+	report_number(ctx->report, "pid", "pid", CELL_INT, a->pid);
+	report_number(ctx->report, "uid", "uid", CELL_INT, a->uid);
+	report_number(ctx->report, "budget_bytes", "budget", CELL_BYTES,
+		      (int64_t)a->budget_bytes);
+	report_number(ctx->report, "used_bytes", "used", CELL_BYTES,
+		      (int64_t)a->used_bytes);
+	report_text(ctx->report, "store", "store", "%.*s%s",
+		    (int)sizeof(a->store), a->has_store ? a->store : "none",
+		    a->has_store == 2 ? " (not durable)" : "");
+	return 0;
+}
+
+/* The agent closes the connection when it has flushed and goes. */
+static int wait_gone(struct context *ctx)
+{
+	struct pollfd p = { .fd = ctx->conn.sock, .events = POLLRDHUP };
+	int r;
+
+	do
+		r = poll(&p, 1, (int)SK_WAIT_MAX_MS);
+	while (r < 0 && errno == EINTR);
+	if (r == 0)
+		return sk_err_set(&ctx->err, -ETIMEDOUT,
+				  "the agent is still flushing");
+	return r < 0 ? -errno : 0;
+}
+
+int command_stop(struct context *ctx, int argc, char **argv)
+{
+	struct sk_msg msg = { .type = SK_MSG_STOP };
+	int r = ask(ctx, &msg, NULL, NULL);
+
+	(void)argc;
+	(void)argv;
+	if (r >= 0 && ctx->wait)
+		r = wait_gone(ctx);
+	if (r < 0)
+		return r;
+	report_text(ctx->report, "result", NULL, "%s",
+		    ctx->wait ? "stopped" : "stopping");
+	report_draw(ctx->report, "%s\n", ctx->wait ?
+		    "the agent has stopped" :
+		    "the agent flushes what is not durable, then stops");
+	return 0;
+}

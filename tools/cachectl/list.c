@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cachectl list */
+#include "cachectl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct column columns[] = {
+	{ "job", "JOB" }, { "run", "RUN" }, { "step", "STEP" },
+	{ "world", NULL }, { "images", NULL }, { NULL, "IMAGES" },
+	{ "state", "STATE" }, { "flushed_bytes", NULL },
+	{ "memory_bytes", "MEMORY" }, { "disk_bytes", "DISK" },
+	{ "tensors", "TENSORS" }, { "age_s", "AGE" }, { "uid", NULL },
+	{ "note", NULL },
+};
+
+static int64_t age_s(uint64_t created_ns)
+{
+	uint64_t wall = sk_os_linux()->wall_ns(sk_os_linux());
+
+	/* A clock that was set back must not show ages of centuries. */
+	return wall > created_ns ? (int64_t)((wall - created_ns) / 1000000000)
+				 : 0;
+}
+
+static void add_row(struct report *r, const struct sk_wire_snapshot *s)
+{
+	char words[160];
+
+	report_cell_text(r, "%s", s->id.job);
+	report_cell(r, CELL_INT, (int64_t)s->id.run);
+	report_cell(r, CELL_INT, s->id.step);
+	report_cell(r, CELL_INT, s->id.world);
+	report_cell(r, CELL_INT, s->images);
+	report_cell_text(r, "%u/%d", s->images, s->id.world);
+	report_cell_words(r, snapshot_words(s, words, sizeof(words)));
+	report_cell(r, CELL_BYTES, (int64_t)s->flushed_bytes);
+	report_cell(r, CELL_BYTES, (int64_t)s->bytes_memory);
+	report_cell(r, CELL_BYTES, (int64_t)s->bytes_disk);
+	report_cell(r, CELL_INT, s->tensors);
+	report_cell(r, CELL_AGE, age_s(s->created_ns));
+	report_cell(r, CELL_INT, s->uid);
+	report_cell_text(r, "%s", s->text);
+}
+
+static void add_notes(struct report *r, const struct sk_wire_snapshot *all,
+		      size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (all[i].text[0])
+			report_draw(r, "%s@%llu/%lld: %s\n", all[i].id.job,
+				    (unsigned long long)all[i].id.run,
+				    (long long)all[i].id.step, all[i].text);
+}
+
+int command_list(struct context *ctx, int argc, char **argv)
+{
+	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
+	struct sk_wire_id id = { .step = -1, .rank = -1 };
+	size_t n = 0;
+	int r;
+
+	if (argc) {
+		r = ask_parse_snapshot(ctx, argv[0], &id);
+		if (r < 0)
+			return r;
+	}
+	r = ask_snapshots(ctx, &id, &all, &n);
+	if (r < 0)
+		return r;
+	if (!n && ctx->output == OUTPUT_TABLE) {
+		report_draw(ctx->report, "no snapshots%s%s\n",
+			    argc ? " of " : "", argc ? argv[0] : "");
+		return 0;
+	}
+	report_table(ctx->report, "snapshots", NULL, columns,
+		     SK_ARRAY_SIZE(columns));
+	for (size_t i = 0; i < n; i++) {
+		all[i].text[sizeof(all[i].text) - 1] = 0;
+		add_row(ctx->report, &all[i]);
+	}
+	if (ctx->verbose)
+		add_notes(ctx->report, all, n);
+	return 0;
+}

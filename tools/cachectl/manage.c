@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cachectl pin, unpin, evict, flush: what changes a snapshot's fate. */
+#include "cachectl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WAIT_PIECE_MS 250
+
+static int manage(struct context *ctx, const char *text,
+		  enum sk_msg_type type, uint32_t flags, const char *done,
+		  struct sk_wire_snapshot *ret)
+{
+	struct sk_msg msg = { .type = type };
+	int r = ask_snapshot(ctx, text, ret);
+
+	if (r < 0)
+		return r;
+	msg.body.manage.id = ret->id;
+	msg.body.manage.id.rank = -1;
+	msg.body.manage.flags = flags;
+	r = ask(ctx, &msg, NULL, NULL);
+	if (r < 0)
+		return r;
+	report_text(ctx->report, "job", NULL, "%s", ret->id.job);
+	report_number(ctx->report, "run", NULL, CELL_INT,
+		      (int64_t)ret->id.run);
+	report_number(ctx->report, "step", NULL, CELL_INT, ret->id.step);
+	report_text(ctx->report, "result", NULL, "%s", done);
+	report_draw(ctx->report, "%s %s@%llu/%lld\n", done, ret->id.job,
+		    (unsigned long long)ret->id.run, (long long)ret->id.step);
+	return 0;
+}
+
+int command_pin(struct context *ctx, int argc, char **argv)
+{
+	struct sk_wire_snapshot s;
+
+	(void)argc;
+	return manage(ctx, argv[0], SK_MSG_PIN, 0, "pinned", &s);
+}
+
+int command_unpin(struct context *ctx, int argc, char **argv)
+{
+	struct sk_wire_snapshot s;
+
+	(void)argc;
+	return manage(ctx, argv[0], SK_MSG_UNPIN, 0, "unpinned", &s);
+}
+
+int command_evict(struct context *ctx, int argc, char **argv)
+{
+	struct sk_wire_snapshot s;
+	uint32_t flags = (ctx->force ? SK_EVICT_FORCE : 0) |
+			 (ctx->memory ? SK_EVICT_MEMORY : 0) |
+			 (ctx->disk ? SK_EVICT_DISK : 0);
+
+	(void)argc;
+	return manage(ctx, argv[0], SK_MSG_EVICT, flags, "evicted", &s);
+}
+
+/* How far the flush is, for the progress line; silent on errors, because the
+ * wait itself reports them. */
+static void show_flush(struct context *ctx, const struct sk_wire_id *id,
+		       struct progress *p)
+{
+	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
+	size_t n = 0;
+
+	if (ask_snapshots(ctx, id, &all, &n) >= 0 && n)
+		progress_at(p, all[0].flushed_bytes);
+}
+
+static int wait_durable(struct context *ctx, const struct sk_wire_id *id,
+			uint64_t bytes)
+{
+	struct progress p;
+	uint64_t waited = 0;
+	int r;
+
+	progress_start(&p, "flushed", bytes);
+	do {
+		struct sk_msg msg = { .type = SK_MSG_WAIT, .body.wait = {
+			.id = *id, .until = SK_DURABLE,
+			.timeout_ms = WAIT_PIECE_MS } };
+
+		r = ask_deferred(ctx, &msg, WAIT_PIECE_MS + ctx->timeout_ms);
+		if (r == -ETIMEDOUT)
+			show_flush(ctx, id, &p);
+		waited += WAIT_PIECE_MS;
+	} while (r == -ETIMEDOUT && waited < SK_WAIT_MAX_MS);
+	progress_end(&p);
+	return r;
+}
+
+int command_flush(struct context *ctx, int argc, char **argv)
+{
+	struct sk_wire_snapshot s;
+	int r = manage(ctx, argv[0], SK_MSG_FLUSH, 0,
+		       ctx->wait ? "durable" : "to be flushed", &s);
+
+	(void)argc;
+	if (r >= 0 && ctx->wait)
+		r = wait_durable(ctx, &s.id, s.bytes_memory);
+	return r;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For scripts: one JSON document, exact numbers. */
+#include <errno.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "report-private.h"
+
+static json_t *words(const char *text)
+{
+	json_t *array = json_array();
+
+	while (array && text && *text) {
+		size_t n = strcspn(text, " ");
+
+		if (n && json_array_append_new(array, json_stringn(text, n)))
+			goto fail;
+		text += n + strspn(text + n, " ");
+	}
+	return array;
+fail:
+	json_decref(array);
+	return NULL;
+}
+
+static json_t *value(const struct cell *cell)
+{
+	switch (cell->kind) {
+	case CELL_TEXT:
+		return json_string(cell->text);
+	case CELL_WORDS:
+		return words(cell->text);
+	case CELL_REAL:
+		return json_real(cell->real);
+	case CELL_BOOL:
+		return json_boolean(cell->number);
+	case CELL_INT:
+	case CELL_BYTES:
+	case CELL_AGE:
+		return json_integer(cell->number);
+	default:
+		return json_null();
+	}
+}
+
+static json_t *table(const struct part *part)
+{
+	json_t *rows = json_array(), *row = NULL;
+
+	for (size_t i = 0; rows && i < part->n_cells; i++) {
+		size_t c = i % (size_t)part->n_columns;
+
+		if (c == 0) {
+			row = json_object();
+			if (json_array_append_new(rows, row))
+				goto fail;
+		}
+		if (!part->columns[c].key)
+			continue;	/* shown to people only */
+		if (json_object_set_new(row, part->columns[c].key,
+					value(&part->cells[i])))
+			goto fail;
+	}
+	return rows;
+fail:
+	json_decref(rows);
+	return NULL;
+}
+
+static int print(const struct report *r, bool colour, FILE *out)
+{
+	json_t *doc = json_object();
+	int e = 0;
+
+	(void)colour;
+	for (size_t i = 0; doc && !e && i < r->n_parts; i++) {
+		const struct part *part = &r->parts[i];
+
+		if (part->kind == PART_DRAWING)
+			continue;
+		e = json_object_set_new(doc, part->key,
+					part->kind == PART_TABLE ?
+					table(part) : value(part->cells));
+	}
+	if (!doc || e) {
+		json_decref(doc);
+		return -ENOMEM;
+	}
+	e = json_dumpf(doc, out, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+	fputc('\n', out);
+	json_decref(doc);
+	return e ? -EIO : 0;
+}
+
+const struct print_ops print_json_ops = { .print = print };

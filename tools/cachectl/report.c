@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "report.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report-private.h"
+
+struct report *report_new(void)
+{
+	return calloc(1, sizeof(struct report));
+}
+
+static void part_free(struct part *part)
+{
+	for (size_t i = 0; i < part->n_cells; i++)
+		free(part->cells[i].text);
+	free(part->cells);
+	free(part->drawing);
+}
+
+struct report *report_free(struct report *report)
+{
+	if (!report)
+		return NULL;
+	for (size_t i = 0; i < report->n_parts; i++)
+		part_free(&report->parts[i]);
+	free(report->parts);
+	free(report);
+	return NULL;
+}
+
+/* Room for one more in an array that doubles; false and marked if none. */
+static bool grow(struct report *r, void **array, size_t n, size_t size)
+{
+	void *bigger;
+
+	if (n & (n - 1))	/* not a power of two: room is left */
+		return true;
+	bigger = realloc(*array, (n ? 2 * n : 1) * size);
+	if (!bigger) {
+		r->failed = true;
+		return false;
+	}
+	*array = bigger;
+	return true;
+}
+
+static struct part *add_part(struct report *r, enum part_kind kind,
+			     const char *key, const char *title)
+{
+	struct part *part;
+
+	if (!grow(r, (void **)&r->parts, r->n_parts, sizeof(*r->parts)))
+		return NULL;
+	part = &r->parts[r->n_parts++];
+	*part = (struct part){ .kind = kind, .key = key, .title = title };
+	return part;
+}
+
+static void add_cell(struct report *r, struct part *part, struct cell cell)
+{
+	if (!part ||
+	    !grow(r, (void **)&part->cells, part->n_cells,
+		  sizeof(*part->cells))) {
+		free(cell.text);
+		return;
+	}
+	part->cells[part->n_cells++] = cell;
+}
+
+static struct part *last_table(struct report *r)
+{
+	struct part *part = r->n_parts ? &r->parts[r->n_parts - 1] : NULL;
+
+	return part && part->kind == PART_TABLE ? part : NULL;
+}
+
+static char *copy_text(struct report *r, const char *fmt, va_list ap)
+{
+	char *text;
+
+	if (vasprintf(&text, fmt, ap) < 0) {
+		r->failed = true;
+		return NULL;
+	}
+	return text;
+}
+
+void report_text(struct report *r, const char *key, const char *title,
+		 const char *fmt, ...)
+{
+	struct cell cell = { .kind = CELL_TEXT };
+	va_list ap;
+
+	va_start(ap, fmt);
+	cell.text = copy_text(r, fmt, ap);
+	va_end(ap);
+	add_cell(r, add_part(r, PART_FIELD, key, title), cell);
+}
+
+void report_number(struct report *r, const char *key, const char *title,
+		   enum cell_kind kind, int64_t value)
+{
+	add_cell(r, add_part(r, PART_FIELD, key, title),
+		 (struct cell){ .kind = kind, .number = value });
+}
+
+void report_words(struct report *r, const char *key, const char *title,
+		  const char *words)
+{
+	struct cell cell = { .kind = CELL_WORDS, .text = strdup(words) };
+
+	r->failed |= !cell.text;
+	add_cell(r, add_part(r, PART_FIELD, key, title), cell);
+}
+
+void report_table(struct report *r, const char *key, const char *title,
+		  const struct column *columns, int n_columns)
+{
+	struct part *part = add_part(r, PART_TABLE, key, title);
+
+	if (!part)
+		return;
+	part->columns = columns;
+	part->n_columns = n_columns;
+}
+
+void report_cell_text(struct report *r, const char *fmt, ...)
+{
+	struct cell cell = { .kind = CELL_TEXT };
+	va_list ap;
+
+	va_start(ap, fmt);
+	cell.text = copy_text(r, fmt, ap);
+	va_end(ap);
+	add_cell(r, last_table(r), cell);
+}
+
+void report_cell_words(struct report *r, const char *words)
+{
+	struct cell cell = { .kind = CELL_WORDS, .text = strdup(words) };
+
+	r->failed |= !cell.text;
+	add_cell(r, last_table(r), cell);
+}
+
+void report_cell(struct report *r, enum cell_kind kind, int64_t value)
+{
+	add_cell(r, last_table(r),
+		 (struct cell){ .kind = kind, .number = value });
+}
+
+void report_cell_real(struct report *r, double value)
+{
+	add_cell(r, last_table(r),
+		 (struct cell){ .kind = CELL_REAL, .real = value });
+}
+
+static struct part *drawing(struct report *r)
+{
+	struct part *part = r->n_parts ? &r->parts[r->n_parts - 1] : NULL;
+
+	if (part && part->kind == PART_DRAWING)
+		return part;
+	return add_part(r, PART_DRAWING, NULL, NULL);
+}
+
+void report_draw(struct report *r, const char *fmt, ...)
+{
+	struct part *part = drawing(r);
+	char *text = NULL, *both = NULL;
+	va_list ap;
+
+	va_start(ap, fmt);
+	text = copy_text(r, fmt, ap);
+	va_end(ap);
+	if (!part || !text) {
+		free(text);
+		return;
+	}
+	if (asprintf(&both, "%s%s", part->drawing ? part->drawing : "",
+		     text) < 0) {
+		r->failed = true;
+		free(text);
+		return;
+	}
+	free(text);
+	free(part->drawing);
+	part->drawing = both;
+}
+
+char *format_bytes(uint64_t bytes, char *buf, size_t size)
+{
+	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB",
+					     "PiB" };
+	double value = (double)bytes;
+	size_t u = 0;
+
+	while (value >= 1024 && u + 1 < sizeof(units) / sizeof(*units)) {
+		value /= 1024;
+		u++;
+	}
+	(void)snprintf(buf, size, u ? "%.1f %s" : "%.0f %s", value,
+		       units[u]);
+	return buf;
+}
+
+char *format_age(int64_t s, char *buf, size_t size)
+{
+	if (s < 0)
+		(void)snprintf(buf, size, "-");
+	else if (s < 60)
+		(void)snprintf(buf, size, "%llds", (long long)s);
+	else if (s < 3600)
+		(void)snprintf(buf, size, "%lldm %llds", (long long)(s / 60),
+			       (long long)(s % 60));
+	else if (s < 86400)
+		(void)snprintf(buf, size, "%lldh %lldm",
+			       (long long)(s / 3600),
+			       (long long)(s / 60 % 60));
+	else
+		(void)snprintf(buf, size, "%lldd %lldh",
+			       (long long)(s / 86400),
+			       (long long)(s / 3600 % 24));
+	return buf;
+}
+
+/* The formatters, by enum output. */
+static const struct print_ops *const formatters[] = {
+	[OUTPUT_TABLE] = &print_table_ops,
+	[OUTPUT_JSON] = &print_json_ops,
+	[OUTPUT_PROMETHEUS] = &print_prometheus_ops,
+};
+
+int report_print(const struct report *r, enum output output, bool colour,
+		 FILE *out)
+{
+	int e;
+
+	if (r->failed)
+		return -ENOMEM;
+	e = formatters[output]->print(r, colour, out);
+	if (e)
+		return e;
+	return fflush(out) || ferror(out) ? -EIO : 0;
+}

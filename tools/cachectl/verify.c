@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cachectl verify: hashes every entry of every image, in memory and on disk,
+ * against the checksums that the agent keeps.
+ */
+#include "cachectl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "checksum.h"
+
+static const struct column columns[] = {
+	{ "job", "JOB" }, { "run", "RUN" }, { "step", "STEP" },
+	{ "rank", "RANK" }, { "kind", "KIND" }, { "place", "PLACE" },
+	{ "bytes", "BYTES" }, { "entries", "ENTRIES" },
+	{ "result", "RESULT" }, { "bad", NULL },
+};
+
+struct verify {
+	struct context *ctx;
+	struct progress progress;
+	uint64_t done;
+	size_t images, bad_images;
+	char *buf;		/* SK_SUM_CHUNK bytes */
+};
+
+static int read_all(int fd, char *buf, uint64_t bytes, uint64_t offset)
+{
+	while (bytes) {
+		ssize_t n = pread(fd, buf, bytes, (off_t)offset);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -ENODATA;
+		buf += n;
+		bytes -= (uint64_t)n;
+		offset += (uint64_t)n;
+	}
+	return 0;
+}
+
+/* 1 it is what it was, 0 it is not (or cannot be read, which is as bad). */
+static int entry_good(struct verify *v, const struct opened *o,
+		      const struct sk_entry *e)
+{
+	for (uint32_t i = 0; i < e->n_sums; i++) {
+		uint64_t at = i * SK_SUM_CHUNK;
+		uint64_t n = e->bytes - at < SK_SUM_CHUNK ? e->bytes - at :
+							    SK_SUM_CHUNK;
+
+		if (read_all(o->fd, v->buf, n, e->offset + at) < 0 ||
+		    sk_xxh3(v->buf, n) != o->stamp.sums[e->first_sum + i])
+			return 0;
+		v->done += n;
+		progress_at(&v->progress, v->done);
+	}
+	return 1;
+}
+
+static void report_bad(struct verify *v, const struct sk_wire_image *m)
+{
+	struct sk_msg msg = { .type = SK_MSG_REPORT_BAD, .body.open = {
+		.image = m->image, .place = m->place } };
+
+	/* The agent may refuse; the user is told in any case. */
+	(void)ask(v->ctx, &msg, NULL, NULL);
+	v->bad_images++;
+}
+
+static void add_row(struct verify *v, const struct sk_wire_image *m,
+		    uint32_t entries, uint32_t bad, const char *names)
+{
+	struct report *r = v->ctx->report;
+
+	report_cell_text(r, "%s", m->id.job);
+	report_cell(r, CELL_INT, (int64_t)m->id.run);
+	report_cell(r, CELL_INT, m->id.step);
+	report_cell(r, CELL_INT, m->id.rank);
+	report_cell_text(r, "%s", m->kind == SK_IMAGE_PRIMARY ? "primary" :
+								"replica");
+	report_cell_text(r, "%s", m->place == SK_PLACE_MEMORY ? "memory" :
+								"disk");
+	report_cell(r, CELL_BYTES, (int64_t)m->bytes);
+	report_cell(r, CELL_INT, entries);
+	report_cell_text(r, "%s%s", bad ? "BAD: " : "good", names);
+	report_cell(r, CELL_INT, bad);
+}
+
+static int verify_image(struct verify *v, const struct sk_wire_image *m)
+{
+	char names[200] = "", key[SK_ERR_MAX];
+	struct opened o;
+	uint32_t bad = 0;
+	int r = ask_open(v->ctx, m, &o);
+
+	if (r == -ENOENT)
+		return 0;	/* evicted since it was listed */
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < o.layout->n_entries; i++) {
+		size_t at = strlen(names);
+
+		if (entry_good(v, &o, &o.layout->entries[i]))
+			continue;
+		if (bad++ < 3)
+			(void)snprintf(names + at, sizeof(names) - at, "%s%s",
+				       at ? ", " : "",
+				       sk_layout_key(o.layout,
+						     &o.layout->entries[i],
+						     key, sizeof(key)));
+	}
+	if (bad > 3)
+		(void)snprintf(names + strlen(names),
+			       sizeof(names) - strlen(names), ", ...");
+	v->images++;
+	add_row(v, m, o.layout->n_entries, bad, names);
+	if (bad)
+		report_bad(v, m);
+	ask_close(v->ctx, m, &o);
+	return 0;
+}
+
+static bool can_verify(const struct sk_wire_image *m)
+{
+	return m->state == SK_IMAGE_SEALED || m->state == SK_IMAGE_DURABLE ||
+	       m->state == SK_IMAGE_STORED || m->state == SK_IMAGE_BAD;
+}
+
+/* Images that the argument names: of one snapshot, of a job, or all. */
+static int find_images(struct context *ctx, const char *text,
+		       struct sk_wire_image **ret, size_t *ret_n)
+{
+	struct sk_wire_id id = { .step = -1, .rank = -1 };
+	int r = 0;
+
+	if (text)
+		r = ask_parse_snapshot(ctx, text, &id);
+	if (r >= 0)
+		r = ask_images(ctx, &id, ret, ret_n);
+	if (r >= 0 && text && !*ret_n)
+		return sk_err_set(&ctx->err, -ENOENT,
+				  "there is no snapshot %s", text);
+	return r;
+}
+
+static int verify_some(struct verify *v, const char *text)
+{
+	_cleanup_free_ struct sk_wire_image *images = NULL;
+	uint64_t total = 0;
+	size_t n = 0;
+	int r = find_images(v->ctx, text, &images, &n);
+
+	for (size_t i = 0; r >= 0 && i < n; i++)
+		total += images[i].bytes;
+	progress_start(&v->progress, "verified", total);
+	v->done = 0;
+	for (size_t i = 0; r >= 0 && i < n; i++)
+		if (can_verify(&images[i]))
+			r = verify_image(v, &images[i]);
+	progress_end(&v->progress);
+	return r;
+}
+
+int command_verify(struct context *ctx, int argc, char **argv)
+{
+	_cleanup_free_ char *buf = malloc(SK_SUM_CHUNK);
+	struct verify v = { .ctx = ctx, .buf = buf };
+	int r = 0;
+
+	if (!buf)
+		return sk_err_set(&ctx->err, -ENOMEM, "out of memory");
+	report_table(ctx->report, "images", NULL, columns,
+		     SK_ARRAY_SIZE(columns));
+	if (!argc)
+		r = verify_some(&v, NULL);
+	for (int i = 0; i < argc && r >= 0; i++)
+		r = verify_some(&v, argv[i]);
+	if (r >= 0 && v.bad_images)
+		return sk_err_set(&ctx->err, -EBADMSG,
+				  "%zu of %zu images have bytes that are not "
+				  "what was sealed; they are set aside",
+				  v.bad_images, v.images);
+	return r;
+}
