@@ -92,6 +92,9 @@ void sk_io_drain(struct sk_io *io);
  */
 int sk_io_judge(struct sk_io *io, struct sk_io_request *request);
 
+/** Does it by a system call, here and now; returns its result. */
+int sk_io_perform(const struct sk_os *os, const struct sk_io_request *q);
+
 /** Sets or clears O_DIRECT, clears O_NONBLOCK. 1 direct, 0 not, or errno. */
 int sk_io_set_direct(const struct sk_io *io, int fd, bool direct);
 

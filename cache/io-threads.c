@@ -45,13 +45,6 @@ static struct sk_io_request *pop(struct list *list)
 	return request;
 }
 
-static int perform(const struct sk_os *os, const struct sk_io_request *q)
-{
-	if (q->op == SK_URING_READ)
-		return (int)os->pread(os, q->fd, q->buf, q->bytes, q->offset);
-	return (int)os->pwrite(os, q->fd, q->buf, q->bytes, q->offset);
-}
-
 static void *worker(void *arg)
 {
 	struct threads *t = arg;
@@ -65,7 +58,7 @@ static void *worker(void *arg)
 			break;
 		request = pop(&t->queue);
 		pthread_mutex_unlock(&t->lock);
-		request->result = perform(t->os, request);
+		request->result = sk_io_perform(t->os, request);
 		pthread_mutex_lock(&t->lock);
 		push(&t->finished, request);
 		pthread_cond_signal(&t->done);

@@ -29,7 +29,7 @@ struct uring {
 	bool used[PIECES_MAX];
 	struct pinned pinned[PINNED_MAX];
 	unsigned pinned_count;
-	struct sk_io_request *lost;	/* could not be started */
+	struct sk_io_request *done;	/* without the ring */
 };
 
 static struct uring *of(struct sk_io_engine *engine)
@@ -245,14 +245,15 @@ static void uring_submit(struct sk_io_engine *engine,
 {
 	struct uring *u = of(engine);
 	struct io_uring_sqe *sqe = NULL;
-	int r = ring_here(u);
 
-	if (r == 0)
+	if (ring_here(u) == 0)
 		sqe = io_uring_get_sqe(&u->ring);
+	/* A thread that cannot have a ring now (memlock) writes all the same,
+	 * only slower. */
 	if (!sqe) {
-		request->result = r < 0 ? r : -EAGAIN;
-		request->next = u->lost;
-		u->lost = request;
+		request->result = sk_io_perform(u->os, request);
+		request->next = u->done;
+		u->done = request;
 		return;
 	}
 	fill(sqe, request, piece_of(u, request->buf, request->bytes));
@@ -279,12 +280,12 @@ static int uring_wait(struct sk_io_engine *engine,
 		      struct sk_io_request **ret_request)
 {
 	struct uring *u = of(engine);
-	struct sk_io_request *request = u->lost;
+	struct sk_io_request *request = u->done;
 	struct io_uring_cqe *cqe;
 	int r;
 
 	if (request) {
-		u->lost = request->next;
+		u->done = request->next;
 		*ret_request = request;
 		return 0;
 	}

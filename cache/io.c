@@ -134,6 +134,13 @@ void sk_io_submit(struct sk_io *io, struct sk_io_request *request)
 	io->engine->ops->submit(io->engine, request);
 }
 
+int sk_io_perform(const struct sk_os *os, const struct sk_io_request *q)
+{
+	if (q->op == SK_URING_READ)
+		return (int)os->pread(os, q->fd, q->buf, q->bytes, q->offset);
+	return (int)os->pwrite(os, q->fd, q->buf, q->bytes, q->offset);
+}
+
 /* After a failed wait nothing is in flight: all requests are idle again. */
 static void forget_all(struct sk_io *io)
 {

@@ -80,9 +80,7 @@ struct sk_layout {
 	int32_t world;
 	enum sk_image_kind kind;
 	uint32_t n_items;
-	struct sk_item *items;	/* the primary's: all that the rank holds;
-				 * the replica's: those with an entry in it.
-				 * In the order of description */
+	struct sk_item *items;	/* all that the rank describes, in order */
 	uint32_t n_entries;
 	struct sk_entry *entries;	/* by offset, contiguous */
 	uint32_t n_sums;
@@ -128,6 +126,9 @@ int sk_layout_new(const char *job, int32_t rank, int32_t world,
 int sk_layout_parse(const void *header, size_t size, uint64_t image_bytes,
 		    struct sk_layout **ret_layout, struct sk_err *err);
 
+/** Another reference; counting is atomic. Returns @layout. */
+struct sk_layout *sk_layout_ref(struct sk_layout *layout);
+/** Gives a reference back, the last one frees. NULL is fine. */
 struct sk_layout *sk_layout_free(struct sk_layout *layout);
 SK_DEFINE_CLEANUP(struct sk_layout *, sk_layout_free)
 #define _cleanup_layout_ __attribute__((cleanup(sk_layout_freep)))

@@ -169,6 +169,7 @@ static const char *const type_names[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_FLUSH] = "flush",
 	[SK_MSG_STATS] = "stats",
 	[SK_MSG_STOP] = "stop",
+	[SK_MSG_MAP] = "map",
 };
 
 const char *sk_msg_type_name(unsigned type)

@@ -58,6 +58,7 @@ enum sk_msg_type {
 	SK_MSG_FLUSH,
 	SK_MSG_STATS,
 	SK_MSG_STOP,
+	SK_MSG_MAP,
 	SK_MSG_TYPE_COUNT
 };
 
@@ -120,9 +121,10 @@ struct sk_wire_prepare {
 };
 
 /*
- * A slot for a step. The reply has the slot's number and, the first time that
- * this connection gets that slot, its descriptors: primary, then replica if
- * the state has one. The slot is FILLING until SEAL, DISCARD or the end of
+ * MAP (body.map): the descriptors of a slot of a state of this connection,
+ * primary, then replica if it has one.
+ *
+ * A slot for a step. The reply has the slot's number. The slot is FILLING until SEAL, DISCARD or the end of
  * the connection. -EBUSY: eta_ns in the reply says how long the oldest flush
  * still needs, 0 where nothing is being flushed. -EEXIST: (run, step) has a
  * sealed image of this rank.
@@ -135,10 +137,15 @@ struct sk_wire_slot {
 	uint32_t flags;
 	uint32_t reserved;
 };
+struct sk_wire_map {
+	uint64_t state;
+	uint32_t slot;
+	uint32_t reserved;
+};
 struct sk_wire_slot_reply {
 	uint64_t eta_ns;	/* with -EBUSY */
 	uint32_t slot;
-	uint32_t n_fds;		/* 0: this connection has them already */
+	uint32_t reserved;
 	char text[SK_ERR_MAX];	/* with an error */
 };
 /* Answered 0 when SLOT would not say -EBUSY; -ETIMEDOUT. */
@@ -297,6 +304,7 @@ struct sk_msg {
 		struct sk_wire_register_reply reg_reply;
 		struct sk_wire_prepare prepare;
 		struct sk_wire_slot slot;
+		struct sk_wire_map map;
 		struct sk_wire_slot_reply slot_reply;
 		struct sk_wire_slot_wait slot_wait;
 		struct sk_wire_seal seal;

@@ -6,6 +6,7 @@
  *   conn.c      one connection, requests, deferred requests, reconnecting
  *   say.c       the calling thread's sentence
  *   state.c     describing tensors and blobs
+ *   work.c      what a snapshot has to copy and hash, cut into units
  *   register.c  layouts, registration, mapped slots, sk_prepare
  *   snapshot.c  copying, hashing, sealing, fences, verification mode
  *   wait.c      sk_wait, sk_flush, sk_status
@@ -22,6 +23,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "copy.h"
 #include "error.h"
 #include "layout.h"
 #include "os.h"
@@ -45,6 +47,7 @@ struct sk_conn {
 	pthread_mutex_t lock;
 	int sock;			/* -1: not connected */
 	uint32_t seq;
+	uint64_t generation;		/* counts connections made */
 	struct sk_wire_hello_reply agent;
 };
 
@@ -79,6 +82,11 @@ struct sk {
 /** -EOWNERDEAD in a forked child. */
 int sk_check(const struct sk *sk, struct sk_err *err);
 
+/** The search of sk_open() without starting anything: the socket that answers,
+ * written to @ret_path. -ENOENT: none does. */
+int sk_find_agent(const char *option, char *ret_path, size_t size,
+		  struct sk_err *err);
+
 /** A deferred request on a short-lived connection of its own; else as
  * sk_conn_call. */
 int sk_call_deferred(struct sk *sk, struct sk_msg *msg, const int *fds,
@@ -97,7 +105,12 @@ struct sk_local {
 	int32_t memory, device;
 };
 
-struct sk_slot_map;		/* register.c */
+/** A slot as this process maps it, by sk_image_kind. */
+struct sk_slot_map {
+	void *map[2];
+};
+
+struct sk_work;			/* work.c */
 struct sk_copying;		/* snapshot.c */
 
 struct sk_state {
@@ -120,9 +133,17 @@ struct sk_state {
 	uint64_t slot_bytes;
 	uint32_t n_slots;
 	struct sk_slot_map *slots;
+	struct warm *warm;	/* register.c: slots being faulted in */
+	uint64_t generation;	/* of the connection it is registered on */
 
-	struct sk_copying *copying;	/* the snapshot under way */
-	struct sk_status status;	/* under the copying's lock */
+	struct sk_work *work;	/* register.c: what a snapshot has to do */
+	bool moved;		/* pointers changed: work must be made anew */
+
+	pthread_mutex_t copy_lock;	/* of what follows, and of copying */
+	pthread_cond_t copy_cond;
+	struct sk_copying *copying;	/* the newest snapshot, or NULL */
+	unsigned running;		/* snapshots not finished */
+	struct sk_status status;
 };
 
 /** Index into locals, or -1. */
@@ -136,6 +157,45 @@ int64_t sk_state_find(const struct sk_state *state, const char *name);
  * Call with state->lock held. Nothing to do: 0.
  */
 int sk_state_register(struct sk_state *state, struct sk_err *err);
+
+/** Unmaps the slots and forgets the layouts. */
+void sk_state_unregister(struct sk_state *state);
+
+/* ---- work.c ---- */
+
+/** A piece of work: ops [first, last), or of one op the bytes [from, to). */
+struct sk_unit {
+	uint32_t first, last;
+	uint64_t from, to;
+};
+
+/** One entry: how it is copied into its image, whose tensor it is. */
+struct sk_op {
+	struct sk_copy copy;	/* dst is an offset into the image */
+	uint32_t item, first_sum, n_sums;
+	uint8_t kind;		/* enum sk_image_kind */
+};
+
+/** All that a snapshot does, prepared once; immutable then. */
+struct sk_work {
+	struct sk_op *ops;	/* in the order of description */
+	struct sk_unit *units;	/* of about a MiB, on checksum boundaries */
+	uint32_t *left;		/* units that touch each item */
+	uint32_t n_ops, n_units, n_items, n_sums[2];
+	uint64_t bytes;
+};
+
+int sk_work_make(const struct sk_state *state, struct sk_work **ret,
+		 struct sk_err *err);
+struct sk_work *sk_work_free(struct sk_work *work);
+
+/* ---- snapshot.c ---- */
+
+/** Waits until no snapshot of the state is under way. */
+void sk_snapshot_settle(struct sk_state *state);
+/** The same for its last one, in verification mode: counts as the fence. */
+int sk_snapshot_fence(struct sk_state *state, struct sk_err *err);
+void sk_copying_drop(struct sk_state *state);
 
 /* ---- comm.c ---- */
 

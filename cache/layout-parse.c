@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads a layout back. Only the description is taken from the file: the
+ * layout is computed from it anew, and its header must be the file's, byte
+ * for byte. So no offset or size that a file states is ever believed.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "dtype.h"
+#include "layout-private.h"
+#include "util.h"
+
+struct parse {
+	struct sk_mesh **meshes;
+	size_t n_meshes;
+	struct sk_item *items;
+	size_t n_items;
+	struct sk_err *err;
+};
+
+static int bad(struct parse *p, const char *what)
+{
+	return sk_err_set(p->err, -EBADMSG, "the header is damaged: %s", what);
+}
+
+static bool get_i64(const json_t *object, const char *key, int64_t *ret)
+{
+	const json_t *v = json_object_get(object, key);
+
+	if (!json_is_integer(v))
+		return false;
+	*ret = json_integer_value(v);
+	return true;
+}
+
+/* An array of exactly or at most @room integers; -1 if it is not one. */
+static int get_ints(const json_t *array, int64_t *ret, size_t room)
+{
+	size_t n = json_array_size(array);
+
+	if (!json_is_array(array) || n > room)
+		return -1;
+	for (size_t i = 0; i < n; i++) {
+		const json_t *v = json_array_get(array, i);
+
+		if (!json_is_integer(v))
+			return -1;
+		ret[i] = json_integer_value(v);
+	}
+	return (int)n;
+}
+
+/* ---- meshes ---- */
+
+static int32_t *get_ranks(const json_t *array)
+{
+	size_t n = json_array_size(array);
+	int32_t *ranks = malloc((n ? n : 1) * sizeof(*ranks));
+
+	for (size_t i = 0; ranks && i < n; i++) {
+		const json_t *v = json_array_get(array, i);
+		json_int_t k = json_is_integer(v) ? json_integer_value(v) : -1;
+
+		ranks[i] = k >= 0 && k <= INT32_MAX ? (int32_t)k : -1;
+	}
+	return ranks;
+}
+
+static int parse_mesh(struct parse *p, const json_t *object,
+		      struct sk_mesh **ret)
+{
+	const json_t *ranks = json_object_get(object, "ranks");
+	const json_t *names = json_object_get(object, "names");
+	const char *name[SK_MAX_DIMS] = { 0 };
+	int64_t shape[SK_MAX_DIMS], count = 1;
+	_cleanup_free_ int32_t *list = NULL;
+	int ndim = get_ints(json_object_get(object, "shape"), shape,
+			    SK_MAX_DIMS), r;
+
+	if (ndim < 1 || (names && json_array_size(names) != (size_t)ndim))
+		return bad(p, "a mesh has no shape");
+	for (int d = 0; d < ndim; d++)
+		if (shape[d] < 1 ||
+		    __builtin_mul_overflow(count, shape[d], &count))
+			return bad(p, "a mesh has a bad shape");
+	if (ranks && json_array_size(ranks) != (size_t)count)
+		return bad(p, "a mesh has other ranks than its shape");
+	for (int d = 0; names && d < ndim; d++)
+		name[d] = json_string_value(json_array_get(names, (size_t)d));
+	list = ranks ? get_ranks(ranks) : NULL;
+	if (ranks && !list)
+		return sk_err_set(p->err, -ENOMEM, "out of memory");
+	r = sk_mesh_new(ndim, shape, list, names ? name : NULL, ret, p->err);
+	return r == -EINVAL ? -EBADMSG : r;
+}
+
+static int parse_meshes(struct parse *p, const json_t *array)
+{
+	size_t n = json_array_size(array);
+	int r = 0;
+
+	if (!json_is_array(array))
+		return bad(p, "no mesh table");
+	p->meshes = calloc(n + 1, sizeof(*p->meshes));
+	if (!p->meshes)
+		return sk_err_set(p->err, -ENOMEM, "out of memory");
+	for (; p->n_meshes < n && r >= 0; p->n_meshes += r >= 0)
+		r = parse_mesh(p, json_array_get(array, p->n_meshes),
+			       &p->meshes[p->n_meshes]);
+	return r;
+}
+
+/* ---- items ---- */
+
+static int parse_placements(struct parse *p, const json_t *object,
+			    struct sk_spec *spec)
+{
+	const json_t *list = json_object_get(object, "placements");
+	int64_t mesh;
+
+	if (!json_object_get(object, "mesh"))
+		return 0;
+	if (!get_i64(object, "mesh", &mesh) || mesh < 0 ||
+	    (uint64_t)mesh >= p->n_meshes)
+		return bad(p, "a tensor of a mesh that is not there");
+	spec->mesh = p->meshes[mesh];
+	if (json_array_size(list) != (size_t)sk_mesh_ndim(spec->mesh))
+		return bad(p, "a tensor without its placements");
+	for (int m = 0; m < sk_mesh_ndim(spec->mesh); m++) {
+		const char *text = json_string_value(
+			json_array_get(list, (size_t)m));
+
+		if (!text || sk_placement_parse(text, &spec->placements[m],
+						NULL) < 0)
+			return bad(p, "a placement that is none");
+	}
+	return 0;
+}
+
+static int parse_boxes(struct parse *p, const json_t *array,
+		       struct sk_item *item)
+{
+	size_t n = json_array_size(array);
+
+	if (!json_is_array(array) || n > INT32_MAX)
+		return bad(p, "a tensor without boxes");
+	item->boxes = calloc(n + 1, sizeof(*item->boxes));
+	if (!item->boxes)
+		return sk_err_set(p->err, -ENOMEM, "out of memory");
+	item->n_boxes = (int)n;
+	for (size_t b = 0; b < n; b++) {
+		const json_t *pair = json_array_get(array, b);
+		struct sk_box *box = &item->boxes[b];
+
+		if (get_ints(json_array_get(pair, 0), box->offset,
+			     SK_MAX_DIMS) != item->spec.ndim ||
+		    get_ints(json_array_get(pair, 1), box->size,
+			     SK_MAX_DIMS) != item->spec.ndim)
+			return bad(p, "a box of other dimensions");
+	}
+	return 0;
+}
+
+static int kind_from_name(const char *name)
+{
+	for (int k = SK_ITEM_TENSOR; k <= SK_ITEM_BLOB_LOCAL; k++)
+		if (!strcmp(name, sk_item_kind_name((enum sk_item_kind)k)))
+			return k;
+	return -1;
+}
+
+static int parse_item(struct parse *p, const json_t *object,
+		      struct sk_item *item)
+{
+	const char *name = json_string_value(json_object_get(object, "name"));
+	const char *kind = json_string_value(json_object_get(object, "kind"));
+	const char *dtype = json_string_value(json_object_get(object,
+							      "dtype"));
+	int k = kind ? kind_from_name(kind) : -1, r;
+
+	if (!name || k < 0 || !dtype)
+		return bad(p, "a tensor without name, kind or dtype");
+	item->kind = (enum sk_item_kind)k;
+	item->spec.name = name;
+	item->spec.dtype = sk_dtype_from_name(dtype);
+	item->spec.ndim = get_ints(json_object_get(object, "shape"),
+				   item->spec.shape, SK_MAX_DIMS);
+	item->explicit_boxes = json_is_true(json_object_get(object,
+							    "explicit"));
+	if (item->spec.ndim < 0)
+		return bad(p, "a tensor without shape");
+	r = parse_placements(p, object, &item->spec);
+	if (r < 0)
+		return r;
+	return parse_boxes(p, json_object_get(object, "boxes"), item);
+}
+
+static int parse_items(struct parse *p, const json_t *array)
+{
+	size_t n = json_array_size(array);
+	int r = 0;
+
+	if (!json_is_array(array) || n > SK_ITEMS_MAX)
+		return bad(p, "no list of tensors");
+	p->items = calloc(n + 1, sizeof(*p->items));
+	if (!p->items)
+		return sk_err_set(p->err, -ENOMEM, "out of memory");
+	for (; p->n_items < n && r >= 0; p->n_items++)
+		r = parse_item(p, json_array_get(array, p->n_items),
+			       &p->items[p->n_items]);
+	return r;
+}
+
+/* ---- the whole ---- */
+
+static int rebuild(struct parse *p, const json_t *root,
+		   struct sk_layout **ret)
+{
+	const char *job = json_string_value(json_object_get(root, "job"));
+	const char *kind = json_string_value(json_object_get(root, "kind"));
+	int64_t rank, world, version;
+	int r;
+
+	if (!get_i64(root, "version", &version))
+		return bad(p, "no version");
+	if (version != 1)
+		return sk_err_set(p->err, -EBADMSG, "the image is of format "
+				  "version %lld, this program reads 1",
+				  (long long)version);
+	if (!job || !kind || !get_i64(root, "rank", &rank) ||
+	    !get_i64(root, "world", &world) || rank < 0 ||
+	    rank > INT32_MAX || world < 0 || world > INT32_MAX)
+		return bad(p, "job, rank, world or kind");
+	r = parse_meshes(p, json_object_get(root, "meshes"));
+	if (r >= 0)
+		r = parse_items(p, json_object_get(root, "items"));
+	if (r < 0)
+		return r;
+	r = sk_layout_new(job, (int32_t)rank, (int32_t)world,
+			  strcmp(kind, "replica") ? SK_IMAGE_PRIMARY :
+						    SK_IMAGE_REPLICA,
+			  p->items, (uint32_t)p->n_items, ret, p->err);
+	return r < 0 && r != -ENOMEM ? -EBADMSG : r;
+}
+
+static void parse_free(struct parse *p)
+{
+	for (size_t i = 0; i < p->n_meshes; i++)
+		sk_mesh_unref(p->meshes[i]);
+	for (size_t i = 0; i < p->n_items; i++)
+		free(p->items[i].boxes);
+	free(p->meshes);
+	free(p->items);
+}
+
+/* The JSON in the string __metadata__.shardkeep. */
+static int find_shardkeep(const char *header, uint64_t bytes, json_t **ret,
+			  struct sk_err *err)
+{
+	json_error_t e;
+	json_t *outer = json_loadb(header + 8, bytes - 8,
+				   JSON_REJECT_DUPLICATES, &e);
+	const json_t *text;
+	int r = 0;
+
+	if (!outer)
+		return sk_err_set(err, -EBADMSG, "the header is not JSON: %s",
+				  e.text);
+	text = json_object_get(json_object_get(outer, "__metadata__"),
+			       "shardkeep");
+	if (!json_is_string(text)) {
+		r = sk_err_set(err, -ENODATA, "the file is not of Shardkeep");
+	} else {
+		*ret = json_loadb(json_string_value(text),
+				  json_string_length(text),
+				  JSON_REJECT_DUPLICATES, &e);
+		if (!*ret)
+			r = sk_err_set(err, -EBADMSG, "the header's "
+				       "shardkeep is not JSON: %s", e.text);
+	}
+	json_decref(outer);
+	return r;
+}
+
+static int same_header(const struct sk_layout *l, const void *header,
+		       uint64_t bytes, struct sk_err *err)
+{
+	_cleanup_free_ uint64_t *sums = calloc(l->n_sums + 1u, sizeof(*sums));
+	struct sk_stamp stamp = { .sums = sums };
+
+	if (!sums)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	if (l->header_bytes != bytes)
+		return sk_err_set(err, -EBADMSG, "the header is damaged: it "
+				  "is not what its description gives");
+	return sk_layout_read_stamp(l, header, &stamp, err);
+}
+
+int sk_layout_parse(const void *header, size_t size, uint64_t image_bytes,
+		    struct sk_layout **ret_layout, struct sk_err *err)
+{
+	_cleanup_layout_ struct sk_layout *layout = NULL;
+	struct parse p = { .err = err };
+	json_t *root = NULL;
+	uint64_t bytes;
+	int r;
+
+	if (size < 8)
+		return sk_err_set(err, -EBADMSG, "%zu bytes are no header",
+				  size);
+	r = sk_header_bytes(header, &bytes, err);
+	if (r < 0)
+		return r;
+	if (bytes > size)
+		return sk_err_set(err, -EBADMSG, "the header is cut short: "
+				  "%zu of %llu bytes", size,
+				  (unsigned long long)bytes);
+	r = find_shardkeep(header, bytes, &root, err);
+	if (r < 0)
+		return r;
+	r = rebuild(&p, root, &layout);
+	parse_free(&p);
+	json_decref(root);
+	if (r >= 0)
+		r = same_header(layout, header, bytes, err);
+	if (r < 0)
+		return r;
+	if (image_bytes && image_bytes != layout->image_bytes)
+		return sk_err_set(err, -EBADMSG, "the image has %llu bytes, "
+				  "its header describes %llu",
+				  (unsigned long long)image_bytes,
+				  (unsigned long long)layout->image_bytes);
+	*ret_layout = sk_take_ptr(layout);
+	return 0;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Link: circular doubly linked lists embedded in the objects they connect.
+ *
+ * A list is a link that stands for its head. A link on its own is an empty
+ * list, so removing twice is harmless.
+ */
+#ifndef SK_CACHE_LINK_H
+#define SK_CACHE_LINK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct sk_link {
+	struct sk_link *prev, *next;
+};
+
+static inline void sk_link_init(struct sk_link *l)
+{
+	l->prev = l->next = l;
+}
+
+static inline bool sk_link_empty(const struct sk_link *head)
+{
+	return head->next == head;
+}
+
+/** Puts @l before @at; before the head is the end of the list. */
+static inline void sk_link_insert(struct sk_link *at, struct sk_link *l)
+{
+	l->prev = at->prev;
+	l->next = at;
+	at->prev->next = l;
+	at->prev = l;
+}
+
+static inline void sk_link_remove(struct sk_link *l)
+{
+	l->prev->next = l->next;
+	l->next->prev = l->prev;
+	sk_link_init(l);
+}
+
+#define sk_link_object(l, type, member) \
+	((type *)(void *)((char *)(l) - offsetof(type, member)))
+
+/** Walks the objects of a list; the current one may be removed or freed. */
+#define sk_link_each(it, head, member)					\
+	for (__typeof__(it) it##_next_ =				\
+	     ((it) = sk_link_object((head)->next, __typeof__(*(it)),	\
+				    member),				\
+	      sk_link_object((it)->member.next, __typeof__(*(it)),	\
+			     member));					\
+	     &(it)->member != (head);					\
+	     (it) = it##_next_,						\
+	     it##_next_ = sk_link_object(it##_next_->member.next,	\
+					 __typeof__(*(it)), member))
+
+#endif

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layouts, registration, mapped slots. */
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "internal.h"
+#include "slot.h"
+
+#define POPULATE_PIECE ((uint64_t)64 << 20)
+
+/* Faults this process's mappings in, beside everything else. */
+struct warm {
+	pthread_t thread;
+	const struct sk_os *os;
+	struct sk_slot_map *slots;
+	uint32_t n;
+	uint64_t bytes[2];
+	bool stop, done;		/* atomic */
+};
+
+static void *warm_run(void *arg)
+{
+	struct warm *w = arg;
+
+	for (uint32_t i = 0; i < w->n; i++)
+		for (int k = 0; k < 2; k++)
+			for (uint64_t at = 0; at < w->bytes[k] &&
+			     !__atomic_load_n(&w->stop, __ATOMIC_RELAXED);
+			     at += POPULATE_PIECE) {
+				uint64_t left = w->bytes[k] - at;
+
+				(void)w->os->madvise(
+					w->os, (char *)w->slots[i].map[k] + at,
+					left < POPULATE_PIECE ? left :
+					POPULATE_PIECE, MADV_POPULATE_WRITE);
+			}
+	__atomic_store_n(&w->done, true, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+static uint64_t image_bytes(const struct sk_state *state, int kind)
+{
+	return state->layouts[kind] ? state->layouts[kind]->image_bytes : 0;
+}
+
+static void warm_start(struct sk_state *state)
+{
+	struct warm *w = calloc(1, sizeof(*w));
+
+	if (!w)
+		return;		/* the first snapshot is slower */
+	w->os = state->sk->os;
+	w->slots = state->slots;
+	w->n = state->n_slots;
+	for (int k = 0; k < 2; k++)
+		w->bytes[k] = sk_round_up(image_bytes(state, k), SK_PAGE);
+	if (pthread_create(&w->thread, NULL, warm_run, w))
+		free(w);
+	else
+		state->warm = w;
+}
+
+static void warm_end(struct sk_state *state, bool stop)
+{
+	struct warm *w = state->warm;
+
+	if (!w)
+		return;
+	__atomic_store_n(&w->stop, stop, __ATOMIC_RELAXED);
+	(void)pthread_join(w->thread, NULL);
+	free(w);
+	state->warm = NULL;
+}
+
+/* ---- what is registered ---- */
+
+static void unmap_slots(struct sk_state *state)
+{
+	warm_end(state, true);
+	for (uint32_t i = 0; state->slots && i < state->n_slots; i++)
+		for (int k = 0; k < 2; k++)
+			if (state->slots[i].map[k])
+				sk_slot_unmap(state->sk->os,
+					      state->slots[i].map[k],
+					      image_bytes(state, k));
+	free(state->slots);
+	state->slots = NULL;
+	state->n_slots = 0;
+}
+
+static void forget(struct sk_state *state)
+{
+	unmap_slots(state);
+	state->work = sk_work_free(state->work);
+	for (int k = 0; k < 2; k++)
+		state->layouts[k] = sk_layout_free(state->layouts[k]);
+}
+
+void sk_state_unregister(struct sk_state *state)
+{
+	struct sk_msg msg = { .type = SK_MSG_UNREGISTER,
+			      .body.state = state->id };
+
+	/* An agent that is gone needs no good-bye. */
+	if (state->id && state->instance == state->sk->conn.agent.instance)
+		(void)sk_conn_call(&state->sk->conn, &msg, NULL, 0, NULL, NULL,
+				   state->sk->timeout_ms, NULL);
+	state->id = 0;
+	forget(state);
+}
+
+static int make_layouts(struct sk_state *state, struct sk_err *err)
+{
+	_cleanup_free_ struct sk_item *items = NULL;
+	int r = 0;
+
+	if (!state->n_locals)
+		return sk_err_set(err, -EINVAL, "rank %d has described no "
+				  "tensor and no blob", state->job.rank);
+	items = calloc(state->n_locals, sizeof(*items));
+	if (!items)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	for (uint32_t i = 0; i < state->n_locals; i++)
+		items[i] = state->locals[i].item;
+	for (int k = 0; k < 2 && r >= 0; k++)
+		if (k == SK_IMAGE_PRIMARY ||
+		    !(state->job.flags & SK_JOB_NO_REPLICAS))
+			r = sk_layout_new(state->job.name, state->job.rank,
+					  state->job.world,
+					  (enum sk_image_kind)k, items,
+					  state->n_locals, &state->layouts[k],
+					  err);
+	if (r >= 0 && state->layouts[1] && !state->layouts[1]->n_entries)
+		state->layouts[1] = sk_layout_free(state->layouts[1]);
+	return r;
+}
+
+static int put_headers(const struct sk_state *state, struct sk_err *err)
+{
+	int fd = memfd_create("shardkeep:layout",
+			      MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int r = fd < 0 ? -errno : 0;
+
+	for (int k = 0; k < 2 && r >= 0; k++) {
+		const struct sk_layout *l = state->layouts[k];
+
+		for (uint64_t at = 0; l && at < l->header_bytes && r >= 0;) {
+			ssize_t n = write(fd, l->header + at,
+					  l->header_bytes - at);
+
+			if (n < 0)
+				r = -errno;
+			else
+				at += (uint64_t)n;
+		}
+	}
+	if (r >= 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
+		r = -errno;
+	if (r < 0) {
+		sk_close_fd(fd);
+		return sk_err_errno(err, r, "cannot hand over a layout");
+	}
+	return fd;
+}
+
+static int ask_register(struct sk_state *state, struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_REGISTER };
+	struct sk_wire_register *q = &msg.body.reg;
+	_cleanup_close_ int fd = put_headers(state, err);
+	int r;
+
+	if (fd < 0)
+		return fd;
+	strcpy(q->id.job, state->job.name);
+	q->id.run = state->run ? state->run : state->job.run;
+	q->id.rank = state->job.rank;
+	q->id.world = state->job.world;
+	q->state = state->id;
+	q->slots = state->job.slots;
+	q->flush_every = state->job.flush_every;
+	q->numa_node = sk_numa_node_here();
+	for (int k = 0; k < 2; k++)
+		if (state->layouts[k]) {
+			q->header_bytes[k] = state->layouts[k]->header_bytes;
+			q->image_bytes[k] = state->layouts[k]->image_bytes;
+		}
+	r = sk_conn_call(&state->sk->conn, &msg, &fd, 1, NULL, NULL,
+			 state->sk->timeout_ms, err);
+	if (r < 0)
+		return r;
+	state->id = msg.body.reg_reply.state;
+	state->run = msg.body.reg_reply.run;
+	state->slot_bytes = msg.body.reg_reply.slot_bytes;
+	state->n_slots = msg.body.reg_reply.slots;
+	state->instance = state->sk->conn.agent.instance;
+	return 0;
+}
+
+static int map_slot(struct sk_state *state, uint32_t slot, struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_MAP, .body.map = {
+		.state = state->id, .slot = slot } };
+	int fds[SK_MSG_FDS], n = 0, r, at = 0;
+
+	r = sk_conn_call(&state->sk->conn, &msg, NULL, 0, fds, &n,
+			 state->sk->timeout_ms, err);
+	for (int k = 0; k < 2 && r >= 0; k++) {
+		if (!state->layouts[k])
+			continue;
+		if (at == n)
+			return sk_err_set(err, -EPROTO, "the agent gave %d "
+					  "descriptors for a slot", n);
+		r = sk_slot_map_fd(state->sk->os, fds[at++],
+				   state->layouts[k]->image_bytes, true,
+				   &state->slots[slot].map[k], err);
+	}
+	while (n)
+		sk_close_fd(fds[--n]);
+	return r;
+}
+
+static int map_slots(struct sk_state *state, struct sk_err *err)
+{
+	int r = 0;
+
+	state->slots = calloc(state->n_slots + 1u, sizeof(*state->slots));
+	if (!state->slots)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	for (uint32_t i = 0; i < state->n_slots && r >= 0; i++)
+		r = map_slot(state, i, err);
+	if (r >= 0)
+		warm_start(state);
+	return r;
+}
+
+static int reconnect(struct sk_state *state, struct sk_err *err)
+{
+	struct sk *sk = state->sk;
+
+	if (sk->conn.sock >= 0)
+		return 0;
+	return sk_conn_open(sk->socket_path, sk->timeout_ms, &sk->conn, err);
+}
+
+/* Another agent, or another connection, knows nothing of this state. */
+static bool is_registered(const struct sk_state *state)
+{
+	return state->id && state->sk->conn.sock >= 0 &&
+	       state->instance == state->sk->conn.agent.instance &&
+	       state->generation == state->sk->conn.generation;
+}
+
+int sk_state_register(struct sk_state *state, struct sk_err *err)
+{
+	int r = reconnect(state, err);
+
+	if (r < 0)
+		return r;
+	if (!is_registered(state)) {
+		state->id = 0;
+		state->changed = true;
+	}
+	if (state->changed) {
+		sk_snapshot_settle(state);
+		forget(state);
+		r = make_layouts(state, err);
+		if (r >= 0)
+			r = ask_register(state, err);
+		if (r >= 0)
+			r = map_slots(state, err);
+		if (r < 0)
+			return r;
+		state->generation = state->sk->conn.generation;
+		state->changed = false;
+		state->moved = false;
+	}
+	return 0;
+}
+
+SK_API int sk_prepare(struct sk_state *state, uint32_t timeout_ms)
+{
+	struct sk_msg msg = { .type = SK_MSG_PREPARE };
+	struct sk_err err = { "" };
+	int r = sk_check(state->sk, &err);
+
+	if (r < 0)
+		return sk_say(r, &err);
+	(void)pthread_mutex_lock(&state->lock);
+	r = sk_state_register(state, &err);
+	if (r >= 0) {
+		strcpy(msg.body.prepare.id.job, state->job.name);
+		msg.body.prepare.id.run = state->run;
+		msg.body.prepare.id.rank = state->job.rank;
+		msg.body.prepare.timeout_ms = timeout_ms;
+		r = sk_call_deferred(state->sk, &msg, NULL, 0, NULL, NULL,
+				     timeout_ms, &err);
+	}
+	if (r >= 0)
+		warm_end(state, false);
+	(void)pthread_mutex_unlock(&state->lock);
+	return sk_say(r, &err);
+}

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sk_restore(): choose together, then attempt one snapshot after the other
+ * until one is whole on every rank.
+ *
+ * All ranks exchange words at the same points, whatever happens to them in
+ * between, so that none waits for one that has given up.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "restore.h"
+
+/* Names of overwritten tensors that a sentence gives. */
+#define NAMED_MAX 8
+#define AGREE_MS 60000u
+
+static uint64_t now(const struct sk_restoring *rs)
+{
+	return rs->sk->os->now_ns(rs->sk->os);
+}
+
+/* ---- one attempt ---- */
+
+static void forget_attempt(struct sk_restoring *rs)
+{
+	sk_restore_release_images(rs);
+	free(rs->keys);
+	free(rs->key_table);
+	free(rs->missing);
+	free(rs->pieces);
+	free(rs->jobs);
+	free(rs->verified);
+	free(rs->used);
+	free(rs->bad);
+	rs->keys = NULL;
+	rs->key_table = NULL;
+	rs->missing = NULL;
+	rs->pieces = NULL;
+	rs->jobs = NULL;
+	rs->verified = rs->used = rs->bad = NULL;
+	rs->n_keys = rs->room_keys = 0;
+	rs->n_pieces = rs->room_pieces = 0;
+	rs->n_jobs = rs->room_jobs = 0;
+	rs->missing_bytes = rs->missing_room = 0;
+	rs->n_missing = 0;
+	rs->alone = false;
+}
+
+static int look(struct sk_restoring *rs, const struct sk_restore_offer *offer)
+{
+	int r;
+
+	rs->report.run = offer->run;
+	rs->report.step = offer->step;
+	r = sk_restore_images(rs, offer);
+	if (r < 0)
+		return r;
+	rs->report.world = rs->world;
+	r = sk_restore_index(rs);
+	if (r < 0)
+		return r;
+	return sk_restore_compare(rs);
+}
+
+static int prepare(struct sk_restoring *rs)
+{
+	int r;
+
+	r = sk_restore_plan(rs);
+	if (r < 0)
+		return r;
+	return sk_restore_jobs(rs);
+}
+
+static int agree(struct sk_restoring *rs, int r)
+{
+	struct sk_restore_word word = { 0 };
+
+	return sk_restore_agree(rs, r, &word, NULL, 0);
+}
+
+static int move(struct sk_restoring *rs)
+{
+	uint64_t began = now(rs);
+	bool again = false;
+	int r;
+
+	r = sk_restore_move(rs);
+	do {
+		rs->report.copy_ns += now(rs) - began;
+		r = sk_restore_agree_moved(rs, r, &again);
+		if (r < 0 || !again)
+			return r;
+		began = now(rs);
+		r = sk_restore_redo(rs);
+	} while (true);
+}
+
+static int attempt(struct sk_restoring *rs,
+		   const struct sk_restore_offer *offer)
+{
+	uint64_t began = now(rs), waited = rs->report.agree_ns;
+	int r;
+
+	r = look(rs, offer);
+	r = sk_restore_agree_keys(rs, r);
+	if (r < 0)
+		return r;
+	r = agree(rs, prepare(rs));
+	rs->report.plan_ns += now(rs) - began - rs->report.agree_ns + waited;
+	if (r < 0)
+		return r;
+	return move(rs);
+}
+
+/* What another snapshot may do better. */
+static bool passes_over(int r)
+{
+	return r == -ENODATA || r == -EBADMSG || r == -EIO || r == -ENOENT;
+}
+
+static void disconnect(struct sk_restoring *rs)
+{
+	if (rs->connected)
+		sk_conn_close(&rs->conn);
+	rs->connected = false;
+}
+
+/* Leases end with the connection: a new one has none. */
+static int connect_again(struct sk_restoring *rs)
+{
+	int r;
+
+	disconnect(rs);
+	r = sk_conn_open(rs->sk->socket_path, rs->sk->timeout_ms, &rs->conn,
+			 &rs->err);
+	rs->connected = r >= 0;
+	return r;
+}
+
+static int attempt_all(struct sk_restoring *rs)
+{
+	struct sk_err first = { 0 };
+	int failed = 0, r = 0;
+
+	for (uint32_t i = 0; i < rs->n_offers; i++) {
+		if (i)
+			r = agree(rs, connect_again(rs));
+		if (r < 0)
+			return r;
+		r = attempt(rs, &rs->offers[i]);
+		forget_attempt(rs);
+		if (!passes_over(r) || rs->step != SK_LATEST)
+			break;
+		if (!failed) {
+			failed = r;
+			first = rs->err;
+		}
+	}
+	if (!passes_over(r))
+		return r;
+	if (failed) {
+		rs->err = first;
+		r = failed;
+	}
+	return r == -ENODATA ? -ENOENT : r;
+}
+
+/* ---- the call ---- */
+
+static int copy_options(struct sk_restoring *rs, int64_t step,
+			const struct sk_restore_options *o)
+{
+	static const struct sk_restore_options none;
+	const uint32_t known = SK_RESTORE_PARTIAL | SK_RESTORE_MEMORY_ONLY |
+			       SK_RESTORE_DISK_ONLY | SK_RESTORE_NO_VERIFY;
+
+	o = o ? o : &none;
+	if (step < SK_LATEST)
+		return sk_err_set(&rs->err, -EINVAL, "step %" PRId64 " is "
+				  "neither a step nor SK_LATEST", step);
+	if (o->flags & ~known)
+		return sk_err_set(&rs->err, -EINVAL, "restore flags %#x are "
+				  "not known", o->flags & ~known);
+	if (o->flags & SK_RESTORE_MEMORY_ONLY &&
+	    o->flags & SK_RESTORE_DISK_ONLY)
+		return sk_err_set(&rs->err, -EINVAL, "a restore from memory "
+				  "only and from disk only has nowhere to "
+				  "restore from");
+	if (o->n_names && !o->names)
+		return sk_err_set(&rs->err, -EINVAL, "%zu names to restore, "
+				  "and no list of them", o->n_names);
+	rs->step = step;
+	rs->run = o->run;
+	rs->flags = o->flags | (o->names ? SK_RESTORE_EXTRA_OK : 0);
+	rs->names = o->names;
+	rs->n_names = o->n_names;
+	rs->timeout_ms = o->timeout_ms ? o->timeout_ms : AGREE_MS;
+	return 0;
+}
+
+/* What is needed before the ranks meet. */
+static int start(struct sk_restoring *rs)
+{
+	int r;
+
+	r = connect_again(rs);
+	if (r < 0)
+		return r;
+	return sk_restore_wanted(rs);
+}
+
+static int run(struct sk_restoring *rs, const struct sk_comm *comm)
+{
+	int r;
+
+	r = sk_state_register(rs->state, &rs->err);
+	if (comm)
+		rs->comm = *comm;
+	else if (r < 0)
+		return r;	/* nobody to tell it to */
+	else
+		sk_comm_of_agent(rs->state, &rs->comm);
+	if (r >= 0)
+		r = start(rs);
+	r = sk_restore_choose(rs, r);
+	if (r < 0)
+		return r;
+	return attempt_all(rs);
+}
+
+/* ---- the sentence ---- */
+
+static uint32_t count_touched(const struct sk_restoring *rs)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; rs->touched && i < rs->state->n_locals; i++)
+		n += rs->touched[i];
+	return n;
+}
+
+static void write_touched(const struct sk_restoring *rs, FILE *f)
+{
+	uint32_t n = count_touched(rs), named = 0;
+
+	fprintf(f, "; on rank %d %u of %u tensors may have been overwritten: ",
+		rs->state->job.rank, n, rs->state->n_locals);
+	for (uint32_t i = 0; i < rs->state->n_locals; i++) {
+		if (!rs->touched[i] || named == NAMED_MAX)
+			continue;
+		fprintf(f, "%s%s", named++ ? ", " : "",
+			rs->state->locals[i].item.spec.name);
+	}
+	if (n > named)
+		fprintf(f, " and %u more", n - named);
+}
+
+static int say(struct sk_restoring *rs, int r)
+{
+	size_t size = 0;
+	char *text = NULL;
+	FILE *f;
+
+	if (!count_touched(rs)) {
+		if (!rs->text)
+			return sk_say(r, &rs->err);
+		return sk_say_long(r, sk_take_ptr(rs->text));
+	}
+	f = open_memstream(&text, &size);
+	if (!f)
+		return sk_say(r, &rs->err);
+	fputs(rs->text ? rs->text : rs->err.text, f);
+	write_touched(rs, f);
+	if (fclose(f)) {
+		free(text);
+		return sk_say(r, &rs->err);
+	}
+	return sk_say_long(r, text);
+}
+
+static void release(struct sk_restoring *rs)
+{
+	forget_attempt(rs);
+	disconnect(rs);
+	free(rs->listed);
+	free(rs->incomplete);
+	free(rs->near);
+	free(rs->wanted);
+	free(rs->touched);
+	free(rs->text);
+}
+
+static int restore(struct sk_restoring *rs, const struct sk_comm *comm)
+{
+	uint64_t began = now(rs);
+	int r;
+
+	pthread_mutex_lock(&rs->state->lock);
+	/* The last snapshot may still read what is to be overwritten. */
+	sk_snapshot_settle(rs->state);
+	r = run(rs, comm);
+	rs->report.total_ns = now(rs) - began;
+	if (r < 0)
+		r = say(rs, r);
+	release(rs);
+	pthread_mutex_unlock(&rs->state->lock);
+	return r;
+}
+
+SK_API int sk_restore(struct sk_state *state, int64_t step,
+		      const struct sk_comm *comm,
+		      const struct sk_restore_options *opts,
+		      struct sk_report *ret_report)
+{
+	struct sk_restoring rs = {
+		.state = state,
+		.sk = state->sk,
+		.conn = { .sock = -1 },
+	};
+	int r;
+
+	r = sk_check(state->sk, &rs.err);
+	if (r < 0)
+		return sk_say(r, &rs.err);
+	r = copy_options(&rs, step, opts);
+	if (r < 0)
+		return sk_say(r, &rs.err);
+	r = restore(&rs, comm);
+	if (r < 0)
+		return r;
+	if (ret_report)
+		*ret_report = rs.report;
+	return 0;
+}
