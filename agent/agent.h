@@ -156,6 +156,7 @@ struct counts {
 
 struct flush;
 struct work;
+struct file_key;
 
 struct agent {
 	const struct sk_os *os;
@@ -191,8 +192,10 @@ struct agent {
 
 	struct sk_store *store;		/* NULL: none */
 	int store_volatile;
-	struct sk_link scans;		/* requests that wait for one */
+	struct sk_link scans;		/* wishes that wait for one */
 	bool scanning;
+	struct file_key *ignored;	/* damaged or foreign, said once */
+	size_t n_ignored;
 
 	struct sk_io *io;		/* the flusher thread's */
 	struct flush *flush;		/* under way */

@@ -225,6 +225,16 @@ static int take_image(struct planning *p, uint32_t image, uint32_t place,
 	return r;
 }
 
+/* A rank's own blob is in that rank's images alone; others bear its name. */
+static bool may_have(const struct planning *p, uint32_t image, uint32_t place)
+{
+	const struct sk_restore_image *i = &p->rs->images[image];
+
+	return i->places[place].there &&
+	       (p->key->item->kind != SK_ITEM_BLOB_LOCAL ||
+		i->rank == p->rs->state->job.rank);
+}
+
 static int explain_missing(struct sk_restoring *rs,
 			   const struct sk_restore_key *key,
 			   const struct sk_box *box)
@@ -254,7 +264,7 @@ static int go_through(struct planning *p, const struct sk_box *box)
 
 			if (!left.n)
 				break;
-			if (rs->images[image].places[place].there)
+			if (may_have(p, image, place))
 				r = take_image(p, image, place, &left);
 		}
 	if (r >= 0 && left.n)
@@ -286,7 +296,6 @@ static int plan_box(struct planning *p, const struct sk_box *box)
 
 	if (sk_box_empty(p->key->item->spec.ndim, box))
 		return 0;
-	/* A rank's own blob is whole, and in an image of that rank alone. */
 	if (p->key->is_explicit || p->key->item->kind == SK_ITEM_BLOB_LOCAL)
 		return go_through(p, box);
 	rs->err.text[0] = 0;

@@ -28,13 +28,13 @@ static int add_ops(const struct sk_state *state, int kind, struct sk_work *w,
 					  "it", s->name, state->job.rank,
 					  (unsigned long long)e->bytes);
 		sk_dense_strides(s->ndim, e->box.size, dense);
+		/* Never NULL: the header lies before all data. */
 		r = sk_copy_init(&op->copy, sk_dtype_bits(s->dtype), s->ndim,
-				 e->box.size, NULL, dense, part->data,
-				 part->strides, err);
+				 e->box.size, (void *)(uintptr_t)e->offset,
+				 dense, part->data, part->strides, err);
 		if (r < 0)
 			return sk_err_prefix(err, r, "tensor \"%s\"",
 					     s->name);
-		op->copy.dst = (char *)(uintptr_t)e->offset;
 		w->bytes += op->copy.bytes;
 		w->n_ops++;
 	}
