@@ -413,6 +413,8 @@ uint64_t flush_done(const struct agent *a, const struct sk_cat_snapshot *s);
  * tells the runs. Without a store it is called at once. */
 void stored_scan(struct agent *a, struct request *q, const char *job,
 		 uid_t uid, bool headers);
+/** Nothing is looked at any more. */
+void stored_close(struct agent *a);
 void stored_name(const struct sk_cat_image *image, struct sk_stored *ret);
 
 /* ---- list.c ---- */

@@ -262,6 +262,8 @@ static void step_on(struct agent *a, struct flush *f)
 {
 	struct sk_cat_image *image = next_image(f->snapshot);
 
+	if (image && f->result == 0 && a->quit)
+		f->result = sk_err_set(&f->err, -ECANCELED, "the agent ends");
 	if (image && f->result == 0)
 		f->result = start_image(a, f, image);
 	if (!image || f->result < 0)

@@ -158,7 +158,7 @@ static bool hand_out(struct agent *a, struct memory *m)
 
 void memory_populate(struct agent *a)
 {
-	while (a->populating < PIECES_IN_FLIGHT &&
+	while (!a->quit && a->populating < PIECES_IN_FLIGHT &&
 	       !sk_link_empty(&a->to_populate)) {
 		struct memory *m = sk_link_object(a->to_populate.next,
 						  struct memory, link);

@@ -67,6 +67,9 @@ static int make_dir(const char *path, bool chosen, struct sk_err *err)
 	*slash = 0;
 	if (mkdir(dir, mode) < 0 && errno != EEXIST)
 		return sk_err_errno(err, -errno, "cannot make %s", dir);
+	/* Whatever the umask: other users must be able to come. */
+	if (chosen && mode == 0755)
+		(void)chmod(dir, mode);
 	return check_dir(dir, chosen, err);
 }
 

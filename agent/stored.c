@@ -354,6 +354,9 @@ static void forget_gone(struct scan *scan, struct sk_cat_job *job)
 			f = scan->n_found ?
 			    bsearch(&key, scan->found, scan->n_found,
 				    sizeof(key), compare_found) : NULL;
+			/* The name may be another run's by now. */
+			if (f && f->layout && f->stamp.run != s->run)
+				f = NULL;
 			if (f)
 				image->stored.mtime_ns = f->stored.mtime_ns;
 			else
@@ -490,7 +493,7 @@ static void start_next(struct agent *a)
 	struct wish *first, *w;
 	struct scan *scan;
 
-	if (a->scanning || sk_link_empty(&a->scans))
+	if (a->quit || a->scanning || sk_link_empty(&a->scans))
 		return;
 	first = sk_link_object(a->scans.next, struct wish, link);
 	scan = calloc(1, sizeof(*scan));
@@ -541,4 +544,20 @@ void stored_scan(struct agent *a, struct request *q, const char *job,
 	q->busy = true;
 	sk_link_insert(&a->scans, &w->link);
 	start_next(a);
+}
+
+void stored_close(struct agent *a)
+{
+	struct sk_err err;
+	struct wish *w;
+
+	sk_link_each(w, &a->scans, link) {
+		struct request *q = w->request;
+
+		sk_link_remove(&w->link);
+		free(w);
+		q->busy = false;
+		q->scanned(q, sk_err_set(&err, -ESHUTDOWN, "the agent ends"),
+			   &err);
+	}
 }

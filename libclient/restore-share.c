@@ -131,6 +131,13 @@ static bool touches(const struct sk_restore_shape *shape, uint64_t from,
 	return sk_restore_before(shape, from) != sk_restore_before(shape, to);
 }
 
+/* Multiples of the golden ratio spread evenly, whatever the stride in which
+ * large entries stand among small ones. */
+static uint64_t turn_of(uint64_t index, uint32_t n)
+{
+	return (uint64_t)((uint32_t)index * 2654435769u) * n >> 32;
+}
+
 /* Whether it is this rank's turn; also how many read the chunk. A rank may
  * stand among the readers several times, once per part: that evens out. */
 static bool my_turn(const struct readers *readers, uint32_t chunk,
@@ -150,7 +157,8 @@ static bool my_turn(const struct readers *readers, uint32_t chunk,
 	if (n < 2)
 		return true;
 	*ret_sharers = n;
-	turn = ((uint64_t)entry->first_sum + chunk) % n;
+	turn = turn_of(sk_restore_sum_index(readers->rs, readers->piece,
+					    chunk), n);
 	for (size_t i = 0; i < readers->n; i++)
 		if (touches(&readers->v[i].shape, from, to) && !turn--)
 			return readers->v[i].rank == mine;

@@ -593,8 +593,7 @@ struct rank {
 	int result;
 	char text[4096];
 	struct sk_report report;
-	void (*more)(struct rank *r);
-	void *more_ctx;
+	void (*more)(struct rank *r);	/* describes more, or otherwise */
 };
 
 static int allgather(void *ctx, const void *in, size_t bytes, void *out,
@@ -826,8 +825,6 @@ static void random_test(struct test *test, uint64_t seed)
 		random_tensor(test, &test->tensors[i], i);
 }
 
-/* A literal strided shard may be more boxes than a rank's local tensor has
- * room for here, which is fine: they are volumes. */
 static void run_property(uint64_t seed, int where, uint32_t flags)
 {
 	struct sk_restore_options o = {
@@ -876,4 +873,422 @@ Test(restore, any_mesh_to_any_mesh_unverified)
 {
 	for (uint64_t seed = 3000; seed < 3100; seed++)
 		run_property(seed, seed % 2 ? 2 : 0, SK_RESTORE_NO_VERIFY);
+}
+
+/* ---- what goes wrong ---- */
+
+static void flip(int fd, uint64_t at)
+{
+	char path[64], byte;
+	int w;
+
+	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	w = open(path, O_RDWR | O_CLOEXEC);
+	cr_assert(w >= 0);
+	cr_assert(pread(w, &byte, 1, (off_t)at) == 1);
+	byte ^= 0x10;
+	cr_assert(pwrite(w, &byte, 1, (off_t)at) == 1);
+	close(w);
+}
+
+/* A bit of one image, at one place. */
+static void damage_one(void)
+{
+	struct image *i = &agent.images[below(agent.n)];
+	uint64_t data = i->layout->image_bytes - i->layout->header_bytes;
+	int fd = i->memory >= 0 ? i->memory : i->disk;
+
+	if (data)
+		flip(fd, i->layout->header_bytes + (uint64_t)below(
+							(int64_t)data));
+}
+
+static unsigned count_reported(void)
+{
+	unsigned n = 0;
+
+	for (int i = 0; i < agent.n; i++)
+		n += agent.images[i].reported[0] + agent.images[i].reported[1];
+	return n;
+}
+
+static int one_result(const struct test *test, const struct rank *ranks,
+		      uint64_t seed)
+{
+	for (int i = 1; i < test->world[1]; i++)
+		cr_assert(ranks[i].result == ranks[0].result,
+			  "seed %" PRIu64 ": rank 0 has %d, rank %d %d", seed,
+			  ranks[0].result, i, ranks[i].result);
+	return ranks[0].result;
+}
+
+/* Right values or an error, the same on all ranks; never wrong values. */
+static int run_damaged(uint64_t seed, int where)
+{
+	struct sk_restore_options o = { .flags = SK_RESTORE_EXTRA_OK };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+	int r;
+
+	random_test(&test, seed);
+	save(&test, 1, 10, where);
+	damage_one();
+	for (int i = 0; i < RANKS_MAX; i++) {
+		ranks[i].step = SK_LATEST;
+		ranks[i].opts = &o;
+	}
+	restore(&test, ranks);
+	r = one_result(&test, ranks, seed);
+	cr_assert(r == 0 || r == -EBADMSG, "seed %" PRIu64 ": %s", seed,
+		  ranks[0].text);
+	cr_assert(r || !wrong_elements(&test, ranks), "seed %" PRIu64, seed);
+	cr_assert(r != -EBADMSG || count_reported() == 1, "seed %" PRIu64,
+		  seed);
+	cr_assert(r != -EBADMSG || strstr(ranks[0].text, "overwritten") ||
+		  test.world[1] > 1, "seed %" PRIu64 ": %s", seed,
+		  ranks[0].text);
+	close_ranks(&test, ranks);
+	free_test(&test);
+	return r;
+}
+
+Test(restore, a_damaged_image_is_never_restored)
+{
+	int refused = 0;
+
+	for (uint64_t seed = 4000; seed < 4200; seed++)
+		refused += run_damaged(seed, seed % 2 ? 2 : 0) < 0;
+	cr_assert(refused > 20);
+}
+
+Test(restore, the_disk_copy_of_a_damaged_image_is_taken)
+{
+	for (uint64_t seed = 5000; seed < 5200; seed++) {
+		struct sk_restore_options o = {
+			.flags = SK_RESTORE_EXTRA_OK };
+		struct rank ranks[RANKS_MAX] = { 0 };
+		struct test test;
+		struct image *i;
+
+		random_test(&test, seed);
+		save(&test, 1, 10, 1);
+		i = &agent.images[0];	/* a primary one: both places */
+		if (i->layout->image_bytes > i->layout->header_bytes)
+			flip(i->memory, i->layout->image_bytes - 1);
+		for (int k = 0; k < RANKS_MAX; k++) {
+			ranks[k].step = 10;
+			ranks[k].opts = &o;
+		}
+		restore(&test, ranks);
+		cr_assert(!one_result(&test, ranks, seed), "seed %" PRIu64
+			  ": %s", seed, ranks[0].text);
+		cr_assert(!wrong_elements(&test, ranks), "seed %" PRIu64,
+			  seed);
+		cr_assert(ranks[0].report.damaged == count_reported());
+		close_ranks(&test, ranks);
+		free_test(&test);
+	}
+}
+
+/* One tensor of 1024 x 1024 F32 in rows over the source ranks. */
+static void plain_test(struct test *test, int from, int to)
+{
+	struct tensor *t = &test->tensors[0];
+
+	*test = (struct test){ .world = { from, to }, .n = 1 };
+	forget_images();
+	salt = 0;
+	strcpy(t->name, "wq");
+	t->source = (struct sk_spec){
+		.name = t->name, .dtype = SK_F32, .ndim = 2,
+		.shape = { 1024, 1024 }, .placements = { SK_SHARD(0) },
+	};
+	t->target = t->source;
+	cr_assert(!sk_mesh_new(1, (const int64_t[]){ from }, NULL, NULL,
+			       (struct sk_mesh **)&t->source.mesh, NULL));
+	cr_assert(!sk_mesh_new(1, (const int64_t[]){ to }, NULL, NULL,
+			       (struct sk_mesh **)&t->target.mesh, NULL));
+}
+
+static int run_plain(struct test *test, struct rank *ranks, int64_t step,
+		     const struct sk_restore_options *o)
+{
+	for (int i = 0; i < test->world[1]; i++) {
+		ranks[i].step = step;
+		ranks[i].opts = o;
+	}
+	restore(test, ranks);
+	return one_result(test, ranks, 0);
+}
+
+Test(restore, the_newest_that_is_whole_is_taken)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+	int n;
+
+	plain_test(&test, 2, 2);
+	save(&test, 3, 10, 0);
+	n = agent.n;
+	salt = 1;
+	save(&test, 3, 20, 0);
+	flip(agent.images[n].memory, agent.images[n].layout->image_bytes - 1);
+	salt = 0;
+	cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL), "%s",
+		  ranks[0].text);
+	cr_assert(ranks[1].report.step == 10);
+	cr_assert(ranks[1].report.run == 3);
+	cr_assert(!wrong_elements(&test, ranks));
+	close_ranks(&test, ranks);
+	memset(ranks, 0, sizeof(ranks));
+	agent.images[n].reported[0] = false;
+	cr_assert(run_plain(&test, ranks, 20, NULL) == -EBADMSG);
+	cr_assert(strstr(ranks[0].text, "wq"), "%s", ranks[0].text);
+	cr_assert(strstr(ranks[0].text, "overwritten"), "%s", ranks[0].text);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+Test(restore, a_run_that_is_newer_comes_first)
+{
+	struct sk_restore_options o = { .run = 4 };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 1, 1);
+	save(&test, 4, 900, 0);
+	save(&test, 5, 100, 0);
+	cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL));
+	cr_assert(ranks[0].report.step == 100);
+	close_ranks(&test, ranks);
+	memset(ranks, 0, sizeof(ranks));
+	cr_assert(!run_plain(&test, ranks, SK_LATEST, &o));
+	cr_assert(ranks[0].report.step == 900);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+Test(restore, nothing_to_restore_says_so)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	cr_assert(run_plain(&test, ranks, SK_LATEST, NULL) == -ENOENT);
+	cr_assert(strstr(ranks[0].text, "first run"), "%s", ranks[0].text);
+	close_ranks(&test, ranks);
+	memset(ranks, 0, sizeof(ranks));
+	save(&test, 1, 10, 0);
+	agent.incomplete = true;
+	cr_assert(run_plain(&test, ranks, SK_LATEST, NULL) == -ENOENT);
+	cr_assert(strstr(ranks[0].text, "wq [0:4] of rank 1"), "%s",
+		  ranks[0].text);
+	close_ranks(&test, ranks);
+	memset(ranks, 0, sizeof(ranks));
+	agent.incomplete = false;
+	cr_assert(run_plain(&test, ranks, 11, NULL) == -ENOENT);
+	cr_assert(strstr(ranks[1].text, "step 11"), "%s", ranks[1].text);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+/* Each byte that several ranks of a node read is verified by one of them. */
+Test(restore, ranks_share_the_verification)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	uint64_t bytes = 0, verified = 0, most = 0;
+	struct test test;
+
+	plain_test(&test, 2, 4);
+	test.tensors[0].target.placements[0] = SK_REPLICATE;
+	save(&test, 1, 10, 0);
+	cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL), "%s",
+		  ranks[0].text);
+	cr_assert(!wrong_elements(&test, ranks));
+	for (int i = 0; i < agent.n; i++)
+		for (uint32_t k = 0; k < agent.images[i].layout->n_entries; k++)
+			bytes += agent.images[i].layout->entries[k].bytes;
+	for (int i = 0; i < 4; i++) {
+		uint64_t v = ranks[i].report.bytes_verified;
+
+		verified += v;
+		most = v > most ? v : most;
+	}
+	/* The blobs come on top of the tensor's 4 MiB. */
+	cr_assert(verified >= (4 << 20) && verified <= bytes,
+		  "%" PRIu64 " of %" PRIu64, verified, bytes);
+	cr_assert(most <= 3 << 20, "one rank verified %" PRIu64, most);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+/* ---- names ---- */
+
+static char extra_memory[64];
+
+static void describe_another(struct rank *r)
+{
+	if (r->rank == 1)
+		cr_assert(!sk_state_blob(r->state, "scheduler", extra_memory,
+					 16));
+	if (r->rank == 0)
+		cr_assert(!sk_state_blob(r->state, "loader", extra_memory,
+					 16));
+}
+
+static void describe_less(struct rank *r)
+{
+	cr_assert(!sk_state_remove(r->state, "config"));
+	if (r->rank)
+		cr_assert(!sk_state_remove(r->state, "wq"));
+}
+
+static void describe_another_size(struct rank *r)
+{
+	cr_assert(!sk_state_blob(r->state, "config", r->memory[0], 99));
+}
+
+static void describe_another_dtype(struct rank *r)
+{
+	struct sk_tensor t = { .name = "wq", .dtype = SK_BF16, .ndim = 2,
+			       .shape = { 1024, 512 } };
+
+	if (r->rank != 1)
+		return;
+	t.data = take_memory(r, 1024 * 512 * 2);
+	cr_assert(!sk_state_tensor(r->state, &t));
+}
+
+static void describe_without_memory(struct rank *r)
+{
+	struct sk_tensor t = { .name = "wq", .dtype = SK_F32, .ndim = 2,
+			       .shape = { 1024, 1024 } };
+
+	cr_assert(!sk_state_tensor(r->state, &t));
+}
+
+static int run_with(struct test *test, struct rank *ranks,
+		    void (*more)(struct rank *),
+		    const struct sk_restore_options *o)
+{
+	memset(ranks, 0, RANKS_MAX * sizeof(*ranks));
+	for (int i = 0; i < RANKS_MAX; i++)
+		ranks[i].more = more;
+	return run_plain(test, ranks, SK_LATEST, o);
+}
+
+Test(restore, missing_names_are_all_listed_on_all_ranks)
+{
+	struct sk_restore_options o = { .flags = SK_RESTORE_MISSING_OK };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	cr_assert(run_with(&test, ranks, describe_another, NULL) == -ENOKEY);
+	for (int i = 0; i < 2; i++) {
+		cr_assert(strstr(ranks[i].text, "loader, scheduler"), "%s",
+			  ranks[i].text);
+		cr_assert(!strstr(ranks[i].text, "overwritten"));
+	}
+	close_ranks(&test, ranks);
+	cr_assert(!run_with(&test, ranks, describe_another, &o), "%s",
+		  ranks[0].text);
+	cr_assert(ranks[0].report.missing == 1);
+	cr_assert(ranks[0].report.tensors == 3);
+	cr_assert(!wrong_in(&ranks[0], &ranks[0].state->locals[0]));
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+Test(restore, names_that_no_rank_asked_for_are_listed)
+{
+	struct sk_restore_options o = { .flags = SK_RESTORE_EXTRA_OK };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	cr_assert(run_with(&test, ranks, describe_less, NULL) == -ENOKEY);
+	/* wq is asked for by rank 0. */
+	for (int i = 0; i < 2; i++)
+		cr_assert(strstr(ranks[i].text, "by no rank: config;"), "%s",
+			  ranks[i].text);
+	close_ranks(&test, ranks);
+	cr_assert(!run_with(&test, ranks, describe_less, &o));
+	cr_assert(ranks[0].report.extra == 1);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+Test(restore, other_sizes_and_types_are_refused_everywhere)
+{
+	struct sk_restore_options o = { .flags = SK_RESTORE_PARTIAL };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	cr_assert(run_with(&test, ranks, describe_another_size, &o) ==
+		  -EINVAL);
+	cr_assert(strstr(ranks[1].text, "\"config\" has 100 bytes"), "%s",
+		  ranks[1].text);
+	close_ranks(&test, ranks);
+	cr_assert(run_with(&test, ranks, describe_another_dtype, &o) ==
+		  -EINVAL);
+	cr_assert(strstr(ranks[0].text, "rank 1"), "%s", ranks[0].text);
+	cr_assert(strstr(ranks[0].text, "F32 [1024, 1024]"), "%s",
+		  ranks[0].text);
+	cr_assert(strstr(ranks[0].text, "BF16 [1024, 512]"), "%s",
+		  ranks[0].text);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+Test(restore, only_what_is_named_needs_memory)
+{
+	const char *names[] = { "config" };
+	const char *wrong[] = { "config", "confog" };
+	struct sk_restore_options o = { .names = names, .n_names = 1 };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	cr_assert(run_with(&test, ranks, describe_without_memory, NULL) ==
+		  -EINVAL);
+	cr_assert(strstr(ranks[0].text, "wq"), "%s", ranks[0].text);
+	close_ranks(&test, ranks);
+	cr_assert(!run_with(&test, ranks, describe_without_memory, &o), "%s",
+		  ranks[0].text);
+	cr_assert(ranks[0].report.tensors == 1);
+	cr_assert(!wrong_in(&ranks[0], &ranks[0].state->locals[1]));
+	close_ranks(&test, ranks);
+	o.names = wrong;
+	o.n_names = 2;
+	cr_assert(run_with(&test, ranks, NULL, &o) == -ENOKEY);
+	cr_assert(strstr(ranks[0].text, "confog"), "%s", ranks[0].text);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+Test(restore, options_that_make_no_sense)
+{
+	struct sk_restore_options both = {
+		.flags = SK_RESTORE_MEMORY_ONLY | SK_RESTORE_DISK_ONLY };
+	struct sk_restore_options unknown = { .flags = 1u << 30 };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 1, 1);
+	save(&test, 1, 10, 0);
+	cr_assert(run_plain(&test, ranks, SK_LATEST, &both) == -EINVAL);
+	close_ranks(&test, ranks);
+	memset(ranks, 0, sizeof(ranks));
+	cr_assert(run_plain(&test, ranks, SK_LATEST, &unknown) == -EINVAL);
+	close_ranks(&test, ranks);
+	memset(ranks, 0, sizeof(ranks));
+	cr_assert(run_plain(&test, ranks, -2, NULL) == -EINVAL);
+	close_ranks(&test, ranks);
+	free_test(&test);
 }
