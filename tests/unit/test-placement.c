@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "placement.h"
+#include "plan.h"
+#include "util.h"
+
+static struct sk_mesh *mesh_of(int ndim, const int64_t *shape)
+{
+	struct sk_mesh *m = NULL;
+
+	cr_assert_eq(sk_mesh_new(ndim, shape, NULL, NULL, &m, NULL), 0);
+	return m;
+}
+
+static void expect(const struct sk_spec *spec, int rank, int64_t size,
+		   int64_t offset)
+{
+	struct sk_box *boxes = NULL;
+	int n = 0;
+
+	cr_assert_eq(sk_spec_boxes(spec, rank, &boxes, &n, NULL), 0);
+	cr_assert_eq(n, 1, "rank %d holds %d boxes", rank, n);
+	cr_assert(boxes->size[0] == size && boxes->offset[0] == offset,
+		  "size %lld, rank %d: %lld@%lld, expected %lld@%lld",
+		  (long long)spec->shape[0], rank, (long long)boxes->size[0],
+		  (long long)boxes->offset[0], (long long)size,
+		  (long long)offset);
+	free(boxes);
+}
+
+Test(placement, chunk_is_torch_chunk)
+{
+	static const struct {
+		int64_t n, k, size[4];
+	} cases[] = {
+		{ 5, 4, { 2, 2, 1, 0 } }, { 6, 4, { 2, 2, 2, 0 } },
+		{ 2, 4, { 1, 1, 0, 0 } }, { 0, 4, { 0, 0, 0, 0 } },
+		{ 8, 4, { 2, 2, 2, 2 } },
+	};
+
+	for (size_t c = 0; c < SK_ARRAY_SIZE(cases); c++) {
+		int64_t at = 0;
+
+		for (int i = 0; i < 4; i++) {
+			int64_t size, offset;
+
+			sk_chunk(cases[c].n, cases[c].k, i, &size, &offset);
+			cr_assert_eq(size, cases[c].size[i]);
+			cr_assert_eq(offset, at);
+			at += size;
+		}
+	}
+}
+
+/* Values that PyTorch gives. */
+Test(placement, one_dimension_cut_twice)
+{
+	static const struct {
+		int64_t n, split, mesh[2], value[8][2];
+	} cases[] = {
+		{ 7, 0, { 2, 2 }, { { 2, 0 }, { 2, 2 }, { 2, 4 }, { 1, 6 } } },
+		{ 8, 2, { 2, 2 }, { { 2, 0 }, { 2, 4 }, { 2, 2 }, { 2, 6 } } },
+		{ 6, 2, { 2, 2 }, { { 2, 0 }, { 2, 3 }, { 1, 2 }, { 1, 5 } } },
+		{ 5, 2, { 2, 2 }, { { 2, 0 }, { 1, 3 }, { 1, 2 }, { 1, 4 } } },
+		{ 3, 2, { 2, 2 }, { { 1, 0 }, { 1, 2 }, { 1, 1 }, { 0, 3 } } },
+		{ 10, 2, { 2, 2 },
+		  { { 3, 0 }, { 3, 5 }, { 2, 3 }, { 2, 8 } } },
+		{ 30, 4, { 2, 4 },
+		  { { 4, 0 }, { 4, 8 }, { 4, 16 }, { 3, 24 },
+		    { 4, 4 }, { 4, 12 }, { 4, 20 }, { 3, 27 } } },
+		/* Where DTensor's metadata is wrong, its data is this. */
+		{ 9, 2, { 4, 2 },
+		  { { 2, 0 }, { 1, 5 }, { 2, 2 }, { 1, 6 },
+		    { 1, 4 }, { 1, 7 }, { 0, 9 }, { 1, 8 } } },
+	};
+
+	for (size_t c = 0; c < SK_ARRAY_SIZE(cases); c++) {
+		struct sk_mesh *m = mesh_of(2, cases[c].mesh);
+		struct sk_spec spec = {
+			.name = "w", .dtype = SK_F32, .ndim = 1,
+			.shape = { cases[c].n }, .mesh = m,
+			.placements = { cases[c].split ?
+				SK_STRIDED_SHARD(0, cases[c].split) :
+				SK_SHARD(0), SK_SHARD(0) },
+		};
+
+		for (int r = 0; r < cases[c].mesh[0] * cases[c].mesh[1]; r++)
+			expect(&spec, r, cases[c].value[r][0],
+			       cases[c].value[r][1]);
+		sk_mesh_unref(m);
+	}
+}
+
+Test(placement, replicas_of_a_strided_shard)
+{
+	static const int64_t value[4][2] = { { 3, 0 }, { 3, 6 }, { 3, 3 },
+					     { 3, 9 } };
+	struct sk_mesh *m = mesh_of(3, (int64_t[]){ 2, 2, 2 });
+	struct sk_spec spec = {
+		.name = "w", .dtype = SK_F32, .ndim = 1, .shape = { 12 },
+		.mesh = m, .placements = { SK_REPLICATE,
+			SK_STRIDED_SHARD(0, 2), SK_SHARD(0) },
+	};
+
+	for (int r = 0; r < 8; r++)
+		expect(&spec, r, value[r % 4][0], value[r % 4][1]);
+	sk_mesh_unref(m);
+}
+
+Test(placement, refuses_partial_by_name)
+{
+	struct sk_mesh *m = mesh_of(1, (int64_t[]){ 2 });
+	struct sk_spec spec = { .name = "grad", .dtype = SK_F32, .ndim = 1,
+				.shape = { 4 }, .mesh = m,
+				.placements = { SK_PARTIAL } };
+	struct sk_err err = { "" };
+
+	cr_assert_eq(sk_spec_normalize(&spec, &err), -EINVAL);
+	cr_assert(strstr(err.text, "grad") && strstr(err.text, "Partial"));
+	spec.placements[0] = SK_SHARD(-1);
+	cr_assert_eq(sk_spec_normalize(&spec, &err), 0);
+	cr_assert_eq(spec.placements[0].dim, 0);
+	spec.placements[0] = SK_SHARD(1);
+	cr_assert_eq(sk_spec_normalize(&spec, &err), -EINVAL);
+	sk_mesh_unref(m);
+}
+
+Test(mesh, children_and_outsiders)
+{
+	const char *const names[] = { "dp", "ep" }, *const dp[] = { "dp" };
+	struct sk_mesh *m = NULL, *child = NULL;
+	struct sk_err err = { "" };
+	int64_t at[2];
+
+	cr_assert_eq(sk_mesh_new(2, (int64_t[]){ 2, 4 }, NULL, names, &m,
+				 &err), 0);
+	for (int r = 0; r < 8; r++) {
+		cr_assert_eq(sk_mesh_slice(m, r, dp, 1, &child, &err), 0);
+		cr_assert_eq(sk_mesh_rank_at(child, 0), r % 4);
+		cr_assert_eq(sk_mesh_rank_at(child, 1), r % 4 + 4);
+		cr_assert_eq(sk_mesh_coords(child, r, at), 0);
+		cr_assert_eq(at[0], r / 4);
+		cr_assert_eq(sk_mesh_coords(child, (r + 1) % 8, at), -ENOENT);
+		sk_mesh_unref(child);
+	}
+	cr_assert_eq(sk_mesh_slice(m, 9, dp, 1, &child, &err), -ENOENT);
+	cr_assert_eq(sk_mesh_new(1, (int64_t[]){ 2 }, (int32_t[]){ 3, 3 },
+				 NULL, &child, &err), -EINVAL);
+	sk_mesh_unref(m);
+}
+
+/* ---- plans against marking every element ---- */
+
+#define SIDE 13
+
+struct marks {
+	int of[SIDE][SIDE];
+	const struct sk_spec *source;
+};
+
+static int mark(const struct sk_piece *p, const struct sk_holders *h,
+		void *ctx)
+{
+	struct marks *m = ctx;
+	struct sk_box *boxes = NULL;
+	int n = 0;
+	bool found = false;
+
+	for (int64_t i = 0; i < p->box.size[0]; i++)
+		for (int64_t j = 0; j < p->box.size[1]; j++)
+			m->of[p->box.offset[0] + i][p->box.offset[1] + j]++;
+	/* Whoever is named holds just that source box. */
+	for (int64_t k = 0; k < sk_holders_count(h); k++) {
+		cr_assert_eq(sk_spec_boxes(m->source, sk_holders_rank(h, k),
+					   &boxes, &n, NULL), 0);
+		found = false;
+		for (int b = 0; b < n; b++)
+			found |= sk_box_equal(2, &boxes[b], &p->source);
+		cr_assert(found);
+		free(boxes);
+	}
+	return 0;
+}
+
+static uint64_t seed = 20;
+
+static int pick(int n)
+{
+	seed = seed * 6364136223846793005u + 1442695040888963407u;
+	return (int)((seed >> 33) % (unsigned)n);
+}
+
+static struct sk_placement random_placement(void)
+{
+	switch (pick(4)) {
+	case 0: return SK_REPLICATE;
+	case 1: return SK_STRIDED_SHARD(pick(2), 1 + pick(4));
+	default: return SK_SHARD(pick(2));
+	}
+}
+
+Test(plan, every_element_once)
+{
+	for (int round = 0; round < 3000; round++) {
+		struct sk_mesh *m = mesh_of(3, (int64_t[]){
+			1 + pick(3), 1 + pick(4), 1 + pick(3) });
+		struct sk_spec s = {
+			.name = "w", .dtype = SK_F32, .ndim = 2,
+			.shape = { 1 + pick(SIDE), 1 + pick(SIDE) },
+			.mesh = m, .placements = { random_placement(),
+				random_placement(), random_placement() },
+		};
+		struct marks marks = { .source = &s };
+		struct sk_box target = { 0 };
+
+		for (int d = 0; d < 2; d++) {
+			target.offset[d] = pick((int)s.shape[d]);
+			target.size[d] = 1 + pick((int)(s.shape[d] -
+							target.offset[d]));
+		}
+		cr_assert_eq(sk_plan_box(&s, 36, &target, mark, &marks), 0);
+		for (int i = 0; i < SIDE; i++)
+			for (int j = 0; j < SIDE; j++) {
+				int in = i >= target.offset[0] &&
+					 i < target.offset[0] + target.size[0] &&
+					 j >= target.offset[1] &&
+					 j < target.offset[1] + target.size[1];
+
+				cr_assert_eq(marks.of[i][j], in,
+					     "round %d, element %d,%d", round,
+					     i, j);
+			}
+		sk_mesh_unref(m);
+	}
+}
