@@ -73,6 +73,15 @@ static void release_and_cover(struct agent *a, struct rank_slot *slot)
 	}
 }
 
+static bool is_filling(const struct state *st, uint64_t step)
+{
+	for (uint32_t i = 0; i < st->n_slots; i++)
+		if (st->slots[i].status == SLOT_FILLING &&
+		    st->slots[i].step == step)
+			return true;
+	return false;
+}
+
 int slot_take(struct agent *a, struct state *st, uint64_t step,
 	      uint32_t flags, uint32_t *ret_slot, uint64_t *ret_eta_ns,
 	      struct sk_err *err)
@@ -80,7 +89,8 @@ int slot_take(struct agent *a, struct state *st, uint64_t step,
 	struct sk_cat_snapshot *s = sk_cat_find(st->job, st->run, step);
 	struct rank_slot *slot;
 
-	if (s && sk_cat_find_image(s, st->rank, SK_IMAGE_PRIMARY))
+	if (is_filling(st, step) ||
+	    (s && sk_cat_find_image(s, st->rank, SK_IMAGE_PRIMARY)))
 		return sk_err_set(err, -EEXIST, "step %llu of job \"%s\" has "
 				  "an image of rank %d already, from this run",
 				  (unsigned long long)step, st->job->name,
