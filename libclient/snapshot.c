@@ -204,12 +204,14 @@ static void finish(struct sk_copying *c, int r)
 	c->result = r;
 	c->finished = true;
 	state->running--;
-	state->status.result = r;
-	if (r < 0) {
+	if (r < 0)
 		state->status.failed++;
-	} else {
+	else
 		state->status.taken++;
-		state->status.sealed_ns = now(state) - c->start_ns;
+	if (state->copying == c) {	/* else the next one has begun */
+		state->status.result = r;
+		state->status.sealed_ns = r < 0 ? 0 :
+					  now(state) - c->start_ns;
 	}
 	(void)pthread_cond_broadcast(&state->copy_cond);
 	unref(c);
@@ -468,9 +470,11 @@ static struct sk_copying *copying_new(struct sk_state *state, int64_t step,
 static void start(struct sk_state *state, struct sk_copying *c,
 		  uint64_t start_ns)
 {
-	uint64_t taken = state->status.taken, failed = state->status.failed;
+	uint64_t taken, failed;
 
 	lock(state);
+	taken = state->status.taken;
+	failed = state->status.failed;
 	unref(state->copying);
 	state->copying = c;
 	state->running++;

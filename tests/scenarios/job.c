@@ -22,6 +22,13 @@
 #define COLUMNS 7
 #define WAIT_MS 30000
 
+/* Breaking the fence is a data race, and means to be one. */
+#ifdef __SANITIZE_THREAD__
+static const bool may_race = false;
+#else
+static const bool may_race = true;
+#endif
+
 static char dir[64], socket_path[128], store[128];
 static const char *agent_path;
 static pid_t agent;
@@ -299,7 +306,8 @@ int main(int argc, char **argv)
 	run(5, restore_from_memory, 0);
 	run(1, restore_from_memory, 0);
 	run(2, strict_keys, 0);
-	run(1, break_the_fence, 0);
+	if (may_race)
+		run(1, break_the_fence, 0);
 	run(1, too_large, 0);
 	run(1, fork_is_noticed, 0);
 	CHECK(end_agent(SIGTERM) == 0);
