@@ -3,6 +3,7 @@
 
 #include <numa.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -70,6 +71,8 @@ static void *thread_main(void *arg)
 	/* A preference only: any CPU gives the right result. */
 	if (pool->numa_node >= 0 && numa_available() >= 0)
 		(void)numa_run_on_node(pool->numa_node);
+	/* Woken, it must not push whoever submitted off its CPU. */
+	(void)sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){ 0 });
 	pthread_mutex_lock(&pool->lock);
 	for (;;) {
 		while (pool->first)

@@ -191,6 +191,8 @@ struct sk_work *sk_work_free(struct sk_work *work);
 
 /* ---- snapshot.c ---- */
 
+/** Cuts the registered state into work, unless that is done already. */
+int sk_snapshot_prepare(struct sk_state *state, struct sk_err *err);
 /** Waits until no snapshot of the state is under way. */
 void sk_snapshot_settle(struct sk_state *state);
 /** The same for its last one, in verification mode: counts as the fence. */

@@ -299,6 +299,9 @@ SK_API int sk_prepare(struct sk_state *state, uint32_t timeout_ms)
 	}
 	if (r >= 0)
 		warm_end(state, false);
+	/* A target without data restores nothing, but may be prepared. */
+	if (r >= 0)
+		(void)sk_snapshot_prepare(state, NULL);
 	(void)pthread_mutex_unlock(&state->lock);
 	return sk_say(r, &err);
 }

@@ -402,6 +402,20 @@ static int wait_slot(struct sk_state *state, uint32_t ms, struct sk_err *err)
 	return sk_call_deferred(state->sk, &msg, NULL, 0, NULL, NULL, ms, err);
 }
 
+int sk_snapshot_prepare(struct sk_state *state, struct sk_err *err)
+{
+	int r;
+
+	if (state->work && !state->moved)
+		return 0;
+	sk_snapshot_settle(state);
+	sk_copying_drop(state);
+	state->work = sk_work_free(state->work);
+	r = sk_work_make(state, &state->work, err);
+	state->moved = r < 0;
+	return r;
+}
+
 /* Registered, with work prepared, and a slot of the agent. */
 static int get_slot(struct sk_state *state, int64_t step,
 		    const struct sk_snapshot_options *o, uint32_t *ret_slot,
@@ -411,13 +425,8 @@ static int get_slot(struct sk_state *state, int64_t step,
 
 	for (int tries = 0; tries < 2; tries++) {
 		r = sk_state_register(state, err);
-		if (r >= 0 && (!state->work || state->moved)) {
-			sk_snapshot_settle(state);
-			sk_copying_drop(state);
-			state->work = sk_work_free(state->work);
-			r = sk_work_make(state, &state->work, err);
-			state->moved = r < 0;
-		}
+		if (r >= 0)
+			r = sk_snapshot_prepare(state, err);
 		if (r >= 0)
 			r = ask_slot(state, step, o->flags, ret_slot, err);
 		if (r == -EBUSY && o->wait_ms &&
