@@ -11,4 +11,22 @@ static uint64_t hash(const void *data, size_t size)
 	return XXH3_64bits(data, size);
 }
 
-const struct sk_xxh3_code sk_xxh3_avx2 = { .name = "avx2", .hash = hash };
+static void begin(void *state)
+{
+	XXH3_INITSTATE((XXH3_state_t *)state);
+	(void)XXH3_64bits_reset(state);
+}
+
+static void add(void *state, const void *data, size_t size)
+{
+	(void)XXH3_64bits_update(state, data, size);
+}
+
+static uint64_t end(const void *state)
+{
+	return XXH3_64bits_digest(state);
+}
+
+const struct sk_xxh3_code sk_xxh3_avx2 = { .name = "avx2", .hash = hash,
+					     .begin = begin, .add = add,
+					     .end = end };

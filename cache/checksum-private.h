@@ -9,6 +9,10 @@
 struct sk_xxh3_code {
 	const char *name;
 	uint64_t (*hash)(const void *data, size_t size);
+	/* @state: room for an XXH3_state_t, aligned for it */
+	void (*begin)(void *state);
+	void (*add)(void *state, const void *data, size_t size);
+	uint64_t (*end)(const void *state);
 };
 
 extern const struct sk_xxh3_code sk_xxh3_avx2;

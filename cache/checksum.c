@@ -15,10 +15,32 @@ static uint64_t plain_64(const void *data, size_t size)
 	return XXH3_64bits(data, size);
 }
 
+static void begin(void *state)
+{
+	XXH3_INITSTATE((XXH3_state_t *)state);
+	(void)XXH3_64bits_reset(state);
+}
+
+static void add(void *state, const void *data, size_t size)
+{
+	(void)XXH3_64bits_update(state, data, size);
+}
+
+static uint64_t end(const void *state)
+{
+	return XXH3_64bits_digest(state);
+}
+
 static const struct sk_xxh3_code plain = {
 	.name = "baseline",
 	.hash = plain_64,
+	.begin = begin,
+	.add = add,
+	.end = end,
 };
+
+_Static_assert(sizeof(struct sk_xxh3_stream) >= sizeof(XXH3_state_t),
+	       "room for xxHash's state");
 
 static const struct sk_xxh3_code *code(void)
 {
@@ -34,6 +56,21 @@ static const struct sk_xxh3_code *code(void)
 uint64_t sk_xxh3(const void *data, size_t size)
 {
 	return code()->hash(data, size);
+}
+
+void sk_xxh3_begin(struct sk_xxh3_stream *s)
+{
+	code()->begin(s);
+}
+
+void sk_xxh3_add(struct sk_xxh3_stream *s, const void *data, size_t size)
+{
+	code()->add(s, data, size);
+}
+
+uint64_t sk_xxh3_end(struct sk_xxh3_stream *s)
+{
+	return code()->end(s);
 }
 
 void sk_xxh3_128(const void *data, size_t size, uint8_t ret[16])

@@ -233,3 +233,19 @@ Test(checksum, is_xxh3)
 	cr_assert_eq(sk_xxh3("", 0), 0x2d06800538d394c2u);
 	cr_assert_eq(sk_xxh3("a", 1), 0xe6c632b61e964e1fu);
 }
+
+Test(checksum, pieces_give_the_same_value)
+{
+	static unsigned char data[100000];
+	struct sk_xxh3_stream s;
+
+	for (size_t i = 0; i < sizeof(data); i++)
+		data[i] = (unsigned char)(i * 7 + i / 251);
+	for (size_t piece = 1; piece < 70000; piece = piece * 3 + 1) {
+		sk_xxh3_begin(&s);
+		for (size_t at = 0; at < sizeof(data); at += piece)
+			sk_xxh3_add(&s, data + at, sizeof(data) - at < piece ?
+				    sizeof(data) - at : piece);
+		cr_assert_eq(sk_xxh3_end(&s), sk_xxh3(data, sizeof(data)));
+	}
+}
