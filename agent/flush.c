@@ -1,323 +1,450 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The flusher: one thread with one ring writes images, one after another.
- * What it is handed stays as it is until its result was taken: the slot is
- * protected by snapshot->flushing.
+ * The flusher: one snapshot at a time, image by image, on a thread of its
+ * own, straight out of the slots. A snapshot under way is protected, so what
+ * the thread reads stays where it is.
  */
-#include "agent.h"
-
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#define RETRY_FIRST_NS 1000000000ull
-#define RETRY_LAST_NS 60000000000ull
+#include "agent.h"
 
-struct write {
-	struct write *next;
-	uint64_t image;			/* id */
-	char job[SK_JOB_MAX + 1];
-	uint64_t run, step;
+#define SECOND_NS UINT64_C(1000000000)
+#define RETRY_MOST_S 60u
+#define TRIES_AT_STOP 3u
+
+struct flush {
+	struct work work;
+	struct sk_cat_snapshot *snapshot;
+	struct sk_cat_image *image;	/* being written */
+	uint64_t bytes;			/* of all its images */
+	uint64_t done;			/* of whole images */
+	atomic_uint_fast64_t current;	/* of the one under way */
+	uint64_t started_ns;
 	struct sk_store_put put;
-	char *head;
-	struct sk_slot memory;		/* whose mapping is written */
+	struct memory *memory;
+	void *head;
+	uid_t uid;
 	int result;
-	uint64_t ns;
 	struct sk_err err;
-	struct flusher *flusher;
 };
 
-struct flusher {
-	pthread_t thread;
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
-	struct write *todo, *done;
-	struct write *now;		/* being written */
-	uint64_t now_bytes;		/* of it, written; atomic */
-	uint64_t queued_bytes;
-	bool stop;
-	struct agent *agent;
-	struct sk_io *io;
+struct settling {
+	struct work work;
+	char job[SK_JOB_MAX + 1];
+	uint64_t step;
+	int result;
+	struct sk_err err;
 };
 
-static int progress(void *ctx, uint64_t done)
+int flush_open(struct agent *a, struct sk_err *err)
 {
-	struct write *w = ctx;
-
-	__atomic_store_n(&w->flusher->now_bytes, done, __ATOMIC_RELAXED);
-	return 0;
-}
-
-static void run_write(struct flusher *f, struct write *w)
-{
-	struct agent *a = f->agent;
-	uint64_t start = now_ns(a);
-
-	w->result = sk_store_put_image(a->store, f->io, &w->put, &w->err);
-	w->ns = now_ns(a) - start;
-}
-
-static void *flusher_run(void *arg)
-{
-	struct flusher *f = arg;
-
-	(void)pthread_mutex_lock(&f->lock);
-	for (;;) {
-		struct write *w = f->todo;
-
-		if (!w && f->stop)
-			break;
-		if (!w) {
-			(void)pthread_cond_wait(&f->cond, &f->lock);
-			continue;
-		}
-		f->todo = w->next;
-		f->now = w;
-		f->now_bytes = 0;
-		(void)pthread_mutex_unlock(&f->lock);
-		run_write(f, w);
-		(void)pthread_mutex_lock(&f->lock);
-		f->now = NULL;
-		f->queued_bytes -= w->put.bytes;
-		w->next = f->done;
-		f->done = w;
-		wake(f->agent);
-	}
-	(void)pthread_mutex_unlock(&f->lock);
-	return NULL;
-}
-
-int flush_start(struct agent *a, struct sk_err *err)
-{
-	const struct sk_io_opts opts = { .backend = a->o.backend,
-					 .no_direct = a->o.no_direct };
-	struct flusher *f;
-	int r;
+	const struct sk_io_opts opts = {
+		.backend = a->opts->backend, .no_direct = a->opts->no_direct,
+	};
 
 	if (!a->store)
 		return 0;
-	f = calloc(1, sizeof(*f));
-	if (!f)
-		return sk_err_set(err, -ENOMEM, "out of memory");
-	f->agent = a;
-	(void)pthread_mutex_init(&f->lock, NULL);
-	(void)pthread_cond_init(&f->cond, NULL);
-	r = sk_io_new(a->os, &opts, &f->io, err);
-	if (r >= 0 && (r = -pthread_create(&f->thread, NULL, flusher_run, f)))
-		(void)sk_err_errno(err, r, "cannot start the flusher");
-	if (r < 0) {
-		sk_io_free(f->io);
-		free(f);
-		return r;
-	}
-	a->flusher = f;
+	return sk_io_new(a->os, &opts, &a->io, err);
+}
+
+void flush_close(struct agent *a)
+{
+	a->io = sk_io_free(a->io);
+}
+
+/* ---- in the background ---- */
+
+static int progress(void *ctx, uint64_t done)
+{
+	struct flush *f = ctx;
+
+	atomic_store_explicit(&f->current, done, memory_order_relaxed);
+	return atomic_load_explicit(&f->work.agent->abort,
+				    memory_order_relaxed);
+}
+
+/* The store's directory of a job says whose it is. */
+static int claim(struct flush *f)
+{
+	struct sk_store *store = f->work.agent->store;
+	uid_t owner;
+	int r;
+
+	r = sk_store_owner(store, f->put.job, &owner, NULL);
+	if (r == -ENOENT)
+		return sk_store_set_owner(store, f->put.job, f->uid, &f->err);
+	if (r < 0)
+		return sk_err_errno(&f->err, r, "cannot tell whose job \"%s\" "
+				    "on the store is", f->put.job);
+	if (owner != f->uid)
+		return sk_err_set(&f->err, -EACCES, "the store holds a job "
+				  "\"%s\" of another user", f->put.job);
 	return 0;
 }
 
-static void write_free(struct write *w)
+static void write_image(struct work *work)
 {
-	free(w->head);
-	free(w);
+	struct flush *f = sk_link_object(work, struct flush, work);
+	struct agent *a = work->agent;
+
+	/* Stays registered for all the snapshots that the slot will hold. */
+	if (!f->memory->pinned)
+		f->memory->pinned = sk_io_register(a->io,
+			f->memory->slots[0].map,
+			f->memory->slots[0].bytes) > 0;
+	f->result = claim(f);
+	if (f->result == 0)
+		f->result = sk_store_put_image(a->store, a->io, &f->put,
+					       &f->err);
 }
 
-void flush_stop(struct agent *a)
-{
-	struct flusher *f = a->flusher;
+/* ---- one snapshot ---- */
 
-	if (!f)
-		return;
-	(void)pthread_mutex_lock(&f->lock);
-	f->stop = true;
-	(void)pthread_cond_signal(&f->cond);
-	(void)pthread_mutex_unlock(&f->lock);
-	(void)pthread_join(f->thread, NULL);
-	flush_results(a);
-	sk_io_free(f->io);
-	free(f);
-	a->flusher = NULL;
+static bool needs_writing(const struct sk_cat_image *image)
+{
+	return image->kind == SK_IMAGE_PRIMARY && image->slot &&
+	       !image->bad_memory &&
+	       (!image->stored.dir[0] || image->bad_disk);
 }
 
-/* ---- queueing ---- */
-
-static struct write *write_new(struct agent *a, struct sk_cat_image *image)
+static struct sk_cat_image *next_image(const struct sk_cat_snapshot *s)
 {
-	const struct rank_slot *slot = image->slot;
-	struct sk_cat_snapshot *s = image->snapshot;
-	const struct sk_layout *l = image->layout;
-	const struct sk_stamp stamp = { .run = s->run, .step = s->step,
+	struct sk_cat_image *image;
+
+	sk_link_each(image, &s->images, link) {
+		if (needs_writing(image))
+			return image;
+	}
+	return NULL;
+}
+
+static void image_written(struct work *work);
+
+static bool start_image(struct agent *a, struct flush *f,
+			struct sk_cat_image *image)
+{
+	const struct sk_layout *l = image->layout->layout;
+	const struct sk_cat_snapshot *s = f->snapshot;
+	const struct sk_stamp stamp = { .run = s->run,
+					.step = (uint64_t)s->step,
 					.sums = image->sums };
-	struct write *w = calloc(1, sizeof(*w));
 
-	if (w)
-		w->head = aligned_alloc(SK_PAGE, l->header_bytes);
-	if (!w || !w->head) {
-		free(w);
-		return NULL;
+	f->head = malloc(l->header_bytes);
+	if (!f->head) {
+		f->result = sk_err_set(&f->err, -ENOMEM, "no memory for a "
+				       "header");
+		return false;
 	}
-	/* The header comes from our own copy, never from shared memory. */
-	sk_layout_stamp(l, &stamp, w->head);
-	w->image = image->id;
-	strcpy(w->job, s->job->name);
-	w->run = s->run;
-	w->step = s->step;
-	w->flusher = a->flusher;
-	w->memory = slot->memory[image->kind];
-	w->put = (struct sk_store_put){
-		.job = w->job, .run = s->run, .step = s->step,
+	sk_layout_stamp(l, &stamp, f->head);
+	f->image = image;
+	f->memory = image->slot->memory;
+	f->uid = s->job->uid;
+	f->put = (struct sk_store_put){
+		.job = s->job->name, .run = s->run, .step = (uint64_t)s->step,
 		.rank = image->rank, .world = s->world,
-		.head = w->head, .head_bytes = l->header_bytes,
-		.data = w->memory.map, .bytes = l->image_bytes,
-		.max_rate = a->o.flush_rate,
-		.progress = progress, .ctx = w };
-	return w;
-}
-
-static void push(struct flusher *f, struct write *w)
-{
-	struct write **at;
-
-	(void)pthread_mutex_lock(&f->lock);
-	for (at = &f->todo; *at; at = &(*at)->next)
-		;
-	*at = w;
-	f->queued_bytes += w->put.bytes;
-	(void)pthread_cond_signal(&f->cond);
-	(void)pthread_mutex_unlock(&f->lock);
-}
-
-static void queue_snapshot(struct agent *a, struct sk_cat_snapshot *s)
-{
-	for (struct sk_cat_image *i = s->images; i; i = i->next) {
-		struct write *w;
-
-		if (i->kind != SK_IMAGE_PRIMARY || i->on_disk || !i->slot ||
-		    i->bad_memory)
-			continue;
-		w = write_new(a, i);
-		if (!w)
-			return;		/* tried again at the next event */
-		s->flushing++;
-		push(a->flusher, w);
-	}
-}
-
-void flush_queue(struct agent *a)
-{
-	uint64_t now = now_ns(a);
-
-	if (!a->flusher)
-		return;
-	for (struct sk_cat_job *j = a->cat.jobs; j; j = j->next)
-		for (struct sk_cat_snapshot *s = j->snapshots; s; s = s->next)
-			if (s->wanted && s->complete && !s->flushing &&
-			    s->retry_ns <= now && !sk_cat_durable(s))
-				queue_snapshot(a, s);
-}
-
-uint64_t flush_next_ns(const struct agent *a)
-{
-	uint64_t next = 0;
-
-	for (struct sk_cat_job *j = a->cat.jobs; j; j = j->next)
-		for (struct sk_cat_snapshot *s = j->snapshots; s; s = s->next)
-			if (s->wanted && s->complete && s->retry_ns &&
-			    !s->flushing && !sk_cat_durable(s) &&
-			    (!next || s->retry_ns < next))
-				next = s->retry_ns;
-	return next;
-}
-
-uint64_t flush_eta_ns(const struct agent *a)
-{
-	struct flusher *f = a->flusher;
-	uint64_t bytes;
-
-	if (!f || a->count.flush_rate <= 0)
-		return 0;
-	(void)pthread_mutex_lock(&f->lock);
-	bytes = f->now ? f->now->put.bytes - f->now_bytes :
-		f->todo ? f->todo->put.bytes : 0;
-	(void)pthread_mutex_unlock(&f->lock);
-	return (uint64_t)((double)bytes / a->count.flush_rate * 1e9);
-}
-
-bool flush_idle(const struct agent *a)
-{
-	for (struct sk_cat_job *j = a->cat.jobs; j; j = j->next)
-		for (struct sk_cat_snapshot *s = j->snapshots; s; s = s->next)
-			if (s->flushing)
-				return false;
+		.head = f->head, .head_bytes = l->header_bytes,
+		.data = f->memory->slots[0].map, .bytes = l->image_bytes,
+		.max_rate = a->opts->flush_rate,
+		.progress = progress, .ctx = f,
+	};
+	atomic_store(&f->current, 0);
+	f->work.run = write_image;
+	f->work.finish = image_written;
+	work_submit(a, a->flusher, &f->work);
 	return true;
 }
 
-/* ---- results ---- */
-
-static void succeeded(struct agent *a, struct sk_cat_image *image,
-		      const struct write *w)
+static void settle_run(struct work *work)
 {
-	struct sk_cat_snapshot *s = image->snapshot;
+	struct settling *t = sk_link_object(work, struct settling, work);
 
-	image->on_disk = true;
-	image->bad_disk = false;
-	(void)snprintf(image->dir, sizeof(image->dir), "step-%012llu",
-		       (unsigned long long)s->step);
-	s->flushed_bytes += w->put.bytes;
-	a->count.bytes_flushed += w->put.bytes;
-	if (w->ns)
-		a->count.flush_rate = (double)w->put.bytes * 1e9 /
-				      (double)w->ns;
-	if (!sk_cat_durable(s))
-		return;
+	t->result = sk_store_settle(work->agent->store, t->job, t->step,
+				    &t->err);
+}
+
+static void settled(struct work *work)
+{
+	struct settling *t = sk_link_object(work, struct settling, work);
+
+	if (t->result < 0)
+		log_warning(work->agent, "%s", t->err.text);
+	free(t);
+}
+
+static void settle(struct agent *a, const struct sk_cat_snapshot *s)
+{
+	struct settling *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		return;		/* the next complete flush does it */
+	memcpy(t->job, s->job->name, sizeof(t->job));
+	t->step = (uint64_t)s->step;
+	t->work.run = settle_run;
+	t->work.finish = settled;
+	work_submit(a, a->slow, &t->work);
+}
+
+static void measure(struct agent *a, const struct flush *f)
+{
+	double seconds = (double)(agent_now(a) - f->started_ns) / 1e9;
+
+	if (f->done && seconds > 0)
+		a->flush_rate = (double)f->done / seconds;
+}
+
+static void snapshot_durable(struct agent *a, const struct flush *f)
+{
+	struct sk_cat_snapshot *s = f->snapshot;
+	char bytes[32];
+
 	s->failed = false;
+	s->failures = 0;
 	s->text[0] = 0;
-	s->tries = 0;
-	a->count.durable++;
-	a->count.durable_ns = now_ns(a);
-	(void)sk_store_settle(a->store, s->job->name, s->step, NULL);
-	say(a, 2, "job \"%s\", run %llu, step %llu is durable", s->job->name,
-	    (unsigned long long)s->run, (unsigned long long)s->step);
+	measure(a, f);
+	if (s->on_disk) {
+		a->counts.durable++;
+		a->durable_ns = agent_now(a);
+		settle(a, s);
+	} else {
+		/* What is missing is not here to be written. */
+		s->hopeless_on_disk = true;
+		s->failed = !s->local;
+	}
+	if (s->failed)
+		(void)snprintf(s->text, sizeof(s->text), "memory holds some "
+			       "parts as replicas only, which do not go to "
+			       "disk");
+	log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is %s (%s "
+		 "written)", s->job->name, s->run, s->step,
+		 s->on_disk ? "durable" : s->local ? "durable as far as it is "
+		 "on this node" : "not whole on disk: memory holds some parts "
+		 "as replicas only", sk_cat_bytes(f->done, bytes,
+						  sizeof(bytes)));
 }
 
-static void failed(struct agent *a, struct sk_cat_snapshot *s,
-		   const struct write *w)
+static void retry(struct timer *timer)
 {
-	uint64_t wait = RETRY_FIRST_NS << (s->tries < 6 ? s->tries : 6);
+	struct agent *a = sk_link_object(timer, struct agent, flush_timer);
 
-	a->count.flush_errors++;
+	agent_changed(a);
+}
+
+static void snapshot_failed(struct agent *a, const struct flush *f)
+{
+	struct sk_cat_snapshot *s = f->snapshot;
+	uint64_t wait_s = s->failures < 6 ? UINT64_C(1) << s->failures :
+					    RETRY_MOST_S;
+
+	a->counts.flush_errors++;
 	s->failed = true;
-	s->tries++;
-	s->retry_ns = now_ns(a) + (wait < RETRY_LAST_NS ? wait :
-				   RETRY_LAST_NS);
-	memcpy(s->text, w->err.text, sizeof(s->text));
-	if (w->result == -ESTALE)	/* a newer run has this step */
-		s->wanted = false;
-	say(a, 0, "flushing job \"%s\", run %llu, step %llu: %s",
-	    s->job->name, (unsigned long long)s->run,
-	    (unsigned long long)s->step, w->err.text);
+	s->failures++;
+	s->failures_total++;
+	(void)snprintf(s->text, sizeof(s->text), "%s", f->err.text);
+	/* A newer run has taken the step's name: this one has lost it. */
+	s->hopeless_on_disk = f->result == -ESTALE || f->result == -EACCES;
+	s->retry_ns = agent_now(a) + wait_s * SECOND_NS;
+	log_error(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " could not "
+		  "be flushed: %s", s->job->name, s->run, s->step, s->text);
 }
 
-void flush_results(struct agent *a)
+static void finish_flush(struct agent *a, struct flush *f)
 {
-	struct flusher *f = a->flusher;
-	struct write *w;
+	f->snapshot->flushing = false;
+	a->flush = NULL;
+	if (f->result < 0)
+		snapshot_failed(a, f);
+	else
+		snapshot_durable(a, f);
+	free(f);
+	agent_changed(a);
+}
 
+static void step_on(struct agent *a, struct flush *f)
+{
+	struct sk_cat_image *image = next_image(f->snapshot);
+
+	if (image && f->result == 0 && a->quit)
+		f->result = sk_err_set(&f->err, -ECANCELED, "the agent ends");
+	/* From there on the thread in the background has f->result. */
+	if (!image || f->result < 0 || !start_image(a, f, image))
+		finish_flush(a, f);
+}
+
+/* The names are those that the store gives. */
+static void add_stored(struct agent *a, struct flush *f)
+{
+	const struct sk_layout *l = f->image->layout->layout;
+	struct sk_cat_snapshot *s = f->snapshot;
+	uint64_t *sums = calloc((size_t)l->n_sums + 1, sizeof(*sums));
+	char dir[SK_CAT_DIR_MAX];
+
+	(void)snprintf(dir, sizeof(dir), "step-%012" PRId64, s->step);
+	if (!sums) {
+		f->result = -ENOMEM;
+		return;
+	}
+	memcpy(sums, f->image->sums, l->n_sums * sizeof(*sums));
+	f->result = sk_cat_stored_add(s->job, s->run, s->step,
+				      sk_cat_layout_ref(f->image->layout),
+				      sums, dir, 0, &f->err);
+	sk_cat_refresh(s->job);
+	f->done += l->image_bytes;
+	a->counts.bytes_flushed += l->image_bytes;
+}
+
+static void image_written(struct work *work)
+{
+	struct flush *f = sk_link_object(work, struct flush, work);
+	struct agent *a = work->agent;
+
+	free(f->head);
+	f->head = NULL;
+	atomic_store(&f->current, 0);
+	if (f->result == 0)
+		add_stored(a, f);
+	step_on(a, f);
+}
+
+/* ---- which one ---- */
+
+/* Oldest first, so that slots become free; but at the end newest first. */
+static bool goes_before(const struct agent *a, const struct sk_cat_snapshot *s,
+			const struct sk_cat_snapshot *than)
+{
+	if (!than)
+		return true;
+	return a->stopping ? s->created_ns > than->created_ns :
+			     s->created_ns < than->created_ns;
+}
+
+static bool given_up(const struct agent *a, const struct sk_cat_snapshot *s)
+{
+	return a->stopping && s->failures >= TRIES_AT_STOP;
+}
+
+static struct sk_cat_snapshot *choose(struct agent *a, uint64_t now)
+{
+	struct sk_cat_snapshot *s, *best = NULL;
+	struct sk_cat_job *job;
+	uint64_t soonest = UINT64_MAX;
+
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(s, &job->snapshots, link) {
+		if (!sk_cat_flushable(s) || given_up(a, s))
+			continue;
+		if (s->retry_ns > now) {
+			if (s->retry_ns < soonest)
+				soonest = s->retry_ns;
+			continue;
+		}
+		if (goes_before(a, s, best))
+			best = s;
+	}
+	a->flush_timer.fire = retry;
+	if (!best && soonest != UINT64_MAX)
+		(void)timer_set(&a->timers, &a->flush_timer, soonest);
+	return best;
+}
+
+void flush_kick(struct agent *a)
+{
+	uint64_t now = agent_now(a);
+	struct sk_cat_snapshot *s;
+	struct sk_cat_image *image;
+	struct flush *f;
+
+	if (!a->store || a->flush)
+		return;
+	s = choose(a, now);
+	if (!s)
+		return;
+	f = calloc(1, sizeof(*f));
 	if (!f)
 		return;
-	(void)pthread_mutex_lock(&f->lock);
-	w = f->done;
-	f->done = NULL;
-	(void)pthread_mutex_unlock(&f->lock);
-	while (w) {
-		struct sk_cat_image *i = sk_cat_image_by_id(&a->cat, w->image);
-		struct write *next = w->next;
-
-		assert(i && i->snapshot->flushing);
-		i->snapshot->flushing--;
-		if (w->result < 0)
-			failed(a, i->snapshot, w);
-		else
-			succeeded(a, i, w);
-		write_free(w);
-		w = next;
+	f->work.agent = a;
+	f->snapshot = s;
+	f->started_ns = now;
+	sk_link_each(image, &s->images, link) {
+		if (needs_writing(image))
+			f->bytes += image->layout->layout->image_bytes;
 	}
-	flush_queue(a);
+	s->flushing = true;
+	a->flush = f;
+	step_on(a, f);
+}
+
+uint64_t flush_done(const struct agent *a, const struct sk_cat_snapshot *s)
+{
+	const struct flush *f = a->flush;
+
+	if (!f || f->snapshot != s)
+		return 0;
+	return f->done + atomic_load(&f->current);
+}
+
+uint64_t flush_eta(const struct agent *a)
+{
+	const struct flush *f = a->flush;
+	double seconds, rate = a->flush_rate, left;
+	uint64_t done;
+
+	if (!f)
+		return 0;
+	done = flush_done(a, f->snapshot);
+	seconds = (double)(agent_now(a) - f->started_ns) / 1e9;
+	if (done && seconds > 0.1)
+		rate = (double)done / seconds;
+	if (rate <= 0)
+		return SECOND_NS;
+	left = done < f->bytes ? (double)(f->bytes - done) : 0;
+	return 1 + (uint64_t)(left / rate * 1e9);
+}
+
+void flush_newest(struct agent *a, struct sk_cat_job *job)
+{
+	struct sk_cat_snapshot *s = sk_cat_newest(job);
+
+	if (!a->store || !s || s->on_disk || s->hopeless_on_disk)
+		return;
+	s->wanted = true;
+	s->retry_ns = 0;
+	agent_changed(a);
+}
+
+bool flush_pending(struct agent *a)
+{
+	struct sk_cat_snapshot *s;
+	struct sk_cat_job *job;
+
+	if (a->flush)
+		return true;
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(s, &job->snapshots, link) {
+		if (sk_cat_flushable(s) && !given_up(a, s))
+			return true;
+	}
+	return false;
+}
+
+bool flush_all_durable(struct agent *a)
+{
+	struct sk_cat_snapshot *s;
+	struct sk_cat_job *job;
+	bool all = true;
+
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(s, &job->snapshots, link) {
+		bool kept = s->wanted || s == sk_cat_newest(job);
+
+		if (!a->store || s->on_disk || !kept || !s->complete)
+			continue;
+		log_error(a, "job \"%s\" run %" PRIu64 " step %" PRId64
+			  " is lost with this agent, it could not be made "
+			  "durable: %s", job->name, s->run, s->step,
+			  s->text[0] ? s->text : "the time was over");
+		all = false;
+	}
+	return all;
 }

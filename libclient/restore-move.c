@@ -21,7 +21,76 @@
 #define UNIT_BYTES ((uint64_t)4 << 20)
 #define UNIT_JOBS 256
 
+/* Bytes that are hashed, then copied out of the first level cache: in long
+ * runs, and in runs of at least RUN_LEAST. Shorter ones are copied from the
+ * second level, a chunk at a time. */
+#define STEP_BYTES 4096u
+#define STEP_STRIDED ((uint64_t)16 << 10)
+#define RUN_LEAST 64u
+
 /* ---- one job ---- */
+
+/* What is copied of a chunk, and how. */
+struct passing {
+	struct sk_copy copy;
+	struct sk_restore_shape shape;
+	const char *base;	/* byte 0 of the entry */
+	uint64_t from, to;	/* the chunk, in bytes of the entry */
+	uint64_t first, last;	/* of it, in bytes of the piece */
+};
+
+/* Whether the copy is the whole entry in one run. */
+static bool is_straight(const struct passing *p)
+{
+	return p->copy.ndim == 0 && p->shape.ndim == 1 &&
+	       p->shape.size[0] == p->shape.entry[0];
+}
+
+/* Steps end on whole lines of the destination. */
+static uint64_t pass_straight(const struct passing *p)
+{
+	struct sk_xxh3_stream sum;
+	uint64_t n;
+
+	sk_xxh3_begin(&sum);
+	for (uint64_t at = p->from; at < p->to; at += n) {
+		n = STEP_BYTES - (uintptr_t)(p->copy.dst + at) % 64;
+		n = n < p->to - at ? n : p->to - at;
+		sk_xxh3_add(&sum, p->base + at, n);
+		sk_stream_copy(p->copy.dst + at, p->base + at, n);
+	}
+	sk_stream_fence();
+	return sk_xxh3_end(&sum);
+}
+
+static uint64_t pass_strided(const struct passing *p)
+{
+	uint64_t n, next, done = p->first;
+	struct sk_xxh3_stream sum;
+
+	sk_xxh3_begin(&sum);
+	for (uint64_t at = p->from; at < p->to; at += n) {
+		n = STEP_STRIDED < p->to - at ? STEP_STRIDED : p->to - at;
+		sk_xxh3_add(&sum, p->base + at, n);
+		next = sk_restore_before(&p->shape, at + n);
+		sk_copy_run_range(&p->copy, done, next);
+		done = next;
+	}
+	return sk_xxh3_end(&sum);
+}
+
+static uint64_t pass(const struct passing *p)
+{
+	uint64_t sum;
+
+	if (p->to - p->from > STEP_BYTES && is_straight(p))
+		return pass_straight(p);
+	if (p->to - p->from > STEP_STRIDED && p->copy.run >= RUN_LEAST)
+		return pass_strided(p);
+	sum = sk_xxh3(p->base + p->from, p->to - p->from);
+	sk_copy_run_range(&p->copy, p->first, p->last);
+	return sum;
+}
 
 static void touch(struct sk_restoring *rs, const struct sk_restore_piece *p)
 {
@@ -42,33 +111,48 @@ static void note_sum(struct sk_restoring *rs, const struct sk_restore_piece *p,
 					    p->image);
 }
 
+static int prepare(const struct sk_restoring *rs,
+		   const struct sk_restore_job *job, uintptr_t base,
+		   struct passing *ret, struct sk_err *err)
+{
+	const struct sk_restore_piece *p = &rs->pieces[job->piece];
+	uint64_t skip;
+	int r;
+
+	r = sk_restore_copy(rs, p, &ret->copy, &skip, err);
+	if (r < 0)
+		return r;
+	ret->base = (const char *)base;
+	ret->copy.src = (const char *)(base + skip);
+	sk_restore_shape(&rs->state->locals[p->local].item, p->entry, &p->box,
+			 &ret->shape);
+	sk_restore_chunk(p->entry, job->chunk, &ret->from, &ret->to);
+	ret->first = sk_restore_before(&ret->shape, ret->from);
+	ret->last = sk_restore_before(&ret->shape, ret->to);
+	return 0;
+}
+
 int sk_restore_run_job(struct sk_restoring *rs,
 		       const struct sk_restore_job *job, uintptr_t base,
 		       struct sk_err *err)
 {
 	const struct sk_restore_piece *p = &rs->pieces[job->piece];
-	const struct sk_item *item = &rs->state->locals[p->local].item;
-	struct sk_restore_shape shape;
-	uint64_t skip, from, to, first, last, *bytes;
-	struct sk_copy copy;
+	struct passing passing;
+	uint64_t *bytes;
 	int r;
 
-	r = sk_restore_copy(rs, p, &copy, &skip, err);
+	r = prepare(rs, job, base, &passing, err);
 	if (r < 0)
 		return r;
-	copy.src = (const char *)(base + skip);
-	sk_restore_shape(item, p->entry, &p->box, &shape);
-	sk_restore_chunk(p->entry, job->chunk, &from, &to);
-	first = sk_restore_before(&shape, from);
-	last = sk_restore_before(&shape, to);
-	if (job->verify)
-		note_sum(rs, p, job->chunk,
-			 sk_xxh3((const void *)(base + from), to - from),
-			 to - from);
 	touch(rs, p);
-	sk_copy_run_range(&copy, first, last);
+	if (job->verify)
+		note_sum(rs, p, job->chunk, pass(&passing),
+			 passing.to - passing.from);
+	else
+		sk_copy_run_range(&passing.copy, passing.first, passing.last);
 	bytes = p->place ? &rs->report.bytes_disk : &rs->report.bytes_memory;
-	__atomic_fetch_add(bytes, last - first, __ATOMIC_RELAXED);
+	__atomic_fetch_add(bytes, passing.last - passing.first,
+			   __ATOMIC_RELAXED);
 	return 0;
 }
 

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The memory of slots. Faulted in piece by piece in the background, those of
+ * several ranks in turn, and given back in the background as well: the system
+ * takes a while for both.
+ */
+#include <stdio.h>
+
+#include "agent.h"
+
+#define PIECES_IN_FLIGHT 2u
+
+struct piece {
+	struct work work;
+	struct memory *memory;
+	struct sk_slot *slot;
+	uint64_t from, to;
+	int result;
+	struct sk_err err;
+};
+
+static void destroy(struct work *work);
+static void destroyed(struct work *work);
+
+struct burial {
+	struct work work;
+	struct memory *memory;
+};
+
+static void destroy_slots(struct memory *m)
+{
+	for (int kind = 0; kind < 2; kind++)
+		sk_slot_destroy(m->agent->os, &m->slots[kind]);
+	free(m);
+}
+
+/* On the thread that owns the io, where it knows the memory. */
+static void destroy(struct work *work)
+{
+	struct burial *b = sk_link_object(work, struct burial, work);
+	struct memory *m = b->memory;
+
+	if (m->pinned)
+		sk_io_unregister(m->agent->io, m->slots[0].map);
+	destroy_slots(m);
+}
+
+static void destroyed(struct work *work)
+{
+	free(sk_link_object(work, struct burial, work));
+}
+
+static void bury(struct memory *m)
+{
+	struct agent *a = m->agent;
+	struct burial *b = calloc(1, sizeof(*b));
+
+	if (!b) {
+		/* Without memory for the message it takes the time here; but
+		 * what the io has pinned is its thread's, and stays. */
+		if (!m->pinned)
+			destroy_slots(m);
+		return;
+	}
+	b->memory = m;
+	b->work.run = destroy;
+	b->work.finish = destroyed;
+	work_submit(a, m->pinned ? a->flusher : a->populate, &b->work);
+}
+
+int memory_new(struct agent *a, const char *name, const uint64_t bytes[2],
+	       int numa_node, struct memory **ret, struct sk_err *err)
+{
+	struct memory *m = calloc(1, sizeof(*m));
+	int r = 0;
+
+	if (!m)
+		return sk_err_set(err, -ENOMEM, "no memory for a slot");
+	m->agent = a;
+	m->slots[0].fd = m->slots[1].fd = -1;
+	sk_link_init(&m->link);
+	for (int kind = 0; kind < 2 && r == 0; kind++) {
+		if (!bytes[kind])
+			continue;
+		r = sk_slot_create(a->os, name, bytes[kind], numa_node,
+				   &m->slots[kind], err);
+		m->bytes += m->slots[kind].bytes;
+	}
+	if (r < 0) {
+		destroy_slots(m);
+		return r;
+	}
+	sk_link_insert(&a->to_populate, &m->link);
+	*ret = m;
+	return 0;
+}
+
+void memory_release(struct memory *m)
+{
+	sk_link_remove(&m->link);
+	m->released = true;
+	if (!m->busy)
+		bury(m);
+}
+
+static void populate_piece(struct work *work)
+{
+	struct piece *p = sk_link_object(work, struct piece, work);
+
+	p->result = sk_slot_populate(work->agent->os, p->slot, p->from, p->to,
+				     &p->err);
+}
+
+static void populated(struct work *work)
+{
+	struct piece *p = sk_link_object(work, struct piece, work);
+	struct agent *a = work->agent;
+	struct memory *m = p->memory;
+
+	m->busy--;
+	a->populating--;
+	if (p->result < 0 && !m->result) {
+		m->result = p->result;
+		(void)snprintf(m->text, sizeof(m->text), "%s", p->err.text);
+		log_warning(a, "%s", p->err.text);
+	}
+	free(p);
+	if (m->released && !m->busy)
+		bury(m);
+	agent_changed(a);
+	memory_populate(a);
+}
+
+/* The next piece of the memory; false: none could be made. */
+static bool hand_out(struct agent *a, struct memory *m)
+{
+	struct piece *p = calloc(1, sizeof(*p));
+	uint64_t first = m->slots[0].bytes;
+	int kind = m->populated >= first;
+	uint64_t base = kind ? first : 0;
+
+	if (!p)
+		return false;
+	p->memory = m;
+	p->slot = &m->slots[kind];
+	p->from = m->populated - base;
+	p->to = p->from + POPULATE_PIECE;
+	if (p->to > p->slot->bytes)
+		p->to = p->slot->bytes;
+	p->work.run = populate_piece;
+	p->work.finish = populated;
+	m->populated = base + p->to;
+	m->busy++;
+	a->populating++;
+	work_submit(a, a->populate, &p->work);
+	return true;
+}
+
+void memory_populate(struct agent *a)
+{
+	while (!a->quit && a->populating < PIECES_IN_FLIGHT &&
+	       !sk_link_empty(&a->to_populate)) {
+		struct memory *m = sk_link_object(a->to_populate.next,
+						  struct memory, link);
+
+		if (!hand_out(a, m))
+			return;
+		/* To the end of the row: all make progress. */
+		sk_link_remove(&m->link);
+		if (m->populated < m->bytes)
+			sk_link_insert(&a->to_populate, &m->link);
+	}
+}

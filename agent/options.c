@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command line and the environment. */
+#include <ctype.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "agent.h"
+
+static const char help[] =
+"Usage: shardkeepd [OPTION]...\n"
+"\n"
+"Keeps snapshots of training jobs in this node's memory, where no crashed\n"
+"trainer can take them along, and writes them to disk in the background.\n"
+"\n"
+"Where\n"
+"  --socket PATH       where clients connect. Default: /run/shardkeep/agent.sock\n"
+"                      as root, else $XDG_RUNTIME_DIR/shardkeep/agent.sock, else\n"
+"                      /tmp/shardkeep-UID/agent.sock\n"
+"  --store DIR         where snapshots go to disk. Default: $SHARDKEEP_STORE,\n"
+"                      else nowhere: memory alone\n"
+"  --memory SIZE       most memory that snapshots may take: bytes, with K, M, G\n"
+"                      or T, or a percentage of this machine's. Default:\n"
+"                      $SHARDKEEP_MEMORY, else 50%\n"
+"\n"
+"Who\n"
+"  --admin-uid UID     this user may see and manage all jobs, as uid 0 and the\n"
+"                      agent's own may\n"
+"  --seal-writes       for nodes where users do not trust each other: a slot\n"
+"                      cannot be mapped for writing again once its rank has\n"
+"                      sealed an image in it, and serves no other rank\n"
+"\n"
+"Disk\n"
+"  --flush-rate SIZE   most bytes per second that are written. Default: no limit\n"
+"  --no-direct         never bypass the page cache\n"
+"  --backend NAME      auto, uring or threads. Default: auto\n"
+"  --stop-timeout SECONDS\n"
+"                      how long a stopping agent may flush. Default: 300\n"
+"\n"
+"Running\n"
+"  --detach            go to the background; the log goes to agent.log beside\n"
+"                      the socket\n"
+"  --ready-fd N        write a byte to descriptor N once clients can connect\n"
+"  --idle-exit SECONDS end when nobody has been connected for that long\n"
+"  --log-level LEVEL   error, warning, info or debug. Default: info\n"
+"  --version, --help\n"
+"\n"
+"SIGTERM and SIGINT let the agent flush the newest complete snapshot of every\n"
+"job that is not on disk yet, and end; a second one ends it at once.\n"
+"\n"
+"Exit status: 0 in order (also when another agent serves there already),\n"
+"1 something could not be made durable or the agent could not start,\n"
+"2 an option makes no sense.\n";
+
+enum { O_SOCKET = 256, O_STORE, O_MEMORY, O_ADMIN, O_SEAL, O_RATE, O_NO_DIRECT,
+       O_BACKEND, O_STOP, O_DETACH, O_READY, O_IDLE, O_LEVEL, O_VERSION,
+       O_HELP };
+
+static const struct option long_options[] = {
+	{ "socket", required_argument, NULL, O_SOCKET },
+	{ "store", required_argument, NULL, O_STORE },
+	{ "memory", required_argument, NULL, O_MEMORY },
+	{ "admin-uid", required_argument, NULL, O_ADMIN },
+	{ "seal-writes", no_argument, NULL, O_SEAL },
+	{ "flush-rate", required_argument, NULL, O_RATE },
+	{ "no-direct", no_argument, NULL, O_NO_DIRECT },
+	{ "backend", required_argument, NULL, O_BACKEND },
+	{ "stop-timeout", required_argument, NULL, O_STOP },
+	{ "detach", no_argument, NULL, O_DETACH },
+	{ "ready-fd", required_argument, NULL, O_READY },
+	{ "idle-exit", required_argument, NULL, O_IDLE },
+	{ "log-level", required_argument, NULL, O_LEVEL },
+	{ "version", no_argument, NULL, O_VERSION },
+	{ "help", no_argument, NULL, O_HELP },
+	{ NULL, 0, NULL, 0 },
+};
+
+static int complain(const char *what, const char *value, const char *want)
+{
+	fprintf(stderr, "shardkeepd: %s \"%s\" makes no sense; %s\n", what,
+		value, want);
+	return -EINVAL;
+}
+
+static uint64_t physical(void)
+{
+	return (uint64_t)sysconf(_SC_PHYS_PAGES) *
+	       (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static bool parse_number(const char *text, double *ret, const char **ret_rest)
+{
+	char *end;
+
+	if (!isdigit((unsigned char)*text))
+		return false;
+	*ret = strtod(text, &end);
+	*ret_rest = end;
+	return true;
+}
+
+static bool parse_size(const char *text, bool percent, uint64_t *ret)
+{
+	static const char units[] = "KMGT";
+	const char *rest, *unit;
+	double value;
+
+	if (!parse_number(text, &value, &rest))
+		return false;
+	if (percent && strcmp(rest, "%") == 0) {
+		if (value > 100)
+			return false;
+		value *= (double)physical() / 100;
+		rest = "";
+	}
+	unit = *rest ? strchr(units, toupper((unsigned char)*rest)) : NULL;
+	if (unit) {
+		for (const char *u = units; u <= unit; u++)
+			value *= 1024;
+		rest++;
+		if (strcasecmp(rest, "iB") == 0 || strcasecmp(rest, "B") == 0)
+			rest = "";
+	}
+	if (*rest || value < 1 || value > (double)(INT64_MAX / 2))
+		return false;
+	*ret = (uint64_t)value;
+	return true;
+}
+
+static int set_size(const char *what, const char *text, bool percent,
+		    uint64_t *ret)
+{
+	if (parse_size(text, percent, ret))
+		return 0;
+	return complain(what, text, percent ?
+			"it is a size such as 64G, or a percentage" :
+			"it is a size such as 500M");
+}
+
+static int set_unsigned(const char *what, const char *text, unsigned long most,
+			unsigned *ret)
+{
+	unsigned long value;
+	char *end;
+
+	errno = 0;
+	value = strtoul(text, &end, 10);
+	if (!isdigit((unsigned char)*text) || *end || errno || value > most)
+		return complain(what, text, "it is a whole number");
+	*ret = (unsigned)value;
+	return 0;
+}
+
+static int set_text(char **to, const char *what, const char *text)
+{
+	if (!*text)
+		return complain(what, text, "it is a path");
+	free(*to);
+	*to = strdup(text);
+	return *to ? 0 : -ENOMEM;
+}
+
+static int set_backend(const char *text, struct options *o)
+{
+	static const char *const names[] = { "auto", "uring", "threads" };
+
+	for (int i = 0; i < (int)SK_ARRAY_SIZE(names); i++) {
+		if (strcmp(text, names[i]) != 0)
+			continue;
+		o->backend = (enum sk_io_backend)i;
+		return 0;
+	}
+	return complain("--backend", text, "it is auto, uring or threads");
+}
+
+static int set_level(const char *text, struct options *o)
+{
+	int level = log_level_parse(text);
+
+	if (level < 0)
+		return complain("--log-level", text,
+				"it is error, warning, info or debug");
+	o->level = (enum log_level)level;
+	return 0;
+}
+
+static int set_fd(const char *text, struct options *o)
+{
+	unsigned fd;
+	int r = set_unsigned("--ready-fd", text, 1u << 20, &fd);
+
+	if (r == 0)
+		o->ready_fd = (int)fd;
+	return r;
+}
+
+static int set_option(int option, const char *arg, struct options *o)
+{
+	switch (option) {
+	case O_SOCKET:
+		return set_text(&o->socket, "--socket", arg);
+	case O_STORE:
+		return set_text(&o->store, "--store", arg);
+	case O_MEMORY:
+		return set_size("--memory", arg, true, &o->memory);
+	case O_ADMIN:
+		return set_unsigned("--admin-uid", arg, UINT32_MAX - 1,
+				    &o->admin_uid);
+	case O_SEAL:
+		o->seal_writes = true;
+		return 0;
+	case O_RATE:
+		return set_size("--flush-rate", arg, false, &o->flush_rate);
+	case O_NO_DIRECT:
+		o->no_direct = true;
+		return 0;
+	case O_BACKEND:
+		return set_backend(arg, o);
+	case O_STOP:
+		return set_unsigned("--stop-timeout", arg, 1u << 30,
+				    &o->stop_timeout_s);
+	case O_DETACH:
+		o->detach = true;
+		return 0;
+	case O_READY:
+		return set_fd(arg, o);
+	case O_IDLE:
+		return set_unsigned("--idle-exit", arg, 1u << 30,
+				    &o->idle_exit_s);
+	case O_LEVEL:
+		return set_level(arg, o);
+	case O_VERSION:
+		printf("shardkeepd %s\n", AGENT_VERSION);
+		return 1;
+	case O_HELP:
+		fputs(help, stdout);
+		return 1;
+	default:
+		fprintf(stderr, "Try 'shardkeepd --help'.\n");
+		return -EINVAL;
+	}
+}
+
+static int from_environment(struct options *o)
+{
+	const char *store = getenv("SHARDKEEP_STORE");
+	const char *memory = getenv("SHARDKEEP_MEMORY");
+	int r = 0;
+
+	if (store && *store)
+		r = set_text(&o->store, "SHARDKEEP_STORE", store);
+	if (r == 0 && memory && *memory)
+		r = set_size("SHARDKEEP_MEMORY", memory, true, &o->memory);
+	return r;
+}
+
+int options_parse(int argc, char **argv, struct options *ret)
+{
+	struct options o = {
+		.memory = physical() / 2, .admin_uid = (uid_t)-1,
+		.level = LOG_LEVEL_INFO, .ready_fd = -1, .stop_timeout_s = 300,
+	};
+	int option, r;
+
+	r = from_environment(&o);
+	while (r == 0 && (option = getopt_long(argc, argv, "", long_options,
+					       NULL)) != -1)
+		r = set_option(option, optarg, &o);
+	if (r == 0 && optind < argc) {
+		fprintf(stderr, "shardkeepd: \"%s\" is not an option\n"
+			"Try 'shardkeepd --help'.\n", argv[optind]);
+		r = -EINVAL;
+	}
+	if (r) {
+		options_free(&o);
+		return r;
+	}
+	*ret = o;
+	return 0;
+}
+
+void options_free(struct options *o)
+{
+	free(o->socket);
+	free(o->store);
+}
