@@ -71,16 +71,17 @@ static uint64_t bytes_of(const struct agent *a, uid_t uid)
 	return bytes;
 }
 
-static int gather_new(struct agent *a, const struct sk_cat_job *job,
+static int gather_new(struct agent *a, const struct session *s,
 		      const struct sk_wire_gather *in, uint64_t run,
 		      struct gather **ret, struct sk_err *err)
 {
-	uint64_t bytes = (uint64_t)in->id.world * in->bytes;
+	uint64_t bytes = (uint64_t)in->id.world *
+			 (in->bytes + sizeof(struct request *));
 	struct gather *g;
 	int r;
 
 	if (bytes > SK_GATHER_MAX ||
-	    bytes + bytes_of(a, job->uid) > MAX_GATHER_BYTES)
+	    bytes + bytes_of(a, s->uid) > MAX_GATHER_BYTES)
 		return sk_err_set(err, -E2BIG, "%" PRId32 " ranks with %"
 				  PRIu32 " bytes each are more than the agent "
 				  "gathers (%" PRIu64 " bytes)", in->id.world,
@@ -91,8 +92,8 @@ static int gather_new(struct agent *a, const struct sk_cat_job *job,
 	sk_link_init(&g->link);
 	g->fd = -1;
 	g->agent = a;
-	g->uid = job->uid;
-	memcpy(g->job, job->name, sizeof(g->job));
+	g->uid = s->uid;
+	memcpy(g->job, in->id.job, sizeof(g->job));
 	g->run = run;
 	g->round = in->round;
 	g->bytes = in->bytes;
@@ -109,15 +110,14 @@ static int gather_new(struct agent *a, const struct sk_cat_job *job,
 	return 0;
 }
 
-static struct gather *find(const struct agent *a,
-			   const struct sk_cat_job *job, uint64_t run,
-			   uint64_t round)
+static struct gather *find(const struct agent *a, uid_t uid,
+			   const char *job, uint64_t run, uint64_t round)
 {
 	struct gather *g;
 
 	sk_link_each(g, &a->gathers, link) {
-		if (g->uid == job->uid && g->run == run && g->round == round &&
-		    strcmp(g->job, job->name) == 0)
+		if (g->uid == uid && g->run == run && g->round == round &&
+		    strcmp(g->job, job) == 0)
 			return g;
 	}
 	return NULL;
@@ -238,11 +238,31 @@ static int take_bytes(struct call *c, const struct sk_wire_gather *in,
 	return 0;
 }
 
+static int check_readers(struct call *c, const struct sk_wire_gather *in,
+			 const struct gather *g)
+{
+	if (in->id.rank < 0 || in->id.rank >= in->id.world)
+		return sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " of %"
+				  PRId32 " cannot be", in->id.rank,
+				  in->id.world);
+	if (g && g->world != in->id.world)
+		return sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " reads "
+				  "job \"%s\" with %" PRId32 " ranks, others "
+				  "with %" PRId32, in->id.rank, in->id.job,
+				  in->id.world, g->world);
+	return 0;
+}
+
 static int check(struct call *c, const struct sk_wire_gather *in,
-		 struct sk_cat_job *job, uint64_t *ret_run)
+		 uint64_t *ret_run)
 {
 	const struct sk_cat_run *run;
+	struct sk_cat_job *job;
+	int r;
 
+	r = call_job(c, &in->id, &job);
+	if (r < 0)
+		return r;
 	run = sk_cat_run_find(job, in->id.run ? in->id.run : job->newest_run);
 	if (!run)
 		return sk_err_set(&c->err, -ENOENT, "job \"%s\" has no run %"
@@ -285,17 +305,19 @@ static int join(struct call *c, const struct sk_wire_gather *in,
 int call_gather(struct call *c)
 {
 	const struct sk_wire_gather *in = &c->in->body.gather;
-	struct sk_cat_job *job;
+	bool readers = in->id.run == SK_RUN_READERS;
+	const struct session *s = c->session;
+	uint64_t run = in->id.run;
 	struct gather *g;
-	uint64_t run = 0;
 	int r;
 
-	r = call_job(c, &in->id, &job);
-	if (r == 0)
-		r = check(c, in, job, &run);
+	r = readers ? sk_wire_check_id(&in->id, &c->err) : check(c, in, &run);
 	if (r < 0)
 		return r;
-	g = find(c->agent, job, run, in->round);
+	g = find(c->agent, s->uid, in->id.job, run, in->round);
+	r = readers ? check_readers(c, in, g) : 0;
+	if (r < 0)
+		return r;
 	if (g && g->bytes != in->bytes) {
 		r = sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " gives %"
 			       PRIu32 " bytes to round %" PRIu64 ", others "
@@ -305,7 +327,7 @@ int call_gather(struct call *c)
 		return r;
 	}
 	if (!g) {
-		r = gather_new(c->agent, job, in, run, &g, &c->err);
+		r = gather_new(c->agent, s, in, run, &g, &c->err);
 		if (r < 0)
 			return r;
 	}

@@ -261,7 +261,8 @@ static int enter(struct agent *a, struct session *s, struct registration *g,
 	state->numa_node = reg->numa_node;
 	if (old)
 		a->counts.discarded_client += sk_cat_state_replace(old, state);
-	r = get_slots(a, state, reg, err);
+	r = reg->flags & SK_REGISTER_LATER ? 0 :
+					     get_slots(a, state, reg, err);
 	if (r < 0) {
 		sk_cat_state_cancel(state);
 		return r;
@@ -315,9 +316,11 @@ static void answer(struct request *q, int r, const struct sk_err *why)
 			 run->number, state->n_slots,
 			 sk_cat_bytes(msg.body.reg_reply.slot_bytes, bytes,
 				      sizeof(bytes)));
+		/* A restore may take long; its rank still wants the slots. */
 		a->trim_timer.fire = trim_left;
-		(void)timer_set(&a->timers, &a->trim_timer,
-				agent_now(a) + TRIM_NS);
+		if (state->n_slots)
+			(void)timer_set(&a->timers, &a->trim_timer,
+					agent_now(a) + TRIM_NS);
 	}
 	registration_free(g);
 	request_answer(q, r, r == 0 ? &msg : NULL, NULL, 0, &err);
@@ -362,6 +365,9 @@ static int check_numbers(struct call *c, const struct sk_wire_register *reg)
 	if (reg->slots < 2 || reg->slots > MAX_SLOTS)
 		return sk_err_set(err, -EINVAL, "%" PRIu32 " slots; a rank has "
 				  "2 to %u", reg->slots, MAX_SLOTS);
+	if (reg->flags & ~SK_REGISTER_LATER)
+		return sk_err_set(err, -EINVAL, "registration flags %#x are "
+				  "not known", reg->flags);
 	for (int kind = 0; kind < 2; kind++) {
 		uint64_t head = reg->header_bytes[kind];
 		uint64_t image = reg->image_bytes[kind];

@@ -95,6 +95,8 @@ struct sk_wire_hello_reply {
  * (its old images stay, its slots are made anew).
  * Deferred in so far as parsing a large layout may take a moment.
  */
+/* No slots yet: the rank restores first, and then registers anew. */
+#define SK_REGISTER_LATER (1u << 0)
 struct sk_wire_register {
 	struct sk_wire_id id;	/* job, run (0: number it), rank, world */
 	uint64_t state;
@@ -103,7 +105,7 @@ struct sk_wire_register {
 	uint32_t slots;		/* >= 2 */
 	uint32_t flush_every;
 	int32_t numa_node;
-	uint32_t reserved;
+	uint32_t flags;
 };
 struct sk_wire_register_reply {
 	uint64_t state;
@@ -180,7 +182,11 @@ struct sk_wire_wait {
  * SK_GATHER_INLINE bytes travel in the message, more in fd 0 (a memfd of
  * exactly @bytes). The reply has a memfd of world * bytes. Every rank must
  * give the same number of bytes: -EINVAL to all otherwise.
+ *
+ * Ranks that only read are not registered: they meet as SK_RUN_READERS of the
+ * job, and one that dies is noticed when the others' time is over.
  */
+#define SK_RUN_READERS UINT64_MAX
 struct sk_wire_gather {
 	struct sk_wire_id id;	/* job, run, rank, world */
 	uint64_t round;

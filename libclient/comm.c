@@ -49,7 +49,8 @@ static int allgather(void *ctx, const void *in, size_t bytes, void *out,
 	struct sk_err err = { "" };
 
 	strcpy(g->id.job, state->job.name);
-	g->id.run = state->run;
+	g->id.run = state->job.flags & SK_JOB_READER ? SK_RUN_READERS :
+							state->run;
 	g->id.rank = state->job.rank;
 	g->id.world = state->job.world;
 	g->round = state->gather_round++;

@@ -154,9 +154,10 @@ int64_t sk_state_find(const struct sk_state *state, const char *name);
 /**
  * Registers, or registers anew when the description changed or the agent is
  * another one than before; connects again where the connection was lost.
- * Call with state->lock held. Nothing to do: 0.
+ * Without @slots the state is known to the agent, but has no memory there
+ * yet. Call with state->lock held. Nothing to do: 0.
  */
-int sk_state_register(struct sk_state *state, struct sk_err *err);
+int sk_state_register(struct sk_state *state, bool slots, struct sk_err *err);
 
 /** Unmaps the slots and forgets the layouts. */
 void sk_state_unregister(struct sk_state *state);

@@ -164,7 +164,8 @@ static int put_headers(const struct sk_state *state, struct sk_err *err)
 	return fd;
 }
 
-static int ask_register(struct sk_state *state, struct sk_err *err)
+static int ask_register(struct sk_state *state, bool slots,
+			struct sk_err *err)
 {
 	struct sk_msg msg = { .type = SK_MSG_REGISTER };
 	struct sk_wire_register *q = &msg.body.reg;
@@ -181,6 +182,7 @@ static int ask_register(struct sk_state *state, struct sk_err *err)
 	q->slots = state->job.slots;
 	q->flush_every = state->job.flush_every;
 	q->numa_node = sk_numa_node_here();
+	q->flags = slots ? 0 : SK_REGISTER_LATER;
 	for (int k = 0; k < 2; k++)
 		if (state->layouts[k]) {
 			q->header_bytes[k] = state->layouts[k]->header_bytes;
@@ -193,7 +195,8 @@ static int ask_register(struct sk_state *state, struct sk_err *err)
 	state->id = msg.body.reg_reply.state;
 	state->run = msg.body.reg_reply.run;
 	state->slot_bytes = msg.body.reg_reply.slot_bytes;
-	state->n_slots = msg.body.reg_reply.slots;
+	/* Inherited ones are not asked for, and may be there all the same. */
+	state->n_slots = slots ? msg.body.reg_reply.slots : 0;
 	state->instance = state->sk->conn.agent.instance;
 	return 0;
 }
@@ -252,31 +255,57 @@ static bool is_registered(const struct sk_state *state)
 	       state->generation == state->sk->conn.generation;
 }
 
-int sk_state_register(struct sk_state *state, struct sk_err *err)
+/* From nothing: layouts, an id, slots. */
+static int register_anew(struct sk_state *state, bool slots,
+			 struct sk_err *err)
 {
-	int r = reconnect(state, err);
+	int r;
 
+	sk_snapshot_settle(state);
+	forget(state);
+	r = make_layouts(state, err);
+	if (r >= 0)
+		r = ask_register(state, slots, err);
+	if (r >= 0 && slots)
+		r = map_slots(state, err);
+	if (r < 0)
+		return r;
+	state->generation = state->sk->conn.generation;
+	state->changed = false;
+	state->moved = false;
+	return 0;
+}
+
+static int add_slots(struct sk_state *state, struct sk_err *err)
+{
+	int r = ask_register(state, true, err);
+
+	if (r >= 0)
+		r = map_slots(state, err);
+	if (r < 0)
+		state->changed = true;
+	return r;
+}
+
+int sk_state_register(struct sk_state *state, bool slots, struct sk_err *err)
+{
+	int r;
+
+	if (state->job.flags & SK_JOB_READER)
+		return !slots ? 0 :
+		       sk_err_set(err, -EROFS, "rank %d of job \"%s\" is a "
+				  "reader: it restores and takes no snapshots",
+				  state->job.rank, state->job.name);
+	r = reconnect(state, err);
 	if (r < 0)
 		return r;
 	if (!is_registered(state)) {
 		state->id = 0;
 		state->changed = true;
 	}
-	if (state->changed) {
-		sk_snapshot_settle(state);
-		forget(state);
-		r = make_layouts(state, err);
-		if (r >= 0)
-			r = ask_register(state, err);
-		if (r >= 0)
-			r = map_slots(state, err);
-		if (r < 0)
-			return r;
-		state->generation = state->sk->conn.generation;
-		state->changed = false;
-		state->moved = false;
-	}
-	return 0;
+	if (state->changed)
+		return register_anew(state, slots, err);
+	return slots && !state->n_slots ? add_slots(state, err) : 0;
 }
 
 SK_API int sk_prepare(struct sk_state *state, uint32_t timeout_ms)
@@ -288,7 +317,7 @@ SK_API int sk_prepare(struct sk_state *state, uint32_t timeout_ms)
 	if (r < 0)
 		return sk_say(r, &err);
 	(void)pthread_mutex_lock(&state->lock);
-	r = sk_state_register(state, &err);
+	r = sk_state_register(state, true, &err);
 	if (r >= 0) {
 		strcpy(msg.body.prepare.id.job, state->job.name);
 		msg.body.prepare.id.run = state->run;

@@ -216,7 +216,7 @@ static int run(struct sk_restoring *rs, const struct sk_comm *comm)
 {
 	int r;
 
-	r = sk_state_register(rs->state, &rs->err);
+	r = sk_state_register(rs->state, false, &rs->err);
 	if (comm)
 		rs->comm = *comm;
 	else if (r < 0)
@@ -293,6 +293,14 @@ static void release(struct sk_restoring *rs)
 	free(rs->text);
 }
 
+/* Training goes on from here: memory is faulted in beside it, and not beside
+ * the restore. What fails is told by the snapshot that misses it. */
+static void get_slots(struct sk_state *state)
+{
+	if (state->n_locals && !(state->job.flags & SK_JOB_READER))
+		(void)sk_state_register(state, true, NULL);
+}
+
 static int restore(struct sk_restoring *rs, const struct sk_comm *comm)
 {
 	uint64_t began = now(rs);
@@ -303,6 +311,8 @@ static int restore(struct sk_restoring *rs, const struct sk_comm *comm)
 	sk_snapshot_settle(rs->state);
 	r = run(rs, comm);
 	rs->report.total_ns = now(rs) - began;
+	if (r >= 0 || r == -ENOENT)
+		get_slots(rs->state);
 	if (r < 0)
 		r = say(rs, r);
 	release(rs);

@@ -125,6 +125,9 @@ struct sk_state;
 #define SK_JOB_NO_REPLICAS (1u << 0)
 /** Every snapshot in verification mode (SK_SNAPSHOT_VERIFY). */
 #define SK_JOB_VERIFY (1u << 1)
+/** Restores only: takes none of the agent's memory, and may stand beside the
+ * job's living ranks. Its snapshots are refused with -EROFS. */
+#define SK_JOB_READER (1u << 2)
 
 /** sk_job.flush_every: only when asked, when the job ends, or at shutdown. */
 #define SK_FLUSH_NEVER UINT32_MAX

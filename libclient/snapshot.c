@@ -424,7 +424,7 @@ static int get_slot(struct sk_state *state, int64_t step,
 	int r = 0;
 
 	for (int tries = 0; tries < 2; tries++) {
-		r = sk_state_register(state, err);
+		r = sk_state_register(state, true, err);
 		if (r >= 0)
 			r = sk_snapshot_prepare(state, err);
 		if (r >= 0)

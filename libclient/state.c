@@ -429,6 +429,9 @@ static int check_job(const struct sk_job *job, struct sk_err *err)
 	if (job->world < 1 || job->rank < 0 || job->rank >= job->world)
 		return sk_err_set(err, -EINVAL, "rank %d of %d ranks",
 				  job->rank, job->world);
+	if (job->flags & ~(SK_JOB_NO_REPLICAS | SK_JOB_VERIFY | SK_JOB_READER))
+		return sk_err_set(err, -EINVAL, "job flags %#x are not known",
+				  job->flags);
 	if (job->slots == 1)
 		return sk_err_set(err, -EINVAL, "a rank needs at least 2 "
 				  "slots: one stands while the other fills");

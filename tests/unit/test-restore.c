@@ -66,8 +66,9 @@ int sk_check(const struct sk *sk, struct sk_err *err)
 	return 0;
 }
 
-int sk_state_register(struct sk_state *state, struct sk_err *err)
+int sk_state_register(struct sk_state *state, bool slots, struct sk_err *err)
 {
+	(void)slots;
 	(void)err;
 	state->run = 99;
 	return 0;
