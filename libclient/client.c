@@ -73,7 +73,7 @@ int sk_find_agent(const char *option, char *ret_path, size_t size,
 static bool near_library(char *path, size_t size)
 {
 	static const char *const places[] = {
-		"", "../bin/", "../../bin/", "../libexec/", "../agent/",
+		"", "bin/", "../bin/", "../../bin/", "../libexec/", "../agent/",
 	};
 	char real[4096], *slash;
 	Dl_info info;

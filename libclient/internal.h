@@ -12,6 +12,7 @@
  *   wait.c      sk_wait, sk_flush, sk_status
  *   restore*.c  choosing, agreeing, planning, moving bytes
  *   comm.c      the agent's comm
+ *   inspect.c   what snapshots hold, as JSON
  *
  * Lock order: state->lock (one caller changes a state), then state->copy_lock
  * (progress of the copy), then conn->lock (one request on a connection).

@@ -387,6 +387,30 @@ int sk_restore(struct sk_state *state, int64_t step,
 	       const struct sk_restore_options *opts,
 	       struct sk_report *ret_report);
 
+/* ---- what there is ---------------------------------------------------- */
+
+/**
+ * The snapshots that the agent knows, of @job or, where it is NULL, of all the
+ * caller's jobs; newest first. *ret_json, the caller's to free(), is an array
+ * of {"job", "run", "step", "world", "complete", "durable", "newest",
+ * "pinned", "memory_bytes", "disk_bytes", "note"}.
+ * Errors: -EINVAL, -ENOMEM, -ECONNREFUSED, -ETIMEDOUT.
+ */
+int sk_snapshots(struct sk *sk, const char *job, char **ret_json);
+
+/**
+ * What one snapshot of @job holds: SK_LATEST is the newest complete one; @run
+ * 0 the newest that has @step. *ret_json, the caller's to free(), is such an
+ * object with "tensors": in order, each {"name", "kind": "tensor", "blob" or
+ * "local", "rank" of a local blob (else -1), "dtype", "shape", "mesh":
+ * {"shape", "ranks", "names"} or null, "placements", "explicit": whether its
+ * boxes were given one by one, "boxes": [{"rank", "offset", "size"}] of
+ * primary images, each once}. Bytes are not read.
+ * Errors: -ENOENT, -EINVAL, -ENOMEM, -ECONNREFUSED, -ETIMEDOUT, -EPROTO.
+ */
+int sk_inspect(struct sk *sk, const char *job, int64_t step, uint64_t run,
+	       char **ret_json);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+from collections.abc import Callable, Sequence
+from typing import Any
+
+REPLICATE: int
+SHARD: int
+STRIDED_SHARD: int
+PARTIAL: int
+HOST: int
+CUDA: int
+MAX_DIMS: int
+FLUSH_NEVER: int
+JOB_NO_REPLICAS: int
+JOB_VERIFY: int
+JOB_READER: int
+SNAPSHOT_FLUSH: int
+SNAPSHOT_NO_FLUSH: int
+SNAPSHOT_VERIFY: int
+SEALED: int
+COMPLETE: int
+DURABLE: int
+LATEST: int
+RESTORE_MISSING_OK: int
+RESTORE_EXTRA_OK: int
+RESTORE_MEMORY_ONLY: int
+RESTORE_DISK_ONLY: int
+RESTORE_NO_VERIFY: int
+DTYPES: dict[str, int]
+
+Placement = tuple[int, int, int]
+"""(kind, tensor dimension, split factor)"""
+
+Part = tuple[Sequence[int], Sequence[int], int, Sequence[int] | None]
+"""(offset, size, pointer, strides or None where dense)"""
+
+Tensor = tuple[
+    str,                        # name
+    int,                        # dtype, of DTYPES
+    Sequence[int],              # global shape
+    "Mesh | None",
+    Sequence[Placement],
+    int,                        # pointer
+    Sequence[int] | None,       # strides in elements; None: dense
+    Sequence[int] | None,       # local shape, to be checked
+    tuple[Part, ...] | None,    # instead of placements
+]
+
+def set_errors(base: type[Exception],
+               by_errno: dict[int, type[Exception]]) -> None: ...
+def version() -> str: ...
+
+class Client:
+    def __init__(self, socket: str | None = None, threads: int = 0,
+                 timeout_ms: int = 0, start: bool = True) -> None: ...
+    def snapshots(self, job: str | None = None) -> str: ...
+    def inspect(self, job: str, step: int = -1, run: int = 0) -> str: ...
+    def close(self) -> None: ...
+
+class Mesh:
+    def __init__(self, shape: Sequence[int],
+                 ranks: Sequence[int] | None = None,
+                 names: Sequence[str] | None = None) -> None: ...
+
+class State:
+    def __init__(self, client: Client, job: str, rank: int, world: int,
+                 run: int = 0, slots: int = 0, flush_every: int = 0,
+                 flags: int = 0) -> None: ...
+    def tensors(self, descriptions: Sequence[Tensor],
+                keep: object = None) -> None: ...
+    def blob(self, name: str, buffer: bytearray | memoryview,
+             local: bool = False) -> None: ...
+    def remove(self, name: str) -> None: ...
+    def clear(self) -> None: ...
+    def prepare(self, timeout_ms: int = 60000) -> None: ...
+    def snapshot(self, step: int, flags: int = 0, wait_ms: int = 0,
+                 keep: object = None) -> None: ...
+    def fence(self, name: str | None = None) -> None: ...
+    def wait(self, step: int, until: int, timeout_ms: int) -> None: ...
+    def flush(self, step: int) -> None: ...
+    def status(self) -> dict[str, int]: ...
+    def restore(self, step: int = -1, flags: int = 0, timeout_ms: int = 0,
+                names: Sequence[str] | None = None, run: int = 0,
+                allgather: Callable[[bytes, int], bytes] | None = None,
+                world: int = 1) -> dict[str, Any]: ...
+    def close(self) -> None: ...

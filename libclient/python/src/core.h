@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * shardkeep._core: the C library as Python types, no more.
+ *
+ *   module.c    the module, its constants and its exception
+ *   client.c    Client: the connection to the agent; Mesh
+ *   state.c     State: one rank of one job
+ *   describe.c  Python tuples into struct sk_tensor
+ *   restore.c   State.restore() and the Python comm
+ *
+ * Every call into the library lets the interpreter go on. Objects may be used
+ * from several threads as shardkeep.h says; close() is refused while another
+ * call is under way. What was opened before a fork is left alone in the child.
+ */
+#ifndef SK_PYTHON_CORE_H
+#define SK_PYTHON_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "shardkeep.h"
+
+struct client {
+	PyObject_HEAD
+	struct sk *sk;		/* NULL: closed */
+	pid_t pid;
+	unsigned states, busy;
+};
+
+struct mesh {
+	PyObject_HEAD
+	struct sk_mesh *mesh;
+};
+
+struct state {
+	PyObject_HEAD
+	struct client *client;
+	struct sk_state *state;	/* NULL: closed */
+	PyObject *described;	/* keeps what the description points into */
+	PyObject *copying;	/* keeps what the last snapshot reads */
+	PyObject *blobs;	/* dict: name -> the memoryview it lies in */
+	unsigned busy;
+};
+
+extern PyTypeObject client_type, mesh_type, state_type;
+
+/** Raises shardkeep.Error(-r, sentence); NULL. */
+PyObject *raise_error(int r);
+/** None, or raises for @r < 0. */
+PyObject *none_or_error(int r);
+
+/** An int64 per element of the sequence @from; how many, or -1 raised. */
+int take_numbers(PyObject *from, const char *what, int64_t *ret);
+/** The struct sk_mesh of a Mesh or None; -1 raised. */
+int take_mesh(PyObject *from, struct sk_mesh **ret);
+
+/** Tensors as one array that points into the Python objects. */
+struct described {
+	struct sk_tensor *tensors;
+	int64_t (*local_shapes)[SK_MAX_DIMS];
+	struct sk_part *parts;
+	size_t n;
+};
+/** -1 raised. To be freed by described_free() in either case. */
+int described_make(PyObject *list, struct described *ret);
+void described_free(struct described *d);
+
+/** State.restore(). */
+PyObject *state_restore(PyObject *self, PyObject *args, PyObject *kwargs);
+extern const char state_restore_doc[];
+
+/** Whether the state is open and of this process; else raises. */
+bool state_usable(const struct state *s);
+
+#endif

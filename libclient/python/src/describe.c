@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A tensor as a tuple:
+ *   (name, dtype, shape, mesh, placements, pointer, strides, local_shape,
+ *    parts)
+ * placements: ((kind, dim, split_factor), ...); strides and local_shape: a
+ * tuple or None; parts: ((offset, size, pointer, strides), ...) or None.
+ */
+#include "core.h"
+
+#include <string.h>
+
+static void *take_pointer(PyObject *from)
+{
+	return PyLong_AsVoidPtr(from);
+}
+
+static int take_placements(PyObject *from, struct sk_placement *ret)
+{
+	PyObject *fast = PySequence_Fast(from, "placements");
+	Py_ssize_t n;
+
+	if (!fast)
+		return -1;
+	n = PySequence_Fast_GET_SIZE(fast);
+	if (n > SK_MAX_DIMS) {
+		PyErr_Format(PyExc_ValueError, "%zd placements, at most %d",
+			     n, SK_MAX_DIMS);
+		goto fail;
+	}
+	for (Py_ssize_t i = 0; i < n; i++) {
+		long long split;
+
+		if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(fast, i),
+				      "iiL", &ret[i].kind, &ret[i].dim,
+				      &split))
+			goto fail;
+		ret[i].split_factor = split;
+	}
+	Py_DECREF(fast);
+	return 0;
+fail:
+	Py_DECREF(fast);
+	return -1;
+}
+
+/* All 0 where it is None: dense. */
+static int take_strides(PyObject *from, int64_t *ret)
+{
+	if (from == Py_None)
+		return 0;
+	return take_numbers(from, "strides", ret) < 0 ? -1 : 0;
+}
+
+static int take_part(PyObject *from, struct sk_part *ret)
+{
+	PyObject *offset, *size, *pointer, *strides;
+
+	if (!PyArg_ParseTuple(from, "OOOO", &offset, &size, &pointer,
+			      &strides) ||
+	    take_numbers(offset, "a part's offset", ret->box.offset) < 0 ||
+	    take_numbers(size, "a part's size", ret->box.size) < 0 ||
+	    take_strides(strides, ret->strides))
+		return -1;
+	ret->data = take_pointer(pointer);
+	return PyErr_Occurred() ? -1 : 0;
+}
+
+static int take_parts(PyObject *from, struct sk_tensor *t, struct sk_part *to)
+{
+	Py_ssize_t n = PyTuple_GET_SIZE(from);
+
+	t->parts = to;
+	t->n_parts = (uint32_t)n;
+	for (Py_ssize_t i = 0; i < n; i++)
+		if (take_part(PyTuple_GET_ITEM(from, i), &to[i]))
+			return -1;
+	return 0;
+}
+
+static int take_tensor(PyObject *from, struct sk_tensor *t, int64_t *local,
+		       struct sk_part *to)
+{
+	PyObject *shape, *mesh, *placements, *pointer, *strides, *local_shape;
+	PyObject *parts;
+	struct sk_mesh *m;
+	int n;
+
+	if (!PyArg_ParseTuple(from, "siOOOOOOO", &t->name, &t->dtype, &shape,
+			      &mesh, &placements, &pointer, &strides,
+			      &local_shape, &parts))
+		return -1;
+	n = take_numbers(shape, "a shape", t->shape);
+	if (n < 0 || take_mesh(mesh, &m) ||
+	    take_placements(placements, t->placements) ||
+	    take_strides(strides, t->strides))
+		return -1;
+	t->ndim = n;
+	t->mesh = m;
+	t->data = take_pointer(pointer);
+	if (PyErr_Occurred())
+		return -1;
+	if (local_shape != Py_None) {
+		if (take_numbers(local_shape, "a local shape", local) != n) {
+			if (!PyErr_Occurred())
+				PyErr_Format(PyExc_ValueError, "tensor %s has "
+					     "%d dimensions, its local part "
+					     "another number", t->name, n);
+			return -1;
+		}
+		t->local_shape = local;
+	}
+	return parts == Py_None ? 0 : take_parts(parts, t, to);
+}
+
+/* Parts of all tensors together; -1 raised. */
+static Py_ssize_t count_parts(PyObject *fast)
+{
+	Py_ssize_t n = 0;
+
+	for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast); i++) {
+		PyObject *t = PySequence_Fast_GET_ITEM(fast, i), *parts;
+
+		if (!PyTuple_Check(t) || PyTuple_GET_SIZE(t) != 9) {
+			PyErr_SetString(PyExc_TypeError, "a tensor is "
+					"described by a tuple of 9");
+			return -1;
+		}
+		parts = PyTuple_GET_ITEM(t, 8);
+		if (parts != Py_None && !PyTuple_Check(parts)) {
+			PyErr_SetString(PyExc_TypeError, "parts are a tuple "
+					"or None");
+			return -1;
+		}
+		n += parts == Py_None ? 0 : PyTuple_GET_SIZE(parts);
+	}
+	return n;
+}
+
+static int fill(PyObject *fast, struct described *d)
+{
+	Py_ssize_t n = PySequence_Fast_GET_SIZE(fast);
+	Py_ssize_t n_parts = count_parts(fast);
+	struct sk_part *part;
+
+	if (n_parts < 0)
+		return -1;
+	d->tensors = calloc((size_t)n + 1, sizeof(*d->tensors));
+	d->local_shapes = calloc((size_t)n + 1, sizeof(*d->local_shapes));
+	d->parts = calloc((size_t)n_parts + 1, sizeof(*d->parts));
+	if (!d->tensors || !d->local_shapes || !d->parts) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	part = d->parts;
+	for (Py_ssize_t i = 0; i < n; i++) {
+		if (take_tensor(PySequence_Fast_GET_ITEM(fast, i),
+				&d->tensors[i], d->local_shapes[i], part))
+			return -1;
+		part += d->tensors[i].n_parts;
+	}
+	d->n = (size_t)n;
+	return 0;
+}
+
+int described_make(PyObject *list, struct described *ret)
+{
+	PyObject *fast = PySequence_Fast(list, "the tensors");
+	int r;
+
+	*ret = (struct described){ 0 };
+	if (!fast)
+		return -1;
+	r = fill(fast, ret);
+	Py_DECREF(fast);
+	return r;
+}
+
+void described_free(struct described *d)
+{
+	free(d->tensors);
+	free(d->local_shapes);
+	free(d->parts);
+}

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+/* A wait returns to the interpreter so often, for Ctrl-C. */
+#define SLICE_MS 200u
+
+bool state_usable(const struct state *s)
+{
+	if (!s->state)
+		PyErr_SetString(PyExc_ValueError, "the state is closed");
+	return s->state;
+}
+
+static int state_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+	static char *names[] = { "client", "job", "rank", "world", "run",
+				 "slots", "flush_every", "flags", NULL };
+	struct state *s = (struct state *)self;
+	struct sk_job job = { 0 };
+	unsigned long long run = 0;
+	PyObject *client;
+	int r;
+
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!sii|KIII:State",
+					 names, &client_type, &client,
+					 &job.name, &job.rank, &job.world,
+					 &run, &job.slots, &job.flush_every,
+					 &job.flags))
+		return -1;
+	if (s->client || !((struct client *)client)->sk) {
+		PyErr_SetString(PyExc_ValueError, s->client ?
+				"the state is made already" :
+				"the client is closed");
+		return -1;
+	}
+	job.run = run;
+	s->blobs = PyDict_New();
+	if (!s->blobs)
+		return -1;
+	r = sk_state_create(((struct client *)client)->sk, &job, &s->state);
+	if (r < 0) {
+		raise_error(r);
+		return -1;
+	}
+	s->client = (struct client *)Py_NewRef(client);
+	s->client->states++;
+	return 0;
+}
+
+static void state_drop(struct state *s)
+{
+	struct sk_state *state = s->state;
+
+	s->state = NULL;
+	if (!state)
+		return;
+	if (s->client->pid == getpid()) {
+		Py_BEGIN_ALLOW_THREADS
+		sk_state_free(state);
+		Py_END_ALLOW_THREADS
+	}
+	s->client->states--;
+}
+
+static int state_traverse(PyObject *self, visitproc visit, void *arg)
+{
+	struct state *s = (struct state *)self;
+
+	Py_VISIT(s->client);
+	Py_VISIT(s->described);
+	Py_VISIT(s->copying);
+	Py_VISIT(s->blobs);
+	return 0;
+}
+
+/* What is copied from must outlive the state itself. */
+static int state_clear_refs(PyObject *self)
+{
+	struct state *s = (struct state *)self;
+
+	state_drop(s);
+	Py_CLEAR(s->described);
+	Py_CLEAR(s->copying);
+	Py_CLEAR(s->blobs);
+	Py_CLEAR(s->client);
+	return 0;
+}
+
+static void state_dealloc(PyObject *self)
+{
+	PyObject_GC_UnTrack(self);
+	(void)state_clear_refs(self);
+	Py_TYPE(self)->tp_free(self);
+}
+
+static PyObject *state_close(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+
+	(void)args;
+	if (s->busy) {
+		PyErr_SetString(PyExc_RuntimeError, "the state is in use by "
+				"another thread");
+		return NULL;
+	}
+	state_drop(s);
+	Py_CLEAR(s->described);
+	Py_CLEAR(s->copying);
+	if (s->blobs)
+		PyDict_Clear(s->blobs);
+	Py_RETURN_NONE;
+}
+
+/* ---- describing ---- */
+
+static PyObject *state_tensors(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+	struct described d;
+	PyObject *list, *keep = Py_None;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "O|O:tensors", &list, &keep) ||
+	    !state_usable(s))
+		return NULL;
+	if (described_make(list, &d)) {
+		described_free(&d);
+		return NULL;
+	}
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	r = sk_state_tensors(s->state, d.tensors, d.n);
+	Py_END_ALLOW_THREADS
+	s->busy--;
+	described_free(&d);
+	if (r >= 0)
+		Py_XSETREF(s->described, Py_NewRef(keep));
+	return none_or_error(r);
+}
+
+static PyObject *state_blob(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+	static char *names[] = { "name", "buffer", "local", NULL };
+	struct state *s = (struct state *)self;
+	PyObject *buffer, *view;
+	const char *name;
+	int local = 0, r;
+	Py_buffer *b;
+
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO|p:blob", names,
+					 &name, &buffer, &local) ||
+	    !state_usable(s))
+		return NULL;
+	view = PyMemoryView_FromObject(buffer);
+	if (!view)
+		return NULL;
+	b = PyMemoryView_GET_BUFFER(view);
+	if (b->readonly || !PyBuffer_IsContiguous(b, 'C')) {
+		PyErr_Format(PyExc_TypeError, "blob %s needs a contiguous "
+			     "buffer that can be written to", name);
+		Py_DECREF(view);
+		return NULL;
+	}
+	r = local ? sk_state_blob_local(s->state, name, b->buf,
+					(size_t)b->len) :
+		    sk_state_blob(s->state, name, b->buf, (size_t)b->len);
+	if (r >= 0 && PyDict_SetItemString(s->blobs, name, view)) {
+		(void)sk_state_remove(s->state, name);
+		Py_DECREF(view);
+		return NULL;
+	}
+	Py_DECREF(view);
+	return none_or_error(r);
+}
+
+static PyObject *state_remove(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+	const char *name;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "s:remove", &name) || !state_usable(s))
+		return NULL;
+	r = sk_state_remove(s->state, name);
+	if (r >= 0 && PyDict_GetItemString(s->blobs, name) &&
+	    PyDict_DelItemString(s->blobs, name))
+		return NULL;
+	return none_or_error(r);
+}
+
+/* Nothing copies any more once this returns: see sk_snapshot(). */
+static PyObject *state_clear(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+	int r;
+
+	(void)args;
+	if (!state_usable(s))
+		return NULL;
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	(void)sk_fence(s->state);
+	r = sk_state_clear(s->state);
+	Py_END_ALLOW_THREADS
+	s->busy--;
+	if (r >= 0) {
+		PyDict_Clear(s->blobs);
+		Py_CLEAR(s->described);
+		Py_CLEAR(s->copying);
+	}
+	return none_or_error(r);
+}
+
+/* ---- snapshots ---- */
+
+static PyObject *state_prepare(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+	unsigned timeout_ms = 60000;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "|I:prepare", &timeout_ms) ||
+	    !state_usable(s))
+		return NULL;
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	r = sk_prepare(s->state, timeout_ms);
+	Py_END_ALLOW_THREADS
+	s->busy--;
+	return none_or_error(r);
+}
+
+static PyObject *state_snapshot(PyObject *self, PyObject *args,
+				PyObject *kwargs)
+{
+	static char *names[] = { "step", "flags", "wait_ms", "keep", NULL };
+	struct state *s = (struct state *)self;
+	struct sk_snapshot_options o = { 0 };
+	PyObject *keep = Py_None, *blobs;
+	long long step;
+	int r;
+
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "L|IIO:snapshot", names,
+					 &step, &o.flags, &o.wait_ms, &keep) ||
+	    !state_usable(s))
+		return NULL;
+	/* Blobs replaced while this one copies stay until it is done. */
+	blobs = PyDict_Copy(s->blobs);
+	if (!blobs)
+		return NULL;
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	r = sk_snapshot(s->state, step, &o);
+	Py_END_ALLOW_THREADS
+	s->busy--;
+	if (r >= 0)
+		Py_XSETREF(s->copying, Py_BuildValue("(OOO)", keep, blobs,
+						     s->described ?
+						     s->described : Py_None));
+	Py_DECREF(blobs);
+	return none_or_error(r);
+}
+
+static PyObject *state_fence(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+	const char *name = NULL;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "|z:fence", &name) || !state_usable(s))
+		return NULL;
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	r = name ? sk_fence_tensor(s->state, name) : sk_fence(s->state);
+	Py_END_ALLOW_THREADS
+	s->busy--;
+	return none_or_error(r);
+}
+
+static PyObject *state_wait(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+	unsigned timeout_ms, slice;
+	long long step;
+	int until, r;
+
+	if (!PyArg_ParseTuple(args, "LiI:wait", &step, &until, &timeout_ms) ||
+	    !state_usable(s))
+		return NULL;
+	do {
+		slice = timeout_ms < SLICE_MS ? timeout_ms : SLICE_MS;
+		timeout_ms -= slice;
+		s->busy++;
+		Py_BEGIN_ALLOW_THREADS
+		r = sk_wait(s->state, step, until, slice);
+		Py_END_ALLOW_THREADS
+		s->busy--;
+		if (r == -ETIMEDOUT && PyErr_CheckSignals())
+			return NULL;
+	} while (r == -ETIMEDOUT && timeout_ms && state_usable(s));
+	return PyErr_Occurred() ? NULL : none_or_error(r);
+}
+
+static PyObject *state_flush(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+	long long step;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "L:flush", &step) || !state_usable(s))
+		return NULL;
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	r = sk_flush(s->state, step);
+	Py_END_ALLOW_THREADS
+	s->busy--;
+	return none_or_error(r);
+}
+
+static PyObject *state_status(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+	struct sk_status st;
+	int r;
+
+	(void)args;
+	if (!state_usable(s))
+		return NULL;
+	r = sk_status(s->state, &st);
+	if (r < 0)
+		return raise_error(r);
+	return Py_BuildValue(
+		"{s:K, s:L, s:K, s:K, s:K, s:K, s:i, s:I, s:K, s:K, s:K}",
+		"run", (unsigned long long)st.run,
+		"step", (long long)st.step,
+		"bytes", (unsigned long long)st.bytes,
+		"returned_ns", (unsigned long long)st.returned_ns,
+		"copied_ns", (unsigned long long)st.copied_ns,
+		"sealed_ns", (unsigned long long)st.sealed_ns,
+		"result", st.result, "slots", st.slots,
+		"slot_bytes", (unsigned long long)st.slot_bytes,
+		"taken", (unsigned long long)st.taken,
+		"failed", (unsigned long long)st.failed);
+}
+
+#define WITH_WORDS(f) (PyCFunction)(void *)(f), METH_VARARGS | METH_KEYWORDS
+
+static PyMethodDef state_methods[] = {
+	{ "tensors", state_tensors, METH_VARARGS,
+	  "tensors(descriptions, keep=None)\n--\n\nDescribes tensors, each by "
+	  "(name, dtype, shape, mesh, placements, pointer, strides, "
+	  "local_shape, parts); keep is what the pointers point into." },
+	{ "blob", WITH_WORDS(state_blob),
+	  "blob(name, buffer, local=False)\n--\n\nBytes that are the same on "
+	  "every rank, or local to this one; written to by restore." },
+	{ "remove", state_remove, METH_VARARGS,
+	  "remove(name)\n--\n\nForgets one description." },
+	{ "clear", state_clear, METH_NOARGS,
+	  "clear()\n--\n\nFences, and forgets all descriptions." },
+	{ "prepare", state_prepare, METH_VARARGS,
+	  "prepare(timeout_ms=60000)\n--\n\nRegisters and waits for warm "
+	  "slots." },
+	{ "snapshot", WITH_WORDS(state_snapshot),
+	  "snapshot(step, flags=0, wait_ms=0, keep=None)\n--\n\nStarts a "
+	  "snapshot; keep is held until its tensors may be let go." },
+	{ "fence", state_fence, METH_VARARGS,
+	  "fence(name=None)\n--\n\nWaits until all tensors, or one, may be "
+	  "overwritten." },
+	{ "wait", state_wait, METH_VARARGS,
+	  "wait(step, until, timeout_ms)\n--\n\nWaits until the snapshot is "
+	  "SEALED, COMPLETE or DURABLE." },
+	{ "flush", state_flush, METH_VARARGS,
+	  "flush(step)\n--\n\nHas the agent write it to disk now." },
+	{ "status", state_status, METH_NOARGS,
+	  "status()\n--\n\nThe last snapshot's times, as a dict." },
+	{ "restore", WITH_WORDS(state_restore), state_restore_doc },
+	{ "close", state_close, METH_NOARGS,
+	  "close()\n--\n\nWaits for the seal and lets go; images stay." },
+	{ 0 },
+};
+
+PyTypeObject state_type = {
+	PyVarObject_HEAD_INIT(NULL, 0)
+	.tp_name = "shardkeep._core.State",
+	.tp_doc = "State(client, job, rank, world, run=0, slots=0, "
+		  "flush_every=0, flags=0)\n--\n\nOne rank of one job.",
+	.tp_basicsize = sizeof(struct state),
+	.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+	.tp_new = PyType_GenericNew,
+	.tp_init = state_init,
+	.tp_dealloc = state_dealloc,
+	.tp_traverse = state_traverse,
+	.tp_clear = state_clear_refs,
+	.tp_methods = state_methods,
+};
