@@ -17,7 +17,7 @@ _cachectl()
 	if [[ $cur == -* ]]; then
 		COMPREPLY=($(compgen -W "--help --version --json --socket
 			--verbose --force --memory --disk --wait
-			--prometheus" -- "$cur"))
+			--prefix --shard-size --prometheus" -- "$cur"))
 	elif [[ -z $command ]]; then
 		COMPREPLY=($(compgen -W "$commands" -- "$cur"))
 	else

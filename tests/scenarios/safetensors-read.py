@@ -55,4 +55,23 @@ for (step, name), (whole, seen) in full.items():
 first = full[steps[0], "model.layers.0.weight"][0]
 last = full[steps[-1], "model.layers.0.weight"][0]
 assert first.any() and not numpy.array_equal(first, last)
+
+# Exported: whole tensors, and of the model alone in several files.
+with safe_open(sys.argv[2], framework="np") as f:
+    tensors = {name for step, name in full if step == steps[-1]
+               and not name.startswith("shardkeep.")}
+    exported = set(f.keys())
+    assert exported and exported <= tensors, exported - tensors
+    for name in exported:
+        assert f.get_tensor(name).tobytes() == \
+            full[steps[-1], name][0].tobytes(), name
+model = pathlib.Path(sys.argv[3])
+index = json.loads((model / "model.safetensors.index.json").read_text())
+names = {n[6:] for n in exported if n.startswith("model.")}
+assert set(index["weight_map"]) == names and len(names) > 1
+assert len(set(index["weight_map"].values())) > 1, "several files"
+for name, file in index["weight_map"].items():
+    with safe_open(model / file, framework="np") as f:
+        assert f.get_tensor(name).tobytes() == \
+            full[steps[-1], "model." + name][0].tobytes(), name
 print(f"{checked} tensors of {len(steps)} steps are what was sealed")

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What the agent flushed is opened by the safetensors package.
-# Arguments: shardkeepd, shardkeep-trainer, a directory for the Python packages.
+# What the agent flushed and cachectl exported is opened by the safetensors
+# package. Arguments: shardkeepd, shardkeep-trainer, a directory for the Python
+# packages, cachectl.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-agent=$1 trainer=$2 venv=$3
+agent=$1 trainer=$2 venv=$3 cachectl=$4
 
 if ! "$venv/bin/python" -c 'import safetensors, numpy, xxhash' 2>/dev/null; then
 	python3 -m venv "$venv" >/dev/null &&
@@ -22,7 +23,10 @@ mkfifo "$dir/ready"
 pid=$!
 read -r -t 30 -n 1 _ <"$dir/ready"
 "$trainer" --mesh 2x2 --steps 4 --flush-every 2 --log "$dir/log"
+"$cachectl" export demo "$dir/whole.safetensors" >/dev/null
+"$cachectl" export --prefix model. --shard-size 100K demo "$dir/model" >/dev/null
 kill -TERM "$pid"
 wait "$pid"
 pid=
-"$venv/bin/python" "$here/safetensors-read.py" "$dir/store/demo"
+"$venv/bin/python" "$here/safetensors-read.py" "$dir/store/demo" \
+	"$dir/whole.safetensors" "$dir/model"

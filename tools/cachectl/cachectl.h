@@ -30,6 +30,8 @@ struct context {
 	bool colour;
 	bool verbose;
 	bool force, memory, disk, wait;
+	const char *prefix;	/* of names, or NULL */
+	uint64_t shard_bytes;	/* most of one file; 0: no limit */
 	uint32_t timeout_ms;
 	char path[108];		/* of the socket that answered */
 	struct sk_conn conn;
@@ -129,6 +131,7 @@ int command_pin(struct context *ctx, int argc, char **argv);
 int command_unpin(struct context *ctx, int argc, char **argv);
 int command_evict(struct context *ctx, int argc, char **argv);
 int command_flush(struct context *ctx, int argc, char **argv);
+int command_export(struct context *ctx, int argc, char **argv);
 int command_stats(struct context *ctx, int argc, char **argv);
 int command_version(struct context *ctx, int argc, char **argv);
 int command_stop(struct context *ctx, int argc, char **argv);

@@ -34,6 +34,12 @@ const struct command commands[] = {
 	{ "flush", "SNAPSHOT", "write it to disk now",
 	  "Asks the agent to make it durable; --wait waits for that and shows "
 	  "progress.", "w", 1, 1, command_flush },
+	{ "export", "SNAPSHOT PATH", "write whole tensors as safetensors",
+	  "Puts the tensors together, verified, into PATH.safetensors, or into "
+	  "a directory:\nmodel.safetensors or, with --shard-size, several "
+	  "files and an index. Blobs stay\nout. --prefix takes the tensors "
+	  "whose names begin with it, and leaves it out of\nthe names.",
+	  "xS", 2, 2, command_export },
 	{ "stats", "", "counters and gauges",
 	  "With --prometheus, in Prometheus' text format.", "p", 0, 0,
 	  command_stats },
@@ -56,6 +62,8 @@ static const struct option options[] = {
 	{ "memory", no_argument, NULL, 'm' },
 	{ "disk", no_argument, NULL, 'd' },
 	{ "wait", no_argument, NULL, 'w' },
+	{ "prefix", required_argument, NULL, 'x' },
+	{ "shard-size", required_argument, NULL, 'S' },
 	{ "commands", no_argument, NULL, 'C' },	/* for shell completion */
 	{ NULL, 0, NULL, 0 },
 };
@@ -69,6 +77,9 @@ static const struct {
 	{ 'm', "  -m, --memory       evict from memory (the default)" },
 	{ 'd', "  -d, --disk         delete from disk" },
 	{ 'w', "  -w, --wait         wait until it is done" },
+	{ 'x', "      --prefix TEXT  only names that begin so, without it" },
+	{ 'S', "      --shard-size SIZE\n"
+	       "                     most bytes in a file, such as 5G" },
 	{ 'p', "      --prometheus   Prometheus text format" },
 };
 
@@ -124,6 +135,27 @@ static const struct command *find_command(const char *name)
 		if (strcmp(commands[i].name, name) == 0)
 			return &commands[i];
 	return NULL;
+}
+
+static bool parse_size(const char *text, uint64_t *ret)
+{
+	static const char units[] = "KMGT";
+	unsigned long long value;
+	const char *unit;
+	char *end;
+
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	if (errno || end == text || *text < '0' || *text > '9' || !value)
+		return false;
+	unit = *end ? strchr(units, *end & ~0x20) : NULL;
+	if (*end && (!unit || end[1]))
+		return false;
+	for (const char *u = units; unit && u <= unit; u++)
+		if (__builtin_mul_overflow(value, 1024, &value))
+			return false;
+	*ret = value;
+	return true;
 }
 
 static int exit_code(int r)
@@ -197,6 +229,12 @@ int main(int argc, char **argv)
 		case 'm': ctx.memory = true; break;
 		case 'd': ctx.disk = true; break;
 		case 'w': ctx.wait = true; break;
+		case 'x': ctx.prefix = optarg; break;
+		case 'S':
+			if (!parse_size(optarg, &ctx.shard_bytes))
+				return usage("\"%s\" is no size such as 5G",
+					     optarg);
+			break;
 		}
 	}
 	if (optind == argc) {

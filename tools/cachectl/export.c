@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cachectl export: a snapshot as whole tensors, in one safetensors file or,
+ * in a directory, in several with an index, as model hubs have them.
+ */
+#include "export.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <jansson.h>
+
+#include "dtype.h"
+
+#define INDEX "model.safetensors.index.json"
+
+static const struct column columns[] = {
+	{ "file", "FILE" }, { "tensors", "TENSORS" }, { "bytes", "BYTES" },
+};
+
+/* ---- sources ---- */
+
+static bool readable(const struct sk_wire_image *m)
+{
+	return m->kind == SK_IMAGE_PRIMARY && m->state != SK_IMAGE_FILLING &&
+	       m->state != SK_IMAGE_BAD;
+}
+
+static struct export_source *source_of(struct export *x, int32_t rank)
+{
+	for (size_t i = 0; i < x->n_sources; i++)
+		if (x->sources[i].rank == rank)
+			return &x->sources[i];
+	x->sources[x->n_sources] = (struct export_source){
+		.rank = rank, .opened.fd = -1 };
+	return &x->sources[x->n_sources++];
+}
+
+/* Memory first: it is nearer. */
+static void add_record(struct export_source *s, const struct sk_wire_image *m)
+{
+	if (s->n_records == 2)
+		return;
+	s->records[s->n_records++] = m;
+	if (s->n_records == 2 && m->place == SK_PLACE_MEMORY) {
+		s->records[1] = s->records[0];
+		s->records[0] = m;
+	}
+}
+
+static int open_sources(struct export *x, const struct sk_wire_id *id)
+{
+	int r = ask_images(x->ctx, id, &x->records, &x->n_records);
+
+	if (r < 0)
+		return r;
+	x->sources = calloc(x->n_records + 1, sizeof(*x->sources));
+	if (!x->sources)
+		return sk_err_set(&x->ctx->err, -ENOMEM, "out of memory");
+	for (size_t i = 0; i < x->n_records; i++)
+		if (readable(&x->records[i]))
+			add_record(source_of(x, x->records[i].id.rank),
+				   &x->records[i]);
+	for (size_t i = 0; i < x->n_sources && r >= 0; i++)
+		r = export_open(x, &x->sources[i]);
+	return r;
+}
+
+/* ---- tensors ---- */
+
+static int add_piece(struct export *x, struct export_tensor *t, size_t source,
+		     uint32_t entry)
+{
+	struct export_piece *bigger;
+
+	if (t->n_pieces == t->room) {
+		size_t room = t->room ? 2 * t->room : 4;
+
+		bigger = realloc(t->pieces, room * sizeof(*bigger));
+		if (!bigger)
+			return sk_err_set(&x->ctx->err, -ENOMEM,
+					  "out of memory");
+		t->pieces = bigger;
+		t->room = room;
+	}
+	t->pieces[t->n_pieces++] = (struct export_piece){ source, entry };
+	return 0;
+}
+
+/* NULL: not to be exported. A name that is only the prefix stays whole. */
+static const char *exported_name(const char *name, const char *prefix)
+{
+	size_t n = prefix ? strlen(prefix) : 0;
+
+	if (n && strncmp(name, prefix, n) != 0)
+		return NULL;
+	return name[n] ? name + n : name;
+}
+
+static int set_bytes(struct export *x, struct export_tensor *t)
+{
+	uint64_t count = 1;
+
+	for (int d = 0; d < t->spec->ndim; d++)
+		if (!sk_mul_u64(count, (uint64_t)t->spec->shape[d], &count))
+			return sk_err_set(&x->ctx->err, -EOVERFLOW, "tensor "
+					  "%s is larger than any memory",
+					  t->name);
+	return sk_dtype_bytes(t->spec->dtype, count, &t->bytes, &x->ctx->err);
+}
+
+static int add_tensors(struct export *x, json_t *index, size_t source,
+		       const char *prefix)
+{
+	const struct sk_layout *l = x->sources[source].opened.layout;
+	int r = 0;
+
+	for (uint32_t i = 0; i < l->n_entries && r >= 0; i++) {
+		const struct sk_item *item = &l->items[l->entries[i].item];
+		const char *name = exported_name(item->spec.name, prefix);
+		struct export_tensor *t;
+		json_t *known;
+
+		if (item->kind != SK_ITEM_TENSOR || !name)
+			continue;
+		known = json_object_get(index, name);
+		if (!known) {
+			known = json_integer((json_int_t)x->n_tensors);
+			t = &x->tensors[x->n_tensors++];
+			t->name = name;
+			t->spec = &item->spec;
+			if (json_object_set_new(index, name, known) < 0)
+				return sk_err_set(&x->ctx->err, -ENOMEM,
+						  "out of memory");
+			r = set_bytes(x, t);
+		}
+		t = &x->tensors[json_integer_value(known)];
+		if (r >= 0)
+			r = add_piece(x, t, source, i);
+	}
+	return r;
+}
+
+/* Widest dtype first, as safetensors' own writer sorts; then by name. */
+static int by_width(const void *a, const void *b)
+{
+	const struct export_tensor *x = a, *y = b;
+	unsigned wx = sk_dtype_bits(x->spec->dtype);
+	unsigned wy = sk_dtype_bits(y->spec->dtype);
+
+	if (wx != wy)
+		return wx < wy ? 1 : -1;
+	return strcmp(x->name, y->name);
+}
+
+static int collect(struct export *x, const char *prefix)
+{
+	json_t *index = json_object();
+	size_t most = 0;
+	int r = 0;
+
+	for (size_t i = 0; i < x->n_sources; i++)
+		most += x->sources[i].opened.layout->n_entries;
+	x->tensors = calloc(most + 1, sizeof(*x->tensors));
+	if (!index || !x->tensors)
+		r = sk_err_set(&x->ctx->err, -ENOMEM, "out of memory");
+	for (size_t i = 0; i < x->n_sources && r >= 0; i++)
+		r = add_tensors(x, index, i, prefix);
+	json_decref(index);
+	if (r >= 0 && !x->n_tensors)
+		return sk_err_set(&x->ctx->err, -ENOENT, "the snapshot has no "
+				  "tensor whose name begins with \"%s\"",
+				  prefix ? prefix : "");
+	if (r >= 0)
+		qsort(x->tensors, x->n_tensors, sizeof(*x->tensors), by_width);
+	return r;
+}
+
+/* A file ends before the tensor that would make it larger than @most. */
+static uint64_t cut_files(struct export *x, uint64_t most)
+{
+	uint64_t in_file = 0, total = 0;
+
+	x->n_files = 1;
+	for (size_t i = 0; i < x->n_tensors; i++) {
+		struct export_tensor *t = &x->tensors[i];
+
+		if (in_file && most && in_file + t->bytes > most) {
+			x->n_files++;
+			in_file = 0;
+		}
+		t->file = x->n_files - 1;
+		t->offset = in_file;
+		in_file += t->bytes;
+		total += t->bytes;
+	}
+	return total;
+}
+
+/* ---- files ---- */
+
+static void file_name(const struct export *x, size_t file, char *ret,
+		      size_t size)
+{
+	if (x->n_files == 1)
+		(void)snprintf(ret, size, "model.safetensors");
+	else
+		(void)snprintf(ret, size, "model-%05zu-of-%05zu.safetensors",
+			       file + 1, x->n_files);
+}
+
+static int write_index(struct export *x, const char *directory,
+		       uint64_t total)
+{
+	_cleanup_free_ char *path = NULL;
+	json_t *root, *map = json_object();
+	char name[64];
+	int r = 0;
+
+	for (size_t i = 0; i < x->n_tensors; i++) {
+		file_name(x, x->tensors[i].file, name, sizeof(name));
+		json_object_set_new(map, x->tensors[i].name,
+				    json_string(name));
+	}
+	root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size",
+			 (json_int_t)total, "weight_map", map);
+	if (asprintf(&path, "%s/" INDEX, directory) < 0 || !root)
+		r = sk_err_set(&x->ctx->err, -ENOMEM, "out of memory");
+	else if (json_dump_file(root, path, JSON_INDENT(2)) < 0)
+		r = sk_err_set(&x->ctx->err, -EIO, "cannot write %s", path);
+	json_decref(root);
+	return r;
+}
+
+static int write_one(struct export *x, const char *path, size_t first,
+		     size_t *ret_last)
+{
+	uint64_t bytes = 0;
+	size_t last = first;
+	int r;
+
+	while (last < x->n_tensors &&
+	       x->tensors[last].file == x->tensors[first].file)
+		bytes += x->tensors[last++].bytes;
+	r = export_write(x, path, first, last);
+	if (r < 0)
+		return r;
+	report_cell_text(x->ctx->report, "%s", path);
+	report_cell(x->ctx->report, CELL_INT, (int64_t)(last - first));
+	report_cell(x->ctx->report, CELL_BYTES, (int64_t)bytes);
+	*ret_last = last;
+	return 0;
+}
+
+static int write_files(struct export *x, const char *path, bool directory,
+		       uint64_t total)
+{
+	size_t first = 0;
+	char name[64];
+	int r = 0;
+
+	if (!directory)
+		return write_one(x, path, 0, &first);
+	if (mkdir(path, 0777) < 0 && errno != EEXIST) {
+		sk_err_errno(&x->ctx->err, -errno, "cannot make the "
+			     "directory %s", path);
+		return -EIO;
+	}
+	for (size_t i = 0; i < x->n_files && r >= 0; i++) {
+		_cleanup_free_ char *file = NULL;
+
+		file_name(x, i, name, sizeof(name));
+		if (asprintf(&file, "%s/%s", path, name) < 0)
+			return sk_err_set(&x->ctx->err, -ENOMEM,
+					  "out of memory");
+		r = write_one(x, file, first, &first);
+	}
+	return r >= 0 && x->n_files > 1 ? write_index(x, path, total) : r;
+}
+
+/* ---- the command ---- */
+
+static void release(struct export *x)
+{
+	for (size_t i = 0; i < x->n_tensors; i++)
+		free(x->tensors[i].pieces);
+	free(x->tensors);
+	for (size_t i = 0; i < x->n_sources; i++)
+		export_close(x, &x->sources[i]);
+	free(x->sources);
+	free(x->records);
+}
+
+static bool names_file(const char *path)
+{
+	size_t n = strlen(path);
+
+	return n > 12 && !strcmp(path + n - 12, ".safetensors");
+}
+
+static int export(struct export *x, const struct sk_wire_snapshot *s,
+		  const char *path)
+{
+	bool directory = !names_file(path);
+	uint64_t total;
+	int r;
+
+	r = open_sources(x, &s->id);
+	if (r >= 0)
+		r = collect(x, x->ctx->prefix);
+	if (r < 0)
+		return r;
+	total = cut_files(x, directory ? x->ctx->shard_bytes : 0);
+	progress_start(&x->progress, "exported", total);
+	r = write_files(x, path, directory, total);
+	progress_end(&x->progress);
+	return r;
+}
+
+int command_export(struct context *ctx, int argc, char **argv)
+{
+	_cleanup_free_ char *buf = malloc(SK_SUM_CHUNK);
+	struct export x = { .ctx = ctx, .buf = buf };
+	struct sk_wire_snapshot s;
+	int r;
+
+	(void)argc;
+	if (!buf)
+		return sk_err_set(&ctx->err, -ENOMEM, "out of memory");
+	r = ask_snapshot(ctx, argv[0], &s);
+	if (r < 0)
+		return r;
+	if (!(s.flags & SK_SNAP_COMPLETE))
+		return sk_err_set(&ctx->err, -ENODATA, "snapshot %s is not "
+				  "complete: %s", argv[0], s.text);
+	s.id.rank = -1;
+	report_table(ctx->report, "files", NULL, columns,
+		     SK_ARRAY_SIZE(columns));
+	r = export(&x, &s, argv[1]);
+	release(&x);
+	return r;
+}
