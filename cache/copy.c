@@ -512,13 +512,18 @@ static void run_range(const struct sk_copy *copy, uint64_t from, uint64_t to)
 		copy_part(&cursor, 0, to - from);
 }
 
+void sk_copy_run_unfenced(const struct sk_copy *copy, uint64_t from,
+			  uint64_t to)
+{
+	to = to < copy->bytes ? to : copy->bytes;
+	if (from < to)
+		run_range(copy, from, to);
+}
+
 void sk_copy_run_range(const struct sk_copy *copy, uint64_t from,
 		       uint64_t to)
 {
-	to = to < copy->bytes ? to : copy->bytes;
-	if (from >= to)
-		return;
-	run_range(copy, from, to);
+	sk_copy_run_unfenced(copy, from, to);
 	sk_stream_fence();
 }
 

@@ -55,6 +55,11 @@ void sk_copy_run(const struct sk_copy *copy);
 void sk_copy_run_range(const struct sk_copy *copy, uint64_t from,
 		       uint64_t to);
 
+/** The same without the fence, for many small copies in a row: nobody may look
+ * before sk_stream_fence(). */
+void sk_copy_run_unfenced(const struct sk_copy *copy, uint64_t from,
+			  uint64_t to);
+
 /** memcpy with streaming stores for large @size; no fence: see below. */
 void sk_stream_copy(void *dst, const void *src, size_t size);
 /** Orders streaming stores before what follows. */

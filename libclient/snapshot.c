@@ -21,6 +21,7 @@ struct sk_copying {
 	uint64_t run, start_ns;
 	uint32_t *left;			/* units to go, by item */
 	uint32_t units_left;
+	unsigned item_waiters;		/* fences for one tensor */
 	uint64_t *sums[2];		/* of the slot */
 	uint64_t *before[2];		/* verification: of the tensors */
 	bool verify, hashed, judged, finished;
@@ -72,10 +73,8 @@ static void copy_op(const struct sk_copying *c, const struct sk_op *op,
 	struct sk_copy copy = op->copy;
 
 	copy.dst = c->base[op->kind] + (uintptr_t)op->copy.dst;
-	if (u->to)
-		sk_copy_run_range(&copy, u->from, u->to);
-	else
-		sk_copy_run(&copy);
+	sk_copy_run_unfenced(&copy, u->to ? u->from : 0,
+			     u->to ? u->to : copy.bytes);
 }
 
 static void copy_unit(struct sk_task *task, size_t i)
@@ -84,15 +83,19 @@ static void copy_unit(struct sk_task *task, size_t i)
 		((char *)task - offsetof(struct sk_copying, copy));
 	const struct sk_unit *u = &c->work->units[i];
 	struct sk_state *state = c->state;
+	bool released = false;
 
 	for (uint32_t k = u->first; k < u->last; k++)
 		copy_op(c, &c->work->ops[k], u);
+	sk_stream_fence();
 	lock(state);
 	for (uint32_t k = u->first; k < u->last; k++)
-		c->left[c->work->ops[k].item]--;
+		released |= --c->left[c->work->ops[k].item] == 0;
 	if (--c->units_left == 0)
 		state->status.copied_ns = now(state) - c->start_ns;
-	(void)pthread_cond_broadcast(&state->copy_cond);
+	/* Whoever is woken takes a CPU from the copy: only for good news. */
+	if (!c->units_left || (released && c->item_waiters))
+		(void)pthread_cond_broadcast(&state->copy_cond);
 	unlock(state);
 }
 
@@ -314,9 +317,11 @@ static int fence(struct sk_state *state, int64_t item, struct sk_err *err)
 		unlock(state);
 		return 0;
 	}
+	c->item_waiters += item >= 0;
 	while (item >= 0 && !c->verify ? c->left[item] != 0 :
 	       c->units_left != 0 || (c->verify && !c->hashed))
 		(void)pthread_cond_wait(&state->copy_cond, &state->copy_lock);
+	c->item_waiters -= item >= 0;
 	if (c->verify && !c->finished && !c->judged)
 		mine = c->judged = true;
 	unlock(state);
