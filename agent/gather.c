@@ -241,7 +241,8 @@ static int take_bytes(struct call *c, const struct sk_wire_gather *in,
 static int check_readers(struct call *c, const struct sk_wire_gather *in,
 			 const struct gather *g)
 {
-	if (in->id.rank < 0 || in->id.rank >= in->id.world)
+	if (!in->id.job[0] || in->id.rank < 0 ||
+	    in->id.rank >= in->id.world)
 		return sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " of %"
 				  PRId32 " cannot be", in->id.rank,
 				  in->id.world);

@@ -362,6 +362,9 @@ static int check_numbers(struct call *c, const struct sk_wire_register *reg)
 		return sk_err_set(err, -EINVAL, "rank %" PRId32 " of %" PRId32
 				  " of job \"%s\" cannot be", reg->id.rank,
 				  reg->id.world, reg->id.job);
+	if (reg->id.run == SK_RUN_READERS)
+		return sk_err_set(err, -EINVAL, "run %" PRIu64 " is kept for "
+				  "readers", reg->id.run);
 	if (reg->slots < 2 || reg->slots > MAX_SLOTS)
 		return sk_err_set(err, -EINVAL, "%" PRIu32 " slots; a rank has "
 				  "2 to %u", reg->slots, MAX_SLOTS);

@@ -186,7 +186,7 @@ struct sk_wire_wait {
  * Ranks that only read are not registered: they meet as SK_RUN_READERS of the
  * job, and one that dies is noticed when the others' time is over.
  */
-#define SK_RUN_READERS UINT64_MAX
+#define SK_RUN_READERS ((uint64_t)INT64_MAX)
 struct sk_wire_gather {
 	struct sk_wire_id id;	/* job, run, rank, world */
 	uint64_t round;
