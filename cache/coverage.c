@@ -183,8 +183,8 @@ static int is_covered(const struct mention *m, size_t n,
 	struct sk_box whole = sk_box_whole(s->ndim, s->shape);
 	int64_t total = sk_box_volume(s->ndim, &whole), sum = 0;
 
-	if (!total) {		/* a zero-size entry that names it */
-		*ret = have->n > 0;
+	if (!total) {		/* no element is missing; a layout names it */
+		*ret = true;
 		return 0;
 	}
 	for (size_t i = 0; i < have->n; i++)

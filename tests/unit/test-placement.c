@@ -128,28 +128,60 @@ Test(placement, refuses_partial_by_name)
 	sk_mesh_unref(m);
 }
 
-Test(mesh, children_and_outsiders)
+Test(placement, rows_and_columns)
 {
-	const char *const names[] = { "dp", "ep" }, *const dp[] = { "dp" };
-	struct sk_mesh *m = NULL, *child = NULL;
-	struct sk_err err = { "" };
-	int64_t at[2];
+	static const int64_t value[4][4] = {
+		{ 3, 4, 0, 0 }, { 3, 3, 0, 4 }, { 2, 4, 3, 0 }, { 2, 3, 3, 4 },
+	};
+	struct sk_mesh *m = mesh_of(2, (int64_t[]){ 2, 2 });
+	struct sk_spec spec = {
+		.name = "w", .dtype = SK_F32, .ndim = 2, .shape = { 5, 7 },
+		.mesh = m, .placements = { SK_SHARD(0), SK_SHARD(1) },
+	};
 
-	cr_assert_eq(sk_mesh_new(2, (int64_t[]){ 2, 4 }, NULL, names, &m,
-				 &err), 0);
-	for (int r = 0; r < 8; r++) {
-		cr_assert_eq(sk_mesh_slice(m, r, dp, 1, &child, &err), 0);
-		cr_assert_eq(sk_mesh_rank_at(child, 0), r % 4);
-		cr_assert_eq(sk_mesh_rank_at(child, 1), r % 4 + 4);
-		cr_assert_eq(sk_mesh_coords(child, r, at), 0);
-		cr_assert_eq(at[0], r / 4);
-		cr_assert_eq(sk_mesh_coords(child, (r + 1) % 8, at), -ENOENT);
-		sk_mesh_unref(child);
+	for (int r = 0; r < 4; r++) {
+		struct sk_box *b = NULL;
+		int n = 0;
+
+		cr_assert_eq(sk_spec_boxes(&spec, r, &b, &n, NULL), 0);
+		cr_assert(n == 1 && b->size[0] == value[r][0] &&
+			  b->size[1] == value[r][1] &&
+			  b->offset[0] == value[r][2] &&
+			  b->offset[1] == value[r][3], "rank %d", r);
+		free(b);
 	}
-	cr_assert_eq(sk_mesh_slice(m, 9, dp, 1, &child, &err), -ENOENT);
-	cr_assert_eq(sk_mesh_new(1, (int64_t[]){ 2 }, (int32_t[]){ 3, 3 },
-				 NULL, &child, &err), -EINVAL);
 	sk_mesh_unref(m);
+}
+
+/* What FSDP2 over tensor parallelism really holds: chunks of the chunk. */
+static void expect_tp_first(int64_t n, int64_t dp, int64_t tp)
+{
+	struct sk_mesh *m = mesh_of(2, (int64_t[]){ dp, tp });
+	struct sk_spec spec = {
+		.name = "w", .dtype = SK_F32, .ndim = 1, .shape = { n },
+		.mesh = m, .placements = { SK_STRIDED_SHARD(0, tp),
+					   SK_SHARD(0) },
+	};
+
+	for (int r = 0; r < dp * tp; r++) {
+		int64_t size, offset, inner, at;
+
+		sk_chunk(n, tp, r % tp, &size, &offset);
+		sk_chunk(size, dp, r / tp, &inner, &at);
+		expect(&spec, r, inner, inner ? offset + at : n);
+	}
+	sk_mesh_unref(m);
+}
+
+Test(placement, tensor_parallel_is_cut_first)
+{
+	static const int64_t meshes[][2] = { { 2, 2 }, { 3, 2 }, { 4, 2 },
+					     { 2, 4 }, { 4, 4 }, { 8, 8 } };
+
+	/* With 9 and 17 on (4,2), 7 and 13 on (3,2). */
+	for (size_t i = 0; i < SK_ARRAY_SIZE(meshes); i++)
+		for (int64_t n = 0; n <= 128; n++)
+			expect_tp_first(n, meshes[i][0], meshes[i][1]);
 }
 
 /* ---- plans against marking every element ---- */
