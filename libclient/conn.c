@@ -54,6 +54,45 @@ int sk_conn_open(const char *socket_path, uint32_t timeout_ms,
 	return 0;
 }
 
+int sk_conn_again(const char *socket_path, uint32_t timeout_ms,
+		  struct sk_conn *conn, struct sk_err *err)
+{
+	struct sk_conn fresh = { .sock = -1 };
+	int r;
+
+	if (sk_conn_look(conn, NULL, NULL))
+		return 0;
+	r = sk_conn_open(socket_path, timeout_ms, &fresh, err);
+	if (r < 0)
+		return r;
+	(void)pthread_mutex_lock(&conn->lock);
+	if (conn->sock < 0) {	/* else another thread was quicker */
+		conn->sock = fresh.sock;
+		conn->seq = fresh.seq;
+		conn->agent = fresh.agent;
+		conn->generation++;
+		fresh.sock = -1;
+	}
+	(void)pthread_mutex_unlock(&conn->lock);
+	sk_conn_close(&fresh);
+	return 0;
+}
+
+bool sk_conn_look(struct sk_conn *conn, uint64_t *ret_generation,
+		  uint64_t *ret_instance)
+{
+	bool alive;
+
+	(void)pthread_mutex_lock(&conn->lock);
+	alive = conn->sock >= 0;
+	if (ret_generation)
+		*ret_generation = conn->generation;
+	if (ret_instance)
+		*ret_instance = conn->agent.instance;
+	(void)pthread_mutex_unlock(&conn->lock);
+	return alive;
+}
+
 void sk_conn_close(struct sk_conn *conn)
 {
 	conn->sock = sk_close_fd(conn->sock);
@@ -96,21 +135,44 @@ static int exchange(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 	return 0;
 }
 
+static int status_of(const struct sk_msg *msg, struct sk_err *err)
+{
+	const char *text = msg->type == SK_MSG_SLOT ?
+			   msg->body.slot_reply.text : msg->body.text;
+
+	if (msg->status >= 0)
+		return 0;
+	return sk_err_set(err, msg->status, "%.*s", SK_ERR_MAX - 1, text);
+}
+
+int sk_conn_call_in(struct sk_conn *conn, uint64_t generation,
+		    struct sk_msg *msg, uint32_t timeout_ms,
+		    struct sk_err *err)
+{
+	int got[SK_MSG_FDS], n = 0, r;
+
+	(void)pthread_mutex_lock(&conn->lock);
+	r = conn->generation == generation ?
+	    exchange(conn, msg, NULL, 0, got, &n, timeout_ms, err) :
+	    sk_err_set(err, -ECONNRESET, "the connection to the agent was "
+		       "lost, and what it held with it");
+	(void)pthread_mutex_unlock(&conn->lock);
+	while (n)
+		sk_close_fd(got[--n]);
+	return r < 0 ? r : status_of(msg, err);
+}
+
 int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 		 int n_fds, int *ret_fds, int *ret_n_fds, uint32_t timeout_ms,
 		 struct sk_err *err)
 {
 	int got[SK_MSG_FDS], n = 0, r;
-	const char *text;
 
 	(void)pthread_mutex_lock(&conn->lock);
 	r = exchange(conn, msg, fds, n_fds, got, &n, timeout_ms, err);
 	(void)pthread_mutex_unlock(&conn->lock);
-	if (r >= 0 && msg->status < 0) {
-		text = msg->type == SK_MSG_SLOT ? msg->body.slot_reply.text :
-						  msg->body.text;
-		r = sk_err_set(err, msg->status, "%.*s", SK_ERR_MAX - 1, text);
-	}
+	if (r >= 0)
+		r = status_of(msg, err);
 	if (r < 0 || !ret_fds) {
 		while (n)
 			sk_close_fd(got[--n]);

@@ -56,6 +56,13 @@ struct sk_conn {
 int sk_conn_open(const char *socket_path, uint32_t timeout_ms,
 		 struct sk_conn *ret_conn, struct sk_err *err);
 void sk_conn_close(struct sk_conn *conn);
+/** Connects an open handle again where its connection was lost. Other threads
+ * may use it meanwhile. Errors: as sk_conn_open(). */
+int sk_conn_again(const char *socket_path, uint32_t timeout_ms,
+		  struct sk_conn *conn, struct sk_err *err);
+/** Whether it is connected; and to what, as of the last connection. */
+bool sk_conn_look(struct sk_conn *conn, uint64_t *ret_generation,
+		  uint64_t *ret_instance);
 
 /**
  * One request and its reply (in @msg). @fds/@n_fds are sent, and received
@@ -67,6 +74,12 @@ void sk_conn_close(struct sk_conn *conn);
 int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 		 int n_fds, int *ret_fds, int *ret_n_fds, uint32_t timeout_ms,
 		 struct sk_err *err);
+
+/** A request without descriptors, on the connection of that @generation and
+ * no later one: -ECONNRESET there. */
+int sk_conn_call_in(struct sk_conn *conn, uint64_t generation,
+		    struct sk_msg *msg, uint32_t timeout_ms,
+		    struct sk_err *err);
 
 /* ---- client.c ---- */
 

@@ -103,9 +103,9 @@ void sk_state_unregister(struct sk_state *state)
 			      .body.state = state->id };
 
 	/* An agent that is gone needs no good-bye. */
-	if (state->id && state->instance == state->sk->conn.agent.instance)
-		(void)sk_conn_call(&state->sk->conn, &msg, NULL, 0, NULL, NULL,
-				   state->sk->timeout_ms, NULL);
+	if (state->id)
+		(void)sk_conn_call_in(&state->sk->conn, state->generation,
+				      &msg, state->sk->timeout_ms, NULL);
 	state->id = 0;
 	forget(state);
 }
@@ -188,6 +188,9 @@ static int ask_register(struct sk_state *state, bool slots,
 			q->header_bytes[k] = state->layouts[k]->header_bytes;
 			q->image_bytes[k] = state->layouts[k]->image_bytes;
 		}
+	/* Lost in between, it is not taken for registered. */
+	(void)sk_conn_look(&state->sk->conn, &state->generation,
+			   &state->instance);
 	r = sk_conn_call(&state->sk->conn, &msg, &fd, 1, NULL, NULL,
 			 state->sk->timeout_ms, err);
 	if (r < 0)
@@ -197,7 +200,6 @@ static int ask_register(struct sk_state *state, bool slots,
 	state->slot_bytes = msg.body.reg_reply.slot_bytes;
 	/* Inherited ones are not asked for, and may be there all the same. */
 	state->n_slots = slots ? msg.body.reg_reply.slots : 0;
-	state->instance = state->sk->conn.agent.instance;
 	return 0;
 }
 
@@ -238,21 +240,14 @@ static int map_slots(struct sk_state *state, struct sk_err *err)
 	return r;
 }
 
-static int reconnect(struct sk_state *state, struct sk_err *err)
-{
-	struct sk *sk = state->sk;
-
-	if (sk->conn.sock >= 0)
-		return 0;
-	return sk_conn_open(sk->socket_path, sk->timeout_ms, &sk->conn, err);
-}
-
 /* Another agent, or another connection, knows nothing of this state. */
 static bool is_registered(const struct sk_state *state)
 {
-	return state->id && state->sk->conn.sock >= 0 &&
-	       state->instance == state->sk->conn.agent.instance &&
-	       state->generation == state->sk->conn.generation;
+	uint64_t generation, instance;
+
+	return sk_conn_look(&state->sk->conn, &generation, &instance) &&
+	       state->id && state->instance == instance &&
+	       state->generation == generation;
 }
 
 /* From nothing: layouts, an id, slots. */
@@ -270,7 +265,6 @@ static int register_anew(struct sk_state *state, bool slots,
 		r = map_slots(state, err);
 	if (r < 0)
 		return r;
-	state->generation = state->sk->conn.generation;
 	state->changed = false;
 	state->moved = false;
 	return 0;
@@ -296,7 +290,8 @@ int sk_state_register(struct sk_state *state, bool slots, struct sk_err *err)
 		       sk_err_set(err, -EROFS, "rank %d of job \"%s\" is a "
 				  "reader: it restores and takes no snapshots",
 				  state->job.rank, state->job.name);
-	r = reconnect(state, err);
+	r = sk_conn_again(state->sk->socket_path, state->sk->timeout_ms,
+			  &state->sk->conn, err);
 	if (r < 0)
 		return r;
 	if (!is_registered(state)) {

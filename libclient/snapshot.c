@@ -19,6 +19,7 @@ struct sk_copying {
 	uint32_t slot;
 	int64_t step;
 	uint64_t run, start_ns;
+	uint64_t id, generation;	/* of the state, and the connection */
 	uint32_t *left;			/* units to go, by item */
 	uint32_t units_left;
 	unsigned item_waiters;		/* fences for one tensor */
@@ -193,10 +194,11 @@ static int ask_seal(struct sk_copying *c, enum sk_msg_type type,
 		    struct sk_err *err)
 {
 	struct sk_msg msg = { .type = type, .body.seal = {
-		.state = c->state->id, .step = c->step, .slot = c->slot } };
+		.state = c->id, .step = c->step, .slot = c->slot } };
 
-	return sk_conn_call(&c->state->sk->conn, &msg, NULL, 0, NULL, NULL,
-			    c->state->sk->timeout_ms, err);
+	/* The next connection's agent may know another state by that id. */
+	return sk_conn_call_in(&c->state->sk->conn, c->generation, &msg,
+			       c->state->sk->timeout_ms, err);
 }
 
 static void finish(struct sk_copying *c, int r)
@@ -385,8 +387,8 @@ static int ask_slot(struct sk_state *state, int64_t step, uint32_t flags,
 		.flags = (flags & SK_SNAPSHOT_FLUSH ? SK_SLOT_FLUSH : 0) |
 			 (flags & SK_SNAPSHOT_NO_FLUSH ? SK_SLOT_NO_FLUSH :
 							 0) } };
-	int r = sk_conn_call(&state->sk->conn, &msg, NULL, 0, NULL, NULL,
-			     state->sk->timeout_ms, err);
+	int r = sk_conn_call_in(&state->sk->conn, state->generation, &msg,
+				state->sk->timeout_ms, err);
 
 	if (r >= 0 && msg.body.slot_reply.slot >= state->n_slots)
 		return sk_err_set(err, -EPROTO, "the agent gave slot %u of %u",
@@ -456,6 +458,7 @@ static struct sk_copying *copying_new(struct sk_state *state, int64_t step,
 	*c = (struct sk_copying){
 		.refs = 2, .state = state, .work = w, .slot = slot,
 		.step = step, .run = state->run, .verify = verify,
+		.id = state->id, .generation = state->generation,
 		.units_left = w->n_units,
 		.copy = { .units = w->n_units, .run = copy_unit,
 			  .done = copy_done },
