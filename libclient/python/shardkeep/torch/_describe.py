@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as the C library wants them described.
+
+A DTensor brings its mesh and placements; the shape of its local part is given
+along, so that the library refuses what does not agree with its arithmetic
+before anything is written. Anything else is whole on every rank that has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from .. import Mesh, _core
+from ._common import check_local, dtype_of
+
+Description = tuple[Any, ...]
+
+
+class Meshes:
+    """Meshes by what they are: one object for each."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, Mesh] = {}
+
+    def get(self, shape: tuple[int, ...], ranks: tuple[int, ...],
+            names: tuple[str, ...] | None = None) -> Mesh:
+        key = (shape, ranks, names)
+        if key not in self._made:
+            self._made[key] = Mesh(shape, ranks, names)
+        return self._made[key]
+
+    def of(self, mesh: Any) -> Mesh:
+        """The mesh of a DeviceMesh, as this rank sees it."""
+        ranks = mesh.mesh
+        names = mesh.mesh_dim_names
+        return self.get(tuple(ranks.shape),
+                        tuple(int(r) for r in ranks.flatten().tolist()),
+                        tuple(names) if names else None)
+
+
+def _placement(name: str, p: Any) -> tuple[int, int, int]:
+    if isinstance(p, Replicate):
+        return (_core.REPLICATE, 0, 0)
+    split = getattr(p, "split_factor", None)
+    if split is not None and hasattr(p, "dim"):
+        return (_core.STRIDED_SHARD, p.dim, split)
+    if isinstance(p, Shard):
+        return (_core.SHARD, p.dim, 0)
+    raise ValueError(f"{name} is placed as {p}: a pending reduction has no "
+                     "value that could be stored; redistribute it first")
+
+
+def local_of(tensor: Any) -> torch.Tensor:
+    """The memory that this rank holds of a tensor."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def _pointer(t: torch.Tensor) -> int:
+    return t.data_ptr() if t.numel() else 0
+
+
+def _from_dtensor(name: str, t: DTensor, meshes: Meshes) -> Description:
+    local = check_local(name, t._local_tensor)
+    mesh = meshes.of(t.device_mesh)
+    outside = t.device_mesh.get_coordinate() is None
+    return (name, dtype_of(name, local), tuple(t.shape), mesh,
+            tuple(_placement(name, p) for p in t.placements),
+            _pointer(local), local.stride() if local.numel() else None,
+            None if outside else tuple(local.shape), None)
+
+
+def _from_sharded(name: str, t: Any) -> Description:
+    parts = []
+    for shard in t.local_shards():
+        local = check_local(name, shard.tensor)
+        if not local.numel():
+            continue
+        parts.append((tuple(shard.metadata.shard_offsets),
+                      tuple(shard.metadata.shard_sizes), local.data_ptr(),
+                      local.stride()))
+    return (name, dtype_of(name, t), tuple(t.size()), None, (), 0, None, None,
+            tuple(parts))
+
+
+def describe(name: str, t: Any, meshes: Meshes,
+             holders: tuple[int, ...] | None = None) -> Description:
+    """The tuple of ``State.tensors``; ``holders`` are the ranks that have a
+    tensor which is whole, None all of them."""
+    if isinstance(t, DTensor):
+        return _from_dtensor(name, t, meshes)
+    if hasattr(t, "local_shards"):
+        return _from_sharded(name, t)
+    check_local(name, t)
+    mesh = meshes.get((len(holders),), holders) if holders else None
+    return (name, dtype_of(name, t), tuple(t.shape), mesh,
+            ((_core.REPLICATE, 0, 0),) if holders else (), _pointer(t),
+            t.stride() if t.numel() else None, tuple(t.shape), None)
+
+
+def is_whole(t: Any) -> bool:
+    """Whether nothing says how the tensor is sharded."""
+    return not isinstance(t, DTensor) and not hasattr(t, "local_shards")

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python objects as JSON: what schedulers, data loaders and generators keep.
+
+No pickle: a snapshot must not be able to run code. What JSON has no form for
+is tagged; what has no tag is refused, with the path that leads to it.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import json
+import math
+from typing import Any
+
+import torch
+
+_TAG = "__shardkeep__"
+
+
+def _array(t: torch.Tensor) -> dict[str, Any]:
+    t = t.detach().cpu().contiguous()
+    flat = t.reshape(-1).view(torch.uint8) if t.numel() else t.reshape(-1)
+    return {_TAG: "tensor", "dtype": str(t.dtype).removeprefix("torch."),
+            "shape": list(t.shape),
+            "data": base64.b64encode(bytes(flat.tolist() if not t.numel()
+                                           else flat.numpy().tobytes())
+                                     ).decode("ascii")}
+
+
+def _number(x: float) -> Any:
+    if math.isfinite(x):
+        return x
+    return {_TAG: "float", "value": repr(x)}
+
+
+def _plain_keys(x: dict[Any, Any]) -> bool:
+    return all(isinstance(k, str) for k in x) and _TAG not in x
+
+
+def encode(x: Any, path: str) -> Any:
+    """The JSON form of an object; TypeError names the part that has none."""
+    if x is None or isinstance(x, (bool, str)):
+        return x
+    if type(x) is int:
+        return x
+    if type(x) is float:
+        return _number(x)
+    if isinstance(x, complex):
+        return {_TAG: "complex", "value": [_number(x.real), _number(x.imag)]}
+    if isinstance(x, torch.Tensor):
+        return _array(x)
+    if isinstance(x, torch.dtype):
+        return {_TAG: "dtype", "value": str(x).removeprefix("torch.")}
+    if isinstance(x, torch.Size):
+        return {_TAG: "size", "value": list(x)}
+    if isinstance(x, (bytes, bytearray)):
+        return {_TAG: type(x).__name__,
+                "value": base64.b64encode(x).decode("ascii")}
+    if isinstance(x, list):
+        return [encode(v, f"{path}[{i}]") for i, v in enumerate(x)]
+    if isinstance(x, tuple) and type(x) is tuple:
+        return {_TAG: "tuple", "value": [encode(v, f"{path}[{i}]")
+                                         for i, v in enumerate(x)]}
+    if isinstance(x, (set, frozenset)):
+        return {_TAG: type(x).__name__,
+                "value": [encode(v, f"{path}{{}}") for v in x]}
+    if isinstance(x, collections.deque):
+        return {_TAG: "deque", "maxlen": x.maxlen,
+                "value": [encode(v, f"{path}[{i}]")
+                          for i, v in enumerate(x)]}
+    if type(x) in (dict, collections.OrderedDict, collections.defaultdict,
+                   collections.Counter):
+        if _plain_keys(x) and type(x) is dict:
+            return {k: encode(v, f"{path}.{k}") for k, v in x.items()}
+        kind = "counter" if type(x) is collections.Counter else "dict"
+        return {_TAG: kind, "value": [[encode(k, f"{path} key"),
+                                       encode(v, f"{path}[{k!r}]")]
+                                      for k, v in x.items()]}
+    return _foreign(x, path)
+
+
+def _foreign(x: Any, path: str) -> Any:
+    module = type(x).__module__
+    if module == "numpy":
+        import numpy
+        if isinstance(x, numpy.generic):
+            return {_TAG: "numpy", "dtype": x.dtype.str,
+                    "data": base64.b64encode(x.tobytes()).decode("ascii")}
+        if isinstance(x, numpy.ndarray) and not x.dtype.hasobject:
+            return {_TAG: "ndarray", "dtype": x.dtype.str,
+                    "shape": list(x.shape),
+                    "data": base64.b64encode(x.tobytes()).decode("ascii")}
+    raise TypeError(f"{path} is a {type(x).__module__}."
+                    f"{type(x).__qualname__}, which has no safe form; give "
+                    "its state as numbers, strings, lists, dicts or tensors")
+
+
+def _tensor(x: dict[str, Any]) -> torch.Tensor:
+    dtype = getattr(torch, x["dtype"])
+    raw = bytearray(base64.b64decode(x["data"]))
+    if not raw:
+        return torch.empty(x["shape"], dtype=dtype)
+    return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).reshape(
+        x["shape"]).clone()
+
+
+def _numpy(x: dict[str, Any]) -> Any:
+    import numpy
+    a = numpy.frombuffer(base64.b64decode(x["data"]), dtype=x["dtype"])
+    if x[_TAG] == "numpy":
+        return a[0]
+    return a.reshape(x["shape"]).copy()
+
+
+def decode(x: Any) -> Any:
+    """What :func:`encode` was given."""
+    if isinstance(x, list):
+        return [decode(v) for v in x]
+    if not isinstance(x, dict):
+        return x
+    if _TAG not in x:
+        return {k: decode(v) for k, v in x.items()}
+    tag, value = x[_TAG], x.get("value")
+    if tag == "tensor":
+        return _tensor(x)
+    if tag in ("numpy", "ndarray"):
+        return _numpy(x)
+    if tag == "float":
+        return float(value)
+    if tag == "complex":
+        return complex(*(decode(v) for v in value))
+    if tag == "dtype":
+        return getattr(torch, value)
+    if tag in ("bytes", "bytearray"):
+        raw = base64.b64decode(value)
+        return raw if tag == "bytes" else bytearray(raw)
+    if tag in ("dict", "counter"):
+        pairs = {decode(k): decode(v) for k, v in value}
+        return pairs if tag == "dict" else collections.Counter(pairs)
+    items = [decode(v) for v in value]
+    if tag == "deque":
+        return collections.deque(items, x["maxlen"])
+    return {"tuple": tuple, "set": set, "frozenset": frozenset,
+            "size": torch.Size}[tag](items)
+
+
+def dumps(x: Any, path: str) -> bytes:
+    """UTF-8 JSON of an object called ``path`` in errors."""
+    return json.dumps(encode(x, path), separators=(",", ":"),
+                      allow_nan=False).encode()
+
+
+def loads(raw: bytes | bytearray) -> Any:
+    """The object of :func:`dumps`; padding is ignored."""
+    return decode(json.loads(bytes(raw).rstrip(b" \0")))

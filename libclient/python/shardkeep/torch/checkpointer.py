@@ -1,0 +1,520 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots of a model and its optimizer, and back on any mesh."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from .. import (Client, Damaged, Error, NotFound, State, _core,
+                inspect, snapshots)
+from . import _objects
+from ._common import FROM_NAME, allgather_of
+from ._describe import Meshes, describe, is_whole, local_of
+
+log = logging.getLogger("shardkeep")
+
+_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.",
+             "_fsdp_wrapped_module.")
+_UNTIL = {"sealed": _core.SEALED, "complete": _core.COMPLETE,
+          "durable": _core.DURABLE}
+_OBJECT = "python."
+_ROOM = 1024        # least bytes of an object: it may grow without a new layout
+
+
+def clean_name(name: str) -> str:
+    """An FQN without what wrappers put into it."""
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+class _Tensors:
+    """The live tensors of a model and an optimizer, by name.
+
+    The modules are walked once. Afterwards each tensor is looked up in the
+    dict that holds it, so that one that was replaced is seen; a module that
+    was added or lost changes a size, and they are walked again.
+    """
+
+    def __init__(self, model: torch.nn.Module,
+                 optim: torch.optim.Optimizer | None) -> None:
+        self.model, self.optim = model, optim
+        self._walk()
+
+    def _walk(self) -> None:
+        self._dicts: list[tuple[Any, int]] = []
+        self._places: list[tuple[Any, str, str]] = []
+        self.names: dict[int, str] = {}     # of parameters, by id
+        seen: set[int] = set()
+        model = self.model
+        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+            model = model.module
+        for prefix, module in model.named_modules():
+            for d in (module._parameters, module._buffers, module._modules):
+                self._dicts.append((d, len(d)))
+            dot = f"{prefix}." if prefix else ""
+            for key, t in module._parameters.items():
+                self._place(module._parameters, key, t, dot, seen)
+                if t is not None:
+                    self.names.setdefault(id(t), clean_name(dot + key))
+            for key, t in module._buffers.items():
+                if key not in module._non_persistent_buffers_set:
+                    self._place(module._buffers, key, t, dot, seen)
+
+    def _place(self, where: Any, key: str, t: Any, dot: str,
+               seen: set[int]) -> None:
+        if t is None or id(t) in seen:     # tied: kept once
+            return
+        seen.add(id(t))
+        self._places.append((where, key, "model." + clean_name(dot + key)))
+
+    def _changed(self) -> bool:
+        return any(len(d) != n for d, n in self._dicts)
+
+    def parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Those that the optimizer steps, with their names."""
+        if self.optim is None:
+            return
+        for group in self.optim.param_groups:
+            for p in group["params"]:
+                if id(p) not in self.names:
+                    self._walk()
+                yield self.names.get(id(p), ""), p
+
+    def items(self) -> list[tuple[str, Any]]:
+        """All tensors as they are now."""
+        if self._changed():
+            self._walk()
+        found = [(name, where[key]) for where, key, name in self._places
+                 if where[key] is not None]
+        if self.optim is None:
+            return found
+        state = self.optim.state
+        for fqn, p in self.parameters():
+            mine = state.get(p)
+            if not mine:
+                continue
+            if not fqn:
+                raise ValueError("the optimizer steps a parameter that is "
+                                 "not the model's")
+            found += [(f"optim.state.{fqn}.{key}", t)
+                      for key, t in mine.items()
+                      if isinstance(t, torch.Tensor)]
+        return found
+
+    def scalars(self) -> dict[str, dict[str, Any]]:
+        """What the optimizer keeps that is no tensor."""
+        kept = {}
+        for fqn, p in self.parameters():
+            mine = {k: v for k, v in self.optim.state.get(p, {}).items()
+                    if not isinstance(v, torch.Tensor)}
+            if mine:
+                kept[fqn] = mine
+        return kept
+
+    def groups(self) -> list[dict[str, Any]]:
+        """param_groups with FQNs for parameters."""
+        return [{**{k: v for k, v in g.items() if k != "params"},
+                 "params": [self.names.get(id(p), "") for p in g["params"]]}
+                for g in self.optim.param_groups]
+
+
+def _signature(items: list[tuple[str, Any]]) -> list[tuple[Any, ...]]:
+    """What a description depends on: equal ones need no new one."""
+    found = []
+    for name, t in items:
+        if isinstance(t, DTensor):
+            t = t._local_tensor
+        elif hasattr(t, "local_shards"):
+            found.append((name, [(s.tensor.data_ptr(), s.tensor.shape)
+                                 for s in t.local_shards()]))
+            continue
+        found.append((name, t.data_ptr(), t.shape, t.stride(), t.dtype))
+    return found
+
+
+def _rng_state() -> dict[str, Any]:
+    state = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    import sys
+    if "numpy" in sys.modules:
+        state["numpy"] = sys.modules["numpy"].random.get_state(legacy=False)
+    return state
+
+
+def _set_rng_state(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"])
+    if "numpy" in state:
+        import numpy
+        numpy.random.set_state(state["numpy"])
+
+
+class Checkpointer:
+    """Keeps a training job's state in the agent's memory.
+
+    Parameters, persistent buffers and optimizer state are described once, by
+    their meshes and placements if they are DTensors, as whole otherwise; a
+    snapshot then costs one call into C. ``param_groups`` and whatever
+    ``extra`` names (objects with ``state_dict()`` and ``load_state_dict()``:
+    schedulers, data loaders; or plain values) go along as JSON.
+
+    Args:
+        model: plain, DDP, FSDP2, tensor parallel, or any mix of DTensors.
+        optim: its optimizer, or None.
+        job: the name that snapshots are kept under.
+        extra: global objects by name, the same on every rank.
+        local: objects of this rank alone by name, such as data loaders.
+        group: the ranks of the job; None: all of torch.distributed, or one.
+        rng: whether the generators' states go along, for each rank.
+        flush_every: which steps go to disk: multiples of it; 0: every step.
+        verify: refuse snapshots whose tensors changed before the fence.
+        fence_hook: fence before every step of the optimizer by itself.
+        raising: whether a failed snapshot is an exception, not a log line.
+
+    Tensors of host memory only: CUDA tensors are refused with a sentence.
+    Methods of one object must be called by one thread at a time, in the same
+    order on all ranks; :meth:`fence` may be called by any.
+    """
+
+    def __init__(self, model: torch.nn.Module,
+                 optim: torch.optim.Optimizer | None = None, *, job: str,
+                 extra: dict[str, Any] | None = None,
+                 local: dict[str, Any] | None = None,
+                 group: dist.ProcessGroup | None = None, rng: bool = True,
+                 run: int = 0, slots: int = 0, flush_every: int = 0,
+                 verify: bool = False, fence_hook: bool = True,
+                 raising: bool = False, socket: str | None = None) -> None:
+        up = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank(group) if up else 0
+        self.world = dist.get_world_size(group) if up else 1
+        self.job = job
+        self.raising = raising
+        self._extra, self._local, self._rng = extra or {}, local or {}, rng
+        self._allgather = allgather_of(group) if up else None
+        self._tensors = _Tensors(model, optim)
+        self._meshes = Meshes()
+        self._described: list[tuple[Any, ...]] | None = None
+        self._whole: list[tuple[Any, ...]] | None = None
+        self._holders: dict[str, tuple[int, ...] | None] = {}
+        self._blobs: dict[str, bytearray] = {}
+        self._names: set[str] = set()
+        self.last_step: int | None = None
+        self._client = Client(socket)
+        self._state = State(
+            self._client, job, self.rank, self.world, run=run, slots=slots,
+            flush_every=flush_every,
+            flags=_core.JOB_VERIFY if verify else 0)
+        self._hook = None
+        if optim is not None and fence_hook:
+            self._hook = optim.register_step_pre_hook(
+                lambda *_: self.fence())
+
+    # ---- describing ----
+
+    def _share(self, mine: bytes) -> list[bytes]:
+        """What every rank gives, of any length, in rank order."""
+        if self._allgather is None:
+            return [mine]
+        sizes = self._allgather(len(mine).to_bytes(8, "little"), 0)
+        n = [int.from_bytes(sizes[i:i + 8], "little")
+             for i in range(0, len(sizes), 8)]
+        most = max(n)
+        every = self._allgather(mine.ljust(most, b"\0"), 0) if most else b""
+        return [every[i * most:i * most + n[i]] for i in range(self.world)]
+
+    def _find_holders(self, items: list[tuple[str, Any]]) -> None:
+        """Who has which whole tensor; a collective where that changed."""
+        whole = sorted(name for name, t in items if is_whole(t))
+        if whole == self._whole:
+            return
+        lists = [json.loads(x) for x in
+                 self._share(json.dumps(whole).encode())]
+        self._whole = whole
+        if all(x == whole for x in lists):
+            self._holders = dict.fromkeys(whole)
+            return
+        ranks: dict[str, list[int]] = {}
+        for r, names in enumerate(lists):
+            for name in names:
+                ranks.setdefault(name, []).append(r)
+        self._holders = {name: tuple(ranks[name])
+                         if len(ranks[name]) < self.world else None
+                         for name in whole}
+
+    def _describe(self, items: list[tuple[str, Any]]) -> None:
+        signature = _signature(items)
+        if signature == self._described:
+            return
+        self._find_holders(items)
+        for gone in self._names - {name for name, _ in items}:
+            self._state.remove(gone)
+            self._names.discard(gone)
+        self._state.tensors(
+            [describe(name, t, self._meshes, self._holders.get(name))
+             for name, t in items],
+            [local_of(t) for _, t in items])
+        self._names = {name for name, _ in items}
+        self._described = signature
+
+    def _objects(self) -> dict[str, tuple[bytes, bool]]:
+        """Python objects by name: their bytes, whether this rank's alone."""
+        found: dict[str, tuple[bytes, bool]] = {}
+
+        def add(name: str, x: Any, local: bool) -> None:
+            if hasattr(x, "state_dict"):
+                x = x.state_dict()
+            found[_OBJECT + name] = (_objects.dumps(x, name), local)
+
+        if self._tensors.optim is not None:
+            add("optim.param_groups", self._tensors.groups(), False)
+            scalars = self._tensors.scalars()
+            if scalars:
+                add(f"optim.scalars.{self.rank}", scalars, True)
+        for name, x in self._extra.items():
+            add("extra." + name, x, False)
+        for name, x in self._local.items():
+            add("local." + name, x, True)
+        if self._rng:
+            add("rng", _rng_state(), True)
+        return found
+
+    def _put_blob(self, name: str, raw: bytes, local: bool) -> None:
+        room = self._blobs.get(name)
+        if room is None or len(room) < len(raw):
+            size = max(_ROOM, 1 << (2 * len(raw) - 1).bit_length())
+            room = bytearray(size)
+            self._state.blob(name, room, local)
+            self._blobs[name] = room
+        room[:] = raw.ljust(len(room), b" ")
+
+    def _drop_blobs(self) -> None:
+        for name in self._blobs:
+            self._state.remove(name)
+        self._blobs.clear()
+
+    # ---- snapshots ----
+
+    def snapshot(self, step: int, *, flush: bool | None = None,
+                 wait: float = 0) -> bool:
+        """Starts a snapshot and returns at once.
+
+        The tensors may be read, but not written before :meth:`fence`, which
+        the optimizer's step calls by itself. ``flush`` sends it to disk, or
+        not, whatever ``flush_every`` says; ``wait`` is how many seconds to
+        wait for a free slot.
+
+        Returns whether one was started. A failure is logged and counted, and
+        training goes on, unless ``raising``; what cannot be stored at all is
+        always an exception, before anything is written.
+        """
+        flags = 0 if flush is None else (
+            _core.SNAPSHOT_FLUSH if flush else _core.SNAPSHOT_NO_FLUSH)
+        items = self._tensors.items()
+        try:
+            self._state.fence()     # before its blobs are written again
+            self._describe(items)
+            for name, (raw, local) in self._objects().items():
+                self._put_blob(name, raw, local)
+            self._state.snapshot(step, flags, int(wait * 1000))
+        except Error as e:
+            if self.raising:
+                raise
+            log.warning("no snapshot of step %d: %s", step, e)
+            return False
+        self.last_step = step
+        return True
+
+    def fence(self) -> None:
+        """Returns when the last snapshot has let go of the tensors."""
+        try:
+            self._state.fence()
+        except Error as e:
+            if self.raising:
+                raise
+            log.warning("the snapshot of step %s failed: %s",
+                        self.last_step, e)
+
+    def wait(self, step: int | None = None, until: str = "complete",
+             timeout: float = 60) -> None:
+        """Waits until a snapshot is "sealed", "complete" or "durable"."""
+        if step is None:
+            step = self.last_step
+        if step is None:
+            raise ValueError("there is no snapshot to wait for")
+        self._state.wait(step, _UNTIL[until], int(timeout * 1000))
+
+    def flush(self, step: int | None = None) -> None:
+        """Has the agent write a snapshot to disk now."""
+        step = self.last_step if step is None else step
+        if step is None:
+            raise ValueError("there is no snapshot to flush")
+        self._state.flush(step)
+
+    def status(self) -> dict[str, int]:
+        """The last snapshot's times in nanoseconds, and counts."""
+        return self._state.status()
+
+    # ---- restoring ----
+
+    def restore(self, step: int | None = None, *, strict: bool = True,
+                source: str | None = None) -> int | None:
+        """Brings everything back, in place, on whatever mesh it lies now.
+
+        The newest complete snapshot, or that of ``step``, from the node's
+        memory, else from disk (``source``: "memory" or "disk" alone). Every
+        rank must call it. Optimizer state that a fresh optimizer lacks is
+        made first. ``strict=False`` leaves alone what the snapshot lacks and
+        ignores what nobody asks for.
+
+        Returns the step, None on a first run. ``report`` has the details.
+        """
+        flags = 0 if strict else (_core.RESTORE_MISSING_OK |
+                                  _core.RESTORE_EXTRA_OK)
+        flags |= {None: 0, "memory": _core.RESTORE_MEMORY_ONLY,
+                  "disk": _core.RESTORE_DISK_ONLY}[source]
+        failed: Error | None = None
+        for found in self._candidates(step):
+            try:
+                return self._restore(found, flags, strict)
+            except (Damaged, NotFound) as e:
+                log.warning("step %d cannot be restored: %s", found["step"],
+                            e)
+                failed = failed or e
+        if failed is not None:
+            raise failed
+        if step is not None:
+            raise NotFound(2, f"job {self.job} has no snapshot of step "
+                              f"{step}")
+        return None
+
+    def _candidates(self, step: int | None) -> list[dict[str, Any]]:
+        """Complete snapshots, newest first; all ranks take the first's."""
+        mine = [{"run": s["run"], "step": s["step"]}
+                for s in snapshots(self._client, self.job)
+                if s["complete"] and step in (None, s["step"])]
+        return json.loads(self._share(json.dumps(mine).encode())[0])
+
+    def _restore(self, found: dict[str, Any], flags: int,
+                 strict: bool) -> int:
+        held = inspect(self._client, self.job, found["step"], found["run"])
+        self._make_missing(held)
+        items = self._tensors.items()
+        self._describe(items)
+        self._drop_blobs()
+        for t in held["tensors"]:
+            if t["kind"] != "tensor" and t["name"].startswith(_OBJECT) and \
+                    t["rank"] in (-1, self.rank):
+                room = bytearray(t["shape"][0])
+                self._state.blob(t["name"], room, t["kind"] == "local")
+                self._blobs[t["name"]] = room
+        try:
+            self.report = self._state.restore(
+                found["step"], flags, run=found["run"],
+                allgather=self._allgather, world=self.world)
+        except Error:
+            self._drop_blobs()
+            raise
+        self._load_objects(strict)
+        self._drop_blobs()
+        self._described = None
+        return found["step"]
+
+    def _make_missing(self, held: dict[str, Any]) -> None:
+        """State that a fresh optimizer does not have yet, full of zeros."""
+        optim = self._tensors.optim
+        if optim is None:
+            return
+        params = dict(self._tensors.parameters())
+        # The longest FQN first: one may begin as another does.
+        by_prefix = sorted(((f"optim.state.{fqn}.", p)
+                            for fqn, p in params.items()),
+                           key=lambda x: -len(x[0]))
+        known = {prefix: p for prefix, p in by_prefix}
+        for t in held["tensors"]:
+            if t["kind"] != "tensor" or not \
+                    t["name"].startswith("optim.state."):
+                continue
+            prefix = t["name"].rpartition(".")[0] + "."
+            p = known.get(prefix)
+            key = t["name"][len(prefix):]
+            if p is None or key in optim.state[p]:
+                continue
+            dtype = FROM_NAME[t["dtype"]]
+            if tuple(t["shape"]) == tuple(p.shape):
+                optim.state[p][key] = torch.zeros_like(
+                    p, dtype=dtype, requires_grad=False)
+            else:
+                optim.state[p][key] = torch.zeros(t["shape"], dtype=dtype)
+
+    def _load_objects(self, strict: bool) -> None:
+        def take(name: str) -> Any:
+            room = self._blobs.get(_OBJECT + name)
+            if room is None or not any(room[:64]):
+                return None
+            return _objects.loads(room)
+
+        optim = self._tensors.optim
+        if optim is not None:
+            self._load_groups(take("optim.param_groups"))
+            by_name = dict(self._tensors.parameters())
+            scalars = take(f"optim.scalars.{self.rank}") or {}
+            for fqn, values in scalars.items():
+                if fqn in by_name:
+                    optim.state[by_name[fqn]].update(values)
+        for prefix, objects in (("extra.", self._extra),
+                                ("local.", self._local)):
+            for name, x in objects.items():
+                value = take(prefix + name)
+                if value is None:
+                    if strict and prefix == "extra.":
+                        raise KeyError(f"the snapshot has no object {name}")
+                elif hasattr(x, "load_state_dict"):
+                    x.load_state_dict(value)
+                elif isinstance(x, dict):
+                    x.clear()
+                    x.update(value)
+                else:
+                    objects[name] = value
+        state = take("rng") if self._rng else None
+        if state is not None:
+            _set_rng_state(state)
+
+    def _load_groups(self, saved: list[dict[str, Any]] | None) -> None:
+        """Hyper-parameters, found by the parameters that have them."""
+        if saved is None:
+            return
+        names = self._tensors.names
+        for group in self._tensors.optim.param_groups:
+            mine = {names.get(id(p)) for p in group["params"]}
+            for s in saved:
+                if mine & set(s["params"]):
+                    group.update({k: v for k, v in s.items()
+                                  if k != "params"})
+                    break
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """Waits for the last seal and lets go; the images stay."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        self._state.close()
+        self._client.close()
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None,
+                 value: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
