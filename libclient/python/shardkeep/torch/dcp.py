@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's distributed checkpoint on Shardkeep.
+
+>>> import torch.distributed.checkpoint as dcp                  # doctest: +SKIP
+>>> dcp.save(state, storage_writer=ShardkeepWriter("llama/100")) # doctest: +SKIP
+>>> dcp.load(state, storage_reader=ShardkeepReader("llama/100")) # doctest: +SKIP
+
+What ``dcp.save`` and ``dcp.async_save`` write lies in the agent's memory and,
+where the agent has a store, on disk as safetensors files that PyTorch's own
+``HuggingFaceStorageReader`` loads as well. Objects that are no tensors are
+stored as tagged JSON, never as pickles; what has no such form is refused by
+its name before anything is written.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import errno
+import hashlib
+import io
+import os
+import re
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import StorageReader, StorageWriter
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata, ChunkStorageMetadata, Metadata, StorageMeta,
+    TensorProperties, TensorStorageMetadata)
+from torch.distributed.checkpoint.planner import (
+    LoadItemType, LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItem,
+    WriteItemType)
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from .. import LATEST, Client, Error, State, _core, inspect
+from . import _objects
+from ._common import FROM_NAME, check_local, dtype_of
+
+_BYTES = "dcp.bytes."   # an object, by FQN
+_PLAN = "dcp.plan."     # what planners say of keys, by rank
+
+
+def parse_id(checkpoint_id: str | os.PathLike[str]) -> tuple[str, int]:
+    """The job and the step that a checkpoint id means.
+
+    ``job/step`` and ``shardkeep:job/step`` are just that; of any other text,
+    such as the path of a directory, the job is made, and a number at its end
+    is the step.
+    """
+    text = os.fspath(checkpoint_id).removeprefix("shardkeep:")
+    match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)/(\d+)", text)
+    if match:
+        return match[1], int(match[2])
+    match = re.fullmatch(r"(.*?)[^0-9A-Za-z]*(\d{1,15})/?", text)
+    step = int(match[2]) if match else 0
+    path = match[1] if match else text
+    digest = hashlib.sha256(path.encode()).hexdigest()[:12]
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", path).strip("-")[-80:]
+    return f"dcp-{name}-{digest}" if name else f"dcp-{digest}", step
+
+
+_states: dict[tuple[Any, ...], tuple[Client, State]] = {}
+_described: dict[tuple[Any, ...], set[str]] = {}     # names, by the same keys
+
+
+def _close_states() -> None:
+    for key in list(_states):
+        _forget(key)
+
+
+def _forget(key: tuple[Any, ...]) -> None:
+    client, state = _states.pop(key)
+    _described.pop(key, None)
+    state.close()
+    client.close()
+
+
+atexit.register(_close_states)
+
+
+def _state_of(key: tuple[Any, ...]) -> State:
+    """One state for all saves of a rank of a job: its slots stay warm."""
+    if key not in _states:
+        pid, socket, job, rank, world = key
+        client = Client(socket)
+        _states[key] = (client, State(client, job, rank, world,
+                                      flush_every=_core.FLUSH_NEVER))
+    return _states[key][1]
+
+
+def _as_parts(raw: bytearray) -> tuple[Any, ...]:
+    return (((0,), (len(raw),), _address(raw), None),)
+
+
+def _address(raw: bytearray) -> int:
+    return torch.frombuffer(raw, dtype=torch.uint8).data_ptr()
+
+
+class ShardkeepWriter(StorageWriter):
+    """A ``StorageWriter`` whose storage is the node's agent.
+
+    Args:
+        checkpoint_id: what :func:`parse_id` understands; or ``job``, ``step``.
+        flush: whether the snapshot goes to disk.
+        wait: what ``dcp.save`` waits for: "complete" or "durable".
+        timeout: seconds for that, and for a free slot.
+    """
+
+    def __init__(self, checkpoint_id: str | os.PathLike[str] | None = None,
+                 *, job: str | None = None, step: int | None = None,
+                 flush: bool = True, wait: str = "complete",
+                 timeout: float = 300, socket: str | None = None) -> None:
+        super().__init__()
+        if wait not in ("complete", "durable"):
+            raise ValueError(f'wait="{wait}": "complete" or "durable"')
+        self._job, self._step = job, step
+        self._flush, self._wait = flush, wait
+        self._timeout_ms, self._socket = int(timeout * 1000), socket
+        self._id = checkpoint_id
+        self._rank = 0
+        if checkpoint_id is not None:
+            self.reset(checkpoint_id)
+
+    # What the framework calls, in its order.
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None
+              ) -> None:
+        if checkpoint_id is not None:
+            self._id = checkpoint_id
+            self._job, self._step = parse_id(checkpoint_id)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any,
+                              **kwargs: Any) -> None:
+        if self._job is None or self._step is None:
+            raise ValueError("a ShardkeepWriter needs a checkpoint_id, or a "
+                             "job and a step")
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        _check_boxes(plans)
+        return [dataclasses.replace(p, storage_data=(i, len(plans)))
+                for i, p in enumerate(plans)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner
+                   ) -> Future[list[WriteResult]]:
+        rank, world = plan.storage_data
+        keep, described, results = _describe_plan(plan, planner, rank)
+        self._key = (os.getpid(), self._socket, self._job, rank, world)
+        try:
+            self._save(described, keep)
+        except Error as e:
+            if e.errno != errno.EEXIST:
+                raise
+            # The step is there already: a new run of the job writes it anew.
+            _forget(self._key)
+            self._save(described, keep)
+        future: Future[list[WriteResult]] = Future()
+        future.set_result(results)
+        return future
+
+    def _save(self, described: list[Any], keep: list[Any]) -> None:
+        state = _state_of(self._key)
+        names = {d[0] for d in described}
+        # The same names again: new pointers alone cost nothing.
+        if _described.get(self._key) != names:
+            state.clear()
+        state.tensors(described, keep)
+        _described[self._key] = names
+        flags = _core.SNAPSHOT_FLUSH if self._flush else \
+            _core.SNAPSHOT_NO_FLUSH
+        state.snapshot(self._step, flags, self._timeout_ms, keep)
+        state.fence()
+        state.wait(self._step, _core.SEALED, self._timeout_ms)
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]
+               ) -> None:
+        state = _state_of(self._key)
+        state.wait(self._step, _core.COMPLETE, self._timeout_ms)
+        if self._wait == "durable":
+            state.wait(self._step, _core.DURABLE, self._timeout_ms)
+
+    def storage_meta(self) -> StorageMeta | None:
+        return StorageMeta(checkpoint_id=self._id)
+
+    @property
+    def checkpoint_id(self) -> str | os.PathLike[str]:
+        """What the framework's log calls the checkpoint."""
+        return self._id if self._id is not None else \
+            f"{self._job}/{self._step}"
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]
+                               ) -> bool:
+        return bool(os.fspath(checkpoint_id))
+
+
+def _volume(sizes: Any) -> int:
+    n = 1
+    for s in sizes:
+        n *= s
+    return n
+
+
+def _check_boxes(plans: list[SavePlan]) -> None:
+    """Every element once: where metadata disagrees with what ranks hold, a
+    tensor would lack rows after it was restored, and nobody would know."""
+    boxes: dict[str, list[Any]] = {}
+    sizes: dict[str, Any] = {}
+    for plan in plans:
+        for item in plan.items:
+            if item.type == WriteItemType.BYTE_IO:
+                continue
+            assert item.tensor_data is not None
+            chunk = item.tensor_data.chunk
+            sizes[item.index.fqn] = item.tensor_data.size
+            if _volume(chunk.sizes):
+                boxes.setdefault(item.index.fqn, []).append(
+                    (tuple(chunk.offsets), tuple(chunk.sizes)))
+    for fqn, size in sizes.items():
+        mine = boxes.get(fqn, [])
+        held = sum(_volume(s) for _, s in mine)
+        if held != _volume(size):
+            raise ValueError(
+                f"{fqn}: the ranks hold {held} of {_volume(size)} elements; "
+                "its metadata does not agree with its shards")
+        for i, (o, s) in enumerate(mine):
+            for p, t in mine[:i]:
+                if all(a < b + n and b < a + m
+                       for a, m, b, n in zip(o, s, p, t)) and o:
+                    raise ValueError(f"{fqn}: two shards overlap, at {o} and "
+                                     f"at {p}")
+
+
+def _object_of(item: WriteItem, planner: SavePlanner) -> Any:
+    lookup = getattr(planner, "lookup_object", None)
+    if lookup is not None:
+        return lookup(item.index)
+    data = planner.resolve_data(item)
+    assert isinstance(data, io.BytesIO)
+    data.seek(0)
+    return torch.load(data, weights_only=True)
+
+
+def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int
+                   ) -> tuple[list[Any], list[Any], list[WriteResult]]:
+    """What to keep alive, the descriptions, the results."""
+    keep: list[Any] = []
+    parts: dict[str, list[Any]] = {}
+    heads: dict[str, tuple[Any, ...]] = {}
+    results = []
+
+    def put_bytes(name: str, raw: bytearray) -> int:
+        keep.append(raw)
+        heads[name] = (name, _core.DTYPES["U8"], (len(raw),))
+        parts[name] = list(_as_parts(raw))
+        return len(raw)
+
+    for item in plan.items:
+        fqn = item.index.fqn
+        if item.type == WriteItemType.BYTE_IO:
+            size = put_bytes(_BYTES + fqn, bytearray(
+                _objects.dumps(_object_of(item, planner), fqn)))
+        else:
+            t = planner.resolve_data(item)
+            assert isinstance(t, torch.Tensor) and item.tensor_data
+            t = check_local(fqn, t.detach())
+            chunk = item.tensor_data.chunk
+            if tuple(t.shape) != tuple(chunk.sizes):
+                raise ValueError(
+                    f"{fqn}: this rank holds {tuple(t.shape)}, the metadata "
+                    f"says {tuple(chunk.sizes)} at {tuple(chunk.offsets)}")
+            keep.append(t)
+            heads[fqn] = (fqn, dtype_of(fqn, t),
+                          tuple(item.tensor_data.size))
+            size = t.numel() * t.element_size()
+            parts.setdefault(fqn, []).append(
+                (tuple(chunk.offsets), tuple(chunk.sizes),
+                 t.data_ptr() if t.numel() else 0,
+                 t.stride() if t.numel() else None))
+        results.append(WriteResult(index=item.index, size_in_bytes=size,
+                                   storage_data=rank))
+    put_bytes(f"{_PLAN}{rank}", bytearray(_objects.dumps(
+        {"planner_data": plan.planner_data}, "the plan")))
+    described = [(*head, None, (), 0, None, None, tuple(parts[name]))
+                 for name, head in heads.items()]
+    return keep, described, results
+
+
+class ShardkeepReader(StorageReader):
+    """A ``StorageReader`` whose storage is the node's agent.
+
+    It reads what :class:`ShardkeepWriter` and ``Checkpointer`` saved, beside
+    the living ranks of the job. Without a step it reads the newest one.
+    """
+
+    def __init__(self, checkpoint_id: str | os.PathLike[str] | None = None,
+                 *, job: str | None = None, step: int | None = None,
+                 run: int = 0, socket: str | None = None) -> None:
+        super().__init__()
+        self._job = job
+        self._step = LATEST if step is None else step
+        self._run, self._socket, self._id = run, socket, checkpoint_id
+        if checkpoint_id is not None:
+            self.reset(checkpoint_id)
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None
+              ) -> None:
+        if checkpoint_id is not None:
+            self._id = checkpoint_id
+            self._job, self._step = parse_id(checkpoint_id)
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        if self._job is None:
+            raise ValueError("a ShardkeepReader needs a checkpoint_id or a "
+                             "job")
+        client = Client(self._socket)
+        try:
+            held = inspect(client, self._job, self._step, self._run)
+            self._found = (held["step"], held["run"])
+            plans = self._read_objects(client, {
+                t["name"]: t["shape"][0] for t in held["tensors"]
+                if t["name"].startswith(_PLAN)})
+        finally:
+            client.close()
+        self._sizes = {t["name"]: t["shape"] for t in held["tensors"]}
+        self._dtypes = {t["name"]: FROM_NAME[t["dtype"]]
+                        for t in held["tensors"] if t["dtype"] in FROM_NAME}
+        return _metadata_of(held, plans)
+
+    def _reader(self, client: Client) -> State:
+        assert self._job is not None
+        return State(client, self._job, 0, 1, flags=_core.JOB_READER)
+
+    def _read_objects(self, client: Client, sizes: dict[str, int]
+                      ) -> dict[str, Any]:
+        if not sizes:
+            return {}
+        raw = {name: bytearray(n) for name, n in sizes.items()}
+        state = self._reader(client)
+        try:
+            state.tensors([(name, _core.DTYPES["U8"], (len(b),), None, (), 0,
+                            None, None, _as_parts(b))
+                           for name, b in raw.items()], raw)
+            step, run = self._found
+            state.restore(step, run=run, names=list(raw))
+        finally:
+            state.close()
+        return {name: _objects.loads(b) for name, b in raw.items()}
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool,
+                              *args: Any, **kwargs: Any) -> None:
+        if not hasattr(self, "_found"):
+            self.read_metadata()
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        client = Client(self._socket)
+        try:
+            self._read_bytes(client, plan, planner)
+            self._read_tensors(client, plan, planner)
+        finally:
+            client.close()
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    def _read_bytes(self, client: Client, plan: LoadPlan,
+                    planner: LoadPlanner) -> None:
+        items = [i for i in plan.items if i.type == LoadItemType.BYTE_IO]
+        names = {_BYTES + i.storage_index.fqn for i in items}
+        objects = self._read_objects(client, {
+            n: self._sizes[n][0] for n in names})
+        for item in items:
+            # In memory alone: the planner wants what torch.save gives.
+            data = io.BytesIO()
+            torch.save(objects[_BYTES + item.storage_index.fqn], data)
+            data.seek(0)
+            planner.load_bytes(item, data)
+
+    def _read_tensors(self, client: Client, plan: LoadPlan,
+                      planner: LoadPlanner) -> None:
+        waiting = []
+        for item in plan.items:
+            if item.type == LoadItemType.BYTE_IO:
+                continue
+            target = planner.resolve_tensor(item).detach()
+            fqn = item.storage_index.fqn
+            memory = target
+            if target.dtype != self._dtypes[fqn] or any(
+                    n > 1 and s == 0
+                    for n, s in zip(target.shape, target.stride())):
+                memory = torch.empty(target.shape, dtype=self._dtypes[fqn])
+            check_local(fqn, memory)
+            at = item.storage_index.offset or ()
+            box = tuple(a + b for a, b in zip(at, item.storage_offsets))
+            waiting.append((item, target, memory, fqn, box,
+                            tuple(item.lengths)))
+        while waiting:
+            waiting = self._pass(client, waiting, planner)
+
+    def _pass(self, client: Client, waiting: list[Any],
+              planner: LoadPlanner) -> list[Any]:
+        """Reads what does not overlap; returns what is left."""
+        parts: dict[str, list[Any]] = {}
+        taken, left = [], []
+        for w in waiting:
+            _, _, memory, fqn, box, size = w
+            if not _volume(size):
+                taken.append(w)
+                continue
+            mine = parts.setdefault(fqn, [])
+            if any(all(a < b + n and b < a + m
+                       for a, m, b, n in zip(box, size, p[0], p[1]))
+                   for p in mine):
+                left.append(w)
+                continue
+            mine.append((box, size, memory.data_ptr(), memory.stride()))
+            taken.append(w)
+        state = self._reader(client)
+        try:
+            described = [
+                (fqn, dtype_of(fqn, next(w[2] for w in taken
+                                         if w[3] == fqn)),
+                 tuple(self._sizes[fqn]), None, (), 0, None, None, tuple(p))
+                for fqn, p in parts.items() if p]
+            if described:
+                state.tensors(described, [w[2] for w in taken])
+                step, run = self._found
+                state.restore(step, run=run, names=[d[0] for d in described])
+        finally:
+            state.close()
+        for item, target, memory, *_ in taken:
+            if memory is not target:
+                target.copy_(memory)
+            planner.commit_tensor(item, target)
+        return left
+
+    @property
+    def checkpoint_id(self) -> str | os.PathLike[str]:
+        """What the framework's log calls the checkpoint."""
+        return self._id if self._id is not None else \
+            f"{self._job}/{self._step}"
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]
+                               ) -> bool:
+        return bool(os.fspath(checkpoint_id))
+
+
+def _metadata_of(held: dict[str, Any], plans: dict[str, Any]) -> Metadata:
+    """The framework's metadata, from what the images say of themselves."""
+    state: dict[str, Any] = {}
+    for t in held["tensors"]:
+        name = t["name"]
+        if t["kind"] != "tensor" or name.startswith(_PLAN):
+            continue
+        if name.startswith(_BYTES):
+            state[name.removeprefix(_BYTES)] = BytesStorageMetadata()
+            continue
+        state[name] = TensorStorageMetadata(
+            properties=TensorProperties(dtype=FROM_NAME[t["dtype"]]),
+            size=torch.Size(t["shape"]),
+            chunks=[ChunkStorageMetadata(offsets=torch.Size(b["offset"]),
+                                         sizes=torch.Size(b["size"]))
+                    for b in t["boxes"]])
+    planner_data: dict[str, Any] = {}
+    for plan in plans.values():
+        planner_data.update(plan.get("planner_data") or {})
+    return Metadata(state_dict_metadata=state,
+                    planner_data=planner_data or None, storage_data={})

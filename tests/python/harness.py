@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks as processes, with an agent of their own.
+
+The parent imports torch and computes nothing, so that it may fork: ranks
+start in milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.distributed as dist
+from shardkeep._tools import path as program
+
+BOUND_S = 120
+
+
+@contextlib.contextmanager
+def private_agent(memory: str = "1G") -> Iterator[str]:
+    """A directory in which the first client starts an agent."""
+    directory = tempfile.mkdtemp(prefix="shardkeep-python-")
+    kept = dict(os.environ)
+    os.environ.pop("SHARDKEEP_SOCKET", None)
+    os.environ.update(
+        SHARDKEEP_SOCKET=f"{directory}/agent.sock",
+        SHARDKEEP_STORE=f"{directory}/store", SHARDKEEP_MEMORY=memory)
+    agent = subprocess.Popen(
+        [program("shardkeepd"), "--socket", f"{directory}/agent.sock",
+         "--log-level", "error", "--ready-fd", "1"],
+        stdout=subprocess.PIPE)
+    assert agent.stdout is not None and agent.stdout.read(1)
+    try:
+        yield directory
+    finally:
+        agent.kill()
+        agent.wait()
+        agent.stdout.close()
+        os.environ.clear()
+        os.environ.update(kept)
+        shutil.rmtree(directory)
+
+
+def _child(rank: int, world: int, meeting: str,
+           fn: Callable[..., None], args: tuple[Any, ...]) -> None:
+    try:
+        signal.alarm(BOUND_S)
+        dist.init_process_group("gloo", init_method=f"file://{meeting}",
+                                rank=rank, world_size=world)
+        fn(*args)
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def start(world: int, fn: Callable[..., None], *args: Any) -> list[int]:
+    """Starts ``fn(*args)`` in ``world`` ranks; their process ids."""
+    meeting = tempfile.mktemp(prefix="shardkeep-meeting-")
+    pids = []
+    for rank in range(world):
+        pid = os.fork()
+        if not pid:
+            _child(rank, world, meeting, fn, args)
+        pids.append(pid)
+    return pids
+
+
+def wait(pids: list[int]) -> list[int]:
+    """How they ended: exit status, or minus the signal."""
+    end = time.monotonic() + BOUND_S
+    left, codes = dict(enumerate(pids)), [0] * len(pids)
+    while left:
+        pid, status = os.waitpid(-1, 0)
+        for i, p in list(left.items()):
+            if p == pid:
+                codes[i] = os.waitstatus_to_exitcode(status)
+                del left[i]
+        assert time.monotonic() < end
+    return codes
+
+
+def run(world: int, fn: Callable[..., None], *args: Any) -> None:
+    """Runs it in all ranks; none may fail."""
+    codes = wait(start(world, fn, *args))
+    assert codes == [0] * world, codes

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpointer: every parallelism, saved by one set of ranks, restored by
+another, compared element by element."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+
+import pytest
+import torch
+import torch.distributed as dist
+from harness import run, start, wait
+from models import (Holder, Replicate, Shard, _StridedShard, sharded, whole,
+                    wrong)
+from shardkeep import Invalid
+from shardkeep.torch import Checkpointer
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+FLUSHLESS = {"flush_every": 1 << 30}
+
+
+class Net(torch.nn.Module):
+    """Dimensions 2 to 5: on four ranks some have nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.layers = torch.nn.ModuleList(
+            [torch.nn.Linear(n, n + 1) for n in (2, 3, 4)])
+        self.norm = torch.nn.LayerNorm(5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        return self.norm(x)
+
+
+def _full(t: torch.Tensor) -> torch.Tensor:
+    return t.full_tensor() if isinstance(t, DTensor) else t
+
+
+def _everything(model, optim) -> dict[str, torch.Tensor]:
+    found = {n: _full(p).clone() for n, p in model.named_parameters()}
+    names = {id(p): n for n, p in model.named_parameters()}
+    for p, state in optim.state.items():
+        for key, t in state.items():
+            found[f"{names[id(p)]}.{key}"] = _full(t).clone()
+    return found
+
+
+def _train(model, optim, ck, steps) -> None:
+    for step in steps:
+        torch.manual_seed(step)
+        optim.zero_grad()
+        model(torch.randn(6, 2)).square().sum().backward()
+        optim.step()
+        assert ck.snapshot(step, wait=30)
+        ck.wait()
+
+
+def _mesh(kind: str) -> DeviceMesh:
+    world = dist.get_world_size()
+    if kind == "hsdp":
+        return init_device_mesh("cpu", (2, world // 2),
+                                mesh_dim_names=("replicate", "shard"))
+    return init_device_mesh("cpu", (world,))
+
+
+def _fsdp2_save(kind, path) -> None:
+    model = Net()
+    fully_shard(model, mesh=_mesh(kind))
+    optim = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    sched = torch.optim.lr_scheduler.StepLR(optim, 2, 0.5)
+    with Checkpointer(model, optim, job="fsdp2", extra={"sched": sched},
+                      **FLUSHLESS) as ck:
+        assert ck.restore() is None
+        for step in range(4):
+            _train(model, optim, ck, [step])
+            sched.step()
+        ck.snapshot(4, wait=30)
+        ck.wait()
+        everything = _everything(model, optim)
+        # Later training does not change what was taken.
+        ck.fence()
+        with torch.no_grad():
+            for p in model.parameters():
+                getattr(p, "_local_tensor", p).zero_()
+        if dist.get_rank() == 0:
+            torch.save(everything, path)
+
+
+def _fsdp2_load(kind, path) -> None:
+    model = Net()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    fully_shard(model, mesh=_mesh(kind))
+    pointers = [p._local_tensor.data_ptr() for p in model.parameters()]
+    optim = torch.optim.AdamW(model.parameters(), lr=9)
+    sched = torch.optim.lr_scheduler.StepLR(optim, 2, 0.5)
+    with Checkpointer(model, optim, job="fsdp2", extra={"sched": sched},
+                      **FLUSHLESS) as ck:
+        assert ck.restore() == 4
+        assert ck.report["bytes_memory"] > 0
+        assert pointers == [p._local_tensor.data_ptr()
+                            for p in model.parameters()], "in place"
+        want = torch.load(path)
+        have = _everything(model, optim)
+        assert have.keys() == want.keys()
+        for name, t in want.items():
+            assert torch.equal(have[name], t), name
+        assert sched.last_epoch == 4
+        assert optim.param_groups[0]["lr"] == pytest.approx(0.0025)
+        _train(model, optim, ck, [5])   # and it goes on
+
+
+@pytest.mark.parametrize("kind, to", [
+    ("fsdp", ("fsdp", 4)), ("fsdp", ("fsdp", 3)), ("fsdp", ("fsdp", 2)),
+    ("hsdp", ("hsdp", 4)), ("hsdp", ("fsdp", 4)),
+])
+def test_fsdp2(agent, kind, to):
+    path = f"{agent}/everything.pt"
+    run(4, _fsdp2_save, kind, path)
+    run(to[1], _fsdp2_load, to[0], path)
+
+
+# ---- meshes and placements at random ----
+
+def _specs(seed: int, world: int):
+    rng = random.Random(seed)
+    for i in range(8):
+        ndim = rng.choice((1, 2, 2, 3))
+        shape = tuple(rng.randrange(0, 14) for _ in range(ndim))
+        dtype = rng.choice((torch.float32, torch.bfloat16, torch.float64))
+        n = rng.randrange(1, world + 1)
+        ranks = rng.sample(range(world), n)
+        if n == world and n % 2 == 0 and rng.random() < 0.5:
+            mesh = torch.tensor(ranks).reshape(2, n // 2)
+        else:
+            mesh = torch.tensor(ranks)
+        placements = tuple(
+            Replicate() if rng.random() < 0.3 else Shard(rng.randrange(ndim))
+            for _ in range(mesh.ndim))
+        if mesh.ndim == 2 and rng.random() < 0.5:
+            d = rng.randrange(ndim)
+            placements = (_StridedShard(d, split_factor=mesh.shape[1]),
+                          Shard(d))
+        yield f"w{i}", shape, dtype, mesh, placements
+
+
+def _tensors(seed: int, fill: bool):
+    world = dist.get_world_size()
+    found, full = {}, {}
+    for name, shape, dtype, mesh, placements in _specs(seed * 31 + world,
+                                                       world):
+        device_mesh = DeviceMesh("cpu", mesh)
+        # The value is the same on every world; names carry the shape.
+        full[name] = whole(f"{seed}{name}", *_fixed(seed, name))
+        found[name] = sharded(full[name], device_mesh, placements, fill)
+    return found, full
+
+
+def _fixed(seed: int, name: str):
+    rng = random.Random(f"{seed}{name}")
+    shape = tuple(rng.randrange(0, 14) for _ in range(3))
+    return shape, rng.choice((torch.float32, torch.bfloat16, torch.float64))
+
+
+def _random_save(seeds) -> None:
+    for seed in seeds:
+        found, _ = _tensors(seed, True)
+        with Checkpointer(Holder(found), job=f"random-{seed}",
+                          **FLUSHLESS) as ck:
+            assert ck.snapshot(1)
+            ck.wait()
+            dist.barrier()
+
+
+def _random_load(seeds) -> None:
+    for seed in seeds:
+        found, full = _tensors(seed, False)
+        with Checkpointer(Holder(found), job=f"random-{seed}",
+                          **FLUSHLESS) as ck:
+            assert ck.restore() == 1
+            for name, t in found.items():
+                assert not wrong(t, full[name]), (seed, name)
+
+
+@pytest.mark.parametrize("worlds", [(4, 3), (2, 4), (4, 4)])
+def test_random_meshes(agent, worlds):
+    seeds = list(range(6))
+    run(worlds[0], _random_save, seeds)
+    run(worlds[1], _random_load, seeds)
+
+
+# ---- sizes on which DTensor's own metadata is wrong ----
+
+def _uneven(dp, tp, sizes, save) -> None:
+    mesh = init_device_mesh("cpu", (dp, tp), mesh_dim_names=("dp", "tp"))
+    how = (_StridedShard(0, split_factor=tp), Shard(0))
+    full = {f"n{n}": whole(f"n{n}", (n, 3)) for n in sizes}
+    found = {k: sharded(t, mesh, how, save) for k, t in full.items()}
+    with Checkpointer(Holder(found), job=f"uneven-{dp}-{tp}",
+                      **FLUSHLESS) as ck:
+        if save:
+            assert ck.snapshot(1)
+            ck.wait()
+        else:
+            assert ck.restore() == 1
+            assert not any(wrong(t, full[k]) for k, t in found.items())
+
+
+def _uneven_whole(job, sizes) -> None:
+    full = {f"n{n}": whole(f"n{n}", (n, 3)) for n in sizes}
+    blank = Holder({k: torch.zeros_like(t) for k, t in full.items()})
+    with Checkpointer(blank, job=job, **FLUSHLESS) as ck:
+        assert ck.restore() == 1
+        for k, t in full.items():
+            assert torch.equal(getattr(blank, k), t), k
+
+
+@pytest.mark.parametrize("dp, tp, sizes", [
+    (4, 2, (9, 17, 8, 5)), (3, 2, (7, 13, 6)), (2, 2, (2, 3, 4, 5)),
+])
+def test_sharded_over_tensor_parallel(agent, dp, tp, sizes):
+    run(dp * tp, _uneven, dp, tp, sizes, True)
+    run(dp * tp, _uneven, dp, tp, sizes, False)
+    run(2, _uneven_whole, f"uneven-{dp}-{tp}", sizes)
+
+
+# ---- keys that only some ranks have ----
+
+def _experts(save) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh("cpu", (2, world // 2),
+                            mesh_dim_names=("dp", "ep"))
+    mine = rank % (world // 2)
+    full = {"shared": whole("shared", (10, 4))}
+    found = {"shared": sharded(full["shared"], init_device_mesh(
+        "cpu", (world,)), (Shard(0),), save)}
+    name = f"expert{mine}"
+    full[name] = whole(name, (7, 3))
+    found[name] = sharded(full[name], mesh["dp"], (Shard(0),), save)
+    # Whole, and on these ranks alone, as a pipeline's stages are.
+    full[f"stage{mine}"] = whole(f"stage{mine}", (5,))
+    found[f"stage{mine}"] = (full[f"stage{mine}"].clone() if save
+                             else torch.zeros(5))
+    with Checkpointer(Holder(found), job="experts", **FLUSHLESS) as ck:
+        if save:
+            assert ck.snapshot(1)
+            ck.wait()
+            return
+        assert ck.restore() == 1
+    for key, t in found.items():
+        assert (not wrong(t, full[key]) if isinstance(t, DTensor)
+                else torch.equal(t, full[key])), key
+
+
+def test_experts_on_some_ranks(agent):
+    run(8, _experts, True)
+    run(8, _experts, False)
+
+
+# ---- deaths ----
+
+def _train_and_die(at) -> None:
+    model = Net()
+    fully_shard(model, mesh=_mesh("fsdp"))
+    optim = torch.optim.AdamW(model.parameters())
+    ck = Checkpointer(model, optim, job="death", **FLUSHLESS)
+    ck.restore()
+    _train(model, optim, ck, range(at))
+    dist.barrier()
+    ck.snapshot(at)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _after_death(at) -> None:
+    model = Net()
+    fully_shard(model, mesh=_mesh("fsdp"))
+    optim = torch.optim.AdamW(model.parameters())
+    with Checkpointer(model, optim, job="death", **FLUSHLESS) as ck:
+        step = ck.restore()
+        # The last one may have been sealed in time on all ranks.
+        assert step in (at - 1, at)
+        assert ck.report["bytes_disk"] == 0
+        _train(model, optim, ck, range(step + 1, step + 3))
+
+
+def test_all_ranks_killed(agent):
+    assert wait(start(4, _train_and_die, 3)) == [-9] * 4
+    run(3, _after_death, 3)
+
+
+# ---- one rank ----
+
+def test_pointers_are_looked_at_every_time(agent):
+    model = torch.nn.Linear(4, 4)
+    with Checkpointer(model, job="stale", rng=False, **FLUSHLESS) as ck:
+        ck.snapshot(1)
+        ck.fence()
+        model.weight.data = torch.full((4, 4), 5.0)      # reallocated
+        model.bias = torch.nn.Parameter(torch.full((4,), 6.0))  # replaced
+        ck.snapshot(2)
+        ck.fence()
+        model.register_buffer("grown", torch.full((3,), 7.0))   # added
+        ck.snapshot(3, wait=10)
+        ck.wait()
+        with torch.no_grad():
+            for t in (model.weight, model.bias, model.grown):
+                t.zero_()
+        assert ck.restore() == 3
+        assert (model.weight == 5).all() and (model.bias == 6).all()
+        assert (model.grown == 7).all()
+        model.weight = torch.nn.Parameter(torch.zeros(5, 4))    # resized
+        with pytest.raises(Invalid, match="weight"):
+            ck.restore()
+        assert ck.snapshot(4, wait=10)
+
+
+def test_objects_and_what_is_refused(agent):
+    import collections
+    kept = {"a": (1, 2.5, float("inf")), "s": {3}, 7: b"x", "n": None,
+            "t": torch.arange(3, dtype=torch.int16), "d": torch.bfloat16,
+            "o": collections.deque([1], 3), "big": 1 << 80}
+    model = torch.nn.Linear(2, 2)
+    other = dict(kept)
+    with Checkpointer(model, job="objects", extra={"k": other},
+                      **FLUSHLESS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+        drawn = torch.rand(4)
+        other.clear()
+        assert ck.restore() == 1
+        assert torch.equal(torch.rand(4), drawn), "the generator as well"
+        tensor = other.pop("t"), kept.pop("t")
+        assert torch.equal(*tensor) and tensor[0].dtype == torch.int16
+        assert other == kept
+        other["bad"] = {"deep": [object()]}
+        with pytest.raises(TypeError, match=r"extra\.k.*deep\[0\]"):
+            ck.snapshot(2)
+        other.pop("bad")
+        assert ck.snapshot(3, wait=10)
+
+
+def test_failures_do_not_end_training(agent, caplog):
+    model = torch.nn.Linear(3, 3)
+    optim = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with Checkpointer(model, optim, job="busy", **FLUSHLESS) as ck:
+        assert ck.snapshot(1)
+        ck.wait()
+        assert not ck.snapshot(1), "the step is there already"
+        assert "step 1" in caplog.text
+        model(torch.ones(1, 3)).sum().backward()
+        optim.step()
+        assert ck.snapshot(2)
+        ck.wait()
+        # A fresh optimizer gets its state without a step.
+        fresh = torch.optim.SGD(model.parameters(), lr=5, momentum=0)
+    with Checkpointer(model, fresh, job="busy", **FLUSHLESS) as ck:
+        assert ck.restore() == 2
+        assert fresh.param_groups[0]["momentum"] == 0.9
+        for p in model.parameters():
+            assert torch.equal(fresh.state[p]["momentum_buffer"],
+                               optim.state[p]["momentum_buffer"])
+
+
+def test_what_cannot_be_stored_is_named(agent):
+    model = torch.nn.Linear(3, 3)
+    model.register_buffer("wide", torch.zeros(1).expand(4))
+    with Checkpointer(model, job="named", **FLUSHLESS) as ck:
+        with pytest.raises(ValueError, match="model.wide is expanded"):
+            ck.snapshot(1)
+        model.wide = torch.zeros(4, device="meta")
+        with pytest.raises(ValueError, match="model.wide.*meta"):
+            ck.snapshot(1)
+        model.wide = torch.zeros(4)
+        assert ck.snapshot(1)
