@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole state dicts, imports and exports."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from harness import run
+from models import Holder, Shard, _StridedShard, sharded, whole, wrong
+from safetensors.torch import load_file, save_file
+from shardkeep import NotFound
+from shardkeep._tools import path as program
+from shardkeep.torch import Checkpointer
+from shardkeep.torch.dcp import ShardkeepReader
+from shardkeep.torch.full import (broadcast_from_rank0, full_state_dict,
+                                  load_tensors)
+from shardkeep.torch.importer import import_checkpoint, main
+from torch.distributed.device_mesh import init_device_mesh
+
+NAMES = {"a": (9, 4), "b": (2, 3), "c": (5,)}
+
+
+def _full():
+    return {k: whole(k, shape) for k, shape in NAMES.items()}
+
+
+def _gather() -> None:
+    world, rank = dist.get_world_size(), dist.get_rank()
+    mesh = init_device_mesh("cpu", (world,))
+    full = _full()
+    model = Holder({k: sharded(t, mesh, (Shard(0),))
+                    for k, t in full.items()})
+    with Checkpointer(model, job="whole", flush_every=1 << 30) as ck:
+        ck.snapshot(1)
+        ck.wait()
+        got = full_state_dict("whole", 1)
+        if rank:
+            assert got == {}
+        else:
+            assert list(got) == list(full), "in order"
+            assert all(torch.equal(got[k], full[k]) and
+                       got[k].device.type == "cpu" for k in full)
+        with pytest.raises((NotFound, RuntimeError)):
+            full_state_dict("whole", 99)
+        dist.barrier()
+
+
+def test_gathered_to_rank_0(agent):
+    run(4, _gather)
+    assert torch.equal(load_tensors("whole", prefix="model.",
+                                    names=["b"])["b"], _full()["b"])
+    with pytest.raises(KeyError, match="zzz"):
+        load_tensors("whole", prefix="model.", names=["zzz"])
+    subprocess.run([program("cachectl"), "export", "--prefix", "model.",
+                    "whole", f"{agent}/out.safetensors"], check=True,
+                   stdout=subprocess.DEVNULL)
+    out = load_file(f"{agent}/out.safetensors")
+    assert all(torch.equal(out[k], t) for k, t in _full().items())
+
+
+def _spread() -> None:
+    mesh = init_device_mesh("cpu", (2, 2))
+    full = _full()
+    how = {"a": (_StridedShard(0, split_factor=2), Shard(0)),
+           "b": (Shard(0), Shard(1)), "c": (Shard(0), Shard(0))}
+    into = {k: sharded(t, mesh, how[k], False) for k, t in full.items()}
+    into["plain"] = torch.zeros(3)
+    full["plain"] = torch.ones(3)
+    broadcast_from_rank0(full if dist.get_rank() == 0 else {}, into)
+    assert torch.equal(into.pop("plain"), torch.ones(3))
+    assert not any(wrong(t, full[k]) for k, t in into.items())
+
+
+def test_spread_from_rank_0(agent):
+    run(4, _spread)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed")
+def test_imports(agent):
+    full = _full()
+    save_file(full, f"{agent}/model.safetensors")
+    assert import_checkpoint(f"{agent}/model.safetensors", "st", 5,
+                             prefix="model.") == 3
+    blank = Holder({k: torch.zeros_like(t) for k, t in full.items()})
+    with Checkpointer(blank, job="st") as ck:
+        assert ck.restore(strict=False) == 5
+    assert all(torch.equal(getattr(blank, k), t) for k, t in full.items())
+    dcp.save({"m": full, "step": 7}, checkpoint_id=f"{agent}/dcp",
+             no_dist=True)
+    assert main([f"{agent}/dcp", "--job", "imported", "--step", "8"]) == 0
+    state = {"m": {k: torch.zeros_like(t) for k, t in full.items()},
+             "step": 0}
+    flat = {f"m.{k}": t for k, t in state["m"].items()}
+    dcp.load(flat, storage_reader=ShardkeepReader("imported/8"),
+             no_dist=True)
+    assert all(torch.equal(flat[f"m.{k}"], t) for k, t in full.items())
+    assert main([f"{agent}/nowhere", "--job", "x"]) == 1
+    assert main([f"{agent}/store", "--job", "x"]) == 1
