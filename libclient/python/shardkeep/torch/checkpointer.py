@@ -303,6 +303,18 @@ class Checkpointer:
 
     # ---- snapshots ----
 
+    def prepare(self, timeout: float = 60) -> None:
+        """Waits until the memory for snapshots is warm.
+
+        Optional: without it the first snapshot registers, and its memory is
+        faulted in while it copies. Call it when the optimizer has its state.
+        """
+        items = self._tensors.items()
+        self._describe(items)
+        for name, (raw, local) in self._objects().items():
+            self._put_blob(name, raw, local)
+        self._state.prepare(int(timeout * 1000))
+
     def snapshot(self, step: int, *, flush: bool | None = None,
                  wait: float = 0) -> bool:
         """Starts a snapshot and returns at once.
