@@ -372,9 +372,10 @@ struct sk_report {
 /**
  * Brings the described tensors back from a snapshot of this job by any mesh,
  * from the nearest memory that holds each piece, else from the store. Every
- * rank of the job must call it, and all restore the same step. @comm, @opts,
- * @ret_report may be NULL. An incomplete or damaged snapshot is passed over
- * for the next older one when SK_LATEST is asked for.
+ * rank of the job must call it, also one that has described nothing, and all
+ * restore the same step. @comm, @opts, @ret_report may be NULL. An incomplete
+ * or damaged snapshot is passed over for the next older one when SK_LATEST is
+ * asked for.
  * Errors, the same on all ranks unless said: -ENOENT nothing to restore (a
  * first run; the sentence names what is missing where something was there);
  * -ENOKEY keys missing on either side (sk_error() lists them all); -EINVAL

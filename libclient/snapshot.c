@@ -521,6 +521,9 @@ static int snapshot(struct sk_state *state, int64_t step,
 	if (step < 0)
 		return sk_err_set(err, -EINVAL, "step %lld is negative",
 				  (long long)step);
+	if (!state->n_locals)
+		return sk_err_set(err, -EINVAL, "rank %d has described no "
+				  "tensor and no blob", state->job.rank);
 	r = fence(state, -1, err);
 	if (r == -ECANCELED) {	/* told once */
 		sk_copying_drop(state);
