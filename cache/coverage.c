@@ -209,7 +209,11 @@ static void name_missing(struct check *c, const struct mention *m, size_t n,
 					   m->item->spec.shape);
 	unsigned before = c->n_missing;
 
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++) {
+		/* Both images of a rank describe the same boxes. */
+		if (i && m[i].image->layout->rank ==
+			 m[i - 1].image->layout->rank)
+			continue;
 		for (int b = 0; b < m[i].item->n_boxes; b++) {
 			const struct sk_box *box = &m[i].item->boxes[b];
 
@@ -217,6 +221,7 @@ static void name_missing(struct check *c, const struct mention *m, size_t n,
 			    !has_box(have, box))
 				note_missing(c, &m[i], box);
 		}
+	}
 	/* A hole that nobody who is known was to fill. */
 	if (c->n_missing == before)
 		note_missing(c, m, &whole);
