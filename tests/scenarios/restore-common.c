@@ -83,6 +83,7 @@ void scene_open(struct scene *scene, int argc, char **argv)
 	*scene = (struct scene){ .agent = -1 };
 	(void)alarm(BOUND_S);
 	scene->program = argc > 1 ? argv[1] : getenv("SHARDKEEP_AGENT");
+	scene->cachectl = argc > 2 ? argv[2] : NULL;
 	CHECK(scene->program, "usage: %s PATH-OF-SHARDKEEPD", argv[0]);
 	strcpy(scene->dir, "/tmp/shardkeep-restore-XXXXXX");
 	CHECK(mkdtemp(scene->dir));
@@ -129,6 +130,23 @@ void rank_ready(struct rank *rank)
 		pause();
 }
 
+static void **memory;	/* of the tensors of this process's rank */
+static size_t n_memory;
+
+char *rank_memory(size_t bytes, int fill)
+{
+	char *p;
+
+	if (!bytes)
+		return NULL;
+	p = malloc(bytes);
+	memory = realloc(memory, (n_memory + 1) * sizeof(*memory));
+	CHECK(p && memory);
+	memory[n_memory++] = p;
+	memset(p, fill, bytes);
+	return p;
+}
+
 static void open_state(struct rank *rank)
 {
 	struct sk_options opts = { .socket = rank->scene->socket,
@@ -153,6 +171,9 @@ static void run_rank(struct scene *scene, const char *job, int world, int i,
 	fn(&rank);
 	sk_state_free(rank.state);
 	sk_close(rank.sk);
+	while (n_memory)
+		free(memory[--n_memory]);
+	free(memory);
 	exit(0);
 }
 
@@ -236,9 +257,7 @@ char *rank_tensor(struct rank *rank, const struct sk_tensor *tensor, int fill)
 	uint64_t bytes = local_elements(rank, tensor) *
 			 sk_dtype_bits((enum sk_dtype)t.dtype) / 8;
 
-	t.data = bytes ? malloc(bytes) : NULL;
-	if (bytes)
-		memset(t.data, fill, bytes);
+	t.data = rank_memory(bytes, fill);
 	CHECK(!sk_state_tensor(rank->state, &t), "%s", sk_error());
 	return t.data;
 }
@@ -312,6 +331,20 @@ void rank_write(struct rank *rank, int64_t step)
 uint64_t rank_wrong(struct rank *rank, int64_t step, int local)
 {
 	return all_values(rank, step, local, false);
+}
+
+uint64_t rank_wrong_in(struct rank *rank, int64_t step, const char *name)
+{
+	int64_t at = sk_state_find(rank->state, name);
+	const struct sk_local *local;
+	uint64_t wrong = 0;
+
+	CHECK(at >= 0, "%s", name);
+	local = &rank->state->locals[at];
+	for (int b = 0; b < local->item.n_boxes; b++)
+		wrong += part_values(local, &local->parts[b], step,
+				     rank->rank, false);
+	return wrong;
 }
 
 void rank_snapshot(struct rank *rank, int64_t step, int until)

@@ -29,6 +29,7 @@ struct scene {
 	char socket[96];
 	char store[96];
 	const char *program;
+	const char *cachectl;	/* the second argument, or NULL */
 	pid_t agent;
 };
 
@@ -62,8 +63,11 @@ void scene_ranks_killed(struct scene *scene, const char *job, int world,
 /** Says that this rank may be killed, and waits for it. */
 void rank_ready(struct rank *rank);
 
+/** Memory full of @fill that goes with the process; NULL of 0 bytes. */
+char *rank_memory(size_t bytes, int fill);
 /** Describes a tensor with memory for what this rank holds of it, full of
- * @fill. Returns the memory, NULL where it holds nothing. */
+ * @fill. Returns the memory, NULL where it holds nothing; it goes with the
+ * process. */
 char *rank_tensor(struct rank *rank, const struct sk_tensor *tensor,
 		  int fill);
 /** Writes the values of @step into all tensors and blobs of the state. */
@@ -71,6 +75,8 @@ void rank_write(struct rank *rank, int64_t step);
 /** Elements that are not those of @step, over all tensors and blobs. Local
  * blobs count as those of rank @local; -1: not at all. */
 uint64_t rank_wrong(struct rank *rank, int64_t step, int local);
+/** The same of what is called @name. */
+uint64_t rank_wrong_in(struct rank *rank, int64_t step, const char *name);
 /** Takes a snapshot and waits until the whole of it is @until. */
 void rank_snapshot(struct rank *rank, int64_t step, int until);
 /** sk_restore() with the agent's comm. */
