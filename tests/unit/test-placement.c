@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "placement.h"
-#include "plan.h"
 #include "util.h"
 
 static struct sk_mesh *mesh_of(int ndim, const int64_t *shape)
@@ -184,87 +183,74 @@ Test(placement, tensor_parallel_is_cut_first)
 			expect_tp_first(n, meshes[i][0], meshes[i][1]);
 }
 
-/* ---- plans against marking every element ---- */
-
-#define SIDE 13
-
-struct marks {
-	int of[SIDE][SIDE];
-	const struct sk_spec *source;
-};
-
-static int mark(const struct sk_piece *p, const struct sk_holders *h,
-		void *ctx)
+/* The sizes where DTensor's metadata and its data part, by value. */
+Test(placement, tensor_parallel_where_metadata_is_wrong)
 {
-	struct marks *m = ctx;
-	struct sk_box *boxes = NULL;
-	int n = 0;
-	bool found = false;
+	static const struct {
+		int64_t n, dp, value[8][2];
+	} cases[] = {
+		{ 17, 4, { { 3, 0 }, { 2, 9 }, { 3, 3 }, { 2, 11 },
+			   { 3, 6 }, { 2, 13 }, { 0, 17 }, { 2, 15 } } },
+		{ 7, 3, { { 2, 0 }, { 1, 4 }, { 2, 2 }, { 1, 5 },
+			  { 0, 7 }, { 1, 6 } } },
+		{ 13, 3, { { 3, 0 }, { 2, 7 }, { 3, 3 }, { 2, 9 },
+			   { 1, 6 }, { 2, 11 } } },
+	};
 
-	for (int64_t i = 0; i < p->box.size[0]; i++)
-		for (int64_t j = 0; j < p->box.size[1]; j++)
-			m->of[p->box.offset[0] + i][p->box.offset[1] + j]++;
-	/* Whoever is named holds just that source box. */
-	for (int64_t k = 0; k < sk_holders_count(h); k++) {
-		cr_assert_eq(sk_spec_boxes(m->source, sk_holders_rank(h, k),
-					   &boxes, &n, NULL), 0);
-		found = false;
-		for (int b = 0; b < n; b++)
-			found |= sk_box_equal(2, &boxes[b], &p->source);
-		cr_assert(found);
-		free(boxes);
-	}
-	return 0;
-}
-
-static uint64_t seed = 20;
-
-static int pick(int n)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (int)((seed >> 33) % (unsigned)n);
-}
-
-static struct sk_placement random_placement(void)
-{
-	switch (pick(4)) {
-	case 0: return SK_REPLICATE;
-	case 1: return SK_STRIDED_SHARD(pick(2), 1 + pick(4));
-	default: return SK_SHARD(pick(2));
-	}
-}
-
-Test(plan, every_element_once)
-{
-	for (int round = 0; round < 3000; round++) {
-		struct sk_mesh *m = mesh_of(3, (int64_t[]){
-			1 + pick(3), 1 + pick(4), 1 + pick(3) });
-		struct sk_spec s = {
-			.name = "w", .dtype = SK_F32, .ndim = 2,
-			.shape = { 1 + pick(SIDE), 1 + pick(SIDE) },
-			.mesh = m, .placements = { random_placement(),
-				random_placement(), random_placement() },
+	for (size_t c = 0; c < SK_ARRAY_SIZE(cases); c++) {
+		struct sk_mesh *m = mesh_of(2, (int64_t[]){ cases[c].dp, 2 });
+		struct sk_spec spec = {
+			.name = "w", .dtype = SK_F32, .ndim = 1,
+			.shape = { cases[c].n }, .mesh = m,
+			.placements = { SK_STRIDED_SHARD(0, 2), SK_SHARD(0) },
 		};
-		struct marks marks = { .source = &s };
-		struct sk_box target = { 0 };
+		int64_t sum = 0;
 
-		for (int d = 0; d < 2; d++) {
-			target.offset[d] = pick((int)s.shape[d]);
-			target.size[d] = 1 + pick((int)(s.shape[d] -
-							target.offset[d]));
+		for (int r = 0; r < 2 * cases[c].dp; r++) {
+			expect(&spec, r, cases[c].value[r][0],
+			       cases[c].value[r][1]);
+			sum += cases[c].value[r][0];
 		}
-		cr_assert_eq(sk_plan_box(&s, 36, &target, mark, &marks), 0);
-		for (int i = 0; i < SIDE; i++)
-			for (int j = 0; j < SIDE; j++) {
-				int in = i >= target.offset[0] &&
-					 i < target.offset[0] + target.size[0] &&
-					 j >= target.offset[1] &&
-					 j < target.offset[1] + target.size[1];
-
-				cr_assert_eq(marks.of[i][j], in,
-					     "round %d, element %d,%d", round,
-					     i, j);
-			}
+		cr_assert_eq(sum, cases[c].n);
 		sk_mesh_unref(m);
 	}
+}
+
+Test(placement, scalars_and_outsiders)
+{
+	struct sk_mesh *m = mesh_of(1, (int64_t[]){ 2 });
+	struct sk_spec spec = { .name = "step", .dtype = SK_F32, .mesh = m,
+				.placements = { SK_REPLICATE } };
+	struct sk_box *boxes = NULL;
+	int n = -1;
+
+	for (int r = 0; r < 3; r++) {
+		cr_assert_eq(sk_spec_boxes(&spec, r, &boxes, &n, NULL), 0);
+		cr_assert_eq(n, r < 2, "rank %d holds %d boxes", r, n);
+		if (n)
+			cr_assert_eq(sk_box_volume(0, boxes), 1);
+		free(boxes);
+	}
+	spec.placements[0] = SK_SHARD(0);
+	cr_assert_eq(sk_spec_normalize(&spec, NULL), -EINVAL);
+	sk_mesh_unref(m);
+}
+
+/* An empty shard stands behind the tensor, also where cuts are nested. */
+Test(placement, empty_shards_have_the_full_size_as_offset)
+{
+	struct sk_mesh *m = mesh_of(2, (int64_t[]){ 2, 2 });
+	struct sk_spec spec = {
+		.name = "w", .dtype = SK_F32, .ndim = 1, .shape = { 2 },
+		.mesh = m, .placements = { SK_SHARD(0), SK_SHARD(0) },
+	};
+
+	expect(&spec, 0, 1, 0);
+	expect(&spec, 1, 0, 2);
+	expect(&spec, 2, 1, 1);
+	expect(&spec, 3, 0, 2);
+	spec.shape[0] = 0;
+	for (int r = 0; r < 4; r++)
+		expect(&spec, r, 0, 0);
+	sk_mesh_unref(m);
 }
