@@ -183,3 +183,92 @@ Test(mesh, refuses_nonsense)
 		cr_assert_null(m);
 	}
 }
+
+Test(mesh, copies_what_it_is_given)
+{
+	int32_t ranks[] = { 3, 1 };
+	char name[] = "dp";
+	const char *const names[] = { name };
+	int64_t shape[] = { 2 };
+	struct sk_mesh *m = make(1, shape, ranks, names);
+
+	ranks[0] = 7;
+	shape[0] = 9;
+	name[0] = 'x';
+	cr_assert_eq(sk_mesh_count(m), 2);
+	cr_assert_eq(sk_mesh_rank_at(m, 0), 3);
+	cr_assert_str_eq(sk_mesh_name(m, 0), "dp");
+	sk_mesh_unref(m);
+}
+
+Test(mesh, outsiders_have_no_coordinates)
+{
+	static const int32_t outside[] = { INT32_MIN, -1, 0, 2, 3, 5, 7,
+					   INT32_MAX };
+	struct sk_mesh *m = make(1, (int64_t[]){ 3 },
+				 (int32_t[]){ 1, 4, 6 }, NULL);
+	struct sk_mesh *dense = make(1, (int64_t[]){ 3 }, NULL, NULL);
+	int64_t at[1] = { 77 };
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(outside); i++)
+		cr_assert_eq(sk_mesh_coords(m, outside[i], at), -ENOENT);
+	cr_assert_eq(sk_mesh_coords(dense, -1, at), -ENOENT);
+	cr_assert_eq(sk_mesh_coords(dense, 3, at), -ENOENT);
+	cr_assert_eq(at[0], 77, "outputs are set on success only");
+	sk_mesh_unref(m);
+	sk_mesh_unref(dense);
+}
+
+Test(mesh, references_are_counted)
+{
+	struct sk_mesh *m = make(1, (int64_t[]){ 2 }, NULL, NULL);
+
+	cr_assert_eq(sk_mesh_ref(m), m);
+	cr_assert_null(sk_mesh_unref(m));
+	cr_assert_eq(sk_mesh_count(m), 2);
+	cr_assert_null(sk_mesh_unref(m));
+	cr_assert_null(sk_mesh_unref(NULL));
+	cr_assert_null(sk_mesh_ref(NULL));
+}
+
+/* A slice of a slice, of ranks that do not count from zero. */
+Test(mesh, slices_nest)
+{
+	static const int32_t ranks[] = { 7, 6, 5, 4, 3, 2, 1, 0 };
+	struct sk_mesh *m = make(3, (int64_t[]){ 2, 2, 2 }, ranks, dp_cp_tp);
+	struct sk_mesh *two = NULL;
+
+	cr_assert_eq(sk_mesh_slice(m, 1, dp_cp_tp + 1, 2, &two, NULL), 0);
+	sk_mesh_unref(m);
+	expect_slice(two, 1, dp_cp_tp + 1, 2, 4, (int32_t[]){ 3, 2, 1, 0 });
+	expect_slice(two, 1, dp_cp_tp + 1, 1, 2, (int32_t[]){ 3, 1 });
+	sk_mesh_unref(two);
+}
+
+static void expect_words(const struct sk_mesh *m, int32_t rank,
+			 const char *const *names, int n, const char *words)
+{
+	struct sk_mesh *child = NULL;
+	struct sk_err err = { "" };
+
+	cr_assert_lt(sk_mesh_slice(m, rank, names, n, &child, &err), 0);
+	cr_assert(strstr(err.text, words), "\"%s\" lacks \"%s\"", err.text,
+		  words);
+	cr_assert_null(child);
+}
+
+Test(mesh, refusals_say_what_is_wrong)
+{
+	static const char *const twice[] = { "dp", "dp" };
+	static const char *const reversed[] = { "tp", "dp" };
+	struct sk_mesh *m = make(2, (int64_t[]){ 2, 4 }, NULL, dp_tp);
+
+	expect_words(m, 0, twice, 2, "name dimensions in its order");
+	expect_words(m, 0, reversed, 2,
+		     "\"dp\" stands before \"tp\" in the mesh");
+	expect_words(m, 0, dp_tp, 0, "a slice of 0 of the 2 dimensions");
+	expect_words(m, 0, dp_tp, 3, "a slice of 3 of the 2 dimensions");
+	expect_words(m, 8, dp_tp, 1, "rank 8 is not in the mesh");
+	expect_words(m, -1, dp_tp, 1, "rank -1 is not in the mesh");
+	sk_mesh_unref(m);
+}
