@@ -265,6 +265,35 @@ def test_experts_on_some_ranks(agent):
     run(8, _experts, False)
 
 
+def _late(save) -> None:
+    """Optimizer state that one rank has a step before the other."""
+    rank = dist.get_rank()
+    p = torch.nn.Parameter(torch.full((4,), float(rank)))
+    mesh = DeviceMesh("cpu", torch.arange(2))
+    d = torch.nn.Parameter(sharded(torch.zeros(5, 2), mesh, (Shard(0),)))
+    model = torch.nn.Module()
+    model.register_parameter(f"stage{rank}", p)
+    model.register_parameter("both", d)
+    optim = torch.optim.Adam([p, d], lr=1)
+    with Checkpointer(model, optim, job="late", **FLUSHLESS) as ck:
+        if not save:
+            assert ck.restore() == 1
+            assert optim.state[p]["step"] == 2 - rank
+            assert optim.state[d]["step"] == 2
+            return
+        for step in range(2):
+            p.grad = torch.ones(4) if step >= rank else None
+            d.grad = torch.zeros_like(d)
+            optim.step()
+            assert ck.snapshot(step, wait=10)
+            ck.wait()
+
+
+def test_optimizer_state_that_comes_later(agent):
+    run(2, _late, True)
+    run(2, _late, False)
+
+
 # ---- deaths ----
 
 def _train_and_die(at) -> None:

@@ -271,6 +271,22 @@ void ask_close(struct context *ctx, const struct sk_wire_image *image,
 	*opened = (struct opened){ .fd = -1 };
 }
 
+int ask_read(int fd, char *buf, uint64_t bytes, uint64_t offset)
+{
+	while (bytes) {
+		ssize_t n = pread(fd, buf, bytes, (off_t)offset);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -ENODATA;
+		buf += n;
+		bytes -= (uint64_t)n;
+		offset += (uint64_t)n;
+	}
+	return 0;
+}
+
 static const struct {
 	uint32_t flag;
 	const char *word;

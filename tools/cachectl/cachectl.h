@@ -93,6 +93,9 @@ int ask_open(struct context *ctx, const struct sk_wire_image *image,
 void ask_close(struct context *ctx, const struct sk_wire_image *image,
 	       struct opened *opened);
 
+/** All of @bytes. Errors: -ENODATA it is shorter; -EIO, ... */
+int ask_read(int fd, char *buf, uint64_t bytes, uint64_t offset);
+
 /** "complete durable newest" of SK_SNAP_ flags. Returns @buf. */
 char *snapshot_words(const struct sk_wire_snapshot *s, char *buf,
 		     size_t size);

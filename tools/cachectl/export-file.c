@@ -60,22 +60,6 @@ static int next_place(struct export *x, struct export_source *s)
 	return 0;
 }
 
-static int read_all(int fd, char *buf, uint64_t bytes, uint64_t offset)
-{
-	while (bytes) {
-		ssize_t n = pread(fd, buf, bytes, (off_t)offset);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -ENODATA;
-		buf += n;
-		bytes -= (uint64_t)n;
-		offset += (uint64_t)n;
-	}
-	return 0;
-}
-
 /* ---- one tensor ---- */
 
 static int prepare_copy(struct export *x, const struct export_tensor *t,
@@ -107,7 +91,7 @@ static int copy_entry(struct export *x, const struct export_source *s,
 							    SK_SUM_CHUNK;
 		struct sk_copy copy = *whole;
 
-		if (read_all(s->opened.fd, x->buf, n, e->offset + at) < 0 ||
+		if (ask_read(s->opened.fd, x->buf, n, e->offset + at) < 0 ||
 		    sk_xxh3(x->buf, n) !=
 			    s->opened.stamp.sums[e->first_sum + i])
 			return 0;

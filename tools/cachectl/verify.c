@@ -25,22 +25,6 @@ struct verify {
 	char *buf;		/* SK_SUM_CHUNK bytes */
 };
 
-static int read_all(int fd, char *buf, uint64_t bytes, uint64_t offset)
-{
-	while (bytes) {
-		ssize_t n = pread(fd, buf, bytes, (off_t)offset);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -ENODATA;
-		buf += n;
-		bytes -= (uint64_t)n;
-		offset += (uint64_t)n;
-	}
-	return 0;
-}
-
 /* 1 it is what it was, 0 it is not (or cannot be read, which is as bad). */
 static int entry_good(struct verify *v, const struct opened *o,
 		      const struct sk_entry *e)
@@ -50,7 +34,7 @@ static int entry_good(struct verify *v, const struct opened *o,
 		uint64_t n = e->bytes - at < SK_SUM_CHUNK ? e->bytes - at :
 							    SK_SUM_CHUNK;
 
-		if (read_all(o->fd, v->buf, n, e->offset + at) < 0 ||
+		if (ask_read(o->fd, v->buf, n, e->offset + at) < 0 ||
 		    sk_xxh3(v->buf, n) != o->stamp.sums[e->first_sum + i])
 			return 0;
 		v->done += n;

@@ -86,17 +86,26 @@ def _from_sharded(name: str, t: Any) -> Description:
 
 
 def describe(name: str, t: Any, meshes: Meshes,
-             holders: tuple[int, ...] | None = None) -> Description:
-    """The tuple of ``State.tensors``; ``holders`` are the ranks that have a
-    tensor which is whole, None all of them."""
+             holders: tuple[int, ...] | None = None,
+             owner: Any = None) -> Description:
+    """The tuple of ``State.tensors``.
+
+    Of a tensor which is whole, ``holders`` are the ranks that have it, None
+    all of them; what belongs to a DTensor, its ``owner``, is on the ranks of
+    its mesh.
+    """
     if isinstance(t, DTensor):
         return _from_dtensor(name, t, meshes)
     if hasattr(t, "local_shards"):
         return _from_sharded(name, t)
     check_local(name, t)
-    mesh = meshes.get((len(holders),), holders) if holders else None
+    mesh, dims = None, 0
+    if isinstance(owner, DTensor):
+        mesh, dims = meshes.of(owner.device_mesh), owner.device_mesh.ndim
+    elif holders:
+        mesh, dims = meshes.get((len(holders),), holders), 1
     return (name, dtype_of(name, t), tuple(t.shape), mesh,
-            ((_core.REPLICATE, 0, 0),) if holders else (), _pointer(t),
+            ((_core.REPLICATE, 0, 0),) * dims, _pointer(t),
             t.stride() if t.numel() else None, tuple(t.shape), None)
 
 

@@ -27,6 +27,7 @@ _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.",
 _UNTIL = {"sealed": _core.SEALED, "complete": _core.COMPLETE,
           "durable": _core.DURABLE}
 _OBJECT = "python."
+_OPTIM = "optim.state."
 _ROOM = 1024        # least bytes of an object: it may grow without a new layout
 
 
@@ -232,8 +233,14 @@ class Checkpointer:
         return [every[i * most:i * most + n[i]] for i in range(self.world)]
 
     def _find_holders(self, items: list[tuple[str, Any]]) -> None:
-        """Who has which whole tensor; a collective where that changed."""
-        whole = sorted(name for name, t in items if is_whole(t))
+        """Who has which whole tensor; a collective where that changed.
+
+        Of the model alone, whose modules change on all ranks at once: an
+        optimizer makes its state when gradients come, which a rank's experts
+        may get later than another's. It belongs to its parameter.
+        """
+        whole = sorted(name for name, t in items
+                       if name.startswith("model.") and is_whole(t))
         if whole == self._whole:
             return
         lists = [json.loads(x) for x in
@@ -258,10 +265,16 @@ class Checkpointer:
         for gone in self._names - {name for name, _ in items}:
             self._state.remove(gone)
             self._names.discard(gone)
-        self._state.tensors(
-            [describe(name, t, self._meshes, self._holders.get(name))
-             for name, t in items],
-            [local_of(t) for _, t in items])
+        model = dict(items)
+        described = []
+        for name, t in items:
+            owner = name
+            if name.startswith(_OPTIM):
+                owner = "model." + name[len(_OPTIM):].rpartition(".")[0]
+            described.append(describe(name, t, self._meshes,
+                                      self._holders.get(owner),
+                                      model.get(owner)))
+        self._state.tensors(described, [local_of(t) for _, t in items])
         self._names = {name for name, _ in items}
         self._described = signature
 
