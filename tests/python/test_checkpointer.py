@@ -265,6 +265,46 @@ def test_experts_on_some_ranks(agent):
     run(8, _experts, False)
 
 
+def _shards_of_its_own(save) -> None:
+    """One padded buffer with two boxes of a tensor: the protocol of
+    distributed checkpoint."""
+    rank = dist.get_rank()
+    full = whole("own", (8, 3))
+    t = torch.full((6, 3), -1.0)
+    t.global_shape = (8, 3)
+    t.global_offsets = ((2 * rank, 0), (4 + 2 * rank, 0))
+    t.local_offsets = ((0, 0), (3, 0))
+    t.local_sizes = ((2, 3), (2, 3))
+    if save:
+        t[0:2] = full[2 * rank:2 * rank + 2]
+        t[3:5] = full[4 + 2 * rank:6 + 2 * rank]
+    model = torch.nn.Module()
+    model.register_buffer("own", t)
+    with Checkpointer(model, job="own", **FLUSHLESS) as ck:
+        if save:
+            assert ck.snapshot(1)
+            ck.wait()
+            return
+        assert ck.restore() == 1
+    assert torch.equal(t[0:2], full[2 * rank:2 * rank + 2])
+    assert torch.equal(t[3:5], full[4 + 2 * rank:6 + 2 * rank])
+    assert (t[2] == -1).all() and (t[5] == -1).all(), "padding is left alone"
+
+
+def _own_whole() -> None:
+    model = torch.nn.Module()
+    model.register_buffer("own", torch.zeros(8, 3))
+    with Checkpointer(model, job="own", **FLUSHLESS) as ck:
+        assert ck.restore() == 1
+    assert torch.equal(model.own, whole("own", (8, 3)))
+
+
+def test_tensors_that_say_their_shards(agent):
+    run(2, _shards_of_its_own, True)
+    run(2, _shards_of_its_own, False)
+    run(1, _own_whole)
+
+
 def _late(save) -> None:
     """Optimizer state that one rank has a step before the other."""
     rank = dist.get_rank()

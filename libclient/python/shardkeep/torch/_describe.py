@@ -85,6 +85,31 @@ def _from_sharded(name: str, t: Any) -> Description:
             tuple(parts))
 
 
+def says_its_shards(t: Any) -> bool:
+    """Whether it is a local tensor that says which boxes of a global one it
+    holds: the CheckpointableTensor protocol of distributed checkpoint."""
+    return isinstance(t, torch.Tensor) and all(
+        hasattr(t, a) for a in ("global_shape", "global_offsets",
+                                "local_offsets", "local_sizes"))
+
+
+def _from_shards(name: str, t: Any) -> Description:
+    local = check_local(name, t)
+    parts = []
+    for offset, at, size in zip(t.global_offsets, t.local_offsets,
+                                t.local_sizes, strict=True):
+        if len(size) != len(t.global_shape):
+            raise ValueError(f"{name} has shards of {len(size)} dimensions "
+                             f"and is {tuple(t.global_shape)} as a whole")
+        part = local[tuple(slice(a, a + n) for a, n in zip(at, size))] \
+            if at else local
+        if part.numel():
+            parts.append((tuple(offset), tuple(size), part.data_ptr(),
+                          part.stride()))
+    return (name, dtype_of(name, t), tuple(t.global_shape), None, (), 0,
+            None, None, tuple(parts))
+
+
 def describe(name: str, t: Any, meshes: Meshes,
              holders: tuple[int, ...] | None = None,
              owner: Any = None) -> Description:
@@ -98,6 +123,8 @@ def describe(name: str, t: Any, meshes: Meshes,
         return _from_dtensor(name, t, meshes)
     if hasattr(t, "local_shards"):
         return _from_sharded(name, t)
+    if says_its_shards(t):
+        return _from_shards(name, t)
     check_local(name, t)
     mesh, dims = None, 0
     if isinstance(owner, DTensor):
@@ -111,4 +138,5 @@ def describe(name: str, t: Any, meshes: Meshes,
 
 def is_whole(t: Any) -> bool:
     """Whether nothing says how the tensor is sharded."""
-    return not isinstance(t, DTensor) and not hasattr(t, "local_shards")
+    return not (isinstance(t, DTensor) or hasattr(t, "local_shards") or
+                says_its_shards(t))

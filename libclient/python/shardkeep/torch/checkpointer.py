@@ -139,7 +139,8 @@ def _signature(items: list[tuple[str, Any]]) -> list[tuple[Any, ...]]:
             found.append((name, [(s.tensor.data_ptr(), s.tensor.shape)
                                  for s in t.local_shards()]))
             continue
-        found.append((name, t.data_ptr(), t.shape, t.stride(), t.dtype))
+        found.append((name, t.data_ptr(), t.shape, t.stride(), t.dtype,
+                      getattr(t, "global_offsets", None)))
     return found
 
 
