@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import collections
+import io
 import json
 import math
 from typing import Any
@@ -57,6 +58,9 @@ def encode(x: Any, path: str) -> Any:
     if isinstance(x, (bytes, bytearray)):
         return {_TAG: type(x).__name__,
                 "value": base64.b64encode(x).decode("ascii")}
+    if type(x) is io.BytesIO:
+        return {_TAG: "BytesIO",
+                "value": base64.b64encode(x.getvalue()).decode("ascii")}
     if isinstance(x, list):
         return [encode(v, f"{path}[{i}]") for i, v in enumerate(x)]
     if isinstance(x, tuple) and type(x) is tuple:
@@ -132,9 +136,10 @@ def decode(x: Any) -> Any:
         return complex(*(decode(v) for v in value))
     if tag == "dtype":
         return getattr(torch, value)
-    if tag in ("bytes", "bytearray"):
+    if tag in ("bytes", "bytearray", "BytesIO"):
         raw = base64.b64decode(value)
-        return raw if tag == "bytes" else bytearray(raw)
+        return {"bytes": bytes, "bytearray": bytearray,
+                "BytesIO": io.BytesIO}[tag](raw)
     if tag in ("dict", "counter"):
         pairs = {decode(k): decode(v) for k, v in value}
         return pairs if tag == "dict" else collections.Counter(pairs)

@@ -19,11 +19,14 @@ import dataclasses
 import errno
 import hashlib
 import io
+import logging
 import os
 import re
+import uuid
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint import StorageReader, StorageWriter
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata, ChunkStorageMetadata, Metadata, StorageMeta,
@@ -34,12 +37,18 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from .. import LATEST, Client, Error, State, _core, inspect
+from .. import LATEST, Client, Error, State, _core, inspect, snapshots
 from . import _objects
 from ._common import FROM_NAME, check_local, dtype_of
 
+log = logging.getLogger("shardkeep")
+
 _BYTES = "dcp.bytes."   # an object, by FQN
 _PLAN = "dcp.plan."     # what planners say of keys, by rank
+# What FileSystemWriter takes and memory has no use for.
+_OF_FILES = {"single_file_per_rank", "sync_files", "thread_count",
+             "per_thread_copy_ahead", "cache_staged_state_dict",
+             "serialization_format"}
 
 
 def parse_id(checkpoint_id: str | os.PathLike[str]) -> tuple[str, int]:
@@ -47,9 +56,11 @@ def parse_id(checkpoint_id: str | os.PathLike[str]) -> tuple[str, int]:
 
     ``job/step`` and ``shardkeep:job/step`` are just that; of any other text,
     such as the path of a directory, the job is made, and a number at its end
-    is the step.
+    is the step. The address of another storage, ``s3://bucket``, is refused.
     """
     text = os.fspath(checkpoint_id).removeprefix("shardkeep:")
+    if not is_ours(text):
+        raise ValueError(f"{checkpoint_id} is the address of another storage")
     match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)/(\d+)", text)
     if match:
         return match[1], int(match[2])
@@ -59,6 +70,20 @@ def parse_id(checkpoint_id: str | os.PathLike[str]) -> tuple[str, int]:
     digest = hashlib.sha256(path.encode()).hexdigest()[:12]
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", path).strip("-")[-80:]
     return f"dcp-{name}-{digest}" if name else f"dcp-{digest}", step
+
+
+def is_ours(checkpoint_id: str | os.PathLike[str]) -> bool:
+    """Whether it can name a snapshot: any text but another's address."""
+    text = os.fspath(checkpoint_id)
+    return bool(text) and not re.match(r"(?!shardkeep:)[a-z0-9+.-]+://", text)
+
+
+def _one_id(checkpoint_id: str | os.PathLike[str] | None,
+            path: str | os.PathLike[str] | None
+            ) -> str | os.PathLike[str] | None:
+    if checkpoint_id is not None and path is not None:
+        raise TypeError("path is another word for checkpoint_id: give one")
+    return path if checkpoint_id is None else checkpoint_id
 
 
 _states: dict[tuple[Any, ...], tuple[Client, State]] = {}
@@ -106,20 +131,36 @@ class ShardkeepWriter(StorageWriter):
         flush: whether the snapshot goes to disk.
         wait: what ``dcp.save`` waits for: "complete" or "durable".
         timeout: seconds for that, and for a free slot.
+        path: another word for ``checkpoint_id``, as FileSystemWriter has it.
+        overwrite: False refuses a step that is there already.
+        of_files: what else FileSystemWriter takes is accepted, so that one
+            may stand for the other, and has no meaning here.
     """
 
     def __init__(self, checkpoint_id: str | os.PathLike[str] | None = None,
                  *, job: str | None = None, step: int | None = None,
                  flush: bool = True, wait: str = "complete",
-                 timeout: float = 300, socket: str | None = None) -> None:
+                 timeout: float = 300, socket: str | None = None,
+                 path: str | os.PathLike[str] | None = None,
+                 overwrite: bool = True, **of_files: Any) -> None:
         super().__init__()
+        checkpoint_id = _one_id(checkpoint_id, path)
+        if of_files.pop("_extensions", None):
+            raise ValueError("extensions transform streams; Shardkeep keeps "
+                             "the bytes of tensors as they are")
+        unknown = set(of_files) - _OF_FILES
+        if unknown:
+            raise TypeError("ShardkeepWriter knows no "
+                            f"{', '.join(sorted(unknown))}")
         if wait not in ("complete", "durable"):
             raise ValueError(f'wait="{wait}": "complete" or "durable"')
         self._job, self._step = job, step
         self._flush, self._wait = flush, wait
         self._timeout_ms, self._socket = int(timeout * 1000), socket
-        self._id = checkpoint_id
-        self._rank = 0
+        self._id, self._overwrite = checkpoint_id, overwrite
+        self._alone: tuple[int, int] | None = None
+        self._coordinator = True
+        self.save_id = str(uuid.uuid4())
         if checkpoint_id is not None:
             self.reset(checkpoint_id)
 
@@ -130,17 +171,40 @@ class ShardkeepWriter(StorageWriter):
         if checkpoint_id is not None:
             self._id = checkpoint_id
             self._job, self._step = parse_id(checkpoint_id)
+        self.save_id = str(uuid.uuid4())
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any,
                               **kwargs: Any) -> None:
         if self._job is None or self._step is None:
             raise ValueError("a ShardkeepWriter needs a checkpoint_id, or a "
                              "job and a step")
+        self._coordinator = is_coordinator
+        self._alone = None
+        if not kwargs.get("use_collectives", True) and dist.is_initialized():
+            self._alone = (kwargs["rank"], dist.get_world_size())
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        if not self._overwrite and self._coordinator:
+            self._refuse_existing()
+        if self._alone is not None:
+            return dataclasses.replace(plan, storage_data=self._alone)
         return plan
 
+    def _refuse_existing(self) -> None:
+        client = Client(self._socket)
+        try:
+            there = [s for s in snapshots(client, self._job)
+                     if s["step"] == self._step and s["complete"]]
+        finally:
+            client.close()
+        if there:
+            raise RuntimeError(
+                f"Checkpoint already exists: job {self._job} has step "
+                f"{self._step}, and overwrite=False")
+
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        if self._alone is not None:
+            return plans        # nobody sees what the others hold
         _check_boxes(plans)
         return [dataclasses.replace(p, storage_data=(i, len(plans)))
                 for i, p in enumerate(plans)]
@@ -148,7 +212,10 @@ class ShardkeepWriter(StorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner
                    ) -> Future[list[WriteResult]]:
         rank, world = plan.storage_data
-        keep, described, results = _describe_plan(plan, planner, rank)
+        about = {"planner_data": plan.planner_data}
+        if self._coordinator:
+            about["save_id"] = self.save_id
+        keep, described, results = _describe_plan(plan, planner, rank, about)
         self._key = (os.getpid(), self._socket, self._job, rank, world)
         try:
             self._save(described, keep)
@@ -184,7 +251,7 @@ class ShardkeepWriter(StorageWriter):
             state.wait(self._step, _core.DURABLE, self._timeout_ms)
 
     def storage_meta(self) -> StorageMeta | None:
-        return StorageMeta(checkpoint_id=self._id)
+        return StorageMeta(checkpoint_id=self._id, save_id=self.save_id)
 
     @property
     def checkpoint_id(self) -> str | os.PathLike[str]:
@@ -195,7 +262,7 @@ class ShardkeepWriter(StorageWriter):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]
                                ) -> bool:
-        return bool(os.fspath(checkpoint_id))
+        return is_ours(checkpoint_id)
 
 
 def _volume(sizes: Any) -> int:
@@ -227,12 +294,25 @@ def _check_boxes(plans: list[SavePlan]) -> None:
             raise ValueError(
                 f"{fqn}: the ranks hold {held} of {_volume(size)} elements; "
                 "its metadata does not agree with its shards")
-        for i, (o, s) in enumerate(mine):
-            for p, t in mine[:i]:
-                if all(a < b + n and b < a + m
-                       for a, m, b, n in zip(o, s, p, t)) and o:
-                    raise ValueError(f"{fqn}: two shards overlap, at {o} and "
-                                     f"at {p}")
+        _check_apart(fqn, mine)
+
+
+def _meet(o: Any, s: Any, p: Any, t: Any) -> bool:
+    """Whether the boxes at ``o`` and ``p`` share an element."""
+    return all(a < b + n and b < a + m
+               for a, m, b, n in zip(o, s, p, t))
+
+
+def _check_apart(fqn: str, boxes: list[Any]) -> None:
+    """Refuses boxes that overlap; sorted, so that few are compared."""
+    open_: list[Any] = []
+    for o, s in sorted(boxes):
+        open_ = [(p, t) for p, t in open_ if not p or p[0] + t[0] > o[0]]
+        for p, t in open_:
+            if _meet(o, s, p, t):
+                raise ValueError(f"{fqn}: two shards overlap, at {p} and at "
+                                 f"{o}")
+        open_.append((o, s))
 
 
 def _object_of(item: WriteItem, planner: SavePlanner) -> Any:
@@ -245,8 +325,8 @@ def _object_of(item: WriteItem, planner: SavePlanner) -> Any:
     return torch.load(data, weights_only=True)
 
 
-def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int
-                   ) -> tuple[list[Any], list[Any], list[WriteResult]]:
+def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
+                   about: dict[str, Any]) -> tuple[list[Any], list[Any], list[WriteResult]]:
     """What to keep alive, the descriptions, the results."""
     keep: list[Any] = []
     parts: dict[str, list[Any]] = {}
@@ -283,8 +363,8 @@ def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int
                  t.stride() if t.numel() else None))
         results.append(WriteResult(index=item.index, size_in_bytes=size,
                                    storage_data=rank))
-    put_bytes(f"{_PLAN}{rank}", bytearray(_objects.dumps(
-        {"planner_data": plan.planner_data}, "the plan")))
+    put_bytes(f"{_PLAN}{rank}",
+              bytearray(_objects.dumps(about, "the plan")))
     described = [(*head, None, (), 0, None, None, tuple(parts[name]))
                  for name, head in heads.items()]
     return keep, described, results
@@ -295,12 +375,17 @@ class ShardkeepReader(StorageReader):
 
     It reads what :class:`ShardkeepWriter` and ``Checkpointer`` saved, beside
     the living ranks of the job. Without a step it reads the newest one.
+    ``path`` is another word for ``checkpoint_id``.
     """
 
     def __init__(self, checkpoint_id: str | os.PathLike[str] | None = None,
                  *, job: str | None = None, step: int | None = None,
-                 run: int = 0, socket: str | None = None) -> None:
+                 run: int = 0, socket: str | None = None,
+                 path: str | os.PathLike[str] | None = None,
+                 _extension_registry: Any = None) -> None:
         super().__init__()
+        checkpoint_id = _one_id(checkpoint_id, path)
+        self.load_id = str(uuid.uuid4())
         self._job = job
         self._step = LATEST if step is None else step
         self._run, self._socket, self._id = run, socket, checkpoint_id
@@ -312,6 +397,7 @@ class ShardkeepReader(StorageReader):
         if checkpoint_id is not None:
             self._id = checkpoint_id
             self._job, self._step = parse_id(checkpoint_id)
+        self.load_id = str(uuid.uuid4())
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         if self._job is None:
@@ -329,7 +415,12 @@ class ShardkeepReader(StorageReader):
         self._sizes = {t["name"]: t["shape"] for t in held["tensors"]}
         self._dtypes = {t["name"]: FROM_NAME[t["dtype"]]
                         for t in held["tensors"] if t["dtype"] in FROM_NAME}
-        return _metadata_of(held, plans)
+        metadata = _metadata_of(held, plans)
+        metadata.storage_meta = StorageMeta(
+            checkpoint_id=self.checkpoint_id, load_id=self.load_id,
+            save_id=next((p["save_id"] for p in plans.values()
+                          if "save_id" in p), None))
+        return metadata
 
     def _reader(self, client: Client) -> State:
         assert self._job is not None
@@ -418,9 +509,7 @@ class ShardkeepReader(StorageReader):
                 taken.append(w)
                 continue
             mine = parts.setdefault(fqn, [])
-            if any(all(a < b + n and b < a + m
-                       for a, m, b, n in zip(box, size, p[0], p[1]))
-                   for p in mine):
+            if any(_meet(box, size, p[0], p[1]) for p in mine):
                 left.append(w)
                 continue
             mine.append((box, size, memory.data_ptr(), memory.stride()))
@@ -453,7 +542,7 @@ class ShardkeepReader(StorageReader):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]
                                ) -> bool:
-        return bool(os.fspath(checkpoint_id))
+        return is_ours(checkpoint_id)
 
 
 def _metadata_of(held: dict[str, Any], plans: dict[str, Any]) -> Metadata:
