@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from shardkeep._tools import path as program
 
@@ -53,6 +54,7 @@ def _child(rank: int, world: int, meeting: str,
            fn: Callable[..., None], args: tuple[Any, ...]) -> None:
     try:
         signal.alarm(BOUND_S)
+        torch.set_num_threads(1)    # ranks share few cores
         dist.init_process_group("gloo", init_method=f"file://{meeting}",
                                 rank=rank, world_size=world)
         fn(*args)

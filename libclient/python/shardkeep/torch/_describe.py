@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from .. import Mesh, _core
 from ._common import check_local, dtype_of
+from ._flat import FlatPart
 
 Description = tuple[Any, ...]
 
@@ -55,6 +56,8 @@ def _placement(name: str, p: Any) -> tuple[int, int, int]:
 
 def local_of(tensor: Any) -> torch.Tensor:
     """The memory that this rank holds of a tensor."""
+    if isinstance(tensor, FlatPart):
+        return tensor.base
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
@@ -121,6 +124,9 @@ def describe(name: str, t: Any, meshes: Meshes,
     """
     if isinstance(t, DTensor):
         return _from_dtensor(name, t, meshes)
+    if isinstance(t, FlatPart):
+        return (name, dtype_of(name, t.base), t.shape, None, (), 0, None,
+                None, t.parts(name))
     if hasattr(t, "local_shards"):
         return _from_sharded(name, t)
     if says_its_shards(t):
@@ -138,5 +144,5 @@ def describe(name: str, t: Any, meshes: Meshes,
 
 def is_whole(t: Any) -> bool:
     """Whether nothing says how the tensor is sharded."""
-    return not (isinstance(t, DTensor) or hasattr(t, "local_shards") or
-                says_its_shards(t))
+    return not (isinstance(t, (DTensor, FlatPart)) or
+                hasattr(t, "local_shards") or says_its_shards(t))

@@ -6,142 +6,26 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 
 from .. import (Client, Damaged, Error, NotFound, State, _core,
                 inspect, snapshots)
 from . import _objects
 from ._common import FROM_NAME, allgather_of
 from ._describe import Meshes, describe, is_whole, local_of
+from ._tensors import LiveTensors, signature
 
 log = logging.getLogger("shardkeep")
 
-_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.",
-             "_fsdp_wrapped_module.")
 _UNTIL = {"sealed": _core.SEALED, "complete": _core.COMPLETE,
           "durable": _core.DURABLE}
 _OBJECT = "python."
 _OPTIM = "optim.state."
 _ROOM = 1024        # least bytes of an object: it may grow without a new layout
-
-
-def clean_name(name: str) -> str:
-    """An FQN without what wrappers put into it."""
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
-
-
-class _Tensors:
-    """The live tensors of a model and an optimizer, by name.
-
-    The modules are walked once. Afterwards each tensor is looked up in the
-    dict that holds it, so that one that was replaced is seen; a module that
-    was added or lost changes a size, and they are walked again.
-    """
-
-    def __init__(self, model: torch.nn.Module,
-                 optim: torch.optim.Optimizer | None) -> None:
-        self.model, self.optim = model, optim
-        self._walk()
-
-    def _walk(self) -> None:
-        self._dicts: list[tuple[Any, int]] = []
-        self._places: list[tuple[Any, str, str]] = []
-        self.names: dict[int, str] = {}     # of parameters, by id
-        seen: set[int] = set()
-        model = self.model
-        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            model = model.module
-        for prefix, module in model.named_modules():
-            for d in (module._parameters, module._buffers, module._modules):
-                self._dicts.append((d, len(d)))
-            dot = f"{prefix}." if prefix else ""
-            for key, t in module._parameters.items():
-                self._place(module._parameters, key, t, dot, seen)
-                if t is not None:
-                    self.names.setdefault(id(t), clean_name(dot + key))
-            for key, t in module._buffers.items():
-                if key not in module._non_persistent_buffers_set:
-                    self._place(module._buffers, key, t, dot, seen)
-
-    def _place(self, where: Any, key: str, t: Any, dot: str,
-               seen: set[int]) -> None:
-        if t is None or id(t) in seen:     # tied: kept once
-            return
-        seen.add(id(t))
-        self._places.append((where, key, "model." + clean_name(dot + key)))
-
-    def _changed(self) -> bool:
-        return any(len(d) != n for d, n in self._dicts)
-
-    def parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """Those that the optimizer steps, with their names."""
-        if self.optim is None:
-            return
-        for group in self.optim.param_groups:
-            for p in group["params"]:
-                if id(p) not in self.names:
-                    self._walk()
-                yield self.names.get(id(p), ""), p
-
-    def items(self) -> list[tuple[str, Any]]:
-        """All tensors as they are now."""
-        if self._changed():
-            self._walk()
-        found = [(name, where[key]) for where, key, name in self._places
-                 if where[key] is not None]
-        if self.optim is None:
-            return found
-        state = self.optim.state
-        for fqn, p in self.parameters():
-            mine = state.get(p)
-            if not mine:
-                continue
-            if not fqn:
-                raise ValueError("the optimizer steps a parameter that is "
-                                 "not the model's")
-            found += [(f"optim.state.{fqn}.{key}", t)
-                      for key, t in mine.items()
-                      if isinstance(t, torch.Tensor)]
-        return found
-
-    def scalars(self) -> dict[str, dict[str, Any]]:
-        """What the optimizer keeps that is no tensor."""
-        kept = {}
-        for fqn, p in self.parameters():
-            mine = {k: v for k, v in self.optim.state.get(p, {}).items()
-                    if not isinstance(v, torch.Tensor)}
-            if mine:
-                kept[fqn] = mine
-        return kept
-
-    def groups(self) -> list[dict[str, Any]]:
-        """param_groups with FQNs for parameters."""
-        return [{**{k: v for k, v in g.items() if k != "params"},
-                 "params": [self.names.get(id(p), "") for p in g["params"]]}
-                for g in self.optim.param_groups]
-
-
-def _signature(items: list[tuple[str, Any]]) -> list[tuple[Any, ...]]:
-    """What a description depends on: equal ones need no new one."""
-    found = []
-    for name, t in items:
-        if isinstance(t, DTensor):
-            t = t._local_tensor
-        elif hasattr(t, "local_shards"):
-            found.append((name, [(s.tensor.data_ptr(), s.tensor.shape)
-                                 for s in t.local_shards()]))
-            continue
-        found.append((name, t.data_ptr(), t.shape, t.stride(), t.dtype,
-                      getattr(t, "global_offsets", None)))
-    return found
 
 
 def _rng_state() -> dict[str, Any]:
@@ -170,7 +54,7 @@ class Checkpointer:
     schedulers, data loaders; or plain values) go along as JSON.
 
     Args:
-        model: plain, DDP, FSDP2, tensor parallel, or any mix of DTensors.
+        model: plain, DDP, FSDP1, FSDP2, tensor parallel, or any mix.
         optim: its optimizer, or None.
         job: the name that snapshots are kept under.
         extra: global objects by name, the same on every rank.
@@ -202,7 +86,7 @@ class Checkpointer:
         self.raising = raising
         self._extra, self._local, self._rng = extra or {}, local or {}, rng
         self._allgather = allgather_of(group) if up else None
-        self._tensors = _Tensors(model, optim)
+        self._tensors = LiveTensors(model, optim)
         self._meshes = Meshes()
         self._described: list[tuple[Any, ...]] | None = None
         self._whole: list[tuple[Any, ...]] | None = None
@@ -259,8 +143,8 @@ class Checkpointer:
                          for name in whole}
 
     def _describe(self, items: list[tuple[str, Any]]) -> None:
-        signature = _signature(items)
-        if signature == self._described:
+        now = signature(items)
+        if now == self._described:
             return
         self._find_holders(items)
         for gone in self._names - {name for name, _ in items}:
@@ -277,7 +161,7 @@ class Checkpointer:
                                       model.get(owner)))
         self._state.tensors(described, [local_of(t) for _, t in items])
         self._names = {name for name, _ in items}
-        self._described = signature
+        self._described = now
 
     def _objects(self) -> dict[str, tuple[bytes, bool]]:
         """Python objects by name: their bytes, whether this rank's alone."""
@@ -455,31 +339,20 @@ class Checkpointer:
         return found["step"]
 
     def _make_missing(self, held: dict[str, Any]) -> None:
-        """State that a fresh optimizer does not have yet, full of zeros."""
+        """State that a fresh optimizer does not have yet."""
         optim = self._tensors.optim
         if optim is None:
             return
-        params = dict(self._tensors.parameters())
-        # The longest FQN first: one may begin as another does.
-        by_prefix = sorted(((f"optim.state.{fqn}.", p)
-                            for fqn, p in params.items()),
-                           key=lambda x: -len(x[0]))
-        known = {prefix: p for prefix, p in by_prefix}
+        known = {f"{_OPTIM}{fqn}": (fqn, p)
+                 for fqn, p in self._tensors.parameters()}
         for t in held["tensors"]:
-            if t["kind"] != "tensor" or not \
-                    t["name"].startswith("optim.state."):
+            if t["kind"] != "tensor" or not t["name"].startswith(_OPTIM):
                 continue
-            prefix = t["name"].rpartition(".")[0] + "."
-            p = known.get(prefix)
-            key = t["name"][len(prefix):]
-            if p is None or key in optim.state[p]:
-                continue
-            dtype = FROM_NAME[t["dtype"]]
-            if tuple(t["shape"]) == tuple(p.shape):
-                optim.state[p][key] = torch.zeros_like(
-                    p, dtype=dtype, requires_grad=False)
-            else:
-                optim.state[p][key] = torch.zeros(t["shape"], dtype=dtype)
+            prefix, _, key = t["name"].rpartition(".")
+            fqn, p = known.get(prefix, ("", None))
+            if p is not None and key not in optim.state.get(p, ()):
+                self._tensors.make_state(fqn, p, key, tuple(t["shape"]),
+                                         FROM_NAME[t["dtype"]])
 
     def _load_objects(self, strict: bool) -> None:
         def take(name: str) -> Any:
@@ -518,9 +391,9 @@ class Checkpointer:
         """Hyper-parameters, found by the parameters that have them."""
         if saved is None:
             return
-        names = self._tensors.names
         for group in self._tensors.optim.param_groups:
-            mine = {names.get(id(p)) for p in group["params"]}
+            mine = {n for p in group["params"]
+                    for n in self._tensors.names_of(p)}
             for s in saved:
                 if mine & set(s["params"]):
                     group.update({k: v for k, v in s.items()

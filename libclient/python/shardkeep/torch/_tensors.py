@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The live tensors of a model and its optimizer, by FQN."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from ._flat import FlatPart, Piece, flattened_ids, pieces_of
+
+_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.",
+             "_fsdp_wrapped_module.")
+
+
+def clean_name(name: str) -> str:
+    """An FQN without what wrappers put into it."""
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+class LiveTensors:
+    """The live tensors of a model and an optimizer, by name.
+
+    The modules are walked once. Afterwards each tensor is looked up in the
+    dict that holds it, so that one that was replaced is seen; a module that
+    was added or lost changes a size, and they are walked again.
+    """
+
+    def __init__(self, model: torch.nn.Module,
+                 optim: torch.optim.Optimizer | None) -> None:
+        self.model, self.optim = model, optim
+        self._walk()
+
+    def _walk(self) -> None:
+        self._dicts: list[tuple[Any, int]] = []
+        self._places: list[tuple[Any, str, str]] = []
+        self._names: dict[int, list[str]] = {}  # of parameters, by id
+        self.pieces: dict[str, Piece] = {}      # of flat parameters, by FQN
+        model = getattr(self.model, "_orig_mod", self.model)
+        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+            model = model.module
+        for piece, p in pieces_of(model):
+            piece = dataclasses.replace(piece, fqn=clean_name(piece.fqn))
+            self.pieces[piece.fqn] = piece
+            self._names.setdefault(id(p), []).append(piece.fqn)
+        seen = flattened_ids(model)
+        for prefix, module in model.named_modules():
+            for d in (module._parameters, module._buffers, module._modules):
+                self._dicts.append((d, len(d)))
+            dot = f"{prefix}." if prefix else ""
+            for key, t in module._parameters.items():
+                if t is not None and id(t) not in seen:
+                    self._names[id(t)] = [clean_name(dot + key)]
+                self._place(module._parameters, key, t, dot, seen)
+            for key, t in module._buffers.items():
+                if key not in module._non_persistent_buffers_set:
+                    self._place(module._buffers, key, t, dot, seen)
+
+    def _place(self, where: Any, key: str, t: Any, dot: str,
+               seen: set[int]) -> None:
+        if t is None or id(t) in seen:     # tied: kept once
+            return
+        seen.add(id(t))
+        self._places.append((where, key, "model." + clean_name(dot + key)))
+
+    def _changed(self) -> bool:
+        return any(len(d) != n for d, n in self._dicts)
+
+    def names_of(self, p: torch.nn.Parameter) -> list[str]:
+        """The FQNs of a parameter: several of a flat one, [""] of one that
+        is not the model's."""
+        return self._names.get(id(p), [""])
+
+    def parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Those that the optimizer steps, with their names."""
+        if self.optim is None:
+            return
+        for group in self.optim.param_groups:
+            for p in group["params"]:
+                if id(p) not in self._names:
+                    self._walk()
+                for name in self.names_of(p):
+                    yield name, p
+
+    def items(self) -> list[tuple[str, Any]]:
+        """All tensors as they are now."""
+        if self._changed():
+            self._walk()
+        found = [(name, where[key]) for where, key, name in self._places
+                 if where[key] is not None]
+        found += [("model." + fqn, piece.parameter())
+                  for fqn, piece in self.pieces.items()]
+        if self.optim is None:
+            return found
+        state = self.optim.state
+        for fqn, p in self.parameters():
+            mine = state.get(p)
+            if not mine:
+                continue
+            if not fqn:
+                raise ValueError("the optimizer steps a parameter that is "
+                                 "not the model's")
+            piece = self.pieces.get(fqn)
+            found += [(f"optim.state.{fqn}.{key}",
+                       piece.state(t) if piece else t)
+                      for key, t in mine.items()
+                      if isinstance(t, torch.Tensor)]
+        return found
+
+    def make_state(self, fqn: str, p: torch.nn.Parameter, key: str,
+                   shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        """State that a fresh optimizer does not have yet, full of zeros."""
+        piece = self.pieces.get(fqn)
+        if piece is not None:
+            mine = piece.state_numel()
+            if not mine:
+                return      # nothing of it is here, nor was its state
+            self.optim.state[p][key] = (
+                torch.zeros(shape, dtype=dtype) if shape != piece.shape else
+                torch.zeros(p.shape if piece.whole else mine, dtype=dtype))
+        elif shape == tuple(p.shape):
+            self.optim.state[p][key] = torch.zeros_like(
+                p, dtype=dtype, requires_grad=False)
+        else:
+            self.optim.state[p][key] = torch.zeros(shape, dtype=dtype)
+
+    def scalars(self) -> dict[str, dict[str, Any]]:
+        """What the optimizer keeps that is no tensor."""
+        kept = {}
+        for fqn, p in self.parameters():
+            mine = {k: v for k, v in self.optim.state.get(p, {}).items()
+                    if not isinstance(v, torch.Tensor)}
+            if mine:
+                kept[fqn] = mine
+        return kept
+
+    def groups(self) -> list[dict[str, Any]]:
+        """param_groups with FQNs for parameters."""
+        return [{**{k: v for k, v in g.items() if k != "params"},
+                 "params": [n for p in g["params"] for n in self.names_of(p)]}
+                for g in self.optim.param_groups]
+
+
+def signature(items: list[tuple[str, Any]]) -> list[tuple[Any, ...]]:
+    """What a description depends on: equal ones need no new one."""
+    found = []
+    for name, t in items:
+        if isinstance(t, DTensor):
+            t = t._local_tensor
+        elif isinstance(t, FlatPart):
+            found.append((name, t.base.data_ptr(), t.base.shape,
+                          t.base.dtype, t.begin, id(t.piece)))
+            continue
+        elif hasattr(t, "local_shards"):
+            found.append((name, [(s.tensor.data_ptr(), s.tensor.shape)
+                                 for s in t.local_shards()]))
+            continue
+        found.append((name, t.data_ptr(), t.shape, t.stride(), t.dtype,
+                      getattr(t, "global_offsets", None)))
+    return found
