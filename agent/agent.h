@@ -41,6 +41,7 @@
 #include "catalogue.h"
 #include "error.h"
 #include "io.h"
+#include "layout-recall.h"
 #include "link.h"
 #include "os.h"
 #include "pool.h"
@@ -178,6 +179,7 @@ struct agent {
 	struct timer idle_timer;
 
 	struct sk_pool *slow, *populate, *flusher;
+	struct sk_recall *recall;	/* layouts of ranks that may be back */
 	pthread_mutex_t work_lock;
 	struct sk_link finished;	/* under the lock */
 	unsigned working;		/* handed out, not back yet */

@@ -77,8 +77,10 @@ static int read_layout(struct registration *g, int kind, uint64_t at)
 	if (r < 0)
 		return sk_err_errno(&g->err, r, "cannot read the layout of "
 				    "rank %" PRId32, g->reg.id.rank);
-	r = sk_layout_parse(header, bytes, g->reg.image_bytes[kind],
-			    &g->layouts[kind], &g->err);
+	r = sk_recall_get(g->work.agent->recall, g->reg.id.job,
+			  g->reg.id.rank, (enum sk_image_kind)kind, header,
+			  bytes, g->reg.image_bytes[kind], &g->layouts[kind],
+			  &g->err);
 	if (r < 0)
 		return sk_err_prefix(&g->err, r, "the layout of rank %" PRId32
 				     " of job \"%.40s\"", g->reg.id.rank,

@@ -226,6 +226,9 @@ static int open_pools(struct agent *a, struct sk_err *err)
 {
 	int r;
 
+	a->recall = sk_recall_new();
+	if (!a->recall)
+		return sk_err_set(err, -ENOMEM, "out of memory");
 	r = sk_pool_new(1, -1, "sk-slow", &a->slow, err);
 	if (r == 0)
 		r = sk_pool_new(2, -1, "sk-populate", &a->populate, err);
@@ -337,6 +340,7 @@ static void finish(struct agent *a)
 	a->slow = sk_pool_free(a->slow);
 	a->populate = sk_pool_free(a->populate);
 	a->flusher = sk_pool_free(a->flusher);
+	a->recall = sk_recall_free(a->recall);
 	flush_close(a);
 	a->store = sk_store_close(a->store);
 	free(a->timers.heap);

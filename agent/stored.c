@@ -46,8 +46,6 @@ struct scan {
 	uint64_t serial;
 	struct file_key *known;		/* sorted */
 	size_t n_known;
-	struct sk_layout **layouts;	/* references */
-	size_t n_layouts, room_layouts;
 	struct found *found;
 	size_t n_found;
 	uid_t owner;			/* of the one job; -1: nobody */
@@ -78,23 +76,6 @@ static struct file_key key_of(const struct sk_stored *stored)
 
 /* ---- in the background ---- */
 
-static int keep_layout(struct scan *scan, struct sk_layout *layout)
-{
-	if (scan->n_layouts == scan->room_layouts) {
-		size_t room = scan->room_layouts ? 2 * scan->room_layouts : 16;
-		struct sk_layout **layouts;
-
-		layouts = reallocarray(scan->layouts, room,
-				       sizeof(struct sk_layout *));
-		if (!layouts)
-			return -ENOMEM;
-		scan->layouts = layouts;
-		scan->room_layouts = room;
-	}
-	scan->layouts[scan->n_layouts++] = layout;
-	return 0;
-}
-
 static int read_header(const struct sk_os *os, int fd, uint64_t size,
 		       char **ret, uint64_t *ret_bytes, struct sk_err *err)
 {
@@ -120,50 +101,30 @@ static int read_header(const struct sk_os *os, int fd, uint64_t size,
 	return 0;
 }
 
-static int try_layout(struct sk_layout *l, const char *header,
-		      struct found *f, struct sk_err *err)
+static int read_layout(struct sk_recall *recall, struct found *f,
+		       const char *header, uint64_t bytes)
 {
+	_cleanup_layout_ struct sk_layout *l = NULL;
 	struct sk_stamp stamp = { 0 };
 	int r;
 
+	r = sk_recall_get(recall, f->stored.job, f->stored.rank,
+			  SK_IMAGE_PRIMARY, header, bytes, f->stored.bytes,
+			  &l, &f->err);
+	if (r < 0)
+		return r;
 	stamp.sums = calloc((size_t)l->n_sums + 1, sizeof(*stamp.sums));
 	if (!stamp.sums)
-		return -ENOMEM;
-	r = sk_layout_read_stamp(l, header, &stamp, err);
+		return sk_err_set(&f->err, -ENOMEM, "no memory for %u "
+				  "checksums", l->n_sums);
+	r = sk_layout_read_stamp(l, header, &stamp, &f->err);
 	if (r < 0) {
 		free(stamp.sums);
 		return r;
 	}
 	f->stamp = stamp;
-	f->layout = sk_layout_ref(l);
+	f->layout = sk_take_ptr(l);
 	return 0;
-}
-
-/* The layouts of one rank are alike at most steps: try those first. */
-static int match_header(struct scan *scan, struct found *f,
-			const char *header, uint64_t bytes)
-{
-	struct sk_layout *l;
-	int r;
-
-	for (size_t i = scan->n_layouts; i-- > 0; ) {
-		l = scan->layouts[i];
-		if (l->rank == f->stored.rank && l->header_bytes == bytes &&
-		    l->image_bytes == f->stored.bytes &&
-		    l->kind == SK_IMAGE_PRIMARY &&
-		    strcmp(l->job, f->stored.job) == 0 &&
-		    try_layout(l, header, f, NULL) == 0)
-			return 0;
-	}
-	r = sk_layout_parse(header, bytes, f->stored.bytes, &l, &f->err);
-	if (r < 0)
-		return r;
-	r = keep_layout(scan, l);
-	if (r < 0) {
-		sk_layout_free(l);
-		return r;
-	}
-	return try_layout(l, header, f, &f->err);
 }
 
 static int check_names(struct found *f)
@@ -179,9 +140,8 @@ static int check_names(struct found *f)
 			  l->rank, l->world, l->job, f->stamp.step);
 }
 
-static void read_found(struct scan *scan, struct found *f)
+static void read_found(struct agent *a, struct found *f)
 {
-	struct agent *a = scan->work.agent;
 	_cleanup_free_ char *header = NULL;
 	uint64_t bytes = 0;
 	int fd;
@@ -195,7 +155,7 @@ static void read_found(struct scan *scan, struct found *f)
 				&f->err);
 	sk_close_fd(fd);
 	if (f->result == 0)
-		f->result = match_header(scan, f, header, bytes);
+		f->result = read_layout(a->recall, f, header, bytes);
 	if (f->result == 0)
 		f->result = check_names(f);
 }
@@ -240,7 +200,7 @@ static int scan_job(struct scan *scan, const char *job)
 		if (is_known(scan, &images[i]))
 			told = images[i].dir;
 		else if (scan->headers || strcmp(told, images[i].dir) != 0)
-			read_found(scan, f);
+			read_found(a, f);
 		if (f->layout)
 			told = images[i].dir;
 	}
@@ -403,9 +363,6 @@ static void merge_all(struct agent *a, struct scan *scan)
 
 static void scan_free(struct scan *scan)
 {
-	for (size_t i = 0; i < scan->n_layouts; i++)
-		sk_layout_free(scan->layouts[i]);
-	free(scan->layouts);
 	free(scan->known);
 	free(scan->found);
 	free(scan);
@@ -450,7 +407,6 @@ static void scanned(struct work *work)
 /* What need not be read, and layouts that new files may have. */
 static int gather_known(struct agent *a, struct scan *scan)
 {
-	struct sk_cat_layout *layout;
 	struct sk_cat_snapshot *s;
 	struct sk_cat_image *image;
 	struct sk_cat_job *job;
@@ -478,15 +434,6 @@ static int gather_known(struct agent *a, struct scan *scan)
 		scan->known[scan->n_known++] = key_of(&stored);
 	}
 	qsort(scan->known, scan->n_known, sizeof(*scan->known), compare_keys);
-	sk_link_each(layout, &a->cat.layouts, link) {
-		if (scan->job[0] &&
-		    strcmp(layout->layout->job, scan->job) != 0)
-			continue;
-		if (keep_layout(scan, sk_layout_ref(layout->layout)) == 0)
-			continue;
-		sk_layout_free(layout->layout);
-		return -ENOMEM;
-	}
 	return 0;
 }
 

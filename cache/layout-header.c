@@ -19,52 +19,91 @@ struct text {
 	bool failed;
 };
 
+/* Room for @n more bytes, or NULL; the caller adds what it wrote to n. */
+static char *room_for(struct text *t, size_t n)
+{
+	size_t room = t->room ? t->room : 4096;
+	char *v;
+
+	if (t->failed)
+		return NULL;
+	if (t->room - t->n >= n)
+		return t->v + t->n;
+	while (room - t->n < n)
+		room *= 2;
+	v = realloc(t->v, room);
+	if (!v) {
+		t->failed = true;
+		return NULL;
+	}
+	t->v = v;
+	t->room = room;
+	return v + t->n;
+}
+
 static void put_byte(struct text *t, char c)
 {
-	if (t->n == t->room) {
-		size_t room = t->room ? 2 * t->room : 4096;
-		char *v = t->failed ? NULL : realloc(t->v, room);
+	char *at = room_for(t, 1);
 
-		if (!v) {
-			t->failed = true;
-			return;
-		}
-		t->v = v;
-		t->room = room;
+	if (at) {
+		*at = c;
+		t->n++;
 	}
-	t->v[t->n++] = c;
+}
+
+static void put_n(struct text *t, const char *s, size_t n)
+{
+	char *at = room_for(t, 2 * n), *w = at;
+
+	if (!at)
+		return;
+	if (!t->nested) {
+		memcpy(at, s, n);
+		t->n += n;
+		return;
+	}
+	for (size_t i = 0; i < n; i++) {
+		if (s[i] == '"' || s[i] == '\\')
+			*w++ = '\\';
+		*w++ = s[i];
+	}
+	t->n += (size_t)(w - at);
 }
 
 static void put(struct text *t, const char *s)
 {
-	for (; *s; s++) {
-		if (t->nested && (*s == '"' || *s == '\\'))
-			put_byte(t, '\\');
-		put_byte(t, *s);
-	}
+	put_n(t, s, strlen(s));
 }
 
 static void put_int(struct text *t, int64_t v)
 {
-	char buf[24];
+	uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+	char buf[24], *s = buf + sizeof(buf) - 1;
 
-	(void)snprintf(buf, sizeof(buf), "%lld", (long long)v);
-	put(t, buf);
+	*s = 0;
+	do
+		*--s = (char)('0' + u % 10);
+	while (u /= 10);
+	if (v < 0)
+		*--s = '-';
+	put(t, s);
 }
 
 /* Names are UTF-8 without control characters: two characters to escape. */
 static void put_string(struct text *t, const char *s)
 {
-	char c[3] = { '\\', 0, 0 };
+	put_n(t, "\"", 1);
+	while (*s) {
+		size_t n = strcspn(s, "\"\\");
 
-	put(t, "\"");
-	for (; *s; s++) {
-		bool escape = *s == '"' || *s == '\\';
-
-		c[1] = *s;
-		put(t, escape ? c : c + 1);
+		put_n(t, s, n);
+		s += n;
+		if (*s) {
+			put_n(t, "\\", 1);
+			put_n(t, s++, 1);
+		}
 	}
-	put(t, "\"");
+	put_n(t, "\"", 1);
 }
 
 static void put_ints(struct text *t, const int64_t *v, int n)
@@ -295,12 +334,11 @@ static void put_header(struct text *t, const struct sk_layout *l,
 {
 	for (int i = 0; i < 8; i++)
 		put_byte(t, 0);
-	put(t, "{\"__metadata__\":{\"format\":\"pt\","
-	       "\"DCP_VERSION\":\"1.0\",\"DCP_SHARDING_INFO\":\"");
+	put(t, SK_HEADER_BEGIN);
 	t->nested = true;
 	put_sharding_info(t, l);
 	t->nested = false;
-	put(t, "\",\"shardkeep\":\"");
+	put(t, SK_HEADER_MIDDLE);
 	t->nested = true;
 	put_shardkeep(t, l, meshes);
 	t->nested = false;

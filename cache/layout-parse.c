@@ -256,33 +256,96 @@ static void parse_free(struct parse *p)
 	free(p->items);
 }
 
-/* The JSON in the string __metadata__.shardkeep. */
-static int find_shardkeep(const char *header, uint64_t bytes, json_t **ret,
-			  struct sk_err *err)
+/*
+ * Where a JSON string ends whose characters begin at @s: its closing quote,
+ * NULL if there is none before @end.
+ */
+static const char *string_end(const char *s, const char *end)
+{
+	while (s < end && *s != '"')
+		s += *s == '\\' ? 2 : 1;
+	return s < end ? s : NULL;
+}
+
+/* @s moved past @text if it begins so, else NULL. */
+static const char *past(const char *s, const char *end, const char *text)
+{
+	size_t n = strlen(text);
+
+	if (!s || (size_t)(end - s) < n || memcmp(s, text, n) != 0)
+		return NULL;
+	return s + n;
+}
+
+/*
+ * The description in a header that begins as we write them, without reading
+ * the rest as JSON: that is computed anew and compared in any case. Of the
+ * description, what comes after the items is too. A copy for the caller to
+ * free, without escapes; NULL where the header begins otherwise.
+ */
+static char *cut_description(const char *header, uint64_t bytes)
+{
+	static const char tail[] = "],\"entries\":[";
+	const char *end = header + bytes, *s = header + 8, *stop;
+	char *text, *w, *cut;
+
+	s = past(s, end, SK_HEADER_BEGIN);
+	s = s ? string_end(s, end) : NULL;
+	s = past(s, end, SK_HEADER_MIDDLE);
+	stop = s ? string_end(s, end) : NULL;
+	text = w = stop ? malloc((size_t)(stop - s) + 3) : NULL;
+	if (!text)
+		return NULL;
+	for (; s < stop; s++) {
+		s += *s == '\\';
+		*w++ = *s;
+	}
+	*w = 0;
+	/* A quote within a name has a backslash before it, never a comma. */
+	cut = strstr(text, tail);
+	if (cut)
+		strcpy(cut, "]}");
+	return text;
+}
+
+/* The string __metadata__.shardkeep of any safetensors header. */
+static int search_description(const char *header, uint64_t bytes, char **ret,
+			      struct sk_err *err)
 {
 	json_error_t e;
 	json_t *outer = json_loadb(header + 8, bytes - 8,
 				   JSON_REJECT_DUPLICATES, &e);
-	const json_t *text;
+	const char *text;
 	int r = 0;
 
 	if (!outer)
 		return sk_err_set(err, -EBADMSG, "the header is not JSON: %s",
 				  e.text);
-	text = json_object_get(json_object_get(outer, "__metadata__"),
-			       "shardkeep");
-	if (!json_is_string(text)) {
+	text = json_string_value(json_object_get(
+		json_object_get(outer, "__metadata__"), "shardkeep"));
+	*ret = text ? strdup(text) : NULL;
+	if (!text)
 		r = sk_err_set(err, -ENODATA, "the file is not of Shardkeep");
-	} else {
-		*ret = json_loadb(json_string_value(text),
-				  json_string_length(text),
-				  JSON_REJECT_DUPLICATES, &e);
-		if (!*ret)
-			r = sk_err_set(err, -EBADMSG, "the header's "
-				       "shardkeep is not JSON: %s", e.text);
-	}
+	else if (!*ret)
+		r = sk_err_set(err, -ENOMEM, "out of memory");
 	json_decref(outer);
 	return r;
+}
+
+static int load_description(const char *header, uint64_t bytes, json_t **ret,
+			    struct sk_err *err)
+{
+	_cleanup_free_ char *text = cut_description(header, bytes);
+	json_error_t e;
+	int r = 0;
+
+	if (!text)
+		r = search_description(header, bytes, &text, err);
+	if (r < 0)
+		return r;
+	*ret = json_loads(text, JSON_REJECT_DUPLICATES, &e);
+	return *ret ? 0 : sk_err_set(err, -EBADMSG, "the header's shardkeep "
+				     "is not JSON: %s", e.text);
 }
 
 static int same_header(const struct sk_layout *l, const void *header,
@@ -318,7 +381,7 @@ int sk_layout_parse(const void *header, size_t size, uint64_t image_bytes,
 		return sk_err_set(err, -EBADMSG, "the header is cut short: "
 				  "%zu of %llu bytes", size,
 				  (unsigned long long)bytes);
-	r = find_shardkeep(header, bytes, &root, err);
+	r = load_description(header, bytes, &root, err);
 	if (r < 0)
 		return r;
 	r = rebuild(&p, root, &layout);

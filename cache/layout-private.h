@@ -9,6 +9,10 @@
 
 #define SK_RUN_WIDTH 20		/* of run and step in a header */
 #define SK_SUM_WIDTH 16		/* hexadecimal digits of a checksum */
+/* What stands before DCP_SHARDING_INFO, and between it and ours. */
+#define SK_HEADER_BEGIN "{\"__metadata__\":{\"format\":\"pt\"," \
+	"\"DCP_VERSION\":\"1.0\",\"DCP_SHARDING_INFO\":\""
+#define SK_HEADER_MIDDLE "\",\"shardkeep\":\""
 
 struct sk_layout_priv {
 	atomic_uint extra_refs;	/* beyond the first */

@@ -230,7 +230,8 @@ static int open_handle(const struct sk_options *o, struct sk *sk,
 	if (r < 0)
 		return r;
 	sk->socket_path = strdup(path);
-	if (!sk->socket_path)
+	sk->recall = sk_recall_new();
+	if (!sk->socket_path || !sk->recall)
 		return sk_err_set(err, -ENOMEM, "out of memory");
 	r = sk_conn_open(path, sk->timeout_ms, &sk->conn, err);
 	if (r < 0)
@@ -268,6 +269,7 @@ SK_API void sk_close(struct sk *sk)
 		sk_pool_free(sk->pool);
 		if (sk->conn.sock >= 0)
 			sk_conn_close(&sk->conn);
+		sk_recall_free(sk->recall);
 	}
 	free(sk->socket_path);
 	free(sk);

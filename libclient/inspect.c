@@ -18,6 +18,9 @@ struct inspecting {
 	struct sk_conn conn;
 	struct sk_wire_snapshot snapshot;
 	json_t *tensors;	/* array */
+	json_t *meshes;		/* array */
+	struct sk_mesh **known;	/* those in it; references */
+	size_t n_known;
 	json_t *index;		/* object: its elements by kind and name */
 	struct sk_err err;
 };
@@ -98,13 +101,9 @@ static json_t *numbers(int n, const int64_t *v)
 
 static json_t *mesh_json(const struct sk_mesh *mesh)
 {
-	json_t *shape, *ranks, *names;
+	json_t *shape = json_array(), *ranks = json_array();
+	json_t *names = sk_mesh_name(mesh, 0) ? json_array() : json_null();
 
-	if (!mesh)
-		return json_null();
-	shape = json_array();
-	ranks = json_array();
-	names = sk_mesh_name(mesh, 0) ? json_array() : json_null();
 	for (int d = 0; d < sk_mesh_ndim(mesh); d++) {
 		json_array_append_new(shape,
 				      json_integer(sk_mesh_dim(mesh, d)));
@@ -117,6 +116,26 @@ static json_t *mesh_json(const struct sk_mesh *mesh)
 				      json_integer(sk_mesh_rank_at(mesh, i)));
 	return json_pack("{s:o, s:o, s:o}", "shape", shape, "ranks", ranks,
 			 "names", names);
+}
+
+/* Its index in the table, which it enters when it is first met; or null. */
+static json_t *mesh_index(struct inspecting *in, struct sk_mesh *mesh)
+{
+	struct sk_mesh **more;
+
+	if (!mesh)
+		return json_null();
+	for (size_t i = in->n_known; i-- > 0;)
+		if (sk_mesh_equal(in->known[i], mesh))
+			return json_integer((json_int_t)i);
+	more = reallocarray(in->known, in->n_known + 1, sizeof(*more));
+	if (!more)
+		return NULL;
+	in->known = more;
+	if (json_array_append_new(in->meshes, mesh_json(mesh)) < 0)
+		return NULL;
+	in->known[in->n_known] = sk_mesh_ref(mesh);
+	return json_integer((json_int_t)in->n_known++);
 }
 
 static json_t *placements_json(const struct sk_spec *spec)
@@ -138,7 +157,8 @@ static const char *const kinds[] = {
 	[SK_ITEM_BLOB_LOCAL] = "local",
 };
 
-static json_t *item_json(const struct sk_layout *l, const struct sk_item *it)
+static json_t *item_json(struct inspecting *in, const struct sk_layout *l,
+			 const struct sk_item *it)
 {
 	const struct sk_spec *spec = &it->spec;
 
@@ -147,7 +167,7 @@ static json_t *item_json(const struct sk_layout *l, const struct sk_item *it)
 			 it->kind == SK_ITEM_BLOB_LOCAL ? l->rank : -1,
 			 "dtype", sk_dtype_name(spec->dtype),
 			 "shape", numbers(spec->ndim, spec->shape),
-			 "mesh", mesh_json(spec->mesh),
+			 "mesh", mesh_index(in, (struct sk_mesh *)spec->mesh),
 			 "placements", placements_json(spec),
 			 "explicit", it->explicit_boxes, "boxes");
 }
@@ -166,36 +186,43 @@ static json_t *element(struct inspecting *in, const struct sk_layout *l,
 	found = json_object_get(in->index, key);
 	if (found)
 		return found;
-	found = item_json(l, item);
+	found = item_json(in, l, item);
 	if (!found || json_object_set(in->index, key, found) < 0 ||
 	    json_array_append_new(in->tensors, found) < 0)
 		return NULL;
 	return found;
 }
 
-static int add_layout(struct inspecting *in, const struct sk_layout *l)
+static int add_box(const struct sk_layout *l, const struct sk_entry *e,
+		   json_t *element)
 {
-	for (uint32_t i = 0; i < l->n_items; i++)
-		if (!element(in, l, &l->items[i]))
-			return sk_err_set(&in->err, -ENOMEM, "out of memory");
-	for (uint32_t i = 0; i < l->n_entries; i++) {
-		const struct sk_entry *e = &l->entries[i];
-		const struct sk_item *item = &l->items[e->item];
-		int n = item->spec.ndim;
-		json_t *box;
+	int n = l->items[e->item].spec.ndim;
 
-		box = json_pack("{s:i, s:o, s:o}", "rank", l->rank, "offset",
-				numbers(n, e->box.offset), "size",
-				numbers(n, e->box.size));
-		if (json_array_append_new(json_object_get(element(in, l, item),
-							  "boxes"), box) < 0)
-			return sk_err_set(&in->err, -ENOMEM, "out of memory");
-	}
-	return 0;
+	return json_array_append_new(
+		json_object_get(element, "boxes"),
+		json_pack("{s:i, s:o, s:o}", "rank", l->rank, "offset",
+			  numbers(n, e->box.offset), "size",
+			  numbers(n, e->box.size)));
 }
 
-static int add_header(struct inspecting *in, int fd, uint64_t header_bytes,
-		      uint64_t image_bytes)
+static int add_layout(struct inspecting *in, const struct sk_layout *l)
+{
+	_cleanup_free_ json_t **of_item = calloc(l->n_items + 1u,
+						 sizeof(json_t *));
+	bool failed = !of_item;
+
+	for (uint32_t i = 0; i < l->n_items && !failed; i++) {
+		of_item[i] = element(in, l, &l->items[i]);
+		failed = !of_item[i];
+	}
+	for (uint32_t i = 0; i < l->n_entries && !failed; i++)
+		failed = add_box(l, &l->entries[i],
+				 of_item[l->entries[i].item]) < 0;
+	return failed ? sk_err_set(&in->err, -ENOMEM, "out of memory") : 0;
+}
+
+static int add_header(struct inspecting *in, const struct sk_wire_image *image,
+		      int fd, uint64_t header_bytes, uint64_t image_bytes)
 {
 	struct sk_layout *l = NULL;
 	void *map;
@@ -205,7 +232,9 @@ static int add_header(struct inspecting *in, int fd, uint64_t header_bytes,
 	if (map == MAP_FAILED)
 		return sk_err_errno(&in->err, -errno, "cannot map an image's "
 				    "header");
-	r = sk_layout_parse(map, header_bytes, image_bytes, &l, &in->err);
+	r = sk_recall_get(in->sk->recall, image->id.job, image->id.rank,
+			  image->kind, map, header_bytes, image_bytes, &l,
+			  &in->err);
 	munmap(map, header_bytes);
 	if (r >= 0)
 		r = add_layout(in, l);
@@ -222,7 +251,7 @@ static int add_image(struct inspecting *in, const struct sk_wire_image *image)
 	r = sk_conn_call(&in->conn, &msg, NULL, 0, fds, &n,
 			 in->sk->timeout_ms, &in->err);
 	if (r >= 0)
-		r = n == 2 ? add_header(in, fds[1],
+		r = n == 2 ? add_header(in, image, fds[1],
 					msg.body.open_reply.header_bytes,
 					msg.body.open_reply.image_bytes) :
 		    sk_err_set(&in->err, -EPROTO, "the agent gave %d "
@@ -347,13 +376,23 @@ static int inspect(struct inspecting *in, const char *job, uint64_t run,
 	if (r < 0)
 		return r;
 	in->tensors = json_array();
+	in->meshes = json_array();
 	in->index = json_object();
 	r = add_images(in);
 	json_decref(in->index);
+	while (in->n_known)
+		sk_mesh_unref(in->known[--in->n_known]);
+	free(in->known);
 	root = r < 0 ? NULL : snapshot_json(&in->snapshot);
+	if (json_object_set_new(root, "meshes", in->meshes) < 0 && r >= 0)
+		r = sk_err_set(&in->err, -ENOMEM, "out of memory");
 	if (json_object_set_new(root, "tensors", in->tensors) < 0 && r >= 0)
 		r = sk_err_set(&in->err, -ENOMEM, "out of memory");
-	return r < 0 ? r : give(in, root, ret_json);
+	if (r < 0) {
+		json_decref(root);
+		return r;
+	}
+	return give(in, root, ret_json);
 }
 
 static int snapshots(struct inspecting *in, const char *job, char **ret_json)

@@ -26,6 +26,7 @@
 
 #include "copy.h"
 #include "error.h"
+#include "layout-recall.h"
 #include "layout.h"
 #include "os.h"
 #include "pool.h"
@@ -89,6 +90,7 @@ struct sk {
 	char *socket_path;		/* the one that answered */
 	uint32_t timeout_ms;
 	struct sk_pool *pool;		/* copies, hashes */
+	struct sk_recall *recall;	/* layouts, from a look to a restore */
 	struct sk_conn conn;		/* short requests; states live here */
 	unsigned states;		/* not freed yet; atomic */
 };

@@ -183,7 +183,9 @@ static int parse(struct sk_restoring *rs, const struct sk_restore_offer *offer,
 	r = read_header(rs, fd, header, bytes);
 	if (r < 0)
 		return r;
-	r = sk_layout_parse(header, bytes, image->bytes, &layout, &rs->err);
+	r = sk_recall_get(rs->sk->recall, rs->state->job.name, image->rank,
+			  image->kind, header, bytes, image->bytes, &layout,
+			  &rs->err);
 	if (r < 0)
 		return r;
 	sums = calloc(layout->n_sums ? layout->n_sums : 1, sizeof(*sums));

@@ -209,6 +209,9 @@ static int start(struct sk_restoring *rs)
 	r = connect_again(rs);
 	if (r < 0)
 		return r;
+	/* On the same mesh the images' layouts are ours. */
+	for (int k = 0; k < 2; k++)
+		sk_recall_add(rs->sk->recall, rs->state->layouts[k]);
 	return sk_restore_wanted(rs);
 }
 
@@ -285,6 +288,7 @@ static void release(struct sk_restoring *rs)
 {
 	forget_attempt(rs);
 	disconnect(rs);
+	sk_recall_clear(rs->sk->recall);
 	free(rs->listed);
 	free(rs->incomplete);
 	free(rs->near);

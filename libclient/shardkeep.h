@@ -402,11 +402,12 @@ int sk_snapshots(struct sk *sk, const char *job, char **ret_json);
 /**
  * What one snapshot of @job holds: SK_LATEST is the newest complete one; @run
  * 0 the newest that has @step. *ret_json, the caller's to free(), is such an
- * object with "tensors": in order, each {"name", "kind": "tensor", "blob" or
- * "local", "rank" of a local blob (else -1), "dtype", "shape", "mesh":
- * {"shape", "ranks", "names"} or null, "placements", "explicit": whether its
- * boxes were given one by one, "boxes": [{"rank", "offset", "size"}] of
- * primary images, each once}. Bytes are not read.
+ * object with "meshes": [{"shape", "ranks", "names"}] and "tensors": in
+ * order, each {"name", "kind": "tensor", "blob" or "local", "rank" of a local
+ * blob (else -1), "dtype", "shape", "mesh": index into meshes or null,
+ * "placements", "explicit": whether its boxes were given one by one, "boxes":
+ * [{"rank", "offset", "size"}] of primary images, each once}. Bytes are not
+ * read.
  * Errors: -ENOENT, -EINVAL, -ENOMEM, -ECONNREFUSED, -ETIMEDOUT, -EPROTO.
  */
 int sk_inspect(struct sk *sk, const char *job, int64_t step, uint64_t run,

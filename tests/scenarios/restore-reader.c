@@ -152,6 +152,9 @@ static void ask(struct rank *rank)
 	      "a replicated tensor has one primary: %s", text);
 	CHECK(!strcmp(json_string_value(json_array_get(json_object_get(
 		weight, "placements"), 0)), "S(0)"), "%s", text);
+	CHECK(json_is_object(json_array_get(
+		json_object_get(root, "meshes"), (size_t)json_integer_value(
+			json_object_get(weight, "mesh")))), "%s", text);
 	json_decref(root);
 	free(text);
 	CHECK(sk_inspect(rank->sk, rank->job, 77, 0, &text) == -ENOENT);

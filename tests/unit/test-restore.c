@@ -726,6 +726,8 @@ static void open_rank(struct rank *r, const struct test *test, int rank,
 	r->sk.os = sk_os_linux();
 	r->sk.pid = getpid();
 	cr_assert(!sk_pool_new(2, -1, "test", &r->sk.pool, NULL));
+	r->sk.recall = sk_recall_new();
+	cr_assert(r->sk.recall);
 	cr_assert(!sk_state_create(&r->sk, &job, &r->state));
 	describe_all(r);
 	if (r->more)
@@ -752,6 +754,7 @@ static void close_ranks(const struct test *test, struct rank *ranks)
 	for (int i = 0; i < test->world[1]; i++) {
 		sk_state_free(ranks[i].state);
 		sk_pool_free(ranks[i].sk.pool);
+		sk_recall_free(ranks[i].sk.recall);
 		for (int k = 0; k < ranks[i].n_memory; k++)
 			free(ranks[i].memory[k]);
 	}

@@ -48,8 +48,9 @@ def check_local(name: str, tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout != torch.strided:
         raise TypeError(f"{name} has the layout {tensor.layout}; only "
                         "strided tensors can be stored")
-    if any(n > 1 and s == 0
-           for n, s in zip(tensor.shape, tensor.stride())):
+    if not tensor.is_contiguous() and any(
+            n > 1 and s == 0
+            for n, s in zip(tensor.shape, tensor.stride())):
         raise ValueError(f"{name} is expanded: several of its elements share "
                          "memory, and cannot be restored apart; clone it")
     return tensor

@@ -8,6 +8,7 @@ before anything is written. Anything else is whole on every rank that has it.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -20,11 +21,22 @@ from ._flat import FlatPart
 Description = tuple[Any, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Placed:
+    """What all DTensors of one mesh and one list of placements share."""
+
+    device_mesh: Any        # kept, so that its id means nothing else
+    mesh: Mesh
+    placements: tuple[tuple[int, int, int], ...]
+    outside: bool           # whether this rank is not in the mesh
+
+
 class Meshes:
     """Meshes by what they are: one object for each."""
 
     def __init__(self) -> None:
         self._made: dict[Any, Mesh] = {}
+        self._placed: dict[Any, _Placed] = {}
 
     def get(self, shape: tuple[int, ...], ranks: tuple[int, ...],
             names: tuple[str, ...] | None = None) -> Mesh:
@@ -40,6 +52,19 @@ class Meshes:
         return self.get(tuple(ranks.shape),
                         tuple(int(r) for r in ranks.flatten().tolist()),
                         tuple(names) if names else None)
+
+    def placed(self, name: str, t: DTensor) -> _Placed:
+        """Mesh and placements of a DTensor; refused by name."""
+        spec = t._spec
+        key = (id(spec.mesh), spec.placements)
+        found = self._placed.get(key)
+        if found is None:
+            found = _Placed(
+                spec.mesh, self.of(spec.mesh),
+                tuple(_placement(name, p) for p in spec.placements),
+                spec.mesh.get_coordinate() is None)
+            self._placed[key] = found
+        return found
 
 
 def _placement(name: str, p: Any) -> tuple[int, int, int]:
@@ -66,13 +91,13 @@ def _pointer(t: torch.Tensor) -> int:
 
 
 def _from_dtensor(name: str, t: DTensor, meshes: Meshes) -> Description:
+    placed = meshes.placed(name, t)
     local = check_local(name, t._local_tensor)
-    mesh = meshes.of(t.device_mesh)
-    outside = t.device_mesh.get_coordinate() is None
-    return (name, dtype_of(name, local), tuple(t.shape), mesh,
-            tuple(_placement(name, p) for p in t.placements),
-            _pointer(local), local.stride() if local.numel() else None,
-            None if outside else tuple(local.shape), None)
+    some = local.numel()
+    return (name, dtype_of(name, local), tuple(t._spec.shape), placed.mesh,
+            placed.placements, local.data_ptr() if some else 0,
+            local.stride() if some else None,
+            None if placed.outside else tuple(local.shape), None)
 
 
 def _from_sharded(name: str, t: Any) -> Description:

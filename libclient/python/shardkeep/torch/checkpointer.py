@@ -194,10 +194,31 @@ class Checkpointer:
             self._blobs[name] = room
         room[:] = raw.ljust(len(room), b" ")
 
-    def _drop_blobs(self) -> None:
-        for name in self._blobs:
+    def _put_objects(self) -> None:
+        objects = self._objects()
+        self._drop_blobs(self._blobs.keys() - objects.keys())
+        for name, (raw, local) in objects.items():
+            self._put_blob(name, raw, local)
+
+    def _drop_blobs(self, names: set[str]) -> None:
+        for name in names:
             self._state.remove(name)
-        self._blobs.clear()
+            del self._blobs[name]
+
+    def _take_blobs(self, held: dict[str, Any]) -> None:
+        """Room for the objects of a snapshot, of their sizes there. It stays
+        for the snapshots to come: the same layout needs no new memory."""
+        theirs = {t["name"]: t for t in held["tensors"]
+                  if t["kind"] != "tensor" and t["name"].startswith(_OBJECT)
+                  and t["rank"] in (-1, self.rank)}
+        self._drop_blobs({name for name, room in self._blobs.items()
+                          if name not in theirs or
+                          len(room) != theirs[name]["shape"][0]})
+        for name, t in theirs.items():
+            if name not in self._blobs:
+                room = bytearray(t["shape"][0])
+                self._state.blob(name, room, t["kind"] == "local")
+                self._blobs[name] = room
 
     # ---- snapshots ----
 
@@ -209,8 +230,7 @@ class Checkpointer:
         """
         items = self._tensors.items()
         self._describe(items)
-        for name, (raw, local) in self._objects().items():
-            self._put_blob(name, raw, local)
+        self._put_objects()
         self._state.prepare(int(timeout * 1000))
 
     def snapshot(self, step: int, *, flush: bool | None = None,
@@ -232,8 +252,7 @@ class Checkpointer:
         try:
             self._state.fence()     # before its blobs are written again
             self._describe(items)
-            for name, (raw, local) in self._objects().items():
-                self._put_blob(name, raw, local)
+            self._put_objects()
             self._state.snapshot(step, flags, int(wait * 1000))
         except Error as e:
             if self.raising:
@@ -319,23 +338,15 @@ class Checkpointer:
         self._make_missing(held)
         items = self._tensors.items()
         self._describe(items)
-        self._drop_blobs()
-        for t in held["tensors"]:
-            if t["kind"] != "tensor" and t["name"].startswith(_OBJECT) and \
-                    t["rank"] in (-1, self.rank):
-                room = bytearray(t["shape"][0])
-                self._state.blob(t["name"], room, t["kind"] == "local")
-                self._blobs[t["name"]] = room
+        self._take_blobs(held)
         try:
             self.report = self._state.restore(
                 found["step"], flags, run=found["run"],
                 allgather=self._allgather, world=self.world)
         except Error:
-            self._drop_blobs()
+            self._drop_blobs(set(self._blobs))
             raise
         self._load_objects(strict)
-        self._drop_blobs()
-        self._described = None
         return found["step"]
 
     def _make_missing(self, held: dict[str, Any]) -> None:
