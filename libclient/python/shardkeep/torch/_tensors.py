@@ -23,17 +23,24 @@ def clean_name(name: str) -> str:
     return name
 
 
+def as_list(x: Any) -> list[Any]:
+    """One, several or none, as a list."""
+    if x is None:
+        return []
+    return list(x) if isinstance(x, (list, tuple)) else [x]
+
+
 class LiveTensors:
-    """The live tensors of a model and an optimizer, by name.
+    """The live tensors of models and optimizers, by name.
 
     The modules are walked once. Afterwards each tensor is looked up in the
     dict that holds it, so that one that was replaced is seen; a module that
     was added or lost changes a size, and they are walked again.
     """
 
-    def __init__(self, model: torch.nn.Module,
-                 optim: torch.optim.Optimizer | None) -> None:
-        self.model, self.optim = model, optim
+    def __init__(self, models: list[torch.nn.Module],
+                 optims: list[torch.optim.Optimizer]) -> None:
+        self.models, self.optims = models, optims
         self._walk()
 
     def _walk(self) -> None:
@@ -41,14 +48,21 @@ class LiveTensors:
         self._places: list[tuple[Any, str, str]] = []
         self._names: dict[int, list[str]] = {}  # of parameters, by id
         self.pieces: dict[str, Piece] = {}      # of flat parameters, by FQN
-        model = getattr(self.model, "_orig_mod", self.model)
-        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            model = model.module
+        self._taken: set[str] = set()
+        seen: set[int] = set()
+        for model in self.models:
+            model = getattr(model, "_orig_mod", model)
+            if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+                model = model.module
+            self._walk_one(model, seen)
+
+    def _walk_one(self, model: torch.nn.Module, seen: set[int]) -> None:
         for piece, p in pieces_of(model):
             piece = dataclasses.replace(piece, fqn=clean_name(piece.fqn))
+            self._once("model." + piece.fqn)
             self.pieces[piece.fqn] = piece
             self._names.setdefault(id(p), []).append(piece.fqn)
-        seen = flattened_ids(model)
+        seen |= flattened_ids(model)
         for prefix, module in model.named_modules():
             for d in (module._parameters, module._buffers, module._modules):
                 self._dicts.append((d, len(d)))
@@ -66,7 +80,14 @@ class LiveTensors:
         if t is None or id(t) in seen:     # tied: kept once
             return
         seen.add(id(t))
-        self._places.append((where, key, "model." + clean_name(dot + key)))
+        name = "model." + clean_name(dot + key)
+        self._once(name)
+        self._places.append((where, key, name))
+
+    def _once(self, name: str) -> None:
+        if name in self._taken:
+            raise ValueError(f"two tensors are called {name}")
+        self._taken.add(name)
 
     def _changed(self) -> bool:
         return any(len(d) != n for d, n in self._dicts)
@@ -76,16 +97,16 @@ class LiveTensors:
         is not the model's."""
         return self._names.get(id(p), [""])
 
-    def parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """Those that the optimizer steps, with their names."""
-        if self.optim is None:
-            return
-        for group in self.optim.param_groups:
-            for p in group["params"]:
-                if id(p) not in self._names:
-                    self._walk()
-                for name in self.names_of(p):
-                    yield name, p
+    def parameters(self) -> Iterator[tuple[str, torch.nn.Parameter,
+                                           torch.optim.Optimizer]]:
+        """Those that the optimizers step, with their names."""
+        for optim in self.optims:
+            for group in optim.param_groups:
+                for p in group["params"]:
+                    if id(p) not in self._names:
+                        self._walk()
+                    for name in self.names_of(p):
+                        yield name, p, optim
 
     def items(self) -> list[tuple[str, Any]]:
         """All tensors as they are now."""
@@ -95,11 +116,8 @@ class LiveTensors:
                  if where[key] is not None]
         found += [("model." + fqn, piece.parameter())
                   for fqn, piece in self.pieces.items()]
-        if self.optim is None:
-            return found
-        state = self.optim.state
-        for fqn, p in self.parameters():
-            mine = state.get(p)
+        for fqn, p, optim in self.parameters():
+            mine = optim.state.get(p)
             if not mine:
                 continue
             if not fqn:
@@ -112,7 +130,8 @@ class LiveTensors:
                       if isinstance(t, torch.Tensor)]
         return found
 
-    def make_state(self, fqn: str, p: torch.nn.Parameter, key: str,
+    def make_state(self, fqn: str, p: torch.nn.Parameter,
+                   optim: torch.optim.Optimizer, key: str,
                    shape: tuple[int, ...], dtype: torch.dtype) -> None:
         """State that a fresh optimizer does not have yet, full of zeros."""
         piece = self.pieces.get(fqn)
@@ -120,30 +139,34 @@ class LiveTensors:
             mine = piece.state_numel()
             if not mine:
                 return      # nothing of it is here, nor was its state
-            self.optim.state[p][key] = (
+            optim.state[p][key] = (
                 torch.zeros(shape, dtype=dtype) if shape != piece.shape else
                 torch.zeros(p.shape if piece.whole else mine, dtype=dtype))
         elif shape == tuple(p.shape):
-            self.optim.state[p][key] = torch.zeros_like(
+            optim.state[p][key] = torch.zeros_like(
                 p, dtype=dtype, requires_grad=False)
         else:
-            self.optim.state[p][key] = torch.zeros(shape, dtype=dtype)
+            optim.state[p][key] = torch.zeros(shape, dtype=dtype)
 
     def scalars(self) -> dict[str, dict[str, Any]]:
         """What the optimizer keeps that is no tensor."""
         kept = {}
-        for fqn, p in self.parameters():
-            mine = {k: v for k, v in self.optim.state.get(p, {}).items()
+        for fqn, p, optim in self.parameters():
+            mine = {k: v for k, v in optim.state.get(p, {}).items()
                     if not isinstance(v, torch.Tensor)}
             if mine:
                 kept[fqn] = mine
         return kept
 
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of all optimizers, themselves."""
+        return [g for optim in self.optims for g in optim.param_groups]
+
     def groups(self) -> list[dict[str, Any]]:
         """param_groups with FQNs for parameters."""
         return [{**{k: v for k, v in g.items() if k != "params"},
                  "params": [n for p in g["params"] for n in self.names_of(p)]}
-                for g in self.optim.param_groups]
+                for g in self.param_groups()]
 
 
 def signature(items: list[tuple[str, Any]]) -> list[tuple[Any, ...]]:

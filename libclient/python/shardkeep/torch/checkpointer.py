@@ -17,7 +17,7 @@ from .. import (Client, Damaged, Error, NotFound, State, _core,
 from . import _objects
 from ._common import FROM_NAME, allgather_of
 from ._describe import Meshes, describe, is_whole, local_of
-from ._tensors import LiveTensors, signature
+from ._tensors import LiveTensors, as_list, signature
 
 log = logging.getLogger("shardkeep")
 
@@ -54,8 +54,9 @@ class Checkpointer:
     schedulers, data loaders; or plain values) go along as JSON.
 
     Args:
-        model: plain, DDP, FSDP1, FSDP2, tensor parallel, or any mix.
-        optim: its optimizer, or None.
+        model: plain, DDP, FSDP1, FSDP2, tensor parallel, or any mix; a list
+            of the stages of a pipeline that this rank has.
+        optim: its optimizer, several, or None.
         job: the name that snapshots are kept under.
         extra: global objects by name, the same on every rank.
         local: objects of this rank alone by name, such as data loaders.
@@ -71,8 +72,9 @@ class Checkpointer:
     order on all ranks; :meth:`fence` may be called by any.
     """
 
-    def __init__(self, model: torch.nn.Module,
-                 optim: torch.optim.Optimizer | None = None, *, job: str,
+    def __init__(self, model: torch.nn.Module | list[torch.nn.Module],
+                 optim: torch.optim.Optimizer |
+                 list[torch.optim.Optimizer] | None = None, *, job: str,
                  extra: dict[str, Any] | None = None,
                  local: dict[str, Any] | None = None,
                  group: dist.ProcessGroup | None = None, rng: bool = True,
@@ -86,7 +88,7 @@ class Checkpointer:
         self.raising = raising
         self._extra, self._local, self._rng = extra or {}, local or {}, rng
         self._allgather = allgather_of(group) if up else None
-        self._tensors = LiveTensors(model, optim)
+        self._tensors = LiveTensors(as_list(model), as_list(optim))
         self._meshes = Meshes()
         self._described: list[tuple[Any, ...]] | None = None
         self._whole: list[tuple[Any, ...]] | None = None
@@ -99,10 +101,8 @@ class Checkpointer:
             self._client, job, self.rank, self.world, run=run, slots=slots,
             flush_every=flush_every,
             flags=_core.JOB_VERIFY if verify else 0)
-        self._hook = None
-        if optim is not None and fence_hook:
-            self._hook = optim.register_step_pre_hook(
-                lambda *_: self.fence())
+        self._hooks = [o.register_step_pre_hook(lambda *_: self.fence())
+                       for o in as_list(optim) if fence_hook]
 
     # ---- describing ----
 
@@ -172,7 +172,7 @@ class Checkpointer:
                 x = x.state_dict()
             found[_OBJECT + name] = (_objects.dumps(x, name), local)
 
-        if self._tensors.optim is not None:
+        if self._tensors.optims:
             add("optim.param_groups", self._tensors.groups(), False)
             scalars = self._tensors.scalars()
             if scalars:
@@ -351,40 +351,42 @@ class Checkpointer:
 
     def _make_missing(self, held: dict[str, Any]) -> None:
         """State that a fresh optimizer does not have yet."""
-        optim = self._tensors.optim
-        if optim is None:
-            return
-        known = {f"{_OPTIM}{fqn}": (fqn, p)
-                 for fqn, p in self._tensors.parameters()}
+        known = {f"{_OPTIM}{fqn}": (fqn, p, optim)
+                 for fqn, p, optim in self._tensors.parameters()}
         for t in held["tensors"]:
             if t["kind"] != "tensor" or not t["name"].startswith(_OPTIM):
                 continue
             prefix, _, key = t["name"].rpartition(".")
-            fqn, p = known.get(prefix, ("", None))
-            if p is not None and key not in optim.state.get(p, ()):
-                self._tensors.make_state(fqn, p, key, tuple(t["shape"]),
+            if prefix not in known:
+                continue
+            fqn, p, optim = known[prefix]
+            if key not in optim.state.get(p, ()):
+                self._tensors.make_state(fqn, p, optim, key,
+                                         tuple(t["shape"]),
                                          FROM_NAME[t["dtype"]])
 
     def _load_objects(self, strict: bool) -> None:
+        absent = object()
+
         def take(name: str) -> Any:
             room = self._blobs.get(_OBJECT + name)
             if room is None or not any(room[:64]):
-                return None
+                return absent
             return _objects.loads(room)
 
-        optim = self._tensors.optim
-        if optim is not None:
-            self._load_groups(take("optim.param_groups"))
-            by_name = dict(self._tensors.parameters())
-            scalars = take(f"optim.scalars.{self.rank}") or {}
-            for fqn, values in scalars.items():
-                if fqn in by_name:
-                    optim.state[by_name[fqn]].update(values)
+        if self._tensors.optims:
+            groups = take("optim.param_groups")
+            if groups is not absent:
+                self._load_groups(groups)
+            scalars = take(f"optim.scalars.{self.rank}")
+            for fqn, p, optim in self._tensors.parameters():
+                if scalars is not absent and fqn in scalars:
+                    optim.state[p].update(scalars[fqn])
         for prefix, objects in (("extra.", self._extra),
                                 ("local.", self._local)):
             for name, x in objects.items():
                 value = take(prefix + name)
-                if value is None:
+                if value is absent:
                     if strict and prefix == "extra.":
                         raise KeyError(f"the snapshot has no object {name}")
                 elif hasattr(x, "load_state_dict"):
@@ -394,15 +396,13 @@ class Checkpointer:
                     x.update(value)
                 else:
                     objects[name] = value
-        state = take("rng") if self._rng else None
-        if state is not None:
+        state = take("rng") if self._rng else absent
+        if state is not absent:
             _set_rng_state(state)
 
-    def _load_groups(self, saved: list[dict[str, Any]] | None) -> None:
+    def _load_groups(self, saved: list[dict[str, Any]]) -> None:
         """Hyper-parameters, found by the parameters that have them."""
-        if saved is None:
-            return
-        for group in self._tensors.optim.param_groups:
+        for group in self._tensors.param_groups():
             mine = {n for p in group["params"]
                     for n in self._tensors.names_of(p)}
             for s in saved:
@@ -415,9 +415,9 @@ class Checkpointer:
 
     def close(self) -> None:
         """Waits for the last seal and lets go; the images stay."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
         self._state.close()
         self._client.close()
 

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots for Lightning: one callback.
+
+>>> trainer = lightning.Trainer(callbacks=[Snapshots("run7")])  # doctest: +SKIP
+
+A run that is started again goes on where the newest snapshot was taken: model,
+optimizers, schedulers, generators, and the loops' progress, as Lightning's own
+checkpoints have it. A data loader with ``state_dict`` goes on in its epoch.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any
+
+try:
+    from lightning.pytorch import Callback
+except ImportError:         # the package under its older name
+    from pytorch_lightning import Callback
+
+from .checkpointer import Checkpointer
+
+log = logging.getLogger("shardkeep")
+
+
+class _Loops:
+    """The progress of a trainer's fit loop."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._loop = trainer.fit_loop
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._loop.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._loop.load_state_dict(copy.deepcopy(state))
+
+
+class Snapshots(Callback):
+    """Snapshots in the node's memory while Lightning trains.
+
+    Args:
+        job: the name that snapshots are kept under.
+        every_n_steps: of the optimizer, between two snapshots.
+        resume: whether the newest snapshot is restored before the first step.
+        options: whatever else ``Checkpointer`` takes.
+    """
+
+    def __init__(self, job: str, *, every_n_steps: int = 1,
+                 resume: bool = True, **options: Any) -> None:
+        self._job, self._every, self._resume = job, every_n_steps, resume
+        self._extra = options.pop("extra", {})
+        self._options = options
+        self._last = 0
+        #: The Checkpointer while ``fit`` runs.
+        self.checkpointer: Checkpointer | None = None
+        #: The step that was restored, None on a first run.
+        self.restored: int | None = None
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        extra = {"loops": _Loops(trainer), **self._extra}
+        for i, c in enumerate(trainer.lr_scheduler_configs):
+            extra[f"scheduler.{i}"] = c.scheduler
+        self.checkpointer = Checkpointer(
+            trainer.strategy.model, list(trainer.optimizers), job=self._job,
+            extra=extra, **self._options)
+        if self._resume:
+            self.restored = self.checkpointer.restore()
+        self._last = self.restored or 0
+        if self.restored is not None:
+            log.info("job %s goes on at step %d", self._job, self.restored)
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        step = trainer.global_step
+        if self.checkpointer is None or step == self._last or \
+                step % self._every:
+            return
+        self._last = step
+        self.checkpointer.snapshot(step)
+
+    def _close(self) -> None:
+        if self.checkpointer is not None:
+            self.checkpointer.close()
+            self.checkpointer = None
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        self._close()
+
+    def on_exception(self, trainer: Any, pl_module: Any,
+                     exception: BaseException) -> None:
+        self._close()

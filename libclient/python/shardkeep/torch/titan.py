@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchtitan's checkpoint manager on Shardkeep.
+
+In a trainer's configuration, instead of the manager that it has:
+
+>>> checkpoint = SnapshotManager.Config(enable=True, job="run7",
+...                                     interval=1)         # doctest: +SKIP
+
+Every ``interval`` steps the state is copied to the node's memory; every
+``flush_interval`` steps it goes to disk as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torchtitan.components.checkpointer.base import BaseCheckpointManager
+
+from .checkpointer import Checkpointer
+
+
+class SnapshotManager(BaseCheckpointManager):
+    """Loads from, and saves to, the node's agent."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseCheckpointManager.Config):
+        job: str = "torchtitan"
+        """The name that snapshots are kept under."""
+
+        flush_interval: int = 500
+        """Steps between two snapshots that go to disk; the last one does."""
+
+    def __init__(self, config: Config, *, dataloader: Any,
+                 model_parts: list[Any], optimizers: Any, lr_schedulers: Any,
+                 states: dict[str, Any], sd_adapter: Any = None,
+                 base_folder: str = "", **_: Any) -> None:
+        self.enable = config.enable
+        self.save_future = None
+        if not self.enable:
+            return
+        self._config = config
+        self._state: dict[str, Any] = dict(states)
+        if lr_schedulers is not None:
+            self._state["lr_scheduler"] = lr_schedulers
+        self.checkpointer = Checkpointer(
+            list(model_parts), list(getattr(optimizers, "optimizers",
+                                            optimizers)),
+            job=config.job, extra=self._state,
+            local={} if dataloader is None else {"dataloader": dataloader},
+            flush_every=config.flush_interval)
+
+    def _load(self, step: int = -1) -> bool:
+        return self.checkpointer.restore(
+            None if step == -1 else step) is not None
+
+    def _save(self, curr_step: int, last_step: bool = False) -> bool:
+        c = self._config
+        first = curr_step == 1 and c.enable_first_step_checkpoint
+        if c.load_only or not (last_step or first or
+                               curr_step % c.interval == 0):
+            return False
+        if not last_step:
+            return self.checkpointer.snapshot(curr_step)
+        done = self.checkpointer.snapshot(curr_step, flush=True, wait=300)
+        if done:
+            self.checkpointer.wait(until="durable", timeout=300)
+        return done
+
+    def _maybe_wait_for_staging(self) -> None:
+        self.checkpointer.fence()
+
+    def _wait_for_saving(self) -> None:
+        """Nothing is pending: there is no future to await."""
+
+    def _close(self) -> None:
+        if hasattr(self, "checkpointer"):
+            self.checkpointer.close()

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lightning, the Hugging Face Trainer, torchtitan: where they install.
+
+Each trains, is interrupted, is started again and must end with the weights of
+a run that nobody interrupted. Frameworks start threads when they are imported,
+so each training is a process of its own, begun from nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+
+import pytest
+from harness import private_agent
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+@pytest.fixture(autouse=True)
+def agent() -> Iterator[str]:
+    with private_agent() as directory:
+        yield directory
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(package) is None,
+                              reason=f"{package} is not installed")
+
+
+def python(code: str, directory: str, *args: object, ranks: int = 1
+           ) -> dict[str, object]:
+    """Runs it in that directory; what it prints last, as JSON."""
+    env = {**os.environ, "PYTHONPATH": HERE, "HF_HUB_OFFLINE": "1",
+           "TOKENIZERS_PARALLELISM": "false", "WANDB_DISABLED": "true"}
+    script = os.path.join(directory, "script.py")
+    with open(script, "w", encoding="utf-8") as f:
+        f.write(textwrap.dedent(code))
+    start = [sys.executable, script] if ranks == 1 else [
+        sys.executable, "-m", "torch.distributed.run", "--standalone",
+        f"--nproc-per-node={ranks}", script]
+    done = subprocess.run([*start, *map(str, args)], env=env, cwd=directory,
+                          capture_output=True, text=True, timeout=280,
+                          check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+LIGHTNING = """
+    import json, sys, warnings
+    warnings.filterwarnings("ignore")
+    import logging
+    logging.disable(logging.WARNING)
+    import torch, lightning
+    from shardkeep.torch.lightning import Snapshots
+
+    job, stop, devices = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(1)
+            self.net = torch.nn.Linear(6, 3)
+            self.register_buffer("seen", torch.zeros(()))
+            self.steps = 0
+
+        def training_step(self, batch, i):
+            self.steps += 1
+            self.seen += 1
+            if self.trainer.global_step == stop:
+                raise KeyboardInterrupt
+            return self.net(batch).square().mean()
+
+        def configure_optimizers(self):
+            o = torch.optim.AdamW(self.parameters(), lr=0.1)
+            return [o], [{"scheduler": torch.optim.lr_scheduler.StepLR(
+                o, 3, 0.5), "interval": "step"}]
+
+    data = torch.utils.data.DataLoader(
+        torch.linspace(-1, 1, 6).expand(32, 6), batch_size=4 // devices)
+    snapshots = Snapshots(job, flush_every=1000, raising=True)
+    trainer = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", devices=devices, logger=False,
+        strategy="ddp" if devices > 1 else "auto",
+        enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[snapshots])
+    module = Module()
+    try:
+        trainer.fit(module, data)
+    except BaseException:
+        if stop < 0:
+            raise
+    if trainer.global_rank == 0:
+        print(json.dumps({
+            "weight": module.net.weight.tolist(), "seen": module.seen.item(),
+            "steps": module.steps, "restored": snapshots.restored,
+            "global_step": trainer.global_step, "lr": trainer.optimizers[0]
+            .param_groups[0]["lr"] if trainer.optimizers else None}))
+"""
+
+
+@needs("lightning")
+@pytest.mark.parametrize("devices", [1, 2])
+def test_lightning(agent: str, devices: int) -> None:
+    whole = python(LIGHTNING, agent, "whole", -1, devices)
+    assert whole["global_step"] == 16 and whole["restored"] is None
+    python(LIGHTNING, agent, "cut", 11, devices)
+    again = python(LIGHTNING, agent, "cut", -1, devices)
+    assert again["restored"] == 11 and again["global_step"] == 16
+    assert again["steps"] == 5, "what was done before is not done again"
+    assert again["seen"] == 16
+    assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
+
+
+TRAINER = """
+    import json, sys, warnings
+    warnings.filterwarnings("ignore")
+    import torch, transformers
+    transformers.utils.logging.set_verbosity_error()
+    from shardkeep.torch.trainer import Snapshots
+
+    job, stop = sys.argv[1], int(sys.argv[2])
+
+    class Stop(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, **_):
+            if state.global_step == stop:
+                raise KeyboardInterrupt
+
+    config = transformers.GPT2Config(
+        vocab_size=17, n_positions=8, n_embd=16, n_layer=2, n_head=2,
+        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    torch.manual_seed(2)
+    model = transformers.GPT2LMHeadModel(config)
+    ids = torch.arange(8) % 17
+    data = [{"input_ids": ids, "labels": ids}] * 24
+    args = transformers.TrainingArguments(
+        "out", per_device_train_batch_size=4, num_train_epochs=2,
+        learning_rate=0.01, save_strategy="no", logging_strategy="no",
+        report_to=[], use_cpu=True, disable_tqdm=True, seed=3)
+    snapshots = Snapshots(job, flush_every=1000, raising=True)
+    trainer = transformers.Trainer(model, args, train_dataset=data,
+                                   callbacks=[Stop(), snapshots])
+    try:
+        trainer.train()
+    except KeyboardInterrupt:
+        pass
+    if trainer.is_world_process_zero():
+        print(json.dumps({
+            "weight": model.transformer.wte.weight.tolist(),
+            "restored": snapshots.restored, "step": trainer.state.global_step,
+            "lr": trainer.optimizer.param_groups[0]["lr"]}))
+"""
+
+
+@needs("transformers")
+@needs("accelerate")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_hugging_face_trainer(agent: str, ranks: int) -> None:
+    whole = python(TRAINER, agent, "whole", -1, ranks=ranks)
+    assert whole["restored"] is None and whole["step"] == 12 // ranks
+    python(TRAINER, agent, "cut", 4, ranks=ranks)
+    again = python(TRAINER, agent, "cut", -1, ranks=ranks)
+    assert again["restored"] == 4 and again["step"] == 12 // ranks
+    assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
+
+
+TITAN = """
+    import json, sys, warnings
+    warnings.filterwarnings("ignore")
+    import torch, torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.device_mesh import init_device_mesh
+    from shardkeep.torch.titan import SnapshotManager
+
+    job, steps = sys.argv[1], int(sys.argv[2])
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    torch.manual_seed(4)
+
+    # Two stages of a pipeline on one rank, as torchtitan has them.
+    class Stage(torch.nn.Module):
+        def __init__(self, name):
+            super().__init__()
+            self.add_module(name, torch.nn.Linear(7, 7))
+            self.name = name
+        def forward(self, x):
+            return self.get_submodule(self.name)(x).tanh()
+
+    parts = [Stage("first"), Stage("second")]
+    for p in parts:
+        fully_shard(p, mesh=mesh)
+
+    class Optimizers:
+        optimizers = [torch.optim.AdamW(p.parameters(), lr=0.05)
+                      for p in parts]
+
+    schedulers = [torch.optim.lr_scheduler.StepLR(o, 2, 0.5)
+                  for o in Optimizers.optimizers]
+
+    class Schedulers:
+        def state_dict(self):
+            return schedulers[0].state_dict()
+        def load_state_dict(self, state):
+            for s in schedulers:
+                s.load_state_dict(dict(state))
+
+    class Loader:
+        at = 0
+        def state_dict(self):
+            return {"at": self.at}
+        def load_state_dict(self, state):
+            self.at = state["at"]
+
+    class Train:
+        step = 0
+        def state_dict(self):
+            return {"step": self.step}
+        def load_state_dict(self, state):
+            self.step = state["step"]
+
+    loader, train = Loader(), Train()
+    config = SnapshotManager.Config(enable=True, job=job, interval=1)
+    manager = config.build(
+        dataloader=loader, model_parts=parts, optimizers=Optimizers(),
+        lr_schedulers=Schedulers(), states={"train_state": train},
+        sd_adapter=None, base_folder="") if hasattr(config, "build") else \\
+        SnapshotManager(config, dataloader=loader, model_parts=parts,
+                        optimizers=Optimizers(), lr_schedulers=Schedulers(),
+                        states={"train_state": train})
+    loaded = manager.load()
+    while train.step < steps:
+        train.step += 1
+        x = torch.full((3, 7), float(loader.at % 5))
+        loader.at += 1
+        parts[1](parts[0](x)).square().sum().backward()
+        manager.maybe_wait_for_staging()
+        for o in Optimizers.optimizers:
+            o.step()
+            o.zero_grad()
+        for s in schedulers:
+            s.step()
+        manager.save(train.step, last_step=train.step == 8)
+    manager.maybe_wait_for_saving()
+    weight = [p.full_tensor().tolist() for m in parts
+              for p in m.parameters()]
+    if dist.get_rank() == 0:
+        print(json.dumps({"weight": weight, "loaded": loaded,
+                          "at": loader.at, "lr": schedulers[1]
+                          .get_last_lr()[0]}))
+    manager.close()
+    dist.destroy_process_group()
+"""
+
+
+@needs("torchtitan")
+def test_torchtitan(agent: str) -> None:
+    whole = python(TITAN, agent, "whole", 8, ranks=2)
+    assert whole["loaded"] is False
+    python(TITAN, agent, "cut", 5, ranks=2)
+    again = python(TITAN, agent, "cut", 8, ranks=2)
+    assert again["loaded"] is True and again["at"] == 8
+    assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
