@@ -102,6 +102,10 @@ class FlatPart:
     def shape(self) -> tuple[int, ...]:
         return self.piece.shape if self.piece else tuple(self.base.shape)
 
+    @property
+    def device(self) -> torch.device:
+        return self.base.device
+
     def parts(self, name: str) -> tuple[Any, ...]:
         """The boxes with their memory, for ``State.tensors``."""
         base = check_local(name, self.base)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from ._flat import FlatPart, Piece, flattened_ids, pieces_of
@@ -49,6 +50,7 @@ class LiveTensors:
         self._names: dict[int, list[str]] = {}  # of parameters, by id
         self.pieces: dict[str, Piece] = {}      # of flat parameters, by FQN
         self._taken: set[str] = set()
+        self._fsdp2: list[Any] = []
         seen: set[int] = set()
         for model in self.models:
             model = getattr(model, "_orig_mod", model)
@@ -63,6 +65,8 @@ class LiveTensors:
             self.pieces[piece.fqn] = piece
             self._names.setdefault(id(p), []).append(piece.fqn)
         seen |= flattened_ids(model)
+        self._fsdp2 += [m for m in model.modules()
+                        if isinstance(m, FSDPModule)]
         for prefix, module in model.named_modules():
             for d in (module._parameters, module._buffers, module._modules):
                 self._dicts.append((d, len(d)))
@@ -110,6 +114,8 @@ class LiveTensors:
 
     def items(self) -> list[tuple[str, Any]]:
         """All tensors as they are now."""
+        for module in self._fsdp2:
+            module.reshard()    # what a forward pass may have left whole
         if self._changed():
             self._walk()
         found = [(name, where[key]) for where, key, name in self._places
@@ -129,6 +135,18 @@ class LiveTensors:
                       for key, t in mine.items()
                       if isinstance(t, torch.Tensor)]
         return found
+
+    def materialize(self, names: set[str]) -> None:
+        """Gives memory to the model's tensors that are on the meta device
+        and are called so; the objects stay, so optimizers keep them."""
+        for where, key, name in self._places:
+            t = where[key]
+            if t is None or name not in names or t.device.type != "meta":
+                continue
+            new = torch.empty_like(t, device="cpu")
+            if isinstance(t, torch.nn.Parameter):
+                new = torch.nn.Parameter(new, t.requires_grad)
+            torch.utils.swap_tensors(t, new)
 
     def make_state(self, fqn: str, p: torch.nn.Parameter,
                    optim: torch.optim.Optimizer, key: str,

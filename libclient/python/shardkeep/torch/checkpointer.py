@@ -301,8 +301,9 @@ class Checkpointer:
         The newest complete snapshot, or that of ``step``, from the node's
         memory, else from disk (``source``: "memory" or "disk" alone). Every
         rank must call it. Optimizer state that a fresh optimizer lacks is
-        made first. ``strict=False`` leaves alone what the snapshot lacks and
-        ignores what nobody asks for.
+        made first, and tensors on the meta device get their memory.
+        ``strict=False`` leaves alone what the snapshot lacks and ignores what
+        nobody asks for.
 
         Returns the step, None on a first run. ``report`` has the details.
         """
@@ -335,8 +336,11 @@ class Checkpointer:
     def _restore(self, found: dict[str, Any], flags: int,
                  strict: bool) -> int:
         held = inspect(self._client, self.job, found["step"], found["run"])
+        self._tensors.materialize({t["name"] for t in held["tensors"]})
         self._make_missing(held)
         items = self._tensors.items()
+        if not strict:      # what is not there needs no memory yet
+            items = [(n, t) for n, t in items if t.device.type != "meta"]
         self._describe(items)
         self._take_blobs(held)
         try:
