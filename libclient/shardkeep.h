@@ -247,7 +247,10 @@ int sk_prepare(struct sk_state *state, uint32_t timeout_ms);
 struct sk_snapshot_options {
 	uint32_t flags;		/**< SK_SNAPSHOT_... */
 	uint32_t wait_ms;	/**< how long to wait for a slot; 0: not */
-	uint64_t reserved[4];	/**< 0 */
+	uint64_t stream;	/**< CUDA stream on which the tensors were last
+				 * written, 0 the default one; of host memory
+				 * it has no meaning */
+	uint64_t reserved[3];	/**< 0 */
 };
 
 /**

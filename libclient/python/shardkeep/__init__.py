@@ -104,8 +104,8 @@ def inspect(client: Client, job: str, step: int = LATEST,
     """What one snapshot holds: as :func:`snapshots`, and its ``tensors``.
 
     Each of those has ``name``, ``kind`` (``tensor``, ``blob`` or ``local``),
-    ``rank`` (of a local blob), ``dtype``, ``shape``, ``mesh``, ``placements``
-    and ``boxes``: ``rank``, ``offset`` and ``size`` of what primary images
-    hold of it.
+    ``rank`` (of a local blob), ``dtype``, ``shape``, ``mesh`` (an index into
+    the list ``meshes``, or None), ``placements`` and ``boxes``: ``rank``,
+    ``offset`` and ``size`` of what primary images hold of it.
     """
     return _json.loads(client.inspect(job, step, run))

@@ -10,9 +10,10 @@
 
 #include <string.h>
 
+/* An address: a negative number is none. Raised if so. */
 static void *take_pointer(PyObject *from)
 {
-	return PyLong_AsVoidPtr(from);
+	return (void *)PyLong_AsSize_t(from);
 }
 
 static int take_placements(PyObject *from, struct sk_placement *ret)
@@ -82,14 +83,20 @@ static int take_tensor(PyObject *from, struct sk_tensor *t, int64_t *local,
 		       struct sk_part *to)
 {
 	PyObject *shape, *mesh, *placements, *pointer, *strides, *local_shape;
-	PyObject *parts;
+	PyObject *parts, *device = Py_None;
 	struct sk_mesh *m;
 	int n;
 
-	if (!PyArg_ParseTuple(from, "siOOOOOOO", &t->name, &t->dtype, &shape,
+	if (!PyArg_ParseTuple(from, "siOOOOOOO|O", &t->name, &t->dtype, &shape,
 			      &mesh, &placements, &pointer, &strides,
-			      &local_shape, &parts))
+			      &local_shape, &parts, &device))
 		return -1;
+	if (device != Py_None) {
+		t->memory = SK_CUDA;
+		t->device = (int32_t)PyLong_AsLong(device);
+		if (PyErr_Occurred())
+			return -1;
+	}
 	n = take_numbers(shape, "a shape", t->shape);
 	if (n < 0 || take_mesh(mesh, &m) ||
 	    take_placements(placements, t->placements) ||
@@ -121,9 +128,10 @@ static Py_ssize_t count_parts(PyObject *fast)
 	for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast); i++) {
 		PyObject *t = PySequence_Fast_GET_ITEM(fast, i), *parts;
 
-		if (!PyTuple_Check(t) || PyTuple_GET_SIZE(t) != 9) {
+		if (!PyTuple_Check(t) || PyTuple_GET_SIZE(t) < 9 ||
+		    PyTuple_GET_SIZE(t) > 10) {
 			PyErr_SetString(PyExc_TypeError, "a tensor is "
-					"described by a tuple of 9");
+					"described by a tuple of 9 or 10");
 			return -1;
 		}
 		parts = PyTuple_GET_ITEM(t, 8);

@@ -236,17 +236,21 @@ static PyObject *state_prepare(PyObject *self, PyObject *args)
 static PyObject *state_snapshot(PyObject *self, PyObject *args,
 				PyObject *kwargs)
 {
-	static char *names[] = { "step", "flags", "wait_ms", "keep", NULL };
+	static char *names[] = { "step", "flags", "wait_ms", "keep",
+				"stream", NULL };
 	struct state *s = (struct state *)self;
 	struct sk_snapshot_options o = { 0 };
 	PyObject *keep = Py_None, *blobs;
+	unsigned long long stream = 0;
 	long long step;
 	int r;
 
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "L|IIO:snapshot", names,
-					 &step, &o.flags, &o.wait_ms, &keep) ||
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "L|IIOK:snapshot",
+					 names, &step, &o.flags, &o.wait_ms,
+					 &keep, &stream) ||
 	    !state_usable(s))
 		return NULL;
+	o.stream = stream;
 	/* Blobs replaced while this one copies stay until it is done. */
 	blobs = PyDict_Copy(s->blobs);
 	if (!blobs)
@@ -364,8 +368,9 @@ static PyMethodDef state_methods[] = {
 	  "prepare(timeout_ms=60000)\n--\n\nRegisters and waits for warm "
 	  "slots." },
 	{ "snapshot", WITH_WORDS(state_snapshot),
-	  "snapshot(step, flags=0, wait_ms=0, keep=None)\n--\n\nStarts a "
-	  "snapshot; keep is held until its tensors may be let go." },
+	  "snapshot(step, flags=0, wait_ms=0, keep=None, stream=0)\n--\n\n"
+	  "Starts a snapshot; keep is held until its tensors may be let go. "
+	  "stream is the CUDA stream that wrote them last." },
 	{ "fence", state_fence, METH_VARARGS,
 	  "fence(name=None)\n--\n\nWaits until all tensors, or one, may be "
 	  "overwritten." },

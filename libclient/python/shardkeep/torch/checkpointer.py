@@ -234,13 +234,14 @@ class Checkpointer:
         self._state.prepare(int(timeout * 1000))
 
     def snapshot(self, step: int, *, flush: bool | None = None,
-                 wait: float = 0) -> bool:
+                 wait: float = 0, stream: Any = None) -> bool:
         """Starts a snapshot and returns at once.
 
         The tensors may be read, but not written before :meth:`fence`, which
         the optimizer's step calls by itself. ``flush`` sends it to disk, or
         not, whatever ``flush_every`` says; ``wait`` is how many seconds to
-        wait for a free slot.
+        wait for a free slot; ``stream`` the ``torch.cuda.Stream`` that wrote
+        the tensors last, which has no meaning for host memory.
 
         Returns whether one was started. A failure is logged and counted, and
         training goes on, unless ``raising``; what cannot be stored at all is
@@ -253,7 +254,8 @@ class Checkpointer:
             self._state.fence()     # before its blobs are written again
             self._describe(items)
             self._put_objects()
-            self._state.snapshot(step, flags, int(wait * 1000))
+            self._state.snapshot(step, flags, int(wait * 1000),
+                                 stream=getattr(stream, "cuda_stream", 0))
         except Error as e:
             if self.raising:
                 raise

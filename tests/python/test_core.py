@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The binding alone, with memory of its own: no torch in these processes."""
+
+from __future__ import annotations
+
+import array
+import gc
+import json
+import os
+import pydoc
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import shardkeep
+from harness import private_agent
+from shardkeep import (DTYPES, Busy, Client, Error, Invalid, Mesh, Mismatch,
+                       NotFound, State, TensorChanged, _core, inspect,
+                       snapshots)
+
+
+@pytest.fixture(autouse=True)
+def agent() -> Iterator[str]:
+    with private_agent() as directory:
+        yield directory
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    client = Client()
+    yield client
+    for state in _states:
+        state.close()
+    _states.clear()
+    client.close()
+
+
+class Memory:
+    """Floats at an address, as a tensor would have them."""
+
+    def __init__(self, *shape: int, fill: float = 0.0) -> None:
+        self.shape = shape
+        n = 1
+        for s in shape:
+            n *= s
+        self.values = array.array("f", [fill] * n)
+
+    @property
+    def at(self) -> int:
+        return self.values.buffer_info()[0]
+
+    def described(self, called: str, **change: Any) -> tuple[Any, ...]:
+        t = {"name": called, "dtype": DTYPES["F32"], "shape": self.shape,
+             "mesh": None, "placements": (), "at": self.at, "strides": None,
+             "local": None, "parts": None, **change}
+        return tuple(t.values())
+
+
+_states: list[State] = []
+
+
+def state_of(client: Client, job: str, **more: Any) -> State:
+    state = State(client, job, more.pop("rank", 0), more.pop("world", 1),
+                  flush_every=_core.FLUSH_NEVER, **more)
+    _states.append(state)
+    return state
+
+
+def taken(state: State, step: int) -> None:
+    state.snapshot(step, wait_ms=30000)
+    state.fence()
+    state.wait(step, _core.COMPLETE, 30000)
+
+
+# ---- the whole way ----
+
+def test_there_and_back(client: Client) -> None:
+    m = Memory(4, 3, fill=2.5)
+    raw = bytearray(b"scheduler")
+    state = state_of(client, "core")
+    state.tensors([m.described("w")], m)
+    state.blob("config", raw)
+    taken(state, 7)
+    m.values[:] = array.array("f", [0.0] * 12)
+    raw[:] = b"---------"
+    report = state.restore()
+    assert report["step"] == 7 and report["bytes_memory"] > 0
+    assert m.values.tolist() == [2.5] * 12 and raw == b"scheduler"
+    listed = snapshots(client, "core")
+    assert [s["step"] for s in listed] == [7] and listed[0]["complete"]
+    held = inspect(client, "core")
+    assert [t["name"] for t in held["tensors"]] == ["w", "config"]
+    assert held["tensors"][0]["shape"] == [4, 3]
+    state.close()
+
+
+def test_another_process_after_a_kill(agent: str, client: Client) -> None:
+    code = """
+        import os, signal, array
+        from shardkeep import Client, State, DTYPES, _core
+        values = array.array("f", range(6))
+        state = State(Client(), "killed", 0, 1, flush_every=1 << 30)
+        state.tensors([("w", DTYPES["F32"], (6,), None, (),
+                        values.buffer_info()[0], None, None, None)])
+        state.snapshot(1)
+        state.wait(1, _core.COMPLETE, 30000)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", "\n".join(
+        line[8:] for line in code.splitlines())], timeout=60, check=False)
+    assert done.returncode == -9
+    m = Memory(6)
+    state = state_of(client, "killed")
+    state.tensors([m.described("w")], m)
+    assert state.restore()["step"] == 1
+    assert m.values.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_torch_is_not_needed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import shardkeep, sys; "
+         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"],
+        timeout=60, check=False)
+    assert done.returncode == 0
+
+
+# ---- meshes ----
+
+def test_meshes() -> None:
+    Mesh((2, 3))
+    Mesh((2, 2), (3, 1, 2, 0), ("dp", "tp"))
+    for bad in [lambda: Mesh(()), lambda: Mesh((2,), (0,)),
+                lambda: Mesh((2,), (1, 1)), lambda: Mesh((0,)),
+                lambda: Mesh((2,), names=("a", "b"))]:
+        with pytest.raises((Invalid, ValueError)):
+            bad()
+
+
+def test_parts_of_two_ranks_become_one(client: Client) -> None:
+    mesh = Mesh((2,))
+    states = []
+    for rank in range(2):
+        half = Memory(2, 3, fill=rank + 1)
+        state = state_of(client, "halves", rank=rank, world=2)
+        state.tensors([half.described(
+            "w", shape=(4, 3), mesh=mesh,
+            placements=((_core.SHARD, 0, 0),), local=(2, 3))], half)
+        state.snapshot(1)
+        states.append((state, half))
+    states[0][0].wait(1, _core.COMPLETE, 30000)
+    whole = Memory(4, 3)
+    reader = state_of(client, "halves", flags=_core.JOB_READER)
+    reader.tensors([whole.described("w")], whole)
+    assert reader.restore()["step"] == 1
+    assert whole.values.tolist() == [1] * 6 + [2] * 6
+    # The right half of it, into memory with strides.
+    columns = Memory(4, 5)
+    reader.tensors([columns.described("w", shape=(4, 3), parts=(
+        ((0, 1), (4, 2), columns.at + 4, (5, 1)),))], columns)
+    reader.restore()
+    assert columns.values.tolist() == [0, 1, 1, 0, 0] * 2 + \
+        [0, 2, 2, 0, 0] * 2
+
+
+# ---- what is refused ----
+
+@pytest.mark.parametrize("change, sentence", [
+    ({"local": (3, 3)}, "w"),
+    ({"dtype": 9999}, "w"),
+    ({"shape": (-1, 3)}, "w"),
+    ({"shape": (4, 3), "at": 0}, "w"),
+    ({"name": "shardkeep.own"}, "shardkeep."),
+])
+def test_descriptions_that_cannot_be(client: Client, change: dict[str, Any],
+                                     sentence: str) -> None:
+    m = Memory(4, 3)
+    state = state_of(client, "bad")
+    with pytest.raises((Invalid, ValueError)) as e:
+        state.tensors([m.described("w", **change)], m)
+        state.snapshot(1)
+    assert sentence in str(e.value)
+
+
+@pytest.mark.parametrize("given", [
+    None, 3, [()], [("w",)], ["w"], [(1, 2, 3, 4, 5, 6, 7, 8, 9)],
+    [("w", 1, (3,), "mesh", (), 0, None, None, None)],
+    [("w", 1, "shape", None, (), 0, None, None, None)],
+    [("w", 1, (3,), None, ((1,),), 0, None, None, None)],
+    [("w", 1, (1,) * 99, None, (), 0, None, None, None)],
+    [("w", 1, (3,), None, (), -5, None, None, None)],
+    [("w", 1, (3,), None, (), 0, None, None, 5)],
+    [("w", 1, (3,), None, (), 0, None, None, None, "gpu")],
+])
+def test_no_descriptions_at_all(client: Client, given: Any) -> None:
+    state = state_of(client, "bad")
+    with pytest.raises((TypeError, ValueError, OverflowError, Error)):
+        state.tensors(given)
+
+
+def test_cuda_is_refused_with_a_sentence(client: Client) -> None:
+    m = Memory(4)
+    with pytest.raises(Error, match="w"):
+        state_of(client, "gpu").tensors([(*m.described("w"), 0)], m)
+
+
+def test_all_or_none(client: Client) -> None:
+    m = Memory(4)
+    state = state_of(client, "half")
+    with pytest.raises((Invalid, ValueError)):
+        state.tensors([m.described("good"),
+                       m.described("bad", local=(9,))], m)
+    with pytest.raises(Invalid, match="described|tensor"):
+        state.snapshot(1)
+
+
+def test_errors_are_of_their_kind(client: Client) -> None:
+    m = Memory(4)
+    state = state_of(client, "kinds")
+    state.tensors([m.described("w")], m)
+    with pytest.raises(NotFound):
+        state.restore()
+    taken(state, 1)
+    with pytest.raises(NotFound, match="99"):
+        state.restore(99)
+    with pytest.raises(Error, match="lives already"):
+        second = state_of(client, "kinds")
+        second.tensors([m.described("w")], m)
+        second.snapshot(2)
+    state.close()
+    other = state_of(client, "kinds")
+    other.tensors([m.described("v")], m)
+    with pytest.raises(Mismatch, match="v"):
+        other.restore()
+    other.close()
+    wrong = state_of(client, "kinds")
+    wrong.tensors([Memory(5).described("w")], m)
+    with pytest.raises(Invalid, match="w"):
+        wrong.restore()
+    with pytest.raises(Error) as e:
+        Client("/nowhere/agent.sock", start=False)
+    assert "/nowhere/agent.sock" in str(e.value) and e.value.errno
+    assert issubclass(Busy, Error) and issubclass(Error, OSError)
+
+
+def test_a_tensor_that_changed_is_named(client: Client) -> None:
+    m = Memory(1000)
+    state = state_of(client, "verify", flags=_core.JOB_VERIFY)
+    state.tensors([m.described("quiet.weight")], m)
+    state.snapshot(1)
+    m.values[5] = 1.0
+    with pytest.raises(TensorChanged, match="quiet.weight"):
+        state.fence()
+
+
+# ---- lifetimes ----
+
+def test_memory_is_kept_while_it_is_copied(client: Client) -> None:
+    class Kept(Memory):
+        pass
+
+    m = Kept(100, fill=1)
+    gone = weakref.ref(m)
+    state = state_of(client, "kept")
+    state.tensors([m.described("w")], m)
+    state.snapshot(1, keep=m)
+    del m
+    gc.collect()
+    assert gone() is not None
+    state.fence()
+    state.clear()
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_blob_cannot_be_resized_while_it_is_described(client: Client
+                                                        ) -> None:
+    raw = bytearray(10)
+    state = state_of(client, "room")
+    state.blob("b", raw)
+    with pytest.raises(BufferError):
+        raw.extend(b"more")
+    state.remove("b")
+    raw.extend(b"more")
+    with pytest.raises(NotFound):
+        state.remove("b")
+
+
+def test_closed_objects_say_so(client: Client) -> None:
+    m = Memory(3)
+    state = state_of(client, "closed")
+    state.close()
+    state.close()
+    with pytest.raises(ValueError, match="closed"):
+        state.tensors([m.described("w")], m)
+    other = Client()
+    other.close()
+    other.close()
+    with pytest.raises(ValueError, match="closed"):
+        other.snapshots()
+    with pytest.raises(ValueError, match="closed"):
+        State(other, "x", 0, 1)
+
+
+def test_a_client_stays_while_its_states_do() -> None:
+    m = Memory(3, fill=4)
+    state = State(Client(), "outlives", 0, 1)
+    gc.collect()
+    state.tensors([m.described("w")], m)
+    taken(state, 1)
+    state.close()
+
+
+def test_after_a_fork_the_child_is_told(client: Client) -> None:
+    m = Memory(3)
+    state = state_of(client, "fork")
+    state.tensors([m.described("w")], m)
+    pid = os.fork()
+    if not pid:
+        try:
+            state.snapshot(1)
+        except Error:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    taken(state, 1)      # the parent's is as it was
+
+
+# ---- threads ----
+
+def test_threads_share_a_client(client: Client) -> None:
+    failed: list[BaseException] = []
+
+    def work(i: int) -> None:
+        try:
+            m = Memory(5000, fill=i)
+            state = state_of(client, f"thread-{i}")
+            state.tensors([m.described("w")], m)
+            for step in range(5):
+                taken(state, step)
+            m.values[:] = array.array("f", [0.0] * 5000)
+            state.restore()
+            assert m.values[77] == i
+            state.close()
+        except BaseException as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed, failed
+
+
+def test_ranks_agree_by_the_callers_allgather(client: Client) -> None:
+    """Three ranks in three threads, which talk through a list."""
+    world, mesh = 3, Mesh((3,))
+    barrier = threading.Barrier(world)
+    said: list[bytes] = [b""] * world
+    failed: list[BaseException] = []
+
+    def work(rank: int) -> None:
+        def allgather(mine: bytes, timeout_ms: int) -> bytes:
+            said[rank] = mine
+            barrier.wait(30)
+            every = b"".join(said)
+            barrier.wait(30)
+            return every
+
+        try:
+            m = Memory(2, fill=rank)
+            state = State(Client(), "meet", rank, world)
+            state.tensors([m.described(
+                "w", shape=(6,), mesh=mesh,
+                placements=((_core.SHARD, 0, 0),))], m)
+            taken(state, 1)
+            m.values[:] = array.array("f", [9.0, 9.0])
+            report = state.restore(allgather=allgather, world=world)
+            assert report["step"] == 1 and m.values.tolist() == [rank] * 2
+            state.close()
+        except BaseException as e:
+            failed.append(e)
+            barrier.abort()
+
+    threads = [threading.Thread(target=work, args=(r,))
+               for r in range(world)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed, failed
+
+
+def test_an_exception_of_the_allgather_is_raised(client: Client) -> None:
+    class Mine(Exception):
+        pass
+
+    def allgather(mine: bytes, timeout_ms: int) -> bytes:
+        raise Mine("network")
+
+    m = Memory(2)
+    state = state_of(client, "raises", rank=0, world=2)
+    state.tensors([m.described("w")], m)
+    with pytest.raises((Mine, Error)):
+        state.restore(allgather=allgather, world=2)
+
+
+# ---- for the reader ----
+
+def test_help_is_worth_reading() -> None:
+    for thing in (shardkeep, Client, Mesh, State, shardkeep.inspect):
+        text = pydoc.plain(pydoc.render_doc(thing))
+        assert len(text.splitlines()) > 5
+    for name in dir(State):
+        if not name.startswith("_"):
+            assert getattr(State, name).__doc__, name
+
+
+def test_what_comes_back_is_json(client: Client) -> None:
+    m = Memory(2)
+    state = state_of(client, "text")
+    state.tensors([m.described("quo\"te\\ ä")], m)
+    taken(state, 3)
+    found = json.loads(client.inspect("text"))
+    assert found["tensors"][0]["name"] == "quo\"te\\ ä"
+    assert found["meshes"] == []
+    assert shardkeep.version().count(".") == 2
