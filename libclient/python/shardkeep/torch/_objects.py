@@ -12,6 +12,7 @@ import collections
 import io
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,14 +40,70 @@ def _plain_keys(x: dict[Any, Any]) -> bool:
     return all(isinstance(k, str) for k in x) and _TAG not in x
 
 
+class _NoForm(TypeError):
+    """An object has no JSON form; the path to it grows on the way out."""
+
+    def __init__(self, x: Any) -> None:
+        super().__init__()
+        self.kind = f"{type(x).__module__}.{type(x).__qualname__}"
+        self.path = ""
+
+
+_LEAVES = frozenset((type(None), bool, int, str))
+
+
+def _each(values: Any, step: Callable[[int], str]) -> list[Any]:
+    """The forms of several; where one has none, ``step`` says which."""
+    found: list[Any] = []
+    try:
+        for v in values:
+            found.append(v if type(v) in _LEAVES else _encode(v))
+    except _NoForm as e:
+        e.path = step(len(found)) + e.path
+        raise
+    return found
+
+
+def _index(i: int) -> str:
+    return f"[{i}]"
+
+
 def encode(x: Any, path: str) -> Any:
     """The JSON form of an object; TypeError names the part that has none."""
-    if x is None or isinstance(x, (bool, str)):
-        return x
-    if type(x) is int:
+    try:
+        return _encode(x)
+    except _NoForm as e:
+        raise TypeError(
+            f"{path}{e.path} is a {e.kind}, which has no safe form; give its "
+            "state as numbers, strings, lists, dicts or tensors") from None
+
+
+def _encode(x: Any) -> Any:
+    if type(x) in _LEAVES or isinstance(x, str):
         return x
     if type(x) is float:
         return _number(x)
+    if isinstance(x, list):
+        return _each(x, _index)
+    if type(x) is tuple:
+        return {_TAG: "tuple", "value": _each(x, _index)}
+    if type(x) in (dict, collections.OrderedDict, collections.defaultdict,
+                   collections.Counter):
+        return _dict(x)
+    return _rare(x)
+
+
+def _dict(x: dict[Any, Any]) -> Any:
+    keys = list(x)
+    if type(x) is dict and _plain_keys(x):
+        return dict(zip(keys, _each(x.values(), lambda i: f".{keys[i]}")))
+    kind = "counter" if type(x) is collections.Counter else "dict"
+    return {_TAG: kind, "value": [list(pair) for pair in zip(
+        _each(keys, lambda i: f" key {keys[i]!r}"),
+        _each(x.values(), lambda i: f"[{keys[i]!r}]"))]}
+
+
+def _rare(x: Any) -> Any:
     if isinstance(x, complex):
         return {_TAG: "complex", "value": [_number(x.real), _number(x.imag)]}
     if isinstance(x, torch.Tensor):
@@ -61,32 +118,16 @@ def encode(x: Any, path: str) -> Any:
     if type(x) is io.BytesIO:
         return {_TAG: "BytesIO",
                 "value": base64.b64encode(x.getvalue()).decode("ascii")}
-    if isinstance(x, list):
-        return [encode(v, f"{path}[{i}]") for i, v in enumerate(x)]
-    if isinstance(x, tuple) and type(x) is tuple:
-        return {_TAG: "tuple", "value": [encode(v, f"{path}[{i}]")
-                                         for i, v in enumerate(x)]}
     if isinstance(x, (set, frozenset)):
-        return {_TAG: type(x).__name__,
-                "value": [encode(v, f"{path}{{}}") for v in x]}
+        return {_TAG: type(x).__name__, "value": _each(x, lambda _: "{}")}
     if isinstance(x, collections.deque):
         return {_TAG: "deque", "maxlen": x.maxlen,
-                "value": [encode(v, f"{path}[{i}]")
-                          for i, v in enumerate(x)]}
-    if type(x) in (dict, collections.OrderedDict, collections.defaultdict,
-                   collections.Counter):
-        if _plain_keys(x) and type(x) is dict:
-            return {k: encode(v, f"{path}.{k}") for k, v in x.items()}
-        kind = "counter" if type(x) is collections.Counter else "dict"
-        return {_TAG: kind, "value": [[encode(k, f"{path} key"),
-                                       encode(v, f"{path}[{k!r}]")]
-                                      for k, v in x.items()]}
-    return _foreign(x, path)
+                "value": _each(x, _index)}
+    return _foreign(x)
 
 
-def _foreign(x: Any, path: str) -> Any:
-    module = type(x).__module__
-    if module == "numpy":
+def _foreign(x: Any) -> Any:
+    if type(x).__module__ == "numpy":
         import numpy
         if isinstance(x, numpy.generic):
             return {_TAG: "numpy", "dtype": x.dtype.str,
@@ -95,9 +136,7 @@ def _foreign(x: Any, path: str) -> Any:
             return {_TAG: "ndarray", "dtype": x.dtype.str,
                     "shape": list(x.shape),
                     "data": base64.b64encode(x.tobytes()).decode("ascii")}
-    raise TypeError(f"{path} is a {type(x).__module__}."
-                    f"{type(x).__qualname__}, which has no safe form; give "
-                    "its state as numbers, strings, lists, dicts or tensors")
+    raise _NoForm(x)
 
 
 def _tensor(x: dict[str, Any]) -> torch.Tensor:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from ._flat import FlatPart, Piece, flattened_ids, pieces_of
+from ._flat import Piece, flattened_ids, pieces_of
 
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.",
              "_fsdp_wrapped_module.")
@@ -29,6 +30,66 @@ def as_list(x: Any) -> list[Any]:
     if x is None:
         return []
     return list(x) if isinstance(x, (list, tuple)) else [x]
+
+
+class Watch:
+    """Whether tensors, and what holds them, are as they were.
+
+    Every snapshot looks at every tensor's address, shape and strides: this is
+    the loop that does it, as short as it can be. A tensor that was replaced,
+    reallocated, resized, added or lost is seen.
+    """
+
+    def __init__(self, sizes: list[tuple[Any, int]],
+                 states: list[tuple[Any, Any]],
+                 places: list[tuple[Any, str]],
+                 params: list[tuple[Any, Any, tuple[Any, ...]]],
+                 pieces: list[Piece]) -> None:
+        self._sizes, self._states, self._params = sizes, states, params
+        self._flats = [(x, x.shard().data_ptr(), x.shard().numel())
+                       for x in pieces]
+        self._tensors: list[tuple[Any, ...]] = []
+        self._locals: list[tuple[DTensor, torch.Tensor]] = []
+        #: False where tensors say themselves what they hold.
+        self.exact = True
+        for where, key in places:
+            t = local = where[key]
+            if isinstance(t, DTensor):
+                local = t._local_tensor
+                self._locals.append((t, local))
+            elif hasattr(t, "local_shards") or hasattr(t, "global_offsets"):
+                self.exact = False
+                return
+            self._tensors.append((where, key, t, local, local.data_ptr(),
+                                  local.shape, local.stride(), local.dtype))
+
+    def holds(self) -> bool:
+        """Whether nothing changed since."""
+        if not self.exact:
+            return False
+        for d, n in self._sizes:
+            if len(d) != n:
+                return False
+        for optim, state in self._states:
+            if optim.state is not state:
+                return False
+        for group, params, was in self._params:
+            if group["params"] is not params or not all(
+                    map(operator.is_, params, was)):
+                return False
+        for piece, at, numel in self._flats:
+            now = piece.shard()
+            if now.data_ptr() != at or now.numel() != numel:
+                return False
+        for dt, local in self._locals:
+            if dt._local_tensor is not local:
+                return False
+        for where, key, t, local, at, shape, stride, dtype in self._tensors:
+            if (where.get(key) is not t or local.data_ptr() != at or
+                    local.shape != shape or local.stride() != stride or
+                    local.dtype is not dtype):
+                return False
+        return True
 
 
 class LiveTensors:
@@ -93,9 +154,6 @@ class LiveTensors:
             raise ValueError(f"two tensors are called {name}")
         self._taken.add(name)
 
-    def _changed(self) -> bool:
-        return any(len(d) != n for d, n in self._dicts)
-
     def names_of(self, p: torch.nn.Parameter) -> list[str]:
         """The FQNs of a parameter: several of a flat one, [""] of one that
         is not the model's."""
@@ -116,7 +174,7 @@ class LiveTensors:
         """All tensors as they are now."""
         for module in self._fsdp2:
             module.reshard()    # what a forward pass may have left whole
-        if self._changed():
+        if any(len(d) != n for d, n in self._dicts):
             self._walk()
         found = [(name, where[key]) for where, key, name in self._places
                  if where[key] is not None]
@@ -135,6 +193,29 @@ class LiveTensors:
                       for key, t in mine.items()
                       if isinstance(t, torch.Tensor)]
         return found
+
+    def watch(self) -> Watch:
+        """What tells whether all is as :meth:`items` just found it."""
+        places = [(where, key) for where, key, _ in self._places
+                  if where[key] is not None]
+        sizes: list[tuple[Any, int]] = list(self._dicts)
+        states = []
+        for optim in self.optims:
+            states.append((optim, optim.state))
+            sizes += [(optim.state, len(optim.state)),
+                      (optim.param_groups, len(optim.param_groups))]
+        for group in self.param_groups():
+            sizes.append((group["params"], len(group["params"])))
+        for optim in self.optims:
+            for p, mine in optim.state.items():
+                sizes.append((mine, len(mine)))
+                places += [(mine, key) for key, t in mine.items()
+                           if isinstance(t, torch.Tensor)]
+        return Watch(
+            sizes, states, places,
+            [(g, g["params"], tuple(g["params"]))
+             for g in self.param_groups()],
+            list({id(x.flat): x for x in self.pieces.values()}.values()))
 
     def materialize(self, names: set[str]) -> None:
         """Gives memory to the model's tensors that are on the meta device
@@ -185,22 +266,3 @@ class LiveTensors:
         return [{**{k: v for k, v in g.items() if k != "params"},
                  "params": [n for p in g["params"] for n in self.names_of(p)]}
                 for g in self.param_groups()]
-
-
-def signature(items: list[tuple[str, Any]]) -> list[tuple[Any, ...]]:
-    """What a description depends on: equal ones need no new one."""
-    found = []
-    for name, t in items:
-        if isinstance(t, DTensor):
-            t = t._local_tensor
-        elif isinstance(t, FlatPart):
-            found.append((name, t.base.data_ptr(), t.base.shape,
-                          t.base.dtype, t.begin, id(t.piece)))
-            continue
-        elif hasattr(t, "local_shards"):
-            found.append((name, [(s.tensor.data_ptr(), s.tensor.shape)
-                                 for s in t.local_shards()]))
-            continue
-        found.append((name, t.data_ptr(), t.shape, t.stride(), t.dtype,
-                      getattr(t, "global_offsets", None)))
-    return found

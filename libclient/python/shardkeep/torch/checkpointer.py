@@ -17,7 +17,7 @@ from .. import (Client, Damaged, Error, NotFound, State, _core,
 from . import _objects
 from ._common import FROM_NAME, allgather_of
 from ._describe import Meshes, describe, is_whole, local_of
-from ._tensors import LiveTensors, as_list, signature
+from ._tensors import LiveTensors, Watch, as_list
 
 log = logging.getLogger("shardkeep")
 
@@ -90,7 +90,8 @@ class Checkpointer:
         self._allgather = allgather_of(group) if up else None
         self._tensors = LiveTensors(as_list(model), as_list(optim))
         self._meshes = Meshes()
-        self._described: list[tuple[Any, ...]] | None = None
+        self._watch: Watch | None = None
+        self._scalars = False
         self._whole: list[tuple[Any, ...]] | None = None
         self._holders: dict[str, tuple[int, ...] | None] = {}
         self._blobs: dict[str, bytearray] = {}
@@ -142,10 +143,15 @@ class Checkpointer:
                          if len(ranks[name]) < self.world else None
                          for name in whole}
 
+    def _describe_all(self) -> None:
+        """Describes the tensors anew where anything about them changed."""
+        if self._watch is None or not self._watch.holds():
+            self._describe(self._tensors.items())
+            self._watch = self._tensors.watch()
+            self._scalars = bool(self._tensors.scalars())
+
     def _describe(self, items: list[tuple[str, Any]]) -> None:
-        now = signature(items)
-        if now == self._described:
-            return
+        self._watch = None
         self._find_holders(items)
         for gone in self._names - {name for name, _ in items}:
             self._state.remove(gone)
@@ -161,7 +167,6 @@ class Checkpointer:
                                       model.get(owner)))
         self._state.tensors(described, [local_of(t) for _, t in items])
         self._names = {name for name, _ in items}
-        self._described = now
 
     def _objects(self) -> dict[str, tuple[bytes, bool]]:
         """Python objects by name: their bytes, whether this rank's alone."""
@@ -174,9 +179,9 @@ class Checkpointer:
 
         if self._tensors.optims:
             add("optim.param_groups", self._tensors.groups(), False)
-            scalars = self._tensors.scalars()
-            if scalars:
-                add(f"optim.scalars.{self.rank}", scalars, True)
+            if self._scalars:
+                add(f"optim.scalars.{self.rank}", self._tensors.scalars(),
+                    True)
         for name, x in self._extra.items():
             add("extra." + name, x, False)
         for name, x in self._local.items():
@@ -228,8 +233,7 @@ class Checkpointer:
         Optional: without it the first snapshot registers, and its memory is
         faulted in while it copies. Call it when the optimizer has its state.
         """
-        items = self._tensors.items()
-        self._describe(items)
+        self._describe_all()
         self._put_objects()
         self._state.prepare(int(timeout * 1000))
 
@@ -249,10 +253,9 @@ class Checkpointer:
         """
         flags = 0 if flush is None else (
             _core.SNAPSHOT_FLUSH if flush else _core.SNAPSHOT_NO_FLUSH)
-        items = self._tensors.items()
         try:
             self._state.fence()     # before its blobs are written again
-            self._describe(items)
+            self._describe_all()
             self._put_objects()
             self._state.snapshot(step, flags, int(wait * 1000),
                                  stream=getattr(stream, "cuda_stream", 0))
@@ -353,6 +356,9 @@ class Checkpointer:
             self._drop_blobs(set(self._blobs))
             raise
         self._load_objects(strict)
+        if strict:      # described as it will be for the next snapshot
+            self._watch = self._tensors.watch()
+            self._scalars = bool(self._tensors.scalars())
         return found["step"]
 
     def _make_missing(self, held: dict[str, Any]) -> None:
