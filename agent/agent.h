@@ -188,7 +188,8 @@ struct agent {
 	struct sk_link gathers;
 	bool changed;
 
-	struct sk_link to_populate;	/* memories, round robin */
+	struct sk_link to_populate;	/* memories by order, in turn */
+	uint64_t fill_mark;		/* memory.c: counts looks */
 	unsigned populating;
 	struct timer trim_timer;	/* of what the dead left behind */
 
@@ -372,6 +373,8 @@ struct memory {
 	struct agent *agent;
 	struct sk_slot slots[2];	/* by kind */
 	uint64_t populated;		/* bytes handed out so far */
+	uint32_t order;			/* which slot of its rank */
+	uint64_t filling;		/* equals agent->fill_mark: it is */
 	uint64_t bytes;
 	unsigned busy;			/* pieces under way */
 	int result;			/* of populating */
@@ -381,8 +384,11 @@ struct memory {
 	bool sealed_writes;
 };
 
+/** @order: which slot of its rank it is; those of lower order are faulted in
+ * first. */
 int memory_new(struct agent *a, const char *name, const uint64_t bytes[2],
-	       int numa_node, struct memory **ret, struct sk_err *err);
+	       int numa_node, uint32_t order, struct memory **ret,
+	       struct sk_err *err);
 void memory_release(struct memory *m);
 /** Hands pieces out that are still to be faulted in. */
 void memory_populate(struct agent *a);

@@ -68,8 +68,23 @@ static void bury(struct memory *m)
 	work_submit(a, m->pinned ? a->flusher : a->populate, &b->work);
 }
 
+/* Behind all of its order: they take turns. */
+static void line_up(struct agent *a, struct memory *m)
+{
+	struct memory *next;
+
+	sk_link_each(next, &a->to_populate, link) {
+		if (next->order <= m->order)
+			continue;
+		sk_link_insert(&next->link, &m->link);
+		return;
+	}
+	sk_link_insert(&a->to_populate, &m->link);
+}
+
 int memory_new(struct agent *a, const char *name, const uint64_t bytes[2],
-	       int numa_node, struct memory **ret, struct sk_err *err)
+	       int numa_node, uint32_t order, struct memory **ret,
+	       struct sk_err *err)
 {
 	struct memory *m = calloc(1, sizeof(*m));
 	int r = 0;
@@ -90,7 +105,8 @@ int memory_new(struct agent *a, const char *name, const uint64_t bytes[2],
 		destroy_slots(m);
 		return r;
 	}
-	sk_link_insert(&a->to_populate, &m->link);
+	m->order = order;
+	line_up(a, m);
 	*ret = m;
 	return 0;
 }
@@ -156,18 +172,53 @@ static bool hand_out(struct agent *a, struct memory *m)
 	return true;
 }
 
+/* Marks what is being filled; whether there is any. */
+static bool mark_filling(struct agent *a)
+{
+	const struct sk_cat_state *state;
+	const struct sk_cat_slot *slot;
+	const struct sk_cat_run *run;
+	const struct sk_cat_job *job;
+	struct memory *m;
+	bool any = false;
+
+	a->fill_mark++;
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(run, &job->runs, link)
+	sk_link_each(state, &run->states, link)
+	sk_link_each(slot, &state->slots, link) {
+		if (slot->use != SK_CAT_FILLING)
+			continue;
+		m = slot->memory;
+		m->filling = a->fill_mark;
+		any = true;
+	}
+	return any;
+}
+
+/* While a snapshot is copied, only the memory that it goes to is faulted in:
+ * what is for later must not take its time. */
+static struct memory *next_memory(struct agent *a)
+{
+	bool filling = mark_filling(a);
+	struct memory *m;
+
+	sk_link_each(m, &a->to_populate, link)
+		if (!filling || m->filling == a->fill_mark)
+			return m;
+	return NULL;
+}
+
 void memory_populate(struct agent *a)
 {
 	while (!a->quit && a->populating < PIECES_IN_FLIGHT &&
 	       !sk_link_empty(&a->to_populate)) {
-		struct memory *m = sk_link_object(a->to_populate.next,
-						  struct memory, link);
+		struct memory *m = next_memory(a);
 
-		if (!hand_out(a, m))
+		if (!m || !hand_out(a, m))
 			return;
-		/* To the end of the row: all make progress. */
 		sk_link_remove(&m->link);
 		if (m->populated < m->bytes)
-			sk_link_insert(&a->to_populate, &m->link);
+			line_up(a, m);
 	}
 }

@@ -127,7 +127,8 @@ static int new_slot(struct agent *a, struct sk_cat_state *state,
 
 	(void)snprintf(name, sizeof(name), "shardkeep:%.40s:%" PRId32,
 		       state->run->job->name, state->rank);
-	r = memory_new(a, name, kind_bytes, state->numa_node, &m, err);
+	r = memory_new(a, name, kind_bytes, state->numa_node,
+		       state->n_slots, &m, err);
 	if (r < 0)
 		return r;
 	if (sk_cat_slot_add(state, kind_bytes, m))

@@ -12,12 +12,27 @@
 /* Faults this process's mappings in, beside everything else. */
 struct warm {
 	pthread_t thread;
+	struct sk_state *state;
 	const struct sk_os *os;
 	struct sk_slot_map *slots;
 	uint32_t n;
 	uint64_t bytes[2];
-	bool stop, done;		/* atomic */
+	bool stop;			/* under state->copy_lock */
 };
+
+/* A snapshot that is being copied needs the CPUs itself. */
+static bool warm_may(struct warm *w)
+{
+	struct sk_state *state = w->state;
+	bool stop;
+
+	(void)pthread_mutex_lock(&state->copy_lock);
+	while (state->running && !w->stop)
+		(void)pthread_cond_wait(&state->copy_cond, &state->copy_lock);
+	stop = w->stop;
+	(void)pthread_mutex_unlock(&state->copy_lock);
+	return !stop;
+}
 
 static void *warm_run(void *arg)
 {
@@ -26,8 +41,7 @@ static void *warm_run(void *arg)
 	for (uint32_t i = 0; i < w->n; i++)
 		for (int k = 0; k < 2; k++)
 			for (uint64_t at = 0; at < w->bytes[k] &&
-			     !__atomic_load_n(&w->stop, __ATOMIC_RELAXED);
-			     at += POPULATE_PIECE) {
+			     warm_may(w); at += POPULATE_PIECE) {
 				uint64_t left = w->bytes[k] - at;
 
 				(void)w->os->madvise(
@@ -35,7 +49,6 @@ static void *warm_run(void *arg)
 					left < POPULATE_PIECE ? left :
 					POPULATE_PIECE, MADV_POPULATE_WRITE);
 			}
-	__atomic_store_n(&w->done, true, __ATOMIC_RELEASE);
 	return NULL;
 }
 
@@ -50,6 +63,7 @@ static void warm_start(struct sk_state *state)
 
 	if (!w)
 		return;		/* the first snapshot is slower */
+	w->state = state;
 	w->os = state->sk->os;
 	w->slots = state->slots;
 	w->n = state->n_slots;
@@ -67,7 +81,10 @@ static void warm_end(struct sk_state *state, bool stop)
 
 	if (!w)
 		return;
-	__atomic_store_n(&w->stop, stop, __ATOMIC_RELAXED);
+	(void)pthread_mutex_lock(&state->copy_lock);
+	w->stop = stop;
+	(void)pthread_cond_broadcast(&state->copy_cond);
+	(void)pthread_mutex_unlock(&state->copy_lock);
 	(void)pthread_join(w->thread, NULL);
 	free(w);
 	state->warm = NULL;
