@@ -109,7 +109,15 @@ static bool same_place(const struct sk_layout *l, const char *job,
 	return l->rank == rank && l->kind == kind && !strcmp(l->job, job);
 }
 
-/* A layout of that header, or the newest one of the job to compute it from;
+/* Whether @l is better to compute from than @base: the rank's other image
+ * describes the very same tensors. */
+static bool is_better(const struct sk_layout *l, const struct sk_layout *base,
+		      int32_t rank)
+{
+	return !base || l->rank == rank || base->rank != rank;
+}
+
+/* A layout of that header, or the best one of the job to compute it from;
  * references, or NULL. */
 static void search(struct sk_recall *m, const char *job, int32_t rank,
 		   enum sk_image_kind kind, const void *header,
@@ -126,7 +134,9 @@ static void search(struct sk_recall *m, const char *job, int32_t rank,
 		if (!found && l->header_bytes == bytes &&
 		    same_place(l, job, rank, kind) && is_header_of(l, header))
 			found = l;
-		if (l->rank != rank && l->kind == kind && !strcmp(l->job, job))
+		if (!strcmp(l->job, job) &&
+		    !same_place(l, job, rank, kind) &&
+		    is_better(l, base, rank))
 			base = l;
 	}
 	*ret_found = found ? sk_layout_ref(found) : NULL;
@@ -134,9 +144,10 @@ static void search(struct sk_recall *m, const char *job, int32_t rank,
 	pthread_mutex_unlock(&m->lock);
 }
 
-/* What placements give another rank; boxes said one by one give nothing. */
+/* The same tensors as the rank's other image, or what placements give another
+ * rank; boxes said one by one give that nothing. */
 static int compute(const struct sk_layout *base, int32_t rank,
-		   struct sk_layout **ret)
+		   enum sk_image_kind kind, struct sk_layout **ret)
 {
 	_cleanup_free_ struct sk_item *items = NULL;
 	uint32_t n = base->n_items;
@@ -147,14 +158,16 @@ static int compute(const struct sk_layout *base, int32_t rank,
 	if (!items)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n; i++) {
+		items[i] = base->items[i];
+		if (base->rank == rank)
+			continue;
 		if (base->items[i].explicit_boxes)
 			return -EINVAL;
-		items[i] = base->items[i];
 		items[i].boxes = NULL;
 		items[i].n_boxes = 0;
 	}
-	return sk_layout_new(base->job, rank, base->world, base->kind, items,
-			     n, ret, NULL);
+	return sk_layout_new(base->job, rank, base->world, kind, items, n, ret,
+			     NULL);
 }
 
 int sk_recall_get(struct sk_recall *m, const char *job, int32_t rank,
@@ -170,7 +183,7 @@ int sk_recall_get(struct sk_recall *m, const char *job, int32_t rank,
 	if (size >= 8 && sk_header_bytes(header, &bytes, NULL) == 0 &&
 	    bytes <= size)
 		search(m, job, rank, kind, header, bytes, &found, &base);
-	if (!found && base && compute(base, rank, &found) == 0 &&
+	if (!found && base && compute(base, rank, kind, &found) == 0 &&
 	    (found->header_bytes != bytes || !is_header_of(found, header)))
 		found = sk_layout_free(found);
 	if (found && image_bytes && found->image_bytes != image_bytes)

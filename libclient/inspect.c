@@ -22,6 +22,7 @@ struct inspecting {
 	struct sk_mesh **known;	/* those in it; references */
 	size_t n_known;
 	json_t *index;		/* object: its elements by kind and name */
+	bool brief;
 	struct sk_err err;
 };
 
@@ -162,6 +163,12 @@ static json_t *item_json(struct inspecting *in, const struct sk_layout *l,
 {
 	const struct sk_spec *spec = &it->spec;
 
+	if (in->brief)
+		return json_pack("{s:s, s:s, s:i, s:s, s:o}", "name",
+				 spec->name, "kind", kinds[it->kind], "rank",
+				 it->kind == SK_ITEM_BLOB_LOCAL ? l->rank : -1,
+				 "dtype", sk_dtype_name(spec->dtype), "shape",
+				 numbers(spec->ndim, spec->shape));
 	return json_pack("{s:s, s:s, s:i, s:s, s:o, s:o, s:o, s:b, s:[]}",
 			 "name", spec->name, "kind", kinds[it->kind], "rank",
 			 it->kind == SK_ITEM_BLOB_LOCAL ? l->rank : -1,
@@ -215,7 +222,7 @@ static int add_layout(struct inspecting *in, const struct sk_layout *l)
 		of_item[i] = element(in, l, &l->items[i]);
 		failed = !of_item[i];
 	}
-	for (uint32_t i = 0; i < l->n_entries && !failed; i++)
+	for (uint32_t i = 0; i < l->n_entries && !failed && !in->brief; i++)
 		failed = add_box(l, &l->entries[i],
 				 of_item[l->entries[i].item]) < 0;
 	return failed ? sk_err_set(&in->err, -ENOMEM, "out of memory") : 0;
@@ -384,7 +391,9 @@ static int inspect(struct inspecting *in, const char *job, uint64_t run,
 		sk_mesh_unref(in->known[--in->n_known]);
 	free(in->known);
 	root = r < 0 ? NULL : snapshot_json(&in->snapshot);
-	if (json_object_set_new(root, "meshes", in->meshes) < 0 && r >= 0)
+	if (in->brief)
+		json_decref(in->meshes);
+	else if (json_object_set_new(root, "meshes", in->meshes) < 0 && r >= 0)
 		r = sk_err_set(&in->err, -ENOMEM, "out of memory");
 	if (json_object_set_new(root, "tensors", in->tensors) < 0 && r >= 0)
 		r = sk_err_set(&in->err, -ENOMEM, "out of memory");
@@ -427,7 +436,7 @@ static int begin(struct sk *sk, struct inspecting *in)
 }
 
 SK_API int sk_inspect(struct sk *sk, const char *job, int64_t step,
-		      uint64_t run, char **ret_json)
+		      uint64_t run, uint32_t flags, char **ret_json)
 {
 	struct inspecting in;
 	int r;
@@ -435,8 +444,14 @@ SK_API int sk_inspect(struct sk *sk, const char *job, int64_t step,
 	r = begin(sk, &in);
 	if (r < 0)
 		return sk_say(r, &in.err);
-	r = job ? inspect(&in, job, run, step, ret_json) :
-	    sk_err_set(&in.err, -EINVAL, "no job to inspect");
+	in.brief = flags & SK_INSPECT_BRIEF;
+	if (!job)
+		r = sk_err_set(&in.err, -EINVAL, "no job to inspect");
+	else if (flags & ~SK_INSPECT_BRIEF)
+		r = sk_err_set(&in.err, -EINVAL, "inspection flags %#x are "
+			       "not known", flags);
+	else
+		r = inspect(&in, job, run, step, ret_json);
 	sk_conn_close(&in.conn);
 	return sk_say(r, &in.err);
 }

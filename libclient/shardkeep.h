@@ -402,6 +402,10 @@ int sk_restore(struct sk_state *state, int64_t step,
  */
 int sk_snapshots(struct sk *sk, const char *job, char **ret_json);
 
+/** Leaves out meshes, placements, explicit and boxes: what a restart needs to
+ * know of large states it has sooner. */
+#define SK_INSPECT_BRIEF (1u << 0)
+
 /**
  * What one snapshot of @job holds: SK_LATEST is the newest complete one; @run
  * 0 the newest that has @step. *ret_json, the caller's to free(), is such an
@@ -409,12 +413,12 @@ int sk_snapshots(struct sk *sk, const char *job, char **ret_json);
  * order, each {"name", "kind": "tensor", "blob" or "local", "rank" of a local
  * blob (else -1), "dtype", "shape", "mesh": index into meshes or null,
  * "placements", "explicit": whether its boxes were given one by one, "boxes":
- * [{"rank", "offset", "size"}] of primary images, each once}. Bytes are not
- * read.
+ * [{"rank", "offset", "size"}] of primary images, each once}. @flags:
+ * SK_INSPECT_... Bytes are not read.
  * Errors: -ENOENT, -EINVAL, -ENOMEM, -ECONNREFUSED, -ETIMEDOUT, -EPROTO.
  */
 int sk_inspect(struct sk *sk, const char *job, int64_t step, uint64_t run,
-	       char **ret_json);
+	       uint32_t flags, char **ret_json);
 
 #ifdef __cplusplus
 }

@@ -97,10 +97,10 @@ static void ask(struct sk *sk)
 
 	CHECK(!sk_snapshots(sk, NULL, &json));
 	free(json);
-	CHECK(!sk_inspect(sk, "leaks", SK_LATEST, 0, &json));
+	CHECK(!sk_inspect(sk, "leaks", SK_LATEST, 0, 0, &json));
 	free(json);
-	CHECK(sk_inspect(sk, "nobody", SK_LATEST, 0, &json) == -ENOENT);
-	CHECK(sk_inspect(sk, "leaks", 999, 0, &json) == -ENOENT);
+	CHECK(sk_inspect(sk, "nobody", SK_LATEST, 0, 0, &json) == -ENOENT);
+	CHECK(sk_inspect(sk, "leaks", 999, 0, 0, &json) == -ENOENT);
 }
 
 static void restore(struct sk_state *state)

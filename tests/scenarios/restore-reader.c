@@ -141,7 +141,7 @@ static void ask(struct rank *rank)
 						 "step")) == 3, "%s", text);
 	json_decref(root);
 	free(text);
-	CHECK(!sk_inspect(rank->sk, rank->job, SK_LATEST, 0, &text), "%s",
+	CHECK(!sk_inspect(rank->sk, rank->job, SK_LATEST, 0, 0, &text), "%s",
 	      sk_error());
 	root = json_loads(text, 0, NULL);
 	CHECK(root, "%s", text);
@@ -157,10 +157,20 @@ static void ask(struct rank *rank)
 			json_object_get(weight, "mesh")))), "%s", text);
 	json_decref(root);
 	free(text);
-	CHECK(sk_inspect(rank->sk, rank->job, 77, 0, &text) == -ENOENT);
-	CHECK(sk_inspect(rank->sk, "nobody", SK_LATEST, 0, &text) == -ENOENT);
-	CHECK(sk_inspect(rank->sk, "a job", SK_LATEST, 0, &text) == -EINVAL);
-	CHECK(sk_inspect(rank->sk, NULL, SK_LATEST, 0, &text) == -EINVAL);
+	CHECK(!sk_inspect(rank->sk, rank->job, SK_LATEST, 0, SK_INSPECT_BRIEF,
+			  &text), "%s", sk_error());
+	root = json_loads(text, 0, NULL);
+	weight = tensor_named(root, "weight");
+	CHECK(weight && !json_object_get(weight, "boxes") &&
+	      !json_object_get(root, "meshes"), "%s", text);
+	CHECK(json_array_size(json_object_get(weight, "shape")), "%s", text);
+	json_decref(root);
+	free(text);
+	CHECK(sk_inspect(rank->sk, rank->job, 77, 0, 8, &text) == -EINVAL);
+	CHECK(sk_inspect(rank->sk, rank->job, 77, 0, 0, &text) == -ENOENT);
+	CHECK(sk_inspect(rank->sk, "nobody", SK_LATEST, 0, 0, &text) == -ENOENT);
+	CHECK(sk_inspect(rank->sk, "a job", SK_LATEST, 0, 0, &text) == -EINVAL);
+	CHECK(sk_inspect(rank->sk, NULL, SK_LATEST, 0, 0, &text) == -EINVAL);
 }
 
 int main(int argc, char **argv)

@@ -100,12 +100,13 @@ def snapshots(client: Client, job: str | None = None) -> list[dict[str, Any]]:
 
 
 def inspect(client: Client, job: str, step: int = LATEST,
-            run: int = 0) -> dict[str, Any]:
+            run: int = 0, brief: bool = False) -> dict[str, Any]:
     """What one snapshot holds: as :func:`snapshots`, and its ``tensors``.
 
     Each of those has ``name``, ``kind`` (``tensor``, ``blob`` or ``local``),
     ``rank`` (of a local blob), ``dtype``, ``shape``, ``mesh`` (an index into
     the list ``meshes``, or None), ``placements`` and ``boxes``: ``rank``,
     ``offset`` and ``size`` of what primary images hold of it.
+    ``brief`` leaves out meshes, placements and boxes.
     """
-    return _json.loads(client.inspect(job, step, run))
+    return _json.loads(client.inspect(job, step, run, brief))

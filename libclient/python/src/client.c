@@ -107,21 +107,22 @@ static PyObject *client_snapshots(PyObject *self, PyObject *args)
 static PyObject *client_inspect(PyObject *self, PyObject *args,
 				PyObject *kwargs)
 {
-	static char *names[] = { "job", "step", "run", NULL };
+	static char *names[] = { "job", "step", "run", "brief", NULL };
 	struct client *c = (struct client *)self;
 	unsigned long long run = 0;
 	long long step = SK_LATEST;
 	char *json = NULL;
 	const char *job;
-	int r;
+	int r, brief = 0;
 
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s|LK:inspect", names,
-					 &job, &step, &run) ||
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s|LKp:inspect", names,
+					 &job, &step, &run, &brief) ||
 	    !client_usable(c))
 		return NULL;
 	c->busy++;
 	Py_BEGIN_ALLOW_THREADS
-	r = sk_inspect(c->sk, job, step, run, &json);
+	r = sk_inspect(c->sk, job, step, run, brief ? SK_INSPECT_BRIEF : 0,
+		       &json);
 	Py_END_ALLOW_THREADS
 	c->busy--;
 	return text_or_error(r, json);
@@ -133,8 +134,8 @@ static PyMethodDef client_methods[] = {
 	  "first, as JSON." },
 	{ "inspect", (PyCFunction)(void *)client_inspect,
 	  METH_VARARGS | METH_KEYWORDS,
-	  "inspect(job, step=LATEST, run=0)\n--\n\nWhat one snapshot holds, "
-	  "as JSON." },
+	  "inspect(job, step=LATEST, run=0, brief=False)\n--\n\nWhat one "
+	  "snapshot holds, as JSON." },
 	{ "close", client_close, METH_NOARGS,
 	  "close()\n--\n\nCloses the connection; its states must be closed." },
 	{ 0 },

@@ -159,7 +159,8 @@ def describe(name: str, t: Any, meshes: Meshes,
     check_local(name, t)
     mesh, dims = None, 0
     if isinstance(owner, DTensor):
-        mesh, dims = meshes.of(owner.device_mesh), owner.device_mesh.ndim
+        placed = meshes.placed(name, owner)
+        mesh, dims = placed.mesh, len(placed.placements)
     elif holders:
         mesh, dims = meshes.get((len(holders),), holders), 1
     return (name, dtype_of(name, t), tuple(t.shape), mesh,

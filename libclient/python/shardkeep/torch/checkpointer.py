@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import logging
 import random
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -42,6 +45,20 @@ def _set_rng_state(state: dict[str, Any]) -> None:
     if "numpy" in state:
         import numpy
         numpy.random.set_state(state["numpy"])
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector, which would look at all of the trainer's objects
+    again and again while thousands of descriptions are made."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class Checkpointer:
@@ -146,9 +163,10 @@ class Checkpointer:
     def _describe_all(self) -> None:
         """Describes the tensors anew where anything about them changed."""
         if self._watch is None or not self._watch.holds():
-            self._describe(self._tensors.items())
-            self._watch = self._tensors.watch()
-            self._scalars = bool(self._tensors.scalars())
+            with _uncollected():
+                self._describe(self._tensors.items())
+                self._watch = self._tensors.watch()
+                self._scalars = bool(self._tensors.scalars())
 
     def _describe(self, items: list[tuple[str, Any]]) -> None:
         self._watch = None
@@ -319,7 +337,8 @@ class Checkpointer:
         failed: Error | None = None
         for found in self._candidates(step):
             try:
-                return self._restore(found, flags, strict)
+                with _uncollected():
+                    return self._restore(found, flags, strict)
             except (Damaged, NotFound) as e:
                 log.warning("step %d cannot be restored: %s", found["step"],
                             e)
@@ -340,7 +359,8 @@ class Checkpointer:
 
     def _restore(self, found: dict[str, Any], flags: int,
                  strict: bool) -> int:
-        held = inspect(self._client, self.job, found["step"], found["run"])
+        held = inspect(self._client, self.job, found["step"], found["run"],
+                       brief=True)
         self._tensors.materialize({t["name"] for t in held["tensors"]})
         self._make_missing(held)
         items = self._tensors.items()

@@ -30,7 +30,8 @@ def load_tensors(job: str, step: int | None = None, *, prefix: str = "",
     client = Client(socket)
     state = None
     try:
-        held = inspect(client, job, LATEST if step is None else step, run)
+        held = inspect(client, job, LATEST if step is None else step, run,
+                       brief=True)
         found = {t["name"]: torch.empty(t["shape"],
                                         dtype=FROM_NAME[t["dtype"]])
                  for t in held["tensors"]
