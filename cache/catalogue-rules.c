@@ -409,7 +409,7 @@ int sk_cat_slot_take(struct sk_cat_state *state, int64_t step, uint32_t flags,
 	if (r < 0)
 		return r;
 	slot = choose_slot(state);
-	if (!slot && !dry)
+	if (!slot && !dry && !(flags & SK_SLOT_WILL_WAIT))
 		state->lost_step = step;
 	if (!slot)
 		return say_busy(state, err);

@@ -133,6 +133,8 @@ struct sk_wire_prepare {
  */
 #define SK_SLOT_FLUSH (1u << 0)		/* to disk whatever flush_every says */
 #define SK_SLOT_NO_FLUSH (1u << 1)
+/* Busy is not the end: the rank waits, and others may wait for its step. */
+#define SK_SLOT_WILL_WAIT (1u << 2)
 struct sk_wire_slot {
 	uint64_t state;
 	int64_t step;

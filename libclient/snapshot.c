@@ -380,13 +380,14 @@ SK_API int sk_fence_tensor(struct sk_state *state, const char *name)
 /* ---- taking ---- */
 
 static int ask_slot(struct sk_state *state, int64_t step, uint32_t flags,
-		    uint32_t *ret_slot, struct sk_err *err)
+		    bool will_wait, uint32_t *ret_slot, struct sk_err *err)
 {
 	struct sk_msg msg = { .type = SK_MSG_SLOT, .body.slot = {
 		.state = state->id, .step = step,
 		.flags = (flags & SK_SNAPSHOT_FLUSH ? SK_SLOT_FLUSH : 0) |
 			 (flags & SK_SNAPSHOT_NO_FLUSH ? SK_SLOT_NO_FLUSH :
-							 0) } };
+							 0) |
+			 (will_wait ? SK_SLOT_WILL_WAIT : 0) } };
 	int r = sk_conn_call_in(&state->sk->conn, state->generation, &msg,
 				state->sk->timeout_ms, err);
 
@@ -435,10 +436,14 @@ static int get_slot(struct sk_state *state, int64_t step,
 		if (r >= 0)
 			r = sk_snapshot_prepare(state, err);
 		if (r >= 0)
-			r = ask_slot(state, step, o->flags, ret_slot, err);
-		if (r == -EBUSY && o->wait_ms &&
-		    wait_slot(state, o->wait_ms, NULL) >= 0)
-			r = ask_slot(state, step, o->flags, ret_slot, err);
+			r = ask_slot(state, step, o->flags, o->wait_ms,
+				     ret_slot, err);
+		if (r == -EBUSY && o->wait_ms) {
+			/* In vain or not: what is said now is the last word. */
+			(void)wait_slot(state, o->wait_ms, NULL);
+			r = ask_slot(state, step, o->flags, false, ret_slot,
+				     err);
+		}
 		/* A lost agent may be back: once more, from the start. */
 		if (r != -ECONNRESET)
 			break;

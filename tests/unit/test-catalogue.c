@@ -322,6 +322,37 @@ Test(catalogue, a_lost_step_makes_room)
 	end(&b);
 }
 
+/* A rank that will wait for a slot has not lost its step: others that wait for
+ * the step must not be told that it never comes. */
+Test(catalogue, a_rank_that_waits_has_lost_nothing)
+{
+	struct sk_cat_state *s[2];
+	struct sk_cat_image *leased;
+	struct sk_cat_slot *slot;
+	unsigned evicted;
+	struct bench b;
+
+	start(&b);
+	s[0] = enter(&b, 0, 0, 2, 3);
+	s[1] = enter(&b, 0, 1, 2, 2);
+	for (int64_t step = 1; step < 3; step++)
+		for (int i = 0; i < 2; i++)
+			snap(&b, s[i], step);
+	leased = sk_cat_image_find(find(&b, 1, 1), 1, SK_IMAGE_PRIMARY);
+	sk_cat_lease(leased, 1);
+	snap(&b, s[0], 3);
+	cr_assert_eq(sk_cat_slot_take(s[1], 3, SK_SLOT_WILL_WAIT, false, &slot,
+				      &evicted, NULL), -EBUSY);
+	cr_assert(!sk_cat_hopeless(find(&b, 1, 3)));
+	cr_assert_eq(sk_cat_slot_take(s[1], 3, 0, false, &slot, &evicted,
+				      NULL), -EBUSY);
+	cr_assert(sk_cat_hopeless(find(&b, 1, 3)));
+	sk_cat_lease(leased, -1);
+	cr_assert_eq(fill(s[1], 3, &slot), 0);
+	cr_assert(!sk_cat_hopeless(find(&b, 1, 3)));
+	end(&b);
+}
+
 /* ---- death ---- */
 
 Test(catalogue, death_while_filling)
