@@ -7,6 +7,7 @@ start in milliseconds.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -23,6 +24,9 @@ import torch.distributed as dist
 from shardkeep._tools import path as program
 
 BOUND_S = 120
+#: Where ranks meet; ranks end by _exit(), so only the parent removes it.
+MEETINGS = tempfile.mkdtemp(prefix="shardkeep-meetings-")
+atexit.register(shutil.rmtree, MEETINGS, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -68,7 +72,7 @@ def _child(rank: int, world: int, meeting: str,
 
 def start(world: int, fn: Callable[..., None], *args: Any) -> list[int]:
     """Starts ``fn(*args)`` in ``world`` ranks; their process ids."""
-    meeting = tempfile.mktemp(prefix="shardkeep-meeting-")
+    meeting = tempfile.mktemp(dir=MEETINGS)
     pids = []
     for rank in range(world):
         pid = os.fork()
