@@ -5,10 +5,12 @@
  * takes a while for both.
  */
 #include <stdio.h>
+#include <sys/resource.h>
 
 #include "agent.h"
 
 #define PIECES_IN_FLIGHT 2u
+#define POPULATE_NICE 10
 
 struct piece {
 	struct work work;
@@ -123,6 +125,8 @@ static void populate_piece(struct work *work)
 {
 	struct piece *p = sk_link_object(work, struct piece, work);
 
+	/* Of this thread: trainers need their CPUs more. */
+	(void)setpriority(PRIO_PROCESS, 0, POPULATE_NICE);
 	p->result = sk_slot_populate(work->agent->os, p->slot, p->from, p->to,
 				     &p->err);
 }
@@ -172,15 +176,14 @@ static bool hand_out(struct agent *a, struct memory *m)
 	return true;
 }
 
-/* Marks what is being filled; whether there is any. */
-static bool mark_filling(struct agent *a)
+/* What is being filled is faulted in by its rank. */
+static void mark_filling(struct agent *a)
 {
 	const struct sk_cat_state *state;
 	const struct sk_cat_slot *slot;
 	const struct sk_cat_run *run;
 	const struct sk_cat_job *job;
 	struct memory *m;
-	bool any = false;
 
 	a->fill_mark++;
 	sk_link_each(job, &a->cat.jobs, link)
@@ -191,20 +194,16 @@ static bool mark_filling(struct agent *a)
 			continue;
 		m = slot->memory;
 		m->filling = a->fill_mark;
-		any = true;
 	}
-	return any;
 }
 
-/* While a snapshot is copied, only the memory that it goes to is faulted in:
- * what is for later must not take its time. */
 static struct memory *next_memory(struct agent *a)
 {
-	bool filling = mark_filling(a);
 	struct memory *m;
 
+	mark_filling(a);
 	sk_link_each(m, &a->to_populate, link)
-		if (!filling || m->filling == a->fill_mark)
+		if (m->filling != a->fill_mark)
 			return m;
 	return NULL;
 }

@@ -141,13 +141,14 @@ static int linux_fcntl_seal(const struct sk_os *os, int fd, int seals)
 	return result(fcntl(fd, F_ADD_SEALS, seals));
 }
 
-static int linux_mmap(const struct sk_os *os, size_t size, int prot,
-		      int flags, int fd, uint64_t offset, void **ret_map)
+static int linux_mmap(const struct sk_os *os, void *at, size_t size,
+		      int prot, int flags, int fd, uint64_t offset,
+		      void **ret_map)
 {
 	void *map;
 
 	(void)os;
-	map = mmap(NULL, size, prot, flags, fd, (off_t)offset);
+	map = mmap(at, size, prot, flags, fd, (off_t)offset);
 	if (map == MAP_FAILED)
 		return -errno;
 	*ret_map = map;

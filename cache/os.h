@@ -48,8 +48,8 @@ struct sk_os {
 	int (*memfd_create)(const struct sk_os *os, const char *name,
 			    unsigned flags);
 	int (*fcntl_seal)(const struct sk_os *os, int fd, int seals);
-	int (*mmap)(const struct sk_os *os, size_t size, int prot, int flags,
-		    int fd, uint64_t offset, void **ret_map);
+	int (*mmap)(const struct sk_os *os, void *at, size_t size, int prot,
+		    int flags, int fd, uint64_t offset, void **ret_map);
 	int (*munmap)(const struct sk_os *os, void *map, size_t size);
 	int (*madvise)(const struct sk_os *os, void *map, size_t size,
 		       int advice);

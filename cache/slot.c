@@ -12,7 +12,6 @@
 #include <sys/mman.h>
 #include <sys/vfs.h>
 
-#include "util.h"
 
 /* Kernel interfaces that are newer than the C library may be. */
 #ifndef MFD_NOEXEC_SEAL
@@ -24,19 +23,10 @@
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
-#define HUGE_PAGE (UINT64_C(2) << 20)
 #define SYS_HUGE "/hugepages/hugepages-2048kB/"
 #define NAME_LONGEST 200	/* memfd_create refuses 250 and more */
-#define BYTES_MOST ((uint64_t)INT64_MAX - HUGE_PAGE)
-
-static uint64_t page_of(const struct sk_slot *slot)
-{
-	return slot->huge ? HUGE_PAGE : SK_PAGE;
-}
+#define BYTES_MOST ((uint64_t)INT64_MAX - SK_HUGE_PAGE)
 
 /* The number that a file of sysfs holds, 0 where there is none. */
 static uint64_t read_number(const struct sk_os *os, const char *path)
@@ -88,13 +78,58 @@ static int hide_map(const struct sk_os *os, void *map, uint64_t bytes)
 	return os->madvise(os, map, bytes, MADV_DONTFORK);
 }
 
+/* Addresses where huge pages can lie, with nothing there yet. */
+static int reserve_aligned(const struct sk_os *os, uint64_t bytes,
+			   void **ret_map)
+{
+	uint64_t more = bytes + SK_HUGE_PAGE;
+	uintptr_t start, at, end;
+	void *map;
+	int r;
+
+	r = os->mmap(os, NULL, more, PROT_NONE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0,
+		     &map);
+	if (r < 0)
+		return r;
+	start = (uintptr_t)map;
+	at = sk_round_up(start, SK_HUGE_PAGE);
+	end = at + bytes;
+	if (at > start)
+		os->munmap(os, map, at - start);
+	if (start + more > end)
+		os->munmap(os, (void *)end, start + more - end);
+	*ret_map = (void *)at;
+	return 0;
+}
+
+static int map_aligned(const struct sk_os *os, int fd, uint64_t bytes,
+		       int prot, void **ret_map)
+{
+	void *at;
+	int r;
+
+	if (bytes < SK_HUGE_PAGE)
+		return os->mmap(os, NULL, bytes, prot, MAP_SHARED, fd, 0,
+				ret_map);
+	bytes = sk_round_up(bytes, SK_PAGE);
+	r = reserve_aligned(os, bytes, &at);
+	if (r < 0)
+		return r;
+	r = os->mmap(os, at, bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0,
+		     ret_map);
+	if (r < 0)
+		os->munmap(os, at, bytes);
+	return r;
+}
+
 static int map_hidden(const struct sk_os *os, int fd, uint64_t bytes,
 		      int prot, void **ret_map)
 {
 	void *map;
 	int r;
 
-	r = os->mmap(os, bytes, prot, MAP_SHARED, fd, 0, &map);
+	r = map_aligned(os, fd, bytes, prot, &map);
 	if (r < 0)
 		return r;
 	r = hide_map(os, map, bytes);
@@ -176,7 +211,7 @@ static int try_create(const struct sk_os *os, const char *name,
 	int r;
 
 	slot.huge = huge;
-	slot.bytes = sk_round_up(bytes, page_of(&slot));
+	slot.bytes = sk_round_up(bytes, sk_slot_page(&slot));
 	r = create_slot(os, name, &slot, &step);
 	if (r < 0) {
 		sk_slot_destroy(os, &slot);
@@ -193,7 +228,7 @@ int sk_slot_create(const struct sk_os *os, const char *name, uint64_t bytes,
 		   int numa_node, struct sk_slot *ret_slot,
 		   struct sk_err *err)
 {
-	bool huge = bytes >= HUGE_PAGE;
+	bool huge = bytes >= SK_HUGE_PAGE;
 	struct sk_slot slot;
 	int r;
 
@@ -206,7 +241,7 @@ int sk_slot_create(const struct sk_os *os, const char *name, uint64_t bytes,
 				  bytes);
 	if (huge)
 		huge = huge_pages_free(os, numa_node) >=
-		       sk_round_up(bytes, HUGE_PAGE) / HUGE_PAGE;
+		       sk_round_up(bytes, SK_HUGE_PAGE) / SK_HUGE_PAGE;
 	r = huge ? try_create(os, name, bytes, true, &slot, NULL) : -ENOMEM;
 	if (r < 0)	/* others may have taken the huge pages meanwhile */
 		r = try_create(os, name, bytes, false, &slot, err);
@@ -228,59 +263,6 @@ void sk_slot_destroy(const struct sk_os *os, struct sk_slot *slot)
 	if (slot->fd >= 0)
 		os->close(os, slot->fd);
 	*slot = (struct sk_slot)SK_SLOT_NULL;
-}
-
-/*
- * For kernels before 5.14. Once the pages are allocated, a load is enough to
- * map them, and cannot disturb those who store there at the same time.
- */
-static int allocate_and_touch(const struct sk_os *os,
-			      const struct sk_slot *slot, uint64_t from,
-			      uint64_t to)
-{
-	const volatile char *map = slot->map;
-	int r;
-
-	r = os->fallocate(os, slot->fd, 0, from, to - from);
-	if (r < 0)
-		return r;
-	for (uint64_t at = from; at < to; at += page_of(slot))
-		(void)map[at];
-	return 0;
-}
-
-/* The ways in which the system says that it has no memory for a page. */
-static bool means_no_memory(int r)
-{
-	return r == -EFAULT || r == -ENOSPC || r == -ENOMEM;
-}
-
-int sk_slot_populate(const struct sk_os *os, struct sk_slot *slot,
-		     uint64_t from, uint64_t to, struct sk_err *err)
-{
-	uint64_t page = page_of(slot);
-	int r;
-
-	if (from > to || to > slot->bytes)
-		return sk_err_set(err, -EINVAL, "bytes %" PRIu64 " to %"
-				  PRIu64 " do not lie in a slot of %" PRIu64
-				  " bytes", from, to, slot->bytes);
-	if (from == to)
-		return 0;
-	from = from / page * page;
-	to = sk_round_up(to, page);
-	r = os->madvise(os, (char *)slot->map + from, to - from,
-			MADV_POPULATE_WRITE);
-	if (r == -EINVAL)
-		r = allocate_and_touch(os, slot, from, to);
-	if (r >= 0)
-		return 0;
-	if (means_no_memory(r))
-		r = -ENOMEM;
-	return sk_err_errno(err, r, "cannot fault in bytes %" PRIu64 " to %"
-			    PRIu64 " of a slot of %" PRIu64 " bytes; lower "
-			    "the agent's memory budget or free memory", from,
-			    to, slot->bytes);
 }
 
 int sk_slot_seal_writes(const struct sk_os *os, struct sk_slot *slot,
@@ -377,7 +359,7 @@ void sk_slot_unmap(const struct sk_os *os, void *map, uint64_t bytes)
 		return;
 	/* Refused where it would cut a huge page: then it is the whole one. */
 	if (os->munmap(os, map, bytes) == -EINVAL)
-		os->munmap(os, map, sk_round_up(bytes, HUGE_PAGE));
+		os->munmap(os, map, sk_round_up(bytes, SK_HUGE_PAGE));
 }
 
 int sk_numa_node_here(void)

@@ -19,6 +19,7 @@
 
 #include "error.h"
 #include "os.h"
+#include "util.h"
 
 enum sk_memory_kind {
 	SK_MEMORY_HOST = 0,
@@ -35,6 +36,13 @@ struct sk_slot {
 };
 #define SK_SLOT_NULL { .fd = -1, .numa_node = -1 }
 
+#define SK_HUGE_PAGE (UINT64_C(2) << 20)
+
+static inline uint64_t sk_slot_page(const struct sk_slot *slot)
+{
+	return slot->huge ? SK_HUGE_PAGE : SK_PAGE;
+}
+
 /**
  * Creates a slot of at least @bytes and maps it. @name is seen in
  * /proc/PID/fd. Seals: shrink, grow; the seal set stays open for
@@ -49,11 +57,19 @@ int sk_slot_create(const struct sk_os *os, const char *name, uint64_t bytes,
 /** Unmaps and closes; the slot is SK_SLOT_NULL after it. */
 void sk_slot_destroy(const struct sk_os *os, struct sk_slot *slot);
 
-/** Faults in the pages that [from, to) of the owner's mapping touches.
+/** Faults in the pages that [from, to) of the owner's mapping touches; as
+ * transparent huge pages where the system gives them and nothing is there
+ * yet, whatever its settings for shared memory are.
  * Errors: -ENOMEM when the system has no memory, instead of a signal;
  * -EINVAL a range outside of the slot. */
 int sk_slot_populate(const struct sk_os *os, struct sk_slot *slot,
 		     uint64_t from, uint64_t to, struct sk_err *err);
+
+/** The same for a client's writable mapping, as sk_slot_map_fd() gave it:
+ * @from and @to are whole pages within it. Errors: those of madvise(2);
+ * -EINVAL before Linux 5.14, where touching the pages does it. */
+int sk_slot_populate_map(const struct sk_os *os, void *map, uint64_t from,
+			 uint64_t to);
 
 /** No new writable mapping, write, hole or truncation from now on; mappings
  * that exist keep storing. For nodes where other users are not trusted. */
@@ -66,7 +82,8 @@ int sk_slot_reopen_ro(const struct sk_os *os, const struct sk_slot *slot,
 
 /**
  * For the receiver of a descriptor: checks that it is a memfd that cannot
- * shrink, of at least @bytes, and maps [0, bytes). @writable as wanted.
+ * shrink, of at least @bytes, and maps [0, bytes), at an address where huge
+ * pages can lie. @writable as wanted.
  * Errors: -EBADF it is not what it should be, -EINVAL 0 bytes, errors of mmap.
  */
 int sk_slot_map_fd(const struct sk_os *os, int fd, uint64_t bytes,

@@ -8,6 +8,7 @@
  *   state.c     describing tensors and blobs
  *   work.c      what a snapshot has to copy and hash, cut into units
  *   register.c  layouts, registration, mapped slots, sk_prepare
+ *   warm.c      mapped slots, faulted in
  *   snapshot.c  copying, hashing, sealing, fences, verification mode
  *   wait.c      sk_wait, sk_flush, sk_status
  *   restore*.c  choosing, agreeing, planning, moving bytes
@@ -127,6 +128,7 @@ struct sk_slot_map {
 };
 
 struct sk_work;			/* work.c */
+struct sk_warming;		/* warm.c */
 struct sk_copying;		/* snapshot.c */
 
 struct sk_state {
@@ -149,7 +151,7 @@ struct sk_state {
 	uint64_t slot_bytes;
 	uint32_t n_slots;
 	struct sk_slot_map *slots;
-	struct warm *warm;	/* register.c: slots being faulted in */
+	struct sk_warming *warming;	/* of the slots, or NULL */
 	uint64_t generation;	/* of the connection it is registered on */
 
 	struct sk_work *work;	/* register.c: what a snapshot has to do */
@@ -177,6 +179,23 @@ int sk_state_register(struct sk_state *state, bool slots, struct sk_err *err);
 
 /** Unmaps the slots and forgets the layouts. */
 void sk_state_unregister(struct sk_state *state);
+
+/* ---- warm.c ---- */
+
+/**
+ * Begins to fault in the slots as this process maps them, on a thread of its
+ * own that stands back while a snapshot is copied. NULL without memory or
+ * threads for it: then the first snapshots are slower.
+ */
+struct sk_warming *sk_warm_new(struct sk_state *state);
+/** Before the slots are unmapped. Returns NULL. */
+struct sk_warming *sk_warm_free(struct sk_warming *w);
+/** Waits until all is faulted in. */
+void sk_warm_finish(struct sk_warming *w);
+/** Returns when the pieces of a slot that [from, to) of an image touches are
+ * faulted in, which it does itself where nobody has begun. Any thread. */
+void sk_warm_range(struct sk_warming *w, uint32_t slot, int kind,
+		   uint64_t from, uint64_t to);
 
 /* ---- work.c ---- */
 

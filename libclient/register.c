@@ -7,94 +7,16 @@
 #include "internal.h"
 #include "slot.h"
 
-#define POPULATE_PIECE ((uint64_t)64 << 20)
-
-/* Faults this process's mappings in, beside everything else. */
-struct warm {
-	pthread_t thread;
-	struct sk_state *state;
-	const struct sk_os *os;
-	struct sk_slot_map *slots;
-	uint32_t n;
-	uint64_t bytes[2];
-	bool stop;			/* under state->copy_lock */
-};
-
-/* A snapshot that is being copied needs the CPUs itself. */
-static bool warm_may(struct warm *w)
-{
-	struct sk_state *state = w->state;
-	bool stop;
-
-	(void)pthread_mutex_lock(&state->copy_lock);
-	while (state->running && !w->stop)
-		(void)pthread_cond_wait(&state->copy_cond, &state->copy_lock);
-	stop = w->stop;
-	(void)pthread_mutex_unlock(&state->copy_lock);
-	return !stop;
-}
-
-static void *warm_run(void *arg)
-{
-	struct warm *w = arg;
-
-	for (uint32_t i = 0; i < w->n; i++)
-		for (int k = 0; k < 2; k++)
-			for (uint64_t at = 0; at < w->bytes[k] &&
-			     warm_may(w); at += POPULATE_PIECE) {
-				uint64_t left = w->bytes[k] - at;
-
-				(void)w->os->madvise(
-					w->os, (char *)w->slots[i].map[k] + at,
-					left < POPULATE_PIECE ? left :
-					POPULATE_PIECE, MADV_POPULATE_WRITE);
-			}
-	return NULL;
-}
-
 static uint64_t image_bytes(const struct sk_state *state, int kind)
 {
 	return state->layouts[kind] ? state->layouts[kind]->image_bytes : 0;
-}
-
-static void warm_start(struct sk_state *state)
-{
-	struct warm *w = calloc(1, sizeof(*w));
-
-	if (!w)
-		return;		/* the first snapshot is slower */
-	w->state = state;
-	w->os = state->sk->os;
-	w->slots = state->slots;
-	w->n = state->n_slots;
-	for (int k = 0; k < 2; k++)
-		w->bytes[k] = sk_round_up(image_bytes(state, k), SK_PAGE);
-	if (pthread_create(&w->thread, NULL, warm_run, w))
-		free(w);
-	else
-		state->warm = w;
-}
-
-static void warm_end(struct sk_state *state, bool stop)
-{
-	struct warm *w = state->warm;
-
-	if (!w)
-		return;
-	(void)pthread_mutex_lock(&state->copy_lock);
-	w->stop = stop;
-	(void)pthread_cond_broadcast(&state->copy_cond);
-	(void)pthread_mutex_unlock(&state->copy_lock);
-	(void)pthread_join(w->thread, NULL);
-	free(w);
-	state->warm = NULL;
 }
 
 /* ---- what is registered ---- */
 
 static void unmap_slots(struct sk_state *state)
 {
-	warm_end(state, true);
+	state->warming = sk_warm_free(state->warming);
 	for (uint32_t i = 0; state->slots && i < state->n_slots; i++)
 		for (int k = 0; k < 2; k++)
 			if (state->slots[i].map[k])
@@ -252,7 +174,7 @@ static int map_slots(struct sk_state *state, struct sk_err *err)
 	for (uint32_t i = 0; i < state->n_slots && r >= 0; i++)
 		r = map_slot(state, i, err);
 	if (r >= 0)
-		warm_start(state);
+		state->warming = sk_warm_new(state);
 	return r;
 }
 
@@ -338,7 +260,7 @@ SK_API int sk_prepare(struct sk_state *state, uint32_t timeout_ms)
 				     timeout_ms, &err);
 	}
 	if (r >= 0)
-		warm_end(state, false);
+		sk_warm_finish(state->warming);
 	/* A target without data restores nothing, but may be prepared. */
 	if (r >= 0)
 		(void)sk_snapshot_prepare(state, NULL);

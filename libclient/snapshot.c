@@ -72,10 +72,14 @@ static void copy_op(const struct sk_copying *c, const struct sk_op *op,
 		    const struct sk_unit *u)
 {
 	struct sk_copy copy = op->copy;
+	uint64_t offset = (uintptr_t)op->copy.dst;
+	uint64_t from = u->to ? u->from : 0;
+	uint64_t to = u->to ? u->to : copy.bytes;
 
-	copy.dst = c->base[op->kind] + (uintptr_t)op->copy.dst;
-	sk_copy_run_unfenced(&copy, u->to ? u->from : 0,
-			     u->to ? u->to : copy.bytes);
+	sk_warm_range(c->state->warming, c->slot, op->kind, offset + from,
+		      offset + to);
+	copy.dst = c->base[op->kind] + offset;
+	sk_copy_run_unfenced(&copy, from, to);
 }
 
 static void copy_unit(struct sk_task *task, size_t i)

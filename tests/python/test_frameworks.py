@@ -170,7 +170,7 @@ def test_hugging_face_trainer(agent: str, ranks: int) -> None:
 
 
 TITAN = """
-    import json, sys, warnings
+    import json, os, sys, warnings
     warnings.filterwarnings("ignore")
     import torch, torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
@@ -253,7 +253,10 @@ TITAN = """
                           "at": loader.at, "lr": schedulers[1]
                           .get_last_lr()[0]}))
     manager.close()
+    sys.stdout.flush()
+    dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)     # threads of what was imported may end by abort()
 """
 
 

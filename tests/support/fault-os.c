@@ -176,15 +176,17 @@ static int fault_fcntl_seal(const struct sk_os *os, int fd, int seals)
 	return r ? r : inner->fcntl_seal(inner, fd, seals);
 }
 
-static int fault_mmap(const struct sk_os *os, size_t size, int prot,
-		      int flags, int fd, uint64_t offset, void **ret_map)
+static int fault_mmap(const struct sk_os *os, void *at, size_t size,
+		      int prot, int flags, int fd, uint64_t offset,
+		      void **ret_map)
 {
 	const struct sk_os *inner = inner_of(os);
 	int r = meet(os, SK_FAULT_MMAP);
 
 	if (r)
 		return r;
-	return inner->mmap(inner, size, prot, flags, fd, offset, ret_map);
+	return inner->mmap(inner, at, size, prot, flags, fd, offset,
+			   ret_map);
 }
 
 static int fault_munmap(const struct sk_os *os, void *map, size_t size)

@@ -114,7 +114,7 @@ Test(os, failures_are_negative_errnos)
 	cr_assert_eq(os->unlinkat(os, dir.fd, "none", 0), -ENOENT);
 	cr_assert_eq(os->memfd_create(os, "m", ~0u), -EINVAL);
 	cr_assert_eq(os->fcntl_seal(os, -1, F_SEAL_GROW), -EBADF);
-	cr_assert_eq(os->mmap(os, 4096, PROT_READ, MAP_SHARED, -1, 0, &map),
+	cr_assert_eq(os->mmap(os, NULL, 4096, PROT_READ, MAP_SHARED, -1, 0, &map),
 		     -EBADF);
 	cr_assert_eq(map, &st);
 	cr_assert_eq(os->munmap(os, (void *)1, 1), -EINVAL);
@@ -132,7 +132,7 @@ Test(os, memory_is_mapped_and_sealed)
 	cr_assert_eq(os->ftruncate(os, fd, 8192), 0);
 	cr_assert_eq(os->fcntl_seal(os, fd, F_SEAL_SHRINK), 0);
 	cr_assert_eq(os->ftruncate(os, fd, 0), -EPERM);
-	cr_assert_eq(os->mmap(os, 4096, PROT_READ | PROT_WRITE, MAP_SHARED,
+	cr_assert_eq(os->mmap(os, NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED,
 			      fd, 4096, (void **)&map), 0);
 	map[1] = 'y';
 	cr_assert_eq(os->madvise(os, map, 4096, MADV_DONTDUMP), 0);
@@ -177,7 +177,7 @@ static void call_everything(const struct sk_os *os, const struct dir *dir)
 	(void)os->pread(os, fd, c, 2, 0);
 	(void)os->fsync(os, fd);
 	(void)os->fstat(os, fd, &st);
-	(void)os->mmap(os, 4096, PROT_READ, MAP_SHARED, fd, 0, &map);
+	(void)os->mmap(os, NULL, 4096, PROT_READ, MAP_SHARED, fd, 0, &map);
 	(void)os->madvise(os, map, 4096, MADV_DONTDUMP);
 	(void)os->munmap(os, map, 4096);
 	(void)os->close(os, fd);
@@ -258,7 +258,7 @@ Test(fault_os, failed_close_and_munmap_release_all_the_same)
 	os = &fault.os;
 	fd = os->memfd_create(os, "m", MFD_CLOEXEC);
 	cr_assert_eq(os->ftruncate(os, fd, 4096), 0);
-	cr_assert_eq(os->mmap(os, 4096, PROT_READ, MAP_SHARED, fd, 0, &map),
+	cr_assert_eq(os->mmap(os, NULL, 4096, PROT_READ, MAP_SHARED, fd, 0, &map),
 		     0);
 	cr_assert_eq(os->munmap(os, map, 4096), -ENOMEM);
 	cr_assert_eq(mincore(map, 4096, vec), -1);

@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -244,6 +245,117 @@ Test(slot, populate_refuses_what_lies_outside)
 				      slot.bytes + 1, &err), -EINVAL);
 	cr_assert(err.text[0]);
 	sk_slot_destroy(sk_os_linux(), &slot);
+}
+
+/* How many bytes of the mapping lie in huge pages. */
+static uint64_t in_huge_pages(const void *map)
+{
+	unsigned long from = 0, to = 0, kib = 0;
+	FILE *f = fopen("/proc/self/smaps", "re");
+	bool here = false;
+	char line[256];
+
+	cr_assert_not_null(f);
+	while (fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+			here = from <= (uintptr_t)map && (uintptr_t)map < to;
+		else if (here && sscanf(line, "ShmemPmdMapped: %lu", &kib) == 1)
+			break;
+	}
+	(void)fclose(f);
+	return (uint64_t)kib << 10;
+}
+
+Test(slot, populate_gives_huge_pages_to_every_mapping)
+{
+	const struct sk_os *os = sk_os_linux();
+	struct sk_slot slot = create(3 * HUGE + SK_PAGE);
+	void *map;
+
+	cr_assert_eq((uintptr_t)slot.map % HUGE, 0);
+	cr_assert_eq(sk_slot_map_fd(os, slot.fd, slot.bytes - 5, true, &map,
+				    NULL), 0);
+	cr_assert_eq((uintptr_t)map % HUGE, 0);
+	cr_assert_eq(sk_slot_populate_map(os, map, 0, slot.bytes), 0);
+	cr_assert_eq(resident(&slot), slot.bytes / SK_PAGE);
+	cr_assert_eq(sk_slot_populate(os, &slot, 0, slot.bytes, NULL), 0);
+	/* Not of every kernel; but of one for all who map it. */
+	cr_assert_eq(in_huge_pages(map), in_huge_pages(slot.map));
+	sk_slot_unmap(os, map, slot.bytes - 5);
+	sk_slot_destroy(os, &slot);
+}
+
+Test(slot, populate_goes_on_without_huge_pages)
+{
+	/* the first page of the first, of the second; all of them; the rest */
+	for (uint64_t n = 1; n <= 3; n++) {
+		struct sk_slot slot = create(2 * HUGE);
+		struct sk_fault_os fault;
+
+		sk_fault_os_init(&fault, sk_os_linux());
+		sk_fault_os_fail(&fault, SK_FAULT_MADVISE, n, 1, ENOMEM);
+		cr_assert_eq(sk_slot_populate(&fault.os, &slot, 0, slot.bytes,
+					      NULL), 0);
+		cr_assert_eq(sk_fault_os_hits(&fault), 1);
+		cr_assert_eq(resident(&slot), slot.bytes / SK_PAGE);
+		sk_slot_destroy(sk_os_linux(), &slot);
+	}
+}
+
+Test(slot, populate_asks_no_huge_page_where_something_is)
+{
+	struct sk_slot slot = create(2 * HUGE);
+	struct sk_fault_os fault;
+
+	memset(slot.map, 0x17, HUGE / 2);
+	((char *)slot.map)[HUGE] = 0x18;
+	sk_fault_os_init(&fault, sk_os_linux());
+	cr_assert_eq(sk_slot_populate(&fault.os, &slot, 0, slot.bytes, NULL),
+		     0);
+	/* For the second: its first page, and all of it; then both. */
+	cr_assert_eq(sk_fault_os_calls(&fault, SK_FAULT_MADVISE), 3);
+	for (size_t i = 0; i < 2 * HUGE; i++)
+		cr_assert_eq(((char *)slot.map)[i], i < HUGE / 2 ? 0x17 :
+			     i == HUGE ? 0x18 : 0);
+	sk_slot_destroy(sk_os_linux(), &slot);
+}
+
+#define STORED (16 * HUGE)
+
+static void *store_all(void *map)
+{
+	for (size_t i = 0; i < STORED / sizeof(uint64_t); i++)
+		((volatile uint64_t *)map)[i] = i * 3;
+	return NULL;
+}
+
+/* A rank copies into memory that agent and rank fault in meanwhile. */
+Test(slot, populate_loses_no_store_beside_it)
+{
+	const struct sk_os *os = sk_os_linux();
+
+	for (int round = 0; round < 5; round++) {
+		struct sk_slot slot = create(STORED);
+		pthread_t storing;
+		uint64_t *map;
+
+		cr_assert_eq(sk_slot_map_fd(os, slot.fd, STORED, true,
+					    (void **)&map, NULL), 0);
+		cr_assert_eq(pthread_create(&storing, NULL, store_all, map),
+			     0);
+		for (uint64_t at = 0; at < STORED; at += 2 * HUGE) {
+			cr_assert_eq(sk_slot_populate(os, &slot, at,
+						      at + 2 * HUGE, NULL),
+				     0);
+			cr_assert_eq(sk_slot_populate_map(os, map, at,
+							  at + 2 * HUGE), 0);
+		}
+		cr_assert_eq(pthread_join(storing, NULL), 0);
+		for (size_t i = 0; i < STORED / sizeof(uint64_t); i++)
+			cr_assert_eq(((uint64_t *)slot.map)[i], i * 3);
+		sk_slot_unmap(os, map, STORED);
+		sk_slot_destroy(os, &slot);
+	}
 }
 
 /* ---- sealing writes ---- */
