@@ -251,7 +251,7 @@ SK_API int sk_prepare(struct sk_state *state, uint32_t timeout_ms)
 		return sk_say(r, &err);
 	(void)pthread_mutex_lock(&state->lock);
 	r = sk_state_register(state, true, &err);
-	if (r >= 0) {
+	if (r >= 0 && timeout_ms) {
 		strcpy(msg.body.prepare.id.job, state->job.name);
 		msg.body.prepare.id.run = state->run;
 		msg.body.prepare.id.rank = state->job.rank;
@@ -259,7 +259,7 @@ SK_API int sk_prepare(struct sk_state *state, uint32_t timeout_ms)
 		r = sk_call_deferred(state->sk, &msg, NULL, 0, NULL, NULL,
 				     timeout_ms, &err);
 	}
-	if (r >= 0)
+	if (r >= 0 && timeout_ms)
 		sk_warm_finish(state->warming);
 	/* A target without data restores nothing, but may be prepared. */
 	if (r >= 0)

@@ -223,8 +223,9 @@ int sk_state_clear(struct sk_state *state);
 
 /**
  * Registers with the agent and waits until the slots are faulted in, so that
- * the first snapshot is as fast as the others. Optional: without it the first
- * restore or snapshot registers, and faulting goes on in the background.
+ * the first snapshot is as fast as the others; with @timeout_ms 0 it waits for
+ * nothing, and faulting goes on in the background. Optional: without it the
+ * first snapshot registers.
  * Errors: -ENOMEM over the agent's budget (the sentence says what was asked,
  * what is free, who holds the rest); -EEXIST a living rank of this number
  * stands in this run; -ETIMEDOUT; -EINVAL; -ECONNRESET the agent is gone.

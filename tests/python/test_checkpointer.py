@@ -4,9 +4,11 @@ another, compared element by element."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import subprocess
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from harness import run, start, wait
 from models import (Holder, Replicate, Shard, _StridedShard, sharded, whole,
                     wrong)
 from shardkeep import Invalid
+from shardkeep._tools import path as program
 from shardkeep.torch import Checkpointer
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -60,6 +63,56 @@ def _train(model, optim, ck, steps) -> None:
         optim.step()
         assert ck.snapshot(step, wait=30)
         ck.wait()
+
+
+def _memory_used() -> int:
+    said = subprocess.run([program("cachectl"), "stats", "--json"],
+                          capture_output=True, check=True).stdout
+    return next(int(s["value"]) for s in json.loads(said)["stats"]
+                if s["name"] == "shardkeep_memory_used_bytes")
+
+
+def _room_is_made_early(asked: bool) -> None:
+    model = Net()
+    optim = torch.optim.AdamW(model.parameters())
+    with Checkpointer(model, optim, job="early", **FLUSHLESS) as ck:
+        if asked:
+            assert ck.restore() is None
+        for step in range(3):
+            model(torch.randn(6, 2)).square().sum().backward()
+            dist.barrier()
+            assert step == 2 or not _memory_used()
+            dist.barrier()
+            optim.step()
+        dist.barrier()
+        used = _memory_used()
+        assert bool(used) == asked
+        dist.barrier()
+        assert ck.snapshot(3, wait=30)
+        ck.wait()
+        assert not asked or _memory_used() == used
+
+
+@pytest.mark.parametrize("asked", (True, False))
+def test_room_is_made_before_the_first_snapshot(agent, asked) -> None:
+    """From the second step on, if restore() has asked who has what."""
+    run(2, _room_is_made_early, asked)
+
+
+def _trains_without_room() -> None:
+    model = torch.nn.Linear(512, 512)
+    optim = torch.optim.AdamW(model.parameters())
+    with Checkpointer(model, optim, job="large", slots=500,
+                      **FLUSHLESS) as ck:
+        for _ in range(3):
+            model(torch.randn(6, 512)).square().sum().backward()
+            optim.step()
+        assert not ck.snapshot(3)
+        assert not _memory_used()
+
+
+def test_training_goes_on_without_room(agent) -> None:
+    run(1, _trains_without_room)
 
 
 def _mesh(kind: str) -> DeviceMesh:

@@ -81,7 +81,9 @@ class Checkpointer:
         rng: whether the generators' states go along, for each rank.
         flush_every: which steps go to disk: multiples of it; 0: every step.
         verify: refuse snapshots whose tensors changed before the fence.
-        fence_hook: fence before every step of the optimizer by itself.
+        fence_hook: fence before every step of the optimizer by itself; at its
+            second step, when its state is there, the agent is told to make
+            room, so that the first snapshot finds its memory warm.
         raising: whether a failed snapshot is an exception, not a log line.
 
     Tensors of host memory only: CUDA tensors are refused with a sentence.
@@ -119,7 +121,9 @@ class Checkpointer:
             self._client, job, self.rank, self.world, run=run, slots=slots,
             flush_every=flush_every,
             flags=_core.JOB_VERIFY if verify else 0)
-        self._hooks = [o.register_step_pre_hook(lambda *_: self.fence())
+        self._stepped: set[int] = set()     # ids of optimizers
+        self._early = True
+        self._hooks = [o.register_step_pre_hook(self._before_step)
                        for o in as_list(optim) if fence_hook]
 
     # ---- describing ----
@@ -135,6 +139,11 @@ class Checkpointer:
         every = self._allgather(mine.ljust(most, b"\0"), 0) if most else b""
         return [every[i * most:i * most + n[i]] for i in range(self.world)]
 
+    @staticmethod
+    def _whole_of(items: list[tuple[str, Any]]) -> list[str]:
+        return sorted(name for name, t in items
+                      if name.startswith("model.") and is_whole(t))
+
     def _find_holders(self, items: list[tuple[str, Any]]) -> None:
         """Who has which whole tensor; a collective where that changed.
 
@@ -142,8 +151,7 @@ class Checkpointer:
         optimizer makes its state when gradients come, which a rank's experts
         may get later than another's. It belongs to its parameter.
         """
-        whole = sorted(name for name, t in items
-                       if name.startswith("model.") and is_whole(t))
+        whole = self._whole_of(items)
         if whole == self._whole:
             return
         lists = [json.loads(x) for x in
@@ -248,12 +256,33 @@ class Checkpointer:
     def prepare(self, timeout: float = 60) -> None:
         """Waits until the memory for snapshots is warm.
 
-        Optional: without it the first snapshot registers, and its memory is
-        faulted in while it copies. Call it when the optimizer has its state.
+        Optional: without it the second step of an optimizer tells the agent
+        to make room, or the first snapshot. Call it when the optimizer has
+        its state. With a ``timeout`` of 0 it waits for nothing.
         """
+        self._early = False
         self._describe_all()
         self._put_objects()
         self._state.prepare(int(timeout * 1000))
+
+    def _before_step(self, optim: torch.optim.Optimizer, *_: Any) -> None:
+        self.fence()
+        if self._early and id(optim) in self._stepped:
+            self._make_room()
+        elif self._early:
+            self._stepped.add(id(optim))
+
+    def _make_room(self) -> None:
+        """Registers early, unless other ranks would have to be asked who has
+        which tensors: nobody knows whether they step as well. restore() has
+        asked. What is wrong, the snapshot will tell."""
+        self._early = False
+        try:
+            if self.world == 1 or \
+                    self._whole == self._whole_of(self._tensors.items()):
+                self.prepare(0)
+        except Exception as e:
+            log.debug("no room is made yet: %s", e)
 
     def snapshot(self, step: int, *, flush: bool | None = None,
                  wait: float = 0, stream: Any = None) -> bool:
@@ -271,6 +300,7 @@ class Checkpointer:
         """
         flags = 0 if flush is None else (
             _core.SNAPSHOT_FLUSH if flush else _core.SNAPSHOT_NO_FLUSH)
+        self._early = False
         try:
             self._state.fence()     # before its blobs are written again
             self._describe_all()
@@ -345,6 +375,7 @@ class Checkpointer:
                 failed = failed or e
         if failed is not None:
             raise failed
+        self._find_holders(self._tensors.items())
         if step is not None:
             raise NotFound(2, f"job {self.job} has no snapshot of step "
                               f"{step}")
