@@ -117,6 +117,22 @@ static void collect(struct reading *rd, size_t from, size_t to)
 	}
 }
 
+/* Ranks that read the same through the page cache begin at different places:
+ * each finds there what another has read, and none waits for another. */
+static size_t begin_at(const struct sk_restoring *rs, size_t from, size_t to)
+{
+	size_t near = 0, before = 0, at;
+
+	for (int32_t i = 0; i < rs->state->job.world; i++) {
+		near += rs->near[i];
+		before += rs->near[i] && i < rs->state->job.rank;
+	}
+	at = near ? from + (to - from) / near * before : from;
+	while (at > from && at < to && same_chunk(rs, at - 1, at))
+		at++;
+	return at;
+}
+
 /* True if this node reads each byte about once. */
 static bool wants_direct(const struct sk_restoring *rs, size_t from,
 			 size_t to)
@@ -244,6 +260,7 @@ int sk_restore_read(struct sk_restoring *rs, size_t from, size_t to)
 	_cleanup_free_ struct chunk_jobs *chunks = NULL;
 	_cleanup_free_ size_t *starts = NULL;
 	_cleanup_free_ int *fds = NULL;
+	size_t at;
 	int r;
 
 	rd.ranges = ranges = calloc(to - from, sizeof(*ranges));
@@ -257,7 +274,9 @@ int sk_restore_read(struct sk_restoring *rs, size_t from, size_t to)
 	r = prepare_fds(&rd);
 	if (r < 0)
 		return r;
-	collect(&rd, from, to);
+	at = rd.direct ? from : begin_at(rs, from, to);
+	collect(&rd, at, to);
+	collect(&rd, from, at);
 	rd.task.units = divide(&rd);
 	sk_pool_run(rs->sk->pool, &rd.task);
 	if (rd.failed < 0)

@@ -64,6 +64,8 @@ static const struct figure {
 	  PHASE_COPY_OUT, "slot to memory", true, BAR_NONE, 0 },
 	{ "restore from disk, cold", PHASE_RESTORE_DISK, PHASE_READ, "read",
 	  true, BAR_AT_LEAST_SPEED, 0.9 },
+	{ "  columns for rows", PHASE_RESTORE_DISK_COLUMNS, PHASE_READ,
+	  "read", true, BAR_NONE, 0 },
 	{ "step with a snapshot every step", PHASE_STEP_SNAPSHOT, PHASE_STEP,
 	  "step without", false, BAR_NONE, 0 },
 	{ "plan, 1,024 ranks x 1,024 tensors", PHASE_PLAN_1K, PHASE_COUNT,
