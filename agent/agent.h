@@ -380,7 +380,6 @@ struct memory {
 	int result;			/* of populating */
 	char text[SK_ERR_MAX];
 	bool released;
-	bool pinned;			/* registered with the flusher's io */
 	bool sealed_writes;
 };
 

@@ -89,11 +89,6 @@ static void write_image(struct work *work)
 	struct flush *f = sk_link_object(work, struct flush, work);
 	struct agent *a = work->agent;
 
-	/* Stays registered for all the snapshots that the slot will hold. */
-	if (!f->memory->pinned)
-		f->memory->pinned = sk_io_register(a->io,
-			f->memory->slots[0].map,
-			f->memory->slots[0].bytes) > 0;
 	f->result = claim(f);
 	if (f->result == 0)
 		f->result = sk_store_put_image(a->store, a->io, &f->put,

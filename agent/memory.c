@@ -36,15 +36,9 @@ static void destroy_slots(struct memory *m)
 	free(m);
 }
 
-/* On the thread that owns the io, where it knows the memory. */
 static void destroy(struct work *work)
 {
-	struct burial *b = sk_link_object(work, struct burial, work);
-	struct memory *m = b->memory;
-
-	if (m->pinned)
-		sk_io_unregister(m->agent->io, m->slots[0].map);
-	destroy_slots(m);
+	destroy_slots(sk_link_object(work, struct burial, work)->memory);
 }
 
 static void destroyed(struct work *work)
@@ -57,17 +51,14 @@ static void bury(struct memory *m)
 	struct agent *a = m->agent;
 	struct burial *b = calloc(1, sizeof(*b));
 
-	if (!b) {
-		/* Without memory for the message it takes the time here; but
-		 * what the io has pinned is its thread's, and stays. */
-		if (!m->pinned)
-			destroy_slots(m);
+	if (!b) {	/* then it takes the time here */
+		destroy_slots(m);
 		return;
 	}
 	b->memory = m;
 	b->work.run = destroy;
 	b->work.finish = destroyed;
-	work_submit(a, m->pinned ? a->flusher : a->populate, &b->work);
+	work_submit(a, a->populate, &b->work);
 }
 
 /* Behind all of its order: they take turns. */

@@ -39,8 +39,10 @@ SK_DEFINE_CLEANUP(struct sk_io *, sk_io_free)
 /** "io_uring", "io_uring, registered buffers" or "threads". */
 const char *sk_io_describe(const struct sk_io *io);
 
-/** Pins memory that will be written often (a slot's mapping). Optional: a
- * refusal (memlock) is no error, it is only slower. Returns 1 pinned, 0 not. */
+/** Pins memory that is read into, or written, often: small buffers. Optional:
+ * a refusal (memlock) is no error, it is only slower. Not for gigabytes of
+ * huge pages: the kernel compares each with all that are pinned, which takes
+ * longer than it saves. Returns 1 pinned, 0 not. */
 int sk_io_register(struct sk_io *io, void *base, size_t size);
 void sk_io_unregister(struct sk_io *io, void *base);
 
