@@ -83,9 +83,10 @@ static int populate(const struct sk_os *os, void *map, uint64_t from,
 }
 
 int sk_slot_populate_map(const struct sk_os *os, void *map, uint64_t from,
-			 uint64_t to)
+			 uint64_t to, bool huge)
 {
-	ask_huge(os, map, from, to);
+	if (huge)
+		ask_huge(os, map, from, to);
 	return populate(os, map, from, to);
 }
 

@@ -66,10 +66,12 @@ int sk_slot_populate(const struct sk_os *os, struct sk_slot *slot,
 		     uint64_t from, uint64_t to, struct sk_err *err);
 
 /** The same for a client's writable mapping, as sk_slot_map_fd() gave it:
- * @from and @to are whole pages within it. Errors: those of madvise(2);
- * -EINVAL before Linux 5.14, where touching the pages does it. */
+ * @from and @to are whole pages within it. Without @huge no huge pages are
+ * asked for: where memory is fragmented the system may take long to make
+ * them. Errors: those of madvise(2); -EINVAL before Linux 5.14, where touching
+ * the pages does it. */
 int sk_slot_populate_map(const struct sk_os *os, void *map, uint64_t from,
-			 uint64_t to);
+			 uint64_t to, bool huge);
 
 /** No new writable mapping, write, hole or truncation from now on; mappings
  * that exist keep storing. For nodes where other users are not trusted. */

@@ -9,6 +9,9 @@
 #include "slot.h"
 
 #define PIECE ((uint64_t)32 << 20)
+/* What faulting in a piece of small pages takes: while a trainer waits, huge
+ * ones are not worth more. */
+#define PATIENCE_NS ((uint64_t)25 * 1000 * 1000)
 
 enum { COLD, BUSY, WARM };
 
@@ -18,6 +21,7 @@ struct sk_warming {
 	size_t n[2];			/* pieces of an image */
 	pthread_t thread;
 	bool joined;
+	bool slow;			/* huge pages are slow to get; atomic */
 	bool stop;			/* under state->copy_lock */
 	pthread_mutex_t lock;		/* of pieces that turn BUSY, or WARM */
 	pthread_cond_t cond;
@@ -41,19 +45,31 @@ static bool claim(struct sk_warming *w, uint8_t *piece)
 	return mine;
 }
 
+/* What fails is faulted in where it is touched. */
+static void populate(struct sk_warming *w, void *map, uint64_t from,
+		     uint64_t to, bool hurry)
+{
+	bool huge = !hurry || !__atomic_load_n(&w->slow, __ATOMIC_RELAXED);
+	const struct sk_os *os = w->state->sk->os;
+	uint64_t began = os->now_ns(os);
+
+	(void)sk_slot_populate_map(os, map, from, to, huge);
+	if (hurry && huge && os->now_ns(os) - began > PATIENCE_NS)
+		__atomic_store_n(&w->slow, true, __ATOMIC_RELAXED);
+}
+
+/* @hurry: a trainer waits for it. */
 static void warm_piece(struct sk_warming *w, uint32_t slot, int kind,
-		       size_t i)
+		       size_t i, bool hurry)
 {
 	uint8_t *piece = &w->pieces[slot * (w->n[0] + w->n[1]) +
 				    (kind ? w->n[0] : 0) + i];
 	uint64_t from = i * PIECE, left = w->bytes[kind] - from;
-	const struct sk_os *os = w->state->sk->os;
 
 	if (!claim(w, piece))
 		return;
-	/* What fails is faulted in where it is touched. */
-	(void)sk_slot_populate_map(os, w->state->slots[slot].map[kind], from,
-				   from + (left < PIECE ? left : PIECE));
+	populate(w, w->state->slots[slot].map[kind], from,
+		 from + (left < PIECE ? left : PIECE), hurry);
 	(void)pthread_mutex_lock(&w->lock);
 	__atomic_store_n(piece, WARM, __ATOMIC_RELEASE);
 	(void)pthread_cond_broadcast(&w->cond);
@@ -66,7 +82,7 @@ void sk_warm_range(struct sk_warming *w, uint32_t slot, int kind,
 	if (!w)
 		return;
 	for (size_t i = from / PIECE; i * PIECE < to; i++)
-		warm_piece(w, slot, kind, i);
+		warm_piece(w, slot, kind, i, true);
 }
 
 /* A snapshot that is being copied needs the CPUs itself. */
@@ -90,7 +106,7 @@ static void *run(void *arg)
 	for (uint32_t slot = 0; slot < w->state->n_slots; slot++)
 		for (int kind = 0; kind < 2; kind++)
 			for (size_t i = 0; i < w->n[kind] && may(w); i++)
-				warm_piece(w, slot, kind, i);
+				warm_piece(w, slot, kind, i, false);
 	return NULL;
 }
 

@@ -276,7 +276,8 @@ Test(slot, populate_gives_huge_pages_to_every_mapping)
 	cr_assert_eq(sk_slot_map_fd(os, slot.fd, slot.bytes - 5, true, &map,
 				    NULL), 0);
 	cr_assert_eq((uintptr_t)map % HUGE, 0);
-	cr_assert_eq(sk_slot_populate_map(os, map, 0, slot.bytes), 0);
+	cr_assert_eq(sk_slot_populate_map(os, map, 0, slot.bytes,
+					  true), 0);
 	cr_assert_eq(resident(&slot), slot.bytes / SK_PAGE);
 	cr_assert_eq(sk_slot_populate(os, &slot, 0, slot.bytes, NULL), 0);
 	/* Not of every kernel; but of one for all who map it. */
@@ -348,7 +349,8 @@ Test(slot, populate_loses_no_store_beside_it)
 						      at + 2 * HUGE, NULL),
 				     0);
 			cr_assert_eq(sk_slot_populate_map(os, map, at,
-							  at + 2 * HUGE), 0);
+							  at + 2 * HUGE,
+							  round != 1), 0);
 		}
 		cr_assert_eq(pthread_join(storing, NULL), 0);
 		for (size_t i = 0; i < STORED / sizeof(uint64_t); i++)
