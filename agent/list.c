@@ -92,7 +92,8 @@ static uint32_t snapshot_flags(const struct sk_cat_snapshot *s,
 	       (w->bytes_memory ? SK_SNAP_MEMORY : 0) |
 	       (w->bytes_disk ? SK_SNAP_DISK : 0) |
 	       (s->flushing ? SK_SNAP_FLUSHING : 0) |
-	       (s->wanted && !s->on_disk ? SK_SNAP_WANTED : 0) |
+	       (s->wanted && !s->on_disk && !s->hopeless_on_disk ?
+		SK_SNAP_WANTED : 0) |
 	       (s->complete && s == sk_cat_newest(s->job) ?
 		SK_SNAP_NEWEST : 0) |
 	       (s->leases ? SK_SNAP_IN_USE : 0) |

@@ -81,7 +81,7 @@ static int look_durable(struct request *q, const struct sk_cat_snapshot *s,
 	if (!q->agent->store)
 		return sk_err_set(err, -ENOTCONN, "the agent has no store; "
 				  "start it with --store");
-	if (s->hopeless_on_disk && !s->local)
+	if (s->hopeless_on_disk && s->failed)
 		return sk_err_set(err, -EIO, "%s", s->text);
 	/* A failure since the request came; the next try is another wait's. */
 	if (s->failures_total != q->mark)

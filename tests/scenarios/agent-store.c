@@ -203,6 +203,62 @@ static void test_failure(struct rig *rig)
 	rank_close(&r);
 }
 
+static uint32_t flags_of_run(int sock, const char *job, int64_t step,
+			     uint64_t run)
+{
+	struct sk_wire_snapshot *all;
+	uint32_t flags = 0;
+	size_t n;
+
+	all = list_snapshots(sock, job, &n);
+	for (size_t i = 0; i < n; i++)
+		if (all[i].id.step == step && all[i].id.run == run)
+			flags = all[i].flags;
+	free(all);
+	return flags;
+}
+
+/* A newer run has written the step: the older one's has lost its name. */
+static void test_superseded(struct rig *rig)
+{
+	struct rank_options o = { .job = "super", .world = 1,
+				  .flush_every = UINT32_MAX };
+	struct rank old, r;
+	struct sk_msg msg;
+	uint32_t flags;
+
+	CHECK_STATUS(rank_open(&old, rig, &o), 0, &old.msg);
+	rank_snapshot(&old, 5);
+	rank_snapshot(&old, 6);
+	rank_close(&old);
+	o.flush_every = 1;
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	CHECK(r.run > old.run, "runs %lu, %lu", r.run, old.run);
+	rank_snapshot(&r, 5);
+	CHECK_STATUS(rank_wait(&r, 5, 3, WAIT_MS), 0, &r.msg);
+	CHECK(flags_of_run(r.sock, "super", 5, old.run) & SK_SNAP_MEMORY,
+	      "the older run's is gone");
+
+	msg = (struct sk_msg){ .type = SK_MSG_FLUSH, .body.manage.id = {
+		.job = "super", .step = 5, .run = old.run, .rank = -1 } };
+	CHECK_STATUS(rig_call(r.sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+	/* Told to whoever asks, and to whoever asks again. */
+	for (int i = 0; i < 2; i++) {
+		msg = (struct sk_msg){ .type = SK_MSG_WAIT, .body.wait = {
+			.id = { .job = "super", .step = 5, .run = old.run },
+			.until = 3, .timeout_ms = WAIT_MS } };
+		CHECK_STATUS(rig_call(r.sock, &msg, NULL, 0, NULL, NULL),
+			     -EIO, &msg);
+		CHECK(strstr(rig_why(&msg), "newer than run"), "%s",
+		      rig_why(&msg));
+	}
+	flags = flags_of_run(r.sock, "super", 5, old.run);
+	CHECK(flags & SK_SNAP_FAILED &&
+	      !(flags & (SK_SNAP_WANTED | SK_SNAP_DURABLE)), "flags %x",
+	      flags);
+	rank_close(&r);
+}
+
 /* What cannot be made durable is named, and the exit status says so. */
 static void test_stop_fails(struct rig *rig)
 {
@@ -266,6 +322,7 @@ int main(int argc, char **argv)
 	test_job_end(&rig);
 	test_restart(&rig);
 	test_failure(&rig);
+	test_superseded(&rig);
 	test_kill(&rig);
 	test_stop_fails(&rig);
 	rig_remove(&rig);
