@@ -273,7 +273,7 @@ uint64_t sk_cat_trim_free(struct sk_catalogue *cat, struct sk_cat_job *job);
 int sk_cat_make_room(struct sk_catalogue *cat, uint64_t bytes,
 		     const struct sk_cat_job *job, struct sk_err *err);
 
-/* ---- catalogue-rules.c: how snapshots come and go ---- */
+/* ---- coverage, rules, slot, disk: how snapshots come and go ---- */
 
 /** Why memory of it must not be let go, or NULL. */
 const char *sk_cat_protected(const struct sk_cat_snapshot *snapshot);
