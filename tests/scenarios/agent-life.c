@@ -91,11 +91,9 @@ static int evict_unused(int sock, const char *job, int64_t step,
 {
 	int r = -EBUSY;
 
-	for (unsigned i = 0; i < WAIT_MS && r == -EBUSY; i++) {
+	/* Each request is a turn, in which it looks at the others as well. */
+	for (unsigned i = 0; i < WAIT_MS && r == -EBUSY; i++)
 		r = manage(sock, SK_MSG_EVICT, job, step, 0, msg);
-		if (r == -EBUSY)
-			usleep(1000);
-	}
 	return r;
 }
 
