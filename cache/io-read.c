@@ -58,8 +58,9 @@ static int have_buffers(struct sk_io *io, size_t bytes, struct sk_err *err)
 
 	if (io->buffers && io->buffer_bytes >= bytes)
 		return 0;
-	r = io->os->mmap(io->os, NULL, io->depth * bytes, PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, &map);
+	r = io->os->mmap(io->os, NULL, io->depth * bytes,
+			 PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+			 -1, 0, &map);
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot map %u read buffers of %zu "
 				    "bytes", io->depth, bytes);

@@ -114,8 +114,8 @@ Test(os, failures_are_negative_errnos)
 	cr_assert_eq(os->unlinkat(os, dir.fd, "none", 0), -ENOENT);
 	cr_assert_eq(os->memfd_create(os, "m", ~0u), -EINVAL);
 	cr_assert_eq(os->fcntl_seal(os, -1, F_SEAL_GROW), -EBADF);
-	cr_assert_eq(os->mmap(os, NULL, 4096, PROT_READ, MAP_SHARED, -1, 0, &map),
-		     -EBADF);
+	cr_assert_eq(os->mmap(os, NULL, 4096, PROT_READ, MAP_SHARED, -1, 0,
+			      &map), -EBADF);
 	cr_assert_eq(map, &st);
 	cr_assert_eq(os->munmap(os, (void *)1, 1), -EINVAL);
 	cr_assert_eq(os->madvise(os, (void *)1, 1, MADV_DONTDUMP), -EINVAL);
@@ -132,8 +132,8 @@ Test(os, memory_is_mapped_and_sealed)
 	cr_assert_eq(os->ftruncate(os, fd, 8192), 0);
 	cr_assert_eq(os->fcntl_seal(os, fd, F_SEAL_SHRINK), 0);
 	cr_assert_eq(os->ftruncate(os, fd, 0), -EPERM);
-	cr_assert_eq(os->mmap(os, NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED,
-			      fd, 4096, (void **)&map), 0);
+	cr_assert_eq(os->mmap(os, NULL, 4096, PROT_READ | PROT_WRITE,
+			      MAP_SHARED, fd, 4096, (void **)&map), 0);
 	map[1] = 'y';
 	cr_assert_eq(os->madvise(os, map, 4096, MADV_DONTDUMP), 0);
 	cr_assert_eq(os->pread(os, fd, (char[1]){ 0 }, 1, 4097), 1);
@@ -258,8 +258,8 @@ Test(fault_os, failed_close_and_munmap_release_all_the_same)
 	os = &fault.os;
 	fd = os->memfd_create(os, "m", MFD_CLOEXEC);
 	cr_assert_eq(os->ftruncate(os, fd, 4096), 0);
-	cr_assert_eq(os->mmap(os, NULL, 4096, PROT_READ, MAP_SHARED, fd, 0, &map),
-		     0);
+	cr_assert_eq(os->mmap(os, NULL, 4096, PROT_READ, MAP_SHARED, fd, 0,
+			      &map), 0);
 	cr_assert_eq(os->munmap(os, map, 4096), -ENOMEM);
 	cr_assert_eq(mincore(map, 4096, vec), -1);
 	cr_assert_eq(os->close(os, fd), -EIO);
