@@ -261,6 +261,7 @@ class Checkpointer:
         its state. With a ``timeout`` of 0 it waits for nothing.
         """
         self._early = False
+        self.fence()            # before its blobs are written again
         self._describe_all()
         self._put_objects()
         self._state.prepare(int(timeout * 1000))
