@@ -366,8 +366,6 @@ void gather_rank_gone(struct agent *a, const struct sk_cat_run *run,
 
 /* ---- memory.c ---- */
 
-#define POPULATE_PIECE ((uint64_t)32 << 20)
-
 struct memory {
 	struct sk_link link;		/* in to_populate */
 	struct agent *agent;

@@ -155,7 +155,7 @@ static bool hand_out(struct agent *a, struct memory *m)
 	p->memory = m;
 	p->slot = &m->slots[kind];
 	p->from = m->populated - base;
-	p->to = p->from + POPULATE_PIECE;
+	p->to = p->from + SK_SLOT_PIECE;
 	if (p->to > p->slot->bytes)
 		p->to = p->slot->bytes;
 	p->work.run = populate_piece;

@@ -16,7 +16,6 @@
 #define MADV_COLLAPSE 25
 #endif
 
-#define LOOK_BYTES (UINT64_C(32) << 20)
 #define PAGES_OF_HUGE (SK_HUGE_PAGE / SK_PAGE)
 /* A range with no more pages than this is as good as empty. */
 #define BEGUN_PAGES 8u
@@ -42,7 +41,7 @@ static void gather(const struct sk_os *os, char *at, uint64_t bytes)
 /* What of [at, at + bytes), whole huge pages, holds next to nothing. */
 static void gather_empty(const struct sk_os *os, char *at, uint64_t bytes)
 {
-	unsigned char seen[LOOK_BYTES / SK_PAGE] = { 0 };
+	unsigned char seen[SK_SLOT_PIECE / SK_PAGE] = { 0 };
 	uint64_t from = 0, i;
 
 	if (mincore(at, bytes, seen) < 0)
@@ -70,9 +69,9 @@ static void ask_huge(const struct sk_os *os, char *map, uint64_t from,
 	uintptr_t at = sk_round_up((uintptr_t)map + from, SK_HUGE_PAGE);
 	uintptr_t end = ((uintptr_t)map + to) / SK_HUGE_PAGE * SK_HUGE_PAGE;
 
-	for (; at < end; at += LOOK_BYTES)
-		gather_empty(os, (char *)at, end - at < LOOK_BYTES ?
-						     end - at : LOOK_BYTES);
+	for (; at < end; at += SK_SLOT_PIECE)
+		gather_empty(os, (char *)at, end - at < SK_SLOT_PIECE ?
+						     end - at : SK_SLOT_PIECE);
 }
 
 static int populate(const struct sk_os *os, void *map, uint64_t from,

@@ -23,7 +23,8 @@ static int dial(const char *path, struct sk_err *err)
 	if (connect(sock, (struct sockaddr *)&a, sizeof(a)) < 0) {
 		r = -errno;
 		sk_close_fd(sock);
-		return sk_err_errno(err, r, "no agent answers at %s", path);
+		return sk_err_errno(err, r, "no agent answers at %s; start "
+				    "shardkeepd --socket %s", path, path);
 	}
 	return sock;
 }

@@ -8,7 +8,6 @@
 #include "internal.h"
 #include "slot.h"
 
-#define PIECE ((uint64_t)32 << 20)
 /* What faulting in a piece of small pages takes: while a trainer waits, huge
  * ones are not worth more. */
 #define PATIENCE_NS ((uint64_t)25 * 1000 * 1000)
@@ -64,12 +63,12 @@ static void warm_piece(struct sk_warming *w, uint32_t slot, int kind,
 {
 	uint8_t *piece = &w->pieces[slot * (w->n[0] + w->n[1]) +
 				    (kind ? w->n[0] : 0) + i];
-	uint64_t from = i * PIECE, left = w->bytes[kind] - from;
+	uint64_t from = i * SK_SLOT_PIECE, left = w->bytes[kind] - from;
 
 	if (!claim(w, piece))
 		return;
 	populate(w, w->state->slots[slot].map[kind], from,
-		 from + (left < PIECE ? left : PIECE), hurry);
+		 from + (left < SK_SLOT_PIECE ? left : SK_SLOT_PIECE), hurry);
 	(void)pthread_mutex_lock(&w->lock);
 	__atomic_store_n(piece, WARM, __ATOMIC_RELEASE);
 	(void)pthread_cond_broadcast(&w->cond);
@@ -81,7 +80,7 @@ void sk_warm_range(struct sk_warming *w, uint32_t slot, int kind,
 {
 	if (!w)
 		return;
-	for (size_t i = from / PIECE; i * PIECE < to; i++)
+	for (size_t i = from / SK_SLOT_PIECE; i * SK_SLOT_PIECE < to; i++)
 		warm_piece(w, slot, kind, i, true);
 }
 
@@ -120,7 +119,7 @@ struct sk_warming *sk_warm_new(struct sk_state *state)
 		if (state->layouts[k])
 			bytes[k] = sk_round_up(state->layouts[k]->image_bytes,
 					       SK_PAGE);
-		n[k] = (bytes[k] + PIECE - 1) / PIECE;
+		n[k] = (bytes[k] + SK_SLOT_PIECE - 1) / SK_SLOT_PIECE;
 	}
 	w = calloc(1, sizeof(*w) + state->n_slots * (n[0] + n[1]));
 	if (!w)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -70,3 +72,17 @@ class Holder(torch.nn.Module):
 
 __all__ = ["Holder", "Replicate", "Shard", "_StridedShard", "local_part",
            "sharded", "whole", "wrong"]
+
+
+def full(t: torch.Tensor) -> torch.Tensor:
+    return t.full_tensor() if isinstance(t, DTensor) else t.detach()
+
+
+def everything(model: torch.nn.Module, optim: Any) -> dict[str, torch.Tensor]:
+    """Gathered; on the ranks of each tensor's mesh."""
+    found = {n: full(p).clone() for n, p in model.named_parameters()}
+    names = {id(p): n for n, p in model.named_parameters()}
+    for p, state in optim.state.items():
+        for key, t in state.items():
+            found[f"{names[id(p)]}.{key}"] = full(t).clone()
+    return found

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 from harness import private_agent, run
+from models import everything, full
 from shardkeep import Client, inspect
 from shardkeep.torch import Checkpointer
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -44,20 +45,6 @@ def held(job: str) -> dict[str, Any]:
         if t["mesh"] is not None:
             t["mesh"] = found["meshes"][t["mesh"]]
     return {t["name"]: t for t in found["tensors"]}
-
-
-def full(t: torch.Tensor) -> torch.Tensor:
-    return t.full_tensor() if isinstance(t, DTensor) else t.detach()
-
-
-def everything(model: nn.Module, optim: Any) -> dict[str, torch.Tensor]:
-    """Gathered; on the ranks of each tensor's mesh."""
-    found = {n: full(p).clone() for n, p in model.named_parameters()}
-    names = {id(p): n for n, p in model.named_parameters()}
-    for p, state in optim.state.items():
-        for key, t in state.items():
-            found[f"{names[id(p)]}.{key}"] = full(t).clone()
-    return found
 
 
 # ---- E1 to E5: experts ----

@@ -14,8 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import run, start, wait
-from models import (Holder, Replicate, Shard, _StridedShard, sharded, whole,
-                    wrong)
+from models import (Holder, Replicate, Shard, _StridedShard, everything, full,
+                    sharded, whole, wrong)
 from shardkeep import Invalid
 from shardkeep._tools import path as program
 from shardkeep.torch import Checkpointer
@@ -40,19 +40,6 @@ class Net(torch.nn.Module):
         for layer in self.layers:
             x = layer(x).relu()
         return self.norm(x)
-
-
-def _full(t: torch.Tensor) -> torch.Tensor:
-    return t.full_tensor() if isinstance(t, DTensor) else t
-
-
-def _everything(model, optim) -> dict[str, torch.Tensor]:
-    found = {n: _full(p).clone() for n, p in model.named_parameters()}
-    names = {id(p): n for n, p in model.named_parameters()}
-    for p, state in optim.state.items():
-        for key, t in state.items():
-            found[f"{names[id(p)]}.{key}"] = _full(t).clone()
-    return found
 
 
 def _train(model, optim, ck, steps) -> None:
@@ -137,14 +124,14 @@ def _fsdp2_save(kind, path) -> None:
             sched.step()
         ck.snapshot(4, wait=30)
         ck.wait()
-        everything = _everything(model, optim)
+        want = everything(model, optim)
         # Later training does not change what was taken.
         ck.fence()
         with torch.no_grad():
             for p in model.parameters():
                 getattr(p, "_local_tensor", p).zero_()
         if dist.get_rank() == 0:
-            torch.save(everything, path)
+            torch.save(want, path)
 
 
 def _fsdp2_load(kind, path) -> None:
@@ -163,7 +150,7 @@ def _fsdp2_load(kind, path) -> None:
         assert pointers == [p._local_tensor.data_ptr()
                             for p in model.parameters()], "in place"
         want = torch.load(path)
-        have = _everything(model, optim)
+        have = everything(model, optim)
         assert have.keys() == want.keys()
         for name, t in want.items():
             assert torch.equal(have[name], t), name

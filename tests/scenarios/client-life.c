@@ -167,6 +167,32 @@ static void share(struct rank *rank)
 		CHECK(a[i] == (char)STEPS);
 }
 
+/* ---- slots of several pieces, cold ---- */
+
+/* Both slots, both kinds of image, before anything is faulted in. */
+static void fill_cold(struct rank *rank)
+{
+	struct sk_report report;
+
+	rank_tensor(rank, &(struct sk_tensor){ .name = "w", .dtype = SK_F32,
+		.ndim = 2, .shape = { 9, 4 << 20 } }, 0);
+	for (int64_t step = 1; step <= 2; step++) {
+		rank_write(rank, step);
+		CHECK(!sk_snapshot(rank->state, step, NULL), "%s",
+		      sk_error());
+		CHECK(!sk_fence(rank->state), "%s", sk_error());
+		rank_write(rank, 7);
+		CHECK(!sk_wait(rank->state, step, SK_COMPLETE, 30000), "%s",
+		      sk_error());
+	}
+	for (int64_t step = 1; step <= 2; step++) {
+		CHECK(!rank_restore(rank, step, 0, &report), "%s",
+		      sk_error());
+		CHECK(report.bytes_memory && !report.damaged);
+		CHECK(!rank_wrong(rank, step, -1));
+	}
+}
+
 /* ---- the agent is killed ---- */
 
 static void lose_agent(struct scene *scene)
@@ -236,6 +262,7 @@ int main(int argc, char **argv)
 	scene_open(&scene, argc, argv);
 	test_race(&scene);
 	scene_ranks(&scene, "shared", 1, share, NULL);
+	scene_ranks(&scene, "cold", 2, fill_cold, NULL);
 	lose_agent(&scene);
 	lose_it_midway(&scene);
 	scene_close(&scene);
