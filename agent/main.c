@@ -6,53 +6,54 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "agent.h"
+#include "base/util.h"
+#include "server.h"
 
 /* The log goes beside the socket, and standard input and output nowhere. */
-static int move_output(const struct place *place)
+static int move_output(const struct sk_os *os, const struct endpoint *e)
 {
-	const char *slash = strrchr(place->path, '/');
-	int log, null, dir = slash ? (int)(slash - place->path) + 1 : 0;
-	char path[sizeof(place->path) + 16];
+	char path[sizeof(e->path) + 16];
+	_cleanup_close_ int null = -1;
+	int r;
 
-	(void)snprintf(path, sizeof(path), "%.*sagent.log", dir, place->path);
-	log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600);
-	null = open("/dev/null", O_RDWR);
-	if (log < 0 || null < 0 || dup2(null, STDIN_FILENO) < 0 ||
-	    dup2(null, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0)
-		return -errno;
-	if (log > STDERR_FILENO)
-		close(log);
-	if (null > STDERR_FILENO)
-		close(null);
-	return 0;
+	endpoint_log_path(e, path, sizeof(path));
+	null = os->openat(os, AT_FDCWD, "/dev/null", O_RDWR, 0);
+	if (null < 0)
+		return null;
+	r = os->dup2(os, null, STDIN_FILENO);
+	if (r >= 0)
+		r = os->dup2(os, null, STDOUT_FILENO);
+	/* Where they were closed before, these are the numbers themselves. */
+	null = null <= STDERR_FILENO ? -1 : null;
+	return r < 0 ? r : log_to_file(os, path);
 }
 
 /* The parent ends; the child belongs to no terminal. */
-static int detach(const struct place *place)
+static int detach(const struct sk_os *os, const struct endpoint *e)
 {
-	pid_t pid = fork();
-	int r;
+	int r = os->fork(os);
 
-	if (pid < 0)
-		return -errno;
-	if (pid)
+	if (r < 0)
+		return r;
+	if (r)
 		_exit(0);
-	if (setsid() < 0)
-		return -errno;
-	r = move_output(place);
-	return r < 0 ? r : chdir("/") < 0 ? -errno : 0;
+	r = os->setsid(os);
+	if (r >= 0)
+		r = move_output(os, e);
+	return r < 0 ? r : os->chdir(os, "/");
 }
 
 /* A relative store must not move with the working directory. */
-static int fix_store(struct options *o)
+static int fix_store(const struct sk_os *os, struct options *o)
 {
 	char here[PATH_MAX], *path;
+	int r;
 
 	if (!o->store || o->store[0] == '/')
 		return 0;
-	if (!getcwd(here, sizeof(here)))
-		return -errno;
+	r = os->getcwd(os, here, sizeof(here));
+	if (r < 0)
+		return r;
 	if (asprintf(&path, "%s/%s", here, o->store) < 0)
 		return -ENOMEM;
 	free(o->store);
@@ -61,41 +62,64 @@ static int fix_store(struct options *o)
 }
 
 /* The asker waits for a byte, and another agent is as good as ours. */
-static int other_serves(const struct options *o, const struct place *place)
+static int other_serves(const struct sk_os *os, const struct options *o,
+			const struct endpoint *e)
 {
-	fprintf(stderr, "shardkeepd: another agent serves on %s\n",
-		place->path);
-	if (o->ready_fd >= 0 && write(o->ready_fd, "1", 1) != 1)
+	/* A client that starts us only wants one to serve. */
+	if (!o->detach)
+		fprintf(stderr, "shardkeepd: another agent serves on %s\n",
+			e->path);
+	if (o->ready_fd >= 0 && os->write(os, o->ready_fd, "1", 1) != 1)
 		return 1;
 	return 0;
 }
 
+/* Whoever started us in the background looks for the reason in the log. */
+static void complain(const struct sk_os *os, const struct options *o,
+		     const struct endpoint *e, const struct sk_err *err)
+{
+	char path[sizeof(e->path) + 16];
+	struct log log;
+
+	fprintf(stderr, "shardkeepd: %s\n", err->text);
+	if (!o->detach || !e->path[0])
+		return;
+	endpoint_log_path(e, path, sizeof(path));
+	if (log_to_file(os, path) < 0)
+		return;
+	log_open(&log, os, o->level);
+	log_line(&log, LOG_LEVEL_ERROR, "%s", err->text);
+}
+
 int main(int argc, char **argv)
 {
+	const struct sk_os *os = sk_os_linux();
 	struct options o = { 0 };
-	struct place place;
+	struct endpoint endpoint = { .path = "" };
 	struct sk_err err = { "" };
 	int r, status = 1;
 
 	r = options_parse(argc, argv, &o);
 	if (r)
 		return r < 0 ? 2 : 0;
-	(void)umask(077);
-	r = fix_store(&o);
+	/* Each mode is said where something is made; no file says more than
+	 * 0600, but root's directories are for users to come through. */
+	(void)umask(022);
+	r = fix_store(os, &o);
 	if (r < 0)
 		sk_err_errno(&err, r, "cannot find the store %s", o.store);
 	else
-		r = place_take(o.socket, &place, &err);
+		r = endpoint_open(os, o.socket, &endpoint, &err);
 	if (r == 0 && o.detach) {
-		r = detach(&place);
+		r = detach(os, &endpoint);
 		if (r < 0)
 			sk_err_errno(&err, r, "cannot go to the background");
 	}
 	if (r < 0)
-		fprintf(stderr, "shardkeepd: %s\n", err.text);
+		complain(os, &o, &endpoint, &err);
 	else
-		status = r ? other_serves(&o, &place) :
-			     agent_run(&o, &place);
+		status = r ? other_serves(os, &o, &endpoint) :
+			     agent_run(os, &o, &endpoint);
 	options_free(&o);
 	return status;
 }

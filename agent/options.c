@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line and the environment. */
+#include "options.h"
+
 #include <ctype.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-#include "agent.h"
+#include "base/size.h"
+#include "base/util.h"
+#include "shardkeep-version.h"
 
 static const char help[] =
 "Usage: shardkeepd [OPTION]...\n"
@@ -25,6 +29,10 @@ static const char help[] =
 "                      $SHARDKEEP_MEMORY, else 50%\n"
 "\n"
 "Who\n"
+"  --user-memory SIZE  most that the jobs of one user may take, as --memory;\n"
+"                      not of uid 0 or the agent's own. Default: all of it\n"
+"  --user-layouts SIZE most memory that descriptions of one user's tensors may\n"
+"                      take; not of uid 0 or the agent's own. Default: 1G\n"
 "  --admin-uid UID     this user may see and manage all jobs, as uid 0 and the\n"
 "                      agent's own may\n"
 "  --seal-writes       for nodes where users do not trust each other: a slot\n"
@@ -53,14 +61,17 @@ static const char help[] =
 "1 something could not be made durable or the agent could not start,\n"
 "2 an option makes no sense.\n";
 
-enum { O_SOCKET = 256, O_STORE, O_MEMORY, O_ADMIN, O_SEAL, O_RATE, O_NO_DIRECT,
-       O_BACKEND, O_STOP, O_DETACH, O_READY, O_IDLE, O_LEVEL, O_VERSION,
+enum { O_SOCKET = 256, O_STORE, O_MEMORY, O_USER, O_LAYOUTS, O_ADMIN, O_SEAL,
+       O_RATE, O_NO_DIRECT, O_BACKEND, O_STOP, O_DETACH, O_READY, O_IDLE,
+       O_LEVEL, O_VERSION,
        O_HELP };
 
 static const struct option long_options[] = {
 	{ "socket", required_argument, NULL, O_SOCKET },
 	{ "store", required_argument, NULL, O_STORE },
 	{ "memory", required_argument, NULL, O_MEMORY },
+	{ "user-memory", required_argument, NULL, O_USER },
+	{ "user-layouts", required_argument, NULL, O_LAYOUTS },
 	{ "admin-uid", required_argument, NULL, O_ADMIN },
 	{ "seal-writes", no_argument, NULL, O_SEAL },
 	{ "flush-rate", required_argument, NULL, O_RATE },
@@ -89,49 +100,10 @@ static uint64_t physical(void)
 	       (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static bool parse_number(const char *text, double *ret, const char **ret_rest)
-{
-	char *end;
-
-	if (!isdigit((unsigned char)*text))
-		return false;
-	*ret = strtod(text, &end);
-	*ret_rest = end;
-	return true;
-}
-
-static bool parse_size(const char *text, bool percent, uint64_t *ret)
-{
-	static const char units[] = "KMGT";
-	const char *rest, *unit;
-	double value;
-
-	if (!parse_number(text, &value, &rest))
-		return false;
-	if (percent && strcmp(rest, "%") == 0) {
-		if (value > 100)
-			return false;
-		value *= (double)physical() / 100;
-		rest = "";
-	}
-	unit = *rest ? strchr(units, toupper((unsigned char)*rest)) : NULL;
-	if (unit) {
-		for (const char *u = units; u <= unit; u++)
-			value *= 1024;
-		rest++;
-		if (strcasecmp(rest, "iB") == 0 || strcasecmp(rest, "B") == 0)
-			rest = "";
-	}
-	if (*rest || value < 1 || value > (double)(INT64_MAX / 2))
-		return false;
-	*ret = (uint64_t)value;
-	return true;
-}
-
 static int set_size(const char *what, const char *text, bool percent,
 		    uint64_t *ret)
 {
-	if (parse_size(text, percent, ret))
+	if (sk_size_parse(text, percent ? physical() : 0, ret, NULL) == 0)
 		return 0;
 	return complain(what, text, percent ?
 			"it is a size such as 64G, or a percentage" :
@@ -204,6 +176,12 @@ static int set_option(int option, const char *arg, struct options *o)
 		return set_text(&o->store, "--store", arg);
 	case O_MEMORY:
 		return set_size("--memory", arg, true, &o->memory);
+	case O_USER:
+		return set_size("--user-memory", arg, true,
+				&o->user_memory);
+	case O_LAYOUTS:
+		return set_size("--user-layouts", arg, true,
+				&o->user_layouts);
 	case O_ADMIN:
 		return set_unsigned("--admin-uid", arg, UINT32_MAX - 1,
 				    &o->admin_uid);
@@ -231,7 +209,7 @@ static int set_option(int option, const char *arg, struct options *o)
 	case O_LEVEL:
 		return set_level(arg, o);
 	case O_VERSION:
-		printf("shardkeepd %s\n", AGENT_VERSION);
+		printf("shardkeepd %s\n", SK_VERSION);
 		return 1;
 	case O_HELP:
 		fputs(help, stdout);
@@ -258,7 +236,8 @@ static int from_environment(struct options *o)
 int options_parse(int argc, char **argv, struct options *ret)
 {
 	struct options o = {
-		.memory = physical() / 2, .admin_uid = (uid_t)-1,
+		.memory = physical() / 2, .user_layouts = UINT64_C(1) << 30,
+		.admin_uid = (uid_t)-1,
 		.level = LOG_LEVEL_INFO, .ready_fd = -1, .stop_timeout_s = 300,
 	};
 	int option, r;

@@ -1,89 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The event loop: sockets, signals, deadlines, and work that came back. */
+/* The agent's birth, its turns, and its death. */
+#include "base/size.h"
+#include "server.h"
+
+#include <assert.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <poll.h>
 #include <signal.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 
 #include "agent.h"
+#include "calls/call.h"
+#include "calls/leave.h"
+#include "calls/table.h"
+#include "disk/flush.h"
+#include "disk/stored.h"
+#include "disk/sweep.h"
+#include "memory/heap.h"
+#include "memory/memory.h"
+#include "session/flight.h"
+#include "session/request.h"
+#include "session/session.h"
+#include "session/stop.h"
+#include "shardkeep-version.h"
+#include "upkeep.h"
 
-#define EVENTS 64
 #define FDS_PER_CLIENT 8u
 #define MAX_CLIENTS 16384u
-#define STALE_S 3600u		/* of temporary names on the store */
-#define SECOND_NS UINT64_C(1000000000)
-
-int agent_watch(struct agent *a, struct source *s, uint32_t events)
-{
-	struct epoll_event e = { .events = events, .data.ptr = s };
-	int op = !events ? EPOLL_CTL_DEL :
-		 s->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-
-	if (s->fd < 0 || (!events && !s->watched))
-		return 0;
-	if (epoll_ctl(a->epoll, op, s->fd, &e) < 0)
-		return -errno;
-	s->watched = events;
-	return 0;
-}
-
-/* ---- stopping ---- */
-
-static void stop_now(struct agent *a)
-{
-	atomic_store(&a->abort, true);
-	a->quit = true;
-}
-
-static void stop_time_over(struct timer *timer)
-{
-	struct agent *a = sk_link_object(timer, struct agent, stop_timer);
-
-	log_error(a, "the time to flush is over");
-	stop_now(a);
-}
-
-void agent_stop(struct agent *a, const char *why)
-{
-	struct sk_cat_job *job;
-
-	if (a->stopping) {
-		log_warning(a, "stopping at once: %s", why);
-		stop_now(a);
-		return;
-	}
-	log_info(a, "stopping: %s", why);
-	a->stopping = true;
-	sk_link_each(job, &a->cat.jobs, link)
-		flush_newest(a, job);
-	a->stop_timer.fire = stop_time_over;
-	if (timer_set(&a->timers, &a->stop_timer, agent_now(a) +
-		      a->opts->stop_timeout_s * SECOND_NS) < 0)
-		a->quit = true;
-	agent_changed(a);
-}
-
-static void idle(struct timer *timer)
-{
-	struct agent *a = sk_link_object(timer, struct agent, idle_timer);
-
-	agent_stop(a, "nobody has been connected for a while");
-}
-
-void agent_check_idle(struct agent *a)
-{
-	timer_clear(&a->timers, &a->idle_timer);
-	if (!a->opts->idle_exit_s || a->n_sessions || a->stopping)
-		return;
-	a->idle_timer.fire = idle;
-	(void)timer_set(&a->timers, &a->idle_timer, agent_now(a) +
-			a->opts->idle_exit_s * SECOND_NS);
-}
+#define PARSERS 4u		/* users whose work is slow at once */
+#define DECIDE_NS UINT64_C(1000000000)
 
 /* ---- sources ---- */
 
@@ -102,61 +46,64 @@ static void signals_ready(struct source *s, uint32_t events)
 	struct signalfd_siginfo info;
 
 	(void)events;
-	while (read(s->fd, &info, sizeof(info)) == sizeof(info))
+	while (a->os->read(a->os, s->fd, &info, sizeof(info)) ==
+	       sizeof(info))
 		agent_stop(a, info.ssi_signo == SIGTERM ? "SIGTERM" :
 			   info.ssi_signo == SIGINT ? "SIGINT" : "a signal");
 }
 
-static void wake_ready(struct source *s, uint32_t events)
+/* ---- the turn ---- */
+
+static void decide_again(struct timer *timer)
 {
-	(void)events;
-	work_finish_all(sk_link_object(s, struct agent, wake));
+	agent_changed(sk_link_object(timer, struct agent, decide_timer));
 }
 
-/* ---- the loop ---- */
-
-static void bury_sessions(struct agent *a)
+/* What could not be decided for want of memory is looked at once more, and
+ * then from time to time. */
+static void decide_anew(struct agent *a)
 {
-	struct session *s;
+	struct sk_cat_job *job;
+	unsigned undecided = 0;
 
-	sk_link_each(s, &a->buried, link) {
-		sk_link_remove(&s->link);
-		free(s);
-	}
+	sk_link_each(job, &a->cat.jobs, link)
+		undecided += sk_cat_refresh(job);
+	a->decide_timer.fire = decide_again;
+	if (undecided)
+		timer_set(&a->loop.timers, &a->decide_timer,
+			  agent_now(a) + DECIDE_NS);
 }
 
 /* What follows from what happened in this turn. */
-static void settle(struct agent *a)
+static void follow_up(struct agent *a)
 {
 	struct sk_cat_job *job;
 
 	while (a->changed && !a->quit) {
 		a->changed = false;
+		decide_anew(a);
 		flush_kick(a);
-		requests_look(a);
+		requests_answer_due(a);
 		sk_link_each(job, &a->cat.jobs, link)
 			(void)sk_cat_job_trim(job);
 		memory_populate(a);
 	}
-	if (a->stopping && !flush_pending(a))
-		a->quit = true;
 }
 
-static void turn(struct agent *a)
+/* Connections that are marked end here, where nothing is being walked; that
+ * may answer others, and so mark more. */
+static void end_turn(struct agent *a)
 {
-	struct epoll_event events[EVENTS];
-	int n;
+	unsigned before = a->n_sessions;
 
-	n = epoll_wait(a->epoll, events, EVENTS,
-		       timers_wait(&a->timers, agent_now(a)));
-	for (int i = 0; i < n; i++) {
-		struct source *s = events[i].data.ptr;
-
-		s->ready(s, events[i].events);
-	}
-	timers_run(&a->timers, agent_now(a));
-	settle(a);
-	bury_sessions(a);
+	do {
+		sessions_leave(a);
+		follow_up(a);
+	} while (!sk_link_empty(&a->closing));
+	if (a->n_sessions != before)
+		agent_check_idle(a);
+	if (a->stopping && !flush_pending(a))
+		a->quit = true;
 }
 
 /* ---- birth and death ---- */
@@ -179,47 +126,63 @@ static int open_signals(struct agent *a)
 		return -errno;
 	(void)signal(SIGPIPE, SIG_IGN);
 	(void)signal(SIGHUP, SIG_IGN);
-	a->signals.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	return a->signals.fd < 0 ? -errno : 0;
+	/* A limit on file sizes that cannot be raised is an error of a write;
+	 * by default it ends the process. */
+	(void)signal(SIGXFSZ, SIG_IGN);
+	a->signals.fd = a->os->signalfd(a->os, &set);
+	return a->signals.fd < 0 ? a->signals.fd : 0;
+}
+
+/* What a trainer was limited to, for reasons of its own, its agent is not: as
+ * far as the system lets us, and what it does not is no reason to end. */
+static void raise_limit(const struct sk_os *os, int which)
+{
+	struct rlimit limit;
+
+	if (os->getrlimit(os, which, &limit) < 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	(void)os->setrlimit(os, which, &limit);
 }
 
 static void raise_limits(struct agent *a)
 {
-	struct rlimit limit;
+	static const int raised[] = { RLIMIT_NOFILE, RLIMIT_MEMLOCK,
+				      RLIMIT_FSIZE, RLIMIT_AS, RLIMIT_DATA,
+				      RLIMIT_CPU };
+	struct rlimit limit = { .rlim_cur = 1024 };
+	rlim_t clients;
 
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-		limit.rlim_cur = limit.rlim_max;
-		(void)setrlimit(RLIMIT_NOFILE, &limit);
-	}
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		limit.rlim_cur = 1024;
-	a->max_sessions = limit.rlim_cur / FDS_PER_CLIENT < MAX_CLIENTS ?
-			  (unsigned)(limit.rlim_cur / FDS_PER_CLIENT) :
-			  MAX_CLIENTS;
-	/* Pinned buffers, where we may. */
-	if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0) {
-		limit.rlim_cur = limit.rlim_max;
-		(void)setrlimit(RLIMIT_MEMLOCK, &limit);
-	}
+	for (size_t i = 0; i < SK_ARRAY_SIZE(raised); i++)
+		raise_limit(a->os, raised[i]);
+	(void)a->os->getrlimit(a->os, RLIMIT_NOFILE, &limit);
+	clients = limit.rlim_cur / FDS_PER_CLIENT;
+	/* Half for slots, and half of that for one user: the rest is for
+	 * connections, replies and files. */
+	a->cat.budget_fds = limit.rlim_cur == RLIM_INFINITY ? 0 :
+			    limit.rlim_cur / 2;
+	a->cat.user_fds = a->cat.budget_fds / 2;
+	/* The system counts those that are sent against the same limit. */
+	a->max_flight = limit.rlim_cur < UINT32_MAX ?
+			(unsigned)limit.rlim_cur : 0;
+	a->max_sessions = clients < MAX_CLIENTS ? (unsigned)clients :
+						  MAX_CLIENTS;
 }
 
 static int open_sources(struct agent *a)
 {
 	int r;
 
-	a->epoll = epoll_create1(EPOLL_CLOEXEC);
-	a->wake.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	if (a->epoll < 0 || a->wake.fd < 0)
-		return -errno;
-	a->listener.fd = a->place.sock;
+	r = loop_open(&a->loop, a->os);
+	if (r < 0)
+		return r;
+	a->spare_fd = a->os->openat(a->os, AT_FDCWD, "/dev/null", O_RDONLY,
+				    0);
+	a->listener.fd = a->endpoint.sock;
 	a->listener.ready = listener_ready;
 	a->signals.ready = signals_ready;
-	a->wake.ready = wake_ready;
-	r = agent_watch(a, &a->listener, EPOLLIN);
-	if (r == 0)
-		r = agent_watch(a, &a->signals, EPOLLIN);
-	return r < 0 ? r : agent_watch(a, &a->wake, EPOLLIN);
+	r = loop_watch(&a->loop, &a->listener, EPOLLIN);
+	return r < 0 ? r : loop_watch(&a->loop, &a->signals, EPOLLIN);
 }
 
 static int open_pools(struct agent *a, struct sk_err *err)
@@ -231,9 +194,12 @@ static int open_pools(struct agent *a, struct sk_err *err)
 		return sk_err_set(err, -ENOMEM, "out of memory");
 	r = sk_pool_new(1, -1, "sk-slow", &a->slow, err);
 	if (r == 0)
+		r = sk_pool_new(PARSERS, -1, "sk-parse", &a->parsers, err);
+	if (r == 0)
 		r = sk_pool_new(2, -1, "sk-populate", &a->populate, err);
 	if (r == 0)
 		r = sk_pool_new(1, -1, "sk-flush", &a->flusher, err);
+	lanes_init(&a->lanes, &a->loop.works, a->parsers);
 	return r;
 }
 
@@ -243,7 +209,7 @@ static int open_store(struct agent *a, struct sk_err *err)
 
 	if (!a->opts->store)
 		return 0;
-	r = sk_store_open(a->os, a->opts->store, STALE_S, &a->store,
+	r = sk_store_open(a->os, a->opts->store, SWEEP_STALE_S, &a->store,
 			  &a->store_volatile, err);
 	if (r < 0)
 		return r;
@@ -251,38 +217,48 @@ static int open_store(struct agent *a, struct sk_err *err)
 	if (a->store_volatile)
 		log_warning(a, "the store %s is in memory; a power loss "
 			    "empties it", a->opts->store);
+	r = sweep_open(a);
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot start");
 	return flush_open(a, err);
 }
 
-static void init(struct agent *a, const struct options *o,
-		 struct place *place)
+static void init(struct agent *a, const struct sk_os *os,
+		 const struct options *o, const struct endpoint *endpoint)
 {
 	*a = (struct agent){
-		.os = sk_os_linux(), .opts = o, .place = *place,
-		.uid = geteuid(), .epoll = -1, .spare_fd = -1,
-		.signals.fd = -1, .wake.fd = -1,
+		.os = os, .opts = o, .endpoint = *endpoint,
+		.uid = geteuid(), .spare_fd = -1, .signals.fd = -1,
+		.loop = { .os = os, .epoll = -1 },
+		.dispatch = call_dispatch,
 	};
 	sk_cat_init(&a->cat);
 	a->cat.budget = o->memory;
+	a->cat.user_budget = o->user_memory;
+	a->cat.user_layouts = o->user_layouts;
+	a->cat.owner = a->uid;
 	a->cat.release = release_slot;
 	a->cat.ctx = a;
 	sk_link_init(&a->sessions);
-	sk_link_init(&a->buried);
-	sk_link_init(&a->finished);
+	sk_link_init(&a->closing);
+	sk_link_init(&a->flights);
+	sk_link_init(&a->unread);
 	sk_link_init(&a->waiting);
 	sk_link_init(&a->gathers);
+	sk_link_init(&a->stops);
 	sk_link_init(&a->to_populate);
-	sk_link_init(&a->scans);
-	pthread_mutex_init(&a->work_lock, NULL);
-	log_open(&a->log, o->level);
+	sk_link_init(&a->wishes);
+	log_open(&a->log, os, o->level);
 }
 
-static int start(struct agent *a, struct sk_err *err)
+static int open_agent(struct agent *a, struct sk_err *err)
 {
 	int r;
 
 	raise_limits(a);
 	r = open_signals(a);
+	if (r == 0)
+		r = closer_new(a->os, &a->closer);
 	if (r == 0)
 		r = open_sources(a);
 	if (r == 0)
@@ -299,80 +275,88 @@ static void say_ready(struct agent *a)
 	char memory[32];
 
 	log_info(a, "shardkeepd %s serves on %s with a budget of %s, store %s"
-		 "%s%s", AGENT_VERSION, a->place.path,
-		 sk_cat_bytes(a->cat.budget, memory, sizeof(memory)),
+		 "%s%s", SK_VERSION, a->endpoint.path,
+		 sk_size_format(a->cat.budget, memory, sizeof(memory)),
 		 a->store ? sk_store_path(a->store) : "none",
 		 a->io ? ", " : "", a->io ? sk_io_describe(a->io) : "");
 	if (a->opts->ready_fd < 0)
 		return;
-	if (write(a->opts->ready_fd, "1", 1) != 1)
+	if (a->os->write(a->os, a->opts->ready_fd, "1", 1) != 1)
 		log_warning(a, "nobody reads descriptor %d to see that the "
 			    "agent is ready", a->opts->ready_fd);
-	close(a->opts->ready_fd);
+	(void)a->os->close(a->os, a->opts->ready_fd);
 }
 
-/* What is out in the background comes back before its things are freed. */
-static void drain(struct agent *a)
-{
-	struct pollfd p = { .fd = a->wake.fd, .events = POLLIN };
-
-	while (a->working) {
-		(void)poll(&p, 1, -1);
-		work_finish_all(a);
-	}
-}
-
-static void finish(struct agent *a)
+/* Nobody can come any more, and all who are here are let go. */
+static void close_sessions(struct agent *a)
 {
 	struct session *s;
 
-	stop_now(a);
-	/* First nobody can come any more, then all are let go. */
-	place_leave(&a->place);
+	endpoint_close(a->os, &a->endpoint);
 	a->listener.fd = -1;
 	sk_link_each(s, &a->sessions, link)
 		session_close(s, NULL);
-	bury_sessions(a);
-	drain(a);
+	sessions_leave(a);
+	flight_close(a);
+	assert(!a->n_sessions && sk_link_empty(&a->waiting) &&
+	       sk_link_empty(&a->gathers));
+}
+
+/* What is out in the background comes back before its things are freed. */
+static void close_agent(struct agent *a)
+{
+	agent_stop_now(a);
+	close_sessions(a);
+	heap_close(a);
+	works_drain(&a->loop.works);
 	stored_close(a);
+	/* The catalogue's slots go to the background once more. */
 	sk_cat_destroy(&a->cat);
-	drain(a);
+	works_drain(&a->loop.works);
 	a->slow = sk_pool_free(a->slow);
+	a->parsers = sk_pool_free(a->parsers);
 	a->populate = sk_pool_free(a->populate);
 	a->flusher = sk_pool_free(a->flusher);
 	a->recall = sk_recall_free(a->recall);
 	flush_close(a);
+	sweep_close(a);
 	a->store = sk_store_close(a->store);
-	free(a->timers.heap);
-	free(a->ignored);
-	sk_close_fd(a->signals.fd);
-	sk_close_fd(a->wake.fd);
-	sk_close_fd(a->spare_fd);
-	sk_close_fd(a->epoll);
-	pthread_mutex_destroy(&a->work_lock);
+	a->signals.fd = sk_close_fd(a->signals.fd);
+	a->spare_fd = sk_close_fd(a->spare_fd);
+	a->closer = closer_free(a->closer);
+	loop_close(&a->loop);
 }
 
-int agent_run(const struct options *o, struct place *place)
+static void serve(struct agent *a)
+{
+	say_ready(a);
+	agent_check_idle(a);
+	upkeep_start(a);
+	while (!a->quit) {
+		loop_turn(&a->loop);
+		end_turn(a);
+	}
+	if (!flush_all_durable(a))
+		a->status = 1;
+	calls_say_lost(a);
+	log_info(a, "ends");
+}
+
+int agent_run(const struct sk_os *os, const struct options *o,
+	      const struct endpoint *endpoint)
 {
 	struct sk_err err = { "" };
 	struct agent a;
 	int r;
 
-	init(&a, o, place);
-	r = start(&a, &err);
+	init(&a, os, o, endpoint);
+	r = open_agent(&a, &err);
 	if (r < 0) {
 		log_error(&a, "%s", err.text);
 		a.status = 1;
-		finish(&a);
-		return a.status;
+	} else {
+		serve(&a);
 	}
-	say_ready(&a);
-	agent_check_idle(&a);
-	while (!a.quit)
-		turn(&a);
-	if (!flush_all_durable(&a))
-		a.status = 1;
-	log_info(&a, "ends");
-	finish(&a);
+	close_agent(&a);
 	return a.status;
 }

@@ -42,22 +42,23 @@
 #include <stdint.h>
 
 #include "shardkeep-types.h"
+#include "shardkeep-version.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define SK_VERSION_MAJOR 0
-#define SK_VERSION_MINOR 1
-#define SK_VERSION_PATCH 0
+/* ---- errors and the version ------------------------------------------- */
 
-/** The version of the library that runs, "0.1.0". */
+/** The version of the library that runs, "0.1.0", as SK_VERSION is that of the
+ * header. The string is the library's. */
 const char *sk_version(void);
 
 /**
  * The sentence that explains the calling thread's last failed call; "" if
- * none failed. Valid until the thread's next call into the library. Lists
- * that a restore refuses for (missing keys) stand in it whole.
+ * none failed. The string is the library's, and valid until the thread's next
+ * call into it. Lists that a restore refuses for (missing keys) stand in it
+ * whole.
  */
 const char *sk_error(void);
 
@@ -85,14 +86,20 @@ struct sk_options {
  * Connects to this node's agent. @opts may be NULL. A private agent is looked
  * for as $SHARDKEEP_AGENT, beside this library, and on the PATH; it takes
  * $SHARDKEEP_STORE and $SHARDKEEP_MEMORY from the environment and outlives
- * this process.
- * Errors: -ENOENT, -ECONNREFUSED no agent; -EPROTO another version;
- * -ETIMEDOUT; -EACCES the socket is not this user's; -ENOMEM.
+ * this process. Where a socket is named, none is started. *ret_sk is the
+ * caller's, for sk_close(). After 0, sk_error() is empty, or says which of the
+ * two an agent that ran already does not honour: worth a line in the log.
+ *
+ * Errors: -ENOENT, -ECONNREFUSED no agent answers, or the one that was
+ * started ended, with its reason; -EPROTO it speaks another
+ * version; -ETIMEDOUT it does not answer in time; -EACCES the private agent's
+ * directory is not this user's alone; -ENAMETOOLONG the path of the socket;
+ * -ENOMEM.
  */
 int sk_open(const struct sk_options *opts, struct sk **ret_sk);
 
-/** Waits for copies under way and closes. States must be freed. NULL is
- * fine. */
+/** Waits for copies under way and closes; the agent stays, with all that it
+ * holds. States must be freed before. NULL is fine. */
 void sk_close(struct sk *sk);
 
 /* ---- meshes ----------------------------------------------------------- */
@@ -100,7 +107,11 @@ void sk_close(struct sk *sk);
 /**
  * A mesh of @ndim dimensions of @shape, over @ranks (row-major, any distinct
  * global ranks; NULL: 0, 1, 2, ...), with one unique name per dimension or
- * @names NULL. Errors: -EINVAL, -ENOMEM.
+ * @names NULL. All is copied; *ret_mesh is the caller's, for
+ * sk_mesh_release(). A mesh never changes, and needs no agent: any thread may
+ * use it, in states of several handles too.
+ *
+ * Errors: -EINVAL sizes, ranks or names that make no mesh; -ENOMEM.
  */
 int sk_mesh_create(int ndim, const int64_t *shape, const int32_t *ranks,
 		   const char *const *names, struct sk_mesh **ret_mesh);
@@ -108,12 +119,16 @@ int sk_mesh_create(int ndim, const int64_t *shape, const int32_t *ranks,
 /**
  * The child of @mesh over @n named dimensions, in mesh order, that holds
  * @rank: of ranks 0..7 as (dp 2, tp 4), "dp" of rank r is r%4, r%4 + 4.
- * Errors: -EINVAL, -ENOENT @rank is not in the mesh, -ENOMEM.
+ * *ret_mesh is the caller's; @mesh may be released before it.
+ *
+ * Errors: -EINVAL no such name, or one twice; -ENOENT @rank is not in the
+ * mesh; -ENOMEM.
  */
 int sk_mesh_child(const struct sk_mesh *mesh, int32_t rank,
 		  const char *const *names, int n, struct sk_mesh **ret_mesh);
 
-/** States that use it hold references of their own. NULL is fine. */
+/** Gives the caller's reference back; states that use the mesh hold their
+ * own. NULL is fine. */
 void sk_mesh_release(struct sk_mesh *mesh);
 
 /* ---- state ------------------------------------------------------------ */
@@ -136,7 +151,8 @@ struct sk_job {
 	const char *name;	/**< [A-Za-z0-9._-]+, at most 128 */
 	int32_t rank;
 	int32_t world;		/**< ranks in the job */
-	uint64_t run;		/**< this incarnation; 0: $SHARDKEEP_RUN, else
+	uint64_t run;		/**< this incarnation, at most 2^61, larger
+				 * than all before it; 0: $SHARDKEEP_RUN, else
 				 * the agent numbers it: ranks that come after
 				 * a death form the next run together */
 	uint32_t slots;		/**< snapshots a rank can hold in memory, at
@@ -149,12 +165,19 @@ struct sk_job {
 	uint64_t reserved[8];	/**< 0 */
 };
 
-/** Creates the state of one rank. Errors: -EINVAL, -ENOMEM, -EOWNERDEAD. */
+/**
+ * Creates the state of one rank, with nothing described; the agent does not
+ * hear of it yet. @job is copied; *ret_state is the caller's, for
+ * sk_state_free(), and must not outlive @sk.
+ *
+ * Errors: -EINVAL the name, rank, world, run, slots or flags, or what
+ * $SHARDKEEP_RUN says; -ENOMEM; -EOWNERDEAD @sk was opened before a fork().
+ */
 int sk_state_create(struct sk *sk, const struct sk_job *job,
 		    struct sk_state **ret_state);
 
-/** Waits for its snapshot to seal, then lets go; its images stay with the
- * agent. NULL is fine. */
+/** Waits for its snapshot to be sealed, bounded by timeout_ms of the handle,
+ * and lets go; its images stay with the agent. NULL is fine. */
 void sk_state_free(struct sk_state *state);
 
 /** Where tensor data lies. */
@@ -198,27 +221,50 @@ struct sk_tensor {
  * Describes a tensor. The same name again replaces the description: a new
  * pointer costs nothing, a new shape or placement makes the next snapshot
  * register the state anew. A rank that is not in the mesh may describe the
- * tensor too: it holds nothing of it.
- * Errors: -EINVAL (the sentence names the tensor and both shapes), -ENODEV,
- * -E2BIG, -ENOMEM.
+ * tensor too: it holds nothing of it. Everything but the data is copied; the
+ * data is borrowed as long as the tensor is described. Waits for the fence of
+ * a snapshot under way.
+ *
+ * Errors: -EINVAL the description makes no sense, or differs from local_shape
+ * (the sentence names the tensor and both shapes); -ENODEV no CUDA driver is
+ * in use; -ENOMEM; -EOWNERDEAD.
  */
 int sk_state_tensor(struct sk_state *state, const struct sk_tensor *tensor);
-/** The same for @n at once, all or none. */
+/** The same for an array of @n at once, all or none: cheaper for many.
+ *
+ * Errors: those of sk_state_tensor().
+ */
 int sk_state_tensors(struct sk_state *state, const struct sk_tensor *tensors,
 		     size_t n);
 
-/** Bytes that are the same on every rank (schedulers, configuration): kept
- * once, restored to all. The size is part of the description. */
+/** @size bytes that are the same on every rank (schedulers, configuration):
+ * kept once, restored to all. The size is part of the description, @data is
+ * borrowed as a tensor's.
+ *
+ * Errors: those of sk_state_tensor().
+ */
 int sk_state_blob(struct sk_state *state, const char *name, void *data,
 		  size_t size);
-/** Bytes of this rank alone (random state, data loader): restored to the
- * same rank number; left alone, and counted, where the snapshot had none. */
+/** @size bytes of this rank alone (random state, data loader): restored to
+ * the same rank number; left alone, and counted as missing, where the snapshot
+ * had none.
+ *
+ * Errors: those of sk_state_tensor().
+ */
 int sk_state_blob_local(struct sk_state *state, const char *name, void *data,
 			size_t size);
 
-/** Forgets one description; -ENOENT. */
+/** Forgets one description; its data is borrowed no more. The last one takes
+ * its place in the order of description. Waits for the fence of a snapshot
+ * under way.
+ *
+ * Errors: -ENOENT nothing of that name is described; -ENOMEM; -EOWNERDEAD.
+ */
 int sk_state_remove(struct sk_state *state, const char *name);
-/** Forgets all. */
+/** Forgets all descriptions, as sk_state_remove() forgets one.
+ *
+ * Errors: -EOWNERDEAD.
+ */
 int sk_state_clear(struct sk_state *state);
 
 /**
@@ -226,13 +272,20 @@ int sk_state_clear(struct sk_state *state);
  * the first snapshot is as fast as the others; with @timeout_ms 0 it waits for
  * nothing, and faulting goes on in the background. Optional: without it the
  * first snapshot registers.
+ *
  * Errors: -ENOMEM over the agent's budget (the sentence says what was asked,
  * what is free, who holds the rest); -EEXIST a living rank of this number
- * stands in this run; -ETIMEDOUT; -EINVAL; -ECONNRESET the agent is gone.
+ * stands in this run, or another job of this name lives; -ESTALE the run asked
+ * for has been already, or a newer one lives; -EIO the store cannot be read,
+ * and nobody knows what it has of this job; -ETIMEDOUT the slots are not
+ * faulted in yet, or the agent does not answer; -EDQUOT this user has as many
+ * ranks as it may; -EINVAL the agent refuses the description; -E2BIG it is
+ * more than a header of 100 MB can say; -ECONNRESET the agent is gone; -EROFS
+ * a reader has no slots; -EOWNERDEAD.
  */
 int sk_prepare(struct sk_state *state, uint32_t timeout_ms);
 
-/* ---- snapshot --------------------------------------------------------- */
+/* ---- snapshots -------------------------------------------------------- */
 
 /** To disk whatever flush_every says. */
 #define SK_SNAPSHOT_FLUSH (1u << 0)
@@ -259,24 +312,30 @@ struct sk_snapshot_options {
  * From here to the fence the tensors may be read but not written. One
  * snapshot of a state copies at a time: another call waits for the copy (not
  * for the seal) of the one before. @opts may be NULL.
+ *
  * Errors: -EBUSY no slot is free (the sentence says how long the oldest flush
  * still needs); -EEXIST this step is there already, from this run;
- * -EINVAL step < 0, or nothing described; -ECANCELED the tensors of the
- * previous snapshot changed before their fence; those of sk_prepare().
+ * -EINVAL @step is negative, or nothing is described; -ECANCELED the tensors
+ * of the previous snapshot changed before their fence; -EROFS this is a
+ * reader; those of sk_prepare().
  */
 int sk_snapshot(struct sk_state *state, int64_t step,
 		const struct sk_snapshot_options *opts);
 
 /**
  * Waits until the last snapshot has let go of the tensors. 0 at once if there
- * is none. Errors: what became of that snapshot if it failed: -ECANCELED
- * (verification mode: a tensor changed; the sentence names it), -EIO,
- * -ECONNRESET. The tensors may be overwritten after an error as well.
+ * is none. An error is what became of that snapshot; the tensors may be
+ * overwritten after an error as well.
+ *
+ * Errors: -ECANCELED in verification mode a tensor changed (the sentence names
+ * it); -EIO; -ENOMEM; -ECONNRESET the agent is gone; -EOWNERDEAD.
  */
 int sk_fence(struct sk_state *state);
 /** The same for one tensor or blob: a trainer that updates in order of
- * description waits only for the next. -ENOENT no such name. In verification
- * mode it waits for all. */
+ * description waits only for the next. In verification mode it waits for all.
+ *
+ * Errors: -ENOENT nothing of that name is described; those of sk_fence().
+ */
 int sk_fence_tensor(struct sk_state *state, const char *name);
 
 enum sk_until {
@@ -286,15 +345,22 @@ enum sk_until {
 };
 
 /**
- * Waits until the snapshot of @step is @until, at most @timeout_ms.
+ * Waits until the snapshot of @step is @until (enum sk_until), at most
+ * @timeout_ms. Any rank may ask, not only one that took it.
+ *
  * Errors: -ETIMEDOUT; -ENOENT no such snapshot (discarded, evicted);
- * -ENOTCONN durable was asked for and the agent has no store; -EIO the last
- * try to flush failed (it is tried again: wait again).
+ * -ENOTCONN SK_DURABLE was asked for and the agent has no store; -EIO the last
+ * try to flush failed (it is tried again: wait again); -EINVAL @step is
+ * negative, or @until not known; -ECONNRESET the agent is gone; -EOWNERDEAD.
  */
 int sk_wait(struct sk_state *state, int64_t step, int until,
 	    uint32_t timeout_ms);
 
-/** Has the agent flush it now. Errors as sk_wait(). */
+/** Has the agent flush the snapshot of @step now, whatever flush_every says;
+ * waits for nothing: sk_wait() does.
+ *
+ * Errors: those of sk_wait().
+ */
 int sk_flush(struct sk_state *state, int64_t step);
 
 /** The last snapshot's times, nanoseconds from the call; 0: not yet. */
@@ -310,8 +376,17 @@ struct sk_status {
 	uint64_t slot_bytes;	/**< memory of this rank's slots */
 	uint64_t taken;		/**< snapshots sealed by this state */
 	uint64_t failed;
-	uint64_t reserved[4];
+	uint64_t busy_ns;	/**< where sk_snapshot() said -EBUSY last: how
+				 * long the oldest flush still needed; 0: not
+				 * so, or nothing is being flushed */
+	uint64_t reserved[3];
 };
+
+/** Copies out what the state knows of its last snapshot; asks and waits for
+ * nobody.
+ *
+ * Errors: -EOWNERDEAD.
+ */
 int sk_status(struct sk_state *state, struct sk_status *ret_status);
 
 /* ---- restore ---------------------------------------------------------- */
@@ -350,7 +425,9 @@ struct sk_restore_options {
 					 * NULL: everything described */
 	size_t n_names;
 	uint64_t run;		/**< of this run; 0: the newest that has it */
-	uint64_t reserved[8];	/**< 0 */
+	uint64_t run_id;	/**< and, where two runs were given one
+				 * number, of this one; 0: either */
+	uint64_t reserved[7];	/**< 0 */
 };
 
 struct sk_report {
@@ -370,7 +447,8 @@ struct sk_report {
 	uint64_t plan_ns;
 	uint64_t copy_ns;
 	uint64_t total_ns;
-	uint64_t reserved[8];
+	uint64_t run_id;	/**< random: no other run has it */
+	uint64_t reserved[7];
 };
 
 /**
@@ -379,13 +457,18 @@ struct sk_report {
  * rank of the job must call it, also one that has described nothing, and all
  * restore the same step. @comm, @opts, @ret_report may be NULL. An incomplete
  * or damaged snapshot is passed over for the next older one when SK_LATEST is
- * asked for.
- * Errors, the same on all ranks unless said: -ENOENT nothing to restore (a
- * first run; the sentence names what is missing where something was there);
- * -ENOKEY keys missing on either side (sk_error() lists them all); -EINVAL
- * dtype or global shape differs; -EBADMSG a checksum failed and no other
- * holder is left; -ETIMEDOUT a rank did not come; -EIO. When tensors may have
+ * asked for. It blocks until this rank's tensors are back; nothing is
+ * written to them before all ranks have agreed. Errors are the same on all
+ * ranks, but for those of a rank's own memory and reads. When tensors may have
  * been overwritten already, the sentence says which.
+ *
+ * Errors: -ENOENT nothing to restore (a first run; the sentence names what is
+ * missing where something was there); -ENOKEY keys missing on either side
+ * (sk_error() lists them all); -EINVAL dtype or global shape differs, or
+ * options that contradict; -EBADMSG a checksum failed and no other holder is
+ * left; -ETIMEDOUT a rank did not come; -EIO, also where nothing was found and
+ * the store, or a part of it, could not be read: that is no first run;
+ * -ENOMEM; -ECONNRESET the agent is gone; -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,
 	       const struct sk_comm *comm,
@@ -397,9 +480,13 @@ int sk_restore(struct sk_state *state, int64_t step,
 /**
  * The snapshots that the agent knows, of @job or, where it is NULL, of all the
  * caller's jobs; newest first. *ret_json, the caller's to free(), is an array
- * of {"job", "run", "step", "world", "complete", "durable", "newest",
- * "pinned", "memory_bytes", "disk_bytes", "note"}.
- * Errors: -EINVAL, -ENOMEM, -ECONNREFUSED, -ETIMEDOUT.
+ * of {"job", "run", "run_id": 16 hexadecimal digits, "step", "world",
+ * "complete", "durable", "newest", "pinned", "memory_bytes", "disk_bytes",
+ * "note"}.
+ *
+ * Errors: -EINVAL @job is no job's name; -EIO the store cannot be read;
+ * -ENOMEM; -ECONNREFUSED, -ECONNRESET the agent is gone; -ETIMEDOUT; -EPROTO
+ * what it said makes no sense; -EOWNERDEAD.
  */
 int sk_snapshots(struct sk *sk, const char *job, char **ret_json);
 
@@ -416,7 +503,10 @@ int sk_snapshots(struct sk *sk, const char *job, char **ret_json);
  * "placements", "explicit": whether its boxes were given one by one, "boxes":
  * [{"rank", "offset", "size"}] of primary images, each once}. @flags:
  * SK_INSPECT_... Bytes are not read.
- * Errors: -ENOENT, -EINVAL, -ENOMEM, -ECONNREFUSED, -ETIMEDOUT, -EPROTO.
+ *
+ * Errors: -ENOENT there is no such job, or no such snapshot of it; -EINVAL;
+ * -EIO the store cannot be read; -ENOMEM; -ECONNREFUSED, -ECONNRESET the agent
+ * is gone; -ETIMEDOUT; -EPROTO what it said makes no sense; -EOWNERDEAD.
  */
 int sk_inspect(struct sk *sk, const char *job, int64_t step, uint64_t run,
 	       uint32_t flags, char **ret_json);

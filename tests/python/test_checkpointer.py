@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import run, start, wait
-from models import (Holder, Replicate, Shard, _StridedShard, everything, full,
+from models import (Holder, Replicate, Shard, _StridedShard, everything,
                     sharded, whole, wrong)
 from shardkeep import Invalid
 from shardkeep._tools import path as program

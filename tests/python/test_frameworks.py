@@ -124,27 +124,35 @@ TRAINER = """
     transformers.utils.logging.set_verbosity_error()
     from shardkeep.torch.trainer import Snapshots
 
-    job, stop = sys.argv[1], int(sys.argv[2])
+    job, stop, accumulate = sys.argv[1], *map(int, sys.argv[2:4])
 
     class Stop(transformers.TrainerCallback):
         def on_step_begin(self, args, state, control, **_):
             if state.global_step == stop:
                 raise KeyboardInterrupt
 
+    # Dropout and data that is shuffled: whoever goes on elsewhere, or with
+    # other generators, ends with other weights.
     config = transformers.GPT2Config(
-        vocab_size=17, n_positions=8, n_embd=16, n_layer=2, n_head=2,
-        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+        vocab_size=17, n_positions=8, n_embd=16, n_layer=2, n_head=2)
     torch.manual_seed(2)
     model = transformers.GPT2LMHeadModel(config)
-    ids = torch.arange(8) % 17
-    data = [{"input_ids": ids, "labels": ids}] * 24
+    data = [{"input_ids": ids, "labels": ids} for ids in
+            torch.randint(17, (24, 8), generator=torch.Generator()
+                          .manual_seed(5))]
+    steps = []
+    class Count(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            steps.append((state.global_step, round(state.epoch, 4)))
+
     args = transformers.TrainingArguments(
         "out", per_device_train_batch_size=4, num_train_epochs=2,
+        gradient_accumulation_steps=accumulate,
         learning_rate=0.01, save_strategy="no", logging_strategy="no",
         report_to=[], use_cpu=True, disable_tqdm=True, seed=3)
     snapshots = Snapshots(job, flush_every=1000, raising=True)
     trainer = transformers.Trainer(model, args, train_dataset=data,
-                                   callbacks=[Stop(), snapshots])
+                                   callbacks=[Stop(), snapshots, Count()])
     try:
         trainer.train()
     except KeyboardInterrupt:
@@ -153,20 +161,31 @@ TRAINER = """
         print(json.dumps({
             "weight": model.transformer.wte.weight.tolist(),
             "restored": snapshots.restored, "step": trainer.state.global_step,
+            "steps": steps, "epoch": trainer.state.epoch,
             "lr": trainer.optimizer.param_groups[0]["lr"]}))
 """
 
 
 @needs("transformers")
 @needs("accelerate")
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_hugging_face_trainer(agent: str, ranks: int) -> None:
-    whole = python(TRAINER, agent, "whole", -1, ranks=ranks)
-    assert whole["restored"] is None and whole["step"] == 12 // ranks
-    python(TRAINER, agent, "cut", 4, ranks=ranks)
-    again = python(TRAINER, agent, "cut", -1, ranks=ranks)
-    assert again["restored"] == 4 and again["step"] == 12 // ranks
+@pytest.mark.parametrize("ranks, accumulate, cut", [
+    (1, 1, 4), (1, 1, 8), (1, 2, 4), (2, 1, 5)])
+def test_hugging_face_trainer(agent: str, ranks: int, accumulate: int,
+                              cut: int) -> None:
+    last = 12 // ranks // accumulate
+    whole = python(TRAINER, agent, "whole", -1, accumulate, ranks=ranks)
+    assert whole["restored"] is None and whole["step"] == last
+    python(TRAINER, agent, "cut", cut, accumulate, ranks=ranks)
+    again = python(TRAINER, agent, "cut", -1, accumulate, ranks=ranks)
+    assert again["restored"] == cut and again["step"] == last
+    assert again["steps"] == whole["steps"][cut:], "and epochs"
     assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
+    # A finished run trains nothing more, however often it is started.
+    for _ in range(2):
+        done = python(TRAINER, agent, "cut", -1, accumulate, ranks=ranks)
+        assert done["restored"] == last and done["steps"] == []
+        assert done["weight"] == whole["weight"]
+        assert done["step"] == last and done["epoch"] == 2
 
 
 TITAN = """

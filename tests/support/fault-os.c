@@ -208,6 +208,192 @@ static int fault_madvise(const struct sk_os *os, void *map, size_t size,
 	return r ? r : inner->madvise(inner, map, size, advice);
 }
 
+/* An operation that either fails or happens. */
+#define OP(type, op, OP, params, ...)					\
+	static type fault_##op params					\
+	{								\
+		const struct sk_os *inner = inner_of(os);		\
+		int r = meet(os, SK_FAULT_##OP);			\
+									\
+		return r ? r : inner->op(inner, __VA_ARGS__);		\
+	}
+
+OP(int, fstatat, FSTATAT, (const struct sk_os *os, int dirfd,
+   const char *path, int flags, struct stat *ret_st),
+   dirfd, path, flags, ret_st)
+OP(int, fstatfs, FSTATFS, (const struct sk_os *os, int fd,
+   struct statfs *ret_st), fd, ret_st)
+OP(int, fchmodat, FCHMODAT, (const struct sk_os *os, int dirfd,
+   const char *path, mode_t mode), dirfd, path, mode)
+OP(int, fchown, FCHOWN, (const struct sk_os *os, int fd, uid_t uid), fd, uid)
+OP(int, faccessat, FACCESSAT, (const struct sk_os *os, int dirfd,
+   const char *path, int mode), dirfd, path, mode)
+OP(int, getcwd, GETCWD, (const struct sk_os *os, char *ret_path, size_t size),
+   ret_path, size)
+OP(int, chdir, CHDIR, (const struct sk_os *os, const char *path), path)
+OP(int, dup2, DUP2, (const struct sk_os *os, int fd, int as), fd, as)
+OP(int, flock, FLOCK, (const struct sk_os *os, int fd, int operation),
+   fd, operation)
+OP(int, fcntl, FCNTL, (const struct sk_os *os, int fd, int command, long arg),
+   fd, command, arg)
+OP(ssize_t, getdents, GETDENTS, (const struct sk_os *os, int fd, void *buf,
+   size_t size), fd, buf, size)
+OP(int, pipe, PIPE, (const struct sk_os *os, int ret_fds[2]), ret_fds)
+OP(int, mprotect, MPROTECT, (const struct sk_os *os, void *map, size_t size,
+   int prot), map, size, prot)
+OP(int, statx, STATX, (const struct sk_os *os, int fd, unsigned mask,
+   struct statx *ret_st), fd, mask, ret_st)
+OP(int, fadvise, FADVISE, (const struct sk_os *os, int fd, int advice),
+   fd, advice)
+OP(int, mincore, MINCORE, (const struct sk_os *os, void *map, size_t size,
+   unsigned char *ret_seen), map, size, ret_seen)
+OP(int, mbind, MBIND, (const struct sk_os *os, void *map, size_t size,
+   int mode, const unsigned long *nodes, unsigned long node_bits),
+   map, size, mode, nodes, node_bits)
+OP(int, socket, SOCKET, (const struct sk_os *os, int domain, int type,
+   int protocol), domain, type, protocol)
+OP(int, bind, BIND, (const struct sk_os *os, int fd,
+   const struct sockaddr *addr, socklen_t size), fd, addr, size)
+OP(int, listen, LISTEN, (const struct sk_os *os, int fd, int backlog),
+   fd, backlog)
+OP(int, connect, CONNECT, (const struct sk_os *os, int fd,
+   const struct sockaddr *addr, socklen_t size), fd, addr, size)
+OP(int, accept, ACCEPT, (const struct sk_os *os, int fd, int flags),
+   fd, flags)
+OP(int, shutdown, SHUTDOWN, (const struct sk_os *os, int fd, int how),
+   fd, how)
+OP(int, getsockopt, GETSOCKOPT, (const struct sk_os *os, int fd, int level,
+   int option, void *ret_value, socklen_t *size),
+   fd, level, option, ret_value, size)
+OP(ssize_t, sendmsg, SENDMSG, (const struct sk_os *os, int fd,
+   const struct msghdr *msg, int flags), fd, msg, flags)
+OP(ssize_t, recvmsg, RECVMSG, (const struct sk_os *os, int fd,
+   struct msghdr *msg, int flags), fd, msg, flags)
+OP(int, signalfd, SIGNALFD, (const struct sk_os *os,
+   const sigset_t *signals), signals)
+OP(int, epoll_ctl, EPOLL_CTL, (const struct sk_os *os, int epoll,
+   int operation, int fd, struct epoll_event *event),
+   epoll, operation, fd, event)
+OP(int, spawn, SPAWN, (const struct sk_os *os, const char *program,
+   char *const argv[], int keep_fd), program, argv, keep_fd)
+OP(int, waitpid, WAITPID, (const struct sk_os *os, pid_t pid,
+   int *ret_status), pid, ret_status)
+OP(int, pidfd_open, PIDFD_OPEN, (const struct sk_os *os, pid_t pid), pid)
+OP(int, setpriority, SETPRIORITY, (const struct sk_os *os, int which,
+   id_t who, int nice), which, who, nice)
+OP(int, getrlimit, GETRLIMIT, (const struct sk_os *os, int which,
+   struct rlimit *ret_limit), which, ret_limit)
+OP(int, setrlimit, SETRLIMIT, (const struct sk_os *os, int which,
+   const struct rlimit *limit), which, limit)
+
+static int fault_eventfd(const struct sk_os *os)
+{
+	int r = meet(os, SK_FAULT_EVENTFD);
+
+	return r ? r : inner_of(os)->eventfd(inner_of(os));
+}
+
+static int fault_epoll_create(const struct sk_os *os)
+{
+	int r = meet(os, SK_FAULT_EPOLL_CREATE);
+
+	return r ? r : inner_of(os)->epoll_create(inner_of(os));
+}
+
+static int fault_setsid(const struct sk_os *os)
+{
+	int r = meet(os, SK_FAULT_SETSID);
+
+	return r ? r : inner_of(os)->setsid(inner_of(os));
+}
+
+static int fault_fork(const struct sk_os *os)
+{
+	int r = meet(os, SK_FAULT_FORK);
+
+	return r ? r : inner_of(os)->fork(inner_of(os));
+}
+
+static ssize_t fault_read(const struct sk_os *os, int fd, void *buf,
+			  size_t size)
+{
+	const struct sk_os *inner = inner_of(os);
+	int r = meet_bytes(os, SK_FAULT_READ, &size);
+
+	return r ? r : inner->read(inner, fd, buf, size);
+}
+
+static ssize_t fault_write(const struct sk_os *os, int fd, const void *buf,
+			   size_t size)
+{
+	const struct sk_os *inner = inner_of(os);
+	int r = meet_bytes(os, SK_FAULT_WRITE, &size);
+
+	return r ? r : inner->write(inner, fd, buf, size);
+}
+
+/* ---- waits ---- */
+
+#define LOOK_NS UINT64_C(1000000)
+
+static uint64_t fault_now_ns(const struct sk_os *os);
+
+/* Until when to wait really, before the virtual clock is looked at again. */
+static uint64_t look_until(const struct sk_os *os, uint64_t until_ns)
+{
+	const struct sk_os *inner = inner_of(os);
+
+	if (!fault_of(os)->virtual_clock)
+		return until_ns;
+	return inner->now_ns(inner) + LOOK_NS;
+}
+
+/* Whether a wait that ended without an event goes on. */
+static bool waits_on(const struct sk_os *os, int r, uint64_t until_ns)
+{
+	return r == -ETIMEDOUT && fault_of(os)->virtual_clock &&
+	       fault_now_ns(os) < until_ns;
+}
+
+static int fault_epoll_wait(const struct sk_os *os, int epoll,
+			    struct epoll_event *ret_events, int room,
+			    uint64_t until_ns)
+{
+	const struct sk_os *inner = inner_of(os);
+	int r;
+
+	do {
+		r = inner->epoll_wait(inner, epoll, ret_events, room,
+				      look_until(os, until_ns));
+	} while (waits_on(os, r, until_ns));
+	return r;
+}
+
+static int fault_poll(const struct sk_os *os, struct pollfd *fds, nfds_t n,
+		      uint64_t until_ns)
+{
+	const struct sk_os *inner = inner_of(os);
+	int r;
+
+	do {
+		r = inner->poll(inner, fds, n, look_until(os, until_ns));
+	} while (waits_on(os, r, until_ns));
+	return r;
+}
+
+static int fault_cond_wait(const struct sk_os *os, pthread_cond_t *cond,
+			   pthread_mutex_t *mutex, uint64_t until_ns)
+{
+	const struct sk_os *inner = inner_of(os);
+	int r;
+
+	do {
+		r = inner->cond_wait(inner, cond, mutex,
+				     look_until(os, until_ns));
+	} while (waits_on(os, r, until_ns));
+	return r;
+}
+
 static uint64_t fault_now_ns(const struct sk_os *os)
 {
 	struct sk_fault_os *fault = fault_of(os);
@@ -278,6 +464,49 @@ static const struct sk_os fault_table = {
 	.mmap = fault_mmap,
 	.munmap = fault_munmap,
 	.madvise = fault_madvise,
+	.fstatat = fault_fstatat,
+	.fstatfs = fault_fstatfs,
+	.fchmodat = fault_fchmodat,
+	.fchown = fault_fchown,
+	.faccessat = fault_faccessat,
+	.getcwd = fault_getcwd,
+	.chdir = fault_chdir,
+	.dup2 = fault_dup2,
+	.flock = fault_flock,
+	.fcntl = fault_fcntl,
+	.read = fault_read,
+	.write = fault_write,
+	.getdents = fault_getdents,
+	.pipe = fault_pipe,
+	.mprotect = fault_mprotect,
+	.statx = fault_statx,
+	.fadvise = fault_fadvise,
+	.mincore = fault_mincore,
+	.mbind = fault_mbind,
+	.socket = fault_socket,
+	.bind = fault_bind,
+	.listen = fault_listen,
+	.connect = fault_connect,
+	.accept = fault_accept,
+	.shutdown = fault_shutdown,
+	.getsockopt = fault_getsockopt,
+	.sendmsg = fault_sendmsg,
+	.recvmsg = fault_recvmsg,
+	.eventfd = fault_eventfd,
+	.signalfd = fault_signalfd,
+	.epoll_create = fault_epoll_create,
+	.epoll_ctl = fault_epoll_ctl,
+	.epoll_wait = fault_epoll_wait,
+	.poll = fault_poll,
+	.cond_wait = fault_cond_wait,
+	.fork = fault_fork,
+	.spawn = fault_spawn,
+	.waitpid = fault_waitpid,
+	.pidfd_open = fault_pidfd_open,
+	.setsid = fault_setsid,
+	.setpriority = fault_setpriority,
+	.getrlimit = fault_getrlimit,
+	.setrlimit = fault_setrlimit,
 	.now_ns = fault_now_ns,
 	.wall_ns = fault_wall_ns,
 	.random = fault_random,

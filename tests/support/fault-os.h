@@ -13,7 +13,9 @@
  *
  * A call that is failed does not happen, except for close and munmap, which
  * release what they are given and then report the error (munmap: -ENOMEM,
- * whatever was asked for), so that no test leaks by its own doing.
+ * whatever was asked for), so that no test leaks by its own doing. Waits do
+ * not fail; on the virtual clock their deadlines are of that clock, and they
+ * look at it each millisecond.
  *
  * Thread-safety: rules and clock are set before the table is used; the
  * counters are atomic, so any threads may call through the table.
@@ -24,7 +26,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "os.h"
+#include "base/os.h"
 
 enum sk_fault_op {
 	SK_FAULT_OPENAT,
@@ -43,6 +45,46 @@ enum sk_fault_op {
 	SK_FAULT_MMAP,
 	SK_FAULT_MUNMAP,
 	SK_FAULT_MADVISE,
+	SK_FAULT_FSTATAT,
+	SK_FAULT_FSTATFS,
+	SK_FAULT_FCHMODAT,
+	SK_FAULT_FCHOWN,
+	SK_FAULT_FACCESSAT,
+	SK_FAULT_GETCWD,
+	SK_FAULT_CHDIR,
+	SK_FAULT_DUP2,
+	SK_FAULT_FLOCK,
+	SK_FAULT_FCNTL,
+	SK_FAULT_READ,
+	SK_FAULT_WRITE,
+	SK_FAULT_GETDENTS,
+	SK_FAULT_PIPE,
+	SK_FAULT_MPROTECT,
+	SK_FAULT_STATX,
+	SK_FAULT_FADVISE,
+	SK_FAULT_MINCORE,
+	SK_FAULT_MBIND,
+	SK_FAULT_SOCKET,
+	SK_FAULT_BIND,
+	SK_FAULT_LISTEN,
+	SK_FAULT_CONNECT,
+	SK_FAULT_ACCEPT,
+	SK_FAULT_SHUTDOWN,
+	SK_FAULT_GETSOCKOPT,
+	SK_FAULT_SENDMSG,
+	SK_FAULT_RECVMSG,
+	SK_FAULT_EVENTFD,
+	SK_FAULT_SIGNALFD,
+	SK_FAULT_EPOLL_CREATE,
+	SK_FAULT_EPOLL_CTL,
+	SK_FAULT_FORK,
+	SK_FAULT_SPAWN,
+	SK_FAULT_WAITPID,
+	SK_FAULT_PIDFD_OPEN,
+	SK_FAULT_SETSID,
+	SK_FAULT_SETPRIORITY,
+	SK_FAULT_GETRLIMIT,
+	SK_FAULT_SETRLIMIT,
 	SK_FAULT_RANDOM,
 	SK_FAULT_URING_READ,
 	SK_FAULT_URING_WRITE,

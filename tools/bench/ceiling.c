@@ -10,8 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "checksum.h"
-#include "copy.h"
+#include "bytes/checksum.h"
+#include "bytes/copy.h"
 
 struct share {
 	pthread_t thread;
@@ -46,7 +46,7 @@ static uint64_t in_parallel(void *(*run)(void *), void *dst, const void *src,
 	uint64_t each = (bytes / threads) & ~(uint64_t)4095, sum = 0;
 
 	for (unsigned i = 0; i < threads; i++) {
-		s[i].dst = (char *)dst + i * each;
+		s[i].dst = dst ? (char *)dst + i * each : NULL;
 		s[i].src = (const char *)src + i * each;
 		s[i].bytes = i + 1 < threads ? each : bytes - i * each;
 		if (i && pthread_create(&s[i].thread, NULL, run, &s[i]))

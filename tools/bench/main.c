@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "bench.h"
+#include "base/size.h"
 #include "shardkeep.h"
 
 static const char help[] =
@@ -53,18 +54,6 @@ static const struct {
 	{ "restore", phase_restore },
 };
 
-static int parse_size(const char *text, uint64_t *ret)
-{
-	char *end;
-	unsigned long long v = strtoull(text, &end, 10);
-	int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
-
-	if (end == text || !v || (shift && end[1]) || (!shift && *end))
-		return -EINVAL;
-	*ret = (uint64_t)v << shift;
-	return 0;
-}
-
 static int parse_int(const char *text, int min, int max, int *ret)
 {
 	char *end;
@@ -85,7 +74,7 @@ static int parse(int argc, char **argv, struct options *o,
 				      long_options, NULL)) != -1) {
 		switch (c) {
 		case 'r': r = parse_int(optarg, 1, BENCH_RANKS_MAX, &o->ranks); break;
-		case 'b': r = parse_size(optarg, &o->bytes); break;
+		case 'b': r = sk_size_parse(optarg, 0, &o->bytes, NULL); break;
 		case 't': r = parse_int(optarg, 1, 1000000, &o->tensors); break;
 		case 'n': r = parse_int(optarg, 1, BENCH_ROUNDS_MAX / 2, &o->rounds); break;
 		case 'T': r = parse_int(optarg, 1, 64, &v); o->threads = (uint32_t)v; break;

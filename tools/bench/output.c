@@ -5,7 +5,7 @@
 
 #include "bench.h"
 #include "report.h"
-#include "util.h"
+#include "base/util.h"
 
 static const struct column columns[] = {
 	{ "figure", "FIGURE" }, { "value_ms", NULL }, { NULL, "MEDIAN" },
@@ -129,7 +129,10 @@ static void add_figure(struct report *r, const struct bench *b,
 		report_cell_real(r, bytes / ms / 1e6);
 	else
 		report_cell(r, CELL_NONE, 0);
-	report_cell_text(r, f->bytes ? "%.2f" : "", bytes / ms / 1e6);
+	if (f->bytes)
+		report_cell_text(r, "%.2f", bytes / ms / 1e6);
+	else
+		report_cell_text(r, "%s", "");
 	if (isnan(ratio))
 		report_cell(r, CELL_NONE, 0);
 	else

@@ -2,8 +2,8 @@
 /* The planner, and the empty round trip. */
 #include <stdio.h>
 
-#include "internal.h"
-#include "plan.h"
+#include "conn/conn.h"
+#include "tensor/plan.h"
 #include "state.h"
 
 #define TENSORS 1024
@@ -57,18 +57,20 @@ static int plan_once(int64_t rows, double *ret_ns)
 
 static int trips(struct bench *b, double *ret_ns)
 {
-	struct sk_conn conn = { .sock = -1 };
+	const struct sk_os *os = sk_os_linux();
+	struct sk_conn conn = SK_CONN_NULL;
 	uint64_t start;
 
-	if (sk_conn_open(b->socket, 10000, &conn, NULL) < 0)
+	if (sk_conn_open(os, b->socket, sk_until_ms(os, 10000), &conn,
+			 NULL) < 0)
 		return -1;
 	start = now_ns();
 	for (int i = 0; i < TRIPS; i++) {
 		/* Closing an image that is not open: an answer, no work. */
 		struct sk_msg msg = { .type = SK_MSG_CLOSE };
 
-		if (sk_conn_call(&conn, &msg, NULL, 0, NULL, NULL, 10000,
-				 NULL) == -ECONNRESET)
+		if (sk_conn_call(&conn, &msg, NULL, 0, NULL, NULL,
+				 sk_until_ms(os, 10000), NULL) == -ECONNRESET)
 			return -1;
 	}
 	*ret_ns = (double)(now_ns() - start) / TRIPS;

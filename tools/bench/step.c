@@ -44,7 +44,7 @@ static int steps(struct bench *b, int rank, struct rank_state *s, uint64_t n,
 			multiply();
 		if (snapshots && sk_fence(s->state))
 			return fail(b, rank, "fence: %s", sk_error());
-		state_fill(s, rank, (uint64_t)++*step);
+		state_fill(s, rank, (uint64_t)++(*step));
 		if (snapshots && sk_snapshot(s->state, *step, &o))
 			return fail(b, rank, "snapshot: %s", sk_error());
 	}

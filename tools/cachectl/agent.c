@@ -2,13 +2,14 @@
 /* cachectl stats, version, stop: the agent itself. */
 #include "cachectl.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
+#define PREFIX ((int)sizeof("shardkeep_") - 1)
+
 static const struct column columns[] = {
-	{ "name", "NAME" }, { "kind", "KIND" }, { "value", "VALUE" },
-	{ "help", "MEANING" },
+	{ "name", NULL }, { NULL, "NAME" }, { "kind", NULL },
+	{ "value", "VALUE" }, { "help", "MEANING" },
 };
 
 int command_stats(struct context *ctx, int argc, char **argv)
@@ -26,6 +27,10 @@ int command_stats(struct context *ctx, int argc, char **argv)
 	for (size_t i = 0; i < n; i++) {
 		report_cell_text(ctx->report, "%.*s",
 				 (int)sizeof(stats[i].name), stats[i].name);
+		/* People know whose they are. */
+		report_cell_text(ctx->report, "%.*s",
+				 (int)sizeof(stats[i].name) - PREFIX,
+				 stats[i].name + PREFIX);
 		report_cell_text(ctx->report, "%s",
 				 stats[i].kind ? "counter" : "gauge");
 		report_cell_real(ctx->report, stats[i].value);
@@ -66,36 +71,35 @@ int command_version(struct context *ctx, int argc, char **argv)
 	return 0;
 }
 
-/* The agent closes the connection when it has flushed and goes. */
-static int wait_gone(struct context *ctx)
+static void say_stopped(struct context *ctx, const char *lost)
 {
-	struct pollfd p = { .fd = ctx->conn.sock, .events = POLLRDHUP };
-	int r;
+	const char *result = ctx->wait ? "stopped" : "stopping";
 
-	do
-		r = poll(&p, 1, (int)SK_WAIT_MAX_MS);
-	while (r < 0 && errno == EINTR);
-	if (r == 0)
-		return sk_err_set(&ctx->err, -ETIMEDOUT,
-				  "the agent is still flushing");
-	return r < 0 ? -errno : 0;
+	report_text(ctx->report, "result", NULL, "%s", result);
+	report_text(ctx->report, "lost", NULL, "%s", lost);
+	if (*lost)
+		report_draw(ctx->report, "lost with the agent: %s\n", lost);
+	report_draw(ctx->report, "%s\n", ctx->wait ?
+		    "the agent has stopped" :
+		    "the agent flushes what is not durable, then stops");
 }
 
 int command_stop(struct context *ctx, int argc, char **argv)
 {
-	struct sk_msg msg = { .type = SK_MSG_STOP };
-	int r = ask(ctx, &msg, NULL, NULL);
+	struct sk_msg msg = { .type = SK_MSG_STOP, .body.stop.flags =
+			      ctx->wait ? SK_STOP_WAIT : 0 };
+	int r = ctx->wait ? ask_deferred(ctx, &msg, SK_WAIT_MAX_MS) :
+			    ask(ctx, &msg);
 
 	(void)argc;
 	(void)argv;
-	if (r >= 0 && ctx->wait)
-		r = wait_gone(ctx);
-	if (r < 0)
-		return r;
-	report_text(ctx->report, "result", NULL, "%s",
-		    ctx->wait ? "stopped" : "stopping");
-	report_draw(ctx->report, "%s\n", ctx->wait ?
-		    "the agent has stopped" :
-		    "the agent flushes what is not durable, then stops");
-	return 0;
+	if (r == -ENODATA) {
+		ctx->lost = true;
+		say_stopped(ctx, ctx->err.text);
+		return sk_err_set(&ctx->err, r, "the agent has stopped, and "
+				  "something was lost with it");
+	}
+	if (r >= 0)
+		say_stopped(ctx, ctx->wait ? "" : msg.body.text);
+	return r;
 }

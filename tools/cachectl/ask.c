@@ -4,46 +4,74 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
+
+#include "base/util.h"
+#include "conn/agent.h"
+#include "conn/list.h"
+
+static uint64_t until(const struct context *ctx)
+{
+	return sk_until_ms(ctx->os, ctx->timeout_ms);
+}
+
+/* The value of @call; on a terminal, what we wait for if it takes long. */
+#define WAITING(what, call)						\
+	({								\
+		struct waiting w_;					\
+		int r_;							\
+									\
+		waiting_begin(&w_, what);				\
+		r_ = (call);						\
+		waiting_end(&w_);					\
+		r_;							\
+	})
+
+static const char for_agent[] = "waiting for the agent";
+static const char for_list[] = "waiting for the agent's list";
 
 int ask_connect(struct context *ctx)
 {
+	struct sk_err differs = { "" };
 	int r;
 
 	if (ctx->conn.sock >= 0)
 		return 0;
-	r = sk_find_agent(ctx->socket, ctx->path, sizeof(ctx->path),
-			  &ctx->err);
-	if (r >= 0)
-		r = sk_conn_open(ctx->path, ctx->timeout_ms, &ctx->conn,
-				 &ctx->err);
+	/* Whose it is is for who asks to judge: root looks at all agents. */
+	r = WAITING(for_agent, sk_agent_connect(ctx->os, ctx->socket,
+			sk_conn_open_any, until(ctx), ctx->path, &ctx->conn,
+			&ctx->err));
+	if (r >= 0 && sk_agent_differs(&ctx->conn.agent, ctx->path, &differs))
+		fprintf(stderr, "cachectl: warning: %s\n", differs.text);
 	/* Whatever kept us from it, scripts get the one answer. */
-	return r < 0 && r != -EPROTO && r != -EACCES ? -ENOTCONN : r;
+	ctx->unreachable = r < 0 && r != -EPROTO && r != -EACCES;
+	return ctx->unreachable ? -ENOTCONN : r;
 }
 
-int ask(struct context *ctx, struct sk_msg *msg, int *ret_fds,
-	int *ret_n_fds)
+int ask(struct context *ctx, struct sk_msg *msg)
 {
 	int r = ask_connect(ctx);
 
 	if (r < 0)
 		return r;
-	return sk_conn_call(&ctx->conn, msg, NULL, 0, ret_fds, ret_n_fds,
-			    ctx->timeout_ms, &ctx->err);
+	return WAITING(for_agent, sk_conn_call(&ctx->conn, msg, NULL, 0, NULL,
+					       NULL, until(ctx), &ctx->err));
 }
 
 int ask_deferred(struct context *ctx, struct sk_msg *msg, uint32_t timeout_ms)
 {
-	struct sk_conn conn = { .sock = -1 };
+	struct sk_conn conn = SK_CONN_NULL;
 	int r = ask_connect(ctx);
 
 	if (r >= 0)
-		r = sk_conn_open(ctx->path, ctx->timeout_ms, &conn,
-				 &ctx->err);
+		r = sk_conn_open_any(ctx->os, ctx->path, until(ctx), &conn,
+				     &ctx->err);
 	if (r < 0)
 		return r;
-	r = sk_conn_call(&conn, msg, NULL, 0, NULL, NULL, timeout_ms,
-			 &ctx->err);
+	r = WAITING(msg->type == SK_MSG_STOP ?
+		    "the agent flushes what is not durable" : for_agent,
+		    sk_conn_call(&conn, msg, NULL, 0, NULL, NULL,
+				 sk_until_ms(ctx->os, timeout_ms),
+				 &ctx->err));
 	sk_conn_close(&conn);
 	return r;
 }
@@ -90,6 +118,7 @@ int ask_parse_snapshot(struct context *ctx, const char *text,
 	struct sk_wire_id id = { .step = -1, .rank = -1 };
 	char job[SK_JOB_MAX + 64];
 
+	ctx->misused = true;
 	if (strlen(text) >= sizeof(job))
 		return sk_err_set(&ctx->err, -EINVAL,
 				  "\"%.40s...\" is too long for a snapshot",
@@ -99,86 +128,48 @@ int ask_parse_snapshot(struct context *ctx, const char *text,
 		return sk_err_set(&ctx->err, -EINVAL,
 				  "\"%s\" does not name a snapshot; write "
 				  "JOB, JOB/STEP or JOB@RUN/STEP", text);
+	ctx->misused = false;
 	strcpy(id.job, job);
 	*ret_id = id;
 	return 0;
 }
 
-/* Copies the records out of the agent's memfd. */
-static int read_records(struct context *ctx, int fd, uint64_t n, size_t size,
-			void **ret)
-{
-	struct stat st;
-	uint64_t bytes, at = 0;
-	char *records;
-
-	if (!sk_mul_u64(n, size, &bytes) || fstat(fd, &st) < 0 ||
-	    (uint64_t)st.st_size < bytes)
-		return sk_err_set(&ctx->err, -EPROTO,
-				  "the agent's list is cut short");
-	records = malloc(bytes ? bytes : 1);
-	if (!records)
-		return sk_err_set(&ctx->err, -ENOMEM, "out of memory");
-	while (at < bytes) {
-		ssize_t k = pread(fd, records + at, bytes - at, (off_t)at);
-
-		if (k <= 0) {
-			free(records);
-			return sk_err_set(&ctx->err, -EIO,
-					  "cannot read the agent's list");
-		}
-		at += (uint64_t)k;
-	}
-	*ret = records;
-	return 0;
-}
-
-static int ask_list(struct context *ctx, const struct sk_wire_id *id,
-		    enum sk_list what, enum sk_msg_type type, size_t size,
-		    void **ret, size_t *ret_n)
-{
-	struct sk_msg msg = { .type = type };
-	int fds[SK_MSG_FDS], n_fds = 0, r;
-	uint64_t n;
-
-	if (id) {
-		msg.body.list.id = *id;
-		msg.body.list.what = what;
-	}
-	r = ask(ctx, &msg, fds, &n_fds);
-	if (r < 0)
-		return r;
-	n = msg.body.list_reply.n;
-	if (n_fds != 1 || msg.body.list_reply.record_bytes != size)
-		r = sk_err_set(&ctx->err, -EPROTO,
-			       "the agent's records are of another version");
-	else
-		r = read_records(ctx, fds[0], n, size, ret);
-	while (n_fds)
-		sk_close_fd(fds[--n_fds]);
-	if (r >= 0)
-		*ret_n = n;
-	return r;
-}
-
 int ask_snapshots(struct context *ctx, const struct sk_wire_id *id,
 		  struct sk_wire_snapshot **ret, size_t *ret_n)
 {
-	return ask_list(ctx, id, SK_LIST_SNAPSHOTS, SK_MSG_LIST,
-			sizeof(**ret), (void **)ret, ret_n);
+	struct sk_list_gaps gaps = { 0 };
+	int r = ask_connect(ctx);
+
+	if (r >= 0)
+		r = WAITING(for_list, sk_list_snapshots(&ctx->conn, id,
+				until(ctx), ret, ret_n, &gaps, &ctx->err));
+	if (r >= 0 && !*ret_n) {
+		r = sk_list_gaps_error(&gaps, "such a snapshot", &ctx->err);
+		if (r < 0)
+			free(sk_take_ptr(*ret));
+	} else if (r >= 0 && gaps.n) {
+		fprintf(stderr, "cachectl: %u parts of the store could not be "
+			"read, the first: %s\n", gaps.n, gaps.first);
+	}
+	return r;
 }
 
 int ask_images(struct context *ctx, const struct sk_wire_id *id,
 	       struct sk_wire_image **ret, size_t *ret_n)
 {
-	return ask_list(ctx, id, SK_LIST_IMAGES, SK_MSG_LIST, sizeof(**ret),
-			(void **)ret, ret_n);
+	int r = ask_connect(ctx);
+
+	return r < 0 ? r : WAITING(for_list, sk_list_images(&ctx->conn, id,
+				until(ctx), ret, ret_n, &ctx->err));
 }
 
 int ask_stats(struct context *ctx, struct sk_wire_stat **ret, size_t *ret_n)
 {
-	return ask_list(ctx, NULL, 0, SK_MSG_STATS, sizeof(**ret),
-			(void **)ret, ret_n);
+	struct sk_msg msg = { .type = SK_MSG_STATS };
+	int r = ask_connect(ctx);
+
+	return r < 0 ? r : sk_list_read(&ctx->conn, &msg, sizeof(**ret),
+					until(ctx), ret, ret_n, &ctx->err);
 }
 
 int ask_snapshot(struct context *ctx, const char *text,
@@ -226,27 +217,19 @@ static int read_header(struct context *ctx, int fd, uint64_t bytes,
 int ask_open(struct context *ctx, const struct sk_wire_image *image,
 	     struct opened *ret)
 {
-	struct sk_msg msg = { .type = SK_MSG_OPEN, .body.open = {
-		.image = image->image, .place = image->place } };
-	struct opened o = { .fd = -1 };
-	int fds[SK_MSG_FDS], n_fds = 0, r;
+	struct sk_opened_image open;
+	struct opened o;
+	int r = ask_connect(ctx);
 
-	r = ask(ctx, &msg, fds, &n_fds);
+	if (r >= 0)
+		r = sk_image_open(&ctx->conn, image->image, image->place,
+				  until(ctx), &open, &ctx->err);
 	if (r < 0)
 		return r;
-	if (n_fds == 2) {
-		o.fd = fds[0];
-		o.image_bytes = msg.body.open_reply.image_bytes;
-		r = read_header(ctx, fds[1],
-				msg.body.open_reply.header_bytes, &o);
-		sk_close_fd(fds[1]);
-	} else {
-		r = sk_err_set(&ctx->err, -EPROTO,
-			       "the agent gave %d descriptors for an image",
-			       n_fds);
-		while (n_fds)
-			sk_close_fd(fds[--n_fds]);
-	}
+	o = (struct opened){ .fd = open.data,
+			     .image_bytes = open.image_bytes };
+	r = read_header(ctx, open.header, open.header_bytes, &o);
+	sk_close_fd(open.header);
 	if (r < 0) {
 		ask_close(ctx, image, &o);
 		return r;
@@ -263,28 +246,12 @@ void ask_close(struct context *ctx, const struct sk_wire_image *image,
 	struct sk_err first = ctx->err;
 
 	/* The lease ends with the connection at the latest. */
-	(void)ask(ctx, &msg, NULL, NULL);
+	(void)ask(ctx, &msg);
 	ctx->err = first;
 	sk_close_fd(opened->fd);
 	sk_layout_free(opened->layout);
 	free(opened->stamp.sums);
 	*opened = (struct opened){ .fd = -1 };
-}
-
-int ask_read(int fd, char *buf, uint64_t bytes, uint64_t offset)
-{
-	while (bytes) {
-		ssize_t n = pread(fd, buf, bytes, (off_t)offset);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -ENODATA;
-		buf += n;
-		bytes -= (uint64_t)n;
-		offset += (uint64_t)n;
-	}
-	return 0;
 }
 
 static const struct {
@@ -309,7 +276,9 @@ char *snapshot_words(const struct sk_wire_snapshot *s, char *buf, size_t size)
 	if (!(s->flags & SK_SNAP_COMPLETE))
 		at = (size_t)snprintf(buf, size, "incomplete");
 	for (size_t i = 0; i < SK_ARRAY_SIZE(flag_words); i++) {
-		if (!(s->flags & flag_words[i].flag) || at >= size)
+		if (!(s->flags & flag_words[i].flag) || at >= size ||
+		    (flag_words[i].flag == SK_SNAP_WANTED &&
+		     s->flags & SK_SNAP_FLUSHING))
 			continue;
 		at += (size_t)snprintf(buf + at, size - at, "%s%s",
 				       at ? " " : "", flag_words[i].word);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the commands of cachectl share: the command table, the connection,
- * arguments that name snapshots, lists from the agent.
+ * What the commands of cachectl share: the connection, arguments that name
+ * snapshots, lists from the agent.
  *
  * Every command returns 0 or a negative errno with its sentence in ctx->err;
  * main.c turns that into the exit code.
@@ -9,10 +9,17 @@
 #ifndef SK_CACHECTL_H
 #define SK_CACHECTL_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "internal.h"
+#include "base/util.h"
+#include "conn/agent.h"
+#include "conn/conn.h"
+#include "conn/memfd.h"
+#include "draw.h"
+#include "layout/layout.h"
+#include "shardkeep.h"
 #include "report.h"
 
 enum exit_code {
@@ -22,43 +29,35 @@ enum exit_code {
 	EXIT_NO_AGENT = 3,
 	EXIT_NOT_FOUND = 4,
 	EXIT_DAMAGED = 5,	/* verification found bad bytes */
+	EXIT_LOST = 6,		/* the agent ended, and something with it */
 };
 
 struct context {
 	const char *socket;	/* option, or NULL */
 	enum output output;
-	bool colour;
+	struct style style;
 	bool verbose;
+	bool misused;		/* what was asked makes no sense: exit code 2 */
+	bool unreachable;	/* no agent answered: exit code 3 */
+	bool lost;		/* something was, with the agent: exit code 6 */
 	bool force, memory, disk, wait;
 	const char *prefix;	/* of names, or NULL */
 	uint64_t shard_bytes;	/* most of one file; 0: no limit */
 	uint32_t timeout_ms;
-	char path[108];		/* of the socket that answered */
+	const struct sk_os *os;
+	char path[SK_PATH_ROOM];	/* of the socket that answered */
 	struct sk_conn conn;
 	struct report *report;
 	struct sk_err err;
 };
 
-struct command {
-	const char *name;
-	const char *arguments;
-	const char *summary;	/* one line */
-	const char *help;	/* more, for `cachectl COMMAND --help` */
-	const char *options;	/* letters of the options it takes */
-	int min_args, max_args;
-	int (*run)(struct context *ctx, int argc, char **argv);
-};
-
-extern const struct command commands[];
-extern const size_t n_commands;
-
 /* ---- ask.c ---- */
 
-/** Connects; -ENOTCONN when no agent answers. */
+/** Connects; -ENOTCONN when no agent answers, and ctx->unreachable: an agent
+ * without a store says -ENOTCONN as well. */
 int ask_connect(struct context *ctx);
-/** One request; fds as sk_conn_call. */
-int ask(struct context *ctx, struct sk_msg *msg, int *ret_fds,
-	int *ret_n_fds);
+/** One request without descriptors. */
+int ask(struct context *ctx, struct sk_msg *msg);
 /** A deferred request on a connection of its own. */
 int ask_deferred(struct context *ctx, struct sk_msg *msg,
 		 uint32_t timeout_ms);
@@ -93,13 +92,11 @@ int ask_open(struct context *ctx, const struct sk_wire_image *image,
 void ask_close(struct context *ctx, const struct sk_wire_image *image,
 	       struct opened *opened);
 
-/** All of @bytes. Errors: -ENODATA it is shorter; -EIO, ... */
-int ask_read(int fd, char *buf, uint64_t bytes, uint64_t offset);
-
 /** "complete durable newest" of SK_SNAP_ flags. Returns @buf. */
 char *snapshot_words(const struct sk_wire_snapshot *s, char *buf,
 		     size_t size);
 const char *image_state_word(uint32_t state);
+const char *image_kind_word(const struct sk_wire_image *image);
 
 /* ---- progress.c ---- */
 
@@ -107,23 +104,25 @@ const char *image_state_word(uint32_t state);
  * what takes over a second. */
 struct progress {
 	uint64_t started_ns, shown_ns, total;
-	const char *verb;
+	const char *verb, *what;
 };
-void progress_start(struct progress *p, const char *verb, uint64_t total);
+/** "@verb 3 of 8 @what"; @what NULL: bytes, and how fast; @total 0: no more
+ * than "@verb @what" and for how long. */
+void progress_start(struct progress *p, const char *verb, const char *what,
+		    uint64_t total);
 void progress_at(struct progress *p, uint64_t done);
 void progress_end(struct progress *p);
 
-/* ---- draw.c ---- */
-
-struct draw_part {
-	struct sk_box box;
-	int32_t rank;
+/** The same for an answer that keeps us waiting: "@what, 12 s". */
+struct waiting {
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t over;
+	bool running, ended, shown;
+	const char *what;
 };
-/** Draws which rank holds which part of a tensor into the report. Dimensions
- * beyond the second are taken at their first index. */
-void draw_tensor(struct report *r, const char *name, int ndim,
-		 const int64_t *shape, const struct draw_part *parts,
-		 size_t n);
+void waiting_begin(struct waiting *w, const char *what);
+void waiting_end(struct waiting *w);
 
 /* ---- the commands ---- */
 

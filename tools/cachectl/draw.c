@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Draws a tensor as a grid: a cell is a box, in it the ranks that hold it.
- * Rows are dimension 0, columns dimension 1; dimensions beyond are taken at
- * index 0. The cuts are those of the parts, so uneven shards show.
+ * Rows and columns are dimensions that are cut; where more than two are, there
+ * is one grid for each piece of the others. The cuts are those of the parts,
+ * and to scale, so uneven shards show.
  */
-#include "cachectl.h"
+#include "draw-private.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define CUTS_MAX 65	/* more rows or columns than this nobody reads */
-#define CELL_TEXT 24
+#define PLANES_MAX 16
 
-struct cuts {
-	int64_t at[CUTS_MAX];
-	int n;			/* cuts; cells are n - 1 */
-	bool full;
-};
+/* ---- the cuts ---- */
 
 static void add_cut(struct cuts *cuts, int64_t v)
 {
@@ -36,151 +32,218 @@ static void add_cut(struct cuts *cuts, int64_t v)
 	cuts->n++;
 }
 
-static bool in_plane(int ndim, const struct sk_box *box)
+/* False: more cuts than anybody reads. */
+static bool collect(struct drawing *d, const int64_t *shape)
 {
-	if (sk_box_empty(ndim, box))
-		return false;
-	for (int d = 2; d < ndim; d++)
-		if (box->offset[d] > 0)
+	for (int i = 0; i < d->ndim; i++) {
+		struct cuts *cuts = &d->cuts[i];
+
+		add_cut(cuts, 0);
+		add_cut(cuts, shape[i]);
+		for (size_t k = 0; k < d->n && !cuts->full; k++) {
+			const struct sk_box *b = &d->parts[k].box;
+
+			if (sk_box_empty(d->ndim, b))
+				continue;
+			add_cut(cuts, b->offset[i]);
+			add_cut(cuts, b->offset[i] + b->size[i]);
+		}
+		if (cuts->full)
 			return false;
+	}
 	return true;
 }
 
-static void collect(struct cuts *cuts, int d, int ndim, int64_t whole,
-		    const struct draw_part *parts, size_t n)
+/* The first two that are cut; if there are fewer, the first that are not. */
+static void choose_plane(struct drawing *d)
 {
-	add_cut(cuts, 0);
-	add_cut(cuts, ndim > d ? whole : 1);
-	for (size_t i = 0; i < n && ndim > d; i++) {
-		const struct sk_box *b = &parts[i].box;
+	int chosen[2] = { -1, -1 }, n = 0;
 
-		if (!in_plane(ndim, b))
-			continue;
-		add_cut(cuts, b->offset[d]);
-		add_cut(cuts, b->offset[d] + b->size[d]);
+	for (int i = 0; i < d->ndim && n < 2; i++)
+		if (d->cuts[i].n > 2)
+			chosen[n++] = i;
+	for (int i = 0; i < d->ndim && n < 2; i++)
+		if (i != chosen[0])
+			chosen[n++] = i;
+	d->rows = n == 2 && chosen[0] > chosen[1] ? chosen[1] : chosen[0];
+	d->cols = d->rows == chosen[0] ? chosen[1] : chosen[0];
+}
+
+/* ---- ink ---- */
+
+static void rule(const struct drawing *d)
+{
+	report_draw(d->report, "%*s ", d->label, "");
+	for (int j = 0; j < cells(d, d->cols); j++) {
+		report_draw(d->report, "+");
+		for (int k = 0; k < d->widths[j]; k++)
+			report_draw(d->report, "-");
 	}
+	report_draw(d->report, "+\n");
 }
 
-static bool holds(int ndim, const struct sk_box *b, int64_t row, int64_t col)
+/* Where each column begins; a number that has no room is left out. */
+static void head(const struct drawing *d)
 {
-	const int64_t at[2] = { row, col };
+	int at = 0, border = 0;
+	char number[24];
 
-	if (!in_plane(ndim, b))
-		return false;
-	for (int d = 0; d < 2 && d < ndim; d++)
-		if (at[d] < b->offset[d] || at[d] >= b->offset[d] + b->size[d])
-			return false;
-	return true;
-}
+	report_draw(d->report, "%*s ", d->label, "");
+	for (int j = 0; j <= cells(d, d->cols); j++) {
+		int n = snprintf(number, sizeof(number), "%lld",
+				 (long long)cut_at(d, d->cols, j));
+		int end = d->label + 1 + border + n;
 
-/* "0,4" or "0,1,2,+13": who holds the element. "." where nobody does. */
-static void cell_text(int ndim, const struct draw_part *parts, size_t n,
-		      int64_t row, int64_t col, char buf[CELL_TEXT])
-{
-	int at = 0, more = 0;
-	int32_t last = -1;
-
-	buf[0] = 0;
-	for (size_t i = 0; i < n; i++) {
-		if (parts[i].rank == last ||
-		    !holds(ndim, &parts[i].box, row, col))
-			continue;
-		last = parts[i].rank;
-		if (at > CELL_TEXT - 16) {
-			more++;
-			continue;
+		if ((!j || border > at) && end <= LINE) {
+			report_draw(d->report, "%*s%s", border - at, "",
+				    number);
+			at = border + n;
 		}
-		at += snprintf(buf + at, (size_t)(CELL_TEXT - at), "%s%d",
-			       at ? "," : "", last);
+		border += d->widths[j] + 1;
 	}
-	if (more)
-		(void)snprintf(buf + at, (size_t)(CELL_TEXT - at), ",+%d",
-			       more);
-	if (!buf[0])
-		strcpy(buf, ".");
+	report_draw(d->report, "\n");
 }
 
-static int cell_width(int ndim, const struct draw_part *parts, size_t n,
-		      const struct cuts *rows, const struct cuts *cols)
+static void line(const struct drawing *d, int row, bool text)
 {
 	char buf[CELL_TEXT];
-	int w = 3;
 
-	for (int i = 0; i + 1 < rows->n; i++)
-		for (int j = 0; j + 1 < cols->n; j++) {
-			cell_text(ndim, parts, n, rows->at[i], cols->at[j],
-				  buf);
-			if ((int)strlen(buf) > w)
-				w = (int)strlen(buf);
+	for (int j = 0; j < cells(d, d->cols); j++) {
+		int w = d->widths[j], left, n;
+
+		if (text)
+			draw_cell(d, row, j, buf);
+		else
+			buf[0] = 0;
+		n = (int)strlen(buf);
+		left = (w - n) / 2;
+		report_draw(d->report, "|%*s%s%*s", left, "", buf,
+			    w - n - left, "");
+	}
+	report_draw(d->report, "|\n");
+}
+
+static void grid(const struct drawing *d)
+{
+	int rows = cells(d, d->rows);
+
+	if (d->cols >= 0)
+		head(d);
+	for (int i = 0; i < rows; i++) {
+		rule(d);
+		for (int k = 0; k < d->heights[i]; k++) {
+			if (k)
+				report_draw(d->report, "%*s ", d->label, "");
+			else
+				report_draw(d->report, "%*lld ", d->label,
+					    (long long)cut_at(d, d->rows, i));
+			line(d, i, k == (d->heights[i] - 1) / 2);
 		}
-	for (int j = 0; j < cols->n; j++) {
-		int k = snprintf(NULL, 0, "%lld", (long long)cols->at[j]);
-
-		w = k > w ? k : w;
 	}
-	return w;
+	rule(d);
+	report_draw(d->report, "%*lld\n", d->label,
+		    (long long)cut_at(d, d->rows, rows));
 }
 
-static void rule(struct report *r, int cells, int w)
+/* ---- planes ---- */
+
+static bool is_other(const struct drawing *d, int dim)
 {
-	report_draw(r, "%10s", "");
-	for (int j = 0; j < cells; j++) {
-		report_draw(r, "+");
-		for (int k = 0; k < w + 2; k++)
-			report_draw(r, "-");
+	return dim != d->rows && dim != d->cols && d->cuts[dim].n > 2;
+}
+
+/* The next piece of the dimensions that are cut as well; false: no more. */
+static bool next_plane(struct drawing *d, int index[SK_MAX_DIMS])
+{
+	for (int i = d->ndim - 1; i >= 0; i--) {
+		if (!is_other(d, i))
+			continue;
+		index[i] = (index[i] + 1) % cells(d, i);
+		d->at[i] = cut_at(d, i, index[i]);
+		if (index[i])
+			return true;
 	}
-	report_draw(r, "+\n");
+	return false;
 }
 
-static void head(struct report *r, const struct cuts *cols, int w)
+static void say_plane(const struct drawing *d, const int index[SK_MAX_DIMS])
 {
-	report_draw(r, "%10s", "");
-	for (int j = 0; j < cols->n; j++)
-		report_draw(r, "%-*lld", w + 3, (long long)cols->at[j]);
-	report_draw(r, "\n");
+	const char *before = "at";
+
+	for (int i = 0; i < d->ndim; i++) {
+		if (!is_other(d, i))
+			continue;
+		report_draw(d->report, "%s %lld:%lld of dimension %d", before,
+			    (long long)cut_at(d, i, index[i]),
+			    (long long)cut_at(d, i, index[i] + 1), i);
+		before = ",";
+	}
+	if (*before == ',')
+		report_draw(d->report, ":\n");
 }
 
-static void grid(struct report *r, int ndim, const struct draw_part *parts,
-		 size_t n, const struct cuts *rows, const struct cuts *cols)
+static void planes(struct drawing *d)
 {
-	int w = cell_width(ndim, parts, n, rows, cols);
-	char buf[CELL_TEXT];
+	int index[SK_MAX_DIMS] = { 0 }, n = 0;
 
-	if (ndim > 1)
-		head(r, cols, w);
-	for (int i = 0; i + 1 < rows->n; i++) {
-		rule(r, cols->n - 1, w);
-		report_draw(r, "%9lld ", (long long)rows->at[i]);
-		for (int j = 0; j + 1 < cols->n; j++) {
-			cell_text(ndim, parts, n, rows->at[i], cols->at[j],
-				  buf);
-			report_draw(r, "| %-*s ", w, buf);
+	do {
+		if (n++ == PLANES_MAX) {
+			report_draw(d->report, "... and more; the table of "
+				    "boxes has them all\n");
+			return;
 		}
-		report_draw(r, "|\n");
-	}
-	rule(r, cols->n - 1, w);
-	report_draw(r, "%9lld\n", (long long)rows->at[rows->n - 1]);
+		say_plane(d, index);
+		if (draw_fit(d))
+			grid(d);
+		else
+			report_draw(d->report, "cut too finely to draw; the "
+				    "table of boxes has it\n");
+	} while (next_plane(d, index));
+}
+
+static void say_title(const struct drawing *d, const char *name)
+{
+	char cut[41];
+
+	report_draw(d->report, "%s: ranks that hold each part",
+		    format_name(name, 40, cut, sizeof(cut)));
+	if (d->rows >= 0)
+		report_draw(d->report, ";\nrows are dimension %d", d->rows);
+	if (d->cols >= 0)
+		report_draw(d->report, ", columns dimension %d", d->cols);
+	report_draw(d->report, "\n");
+}
+
+static int label_width(const struct drawing *d)
+{
+	int n = d->rows < 0 ? 1 :
+		snprintf(NULL, 0, "%lld", (long long)
+			 cut_at(d, d->rows, cells(d, d->rows)));
+
+	return n > 4 ? n : 4;
 }
 
 void draw_tensor(struct report *r, const char *name, int ndim,
 		 const int64_t *shape, const struct draw_part *parts, size_t n)
 {
-	struct cuts rows = { 0 }, cols = { 0 };
+	struct drawing d = { .report = r, .ndim = ndim, .parts = parts,
+			     .n = n };
+	char cut[41];
 
-	for (int d = 0; d < ndim; d++)
-		if (shape[d] == 0) {
-			report_draw(r, "%s has no elements\n", name);
+	for (int i = 0; i < ndim; i++)
+		if (shape[i] == 0) {
+			report_draw(r, "%s has no elements\n",
+				    format_name(name, 40, cut, sizeof(cut)));
 			return;
 		}
-	collect(&rows, 0, ndim, ndim > 0 ? shape[0] : 1, parts, n);
-	collect(&cols, 1, ndim, ndim > 1 ? shape[1] : 1, parts, n);
-	if (rows.full || cols.full) {
-		report_draw(r, "%s is cut too finely to draw; its boxes are "
-			    "in the table\n", name);
+	if (!collect(&d, shape)) {
+		report_draw(r, "%s is cut too finely to draw;\n"
+			    "the table of boxes has it\n",
+			    format_name(name, 40, cut, sizeof(cut)));
 		return;
 	}
-	report_draw(r, "%s: ranks that hold each part; rows are dimension 0"
-		    "%s%s\n", name, ndim > 1 ? ", columns dimension 1" : "",
-		    ndim > 2 ? ", the others at index 0" : "");
-	grid(r, ndim, parts, n, &rows, &cols);
+	choose_plane(&d);
+	d.label = label_width(&d);
+	say_title(&d, name);
+	planes(&d);
 }

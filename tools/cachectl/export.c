@@ -13,7 +13,8 @@
 
 #include <jansson.h>
 
-#include "dtype.h"
+#include "base/array.h"
+#include "tensor/dtype.h"
 
 #define INDEX "model.safetensors.index.json"
 
@@ -74,18 +75,8 @@ static int open_sources(struct export *x, const struct sk_wire_id *id)
 static int add_piece(struct export *x, struct export_tensor *t, size_t source,
 		     uint32_t entry)
 {
-	struct export_piece *bigger;
-
-	if (t->n_pieces == t->room) {
-		size_t room = t->room ? 2 * t->room : 4;
-
-		bigger = realloc(t->pieces, room * sizeof(*bigger));
-		if (!bigger)
-			return sk_err_set(&x->ctx->err, -ENOMEM,
-					  "out of memory");
-		t->pieces = bigger;
-		t->room = room;
-	}
+	if (sk_array_fit(t->pieces, t->room, t->n_pieces + 1) < 0)
+		return sk_err_set(&x->ctx->err, -ENOMEM, "out of memory");
 	t->pieces[t->n_pieces++] = (struct export_piece){ source, entry };
 	return 0;
 }
@@ -248,7 +239,7 @@ static int write_one(struct export *x, const char *path, size_t first,
 	r = export_write(x, path, first, last);
 	if (r < 0)
 		return r;
-	report_cell_text(x->ctx->report, "%s", path);
+	report_cell_name(x->ctx->report, "%s", path);
 	report_cell(x->ctx->report, CELL_INT, (int64_t)(last - first));
 	report_cell(x->ctx->report, CELL_BYTES, (int64_t)bytes);
 	*ret_last = last;
@@ -314,7 +305,7 @@ static int export(struct export *x, const struct sk_wire_snapshot *s,
 	if (r < 0)
 		return r;
 	total = cut_files(x, directory ? x->ctx->shard_bytes : 0);
-	progress_start(&x->progress, "exported", total);
+	progress_start(&x->progress, "exported", NULL, total);
 	r = write_files(x, path, directory, total);
 	progress_end(&x->progress);
 	return r;
@@ -330,11 +321,16 @@ int command_export(struct context *ctx, int argc, char **argv)
 	(void)argc;
 	if (!buf)
 		return sk_err_set(&ctx->err, -ENOMEM, "out of memory");
+	if (ctx->shard_bytes && names_file(argv[1])) {
+		ctx->misused = true;
+		return sk_err_set(&ctx->err, -EINVAL, "--shard-size is for a "
+				  "directory, %s is one file", argv[1]);
+	}
 	r = ask_snapshot(ctx, argv[0], &s);
 	if (r < 0)
 		return r;
 	if (!(s.flags & SK_SNAP_COMPLETE))
-		return sk_err_set(&ctx->err, -ENODATA, "snapshot %s is not "
+		return sk_err_set(&ctx->err, -EAGAIN, "snapshot %s is not "
 				  "complete: %s", argv[0], s.text);
 	s.id.rank = -1;
 	report_table(ctx->report, "files", NULL, columns,

@@ -2,6 +2,7 @@
 /* cachectl list */
 #include "cachectl.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,8 +11,8 @@ static const struct column columns[] = {
 	{ "world", NULL }, { "images", NULL }, { NULL, "IMAGES" },
 	{ "state", "STATE" }, { "flushed_bytes", NULL },
 	{ "memory_bytes", "MEMORY" }, { "disk_bytes", "DISK" },
-	{ "tensors", "TENSORS" }, { "age_s", "AGE" }, { "uid", NULL },
-	{ "note", NULL },
+	{ "tensors", NULL }, { "age_s", "AGE" }, { "uid", NULL },
+	{ "run_id", NULL }, { "note", NULL },
 };
 
 static int64_t age_s(uint64_t created_ns)
@@ -27,7 +28,7 @@ static void add_row(struct report *r, const struct sk_wire_snapshot *s)
 {
 	char words[160];
 
-	report_cell_text(r, "%s", s->id.job);
+	report_cell_name(r, "%s", s->id.job);
 	report_cell(r, CELL_INT, (int64_t)s->id.run);
 	report_cell(r, CELL_INT, s->id.step);
 	report_cell(r, CELL_INT, s->id.world);
@@ -40,6 +41,7 @@ static void add_row(struct report *r, const struct sk_wire_snapshot *s)
 	report_cell(r, CELL_INT, s->tensors);
 	report_cell(r, CELL_AGE, age_s(s->created_ns));
 	report_cell(r, CELL_INT, s->uid);
+	report_cell_text(r, "%016llx", (unsigned long long)s->id.run_id);
 	report_cell_text(r, "%s", s->text);
 }
 
@@ -51,6 +53,56 @@ static void add_notes(struct report *r, const struct sk_wire_snapshot *all,
 			report_draw(r, "%s@%llu/%lld: %s\n", all[i].id.job,
 				    (unsigned long long)all[i].id.run,
 				    (long long)all[i].id.step, all[i].text);
+}
+
+/* What is left to list of one job. */
+struct rest {
+	size_t at, end;
+};
+
+/* Snapshots come job by job, newest first. Returns how many jobs. */
+static size_t split_jobs(const struct sk_wire_snapshot *all, size_t n,
+			 struct rest *ret)
+{
+	size_t jobs = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		if (i && strcmp(all[i].id.job, all[i - 1].id.job) == 0 &&
+		    all[i].uid == all[i - 1].uid)
+			ret[jobs - 1].end++;
+		else
+			ret[jobs++] = (struct rest){ i, i + 1 };
+	}
+	return jobs;
+}
+
+/*
+ * Newest first over all jobs. Within a job it is the order of run and step
+ * that counts, whatever the clock said: lists of jobs are merged, not sorted.
+ */
+static int merge_jobs(struct sk_wire_snapshot *all, size_t n)
+{
+	_cleanup_free_ struct sk_wire_snapshot *old = calloc(n + 1,
+							     sizeof(*old));
+	_cleanup_free_ struct rest *rests = calloc(n + 1, sizeof(*rests));
+	size_t jobs;
+
+	if (!old || !rests)
+		return -ENOMEM;
+	memcpy(old, all, n * sizeof(*old));
+	jobs = split_jobs(old, n, rests);
+	for (size_t i = 0; i < n; i++) {
+		struct rest *best = NULL;
+
+		for (struct rest *j = rests; j < rests + jobs; j++)
+			if (j->at < j->end &&
+			    (!best || old[j->at].created_ns >
+				      old[best->at].created_ns))
+				best = j;
+		assert(best);		/* the rests hold n in all */
+		all[i] = old[best->at++];
+	}
+	return 0;
 }
 
 int command_list(struct context *ctx, int argc, char **argv)
@@ -66,6 +118,8 @@ int command_list(struct context *ctx, int argc, char **argv)
 			return r;
 	}
 	r = ask_snapshots(ctx, &id, &all, &n);
+	if (r >= 0)
+		r = merge_jobs(all, n);
 	if (r < 0)
 		return r;
 	if (!n && ctx->output == OUTPUT_TABLE) {

@@ -11,7 +11,7 @@ static int manage(struct context *ctx, const char *text,
 		  enum sk_msg_type type, uint32_t flags, const char *done,
 		  struct sk_wire_snapshot *ret)
 {
-	struct sk_msg msg = { .type = type };
+	struct sk_msg msg = { .type = (uint16_t)type };
 	int r = ask_snapshot(ctx, text, ret);
 
 	if (r < 0)
@@ -19,7 +19,7 @@ static int manage(struct context *ctx, const char *text,
 	msg.body.manage.id = ret->id;
 	msg.body.manage.id.rank = -1;
 	msg.body.manage.flags = flags;
-	r = ask(ctx, &msg, NULL, NULL);
+	r = ask(ctx, &msg);
 	if (r < 0)
 		return r;
 	report_text(ctx->report, "job", NULL, "%s", ret->id.job);
@@ -78,7 +78,7 @@ static int wait_durable(struct context *ctx, const struct sk_wire_id *id,
 	uint64_t waited = 0;
 	int r;
 
-	progress_start(&p, "flushed", bytes);
+	progress_start(&p, "flushed", NULL, bytes);
 	do {
 		struct sk_msg msg = { .type = SK_MSG_WAIT, .body.wait = {
 			.id = *id, .until = SK_DURABLE,

@@ -28,11 +28,16 @@ static json_t *value(const struct cell *cell)
 {
 	switch (cell->kind) {
 	case CELL_TEXT:
+	case CELL_NAME:
 		return json_string(cell->text);
+	case CELL_NUMBERS:
+		return json_loads(cell->text, 0, NULL);
 	case CELL_WORDS:
 		return words(cell->text);
 	case CELL_REAL:
-		return json_real(cell->real);
+		return is_whole(cell->real) ?
+		       json_integer((json_int_t)cell->real) :
+		       json_real(cell->real);
 	case CELL_BOOL:
 		return json_boolean(cell->number);
 	case CELL_INT:
@@ -68,12 +73,12 @@ fail:
 	return NULL;
 }
 
-static int print(const struct report *r, bool colour, FILE *out)
+static int print(const struct report *r, const struct style *style, FILE *out)
 {
 	json_t *doc = json_object();
 	int e = 0;
 
-	(void)colour;
+	(void)style;
 	for (size_t i = 0; doc && !e && i < r->n_parts; i++) {
 		const struct part *part = &r->parts[i];
 

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * For Prometheus: its text exposition format, version 0.0.4. Takes the table
- * "stats", whose columns are name, kind, value, help.
+ * "stats", whose columns are name, the name for people, kind, value, help.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "report-private.h"
 
-enum { COLUMN_NAME, COLUMN_KIND, COLUMN_VALUE, COLUMN_HELP, COLUMNS };
+enum {
+	COLUMN_NAME, COLUMN_SHORT, COLUMN_KIND, COLUMN_VALUE, COLUMN_HELP,
+	COLUMNS
+};
 
-static int print(const struct report *r, bool colour, FILE *out)
+static int print(const struct report *r, const struct style *style, FILE *out)
 {
-	(void)colour;
+	(void)style;
 	for (size_t i = 0; i < r->n_parts; i++) {
 		const struct part *part = &r->parts[i];
 

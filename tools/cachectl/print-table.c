@@ -1,46 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For people: aligned fields and tables. */
+/*
+ * For people: aligned fields and tables that fit the screen. Numbers are
+ * never cut, names are cut in the middle, texts go on in the next line.
+ */
 #include <string.h>
 
 #include "report-private.h"
 
-#define CELL_MAX 512
+#define COLUMNS_MAX 32
+#define GAP 2			/* between columns */
+#define NAME_LEAST 12
+#define NAME_FAIR 16		/* before texts are broken for it */
+#define WORD_MOST 40		/* longer words are broken */
 
 static const char bold[] = "\033[1m", dim[] = "\033[2m", plain[] = "\033[0m";
 
-static const char *show(const struct cell *cell, char buf[CELL_MAX])
-{
-	switch (cell->kind) {
-	case CELL_TEXT:
-	case CELL_WORDS:
-		return cell->text && *cell->text ? cell->text : "-";
-	case CELL_BYTES:
-		return format_bytes((uint64_t)cell->number, buf, CELL_MAX);
-	case CELL_AGE:
-		return format_age(cell->number, buf, CELL_MAX);
-	case CELL_REAL:
-		(void)snprintf(buf, CELL_MAX, "%.6g", cell->real);
-		return buf;
-	case CELL_BOOL:
-		return cell->number ? "yes" : "no";
-	case CELL_INT:
-		(void)snprintf(buf, CELL_MAX, "%lld",
-			       (long long)cell->number);
-		return buf;
-	default:
-		return "-";
-	}
-}
+/* ---- columns ---- */
 
-/* Columns on the screen: UTF-8 continuation bytes take none. */
-static int width(const char *s)
-{
-	int n = 0;
-
-	for (; *s; s++)
-		n += ((unsigned char)*s & 0xc0) != 0x80;
-	return n;
-}
+struct widths {
+	int now[COLUMNS_MAX], least[COLUMNS_MAX];
+	bool name[COLUMNS_MAX];
+	int last;
+};
 
 static bool is_number(enum cell_kind kind)
 {
@@ -48,102 +29,248 @@ static bool is_number(enum cell_kind kind)
 	       kind == CELL_AGE;
 }
 
-static int column_width(const struct part *part, int c)
+static int at_most(int a, int b)
 {
-	int w = width(part->columns[c].title);
+	return a < b ? a : b;
+}
+
+static int at_least(int a, int b)
+{
+	return a > b ? a : b;
+}
+
+static int screen(const struct style *style)
+{
+	return style->columns ? style->columns : 80;
+}
+
+/* What a cell may shrink to. */
+static int cell_least(const struct cell *cell, const char *text)
+{
+	switch (cell->kind) {
+	case CELL_NAME:
+		return at_most(text_width(text), NAME_LEAST);
+	case CELL_TEXT:
+	case CELL_WORDS:
+	case CELL_NUMBERS:
+		return at_most(text_longest_word(text), WORD_MOST);
+	default:
+		return text_width(text);
+	}
+}
+
+static void measure_column(const struct part *part, int c, struct widths *w)
+{
 	char buf[CELL_MAX];
 
+	w->now[c] = w->least[c] = text_width(part->columns[c].title);
 	for (size_t i = (size_t)c; i < part->n_cells;
 	     i += (size_t)part->n_columns) {
-		int v = width(show(&part->cells[i], buf));
+		const struct cell *cell = &part->cells[i];
+		const char *text = cell_text(cell, buf);
 
-		w = v > w ? v : w;
+		w->name[c] |= cell->kind == CELL_NAME;
+		w->now[c] = at_least(w->now[c], text_width(text));
+		w->least[c] = at_least(w->least[c], cell_least(cell, text));
 	}
-	return w;
 }
 
-static void print_padded(FILE *out, const char *text, int w, bool right,
-			 bool last)
+static int sum_widths(const struct widths *w, int n)
 {
-	int pad = w - width(text);
+	int sum = -GAP;
 
-	if (right)
-		fprintf(out, "%*s", pad, "");
-	fputs(text, out);
-	if (!right && !last)
-		fprintf(out, "%*s", pad, "");
-	fputs(last ? "\n" : "  ", out);
+	for (int c = 0; c < n; c++)
+		sum += w->now[c] ? w->now[c] + GAP : 0;
+	return sum;
 }
 
-static bool right_aligned(const struct part *part, int c)
+/* The widest of the names, or of the texts, that may become narrower; -1:
+ * none. */
+static int widest(const struct widths *w, int n, bool name, int least)
 {
-	return part->n_cells > (size_t)c && is_number(part->cells[c].kind);
+	int best = -1;
+
+	for (int c = 0; c < n; c++) {
+		if (w->name[c] != name ||
+		    w->now[c] <= at_least(w->least[c], least))
+			continue;
+		if (best < 0 || w->now[c] > w->now[best])
+			best = c;
+	}
+	return best;
 }
 
-static int last_shown(const struct part *part)
+static int to_narrow(const struct widths *w, int n)
 {
-	int last = -1;
+	int c = widest(w, n, true, NAME_FAIR);
 
-	for (int c = 0; c < part->n_columns; c++)
-		if (part->columns[c].title)
-			last = c;
-	return last;
+	if (c < 0)
+		c = widest(w, n, false, 0);
+	return c < 0 ? widest(w, n, true, 0) : c;
 }
 
-static void print_table(const struct part *part, bool colour, FILE *out)
+static void measure(const struct part *part, int columns, struct widths *w)
 {
-	int last = last_shown(part), w[32] = { 0 };
+	int n = at_most(part->n_columns, COLUMNS_MAX), c;
+
+	w->last = -1;
+	for (c = 0; c < n; c++) {
+		if (!part->columns[c].title)
+			continue;
+		measure_column(part, c, w);
+		w->last = c;
+	}
+	while (sum_widths(w, n) > columns && (c = to_narrow(w, n)) >= 0)
+		w->now[c]--;
+}
+
+/* ---- rows ---- */
+
+/* A line; spaces are printed when something comes after them. */
+struct line {
+	FILE *out;
+	int owed;
+};
+
+static void print_padded(struct line *line, const char *text, size_t bytes,
+			 int w, bool right)
+{
+	char piece[CELL_MAX];
+	int pad;
+
+	(void)snprintf(piece, sizeof(piece), "%.*s", (int)bytes, text);
+	pad = at_least(w - text_width(piece), 0);
+	line->owed += right ? pad : 0;
+	if (*piece) {
+		fprintf(line->out, "%*s%s", line->owed, "", piece);
+		line->owed = 0;
+	}
+	line->owed += (right ? 0 : pad) + GAP;
+}
+
+/* One line of a cell; returns where its next line begins. */
+static size_t print_cell(struct line *line, const struct cell *cell,
+			 size_t from, int w)
+{
+	char buf[CELL_MAX], cut[CELL_MAX];
+	const char *text = cell_text(cell, buf) + from;
+	size_t bytes, next;
+
+	if (cell->kind == CELL_NAME) {
+		if (!from)
+			format_name(text, w, cut, sizeof(cut));
+		print_padded(line, from ? "" : cut, CELL_MAX, w, false);
+		return from ? from : strlen(text);
+	}
+	bytes = text_line(text, w, &next);
+	print_padded(line, text, bytes, w, is_number(cell->kind));
+	return from + next;
+}
+
+static bool cell_ended(const struct cell *cell, size_t from)
+{
 	char buf[CELL_MAX];
 
-	if (part->title)
-		fprintf(out, "%s%s%s\n", colour ? bold : "", part->title,
-			colour ? plain : "");
-	for (int c = 0; c < part->n_columns && c < 32; c++)
-		if (part->columns[c].title)
-			w[c] = column_width(part, c);
-	fputs(colour ? dim : "", out);
-	for (int c = 0; c <= last; c++)
-		if (part->columns[c].title)
-			print_padded(out, part->columns[c].title, w[c],
-				     right_aligned(part, c), c == last);
-	fputs(colour ? plain : "", out);
-	for (size_t i = 0; i < part->n_cells; i++) {
-		int c = (int)(i % (size_t)part->n_columns);
-
-		if (part->columns[c].title)
-			print_padded(out, show(&part->cells[i], buf), w[c],
-				     is_number(part->cells[i].kind),
-				     c == last);
-	}
+	return !cell_text(cell, buf)[from];
 }
+
+/* A row, in as many lines as its longest text needs. */
+static void print_row(const struct part *part, const struct cell *row,
+		      const struct widths *w, FILE *out)
+{
+	size_t from[COLUMNS_MAX] = { 0 };
+	bool more;
+
+	do {
+		struct line line = { .out = out };
+
+		more = false;
+		for (int c = 0; c <= w->last; c++) {
+			if (!part->columns[c].title)
+				continue;
+			from[c] = print_cell(&line, &row[c], from[c],
+					     w->now[c]);
+			more |= !cell_ended(&row[c], from[c]);
+		}
+		fputc('\n', out);
+	} while (more);
+}
+
+static void print_head(const struct part *part, const struct widths *w,
+		       FILE *out)
+{
+	struct line line = { .out = out };
+
+	for (int c = 0; c <= w->last; c++) {
+		const char *title = part->columns[c].title;
+
+		if (title)
+			print_padded(&line, title, CELL_MAX, w->now[c],
+				     part->n_cells > (size_t)c &&
+				     is_number(part->cells[c].kind));
+	}
+	fputc('\n', out);
+}
+
+static void print_table(const struct part *part, const struct style *style,
+			FILE *out)
+{
+	size_t n = (size_t)part->n_columns;
+	struct widths w = { 0 };
+
+	measure(part, screen(style), &w);
+	if (part->title)
+		fprintf(out, "%s%s%s\n", style->colour ? bold : "",
+			part->title, style->colour ? plain : "");
+	fputs(style->colour ? dim : "", out);
+	print_head(part, &w, out);
+	fputs(style->colour ? plain : "", out);
+	for (size_t i = 0; i + n <= part->n_cells; i += n)
+		print_row(part, &part->cells[i], &w, out);
+}
+
+/* ---- the whole ---- */
 
 static int field_width(const struct report *r)
 {
 	int w = 0;
 
 	for (size_t i = 0; i < r->n_parts; i++)
-		if (r->parts[i].kind == PART_FIELD && r->parts[i].title &&
-		    width(r->parts[i].title) > w)
-			w = width(r->parts[i].title);
+		if (r->parts[i].kind == PART_FIELD && r->parts[i].title)
+			w = at_least(w, text_width(r->parts[i].title));
 	return w;
 }
 
-static void print_part(const struct part *part, int w, bool colour,
-		       FILE *out)
+static void print_field(const struct part *part, int w,
+			const struct style *style, FILE *out)
 {
+	int room = screen(style) - w - GAP;
+	const char *text;
 	char buf[CELL_MAX];
+	size_t n, next;
 
+	if (!part->title || !part->n_cells)
+		return;
+	fprintf(out, "%s%s%s%*s", style->colour ? dim : "", part->title,
+		style->colour ? plain : "",
+		w - text_width(part->title) + GAP, "");
+	text = cell_text(&part->cells[0], buf);
+	/* A path stays in one piece, whatever the screen. */
+	room = at_least(room, text_longest_word(text));
+	for (; n = text_line(text, room, &next), text[next]; text += next)
+		fprintf(out, "%.*s\n%*s", (int)n, text, w + GAP, "");
+	fprintf(out, "%.*s\n", (int)n, text);
+}
+
+static void print_part(const struct part *part, int w,
+		       const struct style *style, FILE *out)
+{
 	switch (part->kind) {
 	case PART_FIELD:
-		if (!part->title || !part->n_cells)
-			return;
-		fputs(colour ? dim : "", out);
-		print_padded(out, part->title, w, false, false);
-		fputs(colour ? plain : "", out);
-		fprintf(out, "%s\n", show(&part->cells[0], buf));
+		print_field(part, w, style, out);
 		return;
 	case PART_TABLE:
-		print_table(part, colour, out);
+		print_table(part, style, out);
 		return;
 	case PART_DRAWING:
 		fputs(part->drawing ? part->drawing : "", out);
@@ -151,16 +278,27 @@ static void print_part(const struct part *part, int w, bool colour,
 	}
 }
 
-static int print(const struct report *r, bool colour, FILE *out)
+static bool is_shown(const struct part *part)
 {
+	return part->kind != PART_FIELD || part->title;
+}
+
+static int print(const struct report *r, const struct style *style, FILE *out)
+{
+	const struct part *before = NULL;
 	int w = field_width(r);
 
 	for (size_t i = 0; i < r->n_parts; i++) {
+		const struct part *part = &r->parts[i];
+
+		if (!is_shown(part))
+			continue;
 		/* Fields stand together, all else has a line before it. */
-		if (i && (r->parts[i].kind != PART_FIELD ||
-			  r->parts[i - 1].kind != PART_FIELD))
+		if (before && (part->kind != PART_FIELD ||
+			       before->kind != PART_FIELD))
 			fputc('\n', out);
-		print_part(&r->parts[i], w, colour, out);
+		print_part(part, w, style, out);
+		before = part;
 	}
 	return 0;
 }

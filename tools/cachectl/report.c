@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "report-private.h"
 
 struct report *report_new(void)
@@ -32,29 +33,15 @@ struct report *report_free(struct report *report)
 	return NULL;
 }
 
-/* Room for one more in an array that doubles; false and marked if none. */
-static bool grow(struct report *r, void **array, size_t n, size_t size)
-{
-	void *bigger;
-
-	if (n & (n - 1))	/* not a power of two: room is left */
-		return true;
-	bigger = realloc(*array, (n ? 2 * n : 1) * size);
-	if (!bigger) {
-		r->failed = true;
-		return false;
-	}
-	*array = bigger;
-	return true;
-}
-
 static struct part *add_part(struct report *r, enum part_kind kind,
 			     const char *key, const char *title)
 {
 	struct part *part;
 
-	if (!grow(r, (void **)&r->parts, r->n_parts, sizeof(*r->parts)))
+	if (sk_array_fit(r->parts, r->room_parts, r->n_parts + 1) < 0) {
+		r->failed = true;
 		return NULL;
+	}
 	part = &r->parts[r->n_parts++];
 	*part = (struct part){ .kind = kind, .key = key, .title = title };
 	return part;
@@ -62,9 +49,12 @@ static struct part *add_part(struct report *r, enum part_kind kind,
 
 static void add_cell(struct report *r, struct part *part, struct cell cell)
 {
-	if (!part ||
-	    !grow(r, (void **)&part->cells, part->n_cells,
-		  sizeof(*part->cells))) {
+	if (part && sk_array_fit(part->cells, part->room_cells,
+				 part->n_cells + 1) < 0) {
+		r->failed = true;
+		part = NULL;
+	}
+	if (!part) {
 		free(cell.text);
 		return;
 	}
@@ -108,13 +98,19 @@ void report_number(struct report *r, const char *key, const char *title,
 		 (struct cell){ .kind = kind, .number = value });
 }
 
+static void add_copy(struct report *r, struct part *part, enum cell_kind kind,
+		     const char *text)
+{
+	struct cell cell = { .kind = kind, .text = strdup(text) };
+
+	r->failed |= !cell.text;
+	add_cell(r, part, cell);
+}
+
 void report_words(struct report *r, const char *key, const char *title,
 		  const char *words)
 {
-	struct cell cell = { .kind = CELL_WORDS, .text = strdup(words) };
-
-	r->failed |= !cell.text;
-	add_cell(r, add_part(r, PART_FIELD, key, title), cell);
+	add_copy(r, add_part(r, PART_FIELD, key, title), CELL_WORDS, words);
 }
 
 void report_table(struct report *r, const char *key, const char *title,
@@ -139,12 +135,25 @@ void report_cell_text(struct report *r, const char *fmt, ...)
 	add_cell(r, last_table(r), cell);
 }
 
+void report_cell_name(struct report *r, const char *fmt, ...)
+{
+	struct cell cell = { .kind = CELL_NAME };
+	va_list ap;
+
+	va_start(ap, fmt);
+	cell.text = copy_text(r, fmt, ap);
+	va_end(ap);
+	add_cell(r, last_table(r), cell);
+}
+
 void report_cell_words(struct report *r, const char *words)
 {
-	struct cell cell = { .kind = CELL_WORDS, .text = strdup(words) };
+	add_copy(r, last_table(r), CELL_WORDS, words);
+}
 
-	r->failed |= !cell.text;
-	add_cell(r, last_table(r), cell);
+void report_cell_numbers(struct report *r, const char *numbers)
+{
+	add_copy(r, last_table(r), CELL_NUMBERS, numbers);
 }
 
 void report_cell(struct report *r, enum cell_kind kind, int64_t value)
@@ -192,42 +201,6 @@ void report_draw(struct report *r, const char *fmt, ...)
 	part->drawing = both;
 }
 
-char *format_bytes(uint64_t bytes, char *buf, size_t size)
-{
-	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB",
-					     "PiB" };
-	double value = (double)bytes;
-	size_t u = 0;
-
-	while (value >= 1024 && u + 1 < sizeof(units) / sizeof(*units)) {
-		value /= 1024;
-		u++;
-	}
-	(void)snprintf(buf, size, u ? "%.1f %s" : "%.0f %s", value,
-		       units[u]);
-	return buf;
-}
-
-char *format_age(int64_t s, char *buf, size_t size)
-{
-	if (s < 0)
-		(void)snprintf(buf, size, "-");
-	else if (s < 60)
-		(void)snprintf(buf, size, "%llds", (long long)s);
-	else if (s < 3600)
-		(void)snprintf(buf, size, "%lldm %llds", (long long)(s / 60),
-			       (long long)(s % 60));
-	else if (s < 86400)
-		(void)snprintf(buf, size, "%lldh %lldm",
-			       (long long)(s / 3600),
-			       (long long)(s / 60 % 60));
-	else
-		(void)snprintf(buf, size, "%lldd %lldh",
-			       (long long)(s / 86400),
-			       (long long)(s / 3600 % 24));
-	return buf;
-}
-
 /* The formatters, by enum output. */
 static const struct print_ops *const formatters[] = {
 	[OUTPUT_TABLE] = &print_table_ops,
@@ -235,14 +208,14 @@ static const struct print_ops *const formatters[] = {
 	[OUTPUT_PROMETHEUS] = &print_prometheus_ops,
 };
 
-int report_print(const struct report *r, enum output output, bool colour,
-		 FILE *out)
+int report_print(const struct report *r, enum output output,
+		 const struct style *style, FILE *out)
 {
 	int e;
 
 	if (r->failed)
 		return -ENOMEM;
-	e = formatters[output]->print(r, colour, out);
+	e = formatters[output]->print(r, style, out);
 	if (e)
 		return e;
 	return fflush(out) || ferror(out) ? -EIO : 0;

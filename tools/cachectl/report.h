@@ -18,12 +18,14 @@
 
 enum cell_kind {
 	CELL_NONE = 0,
-	CELL_TEXT,
+	CELL_TEXT,	/* people: lines are broken between words */
+	CELL_NAME,	/* people: cut in the middle where it is too long */
 	CELL_INT,	/* plain number */
 	CELL_BYTES,	/* people: 1.5 MiB; JSON: the number */
 	CELL_AGE,	/* seconds; people: 3m 12s */
-	CELL_REAL,
+	CELL_REAL,	/* whole numbers stay whole */
 	CELL_WORDS,	/* space-separated; JSON: an array */
+	CELL_NUMBERS,	/* "[96, 24]"; JSON: an array */
 	CELL_BOOL,	/* people: yes, no */
 };
 
@@ -57,7 +59,10 @@ void report_table(struct report *r, const char *key, const char *title,
 		  const struct column *columns, int n_columns);
 void report_cell_text(struct report *r, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+void report_cell_name(struct report *r, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
 void report_cell_words(struct report *r, const char *words);
+void report_cell_numbers(struct report *r, const char *numbers);
 void report_cell(struct report *r, enum cell_kind kind, int64_t value);
 void report_cell_real(struct report *r, double value);
 
@@ -65,12 +70,19 @@ void report_cell_real(struct report *r, double value);
 void report_draw(struct report *r, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/** Prints to @out. @colour only matters for people. 0 or -ENOMEM, -EIO. */
-int report_print(const struct report *r, enum output output, bool colour,
-		 FILE *out);
+/** How it looks to people; formats for scripts know neither. */
+struct style {
+	bool colour;
+	int columns;	/* of the screen; 0: 80 */
+};
 
-/* Shared with progress lines: "1.5 GiB", "3m 12s". Return @buf. */
-char *format_bytes(uint64_t bytes, char *buf, size_t size);
+/** Prints to @out. 0 or -ENOMEM, -EIO. */
+int report_print(const struct report *r, enum output output,
+		 const struct style *style, FILE *out);
+
+/** "3m 12s". Returns @buf. */
 char *format_age(int64_t seconds, char *buf, size_t size);
+/** "model.laye...q_proj.weight": at most @columns on the screen. */
+char *format_name(const char *name, int columns, char *buf, size_t size);
 
 #endif

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "checksum.h"
+#include "bytes/checksum.h"
 
 static const struct column columns[] = {
 	{ "job", "JOB" }, { "run", "RUN" }, { "step", "STEP" },
@@ -34,7 +34,8 @@ static int entry_good(struct verify *v, const struct opened *o,
 		uint64_t n = e->bytes - at < SK_SUM_CHUNK ? e->bytes - at :
 							    SK_SUM_CHUNK;
 
-		if (ask_read(o->fd, v->buf, n, e->offset + at) < 0 ||
+		if (sk_read_all(v->ctx->os, o->fd, v->buf, n,
+				e->offset + at) < 0 ||
 		    sk_xxh3(v->buf, n) != o->stamp.sums[e->first_sum + i])
 			return 0;
 		v->done += n;
@@ -43,13 +44,26 @@ static int entry_good(struct verify *v, const struct opened *o,
 	return 1;
 }
 
+/* The header where the bytes lie, against the one that the agent keeps. */
+static bool header_good(struct verify *v, const struct opened *o)
+{
+	uint64_t n = o->layout->header_bytes;
+	_cleanup_free_ char *kept = malloc(n), *there = malloc(n);
+
+	if (!kept || !there ||
+	    sk_read_all(v->ctx->os, o->fd, there, n, 0) < 0)
+		return false;
+	sk_layout_stamp(o->layout, &o->stamp, kept);
+	return memcmp(kept, there, n) == 0;
+}
+
 static void report_bad(struct verify *v, const struct sk_wire_image *m)
 {
 	struct sk_msg msg = { .type = SK_MSG_REPORT_BAD, .body.open = {
 		.image = m->image, .place = m->place } };
 
 	/* The agent may refuse; the user is told in any case. */
-	(void)ask(v->ctx, &msg, NULL, NULL);
+	(void)ask(v->ctx, &msg);
 	v->bad_images++;
 }
 
@@ -58,7 +72,7 @@ static void add_row(struct verify *v, const struct sk_wire_image *m,
 {
 	struct report *r = v->ctx->report;
 
-	report_cell_text(r, "%s", m->id.job);
+	report_cell_name(r, "%s", m->id.job);
 	report_cell(r, CELL_INT, (int64_t)m->id.run);
 	report_cell(r, CELL_INT, m->id.step);
 	report_cell(r, CELL_INT, m->id.rank);
@@ -83,6 +97,10 @@ static int verify_image(struct verify *v, const struct sk_wire_image *m)
 		return 0;	/* evicted since it was listed */
 	if (r < 0)
 		return r;
+	if (!header_good(v, &o)) {
+		strcpy(names, "the header");
+		bad++;
+	}
 	for (uint32_t i = 0; i < o.layout->n_entries; i++) {
 		size_t at = strlen(names);
 
@@ -138,7 +156,7 @@ static int verify_some(struct verify *v, const char *text)
 
 	for (size_t i = 0; r >= 0 && i < n; i++)
 		total += images[i].bytes;
-	progress_start(&v->progress, "verified", total);
+	progress_start(&v->progress, "verified", NULL, total);
 	v->done = 0;
 	for (size_t i = 0; r >= 0 && i < n; i++)
 		if (can_verify(&images[i]))
@@ -151,12 +169,15 @@ int command_verify(struct context *ctx, int argc, char **argv)
 {
 	_cleanup_free_ char *buf = malloc(SK_SUM_CHUNK);
 	struct verify v = { .ctx = ctx, .buf = buf };
+	struct sk_wire_id id;
 	int r = 0;
 
 	if (!buf)
 		return sk_err_set(&ctx->err, -ENOMEM, "out of memory");
 	report_table(ctx->report, "images", NULL, columns,
 		     SK_ARRAY_SIZE(columns));
+	for (int i = 0; i < argc && r >= 0; i++)	/* all, or none */
+		r = ask_parse_snapshot(ctx, argv[i], &id);
 	if (!argc)
 		r = verify_some(&v, NULL);
 	for (int i = 0; i < argc && r >= 0; i++)

@@ -225,8 +225,11 @@ static int open_state(struct rank *r)
 				    .world = r->o->ranks,
 				    .flush_every = r->o->flush_every };
 
-	return sk_open(NULL, &r->sk) ||
-	       sk_mesh_create(ndim, shape, NULL, names, &r->mesh) ||
+	if (sk_open(NULL, &r->sk))
+		return -1;
+	if (!r->rank && sk_error()[0])
+		fprintf(stderr, "trainer: %s\n", sk_error());
+	return sk_mesh_create(ndim, shape, NULL, names, &r->mesh) ||
 	       sk_state_create(r->sk, &job, &r->state) || describe(r);
 }
 

@@ -8,11 +8,14 @@ back, and gives it back to any mesh.
 This module is the C library, thinly: tensors are described by pointers. Users
 of PyTorch want :mod:`shardkeep.torch`, which fills them in:
 
->>> from shardkeep.torch import Checkpointer            # doctest: +SKIP
->>> with Checkpointer(model, optim, job="llama") as ck: # doctest: +SKIP
-...     step = ck.restore() or 0
-...     ...
-...     ck.snapshot(step)
+>>> from shardkeep.torch import Checkpointer
+>>> with Checkpointer(model, optim, job="llama") as ck:
+...     done = ck.restore()             # None on the first run
+...     for step in range(0 if done is None else done + 1, last):
+...         optim.zero_grad()
+...         loss(model).backward()
+...         optim.step()                # fences by itself
+...         ck.snapshot(step)           # returns at once
 
 Every failure is an :class:`Error` with the library's sentence; none of them is
 a reason to end training.
@@ -29,8 +32,8 @@ from ._core import DTYPES, LATEST, Client, Mesh, State
 
 __all__ = [
     "Busy", "Client", "Damaged", "DTYPES", "Error", "Invalid", "LATEST",
-    "Mesh", "Mismatch", "NotFound", "State", "TensorChanged", "Timeout", "inspect",
-    "snapshots", "version",
+    "Mesh", "Mismatch", "NotFound", "State", "TensorChanged", "Timeout",
+    "inspect", "snapshots", "version",
 ]
 
 
@@ -83,6 +86,10 @@ _core.set_errors(Error, {
     _errno.EBADMSG: Damaged,
     _errno.ECANCELED: TensorChanged,
 })
+
+
+#: The version of the package, which is the library's.
+__version__ = _core.version()
 
 
 def version() -> str:

@@ -33,6 +33,9 @@ static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
 	}
 	c->sk = sk;
 	c->pid = getpid();
+	/* What of the environment an agent that ran already ignores. */
+	if (sk_error()[0])
+		return PyErr_WarnEx(PyExc_RuntimeWarning, sk_error(), 1);
 	return 0;
 }
 

@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-#include "dtype.h"
+#include "tensor/dtype.h"
 
 static PyObject *error_type, *error_types;
 

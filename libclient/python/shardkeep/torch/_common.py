@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the PyTorch modules share: dtypes, tensors as memory, the comm."""
+"""What the PyTorch modules share: dtypes, and tensors as memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
-import torch.distributed as dist
 
 from .. import DTYPES
 
@@ -36,18 +33,57 @@ def dtype_of(name: str, tensor: torch.Tensor) -> int:
                         "safetensors image") from None
 
 
+def _of_another_kind(t: torch.Tensor) -> str | None:
+    """Why the values of a tensor are not the bytes at its address."""
+    if torch.nn.parameter.is_lazy(t):
+        return "is not initialized yet; run a batch through its module first"
+    if t.is_nested:
+        return "is a nested tensor; store its values and offsets"
+    if type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return (f"is a {type(t).__qualname__}, whose values are in other "
+                "tensors; store those")
+    if torch._C._functorch.is_functorch_wrapped_tensor(t) or \
+            torch._is_functional_tensor(t):
+        return "is a tensor of a transformation, such as vmap, and has no " \
+            "memory outside of it"
+    if t.is_quantized:
+        return "is quantized; store int_repr(), its scale and zero point"
+    if t.layout != torch.strided:
+        return f"has the layout {t.layout}; only strided tensors can be stored"
+    if t.is_conj() or t.is_neg():
+        return "is a view that conjugates or negates what its memory holds; " \
+            "resolve_conj() and resolve_neg() it"
+    return None
+
+
+def _without_memory(t: torch.Tensor) -> bool:
+    """Whether its storage does not hold all of its elements."""
+    last = t.storage_offset() + sum(
+        (n - 1) * s for n, s in zip(t.shape, t.stride()))
+    return t.numel() > 0 and (
+        not t.data_ptr() or
+        t.untyped_storage().nbytes() < (last + 1) * t.element_size())
+
+
+def unfit(t: torch.Tensor) -> str | None:
+    """Why the bytes of a tensor cannot be stored, None if they can."""
+    if t.device.type == "meta":
+        return "is on the meta device and has no bytes; materialize it first"
+    why = _of_another_kind(t)
+    if why is None and t.device.type == "cpu" and _without_memory(t):
+        why = "has no memory: its storage was freed, or is smaller than it"
+    return why
+
+
 def check_local(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself where its bytes can be copied; refused by name."""
-    if tensor.device.type == "meta":
-        raise ValueError(f"{name} is on the meta device and has no bytes; "
-                         "materialize it first")
+    why = unfit(tensor)
+    if why is not None:
+        raise ValueError(f"{name} {why}")
     if tensor.device.type != "cpu":
         raise NotImplementedError(
             f"{name} is on {tensor.device}: this version of Shardkeep copies "
             "tensors of host memory only; offload it to the CPU")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{name} has the layout {tensor.layout}; only "
-                        "strided tensors can be stored")
     if not tensor.is_contiguous() and any(
             n > 1 and s == 0
             for n, s in zip(tensor.shape, tensor.stride())):
@@ -56,25 +92,7 @@ def check_local(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-Allgather = Callable[[bytes, int], bytes]
-
-
-def allgather_of(group: dist.ProcessGroup | None) -> Allgather | None:
-    """The comm that :meth:`State.restore` takes, over a process group.
-
-    None where torch.distributed is not initialized: one rank. The group must
-    be able to carry CPU tensors, as gloo does.
-    """
-    if not dist.is_initialized() or dist.get_world_size(group) == 1:
-        return None
-
-    def allgather(mine: bytes, timeout_ms: int) -> bytes:
-        send = torch.frombuffer(bytearray(mine or b"\0"), dtype=torch.uint8)
-        parts = [torch.empty_like(send)
-                 for _ in range(dist.get_world_size(group))]
-        dist.all_gather(parts, send, group=group)
-        if not mine:
-            return b""
-        return b"".join(p.numpy().tobytes() for p in parts)
-
-    return allgather
+def resolved(t: torch.Tensor) -> torch.Tensor:
+    """Its values as its memory has them: views that conjugate or negate are
+    computed into memory of their own."""
+    return t.resolve_conj().resolve_neg()

@@ -93,11 +93,14 @@ def _pointer(t: torch.Tensor) -> int:
 def _from_dtensor(name: str, t: DTensor, meshes: Meshes) -> Description:
     placed = meshes.placed(name, t)
     local = check_local(name, t._local_tensor)
+    shape = tuple(t._spec.shape)
+    # What is empty here may have any shape: what cuts it says which dimension
+    # it ends with. Elements that should be there have no memory: refused.
     some = local.numel()
-    return (name, dtype_of(name, local), tuple(t._spec.shape), placed.mesh,
+    return (name, dtype_of(name, local), shape, placed.mesh,
             placed.placements, local.data_ptr() if some else 0,
             local.stride() if some else None,
-            None if placed.outside else tuple(local.shape), None)
+            tuple(local.shape) if some and not placed.outside else None, None)
 
 
 def _from_sharded(name: str, t: Any) -> Description:

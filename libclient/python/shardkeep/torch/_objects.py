@@ -17,11 +17,17 @@ from typing import Any
 
 import torch
 
+from ._common import resolved, unfit
+
 _TAG = "__shardkeep__"
 
 
 def _array(t: torch.Tensor) -> dict[str, Any]:
-    t = t.detach().cpu().contiguous()
+    t = resolved(t.detach()) if t.is_conj() or t.is_neg() else t.detach()
+    why = unfit(t)
+    if why is not None:
+        raise _NoForm(t, f"tensor that {why}")
+    t = t.cpu().contiguous()
     flat = t.reshape(-1).view(torch.uint8) if t.numel() else t.reshape(-1)
     return {_TAG: "tensor", "dtype": str(t.dtype).removeprefix("torch."),
             "shape": list(t.shape),
@@ -43,9 +49,9 @@ def _plain_keys(x: dict[Any, Any]) -> bool:
 class _NoForm(TypeError):
     """An object has no JSON form; the path to it grows on the way out."""
 
-    def __init__(self, x: Any) -> None:
+    def __init__(self, x: Any, kind: str | None = None) -> None:
         super().__init__()
-        self.kind = f"{type(x).__module__}.{type(x).__qualname__}"
+        self.kind = kind or f"{type(x).__module__}.{type(x).__qualname__}"
         self.path = ""
 
 

@@ -12,7 +12,8 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from ._flat import Piece, flattened_ids, pieces_of
+from ._flat import FlatPart, Piece, flattened_ids, pieces_of
+from ._optimizers import Stepped, load_group, opened
 
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.",
              "_fsdp_wrapped_module.")
@@ -70,8 +71,8 @@ class Watch:
         for d, n in self._sizes:
             if len(d) != n:
                 return False
-        for optim, state in self._states:
-            if optim.state is not state:
+        for stepped, state in self._states:
+            if stepped.state is not state:
                 return False
         for group, params, was in self._params:
             if group["params"] is not params or not all(
@@ -101,8 +102,9 @@ class LiveTensors:
     """
 
     def __init__(self, models: list[torch.nn.Module],
-                 optims: list[torch.optim.Optimizer]) -> None:
-        self.models, self.optims = models, optims
+                 optims: list[Any]) -> None:
+        self.models, self.optims = models, opened(optims)
+        self._labels: list[list[list[str]]] | None = None
         self._walk()
 
     def _walk(self) -> None:
@@ -112,12 +114,10 @@ class LiveTensors:
         self.pieces: dict[str, Piece] = {}      # of flat parameters, by FQN
         self._taken: set[str] = set()
         self._fsdp2: list[Any] = []
+        self._extra: dict[str, torch.nn.Module] = {}
         seen: set[int] = set()
         for model in self.models:
-            model = getattr(model, "_orig_mod", model)
-            if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-                model = model.module
-            self._walk_one(model, seen)
+            self._walk_one(_unwrapped(model), seen)
 
     def _walk_one(self, model: torch.nn.Module, seen: set[int]) -> None:
         for piece, p in pieces_of(model):
@@ -132,6 +132,9 @@ class LiveTensors:
             for d in (module._parameters, module._buffers, module._modules):
                 self._dicts.append((d, len(d)))
             dot = f"{prefix}." if prefix else ""
+            if type(module).get_extra_state is not \
+                    torch.nn.Module.get_extra_state:
+                self._extra[clean_name(dot + "_extra_state")] = module
             for key, t in module._parameters.items():
                 if t is not None and id(t) not in seen:
                     self._names[id(t)] = [clean_name(dot + key)]
@@ -159,40 +162,70 @@ class LiveTensors:
         is not the model's."""
         return self._names.get(id(p), [""])
 
-    def parameters(self) -> Iterator[tuple[str, torch.nn.Parameter,
-                                           torch.optim.Optimizer]]:
-        """Those that the optimizers step, with their names."""
-        for optim in self.optims:
-            for group in optim.param_groups:
-                for p in group["params"]:
-                    if id(p) not in self._names:
-                        self._walk()
-                    for name in self.names_of(p):
-                        yield name, p, optim
+    def parameters(self) -> Iterator[tuple[str, torch.nn.Parameter, Stepped]]:
+        """Those that the optimizers step, by the label of their state: the
+        FQN; of one that several optimizers step, ``1:FQN`` for the second."""
+        times: dict[str, int] = {}
+        for stepped in self.optims:
+            for p in stepped.params():
+                if id(p) not in self._names:
+                    self._walk()
+                for fqn in self.names_of(p):
+                    nth = times.get(fqn, 0)
+                    times[fqn] = nth + 1
+                    yield f"{nth}:{fqn}" if nth and fqn else fqn, p, stepped
 
-    def items(self) -> list[tuple[str, Any]]:
-        """All tensors as they are now."""
+    def items(self) -> list[tuple[str, Any, str]]:
+        """All tensors as they are now, each with the one it belongs to."""
+        self._labels = None
         for module in self._fsdp2:
             module.reshard()    # what a forward pass may have left whole
         if any(len(d) != n for d, n in self._dicts):
             self._walk()
-        found = [(name, where[key]) for where, key, name in self._places
+        found = [(name, where[key], name) for where, key, name in self._places
                  if where[key] is not None]
-        found += [("model." + fqn, piece.parameter())
+        found += [("model." + fqn, piece.parameter(), "model." + fqn)
                   for fqn, piece in self.pieces.items()]
-        for fqn, p, optim in self.parameters():
-            mine = optim.state.get(p)
+        for label, p, stepped in self.parameters():
+            mine = stepped.state.get(p)
             if not mine:
                 continue
-            if not fqn:
+            if not label:
                 raise ValueError("the optimizer steps a parameter that is "
                                  "not the model's")
-            piece = self.pieces.get(fqn)
-            found += [(f"optim.state.{fqn}.{key}",
-                       piece.state(t) if piece else t)
-                      for key, t in mine.items()
-                      if isinstance(t, torch.Tensor)]
+            fqn = _split(label)[1]
+            for key, t in mine.items():
+                if isinstance(t, torch.Tensor):
+                    found.append((_state_name(label, key),
+                                  self._placed(fqn, t, stepped),
+                                  "model." + fqn))
         return found
+
+    def _placed(self, fqn: str, t: torch.Tensor, stepped: Stepped) -> Any:
+        """State as a piece of what was flattened, or as one rank's alone."""
+        piece = self.pieces.get(fqn)
+        if piece is not None:
+            return piece.state(t)
+        return FlatPart(t, None, 0) if stepped.apart else t
+
+    def missing(self, held: list[dict[str, Any]]) -> Iterator[tuple[
+            str, torch.nn.Parameter, Stepped, str, dict[str, Any]]]:
+        """State tensors of a snapshot that the optimizers do not have."""
+        own = {id(x): x.own() for x in self.optims}
+        known = {_state_name(label, ""): (label, p, stepped)
+                 for label, p, stepped in self.parameters()
+                 if label and id(p) in own[id(stepped)]}
+        for t in held:
+            name = t["name"]
+            at = len(name)
+            while t["kind"] == "tensor" and name.startswith("optim.") and \
+                    (at := name.rfind(".", 0, at)) > 0:
+                if name[:at + 1] not in known:
+                    continue
+                label, p, stepped = known[name[:at + 1]]
+                if name[at + 1:] not in stepped.state.get(p, ()):
+                    yield label, p, stepped, name[at + 1:], t
+                break
 
     def watch(self) -> Watch:
         """What tells whether all is as :meth:`items` just found it."""
@@ -200,14 +233,16 @@ class LiveTensors:
                   if where[key] is not None]
         sizes: list[tuple[Any, int]] = list(self._dicts)
         states = []
-        for optim in self.optims:
-            states.append((optim, optim.state))
-            sizes += [(optim.state, len(optim.state)),
-                      (optim.param_groups, len(optim.param_groups))]
+        for stepped in self.optims:
+            states.append((stepped, stepped.state))
+            sizes += [(stepped.state, len(stepped.state)),
+                      (stepped.groups, len(stepped.groups))]
         for group in self.param_groups():
             sizes.append((group["params"], len(group["params"])))
-        for optim in self.optims:
-            for p, mine in optim.state.items():
+        for stepped in self.optims:
+            for p, mine in stepped.state.items():
+                if not isinstance(mine, dict):
+                    continue
                 sizes.append((mine, len(mine)))
                 places += [(mine, key) for key, t in mine.items()
                            if isinstance(t, torch.Tensor)]
@@ -229,40 +264,192 @@ class LiveTensors:
                 new = torch.nn.Parameter(new, t.requires_grad)
             torch.utils.swap_tensors(t, new)
 
-    def make_state(self, fqn: str, p: torch.nn.Parameter,
-                   optim: torch.optim.Optimizer, key: str,
-                   shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def make_state(self, label: str, p: torch.nn.Parameter, stepped: Stepped,
+                   key: str, shape: tuple[int, ...],
+                   dtype: torch.dtype) -> None:
         """State that a fresh optimizer does not have yet, full of zeros."""
-        piece = self.pieces.get(fqn)
+        piece = self.pieces.get(_split(label)[1])
         if piece is not None:
             mine = piece.state_numel()
             if not mine:
                 return      # nothing of it is here, nor was its state
-            optim.state[p][key] = (
+            stepped.state[p][key] = (
                 torch.zeros(shape, dtype=dtype) if shape != piece.shape else
                 torch.zeros(p.shape if piece.whole else mine, dtype=dtype))
         elif shape == tuple(p.shape):
-            optim.state[p][key] = torch.zeros_like(
+            stepped.state[p][key] = torch.zeros_like(
                 p, dtype=dtype, requires_grad=False)
         else:
-            optim.state[p][key] = torch.zeros(shape, dtype=dtype)
+            stepped.state[p][key] = torch.zeros(shape, dtype=dtype)
 
-    def scalars(self) -> dict[str, dict[str, Any]]:
-        """What the optimizer keeps that is no tensor."""
-        kept = {}
-        for fqn, p, optim in self.parameters():
-            mine = {k: v for k, v in optim.state.get(p, {}).items()
-                    if not isinstance(v, torch.Tensor)}
-            if mine:
-                kept[fqn] = mine
-        return kept
+    # ---- what is no tensor ----
 
     def param_groups(self) -> list[dict[str, Any]]:
         """Those of all optimizers, themselves."""
-        return [g for optim in self.optims for g in optim.param_groups]
+        return [g for stepped in self.optims for g in stepped.groups]
 
-    def groups(self) -> list[dict[str, Any]]:
-        """param_groups with FQNs for parameters."""
-        return [{**{k: v for k, v in g.items() if k != "params"},
-                 "params": [n for p in g["params"] for n in self.names_of(p)]}
-                for g in self.param_groups()]
+    def scalars(self) -> dict[str, dict[str, Any]]:
+        """What the optimizers keep of parameters that is no tensor."""
+        kept = {}
+        for label, p, stepped in self.parameters():
+            mine = {k: v for k, v in stepped.state.get(p, {}).items()
+                    if not isinstance(v, torch.Tensor)}
+            if mine and label:
+                kept[label] = mine
+        return kept
+
+    def labels(self) -> list[list[list[str]]]:
+        """Of each optimizer's each group, its parameters' labels; as they
+        were when :meth:`items` looked last."""
+        if self._labels is None:
+            self._labels = self._find_labels()
+        return self._labels
+
+    def _find_labels(self) -> list[list[list[str]]]:
+        found = []
+        labels: dict[tuple[int, int], list[str]] = {}
+        for label, p, stepped in self.parameters():
+            labels.setdefault((id(stepped), id(p)), []).append(label)
+        for stepped in self.optims:
+            found.append([[x for p in g["params"]
+                           for x in labels.get((id(stepped), id(p)), [])]
+                          for g in stepped.groups])
+        return found
+
+    def others(self) -> list[dict[str, Any]]:
+        """What the optimizers keep of no parameter."""
+        return [stepped.others() for stepped in self.optims]
+
+    def optimizers(self, more: bool) -> dict[str, Any]:
+        """What the optimizers hold beside tensors: their groups, and more
+        where there is more."""
+        kept: dict[str, Any] = {
+            "groups": [[{**g, "params": names}
+                        for g, names in zip(stepped.groups, labels)]
+                       for stepped, labels in zip(self.optims,
+                                                  self.labels())]}
+        if more:
+            kept["others"] = self.others()
+            kept["scalars"] = self.scalars()
+        return kept
+
+    def covered_by(self, saved: dict[str, Any]) -> bool:
+        """Whether one rank's optimizers tell all of this one's."""
+        names = {x for groups in saved["groups"] for g in groups
+                 for x in g["params"]}
+        return all(x in names for groups in self.labels() for g in groups
+                   for x in g)
+
+    def load_optimizers(self, saved: list[dict[str, Any]]) -> list[str]:
+        """Gives back what :meth:`optimizers` told on the ranks that saved,
+        this one's number first; sentences about what does not fit."""
+        by_label: dict[str, dict[str, Any]] = {}
+        scalars: dict[str, dict[str, Any]] = {}
+        for s in reversed(saved):
+            for groups in s["groups"]:
+                for g in groups:
+                    by_label.update(dict.fromkeys(g["params"], g))
+            scalars.update(s.get("scalars", {}))
+        said = []
+        for i, (stepped, labels) in enumerate(zip(self.optims,
+                                                  self.labels())):
+            for n, (group, names) in enumerate(zip(stepped.groups, labels)):
+                differ = load_group(group, names, by_label)
+                if not names:
+                    _load_empty(group, saved[0]["groups"], i, n)
+                if differ:
+                    said.append(f"group {n} has parameters of groups that "
+                                f"differed in {', '.join(differ)}; all have "
+                                "the first one's now")
+            others = saved[0].get("others", [])
+            stepped.state.update(others[i] if i < len(others) else {})
+        own = {id(x): x.own() for x in self.optims}
+        for label, p, stepped in self.parameters():
+            if label in scalars and id(p) in own[id(stepped)]:
+                stepped.state[p].update(scalars[label])
+        return said
+
+    def extra_state(self) -> dict[str, Any]:
+        """What modules keep by ``get_extra_state()``."""
+        return {name: m.get_extra_state() for name, m in self._extra.items()}
+
+    def load_extra_state(self, saved: dict[str, Any]) -> None:
+        for name, module in self._extra.items():
+            if name in saved:
+                module.set_extra_state(saved[name])
+
+    def extra_names(self) -> set[str]:
+        return set(self._extra)
+
+    def unsaved(self) -> list[str]:
+        """What state dicts hold and snapshots do not."""
+        names = {name.removeprefix("model.") for _, _, name in self._places}
+        names |= set(self.pieces) | set(self._extra)
+        live = {id(where[key]) for where, key, _ in self._places}
+        found = [x for model in self.models
+                 for x in _unsaved_of(_unwrapped(model), names, live)]
+        return found + [x for stepped in self.optims
+                        for x in stepped.unsaved()]
+
+
+def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """The module itself: compiling and DDP put it under names of theirs."""
+    model = getattr(model, "_orig_mod", model)
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        model = model.module
+    return getattr(model, "_orig_mod", model)
+
+
+def _split(label: str) -> tuple[str, str]:
+    """Which of the optimizers that step it ("": the first), and the FQN."""
+    nth, colon, fqn = label.partition(":")
+    return (nth, fqn) if colon and nth.isdigit() else ("", label)
+
+
+def _state_name(label: str, key: Any) -> str:
+    """The name of a tensor of an optimizer's state."""
+    nth, fqn = _split(label)
+    if not isinstance(key, str):
+        raise TypeError(f"the optimizer's state of {fqn} has a tensor under "
+                        f"{key!r}, which is no string")
+    return f"optim.{nth}.state.{fqn}.{key}" if nth else \
+        f"optim.state.{fqn}.{key}"
+
+
+def _load_empty(group: dict[str, Any], saved: list[list[dict[str, Any]]],
+                i: int, n: int) -> None:
+    """A group without parameters is known by its place alone."""
+    if i < len(saved) and n < len(saved[i]) and not saved[i][n]["params"]:
+        load_group(group, ["it"], {"it": saved[i][n]})
+
+
+def _foreign(function: Any) -> bool:
+    """Whether torch itself does not bring it."""
+    function = getattr(function, "hook", function)
+    function = getattr(function, "func", function)
+    module = getattr(function, "__module__", None) or ""
+    return module.startswith("torch.ao.") or not (
+        module == "torch" or module.startswith("torch."))
+
+
+def _says_otherwise(module: torch.nn.Module) -> bool:
+    """Whether its state dict is not just its parameters and buffers."""
+    kind = type(module)
+    hooks = [*module._state_dict_hooks.values(),
+             *module._state_dict_pre_hooks.values()]
+    return any(map(_foreign, [kind.state_dict, kind._save_to_state_dict,
+                              *hooks]))
+
+
+def _unsaved_of(model: torch.nn.Module, names: set[str], live: set[int]
+                ) -> Iterator[str]:
+    odd = [n for n, m in model.named_modules() if _says_otherwise(m)]
+    if not odd:
+        return
+    if any(True for _ in pieces_of(model)):     # state_dict() would gather
+        yield (f"what {odd[0] or 'the model'} adds to its state dict by "
+               "itself")
+        return
+    for key, t in model.state_dict(keep_vars=True).items():
+        if clean_name(key) not in names and id(t) not in live:
+            yield f'"{key}" of the model\'s state dict'

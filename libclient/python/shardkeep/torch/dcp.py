@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's distributed checkpoint on Shardkeep.
 
->>> import torch.distributed.checkpoint as dcp                  # doctest: +SKIP
->>> dcp.save(state, storage_writer=ShardkeepWriter("llama/100")) # doctest: +SKIP
->>> dcp.load(state, storage_reader=ShardkeepReader("llama/100")) # doctest: +SKIP
+>>> import torch.distributed.checkpoint as dcp
+>>> from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
+>>> metadata = dcp.save(state, storage_writer=ShardkeepWriter("llama/100"))
+>>> dcp.load(state, storage_reader=ShardkeepReader("llama/100"))
 
 What ``dcp.save`` and ``dcp.async_save`` write lies in the agent's memory and,
 where the agent has a store, on disk as safetensors files that PyTorch's own
@@ -14,9 +15,7 @@ its name before anything is written.
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
-import errno
 import hashlib
 import io
 import logging
@@ -28,18 +27,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import StorageReader, StorageWriter
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata, ChunkStorageMetadata, Metadata, StorageMeta,
     TensorProperties, TensorStorageMetadata)
 from torch.distributed.checkpoint.planner import (
     LoadItemType, LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItem,
     WriteItemType)
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from .. import LATEST, Client, Error, State, _core, inspect, snapshots
+from .. import LATEST, Client, State, _core, inspect, snapshots
 from . import _objects
-from ._common import FROM_NAME, check_local, dtype_of
+from ._common import FROM_NAME, check_local, dtype_of, resolved
+from ._dcp_states import STATES, key_of
 
 log = logging.getLogger("shardkeep")
 
@@ -47,8 +49,9 @@ _BYTES = "dcp.bytes."   # an object, by FQN
 _PLAN = "dcp.plan."     # what planners say of keys, by rank
 # What FileSystemWriter takes and memory has no use for.
 _OF_FILES = {"single_file_per_rank", "sync_files", "thread_count",
-             "per_thread_copy_ahead", "cache_staged_state_dict",
-             "serialization_format"}
+             "per_thread_copy_ahead", "serialization_format"}
+#: Of the metadata, as FileSystemWriter's.
+_VERSION = "1.0.0"
 
 
 def parse_id(checkpoint_id: str | os.PathLike[str]) -> tuple[str, int]:
@@ -86,35 +89,6 @@ def _one_id(checkpoint_id: str | os.PathLike[str] | None,
     return path if checkpoint_id is None else checkpoint_id
 
 
-_states: dict[tuple[Any, ...], tuple[Client, State]] = {}
-_described: dict[tuple[Any, ...], set[str]] = {}     # names, by the same keys
-
-
-def _close_states() -> None:
-    for key in list(_states):
-        _forget(key)
-
-
-def _forget(key: tuple[Any, ...]) -> None:
-    client, state = _states.pop(key)
-    _described.pop(key, None)
-    state.close()
-    client.close()
-
-
-atexit.register(_close_states)
-
-
-def _state_of(key: tuple[Any, ...]) -> State:
-    """One state for all saves of a rank of a job: its slots stay warm."""
-    if key not in _states:
-        pid, socket, job, rank, world = key
-        client = Client(socket)
-        _states[key] = (client, State(client, job, rank, world,
-                                      flush_every=_core.FLUSH_NEVER))
-    return _states[key][1]
-
-
 def _as_parts(raw: bytearray) -> tuple[Any, ...]:
     return (((0,), (len(raw),), _address(raw), None),)
 
@@ -123,8 +97,10 @@ def _address(raw: bytearray) -> int:
     return torch.frombuffer(raw, dtype=torch.uint8).data_ptr()
 
 
-class ShardkeepWriter(StorageWriter):
+class ShardkeepWriter(StorageWriter, BlockingAsyncStager):
     """A ``StorageWriter`` whose storage is the node's agent.
+
+    It stages for ``dcp.async_save`` as well, as FileSystemWriter does.
 
     Args:
         checkpoint_id: what :func:`parse_id` understands; or ``job``, ``step``.
@@ -133,6 +109,8 @@ class ShardkeepWriter(StorageWriter):
         timeout: seconds for that, and for a free slot.
         path: another word for ``checkpoint_id``, as FileSystemWriter has it.
         overwrite: False refuses a step that is there already.
+        cache_staged_state_dict: whether ``dcp.async_save`` copies into the
+            same memory each time; save with the same writer then.
         of_files: what else FileSystemWriter takes is accepted, so that one
             may stand for the other, and has no meaning here.
     """
@@ -142,8 +120,11 @@ class ShardkeepWriter(StorageWriter):
                  flush: bool = True, wait: str = "complete",
                  timeout: float = 300, socket: str | None = None,
                  path: str | os.PathLike[str] | None = None,
-                 overwrite: bool = True, **of_files: Any) -> None:
-        super().__init__()
+                 overwrite: bool = True,
+                 cache_staged_state_dict: bool = False,
+                 **of_files: Any) -> None:
+        BlockingAsyncStager.__init__(
+            self, cache_staged_state_dict=cache_staged_state_dict)
         checkpoint_id = _one_id(checkpoint_id, path)
         if of_files.pop("_extensions", None):
             raise ValueError("extensions transform streams; Shardkeep keeps "
@@ -156,7 +137,7 @@ class ShardkeepWriter(StorageWriter):
             raise ValueError(f'wait="{wait}": "complete" or "durable"')
         self._job, self._step = job, step
         self._flush, self._wait = flush, wait
-        self._timeout_ms, self._socket = int(timeout * 1000), socket
+        self._timeout, self._socket = timeout, socket
         self._id, self._overwrite = checkpoint_id, overwrite
         self._alone: tuple[int, int] | None = None
         self._coordinator = True
@@ -165,6 +146,16 @@ class ShardkeepWriter(StorageWriter):
             self.reset(checkpoint_id)
 
     # What the framework calls, in its order.
+
+    def stage(self, state_dict: Any) -> Any:
+        """A copy of the state dict on the CPU."""
+        if self.cache_staged_state_dict and self.state_dict_cache is None \
+                and not torch.cuda.is_available():
+            from torch.distributed._state_dict_utils import (
+                _create_cpu_state_dict)
+            # There is nothing to pin for.
+            self.state_dict_cache = _create_cpu_state_dict(state_dict)
+        return super().stage(state_dict)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None
               ) -> None:
@@ -205,50 +196,34 @@ class ShardkeepWriter(StorageWriter):
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         if self._alone is not None:
             return plans        # nobody sees what the others hold
-        _check_boxes(plans)
+        _check_boxes(_whole_plans(plans))
         return [dataclasses.replace(p, storage_data=(i, len(plans)))
                 for i, p in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner
                    ) -> Future[list[WriteResult]]:
-        rank, world = plan.storage_data
+        rank, world = _place_of(plan)
         about = {"planner_data": plan.planner_data}
         if self._coordinator:
             about["save_id"] = self.save_id
         keep, described, results = _describe_plan(plan, planner, rank, about)
-        self._key = (os.getpid(), self._socket, self._job, rank, world)
-        try:
-            self._save(described, keep)
-        except Error as e:
-            if e.errno != errno.EEXIST:
-                raise
-            # The step is there already: a new run of the job writes it anew.
-            _forget(self._key)
-            self._save(described, keep)
+        self._key = key_of(self._socket, self._job, rank, world)
+        flags = _core.SNAPSHOT_FLUSH if self._flush else \
+            _core.SNAPSHOT_NO_FLUSH
+        STATES.save(self._key, self._step, flags, self._timeout, described,
+                    keep)
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
 
-    def _save(self, described: list[Any], keep: list[Any]) -> None:
-        state = _state_of(self._key)
-        names = {d[0] for d in described}
-        # The same names again: new pointers alone cost nothing.
-        if _described.get(self._key) != names:
-            state.clear()
-        state.tensors(described, keep)
-        _described[self._key] = names
-        flags = _core.SNAPSHOT_FLUSH if self._flush else \
-            _core.SNAPSHOT_NO_FLUSH
-        state.snapshot(self._step, flags, self._timeout_ms, keep)
-        state.fence()
-        state.wait(self._step, _core.SEALED, self._timeout_ms)
-
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]
                ) -> None:
-        state = _state_of(self._key)
-        state.wait(self._step, _core.COMPLETE, self._timeout_ms)
-        if self._wait == "durable":
-            state.wait(self._step, _core.DURABLE, self._timeout_ms)
+        ms = int(self._timeout * 1000)
+        metadata.version = _VERSION
+        with STATES.use(self._key) as entry:
+            entry.open().wait(self._step, _core.COMPLETE, ms)
+            if self._wait == "durable":
+                entry.open().wait(self._step, _core.DURABLE, ms)
 
     def storage_meta(self) -> StorageMeta | None:
         return StorageMeta(checkpoint_id=self._id, save_id=self.save_id)
@@ -270,6 +245,29 @@ def _volume(sizes: Any) -> int:
     for s in sizes:
         n *= s
     return n
+
+
+def _whole_plans(plans: list[SavePlan]) -> list[SavePlan]:
+    """What ranks will write, where a planner that caches sends only what is
+    new: of the others it has the plans, and none has changed if all lack."""
+    if all(getattr(p, "usable", True) for p in plans):
+        return plans
+    for cached in getattr(SavePlanner, "_cached_global_plan", {}).values():
+        if len(cached) == len(plans) and any(p.usable for p in plans) and all(
+                p is c or not p.usable for p, c in zip(plans, cached)):
+            return cached
+    return []
+
+
+def _place_of(plan: SavePlan) -> tuple[int, int]:
+    """Rank and world of whoever writes a plan."""
+    place = plan.storage_data
+    if isinstance(place, tuple) and len(place) == 2 and \
+            all(isinstance(x, int) for x in place):
+        return place
+    raise ValueError(
+        f"the planner gives a plan that was made for another storage ({place!r}"
+        "); where it caches plans, give it a key of its own for each storage")
 
 
 def _check_boxes(plans: list[SavePlan]) -> None:
@@ -316,17 +314,31 @@ def _check_apart(fqn: str, boxes: list[Any]) -> None:
 
 
 def _object_of(item: WriteItem, planner: SavePlanner) -> Any:
-    lookup = getattr(planner, "lookup_object", None)
-    if lookup is not None:
-        return lookup(item.index)
+    if _only_looks_up(planner):
+        return planner.lookup_object(item.index)
     data = planner.resolve_data(item)
     assert isinstance(data, io.BytesIO)
     data.seek(0)
-    return torch.load(data, weights_only=True)
+    try:
+        return torch.load(data, weights_only=True)
+    except Exception as e:
+        raise TypeError(
+            f"{item.index.fqn}: what {type(planner).__qualname__} makes of it "
+            f"has no safe form: {e}") from e
+
+
+def _only_looks_up(planner: SavePlanner) -> bool:
+    """Whether an object is written as it is found: planners that convert what
+    they write, or rename it, say so by methods of their own."""
+    kind = type(planner)
+    return all(getattr(kind, m, None) is getattr(DefaultSavePlanner, m)
+               for m in ("resolve_data", "transform_object")) and \
+        hasattr(planner, "lookup_object")
 
 
 def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
-                   about: dict[str, Any]) -> tuple[list[Any], list[Any], list[WriteResult]]:
+                   about: dict[str, Any]
+                   ) -> tuple[list[Any], list[Any], list[WriteResult]]:
     """What to keep alive, the descriptions, the results."""
     keep: list[Any] = []
     parts: dict[str, list[Any]] = {}
@@ -347,9 +359,10 @@ def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
         else:
             t = planner.resolve_data(item)
             assert isinstance(t, torch.Tensor) and item.tensor_data
-            t = check_local(fqn, t.detach())
+            t = check_local(fqn, resolved(t.detach()))
             chunk = item.tensor_data.chunk
-            if tuple(t.shape) != tuple(chunk.sizes):
+            if tuple(t.shape) != tuple(chunk.sizes) and (
+                    t.numel() or _volume(chunk.sizes)):
                 raise ValueError(
                     f"{fqn}: this rank holds {tuple(t.shape)}, the metadata "
                     f"says {tuple(chunk.sizes)} at {tuple(chunk.offsets)}")
@@ -468,6 +481,7 @@ class ShardkeepReader(StorageReader):
                     planner: LoadPlanner) -> None:
         items = [i for i in plan.items if i.type == LoadItemType.BYTE_IO]
         names = {_BYTES + i.storage_index.fqn for i in items}
+        self._refuse_unknown(names, self._sizes)
         objects = self._read_objects(client, {
             n: self._sizes[n][0] for n in names})
         for item in items:
@@ -477,16 +491,27 @@ class ShardkeepReader(StorageReader):
             data.seek(0)
             planner.load_bytes(item, data)
 
+    def _refuse_unknown(self, names: set[str], known: dict[str, Any]) -> None:
+        lacking = sorted(n.removeprefix(_BYTES) for n in names - known.keys())
+        if lacking:
+            raise KeyError(f"{self.checkpoint_id} has no "
+                           f"{', '.join(lacking)}: the planner asks for what "
+                           "the metadata does not list")
+
     def _read_tensors(self, client: Client, plan: LoadPlan,
                       planner: LoadPlanner) -> None:
         waiting = []
+        self._refuse_unknown({i.storage_index.fqn for i in plan.items
+                              if i.type != LoadItemType.BYTE_IO},
+                             self._dtypes)
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
                 continue
             target = planner.resolve_tensor(item).detach()
             fqn = item.storage_index.fqn
             memory = target
-            if target.dtype != self._dtypes[fqn] or any(
+            if target.dtype != self._dtypes[fqn] or target.is_conj() or \
+                    target.is_neg() or any(
                     n > 1 and s == 0
                     for n, s in zip(target.shape, target.stride())):
                 memory = torch.empty(target.shape, dtype=self._dtypes[fqn])
@@ -550,7 +575,7 @@ def _metadata_of(held: dict[str, Any], plans: dict[str, Any]) -> Metadata:
     state: dict[str, Any] = {}
     for t in held["tensors"]:
         name = t["name"]
-        if t["kind"] != "tensor" or name.startswith(_PLAN):
+        if t["kind"] != "tensor" or name.startswith((_PLAN, "python:")):
             continue
         if name.startswith(_BYTES):
             state[name.removeprefix(_BYTES)] = BytesStorageMetadata()
@@ -565,4 +590,5 @@ def _metadata_of(held: dict[str, Any], plans: dict[str, Any]) -> Metadata:
     for plan in plans.values():
         planner_data.update(plan.get("planner_data") or {})
     return Metadata(state_dict_metadata=state,
-                    planner_data=planner_data or None, storage_data={})
+                    planner_data=planner_data or None, storage_data={},
+                    version=_VERSION)

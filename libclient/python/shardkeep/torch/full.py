@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from .. import LATEST, Client, State, _core, inspect
-from ._common import FROM_NAME, dtype_of
+from ._common import FROM_NAME, dtype_of, resolved
 
 
 def load_tensors(job: str, step: int | None = None, *, prefix: str = "",
@@ -36,7 +36,7 @@ def load_tensors(job: str, step: int | None = None, *, prefix: str = "",
                                         dtype=FROM_NAME[t["dtype"]])
                  for t in held["tensors"]
                  if t["kind"] == "tensor" and t["name"].startswith(prefix)
-                 and not t["name"].startswith("dcp.")
+                 and not t["name"].startswith(("dcp.", "python:"))
                  and (names is None or t["name"][len(prefix):] in names)}
         missing = set(names or ()) - {n[len(prefix):] for n in found}
         if missing:
@@ -101,7 +101,8 @@ def broadcast_from_rank0(full: dict[str, torch.Tensor],
     rank0 = dist.get_rank(group) == 0
     for name, target in _in_order(into):
         local = target._local_tensor if isinstance(target, DTensor) else target
-        whole = (full[name].detach().to(local.dtype).contiguous() if rank0
+        whole = (resolved(full[name].detach().to(local.dtype)).contiguous()
+                 if rank0
                  else torch.empty(target.shape, dtype=local.dtype))
         if tuple(whole.shape) != tuple(target.shape):
             raise ValueError(f"{name} is {tuple(whole.shape)} on rank 0 and "

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Snapshots for Lightning: one callback.
 
->>> trainer = lightning.Trainer(callbacks=[Snapshots("run7")])  # doctest: +SKIP
+>>> trainer = lightning.Trainer(callbacks=[Snapshots("run7")])
 
 A run that is started again goes on where the newest snapshot was taken: model,
 optimizers, schedulers, generators, and the loops' progress, as Lightning's own
@@ -11,7 +11,6 @@ checkpoints have it. A data loader with ``state_dict`` goes on in its epoch.
 from __future__ import annotations
 
 import copy
-import logging
 from typing import Any
 
 try:
@@ -20,9 +19,6 @@ except ImportError:         # the package under its older name
     from pytorch_lightning import Callback
 
 from .checkpointer import Checkpointer
-
-log = logging.getLogger("shardkeep")
-
 
 class _Loops:
     """The progress of a trainer's fit loop."""
@@ -68,8 +64,6 @@ class Snapshots(Callback):
         if self._resume:
             self.restored = self.checkpointer.restore()
         self._last = self.restored or 0
-        if self.restored is not None:
-            log.info("job %s goes on at step %d", self._job, self.restored)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         step = trainer.global_step

@@ -4,7 +4,7 @@
 In a trainer's configuration, instead of the manager that it has:
 
 >>> checkpoint = SnapshotManager.Config(enable=True, job="run7",
-...                                     interval=1)         # doctest: +SKIP
+...                                     interval=1)
 
 Every ``interval`` steps the state is copied to the node's memory; every
 ``flush_interval`` steps it goes to disk as well.

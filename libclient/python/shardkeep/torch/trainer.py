@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Snapshots for the Hugging Face Trainer: one callback.
 
->>> trainer = Trainer(..., callbacks=[Snapshots("run7")])   # doctest: +SKIP
+>>> trainer = Trainer(..., callbacks=[Snapshots("run7")])
 
 A run that is started again restores model, optimizer, scheduler, generators
-and the Trainer's state, and ends at the step at which it would have ended. The
-Trainer hands its callbacks no position in the data: it begins an epoch anew.
+and the Trainer's state, goes on with the batch after the last one that was
+trained, and ends at the step at which it would have ended; a finished one
+trains nothing. Where an epoch's batches are no multiple of
+``gradient_accumulation_steps``, the rest of the epoch that is resumed is left
+out.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from transformers import TrainerCallback
 
+from ._kept import rng_state, set_rng_state
 from .checkpointer import Checkpointer
 
 log = logging.getLogger("shardkeep")
@@ -41,6 +47,80 @@ class _Progress:
             setattr(self._state, name, value)
 
 
+class _Remaining:
+    """A batch sampler whose first epoch is what is left of one."""
+
+    def __init__(self, sampler: Any, start: int, stop: int) -> None:
+        self._sampler = sampler
+        self._slice: tuple[int, int] | None = (start, stop)
+
+    def __iter__(self) -> Iterator[Any]:
+        part, self._slice = self._slice, None
+        batches = iter(self._sampler)
+        return itertools.islice(batches, *part) if part else batches
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)
+
+
+class _Position:
+    """Where in the data a restored run goes on.
+
+    The Trainer begins at epoch 0 whatever a callback restores: the loader is
+    told that its first epoch is a later one, and of that one gives only what
+    has not been trained. Batches that were are not loaded.
+    """
+
+    def __init__(self, loader: Any, step: int, accumulate: int) -> None:
+        self.now = -1       # the Trainer's epoch
+        try:
+            batches = len(loader)
+        except TypeError:   # no length: one epoch that does not end
+            batches = 0
+        each = max(-(-batches // accumulate), 1) if batches else 0
+        self.epochs = step // each if each else 0
+        self.done = (step % each if each else step) * accumulate
+        self.batches = batches
+        stop = batches - batches % accumulate if self.done else batches
+        self._skip(loader, self.done, stop)
+        self._count_on(loader)
+
+    def nothing(self, loader: Any) -> None:
+        """Leaves nothing of the first epoch."""
+        self._skip(loader, 0, 0)
+
+    @staticmethod
+    def _skip(loader: Any, start: int, stop: int) -> None:
+        base = getattr(loader, "base_dataloader", loader)
+        sampler = getattr(base, "batch_sampler", None)
+        if sampler is None:     # an iterable: its batches must be drawn
+            loader.skip_batches = start
+            return
+        if isinstance(sampler, _Remaining):
+            sampler = sampler._sampler
+        # A DataLoader lets nobody set it later, and asks it at each epoch.
+        object.__setattr__(base, "batch_sampler",
+                           _Remaining(sampler, start, stop))
+
+    def _count_on(self, loader: Any) -> None:
+        """The loader's epochs are the run's; its own calls know them."""
+        real = getattr(loader, "set_epoch", None)
+        if real is not None:
+            loader.set_epoch = lambda epoch: real(
+                epoch + self.epochs if epoch == self.now else epoch)
+
+    def epoch(self, epoch: float) -> float:
+        """The run's epoch of what the Trainer believes to be one."""
+        if not self.batches:
+            return epoch
+        here = round((epoch - self.now) * self.batches)
+        before = self.done if self.now == 0 else 0
+        return self.epochs + self.now + (before + here) / self.batches
+
+
 class Snapshots(TrainerCallback):
     """Snapshots in the node's memory while the Trainer trains.
 
@@ -56,6 +136,8 @@ class Snapshots(TrainerCallback):
         self._job, self._every, self._resume = job, every_n_steps, resume
         self._extra = options.pop("extra", {})
         self._options = options
+        self._position: _Position | None = None
+        self._rng: dict[str, Any] | None = None
         #: The Checkpointer while ``train`` runs.
         self.checkpointer: Checkpointer | None = None
         #: The step that was restored, None on a first run.
@@ -63,23 +145,43 @@ class Snapshots(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any,
                        model: Any = None, optimizer: Any = None,
-                       lr_scheduler: Any = None, **_: Any) -> None:
-        # Accelerate wraps both; what they wrap has the state.
-        optimizer = getattr(optimizer, "optimizer", optimizer)
+                       lr_scheduler: Any = None, train_dataloader: Any = None,
+                       **_: Any) -> None:
         self._close()
         self.checkpointer = Checkpointer(
             model, optimizer, job=self._job,
             extra={"progress": _Progress(state), "scheduler": lr_scheduler,
                    **self._extra}, **self._options)
+        self.restored = self._position = self._rng = None
         if self._resume:
             self.restored = self.checkpointer.restore()
-        if self.restored is not None:
-            log.info("job %s goes on at step %d", self._job, self.restored)
-            if state.global_step >= state.max_steps:
-                control.should_training_stop = True
+        if self.restored is None:
+            return
+        # What draws the next batches must not be the generators that the
+        # next step had.
+        self._rng = rng_state()
+        self._position = _Position(train_dataloader, state.global_step,
+                                   args.gradient_accumulation_steps)
+        if state.global_step >= state.max_steps:
+            log.info("job %s is at its end: nothing is trained", self._job)
+            self._position.nothing(train_dataloader)
+            control.should_training_stop = True
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any,
+                       **_: Any) -> None:
+        if self._position is not None:
+            self._position.now += 1
+
+    def on_step_begin(self, args: Any, state: Any, control: Any,
+                      **_: Any) -> None:
+        if self._rng is not None:
+            set_rng_state(self._rng)
+            self._rng = None
 
     def on_step_end(self, args: Any, state: Any, control: Any,
                     **_: Any) -> None:
+        if self._position is not None:
+            state.epoch = self._position.epoch(state.epoch)
         if self.checkpointer is not None and \
                 state.global_step % self._every == 0:
             self.checkpointer.snapshot(state.global_step)

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls: what a connection asks for. A file per message, or per group of
+ * messages that are alike; table.c has which function answers which.
+ */
+#ifndef SK_AGENT_CALLS_CALL_H
+#define SK_AGENT_CALLS_CALL_H
+
+#include "agent.h"
+#include "session/session.h"
+
+/** What a handler is given. */
+struct call {
+	struct session *session;
+	struct agent *agent;
+	const struct sk_msg *in;
+	int *fds;			/* a handler that keeps one sets -1 */
+	int n_fds;
+	struct sk_msg out;		/* the reply's body */
+	int out_fds[SK_MSG_FDS];	/* the reply's, which takes them */
+	int n_out;
+	struct sk_err err;
+};
+
+#define CALL_LATER 1			/* a request has it */
+
+/* Handlers: 0 (reply), CALL_LATER, or a negative errno and a sentence. */
+int call_hello(struct call *c);
+int call_register(struct call *c);
+int call_map(struct call *c);
+int call_slot(struct call *c);
+int call_seal(struct call *c);
+int call_discard(struct call *c);
+int call_unregister(struct call *c);
+int call_wait(struct call *c);		/* PREPARE, SLOT_WAIT, WAIT */
+int call_gather(struct call *c);
+int call_list(struct call *c);
+int call_open(struct call *c);
+int call_close(struct call *c);
+int call_report_bad(struct call *c);
+int call_manage(struct call *c);	/* PIN, UNPIN, EVICT, FLUSH */
+int call_stats(struct call *c);
+int call_stop(struct call *c);
+
+/** The agent ends: those who wait for that hear what is lost with it. */
+void calls_say_lost(struct agent *a);
+
+/** Checks the id of a call and finds its job; -ENOENT with a sentence. */
+int call_job(struct call *c, const struct sk_wire_id *id,
+	     struct sk_cat_job **ret_job);
+/** The state of that id of this connection; -ENOENT with a sentence. */
+int call_state(struct call *c, uint64_t id, struct sk_cat_state **ret_state);
+
+#endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank gets its run and its slots. */
+#include "calls/enter.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent.h"
+#include "memory/memory.h"
+#include "session/rights.h"
+#include "session/session.h"
+
+#define MAX_STATES 4096u	/* of one user */
+
+/* ---- the slots ---- */
+
+static bool fit_for_others(const struct sk_cat_slot *slot)
+{
+	const struct memory *m = slot->memory;
+
+	/* Its writer alone has it mapped, and nobody else can. */
+	return !m->sealed_writes && !m->result;
+}
+
+static int new_slot(struct agent *a, struct sk_cat_state *state,
+		    const uint64_t kind_bytes[2], struct sk_err *err)
+{
+	struct memory *m;
+	char name[64];
+	int r;
+
+	(void)snprintf(name, sizeof(name), "shardkeep:%.40s:%" PRId32,
+		       state->run->job->name, state->rank);
+	r = memory_new(a, name, kind_bytes, state->numa_node,
+		       state->n_slots, &m, err);
+	if (r < 0)
+		return r;
+	if (sk_cat_slot_add(state, kind_bytes, m))
+		return 0;
+	memory_release(m);
+	return sk_err_set(err, -ENOMEM, "no memory for a slot");
+}
+
+/*
+ * Free slots of the rank's last life first, then new ones, for which old
+ * images must make room, and last of all slots whose old image still stands
+ * in them: they serve when newer images are complete.
+ */
+static int get_slots(struct agent *a, struct sk_cat_state *state,
+		     const struct sk_wire_register *reg, struct sk_err *err)
+{
+	uint64_t kinds[2], bytes = sk_cat_slot_bytes(reg->image_bytes, kinds);
+	uint64_t fds = !!kinds[0] + !!kinds[1], asked, left;
+	int r;
+
+	while (state->n_slots < reg->slots &&
+	       sk_cat_slot_inherit(state, kinds, fit_for_others))
+		;
+	left = reg->slots - state->n_slots;
+	if (!sk_mul_u64(bytes, left, &asked))
+		asked = UINT64_MAX;
+	r = sk_cat_make_room(&a->cat, asked, left * fds, state->run->job, err);
+	if (r > 0)
+		a->counts.evictions += (uint64_t)r;
+	while (r < 0 && state->n_slots < reg->slots &&
+	       sk_cat_slot_adopt(state, kinds, fit_for_others)) {
+		left = reg->slots - state->n_slots;
+		r = sk_cat_make_room(&a->cat, bytes * left, left * fds,
+				     state->run->job, err);
+	}
+	for (; r >= 0 && state->n_slots < reg->slots; )
+		r = new_slot(a, state, kinds, err);
+	if (r == -ENOMEM || r == -EMFILE || r == -EDQUOT)
+		a->counts.refused_memory++;
+	return r < 0 ? r : 0;
+}
+
+/* ---- the state ---- */
+
+static unsigned states_of(const struct agent *a, uid_t uid)
+{
+	struct sk_cat_state *state;
+	struct sk_cat_run *run;
+	struct sk_cat_job *job;
+	unsigned n = 0;
+
+	sk_link_each(job, &a->cat.jobs, link) {
+		if (job->uid != uid)
+			continue;
+		sk_link_each(run, &job->runs, link)
+		sk_link_each(state, &run->states, link)
+			n += state->living;
+	}
+	return n;
+}
+
+/* Into the catalogue, which may know them; or freed. */
+static int take_layouts(struct agent *a, struct sk_layout *layouts[2],
+			struct sk_cat_layout *ret[2], struct sk_err *err)
+{
+	assert(layouts[0]);
+	ret[0] = sk_cat_layout_take(&a->cat, sk_take_ptr(layouts[0]));
+	ret[1] = NULL;
+	if (ret[0] && layouts[1]) {
+		ret[1] = sk_cat_layout_take(&a->cat, sk_take_ptr(layouts[1]));
+		if (!ret[1]) {
+			sk_cat_layout_unref(ret[0]);
+			ret[0] = NULL;
+		}
+	}
+	return ret[0] ? 0 : sk_err_set(err, -ENOMEM, "no memory for a layout");
+}
+
+/* The id of a run is drawn here, once, and told to all its ranks. */
+static int open_run(struct agent *a, struct sk_cat_job *job,
+		    const struct sk_wire_id *id, struct sk_cat_run **ret_run,
+		    struct sk_err *err)
+{
+	struct sk_cat_ask ask = {
+		.run = id->run, .run_id = id->run_id, .rank = id->rank,
+		.world = id->world,
+	};
+	int r = a->os->random(a->os, &ask.fresh_id, sizeof(ask.fresh_id));
+
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot draw an id for a run of "
+				    "job \"%s\"", job->name);
+	ask.fresh_id += !ask.fresh_id;	/* 0 is none */
+	return sk_cat_run_open(job, &ask, ret_run, err);
+}
+
+/* The state that the connection registers anew, or a run for a new one. */
+static int run_of(struct agent *a, struct session *s,
+		  const struct sk_wire_register *reg,
+		  struct sk_cat_state **ret_old, struct sk_cat_run **ret_run,
+		  struct sk_err *err)
+{
+	struct sk_cat_state *old = NULL;
+	struct sk_cat_job *job;
+
+	if (reg->state) {
+		old = session_state(s, reg->state);
+		if (!old || old->rank != reg->id.rank ||
+		    old->run->world != reg->id.world ||
+		    strcmp(old->run->job->name, reg->id.job) != 0)
+			return sk_err_set(err, -ENOENT, "state %" PRIu64 " is "
+					  "not rank %" PRId32 " of job \"%s\" "
+					  "of this connection", reg->state,
+					  reg->id.rank, reg->id.job);
+		*ret_old = old;
+		*ret_run = old->run;
+		return 0;
+	}
+	if (states_of(a, s->uid) >= MAX_STATES)
+		return sk_err_set(err, -EDQUOT, "uid %u has %u ranks here "
+				  "already", (unsigned)s->uid, MAX_STATES);
+	job = sk_cat_job_get(&a->cat, reg->id.job, s->uid);
+	if (!job)
+		return sk_err_set(err, -ENOMEM, "no memory for a job");
+	*ret_old = NULL;
+	return open_run(a, job, &reg->id, ret_run, err);
+}
+
+int rank_enter(struct session *s, const struct sk_wire_register *reg,
+	       struct sk_layout *layouts[2], struct sk_cat_state **ret_state,
+	       struct sk_err *err)
+{
+	struct agent *a = s->agent;
+	struct sk_cat_state *old = NULL, *state;
+	struct sk_cat_layout *taken[2];
+	struct sk_cat_run *run;
+	int r;
+
+	if (a->stopping)
+		return sk_err_set(err, -ESHUTDOWN, "the agent is stopping");
+	r = sk_cat_room_for_layouts(&a->cat, s->uid,
+				    (const struct sk_layout **)layouts, err);
+	if (r == 0)
+		r = run_of(a, s, reg, &old, &run, err);
+	if (r == 0)
+		r = take_layouts(a, layouts, taken, err);
+	if (r < 0)
+		return r;
+	state = sk_cat_state_new(run, reg->id.rank, taken);
+	if (!state) {
+		sk_cat_layout_unref(taken[0]);
+		sk_cat_layout_unref(taken[1]);
+		return sk_err_set(err, -ENOMEM, "no memory for a rank");
+	}
+	state->owner = s;
+	state->flush_every = reg->flush_every;
+	state->numa_node = reg->numa_node;
+	if (old)
+		a->counts.discarded_client += sk_cat_state_replace(old, state);
+	r = reg->flags & SK_REGISTER_LATER ? 0 :
+					     get_slots(a, state, reg, err);
+	/* One that was here before stays, by its id and in its run, and may
+	 * ask for slots again: that there is no memory now ends nothing. */
+	if (r < 0 && old)
+		sk_cat_state_empty(state);
+	else if (r < 0)
+		sk_cat_state_cancel(state);
+	if (r < 0)
+		return r;
+	*ret_state = state;
+	return 0;
+}

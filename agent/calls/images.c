@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* OPEN, CLOSE, REPORT_BAD: images in the hands of those who restore. */
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "calls/call.h"
+#include "disk/stored.h"
+#include "memory/bytes.h"
+#include "memory/memory.h"
+#include "session/lease.h"
+#include "session/request.h"
+#include "session/rights.h"
+
+static int image_find(struct call *c, uint64_t id, uint32_t place,
+		      struct sk_cat_image **ret)
+{
+	struct sk_cat_image *image = sk_cat_image_by_id(&c->agent->cat, id);
+
+	if (!image || !session_sees(c->session, image->snapshot->job))
+		return sk_err_set(&c->err, -ENOENT, "there is no image %"
+				  PRIu64 "; list again", id);
+	if (place == SK_PLACE_MEMORY ? !image->slot :
+	    place != SK_PLACE_DISK || !image->stored.dir[0])
+		return sk_err_set(&c->err, -ENOENT, "image %" PRIu64 " is not "
+				  "%s any more; list again", id,
+				  place == SK_PLACE_MEMORY ? "in memory" :
+				  "on disk");
+	*ret = image;
+	return 0;
+}
+
+/* ---- opening ---- */
+
+/* The stamped header, from what only the agent can write. */
+static int header_fd(const struct sk_os *os, const struct sk_cat_image *image,
+		     struct sk_err *err)
+{
+	const struct sk_layout *l = image->layout->layout;
+	const struct sk_stamp stamp = {
+		.run = image->snapshot->run,
+		.run_id = image->snapshot->run_id,
+		.step = (uint64_t)image->snapshot->step,
+		.sums = image->sums,
+	};
+	_cleanup_free_ void *header = malloc(l->header_bytes);
+
+	if (!header)
+		return sk_err_set(err, -ENOMEM, "no memory for a header");
+	sk_layout_stamp(l, &stamp, header);
+	return bytes_fd(os, "shardkeep:header", header, l->header_bytes, err);
+}
+
+/* An image on disk that is being opened, for one who asked. */
+struct opening {
+	struct request request;
+	struct lane_work work;
+	struct sk_stored stored;
+	uint64_t bytes;			/* of the image */
+	uint64_t header_bytes;
+	int header;			/* a memfd; the reply's, or closed */
+	int fd;				/* of the file, or an error */
+	struct sk_err err;
+};
+
+static void opening_release(struct request *q)
+{
+	free(sk_link_object(q, struct opening, request));
+}
+
+static const struct request_kind opening_kind = {
+	.release = opening_release,
+};
+
+/* Whether it is still the file whose header the catalogue knows. */
+static int check_file(struct opening *o, const struct stat *st)
+{
+	const struct sk_file_id file = sk_file_id_of(st);
+
+	if (file.bytes != o->bytes)
+		return sk_err_set(&o->err, -EBADMSG, "the image of rank %"
+				  PRId32 " in %s is not of %" PRIu64 " bytes",
+				  o->stored.rank, o->stored.dir, o->bytes);
+	if (!sk_file_id_equal(&file, &o->stored.file))
+		return sk_err_set(&o->err, -ENOENT, "the image of rank %"
+				  PRId32 " in %s is another file by now; list "
+				  "again", o->stored.rank, o->stored.dir);
+	return 0;
+}
+
+/* A file of its own for every reader: they differ in how they read it. */
+static void open_file(struct lane_work *work)
+{
+	struct opening *o = sk_link_object(work, struct opening, work);
+	const struct sk_os *os = o->request.agent->os;
+	struct stat st;
+	int r;
+
+	o->fd = sk_store_open_image(o->request.agent->store, &o->stored,
+				    &o->err);
+	if (o->fd < 0)
+		return;
+	r = os->fstat(os, o->fd, &st);
+	if (r == 0)
+		r = check_file(o, &st);
+	else
+		sk_err_errno(&o->err, r, "cannot look at the image of rank %"
+			     PRId32 " in %s", o->stored.rank, o->stored.dir);
+	if (r == 0)
+		return;
+	sk_close_fd(o->fd);
+	o->fd = r;
+}
+
+static void refuse_opened(struct opening *o)
+{
+	struct request *q = &o->request;
+	const struct sk_wire_open *in = &q->msg.body.open;
+
+	sk_close_fd(o->header);
+	if (q->session)
+		(void)lease_end(q->session, in->image, in->place);
+	request_answer(q, o->fd, NULL, NULL, 0, &o->err);
+}
+
+static void opened(struct lane_work *work)
+{
+	struct opening *o = sk_link_object(work, struct opening, work);
+	int fds[2] = { o->fd, o->header };
+	struct sk_msg msg = { 0 };
+
+	o->request.busy = false;
+	if (o->fd < 0) {
+		refuse_opened(o);
+		return;
+	}
+	msg.body.open_reply.image_bytes = o->bytes;
+	msg.body.open_reply.header_bytes = o->header_bytes;
+	msg.body.open_reply.place = SK_PLACE_DISK;
+	request_answer(&o->request, 0, &msg, fds, 2, &o->err);
+}
+
+static int open_disk(struct call *c, struct sk_cat_image *image, int header)
+{
+	struct opening *o = calloc(1, sizeof(*o));
+	int r;
+
+	if (!o)
+		return sk_err_set(&c->err, -ENOMEM, "no memory to open an "
+				  "image");
+	r = request_init(&o->request, &opening_kind, c->session, c->in, 0,
+			 &c->err);
+	if (r < 0) {
+		free(o);
+		return r;
+	}
+	stored_name(image, &o->stored);
+	o->bytes = image->layout->layout->image_bytes;
+	o->header_bytes = image->layout->layout->header_bytes;
+	o->header = header;
+	o->work.run = open_file;
+	o->work.finish = opened;
+	o->request.busy = true;
+	lanes_submit(&c->agent->lanes, c->session->uid, &o->work);
+	return CALL_LATER;
+}
+
+static int open_memory(struct call *c, struct sk_cat_image *image, int header)
+{
+	const struct memory *m = image->slot->memory;
+	struct sk_wire_open_reply *out = &c->out.body.open_reply;
+	int fd;
+
+	fd = sk_slot_reopen_ro(c->agent->os, &m->slots[image->kind], &c->err);
+	if (fd < 0)
+		return fd;
+	c->out_fds[0] = fd;
+	c->out_fds[1] = header;
+	c->n_out = 2;
+	out->image_bytes = image->layout->layout->image_bytes;
+	out->header_bytes = image->layout->layout->header_bytes;
+	out->place = SK_PLACE_MEMORY;
+	return 0;
+}
+
+static int open_leased(struct call *c, struct sk_cat_image *image, int header)
+{
+	const struct sk_wire_open *in = &c->in->body.open;
+	int r;
+
+	/* From here on it stays where it is. */
+	r = lease_new(c->session, image, in->place, &c->err);
+	if (r < 0)
+		return r;
+	r = in->place == SK_PLACE_DISK ? open_disk(c, image, header) :
+					 open_memory(c, image, header);
+	if (r < 0)
+		(void)lease_end(c->session, in->image, in->place);
+	return r;
+}
+
+int call_open(struct call *c)
+{
+	const struct sk_wire_open *in = &c->in->body.open;
+	struct sk_cat_image *image;
+	int header, r;
+
+	r = image_find(c, in->image, in->place, &image);
+	if (r < 0)
+		return r;
+	header = header_fd(c->agent->os, image, &c->err);
+	if (header < 0)
+		return header;
+	r = open_leased(c, image, header);
+	if (r < 0)
+		sk_close_fd(header);
+	return r;
+}
+
+int call_close(struct call *c)
+{
+	const struct sk_wire_open *in = &c->in->body.open;
+
+	if (lease_end(c->session, in->image, in->place))
+		return 0;
+	return sk_err_set(&c->err, -ENOENT, "image %" PRIu64 " is not open",
+			  in->image);
+}
+
+int call_report_bad(struct call *c)
+{
+	const struct sk_wire_open *in = &c->in->body.open;
+	struct sk_cat_snapshot *s;
+	struct sk_cat_image *image;
+	int r;
+
+	r = image_find(c, in->image, in->place, &image);
+	if (r < 0)
+		return r;
+	s = image->snapshot;
+	log_error(c->agent, "job \"%s\" run %" PRIu64 " step %" PRId64 " rank "
+		  "%" PRId32 ": a reader found a bad checksum %s; the image is "
+		  "set aside", s->job->name, s->run, s->step, image->rank,
+		  in->place == SK_PLACE_DISK ? "on disk" : "in memory");
+	sk_cat_image_bad(image, in->place == SK_PLACE_DISK);
+	c->agent->counts.bad_reported++;
+	agent_changed(c->agent);
+	return 0;
+}

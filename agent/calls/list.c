@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* LIST: what there is, newest first, in a memfd of records. */
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "calls/call.h"
+#include "disk/flush.h"
+#include "disk/stored.h"
+#include "memory/bytes.h"
+#include "session/request.h"
+#include "session/rights.h"
+
+/* One that waits for the disk to be looked at. */
+struct listing {
+	struct request request;
+	struct stored_wish wish;
+};
+
+/* Records of one kind, as many as there are. */
+struct records {
+	char *data;
+	size_t n, room, size;
+};
+
+static void *next_record(struct records *r)
+{
+	char *data = sk_array_fit_(r->data, &r->room, r->n + 1, r->size);
+	void *record;
+
+	if (!data)
+		return NULL;
+	r->data = data;
+	record = r->data + r->n++ * r->size;
+	memset(record, 0, r->size);
+	return record;
+}
+
+static void fill_id(const struct sk_cat_snapshot *s, int32_t rank,
+		    struct sk_wire_id *id)
+{
+	memcpy(id->job, s->job->name, sizeof(s->job->name));
+	id->run = s->run;
+	id->run_id = s->run_id;
+	id->step = s->step;
+	id->rank = rank;
+	id->world = s->world;
+}
+
+/* ---- snapshots ---- */
+
+/* Names that no image before this one has; good enough to tell people. */
+static uint32_t count_names(const struct sk_cat_snapshot *s)
+{
+	struct sk_cat_image *image;
+	uint32_t most = 0;
+
+	sk_link_each(image, &s->images, link) {
+		if (image->layout->layout->n_items > most)
+			most = image->layout->layout->n_items;
+	}
+	return most;
+}
+
+static uint32_t snapshot_flags(const struct sk_cat_snapshot *s,
+			       const struct sk_wire_snapshot *w)
+{
+	return (s->complete ? SK_SNAP_COMPLETE : 0) |
+	       (s->on_disk ? SK_SNAP_DURABLE : 0) |
+	       (s->pinned ? SK_SNAP_PINNED : 0) |
+	       (w->bytes_memory ? SK_SNAP_MEMORY : 0) |
+	       (w->bytes_disk ? SK_SNAP_DISK : 0) |
+	       (s->flushing ? SK_SNAP_FLUSHING : 0) |
+	       (s->job->catalogue->has_store && s->wanted && !s->on_disk &&
+		!s->hopeless_on_disk ? SK_SNAP_WANTED : 0) |
+	       (s->complete && s == sk_cat_newest(s->job) ?
+		SK_SNAP_NEWEST : 0) |
+	       (s->leases ? SK_SNAP_IN_USE : 0) |
+	       (s->failed ? SK_SNAP_FAILED : 0);
+}
+
+static int add_snapshot(struct agent *a, struct records *records,
+			const struct sk_cat_snapshot *s)
+{
+	struct sk_wire_snapshot *w = next_record(records);
+	struct sk_cat_image *image;
+
+	if (!w)
+		return -ENOMEM;
+	fill_id(s, -1, &w->id);
+	sk_link_each(image, &s->images, link) {
+		uint64_t bytes = image->layout->layout->image_bytes;
+		bool there = (image->slot && !image->bad_memory) ||
+			     (image->stored.dir[0] && !image->bad_disk);
+
+		w->bytes_memory += image->slot ? bytes : 0;
+		w->bytes_disk += image->stored.dir[0] ? bytes : 0;
+		w->images += there && image->kind == SK_IMAGE_PRIMARY;
+	}
+	w->created_ns = s->created_ns;
+	w->flushed_bytes = flush_done(a, s);
+	w->uid = s->job->uid;
+	w->tensors = count_names(s);
+	w->flags = snapshot_flags(s, w);
+	(void)snprintf(w->text, sizeof(w->text), "%s",
+		       s->failed ? s->text : s->missing);
+	return 0;
+}
+
+/* ---- images ---- */
+
+static int add_image(struct records *records, const struct sk_cat_image *image,
+		     enum sk_place place)
+{
+	struct sk_wire_image *w = next_record(records);
+	bool bad = place == SK_PLACE_DISK ? image->bad_disk :
+					    image->bad_memory;
+
+	if (!w)
+		return -ENOMEM;
+	fill_id(image->snapshot, image->rank, &w->id);
+	w->image = image->id;
+	w->bytes = image->layout->layout->image_bytes;
+	w->digest = image->layout->layout->digest;
+	w->kind = (uint32_t)image->kind;
+	w->place = (uint32_t)place;
+	w->state = bad ? SK_IMAGE_BAD :
+		   place == SK_PLACE_DISK && !image->slot ? SK_IMAGE_STORED :
+		   image->stored.dir[0] && image->slot ? SK_IMAGE_DURABLE :
+		   SK_IMAGE_SEALED;
+	return 0;
+}
+
+static int add_filling(struct records *records,
+		       const struct sk_cat_snapshot *s, int32_t rank)
+{
+	struct sk_cat_run *run = sk_cat_run_find(s->job, s->run, s->run_id);
+	struct sk_cat_state *state;
+	struct sk_cat_slot *slot;
+
+	if (!run || !s->filling)
+		return 0;
+	sk_link_each(state, &run->states, link)
+	sk_link_each(slot, &state->slots, link) {
+		const struct sk_layout *l = state->layouts[0]->layout;
+		struct sk_wire_image *w;
+
+		if (slot->use != SK_CAT_FILLING || slot->snapshot != s ||
+		    (rank >= 0 && rank != state->rank))
+			continue;
+		w = next_record(records);
+		if (!w)
+			return -ENOMEM;
+		fill_id(s, state->rank, &w->id);
+		w->bytes = l->image_bytes;
+		w->digest = l->digest;
+		w->place = SK_PLACE_MEMORY;
+		w->state = SK_IMAGE_FILLING;
+	}
+	return 0;
+}
+
+static int add_images(struct records *records, const struct sk_cat_snapshot *s,
+		      int32_t rank)
+{
+	struct sk_cat_image *image;
+	int r;
+
+	sk_link_each(image, &s->images, link) {
+		if (rank >= 0 && image->rank != rank)
+			continue;
+		r = image->slot ? add_image(records, image, SK_PLACE_MEMORY) :
+				  0;
+		if (r == 0 && image->stored.dir[0])
+			r = add_image(records, image, SK_PLACE_DISK);
+		if (r < 0)
+			return r;
+	}
+	return add_filling(records, s, rank);
+}
+
+/* ---- the call ---- */
+
+static bool is_listed(const struct sk_wire_list *in,
+		      const struct sk_cat_snapshot *s)
+{
+	return (!in->id.run || s->run == in->id.run) &&
+	       (!in->id.run_id || s->run_id == in->id.run_id) &&
+	       (in->id.step < 0 || s->step == in->id.step);
+}
+
+static int add_job(struct agent *a, struct records *records,
+		   const struct sk_wire_list *in, const struct sk_cat_job *job)
+{
+	struct sk_cat_snapshot *s;
+	int r;
+
+	sk_link_each(s, &job->snapshots, link) {
+		if (!is_listed(in, s))
+			continue;
+		r = in->what == SK_LIST_SNAPSHOTS ?
+		    add_snapshot(a, records, s) :
+		    add_images(records, s, in->id.rank);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* By name, descending; within a job they come newest first already. */
+static struct sk_cat_job *next_job(struct session *session,
+				   const struct sk_cat_job *last)
+{
+	struct sk_cat_job *job, *best = NULL;
+
+	sk_link_each(job, &session->agent->cat.jobs, link) {
+		int order = last ? strcmp(job->name, last->name) : -1;
+
+		if (!session_sees(session, job) || order > 0 ||
+		    (order == 0 && job->uid >= last->uid))
+			continue;
+		order = best ? strcmp(job->name, best->name) : 1;
+		if (order > 0 || (order == 0 && job->uid > best->uid))
+			best = job;
+	}
+	return best;
+}
+
+static bool is_asked(const struct sk_wire_list *in,
+		     const struct sk_cat_job *job)
+{
+	return !in->id.job[0] || strcmp(job->name, in->id.job) == 0;
+}
+
+static int collect(struct request *q, struct records *records)
+{
+	const struct sk_wire_list *in = &q->msg.body.list;
+	struct sk_cat_job *job = NULL;
+	int r = 0;
+
+	while (r == 0 && (job = next_job(q->session, job))) {
+		if (is_asked(in, job))
+			r = add_job(q->agent, records, in, job);
+	}
+	return r;
+}
+
+/* Whether memory alone has a snapshot that can be restored: then it answers
+ * where the disk does not. */
+static bool memory_answers(struct session *session,
+			   const struct sk_wire_list *in)
+{
+	const struct sk_cat_snapshot *s;
+	struct sk_cat_job *job = NULL;
+
+	while ((job = next_job(session, job))) {
+		sk_link_each(s, &job->snapshots, link) {
+			if (is_asked(in, job) && is_listed(in, s) &&
+			    sk_cat_whole_in_memory(s))
+				return true;
+		}
+	}
+	return false;
+}
+
+/* The records, in the reply's memory; its descriptor. */
+static int make_list(struct request *q, struct sk_msg *msg, struct sk_err *err)
+{
+	bool snapshots = q->msg.body.list.what == SK_LIST_SNAPSHOTS;
+	struct records records = {
+		.size = snapshots ? sizeof(struct sk_wire_snapshot) :
+				    sizeof(struct sk_wire_image),
+	};
+	int r = collect(q, &records);
+
+	if (r < 0)
+		sk_err_errno(err, r, "cannot list");
+	else
+		r = bytes_fd(q->agent->os, "shardkeep:list", records.data,
+			     records.n * records.size, err);
+	msg->body.list_reply.n = records.n;
+	msg->body.list_reply.record_bytes = (uint32_t)records.size;
+	free(records.data);
+	return r;
+}
+
+/* What the disk may have and nobody could look at is said in the reply. */
+static void note_unreadable(struct sk_msg *msg, unsigned n,
+			    const struct sk_err *why)
+{
+	struct sk_wire_list_reply *reply = &msg->body.list_reply;
+
+	reply->unreadable = n;
+	if (n)
+		(void)snprintf(reply->text, sizeof(reply->text), "%s",
+			       why->text);
+}
+
+static void listing_granted(struct stored_wish *wish, int r,
+			    const struct sk_err *why)
+{
+	struct listing *l = sk_link_object(wish, struct listing, wish);
+	struct request *q = &l->request;
+	struct sk_msg msg = { 0 };
+	struct sk_err err = *why;
+	int fd = r;
+
+	q->busy = false;
+	if (r < 0)
+		log_warning(q->agent, "%s", why->text);
+	note_unreadable(&msg, r < 0 ? 1 : wish->unreadable,
+			r < 0 ? why : &wish->first);
+	if (!q->session)
+		fd = -ECONNRESET;
+	else if (r == 0 || memory_answers(q->session, &q->msg.body.list))
+		fd = make_list(q, &msg, &err);
+	request_answer(q, fd < 0 ? fd : 0, fd < 0 ? NULL : &msg, &fd, fd >= 0,
+		       &err);
+}
+
+static void listing_release(struct request *q)
+{
+	free(sk_link_object(q, struct listing, request));
+}
+
+static const struct request_kind listing_kind = {
+	.release = listing_release,
+};
+
+static void look_at_store(struct call *c, struct listing *l)
+{
+	const struct sk_wire_id *id = &c->in->body.list.id;
+	struct sk_cat_job *job = NULL;
+
+	if (id->job[0])
+		job = session_job(c->session, id->job);
+	l->wish = (struct stored_wish){
+		.granted = listing_granted, .headers = true,
+		.uid = job ? job->uid : c->session->uid,
+	};
+	/* It was checked: it ends within. */
+	memcpy(l->wish.job, id->job, sizeof(l->wish.job));
+	l->request.busy = true;
+	stored_scan(c->agent, &l->wish);
+}
+
+int call_list(struct call *c)
+{
+	const struct sk_wire_list *in = &c->in->body.list;
+	struct listing *l;
+	int r;
+
+	r = sk_wire_check_id(&in->id, &c->err);
+	if (r < 0)
+		return r;
+	if (in->what != SK_LIST_SNAPSHOTS && in->what != SK_LIST_IMAGES)
+		return sk_err_set(&c->err, -EINVAL, "there is no list %u",
+				  in->what);
+	l = calloc(1, sizeof(*l));
+	if (!l)
+		return sk_err_set(&c->err, -ENOMEM, "no memory for a list");
+	r = request_init(&l->request, &listing_kind, c->session, c->in, 0,
+			 &c->err);
+	if (r < 0) {
+		free(l);
+		return r;
+	}
+	look_at_store(c, l);
+	return CALL_LATER;
+}

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * PIN, UNPIN, EVICT, FLUSH, STOP. Pins live in memory only: they end with
+ * the agent.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "calls/call.h"
+#include "disk/flush.h"
+#include "session/request.h"
+#include "session/rights.h"
+#include "session/stop.h"
+
+static int snapshot_of(struct call *c, struct sk_cat_snapshot **ret)
+{
+	const struct sk_wire_id *id = &c->in->body.manage.id;
+	struct sk_cat_job *job;
+	int r;
+
+	r = call_job(c, id, &job);
+	if (r < 0)
+		return r;
+	*ret = sk_cat_snapshot_find(job, id->run, id->run_id, id->step);
+	if (*ret)
+		return 0;
+	return sk_err_set(&c->err, -ENOENT, "job \"%s\" has no snapshot of "
+			  "step %" PRId64, id->job, id->step);
+}
+
+static int refuse(struct call *c, const struct sk_cat_snapshot *s,
+		  const char *why)
+{
+	return sk_err_set(&c->err, -EBUSY, "step %" PRId64 " of job \"%s\" is "
+			  "%s%s", s->step, s->job->name, why,
+			  s->leases || s->flushing ? "" : "; --force evicts it "
+			  "all the same");
+}
+
+static int evict_memory(struct call *c, struct sk_cat_snapshot *s)
+{
+	bool force = c->in->body.manage.flags & SK_EVICT_FORCE;
+	const char *why = sk_cat_protected(s);
+	struct agent *a = c->agent;
+	unsigned n;
+
+	/* In use, and being read by the flusher, are no matter of force. */
+	if (why && (!force || s->leases || s->flushing))
+		return refuse(c, s, why);
+	log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is evicted "
+		 "from memory%s", s->job->name, s->run, s->step,
+		 force ? " by force" : "");
+	n = sk_cat_evict_memory(s);
+	a->counts.evictions += n;
+	agent_changed(a);
+	return n ? 0 : sk_err_set(&c->err, -ENOENT, "nothing of it is in "
+				  "memory");
+}
+
+/* ---- disk ---- */
+
+/* A step that is being deleted, for one who asked. */
+struct deletion {
+	struct request request;
+	struct work work;
+	char job[SK_JOB_MAX + 1];
+	uid_t uid;
+	struct sk_store_run run;
+	int64_t step;
+	char dir[SK_CAT_DIR_MAX];
+	int result;
+	struct sk_err err;
+};
+
+static void deletion_release(struct request *q)
+{
+	free(sk_link_object(q, struct deletion, request));
+}
+
+static const struct request_kind deletion_kind = {
+	.release = deletion_release,
+};
+
+static void delete_step(struct work *work)
+{
+	struct deletion *d = sk_link_object(work, struct deletion, work);
+
+	d->result = sk_store_delete(d->request.agent->store, d->job, d->dir,
+				    &d->run, &d->err);
+}
+
+static void forget_stored(struct agent *a, const struct deletion *d)
+{
+	struct sk_cat_job *job = sk_cat_job_find(&a->cat, d->job, d->uid);
+	struct sk_cat_snapshot *s;
+	struct sk_cat_image *image;
+
+	s = job ? sk_cat_snapshot_find(job, d->run.number, d->run.id,
+				       d->step) : NULL;
+	if (!s)
+		return;
+	s->wanted = false;
+	/* The last image may take the snapshot with it. */
+	s->filling++;
+	sk_link_each(image, &s->images, link) {
+		if (strcmp(image->stored.dir, d->dir) == 0)
+			sk_cat_stored_remove(image);
+	}
+	s->filling--;
+	if (!sk_cat_snapshot_trim(s))
+		(void)sk_cat_refresh(job);
+}
+
+static void deleted(struct work *work)
+{
+	struct deletion *d = sk_link_object(work, struct deletion, work);
+	struct agent *a = d->request.agent;
+
+	d->request.busy = false;
+	if (d->result == 0) {
+		forget_stored(a, d);
+		log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64
+			 " is deleted from disk", d->job, d->run.number,
+			 d->step);
+	}
+	agent_changed(a);
+	request_answer(&d->request, d->result, NULL, NULL, 0, &d->err);
+}
+
+/* On disk as well, the newest complete one is what a restart needs. */
+static const char *disk_protected(const struct sk_cat_snapshot *s)
+{
+	return s->leases ? "in use by a restore" :
+	       s->flushing ? "being flushed" :
+	       s->pinned ? "pinned" :
+	       s == sk_cat_newest(s->job) ? "the newest complete snapshot" :
+	       NULL;
+}
+
+static const char *stored_dir(const struct sk_cat_snapshot *s)
+{
+	struct sk_cat_image *image;
+
+	sk_link_each(image, &s->images, link) {
+		if (image->stored.dir[0])
+			return image->stored.dir;
+	}
+	return NULL;
+}
+
+static int begin_deletion(struct call *c, const struct sk_cat_snapshot *s,
+			  const char *dir)
+{
+	struct deletion *d = calloc(1, sizeof(*d));
+	int r;
+
+	if (!d)
+		return sk_err_set(&c->err, -ENOMEM, "no memory to delete a "
+				  "step");
+	r = request_init(&d->request, &deletion_kind, c->session, c->in, 0,
+			 &c->err);
+	if (r < 0) {
+		free(d);
+		return r;
+	}
+	d->uid = s->job->uid;
+	d->run = (struct sk_store_run){ s->run, s->run_id };
+	d->step = s->step;
+	memcpy(d->job, s->job->name, sizeof(d->job));
+	(void)snprintf(d->dir, sizeof(d->dir), "%s", dir);
+	d->work.run = delete_step;
+	d->work.finish = deleted;
+	d->request.busy = true;
+	work_submit(&c->agent->loop.works, c->agent->slow, &d->work);
+	return CALL_LATER;
+}
+
+static int evict_disk(struct call *c, struct sk_cat_snapshot *s)
+{
+	bool force = c->in->body.manage.flags & SK_EVICT_FORCE;
+	const char *why = disk_protected(s), *dir = stored_dir(s);
+
+	if (!dir)
+		return sk_err_set(&c->err, -ENOENT, "nothing of it is on "
+				  "disk");
+	if (why && (!force || s->leases || s->flushing))
+		return refuse(c, s, why);
+	return begin_deletion(c, s, dir);
+}
+
+static int evict(struct call *c, struct sk_cat_snapshot *s)
+{
+	uint32_t flags = c->in->body.manage.flags;
+	int r = 0;
+
+	/* Disk first: it is answered later, and refuses more. */
+	if (flags & SK_EVICT_DISK)
+		r = evict_disk(c, s);
+	if (r < 0 || (flags & SK_EVICT_DISK && !(flags & SK_EVICT_MEMORY)))
+		return r;
+	if (r == CALL_LATER) {
+		(void)evict_memory(c, s);
+		return r;
+	}
+	return evict_memory(c, s);
+}
+
+static int ask_flush(struct call *c, struct sk_cat_snapshot *s)
+{
+	if (!c->agent->store)
+		return sk_err_set(&c->err, -ENOTCONN, "the agent has no "
+				  "store; start it with --store");
+	if (s->on_disk)
+		return 0;
+	s->wanted = true;
+	s->hopeless_on_disk = false;
+	s->retry_ns = 0;
+	agent_changed(c->agent);
+	return 0;
+}
+
+int call_manage(struct call *c)
+{
+	struct sk_cat_snapshot *s;
+	int r;
+
+	r = snapshot_of(c, &s);
+	if (r < 0)
+		return r;
+	switch (c->in->type) {
+	case SK_MSG_PIN:
+	case SK_MSG_UNPIN:
+		s->pinned = c->in->type == SK_MSG_PIN;
+		agent_changed(c->agent);
+		return 0;
+	case SK_MSG_EVICT:
+		return evict(c, s);
+	default:
+		return ask_flush(c, s);
+	}
+}
+
+/* ---- stop ---- */
+
+struct stop {
+	struct request request;
+	struct sk_link link;		/* in agent->stops */
+};
+
+static void release_stop(struct request *q)
+{
+	struct stop *stop = sk_link_object(q, struct stop, request);
+
+	sk_link_remove(&stop->link);
+	free(stop);
+}
+
+static const struct request_kind stop_kind = { .release = release_stop };
+
+/* Who waits does not end at once what somebody else began. */
+static int stop_and_wait(struct call *c)
+{
+	struct stop *stop = calloc(1, sizeof(*stop));
+	int r;
+
+	if (!stop)
+		return sk_err_set(&c->err, -ENOMEM, "no memory to wait");
+	sk_link_init(&stop->link);
+	r = request_init(&stop->request, &stop_kind, c->session, c->in, 0,
+			 &c->err);
+	if (r < 0) {
+		free(stop);
+		return r;
+	}
+	sk_link_insert(&c->agent->stops, &stop->link);
+	if (!c->agent->stopping)
+		agent_stop(c->agent, "a client asked for it");
+	return CALL_LATER;
+}
+
+int call_stop(struct call *c)
+{
+	struct sk_err lost = { "" };
+
+	if (!session_admin(c->session))
+		return sk_err_set(&c->err, -EPERM, "only uid 0 and uid %u may "
+				  "stop this agent", (unsigned)c->agent->uid);
+	if (c->in->body.stop.flags & SK_STOP_WAIT)
+		return stop_and_wait(c);
+	if (!c->agent->store)
+		(void)flush_lost(c->agent, &lost);
+	memcpy(c->out.body.text, lost.text, sizeof(lost.text));
+	agent_stop(c->agent, "a client asked for it");
+	return 0;
+}
+
+void calls_say_lost(struct agent *a)
+{
+	struct sk_err err = { "" };
+	int r = flush_lost(a, &err) ? -ENODATA : 0;
+
+	while (!sk_link_empty(&a->stops)) {
+		struct stop *stop = sk_link_object(a->stops.next, struct stop,
+						   link);
+
+		request_answer(&stop->request, r, NULL, NULL, 0, &err);
+	}
+}

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * REGISTER: the layouts are read and checked in the background, then the
+ * disk is asked for older runs, then the rank gets its run and its slots.
+ */
+#include <assert.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "calls/call.h"
+#include "calls/enter.h"
+#include "disk/stored.h"
+#include "memory/heap.h"
+#include "memory/memory.h"
+#include "session/request.h"
+
+#define TRIM_NS (UINT64_C(120) * 1000000000)	/* what a restart may take */
+#define MAX_SLOTS 64u				/* of one state */
+#define PARSING 4u				/* times the header, of heap */
+#define MAX_WAITING 512u			/* of one user */
+
+struct registration {
+	struct request request;
+	struct lane_work work;
+	struct stored_wish wish;
+	struct sk_wire_register reg;
+	uid_t uid;
+	int fd;			/* the layouts' memory, a client's */
+	struct sk_layout *layouts[2];
+	int result;
+	struct sk_err err;
+};
+
+/* ---- in the background: the layouts ---- */
+
+static int read_all(const struct sk_os *os, int fd, void *buf, size_t size,
+		    uint64_t at)
+{
+	char *to = buf;
+
+	while (size) {
+		ssize_t n = os->pread(os, fd, to, size, at);
+
+		if (n <= 0)
+			return n < 0 ? (int)n : -ENODATA;
+		to += n;
+		at += (uint64_t)n;
+		size -= (size_t)n;
+	}
+	return 0;
+}
+
+static int check_layout(const struct sk_wire_register *reg, int kind,
+			const struct sk_layout *l, struct sk_err *err)
+{
+	if (strcmp(l->job, reg->id.job) != 0 || l->rank != reg->id.rank ||
+	    l->world != reg->id.world || (int)l->kind != kind)
+		return sk_err_set(err, -EINVAL, "a layout of job \"%.40s\", "
+				  "rank %" PRId32 " of %" PRId32 ", came with "
+				  "the registration of job \"%.40s\", rank %"
+				  PRId32 " of %" PRId32, l->job, l->rank,
+				  l->world, reg->id.job, reg->id.rank,
+				  reg->id.world);
+	if (l->header_bytes != reg->header_bytes[kind] ||
+	    l->image_bytes != reg->image_bytes[kind])
+		return sk_err_set(err, -EINVAL, "rank %" PRId32 " registers "
+				  "an image of %" PRIu64 " bytes, its layout "
+				  "has %" PRIu64, l->rank,
+				  reg->image_bytes[kind], l->image_bytes);
+	return 0;
+}
+
+static int read_layout(struct registration *g, int kind, uint64_t at)
+{
+	const struct sk_os *os = g->request.agent->os;
+	uint64_t bytes = g->reg.header_bytes[kind];
+	_cleanup_free_ void *header = malloc(bytes);
+	int r;
+
+	if (!header)
+		return sk_err_set(&g->err, -ENOMEM, "no memory for a header of "
+				  "%" PRIu64 " bytes", bytes);
+	/* A copy of our own: the client can write to the memory. */
+	r = read_all(os, g->fd, header, bytes, at);
+	if (r < 0)
+		return sk_err_errno(&g->err, r, "cannot read the layout of "
+				    "rank %" PRId32, g->reg.id.rank);
+	r = sk_recall_get(g->request.agent->recall, g->reg.id.job,
+			  g->reg.id.rank, (enum sk_image_kind)kind, header,
+			  bytes, g->reg.image_bytes[kind], &g->layouts[kind],
+			  &g->err);
+	if (r < 0)
+		return sk_err_prefix(&g->err, r, "the layout of rank %" PRId32
+				     " of job \"%.40s\"", g->reg.id.rank,
+				     g->reg.id.job);
+	return check_layout(&g->reg, kind, g->layouts[kind], &g->err);
+}
+
+static void parse(struct lane_work *work)
+{
+	struct registration *g = sk_link_object(work, struct registration,
+						work);
+	int r;
+
+	r = read_layout(g, SK_IMAGE_PRIMARY, 0);
+	if (r == 0 && g->reg.header_bytes[1])
+		r = read_layout(g, SK_IMAGE_REPLICA, g->reg.header_bytes[0]);
+	g->result = r;
+}
+
+/* ---- the answer ---- */
+
+static void registration_release(struct request *q)
+{
+	struct registration *g = sk_link_object(q, struct registration,
+						request);
+
+	closer_close(q->agent->closer, g->uid, g->fd);
+	heap_freed(q->agent, PARSING * (g->reg.header_bytes[0] +
+					g->reg.header_bytes[1]));
+	sk_layout_free(g->layouts[0]);
+	sk_layout_free(g->layouts[1]);
+	free(g);
+}
+
+static const struct request_kind registration_kind = {
+	.release = registration_release,
+};
+
+static void trim_left(struct timer *timer)
+{
+	struct agent *a = sk_link_object(timer, struct agent, trim_timer);
+	char text[32];
+	uint64_t bytes = sk_cat_trim_free(&a->cat, NULL);
+
+	if (bytes)
+		log_info(a, "gave back %s of ranks that did not come back",
+			 sk_size_format(bytes, text, sizeof(text)));
+	agent_changed(a);
+}
+
+static void fill_reply(const struct registration *g,
+		       const struct sk_cat_state *state, struct sk_msg *msg)
+{
+	struct sk_wire_register_reply *reply = &msg->body.reg_reply;
+
+	reply->state = state->id;
+	reply->run = state->run->number;
+	reply->run_id = state->run->id;
+	reply->slots = state->n_slots;
+	reply->slot_bytes = state->n_slots *
+		sk_cat_slot_bytes(g->reg.image_bytes, (uint64_t[2]){ 0 });
+}
+
+static void rank_entered(struct agent *a, const struct sk_cat_state *state,
+			 uint64_t slot_bytes)
+{
+	const struct sk_cat_run *run = state->run;
+	char bytes[32];
+
+	log_info(a, "rank %" PRId32 " of %" PRId32 " of job \"%s\" registered "
+		 "in run %" PRIu64 ": %" PRIu32 " slots, %s", state->rank,
+		 run->world, run->job->name, run->number, state->n_slots,
+		 sk_size_format(slot_bytes, bytes, sizeof(bytes)));
+	/* A restore may take long; its rank still wants the slots. */
+	a->trim_timer.fire = trim_left;
+	if (state->n_slots)
+		timer_set(&a->loop.timers, &a->trim_timer,
+			  agent_now(a) + TRIM_NS);
+}
+
+static int enter(struct registration *g, struct sk_msg *msg,
+		 struct sk_err *err)
+{
+	struct agent *a = g->request.agent;
+	struct sk_cat_state *state;
+	int r;
+
+	r = rank_enter(g->request.session, &g->reg, g->layouts, &state, err);
+	if (r < 0)
+		return r;
+	fill_reply(g, state, msg);
+	rank_entered(a, state, msg->body.reg_reply.slot_bytes);
+	return 0;
+}
+
+/* @r < 0: it is refused, with that sentence. */
+static void registration_answer(struct registration *g, int r,
+				const struct sk_err *why)
+{
+	struct agent *a = g->request.agent;
+	struct sk_msg msg = { 0 };
+	struct sk_err err = { "" };
+
+	g->request.busy = false;
+	if (r < 0)
+		err = *why;
+	else if (g->request.session)
+		r = enter(g, &msg, &err);
+	if (r < 0)
+		log_warning(a, "refused rank %" PRId32 " of job \"%s\": %s",
+			    g->reg.id.rank, g->reg.id.job, err.text);
+	request_answer(&g->request, r, r == 0 ? &msg : NULL, NULL, 0, &err);
+	memory_populate(a);
+	agent_changed(a);
+}
+
+/* The runs that the disk names, as far as it could be read. Where nothing of
+ * it could, memory alone may know the job; a job that nobody knows might be
+ * there, and must not begin again. */
+static int learn_runs(struct registration *g, int r, struct sk_err *err)
+{
+	const struct stored_wish *w = &g->wish;
+	struct agent *a = g->request.agent;
+	struct sk_cat_job *job = sk_cat_job_find(&a->cat, w->job, w->uid);
+
+	if (r == 0 && w->newest_run) {
+		job = sk_cat_job_get(&a->cat, w->job, w->uid);
+		if (!job)
+			return sk_err_set(err, -ENOMEM, "no memory for a job");
+		sk_cat_run_seen(job, w->newest_run);
+	}
+	if (r == 0 && w->unreadable && !w->newest_run) {
+		*err = w->first;
+		r = -EIO;
+	}
+	if (r != -EIO)
+		return r;
+	if (job && job->newest_run) {
+		log_warning(a, "runs on the store are not known: %s",
+			    err->text);
+		return 0;
+	}
+	return sk_err_prefix(err, r, "job \"%.40s\" may have run before, and "
+			     "the store cannot be read", w->job);
+}
+
+static void registration_granted(struct stored_wish *wish, int r,
+				 const struct sk_err *why)
+{
+	struct registration *g = sk_link_object(wish, struct registration,
+						wish);
+	struct sk_err err = *why;
+
+	r = learn_runs(g, r, &err);
+	registration_answer(g, r, &err);
+}
+
+/* Back from the background, and on to the disk: its runs have numbers too. */
+static void layouts_parsed(struct lane_work *work)
+{
+	struct registration *g = sk_link_object(work, struct registration,
+						work);
+
+	if (!g->request.session || g->result < 0) {
+		registration_answer(g, g->result, &g->err);
+		return;
+	}
+	g->wish = (struct stored_wish){
+		.granted = registration_granted,
+		.uid = g->request.session->uid,
+	};
+	memcpy(g->wish.job, g->reg.id.job, sizeof(g->wish.job));
+	stored_scan(g->request.agent, &g->wish);
+}
+
+/* ---- the call ---- */
+
+static int check_numbers(struct call *c, const struct sk_wire_register *reg)
+{
+	struct sk_err *err = &c->err;
+
+	if (!reg->id.job[0] || reg->id.rank < 0 || reg->id.world < 1 ||
+	    reg->id.rank >= reg->id.world)
+		return sk_err_set(err, -EINVAL, "rank %" PRId32 " of %" PRId32
+				  " of job \"%s\" cannot be", reg->id.rank,
+				  reg->id.world, reg->id.job);
+	if (reg->id.run == SK_RUN_READERS)
+		return sk_err_set(err, -EINVAL, "run %" PRIu64 " is kept for "
+				  "readers", reg->id.run);
+	if (reg->slots < 2 || reg->slots > MAX_SLOTS)
+		return sk_err_set(err, -EINVAL, "%" PRIu32 " slots; a rank has "
+				  "2 to %u", reg->slots, MAX_SLOTS);
+	for (int kind = 0; kind < 2; kind++) {
+		uint64_t head = reg->header_bytes[kind];
+		uint64_t image = reg->image_bytes[kind];
+
+		if (kind && !head && !image)
+			continue;
+		if (head < SK_PAGE || head % SK_PAGE ||
+		    head > SK_HEADER_MAX + 2 * SK_PAGE || image < head ||
+		    image > INT64_MAX / 2)
+			return sk_err_set(err, -EINVAL, "an image of %" PRIu64
+					  " bytes with a header of %" PRIu64
+					  " cannot be", image, head);
+	}
+	return 0;
+}
+
+/* The memory must hold still in length while it is read. */
+static int check_memory(struct call *c, const struct sk_wire_register *reg)
+{
+	const struct sk_os *os = c->agent->os;
+	uint64_t want = reg->header_bytes[0] + reg->header_bytes[1];
+	struct stat st;
+	int seals;
+
+	if (c->n_fds != 1)
+		return sk_err_set(&c->err, -EINVAL, "a registration comes "
+				  "with 1 descriptor, not %d", c->n_fds);
+	seals = os->fcntl(os, c->fds[0], F_GET_SEALS, 0);
+	if (seals < 0 || !(seals & F_SEAL_SHRINK) ||
+	    os->fstat(os, c->fds[0], &st) < 0 || st.st_size < 0 ||
+	    (uint64_t)st.st_size < want)
+		return sk_err_set(&c->err, -EINVAL, "the layouts must come in "
+				  "a memfd of at least %" PRIu64 " bytes that "
+				  "is sealed against shrinking", want);
+	return 0;
+}
+
+int call_register(struct call *c)
+{
+	const struct sk_wire_register *reg = &c->in->body.reg;
+	struct registration *g;
+	int r;
+
+	r = sk_wire_check_id(&reg->id, &c->err);
+	if (r == 0)
+		r = check_numbers(c, reg);
+	if (r == 0)
+		r = check_memory(c, reg);
+	if (r < 0)
+		return r;
+	if (lanes_waiting(&c->agent->lanes, c->session->uid) >= MAX_WAITING)
+		return sk_err_set(&c->err, -EBUSY, "%u registrations of uid %u "
+				  "wait already; try again later", MAX_WAITING,
+				  (unsigned)c->session->uid);
+	g = calloc(1, sizeof(*g));
+	if (!g)
+		return sk_err_set(&c->err, -ENOMEM, "no memory for a rank");
+	r = request_init(&g->request, &registration_kind, c->session, c->in,
+			 0, &c->err);
+	if (r < 0) {
+		free(g);
+		return r;
+	}
+	g->reg = *reg;
+	g->uid = c->session->uid;
+	g->fd = sk_take_fd(&c->fds[0]);
+	g->work.run = parse;
+	g->work.finish = layouts_parsed;
+	g->request.busy = true;
+	lanes_submit(&c->agent->lanes, c->session->uid, &g->work);
+	return CALL_LATER;
+}

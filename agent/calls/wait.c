@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* PREPARE, SLOT_WAIT, WAIT: answered when a thing has happened. */
+#include <assert.h>
+#include <inttypes.h>
+
+#include "calls/call.h"
+#include "memory/memory.h"
+#include "session/request.h"
+#include "session/rights.h"
+
+enum until { UNTIL_SEALED = 1, UNTIL_COMPLETE, UNTIL_DURABLE };
+
+struct wait {
+	struct request request;
+	uint64_t failures;	/* of the snapshot's flushes when it came */
+};
+
+static int job_of(struct request *q, const struct sk_wire_id *id,
+		    struct sk_cat_job **ret_job, struct sk_err *err)
+{
+	*ret_job = session_job(q->session, id->job);
+	if (!*ret_job)
+		return sk_err_set(err, -ENOENT, "there is no job \"%s\"",
+				  id->job);
+	return 0;
+}
+
+static int rank_of(struct request *q, const struct sk_wire_id *id,
+		     struct sk_cat_state **ret_state, struct sk_err *err)
+{
+	struct sk_cat_state *state = NULL;
+	struct sk_cat_job *job;
+	struct sk_cat_run *run;
+	int r;
+
+	r = job_of(q, id, &job, err);
+	if (r < 0)
+		return r;
+	run = sk_cat_run_find(job, id->run, id->run_id);
+	if (run)
+		state = sk_cat_state_find(run, id->rank);
+	if (!state || !state->living)
+		return sk_err_set(err, -ENOENT, "rank %" PRId32 " of job "
+				  "\"%s\" is not registered in run %" PRIu64,
+				  id->rank, id->job, id->run);
+	*ret_state = state;
+	return 0;
+}
+
+static int prepare_outcome(struct request *q, struct sk_err *err)
+{
+	struct sk_cat_state *state;
+	struct sk_cat_slot *slot;
+	int r;
+
+	r = rank_of(q, &q->msg.body.prepare.id, &state, err);
+	if (r < 0)
+		return r;
+	sk_link_each(slot, &state->slots, link) {
+		const struct memory *m = slot->memory;
+
+		if (m->result < 0)
+			return sk_err_set(err, m->result, "%s", m->text);
+		if (!memory_ready(m))
+			return -EAGAIN;
+	}
+	return 0;
+}
+
+static int slot_outcome(struct request *q, struct sk_err *err)
+{
+	struct sk_cat_state *state;
+	int r;
+
+	r = rank_of(q, &q->msg.body.slot_wait.id, &state, err);
+	if (r < 0)
+		return r;
+	r = sk_cat_slot_take(state, INT64_MAX, 0, true, NULL, NULL, err);
+	return r == -EBUSY ? -EAGAIN : r;
+}
+
+/* ---- snapshots ---- */
+
+static int durable_outcome(const struct wait *w,
+			   const struct sk_cat_snapshot *s,
+			   struct sk_err *err)
+{
+	if (s->on_disk)
+		return 0;
+	if (!w->request.agent->store)
+		return sk_err_set(err, -ENOTCONN, "the agent has no store; "
+				  "start it with --store");
+	if (s->hopeless_on_disk && s->failed)
+		return sk_err_set(err, -EIO, "%s", s->text);
+	/* A failure since the request came; the next try is another wait's. */
+	if (s->failures_total != w->failures)
+		return sk_err_set(err, -EIO, "%s", s->text);
+	return sk_err_set(err, -EAGAIN, "step %" PRId64 " is not durable in "
+			  "time: %s", s->step,
+			  s->flushing ? "it is being written" :
+			  s->wanted ? "it is still to be written" :
+			  "nobody asked for it to be written");
+}
+
+static struct sk_cat_snapshot *snapshot_meant(const struct sk_cat_job *job,
+				     const struct sk_wire_id *id)
+{
+	return sk_cat_snapshot_find(job, id->run, id->run_id, id->step);
+}
+
+static int sealed_outcome(const struct sk_wire_wait *w,
+			  const struct sk_cat_snapshot *s, struct sk_err *err)
+{
+	if (sk_cat_image_find(s, w->id.rank, SK_IMAGE_PRIMARY))
+		return 0;
+	return sk_err_set(err, -EAGAIN, "rank %" PRId32 " has not sealed step "
+			  "%" PRId64 " in time", w->id.rank, s->step);
+}
+
+static int complete_outcome(const struct sk_wire_wait *w,
+			    const struct sk_cat_snapshot *s,
+			    struct sk_err *err)
+{
+	if (s->complete)
+		return 0;
+	if (sk_cat_hopeless(s))
+		return sk_err_set(err, -ENOENT, "step %" PRId64 " of job "
+				  "\"%.40s\" will not be complete: %s",
+				  s->step, w->id.job, s->missing);
+	return sk_err_set(err, -EAGAIN, "step %" PRId64 " is not complete in "
+			  "time: %s", s->step, s->missing);
+}
+
+static int snapshot_outcome(struct request *q, struct sk_err *err)
+{
+	const struct wait *wait = sk_link_object(q, struct wait, request);
+	const struct sk_wire_wait *w = &q->msg.body.wait;
+	struct sk_cat_snapshot *s;
+	struct sk_cat_job *job;
+	int r;
+
+	r = job_of(q, &w->id, &job, err);
+	if (r < 0)
+		return r;
+	s = snapshot_meant(job, &w->id);
+	if (!s)
+		return sk_err_set(err, -ENOENT, "job \"%s\" has no snapshot "
+				  "of step %" PRId64 "; it was discarded, "
+				  "evicted, or never taken", w->id.job,
+				  w->id.step);
+	if (w->until == UNTIL_SEALED)
+		return sealed_outcome(w, s, err);
+	/* What cannot become whole cannot become durable: it is told why. */
+	if (w->until == UNTIL_DURABLE && (s->on_disk || !q->agent->store ||
+					  s->complete || s->local))
+		return durable_outcome(wait, s, err);
+	return complete_outcome(w, s, err);
+}
+
+/* ---- the call ---- */
+
+static void wait_release(struct request *q)
+{
+	free(sk_link_object(q, struct wait, request));
+}
+
+static const struct request_kind prepare_kind = {
+	.outcome = prepare_outcome,
+	.release = wait_release,
+};
+
+static const struct request_kind slot_kind = {
+	.outcome = slot_outcome,
+	.release = wait_release,
+};
+
+static const struct request_kind snapshot_kind = {
+	.outcome = snapshot_outcome,
+	.release = wait_release,
+};
+
+static const struct request_kind *kind_of(uint16_t type)
+{
+	assert(type == SK_MSG_PREPARE || type == SK_MSG_SLOT_WAIT ||
+	       type == SK_MSG_WAIT);
+	return type == SK_MSG_PREPARE ? &prepare_kind :
+	       type == SK_MSG_SLOT_WAIT ? &slot_kind : &snapshot_kind;
+}
+
+static int check_snapshot(struct call *c, uint64_t *ret_failures)
+{
+	const struct sk_wire_wait *w = &c->in->body.wait;
+	struct sk_cat_snapshot *s;
+	struct sk_cat_job *job;
+	int r;
+
+	if (w->until < UNTIL_SEALED || w->until > UNTIL_DURABLE)
+		return sk_err_set(&c->err, -EINVAL, "one cannot wait for %"
+				  PRIu32, w->until);
+	r = call_job(c, &w->id, &job);
+	if (r < 0)
+		return r;
+	s = snapshot_meant(job, &w->id);
+	*ret_failures = s ? s->failures_total : 0;
+	return 0;
+}
+
+/* It does not skip the step that it was refused. */
+static void forget_lost_step(struct request *q)
+{
+	struct sk_cat_state *state;
+	struct sk_err err;
+
+	if (rank_of(q, &q->msg.body.slot_wait.id, &state, &err) == 0)
+		state->lost_step = -1;
+}
+
+static int begin(struct call *c, uint32_t timeout_ms, uint64_t failures)
+{
+	struct wait *w = calloc(1, sizeof(*w));
+	int r;
+
+	if (!w)
+		return sk_err_set(&c->err, -ENOMEM, "no memory for a request");
+	/* 0 is to look once, not to wait for ever. */
+	r = request_init(&w->request, kind_of(c->in->type), c->session, c->in,
+			 timeout_ms ? timeout_ms : 1, &c->err);
+	if (r < 0) {
+		free(w);
+		return r;
+	}
+	w->failures = failures;
+	if (c->in->type == SK_MSG_SLOT_WAIT)
+		forget_lost_step(&w->request);
+	request_await_change(&w->request);
+	return CALL_LATER;
+}
+
+int call_wait(struct call *c)
+{
+	/* The bodies of PREPARE and SLOT_WAIT are alike. */
+	uint32_t timeout_ms = c->in->body.prepare.timeout_ms;
+	struct sk_cat_job *job;
+	uint64_t failures = 0;
+	int r;
+
+	if (c->in->type == SK_MSG_WAIT) {
+		timeout_ms = c->in->body.wait.timeout_ms;
+		r = check_snapshot(c, &failures);
+	} else {
+		r = call_job(c, &c->in->body.prepare.id, &job);
+	}
+	return r < 0 ? r : begin(c, timeout_ms, failures);
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Counters that only grow; calls/stats.c names them. */
+#ifndef SK_AGENT_COUNTS_H
+#define SK_AGENT_COUNTS_H
+
+#include <stdint.h>
+
+struct counts {
+	uint64_t sealed, completed, durable;
+	uint64_t bytes_sealed, bytes_flushed;
+	uint64_t discarded_death, discarded_client, discarded_bad;
+	uint64_t refused_busy, refused_memory;
+	uint64_t flush_errors, evictions, protocol_errors, refused_clients;
+	uint64_t bad_reported, ignored_files, unreadable;
+	uint64_t connections, deaths;
+};
+
+#endif

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which snapshot is written next, and what is still to be. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent.h"
+#include "disk/flush.h"
+
+/* A stopping agent does not wait for a disk that stays broken. */
+#define TRIES_AT_STOP 3u
+
+/* Within a job its own order counts: the wall clock may have been set. */
+static bool is_newer(const struct sk_cat_snapshot *s,
+		     const struct sk_cat_snapshot *than)
+{
+	if (s->job != than->job)
+		return s->created_ns > than->created_ns;
+	return sk_cat_order(s->run, s->run_id, s->step, than) > 0;
+}
+
+/* Oldest first, so that slots become free; but at the end newest first. */
+static bool goes_before(const struct agent *a, const struct sk_cat_snapshot *s,
+			const struct sk_cat_snapshot *than)
+{
+	return !than || is_newer(s, than) == a->stopping;
+}
+
+static bool given_up(const struct agent *a, const struct sk_cat_snapshot *s)
+{
+	return a->stopping && s->failures >= TRIES_AT_STOP;
+}
+
+static void retry(struct timer *timer)
+{
+	struct agent *a = sk_link_object(timer, struct agent, flush_timer);
+
+	agent_changed(a);
+}
+
+struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns)
+{
+	struct sk_cat_snapshot *s, *best = NULL;
+	struct sk_cat_job *job;
+	uint64_t soonest = UINT64_MAX;
+
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(s, &job->snapshots, link) {
+		if (!sk_cat_flushable(s) || given_up(a, s))
+			continue;
+		if (s->retry_ns > now_ns) {
+			if (s->retry_ns < soonest)
+				soonest = s->retry_ns;
+			continue;
+		}
+		if (goes_before(a, s, best))
+			best = s;
+	}
+	a->flush_timer.fire = retry;
+	if (!best && soonest != UINT64_MAX)
+		timer_set(&a->loop.timers, &a->flush_timer, soonest);
+	return best;
+}
+
+void flush_newest(struct agent *a, struct sk_cat_job *job)
+{
+	struct sk_cat_snapshot *s = sk_cat_newest(job);
+
+	if (!a->store || !s || s->on_disk || s->hopeless_on_disk)
+		return;
+	s->wanted = true;
+	s->retry_ns = 0;
+	agent_changed(a);
+}
+
+bool flush_pending(const struct agent *a)
+{
+	struct sk_cat_snapshot *s;
+	struct sk_cat_job *job;
+
+	if (a->flush)
+		return true;
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(s, &job->snapshots, link) {
+		if (sk_cat_flushable(s) && !given_up(a, s))
+			return true;
+	}
+	return false;
+}
+
+void flush_try_anew(struct agent *a)
+{
+	struct sk_cat_snapshot *s;
+	struct sk_cat_job *job;
+
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(s, &job->snapshots, link) {
+		s->failures = 0;
+		s->retry_ns = 0;
+	}
+	agent_changed(a);
+}
+
+/* ---- what is lost ---- */
+
+static bool is_lost(const struct agent *a, const struct sk_cat_snapshot *s)
+{
+	bool kept = (a->store && s->wanted) || s == sk_cat_newest(s->job);
+
+	/* A stale one may be complete: there was no memory to tell. */
+	return !s->on_disk && (s->stale || (kept && s->complete));
+}
+
+static const char *why_lost(const struct agent *a,
+			    const struct sk_cat_snapshot *s)
+{
+	return !a->store ? "the agent has no store" :
+	       s->stale ? "no memory to tell whether it is complete" :
+	       s->text[0] ? s->text : "the time was over";
+}
+
+/* "step 3 of job "a" (why), ..." as far as it goes. */
+static void add_lost(const struct agent *a, const struct sk_cat_snapshot *s,
+		     unsigned n, struct sk_err *err)
+{
+	size_t at = strlen(err->text), room = sizeof(err->text) - at;
+	int most = snprintf(err->text + at, room, "%sstep %" PRId64
+			    " of job \"%s\" (%s)", n ? ", " : "", s->step,
+			    s->job->name, why_lost(a, s));
+
+	if (most >= (int)room)
+		strcpy(err->text + sizeof(err->text) - 4, "...");
+}
+
+unsigned flush_lost(const struct agent *a, struct sk_err *ret_err)
+{
+	struct sk_err err = { "" };
+	struct sk_cat_snapshot *s;
+	struct sk_cat_job *job;
+	unsigned n = 0;
+
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(s, &job->snapshots, link) {
+		if (is_lost(a, s))
+			add_lost(a, s, n++, &err);
+	}
+	if (ret_err)
+		*ret_err = err;
+	return n;
+}
+
+bool flush_all_durable(const struct agent *a)
+{
+	struct sk_cat_snapshot *s;
+	struct sk_cat_job *job;
+	bool all = true;
+
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(s, &job->snapshots, link) {
+		if (!is_lost(a, s))
+			continue;
+		log_line(&a->log, a->store ? LOG_LEVEL_ERROR :
+			 LOG_LEVEL_WARNING, "job \"%s\" run %" PRIu64
+			 " step %" PRId64 " is lost with this agent: %s",
+			 job->name, s->run, s->step, why_lost(a, s));
+		all &= !a->store;
+	}
+	return all;
+}

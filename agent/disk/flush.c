@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The flusher: one snapshot at a time, image by image, on a thread of its
+ * own, out of the slots. A snapshot under way is protected, so what the thread
+ * reads stays where it is; what is written is compared with its checksums.
+ */
+#include "base/size.h"
+#include "disk/flush.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent.h"
+#include "layout/sums.h"
+#include "memory/memory.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+#define RETRY_MOST_S 60u
+
+/* What is being written. While its work is out the background has put, head,
+ * file, owned, lost, result and err, and the agent's thread the rest; current is
+ * both's. */
+struct flush {
+	struct work work;
+	struct agent *agent;
+	struct sk_cat_snapshot *snapshot;
+	struct sk_cat_image *image;	/* being written */
+	uint64_t bytes;			/* of all its images */
+	uint64_t done;			/* of whole images */
+	atomic_uint_fast64_t current;	/* of the one under way */
+	uint64_t started_ns;
+	struct sk_store_put put;
+	struct sk_file_id file;		/* what it has become */
+	struct memory *memory;
+	struct sk_sums_walk *sums;	/* of what is written */
+	void *head;
+	uid_t uid;
+	int owned;			/* 0, or why the file is not its */
+	bool lost;			/* the name is somebody else's */
+	int result;
+	struct sk_err err;
+};
+
+/* A step whose directory gets the name that readers look for. */
+struct settling {
+	struct work work;
+	struct agent *agent;
+	char job[SK_JOB_MAX + 1];
+	uint64_t step;
+	struct sk_store_run run;
+	int result;
+	struct sk_err err;
+};
+
+int flush_open(struct agent *a, struct sk_err *err)
+{
+	const struct sk_io_opts opts = {
+		.backend = a->opts->backend, .no_direct = a->opts->no_direct,
+	};
+
+	if (!a->store)
+		return 0;
+	return sk_io_new(a->os, &opts, &a->io, err);
+}
+
+void flush_close(struct agent *a)
+{
+	a->io = sk_io_free(a->io);
+}
+
+/* ---- in the background ---- */
+
+static int progress(void *ctx, uint64_t done)
+{
+	struct flush *f = ctx;
+
+	atomic_store_explicit(&f->current, done, memory_order_relaxed);
+	return atomic_load_explicit(&f->agent->abort,
+				    memory_order_relaxed);
+}
+
+/* Durable is said of what was sealed, and of nothing else: a client may still
+ * reach the memory. */
+static int see(void *ctx, const void *bytes, size_t n, struct sk_err *err)
+{
+	struct flush *f = ctx;
+
+	return sk_sums_add(f->sums, bytes, n, err);
+}
+
+/* The store's directory of a job says whose it is. */
+static int claim(struct flush *f)
+{
+	struct sk_store *store = f->agent->store;
+	uid_t owner;
+	int r;
+
+	r = sk_store_owner(store, f->put.job, &owner, NULL);
+	if (r == -ENOENT)
+		return sk_store_set_owner(store, f->put.job, f->uid, &f->err);
+	if (r < 0)
+		return sk_err_errno(&f->err, r, "cannot tell whose job \"%s\" "
+				    "on the store is", f->put.job);
+	f->lost = owner != f->uid;
+	if (f->lost)
+		return sk_err_set(&f->err, -EACCES, "the store holds a job "
+				  "\"%s\" of another user", f->put.job);
+	return 0;
+}
+
+static void write_image(struct work *work)
+{
+	struct flush *f = sk_link_object(work, struct flush, work);
+	struct agent *a = f->agent;
+
+	f->result = claim(f);
+	if (f->result < 0)
+		return;
+	f->result = sk_store_put_image(a->store, a->io, &f->put, &f->err);
+	f->lost = f->result == -ESTALE;
+}
+
+/* ---- one snapshot ---- */
+
+static bool needs_writing(const struct sk_cat_image *image)
+{
+	return image->kind == SK_IMAGE_PRIMARY && image->slot &&
+	       !image->bad_memory &&
+	       (!image->stored.dir[0] || image->bad_disk);
+}
+
+static struct sk_cat_image *next_image(const struct sk_cat_snapshot *s)
+{
+	struct sk_cat_image *image;
+
+	sk_link_each(image, &s->images, link) {
+		if (needs_writing(image))
+			return image;
+	}
+	return NULL;
+}
+
+static void image_written(struct work *work);
+
+static void let_go(struct flush *f)
+{
+	free(f->head);
+	f->head = NULL;
+	f->sums = sk_sums_free(f->sums);
+}
+
+/* False: f->result says why not. */
+static bool submit_image(struct agent *a, struct flush *f,
+			struct sk_cat_image *image)
+{
+	const struct sk_layout *l = image->layout->layout;
+	const struct sk_cat_snapshot *s = f->snapshot;
+	const struct sk_stamp stamp = { .run = s->run, .run_id = s->run_id,
+					.step = (uint64_t)s->step,
+					.sums = image->sums };
+
+	assert(!f->head && !f->sums && image->slot);
+	f->head = malloc(l->header_bytes);
+	f->sums = sk_sums_new(l, image->sums);
+	if (!f->head || !f->sums) {
+		let_go(f);
+		f->result = sk_err_set(&f->err, -ENOMEM, "no memory to "
+				       "write an image");
+		return false;
+	}
+	sk_layout_stamp(l, &stamp, f->head);
+	f->image = image;
+	f->memory = image->slot->memory;
+	f->uid = s->job->uid;
+	f->put = (struct sk_store_put){
+		.job = s->job->name, .run = { s->run, s->run_id },
+		.step = (uint64_t)s->step,
+		.rank = image->rank, .world = s->world,
+		.head = f->head, .head_bytes = l->header_bytes,
+		.data = f->memory->slots[0].map, .bytes = l->image_bytes,
+		.max_rate = a->opts->flush_rate,
+		.progress = progress, .see = see, .ctx = f,
+		.ret_file = &f->file,
+		.owner = a->uid == 0 && f->uid != 0 ? &f->uid : NULL,
+		.ret_owned = &f->owned,
+	};
+	atomic_store(&f->current, 0);
+	f->work.run = write_image;
+	f->work.finish = image_written;
+	work_submit(&a->loop.works, a->flusher, &f->work);
+	return true;
+}
+
+static void settle_in_store(struct work *work)
+{
+	struct settling *t = sk_link_object(work, struct settling, work);
+
+	t->result = sk_store_settle(t->agent->store, t->job, t->step,
+				    &t->run, &t->err);
+}
+
+static void step_settled(struct work *work)
+{
+	struct settling *t = sk_link_object(work, struct settling, work);
+
+	if (t->result < 0)
+		log_warning(t->agent, "%s", t->err.text);
+	free(t);
+}
+
+static void settle_step(struct agent *a, const struct sk_cat_snapshot *s)
+{
+	struct settling *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		return;		/* the next complete flush does it */
+	t->agent = a;
+	memcpy(t->job, s->job->name, sizeof(t->job));
+	t->step = (uint64_t)s->step;
+	t->run = (struct sk_store_run){ s->run, s->run_id };
+	t->work.run = settle_in_store;
+	t->work.finish = step_settled;
+	work_submit(&a->loop.works, a->slow, &t->work);
+}
+
+static void measure(struct agent *a, const struct flush *f)
+{
+	double seconds = (double)(agent_now(a) - f->started_ns) / 1e9;
+
+	if (f->done && seconds > 0)
+		a->flush_rate = (double)f->done / seconds;
+}
+
+static void snapshot_durable(struct agent *a, const struct flush *f)
+{
+	struct sk_cat_snapshot *s = f->snapshot;
+	char bytes[32];
+
+	s->failed = false;
+	s->failures = 0;
+	s->text[0] = 0;
+	measure(a, f);
+	if (s->on_disk) {
+		a->counts.durable++;
+		a->durable_ns = agent_now(a);
+		settle_step(a, s);
+	} else {
+		/* What is missing is not here to be written. */
+		s->hopeless_on_disk = true;
+		s->failed = !s->local;
+	}
+	if (s->failed)
+		(void)snprintf(s->text, sizeof(s->text), "memory holds some "
+			       "parts as replicas only, which do not go to "
+			       "disk");
+	log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is %s (%s "
+		 "written)", s->job->name, s->run, s->step,
+		 s->on_disk ? "durable" : s->local ? "durable as far as it is "
+		 "on this node" : "not whole on disk: memory holds some parts "
+		 "as replicas only", sk_size_format(f->done, bytes,
+						  sizeof(bytes)));
+}
+
+static void snapshot_failed(struct agent *a, const struct flush *f)
+{
+	struct sk_cat_snapshot *s = f->snapshot;
+	/* 1 s, 2 s, 4 s, ...: a disk that is full may be for a while. */
+	uint64_t wait_s = s->failures < 6 ? UINT64_C(1) << s->failures :
+					    RETRY_MOST_S;
+
+	a->counts.flush_errors++;
+	s->failed = true;
+	s->failures++;
+	s->failures_total++;
+	(void)snprintf(s->text, sizeof(s->text), "%s", f->err.text);
+	/* Another try would be refused as well. */
+	s->hopeless_on_disk = f->lost;
+	s->retry_ns = agent_now(a) + wait_s * SECOND_NS;
+	log_error(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " could not "
+		  "be flushed: %s", s->job->name, s->run, s->step, s->text);
+}
+
+static void finish_flush(struct agent *a, struct flush *f)
+{
+	assert(a->flush == f && f->snapshot->flushing && !f->head);
+	f->snapshot->flushing = false;
+	a->flush = NULL;
+	if (f->result < 0)
+		snapshot_failed(a, f);
+	else
+		snapshot_durable(a, f);
+	free(f);
+	agent_changed(a);
+}
+
+static void next_step(struct agent *a, struct flush *f)
+{
+	struct sk_cat_image *image = next_image(f->snapshot);
+
+	if (image && f->result == 0 && a->quit)
+		f->result = sk_err_set(&f->err, -ECANCELED, "the agent ends");
+	/* From there on the thread in the background has f->result. */
+	if (!image || f->result < 0 || !submit_image(a, f, image))
+		finish_flush(a, f);
+}
+
+/* The names are those that the store gives. */
+static void add_stored(struct agent *a, struct flush *f)
+{
+	const struct sk_layout *l = f->image->layout->layout;
+	struct sk_cat_snapshot *s = f->snapshot;
+	uint64_t *sums = calloc((size_t)l->n_sums + 1, sizeof(*sums));
+	char dir[SK_CAT_DIR_MAX];
+	const struct sk_cat_found found = {
+		.run = s->run, .run_id = s->run_id, .step = s->step,
+		.dir = dir, .file = f->file,
+	};
+
+	(void)snprintf(dir, sizeof(dir), "step-%012" PRId64, s->step);
+	if (!sums) {
+		f->result = sk_err_set(&f->err, -ENOMEM, "no memory for %u "
+				       "checksums", l->n_sums);
+		return;
+	}
+	memcpy(sums, f->image->sums, l->n_sums * sizeof(*sums));
+	f->result = sk_cat_stored_add(s->job, &found,
+				      sk_cat_layout_ref(f->image->layout),
+				      sums, &f->err);
+	if (sk_cat_refresh(s->job) && s->stale && f->result == 0)
+		f->result = sk_err_set(&f->err, -ENOMEM, "no memory to tell "
+				       "whether all of it is on disk");
+	f->done += l->image_bytes;
+	a->counts.bytes_flushed += l->image_bytes;
+}
+
+/* As on a network's filesystem that takes root for nobody: on each file. */
+static void warn_not_owned(struct agent *a, const struct flush *f)
+{
+	struct sk_err err = { "" };
+
+	if (a->not_owned_said)
+		return;
+	a->not_owned_said = true;
+	(void)sk_err_errno(&err, f->owned, "the files of job \"%s\" cannot be "
+			   "given to user %u, who can restore from them but "
+			   "not open them; this is said once", f->put.job,
+			   (unsigned)f->uid);
+	log_warning(a, "%s", err.text);
+}
+
+static void image_written(struct work *work)
+{
+	struct flush *f = sk_link_object(work, struct flush, work);
+	struct agent *a = f->agent;
+
+	assert(a->flush == f);
+	let_go(f);
+	atomic_store(&f->current, 0);
+	if (f->result == 0 && f->owned < 0)
+		warn_not_owned(a, f);
+	if (f->result == 0)
+		add_stored(a, f);
+	/* What is in memory is not what was sealed: nobody shall have it. */
+	if (f->result == -EBADMSG)
+		sk_cat_image_bad(f->image, false);
+	next_step(a, f);
+}
+
+/* ---- the next one ---- */
+
+/* It is tried again as after any other failure. */
+static void no_memory(struct agent *a, struct sk_cat_snapshot *s)
+{
+	struct flush f = { .agent = a, .snapshot = s };
+
+	f.result = sk_err_set(&f.err, -ENOMEM, "no memory for a flush");
+	snapshot_failed(a, &f);
+	agent_changed(a);
+}
+
+void flush_kick(struct agent *a)
+{
+	uint64_t now = agent_now(a);
+	struct sk_cat_snapshot *s;
+	struct sk_cat_image *image;
+	struct flush *f;
+
+	if (!a->store || a->flush)
+		return;
+	s = flush_next(a, now);
+	if (!s)
+		return;
+	f = calloc(1, sizeof(*f));
+	if (!f) {
+		no_memory(a, s);
+		return;
+	}
+	f->agent = a;
+	f->snapshot = s;
+	f->started_ns = now;
+	sk_link_each(image, &s->images, link) {
+		if (needs_writing(image))
+			f->bytes += image->layout->layout->image_bytes;
+	}
+	s->flushing = true;
+	a->flush = f;
+	next_step(a, f);
+}
+
+uint64_t flush_done(const struct agent *a, const struct sk_cat_snapshot *s)
+{
+	const struct flush *f = a->flush;
+
+	if (!f || f->snapshot != s)
+		return 0;
+	return f->done + atomic_load(&f->current);
+}
+
+uint64_t flush_eta(const struct agent *a)
+{
+	const struct flush *f = a->flush;
+	double seconds, rate = a->flush_rate, left;
+	uint64_t done;
+
+	if (!f)
+		return 0;
+	done = flush_done(a, f->snapshot);
+	seconds = (double)(agent_now(a) - f->started_ns) / 1e9;
+	if (done && seconds > 0.1)
+		rate = (double)done / seconds;
+	if (rate <= 0)
+		return SECOND_NS;
+	left = done < f->bytes ? (double)(f->bytes - done) : 0;
+	return 1 + (uint64_t)(left / rate * 1e9);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The flusher: writes snapshots to the store, one at a time.
+ *
+ * flush.c writes one; due.c says which is next and what is still to come.
+ */
+#ifndef SK_AGENT_DISK_FLUSH_H
+#define SK_AGENT_DISK_FLUSH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "catalogue/catalogue.h"
+
+struct agent;
+
+/** Where there is a store. A negative errno comes with a sentence. */
+int flush_open(struct agent *a, struct sk_err *err);
+/** None may be under way. */
+void flush_close(struct agent *a);
+/** Begins the next flush, if any is due and none is under way. */
+void flush_kick(struct agent *a);
+/** Nanoseconds that the flush under way still needs; 0: none is. */
+uint64_t flush_eta(const struct agent *a);
+/** Bytes of the snapshot that are written, the file under way included. */
+uint64_t flush_done(const struct agent *a, const struct sk_cat_snapshot *s);
+
+/* ---- due.c ---- */
+
+/** The snapshot to be written next, or NULL; sets the timer of the next try
+ * where one that failed waits for it. */
+struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns);
+/** Has the newest complete snapshot written, where there is a store. */
+void flush_newest(struct agent *a, struct sk_cat_job *job);
+/** True while something is to be written that can be. */
+bool flush_pending(const struct agent *a);
+/** How many snapshots are lost if the agent ends now, and in @ret_err, which
+ * may be NULL, which and why: the newest complete ones of their jobs, and those
+ * that were to be written, as far as they are not on disk. */
+unsigned flush_lost(const struct agent *a, struct sk_err *ret_err);
+/** Names in the log what is lost with this agent; true: nothing that a store
+ * was to take. */
+bool flush_all_durable(const struct agent *a);
+/** Failures from before do not count any more. */
+void flush_try_anew(struct agent *a);
+
+#endif

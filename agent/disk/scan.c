@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One look at the store: names first, then those headers that are new. */
+#include "disk/scan.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent.h"
+#include "base/array.h"
+
+int file_key_compare(const void *a, const void *b)
+{
+	const struct file_key *x = a, *y = b;
+	int order = strcmp(x->job, y->job);
+
+	order = order ? order : strcmp(x->dir, y->dir);
+	order = order ? order : (x->rank > y->rank) - (x->rank < y->rank);
+	return order ? order : (x->world > y->world) - (x->world < y->world);
+}
+
+struct file_key file_key_of(const struct sk_stored *stored)
+{
+	struct file_key key = { .rank = stored->rank,
+				.world = stored->world,
+				.file = stored->file };
+
+	memcpy(key.job, stored->job, sizeof(key.job));
+	memcpy(key.dir, stored->dir, sizeof(key.dir));
+	return key;
+}
+
+/* ---- in the background ---- */
+
+static int read_layout(struct sk_recall *recall, struct found *f,
+		       const void *header, uint64_t bytes)
+{
+	_cleanup_layout_ struct sk_layout *l = NULL;
+	struct sk_stamp stamp = { 0 };
+	int r;
+
+	r = sk_recall_get(recall, f->stored.job, f->stored.rank,
+			  SK_IMAGE_PRIMARY, header, bytes,
+			  f->stored.file.bytes, &l, &f->err);
+	if (r < 0)
+		return r;
+	stamp.sums = calloc((size_t)l->n_sums + 1, sizeof(*stamp.sums));
+	if (!stamp.sums)
+		return sk_err_set(&f->err, -ENOMEM, "no memory for %u "
+				  "checksums", l->n_sums);
+	r = sk_layout_read_stamp(l, header, &stamp, &f->err);
+	if (r < 0) {
+		free(stamp.sums);
+		return r;
+	}
+	f->stamp = stamp;
+	f->layout = sk_take_ptr(l);
+	return 0;
+}
+
+/* What the header says of itself against its names and its directory. */
+static int check_identity(struct found *f)
+{
+	const struct sk_store_run run = { f->stamp.run, f->stamp.run_id };
+	const struct sk_stored *stored = &f->stored;
+	const struct sk_layout *l = f->layout;
+
+	if (strcmp(l->job, stored->job) != 0 || l->rank != stored->rank ||
+	    l->world != stored->world || f->stamp.step != stored->step ||
+	    l->kind != SK_IMAGE_PRIMARY)
+		return sk_err_set(&f->err, -EBADMSG, "it says it is rank %"
+				  PRId32 " of %" PRId32 " of job \"%.40s\", "
+				  "step %" PRIu64, l->rank, l->world, l->job,
+				  f->stamp.step);
+	if (stored->run.number && !sk_store_run_equal(&run, &stored->run))
+		return sk_err_set(&f->err, -EBADMSG, "it says it is of run %"
+				  PRIu64 " (%016" PRIx64 "), its directory is "
+				  "of run %" PRIu64 " (%016" PRIx64 ")",
+				  run.number, run.id, stored->run.number,
+				  stored->run.id);
+	return 0;
+}
+
+static int read_file(struct agent *a, struct found *f, int fd)
+{
+	_cleanup_free_ void *header = NULL;
+	struct sk_file_id file;
+	uint64_t bytes = 0;
+	int r;
+
+	r = sk_store_read_header(a->store, fd, &header, &bytes, &file,
+				 &f->err);
+	if (r < 0)
+		return r;
+	/* Of what was read, which may not be what was seen first. */
+	f->stored.file = file;
+	r = read_layout(a->recall, f, header, bytes);
+	return r < 0 ? r : check_identity(f);
+}
+
+/* What is wrong with one file stands with that file: the others are read. */
+static void read_found(struct agent *a, struct found *f)
+{
+	int fd = sk_store_open_image(a->store, &f->stored, &f->err);
+
+	f->result = fd < 0 ? fd : read_file(a, f, fd);
+	if (fd >= 0)
+		a->os->close(a->os, fd);
+	if (found_unreadable(f))
+		sk_err_prefix(&f->err, f->result, "%s/%s/%s",
+			      sk_store_path(a->store), f->stored.job,
+			      f->stored.dir);
+}
+
+static bool is_known(const struct scan *scan, const struct sk_stored *stored)
+{
+	struct file_key key = file_key_of(stored), *known;
+
+	known = scan->n_known ?
+		bsearch(&key, scan->known, scan->n_known,
+			sizeof(*scan->known), file_key_compare) : NULL;
+	return known && sk_file_id_equal(&known->file, &key.file);
+}
+
+/* Another one in the answer, of the job. */
+static struct found *add_found(struct scan *scan, const char *job)
+{
+	struct found *f;
+
+	if (sk_array_fit(scan->found, scan->room, scan->n_found + 1) < 0)
+		return NULL;
+	f = &scan->found[scan->n_found++];
+	*f = (struct found){ .stored.rank = -1 };
+	(void)snprintf(f->stored.job, sizeof(f->stored.job), "%s", job);
+	return f;
+}
+
+/* -EMFILE and its like are this process's trouble: all else would fail for
+ * it too, and look as if it were not there. */
+static int note_result(struct scan *scan, const struct found *f)
+{
+	if (f->result == -EMFILE || f->result == -ENFILE ||
+	    f->result == -ENOMEM) {
+		scan->err = f->err;
+		return f->result;
+	}
+	if (!found_unreadable(f))
+		return 0;
+	if (!scan->unreadable++)
+		scan->first = f->err;
+	return 0;
+}
+
+/* @stored stays where it is, which @f does not: *told may point there. */
+static void look_at(struct scan *scan, const struct sk_stored *stored,
+		    struct found *f, const char **told)
+{
+
+	if (stored->run.number > scan->newest_run)
+		scan->newest_run = stored->run.number;
+	if (stored->error)
+		f->result = sk_err_errno(&f->err, stored->error, "cannot read "
+					 "%s/%s/%s", sk_store_path(
+					 scan->agent->store), stored->job,
+					 stored->dir);
+	else if (is_known(scan, stored))
+		*told = stored->dir;
+	else if (scan->headers || strcmp(*told, stored->dir) != 0)
+		read_found(scan->agent, f);
+	if (f->layout)
+		*told = stored->dir;
+}
+
+static int owner_of(struct scan *scan, const char *job, bool exists,
+		    uid_t *ret_owner)
+{
+	struct agent *a = scan->agent;
+	int r;
+
+	*ret_owner = a->uid;
+	r = sk_store_owner(a->store, job, ret_owner, &scan->err);
+	if (r < 0 && r != -ENOENT)
+		return r;
+	if (r == 0 || exists)
+		scan->owner = *ret_owner;
+	return 0;
+}
+
+static int scan_job(struct scan *scan, const char *job)
+{
+	_cleanup_free_ struct sk_stored *images = NULL;
+	const char *told = "";		/* the directory whose run is known */
+	size_t n = 0;
+	uid_t owner;
+	int r;
+
+	r = sk_store_scan(scan->agent->store, job, &images, &n, &scan->err);
+	if (r == 0)
+		r = owner_of(scan, job, n, &owner);
+	for (size_t i = 0; i < n && r == 0; i++) {
+		struct found *f = add_found(scan, job);
+
+		if (!f)
+			return sk_err_set(&scan->err, -ENOMEM, "no memory for "
+					  "%zu images", n);
+		f->stored = images[i];
+		f->owner = owner;
+		look_at(scan, &images[i], f, &told);
+		r = note_result(scan, f);
+	}
+	return r;
+}
+
+/* One job that cannot be looked at hides no other one. */
+static int scan_one_of_all(struct scan *scan, const char *job)
+{
+	int r = scan_job(scan, job);
+	struct found *f = r < 0 ? add_found(scan, job) : NULL;
+
+	if (!f)
+		return r;
+	f->result = r;
+	f->err = scan->err;
+	return note_result(scan, f);
+}
+
+static void scan_all(struct scan *scan)
+{
+	char **jobs = NULL;
+	size_t n = 0;
+
+	scan->result = sk_store_jobs(scan->agent->store, &jobs, &n,
+				     &scan->err);
+	for (size_t i = 0; i < n; i++) {
+		if (scan->result == 0)
+			scan->result = scan_one_of_all(scan, jobs[i]);
+		free(jobs[i]);
+	}
+	free(jobs);
+}
+
+void scan_run(struct work *work)
+{
+	struct scan *scan = sk_link_object(work, struct scan, work);
+
+	if (scan->job[0])
+		scan->result = scan_job(scan, scan->job);
+	else
+		scan_all(scan);
+	/* Whatever it was: the store cannot be read, and the sentence says
+	 * why. */
+	if (scan->result < 0)
+		scan->result = -EIO;
+}
+
+void scan_free(struct scan *scan)
+{
+	assert(sk_link_empty(&scan->wishes));
+	for (size_t i = 0; i < scan->n_found; i++) {
+		struct found *f = &scan->found[i];
+
+		if (!f->layout)
+			continue;
+		sk_layout_free(f->layout);
+		free(f->stamp.sums);
+	}
+	free(scan->known);
+	free(scan->found);
+	free(scan);
+}

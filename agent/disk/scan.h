@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Scan: one look at the store, in the background. stored.c asks for it and
+ * puts what it finds into the catalogue.
+ */
+#ifndef SK_AGENT_DISK_SCAN_H
+#define SK_AGENT_DISK_SCAN_H
+
+#include <stdbool.h>
+
+#include "catalogue/catalogue.h"
+#include "loop/work.h"
+#include "store/store.h"
+
+/** A file that need not be read again while it is the same. */
+struct file_key {
+	char job[SK_JOB_MAX + 1];
+	char dir[SK_CAT_DIR_MAX];
+	int32_t rank, world;
+	struct sk_file_id file;
+};
+
+struct file_key file_key_of(const struct sk_stored *stored);
+/** Orders by the names alone, for qsort() and bsearch(). */
+int file_key_compare(const void *a, const void *b);
+
+/**
+ * An image that the store has; or with rank -1, and dir "" for the whole job,
+ * what could not be looked at.
+ */
+struct found {
+	struct sk_stored stored;
+	uid_t owner;
+	struct sk_layout *layout;	/* NULL: known, or not read */
+	struct sk_stamp stamp;
+	int result;			/* < 0: not an image of ours, or
+					 * nobody can tell */
+	struct sk_err err;
+};
+
+/** Nobody can tell what is there: not even that it is gone, or damaged. */
+static inline bool found_unreadable(const struct found *f)
+{
+	return f->result < 0 && f->result != -EBADMSG &&
+	       f->result != -ENODATA && f->result != -ENOENT;
+}
+
+struct scan {
+	struct work work;
+	struct agent *agent;
+	struct sk_link wishes;		/* that it serves */
+	char job[SK_JOB_MAX + 1];	/* "": all */
+	bool headers;
+	uint64_t serial;		/* of the catalogue when it began */
+	struct file_key *known;		/* sorted */
+	size_t n_known;
+	/* The answer: */
+	struct found *found;
+	size_t n_found, room;
+	uid_t owner;			/* of the one job; -1: nobody */
+	uint64_t newest_run;		/* that a directory names; 0: none */
+	unsigned unreadable;		/* of what was found */
+	struct sk_err first;		/* the first of those */
+	int result;			/* < 0: nothing is known of the disk */
+	struct sk_err err;
+};
+
+/** Fills the answer in; the run of its work. */
+void scan_run(struct work *work);
+/** Frees it, and what it found and nobody took. */
+void scan_free(struct scan *scan);
+
+#endif

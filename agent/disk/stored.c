@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From what a look at the store has found to what the catalogue says, and
+ * from wishes to looks.
+ */
+#include "disk/stored.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "agent.h"
+#include "base/array.h"
+#include "disk/scan.h"
+
+#define MAX_IGNORED 4096u
+
+void stored_name(const struct sk_cat_image *image, struct sk_stored *ret)
+{
+	const struct sk_cat_snapshot *s = image->snapshot;
+	struct sk_stored stored = {
+		.step = (uint64_t)s->step, .rank = image->rank,
+		.world = s->world,
+		.run = { s->run, s->run_id }, .file = image->stored.file,
+	};
+
+	memcpy(stored.job, s->job->name, sizeof(stored.job));
+	memcpy(stored.dir, image->stored.dir, sizeof(stored.dir));
+	*ret = stored;
+}
+
+/* The entry of that name among the ignored, or NULL. */
+static struct file_key *find_ignored(struct agent *a,
+				     const struct file_key *key)
+{
+	for (size_t i = 0; i < a->n_ignored; i++)
+		if (file_key_compare(&a->ignored[i], key) == 0)
+			return &a->ignored[i];
+	return NULL;
+}
+
+/* It is an image after all. */
+static void heed(struct agent *a, const struct found *f)
+{
+	struct file_key key = file_key_of(&f->stored);
+	struct file_key *known = find_ignored(a, &key);
+
+	if (known)
+		*known = a->ignored[--a->n_ignored];
+}
+
+static void remember_ignored(struct agent *a, const struct found *f)
+{
+	struct file_key key = file_key_of(&f->stored);
+	struct file_key *known = find_ignored(a, &key);
+
+	if (known) {
+		*known = key;
+		return;
+	}
+	if (a->n_ignored == MAX_IGNORED)
+		a->n_ignored = 0;
+	if (sk_array_fit(a->ignored, a->room_ignored, a->n_ignored + 1) < 0)
+		return;		/* it is read again, and named again */
+	a->ignored[a->n_ignored++] = key;
+}
+
+static void ignore(struct agent *a, const struct found *f)
+{
+	if (f->stored.rank < 0) {
+		a->counts.unreadable++;
+		log_warning(a, "passing over %s", f->err.text);
+		return;
+	}
+	a->counts.ignored_files++;
+	log_warning(a, "ignoring %s/%s, rank %" PRId32 " of %" PRId32 ": %s",
+		    f->stored.job, f->stored.dir, f->stored.rank,
+		    f->stored.world, f->err.text);
+	/* A failed read may do better next time. */
+	if (found_unreadable(f))
+		a->counts.unreadable++;
+	else
+		remember_ignored(a, f);
+}
+
+/* Into the catalogue, which takes what was found over. */
+static void merge(struct agent *a, struct scan *scan, struct found *f)
+{
+	const struct sk_cat_found found = {
+		.run = f->stamp.run, .run_id = f->stamp.run_id,
+		.step = (int64_t)f->stamp.step, .dir = f->stored.dir,
+		.file = f->stored.file,
+	};
+	struct sk_cat_layout *layout;
+	struct sk_cat_job *job;
+
+	assert(f->layout && f->result == 0);
+	job = sk_cat_job_get(&a->cat, f->stored.job, f->owner);
+	layout = sk_cat_layout_take(&a->cat, sk_take_ptr(f->layout));
+	if (!job || !layout) {
+		sk_cat_layout_unref(layout);
+		free(f->stamp.sums);
+		/* Who asked must not take what is left out for all. */
+		scan->result = sk_err_set(&scan->err, -ENOMEM, "no memory for "
+					  "what the store has");
+		return;
+	}
+	f->result = sk_cat_stored_add(job, &found, layout, f->stamp.sums,
+				      &f->err);
+	if (f->result == -ESTALE || f->result == -EINVAL)
+		f->result = -EBADMSG;
+	if (f->result < 0)
+		ignore(a, f);
+	else
+		heed(a, f);
+}
+
+static int compare_found(const void *a, const void *b)
+{
+	const struct found *x = a, *y = b;
+	struct file_key kx = file_key_of(&x->stored);
+	struct file_key ky = file_key_of(&y->stored);
+
+	return file_key_compare(&kx, &ky);
+}
+
+static const struct found *find_found(const struct scan *scan,
+				      const struct found *key)
+{
+	return scan->n_found ? bsearch(key, scan->found, scan->n_found,
+				       sizeof(*key), compare_found) : NULL;
+}
+
+/* Whether the image's directory, or its whole job, was passed over. */
+static bool was_passed_over(const struct scan *scan, const struct found *key)
+{
+	struct found dir = { .stored = key->stored };
+
+	dir.stored.rank = -1;
+	dir.stored.world = 0;
+	if (find_found(scan, &dir))
+		return true;
+	dir.stored.dir[0] = 0;
+	return find_found(scan, &dir);
+}
+
+/* Whether what was found may still be what the image knows. What could not
+ * be looked at is not gone. */
+static bool still_there(const struct scan *scan,
+			const struct sk_cat_image *image)
+{
+	const struct sk_cat_snapshot *s = image->snapshot;
+	const struct sk_store_run run = { s->run, s->run_id };
+	struct found key = { 0 };
+	const struct found *f;
+
+	stored_name(image, &key.stored);
+	f = find_found(scan, &key);
+	if (!f)
+		return was_passed_over(scan, &key);
+	if (f->result < 0)
+		return found_unreadable(f);
+	/* The name may be another run's by now, or the file another one. */
+	if (f->layout)
+		return f->stamp.run == s->run && f->stamp.run_id == s->run_id &&
+		       sk_cat_same_content(image, f->layout, f->stamp.sums);
+	return !f->stored.run.number ||
+	       sk_store_run_equal(&f->stored.run, &run);
+}
+
+/* What the disk had and has no more; but not what came since the look. */
+static void forget_gone(struct scan *scan, struct sk_cat_job *job)
+{
+	struct sk_cat_snapshot *s;
+	struct sk_cat_image *image;
+
+	sk_link_each(s, &job->snapshots, link) {
+		s->filling++;	/* keeps it while its images go */
+		sk_link_each(image, &s->images, link) {
+			if (image->stored.dir[0] &&
+			    image->stored.serial <= scan->serial &&
+			    !still_there(scan, image))
+				sk_cat_stored_remove(image);
+		}
+		s->filling--;
+		(void)sk_cat_snapshot_trim(s);
+	}
+}
+
+static void merge_all(struct agent *a, struct scan *scan)
+{
+	struct sk_cat_job *job;
+
+	if (scan->n_found)
+		qsort(scan->found, scan->n_found, sizeof(*scan->found),
+		      compare_found);
+	if (scan->result == 0) {
+		sk_link_each(job, &a->cat.jobs, link) {
+			if (!scan->job[0] || strcmp(job->name, scan->job) == 0)
+				forget_gone(scan, job);
+		}
+	}
+	for (size_t i = 0; i < scan->n_found; i++) {
+		struct found *f = &scan->found[i];
+
+		/* Deleted between two looks is nothing to speak of. */
+		if (f->layout && f->result == 0)
+			merge(a, scan, f);
+		else if (f->result < 0 && f->result != -ENOENT)
+			ignore(a, f);
+	}
+	sk_link_each(job, &a->cat.jobs, link)
+		(void)sk_cat_refresh(job);
+}
+
+/* The wish may be gone after it. */
+static void grant(const struct scan *scan, struct stored_wish *w)
+{
+	struct sk_err err = scan->err;
+	int r = scan->result;
+
+	if (r == 0 && !w->headers && scan->owner != (uid_t)-1 &&
+	    scan->owner != w->uid)
+		r = sk_err_set(&err, -EACCES, "the store holds a job \"%s\" of "
+			       "another user; choose another name", w->job);
+	w->newest_run = scan->newest_run;
+	w->unreadable = scan->unreadable;
+	w->first = scan->first;
+	w->granted(w, r, &err);
+}
+
+/* One by one off the list: what is granted may wish anew. */
+static void grant_all(struct scan *scan)
+{
+	while (!sk_link_empty(&scan->wishes)) {
+		struct stored_wish *w = sk_link_object(scan->wishes.next,
+						       struct stored_wish,
+						       link);
+
+		sk_link_remove(&w->link);
+		grant(scan, w);
+	}
+}
+
+static void scan_next(struct agent *a);
+
+static void scan_finished(struct work *work)
+{
+	struct scan *scan = sk_link_object(work, struct scan, work);
+	struct agent *a = scan->agent;
+
+	assert(a->scanning);
+	a->scanning = false;
+	merge_all(a, scan);
+	grant_all(scan);
+	scan_free(scan);
+	agent_changed(a);
+	scan_next(a);
+}
+
+/* ---- the next look ---- */
+
+/* What need not be read, and layouts that new files may have. */
+static int list_known(struct agent *a, struct scan *scan)
+{
+	struct sk_cat_snapshot *s;
+	struct sk_cat_image *image;
+	struct sk_cat_job *job;
+	size_t room = a->n_ignored + 1;
+
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(s, &job->snapshots, link)
+	sk_link_each(image, &s->images, link)
+		room++;
+	scan->known = calloc(room, sizeof(*scan->known));
+	if (!scan->known)
+		return -ENOMEM;
+	if (a->n_ignored)
+		memcpy(scan->known, a->ignored,
+		       a->n_ignored * sizeof(*scan->known));
+	scan->n_known = a->n_ignored;
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(s, &job->snapshots, link)
+	sk_link_each(image, &s->images, link) {
+		struct sk_stored stored;
+
+		if (!image->stored.dir[0])
+			continue;
+		stored_name(image, &stored);
+		scan->known[scan->n_known++] = file_key_of(&stored);
+	}
+	qsort(scan->known, scan->n_known, sizeof(*scan->known),
+	      file_key_compare);
+	return 0;
+}
+
+/* All that wish the same are served by one look. */
+static void take_wishes(struct agent *a, struct scan *scan)
+{
+	const struct stored_wish *first;
+	struct stored_wish *w;
+
+	first = sk_link_object(a->wishes.next, struct stored_wish, link);
+	memcpy(scan->job, first->job, sizeof(scan->job));
+	scan->headers = first->headers;
+	sk_link_each(w, &a->wishes, link) {
+		if (strcmp(w->job, scan->job) != 0 ||
+		    w->headers != scan->headers)
+			continue;
+		sk_link_remove(&w->link);
+		sk_link_insert(&scan->wishes, &w->link);
+	}
+}
+
+static void scan_init(struct agent *a, struct scan *scan)
+{
+	*scan = (struct scan){
+		.agent = a, .serial = a->cat.serial, .owner = (uid_t)-1,
+		.work = { .run = scan_run, .finish = scan_finished },
+	};
+	sk_link_init(&scan->wishes);
+	take_wishes(a, scan);
+}
+
+/* Those that the look was for are told; the others' turn comes. */
+static void refuse_scan(struct agent *a)
+{
+	struct scan scan;
+
+	scan_init(a, &scan);
+	scan.result = sk_err_set(&scan.err, -ENOMEM, "no memory to look at "
+				 "the store");
+	grant_all(&scan);
+}
+
+static void scan_next(struct agent *a)
+{
+	struct scan *scan = NULL;
+
+	while (!a->quit && !a->scanning && !sk_link_empty(&a->wishes)) {
+		scan = malloc(sizeof(*scan));
+		if (!scan) {
+			refuse_scan(a);
+			continue;
+		}
+		scan_init(a, scan);
+		a->scanning = true;
+		/* Without it more is read, and nothing goes wrong. */
+		if (list_known(a, scan) < 0)
+			scan->n_known = 0;
+		work_submit(&a->loop.works, a->slow, &scan->work);
+	}
+}
+
+void stored_scan(struct agent *a, struct stored_wish *wish)
+{
+	struct sk_err err = { "" };
+
+	assert(wish->granted);
+	sk_link_init(&wish->link);
+	if (!a->store) {
+		wish->granted(wish, 0, &err);
+		return;
+	}
+	sk_link_insert(&a->wishes, &wish->link);
+	scan_next(a);
+}
+
+void stored_close(struct agent *a)
+{
+	struct sk_err err;
+
+	(void)sk_err_set(&err, -ESHUTDOWN, "the agent ends");
+	while (!sk_link_empty(&a->wishes)) {
+		struct stored_wish *w = sk_link_object(a->wishes.next,
+						       struct stored_wish,
+						       link);
+
+		sk_link_remove(&w->link);
+		w->granted(w, -ESHUTDOWN, &err);
+	}
+	free(a->ignored);
+	a->ignored = NULL;
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What dead agents left on the store goes, from time to time. */
+#ifndef SK_AGENT_DISK_SWEEP_H
+#define SK_AGENT_DISK_SWEEP_H
+
+#define SWEEP_STALE_S 3600u	/* of whom nothing is known */
+
+struct agent;
+
+/** Where there is a store. -ENOMEM. */
+int sweep_open(struct agent *a);
+/** Nothing may be out in the background. */
+void sweep_close(struct agent *a);
+
+#endif

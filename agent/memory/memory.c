@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The memory of slots: made, faulted in, given back.
+ *
+ * A few pieces at a time are in the background, so that a rank which asks
+ * for its first slot does not wait behind whole slots of others.
+ */
+#include "memory/memory.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <sys/resource.h>
+
+#include "agent.h"
+
+#define POPULATE_NICE 10
+
+static void destroy_slots(struct memory *m)
+{
+	for (int kind = 0; kind < 2; kind++)
+		sk_slot_destroy(m->agent->os, &m->slots[kind]);
+}
+
+static void destroy(struct work *work)
+{
+	destroy_slots(sk_link_object(work, struct memory, burial));
+}
+
+static void destroyed(struct work *work)
+{
+	free(sk_link_object(work, struct memory, burial));
+}
+
+static void bury(struct memory *m)
+{
+	struct agent *a = m->agent;
+
+	assert(m->released && !m->busy && sk_link_empty(&m->link));
+	/* What takes long is the mapping; descriptors are short, and were
+	 * counted as free when it was released. */
+	for (int kind = 0; kind < 2; kind++)
+		m->slots[kind].fd = sk_close_fd(m->slots[kind].fd);
+	m->burial.run = destroy;
+	m->burial.finish = destroyed;
+	work_submit(&a->loop.works, a->populate, &m->burial);
+}
+
+/* Behind all of its order: they take turns. */
+static void line_up(struct agent *a, struct memory *m)
+{
+	struct memory *next;
+
+	sk_link_each(next, &a->to_populate, link) {
+		if (next->order <= m->order)
+			continue;
+		sk_link_insert(&next->link, &m->link);
+		return;
+	}
+	sk_link_insert(&a->to_populate, &m->link);
+}
+
+int memory_new(struct agent *a, const char *name, const uint64_t bytes[2],
+	       int numa_node, uint32_t order, struct memory **ret,
+	       struct sk_err *err)
+{
+	struct memory *m = calloc(1, sizeof(*m));
+	int r = 0;
+
+	if (!m)
+		return sk_err_set(err, -ENOMEM, "no memory for a slot");
+	m->agent = a;
+	m->slots[0].fd = m->slots[1].fd = -1;
+	sk_link_init(&m->link);
+	for (int kind = 0; kind < 2 && r == 0; kind++) {
+		if (!bytes[kind])
+			continue;
+		r = sk_slot_create(a->os, name, bytes[kind], numa_node,
+				   &m->slots[kind], err);
+		m->bytes += m->slots[kind].bytes;
+	}
+	if (r < 0) {
+		destroy_slots(m);
+		free(m);
+		return r;
+	}
+	m->order = order;
+	line_up(a, m);
+	*ret = m;
+	return 0;
+}
+
+void memory_release(struct memory *m)
+{
+	assert(!m->released);
+	sk_link_remove(&m->link);
+	m->released = true;
+	/* Else the last piece that comes back does it. */
+	if (!m->busy)
+		bury(m);
+}
+
+static void populate_piece(struct work *work)
+{
+	struct memory_piece *p = sk_link_object(work, struct memory_piece,
+						work);
+	const struct sk_os *os = p->memory->agent->os;
+
+	/* Of this thread: trainers need their CPUs more. */
+	(void)os->setpriority(os, PRIO_PROCESS, 0, POPULATE_NICE);
+	p->result = sk_slot_populate(os, p->slot, p->from, p->to, &p->err);
+}
+
+static void piece_populated(struct work *work)
+{
+	struct memory_piece *p = sk_link_object(work, struct memory_piece,
+						work);
+	struct memory *m = p->memory;
+	struct agent *a = m->agent;
+
+	assert(m->busy && a->populating);
+	p->memory = NULL;
+	m->busy--;
+	a->populating--;
+	if (p->result < 0 && !m->result) {
+		m->result = p->result;
+		(void)snprintf(m->text, sizeof(m->text), "%s", p->err.text);
+		log_warning(a, "%s", p->err.text);
+	}
+	if (m->released && !m->busy)
+		bury(m);
+	agent_changed(a);
+	memory_populate(a);
+}
+
+/* Fewer pieces are under way than a memory has. */
+static struct memory_piece *unused_piece(struct memory *m)
+{
+	struct memory_piece *p = m->pieces;
+
+	while (p->memory)
+		p++;
+	assert(p < m->pieces + MEMORY_PIECES);
+	return p;
+}
+
+/* The next piece of the memory. */
+static void hand_out(struct agent *a, struct memory *m)
+{
+	struct memory_piece *p = unused_piece(m);
+	uint64_t first = m->slots[0].bytes;
+	int kind = m->populated >= first;
+	uint64_t base = kind ? first : 0;
+
+	assert(m->populated < m->bytes && !m->released);
+	*p = (struct memory_piece){
+		.memory = m, .slot = &m->slots[kind],
+		.from = m->populated - base,
+		.work = { .run = populate_piece, .finish = piece_populated },
+	};
+	p->to = p->from + SK_SLOT_PIECE;
+	if (p->to > p->slot->bytes)
+		p->to = p->slot->bytes;
+	m->populated = base + p->to;
+	m->busy++;
+	a->populating++;
+	work_submit(&a->loop.works, a->populate, &p->work);
+}
+
+/* What is being filled is faulted in by its rank, which touches it anyway:
+ * two that fault in the same pages only wait for each other. */
+static void mark_filling(struct agent *a)
+{
+	const struct sk_cat_state *state;
+	const struct sk_cat_slot *slot;
+	const struct sk_cat_run *run;
+	const struct sk_cat_job *job;
+	struct memory *m;
+
+	a->fill_round++;
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(run, &job->runs, link)
+	sk_link_each(state, &run->states, link)
+	sk_link_each(slot, &state->slots, link) {
+		if (slot->use != SK_CAT_FILLING)
+			continue;
+		m = slot->memory;
+		m->filling = a->fill_round;
+	}
+}
+
+static struct memory *next_memory(struct agent *a)
+{
+	struct memory *m;
+
+	mark_filling(a);
+	sk_link_each(m, &a->to_populate, link)
+		if (m->filling != a->fill_round)
+			return m;
+	return NULL;
+}
+
+void memory_populate(struct agent *a)
+{
+	while (!a->quit && a->populating < MEMORY_PIECES &&
+	       !sk_link_empty(&a->to_populate)) {
+		struct memory *m = next_memory(a);
+
+		if (!m)
+			return;
+		hand_out(a, m);
+		sk_link_remove(&m->link);
+		if (m->populated < m->bytes)
+			line_up(a, m);
+	}
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options: what the command line and the environment say. */
+#ifndef SK_AGENT_OPTIONS_H
+#define SK_AGENT_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "io/io.h"
+#include "loop/log.h"
+
+struct options {
+	char *socket;		/* NULL: chosen */
+	char *store;		/* NULL: none */
+	uint64_t memory;	/* bytes */
+	uint64_t user_memory;	/* of one user; 0: all of it */
+	uint64_t user_layouts;	/* bytes of one user's; 0: any number */
+	uint64_t flush_rate;	/* bytes per second; 0: no limit */
+	unsigned idle_exit_s;	/* 0: never */
+	unsigned stop_timeout_s;
+	uid_t admin_uid;	/* (uid_t)-1: none */
+	enum sk_io_backend backend;
+	enum log_level level;
+	int ready_fd;		/* -1: none */
+	bool seal_writes;
+	bool no_direct;
+	bool detach;
+};
+
+/** 0 go on, 1 done (help, version), -EINVAL said why. Options that are set
+ * are freed by options_free(). */
+int options_parse(int argc, char **argv, struct options *ret);
+void options_free(struct options *o);
+
+#endif

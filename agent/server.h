@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent as a whole. */
+#ifndef SK_AGENT_SERVER_H
+#define SK_AGENT_SERVER_H
+
+#include "base/os.h"
+#include "loop/endpoint.h"
+#include "options.h"
+
+/**
+ * Serves at @endpoint, which it takes over and closes, until told to stop.
+ * What the system does for it passes through @os. Blocks SIGTERM and SIGINT
+ * in the caller's process and hears them itself.
+ *
+ * The process's exit status: 0, or 1 where it could not begin or something
+ * could not be made durable.
+ */
+int agent_run(const struct sk_os *os, const struct options *o,
+	      const struct endpoint *endpoint);
+
+#endif

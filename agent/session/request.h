@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests: calls that are answered later, when a thing happens or never did.
+ *
+ * A struct request is part of an object of its kind, which has what the kind
+ * needs, and lives until the request is answered or its connection ends.
+ */
+#ifndef SK_AGENT_SESSION_REQUEST_H
+#define SK_AGENT_SESSION_REQUEST_H
+
+#include "loop/timer.h"
+#include "session/session.h"
+
+struct request;
+
+struct request_kind {
+	/** What is to be answered now, 0 or an error with its sentence; or
+	 * -EAGAIN, with a sentence of what is missing or none. Asked on a
+	 * change (see request_await_change()) and when the time is over.
+	 * NULL: not asked. It changes nothing. */
+	int (*outcome)(struct request *q, struct sk_err *err);
+	/** It was answered, or its connection is gone: lets go of what it
+	 * waited for, and frees the object. */
+	void (*release)(struct request *q);
+};
+
+struct request {
+	const struct request_kind *kind;
+	struct session *session;	/* NULL: the connection is gone */
+	struct agent *agent;
+	struct sk_msg msg;		/* the call */
+	/** The background, or a wish, has the object: it is not released
+	 * before that comes back and answers. */
+	bool busy;
+	/* private: */
+	struct sk_link link;		/* in its session */
+	struct sk_link queue;		/* in agent->waiting */
+	struct timer timer;
+};
+
+/** @timeout_ms 0: none; more than SK_WAIT_MAX_MS is that. From then on the
+ * request releases the object. -EBUSY: too many of the connection wait; the
+ * object is the caller's still. */
+int request_init(struct request *q, const struct request_kind *kind,
+		 struct session *s, const struct sk_msg *msg,
+		 uint32_t timeout_ms, struct sk_err *err);
+/** It is asked for its outcome at this turn's end and on each change. */
+void request_await_change(struct request *q);
+/** Replies, where the connection is not gone, and releases. Descriptors are
+ * taken over. */
+void request_answer(struct request *q, int status, struct sk_msg *msg,
+		    const int *fds, int n_fds, const struct sk_err *err);
+/** The connections' requests have nobody who waits for them any more. */
+void requests_abandon(struct session *s);
+/** Answers those that wait for a change and have an outcome now. */
+void requests_answer_due(struct agent *a);
+
+#endif

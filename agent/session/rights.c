@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "session/rights.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "agent.h"
+#include "session/session.h"
+
+bool session_admin(const struct session *s)
+{
+	const struct agent *a = s->agent;
+
+	return s->uid == 0 || s->uid == a->uid ||
+	       (a->opts->admin_uid != (uid_t)-1 &&
+		s->uid == a->opts->admin_uid);
+}
+
+bool session_sees(const struct session *s, const struct sk_cat_job *job)
+{
+	return job->uid == s->uid || session_admin(s);
+}
+
+struct sk_cat_job *session_job(const struct session *s, const char *name)
+{
+	struct sk_cat_job *job;
+
+	job = sk_cat_job_find(&s->agent->cat, name, s->uid);
+	if (job || !session_admin(s))
+		return job;
+	sk_link_each(job, &s->agent->cat.jobs, link) {
+		if (strcmp(job->name, name) == 0)
+			return job;
+	}
+	return NULL;
+}
+
+struct sk_cat_state *session_state(const struct session *s, uint64_t id)
+{
+	struct sk_cat_state *state;
+	struct sk_cat_run *run;
+	struct sk_cat_job *job;
+
+	if (!id)
+		return NULL;
+	sk_link_each(job, &s->agent->cat.jobs, link) {
+		if (job->uid != s->uid)
+			continue;
+		sk_link_each(run, &job->runs, link)
+		sk_link_each(state, &run->states, link) {
+			if (state->id == id && state->owner == s)
+				return state;
+		}
+	}
+	return NULL;
+}
+
+struct sk_cat_state *session_any_state(const struct session *s)
+{
+	struct sk_cat_state *state;
+	struct sk_cat_run *run;
+	struct sk_cat_job *job;
+
+	sk_link_each(job, &s->agent->cat.jobs, link)
+	sk_link_each(run, &job->runs, link)
+	sk_link_each(state, &run->states, link) {
+		if (state->owner == s)
+			return state;
+	}
+	return NULL;
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One connection: messages in, replies out. */
+#include "session/session.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "agent.h"
+#include "session/flight.h"
+#include "session/reply.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+#define MESSAGES_A_TURN 16	/* then it is the others' turn */
+#define NOBODY ((uid_t)-1)	/* whose connection it is not known */
+#define MAX_PENDING 1024u	/* of a user, not closed yet */
+
+/* ---- messages ---- */
+
+void session_protocol_error(struct session *s, const char *why)
+{
+	s->agent->counts.protocol_errors++;
+	session_close(s, why);
+}
+
+/* What a client has sent and nobody keeps. */
+static void close_foreign(struct session *s, const int *fds, int n)
+{
+	struct closer *closer = s->agent->closer;
+
+	for (int i = 0; i < n; i++)
+		closer_close(closer, s->uid, fds[i]);
+	if (n && closer_pending(closer, s->uid) > MAX_PENDING)
+		session_protocol_error(s, "it sent too many descriptors that "
+				       "take long to close");
+}
+
+static void receive(struct session *s)
+{
+	const struct sk_os *os = s->agent->os;
+
+	for (int i = 0; i < MESSAGES_A_TURN && !s->closing; i++) {
+		int fds[SK_CHANNEL_FDS], n_fds, r;
+		struct sk_msg msg;
+
+		if (!sk_link_empty(&s->replies))
+			return;
+		r = sk_channel_recv_all(os, s->source.fd, &msg, fds, &n_fds);
+		if (r == -EAGAIN)
+			return;
+		if (r == -EPROTO)
+			session_protocol_error(s, "it sent a malformed "
+					       "message");
+		else if (r < 0)
+			session_close(s, NULL);
+		else
+			s->agent->dispatch(s, &msg, fds, n_fds);
+		close_foreign(s, fds, n_fds);
+		if (r < 0)
+			return;
+	}
+}
+
+static void session_ready(struct source *source, uint32_t events)
+{
+	struct session *s = sk_link_object(source, struct session, source);
+
+	if (s->closing)
+		return;
+	if (events & EPOLLOUT)
+		replies_send(s);
+	/* What it sent before it went is still heard. */
+	if (events & EPOLLIN)
+		receive(s);
+	if (!s->closing && events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP) &&
+	    !(events & EPOLLIN))
+		session_close(s, NULL);
+}
+
+/* Children that inherited the socket must not keep a dead rank alive. */
+static void peer_ready(struct source *source, uint32_t events)
+{
+	struct session *s = sk_link_object(source, struct session, peer);
+
+	(void)events;
+	if (s->closing)
+		return;
+	receive(s);
+	if (!s->closing)
+		session_close(s, NULL);
+}
+
+/* ---- birth and death ---- */
+
+/* Where it cannot be had, the socket alone says that the peer is gone. */
+static void watch_peer(struct session *s)
+{
+	const struct sk_os *os = s->agent->os;
+	int fd = -1;
+	socklen_t size = sizeof(fd);
+
+	s->peer = (struct source){ .ready = peer_ready, .fd = -1 };
+	if (os->getsockopt(os, s->source.fd, SOL_SOCKET, SO_PEERPIDFD, &fd,
+			   &size) < 0)
+		fd = s->pid > 0 ? os->pidfd_open(os, s->pid) : -1;
+	if (fd < 0)
+		return;
+	(void)os->fcntl(os, fd, F_SETFD, FD_CLOEXEC);
+	s->peer.fd = fd;
+	if (loop_watch(&s->agent->loop, &s->peer, EPOLLIN) < 0)
+		s->peer.fd = sk_close_fd(fd);
+}
+
+static unsigned connections_of(const struct agent *a, uid_t uid)
+{
+	struct session *s;
+	unsigned n = 0;
+
+	sk_link_each(s, &a->sessions, link)
+		n += s->uid == uid;
+	return n;
+}
+
+static int session_new(struct agent *a, int fd, const struct ucred *who)
+{
+	struct session *s;
+
+	/* No user takes all: the others can still connect. */
+	if (a->n_sessions >= a->max_sessions ||
+	    (who->uid != a->uid && who->uid != 0 &&
+	     connections_of(a, who->uid) >= a->max_sessions / 2) ||
+	    closer_pending(a->closer, who->uid) > MAX_PENDING)
+		return -EMFILE;
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return -ENOMEM;
+	s->agent = a;
+	s->id = ++a->next_session;
+	s->uid = who->uid;
+	s->pid = who->pid;
+	s->source = (struct source){ .ready = session_ready, .fd = fd };
+	sk_link_init(&s->link);
+	sk_link_init(&s->requests);
+	replies_init(s);
+	sk_link_init(&s->leases);
+	if (flight_begin(s) < 0) {
+		free(s);
+		return -ENOMEM;
+	}
+	if (loop_watch(&a->loop, &s->source, EPOLLIN | EPOLLRDHUP) < 0) {
+		s->source.fd = -1;	/* the caller's still */
+		flight_end(s);
+		free(s);
+		return -ENOMEM;
+	}
+	watch_peer(s);
+	sk_link_insert(&a->sessions, &s->link);
+	a->n_sessions++;
+	a->counts.connections++;
+	return 0;
+}
+
+/* No descriptor is left: the one in reserve takes the caller and lets it go,
+ * or it would wake us for ever. */
+static void refuse_one(struct agent *a)
+{
+	int fd;
+
+	if (a->spare_fd < 0)
+		return;
+	a->spare_fd = sk_close_fd(a->spare_fd);
+	fd = a->os->accept(a->os, a->listener.fd, 0);
+	closer_close(a->closer, NOBODY, fd);
+	a->spare_fd = a->os->openat(a->os, AT_FDCWD, "/dev/null", O_RDONLY, 0);
+	a->counts.refused_clients++;
+}
+
+void session_accept(struct agent *a)
+{
+	const struct sk_os *os = a->os;
+
+	for (int i = 0; i < MESSAGES_A_TURN; i++) {
+		struct ucred who = { .uid = (uid_t)-1 };
+		socklen_t size = sizeof(who);
+		int fd;
+
+		fd = os->accept(os, a->listener.fd, SOCK_NONBLOCK);
+		if (fd == -EMFILE || fd == -ENFILE)
+			refuse_one(a);
+		if (fd < 0)
+			return;
+		if (os->getsockopt(os, fd, SOL_SOCKET, SO_PEERCRED, &who,
+				   &size) < 0 ||
+		    session_new(a, fd, &who) < 0) {
+			a->counts.refused_clients++;
+			closer_close(a->closer, who.uid, fd);
+		}
+	}
+}
+
+void session_close(struct session *s, const char *why)
+{
+	struct agent *a = s->agent;
+
+	if (s->closing)
+		return;
+	s->closing = true;
+	if (why)
+		log_warning(a, "connection of pid %d, uid %u closed: %s",
+			    (int)s->pid, (unsigned)s->uid, why);
+	sk_link_remove(&s->link);
+	sk_link_insert(&a->closing, &s->link);
+}
+
+void session_free(struct session *s)
+{
+	struct agent *a = s->agent;
+
+	assert(s->closing && !s->n_requests && !s->n_leases);
+	/* A socket that is still watched would name us until it is closed. */
+	if (loop_watch(&a->loop, &s->source, 0) < 0)
+		s->source.fd = sk_close_fd(s->source.fd);
+	(void)loop_watch(&a->loop, &s->peer, 0);
+	replies_drop(s);
+	flight_end(s);
+	s->peer.fd = sk_close_fd(s->peer.fd);
+	sk_link_remove(&s->link);
+	assert(a->n_sessions);
+	a->n_sessions--;
+	free(s);
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Session: one connection. Messages come in, replies go out.
+ *
+ * A session that is to end is marked by session_close(), and ended when the
+ * turn is over (calls/leave.h): whoever replies, or walks a list, may go on.
+ * What is replied to it meanwhile is dropped.
+ */
+#ifndef SK_AGENT_SESSION_SESSION_H
+#define SK_AGENT_SESSION_SESSION_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "base/link.h"
+#include "loop/loop.h"
+#include "wire/channel.h"
+
+struct agent;
+
+/* Quotas. */
+#define MAX_REQUESTS 16u	/* deferred, of one connection */
+#define MAX_REPLIES 32u		/* unsent, of one connection */
+#define MAX_LEASES 65536u	/* of one connection */
+
+struct session {
+	struct source source;
+	struct source peer;		/* its pidfd */
+	struct sk_link link;		/* in agent->sessions, or ->closing */
+	struct agent *agent;
+	uint64_t id;
+	uid_t uid;
+	pid_t pid;
+	bool greeted;
+	bool closing;			/* marked; it ends with the turn */
+	struct sk_link requests;
+	unsigned n_requests;
+	struct sk_link replies;		/* that its socket had no room for */
+	unsigned n_replies;
+	struct flight *flight;		/* its user's descriptors */
+	unsigned in_flight;		/* of them, its own */
+	bool short_of_fds;		/* why the first of replies waits */
+	struct timer retry;		/* then */
+	uint64_t retry_ns;
+	struct sk_link leases;
+	unsigned n_leases;
+};
+
+/** Takes those in who wait at the listening socket. */
+void session_accept(struct agent *a);
+/** Marks it. @why NULL: the other side went in order. */
+void session_close(struct session *s, const char *why);
+/** Counts an error of the other side, and marks it. */
+void session_protocol_error(struct session *s, const char *why);
+/** Sends or queues a reply of that @type to message @seq; the descriptors
+ * are taken over. @msg: its body, or NULL; @err is read if @status < 0. */
+void session_reply(struct session *s, uint16_t type, uint32_t seq, int status,
+		   struct sk_msg *msg, const int *fds, int n_fds,
+		   const struct sk_err *err);
+/** Frees one that is marked and holds no request, lease or rank. */
+void session_free(struct session *s);
+
+#endif

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/error.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int sk_err_vset(struct sk_err *err, int r, const char *fmt, va_list ap)
+{
+	if (err)
+		(void)vsnprintf(err->text, sizeof(err->text), fmt, ap);
+	return r;
+}
+
+int sk_err_set(struct sk_err *err, int r, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	sk_err_vset(err, r, fmt, ap);
+	va_end(ap);
+	return r;
+}
+
+/* "words: @text". Both may be of the sentence that is replaced. */
+static void put_before(struct sk_err *err, const char *text, const char *fmt,
+		       va_list ap)
+{
+	char words[SK_ERR_MAX], old[SK_ERR_MAX];
+
+	(void)vsnprintf(words, sizeof(words), fmt, ap);
+	(void)snprintf(old, sizeof(old), "%s", text);
+	/* Cutting the end of a long sentence is what SK_ERR_MAX promises. */
+	if (snprintf(err->text, sizeof(err->text), "%s: %s", words, old) < 0)
+		err->text[0] = 0;
+}
+
+int sk_err_prefix(struct sk_err *err, int r, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!err)
+		return r;
+	va_start(ap, fmt);
+	put_before(err, err->text, fmt, ap);
+	va_end(ap);
+	return r;
+}
+
+int sk_err_errno(struct sk_err *err, int r, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!err)
+		return r;
+	va_start(ap, fmt);
+	/* The GNU strerror_r is safe in threads and needs no copy. */
+	put_before(err, strerror_r(-r, (char[128]){ 0 }, 128), fmt, ap);
+	va_end(ap);
+	return r;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The real system: processes and their limits. */
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/os-private.h"
+
+int sk_linux_fork(const struct sk_os *os)
+{
+	(void)os;
+	return sk_os_result(fork());
+}
+
+int sk_linux_spawn(const struct sk_os *os, const char *program,
+		   char *const argv[], int keep_fd)
+{
+	posix_spawn_file_actions_t actions;
+	pid_t pid = -1;
+	int r;
+
+	(void)os;
+	r = posix_spawn_file_actions_init(&actions);
+	if (r)
+		return -r;
+	/* Onto itself: kept open across exec in the child only. */
+	if (keep_fd >= 0)
+		r = posix_spawn_file_actions_adddup2(&actions, keep_fd,
+						     keep_fd);
+	if (r == 0)
+		r = posix_spawnp(&pid, program, &actions, NULL, argv,
+				 environ);
+	(void)posix_spawn_file_actions_destroy(&actions);
+	return r ? -r : pid;
+}
+
+int sk_linux_waitpid(const struct sk_os *os, pid_t pid, int *ret_status)
+{
+	int status = 0, r;
+
+	(void)os;
+	do {
+		r = waitpid(pid, &status, 0);
+	} while (r < 0 && errno == EINTR);
+	if (r < 0)
+		return -errno;
+	*ret_status = status;
+	return r;
+}
+
+int sk_linux_pidfd_open(const struct sk_os *os, pid_t pid)
+{
+	(void)os;
+	return sk_os_result((int)syscall(SYS_pidfd_open, pid, 0));
+}
+
+int sk_linux_setsid(const struct sk_os *os)
+{
+	(void)os;
+	return sk_os_result(setsid());
+}
+
+int sk_linux_setpriority(const struct sk_os *os, int which, id_t who,
+			 int nice)
+{
+	(void)os;
+	/* The C library's first parameter is an enum of its own. */
+	return sk_os_result((int)syscall(SYS_setpriority, which, who, nice));
+}
+
+int sk_linux_getrlimit(const struct sk_os *os, int which,
+		       struct rlimit *ret_limit)
+{
+	(void)os;
+	return sk_os_result(getrlimit(which, ret_limit));
+}
+
+int sk_linux_setrlimit(const struct sk_os *os, int which,
+		       const struct rlimit *limit)
+{
+	(void)os;
+	return sk_os_result(setrlimit(which, limit));
+}

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Catalogue: which jobs, runs, ranks, slots, snapshots and images there are,
+ * and the rules by which they come and go.
+ *
+ * A pure data structure: no input or output, no clock, no threads. The agent
+ * alone owns one, in memory of its own. What a slot's memory really is stands
+ * behind a pointer that the catalogue hands back when the slot is released.
+ *
+ *   catalogue
+ *     job (uid, name)
+ *       run (number, id)         incarnations known since the agent started
+ *         state (rank)           one registration, living or dead
+ *           slot                 memory for one primary and one replica image
+ *       snapshot (run, step)     newest first
+ *         image (rank, kind)     in a slot, on disk, or both
+ *
+ * Two users may have a job of one name; they do not see each other's. Two runs
+ * of one number and other ids are strangers: agents that could not see each
+ * other gave them the number. Nothing of one counts for the other.
+ */
+#ifndef SK_CACHE_CATALOGUE_H
+#define SK_CACHE_CATALOGUE_H
+
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "base/file-id.h"
+#include "base/link.h"
+#include "base/table.h"
+#include "layout/layout.h"
+
+#define SK_CAT_VERDICTS 64u
+#define SK_CAT_DIR_MAX 64u
+
+/** A layout, shared by all that have the same digest. */
+struct sk_cat_layout {
+	struct sk_catalogue *catalogue;
+	struct sk_layout *layout;
+	uint32_t refs;
+	uint32_t id;
+	uint64_t counted;		/* room.c: which count has seen it */
+};
+
+enum sk_cat_slot_use { SK_CAT_FREE = 0, SK_CAT_FILLING, SK_CAT_SEALED };
+
+struct sk_cat_slot {
+	struct sk_link link;		/* in its state */
+	struct sk_cat_state *state;
+	struct sk_cat_snapshot *snapshot;	/* unless FREE */
+	struct sk_cat_image *images[2];		/* by kind, when SEALED */
+	enum sk_cat_slot_use use;
+	uint32_t number;		/* within its state */
+	uint32_t flags;			/* SK_SLOT_... while FILLING */
+	uint64_t bytes;			/* charged to the budget */
+	uint32_t fds;			/* the same: one for each kind */
+	uint64_t kind_bytes[2];
+	void *memory;			/* the owner's */
+};
+
+struct sk_cat_state {
+	struct sk_link link;		/* in its run */
+	struct sk_cat_run *run;
+	uint64_t id;			/* 0: dead, or replaced */
+	int32_t rank;
+	bool living;
+	bool replaced;			/* by the rank's next registration */
+	uint32_t flush_every;
+	int32_t numa_node;
+	struct sk_cat_layout *layouts[2];
+	struct sk_link slots;
+	uint32_t n_slots;
+	uint32_t next_number;
+	int64_t last_step;		/* newest step that got a slot; -1 */
+	int64_t lost_step;		/* last one discarded or refused; -1 */
+	void *owner;			/* the agent's connection */
+};
+
+struct sk_cat_run {
+	struct sk_link link;		/* in its job, newest first */
+	struct sk_cat_job *job;
+	uint64_t number;
+	uint64_t id;			/* random */
+	int32_t world;
+	bool ended;			/* one of its ranks died or left */
+	struct sk_link states;
+};
+
+/** Where the disk has an image. */
+struct sk_cat_stored {
+	char dir[SK_CAT_DIR_MAX];	/* "": nowhere */
+	uint64_t serial;		/* catalogue's when it was added */
+	struct sk_file_id file;		/* as it was when it was read */
+};
+
+struct sk_cat_image {
+	struct sk_link link;		/* in its snapshot, by rank and kind */
+	struct sk_cat_snapshot *snapshot;
+	uint64_t id;
+	int32_t rank;
+	enum sk_image_kind kind;
+	struct sk_cat_layout *layout;
+	uint64_t *sums;			/* of the stamp */
+	struct sk_cat_slot *slot;	/* NULL: not in memory */
+	struct sk_cat_stored stored;
+	unsigned leases;
+	bool bad_memory, bad_disk;	/* a checksum failed there */
+};
+
+struct sk_cat_snapshot {
+	struct sk_link link;		/* in its job, newest first */
+	struct sk_cat_job *job;
+	uint64_t run;			/* number and id: whose it is */
+	uint64_t run_id;
+	int64_t step;
+	int32_t world;
+	struct sk_link images;
+	/* The same ones, in the same order. */
+	struct sk_cat_image **by_rank;
+	size_t n_images, room_images;
+	unsigned filling;		/* slots */
+	unsigned leases;		/* sum over its images */
+	uint64_t created_ns;		/* wall clock; 0: nothing sealed yet */
+	bool complete;			/* somewhere */
+	bool on_disk;			/* complete there alone */
+	bool local;			/* all ranks known to this agent
+					 * sealed it; others are elsewhere */
+	bool pinned;
+	bool wanted;			/* on disk */
+	bool flushing;
+	bool failed;			/* the last flush; see text */
+	bool hopeless_on_disk;		/* a flush would not help */
+	bool stale;			/* undecided: see sk_cat_refresh() */
+	unsigned failures;		/* in a row */
+	uint64_t failures_total;
+	uint64_t retry_ns;		/* the agent's clock */
+	char missing[SK_ERR_MAX];	/* why not complete */
+	char text[SK_ERR_MAX];		/* why the flush failed */
+};
+
+/** What coverage said of a set of layouts. */
+struct sk_cat_verdict {
+	uint8_t key[16];
+	int result;			/* 1: unused */
+	char text[SK_ERR_MAX];
+};
+
+struct sk_cat_job {
+	struct sk_link link;
+	struct sk_catalogue *catalogue;
+	char name[SK_JOB_MAX + 1];
+	uid_t uid;
+	uint64_t newest_run;		/* in memory or on disk */
+	struct sk_link runs;
+	struct sk_link snapshots;
+	unsigned next_verdict;
+	struct sk_cat_verdict verdicts[SK_CAT_VERDICTS];
+	void *owner;			/* the agent's: what it knows of disk */
+};
+
+struct sk_catalogue {
+	struct sk_link jobs;
+	struct sk_table layouts;	/* by digest */
+	struct sk_table images;		/* by id */
+	uint64_t next_id;		/* of states and images */
+	uint32_t next_layout;
+	uint64_t serial;
+	uint64_t budget;		/* bytes of slots */
+	uint64_t used;
+	uint64_t budget_fds;		/* of slots; 0: any number */
+	uint64_t used_fds;
+	/* Most that one user may take of either, but for uid 0 and @owner;
+	 * 0: as much as there is. */
+	uint64_t user_budget, user_fds;
+	uint64_t user_layouts;		/* the same of bytes of ranks' layouts */
+	uint64_t layout_bytes;		/* of all layouts */
+	uint64_t counts;		/* see sk_cat_layout.counted */
+	uid_t owner;
+	bool has_store;
+	uint64_t coverage_checks;	/* that no verdict answered */
+	/** The slot leaves the catalogue; its memory is the owner's again. */
+	void (*release)(void *ctx, struct sk_cat_slot *slot);
+	/** The job leaves the catalogue. */
+	void (*forget)(void *ctx, struct sk_cat_job *job);
+	void *ctx;
+};
+
+/* ---- catalogue.c: the objects ---- */
+
+void sk_cat_init(struct sk_catalogue *cat);
+void sk_cat_destroy(struct sk_catalogue *cat);
+
+/** Orders (run, step), and strangers of one number by their id, so that all
+ * agents order alike: < 0, 0, > 0. */
+int sk_cat_order(uint64_t run, uint64_t run_id, int64_t step,
+		 const struct sk_cat_snapshot *snapshot);
+
+/** The job of that name and owner, or NULL. */
+struct sk_cat_job *sk_cat_job_find(struct sk_catalogue *cat, const char *name,
+				   uid_t uid);
+/** Finds or makes it; NULL: no memory. */
+struct sk_cat_job *sk_cat_job_get(struct sk_catalogue *cat, const char *name,
+				  uid_t uid);
+/** Forgets runs, and the job, of which nothing is left: no living rank, no
+ * slot, no snapshot; and what replaced ranks leave behind. True: the job is
+ * gone. */
+bool sk_cat_job_trim(struct sk_cat_job *job);
+/** Bytes of its slots. */
+uint64_t sk_cat_job_bytes(const struct sk_cat_job *job);
+
+/** @number 0: the newest; @id 0: the last that was opened of that number. */
+struct sk_cat_run *sk_cat_run_find(const struct sk_cat_job *job,
+				   uint64_t number, uint64_t id);
+struct sk_cat_state *sk_cat_state_find(const struct sk_cat_run *run,
+				       int32_t rank);
+bool sk_cat_run_living(const struct sk_cat_run *run);
+
+/** @run 0: the newest run that has @step; @run_id 0: any of that number;
+ * @step -1: the newest complete snapshot, else the newest. NULL: none. */
+struct sk_cat_snapshot *sk_cat_snapshot_find(const struct sk_cat_job *job,
+					     uint64_t run, uint64_t run_id,
+					     int64_t step);
+/** Finds or makes it; NULL: no memory. */
+struct sk_cat_snapshot *sk_cat_snapshot_get(struct sk_cat_job *job,
+					    uint64_t run, uint64_t run_id,
+					    int64_t step, int32_t world);
+struct sk_cat_image *sk_cat_image_find(const struct sk_cat_snapshot *snapshot,
+				       int32_t rank, enum sk_image_kind kind);
+struct sk_cat_image *sk_cat_image_by_id(const struct sk_catalogue *cat,
+					uint64_t id);
+
+/** Takes @layout over (freed if an equal one is known) and counts one
+ * reference. NULL: no memory, @layout is freed. */
+struct sk_cat_layout *sk_cat_layout_take(struct sk_catalogue *cat,
+					 struct sk_layout *layout);
+/** NULL is fine in both. */
+struct sk_cat_layout *sk_cat_layout_ref(struct sk_cat_layout *layout);
+void sk_cat_layout_unref(struct sk_cat_layout *layout);
+
+/* ---- run.c, rank.c: how runs and ranks come and go ---- */
+
+/** Who asks to be let into which run. */
+struct sk_cat_ask {
+	uint64_t run;		/* 0: the rules number it */
+	uint64_t run_id;	/* not 0: this very run, which the rank was in
+				 * before its agent or connection was lost */
+	uint64_t fresh_id;	/* random, not 0: of a run that is made */
+	int32_t rank, world;
+};
+
+/**
+ * The run that a rank registers in. A run that does not exist yet is made. A
+ * number without an id begins a run, or is one that still gathers its ranks:
+ * once one of them has gone, or it is only known from the disk, the number
+ * is used up.
+ * Errors: -EINVAL the run has another world, or its number is out of range;
+ * -EEXIST the rank lives in it, or another job of that name lives; -ESTALE a
+ * newer run lives, or the number is used up; -EOVERFLOW the numbers are;
+ * -ENOMEM.
+ */
+int sk_cat_run_open(struct sk_cat_job *job, const struct sk_cat_ask *ask,
+		    struct sk_cat_run **ret_run, struct sk_err *err);
+/** A run that was met, whatever is left of it: later ones are newer. */
+void sk_cat_run_seen(struct sk_cat_job *job, uint64_t number);
+
+/** Takes the references of @layouts (the replica's may be NULL) over. NULL:
+ * no memory, nothing was taken. */
+struct sk_cat_state *sk_cat_state_new(struct sk_cat_run *run, int32_t rank,
+				      struct sk_cat_layout *const layouts[2]);
+
+/**
+ * The rank has left or died: what it was filling is FREE, and free slots stay
+ * for its successor until they are trimmed. Returns how many images it was
+ * filling.
+ */
+unsigned sk_cat_state_end(struct sk_cat_state *state);
+/** Gives its free slots back; it may get others. */
+void sk_cat_state_empty(struct sk_cat_state *state);
+/** The registration came to nothing: as if it had not been, but for images
+ * in slots that it adopted. */
+void sk_cat_state_cancel(struct sk_cat_state *state);
+/** The same rank goes on with another layout, as @next. */
+unsigned sk_cat_state_replace(struct sk_cat_state *state,
+			      struct sk_cat_state *next);
+
+/** Adds a free slot with that memory and charges the budget. NULL: no
+ * memory. */
+struct sk_cat_slot *sk_cat_slot_add(struct sk_cat_state *state,
+				    const uint64_t kind_bytes[2],
+				    void *memory);
+/** Bytes that one slot of these image sizes is charged. */
+uint64_t sk_cat_slot_bytes(const uint64_t image_bytes[2],
+			   uint64_t ret_kind_bytes[2]);
+
+/** A free slot of those sizes that a dead state of the rank left behind
+ * moves to @state; NULL: none. @usable may refuse one; NULL: all will do. */
+struct sk_cat_slot *
+sk_cat_slot_inherit(struct sk_cat_state *state, const uint64_t kind_bytes[2],
+		    bool (*usable)(const struct sk_cat_slot *slot));
+/** The same for a sealed one, whose image stays in it. */
+struct sk_cat_slot *
+sk_cat_slot_adopt(struct sk_cat_state *state, const uint64_t kind_bytes[2],
+		  bool (*usable)(const struct sk_cat_slot *slot));
+/** Gives the free slots of dead states back; of @job or, if NULL, of all.
+ * Returns the bytes. */
+uint64_t sk_cat_trim_free(struct sk_catalogue *cat, struct sk_cat_job *job);
+
+/** Makes room for slots of @bytes and @fds in all, within the budgets and the
+ * user's share of them: free slots of the dead, then the oldest images of the
+ * dead that the rules let go. Nothing is let go if that does not suffice.
+ * Returns how many images went, or with the sentence -ENOMEM: the budget,
+ * -EMFILE: the descriptors, -EDQUOT: the user's share of one of them. */
+int sk_cat_make_room(struct sk_catalogue *cat, uint64_t bytes, uint64_t fds,
+		     const struct sk_cat_job *job, struct sk_err *err);
+
+/** Whether ranks of the user may have @layouts (either may be NULL) as well,
+ * beside those that they have, living and dead. Where they may not, what waits
+ * for dead ranks to come back goes first; then -EDQUOT with the sentence. */
+int sk_cat_room_for_layouts(struct sk_catalogue *cat, uid_t uid,
+			    const struct sk_layout *const layouts[2],
+			    struct sk_err *err);
+
+/* ---- coverage, rules, slot, disk: how snapshots come and go ---- */
+
+/** Why memory of it must not be let go, or NULL. */
+const char *sk_cat_protected(const struct sk_cat_snapshot *snapshot);
+/** The newest complete snapshot (or local one), or NULL. */
+struct sk_cat_snapshot *sk_cat_newest(const struct sk_cat_job *job);
+/** Complete, and no image of it is on disk alone. */
+bool sk_cat_whole_in_memory(const struct sk_cat_snapshot *snapshot);
+/** True if it can no longer become complete. */
+bool sk_cat_hopeless(const struct sk_cat_snapshot *snapshot);
+
+/**
+ * A slot for (@state's run, @step): a free one, else that of this rank's
+ * oldest image which is not protected; *ret_evicted = 1 then. The slot is
+ * FILLING. @dry: only say whether there would be one.
+ * Errors: -EEXIST this rank has sealed or fills that step, -EBUSY with a
+ * sentence, -ENOMEM.
+ */
+int sk_cat_slot_take(struct sk_cat_state *state, int64_t step, uint32_t flags,
+		     bool dry, struct sk_cat_slot **ret_slot,
+		     unsigned *ret_evicted, struct sk_err *err);
+
+/** The image is whole: @sums (by kind, malloc'ed) are taken over.
+ * -ENOMEM: nothing happened. */
+int sk_cat_slot_seal(struct sk_cat_slot *slot, uint64_t *const sums[2],
+		     uint64_t wall_ns);
+/** FILLING: the image is lost. SEALED: it is let go. The slot is FREE, or
+ * gone where its state is dead. The snapshot may be gone. */
+void sk_cat_slot_clear(struct sk_cat_slot *slot);
+
+/** Lets go of what memory holds of a snapshot, whatever the rules say;
+ * returns how many images. The snapshot may be gone after it. */
+unsigned sk_cat_evict_memory(struct sk_cat_snapshot *snapshot);
+
+/** An image as it is found on disk, beside its layout and checksums. */
+struct sk_cat_found {
+	uint64_t run, run_id;
+	int64_t step;
+	const char *dir;
+	struct sk_file_id file;
+};
+
+/** An image is on disk; @sums and a reference of @layout are taken over.
+ * Followed, after the last of several, by sk_cat_refresh(). Errors: -ESTALE
+ * it differs from the one known, -EINVAL of another world or a run that
+ * cannot be, -ENOMEM. */
+int sk_cat_stored_add(struct sk_cat_job *job, const struct sk_cat_found *found,
+		      struct sk_cat_layout *layout, uint64_t *sums,
+		      struct sk_err *err);
+/** Whether the image is that: the same layout, the same bytes. */
+bool sk_cat_same_content(const struct sk_cat_image *image,
+			 const struct sk_layout *layout,
+			 const uint64_t *sums);
+/** The disk has lost it. The image and its snapshot may be gone after it. */
+void sk_cat_stored_remove(struct sk_cat_image *image);
+/** Decides anew what the two above have changed, and what could not be decided
+ * for want of memory. Returns how many still cannot. */
+unsigned sk_cat_refresh(struct sk_cat_job *job);
+
+/** Sets the image aside in memory or on disk. */
+void sk_cat_image_bad(struct sk_cat_image *image, bool disk);
+/** Adds or ends uses; the last may end the image and its snapshot. */
+void sk_cat_lease(struct sk_cat_image *image, int count);
+
+/** Decides anew whether it is complete. True: it has become so. Where memory
+ * is short it stays stale: incomplete until sk_cat_refresh(), but kept. */
+bool sk_cat_update(struct sk_cat_snapshot *snapshot);
+/** Drops it if nothing of it is left; true: it is gone. */
+bool sk_cat_snapshot_trim(struct sk_cat_snapshot *snapshot);
+
+/** Is to be written, and can be. */
+bool sk_cat_flushable(const struct sk_cat_snapshot *snapshot);
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Catalogue, the disk: images that are found there, and that go. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "catalogue/private.h"
+
+bool sk_cat_same_content(const struct sk_cat_image *image,
+			 const struct sk_layout *layout, const uint64_t *sums)
+{
+	const struct sk_layout *l = image->layout->layout;
+
+	assert(!layout->n_sums || sums);
+	return sk_digest_equal(&l->digest, &layout->digest) &&
+	       (!l->n_sums ||
+		memcmp(image->sums, sums, l->n_sums * sizeof(*sums)) == 0);
+}
+
+static int check_run(const struct sk_cat_job *job,
+		     const struct sk_cat_found *found, struct sk_err *err)
+{
+	if (!found->run || found->run > SK_RUN_MAX)
+		return sk_err_set(err, -EINVAL, "run %" PRIu64 " of job "
+				  "\"%.40s\" cannot be; runs are 1 to %"
+				  PRIu64, found->run, job->name, SK_RUN_MAX);
+	if (!found->run_id)
+		return sk_err_set(err, -EINVAL, "run %" PRIu64 " of job "
+				  "\"%.40s\" has no id", found->run,
+				  job->name);
+	return 0;
+}
+
+/* Finds or makes the image: 1 it is new and has the layout and sums. */
+static int stored_image(struct sk_cat_job *job,
+			const struct sk_cat_found *found,
+			struct sk_cat_layout *layout, uint64_t *sums,
+			struct sk_cat_image **ret_image, struct sk_err *err)
+{
+	const struct sk_layout *l = layout->layout;
+	struct sk_cat_snapshot *s;
+	struct sk_cat_image *image;
+	int r = check_run(job, found, err);
+
+	if (r < 0)
+		return r;
+	s = sk_cat_snapshot_get(job, found->run, found->run_id, found->step,
+				l->world);
+	if (!s)
+		return sk_err_set(err, -ENOMEM, "no memory for a snapshot");
+	if (s->world != l->world)
+		return sk_err_set(err, -EINVAL, "step %" PRId64 " of run %"
+				  PRIu64 " has %" PRId32 " ranks, this image "
+				  "says %" PRId32, s->step, s->run, s->world,
+				  l->world);
+	image = sk_cat_image_find(s, l->rank, l->kind);
+	if (image && !sk_cat_same_content(image, l, sums))
+		return sk_err_set(err, -ESTALE, "rank %" PRId32 " of step %"
+				  PRId64 " of run %" PRIu64 " is another image "
+				  "than the one in memory", l->rank, s->step,
+				  s->run);
+	*ret_image = image;
+	if (image)
+		return 0;
+	image = sk_cat_image_new(s, layout);
+	if (!image) {
+		(void)sk_cat_snapshot_trim(s);
+		return sk_err_set(err, -ENOMEM, "no memory for an image");
+	}
+	image->sums = sums;
+	*ret_image = image;
+	return 1;
+}
+
+int sk_cat_stored_add(struct sk_cat_job *job, const struct sk_cat_found *found,
+		      struct sk_cat_layout *layout, uint64_t *sums,
+		      struct sk_err *err)
+{
+	struct sk_cat_image *image = NULL;
+	struct sk_cat_snapshot *s;
+	int r;
+
+	r = stored_image(job, found, layout, sums, &image, err);
+	if (r <= 0) {	/* known, or refused: ours are not needed */
+		free(sums);
+		sk_cat_layout_unref(layout);
+	}
+	if (r < 0)
+		return r;
+	s = image->snapshot;
+	(void)snprintf(image->stored.dir, sizeof(image->stored.dir), "%s",
+		       found->dir);
+	image->stored.serial = ++job->catalogue->serial;
+	image->stored.file = found->file;
+	image->bad_disk = false;
+	if (!s->created_ns)
+		s->created_ns = found->file.mtime_ns;
+	sk_cat_run_seen(job, found->run);
+	s->stale = true;
+	return 0;
+}
+
+void sk_cat_stored_remove(struct sk_cat_image *image)
+{
+	struct sk_cat_snapshot *s = image->snapshot;
+
+	assert(image->stored.dir[0]);
+	image->stored.dir[0] = 0;
+	image->bad_disk = false;
+	sk_cat_image_trim(image);
+	if (!sk_cat_snapshot_trim(s))
+		s->stale = true;
+}
+
+unsigned sk_cat_refresh(struct sk_cat_job *job)
+{
+	struct sk_cat_snapshot *s;
+	unsigned undecided = 0;
+
+	sk_link_each(s, &job->snapshots, link) {
+		if (s->stale)
+			(void)sk_cat_update(s);
+		undecided += s->stale;
+	}
+	return undecided;
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Catalogue, the ranks: how they come and go, and what memory they have. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "catalogue/private.h"
+#include "base/util.h"
+
+/* ---- states ---- */
+
+struct sk_cat_state *sk_cat_state_new(struct sk_cat_run *run, int32_t rank,
+				      struct sk_cat_layout *const layouts[2])
+{
+	struct sk_cat_state *state = calloc(1, sizeof(*state)), *old;
+
+	if (!state)
+		return NULL;
+	assert(layouts[0] && rank >= 0 && rank < run->world);
+	/* The one of this rank that tells what the run must cover. */
+	sk_link_each(old, &run->states, link) {
+		if (old->rank == rank)
+			old->replaced = true;
+	}
+	state->run = run;
+	state->rank = rank;
+	state->id = run->job->catalogue->next_id++;
+	state->living = true;
+	state->numa_node = -1;
+	state->layouts[0] = layouts[0];
+	state->layouts[1] = layouts[1];
+	state->last_step = state->lost_step = -1;
+	sk_link_init(&state->slots);
+	sk_link_insert(&run->states, &state->link);
+	sk_cat_update_run(run);
+	return state;
+}
+
+/* What it was filling is lost; says how many images. */
+static unsigned drop_filling(struct sk_cat_state *state)
+{
+	struct sk_cat_slot *slot;
+	unsigned lost = 0;
+
+	sk_link_each(slot, &state->slots, link) {
+		if (slot->use != SK_CAT_FILLING)
+			continue;
+		sk_cat_slot_clear(slot);
+		lost++;
+	}
+	return lost;
+}
+
+unsigned sk_cat_state_end(struct sk_cat_state *state)
+{
+	struct sk_cat_run *run = state->run;
+	unsigned lost = drop_filling(state);
+
+	assert(state->living);
+	state->living = false;
+	state->owner = NULL;
+	state->id = 0;
+	run->ended = true;
+	sk_cat_update_run(run);
+	return lost;
+}
+
+void sk_cat_state_empty(struct sk_cat_state *state)
+{
+	struct sk_cat_slot *slot;
+
+	sk_link_each(slot, &state->slots, link) {
+		if (slot->use == SK_CAT_FREE)
+			sk_cat_slot_release(slot);
+	}
+}
+
+void sk_cat_state_cancel(struct sk_cat_state *state)
+{
+	struct sk_cat_run *run = state->run;
+
+	state->living = false;
+	state->replaced = true;
+	state->owner = NULL;
+	state->id = 0;
+	sk_cat_state_empty(state);
+	if (!state->n_slots)
+		sk_cat_state_free(state);
+	sk_cat_update_run(run);
+}
+
+unsigned sk_cat_state_replace(struct sk_cat_state *state,
+			      struct sk_cat_state *next)
+{
+	unsigned lost = drop_filling(state);
+
+	assert(state != next && state->run == next->run);
+	assert(state->living && state->rank == next->rank);
+	next->id = state->id;
+	next->last_step = state->last_step;
+	next->lost_step = state->lost_step;
+	state->id = 0;
+	state->living = false;
+	state->replaced = true;
+	state->owner = NULL;
+	sk_cat_state_empty(state);
+	return lost;
+}
+
+/* ---- slots ---- */
+
+uint64_t sk_cat_slot_bytes(const uint64_t image_bytes[2],
+			   uint64_t ret_kind_bytes[2])
+{
+	ret_kind_bytes[0] = sk_round_up(image_bytes[0], SK_PAGE);
+	ret_kind_bytes[1] = sk_round_up(image_bytes[1], SK_PAGE);
+	return ret_kind_bytes[0] + ret_kind_bytes[1];
+}
+
+struct sk_cat_slot *sk_cat_slot_add(struct sk_cat_state *state,
+				    const uint64_t kind_bytes[2], void *memory)
+{
+	struct sk_cat_slot *slot = calloc(1, sizeof(*slot));
+
+	assert(kind_bytes[0] % SK_PAGE == 0 && kind_bytes[1] % SK_PAGE == 0);
+	if (!slot)
+		return NULL;
+	slot->state = state;
+	slot->number = state->next_number++;
+	slot->kind_bytes[0] = kind_bytes[0];
+	slot->kind_bytes[1] = kind_bytes[1];
+	slot->bytes = kind_bytes[0] + kind_bytes[1];
+	slot->fds = !!kind_bytes[0] + !!kind_bytes[1];
+	slot->memory = memory;
+	sk_link_insert(&state->slots, &slot->link);
+	state->n_slots++;
+	state->run->job->catalogue->used += slot->bytes;
+	state->run->job->catalogue->used_fds += slot->fds;
+	return slot;
+}
+
+static struct sk_cat_slot *move_slot(struct sk_cat_slot *slot,
+				     struct sk_cat_state *state)
+{
+	sk_link_remove(&slot->link);
+	slot->state->n_slots--;
+	slot->state = state;
+	slot->number = state->next_number++;
+	sk_link_insert(&state->slots, &slot->link);
+	state->n_slots++;
+	return slot;
+}
+
+static bool same_sizes(const struct sk_cat_slot *slot,
+		       const uint64_t kind_bytes[2])
+{
+	return slot->kind_bytes[0] == kind_bytes[0] &&
+	       slot->kind_bytes[1] == kind_bytes[1];
+}
+
+/* A slot that the rank's earlier lives left behind. */
+static struct sk_cat_slot *
+find_left(const struct sk_cat_state *state, const uint64_t kind_bytes[2],
+	  enum sk_cat_slot_use use,
+	  bool (*usable)(const struct sk_cat_slot *slot))
+{
+	struct sk_cat_state *old;
+	struct sk_cat_slot *slot;
+	struct sk_cat_run *run;
+
+	sk_link_each(run, &state->run->job->runs, link) {
+		sk_link_each(old, &run->states, link) {
+			if (old->living || old->rank != state->rank)
+				continue;
+			sk_link_each(slot, &old->slots, link) {
+				if (slot->use == use &&
+				    same_sizes(slot, kind_bytes) &&
+				    (!usable || usable(slot)))
+					return slot;
+			}
+		}
+	}
+	return NULL;
+}
+
+struct sk_cat_slot *
+sk_cat_slot_inherit(struct sk_cat_state *state, const uint64_t kind_bytes[2],
+		    bool (*usable)(const struct sk_cat_slot *slot))
+{
+	struct sk_cat_slot *slot;
+
+	slot = find_left(state, kind_bytes, SK_CAT_FREE, usable);
+	return slot ? move_slot(slot, state) : NULL;
+}
+
+struct sk_cat_slot *
+sk_cat_slot_adopt(struct sk_cat_state *state, const uint64_t kind_bytes[2],
+		  bool (*usable)(const struct sk_cat_slot *slot))
+{
+	struct sk_cat_slot *slot;
+
+	slot = find_left(state, kind_bytes, SK_CAT_SEALED, usable);
+	return slot ? move_slot(slot, state) : NULL;
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Catalogue, room: what slots take, and what may go to make room for others. */
+#include <assert.h>
+#include <stdio.h>
+
+#include "base/size.h"
+#include "catalogue/private.h"
+
+#define HOLDERS 3
+
+/* Bytes and descriptors. */
+struct amount {
+	uint64_t bytes, fds;
+};
+
+/* Whose slots are counted: all, or one user's. */
+struct account {
+	const uid_t *uid;	/* NULL: all */
+	struct amount most;	/* 0: any number */
+};
+
+/* ---- giving back ---- */
+
+static uint64_t trim_state(struct sk_cat_state *state)
+{
+	struct sk_cat_slot *slot;
+	uint64_t bytes = 0;
+
+	if (state->living)
+		return 0;
+	sk_link_each(slot, &state->slots, link) {
+		if (slot->use != SK_CAT_FREE)
+			continue;
+		bytes += slot->bytes;
+		sk_cat_slot_release(slot);
+	}
+	return bytes;
+}
+
+uint64_t sk_cat_trim_free(struct sk_catalogue *cat, struct sk_cat_job *only)
+{
+	struct sk_cat_state *state;
+	struct sk_cat_run *run;
+	struct sk_cat_job *job;
+	uint64_t bytes = 0;
+
+	sk_link_each(job, &cat->jobs, link) {
+		if (only && job != only)
+			continue;
+		sk_link_each(run, &job->runs, link)
+			sk_link_each(state, &run->states, link)
+				bytes += trim_state(state);
+	}
+	return bytes;
+}
+
+/* ---- looking ---- */
+
+/* May this slot of a dead rank be given to somebody else? */
+static bool reclaimable(const struct sk_cat_slot *slot)
+{
+	return !slot->state->living &&
+	       (slot->use == SK_CAT_FREE ||
+		(slot->use == SK_CAT_SEALED &&
+		 !sk_cat_protected(slot->snapshot)));
+}
+
+/* What an account's slots take, what of it can be had, and the slot with the
+ * oldest image that can. */
+struct survey {
+	struct amount used, free;
+	struct sk_cat_slot *oldest;
+};
+
+static void survey_slot(struct survey *v, struct sk_cat_slot *slot)
+{
+	v->used.bytes += slot->bytes;
+	v->used.fds += slot->fds;
+	if (!reclaimable(slot))
+		return;
+	v->free.bytes += slot->bytes;
+	v->free.fds += slot->fds;
+	if (slot->use == SK_CAT_SEALED &&
+	    (!v->oldest || slot->snapshot->created_ns <
+			   v->oldest->snapshot->created_ns))
+		v->oldest = slot;
+}
+
+static struct survey survey(struct sk_catalogue *cat,
+			    const struct account *account)
+{
+	struct survey v = { .oldest = NULL };
+	struct sk_cat_state *state;
+	struct sk_cat_slot *slot;
+	struct sk_cat_run *run;
+	struct sk_cat_job *job;
+
+	sk_link_each(job, &cat->jobs, link) {
+		if (account->uid && job->uid != *account->uid)
+			continue;
+		sk_link_each(run, &job->runs, link)
+			sk_link_each(state, &run->states, link)
+				sk_link_each(slot, &state->slots, link)
+					survey_slot(&v, slot);
+	}
+	return v;
+}
+
+static bool fits_in(uint64_t used, uint64_t asked, uint64_t most)
+{
+	return !most || (used <= most && asked <= most - used);
+}
+
+static bool fits(const struct amount *used, const struct amount *asked,
+		 const struct amount *most)
+{
+	return fits_in(used->bytes, asked->bytes, most->bytes) &&
+	       fits_in(used->fds, asked->fds, most->fds);
+}
+
+/* ---- saying why not ---- */
+
+/* The largest holders, largest first; other users' jobs have no name here. */
+static void name_holders(struct sk_catalogue *cat,
+			 const struct sk_cat_job *asker, char *buf,
+			 size_t size)
+{
+	const struct sk_cat_job *top[HOLDERS] = { NULL };
+	uint64_t bytes[HOLDERS] = { 0 };
+	struct sk_cat_job *job;
+	size_t at = 0;
+	char text[32];
+
+	sk_link_each(job, &cat->jobs, link) {
+		const struct sk_cat_job *j = job;
+		uint64_t b = sk_cat_job_bytes(job);
+
+		for (int i = 0; i < HOLDERS && b; i++) {
+			const struct sk_cat_job *lower = top[i];
+			uint64_t less = bytes[i];
+
+			if (b <= less)
+				continue;
+			top[i] = j;
+			bytes[i] = b;
+			j = lower;
+			b = less;
+		}
+	}
+	buf[0] = 0;
+	for (int i = 0; i < HOLDERS && bytes[i] && at < size; i++)
+		at += (size_t)snprintf(buf + at, size - at, "%s%.40s %s",
+				       i ? ", " : "",
+				       top[i]->uid == asker->uid ?
+				       top[i]->name : "another user's job",
+				       sk_size_format(bytes[i], text,
+						    sizeof(text)));
+	if (!at)
+		(void)snprintf(buf, size, "nobody");
+}
+
+static uint64_t left_of(uint64_t most, uint64_t used)
+{
+	return used < most ? most - used : 0;
+}
+
+static int say_bytes(struct sk_catalogue *cat, uint64_t asked, uint64_t left,
+		     const struct account *account,
+		     const struct sk_cat_job *job, struct sk_err *err)
+{
+	char want[32], most[32], had[32], holders[200];
+
+	name_holders(cat, job, holders, sizeof(holders));
+	sk_size_format(asked, want, sizeof(want));
+	sk_size_format(account->most.bytes, most, sizeof(most));
+	sk_size_format(left, had, sizeof(had));
+	if (account->uid)
+		return sk_err_set(err, -EDQUOT, "job \"%.40s\" asked for %s "
+				  "more, but of the %s that one user may take "
+				  "only %s can be had; held by: %s; use fewer "
+				  "slots or give users more --user-memory",
+				  job->name, want, most, had, holders);
+	return sk_err_set(err, -ENOMEM, "job \"%.40s\" asked for %s more, "
+			  "but of the budget of %s only %s can be had; held by: "
+			  "%s; use fewer slots or give the agent more "
+			  "--memory", job->name, want, most, had, holders);
+}
+
+static int say_fds(uint64_t asked, uint64_t left,
+		   const struct account *account,
+		   const struct sk_cat_job *job, struct sk_err *err)
+{
+	return sk_err_set(err, account->uid ? -EDQUOT : -EMFILE,
+			  "job \"%.40s\" asked for %llu descriptors more, but "
+			  "of the %llu that %s only %llu can be had; use fewer "
+			  "slots or raise the agent's limit of open files",
+			  job->name, (unsigned long long)asked,
+			  (unsigned long long)account->most.fds,
+			  account->uid ? "one user may take" : "slots may take",
+			  (unsigned long long)left);
+}
+
+/* ---- making room ---- */
+
+/* Whether what can be had suffices; nothing changes. */
+static int can_have(struct sk_catalogue *cat, const struct account *account,
+		    const struct amount *asked, const struct sk_cat_job *job,
+		    struct sk_err *err)
+{
+	struct survey v = survey(cat, account);
+	struct amount kept = { v.used.bytes - v.free.bytes,
+			       v.used.fds - v.free.fds };
+	const struct amount *most = &account->most;
+
+	assert(v.used.bytes >= v.free.bytes && v.used.fds >= v.free.fds);
+	if (!fits_in(kept.bytes, asked->bytes, most->bytes))
+		return say_bytes(cat, asked->bytes,
+				 left_of(most->bytes, kept.bytes), account,
+				 job, err);
+	if (!fits_in(kept.fds, asked->fds, most->fds))
+		return say_fds(asked->fds, left_of(most->fds, kept.fds),
+			       account, job, err);
+	return 0;
+}
+
+static int evict_until_fit(struct sk_catalogue *cat,
+			   const struct account *account,
+			   const struct amount *asked)
+{
+	struct survey v = survey(cat, account);
+	int evicted = 0;
+
+	if (fits(&v.used, asked, &account->most))
+		return 0;
+	(void)sk_cat_trim_free(cat, NULL);
+	for (v = survey(cat, account);
+	     !fits(&v.used, asked, &account->most) && v.oldest;
+	     v = survey(cat, account)) {
+		sk_cat_slot_clear(v.oldest);
+		evicted++;
+	}
+	return evicted;
+}
+
+int sk_cat_make_room(struct sk_catalogue *cat, uint64_t bytes, uint64_t fds,
+		     const struct sk_cat_job *job, struct sk_err *err)
+{
+	const struct amount asked = { bytes, fds };
+	const struct account all = { NULL, { cat->budget, cat->budget_fds } };
+	const struct account user = {
+		&job->uid, { cat->user_budget, cat->user_fds } };
+	bool bounded = job->uid && job->uid != cat->owner;
+	int evicted = 0, r;
+
+	assert(cat->budget);
+	r = bounded ? can_have(cat, &user, &asked, job, err) : 0;
+	if (r == 0)
+		r = can_have(cat, &all, &asked, job, err);
+	if (r < 0)
+		return r;
+	if (bounded)
+		evicted = evict_until_fit(cat, &user, &asked);
+	return evicted + evict_until_fit(cat, &all, &asked);
+}
+
+/* ---- layouts ---- */
+
+/* Bytes that the layout takes, unless this count has seen it. */
+static uint64_t layout_bytes(const struct sk_catalogue *cat,
+			     struct sk_cat_layout *layout)
+{
+	if (!layout || layout->counted == cat->counts)
+		return 0;
+	layout->counted = cat->counts;
+	return sk_layout_memory(layout->layout);
+}
+
+static uint64_t layouts_of(struct sk_catalogue *cat, uid_t uid)
+{
+	struct sk_cat_state *state;
+	struct sk_cat_run *run;
+	struct sk_cat_job *job;
+	uint64_t bytes = 0;
+
+	cat->counts++;
+	sk_link_each(job, &cat->jobs, link) {
+		if (job->uid != uid)
+			continue;
+		sk_link_each(run, &job->runs, link)
+		sk_link_each(state, &run->states, link) {
+			bytes += layout_bytes(cat, state->layouts[0]);
+			bytes += layout_bytes(cat, state->layouts[1]);
+		}
+	}
+	return bytes;
+}
+
+/* What waits for ranks that did not come back. */
+static void trim_user(struct sk_catalogue *cat, uid_t uid)
+{
+	struct sk_cat_job *job;
+
+	sk_link_each(job, &cat->jobs, link) {
+		if (job->uid != uid)
+			continue;
+		(void)sk_cat_trim_free(cat, job);
+		(void)sk_cat_job_trim(job);
+	}
+}
+
+int sk_cat_room_for_layouts(struct sk_catalogue *cat, uid_t uid,
+			    const struct sk_layout *const layouts[2],
+			    struct sk_err *err)
+{
+	char want[32], most[32], had[32];
+	uint64_t asked = 0, used;
+
+	if (!cat->user_layouts || !uid || uid == cat->owner)
+		return 0;
+	for (int kind = 0; kind < 2; kind++)
+		asked += layouts[kind] ? sk_layout_memory(layouts[kind]) : 0;
+	if (fits_in(layouts_of(cat, uid), asked, cat->user_layouts))
+		return 0;
+	trim_user(cat, uid);
+	used = layouts_of(cat, uid);
+	if (fits_in(used, asked, cat->user_layouts))
+		return 0;
+	return sk_err_set(err, -EDQUOT, "descriptions of tensors would take %s "
+			  "more, but of the %s that those of one user may "
+			  "take only %s can be had; describe fewer tensors, "
+			  "end other ranks, or give users more "
+			  "--user-layouts",
+			  sk_size_format(asked, want, sizeof(want)),
+			  sk_size_format(cat->user_layouts, most,
+					 sizeof(most)),
+			  sk_size_format(left_of(cat->user_layouts, used),
+					 had, sizeof(had)));
+}

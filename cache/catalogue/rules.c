@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Catalogue, the rules: what stays, what goes to disk, what is in use. */
+#include "catalogue/private.h"
+
+struct sk_cat_snapshot *sk_cat_newest(const struct sk_cat_job *job)
+{
+	struct sk_cat_snapshot *s;
+
+	sk_link_each(s, &job->snapshots, link) {
+		if (s->complete || s->local)
+			return s;
+	}
+	return NULL;
+}
+
+static bool is_newer(const struct sk_cat_snapshot *s,
+		     const struct sk_cat_snapshot *than)
+{
+	return !than || sk_cat_order(s->run, s->run_id, s->step, than) > 0;
+}
+
+/* The newest complete one that counts for @s: what a stranger of the same
+ * number has on disk is no reason to give up what this run has in memory. */
+static const struct sk_cat_snapshot *
+newest_for(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_snapshot *newest = sk_cat_newest(s->job), *own;
+
+	if (!newest || newest->run != s->run || newest->run_id == s->run_id)
+		return newest;
+	sk_link_each(own, &s->job->snapshots, link) {
+		if (own->run == s->run && own->run_id == s->run_id &&
+		    (own->complete || own->local))
+			return own;
+	}
+	return NULL;
+}
+
+static bool awaits_disk(const struct sk_cat_snapshot *s)
+{
+	return s->job->catalogue->has_store && s->wanted && !s->on_disk &&
+	       !s->hopeless_on_disk;
+}
+
+const char *sk_cat_protected(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_snapshot *newest = newest_for(s);
+
+	if (s->leases)
+		return "in use by a restore";
+	if (s->flushing)
+		return "being flushed";
+	if (s->pinned)
+		return "pinned";
+	if (s->stale)
+		return "to be looked at again when there is memory";
+	if (s == newest)
+		return "the newest complete snapshot";
+	/* A disk that fails must not take the slots as well: a newer snapshot
+	 * is complete, and is tried in its stead. */
+	if (awaits_disk(s) && (s->complete || s->local) && !s->failed)
+		return "not durable yet";
+	if (is_newer(s, newest) && !sk_cat_hopeless(s))
+		return "newer than the newest complete snapshot, and may "
+		       "still become complete";
+	return NULL;
+}
+
+bool sk_cat_flushable(const struct sk_cat_snapshot *s)
+{
+	return awaits_disk(s) && !s->flushing && !s->stale &&
+	       (s->complete || s->local);
+}
+
+void sk_cat_image_bad(struct sk_cat_image *image, bool disk)
+{
+	if (disk)
+		image->bad_disk = true;
+	else
+		image->bad_memory = true;
+	(void)sk_cat_update(image->snapshot);
+}
+
+void sk_cat_lease(struct sk_cat_image *image, int count)
+{
+	struct sk_cat_snapshot *s = image->snapshot;
+
+	image->leases = (unsigned)((int)image->leases + count);
+	s->leases = (unsigned)((int)s->leases + count);
+	sk_cat_image_trim(image);
+	(void)sk_cat_snapshot_trim(s);
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Catalogue, slots: taken, sealed into images, cleared, evicted. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "catalogue/private.h"
+#include "memory/flags.h"
+
+static bool step_wanted(const struct sk_cat_state *state, int64_t step,
+			uint32_t flags)
+{
+	if (flags & SK_SLOT_FLUSH)
+		return true;
+	if (flags & SK_SLOT_NO_FLUSH || state->flush_every == UINT32_MAX)
+		return false;
+	return step % (state->flush_every ? state->flush_every : 1) == 0;
+}
+
+static int check_step(const struct sk_cat_state *state, int64_t step,
+		      struct sk_err *err)
+{
+	const struct sk_cat_run *run = state->run;
+	const struct sk_cat_snapshot *s;
+	const struct sk_cat_slot *slot;
+
+	s = sk_cat_snapshot_find(run->job, run->number, run->id, step);
+	if (!s || s->step != step)
+		return 0;
+	if (sk_cat_image_find(s, state->rank, SK_IMAGE_PRIMARY))
+		return sk_err_set(err, -EEXIST, "rank %" PRId32 " of job "
+				  "\"%s\" has sealed step %" PRId64 " of run %"
+				  PRIu64 " already", state->rank,
+				  run->job->name, step, run->number);
+	sk_link_each(slot, &state->slots, link) {
+		if (slot->use == SK_CAT_FILLING && slot->snapshot == s)
+			return sk_err_set(err, -EEXIST, "rank %" PRId32
+					  " of job \"%s\" is filling step %"
+					  PRId64 " already", state->rank,
+					  run->job->name, step);
+	}
+	return 0;
+}
+
+static bool is_older(const struct sk_cat_snapshot *s,
+		     const struct sk_cat_snapshot *than)
+{
+	return sk_cat_order(s->run, s->run_id, s->step, than) < 0;
+}
+
+/* A free slot, else the one with this rank's oldest image that may go. */
+static struct sk_cat_slot *choose_slot(const struct sk_cat_state *state)
+{
+	struct sk_cat_slot *slot, *oldest = NULL;
+
+	sk_link_each(slot, &state->slots, link) {
+		if (slot->use == SK_CAT_FREE)
+			return slot;
+		if (slot->use != SK_CAT_SEALED ||
+		    sk_cat_protected(slot->snapshot))
+			continue;
+		if (!oldest || is_older(slot->snapshot, oldest->snapshot))
+			oldest = slot;
+	}
+	return oldest;
+}
+
+static int say_busy(const struct sk_cat_state *state, struct sk_err *err)
+{
+	const struct sk_cat_slot *slot;
+	char text[SK_ERR_MAX] = "";
+	size_t at = 0;
+
+	sk_link_each(slot, &state->slots, link) {
+		const char *why = "being filled";
+
+		if (slot->use == SK_CAT_SEALED)
+			why = sk_cat_protected(slot->snapshot);
+		if (!why || at >= sizeof(text))
+			continue;
+		at += (size_t)snprintf(text + at, sizeof(text) - at,
+				       "%sstep %" PRId64 " is %s",
+				       at ? ", " : "", slot->snapshot->step,
+				       why);
+	}
+	return sk_err_set(err, -EBUSY, "no slot of rank %" PRId32 " of job "
+			  "\"%.40s\" is free (%s); skip this snapshot, wait, "
+			  "or register more slots", state->rank,
+			  state->run->job->name, text);
+}
+
+int sk_cat_slot_take(struct sk_cat_state *state, int64_t step, uint32_t flags,
+		     bool dry, struct sk_cat_slot **ret_slot,
+		     unsigned *ret_evicted, struct sk_err *err)
+{
+	struct sk_cat_run *run = state->run;
+	struct sk_cat_snapshot *s;
+	struct sk_cat_slot *slot;
+	unsigned evicted;
+	int r;
+
+	assert(dry || (ret_slot && ret_evicted));
+	r = dry ? 0 : check_step(state, step, err);
+	if (r < 0)
+		return r;
+	slot = choose_slot(state);
+	if (!slot && !dry && !(flags & SK_SLOT_WILL_WAIT))
+		state->lost_step = step;
+	if (!slot)
+		return say_busy(state, err);
+	if (dry)
+		return 0;
+	s = sk_cat_snapshot_get(run->job, run->number, run->id, step,
+				run->world);
+	if (!s)
+		return sk_err_set(err, -ENOMEM, "no memory for a snapshot");
+	assert(slot->use != SK_CAT_FILLING);
+	s->filling++;
+	evicted = slot->use == SK_CAT_SEALED;
+	if (evicted)
+		sk_cat_slot_clear(slot);
+	slot->use = SK_CAT_FILLING;
+	slot->snapshot = s;
+	slot->flags = flags;
+	if (step > state->last_step)
+		state->last_step = step;
+	if (state->lost_step == step)
+		state->lost_step = -1;
+	*ret_slot = slot;
+	*ret_evicted = evicted;
+	return 0;
+}
+
+/* The image that the slot is to hold; the disk may know it already. */
+static struct sk_cat_image *slot_image(struct sk_cat_slot *slot, int kind)
+{
+	struct sk_cat_layout *layout = slot->state->layouts[kind];
+	struct sk_cat_image *image;
+
+	assert(layout && slot->snapshot);
+	image = sk_cat_image_find(slot->snapshot, slot->state->rank,
+				  (enum sk_image_kind)kind);
+	if (image && image->layout != layout) {
+		/* The disk has something else under that name: not ours. */
+		sk_cat_layout_unref(image->layout);
+		image->layout = sk_cat_layout_ref(layout);
+		image->stored.dir[0] = 0;
+	}
+	if (image)
+		return image;
+	image = sk_cat_image_new(slot->snapshot, sk_cat_layout_ref(layout));
+	if (!image)
+		sk_cat_layout_unref(layout);
+	return image;
+}
+
+int sk_cat_slot_seal(struct sk_cat_slot *slot, uint64_t *const sums[2],
+		     uint64_t wall_ns)
+{
+	struct sk_cat_image *images[2] = { NULL, NULL };
+	struct sk_cat_snapshot *s = slot->snapshot;
+
+	assert(slot->use == SK_CAT_FILLING && s->filling);
+	assert(!slot->images[0] && !slot->images[1]);
+	for (int kind = 0; kind < 2; kind++) {
+		if (!slot->state->layouts[kind])
+			continue;
+		images[kind] = slot_image(slot, kind);
+		if (images[kind])
+			continue;
+		if (kind)
+			sk_cat_image_trim(images[0]);
+		return -ENOMEM;
+	}
+	for (int kind = 0; kind < 2; kind++) {
+		if (!images[kind])
+			continue;
+		free(images[kind]->sums);
+		images[kind]->sums = sums[kind];
+		images[kind]->slot = slot;
+		images[kind]->bad_memory = false;
+		slot->images[kind] = images[kind];
+	}
+	slot->use = SK_CAT_SEALED;
+	s->filling--;
+	s->hopeless_on_disk = false;
+	s->wanted |= step_wanted(slot->state, s->step, slot->flags);
+	if (!s->created_ns)
+		s->created_ns = wall_ns;
+	(void)sk_cat_update(s);
+	return 0;
+}
+
+/* Takes the images out of the slot. */
+static void empty_slot(struct sk_cat_slot *slot)
+{
+	for (int kind = 0; kind < 2; kind++) {
+		struct sk_cat_image *image = slot->images[kind];
+
+		slot->images[kind] = NULL;
+		if (!image)
+			continue;
+		assert(image->slot == slot);
+		image->slot = NULL;
+		image->bad_memory = false;
+		sk_cat_image_trim(image);
+	}
+}
+
+void sk_cat_slot_clear(struct sk_cat_slot *slot)
+{
+	struct sk_cat_snapshot *s = slot->snapshot;
+	struct sk_cat_state *state = slot->state;
+	bool was_filling = slot->use == SK_CAT_FILLING;
+
+	if (slot->use == SK_CAT_FREE)
+		return;
+	assert(s && s->job == state->run->job);
+	if (was_filling) {
+		assert(s->filling);
+		s->filling--;
+		state->lost_step = s->step;
+	}
+	empty_slot(slot);
+	slot->use = SK_CAT_FREE;
+	slot->snapshot = NULL;
+	if (!state->living && !was_filling)
+		sk_cat_slot_release(slot);
+	if (!sk_cat_snapshot_trim(s))
+		(void)sk_cat_update(s);
+}
+
+unsigned sk_cat_evict_memory(struct sk_cat_snapshot *s)
+{
+	struct sk_cat_image *image;
+	unsigned evicted = 0;
+	bool more = true;
+
+	while (more) {
+		more = false;
+		sk_link_each(image, &s->images, link) {
+			struct sk_cat_slot *slot = image->slot;
+
+			if (!slot)
+				continue;
+			evicted++;
+			more = true;
+			/* Both kinds go with the slot, and with the last
+			 * slot the snapshot. */
+			s->filling++;
+			sk_cat_slot_clear(slot);
+			s->filling--;
+			break;
+		}
+	}
+	(void)sk_cat_snapshot_trim(s);
+	return evicted;
+}

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All items of all images are sorted by name; of each name the boxes that are
+ * there are collected, and must fill the tensor.
+ */
+#include "layout/coverage.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/util.h"
+#include "tensor/tiling.h"
+
+#define NAMED_MAX 4		/* missing boxes that the sentence names */
+/* Visits that one question may take besides those that its boxes bring. */
+#define VISITS_FREE ((uint64_t)1 << 20)
+
+struct mention {
+	const struct sk_item *item;
+	const struct sk_coverage_image *image;
+};
+
+struct boxes {
+	struct sk_box *v;
+	size_t n, room;
+};
+
+struct check {
+	struct sk_err *err;
+	char missing[SK_ERR_MAX - 64];
+	size_t at;
+	unsigned n_missing;
+	uint64_t visits;	/* left: see tensor/tiling.h */
+};
+
+static int add_box(struct boxes *b, const struct sk_box *box)
+{
+	if (sk_array_fit(b->v, b->room, b->n + 1) < 0)
+		return -ENOMEM;
+	b->v[b->n++] = *box;
+	return 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+	const struct mention *x = a, *y = b;
+	int c = (int)x->item->kind - (int)y->item->kind;
+
+	if (!c)
+		c = strcmp(x->item->spec.name, y->item->spec.name);
+	if (!c)
+		c = x->image->layout->rank - y->image->layout->rank;
+	return c;
+}
+
+/* Two mentions of one thing; a local blob is another thing on each rank. */
+static bool same_thing(const struct mention *a, const struct mention *b)
+{
+	return a->item->kind == b->item->kind &&
+	       !strcmp(a->item->spec.name, b->item->spec.name) &&
+	       (a->item->kind != SK_ITEM_BLOB_LOCAL ||
+		a->image->layout->rank == b->image->layout->rank);
+}
+
+static void note_missing(struct check *c, const struct mention *m,
+			 const struct sk_box *box)
+{
+	char text[160];
+
+	if (c->n_missing++ >= NAMED_MAX || c->at >= sizeof(c->missing))
+		return;
+	c->at += (size_t)snprintf(c->missing + c->at,
+				  sizeof(c->missing) - c->at,
+				  "%s%.80s %s of rank %d", c->at ? ", " : "",
+				  m->item->spec.name,
+				  sk_box_format(m->item->spec.ndim, box, text,
+						sizeof(text)),
+				  m->image->layout->rank);
+}
+
+static int compare_box(const void *a, const void *b)
+{
+	const struct sk_box *x = a, *y = b;
+
+	for (int d = 0; d < SK_MAX_DIMS; d++) {
+		if (x->offset[d] != y->offset[d])
+			return x->offset[d] < y->offset[d] ? -1 : 1;
+		if (x->size[d] != y->size[d])
+			return x->size[d] < y->size[d] ? -1 : 1;
+	}
+	return 0;
+}
+
+/* The boxes of one thing that present images hold, each once. */
+static int collect(const struct mention *m, size_t n, struct boxes *have)
+{
+	size_t kept = 0;
+	int r = 0;
+
+	assert(!have->n);
+	for (size_t i = 0; i < n; i++) {
+		const struct sk_layout *l = m[i].image->layout;
+
+		for (int b = 0; m[i].image->present &&
+		     b < m[i].item->n_boxes && r >= 0; b++)
+			if (sk_layout_find(l, m[i].item->kind,
+					   m[i].item->spec.name,
+					   m[i].item->boxes[b].offset))
+				r = add_box(have, &m[i].item->boxes[b]);
+	}
+	if (r < 0 || !have->n)
+		return r;
+	qsort(have->v, have->n, sizeof(*have->v), compare_box);
+	for (size_t i = 1; i < have->n; i++)
+		if (compare_box(&have->v[i], &have->v[kept]))
+			have->v[++kept] = have->v[i];
+	have->n = kept + 1;
+	return 0;
+}
+
+/* Computed boxes of one spec never overlap, so their volumes just add up. */
+static bool regular(const struct mention *m, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (m[i].item->explicit_boxes ||
+		    !sk_spec_same_layout(&m[i].item->spec, &m[0].item->spec))
+			return false;
+	return true;
+}
+
+static int is_covered(struct check *c, const struct mention *m, size_t n,
+		      const struct boxes *have, bool *ret)
+{
+	const struct sk_spec *s = &m->item->spec;
+	struct sk_box whole = sk_box_whole(s->ndim, s->shape);
+	int64_t total = sk_box_volume(s->ndim, &whole), lack = total;
+
+	assert(n);
+	if (!total) {		/* no element is missing; a layout names it */
+		*ret = true;
+		return 0;
+	}
+	/* Not a sum, which might overflow: boxes may be the whole, often. */
+	for (size_t i = 0; i < have->n && lack > 0; i++)
+		lack -= sk_box_volume(s->ndim, &have->v[i]);
+	if (lack > 0 || regular(m, n)) {
+		*ret = !lack;
+		return 0;
+	}
+	c->visits += sk_tiling_visits(s->ndim, have->n);
+	return sk_tiling_fills(s->ndim, &whole, have->v, have->n, &c->visits,
+			       ret);
+}
+
+static bool has_box(const struct boxes *have, const struct sk_box *box)
+{
+	return have->n && bsearch(box, have->v, have->n, sizeof(*box),
+				  compare_box);
+}
+
+static void name_missing(struct check *c, const struct mention *m, size_t n,
+			 const struct boxes *have)
+{
+	struct sk_box whole = sk_box_whole(m->item->spec.ndim,
+					   m->item->spec.shape);
+	unsigned before = c->n_missing;
+
+	assert(n);
+	for (size_t i = 0; i < n; i++) {
+		/* Both images of a rank describe the same boxes. */
+		if (i && m[i].image->layout->rank ==
+			 m[i - 1].image->layout->rank)
+			continue;
+		for (int b = 0; b < m[i].item->n_boxes; b++) {
+			const struct sk_box *box = &m[i].item->boxes[b];
+
+			if (!sk_box_empty(m->item->spec.ndim, box) &&
+			    !has_box(have, box))
+				note_missing(c, &m[i], box);
+		}
+	}
+	/* A hole that nobody who is known was to fill. */
+	if (c->n_missing == before)
+		note_missing(c, m, &whole);
+}
+
+static int agree(struct check *c, const struct mention *m, size_t n)
+{
+	const struct sk_spec *a = &m->item->spec;
+
+	assert(n);
+	for (size_t i = 1; i < n; i++) {
+		const struct sk_spec *b = &m[i].item->spec;
+
+		if (a->dtype != b->dtype || a->ndim != b->ndim ||
+		    memcmp(a->shape, b->shape,
+			   (size_t)a->ndim * sizeof(*a->shape)))
+			return sk_err_set(c->err, -EINVAL, "ranks %d and %d "
+					  "disagree on the dtype or shape of "
+					  "\"%s\"", m->image->layout->rank,
+					  m[i].image->layout->rank, a->name);
+	}
+	return 0;
+}
+
+static int check_thing(struct check *c, const struct mention *m, size_t n)
+{
+	struct boxes have = { 0 };
+	bool covered = false;
+	int r = agree(c, m, n);
+
+	if (r < 0)
+		return r;
+	r = collect(m, n, &have);
+	if (r >= 0)
+		r = is_covered(c, m, n, &have, &covered);
+	if (r >= 0 && !covered)
+		name_missing(c, m, n, &have);
+	free(have.v);
+	if (r == -E2BIG)
+		return sk_err_set(c->err, r, "%zu boxes of \"%s\" overlap in "
+				  "too many ways to tell whether they fill it; "
+				  "let each rank say boxes that others do not "
+				  "hold", have.n, m->item->spec.name);
+	return r < 0 ? sk_err_set(c->err, r, "out of memory for the coverage "
+				  "of \"%s\"", m->item->spec.name) : 0;
+}
+
+/* Of every rank the primary layout must be known: what else might it hold? */
+static int check_ranks(struct check *c, const struct sk_coverage_image *im,
+		       size_t n, int32_t world)
+{
+	_cleanup_free_ bool *known = calloc((size_t)world + 1, sizeof(bool));
+	int32_t absent = 0, first = -1;
+
+	assert(world >= 0);
+	if (!known)
+		return sk_err_set(c->err, -ENOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++)
+		if (im[i].layout->kind == SK_IMAGE_PRIMARY &&
+		    im[i].layout->rank < world)
+			known[im[i].layout->rank] = true;
+	for (int32_t r = 0; r < world; r++)
+		if (!known[r] && absent++ == 0)
+			first = r;
+	if (!absent)
+		return 0;
+	return sk_err_set(c->err, -ENODATA, "%d of %d ranks have no image, "
+			  "rank %d first", absent, world, first);
+}
+
+int sk_coverage_check(const struct sk_coverage_image *images, size_t n,
+		      int32_t world, struct sk_err *err)
+{
+	_cleanup_free_ struct mention *all = NULL;
+	struct check c = { .err = err, .visits = VISITS_FREE };
+	size_t count = 0;
+	int r = check_ranks(&c, images, n, world);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < n; i++)
+		count += images[i].layout->n_items;
+	all = malloc((count + 1) * sizeof(*all));
+	if (!all)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	count = 0;
+	for (size_t i = 0; i < n; i++)
+		for (uint32_t k = 0; k < images[i].layout->n_items; k++)
+			all[count++] = (struct mention){
+				&images[i].layout->items[k], &images[i] };
+	qsort(all, count, sizeof(*all), compare);
+	for (size_t i = 0, k; i < count && r >= 0; i = k) {
+		for (k = i + 1; k < count && same_thing(&all[i], &all[k]);)
+			k++;
+		r = check_thing(&c, &all[i], k - i);
+	}
+	if (r < 0 || !c.n_missing)
+		return r;
+	return sk_err_set(err, -ENODATA, "missing: %s%s", c.missing,
+			  c.n_missing > NAMED_MAX ? ", ..." : "");
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Coverage: the proof that a set of images holds every element of every spec.
+ *
+ * Coverage, not counting: no coordinator and no commit message; images of one
+ * (job, run, step) are complete when their boxes fill every tensor. What a
+ * rank without an image held is known from the layouts of others or from its
+ * registration; where neither says, the set is not complete.
+ */
+#ifndef SK_CACHE_LAYOUT_COVERAGE_H
+#define SK_CACHE_LAYOUT_COVERAGE_H
+
+#include "base/error.h"
+#include "layout/layout.h"
+
+struct sk_coverage_image {
+	const struct sk_layout *layout;
+	bool present;	/* false: registered, but its image is not there;
+			 * it tells what must be covered and covers nothing */
+};
+
+/**
+ * 0 if the present images cover all, for a job of @world ranks.
+ * -ENODATA if not, with a sentence that names the first few missing boxes
+ * and the ranks that should have held them ("wq [0:4, 0:8] of rank 3, ...").
+ * -EINVAL if two images disagree on the dtype or global shape of a name.
+ * A rank of which no primary layout at all is given is missing.
+ * Local blobs must be present for each rank whose layout names them.
+ * -E2BIG if boxes said one by one overlap so that telling would take out of
+ * all proportion. -ENOMEM.
+ * Cost: O(n log n) in the number of boxes.
+ */
+int sk_coverage_check(const struct sk_coverage_image *images, size_t n,
+		      int32_t world, struct sk_err *err);
+
+#endif

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writes the template header. The form is canonical: the same layout always
+ * gives the same bytes, which is what digests and parsing stand on.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "base/table.h"
+#include "base/util.h"
+#include "layout/private.h"
+#include "layout/text.h"
+#include "tensor/dtype.h"
+
+static void put_ints(struct sk_text *t, const int64_t *v, int n)
+{
+	sk_text_put(t, "[");
+	for (int i = 0; i < n; i++) {
+		sk_text_put(t, i ? "," : "");
+		sk_text_int(t, v[i]);
+	}
+	sk_text_put(t, "]");
+}
+
+/* A field of fixed width; remembers where it is. */
+static uint32_t put_field(struct sk_text *t, int width, char fill)
+{
+	uint32_t at = (uint32_t)t->n;
+
+	assert(width > 0);
+	for (int i = 1; i < width; i++)
+		sk_text_byte(t, fill);
+	sk_text_byte(t, '0');
+	return at;
+}
+
+static void put_key(struct sk_text *t, const struct sk_layout *l,
+		    const struct sk_entry *e)
+{
+	char key[1100];
+
+	assert(e->item < l->n_items);
+	sk_text_string(t, sk_layout_key(l, e, key, sizeof(key)));
+}
+
+/* ---- __metadata__ ---- */
+
+static void put_sharding_info(struct sk_text *t, const struct sk_layout *l)
+{
+	sk_text_put(t, "{");
+	for (uint32_t i = 0; i < l->n_entries; i++) {
+		const struct sk_entry *e = &l->entries[i];
+
+		sk_text_put(t, i ? "," : "");
+		put_key(t, l, e);
+		sk_text_put(t, ":{\"saved_offsets\":");
+		put_ints(t, e->box.offset, l->items[e->item].spec.ndim);
+		sk_text_put(t, "}");
+	}
+	sk_text_put(t, "}");
+}
+
+/* Outermost first, as the shape. */
+static void put_steps(struct sk_text *t, const struct sk_steps *steps)
+{
+	sk_text_put(t, ",\"first\":");
+	sk_text_int(t, steps->first);
+	sk_text_put(t, ",\"steps\":[");
+	for (int i = steps->n - 1; i >= 0; i--) {
+		int64_t pair[] = { steps->v[i].count, steps->v[i].stride };
+
+		put_ints(t, pair, 2);
+		sk_text_put(t, i ? "," : "");
+	}
+	sk_text_put(t, "]");
+}
+
+static void put_ranks(struct sk_text *t, const struct sk_mesh *mesh)
+{
+	if (sk_mesh_steps(mesh)) {
+		put_steps(t, sk_mesh_steps(mesh));
+		return;
+	}
+	sk_text_put(t, ",\"ranks\":[");
+	for (int64_t i = 0; i < sk_mesh_count(mesh); i++) {
+		sk_text_put(t, i ? "," : "");
+		sk_text_int(t, sk_mesh_rank_at(mesh, i));
+	}
+	sk_text_put(t, "]");
+}
+
+static void put_mesh(struct sk_text *t, const struct sk_mesh *mesh)
+{
+	int ndim = sk_mesh_ndim(mesh);
+
+	sk_text_put(t, "{\"shape\":[");
+	for (int d = 0; d < ndim; d++) {
+		sk_text_put(t, d ? "," : "");
+		sk_text_int(t, sk_mesh_dim(mesh, d));
+	}
+	sk_text_put(t, "]");
+	if (sk_mesh_name(mesh, 0)) {
+		sk_text_put(t, ",\"names\":[");
+		for (int d = 0; d < ndim; d++) {
+			sk_text_put(t, d ? "," : "");
+			sk_text_string(t, sk_mesh_name(mesh, d));
+		}
+		sk_text_put(t, "]");
+	}
+	if (!sk_mesh_is_dense(mesh))
+		put_ranks(t, mesh);
+	sk_text_put(t, "}");
+}
+
+struct meshes {
+	const struct sk_mesh **v;
+	int *of_item;		/* index, or -1 */
+	int n;
+	struct sk_table table;	/* indices */
+};
+
+/* Its index, which it gets if it is new; -ENOMEM. */
+static int find_mesh(struct meshes *m, const struct sk_mesh *mesh)
+{
+	struct sk_table_walk walk = sk_table_find(&m->table,
+						  sk_mesh_hash(mesh));
+	uintptr_t i;
+	int r;
+
+	while (sk_table_next(&walk, &i)) {
+		assert(i < (uintptr_t)m->n);
+		if (sk_mesh_equal(m->v[i], mesh))
+			return (int)i;
+	}
+	r = sk_table_add(&m->table, sk_mesh_hash(mesh), (uintptr_t)m->n);
+	if (r < 0)
+		return r;
+	m->v[m->n] = mesh;
+	return m->n++;
+}
+
+static bool collect_meshes(const struct sk_layout *l, struct meshes *m)
+{
+	m->v = malloc((l->n_items + 1u) * sizeof(*m->v));
+	m->of_item = malloc((l->n_items + 1u) * sizeof(*m->of_item));
+	if (!m->v || !m->of_item)
+		return false;
+	for (uint32_t i = 0; i < l->n_items; i++) {
+		const struct sk_mesh *mesh = l->items[i].spec.mesh;
+
+		m->of_item[i] = mesh ? find_mesh(m, mesh) : -1;
+		if (mesh && m->of_item[i] < 0)
+			return false;
+	}
+	return true;
+}
+
+static void put_placements(struct sk_text *t, const struct sk_spec *s)
+{
+	char buf[48];
+
+	assert(s->mesh);
+	sk_text_put(t, ",\"placements\":[");
+	for (int m = 0; m < sk_mesh_ndim(s->mesh); m++) {
+		sk_text_put(t, m ? "," : "");
+		sk_text_string(t, sk_placement_format(&s->placements[m], buf,
+						  sizeof(buf)));
+	}
+	sk_text_put(t, "]");
+}
+
+static void put_boxes(struct sk_text *t, const struct sk_item *item)
+{
+	sk_text_put(t, item->explicit_boxes ? ",\"explicit\":true,\"boxes\":[" :
+				      ",\"boxes\":[");
+	for (int b = 0; b < item->n_boxes; b++) {
+		sk_text_put(t, b ? ",[" : "[");
+		put_ints(t, item->boxes[b].offset, item->spec.ndim);
+		sk_text_put(t, ",");
+		put_ints(t, item->boxes[b].size, item->spec.ndim);
+		sk_text_put(t, "]");
+	}
+	sk_text_put(t, "]");
+}
+
+static void put_item(struct sk_text *t, const struct sk_item *item, int mesh)
+{
+	assert((mesh >= 0) == (item->spec.mesh != NULL));
+	sk_text_put(t, "{\"name\":");
+	sk_text_string(t, item->spec.name);
+	sk_text_put(t, ",\"kind\":");
+	sk_text_string(t, sk_item_kind_name(item->kind));
+	sk_text_put(t, ",\"dtype\":");
+	sk_text_string(t, sk_dtype_name(item->spec.dtype));
+	sk_text_put(t, ",\"shape\":");
+	put_ints(t, item->spec.shape, item->spec.ndim);
+	if (mesh >= 0) {
+		sk_text_put(t, ",\"mesh\":");
+		sk_text_int(t, mesh);
+		put_placements(t, &item->spec);
+	}
+	put_boxes(t, item);
+	sk_text_put(t, "}");
+}
+
+static void put_sums(struct sk_text *t, const struct sk_layout *l)
+{
+	for (uint32_t i = 0; i < l->n_entries; i++) {
+		const struct sk_entry *e = &l->entries[i];
+
+		assert(e->first_sum + e->n_sums <= l->n_sums);
+		sk_text_put(t, i ? ",{\"key\":" : "{\"key\":");
+		put_key(t, l, e);
+		sk_text_put(t, ",\"item\":");
+		sk_text_int(t, e->item);
+		sk_text_put(t, ",\"box\":");
+		sk_text_int(t, e->box_index);
+		sk_text_put(t, ",\"xxh3\":[");
+		for (uint32_t k = 0; k < e->n_sums; k++) {
+			sk_text_put(t, k ? ",\"" : "\"");
+			l->priv->sums_at[e->first_sum + k] =
+				put_field(t, SK_SUM_WIDTH, '0');
+			sk_text_put(t, "\"");
+		}
+		sk_text_put(t, "]}");
+	}
+}
+
+/* Whose it is; all but the job's name is the stamp's. */
+static void put_identity(struct sk_text *t, const struct sk_layout *l)
+{
+	struct sk_layout_priv *p = l->priv;
+
+	sk_text_put(t, "{\"version\":");
+	sk_text_int(t, SK_FORMAT_VERSION);
+	sk_text_put(t, ",\"xxh3\":\"");
+	p->sum_at = put_field(t, SK_SUM_WIDTH, '0');
+	sk_text_put(t, "\",\"job\":");
+	sk_text_string(t, l->job);
+	sk_text_put(t, ",\"run\":");
+	p->run_at = put_field(t, SK_RUN_WIDTH, ' ');
+	sk_text_put(t, ",\"run_id\":\"");
+	p->run_id_at = put_field(t, SK_SUM_WIDTH, '0');
+	sk_text_put(t, "\",\"step\":");
+	p->step_at = put_field(t, SK_RUN_WIDTH, ' ');
+}
+
+static void put_shardkeep(struct sk_text *t, const struct sk_layout *l,
+			  const struct meshes *meshes)
+{
+	put_identity(t, l);
+	sk_text_put(t, ",\"rank\":");
+	sk_text_int(t, l->rank);
+	sk_text_put(t, ",\"world\":");
+	sk_text_int(t, l->world);
+	sk_text_put(t, l->kind == SK_IMAGE_PRIMARY ? ",\"kind\":\"primary\"" :
+					     ",\"kind\":\"replica\"");
+	sk_text_put(t, ",\"meshes\":[");
+	for (int i = 0; i < meshes->n; i++) {
+		sk_text_put(t, i ? "," : "");
+		put_mesh(t, meshes->v[i]);
+	}
+	sk_text_put(t, "],\"items\":[");
+	for (uint32_t i = 0; i < l->n_items; i++) {
+		sk_text_put(t, i ? "," : "");
+		put_item(t, &l->items[i], meshes->of_item[i]);
+	}
+	sk_text_put(t, "],\"entries\":[");
+	put_sums(t, l);
+	sk_text_put(t, "]}");
+}
+
+/* ---- the whole ---- */
+
+static void put_tensors(struct sk_text *t, const struct sk_layout *l)
+{
+	for (uint32_t i = 0; i < l->n_entries; i++) {
+		const struct sk_entry *e = &l->entries[i];
+		const struct sk_spec *s = &l->items[e->item].spec;
+		int64_t at[2] = { (int64_t)e->offset,
+				  (int64_t)(e->offset + e->bytes) };
+
+		sk_text_put(t, ",");
+		put_key(t, l, e);
+		sk_text_put(t, ":{\"dtype\":");
+		sk_text_string(t, sk_dtype_name(s->dtype));
+		sk_text_put(t, ",\"shape\":");
+		put_ints(t, e->box.size, s->ndim);
+		sk_text_put(t, ",\"data_offsets\":");
+		put_ints(t, at, 2);
+		sk_text_put(t, "}");
+	}
+}
+
+static void put_header(struct sk_text *t, const struct sk_layout *l,
+		       const struct meshes *meshes)
+{
+	for (int i = 0; i < 8; i++)
+		sk_text_byte(t, 0);
+	sk_text_put(t, SK_HEADER_BEGIN);
+	t->nested = true;
+	put_sharding_info(t, l);
+	t->nested = false;
+	sk_text_put(t, SK_HEADER_MIDDLE);
+	t->nested = true;
+	put_shardkeep(t, l, meshes);
+	t->nested = false;
+	sk_text_put(t, "\"}");
+	put_tensors(t, l);
+	sk_text_put(t, "}");
+	while (t->n % SK_PAGE && !t->failed)
+		sk_text_byte(t, ' ');
+}
+
+int sk_layout_write_header(struct sk_layout *l, struct sk_err *err)
+{
+	struct meshes meshes = { 0 };
+	struct sk_text t = { 0 };
+	uint64_t n;
+
+	l->priv->sums_at = calloc(l->n_sums + 1u, sizeof(uint32_t));
+	if (l->priv->sums_at && collect_meshes(l, &meshes))
+		put_header(&t, l, &meshes);
+	else
+		t.failed = true;
+	sk_table_free(&meshes.table);
+	free(meshes.v);
+	free(meshes.of_item);
+	if (t.failed) {
+		free(t.v);
+		return sk_err_set(err, -ENOMEM, "out of memory for a header");
+	}
+	if (t.n - 8 > SK_HEADER_MAX) {
+		free(t.v);
+		return sk_err_set(err, -E2BIG, "a header of %zu bytes for %u "
+				  "tensors; readers of safetensors take at "
+				  "most %u", t.n, l->n_items, SK_HEADER_MAX);
+	}
+	n = t.n - 8;
+	memcpy(t.v, &n, sizeof(n));
+	l->header = t.v;
+	l->header_bytes = t.n;
+	for (uint32_t i = 0; i < l->n_entries; i++)
+		l->entries[i].offset += t.n;
+	l->image_bytes += t.n;
+	return 0;
+}

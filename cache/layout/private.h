@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Layout, inside. Lowest first: names, then lookup, split and header, then
+ * layout, which makes one of all that; stamp, parse and recall stand on it.
+ */
+#ifndef SK_CACHE_LAYOUT_PRIVATE_H
+#define SK_CACHE_LAYOUT_PRIVATE_H
+
+#include <stdatomic.h>
+
+#include "base/table.h"
+#include "layout/layout.h"
+
+#define SK_RUN_WIDTH 20		/* of run and step in a header */
+#define SK_SUM_WIDTH 16		/* hexadecimal digits of checksums and ids */
+#define SK_FORMAT_VERSION 3	/* of the header; rises with any change */
+/* What stands before DCP_SHARDING_INFO, and between it and ours. */
+#define SK_HEADER_BEGIN "{\"__metadata__\":{\"format\":\"pt\"," \
+	"\"DCP_VERSION\":\"1.0\",\"DCP_SHARDING_INFO\":\""
+#define SK_HEADER_MIDDLE "\",\"shardkeep\":\""
+
+struct sk_layout_priv {
+	atomic_uint extra_refs;	/* beyond the first */
+	/* Where the stamp's fields lie in the header. */
+	uint32_t sum_at, run_at, run_id_at, step_at;
+	uint32_t *sums_at;
+	struct sk_table entries, items;	/* indices, by name; see lookup.c */
+	uint64_t memory;		/* see sk_layout_memory() */
+};
+
+/** The tables of sk_layout_item() and sk_layout_find(). Errors: -EINVAL two
+ * items of one name and kind, -ENOMEM. */
+int sk_layout_index_items(struct sk_layout *layout, struct sk_err *err);
+int sk_layout_index_entries(struct sk_layout *layout, struct sk_err *err);
+
+/** Writes the template header and sets header, header_bytes, the stamp's
+ * places; shifts entries' offsets behind it. Errors: -E2BIG, -ENOMEM. */
+int sk_layout_write_header(struct sk_layout *layout, struct sk_err *err);
+
+/**
+ * Whether @header (header_bytes long) is this layout's: 1 stamped, 0 the
+ * template. The stamp is written to @stamp, its sums where it has room for
+ * them (else NULL). Errors: -EBADMSG, -ENOMEM.
+ */
+int sk_layout_check(const struct sk_layout *layout, const void *header,
+		    struct sk_stamp *stamp, struct sk_err *err);
+
+/** Which of the layout's items this rank is primary of: @ret_primary has
+ * n_items flags. Errors: -ENOMEM. */
+int sk_layout_split(const struct sk_layout *layout, bool *ret_primary,
+		    struct sk_err *err);
+
+const char *sk_item_kind_name(enum sk_item_kind kind);
+
+static inline const struct sk_item *sk_item_of(const struct sk_layout *layout,
+					       const struct sk_entry *entry)
+{
+	return &layout->items[entry->item];
+}
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "layout/text.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/util.h"
+
+/* Room for @n more bytes, or NULL; the caller adds what it wrote to n. */
+static char *room_for(struct sk_text *t, size_t n)
+{
+	assert(t->n <= t->room);
+	if (t->room - t->n >= n)
+		return t->failed ? NULL : t->v + t->n;
+	/* A header is a page at least. */
+	if (n > SIZE_MAX - SK_PAGE - t->n ||
+	    sk_array_fit(t->v, t->room, t->n + n + SK_PAGE) < 0)
+		t->failed = true;
+	return t->failed ? NULL : t->v + t->n;
+}
+
+void sk_text_byte(struct sk_text *t, char c)
+{
+	char *at = room_for(t, 1);
+
+	if (at) {
+		*at = c;
+		t->n++;
+	}
+}
+
+void sk_text_bytes(struct sk_text *t, const char *s, size_t n)
+{
+	char *at = room_for(t, 2 * n), *w = at;
+
+	if (!at)
+		return;
+	if (!t->nested) {
+		memcpy(at, s, n);
+		t->n += n;
+		return;
+	}
+	for (size_t i = 0; i < n; i++) {
+		if (s[i] == '"' || s[i] == '\\')
+			*w++ = '\\';
+		*w++ = s[i];
+	}
+	t->n += (size_t)(w - at);
+}
+
+void sk_text_put(struct sk_text *t, const char *s)
+{
+	sk_text_bytes(t, s, strlen(s));
+}
+
+void sk_text_int(struct sk_text *t, int64_t v)
+{
+	uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+	char buf[24], *s = buf + sizeof(buf) - 1;
+
+	*s = 0;
+	do
+		*--s = (char)('0' + u % 10);
+	while (u /= 10);
+	if (v < 0)
+		*--s = '-';
+	sk_text_put(t, s);
+}
+
+void sk_text_string(struct sk_text *t, const char *s)
+{
+	sk_text_bytes(t, "\"", 1);
+	while (*s) {
+		size_t n = strcspn(s, "\"\\");
+
+		sk_text_bytes(t, s, n);
+		s += n;
+		if (*s) {
+			sk_text_bytes(t, "\\", 1);
+			sk_text_bytes(t, s++, 1);
+		}
+	}
+	sk_text_bytes(t, "\"", 1);
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory of slots, faulted in, in huge pages where that can be had. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "memory/slot.h"
+
+/* Kernel interfaces that are newer than the C library may be. */
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+#define PAGES_OF_HUGE (SK_HUGE_PAGE / SK_PAGE)
+/* A range with no more pages than this is as good as empty. */
+#define BEGUN_PAGES 8u
+
+static bool nearly_empty(const unsigned char *seen)
+{
+	unsigned n = 0;
+
+	for (size_t i = 0; i < PAGES_OF_HUGE; i++)
+		n += seen[i] & 1;
+	return n <= BEGUN_PAGES;
+}
+
+/* One page of each has to be there before they can become huge ones. */
+static void gather(const struct sk_os *os, char *at, uint64_t bytes)
+{
+	assert(bytes && bytes % SK_HUGE_PAGE == 0);
+	for (uint64_t i = 0; i < bytes; i += SK_HUGE_PAGE)
+		if (os->madvise(os, at + i, SK_PAGE, MADV_POPULATE_WRITE) < 0)
+			return;
+	(void)os->madvise(os, at, bytes, MADV_COLLAPSE);
+}
+
+/* What of [at, at + bytes), whole huge pages, holds next to nothing. */
+static void gather_empty(const struct sk_os *os, char *at, uint64_t bytes)
+{
+	unsigned char seen[SK_SLOT_PIECE / SK_PAGE] = { 0 };
+	uint64_t from = 0, i;
+
+	assert(bytes <= SK_SLOT_PIECE && bytes % SK_HUGE_PAGE == 0);
+	if (os->mincore(os, at, bytes, seen) < 0)
+		return;
+	for (i = 0; i < bytes; i += SK_HUGE_PAGE) {
+		if (nearly_empty(seen + i / SK_PAGE))
+			continue;
+		if (from < i)
+			gather(os, at + from, i - from);
+		from = i + SK_HUGE_PAGE;
+	}
+	if (from < i)
+		gather(os, at + from, i - from);
+}
+
+/*
+ * Shared memory comes in small pages unless the system is set up for others,
+ * but a range of it may become huge pages on request (Linux 6.1), and that
+ * takes a third of the time of faulting the small ones in. What holds pages
+ * already is left alone: it would be copied.
+ */
+static void ask_huge(const struct sk_os *os, char *map, uint64_t from,
+		     uint64_t to)
+{
+	uintptr_t at = sk_round_up((uintptr_t)map + from, SK_HUGE_PAGE);
+	uintptr_t end = ((uintptr_t)map + to) / SK_HUGE_PAGE * SK_HUGE_PAGE;
+
+	assert(from <= to);
+	for (; at < end; at += SK_SLOT_PIECE)
+		gather_empty(os, (char *)at, end - at < SK_SLOT_PIECE ?
+						     end - at : SK_SLOT_PIECE);
+}
+
+static int populate(const struct sk_os *os, void *map, uint64_t from,
+		    uint64_t to)
+{
+	assert(from <= to);
+	return os->madvise(os, (char *)map + from, to - from,
+			   MADV_POPULATE_WRITE);
+}
+
+int sk_slot_populate_map(const struct sk_os *os, void *map, uint64_t from,
+			 uint64_t to, bool huge)
+{
+	if (huge)
+		ask_huge(os, map, from, to);
+	return populate(os, map, from, to);
+}
+
+/*
+ * For kernels before 5.14. Once the pages are allocated, a load is enough to
+ * map them, and cannot disturb those who store there at the same time.
+ */
+static int allocate_and_touch(const struct sk_os *os,
+			      const struct sk_slot *slot, uint64_t from,
+			      uint64_t to)
+{
+	const volatile char *map = slot->map;
+	int r;
+
+	assert(from < to && to <= slot->bytes);
+	r = os->fallocate(os, slot->fd, 0, from, to - from);
+	if (r < 0)
+		return r;
+	for (uint64_t at = from; at < to; at += sk_slot_page(slot))
+		(void)map[at];
+	return 0;
+}
+
+/* The ways in which the system says that it has no memory for a page. */
+static bool means_no_memory(int r)
+{
+	return r == -EFAULT || r == -ENOSPC || r == -ENOMEM;
+}
+
+int sk_slot_populate(const struct sk_os *os, struct sk_slot *slot,
+		     uint64_t from, uint64_t to, struct sk_err *err)
+{
+	uint64_t page = sk_slot_page(slot);
+	int r;
+
+	if (from > to || to > slot->bytes)
+		return sk_err_set(err, -EINVAL, "bytes %" PRIu64 " to %"
+				  PRIu64 " do not lie in a slot of %" PRIu64
+				  " bytes", from, to, slot->bytes);
+	if (from == to)
+		return 0;
+	from = from / page * page;
+	to = sk_round_up(to, page);
+	if (!slot->huge)
+		ask_huge(os, slot->map, from, to);
+	r = populate(os, slot->map, from, to);
+	if (r == -EINVAL)
+		r = allocate_and_touch(os, slot, from, to);
+	if (r >= 0)
+		return 0;
+	if (means_no_memory(r))
+		r = -ENOMEM;
+	return sk_err_errno(err, r, "cannot fault in bytes %" PRIu64 " to %"
+			    PRIu64 " of a slot of %" PRIu64 " bytes; lower "
+			    "the agent's memory budget or free memory", from,
+			    to, slot->bytes);
+}

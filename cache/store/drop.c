@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Store, the step directories' end: deleted, or settled by a newer run. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/private.h"
+
+/* The directory of that name, if it is @run's: its descriptor, or -ESTALE. */
+static int open_step_of(struct sk_store *store, int job_fd, const char *dir,
+			const struct sk_store_run *run, struct sk_err *err)
+{
+	struct sk_store_run theirs;
+	int fd, r;
+
+	assert(job_fd >= 0);
+	fd = sk_dir_open(store->os, job_fd, dir);
+	if (fd < 0)
+		return sk_err_errno(err, fd, "cannot open \"%s\"", dir);
+	r = sk_step_run(store, fd, &theirs);
+	if (r < 0)
+		sk_err_errno(err, r, "cannot tell the run of \"%s\"", dir);
+	else if (!sk_store_run_equal(&theirs, run))
+		r = sk_err_set(err, -ESTALE, "\"%s\" belongs to run %" PRIu64
+			       " (%016" PRIx64 ") by now, not to run %" PRIu64
+			       " (%016" PRIx64 ")", dir, theirs.number,
+			       theirs.id, run->number, run->id);
+	if (r == 0)
+		return fd;
+	store->os->close(store->os, fd);
+	return r;
+}
+
+/*
+ * Gives the directory, open as @fd, a name under which nobody looks for it.
+ * Where another agent had put its own in the place just then, that one gets
+ * its name back.
+ */
+static int hide_step(struct sk_store *store, int job_fd, const char *dir,
+		     int fd, const char *deleted, struct sk_err *err)
+{
+	int r = store->os->renameat(store->os, job_fd, dir, job_fd, deleted,
+				    0);
+
+	assert(job_fd >= 0 && fd >= 0);
+	if (r == 0)
+		r = sk_dir_is(store->os, job_fd, deleted, fd);
+	if (r > 0)
+		/* Only then: a half removed step must not come back by a
+		 * power loss under its own name. */
+		r = sk_dir_sync(store->os, job_fd);
+	else if (r == 0)
+		r = store->os->renameat(store->os, job_fd, deleted, job_fd,
+					dir, 0) ? : -ESTALE;
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot delete \"%s\"", dir);
+	return 0;
+}
+
+int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
+		   const struct sk_store_run *run, struct sk_err *err)
+{
+	char deleted[SK_STORE_NAME_MAX];
+	int fd, r;
+
+	sk_deleted_name(store, deleted);
+	fd = open_step_of(store, job_fd, dir, run, err);
+	if (fd < 0)
+		return fd;
+	r = hide_step(store, job_fd, dir, fd, deleted, err);
+	store->os->close(store->os, fd);
+	if (r < 0)
+		return r;
+	r = sk_dir_remove(store->os, job_fd, deleted);
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot remove what is left of "
+				    "\"%s\"", dir);
+	return 0;
+}
+
+int sk_store_delete(struct sk_store *store, const char *job, const char *dir,
+		    const struct sk_store_run *run, struct sk_err *err)
+{
+	struct sk_step_name step;
+	int fd, r;
+
+	if (!sk_step_name_parse(dir, &step))
+		return sk_err_set(err, -EINVAL, "\"%s\" is not the name of a "
+				  "step directory", dir);
+	fd = sk_store_job_dir(store, job, err);
+	if (fd < 0)
+		return fd;
+	r = sk_step_delete(store, fd, dir, run, err);
+	store->os->close(store->os, fd);
+	if (r < 0)
+		return sk_err_prefix(err, r, "job \"%s\"", job);
+	return 0;
+}
+
+/* ---- settling ---- */
+
+struct settling {
+	struct sk_store *store;
+	uint64_t step;
+	const struct sk_store_run *run;
+	struct sk_err *err;
+};
+
+/* Deletes @name if it is the step's and of an older run. */
+static int settle_entry(void *ctx, int job_fd, const char *name)
+{
+	struct settling *s = ctx;
+	struct sk_store_run run;
+	struct sk_step_name step;
+	int fd, r;
+
+	if (!sk_step_name_parse(name, &step) || !step.displaced ||
+	    step.step != s->step)
+		return 0;
+	fd = sk_dir_open(s->store->os, job_fd, name);
+	if (fd < 0)
+		return sk_is_gone(fd) ? 0 :
+			sk_err_errno(s->err, fd, "cannot open \"%s\"", name);
+	r = sk_step_run(s->store, fd, &run);
+	s->store->os->close(s->store->os, fd);
+	if (r < 0)
+		return sk_err_errno(s->err, r, "cannot tell the run of \"%s\"",
+				    name);
+	if (run.number >= s->run->number)
+		return 0;
+	r = sk_step_delete(s->store, job_fd, name, &run, s->err);
+	return r == -ENOENT || r == -ESTALE ? 0 : r;
+}
+
+/* Whether the step's name still stands for @run: a newer one, which is not
+ * whole yet, may have moved it aside. */
+static int still_has(struct sk_store *store, int job_fd, uint64_t step,
+		     const struct sk_store_run *run, struct sk_err *err)
+{
+	char name[SK_STORE_NAME_MAX];
+	int fd;
+
+	sk_step_name_format(name, step);
+	fd = open_step_of(store, job_fd, name, run, err);
+	if (fd < 0)
+		return sk_is_gone(fd) ? 0 : fd;
+	store->os->close(store->os, fd);
+	return 1;
+}
+
+int sk_store_settle(struct sk_store *store, const char *job, uint64_t step,
+		    const struct sk_store_run *run, struct sk_err *err)
+{
+	struct settling s = {
+		.store = store, .step = step, .run = run, .err = err,
+	};
+	int fd, r;
+
+	fd = sk_store_job_dir(store, job, err);
+	if (fd < 0)
+		return fd == -ENOENT ? 0 : fd;
+	r = still_has(store, fd, step, run, err);
+	if (r > 0)
+		r = sk_dir_each(store->os, fd, settle_entry, &s);
+	store->os->close(store->os, fd);
+	return r;
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Store, inside: names, directories, and which run a step directory is of.
+ *
+ * Beside the images a step directory holds ".run": the number of its run, its
+ * id, and a checksum of both. The
+ * directory is made under a temporary name with that file in it and renamed:
+ * no one ever sees it without a run, its run never changes, and of several
+ * agents that make it at once one wins and the others use what it made.
+ * Whoever holds its descriptor writes into the right run, whatever the
+ * directory is called by then. Where ".run" is missing (images that somebody
+ * copied) or damaged, the images' headers say the run.
+ */
+#ifndef SK_CACHE_STORE_PRIVATE_H
+#define SK_CACHE_STORE_PRIVATE_H
+
+#include <dirent.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+
+#include "store/store.h"
+
+#define SK_RUN_FILE ".run"
+#define SK_OWNER_FILE ".owner"
+/*
+ * Directories that another user's files are reached through: a job is entered
+ * but not listed, as its neighbours' steps are nobody else's matter; a step is
+ * listed, as programs look for the files of one.
+ */
+#define SK_DIR_OURS 0700
+#define SK_DIR_ENTERED 0711
+#define SK_DIR_LISTED 0755
+#define SK_STORE_NAME_MAX 96	/* longest name of ours, NUL included */
+
+struct sk_store {
+	const struct sk_os *os;	/* immutable, but for what is said */
+	char *path;
+	int fd;			/* its number; sk_store_find() changes which
+				 * directory it is */
+	uint32_t instance;	/* stands in our temporary names */
+	atomic_uint names;	/* that were given */
+	pthread_mutex_t lock;	/* while the path is looked up; guards: */
+	int alive;		/* the file that is locked; -1: none */
+};
+
+/* names: store-names.c */
+
+struct sk_step_name {
+	uint64_t step;
+	bool displaced;		/* "step-N.run-K" or "step-N.run-K-i" */
+	uint64_t run;		/* K */
+};
+
+bool sk_step_name_parse(const char *name, struct sk_step_name *ret_name);
+void sk_step_name_format(char buf[SK_STORE_NAME_MAX], uint64_t step);
+/** @i from 1: which try at a free name. */
+void sk_step_name_displaced(char buf[SK_STORE_NAME_MAX], uint64_t step,
+			    uint64_t run, unsigned i);
+bool sk_image_name_parse(const char *name, int32_t *ret_rank,
+			 int32_t *ret_world);
+void sk_image_name_format(char buf[SK_STORE_NAME_MAX], int32_t rank,
+			  int32_t world);
+/** ".<name>.<id>.tmp", ".deleted-<id>"; no two of a store are alike. */
+void sk_temporary_name(struct sk_store *store, const char *name,
+		       char buf[SK_STORE_NAME_MAX]);
+void sk_deleted_name(struct sk_store *store, char buf[SK_STORE_NAME_MAX]);
+/** Whether it is exactly one of those, of a name of ours; and whose. */
+bool sk_leftover_name(const char *name, uint32_t *ret_instance);
+/** ".agent-<instance>". */
+void sk_alive_name_format(char buf[SK_STORE_NAME_MAX], uint32_t instance);
+bool sk_alive_name_parse(const char *name, uint32_t *ret_instance);
+/** A decimal number and nothing else. */
+bool sk_decimal_parse(const char *text, uint64_t *ret_value);
+/** What stands in ".run", without the end of the line. */
+#define SK_RUN_TEXT_MAX 64
+void sk_run_text_format(char buf[SK_RUN_TEXT_MAX],
+			const struct sk_store_run *run);
+bool sk_run_text_parse(const char *text, struct sk_store_run *ret_run);
+
+/* directories: store-dir.c */
+
+/** Opens a directory below @dirfd, not through a symbolic link. */
+int sk_dir_open(const struct sk_os *os, int dirfd, const char *name);
+/** Makes what is new in a directory durable. */
+int sk_dir_sync(const struct sk_os *os, int fd);
+/** Whether @name in @dirfd is the directory that @fd is: 1, 0 or errno. */
+int sk_dir_is(const struct sk_os *os, int dirfd, const char *name, int fd);
+/** Calls @fn for each entry but "." and ".." until it returns non-zero. */
+int sk_dir_each(const struct sk_os *os, int fd,
+		int (*fn)(void *ctx, int fd, const char *name), void *ctx);
+/** Removes a file, or a directory and what is in it. Gone already: 0. */
+int sk_dir_remove(const struct sk_os *os, int dirfd, const char *name);
+/** The first bytes of a small file, as a string. */
+int sk_dir_read_text(const struct sk_os *os, int dirfd, const char *name,
+		     char *buf, size_t size);
+/** Writes a small file durably: temporary name, fsync, rename, fsync. */
+int sk_dir_write_text(struct sk_store *store, int dirfd, const char *name,
+		      const char *text, struct sk_err *err);
+
+/** Whether an errno says that what was listed is gone, or is not ours. */
+static inline bool sk_is_gone(int r)
+{
+	return r == -ENOENT || r == -ENOTDIR || r == -ELOOP || r == -ESTALE;
+}
+
+/** Whether an errno says more of this process than of what it looked at. */
+static inline bool sk_is_shortage(int r)
+{
+	return r == -EMFILE || r == -ENFILE || r == -ENOMEM;
+}
+
+/* store-sweep.c */
+
+/** Draws our number and says that we live. An error: no number. */
+int sk_store_live(struct sk_store *store);
+void sk_store_die(struct sk_store *store);
+/** The directory is another one: we live there. */
+void sk_store_move(struct sk_store *store);
+
+/* store.c */
+
+/** The directory that the path is by now. Any thread. */
+void sk_store_find(struct sk_store *store);
+
+/** The job's directory. -ENOENT without a sentence. */
+int sk_store_job_dir(struct sk_store *store, const char *job,
+		     struct sk_err *err);
+/** Makes it where there is none, of that mode (less the umask); durable in
+ * the store either way. */
+int sk_store_make_job_dir(struct sk_store *store, const char *job,
+			  mode_t mode, struct sk_err *err);
+
+/* store-step.c */
+
+/** What ".run" says of a step directory; number 0 where it says nothing. */
+int sk_step_run_file(struct sk_store *store, int fd,
+		     struct sk_store_run *ret_run);
+/** The run of a step directory; number 0 where nothing says it. */
+int sk_step_run(struct sk_store *store, int fd, struct sk_store_run *ret_run);
+/** Deletes the step directory @dir: renamed first. -ESTALE: it is another
+ * run's. In store-drop.c. */
+int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
+		   const struct sk_store_run *run, struct sk_err *err);
+/**
+ * The directory of (step, run), made where there is none; an older run's is
+ * moved out of the way, and one of the same number in which there is nothing
+ * is removed. Durable in the job's directory. -ESTALE: it is a newer run's, or
+ * one's of the same number and another id. @mode: of one that is made, less
+ * the umask.
+ */
+int sk_step_acquire(struct sk_store *store, int job_fd, uint64_t step,
+		    const struct sk_store_run *run, mode_t mode,
+		    struct sk_err *err);
+
+#endif

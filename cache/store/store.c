@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/store.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "store/private.h"
+
+/* Root's agent has all users' jobs: each comes through to what is theirs. */
+static mode_t root_mode(void)
+{
+	return geteuid() == 0 ? SK_DIR_ENTERED : SK_DIR_OURS;
+}
+
+/* Makes what is missing of @path, each level durable in the one above. */
+static int make_path(const struct sk_os *os, const char *path)
+{
+	_cleanup_free_ char *parent = strdup(path);
+	char *slash;
+	int fd, r;
+
+	if (!parent)
+		return -ENOMEM;
+	slash = strrchr(parent, '/');
+	if (!slash)
+		strcpy(parent, ".");
+	else
+		slash[slash == parent] = 0;
+	fd = os->openat(os, AT_FDCWD, parent, O_RDONLY | O_DIRECTORY |
+			O_CLOEXEC, 0);
+	if (fd == -ENOENT && slash && slash != parent) {
+		r = make_path(os, parent);
+		if (r < 0)
+			return r;
+		fd = os->openat(os, AT_FDCWD, parent, O_RDONLY | O_DIRECTORY |
+				O_CLOEXEC, 0);
+	}
+	if (fd < 0)
+		return fd;
+	r = os->mkdirat(os, AT_FDCWD, path, root_mode());
+	if (r == 0 || r == -EEXIST)
+		r = sk_dir_sync(os, fd);
+	os->close(os, fd);
+	return r;
+}
+
+static int open_root(const struct sk_os *os, const char *path)
+{
+	int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+	int fd, r;
+
+	fd = os->openat(os, AT_FDCWD, path, flags, 0);
+	if (fd != -ENOENT)
+		return fd;
+	r = make_path(os, path);
+	if (r < 0)
+		return r;
+	return os->openat(os, AT_FDCWD, path, flags, 0);
+}
+
+static int is_volatile(const struct sk_os *os, int fd)
+{
+	struct statfs sfs;
+
+	if (os->fstatfs(os, fd, &sfs) < 0)
+		return 0;
+	return sfs.f_type == TMPFS_MAGIC || sfs.f_type == RAMFS_MAGIC;
+}
+
+/* A copy without slashes at its end. */
+static char *trimmed(const char *path)
+{
+	size_t n = strlen(path);
+
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	return strndup(path, n);
+}
+
+int sk_store_open(const struct sk_os *os, const char *path, unsigned stale_s,
+		  struct sk_store **ret_store, int *ret_volatile,
+		  struct sk_err *err)
+{
+	struct sk_store *store __attribute__((cleanup(sk_store_closep))) = NULL;
+	int r;
+
+	if (!*path)
+		return sk_err_set(err, -EINVAL, "the path of the store is "
+				  "empty");
+	store = calloc(1, sizeof(*store));
+	if (!store)
+		return sk_err_errno(err, -ENOMEM, "cannot open a store");
+	store->os = os;
+	store->fd = store->alive = -1;
+	pthread_mutex_init(&store->lock, NULL);
+	store->path = trimmed(path);
+	if (!store->path)
+		return sk_err_errno(err, -ENOMEM, "cannot open a store");
+	store->fd = open_root(os, store->path);
+	if (store->fd < 0)
+		return sk_err_errno(err, store->fd, "cannot open or make the "
+				    "store \"%s\"", path);
+	r = sk_store_live(store);
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot draw an id for the store "
+				    "\"%s\"", path);
+	(void)sk_store_sweep(store, stale_s);
+	if (ret_volatile)
+		*ret_volatile = is_volatile(os, store->fd);
+	*ret_store = sk_take_ptr(store);
+	return 0;
+}
+
+struct sk_store *sk_store_close(struct sk_store *store)
+{
+	if (!store)
+		return NULL;
+	sk_store_die(store);
+	if (store->fd >= 0)
+		store->os->close(store->os, store->fd);
+	pthread_mutex_destroy(&store->lock);
+	free(store->path);
+	free(store);
+	return NULL;
+}
+
+const char *sk_store_path(const struct sk_store *store)
+{
+	return store->path;
+}
+
+/* Whether the path is still the directory that is open. What cannot be told
+ * is not another one. */
+static bool has_moved(const struct sk_store *store)
+{
+	const struct sk_os *os = store->os;
+	struct stat open, named;
+
+	return os->fstatat(os, AT_FDCWD, store->path, 0, &named) == 0 &&
+	       os->fstat(os, store->fd, &open) == 0 &&
+	       (open.st_dev != named.st_dev || open.st_ino != named.st_ino);
+}
+
+/* The new directory gets the number of the old one, which other threads may
+ * be using. */
+static void reopen(struct sk_store *store)
+{
+	const struct sk_os *os = store->os;
+	int fd = open_root(os, store->path);
+
+	if (fd < 0)
+		return;
+	if (os->dup2(os, fd, store->fd) >= 0) {
+		(void)os->fcntl(os, store->fd, F_SETFD, FD_CLOEXEC);
+		sk_store_move(store);
+	}
+	os->close(os, fd);
+}
+
+void sk_store_find(struct sk_store *store)
+{
+	pthread_mutex_lock(&store->lock);
+	if (has_moved(store))
+		reopen(store);
+	pthread_mutex_unlock(&store->lock);
+}
+
+int sk_store_job_dir(struct sk_store *store, const char *job,
+		     struct sk_err *err)
+{
+	int fd, r;
+
+	assert(store->fd >= 0);
+	r = sk_job_check(job, err);
+	if (r < 0)
+		return r;
+	sk_store_find(store);
+	fd = sk_dir_open(store->os, store->fd, job);
+	if (fd < 0)
+		return sk_err_errno(err, fd, "cannot open job \"%s\" of the "
+				    "store \"%s\"", job, store->path);
+	return fd;
+}
+
+int sk_store_make_job_dir(struct sk_store *store, const char *job,
+			  mode_t mode, struct sk_err *err)
+{
+	int r;
+
+	assert(store->fd >= 0);
+	r = sk_job_check(job, err);
+	if (r < 0)
+		return r;
+	sk_store_find(store);
+	r = store->os->mkdirat(store->os, store->fd, job, mode);
+	/* Another agent may have made it and not come to this yet. */
+	if (r == 0 || r == -EEXIST)
+		r = sk_dir_sync(store->os, store->fd);
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot make job \"%s\" in the "
+				    "store \"%s\"", job, store->path);
+	return sk_store_job_dir(store, job, err);
+}
+
+int sk_store_owner(struct sk_store *store, const char *job, uid_t *ret_uid,
+		   struct sk_err *err)
+{
+	char text[32];
+	uint64_t uid;
+	int fd, r;
+
+	fd = sk_store_job_dir(store, job, err);
+	if (fd < 0)
+		return sk_is_gone(fd) ? -ENOENT : fd;
+	r = sk_dir_read_text(store->os, fd, SK_OWNER_FILE, text, sizeof(text));
+	store->os->close(store->os, fd);
+	/* (uid_t)-1 means "nobody said" to the system. */
+	if (r == 0 && (!sk_decimal_parse(text, &uid) || uid >= (uid_t)-1))
+		r = -EBADMSG;
+	if (r == -EBADMSG)
+		return sk_err_set(err, r, "the file \"%s\" of job \"%s\" does "
+				  "not hold a user's number", SK_OWNER_FILE,
+				  job);
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot read the owner of job "
+				    "\"%s\" of the store \"%s\"", job,
+				    store->path);
+	*ret_uid = (uid_t)uid;
+	return 0;
+}
+
+int sk_store_set_owner(struct sk_store *store, const char *job, uid_t uid,
+		       struct sk_err *err)
+{
+	char text[32];
+	int fd, r;
+
+	fd = sk_store_make_job_dir(store, job, uid != geteuid() ? root_mode() :
+				   SK_DIR_OURS, err);
+	if (fd < 0)
+		return fd;
+	(void)snprintf(text, sizeof(text), "%" PRIu32 "\n", (uint32_t)uid);
+	r = sk_dir_write_text(store, fd, SK_OWNER_FILE, text, err);
+	store->os->close(store->os, fd);
+	if (r < 0)
+		return sk_err_prefix(err, r, "the owner of job \"%s\"", job);
+	return 0;
+}

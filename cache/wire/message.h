@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages: what the agent and its clients say to each other. How they travel
+ * is wire/channel.h's.
+ *
+ * Every packet is one struct sk_msg of SK_MSG_BYTES, little-endian, version
+ * and length checked, with at most SK_MSG_FDS descriptors. Tensor bytes never
+ * pass here. What does not fit a message (layouts, lists) is a memfd, sealed
+ * against shrinking.
+ *
+ * A request has a sequence number and gets one reply of the same type and
+ * number; status is 0 or a negative errno, and with an error body.text has the
+ * sentence. Requests marked "deferred" are answered when the thing happens or
+ * its timeout (at most SK_WAIT_MAX_MS) is over; a client makes a connection of
+ * its own for each, so they never hold up others. What a connection holds
+ * (states, leases, waits) ends with it.
+ *
+ * Reserved bytes are zero and are checked. Nothing in a message is trusted.
+ */
+#ifndef SK_CACHE_WIRE_MESSAGE_H
+#define SK_CACHE_WIRE_MESSAGE_H
+
+#include <assert.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "layout/layout.h"
+#include "memory/flags.h"
+
+#define SK_WIRE_MAGIC 0x31574b53u	/* "SKW1" */
+#define SK_WIRE_VERSION 2u
+#define SK_MSG_BYTES 576u
+#define SK_MSG_FDS 4
+#define SK_WAIT_MAX_MS 3600000u
+#define SK_GATHER_INLINE 256u
+#define SK_GATHER_MAX ((uint64_t)256 << 20)
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the wire and the image format are little-endian"
+#endif
+
+enum sk_msg_type {
+	SK_MSG_HELLO = 1,
+	SK_MSG_REGISTER,
+	SK_MSG_PREPARE,		/* deferred */
+	SK_MSG_SLOT,
+	SK_MSG_SLOT_WAIT,	/* deferred */
+	SK_MSG_SEAL,
+	SK_MSG_DISCARD,
+	SK_MSG_UNREGISTER,
+	SK_MSG_WAIT,		/* deferred */
+	SK_MSG_GATHER,		/* deferred */
+	SK_MSG_LIST,
+	SK_MSG_OPEN,
+	SK_MSG_CLOSE,
+	SK_MSG_REPORT_BAD,
+	SK_MSG_PIN,
+	SK_MSG_UNPIN,
+	SK_MSG_EVICT,
+	SK_MSG_FLUSH,
+	SK_MSG_STATS,
+	SK_MSG_STOP,
+	SK_MSG_MAP,
+	SK_MSG_TYPE_COUNT
+};
+
+/* Names a snapshot, or a rank in it. */
+struct sk_wire_id {
+	char job[SK_JOB_MAX + 4];	/* NUL-terminated */
+	uint64_t run;			/* 0: the newest that has the step */
+	uint64_t run_id;		/* 0: any run of that number */
+	int64_t step;			/* -1: the newest */
+	int32_t rank;			/* -1: none in particular */
+	int32_t world;
+};
+
+/* First message of a connection. */
+struct sk_wire_hello {
+	uint32_t version;
+	uint32_t flags;
+};
+struct sk_wire_hello_reply {
+	uint64_t instance;	/* random: another value, another agent */
+	uint64_t budget_bytes;
+	uint64_t used_bytes;
+	uint32_t pid;
+	uint32_t uid;
+	uint32_t has_store;	/* 0 none, 1, 2 one that is not durable */
+	uint32_t reserved;
+	char version[32];
+	char store[256];	/* path, cut */
+};
+
+/*
+ * Registers one rank's state: fd 0 is a memfd with the template headers of
+ * the primary image and, behind it, of the replica image (0 bytes: none).
+ * state 0: a new one; else the state of this connection whose layout changes
+ * (its old images stay, its slots are made anew).
+ * Deferred in so far as parsing a large layout may take a moment.
+ */
+/* No slots yet: the rank restores first, and then registers anew. */
+#define SK_REGISTER_LATER (1u << 0)
+struct sk_wire_register {
+	struct sk_wire_id id;	/* job, run (0: number it), run_id (not 0: that
+				 * very run, to come back), rank, world */
+	uint64_t state;
+	uint64_t header_bytes[2];	/* by enum sk_image_kind */
+	uint64_t image_bytes[2];
+	uint32_t slots;		/* >= 2 */
+	uint32_t flush_every;
+	int32_t numa_node;
+	uint32_t flags;
+};
+struct sk_wire_register_reply {
+	uint64_t state;
+	uint64_t run;
+	uint64_t run_id;	/* of all of the run's ranks, and no other's */
+	uint64_t slot_bytes;	/* charged to the budget, all slots */
+	uint32_t slots;
+	uint32_t reserved;
+};
+
+/* Answered when all slots of the state are faulted in. */
+struct sk_wire_prepare {
+	struct sk_wire_id id;	/* job, run, rank */
+	uint32_t timeout_ms;
+	uint32_t reserved;
+};
+
+/*
+ * MAP (body.map): the descriptors of a slot of a state of this connection,
+ * primary, then replica if it has one.
+ *
+ * A slot for a step. The reply has the slot's number. The slot is FILLING
+ * until SEAL, DISCARD or the end of the connection. -EBUSY: eta_ns in the
+ * reply says how long the oldest flush still needs, 0 where nothing is being
+ * flushed. -EEXIST: (run, step) has a sealed image of this rank.
+ */
+/* flags: memory/flags.h */
+struct sk_wire_slot {
+	uint64_t state;
+	int64_t step;
+	uint32_t flags;
+	uint32_t reserved;
+};
+struct sk_wire_map {
+	uint64_t state;
+	uint32_t slot;
+	uint32_t reserved;
+};
+struct sk_wire_slot_reply {
+	uint64_t eta_ns;	/* with -EBUSY */
+	uint32_t slot;
+	uint32_t reserved;
+	char text[SK_ERR_MAX];	/* with an error */
+};
+/* Answered 0 when SLOT would not say -EBUSY; -ETIMEDOUT. */
+struct sk_wire_slot_wait {
+	struct sk_wire_id id;	/* job, run, rank */
+	uint32_t timeout_ms;
+	uint32_t reserved;
+};
+
+/* The image in @slot is whole: headers stamped, data checksummed. The agent
+ * checks the headers against the layout before it believes it. */
+struct sk_wire_seal {
+	uint64_t state;
+	int64_t step;
+	uint32_t slot;
+	uint32_t reserved;
+};
+/* Also DISCARD: the slot is FREE again, the loss is counted. */
+
+/* UNREGISTER: the rank leaves in order; its images stay. body.state. */
+
+struct sk_wire_wait {
+	struct sk_wire_id id;	/* rank for until = 1 */
+	uint32_t until;		/* enum sk_until of shardkeep.h: 1 sealed,
+				 * 2 complete, 3 durable */
+	uint32_t timeout_ms;
+};
+
+/*
+ * All ranks of (job, run) give bytes and get everybody's, in rank order.
+ * Calls are matched by @round, which each rank counts from 0 per restore. Up to
+ * SK_GATHER_INLINE bytes travel in the message, more in fd 0 (a memfd of
+ * exactly @bytes). The reply has a memfd of world * bytes. Every rank must
+ * give the same number of bytes: -EINVAL to all otherwise.
+ *
+ * Ranks that only read are not registered: they meet as SK_RUN_READERS of the
+ * job, and one that dies is noticed when the others' time is over.
+ */
+#define SK_RUN_READERS ((uint64_t)INT64_MAX)
+struct sk_wire_gather {
+	struct sk_wire_id id;	/* job, run, rank, world */
+	uint64_t round;
+	uint32_t bytes;
+	uint32_t timeout_ms;
+	uint8_t data[SK_GATHER_INLINE];
+};
+
+enum sk_list { SK_LIST_SNAPSHOTS = 1, SK_LIST_IMAGES = 2 };
+/* The reply has fd 0: body.list_reply.n records of record_bytes each. An
+ * empty job lists all jobs that the caller may see; step -1, run 0, rank -1:
+ * all. Snapshots come newest first: by (job, run, step) descending.
+ * What of the store could not be read is counted and the first of it named:
+ * who finds nothing in the list then knows that it may be there. A store of
+ * which nothing could be read is -EIO, unless memory has a complete one. */
+struct sk_wire_list {
+	struct sk_wire_id id;
+	uint32_t what;
+	uint32_t reserved;
+};
+struct sk_wire_list_reply {
+	uint64_t n;
+	uint32_t record_bytes;
+	uint32_t unreadable;
+	char text[SK_ERR_MAX];
+};
+
+enum sk_place { SK_PLACE_MEMORY = 1, SK_PLACE_DISK = 2 };
+enum sk_image_state {
+	SK_IMAGE_FILLING = 1,
+	SK_IMAGE_SEALED,
+	SK_IMAGE_DURABLE,	/* in memory, and the same on disk */
+	SK_IMAGE_STORED,	/* on disk only */
+	SK_IMAGE_BAD		/* a checksum failed: set aside */
+};
+
+#define SK_SNAP_COMPLETE (1u << 0)
+#define SK_SNAP_DURABLE (1u << 1)	/* complete on disk */
+#define SK_SNAP_PINNED (1u << 2)
+#define SK_SNAP_MEMORY (1u << 3)	/* some image is in memory */
+#define SK_SNAP_DISK (1u << 4)		/* some image is on disk */
+#define SK_SNAP_FLUSHING (1u << 5)
+#define SK_SNAP_WANTED (1u << 6)	/* is to be flushed */
+#define SK_SNAP_NEWEST (1u << 7)	/* newest complete one of its job */
+#define SK_SNAP_IN_USE (1u << 8)	/* by a restore */
+#define SK_SNAP_FAILED (1u << 9)	/* the last flush failed: see text */
+
+struct sk_wire_snapshot {
+	struct sk_wire_id id;
+	uint64_t bytes_memory;
+	uint64_t bytes_disk;
+	uint64_t created_ns;	/* wall clock, first seal or file time */
+	uint64_t flushed_bytes;	/* of bytes to flush, while FLUSHING */
+	uint32_t flags;		/* SK_SNAP_... */
+	uint32_t uid;
+	uint32_t images;	/* ranks whose primary image is there */
+	uint32_t tensors;	/* distinct names */
+	char text[SK_ERR_MAX];	/* what is missing, or why a flush failed */
+};
+
+struct sk_wire_image {
+	struct sk_wire_id id;
+	uint64_t image;		/* for OPEN, within this agent's life */
+	uint64_t bytes;
+	struct sk_digest digest;
+	uint32_t kind;		/* enum sk_image_kind */
+	uint32_t place;		/* enum sk_place; both: listed twice */
+	uint32_t state;		/* enum sk_image_state */
+	uint32_t reserved;
+};
+
+/*
+ * Opens an image for reading: fd 0 the data (a read-only memfd or file), fd 1
+ * the stamped header from the agent's own copy (memfd of header_bytes). The
+ * image is in use until CLOSE or the end of the connection, and not evicted.
+ */
+struct sk_wire_open {
+	uint64_t image;
+	uint32_t place;
+	uint32_t reserved;
+};
+struct sk_wire_open_reply {
+	uint64_t image_bytes;
+	uint64_t header_bytes;
+	uint32_t place;
+	uint32_t reserved;
+};
+/* CLOSE, REPORT_BAD: body.open. REPORT_BAD sets the image aside. */
+
+/* PIN, UNPIN, EVICT, FLUSH. FLUSH only asks; WAIT waits. */
+#define SK_EVICT_FORCE (1u << 0)
+#define SK_EVICT_MEMORY (1u << 1)
+#define SK_EVICT_DISK (1u << 2)		/* neither: memory */
+struct sk_wire_manage {
+	struct sk_wire_id id;
+	uint32_t flags;
+	uint32_t reserved;
+};
+
+/*
+ * STOP: the agent flushes, then ends; an administrator's. Answered at once:
+ * body.text, 0 or more characters, says what no store will take. Deferred with
+ * SK_STOP_WAIT: answered when the agent ends, 0 or -ENODATA and what is lost.
+ * A second STOP without it ends the agent at once.
+ */
+#define SK_STOP_WAIT (1u << 0)
+struct sk_wire_stop {
+	uint32_t flags;
+	uint32_t reserved;
+};
+
+/* STATS: reply as LIST, records of struct sk_wire_stat. */
+struct sk_wire_stat {
+	char name[56];		/* Prometheus form: shardkeep_..._total */
+	uint32_t kind;		/* 0 gauge, 1 counter */
+	uint32_t reserved;
+	double value;
+	char help[128];
+};
+
+struct sk_msg {
+	uint32_t magic;
+	uint16_t version;
+	uint16_t type;		/* enum sk_msg_type */
+	uint32_t seq;
+	int32_t status;
+	uint32_t bytes;		/* SK_MSG_BYTES */
+	uint32_t n_fds;
+	uint64_t reserved;
+	union {
+		uint8_t raw[SK_MSG_BYTES - 32];
+		char text[SK_ERR_MAX];	/* replies with status < 0; STOP */
+		uint64_t state;
+		struct sk_wire_hello hello;
+		struct sk_wire_hello_reply hello_reply;
+		struct sk_wire_register reg;
+		struct sk_wire_register_reply reg_reply;
+		struct sk_wire_prepare prepare;
+		struct sk_wire_slot slot;
+		struct sk_wire_map map;
+		struct sk_wire_slot_reply slot_reply;
+		struct sk_wire_slot_wait slot_wait;
+		struct sk_wire_seal seal;
+		struct sk_wire_wait wait;
+		struct sk_wire_gather gather;
+		struct sk_wire_list list;
+		struct sk_wire_list_reply list_reply;
+		struct sk_wire_open open;
+		struct sk_wire_open_reply open_reply;
+		struct sk_wire_manage manage;
+		struct sk_wire_stop stop;
+	} body;
+};
+static_assert(sizeof(struct sk_msg) == SK_MSG_BYTES, "wire size");
+static_assert(sizeof(struct sk_wire_id) == 168, "wire id");
+
+/** 0 if the strings are terminated, the job name is legal or empty, and the
+ * numbers are in range; else -EINVAL with a sentence. */
+int sk_wire_check_id(const struct sk_wire_id *id, struct sk_err *err);
+
+const char *sk_msg_type_name(unsigned type);
+
+#endif

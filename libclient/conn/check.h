@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What callers leave zero, so that it can mean something later. */
+#ifndef SK_LIBCLIENT_CONN_CHECK_H
+#define SK_LIBCLIENT_CONN_CHECK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+/** The @bytes of a reserved @field are 0; else -EINVAL, which names it. */
+int sk_check_zero(const void *value, size_t bytes, const char *field,
+		  struct sk_err *err);
+/** Only @known flags are set in @field; else -EINVAL, which names them. */
+int sk_check_flags(uint32_t flags, uint32_t known, const char *field,
+		   struct sk_err *err);
+
+#endif

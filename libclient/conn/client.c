@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "conn/client.h"
+
+#include <string.h>
+
+#include "base/util.h"
+#include "conn/agent.h"
+#include "conn/check.h"
+#include "conn/say.h"
+
+#define TIMEOUT_MS 10000
+
+static unsigned default_threads(void)
+{
+	long n = sysconf(_SC_NPROCESSORS_ONLN) / 2;
+
+	return n < 1 ? 1 : n > 8 ? 8 : (unsigned)n;
+}
+
+int sk_check(const struct sk *sk, struct sk_err *err)
+{
+	if (!sk)
+		return sk_err_set(err, -EINVAL, "the handle is NULL");
+	if (sk->pid != getpid())
+		return sk_err_set(err, -EOWNERDEAD, "this handle was opened "
+				  "before fork(); open one in the child");
+	return 0;
+}
+
+static int find_or_start(struct sk *sk, const struct sk_options *o,
+			 char *path, struct sk_err *err)
+{
+	uint64_t until = sk_until(sk);
+	int r = sk_agent_connect(sk->os, o->socket, sk_conn_open, until,
+				 path, &sk->conn, err);
+
+	if (r != -ENOENT || sk_agent_named(o->socket) ||
+	    o->flags & SK_OPEN_NO_START)
+		return r;
+	return sk_agent_start(sk->os, path, until, &sk->conn, err);
+}
+
+static int check_options(const struct sk_options *o, struct sk_err *err)
+{
+	int r = sk_check_flags(o->flags, SK_OPEN_NO_START, "sk_options.flags",
+			       err);
+
+	if (r >= 0)
+		r = sk_check_zero(&o->reserved_, sizeof(o->reserved_),
+				  "sk_options.reserved_", err);
+	return r < 0 ? r : sk_check_zero(o->reserved, sizeof(o->reserved),
+					 "sk_options.reserved", err);
+}
+
+static int open_handle(const struct sk_options *o, struct sk *sk,
+		       struct sk_err *err)
+{
+	char path[SK_PATH_ROOM];
+	int r;
+
+	sk->pid = getpid();
+	sk->timeout_ms = o->timeout_ms ? o->timeout_ms : TIMEOUT_MS;
+	r = check_options(o, err);
+	if (r >= 0)
+		r = find_or_start(sk, o, path, err);
+	if (r < 0)
+		return r;
+	sk->socket_path = strdup(path);
+	sk->recall = sk_recall_new();
+	if (!sk->socket_path || !sk->recall)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	return sk_pool_new(o->threads ? o->threads : default_threads(), -1,
+			   "shardkeep", &sk->pool, err);
+}
+
+int sk_open_on(const struct sk_os *os, const struct sk_options *opts,
+	       struct sk **ret_sk)
+{
+	const struct sk_options none = { 0 };
+	struct sk_err err = { "" };
+	struct sk *sk;
+	int r;
+
+	if (!ret_sk)
+		return sk_say(sk_err_set(&err, -EINVAL, "a handle needs a "
+					 "variable to go to"), &err);
+	sk = calloc(1, sizeof(*sk));
+	if (!sk)
+		return sk_say(sk_err_set(&err, -ENOMEM, "out of memory"),
+			      &err);
+	sk->os = os;
+	sk->conn.sock = -1;
+	r = open_handle(opts ? opts : &none, sk, &err);
+	if (r < 0) {
+		sk_close(sk);
+		return sk_say(r, &err);
+	}
+	*ret_sk = sk;
+	/* Nothing is printed here: who asks hears it, and no older failure. */
+	err.text[0] = 0;	/* of looking for one */
+	(void)sk_agent_differs(&sk->conn.agent, sk->socket_path, &err);
+	return sk_say_long(0, strdup(err.text));
+}
+
+SK_API int sk_open(const struct sk_options *opts, struct sk **ret_sk)
+{
+	return sk_open_on(sk_os_linux(), opts, ret_sk);
+}
+
+SK_API void sk_close(struct sk *sk)
+{
+	if (!sk)
+		return;
+	/* In a forked child the threads and the connection are not ours. */
+	if (sk->pid == getpid()) {
+		sk_pool_free(sk->pool);
+		sk_conn_close(&sk->conn);
+		sk_recall_free(sk->recall);
+	}
+	free(sk->socket_path);
+	free(sk);
+}
+
+int sk_call_deferred(struct sk *sk, struct sk_msg *msg, const int *fds,
+		     int n_fds, int *ret_fds, int *ret_n_fds,
+		     uint64_t until_ns, struct sk_err *err)
+{
+	struct sk_conn conn = SK_CONN_NULL;
+	int r;
+
+	until_ns += SK_GRACE_NS;
+	r = sk_conn_open(sk->os, sk->socket_path, until_ns, &conn, err);
+	if (r < 0)
+		return r;
+	r = sk_conn_call(&conn, msg, fds, n_fds, ret_fds, ret_n_fds, until_ns,
+			 err);
+	sk_conn_close(&conn);
+	return r;
+}

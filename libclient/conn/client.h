@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The handle: what sk_open() gives. */
+#ifndef SK_LIBCLIENT_CONN_CLIENT_H
+#define SK_LIBCLIENT_CONN_CLIENT_H
+
+#include <sys/types.h>
+
+#include "base/os.h"
+#include "base/pool.h"
+#include "conn/conn.h"
+#include "layout/recall.h"
+#include "shardkeep.h"
+
+struct sk {
+	const struct sk_os *os;
+	pid_t pid;			/* of the opener: fork is noticed */
+	char *socket_path;		/* the one that answered */
+	uint32_t timeout_ms;
+	struct sk_pool *pool;		/* copies, hashes */
+	struct sk_recall *recall;	/* layouts, from a list to a restore */
+	struct sk_conn conn;		/* short requests; states live here */
+	unsigned states;		/* not freed yet; atomic */
+};
+
+/** sk_open() on that table of operations, which must outlive the handle. */
+int sk_open_on(const struct sk_os *os, const struct sk_options *opts,
+	       struct sk **ret_sk);
+
+/** -EINVAL: NULL; -EOWNERDEAD: in a forked child. */
+int sk_check(const struct sk *sk, struct sk_err *err);
+
+/** The deadline of a request that begins now. */
+static inline uint64_t sk_until(const struct sk *sk)
+{
+	return sk_until_ms(sk->os, sk->timeout_ms);
+}
+
+/** A deferred request on a short-lived connection of its own; else as
+ * sk_conn_call(). The agent gives up first, at the timeout in @msg: so much
+ * as is left until @until_ns. */
+int sk_call_deferred(struct sk *sk, struct sk_msg *msg, const int *fds,
+		     int n_fds, int *ret_fds, int *ret_n_fds,
+		     uint64_t until_ns, struct sk_err *err);
+
+#endif

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "conn/conn.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/un.h>
+
+#include "base/util.h"
+#include "conn/memfd.h"
+#include "wire/channel.h"
+
+#define MS_NS UINT64_C(1000000)
+/* Between two tries to connect where the agent's backlog is full. */
+#define RETRY_NS (2 * MS_NS)
+
+uint32_t sk_left_ms(const struct sk_os *os, uint64_t until_ns)
+{
+	uint64_t now = os->now_ns(os), ms;
+
+	if (until_ns <= now)
+		return 0;
+	ms = (until_ns - now + MS_NS - 1) / MS_NS;
+	return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
+}
+
+/* ---- connecting ---- */
+
+/* No event says when a full backlog has room again: it is tried. */
+static int connect_until(const struct sk_os *os, int sock,
+			 const struct sockaddr_un *a, uint64_t until_ns)
+{
+	assert(sock >= 0);
+	for (;;) {
+		int r = os->connect(os, sock, (const struct sockaddr *)a,
+				    sizeof(*a));
+		uint64_t now = os->now_ns(os);
+
+		if (r != -EAGAIN)
+			return r;
+		if (now >= until_ns)
+			return -ETIMEDOUT;
+		(void)os->poll(os, NULL, 0, now + RETRY_NS < until_ns ?
+			       now + RETRY_NS : until_ns);
+	}
+}
+
+static int explain_dial(const char *path, int r, struct sk_err *err)
+{
+	assert(r < 0);
+	if (r == -ETIMEDOUT)
+		return sk_err_set(err, r, "the agent at %s takes no "
+				  "connection: it hangs, or is stopped", path);
+	return sk_err_errno(err, r, "no agent answers at %s; start "
+			    "shardkeepd --socket %s", path, path);
+}
+
+static int dial(const struct sk_os *os, const char *path, uint64_t until_ns,
+		struct sk_err *err)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int sock, r;
+
+	if (strlen(path) >= sizeof(a.sun_path))
+		return sk_err_set(err, -ENAMETOOLONG, "the socket path \"%s\" "
+				  "is longer than %zu bytes", path,
+				  sizeof(a.sun_path) - 1);
+	strcpy(a.sun_path, path);
+	sock = os->socket(os, AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
+	if (sock < 0)
+		return sk_err_errno(err, sock, "cannot make a socket");
+	r = connect_until(os, sock, &a, until_ns);
+	if (r < 0) {
+		(void)os->close(os, sock);
+		return explain_dial(path, r, err);
+	}
+	return sock;
+}
+
+/* ---- whose agent it is ---- */
+
+/* Root alone makes directories in /run: it has made this one for its owner. */
+static bool is_system_agent(const struct sk_os *os, const char *path,
+			    uid_t uid)
+{
+	static const char dir[] = "/run/shardkeep";
+	struct stat st;
+
+	return !strcmp(path, SK_SYSTEM_SOCKET) &&
+	       os->fstatat(os, AT_FDCWD, dir, AT_SYMLINK_NOFOLLOW, &st) >= 0 &&
+	       S_ISDIR(st.st_mode) && st.st_uid == uid;
+}
+
+static int check_peer(const struct sk_os *os, int sock, const char *path,
+		      struct sk_err *err)
+{
+	struct ucred peer;
+	socklen_t size = sizeof(peer);
+	int r = os->getsockopt(os, sock, SOL_SOCKET, SO_PEERCRED, &peer,
+			       &size);
+
+	assert(sock >= 0);
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot tell whose agent listens "
+				    "at %s", path);
+	if (peer.uid == geteuid() || !peer.uid ||
+	    is_system_agent(os, path, peer.uid))
+		return 0;
+	return sk_err_set(err, -EACCES, "the agent at %s is run by user %u, "
+			  "neither this user (%u) nor root", path, peer.uid,
+			  geteuid());
+}
+
+static int open_conn(const struct sk_os *os, const char *path, bool any_user,
+		     uint64_t until_ns, struct sk_conn *ret_conn,
+		     struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_HELLO,
+			      .body.hello.version = SK_WIRE_VERSION };
+	struct sk_conn conn = { .os = os };
+	int r;
+
+	conn.sock = dial(os, path, until_ns, err);
+	if (conn.sock < 0)
+		return conn.sock;
+	(void)pthread_mutex_init(&conn.lock, NULL);
+	r = any_user ? 0 : check_peer(os, conn.sock, path, err);
+	if (r >= 0)
+		r = sk_conn_call(&conn, &msg, NULL, 0, NULL, NULL, until_ns,
+				 err);
+	if (r < 0) {
+		sk_conn_close(&conn);
+		return r;
+	}
+	/* A mutex must not be copied once it was used. */
+	ret_conn->os = os;
+	ret_conn->sock = conn.sock;
+	ret_conn->seq = conn.seq;
+	ret_conn->agent = msg.body.hello_reply;
+	ret_conn->generation++;
+	(void)pthread_mutex_destroy(&conn.lock);
+	(void)pthread_mutex_init(&ret_conn->lock, NULL);
+	return 0;
+}
+
+int sk_conn_open(const struct sk_os *os, const char *socket_path,
+		 uint64_t until_ns, struct sk_conn *ret_conn,
+		 struct sk_err *err)
+{
+	return open_conn(os, socket_path, false, until_ns, ret_conn, err);
+}
+
+int sk_conn_open_any(const struct sk_os *os, const char *socket_path,
+		     uint64_t until_ns, struct sk_conn *ret_conn,
+		     struct sk_err *err)
+{
+	return open_conn(os, socket_path, true, until_ns, ret_conn, err);
+}
+
+int sk_conn_again(const char *socket_path, uint64_t until_ns,
+		  struct sk_conn *conn, struct sk_err *err)
+{
+	struct sk_conn fresh = SK_CONN_NULL;
+	int r;
+
+	if (sk_conn_is_open(conn, NULL, NULL))
+		return 0;
+	r = sk_conn_open(conn->os, socket_path, until_ns, &fresh, err);
+	if (r < 0)
+		return r;
+	(void)pthread_mutex_lock(&conn->lock);
+	if (conn->sock < 0) {	/* else another thread was quicker */
+		conn->sock = sk_take_fd(&fresh.sock);
+		conn->seq = fresh.seq;
+		conn->agent = fresh.agent;
+		conn->generation++;
+	}
+	(void)pthread_mutex_unlock(&conn->lock);
+	sk_conn_close(&fresh);
+	return 0;
+}
+
+bool sk_conn_is_open(struct sk_conn *conn, uint64_t *ret_generation,
+		     uint64_t *ret_instance)
+{
+	bool alive;
+
+	(void)pthread_mutex_lock(&conn->lock);
+	alive = conn->sock >= 0;
+	if (ret_generation)
+		*ret_generation = conn->generation;
+	if (ret_instance)
+		*ret_instance = conn->agent.instance;
+	(void)pthread_mutex_unlock(&conn->lock);
+	return alive;
+}
+
+static void hang_up(struct sk_conn *conn)
+{
+	if (conn->sock >= 0)
+		(void)conn->os->close(conn->os, conn->sock);
+	conn->sock = -1;
+}
+
+void sk_conn_close(struct sk_conn *conn)
+{
+	if (!conn->os)
+		return;
+	hang_up(conn);
+	(void)pthread_mutex_destroy(&conn->lock);
+	conn->os = NULL;
+}
+
+/* ---- requests ---- */
+
+static int lost(struct sk_conn *conn, int r, const struct sk_msg *msg,
+		struct sk_err *err)
+{
+	assert(r < 0);
+	hang_up(conn);
+	if (r == -ETIMEDOUT)
+		return sk_err_set(err, r, "the agent did not answer a %s "
+				  "request in time",
+				  sk_msg_type_name(msg->type));
+	return sk_err_set(err, -ECONNRESET, "the connection to the agent was "
+			  "lost at a %s request: %s",
+			  sk_msg_type_name(msg->type), strerror(-r));
+}
+
+static int send_until(struct sk_conn *conn, struct sk_msg *msg,
+		      const int *fds, int n_fds, uint64_t until_ns)
+{
+	struct pollfd p = { .fd = conn->sock, .events = POLLOUT };
+	int r;
+
+	assert(n_fds >= 0 && n_fds <= SK_MSG_FDS);
+	for (;;) {
+		r = sk_channel_send(conn->os, conn->sock, msg, fds, n_fds);
+		if (r != -EAGAIN)
+			return r;
+		r = conn->os->poll(conn->os, &p, 1, until_ns);
+		if (r < 0)
+			return r;
+	}
+}
+
+static int recv_until(struct sk_conn *conn, struct sk_msg *ret_msg, int *got,
+		      int *n_got, uint64_t until_ns)
+{
+	int r;
+
+	assert(conn->sock >= 0);
+	do {
+		r = sk_channel_wait(conn->os, conn->sock, until_ns);
+		if (r >= 0)
+			r = sk_channel_recv(conn->os, conn->sock, ret_msg,
+					    got, n_got);
+	} while (r == -EAGAIN);
+	return r;
+}
+
+/* With the lock held. */
+static int exchange(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
+		    int n_fds, int *got, int *n_got, uint64_t until_ns,
+		    struct sk_err *err)
+{
+	struct sk_msg reply = { 0 };
+	int r;
+
+	if (conn->sock < 0)
+		return sk_err_set(err, -ECONNRESET,
+				  "there is no connection to the agent");
+	msg->seq = ++conn->seq;
+	r = send_until(conn, msg, fds, n_fds, until_ns);
+	if (r >= 0)
+		r = recv_until(conn, &reply, got, n_got, until_ns);
+	if (r >= 0 && (reply.seq != msg->seq || reply.type != msg->type))
+		r = -EPROTO;
+	/* Only what it brought is lost: the connection is as good as ever. */
+	if (r == -EMFILE && reply.seq == msg->seq)
+		return sk_err_errno(err, r, "cannot take the descriptors that "
+				    "a %s reply brings",
+				    sk_msg_type_name(msg->type));
+	if (r < 0)
+		return lost(conn, r, msg, err);
+	*msg = reply;
+	return 0;
+}
+
+static int status_of(const struct sk_msg *msg, struct sk_err *err)
+{
+	const char *text = msg->type == SK_MSG_SLOT ?
+			   msg->body.slot_reply.text : msg->body.text;
+
+	if (msg->status >= 0)
+		return 0;
+	return sk_err_set(err, msg->status, "%.*s", SK_ERR_MAX - 1, text);
+}
+
+int sk_conn_call_in(struct sk_conn *conn, uint64_t generation,
+		    struct sk_msg *msg, uint64_t until_ns,
+		    struct sk_err *err)
+{
+	int got[SK_MSG_FDS], n = 0, r;
+
+	(void)pthread_mutex_lock(&conn->lock);
+	r = conn->generation == generation ?
+	    exchange(conn, msg, NULL, 0, got, &n, until_ns, err) :
+	    sk_err_set(err, -ECONNRESET, "the connection to the agent was "
+		       "lost, and what it held with it");
+	(void)pthread_mutex_unlock(&conn->lock);
+	sk_close_fds(conn->os, got, n);
+	return r < 0 ? r : status_of(msg, err);
+}
+
+int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
+		 int n_fds, int *ret_fds, int *ret_n_fds, uint64_t until_ns,
+		 struct sk_err *err)
+{
+	int got[SK_MSG_FDS], n = 0, r;
+
+	assert(!ret_fds == !ret_n_fds);
+	(void)pthread_mutex_lock(&conn->lock);
+	r = exchange(conn, msg, fds, n_fds, got, &n, until_ns, err);
+	(void)pthread_mutex_unlock(&conn->lock);
+	if (r >= 0)
+		r = status_of(msg, err);
+	if (r < 0 || !ret_fds) {
+		sk_close_fds(conn->os, got, n);
+		return r;
+	}
+	memcpy(ret_fds, got, (size_t)n * sizeof(*got));
+	*ret_n_fds = n;
+	return 0;
+}

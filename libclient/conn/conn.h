@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One connection to the agent: requests and their replies.
+ *
+ * Every call says until when it may take, on the clock of os->now_ns(); a
+ * call that serves another carries the same deadline on. Sockets never block:
+ * only waits that know the deadline do.
+ *
+ * Thread-safety: any threads may make requests on one connection, which
+ * excludes them from each other; opening and closing exclude everything.
+ */
+#ifndef SK_LIBCLIENT_CONN_CONN_H
+#define SK_LIBCLIENT_CONN_CONN_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "base/os.h"
+#include "wire/message.h"
+
+/** What an answer that is on its way may come late: an agent that gives up at
+ * a deadline says more than we could. */
+#define SK_GRACE_NS UINT64_C(500000000)
+
+struct sk_conn {
+	const struct sk_os *os;
+	pthread_mutex_t lock;
+	int sock;			/* -1: not connected */
+	uint32_t seq;
+	uint64_t generation;		/* counts connections made */
+	struct sk_wire_hello_reply agent;
+};
+#define SK_CONN_NULL { .sock = -1 }
+
+/** The deadline @ms from now. */
+static inline uint64_t sk_until_ms(const struct sk_os *os, uint64_t ms)
+{
+	return os->now_ns(os) + ms * UINT64_C(1000000);
+}
+
+/** What is left until then, for a request that carries a timeout. */
+uint32_t sk_left_ms(const struct sk_os *os, uint64_t until_ns);
+
+/** Where root may have made a directory for an agent that is another user. */
+#define SK_SYSTEM_SOCKET "/run/shardkeep/agent.sock"
+
+/**
+ * Connects and says hello to an agent that is run by this user or by root:
+ * anybody else would be given all tensors, and would give what a restore
+ * believes.
+ * Errors: -ENOENT, -ECONNREFUSED, -ETIMEDOUT, -ENAMETOOLONG; -EACCES another
+ * user's; -EPROTO another version; ...
+ */
+int sk_conn_open(const struct sk_os *os, const char *socket_path,
+		 uint64_t until_ns, struct sk_conn *ret_conn,
+		 struct sk_err *err);
+/** Either of these. */
+typedef int (*sk_conn_opener)(const struct sk_os *os, const char *socket_path,
+			      uint64_t until_ns, struct sk_conn *ret_conn,
+			      struct sk_err *err);
+/** The same of any user's agent, for who only looks at what it has. */
+int sk_conn_open_any(const struct sk_os *os, const char *socket_path,
+		     uint64_t until_ns, struct sk_conn *ret_conn,
+		     struct sk_err *err);
+/** One that is not connected is fine. */
+void sk_conn_close(struct sk_conn *conn);
+/** Connects an open handle again where its connection was lost. Other threads
+ * may use it meanwhile. Errors: as sk_conn_open(). */
+int sk_conn_again(const char *socket_path, uint64_t until_ns,
+		  struct sk_conn *conn, struct sk_err *err);
+/** Whether it is connected; and to what, as of the last connection. */
+bool sk_conn_is_open(struct sk_conn *conn, uint64_t *ret_generation,
+		     uint64_t *ret_instance);
+
+/**
+ * One request and its reply (in @msg). @fds/@n_fds are sent, and received
+ * ones are written to @ret_fds (room for SK_MSG_FDS, the caller closes them;
+ * NULL: none expected, any are closed). A reply with a status < 0 is returned
+ * as that with the agent's sentence, the rest of it in @msg. A lost connection
+ * is -ECONNRESET, one that does not answer -ETIMEDOUT; both leave sock -1.
+ */
+int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
+		 int n_fds, int *ret_fds, int *ret_n_fds, uint64_t until_ns,
+		 struct sk_err *err);
+
+/** A request without descriptors, on the connection of that @generation and
+ * no later one: -ECONNRESET there. */
+int sk_conn_call_in(struct sk_conn *conn, uint64_t generation,
+		    struct sk_msg *msg, uint64_t until_ns,
+		    struct sk_err *err);
+
+#endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "conn/list.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/util.h"
+#include "conn/memfd.h"
+
+/* ---- lists ---- */
+
+/* What the reply says fits what the descriptor holds: nothing is allocated
+ * on its word alone. */
+static int check_list(const struct sk_os *os, const struct sk_msg *msg,
+		      size_t record_bytes, int fd, uint64_t *ret_bytes,
+		      struct sk_err *err)
+{
+	struct stat st;
+	int r;
+
+	if (msg->body.list_reply.record_bytes != record_bytes)
+		return sk_err_set(err, -EPROTO, "the agent's records have %u "
+				  "bytes, not %zu: it is another version",
+				  msg->body.list_reply.record_bytes,
+				  record_bytes);
+	r = os->fstat(os, fd, &st);
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot look at the agent's list");
+	if (!sk_mul_u64(msg->body.list_reply.n, record_bytes, ret_bytes) ||
+	    (uint64_t)st.st_size < *ret_bytes)
+		return sk_err_set(err, -EPROTO, "the agent's list of %" PRIu64
+				  " records is cut short",
+				  msg->body.list_reply.n);
+	return 0;
+}
+
+static int read_records(const struct sk_os *os, const struct sk_msg *msg,
+			size_t record_bytes, int fd, void **ret_records,
+			struct sk_err *err)
+{
+	_cleanup_free_ void *records = NULL;
+	uint64_t bytes = 0;
+	int r;
+
+	r = check_list(os, msg, record_bytes, fd, &bytes, err);
+	if (r < 0)
+		return r;
+	records = malloc(bytes ? bytes : 1);
+	if (!records)
+		return sk_err_set(err, -ENOMEM, "no memory for a list of %"
+				  PRIu64 " bytes", bytes);
+	r = sk_read_all(os, fd, records, bytes, 0);
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot read the agent's list");
+	*ret_records = sk_take_ptr(records);
+	return 0;
+}
+
+int sk_list_read(struct sk_conn *conn, struct sk_msg *msg,
+		 size_t record_bytes, uint64_t until_ns, void *ret_records,
+		 size_t *ret_n, struct sk_err *err)
+{
+	int fds[SK_MSG_FDS], n_fds = 0, r;
+	void *records = NULL;
+
+	assert(record_bytes);
+	r = sk_conn_call(conn, msg, NULL, 0, fds, &n_fds, until_ns, err);
+	if (r < 0)
+		return r;
+	if (n_fds == 1)
+		r = read_records(conn->os, msg, record_bytes, fds[0],
+				 &records, err);
+	else
+		r = sk_err_set(err, -EPROTO, "the agent gave %d descriptors "
+			       "for a list", n_fds);
+	sk_close_fds(conn->os, fds, n_fds);
+	if (r < 0)
+		return r;
+	*(void **)ret_records = records;
+	*ret_n = msg->body.list_reply.n;
+	return 0;
+}
+
+int sk_list_snapshots(struct sk_conn *conn, const struct sk_wire_id *id,
+		      uint64_t until_ns, struct sk_wire_snapshot **ret,
+		      size_t *ret_n, struct sk_list_gaps *ret_gaps,
+		      struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
+		.id = *id, .what = SK_LIST_SNAPSHOTS } };
+	int r;
+
+	r = sk_list_read(conn, &msg, sizeof(**ret), until_ns, ret, ret_n, err);
+	if (r < 0)
+		return r;
+	ret_gaps->n = msg.body.list_reply.unreadable;
+	(void)snprintf(ret_gaps->first, sizeof(ret_gaps->first), "%.*s",
+		       SK_ERR_MAX - 1, msg.body.list_reply.text);
+	return 0;
+}
+
+int sk_list_gaps_error(const struct sk_list_gaps *gaps, const char *what,
+		       struct sk_err *err)
+{
+	return !gaps->n ? 0 :
+	       sk_err_set(err, -EIO, "nobody can tell whether there is %.100s: "
+			  "%.200s", what, gaps->first);
+}
+
+int sk_list_images(struct sk_conn *conn, const struct sk_wire_id *id,
+		   uint64_t until_ns, struct sk_wire_image **ret,
+		   size_t *ret_n, struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
+		.id = *id, .what = SK_LIST_IMAGES } };
+
+	return sk_list_read(conn, &msg, sizeof(**ret), until_ns, ret, ret_n,
+			    err);
+}
+
+/* ---- images ---- */
+
+int sk_image_open(struct sk_conn *conn, uint64_t image, enum sk_place place,
+		  uint64_t until_ns, struct sk_opened_image *ret,
+		  struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_OPEN, .body.open = {
+		.image = image, .place = place } };
+	const struct sk_wire_open_reply *reply = &msg.body.open_reply;
+	int fds[SK_MSG_FDS], n_fds = 0, r;
+
+	r = sk_conn_call(conn, &msg, NULL, 0, fds, &n_fds, until_ns, err);
+	if (r < 0)
+		return r;
+	if (n_fds != 2 || reply->header_bytes > reply->image_bytes) {
+		sk_close_fds(conn->os, fds, n_fds);
+		return sk_err_set(err, -EPROTO, "the agent opened an image of %"
+				  PRIu64 " bytes, %" PRIu64 " of them header, "
+				  "with %d descriptors", reply->image_bytes,
+				  reply->header_bytes, n_fds);
+	}
+	*ret = (struct sk_opened_image){
+		.data = fds[0],
+		.header = fds[1],
+		.image_bytes = reply->image_bytes,
+		.header_bytes = reply->header_bytes,
+	};
+	return 0;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the agent has: lists of it, and images opened. */
+#ifndef SK_LIBCLIENT_CONN_LIST_H
+#define SK_LIBCLIENT_CONN_LIST_H
+
+#include "conn/conn.h"
+
+/**
+ * Sends @msg, LIST or STATS, and reads the records that the reply brings;
+ * malloc'ed, *ret_n of them, @record_bytes each.
+ * Errors: as sk_conn_call(); -EPROTO records of another version, or a list
+ * that is cut short; -ENOMEM.
+ */
+int sk_list_read(struct sk_conn *conn, struct sk_msg *msg,
+		 size_t record_bytes, uint64_t until_ns, void *ret_records,
+		 size_t *ret_n, struct sk_err *err);
+
+/** What the store may have beyond a list: directories and files that could
+ * not be read, and why the first could not. */
+struct sk_list_gaps {
+	uint32_t n;
+	char first[SK_ERR_MAX];
+};
+
+/** LIST of snapshots, newest first, and of images, that @id names. Who finds
+ * nothing in them may say so only if there are no gaps. */
+int sk_list_snapshots(struct sk_conn *conn, const struct sk_wire_id *id,
+		      uint64_t until_ns, struct sk_wire_snapshot **ret,
+		      size_t *ret_n, struct sk_list_gaps *ret_gaps,
+		      struct sk_err *err);
+int sk_list_images(struct sk_conn *conn, const struct sk_wire_id *id,
+		   uint64_t until_ns, struct sk_wire_image **ret,
+		   size_t *ret_n, struct sk_err *err);
+/** The error of who finds nothing of @what where there are gaps; 0: none. */
+int sk_list_gaps_error(const struct sk_list_gaps *gaps, const char *what,
+		       struct sk_err *err);
+
+/** An image that is open for reading; both descriptors are the caller's. It
+ * stays in use until CLOSE or the end of the connection. */
+struct sk_opened_image {
+	int data, header;
+	uint64_t image_bytes, header_bytes;
+};
+
+/** OPEN. Errors: as sk_conn_call(); -EPROTO a reply that cannot be. */
+int sk_image_open(struct sk_conn *conn, uint64_t image, enum sk_place place,
+		  uint64_t until_ns, struct sk_opened_image *ret,
+		  struct sk_err *err);
+
+#endif

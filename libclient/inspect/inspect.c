@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What snapshots there are and what they hold, as JSON. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <jansson.h>
+
+#include "base/array.h"
+#include "base/util.h"
+#include "conn/check.h"
+#include "conn/client.h"
+#include "conn/list.h"
+#include "conn/say.h"
+#include "tensor/dtype.h"
+#include "tensor/mesh.h"
+#include "tensor/placement.h"
+
+/* One question: a connection of its own, so that leases end with it. */
+struct inspecting {
+	struct sk *sk;
+	struct sk_conn conn;
+	struct sk_wire_snapshot snapshot;
+	json_t *tensors;	/* array */
+	json_t *meshes;		/* array */
+	struct sk_mesh **known;	/* those in it; references */
+	size_t n_known, room_known;
+	json_t *index;		/* object: its elements by kind and name */
+	bool brief;
+	struct sk_err err;
+};
+
+/* ---- one image ---- */
+
+/* Takes both; NULL where there is no memory, from then on. */
+static json_t *append(json_t *array, json_t *value)
+{
+	if (json_array_append_new(array, value) == 0)
+		return array;
+	json_decref(array);
+	return NULL;
+}
+
+static json_t *numbers(int n, const int64_t *v)
+{
+	json_t *array = json_array();
+
+	for (int i = 0; i < n; i++)
+		array = append(array, json_integer(v[i]));
+	return array;
+}
+
+static json_t *mesh_json(const struct sk_mesh *mesh)
+{
+	json_t *shape = json_array(), *ranks = json_array();
+	json_t *names = sk_mesh_name(mesh, 0) ? json_array() : json_null();
+
+	for (int d = 0; d < sk_mesh_ndim(mesh); d++) {
+		shape = append(shape, json_integer(sk_mesh_dim(mesh, d)));
+		if (sk_mesh_name(mesh, d))
+			names = append(names, json_string(
+				sk_mesh_name(mesh, d)));
+	}
+	for (int64_t i = 0; i < sk_mesh_count(mesh); i++)
+		ranks = append(ranks,
+			       json_integer(sk_mesh_rank_at(mesh, i)));
+	return json_pack("{s:o, s:o, s:o}", "shape", shape, "ranks", ranks,
+			 "names", names);
+}
+
+/* Its index in the table, which it enters when it is first met; or null. */
+static json_t *mesh_index(struct inspecting *in, struct sk_mesh *mesh)
+{
+	if (!mesh)
+		return json_null();
+	for (size_t i = in->n_known; i-- > 0;)
+		if (sk_mesh_equal(in->known[i], mesh))
+			return json_integer((json_int_t)i);
+	if (sk_array_fit(in->known, in->room_known, in->n_known + 1) < 0)
+		return NULL;
+	if (json_array_append_new(in->meshes, mesh_json(mesh)) < 0)
+		return NULL;
+	in->known[in->n_known] = sk_mesh_ref(mesh);
+	return json_integer((json_int_t)in->n_known++);
+}
+
+static json_t *placements_json(const struct sk_spec *spec)
+{
+	int n = spec->mesh ? sk_mesh_ndim(spec->mesh) : 0;
+	json_t *array = json_array();
+	char text[32];
+
+	for (int d = 0; d < n; d++)
+		array = append(array, json_string(
+			sk_placement_format(&spec->placements[d], text,
+					    sizeof(text))));
+	return array;
+}
+
+static const char *const kinds[] = {
+	[SK_ITEM_TENSOR] = "tensor",
+	[SK_ITEM_BLOB] = "blob",
+	[SK_ITEM_BLOB_LOCAL] = "local",
+};
+
+static json_t *item_json(struct inspecting *in, const struct sk_layout *l,
+			 const struct sk_item *it)
+{
+	const struct sk_spec *spec = &it->spec;
+
+	if (in->brief)
+		return json_pack("{s:s, s:s, s:i, s:s, s:o}", "name",
+				 spec->name, "kind", kinds[it->kind], "rank",
+				 it->kind == SK_ITEM_BLOB_LOCAL ? l->rank : -1,
+				 "dtype", sk_dtype_name(spec->dtype), "shape",
+				 numbers(spec->ndim, spec->shape));
+	return json_pack("{s:s, s:s, s:i, s:s, s:o, s:o, s:o, s:b, s:[]}",
+			 "name", spec->name, "kind", kinds[it->kind], "rank",
+			 it->kind == SK_ITEM_BLOB_LOCAL ? l->rank : -1,
+			 "dtype", sk_dtype_name(spec->dtype),
+			 "shape", numbers(spec->ndim, spec->shape),
+			 "mesh", mesh_index(in, (struct sk_mesh *)spec->mesh),
+			 "placements", placements_json(spec),
+			 "explicit", it->explicit_boxes, "boxes");
+}
+
+/* The element of that item, made when it is first met. */
+static json_t *element(struct inspecting *in, const struct sk_layout *l,
+		       const struct sk_item *item)
+{
+	_cleanup_free_ char *key = NULL;
+	json_t *found;
+	bool indexed;
+
+	if (asprintf(&key, "%d %d %s", (int)item->kind,
+		     item->kind == SK_ITEM_BLOB_LOCAL ? l->rank : -1,
+		     item->spec.name) < 0)
+		return NULL;
+	found = json_object_get(in->index, key);
+	if (found)
+		return found;
+	found = item_json(in, l, item);
+	indexed = json_object_set(in->index, key, found) == 0;
+	/* The array has it, or it is gone. */
+	if (json_array_append_new(in->tensors, found) < 0 || !indexed)
+		return NULL;
+	return found;
+}
+
+static int add_box(const struct sk_layout *l, const struct sk_entry *e,
+		   json_t *element)
+{
+	int n = l->items[e->item].spec.ndim;
+
+	return json_array_append_new(
+		json_object_get(element, "boxes"),
+		json_pack("{s:i, s:o, s:o}", "rank", l->rank, "offset",
+			  numbers(n, e->box.offset), "size",
+			  numbers(n, e->box.size)));
+}
+
+static int add_layout(struct inspecting *in, const struct sk_layout *l)
+{
+	_cleanup_free_ json_t **of_item = calloc(l->n_items + 1u,
+						 sizeof(json_t *));
+	bool failed = !of_item;
+
+	for (uint32_t i = 0; i < l->n_items && !failed; i++) {
+		of_item[i] = element(in, l, &l->items[i]);
+		failed = !of_item[i];
+	}
+	for (uint32_t i = 0; i < l->n_entries && !failed && !in->brief; i++)
+		failed = add_box(l, &l->entries[i],
+				 of_item[l->entries[i].item]) < 0;
+	return failed ? sk_err_set(&in->err, -ENOMEM, "out of memory") : 0;
+}
+
+static int add_header(struct inspecting *in, const struct sk_wire_image *image,
+		      const struct sk_opened_image *o)
+{
+	const struct sk_os *os = in->sk->os;
+	struct sk_layout *l = NULL;
+	void *map;
+	int r = os->mmap(os, NULL, o->header_bytes, PROT_READ, MAP_SHARED,
+			 o->header, 0, &map);
+
+	if (r < 0)
+		return sk_err_errno(&in->err, r, "cannot map an image's "
+				    "header");
+	r = sk_recall_get(in->sk->recall, image->id.job, image->id.rank,
+			  image->kind, map, o->header_bytes, o->image_bytes,
+			  &l, &in->err);
+	(void)os->munmap(os, map, o->header_bytes);
+	if (r >= 0)
+		r = add_layout(in, l);
+	sk_layout_free(l);
+	return r;
+}
+
+static int add_image(struct inspecting *in, const struct sk_wire_image *image)
+{
+	const struct sk_os *os = in->sk->os;
+	struct sk_opened_image o;
+	int r = sk_image_open(&in->conn, image->image, image->place,
+			      sk_until(in->sk), &o, &in->err);
+
+	if (r < 0)
+		return r;
+	r = add_header(in, image, &o);
+	(void)os->close(os, o.data);
+	(void)os->close(os, o.header);
+	return r;
+}
+
+/* ---- one snapshot ---- */
+
+static bool told_before(const struct sk_wire_image *images, size_t i)
+{
+	for (size_t j = i; j-- > 0 && images[j].id.rank == images[i].id.rank;)
+		if (images[j].kind == SK_IMAGE_PRIMARY &&
+		    images[j].state != SK_IMAGE_FILLING &&
+		    images[j].state != SK_IMAGE_BAD)
+			return true;
+	return false;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct sk_wire_image *x = a, *y = b;
+
+	return x->id.rank < y->id.rank ? -1 : x->id.rank > y->id.rank;
+}
+
+static int add_images(struct inspecting *in)
+{
+	_cleanup_free_ struct sk_wire_image *images = NULL;
+	struct sk_wire_id id = in->snapshot.id;
+	size_t n = 0;
+	int r;
+
+	id.rank = -1;
+	r = sk_list_images(&in->conn, &id, sk_until(in->sk), &images, &n,
+			   &in->err);
+	if (r >= 0 && n)
+		qsort(images, n, sizeof(*images), by_rank);
+	for (size_t i = 0; i < n && r >= 0; i++) {
+		if (images[i].kind != SK_IMAGE_PRIMARY ||
+		    images[i].state == SK_IMAGE_FILLING ||
+		    images[i].state == SK_IMAGE_BAD || told_before(images, i))
+			continue;
+		r = add_image(in, &images[i]);
+	}
+	return r;
+}
+
+static json_t *snapshot_json(const struct sk_wire_snapshot *s)
+{
+	char run_id[17];
+
+	(void)snprintf(run_id, sizeof(run_id), "%016" PRIx64, s->id.run_id);
+	return json_pack("{s:s, s:I, s:s, s:I, s:i, s:b, s:b, s:b, s:b, s:I, "
+			 "s:I, s:s}", "job", s->id.job, "run",
+			 (json_int_t)s->id.run, "run_id", run_id, "step",
+			 (json_int_t)s->id.step, "world", s->id.world,
+			 "complete", !!(s->flags & SK_SNAP_COMPLETE),
+			 "durable", !!(s->flags & SK_SNAP_DURABLE),
+			 "newest", !!(s->flags & SK_SNAP_NEWEST),
+			 "pinned", !!(s->flags & SK_SNAP_PINNED),
+			 "memory_bytes", (json_int_t)s->bytes_memory,
+			 "disk_bytes", (json_int_t)s->bytes_disk,
+			 "note", s->text);
+}
+
+static int give(struct inspecting *in, json_t *root, char **ret_json)
+{
+	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+
+	json_decref(root);
+	if (!text)
+		return sk_err_set(&in->err, -ENOMEM, "out of memory");
+	*ret_json = text;
+	return 0;
+}
+
+static int set_id(struct inspecting *in, const char *job, uint64_t run,
+		  int64_t step, struct sk_wire_id *ret)
+{
+	*ret = (struct sk_wire_id){ .run = run, .step = step, .rank = -1 };
+	if (!job)
+		return 0;
+	if (sk_job_check(job, &in->err) < 0)
+		return -EINVAL;
+	strcpy(ret->job, job);
+	return 0;
+}
+
+/* The newest complete one, or, where none is asked for by number, refused. */
+static int choose(struct inspecting *in, const char *job, uint64_t run,
+		  int64_t step)
+{
+	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
+	struct sk_wire_id id;
+	struct sk_list_gaps gaps;
+	size_t n = 0;
+	int r;
+
+	r = set_id(in, job, run, step, &id);
+	if (r >= 0)
+		r = sk_list_snapshots(&in->conn, &id, sk_until(in->sk), &all,
+				      &n, &gaps, &in->err);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < n; i++) {
+		if (step < 0 && !(all[i].flags & SK_SNAP_COMPLETE))
+			continue;
+		in->snapshot = all[i];	/* newest first */
+		return 0;
+	}
+	r = sk_list_gaps_error(&gaps, "such a snapshot", &in->err);
+	if (r < 0)
+		return r;
+	if (step < 0)
+		return sk_err_set(&in->err, -ENOENT, "job \"%s\" has no "
+				  "complete snapshot", job);
+	return sk_err_set(&in->err, -ENOENT, "job \"%s\" has no snapshot of "
+			  "step %" PRId64, job, step);
+}
+
+static int inspect(struct inspecting *in, const char *job, uint64_t run,
+		   int64_t step, char **ret_json)
+{
+	json_t *root;
+	int r;
+
+	r = choose(in, job, run, step);
+	if (r < 0)
+		return r;
+	in->tensors = json_array();
+	in->meshes = json_array();
+	in->index = json_object();
+	r = add_images(in);
+	json_decref(in->index);
+	while (in->n_known)
+		sk_mesh_unref(in->known[--in->n_known]);
+	free(in->known);
+	root = r < 0 ? NULL : snapshot_json(&in->snapshot);
+	if (in->brief)
+		json_decref(in->meshes);
+	else if (json_object_set_new(root, "meshes", in->meshes) < 0 && r >= 0)
+		r = sk_err_set(&in->err, -ENOMEM, "out of memory");
+	if (json_object_set_new(root, "tensors", in->tensors) < 0 && r >= 0)
+		r = sk_err_set(&in->err, -ENOMEM, "out of memory");
+	if (r < 0) {
+		json_decref(root);
+		return r;
+	}
+	return give(in, root, ret_json);
+}
+
+static int snapshots(struct inspecting *in, const char *job, char **ret_json)
+{
+	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
+	struct sk_wire_id id;
+	struct sk_list_gaps gaps = { 0 };
+	json_t *root;
+	size_t n = 0;
+	int r;
+
+	r = set_id(in, job, 0, -1, &id);
+	if (r >= 0)
+		r = sk_list_snapshots(&in->conn, &id, sk_until(in->sk), &all,
+				      &n, &gaps, &in->err);
+	if (r >= 0 && !n)
+		r = sk_list_gaps_error(&gaps, "a snapshot", &in->err);
+	if (r < 0)
+		return r;
+	root = json_array();
+	for (size_t i = 0; i < n; i++)
+		root = append(root, snapshot_json(&all[i]));
+	return give(in, root, ret_json);
+}
+
+static int begin(struct sk *sk, struct inspecting *in)
+{
+	int r;
+
+	*in = (struct inspecting){ .sk = sk, .conn = SK_CONN_NULL };
+	r = sk_check(sk, &in->err);
+	if (r < 0)
+		return r;
+	return sk_conn_open(sk->os, sk->socket_path, sk_until(sk), &in->conn,
+			    &in->err);
+}
+
+SK_API int sk_inspect(struct sk *sk, const char *job, int64_t step,
+		      uint64_t run, uint32_t flags, char **ret_json)
+{
+	struct inspecting in;
+	int r;
+
+	r = begin(sk, &in);
+	if (r < 0)
+		return sk_say(r, &in.err);
+	in.brief = flags & SK_INSPECT_BRIEF;
+	if (!job)
+		r = sk_err_set(&in.err, -EINVAL, "no job to inspect");
+	else
+		r = sk_check_flags(flags, SK_INSPECT_BRIEF, "the flags of "
+				   "sk_inspect()", &in.err);
+	if (r >= 0)
+		r = inspect(&in, job, run, step, ret_json);
+	sk_conn_close(&in.conn);
+	return sk_say(r, &in.err);
+}
+
+SK_API int sk_snapshots(struct sk *sk, const char *job, char **ret_json)
+{
+	struct inspecting in;
+	int r;
+
+	r = begin(sk, &in);
+	if (r < 0)
+		return sk_say(r, &in.err);
+	r = snapshots(&in, job, ret_json);
+	sk_conn_close(&in.conn);
+	return sk_say(r, &in.err);
+}

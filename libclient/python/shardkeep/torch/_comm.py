@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the ranks of a job agree, with a bound on every wait.
+
+A collective that another rank does not enter has no end of its own, and what
+is entered late meets another rank's next one. So ranks meet first, in the
+store of torch.distributed: each says which call it is in, and none begins to
+exchange before all of them are in the same one. Whoever waits too long says
+for all that this meeting did not take place; a late rank reads it and is in
+step again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import hashlib
+import time
+
+import torch
+import torch.distributed as dist
+
+from .. import Error, Timeout
+
+_GO = "go"
+
+
+class Apart(Timeout):
+    """The ranks did not meet; all that came know it."""
+
+
+class Comm:
+    """The ranks of a process group; one rank without torch.distributed.
+
+    The group must be able to carry CPU tensors, as gloo does. ``timeout`` is
+    in seconds. Made, and used, in the same order on all ranks.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None, name: str,
+                 timeout: float) -> None:
+        up = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank(group) if up else 0
+        self.world = dist.get_world_size(group) if up else 1
+        self.timeout = timeout
+        self._group, self._round = group, 0
+        if self.world > 1:
+            self._store = self._own_store(name)
+
+    def _own_store(self, name: str) -> dist.Store:
+        group = self._group or dist.group.WORLD
+        ranks = ",".join(map(str, dist.get_process_group_ranks(group)))
+        whose = hashlib.sha256(f"{name}/{ranks}".encode()).hexdigest()[:16]
+        store = dist.distributed_c10d._get_default_store()
+        # Of several that one process makes, each rank's third is the third.
+        nth = store.add(f"shardkeep/{whose}/{self.rank}", 1)
+        return dist.PrefixStore(f"shardkeep/{whose}/{nth}", store)
+
+    # ---- meeting ----
+
+    def meet(self, what: str, timeout: float | None = None) -> None:
+        """Returns when all ranks are in ``what``; Apart says who is not."""
+        timeout = self.timeout if timeout is None else timeout
+        n, self._round = self._round, self._round + 1
+        store, end = self._store, time.monotonic() + timeout
+        store.set(f"{n}/{self.rank}", what)
+        same = store.add(f"{n}/{what}", 1)
+        there = store.add(f"{n}/there", 1)
+        pause = 0.0002
+        while there < self.world and time.monotonic() < end and \
+                not store.check([f"{n}/verdict"]):
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+            there = int(store.get(f"{n}/there"))
+        same = int(store.get(f"{n}/{what}"))
+        verdict = _GO if same == self.world else self._absent(n, what,
+                                                              timeout)
+        said = store.compare_set(f"{n}/verdict", "", verdict).decode()
+        if said != _GO:
+            raise Apart(errno.ETIMEDOUT, said)
+        self._forget(n - 1)
+
+    def _absent(self, n: int, what: str, timeout: float) -> str:
+        missing, elsewhere = [], []
+        for r in range(self.world):
+            if not self._store.check([f"{n}/{r}"]):
+                missing.append(str(r))
+                continue
+            where = self._store.get(f"{n}/{r}").decode()
+            if where != what:
+                elsewhere.append(f"rank {r} is in {where}")
+        if elsewhere:
+            return (f"rank {self.rank} is in {what}, {', '.join(elsewhere)}: "
+                    "all ranks must make the same calls in the same order")
+        plural = "s" if len(missing) > 1 else ""
+        return (f"rank{plural} {', '.join(missing)} did not come to {what} "
+                f"within {timeout:g} s; every rank must call it")
+
+    def _forget(self, n: int) -> None:
+        """What all have read: that they are further says so."""
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            if n >= 0 and self._store.check([f"{n}/{self.rank}"]):
+                what = self._store.get(f"{n}/{self.rank}").decode()
+                self._store.delete_key(f"{n}/{self.rank}")
+                if self.rank == 0:
+                    for key in (what, "there", "verdict"):
+                        self._store.delete_key(f"{n}/{key}")
+
+    # ---- exchanging ----
+
+    def allgather(self, mine: bytes, what: str,
+                  timeout: float | None = None) -> bytes:
+        """As many bytes from each, joined in rank order."""
+        if self.world == 1:
+            return mine
+        timeout = self.timeout if timeout is None else timeout
+        self.meet(what, timeout)
+        if not mine:
+            return b""
+        send = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        parts = [torch.empty_like(send) for _ in range(self.world)]
+        try:
+            dist.all_gather(parts, send, group=self._group, async_op=True
+                            ).wait(datetime.timedelta(seconds=timeout))
+        except RuntimeError as e:
+            raise Error(errno.EIO, f"{what}: {self.world} ranks could not "
+                        f"exchange {len(mine)} bytes each: {e}") from e
+        return b"".join(p.numpy().tobytes() for p in parts)
+
+    def share(self, mine: bytes, what: str) -> list[bytes]:
+        """What every rank gives, of any length, in rank order."""
+        if self.world == 1:
+            return [mine]
+        sizes = self.allgather(len(mine).to_bytes(8, "little"), what)
+        n = [int.from_bytes(sizes[i:i + 8], "little")
+             for i in range(0, len(sizes), 8)]
+        most = max(n)
+        every = self.allgather(mine.ljust(most, b"\0"), what)
+        return [every[i * most:i * most + n[i]] for i in range(self.world)]
+
+    def for_restore(self, mine: bytes, timeout_ms: int) -> bytes:
+        """The comm that :meth:`State.restore` takes."""
+        return self.allgather(mine, "restore()", timeout_ms / 1000 or None)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The states that saves of distributed checkpoint write through.
+
+Saves of one job share a state, so that its slots stay warm. A job that is
+saved once, under an id of its own, must not hold memory for ever: states that
+were not used lately are let go, and all others when memory is short.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from .. import Client, Error, State, _core
+
+#: Jobs whose states stay, such as a model's and its optimizer's.
+_WARM = 4
+#: Seconds for the agent to write what it may then evict.
+_MOMENT = 10
+
+#: Process, socket, job, rank, world.
+Key = tuple[int, str | None, str, int, int]
+
+
+def key_of(socket: str | None, job: str, rank: int, world: int) -> Key:
+    """Whose state: of this process, at the agent that it would find now."""
+    return (os.getpid(), socket or os.environ.get("SHARDKEEP_SOCKET"), job,
+            rank, world)
+
+
+class _Entry:
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.lock = threading.RLock()       # one save at a time
+        self.client: Client | None = None
+        self.state: State | None = None
+        self.names: set[str] = set()        # described
+
+    def open(self) -> State:
+        if self.state is None:
+            _, socket, job, rank, world = self.key
+            self.client = Client(socket)
+            self.state = State(self.client, job, rank, world,
+                               flush_every=_core.FLUSH_NEVER)
+            self.names = set()
+        return self.state
+
+    def close(self) -> None:
+        state, self.state = self.state, None
+        client, self.client = self.client, None
+        if state is not None:
+            state.close()
+        if client is not None:
+            client.close()
+
+    def save(self, step: int, flags: int, timeout: float,
+             described: list[Any], keep: list[Any]) -> None:
+        """One snapshot, sealed when this returns."""
+        names = {d[0] for d in described}
+        state = self.open()
+        # The same names again: new pointers alone cost nothing.
+        if self.names != names:
+            state.clear()
+        state.tensors(described, keep)
+        self.names = names
+        ms = int(timeout * 1000)
+        state.snapshot(step, flags, ms, keep)
+        state.fence()
+        state.wait(step, _core.SEALED, ms)
+
+
+class States:
+    """The states of this process, by what they are of; for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[Key, _Entry] = {}       # the oldest use first
+
+    @contextlib.contextmanager
+    def use(self, key: Key) -> Iterator[_Entry]:
+        """The job's state, no other thread's while this one has it."""
+        with self._lock:
+            entry = self._entries.pop(key, None) or _Entry(key)
+            self._entries[key] = entry
+            old = list(self._entries.values())[:-_WARM]
+        for other in old:
+            self._let_go(other)
+        with entry.lock:
+            yield entry
+
+    def _let_go(self, entry: _Entry) -> bool:
+        """Closes it where no other thread uses it."""
+        if not entry.lock.acquire(blocking=False):
+            return False
+        try:
+            with self._lock:
+                if self._entries.get(entry.key) is entry:
+                    del self._entries[entry.key]
+            entry.close()
+        finally:
+            entry.lock.release()
+        return True
+
+    def save(self, key: Key, step: int, flags: int, timeout: float,
+             described: list[Any], keep: list[Any]) -> None:
+        """A snapshot of the job; where memory is short, others' states go,
+        and the agent gets a moment to write to disk what they held."""
+        end = time.monotonic() + min(timeout, _MOMENT)
+        with self.use(key) as entry:
+            while True:
+                try:
+                    entry.save(step, flags, timeout, described, keep)
+                    return
+                except Error as e:
+                    if e.errno == errno.EEXIST and entry.state is not None:
+                        # It is there already: a new run writes it anew.
+                        entry.close()
+                        entry.save(step, flags, timeout, described, keep)
+                        return
+                    if e.errno != errno.ENOMEM or \
+                            not (self._others(key) or
+                                 time.monotonic() < end and
+                                 flags & _core.SNAPSHOT_FLUSH):
+                        raise
+                time.sleep(0.05)
+
+    def _others(self, key: Key) -> bool:
+        with self._lock:
+            others = [e for k, e in self._entries.items() if k != key]
+        return any([self._let_go(e) for e in others])
+
+    def close(self) -> None:
+        for entry in list(self._entries.values()):
+            self._let_go(entry)
+
+
+#: A process has one agent, and its saves share its memory.
+STATES = States()
+atexit.register(STATES.close)

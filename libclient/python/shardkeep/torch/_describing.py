@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A state's descriptions, kept in step with the live tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from .. import State
+from ._blobs import Blobs
+from ._comm import Comm
+from ._describe import Meshes, describe, is_whole, local_of
+from ._tensors import LiveTensors, Watch
+
+#: A tensor's name, itself, the name of the one that it belongs to.
+Item = tuple[str, Any, str]
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the collector, which would look at all of the trainer's objects
+    again and again while thousands of descriptions are made."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+class Describing:
+    """What the C library was told of the live tensors."""
+
+    def __init__(self, state: State, comm: Comm, tensors: LiveTensors,
+                 blobs: Blobs) -> None:
+        self._state, self._comm = state, comm
+        self._tensors, self._blobs = tensors, blobs
+        self._meshes = Meshes()
+        self._watch: Watch | None = None
+        self._names: set[str] = set()
+        self._whole: list[str] | None = None
+        self._holders: dict[str, tuple[int, ...] | None] = {}
+        #: Whether the optimizer keeps anything but tensors of parameters.
+        self.more = False
+
+    def all(self) -> bool:
+        """Describes the tensors anew where anything about them changed, and
+        says whether it did."""
+        if self._watch is not None and self._watch.holds():
+            return False
+        with uncollected():
+            items = self._tensors.items()
+            self.find_holders(items)
+            self.describe(items)
+            self.is_current()
+        return True
+
+    def is_current(self) -> None:
+        """What is described is what there is: watched from here on."""
+        self._watch = self._tensors.watch()
+        self.more = bool(self._tensors.scalars()) or \
+            any(self._tensors.others())
+
+    def describe(self, items: list[Item]) -> None:
+        self._watch = None
+        for gone in self._names - {name for name, _, _ in items}:
+            self._state.remove(gone)
+            self._names.discard(gone)
+        model = {name: t for name, t, _ in items}
+        described = [describe(name, t, self._meshes, self._holders.get(owner),
+                              model.get(owner)) for name, t, owner in items]
+        self._blobs.keep = [local_of(t) for _, t, _ in items]
+        self._state.tensors(described, (self._blobs.keep,
+                                       self._blobs.rooms()))
+        self._names = {name for name, _, _ in items}
+
+    # ---- who has what is whole ----
+
+    @staticmethod
+    def whole_of(items: list[Item]) -> list[str]:
+        """The model's whole tensors. An optimizer makes its state when
+        gradients come, which a rank's experts may get later than another's:
+        it belongs to its parameter."""
+        return sorted(name for name, t, _ in items
+                      if name.startswith("model.") and is_whole(t))
+
+    def knows_holders(self) -> bool:
+        """Whether no other rank would have to be asked."""
+        return self._comm.world == 1 or \
+            self._whole == self.whole_of(self._tensors.items())
+
+    def find_holders(self, items: list[Item]) -> None:
+        """Who has which whole tensor; a collective where that changed."""
+        whole = self.whole_of(items)
+        if whole != self._whole:
+            self.set_holders(whole, [json.loads(x) for x in self._comm.share(
+                json.dumps(whole).encode(), "snapshot()")])
+
+    def set_holders(self, whole: list[str], lists: list[list[str]]) -> None:
+        """``whole`` are this rank's, ``lists`` all ranks'."""
+        self._whole = whole
+        if all(x == whole for x in lists):
+            self._holders = dict.fromkeys(whole)
+            return
+        ranks: dict[str, list[int]] = {}
+        for r, names in enumerate(lists):
+            for name in names:
+                ranks.setdefault(name, []).append(r)
+        self._holders = {name: tuple(ranks[name])
+                         if len(ranks[name]) < self._comm.world else None
+                         for name in whole}

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python objects of a rank: what goes along with its tensors."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import random
+import sys
+from typing import Any
+
+import torch
+
+from .. import Mismatch
+from . import _objects
+from ._blobs import Blobs
+from ._optimizers import refresh_schedulers
+from ._tensors import LiveTensors
+
+log = logging.getLogger("shardkeep")
+
+_ABSENT = object()
+
+
+def rng_state() -> dict[str, Any]:
+    state = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if "numpy" in sys.modules:
+        state["numpy"] = sys.modules["numpy"].random.get_state(legacy=False)
+    return state
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"])
+    if "numpy" in state:
+        import numpy
+        numpy.random.set_state(state["numpy"])
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()[:16]
+
+
+class Kept:
+    """Objects of a rank, into blobs and back.
+
+    Each rank keeps its own. Where another set of ranks reads them, or ranks
+    hold other parts than they saved, all hear what all had saved.
+    """
+
+    def __init__(self, tensors: LiveTensors, blobs: Blobs, rank: int,
+                 extra: dict[str, Any], local: dict[str, Any],
+                 rng: bool) -> None:
+        self._tensors, self._blobs, self._rank = tensors, blobs, rank
+        self._extra, self._local, self._rng = extra, local, rng
+
+    # ---- saving ----
+
+    def put(self, more: bool) -> None:
+        """The objects as they are now, into the state's blobs."""
+        found: dict[str, tuple[bytes, bool]] = {}
+
+        def add(name: str, x: Any, local: bool) -> None:
+            if hasattr(x, "state_dict"):
+                x = x.state_dict()
+            found[name] = (_objects.dumps(x, name), local)
+
+        if self._tensors.optims:
+            add("optim", self._tensors.optimizers(more), False)
+        if self._tensors.extra_names():
+            add("model", self._tensors.extra_state(), False)
+        for name, x in self._extra.items():
+            add("extra." + name, x, False)
+        for name, x in self._local.items():
+            add("local." + name, x, True)
+        if self._rng:
+            add("rng", rng_state(), True)
+        self._blobs.put(found)
+
+    # ---- restoring ----
+
+    def suffices(self) -> bool:
+        """Whether what this rank's number had saved is all that it needs."""
+        mine = self._blobs.shared().get(self._rank, {})
+        if self._tensors.optims and ("optim" not in mine or
+                                     not self._tensors.covered_by(
+                                         _objects.loads(mine["optim"]))):
+            return False
+        if self._tensors.extra_names() and (
+                "model" not in mine or self._tensors.extra_names() -
+                _objects.loads(mine["model"]).keys()):
+            return False
+        return all("extra." + name in mine for name in self._extra)
+
+    def told(self) -> dict[str, Any]:
+        """What this rank read of saved ranks, for the others. Of objects
+        that should be the same everywhere the first rank's, and digests."""
+        told: dict[str, Any] = {}
+        for rank, objects in self._blobs.shared().items():
+            told[str(rank)] = {
+                name: raw.decode() if rank == 0 or
+                not name.startswith("extra.") else {"digest": _digest(raw)}
+                for name, raw in objects.items()}
+        return told
+
+    def load(self, strict: bool, told: list[dict[str, Any]] | None) -> None:
+        """Gives the objects what they had; ``told`` by all ranks, or None
+        where this rank's own suffice."""
+        saved: dict[int, dict[str, Any]] = {
+            rank: {name: raw.decode() for name, raw in objects.items()}
+            for rank, objects in self._blobs.shared().items()
+            if rank == self._rank}
+        for some in told or ():
+            for number, objects in some.items():
+                saved.setdefault(int(number), objects)
+        if told is not None:
+            self._compare(told)
+        order = sorted(saved, key=lambda r: (r != self._rank, r))
+        self._load_optimizers([saved[r] for r in order])
+        self._load_modules([saved[r] for r in order], strict)
+        self._load_objects(saved, strict)
+        if told is not None:
+            refresh_schedulers(list(self._extra.values()),
+                               self._tensors.optims)
+
+    def _load_optimizers(self, saved: list[dict[str, Any]]) -> None:
+        found = [_objects.loads(s["optim"].encode()) for s in saved
+                 if "optim" in s]
+        if self._tensors.optims and found:
+            for sentence in self._tensors.load_optimizers(found):
+                log.warning("%s", sentence)
+
+    def _load_modules(self, saved: list[dict[str, Any]],
+                      strict: bool) -> None:
+        found: dict[str, Any] = {}
+        for s in reversed(saved):
+            found.update(_objects.loads(s["model"].encode())
+                         if "model" in s else {})
+        lacking = sorted(self._tensors.extra_names() - found.keys())
+        if lacking and strict:
+            raise Mismatch(errno.ENOKEY, "the snapshot has no model."
+                           f"{', model.'.join(lacking)}")
+        self._tensors.load_extra_state(found)
+
+    def _compare(self, told: list[dict[str, Any]]) -> None:
+        """Says which objects were not the same on all ranks: another set of
+        ranks cannot know whose they are."""
+        digests: dict[str, dict[str, list[str]]] = {}
+        for some in told:
+            for rank, objects in some.items():
+                for name, x in objects.items():
+                    if name.startswith("extra."):
+                        d = _digest(x.encode()) if isinstance(x, str) else \
+                            x["digest"]
+                        digests.setdefault(name, {}).setdefault(
+                            d, []).append(rank)
+        for name, by in sorted(digests.items()):
+            if len(by) > 1 and self._rank == 0:
+                log.warning(
+                    "%s was not the same on all ranks (%s), and this job has "
+                    "other ranks: each number has its own again, new ones "
+                    "have rank 0's", name, "; ".join(
+                        f"rank {', '.join(map(str, ranks[:8]))}"
+                        for ranks in sorted(sorted(map(int, r))
+                                            for r in by.values())))
+
+    def _load_objects(self, saved: dict[int, dict[str, Any]],
+                      strict: bool) -> None:
+        for name, x in self._extra.items():
+            value = _ABSENT
+            for rank in (self._rank, 0):
+                raw = saved.get(rank, {}).get("extra." + name)
+                if value is _ABSENT and isinstance(raw, str):
+                    value = _objects.loads(raw.encode())
+            if value is _ABSENT and strict:
+                raise KeyError(f"the snapshot has no object {name}")
+            _give(self._extra, name, x, value)
+        for name, x in self._local.items():
+            _give(self._local, name, x, self._own("local." + name))
+        state = self._own("rng") if self._rng else _ABSENT
+        if state is not _ABSENT:
+            set_rng_state(state)
+
+    def _own(self, name: str) -> Any:
+        raw = self._blobs.local(name)
+        return _ABSENT if raw is None else _objects.loads(raw)
+
+
+def _give(where: dict[str, Any], name: str, x: Any, value: Any) -> None:
+    if value is _ABSENT:
+        return
+    if hasattr(x, "load_state_dict"):
+        x.load_state_dict(value)
+    elif isinstance(x, dict):
+        x.clear()
+        x.update(value)
+    else:
+        where[name] = value

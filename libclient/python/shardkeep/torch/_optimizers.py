@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers, whatever wraps them: which object has the groups, which the
+state, and what of both is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+# Where wrappers have what they wrap: accelerate's, torch.distributed's.
+_INNER = ("optimizer", "_optimizer", "optim")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stepped:
+    """An optimizer that steps parameters."""
+
+    given: Any      # as the caller has it
+    outer: Any      # has the groups that schedulers change
+    inner: Any      # has the state of the tensors, and is stepped
+    apart: bool     # the state of a parameter is on one rank alone
+
+    @property
+    def state(self) -> Any:
+        return self.inner.state
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        return self.outer.param_groups
+
+    def own(self) -> set[int]:
+        """The ids of the parameters whose state this rank has."""
+        return {id(p) for g in self.inner.param_groups for p in g["params"]}
+
+    def params(self) -> Iterator[torch.Tensor]:
+        for group in self.groups:
+            yield from group["params"]
+
+    def others(self) -> dict[str, Any]:
+        """State that belongs to no tensor: ``optim.state["name"]``."""
+        found = {}
+        for key, value in self.state.items():
+            if isinstance(key, torch.Tensor):
+                continue
+            if not isinstance(key, str):
+                raise TypeError(f"{_name(self.given)} has state under "
+                                f"{key!r}, which is neither a parameter nor "
+                                "a string")
+            found[key] = value
+        return found
+
+    def unsaved(self) -> list[str]:
+        """What its state holds, and no snapshot."""
+        known = {id(p) for p in self.params()}
+        lost = sum(isinstance(k, torch.Tensor) and id(k) not in known
+                   for k in self.state)
+        found = [f"the state of {lost} tensors that are in no group of "
+                 f"{_name(self.given)}"] if lost else []
+        return found + self._of_its_own()
+
+    def _of_its_own(self) -> list[str]:
+        o = self.given
+        plain = getattr(type(o), "state_dict", None) is Optimizer.state_dict
+        if self.apart or plain and not getattr(
+                o, "_optimizer_state_dict_post_hooks", None):
+            return []
+        try:
+            keys = set(o.state_dict()) - {"state", "param_groups"}
+        except Exception as e:
+            return [f"what state_dict() of {_name(o)} would hold: {e}"]
+        return [f'"{k}" of {_name(o)}' for k in sorted(map(str, keys))]
+
+
+def _name(o: Any) -> str:
+    return type(o).__qualname__
+
+
+def _is_zero(o: Any) -> bool:
+    return any(c.__name__ == "ZeroRedundancyOptimizer"
+               for c in type(o).__mro__)
+
+
+def _open(given: Any) -> Stepped:
+    o = given
+    while True:
+        if _is_zero(o):
+            if o._overlap_with_ddp:
+                raise TypeError(
+                    "ZeroRedundancyOptimizer with overlap_with_ddp makes its "
+                    "optimizer in the third step: what it holds cannot be "
+                    "named before; leave overlap_with_ddp out")
+            return Stepped(given, o, o.optim, True)
+        inner = next((x for x in (getattr(o, a, None) for a in _INNER)
+                      if isinstance(x, Optimizer)), None)
+        if inner is None:
+            break
+        if getattr(o, "state", inner.state) is not inner.state or \
+                o.param_groups is not inner.param_groups:
+            raise TypeError(
+                f"{_name(o)} wraps {_name(inner)} and has state or groups of "
+                "its own, which Shardkeep does not know; give the inner one "
+                "if nothing else must come back")
+        o = inner
+    if not hasattr(o, "state") or not hasattr(o, "param_groups"):
+        raise TypeError(f"{_name(given)} is no optimizer: it has no state "
+                        "and no param_groups")
+    return Stepped(given, o, o, False)
+
+
+def opened(optims: list[Any]) -> list[Stepped]:
+    """Each optimizer once, out of its wrappers and containers."""
+    found: dict[int, Stepped] = {}
+    for o in optims:
+        several = getattr(o, "optimizers", None)
+        if isinstance(several, (list, tuple)):
+            for s in opened(list(several)):
+                found.setdefault(id(s.inner), s)
+        else:
+            s = _open(o)
+            found.setdefault(id(s.inner), s)
+    return list(found.values())
+
+
+# ---- groups ----
+
+def _set(group: dict[str, Any], key: str, value: Any) -> None:
+    """Tensors stay the objects they are: a compiled step has them."""
+    old = group.get(key)
+    if isinstance(old, torch.Tensor):
+        with torch.no_grad():
+            old.copy_(value) if isinstance(value, torch.Tensor) else \
+                old.fill_(value)
+    else:
+        group[key] = value
+
+
+def _same(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """The keys in which two groups differ."""
+    return sorted(k for k in a.keys() | b.keys()
+                  if k != "params" and repr(a.get(k)) != repr(b.get(k)))
+
+
+def load_group(group: dict[str, Any], labels: list[str],
+               saved: dict[str, dict[str, Any]]) -> list[str]:
+    """Gives a group the settings that its parameters had; what they differed
+    in, where several groups became one: the first parameter's are taken."""
+    theirs = [saved[x] for x in labels if x in saved]
+    if not theirs:
+        return []
+    for key, value in theirs[0].items():
+        if key != "params":
+            _set(group, key, value)
+    differ: set[str] = set()
+    for other in {id(s): s for s in theirs}.values():
+        differ.update(_same(theirs[0], other))
+    return sorted(differ)
+
+
+def refresh_schedulers(objects: list[Any], optims: list[Stepped]) -> None:
+    """Schedulers list rates by group; where ranks have other groups than the
+    list was made for, the groups themselves know theirs."""
+    ours = {id(o) for s in optims for o in (s.given, s.outer, s.inner)}
+    todo = list(objects)
+    while todo:
+        x = todo.pop()
+        todo += getattr(x, "_schedulers", None) or []
+        if hasattr(x, "scheduler"):     # accelerate's
+            todo.append(x.scheduler)
+        optim = getattr(x, "optimizer", None)
+        if id(optim) not in ours or not hasattr(x, "base_lrs"):
+            continue
+        groups = optim.param_groups
+        if all("initial_lr" in g for g in groups):
+            x.base_lrs = [g["initial_lr"] for g in groups]
+        if hasattr(x, "_last_lr"):
+            x._last_lr = [g["lr"] for g in groups]

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A restore: which snapshot, its tensors, its objects, in step on all ranks.
+
+After each thing that may fail on one rank alone the ranks tell each other how
+it went. So all of them leave a candidate together, whatever was wrong with
+it, and none waits in a call that another will not make.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import shardkeep
+
+from .. import (Client, Damaged, Error, NotFound, State, inspect,
+                snapshots)
+from ._common import FROM_NAME
+from ._blobs import Blobs
+from ._comm import Apart, Comm
+from ._describing import Describing, uncollected
+from ._kept import Kept
+from ._report import Report
+from ._tensors import LiveTensors
+
+log = logging.getLogger("shardkeep")
+
+#: What is wrong with one snapshot, and not with what was asked for.
+_PASSED_OVER = (Damaged, NotFound)
+
+
+def _word(e: Exception) -> list[Any]:
+    return [type(e).__name__, getattr(e, "errno", None) or errno.EIO,
+            str(e), isinstance(e, _PASSED_OVER)]
+
+
+def _of_another(rank: int, word: list[Any]) -> Exception:
+    """The exception that another rank had."""
+    kind = getattr(shardkeep, word[0], None)
+    text = f"rank {rank}: {word[2]}"
+    if isinstance(kind, type) and issubclass(kind, Error):
+        return kind(word[1], text)
+    return RuntimeError(text)
+
+
+class Restore:
+    """What a restore works on; one for each call."""
+
+    def __init__(self, client: Client, state: State, comm: Comm, job: str,
+                 tensors: LiveTensors, describing: Describing, blobs: Blobs,
+                 kept: Kept) -> None:
+        self._client, self._state, self._comm = client, state, comm
+        self._job, self._tensors, self._describing = job, tensors, describing
+        self._blobs, self._kept = blobs, kept
+        self.report: Report | None = None
+
+    def _together(self, act: Callable[[], Any]) -> list[Any]:
+        """What the act gave on every rank; where it failed on one, all
+        raise: this rank's own exception before another's."""
+        failure: Exception | None = None
+        value = None
+        try:
+            value = act()
+        except Apart:
+            raise       # all that came know it
+        except Exception as e:
+            failure = e
+        words = [json.loads(x) for x in self._comm.share(json.dumps(
+            {"failed": _word(failure)} if failure else {"value": value}
+        ).encode(), "restore()")]
+        failed = {r: w["failed"] for r, w in enumerate(words)
+                  if "failed" in w}
+        if not failed:
+            return [w["value"] for w in words]
+        # Ranks take the same way: what cannot be passed over comes first.
+        fatal = {r: w for r, w in failed.items() if not w[3]} or failed
+        if failure is not None and self._comm.rank in fatal:
+            raise failure
+        raise _of_another(*next(iter(fatal.items()))) from failure
+
+    # ---- which one ----
+
+    def run(self, step: int | None, flags: int, strict: bool) -> int | None:
+        """The step that was restored; None on a first run."""
+        failed: Error | None = None
+        for found in self._together(lambda: self._candidates(step))[0]:
+            try:
+                with uncollected():
+                    self._attempt(found, flags, strict)
+                return found["step"]
+            except _PASSED_OVER as e:
+                log.warning("step %d cannot be restored: %s", found["step"],
+                            e)
+                failed = failed or e
+        if failed is not None:
+            raise failed
+        self._meet_holders()
+        if step is not None:
+            raise NotFound(errno.ENOENT, f"job {self._job} has no snapshot "
+                           f"of step {step}")
+        return None
+
+    def _candidates(self, step: int | None) -> list[dict[str, Any]]:
+        """Complete snapshots, newest first; all ranks take the first's."""
+        return [{"run": s["run"], "step": s["step"]}
+                for s in snapshots(self._client, self._job)
+                if s["complete"] and step in (None, s["step"])]
+
+    def _meet_holders(self) -> None:
+        mine: list[str] = []
+
+        def look() -> list[str]:
+            mine[:] = self._describing.whole_of(self._tensors.items())
+            return mine
+
+        self._describing.set_holders(mine, self._together(look))
+
+    # ---- one of them ----
+
+    def _attempt(self, found: dict[str, Any], flags: int,
+                 strict: bool) -> None:
+        held: dict[str, Any] = {}
+
+        def look() -> None:
+            held.update(inspect(self._client, self._job, found["step"],
+                                found["run"], brief=True))
+            self._tensors.materialize({t["name"] for t in held["tensors"]})
+            self._make_missing(held)
+
+        self._together(look)
+        self._meet_holders()
+        self._together(lambda: self._describe(held, strict))
+        try:
+            report = self._move(found, flags)
+            self._load(strict, held["world"])
+        except Exception:
+            self._blobs.clear()
+            raise
+        self._blobs.settle()
+        if strict:      # described as it will be for the next snapshot
+            self._describing.is_current()
+        self.report = report
+
+    def _make_missing(self, held: dict[str, Any]) -> None:
+        for label, p, stepped, key, t in list(
+                self._tensors.missing(held["tensors"])):
+            self._tensors.make_state(label, p, stepped, key,
+                                     tuple(t["shape"]),
+                                     FROM_NAME[t["dtype"]])
+
+    def _describe(self, held: dict[str, Any], strict: bool) -> None:
+        items = self._tensors.items()
+        if not strict:      # what is not there needs no memory yet
+            items = [x for x in items if x[1].device.type != "meta"]
+        self._describing.describe(items)
+        self._blobs.expect(held)
+
+    def _move(self, found: dict[str, Any], flags: int) -> Report:
+        reports: list[Report] = []
+
+        def move() -> None:
+            reports.append(Report(**self._state.restore(
+                found["step"], flags, run=found["run"],
+                timeout_ms=int(self._comm.timeout * 1000),
+                allgather=self._comm.for_restore
+                if self._comm.world > 1 else None, world=self._comm.world)))
+
+        self._together(move)
+        return reports[0]
+
+    def _load(self, strict: bool, saved_world: int) -> None:
+        """The objects, once every rank knows whether its own suffice."""
+        told: list[dict[str, Any]] | None = None
+        suffice = self._together(
+            lambda: saved_world == self._comm.world and self._kept.suffices())
+        if not all(suffice):
+            told = self._together(self._kept.told)
+        self._together(lambda: self._kept.load(strict, told))

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Words that the ranks exchange, so that all of them go the same way. */
+#ifndef SK_LIBCLIENT_RESTORE_AGREE_H
+#define SK_LIBCLIENT_RESTORE_AGREE_H
+
+#include "restore/restoring.h"
+
+/** What a rank says after each phase. */
+struct sk_restore_word {
+	int32_t status;
+	uint32_t again;		/* this phase is not over for it */
+	uint64_t view;		/* the same images at the same agent */
+	uint64_t bytes;		/* of its verification map */
+	uint64_t missing_bytes;	/* of names */
+	uint64_t flags;		/* allowed by one, allowed by all */
+	uint64_t extra;
+	char text[SK_ERR_MAX];
+};
+
+/** Every rank gives @bytes at @in; *ret_all is malloc'ed, world * bytes. */
+int sk_restore_gather(struct sk_restoring *rs, const void *in, size_t bytes,
+		      void *ret_all, uint32_t more_ms);
+/**
+ * Says @word (its status and text are filled in from @r and rs->err) and
+ * hears the others'. An error of any rank is everybody's: that of the lowest
+ * rank that has one is returned, its sentence in rs->err. *ret_words, where
+ * wanted, is malloc'ed, one per rank, set if the result is not an error of
+ * the exchange itself.
+ */
+int sk_restore_agree(struct sk_restoring *rs, int r,
+		     struct sk_restore_word *word,
+		     struct sk_restore_word **ret_words, uint32_t more_ms);
+
+#endif

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which snapshot: every rank says what its agent has; what all of them have
+ * may be tried, newest first.
+ */
+#include "restore/choose.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "bytes/checksum.h"
+#include "conn/list.h"
+#include "restore/agree.h"
+#include "state/register.h"
+
+/* A rank's part of the choice. */
+struct ballot {
+	struct sk_restore_word word;
+	uint64_t agent;			/* its instance */
+	uint64_t run, run_id;		/* that it registered in; 0: none */
+	uint32_t n_offers;
+	uint32_t gaps;			/* its word's text is about them */
+	struct sk_restore_offer offers[SK_OFFERS_MAX];
+};
+
+/* ---- what this rank can offer ---- */
+
+static int newest_first(const void *a, const void *b)
+{
+	const struct sk_wire_snapshot *x = a, *y = b;
+
+	if (x->id.run != y->id.run)
+		return x->id.run < y->id.run ? 1 : -1;
+	if (x->id.step != y->id.step)
+		return x->id.step < y->id.step ? 1 : -1;
+	return (x->id.run_id < y->id.run_id) - (x->id.run_id > y->id.run_id);
+}
+
+static bool is_of(const struct sk_wire_id *id, const struct sk_wire_id *of)
+{
+	return id->run == of->run && id->run_id == of->run_id &&
+	       id->step == of->step;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct sk_wire_image *x = a, *y = b;
+
+	if (x->id.rank != y->id.rank)
+		return x->id.rank < y->id.rank ? -1 : 1;
+	return memcmp(&x->digest, &y->digest, sizeof(x->digest));
+}
+
+/* Whose parts, laid out how: what stays the same wherever images lie. */
+static uint64_t digest_of(const struct sk_restoring *rs,
+			  const struct sk_wire_id *id)
+{
+	const struct sk_wire_image *last = NULL;
+	uint64_t digest = 0;
+
+	for (size_t i = 0; i < rs->n_listed; i++) {
+		const struct sk_wire_image *w = &rs->listed[i];
+
+		if (!is_of(&w->id, id) ||
+		    w->kind != SK_IMAGE_PRIMARY ||
+		    w->state == SK_IMAGE_FILLING ||
+		    (last && !by_rank(last, w)))
+			continue;
+		digest = digest * 0x9e3779b97f4a7c15u +
+			 sk_xxh3(&w->digest, sizeof(w->digest)) +
+			 (uint64_t)(uint32_t)w->id.rank;
+		last = w;
+	}
+	return digest;
+}
+
+static bool suits(const struct sk_restoring *rs,
+		  const struct sk_wire_snapshot *s)
+{
+	if (rs->step != SK_LATEST && s->id.step != rs->step)
+		return false;
+	if ((rs->run && s->id.run != rs->run) ||
+	    (rs->run_id && s->id.run_id != rs->run_id))
+		return false;
+	if (rs->flags & SK_RESTORE_MEMORY_ONLY && !(s->flags & SK_SNAP_MEMORY))
+		return false;
+	if (rs->flags & SK_RESTORE_DISK_ONLY && !(s->flags & SK_SNAP_DISK))
+		return false;
+	return true;
+}
+
+static int note_incomplete(struct sk_restoring *rs,
+			   const struct sk_wire_snapshot *s)
+{
+	if (rs->incomplete)
+		return 0;
+	if (asprintf(&rs->incomplete, "step %" PRId64 " of run %" PRIu64
+		     " is not complete: %.*s", s->id.step, s->id.run,
+		     SK_ERR_MAX - 1, s->text[0] ? s->text :
+						  "images are missing") < 0) {
+		rs->incomplete = NULL;
+		return sk_err_set(&rs->err, -ENOMEM, "no memory for a list "
+				  "of snapshots");
+	}
+	return 0;
+}
+
+static int offer(struct sk_restoring *rs)
+{
+	_cleanup_free_ struct sk_wire_snapshot *s = NULL;
+	struct sk_wire_id id = { .step = -1, .rank = -1 };
+	size_t n = 0;
+	int r;
+
+	assert(!rs->listed && !rs->n_offers);
+	strcpy(id.job, rs->state->job.name);
+	r = sk_list_snapshots(&rs->conn, &id, sk_until(rs->sk), &s, &n,
+			      &rs->gaps, &rs->err);
+	if (r >= 0)
+		r = sk_list_images(&rs->conn, &id, sk_until(rs->sk),
+				   &rs->listed, &rs->n_listed, &rs->err);
+	if (r < 0)
+		return r;
+	qsort(s, n, sizeof(*s), newest_first);
+	qsort(rs->listed, rs->n_listed, sizeof(*rs->listed), by_rank);
+	for (size_t i = 0; i < n && r >= 0; i++) {
+		if (!suits(rs, &s[i]))
+			continue;
+		if (!(s[i].flags & SK_SNAP_COMPLETE))
+			r = note_incomplete(rs, &s[i]);
+		else if (rs->n_offers < SK_OFFERS_MAX)
+			rs->offers[rs->n_offers++] = (struct sk_restore_offer){
+				.run = s[i].id.run,
+				.run_id = s[i].id.run_id,
+				.step = s[i].id.step,
+				.digest = digest_of(rs, &s[i].id),
+			};
+	}
+	return r;
+}
+
+/* ---- what all can ---- */
+
+static bool offers(const struct ballot *b, const struct sk_restore_offer *o)
+{
+	uint32_t n = b->n_offers < SK_OFFERS_MAX ? b->n_offers : SK_OFFERS_MAX;
+
+	for (uint32_t i = 0; i < n; i++)
+		if (b->offers[i].run == o->run &&
+		    b->offers[i].run_id == o->run_id &&
+		    b->offers[i].step == o->step &&
+		    b->offers[i].digest == o->digest)
+			return true;
+	return false;
+}
+
+static void keep_common(struct sk_restoring *rs, const struct ballot *ballots)
+{
+	uint32_t kept = 0;
+
+	assert(rs->n_offers <= SK_OFFERS_MAX);
+	for (uint32_t i = 0; i < rs->n_offers; i++) {
+		bool common = true;
+
+		for (int32_t k = 0; k < rs->state->job.world && common; k++)
+			common = offers(&ballots[k], &rs->offers[i]);
+		if (common)
+			rs->offers[kept++] = rs->offers[i];
+	}
+	rs->n_offers = kept;
+}
+
+/* The sentence of a restore that finds nothing. */
+static int nothing(struct sk_restoring *rs, const struct ballot *ballots)
+{
+	const char *job = rs->state->job.name;
+
+	/* One who could not look must not say that there is nothing. */
+	for (int32_t i = 0; i < rs->state->job.world; i++)
+		if (ballots[i].gaps)
+			return sk_err_set(&rs->err, -EIO, "nobody can tell "
+					  "whether job %s has a snapshot, rank "
+					  "%d cannot read the store: %.*s",
+					  job, i, SK_ERR_MAX - 1,
+					  ballots[i].word.text);
+	for (int32_t i = 0; i < rs->state->job.world; i++) {
+		const struct sk_restore_word *w = &ballots[i].word;
+
+		if (ballots[i].n_offers)
+			continue;
+		if (w->text[0])
+			return sk_err_set(&rs->err, -ENOENT, "job %s has "
+					  "nothing to restore: %.*s", job,
+					  SK_ERR_MAX - 1, w->text);
+		if (rs->step != SK_LATEST)
+			return sk_err_set(&rs->err, -ENOENT, "job %s has no "
+					  "snapshot of step %" PRId64
+					  " that rank %d can reach", job,
+					  rs->step, i);
+		return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot "
+				  "that rank %d can reach; this is its first "
+				  "run, or its images are gone", job, i);
+	}
+	return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot that all "
+			  "%d ranks can reach", job, rs->state->job.world);
+}
+
+static int first_error(struct sk_restoring *rs, const struct ballot *ballots)
+{
+	for (int32_t i = 0; i < rs->state->job.world; i++) {
+		const struct sk_restore_word *w = &ballots[i].word;
+
+		if (w->status < 0 && rs->state->job.world == 1)
+			return w->status;
+		if (w->status < 0)
+			return sk_err_set(&rs->err, w->status, "rank %d: %.*s",
+					  i, SK_ERR_MAX - 1, w->text);
+	}
+	return 0;
+}
+
+static int count(struct sk_restoring *rs, const struct ballot *ballots)
+{
+	size_t world = (uint32_t)rs->state->job.world;
+	int r;
+
+	assert(!rs->near);
+	r = first_error(rs, ballots);
+	if (r < 0)
+		return r;
+	rs->near = calloc(world, sizeof(*rs->near));
+	if (!rs->near)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu ranks",
+				  world);
+	for (size_t i = 0; i < world; i++)
+		rs->near[i] = ballots[i].agent == rs->conn.agent.instance;
+	keep_common(rs, ballots);
+	return rs->n_offers ? 0 : nothing(rs, ballots);
+}
+
+/*
+ * Ranks that several agents serve were let into as many runs. All go on in
+ * the one of the highest number, of several in that of the lowest rank: else
+ * no snapshot of theirs would ever be whole. What fails here is told by the
+ * first snapshot.
+ */
+static void join_one_run(struct sk_restoring *rs,
+			 const struct ballot *ballots)
+{
+	const struct ballot *chosen = &ballots[0];
+	struct sk_state *state = rs->state;
+
+	assert(state->job.world > 0);
+	for (int32_t i = 0; i < state->job.world; i++) {
+		if (!ballots[i].run)
+			return;		/* readers, or one that failed */
+		if (ballots[i].run > chosen->run)
+			chosen = &ballots[i];
+	}
+	if (state->run == chosen->run && state->run_id == chosen->run_id)
+		return;
+	sk_state_unregister(state);
+	state->run = chosen->run;
+	state->run_id = chosen->run_id;
+	(void)sk_state_register(state, false, sk_until(rs->sk), NULL);
+}
+
+int sk_restore_choose(struct sk_restoring *rs, int r)
+{
+	_cleanup_free_ struct ballot *ballots = NULL;
+	_cleanup_free_ struct ballot *mine = calloc(1, sizeof(*mine));
+
+	if (!mine)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory to choose a "
+				  "snapshot");
+	if (r >= 0)
+		r = offer(rs);
+	mine->word.status = r < 0 ? r : 0;
+	mine->gaps = rs->gaps.n;
+	if (r < 0)
+		memcpy(mine->word.text, rs->err.text, SK_ERR_MAX);
+	else if (rs->gaps.n)
+		memcpy(mine->word.text, rs->gaps.first, SK_ERR_MAX);
+	else if (rs->incomplete)
+		(void)snprintf(mine->word.text, SK_ERR_MAX, "%s",
+			       rs->incomplete);
+	mine->agent = rs->conn.agent.instance;
+	mine->run = rs->state->run;
+	mine->run_id = rs->state->run_id;
+	mine->n_offers = r < 0 ? 0 : rs->n_offers;
+	memcpy(mine->offers, rs->offers, sizeof(mine->offers));
+	r = sk_restore_gather(rs, mine, sizeof(*mine), &ballots, 0);
+	if (r < 0)
+		return r;
+	join_one_run(rs, ballots);
+	return count(rs, ballots);
+}

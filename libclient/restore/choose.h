@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which snapshot. */
+#ifndef SK_LIBCLIENT_RESTORE_CHOOSE_H
+#define SK_LIBCLIENT_RESTORE_CHOOSE_H
+
+#include "restore/restoring.h"
+
+/** Lists what there is and agrees on what may be tried, newest first:
+ * rs->offers. r: what went wrong on this rank before. */
+int sk_restore_choose(struct sk_restoring *rs, int r);
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The images of one snapshot. */
+#ifndef SK_LIBCLIENT_RESTORE_IMAGES_H
+#define SK_LIBCLIENT_RESTORE_IMAGES_H
+
+#include "restore/restoring.h"
+
+/** Opens all images of one offer. Images that are gone are left out. */
+int sk_restore_images(struct sk_restoring *rs,
+		      const struct sk_restore_offer *offer);
+/** Has the data of a place at hand: open, and mapped if it is memory. */
+int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place);
+/** Sets a place aside and says so to the agent. */
+void sk_restore_set_aside(struct sk_restoring *rs, uint32_t image,
+			  uint32_t place, bool tell);
+/** Lets go of everything of the attempt; mappings in the background. */
+void sk_restore_release_images(struct sk_restoring *rs);
+/** A number that differs where ranks see other images. */
+uint64_t sk_restore_view(const struct sk_restoring *rs);
+
+#endif

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names: those of the snapshot, those that this rank asks for, and what is
+ * missing on either side. Ranks may have different sets of names.
+ */
+#include "restore/keys.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/table.h"
+#include "bytes/checksum.h"
+#include "state/names.h"
+#include "tensor/box.h"
+#include "tensor/dtype.h"
+
+static int no_memory(struct sk_restoring *rs)
+{
+	return sk_err_set(&rs->err, -ENOMEM, "no memory for the names of a "
+			  "snapshot (%u so far)", rs->n_keys);
+}
+
+/* Of no seed: ranks compare the hashes of their names. */
+static uint64_t hash_of(enum sk_item_kind kind, const char *name)
+{
+	return sk_xxh3(name, strlen(name)) * 3 + kind;
+}
+
+/* ---- the index ---- */
+
+static struct sk_restore_key *find_key(const struct sk_restoring *rs,
+				       uint64_t hash, enum sk_item_kind kind,
+				       const char *name)
+{
+	struct sk_table_walk walk = sk_table_find(&rs->key_table, hash);
+	uintptr_t i;
+
+	while (sk_table_next(&walk, &i)) {
+		struct sk_restore_key *k = &rs->keys[i];
+
+		assert(i < rs->n_keys && k->hash == hash);
+		if (k->item->kind == kind && !strcmp(k->item->spec.name, name))
+			return k;
+	}
+	return NULL;
+}
+
+struct sk_restore_key *sk_restore_key(const struct sk_restoring *rs,
+				      enum sk_item_kind kind,
+				      const char *name)
+{
+	return find_key(rs, hash_of(kind, name), kind, name);
+}
+
+static int append_key(struct sk_restoring *rs, struct sk_restore_key key)
+{
+	if (sk_array_fit(rs->keys, rs->room_keys, rs->n_keys + 1u) < 0 ||
+	    sk_table_add(&rs->key_table, key.hash, rs->n_keys) < 0)
+		return no_memory(rs);
+	rs->keys[rs->n_keys++] = key;
+	return 0;
+}
+
+static int index_image(struct sk_restoring *rs, uint32_t image)
+{
+	const struct sk_layout *layout = rs->images[image].layout;
+
+	assert(image < rs->n_images && rs->images[image].layout);
+	for (uint32_t i = 0; i < layout->n_items; i++) {
+		const struct sk_item *item = &layout->items[i];
+		uint64_t hash = hash_of(item->kind, item->spec.name);
+		struct sk_restore_key *known = find_key(rs, hash, item->kind,
+							item->spec.name);
+		int r;
+
+		if (known) {
+			known->is_explicit |= item->explicit_boxes;
+			continue;
+		}
+		r = append_key(rs, (struct sk_restore_key){
+			.item = item,
+			.image = image,
+			.is_explicit = item->explicit_boxes,
+			.hash = hash,
+		});
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+int sk_restore_index(struct sk_restoring *rs)
+{
+	int r = 0;
+
+	assert(!rs->n_keys && !rs->key_table.count);
+	/* What the rank of our number had describes best what we want. */
+	for (int others = 0; others < 2; others++)
+		for (uint32_t i = 0; i < rs->n_images && r >= 0; i++)
+			if ((rs->images[i].rank != rs->state->job.rank) ==
+			    others)
+				r = index_image(rs, i);
+	return r;
+}
+
+/* ---- what this rank asks for ---- */
+
+int sk_restore_wanted(struct sk_restoring *rs)
+{
+	uint32_t n = rs->state->n_locals;
+
+	assert(!rs->wanted && !rs->touched);
+	rs->wanted = calloc(n ? n : 1, sizeof(*rs->wanted));
+	rs->touched = calloc(n ? n : 1, sizeof(*rs->touched));
+	if (!rs->wanted || !rs->touched)
+		return no_memory(rs);
+	for (uint32_t i = 0; i < n; i++)
+		rs->wanted[i] = !rs->names;
+	for (size_t i = 0; rs->names && i < rs->n_names; i++) {
+		int64_t at;
+
+		if (!rs->names[i])
+			return sk_err_set(&rs->err, -EINVAL, "name %zu of %zu "
+					  "to restore is a null pointer", i,
+					  rs->n_names);
+		at = sk_state_find(rs->state, rs->names[i]);
+		if (at >= 0)
+			rs->wanted[at] = true;
+	}
+	return 0;
+}
+
+static int note_missing(struct sk_restoring *rs, const char *name)
+{
+	size_t bytes = strlen(name) + 1;
+
+	rs->n_missing++;
+	if (rs->missing_bytes + bytes > SK_NAMES_MAX)
+		return 0;
+	if (sk_array_fit(rs->missing, rs->missing_room,
+			 rs->missing_bytes + bytes) < 0)
+		return no_memory(rs);
+	memcpy(rs->missing + rs->missing_bytes, name, bytes);
+	rs->missing_bytes += bytes;
+	return 0;
+}
+
+static void format_spec(const struct sk_spec *s, char *buf, size_t size)
+{
+	const char *name = sk_dtype_name(s->dtype);
+	size_t at = 0;
+	int n;
+
+	n = snprintf(buf, size, "%s [", name ? name : "?");
+	for (int d = 0; d < s->ndim && n > 0 && at + (size_t)n < size; d++) {
+		at += (size_t)n;
+		n = snprintf(buf + at, size - at, "%s%" PRId64, d ? ", " : "",
+			     s->shape[d]);
+	}
+	at += n > 0 ? (size_t)n : 0;
+	if (at < size)
+		(void)snprintf(buf + at, size - at, "]");
+}
+
+static bool same_shape(const struct sk_spec *a, const struct sk_spec *b)
+{
+	return a->dtype == b->dtype && a->ndim == b->ndim &&
+	       !memcmp(a->shape, b->shape,
+		       (size_t)a->ndim * sizeof(a->shape[0]));
+}
+
+static int check_spec(struct sk_restoring *rs, const struct sk_item *mine,
+		      const struct sk_item *theirs)
+{
+	char a[128], b[128];
+
+	if (same_shape(&mine->spec, &theirs->spec))
+		return 0;
+	if (mine->kind != SK_ITEM_TENSOR)
+		return sk_err_set(&rs->err, -EINVAL, "blob \"%.100s\" has %"
+				  PRId64 " bytes in the snapshot and %" PRId64
+				  " here", mine->spec.name,
+				  theirs->spec.shape[0], mine->spec.shape[0]);
+	format_spec(&theirs->spec, a, sizeof(a));
+	format_spec(&mine->spec, b, sizeof(b));
+	return sk_err_set(&rs->err, -EINVAL, "tensor \"%.100s\" is %s in the "
+			  "snapshot and %s here", mine->spec.name, a, b);
+}
+
+static int check_target(struct sk_restoring *rs, const struct sk_local *local)
+{
+	char text[128];
+
+	for (int i = 0; i < local->item.n_boxes; i++) {
+		const struct sk_part *p = &local->parts[i];
+
+		if (sk_box_empty(local->item.spec.ndim, &p->box))
+			continue;
+		if (local->memory != SK_HOST)
+			return sk_err_set(&rs->err, -ENODEV, "tensor \"%.100s\""
+					  " lies on CUDA device %d, which "
+					  "this build cannot reach",
+					  local->item.spec.name,
+					  local->device);
+		if (!p->data)
+			return sk_err_set(&rs->err, -EINVAL, "tensor \"%.100s\""
+					  " has no memory for %s of it; leave "
+					  "it out by naming the others",
+					  local->item.spec.name,
+					  sk_box_format(local->item.spec.ndim,
+							&p->box, text,
+							sizeof(text)));
+	}
+	return 0;
+}
+
+static bool is_mine(const struct sk_restoring *rs,
+		    const struct sk_restore_key *key)
+{
+	assert(key->image < rs->n_images);
+	return key->item->kind != SK_ITEM_BLOB_LOCAL ||
+	       rs->images[key->image].rank == rs->state->job.rank;
+}
+
+/* What a damaged snapshot left in a tensor must not stay there. */
+static int compare_missing(struct sk_restoring *rs, uint32_t i)
+{
+	const struct sk_item *item = &rs->state->locals[i].item;
+
+	assert(i < rs->state->n_locals);
+	if (rs->touched[i])
+		return sk_err_set(&rs->err, -EBADMSG, "\"%.100s\" was "
+				  "overwritten from a damaged snapshot, and "
+				  "this older one lacks it", item->spec.name);
+	rs->report.missing++;
+	if (item->kind == SK_ITEM_BLOB_LOCAL)
+		return 0;
+	return note_missing(rs, item->spec.name);
+}
+
+static int compare_local(struct sk_restoring *rs, uint32_t i)
+{
+	const struct sk_local *local = &rs->state->locals[i];
+	struct sk_restore_key *key;
+	int r;
+
+	assert(rs->wanted[i]);
+	key = sk_restore_key(rs, local->item.kind, local->item.spec.name);
+	if (key)
+		key->asked = true;
+	if (!key || !is_mine(rs, key))
+		return compare_missing(rs, i);
+	r = check_spec(rs, &local->item, key->item);
+	if (r < 0)
+		return r;
+	rs->report.tensors++;
+	return check_target(rs, local);
+}
+
+/* Names in the options that are nowhere: a slip of the pen, most likely. */
+static int compare_names(struct sk_restoring *rs)
+{
+	int r = 0;
+
+	for (size_t i = 0; rs->names && i < rs->n_names && r >= 0; i++) {
+		const char *name = rs->names[i];
+
+		if (sk_state_find(rs->state, name) >= 0 ||
+		    sk_restore_key(rs, SK_ITEM_TENSOR, name) ||
+		    sk_restore_key(rs, SK_ITEM_BLOB, name) ||
+		    sk_restore_key(rs, SK_ITEM_BLOB_LOCAL, name))
+			continue;
+		rs->report.missing++;
+		r = note_missing(rs, name);
+	}
+	return r;
+}
+
+int sk_restore_compare(struct sk_restoring *rs)
+{
+	int r = 0;
+
+	rs->report.tensors = 0;
+	rs->report.missing = 0;
+	for (uint32_t i = 0; i < rs->state->n_locals && r >= 0; i++)
+		if (rs->wanted[i])
+			r = compare_local(rs, i);
+	if (r < 0)
+		return r;
+	return compare_names(rs);
+}

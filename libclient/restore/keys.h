@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The names in the snapshot, and those that this rank asks for. */
+#ifndef SK_LIBCLIENT_RESTORE_KEYS_H
+#define SK_LIBCLIENT_RESTORE_KEYS_H
+
+#include "restore/restoring.h"
+
+/** Which locals the options ask for. */
+int sk_restore_wanted(struct sk_restoring *rs);
+int sk_restore_index(struct sk_restoring *rs);
+struct sk_restore_key *sk_restore_key(const struct sk_restoring *rs,
+				      enum sk_item_kind kind,
+				      const char *name);
+/** Compares each wanted local with the snapshot; fills rs->missing. */
+int sk_restore_compare(struct sk_restoring *rs);
+
+#endif

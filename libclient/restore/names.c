@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the ranks together lack: names described but not saved, names saved
+ * but asked for by nobody; and the sentence that lists them all.
+ */
+#include "restore/names.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "restore/agree.h"
+
+static int no_memory(struct sk_restoring *rs)
+{
+	return sk_err_set(&rs->err, -ENOMEM, "no memory to compare the names "
+			  "of a snapshot (%u)", rs->n_keys);
+}
+
+static int compare_hashes(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static int extras(struct sk_restoring *rs, uint64_t **ret_hashes,
+		  uint64_t *ret_n)
+{
+	uint64_t *hashes = calloc((size_t)rs->n_keys + 1, sizeof(*hashes));
+	uint64_t n = 0;
+
+	if (!hashes)
+		return no_memory(rs);
+	for (uint32_t i = 0; i < rs->n_keys; i++)
+		if (!rs->keys[i].asked)
+			hashes[n++] = rs->keys[i].hash;
+	qsort(hashes, n, sizeof(*hashes), compare_hashes);
+	*ret_hashes = hashes;
+	*ret_n = n;
+	return 0;
+}
+
+/* Keeps the candidates that this rank did not ask for either. */
+static void strike(const uint64_t *candidates, uint64_t n,
+		   const uint64_t *mine, uint64_t n_mine, uint8_t *bits)
+{
+	for (uint64_t i = 0; i < n; i++)
+		if (bsearch(&candidates[i], mine, n_mine, sizeof(*mine),
+			    compare_hashes))
+			sk_bit_set(bits, i);
+}
+
+/*
+ * Of the names that the rank with the fewest did not ask for, those that no
+ * rank did: it tells its own, and each rank says which of them are extra with
+ * it as well.
+ */
+static int common_extras(struct sk_restoring *rs, const uint64_t *mine,
+			 uint64_t n_mine, uint64_t n, int32_t teller,
+			 uint64_t **ret_common, uint64_t *ret_n)
+{
+	size_t world = (size_t)rs->state->job.world, bytes = n / 8 + 1;
+	_cleanup_free_ uint64_t *told = NULL;
+	_cleanup_free_ uint8_t *bits = calloc(1, bytes), *all = NULL;
+	_cleanup_free_ uint64_t *tell = calloc(n, sizeof(*tell));
+	uint64_t kept = 0, *candidates;
+	int r;
+
+	assert(n && teller >= 0 && teller < rs->state->job.world);
+	if (!bits || !tell)
+		return no_memory(rs);
+	if (rs->state->job.rank == teller)
+		memcpy(tell, mine, n * sizeof(*tell));
+	r = sk_restore_gather(rs, tell, n * sizeof(*tell), &told, 0);
+	if (r < 0)
+		return r;
+	candidates = told + (size_t)teller * n;
+	strike(candidates, n, mine, n_mine, bits);
+	r = sk_restore_gather(rs, bits, bytes, &all, 0);
+	if (r < 0)
+		return r;
+	for (uint64_t i = 0; i < n; i++) {
+		bool common = true;
+
+		for (size_t k = 0; k < world && common; k++)
+			common = sk_bit(all + k * bytes, i);
+		if (common)
+			tell[kept++] = candidates[i];
+	}
+	*ret_common = sk_take_ptr(tell);
+	*ret_n = kept;
+	return 0;
+}
+
+/* A rank without any makes the answer easy. */
+static int agree_extras(struct sk_restoring *rs, const uint64_t *mine,
+			uint64_t n_mine, const struct sk_restore_word *words,
+			uint64_t **ret_common, uint64_t *ret_n)
+{
+	int32_t teller = 0;
+
+	assert(rs->state->job.world > 0);
+	for (int32_t i = 1; i < rs->state->job.world; i++)
+		if (words[i].extra < words[teller].extra)
+			teller = i;
+	if (!words[teller].extra)
+		return 0;
+	return common_extras(rs, mine, n_mine, words[teller].extra, teller,
+			     ret_common, ret_n);
+}
+
+/* ---- the sentence that lists them all ---- */
+
+static int compare_names_by_text(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The names of all ranks, each once; they point into @all. */
+static char **distinct(char *all, size_t bytes, size_t *ret_n)
+{
+	char **names;
+	size_t n = 0, kept = 0;
+
+	for (size_t i = 0; i < bytes; i++)
+		n += all[i] && (!i || !all[i - 1]);
+	names = calloc(n + 1, sizeof(*names));
+	if (!names)
+		return NULL;
+	n = 0;
+	for (size_t i = 0; i < bytes; i++)
+		if (all[i] && (!i || !all[i - 1]))
+			names[n++] = &all[i];
+	qsort(names, n, sizeof(*names), compare_names_by_text);
+	for (size_t i = 0; i < n; i++)
+		if (!i || strcmp(names[i], names[kept - 1]))
+			names[kept++] = names[i];
+	*ret_n = kept;
+	return names;
+}
+
+static int write_missing(struct sk_restoring *rs, FILE *f, size_t max)
+{
+	size_t world = (size_t)rs->state->job.world, n = 0;
+	_cleanup_free_ char *mine = calloc(1, max + 1), *all = NULL;
+	_cleanup_free_ char **names = NULL;
+	int r;
+
+	assert(max);
+	if (!mine)
+		return no_memory(rs);
+	if (rs->missing_bytes)
+		memcpy(mine, rs->missing, rs->missing_bytes);
+	r = sk_restore_gather(rs, mine, max + 1, &all, 0);
+	if (r < 0)
+		return r;
+	names = distinct(all, world * (max + 1), &n);
+	if (!names)
+		return no_memory(rs);
+	fprintf(f, "%zu described here but not in the snapshot: ", n);
+	for (size_t i = 0; i < n; i++)
+		fprintf(f, "%s%s", i ? ", " : "", names[i]);
+	return 0;
+}
+
+static void write_extra(const struct sk_restoring *rs, FILE *f,
+			const uint64_t *common, uint64_t n)
+{
+	const char *comma = "";
+
+	assert(n);
+	fprintf(f, "%" PRIu64 " in the snapshot but asked for by no rank: ",
+		n);
+	for (uint32_t i = 0; i < rs->n_keys; i++) {
+		if (!bsearch(&rs->keys[i].hash, common, n, sizeof(*common),
+			     compare_hashes))
+			continue;
+		fprintf(f, "%s%s", comma, rs->keys[i].item->spec.name);
+		comma = ", ";
+	}
+}
+
+static int refuse(struct sk_restoring *rs, size_t missing_max,
+		  const uint64_t *common, uint64_t n_common)
+{
+	size_t size = 0;
+	char *text = NULL;
+	FILE *f = open_memstream(&text, &size);
+	int r = 0;
+
+	if (!f)
+		return no_memory(rs);
+	fprintf(f, "step %" PRId64 " of run %" PRIu64 " of job %s has other "
+		"names than this state; ", rs->report.step, rs->report.run,
+		rs->state->job.name);
+	if (missing_max)
+		r = write_missing(rs, f, missing_max);
+	if (n_common) {
+		fputs(missing_max ? "; " : "", f);
+		write_extra(rs, f, common, n_common);
+	}
+	fputs("; a partial restore must be asked for", f);
+	if (fclose(f) || r < 0) {
+		free(text);
+		return r < 0 ? r : no_memory(rs);
+	}
+	free(rs->text);
+	rs->text = text;
+	return sk_err_set(&rs->err, -ENOKEY, "%.300s", text);
+}
+
+static int decide(struct sk_restoring *rs, const struct sk_restore_word *words,
+		  const uint64_t *common, uint64_t n_common)
+{
+	size_t missing_max = 0;
+	uint64_t flags = 0;
+
+	rs->report.extra = (uint32_t)n_common;
+	for (int32_t i = 0; i < rs->state->job.world; i++) {
+		flags |= words[i].flags;
+		if (words[i].missing_bytes > missing_max)
+			missing_max = words[i].missing_bytes;
+	}
+	if (missing_max > SK_NAMES_MAX)
+		return sk_err_set(&rs->err, -EPROTO, "a rank lacks names of "
+				  "%zu bytes, more than it can tell",
+				  missing_max);
+	if (flags & SK_RESTORE_MISSING_OK)
+		missing_max = 0;
+	if (flags & SK_RESTORE_EXTRA_OK)
+		n_common = 0;
+	if (!missing_max && !n_common)
+		return 0;
+	return refuse(rs, missing_max, common, n_common);
+}
+
+int sk_restore_agree_keys(struct sk_restoring *rs, int r)
+{
+	_cleanup_free_ uint64_t *mine = NULL, *common = NULL;
+	_cleanup_free_ struct sk_restore_word *words = NULL;
+	struct sk_restore_word word = { 0 };
+	uint64_t n_common = 0;
+
+	if (r >= 0)
+		r = extras(rs, &mine, &word.extra);
+	word.flags = rs->flags;
+	word.missing_bytes = rs->missing_bytes;
+	r = sk_restore_agree(rs, r, &word, &words, 0);
+	if (r < 0)
+		return r;
+	r = agree_extras(rs, mine, word.extra, words, &common, &n_common);
+	if (r < 0)
+		return r;
+	return decide(rs, words, common, n_common);
+}

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sk_restore(): choose together, then attempt one snapshot after the other
+ * until one is whole on every rank.
+ *
+ * All ranks exchange words at the same points, whatever happens to them in
+ * between, so that none waits for one that has given up.
+ */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "conn/check.h"
+#include "conn/say.h"
+#include "restore/agree.h"
+#include "restore/choose.h"
+#include "restore/images.h"
+#include "restore/jobs.h"
+#include "restore/keys.h"
+#include "restore/move.h"
+#include "restore/names.h"
+#include "restore/plan.h"
+#include "restore/result.h"
+#include "state/register.h"
+
+/* Names of overwritten tensors that a sentence gives. */
+#define NAMED_MAX 8
+#define AGREE_MS 60000u
+
+static uint64_t now(const struct sk_restoring *rs)
+{
+	return rs->sk->os->now_ns(rs->sk->os);
+}
+
+/* ---- one attempt ---- */
+
+static void forget_attempt(struct sk_restoring *rs)
+{
+	sk_restore_release_images(rs);
+	free(rs->keys);
+	sk_table_free(&rs->key_table);
+	free(rs->missing);
+	free(rs->pieces);
+	free(rs->jobs);
+	free(rs->verified);
+	free(rs->used);
+	free(rs->bad);
+	rs->keys = NULL;
+	rs->missing = NULL;
+	rs->pieces = NULL;
+	rs->jobs = NULL;
+	rs->verified = rs->used = rs->bad = NULL;
+	rs->room_keys = rs->n_keys = 0;
+	rs->room_pieces = rs->n_pieces = 0;
+	rs->n_jobs = rs->room_jobs = 0;
+	rs->missing_bytes = rs->missing_room = 0;
+	rs->n_missing = 0;
+	rs->alone = false;
+}
+
+static int examine(struct sk_restoring *rs,
+		   const struct sk_restore_offer *offer)
+{
+	int r;
+
+	rs->report.run = offer->run;
+	rs->report.run_id = offer->run_id;
+	rs->report.step = offer->step;
+	r = sk_restore_images(rs, offer);
+	if (r < 0)
+		return r;
+	rs->report.world = rs->world;
+	r = sk_restore_index(rs);
+	if (r < 0)
+		return r;
+	return sk_restore_compare(rs);
+}
+
+static int prepare(struct sk_restoring *rs)
+{
+	int r;
+
+	r = sk_restore_plan(rs);
+	if (r < 0)
+		return r;
+	return sk_restore_jobs(rs);
+}
+
+static int agree(struct sk_restoring *rs, int r)
+{
+	struct sk_restore_word word = { 0 };
+
+	return sk_restore_agree(rs, r, &word, NULL, 0);
+}
+
+static int move(struct sk_restoring *rs)
+{
+	uint64_t began = now(rs);
+	bool again = false;
+	int r;
+
+	r = sk_restore_move(rs);
+	do {
+		rs->report.copy_ns += now(rs) - began;
+		r = sk_restore_agree_moved(rs, r, &again);
+		if (r < 0 || !again)
+			return r;
+		began = now(rs);
+		r = sk_restore_redo(rs);
+	} while (true);
+}
+
+static int attempt(struct sk_restoring *rs,
+		   const struct sk_restore_offer *offer)
+{
+	uint64_t began = now(rs), waited = rs->report.agree_ns;
+	int r;
+
+	assert(!rs->images && !rs->n_keys && !rs->n_pieces);
+	r = examine(rs, offer);
+	r = sk_restore_agree_keys(rs, r);
+	if (r < 0)
+		return r;
+	r = agree(rs, prepare(rs));
+	rs->report.plan_ns += now(rs) - began - rs->report.agree_ns + waited;
+	if (r < 0)
+		return r;
+	return move(rs);
+}
+
+/* What another snapshot may do better. */
+static bool passes_over(int r)
+{
+	return r == -ENODATA || r == -EBADMSG || r == -EIO || r == -ENOENT;
+}
+
+static void disconnect(struct sk_restoring *rs)
+{
+	if (rs->connected)
+		sk_conn_close(&rs->conn);
+	rs->connected = false;
+}
+
+/* Leases end with the connection: a new one has none. */
+static int connect_again(struct sk_restoring *rs)
+{
+	int r;
+
+	disconnect(rs);
+	r = sk_conn_open(rs->sk->os, rs->sk->socket_path, sk_until(rs->sk),
+			 &rs->conn, &rs->err);
+	rs->connected = r >= 0;
+	return r;
+}
+
+static int attempt_all(struct sk_restoring *rs)
+{
+	struct sk_err first = { 0 };
+	int failed = 0, r = 0;
+
+	for (uint32_t i = 0; i < rs->n_offers; i++) {
+		if (i)
+			r = agree(rs, connect_again(rs));
+		if (r < 0)
+			return r;
+		r = attempt(rs, &rs->offers[i]);
+		forget_attempt(rs);
+		if (!passes_over(r) || rs->step != SK_LATEST)
+			break;
+		if (!failed) {
+			failed = r;
+			first = rs->err;
+		}
+	}
+	if (!passes_over(r))
+		return r;
+	if (failed) {
+		rs->err = first;
+		r = failed;
+	}
+	return r == -ENODATA ? -ENOENT : r;
+}
+
+/* ---- the call ---- */
+
+static int check_options(const struct sk_restore_options *o,
+			 struct sk_err *err)
+{
+	int r = sk_check_flags(o->flags, SK_RESTORE_PARTIAL |
+			       SK_RESTORE_MEMORY_ONLY | SK_RESTORE_DISK_ONLY |
+			       SK_RESTORE_NO_VERIFY,
+			       "sk_restore_options.flags", err);
+
+	if (r >= 0)
+		r = sk_check_zero(o->reserved, sizeof(o->reserved),
+				  "sk_restore_options.reserved", err);
+	if (r < 0)
+		return r;
+	if (o->flags & SK_RESTORE_MEMORY_ONLY &&
+	    o->flags & SK_RESTORE_DISK_ONLY)
+		return sk_err_set(err, -EINVAL, "a restore from memory only "
+				  "and from disk only has nowhere to restore "
+				  "from");
+	if (o->n_names && !o->names)
+		return sk_err_set(err, -EINVAL, "%zu names to restore, and no "
+				  "list of them", o->n_names);
+	return 0;
+}
+
+static int check_comm(const struct sk_comm *comm, struct sk_err *err)
+{
+	int r = !comm ? 0 : sk_check_zero(comm->reserved,
+					  sizeof(comm->reserved),
+					  "sk_comm.reserved", err);
+
+	if (r >= 0 && comm && !comm->allgather)
+		return sk_err_set(err, -EINVAL, "sk_comm.allgather is NULL");
+	return r;
+}
+
+static int copy_options(struct sk_restoring *rs, int64_t step,
+			const struct sk_restore_options *o)
+{
+	static const struct sk_restore_options none;
+	int r;
+
+	o = o ? o : &none;
+	if (step < SK_LATEST)
+		return sk_err_set(&rs->err, -EINVAL, "step %" PRId64 " is "
+				  "neither a step nor SK_LATEST", step);
+	r = check_options(o, &rs->err);
+	if (r < 0)
+		return r;
+	rs->step = step;
+	rs->run = o->run;
+	rs->run_id = o->run_id;
+	rs->flags = o->flags | (o->names ? SK_RESTORE_EXTRA_OK : 0);
+	rs->names = o->names;
+	rs->n_names = o->n_names;
+	rs->timeout_ms = o->timeout_ms ? o->timeout_ms : AGREE_MS;
+	return 0;
+}
+
+/* What is needed before the ranks meet. */
+static int connect_first(struct sk_restoring *rs)
+{
+	int r;
+
+	r = connect_again(rs);
+	if (r < 0)
+		return r;
+	/* On the same mesh the images' layouts are ours. */
+	for (int k = 0; k < 2; k++)
+		sk_recall_add(rs->sk->recall, rs->state->layouts[k]);
+	return sk_restore_wanted(rs);
+}
+
+static void use_agent_comm(struct sk_restoring *rs)
+{
+	struct sk_state *state = rs->state;
+
+	rs->agent_comm = (struct sk_agent_comm){
+		.sk = rs->sk,
+		.id = sk_state_wire_id(state, 0),
+	};
+	if (state->job.flags & SK_JOB_READER) {
+		rs->agent_comm.id.run = SK_RUN_READERS;
+		rs->agent_comm.id.run_id = 0;
+	}
+	sk_comm_of_agent(&rs->agent_comm, &rs->comm);
+}
+
+static int run(struct sk_restoring *rs, const struct sk_comm *comm)
+{
+	int r;
+
+	r = sk_state_register(rs->state, false, sk_until(rs->sk), &rs->err);
+	if (comm)
+		rs->comm = *comm;
+	else if (r < 0)
+		return r;	/* nobody to tell it to */
+	else
+		use_agent_comm(rs);
+	if (r >= 0)
+		r = connect_first(rs);
+	r = sk_restore_choose(rs, r);
+	if (r < 0)
+		return r;
+	return attempt_all(rs);
+}
+
+/* ---- the sentence ---- */
+
+static uint32_t count_touched(const struct sk_restoring *rs)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; rs->touched && i < rs->state->n_locals; i++)
+		n += rs->touched[i];
+	return n;
+}
+
+static void write_touched(const struct sk_restoring *rs, FILE *f)
+{
+	uint32_t n = count_touched(rs), named = 0;
+
+	fprintf(f, "; on rank %d %u of %u tensors may have been overwritten: ",
+		rs->state->job.rank, n, rs->state->n_locals);
+	for (uint32_t i = 0; i < rs->state->n_locals; i++) {
+		if (!rs->touched[i] || named == NAMED_MAX)
+			continue;
+		fprintf(f, "%s%s", named++ ? ", " : "",
+			rs->state->locals[i].item.spec.name);
+	}
+	if (n > named)
+		fprintf(f, " and %u more", n - named);
+}
+
+static int say(struct sk_restoring *rs, int r)
+{
+	size_t size = 0;
+	char *text = NULL;
+	FILE *f;
+
+	if (!count_touched(rs)) {
+		if (!rs->text)
+			return sk_say(r, &rs->err);
+		return sk_say_long(r, sk_take_ptr(rs->text));
+	}
+	f = open_memstream(&text, &size);
+	if (!f)
+		return sk_say(r, &rs->err);
+	fputs(rs->text ? rs->text : rs->err.text, f);
+	write_touched(rs, f);
+	if (fclose(f)) {
+		free(text);
+		return sk_say(r, &rs->err);
+	}
+	return sk_say_long(r, text);
+}
+
+static void release(struct sk_restoring *rs)
+{
+	forget_attempt(rs);
+	disconnect(rs);
+	sk_recall_clear(rs->sk->recall);
+	free(rs->listed);
+	free(rs->incomplete);
+	free(rs->near);
+	free(rs->wanted);
+	free(rs->touched);
+	free(rs->text);
+}
+
+/* Training goes on from here: memory is faulted in beside it, and not beside
+ * the restore. What fails is told by the snapshot that misses it. */
+static void get_slots(struct sk_state *state)
+{
+	if (state->n_locals && !(state->job.flags & SK_JOB_READER))
+		(void)sk_state_register(state, true, sk_until(state->sk),
+					NULL);
+}
+
+static int restore(struct sk_restoring *rs, const struct sk_comm *comm)
+{
+	uint64_t began = now(rs);
+	int r;
+
+	pthread_mutex_lock(&rs->state->lock);
+	/* The last snapshot may still read what is to be overwritten. */
+	(void)sk_fences_settle(&rs->state->fences, SK_FOREVER);
+	r = run(rs, comm);
+	rs->report.total_ns = now(rs) - began;
+	if (r >= 0 || r == -ENOENT)
+		get_slots(rs->state);
+	if (r < 0)
+		r = say(rs, r);
+	release(rs);
+	pthread_mutex_unlock(&rs->state->lock);
+	return r;
+}
+
+SK_API int sk_restore(struct sk_state *state, int64_t step,
+		      const struct sk_comm *comm,
+		      const struct sk_restore_options *opts,
+		      struct sk_report *ret_report)
+{
+	struct sk_restoring rs = { .state = state, .conn = SK_CONN_NULL };
+	int r;
+
+	r = sk_state_check(state, &rs.err);
+	if (r < 0)
+		return sk_say(r, &rs.err);
+	rs.sk = state->sk;
+	r = copy_options(&rs, step, opts);
+	if (r >= 0)
+		r = check_comm(comm, &rs.err);
+	if (r < 0)
+		return sk_say(r, &rs.err);
+	r = restore(&rs, comm);
+	if (r < 0)
+		return r;
+	if (ret_report)
+		*ret_report = rs.report;
+	return 0;
+}

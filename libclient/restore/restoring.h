@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One restore: what its files share, from the snapshots that there are to the
+ * jobs that move bytes. Each file fills in its part, in this order:
+ *
+ *   restore.c   the call, its attempts, its report
+ *   agree.c     words that the ranks exchange
+ *   choose.c    which snapshot
+ *   images.c    its images: listed, opened, mapped
+ *   keys.c      the names in it, and what is missing on either side
+ *   names.c     what all ranks together lack
+ *   plan.c      pieces: which part of which image goes where
+ *   shape.c     how a piece lies in its entry
+ *   jobs.c      jobs, and which rank verifies what several read
+ *   job.c       one job
+ *   memory.c    jobs out of memory
+ *   disk.c      jobs out of files
+ *   result.c    what moving came to: bad images, what they gave
+ */
+#ifndef SK_LIBCLIENT_RESTORE_RESTORING_H
+#define SK_LIBCLIENT_RESTORE_RESTORING_H
+
+#include "base/table.h"
+#include "comm/comm.h"
+#include "conn/list.h"
+#include "state/state.h"
+
+/** Most snapshots that a rank offers. */
+#define SK_OFFERS_MAX 64
+/** Bytes of missing names that a rank tells the others. */
+#define SK_NAMES_MAX ((size_t)1 << 18)
+
+/* ---- what there is ---- */
+
+/** A snapshot that could be restored, as every rank can say it. */
+struct sk_restore_offer {
+	uint64_t run;
+	uint64_t run_id;
+	int64_t step;
+	uint64_t digest;	/* of the primary images it has */
+};
+
+/** Where an image lies; index 0 memory, 1 disk. */
+struct sk_restore_place {
+	uint64_t id;		/* at the agent */
+	bool there;		/* listed, and not set aside */
+	int fd;			/* of the data; -1: not open */
+	void *map;		/* memory only; NULL: not mapped */
+};
+
+/** One image of the snapshot, wherever it lies. */
+struct sk_restore_image {
+	int32_t rank;
+	uint32_t kind;			/* enum sk_image_kind */
+	struct sk_digest digest;
+	uint64_t bytes;
+	struct sk_layout *layout;	/* NULL: none of its places opened */
+	uint64_t *sums;
+	uint64_t first_sum;		/* among the sums of all images */
+	struct sk_restore_place places[2];
+};
+
+/** A name in the snapshot. */
+struct sk_restore_key {
+	const struct sk_item *item;	/* as one rank described it */
+	uint32_t image;			/* whose */
+	bool is_explicit;		/* some rank said its boxes itself */
+	bool asked;			/* by this rank */
+	uint64_t hash;
+};
+
+/* ---- what is to be done ---- */
+
+/** A part of a target box and the entry that has it. */
+struct sk_restore_piece {
+	uint32_t local;		/* in state->locals */
+	uint32_t part;		/* of that */
+	uint32_t image;
+	uint32_t place;
+	const struct sk_entry *entry;
+	struct sk_box box;
+};
+
+/** The part of a piece that lies in one checksummed chunk of its entry. */
+struct sk_restore_job {
+	uint32_t piece;
+	uint32_t chunk;
+	uint32_t sharers;	/* ranks of this node that read the chunk */
+	bool verify;		/* by this rank, in this job */
+};
+
+struct sk_restoring {
+	struct sk_state *state;
+	struct sk *sk;
+	struct sk_comm comm;
+	struct sk_agent_comm agent_comm;	/* its ctx, where it is ours */
+	uint32_t flags;
+	uint32_t timeout_ms;
+	int64_t step;			/* SK_LATEST: the newest */
+	uint64_t run;			/* 0: any */
+	uint64_t run_id;		/* 0: any of that number */
+	const char *const *names;
+	size_t n_names;
+	struct sk_report report;
+	struct sk_err err;
+	char *text;			/* malloc'ed; instead of err */
+
+	struct sk_conn conn;		/* its own: leases end with it */
+	bool connected;
+	struct sk_wire_image *listed;	/* of all snapshots of the job */
+	size_t n_listed;
+	struct sk_list_gaps gaps;	/* of the store, in what is listed */
+	char *incomplete;		/* what the newest one lacks */
+	struct sk_restore_offer offers[SK_OFFERS_MAX];
+	uint32_t n_offers;
+	bool *near;			/* per rank: served by this agent */
+
+	/* of one attempt */
+	int32_t world;			/* of the snapshot */
+	struct sk_restore_image *images;	/* by (rank, kind) */
+	uint32_t n_images;
+	uint64_t n_sums;
+	struct sk_restore_key *keys;
+	uint32_t n_keys;
+	size_t room_keys;
+	struct sk_table key_table;	/* indices of keys */
+	char *missing;			/* names, each with its NUL */
+	size_t missing_bytes, missing_room;
+	uint32_t n_missing;		/* of them errors unless allowed */
+	struct sk_restore_piece *pieces;
+	uint32_t n_pieces;
+	size_t room_pieces;
+	struct sk_restore_job *jobs;
+	size_t n_jobs, room_jobs;
+	uint8_t *verified;		/* bit per (place, sum) */
+	uint8_t *used;			/* the same: bytes of it were taken */
+	uint8_t *bad;			/* bit per (place, image) */
+	bool alone;			/* this rank verifies all it reads */
+
+	/* of all attempts */
+	bool *wanted;			/* per local */
+	uint8_t *touched;		/* per local: perhaps overwritten */
+};
+
+/* ---- small things ---- */
+
+static inline uint64_t sk_restore_sum_index(const struct sk_restoring *rs,
+					    const struct sk_restore_piece *p,
+					    uint32_t chunk)
+{
+	return p->place * rs->n_sums + rs->images[p->image].first_sum +
+	       p->entry->first_sum + chunk;
+}
+
+/** Where a chunk of an entry begins and ends, in bytes of the entry. */
+static inline void sk_restore_chunk(const struct sk_entry *entry,
+				    uint32_t chunk, uint64_t *ret_from,
+				    uint64_t *ret_to)
+{
+	*ret_from = chunk * SK_SUM_CHUNK;
+	*ret_to = *ret_from + SK_SUM_CHUNK;
+	if (*ret_to > entry->bytes)
+		*ret_to = entry->bytes;
+}
+
+static inline bool sk_bit(const uint8_t *bits, uint64_t i)
+{
+	return __atomic_load_n(&bits[i / 8], __ATOMIC_RELAXED) >> i % 8 & 1;
+}
+
+static inline void sk_bit_set(uint8_t *bits, uint64_t i)
+{
+	__atomic_fetch_or(&bits[i / 8], (uint8_t)(1u << i % 8),
+			  __ATOMIC_RELAXED);
+}
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One snapshot on the pool's threads: copy, hash, stamp, seal.
+ *
+ * The copy runs alone, so that the trainer goes on as soon as it may; the
+ * checksums are taken from the slot right after it.
+ */
+#ifndef SK_LIBCLIENT_SNAPSHOT_COPYING_H
+#define SK_LIBCLIENT_SNAPSHOT_COPYING_H
+
+#include "base/pool.h"
+#include "state/state.h"
+#include "state/work.h"
+
+struct sk_copying {
+	struct sk_pending pending;
+	struct sk_task open, copy, hash;
+	struct sk_state *state;
+	const struct sk_work *work;
+	char *base[2];			/* of the slot, by kind */
+	uint32_t slot;
+	int64_t step;
+	uint64_t run, run_id, start_ns;
+	uint64_t id, generation;	/* of the state, and the connection */
+	uint64_t *sums[2];		/* of the slot, by kind */
+	uint64_t *before[2];		/* verification: of the tensors */
+};
+
+/** A snapshot of the prepared state into a slot that the agent gave; NULL: no
+ * memory. It has one reference and does nothing yet. */
+struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
+				  uint32_t slot, bool verify);
+/** Has the pool copy; from here on it ends by itself. */
+void sk_copying_begin(struct sk_copying *c, uint64_t start_ns);
+/** Lets go of one that did not begin. NULL is fine. */
+void sk_copying_free(struct sk_copying *c);
+
+/** Stamps the headers, asks the agent to seal, and is over. */
+void sk_copying_seal(struct sk_copying *c);
+/** Refuses it: the slot goes back, and @r is what the fence says. */
+void sk_copying_refuse(struct sk_copying *c, int r);
+
+/** Checksums of the part of @op that unit @u covers, of the slot, or, with a
+ * @buf for one chunk and a page, of the trainer's memory. */
+void sk_copying_sum(const struct sk_copying *c, const struct sk_op *op,
+		    const struct sk_unit *u, char *buf, uint64_t *ret);
+
+#endif

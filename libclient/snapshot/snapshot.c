@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Taking snapshots, and fences. */
+#include <assert.h>
+
+#include "base/util.h"
+#include "conn/check.h"
+#include "conn/say.h"
+#include "snapshot/copying.h"
+#include "snapshot/verify.h"
+#include "state/names.h"
+#include "state/register.h"
+#include "state/work.h"
+
+static uint64_t now(const struct sk_state *state)
+{
+	return state->sk->os->now_ns(state->sk->os);
+}
+
+/* ---- a slot ---- */
+
+static uint32_t slot_flags(uint32_t flags, bool will_wait)
+{
+	return (flags & SK_SNAPSHOT_FLUSH ? SK_SLOT_FLUSH : 0) |
+	       (flags & SK_SNAPSHOT_NO_FLUSH ? SK_SLOT_NO_FLUSH : 0) |
+	       (will_wait ? SK_SLOT_WILL_WAIT : 0);
+}
+
+/* How long it will be: in the sentence, and for who would rather count. */
+static void note_busy(struct sk_state *state, uint64_t eta_ns,
+		      struct sk_err *err)
+{
+	struct sk_err why = { "" };
+
+	sk_fences_lock(&state->fences);
+	state->status.busy_ns = eta_ns;
+	sk_fences_unlock(&state->fences);
+	if (!eta_ns || !err)
+		return;
+	why = *err;
+	(void)sk_err_set(err, -EBUSY, "%.*s; the oldest flush needs %.1f s "
+			 "more", SK_ERR_MAX - 64, why.text,
+			 (double)eta_ns / 1e9);
+}
+
+static int ask_slot(struct sk_state *state, int64_t step, uint32_t flags,
+		    uint64_t until_ns, uint32_t *ret_slot, struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_SLOT, .body.slot = {
+		.state = state->id, .step = step, .flags = flags } };
+	int r = sk_conn_call_in(&state->sk->conn, state->generation, &msg,
+				until_ns, err);
+
+	if (r == -EBUSY)
+		note_busy(state, msg.body.slot_reply.eta_ns, err);
+	if (r >= 0 && msg.body.slot_reply.slot >= state->n_slots)
+		return sk_err_set(err, -EPROTO, "the agent gave slot %u of %u",
+				  msg.body.slot_reply.slot, state->n_slots);
+	if (r >= 0)
+		*ret_slot = msg.body.slot_reply.slot;
+	return r;
+}
+
+static void wait_slot(struct sk_state *state, uint32_t ms)
+{
+	uint64_t until = sk_until_ms(state->sk->os, ms);
+	struct sk_msg msg = { .type = SK_MSG_SLOT_WAIT, .body.slot_wait = {
+		.id = sk_state_wire_id(state, 0), .timeout_ms = ms } };
+
+	/* In vain or not: what is said when a slot is asked for again is the
+	 * last word. */
+	(void)sk_call_deferred(state->sk, &msg, NULL, 0, NULL, NULL, until,
+			       NULL);
+}
+
+/* Registered, with work prepared, and a slot of the agent. */
+static int get_slot_once(struct sk_state *state, int64_t step,
+			 const struct sk_snapshot_options *o,
+			 uint32_t *ret_slot, struct sk_err *err)
+{
+	uint64_t until = sk_until(state->sk);
+	int r = sk_state_register(state, true, until, err);
+
+	if (r >= 0)
+		r = sk_work_prepare(state, err);
+	if (r < 0)
+		return r;
+	r = ask_slot(state, step, slot_flags(o->flags, o->wait_ms), until,
+		     ret_slot, err);
+	if (r != -EBUSY || !o->wait_ms)
+		return r;
+	wait_slot(state, o->wait_ms);
+	return ask_slot(state, step, slot_flags(o->flags, false),
+			sk_until(state->sk), ret_slot, err);
+}
+
+/* A lost agent may be back: once more, from the start. */
+static int get_slot(struct sk_state *state, int64_t step,
+		    const struct sk_snapshot_options *o, uint32_t *ret_slot,
+		    struct sk_err *err)
+{
+	int r = get_slot_once(state, step, o, ret_slot, err);
+
+	return r == -ECONNRESET ?
+	       get_slot_once(state, step, o, ret_slot, err) : r;
+}
+
+/* ---- taking ---- */
+
+static int check_options(const struct sk_snapshot_options *o,
+			 struct sk_err *err)
+{
+	int r = sk_check_flags(o->flags, SK_SNAPSHOT_FLUSH |
+			       SK_SNAPSHOT_NO_FLUSH | SK_SNAPSHOT_VERIFY,
+			       "sk_snapshot_options.flags", err);
+
+	return r < 0 ? r : sk_check_zero(o->reserved, sizeof(o->reserved),
+					 "sk_snapshot_options.reserved", err);
+}
+
+static int check(const struct sk_state *state, int64_t step,
+		 struct sk_err *err)
+{
+	if (step < 0)
+		return sk_err_set(err, -EINVAL, "step %lld is negative",
+				  (long long)step);
+	if (!state->n_locals)
+		return sk_err_set(err, -EINVAL, "rank %d has described no "
+				  "tensor and no blob", state->job.rank);
+	return 0;
+}
+
+/* Whatever keeps us from using a slot, the agent has it back: as one that is
+ * being filled it would be lost to this rank for good. */
+static void give_back(struct sk_state *state, int64_t step, uint32_t slot)
+{
+	struct sk_msg msg = { .type = SK_MSG_DISCARD, .body.seal = {
+		.state = state->id, .step = step, .slot = slot } };
+
+	assert(slot < state->n_slots);
+	(void)sk_conn_call_in(&state->sk->conn, state->generation, &msg,
+			      sk_until(state->sk), NULL);
+}
+
+static int copy_to(struct sk_state *state, int64_t step, uint32_t slot,
+		   bool verify, uint64_t start_ns, struct sk_err *err)
+{
+	struct sk_copying *c = sk_copying_new(state, step, slot, verify);
+	int r = 0;
+
+	assert(slot < state->n_slots);
+	if (!c)
+		r = sk_err_set(err, -ENOMEM, "out of memory for the snapshot "
+			       "of step %lld", (long long)step);
+	else if (verify)
+		r = sk_verify_before(c, err);
+	if (r < 0) {
+		give_back(state, step, slot);
+		sk_copying_free(c);
+		return r;
+	}
+	sk_copying_begin(c, start_ns);
+	return 0;
+}
+
+static int snapshot(struct sk_state *state, int64_t step,
+		    const struct sk_snapshot_options *o, struct sk_err *err)
+{
+	uint64_t start_ns = now(state);
+	bool verify = o->flags & SK_SNAPSHOT_VERIFY ||
+		      state->job.flags & SK_JOB_VERIFY;
+	uint32_t slot;
+	int r = check_options(o, err);
+
+	if (r >= 0)
+		r = check(state, step, err);
+	if (r < 0)
+		return r;
+	r = sk_fence_wait(&state->fences, SK_FENCE_ALL, SK_FOREVER, err);
+	if (r == -ECANCELED) {	/* told once */
+		sk_fences_drop(&state->fences);
+		return r;
+	}
+	r = get_slot(state, step, o, &slot, err);
+	if (r < 0)
+		return r;
+	return copy_to(state, step, slot, verify, start_ns, err);
+}
+
+SK_API int sk_snapshot(struct sk_state *state, int64_t step,
+		       const struct sk_snapshot_options *opts)
+{
+	const struct sk_snapshot_options none = { 0 };
+	struct sk_err err = { "" };
+	int r = sk_state_check(state, &err);
+
+	if (r < 0)
+		return sk_say(r, &err);
+	(void)pthread_mutex_lock(&state->lock);
+	r = snapshot(state, step, opts ? opts : &none, &err);
+	(void)pthread_mutex_unlock(&state->lock);
+	return sk_say(r, &err);
+}
+
+/* ---- fences ---- */
+
+SK_API int sk_fence(struct sk_state *state)
+{
+	struct sk_err err = { "" };
+	int r = sk_state_check(state, &err);
+
+	if (r >= 0)
+		r = sk_fence_wait(&state->fences, SK_FENCE_ALL, SK_FOREVER,
+				  &err);
+	return sk_say(r, &err);
+}
+
+SK_API int sk_fence_tensor(struct sk_state *state, const char *name)
+{
+	struct sk_err err = { "" };
+	int64_t item;
+	int r = sk_state_check(state, &err);
+
+	if (r < 0)
+		return sk_say(r, &err);
+	/* Another thread may be describing tensors. */
+	sk_fences_lock(&state->fences);
+	item = name ? sk_state_find(state, name) : -1;
+	sk_fences_unlock(&state->fences);
+	if (item < 0)
+		return sk_say(sk_err_set(&err, -ENOENT, "nothing named \"%s\" "
+					 "is described", name ? name : ""),
+			      &err);
+	r = sk_fence_wait(&state->fences, item, SK_FOREVER, &err);
+	return sk_say(r, &err);
+}

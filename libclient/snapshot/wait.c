@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sk_wait, sk_flush, sk_status. */
+#include <string.h>
+
+#include "base/util.h"
+#include "conn/say.h"
+#include "state/state.h"
+
+/* Of our own snapshot we know first what became of it. */
+static int wait_own(struct sk_state *state, int64_t step, uint64_t until_ns,
+		    struct sk_err *err)
+{
+	struct sk_fences *f = &state->fences;
+	int r = 0;
+
+	sk_fences_lock(f);
+	while (state->status.step == step && f->running && r >= 0)
+		r = f->os->cond_wait(f->os, &f->changed, &f->lock, until_ns);
+	if (state->status.step == step && state->status.result < 0)
+		r = state->status.result;
+	sk_fences_unlock(f);
+	return r < 0 ? sk_err_set(err, r, "step %lld is not sealed: %s",
+				  (long long)step, strerror(-r)) : 0;
+}
+
+static int ask_wait(struct sk_state *state, int64_t step, int until,
+		    uint64_t until_ns, struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_WAIT, .body.wait = {
+		.id = sk_state_wire_id(state, step),
+		.until = (uint32_t)until,
+		.timeout_ms = sk_left_ms(state->sk->os, until_ns) } };
+
+	return sk_call_deferred(state->sk, &msg, NULL, 0, NULL, NULL,
+				until_ns, err);
+}
+
+/* The agent waits no longer than SK_WAIT_MAX_MS: it is asked again. */
+static int wait_agent(struct sk_state *state, int64_t step, int until,
+		      uint64_t until_ns, struct sk_err *err)
+{
+	const struct sk_os *os = state->sk->os;
+	uint64_t part;
+	int r;
+
+	do {
+		part = sk_until_ms(os, SK_WAIT_MAX_MS);
+		part = part < until_ns ? part : until_ns;
+		r = ask_wait(state, step, until, part, err);
+	} while (r == -ETIMEDOUT && os->now_ns(os) < until_ns);
+	return r;
+}
+
+SK_API int sk_wait(struct sk_state *state, int64_t step, int until,
+		   uint32_t timeout_ms)
+{
+	struct sk_err err = { "" };
+	uint64_t until_ns;
+	int r = sk_state_check(state, &err);
+
+	if (r >= 0 && (until < SK_SEALED || until > SK_DURABLE || step < 0))
+		r = sk_err_set(&err, -EINVAL, "waiting for %d of step %lld",
+			       until, (long long)step);
+	if (r < 0)
+		return sk_say(r, &err);
+	until_ns = sk_until_ms(state->sk->os, timeout_ms);
+	r = sk_fence_wait(&state->fences, SK_FENCE_ALL, until_ns, &err);
+	if (r >= 0)
+		r = wait_own(state, step, until_ns, &err);
+	if (r >= 0)
+		r = wait_agent(state, step, until, until_ns, &err);
+	return sk_say(r, &err);
+}
+
+SK_API int sk_flush(struct sk_state *state, int64_t step)
+{
+	struct sk_msg msg = { .type = SK_MSG_FLUSH };
+	struct sk_err err = { "" };
+	uint64_t until;
+	int r = sk_state_check(state, &err);
+
+	if (r < 0)
+		return sk_say(r, &err);
+	until = sk_until(state->sk);
+	msg.body.manage.id = sk_state_wire_id(state, step);
+	/* One that was lost is no reason to refuse for ever. */
+	r = sk_conn_again(state->sk->socket_path, until, &state->sk->conn,
+			  &err);
+	if (r >= 0)
+		r = sk_conn_call(&state->sk->conn, &msg, NULL, 0, NULL, NULL,
+				 until, &err);
+	return sk_say(r, &err);
+}
+
+SK_API int sk_status(struct sk_state *state, struct sk_status *ret_status)
+{
+	struct sk_err err = { "" };
+	int r = sk_state_check(state, &err);
+
+	if (r < 0)
+		return sk_say(r, &err);
+	sk_fences_lock(&state->fences);
+	*ret_status = state->status;
+	sk_fences_unlock(&state->fences);
+	return 0;
+}

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "state/register.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "conn/memfd.h"
+#include "conn/say.h"
+#include "memory/slot.h"
+#include "state/slots.h"
+#include "state/warm.h"
+#include "state/work.h"
+
+static void forget(struct sk_state *state)
+{
+	sk_slots_unmap(state);
+	state->work = sk_work_free(state->work);
+	for (int k = 0; k < 2; k++)
+		state->layouts[k] = sk_layout_free(state->layouts[k]);
+}
+
+void sk_state_unregister(struct sk_state *state)
+{
+	struct sk_msg msg = { .type = SK_MSG_UNREGISTER,
+			      .body.state = state->id };
+
+	/* An agent that is gone needs no good-bye. */
+	if (state->id)
+		(void)sk_conn_call_in(&state->sk->conn, state->generation,
+				      &msg, sk_until(state->sk), NULL);
+	state->id = 0;
+	forget(state);
+}
+
+static int make_layouts(struct sk_state *state, struct sk_err *err)
+{
+	_cleanup_free_ struct sk_item *items = NULL;
+	int r = 0;
+
+	/* A rank that asks for nothing takes part in a restore all the same:
+	 * the others could not agree without it. */
+	items = calloc(state->n_locals + 1u, sizeof(*items));
+	if (!items)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	for (uint32_t i = 0; i < state->n_locals; i++)
+		items[i] = state->locals[i].item;
+	for (int k = 0; k < 2 && r >= 0; k++)
+		if (k == SK_IMAGE_PRIMARY ||
+		    !(state->job.flags & SK_JOB_NO_REPLICAS))
+			r = sk_layout_new(state->job.name, state->job.rank,
+					  state->job.world,
+					  (enum sk_image_kind)k, items,
+					  state->n_locals, &state->layouts[k],
+					  err);
+	if (r >= 0 && state->layouts[1] && !state->layouts[1]->n_entries)
+		state->layouts[1] = sk_layout_free(state->layouts[1]);
+	return r;
+}
+
+/* Both headers, one behind the other. */
+static int put_headers(const struct sk_state *state, struct sk_err *err)
+{
+	struct iovec parts[2] = { 0 };
+	int fd, n = 0;
+
+	assert(state->layouts[0]);
+	for (int k = 0; k < 2; k++)
+		if (state->layouts[k])
+			parts[n++] = (struct iovec){
+				(void *)state->layouts[k]->header,
+				state->layouts[k]->header_bytes };
+	fd = sk_memfd_with(state->sk->os, "shardkeep:layout", parts, n);
+	return fd >= 0 ? fd : sk_err_errno(err, fd, "cannot hand over a "
+					   "layout");
+}
+
+static void fill_request(const struct sk_state *state, bool slots,
+			 struct sk_wire_register *q)
+{
+	assert(state->layouts[0]);
+	q->id = sk_state_wire_id(state, 0);
+	/* Once it was let into a run, it is that very run that it means. */
+	q->id.run = state->run ? state->run : state->job.run;
+	q->state = state->id;
+	q->slots = state->job.slots;
+	q->flush_every = state->job.flush_every;
+	q->numa_node = sk_numa_node_here();
+	q->flags = slots ? 0 : SK_REGISTER_LATER;
+	for (int k = 0; k < 2; k++)
+		if (state->layouts[k]) {
+			q->header_bytes[k] = state->layouts[k]->header_bytes;
+			q->image_bytes[k] = state->layouts[k]->image_bytes;
+		}
+}
+
+/* *ret_slots: how many to map. */
+static int ask_register(struct sk_state *state, bool slots, uint64_t until_ns,
+			uint32_t *ret_slots, struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_REGISTER };
+	const struct sk_os *os = state->sk->os;
+	int r, fd = put_headers(state, err);
+
+	if (fd < 0)
+		return fd;
+	fill_request(state, slots, &msg.body.reg);
+	/* Lost in between, it is not taken for registered. */
+	(void)sk_conn_is_open(&state->sk->conn, &state->generation,
+			      &state->instance);
+	r = sk_conn_call(&state->sk->conn, &msg, &fd, 1, NULL, NULL, until_ns,
+			 err);
+	(void)os->close(os, fd);
+	if (r < 0)
+		return r;
+	state->id = msg.body.reg_reply.state;
+	state->run = msg.body.reg_reply.run;
+	state->run_id = msg.body.reg_reply.run_id;
+	state->slot_bytes = msg.body.reg_reply.slot_bytes;
+	/* Inherited ones are not asked for, and may be there all the same. */
+	*ret_slots = slots ? msg.body.reg_reply.slots : 0;
+	return 0;
+}
+
+/* An id that the agent does not know, for whatever reason, is forgotten:
+ * nothing is known by it, and to insist would be to fail for ever. */
+static int ask_as_known(struct sk_state *state, bool slots, uint64_t until_ns,
+			uint32_t *ret_slots, struct sk_err *err)
+{
+	int r = ask_register(state, slots, until_ns, ret_slots, err);
+
+	if (r != -ENOENT || !state->id)
+		return r;
+	state->id = 0;
+	return ask_register(state, slots, until_ns, ret_slots, err);
+}
+
+static int ask_and_map(struct sk_state *state, bool slots, uint64_t until_ns,
+		       struct sk_err *err)
+{
+	uint32_t n;
+	int r = ask_as_known(state, slots, until_ns, &n, err);
+
+	return r >= 0 && slots ? sk_slots_map(state, n, until_ns, err) : r;
+}
+
+/* Another agent, or another connection, knows nothing of this state. */
+static bool is_registered(const struct sk_state *state)
+{
+	uint64_t generation, instance;
+
+	return sk_conn_is_open(&state->sk->conn, &generation, &instance) &&
+	       state->id && state->instance == instance &&
+	       state->generation == generation;
+}
+
+/* From nothing: layouts, an id, slots. */
+static int register_anew(struct sk_state *state, bool slots,
+			 uint64_t until_ns, struct sk_err *err)
+{
+	int r;
+
+	(void)sk_fences_settle(&state->fences, SK_FOREVER);
+	forget(state);
+	r = make_layouts(state, err);
+	if (r >= 0)
+		r = ask_and_map(state, slots, until_ns, err);
+	if (r < 0)
+		return r;
+	state->changed = false;
+	state->moved = false;
+	return 0;
+}
+
+static int add_slots(struct sk_state *state, uint64_t until_ns,
+		     struct sk_err *err)
+{
+	int r = ask_and_map(state, true, until_ns, err);
+
+	if (r < 0)
+		state->changed = true;
+	return r;
+}
+
+int sk_state_register(struct sk_state *state, bool slots, uint64_t until_ns,
+		      struct sk_err *err)
+{
+	int r;
+
+	if (state->job.flags & SK_JOB_READER)
+		return !slots ? 0 :
+		       sk_err_set(err, -EROFS, "rank %d of job \"%s\" is a "
+				  "reader: it restores and takes no snapshots",
+				  state->job.rank, state->job.name);
+	r = sk_conn_again(state->sk->socket_path, until_ns, &state->sk->conn,
+			  err);
+	if (r < 0)
+		return r;
+	if (!is_registered(state)) {
+		state->id = 0;
+		state->changed = true;
+	}
+	if (state->changed)
+		return register_anew(state, slots, until_ns, err);
+	return slots && !state->n_slots ? add_slots(state, until_ns, err) : 0;
+}
+
+/* ---- sk_prepare ---- */
+
+/* Until the agent has faulted in what is its, and we what we map. */
+static int wait_prepared(struct sk_state *state, uint64_t until_ns,
+			 struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_PREPARE, .body.prepare = {
+		.id = sk_state_wire_id(state, 0),
+		.timeout_ms = sk_left_ms(state->sk->os, until_ns) } };
+	int r = sk_call_deferred(state->sk, &msg, NULL, 0, NULL, NULL,
+				 until_ns, err);
+
+	if (r < 0)
+		return r;
+	r = sk_warm_finish(state->warming, until_ns);
+	return r < 0 ? sk_err_set(err, r, "the slots of rank %d are not "
+				  "faulted in yet", state->job.rank) : 0;
+}
+
+static int prepare(struct sk_state *state, uint32_t timeout_ms,
+		   struct sk_err *err)
+{
+	uint64_t until = sk_until(state->sk);
+	int r = sk_state_register(state, true, until, err);
+
+	if (r >= 0 && timeout_ms)
+		r = wait_prepared(state, sk_until_ms(state->sk->os,
+						     timeout_ms), err);
+	/* A target without data restores nothing, but may be prepared. */
+	if (r >= 0)
+		(void)sk_work_prepare(state, NULL);
+	return r;
+}
+
+SK_API int sk_prepare(struct sk_state *state, uint32_t timeout_ms)
+{
+	struct sk_err err = { "" };
+	int r = sk_state_check(state, &err);
+
+	if (r < 0)
+		return sk_say(r, &err);
+	(void)pthread_mutex_lock(&state->lock);
+	r = prepare(state, timeout_ms, &err);
+	(void)pthread_mutex_unlock(&state->lock);
+	return sk_say(r, &err);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "state/slots.h"
+
+#include <assert.h>
+
+#include <sys/mman.h>
+
+#include "base/util.h"
+#include "conn/memfd.h"
+#include "memory/slot.h"
+#include "state/warm.h"
+
+/* From this size on it matters how long it takes to protect a slot; and how
+ * long that is of small pages, of a GiB. */
+#define LARGE ((uint64_t)256 << 20)
+#define SLOW_NS_PER_GIB UINT64_C(20000000)
+
+static uint64_t image_bytes(const struct sk_state *state, int kind)
+{
+	return state->layouts[kind] ? state->layouts[kind]->image_bytes : 0;
+}
+
+void sk_slots_unmap(struct sk_state *state)
+{
+	state->warming = sk_warm_free(state->warming);
+	for (uint32_t i = 0; state->slots && i < state->n_slots; i++)
+		for (int k = 0; k < 2; k++)
+			if (state->slots[i].map[k])
+				sk_slot_unmap(state->sk->os,
+					      state->slots[i].map[k],
+					      image_bytes(state, k));
+	free(state->slots);
+	state->slots = NULL;
+	state->n_slots = 0;
+}
+
+static int map_images(struct sk_state *state, uint32_t slot, const int *fds,
+		      int n_fds, struct sk_err *err)
+{
+	int at = 0, r = 0;
+
+	assert(slot < state->n_slots && n_fds >= 0 && n_fds <= SK_MSG_FDS);
+	for (int k = 0; k < 2 && r >= 0; k++) {
+		if (!state->layouts[k])
+			continue;
+		if (at == n_fds)
+			return sk_err_set(err, -EPROTO, "the agent gave %d "
+					  "descriptors for a slot", n_fds);
+		r = sk_slot_map_fd(state->sk->os, fds[at++],
+				   image_bytes(state, k), true,
+				   &state->slots[slot].map[k], err);
+	}
+	return r;
+}
+
+static int map_slot(struct sk_state *state, uint32_t slot, uint64_t until_ns,
+		    struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_MAP, .body.map = {
+		.state = state->id, .slot = slot } };
+	int fds[SK_MSG_FDS], n = 0, r;
+
+	assert(state->id && slot < state->n_slots);
+	r = sk_conn_call(&state->sk->conn, &msg, NULL, 0, fds, &n, until_ns,
+			 err);
+	if (r >= 0)
+		r = map_images(state, slot, fds, n, err);
+	sk_close_fds(state->sk->os, fds, n);
+	return r;
+}
+
+int sk_slots_map(struct sk_state *state, uint32_t n, uint64_t until_ns,
+		 struct sk_err *err)
+{
+	int r = 0;
+
+	assert(state->id && !state->slots && !state->n_slots);
+	state->slots = calloc(n + 1u, sizeof(*state->slots));
+	if (!state->slots)
+		return sk_err_set(err, -ENOMEM, "no memory for %u slots", n);
+	state->n_slots = n;
+	for (uint32_t i = 0; i < n && r >= 0; i++)
+		r = map_slot(state, i, until_ns, err);
+	if (r >= 0)
+		state->warming = sk_warm_new(state);
+	return r;
+}
+
+/* ---- sealed ones ---- */
+
+static int set_access(struct sk_state *state, uint32_t slot, int prot)
+{
+	const struct sk_os *os = state->sk->os;
+	int r = 0;
+
+	for (int k = 0; k < 2 && r >= 0; k++)
+		if (state->slots[slot].map[k])
+			r = os->mprotect(os, state->slots[slot].map[k],
+					 sk_round_up(image_bytes(state, k),
+						     SK_PAGE), prot);
+	return r;
+}
+
+void sk_slot_protect(struct sk_state *state, uint32_t slot)
+{
+	const struct sk_os *os = state->sk->os;
+	uint64_t bytes = image_bytes(state, 0) + image_bytes(state, 1);
+	uint64_t began = os->now_ns(os);
+
+	assert(slot < state->n_slots && !state->slots[slot].read_only);
+	if (__atomic_load_n(&state->slow_pages, __ATOMIC_RELAXED))
+		return;
+	/* Where it fails in the middle, it is undone when it is filled. */
+	(void)set_access(state, slot, PROT_READ);
+	state->slots[slot].read_only = true;
+	if (bytes < LARGE || os->now_ns(os) - began <
+	    (bytes >> 20) * SLOW_NS_PER_GIB / 1024)
+		return;
+	__atomic_store_n(&state->slow_pages, true, __ATOMIC_RELAXED);
+	(void)sk_slot_unprotect(state, slot, NULL);
+}
+
+int sk_slot_unprotect(struct sk_state *state, uint32_t slot,
+		      struct sk_err *err)
+{
+	int r;
+
+	assert(slot < state->n_slots);
+	if (!state->slots[slot].read_only)
+		return 0;
+	r = set_access(state, slot, PROT_READ | PROT_WRITE);
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot write to slot %u of rank "
+				    "%d again", slot, state->job.rank);
+	state->slots[slot].read_only = false;
+	return 0;
+}

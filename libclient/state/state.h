@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The state: what one rank of one job has described, where it stands with the
+ * agent, and the fences of its snapshots.
+ *
+ * Lock order: state->lock (one caller changes a state), then the lock of the
+ * fences (progress of copies; names and status, too), then the connection's.
+ */
+#ifndef SK_LIBCLIENT_STATE_STATE_H
+#define SK_LIBCLIENT_STATE_STATE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "base/table.h"
+#include "conn/client.h"
+#include "layout/layout.h"
+#include "shardkeep.h"
+#include "state/fence.h"
+#include "state/local.h"
+
+struct sk_work;			/* work.h */
+struct sk_warming;		/* warm.h */
+
+/** A slot as this process maps it, by sk_image_kind. */
+struct sk_slot_map {
+	void *map[2];
+	bool read_only;		/* sealed; see slots.h */
+};
+
+struct sk_state {
+	struct sk *sk;
+	struct sk_job job;	/* name is owned */
+	pthread_mutex_t lock;
+
+	/* Changed with both locks held, read with either. */
+	struct sk_local *locals;
+	uint32_t n_locals, room_locals;
+	struct sk_table names;	/* names.h; tensors and blobs are one space */
+
+	bool changed;		/* layouts no longer fit the description */
+	bool moved;		/* pointers changed: work must be made anew */
+
+	struct sk_layout *layouts[2];	/* by sk_image_kind; replica or NULL */
+	uint64_t id;		/* at the agent; 0: not registered */
+	uint64_t instance;	/* of the agent it is registered with */
+	uint64_t generation;	/* of the connection it is registered on */
+	uint64_t run, run_id;	/* which the agent told */
+	uint64_t slot_bytes;
+	uint32_t n_slots;
+	struct sk_slot_map *slots;
+	bool slow_pages;	/* protecting slots would cost too much */
+	struct sk_warming *warming;	/* of the slots, or NULL */
+	struct sk_work *work;	/* what a snapshot has to do, or NULL */
+
+	struct sk_fences fences;
+	struct sk_status status;	/* under the fences' lock */
+};
+
+/** -EINVAL: NULL; -EOWNERDEAD: in a forked child. */
+int sk_state_check(const struct sk_state *state, struct sk_err *err);
+
+/** What the agent knows this rank's snapshot of @step by. */
+struct sk_wire_id sk_state_wire_id(const struct sk_state *state,
+				   int64_t step);
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mapped slots, faulted in beside everything else. */
+#ifndef SK_LIBCLIENT_STATE_WARM_H
+#define SK_LIBCLIENT_STATE_WARM_H
+
+#include "state/state.h"
+
+/**
+ * Begins to fault in the slots as this process maps them, on a thread of its
+ * own that stands back while a snapshot is copied. NULL without memory or
+ * threads for it: then the first snapshots are slower.
+ */
+struct sk_warming *sk_warm_new(struct sk_state *state);
+/** Before the slots are unmapped. Returns NULL. */
+struct sk_warming *sk_warm_free(struct sk_warming *w);
+/** Waits until all is faulted in. -ETIMEDOUT. */
+int sk_warm_finish(struct sk_warming *w, uint64_t until_ns);
+/** Returns when the pieces of a slot that [from, to) of an image touches are
+ * faulted in, which it does itself where nobody has begun. Any thread. */
+void sk_warm_range(struct sk_warming *w, uint32_t slot, int kind,
+		   uint64_t from, uint64_t to);
+
+#endif

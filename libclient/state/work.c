@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "state/work.h"
+
+#include <assert.h>
+
+#include "base/util.h"
+#include "layout/layout.h"
+#include "tensor/dtype.h"
+
+static int add_ops(const struct sk_state *state, int kind, struct sk_work *w,
+		   struct sk_err *err)
+{
+	const struct sk_layout *l = state->layouts[kind];
+	int64_t dense[SK_MAX_DIMS];
+	int r = 0;
+
+	for (uint32_t i = 0; l && i < l->n_entries && r >= 0; i++) {
+		const struct sk_entry *e = &l->entries[i];
+		const struct sk_local *local = &state->locals[e->item];
+		const struct sk_part *part = &local->parts[e->box_index];
+		const struct sk_spec *s = &local->item.spec;
+		struct sk_op *op = &w->ops[w->n_ops];
+
+		assert(e->item < state->n_locals);
+		assert((int)e->box_index < local->item.n_boxes);
+		*op = (struct sk_op){ .item = e->item, .kind = (uint8_t)kind,
+				      .first_sum = e->first_sum,
+				      .n_sums = e->n_sums };
+		if (e->bytes && !part->data)
+			return sk_err_set(err, -EINVAL, "tensor \"%s\" has no "
+					  "data, rank %d holds %llu bytes of "
+					  "it", s->name, state->job.rank,
+					  (unsigned long long)e->bytes);
+		sk_dense_strides(s->ndim, e->box.size, dense);
+		/* Never NULL: the header lies before all data. */
+		r = sk_copy_init(&op->copy, sk_dtype_bits(s->dtype), s->ndim,
+				 e->box.size, (void *)(uintptr_t)e->offset,
+				 dense, part->data, part->strides, err);
+		if (r < 0)
+			return sk_err_prefix(err, r, "tensor \"%s\"",
+					     s->name);
+		w->bytes += op->copy.bytes;
+		w->n_ops++;
+	}
+	return r;
+}
+
+static int by_item(const void *a, const void *b)
+{
+	const struct sk_op *x = a, *y = b;
+
+	if (x->item != y->item)
+		return x->item < y->item ? -1 : 1;
+	return (x->first_sum > y->first_sum) - (x->first_sum < y->first_sum);
+}
+
+static void add_unit(struct sk_work *w, struct sk_unit unit)
+{
+	assert(unit.first < unit.last && unit.last <= w->n_ops);
+	w->units[w->n_units++] = unit;
+	for (uint32_t i = unit.first; i < unit.last; i++)
+		w->left[w->ops[i].item]++;
+}
+
+/* Small ops together up to a MiB, large ones a MiB at a time. */
+static void cut(struct sk_work *w)
+{
+	uint32_t first = 0;
+	uint64_t sum = 0;
+
+	assert(!w->n_units);
+	for (uint32_t i = 0; i < w->n_ops; i++) {
+		uint64_t bytes = w->ops[i].copy.bytes;
+
+		if (first < i && sum + bytes > SK_SUM_CHUNK) {
+			add_unit(w, (struct sk_unit){ .first = first,
+						      .last = i });
+			first = i;
+			sum = 0;
+		}
+		if (bytes <= SK_SUM_CHUNK) {
+			sum += bytes;
+			continue;
+		}
+		for (uint64_t at = 0; at < bytes; at += SK_SUM_CHUNK)
+			add_unit(w, (struct sk_unit){
+				.first = i, .last = i + 1, .from = at,
+				.to = bytes - at < SK_SUM_CHUNK ? bytes :
+				      at + SK_SUM_CHUNK });
+		first = i + 1;
+	}
+	if (first < w->n_ops)
+		add_unit(w, (struct sk_unit){ .first = first,
+					      .last = w->n_ops });
+}
+
+struct sk_work *sk_work_free(struct sk_work *w)
+{
+	if (w) {
+		free(w->ops);
+		free(w->units);
+		free(w->left);
+		free(w);
+	}
+	return NULL;
+}
+
+static int make(const struct sk_state *state, struct sk_work **ret,
+		struct sk_err *err)
+{
+	struct sk_work *w = calloc(1, sizeof(*w));
+	size_t n = 1, units = 1;
+	int r = 0;
+
+	if (!w)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	for (int k = 0; k < 2; k++)
+		if (state->layouts[k]) {
+			n += state->layouts[k]->n_entries;
+			units += state->layouts[k]->n_sums + 1u;
+			w->n_sums[k] = state->layouts[k]->n_sums;
+		}
+	w->n_items = state->n_locals;
+	w->ops = calloc(n, sizeof(*w->ops));
+	w->units = calloc(units, sizeof(*w->units));
+	w->left = calloc(w->n_items + 1u, sizeof(*w->left));
+	if (!w->ops || !w->units || !w->left)
+		r = sk_err_set(err, -ENOMEM, "out of memory");
+	for (int k = 0; k < 2 && r >= 0; k++)
+		r = add_ops(state, k, w, err);
+	if (r < 0) {
+		sk_work_free(w);
+		return r;
+	}
+	qsort(w->ops, w->n_ops, sizeof(*w->ops), by_item);
+	cut(w);
+	*ret = w;
+	return 0;
+}
+
+int sk_work_prepare(struct sk_state *state, struct sk_err *err)
+{
+	int r;
+
+	if (state->work && !state->moved)
+		return 0;
+	/* The newest snapshot still counts by it. */
+	(void)sk_fences_settle(&state->fences, SK_FOREVER);
+	sk_fences_drop(&state->fences);
+	state->work = sk_work_free(state->work);
+	r = make(state, &state->work, err);
+	state->moved = r < 0;
+	return r;
+}

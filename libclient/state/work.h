@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a snapshot has to copy and hash, cut into units once. */
+#ifndef SK_LIBCLIENT_STATE_WORK_H
+#define SK_LIBCLIENT_STATE_WORK_H
+
+#include "bytes/copy.h"
+#include "state/state.h"
+
+/** A piece of work: ops [first, last), or of one op the bytes [from, to). */
+struct sk_unit {
+	uint32_t first, last;
+	uint64_t from, to;
+};
+
+/** One entry: how it is copied into its image, whose tensor it is. */
+struct sk_op {
+	struct sk_copy copy;	/* dst is an offset into the image */
+	uint32_t item, first_sum, n_sums;
+	uint8_t kind;		/* enum sk_image_kind */
+};
+
+/** All that a snapshot does, prepared once; immutable then. */
+struct sk_work {
+	struct sk_op *ops;	/* in the order of description */
+	struct sk_unit *units;	/* of about a MiB, on checksum boundaries */
+	uint32_t *left;		/* units that touch each item */
+	uint32_t n_ops, n_units, n_items, n_sums[2];
+	uint64_t bytes;
+};
+
+/** Cuts the registered state into work, unless that is done already; waits
+ * for a snapshot that works by the old one. With state->lock held.
+ * Errors: -EINVAL a tensor has no data; -ENOMEM. */
+int sk_work_prepare(struct sk_state *state, struct sk_err *err);
+/** Returns NULL. */
+struct sk_work *sk_work_free(struct sk_work *work);
+
+#endif

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What takes the agent hours, on a clock that the test moves. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/whole.h"
+
+#define SECOND UINT64_C(1000000000)
+#define TURNS 30
+
+/* Turns of the agent: it has seen the clock and what follows. */
+static void let_turn(int sock)
+{
+	for (int i = 0; i < TURNS; i++)
+		(void)stat_value(sock, "shardkeep_clients");
+}
+
+static void pass(struct whole *w, int sock, uint64_t seconds)
+{
+	sk_fault_os_advance(w->fault, seconds * SECOND);
+	let_turn(sock);
+}
+
+static void test_idle_exit(void)
+{
+	struct whole w;
+	uint64_t left;
+	int sock;
+
+	whole_init(&w);
+	w.options.idle_exit_s = 3600;
+	whole_start(&w);
+	sock = rig_connect(&w.rig);
+	/* Somebody is connected. */
+	pass(&w, sock, 4000);
+	close(sock);
+	sock = rig_connect(&w.rig);
+	close(sock);
+	/* Begins anew with the last one who left. */
+	sk_fault_os_advance(w.fault, 3500 * SECOND);
+	sock = rig_connect(&w.rig);
+	CHECK(!whole_ended(&w), "too early");
+	close(sock);
+	left = w.fault->now;
+	for (int i = 0; i < 5000 && !whole_ended(&w); i++) {
+		(void)poll(NULL, 0, 1);
+		sk_fault_os_advance(w.fault, 10 * SECOND);
+	}
+	CHECK(w.fault->now - left >= 3600 * SECOND, "too early");
+	CHECK(whole_wait(&w) == 0, "idle exit: %s", whole_log(&w));
+	whole_remove(&w);
+}
+
+static void test_left_slots(void)
+{
+	struct rank r, next;
+	struct whole w;
+	int sock;
+
+	whole_init(&w);
+	whole_start(&w);
+	sock = rig_connect(&w.rig);
+	CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
+		.job = "gone", .world = 1 }), 0, &r.msg);
+	rank_close(&r);
+	let_turn(sock);
+	CHECK(stat_value(sock, "shardkeep_memory_used_bytes") > 0,
+	      "its slots stay for a restart");
+	/* A rank comes: what others left goes 120 s later. */
+	CHECK_STATUS(rank_open(&next, &w.rig, &(struct rank_options){
+		.job = "next", .world = 1 }), 0, &next.msg);
+	pass(&w, sock, 119);
+	CHECK(stat_value(sock, "shardkeep_memory_used_bytes") >
+	      (double)next.msg.body.reg_reply.slot_bytes, "too early");
+	pass(&w, sock, 2);
+	for (int i = 0; i < 1000; i++)
+		if (stat_value(sock, "shardkeep_jobs") == 1)
+			break;
+	CHECK(stat_value(sock, "shardkeep_jobs") == 1, "they are kept");
+	rank_close(&next);
+	close(sock);
+	CHECK(rig_stop(&w.rig) == 0, "exit status");
+	whole_remove(&w);
+}
+
+static void send_wait(struct rank *r, uint32_t until, uint32_t timeout_ms)
+{
+	r->msg = (struct sk_msg){ .type = SK_MSG_WAIT, .body.wait = {
+		.id = { .step = 1, .rank = 0 }, .until = until,
+		.timeout_ms = timeout_ms } };
+	strcpy(r->msg.body.wait.id.job, r->job);
+	rig_send(r->sock, &r->msg);
+}
+
+static bool answered(const struct rank *r)
+{
+	struct pollfd p = { .fd = r->sock, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 1;
+}
+
+static void test_request_timeout(void)
+{
+	struct whole w;
+	struct rank r;
+	int sock;
+
+	whole_init(&w);
+	whole_start(&w);
+	sock = rig_connect(&w.rig);
+	CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
+		.job = "late", .world = 1 }), 0, &r.msg);
+	CHECK(rank_slot(&r, 1, 0) >= 0, "slot");
+	send_wait(&r, 2, 3600000);
+	let_turn(sock);
+	pass(&w, sock, 3599);
+	CHECK(!answered(&r), "too early");
+	pass(&w, sock, 2);
+	CHECK_STATUS(rig_reply(r.sock, &r.msg, NULL, NULL), -ETIMEDOUT,
+		     &r.msg);
+	rank_close(&r);
+	close(sock);
+	CHECK(rig_stop(&w.rig) == 0, "exit status");
+	whole_remove(&w);
+}
+
+static void await_errors(int sock, double n)
+{
+	for (int i = 0; i < 20000; i++)
+		if (stat_value(sock, "shardkeep_flush_errors_total") >= n)
+			break;
+	CHECK(stat_value(sock, "shardkeep_flush_errors_total") == n,
+	      "%g failures expected", n);
+}
+
+/* 1 s after the first failure, 2 s after the second, 4 s, ... */
+static void test_flush_retry(void)
+{
+	struct whole w;
+	struct rank r;
+	int sock;
+
+	whole_init(&w);
+	sk_fault_os_fail(w.fault, SK_FAULT_RENAMEAT, 1, SK_FAULT_ALWAYS, EIO);
+	whole_start(&w);
+	sock = rig_connect(&w.rig);
+	CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
+		.job = "retry", .world = 1 }), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	for (int n = 1; n < 7; n++) {
+		uint64_t wait_s = UINT64_C(1) << (n - 1);
+
+		await_errors(sock, n);
+		sk_fault_os_advance(w.fault, wait_s * SECOND - SECOND / 2);
+		let_turn(sock);
+		await_errors(sock, n);
+		sk_fault_os_advance(w.fault, SECOND);
+	}
+	rank_close(&r);
+	close(sock);
+	/* The last tries, and then it says what is lost. */
+	CHECK(kill(w.rig.agent, SIGTERM) == 0, "kill");
+	CHECK(whole_wait(&w) == 1, "exit status");
+	CHECK(strstr(whole_log(&w), "is lost"), "it does not say so");
+	whole_remove(&w);
+}
+
+int main(void)
+{
+	test_idle_exit();
+	test_left_slots();
+	test_request_timeout();
+	test_flush_retry();
+	return 0;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The agent where the system fails: each call once, and each operation for
+ * good. It refuses with a sentence or does what it is asked; it does not
+ * crash, hang, or say what is not so.
+ *
+ * argv[1]: only every so many calls (for slow builds). argv[2]: only from that
+ * call on (to look at one).
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "agent/whole.h"
+#include "base/util.h"
+
+static struct story run(enum sk_fault_op op, uint64_t nth, uint64_t times,
+			int error, uint64_t *ret_hits)
+{
+	struct story story;
+	struct whole w;
+
+	whole_init(&w);
+	if (op != SK_FAULT_OP_COUNT)
+		sk_fault_os_fail(w.fault, op, nth, times, error);
+	whole_start(&w);
+	story = whole_story(&w);
+	*ret_hits = sk_fault_os_hits(w.fault);
+	whole_remove(&w);
+	return story;
+}
+
+static void test_none(void)
+{
+	uint64_t hits;
+	struct story s = run(SK_FAULT_OP_COUNT, 0, 0, 0, &hits);
+
+	CHECK(s.registered && s.sealed && s.durable && s.restored &&
+	      s.status == 0 && !hits, "without faults all is well");
+}
+
+static void test_each_call(int error, uint64_t first, uint64_t stride)
+{
+	uint64_t hits = 1;
+
+	for (uint64_t n = first; hits; n += stride) {
+		fprintf(stderr, "call %llu, error %d\n",
+			(unsigned long long)n, error);
+		(void)run(SK_FAULT_ANY, n, 1, error, &hits);
+	}
+}
+
+static void test_each_operation(void)
+{
+	static const struct {
+		enum sk_fault_op op;
+		int error;
+	} all[] = {
+		{ SK_FAULT_OPENAT, EMFILE }, { SK_FAULT_MKDIRAT, EACCES },
+		{ SK_FAULT_FSTAT, EIO }, { SK_FAULT_FSTATAT, EACCES },
+		{ SK_FAULT_FLOCK, ENOLCK }, { SK_FAULT_FCNTL, EMFILE },
+		{ SK_FAULT_SOCKET, EMFILE }, { SK_FAULT_BIND, EADDRINUSE },
+		{ SK_FAULT_LISTEN, EOPNOTSUPP }, { SK_FAULT_MMAP, ENOMEM },
+		{ SK_FAULT_MEMFD_CREATE, EMFILE }, { SK_FAULT_PREAD, EIO },
+		{ SK_FAULT_FTRUNCATE, ENOSPC }, { SK_FAULT_FSYNC, EIO },
+		{ SK_FAULT_FALLOCATE, ENOSPC }, { SK_FAULT_PWRITE, ENOSPC },
+		{ SK_FAULT_URING_WRITE, EIO }, { SK_FAULT_RENAMEAT, EROFS },
+		{ SK_FAULT_UNLINKAT, EROFS }, { SK_FAULT_EVENTFD, EMFILE },
+		{ SK_FAULT_SIGNALFD, EMFILE }, { SK_FAULT_GETDENTS, EIO },
+		{ SK_FAULT_EPOLL_CREATE, EMFILE }, { SK_FAULT_RANDOM, EIO },
+		{ SK_FAULT_EPOLL_CTL, ENOSPC }, { SK_FAULT_GETRLIMIT, EPERM },
+		{ SK_FAULT_SETRLIMIT, EPERM }, { SK_FAULT_MADVISE, EINVAL },
+		{ SK_FAULT_FCNTL_SEAL, EPERM }, { SK_FAULT_FSTATFS, EIO },
+		{ SK_FAULT_PIDFD_OPEN, ESRCH }, { SK_FAULT_CLOSE, EIO },
+		{ SK_FAULT_SETPRIORITY, EACCES },
+		{ SK_FAULT_FCHMODAT, EPERM },
+		{ SK_FAULT_GETSOCKOPT, ENOPROTOOPT },
+	};
+	uint64_t hits;
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(all); i++) {
+		fprintf(stderr, "operation %d, error %d\n", all[i].op,
+			all[i].error);
+		(void)run(all[i].op, 1, SK_FAULT_ALWAYS, all[i].error, &hits);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t stride = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+	uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+
+	if (argc < 3) {
+		test_none();
+		test_each_operation();
+	}
+	test_each_call(EIO, first, stride);
+	test_each_call(ENOMEM, first, 3 * stride);
+	return 0;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What descriptions of tensors take: counted, bounded for each user, and
+ * given back when their ranks have gone or described themselves anew.
+ */
+#include <errno.h>
+#include <grp.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/rig.h"
+#include "layout/recall.h"
+
+#define TENSORS 5000
+#define LIVES 50
+#define RESIDENT_MOST_KIB (long)(SK_RECALL_BYTES / 1024 + 65536)
+#define NOBODY 65534
+
+/* Sanitizers keep what is freed. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define OWN_HEAP true
+#else
+#define OWN_HEAP false
+#endif
+
+static struct rank_options many(const char *job, unsigned salt)
+{
+	return (struct rank_options){ .job = job, .world = 1, .rows = 1,
+				      .more = TENSORS, .salt = salt };
+}
+
+static double layouts(const struct rank *r)
+{
+	return stat_value(r->sock, "shardkeep_layouts_bytes");
+}
+
+/* Described anew again and again, one layout counts. */
+static void test_replaced(struct rig *rig)
+{
+	struct rank_options o = many("anew", 0);
+	struct rank r;
+	double one;
+
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	one = layouts(&r);
+	CHECK(one > (double)r.layouts[0]->header_bytes, "%.0f bytes", one);
+	for (o.salt = 1; o.salt < 10; o.salt++) {
+		CHECK_STATUS(rank_again(&r, &o), 0, &r.msg);
+		CHECK(layouts(&r) < 1.5 * one, "%.0f bytes, of one %.0f",
+		      layouts(&r), one);
+	}
+	rank_close(&r);
+}
+
+static long resident_kib(pid_t pid)
+{
+	char path[64], line[128];
+	long kib = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	f = fopen(path, "re");
+	CHECK(f, "fopen");
+	while (fgets(line, sizeof(line), f))
+		(void)sscanf(line, "VmRSS: %ld", &kib);
+	fclose(f);
+	return kib;
+}
+
+/* One after another, all others: what is remembered is bounded, and the rest
+ * goes back to the system. */
+static void test_ended(struct rig *rig)
+{
+	struct rank_options o = many("ended", 100);
+	struct rank watcher, r;
+	double remembered, one = 0;
+	int tries = 0;
+
+	CHECK_STATUS(rank_open(&watcher, rig, &(struct rank_options){
+		.job = "watcher", .world = 1, .rows = 1 }), 0, &watcher.msg);
+	for (int life = 0; life < LIVES; life++, o.salt++) {
+		CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+		one = one ? one : layouts(&watcher);
+		rank_close(&r);
+	}
+	/* The last one's free slots wait for a successor. */
+	while (layouts(&watcher) > 1.5 * one && tries++ < 1000)
+		usleep(10000);
+	CHECK(layouts(&watcher) < 1.5 * one, "%.0f bytes, of one %.0f",
+	      layouts(&watcher), one);
+	remembered = stat_value(watcher.sock,
+				"shardkeep_layouts_remembered_bytes");
+	CHECK(remembered > 1e6 && remembered <= SK_RECALL_BYTES,
+	      "%.0f bytes remembered", remembered);
+	for (tries = 0; !OWN_HEAP && tries < 2000; tries++) {
+		if (resident_kib(rig->agent) < RESIDENT_MOST_KIB)
+			break;
+		usleep(10000);
+	}
+	CHECK(tries < 2000, "%ld KiB are resident", resident_kib(rig->agent));
+	rank_close(&watcher);
+}
+
+/* A user has so much and no more, until some of it ends. */
+static void be_nobody(struct rig *rig)
+{
+	struct rank_options o = many("a", 1), p = many("b", 2);
+	struct rank first, second;
+
+	CHECK(setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 &&
+	      setuid(NOBODY) == 0, "setuid");
+	CHECK_STATUS(rank_open(&first, rig, &o), 0, &first.msg);
+	CHECK_STATUS(rank_open(&second, rig, &p), -EDQUOT, &second.msg);
+	CHECK(strstr(rig_why(&second.msg), "--user-layouts"), "%s",
+	      rig_why(&second.msg));
+	rank_close(&second);
+	rank_close(&first);
+	while (rank_open(&second, rig, &p) == -EDQUOT)
+		rank_close(&second);
+	CHECK_STATUS(second.msg.status, 0, &second.msg);
+	rank_close(&second);
+	_exit(0);
+}
+
+static void test_bound(struct rig *rig)
+{
+	struct rank_options o = many("a", 1);
+	struct rank r, s;
+	int status;
+	pid_t pid;
+
+	if (geteuid() == 0) {
+		pid = fork();
+		CHECK(pid >= 0, "fork");
+		if (!pid)
+			be_nobody(rig);
+		CHECK(waitpid(pid, &status, 0) == pid && status == 0,
+		      "status %#x", status);
+	}
+	/* The agent's own user is not bounded. */
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	o.job = "b";
+	CHECK_STATUS(rank_open(&s, rig, &o), 0, &s.msg);
+	rank_close(&r);
+	rank_close(&s);
+}
+
+int main(int argc, char **argv)
+{
+	struct rig rig;
+
+	rig_init(&rig, argc > 1 ? argv[1] : NULL);
+	rig_start(&rig, "--memory", "256M", "--log-level", "error", NULL);
+	test_replaced(&rig);
+	test_ended(&rig);
+	CHECK(rig_stop(&rig) == 0, "exit status");
+	rig_start(&rig, "--memory", "256M", "--log-level", "error",
+		  "--user-layouts", "7M", NULL);
+	test_bound(&rig);
+	CHECK(rig_stop(&rig) == 0, "exit status");
+	rig_remove(&rig);
+	return 0;
+}

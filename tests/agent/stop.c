@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stopping: what is still written, what is lost, and who is told. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/rig.h"
+
+static int stop(int sock, uint32_t flags, struct sk_msg *ret_msg)
+{
+	*ret_msg = (struct sk_msg){ .type = SK_MSG_STOP,
+				    .body.stop.flags = flags };
+	return rig_call(sock, ret_msg, NULL, 0, NULL, NULL);
+}
+
+static void take(struct rank *r, const struct rig *rig, const char *job)
+{
+	CHECK_STATUS(rank_open(r, rig, &(struct rank_options){
+		.job = job, .world = 1 }), 0, &r->msg);
+	rank_snapshot(r, 1);
+}
+
+/* Without a store nothing is "to be flushed", and the last one is lost. */
+static void test_no_store(struct rig *rig)
+{
+	struct rank r[2];
+	struct sk_msg msg;
+
+	rig_start(rig, "--memory", "64M", NULL);
+	take(&r[0], rig, "a");
+	take(&r[1], rig, "b");
+	CHECK(!(snapshot_flags(r[0].sock, "a", 1) & SK_SNAP_WANTED),
+	      "it waits for a store that is not there");
+	CHECK_STATUS(stop(r[0].sock, 0, &msg), 0, &msg);
+	CHECK(strstr(msg.body.text, "step 1 of job \"a\"") &&
+	      strstr(msg.body.text, "step 1 of job \"b\"") &&
+	      strstr(msg.body.text, "no store"), "%s", msg.body.text);
+	CHECK(rig_wait(rig) == 0, "there was no store to go to");
+	rank_close(&r[0]);
+	rank_close(&r[1]);
+
+	rig_start(rig, "--memory", "64M", NULL);
+	take(&r[0], rig, "a");
+	CHECK_STATUS(stop(r[0].sock, SK_STOP_WAIT, &msg), -ENODATA, &msg);
+	CHECK(strstr(rig_why(&msg), "job \"a\""), "%s", rig_why(&msg));
+	CHECK(rig_wait(rig) == 0, "exit status");
+	rank_close(&r[0]);
+}
+
+static void await_errors(int sock, int n)
+{
+	for (int i = 0; i < 3000; i++) {
+		if (stat_value(sock, "shardkeep_flush_errors_total") >= n)
+			return;
+		usleep(10000);
+	}
+	CHECK(false, "no %d errors", n);
+}
+
+/* The store breaks for a job, as often as a stop would try. */
+static void break_store(const struct rig *rig, struct rank *r, char *path,
+			size_t size)
+{
+	int fd;
+
+	snprintf(path, size, "%s/broken", rig->store);
+	fd = open(path, O_CREAT | O_WRONLY, 0600);
+	CHECK(fd >= 0, "create");
+	close(fd);
+	CHECK_STATUS(rank_open(r, rig, &(struct rank_options){
+		.job = "broken", .world = 1, .flush_every = UINT32_MAX }), 0,
+		&r->msg);
+	rank_snapshot(r, 1);
+	for (int i = 0; i < 4; i++) {
+		CHECK_STATUS(manage(r->sock, SK_MSG_FLUSH, "broken", 1, 0,
+				    &r->msg), 0, &r->msg);
+		await_errors(r->sock, i + 1);
+	}
+}
+
+/* It failed often, but at the stop there is space again. */
+static void test_space_is_back(struct rig *rig)
+{
+	struct rank r;
+	struct sk_msg msg;
+	char path[200];
+
+	rig_start(rig, "--store", rig->store, "--memory", "64M", NULL);
+	break_store(rig, &r, path, sizeof(path));
+	CHECK(!unlink(path), "unlink");
+	CHECK_STATUS(stop(r.sock, SK_STOP_WAIT, &msg), 0, &msg);
+	CHECK(rig_wait(rig) == 0, "exit status");
+	CHECK(!access(strcat(path, "/step-000000000001"), F_OK), "%s", path);
+	rank_close(&r);
+	CHECK(!system("rm -r \"$STORE\"/broken"), "rm");
+}
+
+static void test_still_broken(struct rig *rig)
+{
+	struct rank r;
+	struct sk_msg msg;
+	char path[200];
+
+	rig_start(rig, "--store", rig->store, "--memory", "64M", NULL);
+	break_store(rig, &r, path, sizeof(path));
+	CHECK_STATUS(stop(r.sock, SK_STOP_WAIT, &msg), -ENODATA, &msg);
+	CHECK(strstr(rig_why(&msg), "step 1 of job \"broken\""), "%s",
+	      rig_why(&msg));
+	CHECK(rig_wait(rig) == 1, "exit status");
+	rank_close(&r);
+}
+
+int main(int argc, char **argv)
+{
+	struct rig rig;
+
+	(void)argc;
+	rig_init(&rig, argv[1]);
+	CHECK(!mkdir(rig.store, 0700) || errno == EEXIST, "mkdir");
+	CHECK(!setenv("STORE", rig.store, 1), "setenv");
+	test_no_store(&rig);
+	test_space_is_back(&rig);
+	test_still_broken(&rig);
+	rig_remove(&rig);
+	return 0;
+}

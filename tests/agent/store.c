@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Flushing, stopping, starting again, evicting from disk. */
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/rig.h"
+
+static char *file_of(const struct rig *rig, const char *job, int64_t step,
+		     int rank, int world, char *buf, size_t size)
+{
+	snprintf(buf, size, "%s/%s/step-%012lld/rank-%05d-of-%05d.safetensors",
+		 rig->store, job, (long long)step, rank, world);
+	return buf;
+}
+
+static bool exists(const struct rig *rig, const char *job, int64_t step,
+		   int rank, int world)
+{
+	char path[256];
+
+	return access(file_of(rig, job, step, rank, world, path,
+			      sizeof(path)), F_OK) == 0;
+}
+
+static void open_job(struct rank *r, const struct rig *rig,
+		     struct rank_options o, int world)
+{
+	for (int i = 0; i < world; i++) {
+		o.rank = i;
+		o.world = world;
+		CHECK_STATUS(rank_open(&r[i], rig, &o), 0, &r[i].msg);
+	}
+}
+
+static void snapshot_all(struct rank *r, int world, int64_t step)
+{
+	for (int i = 0; i < world; i++)
+		rank_snapshot(&r[i], step);
+}
+
+static void close_all(struct rank *r, int world)
+{
+	for (int i = 0; i < world; i++)
+		rank_close(&r[i]);
+}
+
+static void test_flush(struct rig *rig)
+{
+	struct rank r[3];
+	struct sk_msg msg;
+	uint32_t flags;
+
+	open_job(r, rig, (struct rank_options){ .job = "flush",
+		.flush_every = 10, .replicated = true }, 3);
+	snapshot_all(r, 3, 10);
+	CHECK_STATUS(rank_wait(&r[0], 10, 3, WAIT_MS), 0, &r[0].msg);
+	for (int i = 0; i < 3; i++)
+		CHECK(exists(rig, "flush", 10, i, 3), "rank %d", i);
+	flags = snapshot_flags(r[0].sock, "flush", 10);
+	CHECK(flags & SK_SNAP_DURABLE && flags & SK_SNAP_DISK &&
+	      !(flags & (SK_SNAP_FAILED | SK_SNAP_WANTED)), "flags %x", flags);
+	/* Not a multiple: it stays in memory until somebody asks. */
+	snapshot_all(r, 3, 11);
+	CHECK_STATUS(rank_wait(&r[0], 11, 3, 50), -ETIMEDOUT, &r[0].msg);
+	CHECK(!exists(rig, "flush", 11, 0, 3), "step 11 was flushed");
+	CHECK_STATUS(manage(r[0].sock, SK_MSG_FLUSH, "flush", 11, 0, &msg), 0,
+		     &msg);
+	CHECK_STATUS(rank_wait(&r[0], 11, 3, WAIT_MS), 0, &r[0].msg);
+	CHECK(exists(rig, "flush", 11, 2, 3), "step 11");
+	close_all(r, 3);
+}
+
+/* The last rank leaves: what memory alone has goes to disk. */
+static void test_job_end(struct rig *rig)
+{
+	struct rank r[2], next;
+
+	open_job(r, rig, (struct rank_options){ .job = "end",
+		.flush_every = UINT32_MAX }, 2);
+	snapshot_all(r, 2, 5);
+	close_all(r, 2);
+	CHECK_STATUS(rank_open(&next, rig, &(struct rank_options){
+		.job = "end", .world = 2 }), 0, &next.msg);
+	CHECK(next.run == 2, "run %d", (int)next.run);
+	CHECK_STATUS(rank_wait(&next, 5, 3, WAIT_MS), 0, &next.msg);
+	CHECK(exists(rig, "end", 5, 1, 2), "file");
+	rank_close(&next);
+}
+
+static void test_restart(struct rig *rig)
+{
+	struct sk_wire_image *images;
+	struct sk_wire_snapshot *all;
+	struct sk_msg msg;
+	struct rank r[2];
+	char path[256];
+	size_t n, sealed = 0, stored = 0;
+	int sock;
+
+	open_job(r, rig, (struct rank_options){ .job = "again",
+		.flush_every = UINT32_MAX, .run = 4 }, 2);
+	snapshot_all(r, 2, 20);
+	CHECK(!exists(rig, "again", 20, 0, 2), "not yet");
+	/* Stopping makes it durable. */
+	CHECK(rig_stop(rig) == 0, "exit status");
+	CHECK(exists(rig, "again", 20, 0, 2) && exists(rig, "again", 20, 1, 2),
+	      "files");
+	close_all(r, 2);
+	rig_start(rig, "--store", rig->store, "--memory", "256M", NULL);
+	sock = rig_connect(rig);
+	all = list_snapshots(sock, "", &n);
+	CHECK(n == 4, "%zu snapshots", n);
+	/* Jobs descending, each newest first. */
+	CHECK(!strcmp(all[0].id.job, "flush") && all[0].id.step == 11, "%s",
+	      all[0].id.job);
+	CHECK(!strcmp(all[2].id.job, "end") && !strcmp(all[3].id.job, "again"),
+	      "order");
+	CHECK(all[3].id.run == 4 && all[3].flags & SK_SNAP_COMPLETE &&
+	      all[3].flags & SK_SNAP_DURABLE && all[3].images == 2 &&
+	      !(all[3].flags & SK_SNAP_MEMORY), "flags %x", all[3].flags);
+	free(all);
+	/* Runs go on behind those on disk. */
+	CHECK_STATUS(rank_open(&r[0], rig, &(struct rank_options){
+		.job = "again", .world = 2 }), 0, &r[0].msg);
+	CHECK(r[0].run == 5, "run %d", (int)r[0].run);
+	images = list_images(sock, "again", 20, &n);
+	CHECK(n == 2 && images[0].place == SK_PLACE_DISK &&
+	      images[0].state == SK_IMAGE_STORED, "%zu images", n);
+	msg = (struct sk_msg){ .type = SK_MSG_OPEN, .body.open = {
+		.image = images[0].image, .place = SK_PLACE_DISK } };
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+	/* In use: not even by force. */
+	CHECK_STATUS(manage(sock, SK_MSG_EVICT, "again", 20, SK_EVICT_DISK |
+			    SK_EVICT_FORCE, &msg), -EBUSY, &msg);
+	msg = (struct sk_msg){ .type = SK_MSG_CLOSE, .body.open = {
+		.image = images[0].image, .place = SK_PLACE_DISK } };
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+	CHECK_STATUS(manage(sock, SK_MSG_EVICT, "again", 20, SK_EVICT_DISK,
+			    &msg), -EBUSY, &msg);
+	CHECK(strstr(rig_why(&msg), "newest complete"), "%s", rig_why(&msg));
+	CHECK_STATUS(manage(sock, SK_MSG_EVICT, "again", 20, SK_EVICT_DISK |
+			    SK_EVICT_FORCE, &msg), 0, &msg);
+	CHECK(!snapshot_flags(sock, "again", 20), "it is still listed");
+	CHECK(!exists(rig, "again", 20, 0, 2), "it is still there");
+	free(images);
+	/* A file that somebody else removes is not listed any more. */
+	CHECK(!unlink(file_of(rig, "flush", 11, 0, 3, path, sizeof(path))),
+	      "unlink");
+	CHECK(!(snapshot_flags(sock, "flush", 11) & SK_SNAP_COMPLETE),
+	      "complete without a file");
+	/* And a damaged one is passed over, once aloud. */
+	CHECK(!truncate(file_of(rig, "flush", 11, 1, 3, path, sizeof(path)),
+			100), "truncate");
+	images = list_images(sock, "flush", 11, &n);
+	for (size_t i = 0; i < n; i++)
+		stored += images[i].id.rank == 1;
+	CHECK(n == 1 && !stored && !sealed, "%zu images", n);
+	free(images);
+	CHECK(stat_value(sock, "shardkeep_ignored_files_total") == 1,
+	      "ignored");
+	(void)snapshot_flags(sock, "flush", 11);
+	CHECK(stat_value(sock, "shardkeep_ignored_files_total") == 1,
+	      "ignored twice");
+	close(sock);
+	rank_close(&r[0]);
+}
+
+/* A store that cannot be written: kept in memory, counted, tried again. */
+static void test_failure(struct rig *rig)
+{
+	struct rank r;
+	struct sk_wire_snapshot *all;
+	char path[200];
+	size_t n;
+	int fd;
+
+	/* A file where the job's directory should be. */
+	snprintf(path, sizeof(path), "%s/broken", rig->store);
+	fd = open(path, O_CREAT | O_WRONLY, 0600);
+	CHECK(fd >= 0, "create");
+	close(fd);
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = "broken", .world = 1, .flush_every = UINT32_MAX }), 0,
+		&r.msg);
+	rank_snapshot(&r, 1);
+	CHECK_STATUS(manage(r.sock, SK_MSG_FLUSH, "broken", 1, 0, &r.msg), 0,
+		     &r.msg);
+	CHECK_STATUS(rank_wait(&r, 1, 3, WAIT_MS), -EIO, &r.msg);
+	all = list_snapshots(r.sock, "broken", &n);
+	CHECK(n == 1 && all[0].flags & SK_SNAP_FAILED && all[0].text[0] &&
+	      !(all[0].flags & SK_SNAP_DURABLE), "flags %x", all[0].flags);
+	free(all);
+	CHECK(stat_value(r.sock, "shardkeep_flush_errors_total") >= 1,
+	      "counted");
+	CHECK(unlink(path) == 0, "unlink");
+	/* The next try makes it. */
+	CHECK_STATUS(rank_wait(&r, 1, 3, WAIT_MS), 0, &r.msg);
+	rank_close(&r);
+}
+
+static uint32_t flags_of_run(int sock, const char *job, int64_t step,
+			     uint64_t run)
+{
+	struct sk_wire_snapshot *all;
+	uint32_t flags = 0;
+	size_t n;
+
+	all = list_snapshots(sock, job, &n);
+	for (size_t i = 0; i < n; i++)
+		if (all[i].id.step == step && all[i].id.run == run)
+			flags = all[i].flags;
+	free(all);
+	return flags;
+}
+
+/* A newer run has written the step: the older one's has lost its name. */
+static void test_superseded(struct rig *rig)
+{
+	struct rank_options o = { .job = "super", .world = 1,
+				  .flush_every = UINT32_MAX };
+	struct rank old, r;
+	struct sk_msg msg;
+	uint32_t flags;
+
+	CHECK_STATUS(rank_open(&old, rig, &o), 0, &old.msg);
+	rank_snapshot(&old, 5);
+	rank_snapshot(&old, 6);
+	rank_close(&old);
+	o.flush_every = 1;
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	CHECK(r.run > old.run, "runs %lu, %lu", r.run, old.run);
+	rank_snapshot(&r, 5);
+	CHECK_STATUS(rank_wait(&r, 5, 3, WAIT_MS), 0, &r.msg);
+	CHECK(flags_of_run(r.sock, "super", 5, old.run) & SK_SNAP_MEMORY,
+	      "the older run's is gone");
+
+	msg = (struct sk_msg){ .type = SK_MSG_FLUSH, .body.manage.id = {
+		.job = "super", .step = 5, .run = old.run, .rank = -1 } };
+	CHECK_STATUS(rig_call(r.sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+	/* Told to whoever asks, and to whoever asks again. */
+	for (int i = 0; i < 2; i++) {
+		msg = (struct sk_msg){ .type = SK_MSG_WAIT, .body.wait = {
+			.id = { .job = "super", .step = 5, .run = old.run },
+			.until = 3, .timeout_ms = WAIT_MS } };
+		CHECK_STATUS(rig_call(r.sock, &msg, NULL, 0, NULL, NULL),
+			     -EIO, &msg);
+		CHECK(strstr(rig_why(&msg), "newer than run"), "%s",
+		      rig_why(&msg));
+	}
+	flags = flags_of_run(r.sock, "super", 5, old.run);
+	CHECK(flags & SK_SNAP_FAILED &&
+	      !(flags & (SK_SNAP_WANTED | SK_SNAP_DURABLE)), "flags %x",
+	      flags);
+	rank_close(&r);
+}
+
+/* What cannot be made durable is named, and the exit status says so. */
+static void test_stop_fails(struct rig *rig)
+{
+	char path[200];
+	struct rank r;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/doomed", rig->store);
+	fd = open(path, O_CREAT | O_WRONLY, 0600);
+	CHECK(fd >= 0, "create");
+	close(fd);
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = "doomed", .world = 1, .flush_every = UINT32_MAX }), 0,
+		&r.msg);
+	rank_snapshot(&r, 1);
+	CHECK(rig_stop(rig) == 1, "exit status");
+	rank_close(&r);
+	CHECK(unlink(path) == 0, "unlink");
+}
+
+/* A rank is killed: its job's newest complete snapshot goes to disk. */
+static void test_kill(struct rig *rig)
+{
+	int done[2], status;
+	struct rank r, next;
+	pid_t pid;
+	char c;
+
+	CHECK(pipe(done) == 0, "pipe");
+	pid = fork();
+	if (!pid) {
+		CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+			.job = "killed", .world = 1,
+			.flush_every = UINT32_MAX }), 0, &r.msg);
+		rank_snapshot(&r, 1);
+		CHECK(rank_slot(&r, 2, 0) >= 0, "slot");
+		CHECK(write(done[1], "x", 1) == 1, "write");
+		pause();
+	}
+	CHECK(read(done[0], &c, 1) == 1, "read");
+	kill(pid, SIGKILL);
+	CHECK(waitpid(pid, &status, 0) == pid, "waitpid");
+	CHECK_STATUS(rank_open(&next, rig, &(struct rank_options){
+		.job = "killed", .world = 1 }), 0, &next.msg);
+	CHECK_STATUS(rank_wait(&next, 1, 3, WAIT_MS), 0, &next.msg);
+	/* The same step anew: the older run's directory gives way. */
+	rank_snapshot(&next, 1);
+	CHECK_STATUS(rank_wait(&next, 1, 3, WAIT_MS), 0, &next.msg);
+	rank_close(&next);
+	close(done[0]);
+	close(done[1]);
+}
+
+/* ---- what dead agents leave ---- */
+
+static unsigned n_left, n_alive;
+
+static int count_left(const char *path, const struct stat *st, int type,
+		      struct FTW *ftw)
+{
+	const char *name = path + ftw->base;
+
+	(void)st;
+	(void)type;
+	n_left += strstr(name, ".tmp") || strstr(name, ".deleted-");
+	n_alive += strncmp(name, ".agent-", 7) == 0;
+	return 0;
+}
+
+static unsigned left_over(const struct rig *rig)
+{
+	n_left = n_alive = 0;
+	CHECK(nftw(rig->store, count_left, 16, FTW_PHYS) == 0, "nftw");
+	return n_left;
+}
+
+/* Killed while it writes: whoever starts next removes what is left, now. */
+static void test_killed_agent(struct rig *rig)
+{
+	struct rank r;
+
+	for (int i = 0; i < 3; i++) {
+		rig_start(rig, "--store", rig->store, "--memory", "256M",
+			  "--flush-rate", "1M", NULL);
+		CHECK(!left_over(rig), "%u left after a start", n_left);
+		CHECK(n_alive == 1, "%u live", n_alive);
+		CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+			.job = "halfway", .world = 1, .rows = 1000 }), 0,
+			&r.msg);
+		rank_snapshot(&r, 1);
+		for (int tries = 0; !left_over(rig); tries++) {
+			CHECK(tries < 20000, "nothing is written");
+			usleep(1000);
+		}
+		CHECK(kill(rig->agent, SIGKILL) == 0, "kill");
+		(void)rig_wait(rig);
+		rank_close(&r);
+		CHECK(left_over(rig), "nothing is left");
+	}
+	rig_start(rig, "--store", rig->store, "--memory", "256M", NULL);
+	CHECK(!left_over(rig), "%u left after a start", n_left);
+	CHECK(rig_stop(rig) == 0, "exit status");
+	CHECK(!left_over(rig) && !n_alive, "%u left, %u live", n_left,
+	      n_alive);
+}
+
+/* The store goes, and is there again: flushes go on. */
+static void test_store_anew(struct rig *rig)
+{
+	char aside[sizeof(rig->store) + 8];
+	struct rank r;
+
+	snprintf(aside, sizeof(aside), "%s.aside", rig->store);
+	rig_start(rig, "--store", rig->store, "--memory", "256M", NULL);
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = "anew", .world = 1 }), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	CHECK_STATUS(rank_wait(&r, 1, 3, WAIT_MS), 0, &r.msg);
+	CHECK(rename(rig->store, aside) == 0, "rename");
+	CHECK(mkdir(rig->store, 0700) == 0, "mkdir");
+	rank_snapshot(&r, 2);
+	CHECK_STATUS(rank_wait(&r, 2, 3, WAIT_MS), 0, &r.msg);
+	CHECK(exists(rig, "anew", 2, 0, 1), "step 2 is not there");
+	CHECK(!exists(rig, "anew", 1, 0, 1), "step 1 is there");
+	CHECK(snapshot_flags(r.sock, "anew", 2) & SK_SNAP_DURABLE, "step 2");
+	rank_close(&r);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
+int main(int argc, char **argv)
+{
+	struct rig rig;
+
+	rig_init(&rig, argc > 1 ? argv[1] : NULL);
+	rig_start(&rig, "--store", rig.store, "--memory", "256M", NULL);
+	test_flush(&rig);
+	test_job_end(&rig);
+	test_restart(&rig);
+	test_failure(&rig);
+	test_superseded(&rig);
+	test_kill(&rig);
+	test_stop_fails(&rig);
+	test_killed_agent(&rig);
+	test_store_anew(&rig);
+	rig_remove(&rig);
+	return 0;
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The whole agent on a store that cannot be read for a moment: never is that
+ * told as a first run. The agent runs in a child, on a table of operations
+ * whose rules the test sets from outside.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "agent/rig.h"
+#include "base/util.h"
+#include "fault-os.h"
+#include "server.h"
+
+static const int errors[] = { EMFILE, ENFILE, ENOMEM, EIO, EACCES };
+
+/* ---- the agent ---- */
+
+static void serve(struct rig *rig, struct sk_fault_os *fault, int ready)
+{
+	char fd[16];
+	char *argv[] = { (char *)rig->program, (char *)"--socket", rig->socket,
+			 (char *)"--store", rig->store, (char *)"--memory",
+			 (char *)"64M", (char *)"--log-level",
+			 (char *)"error", (char *)"--ready-fd", fd, NULL };
+	struct endpoint endpoint;
+	struct options o = { 0 };
+	struct sk_err err;
+
+	snprintf(fd, sizeof(fd), "%d", ready);
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	unsetenv("SHARDKEEP_STORE");
+	unsetenv("SHARDKEEP_MEMORY");
+	if (options_parse((int)SK_ARRAY_SIZE(argv) - 1, argv, &o) ||
+	    endpoint_open(&fault->os, o.socket, &endpoint, &err))
+		_exit(99);
+	_exit(agent_run(&fault->os, &o, &endpoint));
+}
+
+static void start(struct rig *rig, struct sk_fault_os *fault)
+{
+	int ready[2];
+	char c;
+
+	sk_fault_os_init(fault, sk_os_linux());
+	CHECK(pipe(ready) == 0, "pipe");
+	rig->agent = fork();
+	CHECK(rig->agent >= 0, "fork");
+	if (!rig->agent) {
+		close(ready[0]);
+		serve(rig, fault, ready[1]);
+	}
+	close(ready[1]);
+	CHECK(read(ready[0], &c, 1) == 1, "the agent did not start");
+	close(ready[0]);
+}
+
+/* ---- what it is asked ---- */
+
+static int ask_list(int sock, const char *job, struct sk_msg *msg)
+{
+	*msg = (struct sk_msg){ .type = SK_MSG_LIST, .body.list = {
+		.id = { .step = -1, .rank = -1 },
+		.what = SK_LIST_SNAPSHOTS } };
+	strcpy(msg->body.list.id.job, job);
+	return rig_call(sock, msg, NULL, 0, NULL, NULL);
+}
+
+/* The job's two steps are told of, or it is said that they are not. */
+static void check_list(int sock, const char *job, bool fails)
+{
+	struct sk_msg msg;
+	int r = ask_list(sock, job, &msg);
+
+	if (r < 0) {
+		CHECK_STATUS(r, -EIO, &msg);
+		return;
+	}
+	CHECK(!fails, "a list of a store that cannot be read");
+	CHECK(msg.body.list_reply.n == 2 || msg.body.list_reply.unreadable,
+	      "%" PRIu64 " snapshots of job %s, and nobody says why",
+	      msg.body.list_reply.n, job);
+	CHECK(!msg.body.list_reply.unreadable || msg.body.list_reply.text[0],
+	      "no sentence");
+}
+
+static void make_steps(struct rig *rig, const char *job)
+{
+	struct rank r;
+
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = job, .world = 1 }), 0, &r.msg);
+	for (int64_t step = 5; step < 7; step++) {
+		rank_snapshot(&r, step);
+		CHECK_STATUS(rank_wait(&r, step, 3, WAIT_MS), 0, &r.msg);
+	}
+	rank_close(&r);
+}
+
+/* A new rank: refused, or of the run after that on disk. */
+static int enter(struct rig *rig, const char *job, bool fails)
+{
+	struct rank r;
+	int status = rank_open(&r, rig, &(struct rank_options){
+		.job = job, .world = 1 });
+
+	if (status < 0) {
+		CHECK_STATUS(status, -EIO, &r.msg);
+		CHECK(strstr(rig_why(&r.msg), rig->store), "no path in: %s",
+		      rig_why(&r.msg));
+	} else {
+		CHECK(!fails, "run %" PRIu64 " of an unreadable store", r.run);
+		CHECK(r.run == 2, "run %" PRIu64, r.run);
+	}
+	rank_close(&r);
+	return status;
+}
+
+/* Nothing can be opened, from the agent's first look on. */
+static void test_all_fails(struct rig *rig, struct sk_fault_os *fault,
+			   int error)
+{
+	int sock;
+
+	start(rig, fault);
+	sk_fault_os_fail(fault, SK_FAULT_OPENAT, 1, SK_FAULT_ALWAYS, error);
+	(void)enter(rig, "one", true);
+	sock = rig_connect(rig);
+	check_list(sock, "one", true);
+	check_list(sock, "", true);
+	/* The cause is gone, and so is the failure. */
+	fault->rule_count = 0;
+	check_list(sock, "one", false);
+	check_list(sock, "two", false);
+	CHECK(snapshot_flags(sock, "one", 6) & SK_SNAP_COMPLETE, "step 6");
+	(void)enter(rig, "one", false);
+	close(sock);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
+/* One call fails, whichever it is. */
+static void test_one_fails(struct rig *rig, struct sk_fault_os *fault,
+			   enum sk_fault_op op, int error)
+{
+	uint64_t hits = 1;
+	int sock;
+
+	for (uint64_t n = 1; hits; n++) {
+		start(rig, fault);
+		sock = rig_connect(rig);
+		sk_fault_os_init(fault, sk_os_linux());
+		sk_fault_os_fail(fault, op, n, 1, error);
+		check_list(sock, "one", false);
+		hits = sk_fault_os_hits(fault);
+		fault->rule_count = 0;
+		check_list(sock, "two", false);
+		close(sock);
+		CHECK(rig_stop(rig) == 0, "exit status");
+	}
+}
+
+static void test_registration(struct rig *rig, struct sk_fault_os *fault,
+			      int error)
+{
+	uint64_t hits = 1;
+
+	for (uint64_t n = 1; hits; n++) {
+		start(rig, fault);
+		sk_fault_os_init(fault, sk_os_linux());
+		sk_fault_os_fail(fault, SK_FAULT_OPENAT, n, 1, error);
+		(void)enter(rig, "one", false);
+		hits = sk_fault_os_hits(fault);
+		fault->rule_count = 0;
+		(void)rig_stop(rig);
+	}
+}
+
+/* What memory holds is told whatever becomes of the disk. */
+static void test_memory_answers(struct rig *rig, struct sk_fault_os *fault)
+{
+	struct rank r;
+	struct sk_msg msg;
+
+	start(rig, fault);
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = "warm", .world = 1, .flush_every = UINT32_MAX }), 0,
+		&r.msg);
+	rank_snapshot(&r, 9);
+	sk_fault_os_fail(fault, SK_FAULT_OPENAT, 1, SK_FAULT_ALWAYS, EIO);
+	CHECK_STATUS(ask_list(r.sock, "warm", &msg), 0, &msg);
+	CHECK(msg.body.list_reply.n == 1 && msg.body.list_reply.unreadable,
+	      "%" PRIu64 " snapshots", msg.body.list_reply.n);
+	fault->rule_count = 0;
+	rank_close(&r);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
+int main(int argc, char **argv)
+{
+	struct sk_fault_os *fault;
+	struct rig rig;
+
+	fault = mmap(NULL, sizeof(*fault), PROT_READ | PROT_WRITE,
+		     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(fault != MAP_FAILED, "mmap");
+	rig_init(&rig, argc > 1 ? argv[1] : argv[0]);
+	start(&rig, fault);
+	make_steps(&rig, "one");
+	make_steps(&rig, "two");
+	CHECK(rig_stop(&rig) == 0, "exit status");
+	for (size_t i = 0; i < SK_ARRAY_SIZE(errors); i++) {
+		test_all_fails(&rig, fault, errors[i]);
+		test_registration(&rig, fault, errors[i]);
+		test_one_fails(&rig, fault, SK_FAULT_OPENAT, errors[i]);
+	}
+	test_one_fails(&rig, fault, SK_FAULT_GETDENTS, EIO);
+	test_one_fails(&rig, fault, SK_FAULT_PREAD, EIO);
+	test_one_fails(&rig, fault, SK_FAULT_FSTATAT, EACCES);
+	test_memory_answers(&rig, fault);
+	rig_remove(&rig);
+	return 0;
+}

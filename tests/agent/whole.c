@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "agent/whole.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/util.h"
+#include "loop/endpoint.h"
+#include "server.h"
+#include "store/store.h"
+
+#define MS UINT64_C(1000000)
+#define TICK_NS (500 * MS)
+#define TICKS 4000		/* of some milliseconds each */
+#define JOB "whole"
+
+void whole_init(struct whole *w)
+{
+	*w = (struct whole){ 0 };
+	rig_init(&w->rig, "none");
+	w->fault = mmap(NULL, sizeof(*w->fault), PROT_READ | PROT_WRITE,
+			MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(w->fault != MAP_FAILED, "mmap");
+	sk_fault_os_init(w->fault, sk_os_linux());
+	sk_fault_os_clock(w->fault, 1000000 * MS, 1700000000000 * MS);
+	w->options = (struct options){
+		.store = w->rig.store, .memory = 64u << 20,
+		.admin_uid = (uid_t)-1, .level = LOG_LEVEL_WARNING,
+		.stop_timeout_s = 300,
+	};
+}
+
+static void log_path(const struct whole *w, char *path, size_t size)
+{
+	snprintf(path, size, "%s/log", w->rig.dir);
+}
+
+static void redirect_log(const struct whole *w)
+{
+	char path[128];
+	int fd;
+
+	log_path(w, path, sizeof(path));
+	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && dup2(fd, STDERR_FILENO) >= 0, "log");
+}
+
+static void run_agent(struct whole *w)
+{
+	const struct sk_os *os = &w->fault->os;
+	struct sk_err err = { "" };
+	struct endpoint endpoint;
+	int r;
+
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	redirect_log(w);
+	if (w->before)
+		w->before(w->ctx);
+	r = endpoint_open(os, w->rig.socket, &endpoint, &err);
+	if (r < 0) {
+		fprintf(stderr, "refused: %s\n", err.text);
+		_exit(err.text[0] ? 1 : 99);
+	}
+	r = agent_run(os, &w->options, &endpoint);
+	_exit(r);
+}
+
+void whole_start(struct whole *w)
+{
+	struct sk_msg msg;
+	int ready[2], sock;
+	char c;
+
+	CHECK(pipe2(ready, O_CLOEXEC) == 0, "pipe");
+	w->options.ready_fd = ready[1];
+	w->rig.agent = fork();
+	CHECK(w->rig.agent >= 0, "fork");
+	if (!w->rig.agent)
+		run_agent(w);
+	close(ready[1]);
+	w->serves = read(ready[0], &c, 1) == 1;
+	close(ready[0]);
+	if (w->serves)
+		return;
+	/* The byte itself may have failed. */
+	sock = rig_try_connect(&w->rig, &msg);
+	w->serves = sock >= 0;
+	if (sock >= 0)
+		close(sock);
+}
+
+bool whole_ended(struct whole *w)
+{
+	siginfo_t info = { 0 };
+
+	CHECK(waitid(P_PID, (id_t)w->rig.agent, &info,
+		     WEXITED | WNOHANG | WNOWAIT) == 0, "waitid");
+	return info.si_pid == w->rig.agent;
+}
+
+int whole_wait(struct whole *w)
+{
+	for (int i = 0; i < TICKS && !whole_ended(w); i++) {
+		(void)poll(NULL, 0, i < 50 ? 1 : 10);
+		sk_fault_os_advance(w->fault, TICK_NS);
+	}
+	CHECK(whole_ended(w), "the agent hangs: %s", whole_log(w));
+	return rig_wait(&w->rig);
+}
+
+void whole_remove(struct whole *w)
+{
+	rig_remove(&w->rig);
+	munmap(w->fault, sizeof(*w->fault));
+}
+
+const char *whole_log(const struct whole *w)
+{
+	static char text[4096];
+	char path[128];
+	ssize_t n;
+	int fd;
+
+	log_path(w, path, sizeof(path));
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+	text[n < 0 ? 0 : n] = 0;
+	sk_close_fd(fd);
+	return text;
+}
+
+/* ---- the story ---- */
+
+/* A refusal says why, or the connection is gone. */
+static bool went(int status, const struct sk_msg *msg, const char *what)
+{
+	CHECK(status >= 0 || rig_why(msg)[0], "%s: %d without a sentence",
+	      what, status);
+	CHECK(status >= 0 || !strstr(rig_why(msg), "no reply: Connection "
+				     "timed"), "%s: no answer", what);
+	return status >= 0;
+}
+
+/* Waits while the clock goes on. */
+static int wait_moving(struct whole *w, struct rank *r, uint32_t until)
+{
+	struct pollfd p = { .fd = r->sock, .events = POLLIN };
+
+	r->msg = (struct sk_msg){ .type = SK_MSG_WAIT, .body.wait = {
+		.id = { .job = JOB, .step = 1, .rank = 0 },
+		.until = until, .timeout_ms = 20000 } };
+	if (sk_channel_send(sk_os_linux(), r->sock, &r->msg, NULL, 0) < 0)
+		return -EPIPE;
+	for (int i = 0; i < TICKS && poll(&p, 1, 2) == 0; i++)
+		sk_fault_os_advance(w->fault, TICK_NS / 10);
+	return rig_reply(r->sock, &r->msg, NULL, NULL);
+}
+
+static bool holds_words(const struct rank *r, int fd)
+{
+	const struct sk_layout *l = r->layouts[0];
+	uint32_t word = 0;
+
+	return pread(fd, &word, sizeof(word),
+		     (off_t)l->entries[0].offset) == sizeof(word) &&
+	       word == rank_word(0, 1);
+}
+
+/* Opens whatever is listed; what can be opened must be the image. */
+static bool read_back(struct rank *r)
+{
+	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
+		.id = { .job = JOB, .step = 1, .rank = -1 },
+		.what = SK_LIST_IMAGES } };
+	struct sk_wire_image image;
+	int fds[SK_MSG_FDS], n = 0, status;
+	bool good;
+
+	status = rig_call(r->sock, &msg, NULL, 0, fds, &n);
+	if (!went(status, &msg, "list") || !n)
+		return false;
+	good = pread(fds[0], &image, sizeof(image), 0) == sizeof(image);
+	close(fds[0]);
+	if (!good)
+		return false;
+	msg = (struct sk_msg){ .type = SK_MSG_OPEN, .body.open = {
+		.image = image.image, .place = image.place } };
+	status = rig_call(r->sock, &msg, NULL, 0, fds, &n);
+	if (!went(status, &msg, "open"))
+		return false;
+	CHECK(n == 2 && holds_words(r, fds[0]), "it opened something else");
+	close(fds[0]);
+	close(fds[1]);
+	return true;
+}
+
+static void live(struct whole *w, struct rank *r, struct story *story)
+{
+	int slot;
+
+	slot = rank_slot(r, 1, 0);
+	if (!went(slot, &r->msg, "slot"))
+		return;
+	rank_fill(r, slot, 1);
+	story->sealed = went(rank_seal(r, slot, 1), &r->msg, "seal");
+	if (!story->sealed)
+		return;
+	story->durable = went(wait_moving(w, r, 3), &r->msg, "wait");
+	story->restored = read_back(r);
+}
+
+/* By eyes that no fault dims. */
+static bool on_disk(const struct whole *w)
+{
+	struct sk_stored *images = NULL;
+	struct sk_store *store;
+	int is_volatile;
+	size_t n = 0;
+
+	if (sk_store_open(sk_os_linux(), w->rig.store, 3600, &store,
+			  &is_volatile, NULL) < 0)
+		return false;
+	(void)sk_store_scan(store, JOB, &images, &n, NULL);
+	free(images);
+	sk_store_close(store);
+	return n == 1;
+}
+
+static void stop(struct whole *w)
+{
+	struct sk_msg msg = { 0 };
+	int sock = rig_try_connect(&w->rig, &msg);
+
+	msg = (struct sk_msg){ .type = SK_MSG_STOP };
+	if (sock < 0 || rig_call(sock, &msg, NULL, 0, NULL, NULL) < 0)
+		(void)kill(w->rig.agent, SIGTERM);
+	if (sock >= 0)
+		close(sock);
+}
+
+struct story whole_story(struct whole *w)
+{
+	struct story story = { 0 };
+	struct rank r = { .sock = -1 };
+	int status = -EPIPE;
+
+	if (w->serves) {
+		status = rank_open(&r, &w->rig, &(struct rank_options){
+			.job = JOB, .world = 1 });
+		story.registered = went(status, &r.msg, "register");
+	}
+	if (story.registered)
+		live(w, &r, &story);
+	if (r.sock >= 0)
+		rank_close(&r);
+	if (w->serves)
+		stop(w);
+	story.status = whole_wait(w);
+	CHECK(story.status == 0 || story.status == 1, "it ended with %d: %s",
+	      story.status, whole_log(w));
+	CHECK(story.status == 0 || whole_log(w)[0], "no sentence");
+	CHECK(!story.durable || on_disk(w), "it is not durable");
+	CHECK(story.status || !story.sealed || on_disk(w),
+	      "it ended in order and lost the snapshot: %s", whole_log(w));
+	return story;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The whole agent in a child of the test, on a table of operations that the
+ * test holds: it lies in memory that both share, so that the test can fail
+ * calls and move the clock while the agent runs.
+ */
+#ifndef SK_TEST_AGENT_WHOLE_H
+#define SK_TEST_AGENT_WHOLE_H
+
+#include "agent/rig.h"
+#include "options.h"
+#include "support/fault-os.h"
+
+struct whole {
+	struct rig rig;			/* no program of its own */
+	struct sk_fault_os *fault;	/* shared */
+	struct options options;		/* may be changed before the start */
+	/** Called in the child before anything else; NULL: nothing. */
+	void (*before)(void *ctx);
+	void *ctx;
+	bool serves;
+};
+
+/** A directory, a store in it, no faults, a clock that stands. */
+void whole_init(struct whole *w);
+/** Starts it; w->serves says whether it can be connected to. */
+void whole_start(struct whole *w);
+/** Its exit status, 128 + signal; moves the clock meanwhile. Ends the test
+ * where it does not end. */
+int whole_wait(struct whole *w);
+/** True once it has ended by itself; takes no notice of the clock. */
+bool whole_ended(struct whole *w);
+void whole_remove(struct whole *w);
+/** What the agent said on standard error; static memory. */
+const char *whole_log(const struct whole *w);
+
+/** What became of one rank's life, from registration to the agent's end. */
+struct story {
+	bool registered, sealed, durable, restored;
+	int status;		/* the agent's exit status */
+};
+
+/**
+ * Connects, registers, seals step 1, waits for the disk, reads it back, stops
+ * the agent. Whatever is refused must come with a sentence; what the agent
+ * says it has done must be so.
+ */
+struct story whole_story(struct whole *w);
+
+#endif

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table against a plain list of what is in it. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <string.h>
+
+#include "base/table.h"
+
+#define ENTRIES 400
+#define STEPS 4000
+
+struct entry {
+	uint64_t hash;
+	uintptr_t value;
+};
+
+struct naive {
+	struct entry v[ENTRIES];
+	size_t n;
+};
+
+static uint64_t draw(uint64_t *state)
+{
+	uint64_t x = (*state += UINT64_C(0x9e3779b97f4a7c15));
+
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
+
+static size_t naive_count(const struct naive *n, uint64_t hash,
+			  uintptr_t value)
+{
+	size_t found = 0;
+
+	for (size_t i = 0; i < n->n; i++)
+		found += n->v[i].hash == hash && n->v[i].value == value;
+	return found;
+}
+
+/* As many of each value under that hash, and no other. */
+static void check_hash(const struct sk_table *t, const struct naive *n,
+		       uint64_t hash)
+{
+	struct sk_table_walk walk = sk_table_find(t, hash);
+	size_t want = 0, got = 0;
+	uintptr_t value;
+
+	for (size_t i = 0; i < n->n; i++)
+		want += n->v[i].hash == hash;
+	while (sk_table_next(&walk, &value)) {
+		cr_assert(naive_count(n, hash, value));
+		got++;
+	}
+	cr_assert_eq(got, want);
+	cr_assert_eq(t->count, n->n);
+}
+
+/* @hashes of them: few make long runs of equal ones. */
+static void against_naive(uint64_t seed, uint64_t hashes, bool plain)
+{
+	static struct naive naive;
+	struct sk_table t = { 0 };
+
+	naive.n = 0;
+	for (int i = 0; i < STEPS; i++) {
+		uint64_t hash = draw(&seed) % hashes;
+		uintptr_t value = draw(&seed) % 5;
+		size_t at;
+
+		hash = plain ? hash : hash << 32;
+		if (draw(&seed) % 2 && naive.n < ENTRIES) {
+			cr_assert_eq(sk_table_add(&t, hash, value), 0);
+			naive.v[naive.n++] = (struct entry){ hash, value };
+		} else {
+			bool there = naive_count(&naive, hash, value);
+
+			cr_assert_eq(sk_table_remove(&t, hash, value), there);
+			for (at = 0; there && at < naive.n; at++)
+				if (naive.v[at].hash == hash &&
+				    naive.v[at].value == value) {
+					naive.v[at] = naive.v[--naive.n];
+					break;
+				}
+		}
+		check_hash(&t, &naive, hash);
+	}
+	sk_table_free(&t);
+}
+
+Test(table, is_what_a_list_is)
+{
+	const uint64_t hashes[] = { 1, 3, 50, 1000, UINT32_MAX };
+
+	for (size_t i = 0; i < 5; i++) {
+		against_naive(i + 1, hashes[i], true);
+		against_naive(i + 100, hashes[i], false);
+	}
+}
+
+Test(table, holds_any_value)
+{
+	struct sk_table t = { 0 };
+	struct sk_table_walk walk;
+	uintptr_t value = 1;
+
+	cr_assert_not(sk_table_remove(&t, 7, 0));
+	cr_assert_eq(sk_table_add(&t, 7, UINTPTR_MAX - 1), 0);
+	walk = sk_table_find(&t, 7);
+	cr_assert(sk_table_next(&walk, &value));
+	cr_assert_eq(value, UINTPTR_MAX - 1);
+	cr_assert_not(sk_table_next(&walk, &value));
+	sk_table_free(&t);
+	cr_assert_eq(t.count, 0);
+}
+
+Test(table, reserved_room_is_there)
+{
+	struct sk_table t = { 0 };
+	const struct sk_table_slot *slots;
+
+	cr_assert_eq(sk_table_reserve(&t, 1000), 0);
+	slots = t.slots;
+	for (uintptr_t i = 0; i < 1000; i++)
+		cr_assert_eq(sk_table_add(&t, i, i), 0);
+	cr_assert_eq(t.slots, slots, "it has grown all the same");
+	cr_assert_eq(sk_table_reserve(&t, SIZE_MAX / 2), -ENOMEM);
+	cr_assert_eq(t.count, 1000);
+	sk_table_free(&t);
+}
+
+Test(table, hashes_depend_on_the_seed)
+{
+	cr_assert_eq(sk_hash_seed(), sk_hash_seed());
+	cr_assert_eq(sk_hash_bytes(1, "abc", 3), sk_hash_bytes(1, "abc", 3));
+	cr_assert_neq(sk_hash_bytes(1, "abc", 3), sk_hash_bytes(2, "abc", 3));
+}

@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Coverage against a reference that marks every element that a present image
+ * has an entry for.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "layout/coverage.h"
+#include "base/util.h"
+
+#define RANKS_MAX 6
+#define THINGS 4		/* tensors and blobs of a job */
+#define SIDE 11
+#define DIMS 2
+
+/* ---- the job ---- */
+
+struct job {
+	int world;
+	struct sk_item things[THINGS];
+	char names[THINGS][8];
+	bool is_explicit[THINGS];	/* said by the owners, rank by rank */
+	struct sk_box said[THINGS][RANKS_MAX];
+	struct sk_layout *layouts[RANKS_MAX][2];
+	struct sk_coverage_image images[2 * RANKS_MAX];
+	size_t n;
+};
+
+static uint64_t seed = 4;
+
+static int pick(int n)
+{
+	seed = seed * 6364136223846793005u + 1442695040888963407u;
+	return (int)((seed >> 33) % (unsigned)n);
+}
+
+static const struct sk_mesh *random_mesh(int world)
+{
+	int first = pick(world), n = 1 + pick(world);
+	int64_t shape[2] = { n, 1 };
+	int32_t ranks[RANKS_MAX];
+	struct sk_mesh *m = NULL;
+
+	if (n % 2 == 0 && pick(2)) {
+		shape[0] = 2;
+		shape[1] = n / 2;
+	}
+	for (int i = 0; i < n; i++)
+		ranks[i] = (first + i) % world;
+	cr_assert_eq(sk_mesh_new(2, shape, ranks, NULL, &m, NULL), 0);
+	return m;
+}
+
+static struct sk_placement random_placement(int ndim)
+{
+	int kind = ndim ? pick(5) : 0;
+
+	if (kind < 2)
+		return SK_REPLICATE;
+	if (kind == 2)
+		return SK_STRIDED_SHARD(pick(ndim), 1 + pick(3));
+	return SK_SHARD(pick(ndim));
+}
+
+/* Each rank says a box of its own; together they may overlap or leave
+ * holes. */
+static void say_boxes(struct job *j, int i)
+{
+	const struct sk_spec *s = &j->things[i].spec;
+
+	j->is_explicit[i] = true;
+	for (int r = 0; r < j->world; r++)
+		for (int d = 0; d < s->ndim; d++) {
+			int n = (int)s->shape[d];
+			int from = pick(2) ? 0 : pick(n + 1);
+
+			j->said[i][r].offset[d] = from;
+			j->said[i][r].size[d] = pick(2) ? n - from :
+						pick(n - from + 1);
+		}
+}
+
+static void random_thing(struct job *j, int i)
+{
+	struct sk_item *it = &j->things[i];
+	struct sk_spec *s = &it->spec;
+
+	(void)snprintf(j->names[i], sizeof(j->names[i]), "t%d", i);
+	*it = (struct sk_item){ .kind = (enum sk_item_kind)
+		(pick(3) ? SK_ITEM_TENSOR : pick(3)) };
+	*s = (struct sk_spec){ .name = j->names[i], .dtype = SK_U8,
+			       .ndim = 1, .shape = { 1 + pick(5) } };
+	if (it->kind != SK_ITEM_TENSOR)
+		return;
+	s->ndim = pick(DIMS + 1);
+	for (int d = 0; d < s->ndim; d++)
+		s->shape[d] = pick(SIDE + 1);
+	if (pick(5))
+		s->mesh = random_mesh(j->world);
+	for (int m = 0; m < 2; m++)
+		s->placements[m] = random_placement(s->ndim);
+	cr_assert_eq(sk_spec_normalize(s, NULL), 0);
+	if (s->ndim && !pick(4))
+		say_boxes(j, i);
+}
+
+static void lay_out(struct job *j, int r)
+{
+	struct sk_item items[THINGS];
+	struct sk_err err = { "" };
+
+	memcpy(items, j->things, sizeof(items));
+	for (int i = 0; i < THINGS; i++)
+		if (j->is_explicit[i]) {
+			items[i].explicit_boxes = true;
+			items[i].boxes = &j->said[i][r];
+			items[i].n_boxes = 1;
+		}
+	for (int k = 0; k < 2; k++)
+		cr_assert_eq(sk_layout_new("job", r, j->world,
+					   (enum sk_image_kind)k, items,
+					   THINGS, &j->layouts[r][k], &err),
+			     0, "%s", err.text);
+}
+
+/* Most images are given, most of these are present. */
+static void random_job(struct job *j)
+{
+	int here = 1 + pick(12);
+
+	*j = (struct job){ .world = 1 + pick(RANKS_MAX) };
+	for (int i = 0; i < THINGS; i++)
+		random_thing(j, i);
+	for (int r = 0; r < j->world; r++) {
+		lay_out(j, r);
+		for (int k = 0; k < 2; k++)
+			if (k ? pick(3) : pick(20))
+				j->images[j->n++] =
+					(struct sk_coverage_image){
+						j->layouts[r][k],
+						pick(here) != 0 };
+	}
+}
+
+static void free_job(struct job *j)
+{
+	for (int r = 0; r < j->world; r++)
+		for (int k = 0; k < 2; k++)
+			sk_layout_free(j->layouts[r][k]);
+	for (int i = 0; i < THINGS; i++)
+		sk_mesh_unref((struct sk_mesh *)j->things[i].spec.mesh);
+}
+
+/* ---- the reference ---- */
+
+static void mark(const struct sk_box *b, int ndim,
+		 bool marks[SIDE + 1][SIDE + 1])
+{
+	int64_t n0 = ndim > 0 ? b->size[0] : 1, n1 = ndim > 1 ? b->size[1] : 1;
+
+	for (int64_t x = 0; x < n0; x++)
+		for (int64_t y = 0; y < n1; y++)
+			marks[x + (ndim > 0 ? b->offset[0] : 0)]
+			     [y + (ndim > 1 ? b->offset[1] : 0)] = true;
+}
+
+/* Marks what present images hold, of one rank or (-1) of all. */
+static void mark_held(const struct job *j, int thing, int rank,
+		      bool marks[SIDE + 1][SIDE + 1])
+{
+	for (size_t i = 0; i < j->n; i++) {
+		const struct sk_layout *l = j->images[i].layout;
+
+		if (!j->images[i].present || (rank >= 0 && l->rank != rank))
+			continue;
+		for (uint32_t e = 0; e < l->n_entries; e++)
+			if (l->entries[e].item == (uint32_t)thing)
+				mark(&l->entries[e].box,
+				     j->things[thing].spec.ndim, marks);
+	}
+}
+
+static bool holds_all(const struct job *j, int thing, int rank)
+{
+	const struct sk_spec *s = &j->things[thing].spec;
+	int64_t n0 = s->ndim > 0 ? s->shape[0] : 1;
+	int64_t n1 = s->ndim > 1 ? s->shape[1] : 1;
+	bool marks[SIDE + 1][SIDE + 1] = { { 0 } };
+
+	mark_held(j, thing, rank, marks);
+	for (int64_t x = 0; x < n0; x++)
+		for (int64_t y = 0; y < n1; y++)
+			if (!marks[x][y])
+				return false;
+	return true;
+}
+
+/* A local blob is another thing on each rank whose layout is known. */
+static bool local_blobs(const struct job *j, int thing)
+{
+	for (size_t i = 0; i < j->n; i++)
+		if (!holds_all(j, thing, j->images[i].layout->rank))
+			return false;
+	return true;
+}
+
+static bool all_known(const struct job *j)
+{
+	int known = 0;
+
+	for (size_t i = 0; i < j->n; i++)
+		known += j->images[i].layout->kind == SK_IMAGE_PRIMARY;
+	return known == j->world;
+}
+
+static bool complete(const struct job *j)
+{
+	bool all = all_known(j);
+
+	for (int i = 0; i < THINGS && all; i++)
+		all = j->things[i].kind == SK_ITEM_BLOB_LOCAL ?
+		      local_blobs(j, i) : holds_all(j, i, -1);
+	return all;
+}
+
+Test(coverage, is_what_marking_every_element_says, .timeout = 120)
+{
+	static struct job j;
+	int covered = 0;
+
+	for (int round = 0; round < 5000; round++) {
+		struct sk_err err = { "" };
+		bool all;
+		int r;
+
+		random_job(&j);
+		all = complete(&j);
+		r = sk_coverage_check(j.images, j.n, j.world, &err);
+		cr_assert_eq(r, all ? 0 : -ENODATA, "round %d: %d, %s, \"%s\"",
+			     round, r, all ? "covered" : "not covered",
+			     err.text);
+		cr_assert_eq(!err.text[0], all, "round %d", round);
+		covered += all;
+		free_job(&j);
+	}
+	/* Both answers were given often. */
+	cr_assert(covered > 500 && covered < 4500, "%d covered", covered);
+}
+
+/* ---- by hand ---- */
+
+struct few {
+	struct sk_coverage_image im[12];
+	size_t n;
+};
+
+static void add_layout(struct few *f, int rank, int world, int kind,
+		       const struct sk_item *items, uint32_t n)
+{
+	struct sk_layout *l = NULL;
+	struct sk_err err = { "" };
+
+	cr_assert_eq(sk_layout_new("job", rank, world,
+				   (enum sk_image_kind)kind, items, n, &l,
+				   &err), 0, "%s", err.text);
+	f->im[f->n++] = (struct sk_coverage_image){ l, true };
+}
+
+/* All images of a state of these items, present. */
+static struct few images_of(int world, const struct sk_item *items,
+			    uint32_t n, bool replicas)
+{
+	struct few f = { .n = 0 };
+
+	for (int r = 0; r < world; r++)
+		for (int k = 0; k <= replicas; k++)
+			add_layout(&f, r, world, k, items, n);
+	return f;
+}
+
+static void free_few(struct few *f)
+{
+	while (f->n)
+		sk_layout_free((struct sk_layout *)f->im[--f->n].layout);
+}
+
+static struct sk_mesh *line(int n)
+{
+	struct sk_mesh *m = NULL;
+
+	cr_assert_eq(sk_mesh_new(1, (int64_t[]){ n }, NULL, NULL, &m, NULL),
+		     0);
+	return m;
+}
+
+static struct sk_item tensor(const char *name, const struct sk_mesh *m,
+			     int64_t rows, struct sk_placement placement)
+{
+	return (struct sk_item){ .spec = {
+		.name = name, .dtype = SK_F32, .ndim = 2,
+		.shape = { rows, 4 }, .mesh = m,
+		.placements = { placement } } };
+}
+
+static void expect(const struct few *f, int world, int r, const char *text)
+{
+	struct sk_err err = { "" };
+
+	cr_assert_eq(sk_coverage_check(f->im, f->n, world, &err), r, "%s",
+		     err.text);
+	cr_assert_str_eq(err.text, text);
+	cr_assert_eq(sk_coverage_check(f->im, f->n, world, NULL), r);
+}
+
+Test(coverage, names_the_first_missing_boxes)
+{
+	_cleanup_mesh_ struct sk_mesh *m = line(6);
+	struct sk_item items[] = { tensor("wq", m, 12, SK_SHARD(0)) };
+	struct few f = images_of(6, items, 1, false);
+
+	f.im[1].present = false;
+	f.im[4].present = false;
+	expect(&f, 6, -ENODATA,
+	       "missing: wq [2:4, 0:4] of rank 1, wq [8:10, 0:4] of rank 4");
+	for (int i = 0; i < 6; i++)
+		f.im[i].present = false;
+	expect(&f, 6, -ENODATA,
+	       "missing: wq [0:2, 0:4] of rank 0, wq [2:4, 0:4] of rank 1, "
+	       "wq [4:6, 0:4] of rank 2, wq [6:8, 0:4] of rank 3, ...");
+	free_few(&f);
+}
+
+/* Two images of a rank describe its boxes twice, and it is told once. */
+Test(coverage, names_a_missing_box_once)
+{
+	_cleanup_mesh_ struct sk_mesh *m = line(2);
+	struct sk_item items[] = { tensor("bias", m, 3, SK_REPLICATE),
+				   tensor("wq", m, 4, SK_SHARD(0)) };
+	struct few f = images_of(2, items, 2, true);
+
+	f.im[2].present = f.im[3].present = false;
+	expect(&f, 2, -ENODATA, "missing: wq [2:4, 0:4] of rank 1");
+	f.im[0].present = f.im[1].present = false;
+	expect(&f, 2, -ENODATA,
+	       "missing: bias [0:3, 0:4] of rank 0, bias [0:3, 0:4] of rank "
+	       "1, wq [0:2, 0:4] of rank 0, wq [2:4, 0:4] of rank 1");
+	free_few(&f);
+}
+
+Test(coverage, a_replica_stands_for_its_primary)
+{
+	_cleanup_mesh_ struct sk_mesh *m = line(3);
+	struct sk_item items[] = { tensor("bias", m, 3, SK_REPLICATE) };
+	struct few f = images_of(3, items, 1, true);
+
+	/* Any one of the six images that holds it is enough. */
+	for (size_t keep = 0; keep < f.n; keep++) {
+		struct sk_err err = { "" };
+		bool has = f.im[keep].layout->n_entries > 0;
+
+		for (size_t i = 0; i < f.n; i++)
+			f.im[i].present = i == keep;
+		cr_assert_eq(sk_coverage_check(f.im, f.n, 3, &err),
+			     has ? 0 : -ENODATA, "%s", err.text);
+	}
+	free_few(&f);
+}
+
+/* Twice the same half is not the whole, however the volumes add up. */
+Test(coverage, counts_nothing_twice)
+{
+	struct sk_item item = tensor("w", NULL, 4, SK_REPLICATE);
+
+	item.explicit_boxes = true;
+	item.n_boxes = 1;
+	for (int shift = 0; shift <= 2; shift++) {
+		struct sk_box boxes[2] = { { { 0, 0 }, { 2, 4 } },
+					   { { shift, 0 }, { 2, 4 } } };
+		struct few f = { .n = 0 };
+
+		for (int r = 0; r < 2; r++) {
+			item.boxes = &boxes[r];
+			add_layout(&f, r, 2, SK_IMAGE_PRIMARY, &item, 1);
+		}
+		if (shift == 2)
+			expect(&f, 2, 0, "");
+		else
+			expect(&f, 2, -ENODATA,
+			       "missing: w [0:4, 0:4] of rank 0");
+		free_few(&f);
+	}
+}
+
+Test(coverage, ranks_without_an_image_are_missing)
+{
+	_cleanup_mesh_ struct sk_mesh *m = line(1);
+	struct sk_item items[] = { tensor("w", m, 4, SK_SHARD(0)) };
+	struct few f = images_of(3, items, 1, false);
+	struct few some = f;
+
+	some.n = 2;	/* rank 2 holds nothing, but who would know */
+	expect(&some, 3, -ENODATA,
+	       "1 of 3 ranks have no image, rank 2 first");
+	some.n = 0;
+	expect(&some, 3, -ENODATA,
+	       "3 of 3 ranks have no image, rank 0 first");
+	expect(&f, 3, 0, "");
+	free_few(&f);
+}
+
+Test(coverage, empty_tensors_lack_nothing_and_scalars_may)
+{
+	_cleanup_mesh_ struct sk_mesh *m = line(2);
+	struct sk_item items[] = {
+		tensor("nothing", m, 0, SK_SHARD(0)),
+		{ .spec = { .name = "step", .dtype = SK_F32, .mesh = m,
+			    .placements = { SK_REPLICATE } } },
+	};
+	struct few f = images_of(2, items, 2, false);
+
+	expect(&f, 2, 0, "");
+	/* The first rank has the scalar, the second no entry at all. */
+	f.im[1].present = false;
+	expect(&f, 2, 0, "");
+	f.im[0].present = false;
+	f.im[1].present = true;
+	expect(&f, 2, -ENODATA,
+	       "missing: step [] of rank 0, step [] of rank 1");
+	free_few(&f);
+}
+
+Test(coverage, a_job_of_nothing_is_complete)
+{
+	struct few f = images_of(2, NULL, 0, false);
+
+	expect(&f, 2, 0, "");
+	free_few(&f);
+}
+
+Test(coverage, local_blobs_are_each_ranks_own)
+{
+	struct sk_item items[] = { { .kind = SK_ITEM_BLOB_LOCAL, .spec = {
+		.name = "rng", .dtype = SK_U8, .ndim = 1, .shape = { 8 } } } };
+	struct few f = images_of(3, items, 1, false);
+
+	expect(&f, 3, 0, "");
+	f.im[1].present = false;
+	expect(&f, 3, -ENODATA, "missing: rng [0:8] of rank 1");
+	free_few(&f);
+}
+
+Test(coverage, ranks_must_agree_on_a_name)
+{
+	const struct sk_item a = tensor("w", NULL, 4, SK_REPLICATE);
+
+	for (int which = 0; which < 3; which++) {
+		struct few f = { .n = 0 };
+		struct sk_item b = a;
+
+		if (which == 0)
+			b.spec.dtype = SK_BF16;
+		else if (which == 1)
+			b.spec.shape[1] = 5;
+		else
+			b.spec.ndim = 1;
+		add_layout(&f, 0, 2, SK_IMAGE_PRIMARY, &a, 1);
+		add_layout(&f, 1, 2, SK_IMAGE_PRIMARY, &b, 1);
+		expect(&f, 2, -EINVAL, "ranks 0 and 1 disagree on the dtype "
+		       "or shape of \"w\"");
+		free_few(&f);
+	}
+}

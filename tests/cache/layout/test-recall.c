@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is recalled or computed must be what parsing gives. */
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "layout/recall.h"
+#include "base/util.h"
+
+#define RANKS 6
+
+struct job {
+	struct sk_mesh *mesh;
+	struct sk_layout *l[RANKS][2];
+};
+
+static uint32_t draw(uint32_t *seed, uint32_t n)
+{
+	*seed = *seed * 1664525u + 1013904223u;
+	return (*seed >> 8) % n;
+}
+
+static void draw_item(uint32_t *seed, const struct sk_mesh *mesh,
+		      const char *name, struct sk_item *item)
+{
+	*item = (struct sk_item){ .spec = { .name = name, .dtype = SK_F32,
+					    .ndim = 2, .mesh = mesh } };
+	for (int d = 0; d < 2; d++)
+		item->spec.shape[d] = 1 + draw(seed, 9);
+	for (int m = 0; m < 2; m++)
+		item->spec.placements[m] = draw(seed, 3) ?
+			(struct sk_placement)SK_SHARD((int)draw(seed, 2)) :
+			(struct sk_placement)SK_REPLICATE;
+	if (draw(seed, 5) == 0)
+		item->spec.mesh = NULL;	/* whole on every rank */
+}
+
+/* Six ranks as 2 x 3 or 3 x 2; @local bytes of blobs of their own. */
+static void make(struct job *j, const char *name, uint32_t seed,
+		 const int64_t *local)
+{
+	int64_t shape[2] = { 2 + draw(&seed, 2), 0 };
+	struct sk_item items[12];
+	char names[12][16];
+	uint32_t n;
+
+	shape[1] = RANKS / shape[0];
+	cr_assert_eq(sk_mesh_new(2, shape, NULL, NULL, &j->mesh, NULL), 0);
+	for (n = 0; n < 10; n++) {
+		(void)snprintf(names[n], sizeof(names[n]), "w\"%u\\", n);
+		draw_item(&seed, j->mesh, names[n], &items[n]);
+	}
+	for (int r = 0; r < RANKS; r++) {
+		items[n] = (struct sk_item){ .kind = SK_ITEM_BLOB_LOCAL,
+			.spec = { .name = "rng", .dtype = SK_U8, .ndim = 1,
+				  .shape = { local ? local[r] : 16 } } };
+		for (int k = 0; k < 2; k++)
+			cr_assert_eq(sk_layout_new(name, r, RANKS,
+						   (enum sk_image_kind)k,
+						   items, n + 1, &j->l[r][k],
+						   NULL), 0);
+	}
+}
+
+static void drop(struct job *j)
+{
+	for (int r = 0; r < RANKS; r++)
+		for (int k = 0; k < 2; k++)
+			sk_layout_free(j->l[r][k]);
+	sk_mesh_unref(j->mesh);
+}
+
+/* A header as it lies in an image. */
+static char *stamped(const struct sk_layout *l, uint64_t step)
+{
+	_cleanup_free_ uint64_t *sums = calloc(l->n_sums + 1u, sizeof(*sums));
+	struct sk_stamp stamp = { .run = 3, .run_id = 33, .step = step,
+				  .sums = sums };
+	char *header = malloc(l->header_bytes);
+
+	cr_assert(sums && header);
+	for (uint32_t i = 0; i < l->n_sums; i++)
+		sums[i] = step * 0x9e3779b97f4a7c15u + i;
+	sk_layout_stamp(l, &stamp, header);
+	return header;
+}
+
+static struct sk_layout *get(struct sk_recall *m, const char *job,
+			     const struct sk_layout *l, uint64_t step)
+{
+	_cleanup_free_ char *header = stamped(l, step);
+	struct sk_layout *found = NULL;
+	struct sk_err err = { "" };
+
+	cr_assert_eq(sk_recall_get(m, job, l->rank, l->kind, header,
+				   l->header_bytes, l->image_bytes, &found,
+				   &err), 0, "%s", err.text);
+	cr_assert(sk_digest_equal(&found->digest, &l->digest));
+	cr_assert_eq(found->n_entries, l->n_entries);
+	cr_assert_eq(found->image_bytes, l->image_bytes);
+	for (uint32_t i = 0; i < l->n_entries; i++) {
+		cr_assert_eq(found->entries[i].offset, l->entries[i].offset);
+		cr_assert_eq(found->entries[i].item, l->entries[i].item);
+	}
+	return found;
+}
+
+Test(layout_recall, gives_what_parsing_gives)
+{
+	for (uint32_t seed = 1; seed <= 60; seed++) {
+		struct sk_recall *m = sk_recall_new();
+		struct job j;
+
+		make(&j, "job", seed, NULL);
+		for (int r = 0; r < RANKS; r++)
+			for (int k = 0; k < 2; k++)
+				sk_layout_free(get(m, "job", j.l[r][k], 7));
+		sk_recall_free(m);
+		drop(&j);
+	}
+}
+
+Test(layout_recall, one_header_is_one_layout_whatever_its_stamp)
+{
+	struct sk_recall *m = sk_recall_new();
+	struct sk_layout *a, *b;
+	struct job j;
+
+	make(&j, "job", 5, NULL);
+	a = get(m, "job", j.l[2][0], 7);
+	b = get(m, "job", j.l[2][0], 8);
+	cr_assert_eq(a, b);
+	sk_layout_free(a);
+	sk_recall_clear(m);
+	a = get(m, "job", j.l[2][0], 8);
+	cr_assert_neq(a, b, "it was to be forgotten");
+	sk_layout_free(a);
+	sk_layout_free(b);
+	sk_recall_free(m);
+	drop(&j);
+}
+
+Test(layout_recall, ranks_that_are_not_alike_are_parsed)
+{
+	const int64_t local[RANKS] = { 1, 20, 300, 4000, 5, 60 };
+	struct sk_recall *m = sk_recall_new();
+	struct job j, other;
+
+	make(&j, "job", 9, local);
+	make(&other, "other", 10, NULL);
+	for (int r = 0; r < RANKS; r++) {
+		sk_layout_free(get(m, "job", j.l[r][0], 1));
+		sk_layout_free(get(m, "other", other.l[r][0], 1));
+		/* Asked for as another's: the header counts. */
+		sk_layout_free(get(m, "other", j.l[r][0], 2));
+	}
+	sk_recall_free(m);
+	drop(&j);
+	drop(&other);
+}
+
+Test(layout_recall, boxes_said_one_by_one_are_read)
+{
+	struct sk_recall *m = sk_recall_new();
+	struct sk_layout *l[2];
+
+	for (int r = 0; r < 2; r++) {
+		struct sk_box box = { .offset = { 4 * r }, .size = { 4 } };
+		struct sk_item item = { .explicit_boxes = true, .n_boxes = 1,
+			.boxes = &box, .spec = { .name = "flat", .ndim = 1,
+			.dtype = SK_F32, .shape = { 8 } } };
+
+		cr_assert_eq(sk_layout_new("job", r, 2, SK_IMAGE_PRIMARY,
+					   &item, 1, &l[r], NULL), 0);
+		sk_layout_free(get(m, "job", l[r], 1));
+	}
+	sk_recall_free(m);
+	sk_layout_free(l[0]);
+	sk_layout_free(l[1]);
+}
+
+Test(layout_recall, a_damaged_header_is_refused_as_by_parsing)
+{
+	struct sk_recall *m = sk_recall_new();
+	struct job j;
+	const struct sk_layout *l;
+	uint32_t seed = 77;
+	char *header;
+
+	make(&j, "job", 3, NULL);
+	l = j.l[1][0];
+	for (int r = 0; r < RANKS; r++)
+		sk_recall_add(m, j.l[r][0]);
+	header = stamped(l, 4);
+	for (int i = 0; i < 300; i++) {
+		size_t at = draw(&seed, (uint32_t)l->header_bytes);
+		char kept = header[at];
+		struct sk_layout *a = NULL, *b = NULL;
+		int r, p;
+
+		header[at] = (char)(kept ^ (1 + draw(&seed, 127)));
+		r = sk_recall_get(m, "job", l->rank, l->kind, header,
+				  l->header_bytes, l->image_bytes, &a, NULL);
+		p = sk_layout_parse(header, l->header_bytes, l->image_bytes,
+				    &b, NULL);
+		cr_assert_eq(r, p, "byte %zu: %d and %d", at, r, p);
+		sk_layout_free(a);
+		sk_layout_free(b);
+		header[at] = kept;
+	}
+	/* Cut short, and with an image of another length. */
+	for (size_t n = 0; n < 64; n += 4) {
+		struct sk_layout *none = NULL;
+
+		cr_assert_eq(sk_recall_get(m, "job", 1, l->kind, header, n,
+					   0, &none, NULL), -EBADMSG);
+	}
+	cr_assert_eq(sk_recall_get(m, "job", 1, l->kind, header,
+				   l->header_bytes, l->image_bytes + 1,
+				   &(struct sk_layout *){ NULL }, NULL),
+		     -EBADMSG);
+	free(header);
+	sk_recall_free(m);
+	drop(&j);
+}
+
+/* Looks at layouts for @world headers that come twice. */
+static uint64_t looks_for(int world)
+{
+	struct sk_item item = { .spec = { .name = "w", .dtype = SK_U8,
+					  .ndim = 1, .shape = { 1 << 14 } } };
+	struct sk_recall *m = sk_recall_new();
+	struct sk_mesh *mesh = NULL;
+	uint64_t looks;
+
+	cr_assert_eq(sk_mesh_new(1, (int64_t[]){ world }, NULL, NULL, &mesh,
+				 NULL), 0);
+	item.spec.mesh = mesh;
+	item.spec.placements[0] = (struct sk_placement)SK_SHARD(0);
+	for (int i = 0; i < 2 * world; i++) {
+		struct sk_layout *l = NULL;
+
+		cr_assert_eq(sk_layout_new("job", i % world, world,
+					   SK_IMAGE_PRIMARY, &item, 1, &l,
+					   NULL), 0);
+		sk_layout_free(get(m, "job", l, 1));
+		sk_layout_free(l);
+	}
+	looks = sk_recall_looks(m);
+	sk_recall_free(m);
+	sk_mesh_unref(mesh);
+	return looks;
+}
+
+Test(layout_recall, a_header_costs_the_same_among_few_and_many)
+{
+	uint64_t few = looks_for(64), many = looks_for(1024);
+
+	cr_assert_leq(few, 3 * 2 * 64, "%llu", (unsigned long long)few);
+	cr_assert_leq(many, 3 * 2 * 1024, "%llu", (unsigned long long)many);
+}
+
+/* What is beyond the bytes goes, oldest first, and can be had again. */
+Test(layout_recall, the_oldest_are_forgotten, .timeout = 60)
+{
+	enum { N = 80, BOXES = 1 << 16 };
+	struct sk_item item = { .kind = SK_ITEM_BLOB_LOCAL, .spec = {
+		.name = "b", .dtype = SK_U8, .ndim = 1 } };
+	struct sk_recall *m = sk_recall_new();
+	struct sk_layout *l[N] = { NULL };
+
+	/* Each has a header of some 2 MiB: so many checksums. */
+	for (int i = 0; i < N; i++) {
+		item.spec.shape[0] = (int64_t)(BOXES + 1000 * i) << 20;
+		cr_assert_eq(sk_layout_new("job", i, N, SK_IMAGE_PRIMARY,
+					   &item, 1, &l[i], NULL), 0);
+		sk_recall_add(m, l[i]);
+	}
+	for (int i = 0; i < N; i += N - 1) {
+		struct sk_layout *found = get(m, "job", l[i], 1);
+
+		cr_assert_eq(found == l[i], i == N - 1);
+		sk_layout_free(found);
+	}
+	sk_recall_free(m);
+	for (int i = 0; i < N; i++)
+		sk_layout_free(l[i]);
+}
+
+struct asker {
+	struct sk_recall *recall;
+	const struct job *job;
+};
+
+static void *ask(void *arg)
+{
+	struct asker *a = arg;
+
+	for (int i = 0; i < 200; i++) {
+		sk_layout_free(get(a->recall, "job", a->job->l[i % RANKS][0],
+				   (uint64_t)i));
+		if (i % 16 == 0)
+			sk_recall_clear(a->recall);
+	}
+	return NULL;
+}
+
+Test(layout_recall, several_threads_may_ask)
+{
+	struct job j;
+	struct asker a = { .recall = sk_recall_new(), .job = &j };
+	pthread_t threads[4];
+
+	make(&j, "job", 21, NULL);
+	for (int i = 0; i < 4; i++)
+		cr_assert_eq(pthread_create(&threads[i], NULL, ask, &a), 0);
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+	sk_recall_free(a.recall);
+	drop(&j);
+}

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * No call waits longer than it says: with an agent that is stopped, with a
+ * backlog that is full, and with a signal every 10 ms, which none of it may
+ * take for a new beginning. Bounds are generous: what is wrong takes for ever,
+ * or many times as long. Argument: path of shardkeepd.
+ */
+#include "libclient/restore/common.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/util.h"
+#include "conn/client.h"
+#include "fault-os.h"
+
+#define TIMEOUT_MS 300u
+#define BOUND_NS (UINT64_C(15) * 1000 * 1000 * 1000)
+#define BACKLOG_MOST 8192
+
+struct bounds {
+	struct scene *scene;
+	struct sk *sk;
+	struct sk_state *state;
+	char data[5000];
+	int queue[BACKLOG_MOST];
+	int n_queue;
+};
+
+/* ---- signals ---- */
+
+static void nothing(int sig)
+{
+	(void)sig;
+}
+
+static timer_t begin_signals(void)
+{
+	struct sigaction action = { .sa_handler = nothing };
+	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL,
+				  .sigev_signo = SIGUSR1 };
+	const struct itimerspec each = { .it_interval.tv_nsec = 10000000,
+					 .it_value.tv_nsec = 10000000 };
+	timer_t timer;
+
+	CHECK(!sigaction(SIGUSR1, &action, NULL));	/* no SA_RESTART */
+	CHECK(!timer_create(CLOCK_MONOTONIC, &event, &timer));
+	CHECK(!timer_settime(timer, 0, &each, NULL));
+	return timer;
+}
+
+/* ---- the calls ---- */
+
+static int do_open(struct bounds *b)
+{
+	struct sk *sk = NULL;
+	int r = sk_open(&(struct sk_options){ .socket = b->scene->socket,
+		.threads = 1, .timeout_ms = TIMEOUT_MS }, &sk);
+
+	sk_close(sk);
+	return r;
+}
+
+static int do_describe(struct bounds *b)
+{
+	return sk_state_tensor(b->state, &(struct sk_tensor){ .name = "w",
+		.dtype = SK_U8, .ndim = 1, .shape = { sizeof(b->data) },
+		.data = b->data });
+}
+
+static int do_prepare(struct bounds *b)
+{
+	return sk_prepare(b->state, TIMEOUT_MS);
+}
+
+static int do_snapshot(struct bounds *b)
+{
+	static int64_t step = 100;
+
+	return sk_snapshot(b->state, step++, NULL);
+}
+
+static int do_snapshot_waiting(struct bounds *b)
+{
+	static int64_t step = 1000;
+
+	return sk_snapshot(b->state, step++, &(struct sk_snapshot_options){
+		.wait_ms = TIMEOUT_MS });
+}
+
+static int do_fence(struct bounds *b)
+{
+	return sk_fence(b->state);
+}
+
+static int do_fence_tensor(struct bounds *b)
+{
+	return sk_fence_tensor(b->state, "w");
+}
+
+static int do_wait(struct bounds *b)
+{
+	return sk_wait(b->state, 1, SK_DURABLE, TIMEOUT_MS);
+}
+
+static int do_flush(struct bounds *b)
+{
+	return sk_flush(b->state, 1);
+}
+
+static int do_status(struct bounds *b)
+{
+	struct sk_status status;
+
+	return sk_status(b->state, &status);
+}
+
+static int do_restore(struct bounds *b)
+{
+	return sk_restore(b->state, SK_LATEST, NULL,
+			  &(struct sk_restore_options){
+				.timeout_ms = TIMEOUT_MS }, NULL);
+}
+
+static int do_snapshots(struct bounds *b)
+{
+	char *json = NULL;
+	int r = sk_snapshots(b->sk, NULL, &json);
+
+	free(json);
+	return r;
+}
+
+static int do_inspect(struct bounds *b)
+{
+	char *json = NULL;
+	int r = sk_inspect(b->sk, "bounds", SK_LATEST, 0, 0, &json);
+
+	free(json);
+	return r;
+}
+
+static const struct {
+	const char *name;
+	int (*run)(struct bounds *b);
+	bool local;		/* it needs no agent */
+} deeds[] = {
+	{ "open", do_open, false },
+	{ "describe", do_describe, true },
+	{ "prepare", do_prepare, false },
+	{ "snapshot", do_snapshot, false },
+	{ "snapshot and wait", do_snapshot_waiting, false },
+	{ "fence", do_fence, true },
+	{ "fence tensor", do_fence_tensor, true },
+	{ "wait", do_wait, false },
+	{ "flush", do_flush, false },
+	{ "status", do_status, true },
+	{ "restore", do_restore, false },
+	{ "snapshots", do_snapshots, false },
+	{ "inspect", do_inspect, false },
+};
+
+static uint64_t now(void)
+{
+	return sk_os_linux()->now_ns(sk_os_linux());
+}
+
+static void within_bounds(struct bounds *b, size_t i, const char *when)
+{
+	uint64_t began = now(), took;
+	int r = deeds[i].run(b);
+
+	took = now() - began;
+	CHECK(took < BOUND_NS, "%s took %llu ms, %s", deeds[i].name,
+	      (unsigned long long)took / 1000000, when);
+	CHECK(deeds[i].local || r < 0, "%s went well, %s", deeds[i].name,
+	      when);
+	CHECK(r >= 0 || sk_error()[0], "%s", deeds[i].name);
+}
+
+/* ---- an agent that says nothing ---- */
+
+static void stop(struct bounds *b)
+{
+	CHECK(!kill(b->scene->agent, SIGSTOP));
+}
+
+/* It goes on; what it was asked meanwhile it answers to nobody. */
+static void resume(struct bounds *b)
+{
+	int r = -1;
+
+	CHECK(!kill(b->scene->agent, SIGCONT));
+	for (int i = 0; i < 200 && r < 0; i++)
+		r = sk_prepare(b->state, 0);
+	CHECK(r >= 0, "%s", sk_error());
+}
+
+static void fill_backlog(struct bounds *b)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+
+	strcpy(a.sun_path, b->scene->socket);
+	while (b->n_queue < BACKLOG_MOST) {
+		int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK |
+				  SOCK_CLOEXEC, 0);
+
+		CHECK(sock >= 0);
+		if (connect(sock, (struct sockaddr *)&a, sizeof(a)) < 0) {
+			CHECK(errno == EAGAIN);
+			close(sock);
+			return;
+		}
+		b->queue[b->n_queue++] = sock;
+	}
+	CHECK(false, "the backlog has no end");
+}
+
+static void empty_backlog(struct bounds *b)
+{
+	while (b->n_queue)
+		close(b->queue[--b->n_queue]);
+}
+
+static void stopped_agent(struct bounds *b)
+{
+	for (size_t i = 0; i < SK_ARRAY_SIZE(deeds); i++) {
+		stop(b);
+		within_bounds(b, i, "the agent is stopped");
+		resume(b);
+	}
+}
+
+static void full_backlog(struct bounds *b)
+{
+	stop(b);
+	within_bounds(b, 8, "the agent is stopped");	/* disconnects */
+	fill_backlog(b);
+	for (size_t i = 0; i < SK_ARRAY_SIZE(deeds); i++)
+		within_bounds(b, i, "the backlog is full");
+	empty_backlog(b);
+	resume(b);
+}
+
+/* The last thing that a rank does. */
+static void free_of_stopped_agent(struct bounds *b)
+{
+	uint64_t began = now();
+
+	stop(b);
+	sk_state_free(b->state);
+	sk_close(b->sk);
+	CHECK(now() - began < BOUND_NS);
+	CHECK(!kill(b->scene->agent, SIGCONT));
+}
+
+/* ---- long waits ---- */
+
+/* The longest wait there is, is not a short one: while it lasts, hours pass
+ * by the clock, and the snapshot becomes complete. */
+struct longest {
+	struct sk_state *state;
+	int result;
+	bool over;		/* atomic */
+};
+
+static void *wait_longest(void *arg)
+{
+	struct longest *l = arg;
+
+	l->result = sk_wait(l->state, 1, SK_COMPLETE, UINT32_MAX);
+	__atomic_store_n(&l->over, true, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+static void open_rank(struct scene *scene, const struct sk_os *os,
+		      int32_t rank, char *data, struct sk **ret_sk,
+		      struct sk_state **ret_state)
+{
+	CHECK(!sk_open_on(os, &(struct sk_options){
+		.socket = scene->socket, .threads = 1 }, ret_sk), "%s",
+	      sk_error());
+	CHECK(!sk_state_create(*ret_sk, &(struct sk_job){ .name = "longest",
+		.rank = rank, .world = 2, .run = 7 }, ret_state), "%s",
+	      sk_error());
+	CHECK(!sk_state_blob_local(*ret_state, "b", data, 100), "%s",
+	      sk_error());
+}
+
+static void longest_wait(struct scene *scene)
+{
+	struct longest l = { 0 };
+	struct sk_state *states[2];
+	struct sk_fault_os fault;
+	char data[100] = { 1 };
+	struct sk *sks[2];
+	pthread_t thread;
+
+	sk_fault_os_init(&fault, sk_os_linux());
+	sk_fault_os_clock(&fault, 1000, 1000);
+	open_rank(scene, &fault.os, 0, data, &sks[0], &states[0]);
+	open_rank(scene, sk_os_linux(), 1, data, &sks[1], &states[1]);
+	l.state = states[0];
+	CHECK(!sk_snapshot(states[0], 1, NULL), "%s", sk_error());
+	CHECK(!sk_fence(states[0]), "%s", sk_error());
+	CHECK(!sk_wait(states[0], 1, SK_SEALED, 60000), "%s", sk_error());
+	CHECK(!pthread_create(&thread, NULL, wait_longest, &l));
+	for (int hour = 0; hour < 24; hour++)
+		sk_fault_os_advance(&fault, UINT64_C(3600) * 1000000000);
+	CHECK(!__atomic_load_n(&l.over, __ATOMIC_ACQUIRE), "it said %d",
+	      l.result);
+	CHECK(!sk_snapshot(states[1], 1, NULL), "%s", sk_error());
+	CHECK(!pthread_join(thread, NULL));
+	CHECK(!l.result, "it said %d", l.result);
+	for (int i = 0; i < 2; i++) {
+		sk_state_free(states[i]);
+		sk_close(sks[i]);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static struct bounds b;
+	struct scene scene;
+	uint64_t began;
+	timer_t timer;
+
+	scene_open(&scene, argc, argv);
+	longest_wait(&scene);
+	b.scene = &scene;
+	CHECK(!sk_open(&(struct sk_options){ .socket = scene.socket,
+		.threads = 1, .timeout_ms = TIMEOUT_MS }, &b.sk), "%s",
+	      sk_error());
+	CHECK(!sk_state_create(b.sk, &(struct sk_job){ .name = "bounds",
+		.world = 1, .flush_every = SK_FLUSH_NEVER }, &b.state));
+	CHECK(!do_describe(&b), "%s", sk_error());
+	CHECK(!sk_snapshot(b.state, 1, NULL), "%s", sk_error());
+	CHECK(!sk_wait(b.state, 1, SK_COMPLETE, 30000), "%s", sk_error());
+	/* No time at all is not for ever. */
+	began = now();
+	CHECK(sk_wait(b.state, 1, SK_DURABLE, 0) == -ETIMEDOUT, "%s",
+	      sk_error());
+	CHECK(now() - began < BOUND_NS);
+	timer = begin_signals();
+	stopped_agent(&b);
+	full_backlog(&b);
+	free_of_stopped_agent(&b);
+	(void)timer_delete(timer);
+	scene_close(&scene);
+	return 0;
+}

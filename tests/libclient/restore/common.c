@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "libclient/restore/common.h"
+
+#include <fcntl.h>
+#include <ftw.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "tensor/box.h"
+#include "bytes/checksum.h"
+#include "tensor/dtype.h"
+
+#define BOUND_S 240	/* of one process, so that nothing hangs for good */
+#define RANKS_MAX 16
+
+void scene_fail(const char *file, int line, const char *what,
+		const char *fmt, ...)
+{
+	va_list ap;
+
+	fprintf(stderr, "%s:%d: %s:", file, line, what);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fprintf(stderr, "\n");
+	exit(1);
+}
+
+/* ---- the agent ---- */
+
+void scene_start_agent(struct scene *scene)
+{
+	int ready[2];
+	char fd[16], byte;
+
+	CHECK(!pipe(ready));
+	(void)snprintf(fd, sizeof(fd), "%d", ready[1]);
+	scene->agent = fork();
+	CHECK(scene->agent >= 0);
+	if (!scene->agent) {
+		close(ready[0]);
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		execl(scene->program, scene->program, "--socket",
+		      scene->socket, "--store", scene->store, "--memory",
+		      scene->memory ? scene->memory : "1G",
+		      "--ready-fd", fd, "--log-level", "error",
+		      scene->flush_rate ? "--flush-rate" : NULL,
+		      scene->flush_rate, NULL);
+		_exit(127);
+	}
+	close(ready[1]);
+	CHECK(read(ready[0], &byte, 1) == 1, "the agent did not start");
+	close(ready[0]);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type,
+		      struct FTW *ftw)
+{
+	(void)st;
+	(void)type;
+	(void)ftw;
+	return remove(path);
+}
+
+static struct scene *opened;
+static pid_t opener;		/* the process: forked ones leave it */
+
+/* However the process ends, short of a signal. */
+static void remove_scene(void)
+{
+	if (getpid() != opener || !opened)
+		return;
+	if (opened->agent >= 0) {
+		(void)kill(opened->agent, SIGKILL);
+		(void)waitpid(opened->agent, NULL, 0);
+	}
+	(void)nftw(opened->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+void scene_open(struct scene *scene, int argc, char **argv)
+{
+	*scene = (struct scene){ .agent = -1 };
+	(void)alarm(BOUND_S);
+	scene->program = argc > 1 ? argv[1] : getenv("SHARDKEEP_AGENT");
+	scene->cachectl = argc > 2 ? argv[2] : NULL;
+	CHECK(scene->program, "usage: %s PATH-OF-SHARDKEEPD", argv[0]);
+	strcpy(scene->dir, "/tmp/shardkeep-restore-XXXXXX");
+	CHECK(mkdtemp(scene->dir));
+	opened = scene;
+	opener = getpid();
+	CHECK(!atexit(remove_scene));
+	(void)snprintf(scene->socket, sizeof(scene->socket), "%s/agent.sock",
+		       scene->dir);
+	(void)snprintf(scene->store, sizeof(scene->store), "%s/store",
+		       scene->dir);
+	scene_start_agent(scene);
+}
+
+void scene_stop_agent(struct scene *scene, int sig)
+{
+	int status;
+
+	if (scene->agent < 0)
+		return;
+	CHECK(!kill(scene->agent, sig));
+	CHECK(waitpid(scene->agent, &status, 0) == scene->agent);
+	scene->agent = -1;
+	CHECK(sig == SIGKILL || (WIFEXITED(status) && !WEXITSTATUS(status)),
+	      "the agent ended with status %#x", status);
+}
+
+void scene_close(struct scene *scene)
+{
+	scene_stop_agent(scene, SIGTERM);
+	remove_scene();
+	opened = NULL;	/* it ends with the caller */
+}
+
+/* ---- ranks ---- */
+
+static int ready_pipe = -1;
+
+void rank_ready(struct rank *rank)
+{
+	char byte = (char)rank->rank;
+
+	CHECK(write(ready_pipe, &byte, 1) == 1);
+	for (;;)
+		pause();
+}
+
+static void **memory;	/* of the tensors of this process's rank */
+static size_t n_memory;
+
+char *rank_memory(size_t bytes, int fill)
+{
+	char *p;
+
+	if (!bytes)
+		return NULL;
+	p = malloc(bytes);
+	memory = realloc(memory, (n_memory + 1) * sizeof(*memory));
+	CHECK(p && memory);
+	memory[n_memory++] = p;
+	memset(p, fill, bytes);
+	return p;
+}
+
+static void open_state(struct rank *rank)
+{
+	struct sk_options opts = { .socket = rank->scene->socket,
+				   .threads = 1, .timeout_ms = 60000 };
+	struct sk_job job = { .name = rank->job, .rank = rank->rank,
+			      .world = rank->world,
+			      .flush_every = SK_FLUSH_NEVER };
+
+	CHECK(!sk_open(&opts, &rank->sk), "%s", sk_error());
+	CHECK(!sk_state_create(rank->sk, &job, &rank->state), "%s",
+	      sk_error());
+}
+
+static void run_rank(struct scene *scene, const char *job, int world, int i,
+		     rank_fn fn, const void *arg)
+{
+	struct rank rank = { .scene = scene, .rank = i, .world = world,
+			     .job = job, .arg = arg };
+
+	(void)alarm(BOUND_S);
+	open_state(&rank);
+	fn(&rank);
+	sk_state_free(rank.state);
+	sk_close(rank.sk);
+	while (n_memory)
+		free(memory[--n_memory]);
+	free(memory);
+	exit(0);
+}
+
+void scene_ranks_start(struct scene *scene, const char *job, int world,
+		       rank_fn fn, const void *arg, pid_t *pids)
+{
+	fflush(NULL);
+	for (int i = 0; i < world; i++) {
+		pids[i] = fork();
+		CHECK(pids[i] >= 0);
+		if (!pids[i])
+			run_rank(scene, job, world, i, fn, arg);
+	}
+}
+
+void scene_ranks_end(const char *job, int world, const pid_t *pids)
+{
+	int failed = 0;
+
+	for (int i = 0; i < world; i++) {
+		int status;
+
+		CHECK(waitpid(pids[i], &status, 0) == pids[i]);
+		failed += status != 0;
+	}
+	CHECK(!failed, "%d of %d ranks of job %s failed", failed, world, job);
+}
+
+void scene_ranks(struct scene *scene, const char *job, int world, rank_fn fn,
+		 const void *arg)
+{
+	pid_t pids[RANKS_MAX];
+
+	scene_ranks_start(scene, job, world, fn, arg, pids);
+	scene_ranks_end(job, world, pids);
+}
+
+void scene_ranks_killed(struct scene *scene, const char *job, int world,
+			rank_fn fn, const void *arg)
+{
+	pid_t pids[RANKS_MAX];
+	int ends[2], n = 0;
+	char byte;
+
+	CHECK(!pipe(ends));
+	ready_pipe = ends[1];
+	scene_ranks_start(scene, job, world, fn, arg, pids);
+	close(ends[1]);
+	while (n < world && read(ends[0], &byte, 1) == 1)
+		n++;
+	close(ends[0]);
+	for (int i = 0; i < world; i++) {
+		(void)kill(pids[i], SIGKILL);
+		CHECK(waitpid(pids[i], NULL, 0) == pids[i]);
+	}
+	CHECK(n == world, "%d of %d ranks became ready", n, world);
+}
+
+/* ---- tensors ---- */
+
+/* The elements of the local tensor: its boxes together. */
+static uint64_t local_elements(const struct rank *rank,
+			       const struct sk_tensor *t)
+{
+	struct sk_spec spec = { .name = t->name,
+				.dtype = (enum sk_dtype)t->dtype,
+				.ndim = t->ndim, .mesh = t->mesh };
+	struct sk_err err = { "" };
+	struct sk_box *boxes;
+	uint64_t elements = 0;
+	int n;
+
+	memcpy(spec.shape, t->shape, sizeof(spec.shape));
+	memcpy(spec.placements, t->placements, sizeof(spec.placements));
+	CHECK(!sk_spec_normalize(&spec, &err), "%s", err.text);
+	CHECK(!sk_spec_boxes(&spec, rank->rank, &boxes, &n, &err), "%s",
+	      err.text);
+	for (int i = 0; i < n; i++)
+		elements += (uint64_t)sk_box_volume(t->ndim, &boxes[i]);
+	free(boxes);
+	return elements;
+}
+
+char *rank_tensor(struct rank *rank, const struct sk_tensor *tensor, int fill)
+{
+	struct sk_tensor t = *tensor;
+	uint64_t bytes = local_elements(rank, tensor) *
+			 sk_dtype_bits((enum sk_dtype)t.dtype) / 8;
+
+	t.data = rank_memory(bytes, fill);
+	CHECK(!sk_state_tensor(rank->state, &t), "%s", sk_error());
+	return t.data;
+}
+
+static void value_of(const struct sk_local *local, int64_t step, int owner,
+		     int64_t index, char *ret, unsigned size)
+{
+	const char *name = local->item.spec.name;
+	uint64_t v = sk_xxh3(name, strlen(name)) + (uint64_t)index +
+		     (uint64_t)step * 1000003;
+
+	if (local->item.kind == SK_ITEM_BLOB_LOCAL)
+		v += (uint64_t)owner * 77777;
+	v *= 0x9e3779b97f4a7c15u;
+	v ^= v >> 29;
+	memcpy(ret, &v, size);
+}
+
+/* Writes the values of a part, or counts those that are others. */
+static uint64_t part_values(const struct sk_local *local,
+			    const struct sk_part *part, int64_t step,
+			    int owner, bool write)
+{
+	const struct sk_spec *s = &local->item.spec;
+	unsigned size = sk_dtype_bits(s->dtype) / 8;
+	int64_t n = sk_box_volume(s->ndim, &part->box);
+	uint64_t wrong = 0;
+
+	for (int64_t i = 0; i < n; i++) {
+		int64_t rest = i, index = 0, at[SK_MAX_DIMS];
+		char value[8], *p = part->data;
+
+		for (int d = s->ndim - 1; d >= 0; d--) {
+			at[d] = rest % part->box.size[d];
+			rest /= part->box.size[d];
+			p += at[d] * part->strides[d] * (int64_t)size;
+		}
+		for (int d = 0; d < s->ndim; d++)
+			index = index * s->shape[d] + at[d] +
+				part->box.offset[d];
+		value_of(local, step, owner, index, value, size);
+		if (write)
+			memcpy(p, value, size);
+		wrong += memcmp(p, value, size) != 0;
+	}
+	return wrong;
+}
+
+static uint64_t all_values(struct rank *rank, int64_t step, int owner,
+			   bool write)
+{
+	uint64_t wrong = 0;
+
+	for (uint32_t i = 0; i < rank->state->n_locals; i++) {
+		const struct sk_local *local = &rank->state->locals[i];
+
+		if (local->item.kind == SK_ITEM_BLOB_LOCAL && owner < 0)
+			continue;
+		for (int b = 0; b < local->item.n_boxes; b++)
+			wrong += part_values(local, &local->parts[b], step,
+					     owner, write);
+	}
+	return wrong;
+}
+
+void rank_write(struct rank *rank, int64_t step)
+{
+	all_values(rank, step, rank->rank, true);
+}
+
+uint64_t rank_wrong(struct rank *rank, int64_t step, int local)
+{
+	return all_values(rank, step, local, false);
+}
+
+uint64_t rank_wrong_in(struct rank *rank, int64_t step, const char *name)
+{
+	int64_t at = sk_state_find(rank->state, name);
+	const struct sk_local *local;
+	uint64_t wrong = 0;
+
+	CHECK(at >= 0, "%s", name);
+	local = &rank->state->locals[at];
+	for (int b = 0; b < local->item.n_boxes; b++)
+		wrong += part_values(local, &local->parts[b], step,
+				     rank->rank, false);
+	return wrong;
+}
+
+void rank_snapshot(struct rank *rank, int64_t step, int until)
+{
+	CHECK(!sk_snapshot(rank->state, step, NULL), "%s", sk_error());
+	CHECK(!sk_fence(rank->state), "%s", sk_error());
+	CHECK(!sk_wait(rank->state, step, SK_COMPLETE, 60000), "%s",
+	      sk_error());
+	if (until == SK_DURABLE) {
+		CHECK(!sk_flush(rank->state, step), "%s", sk_error());
+		CHECK(!sk_wait(rank->state, step, SK_DURABLE, 60000), "%s",
+		      sk_error());
+	}
+}
+
+int rank_restore(struct rank *rank, int64_t step, uint32_t flags,
+		 struct sk_report *ret_report)
+{
+	struct sk_restore_options o = { .flags = flags };
+
+	return sk_restore(rank->state, step, NULL, &o, ret_report);
+}
+
+struct sk_mesh *mesh_of(int64_t a, int64_t b, const int32_t *ranks,
+			const char *const *names)
+{
+	const int64_t shape[] = { a, b };
+	struct sk_mesh *mesh;
+
+	CHECK(!sk_mesh_create(b ? 2 : 1, shape, ranks, names, &mesh), "%s",
+	      sk_error());
+	return mesh;
+}

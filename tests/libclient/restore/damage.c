@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What goes wrong between saving and restoring: bits that flip in memory and
+ * on disk, ranks that are killed, agents that are stopped or killed,
+ * descriptions that do not fit.
+ */
+#include "libclient/restore/common.h"
+
+#include "base/util.h"
+#include "conn/list.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ROWS 600	/* 600 x 900 F32: two chunks on each of two ranks */
+
+static void describe(struct rank *rank)
+{
+	static char blob[64], own[32];
+	struct sk_mesh *mesh = mesh_of(rank->world, 0, NULL, NULL);
+
+	rank_tensor(rank, &(struct sk_tensor){
+		.name = "wq", .dtype = SK_F32, .ndim = 2,
+		.shape = { ROWS, 900 }, .mesh = mesh,
+		.placements = { SK_SHARD(0) } }, 0xee);
+	rank_tensor(rank, &(struct sk_tensor){
+		.name = "norm", .dtype = SK_F32, .ndim = 1,
+		.shape = { 900 }, .mesh = mesh,
+		.placements = { SK_REPLICATE } }, 0xee);
+	CHECK(!sk_state_blob(rank->state, "config", blob, sizeof(blob)));
+	CHECK(!sk_state_blob_local(rank->state, "rng", own, sizeof(own)));
+	sk_mesh_release(mesh);
+}
+
+struct saving {
+	int64_t steps[2];
+	int until;
+};
+
+static void save(struct rank *rank)
+{
+	const struct saving *s = rank->arg;
+
+	describe(rank);
+	for (int i = 0; i < 2 && s->steps[i]; i++) {
+		rank_write(rank, s->steps[i]);
+		rank_snapshot(rank, s->steps[i], s->until);
+	}
+}
+
+struct expecting {
+	int64_t step;		/* to ask for */
+	uint32_t flags;
+	int result;
+	const char *words;	/* in the sentence of an error */
+	int64_t got;		/* the step that came */
+	int damaged;		/* images set aside, -1: not looked at */
+};
+
+static void load(struct rank *rank)
+{
+	const struct expecting *e = rank->arg;
+	struct sk_report report = { 0 };
+	int r;
+
+	describe(rank);
+	r = rank_restore(rank, e->step, e->flags, &report);
+	CHECK(r == e->result, "%d, wanted %d: %s", r, e->result, sk_error());
+	if (r < 0) {
+		CHECK(strstr(sk_error(), e->words), "%s", sk_error());
+		return;
+	}
+	CHECK(report.step == e->got, "step %lld", (long long)report.step);
+	CHECK(e->damaged < 0 || report.damaged == (uint32_t)e->damaged,
+	      "%u set aside", report.damaged);
+	CHECK(!rank_wrong(rank, e->got, rank->rank < 2 ? rank->rank : -1));
+}
+
+/* ---- flipping bits ---- */
+
+static void flip_fd(int fd, uint64_t at)
+{
+	char path[64], byte;
+	int w;
+
+	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	w = open(path, O_RDWR | O_CLOEXEC);
+	CHECK(w >= 0);
+	CHECK(pread(w, &byte, 1, (off_t)at) == 1);
+	byte ^= 4;
+	CHECK(pwrite(w, &byte, 1, (off_t)at) == 1);
+	CHECK(!fsync(w));
+	close(w);
+}
+
+static void flip_image(struct sk_conn *conn, const struct sk_wire_image *w)
+{
+	struct sk_opened_image o;
+	struct sk_err err = { "" };
+
+	CHECK(!sk_image_open(conn, w->image, w->place,
+			     sk_until_ms(conn->os, 10000), &o, &err), "%s",
+	      err.text);
+	flip_fd(o.data, w->bytes - 1);
+	sk_close_fd(o.data);
+	sk_close_fd(o.header);
+}
+
+/* The last byte of rank 1's primary image in memory. */
+static void flip_in_memory(struct scene *scene, const char *job, int64_t step)
+{
+	const struct sk_os *os = sk_os_linux();
+	struct sk_wire_id id = { .step = step, .rank = 1 };
+	struct sk_conn conn = SK_CONN_NULL;
+	struct sk_wire_image *images;
+	struct sk_err err = { "" };
+	size_t n = 0;
+
+	CHECK(!sk_conn_open(os, scene->socket, sk_until_ms(os, 10000), &conn,
+			    &err), "%s", err.text);
+	strcpy(id.job, job);
+	CHECK(!sk_list_images(&conn, &id, sk_until_ms(os, 10000), &images, &n,
+			      &err), "%s", err.text);
+	for (size_t i = 0; i < n; i++)
+		if (images[i].place == SK_PLACE_MEMORY &&
+		    images[i].kind == SK_IMAGE_PRIMARY &&
+		    images[i].id.step == step && images[i].id.rank == 1)
+			flip_image(&conn, &images[i]);
+	free(images);
+	sk_conn_close(&conn);
+}
+
+static int flip_file(const char *path, const struct stat *st, int type,
+		     struct FTW *ftw)
+{
+	int fd;
+
+	if (type != FTW_F || !strstr(path + ftw->base, "rank-00001-") ||
+	    !strstr(path, "step-000000000020"))
+		return 0;
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	CHECK(fd >= 0);
+	flip_fd(fd, (uint64_t)st->st_size - 1);
+	close(fd);
+	return 0;
+}
+
+static void flip_on_disk(struct scene *scene)
+{
+	CHECK(!nftw(scene->store, flip_file, 16, FTW_PHYS));
+}
+
+/* ---- scenes ---- */
+
+/* From memory only: the agent flushes what a job that ended has left. */
+static void memory_is_damaged(struct scene *scene)
+{
+	const struct saving s = { .steps = { 10, 20 },
+				  .until = SK_COMPLETE };
+
+	scene_ranks(scene, "memory", 2, save, &s);
+	flip_in_memory(scene, "memory", 20);
+	scene_ranks(scene, "memory", 2, load, &(struct expecting){
+		.step = 20, .flags = SK_RESTORE_MEMORY_ONLY,
+		.result = -EBADMSG, .words = "overwritten" });
+	/* The agent set the image aside: step 20 is not whole any more. */
+	scene_ranks(scene, "memory", 3, load, &(struct expecting){
+		.step = SK_LATEST, .flags = SK_RESTORE_MEMORY_ONLY,
+		.got = 10 });
+}
+
+static void newest_is_damaged(struct scene *scene)
+{
+	const struct saving s = { .steps = { 10, 20 },
+				  .until = SK_COMPLETE };
+
+	scene_ranks(scene, "newest", 2, save, &s);
+	flip_in_memory(scene, "newest", 20);
+	scene_ranks(scene, "newest", 2, load, &(struct expecting){
+		.step = SK_LATEST, .flags = SK_RESTORE_MEMORY_ONLY,
+		.got = 10, .damaged = -1 });
+}
+
+static void disk_has_it_too(struct scene *scene)
+{
+	const struct saving s = { .steps = { 20 }, .until = SK_DURABLE };
+
+	scene_ranks(scene, "both", 2, save, &s);
+	flip_in_memory(scene, "both", 20);
+	scene_ranks(scene, "both", 3, load, &(struct expecting){
+		.step = SK_LATEST, .got = 20, .damaged = 1 });
+}
+
+static void disk_is_damaged(struct scene *scene)
+{
+	const struct saving s = { .steps = { 10, 20 }, .until = SK_DURABLE };
+
+	scene_ranks(scene, "disk", 2, save, &s);
+	flip_on_disk(scene);
+	scene_ranks(scene, "disk", 2, load, &(struct expecting){
+		.step = 20, .flags = SK_RESTORE_MEMORY_ONLY, .got = 20 });
+	scene_ranks(scene, "disk", 3, load, &(struct expecting){
+		.step = SK_LATEST, .flags = SK_RESTORE_DISK_ONLY, .got = 10,
+		.damaged = -1 });
+}
+
+static void agent_starts_again(struct scene *scene)
+{
+	const struct saving s = { .steps = { 10, 20 }, .until = SK_DURABLE };
+
+	scene_ranks(scene, "stopped", 2, save, &s);
+	scene_stop_agent(scene, SIGTERM);
+	scene_start_agent(scene);
+	scene_ranks(scene, "stopped", 3, load, &(struct expecting){
+		.step = SK_LATEST, .got = 20 });
+	scene_stop_agent(scene, SIGKILL);
+	scene_start_agent(scene);
+	scene_ranks(scene, "stopped", 1, load, &(struct expecting){
+		.step = 10, .got = 10 });
+}
+
+/* ---- ranks that are killed ---- */
+
+static void save_and_wait(struct rank *rank)
+{
+	describe(rank);
+	rank_write(rank, 10);
+	rank_snapshot(rank, 10, SK_COMPLETE);
+	rank_write(rank, 20);
+	/* One rank is in the middle of the next. */
+	if (rank->rank)
+		CHECK(!sk_snapshot(rank->state, 20, NULL), "%s", sk_error());
+	rank_ready(rank);
+}
+
+static void ranks_are_killed(struct scene *scene)
+{
+	scene_ranks_killed(scene, "killed", 2, save_and_wait, NULL);
+	scene_ranks(scene, "killed", 2, load, &(struct expecting){
+		.step = SK_LATEST, .got = 10 });
+	scene_ranks(scene, "killed", 4, load, &(struct expecting){
+		.step = SK_LATEST, .got = 10 });
+	scene_ranks(scene, "killed", 1, load, &(struct expecting){
+		.step = SK_LATEST, .got = 10 });
+	scene_ranks(scene, "killed", 2, load, &(struct expecting){
+		.step = 20, .result = -ENOENT, .words = "step 20" });
+}
+
+/* ---- descriptions ---- */
+
+static void first_run(struct rank *rank)
+{
+	describe(rank);
+	CHECK(rank_restore(rank, SK_LATEST, 0, NULL) == -ENOENT);
+	CHECK(strstr(sk_error(), "first run"), "%s", sk_error());
+}
+
+static void another_dtype(struct rank *rank)
+{
+	describe(rank);
+	if (rank->rank == 1)
+		rank_tensor(rank, &(struct sk_tensor){
+			.name = "norm", .dtype = SK_BF16, .ndim = 1,
+			.shape = { 900 } }, 0xee);
+	CHECK(rank_restore(rank, SK_LATEST, 0, NULL) == -EINVAL);
+	CHECK(strstr(sk_error(), "\"norm\" is F32 [900] in the snapshot and "
+		     "BF16 [900] here"), "%s", sk_error());
+}
+
+static void other_names(struct rank *rank)
+{
+	char name[32];
+
+	describe(rank);
+	(void)snprintf(name, sizeof(name), "of-rank-%d", rank->rank);
+	rank_tensor(rank, &(struct sk_tensor){
+		.name = name, .dtype = SK_U8, .ndim = 1,
+		.shape = { 9 } }, 0xee);
+	CHECK(!sk_state_remove(rank->state, "norm"));
+	CHECK(rank_restore(rank, SK_LATEST, 0, NULL) == -ENOKEY);
+	CHECK(strstr(sk_error(), "of-rank-0, of-rank-1"), "%s", sk_error());
+	CHECK(strstr(sk_error(), "no rank: norm"), "%s", sk_error());
+}
+
+/* One rank does not come: the others get an error, in bounded time. */
+static void one_stays_away(struct rank *rank)
+{
+	struct sk_restore_options o = { .timeout_ms = 200 };
+
+	describe(rank);
+	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+	if (rank->rank)
+		return;
+	CHECK(sk_restore(rank->state, SK_LATEST, NULL, &o, NULL) ==
+	      -ETIMEDOUT);
+	CHECK(strstr(sk_error(), "every rank must call it"), "%s",
+	      sk_error());
+}
+
+/* In the same process: back to an older step after newer ones. */
+static void roll_back(struct rank *rank)
+{
+	struct sk_report report;
+
+	describe(rank);
+	for (int64_t step = 10; step <= 20; step += 10) {
+		rank_write(rank, step);
+		rank_snapshot(rank, step, SK_COMPLETE);
+	}
+	CHECK(!rank_restore(rank, 10, 0, &report), "%s", sk_error());
+	CHECK(!rank_wrong(rank, 10, rank->rank));
+	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
+	CHECK(!rank_wrong(rank, 20, rank->rank));
+	CHECK(report.bytes_verified > 0 && report.total_ns > 0);
+}
+
+int main(int argc, char **argv)
+{
+	const struct saving s = { .steps = { 10 }, .until = SK_COMPLETE };
+	struct scene scene;
+
+	scene_open(&scene, argc, argv);
+	memory_is_damaged(&scene);
+	newest_is_damaged(&scene);
+	disk_has_it_too(&scene);
+	disk_is_damaged(&scene);
+	ranks_are_killed(&scene);
+	scene_ranks(&scene, "first", 2, first_run, NULL);
+	scene_ranks(&scene, "fit", 2, save, &s);
+	scene_ranks(&scene, "fit", 2, another_dtype, NULL);
+	scene_ranks(&scene, "fit", 2, other_names, NULL);
+	scene_ranks(&scene, "away", 2, one_stays_away, NULL);
+	scene_ranks(&scene, "back", 2, roll_back, NULL);
+	agent_starts_again(&scene);
+	scene_close(&scene);
+	return 0;
+}

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that agree: whatever fails on one of them, none hangs, and all
+restore the same snapshot or none."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import shardkeep.torch._restore as restoring
+import torch
+import torch.distributed as dist
+from harness import run, start, wait
+from shardkeep import Damaged, Error, NotFound, Timeout
+from shardkeep.torch import Checkpointer
+from shardkeep.torch._comm import Comm
+from torch import nn
+
+OPTIONS: dict[str, Any] = {"flush_every": 1 << 30, "raising": True}
+
+
+def _fail_once(owner: Any, name: str, what: Exception) -> None:
+    """The next call of it on rank 1 fails."""
+    real = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        setattr(owner, name, real)
+        raise what
+
+    if dist.get_rank() == 1:
+        setattr(owner, name, call)
+
+
+def _walk(where: str, kind: str) -> None:
+    model = nn.Linear(3, 3)
+    optim = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with Checkpointer(model, optim, job="walk", timeout=60, slots=3,
+                      **OPTIONS) as ck:
+        for step in (1, 2):
+            with torch.no_grad():
+                model.weight.fill_(step)
+            assert ck.snapshot(step, wait=30)
+            ck.wait()
+        dist.barrier()
+        what = {"damaged": Damaged(74, "a bit flipped"),
+                "gone": NotFound(2, "it was evicted"),
+                "other": ValueError("of another kind"),
+                "refused": Error(13, "not allowed")}[kind]
+        owner, name = {
+            "inspect": (restoring, "inspect"),
+            "missing": (restoring.Restore, "_make_missing"),
+            "describe": (restoring.Restore, "_describe"),
+            "objects": (type(ck._kept), "load"),
+            "suffices": (type(ck._kept), "suffices"),
+            "list": (restoring, "snapshots"),
+            "items": (type(ck._tensors), "items"),
+        }[where]
+        _fail_once(owner, name, what)
+        if kind in ("damaged", "gone") and where != "list":
+            assert ck.restore() == 1
+            assert (model.weight == 1).all()
+        else:
+            mine = dist.get_rank() == 1
+            with pytest.raises(type(what) if mine or isinstance(what, Error)
+                               else RuntimeError, match="" if mine
+                               else "rank 1: "):
+                ck.restore()
+        assert ck.restore() == 2, "and in step again"
+        assert (model.weight == 2).all()
+        assert ck.snapshot(3, wait=30)
+        ck.wait()
+
+
+@pytest.mark.parametrize("where", ["inspect", "missing", "describe", "items",
+                                   "suffices", "objects"])
+def test_a_candidate_is_left_together(agent, where):
+    run(2, _walk, where, "damaged")
+
+
+@pytest.mark.parametrize("where, kind", [
+    ("list", "refused"), ("inspect", "gone"), ("objects", "other"),
+    ("describe", "other")])
+def test_what_cannot_be_passed_over_is_told_to_all(agent, where, kind):
+    run(2, _walk, where, kind)
+
+
+def _late() -> None:
+    """Rank 1 comes when rank 0 has given up, and is in step again."""
+    model = nn.Linear(2, 2)
+    with Checkpointer(model, job="late", timeout=1, **OPTIONS) as ck:
+        if dist.get_rank() == 0:
+            with pytest.raises(Timeout, match=r"rank 1 did not come to "
+                                              r"restore\(\) within 1 s"):
+                ck.restore()
+        dist.barrier()
+        if dist.get_rank() == 1:
+            with pytest.raises(Timeout, match="rank 1 did not come"):
+                ck.restore()
+        dist.barrier()
+        ck._comm.timeout = 60
+        assert ck.restore() is None
+        assert ck.snapshot(1)
+        ck.wait()
+        dist.barrier()
+        assert ck.restore() == 1
+
+
+def test_a_rank_that_comes_too_late(agent):
+    run(2, _late)
+
+
+def _elsewhere() -> None:
+    model = nn.Linear(2, 2)
+    with Checkpointer(model, job="elsewhere", timeout=60, **OPTIONS) as ck:
+        rank = dist.get_rank()
+        with pytest.raises(Timeout, match=r"rank . is in (snapshot|restore)"):
+            ck.snapshot(1) if rank else ck.restore()
+        dist.barrier()
+        assert ck.restore() is None
+
+
+def test_ranks_in_different_calls(agent):
+    run(2, _elsewhere)
+
+
+def _leaves(where: str) -> None:
+    """Rank 1 ends in the middle; the others are told."""
+    model = nn.Linear(2, 2)
+    ck = Checkpointer(model, job="leaves", timeout=5, **OPTIONS)
+    if dist.get_rank() == 1:
+        def leave(*_: Any, **__: Any) -> None:
+            os._exit(3)
+        setattr(restoring.Restore if where == "restore" else
+                type(ck._describing), {"restore": "_candidates",
+                                       "snapshot": "find_holders"}[where],
+                leave)
+    try:
+        ck.restore() if where == "restore" else ck.snapshot(1)
+    except Error as e:
+        os._exit(0 if "rank 1" in str(e) else 4)
+    os._exit(5)
+
+
+@pytest.mark.parametrize("where", ["restore", "snapshot"])
+def test_a_rank_that_leaves(agent, where):
+    assert wait(start(2, _leaves, where)) == [0, 3]
+
+
+def _meetings() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    comms = [Comm(None, "same", 60), Comm(None, "same", 60)]
+    for i in range(20):
+        comm = comms[i % 2]
+        mine = bytes([rank, i]) * (i * 100)
+        assert comm.allgather(mine, "a") == b"".join(
+            bytes([r, i]) * (i * 100) for r in range(world))
+        assert comm.share(bytes([rank]) * rank, "b") == [
+            bytes([r]) * r for r in range(world)]
+    half = dist.new_group([0, world - 1])
+    if rank in (0, world - 1):
+        comm = Comm(half, "same", 60)
+        assert comm.world == 2
+        assert comm.share(b"%d" % rank, "c") == [b"0", b"%d" % (world - 1)]
+
+
+def test_meetings():
+    run(3, _meetings)

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers: groups and state of pipeline stages and experts, wrappers, and
+state that belongs to no parameter."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from harness import run
+from models import whole
+from shardkeep import Mismatch
+from shardkeep.torch import Checkpointer
+from torch import nn
+from torch.distributed.optim import (PostLocalSGDOptimizer,
+                                     ZeroRedundancyOptimizer)
+
+OPTIONS: dict[str, Any] = {"flush_every": 1 << 30, "raising": True}
+
+
+# ---- pipeline stages ----
+
+def _stage(layers: list[int], fill: bool) -> nn.Module:
+    """Layers of a model, by their numbers in the whole one."""
+    model = nn.Module()
+    for i in layers:
+        layer = nn.Linear(5, 4)
+        with torch.no_grad():
+            for n, p in layer.named_parameters():
+                p.copy_(whole(f"{i}{n}", tuple(p.shape)) if fill
+                        else torch.zeros(()))
+        model.add_module(f"layer{i}", layer)
+    return model
+
+
+def _lr(name: str) -> float:
+    """Each layer has its rate, and biases no decay."""
+    return 0.01 * (1 + int(name[5]))
+
+
+def _optimizer(model: nn.Module, by_layer: bool, fill: bool
+               ) -> torch.optim.Optimizer:
+    groups: dict[Any, dict[str, Any]] = {}
+    for n, p in model.named_parameters():
+        key = (n[5] if by_layer else "", n.endswith("bias"))
+        g = groups.setdefault(key, {
+            "params": [], "lr": _lr(n) if fill else 9.0,
+            "weight_decay": 0.0 if key[1] or not fill else 0.1})
+        g["params"].append(p)
+    return torch.optim.AdamW(list(groups.values()), lr=7.0)
+
+
+def _mine(layers: int) -> list[int]:
+    """Consecutive layers; the first ranks have one more."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    edges = [layers * r // world for r in range(world + 1)]
+    return list(range(edges[rank], edges[rank + 1]))
+
+
+def _save_stages(job: str, layers: int) -> None:
+    model = _stage(_mine(layers), True)
+    optim = _optimizer(model, True, True)
+    for p in model.parameters():
+        p.grad = p.detach().clone()
+    optim.step()
+    sched = torch.optim.lr_scheduler.StepLR(optim, 100)
+    with Checkpointer(model, optim, job=job, extra={"sched": sched},
+                      **OPTIONS) as ck:
+        assert ck.restore() is None
+        for step in (1, 2):
+            assert ck.snapshot(step, wait=30)
+            ck.wait()
+
+
+def _load_stages(job: str, layers: int) -> None:
+    model = _stage(_mine(layers), False)
+    optim = _optimizer(model, True, False)
+    sched = torch.optim.lr_scheduler.StepLR(optim, 100)
+    with Checkpointer(model, optim, job=job, extra={"sched": sched},
+                      **OPTIONS) as ck:
+        assert ck.restore() in (2, 3)
+        names = {id(p): n for n, p in model.named_parameters()}
+        for i, g in enumerate(optim.param_groups):
+            n = names[id(g["params"][0])]
+            assert g["lr"] == pytest.approx(_lr(n)), n
+            assert g["weight_decay"] == (0.0 if "bias" in n else 0.1), n
+            assert sched.base_lrs[i] == pytest.approx(_lr(n)), n
+            for p in g["params"]:
+                n = names[id(p)]
+                assert optim.state[p]["step"] == 1, n
+                assert optim.state[p]["exp_avg"].any(), n
+        assert ck.snapshot(3, wait=30)
+        ck.wait()
+
+
+def test_pipeline_stages(agent):
+    """More groups here than there, and other layers after a restart."""
+    run(3, _save_stages, "three", 4)
+    run(3, _load_stages, "three", 4)
+    run(2, _save_stages, "two", 4)
+    run(4, _load_stages, "two", 4)
+    run(1, _load_stages, "two", 4)
+
+
+def _experts(save: bool) -> None:
+    """A rank without an expert has a group without parameters."""
+    rank = dist.get_rank()
+    model = _stage([0] + [1] * (rank == 0), save)
+    experts = [p for n, p in model.named_parameters() if "layer1" in n]
+    shared = [p for n, p in model.named_parameters() if "layer0" in n]
+    optim = torch.optim.SGD([{"params": shared},
+                             {"params": experts, "lr": 5.0 if save else 1.0}],
+                            lr=2.0 if save else 1.0, momentum=0.5)
+    with Checkpointer(model, optim, job="experts", **OPTIONS) as ck:
+        if save:
+            assert ck.snapshot(1)
+            ck.wait()
+            return
+        assert ck.restore() == 1
+        assert [g["lr"] for g in optim.param_groups] == [2.0, 5.0]
+
+
+def test_a_group_without_parameters(agent):
+    run(2, _experts, True)
+    run(2, _experts, False)
+
+
+def test_groups_that_become_one(agent, caplog):
+    model = nn.Linear(3, 3)
+    optim = torch.optim.SGD([{"params": [model.weight], "weight_decay": 0.1},
+                             {"params": [model.bias], "lr": 3}], lr=1)
+    with Checkpointer(model, optim, job="one", **OPTIONS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+    optim = torch.optim.SGD(model.parameters(), lr=torch.tensor(9.0))
+    rate = optim.param_groups[0]["lr"]
+    with Checkpointer(model, optim, job="one", **OPTIONS) as ck:
+        assert ck.restore() == 1
+    assert optim.param_groups[0]["lr"] is rate and rate == 1, "in place"
+    assert optim.param_groups[0]["weight_decay"] == 0.1
+    assert "differed in lr, weight_decay" in caplog.text
+
+
+# ---- ranks that disagree ----
+
+def _disagree() -> None:
+    model = nn.Module()
+    model.register_buffer("table", torch.zeros(3 + dist.get_rank()))
+    with Checkpointer(model, job="apart", flush_every=1 << 30) as ck:
+        assert ck.snapshot(1)
+        step = ck._unproven
+        with pytest.raises(Mismatch, match=r"ranks 0 and 1 .*model\.table"):
+            ck.wait(timeout=30)
+        dist.barrier()
+        ck._unproven = step     # as if nobody had waited
+        with pytest.raises(Mismatch, match=r"step 1 .*ranks 0 and 1 .*table"):
+            ck.snapshot(2)
+        model.table = torch.zeros(4)
+        assert ck.snapshot(3, wait=10)
+        ck.wait()
+        assert ck.snapshot(4, wait=10)
+
+
+def test_ranks_that_disagree_are_named(agent):
+    run(2, _disagree)
+
+
+# ---- wrappers ----
+
+def _net(fill: bool) -> nn.Module:
+    net = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4), nn.Linear(4, 3))
+    with torch.no_grad():
+        for n, p in net.named_parameters():
+            p.copy_(whole(n, tuple(p.shape)) if fill else torch.zeros(()))
+    return net
+
+
+def _step(net: nn.Module, optim: Any, n: int) -> None:
+    for _ in range(n):
+        for p in net.parameters():
+            p.grad = p.detach() * 0.5 + 1
+        optim.step()
+
+
+def _wrapped(kind: str, net: nn.Module, lr: float = 0.1) -> Any:
+    if kind == "zero":
+        return ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam,
+                                       lr=lr)
+    optim = torch.optim.Adam(net.parameters(), lr=lr)
+    if kind == "accelerate":
+        from accelerate import Accelerator
+        return Accelerator(cpu=True).prepare_optimizer(optim)
+    return optim
+
+
+def _save_wrapped(kind: str) -> None:
+    net = _net(True)
+    optim = _wrapped(kind, net)
+    _step(net, optim, 2)
+    with Checkpointer(net, optim, job="wrapped", **OPTIONS) as ck:
+        assert ck.snapshot(2)
+        ck.wait()
+
+
+def _load_wrapped(kind: str) -> None:
+    want = _net(True)
+    plain = _wrapped("", want)
+    _step(want, plain, 4)
+    net = _net(False)
+    optim = _wrapped(kind, net, lr=5)
+    with Checkpointer(net, optim, job="wrapped", **OPTIONS) as ck:
+        assert ck.restore() == 2
+        assert optim.param_groups[0]["lr"] == 0.1
+        _step(net, optim, 2)
+        assert ck.snapshot(4, wait=30)
+        ck.wait()
+    for (n, a), b in zip(net.named_parameters(), want.parameters()):
+        assert torch.equal(a, b), n
+
+
+def test_zero_redundancy_optimizer(agent):
+    run(2, _save_wrapped, "zero")
+    run(3, _load_wrapped, "zero")
+    run(2, _save_wrapped, "zero")
+    run(1, _load_wrapped, "")
+    run(1, _save_wrapped, "")
+    run(2, _load_wrapped, "zero")
+
+
+def test_the_optimizer_of_accelerate(agent):
+    pytest.importorskip("accelerate")
+    run(1, _save_wrapped, "accelerate")
+    run(1, _load_wrapped, "")
+
+
+def test_wrappers_that_hold_more(agent, caplog):
+    class Lookahead(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            super().__init__([p for g in optimizer.param_groups
+                              for p in g["params"]], {})
+            self.optimizer = optimizer
+
+    net = _net(True)
+    inner = torch.optim.Adam(net.parameters())
+    with pytest.raises(TypeError, match="Lookahead wraps Adam"):
+        Checkpointer(net, Lookahead(inner), job="ahead")
+    with pytest.raises(TypeError, match="str is no optimizer"):
+        Checkpointer(net, "adam", job="ahead")
+
+    class Averager:
+        step = 0
+
+        def average_parameters(self, params: Any) -> None:
+            self.step += 1
+
+    local = PostLocalSGDOptimizer(inner, Averager())
+    with Checkpointer(net, local, job="local", **OPTIONS) as ck:
+        ck.snapshot(1)
+    assert 'do not hold "step" of PostLocalSGDOptimizer' in caplog.text
+
+
+def test_a_parameter_of_two_optimizers(agent):
+    def both(net: nn.Module) -> list[torch.optim.Optimizer]:
+        return [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9),
+                torch.optim.Adam(net[0].parameters(), lr=0.2),
+                torch.optim.SGD(net[0].parameters(), lr=0.3, momentum=0.4)]
+
+    net = _net(True)
+    optims = both(net)
+    for o in optims:
+        _step(net, o, 1)
+    with Checkpointer(net, optims, job="two", **OPTIONS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+        for o in optims:
+            _step(net, o, 1)
+    again = _net(False)
+    others = both(again)
+    for o in others:
+        o.param_groups[0]["lr"] = 8.0
+    with Checkpointer(again, others, job="two", **OPTIONS) as ck:
+        assert ck.restore() == 1
+        for o in others:
+            _step(again, o, 1)
+    for (n, a), b in zip(again.named_parameters(), net.parameters()):
+        assert torch.equal(a, b), n
+
+
+def test_state_of_no_parameter(agent, caplog):
+    net = _net(True)
+    optim = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    optim.state["rounds"] = {"n": 3, "mean": torch.tensor([1.5])}
+    optim.state[net[0].weight]["note"] = "kept"
+    lost = nn.Parameter(torch.zeros(2))
+    optim.state[lost]["momentum_buffer"] = torch.zeros(2)
+    with Checkpointer(net, optim, job="none", **OPTIONS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+        assert "do not hold the state of 1 tensors" in caplog.text
+        del optim.state["rounds"]
+        optim.state[net[0].weight]["note"] = "changed"
+        assert ck.restore() == 1
+    assert optim.state["rounds"]["n"] == 3
+    assert optim.state["rounds"]["mean"].item() == 1.5
+    assert optim.state[net[0].weight]["note"] == "kept"
+    optim.state[3] = {}
+    with Checkpointer(net, optim, job="none", **OPTIONS) as ck:
+        with pytest.raises(TypeError, match="neither a parameter nor"):
+            ck.snapshot(2)
+        del optim.state[3]
+        optim.state[net[0].weight][5] = torch.zeros(3)
+        with pytest.raises(TypeError, match=r"0\.weight .* under 5"):
+            ck.snapshot(2)
+
+
+def test_names_with_dots(agent):
+    net = _net(True)
+    optim = torch.optim.SGD(net.parameters(), lr=0.1)
+    optim.state[net[0].weight]["a.b"] = torch.ones(5, 6)
+    with Checkpointer(net, optim, job="dots", **OPTIONS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+    fresh = torch.optim.SGD(net.parameters(), lr=0.1)
+    with Checkpointer(net, fresh, job="dots", **OPTIONS) as ck:
+        assert ck.restore() == 1
+    assert torch.equal(fresh.state[net[0].weight]["a.b"], torch.ones(5, 6))
+
+
+# ---- modules ----
+
+class _Counting(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n = n
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"n": self.n, "half": torch.tensor(self.n / 2)}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.n = state["n"]
+        assert state["half"] == self.n / 2
+
+
+def _extra_state(save: bool) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    model = nn.Module()
+    for i in range(rank, 4, world):
+        model.add_module(f"part{i}", _Counting(10 + i if save else 0))
+    with Checkpointer(model, job="counting", **OPTIONS) as ck:
+        if save:
+            assert ck.snapshot(1)
+            ck.wait()
+            return
+        assert ck.restore() == 1
+    for i in range(rank, 4, world):
+        assert getattr(model, f"part{i}").n == 10 + i
+
+
+def test_extra_state_of_modules(agent):
+    run(2, _extra_state, True)
+    run(2, _extra_state, False)
+    run(3, _extra_state, False)
+    run(1, _extra_state, False)
+
+
+def test_extra_state_that_has_no_form(agent):
+    model = nn.Sequential(_Counting(3))
+    model[0].get_extra_state = lambda: None
+    model[0].n = object()
+    model[0].__class__ = type("Odd", (_Counting,), {
+        "get_extra_state": lambda self: {"n": self.n}})
+    del model[0].get_extra_state
+    with Checkpointer(model, job="odd", **OPTIONS) as ck:
+        with pytest.raises(TypeError, match=r"model.*0\._extra_state\.n"):
+            ck.snapshot(1)
+
+
+def test_what_a_state_dict_adds(agent, caplog):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+    def add(module: nn.Module, state: dict[str, Any], prefix: str,
+            _: Any) -> None:
+        state[prefix + "scale"] = torch.ones(1)
+
+    model[1]._register_state_dict_hook(add)
+    with Checkpointer(model, job="hooks", **OPTIONS) as ck:
+        ck.snapshot(1)
+        ck.snapshot(2, wait=10)
+    said = [r.getMessage() for r in caplog.records
+            if r.levelno >= logging.WARNING]
+    assert said == ['job hooks: snapshots do not hold "1.scale" of the '
+                    "model's state dict"]

@@ -1,0 +1,323 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Every command of cachectl against a real agent: what it prints, its JSON,
+# its exit codes. Arguments: shardkeepd, shardkeep-trainer, cachectl.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+agent=$1 trainer=$2 cachectl=$3
+
+dir=$(mktemp -d)
+pid=
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$dir"' EXIT
+export SHARDKEEP_SOCKET=$dir/agent.sock NO_COLOR=1
+failed=0
+
+fail() {
+	echo "FAIL: $*" >&2
+	sed 's/^/  out: /' "$dir/out" >&2
+	sed 's/^/  err: /' "$dir/err" >&2
+	failed=1
+}
+
+# expect CODE ARGUMENT...: runs cachectl; what it says lies in out and err.
+expect() {
+	local want=$1 got
+	shift
+	"$cachectl" "$@" >"$dir/out" 2>"$dir/err"
+	got=$?
+	[ "$got" -eq "$want" ] || fail "cachectl $*: exit $got, not $want"
+	if [ "$got" -ne 0 ] && ! [ -s "$dir/err" ]; then
+		fail "cachectl $*: failed without a word"
+	fi
+}
+
+says() { grep -qE -- "$1" "$dir/out" || fail "no \"$1\" in the output"; }
+# What people read fits the screen.
+fits() {
+	! grep -q ' $' "$dir/out" || fail "spaces at the end of a line"
+	awk 'length($0) > 80 { exit 1 }' "$dir/out" ||
+		fail "lines of more than 80 columns"
+}
+# before A B: the first line with A stands before the first with B.
+before() {
+	[ "$(grep -nE -m 1 -- "$1" "$dir/out" | cut -d: -f1)" -lt \
+		"$(grep -nE -m 1 -- "$2" "$dir/out" | cut -d: -f1)" ] ||
+		fail "\"$1\" does not stand before \"$2\""
+}
+complains() { grep -qE -- "$1" "$dir/err" || fail "no \"$1\" in the error"; }
+
+# json EXPRESSION: of the document d on out.
+json() {
+	python3 -c "
+import json, sys
+d = json.load(open('$dir/out'))
+sys.exit(0 if ($1) else 1)" || fail "not so in the JSON: $1"
+}
+
+# promised NAME: the document on out has the members and types that scripts
+# count on, see cachectl.json.
+promised() {
+	python3 "$here/shapes.py" "$here/cachectl.json" "$1" "$dir/out" \
+		2>>"$dir/err" || fail "its JSON is not what was promised"
+}
+
+start_agent() {
+	[ -p "$dir/ready" ] || mkfifo "$dir/ready"
+	local store=(--store "$dir/store")
+	[ $# -eq 0 ] || store=()
+	"$agent" --socket "$SHARDKEEP_SOCKET" "${store[@]}" \
+		--memory 256M --log-level error --ready-fd 9 9<>"$dir/ready" &
+	pid=$!
+	read -r -t 30 -n 1 _ <"$dir/ready" || fail "the agent did not start"
+}
+
+# ---- without an agent, without sense ----
+for command in list "show x" verify "pin x" "evict x" "flush x" stats stop; do
+	# shellcheck disable=SC2086
+	expect 3 $command
+done
+expect 2
+expect 2 nonsense
+expect 2 list a b
+expect 2 show
+expect 2 list --force
+complains 'list has no option --force'
+expect 2 stats --json --prometheus
+expect 2 evict a --wait
+expect 2 export --shard-size 5X a "$dir/exported"
+expect 2 export a
+complains 'SNAPSHOT PATH'
+expect 2 export --shard-size 1M a one.safetensors
+complains 'directory'
+expect 2 --nonsense
+expect 0 --help
+says '^usage: cachectl'
+for command in $("$cachectl" --complete "" | cut -f1); do
+	expect 0 "$command" --help
+	says "^usage: cachectl $command"
+	says '^for example:'
+	says '^exit codes:'
+	fits
+	# Each option that it names it takes, or says that a value lacks.
+	for option in $(grep -oE -- '^ +(-.,)? *--[a-z-]+' "$dir/out" |
+			grep -oE -- '--[a-z-]+'); do
+		"$cachectl" "$command" "$option" >"$dir/out" 2>"$dir/err"
+		! grep -qE 'has no option|unrecognized' "$dir/err" ||
+			fail "$command does not take $option"
+	done
+	expect 0 --help
+	says "^  $command "
+done
+
+# What makes no sense is said before anybody is asked.
+for command in show pin unpin evict flush list verify; do
+	expect 2 $command 'no name'
+	complains 'JOB@RUN/STEP'
+	expect 2 $command a/latest/3
+	expect 2 $command a/-1
+	expect 2 $command a@x/1
+done
+expect 2 verify a 'no name'
+expect 2 export 'no name' "$dir/exported"
+
+# ---- nothing there yet ----
+start_agent
+SHARDKEEP_STORE=/elsewhere expect 0 list
+complains 'SHARDKEEP_STORE is /elsewhere, but .* writes to'
+SHARDKEEP_STORE=$dir/store expect 0 list
+! [ -s "$dir/err" ] || fail "a warning without a reason"
+expect 0 list
+expect 0 --json list
+json "d['snapshots'] == []"
+expect 4 show nobody
+expect 4 verify nobody
+expect 4 evict nobody/3
+expect 0 version
+says "$SHARDKEEP_SOCKET"
+
+# ---- snapshots of four ranks; every second step goes to disk ----
+"$trainer" --mesh 2x2 --steps 5 --flush-every 2 --job a --log "$dir/log" \
+	>/dev/null || fail "the trainer failed"
+"$trainer" --mesh 3 --steps 2 --flush-every 1 --job b --log "$dir/log2" \
+	>/dev/null || fail "the trainer failed"
+long=job-$(printf 'x%.0s' {1..80})-end
+"$trainer" --mesh 2 --steps 2 --flush-every 1 --job "$long" --log "$dir/log3" \
+	>/dev/null || fail "the trainer failed"
+expect 0 list
+says '^a .*complete'
+fits
+says '^b .*3/3'
+says '^job[-.]+.*x-end '
+# The newest first, whoever's it is.
+before '^job[-.]' '^b '
+before '^b ' '^a '
+expect 0 --json list
+json "[s['age_s'] for s in d['snapshots']] == sorted(s['age_s'] for s in d['snapshots'])"
+expect 0 list -v
+fits
+expect 0 show "$long"
+sed -i 1d "$dir/out"	# the one place where the name is whole
+fits
+expect 0 verify "$long"
+fits
+expect 0 export "$long" "$dir/exported"
+fits
+expect 0 --json list a
+json "all(s['job'] == 'a' for s in d['snapshots'])"
+json "d['snapshots'][0]['step'] == max(s['step'] for s in d['snapshots'])"
+json "any('newest' in s['state'] for s in d['snapshots'])"
+newest=$(python3 -c "
+import json; print(json.load(open('$dir/out'))['snapshots'][0]['step'])")
+
+expect 0 show a
+says 'dp 2 x tp 2'
+says 'S\(0\)|S\(1\)'
+fits
+before '^Tensors' '^Images'
+expect 0 --json show a
+json "d['world'] == 4 and d['step'] == $newest"
+json "{i['rank'] for i in d['images']} == {0, 1, 2, 3}"
+json "all(t['dtype'] and t['shape'] for t in d['tensors'] if t['kind'] == 'tensor')"
+# A tensor has the bytes that it has, however many hold it.
+json "all(t['bytes'] == 4 * __import__('math').prod(t['shape'])
+	for t in d['tensors'] if t['dtype'] == 'F32')"
+json "any('R' in t['placements'] for t in d['tensors'])"
+tensor=$(python3 -c "
+import json
+print(next(t['name'] for t in json.load(open('$dir/out'))['tensors']
+           if t['placements'] == 'S(0) S(1)' or 'S(' in t['placements']))")
+expect 0 show a "$tensor"
+says "$tensor"
+fits
+before '^ +0 .*\|' '^Boxes'
+expect 0 --json show a "$tensor"
+json "len(d['boxes']) >= 2"
+expect 4 show a no.such.tensor
+expect 4 show a/999
+expect 4 show "a@77/$newest"
+
+# ---- flush, and what protects ----
+expect 0 flush --wait a
+expect 0 --json list a
+json "'durable' in d['snapshots'][0]['state']"
+expect 1 evict a
+complains 'newest'
+expect 0 pin "a/$newest"
+expect 0 --json list a
+json "'pinned' in d['snapshots'][0]['state']"
+expect 1 evict --disk "a/$newest"
+complains 'pin'
+expect 0 unpin "a/$newest"
+expect 0 evict --force "a/$newest"
+expect 0 --json list "a/$newest"
+json "d['snapshots'][0]['memory_bytes'] == 0 and d['snapshots'][0]['disk_bytes'] > 0"
+
+# ---- verify: good, then a damaged file ----
+expect 0 verify
+says 'good'
+expect 0 --json verify b
+json "len(d['images']) >= 3 and all(i['bad'] == 0 for i in d['images'])"
+file=$(find "$dir/store/a" -name 'rank-00001*.safetensors' | sort | tail -n 1)
+python3 - "$file" <<'EOF'
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+size = os.fstat(fd).st_size
+byte = os.pread(fd, 1, size - 1)[0]
+os.pwrite(fd, bytes([byte ^ 1]), size - 1)
+EOF
+expect 5 verify a
+says 'BAD'
+complains 'set aside'
+
+# ---- counters ----
+expect 0 stats
+says '^images_sealed_total '
+says '^registrations_refused_memory_total '
+fits
+says ' [0-9]+ '
+! grep -qE ' [0-9.]+e\+[0-9]' "$dir/out" || fail "a number that nobody reads"
+expect 0 --json stats
+json "all(isinstance(s['value'], int) for s in d['stats'] if s['kind'] == 'counter')"
+expect 0 --json stats
+json "d"
+expect 0 stats --prometheus
+says '^# TYPE shardkeep_.* (counter|gauge)$'
+says '^shardkeep_[a-z_]+ [0-9.e+]+$'
+
+# ---- the end ----
+expect 0 stop --wait
+wait "$pid" || fail "the agent ended badly"
+pid=
+expect 3 list
+
+# ---- without a store: what is lost is said, and not "to-flush" ----
+start_agent --no-store
+"$trainer" --mesh 2 --steps 2 --flush-every 1 --job gone --log "$dir/log4" \
+	>/dev/null || fail "the trainer failed"
+expect 0 --json list
+json "not any('to-flush' in s['state'] for s in d['snapshots'])"
+expect 1 flush gone
+complains 'no store'
+expect 6 --json stop --wait
+json "d['result'] == 'stopped' and 'step 2 of job \"gone\"' in d['lost']"
+complains 'lost'
+wait "$pid" && pid= || fail "the agent had no store to fail on"
+start_agent --no-store
+"$trainer" --mesh 2 --steps 1 --job gone --log "$dir/log4" >/dev/null
+expect 0 stop
+says 'lost with the agent: step 1 of job "gone" \(the agent has no store\)'
+wait "$pid" && pid=
+
+# ---- a terminal sees that we wait; what is not one, nothing ----
+start_agent
+kill -STOP "$pid"
+(sleep 3; kill -CONT "$pid") &
+script -qec "$cachectl list" /dev/null </dev/null >"$dir/out" 2>&1
+says 'waiting for the agent.*, 1 s'
+expect 0 stop --wait
+! [ -s "$dir/err" ] || fail "progress where nobody looks"
+wait "$pid" && pid=
+
+# ---- what scripts are promised ----
+expect 0 --json version
+promised 'version, no agent'
+start_agent
+"$trainer" --mesh 2x2 --steps 4 --flush-every 2 --job j --log "$dir/log5" \
+	>/dev/null || fail "the trainer failed"
+for command in list 'show j' 'verify j' 'pin j' 'unpin j' 'flush --wait j' \
+	"export j $dir/j" stats version 'evict --disk --force j/2'; do
+	# shellcheck disable=SC2086
+	expect 0 --json $command
+	promised "${command%% *}"
+done
+expect 0 --json show j model.head.weight
+promised 'show TENSOR'
+expect 0 --json stop --wait
+promised stop
+wait "$pid" && pid=
+
+# What was durable is there for the next agent.
+start_agent
+expect 0 --json list b
+json "d['snapshots'] and 'durable' in d['snapshots'][0]['state']"
+expect 0 evict --disk --force b
+expect 0 --json list b
+json "all(s['step'] != 2 or s['disk_bytes'] == 0 for s in d['snapshots'])"
+expect 0 stop --wait
+wait "$pid" && pid=
+# ---- the command of the guide, for a node: other users must reach it ----
+if unshare -m mount -t tmpfs none /run 2>/dev/null; then
+	mode=$(unshare -m bash -c '
+		mount -t tmpfs none /run
+		"$1" --socket /run/shardkeep/agent.sock --memory 16M \
+			--log-level error &
+		for ((i = 0; i < 300; i++)); do
+			[ -S /run/shardkeep/agent.sock ] && break
+			sleep 0.1
+		done
+		stat -c %a /run/shardkeep
+		kill $! && wait $!' _ "$agent")
+	[ "$mode" = 755 ] || fail "/run/shardkeep has mode $mode"
+fi
+[ "$failed" -eq 0 ] && echo "cachectl does what it says"
+exit "$failed"
