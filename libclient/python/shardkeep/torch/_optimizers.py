@@ -164,12 +164,12 @@ def refresh_schedulers(objects: list[Any], optims: list[Stepped]) -> None:
     """Schedulers list rates by group; where ranks have other groups than the
     list was made for, the groups themselves know theirs."""
     ours = {id(o) for s in optims for o in (s.given, s.outer, s.inner)}
-    todo = list(objects)
-    while todo:
-        x = todo.pop()
-        todo += getattr(x, "_schedulers", None) or []
+    nested = list(objects)
+    while nested:
+        x = nested.pop()
+        nested += getattr(x, "_schedulers", None) or []
         if hasattr(x, "scheduler"):     # accelerate's
-            todo.append(x.scheduler)
+            nested.append(x.scheduler)
         optim = getattr(x, "optimizer", None)
         if id(optim) not in ours or not hasattr(x, "base_lrs"):
             continue
