@@ -465,9 +465,10 @@ struct sk_report {
  * Errors: -ENOENT nothing to restore (a first run; the sentence names what is
  * missing where something was there); -ENOKEY keys missing on either side
  * (sk_error() lists them all); -EINVAL dtype or global shape differs, or
- * options that contradict; -EBADMSG a checksum failed and no other holder is
- * left; -ETIMEDOUT a rank did not come; -EIO, also where nothing was found and
- * the store, or a part of it, could not be read: that is no first run;
+ * options that contradict; -EBADMSG a checksum failed, now or when somebody
+ * else looked, and no other holder is left; -ETIMEDOUT a rank did not come;
+ * -EIO, also where nothing was found and the store, or a part of it, could not
+ * be read: that is no first run;
  * -ENOMEM; -ECONNRESET the agent is gone; -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,

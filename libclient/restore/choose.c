@@ -14,6 +14,7 @@
 #include "bytes/checksum.h"
 #include "conn/list.h"
 #include "restore/agree.h"
+#include "restore/images.h"
 #include "state/register.h"
 
 /* A rank's part of the choice. */
@@ -23,6 +24,8 @@ struct ballot {
 	uint64_t run, run_id;		/* that it registered in; 0: none */
 	uint32_t n_offers;
 	uint32_t gaps;			/* its word's text is about them */
+	uint32_t damaged;		/* or about a damaged image */
+	uint32_t reserved;
 	struct sk_restore_offer offers[SK_OFFERS_MAX];
 };
 
@@ -95,16 +98,26 @@ static bool suits(const struct sk_restoring *rs,
 static int note_incomplete(struct sk_restoring *rs,
 			   const struct sk_wire_snapshot *s)
 {
-	if (rs->incomplete)
+	const struct sk_wire_image *bad;
+	char which[80] = "";
+
+	bad = sk_restore_damaged(rs, s->id.run, s->id.run_id, s->id.step);
+	if (rs->incomplete && (rs->damaged || !bad))
 		return 0;
+	free(rs->incomplete);
+	if (bad)
+		(void)snprintf(which, sizeof(which), "the image of rank %"
+			       PRId32 " %s is damaged; ", bad->id.rank,
+			       sk_restore_where(bad));
 	if (asprintf(&rs->incomplete, "step %" PRId64 " of run %" PRIu64
-		     " is not complete: %.*s", s->id.step, s->id.run,
+		     " is not complete: %s%.*s", s->id.step, s->id.run, which,
 		     SK_ERR_MAX - 1, s->text[0] ? s->text :
 						  "images are missing") < 0) {
 		rs->incomplete = NULL;
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for a list "
 				  "of snapshots");
 	}
+	rs->damaged = bad;
 	return 0;
 }
 
@@ -185,6 +198,13 @@ static int nothing(struct sk_restoring *rs, const struct ballot *ballots)
 					  "whether job %s has a snapshot, rank "
 					  "%d cannot read the store: %.*s",
 					  job, i, SK_ERR_MAX - 1,
+					  ballots[i].word.text);
+	/* Nor is it a first run where something was, and is damaged. */
+	for (int32_t i = 0; i < rs->state->job.world; i++)
+		if (ballots[i].damaged && !ballots[i].n_offers)
+			return sk_err_set(&rs->err, -EBADMSG, "job %s has "
+					  "nothing to restore: %.*s", job,
+					  SK_ERR_MAX - 1,
 					  ballots[i].word.text);
 	for (int32_t i = 0; i < rs->state->job.world; i++) {
 		const struct sk_restore_word *w = &ballots[i].word;
@@ -280,6 +300,7 @@ int sk_restore_choose(struct sk_restoring *rs, int r)
 		r = offer(rs);
 	mine->word.status = r < 0 ? r : 0;
 	mine->gaps = rs->gaps.n;
+	mine->damaged = rs->damaged;
 	if (r < 0)
 		memcpy(mine->word.text, rs->err.text, SK_ERR_MAX);
 	else if (rs->gaps.n)

@@ -24,19 +24,58 @@ static const enum sk_place place_numbers[2] = {
 
 /* ---- those of the list ---- */
 
-static bool usable(const struct sk_restoring *rs,
-		   const struct sk_restore_offer *offer,
-		   const struct sk_wire_image *w)
+static bool is_of(const struct sk_wire_image *w, uint64_t run, uint64_t run_id,
+		  int64_t step)
 {
-	if (w->id.run != offer->run || w->id.run_id != offer->run_id ||
-	    w->id.step != offer->step)
-		return false;
-	if (w->state == SK_IMAGE_FILLING || w->state == SK_IMAGE_BAD)
+	return w->id.run == run && w->id.run_id == run_id &&
+	       w->id.step == step;
+}
+
+static bool is_allowed(const struct sk_restoring *rs,
+		       const struct sk_wire_image *w)
+{
+	if (w->state == SK_IMAGE_FILLING)
 		return false;
 	if (w->place == SK_PLACE_MEMORY)
 		return !(rs->flags & SK_RESTORE_DISK_ONLY);
 	return w->place == SK_PLACE_DISK &&
 	       !(rs->flags & SK_RESTORE_MEMORY_ONLY);
+}
+
+static bool usable(const struct sk_restoring *rs,
+		   const struct sk_restore_offer *offer,
+		   const struct sk_wire_image *w)
+{
+	return is_of(w, offer->run, offer->run_id, offer->step) &&
+	       is_allowed(rs, w) && w->state != SK_IMAGE_BAD;
+}
+
+const struct sk_wire_image *sk_restore_damaged(const struct sk_restoring *rs,
+					       uint64_t run, uint64_t run_id,
+					       int64_t step)
+{
+	for (size_t i = 0; i < rs->n_listed; i++) {
+		const struct sk_wire_image *w = &rs->listed[i];
+
+		if (w->state == SK_IMAGE_BAD && is_allowed(rs, w) &&
+		    is_of(w, run, run_id, step))
+			return w;
+	}
+	return NULL;
+}
+
+const char *sk_restore_where(const struct sk_wire_image *w)
+{
+	return w->place == SK_PLACE_DISK ? "on disk" : "in memory";
+}
+
+/* What has been set aside since the list came is damaged there too. */
+static void mark_listed(struct sk_restoring *rs, uint64_t id, uint32_t place)
+{
+	for (size_t i = 0; i < rs->n_listed; i++)
+		if (rs->listed[i].image == id &&
+		    rs->listed[i].place == place_numbers[place])
+			rs->listed[i].state = SK_IMAGE_BAD;
 }
 
 static struct sk_restore_image *image_of(struct sk_restoring *rs,
@@ -304,6 +343,7 @@ void sk_restore_set_aside(struct sk_restoring *rs, uint32_t image,
 	struct sk_err ignored;
 
 	assert(image < rs->n_images && place < 2);
+	mark_listed(rs, msg.body.open.image, place);
 	rs->images[image].places[place].there = false;
 	rs->report.damaged++;
 	/* The agent will find it itself where it cannot be told. */

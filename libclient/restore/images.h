@@ -10,6 +10,13 @@ int sk_restore_images(struct sk_restoring *rs,
 		      const struct sk_restore_offer *offer);
 /** Has the data of a place at hand: open, and mapped if it is memory. */
 int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place);
+/** The first listed image of that snapshot that is damaged where the restore
+ * may look, else NULL; also one that sk_restore_set_aside() was told of. */
+const struct sk_wire_image *sk_restore_damaged(const struct sk_restoring *rs,
+					       uint64_t run, uint64_t run_id,
+					       int64_t step);
+/** "in memory", "on disk". */
+const char *sk_restore_where(const struct sk_wire_image *w);
 /** Sets a place aside and says so to the agent. */
 void sk_restore_set_aside(struct sk_restoring *rs, uint32_t image,
 			  uint32_t place, bool tell);

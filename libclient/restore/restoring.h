@@ -110,7 +110,9 @@ struct sk_restoring {
 	struct sk_wire_image *listed;	/* of all snapshots of the job */
 	size_t n_listed;
 	struct sk_list_gaps gaps;	/* of the store, in what is listed */
-	char *incomplete;		/* what the newest one lacks */
+	char *incomplete;		/* what the newest one lacks, else
+					 * the newest damaged one */
+	bool damaged;			/* it lacks a damaged image */
 	struct sk_restore_offer offers[SK_OFFERS_MAX];
 	uint32_t n_offers;
 	bool *near;			/* per rank: served by this agent */

@@ -156,21 +156,40 @@ static void flip_on_disk(struct scene *scene)
 
 /* ---- scenes ---- */
 
-/* From memory only: the agent flushes what a job that ended has left. */
+/* From memory only: the agent flushes what a job that ended has left, and may
+ * be the first to see what is wrong. */
 static void memory_is_damaged(struct scene *scene)
 {
 	const struct saving s = { .steps = { 10, 20 },
 				  .until = SK_COMPLETE };
+	const struct expecting bad = {
+		.step = 20, .flags = SK_RESTORE_MEMORY_ONLY,
+		.result = -EBADMSG, .words = "rank 1" };
 
 	scene_ranks(scene, "memory", 2, save, &s);
 	flip_in_memory(scene, "memory", 20);
-	scene_ranks(scene, "memory", 2, load, &(struct expecting){
-		.step = 20, .flags = SK_RESTORE_MEMORY_ONLY,
-		.result = -EBADMSG, .words = "overwritten" });
-	/* The agent set the image aside: step 20 is not whole any more. */
+	scene_ranks(scene, "memory", 2, load, &bad);
+	/* The agent set the image aside: step 20 is not whole any more, and
+	 * why is still said. */
+	scene_ranks(scene, "memory", 2, load, &bad);
 	scene_ranks(scene, "memory", 3, load, &(struct expecting){
 		.step = SK_LATEST, .flags = SK_RESTORE_MEMORY_ONLY,
 		.got = 10 });
+}
+
+/* Nothing but damage is left: that is no first run. */
+static void all_is_damaged(struct scene *scene)
+{
+	const struct saving s = { .steps = { 20 }, .until = SK_COMPLETE };
+	const struct expecting bad = {
+		.step = SK_LATEST, .flags = SK_RESTORE_MEMORY_ONLY,
+		.result = -EBADMSG, .words = "rank 1" };
+
+	scene_ranks(scene, "all", 2, save, &s);
+	flip_in_memory(scene, "all", 20);
+	for (int again = 0; again < 2; again++)
+		scene_ranks(scene, "all", 2, load, &bad);
+	scene_ranks(scene, "all", 3, load, &bad);
 }
 
 static void newest_is_damaged(struct scene *scene)
@@ -325,6 +344,7 @@ int main(int argc, char **argv)
 
 	scene_open(&scene, argc, argv);
 	memory_is_damaged(&scene);
+	all_is_damaged(&scene);
 	newest_is_damaged(&scene);
 	disk_has_it_too(&scene);
 	disk_is_damaged(&scene);
