@@ -242,6 +242,18 @@ static int first_error(struct sk_restoring *rs, const struct ballot *ballots)
 	return 0;
 }
 
+static int check_ballots(struct sk_restoring *rs,
+			 const struct ballot *ballots)
+{
+	for (int32_t i = 0; i < rs->state->job.world; i++)
+		if (ballots[i].n_offers > SK_OFFERS_MAX ||
+		    ballots[i].word.status > 0)
+			return sk_err_set(&rs->err, -EPROTO, "what the comm "
+					  "brought of rank %d is nothing that "
+					  "a rank says", i);
+	return 0;
+}
+
 static int count(struct sk_restoring *rs, const struct ballot *ballots)
 {
 	size_t world = (uint32_t)rs->state->job.world;
@@ -314,6 +326,9 @@ int sk_restore_choose(struct sk_restoring *rs, int r)
 	mine->n_offers = r < 0 ? 0 : rs->n_offers;
 	memcpy(mine->offers, rs->offers, sizeof(mine->offers));
 	r = sk_restore_gather(rs, mine, sizeof(*mine), &ballots, 0);
+	if (r < 0)
+		return r;
+	r = check_ballots(rs, ballots);
 	if (r < 0)
 		return r;
 	join_one_run(rs, ballots);

@@ -157,6 +157,9 @@ static int write_missing(struct sk_restoring *rs, FILE *f, size_t max)
 	r = sk_restore_gather(rs, mine, max + 1, &all, 0);
 	if (r < 0)
 		return r;
+	/* Also where a rank did not end what it said. */
+	for (size_t i = 1; i <= world; i++)
+		all[i * (max + 1) - 1] = '\0';
 	names = distinct(all, world * (max + 1), &n);
 	if (!names)
 		return no_memory(rs);

@@ -17,6 +17,9 @@
 #include "restore/move.h"
 #include "restore/plan.h"
 
+/* Bits for 8 PiB of chunks: more is no rank's honest word. */
+#define MAP_MAX ((size_t)1 << 30)
+
 static int no_memory(struct sk_restoring *rs)
 {
 	return sk_err_set(&rs->err, -ENOMEM, "no memory to compare %" PRIu64
@@ -81,6 +84,10 @@ static int exchange(struct sk_restoring *rs,
 	for (int32_t i = 0; i < rs->state->job.world; i++)
 		if (words[i].bytes > bytes)
 			bytes = (size_t)words[i].bytes;
+	if (bytes > MAP_MAX)
+		return sk_err_set(&rs->err, -EPROTO, "a rank says that it "
+				  "verified %zu bytes of chunks, one bit each",
+				  bytes);
 	mine = calloc(1, bytes);
 	if (!mine)
 		return no_memory(rs);

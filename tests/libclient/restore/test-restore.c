@@ -1329,6 +1329,78 @@ Test(restore, only_what_is_named_needs_memory)
 	free_test(&test);
 }
 
+/* ---- comms that lie ---- */
+
+static void spoil(char *bytes, size_t n)
+{
+	for (uint64_t i = 1 + below(8); n && i-- > 0;)
+		bytes[below(n)] ^= (char)(1u << below(8));
+}
+
+/* Rank 1 says what rank 0 does, but for a few bits; the end is all ones. */
+static int garbled(void *ctx, const void *in, size_t bytes, void *out,
+		   uint32_t timeout_ms)
+{
+	char *theirs = (char *)out + bytes;
+
+	(void)ctx;
+	(void)timeout_ms;
+	memcpy(out, in, bytes);
+	memcpy(theirs, in, bytes);
+	if (one_in(3))
+		spoil(theirs, bytes);
+	if (one_in(3))
+		memset(theirs + below(bytes), 0xff, 1);
+	if (one_in(6))
+		memset(theirs, 0xff, bytes);
+	return 0;
+}
+
+/* Nobody's part arrives, one's own neither. */
+static int forgets(void *ctx, const void *in, size_t bytes, void *out,
+		   uint32_t timeout_ms)
+{
+	(void)ctx;
+	(void)in;
+	(void)timeout_ms;
+	memset(out, 0, 2 * bytes);
+	return 0;
+}
+
+static int restore_over(const struct test *test,
+			int (*fn)(void *, const void *, size_t, void *,
+				  uint32_t), bool another)
+{
+	struct sk_comm comm = { .allgather = fn };
+	struct rank r = { .more = another ? describe_another : NULL };
+	int result;
+
+	open_rank(&r, test, 0, NULL);
+	result = sk_restore(r.state, SK_LATEST, &comm, NULL, NULL);
+	if (result < 0)
+		cr_assert(sk_error()[0]);
+	close_ranks(&(struct test){ .world = { 1, 1 } }, &r);
+	return result;
+}
+
+Test(restore, a_broken_comm_is_an_error_and_no_more)
+{
+	struct test test;
+	int failed = 0;
+
+	seed_state = 7;
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	cr_assert(restore_over(&test, forgets, false) == -EPROTO, "%s",
+		  sk_error());
+	for (int i = 0; i < 200; i++)
+		failed += restore_over(&test, garbled, i % 2) < 0;
+	cr_assert(failed > 100, "%d of 200 failed", failed);
+	free_test(&test);
+}
+
+/* ---- options ---- */
+
 Test(restore, options_that_make_no_sense)
 {
 	struct sk_restore_options both = {
