@@ -18,6 +18,7 @@
 
 #define SECOND_NS UINT64_C(1000000000)
 #define RETRY_MOST_S 60u
+#define RACES_MOST 16u	/* lost in a row to another agent on the store */
 
 /* What is being written. While its work is out the background has put, head,
  * file, owned, lost, result and err, and the agent's thread the rest; current is
@@ -39,6 +40,7 @@ struct flush {
 	uid_t uid;
 	int owned;			/* 0, or why the file is not its */
 	bool lost;			/* the name is somebody else's */
+	unsigned races;			/* that were lost with this image */
 	int result;
 	struct sk_err err;
 };
@@ -350,6 +352,17 @@ static void warn_not_owned(struct agent *a, const struct flush *f)
 	log_warning(a, "%s", err.text);
 }
 
+/* The directory was taken away meanwhile: whose the step is now, the next try
+ * tells, which is due at once. */
+static bool try_again(struct flush *f)
+{
+	if (f->result != -EAGAIN || f->races == RACES_MOST)
+		return false;
+	f->races++;
+	f->result = 0;
+	return true;
+}
+
 static void image_written(struct work *work)
 {
 	struct flush *f = sk_link_object(work, struct flush, work);
@@ -358,6 +371,11 @@ static void image_written(struct work *work)
 	assert(a->flush == f);
 	let_go(f);
 	atomic_store(&f->current, 0);
+	if (try_again(f)) {
+		next_step(a, f);
+		return;
+	}
+	f->races = 0;
 	if (f->result == 0 && f->owned < 0)
 		warn_not_owned(a, f);
 	if (f->result == 0)

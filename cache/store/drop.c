@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Store, the step directories' end: deleted, or settled by a newer run. */
 #include <assert.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -76,6 +77,55 @@ int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot remove what is left of "
 				    "\"%s\"", dir);
+	return 0;
+}
+
+static int find_content(void *ctx, int fd, const char *name)
+{
+	(void)ctx;
+	(void)fd;
+	return strcmp(name, SK_RUN_FILE) != 0;
+}
+
+/* Something came into it: whose it is is said again. Where it is gone, another
+ * agent has removed it. */
+static int keep_step(struct sk_store *store, const char *dir, int fd,
+		     const struct sk_store_run *run, struct sk_err *err)
+{
+	char text[SK_RUN_TEXT_MAX + 1];
+	int r;
+
+	sk_run_text_format(text, run);
+	strcat(text, "\n");
+	r = sk_dir_write_text(store, fd, SK_RUN_FILE, text, err);
+	if (r < 0 && !sk_is_gone(r))
+		return sk_err_prefix(err, r, "\"%s\"", dir);
+	return -ENOTEMPTY;
+}
+
+int sk_step_delete_empty(struct sk_store *store, int job_fd, const char *dir,
+			 int fd, const struct sk_store_run *run,
+			 struct sk_err *err)
+{
+	const struct sk_os *os = store->os;
+	int r;
+
+	assert(fd >= 0 && run->number);
+	r = sk_dir_each(os, fd, find_content, NULL);
+	if (r > 0)
+		return -ENOTEMPTY;
+	if (r == 0)
+		r = os->unlinkat(os, fd, SK_RUN_FILE, 0);
+	if (r < 0 && r != -ENOENT)
+		return sk_err_errno(err, r, "cannot remove \"%s\"", dir);
+	/* Whoever has put a file in since keeps it: the system looks. */
+	r = os->unlinkat(os, job_fd, dir, AT_REMOVEDIR);
+	if (r == -ENOTEMPTY || r == -EEXIST)
+		return keep_step(store, dir, fd, run, err);
+	if (r < 0 && !sk_is_gone(r)) {
+		(void)keep_step(store, dir, fd, run, NULL);
+		return sk_err_errno(err, r, "cannot remove \"%s\"", dir);
+	}
 	return 0;
 }
 

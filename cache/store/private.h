@@ -144,6 +144,15 @@ int sk_step_run(struct sk_store *store, int fd, struct sk_store_run *ret_run);
 int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
 		   const struct sk_store_run *run, struct sk_err *err);
 /**
+ * Removes the step directory @dir, open as @fd and @run's, unless something
+ * but ".run" is in it. -ENOTEMPTY: it stays, or is not under that name. A
+ * file that comes into it meanwhile is never removed: either it stays with
+ * the directory, or who writes it finds that it cannot.
+ */
+int sk_step_delete_empty(struct sk_store *store, int job_fd, const char *dir,
+			 int fd, const struct sk_store_run *run,
+			 struct sk_err *err);
+/**
  * The directory of (step, run), made where there is none; an older run's is
  * moved out of the way, and one of the same number in which there is nothing
  * is removed. Durable in the job's directory. -ESTALE: it is a newer run's, or

@@ -145,18 +145,21 @@ static int put_file(struct sk_store *store, struct sk_io *io, int fd,
 	return tell_file(store, fd, name, put, err);
 }
 
-/* A newer run may have moved the directory while this was writing. */
-static int check_place(struct sk_store *store, int job_fd, const char *name,
-		       int fd, const struct sk_store_put *put,
-		       struct sk_err *err)
+/* The directory may have been moved, or removed while it was empty, by those
+ * who have its name now: what was written there is not the step's. */
+static int check_place(struct sk_store *store, int job_fd, int fd,
+		       const struct sk_store_put *put, struct sk_err *err)
 {
-	int r = sk_dir_is(store->os, job_fd, name, fd);
+	char name[SK_STORE_NAME_MAX];
+	int r;
 
+	sk_step_name_format(name, put->step);
+	r = sk_dir_is(store->os, job_fd, name, fd);
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot look at \"%s\" again",
 				    name);
 	if (r == 0)
-		return sk_err_set(err, -ESTALE, "\"%s\" was taken from run %"
+		return sk_err_set(err, -EAGAIN, "\"%s\" was taken from run %"
 				  PRIu64 " while rank %" PRId32 " was written",
 				  name, put->run.number, put->rank);
 	return 0;
@@ -165,7 +168,6 @@ static int check_place(struct sk_store *store, int job_fd, const char *name,
 static int put_step(struct sk_store *store, struct sk_io *io, int job_fd,
 		    const struct sk_store_put *put, struct sk_err *err)
 {
-	char name[SK_STORE_NAME_MAX];
 	int fd, r;
 
 	fd = sk_step_acquire(store, job_fd, put->step, &put->run,
@@ -173,9 +175,12 @@ static int put_step(struct sk_store *store, struct sk_io *io, int job_fd,
 	if (fd < 0)
 		return fd;
 	r = put_file(store, io, fd, put, err);
-	sk_step_name_format(name, put->step);
+	/* In one that was removed there is nothing, and nothing can be made. */
 	if (r == 0)
-		r = check_place(store, job_fd, name, fd, put, err);
+		r = check_place(store, job_fd, fd, put, err);
+	else if (sk_is_gone(r) &&
+		 check_place(store, job_fd, fd, put, err) == -EAGAIN)
+		r = -EAGAIN;
 	store->os->close(store->os, fd);
 	return r;
 }

@@ -184,13 +184,6 @@ static int judge(const char *name, const struct sk_store_run *theirs,
 	return theirs->number < run->number;
 }
 
-static int find_content(void *ctx, int fd, const char *name)
-{
-	(void)ctx;
-	(void)fd;
-	return strcmp(name, SK_RUN_FILE) != 0;
-}
-
 /* A stranger of the number that was ended before it wrote anything, and that
  * no one will know of, has nothing to lose: -EAGAIN once it is gone. */
 static int judge_empty(struct sk_store *store, int job_fd, const char *name,
@@ -199,11 +192,13 @@ static int judge_empty(struct sk_store *store, int job_fd, const char *name,
 {
 	int r;
 
-	if (theirs->number != run->number ||
-	    sk_dir_each(store->os, fd, find_content, NULL) != 0)
+	if (theirs->number != run->number)
 		return -ESTALE;
-	r = sk_step_delete(store, job_fd, name, theirs, err);
-	return r == 0 || r == -ENOENT ? -EAGAIN : r;
+	r = sk_step_delete_empty(store, job_fd, name, fd, theirs, err);
+	if (r == -ENOTEMPTY)
+		return sk_dir_is(store->os, job_fd, name, fd) == 0 ? -EAGAIN :
+								     -ESTALE;
+	return r == 0 ? -EAGAIN : r;
 }
 
 /* Has the directory that stands there: its descriptor, -ESTALE, or -EAGAIN

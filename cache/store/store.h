@@ -130,7 +130,9 @@ struct sk_store_put {
  * a final name that is not whole; after a failed fsync a new try writes a new
  * file. An image of the same name and an older run is replaced. -ESTALE: the
  * step is a newer run's, or of another one of the same number, or the name
- * stands for a whole image of other content.
+ * stands for a whole image of other content. -EAGAIN: another agent took the
+ * step's directory away meanwhile; nothing was made durable, and trying again
+ * tells whose the step is.
  */
 int sk_store_put_image(struct sk_store *store, struct sk_io *io,
 		       const struct sk_store_put *put, struct sk_err *err);

@@ -35,6 +35,8 @@ static const struct sk_fault_rule *rule_for(struct sk_fault_os *fault,
 		if (n < rule->first || n - rule->first >= rule->times)
 			continue;
 		__atomic_add_fetch(&fault->hits, 1, __ATOMIC_RELAXED);
+		if (rule->meddle)
+			rule->meddle(rule->ctx);
 		return rule;
 	}
 	return NULL;
@@ -539,6 +541,14 @@ void sk_fault_os_shorten(struct sk_fault_os *fault, enum sk_fault_op op,
 {
 	add_rule(fault, (struct sk_fault_rule){
 		.op = op, .first = nth, .times = times, .most = most });
+}
+
+void sk_fault_os_meddle(struct sk_fault_os *fault, enum sk_fault_op op,
+			uint64_t nth, void (*meddle)(void *ctx), void *ctx)
+{
+	add_rule(fault, (struct sk_fault_rule){
+		.op = op, .first = nth, .times = 1, .most = UINT64_MAX,
+		.meddle = meddle, .ctx = ctx });
 }
 
 void sk_fault_os_clock(struct sk_fault_os *fault, uint64_t now_ns,

@@ -101,6 +101,8 @@ struct sk_fault_rule {
 	uint64_t first, times;	/* calls first .. first + times - 1, from 1 */
 	int error;		/* a positive errno; 0: shorten */
 	uint64_t most;		/* bytes that a shortened call moves */
+	void (*meddle)(void *ctx);
+	void *ctx;
 };
 
 struct sk_fault_os {
@@ -127,6 +129,11 @@ void sk_fault_os_fail(struct sk_fault_os *fault, enum sk_fault_op op,
  * system call and by ring; other calls are not changed. */
 void sk_fault_os_shorten(struct sk_fault_os *fault, enum sk_fault_op op,
 			 uint64_t nth, uint64_t times, uint64_t most);
+
+/** Calls @meddle right before the @nth call of @op, which then happens: what
+ * another process does between two calls. @meddle must not use this table. */
+void sk_fault_os_meddle(struct sk_fault_os *fault, enum sk_fault_op op,
+			uint64_t nth, void (*meddle)(void *ctx), void *ctx);
 
 /** Takes the clocks off the system; they stand until advanced. */
 void sk_fault_os_clock(struct sk_fault_os *fault, uint64_t now_ns,

@@ -1712,7 +1712,10 @@ static void *run_agent(void *arg)
 
 		image_make(&image, a->run, (uint64_t)i, a->rank);
 		pthread_barrier_wait(a->start);
-		a->r[i] = sk_store_put_image(a->store, io, &image.put, NULL);
+		do {	/* as the flusher does */
+			a->r[i] = sk_store_put_image(a->store, io, &image.put,
+						     NULL);
+		} while (a->r[i] == -EAGAIN);
 		image_free(&image);
 	}
 	sk_io_free(io);
@@ -1800,6 +1803,96 @@ Test(store_agents, of_two_runs_are_not_mixed, .timeout = 120)
 	cr_assert_eq(scan(store, NULL), AGENTS / 2 * ROUNDS);
 	sk_store_close(store);
 	place_remove(&p);
+}
+
+/* Two agents, one of which does all it does between two calls of the other:
+ * whatever is said to be durable is there afterwards. */
+
+struct other {
+	struct sk_store *store;
+	bool stranger;		/* than whose directory there is */
+	bool again;		/* asks again where it is told to */
+	int r;
+};
+
+static int put_rank(struct sk_store *store, bool stranger)
+{
+	return stranger ? put_stranger(store, 1, 5, 1, NULL) :
+			  put(store, 1, 5, 0);
+}
+
+static void put_all(void *ctx)
+{
+	struct other *other = ctx;
+	int tries = 0;
+
+	do {
+		other->r = put_rank(other->store, other->stranger);
+	} while (other->r == -EAGAIN && other->again && ++tries < 9);
+}
+
+/* The step's directory of run 1, empty as after its making. */
+static void make_empty_step(struct sk_store *store)
+{
+	const struct sk_store_run run = run_named(1);
+	int job = sk_store_make_job_dir(store, "job", 0700, NULL);
+	int fd = sk_step_acquire(store, job, 5, &run, 0700, NULL);
+
+	cr_assert(job >= 0 && fd >= 0);
+	close(fd);
+	close(job);
+}
+
+/* @stranger: of the one that is interrupted. The number of calls. */
+static int interrupt_put(bool stranger, bool empty)
+{
+	struct sk_fault_os fault;
+	int n;
+
+	for (n = 1; ; n++) {
+		struct other other = { .stranger = !stranger, .again = true };
+		struct sk_store *store;
+		struct place p;
+		int r, fds;
+
+		place_make(&p);
+		sk_fault_os_init(&fault, sk_os_linux());
+		store = open_store(&fault.os, &p);
+		other.store = open_store(sk_os_linux(), &p);
+		if (empty)
+			make_empty_step(other.store);
+		fds = count_fds();
+		sk_fault_os_init(&fault, sk_os_linux());
+		sk_fault_os_meddle(&fault, SK_FAULT_ANY, (uint64_t)n, put_all,
+				   &other);
+		r = put_rank(store, stranger);
+		fault.rule_count = 0;
+		if (r == -EAGAIN)
+			r = put_rank(store, stranger);
+		cr_assert_eq(count_fds(), fds, "call %d", n);
+		cr_assert(r == 0 || r == -ESTALE, "call %d: %d", n, r);
+		if (sk_fault_os_hits(&fault))
+			cr_assert(other.r == 0 || other.r == -ESTALE,
+				  "call %d: %d", n, other.r);
+		cr_assert(r == 0 || other.r == 0, "call %d: neither", n);
+		cr_assert(r < 0 || holds(store, 1, 5, stranger), "call %d: it "
+			  "is lost", n);
+		if (sk_fault_os_hits(&fault) && other.r == 0)
+			cr_assert(holds(store, 1, 5, !stranger), "call %d: "
+				  "the other's is lost", n);
+		sk_store_close(other.store);
+		sk_store_close(store);
+		place_remove(&p);
+		if (!sk_fault_os_hits(&fault))
+			break;
+	}
+	return n - 1;
+}
+
+Test(store_agents, lose_nothing_between_two_calls, .timeout = 120)
+{
+	for (int i = 0; i < 4; i++)
+		cr_assert_gt(interrupt_put(i & 1, i & 2), 20);
 }
 
 /* Scans while steps come and go. */
