@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "agent.h"
+#include "disk/earlier.h"
 #include "layout/sums.h"
 #include "memory/memory.h"
 
@@ -21,8 +22,8 @@
 #define RACES_MOST 16u	/* lost in a row to another agent on the store */
 
 /* What is being written. While its work is out the background has put, head,
- * file, owned, lost, result and err, and the agent's thread the rest; current is
- * both's. */
+ * file, owned, lost, bad, earlier, result and err, and the agent's thread the
+ * rest; current is both's. */
 struct flush {
 	struct work work;
 	struct agent *agent;
@@ -40,7 +41,10 @@ struct flush {
 	uid_t uid;
 	int owned;			/* 0, or why the file is not its */
 	bool lost;			/* the name is somebody else's */
+	bool bad;			/* memory is not what was sealed */
 	unsigned races;			/* that were lost with this image */
+	struct earlier earlier;		/* images; of the last one alone */
+	unsigned rounds;		/* in which some of them were gone */
 	int result;
 	struct sk_err err;
 };
@@ -88,8 +92,10 @@ static int progress(void *ctx, uint64_t done)
 static int see(void *ctx, const void *bytes, size_t n, struct sk_err *err)
 {
 	struct flush *f = ctx;
+	int r = sk_sums_add(f->sums, bytes, n, err);
 
-	return sk_sums_add(f->sums, bytes, n, err);
+	f->bad = r == -EBADMSG;
+	return r;
 }
 
 /* The store's directory of a job says whose it is. */
@@ -122,6 +128,8 @@ static void write_image(struct work *work)
 		return;
 	f->result = sk_store_put_image(a->store, a->io, &f->put, &f->err);
 	f->lost = f->result == -ESTALE;
+	if (f->result == 0)
+		f->result = earlier_look(&f->earlier, a->store, &f->err);
 }
 
 /* ---- one snapshot ---- */
@@ -133,15 +141,21 @@ static bool needs_writing(const struct sk_cat_image *image)
 	       (!image->stored.dir[0] || image->bad_disk);
 }
 
-static struct sk_cat_image *next_image(const struct sk_cat_snapshot *s)
+static struct sk_cat_image *next_image(const struct sk_cat_snapshot *s,
+				       bool *ret_last)
 {
-	struct sk_cat_image *image;
+	struct sk_cat_image *image, *next = NULL;
 
+	*ret_last = true;
 	sk_link_each(image, &s->images, link) {
-		if (needs_writing(image))
-			return image;
+		if (!needs_writing(image))
+			continue;
+		*ret_last = !next;
+		if (next)
+			break;
+		next = image;
 	}
-	return NULL;
+	return next;
 }
 
 static void image_written(struct work *work);
@@ -151,11 +165,27 @@ static void let_go(struct flush *f)
 	free(f->head);
 	f->head = NULL;
 	f->sums = sk_sums_free(f->sums);
+	earlier_free(&f->earlier);
+}
+
+static int take_memory(struct flush *f, const struct sk_cat_image *image,
+		       bool last)
+{
+	const struct sk_layout *l = image->layout->layout;
+
+	assert(!f->head && !f->sums && !f->earlier.images);
+	f->head = malloc(l->header_bytes);
+	f->sums = sk_sums_new(l, image->sums);
+	if (f->head && f->sums &&
+	    (!last || earlier_list(&f->earlier, f->snapshot) == 0))
+		return 0;
+	let_go(f);
+	return sk_err_set(&f->err, -ENOMEM, "no memory to write an image");
 }
 
 /* False: f->result says why not. */
 static bool submit_image(struct agent *a, struct flush *f,
-			struct sk_cat_image *image)
+			struct sk_cat_image *image, bool last)
 {
 	const struct sk_layout *l = image->layout->layout;
 	const struct sk_cat_snapshot *s = f->snapshot;
@@ -163,15 +193,10 @@ static bool submit_image(struct agent *a, struct flush *f,
 					.step = (uint64_t)s->step,
 					.sums = image->sums };
 
-	assert(!f->head && !f->sums && image->slot);
-	f->head = malloc(l->header_bytes);
-	f->sums = sk_sums_new(l, image->sums);
-	if (!f->head || !f->sums) {
-		let_go(f);
-		f->result = sk_err_set(&f->err, -ENOMEM, "no memory to "
-				       "write an image");
+	assert(image->slot);
+	f->result = take_memory(f, image, last);
+	if (f->result < 0)
 		return false;
-	}
 	sk_layout_stamp(l, &stamp, f->head);
 	f->image = image;
 	f->memory = image->slot->memory;
@@ -299,12 +324,13 @@ static void finish_flush(struct agent *a, struct flush *f)
 
 static void next_step(struct agent *a, struct flush *f)
 {
-	struct sk_cat_image *image = next_image(f->snapshot);
+	bool last;
+	struct sk_cat_image *image = next_image(f->snapshot, &last);
 
 	if (image && f->result == 0 && a->quit)
 		f->result = sk_err_set(&f->err, -ECANCELED, "the agent ends");
 	/* From there on the thread in the background has f->result. */
-	if (!image || f->result < 0 || !submit_image(a, f, image))
+	if (!image || f->result < 0 || !submit_image(a, f, image, last))
 		finish_flush(a, f);
 }
 
@@ -363,14 +389,30 @@ static bool try_again(struct flush *f)
 	return true;
 }
 
+/* They are written once more, if memory has them still. */
+static void forget_gone(struct flush *f)
+{
+	struct sk_cat_snapshot *s = f->snapshot;
+
+	if (f->earlier.n_gone <= 0)
+		return;
+	earlier_forget(&f->earlier, s);
+	if (f->rounds++ >= RACES_MOST)
+		f->result = sk_err_set(&f->err, -EIO, "files of step %"
+				       PRId64 " of job \"%s\" go while others "
+				       "are written", s->step, s->job->name);
+}
+
 static void image_written(struct work *work)
 {
 	struct flush *f = sk_link_object(work, struct flush, work);
 	struct agent *a = f->agent;
 
 	assert(a->flush == f);
-	let_go(f);
 	atomic_store(&f->current, 0);
+	if (f->result == 0)
+		forget_gone(f);
+	let_go(f);
 	if (try_again(f)) {
 		next_step(a, f);
 		return;
@@ -380,8 +422,8 @@ static void image_written(struct work *work)
 		warn_not_owned(a, f);
 	if (f->result == 0)
 		add_stored(a, f);
-	/* What is in memory is not what was sealed: nobody shall have it. */
-	if (f->result == -EBADMSG)
+	/* Nobody shall have it. */
+	if (f->bad)
 		sk_cat_image_bad(f->image, false);
 	next_step(a, f);
 }

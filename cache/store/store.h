@@ -21,6 +21,7 @@
 #ifndef SK_CACHE_STORE_H
 #define SK_CACHE_STORE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/error.h"
@@ -83,6 +84,12 @@ int sk_store_jobs(struct sk_store *store, char ***ret_jobs, size_t *ret_n,
 int sk_store_scan(struct sk_store *store, const char *job,
 		  struct sk_stored **ret_images, size_t *ret_n,
 		  struct sk_err *err);
+
+/** Looks again at @n images of one job: ret_gone says of each whether it is
+ * another file by now, or none. Returns how many are. Errors: one could not
+ * be looked at. */
+int sk_store_gone(struct sk_store *store, const struct sk_stored *images,
+		  size_t n, bool *ret_gone, struct sk_err *err);
 
 /** Opens an image for reading (buffered). */
 int sk_store_open_image(struct sk_store *store, const struct sk_stored *image,

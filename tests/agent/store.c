@@ -204,6 +204,41 @@ static void test_failure(struct rig *rig)
 	rank_close(&r);
 }
 
+static void write_owner(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_TRUNC);
+	size_t n = strlen(text);
+
+	CHECK(fd >= 0 && write(fd, text, n) == (ssize_t)n, "%s", path);
+	close(fd);
+}
+
+/* A small file on the store is damaged: no word against what memory holds. */
+static void test_damaged_owner(struct rig *rig)
+{
+	char path[200], owner[32];
+	struct rank r;
+
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = "owned", .world = 1, .flush_every = UINT32_MAX }), 0,
+		&r.msg);
+	for (int64_t step = 1; step < 3; step++) {
+		rank_snapshot(&r, step);
+		CHECK_STATUS(manage(r.sock, SK_MSG_FLUSH, "owned", step, 0,
+				    &r.msg), 0, &r.msg);
+		CHECK_STATUS(rank_wait(&r, step, 3, WAIT_MS),
+			     step == 1 ? 0 : -EIO, &r.msg);
+		snprintf(path, sizeof(path), "%s/owned/.owner", rig->store);
+		write_owner(path, "x\n");
+	}
+	CHECK(strstr(rig_why(&r.msg), "whose job"), "%s", rig_why(&r.msg));
+	snprintf(owner, sizeof(owner), "%u\n", (unsigned)geteuid());
+	write_owner(path, owner);
+	CHECK_STATUS(rank_wait(&r, 2, 3, WAIT_MS), 0, &r.msg);
+	CHECK(exists(rig, "owned", 2, 0, 1), "step 2");
+	rank_close(&r);
+}
+
 static uint32_t flags_of_run(int sock, const char *job, int64_t step,
 			     uint64_t run)
 {
@@ -399,6 +434,7 @@ int main(int argc, char **argv)
 	test_job_end(&rig);
 	test_restart(&rig);
 	test_failure(&rig);
+	test_damaged_owner(&rig);
 	test_superseded(&rig);
 	test_kill(&rig);
 	test_stop_fails(&rig);

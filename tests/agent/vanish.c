@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The store, or a step in it, goes between any two calls of a flush: what is
+ * called durable is there, all of it.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/whole.h"
+
+#define SECOND UINT64_C(1000000000)
+#define WORLD 3
+#define STEP "step-000000000001"
+
+static void take_store(void *ctx)
+{
+	const char *store = ctx;
+	char aside[128];
+
+	snprintf(aside, sizeof(aside), "%s.aside", store);
+	(void)rename(store, aside);
+	(void)mkdir(store, 0700);
+}
+
+/* As another agent does that deletes it. */
+static void take_step(void *ctx)
+{
+	const char *store = ctx;
+	char step[160], aside[128];
+
+	snprintf(step, sizeof(step), "%s/gone/" STEP, store);
+	snprintf(aside, sizeof(aside), "%s.aside", store);
+	(void)rename(step, aside);
+}
+
+/* Until it is durable; failures in between are tried anew by themselves. */
+static void wait_durable(struct whole *w, struct rank *r, uint64_t n)
+{
+	int status = -EIO;
+
+	for (int i = 0; i < 9 && status == -EIO; i++) {
+		status = rank_wait(r, 1, 3, WAIT_MS);
+		sk_fault_os_advance(w->fault, 2 * SECOND);
+	}
+	CHECK(status == 0, "call %d: %d %s: %s", (int)n, status,
+	      rig_why(&r->msg), whole_log(w));
+}
+
+static void check_files(const struct whole *w, uint64_t n)
+{
+	char path[192];
+
+	for (int i = 0; i < WORLD; i++) {
+		snprintf(path, sizeof(path), "%s/gone/" STEP
+			 "/rank-%05d-of-%05d.safetensors", w->rig.store, i,
+			 WORLD);
+		CHECK(access(path, F_OK) == 0, "call %d: %s is called durable "
+		      "and is not there", (int)n, path);
+	}
+}
+
+static uint64_t flush_once(enum sk_fault_op op, uint64_t n,
+			   void (*take)(void *store))
+{
+	struct rank r[WORLD];
+	struct whole w;
+	uint64_t hits;
+
+	whole_init(&w);
+	whole_start(&w);
+	CHECK(w.serves, "it did not start: %s", whole_log(&w));
+	for (int i = 0; i < WORLD; i++)
+		CHECK_STATUS(rank_open(&r[i], &w.rig, &(struct rank_options){
+			.job = "gone", .rank = i, .world = WORLD }), 0,
+			&r[i].msg);
+	sk_fault_os_meddle(w.fault, op, sk_fault_os_calls(w.fault, op) + n,
+			   take, w.rig.store);
+	for (int i = 0; i < WORLD; i++)
+		rank_snapshot(&r[i], 1);
+	wait_durable(&w, &r[0], n);
+	hits = sk_fault_os_hits(w.fault);
+	/* Whatever comes after the word is another story. */
+	if (hits)
+		check_files(&w, n);
+	for (int i = 0; i < WORLD; i++)
+		rank_close(&r[i]);
+	CHECK(rig_stop(&w.rig) == 0, "exit status: %s", whole_log(&w));
+	whole_remove(&w);
+	return hits;
+}
+
+static void flush_all(enum sk_fault_op op, void (*take)(void *store))
+{
+	uint64_t n = 1;
+
+	while (flush_once(op, n, take))
+		n++;
+	CHECK(n > 4, "only %d calls", (int)n);
+}
+
+int main(void)
+{
+	flush_all(SK_FAULT_FSYNC, take_store);
+	flush_all(SK_FAULT_RENAMEAT, take_store);
+	flush_all(SK_FAULT_FSYNC, take_step);
+	flush_all(SK_FAULT_RENAMEAT, take_step);
+	return 0;
+}
