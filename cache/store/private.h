@@ -105,6 +105,13 @@ static inline bool sk_is_gone(int r)
 	return r == -ENOENT || r == -ENOTDIR || r == -ELOOP || r == -ESTALE;
 }
 
+/** -ESTALE is said of runs here, and is final. From a filesystem it says that
+ * a server lost what is open: then it is an error like others. */
+static inline int sk_not_stale(int r)
+{
+	return r == -ESTALE ? -EIO : r;
+}
+
 /** Whether an errno says more of this process than of what it looked at. */
 static inline bool sk_is_shortage(int r)
 {

@@ -68,7 +68,7 @@ static int check_replaced(struct sk_store *store, int dirfd, const char *name,
 	if (r == 1 || r == -EBADMSG || r == -ENODATA || r == -EIO)
 		return 0;
 	if (r < 0)
-		return r;
+		return sk_not_stale(r);
 	return sk_err_set(err, -ESTALE, "\"%s\" of run %" PRIu64 " stands "
 			  "there already with other content; it is not "
 			  "replaced", name, put->run.number);
@@ -92,8 +92,9 @@ static int name_file(struct sk_store *store, int fd, const char *temporary,
 		r = os->renameat(os, fd, temporary, fd, name, 0);
 	}
 	if (r < 0)
-		return sk_err_errno(err, r, "cannot rename \"%s\" to \"%s\"",
-				    temporary, name);
+		return sk_not_stale(sk_err_errno(err, r, "cannot rename \"%s\" "
+						 "to \"%s\"", temporary,
+						 name));
 	return 0;
 }
 
@@ -106,7 +107,8 @@ static int tell_file(struct sk_store *store, int fd, const char *name,
 				   &st);
 
 	if (r < 0)
-		return sk_err_errno(err, r, "cannot look at \"%s\"", name);
+		return sk_not_stale(sk_err_errno(err, r, "cannot look at "
+						 "\"%s\"", name));
 	if (put->ret_file)
 		*put->ret_file = sk_file_id_of(&st);
 	return 0;
@@ -132,7 +134,7 @@ static int put_file(struct sk_store *store, struct sk_io *io, int fd,
 	sk_temporary_name(store, name, temporary);
 	r = sk_io_write_file(io, &w, err);
 	if (r < 0)
-		return r;
+		return sk_not_stale(r);
 	r = name_file(store, fd, temporary, name, put, err);
 	if (r < 0) {
 		(void)store->os->unlinkat(store->os, fd, temporary, 0);
@@ -140,8 +142,8 @@ static int put_file(struct sk_store *store, struct sk_io *io, int fd,
 	}
 	r = sk_dir_sync(store->os, fd);
 	if (r < 0)
-		return sk_err_errno(err, r, "cannot make the name of \"%s\" "
-				    "durable", name);
+		return sk_not_stale(sk_err_errno(err, r, "cannot make the name "
+						 "of \"%s\" durable", name));
 	return tell_file(store, fd, name, put, err);
 }
 
@@ -156,8 +158,8 @@ static int check_place(struct sk_store *store, int job_fd, int fd,
 	sk_step_name_format(name, put->step);
 	r = sk_dir_is(store->os, job_fd, name, fd);
 	if (r < 0)
-		return sk_err_errno(err, r, "cannot look at \"%s\" again",
-				    name);
+		return sk_not_stale(sk_err_errno(err, r, "cannot look at "
+						 "\"%s\" again", name));
 	if (r == 0)
 		return sk_err_set(err, -EAGAIN, "\"%s\" was taken from run %"
 				  PRIu64 " while rank %" PRId32 " was written",
@@ -196,7 +198,7 @@ int sk_store_put_image(struct sk_store *store, struct sk_io *io,
 	fd = sk_store_make_job_dir(store, put->job, put->owner ?
 				   SK_DIR_ENTERED : SK_DIR_OURS, err);
 	if (fd < 0)
-		return fd;
+		return sk_not_stale(fd);
 	r = put_step(store, io, fd, put, err);
 	store->os->close(store->os, fd);
 	if (r < 0)

@@ -126,7 +126,7 @@ static int create_step(struct sk_store *store, int job_fd, const char *name,
 	if (fd >= 0)
 		store->os->close(store->os, fd);
 	(void)sk_dir_remove(store->os, job_fd, temporary);
-	return r;
+	return sk_not_stale(r);
 }
 
 /*
@@ -154,8 +154,9 @@ static int displace_step(struct sk_store *store, int job_fd, const char *name,
 	if (r == -ENOENT)
 		return -EAGAIN;
 	if (r < 0)
-		return sk_err_errno(err, r, "cannot move \"%s\" of run %"
-				    PRIu64 " to \"%s\"", name, run, aside);
+		return sk_not_stale(sk_err_errno(err, r, "cannot move \"%s\" "
+						 "of run %" PRIu64 " to \"%s\"",
+						 name, run, aside));
 	/* Had another agent moved it and made the new one in that instant?
 	 * Give that one its name back. Where there is one of that name again,
 	 * the agent that writes into ours sees that it lost its name. */
@@ -198,7 +199,7 @@ static int judge_empty(struct sk_store *store, int job_fd, const char *name,
 	if (r == -ENOTEMPTY)
 		return sk_dir_is(store->os, job_fd, name, fd) == 0 ? -EAGAIN :
 								     -ESTALE;
-	return r == 0 ? -EAGAIN : r;
+	return r == 0 ? -EAGAIN : sk_not_stale(r);
 }
 
 /* Has the directory that stands there: its descriptor, -ESTALE, or -EAGAIN
@@ -212,9 +213,9 @@ static int claim_step(struct sk_store *store, int job_fd, const char *name,
 
 	fd = sk_dir_open(store->os, job_fd, name);
 	if (fd < 0)
-		return sk_err_errno(err, fd, "cannot open the directory \"%s\"",
-				    name);
-	r = sk_step_run(store, fd, &theirs);
+		return sk_not_stale(sk_err_errno(err, fd, "cannot open the "
+						 "directory \"%s\"", name));
+	r = sk_not_stale(sk_step_run(store, fd, &theirs));
 	if (r < 0)
 		sk_err_errno(err, r, "cannot tell the run of \"%s\"", name);
 	else
@@ -257,6 +258,6 @@ int sk_step_acquire(struct sk_store *store, int job_fd, uint64_t step,
 	if (r == 0)
 		return fd;
 	store->os->close(store->os, fd);
-	return sk_err_errno(err, r, "cannot make the directory \"%s\" durable",
-			    name);
+	return sk_not_stale(sk_err_errno(err, r, "cannot make the directory "
+					 "\"%s\" durable", name));
 }

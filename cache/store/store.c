@@ -136,15 +136,19 @@ const char *sk_store_path(const struct sk_store *store)
 }
 
 /* Whether the path is still the directory that is open. What cannot be told
- * is not another one. */
+ * is not another one, unless a server has lost it. */
 static bool has_moved(const struct sk_store *store)
 {
 	const struct sk_os *os = store->os;
 	struct stat open, named;
+	int r;
 
-	return os->fstatat(os, AT_FDCWD, store->path, 0, &named) == 0 &&
-	       os->fstat(os, store->fd, &open) == 0 &&
-	       (open.st_dev != named.st_dev || open.st_ino != named.st_ino);
+	if (os->fstatat(os, AT_FDCWD, store->path, 0, &named) < 0)
+		return false;
+	r = os->fstat(os, store->fd, &open);
+	if (r < 0)
+		return r == -ESTALE;
+	return open.st_dev != named.st_dev || open.st_ino != named.st_ino;
 }
 
 /* The new directory gets the number of the old one, which other threads may

@@ -609,6 +609,26 @@ Test(store, finds_its_directory_again)
 	place_remove(&p);
 }
 
+/* What is open may not even say any more which directory it was. */
+Test(store, finds_its_directory_again_after_a_server_lost_it)
+{
+	struct sk_fault_os fault;
+	struct sk_store *store;
+	struct place p;
+
+	place_make(&p);
+	sk_fault_os_init(&fault, sk_os_linux());
+	store = open_store(&fault.os, &p);
+	cr_assert_eq(sk_fault_os_calls(&fault, SK_FAULT_DUP2), 0);
+	sk_fault_os_init(&fault, sk_os_linux());
+	sk_fault_os_fail(&fault, SK_FAULT_FSTAT, 1, 1, ESTALE);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	cr_assert_eq(sk_fault_os_calls(&fault, SK_FAULT_DUP2), 1);
+	cr_assert(holds(store, 1, 5, 0));
+	sk_store_close(store);
+	place_remove(&p);
+}
+
 /* putting and finding */
 
 Test(store, finds_what_was_put)
@@ -1368,6 +1388,34 @@ BOTH(any_call_out_of_space)
 BOTH(any_call_fails)
 {
 	cr_assert_gt(fail_put(backend, SK_FAULT_ANY, EIO, true), 30);
+}
+
+/* A server that lost a file says nothing of runs: never are the two mixed up,
+ * for what is said of runs is final. */
+BOTH(a_stale_handle_is_no_word_about_runs)
+{
+	uint64_t hits = 1;
+
+	for (uint64_t n = 1; hits; n++) {
+		struct sk_fault_os fault;
+		struct sk_store *store;
+		struct place p;
+		int r;
+
+		place_make(&p);
+		sk_fault_os_init(&fault, sk_os_linux());
+		store = open_store(&fault.os, &p);
+		cr_assert_eq(put(store, 1, 5, 1), 0);
+		sk_fault_os_init(&fault, sk_os_linux());
+		sk_fault_os_fail(&fault, SK_FAULT_ANY, n, 1, ESTALE);
+		r = put_with(store, backend, 2, 5, 0, NULL);
+		hits = sk_fault_os_hits(&fault);
+		cr_assert_neq(r, -ESTALE, "call %d", (int)n);
+		fault.rule_count = 0;
+		cr_assert_eq(put(store, 2, 5, 0), 0, "call %d", (int)n);
+		sk_store_close(store);
+		place_remove(&p);
+	}
 }
 
 /* The image is as durable as any, and who asked hears of it. */
