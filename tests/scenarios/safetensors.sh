@@ -18,10 +18,12 @@ pid=
 trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$dir"' EXIT
 export SHARDKEEP_SOCKET=$dir/agent.sock
 mkfifo "$dir/ready"
+exec 9<>"$dir/ready"
 "$agent" --socket "$SHARDKEEP_SOCKET" --store "$dir/store" --memory 256M \
-	--log-level warning --ready-fd 9 9<>"$dir/ready" &
+	--log-level warning --ready-fd 9 &
 pid=$!
-read -r -t 30 -n 1 _ <"$dir/ready"
+read -r -t 30 -n 1 _ <&9
+exec 9>&-
 "$trainer" --mesh 2x2 --steps 4 --flush-every 2 --log "$dir/log"
 "$cachectl" export demo "$dir/whole.safetensors" >/dev/null
 "$cachectl" export --prefix model. --shard-size 100K demo "$dir/model" >/dev/null

@@ -62,13 +62,16 @@ promised() {
 }
 
 start_agent() {
+	# It is open before the agent writes: what it has written stays.
 	[ -p "$dir/ready" ] || mkfifo "$dir/ready"
+	exec 9<>"$dir/ready"
 	local store=(--store "$dir/store")
 	[ $# -eq 0 ] || store=()
 	"$agent" --socket "$SHARDKEEP_SOCKET" "${store[@]}" \
-		--memory 256M --log-level error --ready-fd 9 9<>"$dir/ready" &
+		--memory 256M --log-level error --ready-fd 9 &
 	pid=$!
-	read -r -t 30 -n 1 _ <"$dir/ready" || fail "the agent did not start"
+	read -r -t 30 -n 1 _ <&9 || fail "the agent did not start"
+	exec 9>&-
 }
 
 # ---- without an agent, without sense ----
@@ -271,9 +274,14 @@ wait "$pid" && pid=
 # ---- a terminal sees that we wait; what is not one, nothing ----
 start_agent
 kill -STOP "$pid"
-(sleep 3; kill -CONT "$pid") &
-script -qec "$cachectl list" /dev/null </dev/null >"$dir/out" 2>&1
-says 'waiting for the agent.*, 1 s'
+# The agent goes on when the terminal has said it.
+script -qec "$cachectl list" /dev/null </dev/null 2>&1 |
+	while read -r -d $'\e' line || [ -n "$line" ]; do
+		printf '%s\n' "$line"
+		[[ $line != *'for the agent, '*' s' ]] || kill -CONT "$pid"
+	done >"$dir/out"
+kill -CONT "$pid"
+says 'waiting for the agent, [1-9][0-9]* s'
 expect 0 stop --wait
 ! [ -s "$dir/err" ] || fail "progress where nobody looks"
 wait "$pid" && pid=
@@ -309,12 +317,11 @@ wait "$pid" && pid=
 if unshare -m mount -t tmpfs none /run 2>/dev/null; then
 	mode=$(unshare -m bash -c '
 		mount -t tmpfs none /run
+		mkfifo /run/ready
+		exec 9<>/run/ready
 		"$1" --socket /run/shardkeep/agent.sock --memory 16M \
-			--log-level error &
-		for ((i = 0; i < 300; i++)); do
-			[ -S /run/shardkeep/agent.sock ] && break
-			sleep 0.1
-		done
+			--log-level error --ready-fd 9 &
+		read -r -t 30 -n 1 _ <&9
 		stat -c %a /run/shardkeep
 		kill $! && wait $!' _ "$agent")
 	[ "$mode" = 755 ] || fail "/run/shardkeep has mode $mode"

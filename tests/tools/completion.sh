@@ -17,10 +17,12 @@ failed=0
 
 start_agent() {
 	mkfifo "$dir/ready"
+	exec 9<>"$dir/ready"
 	"$agent" --socket "$SHARDKEEP_SOCKET" --store "$dir/store" \
-		--memory 256M --log-level error --ready-fd 9 9<>"$dir/ready" &
+		--memory 256M --log-level error --ready-fd 9 &
 	pid=$!
-	read -r -t 30 -n 1 _ <"$dir/ready"
+	read -r -t 30 -n 1 _ <&9
+	exec 9>&-
 }
 
 # typed LINE: what each shell offers at its end, one a line, sorted.
