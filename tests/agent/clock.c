@@ -46,10 +46,7 @@ static void test_idle_exit(void)
 	CHECK(!whole_ended(&w), "too early");
 	close(sock);
 	left = w.fault->now;
-	for (int i = 0; i < 5000 && !whole_ended(&w); i++) {
-		(void)poll(NULL, 0, 1);
-		sk_fault_os_advance(w.fault, 10 * SECOND);
-	}
+	whole_pass(&w, 60 * SECOND);
 	CHECK(w.fault->now - left >= 3600 * SECOND, "too early");
 	CHECK(whole_wait(&w) == 0, "idle exit: %s", whole_log(&w));
 	whole_remove(&w);
@@ -77,23 +74,11 @@ static void test_left_slots(void)
 	CHECK(stat_value(sock, "shardkeep_memory_used_bytes") >
 	      (double)next.msg.body.reg_reply.slot_bytes, "too early");
 	pass(&w, sock, 2);
-	for (int i = 0; i < 1000; i++)
-		if (stat_value(sock, "shardkeep_jobs") == 1)
-			break;
-	CHECK(stat_value(sock, "shardkeep_jobs") == 1, "they are kept");
+	AWAIT(stat_value(sock, "shardkeep_jobs") == 1, "they are kept");
 	rank_close(&next);
 	close(sock);
 	CHECK(rig_stop(&w.rig) == 0, "exit status");
 	whole_remove(&w);
-}
-
-static void send_wait(struct rank *r, uint32_t until, uint32_t timeout_ms)
-{
-	r->msg = (struct sk_msg){ .type = SK_MSG_WAIT, .body.wait = {
-		.id = { .step = 1, .rank = 0 }, .until = until,
-		.timeout_ms = timeout_ms } };
-	strcpy(r->msg.body.wait.id.job, r->job);
-	rig_send(r->sock, &r->msg);
 }
 
 static bool answered(const struct rank *r)
@@ -115,7 +100,7 @@ static void test_request_timeout(void)
 	CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
 		.job = "late", .world = 1 }), 0, &r.msg);
 	CHECK(rank_slot(&r, 1, 0) >= 0, "slot");
-	send_wait(&r, 2, 3600000);
+	rank_send_wait(&r, 1, 2, 3600000);
 	let_turn(sock);
 	pass(&w, sock, 3599);
 	CHECK(!answered(&r), "too early");
@@ -130,9 +115,8 @@ static void test_request_timeout(void)
 
 static void await_errors(int sock, double n)
 {
-	for (int i = 0; i < 20000; i++)
-		if (stat_value(sock, "shardkeep_flush_errors_total") >= n)
-			break;
+	AWAIT(stat_value(sock, "shardkeep_flush_errors_total") >= n,
+	      "%g failures expected", n);
 	CHECK(stat_value(sock, "shardkeep_flush_errors_total") == n,
 	      "%g failures expected", n);
 }

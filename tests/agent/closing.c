@@ -28,13 +28,9 @@ static void check_alone(struct rig *rig, const char *after)
 {
 	int sock = rig_connect(rig);
 
-	for (int i = 0; i < 1000; i++) {
-		if (stat_value(sock, "shardkeep_clients") == 1) {
-			close(sock);
-			return;
-		}
-	}
-	CHECK(false, "after %s the agent keeps the connection", after);
+	AWAIT(stat_value(sock, "shardkeep_clients") == 1,
+	      "after %s the agent keeps the connection", after);
+	close(sock);
 }
 
 static int connect_deaf(struct rig *rig)

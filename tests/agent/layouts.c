@@ -35,6 +35,11 @@ static double layouts(const struct rank *r)
 	return stat_value(r->sock, "shardkeep_layouts_bytes");
 }
 
+static double remembered(const struct rank *r)
+{
+	return stat_value(r->sock, "shardkeep_layouts_remembered_bytes");
+}
+
 /* Described anew again and again, one layout counts. */
 static void test_replaced(struct rig *rig)
 {
@@ -74,8 +79,7 @@ static void test_ended(struct rig *rig)
 {
 	struct rank_options o = many("ended", 100);
 	struct rank watcher, r;
-	double remembered, one = 0;
-	int tries = 0;
+	double one = 0;
 
 	CHECK_STATUS(rank_open(&watcher, rig, &(struct rank_options){
 		.job = "watcher", .world = 1, .rows = 1 }), 0, &watcher.msg);
@@ -85,21 +89,24 @@ static void test_ended(struct rig *rig)
 		rank_close(&r);
 	}
 	/* The last one's free slots wait for a successor. */
-	while (layouts(&watcher) > 1.5 * one && tries++ < 1000)
-		usleep(10000);
-	CHECK(layouts(&watcher) < 1.5 * one, "%.0f bytes, of one %.0f",
+	AWAIT(layouts(&watcher) < 1.5 * one, "%.0f bytes, of one %.0f",
 	      layouts(&watcher), one);
-	remembered = stat_value(watcher.sock,
-				"shardkeep_layouts_remembered_bytes");
-	CHECK(remembered > 1e6 && remembered <= SK_RECALL_BYTES,
-	      "%.0f bytes remembered", remembered);
-	for (tries = 0; !OWN_HEAP && tries < 2000; tries++) {
-		if (resident_kib(rig->agent) < RESIDENT_MOST_KIB)
-			break;
-		usleep(10000);
-	}
-	CHECK(tries < 2000, "%ld KiB are resident", resident_kib(rig->agent));
+	CHECK(remembered(&watcher) > 1e6 &&
+	      remembered(&watcher) <= SK_RECALL_BYTES,
+	      "%.0f bytes remembered", remembered(&watcher));
+	AWAIT(OWN_HEAP || (layouts(&watcher) > 0 &&
+			   resident_kib(rig->agent) < RESIDENT_MOST_KIB),
+	      "%ld KiB are resident", resident_kib(rig->agent));
 	rank_close(&watcher);
+}
+
+static bool is_within_bound(struct rank *r, const struct rig *rig,
+			    const struct rank_options *o)
+{
+	if (rank_open(r, rig, o) != -EDQUOT)
+		return true;
+	rank_close(r);
+	return false;
 }
 
 /* A user has so much and no more, until some of it ends. */
@@ -116,8 +123,7 @@ static void be_nobody(struct rig *rig)
 	      rig_why(&second.msg));
 	rank_close(&second);
 	rank_close(&first);
-	while (rank_open(&second, rig, &p) == -EDQUOT)
-		rank_close(&second);
+	AWAIT(is_within_bound(&second, rig, &p), "it is never let in");
 	CHECK_STATUS(second.msg.status, 0, &second.msg);
 	rank_close(&second);
 	_exit(0);

@@ -433,13 +433,36 @@ void rank_snapshot(struct rank *r, int64_t step)
 	CHECK_STATUS(rank_seal(r, slot, step), 0, &r->msg);
 }
 
-int rank_wait(struct rank *r, int64_t step, uint32_t until,
-	      uint32_t timeout_ms)
+static void make_wait(struct rank *r, int64_t step, uint32_t until,
+		      uint32_t timeout_ms)
 {
 	r->msg = (struct sk_msg){ .type = SK_MSG_WAIT, .body.wait = {
 		.id = { .step = step, .rank = r->rank }, .until = until,
 		.timeout_ms = timeout_ms } };
 	strcpy(r->msg.body.wait.id.job, r->job);
+}
+
+int rank_wait(struct rank *r, int64_t step, uint32_t until,
+	      uint32_t timeout_ms)
+{
+	make_wait(r, step, until, timeout_ms);
+	return rig_call(r->sock, &r->msg, NULL, 0, NULL, NULL);
+}
+
+void rank_send_wait(struct rank *r, int64_t step, uint32_t until,
+		    uint32_t timeout_ms)
+{
+	make_wait(r, step, until, timeout_ms);
+	rig_send(r->sock, &r->msg);
+}
+
+int rank_await_slot(struct rank *r)
+{
+	r->msg = (struct sk_msg){ .type = SK_MSG_SLOT_WAIT,
+				  .body.slot_wait = {
+		.id = { .run = r->run, .run_id = r->run_id, .step = -1,
+			.rank = r->rank }, .timeout_ms = WAIT_MS } };
+	strcpy(r->msg.body.slot_wait.id.job, r->job);
 	return rig_call(r->sock, &r->msg, NULL, 0, NULL, NULL);
 }
 

@@ -15,6 +15,7 @@
 #include <sys/types.h>
 
 #include "layout/layout.h"
+#include "support/await.h"
 #include "wire/channel.h"
 
 #define WAIT_MS 30000u
@@ -93,6 +94,12 @@ void rank_snapshot(struct rank *r, int64_t step);
 /** WAIT; 1 sealed, 2 complete, 3 durable. */
 int rank_wait(struct rank *r, int64_t step, uint32_t until,
 	      uint32_t timeout_ms);
+/** The same without waiting: rig_reply() has the answer, which comes after
+ * those to what is asked next. */
+void rank_send_wait(struct rank *r, int64_t step, uint32_t until,
+		    uint32_t timeout_ms);
+/** SLOT_WAIT: until a slot may be had. */
+int rank_await_slot(struct rank *r);
 /** The word that "w" holds at that row in a snapshot. */
 uint32_t rank_word(int32_t rank, int64_t step);
 

@@ -378,17 +378,15 @@ static void test_killed_agent(struct rig *rig)
 
 	for (int i = 0; i < 3; i++) {
 		rig_start(rig, "--store", rig->store, "--memory", "256M",
-			  "--flush-rate", "1M", NULL);
+			  "--flush-rate", "64K", NULL);
 		CHECK(!left_over(rig), "%u left after a start", n_left);
 		CHECK(n_alive == 1, "%u live", n_alive);
 		CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
 			.job = "halfway", .world = 1, .rows = 1000 }), 0,
 			&r.msg);
 		rank_snapshot(&r, 1);
-		for (int tries = 0; !left_over(rig); tries++) {
-			CHECK(tries < 20000, "nothing is written");
-			usleep(1000);
-		}
+		AWAIT(snapshot_flags(r.sock, "halfway", 1) &&
+		      left_over(rig), "nothing is written");
 		CHECK(kill(rig->agent, SIGKILL) == 0, "kill");
 		(void)rig_wait(rig);
 		rank_close(&r);

@@ -269,7 +269,7 @@ static void test_disk_fails(struct rig *rig)
 
 		/* Only while a flush of the oldest is under way. */
 		while ((slot = rank_slot(&r, step, 0)) == -EBUSY)
-			usleep(1000);
+			CHECK_STATUS(rank_await_slot(&r), 0, &r.msg);
 		CHECK(slot >= 0, "step %d: %s", (int)step, rig_why(&r.msg));
 		rank_fill(&r, slot, step);
 		CHECK_STATUS(rank_seal(&r, slot, step), 0, &r.msg);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -105,13 +106,23 @@ bool whole_ended(struct whole *w)
 	return info.si_pid == w->rig.agent;
 }
 
+/* The end itself is waited for, but on a clock that somebody has to move. */
+void whole_pass(struct whole *w, uint64_t tick_ns)
+{
+	int fd = (int)syscall(SYS_pidfd_open, w->rig.agent, 0);
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	int i;
+
+	CHECK(fd >= 0, "pidfd_open");
+	for (i = 0; i < TICKS && poll(&p, 1, i < 50 ? 1 : 10) == 0; i++)
+		sk_fault_os_advance(w->fault, tick_ns);
+	CHECK(i < TICKS, "the agent hangs: %s", whole_log(w));
+	close(fd);
+}
+
 int whole_wait(struct whole *w)
 {
-	for (int i = 0; i < TICKS && !whole_ended(w); i++) {
-		(void)poll(NULL, 0, i < 50 ? 1 : 10);
-		sk_fault_os_advance(w->fault, TICK_NS);
-	}
-	CHECK(whole_ended(w), "the agent hangs: %s", whole_log(w));
+	whole_pass(w, TICK_NS);
 	return rig_wait(&w->rig);
 }
 

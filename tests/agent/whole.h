@@ -25,8 +25,10 @@ struct whole {
 void whole_init(struct whole *w);
 /** Starts it; w->serves says whether it can be connected to. */
 void whole_start(struct whole *w);
-/** Its exit status, 128 + signal; moves the clock meanwhile. Ends the test
- * where it does not end. */
+/** Moves the clock, by so much a tick of some milliseconds, until it has
+ * ended. Ends the test where it does not end. */
+void whole_pass(struct whole *w, uint64_t tick_ns);
+/** The same; its exit status, 128 + signal. */
 int whole_wait(struct whole *w);
 /** True once it has ended by itself; takes no notice of the clock. */
 bool whole_ended(struct whole *w);

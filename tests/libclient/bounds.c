@@ -19,6 +19,7 @@
 #include "base/util.h"
 #include "conn/client.h"
 #include "fault-os.h"
+#include "support/await.h"
 
 #define TIMEOUT_MS 300u
 #define BOUND_NS (UINT64_C(15) * 1000 * 1000 * 1000)
@@ -194,12 +195,8 @@ static void stop(struct bounds *b)
 /* It goes on; what it was asked meanwhile it answers to nobody. */
 static void resume(struct bounds *b)
 {
-	int r = -1;
-
 	CHECK(!kill(b->scene->agent, SIGCONT));
-	for (int i = 0; i < 200 && r < 0; i++)
-		r = sk_prepare(b->state, 0);
-	CHECK(r >= 0, "%s", sk_error());
+	AWAIT(sk_prepare(b->state, 0) >= 0, "%s", sk_error());
 }
 
 static void fill_backlog(struct bounds *b)

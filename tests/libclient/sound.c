@@ -572,19 +572,18 @@ static void memory_comes_back(struct rank *rank)
 static void came_too_early(struct rank *rank)
 {
 	struct sk_restore_options o = { .timeout_ms = 300 };
-	char go[128];
+	const int *go = rank->arg;
+	char c = 0;
 	int r;
 
-	(void)snprintf(go, sizeof(go), "%s/go", rank->scene->dir);
 	describe_one(rank, "w", rank_memory(16, 1));
 	if (rank->rank == 0) {
 		CHECK(sk_restore(rank->state, SK_LATEST, NULL, &o, NULL) ==
 		      -ETIMEDOUT, "%s", sk_error());
-		CHECK(close(open(go, O_CREAT | O_WRONLY, 0600)) == 0);
+		CHECK(write(go[1], &c, 1) == 1);
+	} else {
+		CHECK(!close(go[1]) && read(go[0], &c, 1) == 1);
 	}
-	while (access(go, F_OK))
-		(void)sk_os_linux()->poll(sk_os_linux(), NULL, 0,
-					  sk_until_ms(sk_os_linux(), 5));
 	o.timeout_ms = 20000;
 	r = sk_restore(rank->state, SK_LATEST, NULL, &o, NULL);
 	CHECK(r == -ENOENT, "%d: %s", r, sk_error());
@@ -601,6 +600,17 @@ static void little_memory(struct scene *scene)
 	scene_start_agent(scene);
 }
 
+static void early(struct scene *scene)
+{
+	pid_t pids[2];
+	int go[2];
+
+	CHECK(!pipe(go));
+	scene_ranks_start(scene, "early", 2, came_too_early, go, pids);
+	CHECK(!close(go[0]) && !close(go[1]));
+	scene_ranks_end("early", 2, pids);
+}
+
 int main(int argc, char **argv)
 {
 	struct scene scene;
@@ -615,7 +625,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "descriptors", 1, out_of_descriptors, NULL);
 	scene_ranks(&scene, "sealed", 1, sealed_slots, NULL);
 	scene_ranks(&scene, "changed", 1, changed_after_seal, NULL);
-	scene_ranks(&scene, "early", 2, came_too_early, NULL);
+	early(&scene);
 	little_memory(&scene);
 	slow_disk(&scene);
 	if (!geteuid()) {	/* else nobody can be another user */

@@ -15,6 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/await.h"
+
 #define RACERS 4
 #define STEPS 60
 
@@ -136,22 +138,10 @@ static void test_differs(const struct scene *scene)
 	end_agent(pid);
 }
 
-static int await_open(struct sk **ret)
-{
-	struct sk_options no_start = { .flags = SK_OPEN_NO_START };
-	int r = -ENOENT;
-
-	for (int i = 0; i < 300 && r == -ENOENT; i++) {
-		r = sk_open(&no_start, ret);
-		if (r < 0)
-			(void)poll(NULL, 0, 100);
-	}
-	return r;
-}
-
 /* Its directory is swept: who is connected stays, others find it again. */
 static void test_swept(const struct scene *scene)
 {
+	struct sk_options no_start = { .flags = SK_OPEN_NO_START };
 	struct sk *first = NULL, *second = NULL;
 	char path[200];
 	uint32_t pid;
@@ -164,7 +154,9 @@ static void test_swept(const struct scene *scene)
 			       scene->dir, *f);
 		(void)remove(path);
 	}
-	CHECK(!await_open(&second), "%s", sk_error());
+	CHECK(await_file(scene->dir, "shardkeep/agent.sock"));
+	/* It has its name a moment before anybody listens there. */
+	AWAIT(!sk_open(&no_start, &second), "%s", sk_error());
 	CHECK(second->conn.agent.pid == pid, "another agent");
 	sk_close(first);
 	sk_close(second);
@@ -174,20 +166,19 @@ static void test_swept(const struct scene *scene)
 /* What the agent writes stays bounded. */
 static void test_log(const struct scene *scene)
 {
-	char path[200], old[210];
+	char path[200];
 	struct sk *sk = NULL;
 	struct stat st;
 	uint32_t pid;
 
 	(void)snprintf(path, sizeof(path), "%s/shardkeep/agent.log",
 		       scene->dir);
-	(void)snprintf(old, sizeof(old), "%s.old", path);
 	CHECK(!sk_open(NULL, &sk), "%s", sk_error());
 	pid = sk->conn.agent.pid;
 	CHECK(!truncate(path, 9 << 20));
-	for (int i = 0; i < 300 && access(old, F_OK); i++)
-		(void)poll(NULL, 0, 100);
-	CHECK(!access(old, F_OK), "%s grows and grows", path);
+	CHECK(await_file(scene->dir, "shardkeep/agent.log.old"),
+	      "%s grows and grows", path);
+	CHECK(await_file(scene->dir, "shardkeep/agent.log"), "no %s", path);
 	CHECK(!stat(path, &st) && st.st_size < 1 << 20);
 	sk_close(sk);
 	end_agent(pid);
