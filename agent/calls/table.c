@@ -48,7 +48,8 @@ static const struct message messages[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_UNREGISTER] = { call_unregister, { { 0 } } },
 	[SK_MSG_WAIT] = { call_wait, { { 0 } } },
 	[SK_MSG_GATHER] = { call_gather, { { 0 } }, 1 },
-	[SK_MSG_LIST] = { call_list, { RESERVED(list) } },
+	[SK_MSG_LIST] = { call_list, {
+		FIELD(list, flags, SK_LIST_KNOWN) } },
 	[SK_MSG_OPEN] = { call_open, { RESERVED(open) } },
 	[SK_MSG_CLOSE] = { call_close, { RESERVED(open) } },
 	[SK_MSG_REPORT_BAD] = { call_report_bad, { RESERVED(open) } },

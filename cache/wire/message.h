@@ -28,7 +28,7 @@
 #include "memory/flags.h"
 
 #define SK_WIRE_MAGIC 0x31574b53u	/* "SKW1" */
-#define SK_WIRE_VERSION 2u
+#define SK_WIRE_VERSION 3u
 #define SK_MSG_BYTES 576u
 #define SK_MSG_FDS 4
 #define SK_WAIT_MAX_MS 3600000u
@@ -206,10 +206,12 @@ enum sk_list { SK_LIST_SNAPSHOTS = 1, SK_LIST_IMAGES = 2 };
  * What of the store could not be read is counted and the first of it named:
  * who finds nothing in the list then knows that it may be there. A store of
  * which nothing could be read is -EIO, unless memory has a complete one. */
+/* As the last look at the store found it: for who has listed just now. */
+#define SK_LIST_KNOWN (1u << 0)
 struct sk_wire_list {
 	struct sk_wire_id id;
 	uint32_t what;
-	uint32_t reserved;
+	uint32_t flags;
 };
 struct sk_wire_list_reply {
 	uint64_t n;
@@ -248,6 +250,10 @@ struct sk_wire_snapshot {
 	uint32_t uid;
 	uint32_t images;	/* ranks whose primary image is there */
 	uint32_t tensors;	/* distinct names */
+	uint64_t digest;	/* of its primary images: whose, laid out how;
+				 * the same wherever they lie */
+	int32_t bad_memory;	/* the first rank whose image is set aside */
+	int32_t bad_disk;	/* there; -1: none */
 	char text[SK_ERR_MAX];	/* what is missing, or why a flush failed */
 };
 

@@ -109,11 +109,12 @@ int sk_list_gaps_error(const struct sk_list_gaps *gaps, const char *what,
 }
 
 int sk_list_images(struct sk_conn *conn, const struct sk_wire_id *id,
-		   uint64_t until_ns, struct sk_wire_image **ret,
-		   size_t *ret_n, struct sk_err *err)
+		   uint32_t flags, uint64_t until_ns,
+		   struct sk_wire_image **ret, size_t *ret_n,
+		   struct sk_err *err)
 {
 	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
-		.id = *id, .what = SK_LIST_IMAGES } };
+		.id = *id, .what = SK_LIST_IMAGES, .flags = flags } };
 
 	return sk_list_read(conn, &msg, sizeof(**ret), until_ns, ret, ret_n,
 			    err);

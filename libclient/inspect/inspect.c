@@ -241,8 +241,8 @@ static int add_images(struct inspecting *in)
 	int r;
 
 	id.rank = -1;
-	r = sk_list_images(&in->conn, &id, sk_until(in->sk), &images, &n,
-			   &in->err);
+	r = sk_list_images(&in->conn, &id, SK_LIST_KNOWN, sk_until(in->sk),
+			   &images, &n, &in->err);
 	if (r >= 0 && n)
 		qsort(images, n, sizeof(*images), by_rank);
 	for (size_t i = 0; i < n && r >= 0; i++) {

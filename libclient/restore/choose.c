@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "bytes/checksum.h"
 #include "conn/list.h"
 #include "restore/agree.h"
 #include "restore/images.h"
@@ -42,44 +41,6 @@ static int newest_first(const void *a, const void *b)
 	return (x->id.run_id < y->id.run_id) - (x->id.run_id > y->id.run_id);
 }
 
-static bool is_of(const struct sk_wire_id *id, const struct sk_wire_id *of)
-{
-	return id->run == of->run && id->run_id == of->run_id &&
-	       id->step == of->step;
-}
-
-static int by_rank(const void *a, const void *b)
-{
-	const struct sk_wire_image *x = a, *y = b;
-
-	if (x->id.rank != y->id.rank)
-		return x->id.rank < y->id.rank ? -1 : 1;
-	return memcmp(&x->digest, &y->digest, sizeof(x->digest));
-}
-
-/* Whose parts, laid out how: what stays the same wherever images lie. */
-static uint64_t digest_of(const struct sk_restoring *rs,
-			  const struct sk_wire_id *id)
-{
-	const struct sk_wire_image *last = NULL;
-	uint64_t digest = 0;
-
-	for (size_t i = 0; i < rs->n_listed; i++) {
-		const struct sk_wire_image *w = &rs->listed[i];
-
-		if (!is_of(&w->id, id) ||
-		    w->kind != SK_IMAGE_PRIMARY ||
-		    w->state == SK_IMAGE_FILLING ||
-		    (last && !by_rank(last, w)))
-			continue;
-		digest = digest * 0x9e3779b97f4a7c15u +
-			 sk_xxh3(&w->digest, sizeof(w->digest)) +
-			 (uint64_t)(uint32_t)w->id.rank;
-		last = w;
-	}
-	return digest;
-}
-
 static bool suits(const struct sk_restoring *rs,
 		  const struct sk_wire_snapshot *s)
 {
@@ -95,20 +56,31 @@ static bool suits(const struct sk_restoring *rs,
 	return true;
 }
 
+/* Of the first image that is damaged where the restore may look; -1. */
+static int32_t damaged_rank(const struct sk_restoring *rs,
+			    const struct sk_wire_snapshot *s, bool *ret_disk)
+{
+	*ret_disk = false;
+	if (s->bad_memory >= 0 && !(rs->flags & SK_RESTORE_DISK_ONLY))
+		return s->bad_memory;
+	*ret_disk = true;
+	return rs->flags & SK_RESTORE_MEMORY_ONLY ? -1 : s->bad_disk;
+}
+
 static int note_incomplete(struct sk_restoring *rs,
 			   const struct sk_wire_snapshot *s)
 {
-	const struct sk_wire_image *bad;
+	bool disk;
+	int32_t bad = damaged_rank(rs, s, &disk);
 	char which[80] = "";
 
-	bad = sk_restore_damaged(rs, s->id.run, s->id.run_id, s->id.step);
-	if (rs->incomplete && (rs->damaged || !bad))
+	if (rs->incomplete && (rs->damaged || bad < 0))
 		return 0;
 	free(rs->incomplete);
-	if (bad)
+	if (bad >= 0)
 		(void)snprintf(which, sizeof(which), "the image of rank %"
-			       PRId32 " %s is damaged; ", bad->id.rank,
-			       sk_restore_where(bad));
+			       PRId32 " %s is damaged; ", bad,
+			       sk_restore_where(disk));
 	if (asprintf(&rs->incomplete, "step %" PRId64 " of run %" PRIu64
 		     " is not complete: %s%.*s", s->id.step, s->id.run, which,
 		     SK_ERR_MAX - 1, s->text[0] ? s->text :
@@ -117,7 +89,7 @@ static int note_incomplete(struct sk_restoring *rs,
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for a list "
 				  "of snapshots");
 	}
-	rs->damaged = bad;
+	rs->damaged = bad >= 0;
 	return 0;
 }
 
@@ -128,17 +100,13 @@ static int offer(struct sk_restoring *rs)
 	size_t n = 0;
 	int r;
 
-	assert(!rs->listed && !rs->n_offers);
+	assert(!rs->n_offers);
 	strcpy(id.job, rs->state->job.name);
 	r = sk_list_snapshots(&rs->conn, &id, sk_until(rs->sk), &s, &n,
 			      &rs->gaps, &rs->err);
-	if (r >= 0)
-		r = sk_list_images(&rs->conn, &id, sk_until(rs->sk),
-				   &rs->listed, &rs->n_listed, &rs->err);
 	if (r < 0)
 		return r;
 	qsort(s, n, sizeof(*s), newest_first);
-	qsort(rs->listed, rs->n_listed, sizeof(*rs->listed), by_rank);
 	for (size_t i = 0; i < n && r >= 0; i++) {
 		if (!suits(rs, &s[i]))
 			continue;
@@ -149,7 +117,7 @@ static int offer(struct sk_restoring *rs)
 				.run = s[i].id.run,
 				.run_id = s[i].id.run_id,
 				.step = s[i].id.step,
-				.digest = digest_of(rs, &s[i].id),
+				.digest = s[i].digest,
 			};
 	}
 	return r;

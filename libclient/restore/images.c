@@ -64,9 +64,9 @@ const struct sk_wire_image *sk_restore_damaged(const struct sk_restoring *rs,
 	return NULL;
 }
 
-const char *sk_restore_where(const struct sk_wire_image *w)
+const char *sk_restore_where(bool disk)
 {
-	return w->place == SK_PLACE_DISK ? "on disk" : "in memory";
+	return disk ? "on disk" : "in memory";
 }
 
 /* What has been set aside since the list came is damaged there too. */
@@ -112,6 +112,32 @@ static int by_rank_and_kind(const void *a, const void *b)
 	if (x->kind != y->kind)
 		return x->kind < y->kind ? -1 : 1;
 	return memcmp(&x->digest, &y->digest, sizeof(x->digest));
+}
+
+static int by_listed_rank(const void *a, const void *b)
+{
+	const struct sk_wire_image *x = a, *y = b;
+
+	if (x->id.rank != y->id.rank)
+		return x->id.rank < y->id.rank ? -1 : 1;
+	return memcmp(&x->digest, &y->digest, sizeof(x->digest));
+}
+
+/* The store was looked at when the snapshots were listed. */
+static int list(struct sk_restoring *rs, const struct sk_restore_offer *offer)
+{
+	struct sk_wire_id id = { .run = offer->run, .run_id = offer->run_id,
+				 .step = offer->step, .rank = -1 };
+	int r;
+
+	assert(!rs->listed);
+	strcpy(id.job, rs->state->job.name);
+	r = sk_list_images(&rs->conn, &id, SK_LIST_KNOWN, sk_until(rs->sk),
+			   &rs->listed, &rs->n_listed, &rs->err);
+	if (r >= 0)
+		qsort(rs->listed, rs->n_listed, sizeof(*rs->listed),
+		      by_listed_rank);
+	return r;
 }
 
 static int take_listed(struct sk_restoring *rs,
@@ -287,7 +313,9 @@ int sk_restore_images(struct sk_restoring *rs,
 	uint32_t kept = 0;
 	int r;
 
-	r = take_listed(rs, offer);
+	r = list(rs, offer);
+	if (r >= 0)
+		r = take_listed(rs, offer);
 	for (uint32_t i = 0; i < rs->n_images && r >= 0; i++)
 		r = open_image(rs, offer, &rs->images[i]);
 	if (r < 0)

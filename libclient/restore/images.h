@@ -5,7 +5,8 @@
 
 #include "restore/restoring.h"
 
-/** Opens all images of one offer. Images that are gone are left out. */
+/** Lists and opens all images of one offer. Images that are gone are left
+ * out. */
 int sk_restore_images(struct sk_restoring *rs,
 		      const struct sk_restore_offer *offer);
 /** Has the data of a place at hand: open, and mapped if it is memory. */
@@ -15,8 +16,8 @@ int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place);
 const struct sk_wire_image *sk_restore_damaged(const struct sk_restoring *rs,
 					       uint64_t run, uint64_t run_id,
 					       int64_t step);
-/** "in memory", "on disk". */
-const char *sk_restore_where(const struct sk_wire_image *w);
+/** "on disk", "in memory". */
+const char *sk_restore_where(bool disk);
 /** Sets a place aside and says so to the agent. */
 void sk_restore_set_aside(struct sk_restoring *rs, uint32_t image,
 			  uint32_t place, bool tell);

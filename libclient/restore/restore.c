@@ -39,6 +39,7 @@ static uint64_t now(const struct sk_restoring *rs)
 static void forget_attempt(struct sk_restoring *rs)
 {
 	sk_restore_release_images(rs);
+	free(rs->listed);
 	free(rs->keys);
 	sk_table_free(&rs->key_table);
 	free(rs->missing);
@@ -47,6 +48,8 @@ static void forget_attempt(struct sk_restoring *rs)
 	free(rs->verified);
 	free(rs->used);
 	free(rs->bad);
+	rs->listed = NULL;
+	rs->n_listed = 0;
 	rs->keys = NULL;
 	rs->missing = NULL;
 	rs->pieces = NULL;
@@ -125,7 +128,7 @@ static int explain(struct sk_restoring *rs,
 		return r;
 	return sk_err_prefix(&rs->err, -EBADMSG, "the image of rank %" PRId32
 			     " %s is damaged", bad->id.rank,
-			     sk_restore_where(bad));
+			     sk_restore_where(bad->place == SK_PLACE_DISK));
 }
 
 static int attempt(struct sk_restoring *rs,
@@ -362,7 +365,6 @@ static void release(struct sk_restoring *rs)
 	forget_attempt(rs);
 	disconnect(rs);
 	sk_recall_clear(rs->sk->recall);
-	free(rs->listed);
 	free(rs->incomplete);
 	free(rs->near);
 	free(rs->wanted);

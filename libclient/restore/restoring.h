@@ -37,7 +37,7 @@ struct sk_restore_offer {
 	uint64_t run;
 	uint64_t run_id;
 	int64_t step;
-	uint64_t digest;	/* of the primary images it has */
+	uint64_t digest;	/* struct sk_wire_snapshot's */
 };
 
 /** Where an image lies; index 0 memory, 1 disk. */
@@ -107,9 +107,7 @@ struct sk_restoring {
 
 	struct sk_conn conn;		/* its own: leases end with it */
 	bool connected;
-	struct sk_wire_image *listed;	/* of all snapshots of the job */
-	size_t n_listed;
-	struct sk_list_gaps gaps;	/* of the store, in what is listed */
+	struct sk_list_gaps gaps;	/* of the store, in the snapshots */
 	char *incomplete;		/* what the newest one lacks, else
 					 * the newest damaged one */
 	bool damaged;			/* it lacks a damaged image */
@@ -118,6 +116,8 @@ struct sk_restoring {
 	bool *near;			/* per rank: served by this agent */
 
 	/* of one attempt */
+	struct sk_wire_image *listed;	/* all images, by rank */
+	size_t n_listed;
 	int32_t world;			/* of the snapshot */
 	struct sk_restore_image *images;	/* by (rank, kind) */
 	uint32_t n_images;

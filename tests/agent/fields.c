@@ -30,7 +30,7 @@ static const struct field fields[] = {
 	FIELD(SLOT_WAIT, slot_wait, reserved, ~0u),
 	FIELD(SEAL, seal, reserved, ~0u),
 	FIELD(DISCARD, seal, reserved, ~0u),
-	FIELD(LIST, list, reserved, ~0u),
+	FIELD(LIST, list, flags, ~SK_LIST_KNOWN),
 	FIELD(OPEN, open, reserved, ~0u),
 	FIELD(CLOSE, open, reserved, ~0u),
 	FIELD(REPORT_BAD, open, reserved, ~0u),

@@ -494,15 +494,27 @@ struct sk_wire_snapshot *list_snapshots(int sock, const char *job, size_t *n)
 	return read_list(sock, &msg, sizeof(struct sk_wire_snapshot), n);
 }
 
-struct sk_wire_image *list_images(int sock, const char *job, int64_t step,
-				  size_t *n)
+static struct sk_wire_image *images_of(int sock, const char *job,
+				       int64_t step, uint32_t flags, size_t *n)
 {
 	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
 		.id = { .step = step, .rank = -1 },
-		.what = SK_LIST_IMAGES } };
+		.what = SK_LIST_IMAGES, .flags = flags } };
 
 	strcpy(msg.body.list.id.job, job);
 	return read_list(sock, &msg, sizeof(struct sk_wire_image), n);
+}
+
+struct sk_wire_image *list_images(int sock, const char *job, int64_t step,
+				  size_t *n)
+{
+	return images_of(sock, job, step, 0, n);
+}
+
+struct sk_wire_image *list_known(int sock, const char *job, int64_t step,
+				 size_t *n)
+{
+	return images_of(sock, job, step, SK_LIST_KNOWN, n);
 }
 
 uint32_t snapshot_flags(int sock, const char *job, int64_t step)

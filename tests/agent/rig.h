@@ -107,6 +107,9 @@ uint32_t rank_word(int32_t rank, int64_t step);
 struct sk_wire_snapshot *list_snapshots(int sock, const char *job, size_t *n);
 struct sk_wire_image *list_images(int sock, const char *job, int64_t step,
 				  size_t *n);
+/** The same, of what the agent knows already. */
+struct sk_wire_image *list_known(int sock, const char *job, int64_t step,
+				 size_t *n);
 /** The snapshot's flags; 0: there is none. */
 uint32_t snapshot_flags(int sock, const char *job, int64_t step);
 double stat_value(int sock, const char *name);

@@ -171,6 +171,81 @@ static void test_restart(struct rig *rig)
 	rank_close(&r[0]);
 }
 
+static struct sk_wire_snapshot snapshot_of(int sock, const char *job,
+					   int64_t step)
+{
+	struct sk_wire_snapshot *all, found = { .images = 0 };
+	size_t n;
+
+	all = list_snapshots(sock, job, &n);
+	for (size_t i = 0; i < n; i++)
+		if (all[i].id.step == step)
+			found = all[i];
+	free(all);
+	CHECK(found.images, "no step %d", (int)step);
+	return found;
+}
+
+/* What a list of snapshots tells without one of their images. */
+static void test_known(struct rig *rig)
+{
+	struct sk_wire_snapshot one, two, other;
+	struct sk_wire_image *images;
+	struct rank r[2], alone;
+	struct sk_msg msg;
+	char path[256];
+	size_t n;
+
+	open_job(r, rig, (struct rank_options){ .job = "known",
+		.flush_every = 1 }, 2);
+	open_job(&alone, rig, (struct rank_options){ .job = "known-other",
+		.flush_every = 1 }, 1);
+	for (int64_t step = 1; step <= 2; step++) {
+		snapshot_all(r, 2, step);
+		CHECK_STATUS(rank_wait(&r[0], step, 3, WAIT_MS), 0,
+			     &r[0].msg);
+	}
+	snapshot_all(&alone, 1, 1);
+	one = snapshot_of(r[0].sock, "known", 1);
+	two = snapshot_of(r[0].sock, "known", 2);
+	other = snapshot_of(r[0].sock, "known-other", 1);
+	CHECK(one.digest && one.digest == two.digest &&
+	      one.digest != other.digest, "digests");
+	CHECK(one.bad_memory == -1 && one.bad_disk == -1, "bad");
+	/* It is gone, and who does not look does not know. */
+	CHECK(!unlink(file_of(rig, "known", 1, 0, 2, path, sizeof(path))),
+	      "unlink");
+	CHECK_STATUS(manage(r[0].sock, SK_MSG_EVICT, "known", 1,
+			    SK_EVICT_FORCE, &msg), 0, &msg);
+	free(list_known(r[0].sock, "known", 1, &n));
+	CHECK(n == 2, "%zu known", n);
+	images = list_images(r[0].sock, "known", 1, &n);
+	CHECK(n == 1 && images[0].id.rank == 1, "%zu images", n);
+	free(list_known(r[0].sock, "known", 1, &n));
+	CHECK(n == 1, "%zu known after a look", n);
+	msg = (struct sk_msg){ .type = SK_MSG_REPORT_BAD, .body.open = {
+		.image = images[0].image, .place = SK_PLACE_DISK } };
+	CHECK_STATUS(rig_call(r[0].sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+	free(images);
+	images = list_images(r[0].sock, "known", 2, &n);
+	for (size_t i = 0; i < n; i++) {
+		if (images[i].id.rank != 1 ||
+		    images[i].place != SK_PLACE_MEMORY)
+			continue;
+		msg.type = SK_MSG_REPORT_BAD;
+		msg.body.open.image = images[i].image;
+		msg.body.open.place = SK_PLACE_MEMORY;
+		CHECK_STATUS(rig_call(r[0].sock, &msg, NULL, 0, NULL, NULL), 0,
+			     &msg);
+	}
+	free(images);
+	two = snapshot_of(r[0].sock, "known", 2);
+	CHECK(two.bad_memory == 1 && two.bad_disk == -1, "%d %d",
+	      two.bad_memory, two.bad_disk);
+	close_all(r, 2);
+	rank_close(&alone);
+}
+
 /* A store that cannot be written: kept in memory, counted, tried again. */
 static void test_failure(struct rig *rig)
 {
@@ -431,6 +506,7 @@ int main(int argc, char **argv)
 	test_flush(&rig);
 	test_job_end(&rig);
 	test_restart(&rig);
+	test_known(&rig);
 	test_failure(&rig);
 	test_damaged_owner(&rig);
 	test_superseded(&rig);

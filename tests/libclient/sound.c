@@ -448,8 +448,8 @@ static void flip_sealed(struct rank *rank, int64_t step)
 	strcpy(id.job, rank->job);
 	CHECK(!sk_conn_open(os, rank->scene->socket, sk_until_ms(os, 10000),
 			    &conn, &err), "%s", err.text);
-	CHECK(!sk_list_images(&conn, &id, sk_until_ms(os, 10000), &images, &n,
-			      &err) && n == 1, "%s", err.text);
+	CHECK(!sk_list_images(&conn, &id, 0, sk_until_ms(os, 10000), &images,
+			      &n, &err) && n == 1, "%s", err.text);
 	CHECK(!sk_image_open(&conn, images[0].image,
 			     (enum sk_place)images[0].place,
 			     sk_until_ms(os, 10000), &o, &err), "%s",

@@ -160,7 +160,7 @@ int ask_images(struct context *ctx, const struct sk_wire_id *id,
 	int r = ask_connect(ctx);
 
 	return r < 0 ? r : WAITING(for_list, sk_list_images(&ctx->conn, id,
-				until(ctx), ret, ret_n, &ctx->err));
+				0, until(ctx), ret, ret_n, &ctx->err));
 }
 
 int ask_stats(struct context *ctx, struct sk_wire_stat **ret, size_t *ret_n)

@@ -123,8 +123,8 @@ static void flip_in_memory(struct scene *scene, const char *job, int64_t step)
 	CHECK(!sk_conn_open(os, scene->socket, sk_until_ms(os, 10000), &conn,
 			    &err), "%s", err.text);
 	strcpy(id.job, job);
-	CHECK(!sk_list_images(&conn, &id, sk_until_ms(os, 10000), &images, &n,
-			      &err), "%s", err.text);
+	CHECK(!sk_list_images(&conn, &id, 0, sk_until_ms(os, 10000), &images,
+			      &n, &err), "%s", err.text);
 	for (size_t i = 0; i < n; i++)
 		if (images[i].place == SK_PLACE_MEMORY &&
 		    images[i].kind == SK_IMAGE_PRIMARY &&

@@ -62,6 +62,8 @@ static struct {
 	uint64_t run_id;	/* of the runs that are saved */
 	unsigned unreadable;	/* of the store */
 	unsigned opens;
+	size_t records;		/* of lists, told to one rank */
+	unsigned lists;
 } agent = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 int sk_check(const struct sk *sk, struct sk_err *err)
@@ -135,14 +137,23 @@ static void give_id(struct sk_wire_id *id, const struct image *i)
 	id->world = i->layout->world;
 }
 
+static bool is_asked(const struct sk_wire_id *id, const struct image *i)
+{
+	return (!id->run || id->run == i->run) &&
+	       (!id->run_id || id->run_id == i->run_id) &&
+	       (id->step < 0 || id->step == i->step);
+}
+
 static int list_images(struct sk_msg *msg)
 {
+	const struct sk_wire_id id = msg->body.list.id;
 	struct sk_wire_image w[2 * IMAGES_MAX] = { 0 };
 	size_t n = 0;
 
 	for (int i = 0; i < agent.n; i++)
 		for (int place = 0; place < 2; place++) {
-			if (!is_listed(&agent.images[i], place))
+			if (!is_listed(&agent.images[i], place) ||
+			    !is_asked(&id, &agent.images[i]))
 				continue;
 			give_id(&w[n].id, &agent.images[i]);
 			w[n].image = (uint64_t)i + 1;
@@ -152,6 +163,8 @@ static int list_images(struct sk_msg *msg)
 			w[n].place = place ? SK_PLACE_DISK : SK_PLACE_MEMORY;
 			w[n++].state = SK_IMAGE_SEALED;
 		}
+	agent.lists++;
+	agent.records += n;
 	msg->body.list_reply.n = n;
 	msg->body.list_reply.record_bytes = sizeof(w[0]);
 	return memfd_of(w, n * sizeof(w[0]));
@@ -174,6 +187,8 @@ static int list_snapshots(struct sk_msg *msg)
 		s[k].flags |= SK_SNAP_MEMORY | SK_SNAP_DISK;
 		if (agent.incomplete)
 			strcpy(s[k].text, "wq [0:4] of rank 1 is missing");
+		s[k].bad_memory = s[k].bad_disk = -1;
+		s[k].digest += agent.images[i].layout->digest.bytes[0] + 1u;
 		n += k == n;
 	}
 	msg->body.list_reply.n = n;
@@ -248,7 +263,8 @@ static void forget_images(void)
 	}
 	agent.n = 0;
 	agent.incomplete = false;
-	agent.opens = 0;
+	agent.opens = agent.lists = 0;
+	agent.records = 0;
 }
 
 /* ---- values: a function of the name and the global index ---- */
@@ -1049,6 +1065,29 @@ Test(restore, the_newest_that_is_whole_is_taken)
 	cr_assert(strstr(ranks[0].text, "overwritten"), "%s", ranks[0].text);
 	close_ranks(&test, ranks);
 	free_test(&test);
+}
+
+/* Images are listed of what is tried, however much else there is. */
+Test(restore, a_history_is_not_gone_through)
+{
+	size_t records[2];
+
+	for (int k = 0; k < 2; k++) {
+		struct rank ranks[RANKS_MAX] = { 0 };
+		struct test test;
+
+		plain_test(&test, 2, 2);
+		for (int64_t step = 1; step <= (k ? 10 : 2); step++)
+			save(&test, 1, step, 0);
+		cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL), "%s",
+			  ranks[0].text);
+		records[k] = agent.records;
+		cr_assert(agent.lists == 2, "%u", agent.lists);
+		close_ranks(&test, ranks);
+		free_test(&test);
+	}
+	cr_assert(records[0] && records[0] == records[1], "%zu, then %zu",
+		  records[0], records[1]);
 }
 
 Test(restore, a_run_that_is_newer_comes_first)
