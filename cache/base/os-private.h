@@ -79,5 +79,9 @@ int sk_linux_getrlimit(const struct sk_os *os, int which,
 		       struct rlimit *ret_limit);
 int sk_linux_setrlimit(const struct sk_os *os, int which,
 		       const struct rlimit *limit);
+int sk_linux_dlopen(const struct sk_os *os, const char *file, int flags,
+		    void **ret_library);
+int sk_linux_dlsym(const struct sk_os *os, void *library, const char *name,
+		   void **ret_symbol);
 
 #endif

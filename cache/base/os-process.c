@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The real system: processes and their limits. */
+/* The real system: processes, their limits, and what they load. */
+#include <dlfcn.h>
 #include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -81,4 +82,30 @@ int sk_linux_setrlimit(const struct sk_os *os, int which,
 {
 	(void)os;
 	return sk_os_result(setrlimit(which, limit));
+}
+
+int sk_linux_dlopen(const struct sk_os *os, const char *file, int flags,
+		    void **ret_library)
+{
+	void *library;
+
+	(void)os;
+	library = dlopen(file, flags);
+	if (!library)
+		return -ENOENT;
+	*ret_library = library;
+	return 0;
+}
+
+int sk_linux_dlsym(const struct sk_os *os, void *library, const char *name,
+		   void **ret_symbol)
+{
+	void *symbol;
+
+	(void)os;
+	symbol = dlsym(library, name);
+	if (!symbol)
+		return -ENOENT;
+	*ret_symbol = symbol;
+	return 0;
 }

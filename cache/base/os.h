@@ -2,12 +2,12 @@
 /*
  * What the system does for us, as one table of operations.
  *
- * Files, memory, clock, randomness, sockets, waits and processes pass through
- * it, so that failing the N-th call, losing power after any write and running
- * on a virtual clock are loops in a test. Every function returns a value >= 0
- * or a negative errno; errno itself is not used. EINTR is retried inside,
- * where retrying is right (never close). Every descriptor that is made is
- * close-on-exec.
+ * Files, memory, clock, randomness, sockets, waits, processes and libraries
+ * pass through it, so that failing the N-th call, losing power after any write
+ * and running on a virtual clock are loops in a test. Every function returns
+ * a value >= 0 or a negative errno; errno itself is not used. EINTR is retried
+ * inside, where retrying is right (never close). Every descriptor that is made
+ * is close-on-exec.
  *
  * Who waits says until when, on the clock of now_ns(): a deadline is carried
  * through all calls that serve it and never begins anew. SK_FOREVER: none.
@@ -153,6 +153,11 @@ struct sk_os {
 			 struct rlimit *ret_limit);
 	int (*setrlimit)(const struct sk_os *os, int which,
 			 const struct rlimit *limit);
+	/* libraries: dlerror(3) has the sentence; never closed again */
+	int (*dlopen)(const struct sk_os *os, const char *file, int flags,
+		      void **ret_library);	/* -ENOENT */
+	int (*dlsym)(const struct sk_os *os, void *library, const char *name,
+		     void **ret_symbol);	/* -ENOENT */
 	/* clock and randomness */
 	uint64_t (*now_ns)(const struct sk_os *os);	/* monotonic */
 	uint64_t (*wall_ns)(const struct sk_os *os);	/* since 1970, UTC */

@@ -287,6 +287,10 @@ OP(int, getrlimit, GETRLIMIT, (const struct sk_os *os, int which,
    struct rlimit *ret_limit), which, ret_limit)
 OP(int, setrlimit, SETRLIMIT, (const struct sk_os *os, int which,
    const struct rlimit *limit), which, limit)
+OP(int, dlopen, DLOPEN, (const struct sk_os *os, const char *file, int flags,
+   void **ret_library), file, flags, ret_library)
+OP(int, dlsym, DLSYM, (const struct sk_os *os, void *library,
+   const char *name, void **ret_symbol), library, name, ret_symbol)
 
 static int fault_eventfd(const struct sk_os *os)
 {
@@ -509,6 +513,8 @@ static const struct sk_os fault_table = {
 	.setpriority = fault_setpriority,
 	.getrlimit = fault_getrlimit,
 	.setrlimit = fault_setrlimit,
+	.dlopen = fault_dlopen,
+	.dlsym = fault_dlsym,
 	.now_ns = fault_now_ns,
 	.wall_ns = fault_wall_ns,
 	.random = fault_random,

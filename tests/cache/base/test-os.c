@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,6 +38,20 @@ static void drop_dir(struct dir *dir)
 }
 
 /* ---- the real system ---- */
+
+Test(os, finds_what_a_library_has_and_says_what_it_lacks)
+{
+	const struct sk_os *os = sk_os_linux();
+	void *library, *symbol;
+
+	cr_assert_eq(os->dlopen(os, "libnobody.so.7", RTLD_NOW, &library),
+		     -ENOENT);
+	cr_assert_eq(os->dlopen(os, NULL, RTLD_NOW, &library), 0);
+	cr_assert_eq(os->dlsym(os, library, "malloc", &symbol), 0);
+	cr_assert_not_null(symbol);
+	cr_assert_eq(os->dlsym(os, library, "nobody_s_function", &symbol),
+		     -ENOENT);
+}
 
 Test(os, every_operation_is_there)
 {
@@ -326,6 +341,14 @@ static void call_processes(const struct sk_os *os)
 	(void)os->setrlimit(os, RLIMIT_NOFILE, &limit);
 }
 
+static void call_libraries(const struct sk_os *os)
+{
+	void *library = dlopen(NULL, RTLD_NOW), *symbol;
+
+	(void)os->dlopen(os, NULL, RTLD_NOW, &library);
+	(void)os->dlsym(os, library, "malloc", &symbol);
+}
+
 /* Calls every operation that can fail once, as far as each goes. */
 static void call_everything(const struct sk_os *os, const struct dir *dir)
 {
@@ -360,6 +383,7 @@ static void call_everything(const struct sk_os *os, const struct dir *dir)
 	sk_close_fd(fd);
 	call_sockets(os);
 	call_processes(os);
+	call_libraries(os);
 	(void)os->random(os, c, 1);
 	(void)os->uring_result(os, SK_URING_READ, 1);
 	(void)os->uring_result(os, SK_URING_WRITE, 1);
