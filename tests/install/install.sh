@@ -35,6 +35,8 @@ DESTDIR=$dir/root $meson install --no-rebuild -C "$build" >"$dir/log" 2>&1 || {
 	cat "$dir/log"
 	fail "meson install"
 }
+! find "$dir/root" -name '*vcuda*' | grep . ||
+	fail "the simulated driver is a test's"
 manifest=$(cd "$dir/root" && find . -name shardkeep.h)
 prefix=${manifest#.}
 prefix=${prefix%/include/shardkeep.h}

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the simulation declares beside the product, against the toolkit. */
+#include "more.h"
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#define SAME_FUNCTION(function, exported, version, need, params)	\
+	_Static_assert(__builtin_types_compatible_p(			\
+		PFN_##function##_v##version,				\
+		sk_cu_result(*) params), #function);
+VCUDA_MORE(SAME_FUNCTION)

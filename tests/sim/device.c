@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulated driver: initialization, devices, primary contexts. */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "vcuda.h"
+
+#define STACK_MAX 32
+
+/* The thread's contexts; the last is current. */
+static _Thread_local struct {
+	struct CUctx_st *contexts[STACK_MAX];
+	int n;
+} stack;
+
+struct CUctx_st *vcu_current(void)
+{
+	return stack.n ? stack.contexts[stack.n - 1] : NULL;
+}
+
+static int count_devices(void)
+{
+	long n = vcu_setting("VCUDA_DEVICES", 1);
+
+	return n < 0 ? 0 : n > VCU_DEVICES_MAX ? VCU_DEVICES_MAX : (int)n;
+}
+
+sk_cu_result cuInit(unsigned flags)
+{
+	struct vcu *v = vcu();
+	sk_cu_result r = SK_CU_SUCCESS;
+
+	(void)vcu_enter(VCU_cuInit);
+	if (flags)
+		return SK_CU_INVALID_VALUE;
+	if (vcu_mode("stub"))
+		return SK_CU_STUB_LIBRARY;
+	vcu_lock();
+	if (!v->initialized) {
+		v->n_devices = count_devices();
+		for (int i = 0; i < v->n_devices; i++)
+			v->contexts[i].device = i;
+		v->pid = getpid();
+		if (v->n_devices)
+			__atomic_store_n(&v->initialized, true,
+					 __ATOMIC_RELEASE);
+		else
+			r = SK_CU_NO_DEVICE;
+	} else if (v->pid != getpid()) {
+		r = SK_CU_NOT_INITIALIZED;
+	}
+	vcu_unlock();
+	return r;
+}
+
+sk_cu_result cuDriverGetVersion(int *version)
+{
+	(void)vcu_enter(VCU_cuDriverGetVersion);
+	if (vcu_mode("stub"))
+		return SK_CU_STUB_LIBRARY;
+	if (!version)
+		return SK_CU_INVALID_VALUE;
+	*version = (int)vcu_setting("VCUDA_VERSION", 13000);
+	return SK_CU_SUCCESS;
+}
+
+/* ---- results ---- */
+
+static const char *name_of(sk_cu_result result)
+{
+	static const struct {
+		sk_cu_result result;
+		const char *name;
+	} names[] = {
+		{ SK_CU_SUCCESS, "CUDA_SUCCESS" },
+		{ SK_CU_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE" },
+		{ SK_CU_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY" },
+		{ SK_CU_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED" },
+		{ SK_CU_STUB_LIBRARY, "CUDA_ERROR_STUB_LIBRARY" },
+		{ SK_CU_NO_DEVICE, "CUDA_ERROR_NO_DEVICE" },
+		{ SK_CU_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE" },
+		{ SK_CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT" },
+		{ SK_CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE" },
+		{ SK_CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND" },
+		{ SK_CU_NOT_READY, "CUDA_ERROR_NOT_READY" },
+		{ SK_CU_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS" },
+		{ SK_CU_ALREADY_REGISTERED,
+		  "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED" },
+		{ SK_CU_NOT_REGISTERED,
+		  "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED" },
+		{ SK_CU_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED" },
+		{ SK_CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED" },
+		{ SK_CU_CAPTURE_UNSUPPORTED,
+		  "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED" },
+		{ SK_CU_CAPTURE_IMPLICIT,
+		  "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT" },
+	};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (names[i].result == result)
+			return names[i].name;
+	return NULL;
+}
+
+sk_cu_result cuGetErrorName(sk_cu_result result, const char **text)
+{
+	(void)vcu_enter(VCU_cuGetErrorName);
+	*text = name_of(result);
+	return *text ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
+}
+
+sk_cu_result cuGetErrorString(sk_cu_result result, const char **text)
+{
+	(void)vcu_enter(VCU_cuGetErrorString);
+	*text = name_of(result);
+	return *text ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
+}
+
+/* ---- devices ---- */
+
+static bool is_device(sk_cu_device device)
+{
+	return device >= 0 && device < vcu()->n_devices;
+}
+
+sk_cu_result cuDeviceGetCount(int *n)
+{
+	VCU_ENTER(cuDeviceGetCount);
+	*n = vcu()->n_devices;
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuDeviceGet(sk_cu_device *device, int ordinal)
+{
+	VCU_ENTER(cuDeviceGet);
+	if (!is_device(ordinal))
+		return SK_CU_INVALID_DEVICE;
+	*device = ordinal;
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuDeviceGetName(char *name, int size, sk_cu_device device)
+{
+	VCU_ENTER(cuDeviceGetName);
+	if (!is_device(device))
+		return SK_CU_INVALID_DEVICE;
+	(void)snprintf(name, (size_t)size, "vcuda device %d", device);
+	return SK_CU_SUCCESS;
+}
+
+/* ---- contexts ---- */
+
+sk_cu_result cuDevicePrimaryCtxRetain(sk_cu_context *context,
+				      sk_cu_device device)
+{
+	VCU_ENTER(cuDevicePrimaryCtxRetain);
+	if (!is_device(device))
+		return SK_CU_INVALID_DEVICE;
+	vcu_lock();
+	vcu()->contexts[device].refs++;
+	*context = &vcu()->contexts[device];
+	vcu_unlock();
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuDevicePrimaryCtxRelease_v2(sk_cu_device device)
+{
+	bool was_active;
+
+	VCU_ENTER(cuDevicePrimaryCtxRelease);
+	if (!is_device(device))
+		return SK_CU_INVALID_DEVICE;
+	vcu_lock();
+	was_active = vcu()->contexts[device].refs;
+	if (was_active)
+		vcu()->contexts[device].refs--;
+	vcu_unlock();
+	return was_active ? SK_CU_SUCCESS : SK_CU_INVALID_CONTEXT;
+}
+
+sk_cu_result cuDevicePrimaryCtxGetState(sk_cu_device device, unsigned *flags,
+					int *active)
+{
+	VCU_ENTER(cuDevicePrimaryCtxGetState);
+	if (!is_device(device))
+		return SK_CU_INVALID_DEVICE;
+	*flags = 0;
+	vcu_lock();
+	*active = vcu()->contexts[device].refs != 0;
+	vcu_unlock();
+	return SK_CU_SUCCESS;
+}
+
+static bool is_active(const struct CUctx_st *context)
+{
+	bool active = false;
+
+	vcu_lock();
+	for (int i = 0; i < vcu()->n_devices; i++)
+		active |= context == &vcu()->contexts[i] && context->refs;
+	vcu_unlock();
+	return active;
+}
+
+sk_cu_result cuCtxPushCurrent_v2(sk_cu_context context)
+{
+	VCU_ENTER(cuCtxPushCurrent);
+	if (!is_active(context))
+		return SK_CU_INVALID_CONTEXT;
+	if (stack.n == STACK_MAX)
+		vcu_misuse("%d contexts pushed, none popped", STACK_MAX);
+	stack.contexts[stack.n++] = context;
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuCtxPopCurrent_v2(sk_cu_context *context)
+{
+	VCU_ENTER(cuCtxPopCurrent);
+	if (!stack.n)
+		return SK_CU_INVALID_CONTEXT;
+	stack.n--;
+	if (context)
+		*context = stack.contexts[stack.n];
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuCtxGetCurrent(sk_cu_context *context)
+{
+	VCU_ENTER(cuCtxGetCurrent);
+	*context = vcu_current();
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuCtxSetCurrent(sk_cu_context context)
+{
+	VCU_ENTER(cuCtxSetCurrent);
+	if (context && !is_active(context))
+		return SK_CU_INVALID_CONTEXT;
+	if (stack.n)
+		stack.n--;
+	if (context)
+		stack.contexts[stack.n++] = context;
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuCtxGetDevice(sk_cu_device *device)
+{
+	VCU_ENTER_CONTEXT(cuCtxGetDevice);
+	*device = vcu_current()->device;
+	return SK_CU_SUCCESS;
+}
+
+/* What the thread may do while streams capture. */
+sk_cu_result cuThreadExchangeStreamCaptureMode(sk_cu_enum *mode)
+{
+	static _Thread_local sk_cu_enum mine;	/* 0: global */
+	sk_cu_enum before = mine;
+
+	VCU_ENTER(cuThreadExchangeStreamCaptureMode);
+	if (*mode > SK_CU_CAPTURE_MODE_RELAXED)
+		return SK_CU_INVALID_VALUE;
+	mine = *mode;
+	*mode = before;
+	return SK_CU_SUCCESS;
+}
