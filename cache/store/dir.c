@@ -131,6 +131,12 @@ int sk_dir_remove(const struct sk_os *os, int dirfd, const char *name)
 	return remove_entry(&removal, dirfd, name);
 }
 
+/* What is no file holds no text. */
+static int no_text(int r)
+{
+	return r == -EISDIR || r == -ESPIPE || r == -ENXIO ? -EBADMSG : r;
+}
+
 int sk_dir_read_text(const struct sk_os *os, int dirfd, const char *name,
 		     char *buf, size_t size)
 {
@@ -141,7 +147,7 @@ int sk_dir_read_text(const struct sk_os *os, int dirfd, const char *name,
 	fd = os->openat(os, dirfd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK |
 			O_CLOEXEC, 0);
 	if (fd < 0)
-		return fd;
+		return no_text(fd);
 	do {
 		n = os->pread(os, fd, buf + done, size - 1 - done, done);
 		if (n > 0)
@@ -149,7 +155,7 @@ int sk_dir_read_text(const struct sk_os *os, int dirfd, const char *name,
 	} while (n > 0 && done < size - 1);
 	os->close(os, fd);
 	if (n < 0)
-		return (int)n;
+		return no_text((int)n);
 	buf[done] = 0;
 	/* A line of text without its end is a part of a line. */
 	if (!done || buf[done - 1] != '\n' || strlen(buf) != done)

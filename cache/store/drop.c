@@ -34,17 +34,41 @@ static int open_step_of(struct sk_store *store, int job_fd, const char *dir,
 }
 
 /*
- * Gives the directory, open as @fd, a name under which nobody looks for it.
- * Where another agent had put its own in the place just then, that one gets
- * its name back.
+ * Another agent had put its directory in the place just then: it gets its name
+ * back, or where that is taken again, one that readers look under as well.
  */
+static int unhide_step(struct sk_store *store, int job_fd, const char *dir,
+		       const char *deleted)
+{
+	const struct sk_os *os = store->os;
+	char aside[SK_STORE_NAME_MAX];
+	struct sk_step_name step;
+	int r;
+
+	/* Never onto another one: none of ours is empty. */
+	r = os->renameat(os, job_fd, deleted, job_fd, dir, 0);
+	if (!sk_step_name_parse(dir, &step))
+		return r;
+	for (unsigned i = 1; i < SK_DISPLACED_MAX &&
+	     (r == -ENOTEMPTY || r == -EEXIST || r == -ENOTDIR); i++) {
+		sk_step_name_displaced(aside, step.step, step.run, i);
+		r = os->renameat(os, job_fd, deleted, job_fd, aside, 0);
+	}
+	return r;
+}
+
+/* Gives the directory, open as @fd, a name under which nobody looks for it. */
 static int hide_step(struct sk_store *store, int job_fd, const char *dir,
 		     int fd, const char *deleted, struct sk_err *err)
 {
-	int r = store->os->renameat(store->os, job_fd, dir, job_fd, deleted,
-				    0);
+	int r = sk_dir_is(store->os, job_fd, dir, fd);
 
 	assert(job_fd >= 0 && fd >= 0);
+	if (r == 0)
+		r = -ESTALE;
+	if (r > 0)
+		r = store->os->renameat(store->os, job_fd, dir, job_fd,
+					deleted, 0);
 	if (r == 0)
 		r = sk_dir_is(store->os, job_fd, deleted, fd);
 	if (r > 0)
@@ -52,8 +76,7 @@ static int hide_step(struct sk_store *store, int job_fd, const char *dir,
 		 * power loss under its own name. */
 		r = sk_dir_sync(store->os, job_fd);
 	else if (r == 0)
-		r = store->os->renameat(store->os, job_fd, deleted, job_fd,
-					dir, 0) ? : -ESTALE;
+		r = unhide_step(store, job_fd, dir, deleted) ? : -ESTALE;
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot delete \"%s\"", dir);
 	return 0;

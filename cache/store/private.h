@@ -32,6 +32,7 @@
 #define SK_DIR_OURS 0700
 #define SK_DIR_ENTERED 0711
 #define SK_DIR_LISTED 0755
+#define SK_DISPLACED_MAX 1000u	/* names of one step and run */
 #define SK_STORE_NAME_MAX 96	/* longest name of ours, NUL included */
 
 struct sk_store {
@@ -92,7 +93,8 @@ int sk_dir_each(const struct sk_os *os, int fd,
 		int (*fn)(void *ctx, int fd, const char *name), void *ctx);
 /** Removes a file, or a directory and what is in it. Gone already: 0. */
 int sk_dir_remove(const struct sk_os *os, int dirfd, const char *name);
-/** The first bytes of a small file, as a string. */
+/** The first bytes of a small file, as a string. -EBADMSG: it is no line of
+ * text, or no file. */
 int sk_dir_read_text(const struct sk_os *os, int dirfd, const char *name,
 		     char *buf, size_t size);
 /** Writes a small file durably: temporary name, fsync, rename, fsync. */

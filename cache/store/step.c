@@ -9,7 +9,6 @@
 #include "store/private.h"
 
 #define ACQUIRE_TRIES 64	/* each lost to another agent that won */
-#define DISPLACED_MAX 1000u
 
 struct run_search {
 	struct sk_store *store;
@@ -141,7 +140,7 @@ static int displace_step(struct sk_store *store, int job_fd, const char *name,
 	int r = -ENOTEMPTY;
 
 	assert(fd >= 0);
-	for (unsigned i = 1; i < DISPLACED_MAX && r == -ENOTEMPTY; i++) {
+	for (unsigned i = 1; i < SK_DISPLACED_MAX && r == -ENOTEMPTY; i++) {
 		r = sk_dir_is(store->os, job_fd, name, fd);
 		if (r == 0)
 			return -EAGAIN;
@@ -149,7 +148,9 @@ static int displace_step(struct sk_store *store, int job_fd, const char *name,
 		if (r > 0)
 			r = store->os->renameat(store->os, job_fd, name,
 						job_fd, aside, 0);
-		r = r == -EEXIST ? -ENOTEMPTY : r;
+		/* Or something else has that name; or ours, which is told. */
+		if (r == -EEXIST || r == -ENOTDIR)
+			r = -ENOTEMPTY;
 	}
 	if (r == -ENOENT)
 		return -EAGAIN;
@@ -195,6 +196,8 @@ static int judge_empty(struct sk_store *store, int job_fd, const char *name,
 
 	if (theirs->number != run->number)
 		return -ESTALE;
+	/* What it was writing when it was ended is nothing either. */
+	(void)sk_store_sweep(store, SK_STORE_DEAD_ONLY);
 	r = sk_step_delete_empty(store, job_fd, name, fd, theirs, err);
 	if (r == -ENOTEMPTY)
 		return sk_dir_is(store->os, job_fd, name, fd) == 0 ? -EAGAIN :

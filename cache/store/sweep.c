@@ -29,15 +29,16 @@ static int same_file(const struct sk_os *os, int dirfd, const char *name,
 
 /* ---- our life ---- */
 
-/* -EEXIST: the number is somebody's, or a sweep took the file just then. */
-static int make_alive(struct sk_store *store)
+/* -EEXIST: the number is somebody's, or a sweep took the file just then.
+ * @how: O_EXCL, or 0 where a file of the number is ours from before. */
+static int make_alive(struct sk_store *store, int how)
 {
 	const struct sk_os *os = store->os;
 	char name[SK_STORE_NAME_MAX];
 	int fd, r;
 
 	sk_alive_name_format(name, store->instance);
-	fd = os->openat(os, store->fd, name, O_RDWR | O_CREAT | O_EXCL |
+	fd = os->openat(os, store->fd, name, O_RDWR | O_CREAT | how |
 			O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return fd;
@@ -65,7 +66,7 @@ int sk_store_live(struct sk_store *store)
 				      sizeof(store->instance));
 		if (r < 0)
 			return r;
-		r = make_alive(store);
+		r = make_alive(store, O_EXCL);
 	}
 	return 0;
 }
@@ -88,7 +89,7 @@ void sk_store_move(struct sk_store *store)
 	if (store->alive >= 0)
 		store->os->close(store->os, store->alive);
 	store->alive = -1;
-	(void)make_alive(store);
+	(void)make_alive(store, 0);
 }
 
 /* ---- the dead ---- */

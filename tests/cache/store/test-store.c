@@ -559,6 +559,72 @@ Test(store, nothing_is_in_nobodys_way)
 	place_remove(&p);
 }
 
+/* Nor is what it was writing: nobody will end it. */
+Test(store, the_dead_are_in_nobodys_way)
+{
+	const struct sk_store_run first = { 1, 77 };
+	struct sk_store *store, *other;
+	struct place p;
+	char left[128];
+	int job, fd;
+
+	place_make(&p);
+	store = open_store(sk_os_linux(), &p);
+	other = open_store(sk_os_linux(), &p);
+	job = sk_store_make_job_dir(other, "job", 0700, NULL);
+	fd = sk_step_acquire(other, job, 5, &first, 0700, NULL);
+	cr_assert(job >= 0 && fd >= 0);
+	left_by(&p, other, left);
+	cr_assert_eq(put(store, 1, 5, 0), -ESTALE, "it lives");
+	cr_assert(exists(&p, left));
+	kill_store(other);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	cr_assert(holds(store, 1, 5, 0));
+	close(fd);
+	close(job);
+	sk_store_close(store);
+	place_remove(&p);
+}
+
+/* Whatever somebody put where our small files and directories stand. */
+Test(store, strange_things_are_in_nobodys_way)
+{
+	struct sk_store *store;
+	struct place p;
+	char path[256];
+	int r[4] = { 0 };
+
+	place_make(&p);
+	store = open_store(sk_os_linux(), &p);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	/* Each in place of the run's file. */
+	for (int i = 0; i < 4; i++) {
+		(void)snprintf(path, sizeof(path),
+			       "%s/job/step-000000000005/.run", p.store);
+		cr_assert_eq(remove(path), 0);
+		r[i] = i == 0 ? mkdir(path, 0700) :
+		       i == 1 ? mkfifo(path, 0600) :
+		       i == 2 ? symlink("/dev/zero", path) :
+		       mknod(path, S_IFSOCK | 0600, 0);
+		cr_assert_eq(r[i], 0, "%d", i);
+		cr_assert_eq(scan(store, NULL), 1, "case %d", i);
+	}
+	cr_assert_eq(put(store, 2, 5, 0), 0);
+	cr_assert(exists(&p, "job/step-000000000005.run-0"));
+	/* And of the names that older runs' steps get. */
+	make_file(&p, "job/step-000000000005.run-2", "x");
+	(void)snprintf(path, sizeof(path),
+		       "%s/job/step-000000000005.run-2-2", p.store);
+	cr_assert_eq(symlink("..", path), 0);
+	make_dir(&p, "job/step-000000000005.run-2-3");
+	make_file(&p, "job/step-000000000005.run-2-3/file", "x");
+	cr_assert_eq(put(store, 3, 5, 0), 0);
+	cr_assert(exists(&p, "job/step-000000000005.run-2-4/.run"));
+	cr_assert(holds(store, 3, 5, 0) && holds(store, 2, 5, 0));
+	sk_store_close(store);
+	place_remove(&p);
+}
+
 /* Where there are no locks age decides, and nobody looks dead who is not. */
 Test(store, lives_without_locks)
 {
@@ -583,7 +649,7 @@ Test(store, lives_without_locks)
 Test(store, finds_its_directory_again)
 {
 	struct sk_store *store, *other;
-	char aside[128];
+	char aside[128], left[128];
 	struct place p;
 
 	place_make(&p);
@@ -605,6 +671,10 @@ Test(store, finds_its_directory_again)
 	cr_assert_eq(rename(aside, p.store), 0);
 	cr_assert_eq(put(store, 1, 7, 0), 0);
 	cr_assert(holds(store, 1, 5, 0) && holds(store, 1, 7, 0));
+	/* And lives there again, where it was taken for dead meanwhile. */
+	left_by(&p, store, left);
+	sk_store_close(open_store(sk_os_linux(), &p));
+	cr_assert(exists(&p, left));
 	sk_store_close(store);
 	place_remove(&p);
 }
@@ -1935,6 +2005,63 @@ static int interrupt_put(bool stranger, bool empty)
 			break;
 	}
 	return n - 1;
+}
+
+struct newer {
+	struct sk_store *store;
+	uint64_t run;
+	int r;
+};
+
+static void put_newer(void *ctx)
+{
+	struct newer *newer = ctx;
+
+	newer->r = put(newer->store, newer->run, 5, 0);
+}
+
+/* Run 1's step is deleted while runs 2 and 3 take it over, before the calls
+ * @first and @second of the deletion: theirs stay. */
+static uint64_t interrupt_delete(uint64_t first, uint64_t second)
+{
+	struct newer newer[2] = { { .run = 2 }, { .run = 3 } };
+	struct sk_fault_os fault;
+	struct sk_store *store;
+	struct place p;
+	uint64_t hits;
+
+	place_make(&p);
+	sk_fault_os_init(&fault, sk_os_linux());
+	store = open_store(&fault.os, &p);
+	newer[0].store = newer[1].store = open_store(sk_os_linux(), &p);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	sk_fault_os_init(&fault, sk_os_linux());
+	sk_fault_os_meddle(&fault, SK_FAULT_ANY, first, put_newer, &newer[0]);
+	sk_fault_os_meddle(&fault, SK_FAULT_ANY, second, put_newer, &newer[1]);
+	(void)delete(store, "job", "step-000000000005", 1, NULL);
+	hits = sk_fault_os_hits(&fault);
+	fault.rule_count = 0;
+	kill_store(store);
+	(void)sk_store_sweep(newer[0].store, SK_STORE_DEAD_ONLY);
+	for (uint64_t i = 0; i < hits; i++)
+		cr_assert(newer[i].r == 0 &&
+			  holds(newer[i].store, newer[i].run, 5, 0),
+			  "calls %d and %d: %d, run %d is lost", (int)first,
+			  (int)second, newer[i].r, (int)newer[i].run);
+	sk_store_close(newer[0].store);
+	place_remove(&p);
+	return hits;
+}
+
+Test(store_agents, deletes_no_other_ones, .timeout = 120)
+{
+	uint64_t hits = 2;
+
+	for (uint64_t n = 1; hits; n++) {
+		hits = 2;
+		for (uint64_t m = n + 1; hits == 2; m++)
+			hits = interrupt_delete(n, m);
+	}
 }
 
 Test(store_agents, lose_nothing_between_two_calls, .timeout = 120)
