@@ -129,7 +129,8 @@ static void write_image(struct work *work)
 	f->result = sk_store_put_image(a->store, a->io, &f->put, &f->err);
 	f->lost = f->result == -ESTALE;
 	if (f->result == 0)
-		f->result = earlier_look(&f->earlier, a->store, &f->err);
+		f->result = earlier_look(&f->earlier, &f->file, a->store,
+					 &f->err);
 }
 
 /* ---- one snapshot ---- */
@@ -177,7 +178,7 @@ static int take_memory(struct flush *f, const struct sk_cat_image *image,
 	f->head = malloc(l->header_bytes);
 	f->sums = sk_sums_new(l, image->sums);
 	if (f->head && f->sums &&
-	    (!last || earlier_list(&f->earlier, f->snapshot) == 0))
+	    (!last || earlier_list(&f->earlier, image) == 0))
 		return 0;
 	let_go(f);
 	return sk_err_set(&f->err, -ENOMEM, "no memory to write an image");
@@ -394,10 +395,7 @@ static void forget_gone(struct flush *f)
 {
 	struct sk_cat_snapshot *s = f->snapshot;
 
-	if (f->earlier.n_gone <= 0)
-		return;
-	earlier_forget(&f->earlier, s);
-	if (f->rounds++ >= RACES_MOST)
+	if (earlier_forget(&f->earlier, s) && f->rounds++ >= RACES_MOST)
 		f->result = sk_err_set(&f->err, -EIO, "files of step %"
 				       PRId64 " of job \"%s\" go while others "
 				       "are written", s->step, s->job->name);
@@ -410,8 +408,7 @@ static void image_written(struct work *work)
 
 	assert(a->flush == f);
 	atomic_store(&f->current, 0);
-	if (f->result == 0)
-		forget_gone(f);
+	forget_gone(f);
 	let_go(f);
 	if (try_again(f)) {
 		next_step(a, f);
