@@ -477,6 +477,7 @@ static void test_strange_places(const char *program)
 	char path[256], other[256], *bytes;
 	struct sk_wire_id id;
 	struct rank r, s;
+	double ignored;
 	struct rig a;
 	size_t n;
 
@@ -491,6 +492,19 @@ static void test_strange_places(const char *program)
 	/* Another step's, then another run's of the same step. */
 	write_file(file_of(&a, "places", 6, 0, 1, other), bytes, n);
 	CHECK(on_disk(s.sock, "places", 6, &id) == 0, "step 5 as step 6");
+	free(bytes);
+	/* And one of the same run, which all but its name speaks for. */
+	for (int64_t step = 7; step < 9; step++) {
+		rank_snapshot(&s, step);
+		CHECK_STATUS(wait_durable(&s, step), 0, &s.msg);
+	}
+	ignored = stat_value(s.sock, "shardkeep_ignored_files_total");
+	bytes = read_file(file_of(&a, "places", 7, 0, 1, path), &n);
+	write_file(file_of(&a, "places", 8, 0, 1, other), bytes, n);
+	CHECK(on_disk(s.sock, "places", 8, &id) == 0, "step 7 as step 8");
+	CHECK(stat_value(s.sock, "shardkeep_ignored_files_total") ==
+	      ignored + 1, "step 7 was taken from step 8");
+	CHECK(on_disk(s.sock, "places", 7, &id) == 1, "step 7");
 	free(bytes);
 	rank_close(&s);
 	end(&a);
@@ -562,6 +576,29 @@ static void test_numbers(const char *program)
 	end(&a);
 }
 
+/* A run is on disk by its directory, whatever became of the files in it: its
+ * number is not given again, for its step would be refused. */
+static void test_damaged_run(const char *program)
+{
+	char path[256];
+	struct rank r;
+	struct rig a;
+
+	start_first(&a, program);
+	store_one(&r, &a, "hurt");
+	rank_close(&r);
+	(void)rig_stop(&a);
+	write_file(file_of(&a, "hurt", 5, 0, 1, path), "hurt", 4);
+	rig_start(&a, "--store", a.store, "--memory", MEMORY, NULL);
+	CHECK_STATUS(rank_open(&r, &a, &(struct rank_options){
+		.job = "hurt", .world = 1 }), 0, &r.msg);
+	CHECK(r.run == 2, "run %" PRIu64, r.run);
+	rank_snapshot(&r, 5);
+	CHECK_STATUS(wait_durable(&r, 5), 0, &r.msg);
+	rank_close(&r);
+	end(&a);
+}
+
 /* The agent is lost without a store: its ranks come back by name and id, and
  * whoever came in between is a stranger to them. */
 static void test_comes_back(const char *program)
@@ -609,6 +646,7 @@ int main(int argc, char **argv)
 	test_strange_places(program);
 	test_two_jobs(program);
 	test_numbers(program);
+	test_damaged_run(program);
 	test_comes_back(program);
 	return 0;
 }

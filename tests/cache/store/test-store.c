@@ -878,6 +878,62 @@ Test(store, reads_layout_and_stamp)
 	place_remove(&p);
 }
 
+/* A rank may have nothing to store: its file ends with its header. */
+Test(store, reads_an_empty_image)
+{
+	const struct sk_stamp stamp = { .run = 8, .run_id = 9, .step = 90 };
+	struct sk_layout *layout = NULL, *back = NULL;
+	struct sk_stamp read = { 0 };
+	struct sk_store *store;
+	struct place p;
+	FILE *f = tmpfile();
+	char *header;
+
+	place_make(&p);
+	store = open_store(sk_os_linux(), &p);
+	cr_assert_eq(sk_layout_new("job", 1, 4, SK_IMAGE_PRIMARY, NULL, 0,
+				   &layout, NULL), 0);
+	cr_assert_eq(layout->image_bytes, layout->header_bytes);
+	header = malloc(layout->header_bytes);
+	sk_layout_stamp(layout, &stamp, header);
+	cr_assert_eq(fwrite(header, 1, layout->header_bytes, f),
+		     layout->header_bytes);
+	fflush(f);
+	cr_assert_eq(sk_store_read_layout(store, fileno(f), &back, &read,
+					  NULL), 0);
+	cr_assert(read.run == 8 && read.step == 90 && back->rank == 1 &&
+		  !back->n_items);
+	free(read.sums);
+	sk_layout_free(back);
+	sk_layout_free(layout);
+	free(header);
+	fclose(f);
+	sk_store_close(store);
+	place_remove(&p);
+}
+
+static int find_left(void *ctx, int fd, const char *name)
+{
+	uint32_t instance;
+
+	(void)ctx;
+	(void)fd;
+	return sk_leftover_name(name, &instance);
+}
+
+static bool anything_left(const struct place *p, const char *dir)
+{
+	char path[256];
+	int fd, r;
+
+	(void)snprintf(path, sizeof(path), "%s/%s", p->store, dir);
+	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cr_assert_geq(fd, 0, "%s", path);
+	r = sk_dir_each(sk_os_linux(), fd, find_left, NULL);
+	close(fd);
+	return r;
+}
+
 /* A whole image stays, whatever else of its name and run comes; what is hurt
  * is mended by the same image only. */
 Test(store, replaces_no_whole_image)
@@ -911,6 +967,7 @@ Test(store, replaces_no_whole_image)
 	other.put.step = 90;
 	cr_assert_eq(sk_store_put_image(store, io, &other.put, &err), -ESTALE);
 	cr_assert_not_null(strstr(err.text, "other content"), "%s", err.text);
+	cr_assert_not(anything_left(&p, "job/step-000000000090"));
 	image.put.ret_file = &again;
 	cr_assert_eq(sk_store_put_image(store, io, &image.put, NULL), 0);
 	cr_assert(again.inode && !sk_file_id_equal(&again, &file));
