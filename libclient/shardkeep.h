@@ -91,10 +91,11 @@ struct sk_options {
  * two an agent that ran already does not honour: worth a line in the log.
  *
  * Errors: -ENOENT, -ECONNREFUSED no agent answers, or the one that was
- * started ended, with its reason; -EPROTO it speaks another
- * version; -ETIMEDOUT it does not answer in time; -EACCES the private agent's
- * directory is not this user's alone; -ENAMETOOLONG the path of the socket;
- * -ENOMEM.
+ * started ended, with its reason; -EPROTO it speaks another version;
+ * -ETIMEDOUT it does not answer in time; -EACCES the private agent's directory
+ * is not this user's alone, or the agent that answers is run by somebody who is
+ * neither this user nor root nor the owner of /run/shardkeep; -ENAMETOOLONG the
+ * path of the socket; -EMFILE, -ENFILE no descriptor is left; -ENOMEM.
  */
 int sk_open(const struct sk_options *opts, struct sk **ret_sk);
 
@@ -226,8 +227,9 @@ struct sk_tensor {
  * a snapshot under way.
  *
  * Errors: -EINVAL the description makes no sense, or differs from local_shape
- * (the sentence names the tensor and both shapes); -ENODEV no CUDA driver is
- * in use; -ENOMEM; -EOWNERDEAD.
+ * (the sentence names the tensor and both shapes); -EEXIST a blob bears the
+ * name (and a tensor where a blob is described: the one must be removed
+ * first); -ENODEV no CUDA driver is in use; -ENOMEM; -EOWNERDEAD.
  */
 int sk_state_tensor(struct sk_state *state, const struct sk_tensor *tensor);
 /** The same for an array of @n at once, all or none: cheaper for many.
@@ -279,9 +281,9 @@ int sk_state_clear(struct sk_state *state);
  * for has been already, or a newer one lives; -EIO the store cannot be read,
  * and nobody knows what it has of this job; -ETIMEDOUT the slots are not
  * faulted in yet, or the agent does not answer; -EDQUOT this user has as many
- * ranks as it may; -EINVAL the agent refuses the description; -E2BIG it is
- * more than a header of 100 MB can say; -ECONNRESET the agent is gone; -EROFS
- * a reader has no slots; -EOWNERDEAD.
+ * ranks as it may; -EMFILE, -ENFILE no descriptor is left; -EINVAL the agent
+ * refuses the description; -E2BIG it is more than a header of 100 MB can say;
+ * -ECONNRESET the agent is gone; -EROFS a reader has no slots; -EOWNERDEAD.
  */
 int sk_prepare(struct sk_state *state, uint32_t timeout_ms);
 
@@ -313,11 +315,11 @@ struct sk_snapshot_options {
  * snapshot of a state copies at a time: another call waits for the copy (not
  * for the seal) of the one before. @opts may be NULL.
  *
- * Errors: -EBUSY no slot is free (the sentence says how long the oldest flush
- * still needs); -EEXIST this step is there already, from this run;
- * -EINVAL @step is negative, or nothing is described; -ECANCELED the tensors
- * of the previous snapshot changed before their fence; -EROFS this is a
- * reader; those of sk_prepare().
+ * Errors: -EBUSY no slot is free (the sentence and sk_status.busy_ns say how
+ * long the oldest flush still needs); -EEXIST this step is there already, from
+ * this run; -EINVAL @step is negative, or nothing is described; -ECANCELED the
+ * tensors of the previous snapshot changed before their fence; -EROFS this is
+ * a reader; those of sk_prepare().
  */
 int sk_snapshot(struct sk_state *state, int64_t step,
 		const struct sk_snapshot_options *opts);
@@ -468,8 +470,9 @@ struct sk_report {
  * options that contradict; -EBADMSG a checksum failed, now or when somebody
  * else looked, and no other holder is left; -ETIMEDOUT a rank did not come;
  * -EIO, also where nothing was found and the store, or a part of it, could not
- * be read: that is no first run;
- * -ENOMEM; -ECONNRESET the agent is gone; -EOWNERDEAD.
+ * be read: that is no first run; -EPROTO the comm does not bring back what it
+ * is given; -EDQUOT, -EMFILE, -ENFILE more images than may be open; -ENOMEM;
+ * -ECONNRESET the agent is gone; -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,
 	       const struct sk_comm *comm,
