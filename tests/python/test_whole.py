@@ -60,6 +60,11 @@ def test_gathered_to_rank_0(agent):
                    stdout=subprocess.DEVNULL)
     out = load_file(f"{agent}/out.safetensors")
     assert all(torch.equal(out[k], t) for k, t in _full().items())
+    subprocess.run([program("cachectl"), "export", "whole",
+                    f"{agent}/all.safetensors"], check=True,
+                   stdout=subprocess.DEVNULL)
+    out = load_file(f"{agent}/all.safetensors")
+    assert out and all(k.startswith(("model.", "optim.")) for k in out)
 
 
 def _spread() -> None:

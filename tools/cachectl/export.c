@@ -81,12 +81,26 @@ static int add_piece(struct export *x, struct export_tensor *t, size_t source,
 	return 0;
 }
 
+/* Objects that the Python package keeps in tensors of bytes (docs/format.md):
+ * like blobs, nothing that a reader of weights looks for. */
+static bool is_object(const char *name)
+{
+	static const char *const prefixes[] = {
+		"python:", "dcp.bytes.", "dcp.plan.",
+	};
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(prefixes); i++)
+		if (!strncmp(name, prefixes[i], strlen(prefixes[i])))
+			return true;
+	return false;
+}
+
 /* NULL: not to be exported. A name that is only the prefix stays whole. */
 static const char *exported_name(const char *name, const char *prefix)
 {
 	size_t n = prefix ? strlen(prefix) : 0;
 
-	if (n && strncmp(name, prefix, n) != 0)
+	if (is_object(name) || (n && strncmp(name, prefix, n) != 0))
 		return NULL;
 	return name[n] ? name + n : name;
 }

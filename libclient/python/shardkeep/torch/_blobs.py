@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from .. import DTYPES, State
+from ._common import SHARED
 
 _LOCAL = "python."
-_SHARED = "python:"
 _ROOM = 1024        # least bytes of an object: it may grow without a new layout
 
 
@@ -46,7 +46,7 @@ class Blobs:
 
     def _describe(self, *which: tuple[str, int]) -> None:
         self._state.tensors(
-            [(f"{_SHARED}{name}:{rank}", DTYPES["U8"], (len(room),), None, (),
+            [(f"{SHARED}{name}:{rank}", DTYPES["U8"], (len(room),), None, (),
               0, None, None, (((0,), (len(room),), _address(room), None),))
              for name, rank in which
              for room in (self._shared[name, rank],)],
@@ -87,7 +87,7 @@ class Blobs:
             self._state.remove(_LOCAL + name)
             del self._local[name]
         for name, rank in shared:
-            self._state.remove(f"{_SHARED}{name}:{rank}")
+            self._state.remove(f"{SHARED}{name}:{rank}")
             del self._shared[name, rank]
 
     def clear(self) -> None:
@@ -107,8 +107,8 @@ class Blobs:
                 room = bytearray(t["shape"][0])
                 self._state.blob(name, room, True)
                 self._local[name.removeprefix(_LOCAL)] = room
-            elif kind == "tensor" and name.startswith(_SHARED):
-                name, _, rank = name.removeprefix(_SHARED).rpartition(":")
+            elif kind == "tensor" and name.startswith(SHARED):
+                name, _, rank = name.removeprefix(SHARED).rpartition(":")
                 if int(rank) % self._world == self._rank:
                     self._shared[name, int(rank)] = bytearray(t["shape"][0])
         self._describe(*self._shared)

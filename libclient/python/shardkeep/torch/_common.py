@@ -7,6 +7,12 @@ import torch
 
 from .. import DTYPES
 
+#: Objects stand as tensors of bytes under these names (docs/format.md): one
+#: that a later rank may need, an object of a DCP state dict, what DCP's
+#: planners said of keys.
+SHARED, BYTES, PLAN = "python:", "dcp.bytes.", "dcp.plan."
+OBJECTS = (SHARED, BYTES, PLAN)
+
 _NAMES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16",
     "uint16": "U16", "float16": "F16", "bfloat16": "BF16", "int32": "I32",

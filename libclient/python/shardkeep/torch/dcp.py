@@ -40,13 +40,12 @@ from torch.futures import Future
 
 from .. import LATEST, Client, State, _core, inspect, snapshots
 from . import _objects
-from ._common import FROM_NAME, check_local, dtype_of, resolved
+from ._common import (
+    BYTES, FROM_NAME, PLAN, SHARED, check_local, dtype_of, resolved)
 from ._dcp_states import STATES, key_of
 
 log = logging.getLogger("shardkeep")
 
-_BYTES = "dcp.bytes."   # an object, by FQN
-_PLAN = "dcp.plan."     # what planners say of keys, by rank
 # What FileSystemWriter takes and memory has no use for.
 _OF_FILES = {"single_file_per_rank", "sync_files", "thread_count",
              "per_thread_copy_ahead", "serialization_format"}
@@ -354,7 +353,7 @@ def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
     for item in plan.items:
         fqn = item.index.fqn
         if item.type == WriteItemType.BYTE_IO:
-            size = put_bytes(_BYTES + fqn, bytearray(
+            size = put_bytes(BYTES + fqn, bytearray(
                 _objects.dumps(_object_of(item, planner), fqn)))
         else:
             t = planner.resolve_data(item)
@@ -376,7 +375,7 @@ def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
                  t.stride() if t.numel() else None))
         results.append(WriteResult(index=item.index, size_in_bytes=size,
                                    storage_data=rank))
-    put_bytes(f"{_PLAN}{rank}",
+    put_bytes(f"{PLAN}{rank}",
               bytearray(_objects.dumps(about, "the plan")))
     described = [(*head, None, (), 0, None, None, tuple(parts[name]))
                  for name, head in heads.items()]
@@ -422,7 +421,7 @@ class ShardkeepReader(StorageReader):
             self._found = (held["step"], held["run"])
             plans = self._read_objects(client, {
                 t["name"]: t["shape"][0] for t in held["tensors"]
-                if t["name"].startswith(_PLAN)})
+                if t["name"].startswith(PLAN)})
         finally:
             client.close()
         self._sizes = {t["name"]: t["shape"] for t in held["tensors"]}
@@ -480,19 +479,19 @@ class ShardkeepReader(StorageReader):
     def _read_bytes(self, client: Client, plan: LoadPlan,
                     planner: LoadPlanner) -> None:
         items = [i for i in plan.items if i.type == LoadItemType.BYTE_IO]
-        names = {_BYTES + i.storage_index.fqn for i in items}
+        names = {BYTES + i.storage_index.fqn for i in items}
         self._refuse_unknown(names, self._sizes)
         objects = self._read_objects(client, {
             n: self._sizes[n][0] for n in names})
         for item in items:
             # In memory alone: the planner wants what torch.save gives.
             data = io.BytesIO()
-            torch.save(objects[_BYTES + item.storage_index.fqn], data)
+            torch.save(objects[BYTES + item.storage_index.fqn], data)
             data.seek(0)
             planner.load_bytes(item, data)
 
     def _refuse_unknown(self, names: set[str], known: dict[str, Any]) -> None:
-        lacking = sorted(n.removeprefix(_BYTES) for n in names - known.keys())
+        lacking = sorted(n.removeprefix(BYTES) for n in names - known.keys())
         if lacking:
             raise KeyError(f"{self.checkpoint_id} has no "
                            f"{', '.join(lacking)}: the planner asks for what "
@@ -575,10 +574,10 @@ def _metadata_of(held: dict[str, Any], plans: dict[str, Any]) -> Metadata:
     state: dict[str, Any] = {}
     for t in held["tensors"]:
         name = t["name"]
-        if t["kind"] != "tensor" or name.startswith((_PLAN, "python:")):
+        if t["kind"] != "tensor" or name.startswith((PLAN, SHARED)):
             continue
-        if name.startswith(_BYTES):
-            state[name.removeprefix(_BYTES)] = BytesStorageMetadata()
+        if name.startswith(BYTES):
+            state[name.removeprefix(BYTES)] = BytesStorageMetadata()
             continue
         state[name] = TensorStorageMetadata(
             properties=TensorProperties(dtype=FROM_NAME[t["dtype"]]),

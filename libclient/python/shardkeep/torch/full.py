@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from .. import LATEST, Client, State, _core, inspect
-from ._common import FROM_NAME, dtype_of, resolved
+from ._common import FROM_NAME, OBJECTS, dtype_of, resolved
 
 
 def load_tensors(job: str, step: int | None = None, *, prefix: str = "",
@@ -36,7 +36,7 @@ def load_tensors(job: str, step: int | None = None, *, prefix: str = "",
                                         dtype=FROM_NAME[t["dtype"]])
                  for t in held["tensors"]
                  if t["kind"] == "tensor" and t["name"].startswith(prefix)
-                 and not t["name"].startswith(("dcp.", "python:"))
+                 and not t["name"].startswith(OBJECTS)
                  and (names is None or t["name"][len(prefix):] in names)}
         missing = set(names or ()) - {n[len(prefix):] for n in found}
         if missing:

@@ -21,7 +21,7 @@ import torch
 
 from .. import Client, Error, State, _core
 from . import _objects
-from ._common import check_local, dtype_of
+from ._common import BYTES, check_local, dtype_of
 
 
 def _safetensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
@@ -104,7 +104,7 @@ def import_checkpoint(path: str | os.PathLike[str], job: str, step: int, *,
         else:
             raw = bytearray(_objects.dumps(value, name))
             t = torch.frombuffer(raw, dtype=torch.uint8)
-            name = "dcp.bytes." + name
+            name = BYTES + name
         keep.append(t)
         described.append((name, dtype_of(name, t), tuple(t.shape), None, (),
                           t.data_ptr() if t.numel() else 0,
