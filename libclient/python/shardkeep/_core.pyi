@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 REPLICATE: int
@@ -87,3 +87,10 @@ class State:
                 allgather: Callable[[bytes, int], bytes] | None = None,
                 world: int = 1) -> dict[str, Any]: ...
     def close(self) -> None: ...
+
+class Watch:
+    def __init__(self, tensors: Sequence[tuple[dict[str, Any], str, object,
+                                               object, bool]],
+                 counts: Sequence[tuple[Sized, int]],
+                 api: object | None) -> None: ...
+    def holds(self) -> bool: ...

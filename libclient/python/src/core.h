@@ -7,6 +7,7 @@
  *   state.c     State: one rank of one job
  *   describe.c  Python tuples into struct sk_tensor
  *   restore.c   State.restore() and the Python comm
+ *   watch.c     Watch: whether tensors are as they were; by dlpack.h
  *
  * Every call into the library lets the interpreter go on. Objects may be used
  * from several threads as shardkeep.h says; close() is refused while another
@@ -45,7 +46,7 @@ struct state {
 	unsigned busy;
 };
 
-extern PyTypeObject client_type, mesh_type, state_type;
+extern PyTypeObject client_type, mesh_type, state_type, watch_type;
 
 /** Raises shardkeep.Error(-r, sentence); NULL. */
 PyObject *raise_error(int r);

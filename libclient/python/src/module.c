@@ -121,7 +121,8 @@ static int add_all(PyObject *m)
 	if (PyModule_AddIntConstant(m, "FLUSH_NEVER", (long)SK_FLUSH_NEVER) ||
 	    PyModule_AddType(m, &client_type) ||
 	    PyModule_AddType(m, &mesh_type) ||
-	    PyModule_AddType(m, &state_type))
+	    PyModule_AddType(m, &state_type) ||
+	    PyModule_AddType(m, &watch_type))
 		return -1;
 	return add_dtypes(m);
 }

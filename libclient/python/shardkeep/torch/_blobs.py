@@ -34,6 +34,8 @@ class Blobs:
         self._state, self._rank, self._world = state, rank, world
         self._local: dict[str, bytearray] = {}
         self._shared: dict[tuple[str, int], bytearray] = {}    # name, rank
+        #: What was put last, by name: bytes that are the same object stay.
+        self._put: dict[str, bytes] = {}
         #: What the state's other tensors point into: descriptions replace
         #: what keeps memory alive, all of it at once.
         self.keep: Any = None
@@ -61,7 +63,10 @@ class Blobs:
                     if key[1] != self._rank or key[0] not in objects
                     or key[0] in mine})
         new = []
+        last, self._put = self._put, {}
         for name, (raw, local) in objects.items():
+            if last.get(name) is raw:
+                continue
             if local:
                 room = self._local_room(name, len(raw))
             else:
@@ -73,6 +78,7 @@ class Blobs:
             room[:] = raw.ljust(len(room), b" ")
         if new:
             self._describe(*new)
+        self._put = {name: raw for name, (raw, _) in objects.items()}
 
     def _local_room(self, name: str, least: int) -> bytearray:
         room = self._local.get(name)
@@ -92,6 +98,7 @@ class Blobs:
 
     def clear(self) -> None:
         """Forgets all of them."""
+        self._put = {}
         self._drop(set(self._local), set(self._shared))
 
     # ---- reading ----

@@ -13,7 +13,8 @@ from .. import State
 from ._blobs import Blobs
 from ._comm import Comm
 from ._describe import Meshes, describe, is_whole, local_of
-from ._tensors import LiveTensors, Watch
+from ._tensors import LiveTensors
+from ._watch import Watch
 
 #: A tensor's name, itself, the name of the one that it belongs to.
 Item = tuple[str, Any, str]

@@ -42,6 +42,16 @@ def _digest(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()[:16]
 
 
+def _optimizers_of(objects: dict[str, str]) -> dict[str, Any]:
+    """What one rank's optimizers told, each group with its parameters."""
+    told: dict[str, Any] = _objects.loads(objects["optim"].encode())
+    labels = _objects.loads(objects["params"].encode())
+    for groups, names in zip(told["groups"], labels):
+        for group, params in zip(groups, names):
+            group["params"] = params
+    return told
+
+
 class Kept:
     """Objects of a rank, into blobs and back.
 
@@ -54,6 +64,8 @@ class Kept:
                  rng: bool) -> None:
         self._tensors, self._blobs, self._rank = tensors, blobs, rank
         self._extra, self._local, self._rng = extra, local, rng
+        #: The parameters' labels, and how they were written last.
+        self._params: tuple[Any, bytes] = (None, b"")
 
     # ---- saving ----
 
@@ -68,6 +80,7 @@ class Kept:
 
         if self._tensors.optims:
             add("optim", self._tensors.optimizers(more), False)
+            found["params"] = (self._labels(), False)
         if self._tensors.extra_names():
             add("model", self._tensors.extra_state(), False)
         for name, x in self._extra.items():
@@ -78,18 +91,27 @@ class Kept:
             add("rng", rng_state(), True)
         self._blobs.put(found)
 
+    def _labels(self) -> bytes:
+        """Which parameters each group has: thousands of names, written only
+        when they changed."""
+        labels = self._tensors.labels()
+        if self._params[0] is not labels:
+            self._params = (labels, _objects.dumps(labels, "params"))
+        return self._params[1]
+
     # ---- restoring ----
 
     def suffices(self) -> bool:
         """Whether what this rank's number had saved is all that it needs."""
-        mine = self._blobs.shared().get(self._rank, {})
+        mine = {name: raw.decode() for name, raw in
+                self._blobs.shared().get(self._rank, {}).items()}
         if self._tensors.optims and ("optim" not in mine or
                                      not self._tensors.covered_by(
-                                         _objects.loads(mine["optim"]))):
+                                         _optimizers_of(mine))):
             return False
         if self._tensors.extra_names() and (
                 "model" not in mine or self._tensors.extra_names() -
-                _objects.loads(mine["model"]).keys()):
+                _objects.loads(mine["model"].encode()).keys()):
             return False
         return all("extra." + name in mine for name in self._extra)
 
@@ -125,8 +147,7 @@ class Kept:
                                self._tensors.optims)
 
     def _load_optimizers(self, saved: list[dict[str, Any]]) -> None:
-        found = [_objects.loads(s["optim"].encode()) for s in saved
-                 if "optim" in s]
+        found = [_optimizers_of(s) for s in saved if "optim" in s]
         if self._tensors.optims and found:
             for sentence in self._tensors.load_optimizers(found):
                 log.warning("%s", sentence)

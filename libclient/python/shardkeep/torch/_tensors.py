@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from ._flat import FlatPart, Piece, flattened_ids, pieces_of
 from ._optimizers import Stepped, load_group, opened
+from ._watch import Watch
 
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.",
              "_fsdp_wrapped_module.")
@@ -31,66 +30,6 @@ def as_list(x: Any) -> list[Any]:
     if x is None:
         return []
     return list(x) if isinstance(x, (list, tuple)) else [x]
-
-
-class Watch:
-    """Whether tensors, and what holds them, are as they were.
-
-    Every snapshot looks at every tensor's address, shape and strides: this is
-    the loop that does it, as short as it can be. A tensor that was replaced,
-    reallocated, resized, added or lost is seen.
-    """
-
-    def __init__(self, sizes: list[tuple[Any, int]],
-                 states: list[tuple[Any, Any]],
-                 places: list[tuple[Any, str]],
-                 params: list[tuple[Any, Any, tuple[Any, ...]]],
-                 pieces: list[Piece]) -> None:
-        self._sizes, self._states, self._params = sizes, states, params
-        self._flats = [(x, x.shard().data_ptr(), x.shard().numel())
-                       for x in pieces]
-        self._tensors: list[tuple[Any, ...]] = []
-        self._locals: list[tuple[DTensor, torch.Tensor]] = []
-        #: False where tensors say themselves what they hold.
-        self.exact = True
-        for where, key in places:
-            t = local = where[key]
-            if isinstance(t, DTensor):
-                local = t._local_tensor
-                self._locals.append((t, local))
-            elif hasattr(t, "local_shards") or hasattr(t, "global_offsets"):
-                self.exact = False
-                return
-            self._tensors.append((where, key, t, local, local.data_ptr(),
-                                  local.shape, local.stride(), local.dtype))
-
-    def holds(self) -> bool:
-        """Whether nothing changed since."""
-        if not self.exact:
-            return False
-        for d, n in self._sizes:
-            if len(d) != n:
-                return False
-        for stepped, state in self._states:
-            if stepped.state is not state:
-                return False
-        for group, params, was in self._params:
-            if group["params"] is not params or not all(
-                    map(operator.is_, params, was)):
-                return False
-        for piece, at, numel in self._flats:
-            now = piece.shard()
-            if now.data_ptr() != at or now.numel() != numel:
-                return False
-        for dt, local in self._locals:
-            if dt._local_tensor is not local:
-                return False
-        for where, key, t, local, at, shape, stride, dtype in self._tensors:
-            if (where.get(key) is not t or local.data_ptr() != at or
-                    local.shape != shape or local.stride() != stride or
-                    local.dtype is not dtype):
-                return False
-        return True
 
 
 class LiveTensors:
@@ -321,13 +260,12 @@ class LiveTensors:
         return [stepped.others() for stepped in self.optims]
 
     def optimizers(self, more: bool) -> dict[str, Any]:
-        """What the optimizers hold beside tensors: their groups, and more
-        where there is more."""
+        """What the optimizers hold beside tensors: their groups without
+        their parameters, which :meth:`labels` has, and more where there is
+        more."""
         kept: dict[str, Any] = {
-            "groups": [[{**g, "params": names}
-                        for g, names in zip(stepped.groups, labels)]
-                       for stepped, labels in zip(self.optims,
-                                                  self.labels())]}
+            "groups": [[{k: v for k, v in g.items() if k != "params"}
+                        for g in stepped.groups] for stepped in self.optims]}
         if more:
             kept["others"] = self.others()
             kept["scalars"] = self.scalars()
@@ -342,7 +280,8 @@ class LiveTensors:
 
     def load_optimizers(self, saved: list[dict[str, Any]]) -> list[str]:
         """Gives back what :meth:`optimizers` told on the ranks that saved,
-        this one's number first; sentences about what does not fit."""
+        with the labels of each group's parameters, this one's number first;
+        sentences about what does not fit."""
         by_label: dict[str, dict[str, Any]] = {}
         scalars: dict[str, dict[str, Any]] = {}
         for s in reversed(saved):
