@@ -442,6 +442,35 @@ static void test_memory_flips(const char *program)
 	end(&a);
 }
 
+/* What is written into the data of a sealed slot is found when it is flushed:
+ * it is not durable, and from then on nobody has it. */
+static void test_data_flips(const char *program)
+{
+	struct rank_options o = { .job = "data", .world = 1,
+				  .flush_every = UINT32_MAX };
+	struct sk_msg msg;
+	struct rank r;
+	struct rig a;
+
+	start_first(&a, program);
+	CHECK_STATUS(rank_open(&r, &a, &o), 0, &r.msg);
+	rank_snapshot(&r, 9);
+	CHECK(snapshot_flags(r.sock, "data", 9) & SK_SNAP_COMPLETE, "step 9");
+	for (uint32_t slot = 0; slot < r.slots; slot++)
+		r.maps[slot][0][r.layouts[0]->image_bytes - 10] ^= 4;
+	CHECK_STATUS(manage(r.sock, SK_MSG_FLUSH, "data", 9, 0, &msg), 0,
+		     &msg);
+	CHECK(wait_durable(&r, 9) < 0, "it is durable");
+	CHECK(!(snapshot_flags(r.sock, "data", 9) & SK_SNAP_COMPLETE),
+	      "flags %x", snapshot_flags(r.sock, "data", 9));
+	rank_snapshot(&r, 10);
+	CHECK_STATUS(manage(r.sock, SK_MSG_FLUSH, "data", 10, 0, &msg), 0,
+		     &msg);
+	CHECK_STATUS(wait_durable(&r, 10), 0, &r.msg);
+	rank_close(&r);
+	end(&a);
+}
+
 /* A file that was set aside counts again once it is another one. */
 static void test_put_back(const char *program)
 {
@@ -642,6 +671,7 @@ int main(int argc, char **argv)
 	test_moves_and_returns(program);
 	test_flips(program);
 	test_memory_flips(program);
+	test_data_flips(program);
 	test_put_back(program);
 	test_strange_places(program);
 	test_two_jobs(program);

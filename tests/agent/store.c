@@ -314,6 +314,36 @@ static void test_damaged_owner(struct rig *rig)
 	rank_close(&r);
 }
 
+/* Another agent's user had the job's name on the store first: nothing is put
+ * among what is theirs, and it is not tried again. */
+static void test_taken(struct rig *rig)
+{
+	char path[200];
+	struct rank r;
+	int fd;
+
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = "taken", .world = 1, .flush_every = UINT32_MAX }), 0,
+		&r.msg);
+	rank_snapshot(&r, 1);
+	snprintf(path, sizeof(path), "%s/taken", rig->store);
+	CHECK(mkdir(path, 0700) == 0, "mkdir");
+	snprintf(path, sizeof(path), "%s/taken/.owner", rig->store);
+	fd = open(path, O_WRONLY | O_CREAT, 0600);
+	CHECK(fd >= 0, "create");
+	close(fd);
+	write_owner(path, "12345678\n");
+	CHECK_STATUS(manage(r.sock, SK_MSG_FLUSH, "taken", 1, 0, &r.msg), 0,
+		     &r.msg);
+	CHECK_STATUS(rank_wait(&r, 1, 3, WAIT_MS), -EIO, &r.msg);
+	CHECK(strstr(rig_why(&r.msg), "of another user"), "%s",
+	      rig_why(&r.msg));
+	CHECK(!exists(rig, "taken", 1, 0, 1), "it was written");
+	CHECK(!(snapshot_flags(r.sock, "taken", 1) & SK_SNAP_WANTED),
+	      "it is tried again");
+	rank_close(&r);
+}
+
 static uint32_t flags_of_run(int sock, const char *job, int64_t step,
 			     uint64_t run)
 {
@@ -497,6 +527,31 @@ static void test_store_anew(struct rig *rig)
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
 
+/* The oldest first, so that its slot becomes free. */
+static void test_order(struct rig *rig)
+{
+	struct rank r;
+
+	rig_start(rig, "--store", rig->store, "--memory", "256M",
+		  "--flush-rate", "16M", NULL);
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = "order", .world = 1, .rows = 1000, .slots = 3,
+		.flush_every = UINT32_MAX }), 0, &r.msg);
+	for (int64_t step = 1; step < 4; step++)
+		rank_snapshot(&r, step);
+	for (int64_t step = 1; step < 4; step++)
+		CHECK_STATUS(manage(r.sock, SK_MSG_FLUSH, "order", step, 0,
+				    &r.msg), 0, &r.msg);
+	CHECK_STATUS(rank_wait(&r, 3, 3, WAIT_MS), 0, &r.msg);
+	for (int64_t step = 1; step < 3; step++)
+		CHECK(snapshot_flags(r.sock, "order", step) & SK_SNAP_DURABLE,
+		      "step %d comes after step 3", (int)step);
+	CHECK(stat_value(r.sock, "shardkeep_bytes_flushed_total") ==
+	      3.0 * (double)r.layouts[0]->image_bytes, "bytes");
+	rank_close(&r);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
 int main(int argc, char **argv)
 {
 	struct rig rig;
@@ -509,11 +564,13 @@ int main(int argc, char **argv)
 	test_known(&rig);
 	test_failure(&rig);
 	test_damaged_owner(&rig);
+	test_taken(&rig);
 	test_superseded(&rig);
 	test_kill(&rig);
 	test_stop_fails(&rig);
 	test_killed_agent(&rig);
 	test_store_anew(&rig);
+	test_order(&rig);
 	rig_remove(&rig);
 	return 0;
 }

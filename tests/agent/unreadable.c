@@ -165,6 +165,31 @@ static void test_one_fails(struct rig *rig, struct sk_fault_os *fault,
 	}
 }
 
+/* What was seen once is not forgotten by a look that cannot see it. */
+static void test_known_stays(struct rig *rig, struct sk_fault_os *fault,
+			     int error)
+{
+	uint64_t hits = 1;
+	struct sk_msg msg;
+	int sock;
+
+	start(rig, fault);
+	sock = rig_connect(rig);
+	for (uint64_t n = 1; hits; n++) {
+		check_list(sock, "one", false);
+		sk_fault_os_init(fault, sk_os_linux());
+		sk_fault_os_fail(fault, SK_FAULT_OPENAT, n, 1, error);
+		if (ask_list(sock, "one", &msg) == 0)
+			CHECK(msg.body.list_reply.n == 2, "call %" PRIu64
+			      ": %" PRIu64 " snapshots", n,
+			      msg.body.list_reply.n);
+		hits = sk_fault_os_hits(fault);
+		fault->rule_count = 0;
+	}
+	close(sock);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
 static void test_registration(struct rig *rig, struct sk_fault_os *fault,
 			      int error)
 {
@@ -216,6 +241,7 @@ int main(int argc, char **argv)
 	CHECK(rig_stop(&rig) == 0, "exit status");
 	for (size_t i = 0; i < SK_ARRAY_SIZE(errors); i++) {
 		test_all_fails(&rig, fault, errors[i]);
+		test_known_stays(&rig, fault, errors[i]);
 		test_registration(&rig, fault, errors[i]);
 		test_one_fails(&rig, fault, SK_FAULT_OPENAT, errors[i]);
 	}

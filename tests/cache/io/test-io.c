@@ -551,6 +551,35 @@ BOTH(fails_with_the_fsync)
 	cr_assert_eq(fail_each(backend, SK_FAULT_FSYNC, 1, ENOSPC), 1);
 }
 
+/* A full disk is known before anything is written to it. */
+BOTH(fails_before_it_writes)
+{
+	struct faulty_write f;
+	int fds;
+
+	faulty_make(&f, backend);
+	fds = count_fds();
+	sk_fault_os_fail(&f.fault, SK_FAULT_FALLOCATE, 1, 1, ENOSPC);
+	cr_assert_eq(faulty_run(&f, NULL), -ENOSPC);
+	cr_assert_eq(sk_fault_os_calls(&f.fault, write_op(backend)), 0);
+	faulty_check(&f, -ENOSPC, fds);
+	faulty_free(&f);
+}
+
+/* The last word of a server that writes late. */
+BOTH(fails_with_the_close)
+{
+	struct faulty_write f;
+	int fds;
+
+	faulty_make(&f, backend);
+	fds = count_fds();
+	sk_fault_os_fail(&f.fault, SK_FAULT_CLOSE, 1, 1, EIO);
+	cr_assert_eq(faulty_run(&f, NULL), -EIO);
+	faulty_check(&f, -EIO, fds);
+	faulty_free(&f);
+}
+
 /* Short at every place, by lengths that are and are not whole pages. */
 BOTH(continues_short_writes)
 {
