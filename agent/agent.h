@@ -61,11 +61,16 @@ struct agent {
 	struct closer *closer;		/* of what clients have sent */
 	struct sk_pool *slow, *populate, *flusher, *parsers;
 	struct lanes lanes;		/* on the parsers */
+	struct sk_pool *tellers;	/* of what images cover */
+	struct lanes questions;		/* on them */
+	struct sk_pool *sealers;	/* who read headers */
+	struct lanes seals;		/* on them */
 	struct sk_recall *recall;	/* layouts of ranks that may be back */
 
 	struct sk_link sessions;
 	struct sk_link closing;		/* marked; ended with the turn */
-	unsigned n_sessions, max_sessions;	/* both lists */
+	struct sk_link lingering;	/* marked; the background has theirs */
+	unsigned n_sessions, max_sessions;	/* all lists */
 	uint64_t next_session;
 	int spare_fd;			/* given up to refuse politely */
 	struct timer idle_timer;

@@ -17,6 +17,7 @@
 #include "disk/sweep.h"
 #include "memory/heap.h"
 #include "memory/memory.h"
+#include "session/decide.h"
 #include "session/flight.h"
 #include "session/request.h"
 #include "session/session.h"
@@ -27,7 +28,8 @@
 #define FDS_PER_CLIENT 8u
 #define MAX_CLIENTS 16384u
 #define PARSERS 4u		/* users whose work is slow at once */
-#define DECIDE_NS UINT64_C(1000000000)
+#define SEALERS 2u		/* the same, with long headers */
+#define TELLERS 2u		/* the same, of what images cover */
 
 /* ---- sources ---- */
 
@@ -53,26 +55,6 @@ static void signals_ready(struct source *s, uint32_t events)
 }
 
 /* ---- the turn ---- */
-
-static void decide_again(struct timer *timer)
-{
-	agent_changed(sk_link_object(timer, struct agent, decide_timer));
-}
-
-/* What could not be decided for want of memory is looked at once more, and
- * then from time to time. */
-static void decide_anew(struct agent *a)
-{
-	struct sk_cat_job *job;
-	unsigned undecided = 0;
-
-	sk_link_each(job, &a->cat.jobs, link)
-		undecided += sk_cat_refresh(job);
-	a->decide_timer.fire = decide_again;
-	if (undecided)
-		timer_set(&a->loop.timers, &a->decide_timer,
-			  agent_now(a) + DECIDE_NS);
-}
 
 /* What follows from what happened in this turn. */
 static void follow_up(struct agent *a)
@@ -196,10 +178,17 @@ static int open_pools(struct agent *a, struct sk_err *err)
 	if (r == 0)
 		r = sk_pool_new(PARSERS, -1, "sk-parse", &a->parsers, err);
 	if (r == 0)
+		r = sk_pool_new(SEALERS, -1, "sk-seal", &a->sealers, err);
+	if (r == 0)
+		r = sk_pool_new(TELLERS, -1, "sk-tell", &a->tellers, err);
+	if (r == 0)
 		r = sk_pool_new(2, -1, "sk-populate", &a->populate, err);
 	if (r == 0)
 		r = sk_pool_new(1, -1, "sk-flush", &a->flusher, err);
 	lanes_init(&a->lanes, &a->loop.works, a->parsers);
+	lanes_init(&a->seals, &a->loop.works, a->sealers);
+	lanes_init(&a->questions, &a->loop.works, a->tellers);
+	decide_open(a);
 	return r;
 }
 
@@ -241,6 +230,7 @@ static void init(struct agent *a, const struct sk_os *os,
 	a->cat.ctx = a;
 	sk_link_init(&a->sessions);
 	sk_link_init(&a->closing);
+	sk_link_init(&a->lingering);
 	sk_link_init(&a->flights);
 	sk_link_init(&a->unread);
 	sk_link_init(&a->waiting);
@@ -296,6 +286,10 @@ static void close_sessions(struct agent *a)
 	a->listener.fd = -1;
 	sk_link_each(s, &a->sessions, link)
 		session_close(s, NULL);
+	sk_link_each(s, &a->lingering, link) {
+		sk_link_remove(&s->link);
+		sk_link_insert(&a->closing, &s->link);
+	}
 	sessions_leave(a);
 	flight_close(a);
 	assert(!a->n_sessions && sk_link_empty(&a->waiting) &&
@@ -315,6 +309,8 @@ static void close_agent(struct agent *a)
 	works_drain(&a->loop.works);
 	a->slow = sk_pool_free(a->slow);
 	a->parsers = sk_pool_free(a->parsers);
+	a->tellers = sk_pool_free(a->tellers);
+	a->sealers = sk_pool_free(a->sealers);
 	a->populate = sk_pool_free(a->populate);
 	a->flusher = sk_pool_free(a->flusher);
 	a->recall = sk_recall_free(a->recall);

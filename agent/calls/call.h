@@ -48,7 +48,17 @@ void calls_say_lost(struct agent *a);
 /** Checks the id of a call and finds its job; -ENOENT with a sentence. */
 int call_job(struct call *c, const struct sk_wire_id *id,
 	     struct sk_cat_job **ret_job);
+/** A question of the job is out: the call is made once more when it is
+ * answered. Descriptors that came with it are not kept. CALL_LATER, or an
+ * error with its sentence. */
+int call_when_told(struct call *c, const struct sk_cat_job *job);
 /** The state of that id of this connection; -ENOENT with a sentence. */
 int call_state(struct call *c, uint64_t id, struct sk_cat_state **ret_state);
+/** Its slot of that number; -ENOENT or -EINVAL with a sentence. */
+int call_slot_of(struct call *c, uint64_t id, uint32_t number,
+		 struct sk_cat_slot **ret_slot);
+/** 0: it is being filled for that step; -EINVAL with a sentence. */
+int call_check_filling(struct call *c, const struct sk_cat_slot *slot,
+		       int64_t step);
 
 #endif

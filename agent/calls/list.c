@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* LIST: what there is, newest first, in a memfd of records. */
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,10 +14,16 @@
 #include "session/request.h"
 #include "session/rights.h"
 
-/* One that waits for the disk to be looked at. */
+/* Clients take an agent for dead that says nothing for longer. */
+#define DECIDE_MS 5000u
+
+/* One that waits for the disk to be looked at, and then until it is known what
+ * is complete. */
 struct listing {
 	struct request request;
 	struct stored_wish wish;
+	int looked;			/* what came of the look */
+	struct sk_err err;		/* why not */
 };
 
 /* Records of one kind, as many as there are. */
@@ -86,15 +93,17 @@ static void note_bad(struct sk_wire_snapshot *w,
 static uint32_t snapshot_flags(const struct sk_cat_snapshot *s,
 			       const struct sk_wire_snapshot *w)
 {
-	return (s->complete ? SK_SNAP_COMPLETE : 0) |
-	       (s->on_disk ? SK_SNAP_DURABLE : 0) |
+	bool complete = sk_cat_complete(s), on_disk = sk_cat_on_disk(s);
+
+	return (complete ? SK_SNAP_COMPLETE : 0) |
+	       (on_disk ? SK_SNAP_DURABLE : 0) |
 	       (s->pinned ? SK_SNAP_PINNED : 0) |
 	       (w->bytes_memory ? SK_SNAP_MEMORY : 0) |
 	       (w->bytes_disk ? SK_SNAP_DISK : 0) |
 	       (s->flushing ? SK_SNAP_FLUSHING : 0) |
-	       (s->job->catalogue->has_store && s->wanted && !s->on_disk &&
+	       (s->job->catalogue->has_store && s->wanted && !on_disk &&
 		!s->hopeless_on_disk ? SK_SNAP_WANTED : 0) |
-	       (s->complete && s == sk_cat_newest(s->job) ?
+	       (complete && s == sk_cat_newest(s->job) ?
 		SK_SNAP_NEWEST : 0) |
 	       (s->leases ? SK_SNAP_IN_USE : 0) |
 	       (s->failed ? SK_SNAP_FAILED : 0);
@@ -105,9 +114,11 @@ static int add_snapshot(struct agent *a, struct records *records,
 {
 	struct sk_wire_snapshot *w = next_record(records);
 	struct sk_cat_image *image;
+	struct sk_err missing = { "" };
 
 	if (!w)
 		return -ENOMEM;
+	(void)sk_cat_missing(s, &missing);
 	fill_id(s, -1, &w->id);
 	w->bad_memory = w->bad_disk = -1;
 	sk_link_each(image, &s->images, link) {
@@ -128,7 +139,7 @@ static int add_snapshot(struct agent *a, struct records *records,
 	w->tensors = count_names(s);
 	w->flags = snapshot_flags(s, w);
 	(void)snprintf(w->text, sizeof(w->text), "%s",
-		       s->failed ? s->text : s->missing);
+		       s->failed ? s->text : missing.text);
 	return 0;
 }
 
@@ -321,23 +332,43 @@ static void note_unreadable(struct sk_msg *msg, unsigned n,
 			       why->text);
 }
 
-static void listing_granted(struct stored_wish *wish, int r,
-			    const struct sk_err *why)
+/* Whether it is known of all that is listed what it covers. */
+static int listing_outcome(struct request *q, struct sk_err *err)
 {
-	struct listing *l = sk_link_object(wish, struct listing, wish);
-	struct request *q = &l->request;
-	struct sk_msg msg = { 0 };
-	struct sk_err err = *why;
-	int fd = r;
+	const struct sk_wire_list *in = &q->msg.body.list;
+	const struct sk_cat_snapshot *s;
+	struct sk_cat_job *job = NULL;
 
-	q->busy = false;
-	if (r < 0)
-		log_warning(q->agent, "%s", why->text);
-	note_unreadable(&msg, r < 0 ? 1 : wish->unreadable,
-			r < 0 ? why : &wish->first);
-	if (!q->session)
-		fd = -ECONNRESET;
-	else if (r == 0 || memory_answers(q->session, &q->msg.body.list))
+	while ((job = next_job(q->session, job))) {
+		if (!is_asked(in, job))
+			continue;
+		sk_link_each(s, &job->snapshots, link) {
+			if (is_listed(in, s) && sk_cat_undecided(s) &&
+			    sk_cat_asking(job))
+				return sk_err_set(err, -EAGAIN, "it is still "
+						  "being told whether step %"
+						  PRId64 " of job \"%s\" is "
+						  "complete", s->step,
+						  job->name);
+		}
+	}
+	return 0;
+}
+
+/* @status -EAGAIN: what is not known yet may be there, and is said to be. */
+static void listing_answer(struct request *q, int status,
+			   const struct sk_err *why)
+{
+	struct listing *l = sk_link_object(q, struct listing, request);
+	struct sk_msg msg = { 0 };
+	struct sk_err err = l->err;
+	int fd = l->looked;
+
+	note_unreadable(&msg, fd < 0 ? 1 : l->wish.unreadable,
+			fd < 0 ? &l->err : &l->wish.first);
+	if (status < 0)
+		note_unreadable(&msg, l->wish.unreadable + 1, why);
+	if (fd == 0 || memory_answers(q->session, &q->msg.body.list))
 		fd = make_list(q, &msg, &err);
 	request_answer(q, fd < 0 ? fd : 0, fd < 0 ? NULL : &msg, &fd, fd >= 0,
 		       &err);
@@ -349,8 +380,30 @@ static void listing_release(struct request *q)
 }
 
 static const struct request_kind listing_kind = {
+	.outcome = listing_outcome,
+	.answer = listing_answer,
 	.release = listing_release,
 };
+
+static void listing_granted(struct stored_wish *wish, int r,
+			    const struct sk_err *why)
+{
+	struct listing *l = sk_link_object(wish, struct listing, wish);
+	struct request *q = &l->request;
+	struct sk_err err = { "" };
+
+	q->busy = false;
+	l->looked = r;
+	l->err = *why;
+	if (r < 0)
+		log_warning(q->agent, "%s", why->text);
+	if (!q->session)
+		request_answer(q, -ECONNRESET, NULL, NULL, 0, &err);
+	else if (listing_outcome(q, &err) == 0)
+		listing_answer(q, 0, &err);
+	else
+		request_await_change_for(q, DECIDE_MS);
+}
 
 static void look_at_store(struct call *c, struct listing *l)
 {

@@ -23,6 +23,10 @@ static int snapshot_of(struct call *c, struct sk_cat_snapshot **ret)
 	if (r < 0)
 		return r;
 	*ret = sk_cat_snapshot_find(job, id->run, id->run_id, id->step);
+	/* Which is the newest is not known yet, or what the rules say of it. */
+	if (*ret && (id->step < 0 || sk_cat_undecided(*ret)) &&
+	    sk_cat_asking(job))
+		return call_when_told(c, job);
 	if (*ret)
 		return 0;
 	return sk_err_set(&c->err, -ENOENT, "job \"%s\" has no snapshot of "
@@ -108,8 +112,7 @@ static void forget_stored(struct agent *a, const struct deletion *d)
 			sk_cat_stored_remove(image);
 	}
 	s->filling--;
-	if (!sk_cat_snapshot_trim(s))
-		(void)sk_cat_refresh(job);
+	(void)sk_cat_snapshot_trim(s);
 }
 
 static void deleted(struct work *work)
@@ -134,6 +137,7 @@ static const char *disk_protected(const struct sk_cat_snapshot *s)
 	return s->leases ? "in use by a restore" :
 	       s->flushing ? "being flushed" :
 	       s->pinned ? "pinned" :
+	       sk_cat_undecided(s) ? "not known to be complete yet" :
 	       s == sk_cat_newest(s->job) ? "the newest complete snapshot" :
 	       NULL;
 }
@@ -211,7 +215,7 @@ static int ask_flush(struct call *c, struct sk_cat_snapshot *s)
 	if (!c->agent->store)
 		return sk_err_set(&c->err, -ENOTCONN, "the agent has no "
 				  "store; start it with --store");
-	if (s->on_disk)
+	if (sk_cat_on_disk(s))
 		return 0;
 	s->wanted = true;
 	s->hopeless_on_disk = false;
@@ -226,7 +230,7 @@ int call_manage(struct call *c)
 	int r;
 
 	r = snapshot_of(c, &s);
-	if (r < 0)
+	if (r)
 		return r;
 	switch (c->in->type) {
 	case SK_MSG_PIN:

@@ -113,7 +113,8 @@ static void add_loop(struct agent *a, struct stats *s)
 
 static void add_objects(struct agent *a, struct stats *s)
 {
-	unsigned jobs = 0, ranks = 0, snapshots = 0, waiting = 0;
+	unsigned jobs = 0, ranks = 0, waiting = 0;
+	size_t snapshots = 0;
 	struct sk_cat_snapshot *snapshot;
 	struct sk_cat_state *state;
 	struct sk_cat_run *run;
@@ -124,14 +125,13 @@ static void add_objects(struct agent *a, struct stats *s)
 		sk_link_each(run, &job->runs, link)
 		sk_link_each(state, &run->states, link)
 			ranks += state->living;
-		sk_link_each(snapshot, &job->snapshots, link) {
-			snapshots++;
+		snapshots += job->n_snapshots;
+		sk_link_each(snapshot, &job->live, live)
 			waiting += sk_cat_flushable(snapshot);
-		}
 	}
 	add(s, false, "jobs", jobs, "jobs known");
 	add(s, false, "ranks", ranks, "ranks registered and living");
-	add(s, false, "snapshots", snapshots,
+	add(s, false, "snapshots", (double)snapshots,
 	    "snapshots known, in memory or on disk");
 	add(s, false, "snapshots_to_flush", waiting,
 	    "snapshots that wait to be written");

@@ -85,7 +85,7 @@ static int durable_outcome(const struct wait *w,
 			   const struct sk_cat_snapshot *s,
 			   struct sk_err *err)
 {
-	if (s->on_disk)
+	if (sk_cat_on_disk(s))
 		return 0;
 	if (!w->request.agent->store)
 		return sk_err_set(err, -ENOTCONN, "the agent has no store; "
@@ -117,18 +117,25 @@ static int sealed_outcome(const struct sk_wire_wait *w,
 			  "%" PRId64 " in time", w->id.rank, s->step);
 }
 
-static int complete_outcome(const struct sk_wire_wait *w,
+static int complete_outcome(const struct request *q,
 			    const struct sk_cat_snapshot *s,
 			    struct sk_err *err)
 {
-	if (s->complete)
+	struct sk_err missing = { "" };
+	bool hopeless;
+
+	if (sk_cat_complete(s))
 		return 0;
-	if (sk_cat_hopeless(s))
+	hopeless = sk_cat_hopeless(s);
+	if (!hopeless && !q->over)
+		return -EAGAIN;
+	/* The sentence, too, may have to be told in the background. */
+	if (sk_cat_missing(s, &missing) != -EINPROGRESS && hopeless)
 		return sk_err_set(err, -ENOENT, "step %" PRId64 " of job "
 				  "\"%.40s\" will not be complete: %s",
-				  s->step, w->id.job, s->missing);
+				  s->step, s->job->name, missing.text);
 	return sk_err_set(err, -EAGAIN, "step %" PRId64 " is not complete in "
-			  "time: %s", s->step, s->missing);
+			  "time: %s", s->step, missing.text);
 }
 
 static int snapshot_outcome(struct request *q, struct sk_err *err)
@@ -151,10 +158,12 @@ static int snapshot_outcome(struct request *q, struct sk_err *err)
 	if (w->until == UNTIL_SEALED)
 		return sealed_outcome(w, s, err);
 	/* What cannot become whole cannot become durable: it is told why. */
-	if (w->until == UNTIL_DURABLE && (s->on_disk || !q->agent->store ||
-					  s->complete || s->local))
+	if (w->until == UNTIL_DURABLE && (!q->agent->store ||
+					  sk_cat_on_disk(s) ||
+					  sk_cat_complete(s) ||
+					  sk_cat_local(s)))
 		return durable_outcome(wait, s, err);
-	return complete_outcome(w, s, err);
+	return complete_outcome(q, s, err);
 }
 
 /* ---- the call ---- */
@@ -212,7 +221,7 @@ static void forget_lost_step(struct request *q)
 	struct sk_err err;
 
 	if (rank_of(q, &q->msg.body.slot_wait.id, &state, &err) == 0)
-		state->lost_step = -1;
+		sk_cat_state_waits(state);
 }
 
 static int begin(struct call *c, uint32_t timeout_ms, uint64_t failures)

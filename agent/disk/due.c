@@ -46,7 +46,7 @@ struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns)
 	uint64_t soonest = UINT64_MAX;
 
 	sk_link_each(job, &a->cat.jobs, link)
-	sk_link_each(s, &job->snapshots, link) {
+	sk_link_each(s, &job->live, live) {
 		if (!sk_cat_flushable(s) || given_up(a, s))
 			continue;
 		if (s->retry_ns > now_ns) {
@@ -67,7 +67,9 @@ void flush_newest(struct agent *a, struct sk_cat_job *job)
 {
 	struct sk_cat_snapshot *s = sk_cat_newest(job);
 
-	if (!a->store || !s || s->on_disk || s->hopeless_on_disk)
+	/* A newer one may turn out to be complete. */
+	job->flush_due = !sk_link_empty(&job->undecided);
+	if (!a->store || !s || s->hopeless_on_disk || sk_cat_on_disk(s))
 		return;
 	s->wanted = true;
 	s->retry_ns = 0;
@@ -81,10 +83,13 @@ bool flush_pending(const struct agent *a)
 
 	if (a->flush)
 		return true;
-	sk_link_each(job, &a->cat.jobs, link)
-	sk_link_each(s, &job->snapshots, link) {
-		if (sk_cat_flushable(s) && !given_up(a, s))
+	sk_link_each(job, &a->cat.jobs, link) {
+		if (job->flush_due && sk_cat_asking(job))
 			return true;
+		sk_link_each(s, &job->live, live) {
+			if (sk_cat_flushable(s) && !given_up(a, s))
+				return true;
+		}
 	}
 	return false;
 }
@@ -108,15 +113,16 @@ static bool is_lost(const struct agent *a, const struct sk_cat_snapshot *s)
 {
 	bool kept = (a->store && s->wanted) || s == sk_cat_newest(s->job);
 
-	/* A stale one may be complete: there was no memory to tell. */
-	return !s->on_disk && (s->stale || (kept && s->complete));
+	/* One that is undecided may be complete. */
+	return !sk_cat_on_disk(s) && (sk_cat_undecided(s) ||
+				      (kept && sk_cat_complete(s)));
 }
 
 static const char *why_lost(const struct agent *a,
 			    const struct sk_cat_snapshot *s)
 {
 	return !a->store ? "the agent has no store" :
-	       s->stale ? "no memory to tell whether it is complete" :
+	       sk_cat_undecided(s) ? "no memory to tell whether it is complete" :
 	       s->text[0] ? s->text : "the time was over";
 }
 

@@ -22,8 +22,8 @@
 #define RACES_MOST 16u	/* lost in a row to another agent on the store */
 
 /* What is being written. While its work is out the background has put, head,
- * file, owned, lost, bad, earlier, result and err, and the agent's thread the
- * rest; current is both's. */
+ * file, owned, lost, bad, sums, earlier, result and err, and the agent's thread
+ * the rest; current is both's. */
 struct flush {
 	struct work work;
 	struct agent *agent;
@@ -45,6 +45,7 @@ struct flush {
 	unsigned races;			/* that were lost with this image */
 	struct earlier earlier;		/* images; of the last one alone */
 	unsigned rounds;		/* in which some of them were gone */
+	bool deciding;			/* all is written; is it whole? */
 	int result;
 	struct sk_err err;
 };
@@ -118,12 +119,33 @@ static int claim(struct flush *f)
 	return 0;
 }
 
+/* What is being flushed keeps its layout and its checksums. */
+static int make_head(struct flush *f)
+{
+	const struct sk_layout *l = f->image->layout->layout;
+	const struct sk_stamp stamp = {
+		.run = f->put.run.number, .run_id = f->put.run.id,
+		.step = f->put.step, .sums = f->image->sums,
+	};
+
+	f->head = malloc(l->header_bytes);
+	f->sums = sk_sums_new(l, f->image->sums);
+	if (!f->head || !f->sums)
+		return sk_err_set(&f->err, -ENOMEM, "no memory to write an "
+				  "image");
+	sk_layout_stamp(l, &stamp, f->head);
+	f->put.head = f->head;
+	return 0;
+}
+
 static void write_image(struct work *work)
 {
 	struct flush *f = sk_link_object(work, struct flush, work);
 	struct agent *a = f->agent;
 
 	f->result = claim(f);
+	if (f->result == 0)
+		f->result = make_head(f);
 	if (f->result < 0)
 		return;
 	f->result = sk_store_put_image(a->store, a->io, &f->put, &f->err);
@@ -169,36 +191,19 @@ static void let_go(struct flush *f)
 	earlier_free(&f->earlier);
 }
 
-static int take_memory(struct flush *f, const struct sk_cat_image *image,
-		       bool last)
-{
-	const struct sk_layout *l = image->layout->layout;
-
-	assert(!f->head && !f->sums && !f->earlier.images);
-	f->head = malloc(l->header_bytes);
-	f->sums = sk_sums_new(l, image->sums);
-	if (f->head && f->sums &&
-	    (!last || earlier_list(&f->earlier, image) == 0))
-		return 0;
-	let_go(f);
-	return sk_err_set(&f->err, -ENOMEM, "no memory to write an image");
-}
-
 /* False: f->result says why not. */
 static bool submit_image(struct agent *a, struct flush *f,
 			struct sk_cat_image *image, bool last)
 {
 	const struct sk_layout *l = image->layout->layout;
 	const struct sk_cat_snapshot *s = f->snapshot;
-	const struct sk_stamp stamp = { .run = s->run, .run_id = s->run_id,
-					.step = (uint64_t)s->step,
-					.sums = image->sums };
 
-	assert(image->slot);
-	f->result = take_memory(f, image, last);
-	if (f->result < 0)
+	assert(!f->head && !f->sums && !f->earlier.images && image->slot);
+	if (last && earlier_list(&f->earlier, image) < 0) {
+		f->result = sk_err_set(&f->err, -ENOMEM, "no memory to write "
+				       "an image");
 		return false;
-	sk_layout_stamp(l, &stamp, f->head);
+	}
 	f->image = image;
 	f->memory = image->slot->memory;
 	f->uid = s->job->uid;
@@ -206,7 +211,7 @@ static bool submit_image(struct agent *a, struct flush *f,
 		.job = s->job->name, .run = { s->run, s->run_id },
 		.step = (uint64_t)s->step,
 		.rank = image->rank, .world = s->world,
-		.head = f->head, .head_bytes = l->header_bytes,
+		.head_bytes = l->header_bytes,
 		.data = f->memory->slots[0].map, .bytes = l->image_bytes,
 		.max_rate = a->opts->flush_rate,
 		.progress = progress, .see = see, .ctx = f,
@@ -270,14 +275,14 @@ static void snapshot_durable(struct agent *a, const struct flush *f)
 	s->failures = 0;
 	s->text[0] = 0;
 	measure(a, f);
-	if (s->on_disk) {
+	if (sk_cat_on_disk(s)) {
 		a->counts.durable++;
 		a->durable_ns = agent_now(a);
 		settle_step(a, s);
 	} else {
 		/* What is missing is not here to be written. */
 		s->hopeless_on_disk = true;
-		s->failed = !s->local;
+		s->failed = !sk_cat_local(s);
 	}
 	if (s->failed)
 		(void)snprintf(s->text, sizeof(s->text), "memory holds some "
@@ -285,7 +290,8 @@ static void snapshot_durable(struct agent *a, const struct flush *f)
 			       "disk");
 	log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is %s (%s "
 		 "written)", s->job->name, s->run, s->step,
-		 s->on_disk ? "durable" : s->local ? "durable as far as it is "
+		 sk_cat_on_disk(s) ? "durable" :
+		 sk_cat_local(s) ? "durable as far as it is "
 		 "on this node" : "not whole on disk: memory holds some parts "
 		 "as replicas only", sk_size_format(f->done, bytes,
 						  sizeof(bytes)));
@@ -313,7 +319,7 @@ static void snapshot_failed(struct agent *a, const struct flush *f)
 static void finish_flush(struct agent *a, struct flush *f)
 {
 	assert(a->flush == f && f->snapshot->flushing && !f->head);
-	f->snapshot->flushing = false;
+	sk_cat_flushing(f->snapshot, false);
 	a->flush = NULL;
 	if (f->result < 0)
 		snapshot_failed(a, f);
@@ -323,11 +329,28 @@ static void finish_flush(struct agent *a, struct flush *f)
 	agent_changed(a);
 }
 
+/* Whether all of it is on disk is being told; nobody can tell without
+ * memory. */
+static bool is_asked(const struct agent *a, struct flush *f)
+{
+	const struct sk_cat_snapshot *s = f->snapshot;
+
+	if (sk_cat_on_disk(s) || !s->known.disk_undecided)
+		return false;
+	if (!sk_cat_asking(s->job))
+		f->result = sk_err_set(&f->err, -ENOMEM, "no memory to tell "
+				       "whether all of it is on disk");
+	return f->result == 0 && !a->quit;
+}
+
 static void next_step(struct agent *a, struct flush *f)
 {
 	bool last;
 	struct sk_cat_image *image = next_image(f->snapshot, &last);
 
+	f->deciding = !image && f->result == 0 && is_asked(a, f);
+	if (f->deciding)
+		return;		/* until flush_go_on() */
 	if (image && f->result == 0 && a->quit)
 		f->result = sk_err_set(&f->err, -ECANCELED, "the agent ends");
 	/* From there on the thread in the background has f->result. */
@@ -357,9 +380,6 @@ static void add_stored(struct agent *a, struct flush *f)
 	f->result = sk_cat_stored_add(s->job, &found,
 				      sk_cat_layout_ref(f->image->layout),
 				      sums, &f->err);
-	if (sk_cat_refresh(s->job) && s->stale && f->result == 0)
-		f->result = sk_err_set(&f->err, -ENOMEM, "no memory to tell "
-				       "whether all of it is on disk");
 	f->done += l->image_bytes;
 	a->counts.bytes_flushed += l->image_bytes;
 }
@@ -425,6 +445,12 @@ static void image_written(struct work *work)
 	next_step(a, f);
 }
 
+void flush_go_on(struct agent *a)
+{
+	if (a->flush && a->flush->deciding)
+		next_step(a, a->flush);
+}
+
 /* ---- the next one ---- */
 
 /* It is tried again as after any other failure. */
@@ -461,7 +487,7 @@ void flush_kick(struct agent *a)
 		if (needs_writing(image))
 			f->bytes += image->layout->layout->image_bytes;
 	}
-	s->flushing = true;
+	sk_cat_flushing(s, true);
 	a->flush = f;
 	next_step(a, f);
 }

@@ -18,6 +18,8 @@ struct agent;
 int flush_open(struct agent *a, struct sk_err *err);
 /** None may be under way. */
 void flush_close(struct agent *a);
+/** It is known what the disk has: one that waits for that goes on. */
+void flush_go_on(struct agent *a);
 /** Begins the next flush, if any is due and none is under way. */
 void flush_kick(struct agent *a);
 /** Nanoseconds that the flush under way still needs; 0: none is. */

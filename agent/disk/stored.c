@@ -209,8 +209,6 @@ static void merge_all(struct agent *a, struct scan *scan)
 		else if (f->result < 0 && f->result != -ENOENT)
 			ignore(a, f);
 	}
-	sk_link_each(job, &a->cat.jobs, link)
-		(void)sk_cat_refresh(job);
 }
 
 /* The wish may be gone after it. */

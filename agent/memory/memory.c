@@ -35,7 +35,8 @@ static void bury(struct memory *m)
 {
 	struct agent *a = m->agent;
 
-	assert(m->released && !m->busy && sk_link_empty(&m->link));
+	assert(m->released && !m->busy && !m->held &&
+	       sk_link_empty(&m->link));
 	/* What takes long is the mapping; descriptors are short, and were
 	 * counted as free when it was released. */
 	for (int kind = 0; kind < 2; kind++)
@@ -43,6 +44,13 @@ static void bury(struct memory *m)
 	m->burial.run = destroy;
 	m->burial.finish = destroyed;
 	work_submit(&a->loop.works, a->populate, &m->burial);
+}
+
+/* The last that comes back, or lets go, does it. */
+static void bury_unused(struct memory *m)
+{
+	if (m->released && !m->busy && !m->held)
+		bury(m);
 }
 
 /* Behind all of its order: they take turns. */
@@ -94,9 +102,20 @@ void memory_release(struct memory *m)
 	assert(!m->released);
 	sk_link_remove(&m->link);
 	m->released = true;
-	/* Else the last piece that comes back does it. */
-	if (!m->busy)
-		bury(m);
+	bury_unused(m);
+}
+
+void memory_hold(struct memory *m)
+{
+	assert(!m->released);
+	m->held++;
+}
+
+void memory_unhold(struct memory *m)
+{
+	assert(m->held);
+	m->held--;
+	bury_unused(m);
 }
 
 static void populate_piece(struct work *work)
@@ -126,8 +145,7 @@ static void piece_populated(struct work *work)
 		(void)snprintf(m->text, sizeof(m->text), "%s", p->err.text);
 		log_warning(a, "%s", p->err.text);
 	}
-	if (m->released && !m->busy)
-		bury(m);
+	bury_unused(m);
 	agent_changed(a);
 	memory_populate(a);
 }

@@ -41,6 +41,7 @@ struct memory {
 	uint64_t filling;		/* equals agent->fill_round: it is */
 	struct memory_piece pieces[MEMORY_PIECES];
 	unsigned busy;			/* pieces under way */
+	unsigned held;			/* by the background, that reads it */
 	int result;			/* of populating; < 0: see text */
 	char text[SK_ERR_MAX];
 	bool released;			/* nobody's but the background's */
@@ -57,6 +58,10 @@ int memory_new(struct agent *a, const char *name, const uint64_t bytes[2],
 /** Gives it back once no piece is under way; it is not the caller's any
  * more. */
 void memory_release(struct memory *m);
+/** Its descriptors stay open until as many have let go of it, whoever gives it
+ * back meanwhile. */
+void memory_hold(struct memory *m);
+void memory_unhold(struct memory *m);
 /** Hands pieces out that are still to be faulted in. */
 void memory_populate(struct agent *a);
 

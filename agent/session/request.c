@@ -22,6 +22,14 @@ static void unlink_request(struct request *q)
 	q->session = NULL;
 }
 
+static void finish(struct request *q, int status, const struct sk_err *err)
+{
+	if (q->kind->answer)
+		q->kind->answer(q, status, err);
+	else
+		request_answer(q, status, NULL, NULL, 0, err);
+}
+
 static void time_is_over(struct timer *timer)
 {
 	struct request *q = sk_link_object(timer, struct request, timer);
@@ -30,6 +38,7 @@ static void time_is_over(struct timer *timer)
 
 	if (q->busy)	/* bounded by what has it */
 		return;
+	q->over = true;
 	/* Its kind may say better what is missing. */
 	if (q->kind->outcome)
 		r = q->kind->outcome(q, &err);
@@ -40,7 +49,7 @@ static void time_is_over(struct timer *timer)
 					 "time",
 					 sk_msg_type_name(q->msg.type));
 	}
-	request_answer(q, r, NULL, NULL, 0, &err);
+	finish(q, r, &err);
 }
 
 int request_init(struct request *q, const struct request_kind *kind,
@@ -74,6 +83,15 @@ void request_await_change(struct request *q)
 	agent_changed(q->agent);
 }
 
+void request_await_change_for(struct request *q, uint32_t timeout_ms)
+{
+	struct agent *a = q->agent;
+
+	timer_set(&a->loop.timers, &q->timer,
+		  agent_now(a) + timeout_ms * MS_NS);
+	request_await_change(q);
+}
+
 void request_answer(struct request *q, int status, struct sk_msg *msg,
 		    const int *fds, int n_fds, const struct sk_err *err)
 {
@@ -88,6 +106,18 @@ void request_answer(struct request *q, int status, struct sk_msg *msg,
 		sk_close_fd(fds[i]);
 	/* Last, for the sentence may be the object's. */
 	q->kind->release(q);
+}
+
+void request_again(struct request *q)
+{
+	struct session *s = q->session;
+	struct sk_msg msg = q->msg;
+
+	assert(!q->busy && s);
+	unlink_request(q);
+	q->kind->release(q);
+	if (!s->closing)
+		s->agent->dispatch(s, &msg, NULL, 0);
 }
 
 void requests_abandon(struct session *s)
@@ -125,6 +155,6 @@ void requests_answer_due(struct agent *a)
 		if (r == -EAGAIN)
 			sk_link_insert(&a->waiting, &q->queue);
 		else
-			request_answer(q, r, NULL, NULL, 0, &err);
+			finish(q, r, &err);
 	}
 }

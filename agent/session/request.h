@@ -15,10 +15,14 @@ struct request;
 
 struct request_kind {
 	/** What is to be answered now, 0 or an error with its sentence; or
-	 * -EAGAIN, with a sentence of what is missing or none. Asked on a
-	 * change (see request_await_change()) and when the time is over.
+	 * -EAGAIN, with a sentence of what is missing or none; it is read when
+	 * the time is over. Asked then, and on a change: see
+	 * request_await_change().
 	 * NULL: not asked. It changes nothing. */
 	int (*outcome)(struct request *q, struct sk_err *err);
+	/** Answers with that outcome, by request_answer() or request_again().
+	 * NULL: the status and the sentence are the answer. */
+	void (*answer)(struct request *q, int status, const struct sk_err *err);
 	/** It was answered, or its connection is gone: lets go of what it
 	 * waited for, and frees the object. */
 	void (*release)(struct request *q);
@@ -32,6 +36,7 @@ struct request {
 	/** The background, or a wish, has the object: it is not released
 	 * before that comes back and answers. */
 	bool busy;
+	bool over;			/* its time: a sentence is wanted */
 	/* private: */
 	struct sk_link link;		/* in its session */
 	struct sk_link queue;		/* in agent->waiting */
@@ -46,10 +51,14 @@ int request_init(struct request *q, const struct request_kind *kind,
 		 uint32_t timeout_ms, struct sk_err *err);
 /** It is asked for its outcome at this turn's end and on each change. */
 void request_await_change(struct request *q);
+/** The same, for so long from now at most. */
+void request_await_change_for(struct request *q, uint32_t timeout_ms);
 /** Replies, where the connection is not gone, and releases. Descriptors are
  * taken over. */
 void request_answer(struct request *q, int status, struct sk_msg *msg,
 		    const int *fds, int n_fds, const struct sk_err *err);
+/** It is released, and its call made once more, as if it came now. */
+void request_again(struct request *q);
 /** The connections' requests have nobody who waits for them any more. */
 void requests_abandon(struct session *s);
 /** Answers those that wait for a change and have an outcome now. */

@@ -212,7 +212,29 @@ void session_close(struct session *s, const char *why)
 		log_warning(a, "connection of pid %d, uid %u closed: %s",
 			    (int)s->pid, (unsigned)s->uid, why);
 	sk_link_remove(&s->link);
-	sk_link_insert(&a->closing, &s->link);
+	if (!s->held || a->quit) {
+		sk_link_insert(&a->closing, &s->link);
+		return;
+	}
+	sk_link_insert(&a->lingering, &s->link);
+	/* That it has gone is told once. */
+	(void)loop_watch(&a->loop, &s->source, 0);
+	(void)loop_watch(&a->loop, &s->peer, 0);
+}
+
+void session_hold(struct session *s)
+{
+	assert(!s->closing);
+	s->held++;
+}
+
+void session_unhold(struct session *s)
+{
+	assert(s->held);
+	if (--s->held || !s->closing)
+		return;
+	sk_link_remove(&s->link);
+	sk_link_insert(&s->agent->closing, &s->link);
 }
 
 void session_free(struct session *s)

@@ -33,6 +33,7 @@ struct session {
 	pid_t pid;
 	bool greeted;
 	bool closing;			/* marked; it ends with the turn */
+	unsigned held;			/* and not before this is 0 */
 	struct sk_link requests;
 	unsigned n_requests;
 	struct sk_link replies;		/* that its socket had no room for */
@@ -50,6 +51,10 @@ struct session {
 void session_accept(struct agent *a);
 /** Marks it. @why NULL: the other side went in order. */
 void session_close(struct session *s, const char *why);
+/** What it asked for is in the background, and is done before it ends: it is
+ * marked so long, no more. Unless the agent ends. */
+void session_hold(struct session *s);
+void session_unhold(struct session *s);
 /** Counts an error of the other side, and marks it. */
 void session_protocol_error(struct session *s, const char *why);
 /** Sends or queues a reply of that @type to message @seq; the descriptors

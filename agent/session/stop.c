@@ -36,10 +36,8 @@ void agent_stop(struct agent *a, const char *why)
 	log_info(a, "stopping: %s", why);
 	a->stopping = true;
 	flush_try_anew(a);
-	sk_link_each(job, &a->cat.jobs, link) {
-		(void)sk_cat_refresh(job);
+	sk_link_each(job, &a->cat.jobs, link)
 		flush_newest(a, job);
-	}
 	a->stop_timer.fire = stop_time_over;
 	timer_set(&a->loop.timers, &a->stop_timer, agent_now(a) +
 		  a->opts->stop_timeout_s * SECOND_NS);

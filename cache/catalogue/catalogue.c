@@ -68,6 +68,7 @@ struct sk_cat_layout *sk_cat_layout_take(struct sk_catalogue *cat,
 	known->layout = layout;
 	known->refs = 1;
 	known->id = cat->next_layout++;
+	sk_cat_layout_mark(known);
 	cat->layout_bytes += sk_layout_memory(layout);
 	return known;
 }
@@ -215,6 +216,12 @@ int sk_cat_order(uint64_t run, uint64_t run_id, int64_t step,
 	return (run_id > s->run_id) - (run_id < s->run_id);
 }
 
+/* Where all that follow are older than what is looked for. */
+static bool is_past(const struct sk_cat_snapshot *s, uint64_t run, int64_t step)
+{
+	return run && (s->run < run || (s->run == run && s->step < step));
+}
+
 struct sk_cat_snapshot *sk_cat_snapshot_find(const struct sk_cat_job *job,
 					     uint64_t run, uint64_t run_id,
 					     int64_t step)
@@ -222,16 +229,28 @@ struct sk_cat_snapshot *sk_cat_snapshot_find(const struct sk_cat_job *job,
 	struct sk_cat_snapshot *s, *first = NULL;
 
 	sk_link_each(s, &job->snapshots, link) {
+		job->catalogue->visits++;
+		if (is_past(s, run, step))
+			break;
 		if ((run && s->run != run) || (run_id && s->run_id != run_id))
 			continue;
 		if (step >= 0 && s->step == step)
 			return s;
-		if (step < 0 && s->complete)
+		if (step < 0 && sk_cat_complete(s))
 			return s;
 		if (step < 0 && !first)
 			first = s;
 	}
 	return first;
+}
+
+static void count_snapshot(const struct sk_cat_snapshot *s, int count)
+{
+	struct sk_cat_run *run = sk_cat_run_of(s);
+
+	s->job->n_snapshots += (size_t)count;
+	if (run)
+		run->n_snapshots += (size_t)count;
 }
 
 struct sk_cat_snapshot *sk_cat_snapshot_get(struct sk_cat_job *job,
@@ -244,6 +263,7 @@ struct sk_cat_snapshot *sk_cat_snapshot_get(struct sk_cat_job *job,
 	sk_link_each(s, &job->snapshots, link) {
 		int order = sk_cat_order(run, run_id, step, s);
 
+		job->catalogue->visits++;
 		if (order == 0)
 			return s;
 		if (order > 0) {
@@ -260,16 +280,34 @@ struct sk_cat_snapshot *sk_cat_snapshot_get(struct sk_cat_job *job,
 	s->step = step;
 	s->world = world;
 	sk_link_init(&s->images);
+	sk_link_init(&s->live);
+	sk_link_init(&s->undecided);
 	sk_link_insert(at, &s->link);
+	count_snapshot(s, 1);
 	return s;
+}
+
+void sk_cat_snapshot_settle(struct sk_cat_snapshot *s)
+{
+	bool held = s->filling || s->sealed;
+
+	if (!held)
+		sk_link_remove(&s->live);
+	else if (sk_link_empty(&s->live))
+		sk_link_insert(&s->job->live, &s->live);
 }
 
 bool sk_cat_snapshot_trim(struct sk_cat_snapshot *s)
 {
-	if (!sk_link_empty(&s->images) || s->filling)
+	if (!sk_link_empty(&s->images) || s->filling) {
+		sk_cat_snapshot_settle(s);
 		return false;
-	assert(!s->n_images);
+	}
+	assert(!s->n_images && !s->sealed);
+	count_snapshot(s, -1);
 	sk_link_remove(&s->link);
+	sk_link_remove(&s->live);
+	sk_link_remove(&s->undecided);
 	free(s->by_rank);
 	free(s);
 	return true;
@@ -372,8 +410,10 @@ struct sk_cat_job *sk_cat_job_get(struct sk_catalogue *cat, const char *name,
 	(void)snprintf(job->name, sizeof(job->name), "%s", name);
 	sk_link_init(&job->runs);
 	sk_link_init(&job->snapshots);
-	for (unsigned i = 0; i < SK_CAT_VERDICTS; i++)
-		job->verdicts[i].result = 1;
+	sk_link_init(&job->live);
+	sk_link_init(&job->undecided);
+	sk_link_init(&job->verdict_order);
+	job->changes = 1;
 	sk_link_insert(&cat->jobs, &job->link);
 	return job;
 }
@@ -420,16 +460,9 @@ static void run_free(struct sk_cat_run *run)
 /* A run is done with when nothing but its number is left. */
 static void run_trim(struct sk_cat_run *run)
 {
-	struct sk_cat_snapshot *s;
-
-	if (run_held(run))
-		return;
 	/* Its layouts tell what its snapshots must cover. */
-	sk_link_each(s, &run->job->snapshots, link) {
-		if (sk_cat_is_of(s, run))
-			return;
-	}
-	run_free(run);
+	if (!run->n_snapshots && !run_held(run))
+		run_free(run);
 }
 
 static void job_free(struct sk_cat_job *job)
@@ -447,6 +480,7 @@ static void job_free(struct sk_cat_job *job)
 		free(s->by_rank);
 		free(s);
 	}
+	sk_cat_verdicts_free(job);
 	sk_link_remove(&job->link);
 	if (cat->forget)
 		cat->forget(cat->ctx, job);

@@ -30,7 +30,8 @@
 #include "base/table.h"
 #include "layout/layout.h"
 
-#define SK_CAT_VERDICTS 64u
+/** Most verdicts that are kept of a job, the last asked for. */
+#define SK_CAT_VERDICTS 1024u
 #define SK_CAT_DIR_MAX 64u
 
 /** A layout, shared by all that have the same digest. */
@@ -40,6 +41,7 @@ struct sk_cat_layout {
 	uint32_t refs;
 	uint32_t id;
 	uint64_t counted;		/* room.c: which count has seen it */
+	uint64_t marks[2][2];		/* verdict.c: absent, present */
 };
 
 enum sk_cat_slot_use { SK_CAT_FREE = 0, SK_CAT_FILLING, SK_CAT_SEALED };
@@ -52,6 +54,7 @@ struct sk_cat_slot {
 	enum sk_cat_slot_use use;
 	uint32_t number;		/* within its state */
 	uint32_t flags;			/* SK_SLOT_... while FILLING */
+	uint64_t fill;			/* a number for each time that it is */
 	uint64_t bytes;			/* charged to the budget */
 	uint32_t fds;			/* the same: one for each kind */
 	uint64_t kind_bytes[2];
@@ -83,6 +86,7 @@ struct sk_cat_run {
 	uint64_t id;			/* random */
 	int32_t world;
 	bool ended;			/* one of its ranks died or left */
+	size_t n_snapshots;		/* of its job, that are its own */
 	struct sk_link states;
 };
 
@@ -107,8 +111,24 @@ struct sk_cat_image {
 	bool bad_memory, bad_disk;	/* a checksum failed there */
 };
 
+/** What is known of a snapshot, as far as somebody asked: coverage.c. */
+struct sk_cat_known {
+	bool fresh, disk_fresh;		/* the answers below are */
+	bool complete;			/* somewhere */
+	bool local;			/* all ranks known to this agent
+					 * sealed it; others are elsewhere */
+	bool undecided;			/* neither is known yet */
+	bool on_disk;			/* complete there alone */
+	bool disk_undecided;
+	bool announce;			/* sealed since it was complete */
+	bool hopeless;			/* when the job's changes were */
+	uint64_t hope_at;
+};
+
 struct sk_cat_snapshot {
 	struct sk_link link;		/* in its job, newest first */
+	struct sk_link live;		/* in its job, while slots hold it */
+	struct sk_link undecided;	/* in its job, while it is */
 	struct sk_cat_job *job;
 	uint64_t run;			/* number and id: whose it is */
 	uint64_t run_id;
@@ -118,32 +138,22 @@ struct sk_cat_snapshot {
 	/* The same ones, in the same order. */
 	struct sk_cat_image **by_rank;
 	size_t n_images, room_images;
-	unsigned filling;		/* slots */
+	unsigned filling, sealed;	/* slots */
 	unsigned leases;		/* sum over its images */
 	uint64_t created_ns;		/* wall clock; 0: nothing sealed yet */
-	bool complete;			/* somewhere */
-	bool on_disk;			/* complete there alone */
-	bool local;			/* all ranks known to this agent
-					 * sealed it; others are elsewhere */
+	struct sk_cat_known known;	/* ask sk_cat_complete() and others */
 	bool pinned;
 	bool wanted;			/* on disk */
-	bool flushing;
+	bool flushing;			/* sk_cat_flushing() sets it */
 	bool failed;			/* the last flush; see text */
 	bool hopeless_on_disk;		/* a flush would not help */
-	bool stale;			/* undecided: see sk_cat_refresh() */
 	unsigned failures;		/* in a row */
 	uint64_t failures_total;
 	uint64_t retry_ns;		/* the agent's clock */
-	char missing[SK_ERR_MAX];	/* why not complete */
 	char text[SK_ERR_MAX];		/* why the flush failed */
 };
 
-/** What coverage said of a set of layouts. */
-struct sk_cat_verdict {
-	uint8_t key[16];
-	int result;			/* 1: unused */
-	char text[SK_ERR_MAX];
-};
+struct sk_cat_question;
 
 struct sk_cat_job {
 	struct sk_link link;
@@ -153,8 +163,14 @@ struct sk_cat_job {
 	uint64_t newest_run;		/* in memory or on disk */
 	struct sk_link runs;
 	struct sk_link snapshots;
-	unsigned next_verdict;
-	struct sk_cat_verdict verdicts[SK_CAT_VERDICTS];
+	size_t n_snapshots;
+	struct sk_link live;		/* snapshots that slots hold */
+	struct sk_link undecided;	/* snapshots */
+	struct sk_table verdicts;	/* by set: verdict.c */
+	struct sk_link verdict_order;	/* longest unused first */
+	struct sk_cat_question *question;	/* that is out, or NULL */
+	uint64_t changes;		/* of slots, images and ranks */
+	bool flush_due;			/* the newest one, when it is known */
 	void *owner;			/* the agent's: what it knows of disk */
 };
 
@@ -162,7 +178,7 @@ struct sk_catalogue {
 	struct sk_link jobs;
 	struct sk_table layouts;	/* by digest */
 	struct sk_table images;		/* by id */
-	uint64_t next_id;		/* of states and images */
+	uint64_t next_id;		/* of states, images and fills */
 	uint32_t next_layout;
 	uint64_t serial;
 	uint64_t budget;		/* bytes of slots */
@@ -178,6 +194,20 @@ struct sk_catalogue {
 	uid_t owner;
 	bool has_store;
 	uint64_t coverage_checks;	/* that no verdict answered */
+	/** Snapshots, ranks and images that were looked at to decide: tests
+	 * tell by it how work grows. */
+	uint64_t visits;
+	/**
+	 * What sets of images cover, where that takes longer than a client
+	 * may be kept waiting. Who is asked has sk_cat_question_run() called
+	 * on any thread, and then sk_cat_question_end() where the catalogue
+	 * lives, both before the catalogue is destroyed. At most one question
+	 * of each job is out. -ENOMEM: it cannot be asked now. NULL: it is
+	 * answered at once.
+	 */
+	int (*ask)(void *ctx, struct sk_cat_question *question);
+	/** The snapshot has become complete by what was sealed. */
+	void (*completed)(void *ctx, const struct sk_cat_snapshot *snapshot);
 	/** The slot leaves the catalogue; its memory is the owner's again. */
 	void (*release)(void *ctx, struct sk_cat_slot *slot);
 	/** The job leaves the catalogue. */
@@ -320,7 +350,37 @@ int sk_cat_room_for_layouts(struct sk_catalogue *cat, uid_t uid,
 			    const struct sk_layout *const layouts[2],
 			    struct sk_err *err);
 
-/* ---- coverage, rules, slot, disk: how snapshots come and go ---- */
+/* ---- verdict.c: what sets of images cover ---- */
+
+/** Answers it; touches nothing but the question. */
+void sk_cat_question_run(struct sk_cat_question *question);
+/** Its verdict is known from now on: sk_cat_refresh() tells what follows. Frees
+ * the question. False: there was no memory to answer it. */
+bool sk_cat_question_end(struct sk_cat_question *question);
+/** Whose it is. */
+uid_t sk_cat_question_uid(const struct sk_cat_question *question);
+
+/* ---- coverage.c: what is complete. Decided when asked, and kept until
+ * something happens to the snapshot ---- */
+
+/** Its images cover all, wherever they are. False also where that is not known
+ * yet: see sk_cat_undecided(). */
+bool sk_cat_complete(const struct sk_cat_snapshot *snapshot);
+/** All ranks that this agent knows have sealed it, but others are elsewhere. */
+bool sk_cat_local(const struct sk_cat_snapshot *snapshot);
+/** What the disk has covers all; while it is being flushed not before all that
+ * is to be written is. False also where that is not known yet. */
+bool sk_cat_on_disk(const struct sk_cat_snapshot *snapshot);
+/** Whether it is complete, or so on disk, is still to be told: a question is
+ * out, or there was no memory to ask it. */
+bool sk_cat_undecided(const struct sk_cat_snapshot *snapshot);
+/** Why it is not complete: -ENODATA with the sentence of coverage, -EAGAIN a
+ * rank is awaited, -EINPROGRESS that is not known yet, -ENOMEM. 0: it is. */
+int sk_cat_missing(const struct sk_cat_snapshot *snapshot, struct sk_err *err);
+/** A question of the job is out: what is undecided will be known. */
+bool sk_cat_asking(const struct sk_cat_job *job);
+
+/* ---- rules, slot, disk: how snapshots come and go ---- */
 
 /** Why memory of it must not be let go, or NULL. */
 const char *sk_cat_protected(const struct sk_cat_snapshot *snapshot);
@@ -328,7 +388,8 @@ const char *sk_cat_protected(const struct sk_cat_snapshot *snapshot);
 struct sk_cat_snapshot *sk_cat_newest(const struct sk_cat_job *job);
 /** Complete, and no image of it is on disk alone. */
 bool sk_cat_whole_in_memory(const struct sk_cat_snapshot *snapshot);
-/** True if it can no longer become complete. */
+/** True if it can no longer become complete; false where that is not known
+ * yet. */
 bool sk_cat_hopeless(const struct sk_cat_snapshot *snapshot);
 
 /**
@@ -363,9 +424,8 @@ struct sk_cat_found {
 };
 
 /** An image is on disk; @sums and a reference of @layout are taken over.
- * Followed, after the last of several, by sk_cat_refresh(). Errors: -ESTALE
- * it differs from the one known, -EINVAL of another world or a run that
- * cannot be, -ENOMEM. */
+ * Errors: -ESTALE it differs from the one known, -EINVAL of another world or a
+ * run that cannot be, -ENOMEM. */
 int sk_cat_stored_add(struct sk_cat_job *job, const struct sk_cat_found *found,
 		      struct sk_cat_layout *layout, uint64_t *sums,
 		      struct sk_err *err);
@@ -375,8 +435,7 @@ bool sk_cat_same_content(const struct sk_cat_image *image,
 			 const uint64_t *sums);
 /** The disk has lost it. The image and its snapshot may be gone after it. */
 void sk_cat_stored_remove(struct sk_cat_image *image);
-/** Decides anew what the two above have changed, and what could not be decided
- * for want of memory. Returns how many still cannot. */
+/** Decides anew what is undecided. Returns how many still are. */
 unsigned sk_cat_refresh(struct sk_cat_job *job);
 
 /** Sets the image aside in memory or on disk. */
@@ -384,9 +443,10 @@ void sk_cat_image_bad(struct sk_cat_image *image, bool disk);
 /** Adds or ends uses; the last may end the image and its snapshot. */
 void sk_cat_lease(struct sk_cat_image *image, int count);
 
-/** Decides anew whether it is complete. True: it has become so. Where memory
- * is short it stays stale: incomplete until sk_cat_refresh(), but kept. */
-bool sk_cat_update(struct sk_cat_snapshot *snapshot);
+/** Begins or ends a flush of it. */
+void sk_cat_flushing(struct sk_cat_snapshot *snapshot, bool flushing);
+/** The rank has not lost the step that it was refused: it waits. */
+void sk_cat_state_waits(struct sk_cat_state *state);
 /** Drops it if nothing of it is left; true: it is gone. */
 bool sk_cat_snapshot_trim(struct sk_cat_snapshot *snapshot);
 

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Catalogue, coverage: what is complete, and what may still be. */
+/*
+ * Catalogue, coverage: what is complete, and what may still be.
+ *
+ * Nothing is decided before somebody asks: what happens to a snapshot marks it,
+ * and one that is being let go of is seldom asked about again.
+ */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "catalogue/private.h"
-#include "bytes/checksum.h"
-#include "layout/coverage.h"
 
 /* What counts as present when coverage is asked. */
 enum asked {
@@ -16,143 +19,126 @@ enum asked {
 	ASKED_HOPE		/* anywhere, and what living ranks may seal */
 };
 
-/* The images of a question, and what identifies it. */
-struct question {
-	struct sk_coverage_image *images;
-	uint32_t *key;		/* per image: layout id, present */
-	size_t n;
-	size_t room;
-};
-
-static void question_free(struct question *q)
+static void visit(const struct sk_cat_snapshot *s)
 {
-	free(q->images);
-	free(q->key);
-}
-
-static void ask_about(struct question *q, const struct sk_cat_layout *layout,
-		      bool present)
-{
-	if (!layout || q->n == q->room)
-		return;
-	q->images[q->n].layout = layout->layout;
-	q->images[q->n].present = present;
-	q->key[q->n] = layout->id << 1 | present;
-	q->n++;
+	s->job->catalogue->visits++;
 }
 
 static bool is_present(const struct sk_cat_image *image, enum asked asked)
 {
 	if (asked == ASKED_DISK)
 		return image->kind == SK_IMAGE_PRIMARY &&
-		       sk_cat_on_disk(image);
-	return sk_cat_in_memory(image) || sk_cat_on_disk(image);
+		       sk_cat_on_store(image);
+	return sk_cat_in_memory(image) || sk_cat_on_store(image);
 }
 
-bool sk_cat_expected(const struct sk_cat_state *state,
-		     const struct sk_cat_snapshot *snapshot)
+static bool has_primary(const struct sk_cat_snapshot *s, int32_t rank)
+{
+	return sk_cat_image_find(s, rank, SK_IMAGE_PRIMARY);
+}
+
+/* A living rank may still seal the snapshot. */
+static bool expected(const struct sk_cat_state *state,
+		     const struct sk_cat_snapshot *s)
 {
 	const struct sk_cat_slot *slot;
 
-	assert(state->run->job == snapshot->job);
-	if (!state->living || state->replaced ||
-	    sk_cat_image_find(snapshot, state->rank, SK_IMAGE_PRIMARY))
+	assert(state->run->job == s->job);
+	visit(s);
+	if (!state->living || state->replaced || has_primary(s, state->rank))
 		return false;
 	sk_link_each(slot, &state->slots, link) {
-		if (slot->use == SK_CAT_FILLING && slot->snapshot == snapshot)
+		if (slot->use == SK_CAT_FILLING && slot->snapshot == s)
 			return true;
 	}
-	return state->last_step < snapshot->step &&
-	       state->lost_step != snapshot->step;
+	return state->last_step < s->step && state->lost_step != s->step;
 }
 
-static size_t count_links(const struct sk_link *head)
+/* ---- what is asked ---- */
+
+/* The images of a question: they are summed up, and counted out where nobody
+ * knows the answer. */
+struct asking {
+	struct sk_cat_set set;
+	struct sk_cat_question *question;	/* NULL: sum up */
+};
+
+static void ask_about(struct asking *a, const struct sk_cat_layout *layout,
+		      bool present)
 {
-	size_t n = 0;
-
-	for (const struct sk_link *l = head->next; l != head; l = l->next)
-		n++;
-	return n;
+	if (!layout)
+		return;
+	if (a->question)
+		sk_cat_question_add(a->question, layout, present);
+	else
+		sk_cat_set_add(&a->set, layout, present);
 }
 
-static int question_new(const struct sk_cat_snapshot *s, enum asked asked,
-			struct question *q)
+static void ask_images(struct asking *a, const struct sk_cat_snapshot *s,
+		       enum asked asked)
+{
+	struct sk_cat_image *image;
+
+	sk_link_each(image, &s->images, link) {
+		visit(s);
+		/* A replica is never on disk, and says nothing of its rank
+		 * that the primary does not. */
+		if (asked == ASKED_DISK && image->kind == SK_IMAGE_REPLICA &&
+		    has_primary(s, image->rank))
+			continue;
+		ask_about(a, image->layout, is_present(image, asked));
+	}
+}
+
+/* What the others registered tells what must be covered. */
+static void ask_ranks(struct asking *a, const struct sk_cat_snapshot *s,
+		      enum asked asked)
 {
 	struct sk_cat_run *run = sk_cat_run_of(s);
 	struct sk_cat_state *state;
-	struct sk_cat_image *image;
 
-	q->room = count_links(&s->images) +
-		  (run ? 2 * count_links(&run->states) : 0) + 1;
-	q->images = calloc(q->room, sizeof(*q->images));
-	q->key = calloc(q->room + 2, sizeof(*q->key));
-	if (!q->images || !q->key)
-		return -ENOMEM;
-	sk_link_each(image, &s->images, link)
-		ask_about(q, image->layout, is_present(image, asked));
 	if (!run)
-		return 0;
-	/* What the others registered tells what must be covered. */
+		return;
 	sk_link_each(state, &run->states, link) {
-		bool hope = asked == ASKED_HOPE && sk_cat_expected(state, s);
+		bool hope = asked == ASKED_HOPE && expected(state, s);
 
-		if (state->replaced ||
-		    sk_cat_image_find(s, state->rank, SK_IMAGE_PRIMARY))
+		visit(s);
+		if (state->replaced || has_primary(s, state->rank))
 			continue;
-		ask_about(q, state->layouts[0], hope);
-		ask_about(q, hope ? state->layouts[1] : NULL, true);
+		ask_about(a, state->layouts[0], hope);
+		ask_about(a, hope ? state->layouts[1] : NULL, true);
 	}
-	return 0;
 }
 
-/* Steady state: the same layouts ask the same question at every step. */
-static struct sk_cat_verdict *known_verdict(struct sk_cat_job *job,
-					    struct question *q, int32_t world,
-					    uint8_t key[16])
-{
-	assert(q->n <= q->room);
-	q->key[q->n] = (uint32_t)world;
-	sk_xxh3_128(q->key, (q->n + 1) * sizeof(*q->key), key);
-	for (unsigned i = 0; i < SK_CAT_VERDICTS; i++) {
-		struct sk_cat_verdict *v = &job->verdicts[i];
-
-		if (v->result <= 0 && memcmp(v->key, key, 16) == 0)
-			return v;
-	}
-	return NULL;
-}
-
-/* 0 or a negative errno with the sentence. */
+/* 0 or a negative errno with the sentence; -EINPROGRESS: it will be known. */
 static int covered(const struct sk_cat_snapshot *s, enum asked asked,
 		   struct sk_err *err)
 {
-	struct sk_cat_job *job = s->job;
-	struct question q = { NULL };
-	struct sk_cat_verdict *v;
-	struct sk_err text = { "" };
-	uint8_t key[16];
+	struct asking a = { .set = sk_cat_set_new(s->world) };
 	int r;
 
-	r = question_new(s, asked, &q);
-	if (r < 0) {
-		question_free(&q);
-		return sk_err_set(err, r, "no memory to tell what is covered");
-	}
-	v = known_verdict(job, &q, s->world, key);
-	if (!v) {
-		v = &job->verdicts[job->next_verdict++ % SK_CAT_VERDICTS];
-		job->catalogue->coverage_checks++;
-		v->result = sk_coverage_check(q.images, q.n, s->world, &text);
-		memcpy(v->key, key, sizeof(key));
-		(void)snprintf(v->text, sizeof(v->text), "%s", text.text);
-	}
-	question_free(&q);
-	r = v->result;
-	if (r < 0)
-		sk_err_set(err, r, "%s", v->text);
-	if (r == -ENOMEM)	/* not a verdict on the set */
-		v->result = 1;
-	return r;
+	ask_images(&a, s, asked);
+	ask_ranks(&a, s, asked);
+	if (sk_cat_verdict(s->job, &a.set, &r, err))
+		return r;
+	/* One at a time: by then it may be asked no more. */
+	if (s->job->question)
+		return sk_err_set(err, -EINPROGRESS, "what its images cover is "
+				  "being told");
+	a.question = sk_cat_question_new(s->job, &a.set, s->world);
+	if (!a.question)
+		return sk_err_set(err, -ENOMEM, "no memory to tell what is "
+				  "covered");
+	ask_images(&a, s, asked);
+	ask_ranks(&a, s, asked);
+	r = sk_cat_question_ask(a.question, err);
+	return r != -EINPROGRESS ? r :
+	       sk_err_set(err, r, "what its images cover is being told");
+}
+
+static bool is_known(int result)
+{
+	return result != -ENOMEM && result != -EINPROGRESS;
 }
 
 /*
@@ -168,21 +154,18 @@ static const struct sk_cat_state *awaited(const struct sk_cat_snapshot *s)
 	if (!run || run->ended)
 		return NULL;
 	sk_link_each(state, &run->states, link) {
-		if (sk_cat_expected(state, s))
+		if (expected(state, s))
 			return state;
 	}
 	return NULL;
 }
 
-static bool any_on_disk(const struct sk_cat_snapshot *s)
+/* The same, at once while somebody fills it. */
+static bool is_awaited(const struct sk_cat_snapshot *s)
 {
-	struct sk_cat_image *image;
+	struct sk_cat_run *run = s->filling ? sk_cat_run_of(s) : NULL;
 
-	sk_link_each(image, &s->images, link) {
-		if (image->kind == SK_IMAGE_PRIMARY && sk_cat_on_disk(image))
-			return true;
-	}
-	return false;
+	return (run && !run->ended) || awaited(s);
 }
 
 /* All ranks that this agent knows sealed it, but the world has more: they
@@ -197,6 +180,7 @@ static bool is_local(const struct sk_cat_snapshot *s)
 	if (!run)
 		return false;
 	sk_link_each(state, &run->states, link) {
+		visit(s);
 		if (state->replaced)
 			continue;
 		image = sk_cat_image_find(s, state->rank, SK_IMAGE_PRIMARY);
@@ -207,33 +191,126 @@ static bool is_local(const struct sk_cat_snapshot *s)
 	return ranks && ranks < s->world;
 }
 
-/* Whether all of it is there; for want of memory it is not known, and the
- * snapshot stays to be decided. */
-static bool decide(struct sk_cat_snapshot *s, enum asked asked,
-		   struct sk_err *err)
-{
-	int r = covered(s, asked, err);
+/* ---- what is known ---- */
 
-	s->stale |= r == -ENOMEM;
-	return r == 0;
+/* It stands in its job's list of what is to be decided. */
+static void note_undecided(struct sk_cat_snapshot *s)
+{
+	bool undecided = s->known.undecided || s->known.disk_undecided;
+
+	if (!undecided)
+		sk_link_remove(&s->undecided);
+	else if (sk_link_empty(&s->undecided))
+		sk_link_insert(&s->job->undecided, &s->undecided);
 }
 
-bool sk_cat_update(struct sk_cat_snapshot *s)
+static void announce(struct sk_cat_snapshot *s)
 {
-	const struct sk_cat_state *state = awaited(s);
-	bool was = s->complete || s->local;
-	struct sk_err err = { "" };
+	struct sk_catalogue *cat = s->job->catalogue;
 
-	s->stale = false;
-	s->complete = !sk_link_empty(&s->images) && !state &&
-		      decide(s, ASKED_ANYWHERE, &err);
+	s->known.announce = false;
+	if (cat->completed)
+		cat->completed(cat->ctx, s);
+}
+
+/* What is kept of answers is no part of what the snapshot is: const to others
+ * than this file. */
+static struct sk_cat_known *look(const struct sk_cat_snapshot *asked)
+{
+	struct sk_cat_snapshot *s = (struct sk_cat_snapshot *)asked;
+	struct sk_cat_known *k = &s->known;
+	bool wait;
+	int r;
+
+	if (k->fresh)
+		return k;
+	visit(s);
+	wait = sk_link_empty(&s->images) || is_awaited(s);
+	r = wait ? -EAGAIN : covered(s, ASKED_ANYWHERE, NULL);
+	k->fresh = true;
+	k->complete = r == 0;
+	k->undecided = !is_known(r);
+	k->local = r < 0 && !wait && is_local(s);
+	note_undecided(s);
+	if (k->complete && k->announce)
+		announce(s);
+	return k;
+}
+
+bool sk_cat_complete(const struct sk_cat_snapshot *s)
+{
+	return look(s)->complete;
+}
+
+bool sk_cat_local(const struct sk_cat_snapshot *s)
+{
+	return look(s)->local;
+}
+
+/* Whether the flush that is under way has more to write; or nothing of it is
+ * there at all. */
+static bool disk_can_wait(const struct sk_cat_snapshot *s)
+{
+	struct sk_cat_image *image;
+	bool any = false;
+
+	sk_link_each(image, &s->images, link) {
+		visit(s);
+		if (image->kind != SK_IMAGE_PRIMARY)
+			continue;
+		if (sk_cat_on_store(image))
+			any = true;
+		else if (s->flushing && sk_cat_in_memory(image))
+			return true;
+	}
+	return !any;
+}
+
+static struct sk_cat_known *look_at_disk(const struct sk_cat_snapshot *asked)
+{
+	struct sk_cat_snapshot *s = (struct sk_cat_snapshot *)asked;
+	struct sk_cat_known *k = &s->known;
+	int r;
+
+	if (k->disk_fresh)
+		return k;
+	r = disk_can_wait(s) ? -EAGAIN : covered(s, ASKED_DISK, NULL);
+	k->disk_fresh = true;
+	k->on_disk = r == 0;
+	k->disk_undecided = !is_known(r);
+	note_undecided(s);
+	return k;
+}
+
+bool sk_cat_on_disk(const struct sk_cat_snapshot *s)
+{
+	return look_at_disk(s)->on_disk;
+}
+
+bool sk_cat_undecided(const struct sk_cat_snapshot *s)
+{
+	return look(s)->undecided || look_at_disk(s)->disk_undecided;
+}
+
+int sk_cat_missing(const struct sk_cat_snapshot *s, struct sk_err *err)
+{
+	const struct sk_cat_state *state;
+
+	if (sk_cat_complete(s))
+		return 0;
+	state = awaited(s);
 	if (state)
-		sk_err_set(&err, 0, "rank %" PRId32 " of %" PRId32 " has not "
-			   "sealed it yet", state->rank, s->world);
-	s->on_disk = any_on_disk(s) && decide(s, ASKED_DISK, NULL);
-	s->local = !s->complete && is_local(s);
-	(void)snprintf(s->missing, sizeof(s->missing), "%s", err.text);
-	return !was && (s->complete || s->local);
+		return sk_err_set(err, -EAGAIN, "rank %" PRId32 " of %" PRId32
+				  " has not sealed it yet", state->rank,
+				  s->world);
+	if (sk_link_empty(&s->images))
+		return sk_err_set(err, -ENODATA, "no rank has sealed it");
+	return covered(s, ASKED_ANYWHERE, err);
+}
+
+bool sk_cat_asking(const struct sk_cat_job *job)
+{
+	return job->question;
 }
 
 bool sk_cat_whole_in_memory(const struct sk_cat_snapshot *s)
@@ -245,18 +322,61 @@ bool sk_cat_whole_in_memory(const struct sk_cat_snapshot *s)
 		    !sk_cat_in_memory(image))
 			return false;
 	}
-	return s->complete;
+	return sk_cat_complete(s);
 }
 
-void sk_cat_update_run(const struct sk_cat_run *run)
+/* ---- what happened ---- */
+
+void sk_cat_touch(struct sk_cat_snapshot *s)
+{
+	s->known.fresh = false;
+	s->job->changes++;
+	/* Memory alone makes nothing durable, nor less so. */
+	if (!s->known.on_disk)
+		s->known.disk_fresh = false;
+}
+
+void sk_cat_touch_disk(struct sk_cat_snapshot *s)
+{
+	s->known.fresh = s->known.disk_fresh = false;
+	s->job->changes++;
+}
+
+void sk_cat_touch_run(const struct sk_cat_run *run)
 {
 	struct sk_cat_snapshot *s;
 
+	run->job->changes++;
 	sk_link_each(s, &run->job->snapshots, link) {
-		if (sk_cat_is_of(s, run) && !s->complete)
-			(void)sk_cat_update(s);
+		visit(s);
+		if (s->run < run->number)
+			break;
+		if (sk_cat_is_of(s, run) && !s->known.complete)
+			sk_cat_touch(s);
 	}
 }
+
+void sk_cat_flushing(struct sk_cat_snapshot *s, bool flushing)
+{
+	assert(s->flushing != flushing);
+	s->flushing = flushing;
+	s->known.disk_fresh = false;
+}
+
+unsigned sk_cat_refresh(struct sk_cat_job *job)
+{
+	struct sk_cat_snapshot *s;
+	unsigned undecided = 0;
+
+	sk_link_each(s, &job->undecided, undecided) {
+		s->known.fresh &= !s->known.undecided;
+		s->known.disk_fresh &= !s->known.disk_undecided;
+		undecided += sk_cat_undecided(s);
+	}
+	return undecided;
+}
+
+/* ---- hope ---- */
 
 /* One that was found bad is none: its rank does not save it again. */
 static bool has_image(const struct sk_cat_snapshot *s, int32_t rank)
@@ -267,28 +387,42 @@ static bool has_image(const struct sk_cat_snapshot *s, int32_t rank)
 	return image && is_present(image, ASKED_ANYWHERE);
 }
 
-bool sk_cat_hopeless(const struct sk_cat_snapshot *s)
+/* 0: there is hope; -ENODATA: none; else it is not known. */
+static int lose_hope(const struct sk_cat_snapshot *s)
 {
-	struct sk_cat_run *run;
-	int32_t known = 0;
+	struct sk_cat_run *run = sk_cat_run_of(s);
 	struct sk_cat_state *state;
+	int32_t known = 0;
 	bool lost = false;
-	int r;
 
-	if (s->complete || s->local || s->stale)
-		return false;
-	run = sk_cat_run_of(s);
 	if (!run || !sk_cat_run_living(run))
-		return true;
+		return -ENODATA;
 	sk_link_each(state, &run->states, link) {
 		known += !state->replaced;
-		lost |= !state->replaced && !sk_cat_expected(state, s) &&
+		lost |= !state->replaced && !expected(state, s) &&
 			!has_image(s, state->rank);
 	}
 	/* Ranks that have not come yet, or are another agent's, may hold
 	 * anything; but no more than all of ours can be had here. */
-	if (known < s->world && !run->ended)
-		return lost;
-	r = lost ? covered(s, ASKED_HOPE, NULL) : 0;
-	return r < 0 && r != -ENOMEM;
+	if (!lost || (known < s->world && !run->ended))
+		return lost ? -ENODATA : 0;
+	return covered(s, ASKED_HOPE, NULL);
+}
+
+bool sk_cat_hopeless(const struct sk_cat_snapshot *s)
+{
+	struct sk_cat_known *k = look(s);
+	int r;
+
+	if (k->complete || k->local || sk_cat_undecided(s))
+		return false;
+	/* All that wait for it ask, each time that anything happens. */
+	if (k->hope_at == s->job->changes)
+		return k->hopeless;
+	r = lose_hope(s);
+	if (!is_known(r))
+		return false;
+	k->hopeless = r < 0;
+	k->hope_at = s->job->changes;
+	return k->hopeless;
 }

@@ -97,7 +97,7 @@ int sk_cat_stored_add(struct sk_cat_job *job, const struct sk_cat_found *found,
 	if (!s->created_ns)
 		s->created_ns = found->file.mtime_ns;
 	sk_cat_run_seen(job, found->run);
-	s->stale = true;
+	sk_cat_touch_disk(s);
 	return 0;
 }
 
@@ -110,18 +110,5 @@ void sk_cat_stored_remove(struct sk_cat_image *image)
 	image->bad_disk = false;
 	sk_cat_image_trim(image);
 	if (!sk_cat_snapshot_trim(s))
-		s->stale = true;
-}
-
-unsigned sk_cat_refresh(struct sk_cat_job *job)
-{
-	struct sk_cat_snapshot *s;
-	unsigned undecided = 0;
-
-	sk_link_each(s, &job->snapshots, link) {
-		if (s->stale)
-			(void)sk_cat_update(s);
-		undecided += s->stale;
-	}
-	return undecided;
+		sk_cat_touch_disk(s);
 }

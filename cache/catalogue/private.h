@@ -4,6 +4,7 @@
 #define SK_CACHE_CATALOGUE_PRIVATE_H
 
 #include "catalogue/catalogue.h"
+#include "layout/coverage.h"
 
 /** True where the image can be read from somewhere. */
 static inline bool sk_cat_in_memory(const struct sk_cat_image *image)
@@ -11,7 +12,7 @@ static inline bool sk_cat_in_memory(const struct sk_cat_image *image)
 	return image->slot && !image->bad_memory;
 }
 
-static inline bool sk_cat_on_disk(const struct sk_cat_image *image)
+static inline bool sk_cat_on_store(const struct sk_cat_image *image)
 {
 	return image->stored.dir[0] && !image->bad_disk;
 }
@@ -26,13 +27,57 @@ void sk_cat_image_trim(struct sk_cat_image *image);
 void sk_cat_slot_release(struct sk_cat_slot *slot);
 /** The state has no slots. */
 void sk_cat_state_free(struct sk_cat_state *state);
-/** A living rank may still seal the snapshot. */
-bool sk_cat_expected(const struct sk_cat_state *state,
-		     const struct sk_cat_snapshot *snapshot);
-/** Looks again at all snapshots of the run that are not complete. */
-void sk_cat_update_run(const struct sk_cat_run *run);
+/** Something happened to it that may change what is complete. */
+void sk_cat_touch(struct sk_cat_snapshot *snapshot);
+/** The same, of what the disk has of it. */
+void sk_cat_touch_disk(struct sk_cat_snapshot *snapshot);
+/** The run's ranks are others: of what is not complete. */
+void sk_cat_touch_run(const struct sk_cat_run *run);
+/** Slots hold it, or do no more. */
+void sk_cat_snapshot_settle(struct sk_cat_snapshot *snapshot);
 /** The run of the snapshot, or NULL: nothing but the snapshot is left. */
 struct sk_cat_run *sk_cat_run_of(const struct sk_cat_snapshot *snapshot);
+
+/* ---- verdict.c ---- */
+
+/** Images that are asked about, each there or not. */
+struct sk_cat_set {
+	uint64_t key[2];
+	size_t n;
+};
+
+/** Images, and what is to be told of them. */
+struct sk_cat_question {
+	struct sk_cat_job *job;		/* NULL: gone since */
+	uid_t uid;
+	int32_t world;
+	uint64_t key[2];
+	struct sk_coverage_image *images;
+	struct sk_layout **layouts;	/* references, of the same */
+	size_t n, room;
+	int result;
+	struct sk_err err;
+};
+
+/** What the layout adds to sets that it is part of. */
+void sk_cat_layout_mark(struct sk_cat_layout *layout);
+/** The empty one, of a job of @world ranks. */
+struct sk_cat_set sk_cat_set_new(int32_t world);
+void sk_cat_set_add(struct sk_cat_set *set, const struct sk_cat_layout *layout,
+		    bool present);
+/** True: it is known, 0 or an error with the sentence. */
+bool sk_cat_verdict(struct sk_cat_job *job, const struct sk_cat_set *set,
+		    int *ret_result, struct sk_err *err);
+/** For as many as the set has. NULL: no memory. */
+struct sk_cat_question *sk_cat_question_new(struct sk_cat_job *job,
+					    const struct sk_cat_set *set,
+					    int32_t world);
+void sk_cat_question_add(struct sk_cat_question *question,
+			 const struct sk_cat_layout *layout, bool present);
+/** Takes it over. The result, with the sentence; -EINPROGRESS: it is out. */
+int sk_cat_question_ask(struct sk_cat_question *question, struct sk_err *err);
+/** None of the job's verdicts is known any more. */
+void sk_cat_verdicts_free(struct sk_cat_job *job);
 
 static inline bool sk_cat_is_of(const struct sk_cat_snapshot *snapshot,
 				const struct sk_cat_run *run)

@@ -33,7 +33,7 @@ struct sk_cat_state *sk_cat_state_new(struct sk_cat_run *run, int32_t rank,
 	state->last_step = state->lost_step = -1;
 	sk_link_init(&state->slots);
 	sk_link_insert(&run->states, &state->link);
-	sk_cat_update_run(run);
+	sk_cat_touch_run(run);
 	return state;
 }
 
@@ -62,8 +62,14 @@ unsigned sk_cat_state_end(struct sk_cat_state *state)
 	state->owner = NULL;
 	state->id = 0;
 	run->ended = true;
-	sk_cat_update_run(run);
+	sk_cat_touch_run(run);
 	return lost;
+}
+
+void sk_cat_state_waits(struct sk_cat_state *state)
+{
+	state->lost_step = -1;
+	state->run->job->changes++;
 }
 
 void sk_cat_state_empty(struct sk_cat_state *state)
@@ -87,7 +93,7 @@ void sk_cat_state_cancel(struct sk_cat_state *state)
 	sk_cat_state_empty(state);
 	if (!state->n_slots)
 		sk_cat_state_free(state);
-	sk_cat_update_run(run);
+	sk_cat_touch_run(run);
 }
 
 unsigned sk_cat_state_replace(struct sk_cat_state *state,
@@ -100,6 +106,7 @@ unsigned sk_cat_state_replace(struct sk_cat_state *state,
 	next->id = state->id;
 	next->last_step = state->last_step;
 	next->lost_step = state->lost_step;
+	state->run->job->changes++;
 	state->id = 0;
 	state->living = false;
 	state->replaced = true;

@@ -7,7 +7,8 @@ struct sk_cat_snapshot *sk_cat_newest(const struct sk_cat_job *job)
 	struct sk_cat_snapshot *s;
 
 	sk_link_each(s, &job->snapshots, link) {
-		if (s->complete || s->local)
+		job->catalogue->visits++;
+		if (sk_cat_complete(s) || sk_cat_local(s))
 			return s;
 	}
 	return NULL;
@@ -30,7 +31,7 @@ newest_for(const struct sk_cat_snapshot *s)
 		return newest;
 	sk_link_each(own, &s->job->snapshots, link) {
 		if (own->run == s->run && own->run_id == s->run_id &&
-		    (own->complete || own->local))
+		    (sk_cat_complete(own) || sk_cat_local(own)))
 			return own;
 	}
 	return NULL;
@@ -38,13 +39,13 @@ newest_for(const struct sk_cat_snapshot *s)
 
 static bool awaits_disk(const struct sk_cat_snapshot *s)
 {
-	return s->job->catalogue->has_store && s->wanted && !s->on_disk &&
-	       !s->hopeless_on_disk;
+	return s->job->catalogue->has_store && s->wanted &&
+	       !s->hopeless_on_disk && !sk_cat_on_disk(s);
 }
 
 const char *sk_cat_protected(const struct sk_cat_snapshot *s)
 {
-	const struct sk_cat_snapshot *newest = newest_for(s);
+	const struct sk_cat_snapshot *newest;
 
 	if (s->leases)
 		return "in use by a restore";
@@ -52,14 +53,17 @@ const char *sk_cat_protected(const struct sk_cat_snapshot *s)
 		return "being flushed";
 	if (s->pinned)
 		return "pinned";
-	if (s->stale)
-		return "to be looked at again when there is memory";
+	newest = newest_for(s);
 	if (s == newest)
 		return "the newest complete snapshot";
 	/* A disk that fails must not take the slots as well: a newer snapshot
 	 * is complete, and is tried in its stead. */
-	if (awaits_disk(s) && (s->complete || s->local) && !s->failed)
-		return "not durable yet";
+	if (!s->failed && awaits_disk(s)) {
+		if (sk_cat_complete(s) || sk_cat_local(s))
+			return "not durable yet";
+		if (sk_cat_undecided(s))
+			return "not known to be complete yet";
+	}
 	if (is_newer(s, newest) && !sk_cat_hopeless(s))
 		return "newer than the newest complete snapshot, and may "
 		       "still become complete";
@@ -68,8 +72,8 @@ const char *sk_cat_protected(const struct sk_cat_snapshot *s)
 
 bool sk_cat_flushable(const struct sk_cat_snapshot *s)
 {
-	return awaits_disk(s) && !s->flushing && !s->stale &&
-	       (s->complete || s->local);
+	return !s->flushing && awaits_disk(s) &&
+	       (sk_cat_complete(s) || sk_cat_local(s)) && !sk_cat_undecided(s);
 }
 
 void sk_cat_image_bad(struct sk_cat_image *image, bool disk)
@@ -78,7 +82,7 @@ void sk_cat_image_bad(struct sk_cat_image *image, bool disk)
 		image->bad_disk = true;
 	else
 		image->bad_memory = true;
-	(void)sk_cat_update(image->snapshot);
+	sk_cat_touch_disk(image->snapshot);
 }
 
 void sk_cat_lease(struct sk_cat_image *image, int count)

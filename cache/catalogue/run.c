@@ -17,6 +17,7 @@ static int run_new(struct sk_cat_job *job, const struct sk_cat_ask *ask,
 {
 	struct sk_cat_run *run = calloc(1, sizeof(*run)), *other;
 	struct sk_link *at = &job->runs;
+	struct sk_cat_snapshot *s;
 
 	if (!run)
 		return sk_err_set(err, -ENOMEM, "no memory for a new run");
@@ -33,6 +34,8 @@ static int run_new(struct sk_cat_job *job, const struct sk_cat_ask *ask,
 		}
 	}
 	sk_link_insert(at, &run->link);
+	sk_link_each(s, &job->snapshots, link)
+		run->n_snapshots += sk_cat_is_of(s, run);
 	sk_cat_run_seen(job, number);
 	*ret_run = run;
 	return 0;

@@ -104,8 +104,10 @@ int sk_cat_slot_take(struct sk_cat_state *state, int64_t step, uint32_t flags,
 	if (r < 0)
 		return r;
 	slot = choose_slot(state);
-	if (!slot && !dry && !(flags & SK_SLOT_WILL_WAIT))
+	if (!slot && !dry && !(flags & SK_SLOT_WILL_WAIT)) {
 		state->lost_step = step;
+		run->job->changes++;
+	}
 	if (!slot)
 		return say_busy(state, err);
 	if (dry)
@@ -122,10 +124,13 @@ int sk_cat_slot_take(struct sk_cat_state *state, int64_t step, uint32_t flags,
 	slot->use = SK_CAT_FILLING;
 	slot->snapshot = s;
 	slot->flags = flags;
+	slot->fill = run->job->catalogue->next_id++;
 	if (step > state->last_step)
 		state->last_step = step;
 	if (state->lost_step == step)
 		state->lost_step = -1;
+	sk_cat_snapshot_settle(s);
+	sk_cat_touch(s);
 	*ret_slot = slot;
 	*ret_evicted = evicted;
 	return 0;
@@ -145,6 +150,7 @@ static struct sk_cat_image *slot_image(struct sk_cat_slot *slot, int kind)
 		sk_cat_layout_unref(image->layout);
 		image->layout = sk_cat_layout_ref(layout);
 		image->stored.dir[0] = 0;
+		sk_cat_touch_disk(slot->snapshot);
 	}
 	if (image)
 		return image;
@@ -183,11 +189,13 @@ int sk_cat_slot_seal(struct sk_cat_slot *slot, uint64_t *const sums[2],
 	}
 	slot->use = SK_CAT_SEALED;
 	s->filling--;
+	s->sealed++;
+	s->known.announce |= !s->known.complete;
 	s->hopeless_on_disk = false;
 	s->wanted |= step_wanted(slot->state, s->step, slot->flags);
 	if (!s->created_ns)
 		s->created_ns = wall_ns;
-	(void)sk_cat_update(s);
+	sk_cat_touch(s);
 	return 0;
 }
 
@@ -211,23 +219,28 @@ void sk_cat_slot_clear(struct sk_cat_slot *slot)
 {
 	struct sk_cat_snapshot *s = slot->snapshot;
 	struct sk_cat_state *state = slot->state;
+	struct sk_cat_job *job = state->run->job;
 	bool was_filling = slot->use == SK_CAT_FILLING;
 
 	if (slot->use == SK_CAT_FREE)
 		return;
-	assert(s && s->job == state->run->job);
+	assert(s && s->job == job);
 	if (was_filling) {
 		assert(s->filling);
 		s->filling--;
 		state->lost_step = s->step;
+	} else {
+		assert(s->sealed);
+		s->sealed--;
 	}
 	empty_slot(slot);
 	slot->use = SK_CAT_FREE;
 	slot->snapshot = NULL;
 	if (!state->living && !was_filling)
 		sk_cat_slot_release(slot);
+	job->changes++;
 	if (!sk_cat_snapshot_trim(s))
-		(void)sk_cat_update(s);
+		sk_cat_touch(s);
 }
 
 unsigned sk_cat_evict_memory(struct sk_cat_snapshot *s)

@@ -151,6 +151,16 @@ static struct sk_cat_snapshot *find(struct bench *b, uint64_t run,
 	return s && s->step == step ? s : NULL;
 }
 
+/* Why it is not complete. */
+static const char *why(const struct sk_cat_snapshot *s)
+{
+	static struct sk_err err;
+
+	err.text[0] = 0;
+	(void)sk_cat_missing(s, &err);
+	return err.text;
+}
+
 static int store_as(struct bench *b, uint64_t run, uint64_t id, int64_t step,
 		    int rank, uint64_t sum, struct sk_err *err)
 {
@@ -322,13 +332,13 @@ Test(catalogue, strangers_of_one_number_are_not_mixed)
 	cr_assert_eq(store_as(&b, 1, 77, 5, 1, 0, &err), 0, "%s", err.text);
 	cr_assert_eq(store_as(&b, 1, 77, 9, 0, 0, &err), 0, "%s", err.text);
 	cr_assert_eq(store_as(&b, 1, 77, 9, 1, 0, &err), 0, "%s", err.text);
-	sk_cat_refresh(job_of(&b));
 	mine = sk_cat_snapshot_find(job_of(&b), 1, s[0]->run->id, 5);
 	theirs = sk_cat_snapshot_find(job_of(&b), 1, 77, 5);
 	cr_assert(mine && theirs && mine != theirs);
-	cr_assert(!mine->complete && !theirs->complete);
+	cr_assert(!sk_cat_complete(mine) && !sk_cat_complete(theirs));
 	snap(&b, s[1], 5);
-	cr_assert(mine->complete && !mine->on_disk && !theirs->complete);
+	cr_assert(sk_cat_complete(mine) && !sk_cat_on_disk(mine));
+	cr_assert(!sk_cat_complete(theirs));
 	/* Theirs is the newest there is, and ours stays all the same. */
 	cr_assert_eq(sk_cat_newest(job_of(&b))->run_id, 77);
 	cr_assert(sk_cat_protected(mine));
@@ -345,9 +355,8 @@ Test(catalogue, runs_on_disk_count)
 	cr_assert_eq(sk_cat_stored_add(job_of(&b), &(struct sk_cat_found){
 		.run = 41, .run_id = 7, .step = 5, .dir = "step-5" }, l,
 		calloc(8, sizeof(uint64_t)), NULL), 0);
-	sk_cat_refresh(job_of(&b));
-	cr_assert(find(&b, 41, 5)->complete);
-	cr_assert(find(&b, 41, 5)->on_disk);
+	cr_assert(sk_cat_complete(find(&b, 41, 5)));
+	cr_assert(sk_cat_on_disk(find(&b, 41, 5)));
 	cr_assert_eq(enter(&b, 0, 0, 1, 2)->run->number, 42);
 	end(&b);
 }
@@ -413,12 +422,15 @@ Test(catalogue, what_is_protected)
 	b.cat.has_store = true;
 	cr_assert(sk_cat_flushable(one), "every step is wanted");
 	cr_assert_str_eq(sk_cat_protected(one), "not durable yet");
-	one->on_disk = true;
+	cr_assert_eq(sk_cat_stored_add(job_of(&b), &(struct sk_cat_found){
+		.run = 1, .run_id = one->run_id, .step = 1, .dir = "step-1" },
+		take(&b, "job", 0, 1, SK_IMAGE_PRIMARY, false),
+		calloc(8, sizeof(uint64_t)), NULL), 0);
 	cr_assert_null(sk_cat_protected(one));
 	/* A bad image is no image. */
 	sk_cat_image_bad(sk_cat_image_find(find(&b, 1, 2), 0,
 					   SK_IMAGE_PRIMARY), false);
-	cr_assert(!find(&b, 1, 2)->complete);
+	cr_assert(!sk_cat_complete(find(&b, 1, 2)));
 	cr_assert_eq(sk_cat_newest(job_of(&b)), one);
 	end(&b);
 }
@@ -479,7 +491,7 @@ Test(catalogue, a_lost_step_makes_room)
 	sk_cat_slot_clear(slot);
 	cr_assert(sk_cat_hopeless(find(&b, 1, 2)));
 	cr_assert_eq(fill(s[0], 3, &slot), 0);
-	cr_assert(find(&b, 1, 1)->complete, "the older one stands");
+	cr_assert(sk_cat_complete(find(&b, 1, 1)), "the older one stands");
 	end(&b);
 }
 
@@ -582,9 +594,9 @@ Test(catalogue, replicas_cover)
 		cr_assert_eq(fill(s[i], 1, &slot), 0);
 		cr_assert_eq(sk_cat_slot_seal(slot, sums, 1), 0);
 		snapshot = slot->snapshot;
-		cr_assert(!snapshot->complete, "the other one may seal");
+		cr_assert(!sk_cat_complete(snapshot), "the other one may seal");
 		sk_cat_state_end(s[1 - i]);
-		cr_assert(snapshot->complete, "%s", snapshot->missing);
+		cr_assert(sk_cat_complete(snapshot), "%s", why(snapshot));
 	}
 	end(&b);
 }
@@ -618,7 +630,7 @@ Test(catalogue, room)
 	/* The successor may take the last one with the image in it. */
 	other = enter(&b, 0, 0, 1, 0);
 	cr_assert(sk_cat_slot_adopt(other, (uint64_t[]){ 8192, 0 }, NULL));
-	cr_assert(find(&b, 1, 2)->complete);
+	cr_assert(sk_cat_complete(find(&b, 1, 2)));
 	cr_assert_eq(fill(other, 3, &slot), -EBUSY,
 		     "its only slot holds the newest complete snapshot");
 	end(&b);
@@ -724,19 +736,16 @@ Test(catalogue, disk_and_memory_are_one)
 	cr_assert_eq(store(&b, 1, 1, 0, 5, &err), -ESTALE,
 		     "other bytes under that name");
 	cr_assert_eq(store(&b, 1, 1, 0, 0, &err), 0, "%s", err.text);
-	sk_cat_refresh(job_of(&b));
-	cr_assert(!snapshot->on_disk);
+	cr_assert(!sk_cat_on_disk(snapshot));
 	cr_assert_eq(store(&b, 1, 1, 1, 0, &err), 0);
-	sk_cat_refresh(job_of(&b));
-	cr_assert(snapshot->on_disk);
+	cr_assert(sk_cat_on_disk(snapshot));
 	cr_assert_eq(sk_cat_image_by_id(&b.cat, id), image);
 	/* Memory goes, the disk stays, and the other way round. */
 	cr_assert_eq(sk_cat_evict_memory(snapshot), 2);
-	cr_assert(find(&b, 1, 1)->complete);
+	cr_assert(sk_cat_complete(find(&b, 1, 1)));
 	cr_assert_eq(sk_cat_image_by_id(&b.cat, id), image);
 	sk_cat_stored_remove(image);
-	sk_cat_refresh(job_of(&b));
-	cr_assert(!find(&b, 1, 1)->complete);
+	cr_assert(!sk_cat_complete(find(&b, 1, 1)));
 	cr_assert_null(sk_cat_image_by_id(&b.cat, id));
 	end(&b);
 }
@@ -788,9 +797,9 @@ static void check_all(struct bench *b, unsigned seed, int turn)
 	cr_assert_eq(used, b->cat.used, "seed %u, turn %d", seed, turn);
 	cr_assert_eq(used, sk_cat_job_bytes(job));
 	sk_link_each(s, &job->snapshots, link) {
-		cr_assert_eq(s->complete, whole(s), "seed %u, turn %d: run %d "
+		cr_assert_eq(sk_cat_complete(s), whole(s), "seed %u, turn %d: run %d "
 			     "step %d: %s", seed, turn, (int)s->run,
-			     (int)s->step, s->missing);
+			     (int)s->step, why(s));
 		cr_assert(!before ||
 			  sk_cat_order(before->run, before->run_id,
 				       before->step, s) > 0,

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls that are made once more when it is known what images cover. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "calls/call.h"
+#include "session/request.h"
+#include "session/rights.h"
+
+/* Clients take an agent for dead that says nothing for longer. */
+#define LATER_MS 5000u
+
+struct later {
+	struct request request;
+	char job[SK_JOB_MAX + 1];
+};
+
+static int later_outcome(struct request *q, struct sk_err *err)
+{
+	const struct later *l = sk_link_object(q, struct later, request);
+	const struct sk_cat_job *job = session_job(q->session, l->job);
+
+	if (!job || !sk_cat_asking(job))
+		return 0;
+	return sk_err_set(err, -EAGAIN, "what images of job \"%s\" cover is "
+			  "still being told", job->name);
+}
+
+static void later_answer(struct request *q, int status,
+			 const struct sk_err *err)
+{
+	if (status == 0)
+		request_again(q);
+	else
+		request_answer(q, -EBUSY, NULL, NULL, 0, err);
+}
+
+static void later_release(struct request *q)
+{
+	free(sk_link_object(q, struct later, request));
+}
+
+static const struct request_kind later_kind = {
+	.outcome = later_outcome,
+	.answer = later_answer,
+	.release = later_release,
+};
+
+int call_when_told(struct call *c, const struct sk_cat_job *job)
+{
+	struct later *l = calloc(1, sizeof(*l));
+	int r;
+
+	if (!l)
+		return sk_err_set(&c->err, -ENOMEM, "no memory to wait");
+	r = request_init(&l->request, &later_kind, c->session, c->in,
+			 LATER_MS, &c->err);
+	if (r < 0) {
+		free(l);
+		return r;
+	}
+	memcpy(l->job, job->name, sizeof(job->name));
+	request_await_change(&l->request);
+	return CALL_LATER;
+}
