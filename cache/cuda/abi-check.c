@@ -12,6 +12,10 @@
 #define SAME_TYPE(a, b)							\
 	_Static_assert(__builtin_types_compatible_p(a, b),		\
 		       #a " is not " #b)
+#define SAME_FIELD(ours, theirs)					\
+	SAME(offsetof(sk_cu_memcpy2d, ours),				\
+	     offsetof(CUDA_MEMCPY2D, theirs))
+
 /* ---- types ---- */
 
 SAME_TYPE(sk_cu_device, CUdevice);
@@ -20,6 +24,24 @@ SAME_TYPE(sk_cu_context, CUcontext);
 SAME_TYPE(sk_cu_stream, CUstream);
 SAME_TYPE(sk_cu_event, CUevent);
 SAME(sizeof(sk_cu_result), sizeof(CUresult));
+
+SAME(sizeof(sk_cu_memcpy2d), sizeof(CUDA_MEMCPY2D));
+SAME_FIELD(src_x, srcXInBytes);
+SAME_FIELD(src_y, srcY);
+SAME_FIELD(src_type, srcMemoryType);
+SAME_FIELD(src_host, srcHost);
+SAME_FIELD(src_device, srcDevice);
+SAME_FIELD(src_array, srcArray);
+SAME_FIELD(src_pitch, srcPitch);
+SAME_FIELD(dst_x, dstXInBytes);
+SAME_FIELD(dst_y, dstY);
+SAME_FIELD(dst_type, dstMemoryType);
+SAME_FIELD(dst_host, dstHost);
+SAME_FIELD(dst_device, dstDevice);
+SAME_FIELD(dst_array, dstArray);
+SAME_FIELD(dst_pitch, dstPitch);
+SAME_FIELD(width, WidthInBytes);
+SAME_FIELD(height, Height);
 
 /* ---- constants ---- */
 
@@ -43,10 +65,29 @@ SAME(SK_CU_CAPTURE_UNSUPPORTED, (int)CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 SAME(SK_CU_CAPTURE_IMPLICIT, (int)CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
 SAME(SK_CU_CAPTURE_WRONG_THREAD, (int)CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
 
+SAME(SK_CU_EVENT_BLOCKING_SYNC, (int)CU_EVENT_BLOCKING_SYNC);
+SAME(SK_CU_EVENT_DISABLE_TIMING, (int)CU_EVENT_DISABLE_TIMING);
+SAME(SK_CU_STREAM_NON_BLOCKING, (int)CU_STREAM_NON_BLOCKING);
+SAME(SK_CU_HOST_REGISTER_PORTABLE, (int)CU_MEMHOSTREGISTER_PORTABLE);
+SAME(SK_CU_HOST_REGISTER_READ_ONLY, (int)CU_MEMHOSTREGISTER_READ_ONLY);
+SAME(SK_CU_MEMORY_HOST, (int)CU_MEMORYTYPE_HOST);
+SAME(SK_CU_MEMORY_DEVICE, (int)CU_MEMORYTYPE_DEVICE);
+SAME(SK_CU_POINTER_MEMORY_TYPE, (int)CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+SAME(SK_CU_POINTER_BUFFER_ID, (int)CU_POINTER_ATTRIBUTE_BUFFER_ID);
+SAME(SK_CU_POINTER_DEVICE_ORDINAL, (int)CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+SAME(SK_CU_POINTER_RANGE_START, (int)CU_POINTER_ATTRIBUTE_RANGE_START_ADDR);
+SAME(SK_CU_POINTER_RANGE_SIZE, (int)CU_POINTER_ATTRIBUTE_RANGE_SIZE);
+SAME(SK_CU_DEVICE_MAX_PITCH, (int)CU_DEVICE_ATTRIBUTE_MAX_PITCH);
+SAME(SK_CU_DEVICE_HOST_REGISTER_SUPPORTED,
+     (int)CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED);
+SAME(SK_CU_CAPTURE_NONE, (int)CU_STREAM_CAPTURE_STATUS_NONE);
 SAME(SK_CU_CAPTURE_MODE_RELAXED, (int)CU_STREAM_CAPTURE_MODE_RELAXED);
 SAME(SK_CU_PROC_ADDRESS_FOUND, (int)CU_GET_PROC_ADDRESS_SUCCESS);
 
 /* ---- functions ---- */
+
+/* The layouts agree: from here on one may stand for the other. */
+#define sk_cu_memcpy2d CUDA_MEMCPY2D
 
 #define SAME_FUNCTION(function, exported, version, need, params)	\
 	SAME_TYPE(PFN_##function##_v##version, sk_cu_result(*) params);

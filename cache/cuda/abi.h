@@ -46,11 +46,45 @@ enum {
 	SK_CU_CAPTURE_WRONG_THREAD = 908
 };
 
-/** Flags and modes, by the name of what they are for. */
+/** Flags, attributes and kinds, by the name of what they are for. */
 enum {
+	SK_CU_EVENT_BLOCKING_SYNC = 1,
+	SK_CU_EVENT_DISABLE_TIMING = 2,
+	SK_CU_STREAM_NON_BLOCKING = 1,
+	SK_CU_STREAM_LEGACY = 1,	/* as a handle */
+	SK_CU_STREAM_PER_THREAD = 2,	/* as a handle */
+	SK_CU_HOST_REGISTER_PORTABLE = 1,
+	SK_CU_HOST_REGISTER_READ_ONLY = 8,
+	SK_CU_MEMORY_HOST = 1,
+	SK_CU_MEMORY_DEVICE = 2,
+	SK_CU_POINTER_MEMORY_TYPE = 2,
+	SK_CU_POINTER_BUFFER_ID = 7,
+	SK_CU_POINTER_DEVICE_ORDINAL = 9,
+	SK_CU_POINTER_RANGE_START = 11,
+	SK_CU_POINTER_RANGE_SIZE = 12,
+	SK_CU_DEVICE_MAX_PITCH = 11,
+	SK_CU_DEVICE_HOST_REGISTER_SUPPORTED = 99,
+	SK_CU_CAPTURE_NONE = 0,
 	SK_CU_CAPTURE_MODE_RELAXED = 2,
 	SK_CU_PROC_ADDRESS_FOUND = 0
 };
+
+/** A copy of @height rows of @width bytes. */
+typedef struct sk_cu_memcpy2d_st {
+	size_t src_x, src_y;		/* bytes, rows */
+	sk_cu_enum src_type;		/* SK_CU_MEMORY_... */
+	const void *src_host;
+	sk_cu_ptr src_device;
+	void *src_array;
+	size_t src_pitch;
+	size_t dst_x, dst_y;
+	sk_cu_enum dst_type;
+	void *dst_host;
+	sk_cu_ptr dst_device;
+	void *dst_array;
+	size_t dst_pitch;
+	size_t width, height;
+} sk_cu_memcpy2d;
 
 /**
  * X(function, name that the library exports, version, need, parameters).
@@ -68,6 +102,8 @@ enum {
 	X(cuDeviceGetCount, cuDeviceGetCount, 2000, REQUIRED, (int *n))	\
 	X(cuDeviceGet, cuDeviceGet, 2000, REQUIRED,			\
 	  (sk_cu_device *device, int ordinal))				\
+	X(cuDeviceGetAttribute, cuDeviceGetAttribute, 2000, REQUIRED,	\
+	  (int *value, sk_cu_enum attribute, sk_cu_device device))	\
 	X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000,	\
 	  REQUIRED, (sk_cu_context *context, sk_cu_device device))	\
 	X(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2,	\
@@ -76,6 +112,44 @@ enum {
 	  (sk_cu_context context))					\
 	X(cuCtxPopCurrent, cuCtxPopCurrent_v2, 4000, REQUIRED,		\
 	  (sk_cu_context *context))					\
+	X(cuCtxSynchronize, cuCtxSynchronize, 2000, REQUIRED, (void))	\
+	X(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange,	\
+	  5050, REQUIRED, (int *least, int *greatest))			\
+	X(cuPointerGetAttributes, cuPointerGetAttributes, 7000,		\
+	  REQUIRED, (unsigned n, sk_cu_enum *attributes, void **values,	\
+	  sk_cu_ptr ptr))						\
+	X(cuMemHostRegister, cuMemHostRegister_v2, 6050, REQUIRED,	\
+	  (void *ptr, size_t bytes, unsigned flags))			\
+	X(cuMemHostUnregister, cuMemHostUnregister, 4000, REQUIRED,	\
+	  (void *ptr))							\
+	X(cuStreamCreateWithPriority, cuStreamCreateWithPriority, 5050,	\
+	  REQUIRED, (sk_cu_stream *stream, unsigned flags,		\
+	  int priority))						\
+	X(cuStreamDestroy, cuStreamDestroy_v2, 4000, REQUIRED,		\
+	  (sk_cu_stream stream))					\
+	X(cuStreamSynchronize, cuStreamSynchronize, 2000, REQUIRED,	\
+	  (sk_cu_stream stream))					\
+	X(cuStreamWaitEvent, cuStreamWaitEvent, 3020, REQUIRED,		\
+	  (sk_cu_stream stream, sk_cu_event event, unsigned flags))	\
+	X(cuStreamIsCapturing, cuStreamIsCapturing, 10000, REQUIRED,	\
+	  (sk_cu_stream stream, sk_cu_enum *status))			\
+	X(cuStreamGetCtx, cuStreamGetCtx, 9020, REQUIRED,		\
+	  (sk_cu_stream stream, sk_cu_context *context))		\
+	X(cuEventCreate, cuEventCreate, 2000, REQUIRED,			\
+	  (sk_cu_event *event, unsigned flags))				\
+	X(cuEventRecord, cuEventRecord, 2000, REQUIRED,			\
+	  (sk_cu_event event, sk_cu_stream stream))			\
+	X(cuEventSynchronize, cuEventSynchronize, 2000, REQUIRED,	\
+	  (sk_cu_event event))						\
+	X(cuEventDestroy, cuEventDestroy_v2, 4000, REQUIRED,		\
+	  (sk_cu_event event))						\
+	X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, 3020, REQUIRED,	\
+	  (void *dst, sk_cu_ptr src, size_t bytes, sk_cu_stream stream)) \
+	X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, 3020, REQUIRED,	\
+	  (sk_cu_ptr dst, const void *src, size_t bytes,		\
+	  sk_cu_stream stream))						\
+	X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, 3020, REQUIRED,		\
+	  (const sk_cu_memcpy2d *copy, sk_cu_stream stream))		\
 	X(cuThreadExchangeStreamCaptureMode,				\
 	  cuThreadExchangeStreamCaptureMode, 10010, OPTIONAL,		\
 	  (sk_cu_enum *mode))

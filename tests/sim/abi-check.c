@@ -5,6 +5,9 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
+_Static_assert(VCU_CAPTURE_INVALIDATED ==
+	       (int)CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "901");
+
 #define SAME_FUNCTION(function, exported, version, need, params)	\
 	_Static_assert(__builtin_types_compatible_p(			\
 		PFN_##function##_v##version,				\

@@ -35,6 +35,8 @@ sk_cu_result cuInit(unsigned flags)
 		return SK_CU_INVALID_VALUE;
 	if (vcu_mode("stub"))
 		return SK_CU_STUB_LIBRARY;
+	if (v->initialized && v->pid != getpid())
+		return SK_CU_NOT_INITIALIZED;
 	vcu_lock();
 	if (!v->initialized) {
 		v->n_devices = count_devices();
@@ -46,8 +48,6 @@ sk_cu_result cuInit(unsigned flags)
 					 __ATOMIC_RELEASE);
 		else
 			r = SK_CU_NO_DEVICE;
-	} else if (v->pid != getpid()) {
-		r = SK_CU_NOT_INITIALIZED;
 	}
 	vcu_unlock();
 	return r;
@@ -90,6 +90,8 @@ static const char *name_of(sk_cu_result result)
 		  "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED" },
 		{ SK_CU_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED" },
 		{ SK_CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED" },
+		{ VCU_CAPTURE_INVALIDATED,
+		  "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED" },
 		{ SK_CU_CAPTURE_UNSUPPORTED,
 		  "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED" },
 		{ SK_CU_CAPTURE_IMPLICIT,
@@ -146,6 +148,24 @@ sk_cu_result cuDeviceGetName(char *name, int size, sk_cu_device device)
 		return SK_CU_INVALID_DEVICE;
 	(void)snprintf(name, (size_t)size, "vcuda device %d", device);
 	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuDeviceGetAttribute(int *value, sk_cu_enum attribute,
+				  sk_cu_device device)
+{
+	VCU_ENTER(cuDeviceGetAttribute);
+	if (!is_device(device))
+		return SK_CU_INVALID_DEVICE;
+	switch (attribute) {
+	case SK_CU_DEVICE_MAX_PITCH:
+		*value = 0x7fffffff;
+		return SK_CU_SUCCESS;
+	case SK_CU_DEVICE_HOST_REGISTER_SUPPORTED:
+		*value = !vcu_mode("no-register");
+		return SK_CU_SUCCESS;
+	default:
+		return SK_CU_INVALID_VALUE;
+	}
 }
 
 /* ---- contexts ---- */
@@ -250,16 +270,22 @@ sk_cu_result cuCtxGetDevice(sk_cu_device *device)
 	return SK_CU_SUCCESS;
 }
 
-/* What the thread may do while streams capture. */
+/* What the thread may do while streams capture; 0: nothing unsafe. */
+static _Thread_local sk_cu_enum capture_mode;
+
+bool vcu_relaxed(void)
+{
+	return capture_mode == SK_CU_CAPTURE_MODE_RELAXED;
+}
+
 sk_cu_result cuThreadExchangeStreamCaptureMode(sk_cu_enum *mode)
 {
-	static _Thread_local sk_cu_enum mine;	/* 0: global */
-	sk_cu_enum before = mine;
+	sk_cu_enum before = capture_mode;
 
 	VCU_ENTER(cuThreadExchangeStreamCaptureMode);
 	if (*mode > SK_CU_CAPTURE_MODE_RELAXED)
 		return SK_CU_INVALID_VALUE;
-	mine = *mode;
+	capture_mode = *mode;
 	*mode = before;
 	return SK_CU_SUCCESS;
 }

@@ -10,7 +10,8 @@
 
 struct vcu *vcu(void)
 {
-	static struct vcu state = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	static struct vcu state = { .lock = PTHREAD_MUTEX_INITIALIZER,
+				    .changed = PTHREAD_COND_INITIALIZER };
 
 	return &state;
 }
@@ -25,11 +26,16 @@ void vcu_unlock(void)
 	(void)pthread_mutex_unlock(&vcu()->lock);
 }
 
+bool vcu_said(const char *variable, const char *value)
+{
+	const char *said = getenv(variable);
+
+	return said && !strcmp(said, value);
+}
+
 bool vcu_mode(const char *mode)
 {
-	const char *said = getenv("VCUDA_MODE");
-
-	return said && !strcmp(said, mode);
+	return vcu_said("VCUDA_MODE", mode);
 }
 
 long vcu_setting(const char *name, long otherwise)
@@ -124,17 +130,91 @@ VCU_API sk_cu_result cuGetProcAddress_v2(const char *name, void **function,
 	return *function ? SK_CU_SUCCESS : SK_CU_NOT_FOUND;
 }
 
-/* ---- counts, for tests ---- */
+/* ---- for tests ---- */
 
-/* Calls of that name since the process began; 0 of an unknown one. */
+static int number_of(const char *name)
+{
+	for (int i = 0; i < VCU_FUNCTIONS; i++)
+		if (!strcmp(name, entries[i].name))
+			return i;
+	vcu_misuse("no function %s", name);
+}
+
+/* Calls of that name since the process began. */
 VCU_API uint64_t vcudaCalls(const char *name);
 VCU_API uint64_t vcudaCalls(const char *name)
 {
-	for (size_t i = 0; i < VCU_FUNCTIONS; i++)
-		if (!strcmp(name, entries[i].name))
-			return __atomic_load_n(&vcu()->calls[i],
-					       __ATOMIC_RELAXED);
-	return 0;
+	return __atomic_load_n(&vcu()->calls[number_of(name)],
+			       __ATOMIC_RELAXED);
+}
+
+/* The @nth call from now on (1: the next) has that result; from 700 on it
+ * also breaks the context, as such errors do. */
+VCU_API void vcudaFail(const char *name, uint64_t nth, unsigned result);
+VCU_API void vcudaFail(const char *name, uint64_t nth, unsigned result)
+{
+	vcu_lock();
+	vcu()->failures[number_of(name)] =
+		(struct vcu_failure){ nth, result };
+	vcu_unlock();
+}
+
+/* What there is: "events", "streams", "locked" bytes, "memory" bytes; what
+ * was: "pageable" copies, bytes "out" and "in". */
+VCU_API uint64_t vcudaCount(const char *what);
+VCU_API uint64_t vcudaCount(const char *what)
+{
+	const struct vcu *v = vcu();
+	uint64_t n = 0;
+
+	vcu_lock();
+	if (!strcmp(what, "events"))
+		n = (uint64_t)v->live_events;
+	else if (!strcmp(what, "streams"))
+		n = (uint64_t)v->live_streams;
+	else if (!strcmp(what, "pageable"))
+		n = v->pageable;
+	else if (!strcmp(what, "out"))
+		n = v->bytes_out;
+	else if (!strcmp(what, "in"))
+		n = v->bytes_in;
+	else if (!strcmp(what, "locked"))
+		for (struct vcu_locked *l = v->locked; l; l = l->next)
+			n += l->bytes;
+	else if (!strcmp(what, "memory"))
+		for (struct vcu_memory *m = v->memory; m; m = m->next)
+			n += m->freed ? 0 : m->bytes;
+	else
+		vcu_misuse("nothing called %s is counted", what);
+	vcu_unlock();
+	return n;
+}
+
+/* ---- entering ---- */
+
+static void break_context(sk_cu_result result)
+{
+	struct CUctx_st *context = vcu_current();
+
+	if (context && result >= SK_CU_ILLEGAL_ADDRESS &&
+	    result <= SK_CU_LAUNCH_FAILED &&
+	    result != SK_CU_ALREADY_REGISTERED &&
+	    result != SK_CU_NOT_REGISTERED)
+		__atomic_store_n(&context->sticky, result, __ATOMIC_RELAXED);
+}
+
+static sk_cu_result planned_failure(enum vcu_function function)
+{
+	struct vcu_failure *f = &vcu()->failures[function];
+	sk_cu_result r = SK_CU_SUCCESS;
+
+	vcu_lock();
+	if (f->left && !--f->left) {
+		r = f->result;
+		break_context(r);
+	}
+	vcu_unlock();
+	return r;
 }
 
 sk_cu_result vcu_enter(enum vcu_function function)
@@ -146,15 +226,19 @@ sk_cu_result vcu_enter(enum vcu_function function)
 		return SK_CU_STUB_LIBRARY;
 	if (!__atomic_load_n(&v->initialized, __ATOMIC_ACQUIRE))
 		return SK_CU_NOT_INITIALIZED;
-	/* A forked child has no driver. */
-	return v->pid == getpid() ? SK_CU_SUCCESS : SK_CU_NOT_INITIALIZED;
+	/* A forked child has no driver, and may not even take its lock. */
+	if (v->pid != getpid())
+		return SK_CU_NOT_INITIALIZED;
+	return planned_failure(function);
 }
 
 sk_cu_result vcu_enter_context(enum vcu_function function)
 {
 	sk_cu_result r = vcu_enter(function);
 
-	if (r == SK_CU_SUCCESS && !vcu_current())
-		r = SK_CU_INVALID_CONTEXT;
-	return r;
+	if (r != SK_CU_SUCCESS)
+		return r;
+	if (!vcu_current())
+		return SK_CU_INVALID_CONTEXT;
+	return __atomic_load_n(&vcu_current()->sticky, __ATOMIC_RELAXED);
 }

@@ -8,6 +8,12 @@
 
 #include "cuda/abi.h"
 
+/** Results that only trainers see. */
+enum { VCU_CAPTURE_INVALIDATED = 901 };
+
+typedef struct CUgraph_st *vcu_graph;
+typedef void (*vcu_host_function)(void *data);
+
 #define VCUDA_MORE(X)							\
 	X(cuGetErrorString, cuGetErrorString, 6000, REQUIRED,		\
 	  (sk_cu_result result, const char **text))			\
@@ -20,6 +26,24 @@
 	X(cuCtxSetCurrent, cuCtxSetCurrent, 4000, REQUIRED,		\
 	  (sk_cu_context context))					\
 	X(cuCtxGetDevice, cuCtxGetDevice, 2000, REQUIRED,		\
-	  (sk_cu_device *device))
+	  (sk_cu_device *device))					\
+	X(cuMemAlloc, cuMemAlloc_v2, 3020, REQUIRED,			\
+	  (sk_cu_ptr *ptr, size_t bytes))				\
+	X(cuMemFree, cuMemFree_v2, 3020, REQUIRED, (sk_cu_ptr ptr))	\
+	X(cuMemsetD8Async, cuMemsetD8Async, 3020, REQUIRED,		\
+	  (sk_cu_ptr ptr, unsigned char byte, size_t bytes,		\
+	  sk_cu_stream stream))						\
+	X(cuStreamCreate, cuStreamCreate, 2000, REQUIRED,		\
+	  (sk_cu_stream *stream, unsigned flags))			\
+	X(cuStreamQuery, cuStreamQuery, 2000, REQUIRED,			\
+	  (sk_cu_stream stream))					\
+	X(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010,		\
+	  REQUIRED, (sk_cu_stream stream, sk_cu_enum mode))		\
+	X(cuStreamEndCapture, cuStreamEndCapture, 10000, REQUIRED,	\
+	  (sk_cu_stream stream, vcu_graph *graph))			\
+	X(cuEventQuery, cuEventQuery, 2000, REQUIRED,			\
+	  (sk_cu_event event))						\
+	X(cuLaunchHostFunc, cuLaunchHostFunc, 10000, REQUIRED,		\
+	  (sk_cu_stream stream, vcu_host_function function, void *data))
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define FIND(function, exported, version, need, params)			\
@@ -25,5 +26,104 @@ int trainer_cuda_open(struct trainer_cuda *ret_cuda, struct sk_err *err)
 	library = dlopen(file ? file : "libcuda.so.1", RTLD_NOW);
 	ret_cuda->calls = (uint64_t(*)(const char *))
 		dlsym(library, "vcudaCalls");
+	ret_cuda->fail = (void (*)(const char *, uint64_t, unsigned))
+		dlsym(library, "vcudaFail");
+	ret_cuda->count = (uint64_t(*)(const char *))
+		dlsym(library, "vcudaCount");
 	return 0;
+}
+
+static void must(sk_cu_result result, const char *what)
+{
+	if (result == SK_CU_SUCCESS)
+		return;
+	fprintf(stderr, "%s: %u\n", what, result);
+	exit(1);
+}
+
+#define MUST(call) must(call, #call)
+
+int trainer_cuda_devices(void)
+{
+	struct trainer_cuda cuda;
+	int n;
+
+	trainer_cuda_begin(&cuda, 0);
+	MUST(cuda.driver.cuDeviceGetCount(&n));
+	return n;
+}
+
+void trainer_cuda_begin(struct trainer_cuda *ret_cuda, int device)
+{
+	struct sk_err err = { "" };
+	sk_cu_context context;
+	sk_cu_device id;
+
+	if (trainer_cuda_open(ret_cuda, &err) < 0) {
+		fprintf(stderr, "%s\n", err.text);
+		exit(1);
+	}
+	MUST(ret_cuda->driver.cuInit(0));
+	MUST(ret_cuda->driver.cuDeviceGet(&id, device));
+	MUST(ret_cuda->driver.cuDevicePrimaryCtxRetain(&context, id));
+	MUST(ret_cuda->cuCtxSetCurrent(context));
+}
+
+sk_cu_ptr trainer_cuda_alloc(const struct trainer_cuda *cuda, size_t bytes)
+{
+	sk_cu_ptr ptr;
+
+	MUST(cuda->cuMemAlloc(&ptr, bytes));
+	return ptr;
+}
+
+void trainer_cuda_put(const struct trainer_cuda *cuda, sk_cu_ptr to,
+		      const void *from, size_t bytes)
+{
+	MUST(cuda->driver.cuCtxSynchronize());
+	MUST(cuda->driver.cuMemcpyHtoDAsync(to, from, bytes, NULL));
+	MUST(cuda->driver.cuCtxSynchronize());
+}
+
+void trainer_cuda_get(const struct trainer_cuda *cuda, void *to,
+		      sk_cu_ptr from, size_t bytes)
+{
+	MUST(cuda->driver.cuCtxSynchronize());
+	MUST(cuda->driver.cuMemcpyDtoHAsync(to, from, bytes, NULL));
+	MUST(cuda->driver.cuCtxSynchronize());
+}
+
+/* ---- gates ---- */
+
+void trainer_gate_init(struct trainer_gate *gate)
+{
+	*gate = (struct trainer_gate){ .open = false };
+	(void)pthread_mutex_init(&gate->lock, NULL);
+	(void)pthread_cond_init(&gate->changed, NULL);
+}
+
+static void wait_open(void *data)
+{
+	struct trainer_gate *gate = data;
+
+	(void)pthread_mutex_lock(&gate->lock);
+	gate->held++;
+	while (!gate->open)
+		(void)pthread_cond_wait(&gate->changed, &gate->lock);
+	gate->held--;
+	(void)pthread_mutex_unlock(&gate->lock);
+}
+
+void trainer_gate_hold(const struct trainer_cuda *cuda,
+		       struct trainer_gate *gate, sk_cu_stream stream)
+{
+	MUST(cuda->cuLaunchHostFunc(stream, wait_open, gate));
+}
+
+void trainer_gate_open(struct trainer_gate *gate)
+{
+	(void)pthread_mutex_lock(&gate->lock);
+	gate->open = true;
+	(void)pthread_cond_broadcast(&gate->changed);
+	(void)pthread_mutex_unlock(&gate->lock);
 }

@@ -6,6 +6,8 @@
 #ifndef SK_TESTS_SIM_TRAINER_H
 #define SK_TESTS_SIM_TRAINER_H
 
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "cuda/driver.h"
@@ -14,10 +16,40 @@
 struct trainer_cuda {
 	struct sk_cuda_driver driver;
 	VCUDA_MORE(SK_CUDA_MEMBER)
-	uint64_t (*calls)(const char *name);	/* NULL: real hardware */
+	/* Of the simulation; NULL on real hardware. */
+	uint64_t (*calls)(const char *function);
+	void (*fail)(const char *function, uint64_t nth, unsigned result);
+	uint64_t (*count)(const char *what);
 };
 
 /** As sk_cuda_driver_open(); -ENODEV too where a function lacks. */
 int trainer_cuda_open(struct trainer_cuda *ret_cuda, struct sk_err *err);
+/** The same; initialized, with the primary context of a device current. What
+ * fails ends the process. */
+void trainer_cuda_begin(struct trainer_cuda *ret_cuda, int device);
+/** How many devices there are; begins on the first. */
+int trainer_cuda_devices(void);
+/** Device memory; what fails ends the process. */
+sk_cu_ptr trainer_cuda_alloc(const struct trainer_cuda *cuda, size_t bytes);
+/** Copies, after all that the device has to do. */
+void trainer_cuda_put(const struct trainer_cuda *cuda, sk_cu_ptr to,
+		      const void *from, size_t bytes);
+void trainer_cuda_get(const struct trainer_cuda *cuda, void *to,
+		      sk_cu_ptr from, size_t bytes);
+
+/** A function of the host, for a stream, that holds it up until it is let go;
+ * any number of streams. */
+struct trainer_gate {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool open;
+	unsigned held;		/* streams that wait */
+};
+
+void trainer_gate_init(struct trainer_gate *gate);
+/** Holds up what comes on @stream from here on. */
+void trainer_gate_hold(const struct trainer_cuda *cuda,
+		       struct trainer_gate *gate, sk_cu_stream stream);
+void trainer_gate_open(struct trainer_gate *gate);
 
 #endif

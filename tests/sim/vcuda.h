@@ -3,7 +3,7 @@
  * The simulated driver, inside. See README.md.
  *
  * All of a process's state hangs on one struct, under one lock; what a thread
- * has (its stack of contexts) is the thread's own.
+ * has (its stack of contexts, its capture mode) is the thread's own.
  */
 #ifndef SK_TESTS_SIM_VCUDA_H
 #define SK_TESTS_SIM_VCUDA_H
@@ -36,32 +36,114 @@ enum vcu_function {
 /** A primary context, which is also its handle. */
 struct CUctx_st {
 	int device;
-	unsigned refs;		/* 0: not active */
+	unsigned refs;			/* 0: not active */
+	sk_cu_result sticky;		/* what broke it */
+	struct CUstream_st *legacy;	/* its default stream, or NULL */
+};
+
+/** A point of a stream: reached when so many of its operations are done. */
+struct vcu_point {
+	struct CUstream_st *stream;	/* NULL: reached */
+	uint64_t number;
+};
+
+enum vcu_kind { VCU_COPY, VCU_SET, VCU_WAIT, VCU_HOST, VCU_MARK };
+
+/** One operation of a stream. Rows are copied or set; both sides are memory
+ * that this process can touch. */
+struct vcu_op {
+	struct vcu_op *next;
+	enum vcu_kind kind;
+	char *dst;
+	const char *src;
+	size_t dst_pitch, src_pitch, width, height;
+	unsigned char byte;
+	struct vcu_point after;		/* of VCU_WAIT */
+	vcu_host_function function;
+	void *data;
+};
+
+enum vcu_capture { VCU_NONE, VCU_ACTIVE, VCU_INVALIDATED };
+
+/** Streams are never freed: points name them. */
+struct CUstream_st {
+	struct CUstream_st *next;
+	struct CUctx_st *context;
+	bool blocking;			/* with the legacy stream */
+	bool destroyed;
+	enum vcu_capture capture;
+	sk_cu_enum capture_mode;
+	struct vcu_op *head, **tail;
+	uint64_t queued, done;		/* operations */
+	uint64_t demanded;		/* that somebody waits for */
+	uint64_t random;
+	pthread_t thread;
+};
+
+struct CUevent_st {
+	struct CUctx_st *context;
+	struct vcu_point point;
+};
+
+/** Device memory: the pointer that the application has faults in its hands;
+ * the driver's own view of the same bytes does not. */
+struct vcu_memory {
+	struct vcu_memory *next;
+	char *base, *view;
+	size_t bytes, room;
+	int device;
+	uint64_t id;			/* no other ever has it */
+	bool freed;			/* kept: its address is given again */
+};
+
+/** Page-locked host memory. */
+struct vcu_locked {
+	struct vcu_locked *next;
+	char *base;
+	size_t bytes;
+	unsigned flying;		/* operations that touch it */
+};
+
+/** A call that shall fail. */
+struct vcu_failure {
+	uint64_t left;			/* calls until then; 0: none */
+	sk_cu_result result;
 };
 
 struct vcu {
 	pthread_mutex_t lock;
+	pthread_cond_t changed;
 	bool initialized;
-	pid_t pid;		/* that initialized it */
+	pid_t pid;			/* that initialized it */
 	int n_devices;
 	struct CUctx_st contexts[VCU_DEVICES_MAX];
+	struct CUstream_st *streams;
+	struct vcu_memory *memory;
+	struct vcu_locked *locked;
+	uint64_t ids;
+	uint64_t pageable;		/* copies that were not async */
+	uint64_t bytes_out, bytes_in;	/* that crossed the link */
+	int64_t live_events, live_streams;
+	struct vcu_failure failures[VCU_FUNCTIONS];
 	uint64_t calls[VCU_FUNCTIONS];	/* atomic */
 };
+
+/* ---- entry.c ---- */
 
 struct vcu *vcu(void);
 void vcu_lock(void);
 void vcu_unlock(void);
 
-/** What $VCUDA_MODE says, "" without. */
+/** What $VCUDA_MODE says. */
 bool vcu_mode(const char *mode);
+bool vcu_said(const char *variable, const char *value);
 /** A number of the environment. */
 long vcu_setting(const char *name, long otherwise);
 
 /** Counts the call; what it returns if the driver is in no state for it. */
 sk_cu_result vcu_enter(enum vcu_function function);
-/** The same, and the thread has a context. */
+/** The same, and the thread has a context that is not broken. */
 sk_cu_result vcu_enter_context(enum vcu_function function);
-struct CUctx_st *vcu_current(void);
 
 #define VCU_ENTER(function) do {					\
 	sk_cu_result r_ = vcu_enter(VCU_##function);			\
@@ -78,5 +160,39 @@ struct CUctx_st *vcu_current(void);
  * must not be relied on: says so and ends the process. */
 void vcu_misuse(const char *fmt, ...)
 	__attribute__((noreturn, format(printf, 1, 2)));
+
+/* ---- device.c ---- */
+
+struct CUctx_st *vcu_current(void);
+/** Whether the thread may do what is unsafe while others capture. */
+bool vcu_relaxed(void);
+
+/* ---- memory.c; all with the lock held ---- */
+
+/** The memory that [ptr, ptr + bytes) lies in, or NULL. */
+struct vcu_memory *vcu_memory(uintptr_t ptr, size_t bytes);
+struct vcu_locked *vcu_locked(const char *ptr, size_t bytes);
+/** Whether any of it is. */
+bool vcu_touches_locked(const char *ptr, size_t bytes);
+
+/* ---- stream.c ---- */
+
+/** The stream of a handle, for an operation: 0 where it is none, or captures.
+ * With the lock held. */
+sk_cu_result vcu_stream(sk_cu_stream handle, struct CUstream_st **ret);
+/** Appends a copy of @op; the point where it is done. With the lock held. */
+struct vcu_point vcu_append(struct CUstream_st *stream,
+			    const struct vcu_op *op);
+/** Waits for it, with the lock held, which is given up meanwhile. */
+void vcu_reach(struct vcu_point point);
+bool vcu_reached(struct vcu_point point);
+/** Waits for all of a context's streams. With the lock held. */
+void vcu_drain(const struct CUctx_st *context);
+/** What is unsafe while a stream captures: 900, and the capture is spoilt.
+ * With the lock held. */
+sk_cu_result vcu_check_unsafe(void);
+/** The operations of a stream are over: what they touched is free again. With
+ * the lock held. */
+void vcu_landed(const struct vcu_op *op);
 
 #endif

@@ -1,0 +1,613 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What we rely on of the driver, one by one, each in a process of its own.
+ *
+ * The same program runs on the simulated driver and on a real one: where they
+ * differ, the simulation is mended. Without $SHARDKEEP_LIBCUDA it takes the
+ * machine's driver, and is skipped where there is none. What only the
+ * simulation promises (that misuse ends the process, counts) is left out
+ * then.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "trainer.h"
+
+#define BYTES ((size_t)3 << 20)
+#define PAGE ((size_t)4096)
+
+#define IS(expected, call) is(expected, call, #call, __LINE__)
+#define CHECK(what) check(what, #what, __LINE__)
+
+static void is(unsigned expected, unsigned got, const char *call, int line)
+{
+	if (expected == got)
+		return;
+	fprintf(stderr, "%d: %s is %u, not %u\n", line, call, got, expected);
+	_exit(1);
+}
+
+static void check(bool what, const char *text, int line)
+{
+	if (what)
+		return;
+	fprintf(stderr, "%d: not so: %s\n", line, text);
+	_exit(1);
+}
+
+static char *pages(size_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(p != MAP_FAILED);
+	return p;
+}
+
+static char *locked(const struct trainer_cuda *t, size_t bytes)
+{
+	char *p = pages(bytes);
+
+	IS(0, t->driver.cuMemHostRegister(p, bytes, 1));
+	return p;
+}
+
+static bool all_are(const char *p, size_t n, int byte)
+{
+	for (size_t i = 0; i < n; i++)
+		if (p[i] != (char)byte)
+			return false;
+	return true;
+}
+
+static sk_cu_stream stream(const struct trainer_cuda *t, unsigned flags)
+{
+	sk_cu_stream s;
+
+	IS(0, t->cuStreamCreate(&s, flags));
+	return s;
+}
+
+static sk_cu_event event(const struct trainer_cuda *t)
+{
+	sk_cu_event e;
+
+	IS(0, t->driver.cuEventCreate(&e, SK_CU_EVENT_DISABLE_TIMING));
+	return e;
+}
+
+/* ---- beginning ---- */
+
+static void before_init(void)
+{
+	struct trainer_cuda t;
+	sk_cu_stream s;
+	int n;
+
+	CHECK(trainer_cuda_open(&t, NULL) == 0);
+	IS(SK_CU_NOT_INITIALIZED, t.driver.cuDeviceGetCount(&n));
+	IS(0, t.driver.cuInit(0));
+	IS(0, t.driver.cuInit(0));
+	IS(0, t.driver.cuDeviceGetCount(&n));
+	CHECK(n > 0);
+	IS(SK_CU_INVALID_DEVICE, t.driver.cuDeviceGet(&(int){ 0 }, n));
+	IS(SK_CU_INVALID_DEVICE, t.driver.cuDeviceGet(&(int){ 0 }, -1));
+	IS(SK_CU_INVALID_CONTEXT, t.cuStreamCreate(&s, 0));
+}
+
+static void primary_contexts(void)
+{
+	sk_cu_context a, b, popped;
+	struct trainer_cuda t;
+	unsigned flags;
+	int active;
+
+	CHECK(trainer_cuda_open(&t, NULL) == 0);
+	IS(0, t.driver.cuInit(0));
+	IS(0, t.cuDevicePrimaryCtxGetState(0, &flags, &active));
+	CHECK(!active);
+	IS(0, t.driver.cuDevicePrimaryCtxRetain(&a, 0));
+	IS(0, t.driver.cuDevicePrimaryCtxRetain(&b, 0));
+	CHECK(a == b);
+	IS(0, t.cuCtxGetCurrent(&b));
+	CHECK(!b);		/* retaining makes nothing current */
+	IS(0, t.driver.cuCtxPushCurrent(a));
+	IS(0, t.cuCtxGetCurrent(&b));
+	CHECK(a == b);
+	IS(0, t.driver.cuCtxPopCurrent(&popped));
+	CHECK(popped == a);
+	IS(0, t.cuCtxGetCurrent(&b));
+	CHECK(!b);
+	IS(0, t.driver.cuDevicePrimaryCtxRelease(0));
+	IS(0, t.cuDevicePrimaryCtxGetState(0, &flags, &active));
+	CHECK(active);
+	IS(0, t.driver.cuDevicePrimaryCtxRelease(0));
+	IS(0, t.cuDevicePrimaryCtxGetState(0, &flags, &active));
+	CHECK(!active);
+}
+
+static void forked(void)
+{
+	struct trainer_cuda t;
+	int status, n;
+	pid_t pid;
+
+	trainer_cuda_begin(&t, 0);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid)
+		_exit(t.driver.cuDeviceGetCount(&n) ==
+		      SK_CU_NOT_INITIALIZED ? 0 : 1);
+	CHECK(waitpid(pid, &status, 0) == pid && !status);
+}
+
+/* ---- memory ---- */
+
+static void host_touches_device(void)
+{
+	struct trainer_cuda t;
+	volatile char *p;
+	int status;
+	pid_t pid;
+
+	trainer_cuda_begin(&t, 0);
+	p = (char *)(uintptr_t)trainer_cuda_alloc(&t, BYTES);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		(void)signal(SIGSEGV, SIG_DFL);
+		_exit(*p ? 0 : 1);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+}
+
+struct known {
+	unsigned type;
+	int ordinal;
+	sk_cu_ptr start;
+	size_t bytes;
+	unsigned long long id;
+};
+
+static sk_cu_result look(const struct trainer_cuda *t, sk_cu_ptr ptr,
+			 struct known *ret)
+{
+	sk_cu_enum which[] = { 2, 9, 11, 12, 7 };
+	void *values[] = { &ret->type, &ret->ordinal, &ret->start,
+			   &ret->bytes, &ret->id };
+
+	*ret = (struct known){ .type = 9, .ordinal = 9, .start = 9,
+			       .bytes = 9, .id = 9 };
+	return t->driver.cuPointerGetAttributes(5, which, values, ptr);
+}
+
+static void pointers(void)
+{
+	struct trainer_cuda t;
+	struct known a, b;
+	sk_cu_ptr p, q;
+	char *host;
+
+	trainer_cuda_begin(&t, 0);
+	p = trainer_cuda_alloc(&t, BYTES);
+	q = trainer_cuda_alloc(&t, BYTES);
+	IS(0, look(&t, p + 100, &a));
+	CHECK(a.type == SK_CU_MEMORY_DEVICE && a.ordinal == 0);
+	CHECK(a.start == p && a.bytes >= BYTES);
+	IS(0, look(&t, q, &b));
+	CHECK(a.id != b.id);
+	/* Freed: it is nothing, or somebody else's. */
+	IS(0, t.cuMemFree(p));
+	IS(0, look(&t, p, &b));
+	CHECK(b.type == 0 && b.start == 0);
+	for (int i = 0; i < 4; i++) {
+		p = trainer_cuda_alloc(&t, BYTES);
+		IS(0, look(&t, p, &b));
+		CHECK(a.id != b.id);
+		a = b;
+		IS(0, t.cuMemFree(p));
+	}
+	host = pages(PAGE);
+	IS(0, look(&t, (uintptr_t)host, &b));
+	CHECK(b.type == 0);
+	IS(0, t.driver.cuMemHostRegister(host, PAGE, 1));
+	IS(0, look(&t, (uintptr_t)host, &b));
+	CHECK(b.type == SK_CU_MEMORY_HOST);
+	IS(SK_CU_INVALID_VALUE, t.cuMemFree(q + 256));
+}
+
+static void page_locking(void)
+{
+	struct trainer_cuda t;
+	char *p;
+
+	trainer_cuda_begin(&t, 0);
+	p = pages(8 * PAGE);
+	IS(SK_CU_INVALID_VALUE, t.driver.cuMemHostRegister(p, 0, 1));
+	IS(SK_CU_NOT_REGISTERED, t.driver.cuMemHostUnregister(p));
+	IS(0, t.driver.cuMemHostRegister(p, 4 * PAGE, 1));
+	IS(SK_CU_ALREADY_REGISTERED,
+	   t.driver.cuMemHostRegister(p, 4 * PAGE, 1));
+	IS(SK_CU_ALREADY_REGISTERED,
+	   t.driver.cuMemHostRegister(p + 2 * PAGE, 4 * PAGE, 1));
+	IS(0, t.driver.cuMemHostRegister(p + 4 * PAGE, 4 * PAGE, 1));
+	IS(0, t.driver.cuMemHostUnregister(p));
+	IS(SK_CU_NOT_REGISTERED, t.driver.cuMemHostUnregister(p));
+	IS(0, t.driver.cuMemHostRegister(p, 4 * PAGE, 1));
+	IS(0, t.driver.cuMemHostUnregister(p));
+	IS(0, t.driver.cuMemHostUnregister(p + 4 * PAGE));
+	/* What is mapped read-only needs a flag of its own. */
+	CHECK(!mprotect(p, 4 * PAGE, PROT_READ));
+	CHECK(t.driver.cuMemHostRegister(p, 4 * PAGE, 1) != SK_CU_SUCCESS);
+}
+
+/* ---- copies ---- */
+
+static void there_and_back(void)
+{
+	struct trainer_cuda t;
+	sk_cu_stream s;
+	sk_cu_ptr p;
+	char *a, *b;
+
+	trainer_cuda_begin(&t, 0);
+	s = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	p = trainer_cuda_alloc(&t, BYTES);
+	a = locked(&t, BYTES);
+	b = locked(&t, BYTES);
+	for (size_t i = 0; i < BYTES; i++)
+		a[i] = (char)(i * 7 >> 3);
+	IS(0, t.driver.cuMemcpyHtoDAsync(p, a, BYTES, s));
+	IS(0, t.driver.cuMemcpyDtoHAsync(b, p, BYTES, s));
+	IS(0, t.driver.cuStreamSynchronize(s));
+	CHECK(!memcmp(a, b, BYTES));
+	IS(0, t.driver.cuMemcpyDtoHAsync(b, p, 0, s));
+	IS(0, t.driver.cuMemcpyHtoDAsync(p, a, 0, s));
+}
+
+/* Rows of 100 bytes, 256 apart on the device, 128 apart here. */
+static void rows(void)
+{
+	sk_cu_memcpy2d c = { .src_type = SK_CU_MEMORY_DEVICE,
+			     .dst_type = SK_CU_MEMORY_HOST,
+			     .src_pitch = 256, .dst_pitch = 128,
+			     .width = 100, .height = 50 };
+	struct trainer_cuda t;
+	sk_cu_stream s;
+	char *a, *b;
+
+	trainer_cuda_begin(&t, 0);
+	s = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	c.src_device = trainer_cuda_alloc(&t, BYTES);
+	a = locked(&t, BYTES);
+	b = locked(&t, BYTES);
+	for (size_t i = 0; i < BYTES; i++)
+		a[i] = (char)(i * 5 >> 2);
+	memset(b, 0x77, BYTES);
+	c.dst_host = b;
+	IS(0, t.driver.cuMemcpyHtoDAsync(c.src_device, a, BYTES, s));
+	IS(0, t.driver.cuMemcpy2DAsync(&c, s));
+	IS(0, t.driver.cuStreamSynchronize(s));
+	for (size_t row = 0; row < 50; row++) {
+		CHECK(!memcmp(a + row * 256, b + row * 128, 100));
+		CHECK(all_are(b + row * 128 + 100, 28, 0x77));
+	}
+	c.src_pitch = 99;
+	IS(SK_CU_INVALID_VALUE, t.driver.cuMemcpy2DAsync(&c, s));
+}
+
+/* Memory that is not locked has what it should when the call returns. */
+static void pageable(void)
+{
+	char *a = malloc(BYTES), *b = malloc(BYTES);
+	struct trainer_cuda t;
+	sk_cu_stream s;
+	sk_cu_ptr p;
+
+	CHECK(a && b);
+	trainer_cuda_begin(&t, 0);
+	s = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	p = trainer_cuda_alloc(&t, BYTES);
+	memset(a, 0x31, BYTES);
+	memset(b, 0, BYTES);
+	IS(0, t.driver.cuMemcpyHtoDAsync(p, a, BYTES, s));
+	memset(a, 0x32, BYTES);
+	IS(0, t.driver.cuMemcpyDtoHAsync(b, p, BYTES, s));
+	CHECK(all_are(b, BYTES, 0x31));
+	if (t.count)
+		CHECK(t.count("pageable") == 2);
+	free(a);
+	free(b);
+}
+
+/* ---- streams and events ---- */
+
+static void asynchronous(void)
+{
+	struct trainer_gate gate;
+	struct trainer_cuda t;
+	sk_cu_stream s;
+	sk_cu_event e;
+	sk_cu_ptr p;
+	char *b;
+
+	trainer_cuda_begin(&t, 0);
+	trainer_gate_init(&gate);
+	s = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	e = event(&t);
+	p = trainer_cuda_alloc(&t, BYTES);
+	b = locked(&t, BYTES);
+	memset(b, 0x55, BYTES);
+	IS(0, t.cuEventQuery(e));	/* never recorded: reached */
+	trainer_gate_hold(&t, &gate, s);
+	IS(0, t.cuMemsetD8Async(p, 0x11, BYTES, s));
+	IS(0, t.driver.cuMemcpyDtoHAsync(b, p, BYTES, s));
+	IS(0, t.driver.cuEventRecord(e, s));
+	IS(SK_CU_NOT_READY, t.cuEventQuery(e));
+	IS(SK_CU_NOT_READY, t.cuStreamQuery(s));
+	CHECK(all_are(b, BYTES, 0x55));
+	trainer_gate_open(&gate);
+	IS(0, t.driver.cuEventSynchronize(e));
+	IS(0, t.cuEventQuery(e));
+	CHECK(all_are(b, BYTES, 0x11));
+}
+
+/* What a stream waits for is the point that the event had at the call. */
+static void events(void)
+{
+	struct trainer_gate first, second;
+	sk_cu_event e, done;
+	struct trainer_cuda t;
+	sk_cu_stream a, b;
+
+	trainer_cuda_begin(&t, 0);
+	trainer_gate_init(&first);
+	trainer_gate_init(&second);
+	a = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	b = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	e = event(&t);
+	done = event(&t);
+	IS(0, t.driver.cuStreamWaitEvent(b, e, 0));	/* a no-op */
+	IS(0, t.driver.cuStreamSynchronize(b));
+	trainer_gate_hold(&t, &first, a);
+	IS(0, t.driver.cuEventRecord(e, a));
+	IS(0, t.driver.cuStreamWaitEvent(b, e, 0));
+	IS(0, t.driver.cuEventRecord(done, b));
+	trainer_gate_hold(&t, &second, a);
+	IS(0, t.driver.cuEventRecord(e, a));		/* moves on */
+	IS(SK_CU_NOT_READY, t.cuEventQuery(done));
+	trainer_gate_open(&first);
+	IS(0, t.driver.cuEventSynchronize(done));
+	IS(SK_CU_NOT_READY, t.cuEventQuery(e));
+	/* Both may be destroyed while others wait for them. */
+	IS(0, t.driver.cuStreamWaitEvent(b, e, 0));
+	IS(0, t.driver.cuEventRecord(done, b));
+	IS(0, t.driver.cuEventDestroy(e));
+	IS(0, t.driver.cuStreamDestroy(a));
+	IS(SK_CU_NOT_READY, t.cuEventQuery(done));
+	trainer_gate_open(&second);
+	IS(0, t.driver.cuEventSynchronize(done));
+}
+
+/* The default stream and those that block with it wait for each other; a
+ * non-blocking one for nobody. */
+static void default_stream(void)
+{
+	sk_cu_stream blocking, other;
+	struct trainer_gate gate;
+	struct trainer_cuda t;
+	sk_cu_event a, b, c;
+
+	trainer_cuda_begin(&t, 0);
+	trainer_gate_init(&gate);
+	blocking = stream(&t, 0);
+	other = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	a = event(&t);
+	b = event(&t);
+	c = event(&t);
+	trainer_gate_hold(&t, &gate, blocking);
+	IS(0, t.driver.cuEventRecord(a, NULL));
+	IS(0, t.driver.cuEventRecord(b, blocking));
+	IS(0, t.driver.cuEventRecord(c, other));
+	IS(0, t.driver.cuEventSynchronize(c));
+	IS(SK_CU_NOT_READY, t.cuEventQuery(a));
+	IS(SK_CU_NOT_READY, t.cuEventQuery(b));
+	trainer_gate_open(&gate);
+	IS(0, t.driver.cuEventSynchronize(a));
+	IS(0, t.driver.cuEventSynchronize(b));
+}
+
+static void capturing(void)
+{
+	sk_cu_stream blocking, s;
+	struct trainer_cuda t;
+	sk_cu_enum status = 9, mode = 2;
+	vcu_graph graph;
+	char *p;
+
+	trainer_cuda_begin(&t, 0);
+	blocking = stream(&t, 0);
+	s = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	p = pages(PAGE);
+	IS(0, t.cuStreamBeginCapture(blocking, 0));
+	IS(0, t.driver.cuStreamIsCapturing(blocking, &status));
+	CHECK(status == 1);
+	IS(0, t.driver.cuStreamIsCapturing(s, &status));
+	CHECK(status == 0);
+	IS(SK_CU_CAPTURE_IMPLICIT, t.driver.cuStreamIsCapturing(NULL,
+								&status));
+	/* In relaxed mode, locking pages harms no capture. */
+	IS(0, t.driver.cuThreadExchangeStreamCaptureMode(&mode));
+	CHECK(mode == 0);
+	IS(0, t.driver.cuMemHostRegister(p, PAGE, 1));
+	IS(0, t.driver.cuMemHostUnregister(p));
+	IS(0, t.driver.cuThreadExchangeStreamCaptureMode(&mode));
+	CHECK(mode == 2);
+	IS(0, t.cuStreamEndCapture(blocking, &graph));
+}
+
+static void capture_is_spoilt(void)
+{
+	struct trainer_cuda t;
+	vcu_graph graph;
+	sk_cu_stream s;
+	sk_cu_ptr p;
+
+	trainer_cuda_begin(&t, 0);
+	s = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	IS(0, t.cuStreamBeginCapture(s, 0));
+	IS(SK_CU_CAPTURE_UNSUPPORTED, t.cuMemAlloc(&p, BYTES));
+	IS(VCU_CAPTURE_INVALIDATED, t.cuStreamEndCapture(s, &graph));
+}
+
+/* ---- of the simulation alone ---- */
+
+static void bounds(void)
+{
+	struct trainer_cuda t;
+	sk_cu_ptr p;
+	char *a;
+
+	trainer_cuda_begin(&t, 0);
+	p = trainer_cuda_alloc(&t, 1000);
+	a = locked(&t, PAGE);
+	IS(0, t.driver.cuMemcpyHtoDAsync(p, a, 1000, NULL));
+	IS(SK_CU_INVALID_VALUE, t.driver.cuMemcpyHtoDAsync(p, a, 1001, NULL));
+	IS(SK_CU_INVALID_VALUE, t.driver.cuMemcpyDtoHAsync(a, p + 999, 2,
+							   NULL));
+	/* Half of it is locked. */
+	IS(SK_CU_INVALID_VALUE,
+	   t.driver.cuMemcpyDtoHAsync(a + PAGE - 1, p, 2, NULL));
+}
+
+static void sticky(void)
+{
+	struct trainer_cuda t;
+	sk_cu_stream s;
+
+	trainer_cuda_begin(&t, 0);
+	s = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	t.fail("cuStreamQuery", 2, SK_CU_ILLEGAL_ADDRESS);
+	IS(0, t.cuStreamQuery(s));
+	IS(SK_CU_ILLEGAL_ADDRESS, t.cuStreamQuery(s));
+	IS(SK_CU_ILLEGAL_ADDRESS, t.driver.cuStreamSynchronize(s));
+	IS(SK_CU_ILLEGAL_ADDRESS, t.driver.cuMemHostRegister(&t, 1, 1));
+}
+
+static void misuse_unregister(void)
+{
+	struct trainer_gate gate;
+	struct trainer_cuda t;
+	sk_cu_stream s;
+	sk_cu_ptr p;
+	char *a;
+
+	trainer_cuda_begin(&t, 0);
+	trainer_gate_init(&gate);
+	s = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	p = trainer_cuda_alloc(&t, BYTES);
+	a = locked(&t, BYTES);
+	trainer_gate_hold(&t, &gate, s);
+	IS(0, t.driver.cuMemcpyDtoHAsync(a, p, BYTES, s));
+	(void)t.driver.cuMemHostUnregister(a);
+}
+
+static void misuse_capture(void)
+{
+	struct trainer_cuda t;
+	sk_cu_stream s;
+
+	trainer_cuda_begin(&t, 0);
+	s = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	IS(0, t.cuStreamBeginCapture(s, 0));
+	(void)t.driver.cuEventRecord(event(&t), s);
+}
+
+static void misuse_version(void)
+{
+	struct trainer_cuda t;
+	sk_cu_result (*synchronize)(void);
+
+	trainer_cuda_begin(&t, 0);
+	synchronize = (sk_cu_result(*)(void))sk_cuda_driver_find(
+		&t.driver, "cuCtxSynchronize", 13000);
+	(void)synchronize();
+}
+
+/* ---- all of them ---- */
+
+enum { ANY, SIM, MISUSE };
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+	int kind;
+} items[] = {
+	{ "calls before cuInit", before_init, ANY },
+	{ "primary contexts", primary_contexts, ANY },
+	{ "a forked child", forked, ANY },
+	{ "the host touches device memory", host_touches_device, ANY },
+	{ "what pointers are", pointers, ANY },
+	{ "page locking", page_locking, ANY },
+	{ "there and back", there_and_back, ANY },
+	{ "rows", rows, ANY },
+	{ "memory that is not locked", pageable, ANY },
+	{ "streams run later", asynchronous, ANY },
+	{ "events", events, ANY },
+	{ "the default stream", default_stream, ANY },
+	{ "capturing", capturing, ANY },
+	{ "a capture that is spoilt", capture_is_spoilt, ANY },
+	{ "bounds", bounds, SIM },
+	{ "errors that stay", sticky, SIM },
+	{ "misuse: unlocked while copies fly", misuse_unregister, MISUSE },
+	{ "misuse: work on a capturing stream", misuse_capture, MISUSE },
+	{ "misuse: another signature", misuse_version, MISUSE },
+};
+
+static bool passes(size_t i)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (!pid) {
+		(void)prctl(PR_SET_DUMPABLE, 0);
+		(void)signal(SIGABRT, SIG_DFL);
+		(void)alarm(60);
+		items[i].run();
+		_exit(0);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		return false;
+	if (items[i].kind == MISUSE)
+		return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+	return !status;
+}
+
+int main(void)
+{
+	struct trainer_cuda t;
+	struct sk_err err = { "" };
+	bool simulated;
+	int failed = 0;
+
+	if (trainer_cuda_open(&t, &err) < 0) {
+		fprintf(stderr, "%s\n", err.text);
+		return getenv("SHARDKEEP_LIBCUDA") ? 1 : 77;
+	}
+	simulated = t.calls != NULL;
+	for (size_t i = 0; i < sizeof(items) / sizeof(items[0]); i++) {
+		if (items[i].kind != ANY && !simulated)
+			continue;
+		if (passes(i))
+			continue;
+		failed++;
+		printf("FAIL: %s\n", items[i].name);
+	}
+	return failed != 0;
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulated driver: copies. Pointers are checked when the call is made,
+ * bytes are read when the operation runs. A copy between the device and host
+ * memory that is not page-locked is done before the call returns.
+ */
+#include <string.h>
+
+#include "vcuda.h"
+
+/* One side of a copy, and what it lies in. */
+struct side {
+	char *at;			/* as this process can touch it */
+	struct vcu_locked *locked;	/* of the host, or NULL */
+};
+
+static size_t span(size_t pitch, size_t width, size_t height)
+{
+	return height ? pitch * (height - 1) + width : 0;
+}
+
+static sk_cu_result device_side(sk_cu_ptr ptr, size_t bytes, struct side *ret)
+{
+	struct vcu_memory *m = vcu_memory(ptr, bytes);
+
+	if (!m)
+		return SK_CU_INVALID_VALUE;
+	if (m->device != vcu_current()->device)
+		return SK_CU_INVALID_VALUE;
+	ret->at = m->view + (ptr - (uintptr_t)m->base);
+	return SK_CU_SUCCESS;
+}
+
+/* What lies in two pieces of locked memory is not known to be locked. */
+static sk_cu_result host_side(const void *ptr, size_t bytes, struct side *ret)
+{
+	ret->at = (char *)ptr;
+	ret->locked = vcu_locked(ptr, bytes);
+	if (!ret->locked && vcu_touches_locked(ptr, bytes))
+		return SK_CU_INVALID_VALUE;
+	if (vcu_memory((uintptr_t)ptr, 0))
+		vcu_misuse("a device pointer where the host's was asked for");
+	return SK_CU_SUCCESS;
+}
+
+void vcu_landed(const struct vcu_op *op)
+{
+	struct vcu_locked *l;
+
+	if (op->kind != VCU_COPY)
+		return;
+	l = vcu_locked(op->dst, 1);
+	if (!l)
+		l = vcu_locked(op->src, 1);
+	if (l && l->flying)
+		l->flying--;
+}
+
+/* With the lock held. */
+static sk_cu_result launch(sk_cu_stream handle, const struct vcu_op *op,
+			   const struct side *host)
+{
+	struct CUstream_st *stream;
+	struct vcu_point end;
+	sk_cu_result r = vcu_stream(handle, &stream);
+
+	if (r != SK_CU_SUCCESS)
+		return r;
+	if (host->locked)
+		host->locked->flying++;
+	end = vcu_append(stream, op);
+	if (host->locked)
+		return SK_CU_SUCCESS;
+	vcu()->pageable++;
+	vcu_reach(end);
+	return SK_CU_SUCCESS;
+}
+
+static sk_cu_result copy(sk_cu_stream stream, bool out, sk_cu_ptr device,
+			 size_t device_pitch, const void *host,
+			 size_t host_pitch, size_t width, size_t height)
+{
+	struct side d = { 0 }, h = { 0 };
+	struct vcu_op op;
+	sk_cu_result r;
+
+	r = device_side(device, span(device_pitch, width, height), &d);
+	if (r == SK_CU_SUCCESS)
+		r = host_side(host, span(host_pitch, width, height), &h);
+	if (r != SK_CU_SUCCESS)
+		return r;
+	op = (struct vcu_op){
+		.kind = VCU_COPY,
+		.dst = out ? h.at : d.at,
+		.src = out ? d.at : h.at,
+		.dst_pitch = out ? host_pitch : device_pitch,
+		.src_pitch = out ? device_pitch : host_pitch,
+		.width = width,
+		.height = height,
+	};
+	r = launch(stream, &op, &h);
+	if (r == SK_CU_SUCCESS)
+		*(out ? &vcu()->bytes_out : &vcu()->bytes_in) +=
+			width * height;
+	return r;
+}
+
+sk_cu_result cuMemcpyDtoHAsync_v2(void *dst, sk_cu_ptr src, size_t bytes,
+				  sk_cu_stream stream)
+{
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuMemcpyDtoHAsync);
+	if (!bytes)
+		return SK_CU_SUCCESS;
+	vcu_lock();
+	r = copy(stream, true, src, bytes, dst, bytes, bytes, 1);
+	vcu_unlock();
+	return r;
+}
+
+sk_cu_result cuMemcpyHtoDAsync_v2(sk_cu_ptr dst, const void *src,
+				  size_t bytes, sk_cu_stream stream)
+{
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuMemcpyHtoDAsync);
+	if (!bytes)
+		return SK_CU_SUCCESS;
+	vcu_lock();
+	r = copy(stream, false, dst, bytes, src, bytes, bytes, 1);
+	vcu_unlock();
+	return r;
+}
+
+static bool is_pitch(size_t pitch, size_t width)
+{
+	return pitch >= width && pitch <= 0x7fffffff;
+}
+
+sk_cu_result cuMemcpy2DAsync_v2(const sk_cu_memcpy2d *c, sk_cu_stream stream)
+{
+	bool out;
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuMemcpy2DAsync);
+	if (!c || !is_pitch(c->src_pitch, c->src_x + c->width) ||
+	    !is_pitch(c->dst_pitch, c->dst_x + c->width))
+		return SK_CU_INVALID_VALUE;
+	out = c->src_type == SK_CU_MEMORY_DEVICE;
+	if (out == (c->dst_type == SK_CU_MEMORY_DEVICE))
+		vcu_misuse("a 2-D copy of kinds %u to %u is not simulated",
+			   c->src_type, c->dst_type);
+	if (!c->width || !c->height)
+		return SK_CU_SUCCESS;
+	vcu_lock();
+	if (out)
+		r = copy(stream, true, c->src_device + c->src_x +
+			 c->src_y * c->src_pitch, c->src_pitch,
+			 (char *)c->dst_host + c->dst_x +
+			 c->dst_y * c->dst_pitch, c->dst_pitch, c->width,
+			 c->height);
+	else
+		r = copy(stream, false, c->dst_device + c->dst_x +
+			 c->dst_y * c->dst_pitch, c->dst_pitch,
+			 (const char *)c->src_host + c->src_x +
+			 c->src_y * c->src_pitch, c->src_pitch, c->width,
+			 c->height);
+	vcu_unlock();
+	return r;
+}
+
+sk_cu_result cuMemsetD8Async(sk_cu_ptr ptr, unsigned char byte, size_t bytes,
+			     sk_cu_stream handle)
+{
+	struct side d = { 0 };
+	struct CUstream_st *stream;
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuMemsetD8Async);
+	if (!bytes)
+		return SK_CU_SUCCESS;
+	vcu_lock();
+	r = device_side(ptr, bytes, &d);
+	if (r == SK_CU_SUCCESS)
+		r = vcu_stream(handle, &stream);
+	if (r == SK_CU_SUCCESS)
+		(void)vcu_append(stream, &(struct vcu_op){
+			.kind = VCU_SET, .dst = d.at, .byte = byte,
+			.width = bytes, .height = 1 });
+	vcu_unlock();
+	return r;
+}

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulated driver: device memory, pointers, page-locked memory. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "vcuda.h"
+
+#define GRAIN ((size_t)64 << 10)
+#define INVALID_DEVICE (-2)
+
+struct vcu_memory *vcu_memory(uintptr_t ptr, size_t bytes)
+{
+	for (struct vcu_memory *m = vcu()->memory; m; m = m->next) {
+		uintptr_t base = (uintptr_t)m->base;
+
+		if (!m->freed && ptr >= base && ptr - base < m->bytes &&
+		    bytes <= m->bytes - (ptr - base))
+			return m;
+	}
+	return NULL;
+}
+
+/* ---- allocations ---- */
+
+/* A freed one of that size: its address comes again, as with the driver. */
+static struct vcu_memory *take_freed(size_t room)
+{
+	for (struct vcu_memory *m = vcu()->memory; m; m = m->next)
+		if (m->freed && m->room == room)
+			return m;
+	return NULL;
+}
+
+/* The bytes, as the driver sees them: a memory file. */
+static char *map_view(size_t room)
+{
+	int fd = memfd_create("vcuda", MFD_CLOEXEC);
+	void *view = MAP_FAILED;
+
+	if (fd >= 0 && !ftruncate(fd, (off_t)room))
+		view = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_SHARED,
+			    fd, 0);
+	if (fd >= 0)
+		close(fd);
+	return view == MAP_FAILED ? NULL : view;
+}
+
+static struct vcu_memory *reserve(size_t room)
+{
+	struct vcu_memory *m = take_freed(room);
+	void *base;
+
+	if (m)
+		return m;
+	m = calloc(1, sizeof(*m));
+	base = mmap(NULL, room, PROT_NONE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (!m || base == MAP_FAILED) {
+		free(m);
+		return NULL;
+	}
+	m->base = base;
+	m->room = room;
+	m->freed = true;
+	m->next = vcu()->memory;
+	vcu()->memory = m;
+	return m;
+}
+
+static sk_cu_result allocate(sk_cu_ptr *ptr, size_t bytes)
+{
+	size_t room = (bytes + GRAIN - 1) / GRAIN * GRAIN;
+	struct vcu_memory *m = reserve(room);
+	char *view = m ? map_view(room) : NULL;
+
+	if (!view)
+		return SK_CU_OUT_OF_MEMORY;
+	/* What was there before is not zero. */
+	memset(view, 0xa5, room);
+	m->view = view;
+	m->bytes = bytes;
+	m->device = vcu_current()->device;
+	m->id = ++vcu()->ids;
+	m->freed = false;
+	*ptr = (uintptr_t)m->base;
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuMemAlloc_v2(sk_cu_ptr *ptr, size_t bytes)
+{
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuMemAlloc);
+	if (!ptr || !bytes)
+		return SK_CU_INVALID_VALUE;
+	vcu_lock();
+	r = vcu_check_unsafe();
+	if (r == SK_CU_SUCCESS)
+		r = allocate(ptr, bytes);
+	vcu_unlock();
+	return r;
+}
+
+/* As the driver does: what is under way ends first. */
+sk_cu_result cuMemFree_v2(sk_cu_ptr ptr)
+{
+	struct vcu_memory *m;
+
+	VCU_ENTER_CONTEXT(cuMemFree);
+	vcu_lock();
+	m = vcu_memory(ptr, 0);
+	if (m && m->base == (char *)(uintptr_t)ptr) {
+		vcu_drain(&vcu()->contexts[m->device]);
+		(void)munmap(m->view, m->room);
+		m->view = NULL;
+		m->freed = true;
+	} else {
+		m = NULL;
+	}
+	vcu_unlock();
+	return m ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
+}
+
+/* ---- what a pointer is ---- */
+
+static bool attribute(sk_cu_enum which, void *value,
+		      const struct vcu_memory *m, bool locked)
+{
+	switch (which) {
+	case SK_CU_POINTER_MEMORY_TYPE:
+		*(unsigned *)value = m ? SK_CU_MEMORY_DEVICE :
+				     locked ? SK_CU_MEMORY_HOST : 0;
+		return true;
+	case SK_CU_POINTER_BUFFER_ID:
+		*(unsigned long long *)value = m ? m->id : 0;
+		return true;
+	case SK_CU_POINTER_DEVICE_ORDINAL:
+		*(int *)value = m ? m->device : INVALID_DEVICE;
+		return true;
+	case SK_CU_POINTER_RANGE_START:
+		*(sk_cu_ptr *)value = m ? (uintptr_t)m->base : 0;
+		return true;
+	case SK_CU_POINTER_RANGE_SIZE:
+		*(size_t *)value = m ? m->bytes : 0;
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Of a pointer that it does not know, it says nothing, and succeeds. */
+sk_cu_result cuPointerGetAttributes(unsigned n, sk_cu_enum *attributes,
+				    void **values, sk_cu_ptr ptr)
+{
+	const struct vcu_memory *m;
+	bool known = true, locked;
+
+	VCU_ENTER(cuPointerGetAttributes);
+	vcu_lock();
+	m = vcu_memory(ptr, 0);
+	locked = !m && vcu_locked((char *)(uintptr_t)ptr, 1);
+	for (unsigned i = 0; i < n; i++)
+		known &= attribute(attributes[i], values[i], m, locked);
+	vcu_unlock();
+	return known ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
+}
+
+/* ---- page-locked memory ---- */
+
+struct vcu_locked *vcu_locked(const char *ptr, size_t bytes)
+{
+	for (struct vcu_locked *l = vcu()->locked; l; l = l->next)
+		if (ptr >= l->base && ptr < l->base + l->bytes &&
+		    bytes <= l->bytes - (size_t)(ptr - l->base))
+			return l;
+	return NULL;
+}
+
+bool vcu_touches_locked(const char *ptr, size_t bytes)
+{
+	for (struct vcu_locked *l = vcu()->locked; l; l = l->next)
+		if (ptr < l->base + l->bytes && l->base < ptr + bytes)
+			return true;
+	return false;
+}
+
+/* Whether all of it is mapped, and may be written to. */
+static bool is_writable(const char *ptr, size_t bytes)
+{
+	uintptr_t at = (uintptr_t)ptr, end = at + bytes;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[512], right[8];
+	unsigned long from, to;
+
+	while (maps && at < end && fgets(line, sizeof(line), maps))
+		if (sscanf(line, "%lx-%lx %4s", &from, &to, right) == 3 &&
+		    from <= at && at < to) {
+			if (right[1] != 'w')
+				break;
+			at = to;
+		}
+	if (maps)
+		(void)fclose(maps);
+	return at >= end;
+}
+
+static sk_cu_result lock_pages(char *ptr, size_t bytes)
+{
+	struct vcu_locked *l;
+
+	if (vcu_touches_locked(ptr, bytes))
+		return SK_CU_ALREADY_REGISTERED;
+	if (!is_writable(ptr, bytes))
+		return SK_CU_INVALID_VALUE;
+	l = calloc(1, sizeof(*l));
+	if (!l)
+		return SK_CU_OUT_OF_MEMORY;
+	l->base = ptr;
+	l->bytes = bytes;
+	l->next = vcu()->locked;
+	vcu()->locked = l;
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned flags)
+{
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuMemHostRegister);
+	if (vcu_mode("no-register"))
+		return SK_CU_NOT_SUPPORTED;
+	if (!ptr || !bytes || flags & ~15u)
+		return SK_CU_INVALID_VALUE;
+	if (bytes >= (size_t)vcu_setting("VCUDA_LOCK_MOST", 512l << 30))
+		return SK_CU_OUT_OF_MEMORY;
+	vcu_lock();
+	r = vcu_check_unsafe();
+	if (r == SK_CU_SUCCESS)
+		r = lock_pages(ptr, bytes);
+	vcu_unlock();
+	return r;
+}
+
+sk_cu_result cuMemHostUnregister(void *ptr)
+{
+	struct vcu_locked **at, *l = NULL;
+
+	VCU_ENTER_CONTEXT(cuMemHostUnregister);
+	vcu_lock();
+	for (at = &vcu()->locked; *at && (*at)->base != ptr;)
+		at = &(*at)->next;
+	if (*at) {
+		l = *at;
+		if (l->flying)
+			vcu_misuse("%u copies are under way in the %zu bytes "
+				   "at %p that are unregistered", l->flying,
+				   l->bytes, ptr);
+		*at = l->next;
+		free(l);
+	}
+	vcu_unlock();
+	return l ? SK_CU_SUCCESS : SK_CU_NOT_REGISTERED;
+}

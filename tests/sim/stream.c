@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulated driver: streams that run later, each on a thread of its own,
+ * and events.
+ *
+ * $VCUDA_SCHED: eager, as soon as may be; late, only what somebody waits for;
+ * else after a moment drawn at random from $VCUDA_SEED. Whatever is legal may
+ * happen, so whoever forgets to wait is found out.
+ */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "vcuda.h"
+
+#define PART ((size_t)64 << 10)	/* copied at a time */
+#define DELAY_NS 100000u
+
+bool vcu_reached(struct vcu_point point)
+{
+	return !point.stream || point.stream->done >= point.number;
+}
+
+static void demand(struct vcu_point point)
+{
+	if (point.stream && point.stream->demanded < point.number)
+		point.stream->demanded = point.number;
+	(void)pthread_cond_broadcast(&vcu()->changed);
+}
+
+void vcu_reach(struct vcu_point point)
+{
+	demand(point);
+	while (!vcu_reached(point))
+		(void)pthread_cond_wait(&vcu()->changed, &vcu()->lock);
+}
+
+static struct vcu_point end_of(struct CUstream_st *stream)
+{
+	return (struct vcu_point){ stream, stream->queued };
+}
+
+void vcu_drain(const struct CUctx_st *context)
+{
+	for (struct CUstream_st *s = vcu()->streams; s; s = s->next)
+		if (s->context == context)
+			vcu_reach(end_of(s));
+}
+
+/* ---- running ---- */
+
+static void delay(struct CUstream_st *stream)
+{
+	struct timespec t = { 0 };
+
+	stream->random = stream->random * 6364136223846793005u + 1442695u;
+	t.tv_nsec = (long)((stream->random >> 33) % DELAY_NS);
+	(void)nanosleep(&t, NULL);
+}
+
+static void move_row(const struct vcu_op *op, size_t row)
+{
+	char *dst = op->dst + row * op->dst_pitch;
+	const char *src = op->src + row * op->src_pitch;
+
+	for (size_t at = 0; at < op->width; at += PART) {
+		size_t n = op->width - at < PART ? op->width - at : PART;
+
+		if (op->kind == VCU_SET)
+			memset(dst + at, op->byte, n);
+		else
+			memcpy(dst + at, src + at, n);
+		if (op->width > PART)
+			(void)sched_yield();
+	}
+}
+
+/* Without the lock. */
+static void perform(const struct vcu_op *op)
+{
+	if (op->kind == VCU_HOST)
+		op->function(op->data);
+	if (op->kind == VCU_COPY || op->kind == VCU_SET)
+		for (size_t row = 0; row < op->height; row++)
+			move_row(op, row);
+}
+
+/* With the lock held. */
+static struct vcu_op *next_op(struct CUstream_st *stream)
+{
+	bool late = vcu_said("VCUDA_SCHED", "late");
+
+	while (!stream->head ||
+	       (late && stream->demanded <= stream->done &&
+		!stream->destroyed))
+		(void)pthread_cond_wait(&vcu()->changed, &vcu()->lock);
+	return stream->head;
+}
+
+static void *run(void *arg)
+{
+	struct CUstream_st *stream = arg;
+	bool eager = vcu_said("VCUDA_SCHED", "eager");
+
+	vcu_lock();
+	for (;;) {
+		struct vcu_op *op = next_op(stream);
+
+		if (op->kind == VCU_WAIT)
+			vcu_reach(op->after);
+		vcu_unlock();
+		if (!eager && op->kind != VCU_MARK)
+			delay(stream);
+		/* Nothing is done in a context that is broken. */
+		if (!__atomic_load_n(&stream->context->sticky,
+				     __ATOMIC_RELAXED))
+			perform(op);
+		vcu_lock();
+		stream->head = op->next;
+		if (!stream->head)
+			stream->tail = &stream->head;
+		stream->done++;
+		vcu_landed(op);
+		free(op);
+		(void)pthread_cond_broadcast(&vcu()->changed);
+	}
+	return NULL;
+}
+
+/* ---- queues ---- */
+
+static struct vcu_point append(struct CUstream_st *stream,
+			       const struct vcu_op *op)
+{
+	struct vcu_op *copy = malloc(sizeof(*copy));
+
+	if (!copy)
+		vcu_misuse("out of memory");
+	*copy = *op;
+	copy->next = NULL;
+	*stream->tail = copy;
+	stream->tail = &copy->next;
+	stream->queued++;
+	(void)pthread_cond_broadcast(&vcu()->changed);
+	return end_of(stream);
+}
+
+static void append_wait(struct CUstream_st *stream, struct vcu_point after)
+{
+	if (after.stream != stream && !vcu_reached(after))
+		(void)append(stream, &(struct vcu_op){ .kind = VCU_WAIT,
+						       .after = after });
+}
+
+/* The legacy stream and those that block with it wait for each other. */
+static void order(struct CUstream_st *stream)
+{
+	struct CUstream_st *legacy = stream->context->legacy;
+
+	if (stream != legacy) {
+		if (legacy && stream->blocking)
+			append_wait(stream, end_of(legacy));
+		return;
+	}
+	for (struct CUstream_st *s = vcu()->streams; s; s = s->next)
+		if (s != stream && s->blocking &&
+		    s->context == stream->context)
+			append_wait(stream, end_of(s));
+}
+
+struct vcu_point vcu_append(struct CUstream_st *stream,
+			    const struct vcu_op *op)
+{
+	order(stream);
+	return append(stream, op);
+}
+
+static struct CUstream_st *new_stream(struct CUctx_st *context, bool blocking)
+{
+	struct CUstream_st *stream = calloc(1, sizeof(*stream));
+	struct vcu *v = vcu();
+
+	if (!stream)
+		vcu_misuse("out of memory");
+	stream->context = context;
+	stream->blocking = blocking;
+	stream->tail = &stream->head;
+	stream->random = (uint64_t)vcu_setting("VCUDA_SEED", 1) * 77 +
+			 ++v->ids;
+	stream->next = v->streams;
+	v->streams = stream;
+	if (pthread_create(&stream->thread, NULL, run, stream))
+		vcu_misuse("no thread for a stream");
+	(void)pthread_detach(stream->thread);
+	return stream;
+}
+
+static struct CUstream_st *legacy_stream(struct CUctx_st *context)
+{
+	if (!context->legacy)
+		context->legacy = new_stream(context, true);
+	return context->legacy;
+}
+
+static bool is_stream(const struct CUstream_st *stream)
+{
+	for (struct CUstream_st *s = vcu()->streams; s; s = s->next)
+		if (s == stream)
+			return !s->destroyed;
+	return false;
+}
+
+/* NULL: there is none. */
+static struct CUstream_st *lookup(sk_cu_stream handle)
+{
+	if ((uintptr_t)handle <= SK_CU_STREAM_LEGACY)
+		return legacy_stream(vcu_current());
+	return is_stream(handle) ? handle : NULL;
+}
+
+/* ---- capturing ---- */
+
+static struct CUstream_st *capturing(const struct CUctx_st *context,
+				     bool blocking_only)
+{
+	for (struct CUstream_st *s = vcu()->streams; s; s = s->next)
+		if (s->capture && (!context || s->context == context) &&
+		    (s->blocking || !blocking_only))
+			return s;
+	return NULL;
+}
+
+sk_cu_result vcu_check_unsafe(void)
+{
+	struct CUstream_st *s = capturing(NULL, false);
+
+	if (!s || s->capture_mode || vcu_relaxed())
+		return SK_CU_SUCCESS;
+	s->capture = VCU_INVALIDATED;
+	return SK_CU_CAPTURE_UNSUPPORTED;
+}
+
+sk_cu_result vcu_stream(sk_cu_stream handle, struct CUstream_st **ret)
+{
+	struct CUstream_st *stream = lookup(handle), *other;
+
+	if (!stream || stream->context != vcu_current())
+		return SK_CU_INVALID_HANDLE;
+	other = stream == stream->context->legacy ?
+		capturing(stream->context, true) : NULL;
+	if (other) {
+		other->capture = VCU_INVALIDATED;
+		return SK_CU_CAPTURE_IMPLICIT;
+	}
+	if (stream->capture)
+		vcu_misuse("work on a stream that captures: it would become "
+			   "part of the trainer's graph");
+	*ret = stream;
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuStreamBeginCapture_v2(sk_cu_stream handle, sk_cu_enum mode)
+{
+	sk_cu_result r = SK_CU_INVALID_HANDLE;
+
+	VCU_ENTER_CONTEXT(cuStreamBeginCapture);
+	vcu_lock();
+	if ((uintptr_t)handle > SK_CU_STREAM_LEGACY && is_stream(handle)) {
+		handle->capture = VCU_ACTIVE;
+		handle->capture_mode = mode;
+		r = SK_CU_SUCCESS;
+	}
+	vcu_unlock();
+	return r;
+}
+
+sk_cu_result cuStreamEndCapture(sk_cu_stream handle, vcu_graph *graph)
+{
+	sk_cu_result r = SK_CU_INVALID_HANDLE;
+
+	VCU_ENTER_CONTEXT(cuStreamEndCapture);
+	vcu_lock();
+	if (is_stream(handle) && handle->capture) {
+		r = handle->capture == VCU_ACTIVE ? SK_CU_SUCCESS :
+		    VCU_CAPTURE_INVALIDATED;
+		handle->capture = VCU_NONE;
+		*graph = NULL;
+	}
+	vcu_unlock();
+	return r;
+}
+
+sk_cu_result cuStreamIsCapturing(sk_cu_stream handle, sk_cu_enum *status)
+{
+	sk_cu_result r = SK_CU_SUCCESS;
+	struct CUstream_st *stream;
+
+	VCU_ENTER_CONTEXT(cuStreamIsCapturing);
+	vcu_lock();
+	stream = lookup(handle);
+	if (!stream)
+		r = SK_CU_INVALID_HANDLE;
+	else if (stream == stream->context->legacy &&
+		 capturing(stream->context, true))
+		r = SK_CU_CAPTURE_IMPLICIT;
+	else
+		*status = stream->capture;
+	vcu_unlock();
+	return r;
+}
+
+/* ---- streams ---- */
+
+static sk_cu_result create(sk_cu_stream *stream, unsigned flags)
+{
+	if (flags & ~(unsigned)SK_CU_STREAM_NON_BLOCKING)
+		return SK_CU_INVALID_VALUE;
+	vcu_lock();
+	*stream = new_stream(vcu_current(), !flags);
+	vcu()->live_streams++;
+	vcu_unlock();
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuStreamCreate(sk_cu_stream *stream, unsigned flags)
+{
+	VCU_ENTER_CONTEXT(cuStreamCreate);
+	return create(stream, flags);
+}
+
+sk_cu_result cuStreamCreateWithPriority(sk_cu_stream *stream, unsigned flags,
+					int priority)
+{
+	VCU_ENTER_CONTEXT(cuStreamCreateWithPriority);
+	(void)priority;		/* clamped, whatever it is */
+	return create(stream, flags);
+}
+
+sk_cu_result cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+	VCU_ENTER_CONTEXT(cuCtxGetStreamPriorityRange);
+	*least = 0;
+	*greatest = -5;
+	return SK_CU_SUCCESS;
+}
+
+/* What is queued is still done. */
+sk_cu_result cuStreamDestroy_v2(sk_cu_stream handle)
+{
+	sk_cu_result r = SK_CU_INVALID_HANDLE;
+
+	VCU_ENTER_CONTEXT(cuStreamDestroy);
+	vcu_lock();
+	if ((uintptr_t)handle > SK_CU_STREAM_LEGACY && is_stream(handle)) {
+		handle->destroyed = true;
+		vcu()->live_streams--;
+		(void)pthread_cond_broadcast(&vcu()->changed);
+		r = SK_CU_SUCCESS;
+	}
+	vcu_unlock();
+	return r;
+}
+
+sk_cu_result cuStreamGetCtx(sk_cu_stream handle, sk_cu_context *context)
+{
+	struct CUstream_st *stream;
+
+	VCU_ENTER_CONTEXT(cuStreamGetCtx);
+	vcu_lock();
+	stream = lookup(handle);
+	if (stream)
+		*context = stream->context;
+	vcu_unlock();
+	return stream ? SK_CU_SUCCESS : SK_CU_INVALID_HANDLE;
+}
+
+static sk_cu_result broken(const struct CUctx_st *context)
+{
+	return __atomic_load_n(&context->sticky, __ATOMIC_RELAXED);
+}
+
+sk_cu_result cuStreamSynchronize(sk_cu_stream handle)
+{
+	struct CUstream_st *stream;
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuStreamSynchronize);
+	vcu_lock();
+	r = vcu_check_unsafe();
+	stream = lookup(handle);
+	if (!stream)
+		r = SK_CU_INVALID_HANDLE;
+	if (r == SK_CU_SUCCESS) {
+		if (stream == stream->context->legacy)
+			order(stream);
+		vcu_reach(end_of(stream));
+		r = broken(stream->context);
+	}
+	vcu_unlock();
+	return r;
+}
+
+sk_cu_result cuStreamQuery(sk_cu_stream handle)
+{
+	sk_cu_result r = SK_CU_INVALID_HANDLE;
+	struct CUstream_st *stream;
+
+	VCU_ENTER_CONTEXT(cuStreamQuery);
+	vcu_lock();
+	stream = lookup(handle);
+	if (stream) {
+		r = vcu_reached(end_of(stream)) ? SK_CU_SUCCESS :
+		    SK_CU_NOT_READY;
+		demand(end_of(stream));
+	}
+	vcu_unlock();
+	return r;
+}
+
+sk_cu_result cuCtxSynchronize(void)
+{
+	sk_cu_result r = SK_CU_SUCCESS;
+
+	VCU_ENTER_CONTEXT(cuCtxSynchronize);
+	vcu_lock();
+	if (capturing(vcu_current(), false))
+		r = SK_CU_CAPTURE_UNSUPPORTED;
+	else
+		vcu_drain(vcu_current());
+	vcu_unlock();
+	return r == SK_CU_SUCCESS ? broken(vcu_current()) : r;
+}
+
+sk_cu_result cuLaunchHostFunc(sk_cu_stream handle, vcu_host_function function,
+			      void *data)
+{
+	const struct vcu_op op = { .kind = VCU_HOST, .function = function,
+				   .data = data };
+	struct CUstream_st *stream;
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuLaunchHostFunc);
+	vcu_lock();
+	r = vcu_stream(handle, &stream);
+	if (r == SK_CU_SUCCESS)
+		(void)vcu_append(stream, &op);
+	vcu_unlock();
+	return r;
+}
+
+/* ---- events ---- */
+
+sk_cu_result cuEventCreate(sk_cu_event *event, unsigned flags)
+{
+	VCU_ENTER_CONTEXT(cuEventCreate);
+	if (flags & ~3u)
+		return SK_CU_INVALID_VALUE;
+	*event = calloc(1, sizeof(**event));
+	if (!*event)
+		return SK_CU_OUT_OF_MEMORY;
+	(*event)->context = vcu_current();
+	vcu_lock();
+	vcu()->live_events++;
+	vcu_unlock();
+	return SK_CU_SUCCESS;
+}
+
+/* What waits for it goes on waiting for its point. */
+sk_cu_result cuEventDestroy_v2(sk_cu_event event)
+{
+	VCU_ENTER_CONTEXT(cuEventDestroy);
+	free(event);
+	vcu_lock();
+	vcu()->live_events--;
+	vcu_unlock();
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuEventRecord(sk_cu_event event, sk_cu_stream handle)
+{
+	struct CUstream_st *stream;
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuEventRecord);
+	vcu_lock();
+	r = vcu_stream(handle, &stream);
+	if (r == SK_CU_SUCCESS && event->context != stream->context)
+		r = SK_CU_INVALID_HANDLE;
+	if (r == SK_CU_SUCCESS)
+		event->point = vcu_append(stream, &(struct vcu_op){
+			.kind = VCU_MARK });
+	vcu_unlock();
+	return r;
+}
+
+sk_cu_result cuEventQuery(sk_cu_event event)
+{
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuEventQuery);
+	vcu_lock();
+	r = vcu_check_unsafe();
+	if (r == SK_CU_SUCCESS && !vcu_reached(event->point))
+		r = SK_CU_NOT_READY;
+	demand(event->point);
+	vcu_unlock();
+	return r;
+}
+
+sk_cu_result cuEventSynchronize(sk_cu_event event)
+{
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuEventSynchronize);
+	vcu_lock();
+	r = vcu_check_unsafe();
+	if (r == SK_CU_SUCCESS)
+		vcu_reach(event->point);
+	vcu_unlock();
+	return r == SK_CU_SUCCESS ? broken(event->context) : r;
+}
+
+/* Of another device's stream too. */
+sk_cu_result cuStreamWaitEvent(sk_cu_stream handle, sk_cu_event event,
+			       unsigned flags)
+{
+	struct CUstream_st *stream;
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuStreamWaitEvent);
+	if (flags)
+		return SK_CU_INVALID_VALUE;
+	vcu_lock();
+	r = vcu_stream(handle, &stream);
+	if (r == SK_CU_SUCCESS) {
+		order(stream);
+		append_wait(stream, event->point);
+	}
+	vcu_unlock();
+	return r;
+}
