@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/os.h"
 #include "base/util.h"
+#include "bytes/copy.h"
 
 struct sk_cuda;
 struct sk_cuda_device;
@@ -39,5 +40,98 @@ SK_DEFINE_CLEANUP(struct sk_cuda *, sk_cuda_free)
  */
 int sk_cuda_device(struct sk_cuda *cuda, int ordinal,
 		   struct sk_cuda_device **ret_device, struct sk_err *err);
+
+/* ---- memory ---- */
+
+/** Device memory that was allocated at once. */
+struct sk_cuda_range {
+	uint64_t from, to;	/* addresses */
+	uint64_t id;		/* of the allocation; never given again */
+};
+
+/**
+ * The allocation that @ptr lies in.
+ * Errors: -EFAULT it is no memory of @device; -EIO.
+ */
+int sk_cuda_find(const struct sk_cuda_device *device, uint64_t ptr,
+		 struct sk_cuda_range *ret_range, struct sk_err *err);
+
+/** Bytes of host memory that are page-locked by one call: half a TiB in one
+ * is more than some drivers can. */
+#define SK_CUDA_PIECE ((uint64_t)1 << 30)
+
+/** Page-locked host memory, in pieces. */
+struct sk_cuda_lock;
+
+/**
+ * Page-locks [map, map + bytes), for all devices, @piece bytes at a time: all
+ * of it or nothing. What it returns ends before the memory is unmapped.
+ * Errors: -ENOMEM; -EIO the driver does not, with its reason: copies are
+ * slower then, and hold the thread that asks for them.
+ */
+int sk_cuda_lock(const struct sk_cuda_device *device, void *map,
+		 uint64_t bytes, uint64_t piece,
+		 struct sk_cuda_lock **ret_lock, struct sk_err *err);
+/** No copy may be under way in it. NULL is fine. Returns NULL. */
+struct sk_cuda_lock *sk_cuda_unlock(struct sk_cuda_lock *lock);
+
+/* ---- lanes ---- */
+
+/**
+ * A stream of ours: copies of low priority, which neither wait for what the
+ * trainer does on its streams nor make it wait, but where that is asked for.
+ * What is asked for runs in that order, later. Any thread may ask.
+ */
+struct sk_cuda_lane;
+
+int sk_cuda_lane_new(struct sk_cuda_device *device,
+		     struct sk_cuda_lane **ret_lane, struct sk_err *err);
+/** Nothing may be under way on it. NULL is fine. Returns NULL. */
+struct sk_cuda_lane *sk_cuda_lane_free(struct sk_cuda_lane *lane);
+
+/**
+ * What comes on @lane runs after all that @stream has now: a CUstream as a
+ * number, of any device or context; 0 the default stream of the lane's device.
+ * Errors: -EBUSY the stream captures: what is ordered after it would become
+ * part of the trainer's graph; -EIO.
+ */
+int sk_cuda_lane_follow(struct sk_cuda_lane *lane, uint64_t stream,
+			struct sk_err *err);
+
+/**
+ * Copies the bytes [from, to) of @copy, in row-major order, between the
+ * device and the host. @lock: what the host's side is locked by, or NULL.
+ * Contiguous bytes are one call, and so are rows of a regular distance.
+ * Errors: -EIO.
+ */
+int sk_cuda_lane_out(struct sk_cuda_lane *lane, const struct sk_copy *copy,
+		     uint64_t from, uint64_t to,
+		     const struct sk_cuda_lock *lock, struct sk_err *err);
+int sk_cuda_lane_in(struct sk_cuda_lane *lane, const struct sk_copy *copy,
+		    uint64_t from, uint64_t to,
+		    const struct sk_cuda_lock *lock, struct sk_err *err);
+
+/** Waits until all that was asked for is done. Errors: -EIO it, or anything
+ * before it, failed. */
+int sk_cuda_lane_finish(struct sk_cuda_lane *lane, struct sk_err *err);
+
+/** Waits for all streams of the device, the trainer's too. -EBUSY, -EIO. */
+int sk_cuda_settle(const struct sk_cuda_device *device, struct sk_err *err);
+
+/* ---- marks ---- */
+
+/** A point of a lane, to be waited for. */
+struct sk_cuda_mark;
+
+int sk_cuda_mark_new(struct sk_cuda_device *device,
+		     struct sk_cuda_mark **ret_mark, struct sk_err *err);
+/** NULL is fine. Returns NULL. */
+struct sk_cuda_mark *sk_cuda_mark_free(struct sk_cuda_mark *mark);
+/** It is now where the lane's last request ends. */
+int sk_cuda_mark_set(struct sk_cuda_mark *mark, struct sk_cuda_lane *lane,
+		     struct sk_err *err);
+/** Waits until it is reached; one that was never set is. -EIO: as
+ * sk_cuda_lane_finish(). */
+int sk_cuda_mark_wait(const struct sk_cuda_mark *mark, struct sk_err *err);
 
 #endif

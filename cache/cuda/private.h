@@ -26,6 +26,19 @@ struct sk_cuda {
 	struct sk_cuda_device *devices[SK_CUDA_DEVICES_MAX];
 };
 
+struct sk_cuda_lock {
+	const struct sk_cuda_device *device;
+	char *map;
+	uint64_t bytes, piece;
+};
+
+struct sk_cuda_lane {
+	const struct sk_cuda_device *device;
+	sk_cu_stream stream;
+	sk_cu_event follow;	/* on the trainer's stream */
+	pthread_mutex_t lock;	/* of that event */
+};
+
 /** The calling thread, while it uses a device. */
 struct sk_cuda_scope {
 	const struct sk_cuda_driver *driver;

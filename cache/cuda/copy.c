@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Strided copies between device and host, as few calls: what is contiguous is
+ * one, and rows of a regular distance are one. No call crosses the end of a
+ * piece of page-locked memory, which the driver would not take for locked.
+ */
+#include <assert.h>
+
+#include "cuda/private.h"
+
+/* What the driver's pitches may be; as SK_CU_DEVICE_MAX_PITCH says it. */
+#define PITCH_MAX 0x7fffffff
+
+struct walk {
+	const struct sk_cuda_lane *lane;
+	const struct sk_copy *copy;
+	const struct sk_cuda_lock *lock;
+	bool out;			/* of the device */
+};
+
+/* Where a row begins, on both sides. */
+struct place {
+	char *dst;
+	const char *src;
+};
+
+static struct place seek(const struct sk_copy *copy, uint64_t row)
+{
+	struct place p = { copy->dst, copy->src };
+
+	for (int d = copy->ndim - 1; d >= 0; d--) {
+		int64_t i = (int64_t)(row % (uint64_t)copy->size[d]);
+
+		row /= (uint64_t)copy->size[d];
+		p.dst += i * copy->dst_stride[d];
+		p.src += i * copy->src_stride[d];
+	}
+	return p;
+}
+
+/* Bytes from there to the end of its piece. */
+static uint64_t room(const struct walk *w, struct place p)
+{
+	const char *host = w->out ? p.dst : p.src;
+	uint64_t at;
+
+	if (!w->lock || host < w->lock->map ||
+	    host >= w->lock->map + w->lock->bytes)
+		return UINT64_MAX;
+	at = (uint64_t)(host - w->lock->map);
+	return w->lock->piece - at % w->lock->piece;
+}
+
+static sk_cu_result copy_once(const struct walk *w, struct place p, uint64_t n)
+{
+	const struct sk_cuda_driver *driver = w->lane->device->driver;
+
+	if (w->out)
+		return driver->cuMemcpyDtoHAsync(p.dst, (uintptr_t)p.src, n,
+						 w->lane->stream);
+	return driver->cuMemcpyHtoDAsync((uintptr_t)p.dst, p.src, n,
+					 w->lane->stream);
+}
+
+static sk_cu_result copy_bytes(const struct walk *w, struct place p,
+			       uint64_t n)
+{
+	sk_cu_result result = SK_CU_SUCCESS;
+
+	while (n && result == SK_CU_SUCCESS) {
+		uint64_t most = room(w, p), part = n < most ? n : most;
+
+		result = copy_once(w, p, part);
+		p.dst += part;
+		p.src += part;
+		n -= part;
+	}
+	return result;
+}
+
+static sk_cu_result copy_matrix(const struct walk *w, struct place p,
+				int64_t dst_pitch, int64_t src_pitch,
+				uint64_t rows)
+{
+	sk_cu_memcpy2d c = {
+		.src_type = w->out ? SK_CU_MEMORY_DEVICE : SK_CU_MEMORY_HOST,
+		.dst_type = w->out ? SK_CU_MEMORY_HOST : SK_CU_MEMORY_DEVICE,
+		.src_pitch = (size_t)src_pitch,
+		.dst_pitch = (size_t)dst_pitch,
+		.width = w->copy->run,
+		.height = rows,
+	};
+
+	if (w->out) {
+		c.src_device = (uintptr_t)p.src;
+		c.dst_host = p.dst;
+	} else {
+		c.src_host = p.src;
+		c.dst_device = (uintptr_t)p.dst;
+	}
+	return w->lane->device->driver->cuMemcpy2DAsync(&c, w->lane->stream);
+}
+
+static bool is_pitch(const struct sk_copy *copy, int64_t stride)
+{
+	return stride >= (int64_t)copy->run && stride <= PITCH_MAX;
+}
+
+/* Whole rows from @p on, in the innermost dimension, that one call can take;
+ * 0: not even one. */
+static uint64_t rows_at_once(const struct walk *w, struct place p,
+			     uint64_t rows)
+{
+	const struct sk_copy *copy = w->copy;
+	int in = copy->ndim - 1;
+	uint64_t most = room(w, p), pitch;
+
+	if (!is_pitch(copy, copy->dst_stride[in]) ||
+	    !is_pitch(copy, copy->src_stride[in]))
+		return 0;
+	if (most < copy->run)
+		return 0;
+	pitch = (uint64_t)(w->out ? copy->dst_stride[in] :
+				    copy->src_stride[in]);
+	most = (most - copy->run) / pitch + 1;
+	return rows < most ? rows : most;
+}
+
+/* @rows whole rows along the innermost dimension. */
+static sk_cu_result copy_rows(const struct walk *w, struct place p,
+			      uint64_t rows)
+{
+	const struct sk_copy *copy = w->copy;
+	int in = copy->ndim - 1;
+	sk_cu_result result = SK_CU_SUCCESS;
+
+	while (rows && result == SK_CU_SUCCESS) {
+		uint64_t n = rows_at_once(w, p, rows);
+
+		if (n > 1)
+			result = copy_matrix(w, p, copy->dst_stride[in],
+					     copy->src_stride[in], n);
+		else
+			result = copy_bytes(w, p, copy->run);
+		n = n > 1 ? n : 1;
+		p.dst += (int64_t)n * copy->dst_stride[in];
+		p.src += (int64_t)n * copy->src_stride[in];
+		rows -= n;
+	}
+	return result;
+}
+
+/* From @from on, as far as one row, or rows along one dimension, go. */
+static sk_cu_result copy_next(const struct walk *w, uint64_t *from,
+			      uint64_t to)
+{
+	const struct sk_copy *copy = w->copy;
+	uint64_t row = *from / copy->run, skip = *from % copy->run, n;
+	struct place p = seek(copy, row);
+	int in = copy->ndim - 1;
+
+	assert(*from < to && to <= copy->bytes);
+	if (in < 0 || skip || to - *from < copy->run) {
+		n = copy->run - skip;
+		n = n < to - *from ? n : to - *from;
+		p.dst += skip;
+		p.src += skip;
+		*from += n;
+		return copy_bytes(w, p, n);
+	}
+	n = (uint64_t)copy->size[in] - row % (uint64_t)copy->size[in];
+	if (n > (to - *from) / copy->run)
+		n = (to - *from) / copy->run;
+	*from += n * copy->run;
+	return copy_rows(w, p, n);
+}
+
+static int run(const struct walk *w, uint64_t from, uint64_t to,
+	       struct sk_err *err)
+{
+	sk_cu_result result = SK_CU_SUCCESS;
+	struct sk_cuda_scope scope;
+	int r;
+
+	to = to < w->copy->bytes ? to : w->copy->bytes;
+	if (from >= to)
+		return 0;
+	r = sk_cuda_enter(w->lane->device, &scope, err);
+	if (r < 0)
+		return r;
+	while (from < to && result == SK_CU_SUCCESS)
+		result = copy_next(w, &from, to);
+	if (result != SK_CU_SUCCESS)
+		r = sk_cuda_driver_failed(w->lane->device->driver, result,
+					  w->out ? "a copy to the host" :
+						   "a copy to the device",
+					  err);
+	sk_cuda_leave(&scope);
+	return r;
+}
+
+int sk_cuda_lane_out(struct sk_cuda_lane *lane, const struct sk_copy *copy,
+		     uint64_t from, uint64_t to,
+		     const struct sk_cuda_lock *lock, struct sk_err *err)
+{
+	const struct walk w = { lane, copy, lock, true };
+
+	return run(&w, from, to, err);
+}
+
+int sk_cuda_lane_in(struct sk_cuda_lane *lane, const struct sk_copy *copy,
+		    uint64_t from, uint64_t to,
+		    const struct sk_cuda_lock *lock, struct sk_err *err)
+{
+	const struct walk w = { lane, copy, lock, false };
+
+	return run(&w, from, to, err);
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lanes: streams of ours, what they wait for, and who waits for them. */
+#include <assert.h>
+
+#include "cuda/private.h"
+
+#define EVENT_FLAGS (SK_CU_EVENT_BLOCKING_SYNC | SK_CU_EVENT_DISABLE_TIMING)
+
+struct sk_cuda_mark {
+	const struct sk_cuda_device *device;
+	sk_cu_event event;
+};
+
+static int failed(const struct sk_cuda_device *device, sk_cu_result result,
+		  const char *what, struct sk_err *err)
+{
+	return result == SK_CU_SUCCESS ? 0 :
+	       sk_cuda_driver_failed(device->driver, result, what, err);
+}
+
+/* ---- making ---- */
+
+/* Within the device's context. */
+static int make_stream(struct sk_cuda_lane *lane, struct sk_err *err)
+{
+	const struct sk_cuda_driver *driver = lane->device->driver;
+	int least = 0, greatest = 0, r;
+
+	r = failed(lane->device,
+		   driver->cuCtxGetStreamPriorityRange(&least, &greatest),
+		   "cuCtxGetStreamPriorityRange", err);
+	if (r < 0)
+		return r;
+	r = failed(lane->device,
+		   driver->cuStreamCreateWithPriority(
+			   &lane->stream, SK_CU_STREAM_NON_BLOCKING, least),
+		   "cuStreamCreateWithPriority", err);
+	if (r < 0)
+		return r;
+	return failed(lane->device,
+		      driver->cuEventCreate(&lane->follow, EVENT_FLAGS),
+		      "cuEventCreate", err);
+}
+
+int sk_cuda_lane_new(struct sk_cuda_device *device,
+		     struct sk_cuda_lane **ret_lane, struct sk_err *err)
+{
+	struct sk_cuda_lane *lane = calloc(1, sizeof(*lane));
+	struct sk_cuda_scope scope;
+	int r;
+
+	if (!lane)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	lane->device = device;
+	(void)pthread_mutex_init(&lane->lock, NULL);
+	r = sk_cuda_enter(device, &scope, err);
+	if (r >= 0) {
+		r = make_stream(lane, err);
+		sk_cuda_leave(&scope);
+	}
+	if (r < 0) {
+		sk_cuda_lane_free(lane);
+		return r;
+	}
+	*ret_lane = lane;
+	return 0;
+}
+
+struct sk_cuda_lane *sk_cuda_lane_free(struct sk_cuda_lane *lane)
+{
+	struct sk_cuda_scope scope;
+
+	if (!lane)
+		return NULL;
+	if (sk_cuda_enter(lane->device, &scope, NULL) >= 0) {
+		if (lane->follow)
+			(void)lane->device->driver->cuEventDestroy(
+				lane->follow);
+		if (lane->stream)
+			(void)lane->device->driver->cuStreamDestroy(
+				lane->stream);
+		sk_cuda_leave(&scope);
+	}
+	(void)pthread_mutex_destroy(&lane->lock);
+	free(lane);
+	return NULL;
+}
+
+/* ---- after the trainer's stream ---- */
+
+static bool is_default(uint64_t stream)
+{
+	return stream <= SK_CU_STREAM_PER_THREAD;
+}
+
+static int check_capture(const struct sk_cuda_device *device,
+			 sk_cu_stream stream, struct sk_err *err)
+{
+	sk_cu_enum status = SK_CU_CAPTURE_NONE;
+	sk_cu_result result;
+
+	result = device->driver->cuStreamIsCapturing(stream, &status);
+	/* The default stream cannot be used while one that blocks with it
+	 * captures. */
+	if (result == SK_CU_CAPTURE_IMPLICIT ||
+	    (result == SK_CU_SUCCESS && status != SK_CU_CAPTURE_NONE))
+		return sk_err_set(err, -EBUSY, "a stream of CUDA device %d is "
+				  "capturing a graph, which what is ordered "
+				  "after it would be part of; wait for the "
+				  "end of the capture", device->ordinal);
+	return failed(device, result, "cuStreamIsCapturing", err);
+}
+
+/* The context of the trainer's stream, where an event for it is made. */
+static int context_of(const struct sk_cuda_device *device,
+		      sk_cu_stream stream, sk_cu_context *ret,
+		      struct sk_err *err)
+{
+	*ret = device->context;
+	if (is_default((uintptr_t)stream))
+		return 0;
+	return failed(device, device->driver->cuStreamGetCtx(stream, ret),
+		      "cuStreamGetCtx", err);
+}
+
+static int record_and_wait(struct sk_cuda_lane *lane, sk_cu_stream stream,
+			   struct sk_err *err)
+{
+	const struct sk_cuda_driver *driver = lane->device->driver;
+	int r;
+
+	/* Between the two, nobody may record it elsewhere. */
+	(void)pthread_mutex_lock(&lane->lock);
+	r = failed(lane->device, driver->cuEventRecord(lane->follow, stream),
+		   "cuEventRecord", err);
+	if (r >= 0)
+		r = failed(lane->device,
+			   driver->cuStreamWaitEvent(lane->stream,
+						     lane->follow, 0),
+			   "cuStreamWaitEvent", err);
+	(void)pthread_mutex_unlock(&lane->lock);
+	return r;
+}
+
+/* An event of the other context; destroyed before it is reached, it is
+ * reached all the same. */
+static int follow_other(struct sk_cuda_lane *lane, sk_cu_context context,
+			sk_cu_stream stream, struct sk_err *err)
+{
+	const struct sk_cuda_driver *driver = lane->device->driver;
+	sk_cu_context popped;
+	sk_cu_event event;
+	int r;
+
+	r = failed(lane->device, driver->cuCtxPushCurrent(context),
+		   "cuCtxPushCurrent", err);
+	if (r < 0)
+		return r;
+	r = failed(lane->device, driver->cuEventCreate(&event, EVENT_FLAGS),
+		   "cuEventCreate", err);
+	if (r < 0) {
+		(void)driver->cuCtxPopCurrent(&popped);
+		return r;
+	}
+	r = failed(lane->device, driver->cuEventRecord(event, stream),
+		   "cuEventRecord", err);
+	(void)driver->cuCtxPopCurrent(&popped);
+	if (r >= 0)
+		r = failed(lane->device,
+			   driver->cuStreamWaitEvent(lane->stream, event, 0),
+			   "cuStreamWaitEvent", err);
+	(void)driver->cuEventDestroy(event);
+	return r;
+}
+
+int sk_cuda_lane_follow(struct sk_cuda_lane *lane, uint64_t stream,
+			struct sk_err *err)
+{
+	sk_cu_stream handle = (sk_cu_stream)(uintptr_t)stream;
+	sk_cu_context context;
+	struct sk_cuda_scope scope;
+	int r = sk_cuda_enter(lane->device, &scope, err);
+
+	if (r < 0)
+		return r;
+	r = check_capture(lane->device, handle, err);
+	if (r >= 0)
+		r = context_of(lane->device, handle, &context, err);
+	if (r >= 0)
+		r = context == lane->device->context ?
+		    record_and_wait(lane, handle, err) :
+		    follow_other(lane, context, handle, err);
+	sk_cuda_leave(&scope);
+	return r;
+}
+
+/* ---- waiting ---- */
+
+int sk_cuda_lane_finish(struct sk_cuda_lane *lane, struct sk_err *err)
+{
+	struct sk_cuda_scope scope;
+	int r = sk_cuda_enter(lane->device, &scope, err);
+
+	if (r < 0)
+		return r;
+	r = failed(lane->device,
+		   lane->device->driver->cuStreamSynchronize(lane->stream),
+		   "cuStreamSynchronize", err);
+	sk_cuda_leave(&scope);
+	return r;
+}
+
+int sk_cuda_settle(const struct sk_cuda_device *device, struct sk_err *err)
+{
+	struct sk_cuda_scope scope;
+	int r = sk_cuda_enter(device, &scope, err);
+
+	if (r < 0)
+		return r;
+	r = failed(device, device->driver->cuCtxSynchronize(),
+		   "cuCtxSynchronize", err);
+	sk_cuda_leave(&scope);
+	return r;
+}
+
+int sk_cuda_mark_new(struct sk_cuda_device *device,
+		     struct sk_cuda_mark **ret_mark, struct sk_err *err)
+{
+	_cleanup_free_ struct sk_cuda_mark *mark = calloc(1, sizeof(*mark));
+	struct sk_cuda_scope scope;
+	int r;
+
+	if (!mark)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	mark->device = device;
+	r = sk_cuda_enter(device, &scope, err);
+	if (r < 0)
+		return r;
+	r = failed(device, device->driver->cuEventCreate(&mark->event,
+							 EVENT_FLAGS),
+		   "cuEventCreate", err);
+	sk_cuda_leave(&scope);
+	if (r >= 0)
+		*ret_mark = sk_take_ptr(mark);
+	return r;
+}
+
+struct sk_cuda_mark *sk_cuda_mark_free(struct sk_cuda_mark *mark)
+{
+	struct sk_cuda_scope scope;
+
+	if (!mark)
+		return NULL;
+	if (sk_cuda_enter(mark->device, &scope, NULL) >= 0) {
+		(void)mark->device->driver->cuEventDestroy(mark->event);
+		sk_cuda_leave(&scope);
+	}
+	free(mark);
+	return NULL;
+}
+
+int sk_cuda_mark_set(struct sk_cuda_mark *mark, struct sk_cuda_lane *lane,
+		     struct sk_err *err)
+{
+	struct sk_cuda_scope scope;
+	int r = sk_cuda_enter(mark->device, &scope, err);
+
+	assert(mark->device == lane->device);
+	if (r < 0)
+		return r;
+	r = failed(mark->device,
+		   mark->device->driver->cuEventRecord(mark->event,
+						       lane->stream),
+		   "cuEventRecord", err);
+	sk_cuda_leave(&scope);
+	return r;
+}
+
+int sk_cuda_mark_wait(const struct sk_cuda_mark *mark, struct sk_err *err)
+{
+	struct sk_cuda_scope scope;
+	int r = sk_cuda_enter(mark->device, &scope, err);
+
+	if (r < 0)
+		return r;
+	r = failed(mark->device,
+		   mark->device->driver->cuEventSynchronize(mark->event),
+		   "cuEventSynchronize", err);
+	sk_cuda_leave(&scope);
+	return r;
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whose memory a pointer is; page-locked memory. */
+#include <assert.h>
+
+#include "cuda/private.h"
+
+/* ---- pointers ---- */
+
+/* The driver fills in nothing of what it does not know. */
+struct known {
+	unsigned type;
+	int ordinal;
+	sk_cu_ptr start;
+	size_t bytes;
+	unsigned long long id;
+};
+
+static sk_cu_result ask(const struct sk_cuda_driver *driver, uint64_t ptr,
+			struct known *ret)
+{
+	sk_cu_enum which[] = {
+		SK_CU_POINTER_MEMORY_TYPE, SK_CU_POINTER_DEVICE_ORDINAL,
+		SK_CU_POINTER_RANGE_START, SK_CU_POINTER_RANGE_SIZE,
+		SK_CU_POINTER_BUFFER_ID,
+	};
+	void *values[] = { &ret->type, &ret->ordinal, &ret->start,
+			   &ret->bytes, &ret->id };
+
+	return driver->cuPointerGetAttributes(SK_ARRAY_SIZE(which), which,
+					      values, ptr);
+}
+
+int sk_cuda_find(const struct sk_cuda_device *device, uint64_t ptr,
+		 struct sk_cuda_range *ret_range, struct sk_err *err)
+{
+	struct known known = { .ordinal = -1 };
+	struct sk_cuda_scope scope;
+	sk_cu_result result;
+	int r = sk_cuda_enter(device, &scope, err);
+
+	if (r < 0)
+		return r;
+	result = ask(device->driver, ptr, &known);
+	sk_cuda_leave(&scope);
+	/* So it says of memory that no context has to do with. */
+	if (result == SK_CU_INVALID_CONTEXT || result == SK_CU_INVALID_VALUE)
+		known.type = 0;
+	else if (result != SK_CU_SUCCESS)
+		return sk_cuda_driver_failed(device->driver, result,
+					     "cuPointerGetAttributes", err);
+	if (known.type != SK_CU_MEMORY_DEVICE ||
+	    known.ordinal != device->ordinal || known.start > ptr ||
+	    known.bytes <= ptr - known.start)
+		return sk_err_set(err, -EFAULT, "%#llx is no memory of CUDA "
+				  "device %d", (unsigned long long)ptr,
+				  device->ordinal);
+	*ret_range = (struct sk_cuda_range){
+		.from = known.start, .to = known.start + known.bytes,
+		.id = known.id };
+	return 0;
+}
+
+/* ---- page-locked memory ---- */
+
+static void unlock_to(const struct sk_cuda_lock *lock, uint64_t bytes)
+{
+	for (uint64_t at = 0; at < bytes; at += lock->piece)
+		(void)lock->device->driver->cuMemHostUnregister(lock->map +
+								at);
+}
+
+/* Within the device's context. */
+static int lock_all(const struct sk_cuda_lock *lock, struct sk_err *err)
+{
+	const struct sk_cuda_driver *driver = lock->device->driver;
+
+	for (uint64_t at = 0; at < lock->bytes; at += lock->piece) {
+		uint64_t left = lock->bytes - at;
+		sk_cu_result result = driver->cuMemHostRegister(
+			lock->map + at,
+			left < lock->piece ? left : lock->piece,
+			SK_CU_HOST_REGISTER_PORTABLE);
+
+		if (result == SK_CU_SUCCESS)
+			continue;
+		unlock_to(lock, at);
+		return sk_cuda_driver_failed(driver, result,
+					     "cuMemHostRegister", err);
+	}
+	return 0;
+}
+
+int sk_cuda_lock(const struct sk_cuda_device *device, void *map,
+		 uint64_t bytes, uint64_t piece,
+		 struct sk_cuda_lock **ret_lock, struct sk_err *err)
+{
+	_cleanup_free_ struct sk_cuda_lock *lock = calloc(1, sizeof(*lock));
+	struct sk_cuda_scope scope;
+	int r;
+
+	assert(piece && map);
+	if (!lock)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	*lock = (struct sk_cuda_lock){ .device = device, .map = map,
+				       .bytes = bytes, .piece = piece };
+	r = sk_cuda_enter(device, &scope, err);
+	if (r < 0)
+		return r;
+	r = lock_all(lock, err);
+	sk_cuda_leave(&scope);
+	if (r >= 0)
+		*ret_lock = sk_take_ptr(lock);
+	return r;
+}
+
+struct sk_cuda_lock *sk_cuda_unlock(struct sk_cuda_lock *lock)
+{
+	struct sk_cuda_scope scope;
+
+	if (!lock)
+		return NULL;
+	/* In a context that is broken they go with the process. */
+	if (sk_cuda_enter(lock->device, &scope, NULL) >= 0) {
+		unlock_to(lock, lock->bytes);
+		sk_cuda_leave(&scope);
+	}
+	free(lock);
+	return NULL;
+}

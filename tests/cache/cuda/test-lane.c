@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lanes, page-locking and pointers, on the simulated driver or a real one.
+ * Strided copies are compared with those of the host, byte for byte.
+ */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "cuda/private.h"
+#include "sim/trainer.h"
+
+#define ROOM ((size_t)1 << 18)
+#define PIECE ((uint64_t)8192)
+
+struct fixture {
+	struct trainer_cuda t;
+	struct sk_cuda *cuda;
+	struct sk_cuda_device *device;
+	struct sk_cuda_lane *lane;
+	sk_cu_stream stream;
+	sk_cu_ptr there;		/* ROOM bytes */
+	char *here;			/* the same, page-locked in pieces */
+	struct sk_cuda_lock *lock;
+};
+
+static struct fixture *f;
+
+static void set_up(void)
+{
+	f = calloc(1, sizeof(*f));
+	cr_assert_not_null(f);
+	setenv("VCUDA_DEVICES", "2", 0);
+	trainer_cuda_begin(&f->t, 0);
+	cr_assert_eq(f->t.cuStreamCreate(&f->stream, 1), 0);
+	f->there = trainer_cuda_alloc(&f->t, ROOM);
+	cr_assert_eq(sk_cuda_new(sk_os_linux(), &f->cuda, NULL), 0);
+	cr_assert_eq(sk_cuda_device(f->cuda, 0, &f->device, NULL), 0);
+	cr_assert_eq(sk_cuda_lane_new(f->device, &f->lane, NULL), 0);
+	f->here = mmap(NULL, ROOM, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	cr_assert_neq(f->here, MAP_FAILED);
+	cr_assert_eq(sk_cuda_lock(f->device, f->here, ROOM, PIECE, &f->lock,
+				  NULL), 0);
+}
+
+static void tear_down(void)
+{
+	sk_cuda_unlock(f->lock);
+	sk_cuda_lane_free(f->lane);
+	sk_cuda_free(f->cuda);
+	free(f);
+}
+
+TestSuite(lane, .init = set_up, .fini = tear_down);
+
+static uint64_t random_state = 1;
+
+static int64_t below(int64_t n)
+{
+	random_state = random_state * 6364136223846793005u + 1442695040888963u;
+	return (int64_t)(random_state >> 33) % n;
+}
+
+/* ---- copies ---- */
+
+/* A shape, dense on one side, with gaps on the other; both within ROOM. */
+struct shape {
+	int ndim;
+	unsigned bytes;			/* of an element */
+	int64_t size[4], dense[4], wide[4];
+	uint64_t shift;			/* of the dense side */
+};
+
+static struct shape random_shape(void)
+{
+	static const unsigned widths[] = { 1, 2, 4, 8 };
+	struct shape s = { .ndim = (int)below(5) };
+	int64_t stride = 1;
+	int order[4] = { 0, 1, 2, 3 };
+
+	s.bytes = widths[below(4)];
+	for (int d = 0; d < s.ndim; d++)
+		s.size[d] = 1 + below(d == s.ndim - 1 ? 40 : 9);
+	/* Now and then transposed. */
+	if (s.ndim > 1 && !below(3)) {
+		order[s.ndim - 1] = s.ndim - 2;
+		order[s.ndim - 2] = s.ndim - 1;
+	}
+	for (int i = s.ndim - 1; i >= 0; i--) {
+		int d = order[i];
+
+		s.wide[d] = stride;
+		stride *= s.size[d] + (below(2) ? below(3) : 0);
+	}
+	sk_dense_strides(s.ndim, s.size, s.dense);
+	s.shift = (uint64_t)below((int64_t)PIECE * 3);
+	return s;
+}
+
+static struct sk_copy copy_of(const struct shape *s, bool out, void *device,
+			      void *host)
+{
+	struct sk_copy copy;
+
+	host = (char *)host + s->shift;
+	cr_assert_eq(out ? sk_copy_init(&copy, s->bytes * 8, s->ndim, s->size,
+					host, s->dense, device, s->wide,
+					NULL) :
+			   sk_copy_init(&copy, s->bytes * 8, s->ndim, s->size,
+					device, s->wide, host, s->dense,
+					NULL), 0);
+	return copy;
+}
+
+static void noise(char *p)
+{
+	for (size_t i = 0; i < ROOM; i++)
+		p[i] = (char)below(256);
+}
+
+/* The bytes [from, to) of a copy, one way, by the device and by the host. */
+static void compare(const struct shape *s, bool out, char *device_double,
+		    char *host_double)
+{
+	void *there = (void *)(uintptr_t)f->there;
+	struct sk_copy copy = copy_of(s, out, there, f->here);
+	struct sk_copy same = copy_of(s, out, device_double, host_double);
+	uint64_t from = (uint64_t)below((int64_t)copy.bytes + 1), to;
+	struct sk_err err = { "" };
+	int r;
+
+	to = from + (uint64_t)below((int64_t)(copy.bytes - from) + 1);
+	if (!below(2)) {
+		from = 0;
+		to = copy.bytes;
+	}
+	noise(device_double);
+	noise(f->here);
+	memcpy(host_double, f->here, ROOM);
+	trainer_cuda_put(&f->t, f->there, device_double, ROOM);
+	r = (out ? sk_cuda_lane_out : sk_cuda_lane_in)(
+		f->lane, &copy, from, to, f->lock, &err);
+	cr_assert_eq(r, 0, "%s", err.text);
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	sk_copy_run_range(&same, from, to);
+	cr_assert_eq(memcmp(f->here, host_double, ROOM), 0);
+	if (out)
+		return;
+	trainer_cuda_get(&f->t, host_double, f->there, ROOM);
+	cr_assert_eq(memcmp(device_double, host_double, ROOM), 0);
+}
+
+Test(lane, copies_are_those_of_the_host)
+{
+	char *device_double = malloc(ROOM), *host_double = malloc(ROOM);
+
+	cr_assert(device_double && host_double);
+	for (int i = 0; i < 60; i++) {
+		struct shape s = random_shape();
+
+		compare(&s, i % 2, device_double, host_double);
+	}
+	free(device_double);
+	free(host_double);
+}
+
+static uint64_t calls(const char *function)
+{
+	return f->t.calls ? f->t.calls(function) : 0;
+}
+
+/* What is contiguous is a call, whatever its shape; rows are one as well; and
+ * where a piece of locked memory ends, another begins. */
+Test(lane, calls_are_few)
+{
+	const int64_t size[] = { 10, 20, 5 }, gaps[] = { 200, 10, 1 };
+	int64_t dense[3];
+	struct sk_copy copy;
+
+	sk_dense_strides(3, size, dense);
+	cr_assert_eq(sk_copy_init(&copy, 32, 3, size, f->here, dense,
+				  (void *)(uintptr_t)f->there, dense, NULL),
+		     0);
+	cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, copy.bytes, f->lock,
+				      NULL), 0);
+	cr_assert_eq(calls("cuMemcpyDtoHAsync"), 1);
+	cr_assert_eq(sk_copy_init(&copy, 32, 3, size, f->here, dense,
+				  (void *)(uintptr_t)f->there, gaps, NULL),
+		     0);
+	cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, copy.bytes, f->lock,
+				      NULL), 0);
+	cr_assert_eq(calls("cuMemcpyDtoHAsync"), 1);
+	cr_assert_eq(calls("cuMemcpy2DAsync"), 1);
+	cr_assert_eq(sk_copy_init(&copy, 8, 0, NULL, f->here + PIECE - 1,
+				  NULL, (void *)(uintptr_t)f->there, NULL,
+				  NULL), 0);
+	cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, 1, f->lock, NULL),
+		     0);
+	cr_assert_eq(calls("cuMemcpyDtoHAsync"), 2);
+	cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, 0, f->lock, NULL),
+		     0);
+	cr_assert_eq(calls("cuMemcpyDtoHAsync"), 2);
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	cr_assert_eq(f->t.count ? f->t.count("pageable") : 0, 0);
+}
+
+/* ---- streams ---- */
+
+Test(lane, follows_the_trainer_and_holds_up_nobody)
+{
+	struct sk_cuda_mark *mark, *never;
+	struct trainer_gate gate;
+	struct sk_copy copy;
+
+	trainer_gate_init(&gate);
+	cr_assert_eq(sk_cuda_mark_new(f->device, &mark, NULL), 0);
+	cr_assert_eq(sk_cuda_mark_new(f->device, &never, NULL), 0);
+	cr_assert_eq(sk_cuda_mark_wait(never, NULL), 0);
+	cr_assert_eq(sk_copy_init(&copy, 8, 1, (int64_t[]){ 5000 }, f->here,
+				  (int64_t[]){ 1 },
+				  (void *)(uintptr_t)f->there,
+				  (int64_t[]){ 1 }, NULL), 0);
+	trainer_gate_hold(&f->t, &gate, f->stream);
+	cr_assert_eq(f->t.cuMemsetD8Async(f->there, 7, ROOM, f->stream), 0);
+	cr_assert_eq(sk_cuda_lane_follow(f->lane, (uintptr_t)f->stream, NULL),
+		     0);
+	cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, copy.bytes, f->lock,
+				      NULL), 0);
+	cr_assert_eq(sk_cuda_mark_set(mark, f->lane, NULL), 0);
+	cr_assert_eq(f->t.cuStreamQuery(f->stream), SK_CU_NOT_READY);
+	cr_assert_eq(f->here[0], 0);
+	trainer_gate_open(&gate);
+	cr_assert_eq(sk_cuda_mark_wait(mark, NULL), 0);
+	cr_assert_eq(f->here[0], 7);
+	cr_assert_eq(f->here[4999], 7);
+	sk_cuda_mark_free(mark);
+	sk_cuda_mark_free(never);
+}
+
+/* A stream of another device, and the default one of this. */
+Test(lane, follows_streams_of_other_devices)
+{
+	struct sk_cuda_device *other;
+	struct trainer_gate gate;
+	struct sk_cuda_lane *lane;
+	struct sk_cuda_mark *mark;
+	uint64_t events;
+
+	if (sk_cuda_device(f->cuda, 1, &other, NULL) < 0)
+		cr_skip("one device");
+	trainer_gate_init(&gate);
+	cr_assert_eq(sk_cuda_lane_new(other, &lane, NULL), 0);
+	cr_assert_eq(sk_cuda_mark_new(other, &mark, NULL), 0);
+	events = f->t.count ? f->t.count("events") : 0;
+	trainer_gate_hold(&f->t, &gate, f->stream);
+	cr_assert_eq(sk_cuda_lane_follow(lane, (uintptr_t)f->stream, NULL),
+		     0);
+	cr_assert_eq(sk_cuda_lane_follow(lane, 0, NULL), 0);
+	cr_assert_eq(sk_cuda_mark_set(mark, lane, NULL), 0);
+	trainer_gate_open(&gate);
+	cr_assert_eq(sk_cuda_mark_wait(mark, NULL), 0);
+	cr_assert_eq(f->t.count ? f->t.count("events") : 0, events);
+	sk_cuda_mark_free(mark);
+	sk_cuda_lane_free(lane);
+}
+
+Test(lane, refuses_while_a_stream_captures)
+{
+	struct sk_err err = { "" };
+	sk_cu_stream blocking;
+	vcu_graph graph;
+
+	cr_assert_eq(f->t.cuStreamCreate(&blocking, 0), 0);
+	cr_assert_eq(f->t.cuStreamBeginCapture(blocking, 0), 0);
+	cr_assert_eq(sk_cuda_lane_follow(f->lane, (uintptr_t)blocking, &err),
+		     -EBUSY);
+	cr_assert(strstr(err.text, "captur"), "%s", err.text);
+	/* The default stream is its neighbour. */
+	cr_assert_eq(sk_cuda_lane_follow(f->lane, 0, NULL), -EBUSY);
+	/* Another stream is not; and what we do meanwhile spoils nothing. */
+	cr_assert_eq(sk_cuda_lane_follow(f->lane, (uintptr_t)f->stream, NULL),
+		     0);
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	sk_cuda_unlock(f->lock);
+	cr_assert_eq(sk_cuda_lock(f->device, f->here, ROOM, PIECE, &f->lock,
+				  NULL), 0);
+	cr_assert_eq(f->t.cuStreamEndCapture(blocking, &graph), 0);
+}
+
+/* ---- page-locking ---- */
+
+Test(lane, locking_is_all_or_nothing)
+{
+	struct sk_cuda_lock *lock = NULL;
+	struct sk_err err = { "" };
+	char *p;
+
+	if (!f->t.fail)
+		cr_skip("real hardware fails when it likes");
+	sk_cuda_unlock(f->lock);
+	f->lock = NULL;
+	cr_assert_eq(f->t.count("locked"), 0);
+	p = f->here;
+	for (uint64_t n = 1; n <= ROOM / PIECE; n++) {
+		f->t.fail("cuMemHostRegister", n, SK_CU_OUT_OF_MEMORY);
+		cr_assert_eq(sk_cuda_lock(f->device, p, ROOM, PIECE, &lock,
+					  &err), -ENOMEM);
+		cr_assert_eq(f->t.count("locked"), 0);
+	}
+	/* The last piece is what is left. */
+	cr_assert_eq(sk_cuda_lock(f->device, p, 3 * PIECE + 5, PIECE, &lock,
+				  NULL), 0);
+	cr_assert_eq(f->t.count("locked"), 3 * PIECE + 5);
+	sk_cuda_unlock(lock);
+	cr_assert_eq(f->t.count("locked"), 0);
+	cr_assert_eq(sk_cuda_lock(f->device, p, 0, PIECE, &lock, NULL), 0);
+	sk_cuda_unlock(lock);
+}
+
+/* ---- pointers ---- */
+
+Test(lane, allocations_are_found)
+{
+	struct sk_cuda_range a, b;
+
+	cr_assert_eq(sk_cuda_find(f->device, f->there + 5, &a, NULL), 0);
+	cr_assert_eq(a.from, f->there);
+	cr_assert_geq(a.to, f->there + ROOM);
+	cr_assert_eq(sk_cuda_find(f->device, (uintptr_t)f->here, &b, NULL),
+		     -EFAULT);
+	cr_assert_eq(sk_cuda_find(f->device, (uintptr_t)&b, &b, NULL),
+		     -EFAULT);
+	cr_assert_eq(sk_cuda_find(f->device, 0, &b, NULL), -EFAULT);
+	cr_assert_eq(f->t.cuMemFree(f->there), 0);
+	cr_assert_eq(sk_cuda_find(f->device, f->there, &b, NULL), -EFAULT);
+	f->there = trainer_cuda_alloc(&f->t, ROOM);
+	cr_assert_eq(sk_cuda_find(f->device, f->there, &b, NULL), 0);
+	cr_assert_neq(a.id, b.id);
+}
