@@ -184,7 +184,7 @@ void sk_state_free(struct sk_state *state);
 /** Where tensor data lies. */
 enum sk_memory {
 	SK_HOST = 0,
-	SK_CUDA = 1		/**< refused with -ENODEV without GPU support */
+	SK_CUDA = 1		/**< a CUDA device's; data is its pointer */
 };
 
 /** A box of a tensor with data of its own, where placements cannot say it. */
@@ -213,7 +213,7 @@ struct sk_tensor {
 					 * and @data; NULL: placements */
 	uint32_t n_parts;
 	int32_t memory;		/**< enum sk_memory */
-	int32_t device;		/**< CUDA ordinal */
+	int32_t device;		/**< CUDA ordinal, of SK_CUDA */
 	uint32_t flags;		/**< 0 */
 	uint64_t reserved[4];	/**< 0 */
 };
@@ -229,7 +229,10 @@ struct sk_tensor {
  * Errors: -EINVAL the description makes no sense, or differs from local_shape
  * (the sentence names the tensor and both shapes); -EEXIST a blob bears the
  * name (and a tensor where a blob is described: the one must be removed
- * first); -ENODEV no CUDA driver is in use; -ENOMEM; -EOWNERDEAD.
+ * first); -ENODEV it is on a CUDA device, and there is no driver (the first
+ * such tensor opens it), or no such device; -EFAULT its data is no memory of
+ * that device; -E2BIG more than 16 devices; -EIO the driver failed; -ENOMEM;
+ * -EOWNERDEAD.
  */
 int sk_state_tensor(struct sk_state *state, const struct sk_tensor *tensor);
 /** The same for an array of @n at once, all or none: cheaper for many.
@@ -304,8 +307,9 @@ struct sk_snapshot_options {
 	uint32_t flags;		/**< SK_SNAPSHOT_... */
 	uint32_t wait_ms;	/**< how long to wait for a slot; 0: not */
 	uint64_t stream;	/**< CUDA stream on which the tensors were last
-				 * written, 0 the default one; of host memory
-				 * it has no meaning */
+				 * written (a CUstream or cudaStream_t as a
+				 * number), 0 the default one of each device;
+				 * of host memory it has no meaning */
 	uint64_t reserved[3];	/**< 0 */
 };
 
@@ -313,13 +317,16 @@ struct sk_snapshot_options {
  * Takes a snapshot: gets a slot, starts copying in the background, returns.
  * From here to the fence the tensors may be read but not written. One
  * snapshot of a state copies at a time: another call waits for the copy (not
- * for the seal) of the one before. @opts may be NULL.
+ * for the seal) of the one before. Of tensors on CUDA devices it has what the
+ * stream has been asked for until now, and no stream is waited for. @opts may
+ * be NULL.
  *
  * Errors: -EBUSY no slot is free (the sentence and sk_status.busy_ns say how
- * long the oldest flush still needs); -EEXIST this step is there already, from
- * this run; -EINVAL @step is negative, or nothing is described; -ECANCELED the
- * tensors of the previous snapshot changed before their fence; -EROFS this is
- * a reader; those of sk_prepare().
+ * long the oldest flush still needs), or the CUDA stream captures a graph;
+ * -EFAULT a tensor's device memory was freed since it was described; -EEXIST
+ * this step is there already, from this run; -EINVAL @step is negative, or
+ * nothing is described; -ECANCELED the tensors of the previous snapshot
+ * changed before their fence; -EROFS this is a reader; those of sk_prepare().
  */
 int sk_snapshot(struct sk_state *state, int64_t step,
 		const struct sk_snapshot_options *opts);
@@ -327,10 +334,12 @@ int sk_snapshot(struct sk_state *state, int64_t step,
 /**
  * Waits until the last snapshot has let go of the tensors. 0 at once if there
  * is none. An error is what became of that snapshot; the tensors may be
- * overwritten after an error as well.
+ * overwritten after an error as well. Those of CUDA devices have been copied
+ * when it returns: what the device is asked for afterwards is not in it.
  *
  * Errors: -ECANCELED in verification mode a tensor changed (the sentence names
- * it); -EIO; -ENOMEM; -ECONNRESET the agent is gone; -EOWNERDEAD.
+ * it); -EIO, also where the CUDA driver failed; -ENOMEM; -ECONNRESET the agent
+ * is gone; -EOWNERDEAD.
  */
 int sk_fence(struct sk_state *state);
 /** The same for one tensor or blob: a trainer that updates in order of
@@ -460,7 +469,9 @@ struct sk_report {
  * restore the same step. @comm, @opts, @ret_report may be NULL. An incomplete
  * or damaged snapshot is passed over for the next older one when SK_LATEST is
  * asked for. It blocks until this rank's tensors are back; nothing is
- * written to them before all ranks have agreed. Errors are the same on all
+ * written to them before all ranks have agreed. Where tensors lie on CUDA
+ * devices, it waits first for all that those have been asked to do, and
+ * returns when the bytes are there. Errors are the same on all
  * ranks, but for those of a rank's own memory and reads. When tensors may have
  * been overwritten already, the sentence says which.
  *
@@ -471,7 +482,9 @@ struct sk_report {
  * else looked, and no other holder is left; -ETIMEDOUT a rank did not come;
  * -EIO, also where nothing was found and the store, or a part of it, could not
  * be read: that is no first run; -EPROTO the comm does not bring back what it
- * is given; -EDQUOT, -EMFILE, -ENFILE more images than may be open; -ENOMEM;
+ * is given; -EDQUOT, -EMFILE, -ENFILE more images than may be open; -ENODEV,
+ * -EFAULT a tensor is on a CUDA device that cannot be reached, or in memory
+ * that was freed; -EBUSY one of its streams captures a graph; -ENOMEM;
  * -ECONNRESET the agent is gone; -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,

@@ -69,6 +69,9 @@ static int open_handle(const struct sk_options *o, struct sk *sk,
 	sk->recall = sk_recall_new();
 	if (!sk->socket_path || !sk->recall)
 		return sk_err_set(err, -ENOMEM, "out of memory");
+	r = sk_cuda_new(sk->os, &sk->cuda, err);
+	if (r < 0)
+		return r;
 	return sk_pool_new(o->threads ? o->threads : default_threads(), -1,
 			   "shardkeep", &sk->pool, err);
 }
@@ -114,6 +117,7 @@ SK_API void sk_close(struct sk *sk)
 	/* In a forked child the threads and the connection are not ours. */
 	if (sk->pid == getpid()) {
 		sk_pool_free(sk->pool);
+		sk_cuda_free(sk->cuda);
 		sk_conn_close(&sk->conn);
 		sk_recall_free(sk->recall);
 	}

@@ -8,6 +8,7 @@
 #include "base/os.h"
 #include "base/pool.h"
 #include "conn/conn.h"
+#include "cuda/cuda.h"
 #include "layout/recall.h"
 #include "shardkeep.h"
 
@@ -17,6 +18,7 @@ struct sk {
 	char *socket_path;		/* the one that answered */
 	uint32_t timeout_ms;
 	struct sk_pool *pool;		/* copies, hashes */
+	struct sk_cuda *cuda;		/* opened by the first device */
 	struct sk_recall *recall;	/* layouts, from a list to a restore */
 	struct sk_conn conn;		/* short requests; states live here */
 	unsigned states;		/* not freed yet; atomic */

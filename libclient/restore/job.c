@@ -6,6 +6,7 @@
 
 #include "base/util.h"
 #include "bytes/checksum.h"
+#include "restore/gpu.h"
 #include "restore/shape.h"
 
 /*
@@ -156,6 +157,34 @@ static int pass(const struct passing *p, uint64_t *ret_sum,
 	return 0;
 }
 
+/* Through a buffer that the device reads: all of the chunk where it is to be
+ * hashed, else from the first byte needed to the last. */
+static int pass_to_gpu(struct sk_restoring *rs, int gpu,
+		       const struct passing *p, uint64_t *ret_sum,
+		       struct sk_err *err)
+{
+	uint64_t from = p->from, to = p->to;
+	struct sk_restore_stage *stage;
+	struct sk_copy copy;
+	int r;
+
+	assert(p->first < p->last);	/* the job touches the chunk */
+	if (!ret_sum) {
+		from = sk_restore_position(&p->shape, p->first);
+		to = sk_restore_position(&p->shape, p->last - 1) + 1;
+	}
+	assert(from >= p->from && to <= p->to && to - from <= SK_SUM_CHUNK);
+	r = sk_restore_take_stage(rs, gpu, &stage, err);
+	if (r < 0)
+		return r;
+	gather(stage->buf, p->base + from, to - from);
+	if (ret_sum)
+		*ret_sum = sk_xxh3(stage->buf, to - from);
+	copy = out_of(p, from, stage->buf);
+	return sk_restore_put_stage(rs, gpu, stage, &copy, p->first, p->last,
+				    err);
+}
+
 static void touch(struct sk_restoring *rs, const struct sk_restore_piece *p)
 {
 	assert(p->local < rs->state->n_locals);
@@ -201,6 +230,19 @@ static int prepare(const struct sk_restoring *rs,
 	return 0;
 }
 
+/* Copies, and hashes where there is a *ret_sum. */
+static int deliver(struct sk_restoring *rs, const struct sk_local *local,
+		   const struct passing *p, uint64_t *ret_sum,
+		   struct sk_err *err)
+{
+	if (local->gpu >= 0)
+		return pass_to_gpu(rs, local->gpu, p, ret_sum, err);
+	if (ret_sum)
+		return pass(p, ret_sum, err);
+	sk_copy_run_range(&p->copy, p->first, p->last);
+	return 0;
+}
+
 int sk_restore_run_job(struct sk_restoring *rs,
 		       const struct sk_restore_job *job, uintptr_t base,
 		       struct sk_err *err)
@@ -214,14 +256,12 @@ int sk_restore_run_job(struct sk_restoring *rs,
 	if (r < 0)
 		return r;
 	touch(rs, p);
-	if (job->verify) {
-		r = pass(&passing, &sum, err);
-		if (r < 0)
-			return r;
+	r = deliver(rs, &rs->state->locals[p->local], &passing,
+		    job->verify ? &sum : NULL, err);
+	if (r < 0)
+		return r;
+	if (job->verify)
 		note_sum(rs, p, job->chunk, sum, passing.to - passing.from);
-	} else {
-		sk_copy_run_range(&passing.copy, passing.first, passing.last);
-	}
 	bytes = p->place ? &rs->report.bytes_disk : &rs->report.bytes_memory;
 	__atomic_fetch_add(bytes, passing.last - passing.first,
 			   __ATOMIC_RELAXED);

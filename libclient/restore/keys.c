@@ -199,12 +199,6 @@ static int check_target(struct sk_restoring *rs, const struct sk_local *local)
 
 		if (sk_box_empty(local->item.spec.ndim, &p->box))
 			continue;
-		if (local->memory != SK_HOST)
-			return sk_err_set(&rs->err, -ENODEV, "tensor \"%.100s\""
-					  " lies on CUDA device %d, which "
-					  "this build cannot reach",
-					  local->item.spec.name,
-					  local->device);
 		if (!p->data)
 			return sk_err_set(&rs->err, -EINVAL, "tensor \"%.100s\""
 					  " has no memory for %s of it; leave "
@@ -214,7 +208,7 @@ static int check_target(struct sk_restoring *rs, const struct sk_local *local)
 							&p->box, text,
 							sizeof(text)));
 	}
-	return 0;
+	return sk_gpu_check(rs->state, local, &rs->err);
 }
 
 static bool is_mine(const struct sk_restoring *rs,

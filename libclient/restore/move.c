@@ -2,8 +2,20 @@
 #include "restore/move.h"
 
 #include "restore/disk.h"
+#include "restore/gpu.h"
 #include "restore/images.h"
 #include "restore/memory.h"
+
+static int run_jobs(struct sk_restoring *rs, size_t n)
+{
+	int r = 0;
+
+	if (n)
+		r = sk_restore_from_memory(rs, n);
+	if (r >= 0 && n < rs->n_jobs)
+		r = sk_restore_from_disk(rs, n, rs->n_jobs);
+	return r;
+}
 
 int sk_restore_move(struct sk_restoring *rs)
 {
@@ -19,9 +31,8 @@ int sk_restore_move(struct sk_restoring *rs)
 	}
 	if (r < 0)
 		return r;
-	if (n)
-		r = sk_restore_from_memory(rs, n);
-	if (r >= 0 && n < rs->n_jobs)
-		r = sk_restore_from_disk(rs, n, rs->n_jobs);
-	return r;
+	r = sk_restore_begin_gpus(rs);
+	if (r >= 0)
+		r = run_jobs(rs, n);
+	return sk_restore_end_gpus(rs, r);
 }

@@ -16,6 +16,7 @@
 #include "conn/say.h"
 #include "restore/agree.h"
 #include "restore/choose.h"
+#include "restore/gpu.h"
 #include "restore/images.h"
 #include "restore/jobs.h"
 #include "restore/keys.h"
@@ -267,7 +268,9 @@ static int connect_first(struct sk_restoring *rs)
 {
 	int r;
 
-	r = connect_again(rs);
+	r = sk_restore_settle_gpus(rs);
+	if (r >= 0)
+		r = connect_again(rs);
 	if (r < 0)
 		return r;
 	/* On the same mesh the images' layouts are ours. */

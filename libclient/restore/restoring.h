@@ -13,6 +13,7 @@
  *   shape.c     how a piece lies in its entry
  *   jobs.c      jobs, and which rank verifies what several read
  *   job.c       one job
+ *   gpu.c       what goes to GPUs
  *   memory.c    jobs out of memory
  *   disk.c      jobs out of files
  *   result.c    what moving came to: bad images, what they gave
@@ -138,6 +139,7 @@ struct sk_restoring {
 	uint8_t *used;			/* the same: bytes of it were taken */
 	uint8_t *bad;			/* bit per (place, image) */
 	bool alone;			/* this rank verifies all it reads */
+	struct sk_restore_gpus *gpus;	/* while jobs run; gpu.c */
 
 	/* of all attempts */
 	bool *wanted;			/* per local */

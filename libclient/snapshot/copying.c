@@ -53,9 +53,11 @@ static bool allocate(struct sk_copying *c)
 static void open_slot(struct sk_task *task);
 static void copy_unit(struct sk_task *task, size_t i);
 static void copy_done(struct sk_task *task);
+static void copy_from_gpus(struct sk_task *task, size_t i);
+static void copied_from_gpus(struct sk_task *task);
 
 struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
-				  uint32_t slot, bool verify)
+				  uint32_t slot, uint64_t stream, bool verify)
 {
 	const struct sk_work *w = state->work;
 	struct sk_copying *c = calloc(1, sizeof(*c));
@@ -68,6 +70,7 @@ struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
 			     .units_left = w->n_units, .verify = verify,
 			     .judge = sk_verify_judge, .release = release },
 		.state = state, .work = w, .slot = slot, .step = step,
+		.stream = stream, .parts_left = w->n_gpu_units ? 2 : 1,
 		.base = { state->slots[slot].map[0],
 			  state->slots[slot].map[1] },
 		.run = state->run, .run_id = state->run_id,
@@ -76,6 +79,8 @@ struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
 		.open = { .done = open_slot },
 		.copy = { .units = w->n_units, .run = copy_unit,
 			  .done = copy_done },
+		.copy_gpu = { .units = 1, .run = copy_from_gpus,
+			      .done = copied_from_gpus },
 	};
 	if (!allocate(c)) {
 		release(&c->pending);
@@ -86,7 +91,7 @@ struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
 
 /* ---- copying ---- */
 
-/* Nothing is copied: the tensors are free, and the fence says why. */
+/* Nothing is copied any more: the tensors are free, and the fence says why. */
 static void give_up(struct sk_copying *c, int r)
 {
 	struct sk_fences *f = &c->state->fences;
@@ -96,6 +101,7 @@ static void give_up(struct sk_copying *c, int r)
 	memset(p->left, 0, p->n_items * sizeof(*p->left));
 	p->units_left = 0;
 	p->hashed = p->judged = true;
+	p->result = r;
 	(void)pthread_cond_broadcast(&f->changed);
 	sk_fences_unlock(f);
 	sk_copying_refuse(c, r);
@@ -108,10 +114,14 @@ static void open_slot(struct sk_task *task)
 		((char *)task - offsetof(struct sk_copying, open));
 	int r = sk_slot_unprotect(c->state, c->slot, &c->pending.err);
 
-	if (r < 0)
+	if (r < 0) {
 		give_up(c, r);
-	else
-		sk_pool_submit(c->state->sk->pool, &c->copy);
+		return;
+	}
+	/* Either may be the last, and end it: nothing is touched after. */
+	if (c->work->n_gpu_units)
+		sk_pool_submit(c->state->gpus.pool, &c->copy_gpu);
+	sk_pool_submit(c->state->sk->pool, &c->copy);
 }
 
 static void copy_op(const struct sk_copying *c, const struct sk_op *op,
@@ -129,19 +139,18 @@ static void copy_op(const struct sk_copying *c, const struct sk_op *op,
 	sk_copy_run_unfenced(&copy, from, to);
 }
 
-static void copy_unit(struct sk_task *task, size_t i)
+static bool of_gpu(const struct sk_copying *c, const struct sk_unit *u)
 {
-	struct sk_copying *c = (struct sk_copying *)
-		((char *)task - offsetof(struct sk_copying, copy));
-	const struct sk_unit *u = &c->work->units[i];
+	return c->work->ops[u->first].gpu >= 0;
+}
+
+/* A unit is copied: what it was the last of is released. */
+static void unit_copied(struct sk_copying *c, const struct sk_unit *u)
+{
 	struct sk_fences *f = &c->state->fences;
 	struct sk_pending *p = &c->pending;
 	bool released = false;
 
-	assert(i < c->work->n_units && u->first < u->last);
-	for (uint32_t k = u->first; k < u->last; k++)
-		copy_op(c, &c->work->ops[k], u);
-	sk_stream_fence();
 	sk_fences_lock(f);
 	for (uint32_t k = u->first; k < u->last; k++) {
 		assert(p->left[c->work->ops[k].item]);
@@ -153,6 +162,78 @@ static void copy_unit(struct sk_task *task, size_t i)
 	if (!p->units_left || (released && f->item_waiters))
 		(void)pthread_cond_broadcast(&f->changed);
 	sk_fences_unlock(f);
+}
+
+static void copy_unit(struct sk_task *task, size_t i)
+{
+	struct sk_copying *c = (struct sk_copying *)
+		((char *)task - offsetof(struct sk_copying, copy));
+	const struct sk_unit *u = &c->work->units[i];
+
+	assert(i < c->work->n_units && u->first < u->last);
+	if (of_gpu(c, u))
+		return;
+	for (uint32_t k = u->first; k < u->last; k++)
+		copy_op(c, &c->work->ops[k], u);
+	sk_stream_fence();
+	unit_copied(c, u);
+}
+
+/* ---- from GPUs ---- */
+
+static int ask_for(const struct sk_copying *c, const struct sk_op *op,
+		   struct sk_err *err)
+{
+	const struct sk_slot_map *slot = &c->state->slots[c->slot];
+	struct sk_copy copy = op->copy;
+	uint64_t offset = (uintptr_t)op->copy.dst;
+
+	sk_warm_range(c->state->warming, c->slot, op->kind, offset,
+		      offset + copy.bytes);
+	copy.dst = c->base[op->kind] + offset;
+	return sk_cuda_lane_out(c->state->gpus.v[op->gpu].lane, &copy, 0,
+				copy.bytes, slot->lock[op->kind], err);
+}
+
+/* Whatever was asked for is waited for: it writes to the slot. */
+static int finish_lanes(const struct sk_copying *c, int r, struct sk_err *err)
+{
+	const struct sk_gpus *g = &c->state->gpus;
+
+	for (int i = 0; i < SK_GPUS_MAX; i++) {
+		int one;
+
+		if (!(c->work->gpus >> i & 1))
+			continue;
+		one = sk_cuda_mark_set(g->v[i].copied, g->v[i].lane,
+				       r < 0 ? NULL : err);
+
+		if (one >= 0)
+			one = sk_cuda_mark_wait(g->v[i].copied,
+						r < 0 ? NULL : err);
+		r = r < 0 ? r : one;
+	}
+	return r;
+}
+
+/* On the thread that waits for GPUs. */
+static void copy_from_gpus(struct sk_task *task, size_t i)
+{
+	struct sk_copying *c = (struct sk_copying *)
+		((char *)task - offsetof(struct sk_copying, copy_gpu));
+	const struct sk_work *w = c->work;
+	int r = 0;
+
+	assert(!i && w->n_gpu_units);
+	sk_gpus_lock_slot(c->state, c->slot);
+	for (uint32_t k = 0; k < w->n_ops && r >= 0; k++)
+		if (w->ops[k].gpu >= 0)
+			r = ask_for(c, &w->ops[k], &c->pending.err);
+	r = finish_lanes(c, r, &c->pending.err);
+	for (uint32_t k = 0; k < w->n_units && r >= 0; k++)
+		if (of_gpu(c, &w->units[k]))
+			unit_copied(c, &w->units[k]);
+	c->failed = r;
 }
 
 void sk_copying_begin(struct sk_copying *c, uint64_t start_ns)
@@ -179,26 +260,26 @@ void sk_copying_begin(struct sk_copying *c, uint64_t start_ns)
 
 /* ---- checksums ---- */
 
-void sk_copying_sum(const struct sk_copying *c, const struct sk_op *op,
-		    const struct sk_unit *u, char *buf, uint64_t *ret)
+struct sk_chunk sk_copying_chunk(const struct sk_op *op,
+				 const struct sk_unit *u)
 {
-	uint64_t from = u->to ? u->from : 0;
-	uint64_t to = u->to ? u->to : op->copy.bytes;
-	uint64_t chunk = op->first_sum + from / SK_SUM_CHUNK;
-	const char *bytes = c->base[op->kind] + (uintptr_t)op->copy.dst + from;
+	struct sk_chunk chunk = { .from = u->to ? u->from : 0,
+				  .to = u->to ? u->to : op->copy.bytes };
 
-	assert(from <= to && from % SK_SUM_CHUNK == 0);
-	if (buf && to > from) {
-		struct sk_copy copy = op->copy;
+	assert(chunk.from <= chunk.to && chunk.from % SK_SUM_CHUNK == 0);
+	chunk.sum = op->first_sum + (uint32_t)(chunk.from / SK_SUM_CHUNK);
+	return chunk;
+}
 
-		/* dst is where byte 0 would be: only [from, to) is written */
-		copy.dst = (char *)((uintptr_t)buf - from);
-		for (int d = 0; d < copy.ndim; d++)
-			assert(copy.dst_stride[d] >= 0);
-		sk_copy_run_range(&copy, from, to);
-		bytes = buf;
-	}
-	ret[chunk] = sk_xxh3(bytes, to - from);
+/* Of the slot. */
+static void sum(const struct sk_copying *c, const struct sk_op *op,
+		const struct sk_unit *u)
+{
+	struct sk_chunk chunk = sk_copying_chunk(op, u);
+
+	c->sums[op->kind][chunk.sum] =
+		sk_xxh3(c->base[op->kind] + (uintptr_t)op->copy.dst +
+			chunk.from, chunk.to - chunk.from);
 }
 
 static void hash_unit(struct sk_task *task, size_t i)
@@ -209,8 +290,7 @@ static void hash_unit(struct sk_task *task, size_t i)
 
 	assert(i < c->work->n_units);
 	for (uint32_t k = u->first; k < u->last; k++)
-		sk_copying_sum(c, &c->work->ops[k], u, NULL,
-			       c->sums[c->work->ops[k].kind]);
+		sum(c, &c->work->ops[k], u);
 }
 
 static void hash_done(struct sk_task *task)
@@ -229,14 +309,37 @@ static void hash_done(struct sk_task *task)
 	sk_fences_unlock(f);
 }
 
-static void copy_done(struct sk_task *task)
+/* Of the copy, by the host or by GPUs: after the last the slot is hashed. */
+static void part_done(struct sk_copying *c)
 {
-	struct sk_copying *c = (struct sk_copying *)
-		((char *)task - offsetof(struct sk_copying, copy));
+	struct sk_fences *f = &c->state->fences;
+	bool last;
 
+	sk_fences_lock(f);
+	assert(c->parts_left);
+	last = !--c->parts_left;
+	sk_fences_unlock(f);
+	if (!last)
+		return;
+	if (c->failed < 0) {
+		give_up(c, c->failed);
+		return;
+	}
 	c->hash = (struct sk_task){ .units = c->work->n_units,
 				    .run = hash_unit, .done = hash_done };
 	sk_pool_submit(c->state->sk->pool, &c->hash);
+}
+
+static void copy_done(struct sk_task *task)
+{
+	part_done((struct sk_copying *)
+		  ((char *)task - offsetof(struct sk_copying, copy)));
+}
+
+static void copied_from_gpus(struct sk_task *task)
+{
+	part_done((struct sk_copying *)
+		  ((char *)task - offsetof(struct sk_copying, copy_gpu)));
 }
 
 /* ---- the end ---- */

@@ -14,12 +14,16 @@
 
 struct sk_copying {
 	struct sk_pending pending;
-	struct sk_task open, copy, hash;
+	struct sk_task open, copy, copy_gpu, hash;
 	struct sk_state *state;
 	const struct sk_work *work;
 	char *base[2];			/* of the slot, by kind */
 	uint32_t slot;
 	int64_t step;
+	uint64_t stream;		/* of the trainer's GPU */
+	unsigned parts_left;		/* of the copy: host, GPUs; under the
+					 * fences' lock, as is: */
+	int failed;			/* the first error of a part */
 	uint64_t run, run_id, start_ns;
 	uint64_t id, generation;	/* of the state, and the connection */
 	uint64_t *sums[2];		/* of the slot, by kind */
@@ -27,9 +31,11 @@ struct sk_copying {
 };
 
 /** A snapshot of the prepared state into a slot that the agent gave; NULL: no
- * memory. It has one reference and does nothing yet. */
+ * memory. It has one reference and does nothing yet. @stream: which the
+ * lanes of the state's GPUs follow. */
 struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
-				  uint32_t slot, bool verify);
+				  uint32_t slot, uint64_t stream,
+				  bool verify);
 /** Has the pool copy; from here on it ends by itself. */
 void sk_copying_begin(struct sk_copying *c, uint64_t start_ns);
 /** Lets go of one that did not begin. NULL is fine. */
@@ -40,9 +46,14 @@ void sk_copying_seal(struct sk_copying *c);
 /** Refuses it: the slot goes back, and @r is what the fence says. */
 void sk_copying_refuse(struct sk_copying *c, int r);
 
-/** Checksums of the part of @op that unit @u covers, of the slot, or, with a
- * @buf for one chunk and a page, of the trainer's memory. */
-void sk_copying_sum(const struct sk_copying *c, const struct sk_op *op,
-		    const struct sk_unit *u, char *buf, uint64_t *ret);
+/** The chunk of @op that unit @u covers: bytes of the entry, and the number of
+ * its checksum. */
+struct sk_chunk {
+	uint64_t from, to;
+	uint32_t sum;
+};
+
+struct sk_chunk sk_copying_chunk(const struct sk_op *op,
+				 const struct sk_unit *u);
 
 #endif

@@ -142,9 +142,11 @@ static void give_back(struct sk_state *state, int64_t step, uint32_t slot)
 }
 
 static int copy_to(struct sk_state *state, int64_t step, uint32_t slot,
-		   bool verify, uint64_t start_ns, struct sk_err *err)
+		   uint64_t stream, bool verify, uint64_t start_ns,
+		   struct sk_err *err)
 {
-	struct sk_copying *c = sk_copying_new(state, step, slot, verify);
+	struct sk_copying *c = sk_copying_new(state, step, slot, stream,
+					      verify);
 	int r = 0;
 
 	assert(slot < state->n_slots);
@@ -162,13 +164,24 @@ static int copy_to(struct sk_state *state, int64_t step, uint32_t slot,
 	return 0;
 }
 
+/* Busy with a capture is not busy with a flush. */
+static int follow(struct sk_state *state, uint32_t gpus, uint64_t stream,
+		  struct sk_err *err)
+{
+	int r = sk_gpus_follow(state, gpus, stream, err);
+
+	if (r == -EBUSY)
+		note_busy(state, 0, NULL);
+	return r;
+}
+
 static int snapshot(struct sk_state *state, int64_t step,
 		    const struct sk_snapshot_options *o, struct sk_err *err)
 {
 	uint64_t start_ns = now(state);
 	bool verify = o->flags & SK_SNAPSHOT_VERIFY ||
 		      state->job.flags & SK_JOB_VERIFY;
-	uint32_t slot;
+	uint32_t slot, gpus;
 	int r = check_options(o, err);
 
 	if (r >= 0)
@@ -180,10 +193,15 @@ static int snapshot(struct sk_state *state, int64_t step,
 		sk_fences_drop(&state->fences);
 		return r;
 	}
-	r = get_slot(state, step, o, &slot, err);
+	/* While the trainer waits for a slot it queues nothing. */
+	r = sk_gpus_check(state, &gpus, err);
+	if (r >= 0)
+		r = follow(state, gpus, o->stream, err);
+	if (r >= 0)
+		r = get_slot(state, step, o, &slot, err);
 	if (r < 0)
 		return r;
-	return copy_to(state, step, slot, verify, start_ns, err);
+	return copy_to(state, step, slot, o->stream, verify, start_ns, err);
 }
 
 SK_API int sk_snapshot(struct sk_state *state, int64_t step,

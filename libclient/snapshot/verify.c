@@ -8,30 +8,81 @@
 #include "bytes/checksum.h"
 #include "snapshot/copying.h"
 
-/* The tensors as they are now, by all threads. */
+/* The tensors as they are now, those of GPUs when the lanes get there, by all
+ * threads. */
 struct hashing {
 	struct sk_task task;
 	const struct sk_copying *c;
 	uint64_t *const *sums;
-	bool no_memory;
+	pthread_mutex_t lock;		/* of lanes, while their bytes are
+					 * waited for, and of: */
+	int failed;			/* the first error, */
+	struct sk_err err;		/* and its sentence */
 };
+
+static void fail(struct hashing *h, int r, const struct sk_err *err)
+{
+	(void)pthread_mutex_lock(&h->lock);
+	if (h->failed >= 0) {
+		h->failed = r;
+		h->err = *err;
+	}
+	(void)pthread_mutex_unlock(&h->lock);
+}
+
+/* The bytes [from, to) of a tensor, as they lie in an image, at @buf. */
+static int fetch_from_gpu(struct hashing *h, const struct sk_op *op,
+			  const struct sk_copy *copy,
+			  const struct sk_chunk *chunk, struct sk_err *err)
+{
+	struct sk_cuda_lane *lane = h->c->state->gpus.v[op->gpu].lane;
+	int r;
+
+	(void)pthread_mutex_lock(&h->lock);
+	r = sk_cuda_lane_out(lane, copy, chunk->from, chunk->to, NULL, err);
+	if (r >= 0)
+		r = sk_cuda_lane_finish(lane, err);
+	(void)pthread_mutex_unlock(&h->lock);
+	return r;
+}
+
+static int fetch(struct hashing *h, const struct sk_op *op,
+		 const struct sk_chunk *chunk, char *buf, struct sk_err *err)
+{
+	struct sk_copy copy = op->copy;
+
+	if (chunk->from == chunk->to)
+		return 0;
+	/* dst is where byte 0 would be: only [from, to) is written */
+	copy.dst = (char *)((uintptr_t)buf - chunk->from);
+	for (int d = 0; d < copy.ndim; d++)
+		assert(copy.dst_stride[d] >= 0);
+	if (op->gpu >= 0)
+		return fetch_from_gpu(h, op, &copy, chunk, err);
+	sk_copy_run_range(&copy, chunk->from, chunk->to);
+	return 0;
+}
 
 static void hash_unit(struct sk_task *task, size_t i)
 {
 	struct hashing *h = (struct hashing *)task;
 	const struct sk_unit *u = &h->c->work->units[i];
 	_cleanup_free_ char *buf = malloc(SK_SUM_CHUNK + SK_PAGE);
+	struct sk_err err = { "out of memory for verification" };
+	int r = buf ? 0 : -ENOMEM;
 
 	assert(i < h->c->work->n_units);
-	if (!buf) {
-		__atomic_store_n(&h->no_memory, true, __ATOMIC_RELAXED);
-		return;
-	}
-	for (uint32_t k = u->first; k < u->last; k++) {
+	for (uint32_t k = u->first; k < u->last && r >= 0; k++) {
 		const struct sk_op *op = &h->c->work->ops[k];
+		struct sk_chunk chunk = sk_copying_chunk(op, u);
 
-		sk_copying_sum(h->c, op, u, buf, h->sums[op->kind]);
+		r = fetch(h, op, &chunk, buf, &err);
+		if (r >= 0)
+			h->sums[op->kind][chunk.sum] =
+				sk_xxh3(buf, chunk.to - chunk.from);
 	}
+	if (r < 0)
+		fail(h, r, &err);
 }
 
 static int hash_tensors(const struct sk_copying *c, uint64_t *const sums[2],
@@ -42,9 +93,12 @@ static int hash_tensors(const struct sk_copying *c, uint64_t *const sums[2],
 		.c = c, .sums = sums,
 	};
 
+	(void)pthread_mutex_init(&h.lock, NULL);
 	sk_pool_run(c->state->sk->pool, &h.task);
-	return h.no_memory ? sk_err_set(err, -ENOMEM, "out of memory for "
-					"verification") : 0;
+	(void)pthread_mutex_destroy(&h.lock);
+	if (h.failed < 0 && err)
+		*err = h.err;
+	return h.failed;
 }
 
 int sk_verify_before(struct sk_copying *c, struct sk_err *err)
@@ -83,7 +137,10 @@ static int compare(struct sk_copying *c, const char **ret_changed,
 	if (!primary || !replica)
 		return sk_err_set(err, -ENOMEM, "out of memory for "
 				  "verification");
-	r = hash_tensors(c, (uint64_t *[]){ primary, replica }, err);
+	/* What the trainer has queued since counts as well. */
+	r = sk_gpus_follow(c->state, c->work->gpus, c->stream, err);
+	if (r >= 0)
+		r = hash_tensors(c, (uint64_t *[]){ primary, replica }, err);
 	if (r >= 0)
 		*ret_changed = first_changed(c, (uint64_t *[]){ primary,
 					     replica }, c->sums);

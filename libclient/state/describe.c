@@ -105,6 +105,22 @@ static int keep_all(struct sk_state *state, struct sk_local *made, size_t n,
 	return r;
 }
 
+/* Devices of those that lie on one; the first may take a second. */
+static int find_devices(struct sk_state *state, struct sk_local *made,
+			size_t n, struct sk_err *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < n && r >= 0; i++) {
+		if (made[i].memory != SK_CUDA)
+			continue;
+		(void)pthread_mutex_lock(&state->lock);
+		r = sk_gpu_describe(state, &made[i], err);
+		(void)pthread_mutex_unlock(&state->lock);
+	}
+	return r;
+}
+
 static int describe(struct sk_state *state, const struct sk_tensor *tensors,
 		    size_t n, enum sk_item_kind kind)
 {
@@ -124,6 +140,8 @@ static int describe(struct sk_state *state, const struct sk_tensor *tensors,
 	for (size_t i = 0; i < n && r >= 0; i++)
 		r = sk_local_make(&tensors[i], kind, &state->job, &made[i],
 				  &err);
+	if (r >= 0)
+		r = find_devices(state, made, n, &err);
 	if (r >= 0)
 		r = keep_all(state, made, n, &err);
 	for (size_t i = 0; i < n; i++)

@@ -127,7 +127,7 @@ int sk_fence_wait(struct sk_fences *f, int64_t item, uint64_t until_ns,
 		if (r < 0)
 			sk_err_set(err, r, "the snapshot still holds the "
 				   "tensors: the time is over");
-		else if (p->finished && p->result < 0) {
+		else if (p->result < 0) {
 			r = p->result;
 			if (err)
 				*err = p->err;

@@ -27,7 +27,8 @@ struct sk_pending {
 	uint32_t units_left;	/* to copy */
 	bool verify;		/* the fence judges it before it is sealed */
 	bool hashed, judged, finished;
-	int result;		/* once it is finished */
+	int result;		/* once it is finished, or sooner where it
+				 * failed */
 	struct sk_err err;
 	/* The fence of a verified snapshot was reached: looks at the
 	 * tensors once more, seals or refuses, and has it finished. Without

@@ -17,6 +17,7 @@ void sk_local_clear(struct sk_local *l)
 	sk_mesh_unref((struct sk_mesh *)l->item.spec.mesh);
 	free(l->item.boxes);
 	free(l->parts);
+	free(l->ids);
 	*l = (struct sk_local){ 0 };
 }
 
@@ -191,7 +192,7 @@ int sk_local_make(const struct sk_tensor *t, enum sk_item_kind kind,
 	int r;
 
 	*ret = (struct sk_local){ .item.kind = kind, .memory = t->memory,
-				  .device = t->device };
+				  .device = t->device, .gpu = -1 };
 	r = check_reserved(t, err);
 	if (r >= 0)
 		r = take_spec(t, &ret->item.spec, err);
@@ -205,10 +206,9 @@ int sk_local_make(const struct sk_tensor *t, enum sk_item_kind kind,
 		return sk_err_set(err, -EINVAL, "the name \"%s\" begins with "
 				  "\"%s\", which is reserved", name,
 				  SK_RESERVED_PREFIX);
-	if (t->memory == SK_CUDA)
-		return sk_err_set(err, -ENODEV, "tensor \"%s\" is on CUDA "
-				  "device %d, and no CUDA driver is in use; "
-				  "copy it to the host", name, t->device);
+	if (t->memory != SK_HOST && t->memory != SK_CUDA)
+		return sk_err_set(err, -EINVAL, "tensor \"%s\": %d is no kind "
+				  "of memory", name, t->memory);
 	return t->parts ? take_parts(t, ret, err) :
 			  take_placements(t, job->rank, ret, err);
 }

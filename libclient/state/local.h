@@ -17,6 +17,9 @@ struct sk_local {
 	 * give several boxes, they are slices of the one local tensor. */
 	struct sk_part *parts;
 	int32_t memory, device;
+	int gpu;		/* its number in the state's; -1: host memory,
+				 * or nothing */
+	uint64_t *ids;		/* of device memory, per box: gpu.h */
 };
 
 /** Checks the description and makes a local of it, for @job's rank. On an

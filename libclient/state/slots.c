@@ -23,12 +23,14 @@ static uint64_t image_bytes(const struct sk_state *state, int kind)
 void sk_slots_unmap(struct sk_state *state)
 {
 	state->warming = sk_warm_free(state->warming);
-	for (uint32_t i = 0; state->slots && i < state->n_slots; i++)
+	for (uint32_t i = 0; state->slots && i < state->n_slots; i++) {
+		sk_gpus_unlock_slot(state, i);
 		for (int k = 0; k < 2; k++)
 			if (state->slots[i].map[k])
 				sk_slot_unmap(state->sk->os,
 					      state->slots[i].map[k],
 					      image_bytes(state, k));
+	}
 	free(state->slots);
 	state->slots = NULL;
 	state->n_slots = 0;

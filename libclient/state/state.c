@@ -157,6 +157,7 @@ SK_API void sk_state_free(struct sk_state *state)
 		sk_state_unregister(state);
 		sk_fences_drop(&state->fences);
 		sk_fences_destroy(&state->fences);
+		sk_gpus_free(state);
 	}
 	while (state->n_locals)
 		sk_local_clear(&state->locals[--state->n_locals]);

@@ -17,6 +17,7 @@
 #include "layout/layout.h"
 #include "shardkeep.h"
 #include "state/fence.h"
+#include "state/gpu.h"
 #include "state/local.h"
 
 struct sk_work;			/* work.h */
@@ -26,6 +27,8 @@ struct sk_warming;		/* warm.h */
 struct sk_slot_map {
 	void *map[2];
 	bool read_only;		/* sealed; see slots.h */
+	bool lock_tried;	/* see gpu.h */
+	struct sk_cuda_lock *lock[2];	/* NULL: not page-locked */
 };
 
 struct sk_state {
@@ -50,6 +53,7 @@ struct sk_state {
 	uint32_t n_slots;
 	struct sk_slot_map *slots;
 	bool slow_pages;	/* protecting slots would cost too much */
+	struct sk_gpus gpus;
 	struct sk_warming *warming;	/* of the slots, or NULL */
 	struct sk_work *work;	/* what a snapshot has to do, or NULL */
 

@@ -24,6 +24,7 @@ static int add_ops(const struct sk_state *state, int kind, struct sk_work *w,
 		assert(e->item < state->n_locals);
 		assert((int)e->box_index < local->item.n_boxes);
 		*op = (struct sk_op){ .item = e->item, .kind = (uint8_t)kind,
+				      .gpu = (int8_t)local->gpu,
 				      .first_sum = e->first_sum,
 				      .n_sums = e->n_sums };
 		if (e->bytes && !part->data)
@@ -58,11 +59,15 @@ static void add_unit(struct sk_work *w, struct sk_unit unit)
 {
 	assert(unit.first < unit.last && unit.last <= w->n_ops);
 	w->units[w->n_units++] = unit;
+	if (w->ops[unit.first].gpu >= 0) {
+		w->n_gpu_units++;
+		w->gpus |= 1u << w->ops[unit.first].gpu;
+	}
 	for (uint32_t i = unit.first; i < unit.last; i++)
 		w->left[w->ops[i].item]++;
 }
 
-/* Small ops together up to a MiB, large ones a MiB at a time. */
+/* Small ops of one memory together up to a MiB, large ones a MiB at a time. */
 static void cut(struct sk_work *w)
 {
 	uint32_t first = 0;
@@ -72,7 +77,8 @@ static void cut(struct sk_work *w)
 	for (uint32_t i = 0; i < w->n_ops; i++) {
 		uint64_t bytes = w->ops[i].copy.bytes;
 
-		if (first < i && sum + bytes > SK_SUM_CHUNK) {
+		if (first < i && (sum + bytes > SK_SUM_CHUNK ||
+				  w->ops[i].gpu != w->ops[first].gpu)) {
 			add_unit(w, (struct sk_unit){ .first = first,
 						      .last = i });
 			first = i;
@@ -117,7 +123,8 @@ static int make(const struct sk_state *state, struct sk_work **ret,
 	for (int k = 0; k < 2; k++)
 		if (state->layouts[k]) {
 			n += state->layouts[k]->n_entries;
-			units += state->layouts[k]->n_sums + 1u;
+			units += state->layouts[k]->n_sums +
+				 state->layouts[k]->n_entries;
 			w->n_sums[k] = state->layouts[k]->n_sums;
 		}
 	w->n_items = state->n_locals;

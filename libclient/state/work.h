@@ -17,14 +17,18 @@ struct sk_op {
 	struct sk_copy copy;	/* dst is an offset into the image */
 	uint32_t item, first_sum, n_sums;
 	uint8_t kind;		/* enum sk_image_kind */
+	int8_t gpu;		/* the state's, that has the tensor; -1 */
 };
 
 /** All that a snapshot does, prepared once; immutable then. */
 struct sk_work {
 	struct sk_op *ops;	/* in the order of description */
-	struct sk_unit *units;	/* of about a MiB, on checksum boundaries */
+	struct sk_unit *units;	/* of about a MiB, on checksum boundaries;
+				 * each of the host or of one GPU */
 	uint32_t *left;		/* units that touch each item */
 	uint32_t n_ops, n_units, n_items, n_sums[2];
+	uint32_t n_gpu_units;
+	uint32_t gpus;		/* a bit for each that has some of it */
 	uint64_t bytes;
 };
 

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "restore/gpu.h"
+
+#include <assert.h>
+
+#include "base/util.h"
+#include "layout/layout.h"
+
+/* While one is filled, the device may read the other. */
+#define STAGES_PER_THREAD 2u
+
+/* Those of one GPU. */
+struct stages {
+	char *memory;
+	struct sk_cuda_lock *lock;
+	struct sk_restore_stage *v;	/* NULL: it takes nothing */
+	size_t n, next;
+};
+
+struct sk_restore_gpus {
+	pthread_mutex_t lock;		/* of who has taken what */
+	struct stages of[SK_GPUS_MAX];
+};
+
+int sk_restore_settle_gpus(struct sk_restoring *rs)
+{
+	const struct sk_gpus *g = &rs->state->gpus;
+	int r = 0;
+
+	for (int i = 0; i < g->n && r >= 0; i++)
+		r = sk_cuda_settle(g->v[i].device, &rs->err);
+	return r;
+}
+
+/* ---- making and letting go ---- */
+
+static void free_stages(struct stages *s)
+{
+	for (size_t i = 0; s->v && i < s->n; i++)
+		(void)sk_cuda_mark_free(s->v[i].mark);
+	free(s->v);
+	(void)sk_cuda_unlock(s->lock);
+	free(s->memory);
+}
+
+static int make_stages(const struct sk_restoring *rs,
+		       struct sk_cuda_device *device, struct stages *s,
+		       struct sk_err *err)
+{
+	size_t bytes;
+	int r = 0;
+
+	s->n = STAGES_PER_THREAD * sk_pool_threads(rs->sk->pool);
+	bytes = s->n * SK_SUM_CHUNK;
+	s->v = calloc(s->n, sizeof(*s->v));
+	s->memory = aligned_alloc(SK_PAGE, bytes);
+	if (!s->v || !s->memory)
+		return sk_err_set(err, -ENOMEM, "no memory for %zu bytes to "
+				  "restore through", bytes);
+	for (size_t i = 0; i < s->n && r >= 0; i++) {
+		s->v[i].buf = s->memory + i * SK_SUM_CHUNK;
+		r = sk_cuda_mark_new(device, &s->v[i].mark, err);
+	}
+	/* Without, each copy waits for itself. */
+	if (r >= 0)
+		(void)sk_cuda_lock(device, s->memory, bytes, bytes, &s->lock,
+				   NULL);
+	return r;
+}
+
+int sk_restore_begin_gpus(struct sk_restoring *rs)
+{
+	const struct sk_gpus *g = &rs->state->gpus;
+	int r = 0;
+
+	assert(!rs->gpus);
+	for (size_t i = 0; i < rs->n_jobs && r >= 0; i++) {
+		uint32_t local = rs->pieces[rs->jobs[i].piece].local;
+		int gpu = rs->state->locals[local].gpu;
+
+		if (gpu < 0 || (rs->gpus && rs->gpus->of[gpu].v))
+			continue;
+		if (!rs->gpus)
+			rs->gpus = calloc(1, sizeof(*rs->gpus));
+		if (!rs->gpus)
+			return sk_err_set(&rs->err, -ENOMEM, "out of memory");
+		r = make_stages(rs, g->v[gpu].device, &rs->gpus->of[gpu],
+				&rs->err);
+	}
+	if (rs->gpus)
+		(void)pthread_mutex_init(&rs->gpus->lock, NULL);
+	return r;
+}
+
+int sk_restore_end_gpus(struct sk_restoring *rs, int r)
+{
+	if (!rs->gpus)
+		return r;
+	for (int i = 0; i < rs->state->gpus.n; i++) {
+		struct stages *s = &rs->gpus->of[i];
+		int one = s->v ? sk_cuda_lane_finish(
+					 rs->state->gpus.v[i].lane,
+					 r < 0 ? NULL : &rs->err) : 0;
+
+		r = r < 0 ? r : one;
+		free_stages(s);
+	}
+	(void)pthread_mutex_destroy(&rs->gpus->lock);
+	free(rs->gpus);
+	rs->gpus = NULL;
+	return r;
+}
+
+/* ---- one buffer ---- */
+
+static struct sk_restore_stage *take(struct sk_restore_gpus *gpus,
+				     struct stages *s)
+{
+	struct sk_restore_stage *stage;
+
+	(void)pthread_mutex_lock(&gpus->lock);
+	/* There are more than threads: one is not taken. */
+	do {
+		stage = &s->v[s->next++ % s->n];
+	} while (stage->taken);
+	stage->taken = true;
+	(void)pthread_mutex_unlock(&gpus->lock);
+	return stage;
+}
+
+static void give_back(struct sk_restore_gpus *gpus,
+		      struct sk_restore_stage *stage)
+{
+	(void)pthread_mutex_lock(&gpus->lock);
+	assert(stage->taken);
+	stage->taken = false;
+	(void)pthread_mutex_unlock(&gpus->lock);
+}
+
+int sk_restore_take_stage(struct sk_restoring *rs, int gpu,
+			  struct sk_restore_stage **ret_stage,
+			  struct sk_err *err)
+{
+	struct sk_restore_stage *stage;
+	int r;
+
+	assert(rs->gpus && rs->gpus->of[gpu].v);
+	stage = take(rs->gpus, &rs->gpus->of[gpu]);
+	r = sk_cuda_mark_wait(stage->mark, err);
+	if (r < 0)
+		give_back(rs->gpus, stage);
+	else
+		*ret_stage = stage;
+	return r;
+}
+
+int sk_restore_put_stage(struct sk_restoring *rs, int gpu,
+			 struct sk_restore_stage *stage,
+			 const struct sk_copy *copy, uint64_t from,
+			 uint64_t to, struct sk_err *err)
+{
+	struct sk_cuda_lane *lane = rs->state->gpus.v[gpu].lane;
+	int r, marked;
+
+	r = sk_cuda_lane_in(lane, copy, from, to, rs->gpus->of[gpu].lock,
+			    err);
+	/* Even where it failed half way. */
+	marked = sk_cuda_mark_set(stage->mark, lane, r < 0 ? NULL : err);
+	give_back(rs->gpus, stage);
+	return r < 0 ? r : marked;
+}

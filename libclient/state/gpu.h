@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The GPUs that a state's tensors lie on: their pointers checked, a lane of
+ * ours on each, slots page-locked for them.
+ *
+ * With state->lock held, unless a function says otherwise.
+ */
+#ifndef SK_LIBCLIENT_STATE_GPU_H
+#define SK_LIBCLIENT_STATE_GPU_H
+
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/pool.h"
+#include "cuda/cuda.h"
+
+struct sk_local;		/* local.h */
+struct sk_state;		/* state.h */
+
+/** Devices of one state. */
+#define SK_GPUS_MAX 16
+
+/** An allocation of device memory has no such id. */
+#define SK_GPU_NO_ID UINT64_MAX
+
+struct sk_gpu {
+	int ordinal;
+	struct sk_cuda_device *device;
+	struct sk_cuda_lane *lane;
+	struct sk_cuda_mark *copied;	/* where the last snapshot's copies
+					 * end */
+};
+
+/** Those that are there stay as they are: whoever knows a number needs no
+ * lock. */
+struct sk_gpus {
+	struct sk_gpu v[SK_GPUS_MAX];
+	int n;
+	struct sk_pool *pool;	/* one thread, which waits for devices */
+};
+
+/**
+ * Finds the device of a local that lies on one, and what its pointers point
+ * at; the first opens the driver. A local that holds nothing needs neither.
+ * Errors: -ENODEV no driver, or no such device; -EFAULT it is no memory of
+ * that device; -E2BIG too many devices; -ENOMEM, -EAGAIN; -EIO.
+ */
+int sk_gpu_describe(struct sk_state *state, struct sk_local *local,
+		    struct sk_err *err);
+/** Whether it still lies where it was described. -EFAULT: freed since, or
+ * allocated anew. */
+int sk_gpu_check(const struct sk_state *state, const struct sk_local *local,
+		 struct sk_err *err);
+/** That of all locals; *ret_used has a bit for each device that they lie on. */
+int sk_gpus_check(const struct sk_state *state, uint32_t *ret_used,
+		  struct sk_err *err);
+
+/** What is asked of the lanes in @used, a bit each, from here on comes after
+ * all that @stream has now. Needs no lock. -EBUSY it captures; -EIO. */
+int sk_gpus_follow(const struct sk_state *state, uint32_t used,
+		   uint64_t stream, struct sk_err *err);
+
+/** Page-locks a mapped slot, unless that was tried already; copies work
+ * without, more slowly. By the one thread that has the slot in hand. */
+void sk_gpus_lock_slot(struct sk_state *state, uint32_t slot);
+/** Before it is unmapped. */
+void sk_gpus_unlock_slot(struct sk_state *state, uint32_t slot);
+
+/** Lets go of all. No snapshot may be under way. */
+void sk_gpus_free(struct sk_state *state);
+
+#endif

@@ -1,0 +1,600 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors on GPUs, simulated ones or those of the machine: snapshots, what is
+ * refused, and restores bit for bit, by processes and an agent. Values are
+ * those of the restore scenarios: a tensor's memory here is filled and looked
+ * at by describing it in place of the device's for a moment.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "libclient/restore/common.h"
+#include "sim/trainer.h"
+
+#define TENSORS 8
+
+/* One tensor of this process's rank: on the device, and its double here. */
+struct gpu_tensor {
+	struct sk_tensor t;
+	char *here;
+	sk_cu_ptr there;
+	size_t bytes;
+};
+
+struct gpu_rank {
+	struct trainer_cuda cuda;
+	struct rank *rank;
+	int devices, device;
+	sk_cu_stream stream;
+	struct gpu_tensor tensors[TENSORS];
+	int n;
+};
+
+static void describe(struct gpu_rank *g, struct gpu_tensor *x, bool there)
+{
+	x->t.memory = there ? SK_CUDA : SK_HOST;
+	x->t.data = there ? (void *)(uintptr_t)x->there : x->here;
+	CHECK(!sk_state_tensor(g->rank->state, &x->t), "%s", sk_error());
+}
+
+static void describe_all(struct gpu_rank *g, bool there)
+{
+	for (int i = 0; i < g->n; i++)
+		describe(g, &g->tensors[i], there);
+}
+
+/* On the second device, where there is one. */
+static void begin(struct gpu_rank *g, struct rank *rank, int number)
+{
+	*g = (struct gpu_rank){ .rank = rank,
+				.devices = trainer_cuda_devices() };
+	g->device = number % g->devices;
+	trainer_cuda_begin(&g->cuda, g->device);
+	CHECK(!g->cuda.cuStreamCreate(&g->stream, SK_CU_STREAM_NON_BLOCKING));
+}
+
+/* Of @bytes of memory, all @fill. */
+static struct gpu_tensor *add(struct gpu_rank *g, const struct sk_tensor *t,
+			      size_t bytes, int fill)
+{
+	struct gpu_tensor *x = &g->tensors[g->n++];
+
+	CHECK(g->n <= TENSORS);
+	*x = (struct gpu_tensor){ .t = *t, .bytes = bytes };
+	if (bytes) {
+		x->here = rank_memory(bytes, fill);
+		x->there = trainer_cuda_alloc(&g->cuda, bytes);
+		trainer_cuda_put(&g->cuda, x->there, x->here, bytes);
+	}
+	describe(g, x, true);
+	return x;
+}
+
+/* The values of @step, onto the device. */
+static void fill(struct gpu_rank *g, int64_t step)
+{
+	describe_all(g, false);
+	rank_write(g->rank, step);
+	for (int i = 0; i < g->n; i++)
+		if (g->tensors[i].bytes)
+			trainer_cuda_put(&g->cuda, g->tensors[i].there,
+					 g->tensors[i].here,
+					 g->tensors[i].bytes);
+	describe_all(g, true);
+}
+
+static uint64_t wrong(struct gpu_rank *g, int64_t step, int owner)
+{
+	uint64_t n;
+
+	for (int i = 0; i < g->n; i++)
+		if (g->tensors[i].bytes)
+			trainer_cuda_get(&g->cuda, g->tensors[i].here,
+					 g->tensors[i].there,
+					 g->tensors[i].bytes);
+	describe_all(g, false);
+	n = rank_wrong(g->rank, step, owner);
+	describe_all(g, true);
+	return n;
+}
+
+static int snapshot(struct gpu_rank *g, int64_t step, uint32_t flags)
+{
+	/* The slot of one that failed comes back a moment later. */
+	struct sk_snapshot_options o = {
+		.flags = flags, .stream = (uintptr_t)g->stream,
+		.wait_ms = 60000 };
+
+	return sk_snapshot(g->rank->state, step, &o);
+}
+
+static uint64_t count(const struct gpu_rank *g, const char *what)
+{
+	return g->cuda.count ? g->cuda.count(what) : 0;
+}
+
+static uint64_t calls(const struct gpu_rank *g, const char *function)
+{
+	return g->cuda.calls ? g->cuda.calls(function) : 0;
+}
+
+static void complete(struct gpu_rank *g, int64_t step)
+{
+	CHECK(!snapshot(g, step, 0), "%s", sk_error());
+	CHECK(!sk_fence(g->rank->state), "%s", sk_error());
+	CHECK(!sk_wait(g->rank->state, step, SK_COMPLETE, 60000), "%s",
+	      sk_error());
+}
+
+/* ---- one rank on one device ---- */
+
+static void add_plain(struct gpu_rank *g, int fill_byte)
+{
+	add(g, &(struct sk_tensor){
+		.name = "big", .dtype = SK_F32, .ndim = 2,
+		.shape = { 700, 1000 } }, 2800000, fill_byte);
+	add(g, &(struct sk_tensor){
+		.name = "small", .dtype = SK_BF16, .ndim = 1,
+		.shape = { 33 } }, 66, fill_byte);
+	add(g, &(struct sk_tensor){
+		.name = "scalar", .dtype = SK_F64 }, 8, fill_byte);
+	CHECK(!sk_state_blob_local(g->rank->state, "rng",
+				   rank_memory(100, fill_byte), 100));
+}
+
+static void save_plain(struct rank *rank)
+{
+	struct gpu_rank g;
+	uint64_t pageable;
+
+	begin(&g, rank, 0);
+	add_plain(&g, 1);
+	fill(&g, 5);
+	pageable = count(&g, "pageable");
+	complete(&g, 5);
+	CHECK(count(&g, "pageable") == pageable);
+	CHECK(calls(&g, "cuStreamSynchronize") == 0);
+	rank_ready(rank);
+}
+
+static void load_plain(struct rank *rank)
+{
+	struct gpu_rank g;
+	struct sk_report report;
+	uint64_t pageable;
+
+	begin(&g, rank, 0);
+	add_plain(&g, 0x77);
+	pageable = count(&g, "pageable");
+	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
+	CHECK(report.step == 5 && report.tensors == 4);
+	CHECK(report.bytes_verified == 2800000 + 66 + 8 + 100);
+	CHECK(count(&g, "pageable") == pageable);
+	CHECK(wrong(&g, 5, rank->rank) == 0);
+}
+
+/* ---- two devices, uneven shards, strides, nothing at all ---- */
+
+static const char *const strided = "strided";
+
+/* A rank's rows of a matrix of 10 columns, every second column of a wider
+ * one; and the same transposed. */
+static void add_shards(struct gpu_rank *g, const struct sk_mesh *mesh)
+{
+	struct rank *rank = g->rank;
+	int64_t rows = (11 + rank->world - 1) / rank->world;
+	int64_t first = rows * rank->rank, mine;
+	int64_t row4 = 4 > rank->rank;
+
+	mine = first >= 11 ? 0 : 11 - first < rows ? 11 - first : rows;
+	add(g, &(struct sk_tensor){
+		.name = "uneven", .dtype = SK_F32, .ndim = 2,
+		.shape = { 11, 300 }, .mesh = mesh, .device = g->device,
+		.placements = { SK_SHARD(0) } },
+	    (size_t)mine * 1200, 3);
+	add(g, &(struct sk_tensor){
+		.name = strided, .dtype = SK_F32, .ndim = 2,
+		.shape = { 11, 10 }, .mesh = mesh, .device = g->device,
+		.placements = { SK_SHARD(0) },
+		.strides = { 40, 2 } },
+	    (size_t)mine * 160, 3);
+	add(g, &(struct sk_tensor){
+		.name = "columns", .dtype = SK_F64, .ndim = 2,
+		.shape = { 11, 10 }, .mesh = mesh, .device = g->device,
+		.placements = { SK_SHARD(0) },
+		.strides = { 1, mine ? mine : 1 } },
+	    (size_t)mine * 80, 3);
+	add(g, &(struct sk_tensor){
+		.name = "padded", .dtype = SK_BF16, .ndim = 3,
+		.shape = { 11, 5, 100 }, .mesh = mesh,
+		.device = g->device,
+		.placements = { SK_SHARD(0) },
+		.strides = { 1000, 200, 1 } },
+	    (size_t)mine * 2000, 3);
+	add(g, &(struct sk_tensor){
+		.name = "few", .dtype = SK_U8, .ndim = 1, .shape = { 4 },
+		.mesh = mesh, .device = g->device,
+		.placements = { SK_SHARD(0) } },
+	    row4 && rank->world <= 4 ? (size_t)(rank->world == 2 ? 2 :
+		    rank->world == 3 ? (rank->rank < 2 ? 2 : 0) : 1) : 0, 3);
+	add(g, &(struct sk_tensor){
+		.name = "nothing", .dtype = SK_F32, .ndim = 2,
+		.shape = { 0, 7 }, .device = g->device }, 0, 0);
+	add(g, &(struct sk_tensor){
+		.name = "replicated", .dtype = SK_F32, .ndim = 1,
+		.shape = { 5000 }, .device = g->device }, 20000, 3);
+}
+
+static void save_shards(struct rank *rank)
+{
+	struct sk_mesh *mesh = mesh_of(rank->world, 0, NULL, NULL);
+	struct gpu_rank g;
+
+	begin(&g, rank, rank->rank);
+	add_shards(&g, mesh);
+	for (int64_t step = 1; step <= 3; step++) {
+		fill(&g, step);
+		complete(&g, step);
+	}
+	rank_ready(rank);
+}
+
+static void load_shards(struct rank *rank)
+{
+	struct sk_mesh *mesh = mesh_of(rank->world, 0, NULL, NULL);
+	struct sk_report report;
+	struct gpu_rank g;
+
+	begin(&g, rank, rank->rank);
+	add_shards(&g, mesh);
+	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
+	CHECK(report.step == 3);
+	CHECK(wrong(&g, 3, rank->rank) == 0);
+	/* What lies between the rows is nobody's. */
+	for (int i = 0; i < g.n; i++)
+		if (g.tensors[i].t.name == strided && g.tensors[i].bytes)
+			CHECK(g.tensors[i].here[4] == 3);
+	sk_mesh_release(mesh);
+}
+
+static void use_device(struct gpu_rank *g, int device)
+{
+	sk_cu_context context;
+
+	CHECK(!g->cuda.driver.cuDevicePrimaryCtxRetain(&context, device));
+	CHECK(!g->cuda.cuCtxSetCurrent(context));
+}
+
+/* One rank, tensors on both devices and on the host. */
+static void add_both(struct gpu_rank *g)
+{
+	for (int i = 0; i < 2; i++) {
+		use_device(g, i % g->devices);
+		add(g, &(struct sk_tensor){
+			.name = i ? "on 1" : "on 0", .dtype = SK_F32,
+			.ndim = 1, .shape = { 300000 },
+			.device = i % g->devices },
+		    1200000, 9);
+	}
+	CHECK(!sk_state_blob(g->rank->state, "host", rank_memory(3000, 9),
+			     3000));
+}
+
+static void put_both(struct gpu_rank *g, int64_t step)
+{
+	describe_all(g, false);
+	rank_write(g->rank, step);
+	for (int i = 0; i < 2; i++) {
+		use_device(g, i % g->devices);
+		trainer_cuda_put(&g->cuda, g->tensors[i].there,
+				 g->tensors[i].here, g->tensors[i].bytes);
+	}
+	describe_all(g, true);
+}
+
+static void save_both(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	begin(&g, rank, 0);
+	add_both(&g);
+	put_both(&g, 1);
+	complete(&g, 1);
+	rank_ready(rank);
+}
+
+static void load_both(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	begin(&g, rank, 0);
+	add_both(&g);
+	CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s", sk_error());
+	for (int i = 0; i < 2; i++) {
+		use_device(&g, i % g.devices);
+		trainer_cuda_get(&g.cuda, g.tensors[i].here,
+				 g.tensors[i].there, g.tensors[i].bytes);
+	}
+	describe_all(&g, false);
+	CHECK(rank_wrong(rank, 1, rank->rank) == 0);
+}
+
+/* ---- the order of things ---- */
+
+/* What the trainer's stream does before the snapshot is in it, what it does
+ * after the fence is not; and nothing waits for it meanwhile. */
+static void save_behind(struct rank *rank)
+{
+	struct trainer_gate gate;
+	struct sk_status status;
+	struct gpu_tensor *x;
+	struct gpu_rank g;
+
+	begin(&g, rank, 0);
+	trainer_gate_init(&gate);
+	x = add(&g, &(struct sk_tensor){
+		.name = "x", .dtype = SK_U8, .ndim = 1,
+		.shape = { 3000000 } }, 3000000, 1);
+	trainer_gate_hold(&g.cuda, &gate, g.stream);
+	CHECK(!g.cuda.cuMemsetD8Async(x->there, 2, x->bytes, g.stream));
+	CHECK(!snapshot(&g, 1, 0), "%s", sk_error());
+	CHECK(!sk_status(rank->state, &status) && !status.copied_ns);
+	CHECK(g.cuda.cuStreamQuery(g.stream) == SK_CU_NOT_READY);
+	trainer_gate_open(&gate);
+	CHECK(!sk_fence(rank->state), "%s", sk_error());
+	CHECK(!g.cuda.cuMemsetD8Async(x->there, 3, x->bytes, g.stream));
+	CHECK(!sk_wait(rank->state, 1, SK_COMPLETE, 60000), "%s", sk_error());
+	rank_ready(rank);
+}
+
+static void load_behind(struct rank *rank)
+{
+	struct trainer_gate gate;
+	struct gpu_tensor *x;
+	struct gpu_rank g;
+
+	begin(&g, rank, 0);
+	trainer_gate_init(&gate);
+	x = add(&g, &(struct sk_tensor){
+		.name = "x", .dtype = SK_U8, .ndim = 1,
+		.shape = { 3000000 } }, 3000000, 1);
+	/* What was queued before the restore does not come after it. */
+	CHECK(!g.cuda.cuMemsetD8Async(x->there, 9, x->bytes, g.stream));
+	CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s", sk_error());
+	trainer_cuda_get(&g.cuda, x->here, x->there, x->bytes);
+	for (size_t i = 0; i < x->bytes; i++)
+		CHECK(x->here[i] == 2, "byte %zu is %d", i, x->here[i]);
+}
+
+/* ---- what is refused ---- */
+
+static void refused(int r, int expected, const char *word)
+{
+	CHECK(r == expected, "%d, not %d: %s", r, expected, sk_error());
+	CHECK(strstr(sk_error(), word), "\"%s\" lacks \"%s\"", sk_error(),
+	      word);
+}
+
+static void pointers(struct rank *rank)
+{
+	struct sk_tensor t = { .name = "stray", .dtype = SK_F32, .ndim = 1,
+			       .shape = { 100 }, .memory = SK_CUDA };
+	struct gpu_tensor *x, *y;
+	struct gpu_rank g;
+	sk_cu_ptr again;
+
+	begin(&g, rank, 0);
+	x = add(&g, &(struct sk_tensor){
+		.name = "kept", .dtype = SK_F32, .ndim = 1,
+		.shape = { 1000 } }, 4000, 1);
+	y = add(&g, &(struct sk_tensor){
+		.name = "freed", .dtype = SK_F32, .ndim = 1,
+		.shape = { 1000 } }, 4000, 1);
+	t.data = x->here;
+	refused(sk_state_tensor(rank->state, &t), -EFAULT, "stray");
+	t.data = (void *)(uintptr_t)x->there;
+	t.device = 7;
+	refused(sk_state_tensor(rank->state, &t), -ENODEV, "device 7");
+	t.device = 0;
+	t.memory = 2;
+	refused(sk_state_tensor(rank->state, &t), -EINVAL, "stray");
+	t.memory = SK_CUDA;
+	t.shape[0] = 1 << 20;	/* beyond the allocation's end */
+	refused(sk_state_tensor(rank->state, &t), -EFAULT, "stray");
+	t.shape[0] = 1000;
+	t.strides[0] = INT64_MAX / 2;
+	refused(sk_state_tensor(rank->state, &t), -EFAULT, "stray");
+	complete(&g, 1);
+	CHECK(!g.cuda.cuMemFree(y->there));
+	refused(snapshot(&g, 2, 0), -EFAULT, "\"freed\"");
+	refused(rank_restore(rank, 1, 0, NULL), -EFAULT, "\"freed\"");
+	/* The address may come again: it is not the same memory. */
+	again = trainer_cuda_alloc(&g.cuda, 4000);
+	refused(snapshot(&g, 2, 0), -EFAULT, "\"freed\"");
+	y->there = again;
+	describe(&g, y, true);
+	complete(&g, 2);
+}
+
+static void capture(struct rank *rank)
+{
+	struct gpu_rank g;
+	vcu_graph graph;
+
+	begin(&g, rank, 0);
+	add_plain(&g, 1);
+	CHECK(!g.cuda.cuStreamBeginCapture(g.stream, 0));
+	refused(snapshot(&g, 1, 0), -EBUSY, "captur");
+	refused(rank_restore(rank, SK_LATEST, 0, NULL), -EBUSY, "CAPTURE");
+	/* What it captured is not spoilt. */
+	CHECK(!g.cuda.cuStreamEndCapture(g.stream, &graph));
+	complete(&g, 1);
+}
+
+static void no_driver(struct rank *rank)
+{
+	static char data[400];
+	struct sk_tensor t = { .name = "w", .dtype = SK_F32, .ndim = 1,
+			       .shape = { 100 }, .memory = SK_CUDA,
+			       .data = data };
+
+	setenv("SHARDKEEP_LIBCUDA", "libnobody.so.7", 1);
+	refused(sk_state_tensor(rank->state, &t), -ENODEV, "libnobody.so.7");
+	CHECK(strstr(sk_error(), "\"w\""), "%s", sk_error());
+	/* What is on the host is no worse for it. */
+	t.memory = SK_HOST;
+	CHECK(!sk_state_tensor(rank->state, &t), "%s", sk_error());
+	rank_snapshot(rank, 1, SK_COMPLETE);
+}
+
+/* ---- what fails ---- */
+
+static void failures(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	begin(&g, rank, 0);
+	add_plain(&g, 1);
+	fill(&g, 1);
+	complete(&g, 1);
+	g.cuda.fail("cuMemcpyDtoHAsync", 2, 2);
+	CHECK(!snapshot(&g, 2, 0), "%s", sk_error());
+	refused(sk_fence(rank->state), -ENOMEM, "OUT_OF_MEMORY");
+	CHECK(sk_wait(rank->state, 2, SK_SEALED, 1000) < 0);
+	complete(&g, 3);
+	g.cuda.fail("cuEventRecord", 1, 999);
+	refused(snapshot(&g, 4, 0), -EIO, "cuEventRecord");
+	complete(&g, 4);
+	g.cuda.fail("cuMemcpyHtoDAsync", 1, 999);
+	refused(rank_restore(rank, 4, 0, NULL), -EIO, "a copy to the device");
+	CHECK(!rank_restore(rank, 4, 0, NULL), "%s", sk_error());
+	/* A context that is broken stays so: what was sealed is not lost, and
+	 * what needs no GPU goes on. */
+	g.cuda.fail("cuMemcpyDtoHAsync", 1, SK_CU_ILLEGAL_ADDRESS);
+	CHECK(!snapshot(&g, 5, 0), "%s", sk_error());
+	refused(sk_fence(rank->state), -EIO, "ILLEGAL_ADDRESS");
+	refused(snapshot(&g, 6, 0), -EIO, "ILLEGAL_ADDRESS");
+	rank_ready(rank);
+}
+
+static void after_failures(struct rank *rank)
+{
+	struct sk_report report;
+	struct gpu_rank g;
+
+	begin(&g, rank, 0);
+	add_plain(&g, 1);
+	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
+	CHECK(report.step == 4 && wrong(&g, 1, rank->rank) == 0);
+}
+
+/* ---- verification ---- */
+
+static void verified(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	begin(&g, rank, 0);
+	add_plain(&g, 1);
+	fill(&g, 1);
+	CHECK(!snapshot(&g, 1, SK_SNAPSHOT_VERIFY), "%s", sk_error());
+	CHECK(!sk_fence(rank->state), "%s", sk_error());
+	CHECK(!sk_wait(rank->state, 1, SK_COMPLETE, 60000), "%s", sk_error());
+	CHECK(!snapshot(&g, 2, SK_SNAPSHOT_VERIFY), "%s", sk_error());
+	/* Queued, and perhaps not done yet when the fence is reached. */
+	CHECK(!g.cuda.cuMemsetD8Async(g.tensors[0].there + 2000000, 9, 1,
+				      g.stream));
+	refused(sk_fence(rank->state), -ECANCELED, "\"big\"");
+	CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s", sk_error());
+	CHECK(wrong(&g, 1, rank->rank) == 0);
+}
+
+/* ---- what is left, and what is never begun ---- */
+
+static void host_only(struct rank *rank)
+{
+	struct trainer_cuda t;
+
+	rank_tensor(rank, &(struct sk_tensor){
+		.name = "w", .dtype = SK_F32, .ndim = 1,
+		.shape = { 1000 } }, 1);
+	rank_snapshot(rank, 1, SK_COMPLETE);
+	CHECK(!rank_restore(rank, 1, 0, NULL), "%s", sk_error());
+	CHECK(!trainer_cuda_open(&t, NULL));
+	CHECK(!t.calls || t.calls("cuInit") == 0);
+	/* Nor by a rank that holds nothing of a tensor on a device. */
+	CHECK(!sk_state_tensor(rank->state, &(struct sk_tensor){
+		.name = "none", .dtype = SK_F32, .ndim = 1,
+		.memory = SK_CUDA }), "%s", sk_error());
+	rank_snapshot(rank, 2, SK_COMPLETE);
+	CHECK(!t.calls || t.calls("cuInit") == 0);
+}
+
+static void nothing_left(struct rank *rank)
+{
+	struct sk_options o = { .socket = rank->scene->socket, .threads = 1 };
+	struct sk_job job = { .name = "left", .world = 1,
+			      .flush_every = SK_FLUSH_NEVER };
+	struct rank other = *rank;
+	uint64_t streams, events;
+	struct gpu_rank g;
+
+	CHECK(!sk_open(&o, &other.sk) &&
+	      !sk_state_create(other.sk, &job, &other.state));
+	begin(&g, &other, 0);
+	streams = count(&g, "streams");
+	events = count(&g, "events");
+	add_plain(&g, 1);
+	complete(&g, 1);
+	complete(&g, 2);
+	CHECK(!rank_restore(&other, 1, 0, NULL), "%s", sk_error());
+	CHECK(!g.cuda.count || count(&g, "locked") > 0);
+	sk_state_free(other.state);
+	sk_close(other.sk);
+	CHECK(count(&g, "locked") == 0);
+	CHECK(count(&g, "streams") == streams);
+	CHECK(count(&g, "events") == events);
+}
+
+/* ---- all ---- */
+
+static void save_and_load(struct scene *scene, const char *job, int before,
+			  int after, rank_fn save, rank_fn load)
+{
+	scene_ranks_killed(scene, job, before, save, NULL);
+	scene_ranks(scene, job, after, load, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	struct trainer_cuda t;
+	struct scene scene;
+
+	setenv("VCUDA_DEVICES", "2", 0);
+	if (trainer_cuda_open(&t, NULL) < 0 && !getenv("SHARDKEEP_LIBCUDA"))
+		return 77;
+	scene_open(&scene, argc, argv);
+	scene_ranks(&scene, "host", 1, host_only, NULL);
+	save_and_load(&scene, "plain", 1, 1, save_plain, load_plain);
+	save_and_load(&scene, "behind", 1, 1, save_behind, load_behind);
+	save_and_load(&scene, "shards", 3, 2, save_shards, load_shards);
+	save_and_load(&scene, "wider", 2, 4, save_shards, load_shards);
+	save_and_load(&scene, "both", 1, 1, save_both, load_both);
+	scene_ranks(&scene, "pointers", 1, pointers, NULL);
+	scene_ranks(&scene, "capture", 1, capture, NULL);
+	scene_ranks(&scene, "driverless", 1, no_driver, NULL);
+	scene_ranks(&scene, "verified", 1, verified, NULL);
+	scene_ranks(&scene, "left", 1, nothing_left, NULL);
+	if (t.calls)
+		save_and_load(&scene, "failures", 1, 1, failures,
+			      after_failures);
+	/* With locking refused it is slower, and no worse. */
+	setenv("VCUDA_MODE", "no-register", 1);
+	if (t.calls)
+		save_and_load(&scene, "pageable", 3, 2, save_shards,
+			      load_shards);
+	scene_close(&scene);
+	return 0;
+}
