@@ -33,22 +33,25 @@ static int image_find(struct call *c, uint64_t id, uint32_t place,
 /* ---- opening ---- */
 
 /* The stamped header, from what only the agent can write. */
-static int header_fd(const struct sk_os *os, const struct sk_cat_image *image,
-		     struct sk_err *err)
+static int header_fd(const struct sk_os *os, const struct sk_layout *l,
+		     const struct sk_stamp *stamp, struct sk_err *err)
 {
-	const struct sk_layout *l = image->layout->layout;
-	const struct sk_stamp stamp = {
+	_cleanup_free_ void *header = malloc(l->header_bytes);
+
+	if (!header)
+		return sk_err_set(err, -ENOMEM, "no memory for a header");
+	sk_layout_stamp(l, stamp, header);
+	return bytes_fd(os, "shardkeep:header", header, l->header_bytes, err);
+}
+
+static struct sk_stamp stamp_of(const struct sk_cat_image *image)
+{
+	return (struct sk_stamp){
 		.run = image->snapshot->run,
 		.run_id = image->snapshot->run_id,
 		.step = (uint64_t)image->snapshot->step,
 		.sums = image->sums,
 	};
-	_cleanup_free_ void *header = malloc(l->header_bytes);
-
-	if (!header)
-		return sk_err_set(err, -ENOMEM, "no memory for a header");
-	sk_layout_stamp(l, &stamp, header);
-	return bytes_fd(os, "shardkeep:header", header, l->header_bytes, err);
 }
 
 /* An image on disk that is being opened, for one who asked. */
@@ -56,8 +59,8 @@ struct opening {
 	struct request request;
 	struct lane_work work;
 	struct sk_stored stored;
-	uint64_t bytes;			/* of the image */
-	uint64_t header_bytes;
+	struct sk_layout *layout;	/* a reference */
+	uint64_t content[2];		/* hash of its checksums */
 	int header;			/* a memfd; the reply's, or closed */
 	int fd;				/* of the file, or an error */
 	struct sk_err err;
@@ -65,7 +68,10 @@ struct opening {
 
 static void opening_release(struct request *q)
 {
-	free(sk_link_object(q, struct opening, request));
+	struct opening *o = sk_link_object(q, struct opening, request);
+
+	sk_layout_free(o->layout);
+	free(o);
 }
 
 static const struct request_kind opening_kind = {
@@ -77,15 +83,54 @@ static int check_file(struct opening *o, const struct stat *st)
 {
 	const struct sk_file_id file = sk_file_id_of(st);
 
-	if (file.bytes != o->bytes)
+	if (file.bytes != o->layout->image_bytes)
 		return sk_err_set(&o->err, -EBADMSG, "the image of rank %"
 				  PRId32 " in %s is not of %" PRIu64 " bytes",
-				  o->stored.rank, o->stored.dir, o->bytes);
+				  o->stored.rank, o->stored.dir,
+				  o->layout->image_bytes);
 	if (!sk_file_id_equal(&file, &o->stored.file))
 		return sk_err_set(&o->err, -ENOENT, "the image of rank %"
 				  PRId32 " in %s is another file by now; list "
 				  "again", o->stored.rank, o->stored.dir);
 	return 0;
+}
+
+/* Memory does not keep the checksums of what only the disk has: they are those
+ * of the file, if they are still the same. */
+static int read_header(struct opening *o)
+{
+	const struct sk_os *os = o->request.agent->os;
+	struct sk_stamp stamp = { 0 };
+	_cleanup_free_ void *header = NULL;
+	_cleanup_free_ uint64_t *sums = NULL;
+	uint64_t bytes, content[2];
+	struct sk_file_id file;
+	int r;
+
+	sums = calloc((size_t)o->layout->n_sums + 1, sizeof(*sums));
+	if (!sums)
+		return sk_err_set(&o->err, -ENOMEM, "no memory for a header");
+	r = sk_store_read_header(o->request.agent->store, o->fd, &header,
+				 &bytes, &file, &o->err);
+	if (r < 0)
+		return r;
+	stamp.sums = sums;
+	if (bytes != o->layout->header_bytes)
+		return sk_err_set(&o->err, -EBADMSG, "the header is not that "
+				  "of its layout");
+	r = sk_layout_read_stamp(o->layout, header, &stamp, &o->err);
+	if (r < 0)
+		return r;
+	sk_cat_hash_sums(o->layout, sums, content);
+	if (stamp.run != o->stored.run.number ||
+	    stamp.run_id != o->stored.run.id ||
+	    stamp.step != o->stored.step ||
+	    memcmp(content, o->content, sizeof(content)) != 0)
+		return sk_err_set(&o->err, -ENOENT, "the image of rank %"
+				  PRId32 " in %s is another one by now; list "
+				  "again", o->stored.rank, o->stored.dir);
+	o->header = header_fd(os, o->layout, &stamp, &o->err);
+	return o->header < 0 ? o->header : 0;
 }
 
 /* A file of its own for every reader: they differ in how they read it. */
@@ -106,6 +151,8 @@ static void open_file(struct lane_work *work)
 	else
 		sk_err_errno(&o->err, r, "cannot look at the image of rank %"
 			     PRId32 " in %s", o->stored.rank, o->stored.dir);
+	if (r == 0 && o->header < 0)
+		r = read_header(o);
 	if (r == 0)
 		return;
 	sk_close_fd(o->fd);
@@ -134,8 +181,8 @@ static void opened(struct lane_work *work)
 		refuse_opened(o);
 		return;
 	}
-	msg.body.open_reply.image_bytes = o->bytes;
-	msg.body.open_reply.header_bytes = o->header_bytes;
+	msg.body.open_reply.image_bytes = o->layout->image_bytes;
+	msg.body.open_reply.header_bytes = o->layout->header_bytes;
 	msg.body.open_reply.place = SK_PLACE_DISK;
 	request_answer(&o->request, 0, &msg, fds, 2, &o->err);
 }
@@ -155,8 +202,8 @@ static int open_disk(struct call *c, struct sk_cat_image *image, int header)
 		return r;
 	}
 	stored_name(image, &o->stored);
-	o->bytes = image->layout->layout->image_bytes;
-	o->header_bytes = image->layout->layout->header_bytes;
+	o->layout = sk_layout_ref(image->layout->layout);
+	memcpy(o->content, image->content, sizeof(o->content));
 	o->header = header;
 	o->work.run = open_file;
 	o->work.finish = opened;
@@ -202,14 +249,18 @@ static int open_leased(struct call *c, struct sk_cat_image *image, int header)
 int call_open(struct call *c)
 {
 	const struct sk_wire_open *in = &c->in->body.open;
-	struct sk_cat_image *image;
-	int header, r;
+	struct sk_cat_image *image = NULL;
+	struct sk_stamp stamp;
+	int header = -1, r;
 
 	r = image_find(c, in->image, in->place, &image);
 	if (r < 0)
 		return r;
-	header = header_fd(c->agent->os, image, &c->err);
-	if (header < 0)
+	stamp = stamp_of(image);
+	if (image->sums)
+		header = header_fd(c->agent->os, image->layout->layout, &stamp,
+				   &c->err);
+	if (image->sums && header < 0)
 		return header;
 	r = open_leased(c, image, header);
 	if (r < 0)

@@ -139,7 +139,7 @@ static int add_snapshot(struct agent *a, struct records *records,
 	w->tensors = count_names(s);
 	w->flags = snapshot_flags(s, w);
 	(void)snprintf(w->text, sizeof(w->text), "%s",
-		       s->failed ? s->text : missing.text);
+		       s->failed ? sk_cat_failure(s) : missing.text);
 	return 0;
 }
 

@@ -91,10 +91,10 @@ static int durable_outcome(const struct wait *w,
 		return sk_err_set(err, -ENOTCONN, "the agent has no store; "
 				  "start it with --store");
 	if (s->hopeless_on_disk && s->failed)
-		return sk_err_set(err, -EIO, "%s", s->text);
+		return sk_err_set(err, -EIO, "%s", sk_cat_failure(s));
 	/* A failure since the request came; the next try is another wait's. */
 	if (s->failures_total != w->failures)
-		return sk_err_set(err, -EIO, "%s", s->text);
+		return sk_err_set(err, -EIO, "%s", sk_cat_failure(s));
 	return sk_err_set(err, -EAGAIN, "step %" PRId64 " is not durable in "
 			  "time: %s", s->step,
 			  s->flushing ? "it is being written" :

@@ -123,7 +123,7 @@ static const char *why_lost(const struct agent *a,
 {
 	return !a->store ? "the agent has no store" :
 	       sk_cat_undecided(s) ? "no memory to tell whether it is complete" :
-	       s->text[0] ? s->text : "the time was over";
+	       s->failed ? sk_cat_failure(s) : "the time was over";
 }
 
 /* "step 3 of job "a" (why), ..." as far as it goes. */

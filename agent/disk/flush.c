@@ -271,9 +271,8 @@ static void snapshot_durable(struct agent *a, const struct flush *f)
 	struct sk_cat_snapshot *s = f->snapshot;
 	char bytes[32];
 
-	s->failed = false;
+	sk_cat_set_failure(s, NULL);
 	s->failures = 0;
-	s->text[0] = 0;
 	measure(a, f);
 	if (sk_cat_on_disk(s)) {
 		a->counts.durable++;
@@ -282,12 +281,11 @@ static void snapshot_durable(struct agent *a, const struct flush *f)
 	} else {
 		/* What is missing is not here to be written. */
 		s->hopeless_on_disk = true;
-		s->failed = !sk_cat_local(s);
+		if (!sk_cat_local(s))
+			sk_cat_set_failure(s, "memory holds some parts as "
+					   "replicas only, which do not go to "
+					   "disk");
 	}
-	if (s->failed)
-		(void)snprintf(s->text, sizeof(s->text), "memory holds some "
-			       "parts as replicas only, which do not go to "
-			       "disk");
 	log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is %s (%s "
 		 "written)", s->job->name, s->run, s->step,
 		 sk_cat_on_disk(s) ? "durable" :
@@ -305,15 +303,14 @@ static void snapshot_failed(struct agent *a, const struct flush *f)
 					    RETRY_MOST_S;
 
 	a->counts.flush_errors++;
-	s->failed = true;
+	sk_cat_set_failure(s, f->err.text);
 	s->failures++;
 	s->failures_total++;
-	(void)snprintf(s->text, sizeof(s->text), "%s", f->err.text);
 	/* Another try would be refused as well. */
 	s->hopeless_on_disk = f->lost;
 	s->retry_ns = agent_now(a) + wait_s * SECOND_NS;
 	log_error(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " could not "
-		  "be flushed: %s", s->job->name, s->run, s->step, s->text);
+		  "be flushed: %s", s->job->name, s->run, s->step, f->err.text);
 }
 
 static void finish_flush(struct agent *a, struct flush *f)

@@ -240,10 +240,22 @@ static void scan_all(struct scan *scan)
 	free(jobs);
 }
 
+int found_compare(const void *a, const void *b)
+{
+	const struct found *x = a, *y = b;
+	struct file_key kx = file_key_of(&x->stored);
+	struct file_key ky = file_key_of(&y->stored);
+
+	return file_key_compare(&kx, &ky);
+}
+
 void scan_run(struct work *work)
 {
 	struct scan *scan = sk_link_object(work, struct scan, work);
 
+	if (scan->n_known)
+		qsort(scan->known, scan->n_known, sizeof(*scan->known),
+		      file_key_compare);
 	if (scan->job[0])
 		scan->result = scan_job(scan, scan->job);
 	else
@@ -252,6 +264,9 @@ void scan_run(struct work *work)
 	 * why. */
 	if (scan->result < 0)
 		scan->result = -EIO;
+	if (scan->n_found)
+		qsort(scan->found, scan->n_found, sizeof(*scan->found),
+		      found_compare);
 }
 
 void scan_free(struct scan *scan)

@@ -52,10 +52,10 @@ struct scan {
 	char job[SK_JOB_MAX + 1];	/* "": all */
 	bool headers;
 	uint64_t serial;		/* of the catalogue when it began */
-	struct file_key *known;		/* sorted */
+	struct file_key *known;		/* sorted while it runs */
 	size_t n_known;
 	/* The answer: */
-	struct found *found;
+	struct found *found;		/* sorted */
 	size_t n_found, room;
 	uid_t owner;			/* of the one job; -1: nobody */
 	uint64_t newest_run;		/* that a directory names; 0: none */
@@ -65,6 +65,8 @@ struct scan {
 	struct sk_err err;
 };
 
+/** Orders by the names alone, for qsort() and bsearch(). */
+int found_compare(const void *a, const void *b);
 /** Fills the answer in; the run of its work. */
 void scan_run(struct work *work);
 /** Frees it, and what it found and nobody took. */

@@ -115,20 +115,11 @@ static void merge(struct agent *a, struct scan *scan, struct found *f)
 		heed(a, f);
 }
 
-static int compare_found(const void *a, const void *b)
-{
-	const struct found *x = a, *y = b;
-	struct file_key kx = file_key_of(&x->stored);
-	struct file_key ky = file_key_of(&y->stored);
-
-	return file_key_compare(&kx, &ky);
-}
-
 static const struct found *find_found(const struct scan *scan,
 				      const struct found *key)
 {
 	return scan->n_found ? bsearch(key, scan->found, scan->n_found,
-				       sizeof(*key), compare_found) : NULL;
+				       sizeof(*key), found_compare) : NULL;
 }
 
 /* Whether the image's directory, or its whole job, was passed over. */
@@ -191,9 +182,6 @@ static void merge_all(struct agent *a, struct scan *scan)
 {
 	struct sk_cat_job *job;
 
-	if (scan->n_found)
-		qsort(scan->found, scan->n_found, sizeof(*scan->found),
-		      compare_found);
 	if (scan->result == 0) {
 		sk_link_each(job, &a->cat.jobs, link) {
 			if (!scan->job[0] || strcmp(job->name, scan->job) == 0)
@@ -287,8 +275,6 @@ static int list_known(struct agent *a, struct scan *scan)
 		stored_name(image, &stored);
 		scan->known[scan->n_known++] = file_key_of(&stored);
 	}
-	qsort(scan->known, scan->n_known, sizeof(*scan->known),
-	      file_key_compare);
 	return 0;
 }
 

@@ -309,6 +309,7 @@ bool sk_cat_snapshot_trim(struct sk_cat_snapshot *s)
 	sk_link_remove(&s->live);
 	sk_link_remove(&s->undecided);
 	free(s->by_rank);
+	free(s->text);
 	free(s);
 	return true;
 }
@@ -478,6 +479,7 @@ static void job_free(struct sk_cat_job *job)
 			image_free(s->by_rank[s->n_images - 1]);
 		sk_link_remove(&s->link);
 		free(s->by_rank);
+		free(s->text);
 		free(s);
 	}
 	sk_cat_verdicts_free(job);

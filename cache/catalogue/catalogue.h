@@ -104,7 +104,8 @@ struct sk_cat_image {
 	int32_t rank;
 	enum sk_image_kind kind;
 	struct sk_cat_layout *layout;
-	uint64_t *sums;			/* of the stamp */
+	uint64_t *sums;			/* of the stamp, while a slot has it */
+	uint64_t content[2];		/* hash of them */
 	struct sk_cat_slot *slot;	/* NULL: not in memory */
 	struct sk_cat_stored stored;
 	unsigned leases;
@@ -150,7 +151,7 @@ struct sk_cat_snapshot {
 	unsigned failures;		/* in a row */
 	uint64_t failures_total;
 	uint64_t retry_ns;		/* the agent's clock */
-	char text[SK_ERR_MAX];		/* why the flush failed */
+	char *text;			/* why: sk_cat_failure() */
 };
 
 struct sk_cat_question;
@@ -429,6 +430,9 @@ struct sk_cat_found {
 int sk_cat_stored_add(struct sk_cat_job *job, const struct sk_cat_found *found,
 		      struct sk_cat_layout *layout, uint64_t *sums,
 		      struct sk_err *err);
+/** What is kept of checksums that only the disk still has. */
+void sk_cat_hash_sums(const struct sk_layout *layout, const uint64_t *sums,
+		      uint64_t ret[2]);
 /** Whether the image is that: the same layout, the same bytes. */
 bool sk_cat_same_content(const struct sk_cat_image *image,
 			 const struct sk_layout *layout,
@@ -445,6 +449,10 @@ void sk_cat_lease(struct sk_cat_image *image, int count);
 
 /** Begins or ends a flush of it. */
 void sk_cat_flushing(struct sk_cat_snapshot *snapshot, bool flushing);
+/** The sentence of its last flush, which failed. NULL: it did not. */
+void sk_cat_set_failure(struct sk_cat_snapshot *snapshot, const char *text);
+/** That, or "". */
+const char *sk_cat_failure(const struct sk_cat_snapshot *snapshot);
 /** The rank has not lost the step that it was refused: it waits. */
 void sk_cat_state_waits(struct sk_cat_state *state);
 /** Drops it if nothing of it is left; true: it is gone. */

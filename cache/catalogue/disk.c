@@ -7,15 +7,28 @@
 
 #include "catalogue/private.h"
 
+void sk_cat_hash_sums(const struct sk_layout *layout, const uint64_t *sums,
+		      uint64_t ret[2])
+{
+	uint64_t hash = sk_hash_seed();
+
+	assert(!layout->n_sums || sums);
+	for (int i = 0; i < 2; i++) {
+		hash = sk_hash_bytes(hash, sums,
+				     layout->n_sums * sizeof(*sums));
+		ret[i] = hash;
+	}
+}
+
 bool sk_cat_same_content(const struct sk_cat_image *image,
 			 const struct sk_layout *layout, const uint64_t *sums)
 {
 	const struct sk_layout *l = image->layout->layout;
+	uint64_t content[2];
 
-	assert(!layout->n_sums || sums);
+	sk_cat_hash_sums(layout, sums, content);
 	return sk_digest_equal(&l->digest, &layout->digest) &&
-	       (!l->n_sums ||
-		memcmp(image->sums, sums, l->n_sums * sizeof(*sums)) == 0);
+	       memcmp(image->content, content, sizeof(content)) == 0;
 }
 
 static int check_run(const struct sk_cat_job *job,
@@ -32,10 +45,10 @@ static int check_run(const struct sk_cat_job *job,
 	return 0;
 }
 
-/* Finds or makes the image: 1 it is new and has the layout and sums. */
+/* Finds or makes the image: 1 it is new and has the layout. */
 static int stored_image(struct sk_cat_job *job,
 			const struct sk_cat_found *found,
-			struct sk_cat_layout *layout, uint64_t *sums,
+			struct sk_cat_layout *layout, const uint64_t *sums,
 			struct sk_cat_image **ret_image, struct sk_err *err)
 {
 	const struct sk_layout *l = layout->layout;
@@ -68,7 +81,7 @@ static int stored_image(struct sk_cat_job *job,
 		(void)sk_cat_snapshot_trim(s);
 		return sk_err_set(err, -ENOMEM, "no memory for an image");
 	}
-	image->sums = sums;
+	sk_cat_hash_sums(l, sums, image->content);
 	*ret_image = image;
 	return 1;
 }
@@ -82,10 +95,10 @@ int sk_cat_stored_add(struct sk_cat_job *job, const struct sk_cat_found *found,
 	int r;
 
 	r = stored_image(job, found, layout, sums, &image, err);
-	if (r <= 0) {	/* known, or refused: ours are not needed */
-		free(sums);
+	/* The file has them: those of all steps would fill memory. */
+	free(sums);
+	if (r <= 0)	/* known, or refused: ours is not needed */
 		sk_cat_layout_unref(layout);
-	}
 	if (r < 0)
 		return r;
 	s = image->snapshot;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Catalogue, the rules: what stays, what goes to disk, what is in use. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "catalogue/private.h"
 
 struct sk_cat_snapshot *sk_cat_newest(const struct sk_cat_job *job)
@@ -74,6 +77,18 @@ bool sk_cat_flushable(const struct sk_cat_snapshot *s)
 {
 	return !s->flushing && awaits_disk(s) &&
 	       (sk_cat_complete(s) || sk_cat_local(s)) && !sk_cat_undecided(s);
+}
+
+void sk_cat_set_failure(struct sk_cat_snapshot *s, const char *text)
+{
+	free(s->text);
+	s->failed = text;
+	s->text = text ? strdup(text) : NULL;
+}
+
+const char *sk_cat_failure(const struct sk_cat_snapshot *s)
+{
+	return s->text ? s->text : s->failed ? "it could not be flushed" : "";
 }
 
 void sk_cat_image_bad(struct sk_cat_image *image, bool disk)

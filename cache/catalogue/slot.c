@@ -183,6 +183,8 @@ int sk_cat_slot_seal(struct sk_cat_slot *slot, uint64_t *const sums[2],
 			continue;
 		free(images[kind]->sums);
 		images[kind]->sums = sums[kind];
+		sk_cat_hash_sums(images[kind]->layout->layout, sums[kind],
+				 images[kind]->content);
 		images[kind]->slot = slot;
 		images[kind]->bad_memory = false;
 		slot->images[kind] = images[kind];
@@ -211,6 +213,8 @@ static void empty_slot(struct sk_cat_slot *slot)
 		assert(image->slot == slot);
 		image->slot = NULL;
 		image->bad_memory = false;
+		free(image->sums);
+		image->sums = NULL;
 		sk_cat_image_trim(image);
 	}
 }

@@ -741,8 +741,14 @@ Test(catalogue, disk_and_memory_are_one)
 	cr_assert(sk_cat_on_disk(snapshot));
 	cr_assert_eq(sk_cat_image_by_id(&b.cat, id), image);
 	/* Memory goes, the disk stays, and the other way round. */
+	cr_assert(image->sums);
 	cr_assert_eq(sk_cat_evict_memory(snapshot), 2);
 	cr_assert(sk_cat_complete(find(&b, 1, 1)));
+	/* What is kept of the checksums tells other bytes all the same. */
+	cr_assert_null(image->sums);
+	cr_assert_eq(store(&b, 1, 1, 0, 5, &err), -ESTALE);
+	cr_assert_eq(store(&b, 1, 1, 0, 0, &err), 0, "%s", err.text);
+	cr_assert_null(image->sums);
 	cr_assert_eq(sk_cat_image_by_id(&b.cat, id), image);
 	sk_cat_stored_remove(image);
 	cr_assert(!sk_cat_complete(find(&b, 1, 1)));
