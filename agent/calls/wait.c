@@ -95,6 +95,9 @@ static int durable_outcome(const struct wait *w,
 	/* A failure since the request came; the next try is another wait's. */
 	if (s->failures_total != w->failures)
 		return sk_err_set(err, -EIO, "%s", sk_cat_failure(s));
+	/* All who wait ask at each change: nobody reads what they say. */
+	if (!w->request.over)
+		return -EAGAIN;
 	return sk_err_set(err, -EAGAIN, "step %" PRId64 " is not durable in "
 			  "time: %s", s->step,
 			  s->flushing ? "it is being written" :
