@@ -3,12 +3,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -18,6 +16,8 @@
 #include "bytes/checksum.h"
 #include "tensor/mesh.h"
 #include "base/util.h"
+#include "support/agent.h"
+#include "support/files.h"
 
 #define COLUMNS 1024	/* of F32: a page a row */
 #define MAX_ARGS 32
@@ -36,48 +36,20 @@ void rig_init(struct rig *rig, const char *program)
 	snprintf(rig->store, sizeof(rig->store), "%s/store", rig->dir);
 }
 
-static void exec_agent(struct rig *rig, int ready, const char **args)
-{
-	char fd[16];
-	int n = 0;
-
-	while (args[n])
-		n++;
-	snprintf(fd, sizeof(fd), "%d", ready);
-	args[n++] = "--ready-fd";
-	args[n++] = fd;
-	args[n] = NULL;
-	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-	unsetenv("SHARDKEEP_STORE");
-	unsetenv("SHARDKEEP_MEMORY");
-	execv(rig->program, (char **)args);
-	fprintf(stderr, "cannot run %s: %s\n", rig->program, strerror(errno));
-	_exit(127);
-}
-
 void rig_start(struct rig *rig, ...)
 {
 	const char *log = getenv("SK_TEST_LOG");
 	const char *args[MAX_ARGS] = { rig->program, "--socket", rig->socket,
 				       "--log-level", log ? log : "warning" };
-	int ready[2], n = 5;
 	va_list ap;
-	char c;
+	int n = 5;
 
 	va_start(ap, rig);
 	while ((args[n] = va_arg(ap, const char *)))
 		n++;
 	va_end(ap);
-	CHECK(pipe(ready) == 0, "pipe");
-	rig->agent = fork();
-	CHECK(rig->agent >= 0, "fork");
-	if (!rig->agent) {
-		close(ready[0]);
-		exec_agent(rig, ready[1], args);
-	}
-	close(ready[1]);
-	CHECK(read(ready[0], &c, 1) == 1, "the agent did not start");
-	close(ready[0]);
+	rig->agent = agent_start(args);
+	CHECK(rig->agent > 0, "the agent did not start");
 }
 
 int rig_wait(struct rig *rig)
@@ -96,20 +68,10 @@ int rig_stop(struct rig *rig)
 	return rig_wait(rig);
 }
 
-static int remove_one(const char *path, const struct stat *st, int type,
-		      struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
 void rig_remove(struct rig *rig)
 {
 	CHECK(!rig->agent, "the agent still runs");
-	CHECK(nftw(rig->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0,
-	      "cannot remove %s", rig->dir);
+	CHECK(remove_tree(rig->dir) == 0, "cannot remove %s", rig->dir);
 }
 
 /* ---- the wire ---- */

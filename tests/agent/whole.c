@@ -70,6 +70,8 @@ static void run_agent(struct whole *w)
 		_exit(err.text[0] ? 1 : 99);
 	}
 	r = agent_run(os, &w->options, &endpoint);
+	if (w->after)
+		w->after(w->ctx);
 	_exit(r);
 }
 

@@ -15,8 +15,10 @@ struct whole {
 	struct rig rig;			/* no program of its own */
 	struct sk_fault_os *fault;	/* shared */
 	struct options options;		/* may be changed before the start */
-	/** Called in the child before anything else; NULL: nothing. */
+	/** Called in the child before anything else, and when the agent has
+	 * ended by itself; NULL: nothing. */
 	void (*before)(void *ctx);
+	void (*after)(void *ctx);
 	void *ctx;
 	bool serves;
 };

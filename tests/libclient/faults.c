@@ -8,7 +8,6 @@
  */
 #include "libclient/restore/common.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
 #include <signal.h>
@@ -19,6 +18,7 @@
 #include "conn/client.h"
 #include "fault-alloc.h"
 #include "fault-os.h"
+#include "support/files.h"
 
 #define LIVES_OF_AGENT 32
 #define ROUNDS_MOST 20000	/* a life that never goes well */
@@ -213,18 +213,6 @@ static struct life *new_life(struct scene *scene, uint64_t n)
 
 /* ---- system calls ---- */
 
-static size_t count_fds(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	size_t n = 0;
-
-	CHECK(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
-
 static bool is_mapped(const char *what)
 {
 	FILE *f = fopen("/proc/self/maps", "r");
@@ -243,7 +231,7 @@ static uint64_t fail_call(struct scene *scene, uint64_t n, int error)
 {
 	struct sk_fault_os fault;
 	struct life *l = new_life(scene, n);
-	size_t fds = count_fds();
+	int fds = count_fds();
 
 	sk_fault_os_init(&fault, sk_os_linux());
 	sk_fault_os_fail(&fault, SK_FAULT_ANY, n, 1, error);
@@ -252,7 +240,7 @@ static uint64_t fail_call(struct scene *scene, uint64_t n, int error)
 	live(l);
 	CHECK(!is_mapped("memfd:shardkeep"), "call %llu: something is mapped",
 	      (unsigned long long)n);
-	CHECK(count_fds() == fds, "call %llu: %zu descriptors, %zu before",
+	CHECK(count_fds() == fds, "call %llu: %d descriptors, %d before",
 	      (unsigned long long)n, count_fds(), fds);
 	free(l);
 	return sk_fault_os_hits(&fault);

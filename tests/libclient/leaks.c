@@ -10,11 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "shardkeep.h"
+#include "support/agent.h"
 
 #define CHECK(x) do {							\
 	if (!(x)) {							\
@@ -30,23 +30,10 @@ static pid_t agent;
 
 static void start_agent(const char *program)
 {
-	char fd[16], c;
-	int ready[2];
-
-	CHECK(!pipe(ready));
-	(void)snprintf(fd, sizeof(fd), "%d", ready[1]);
-	agent = fork();
-	if (!agent) {
-		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		close(ready[0]);
-		execl(program, program, "--socket", sock, "--store", store,
-		      "--memory", "64M", "--log-level", "error",
-		      "--ready-fd", fd, (char *)NULL);
-		_exit(127);
-	}
-	close(ready[1]);
-	CHECK(read(ready[0], &c, 1) == 1);
-	close(ready[0]);
+	agent = agent_start((const char *const[]){
+		program, "--socket", sock, "--store", store, "--memory", "64M",
+		"--log-level", "error", NULL });
+	CHECK(agent > 0);
 }
 
 static void stop_agent(int sig)

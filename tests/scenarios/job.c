@@ -5,7 +5,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -17,6 +16,8 @@
 #include <unistd.h>
 
 #include "shardkeep.h"
+#include "support/agent.h"
+#include "support/files.h"
 
 #define ROWS 13
 #define COLUMNS 7
@@ -50,23 +51,10 @@ static void die(const char *fmt, ...)
 
 static void start_agent(void)
 {
-	int ready[2];
-	char fd[16], c;
-
-	CHECK(!pipe(ready));
-	(void)snprintf(fd, sizeof(fd), "%d", ready[1]);
-	agent = fork();
-	if (!agent) {
-		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		close(ready[0]);
-		execl(agent_path, agent_path, "--socket", socket_path,
-		      "--store", store, "--memory", "64M", "--log-level",
-		      "error", "--ready-fd", fd, NULL);
-		_exit(127);
-	}
-	close(ready[1]);
-	CHECK(read(ready[0], &c, 1) == 1);
-	close(ready[0]);
+	agent = agent_start((const char *const[]){
+		agent_path, "--socket", socket_path, "--store", store,
+		"--memory", "64M", "--log-level", "error", NULL });
+	CHECK(agent > 0);
 }
 
 static int end_agent(int sig)
@@ -282,15 +270,6 @@ static void fork_is_noticed(int rank, int world)
 	leave(&r);
 }
 
-static int remove_one(const char *path, const struct stat *st, int type,
-		      struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
 int main(int argc, char **argv)
 {
 	if (argc != 2)
@@ -315,7 +294,7 @@ int main(int argc, char **argv)
 	run(3, restore_from_disk, 0);
 	run(5, restore_from_disk, 0);
 	CHECK(end_agent(SIGTERM) == 0);
-	(void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	(void)remove_tree(dir);
 	puts("ok");
 	return 0;
 }

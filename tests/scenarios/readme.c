@@ -5,7 +5,6 @@
  * Argument: path of shardkeepd.
  */
 #include <errno.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,8 @@
 #include <unistd.h>
 
 #include "shardkeep.h"
+#include "support/agent.h"
+#include "support/files.h"
 
 #define RANKS 8
 /* A rank's part of 4096 x 4096 over 2 x 4 ranks. */
@@ -95,39 +96,6 @@ static void run(int64_t to, int64_t steps, int64_t kill_after)
 	}
 }
 
-static pid_t start_agent(const char *path)
-{
-	int ready[2];
-	char fd[16], c;
-	pid_t agent;
-
-	if (pipe(ready))
-		exit(1);
-	(void)snprintf(fd, sizeof(fd), "%d", ready[1]);
-	agent = fork();
-	if (!agent) {
-		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		close(ready[0]);
-		execl(path, path, "--socket", socket_path, "--memory", "256M",
-		      "--log-level", "error", "--ready-fd", fd, NULL);
-		_exit(127);
-	}
-	close(ready[1]);
-	if (read(ready[0], &c, 1) != 1)
-		exit(1);
-	close(ready[0]);
-	return agent;
-}
-
-static int forget(const char *path, const struct stat *st, int flag,
-		  struct FTW *ftw)
-{
-	(void)st;
-	(void)flag;
-	(void)ftw;
-	return remove(path);
-}
-
 int main(int argc, char **argv)
 {
 	pid_t agent;
@@ -139,7 +107,11 @@ int main(int argc, char **argv)
 		return 1;
 	(void)snprintf(socket_path, sizeof(socket_path), "%s/agent.sock", dir);
 	(void)setenv("SHARDKEEP_SOCKET", socket_path, 1);
-	agent = start_agent(argv[1]);
+	agent = agent_start((const char *const[]){
+		argv[1], "--socket", socket_path, "--memory", "256M",
+		"--log-level", "error", NULL });
+	if (agent < 0)
+		return 1;
 	run(14, 14, -1);
 	run(14, 0, -1);		/* it was at its end */
 	run(17, 3, -1);		/* the last one was not lost */
@@ -147,6 +119,6 @@ int main(int argc, char **argv)
 	run(40, -1, -1);
 	kill(agent, SIGTERM);
 	(void)waitpid(agent, NULL, 0);
-	(void)nftw(dir, forget, 8, FTW_DEPTH | FTW_PHYS);
+	(void)remove_tree(dir);
 	return 0;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -11,6 +10,7 @@
 #include "fault-os.h"
 #include "memory/slot.h"
 #include "base/util.h"
+#include "support/files.h"
 
 #define BYTES (300 * 1000u)
 #define HUGE (2u << 20)
@@ -24,18 +24,6 @@ static struct sk_slot create(uint64_t bytes)
 	r = sk_slot_create(sk_os_linux(), "test", bytes, -1, &slot, &err);
 	cr_assert_eq(r, 0, "%s", err.text);
 	return slot;
-}
-
-static int open_descriptors(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int n = 0;
-
-	cr_assert_not_null(dir);
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
 }
 
 /* How many pages of the mapping at @map the system holds. */
@@ -587,7 +575,7 @@ Test(slot, create_survives_the_failure_of_every_call)
 {
 	for (uint64_t n = 1;; n++) {
 		struct sk_slot slot = { .fd = 77 };
-		int before = open_descriptors(), r;
+		int before = count_fds(), r;
 		struct sk_err err = { 0 };
 		struct sk_fault_os fault;
 
@@ -602,7 +590,7 @@ Test(slot, create_survives_the_failure_of_every_call)
 			cr_assert(strstr(err.text, "frail"), "%s", err.text);
 			cr_assert_eq(slot.fd, 77, "call %lu", n);
 		}
-		cr_assert_eq(open_descriptors(), before, "call %lu", n);
+		cr_assert_eq(count_fds(), before, "call %lu", n);
 		if (!sk_fault_os_hits(&fault))
 			break;
 		cr_assert_lt(n, 50);

@@ -4,7 +4,6 @@
  * no descriptor that came with it stays open.
  */
 #include <criterion/criterion.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "base/util.h"
+#include "support/files.h"
 #include "wire/channel.h"
 
 #define FDS_MAX 16
@@ -43,18 +43,6 @@ static void disconnect(struct pair p)
 {
 	close(p.a);
 	close(p.b);
-}
-
-static int open_fds(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	cr_assert(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
 }
 
 static struct sk_msg good(int n_fds)
@@ -93,7 +81,7 @@ static void send_raw(int sock, const void *data, size_t size, const int *fds,
 /* Sends it with @n_fds descriptors; expects @r, and that none stays. */
 static void expect(const void *data, size_t size, int n_fds, int r)
 {
-	int before = open_fds(), got[SK_MSG_FDS], n = 0, fds[FDS_MAX];
+	int before = count_fds(), got[SK_MSG_FDS], n = 0, fds[FDS_MAX];
 	struct pair p = connected();
 	struct sk_msg msg;
 
@@ -107,7 +95,7 @@ static void expect(const void *data, size_t size, int n_fds, int r)
 	for (int i = 0; r >= 0 && i < n; i++)
 		close(got[i]);
 	disconnect(p);
-	cr_assert_eq(open_fds(), before, "descriptors were left open");
+	cr_assert_eq(count_fds(), before, "descriptors were left open");
 }
 
 Test(channel, carries_messages_and_descriptors)
@@ -233,7 +221,7 @@ Test(channel, refuses_random_bytes)
 /* Credentials that came along take the descriptors' room. */
 Test(channel, closes_descriptors_beside_other_control_data)
 {
-	int before = open_fds(), on = 1, got[SK_MSG_FDS], n = 0;
+	int before = count_fds(), on = 1, got[SK_MSG_FDS], n = 0;
 	struct sk_msg m = good(SK_MSG_FDS), back;
 	struct pair p = connected();
 	int fds[SK_MSG_FDS];
@@ -247,7 +235,7 @@ Test(channel, closes_descriptors_beside_other_control_data)
 		close(fds[i]);
 	cr_assert_eq(take(p.b, &back, got, &n), -EPROTO);
 	disconnect(p);
-	cr_assert_eq(open_fds(), before);
+	cr_assert_eq(count_fds(), before);
 }
 
 Test(channel, says_when_nothing_comes)

@@ -2,17 +2,17 @@
 #include "libclient/restore/common.h"
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include "tensor/box.h"
 #include "bytes/checksum.h"
 #include "tensor/dtype.h"
+#include "support/agent.h"
+#include "support/files.h"
 
 #define BOUND_S 240	/* of one process, so that nothing hangs for good */
 #define RANKS_MAX 16
@@ -34,36 +34,16 @@ void scene_fail(const char *file, int line, const char *what,
 
 void scene_start_agent(struct scene *scene)
 {
-	int ready[2];
-	char fd[16], byte;
+	const char *const args[] = {
+		scene->program, "--socket", scene->socket, "--store",
+		scene->store, "--memory", scene->memory ? scene->memory : "1G",
+		"--log-level", "error",
+		scene->flush_rate ? "--flush-rate" : NULL, scene->flush_rate,
+		NULL
+	};
 
-	CHECK(!pipe(ready));
-	(void)snprintf(fd, sizeof(fd), "%d", ready[1]);
-	scene->agent = fork();
-	CHECK(scene->agent >= 0);
-	if (!scene->agent) {
-		close(ready[0]);
-		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		execl(scene->program, scene->program, "--socket",
-		      scene->socket, "--store", scene->store, "--memory",
-		      scene->memory ? scene->memory : "1G",
-		      "--ready-fd", fd, "--log-level", "error",
-		      scene->flush_rate ? "--flush-rate" : NULL,
-		      scene->flush_rate, NULL);
-		_exit(127);
-	}
-	close(ready[1]);
-	CHECK(read(ready[0], &byte, 1) == 1, "the agent did not start");
-	close(ready[0]);
-}
-
-static int remove_one(const char *path, const struct stat *st, int type,
-		      struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
+	scene->agent = agent_start(args);
+	CHECK(scene->agent > 0, "the agent did not start");
 }
 
 static struct scene *opened;
@@ -78,7 +58,7 @@ static void remove_scene(void)
 		(void)kill(opened->agent, SIGKILL);
 		(void)waitpid(opened->agent, NULL, 0);
 	}
-	(void)nftw(opened->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	(void)remove_tree(opened->dir);
 }
 
 void scene_open(struct scene *scene, int argc, char **argv)

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a test leaves: files behind it, and descriptors open. */
+#ifndef SK_TESTS_FILES_H
+#define SK_TESTS_FILES_H
+
+/** Removes the folder with all that is in it; 0, or -1 as nftw() says. */
+int remove_tree(const char *path);
+/** How many descriptors this process has open, give or take those that looking
+ * takes, which are the same each time; -1 where it cannot be seen. */
+int count_fds(void);
+
+#endif
