@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/table.h"
+#include "support/random.h"
 
 #define ENTRIES 400
 #define STEPS 4000
@@ -18,15 +19,6 @@ struct naive {
 	struct entry v[ENTRIES];
 	size_t n;
 };
-
-static uint64_t draw(uint64_t *state)
-{
-	uint64_t x = (*state += UINT64_C(0x9e3779b97f4a7c15));
-
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
-}
 
 static size_t naive_count(const struct naive *n, uint64_t hash,
 			  uintptr_t value)
@@ -64,12 +56,12 @@ static void against_naive(uint64_t seed, uint64_t hashes, bool plain)
 
 	naive.n = 0;
 	for (int i = 0; i < STEPS; i++) {
-		uint64_t hash = draw(&seed) % hashes;
-		uintptr_t value = draw(&seed) % 5;
+		uint64_t hash = draw_any(&seed) % hashes;
+		uintptr_t value = draw_any(&seed) % 5;
 		size_t at;
 
 		hash = plain ? hash : hash << 32;
-		if (draw(&seed) % 2 && naive.n < ENTRIES) {
+		if (draw_any(&seed) % 2 && naive.n < ENTRIES) {
 			cr_assert_eq(sk_table_add(&t, hash, value), 0);
 			naive.v[naive.n++] = (struct entry){ hash, value };
 		} else {

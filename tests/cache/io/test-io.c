@@ -11,6 +11,8 @@
 
 #include "fault-os.h"
 #include "io/io.h"
+#include "support/files.h"
+#include "support/random.h"
 
 /* Before anything is made: skipping leaves everything where it is. */
 static void need_uring(void)
@@ -74,16 +76,6 @@ static bool exists(const struct place *p, const char *name)
 	return faccessat(p->fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* The numbers of a test: the same each time it runs. */
-static uint64_t draw(uint64_t *state, uint64_t below)
-{
-	uint64_t x = (*state += UINT64_C(0x9e3779b97f4a7c15));
-
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return (x ^ x >> 31) % below;
-}
-
 /* Page-aligned memory, readable to the next page, with random contents. */
 static char *random_memory(size_t bytes, uint64_t *state)
 {
@@ -110,18 +102,6 @@ static struct sk_io *make(const struct sk_os *os, struct sk_io_opts opts)
 
 	cr_assert_eq(r, 0, "%s", err.text);
 	return io;
-}
-
-static int count_fds(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int n = 0;
-
-	cr_assert(dir);
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
 }
 
 /* That the file is what @w says, to the byte. */

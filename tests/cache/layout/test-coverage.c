@@ -9,6 +9,7 @@
 
 #include "layout/coverage.h"
 #include "base/util.h"
+#include "support/random.h"
 
 #define RANKS_MAX 6
 #define THINGS 4		/* tensors and blobs of a job */
@@ -32,8 +33,7 @@ static uint64_t seed = 4;
 
 static int pick(int n)
 {
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (int)((seed >> 33) % (unsigned)n);
+	return (int)draw(&seed, (uint64_t)n);
 }
 
 static const struct sk_mesh *random_mesh(int world)

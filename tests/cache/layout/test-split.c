@@ -8,6 +8,7 @@
 #include "layout/deal.h"
 #include "layout/layout.h"
 #include "tensor/dtype.h"
+#include "support/random.h"
 
 #define WORLD 24
 #define ITEMS 20
@@ -16,8 +17,7 @@ static uint64_t seed = 5;
 
 static int64_t pick(int64_t n)
 {
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (int64_t)((seed >> 33) % (uint64_t)n);
+	return (int64_t)draw(&seed, (uint64_t)n);
 }
 
 /* ---- one group ---- */

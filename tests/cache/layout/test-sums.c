@@ -8,16 +8,9 @@
 #include "base/util.h"
 #include "bytes/checksum.h"
 #include "layout/sums.h"
+#include "support/random.h"
 
 #define ITEMS 9
-
-static uint64_t draw(uint64_t *state, uint64_t n)
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 7;
-	*state ^= *state << 17;
-	return *state % n;
-}
 
 /* Some are empty, some are small, some are several chunks. */
 static struct sk_layout *random_layout(uint64_t *state)

@@ -10,6 +10,7 @@
 
 #include "tensor/plan.h"
 #include "base/util.h"
+#include "support/random.h"
 
 #define SIDE 14			/* largest size of a dimension */
 #define DIMS 3
@@ -157,8 +158,7 @@ static uint64_t seed = 20;
 
 static int pick(int n)
 {
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (int)((seed >> 33) % (unsigned)n);
+	return (int)draw(&seed, (uint64_t)n);
 }
 
 /* Some ranks of the world, in any order. */

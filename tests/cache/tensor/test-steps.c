@@ -7,6 +7,7 @@
 #include "base/util.h"
 #include "tensor/mesh.h"
 #include "tensor/steps.h"
+#include "support/random.h"
 
 #define RANKS 512
 
@@ -14,8 +15,7 @@ static uint64_t seed = 2;
 
 static int64_t pick(int64_t n)
 {
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (int64_t)((seed >> 33) % (uint64_t)n);
+	return (int64_t)draw(&seed, (uint64_t)n);
 }
 
 /* By definition: nested loops. */

@@ -9,6 +9,7 @@
 #include "base/util.h"
 #include "tensor/cuts.h"
 #include "tensor/placement.h"
+#include "support/random.h"
 
 #define SIDE 60
 
@@ -16,8 +17,7 @@ static uint64_t seed = 3;
 
 static int64_t pick(int64_t n)
 {
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (int64_t)((seed >> 33) % (uint64_t)n);
+	return (int64_t)draw(&seed, (uint64_t)n);
 }
 
 /* ---- one cut ---- */

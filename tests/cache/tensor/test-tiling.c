@@ -8,6 +8,7 @@
 
 #include "base/util.h"
 #include "tensor/tiling.h"
+#include "support/random.h"
 
 #define BOXES 64
 
@@ -15,8 +16,7 @@ static uint64_t seed = 11;
 
 static int64_t pick(int64_t n)
 {
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (int64_t)((seed >> 33) % (uint64_t)n);
+	return (int64_t)draw(&seed, (uint64_t)n);
 }
 
 static void shuffle(struct sk_box *v, size_t n)

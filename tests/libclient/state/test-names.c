@@ -6,6 +6,7 @@
 
 #include "base/util.h"
 #include "state/names.h"
+#include "support/random.h"
 
 #define NAMES 300
 
@@ -13,8 +14,7 @@ static uint64_t seed = 9;
 
 static uint32_t pick(uint32_t n)
 {
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)(seed >> 33) % n;
+	return (uint32_t)draw(&seed, n);
 }
 
 static int64_t search(const struct sk_state *state, const char *name)
