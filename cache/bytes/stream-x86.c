@@ -16,26 +16,45 @@
 #define BLOCK (STREAMS * 4096u)
 
 /*
- * The walk that all kernels share; MOVE(at) moves the line at that offset. A
- * macro, because a function of one target cannot be inlined into another's.
+ * The walk that all kernels share; MOVE(line, at) moves the line at that
+ * offset. A macro, because a function of one target cannot be inlined into
+ * another's.
  */
-#define STREAM_WALK(MOVE, size) do {					\
+#define STREAM_WALK(MOVE, line, size) do {				\
 	size_t from_ = 0;						\
 	while (size - from_ >= STREAMS * SK_LINE) {			\
 		size_t left_ = size - from_;				\
 		size_t part_ = (left_ < BLOCK ? left_ : BLOCK) /	\
 			       (STREAMS * SK_LINE) * SK_LINE;		\
 		for (size_t at_ = 0; at_ < part_; at_ += SK_LINE) {	\
-			MOVE(from_ + at_);				\
-			MOVE(from_ + part_ + at_);			\
-			MOVE(from_ + 2 * part_ + at_);			\
-			MOVE(from_ + 3 * part_ + at_);			\
+			MOVE(line, from_ + at_);			\
+			MOVE(line, from_ + part_ + at_);		\
+			MOVE(line, from_ + 2 * part_ + at_);		\
+			MOVE(line, from_ + 3 * part_ + at_);		\
 		}							\
 		from_ += STREAMS * part_;				\
 	}								\
 	for (; from_ < size; from_ += SK_LINE)				\
-		MOVE(from_);						\
+		MOVE(line, from_);					\
 } while (0)
+
+#define MOVE(line, at) line(dst + (at), NULL, src + (at))
+#define MOVE_TWICE(line, at) line(dst + (at), twin + (at), src + (at))
+
+/* A kernel, of its way to move a line. */
+#define KERNEL(isa, target)						\
+	target								\
+	static void copy_##isa(char *dst, const char *src, size_t size)	\
+	{								\
+		STREAM_WALK(MOVE, line_##isa, size);			\
+	}								\
+									\
+	target								\
+	static void twice_##isa(char *dst, char *twin, const char *src,	\
+				size_t size)				\
+	{								\
+		STREAM_WALK(MOVE_TWICE, line_##isa, size);		\
+	}
 
 __attribute__((target("avx512f"), always_inline))
 static inline void line_avx512(char *dst, char *twin, const char *src)
@@ -47,21 +66,7 @@ static inline void line_avx512(char *dst, char *twin, const char *src)
 		_mm512_storeu_si512(twin, a);
 }
 
-__attribute__((target("avx512f")))
-static void copy_avx512(char *dst, const char *src, size_t size)
-{
-#define MOVE(at) line_avx512(dst + (at), NULL, src + (at))
-	STREAM_WALK(MOVE, size);
-#undef MOVE
-}
-
-__attribute__((target("avx512f")))
-static void twice_avx512(char *dst, char *twin, const char *src, size_t size)
-{
-#define MOVE(at) line_avx512(dst + (at), twin + (at), src + (at))
-	STREAM_WALK(MOVE, size);
-#undef MOVE
-}
+KERNEL(avx512, __attribute__((target("avx512f"))))
 
 __attribute__((target("avx2"), always_inline))
 static inline void line_avx2(char *dst, char *twin, const char *src)
@@ -79,21 +84,7 @@ static inline void line_avx2(char *dst, char *twin, const char *src)
 	_mm256_storeu_si256((__m256i *)(void *)twin + 1, b);
 }
 
-__attribute__((target("avx2")))
-static void copy_avx2(char *dst, const char *src, size_t size)
-{
-#define MOVE(at) line_avx2(dst + (at), NULL, src + (at))
-	STREAM_WALK(MOVE, size);
-#undef MOVE
-}
-
-__attribute__((target("avx2")))
-static void twice_avx2(char *dst, char *twin, const char *src, size_t size)
-{
-#define MOVE(at) line_avx2(dst + (at), twin + (at), src + (at))
-	STREAM_WALK(MOVE, size);
-#undef MOVE
-}
+KERNEL(avx2, __attribute__((target("avx2"))))
 
 __attribute__((always_inline))
 static inline void line_sse2(char *dst, char *twin, const char *src)
@@ -118,19 +109,7 @@ static inline void line_sse2(char *dst, char *twin, const char *src)
 	_mm_storeu_si128(to + 3, d);
 }
 
-static void copy_sse2(char *dst, const char *src, size_t size)
-{
-#define MOVE(at) line_sse2(dst + (at), NULL, src + (at))
-	STREAM_WALK(MOVE, size);
-#undef MOVE
-}
-
-static void twice_sse2(char *dst, char *twin, const char *src, size_t size)
-{
-#define MOVE(at) line_sse2(dst + (at), twin + (at), src + (at))
-	STREAM_WALK(MOVE, size);
-#undef MOVE
-}
+KERNEL(sse2, )
 
 static void fence(void)
 {
