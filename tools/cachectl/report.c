@@ -79,16 +79,21 @@ static char *copy_text(struct report *r, const char *fmt, va_list ap)
 	return text;
 }
 
+static void add_text(struct report *r, struct part *part, enum cell_kind kind,
+		     const char *fmt, va_list ap)
+{
+	add_cell(r, part, (struct cell){ .kind = kind,
+					 .text = copy_text(r, fmt, ap) });
+}
+
 void report_text(struct report *r, const char *key, const char *title,
 		 const char *fmt, ...)
 {
-	struct cell cell = { .kind = CELL_TEXT };
 	va_list ap;
 
 	va_start(ap, fmt);
-	cell.text = copy_text(r, fmt, ap);
+	add_text(r, add_part(r, PART_FIELD, key, title), CELL_TEXT, fmt, ap);
 	va_end(ap);
-	add_cell(r, add_part(r, PART_FIELD, key, title), cell);
 }
 
 void report_number(struct report *r, const char *key, const char *title,
@@ -126,24 +131,20 @@ void report_table(struct report *r, const char *key, const char *title,
 
 void report_cell_text(struct report *r, const char *fmt, ...)
 {
-	struct cell cell = { .kind = CELL_TEXT };
 	va_list ap;
 
 	va_start(ap, fmt);
-	cell.text = copy_text(r, fmt, ap);
+	add_text(r, last_table(r), CELL_TEXT, fmt, ap);
 	va_end(ap);
-	add_cell(r, last_table(r), cell);
 }
 
 void report_cell_name(struct report *r, const char *fmt, ...)
 {
-	struct cell cell = { .kind = CELL_NAME };
 	va_list ap;
 
 	va_start(ap, fmt);
-	cell.text = copy_text(r, fmt, ap);
+	add_text(r, last_table(r), CELL_NAME, fmt, ap);
 	va_end(ap);
-	add_cell(r, last_table(r), cell);
 }
 
 void report_cell_words(struct report *r, const char *words)
