@@ -5,7 +5,8 @@
 A file includes its own room and those below it, in its own house and in the
 houses that its own stands on; never a room above, and never another room's
 private header. Every header compiles alone, and no two are included by one
-name. First the test shows that it sees each of these broken.
+name. Comments and documents name no source that is not there. First the test
+shows that it sees each of these broken.
 
 Arguments: the root of the tree, the C compiler, a folder with the headers that
 are made from NAME.h.in when it is built.
@@ -59,6 +60,10 @@ ROOTS = {
 SHARED_ROOTS = ["cache", "agent", "libclient"]
 
 # Sources and headers; text that a test has made of a document is neither.
+COMMENT = re.compile(r"/\*.*?\*/", re.S)
+SOURCE = re.compile(r"(?<![\w./*<-])[a-z][a-z0-9_/-]*\.[ch]\b")
+DOCUMENTS = ["*.md", "docs/*.md"]
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+\.[ch])"', re.M)
 
 
@@ -145,6 +150,24 @@ def check_names(root: Path) -> list[str]:
     return bad
 
 
+def named(root: Path) -> list[tuple[str, str]]:
+    """Files, and the sources that they speak of."""
+    texts = [(path, " ".join(COMMENT.findall((root / path).read_text())))
+             for path in sources(root)]
+    texts += [(str(file.relative_to(root)), file.read_text())
+              for pattern in DOCUMENTS for file in root.glob(pattern)]
+    return [(path, name) for path, text in texts
+            for name in SOURCE.findall(text)]
+
+
+def check_named(root: Path) -> list[str]:
+    there = ["/" + path.removesuffix(".in") for path in sources(root)]
+    return [f"{path} speaks of {name}: there is none"
+            for path, name in named(root)
+            if not name.startswith("include/")      # another project's
+            and not any(t.endswith("/" + name) for t in there)]
+
+
 def compiles(root: Path, path: str, cc: list[str]) -> str | None:
     """@cc is the compiler, and where it finds the headers that are made."""
     includes = ["-I" + str(root / r) for r in ROOTS[house_of(path)]]
@@ -167,7 +190,7 @@ def check_headers(root: Path, cc: list[str]) -> list[str]:
 
 
 def check(root: Path, cc: list[str]) -> list[str]:
-    return (check_includes(root) + check_names(root)
+    return (check_includes(root) + check_names(root) + check_named(root)
             + check_headers(root, cc))
 
 
@@ -184,6 +207,7 @@ PLANTS = [
     ("cache/wire/planted.c", '#include "nothing.h"\n', "nobody"),
     ("cache/attic/planted.c", "int attic;\n", "no room"),
     ("libclient/store/store.h", "int twice;\n", "both have"),
+    ("cache/bytes/planted.c", "/* As in bytes/gone.c. */\n", "speaks"),
     ("cache/tensor/planted.h", "sk_unknown planted(void);\n", "alone"),
 ]
 
@@ -200,6 +224,7 @@ def self_test(root: Path, cc: list[str]) -> list[str]:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
             found = check_includes(copy) + check_names(copy)
+            found += check_named(copy)
             if file.suffix == ".h":
                 found.append(compiles(copy, path, cc) or "")
             if not any("planted" in f and word in f or word == "both have"

@@ -227,7 +227,7 @@ bool sk_leftover_name(const char *name, uint32_t *ret_instance)
 		return skip_id(&at, ret_instance) && !*at;
 	if (!skip(&at, "."))
 		return false;
-	/* What is written under a temporary name, here or by store-dir.c. */
+	/* What is written under a temporary name, here or by dir.c. */
 	if (!skip(&at, SK_RUN_FILE) && !skip(&at, SK_OWNER_FILE) &&
 	    !skip_image(&at, &rank, &world) && !skip_step(&at, &step))
 		return false;

@@ -46,7 +46,7 @@ struct sk_store {
 	int alive;		/* the file that is locked; -1: none */
 };
 
-/* names: store-names.c */
+/* names: names.c */
 
 struct sk_step_name {
 	uint64_t step;
@@ -80,7 +80,7 @@ void sk_run_text_format(char buf[SK_RUN_TEXT_MAX],
 			const struct sk_store_run *run);
 bool sk_run_text_parse(const char *text, struct sk_store_run *ret_run);
 
-/* directories: store-dir.c */
+/* directories: dir.c */
 
 /** Opens a directory below @dirfd, not through a symbolic link. */
 int sk_dir_open(const struct sk_os *os, int dirfd, const char *name);
@@ -120,7 +120,7 @@ static inline bool sk_is_shortage(int r)
 	return r == -EMFILE || r == -ENFILE || r == -ENOMEM;
 }
 
-/* store-sweep.c */
+/* sweep.c */
 
 /** Draws our number and says that we live. An error: no number. */
 int sk_store_live(struct sk_store *store);
@@ -141,7 +141,7 @@ int sk_store_job_dir(struct sk_store *store, const char *job,
 int sk_store_make_job_dir(struct sk_store *store, const char *job,
 			  mode_t mode, struct sk_err *err);
 
-/* store-step.c */
+/* step.c */
 
 /** What ".run" says of a step directory; number 0 where it says nothing. */
 int sk_step_run_file(struct sk_store *store, int fd,
@@ -149,7 +149,7 @@ int sk_step_run_file(struct sk_store *store, int fd,
 /** The run of a step directory; number 0 where nothing says it. */
 int sk_step_run(struct sk_store *store, int fd, struct sk_store_run *ret_run);
 /** Deletes the step directory @dir: renamed first. -ESTALE: it is another
- * run's. In store-drop.c. */
+ * run's. In drop.c. */
 int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
 		   const struct sk_store_run *run, struct sk_err *err);
 /**
