@@ -391,13 +391,11 @@ static int fault_cond_wait(const struct sk_os *os, pthread_cond_t *cond,
 			   pthread_mutex_t *mutex, uint64_t until_ns)
 {
 	const struct sk_os *inner = inner_of(os);
-	int r;
+	int r = inner->cond_wait(inner, cond, mutex, look_until(os, until_ns));
 
-	do {
-		r = inner->cond_wait(inner, cond, mutex,
-				     look_until(os, until_ns));
-	} while (waits_on(os, r, until_ns));
-	return r;
+	/* It may have been signalled after this look, and before it has the
+	 * mutex again: the caller looks at what it waits for. */
+	return waits_on(os, r, until_ns) ? 0 : r;
 }
 
 static uint64_t fault_now_ns(const struct sk_os *os)

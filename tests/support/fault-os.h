@@ -15,7 +15,7 @@
  * release what they are given and then report the error (munmap: -ENOMEM,
  * whatever was asked for), so that no test leaks by its own doing. Waits do
  * not fail; on the virtual clock their deadlines are of that clock, and they
- * look at it each millisecond.
+ * look at it each millisecond: cond_wait() wakes its caller for that.
  *
  * Thread-safety: rules and clock are set before the table is used; the
  * counters are atomic, so any threads may call through the table.

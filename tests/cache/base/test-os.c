@@ -390,6 +390,42 @@ static void call_everything(const struct sk_os *os, const struct dir *dir)
 	(void)os->uring_result(os, SK_URING_FSYNC, 0);
 }
 
+static bool happened;
+
+/* The time is over, and what is waited for happens before the mutex is had
+ * again: no signal tells of it any more. */
+static int wait_too_short(const struct sk_os *os, pthread_cond_t *cond,
+			  pthread_mutex_t *mutex, uint64_t until_ns)
+{
+	(void)os;
+	(void)cond;
+	(void)mutex;
+	(void)until_ns;
+	cr_assert_not(happened, "nobody looks whether it has happened");
+	happened = true;
+	return -ETIMEDOUT;
+}
+
+Test(fault_os, a_look_at_the_clock_loses_no_signal)
+{
+	pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+	struct sk_os inner = *sk_os_linux();
+	struct sk_fault_os fault;
+	pthread_cond_t cond;
+
+	sk_cond_init(&cond);
+	inner.cond_wait = wait_too_short;
+	sk_fault_os_init(&fault, &inner);
+	sk_fault_os_clock(&fault, 1000, 1000);
+	pthread_mutex_lock(&mutex);
+	cr_assert_eq(fault.os.cond_wait(&fault.os, &cond, &mutex, 2000), 0);
+	happened = false;
+	cr_assert_eq(fault.os.cond_wait(&fault.os, &cond, &mutex, 1000),
+		     -ETIMEDOUT);
+	pthread_mutex_unlock(&mutex);
+	pthread_cond_destroy(&cond);
+}
+
 Test(fault_os, counts_every_operation)
 {
 	struct dir dir = make_dir();
