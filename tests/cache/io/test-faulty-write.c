@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files as they are written by a system that fails, slowly, or not to the end. */
+/* Files as they are written by a system that fails, slowly, or not to the end.
+ */
 #include "common.h"
 
 #include <fcntl.h>

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "stub-agent.h"
+
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/util.h"
+#include "comm/comm.h"
+#include "state/register.h"
+
+struct stub_agent agent = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+int sk_check(const struct sk *sk, struct sk_err *err)
+{
+	(void)sk;
+	(void)err;
+	return 0;
+}
+
+int sk_state_register(struct sk_state *state, bool slots, uint64_t until_ns,
+		      struct sk_err *err)
+{
+	(void)slots;
+	(void)until_ns;
+	(void)err;
+	state->run = 99;
+	return 0;
+}
+
+void sk_state_unregister(struct sk_state *state)
+{
+	(void)state;
+}
+
+void sk_comm_of_agent(struct sk_agent_comm *ctx, struct sk_comm *ret_comm)
+{
+	(void)ctx;
+	*ret_comm = (struct sk_comm){ 0 };
+}
+
+int sk_conn_open(const struct sk_os *os, const char *socket_path,
+		 uint64_t until_ns, struct sk_conn *ret_conn,
+		 struct sk_err *err)
+{
+	(void)socket_path;
+	(void)until_ns;
+	(void)err;
+	ret_conn->os = os;
+	ret_conn->sock = -1;
+	ret_conn->agent.instance = 7;
+	return 0;
+}
+
+void sk_conn_close(struct sk_conn *conn)
+{
+	(void)conn;
+}
+
+int memfd_of(const void *data, size_t bytes)
+{
+	int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	cr_assert(fd >= 0);
+	cr_assert(pwrite(fd, data, bytes, 0) == (ssize_t)bytes);
+	cr_assert(!fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW));
+	return fd;
+}
+
+void flip(int fd, uint64_t at)
+{
+	char path[64], byte;
+	int w;
+
+	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	w = open(path, O_RDWR | O_CLOEXEC);
+	cr_assert(w >= 0);
+	cr_assert(pread(w, &byte, 1, (off_t)at) == 1);
+	byte ^= 0x10;
+	cr_assert(pwrite(w, &byte, 1, (off_t)at) == 1);
+	close(w);
+}
+
+static bool is_listed(const struct image *i, int place)
+{
+	return (place ? i->disk : i->memory) >= 0 && !i->reported[place];
+}
+
+static void give_id(struct sk_wire_id *id, const struct image *i)
+{
+	strcpy(id->job, JOB);
+	id->run = i->run;
+	id->run_id = i->run_id;
+	id->step = i->step;
+	id->rank = i->layout->rank;
+	id->world = i->layout->world;
+}
+
+static bool is_asked(const struct sk_wire_id *id, const struct image *i)
+{
+	return (!id->run || id->run == i->run) &&
+	       (!id->run_id || id->run_id == i->run_id) &&
+	       (id->step < 0 || id->step == i->step);
+}
+
+static int list_images(struct sk_msg *msg)
+{
+	const struct sk_wire_id id = msg->body.list.id;
+	struct sk_wire_image w[2 * IMAGES_MAX] = { 0 };
+	size_t n = 0;
+
+	for (int i = 0; i < agent.n; i++)
+		for (int place = 0; place < 2; place++) {
+			if (!is_listed(&agent.images[i], place) ||
+			    !is_asked(&id, &agent.images[i]))
+				continue;
+			give_id(&w[n].id, &agent.images[i]);
+			w[n].image = (uint64_t)i + 1;
+			w[n].bytes = agent.images[i].layout->image_bytes;
+			w[n].digest = agent.images[i].layout->digest;
+			w[n].kind = agent.images[i].layout->kind;
+			w[n].place = place ? SK_PLACE_DISK : SK_PLACE_MEMORY;
+			w[n++].state = SK_IMAGE_SEALED;
+		}
+	agent.lists++;
+	agent.records += n;
+	msg->body.list_reply.n = n;
+	msg->body.list_reply.record_bytes = sizeof(w[0]);
+	return memfd_of(w, n * sizeof(w[0]));
+}
+
+static int list_snapshots(struct sk_msg *msg)
+{
+	struct sk_wire_snapshot s[IMAGES_MAX] = { 0 };
+	size_t n = 0;
+
+	for (int i = 0; i < agent.n; i++) {
+		size_t k = 0;
+
+		while (k < n && (s[k].id.run != agent.images[i].run ||
+				 s[k].id.run_id != agent.images[i].run_id ||
+				 s[k].id.step != agent.images[i].step))
+			k++;
+		give_id(&s[k].id, &agent.images[i]);
+		s[k].flags = agent.incomplete ? 0 : SK_SNAP_COMPLETE;
+		s[k].flags |= SK_SNAP_MEMORY | SK_SNAP_DISK;
+		if (agent.incomplete)
+			strcpy(s[k].text, "wq [0:4] of rank 1 is missing");
+		s[k].bad_memory = s[k].bad_disk = -1;
+		s[k].digest += agent.images[i].layout->digest.bytes[0] + 1u;
+		n += k == n;
+	}
+	msg->body.list_reply.n = n;
+	msg->body.list_reply.record_bytes = sizeof(s[0]);
+	msg->body.list_reply.unreadable = agent.unreadable;
+	if (agent.unreadable)
+		strcpy(msg->body.list_reply.text, "cannot read /store/job");
+	return memfd_of(s, n * sizeof(s[0]));
+}
+
+static int reopen(int fd)
+{
+	char path[64];
+
+	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+static int answer(struct sk_msg *msg, int *ret_fds, int *ret_n,
+		  struct sk_err *err)
+{
+	const struct sk_wire_open o = msg->body.open;
+	int place = o.place == SK_PLACE_DISK;
+	struct image *i;
+
+	if (msg->type == SK_MSG_LIST) {
+		ret_fds[0] = msg->body.list.what == SK_LIST_IMAGES ?
+				     list_images(msg) : list_snapshots(msg);
+		*ret_n = 1;
+		return 0;
+	}
+	i = &agent.images[o.image - 1];
+	if (msg->type == SK_MSG_REPORT_BAD) {
+		i->reported[place] = true;
+		return 0;
+	}
+	cr_assert(msg->type == SK_MSG_OPEN);
+	agent.opens++;
+	if (!is_listed(i, place))
+		return sk_err_set(err, -ENOENT, "no such image");
+	msg->body.open_reply.image_bytes = i->layout->image_bytes;
+	msg->body.open_reply.header_bytes = i->layout->header_bytes;
+	ret_fds[0] = reopen(place ? i->disk : i->memory);
+	ret_fds[1] = reopen(i->header);
+	*ret_n = 2;
+	return 0;
+}
+
+int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
+		 int n_fds, int *ret_fds, int *ret_n_fds, uint64_t until_ns,
+		 struct sk_err *err)
+{
+	int r;
+
+	(void)conn;
+	(void)fds;
+	(void)n_fds;
+	(void)until_ns;
+	pthread_mutex_lock(&agent.lock);
+	r = answer(msg, ret_fds, ret_n_fds, err);
+	pthread_mutex_unlock(&agent.lock);
+	return r;
+}
+
+void forget_images(void)
+{
+	for (int i = 0; i < agent.n; i++) {
+		sk_close_fd(agent.images[i].memory);
+		sk_close_fd(agent.images[i].disk);
+		sk_close_fd(agent.images[i].header);
+		sk_layout_free(agent.images[i].layout);
+	}
+	agent.n = 0;
+	agent.incomplete = false;
+	agent.opens = agent.lists = 0;
+	agent.records = 0;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The agent's part, played by a few functions in front of the library's: it
+ * has images, lists them, and opens them. A program that links this has no
+ * other agent.
+ */
+#ifndef SK_TESTS_STUB_AGENT_H
+#define SK_TESTS_STUB_AGENT_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "conn/client.h"
+#include "layout/layout.h"
+
+#define JOB "property"
+#define IMAGES_MAX 64
+
+struct image {
+	struct sk_layout *layout;
+	uint64_t run, run_id;
+	int64_t step;
+	int memory, disk, header;	/* -1: not there */
+	bool reported[2];
+};
+
+struct stub_agent {
+	pthread_mutex_t lock;
+	struct image images[IMAGES_MAX];
+	int n;
+	bool incomplete;
+	uint64_t run_id;	/* of the runs that are saved */
+	unsigned unreadable;	/* of the store */
+	unsigned opens;
+	size_t records;		/* of lists, told to one rank */
+	unsigned lists;
+};
+
+extern struct stub_agent agent;
+
+/** A sealed memory file of those bytes. */
+int memfd_of(const void *data, size_t bytes);
+/** Another bit at that byte, though it is sealed. */
+void flip(int fd, uint64_t at);
+/** As at the start. */
+void forget_images(void);
+
+#endif

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which snapshot is restored, and what is said where there is none. */
+#include <criterion/criterion.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "stub-agent.h"
+#include "thread-ranks.h"
+
+Test(restore, the_newest_that_is_whole_is_taken)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+	int n;
+
+	plain_test(&test, 2, 2);
+	save(&test, 3, 10, 0);
+	n = agent.n;
+	salt = 1;
+	save(&test, 3, 20, 0);
+	flip(agent.images[n].memory, agent.images[n].layout->image_bytes - 1);
+	salt = 0;
+	cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL), "%s",
+		  ranks[0].text);
+	cr_assert(ranks[1].report.step == 10);
+	cr_assert(ranks[1].report.run == 3);
+	cr_assert(!wrong_elements(&test, ranks));
+	close_ranks(&test, ranks);
+	agent.images[n].reported[0] = false;
+	cr_assert(run_plain(&test, ranks, 20, NULL) == -EBADMSG);
+	cr_assert(strstr(ranks[0].text, "wq"), "%s", ranks[0].text);
+	cr_assert(strstr(ranks[0].text, "overwritten"), "%s", ranks[0].text);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+/* Images are listed of what is tried, however much else there is. */
+Test(restore, a_history_is_not_gone_through)
+{
+	size_t records[2];
+
+	for (int k = 0; k < 2; k++) {
+		struct rank ranks[RANKS_MAX] = { 0 };
+		struct test test;
+
+		plain_test(&test, 2, 2);
+		for (int64_t step = 1; step <= (k ? 10 : 2); step++)
+			save(&test, 1, step, 0);
+		cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL), "%s",
+			  ranks[0].text);
+		records[k] = agent.records;
+		cr_assert(agent.lists == 2, "%u", agent.lists);
+		close_ranks(&test, ranks);
+		free_test(&test);
+	}
+	cr_assert(records[0] && records[0] == records[1], "%zu, then %zu",
+		  records[0], records[1]);
+}
+
+Test(restore, a_run_that_is_newer_comes_first)
+{
+	struct sk_restore_options o = { .run = 4 };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 1, 1);
+	save(&test, 4, 900, 0);
+	save(&test, 5, 100, 0);
+	cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL));
+	cr_assert(ranks[0].report.step == 100);
+	close_ranks(&test, ranks);
+	cr_assert(!run_plain(&test, ranks, SK_LATEST, &o));
+	cr_assert(ranks[0].report.step == 900);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+/* Two lives of one number: each is restored from its own images alone. */
+Test(restore, lives_of_one_number_are_not_mixed)
+{
+	struct sk_restore_options o = { .run = 1, .run_id = 11 };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	agent.run_id = 11;
+	save(&test, 1, 10, 0);
+	agent.run_id = 12;
+	salt = 1;
+	save(&test, 1, 10, 0);
+	agent.run_id = 0;
+	cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL), "%s",
+		  ranks[0].text);
+	cr_assert(ranks[0].report.run_id == 12 &&
+		  ranks[1].report.run_id == 12);
+	cr_assert(!wrong_elements(&test, ranks));
+	close_ranks(&test, ranks);
+	salt = 0;
+	cr_assert(!run_plain(&test, ranks, SK_LATEST, &o), "%s",
+		  ranks[0].text);
+	cr_assert(ranks[0].report.run_id == 11);
+	cr_assert(!wrong_elements(&test, ranks));
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+/* Where the store could not be read, nobody says that there is nothing. */
+Test(restore, what_cannot_be_read_is_not_nothing)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	agent.unreadable = 1;
+	cr_assert(run_plain(&test, ranks, SK_LATEST, NULL) == -EIO);
+	cr_assert(strstr(ranks[0].text, "cannot read /store/job"), "%s",
+		  ranks[0].text);
+	close_ranks(&test, ranks);
+	save(&test, 1, 10, 0);
+	cr_assert(run_plain(&test, ranks, 11, NULL) == -EIO);
+	close_ranks(&test, ranks);
+	/* What is there is restored all the same. */
+	cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL), "%s",
+		  ranks[0].text);
+	close_ranks(&test, ranks);
+	agent.unreadable = 0;
+	free_test(&test);
+}
+
+Test(restore, nothing_to_restore_says_so)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	cr_assert(run_plain(&test, ranks, SK_LATEST, NULL) == -ENOENT);
+	cr_assert(strstr(ranks[0].text, "first run"), "%s", ranks[0].text);
+	close_ranks(&test, ranks);
+	save(&test, 1, 10, 0);
+	agent.incomplete = true;
+	cr_assert(run_plain(&test, ranks, SK_LATEST, NULL) == -ENOENT);
+	cr_assert(strstr(ranks[0].text, "wq [0:4] of rank 1"), "%s",
+		  ranks[0].text);
+	close_ranks(&test, ranks);
+	agent.incomplete = false;
+	cr_assert(run_plain(&test, ranks, 11, NULL) == -ENOENT);
+	cr_assert(strstr(ranks[1].text, "step 11"), "%s", ranks[1].text);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+/* Each byte that several ranks of a node read is verified by one of them. */
+Test(restore, ranks_share_the_verification)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	uint64_t bytes = 0, verified = 0, most = 0;
+	struct test test;
+
+	plain_test(&test, 2, 4);
+	test.tensors[0].target.placements[0] = SK_REPLICATE;
+	save(&test, 1, 10, 0);
+	cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL), "%s",
+		  ranks[0].text);
+	cr_assert(!wrong_elements(&test, ranks));
+	for (int i = 0; i < agent.n; i++)
+		for (uint32_t k = 0; k < agent.images[i].layout->n_entries; k++)
+			bytes += agent.images[i].layout->entries[k].bytes;
+	for (int i = 0; i < 4; i++) {
+		uint64_t v = ranks[i].report.bytes_verified;
+
+		verified += v;
+		most = v > most ? v : most;
+	}
+	/* The blobs come on top of the tensor's 4 MiB. */
+	cr_assert(verified >= (4 << 20) && verified <= bytes,
+		  "%" PRIu64 " of %" PRIu64, verified, bytes);
+	cr_assert(most <= 3 << 20, "one rank verified %" PRIu64, most);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}

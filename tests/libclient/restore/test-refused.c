@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names that do not fit, comms that lie, options that make no sense. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "thread-ranks.h"
+
+/* ---- names ---- */
+
+static char extra_memory[64];
+
+static void describe_another(struct rank *r)
+{
+	if (r->rank == 1)
+		cr_assert(!sk_state_blob(r->state, "scheduler", extra_memory,
+					 16));
+	if (r->rank == 0)
+		cr_assert(!sk_state_blob(r->state, "loader", extra_memory,
+					 16));
+}
+
+static void describe_less(struct rank *r)
+{
+	cr_assert(!sk_state_remove(r->state, "config"));
+	if (r->rank)
+		cr_assert(!sk_state_remove(r->state, "wq"));
+}
+
+static void describe_another_size(struct rank *r)
+{
+	cr_assert(!sk_state_blob(r->state, "config", r->memory[0], 99));
+}
+
+static void describe_another_dtype(struct rank *r)
+{
+	struct sk_tensor t = { .name = "wq", .dtype = SK_BF16, .ndim = 2,
+			       .shape = { 1024, 512 } };
+
+	if (r->rank != 1)
+		return;
+	t.data = take_memory(r, 1024 * 512 * 2);
+	cr_assert(!sk_state_tensor(r->state, &t));
+}
+
+static void describe_without_memory(struct rank *r)
+{
+	struct sk_tensor t = { .name = "wq", .dtype = SK_F32, .ndim = 2,
+			       .shape = { 1024, 1024 } };
+
+	cr_assert(!sk_state_tensor(r->state, &t));
+}
+
+static int run_with(struct test *test, struct rank *ranks,
+		    void (*more)(struct rank *),
+		    const struct sk_restore_options *o)
+{
+	for (int i = 0; i < RANKS_MAX; i++)
+		ranks[i].more = more;
+	return run_plain(test, ranks, SK_LATEST, o);
+}
+
+Test(restore, missing_names_are_all_listed_on_all_ranks)
+{
+	struct sk_restore_options o = { .flags = SK_RESTORE_MISSING_OK };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	cr_assert(run_with(&test, ranks, describe_another, NULL) == -ENOKEY);
+	for (int i = 0; i < 2; i++) {
+		cr_assert(strstr(ranks[i].text, "loader, scheduler"), "%s",
+			  ranks[i].text);
+		cr_assert(!strstr(ranks[i].text, "overwritten"));
+	}
+	close_ranks(&test, ranks);
+	cr_assert(!run_with(&test, ranks, describe_another, &o), "%s",
+		  ranks[0].text);
+	cr_assert(ranks[0].report.missing == 1);
+	cr_assert(ranks[0].report.tensors == 3);
+	cr_assert(!wrong_in(&ranks[0], &ranks[0].state->locals[0]));
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+Test(restore, names_that_no_rank_asked_for_are_listed)
+{
+	struct sk_restore_options o = { .flags = SK_RESTORE_EXTRA_OK };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	cr_assert(run_with(&test, ranks, describe_less, NULL) == -ENOKEY);
+	/* wq is asked for by rank 0. */
+	for (int i = 0; i < 2; i++)
+		cr_assert(strstr(ranks[i].text, "by no rank: config;"), "%s",
+			  ranks[i].text);
+	close_ranks(&test, ranks);
+	cr_assert(!run_with(&test, ranks, describe_less, &o));
+	cr_assert(ranks[0].report.extra == 1);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+Test(restore, other_sizes_and_types_are_refused_everywhere)
+{
+	struct sk_restore_options o = { .flags = SK_RESTORE_PARTIAL };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	cr_assert(run_with(&test, ranks, describe_another_size, &o) ==
+		  -EINVAL);
+	cr_assert(strstr(ranks[1].text, "\"config\" has 100 bytes"), "%s",
+		  ranks[1].text);
+	close_ranks(&test, ranks);
+	cr_assert(run_with(&test, ranks, describe_another_dtype, &o) ==
+		  -EINVAL);
+	cr_assert(strstr(ranks[0].text, "rank 1"), "%s", ranks[0].text);
+	cr_assert(strstr(ranks[0].text, "F32 [1024, 1024]"), "%s",
+		  ranks[0].text);
+	cr_assert(strstr(ranks[0].text, "BF16 [1024, 512]"), "%s",
+		  ranks[0].text);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+Test(restore, only_what_is_named_needs_memory)
+{
+	const char *names[] = { "config" };
+	const char *wrong[] = { "config", "confog" };
+	struct sk_restore_options o = { .names = names, .n_names = 1 };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	cr_assert(run_with(&test, ranks, describe_without_memory, NULL) ==
+		  -EINVAL);
+	cr_assert(strstr(ranks[0].text, "wq"), "%s", ranks[0].text);
+	close_ranks(&test, ranks);
+	cr_assert(!run_with(&test, ranks, describe_without_memory, &o), "%s",
+		  ranks[0].text);
+	cr_assert(ranks[0].report.tensors == 1);
+	cr_assert(!wrong_in(&ranks[0], &ranks[0].state->locals[1]));
+	close_ranks(&test, ranks);
+	o.names = wrong;
+	o.n_names = 2;
+	cr_assert(run_with(&test, ranks, NULL, &o) == -ENOKEY);
+	cr_assert(strstr(ranks[0].text, "confog"), "%s", ranks[0].text);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+/* ---- comms that lie ---- */
+
+static void spoil(char *bytes, size_t n)
+{
+	for (uint64_t i = 1 + below(8); n && i-- > 0;)
+		bytes[below(n)] ^= (char)(1u << below(8));
+}
+
+/* Rank 1 says what rank 0 does, but for a few bits; the end is all ones. */
+static int garbled(void *ctx, const void *in, size_t bytes, void *out,
+		   uint32_t timeout_ms)
+{
+	char *theirs = (char *)out + bytes;
+
+	(void)ctx;
+	(void)timeout_ms;
+	memcpy(out, in, bytes);
+	memcpy(theirs, in, bytes);
+	if (one_in(3))
+		spoil(theirs, bytes);
+	if (one_in(3))
+		memset(theirs + below(bytes), 0xff, 1);
+	if (one_in(6))
+		memset(theirs, 0xff, bytes);
+	return 0;
+}
+
+/* Nobody's part arrives, one's own neither. */
+static int forgets(void *ctx, const void *in, size_t bytes, void *out,
+		   uint32_t timeout_ms)
+{
+	(void)ctx;
+	(void)in;
+	(void)timeout_ms;
+	memset(out, 0, 2 * bytes);
+	return 0;
+}
+
+static int restore_over(const struct test *test,
+			int (*fn)(void *, const void *, size_t, void *,
+				  uint32_t), bool another)
+{
+	struct sk_comm comm = { .allgather = fn };
+	struct rank r = { .more = another ? describe_another : NULL };
+	int result;
+
+	open_rank(&r, test, 0, NULL);
+	result = sk_restore(r.state, SK_LATEST, &comm, NULL, NULL);
+	if (result < 0)
+		cr_assert(sk_error()[0]);
+	close_ranks(&(struct test){ .world = { 1, 1 } }, &r);
+	return result;
+}
+
+Test(restore, a_broken_comm_is_an_error_and_no_more)
+{
+	struct test test;
+	int failed = 0;
+
+	draw_from(7);
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	cr_assert(restore_over(&test, forgets, false) == -EPROTO, "%s",
+		  sk_error());
+	for (int i = 0; i < 200; i++)
+		failed += restore_over(&test, garbled, i % 2) < 0;
+	cr_assert(failed > 100, "%d of 200 failed", failed);
+	free_test(&test);
+}
+
+/* ---- options ---- */
+
+Test(restore, options_that_make_no_sense)
+{
+	struct sk_restore_options both = {
+		.flags = SK_RESTORE_MEMORY_ONLY | SK_RESTORE_DISK_ONLY };
+	struct sk_restore_options unknown = { .flags = 1u << 30 };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 1, 1);
+	save(&test, 1, 10, 0);
+	cr_assert(run_plain(&test, ranks, SK_LATEST, &both) == -EINVAL);
+	close_ranks(&test, ranks);
+	cr_assert(run_plain(&test, ranks, SK_LATEST, &unknown) == -EINVAL);
+	close_ranks(&test, ranks);
+	cr_assert(run_plain(&test, ranks, -2, NULL) == -EINVAL);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}

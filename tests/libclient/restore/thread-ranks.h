@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks that restore, as threads of one process. */
+#ifndef SK_TESTS_THREAD_RANKS_H
+#define SK_TESTS_THREAD_RANKS_H
+
+#include <pthread.h>
+
+#include "case.h"
+#include "conn/client.h"
+#include "state/state.h"
+
+struct meeting;
+
+struct rank {
+	pthread_t thread;
+	const struct test *test;
+	struct meeting *meeting;
+	int rank;
+	int64_t step;
+	const struct sk_restore_options *opts;
+	struct sk sk;
+	struct sk_state *state;
+	char *memory[8];
+	int n_memory;
+	int result;
+	char text[4096];
+	struct sk_report report;
+	void (*more)(struct rank *r);	/* describes more, or otherwise */
+};
+
+/** Opens one and describes what it restores; @m: where it meets the others, or
+ * NULL. */
+void open_rank(struct rank *r, const struct test *test, int rank,
+	       struct meeting *m);
+/** All ranks call sk_restore(); results stay in @ranks, of which step, opts
+ * and more are set. */
+void restore(const struct test *test, struct rank *ranks);
+/** The same, all with that step and those options; the result of all. */
+int run_plain(struct test *test, struct rank *ranks, int64_t step,
+	      const struct sk_restore_options *o);
+/** They may be opened again. */
+void close_ranks(const struct test *test, struct rank *ranks);
+/** Memory that goes with the rank. */
+char *take_memory(struct rank *r, size_t bytes);
+
+/** The result, which all must have. */
+int one_result(const struct test *test, const struct rank *ranks,
+	       uint64_t seed);
+/** Elements of one tensor, or of all of all ranks, that are not what was
+ * saved. */
+uint64_t wrong_in(const struct rank *r, const struct sk_local *local);
+uint64_t wrong_elements(const struct test *test, struct rank *ranks);
+
+#endif
