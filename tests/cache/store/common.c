@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,6 +32,15 @@ struct sk_store *open_store(const struct sk_os *os,
 	return store;
 }
 
+struct sk_store *make_store(struct place *p, struct sk_fault_os *fault)
+{
+	place_make(p);
+	if (!fault)
+		return open_store(sk_os_linux(), p);
+	sk_fault_os_init(fault, sk_os_linux());
+	return open_store(&fault->os, p);
+}
+
 struct sk_io *make_io(const struct sk_os *os,
 		      enum sk_io_backend backend)
 {
@@ -44,18 +52,6 @@ struct sk_io *make_io(const struct sk_os *os,
 
 	cr_assert_eq(r, 0, "%s", err.text);
 	return io;
-}
-
-int count_fds(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int n = 0;
-
-	cr_assert(dir);
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
 }
 
 struct sk_store_run run_named(uint64_t number)

@@ -9,6 +9,7 @@
 
 #include "fault-os.h"
 #include "store/private.h"
+#include "support/files.h"
 
 #define IMAGE_BYTES (9 * SK_PAGE + 77)
 #define DAY_NS (UINT64_C(86400) * 1000000000)
@@ -27,8 +28,9 @@ struct image {
 void place_make(struct place *p);
 void place_remove(const struct place *p);
 struct sk_store *open_store(const struct sk_os *os, const struct place *p);
+/** Both, the store on a table that fails nothing yet, or the system's own. */
+struct sk_store *make_store(struct place *p, struct sk_fault_os *fault);
 struct sk_io *make_io(const struct sk_os *os, enum sk_io_backend backend);
-int count_fds(void);
 /** Run @number as all tests know it; another id is a stranger. */
 struct sk_store_run run_named(uint64_t number);
 int settle(struct sk_store *store, const char *job, uint64_t step,

@@ -30,9 +30,7 @@ static int fail_put(enum sk_io_backend backend, enum sk_fault_op op, int error,
 		struct place p;
 		int fds;
 
-		place_make(&p);
-		sk_fault_os_init(&fault, sk_os_linux());
-		store = open_store(&fault.os, &p);
+		store = make_store(&p, &fault);
 		if (older)
 			cr_assert_eq(put(store, 1, 5, 1), 0);
 		fds = count_fds();
@@ -113,9 +111,7 @@ BOTH(a_stale_handle_is_no_word_about_runs)
 		struct place p;
 		int r;
 
-		place_make(&p);
-		sk_fault_os_init(&fault, sk_os_linux());
-		store = open_store(&fault.os, &p);
+		store = make_store(&p, &fault);
 		cr_assert_eq(put(store, 1, 5, 1), 0);
 		sk_fault_os_init(&fault, sk_os_linux());
 		sk_fault_os_fail(&fault, SK_FAULT_ANY, n, 1, ESTALE);
@@ -174,9 +170,7 @@ BOTH(short_writes)
 		struct sk_store *store;
 		struct place p;
 
-		place_make(&p);
-		sk_fault_os_init(&fault, sk_os_linux());
-		store = open_store(&fault.os, &p);
+		store = make_store(&p, &fault);
 		/* By threads, the first writes ".run": also in pieces. */
 		sk_fault_os_shorten(&fault, write_op(backend),
 				    most ? 1 : 2, 4, most);
@@ -224,9 +218,7 @@ Test(store_faults, deleting, .timeout = 120)
 		struct place p;
 		int fds;
 
-		place_make(&p);
-		sk_fault_os_init(&fault, sk_os_linux());
-		store = open_store(&fault.os, &p);
+		store = make_store(&p, &fault);
 		cr_assert_eq(put(store, 1, 5, 0), 0);
 		cr_assert_eq(put(store, 1, 5, 1), 0);
 		fds = count_fds();
@@ -274,9 +266,7 @@ static void fail_scan(int error, bool shortage)
 	struct place p;
 	int n, partial = 0;
 
-	place_make(&p);
-	sk_fault_os_init(&fault, sk_os_linux());
-	store = open_store(&fault.os, &p);
+	store = make_store(&p, &fault);
 	cr_assert_eq(put(store, 1, 5, 0), 0);
 	cr_assert_eq(put(store, 1, 6, 0), 0);
 	for (n = 1; ; n++) {
@@ -322,9 +312,7 @@ Test(store_faults, scanning_and_owning, .timeout = 120)
 	struct place p;
 	int fds, n;
 
-	place_make(&p);
-	sk_fault_os_init(&fault, sk_os_linux());
-	store = open_store(&fault.os, &p);
+	store = make_store(&p, &fault);
 	cr_assert_eq(put(store, 1, 5, 0), 0);
 	cr_assert_eq(sk_store_set_owner(store, "job", 5, NULL), 0);
 	fds = count_fds();
@@ -614,9 +602,7 @@ static int interrupt_put(bool stranger, bool empty)
 		struct place p;
 		int r, fds;
 
-		place_make(&p);
-		sk_fault_os_init(&fault, sk_os_linux());
-		store = open_store(&fault.os, &p);
+		store = make_store(&p, &fault);
 		other.store = open_store(sk_os_linux(), &p);
 		if (empty)
 			make_empty_step(other.store);
@@ -671,9 +657,7 @@ static uint64_t interrupt_delete(uint64_t first, uint64_t second)
 	struct place p;
 	uint64_t hits;
 
-	place_make(&p);
-	sk_fault_os_init(&fault, sk_os_linux());
-	store = open_store(&fault.os, &p);
+	store = make_store(&p, &fault);
 	newer[0].store = newer[1].store = open_store(sk_os_linux(), &p);
 	cr_assert_eq(put(store, 1, 5, 0), 0);
 	sk_fault_os_init(&fault, sk_os_linux());

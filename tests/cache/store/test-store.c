@@ -1,136 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store where all goes well: names, directories, images, owners. */
+/* The store where all goes well: directories, images, owners. */
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "common.h"
-
-/* names */
-
-Test(store_names, are_written_as_documented)
-{
-	char buf[SK_STORE_NAME_MAX];
-
-	sk_step_name_format(buf, 1000);
-	cr_assert_str_eq(buf, "step-000000001000");
-	sk_step_name_format(buf, UINT64_MAX);
-	cr_assert_str_eq(buf, "step-18446744073709551615");
-	sk_step_name_displaced(buf, 7, 12, 1);
-	cr_assert_str_eq(buf, "step-000000000007.run-12");
-	sk_step_name_displaced(buf, 7, 12, 3);
-	cr_assert_str_eq(buf, "step-000000000007.run-12-3");
-	sk_image_name_format(buf, 3, 8);
-	cr_assert_str_eq(buf, "rank-00003-of-00008.safetensors");
-	sk_image_name_format(buf, 123456, 1234567);
-	cr_assert_str_eq(buf, "rank-123456-of-1234567.safetensors");
-}
-
-Test(store_names, are_read_back)
-{
-	char buf[SK_STORE_NAME_MAX];
-	struct sk_step_name step;
-	int32_t rank, world;
-
-	for (uint64_t n = 1; n && n < UINT64_MAX / 11; n = n * 11 + 3) {
-		sk_step_name_format(buf, n);
-		cr_assert(sk_step_name_parse(buf, &step));
-		cr_assert(step.step == n && !step.displaced);
-		sk_step_name_displaced(buf, n, n / 3, 1 + n % 3);
-		cr_assert(sk_step_name_parse(buf, &step));
-		cr_assert(step.step == n && step.displaced &&
-			  step.run == n / 3);
-		cr_assert_lt(strlen(buf), sizeof(((struct sk_stored *)0)->dir));
-	}
-	for (int32_t n = 0; n < INT32_MAX / 11; n = n * 11 + 3) {
-		sk_image_name_format(buf, n, n + 1);
-		cr_assert(sk_image_name_parse(buf, &rank, &world));
-		cr_assert(rank == n && world == n + 1);
-	}
-}
-
-Test(store_names, are_read_strictly)
-{
-	static const char *const steps[] = {
-		"", "step-", "step-1", "step-00000000100", "Step-000000001000",
-		"step-000000001000 ", "step-0000000001000", "step-00000000100x",
-		"step-000000001000.run-", "step-000000001000.run-x",
-		"step-000000001000.run-01", "step-000000001000.run-1-",
-		"step-000000001000.run-1-02", "step-000000001000.run-1-2-3",
-		"step-18446744073709551616", "step-99999999999999999999999",
-		"step-+00000001000", "step--00000001000", ".step-000000001000",
-		"step-000000001000/", "step-000000001000.tmp",
-	};
-	static const char *const images[] = {
-		"", "rank-00003-of-00008", "rank-3-of-8.safetensors",
-		"rank-00008-of-00008.safetensors",
-		"rank-00003-of-00000.safetensors",
-		"rank-000003-of-00008.safetensors",
-		"rank-00003-of-00008.safetensors.tmp",
-		".rank-00003-of-00008.safetensors",
-		"rank-00003-of-2147483648.safetensors",
-		"rank--0003-of-00008.safetensors",
-		"rank-00003-of-00008.safetensorsx",
-	};
-	struct sk_step_name step;
-	int32_t rank, world;
-	uint64_t value;
-
-	for (size_t i = 0; i < SK_ARRAY_SIZE(steps); i++)
-		cr_assert_not(sk_step_name_parse(steps[i], &step), "%s",
-			      steps[i]);
-	for (size_t i = 0; i < SK_ARRAY_SIZE(images); i++)
-		cr_assert_not(sk_image_name_parse(images[i], &rank, &world),
-			      "%s", images[i]);
-	cr_assert(sk_decimal_parse("0", &value) && value == 0);
-	cr_assert_not(sk_decimal_parse("", &value));
-	cr_assert_not(sk_decimal_parse("00", &value));
-	cr_assert_not(sk_decimal_parse(" 1", &value));
-	cr_assert_not(sk_decimal_parse("18446744073709551616", &value));
-}
-
-Test(store_names, of_leftovers_are_ours_alone)
-{
-	static const char *const names[] = {
-		"step-000000000001", "rank-00000-of-00001.safetensors",
-		SK_RUN_FILE, SK_OWNER_FILE,
-	};
-	static const char *const foreign[] = {
-		"", ".", "..", ".tmp", ".deleted-", ".deleted-0123",
-		".deleted-0123456789abcdefg", ".deleted-0123456789ABCDEF",
-		".nfs000000012", ".foo.0123456789abcdef.tmp",
-		".rank-00000-of-00001.safetensors.tmp",
-		"rank-00000-of-00001.safetensors.0123456789abcdef.tmp",
-		".rank-00000-of-00001.safetensors.0123456789abcdef.tmp2",
-		".run", ".owner", "step-000000000001",
-	};
-	struct sk_store store = { .instance = 0x01abcdef };
-	char buf[SK_STORE_NAME_MAX], last[SK_STORE_NAME_MAX];
-	uint32_t of;
-
-	for (size_t i = 0; i < SK_ARRAY_SIZE(names); i++) {
-		sk_temporary_name(&store, names[i], buf);
-		cr_assert(sk_leftover_name(buf, &of), "%s", buf);
-		cr_assert_eq(of, store.instance);
-		cr_assert_eq(buf[0], '.');
-	}
-	sk_deleted_name(&store, last);
-	sk_deleted_name(&store, buf);
-	cr_assert(strcmp(last, buf));
-	cr_assert(sk_leftover_name(buf, &of), "%s", buf);
-	cr_assert_eq(of, store.instance);
-	for (size_t i = 0; i < SK_ARRAY_SIZE(foreign); i++)
-		cr_assert_not(sk_leftover_name(foreign[i], &of), "%s",
-			      foreign[i]);
-	sk_alive_name_format(buf, 0x01abcdef);
-	cr_assert(sk_alive_name_parse(buf, &of) && of == 0x01abcdef);
-	cr_assert_not(sk_alive_name_parse(".agent-1abcdef", &of));
-	cr_assert_not(sk_alive_name_parse(".agent-01ABCDEF", &of));
-	cr_assert_not(sk_alive_name_parse(".agent-01abcdefg", &of));
-}
 
 /* opening */
 
@@ -200,270 +76,6 @@ Test(store, refuses_what_is_no_directory)
 	place_remove(&p);
 }
 
-#define LEFT_JOB "job/.deleted-0123456789abcdef"
-#define LEFT_STEP "job/.step-000000000009.0123456789abcdef.tmp"
-#define LEFT_OWNER "job/..owner.0123456789abcdef.tmp"
-#define LEFT_IMAGE "job/step-000000000005/" \
-		   ".rank-00000-of-00004.safetensors.0123456789abcdef.tmp"
-#define FOREIGN "job/step-000000000005/.rank-00000-of-00004.tmp"
-
-Test(store, clears_away_what_the_dead_left)
-{
-	struct sk_fault_os fault;
-	struct sk_store *store;
-	struct timespec now;
-	struct place p;
-	uint64_t wall;
-
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
-	cr_assert_eq(put(store, 1, 5, 0), 0);
-	sk_store_close(store);
-	make_dir(&p, LEFT_JOB);
-	make_file(&p, LEFT_JOB "/rank-00000-of-00004.safetensors", "x");
-	make_dir(&p, LEFT_JOB "/deep");
-	make_file(&p, LEFT_JOB "/deep/file", "x");
-	make_dir(&p, LEFT_STEP);
-	make_file(&p, LEFT_STEP "/.run", "1\n");
-	make_file(&p, LEFT_OWNER, "1\n");
-	make_file(&p, LEFT_IMAGE, "x");
-	make_file(&p, FOREIGN, "x");
-	make_file(&p, ".deleted-0123456789abcdef", "not ours here");
-
-	clock_gettime(CLOCK_REALTIME, &now);
-	wall = now.tv_sec * UINT64_C(1000000000);
-	sk_fault_os_init(&fault, sk_os_linux());
-	/* Young, or from the future of a clock that was set back. */
-	sk_fault_os_clock(&fault, 0, wall);
-	sk_store_close(open_store(&fault.os, &p));
-	sk_fault_os_clock(&fault, 0, wall - DAY_NS);
-	sk_store_close(open_store(&fault.os, &p));
-	cr_assert(exists(&p, LEFT_JOB) && exists(&p, LEFT_STEP) &&
-		  exists(&p, LEFT_OWNER) && exists(&p, LEFT_IMAGE));
-	sk_fault_os_clock(&fault, 0, wall + DAY_NS);
-	store = open_store(&fault.os, &p);
-	cr_assert_not(exists(&p, LEFT_JOB));
-	cr_assert_not(exists(&p, LEFT_STEP));
-	cr_assert_not(exists(&p, LEFT_OWNER));
-	cr_assert_not(exists(&p, LEFT_IMAGE));
-	cr_assert(exists(&p, FOREIGN));
-	cr_assert(exists(&p, ".deleted-0123456789abcdef"));
-	cr_assert(holds(store, 1, 5, 0));
-	sk_store_close(store);
-	place_remove(&p);
-}
-
-/* Whose agent is dead is told at once, whatever the age; whose lives is left
- * alone, whatever the age. */
-Test(store, knows_the_dead_from_the_living)
-{
-	struct sk_store *store, *other, *third;
-	char ours[128], theirs[128], thirds[128];
-	struct sk_fault_os old;
-	struct timespec now;
-	struct place p;
-
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
-	other = open_store(sk_os_linux(), &p);
-	third = open_store(sk_os_linux(), &p);
-	cr_assert_eq(put(store, 1, 5, 0), 0);
-	left_by(&p, store, ours);
-	left_by(&p, other, theirs);
-	left_by(&p, third, thirds);
-	clock_gettime(CLOCK_REALTIME, &now);
-	sk_fault_os_init(&old, sk_os_linux());
-	sk_fault_os_clock(&old, 0, now.tv_sec * UINT64_C(1000000000) + DAY_NS);
-	sk_store_close(open_store(&old.os, &p));
-	cr_assert(exists(&p, ours) && exists(&p, theirs) &&
-		  exists(&p, thirds), "they live");
-	cr_assert_eq(sk_store_sweep(store, SK_STORE_DEAD_ONLY), 0);
-	kill_store(other);
-	cr_assert_eq(sk_store_sweep(store, SK_STORE_DEAD_ONLY), 1);
-	cr_assert_not(exists(&p, theirs), "swept by one that runs");
-	cr_assert(exists(&p, ours) && exists(&p, thirds));
-	cr_assert_eq(sk_store_sweep(store, SK_STORE_DEAD_ONLY), 0);
-	kill_store(third);
-	sk_store_close(open_store(sk_os_linux(), &p));
-	cr_assert_not(exists(&p, thirds), "swept at a start");
-	cr_assert(exists(&p, ours) && holds(store, 1, 5, 0));
-	sk_store_close(store);
-	place_remove(&p);
-}
-
-/* An agent that was killed in its first flush leaves a directory of a run that
- * nobody knows of: the next one has that number again, and the step. */
-Test(store, nothing_is_in_nobodys_way)
-{
-	const struct sk_store_run first = { 1, 77 };
-	const char *image = "job/step-000000000005/"
-			    "rank-00000-of-00004.safetensors";
-	struct sk_store *store;
-	struct place p;
-	char left[128], path[256];
-	int job, fd;
-
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
-	job = sk_store_make_job_dir(store, "job", 0700, NULL);
-	fd = sk_step_acquire(store, job, 5, &first, 0700, NULL);
-	cr_assert(job >= 0 && fd >= 0);
-	left_by(&p, store, left);
-	cr_assert_eq(put(store, 1, 5, 0), -ESTALE, "it is being written");
-	snprintf(path, sizeof(path), "%s/%s", p.store, left);
-	cr_assert_eq(unlink(path), 0);
-	cr_assert_eq(put(store, 1, 5, 0), 0);
-	cr_assert(exists(&p, image) && holds(store, 1, 5, 0));
-	cr_assert_eq(sk_step_acquire(store, job, 5, &first, 0700,
-				     NULL), -ESTALE);
-	close(fd);
-	close(job);
-	sk_store_close(store);
-	place_remove(&p);
-}
-
-/* Nor is what it was writing: nobody will end it. */
-Test(store, the_dead_are_in_nobodys_way)
-{
-	const struct sk_store_run first = { 1, 77 };
-	struct sk_store *store, *other;
-	struct place p;
-	char left[128];
-	int job, fd;
-
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
-	other = open_store(sk_os_linux(), &p);
-	job = sk_store_make_job_dir(other, "job", 0700, NULL);
-	fd = sk_step_acquire(other, job, 5, &first, 0700, NULL);
-	cr_assert(job >= 0 && fd >= 0);
-	left_by(&p, other, left);
-	cr_assert_eq(put(store, 1, 5, 0), -ESTALE, "it lives");
-	cr_assert(exists(&p, left));
-	kill_store(other);
-	cr_assert_eq(put(store, 1, 5, 0), 0);
-	cr_assert(holds(store, 1, 5, 0));
-	close(fd);
-	close(job);
-	sk_store_close(store);
-	place_remove(&p);
-}
-
-/* Whatever somebody put where our small files and directories stand. */
-Test(store, strange_things_are_in_nobodys_way)
-{
-	struct sk_store *store;
-	struct place p;
-	char path[256];
-	int r[4] = { 0 };
-
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
-	cr_assert_eq(put(store, 1, 5, 0), 0);
-	/* Each in place of the run's file. */
-	for (int i = 0; i < 4; i++) {
-		(void)snprintf(path, sizeof(path),
-			       "%s/job/step-000000000005/.run", p.store);
-		cr_assert_eq(remove(path), 0);
-		r[i] = i == 0 ? mkdir(path, 0700) :
-		       i == 1 ? mkfifo(path, 0600) :
-		       i == 2 ? symlink("/dev/zero", path) :
-		       mknod(path, S_IFSOCK | 0600, 0);
-		cr_assert_eq(r[i], 0, "%d", i);
-		cr_assert_eq(scan(store, NULL), 1, "case %d", i);
-	}
-	cr_assert_eq(put(store, 2, 5, 0), 0);
-	cr_assert(exists(&p, "job/step-000000000005.run-0"));
-	/* And of the names that older runs' steps get. */
-	make_file(&p, "job/step-000000000005.run-2", "x");
-	(void)snprintf(path, sizeof(path),
-		       "%s/job/step-000000000005.run-2-2", p.store);
-	cr_assert_eq(symlink("..", path), 0);
-	make_dir(&p, "job/step-000000000005.run-2-3");
-	make_file(&p, "job/step-000000000005.run-2-3/file", "x");
-	cr_assert_eq(put(store, 3, 5, 0), 0);
-	cr_assert(exists(&p, "job/step-000000000005.run-2-4/.run"));
-	cr_assert(holds(store, 3, 5, 0) && holds(store, 2, 5, 0));
-	sk_store_close(store);
-	place_remove(&p);
-}
-
-/* Where there are no locks age decides, and nobody looks dead who is not. */
-Test(store, lives_without_locks)
-{
-	struct sk_fault_os none;
-	struct sk_store *store;
-	char left[128];
-	struct place p;
-
-	place_make(&p);
-	sk_fault_os_init(&none, sk_os_linux());
-	sk_fault_os_fail(&none, SK_FAULT_FLOCK, 1, UINT64_MAX, ENOLCK);
-	store = open_store(&none.os, &p);
-	cr_assert_eq(put(store, 1, 5, 0), 0);
-	left_by(&p, store, left);
-	sk_store_close(open_store(sk_os_linux(), &p));
-	cr_assert(exists(&p, left));
-	sk_store_close(store);
-	place_remove(&p);
-}
-
-/* Removed and made anew, it is found again. */
-Test(store, finds_its_directory_again)
-{
-	struct sk_store *store, *other;
-	char aside[128], left[128];
-	struct place p;
-
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
-	cr_assert_eq(put(store, 1, 5, 0), 0);
-	snprintf(aside, sizeof(aside), "%s.aside", p.store);
-	cr_assert_eq(rename(p.store, aside), 0);
-	cr_assert_eq(mkdir(p.store, 0700), 0);
-	cr_assert_not(holds(store, 1, 5, 0));
-	cr_assert_eq(put(store, 1, 6, 0), 0);
-	cr_assert(holds(store, 1, 6, 0));
-	cr_assert(exists(&p, "job/step-000000000006"));
-	/* And it lives there. */
-	other = open_store(sk_os_linux(), &p);
-	cr_assert_eq(sk_store_sweep(other, SK_STORE_DEAD_ONLY), 0);
-	sk_store_close(other);
-	cr_assert_eq(sk_dir_remove(sk_os_linux(), AT_FDCWD, p.store), 0);
-	cr_assert_neq(put(store, 1, 7, 0), 0);
-	cr_assert_eq(rename(aside, p.store), 0);
-	cr_assert_eq(put(store, 1, 7, 0), 0);
-	cr_assert(holds(store, 1, 5, 0) && holds(store, 1, 7, 0));
-	/* And lives there again, where it was taken for dead meanwhile. */
-	left_by(&p, store, left);
-	sk_store_close(open_store(sk_os_linux(), &p));
-	cr_assert(exists(&p, left));
-	sk_store_close(store);
-	place_remove(&p);
-}
-
-/* What is open may not even say any more which directory it was. */
-Test(store, finds_its_directory_again_after_a_server_lost_it)
-{
-	struct sk_fault_os fault;
-	struct sk_store *store;
-	struct place p;
-
-	place_make(&p);
-	sk_fault_os_init(&fault, sk_os_linux());
-	store = open_store(&fault.os, &p);
-	cr_assert_eq(sk_fault_os_calls(&fault, SK_FAULT_DUP2), 0);
-	sk_fault_os_init(&fault, sk_os_linux());
-	sk_fault_os_fail(&fault, SK_FAULT_FSTAT, 1, 1, ESTALE);
-	cr_assert_eq(put(store, 1, 5, 0), 0);
-	cr_assert_eq(sk_fault_os_calls(&fault, SK_FAULT_DUP2), 1);
-	cr_assert(holds(store, 1, 5, 0));
-	sk_store_close(store);
-	place_remove(&p);
-}
-
-/* putting and finding */
-
 Test(store, finds_what_was_put)
 {
 	struct sk_stored *images;
@@ -473,8 +85,7 @@ Test(store, finds_what_was_put)
 	struct place p;
 	size_t n;
 
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
+	store = make_store(&p, NULL);
 	cr_assert_eq(scan(store, &images), 0);
 	cr_assert_eq(put(store, 3, 2000, 1), 0);
 	cr_assert_eq(put(store, 3, 1000, 3), 0);
@@ -511,8 +122,7 @@ Test(store, refuses_bad_images)
 	struct image image;
 	struct place p;
 
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
+	store = make_store(&p, NULL);
 	image_make(&image, 1, 1, 0);
 	for (int i = 0; i < 6; i++) {
 		struct sk_store_put bad = image.put;
@@ -553,8 +163,7 @@ Test(store, opens_nothing_outside)
 	struct place p;
 	char path[256];
 
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
+	store = make_store(&p, NULL);
 	cr_assert_eq(put(store, 1, 1, 0), 0);
 	for (size_t i = 0; i < SK_ARRAY_SIZE(bad); i++) {
 		struct sk_err err = { "" };
@@ -595,8 +204,7 @@ Test(store, does_not_see_foreign_names)
 	char **jobs;
 	size_t n;
 
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
+	store = make_store(&p, NULL);
 	cr_assert_eq(put(store, 1, 1, 0), 0);
 	for (size_t i = 0; i < SK_ARRAY_SIZE(files); i++)
 		make_file(&p, files[i], "x");
@@ -631,177 +239,11 @@ Test(store, has_no_images_of_unknown_jobs)
 	struct place p;
 	size_t n = 9;
 
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
+	store = make_store(&p, NULL);
 	cr_assert_eq(sk_store_scan(store, "nobody", &images, &n, NULL), 0);
 	cr_assert(n == 0 && !images);
 	cr_assert_eq(sk_store_scan(store, "../x", &images, &n, NULL), -EINVAL);
 	cr_assert_eq(settle(store, "nobody", 1, 1), 0);
-	sk_store_close(store);
-	place_remove(&p);
-}
-
-/* runs */
-
-Test(store, keeps_runs_apart)
-{
-	struct sk_err err = { "" };
-	struct sk_store *store;
-	struct place p;
-
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
-	cr_assert_eq(put(store, 1, 5, 0), 0);
-	cr_assert_eq(put(store, 1, 5, 1), 0);
-	cr_assert_eq(put(store, 1, 6, 0), 0);
-	/* A newer run takes the name; what was there can still be read. */
-	cr_assert_eq(put(store, 2, 5, 0), 0);
-	cr_assert(exists(&p, "job/step-000000000005.run-1"));
-	cr_assert(holds(store, 2, 5, 0));
-	cr_assert(holds(store, 1, 5, 0) && holds(store, 1, 5, 1));
-	/* An older one is refused, whatever the rank. */
-	cr_assert_eq(put_with(store, SK_IO_AUTO, 1, 5, 3, &err), -ESTALE);
-	cr_assert_not_null(strstr(err.text, "run 2"), "%s", err.text);
-	cr_assert_eq(put(store, 1, 5, 0), -ESTALE);
-	cr_assert_eq(put(store, 1, 6, 1), 0);
-	cr_assert_eq(put(store, 2, 5, 1), 0);
-	/* The same again is written anew. */
-	cr_assert_eq(put(store, 2, 5, 1), 0);
-	cr_assert_eq(scan(store, NULL), 6);
-
-	cr_assert_eq(settle(store, "job", 6, 1), 0);
-	cr_assert_eq(scan(store, NULL), 6);
-	cr_assert_eq(settle(store, "job", 5, 2), 0);
-	cr_assert_not(exists(&p, "job/step-000000000005.run-1"));
-	cr_assert_eq(scan(store, NULL), 4);
-	cr_assert(holds(store, 2, 5, 0) && holds(store, 1, 6, 0));
-	sk_store_close(store);
-	place_remove(&p);
-}
-
-Test(store, finds_a_free_name_for_each_older_run)
-{
-	struct sk_store *store;
-	struct place p;
-
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
-	for (uint64_t run = 1; run < 5; run++)
-		cr_assert_eq(put(store, run, 5, 0), 0);
-	cr_assert_eq(scan(store, NULL), 4);
-	cr_assert_eq(delete(store, "job", "step-000000000005", 4, NULL),
-		     0);
-	/* With nothing under the name, an old run may come again. */
-	cr_assert_eq(put(store, 1, 5, 2), 0);
-	cr_assert_eq(settle(store, "job", 5, 1), 0);
-	cr_assert_eq(scan(store, NULL), 4);
-	cr_assert_eq(put(store, 6, 5, 0), 0);
-	cr_assert(exists(&p, "job/step-000000000005.run-1-2"));
-	cr_assert_eq(scan(store, NULL), 5);
-	cr_assert_eq(settle(store, "job", 5, 6), 0);
-	cr_assert_eq(scan(store, NULL), 1);
-	cr_assert(holds(store, 6, 5, 0));
-	sk_store_close(store);
-	place_remove(&p);
-}
-
-/* Two lives of one number: who comes second has lost the step. */
-Test(store, refuses_strangers_of_the_same_number)
-{
-	const struct sk_store_run stranger = { 4, 99 };
-	struct sk_err err = { "" };
-	struct sk_store *store;
-	struct place p;
-
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
-	cr_assert_eq(put(store, 4, 5, 0), 0);
-	for (int32_t rank = 0; rank < 4; rank++) {
-		cr_assert_eq(put_stranger(store, 4, 5, rank, &err), -ESTALE);
-		cr_assert_not_null(strstr(err.text, "another run 4"), "%s",
-				   err.text);
-	}
-	cr_assert_eq(scan(store, NULL), 1);
-	cr_assert(holds(store, 4, 5, 0));
-	/* Nor does it delete it, or what the step displaced. */
-	cr_assert_eq(put(store, 3, 6, 0), 0);
-	cr_assert_eq(put(store, 4, 6, 0), 0);
-	cr_assert_eq(sk_store_delete(store, "job", "step-000000000005",
-				     &stranger, &err), -ESTALE);
-	cr_assert_eq(sk_store_settle(store, "job", 6, &stranger, NULL), 0);
-	cr_assert(exists(&p, "job/step-000000000006.run-3"));
-	cr_assert_eq(scan(store, NULL), 3);
-	sk_store_close(store);
-	place_remove(&p);
-}
-
-/* A whole run is not settled away under a newer one that is not whole. */
-Test(store, settles_only_who_holds_the_step)
-{
-	struct sk_store *store;
-	struct place p;
-
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
-	cr_assert_eq(put(store, 2, 5, 0), 0);
-	cr_assert_eq(put(store, 3, 5, 0), 0);
-	cr_assert_eq(settle(store, "job", 5, 2), 0);
-	cr_assert(exists(&p, "job/step-000000000005.run-2"));
-	cr_assert_eq(settle(store, "job", 5, 3), 0);
-	cr_assert_not(exists(&p, "job/step-000000000005.run-2"));
-	sk_store_close(store);
-	place_remove(&p);
-}
-
-/* Each bit of ".run" is under its checksum: no flip makes it another's. */
-Test(store, sees_each_flipped_bit_of_a_run_file)
-{
-	struct sk_store_run run = { 7, 0xfedcba9876543210u }, back;
-	char text[SK_RUN_TEXT_MAX];
-
-	sk_run_text_format(text, &run);
-	cr_assert(sk_run_text_parse(text, &back));
-	cr_assert(sk_store_run_equal(&run, &back));
-	for (size_t bit = 0; bit < 8 * strlen(text); bit++) {
-		char hurt[SK_RUN_TEXT_MAX];
-
-		strcpy(hurt, text);
-		hurt[bit / 8] ^= (char)(1 << bit % 8);
-		cr_assert_not(sk_run_text_parse(hurt, &back), "%s", hurt);
-	}
-	run.number = SK_RUN_MAX + 1;
-	sk_run_text_format(text, &run);
-	cr_assert_not(sk_run_text_parse(text, &back), "out of range");
-}
-
-/* What says no run is older than all that do. */
-Test(store, moves_what_has_no_run_aside)
-{
-	static const char *const marks[] = { "", "x\n", "7", "-1\n", "07\n",
-		"99999999999999999999999\n", "7\n",
-		"7 00000000000003ef\n",
-		"7 00000000000003ef 0000000000000000\n" };
-	struct sk_store *store;
-	struct place p;
-
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
-	make_dir(&p, "job");
-	make_dir(&p, "job/step-000000000009");	/* empty: just taken */
-	cr_assert_eq(put(store, 1, 9, 0), 0);
-	for (size_t i = 0; i < SK_ARRAY_SIZE(marks); i++) {
-		char name[64];
-
-		(void)snprintf(name, sizeof(name), "job/step-%012zu", i);
-		make_dir(&p, name);
-		strcat(name, "/.run");
-		make_file(&p, name, marks[i]);
-		cr_assert_eq(put(store, 1, i, 0), 0);
-		(void)snprintf(name, sizeof(name), "job/step-%012zu.run-0", i);
-		cr_assert(exists(&p, name), "%s", marks[i]);
-		cr_assert_eq(settle(store, "job", i, 1), 0);
-		cr_assert_not(exists(&p, name));
-	}
 	sk_store_close(store);
 	place_remove(&p);
 }
@@ -854,8 +296,7 @@ Test(store, reads_layout_and_stamp)
 	size_t n;
 	int fd;
 
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
+	store = make_store(&p, NULL);
 	make_true_image(&image, 8, 90, 2, &bytes);
 	cr_assert_eq(sk_store_put_image(store, io, &image.put, NULL), 0);
 	cr_assert_eq(sk_store_scan(store, "job", &images, &n, NULL), 0);
@@ -889,8 +330,7 @@ Test(store, reads_an_empty_image)
 	FILE *f = tmpfile();
 	char *header;
 
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
+	store = make_store(&p, NULL);
 	cr_assert_eq(sk_layout_new("job", 1, 4, SK_IMAGE_PRIMARY, NULL, 0,
 				   &layout, NULL), 0);
 	cr_assert_eq(layout->image_bytes, layout->header_bytes);
@@ -950,8 +390,7 @@ Test(store, replaces_no_whole_image)
 	char *bytes, *others;
 	size_t n;
 
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
+	store = make_store(&p, NULL);
 	make_true_image(&image, 8, 90, 2, &bytes);
 	image.put.ret_file = &file;
 	cr_assert_eq(sk_store_put_image(store, io, &image.put, NULL), 0);
@@ -989,8 +428,7 @@ Test(store, learns_the_run_from_an_image)
 	char path[256];
 	char *bytes;
 
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
+	store = make_store(&p, NULL);
 	make_true_image(&image, 8, 90, 2, &bytes);
 	cr_assert_eq(sk_store_put_image(store, io, &image.put, NULL), 0);
 	(void)snprintf(path, sizeof(path), "%s/job/step-000000000090/.run",
@@ -1028,8 +466,7 @@ Test(store, refuses_what_is_no_image)
 	struct sk_store *store;
 	struct place p;
 
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
+	store = make_store(&p, NULL);
 	for (size_t i = 0; i < SK_ARRAY_SIZE(files); i++) {
 		struct sk_err err = { "" };
 		FILE *f = tmpfile();
@@ -1059,8 +496,7 @@ Test(store, deletes_steps)
 	struct sk_store *store;
 	struct place p;
 
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
+	store = make_store(&p, NULL);
 	cr_assert_eq(put(store, 1, 1, 0), 0);
 	cr_assert_eq(put(store, 1, 2, 0), 0);
 	make_dir(&p, "job/step-000000000001/deep");
@@ -1091,8 +527,7 @@ Test(store, remembers_owners)
 	struct place p;
 	uid_t uid = 77;
 
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
+	store = make_store(&p, NULL);
 	cr_assert_eq(sk_store_owner(store, "job", &uid, NULL), -ENOENT);
 	make_dir(&p, "job");
 	cr_assert_eq(sk_store_owner(store, "job", &uid, NULL), -ENOENT);
@@ -1137,8 +572,7 @@ Test(store, gives_files_and_no_directories)
 	if (geteuid() != 0)
 		cr_skip("only root gives files away");
 	(void)umask(022);
-	place_make(&p);
-	store = open_store(sk_os_linux(), &p);
+	store = make_store(&p, NULL);
 	cr_assert_eq(sk_store_set_owner(store, "job", 65534, NULL), 0);
 	cr_assert_eq(put_owned(store, SK_IO_AUTO, 65534, &owned), 0);
 	cr_assert_eq(owned, 0);
