@@ -342,6 +342,17 @@ int sk_snapshot(struct sk_state *state, int64_t step,
  * is gone; -EOWNERDEAD.
  */
 int sk_fence(struct sk_state *state);
+/**
+ * The same for tensors on CUDA devices, without the caller waiting for them:
+ * what is asked of @stream (as in sk_snapshot_options) from here on comes
+ * after the copies. For tensors and blobs in host memory it waits, as it does
+ * until the copies have been asked for, and in verification mode for all. With
+ * tensors on several devices, a stream that is not 0 waits for all of them.
+ *
+ * Errors: -EBUSY the stream captures a graph: sk_fence() waits without it;
+ * those of sk_fence().
+ */
+int sk_fence_stream(struct sk_state *state, uint64_t stream);
 /** The same for one tensor or blob: a trainer that updates in order of
  * description waits only for the next. In verification mode it waits for all.
  *
@@ -390,7 +401,10 @@ struct sk_status {
 	uint64_t busy_ns;	/**< where sk_snapshot() said -EBUSY last: how
 				 * long the oldest flush still needed; 0: not
 				 * so, or nothing is being flushed */
-	uint64_t reserved[3];
+	uint64_t locked_bytes;	/**< of slot_bytes, page-locked for CUDA
+				 * devices; what is not is copied through the
+				 * driver's own buffers, more slowly */
+	uint64_t reserved[2];
 };
 
 /** Copies out what the state knows of its last snapshot; asks and waits for

@@ -130,6 +130,10 @@ struct sk_cuda_mark *sk_cuda_mark_free(struct sk_cuda_mark *mark);
 /** It is now where the lane's last request ends. */
 int sk_cuda_mark_set(struct sk_cuda_mark *mark, struct sk_cuda_lane *lane,
 		     struct sk_err *err);
+/** Has @stream wait for it, and nobody else; a stream as sk_cuda_lane_follow()
+ * takes them. -EBUSY it captures; -EIO. */
+int sk_cuda_mark_hold(const struct sk_cuda_mark *mark, uint64_t stream,
+		      struct sk_err *err);
 /** Waits until it is reached; one that was never set is. -EIO: as
  * sk_cuda_lane_finish(). */
 int sk_cuda_mark_wait(const struct sk_cuda_mark *mark, struct sk_err *err);

@@ -276,6 +276,42 @@ int sk_cuda_mark_set(struct sk_cuda_mark *mark, struct sk_cuda_lane *lane,
 	return r;
 }
 
+/* Within the device's context. */
+static int hold(const struct sk_cuda_mark *mark, sk_cu_stream stream,
+		struct sk_err *err)
+{
+	const struct sk_cuda_driver *driver = mark->device->driver;
+	sk_cu_context context, popped;
+	int r = context_of(mark->device, stream, &context, err);
+
+	if (r >= 0)
+		r = failed(mark->device, driver->cuCtxPushCurrent(context),
+			   "cuCtxPushCurrent", err);
+	if (r < 0)
+		return r;
+	r = failed(mark->device,
+		   driver->cuStreamWaitEvent(stream, mark->event, 0),
+		   "cuStreamWaitEvent", err);
+	(void)driver->cuCtxPopCurrent(&popped);
+	return r;
+}
+
+int sk_cuda_mark_hold(const struct sk_cuda_mark *mark, uint64_t stream,
+		      struct sk_err *err)
+{
+	sk_cu_stream handle = (sk_cu_stream)(uintptr_t)stream;
+	struct sk_cuda_scope scope;
+	int r = sk_cuda_enter(mark->device, &scope, err);
+
+	if (r < 0)
+		return r;
+	r = check_capture(mark->device, handle, err);
+	if (r >= 0)
+		r = hold(mark, handle, err);
+	sk_cuda_leave(&scope);
+	return r;
+}
+
 int sk_cuda_mark_wait(const struct sk_cuda_mark *mark, struct sk_err *err)
 {
 	struct sk_cuda_scope scope;

@@ -68,6 +68,8 @@ struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
 	*c = (struct sk_copying){
 		.pending = { .refs = 1, .n_items = w->n_items,
 			     .units_left = w->n_units, .verify = verify,
+			     .host_left = w->n_units - w->n_gpu_units,
+			     .asked = !w->n_gpu_units,
 			     .judge = sk_verify_judge, .release = release },
 		.state = state, .work = w, .slot = slot, .step = step,
 		.stream = stream, .parts_left = w->n_gpu_units ? 2 : 1,
@@ -99,7 +101,8 @@ static void give_up(struct sk_copying *c, int r)
 
 	sk_fences_lock(f);
 	memset(p->left, 0, p->n_items * sizeof(*p->left));
-	p->units_left = 0;
+	p->units_left = p->host_left = 0;
+	p->asked = true;
 	p->hashed = p->judged = true;
 	p->result = r;
 	(void)pthread_cond_broadcast(&f->changed);
@@ -156,10 +159,13 @@ static void unit_copied(struct sk_copying *c, const struct sk_unit *u)
 		assert(p->left[c->work->ops[k].item]);
 		released |= --p->left[c->work->ops[k].item] == 0;
 	}
+	if (!of_gpu(c, u))
+		p->host_left--;
 	if (--p->units_left == 0)
 		c->state->status.copied_ns = now(c) - c->start_ns;
 	/* Whoever is woken takes a CPU from the copy: only for good news. */
-	if (!p->units_left || (released && f->item_waiters))
+	if (!p->units_left || (!p->host_left && p->asked) ||
+	    (released && f->item_waiters))
 		(void)pthread_cond_broadcast(&f->changed);
 	sk_fences_unlock(f);
 }
@@ -195,25 +201,51 @@ static int ask_for(const struct sk_copying *c, const struct sk_op *op,
 				copy.bytes, slot->lock[op->kind], err);
 }
 
-/* Whatever was asked for is waited for: it writes to the slot. */
-static int finish_lanes(const struct sk_copying *c, int r, struct sk_err *err)
+static int set_mark(struct sk_gpu *gpu, struct sk_err *err)
 {
-	const struct sk_gpus *g = &c->state->gpus;
+	return sk_cuda_mark_set(gpu->copied, gpu->lane, err);
+}
 
+static int wait_mark(struct sk_gpu *gpu, struct sk_err *err)
+{
+	return sk_cuda_mark_wait(gpu->copied, err);
+}
+
+/* Of all the snapshot's GPUs, whatever came of the ones before: what was asked
+ * for writes to the slot. Returns @r, or else the first error. */
+static int on_gpus(struct sk_copying *c, int r,
+		   int (*fn)(struct sk_gpu *gpu, struct sk_err *err))
+{
 	for (int i = 0; i < SK_GPUS_MAX; i++) {
 		int one;
 
 		if (!(c->work->gpus >> i & 1))
 			continue;
-		one = sk_cuda_mark_set(g->v[i].copied, g->v[i].lane,
-				       r < 0 ? NULL : err);
-
-		if (one >= 0)
-			one = sk_cuda_mark_wait(g->v[i].copied,
-						r < 0 ? NULL : err);
+		one = fn(&c->state->gpus.v[i], r < 0 ? NULL : &c->pending.err);
 		r = r < 0 ? r : one;
 	}
 	return r;
+}
+
+/* From here on streams can wait for the marks. */
+static void all_asked(struct sk_copying *c)
+{
+	struct sk_fences *f = &c->state->fences;
+
+	sk_fences_lock(f);
+	c->pending.asked = true;
+	(void)pthread_cond_broadcast(&f->changed);
+	sk_fences_unlock(f);
+}
+
+/* Locking takes the pages one by one: they are huge before. */
+static void lock_slot(const struct sk_copying *c)
+{
+	for (int k = 0; k < 2; k++)
+		if (c->state->layouts[k])
+			sk_warm_range(c->state->warming, c->slot, k, 0,
+				      c->state->layouts[k]->image_bytes);
+	sk_gpus_lock_slot(c->state, c->slot);
 }
 
 /* On the thread that waits for GPUs. */
@@ -225,11 +257,14 @@ static void copy_from_gpus(struct sk_task *task, size_t i)
 	int r = 0;
 
 	assert(!i && w->n_gpu_units);
-	sk_gpus_lock_slot(c->state, c->slot);
+	lock_slot(c);
 	for (uint32_t k = 0; k < w->n_ops && r >= 0; k++)
 		if (w->ops[k].gpu >= 0)
 			r = ask_for(c, &w->ops[k], &c->pending.err);
-	r = finish_lanes(c, r, &c->pending.err);
+	r = on_gpus(c, r, set_mark);
+	if (r >= 0)
+		all_asked(c);
+	r = on_gpus(c, r, wait_mark);
 	for (uint32_t k = 0; k < w->n_units && r >= 0; k++)
 		if (of_gpu(c, &w->units[k]))
 			unit_copied(c, &w->units[k]);

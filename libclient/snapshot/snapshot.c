@@ -232,6 +232,30 @@ SK_API int sk_fence(struct sk_state *state)
 	return sk_say(r, &err);
 }
 
+/* What is asked of @stream from here on comes after the newest snapshot's
+ * copies. One that is over has marks that are reached. */
+static int hold_stream(struct sk_state *state, uint64_t stream,
+		       struct sk_err *err)
+{
+	int n = __atomic_load_n(&state->gpus.n, __ATOMIC_ACQUIRE), r = 0;
+
+	for (int i = 0; i < n && r >= 0; i++)
+		r = sk_cuda_mark_hold(state->gpus.v[i].copied, stream, err);
+	return r;
+}
+
+SK_API int sk_fence_stream(struct sk_state *state, uint64_t stream)
+{
+	struct sk_err err = { "" };
+	int r = sk_state_check(state, &err);
+
+	if (r >= 0)
+		r = sk_fence_wait_asked(&state->fences, SK_FOREVER, &err);
+	if (r >= 0)
+		r = hold_stream(state, stream, &err);
+	return sk_say(r, &err);
+}
+
 SK_API int sk_fence_tensor(struct sk_state *state, const char *name)
 {
 	struct sk_err err = { "" };

@@ -67,10 +67,15 @@ void sk_fences_drop(struct sk_fences *f)
 
 /* ---- waiting ---- */
 
+/* What sk_fence_wait_asked() waits for, beside the items. */
+#define ASKED (-1)
+
 static bool holds(const struct sk_pending *p, int64_t item)
 {
 	if (p->verify)
 		return p->units_left || !p->hashed;
+	if (item == ASKED)
+		return p->units_left && (p->host_left || !p->asked);
 	if (item == SK_FENCE_ALL)
 		return p->units_left;
 	return item < p->n_items && p->left[item];
@@ -110,13 +115,12 @@ static int wait_for_judge(struct sk_fences *f, struct sk_pending *p,
 	return p->finished ? 0 : -ETIMEDOUT;
 }
 
-int sk_fence_wait(struct sk_fences *f, int64_t item, uint64_t until_ns,
-		  struct sk_err *err)
+static int wait_newest(struct sk_fences *f, int64_t item, uint64_t until_ns,
+		       struct sk_err *err)
 {
 	struct sk_pending *p;
 	int r = 0;
 
-	assert(item >= 0);
 	sk_fences_lock(f);
 	p = f->newest;
 	if (p) {
@@ -136,6 +140,19 @@ int sk_fence_wait(struct sk_fences *f, int64_t item, uint64_t until_ns,
 	}
 	sk_fences_unlock(f);
 	return r;
+}
+
+int sk_fence_wait(struct sk_fences *f, int64_t item, uint64_t until_ns,
+		  struct sk_err *err)
+{
+	assert(item >= 0);
+	return wait_newest(f, item, until_ns, err);
+}
+
+int sk_fence_wait_asked(struct sk_fences *f, uint64_t until_ns,
+			struct sk_err *err)
+{
+	return wait_newest(f, ASKED, until_ns, err);
 }
 
 int sk_fences_settle(struct sk_fences *f, uint64_t until_ns)

@@ -25,6 +25,8 @@ struct sk_pending {
 	uint32_t *left;		/* units to copy, by item */
 	uint32_t n_items;
 	uint32_t units_left;	/* to copy */
+	uint32_t host_left;	/* of them, of host memory */
+	bool asked;		/* for all the others, of their devices */
 	bool verify;		/* the fence judges it before it is sealed */
 	bool hashed, judged, finished;
 	int result;		/* once it is finished, or sooner where it
@@ -73,6 +75,11 @@ void sk_fences_finish(struct sk_fences *f, struct sk_pending *p, int result);
  */
 int sk_fence_wait(struct sk_fences *f, int64_t item, uint64_t until_ns,
 		  struct sk_err *err);
+/** Waits until the newest snapshot has copied what is host memory, and has
+ * asked for all the rest: streams can wait for that from here on. Of a
+ * verified one as sk_fence_wait(). Errors: as that. */
+int sk_fence_wait_asked(struct sk_fences *f, uint64_t until_ns,
+			struct sk_err *err);
 /** Waits until none is under way; a fence as well. -ETIMEDOUT. */
 int sk_fences_settle(struct sk_fences *f, uint64_t until_ns);
 /** Forgets the newest: nobody waits for it, nobody is told of it again. */

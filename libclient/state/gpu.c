@@ -44,7 +44,12 @@ static int use(struct sk_state *state, int ordinal, struct sk_err *err)
 		r = sk_pool_new(1, -1, "shardkeep-gpu", &g->pool, err);
 	if (r >= 0)
 		r = make(state, &g->v[g->n], ordinal, err);
-	return r < 0 ? r : g->n++;
+	return r < 0 ? r : __atomic_fetch_add(&g->n, 1, __ATOMIC_RELEASE);
+}
+
+void sk_gpus_init(struct sk_state *state)
+{
+	(void)pthread_mutex_init(&state->gpus.locking, NULL);
 }
 
 void sk_gpus_free(struct sk_state *state)
@@ -57,6 +62,7 @@ void sk_gpus_free(struct sk_state *state)
 		(void)sk_cuda_lane_free(g->v[i].lane);
 	}
 	g->n = 0;
+	(void)pthread_mutex_destroy(&g->locking);
 }
 
 /* ---- pointers ---- */
@@ -258,29 +264,43 @@ int sk_gpus_follow(const struct sk_state *state, uint32_t used,
 
 /* ---- slots ---- */
 
+/* One image that is locked is better than none. */
+static void lock_slot(struct sk_state *state, struct sk_slot_map *map)
+{
+	map->lock_tried = true;
+	for (int k = 0; k < 2; k++)
+		if (map->map[k] &&
+		    sk_cuda_lock(state->gpus.v[0].device, map->map[k],
+				 state->layouts[k]->image_bytes,
+				 SK_CUDA_PIECE, &map->lock[k], NULL) >= 0)
+			__atomic_fetch_add(&state->gpus.locked_bytes,
+					   state->layouts[k]->image_bytes,
+					   __ATOMIC_RELAXED);
+}
+
 void sk_gpus_lock_slot(struct sk_state *state, uint32_t slot)
 {
-	struct sk_slot_map *map = &state->slots[slot];
+	struct sk_gpus *g = &state->gpus;
 
 	assert(slot < state->n_slots);
-	if (map->lock_tried)
+	if (!__atomic_load_n(&g->n, __ATOMIC_ACQUIRE))
 		return;
-	map->lock_tried = true;
-	/* One image that is locked is better than none. */
-	for (int k = 0; k < 2; k++)
-		if (map->map[k])
-			(void)sk_cuda_lock(state->gpus.v[0].device,
-					   map->map[k],
-					   state->layouts[k]->image_bytes,
-					   SK_CUDA_PIECE, &map->lock[k],
-					   NULL);
+	(void)pthread_mutex_lock(&g->locking);
+	if (!state->slots[slot].lock_tried)
+		lock_slot(state, &state->slots[slot]);
+	(void)pthread_mutex_unlock(&g->locking);
 }
 
 void sk_gpus_unlock_slot(struct sk_state *state, uint32_t slot)
 {
 	struct sk_slot_map *map = &state->slots[slot];
 
-	for (int k = 0; k < 2; k++)
+	for (int k = 0; k < 2; k++) {
+		if (map->lock[k])
+			__atomic_fetch_sub(&state->gpus.locked_bytes,
+					   state->layouts[k]->image_bytes,
+					   __ATOMIC_RELAXED);
 		map->lock[k] = sk_cuda_unlock(map->lock[k]);
+	}
 	map->lock_tried = false;
 }

@@ -8,6 +8,7 @@
 #ifndef SK_LIBCLIENT_STATE_GPU_H
 #define SK_LIBCLIENT_STATE_GPU_H
 
+#include <pthread.h>
 #include <stdint.h>
 
 #include "base/error.h"
@@ -35,7 +36,9 @@ struct sk_gpu {
  * lock. */
 struct sk_gpus {
 	struct sk_gpu v[SK_GPUS_MAX];
-	int n;
+	int n;			/* atomic */
+	pthread_mutex_t locking;	/* of slots' locks */
+	uint64_t locked_bytes;	/* of them; atomic */
 	struct sk_pool *pool;	/* one thread, which waits for devices */
 };
 
@@ -60,11 +63,13 @@ int sk_gpus_check(const struct sk_state *state, uint32_t *ret_used,
 int sk_gpus_follow(const struct sk_state *state, uint32_t used,
 		   uint64_t stream, struct sk_err *err);
 
-/** Page-locks a mapped slot, unless that was tried already; copies work
- * without, more slowly. By the one thread that has the slot in hand. */
+/** Page-locks a mapped slot, unless there is no GPU or that was tried already;
+ * copies work without, more slowly. Any thread, no lock. */
 void sk_gpus_lock_slot(struct sk_state *state, uint32_t slot);
-/** Before it is unmapped. */
+/** Before it is unmapped; nobody locks it meanwhile. */
 void sk_gpus_unlock_slot(struct sk_state *state, uint32_t slot);
+/** Before all else. */
+void sk_gpus_init(struct sk_state *state);
 
 /** Lets go of all. No snapshot may be under way. */
 void sk_gpus_free(struct sk_state *state);

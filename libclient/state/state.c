@@ -119,6 +119,7 @@ static struct sk_state *state_new(struct sk *sk, const struct sk_job *job,
 	state->changed = true;
 	(void)pthread_mutex_init(&state->lock, NULL);
 	sk_fences_init(&state->fences, sk->os);
+	sk_gpus_init(state);
 	__atomic_add_fetch(&sk->states, 1, __ATOMIC_RELAXED);
 	return state;
 }

@@ -110,10 +110,13 @@ static void *run(void *arg)
 {
 	struct sk_warming *w = arg;
 
-	for (uint32_t slot = 0; slot < w->state->n_slots; slot++)
+	for (uint32_t slot = 0; slot < w->state->n_slots; slot++) {
 		for (int kind = 0; kind < 2; kind++)
 			for (size_t i = 0; i < w->n[kind] && may(w); i++)
 				warm_piece(w, slot, kind, i, false);
+		if (may(w))
+			sk_gpus_lock_slot(w->state, slot);
+	}
 	(void)pthread_mutex_lock(&w->lock);
 	w->over = true;
 	(void)pthread_cond_broadcast(&w->cond);

@@ -13,7 +13,8 @@
 struct sk_warming *sk_warm_new(struct sk_state *state);
 /** Before the slots are unmapped. Returns NULL. */
 struct sk_warming *sk_warm_free(struct sk_warming *w);
-/** Waits until all is faulted in. -ETIMEDOUT. */
+/** Waits until all is faulted in, and page-locked where there are GPUs.
+ * -ETIMEDOUT. */
 int sk_warm_finish(struct sk_warming *w, uint64_t until_ns);
 /** Returns when the pieces of a slot that [from, to) of an image touches are
  * faulted in, which it does itself where nobody has begun. Any thread. */
