@@ -43,6 +43,17 @@ SAME_FIELD(dst_pitch, dstPitch);
 SAME_FIELD(width, WidthInBytes);
 SAME_FIELD(height, Height);
 
+#define SAME_ATTRIBUTE(ours, theirs)					\
+	SAME(offsetof(sk_cu_copy_attributes, ours),			\
+	     offsetof(CUmemcpyAttributes, theirs))
+SAME(sizeof(sk_cu_copy_attributes), sizeof(CUmemcpyAttributes));
+SAME_ATTRIBUTE(source_order, srcAccessOrder);
+SAME_ATTRIBUTE(src.type, srcLocHint.type);
+SAME_ATTRIBUTE(src.id, srcLocHint.id);
+SAME_ATTRIBUTE(dst.type, dstLocHint.type);
+SAME_ATTRIBUTE(dst.id, dstLocHint.id);
+SAME_ATTRIBUTE(flags, flags);
+
 /* ---- constants ---- */
 
 SAME(SK_CU_INVALID_VALUE, (int)CUDA_ERROR_INVALID_VALUE);
@@ -82,15 +93,20 @@ SAME(SK_CU_DEVICE_HOST_REGISTER_SUPPORTED,
      (int)CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED);
 SAME(SK_CU_CAPTURE_NONE, (int)CU_STREAM_CAPTURE_STATUS_NONE);
 SAME(SK_CU_CAPTURE_MODE_RELAXED, (int)CU_STREAM_CAPTURE_MODE_RELAXED);
+SAME(SK_CU_LOCATION_DEVICE, (int)CU_MEM_LOCATION_TYPE_DEVICE);
+SAME(SK_CU_LOCATION_HOST, (int)CU_MEM_LOCATION_TYPE_HOST);
+SAME(SK_CU_SOURCE_IN_STREAM_ORDER, (int)CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
 SAME(SK_CU_PROC_ADDRESS_FOUND, (int)CU_GET_PROC_ADDRESS_SUCCESS);
 
 /* ---- functions ---- */
 
 /* The layouts agree: from here on one may stand for the other. */
 #define sk_cu_memcpy2d CUDA_MEMCPY2D
+#define sk_cu_copy_attributes CUmemcpyAttributes
 
 #define SAME_FUNCTION(function, exported, version, need, params)	\
 	SAME_TYPE(PFN_##function##_v##version, sk_cu_result(*) params);
 SK_CUDA_TABLE(SAME_FUNCTION)
 
+SAME_TYPE(PFN_cuMemcpyBatchAsync_v12080, sk_cu_result(*) SK_CU_BATCH_12080);
 SAME_TYPE(PFN_cuGetProcAddress_v12000, sk_cu_get_proc);

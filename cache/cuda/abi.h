@@ -66,8 +66,21 @@ enum {
 	SK_CU_DEVICE_HOST_REGISTER_SUPPORTED = 99,
 	SK_CU_CAPTURE_NONE = 0,
 	SK_CU_CAPTURE_MODE_RELAXED = 2,
+	SK_CU_LOCATION_DEVICE = 1,
+	SK_CU_LOCATION_HOST = 2,
+	SK_CU_SOURCE_IN_STREAM_ORDER = 1,
 	SK_CU_PROC_ADDRESS_FOUND = 0
 };
+
+/** Of copies in a batch: when sources are read, and where both sides lie. */
+typedef struct sk_cu_copy_attributes_st {
+	sk_cu_enum source_order;	/* SK_CU_SOURCE_... */
+	struct {
+		sk_cu_enum type;	/* SK_CU_LOCATION_... */
+		int id;			/* of the device */
+	} src, dst;
+	unsigned flags;
+} sk_cu_copy_attributes;
 
 /** A copy of @height rows of @width bytes. */
 typedef struct sk_cu_memcpy2d_st {
@@ -150,9 +163,20 @@ typedef struct sk_cu_memcpy2d_st {
 	  sk_cu_stream stream))						\
 	X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, 3020, REQUIRED,		\
 	  (const sk_cu_memcpy2d *copy, sk_cu_stream stream))		\
+	X(cuMemcpyBatchAsync, cuMemcpyBatchAsync_v2, 13000, OPTIONAL,	\
+	  (sk_cu_ptr *dsts, sk_cu_ptr *srcs, size_t *sizes, size_t n,	\
+	  sk_cu_copy_attributes *attributes, size_t *first_of,		\
+	  size_t n_attributes, sk_cu_stream stream))			\
 	X(cuThreadExchangeStreamCaptureMode,				\
 	  cuThreadExchangeStreamCaptureMode, 10010, OPTIONAL,		\
 	  (sk_cu_enum *mode))
+
+/** Batches before CUDA 13: one parameter more, under the same name. */
+#define SK_CU_BATCH_12080						\
+	(sk_cu_ptr *dsts, sk_cu_ptr *srcs, size_t *sizes, size_t n,	\
+	 sk_cu_copy_attributes *attributes, size_t *first_of,		\
+	 size_t n_attributes, size_t *failed, sk_cu_stream stream)
+typedef sk_cu_result(*sk_cu_batch_12080) SK_CU_BATCH_12080;
 
 /** How all others are found; by dlsym, since 12.0. */
 typedef sk_cu_result (*sk_cu_get_proc)(const char *name, void **ret,

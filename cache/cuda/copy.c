@@ -12,10 +12,12 @@
 #define PITCH_MAX 0x7fffffff
 
 struct walk {
-	const struct sk_cuda_lane *lane;
+	struct sk_cuda_lane *lane;
 	const struct sk_copy *copy;
 	const struct sk_cuda_lock *lock;
 	bool out;			/* of the device */
+	bool batches;
+	struct sk_err *err;
 };
 
 /* Where a row begins, on both sides. */
@@ -51,37 +53,61 @@ static uint64_t room(const struct walk *w, struct place p)
 	return w->lock->piece - at % w->lock->piece;
 }
 
-static sk_cu_result copy_once(const struct walk *w, struct place p, uint64_t n)
+static int failed(const struct walk *w, sk_cu_result result)
 {
-	const struct sk_cuda_driver *driver = w->lane->device->driver;
-
-	if (w->out)
-		return driver->cuMemcpyDtoHAsync(p.dst, (uintptr_t)p.src, n,
-						 w->lane->stream);
-	return driver->cuMemcpyHtoDAsync((uintptr_t)p.dst, p.src, n,
-					 w->lane->stream);
+	if (result == SK_CU_SUCCESS)
+		return 0;
+	return sk_cuda_driver_failed(w->lane->device->driver, result,
+				     w->out ? "a copy to the host" :
+					      "a copy to the device", w->err);
 }
 
-static sk_cu_result copy_bytes(const struct walk *w, struct place p,
-			       uint64_t n)
+static int copy_now(const struct walk *w, struct place p, uint64_t n)
 {
-	sk_cu_result result = SK_CU_SUCCESS;
+	const struct sk_cuda_driver *driver = w->lane->device->driver;
+	struct sk_cuda_scope scope;
+	sk_cu_result result;
+	int r = sk_cuda_enter(w->lane->device, &scope, w->err);
 
-	while (n && result == SK_CU_SUCCESS) {
+	if (r < 0)
+		return r;
+	if (w->out)
+		result = driver->cuMemcpyDtoHAsync(p.dst, (uintptr_t)p.src, n,
+						   w->lane->stream);
+	else
+		result = driver->cuMemcpyHtoDAsync((uintptr_t)p.dst, p.src, n,
+						   w->lane->stream);
+	sk_cuda_leave(&scope);
+	return failed(w, result);
+}
+
+static int copy_bytes(const struct walk *w, struct place p, uint64_t n)
+{
+	int r = 0;
+
+	while (n && r >= 0) {
 		uint64_t most = room(w, p), part = n < most ? n : most;
 
-		result = copy_once(w, p, part);
+		if (w->batches)
+			r = sk_cuda_batch_add(w->lane, w->out,
+					      (uintptr_t)p.dst,
+					      (uintptr_t)p.src, part, w->err);
+		else
+			r = copy_now(w, p, part);
 		p.dst += part;
 		p.src += part;
 		n -= part;
 	}
-	return result;
+	return r;
 }
 
-static sk_cu_result copy_matrix(const struct walk *w, struct place p,
-				int64_t dst_pitch, int64_t src_pitch,
-				uint64_t rows)
+static int copy_matrix(const struct walk *w, struct place p,
+		       int64_t dst_pitch, int64_t src_pitch, uint64_t rows)
 {
+	struct sk_cuda_scope scope;
+	sk_cu_result result;
+	int r;
+
 	sk_cu_memcpy2d c = {
 		.src_type = w->out ? SK_CU_MEMORY_DEVICE : SK_CU_MEMORY_HOST,
 		.dst_type = w->out ? SK_CU_MEMORY_HOST : SK_CU_MEMORY_DEVICE,
@@ -98,7 +124,13 @@ static sk_cu_result copy_matrix(const struct walk *w, struct place p,
 		c.src_host = p.src;
 		c.dst_device = (uintptr_t)p.dst;
 	}
-	return w->lane->device->driver->cuMemcpy2DAsync(&c, w->lane->stream);
+	r = sk_cuda_enter(w->lane->device, &scope, w->err);
+	if (r < 0)
+		return r;
+	result = w->lane->device->driver->cuMemcpy2DAsync(&c,
+							  w->lane->stream);
+	sk_cuda_leave(&scope);
+	return failed(w, result);
 }
 
 static bool is_pitch(const struct sk_copy *copy, int64_t stride)
@@ -127,32 +159,29 @@ static uint64_t rows_at_once(const struct walk *w, struct place p,
 }
 
 /* @rows whole rows along the innermost dimension. */
-static sk_cu_result copy_rows(const struct walk *w, struct place p,
-			      uint64_t rows)
+static int copy_rows(const struct walk *w, struct place p, uint64_t rows)
 {
 	const struct sk_copy *copy = w->copy;
-	int in = copy->ndim - 1;
-	sk_cu_result result = SK_CU_SUCCESS;
+	int in = copy->ndim - 1, r = 0;
 
-	while (rows && result == SK_CU_SUCCESS) {
+	while (rows && r >= 0) {
 		uint64_t n = rows_at_once(w, p, rows);
 
 		if (n > 1)
-			result = copy_matrix(w, p, copy->dst_stride[in],
-					     copy->src_stride[in], n);
+			r = copy_matrix(w, p, copy->dst_stride[in],
+					copy->src_stride[in], n);
 		else
-			result = copy_bytes(w, p, copy->run);
+			r = copy_bytes(w, p, copy->run);
 		n = n > 1 ? n : 1;
 		p.dst += (int64_t)n * copy->dst_stride[in];
 		p.src += (int64_t)n * copy->src_stride[in];
 		rows -= n;
 	}
-	return result;
+	return r;
 }
 
 /* From @from on, as far as one row, or rows along one dimension, go. */
-static sk_cu_result copy_next(const struct walk *w, uint64_t *from,
-			      uint64_t to)
+static int copy_next(const struct walk *w, uint64_t *from, uint64_t to)
 {
 	const struct sk_copy *copy = w->copy;
 	uint64_t row = *from / copy->run, skip = *from % copy->run, n;
@@ -175,44 +204,35 @@ static sk_cu_result copy_next(const struct walk *w, uint64_t *from,
 	return copy_rows(w, p, n);
 }
 
-static int run(const struct walk *w, uint64_t from, uint64_t to,
-	       struct sk_err *err)
+static int run(const struct walk *w, uint64_t from, uint64_t to)
 {
-	sk_cu_result result = SK_CU_SUCCESS;
-	struct sk_cuda_scope scope;
-	int r;
+	int r = 0;
 
 	to = to < w->copy->bytes ? to : w->copy->bytes;
-	if (from >= to)
-		return 0;
-	r = sk_cuda_enter(w->lane->device, &scope, err);
-	if (r < 0)
-		return r;
-	while (from < to && result == SK_CU_SUCCESS)
-		result = copy_next(w, &from, to);
-	if (result != SK_CU_SUCCESS)
-		r = sk_cuda_driver_failed(w->lane->device->driver, result,
-					  w->out ? "a copy to the host" :
-						   "a copy to the device",
-					  err);
-	sk_cuda_leave(&scope);
+	while (from < to && r >= 0)
+		r = copy_next(w, &from, to);
 	return r;
 }
 
+/* Without page-locked memory each copy waits for itself: no batch of those. */
 int sk_cuda_lane_out(struct sk_cuda_lane *lane, const struct sk_copy *copy,
 		     uint64_t from, uint64_t to,
 		     const struct sk_cuda_lock *lock, struct sk_err *err)
 {
-	const struct walk w = { lane, copy, lock, true };
+	const struct walk w = {
+		.lane = lane, .copy = copy, .lock = lock, .out = true,
+		.batches = lock && sk_cuda_has_batches(lane), .err = err };
 
-	return run(&w, from, to, err);
+	return run(&w, from, to);
 }
 
 int sk_cuda_lane_in(struct sk_cuda_lane *lane, const struct sk_copy *copy,
 		    uint64_t from, uint64_t to,
 		    const struct sk_cuda_lock *lock, struct sk_err *err)
 {
-	const struct walk w = { lane, copy, lock, false };
+	const struct walk w = {
+		.lane = lane, .copy = copy, .lock = lock,
+		.batches = lock && sk_cuda_has_batches(lane), .err = err };
 
-	return run(&w, from, to, err);
+	return run(&w, from, to);
 }

@@ -100,8 +100,11 @@ int sk_cuda_lane_follow(struct sk_cuda_lane *lane, uint64_t stream,
 
 /**
  * Copies the bytes [from, to) of @copy, in row-major order, between the
- * device and the host. @lock: what the host's side is locked by, or NULL.
- * Contiguous bytes are one call, and so are rows of a regular distance.
+ * device and the host, of a @copy that need not outlive the call. @lock: what
+ * the host's side is locked by, or NULL. Rows of a regular distance are one
+ * call; contiguous copies are asked for thousands at a time, where the driver
+ * can, at the latest by sk_cuda_mark_set() or sk_cuda_lane_finish(), which
+ * then say what came of it.
  * Errors: -EIO.
  */
 int sk_cuda_lane_out(struct sk_cuda_lane *lane, const struct sk_copy *copy,
@@ -127,7 +130,8 @@ int sk_cuda_mark_new(struct sk_cuda_device *device,
 		     struct sk_cuda_mark **ret_mark, struct sk_err *err);
 /** NULL is fine. Returns NULL. */
 struct sk_cuda_mark *sk_cuda_mark_free(struct sk_cuda_mark *mark);
-/** It is now where the lane's last request ends. */
+/** It is now where the lane's last request ends, whatever comes of those that
+ * were not asked for yet, which it says. */
 int sk_cuda_mark_set(struct sk_cuda_mark *mark, struct sk_cuda_lane *lane,
 		     struct sk_err *err);
 /** Has @stream wait for it, and nobody else; a stream as sk_cuda_lane_follow()

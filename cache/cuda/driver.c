@@ -31,9 +31,13 @@ static const struct function *find_all(struct sk_cuda_driver *driver)
 
 	for (size_t i = 0; i < SK_ARRAY_SIZE(table); i++) {
 		const struct function *f = &table[i];
-		void *found = sk_cuda_driver_find(driver, f->name,
-						  f->version);
+		void *found = NULL;
 
+		/* Of what came after it, it would give an older one, which
+		 * takes other parameters. */
+		if (!driver->version || f->version <= driver->version)
+			found = sk_cuda_driver_find(driver, f->name,
+						    f->version);
 		if (!found && f->required && !missing)
 			missing = f;
 		*(void **)((char *)driver + f->at) = found;
@@ -67,11 +71,18 @@ static int too_old(const char *file, int version, struct sk_err *err)
 static int fill(struct sk_cuda_driver *driver, const char *file,
 		struct sk_err *err)
 {
-	const struct function *missing = find_all(driver);
+	const struct function *missing;
 
 	/* Works before cuInit(), and does not initialize anything. */
+	driver->cuDriverGetVersion = (sk_cu_result(*)(int *))
+		sk_cuda_driver_find(driver, "cuDriverGetVersion", 2020);
 	if (driver->cuDriverGetVersion)
 		(void)driver->cuDriverGetVersion(&driver->version);
+	missing = find_all(driver);
+	if (!driver->cuMemcpyBatchAsync)
+		driver->cuMemcpyBatchAsync_12080 = (sk_cu_batch_12080)
+			sk_cuda_driver_find(driver, "cuMemcpyBatchAsync",
+					    12080);
 	if (driver->version && driver->version < SK_CUDA_VERSION_LEAST)
 		return too_old(file, driver->version, err);
 	if (!missing)

@@ -23,6 +23,8 @@
 /** Plain data; optional functions may be NULL. */
 struct sk_cuda_driver {
 	SK_CUDA_TABLE(SK_CUDA_MEMBER)
+	sk_cu_batch_12080 cuMemcpyBatchAsync_12080;	/* where the other
+							 * one lacks */
 	sk_cu_get_proc get_proc;
 	int version;		/* as cuDriverGetVersion() says it */
 };

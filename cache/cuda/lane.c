@@ -93,6 +93,14 @@ static bool is_default(uint64_t stream)
 	return stream <= SK_CU_STREAM_PER_THREAD;
 }
 
+static int captures(const struct sk_cuda_device *device, struct sk_err *err)
+{
+	return sk_err_set(err, -EBUSY, "a stream of CUDA device %d is "
+			  "capturing a graph, which what is ordered after it "
+			  "would be part of; wait for the end of the capture",
+			  device->ordinal);
+}
+
 static int check_capture(const struct sk_cuda_device *device,
 			 sk_cu_stream stream, struct sk_err *err)
 {
@@ -104,10 +112,7 @@ static int check_capture(const struct sk_cuda_device *device,
 	 * captures. */
 	if (result == SK_CU_CAPTURE_IMPLICIT ||
 	    (result == SK_CU_SUCCESS && status != SK_CU_CAPTURE_NONE))
-		return sk_err_set(err, -EBUSY, "a stream of CUDA device %d is "
-				  "capturing a graph, which what is ordered "
-				  "after it would be part of; wait for the "
-				  "end of the capture", device->ordinal);
+		return captures(device, err);
 	return failed(device, result, "cuStreamIsCapturing", err);
 }
 
@@ -198,16 +203,19 @@ int sk_cuda_lane_follow(struct sk_cuda_lane *lane, uint64_t stream,
 
 int sk_cuda_lane_finish(struct sk_cuda_lane *lane, struct sk_err *err)
 {
+	int asked = sk_cuda_batch_flush(lane, err), r;
 	struct sk_cuda_scope scope;
-	int r = sk_cuda_enter(lane->device, &scope, err);
 
+	/* What was asked for before is waited for all the same. */
+	err = asked < 0 ? NULL : err;
+	r = sk_cuda_enter(lane->device, &scope, err);
 	if (r < 0)
-		return r;
+		return asked < 0 ? asked : r;
 	r = failed(lane->device,
 		   lane->device->driver->cuStreamSynchronize(lane->stream),
 		   "cuStreamSynchronize", err);
 	sk_cuda_leave(&scope);
-	return r;
+	return asked < 0 ? asked : r;
 }
 
 int sk_cuda_settle(const struct sk_cuda_device *device, struct sk_err *err)
@@ -220,7 +228,7 @@ int sk_cuda_settle(const struct sk_cuda_device *device, struct sk_err *err)
 	r = failed(device, device->driver->cuCtxSynchronize(),
 		   "cuCtxSynchronize", err);
 	sk_cuda_leave(&scope);
-	return r;
+	return r == -EBUSY ? captures(device, err) : r;
 }
 
 int sk_cuda_mark_new(struct sk_cuda_device *device,
@@ -262,18 +270,20 @@ struct sk_cuda_mark *sk_cuda_mark_free(struct sk_cuda_mark *mark)
 int sk_cuda_mark_set(struct sk_cuda_mark *mark, struct sk_cuda_lane *lane,
 		     struct sk_err *err)
 {
+	int asked = sk_cuda_batch_flush(lane, err), r;
 	struct sk_cuda_scope scope;
-	int r = sk_cuda_enter(mark->device, &scope, err);
 
 	assert(mark->device == lane->device);
+	err = asked < 0 ? NULL : err;
+	r = sk_cuda_enter(mark->device, &scope, err);
 	if (r < 0)
-		return r;
+		return asked < 0 ? asked : r;
 	r = failed(mark->device,
 		   mark->device->driver->cuEventRecord(mark->event,
 						       lane->stream),
 		   "cuEventRecord", err);
 	sk_cuda_leave(&scope);
-	return r;
+	return asked < 0 ? asked : r;
 }
 
 /* Within the device's context. */

@@ -34,14 +34,9 @@ int sk_cuda_find(const struct sk_cuda_device *device, uint64_t ptr,
 		 struct sk_cuda_range *ret_range, struct sk_err *err)
 {
 	struct known known = { .ordinal = -1 };
-	struct sk_cuda_scope scope;
-	sk_cu_result result;
-	int r = sk_cuda_enter(device, &scope, err);
+	/* Of no context: the driver knows whose it is. */
+	sk_cu_result result = ask(device->driver, ptr, &known);
 
-	if (r < 0)
-		return r;
-	result = ask(device->driver, ptr, &known);
-	sk_cuda_leave(&scope);
 	/* So it says of memory that no context has to do with. */
 	if (result == SK_CU_INVALID_CONTEXT || result == SK_CU_INVALID_VALUE)
 		known.type = 0;

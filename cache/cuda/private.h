@@ -32,12 +32,39 @@ struct sk_cuda_lock {
 	uint64_t bytes, piece;
 };
 
+/** Copies of one batch. */
+#define SK_CUDA_BATCH_MAX 4096
+
+/** Contiguous copies that wait to be asked for together. */
+struct sk_cuda_batch {
+	sk_cu_ptr dsts[SK_CUDA_BATCH_MAX], srcs[SK_CUDA_BATCH_MAX];
+	size_t sizes[SK_CUDA_BATCH_MAX];
+	size_t n;
+	bool out;		/* of the device */
+};
+
 struct sk_cuda_lane {
 	const struct sk_cuda_device *device;
 	sk_cu_stream stream;
+	pthread_mutex_t lock;	/* of what follows */
 	sk_cu_event follow;	/* on the trainer's stream */
-	pthread_mutex_t lock;	/* of that event */
+	struct sk_cuda_batch batch;
 };
+
+/** Whether the driver takes batches. */
+static inline bool sk_cuda_has_batches(const struct sk_cuda_lane *lane)
+{
+	const struct sk_cuda_driver *driver = lane->device->driver;
+
+	return driver->cuMemcpyBatchAsync || driver->cuMemcpyBatchAsync_12080;
+}
+
+/** Adds a copy of @bytes, contiguous on both sides; a batch that is full is
+ * asked for. Both sides are addresses. */
+int sk_cuda_batch_add(struct sk_cuda_lane *lane, bool out, uint64_t dst,
+		      uint64_t src, size_t bytes, struct sk_err *err);
+/** Asks for what has been added. Within the device's context or not. */
+int sk_cuda_batch_flush(struct sk_cuda_lane *lane, struct sk_err *err);
 
 /** The calling thread, while it uses a device. */
 struct sk_cuda_scope {

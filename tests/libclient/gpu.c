@@ -466,7 +466,7 @@ static void capture(struct rank *rank)
 	add_plain(&g, 1);
 	CHECK(!g.cuda.cuStreamBeginCapture(g.stream, 0));
 	refused(snapshot(&g, 1, 0), -EBUSY, "captur");
-	refused(rank_restore(rank, SK_LATEST, 0, NULL), -EBUSY, "CAPTURE");
+	refused(rank_restore(rank, SK_LATEST, 0, NULL), -EBUSY, "captur");
 	refused(sk_fence_stream(rank->state, (uintptr_t)g.stream), -EBUSY,
 		"captur");
 	/* What it captured is not spoilt. */
@@ -500,7 +500,7 @@ static void failures(struct rank *rank)
 	add_plain(&g, 1);
 	fill(&g, 1);
 	complete(&g, 1);
-	g.cuda.fail("cuMemcpyDtoHAsync", 2, 2);
+	g.cuda.fail("cuMemcpyBatchAsync", 1, 2);
 	CHECK(!snapshot(&g, 2, 0), "%s", sk_error());
 	refused(sk_fence(rank->state), -ENOMEM, "OUT_OF_MEMORY");
 	refused(sk_fence_stream(rank->state, 0), -ENOMEM, "OUT_OF_MEMORY");
@@ -514,7 +514,7 @@ static void failures(struct rank *rank)
 	CHECK(!rank_restore(rank, 4, 0, NULL), "%s", sk_error());
 	/* A context that is broken stays so: what was sealed is not lost, and
 	 * what needs no GPU goes on. */
-	g.cuda.fail("cuMemcpyDtoHAsync", 1, SK_CU_ILLEGAL_ADDRESS);
+	g.cuda.fail("cuMemcpyBatchAsync", 1, SK_CU_ILLEGAL_ADDRESS);
 	CHECK(!snapshot(&g, 5, 0), "%s", sk_error());
 	refused(sk_fence(rank->state), -EIO, "ILLEGAL_ADDRESS");
 	refused(snapshot(&g, 6, 0), -EIO, "ILLEGAL_ADDRESS");
@@ -551,6 +551,57 @@ static void verified(struct rank *rank)
 	refused(sk_fence(rank->state), -ECANCELED, "\"big\"");
 	CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s", sk_error());
 	CHECK(wrong(&g, 1, rank->rank) == 0);
+}
+
+/* ---- many ---- */
+
+#define MANY 10000
+#define EACH ((size_t)96)
+
+/* Tensors of one allocation, as a caching allocator gives them. */
+static void describe_many(struct rank *rank, sk_cu_ptr slab)
+{
+	static struct sk_tensor tensors[MANY];
+	static char names[MANY][16];
+
+	for (int i = 0; i < MANY; i++) {
+		(void)snprintf(names[i], sizeof(names[i]), "t%d", i);
+		tensors[i] = (struct sk_tensor){
+			.name = names[i], .dtype = SK_U8, .ndim = 1,
+			.shape = { 17 + i % 64 }, .memory = SK_CUDA,
+			.data = (void *)(uintptr_t)(slab + i * EACH) };
+	}
+	CHECK(!sk_state_tensors(rank->state, tensors, MANY), "%s",
+	      sk_error());
+}
+
+static void many(struct rank *rank)
+{
+	size_t bytes = MANY * EACH;
+	char *here = rank_memory(bytes, 0), *back = rank_memory(bytes, 5);
+	struct gpu_rank g;
+	uint64_t before;
+	sk_cu_ptr slab;
+
+	begin(&g, rank, 0);
+	slab = trainer_cuda_alloc(&g.cuda, bytes);
+	for (size_t i = 0; i < bytes; i++)
+		here[i] = (char)(i * 31 >> 5);
+	trainer_cuda_put(&g.cuda, slab, here, bytes);
+	describe_many(rank, slab);
+	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+	before = count(&g, "calls");
+	CHECK(!snapshot(&g, 1, 0), "%s", sk_error());
+	CHECK(!sk_fence(rank->state), "%s", sk_error());
+	CHECK(count(&g, "calls") - before < 50, "%" PRIu64 " calls",
+	      count(&g, "calls") - before);
+	CHECK(!sk_wait(rank->state, 1, SK_COMPLETE, 60000), "%s", sk_error());
+	trainer_cuda_put(&g.cuda, slab, back, bytes);
+	CHECK(!rank_restore(rank, 1, 0, NULL), "%s", sk_error());
+	trainer_cuda_get(&g.cuda, back, slab, bytes);
+	for (size_t i = 0; i < bytes; i++)
+		CHECK(back[i] == (i % EACH < 17 + i / EACH % 64 ? here[i] : 5),
+		      "byte %zu", i);
 }
 
 /* ---- what is left, and what is never begun ---- */
@@ -629,6 +680,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "capture", 1, capture, NULL);
 	scene_ranks(&scene, "driverless", 1, no_driver, NULL);
 	scene_ranks(&scene, "verified", 1, verified, NULL);
+	scene_ranks(&scene, "many", 1, many, NULL);
 	scene_ranks(&scene, "left", 1, nothing_left, NULL);
 	if (t.calls)
 		save_and_load(&scene, "failures", 1, 1, failures,

@@ -326,6 +326,55 @@ static void pageable(void)
 	free(b);
 }
 
+static void batches(void)
+{
+	sk_cu_copy_attributes a = {
+		.source_order = SK_CU_SOURCE_IN_STREAM_ORDER,
+		.src = { SK_CU_LOCATION_DEVICE, 0 },
+		.dst = { SK_CU_LOCATION_HOST, 0 } };
+	sk_cu_ptr dsts[100], srcs[100], p;
+	size_t sizes[100], first = 0;
+	struct trainer_cuda t;
+	sk_cu_stream s;
+	char *a_bytes, *b;
+
+	trainer_cuda_begin(&t, 0);
+	if (!t.driver.cuMemcpyBatchAsync)
+		return;
+	s = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	p = trainer_cuda_alloc(&t, BYTES);
+	a_bytes = locked(&t, BYTES);
+	b = locked(&t, BYTES);
+	for (size_t i = 0; i < BYTES; i++)
+		a_bytes[i] = (char)(i * 11 >> 4);
+	trainer_cuda_put(&t, p, a_bytes, BYTES);
+	for (size_t i = 0; i < 100; i++) {
+		sizes[i] = 1 + i * 7;
+		srcs[i] = p + i * 1000;
+		dsts[i] = (uintptr_t)b + i * 1000;
+	}
+	IS(0, t.driver.cuMemcpyBatchAsync(dsts, srcs, sizes, 100, &a, &first,
+					  1, s));
+	IS(0, t.driver.cuStreamSynchronize(s));
+	for (size_t i = 0; i < 100; i++) {
+		CHECK(!memcmp(b + i * 1000, a_bytes + i * 1000, sizes[i]));
+		CHECK(!b[i * 1000 + sizes[i]]);
+	}
+	a.source_order = 0;
+	IS(SK_CU_INVALID_VALUE,
+	   t.driver.cuMemcpyBatchAsync(dsts, srcs, sizes, 100, &a, &first, 1,
+				       s));
+	a.source_order = SK_CU_SOURCE_IN_STREAM_ORDER;
+	first = 1;
+	IS(SK_CU_INVALID_VALUE,
+	   t.driver.cuMemcpyBatchAsync(dsts, srcs, sizes, 100, &a, &first, 1,
+				       s));
+	first = 0;
+	IS(SK_CU_INVALID_VALUE,
+	   t.driver.cuMemcpyBatchAsync(dsts, srcs, sizes, 100, &a, &first, 1,
+				       NULL));
+}
+
 /* ---- streams and events ---- */
 
 static void asynchronous(void)
@@ -558,6 +607,7 @@ static const struct {
 	{ "there and back", there_and_back, ANY },
 	{ "rows", rows, ANY },
 	{ "memory that is not locked", pageable, ANY },
+	{ "batches", batches, ANY },
 	{ "streams run later", asynchronous, ANY },
 	{ "events", events, ANY },
 	{ "the default stream", default_stream, ANY },

@@ -191,3 +191,77 @@ sk_cu_result cuMemsetD8Async(sk_cu_ptr ptr, unsigned char byte, size_t bytes,
 	vcu_unlock();
 	return r;
 }
+
+/* ---- batches ---- */
+
+static bool attributes_are_right(const sk_cu_copy_attributes *attributes,
+				 const size_t *first_of, size_t n_attributes,
+				 size_t n)
+{
+	if (!n_attributes || n_attributes > n || !attributes || !first_of)
+		return false;
+	for (size_t i = 0; i < n_attributes; i++) {
+		if (attributes[i].source_order < 1 ||
+		    attributes[i].source_order > 3)
+			return false;
+		if (i ? first_of[i] <= first_of[i - 1] || first_of[i] >= n :
+			first_of[0])
+			return false;
+	}
+	return true;
+}
+
+/* With the lock held. */
+static sk_cu_result copy_either(sk_cu_ptr dst, sk_cu_ptr src, size_t bytes,
+				sk_cu_stream stream)
+{
+	if (vcu_memory(src, 0))
+		return copy(stream, true, src, bytes, (void *)(uintptr_t)dst,
+			    bytes, bytes, 1);
+	return copy(stream, false, dst, bytes, (void *)(uintptr_t)src, bytes,
+		    bytes, 1);
+}
+
+static sk_cu_result batch(sk_cu_ptr *dsts, sk_cu_ptr *srcs, size_t *sizes,
+			  size_t n, sk_cu_copy_attributes *attributes,
+			  size_t *first_of, size_t n_attributes,
+			  size_t *failed, sk_cu_stream stream)
+{
+	sk_cu_result r = SK_CU_SUCCESS;
+
+	if (!n || (uintptr_t)stream <= SK_CU_STREAM_LEGACY ||
+	    !attributes_are_right(attributes, first_of, n_attributes, n))
+		return SK_CU_INVALID_VALUE;
+	vcu_lock();
+	for (size_t i = 0; i < n && r == SK_CU_SUCCESS; i++) {
+		r = copy_either(dsts[i], srcs[i], sizes[i], stream);
+		if (r != SK_CU_SUCCESS && failed)
+			*failed = i;
+	}
+	vcu_unlock();
+	return r;
+}
+
+sk_cu_result cuMemcpyBatchAsync_v2(sk_cu_ptr *dsts, sk_cu_ptr *srcs,
+				   size_t *sizes, size_t n,
+				   sk_cu_copy_attributes *attributes,
+				   size_t *first_of, size_t n_attributes,
+				   sk_cu_stream stream)
+{
+	VCU_ENTER_CONTEXT(cuMemcpyBatchAsync);
+	return batch(dsts, srcs, sizes, n, attributes, first_of, n_attributes,
+		     NULL, stream);
+}
+
+sk_cu_result cuMemcpyBatchAsync(sk_cu_ptr *dsts, sk_cu_ptr *srcs,
+				size_t *sizes, size_t n,
+				sk_cu_copy_attributes *attributes,
+				size_t *first_of, size_t n_attributes,
+				size_t *failed, sk_cu_stream stream)
+{
+	VCU_ENTER_CONTEXT(cuMemcpyBatchAsync);
+	if (!failed)
+		vcu_misuse("the batch of CUDA 12.8 was called as that of 13");
+	return batch(dsts, srcs, sizes, n, attributes, first_of, n_attributes,
+		     failed, stream);
+}

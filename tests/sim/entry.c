@@ -71,6 +71,8 @@ struct entry {
 static const struct entry entries[] = {
 	SK_CUDA_TABLE(ENTRY)
 	VCUDA_MORE(ENTRY)
+	/* Functions that have changed, as they were. */
+	{ "cuMemcpyBatchAsync", 12080, (void *)cuMemcpyBatchAsync },
 };
 
 /* Asked for by a version whose function is another one. */
@@ -101,16 +103,21 @@ static bool is_other(const char *name, int version)
 static void *find(const char *name, int version)
 {
 	const char *missing = getenv("VCUDA_MISSING");
+	const struct entry *best = NULL;
 
 	if (missing && !strcmp(name, missing))
 		return NULL;
 	if (is_other(name, version))
 		return (void *)other_function;
+	/* It cannot know what came after it. */
+	if (version > vcu_setting("VCUDA_VERSION", 13000))
+		version = (int)vcu_setting("VCUDA_VERSION", 13000);
 	for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++)
 		if (!strcmp(name, entries[i].name) &&
-		    version >= entries[i].version)
-			return entries[i].function;
-	return NULL;
+		    version >= entries[i].version &&
+		    (!best || best->version < entries[i].version))
+			best = &entries[i];
+	return best ? best->function : NULL;
 }
 
 VCU_API sk_cu_result cuGetProcAddress_v2(const char *name, void **function,
@@ -160,7 +167,7 @@ VCU_API void vcudaFail(const char *name, uint64_t nth, unsigned result)
 }
 
 /* What there is: "events", "streams", "locked" bytes, "memory" bytes; what
- * was: "pageable" copies, bytes "out" and "in". */
+ * was: "pageable" copies, bytes "out" and "in", "calls" of any function. */
 VCU_API uint64_t vcudaCount(const char *what);
 VCU_API uint64_t vcudaCount(const char *what)
 {
@@ -178,6 +185,9 @@ VCU_API uint64_t vcudaCount(const char *what)
 		n = v->bytes_out;
 	else if (!strcmp(what, "in"))
 		n = v->bytes_in;
+	else if (!strcmp(what, "calls"))
+		for (int i = 0; i < VCU_FUNCTIONS; i++)
+			n += __atomic_load_n(&v->calls[i], __ATOMIC_RELAXED);
 	else if (!strcmp(what, "locked"))
 		for (struct vcu_locked *l = v->locked; l; l = l->next)
 			n += l->bytes;

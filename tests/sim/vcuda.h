@@ -24,6 +24,8 @@
 SK_CUDA_TABLE(VCU_DECLARE)
 VCUDA_MORE(VCU_DECLARE)
 
+VCU_API sk_cu_result cuMemcpyBatchAsync SK_CU_BATCH_12080;
+
 /** A number for each function, for counting. */
 #define VCU_NUMBER(function, exported, version, need, params)		\
 	VCU_##function,

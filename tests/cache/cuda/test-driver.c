@@ -110,6 +110,25 @@ Test(driver, names_what_is_missing)
 	}
 }
 
+/* One that has no batches of CUDA 13 has those of 12.8, or none; never one by
+ * the other's parameters. */
+Test(driver, batches_are_of_the_driver_s_version)
+{
+	struct sk_cuda_driver driver;
+
+	cr_assert_eq(open_driver(NULL, &driver, NULL), 0);
+	cr_assert_not_null(driver.cuMemcpyBatchAsync);
+	cr_assert_null(driver.cuMemcpyBatchAsync_12080);
+	setenv("VCUDA_VERSION", "12090", 1);
+	cr_assert_eq(open_driver(NULL, &driver, NULL), 0);
+	cr_assert_null(driver.cuMemcpyBatchAsync);
+	cr_assert_not_null(driver.cuMemcpyBatchAsync_12080);
+	setenv("VCUDA_VERSION", "12070", 1);
+	cr_assert_eq(open_driver(NULL, &driver, NULL), 0);
+	cr_assert_null(driver.cuMemcpyBatchAsync);
+	cr_assert_null(driver.cuMemcpyBatchAsync_12080);
+}
+
 Test(driver, failing_to_load_is_an_error)
 {
 	const enum sk_fault_op ops[] = { SK_FAULT_DLOPEN, SK_FAULT_DLSYM };

@@ -53,7 +53,22 @@ static void tear_down(void)
 	free(f);
 }
 
+/* Drivers that have batches of the older form, and none. */
+static void set_up_12_8(void)
+{
+	setenv("VCUDA_VERSION", "12080", 1);
+	set_up();
+}
+
+static void set_up_12_0(void)
+{
+	setenv("VCUDA_VERSION", "12000", 1);
+	set_up();
+}
+
 TestSuite(lane, .init = set_up, .fini = tear_down);
+TestSuite(lane_12_8, .init = set_up_12_8, .fini = tear_down);
+TestSuite(lane_12_0, .init = set_up_12_0, .fini = tear_down);
 
 static uint64_t random_state = 1;
 
@@ -152,7 +167,7 @@ static void compare(const struct shape *s, bool out, char *device_double,
 	cr_assert_eq(memcmp(device_double, host_double, ROOM), 0);
 }
 
-Test(lane, copies_are_those_of_the_host)
+static void compare_many(void)
 {
 	char *device_double = malloc(ROOM), *host_double = malloc(ROOM);
 
@@ -166,6 +181,21 @@ Test(lane, copies_are_those_of_the_host)
 	free(host_double);
 }
 
+Test(lane, copies_are_those_of_the_host)
+{
+	compare_many();
+}
+
+Test(lane_12_8, copies_are_those_of_the_host)
+{
+	compare_many();
+}
+
+Test(lane_12_0, copies_are_those_of_the_host)
+{
+	compare_many();
+}
+
 static uint64_t calls(const char *function)
 {
 	return f->t.calls ? f->t.calls(function) : 0;
@@ -173,7 +203,7 @@ static uint64_t calls(const char *function)
 
 /* What is contiguous is a call, whatever its shape; rows are one as well; and
  * where a piece of locked memory ends, another begins. */
-Test(lane, calls_are_few)
+Test(lane_12_0, calls_are_few)
 {
 	const int64_t size[] = { 10, 20, 5 }, gaps[] = { 200, 10, 1 };
 	int64_t dense[3];
@@ -204,6 +234,63 @@ Test(lane, calls_are_few)
 	cr_assert_eq(calls("cuMemcpyDtoHAsync"), 2);
 	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
 	cr_assert_eq(f->t.count ? f->t.count("pageable") : 0, 0);
+}
+
+/* @n copies of a byte each, every second one. */
+static void copy_bytes(int n)
+{
+	for (int i = 0; i < n; i++) {
+		struct sk_copy copy;
+
+		cr_assert_eq(sk_copy_init(&copy, 8, 0, NULL, f->here + 2 * i,
+					  NULL, (void *)(uintptr_t)
+					  (f->there + 2 * i), NULL, NULL), 0);
+		cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, 1, f->lock,
+					      NULL), 0);
+	}
+}
+
+static void small_ones_go_together(void)
+{
+	uint64_t before;
+
+	cr_assert_eq(f->t.cuMemsetD8Async(f->there, 1, ROOM, f->stream), 0);
+	cr_assert_eq(sk_cuda_lane_follow(f->lane, (uintptr_t)f->stream, NULL),
+		     0);
+	before = f->t.count ? f->t.count("calls") : 0;
+	copy_bytes(3 * SK_CUDA_BATCH_MAX + 1);
+	cr_assert_eq(calls("cuMemcpyBatchAsync"), f->t.calls ? 3 : 0);
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	/* The one that is left needs no batch. */
+	cr_assert_eq(calls("cuMemcpyBatchAsync"), f->t.calls ? 3 : 0);
+	cr_assert_eq(calls("cuMemcpyDtoHAsync"), f->t.calls ? 1 : 0);
+	cr_assert(!f->t.count || f->t.count("calls") - before < 40);
+	for (int i = 0; i < 2 * (3 * SK_CUDA_BATCH_MAX + 1); i++)
+		cr_assert_eq(f->here[i], i % 2 == 0);
+}
+
+Test(lane, small_ones_go_together)
+{
+	small_ones_go_together();
+}
+
+Test(lane_12_8, small_ones_go_together)
+{
+	small_ones_go_together();
+}
+
+Test(lane, a_batch_that_fails_is_told_and_forgotten)
+{
+	struct sk_err err = { "" };
+
+	if (!f->t.fail)
+		cr_skip("real hardware fails when it likes");
+	f->t.fail("cuMemcpyBatchAsync", 1, SK_CU_OUT_OF_MEMORY);
+	copy_bytes(5);
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, &err), -ENOMEM);
+	cr_assert(strstr(err.text, "OUT_OF_MEMORY"), "%s", err.text);
+	copy_bytes(5);
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
 }
 
 /* ---- streams ---- */

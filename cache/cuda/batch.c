@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Batches: contiguous copies that are asked for by one call, for thousands of
+ * small tensors. They run in no order of their own, after what the stream has
+ * and before what comes.
+ */
+#include <assert.h>
+
+#include "cuda/private.h"
+
+static sk_cu_copy_attributes attributes_of(const struct sk_cuda_lane *lane,
+					   bool out)
+{
+	sk_cu_copy_attributes a = {
+		.source_order = SK_CU_SOURCE_IN_STREAM_ORDER };
+
+	a.src.type = out ? SK_CU_LOCATION_DEVICE : SK_CU_LOCATION_HOST;
+	a.dst.type = out ? SK_CU_LOCATION_HOST : SK_CU_LOCATION_DEVICE;
+	a.src.id = out ? lane->device->ordinal : 0;
+	a.dst.id = out ? 0 : lane->device->ordinal;
+	return a;
+}
+
+static sk_cu_result ask_all(struct sk_cuda_lane *lane)
+{
+	const struct sk_cuda_driver *driver = lane->device->driver;
+	sk_cu_copy_attributes a = attributes_of(lane, lane->batch.out);
+	struct sk_cuda_batch *b = &lane->batch;
+	size_t first = 0, failed_at = 0;
+
+	if (driver->cuMemcpyBatchAsync)
+		return driver->cuMemcpyBatchAsync(b->dsts, b->srcs, b->sizes,
+						  b->n, &a, &first, 1,
+						  lane->stream);
+	return driver->cuMemcpyBatchAsync_12080(b->dsts, b->srcs, b->sizes,
+						b->n, &a, &first, 1,
+						&failed_at, lane->stream);
+}
+
+static sk_cu_result ask_one(struct sk_cuda_lane *lane)
+{
+	const struct sk_cuda_driver *driver = lane->device->driver;
+	const struct sk_cuda_batch *b = &lane->batch;
+
+	if (b->out)
+		return driver->cuMemcpyDtoHAsync(
+			(void *)(uintptr_t)b->dsts[0], b->srcs[0],
+			b->sizes[0], lane->stream);
+	return driver->cuMemcpyHtoDAsync(
+		b->dsts[0], (const void *)(uintptr_t)b->srcs[0], b->sizes[0],
+		lane->stream);
+}
+
+/* With the lane's lock held. What fails is not asked for again. */
+static int flush(struct sk_cuda_lane *lane, struct sk_err *err)
+{
+	struct sk_cuda_scope scope;
+	sk_cu_result result;
+	int r;
+
+	if (!lane->batch.n)
+		return 0;
+	r = sk_cuda_enter(lane->device, &scope, err);
+	if (r < 0) {
+		lane->batch.n = 0;
+		return r;
+	}
+	result = lane->batch.n > 1 ? ask_all(lane) : ask_one(lane);
+	sk_cuda_leave(&scope);
+	lane->batch.n = 0;
+	if (result == SK_CU_SUCCESS)
+		return 0;
+	return sk_cuda_driver_failed(lane->device->driver, result,
+				     lane->batch.out ? "a copy to the host" :
+				     "a copy to the device", err);
+}
+
+int sk_cuda_batch_add(struct sk_cuda_lane *lane, bool out, uint64_t dst,
+		      uint64_t src, size_t bytes, struct sk_err *err)
+{
+	struct sk_cuda_batch *b = &lane->batch;
+	int r = 0;
+
+	assert(bytes);
+	(void)pthread_mutex_lock(&lane->lock);
+	if (b->n == SK_CUDA_BATCH_MAX || (b->n && b->out != out))
+		r = flush(lane, err);
+	if (r >= 0) {
+		b->out = out;
+		b->dsts[b->n] = dst;
+		b->srcs[b->n] = src;
+		b->sizes[b->n++] = bytes;
+	}
+	(void)pthread_mutex_unlock(&lane->lock);
+	return r;
+}
+
+int sk_cuda_batch_flush(struct sk_cuda_lane *lane, struct sk_err *err)
+{
+	int r;
+
+	(void)pthread_mutex_lock(&lane->lock);
+	r = flush(lane, err);
+	(void)pthread_mutex_unlock(&lane->lock);
+	return r;
+}
