@@ -54,6 +54,37 @@ static struct sk_stamp stamp_of(const struct sk_cat_image *image)
 	};
 }
 
+/* That, or what it says beside the layout. */
+static int stamp_fd(const struct sk_os *os, uint32_t flags,
+		    const struct sk_layout *l, const struct sk_stamp *stamp,
+		    struct sk_err *err)
+{
+	if (flags & SK_OPEN_SUMS)
+		return bytes_fd(os, "shardkeep:sums", stamp->sums,
+				l->n_sums * sizeof(*stamp->sums), err);
+	return header_fd(os, l, stamp, err);
+}
+
+static struct sk_wire_open_reply describe(const struct sk_cat_image *image,
+					  uint32_t place)
+{
+	const struct sk_cat_snapshot *s = image->snapshot;
+	const struct sk_layout *l = image->layout->layout;
+
+	return (struct sk_wire_open_reply){
+		.image_bytes = l->image_bytes,
+		.header_bytes = l->header_bytes,
+		.place = place,
+		.n_sums = l->n_sums,
+		.run = s->run,
+		.run_id = s->run_id,
+		.step = s->step,
+		.rank = image->rank,
+		.kind = (uint32_t)image->kind,
+		.digest = l->digest,
+	};
+}
+
 /* An image on disk that is being opened, for one who asked. */
 struct opening {
 	struct request request;
@@ -61,7 +92,8 @@ struct opening {
 	struct sk_stored stored;
 	struct sk_layout *layout;	/* a reference */
 	uint64_t content[2];		/* hash of its checksums */
-	int header;			/* a memfd; the reply's, or closed */
+	struct sk_wire_open_reply reply;
+	int stamp;			/* a memfd; the reply's, or closed */
 	int fd;				/* of the file, or an error */
 	struct sk_err err;
 };
@@ -129,8 +161,9 @@ static int read_header(struct opening *o)
 		return sk_err_set(&o->err, -ENOENT, "the image of rank %"
 				  PRId32 " in %s is another one by now; list "
 				  "again", o->stored.rank, o->stored.dir);
-	o->header = header_fd(os, o->layout, &stamp, &o->err);
-	return o->header < 0 ? o->header : 0;
+	o->stamp = stamp_fd(os, o->request.msg.body.open.flags, o->layout,
+			    &stamp, &o->err);
+	return o->stamp < 0 ? o->stamp : 0;
 }
 
 /* A file of its own for every reader: they differ in how they read it. */
@@ -151,7 +184,7 @@ static void open_file(struct lane_work *work)
 	else
 		sk_err_errno(&o->err, r, "cannot look at the image of rank %"
 			     PRId32 " in %s", o->stored.rank, o->stored.dir);
-	if (r == 0 && o->header < 0)
+	if (r == 0 && o->stamp < 0)
 		r = read_header(o);
 	if (r == 0)
 		return;
@@ -164,7 +197,7 @@ static void refuse_opened(struct opening *o)
 	struct request *q = &o->request;
 	const struct sk_wire_open *in = &q->msg.body.open;
 
-	sk_close_fd(o->header);
+	sk_close_fd(o->stamp);
 	if (q->session)
 		(void)lease_end(q->session, in->image, in->place);
 	request_answer(q, o->fd, NULL, NULL, 0, &o->err);
@@ -173,21 +206,18 @@ static void refuse_opened(struct opening *o)
 static void opened(struct lane_work *work)
 {
 	struct opening *o = sk_link_object(work, struct opening, work);
-	int fds[2] = { o->fd, o->header };
-	struct sk_msg msg = { 0 };
+	struct sk_msg msg = { .body.open_reply = o->reply };
+	int fds[2] = { o->fd, o->stamp };
 
 	o->request.busy = false;
 	if (o->fd < 0) {
 		refuse_opened(o);
 		return;
 	}
-	msg.body.open_reply.image_bytes = o->layout->image_bytes;
-	msg.body.open_reply.header_bytes = o->layout->header_bytes;
-	msg.body.open_reply.place = SK_PLACE_DISK;
 	request_answer(&o->request, 0, &msg, fds, 2, &o->err);
 }
 
-static int open_disk(struct call *c, struct sk_cat_image *image, int header)
+static int open_disk(struct call *c, struct sk_cat_image *image, int stamp)
 {
 	struct opening *o = calloc(1, sizeof(*o));
 	int r;
@@ -204,7 +234,8 @@ static int open_disk(struct call *c, struct sk_cat_image *image, int header)
 	stored_name(image, &o->stored);
 	o->layout = sk_layout_ref(image->layout->layout);
 	memcpy(o->content, image->content, sizeof(o->content));
-	o->header = header;
+	o->reply = describe(image, SK_PLACE_DISK);
+	o->stamp = stamp;
 	o->work.run = open_file;
 	o->work.finish = opened;
 	o->request.busy = true;
@@ -212,25 +243,22 @@ static int open_disk(struct call *c, struct sk_cat_image *image, int header)
 	return CALL_LATER;
 }
 
-static int open_memory(struct call *c, struct sk_cat_image *image, int header)
+static int open_memory(struct call *c, struct sk_cat_image *image, int stamp)
 {
 	const struct memory *m = image->slot->memory;
-	struct sk_wire_open_reply *out = &c->out.body.open_reply;
 	int fd;
 
 	fd = sk_slot_reopen_ro(c->agent->os, &m->slots[image->kind], &c->err);
 	if (fd < 0)
 		return fd;
 	c->out_fds[0] = fd;
-	c->out_fds[1] = header;
+	c->out_fds[1] = stamp;
 	c->n_out = 2;
-	out->image_bytes = image->layout->layout->image_bytes;
-	out->header_bytes = image->layout->layout->header_bytes;
-	out->place = SK_PLACE_MEMORY;
+	c->out.body.open_reply = describe(image, SK_PLACE_MEMORY);
 	return 0;
 }
 
-static int open_leased(struct call *c, struct sk_cat_image *image, int header)
+static int open_leased(struct call *c, struct sk_cat_image *image, int stamp)
 {
 	const struct sk_wire_open *in = &c->in->body.open;
 	int r;
@@ -239,8 +267,8 @@ static int open_leased(struct call *c, struct sk_cat_image *image, int header)
 	r = lease_new(c->session, image, in->place, &c->err);
 	if (r < 0)
 		return r;
-	r = in->place == SK_PLACE_DISK ? open_disk(c, image, header) :
-					 open_memory(c, image, header);
+	r = in->place == SK_PLACE_DISK ? open_disk(c, image, stamp) :
+					 open_memory(c, image, stamp);
 	if (r < 0)
 		(void)lease_end(c->session, in->image, in->place);
 	return r;
@@ -251,20 +279,20 @@ int call_open(struct call *c)
 	const struct sk_wire_open *in = &c->in->body.open;
 	struct sk_cat_image *image = NULL;
 	struct sk_stamp stamp;
-	int header = -1, r;
+	int fd = -1, r;
 
 	r = image_find(c, in->image, in->place, &image);
 	if (r < 0)
 		return r;
 	stamp = stamp_of(image);
 	if (image->sums)
-		header = header_fd(c->agent->os, image->layout->layout, &stamp,
-				   &c->err);
-	if (image->sums && header < 0)
-		return header;
-	r = open_leased(c, image, header);
+		fd = stamp_fd(c->agent->os, in->flags, image->layout->layout,
+			      &stamp, &c->err);
+	if (image->sums && fd < 0)
+		return fd;
+	r = open_leased(c, image, fd);
 	if (r < 0)
-		sk_close_fd(header);
+		sk_close_fd(fd);
 	return r;
 }
 

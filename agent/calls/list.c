@@ -158,6 +158,7 @@ static int add_image(struct records *records, const struct sk_cat_image *image,
 	w->image = image->id;
 	w->bytes = image->layout->layout->image_bytes;
 	w->digest = image->layout->layout->digest;
+	w->description = image->layout->layout->description;
 	w->kind = (uint32_t)image->kind;
 	w->place = (uint32_t)place;
 	w->state = bad ? SK_IMAGE_BAD :
@@ -190,6 +191,7 @@ static int add_filling(struct records *records,
 		fill_id(s, state->rank, &w->id);
 		w->bytes = l->image_bytes;
 		w->digest = l->digest;
+		w->description = l->description;
 		w->place = SK_PLACE_MEMORY;
 		w->state = SK_IMAGE_FILLING;
 	}

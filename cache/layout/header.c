@@ -8,6 +8,7 @@
 
 #include "base/table.h"
 #include "base/util.h"
+#include "bytes/checksum.h"
 #include "layout/private.h"
 #include "layout/text.h"
 #include "tensor/dtype.h"
@@ -183,13 +184,26 @@ static void put_boxes(struct sk_text *t, const struct sk_item *item)
 	sk_text_put(t, "]");
 }
 
-static void put_item(struct sk_text *t, const struct sk_item *item, int mesh)
+/* What has been put since @from is part of the description. */
+static void describe(struct sk_xxh3_stream *d, const struct sk_text *t,
+		     size_t from)
 {
+	if (!t->failed)
+		sk_xxh3_add(d, t->v + from, t->n - from);
+}
+
+static void put_item(struct sk_text *t, const struct sk_item *item, int mesh,
+		     struct sk_xxh3_stream *d)
+{
+	size_t from = t->n;
+
 	assert((mesh >= 0) == (item->spec.mesh != NULL));
 	sk_text_put(t, "{\"name\":");
 	sk_text_string(t, item->spec.name);
 	sk_text_put(t, ",\"kind\":");
 	sk_text_string(t, sk_item_kind_name(item->kind));
+	if (item->kind == SK_ITEM_BLOB_LOCAL)
+		describe(d, t, from);
 	sk_text_put(t, ",\"dtype\":");
 	sk_text_string(t, sk_dtype_name(item->spec.dtype));
 	sk_text_put(t, ",\"shape\":");
@@ -199,6 +213,9 @@ static void put_item(struct sk_text *t, const struct sk_item *item, int mesh)
 		sk_text_int(t, mesh);
 		put_placements(t, &item->spec);
 	}
+	if (item->kind != SK_ITEM_BLOB_LOCAL)
+		describe(d, t, from);
+	sk_xxh3_add(d, item->explicit_boxes ? "b" : "p", 1);
 	put_boxes(t, item);
 	sk_text_put(t, "}");
 }
@@ -245,9 +262,13 @@ static void put_identity(struct sk_text *t, const struct sk_layout *l)
 	p->step_at = put_field(t, SK_RUN_WIDTH, ' ');
 }
 
-static void put_shardkeep(struct sk_text *t, const struct sk_layout *l,
+static void put_shardkeep(struct sk_text *t, struct sk_layout *l,
 			  const struct meshes *meshes)
 {
+	struct sk_xxh3_stream d;
+	size_t from;
+
+	sk_xxh3_begin(&d);
 	put_identity(t, l);
 	sk_text_put(t, ",\"rank\":");
 	sk_text_int(t, l->rank);
@@ -255,16 +276,19 @@ static void put_shardkeep(struct sk_text *t, const struct sk_layout *l,
 	sk_text_int(t, l->world);
 	sk_text_put(t, l->kind == SK_IMAGE_PRIMARY ? ",\"kind\":\"primary\"" :
 					     ",\"kind\":\"replica\"");
+	from = t->n;
 	sk_text_put(t, ",\"meshes\":[");
 	for (int i = 0; i < meshes->n; i++) {
 		sk_text_put(t, i ? "," : "");
 		put_mesh(t, meshes->v[i]);
 	}
+	describe(&d, t, from);
 	sk_text_put(t, "],\"items\":[");
 	for (uint32_t i = 0; i < l->n_items; i++) {
 		sk_text_put(t, i ? "," : "");
-		put_item(t, &l->items[i], meshes->of_item[i]);
+		put_item(t, &l->items[i], meshes->of_item[i], &d);
 	}
+	l->description = sk_xxh3_end(&d);
 	sk_text_put(t, "],\"entries\":[");
 	put_sums(t, l);
 	sk_text_put(t, "]}");
@@ -292,7 +316,7 @@ static void put_tensors(struct sk_text *t, const struct sk_layout *l)
 	}
 }
 
-static void put_header(struct sk_text *t, const struct sk_layout *l,
+static void put_header(struct sk_text *t, struct sk_layout *l,
 		       const struct meshes *meshes)
 {
 	for (int i = 0; i < 8; i++)

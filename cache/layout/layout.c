@@ -217,7 +217,7 @@ static int build(struct sk_layout *l, const struct sk_item *items, uint32_t n,
 	if (r >= 0)
 		r = sk_layout_index_items(l, err);
 	if (r >= 0)
-		r = sk_layout_split(l, primary, err);
+		r = sk_layout_split(l, primary, NULL, err);
 	if (r >= 0)
 		r = add_entries(l, primary, err);
 	if (r >= 0)

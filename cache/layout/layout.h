@@ -94,6 +94,10 @@ struct sk_layout {
 	uint64_t header_bytes;	/* of 8 + JSON + padding, 4 KiB multiple */
 	uint64_t image_bytes;	/* header and data; exactly the file */
 	struct sk_digest digest;
+	/* Of what is described, but for boxes and for the sizes of local
+	 * blobs: where two are equal, either rank's items tell which names the
+	 * other has, and what they are. */
+	uint64_t description;
 	const char *header;	/* the template, header_bytes long */
 	/* private: */
 	struct sk_layout_priv *priv;
@@ -190,6 +194,14 @@ const struct sk_item *sk_layout_item(const struct sk_layout *layout,
 /** The safetensors key of an entry, written to @buf; returns @buf. */
 char *sk_layout_key(const struct sk_layout *layout,
 		    const struct sk_entry *entry, char *buf, size_t size);
+
+/**
+ * Who is primary of each item: which of the ranks that hold what this one
+ * holds of it, in mesh order (sk_spec_holder()); -1: this one alone has it, or
+ * it has no bytes. @ret_turns has n_items values. Errors: -ENOMEM.
+ */
+int sk_layout_turns(const struct sk_layout *layout, int64_t *ret_turns,
+		    struct sk_err *err);
 
 bool sk_digest_equal(const struct sk_digest *a, const struct sk_digest *b);
 /** 32 hexadecimal digits and a NUL. Returns @buf. */

@@ -33,8 +33,8 @@ struct sk_layout_priv {
 int sk_layout_index_items(struct sk_layout *layout, struct sk_err *err);
 int sk_layout_index_entries(struct sk_layout *layout, struct sk_err *err);
 
-/** Writes the template header and sets header, header_bytes, the stamp's
- * places; shifts entries' offsets behind it. Errors: -E2BIG, -ENOMEM. */
+/** Writes the template header and sets header, header_bytes, description, the
+ * stamp's places; shifts entries' offsets behind it. Errors: -E2BIG, -ENOMEM. */
 int sk_layout_write_header(struct sk_layout *layout, struct sk_err *err);
 
 /**
@@ -45,10 +45,11 @@ int sk_layout_write_header(struct sk_layout *layout, struct sk_err *err);
 int sk_layout_check(const struct sk_layout *layout, const void *header,
 		    struct sk_stamp *stamp, struct sk_err *err);
 
-/** Which of the layout's items this rank is primary of: @ret_primary has
- * n_items flags. Errors: -ENOMEM. */
+
+/** As sk_layout_turns(), and whether it is this rank's turn; either may be
+ * NULL. Errors: -ENOMEM. */
 int sk_layout_split(const struct sk_layout *layout, bool *ret_primary,
-		    struct sk_err *err);
+		    int64_t *ret_turns, struct sk_err *err);
 
 const char *sk_item_kind_name(enum sk_item_kind kind);
 

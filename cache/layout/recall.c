@@ -158,20 +158,21 @@ struct sk_recall *sk_recall_free(struct sk_recall *m)
 	return NULL;
 }
 
-static bool is_known(struct sk_recall *m, const struct sk_layout *l)
+static struct sk_layout *find_digest(struct sk_recall *m,
+				     const struct sk_digest *digest)
 {
 	struct sk_table_walk walk = sk_table_find(&m->by_digest,
-						  hash_digest(&l->digest));
+						  hash_digest(digest));
 	uintptr_t value;
 
 	while (sk_table_next(&walk, &value)) {
 		const struct known *k = (const struct known *)value;
 
 		m->looks++;
-		if (sk_digest_equal(&k->layout->digest, &l->digest))
-			return true;
+		if (sk_digest_equal(&k->layout->digest, digest))
+			return k->layout;
 	}
-	return false;
+	return NULL;
 }
 
 /* Where no memory is, it is not remembered and parsed again, that is all. */
@@ -205,7 +206,7 @@ void sk_recall_add(struct sk_recall *m, struct sk_layout *layout)
 	if (!layout)
 		return;
 	pthread_mutex_lock(&m->lock);
-	if (!is_known(m, layout))
+	if (!find_digest(m, &layout->digest))
 		remember(m, layout);
 	pthread_mutex_unlock(&m->lock);
 }
@@ -365,5 +366,32 @@ int sk_recall_get(struct sk_recall *m, const char *job, int32_t rank,
 	}
 	sk_recall_add(m, found);
 	*ret_layout = sk_take_ptr(found);
+	return 0;
+}
+
+int sk_recall_find(struct sk_recall *m, const struct sk_layout *base,
+		   int32_t rank, enum sk_image_kind kind,
+		   const struct sk_digest *digest,
+		   struct sk_layout **ret_layout)
+{
+	struct sk_layout *found;
+	int r;
+
+	pthread_mutex_lock(&m->lock);
+	found = find_digest(m, digest);
+	if (found)
+		sk_layout_ref(found);
+	pthread_mutex_unlock(&m->lock);
+	if (!found) {
+		r = base ? compute(base, rank, kind, &found) : -ENOENT;
+		if (r < 0)
+			return r == -ENOMEM ? r : -ENOENT;
+		if (!sk_digest_equal(&found->digest, digest)) {
+			sk_layout_free(found);
+			return -ENOENT;
+		}
+		sk_recall_add(m, found);
+	}
+	*ret_layout = found;
 	return 0;
 }

@@ -45,4 +45,14 @@ int sk_recall_get(struct sk_recall *recall, const char *job, int32_t rank,
 		  uint64_t image_bytes, struct sk_layout **ret_layout,
 		  struct sk_err *err);
 
+/**
+ * The layout of that digest without its header: remembered, or computed from
+ * @base (NULL: none), the layout of a rank that describes the same.
+ * Errors: -ENOENT neither gives it, -ENOMEM.
+ */
+int sk_recall_find(struct sk_recall *recall, const struct sk_layout *base,
+		   int32_t rank, enum sk_image_kind kind,
+		   const struct sk_digest *digest,
+		   struct sk_layout **ret_layout);
+
 #endif

@@ -110,7 +110,7 @@ static bool is_own(const struct sk_item *item)
 
 /* Deals them in their order; 0 or -ENOMEM. */
 static int deal(struct groups *groups, struct dealt *dealt, uint32_t n,
-		bool *ret_primary)
+		bool *ret_primary, int64_t *ret_turns)
 {
 	qsort(dealt, n, sizeof(*dealt), compare);
 	for (uint32_t i = 0; i < n; i++) {
@@ -120,13 +120,16 @@ static int deal(struct groups *groups, struct dealt *dealt, uint32_t n,
 		assert(dealt[i].group < groups->n && g->own >= 0);
 		if (holder < 0)
 			return (int)holder;
-		ret_primary[dealt[i].item] = holder == g->own;
+		if (ret_primary)
+			ret_primary[dealt[i].item] = holder == g->own;
+		if (ret_turns)
+			ret_turns[dealt[i].item] = holder;
 	}
 	return 0;
 }
 
 int sk_layout_split(const struct sk_layout *l, bool *ret_primary,
-		    struct sk_err *err)
+		    int64_t *ret_turns, struct sk_err *err)
 {
 	_cleanup_free_ struct dealt *dealt = NULL;
 	struct groups groups = { NULL };
@@ -139,7 +142,10 @@ int sk_layout_split(const struct sk_layout *l, bool *ret_primary,
 	for (uint32_t i = 0; i < l->n_items && r >= 0; i++) {
 		const struct sk_item *item = &l->items[i];
 
-		ret_primary[i] = true;
+		if (ret_primary)
+			ret_primary[i] = true;
+		if (ret_turns)
+			ret_turns[i] = -1;
 		if (is_own(item))
 			continue;
 		r = find_group(l, &item->spec, &groups);
@@ -147,10 +153,16 @@ int sk_layout_split(const struct sk_layout *l, bool *ret_primary,
 					     item->kind, item->spec.name };
 	}
 	if (r >= 0)
-		r = deal(&groups, dealt, n, ret_primary);
+		r = deal(&groups, dealt, n, ret_primary, ret_turns);
 	for (uint32_t i = 0; i < groups.n; i++)
 		free(groups.v[i].deal.heap);
 	free(groups.v);
 	sk_table_free(&groups.table);
 	return r < 0 ? sk_err_set(err, r, "out of memory for a layout") : 0;
+}
+
+int sk_layout_turns(const struct sk_layout *l, int64_t *ret_turns,
+		    struct sk_err *err)
+{
+	return sk_layout_split(l, NULL, ret_turns, err);
 }

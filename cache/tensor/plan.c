@@ -21,6 +21,7 @@ struct sk_holders {
 					 * last one first */
 	int64_t size[SK_MAX_DIMS];
 	int64_t stride[SK_MAX_DIMS];
+	int free_dim[SK_MAX_DIMS];
 };
 
 int64_t sk_holders_count(const struct sk_holders *h)
@@ -40,6 +41,24 @@ int32_t sk_holders_rank(const struct sk_holders *h, int64_t i)
 		i /= h->size[k];
 	}
 	return sk_mesh_rank_at(h->mesh, index);
+}
+
+int64_t sk_holders_find(const struct sk_holders *h, int32_t rank)
+{
+	int64_t coords[SK_MAX_DIMS], left = h->base, i = 0, count = 1;
+
+	if (!h->mesh)
+		return rank >= 0 && rank < h->count ? rank : -1;
+	if (sk_mesh_coords(h->mesh, rank, coords) < 0)
+		return -1;
+	for (int k = 0; k < h->n_free; k++) {
+		int64_t at = coords[h->free_dim[k]];
+
+		i += at * count;
+		count *= h->size[k];
+		left += at * h->stride[k];
+	}
+	return sk_mesh_rank_at(h->mesh, left) == rank ? i : -1;
 }
 
 /* A part of the target along one dimension, and whose it is. */
@@ -178,6 +197,7 @@ static void free_dims(const struct sk_spec *source, const int64_t *strides,
 			continue;
 		h->size[h->n_free] = sk_mesh_dim(source->mesh, m);
 		h->stride[h->n_free] = strides[m];
+		h->free_dim[h->n_free] = m;
 		h->count *= h->size[h->n_free++];
 	}
 }

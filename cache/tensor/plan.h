@@ -17,6 +17,9 @@ int64_t sk_holders_count(const struct sk_holders *h);
 /** The @i-th, in mesh order. */
 int32_t sk_holders_rank(const struct sk_holders *h, int64_t i);
 
+/** Which of them @rank is, or -1: none. In a few steps. */
+int64_t sk_holders_find(const struct sk_holders *h, int32_t rank);
+
 struct sk_piece {
 	struct sk_box box;	/* the part of the target, global indices */
 	struct sk_box source;	/* the source box that it lies in */

@@ -266,23 +266,34 @@ struct sk_wire_image {
 	uint32_t place;		/* enum sk_place; both: listed twice */
 	uint32_t state;		/* enum sk_image_state */
 	uint32_t reserved;
+	uint64_t description;	/* struct sk_layout's */
 };
 
 /*
  * Opens an image for reading: fd 0 the data (a read-only memfd or file), fd 1
- * the stamped header from the agent's own copy (memfd of header_bytes). The
- * image is in use until CLOSE or the end of the connection, and not evicted.
+ * the stamped header from the agent's own copy (memfd of header_bytes), or,
+ * for who knows the layout by its digest, the stamp's checksums alone (memfd
+ * of n_sums numbers). The image is in use until CLOSE or the end of the
+ * connection, and not evicted.
  */
+#define SK_OPEN_SUMS (1u << 0)
 struct sk_wire_open {
 	uint64_t image;
 	uint32_t place;
-	uint32_t reserved;
+	uint32_t flags;
 };
 struct sk_wire_open_reply {
 	uint64_t image_bytes;
 	uint64_t header_bytes;
 	uint32_t place;
-	uint32_t reserved;
+	uint32_t n_sums;
+	/* What the header says, too: */
+	uint64_t run;
+	uint64_t run_id;
+	int64_t step;
+	int32_t rank;
+	uint32_t kind;
+	struct sk_digest digest;
 };
 /* CLOSE, REPORT_BAD: body.open. REPORT_BAD sets the image aside. */
 

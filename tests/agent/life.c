@@ -49,6 +49,33 @@ static void test_thin_path(struct rig *rig)
 	rank_close(&r[1]);
 }
 
+/* The checksums alone are those of the header. */
+static void check_sums(int sock, const struct sk_wire_image *image,
+		       const struct sk_layout *l, const struct sk_stamp *stamp)
+{
+	struct sk_msg msg = { .type = SK_MSG_OPEN, .body.open = {
+		.image = image->image, .place = image->place,
+		.flags = SK_OPEN_SUMS } };
+	const struct sk_wire_open_reply *o = &msg.body.open_reply;
+	uint64_t bytes = l->n_sums * sizeof(*stamp->sums);
+	int fds[SK_MSG_FDS], n = 0;
+	char sums[4096];
+
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, fds, &n), 0, &msg);
+	CHECK(n == 2 && bytes < sizeof(sums), "%d descriptors", n);
+	CHECK(pread(fds[1], sums, sizeof(sums), 0) == (ssize_t)bytes &&
+	      !memcmp(sums, stamp->sums, bytes), "sums");
+	CHECK(o->n_sums == l->n_sums && o->run == stamp->run &&
+	      o->run_id == stamp->run_id && o->rank == l->rank &&
+	      (uint64_t)o->step == stamp->step && o->kind == l->kind &&
+	      o->image_bytes == l->image_bytes &&
+	      sk_digest_equal(&o->digest, &l->digest), "whose it is");
+	CHECK(sk_digest_equal(&image->digest, &l->digest) &&
+	      image->description == l->description, "as it was listed");
+	close(fds[0]);
+	close(fds[1]);
+}
+
 /* What an image holds, read through OPEN. */
 static void check_open(int sock, const struct sk_wire_image *image,
 		       int64_t step)
@@ -76,6 +103,7 @@ static void check_open(int sock, const struct sk_wire_image *image,
 	      err.text);
 	CHECK((int64_t)stamp.step == step, "step %d", (int)stamp.step);
 	CHECK(!memcmp(head, data, l->header_bytes), "headers differ");
+	check_sums(sock, image, l, &stamp);
 	for (uint32_t i = 0; i < l->n_entries; i++)
 		CHECK(*(uint32_t *)(data + l->entries[i].offset) ==
 		      rank_word(l->rank, step), "data");

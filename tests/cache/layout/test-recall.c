@@ -320,3 +320,86 @@ Test(layout_recall, several_threads_may_ask)
 	sk_recall_free(a.recall);
 	drop(&j);
 }
+
+/* Whose description is the same has a layout that follows by arithmetic. */
+Test(recall, a_digest_is_found_without_its_header)
+{
+	const int64_t local[RANKS] = { 1, 2, 3, 4, 5, 6 };
+
+	for (uint32_t seed = 1; seed <= 40; seed++) {
+		struct sk_recall *recall = sk_recall_new();
+		struct sk_layout *l = NULL;
+		struct job same, other, own;
+
+		make(&same, "same", seed, NULL);
+		make(&other, "same", seed + 100, NULL);
+		make(&own, "same", seed, local);
+		for (int r = 0; r < RANKS; r++)
+			for (int k = 0; k < 2; k++) {
+				const struct sk_layout *want = same.l[r][k];
+
+				cr_assert_eq(sk_recall_find(recall,
+					same.l[0][0], r, (enum sk_image_kind)k,
+					&want->digest, &l), 0);
+				cr_assert(!memcmp(l->header, want->header,
+						  want->header_bytes));
+				l = sk_layout_free(l);
+				/* Remembered from here on. */
+				cr_assert_eq(sk_recall_find(recall, NULL, r,
+					(enum sk_image_kind)k, &want->digest,
+					&l), 0);
+				l = sk_layout_free(l);
+				cr_assert_eq(want->description,
+					     same.l[0][0]->description);
+				cr_assert_eq(want->description,
+					     own.l[r][k]->description);
+				cr_assert_neq(want->description,
+					      other.l[r][k]->description);
+				cr_assert_eq(sk_recall_find(recall,
+					same.l[0][0], r, (enum sk_image_kind)k,
+					&other.l[r][k]->digest, &l), -ENOENT);
+			}
+		/* Rank 1's blob has another size than rank 0's. */
+		cr_assert_eq(sk_recall_find(recall, own.l[0][0], 1,
+					    SK_IMAGE_PRIMARY,
+					    &own.l[1][0]->digest, &l),
+			     -ENOENT);
+		drop(&same);
+		drop(&other);
+		drop(&own);
+		sk_recall_free(recall);
+	}
+}
+
+/* Who is said to be primary has the entry, and nobody else. */
+Test(recall, turns_tell_whose_primary_has_it)
+{
+	for (uint32_t seed = 1; seed <= 40; seed++) {
+		struct job j;
+
+		make(&j, "turns", seed, NULL);
+		for (int r = 0; r < RANKS; r++) {
+			struct sk_layout *l = j.l[r][0];
+			bool has[16] = { false };
+			int64_t turns[16];
+
+			cr_assert_eq(sk_layout_turns(l, turns, NULL), 0);
+			for (uint32_t e = 0; e < l->n_entries; e++)
+				has[l->entries[e].item] |=
+					l->entries[e].bytes > 0;
+			for (uint32_t i = 0; i < l->n_items; i++) {
+				int64_t index, count;
+
+				if (turns[i] < 0)
+					continue;
+				sk_spec_holder(&l->items[i].spec, r, RANKS,
+					       &index, &count);
+				cr_assert(turns[i] < count);
+				cr_assert_eq(has[i], turns[i] == index,
+					     "seed %u rank %d item %u", seed,
+					     r, i);
+			}
+		}
+		drop(&j);
+	}
+}

@@ -270,7 +270,13 @@ static void check_holders(const struct test *t, const struct sk_piece *p,
 
 		cr_assert(rank >= 0 && rank < t->world && !named[rank]);
 		named[rank] = true;
+		cr_assert_eq(sk_holders_find(h, rank), i);
 	}
+	cr_assert_eq(sk_holders_find(h, -1), -1);
+	cr_assert_eq(sk_holders_find(h, t->world), -1);
+	for (int r = 0; r < t->world; r++)
+		if (!named[r])
+			cr_assert_eq(sk_holders_find(h, r), -1);
 	for (int r = 0; r < t->world; r++)
 		cr_assert_eq(rank_has(t, r, &p->source), named[r],
 			     "rank %d", r);
