@@ -8,9 +8,9 @@
 /** What a rank says after each phase. */
 struct sk_restore_word {
 	int32_t status;
-	uint32_t again;		/* this phase is not over for it */
-	uint64_t view;		/* the same images at the same agent */
-	uint64_t bytes;		/* of its verification map */
+	uint32_t bad;		/* images that it found bad */
+	uint64_t agent;		/* that serves it */
+	uint64_t owed;		/* see jobs.c */
 	uint64_t missing_bytes;	/* of names */
 	uint64_t flags;		/* allowed by one, allowed by all */
 	uint64_t extra;

@@ -227,16 +227,20 @@ static int count(struct sk_restoring *rs, const struct ballot *ballots)
 	size_t world = (uint32_t)rs->state->job.world;
 	int r;
 
-	assert(!rs->near);
+	assert(!rs->near && !rs->near_ranks);
 	r = first_error(rs, ballots);
 	if (r < 0)
 		return r;
 	rs->near = calloc(world, sizeof(*rs->near));
-	if (!rs->near)
+	rs->near_ranks = calloc(world, sizeof(*rs->near_ranks));
+	if (!rs->near || !rs->near_ranks)
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu ranks",
 				  world);
-	for (size_t i = 0; i < world; i++)
+	for (size_t i = 0; i < world; i++) {
 		rs->near[i] = ballots[i].agent == rs->conn.agent.instance;
+		if (rs->near[i])
+			rs->near_ranks[rs->n_near++] = (int32_t)i;
+	}
 	keep_common(rs, ballots);
 	return rs->n_offers ? 0 : nothing(rs, ballots);
 }

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The images of one snapshot: found in the list, opened, their headers read,
- * their data mapped when it is needed.
- */
+/* The images of one snapshot: found in the list, set aside, let go. */
 #include "restore/images.h"
 
 #include <assert.h>
@@ -10,13 +7,8 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "bytes/checksum.h"
 #include "conn/list.h"
-#include "conn/memfd.h"
 #include "memory/slot.h"
-
-/* More images than this, and data stays closed until it is needed. */
-#define OPEN_MAX_IMAGES 256
 
 static const enum sk_place place_numbers[2] = {
 	SK_PLACE_MEMORY, SK_PLACE_DISK
@@ -40,14 +32,6 @@ static bool is_allowed(const struct sk_restoring *rs,
 		return !(rs->flags & SK_RESTORE_DISK_ONLY);
 	return w->place == SK_PLACE_DISK &&
 	       !(rs->flags & SK_RESTORE_MEMORY_ONLY);
-}
-
-static bool usable(const struct sk_restoring *rs,
-		   const struct sk_restore_offer *offer,
-		   const struct sk_wire_image *w)
-{
-	return is_of(w, offer->run, offer->run_id, offer->step) &&
-	       is_allowed(rs, w) && w->state != SK_IMAGE_BAD;
 }
 
 const struct sk_wire_image *sk_restore_damaged(const struct sk_restoring *rs,
@@ -97,6 +81,7 @@ static struct sk_restore_image *image_of(struct sk_restoring *rs,
 		.rank = w->id.rank,
 		.kind = w->kind,
 		.digest = w->digest,
+		.description = w->description,
 		.bytes = w->bytes,
 		.places = { { .fd = -1 }, { .fd = -1 } },
 	};
@@ -154,11 +139,14 @@ static int take_listed(struct sk_restoring *rs,
 		const struct sk_wire_image *w = &rs->listed[i];
 		struct sk_restore_place *place;
 
-		if (!usable(rs, offer, w))
+		if (!is_allowed(rs, w) ||
+		    !is_of(w, offer->run, offer->run_id, offer->step))
 			continue;
 		place = &image_of(rs, w)->places[w->place == SK_PLACE_DISK];
 		place->id = w->image;
-		place->there = true;
+		place->listed = true;
+		/* Of one that is damaged the names count. */
+		place->there = w->state != SK_IMAGE_BAD;
 		rs->world = w->id.world;
 	}
 	qsort(rs->images, rs->n_images, sizeof(*rs->images),
@@ -166,143 +154,21 @@ static int take_listed(struct sk_restoring *rs,
 	return 0;
 }
 
-/* ---- opening ---- */
-
-static void close_fd(const struct sk_restoring *rs, int fd)
+/* Those that memory has images of, each once: images are by rank. */
+static int note_memory_ranks(struct sk_restoring *rs)
 {
-	if (fd >= 0)
-		(void)rs->sk->os->close(rs->sk->os, fd);
-}
-
-static int call_open(struct sk_restoring *rs, const struct sk_restore_image *i,
-		     uint32_t place, struct sk_opened_image *ret)
-{
-	struct sk_opened_image o;
-	int r = sk_image_open(&rs->conn, i->places[place].id,
-			      place_numbers[place], sk_until(rs->sk), &o,
-			      &rs->err);
-
-	assert(place < 2 && i->places[place].there);
-	if (r < 0)
-		return r;
-	if (o.image_bytes != i->bytes) {
-		close_fd(rs, o.data);
-		close_fd(rs, o.header);
-		return sk_err_set(&rs->err, -EPROTO, "the agent opened an "
-				  "image of %" PRIu64 " bytes as one of %"
-				  PRIu64, i->bytes, o.image_bytes);
-	}
-	*ret = o;
-	return 0;
-}
-
-/* The header says what the list said: rank, kind, run and step. */
-static int check_header(struct sk_restoring *rs,
-			const struct sk_restore_offer *offer,
-			const struct sk_restore_image *image,
-			const struct sk_layout *layout,
-			const struct sk_stamp *stamp)
-{
-	if (layout->rank == image->rank && layout->kind == image->kind &&
-	    layout->world == rs->world && stamp->run == offer->run &&
-	    stamp->run_id == offer->run_id &&
-	    stamp->step == (uint64_t)offer->step &&
-	    sk_digest_equal(&layout->digest, &image->digest))
-		return 0;
-	return sk_err_set(&rs->err, -EBADMSG, "the header of rank %d's image "
-			  "is that of rank %d of %d, step %" PRIu64
-			  " of run %" PRIu64, image->rank, layout->rank,
-			  layout->world, stamp->step, stamp->run);
-}
-
-static int parse(struct sk_restoring *rs, const struct sk_restore_offer *offer,
-		 struct sk_restore_image *image, int fd, uint64_t bytes)
-{
-	_cleanup_layout_ struct sk_layout *layout = NULL;
-	_cleanup_free_ char *header = NULL;
-	_cleanup_free_ uint64_t *sums = NULL;
-	struct sk_stamp stamp;
-	int r;
-
-	assert(!image->layout && !image->sums);
-	assert(bytes <= image->bytes);
-	header = malloc(bytes ? bytes : 1);
-	if (!header)
-		return sk_err_set(&rs->err, -ENOMEM, "no memory for a header "
-				  "of %" PRIu64 " bytes", bytes);
-	r = sk_read_all(rs->sk->os, fd, header, bytes, 0);
-	if (r < 0)
-		return sk_err_errno(&rs->err, r == -ENODATA ? -EBADMSG : r,
-				    "cannot read a header of %" PRIu64
-				    " bytes", bytes);
-	r = sk_recall_get(rs->sk->recall, rs->state->job.name, image->rank,
-			  image->kind, header, bytes, image->bytes, &layout,
-			  &rs->err);
-	if (r < 0)
-		return r;
-	sums = calloc(layout->n_sums ? layout->n_sums : 1, sizeof(*sums));
-	if (!sums)
+	assert(!rs->memory_ranks && !rs->n_memory_ranks);
+	rs->memory_ranks = calloc(rs->n_images + 1u,
+				  sizeof(*rs->memory_ranks));
+	if (!rs->memory_ranks)
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for %u "
-				  "checksums", layout->n_sums);
-	stamp.sums = sums;
-	r = sk_layout_read_stamp(layout, header, &stamp, &rs->err);
-	if (r < 0)
-		return r;
-	r = check_header(rs, offer, image, layout, &stamp);
-	if (r < 0)
-		return r;
-	image->layout = sk_take_ptr(layout);
-	image->sums = sk_take_ptr(sums);
-	return 0;
-}
+				  "images", rs->n_images);
+	for (uint32_t i = 0; i < rs->n_images; i++) {
+		int32_t rank = rs->images[i].rank, n = rs->n_memory_ranks;
 
-/* Copies of one image have one header: it is read from the first that
- * opens. */
-static int open_place(struct sk_restoring *rs,
-		      const struct sk_restore_offer *offer,
-		      struct sk_restore_image *image, uint32_t place)
-{
-	struct sk_opened_image o;
-	int r = call_open(rs, image, place, &o);
-
-	assert(place < 2);
-	if (r < 0)
-		return r;
-	if (!image->layout)
-		r = parse(rs, offer, image, o.header, o.header_bytes);
-	close_fd(rs, o.header);
-	if (r >= 0 && rs->n_images <= OPEN_MAX_IMAGES)
-		image->places[place].fd = o.data;
-	else
-		close_fd(rs, o.data);
-	return r;
-}
-
-/* The connection or memory is gone, or the image alone is. */
-static bool is_fatal(int r)
-{
-	return r == -ENOMEM || r == -ECONNRESET || r == -ETIMEDOUT ||
-	       r == -EPROTO || r == -EMFILE || r == -ENFILE;
-}
-
-static int open_image(struct sk_restoring *rs,
-		      const struct sk_restore_offer *offer,
-		      struct sk_restore_image *image)
-{
-	for (uint32_t place = 0; place < 2; place++) {
-		int r;
-
-		if (!image->places[place].there)
-			continue;
-		r = open_place(rs, offer, image, place);
-		if (is_fatal(r))
-			return r;
-		if (r >= 0)
-			continue;
-		image->places[place].there = false;
-		if (r == -EBADMSG)
-			sk_restore_set_aside(rs, (uint32_t)(image - rs->images),
-					     place, true);
+		if (rs->images[i].places[0].there &&
+		    (!n || rs->memory_ranks[n - 1] != rank))
+			rs->memory_ranks[rs->n_memory_ranks++] = rank;
 	}
 	return 0;
 }
@@ -310,52 +176,40 @@ static int open_image(struct sk_restoring *rs,
 int sk_restore_images(struct sk_restoring *rs,
 		      const struct sk_restore_offer *offer)
 {
-	uint32_t kept = 0;
 	int r;
 
 	r = list(rs, offer);
 	if (r >= 0)
 		r = take_listed(rs, offer);
-	for (uint32_t i = 0; i < rs->n_images && r >= 0; i++)
-		r = open_image(rs, offer, &rs->images[i]);
+	if (r >= 0)
+		r = note_memory_ranks(rs);
 	if (r < 0)
 		return r;
-	for (uint32_t i = 0; i < rs->n_images; i++) {
-		if (!rs->images[i].layout)
-			continue;
-		rs->images[kept] = rs->images[i];
-		rs->images[kept].first_sum = rs->n_sums;
-		rs->n_sums += rs->images[kept++].layout->n_sums;
-	}
-	rs->n_images = kept;
-	if (!kept)
-		return sk_err_set(&rs->err, -ENODATA, "no image of step %"
-				  PRId64 " of run %" PRIu64 " can be opened",
-				  offer->step, offer->run);
-	return 0;
+	return rs->n_images ? 0 :
+	       sk_err_set(&rs->err, -ENODATA, "no image of step %" PRId64
+			  " of run %" PRIu64 " can be opened", offer->step,
+			  offer->run);
 }
 
-/* ---- the data ---- */
-
-int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place)
+uint32_t sk_restore_first_of(const struct sk_restoring *rs, int32_t rank)
 {
-	struct sk_restore_image *i = &rs->images[image];
-	struct sk_restore_place *p = &i->places[place];
-	struct sk_opened_image o;
-	int r;
+	uint32_t from = 0, to = rs->n_images;
 
-	assert(image < rs->n_images && place < 2);
-	if (p->fd < 0) {
-		r = call_open(rs, i, place, &o);
-		if (r < 0)
-			return r;
-		close_fd(rs, o.header);
-		p->fd = o.data;
+	while (from < to) {
+		uint32_t middle = from + (to - from) / 2;
+
+		if (rs->images[middle].rank < rank)
+			from = middle + 1;
+		else
+			to = middle;
 	}
-	if (place || p->map)
-		return 0;
-	return sk_slot_map_fd(rs->sk->os, p->fd, i->bytes, false, &p->map,
-			      &rs->err);
+	return from;
+}
+
+enum sk_place sk_restore_place_number(uint32_t place)
+{
+	assert(place < 2);
+	return place_numbers[place];
 }
 
 void sk_restore_set_aside(struct sk_restoring *rs, uint32_t image,
@@ -378,20 +232,6 @@ void sk_restore_set_aside(struct sk_restoring *rs, uint32_t image,
 	if (tell)
 		(void)sk_conn_call(&rs->conn, &msg, NULL, 0, NULL, NULL,
 				   sk_until(rs->sk), &ignored);
-}
-
-uint64_t sk_restore_view(const struct sk_restoring *rs)
-{
-	uint64_t view = rs->conn.agent.instance;
-
-	for (uint32_t i = 0; i < rs->n_images; i++) {
-		const struct sk_restore_image *image = &rs->images[i];
-
-		view = view * 0x9e3779b97f4a7c15u +
-		       sk_xxh3(&image->digest, sizeof(image->digest)) +
-		       (uint64_t)(uint32_t)image->rank * 8 + image->kind;
-	}
-	return view;
 }
 
 /* ---- letting go ---- */
@@ -444,6 +284,12 @@ static void unmap_all(struct sk_restoring *rs)
 	sk_pool_submit(rs->sk->pool, &u->task);
 }
 
+static void close_fd(const struct sk_restoring *rs, int fd)
+{
+	if (fd >= 0)
+		(void)rs->sk->os->close(rs->sk->os, fd);
+}
+
 void sk_restore_release_images(struct sk_restoring *rs)
 {
 	unmap_all(rs);
@@ -454,9 +300,12 @@ void sk_restore_release_images(struct sk_restoring *rs)
 		close_fd(rs, image->places[1].fd);
 		sk_layout_free(image->layout);
 		free(image->sums);
+		free(image->turns);
 	}
 	free(rs->images);
+	free(rs->memory_ranks);
 	rs->images = NULL;
-	rs->n_images = 0;
-	rs->n_sums = 0;
+	rs->memory_ranks = NULL;
+	rs->n_images = rs->n_open = 0;
+	rs->n_memory_ranks = 0;
 }

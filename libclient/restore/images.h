@@ -5,12 +5,13 @@
 
 #include "restore/restoring.h"
 
-/** Lists and opens all images of one offer. Images that are gone are left
- * out. */
+/** Lists the images of one offer; opens none. */
 int sk_restore_images(struct sk_restoring *rs,
 		      const struct sk_restore_offer *offer);
-/** Has the data of a place at hand: open, and mapped if it is memory. */
-int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place);
+/** The first image of @rank, or where it would be. */
+uint32_t sk_restore_first_of(const struct sk_restoring *rs, int32_t rank);
+/** What SK_MSG_OPEN calls a place. */
+enum sk_place sk_restore_place_number(uint32_t place);
 /** The first listed image of that snapshot that is damaged where the restore
  * may look, else NULL; also one that sk_restore_set_aside() was told of. */
 const struct sk_wire_image *sk_restore_damaged(const struct sk_restoring *rs,
@@ -23,7 +24,5 @@ void sk_restore_set_aside(struct sk_restoring *rs, uint32_t image,
 			  uint32_t place, bool tell);
 /** Lets go of everything of the attempt; mappings in the background. */
 void sk_restore_release_images(struct sk_restoring *rs);
-/** A number that differs where ranks see other images. */
-uint64_t sk_restore_view(const struct sk_restoring *rs);
 
 #endif

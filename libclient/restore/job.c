@@ -10,10 +10,10 @@
 #include "restore/shape.h"
 
 /*
- * What is verified is what is delivered, whoever writes to an image meanwhile:
- * its bytes are read once, and what is hashed, in the first level cache, is
- * what was stored. Four streams at once, for one alone waits for memory
- * wherever pages lie scattered (104 ms a GiB against 70, where this was
+ * What a job verifies is what it delivers, whoever writes to an image
+ * meanwhile: its bytes are read once, and what is hashed, in the first level
+ * cache, is what was stored. Four streams at once, for one alone waits for
+ * memory wherever pages lie scattered (104 ms a GiB against 70, where this was
  * measured). Runs shorter than RUN_LEAST gain more from a chunk at a time.
  */
 #define STEP_BYTES ((uint64_t)16 << 10)
@@ -191,17 +191,18 @@ static void touch(struct sk_restoring *rs, const struct sk_restore_piece *p)
 	__atomic_store_n(&rs->touched[p->local], 1, __ATOMIC_RELAXED);
 }
 
-static void note_sum(struct sk_restoring *rs, const struct sk_restore_piece *p,
-		     uint32_t chunk, uint64_t sum, uint64_t bytes)
+static void note_sum(struct sk_restoring *rs, struct sk_restore_job *job,
+		     uint64_t sum, uint64_t bytes)
 {
+	const struct sk_restore_piece *p = &rs->pieces[job->piece];
 	const struct sk_restore_image *image = &rs->images[p->image];
 
 	assert(p->image < rs->n_images && p->place < 2);
-	assert(chunk < p->entry->n_sums);
+	assert(job->chunk < p->entry->n_sums);
 	__atomic_fetch_add(&rs->report.bytes_verified, bytes,
 			   __ATOMIC_RELAXED);
-	if (sum == image->sums[p->entry->first_sum + chunk])
-		sk_bit_set(rs->verified, sk_restore_sum_index(rs, p, chunk));
+	if (sum == image->sums[p->entry->first_sum + job->chunk])
+		job->good = true;
 	else
 		sk_bit_set(rs->bad, (uint64_t)p->place * rs->n_images +
 					    p->image);
@@ -243,9 +244,8 @@ static int deliver(struct sk_restoring *rs, const struct sk_local *local,
 	return 0;
 }
 
-int sk_restore_run_job(struct sk_restoring *rs,
-		       const struct sk_restore_job *job, uintptr_t base,
-		       struct sk_err *err)
+int sk_restore_run_job(struct sk_restoring *rs, struct sk_restore_job *job,
+		       uintptr_t base, struct sk_err *err)
 {
 	const struct sk_restore_piece *p = &rs->pieces[job->piece];
 	struct passing passing;
@@ -261,7 +261,7 @@ int sk_restore_run_job(struct sk_restoring *rs,
 	if (r < 0)
 		return r;
 	if (job->verify)
-		note_sum(rs, p, job->chunk, sum, passing.to - passing.from);
+		note_sum(rs, job, sum, passing.to - passing.from);
 	bytes = p->place ? &rs->report.bytes_disk : &rs->report.bytes_memory;
 	__atomic_fetch_add(bytes, passing.last - passing.first,
 			   __ATOMIC_RELAXED);

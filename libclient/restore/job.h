@@ -7,8 +7,7 @@
 
 /** Runs a job with the entry's byte 0 at @base (which need not be memory of
  * ours, only the chunk's bytes are touched). */
-int sk_restore_run_job(struct sk_restoring *rs,
-		       const struct sk_restore_job *job, uintptr_t base,
-		       struct sk_err *err);
+int sk_restore_run_job(struct sk_restoring *rs, struct sk_restore_job *job,
+		       uintptr_t base, struct sk_err *err);
 
 #endif

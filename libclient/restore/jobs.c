@@ -2,7 +2,12 @@
 /*
  * Jobs: pieces cut where checksummed chunks end. Where several ranks of this
  * node read one chunk, they take turns in verifying it: who reads what is
- * arithmetic, and what the arithmetic misses is found out afterwards.
+ * arithmetic.
+ *
+ * Whether the ranks' arithmetic agreed, and each did its part, is found out
+ * afterwards. Each chunk that a rank relies on another for has a number, its
+ * share; whoever verifies a chunk has the shares of all who rely on it. If
+ * over the ranks of a node both sum up to the same, nothing was left out.
  */
 #include "restore/jobs.h"
 
@@ -48,29 +53,40 @@ static int add_reader(struct readers *readers, int32_t rank,
 	return 0;
 }
 
+/* Whether @rank takes what the entry has from the place that we do. On disk
+ * there is but one. */
+static bool takes(const struct readers *readers, int32_t rank)
+{
+	const struct sk_restoring *rs = readers->rs;
+	const struct sk_restore_piece *mine = readers->piece;
+	int64_t at = 0;
+	int32_t from = sk_restore_neighbour(rs, readers->sources, rank, &at);
+
+	return from < 0 ? mine->place == 1 :
+			  !mine->place && rs->images[mine->image].rank == from;
+}
+
 /* A part of the entry that all of @holders want: those of them that take it
- * from this image. */
+ * from this image, by whichever list is shorter. */
 static int on_target(const struct sk_piece *piece,
 		     const struct sk_holders *holders, void *ctx)
 {
 	struct readers *readers = ctx;
-	const struct sk_restore_piece *mine = readers->piece;
+	const struct sk_restoring *rs = readers->rs;
+	int64_t n = sk_holders_count(holders);
+	bool by_holder = n <= rs->n_near;
 	int r = 0;
 
-	assert(readers->sources && readers->rs->near);
-	for (int64_t i = 0; i < sk_holders_count(holders) && r >= 0; i++) {
-		int32_t rank = sk_holders_rank(holders, i);
-		uint32_t image, place;
+	assert(readers->sources && rs->near);
+	n = by_holder ? n : rs->n_near;
+	for (int64_t i = 0; i < n && r >= 0; i++) {
+		int32_t rank = by_holder ? sk_holders_rank(holders, i) :
+					   rs->near_ranks[i];
 
-		if (rank >= readers->rs->state->job.world ||
-		    !readers->rs->near[rank])
-			continue;
-		if (!sk_restore_pick(readers->rs, readers->key,
-				     &mine->entry->box, readers->sources, rank,
-				     &image, &place))
-			continue;
-		if (image == mine->image && place == mine->place)
-			r = add_reader(readers, rank, &piece->box);
+		if (by_holder ? rank < rs->state->job.world && rs->near[rank] :
+				sk_holders_find(holders, rank) >= 0)
+			if (takes(readers, rank))
+				r = add_reader(readers, rank, &piece->box);
 	}
 	return r;
 }
@@ -89,12 +105,20 @@ static int on_source(const struct sk_piece *piece,
 			   &readers->piece->entry->box, on_target, readers);
 }
 
+static int by_reader(const void *a, const void *b)
+{
+	const struct reader *x = a, *y = b;
+
+	return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
 /* Fills in who reads the entry of a piece; nobody known: this rank alone. */
 static int collect_readers(struct sk_restoring *rs,
 			   const struct sk_restore_piece *piece,
 			   struct readers *readers)
 {
 	const struct sk_item *item = &rs->state->locals[piece->local].item;
+	int r;
 
 	assert(piece->local < rs->state->n_locals);
 	readers->rs = rs;
@@ -105,8 +129,11 @@ static int collect_readers(struct sk_restoring *rs,
 	    item->kind == SK_ITEM_BLOB_LOCAL || !readers->key ||
 	    readers->key->is_explicit)
 		return 0;
-	return sk_plan_box(&readers->key->item->spec, rs->world,
-			   &piece->entry->box, on_source, readers);
+	r = sk_plan_box(&readers->key->item->spec, rs->world,
+			&piece->entry->box, on_source, readers);
+	if (r >= 0 && readers->n)
+		qsort(readers->v, readers->n, sizeof(*readers->v), by_reader);
+	return r;
 }
 
 /* ---- jobs ---- */
@@ -132,38 +159,102 @@ static uint64_t turn_of(uint64_t index, uint32_t n)
 	return (uint64_t)((uint32_t)index * 2654435769u) * n >> 32;
 }
 
-/* Whether it is this rank's turn; also how many read the chunk. A rank may
- * stand among the readers several times, once per part: that evens out. */
-static bool my_turn(const struct readers *readers, uint32_t chunk,
-		    uint32_t *ret_sharers)
+static uint64_t mix(uint64_t x)
 {
-	const struct sk_entry *entry = readers->piece->entry;
-	int32_t mine = readers->rs->state->job.rank;
-	uint64_t from, to, turn;
-	uint32_t n = 0;
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
 
-	assert(chunk < entry->n_sums);
-	*ret_sharers = 1;
-	if (readers->n < 2)
-		return true;
-	sk_restore_chunk(entry, chunk, &from, &to);
-	for (size_t i = 0; i < readers->n; i++)
-		n += touches(&readers->v[i].shape, from, to);
-	if (n < 2)
-		return true;
-	*ret_sharers = n;
-	turn = turn_of(sk_restore_sum_index(readers->rs, readers->piece,
-					    chunk), n);
-	for (size_t i = 0; i < readers->n; i++)
-		if (touches(&readers->v[i].shape, from, to) && !turn--)
-			return readers->v[i].rank == mine;
-	return true;
+/* Of a chunk that @rank takes: the same number at every rank. */
+static uint64_t share_of(const struct sk_restoring *rs,
+			 const struct sk_restore_piece *p, uint32_t chunk,
+			 int32_t rank)
+{
+	uint64_t id;
+
+	memcpy(&id, rs->images[p->image].digest.bytes, sizeof(id));
+	id = mix(id + p->place);
+	id = mix(id + p->entry->first_sum + chunk);
+	return mix(id + (uint32_t)rank);
+}
+
+/* The next of the readers, which are by rank, who touches the chunk. */
+static size_t next_reader(const struct readers *readers, size_t i,
+			  uint64_t from, uint64_t to)
+{
+	while (i < readers->n && !touches(&readers->v[i].shape, from, to))
+		i++;
+	return i;
+}
+
+static size_t after_rank(const struct readers *readers, size_t i)
+{
+	int32_t rank = readers->v[i].rank;
+
+	while (i < readers->n && readers->v[i].rank == rank)
+		i++;
+	return i;
+}
+
+/* Those who read the chunk: how many, the shares of all but this rank, and
+ * who is the @turn-th. */
+static uint32_t count_readers(const struct readers *readers, uint32_t chunk,
+			      uint64_t turn, uint64_t *ret_shares,
+			      int32_t *ret_whose)
+{
+	const struct sk_restoring *rs = readers->rs;
+	uint64_t from, to;
+	uint32_t n = 0;
+	size_t i = 0;
+
+	*ret_shares = 0;
+	*ret_whose = rs->state->job.rank;
+	sk_restore_chunk(readers->piece->entry, chunk, &from, &to);
+	while ((i = next_reader(readers, i, from, to)) < readers->n) {
+		int32_t rank = readers->v[i].rank;
+
+		if (n++ == turn)
+			*ret_whose = rank;
+		if (rank != rs->state->job.rank)
+			*ret_shares += share_of(rs, readers->piece, chunk,
+						rank);
+		i = after_rank(readers, i);
+	}
+	return n;
+}
+
+/* Who verifies the chunk, and what comes of it. */
+static void take_turn(const struct readers *readers,
+		      struct sk_restore_job *job)
+{
+	const struct sk_restoring *rs = readers->rs;
+	const struct sk_restore_piece *p = readers->piece;
+	uint64_t index = p->entry->first_sum + job->chunk +
+			 (uint64_t)rs->images[p->image].rank;
+	int32_t whose = rs->state->job.rank;
+	uint64_t shares = 0;
+	uint32_t n;
+
+	n = readers->n < 2 ? 1 : count_readers(readers, job->chunk, UINT64_MAX,
+					       &shares, &whose);
+	job->sharers = n ? n : 1;
+	if (n > 1)
+		(void)count_readers(readers, job->chunk, turn_of(index, n),
+				    &shares, &whose);
+	if (rs->flags & SK_RESTORE_NO_VERIFY)
+		return;
+	job->verify = whose == rs->state->job.rank;
+	job->relied = !job->verify;
+	job->share = job->verify ? shares :
+				   share_of(rs, p, job->chunk,
+					    rs->state->job.rank);
 }
 
 static int cut_piece(struct sk_restoring *rs, uint32_t index,
 		     const struct readers *readers)
 {
-	const struct sk_restore_piece *piece = &rs->pieces[index];
+	struct sk_restore_piece *piece = &rs->pieces[index];
 	const struct sk_local *local = &rs->state->locals[piece->local];
 	struct sk_restore_shape shape;
 	int r = 0;
@@ -177,9 +268,8 @@ static int cut_piece(struct sk_restoring *rs, uint32_t index,
 		sk_restore_chunk(piece->entry, c, &from, &to);
 		if (!touches(&shape, from, to))
 			continue;
-		job.verify = my_turn(readers, c, &job.sharers) &&
-			     !(rs->flags & SK_RESTORE_NO_VERIFY);
-		sk_bit_set(rs->used, sk_restore_sum_index(rs, piece, c));
+		take_turn(readers, &job);
+		piece->relied |= job.relied;
 		r = append(rs, job);
 	}
 	return r;
@@ -203,31 +293,29 @@ static int by_position(const void *a, const void *b, void *ctx)
 	return x->piece < y->piece ? -1 : x->piece > y->piece;
 }
 
-/* A chunk that several pieces touch is verified by the first of them. */
+/* A chunk that several pieces touch is verified by the first of them, and
+ * relied on once. */
 static void verify_once(struct sk_restoring *rs)
 {
 	for (size_t i = 1; i < rs->n_jobs; i++) {
 		const struct sk_restore_piece *p, *before;
+		struct sk_restore_job *job = &rs->jobs[i];
 
 		before = &rs->pieces[rs->jobs[i - 1].piece];
-		p = &rs->pieces[rs->jobs[i].piece];
+		p = &rs->pieces[job->piece];
 		if (p->entry == before->entry && p->place == before->place &&
-		    rs->jobs[i].chunk == rs->jobs[i - 1].chunk)
-			rs->jobs[i].verify = false;
+		    job->chunk == rs->jobs[i - 1].chunk) {
+			job->verify = job->relied = false;
+			job->share = 0;
+		}
 	}
 }
 
-static int have_maps(struct sk_restoring *rs)
+static int have_map(struct sk_restoring *rs)
 {
-	size_t sums = (size_t)(2 * rs->n_sums) / 8 + 1;
-
-	if (!rs->used)
-		rs->used = calloc(1, sums);
-	if (!rs->verified)
-		rs->verified = calloc(1, sums);
 	if (!rs->bad)
 		rs->bad = calloc(1, (size_t)rs->n_images * 2 / 8 + 1);
-	return rs->used && rs->verified && rs->bad ? 0 : no_memory(rs);
+	return rs->bad ? 0 : no_memory(rs);
 }
 
 int sk_restore_jobs(struct sk_restoring *rs)
@@ -236,7 +324,7 @@ int sk_restore_jobs(struct sk_restoring *rs)
 	int r;
 
 	rs->n_jobs = 0;
-	r = have_maps(rs);
+	r = have_map(rs);
 	for (uint32_t i = 0; i < rs->n_pieces && r >= 0; i++) {
 		r = collect_readers(rs, &rs->pieces[i], &readers);
 		if (r >= 0)

@@ -13,6 +13,8 @@
 #include "base/array.h"
 #include "base/table.h"
 #include "bytes/checksum.h"
+#include "restore/images.h"
+#include "restore/open.h"
 #include "state/names.h"
 #include "tensor/box.h"
 #include "tensor/dtype.h"
@@ -64,11 +66,9 @@ static int append_key(struct sk_restoring *rs, struct sk_restore_key key)
 	return 0;
 }
 
-static int index_image(struct sk_restoring *rs, uint32_t image)
+static int index_layout(struct sk_restoring *rs,
+			const struct sk_layout *layout, bool mine)
 {
-	const struct sk_layout *layout = rs->images[image].layout;
-
-	assert(image < rs->n_images && rs->images[image].layout);
 	for (uint32_t i = 0; i < layout->n_items; i++) {
 		const struct sk_item *item = &layout->items[i];
 		uint64_t hash = hash_of(item->kind, item->spec.name);
@@ -82,27 +82,62 @@ static int index_image(struct sk_restoring *rs, uint32_t image)
 		}
 		r = append_key(rs, (struct sk_restore_key){
 			.item = item,
-			.image = image,
+			.mine = mine,
 			.is_explicit = item->explicit_boxes,
 			.hash = hash,
 		});
 		if (r < 0)
 			return r;
 	}
-	return 0;
+	return sk_restore_learn(rs, layout);
+}
+
+/* Our own layout tells the names where theirs are the same. */
+static const struct sk_layout *ours(const struct sk_restoring *rs,
+				    const struct sk_restore_image *image)
+{
+	const struct sk_layout *l = rs->state->layouts[0];
+
+	return l && l->description == image->description ? l : NULL;
+}
+
+/* The names of an image, unless another one of its description told them. */
+static int index_image(struct sk_restoring *rs, uint32_t image)
+{
+	const struct sk_restore_image *i = &rs->images[image];
+	bool mine = i->rank == rs->state->job.rank;
+	int r;
+
+	assert(image < rs->n_images);
+	if (sk_restore_described(rs, i->description))
+		return 0;
+	if (!mine && ours(rs, i))
+		return index_layout(rs, ours(rs, i), false);
+	r = sk_restore_know(rs, image);
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	return index_layout(rs, i->layout, mine);
+}
+
+/* Where one cannot be read, others of its description may have told. */
+static void note_unlearnt(struct sk_restoring *rs)
+{
+	rs->unlearnt = NULL;
+	for (uint32_t i = 0; i < rs->n_images && !rs->unlearnt; i++)
+		if (!sk_restore_described(rs, rs->images[i].description))
+			rs->unlearnt = &rs->images[i];
 }
 
 int sk_restore_index(struct sk_restoring *rs)
 {
+	uint32_t own = sk_restore_first_of(rs, rs->state->job.rank);
 	int r = 0;
 
 	assert(!rs->n_keys && !rs->key_table.count);
 	/* What the rank of our number had describes best what we want. */
-	for (int others = 0; others < 2; others++)
-		for (uint32_t i = 0; i < rs->n_images && r >= 0; i++)
-			if ((rs->images[i].rank != rs->state->job.rank) ==
-			    others)
-				r = index_image(rs, i);
+	for (uint32_t i = 0; i < rs->n_images && r >= 0; i++)
+		r = index_image(rs, (own + i) % rs->n_images);
+	note_unlearnt(rs);
 	return r;
 }
 
@@ -211,12 +246,15 @@ static int check_target(struct sk_restoring *rs, const struct sk_local *local)
 	return sk_gpu_check(rs->state, local, &rs->err);
 }
 
-static bool is_mine(const struct sk_restoring *rs,
-		    const struct sk_restore_key *key)
+/* Whether a name is missing, or nobody can tell. */
+static int check_learnt(struct sk_restoring *rs)
 {
-	assert(key->image < rs->n_images);
-	return key->item->kind != SK_ITEM_BLOB_LOCAL ||
-	       rs->images[key->image].rank == rs->state->job.rank;
+	return !rs->unlearnt ? 0 :
+	       sk_err_set(&rs->err, -ENODATA, "what rank %" PRId32
+			  " saved at step %" PRId64 " of run %" PRIu64
+			  " cannot be told: no image that describes it can be "
+			  "read", rs->unlearnt->rank, rs->report.step,
+			  rs->report.run);
 }
 
 /* What a damaged snapshot left in a tensor must not stay there. */
@@ -224,7 +262,11 @@ static int compare_missing(struct sk_restoring *rs, uint32_t i)
 {
 	const struct sk_item *item = &rs->state->locals[i].item;
 
+	int r = check_learnt(rs);
+
 	assert(i < rs->state->n_locals);
+	if (r < 0)
+		return r;
 	if (rs->touched[i])
 		return sk_err_set(&rs->err, -EBADMSG, "\"%.100s\" was "
 				  "overwritten from a damaged snapshot, and "
@@ -233,6 +275,32 @@ static int compare_missing(struct sk_restoring *rs, uint32_t i)
 	if (item->kind == SK_ITEM_BLOB_LOCAL)
 		return 0;
 	return note_missing(rs, item->spec.name);
+}
+
+/* The rank of our number has images, and none of them can be read. */
+static bool is_mine_unread(const struct sk_restoring *rs)
+{
+	int32_t rank = rs->state->job.rank;
+	bool unread = false;
+
+	for (uint32_t i = sk_restore_first_of(rs, rank);
+	     i < rs->n_images && rs->images[i].rank == rank; i++) {
+		if (rs->images[i].layout)
+			return false;
+		unread = true;
+	}
+	return unread;
+}
+
+/* A local blob that other ranks have alone; but ours may just be unread. */
+static int compare_foreign(struct sk_restoring *rs, uint32_t i)
+{
+	if (!is_mine_unread(rs))
+		return compare_missing(rs, i);
+	return sk_err_set(&rs->err, -ENODATA, "\"%.100s\" of rank %" PRId32
+			  " cannot be read",
+			  rs->state->locals[i].item.spec.name,
+			  rs->state->job.rank);
 }
 
 static int compare_local(struct sk_restoring *rs, uint32_t i)
@@ -245,8 +313,10 @@ static int compare_local(struct sk_restoring *rs, uint32_t i)
 	key = sk_restore_key(rs, local->item.kind, local->item.spec.name);
 	if (key)
 		key->asked = true;
-	if (!key || !is_mine(rs, key))
+	if (!key)
 		return compare_missing(rs, i);
+	if (local->item.kind == SK_ITEM_BLOB_LOCAL && !key->mine)
+		return compare_foreign(rs, i);
 	r = check_spec(rs, &local->item, key->item);
 	if (r < 0)
 		return r;
@@ -268,7 +338,9 @@ static int compare_names(struct sk_restoring *rs)
 		    sk_restore_key(rs, SK_ITEM_BLOB_LOCAL, name))
 			continue;
 		rs->report.missing++;
-		r = note_missing(rs, name);
+		r = check_learnt(rs);
+		if (r >= 0)
+			r = note_missing(rs, name);
 	}
 	return r;
 }
@@ -279,6 +351,8 @@ int sk_restore_compare(struct sk_restoring *rs)
 
 	rs->report.tensors = 0;
 	rs->report.missing = 0;
+	if (!(rs->flags & SK_RESTORE_EXTRA_OK))
+		r = check_learnt(rs);
 	for (uint32_t i = 0; i < rs->state->n_locals && r >= 0; i++)
 		if (rs->wanted[i])
 			r = compare_local(rs, i);

@@ -3,8 +3,8 @@
 
 #include "restore/disk.h"
 #include "restore/gpu.h"
-#include "restore/images.h"
 #include "restore/memory.h"
+#include "restore/open.h"
 
 static int run_jobs(struct sk_restoring *rs, size_t n)
 {

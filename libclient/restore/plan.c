@@ -14,7 +14,9 @@
 
 #include "base/array.h"
 #include "base/util.h"
+#include "restore/images.h"
 #include "restore/keys.h"
+#include "restore/open.h"
 #include "restore/shape.h"
 #include "tensor/box.h"
 
@@ -65,15 +67,42 @@ static int add_piece(struct planning *p, uint32_t image, uint32_t place,
 
 /* ---- by arithmetic ---- */
 
-/* The first image of a rank, or where it would be. */
-static uint32_t first_of(const struct sk_restoring *rs, int32_t rank)
+/* The entry that is just @box, in an image of @rank at @place, which is opened
+ * for it. -ENOENT: none; other errors end the restore. */
+static int entry_at(struct sk_restoring *rs, const struct sk_restore_key *key,
+		    const struct sk_box *box, int32_t rank, uint32_t place,
+		    struct sk_restore_source *ret)
 {
-	uint32_t from = 0, to = rs->n_images;
+	const struct sk_spec *spec = &key->item->spec;
+	int r = -ENOENT;
+
+	assert(place < 2);
+	for (uint32_t i = sk_restore_first_of(rs, rank); r == -ENOENT &&
+	     i < rs->n_images && rs->images[i].rank == rank; i++) {
+		const struct sk_entry *e;
+
+		if (!rs->images[i].places[place].there)
+			continue;
+		r = sk_restore_know(rs, i);
+		if (r < 0)
+			continue;
+		e = sk_layout_find(rs->images[i].layout, key->item->kind,
+				   spec->name, box->offset);
+		r = !e || !sk_box_equal(spec->ndim, &e->box, box) ? -ENOENT :
+			sk_restore_open(rs, i, place);
+		*ret = (struct sk_restore_source){ e, i, place };
+	}
+	return r;
+}
+
+static int32_t first_in_memory(const struct sk_restoring *rs, int32_t rank)
+{
+	int32_t from = 0, to = rs->n_memory_ranks;
 
 	while (from < to) {
-		uint32_t middle = from + (to - from) / 2;
+		int32_t middle = from + (to - from) / 2;
 
-		if (rs->images[middle].rank < rank)
+		if (rs->memory_ranks[middle] < rank)
 			from = middle + 1;
 		else
 			to = middle;
@@ -81,56 +110,101 @@ static uint32_t first_of(const struct sk_restoring *rs, int32_t rank)
 	return from;
 }
 
-/* The entry that is just @box, in an image of @rank at @place. */
-static const struct sk_entry *entry_at(const struct sk_restoring *rs,
-				       const struct sk_restore_key *key,
-				       const struct sk_box *box, int32_t rank,
-				       uint32_t place, uint32_t *ret_image)
+static bool is_in_memory(const struct sk_restoring *rs, int32_t rank)
 {
-	const struct sk_spec *spec = &key->item->spec;
+	int32_t at = first_in_memory(rs, rank);
 
-	assert(place < 2);
-	for (uint32_t i = first_of(rs, rank);
-	     i < rs->n_images && rs->images[i].rank == rank; i++) {
-		const struct sk_entry *e;
-
-		if (!rs->images[i].places[place].there)
-			continue;
-		e = sk_layout_find(rs->images[i].layout, key->item->kind,
-				   spec->name, box->offset);
-		if (!e || !sk_box_equal(spec->ndim, &e->box, box))
-			continue;
-		*ret_image = i;
-		return e;
-	}
-	return NULL;
+	return at < rs->n_memory_ranks && rs->memory_ranks[at] == rank;
 }
 
-/* Memory before disk; there the image of the rank's own number, which it may
- * have left on its own NUMA node; else spread over the holders. */
-const struct sk_entry *sk_restore_pick(const struct sk_restoring *rs,
-				       const struct sk_restore_key *key,
-				       const struct sk_box *source,
-				       const struct sk_holders *holders,
-				       int32_t rank, uint32_t *ret_image,
-				       uint32_t *ret_place)
+/* The rank's own image, which it may have left on its own NUMA node; else
+ * spread over the holders, by whichever of the two lists is shorter. */
+int32_t sk_restore_neighbour(const struct sk_restoring *rs,
+			     const struct sk_holders *holders, int32_t rank,
+			     int64_t *at)
 {
-	int64_t n = sk_holders_count(holders);
+	int64_t n = sk_holders_count(holders), of = rs->n_memory_ranks;
+	int32_t start = first_in_memory(rs, rank);
 
-	assert(ret_image && ret_place);
-	for (uint32_t place = 0; place < 2; place++) {
-		const struct sk_entry *e;
-
-		*ret_place = place;
-		e = entry_at(rs, key, source, rank, place, ret_image);
-		for (int64_t i = 0; i < n && !e; i++)
-			e = entry_at(rs, key, source,
-				     sk_holders_rank(holders, (rank + i) % n),
-				     place, ret_image);
-		if (e)
-			return e;
+	assert(*at >= 0);
+	if (!*at && of && is_in_memory(rs, rank) &&
+	    sk_holders_find(holders, rank) >= 0) {
+		++*at;
+		return rank;
 	}
-	return NULL;
+	for (; of && n <= of && *at <= n; ++*at) {
+		int32_t holder = sk_holders_rank(holders, (rank + *at) % n);
+
+		if (is_in_memory(rs, holder)) {
+			++*at;
+			return holder;
+		}
+	}
+	for (; n > of && *at <= of && of; ++*at) {
+		int32_t other = rs->memory_ranks[(start + *at) % of];
+
+		if (sk_holders_find(holders, other) >= 0) {
+			++*at;
+			return other;
+		}
+	}
+	return -1;
+}
+
+/* Which of the holders wrote it to disk, which is arithmetic again: over all
+ * that the first of them describes. */
+static int primary_of(struct sk_restoring *rs,
+		      const struct sk_restore_key *key,
+		      const struct sk_holders *holders, int32_t *ret_rank)
+{
+	int32_t first = sk_holders_rank(holders, 0);
+	uint32_t at = sk_restore_first_of(rs, first);
+	struct sk_restore_image *i = &rs->images[at];
+	const struct sk_item *item;
+	int64_t turn;
+	int r;
+
+	if (at == rs->n_images || i->rank != first)
+		return -ENOENT;
+	r = sk_restore_know(rs, at);
+	if (r < 0)
+		return r;
+	if (!i->turns) {
+		i->turns = calloc(i->layout->n_items + 1u, sizeof(*i->turns));
+		r = i->turns ? sk_layout_turns(i->layout, i->turns, &rs->err) :
+			       no_memory(rs);
+		if (r < 0)
+			return r;
+	}
+	item = sk_layout_item(i->layout, key->item->kind,
+			      key->item->spec.name);
+	turn = item ? i->turns[item - i->layout->items] : -1;
+	*ret_rank = turn < 0 || turn >= sk_holders_count(holders) ? first :
+			sk_holders_rank(holders, turn);
+	return 0;
+}
+
+/* Memory before disk. -ENOENT: arithmetic finds none. */
+static int pick(struct sk_restoring *rs, const struct sk_restore_key *key,
+		const struct sk_box *box, const struct sk_holders *holders,
+		struct sk_restore_source *ret)
+{
+	int32_t own = rs->state->job.rank, rank;
+	int64_t at = 0;
+	int r = -ENOENT;
+
+	while (r == -ENOENT) {
+		rank = sk_restore_neighbour(rs, holders, own, &at);
+		if (rank < 0)
+			break;
+		r = entry_at(rs, key, box, rank, 0, ret);
+	}
+	if (r == -ENOENT && sk_holders_find(holders, own) >= 0)
+		r = entry_at(rs, key, box, own, 1, ret);
+	if (r != -ENOENT)
+		return r;
+	r = primary_of(rs, key, holders, &rank);
+	return r < 0 ? r : entry_at(rs, key, box, rank, 1, ret);
 }
 
 /* ---- by going through all entries ---- */
@@ -201,35 +275,59 @@ static int take_entry(struct planning *p, uint32_t image, uint32_t place,
 	return r;
 }
 
+static bool wants(int ndim, const struct boxes *left,
+		  const struct sk_entry *e)
+{
+	struct sk_box cut;
+
+	for (size_t i = 0; i < left->n; i++)
+		if (sk_box_intersect(ndim, &left->v[i], &e->box, &cut))
+			return true;
+	return false;
+}
+
+/* Opens the image if it has anything of that. */
 static int take_image(struct planning *p, uint32_t image, uint32_t place,
 		      struct boxes *left)
 {
-	const struct sk_layout *layout = p->rs->images[image].layout;
 	const struct sk_spec *spec = &p->key->item->spec;
+	const struct sk_layout *layout;
 	const struct sk_item *item;
-	int r = 0;
+	int r;
 
 	assert(image < p->rs->n_images && place < 2);
+	r = sk_restore_know(p->rs, image);
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	layout = p->rs->images[image].layout;
 	item = sk_layout_item(layout, p->key->item->kind, spec->name);
 	for (int i = 0; item && i < item->n_boxes && left->n && r >= 0; i++) {
 		const struct sk_entry *e;
 
 		e = sk_layout_find(layout, item->kind, spec->name,
 				   item->boxes[i].offset);
-		if (e && !sk_box_empty(spec->ndim, &e->box))
+		if (!e || sk_box_empty(spec->ndim, &e->box) ||
+		    !wants(spec->ndim, left, e))
+			continue;
+		r = sk_restore_open(p->rs, image, place);
+		if (r >= 0)
 			r = take_entry(p, image, place, e, left);
 	}
-	return r;
+	return r == -ENOENT ? 0 : r;
 }
 
 /* A rank's own blob is in that rank's images alone; others bear its name. */
 static bool may_have(const struct planning *p, uint32_t image, uint32_t place)
 {
 	const struct sk_restore_image *i = &p->rs->images[image];
+	const struct sk_item *item = p->key->item;
+	const struct sk_layout *l;
 
-	return i->places[place].there &&
-	       (p->key->item->kind != SK_ITEM_BLOB_LOCAL ||
-		i->rank == p->rs->state->job.rank);
+	if (!i->places[place].there || (item->kind == SK_ITEM_BLOB_LOCAL &&
+					i->rank != p->rs->state->job.rank))
+		return false;
+	l = sk_restore_described(p->rs, i->description);
+	return !l || sk_layout_item(l, item->kind, item->spec.name);
 }
 
 static int explain_missing(struct sk_restoring *rs,
@@ -251,7 +349,7 @@ static int go_through(struct planning *p, const struct sk_box *box)
 {
 	struct sk_restoring *rs = p->rs;
 	struct boxes left = { 0 };
-	uint32_t own = first_of(rs, rs->state->job.rank);
+	uint32_t own = sk_restore_first_of(rs, rs->state->job.rank);
 	int r;
 
 	r = push(rs, &left, box);
@@ -276,14 +374,14 @@ static int on_piece(const struct sk_piece *piece,
 		    const struct sk_holders *holders, void *ctx)
 {
 	struct planning *p = ctx;
-	const struct sk_entry *e;
-	uint32_t image, place;
+	struct sk_restore_source from;
+	int r = pick(p->rs, p->key, &piece->source, holders, &from);
 
-	e = sk_restore_pick(p->rs, p->key, &piece->source, holders,
-			    p->rs->state->job.rank, &image, &place);
-	if (!e)
+	if (r == -ENOENT)
 		return go_through(p, &piece->box);
-	return add_piece(p, image, place, e, &piece->box);
+	if (r < 0)
+		return r;
+	return add_piece(p, from.image, from.place, from.entry, &piece->box);
 }
 
 static int plan_box(struct planning *p, const struct sk_box *box)
@@ -316,8 +414,7 @@ static bool plan_of(struct sk_restoring *rs, uint32_t local,
 	};
 	if (!ret_p->key)
 		return false;
-	return item->kind != SK_ITEM_BLOB_LOCAL ||
-	       rs->images[ret_p->key->image].rank == rs->state->job.rank;
+	return item->kind != SK_ITEM_BLOB_LOCAL || ret_p->key->mine;
 }
 
 int sk_restore_plan(struct sk_restoring *rs)
@@ -338,19 +435,14 @@ int sk_restore_plan(struct sk_restoring *rs)
 }
 
 static bool stands(const struct sk_restoring *rs,
-		   const struct sk_restore_piece *piece,
-		   const uint8_t *unverified)
+		   const struct sk_restore_piece *piece)
 {
 	assert(piece->image < rs->n_images && piece->place < 2);
-	if (!rs->images[piece->image].places[piece->place].there)
-		return false;
-	for (uint32_t c = 0; unverified && c < piece->entry->n_sums; c++)
-		if (sk_bit(unverified, sk_restore_sum_index(rs, piece, c)))
-			return false;
-	return true;
+	return rs->images[piece->image].places[piece->place].there &&
+	       !(rs->doubted && piece->relied);
 }
 
-int sk_restore_replan(struct sk_restoring *rs, const uint8_t *unverified)
+int sk_restore_replan(struct sk_restoring *rs)
 {
 	_cleanup_free_ struct sk_restore_piece *old = rs->pieces;
 	uint32_t n = rs->n_pieces;
@@ -361,7 +453,7 @@ int sk_restore_replan(struct sk_restoring *rs, const uint8_t *unverified)
 	for (uint32_t i = 0; i < n && r >= 0; i++) {
 		struct planning p;
 
-		if (stands(rs, &old[i], unverified))
+		if (stands(rs, &old[i]))
 			continue;
 		if (!plan_of(rs, old[i].local, &p))
 			continue;

@@ -8,15 +8,16 @@
 
 /** Pieces for all wanted locals. */
 int sk_restore_plan(struct sk_restoring *rs);
-/** Replaces all pieces by new ones for those whose place is gone, or whose
- * checksum nobody took. */
-int sk_restore_replan(struct sk_restoring *rs, const uint8_t *unverified);
-/** The place from which @rank takes the entry of @source; NULL: none. */
-const struct sk_entry *sk_restore_pick(const struct sk_restoring *rs,
-				       const struct sk_restore_key *key,
-				       const struct sk_box *source,
-				       const struct sk_holders *holders,
-				       int32_t rank, uint32_t *ret_image,
-				       uint32_t *ret_place);
+/** Replaces all pieces by new ones for those whose place is gone, and, if
+ * rs->doubted, those that others were to verify. */
+int sk_restore_replan(struct sk_restoring *rs);
+/**
+ * The ranks in whose memory @rank looks for what @holders hold, nearest first;
+ * *at is 0 at first. -1: no more. Every rank computes the same for another, if
+ * it sees the same images.
+ */
+int32_t sk_restore_neighbour(const struct sk_restoring *rs,
+			     const struct sk_holders *holders, int32_t rank,
+			     int64_t *at);
 
 #endif

@@ -44,10 +44,10 @@ static void forget_attempt(struct sk_restoring *rs)
 	free(rs->keys);
 	sk_table_free(&rs->key_table);
 	free(rs->missing);
+	free(rs->descriptions);
+	sk_table_free(&rs->by_description);
 	free(rs->pieces);
 	free(rs->jobs);
-	free(rs->verified);
-	free(rs->used);
 	free(rs->bad);
 	rs->listed = NULL;
 	rs->n_listed = 0;
@@ -55,13 +55,16 @@ static void forget_attempt(struct sk_restoring *rs)
 	rs->missing = NULL;
 	rs->pieces = NULL;
 	rs->jobs = NULL;
-	rs->verified = rs->used = rs->bad = NULL;
+	rs->bad = NULL;
+	rs->descriptions = NULL;
+	rs->n_descriptions = rs->room_descriptions = 0;
+	rs->unlearnt = NULL;
 	rs->room_keys = rs->n_keys = 0;
 	rs->room_pieces = rs->n_pieces = 0;
 	rs->n_jobs = rs->room_jobs = 0;
 	rs->missing_bytes = rs->missing_room = 0;
 	rs->n_missing = 0;
-	rs->alone = false;
+	rs->alone = rs->doubted = false;
 }
 
 static int examine(struct sk_restoring *rs,
@@ -370,6 +373,7 @@ static void release(struct sk_restoring *rs)
 	sk_recall_clear(rs->sk->recall);
 	free(rs->incomplete);
 	free(rs->near);
+	free(rs->near_ranks);
 	free(rs->wanted);
 	free(rs->touched);
 	free(rs->text);

@@ -6,7 +6,8 @@
  *   restore.c   the call, its attempts, its report
  *   agree.c     words that the ranks exchange
  *   choose.c    which snapshot
- *   images.c    its images: listed, opened, mapped
+ *   images.c    its images: listed, set aside, let go
+ *   open.c      what is known of one, and what opening it brings
  *   keys.c      the names in it, and what is missing on either side
  *   names.c     what all ranks together lack
  *   plan.c      pieces: which part of which image goes where
@@ -16,7 +17,7 @@
  *   gpu.c       what goes to GPUs
  *   memory.c    jobs out of memory
  *   disk.c      jobs out of files
- *   result.c    what moving came to: bad images, what they gave
+ *   result.c    what moving came to: bad images, what nobody verified
  */
 #ifndef SK_LIBCLIENT_RESTORE_RESTORING_H
 #define SK_LIBCLIENT_RESTORE_RESTORING_H
@@ -44,7 +45,9 @@ struct sk_restore_offer {
 /** Where an image lies; index 0 memory, 1 disk. */
 struct sk_restore_place {
 	uint64_t id;		/* at the agent */
-	bool there;		/* listed, and not set aside */
+	bool listed;		/* and perhaps set aside */
+	bool there;		/* and not */
+	bool checked;		/* opened once: it is what was listed */
 	int fd;			/* of the data; -1: not open */
 	void *map;		/* memory only; NULL: not mapped */
 };
@@ -54,20 +57,27 @@ struct sk_restore_image {
 	int32_t rank;
 	uint32_t kind;			/* enum sk_image_kind */
 	struct sk_digest digest;
+	uint64_t description;		/* struct sk_layout's */
 	uint64_t bytes;
-	struct sk_layout *layout;	/* NULL: none of its places opened */
-	uint64_t *sums;
-	uint64_t first_sum;		/* among the sums of all images */
+	struct sk_layout *layout;	/* NULL: not known yet */
+	uint64_t *sums;			/* NULL: never opened */
+	int64_t *turns;			/* sk_layout_turns(); NULL: not asked */
 	struct sk_restore_place places[2];
 };
 
 /** A name in the snapshot. */
 struct sk_restore_key {
 	const struct sk_item *item;	/* as one rank described it */
-	uint32_t image;			/* whose */
+	bool mine;			/* the rank of our number */
 	bool is_explicit;		/* some rank said its boxes itself */
 	bool asked;			/* by this rank */
 	uint64_t hash;
+};
+
+/** A description that some rank had, and one layout of it. */
+struct sk_restore_description {
+	uint64_t hash;
+	const struct sk_layout *layout;	/* an image's, or the state's */
 };
 
 /* ---- what is to be done ---- */
@@ -78,8 +88,16 @@ struct sk_restore_piece {
 	uint32_t part;		/* of that */
 	uint32_t image;
 	uint32_t place;
+	bool relied;		/* others verify chunks of it */
 	const struct sk_entry *entry;
 	struct sk_box box;
+};
+
+/** Where an entry is to be had. */
+struct sk_restore_source {
+	const struct sk_entry *entry;
+	uint32_t image;
+	uint32_t place;
 };
 
 /** The part of a piece that lies in one checksummed chunk of its entry. */
@@ -88,6 +106,9 @@ struct sk_restore_job {
 	uint32_t chunk;
 	uint32_t sharers;	/* ranks of this node that read the chunk */
 	bool verify;		/* by this rank, in this job */
+	bool relied;		/* on another rank, which verifies it */
+	bool good;		/* verified, and right */
+	uint64_t share;		/* see jobs.c */
 };
 
 struct sk_restoring {
@@ -115,6 +136,8 @@ struct sk_restoring {
 	struct sk_restore_offer offers[SK_OFFERS_MAX];
 	uint32_t n_offers;
 	bool *near;			/* per rank: served by this agent */
+	int32_t *near_ranks;		/* the same, ascending */
+	int32_t n_near;
 
 	/* of one attempt */
 	struct sk_wire_image *listed;	/* all images, by rank */
@@ -122,7 +145,14 @@ struct sk_restoring {
 	int32_t world;			/* of the snapshot */
 	struct sk_restore_image *images;	/* by (rank, kind) */
 	uint32_t n_images;
-	uint64_t n_sums;
+	uint32_t n_open;		/* descriptors of data */
+	int32_t *memory_ranks;		/* that memory has images of, up */
+	int32_t n_memory_ranks;
+	struct sk_restore_description *descriptions;
+	size_t n_descriptions, room_descriptions;
+	struct sk_table by_description;	/* indices */
+	const struct sk_restore_image *unlearnt; /* one whose names nobody
+						  * can tell, or NULL */
 	struct sk_restore_key *keys;
 	uint32_t n_keys;
 	size_t room_keys;
@@ -135,10 +165,9 @@ struct sk_restoring {
 	size_t room_pieces;
 	struct sk_restore_job *jobs;
 	size_t n_jobs, room_jobs;
-	uint8_t *verified;		/* bit per (place, sum) */
-	uint8_t *used;			/* the same: bytes of it were taken */
 	uint8_t *bad;			/* bit per (place, image) */
 	bool alone;			/* this rank verifies all it reads */
+	bool doubted;			/* what others were to verify */
 	struct sk_restore_gpus *gpus;	/* while jobs run; gpu.c */
 
 	/* of all attempts */
@@ -147,14 +176,6 @@ struct sk_restoring {
 };
 
 /* ---- small things ---- */
-
-static inline uint64_t sk_restore_sum_index(const struct sk_restoring *rs,
-					    const struct sk_restore_piece *p,
-					    uint32_t chunk)
-{
-	return p->place * rs->n_sums + rs->images[p->image].first_sum +
-	       p->entry->first_sum + chunk;
-}
 
 /** Where a chunk of an entry begins and ends, in bytes of the entry. */
 static inline void sk_restore_chunk(const struct sk_entry *entry,

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What moving came to. Ranks tell each other which chunks they verified and
- * which images were bad; what came from a bad image, or was verified by
- * nobody, is moved again from wherever else it lies.
+ * What moving came to. Ranks tell each other which images were bad, and a
+ * number each by which they see whether every chunk was verified by whoever
+ * was to. What came from a bad image is moved again from wherever else it
+ * lies; where the numbers do not fit, so is what was left to others, and each
+ * verifies its own.
  */
 #include "restore/result.h"
 
@@ -17,96 +19,140 @@
 #include "restore/move.h"
 #include "restore/plan.h"
 
-/* Bits for 8 PiB of chunks: more is no rank's honest word. */
-#define MAP_MAX ((size_t)1 << 30)
+/* ---- whether everything was verified ---- */
 
-static int no_memory(struct sk_restoring *rs)
+/* The shares that this rank relies on, less those that it gave. */
+static uint64_t owed(const struct sk_restoring *rs)
 {
-	return sk_err_set(&rs->err, -ENOMEM, "no memory to compare %" PRIu64
-			  " checksums", rs->n_sums);
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < rs->n_jobs; i++) {
+		const struct sk_restore_job *job = &rs->jobs[i];
+
+		if (job->relied)
+			sum += job->share;
+		else if (job->verify && job->good)
+			sum -= job->share;
+	}
+	return sum;
 }
 
-static size_t sum_bytes(const struct sk_restoring *rs)
+static int by_agent(const void *a, const void *b)
 {
-	return (size_t)(2 * rs->n_sums) / 8 + 1;
+	const struct sk_restore_word *x = a, *y = b;
+
+	return (x->agent > y->agent) - (x->agent < y->agent);
 }
 
-static size_t bad_bytes(const struct sk_restoring *rs)
+/* Whether the ranks of each agent gave each other what they relied on. Sorts
+ * the words. */
+static bool is_settled(struct sk_restoring *rs, struct sk_restore_word *words)
 {
-	return (size_t)rs->n_images * 2 / 8 + 1;
+	int32_t world = rs->state->job.world;
+	uint64_t sum = 0;
+	bool settled = true;
+
+	qsort(words, (size_t)world, sizeof(*words), by_agent);
+	for (int32_t i = 0; i < world; i++) {
+		sum += words[i].owed;
+		if (i + 1 < world && words[i + 1].agent == words[i].agent)
+			continue;
+		settled &= !sum;
+		if (words[i].agent == rs->conn.agent.instance)
+			rs->doubted = sum;
+		sum = 0;
+	}
+	return settled;
 }
 
-/* True if this rank found a bad image, or relied on another's check. */
-static bool wants_more(const struct sk_restoring *rs)
+/* ---- bad images ---- */
+
+/* Most that a rank tells of; what others read besides, they find themselves. */
+#define BAD_MAX 4096u
+
+/* As ranks name an image that they found bad. */
+struct bad_image {
+	uint64_t agent;		/* 0: none */
+	uint64_t id;
+	uint32_t place;
+	uint32_t reserved;
+};
+
+static uint32_t count_bad(const struct sk_restoring *rs)
 {
-	if (rs->flags & SK_RESTORE_NO_VERIFY || !rs->used)
-		return false;
-	for (size_t i = 0; i < bad_bytes(rs); i++)
-		if (rs->bad[i])
-			return true;
-	for (size_t i = 0; i < sum_bytes(rs); i++)
-		if (rs->used[i] & ~rs->verified[i])
-			return true;
-	return false;
+	uint32_t n = 0;
+
+	for (uint64_t i = 0; rs->bad && i < 2 * (uint64_t)rs->n_images; i++)
+		n += sk_bit(rs->bad, i);
+	return n < BAD_MAX ? n : BAD_MAX;
+}
+
+static void name_bad(const struct sk_restoring *rs, struct bad_image *bad,
+		     uint32_t max)
+{
+	uint32_t n = 0;
+
+	for (uint32_t place = 0; place < 2; place++)
+		for (uint32_t i = 0; i < rs->n_images && n < max; i++)
+			if (sk_bit(rs->bad, (uint64_t)place * rs->n_images +
+						    i))
+				bad[n++] = (struct bad_image){
+					rs->conn.agent.instance,
+					rs->images[i].places[place].id, place,
+					0 };
+}
+
+static void set_aside_found(struct sk_restoring *rs)
+{
+	for (uint32_t place = 0; place < 2; place++)
+		for (uint32_t i = 0; i < rs->n_images; i++)
+			if (sk_bit(rs->bad, (uint64_t)place * rs->n_images +
+						    i))
+				sk_restore_set_aside(rs, i, place, true);
+}
+
+/* Whoever found it tells the agent. */
+static void set_aside_told(struct sk_restoring *rs,
+			   const struct bad_image *bad)
+{
+	for (uint32_t i = 0; bad->agent == rs->conn.agent.instance &&
+	     bad->place < 2 && i < rs->n_images; i++) {
+		const struct sk_restore_place *p =
+			&rs->images[i].places[bad->place];
+
+		if (p->there && p->id == bad->id)
+			sk_restore_set_aside(rs, i, bad->place, false);
+	}
+}
+
+/* Ranks tell each other what they found, so that each finds less. */
+static int exchange_bad(struct sk_restoring *rs, uint32_t most)
+{
+	size_t world = (size_t)rs->state->job.world;
+	_cleanup_free_ struct bad_image *mine = NULL, *all = NULL;
+	int r;
+
+	assert(most);
+	if (most > BAD_MAX)
+		return sk_err_set(&rs->err, -EPROTO, "a rank says that it "
+				  "found %u bad images, more than it can tell "
+				  "of", most);
+	mine = calloc(most, sizeof(*mine));
+	if (!mine)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory to tell of %u "
+				  "bad images", most);
+	if (rs->bad) {
+		name_bad(rs, mine, most);
+		set_aside_found(rs);
+		memset(rs->bad, 0, (size_t)rs->n_images * 2 / 8 + 1);
+	}
+	r = sk_restore_gather(rs, mine, most * sizeof(*mine), &all, 0);
+	for (size_t i = 0; r >= 0 && i < world * most; i++)
+		set_aside_told(rs, &all[i]);
+	return r;
 }
 
 /* ---- together ---- */
-
-static void combine(uint8_t *to, const uint8_t *from, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		to[i] |= from[i];
-}
-
-static void set_aside_bad(struct sk_restoring *rs, const uint8_t *found)
-{
-	assert(rs->bad);
-	for (uint32_t place = 0; place < 2; place++)
-		for (uint32_t i = 0; i < rs->n_images; i++) {
-			uint64_t bit = (uint64_t)place * rs->n_images + i;
-
-			if (sk_bit(rs->bad, bit) &&
-			    rs->images[i].places[place].there)
-				sk_restore_set_aside(rs, i, place,
-						     sk_bit(found, bit));
-		}
-}
-
-/* The maps of all ranks that see the same images. */
-static int exchange(struct sk_restoring *rs,
-		    const struct sk_restore_word *words, uint64_t view)
-{
-	size_t sums = sum_bytes(rs), bads = bad_bytes(rs), bytes = 0;
-	_cleanup_free_ uint8_t *mine = NULL, *all = NULL;
-	int r;
-
-	assert(rs->verified && rs->bad);
-	for (int32_t i = 0; i < rs->state->job.world; i++)
-		if (words[i].bytes > bytes)
-			bytes = (size_t)words[i].bytes;
-	if (bytes > MAP_MAX)
-		return sk_err_set(&rs->err, -EPROTO, "a rank says that it "
-				  "verified %zu bytes of chunks, one bit each",
-				  bytes);
-	mine = calloc(1, bytes);
-	if (!mine)
-		return no_memory(rs);
-	memcpy(mine, rs->verified, sums);
-	memcpy(mine + sums, rs->bad, bads);
-	r = sk_restore_gather(rs, mine, bytes, &all, 0);
-	if (r < 0)
-		return r;
-	for (int32_t i = 0; i < rs->state->job.world; i++) {
-		const uint8_t *theirs = all + (size_t)i * bytes;
-
-		if (words[i].view != view || words[i].bytes != sums + bads)
-			continue;
-		combine(rs->verified, theirs, sums);
-		combine(rs->bad, theirs + sums, bads);
-	}
-	set_aside_bad(rs, mine + sums);
-	return 0;
-}
 
 /* The sooner ranks wait for the later ones, who may have much more to do. */
 static uint32_t more_time(const struct sk_restoring *rs)
@@ -120,44 +166,30 @@ int sk_restore_agree_moved(struct sk_restoring *rs, int r, bool *ret_again)
 {
 	_cleanup_free_ struct sk_restore_word *words = NULL;
 	struct sk_restore_word word = {
-		.again = r >= 0 && wants_more(rs),
-		.view = sk_restore_view(rs),
-		.bytes = sum_bytes(rs) + bad_bytes(rs),
+		.agent = rs->conn.agent.instance,
+		.owed = owed(rs),
+		.bad = count_bad(rs),
 	};
-	bool again = false;
+	uint32_t most = 0;
 
 	r = sk_restore_agree(rs, r, &word, &words, more_time(rs));
 	if (r < 0)
 		return r;
 	for (int32_t i = 0; i < rs->state->job.world; i++)
-		again |= words[i].again;
-	if (again) {
-		r = exchange(rs, words, word.view);
-		if (r < 0)
-			return r;
-	}
-	*ret_again = again;
-	return 0;
+		if (words[i].bad > most)
+			most = words[i].bad;
+	*ret_again = !is_settled(rs, words) || most;
+	return most ? exchange_bad(rs, most) : 0;
 }
 
 /* ---- moving again ---- */
 
 int sk_restore_redo(struct sk_restoring *rs)
 {
-	size_t sums = sum_bytes(rs);
-	_cleanup_free_ uint8_t *unverified = calloc(1, sums);
 	int r;
 
-	assert(rs->used && rs->verified && rs->bad);
-	if (!unverified)
-		return no_memory(rs);
-	if (!(rs->flags & SK_RESTORE_NO_VERIFY))
-		for (size_t i = 0; i < sums; i++)
-			unverified[i] = rs->used[i] & ~rs->verified[i];
 	rs->alone = true;
-	r = sk_restore_replan(rs, unverified);
-	memset(rs->used, 0, sums);
-	memset(rs->bad, 0, bad_bytes(rs));
+	r = sk_restore_replan(rs);
 	if (r == -ENODATA)
 		return sk_err_prefix(&rs->err, -EBADMSG, "a checksum failed "
 				     "and no other holder is left");

@@ -65,7 +65,7 @@ static void fill_one(void *ctx, int64_t index, const int64_t *in)
 	f->to += f->size;
 }
 
-static char own_name[RANKS_MAX][32];
+static char own_name[IMAGES_MAX][32];
 
 static const char *value_name(const struct sk_layout *l,
 			      const struct sk_item *item)
@@ -115,6 +115,7 @@ void add_image(struct sk_layout *l, uint64_t run, int64_t step,
 		.memory = memory ? memfd_of(data, l->image_bytes) : -1,
 		.disk = disk ? memfd_of(data, l->image_bytes) : -1,
 		.header = memfd_of(data, l->header_bytes),
+		.sums = memfd_of(stamp.sums, l->n_sums * sizeof(uint64_t)),
 	};
 	free(stamp.sums);
 	free(data);

@@ -23,16 +23,29 @@ int sk_check(const struct sk *sk, struct sk_err *err)
 int sk_state_register(struct sk_state *state, bool slots, uint64_t until_ns,
 		      struct sk_err *err)
 {
+	struct sk_item items[16];
+	int r = 0;
+
 	(void)slots;
 	(void)until_ns;
-	(void)err;
 	state->run = 99;
-	return 0;
+	cr_assert(state->n_locals <= SK_ARRAY_SIZE(items));
+	for (uint32_t i = 0; i < state->n_locals; i++)
+		items[i] = state->locals[i].item;
+	for (int kind = 0; kind < 2 && r >= 0; kind++)
+		if (!state->layouts[kind])
+			r = sk_layout_new(state->job.name, state->job.rank,
+					  state->job.world,
+					  (enum sk_image_kind)kind, items,
+					  state->n_locals,
+					  &state->layouts[kind], err);
+	return r;
 }
 
 void sk_state_unregister(struct sk_state *state)
 {
-	(void)state;
+	for (int kind = 0; kind < 2; kind++)
+		state->layouts[kind] = sk_layout_free(state->layouts[kind]);
 }
 
 void sk_comm_of_agent(struct sk_agent_comm *ctx, struct sk_comm *ret_comm)
@@ -85,7 +98,7 @@ void flip(int fd, uint64_t at)
 
 static bool is_listed(const struct image *i, int place)
 {
-	return (place ? i->disk : i->memory) >= 0 && !i->reported[place];
+	return (place ? i->disk : i->memory) >= 0;
 }
 
 static void give_id(struct sk_wire_id *id, const struct image *i)
@@ -120,9 +133,11 @@ static int list_images(struct sk_msg *msg)
 			w[n].image = (uint64_t)i + 1;
 			w[n].bytes = agent.images[i].layout->image_bytes;
 			w[n].digest = agent.images[i].layout->digest;
+			w[n].description = agent.images[i].layout->description;
 			w[n].kind = agent.images[i].layout->kind;
 			w[n].place = place ? SK_PLACE_DISK : SK_PLACE_MEMORY;
-			w[n++].state = SK_IMAGE_SEALED;
+			w[n++].state = agent.images[i].reported[place] ?
+					       SK_IMAGE_BAD : SK_IMAGE_SEALED;
 		}
 	agent.lists++;
 	agent.records += n;
@@ -168,6 +183,25 @@ static int reopen(int fd)
 	return open(path, O_RDONLY | O_CLOEXEC);
 }
 
+static void open_image(const struct image *i, const struct sk_wire_open *o,
+		       struct sk_msg *msg, int *ret_fds)
+{
+	bool lies = o->image == (uint64_t)agent.liar;
+	bool sums = o->flags & SK_OPEN_SUMS;
+
+	msg->body.open_reply = (struct sk_wire_open_reply){
+		.image_bytes = i->layout->image_bytes,
+		.header_bytes = i->layout->header_bytes,
+		.place = o->place, .n_sums = i->layout->n_sums,
+		.run = i->run, .run_id = i->run_id, .step = i->step + lies,
+		.rank = i->layout->rank, .kind = i->layout->kind,
+		.digest = i->layout->digest,
+	};
+	agent.header_bytes += sums ? 0 : i->layout->header_bytes;
+	ret_fds[0] = reopen(o->place == SK_PLACE_DISK ? i->disk : i->memory);
+	ret_fds[1] = reopen(sums || lies ? i->sums : i->header);
+}
+
 static int answer(struct sk_msg *msg, int *ret_fds, int *ret_n,
 		  struct sk_err *err)
 {
@@ -188,12 +222,9 @@ static int answer(struct sk_msg *msg, int *ret_fds, int *ret_n,
 	}
 	cr_assert(msg->type == SK_MSG_OPEN);
 	agent.opens++;
-	if (!is_listed(i, place))
+	if (!is_listed(i, place) || o.image == (uint64_t)agent.gone)
 		return sk_err_set(err, -ENOENT, "no such image");
-	msg->body.open_reply.image_bytes = i->layout->image_bytes;
-	msg->body.open_reply.header_bytes = i->layout->header_bytes;
-	ret_fds[0] = reopen(place ? i->disk : i->memory);
-	ret_fds[1] = reopen(i->header);
+	open_image(i, &o, msg, ret_fds);
 	*ret_n = 2;
 	return 0;
 }
@@ -220,10 +251,13 @@ void forget_images(void)
 		sk_close_fd(agent.images[i].memory);
 		sk_close_fd(agent.images[i].disk);
 		sk_close_fd(agent.images[i].header);
+		sk_close_fd(agent.images[i].sums);
 		sk_layout_free(agent.images[i].layout);
 	}
 	agent.n = 0;
 	agent.incomplete = false;
 	agent.opens = agent.lists = 0;
 	agent.records = 0;
+	agent.header_bytes = 0;
+	agent.gone = agent.liar = 0;
 }

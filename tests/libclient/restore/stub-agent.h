@@ -20,7 +20,7 @@ struct image {
 	struct sk_layout *layout;
 	uint64_t run, run_id;
 	int64_t step;
-	int memory, disk, header;	/* -1: not there */
+	int memory, disk, header, sums;	/* -1: not there */
 	bool reported[2];
 };
 
@@ -32,8 +32,11 @@ struct stub_agent {
 	uint64_t run_id;	/* of the runs that are saved */
 	unsigned unreadable;	/* of the store */
 	unsigned opens;
+	uint64_t header_bytes;	/* that were given away */
 	size_t records;		/* of lists, told to one rank */
 	unsigned lists;
+	int gone, liar;		/* one more than the image that is listed and
+				 * not there, or not what it was */
 };
 
 extern struct stub_agent agent;

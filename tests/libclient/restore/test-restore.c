@@ -150,3 +150,52 @@ Test(restore, the_disk_copy_of_a_damaged_image_is_taken)
 		free_test(&test);
 	}
 }
+
+/* ---- what is listed is not there ---- */
+
+/* Right values, or the same error everywhere, whoever needed the image. */
+static int run_strange(uint64_t seed, int where, bool lies)
+{
+	struct sk_restore_options o = { .flags = SK_RESTORE_EXTRA_OK };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+	int r;
+
+	random_test(&test, seed);
+	save(&test, 1, 10, where);
+	*(lies ? &agent.liar : &agent.gone) = 1 + (int)below(agent.n);
+	for (int i = 0; i < RANKS_MAX; i++) {
+		ranks[i].step = SK_LATEST;
+		ranks[i].opts = &o;
+	}
+	restore(&test, ranks);
+	r = one_result(&test, ranks, seed);
+	cr_assert(r == 0 || r == (lies ? -EBADMSG : -ENOENT), "seed %" PRIu64
+		  ": %d %s", seed, r, ranks[0].text);
+	cr_assert(r || !wrong_elements(&test, ranks), "seed %" PRIu64, seed);
+	cr_assert(!r || !strstr(ranks[0].text, "overwritten"), "%s",
+		  ranks[0].text);
+	cr_assert(!lies || count_reported() || !r, "seed %" PRIu64 ": %s",
+		  seed, ranks[0].text);
+	close_ranks(&test, ranks);
+	free_test(&test);
+	return r;
+}
+
+Test(restore, an_image_that_is_gone_by_now)
+{
+	int refused = 0;
+
+	for (uint64_t seed = 6000; seed < 6200; seed++)
+		refused += run_strange(seed, (int)(seed % 4), false) < 0;
+	cr_assert(refused > 20 && refused < 190, "%d", refused);
+}
+
+Test(restore, an_image_that_is_not_what_was_listed)
+{
+	int refused = 0;
+
+	for (uint64_t seed = 7000; seed < 7200; seed++)
+		refused += run_strange(seed, (int)(seed % 4), true) < 0;
+	cr_assert(refused > 20 && refused < 190, "%d", refused);
+}

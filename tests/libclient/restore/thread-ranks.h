@@ -25,6 +25,7 @@ struct rank {
 	int result;
 	char text[4096];
 	struct sk_report report;
+	uint64_t gathers, gathered;	/* how often, bytes given */
 	void (*more)(struct rank *r);	/* describes more, or otherwise */
 };
 

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is known of an image, and what opening it brings.
+ *
+ * Ranks of one description have layouts that follow from each other by
+ * arithmetic, and the list has the digests to tell by. So most layouts are
+ * known without their headers, and only images that give bytes are opened, for
+ * their checksums.
+ */
+#include "restore/open.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/util.h"
+#include "conn/memfd.h"
+#include "memory/slot.h"
+#include "restore/images.h"
+
+/* More images than this, and data stays closed until it is needed. */
+#define OPEN_MAX_IMAGES 256
+
+/* ---- descriptions ---- */
+
+const struct sk_layout *sk_restore_described(const struct sk_restoring *rs,
+					     uint64_t description)
+{
+	struct sk_table_walk walk = sk_table_find(&rs->by_description,
+						  description);
+	uintptr_t i;
+
+	while (sk_table_next(&walk, &i))
+		if (rs->descriptions[i].hash == description)
+			return rs->descriptions[i].layout;
+	return NULL;
+}
+
+int sk_restore_learn(struct sk_restoring *rs, const struct sk_layout *layout)
+{
+	size_t n = rs->n_descriptions;
+
+	assert(!sk_restore_described(rs, layout->description));
+	if (sk_array_fit(rs->descriptions, rs->room_descriptions, n + 1) < 0 ||
+	    sk_table_add(&rs->by_description, layout->description, n) < 0)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu "
+				  "descriptions", n);
+	rs->descriptions[rs->n_descriptions++] =
+		(struct sk_restore_description){ layout->description, layout };
+	return 0;
+}
+
+/* ---- opening ---- */
+
+static void close_fd(const struct sk_restoring *rs, int fd)
+{
+	if (fd >= 0)
+		(void)rs->sk->os->close(rs->sk->os, fd);
+}
+
+static void keep_fd(struct sk_restoring *rs, struct sk_restore_place *place,
+		    int fd)
+{
+	assert(place->fd < 0);
+	if (rs->n_open == OPEN_MAX_IMAGES) {
+		close_fd(rs, fd);
+		return;
+	}
+	place->fd = fd;
+	rs->n_open++;
+}
+
+/* It is what the list said: whose, of which snapshot, laid out how. */
+static int check_reply(struct sk_restoring *rs,
+		       const struct sk_restore_image *image,
+		       const struct sk_wire_open_reply *o)
+{
+	if (o->rank == image->rank && o->kind == image->kind &&
+	    o->run == rs->report.run && o->run_id == rs->report.run_id &&
+	    o->step == rs->report.step && o->image_bytes == image->bytes &&
+	    o->image_bytes == image->layout->image_bytes &&
+	    o->n_sums == image->layout->n_sums &&
+	    sk_digest_equal(&o->digest, &image->digest))
+		return 0;
+	return sk_err_set(&rs->err, -EBADMSG, "the image of rank %d is that "
+			  "of rank %d, step %" PRId64 " of run %" PRIu64,
+			  image->rank, o->rank, o->step, o->run);
+}
+
+static int open_known(struct sk_restoring *rs, struct sk_restore_image *image,
+		      uint32_t place, int *ret_fd)
+{
+	_cleanup_free_ uint64_t *sums = NULL;
+	struct sk_wire_open_reply reply;
+	int fd, r;
+
+	assert(image->layout && image->places[place].there);
+	r = sk_image_open_sums(&rs->conn, image->places[place].id,
+			       sk_restore_place_number(place),
+			       sk_until(rs->sk), &reply, &fd, &sums, &rs->err);
+	if (r < 0)
+		return r;
+	r = check_reply(rs, image, &reply);
+	if (r < 0) {
+		close_fd(rs, fd);
+		return r;
+	}
+	if (!image->sums)
+		image->sums = sk_take_ptr(sums);
+	*ret_fd = fd;
+	return 0;
+}
+
+/* The header says what the list said: rank, kind, run and step. */
+static int check_header(struct sk_restoring *rs,
+			const struct sk_restore_image *image,
+			const struct sk_layout *layout,
+			const struct sk_stamp *stamp)
+{
+	if (layout->rank == image->rank && layout->kind == image->kind &&
+	    layout->world == rs->world && stamp->run == rs->report.run &&
+	    stamp->run_id == rs->report.run_id &&
+	    stamp->step == (uint64_t)rs->report.step &&
+	    layout->description == image->description &&
+	    sk_digest_equal(&layout->digest, &image->digest))
+		return 0;
+	return sk_err_set(&rs->err, -EBADMSG, "the header of rank %d's image "
+			  "is that of rank %d of %d, step %" PRIu64
+			  " of run %" PRIu64, image->rank, layout->rank,
+			  layout->world, stamp->step, stamp->run);
+}
+
+static int parse(struct sk_restoring *rs, struct sk_restore_image *image,
+		 const void *header, uint64_t bytes)
+{
+	_cleanup_layout_ struct sk_layout *layout = NULL;
+	_cleanup_free_ uint64_t *sums = NULL;
+	struct sk_stamp stamp;
+	int r;
+
+	assert(!image->layout && !image->sums);
+	r = sk_recall_get(rs->sk->recall, rs->state->job.name, image->rank,
+			  image->kind, header, bytes, image->bytes, &layout,
+			  &rs->err);
+	if (r < 0)
+		return r;
+	sums = calloc(layout->n_sums ? layout->n_sums : 1, sizeof(*sums));
+	if (!sums)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory for %u "
+				  "checksums", layout->n_sums);
+	stamp.sums = sums;
+	r = sk_layout_read_stamp(layout, header, &stamp, &rs->err);
+	if (r >= 0)
+		r = check_header(rs, image, layout, &stamp);
+	if (r < 0)
+		return r;
+	image->layout = sk_take_ptr(layout);
+	image->sums = sk_take_ptr(sums);
+	return 0;
+}
+
+static int read_header(struct sk_restoring *rs, struct sk_restore_image *image,
+		       const struct sk_opened_image *o)
+{
+	_cleanup_free_ char *header = NULL;
+	uint64_t bytes = o->header_bytes;
+	int r;
+
+	if (o->image_bytes != image->bytes || bytes > image->bytes)
+		return sk_err_set(&rs->err, -EPROTO, "the agent opened an "
+				  "image of %" PRIu64 " bytes as one of %"
+				  PRIu64, image->bytes, o->image_bytes);
+	header = malloc(bytes ? bytes : 1);
+	if (!header)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory for a header "
+				  "of %" PRIu64 " bytes", bytes);
+	r = sk_read_all(rs->sk->os, o->header, header, bytes, 0);
+	if (r < 0)
+		return sk_err_errno(&rs->err, r == -ENODATA ? -EBADMSG : r,
+				    "cannot read a header of %" PRIu64
+				    " bytes", bytes);
+	return parse(rs, image, header, bytes);
+}
+
+static int open_unknown(struct sk_restoring *rs,
+			struct sk_restore_image *image, uint32_t place,
+			int *ret_fd)
+{
+	struct sk_opened_image o;
+	int r;
+
+	assert(!image->layout && image->places[place].listed);
+	r = sk_image_open(&rs->conn, image->places[place].id,
+			  sk_restore_place_number(place), sk_until(rs->sk), &o,
+			  &rs->err);
+	if (r < 0)
+		return r;
+	r = read_header(rs, image, &o);
+	close_fd(rs, o.header);
+	if (r >= 0)
+		*ret_fd = o.data;
+	else
+		close_fd(rs, o.data);
+	return r;
+}
+
+/* The connection or memory is gone, or the image alone is. */
+static bool is_fatal(int r)
+{
+	return r == -ENOMEM || r == -ECONNRESET || r == -ETIMEDOUT ||
+	       r == -EPROTO || r == -EMFILE || r == -ENFILE;
+}
+
+int sk_restore_open(struct sk_restoring *rs, uint32_t image, uint32_t place)
+{
+	struct sk_restore_image *i = &rs->images[image];
+	int fd, r;
+
+	assert(image < rs->n_images && place < 2);
+	if (!i->places[place].there)
+		return -ENOENT;
+	if (i->places[place].checked)
+		return 0;
+	r = i->layout ? open_known(rs, i, place, &fd) :
+			open_unknown(rs, i, place, &fd);
+	if (is_fatal(r))
+		return r;
+	if (r >= 0) {
+		i->places[place].checked = true;
+		keep_fd(rs, &i->places[place], fd);
+		return 0;
+	}
+	i->places[place].there = false;
+	if (r == -EBADMSG)
+		sk_restore_set_aside(rs, image, place, true);
+	return -ENOENT;
+}
+
+/* ---- layouts ---- */
+
+/* By its digest, and it is whose the list said. */
+static int find_layout(struct sk_restoring *rs, struct sk_restore_image *i)
+{
+	struct sk_layout *l;
+	int r = sk_recall_find(rs->sk->recall,
+			       sk_restore_described(rs, i->description),
+			       i->rank, (enum sk_image_kind)i->kind,
+			       &i->digest, &l);
+
+	if (r == -ENOMEM)
+		return sk_err_set(&rs->err, r, "no memory for the layout of "
+				  "rank %d", i->rank);
+	if (r < 0)
+		return r;
+	if (l->rank != i->rank || l->kind != i->kind ||
+	    l->world != rs->world || l->description != i->description) {
+		sk_layout_free(l);
+		return -ENOENT;
+	}
+	i->layout = l;
+	return 0;
+}
+
+/* What an image that was set aside describes: the agent has its header. */
+static int read_damaged(struct sk_restoring *rs, struct sk_restore_image *i,
+			uint32_t place)
+{
+	int fd, r;
+
+	if (i->places[place].there || !i->places[place].listed)
+		return -ENOENT;
+	r = open_unknown(rs, i, place, &fd);
+	if (r < 0)
+		return is_fatal(r) ? r : -ENOENT;
+	close_fd(rs, fd);
+	return 0;
+}
+
+int sk_restore_know(struct sk_restoring *rs, uint32_t image)
+{
+	struct sk_restore_image *i = &rs->images[image];
+	int r;
+
+	assert(image < rs->n_images);
+	if (i->layout)
+		return 0;
+	r = find_layout(rs, i);
+	/* Where nothing gives it, its header does. */
+	for (uint32_t place = 0; place < 2 && r == -ENOENT; place++)
+		r = sk_restore_open(rs, image, place);
+	for (uint32_t place = 0; place < 2 && r == -ENOENT; place++)
+		r = read_damaged(rs, i, place);
+	return r;
+}
+
+/* ---- the data ---- */
+
+int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place)
+{
+	struct sk_restore_image *i = &rs->images[image];
+	struct sk_restore_place *p = &i->places[place];
+	int r;
+
+	assert(image < rs->n_images && place < 2 && p->checked);
+	if (p->fd < 0) {
+		r = open_known(rs, i, place, &p->fd);
+		if (r < 0)
+			return r;
+	}
+	if (place || p->map)
+		return 0;
+	return sk_slot_map_fd(rs->sk->os, p->fd, i->bytes, false, &p->map,
+			      &rs->err);
+}

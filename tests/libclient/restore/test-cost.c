@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a restore opens, reads and tells: as much as it wants, however much
+ * there is. */
+#include <criterion/criterion.h>
+#include <inttypes.h>
+
+#include "stub-agent.h"
+#include "thread-ranks.h"
+
+/* The layout is the rank's own: no header, and no other rank's image. */
+Test(restore, on_the_same_mesh_each_opens_its_own)
+{
+	for (int world = 1; world <= RANKS_MAX; world++) {
+		struct rank ranks[RANKS_MAX] = { 0 };
+		struct test test;
+
+		plain_test(&test, world, world);
+		save(&test, 1, 10, 0);
+		cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL), "%s",
+			  ranks[0].text);
+		cr_assert(!wrong_elements(&test, ranks));
+		/* The blob is one rank's primary, the others' replica. */
+		cr_assert(agent.opens == 2u * (unsigned)world - 1,
+			  "%d ranks opened %u", world, agent.opens);
+		cr_assert(!agent.header_bytes);
+		close_ranks(&test, ranks);
+		free_test(&test);
+	}
+}
+
+/* One rank wants a row of what many have. */
+static void want_a_row(int world, int where, unsigned *ret_opens,
+		       uint64_t *ret_header_bytes)
+{
+	struct sk_restore_options o = { .flags = SK_RESTORE_EXTRA_OK };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct sk_box row = { .offset = { 700 }, .size = { 1, 1024 } };
+	struct test test;
+	int owner = 0;
+
+	plain_test(&test, world, 1);
+	test.tensors[0].explicit_target = true;
+	test.tensors[0].n_boxes = 1;
+	test.tensors[0].boxes = malloc(sizeof(row));
+	test.tensors[0].owners = malloc(sizeof(owner));
+	*test.tensors[0].boxes = row;
+	*test.tensors[0].owners = owner;
+	save(&test, 1, 10, where);
+	cr_assert(!run_plain(&test, ranks, SK_LATEST, &o), "%s",
+		  ranks[0].text);
+	cr_assert(!wrong_elements(&test, ranks));
+	*ret_opens = agent.opens;
+	*ret_header_bytes = agent.header_bytes;
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+Test(restore, a_large_world_costs_what_is_wanted_of_it)
+{
+	for (int where = 0; where <= 2; where += 2) {
+		unsigned opens[2];
+		uint64_t bytes[2];
+
+		want_a_row(4, where, &opens[0], &bytes[0]);
+		want_a_row(30, where, &opens[1], &bytes[1]);
+		cr_assert(opens[0] == opens[1] && opens[0] <= 4, "%u, then %u",
+			  opens[0], opens[1]);
+		/* One tells the names of all. */
+		cr_assert(bytes[0] == bytes[1] && bytes[0] == 4096,
+			  "%" PRIu64 ", then %" PRIu64, bytes[0], bytes[1]);
+	}
+}
+
+static void replicate(int from, uint64_t *ret_gathers, uint64_t *ret_bytes)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, from, 4);
+	test.tensors[0].target.placements[0] = SK_REPLICATE;
+	save(&test, 1, 10, 0);
+	cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL), "%s",
+		  ranks[0].text);
+	cr_assert(!wrong_elements(&test, ranks));
+	*ret_gathers = ranks[0].gathers;
+	*ret_bytes = ranks[0].gathered;
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+/* Who verified what is told by a number, whatever there was. */
+Test(restore, what_ranks_exchange_does_not_grow_with_the_images)
+{
+	uint64_t gathers[2], bytes[2];
+
+	replicate(2, &gathers[0], &bytes[0]);
+	replicate(30, &gathers[1], &bytes[1]);
+	cr_assert(gathers[0] == 4 && gathers[1] == 4,
+		  "%" PRIu64 ", then %" PRIu64, gathers[0], gathers[1]);
+	cr_assert(bytes[0] == bytes[1], "%" PRIu64 ", then %" PRIu64, bytes[0],
+		  bytes[1]);
+}
+
+/* Others count on rank 1 to verify what it does not even read, or reads
+ * without verifying: they find out, and do it themselves. */
+Test(restore, who_does_not_verify_its_part_is_found_out)
+{
+	const char *names[] = { "config" };
+	struct sk_restore_options less[] = {
+		{ .names = names, .n_names = 1 },
+		{ .flags = SK_RESTORE_NO_VERIFY },
+	};
+
+	for (int k = 0; k < 2; k++) {
+		struct rank ranks[RANKS_MAX] = { 0 };
+		struct test test;
+
+		plain_test(&test, 2, 4);
+		test.tensors[0].target.placements[0] = SK_REPLICATE;
+		save(&test, 1, 10, 0);
+		for (int i = 0; i < 4; i++) {
+			ranks[i].step = SK_LATEST;
+			ranks[i].opts = i == 1 ? &less[k] : NULL;
+		}
+		restore(&test, ranks);
+		cr_assert(!one_result(&test, ranks, 0), "%s", ranks[0].text);
+		for (int i = 0; i < 4; i++) {
+			if (i == 1)
+				continue;
+			cr_assert(!wrong_in(&ranks[i],
+					    &ranks[i].state->locals[0]));
+			cr_assert(ranks[i].report.bytes_verified >= 4 << 20,
+				  "rank %d verified %" PRIu64, i,
+				  ranks[i].report.bytes_verified);
+		}
+		close_ranks(&test, ranks);
+		free_test(&test);
+	}
+}
