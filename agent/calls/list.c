@@ -145,12 +145,20 @@ static int add_snapshot(struct agent *a, struct records *records,
 
 /* ---- images ---- */
 
+static enum sk_image_state state_of(const struct sk_cat_image *image,
+				    enum sk_place place)
+{
+	if (place == SK_PLACE_DISK ? image->bad_disk : image->bad_memory)
+		return SK_IMAGE_BAD;
+	if (!image->slot)
+		return SK_IMAGE_STORED;
+	return image->stored.dir[0] ? SK_IMAGE_DURABLE : SK_IMAGE_SEALED;
+}
+
 static int add_image(struct records *records, const struct sk_cat_image *image,
 		     enum sk_place place)
 {
 	struct sk_wire_image *w = next_record(records);
-	bool bad = place == SK_PLACE_DISK ? image->bad_disk :
-					    image->bad_memory;
 
 	if (!w)
 		return -ENOMEM;
@@ -158,13 +166,30 @@ static int add_image(struct records *records, const struct sk_cat_image *image,
 	w->image = image->id;
 	w->bytes = image->layout->layout->image_bytes;
 	w->digest = image->layout->layout->digest;
-	w->description = image->layout->layout->description;
 	w->kind = (uint32_t)image->kind;
 	w->place = (uint32_t)place;
-	w->state = bad ? SK_IMAGE_BAD :
-		   place == SK_PLACE_DISK && !image->slot ? SK_IMAGE_STORED :
-		   image->stored.dir[0] && image->slot ? SK_IMAGE_DURABLE :
-		   SK_IMAGE_SEALED;
+	w->state = state_of(image, place);
+	return 0;
+}
+
+static int add_part(struct records *records, const struct sk_cat_image *image,
+		    enum sk_place place)
+{
+	const struct sk_layout *l = image->layout->layout;
+	struct sk_wire_part *w = next_record(records);
+
+	if (!w)
+		return -ENOMEM;
+	*w = (struct sk_wire_part){
+		.image = image->id,
+		.bytes = l->image_bytes,
+		.digest = l->digest,
+		.description = l->description,
+		.rank = image->rank,
+		.kind = (uint8_t)image->kind,
+		.place = (uint8_t)place,
+		.state = (uint8_t)state_of(image, place),
+	};
 	return 0;
 }
 
@@ -191,7 +216,6 @@ static int add_filling(struct records *records,
 		fill_id(s, state->rank, &w->id);
 		w->bytes = l->image_bytes;
 		w->digest = l->digest;
-		w->description = l->description;
 		w->place = SK_PLACE_MEMORY;
 		w->state = SK_IMAGE_FILLING;
 	}
@@ -199,22 +223,25 @@ static int add_filling(struct records *records,
 }
 
 static int add_images(struct records *records, const struct sk_cat_snapshot *s,
-		      int32_t rank)
+		      const struct sk_wire_list *in)
 {
+	bool parts = in->what == SK_LIST_PARTS;
+	int (*add)(struct records *, const struct sk_cat_image *,
+		   enum sk_place) = parts ? add_part : add_image;
+	int32_t rank = in->id.rank;
 	struct sk_cat_image *image;
 	int r;
 
 	sk_link_each(image, &s->images, link) {
 		if (rank >= 0 && image->rank != rank)
 			continue;
-		r = image->slot ? add_image(records, image, SK_PLACE_MEMORY) :
-				  0;
+		r = image->slot ? add(records, image, SK_PLACE_MEMORY) : 0;
 		if (r == 0 && image->stored.dir[0])
-			r = add_image(records, image, SK_PLACE_DISK);
+			r = add(records, image, SK_PLACE_DISK);
 		if (r < 0)
 			return r;
 	}
-	return add_filling(records, s, rank);
+	return parts ? 0 : add_filling(records, s, rank);
 }
 
 /* ---- the call ---- */
@@ -238,7 +265,7 @@ static int add_job(struct agent *a, struct records *records,
 			continue;
 		r = in->what == SK_LIST_SNAPSHOTS ?
 		    add_snapshot(a, records, s) :
-		    add_images(records, s, in->id.rank);
+		    add_images(records, s, in);
 		if (r < 0)
 			return r;
 	}
@@ -304,11 +331,12 @@ static bool memory_answers(struct session *session,
 /* The records, in the reply's memory; its descriptor. */
 static int make_list(struct request *q, struct sk_msg *msg, struct sk_err *err)
 {
-	bool snapshots = q->msg.body.list.what == SK_LIST_SNAPSHOTS;
-	struct records records = {
-		.size = snapshots ? sizeof(struct sk_wire_snapshot) :
-				    sizeof(struct sk_wire_image),
+	static const size_t sizes[] = {
+		[SK_LIST_SNAPSHOTS] = sizeof(struct sk_wire_snapshot),
+		[SK_LIST_IMAGES] = sizeof(struct sk_wire_image),
+		[SK_LIST_PARTS] = sizeof(struct sk_wire_part),
 	};
+	struct records records = { .size = sizes[q->msg.body.list.what] };
 	int r = collect(q, &records);
 
 	if (r < 0)
@@ -434,9 +462,13 @@ int call_list(struct call *c)
 	r = sk_wire_check_id(&in->id, &c->err);
 	if (r < 0)
 		return r;
-	if (in->what != SK_LIST_SNAPSHOTS && in->what != SK_LIST_IMAGES)
+	if (in->what < SK_LIST_SNAPSHOTS || in->what > SK_LIST_PARTS)
 		return sk_err_set(&c->err, -EINVAL, "there is no list %u",
 				  in->what);
+	if (in->what == SK_LIST_PARTS && (!in->id.job[0] || !in->id.run ||
+					  !in->id.run_id || in->id.step < 0))
+		return sk_err_set(&c->err, -EINVAL, "parts are listed of one "
+				  "snapshot: job, run, its id and step");
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return sk_err_set(&c->err, -ENOMEM, "no memory for a list");

@@ -199,10 +199,11 @@ struct sk_wire_gather {
 	uint8_t data[SK_GATHER_INLINE];
 };
 
-enum sk_list { SK_LIST_SNAPSHOTS = 1, SK_LIST_IMAGES = 2 };
+enum sk_list { SK_LIST_SNAPSHOTS = 1, SK_LIST_IMAGES, SK_LIST_PARTS };
 /* The reply has fd 0: body.list_reply.n records of record_bytes each. An
  * empty job lists all jobs that the caller may see; step -1, run 0, rank -1:
- * all. Snapshots come newest first: by (job, run, step) descending.
+ * all. Snapshots come newest first: by (job, run, step) descending. Parts are
+ * the sealed images of one snapshot, of which all but the rank is given.
  * What of the store could not be read is counted and the first of it named:
  * who finds nothing in the list then knows that it may be there. A store of
  * which nothing could be read is -EIO, unless memory has a complete one. */
@@ -266,8 +267,20 @@ struct sk_wire_image {
 	uint32_t place;		/* enum sk_place; both: listed twice */
 	uint32_t state;		/* enum sk_image_state */
 	uint32_t reserved;
-	uint64_t description;	/* struct sk_layout's */
 };
+
+/* An image of a snapshot that is known: what a restore needs of each of the
+ * world's, in few bytes. */
+struct sk_wire_part {
+	uint64_t image;
+	uint64_t bytes;
+	struct sk_digest digest;
+	uint64_t description;	/* struct sk_layout's */
+	int32_t rank;
+	uint8_t kind, place, state;	/* as struct sk_wire_image's */
+	uint8_t reserved;
+};
+static_assert(sizeof(struct sk_wire_part) == 48, "wire part");
 
 /*
  * Opens an image for reading: fd 0 the data (a read-only memfd or file), fd 1

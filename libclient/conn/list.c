@@ -120,6 +120,17 @@ int sk_list_images(struct sk_conn *conn, const struct sk_wire_id *id,
 			    err);
 }
 
+int sk_list_parts(struct sk_conn *conn, const struct sk_wire_id *id,
+		  uint64_t until_ns, struct sk_wire_part **ret, size_t *ret_n,
+		  struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
+		.id = *id, .what = SK_LIST_PARTS, .flags = SK_LIST_KNOWN } };
+
+	return sk_list_read(conn, &msg, sizeof(**ret), until_ns, ret, ret_n,
+			    err);
+}
+
 /* ---- images ---- */
 
 int sk_image_open(struct sk_conn *conn, uint64_t image, enum sk_place place,

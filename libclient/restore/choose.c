@@ -118,6 +118,7 @@ static int offer(struct sk_restoring *rs)
 				.run_id = s[i].id.run_id,
 				.step = s[i].id.step,
 				.digest = s[i].digest,
+				.world = s[i].id.world,
 			};
 	}
 	return r;

@@ -16,33 +16,21 @@ static const enum sk_place place_numbers[2] = {
 
 /* ---- those of the list ---- */
 
-static bool is_of(const struct sk_wire_image *w, uint64_t run, uint64_t run_id,
-		  int64_t step)
-{
-	return w->id.run == run && w->id.run_id == run_id &&
-	       w->id.step == step;
-}
-
 static bool is_allowed(const struct sk_restoring *rs,
-		       const struct sk_wire_image *w)
+		       const struct sk_wire_part *w)
 {
-	if (w->state == SK_IMAGE_FILLING)
-		return false;
 	if (w->place == SK_PLACE_MEMORY)
 		return !(rs->flags & SK_RESTORE_DISK_ONLY);
 	return w->place == SK_PLACE_DISK &&
 	       !(rs->flags & SK_RESTORE_MEMORY_ONLY);
 }
 
-const struct sk_wire_image *sk_restore_damaged(const struct sk_restoring *rs,
-					       uint64_t run, uint64_t run_id,
-					       int64_t step)
+const struct sk_wire_part *sk_restore_damaged(const struct sk_restoring *rs)
 {
 	for (size_t i = 0; i < rs->n_listed; i++) {
-		const struct sk_wire_image *w = &rs->listed[i];
+		const struct sk_wire_part *w = &rs->listed[i];
 
-		if (w->state == SK_IMAGE_BAD && is_allowed(rs, w) &&
-		    is_of(w, run, run_id, step))
+		if (w->state == SK_IMAGE_BAD && is_allowed(rs, w))
 			return w;
 	}
 	return NULL;
@@ -63,13 +51,13 @@ static void mark_listed(struct sk_restoring *rs, uint64_t id, uint32_t place)
 }
 
 static struct sk_restore_image *image_of(struct sk_restoring *rs,
-					 const struct sk_wire_image *w)
+					 const struct sk_wire_part *w)
 {
 	struct sk_restore_image *image;
 
 	for (uint32_t i = rs->n_images; i-- > 0;) {
 		image = &rs->images[i];
-		if (image->rank != w->id.rank)
+		if (image->rank != w->rank)
 			break;	/* the list is by rank */
 		if (image->kind == w->kind &&
 		    sk_digest_equal(&image->digest, &w->digest))
@@ -78,7 +66,7 @@ static struct sk_restore_image *image_of(struct sk_restoring *rs,
 	assert(rs->n_images < rs->n_listed);
 	image = &rs->images[rs->n_images++];
 	*image = (struct sk_restore_image){
-		.rank = w->id.rank,
+		.rank = w->rank,
 		.kind = w->kind,
 		.digest = w->digest,
 		.description = w->description,
@@ -101,10 +89,10 @@ static int by_rank_and_kind(const void *a, const void *b)
 
 static int by_listed_rank(const void *a, const void *b)
 {
-	const struct sk_wire_image *x = a, *y = b;
+	const struct sk_wire_part *x = a, *y = b;
 
-	if (x->id.rank != y->id.rank)
-		return x->id.rank < y->id.rank ? -1 : 1;
+	if (x->rank != y->rank)
+		return x->rank < y->rank ? -1 : 1;
 	return memcmp(&x->digest, &y->digest, sizeof(x->digest));
 }
 
@@ -117,16 +105,15 @@ static int list(struct sk_restoring *rs, const struct sk_restore_offer *offer)
 
 	assert(!rs->listed);
 	strcpy(id.job, rs->state->job.name);
-	r = sk_list_images(&rs->conn, &id, SK_LIST_KNOWN, sk_until(rs->sk),
-			   &rs->listed, &rs->n_listed, &rs->err);
-	if (r >= 0)
+	r = sk_list_parts(&rs->conn, &id, sk_until(rs->sk), &rs->listed,
+			  &rs->n_listed, &rs->err);
+	if (r >= 0 && rs->n_listed)
 		qsort(rs->listed, rs->n_listed, sizeof(*rs->listed),
 		      by_listed_rank);
 	return r;
 }
 
-static int take_listed(struct sk_restoring *rs,
-		       const struct sk_restore_offer *offer)
+static int take_listed(struct sk_restoring *rs)
 {
 	size_t n = rs->n_listed;
 
@@ -136,18 +123,16 @@ static int take_listed(struct sk_restoring *rs,
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu "
 				  "images", n);
 	for (size_t i = 0; i < n; i++) {
-		const struct sk_wire_image *w = &rs->listed[i];
+		const struct sk_wire_part *w = &rs->listed[i];
 		struct sk_restore_place *place;
 
-		if (!is_allowed(rs, w) ||
-		    !is_of(w, offer->run, offer->run_id, offer->step))
+		if (!is_allowed(rs, w))
 			continue;
 		place = &image_of(rs, w)->places[w->place == SK_PLACE_DISK];
 		place->id = w->image;
 		place->listed = true;
 		/* Of one that is damaged the names count. */
 		place->there = w->state != SK_IMAGE_BAD;
-		rs->world = w->id.world;
 	}
 	qsort(rs->images, rs->n_images, sizeof(*rs->images),
 	      by_rank_and_kind);
@@ -178,9 +163,10 @@ int sk_restore_images(struct sk_restoring *rs,
 {
 	int r;
 
+	rs->world = offer->world;
 	r = list(rs, offer);
 	if (r >= 0)
-		r = take_listed(rs, offer);
+		r = take_listed(rs);
 	if (r >= 0)
 		r = note_memory_ranks(rs);
 	if (r < 0)

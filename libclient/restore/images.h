@@ -14,9 +14,7 @@ uint32_t sk_restore_first_of(const struct sk_restoring *rs, int32_t rank);
 enum sk_place sk_restore_place_number(uint32_t place);
 /** The first listed image of that snapshot that is damaged where the restore
  * may look, else NULL; also one that sk_restore_set_aside() was told of. */
-const struct sk_wire_image *sk_restore_damaged(const struct sk_restoring *rs,
-					       uint64_t run, uint64_t run_id,
-					       int64_t step);
+const struct sk_wire_part *sk_restore_damaged(const struct sk_restoring *rs);
 /** "on disk", "in memory". */
 const char *sk_restore_where(bool disk);
 /** Sets a place aside and says so to the agent. */

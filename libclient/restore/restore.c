@@ -120,18 +120,17 @@ static int move(struct sk_restoring *rs)
 }
 
 /* What is lacking because of damage is no snapshot that was never there. */
-static int explain(struct sk_restoring *rs,
-		   const struct sk_restore_offer *offer, int r)
+static int explain(struct sk_restoring *rs, int r)
 {
-	const struct sk_wire_image *bad;
+	const struct sk_wire_part *bad;
 
 	if (r != -ENODATA)
 		return r;
-	bad = sk_restore_damaged(rs, offer->run, offer->run_id, offer->step);
+	bad = sk_restore_damaged(rs);
 	if (!bad)
 		return r;
 	return sk_err_prefix(&rs->err, -EBADMSG, "the image of rank %" PRId32
-			     " %s is damaged", bad->id.rank,
+			     " %s is damaged", bad->rank,
 			     sk_restore_where(bad->place == SK_PLACE_DISK));
 }
 
@@ -142,11 +141,11 @@ static int attempt(struct sk_restoring *rs,
 	int r;
 
 	assert(!rs->images && !rs->n_keys && !rs->n_pieces);
-	r = explain(rs, offer, examine(rs, offer));
+	r = explain(rs, examine(rs, offer));
 	r = sk_restore_agree_keys(rs, r);
 	if (r < 0)
 		return r;
-	r = agree(rs, explain(rs, offer, prepare(rs)));
+	r = agree(rs, explain(rs, prepare(rs)));
 	rs->report.plan_ns += now(rs) - began - rs->report.agree_ns + waited;
 	if (r < 0)
 		return r;

@@ -40,6 +40,8 @@ struct sk_restore_offer {
 	uint64_t run_id;
 	int64_t step;
 	uint64_t digest;	/* struct sk_wire_snapshot's */
+	int32_t world;
+	uint32_t reserved;
 };
 
 /** Where an image lies; index 0 memory, 1 disk. */
@@ -140,7 +142,7 @@ struct sk_restoring {
 	int32_t n_near;
 
 	/* of one attempt */
-	struct sk_wire_image *listed;	/* all images, by rank */
+	struct sk_wire_part *listed;	/* all images, by rank */
 	size_t n_listed;
 	int32_t world;			/* of the snapshot */
 	struct sk_restore_image *images;	/* by (rank, kind) */

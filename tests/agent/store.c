@@ -208,6 +208,40 @@ static struct sk_wire_snapshot snapshot_of(int sock, const char *job,
 	return found;
 }
 
+/* The short records of one snapshot say what the long ones do. */
+static void check_parts(int sock, const struct sk_wire_image *images, size_t n)
+{
+	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
+		.what = SK_LIST_PARTS, .flags = SK_LIST_KNOWN } };
+	struct sk_wire_part parts[8];
+	int fds[SK_MSG_FDS], n_fds = 0;
+
+	msg.body.list.id = images[0].id;
+	msg.body.list.id.rank = -1;
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, fds, &n_fds), 0, &msg);
+	CHECK(n_fds == 1 && n <= 8 && msg.body.list_reply.n == n &&
+	      msg.body.list_reply.record_bytes == sizeof(parts[0]), "%d parts",
+	      (int)msg.body.list_reply.n);
+	CHECK(pread(fds[0], parts, n * sizeof(parts[0]), 0) ==
+	      (ssize_t)(n * sizeof(parts[0])), "short list");
+	for (size_t i = 0; i < n; i++)
+		CHECK(parts[i].image == images[i].image &&
+		      parts[i].bytes == images[i].bytes &&
+		      parts[i].rank == images[i].id.rank &&
+		      parts[i].kind == images[i].kind &&
+		      parts[i].place == images[i].place &&
+		      parts[i].state == images[i].state &&
+		      parts[i].description == parts[0].description &&
+		      sk_digest_equal(&parts[i].digest, &images[i].digest),
+		      "part %zu", i);
+	close(fds[0]);
+	/* Of several nobody could tell which is whose. */
+	msg = (struct sk_msg){ .type = SK_MSG_LIST, .body.list = {
+		.what = SK_LIST_PARTS, .id = images[0].id } };
+	msg.body.list.id.run_id = 0;
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL), -EINVAL, &msg);
+}
+
 /* What a list of snapshots tells without one of their images. */
 static void test_known(struct rig *rig)
 {
@@ -250,6 +284,7 @@ static void test_known(struct rig *rig)
 	CHECK_STATUS(rig_call(r[0].sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
 	free(images);
 	images = list_images(r[0].sock, "known", 2, &n);
+	check_parts(r[0].sock, images, n);
 	for (size_t i = 0; i < n; i++) {
 		if (images[i].id.rank != 1 ||
 		    images[i].place != SK_PLACE_MEMORY)

@@ -121,7 +121,7 @@ static bool is_asked(const struct sk_wire_id *id, const struct image *i)
 static int list_images(struct sk_msg *msg)
 {
 	const struct sk_wire_id id = msg->body.list.id;
-	struct sk_wire_image w[2 * IMAGES_MAX] = { 0 };
+	struct sk_wire_part w[2 * IMAGES_MAX] = { 0 };
 	size_t n = 0;
 
 	for (int i = 0; i < agent.n; i++)
@@ -129,7 +129,7 @@ static int list_images(struct sk_msg *msg)
 			if (!is_listed(&agent.images[i], place) ||
 			    !is_asked(&id, &agent.images[i]))
 				continue;
-			give_id(&w[n].id, &agent.images[i]);
+			w[n].rank = agent.images[i].layout->rank;
 			w[n].image = (uint64_t)i + 1;
 			w[n].bytes = agent.images[i].layout->image_bytes;
 			w[n].digest = agent.images[i].layout->digest;
@@ -210,7 +210,7 @@ static int answer(struct sk_msg *msg, int *ret_fds, int *ret_n,
 	struct image *i;
 
 	if (msg->type == SK_MSG_LIST) {
-		ret_fds[0] = msg->body.list.what == SK_LIST_IMAGES ?
+		ret_fds[0] = msg->body.list.what == SK_LIST_PARTS ?
 				     list_images(msg) : list_snapshots(msg);
 		*ret_n = 1;
 		return 0;
