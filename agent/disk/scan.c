@@ -240,7 +240,8 @@ static void scan_all(struct scan *scan)
 	free(jobs);
 }
 
-int found_compare(const void *a, const void *b)
+/* By the names alone, as found_find() looks. */
+static int found_compare(const void *a, const void *b)
 {
 	const struct found *x = a, *y = b;
 	struct file_key kx = file_key_of(&x->stored);

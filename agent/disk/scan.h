@@ -65,8 +65,6 @@ struct scan {
 	struct sk_err err;
 };
 
-/** Orders by the names alone, for qsort() and bsearch(). */
-int found_compare(const void *a, const void *b);
 /** Fills the answer in; the run of its work. */
 void scan_run(struct work *work);
 /** Frees it, and what it found and nobody took. */

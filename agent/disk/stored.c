@@ -10,10 +10,8 @@
 #include <string.h>
 
 #include "agent.h"
-#include "base/array.h"
+#include "disk/ignored.h"
 #include "disk/scan.h"
-
-#define MAX_IGNORED 4096u
 
 void stored_name(const struct sk_cat_image *image, struct sk_stored *ret)
 {
@@ -27,42 +25,6 @@ void stored_name(const struct sk_cat_image *image, struct sk_stored *ret)
 	memcpy(stored.job, s->job->name, sizeof(stored.job));
 	memcpy(stored.dir, image->stored.dir, sizeof(stored.dir));
 	*ret = stored;
-}
-
-/* The entry of that name among the ignored, or NULL. */
-static struct file_key *find_ignored(struct agent *a,
-				     const struct file_key *key)
-{
-	for (size_t i = 0; i < a->n_ignored; i++)
-		if (file_key_compare(&a->ignored[i], key) == 0)
-			return &a->ignored[i];
-	return NULL;
-}
-
-/* It is an image after all. */
-static void heed(struct agent *a, const struct found *f)
-{
-	struct file_key key = file_key_of(&f->stored);
-	struct file_key *known = find_ignored(a, &key);
-
-	if (known)
-		*known = a->ignored[--a->n_ignored];
-}
-
-static void remember_ignored(struct agent *a, const struct found *f)
-{
-	struct file_key key = file_key_of(&f->stored);
-	struct file_key *known = find_ignored(a, &key);
-
-	if (known) {
-		*known = key;
-		return;
-	}
-	if (a->n_ignored == MAX_IGNORED)
-		a->n_ignored = 0;
-	if (sk_array_fit(a->ignored, a->room_ignored, a->n_ignored + 1) < 0)
-		return;		/* it is read again, and named again */
-	a->ignored[a->n_ignored++] = key;
 }
 
 static void ignore(struct agent *a, const struct found *f)
@@ -80,7 +42,7 @@ static void ignore(struct agent *a, const struct found *f)
 	if (found_unreadable(f))
 		a->counts.unreadable++;
 	else
-		remember_ignored(a, f);
+		ignored_add(a, f);
 }
 
 /* Into the catalogue, which takes what was found over. */
@@ -111,15 +73,14 @@ static void merge(struct agent *a, struct scan *scan, struct found *f)
 		f->result = -EBADMSG;
 	if (f->result < 0)
 		ignore(a, f);
-	else
-		heed(a, f);
 }
 
 static const struct found *find_found(const struct scan *scan,
 				      const struct found *key)
 {
-	return scan->n_found ? bsearch(key, scan->found, scan->n_found,
-				       sizeof(*key), found_compare) : NULL;
+	const struct file_key names = file_key_of(&key->stored);
+
+	return found_find(scan, &names);
 }
 
 /* Whether the image's directory, or its whole job, was passed over. */
@@ -188,6 +149,7 @@ static void merge_all(struct agent *a, struct scan *scan)
 				forget_gone(scan, job);
 		}
 	}
+	ignored_forget(a, scan);
 	for (size_t i = 0; i < scan->n_found; i++) {
 		struct found *f = &scan->found[i];
 
@@ -197,6 +159,7 @@ static void merge_all(struct agent *a, struct scan *scan)
 		else if (f->result < 0 && f->result != -ENOENT)
 			ignore(a, f);
 	}
+	ignored_done(a);
 }
 
 /* The wish may be gone after it. */

@@ -584,6 +584,54 @@ static void test_store_anew(struct rig *rig)
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
 
+/* Any number of files that are no images: each is named once. */
+static void test_many_foreign(struct rig *rig)
+{
+	const int world = 5000;
+	char path[256];
+	int fd, sock;
+
+	snprintf(path, sizeof(path), "%s/foreign", rig->store);
+	CHECK(mkdir(path, 0700) == 0, "mkdir");
+	snprintf(path, sizeof(path), "%s/foreign/step-000000000003",
+		 rig->store);
+	CHECK(mkdir(path, 0700) == 0, "mkdir");
+	for (int i = 0; i < world; i++) {
+		fd = open(file_of(rig, "foreign", 3, i, world, path,
+				  sizeof(path)), O_WRONLY | O_CREAT, 0600);
+		CHECK(fd >= 0, "%s", path);
+		close(fd);
+	}
+	rig_start(rig, "--store", rig->store, "--memory", "256M",
+		  "--log-level", "error", NULL);
+	sock = rig_connect(rig);
+	for (int i = 0; i < 3; i++) {
+		CHECK(!snapshot_flags(sock, "foreign", 3), "a snapshot");
+		CHECK(stat_value(sock, "shardkeep_ignored_files_total") ==
+		      world, "look %d: %g", i, stat_value(sock,
+					"shardkeep_ignored_files_total"));
+	}
+	/* One is another file by now, and one is gone. */
+	fd = open(file_of(rig, "foreign", 3, 7, world, path, sizeof(path)),
+		  O_WRONLY);
+	CHECK(fd >= 0 && write(fd, "x", 1) == 1, "%s", path);
+	close(fd);
+	CHECK(unlink(file_of(rig, "foreign", 3, 9, world, path,
+			     sizeof(path))) == 0, "%s", path);
+	for (int i = 0; i < 2; i++) {
+		CHECK(!snapshot_flags(sock, "foreign", 3), "a snapshot");
+		CHECK(stat_value(sock, "shardkeep_ignored_files_total") ==
+		      world + 1, "look %d", i);
+	}
+	/* What one job has is not forgotten for another one's sake. */
+	(void)snapshot_flags(sock, "order", 3);
+	(void)snapshot_flags(sock, "foreign", 3);
+	CHECK(stat_value(sock, "shardkeep_ignored_files_total") == world + 1,
+	      "after another job");
+	close(sock);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
 /* The oldest first, so that its slot becomes free. */
 static void test_order(struct rig *rig)
 {
@@ -628,6 +676,7 @@ int main(int argc, char **argv)
 	test_killed_agent(&rig);
 	test_store_anew(&rig);
 	test_order(&rig);
+	test_many_foreign(&rig);
 	rig_remove(&rig);
 	return 0;
 }
