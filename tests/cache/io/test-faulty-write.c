@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "io/backend.h"
 #include "support/files.h"
 
 /* A file of 10 blocks and a bit, through a system that fails. */
@@ -195,6 +196,34 @@ BOTH(continues_short_writes)
 	cr_assert_geq(sk_fault_os_calls(&f.fault, write_op(backend)), 41);
 	faulty_check(&f, 0, fds);
 	faulty_free(&f);
+}
+
+/* As many tries as there are belong to each step forward. */
+BOTH(counts_tries_anew_after_progress)
+{
+	const size_t bytes = 2 * SK_IO_TRIES * SK_PAGE;
+	struct sk_fault_os fault;
+	struct sk_err err = { "" };
+	uint64_t seed = 7;
+	struct sk_io *io;
+	struct place p;
+	struct sk_write w;
+
+	place_make(&p);
+	sk_fault_os_init(&fault, sk_os_linux());
+	io = make_io(&fault.os, (struct sk_io_opts){
+		.backend = backend, .depth = 1, .block = bytes });
+	w = (struct sk_write){ .dirfd = p.fd, .name = "file", .bytes = bytes,
+			       .data = random_memory(bytes, &seed) };
+	sk_fault_os_fail(&fault, write_op(backend), SK_IO_TRIES + 9, 1,
+			 EAGAIN);
+	sk_fault_os_shorten(&fault, write_op(backend), 1, SK_FAULT_ALWAYS,
+			    SK_PAGE);
+	cr_assert_eq(sk_io_write_file(io, &w, &err), 0, "%s", err.text);
+	check_file(&p, &w);
+	sk_io_free(io);
+	free_memory((char *)w.data, bytes);
+	place_remove(&p);
 }
 
 BOTH(tries_again_when_told_so)
