@@ -219,6 +219,7 @@ bool sk_local_same_boxes(const struct sk_local *a, const struct sk_local *b)
 	       a->item.explicit_boxes == b->item.explicit_boxes &&
 	       sk_spec_same_layout(&a->item.spec, &b->item.spec) &&
 	       a->item.n_boxes == b->item.n_boxes &&
-	       !memcmp(a->item.boxes, b->item.boxes,
-		       (size_t)a->item.n_boxes * sizeof(*a->item.boxes));
+	       (!a->item.n_boxes ||
+		!memcmp(a->item.boxes, b->item.boxes,
+			(size_t)a->item.n_boxes * sizeof(*a->item.boxes)));
 }
