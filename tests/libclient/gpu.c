@@ -1,144 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors on GPUs, simulated ones or those of the machine: snapshots, what is
- * refused, and restores bit for bit, by processes and an agent. Values are
- * those of the restore scenarios: a tensor's memory here is filled and looked
- * at by describing it in place of the device's for a moment.
+ * Tensors on GPUs: snapshots, what is refused, what fails, and restores bit
+ * for bit, by processes and an agent.
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/util.h"
-#include "libclient/restore/common.h"
-#include "sim/trainer.h"
-
-#define TENSORS 8
-
-/* One tensor of this process's rank: on the device, and its double here. */
-struct gpu_tensor {
-	struct sk_tensor t;
-	char *here;
-	sk_cu_ptr there;
-	size_t bytes;
-};
-
-struct gpu_rank {
-	struct trainer_cuda cuda;
-	struct rank *rank;
-	int devices, device;
-	sk_cu_stream stream;
-	struct gpu_tensor tensors[TENSORS];
-	int n;
-};
-
-static void describe(struct gpu_rank *g, struct gpu_tensor *x, bool there)
-{
-	x->t.memory = there ? SK_CUDA : SK_HOST;
-	x->t.data = there ? (void *)(uintptr_t)x->there : x->here;
-	CHECK(!sk_state_tensor(g->rank->state, &x->t), "%s", sk_error());
-}
-
-static void describe_all(struct gpu_rank *g, bool there)
-{
-	for (int i = 0; i < g->n; i++)
-		describe(g, &g->tensors[i], there);
-}
-
-/* On the second device, where there is one. */
-static void begin(struct gpu_rank *g, struct rank *rank, int number)
-{
-	*g = (struct gpu_rank){ .rank = rank,
-				.devices = trainer_cuda_devices() };
-	g->device = number % g->devices;
-	trainer_cuda_begin(&g->cuda, g->device);
-	CHECK(!g->cuda.cuStreamCreate(&g->stream, SK_CU_STREAM_NON_BLOCKING));
-}
-
-/* Of @bytes of memory, all @fill. */
-static struct gpu_tensor *add(struct gpu_rank *g, const struct sk_tensor *t,
-			      size_t bytes, int fill)
-{
-	struct gpu_tensor *x = &g->tensors[g->n++];
-
-	CHECK(g->n <= TENSORS);
-	*x = (struct gpu_tensor){ .t = *t, .bytes = bytes };
-	if (bytes) {
-		x->here = rank_memory(bytes, fill);
-		x->there = trainer_cuda_alloc(&g->cuda, bytes);
-		trainer_cuda_put(&g->cuda, x->there, x->here, bytes);
-	}
-	describe(g, x, true);
-	return x;
-}
-
-/* The values of @step, onto the device. */
-static void fill(struct gpu_rank *g, int64_t step)
-{
-	describe_all(g, false);
-	rank_write(g->rank, step);
-	for (int i = 0; i < g->n; i++)
-		if (g->tensors[i].bytes)
-			trainer_cuda_put(&g->cuda, g->tensors[i].there,
-					 g->tensors[i].here,
-					 g->tensors[i].bytes);
-	describe_all(g, true);
-}
-
-static uint64_t wrong(struct gpu_rank *g, int64_t step, int owner)
-{
-	uint64_t n;
-
-	for (int i = 0; i < g->n; i++)
-		if (g->tensors[i].bytes)
-			trainer_cuda_get(&g->cuda, g->tensors[i].here,
-					 g->tensors[i].there,
-					 g->tensors[i].bytes);
-	describe_all(g, false);
-	n = rank_wrong(g->rank, step, owner);
-	describe_all(g, true);
-	return n;
-}
-
-static int snapshot(struct gpu_rank *g, int64_t step, uint32_t flags)
-{
-	/* The slot of one that failed comes back a moment later. */
-	struct sk_snapshot_options o = {
-		.flags = flags, .stream = (uintptr_t)g->stream,
-		.wait_ms = 60000 };
-
-	return sk_snapshot(g->rank->state, step, &o);
-}
-
-static uint64_t count(const struct gpu_rank *g, const char *what)
-{
-	return g->cuda.count ? g->cuda.count(what) : 0;
-}
+#include "libclient/gpu-rank.h"
 
 static uint64_t calls(const struct gpu_rank *g, const char *function)
 {
 	return g->cuda.calls ? g->cuda.calls(function) : 0;
 }
 
-static void complete(struct gpu_rank *g, int64_t step)
-{
-	CHECK(!snapshot(g, step, 0), "%s", sk_error());
-	CHECK(!sk_fence(g->rank->state), "%s", sk_error());
-	CHECK(!sk_wait(g->rank->state, step, SK_COMPLETE, 60000), "%s",
-	      sk_error());
-}
-
 /* ---- one rank on one device ---- */
 
 static void add_plain(struct gpu_rank *g, int fill_byte)
 {
-	add(g, &(struct sk_tensor){
+	gpu_add(g, &(struct sk_tensor){
 		.name = "big", .dtype = SK_F32, .ndim = 2,
 		.shape = { 700, 1000 } }, 2800000, fill_byte);
-	add(g, &(struct sk_tensor){
+	gpu_add(g, &(struct sk_tensor){
 		.name = "small", .dtype = SK_BF16, .ndim = 1,
 		.shape = { 33 } }, 66, fill_byte);
-	add(g, &(struct sk_tensor){
+	gpu_add(g, &(struct sk_tensor){
 		.name = "scalar", .dtype = SK_F64 }, 8, fill_byte);
 	CHECK(!sk_state_blob_local(g->rank->state, "rng",
 				   rank_memory(100, fill_byte), 100));
@@ -149,12 +36,12 @@ static void save_plain(struct rank *rank)
 	struct gpu_rank g;
 	uint64_t pageable;
 
-	begin(&g, rank, 0);
+	gpu_begin(&g, rank, 0);
 	add_plain(&g, 1);
-	fill(&g, 5);
-	pageable = count(&g, "pageable");
-	complete(&g, 5);
-	CHECK(count(&g, "pageable") == pageable);
+	gpu_fill(&g, 5);
+	pageable = gpu_count(&g, "pageable");
+	gpu_complete(&g, 5);
+	CHECK(gpu_count(&g, "pageable") == pageable);
 	CHECK(calls(&g, "cuStreamSynchronize") == 0);
 	rank_ready(rank);
 }
@@ -165,14 +52,14 @@ static void load_plain(struct rank *rank)
 	struct sk_report report;
 	uint64_t pageable;
 
-	begin(&g, rank, 0);
+	gpu_begin(&g, rank, 0);
 	add_plain(&g, 0x77);
-	pageable = count(&g, "pageable");
+	pageable = gpu_count(&g, "pageable");
 	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
 	CHECK(report.step == 5 && report.tensors == 4);
 	CHECK(report.bytes_verified == 2800000 + 66 + 8 + 100);
-	CHECK(count(&g, "pageable") == pageable);
-	CHECK(wrong(&g, 5, rank->rank) == 0);
+	CHECK(gpu_count(&g, "pageable") == pageable);
+	CHECK(gpu_wrong(&g, 5, rank->rank) == 0);
 }
 
 /* ---- two devices, uneven shards, strides, nothing at all ---- */
@@ -189,40 +76,40 @@ static void add_shards(struct gpu_rank *g, const struct sk_mesh *mesh)
 	int64_t row4 = 4 > rank->rank;
 
 	mine = first >= 11 ? 0 : 11 - first < rows ? 11 - first : rows;
-	add(g, &(struct sk_tensor){
+	gpu_add(g, &(struct sk_tensor){
 		.name = "uneven", .dtype = SK_F32, .ndim = 2,
 		.shape = { 11, 300 }, .mesh = mesh, .device = g->device,
 		.placements = { SK_SHARD(0) } },
 	    (size_t)mine * 1200, 3);
-	add(g, &(struct sk_tensor){
+	gpu_add(g, &(struct sk_tensor){
 		.name = strided, .dtype = SK_F32, .ndim = 2,
 		.shape = { 11, 10 }, .mesh = mesh, .device = g->device,
 		.placements = { SK_SHARD(0) },
 		.strides = { 40, 2 } },
 	    (size_t)mine * 160, 3);
-	add(g, &(struct sk_tensor){
+	gpu_add(g, &(struct sk_tensor){
 		.name = "columns", .dtype = SK_F64, .ndim = 2,
 		.shape = { 11, 10 }, .mesh = mesh, .device = g->device,
 		.placements = { SK_SHARD(0) },
 		.strides = { 1, mine ? mine : 1 } },
 	    (size_t)mine * 80, 3);
-	add(g, &(struct sk_tensor){
+	gpu_add(g, &(struct sk_tensor){
 		.name = "padded", .dtype = SK_BF16, .ndim = 3,
 		.shape = { 11, 5, 100 }, .mesh = mesh,
 		.device = g->device,
 		.placements = { SK_SHARD(0) },
 		.strides = { 1000, 200, 1 } },
 	    (size_t)mine * 2000, 3);
-	add(g, &(struct sk_tensor){
+	gpu_add(g, &(struct sk_tensor){
 		.name = "few", .dtype = SK_U8, .ndim = 1, .shape = { 4 },
 		.mesh = mesh, .device = g->device,
 		.placements = { SK_SHARD(0) } },
 	    row4 && rank->world <= 4 ? (size_t)(rank->world == 2 ? 2 :
 		    rank->world == 3 ? (rank->rank < 2 ? 2 : 0) : 1) : 0, 3);
-	add(g, &(struct sk_tensor){
+	gpu_add(g, &(struct sk_tensor){
 		.name = "nothing", .dtype = SK_F32, .ndim = 2,
 		.shape = { 0, 7 }, .device = g->device }, 0, 0);
-	add(g, &(struct sk_tensor){
+	gpu_add(g, &(struct sk_tensor){
 		.name = "replicated", .dtype = SK_F32, .ndim = 1,
 		.shape = { 5000 }, .device = g->device }, 20000, 3);
 }
@@ -232,11 +119,11 @@ static void save_shards(struct rank *rank)
 	struct sk_mesh *mesh = mesh_of(rank->world, 0, NULL, NULL);
 	struct gpu_rank g;
 
-	begin(&g, rank, rank->rank);
+	gpu_begin(&g, rank, rank->rank);
 	add_shards(&g, mesh);
 	for (int64_t step = 1; step <= 3; step++) {
-		fill(&g, step);
-		complete(&g, step);
+		gpu_fill(&g, step);
+		gpu_complete(&g, step);
 	}
 	rank_ready(rank);
 }
@@ -247,11 +134,11 @@ static void load_shards(struct rank *rank)
 	struct sk_report report;
 	struct gpu_rank g;
 
-	begin(&g, rank, rank->rank);
+	gpu_begin(&g, rank, rank->rank);
 	add_shards(&g, mesh);
 	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
 	CHECK(report.step == 3);
-	CHECK(wrong(&g, 3, rank->rank) == 0);
+	CHECK(gpu_wrong(&g, 3, rank->rank) == 0);
 	/* What lies between the rows is nobody's. */
 	for (int i = 0; i < g.n; i++)
 		if (g.tensors[i].t.name == strided && g.tensors[i].bytes)
@@ -259,20 +146,11 @@ static void load_shards(struct rank *rank)
 	sk_mesh_release(mesh);
 }
 
-static void use_device(struct gpu_rank *g, int device)
-{
-	sk_cu_context context;
-
-	CHECK(!g->cuda.driver.cuDevicePrimaryCtxRetain(&context, device));
-	CHECK(!g->cuda.cuCtxSetCurrent(context));
-}
-
 /* One rank, tensors on both devices and on the host. */
 static void add_both(struct gpu_rank *g)
 {
 	for (int i = 0; i < 2; i++) {
-		use_device(g, i % g->devices);
-		add(g, &(struct sk_tensor){
+		gpu_add(g, &(struct sk_tensor){
 			.name = i ? "on 1" : "on 0", .dtype = SK_F32,
 			.ndim = 1, .shape = { 300000 },
 			.device = i % g->devices },
@@ -282,26 +160,14 @@ static void add_both(struct gpu_rank *g)
 			     3000));
 }
 
-static void put_both(struct gpu_rank *g, int64_t step)
-{
-	describe_all(g, false);
-	rank_write(g->rank, step);
-	for (int i = 0; i < 2; i++) {
-		use_device(g, i % g->devices);
-		trainer_cuda_put(&g->cuda, g->tensors[i].there,
-				 g->tensors[i].here, g->tensors[i].bytes);
-	}
-	describe_all(g, true);
-}
-
 static void save_both(struct rank *rank)
 {
 	struct gpu_rank g;
 
-	begin(&g, rank, 0);
+	gpu_begin(&g, rank, 0);
 	add_both(&g);
-	put_both(&g, 1);
-	complete(&g, 1);
+	gpu_fill(&g, 1);
+	gpu_complete(&g, 1);
 	rank_ready(rank);
 }
 
@@ -309,16 +175,10 @@ static void load_both(struct rank *rank)
 {
 	struct gpu_rank g;
 
-	begin(&g, rank, 0);
+	gpu_begin(&g, rank, 0);
 	add_both(&g);
 	CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s", sk_error());
-	for (int i = 0; i < 2; i++) {
-		use_device(&g, i % g.devices);
-		trainer_cuda_get(&g.cuda, g.tensors[i].here,
-				 g.tensors[i].there, g.tensors[i].bytes);
-	}
-	describe_all(&g, false);
-	CHECK(rank_wrong(rank, 1, rank->rank) == 0);
+	CHECK(gpu_wrong(&g, 1, rank->rank) == 0);
 }
 
 /* ---- the order of things ---- */
@@ -332,14 +192,14 @@ static void save_behind(struct rank *rank)
 	struct gpu_tensor *x;
 	struct gpu_rank g;
 
-	begin(&g, rank, 0);
+	gpu_begin(&g, rank, 0);
 	trainer_gate_init(&gate);
-	x = add(&g, &(struct sk_tensor){
+	x = gpu_add(&g, &(struct sk_tensor){
 		.name = "x", .dtype = SK_U8, .ndim = 1,
 		.shape = { 3000000 } }, 3000000, 1);
 	trainer_gate_hold(&g.cuda, &gate, g.stream);
 	CHECK(!g.cuda.cuMemsetD8Async(x->there, 2, x->bytes, g.stream));
-	CHECK(!snapshot(&g, 1, 0), "%s", sk_error());
+	CHECK(!gpu_snapshot(&g, 1, 0), "%s", sk_error());
 	CHECK(!sk_status(rank->state, &status) && !status.copied_ns);
 	CHECK(g.cuda.cuStreamQuery(g.stream) == SK_CU_NOT_READY);
 	trainer_gate_open(&gate);
@@ -355,9 +215,9 @@ static void load_behind(struct rank *rank)
 	struct gpu_tensor *x;
 	struct gpu_rank g;
 
-	begin(&g, rank, 0);
+	gpu_begin(&g, rank, 0);
 	trainer_gate_init(&gate);
-	x = add(&g, &(struct sk_tensor){
+	x = gpu_add(&g, &(struct sk_tensor){
 		.name = "x", .dtype = SK_U8, .ndim = 1,
 		.shape = { 3000000 } }, 3000000, 1);
 	/* What was queued before the restore does not come after it. */
@@ -379,11 +239,11 @@ static void save_streamed(struct rank *rank)
 	struct gpu_tensor *x;
 	struct gpu_rank g;
 
-	begin(&g, rank, 0);
+	gpu_begin(&g, rank, 0);
 	trainer_gate_init(&gate);
 	stream = (uintptr_t)g.stream;
 	CHECK(!sk_fence_stream(rank->state, stream), "%s", sk_error());
-	x = add(&g, &(struct sk_tensor){
+	x = gpu_add(&g, &(struct sk_tensor){
 		.name = "x", .dtype = SK_U8, .ndim = 1,
 		.shape = { 3000000 } }, 3000000, 1);
 	CHECK(!sk_state_blob(rank->state, "host", rank_memory(2000000, 4),
@@ -392,10 +252,10 @@ static void save_streamed(struct rank *rank)
 	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
 	CHECK(!sk_status(rank->state, &status));
 	CHECK(status.locked_bytes >= 2 * x->bytes);
-	CHECK(count(&g, "locked") == status.locked_bytes);
+	CHECK(gpu_count(&g, "locked") == status.locked_bytes);
 	trainer_gate_hold(&g.cuda, &gate, g.stream);
 	CHECK(!g.cuda.cuMemsetD8Async(x->there, 2, x->bytes, g.stream));
-	CHECK(!snapshot(&g, 1, 0), "%s", sk_error());
+	CHECK(!gpu_snapshot(&g, 1, 0), "%s", sk_error());
 	CHECK(!sk_fence_stream(rank->state, stream), "%s", sk_error());
 	CHECK(!sk_status(rank->state, &status) && !status.copied_ns);
 	CHECK(!g.cuda.cuMemsetD8Async(x->there, 3, x->bytes, g.stream));
@@ -424,11 +284,11 @@ static void pointers(struct rank *rank)
 	struct gpu_rank g;
 	sk_cu_ptr again;
 
-	begin(&g, rank, 0);
-	x = add(&g, &(struct sk_tensor){
+	gpu_begin(&g, rank, 0);
+	x = gpu_add(&g, &(struct sk_tensor){
 		.name = "kept", .dtype = SK_F32, .ndim = 1,
 		.shape = { 1000 } }, 4000, 1);
-	y = add(&g, &(struct sk_tensor){
+	y = gpu_add(&g, &(struct sk_tensor){
 		.name = "freed", .dtype = SK_F32, .ndim = 1,
 		.shape = { 1000 } }, 4000, 1);
 	t.data = x->here;
@@ -445,16 +305,16 @@ static void pointers(struct rank *rank)
 	t.shape[0] = 1000;
 	t.strides[0] = INT64_MAX / 2;
 	refused(sk_state_tensor(rank->state, &t), -EFAULT, "stray");
-	complete(&g, 1);
+	gpu_complete(&g, 1);
 	CHECK(!g.cuda.cuMemFree(y->there));
-	refused(snapshot(&g, 2, 0), -EFAULT, "\"freed\"");
+	refused(gpu_snapshot(&g, 2, 0), -EFAULT, "\"freed\"");
 	refused(rank_restore(rank, 1, 0, NULL), -EFAULT, "\"freed\"");
 	/* The address may come again: it is not the same memory. */
 	again = trainer_cuda_alloc(&g.cuda, 4000);
-	refused(snapshot(&g, 2, 0), -EFAULT, "\"freed\"");
+	refused(gpu_snapshot(&g, 2, 0), -EFAULT, "\"freed\"");
 	y->there = again;
-	describe(&g, y, true);
-	complete(&g, 2);
+	gpu_describe(&g, y, true);
+	gpu_complete(&g, 2);
 }
 
 static void capture(struct rank *rank)
@@ -462,16 +322,16 @@ static void capture(struct rank *rank)
 	struct gpu_rank g;
 	vcu_graph graph;
 
-	begin(&g, rank, 0);
+	gpu_begin(&g, rank, 0);
 	add_plain(&g, 1);
 	CHECK(!g.cuda.cuStreamBeginCapture(g.stream, 0));
-	refused(snapshot(&g, 1, 0), -EBUSY, "captur");
+	refused(gpu_snapshot(&g, 1, 0), -EBUSY, "captur");
 	refused(rank_restore(rank, SK_LATEST, 0, NULL), -EBUSY, "captur");
 	refused(sk_fence_stream(rank->state, (uintptr_t)g.stream), -EBUSY,
 		"captur");
 	/* What it captured is not spoilt. */
 	CHECK(!g.cuda.cuStreamEndCapture(g.stream, &graph));
-	complete(&g, 1);
+	gpu_complete(&g, 1);
 }
 
 static void no_driver(struct rank *rank)
@@ -496,28 +356,28 @@ static void failures(struct rank *rank)
 {
 	struct gpu_rank g;
 
-	begin(&g, rank, 0);
+	gpu_begin(&g, rank, 0);
 	add_plain(&g, 1);
-	fill(&g, 1);
-	complete(&g, 1);
+	gpu_fill(&g, 1);
+	gpu_complete(&g, 1);
 	g.cuda.fail("cuMemcpyBatchAsync", 1, 2);
-	CHECK(!snapshot(&g, 2, 0), "%s", sk_error());
+	CHECK(!gpu_snapshot(&g, 2, 0), "%s", sk_error());
 	refused(sk_fence(rank->state), -ENOMEM, "OUT_OF_MEMORY");
 	refused(sk_fence_stream(rank->state, 0), -ENOMEM, "OUT_OF_MEMORY");
 	CHECK(sk_wait(rank->state, 2, SK_SEALED, 1000) < 0);
-	complete(&g, 3);
+	gpu_complete(&g, 3);
 	g.cuda.fail("cuEventRecord", 1, 999);
-	refused(snapshot(&g, 4, 0), -EIO, "cuEventRecord");
-	complete(&g, 4);
+	refused(gpu_snapshot(&g, 4, 0), -EIO, "cuEventRecord");
+	gpu_complete(&g, 4);
 	g.cuda.fail("cuMemcpyHtoDAsync", 1, 999);
 	refused(rank_restore(rank, 4, 0, NULL), -EIO, "a copy to the device");
 	CHECK(!rank_restore(rank, 4, 0, NULL), "%s", sk_error());
 	/* A context that is broken stays so: what was sealed is not lost, and
 	 * what needs no GPU goes on. */
 	g.cuda.fail("cuMemcpyBatchAsync", 1, SK_CU_ILLEGAL_ADDRESS);
-	CHECK(!snapshot(&g, 5, 0), "%s", sk_error());
+	CHECK(!gpu_snapshot(&g, 5, 0), "%s", sk_error());
 	refused(sk_fence(rank->state), -EIO, "ILLEGAL_ADDRESS");
-	refused(snapshot(&g, 6, 0), -EIO, "ILLEGAL_ADDRESS");
+	refused(gpu_snapshot(&g, 6, 0), -EIO, "ILLEGAL_ADDRESS");
 	rank_ready(rank);
 }
 
@@ -526,10 +386,10 @@ static void after_failures(struct rank *rank)
 	struct sk_report report;
 	struct gpu_rank g;
 
-	begin(&g, rank, 0);
+	gpu_begin(&g, rank, 0);
 	add_plain(&g, 1);
 	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
-	CHECK(report.step == 4 && wrong(&g, 1, rank->rank) == 0);
+	CHECK(report.step == 4 && gpu_wrong(&g, 1, rank->rank) == 0);
 }
 
 /* ---- verification ---- */
@@ -538,19 +398,19 @@ static void verified(struct rank *rank)
 {
 	struct gpu_rank g;
 
-	begin(&g, rank, 0);
+	gpu_begin(&g, rank, 0);
 	add_plain(&g, 1);
-	fill(&g, 1);
-	CHECK(!snapshot(&g, 1, SK_SNAPSHOT_VERIFY), "%s", sk_error());
+	gpu_fill(&g, 1);
+	CHECK(!gpu_snapshot(&g, 1, SK_SNAPSHOT_VERIFY), "%s", sk_error());
 	CHECK(!sk_fence(rank->state), "%s", sk_error());
 	CHECK(!sk_wait(rank->state, 1, SK_COMPLETE, 60000), "%s", sk_error());
-	CHECK(!snapshot(&g, 2, SK_SNAPSHOT_VERIFY), "%s", sk_error());
+	CHECK(!gpu_snapshot(&g, 2, SK_SNAPSHOT_VERIFY), "%s", sk_error());
 	/* Queued, and perhaps not done yet when the fence is reached. */
 	CHECK(!g.cuda.cuMemsetD8Async(g.tensors[0].there + 2000000, 9, 1,
 				      g.stream));
 	refused(sk_fence(rank->state), -ECANCELED, "\"big\"");
 	CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s", sk_error());
-	CHECK(wrong(&g, 1, rank->rank) == 0);
+	CHECK(gpu_wrong(&g, 1, rank->rank) == 0);
 }
 
 /* ---- many ---- */
@@ -583,18 +443,18 @@ static void many(struct rank *rank)
 	uint64_t before;
 	sk_cu_ptr slab;
 
-	begin(&g, rank, 0);
+	gpu_begin(&g, rank, 0);
 	slab = trainer_cuda_alloc(&g.cuda, bytes);
 	for (size_t i = 0; i < bytes; i++)
 		here[i] = (char)(i * 31 >> 5);
 	trainer_cuda_put(&g.cuda, slab, here, bytes);
 	describe_many(rank, slab);
 	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
-	before = count(&g, "calls");
-	CHECK(!snapshot(&g, 1, 0), "%s", sk_error());
+	before = gpu_count(&g, "calls");
+	CHECK(!gpu_snapshot(&g, 1, 0), "%s", sk_error());
 	CHECK(!sk_fence(rank->state), "%s", sk_error());
-	CHECK(count(&g, "calls") - before < 50, "%" PRIu64 " calls",
-	      count(&g, "calls") - before);
+	CHECK(gpu_count(&g, "calls") - before < 50, "%" PRIu64 " calls",
+	      gpu_count(&g, "calls") - before);
 	CHECK(!sk_wait(rank->state, 1, SK_COMPLETE, 60000), "%s", sk_error());
 	trainer_cuda_put(&g.cuda, slab, back, bytes);
 	CHECK(!rank_restore(rank, 1, 0, NULL), "%s", sk_error());
@@ -636,19 +496,19 @@ static void nothing_left(struct rank *rank)
 
 	CHECK(!sk_open(&o, &other.sk) &&
 	      !sk_state_create(other.sk, &job, &other.state));
-	begin(&g, &other, 0);
-	streams = count(&g, "streams");
-	events = count(&g, "events");
+	gpu_begin(&g, &other, 0);
+	streams = gpu_count(&g, "streams");
+	events = gpu_count(&g, "events");
 	add_plain(&g, 1);
-	complete(&g, 1);
-	complete(&g, 2);
+	gpu_complete(&g, 1);
+	gpu_complete(&g, 2);
 	CHECK(!rank_restore(&other, 1, 0, NULL), "%s", sk_error());
-	CHECK(!g.cuda.count || count(&g, "locked") > 0);
+	CHECK(!g.cuda.count || gpu_count(&g, "locked") > 0);
 	sk_state_free(other.state);
 	sk_close(other.sk);
-	CHECK(count(&g, "locked") == 0);
-	CHECK(count(&g, "streams") == streams);
-	CHECK(count(&g, "events") == events);
+	CHECK(gpu_count(&g, "locked") == 0);
+	CHECK(gpu_count(&g, "streams") == streams);
+	CHECK(gpu_count(&g, "events") == events);
 }
 
 /* ---- all ---- */

@@ -240,13 +240,17 @@ static uint64_t local_elements(const struct rank *rank,
 	return elements;
 }
 
+uint64_t rank_bytes(const struct rank *rank, const struct sk_tensor *tensor)
+{
+	return local_elements(rank, tensor) *
+	       sk_dtype_bits((enum sk_dtype)tensor->dtype) / 8;
+}
+
 char *rank_tensor(struct rank *rank, const struct sk_tensor *tensor, int fill)
 {
 	struct sk_tensor t = *tensor;
-	uint64_t bytes = local_elements(rank, tensor) *
-			 sk_dtype_bits((enum sk_dtype)t.dtype) / 8;
 
-	t.data = rank_memory(bytes, fill);
+	t.data = rank_memory(rank_bytes(rank, tensor), fill);
 	CHECK(!sk_state_tensor(rank->state, &t), "%s", sk_error());
 	return t.data;
 }

@@ -72,6 +72,8 @@ void rank_ready(struct rank *rank);
 
 /** Memory full of @fill that goes with the process; NULL of 0 bytes. */
 char *rank_memory(size_t bytes, int fill);
+/** Bytes of a tensor that this rank holds. */
+uint64_t rank_bytes(const struct rank *rank, const struct sk_tensor *tensor);
 /** Describes a tensor with memory for what this rank holds of it, full of
  * @fill. Returns the memory, NULL where it holds nothing; it goes with the
  * process. */

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "libclient/gpu-rank.h"
+
+#include <string.h>
+
+void gpu_use_device(struct gpu_rank *g, int device)
+{
+	sk_cu_context context;
+
+	if (device < 0)
+		return;
+	CHECK(!g->cuda.driver.cuDevicePrimaryCtxRetain(&context, device));
+	CHECK(!g->cuda.cuCtxSetCurrent(context));
+}
+
+void gpu_begin(struct gpu_rank *g, struct rank *rank, int number)
+{
+	*g = (struct gpu_rank){ .rank = rank,
+				.devices = trainer_cuda_devices() };
+	g->device = number % g->devices;
+	trainer_cuda_begin(&g->cuda, g->device);
+	CHECK(!g->cuda.cuStreamCreate(&g->stream, SK_CU_STREAM_NON_BLOCKING));
+}
+
+void gpu_describe(struct gpu_rank *g, struct gpu_tensor *x, bool there)
+{
+	there = there && x->device >= 0;
+	x->t.memory = there ? SK_CUDA : SK_HOST;
+	x->t.device = x->device < 0 ? 0 : x->device;
+	x->t.data = there ? (void *)(uintptr_t)x->there : x->here;
+	CHECK(!sk_state_tensor(g->rank->state, &x->t), "%s", sk_error());
+}
+
+void gpu_describe_all(struct gpu_rank *g, bool there)
+{
+	for (int i = 0; i < g->n; i++)
+		gpu_describe(g, &g->tensors[i], there);
+}
+
+static struct gpu_tensor *add(struct gpu_rank *g, const struct sk_tensor *t,
+			      size_t bytes, int fill, int device)
+{
+	struct gpu_tensor *x = &g->tensors[g->n++];
+
+	CHECK(g->n <= GPU_TENSORS);
+	*x = (struct gpu_tensor){ .t = *t, .bytes = bytes, .device = device };
+	if (bytes)
+		x->here = rank_memory(bytes, fill);
+	if (bytes && device >= 0) {
+		gpu_use_device(g, device);
+		x->there = trainer_cuda_alloc(&g->cuda, bytes);
+		trainer_cuda_put(&g->cuda, x->there, x->here, bytes);
+		gpu_use_device(g, g->device);
+	}
+	gpu_describe(g, x, true);
+	return x;
+}
+
+struct gpu_tensor *gpu_add(struct gpu_rank *g, const struct sk_tensor *t,
+			   size_t bytes, int fill)
+{
+	return add(g, t, bytes, fill, t->device);
+}
+
+struct gpu_tensor *gpu_add_host(struct gpu_rank *g, const struct sk_tensor *t,
+				size_t bytes, int fill)
+{
+	return add(g, t, bytes, fill, -1);
+}
+
+/* Between all devices' tensors and their doubles. */
+static void exchange(struct gpu_rank *g, bool put)
+{
+	for (int i = 0; i < g->n; i++) {
+		const struct gpu_tensor *x = &g->tensors[i];
+
+		if (!x->bytes || x->device < 0)
+			continue;
+		gpu_use_device(g, x->device);
+		if (put)
+			trainer_cuda_put(&g->cuda, x->there, x->here,
+					 x->bytes);
+		else
+			trainer_cuda_get(&g->cuda, x->here, x->there,
+					 x->bytes);
+	}
+	gpu_use_device(g, g->device);
+}
+
+void gpu_fill(struct gpu_rank *g, int64_t step)
+{
+	gpu_describe_all(g, false);
+	rank_write(g->rank, step);
+	exchange(g, true);
+	gpu_describe_all(g, true);
+}
+
+uint64_t gpu_wrong(struct gpu_rank *g, int64_t step, int owner)
+{
+	uint64_t n;
+
+	exchange(g, false);
+	gpu_describe_all(g, false);
+	n = rank_wrong(g->rank, step, owner);
+	gpu_describe_all(g, true);
+	return n;
+}
+
+int gpu_snapshot(struct gpu_rank *g, int64_t step, uint32_t flags)
+{
+	/* The slot of one that failed comes back a moment later. */
+	struct sk_snapshot_options o = {
+		.flags = flags, .stream = (uintptr_t)g->stream,
+		.wait_ms = 60000 };
+
+	return sk_snapshot(g->rank->state, step, &o);
+}
+
+void gpu_complete(struct gpu_rank *g, int64_t step)
+{
+	CHECK(!gpu_snapshot(g, step, 0), "%s", sk_error());
+	CHECK(!sk_fence(g->rank->state), "%s", sk_error());
+	CHECK(!sk_wait(g->rank->state, step, SK_COMPLETE, 60000), "%s",
+	      sk_error());
+}
+
+uint64_t gpu_count(const struct gpu_rank *g, const char *what)
+{
+	return g->cuda.count ? g->cuda.count(what) : 0;
+}

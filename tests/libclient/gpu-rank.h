@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank with tensors on GPUs, simulated ones or those of the machine. Values
+ * are those of the restore scenarios: each tensor has a double in host memory,
+ * which is filled and looked at by describing it in place of the device's for
+ * a moment. What fails ends the process.
+ */
+#ifndef SK_TESTS_LIBCLIENT_GPU_RANK_H
+#define SK_TESTS_LIBCLIENT_GPU_RANK_H
+
+#include "libclient/restore/common.h"
+#include "sim/trainer.h"
+
+#define GPU_TENSORS 8
+
+/** One tensor of this process's rank: on the device, and its double here; or
+ * in host memory alone. */
+struct gpu_tensor {
+	struct sk_tensor t;
+	char *here;
+	sk_cu_ptr there;
+	size_t bytes;
+	int device;		/* -1: host memory */
+};
+
+struct gpu_rank {
+	struct trainer_cuda cuda;
+	struct rank *rank;
+	int devices, device;
+	sk_cu_stream stream;	/* of device */
+	struct gpu_tensor tensors[GPU_TENSORS];
+	int n;
+};
+
+/** On device @number, modulo those that there are. */
+void gpu_begin(struct gpu_rank *g, struct rank *rank, int number);
+/** Makes that device's context the thread's current one. */
+void gpu_use_device(struct gpu_rank *g, int device);
+/** Describes a tensor of @bytes of memory on @t->device, full of @fill. */
+struct gpu_tensor *gpu_add(struct gpu_rank *g, const struct sk_tensor *t,
+			   size_t bytes, int fill);
+/** The same in host memory. */
+struct gpu_tensor *gpu_add_host(struct gpu_rank *g, const struct sk_tensor *t,
+				size_t bytes, int fill);
+/** Describes it as on its device, or as its double. */
+void gpu_describe(struct gpu_rank *g, struct gpu_tensor *x, bool there);
+void gpu_describe_all(struct gpu_rank *g, bool there);
+/** Writes the values of @step to all tensors and blobs. */
+void gpu_fill(struct gpu_rank *g, int64_t step);
+/** Elements that are not those of @step; @owner as rank_wrong(). */
+uint64_t gpu_wrong(struct gpu_rank *g, int64_t step, int owner);
+/** sk_snapshot() after the rank's stream. */
+int gpu_snapshot(struct gpu_rank *g, int64_t step, uint32_t flags);
+/** The same, fenced, and complete. */
+void gpu_complete(struct gpu_rank *g, int64_t step);
+/** A count of the simulation's; 0 on real hardware. */
+uint64_t gpu_count(const struct gpu_rank *g, const char *what);
+
+#endif

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "libclient/restore/random.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static uint64_t random_state;
+
+static int below(int n)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return (int)((random_state * 0x2545f4914f6cdd1du >> 33) % (unsigned)n);
+}
+
+static void place(struct random_tensor *t, int side, int world)
+{
+	t->ranks[side] = below(6) ? 1 + below(world) : 0;
+	t->rows[side] = t->ranks[side] && !(t->ranks[side] % 2) && below(2) ?
+			2 : 1;
+	t->first[side] = below(world);
+	for (int m = 0; m < 2; m++) {
+		int d = t->ndim ? below(t->ndim) : 0;
+
+		t->placements[side][m] = SK_SHARD(d);
+		if (!t->ndim || !below(3))
+			t->placements[side][m] = SK_REPLICATE;
+		else if (!below(4))
+			t->placements[side][m] = SK_STRIDED_SHARD(d, 2);
+	}
+}
+
+void random_test(struct random_test *test, uint64_t seed)
+{
+	static const int32_t types[] = { SK_U8, SK_BF16, SK_F32, SK_F64 };
+
+	*test = (struct random_test){ .seed = seed };
+	random_state = seed * 0x9e3779b97f4a7c15u + 7;
+	test->world[0] = 1 + below(4);
+	test->world[1] = 1 + below(4);
+	test->disk = below(2);
+	for (int i = 0; i < RANDOM_TENSORS; i++) {
+		struct random_tensor *t = &test->tensors[i];
+
+		(void)snprintf(t->name, sizeof(t->name), "w%d", i);
+		t->dtype = types[below(4)];
+		t->ndim = below(4);
+		for (int d = 0; d < t->ndim; d++)
+			t->shape[d] = below(12);
+		if (!i) {	/* several checksummed chunks */
+			t->ndim = 2;
+			t->dtype = SK_F32;
+			t->shape[0] = 700 + below(100);
+			t->shape[1] = 700 + below(100);
+		}
+		place(t, 0, test->world[0]);
+		place(t, 1, test->world[1]);
+	}
+}
+
+void random_describe(struct rank *rank, const struct random_test *test,
+		     int side, random_add add, void *ctx)
+{
+	static char blob[100], own[30];
+
+	for (int i = 0; i < RANDOM_TENSORS; i++) {
+		const struct random_tensor *t = &test->tensors[i];
+		struct sk_tensor st = { .name = t->name, .dtype = t->dtype,
+					.ndim = t->ndim };
+		int n = t->ranks[side], rows = t->rows[side];
+		struct sk_mesh *mesh = NULL;
+		int32_t ranks[4];
+
+		memcpy(st.shape, t->shape, sizeof(t->shape));
+		memcpy(st.placements, t->placements[side],
+		       sizeof(t->placements[side]));
+		for (int k = 0; k < n; k++)
+			ranks[k] = (t->first[side] + k) % test->world[side];
+		if (n)
+			mesh = rows > 1 ? mesh_of(rows, n / rows, ranks, NULL) :
+					  mesh_of(n, 0, ranks, NULL);
+		st.mesh = mesh;
+		add(rank, &st, i, ctx);
+		sk_mesh_release(mesh);
+	}
+	CHECK(!sk_state_blob(rank->state, "config", blob, sizeof(blob)));
+	CHECK(!sk_state_blob_local(rank->state, "rng", own, sizeof(own)));
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Random states on two sides, before and after a restart: worlds, meshes,
+ * placements, shapes. A case is a function of its seed.
+ */
+#ifndef SK_TESTS_RESTORE_RANDOM_H
+#define SK_TESTS_RESTORE_RANDOM_H
+
+#include "libclient/restore/common.h"
+
+#define RANDOM_TENSORS 6
+
+struct random_tensor {
+	char name[16];
+	int32_t dtype, ndim;
+	int64_t shape[3];
+	int ranks[2];		/* of the mesh, 0: none */
+	int rows[2];		/* of a mesh of two dimensions */
+	int first[2];		/* its first rank; the others follow, mod n */
+	struct sk_placement placements[2][2];
+};
+
+struct random_test {
+	uint64_t seed;
+	int world[2];
+	bool disk;
+	struct random_tensor tensors[RANDOM_TENSORS];
+};
+
+void random_test(struct random_test *test, uint64_t seed);
+
+/** Has @add describe tensor @i, all but its memory. */
+typedef void (*random_add)(struct rank *rank, const struct sk_tensor *t,
+			   int i, void *ctx);
+/** All of a side's tensors by @add, and two blobs. */
+void random_describe(struct rank *rank, const struct random_test *test,
+		     int side, random_add add, void *ctx);
+
+#endif
