@@ -86,6 +86,9 @@ struct sk_cat_run {
 	uint64_t id;			/* random */
 	int32_t world;
 	bool ended;			/* one of its ranks died or left */
+	bool has_local, apart;		/* a snapshot was local; several were:
+					 * its other ranks are elsewhere */
+	int64_t local_step;		/* of the first */
 	size_t n_snapshots;		/* of its job, that are its own */
 	struct sk_link states;
 };
@@ -385,7 +388,11 @@ bool sk_cat_asking(const struct sk_cat_job *job);
 
 /** Why memory of it must not be let go, or NULL. */
 const char *sk_cat_protected(const struct sk_cat_snapshot *snapshot);
-/** The newest complete snapshot (or local one), or NULL. */
+/**
+ * The newest complete snapshot, or NULL. A local one counts as well where the
+ * run's other ranks are known to be elsewhere, and where there is no other:
+ * who comes first after a restart must not cost what all had.
+ */
 struct sk_cat_snapshot *sk_cat_newest(const struct sk_cat_job *job);
 /** Complete, and no image of it is on disk alone. */
 bool sk_cat_whole_in_memory(const struct sk_cat_snapshot *snapshot);

@@ -191,6 +191,17 @@ static bool is_local(const struct sk_cat_snapshot *s)
 	return ranks && ranks < s->world;
 }
 
+/* Ranks of one node take their snapshots in step: where a second one lacks
+ * the others, they are not late but elsewhere. */
+static void note_local(struct sk_cat_run *run, int64_t step)
+{
+	assert(run);
+	run->apart |= run->has_local && run->local_step != step;
+	if (!run->has_local)
+		run->local_step = step;
+	run->has_local = true;
+}
+
 /* ---- what is known ---- */
 
 /* It stands in its job's list of what is to be decided. */
@@ -231,6 +242,8 @@ static struct sk_cat_known *look(const struct sk_cat_snapshot *asked)
 	k->complete = r == 0;
 	k->undecided = !is_known(r);
 	k->local = r < 0 && !wait && is_local(s);
+	if (k->local)
+		note_local(sk_cat_run_of(s), s->step);
 	note_undecided(s);
 	if (k->complete && k->announce)
 		announce(s);

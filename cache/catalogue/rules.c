@@ -5,16 +5,29 @@
 
 #include "catalogue/private.h"
 
+/* As good as complete, as far as this agent can ever tell. */
+static bool counts(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_run *run;
+
+	if (sk_cat_complete(s))
+		return true;
+	run = sk_cat_local(s) ? sk_cat_run_of(s) : NULL;
+	return run && run->apart;
+}
+
 struct sk_cat_snapshot *sk_cat_newest(const struct sk_cat_job *job)
 {
-	struct sk_cat_snapshot *s;
+	struct sk_cat_snapshot *s, *local = NULL;
 
 	sk_link_each(s, &job->snapshots, link) {
 		job->catalogue->visits++;
-		if (sk_cat_complete(s) || sk_cat_local(s))
+		if (counts(s))
 			return s;
+		if (!local && sk_cat_local(s))
+			local = s;
 	}
-	return NULL;
+	return local;
 }
 
 static bool is_newer(const struct sk_cat_snapshot *s,
@@ -34,7 +47,7 @@ newest_for(const struct sk_cat_snapshot *s)
 		return newest;
 	sk_link_each(own, &s->job->snapshots, link) {
 		if (own->run == s->run && own->run_id == s->run_id &&
-		    (sk_cat_complete(own) || sk_cat_local(own)))
+		    counts(own))
 			return own;
 	}
 	return NULL;

@@ -552,6 +552,48 @@ Test(catalogue, death_while_filling)
 	end(&b);
 }
 
+/* One rank is back before the other, and takes a snapshot: what both had is
+ * still the newest. A second one tells that the other is elsewhere. */
+Test(catalogue, who_comes_first_takes_nothing_away)
+{
+	struct sk_cat_state *s[2], *first;
+	struct sk_cat_snapshot *both;
+	struct bench b;
+
+	start(&b);
+	for (int i = 0; i < 2; i++)
+		s[i] = enter(&b, 0, i, 2, 2);
+	for (int i = 0; i < 2; i++)
+		snap(&b, s[i], 10);
+	both = find(&b, 1, 10);
+	for (int i = 0; i < 2; i++)
+		sk_cat_state_end(s[i]);
+	first = enter(&b, 0, 0, 2, 2);
+	snap(&b, first, 11);
+	cr_assert(sk_cat_local(find(&b, 2, 11)));
+	cr_assert_eq(sk_cat_newest(job_of(&b)), both);
+	cr_assert_str_eq(sk_cat_protected(both),
+			 "the newest complete snapshot");
+	cr_assert(sk_cat_protected(find(&b, 2, 11)));
+	snap(&b, first, 12);
+	cr_assert_eq(sk_cat_newest(job_of(&b)), find(&b, 2, 12));
+	cr_assert_null(sk_cat_protected(find(&b, 2, 11)));
+	end(&b);
+}
+
+/* Where there is nothing else, it is what would be lost. */
+Test(catalogue, a_first_local_snapshot_counts)
+{
+	struct sk_cat_state *s;
+	struct bench b;
+
+	start(&b);
+	s = enter(&b, 0, 0, 2, 2);
+	snap(&b, s, 1);
+	cr_assert_eq(sk_cat_newest(job_of(&b)), find(&b, 1, 1));
+	end(&b);
+}
+
 /* Replicas of the others cover what a dead rank did not save. */
 Test(catalogue, replicas_cover)
 {
