@@ -20,6 +20,19 @@ static const char *print(struct report *r, enum output output, int columns)
 	return text;
 }
 
+/* Who has no screen need not describe one. */
+Test(report, a_style_is_not_needed)
+{
+	struct report *r = report_new();
+	FILE *out = fmemopen(text, sizeof(text), "w");
+
+	report_text(r, "a", "a field", "%s", "its value");
+	cr_assert_eq(report_print(r, OUTPUT_TABLE, NULL, out), 0);
+	fclose(out);
+	cr_assert(strstr(text, "its value"), "%s", text);
+	report_free(r);
+}
+
 static int longest_line(const char *s)
 {
 	int longest = 0;

@@ -199,6 +199,6 @@ int print_results(const struct bench *b)
 	report_table(r, "figures", NULL, columns, SK_ARRAY_SIZE(columns));
 	for (size_t i = 0; i < SK_ARRAY_SIZE(figures); i++)
 		add_figure(r, b, &figures[i]);
-	return report_print(r, b->o.json ? OUTPUT_JSON : OUTPUT_TABLE, false,
-			    stdout);
+	return report_print(r, b->o.json ? OUTPUT_JSON : OUTPUT_TABLE,
+			    &(struct style){ .columns = 140 }, stdout);
 }

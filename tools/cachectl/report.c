@@ -212,11 +212,12 @@ static const struct print_ops *const formatters[] = {
 int report_print(const struct report *r, enum output output,
 		 const struct style *style, FILE *out)
 {
+	static const struct style plain;
 	int e;
 
 	if (r->failed)
 		return -ENOMEM;
-	e = formatters[output]->print(r, style, out);
+	e = formatters[output]->print(r, style ? style : &plain, out);
 	if (e)
 		return e;
 	return fflush(out) || ferror(out) ? -EIO : 0;

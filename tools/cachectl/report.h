@@ -76,7 +76,7 @@ struct style {
 	int columns;	/* of the screen; 0: 80 */
 };
 
-/** Prints to @out. 0 or -ENOMEM, -EIO. */
+/** Prints to @out; @style NULL: no colour, 80 columns. 0 or -ENOMEM, -EIO. */
 int report_print(const struct report *r, enum output output,
 		 const struct style *style, FILE *out);
 
