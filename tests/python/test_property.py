@@ -195,7 +195,7 @@ def test_lives_of_a_job(agent, seed):
         pids = start(rng.choice(WORLDS[kind]), _life, seed, kind,
                      STEPS * (i + 1) // len(kinds), f"life-{seed}")
         if i < len(kinds) - 1 and rng.random() < 0.6:
-            time.sleep(rng.random() * 2)
+            time.sleep(rng.random() * 2)    # when they die is what is tried
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
             codes = set(wait(pids))

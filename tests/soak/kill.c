@@ -7,10 +7,12 @@
  */
 #include "soak/soak.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -28,6 +30,7 @@ struct told {
 struct truth {
 	struct told lives[LIVES];
 	atomic_int present;		/* ranks this life began with */
+	int arrived;			/* an eventfd: one more is present */
 	atomic_bool disturbed;		/* somebody was killed in this life */
 	atomic_ullong restores;
 };
@@ -134,6 +137,7 @@ static void train(struct rank *rank)
 	int64_t step;
 
 	atomic_fetch_add(&life->truth->present, 1);
+	CHECK(!eventfd_write(life->truth->arrived, 1));
 	model_describe(rank, life->seed, (uint64_t)life->number);
 	step = come_back(rank, life);
 	for (int i = 0; step >= 0 && i < STEPS_A_LIFE; i++, step++) {
@@ -164,7 +168,9 @@ static void memory_is_gone(struct truth *t)
 static void end_life(struct scene *scene, struct truth *t, pid_t *pids,
 		     int world, struct dice *dice, struct tally *tally)
 {
+	struct pollfd p = { .fd = t->arrived, .events = POLLIN };
 	bool agent = !dice_below(dice, 3);
+	eventfd_t some;
 	int first = (int)dice_below(dice, (uint64_t)world);
 
 	/* Whom nobody serves from the start has nothing to lose. */
@@ -172,8 +178,10 @@ static void end_life(struct scene *scene, struct truth *t, pid_t *pids,
 		for (int i = 0; i < world; i++)
 			CHECK(!waitpid(pids[i], NULL, WNOHANG),
 			      "rank %d ended by itself", i);
-		(void)usleep(1000);
+		if (poll(&p, 1, 100) > 0)
+			(void)eventfd_read(t->arrived, &some);
 	}
+	/* When it is killed is what is tried. */
 	(void)usleep((useconds_t)dice_below(dice, 300000));
 	atomic_store(&t->disturbed, true);
 	if (agent) {
@@ -207,6 +215,8 @@ void trial_kill(struct scene *scene, uint64_t seed, struct tally *tally)
 	char job[40];
 
 	CHECK(t != MAP_FAILED);
+	t->arrived = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	CHECK(t->arrived >= 0);
 	for (int i = 0; i < LIVES; i++) {
 		atomic_store(&t->lives[i].complete, -1);
 		atomic_store(&t->lives[i].durable, -1);
@@ -225,5 +235,6 @@ void trial_kill(struct scene *scene, uint64_t seed, struct tally *tally)
 		tally->lives++;
 	}
 	tally->restores += atomic_load(&t->restores);
+	close(t->arrived);
 	CHECK(!munmap(t, sizeof(*t)));
 }
