@@ -308,20 +308,24 @@ int call_close(struct call *c)
 
 int call_report_bad(struct call *c)
 {
-	const struct sk_wire_open *in = &c->in->body.open;
+	const struct sk_wire_bad *in = &c->in->body.bad;
+	bool disk = in->place == SK_PLACE_DISK;
 	struct sk_cat_snapshot *s;
 	struct sk_cat_image *image;
+	const char *name;
 	int r;
 
 	r = image_find(c, in->image, in->place, &image);
 	if (r < 0)
 		return r;
 	s = image->snapshot;
+	sk_cat_image_bad(image, disk, in->entry);
+	name = sk_cat_damaged(image, disk);
 	log_error(c->agent, "job \"%s\" run %" PRIu64 " step %" PRId64 " rank "
-		  "%" PRId32 ": a reader found a bad checksum %s; the image is "
-		  "set aside", s->job->name, s->run, s->step, image->rank,
-		  in->place == SK_PLACE_DISK ? "on disk" : "in memory");
-	sk_cat_image_bad(image, in->place == SK_PLACE_DISK);
+		  "%" PRId32 ": a reader found a bad checksum %s%s%s; the "
+		  "image is set aside", s->job->name, s->run, s->step,
+		  image->rank, disk ? "on disk" : "in memory",
+		  name ? " of " : "", name ? name : "");
 	c->agent->counts.bad_reported++;
 	agent_changed(c->agent);
 	return 0;

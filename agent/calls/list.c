@@ -80,14 +80,30 @@ static uint64_t add_to_digest(uint64_t digest, const struct sk_cat_image *image)
 	       (uint64_t)(uint32_t)image->rank;
 }
 
+/* Of the first that is damaged, what of it is. */
+static void name_damaged(struct sk_wire_snapshot *w,
+			 const struct sk_cat_image *image, bool disk)
+{
+	const char *name = sk_cat_damaged(image, disk);
+
+	if (name && !w->text[0])
+		(void)snprintf(w->text, sizeof(w->text), "\"%.100s\" of rank "
+			       "%" PRId32 " is damaged %s; ", name,
+			       image->rank, disk ? "on disk" : "in memory");
+}
+
 /* What readers found bad: the first in each place, by rank. */
 static void note_bad(struct sk_wire_snapshot *w,
 		     const struct sk_cat_image *image)
 {
-	if (image->bad_memory && image->slot && w->bad_memory < 0)
+	if (image->bad_memory && image->slot && w->bad_memory < 0) {
 		w->bad_memory = image->rank;
-	if (image->bad_disk && image->stored.dir[0] && w->bad_disk < 0)
+		name_damaged(w, image, false);
+	}
+	if (image->bad_disk && image->stored.dir[0] && w->bad_disk < 0) {
 		w->bad_disk = image->rank;
+		name_damaged(w, image, true);
+	}
 }
 
 static uint32_t snapshot_flags(const struct sk_cat_snapshot *s,
@@ -107,6 +123,16 @@ static uint32_t snapshot_flags(const struct sk_cat_snapshot *s,
 		SK_SNAP_NEWEST : 0) |
 	       (s->leases ? SK_SNAP_IN_USE : 0) |
 	       (s->failed ? SK_SNAP_FAILED : 0);
+}
+
+/* Behind what is damaged; of a snapshot that is whole all the same, that is
+ * nothing that it lacks. */
+static void note_text(struct sk_wire_snapshot *w, const char *text)
+{
+	size_t at = text[0] ? strlen(w->text) : 0;
+
+	assert(at < sizeof(w->text));
+	(void)snprintf(w->text + at, sizeof(w->text) - at, "%s", text);
 }
 
 static int add_snapshot(struct agent *a, struct records *records,
@@ -138,8 +164,7 @@ static int add_snapshot(struct agent *a, struct records *records,
 	w->uid = s->job->uid;
 	w->tensors = count_names(s);
 	w->flags = snapshot_flags(s, w);
-	(void)snprintf(w->text, sizeof(w->text), "%s",
-		       s->failed ? sk_cat_failure(s) : missing.text);
+	note_text(w, s->failed ? sk_cat_failure(s) : missing.text);
 	return 0;
 }
 

@@ -53,8 +53,7 @@ static const struct message messages[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_OPEN] = { call_open, {
 		FIELD(open, flags, SK_OPEN_SUMS) } },
 	[SK_MSG_CLOSE] = { call_close, { FIELD(open, flags, 0) } },
-	[SK_MSG_REPORT_BAD] = { call_report_bad, {
-		FIELD(open, flags, 0) } },
+	[SK_MSG_REPORT_BAD] = { call_report_bad, { { 0 } } },
 	[SK_MSG_PIN] = MANAGE(0),
 	[SK_MSG_UNPIN] = MANAGE(0),
 	[SK_MSG_EVICT] = MANAGE(EVICT_FLAGS),

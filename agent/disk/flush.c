@@ -42,6 +42,7 @@ struct flush {
 	int owned;			/* 0, or why the file is not its */
 	bool lost;			/* the name is somebody else's */
 	bool bad;			/* memory is not what was sealed */
+	uint32_t bad_entry;		/* of it, and 1 */
 	unsigned races;			/* that were lost with this image */
 	struct earlier earlier;		/* images; of the last one alone */
 	unsigned rounds;		/* in which some of them were gone */
@@ -96,6 +97,7 @@ static int see(void *ctx, const void *bytes, size_t n, struct sk_err *err)
 	int r = sk_sums_add(f->sums, bytes, n, err);
 
 	f->bad = r == -EBADMSG;
+	f->bad_entry = sk_sums_wrong(f->sums);
 	return r;
 }
 
@@ -438,7 +440,7 @@ static void image_written(struct work *work)
 		add_stored(a, f);
 	/* Nobody shall have it. */
 	if (f->bad)
-		sk_cat_image_bad(f->image, false);
+		sk_cat_image_bad(f->image, false, f->bad_entry);
 	next_step(a, f);
 }
 

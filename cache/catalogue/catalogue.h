@@ -113,6 +113,8 @@ struct sk_cat_image {
 	struct sk_cat_stored stored;
 	unsigned leases;
 	bool bad_memory, bad_disk;	/* a checksum failed there */
+	uint32_t bad_entry[2];		/* of the layout, and 1; 0: not known;
+					 * memory, disk */
 };
 
 /** What is known of a snapshot, as far as somebody asked: coverage.c. */
@@ -449,8 +451,11 @@ void sk_cat_stored_remove(struct sk_cat_image *image);
 /** Decides anew what is undecided. Returns how many still are. */
 unsigned sk_cat_refresh(struct sk_cat_job *job);
 
-/** Sets the image aside in memory or on disk. */
-void sk_cat_image_bad(struct sk_cat_image *image, bool disk);
+/** Sets the image aside in memory or on disk. @entry: of its layout, whose
+ * checksum failed, and 1; 0: none in particular. */
+void sk_cat_image_bad(struct sk_cat_image *image, bool disk, uint32_t entry);
+/** Name of the tensor or blob that is damaged there; NULL: not known. */
+const char *sk_cat_damaged(const struct sk_cat_image *image, bool disk);
 /** Adds or ends uses; the last may end the image and its snapshot. */
 void sk_cat_lease(struct sk_cat_image *image, int count);
 

@@ -104,13 +104,24 @@ const char *sk_cat_failure(const struct sk_cat_snapshot *s)
 	return s->text ? s->text : s->failed ? "it could not be flushed" : "";
 }
 
-void sk_cat_image_bad(struct sk_cat_image *image, bool disk)
+void sk_cat_image_bad(struct sk_cat_image *image, bool disk, uint32_t entry)
 {
 	if (disk)
 		image->bad_disk = true;
 	else
 		image->bad_memory = true;
+	image->bad_entry[disk] = entry;
 	sk_cat_touch_disk(image->snapshot);
+}
+
+const char *sk_cat_damaged(const struct sk_cat_image *image, bool disk)
+{
+	const struct sk_layout *l = image->layout->layout;
+	uint32_t entry = image->bad_entry[disk];
+
+	if (!entry || entry > l->n_entries)
+		return NULL;
+	return l->items[l->entries[entry - 1].item].spec.name;
 }
 
 void sk_cat_lease(struct sk_cat_image *image, int count)

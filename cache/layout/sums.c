@@ -12,6 +12,7 @@ struct sk_sums_walk {
 	const uint64_t *sums;
 	uint32_t entry;		/* the one that the next byte is of */
 	uint64_t at;		/* and where in it */
+	uint32_t wrong;		/* an entry, and 1 */
 	struct sk_xxh3_stream chunk;
 };
 
@@ -51,6 +52,7 @@ static int judge(struct sk_sums_walk *walk, const struct sk_entry *e,
 
 	if (sk_xxh3_end(&walk->chunk) == walk->sums[e->first_sum + chunk])
 		return 0;
+	walk->wrong = (uint32_t)(e - walk->layout->entries) + 1;
 	return sk_err_set(err, -EBADMSG, "\"%.100s\" of rank %d is not what "
 			  "was sealed: MiB %llu of it has another checksum",
 			  walk->layout->items[e->item].spec.name,
@@ -98,4 +100,9 @@ int sk_sums_add(struct sk_sums_walk *walk, const void *bytes, size_t n,
 		}
 	}
 	return r;
+}
+
+uint32_t sk_sums_wrong(const struct sk_sums_walk *walk)
+{
+	return walk->wrong;
 }

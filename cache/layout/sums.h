@@ -21,5 +21,7 @@ struct sk_sums_walk *sk_sums_free(struct sk_sums_walk *walk);
  * the sentence names the tensor. */
 int sk_sums_add(struct sk_sums_walk *walk, const void *bytes, size_t n,
 		struct sk_err *err);
+/** The entry of which that was, and 1; 0: none was wrong yet. */
+uint32_t sk_sums_wrong(const struct sk_sums_walk *walk);
 
 #endif

@@ -28,7 +28,7 @@
 #include "memory/flags.h"
 
 #define SK_WIRE_MAGIC 0x31574b53u	/* "SKW1" */
-#define SK_WIRE_VERSION 3u
+#define SK_WIRE_VERSION 4u
 #define SK_MSG_BYTES 576u
 #define SK_MSG_FDS 4
 #define SK_WAIT_MAX_MS 3600000u
@@ -308,7 +308,15 @@ struct sk_wire_open_reply {
 	uint32_t kind;
 	struct sk_digest digest;
 };
-/* CLOSE, REPORT_BAD: body.open. REPORT_BAD sets the image aside. */
+/* CLOSE: body.open. */
+
+/* REPORT_BAD sets the image aside. */
+struct sk_wire_bad {
+	uint64_t image;
+	uint32_t place;
+	uint32_t entry;		/* of its layout, whose checksum failed, and
+				 * 1; 0: none in particular */
+};
 
 /* PIN, UNPIN, EVICT, FLUSH. FLUSH only asks; WAIT waits. */
 #define SK_EVICT_FORCE (1u << 0)
@@ -370,6 +378,7 @@ struct sk_msg {
 		struct sk_wire_list_reply list_reply;
 		struct sk_wire_open open;
 		struct sk_wire_open_reply open_reply;
+		struct sk_wire_bad bad;
 		struct sk_wire_manage manage;
 		struct sk_wire_stop stop;
 	} body;

@@ -203,15 +203,16 @@ void sk_restore_set_aside(struct sk_restoring *rs, uint32_t image,
 {
 	struct sk_msg msg = {
 		.type = SK_MSG_REPORT_BAD,
-		.body.open = {
+		.body.bad = {
 			.image = rs->images[image].places[place].id,
 			.place = place_numbers[place],
+			.entry = rs->images[image].places[place].bad_entry,
 		},
 	};
 	struct sk_err ignored;
 
 	assert(image < rs->n_images && place < 2);
-	mark_listed(rs, msg.body.open.image, place);
+	mark_listed(rs, msg.body.bad.image, place);
 	rs->images[image].places[place].there = false;
 	rs->report.damaged++;
 	/* The agent will find it itself where it cannot be told. */

@@ -191,6 +191,20 @@ static void touch(struct sk_restoring *rs, const struct sk_restore_piece *p)
 	__atomic_store_n(&rs->touched[p->local], 1, __ATOMIC_RELAXED);
 }
 
+/* The first that was found stands for all that is. */
+static void note_bad(struct sk_restoring *rs, const struct sk_restore_piece *p)
+{
+	struct sk_restore_image *image = &rs->images[p->image];
+	uint32_t none = 0, entry;
+
+	assert(p->entry >= image->layout->entries);
+	entry = (uint32_t)(p->entry - image->layout->entries) + 1;
+	(void)__atomic_compare_exchange_n(&image->places[p->place].bad_entry,
+					  &none, entry, false,
+					  __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	sk_bit_set(rs->bad, (uint64_t)p->place * rs->n_images + p->image);
+}
+
 static void note_sum(struct sk_restoring *rs, struct sk_restore_job *job,
 		     uint64_t sum, uint64_t bytes)
 {
@@ -204,8 +218,7 @@ static void note_sum(struct sk_restoring *rs, struct sk_restore_job *job,
 	if (sum == image->sums[p->entry->first_sum + job->chunk])
 		job->good = true;
 	else
-		sk_bit_set(rs->bad, (uint64_t)p->place * rs->n_images +
-					    p->image);
+		note_bad(rs, p);
 }
 
 static int prepare(const struct sk_restoring *rs,

@@ -130,7 +130,8 @@ static int explain(struct sk_restoring *rs, int r)
 	if (!bad)
 		return r;
 	return sk_err_prefix(&rs->err, -EBADMSG, "the image of rank %" PRId32
-			     " %s is damaged", bad->rank,
+			     " %s is damaged, and lacking without it",
+			     bad->rank,
 			     sk_restore_where(bad->place == SK_PLACE_DISK));
 }
 

@@ -50,6 +50,7 @@ struct sk_restore_place {
 	bool listed;		/* and perhaps set aside */
 	bool there;		/* and not */
 	bool checked;		/* opened once: it is what was listed */
+	uint32_t bad_entry;	/* that was found damaged in it, and 1 */
 	int fd;			/* of the data; -1: not open */
 	void *map;		/* memory only; NULL: not mapped */
 };

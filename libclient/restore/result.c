@@ -75,7 +75,7 @@ struct bad_image {
 	uint64_t agent;		/* 0: none */
 	uint64_t id;
 	uint32_t place;
-	uint32_t reserved;
+	uint32_t entry;		/* struct sk_restore_place's bad_entry */
 };
 
 static uint32_t count_bad(const struct sk_restoring *rs)
@@ -99,7 +99,7 @@ static void name_bad(const struct sk_restoring *rs, struct bad_image *bad,
 				bad[n++] = (struct bad_image){
 					rs->conn.agent.instance,
 					rs->images[i].places[place].id, place,
-					0 };
+					rs->images[i].places[place].bad_entry };
 }
 
 static void set_aside_found(struct sk_restoring *rs)
@@ -117,11 +117,12 @@ static void set_aside_told(struct sk_restoring *rs,
 {
 	for (uint32_t i = 0; bad->agent == rs->conn.agent.instance &&
 	     bad->place < 2 && i < rs->n_images; i++) {
-		const struct sk_restore_place *p =
-			&rs->images[i].places[bad->place];
+		struct sk_restore_place *p = &rs->images[i].places[bad->place];
 
-		if (p->there && p->id == bad->id)
-			sk_restore_set_aside(rs, i, bad->place, false);
+		if (!p->there || p->id != bad->id)
+			continue;
+		p->bad_entry = bad->entry;
+		sk_restore_set_aside(rs, i, bad->place, false);
 	}
 }
 
@@ -184,6 +185,45 @@ int sk_restore_agree_moved(struct sk_restoring *rs, int r, bool *ret_again)
 
 /* ---- moving again ---- */
 
+/* The image and place in which something was found that can be named. */
+static const struct sk_restore_image *find_named(const struct sk_restoring *rs,
+						 uint32_t *ret_place)
+{
+	for (uint32_t i = 0; i < rs->n_images; i++) {
+		const struct sk_restore_image *image = &rs->images[i];
+
+		for (uint32_t place = 0; place < 2; place++) {
+			uint32_t entry = image->places[place].bad_entry;
+
+			if (!entry || !image->layout ||
+			    entry > image->layout->n_entries)
+				continue;
+			*ret_place = place;
+			return image;
+		}
+	}
+	return NULL;
+}
+
+/* What is damaged, and not what else cannot be had without that image. */
+static int explain_damage(struct sk_restoring *rs)
+{
+	const struct sk_restore_image *image;
+	const struct sk_entry *entry;
+	uint32_t place;
+
+	image = find_named(rs, &place);
+	if (!image)
+		return sk_err_prefix(&rs->err, -EBADMSG, "a checksum failed "
+				     "and no other holder is left");
+	entry = &image->layout->entries[image->places[place].bad_entry - 1];
+	return sk_err_set(&rs->err, -EBADMSG, "\"%.100s\" of rank %" PRId32
+			  " is damaged %s: a checksum failed, and no other "
+			  "holder is left of all that its image had",
+			  image->layout->items[entry->item].spec.name,
+			  image->rank, sk_restore_where(place));
+}
+
 int sk_restore_redo(struct sk_restoring *rs)
 {
 	int r;
@@ -191,8 +231,7 @@ int sk_restore_redo(struct sk_restoring *rs)
 	rs->alone = true;
 	r = sk_restore_replan(rs);
 	if (r == -ENODATA)
-		return sk_err_prefix(&rs->err, -EBADMSG, "a checksum failed "
-				     "and no other holder is left");
+		return explain_damage(rs);
 	if (r < 0)
 		return r;
 	r = sk_restore_jobs(rs);

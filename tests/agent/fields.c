@@ -33,7 +33,6 @@ static const struct field fields[] = {
 	FIELD(LIST, list, flags, ~SK_LIST_KNOWN),
 	FIELD(OPEN, open, flags, ~SK_OPEN_SUMS),
 	FIELD(CLOSE, open, flags, ~0u),
-	FIELD(REPORT_BAD, open, flags, ~0u),
 	FIELD(PIN, manage, reserved, ~0u),
 	FIELD(PIN, manage, flags, ~0u),
 	FIELD(UNPIN, manage, reserved, ~0u),

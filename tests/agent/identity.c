@@ -487,7 +487,7 @@ static void test_put_back(const char *program)
 	bytes = read_file(file_of(&a, "back", 5, 0, 1, path), &n);
 	images = list_images(r.sock, "back", 5, &n);
 	CHECK(n == 1, "%zu images", n);
-	msg = (struct sk_msg){ .type = SK_MSG_REPORT_BAD, .body.open = {
+	msg = (struct sk_msg){ .type = SK_MSG_REPORT_BAD, .body.bad = {
 		.image = images[0].image, .place = SK_PLACE_DISK } };
 	CHECK_STATUS(rig_call(r.sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
 	CHECK(on_disk(r.sock, "back", 5, &id) == 0, "set aside");

@@ -279,7 +279,7 @@ static void test_known(struct rig *rig)
 	CHECK(n == 1 && images[0].id.rank == 1, "%zu images", n);
 	free(list_known(r[0].sock, "known", 1, &n));
 	CHECK(n == 1, "%zu known after a look", n);
-	msg = (struct sk_msg){ .type = SK_MSG_REPORT_BAD, .body.open = {
+	msg = (struct sk_msg){ .type = SK_MSG_REPORT_BAD, .body.bad = {
 		.image = images[0].image, .place = SK_PLACE_DISK } };
 	CHECK_STATUS(rig_call(r[0].sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
 	free(images);
@@ -290,8 +290,8 @@ static void test_known(struct rig *rig)
 		    images[i].place != SK_PLACE_MEMORY)
 			continue;
 		msg.type = SK_MSG_REPORT_BAD;
-		msg.body.open.image = images[i].image;
-		msg.body.open.place = SK_PLACE_MEMORY;
+		msg.body.bad.image = images[i].image;
+		msg.body.bad.place = SK_PLACE_MEMORY;
 		CHECK_STATUS(rig_call(r[0].sock, &msg, NULL, 0, NULL, NULL), 0,
 			     &msg);
 	}

@@ -31,19 +31,22 @@ void export_close(struct export *x, struct export_source *s)
 
 /* What another place holds has the same layout, so entries stay what they
  * are; specs that tensors point at are of the first layout, which is kept. */
-static int next_place(struct export *x, struct export_source *s)
+static int next_place(struct export *x, struct export_source *s,
+		      const struct export_tensor *t, uint32_t entry)
 {
 	const struct sk_wire_image *bad = s->records[s->at];
-	struct sk_msg msg = { .type = SK_MSG_REPORT_BAD, .body.open = {
-		.image = bad->image, .place = bad->place } };
+	struct sk_msg msg = { .type = SK_MSG_REPORT_BAD, .body.bad = {
+		.image = bad->image, .place = bad->place,
+		.entry = entry + 1 } };
 	struct sk_layout *first = s->opened.layout;
 	int r;
 
 	(void)ask(x->ctx, &msg);
 	if (s->at + 1 == s->n_records)
-		return sk_err_set(&x->ctx->err, -EBADMSG, "rank %d's image "
-				  "has bytes that are not what was sealed, "
-				  "and lies nowhere else", s->rank);
+		return sk_err_set(&x->ctx->err, -EBADMSG, "\"%.100s\" of rank "
+				  "%d is damaged: its bytes are not what was "
+				  "sealed, and its image lies nowhere else",
+				  t->name, s->rank);
 	s->opened.layout = NULL;
 	sk_close_fd(s->opened.fd);
 	free(s->opened.stamp.sums);
@@ -119,7 +122,7 @@ static int copy_tensor(struct export *x, const struct export_tensor *t,
 			continue;
 		r = prepare_copy(x, t, e, data, &copy);
 		while (r >= 0 && !copy_entry(x, s, e, &copy))
-			r = next_place(x, s);
+			r = next_place(x, s, t, t->pieces[i].entry);
 		if (r < 0)
 			return r;
 	}

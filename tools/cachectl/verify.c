@@ -57,10 +57,12 @@ static bool header_good(struct verify *v, const struct opened *o)
 	return memcmp(kept, there, n) == 0;
 }
 
-static void report_bad(struct verify *v, const struct sk_wire_image *m)
+/* @entry: as struct sk_wire_bad's. */
+static void report_bad(struct verify *v, const struct sk_wire_image *m,
+		       uint32_t entry)
 {
-	struct sk_msg msg = { .type = SK_MSG_REPORT_BAD, .body.open = {
-		.image = m->image, .place = m->place } };
+	struct sk_msg msg = { .type = SK_MSG_REPORT_BAD, .body.bad = {
+		.image = m->image, .place = m->place, .entry = entry } };
 
 	/* The agent may refuse; the user is told in any case. */
 	(void)ask(v->ctx, &msg);
@@ -90,7 +92,7 @@ static int verify_image(struct verify *v, const struct sk_wire_image *m)
 {
 	char names[200] = "", key[SK_ERR_MAX];
 	struct opened o;
-	uint32_t bad = 0;
+	uint32_t bad = 0, first = 0;
 	int r = ask_open(v->ctx, m, &o);
 
 	if (r == -ENOENT)
@@ -106,6 +108,7 @@ static int verify_image(struct verify *v, const struct sk_wire_image *m)
 
 		if (entry_good(v, &o, &o.layout->entries[i]))
 			continue;
+		first = first ? first : i + 1;
 		if (bad++ < 3)
 			(void)snprintf(names + at, sizeof(names) - at, "%s%s",
 				       at ? ", " : "",
@@ -119,7 +122,7 @@ static int verify_image(struct verify *v, const struct sk_wire_image *m)
 	v->images++;
 	add_row(v, m, o.layout->n_entries, bad, names);
 	if (bad)
-		report_bad(v, m);
+		report_bad(v, m, first);
 	ask_close(v->ctx, m, &o);
 	return 0;
 }

@@ -70,7 +70,7 @@ class Invalid(Error, ValueError):
 
 
 class Damaged(Error):
-    """A checksum failed and no other holder is left."""
+    """A checksum failed and no other holder is left; says of which tensor."""
 
 
 class TensorChanged(Error):

@@ -400,6 +400,7 @@ Test(catalogue, what_is_protected)
 {
 	struct sk_cat_state *s;
 	struct sk_cat_snapshot *one;
+	struct sk_cat_image *image;
 	struct bench b;
 
 	start(&b);
@@ -428,9 +429,13 @@ Test(catalogue, what_is_protected)
 		calloc(8, sizeof(uint64_t)), NULL), 0);
 	cr_assert_null(sk_cat_protected(one));
 	/* A bad image is no image. */
-	sk_cat_image_bad(sk_cat_image_find(find(&b, 1, 2), 0,
-					   SK_IMAGE_PRIMARY), false);
+	image = sk_cat_image_find(find(&b, 1, 2), 0, SK_IMAGE_PRIMARY);
+	sk_cat_image_bad(image, false, 1);
 	cr_assert(!sk_cat_complete(find(&b, 1, 2)));
+	cr_assert_str_eq(sk_cat_damaged(image, false),
+			 image->layout->layout->items[0].spec.name);
+	sk_cat_image_bad(image, true, image->layout->layout->n_entries + 1);
+	cr_assert_null(sk_cat_damaged(image, true));
 	cr_assert_eq(sk_cat_newest(job_of(&b)), one);
 	end(&b);
 }

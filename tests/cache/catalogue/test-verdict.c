@@ -334,7 +334,7 @@ static void one_is_bad(struct life *l, struct sk_cat_snapshot *s)
 	sk_link_each(image, &s->images, link) {
 		if (random() % 3)
 			continue;
-		sk_cat_image_bad(image, random() % 2);
+		sk_cat_image_bad(image, random() % 2, 0);
 		return;
 	}
 }

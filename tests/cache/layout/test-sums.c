@@ -70,6 +70,8 @@ static int pass_by(const struct sk_layout *l, const uint64_t *sums,
 		r = sk_sums_add(walk, data + at, (size_t)n, err);
 		at += n;
 	}
+	cr_assert(r ? sk_sums_wrong(walk) - 1 < l->n_entries :
+		      !sk_sums_wrong(walk));
 	sk_sums_free(walk);
 	return r;
 }

@@ -162,9 +162,10 @@ static void memory_is_damaged(struct scene *scene)
 {
 	const struct saving s = { .steps = { 10, 20 },
 				  .until = SK_COMPLETE };
+	/* The byte is one of rng's; wq is the first that cannot be had. */
 	const struct expecting bad = {
 		.step = 20, .flags = SK_RESTORE_MEMORY_ONLY,
-		.result = -EBADMSG, .words = "rank 1" };
+		.result = -EBADMSG, .words = "\"rng\" of rank 1" };
 
 	scene_ranks(scene, "memory", 2, save, &s);
 	flip_in_memory(scene, "memory", 20);
@@ -183,7 +184,7 @@ static void all_is_damaged(struct scene *scene)
 	const struct saving s = { .steps = { 20 }, .until = SK_COMPLETE };
 	const struct expecting bad = {
 		.step = SK_LATEST, .flags = SK_RESTORE_MEMORY_ONLY,
-		.result = -EBADMSG, .words = "rank 1" };
+		.result = -EBADMSG, .words = "\"rng\" of rank 1" };
 
 	scene_ranks(scene, "all", 2, save, &s);
 	flip_in_memory(scene, "all", 20);
