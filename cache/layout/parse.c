@@ -14,6 +14,8 @@
 #include "base/util.h"
 
 struct parse {
+	char *text;		/* of the description, or NULL */
+	char *items_text;	/* in it: its items, read without JSON */
 	struct sk_mesh **meshes;
 	size_t n_meshes;
 	struct sk_item *items;
@@ -265,7 +267,13 @@ static int rebuild(struct parse *p, const json_t *root,
 	    rank > INT32_MAX || world < 0 || world > INT32_MAX)
 		return bad(p, "job, rank, world or kind");
 	r = parse_meshes(p, json_object_get(root, "meshes"));
-	if (r >= 0)
+	if (r < 0)
+		return r;
+	if (p->items_text &&
+	    !sk_items_read(p->items_text, p->meshes, p->n_meshes, &p->items,
+			   &p->n_items))
+		return -ENOMSG;
+	if (!p->items_text)
 		r = parse_items(p, json_object_get(root, "items"));
 	if (r < 0)
 		return r;
@@ -280,21 +288,10 @@ static void parse_free(struct parse *p)
 {
 	for (size_t i = 0; i < p->n_meshes; i++)
 		sk_mesh_unref(p->meshes[i]);
-	for (size_t i = 0; i < p->n_items; i++)
-		free(p->items[i].boxes);
+	sk_items_free(p->items, p->n_items);
 	free(p->meshes);
-	free(p->items);
-}
-
-/*
- * Where a JSON string ends whose characters begin at @s: its closing quote,
- * NULL if there is none before @end.
- */
-static const char *string_end(const char *s, const char *end)
-{
-	while (s < end && *s != '"')
-		s += *s == '\\' ? 2 : 1;
-	return s < end ? s : NULL;
+	free(p->text);
+	*p = (struct parse){ .err = p->err };
 }
 
 /* @s moved past @text if it begins so, else NULL. */
@@ -307,22 +304,28 @@ static const char *past(const char *s, const char *end, const char *text)
 	return s + n;
 }
 
+/* Where @text begins in [@s, @end), NULL if it does not. */
+static const char *find(const char *s, const char *end, const char *text)
+{
+	return s ? memmem(s, (size_t)(end - s), text, strlen(text)) : NULL;
+}
+
 /*
- * The description in a header that begins as we write them, without reading
- * the rest as JSON: that is computed anew and compared in any case. Of the
- * description, what comes after the items is too. A copy for the caller to
- * free, without escapes; NULL where the header begins otherwise.
+ * The description in a header as we write them, up to its items' end, without
+ * reading the rest as JSON: that is computed anew and compared in any case.
+ * Within a string a quote has a backslash before it, never a comma, and within
+ * a name of the string in the string another two: so both borders are what
+ * they look like. A copy for the caller to free, without escapes; NULL where
+ * the header is written otherwise.
  */
 static char *cut_description(const char *header, uint64_t bytes)
 {
-	static const char tail[] = "],\"entries\":[";
-	const char *end = header + bytes, *s = header + 8, *stop;
-	char *text, *w, *cut;
+	const char *end = header + bytes, *stop;
+	const char *s = past(header + 8, end, SK_HEADER_BEGIN);
+	char *text, *w;
 
-	s = past(s, end, SK_HEADER_BEGIN);
-	s = s ? string_end(s, end) : NULL;
-	s = past(s, end, SK_HEADER_MIDDLE);
-	stop = s ? string_end(s, end) : NULL;
+	s = past(find(s, end, SK_HEADER_MIDDLE), end, SK_HEADER_MIDDLE);
+	stop = find(s, end, "],\\\"entries\\\":[");
 	text = w = stop ? malloc((size_t)(stop - s) + 3) : NULL;
 	if (!text)
 		return NULL;
@@ -330,11 +333,7 @@ static char *cut_description(const char *header, uint64_t bytes)
 		s += *s == '\\';
 		*w++ = *s;
 	}
-	*w = 0;
-	/* A quote within a name has a backslash before it, never a comma. */
-	cut = strstr(text, tail);
-	if (cut)
-		strcpy(cut, "]}");
+	strcpy(w, "]}");
 	return text;
 }
 
@@ -388,6 +387,47 @@ static int load_description(const char *header, uint64_t bytes, json_t **ret,
 	return *ret ? 0 : explain_json(&e, "the header's shardkeep", err);
 }
 
+/* The description without its items, which are kept as text. NULL where it is
+ * not as we write it. */
+static json_t *load_head(struct parse *p, const char *header, uint64_t bytes)
+{
+	static const char list[] = ",\"items\":[";
+	char *cut;
+
+	p->text = cut_description(header, bytes);
+	cut = p->text ? strstr(p->text, list) : NULL;
+	if (!cut)
+		return NULL;
+	p->items_text = cut + strlen(list);
+	strcpy(cut, "}");
+	return json_loads(p->text, JSON_REJECT_DUPLICATES, NULL);
+}
+
+/* -ENOMSG where it is not as we write it: to be read as any JSON. */
+static int parse_ours(struct parse *p, const char *header, uint64_t bytes,
+		      struct sk_layout **ret)
+{
+	json_t *root = load_head(p, header, bytes);
+	int r = root ? rebuild(p, root, ret) : -ENOMSG;
+
+	json_decref(root);
+	parse_free(p);
+	return r;
+}
+
+static int parse_any(struct parse *p, const char *header, uint64_t bytes,
+		     struct sk_layout **ret)
+{
+	json_t *root = NULL;
+	int r = load_description(header, bytes, &root, p->err);
+
+	if (r >= 0)
+		r = rebuild(p, root, ret);
+	json_decref(root);
+	parse_free(p);
+	return r;
+}
+
 static int same_header(const struct sk_layout *l, const void *header,
 		       uint64_t bytes, struct sk_err *err)
 {
@@ -406,7 +446,6 @@ int sk_layout_parse(const void *header, size_t size, uint64_t image_bytes,
 {
 	_cleanup_layout_ struct sk_layout *layout = NULL;
 	struct parse p = { .err = err };
-	json_t *root = NULL;
 	uint64_t bytes;
 	int r;
 
@@ -420,12 +459,9 @@ int sk_layout_parse(const void *header, size_t size, uint64_t image_bytes,
 		return sk_err_set(err, -EBADMSG, "the header is cut short: "
 				  "%zu of %llu bytes", size,
 				  (unsigned long long)bytes);
-	r = load_description(header, bytes, &root, err);
-	if (r < 0)
-		return r;
-	r = rebuild(&p, root, &layout);
-	parse_free(&p);
-	json_decref(root);
+	r = parse_ours(&p, header, bytes, &layout);
+	if (r == -ENOMSG)
+		r = parse_any(&p, header, bytes, &layout);
 	if (r >= 0)
 		r = same_header(layout, header, bytes, err);
 	if (r < 0)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Layout, inside. Lowest first: names, then lookup, split and header, then
- * layout, which makes one of all that; stamp, parse and recall stand on it.
+ * Layout, inside. Lowest first: names, then lookup, split, items and header,
+ * then layout, which makes one of all that; stamp, parse and recall stand on
+ * it.
  */
 #ifndef SK_CACHE_LAYOUT_PRIVATE_H
 #define SK_CACHE_LAYOUT_PRIVATE_H
@@ -50,6 +51,16 @@ int sk_layout_check(const struct sk_layout *layout, const void *header,
  * NULL. Errors: -ENOMEM. */
 int sk_layout_split(const struct sk_layout *layout, bool *ret_primary,
 		    int64_t *ret_turns, struct sk_err *err);
+
+/**
+ * The items of a description: @text, which is written to, begins after the
+ * bracket of their list and ends with the description's brace. *ret_items,
+ * for sk_items_free(), point into it. False where anything is not as
+ * sk_layout_write_header() puts it, or there is no memory.
+ */
+bool sk_items_read(char *text, struct sk_mesh *const *meshes, size_t n_meshes,
+		   struct sk_item **ret_items, size_t *ret_n);
+void sk_items_free(struct sk_item *items, size_t n);
 
 const char *sk_item_kind_name(enum sk_item_kind kind);
 
