@@ -326,7 +326,8 @@ struct sk_snapshot_options {
  * -EFAULT a tensor's device memory was freed since it was described; -EEXIST
  * this step is there already, from this run; -EINVAL @step is negative, or
  * nothing is described; -ECANCELED the tensors of the previous snapshot
- * changed before their fence; -EROFS this is a reader; those of sk_prepare().
+ * changed before their fence, and no fence and no wait has said so; -EROFS
+ * this is a reader; those of sk_prepare().
  */
 int sk_snapshot(struct sk_state *state, int64_t step,
 		const struct sk_snapshot_options *opts);
@@ -368,9 +369,13 @@ enum sk_until {
 
 /**
  * Waits until the snapshot of @step is @until (enum sk_until), at most
- * @timeout_ms. Any rank may ask, not only one that took it.
+ * @timeout_ms. Any rank may ask, not only one that took it. Where @step is
+ * that of this state's last snapshot, it is a fence as well, and an error of
+ * that snapshot is the answer; of another step it answers alone, whatever
+ * became of the last.
  *
- * Errors: -ETIMEDOUT; -ENOENT no such snapshot (discarded, evicted);
+ * Errors: those of sk_fence(), of the last snapshot's step; -ETIMEDOUT;
+ * -ENOENT no such snapshot (discarded, evicted), or it will not be @until;
  * -ENOTCONN SK_DURABLE was asked for and the agent has no store; -EIO the last
  * try to flush failed (it is tried again: wait again); -EINVAL @step is
  * negative, or @until not known; -ECONNRESET the agent is gone; -EOWNERDEAD.

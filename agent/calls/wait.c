@@ -116,6 +116,11 @@ static int sealed_outcome(const struct sk_wire_wait *w,
 {
 	if (sk_cat_image_find(s, w->id.rank, SK_IMAGE_PRIMARY))
 		return 0;
+	if (!sk_cat_may_seal(s, w->id.rank))
+		return sk_err_set(err, -ENOENT, "rank %" PRId32 " of job "
+				  "\"%.40s\" has not sealed step %" PRId64
+				  ", and will not", w->id.rank, s->job->name,
+				  s->step);
 	return sk_err_set(err, -EAGAIN, "rank %" PRId32 " has not sealed step "
 			  "%" PRId64 " in time", w->id.rank, s->step);
 }

@@ -401,6 +401,8 @@ bool sk_cat_whole_in_memory(const struct sk_cat_snapshot *snapshot);
 /** True if it can no longer become complete; false where that is not known
  * yet. */
 bool sk_cat_hopeless(const struct sk_cat_snapshot *snapshot);
+/** Whether the rank, which has no image of it, may still bring one. */
+bool sk_cat_may_seal(const struct sk_cat_snapshot *snapshot, int32_t rank);
 
 /**
  * A slot for (@state's run, @step): a free one, else that of this rank's

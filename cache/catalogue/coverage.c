@@ -391,6 +391,18 @@ unsigned sk_cat_refresh(struct sk_cat_job *job)
 
 /* ---- hope ---- */
 
+bool sk_cat_may_seal(const struct sk_cat_snapshot *s, int32_t rank)
+{
+	struct sk_cat_run *run = sk_cat_run_of(s);
+	const struct sk_cat_state *state;
+
+	if (!run || !sk_cat_run_living(run))
+		return false;
+	state = sk_cat_state_find(run, rank);
+	/* One that has not come yet may bring anything. */
+	return state ? expected(state, s) : !run->ended;
+}
+
 /* One that was found bad is none: its rank does not save it again. */
 static bool has_image(const struct sk_cat_snapshot *s, int32_t rank)
 {

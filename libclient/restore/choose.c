@@ -268,8 +268,7 @@ static void join_one_run(struct sk_restoring *rs,
 	if (state->run == chosen->run && state->run_id == chosen->run_id)
 		return;
 	sk_state_unregister(state);
-	state->run = chosen->run;
-	state->run_id = chosen->run_id;
+	sk_state_set_run(state, chosen->run, chosen->run_id);
 	(void)sk_state_register(state, false, sk_until(rs->sk), NULL);
 }
 

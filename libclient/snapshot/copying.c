@@ -66,12 +66,12 @@ struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
 	if (!c)
 		return NULL;
 	*c = (struct sk_copying){
-		.pending = { .refs = 1, .n_items = w->n_items,
+		.pending = { .refs = 1, .step = step, .n_items = w->n_items,
 			     .units_left = w->n_units, .verify = verify,
 			     .host_left = w->n_units - w->n_gpu_units,
 			     .asked = !w->n_gpu_units,
 			     .judge = sk_verify_judge, .release = release },
-		.state = state, .work = w, .slot = slot, .step = step,
+		.state = state, .work = w, .slot = slot,
 		.stream = stream, .parts_left = w->n_gpu_units ? 2 : 1,
 		.base = { state->slots[slot].map[0],
 			  state->slots[slot].map[1] },
@@ -280,7 +280,7 @@ void sk_copying_begin(struct sk_copying *c, uint64_t start_ns)
 	c->pending.refs++;	/* one of the fences', one of the pool's */
 	sk_fences_lock(f);
 	state->status = (struct sk_status){
-		.run = c->run, .step = c->step, .bytes = c->work->bytes,
+		.run = c->run, .step = c->pending.step, .bytes = c->work->bytes,
 		.slots = state->n_slots, .slot_bytes = state->slot_bytes,
 		.taken = state->status.taken,
 		.failed = state->status.failed };
@@ -383,7 +383,7 @@ static int tell(struct sk_copying *c, enum sk_msg_type type,
 		struct sk_err *err)
 {
 	struct sk_msg msg = { .type = (uint16_t)type, .body.seal = {
-		.state = c->id, .step = c->step, .slot = c->slot } };
+		.state = c->id, .step = c->pending.step, .slot = c->slot } };
 	struct sk *sk = c->state->sk;
 
 	/* The next connection's agent may know another state by that id. */
@@ -415,10 +415,10 @@ void sk_copying_seal(struct sk_copying *c)
 
 	for (int k = 0; k < 2; k++) {
 		const struct sk_layout *l = c->state->layouts[k];
-		const struct sk_stamp stamp = { .run = c->run,
-						.run_id = c->run_id,
-						.step = (uint64_t)c->step,
-						.sums = c->sums[k] };
+		const struct sk_stamp stamp = {
+			.run = c->run, .run_id = c->run_id,
+			.step = (uint64_t)c->pending.step,
+			.sums = c->sums[k] };
 
 		if (l)
 			sk_layout_stamp(l, &stamp, c->base[k]);

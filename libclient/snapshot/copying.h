@@ -19,7 +19,6 @@ struct sk_copying {
 	const struct sk_work *work;
 	char *base[2];			/* of the slot, by kind */
 	uint32_t slot;
-	int64_t step;
 	uint64_t stream;		/* of the trainer's GPU */
 	unsigned parts_left;		/* of the copy: host, GPUs; under the
 					 * fences' lock, as is: */

@@ -188,11 +188,9 @@ static int snapshot(struct sk_state *state, int64_t step,
 		r = check(state, step, err);
 	if (r < 0)
 		return r;
-	r = sk_fence_wait(&state->fences, SK_FENCE_ALL, SK_FOREVER, err);
-	if (r == -ECANCELED) {	/* told once */
-		sk_fences_drop(&state->fences);
+	r = sk_fence_wait_untold(&state->fences, SK_FOREVER, err);
+	if (r == -ECANCELED)
 		return r;
-	}
 	/* While the trainer waits for a slot it queues nothing. */
 	r = sk_gpus_check(state, &gpus, err);
 	if (r >= 0)

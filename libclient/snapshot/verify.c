@@ -157,7 +157,7 @@ void sk_verify_judge(struct sk_pending *p)
 	if (name)
 		r = sk_err_set(&p->err, -ECANCELED, "tensor \"%s\" changed "
 			       "before the fence of step %lld; the snapshot is "
-			       "refused", name, (long long)c->step);
+			       "refused", name, (long long)p->step);
 	if (r < 0)
 		sk_copying_refuse(c, r);
 	else

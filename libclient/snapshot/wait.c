@@ -11,12 +11,13 @@ static int wait_own(struct sk_state *state, int64_t step, uint64_t until_ns,
 		    struct sk_err *err)
 {
 	struct sk_fences *f = &state->fences;
-	int r = 0;
+	int r = sk_fence_wait_step(f, step, until_ns, err);
 
+	if (r < 0)
+		return r;
+	/* Its fence may have been dropped since, with the sentence. */
 	sk_fences_lock(f);
-	while (state->status.step == step && f->running && r >= 0)
-		r = f->os->cond_wait(f->os, &f->changed, &f->lock, until_ns);
-	if (state->status.step == step && state->status.result < 0)
+	if (state->status.step == step)
 		r = state->status.result;
 	sk_fences_unlock(f);
 	return r < 0 ? sk_err_set(err, r, "step %lld is not sealed: %s",
@@ -64,9 +65,7 @@ SK_API int sk_wait(struct sk_state *state, int64_t step, int until,
 	if (r < 0)
 		return sk_say(r, &err);
 	until_ns = sk_until_ms(state->sk->os, timeout_ms);
-	r = sk_fence_wait(&state->fences, SK_FENCE_ALL, until_ns, &err);
-	if (r >= 0)
-		r = wait_own(state, step, until_ns, &err);
+	r = wait_own(state, step, until_ns, &err);
 	if (r >= 0)
 		r = wait_agent(state, step, until, until_ns, &err);
 	return sk_say(r, &err);

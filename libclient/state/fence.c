@@ -96,13 +96,22 @@ static int wait_for_copy(struct sk_fences *f, struct sk_pending *p,
 	return holds(p, item) ? -ETIMEDOUT : 0;
 }
 
+/* With the lock held. */
+static int wait_finished(struct sk_fences *f, const struct sk_pending *p,
+			 uint64_t until_ns)
+{
+	int r = 0;
+
+	while (!p->finished && r != -ETIMEDOUT)
+		r = f->os->cond_wait(f->os, &f->changed, &f->lock, until_ns);
+	return p->finished ? 0 : -ETIMEDOUT;
+}
+
 /* With the lock held, which is given up meanwhile. The first fence judges,
  * the others wait for its word. */
 static int wait_for_judge(struct sk_fences *f, struct sk_pending *p,
 			  uint64_t until_ns)
 {
-	int r = 0;
-
 	assert(p->verify && p->hashed && !p->units_left);
 	if (!p->judged) {
 		p->judged = true;
@@ -110,13 +119,34 @@ static int wait_for_judge(struct sk_fences *f, struct sk_pending *p,
 		p->judge(p);
 		sk_fences_lock(f);
 	}
-	while (!p->finished && r != -ETIMEDOUT)
-		r = f->os->cond_wait(f->os, &f->changed, &f->lock, until_ns);
-	return p->finished ? 0 : -ETIMEDOUT;
+	return wait_finished(f, p, until_ns);
+}
+
+/* With the lock held: until it has let go of @item. */
+static int wait_for_item(struct sk_fences *f, struct sk_pending *p,
+			 int64_t item, uint64_t until_ns, struct sk_err *err)
+{
+	int r = wait_for_copy(f, p, item, until_ns);
+
+	if (r >= 0 && p->verify)
+		r = wait_for_judge(f, p, until_ns);
+	return r >= 0 ? 0 : sk_err_set(err, r, "the snapshot still holds the "
+				       "tensors: the time is over");
+}
+
+/* With the lock held: what became of it, where that is known. Whoever has no
+ * use for the sentence passes it on to nobody. */
+static int tell(struct sk_pending *p, struct sk_err *err)
+{
+	if (p->result >= 0 || !err)
+		return p->result;
+	*err = p->err;
+	p->told = true;
+	return p->result;
 }
 
 static int wait_newest(struct sk_fences *f, int64_t item, uint64_t until_ns,
-		       struct sk_err *err)
+		       bool untold, struct sk_err *err)
 {
 	struct sk_pending *p;
 	int r = 0;
@@ -125,17 +155,9 @@ static int wait_newest(struct sk_fences *f, int64_t item, uint64_t until_ns,
 	p = f->newest;
 	if (p) {
 		p->refs++;
-		r = wait_for_copy(f, p, item, until_ns);
-		if (r >= 0 && p->verify)
-			r = wait_for_judge(f, p, until_ns);
-		if (r < 0)
-			sk_err_set(err, r, "the snapshot still holds the "
-				   "tensors: the time is over");
-		else if (p->result < 0) {
-			r = p->result;
-			if (err)
-				*err = p->err;
-		}
+		r = wait_for_item(f, p, item, until_ns, err);
+		if (r >= 0 && !(untold && p->told))
+			r = tell(p, err);
 		sk_pending_unref(p);
 	}
 	sk_fences_unlock(f);
@@ -146,13 +168,43 @@ int sk_fence_wait(struct sk_fences *f, int64_t item, uint64_t until_ns,
 		  struct sk_err *err)
 {
 	assert(item >= 0);
-	return wait_newest(f, item, until_ns, err);
+	return wait_newest(f, item, until_ns, false, err);
+}
+
+int sk_fence_wait_untold(struct sk_fences *f, uint64_t until_ns,
+			 struct sk_err *err)
+{
+	return wait_newest(f, SK_FENCE_ALL, until_ns, true, err);
 }
 
 int sk_fence_wait_asked(struct sk_fences *f, uint64_t until_ns,
 			struct sk_err *err)
 {
-	return wait_newest(f, ASKED, until_ns, err);
+	return wait_newest(f, ASKED, until_ns, false, err);
+}
+
+int sk_fence_wait_step(struct sk_fences *f, int64_t step, uint64_t until_ns,
+		       struct sk_err *err)
+{
+	struct sk_pending *p;
+	int r = 0;
+
+	sk_fences_lock(f);
+	p = f->newest;
+	if (p && p->step == step) {
+		p->refs++;
+		r = wait_for_item(f, p, SK_FENCE_ALL, until_ns, err);
+		if (r >= 0)
+			r = wait_finished(f, p, until_ns);
+		if (r == -ETIMEDOUT)
+			sk_err_set(err, r, "step %lld is not sealed in time",
+				   (long long)step);
+		else
+			r = tell(p, err);
+		sk_pending_unref(p);
+	}
+	sk_fences_unlock(f);
+	return r;
 }
 
 int sk_fences_settle(struct sk_fences *f, uint64_t until_ns)

@@ -22,6 +22,7 @@
 /** One snapshot, from its first copy to its seal. All under the lock. */
 struct sk_pending {
 	unsigned refs;
+	int64_t step;
 	uint32_t *left;		/* units to copy, by item */
 	uint32_t n_items;
 	uint32_t units_left;	/* to copy */
@@ -29,6 +30,7 @@ struct sk_pending {
 	bool asked;		/* for all the others, of their devices */
 	bool verify;		/* the fence judges it before it is sealed */
 	bool hashed, judged, finished;
+	bool told;		/* the caller was told what became of it */
 	int result;		/* once it is finished, or sooner where it
 				 * failed */
 	struct sk_err err;
@@ -75,6 +77,14 @@ void sk_fences_finish(struct sk_fences *f, struct sk_pending *p, int result);
  */
 int sk_fence_wait(struct sk_fences *f, int64_t item, uint64_t until_ns,
 		  struct sk_err *err);
+/** The same of every item, but 0 where the caller was told before what became
+ * of it: it is no reason to refuse the next one. */
+int sk_fence_wait_untold(struct sk_fences *f, uint64_t until_ns,
+			 struct sk_err *err);
+/** Waits until the newest snapshot is over, if it is that of @step: the others
+ * are not held up by it, nor answered for. Errors: as sk_fence_wait(). */
+int sk_fence_wait_step(struct sk_fences *f, int64_t step, uint64_t until_ns,
+		       struct sk_err *err);
 /** Waits until the newest snapshot has copied what is host memory, and has
  * asked for all the rest: streams can wait for that from here on. Of a
  * verified one as sk_fence_wait(). Errors: as that. */

@@ -75,7 +75,7 @@ static int put_headers(const struct sk_state *state, struct sk_err *err)
 					   "layout");
 }
 
-static void fill_request(const struct sk_state *state, bool slots,
+static void fill_request(struct sk_state *state, bool slots,
 			 struct sk_wire_register *q)
 {
 	assert(state->layouts[0]);
@@ -114,8 +114,8 @@ static int ask_register(struct sk_state *state, bool slots, uint64_t until_ns,
 	if (r < 0)
 		return r;
 	state->id = msg.body.reg_reply.state;
-	state->run = msg.body.reg_reply.run;
-	state->run_id = msg.body.reg_reply.run_id;
+	sk_state_set_run(state, msg.body.reg_reply.run,
+			 msg.body.reg_reply.run_id);
 	state->slot_bytes = msg.body.reg_reply.slot_bytes;
 	/* Inherited ones are not asked for, and may be there all the same. */
 	*ret_slots = slots ? msg.body.reg_reply.slots : 0;

@@ -21,11 +21,9 @@ int sk_state_check(const struct sk_state *state, struct sk_err *err)
 	return sk_check(state->sk, err);
 }
 
-struct sk_wire_id sk_state_wire_id(const struct sk_state *state, int64_t step)
+struct sk_wire_id sk_state_wire_id(struct sk_state *state, int64_t step)
 {
 	struct sk_wire_id id = {
-		.run = state->run,
-		.run_id = state->run_id,
 		.step = step,
 		.rank = state->job.rank,
 		.world = state->job.world,
@@ -33,7 +31,20 @@ struct sk_wire_id sk_state_wire_id(const struct sk_state *state, int64_t step)
 
 	assert(strlen(state->job.name) <= SK_JOB_MAX);
 	strcpy(id.job, state->job.name);
+	/* Who waits for a step may do so while another thread registers. */
+	sk_fences_lock(&state->fences);
+	id.run = state->run;
+	id.run_id = state->run_id;
+	sk_fences_unlock(&state->fences);
 	return id;
+}
+
+void sk_state_set_run(struct sk_state *state, uint64_t run, uint64_t run_id)
+{
+	sk_fences_lock(&state->fences);
+	state->run = run;
+	state->run_id = run_id;
+	sk_fences_unlock(&state->fences);
 }
 
 static int check_reserved(const struct sk_job *job, struct sk_err *err)

@@ -48,7 +48,7 @@ struct sk_state {
 	uint64_t id;		/* at the agent; 0: not registered */
 	uint64_t instance;	/* of the agent it is registered with */
 	uint64_t generation;	/* of the connection it is registered on */
-	uint64_t run, run_id;	/* which the agent told */
+	uint64_t run, run_id;	/* which the agent told; as the first ones */
 	uint64_t slot_bytes;
 	uint32_t n_slots;
 	struct sk_slot_map *slots;
@@ -64,8 +64,10 @@ struct sk_state {
 /** -EINVAL: NULL; -EOWNERDEAD: in a forked child. */
 int sk_state_check(const struct sk_state *state, struct sk_err *err);
 
-/** What the agent knows this rank's snapshot of @step by. */
-struct sk_wire_id sk_state_wire_id(const struct sk_state *state,
-				   int64_t step);
+/** What the agent knows this rank's snapshot of @step by. Without the fences'
+ * lock. */
+struct sk_wire_id sk_state_wire_id(struct sk_state *state, int64_t step);
+/** It stands in this run from now on. With state->lock held. */
+void sk_state_set_run(struct sk_state *state, uint64_t run, uint64_t run_id);
 
 #endif

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from harness import run, start, wait
 from models import (Holder, Replicate, Shard, _StridedShard, everything,
                     sharded, whole, wrong)
-from shardkeep import Invalid
+from shardkeep import Invalid, NotFound, TensorChanged
 from shardkeep._tools import path as program
 from shardkeep.torch import Checkpointer
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -477,6 +477,29 @@ def test_failures_do_not_end_training(agent, caplog):
         for p in model.parameters():
             assert torch.equal(fresh.state[p]["momentum_buffer"],
                                optim.state[p]["momentum_buffer"])
+
+
+@pytest.mark.parametrize("raising", [False, True])
+def test_a_failed_snapshot_is_told_once(agent, caplog, raising):
+    model = torch.nn.Linear(3, 3)
+    with Checkpointer(model, job="told", verify=True, raising=raising,
+                      **FLUSHLESS) as ck:
+        for step in (1, 4):
+            assert ck.snapshot(step, wait=30)
+            ck.wait()
+            assert ck.snapshot(step + 1, wait=30)
+            with torch.no_grad():
+                model.weight += 1
+            if raising:
+                with pytest.raises(TensorChanged, match="weight"):
+                    ck.fence()
+            ck.fence()
+            ck.wait(step)
+            assert ck.snapshot(step + 2, wait=30)
+            ck.wait()
+            with pytest.raises(NotFound):
+                ck.wait(step + 1)
+        assert caplog.text.count("failed") == (0 if raising else 2)
 
 
 def test_what_cannot_be_stored_is_named(agent):

@@ -93,6 +93,7 @@ class Checkpointer:
         #: What the last restore did, None before one.
         self.report: Report | None = None
         self.last_step: int | None = None
+        self._told = False      # what became of that one
         # The first step of what is described now, until one was complete.
         self._unproven: int | None = None
         self._changed = False   # since the last snapshot
@@ -173,7 +174,7 @@ class Checkpointer:
             _core.SNAPSHOT_FLUSH if flush else _core.SNAPSHOT_NO_FLUSH)
         self._early = False
         try:
-            self._state.fence()     # before its blobs are written again
+            self._let_go()          # before its blobs are written again
             self._look_back()
             self._describe()
             self._state.snapshot(step, flags, int(wait * 1000),
@@ -187,7 +188,7 @@ class Checkpointer:
             return False
         if self._changed:
             self._unproven, self._changed = step, False
-        self.last_step = step
+        self.last_step, self._told = step, False
         return True
 
     def _look_back(self) -> None:
@@ -214,9 +215,17 @@ class Checkpointer:
 
     def fence(self) -> None:
         """Returns when the last snapshot has let go of the tensors."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """What became of a snapshot is told once: it is no reason to refuse
+        the next."""
         try:
             self._state.fence()
         except Error as e:
+            told, self._told = self._told, True
+            if told:
+                return
             if self.raising:
                 raise
             log.warning("the snapshot of step %s failed: %s",
