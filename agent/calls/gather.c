@@ -324,7 +324,9 @@ static int check_ranks(struct call *c, const struct sk_wire_gather *in,
 	r = call_job(c, &in->id, &job);
 	if (r < 0)
 		return r;
-	run = sk_cat_run_find(job, in->id.run, in->id.run_id);
+	/* Who cannot name its run exactly is no rank of it. */
+	run = in->id.run && in->id.run_id ?
+	      sk_cat_run_find(job, in->id.run, in->id.run_id) : NULL;
 	if (!run)
 		return sk_err_set(&c->err, -ENOENT, "job \"%s\" has no run %"
 				  PRIu64 " here; register first", job->name,

@@ -185,7 +185,8 @@ struct sk_wire_wait {
  * Calls are matched by @round, which each rank counts from 0 per restore. Up to
  * SK_GATHER_INLINE bytes travel in the message, more in fd 0 (a memfd of
  * exactly @bytes). The reply has a memfd of world * bytes. Every rank must
- * give the same number of bytes: -EINVAL to all otherwise.
+ * give the same number of bytes, -EINVAL to all otherwise, and name its run and
+ * the run's id: -ENOENT to who cannot.
  *
  * Ranks that only read are not registered: they meet as SK_RUN_READERS of the
  * job, and one that dies is noticed when the others' time is over.

@@ -41,17 +41,25 @@ static int connect_deaf(struct rig *rig)
 	return sock;
 }
 
-static void ask_gather(int sock, const char *job, uint64_t run, int32_t rank,
-		       int32_t world, uint32_t bytes)
+static void ask_gather_of(int sock, const char *job, uint64_t run,
+			  uint64_t run_id, int32_t rank, int32_t world,
+			  uint32_t bytes)
 {
 	struct sk_msg msg = { .type = SK_MSG_GATHER, .body.gather = {
-		.id = { .run = run, .step = -1, .rank = rank,
-			.world = world },
+		.id = { .run = run, .run_id = run_id, .step = -1,
+			.rank = rank, .world = world },
 		.bytes = bytes, .timeout_ms = WAIT_MS } };
 
 	strcpy(msg.body.gather.id.job, job);
 	/* The agent may have closed it by now. */
 	(void)sk_channel_send(sk_os_linux(), sock, &msg, NULL, 0);
+}
+
+/* Readers have no run. */
+static void ask_gather(int sock, const char *job, int32_t rank, int32_t world,
+		       uint32_t bytes)
+{
+	ask_gather_of(sock, job, SK_RUN_READERS, 0, rank, world, bytes);
 }
 
 static void ask_wait(int sock, const char *job, int64_t step, uint32_t until,
@@ -79,8 +87,8 @@ static void test_gather_given(struct rig *rig)
 {
 	int sock = connect_deaf(rig);
 
-	ask_gather(sock, "g", SK_RUN_READERS, 0, 2, 8);
-	ask_gather(sock, "g", SK_RUN_READERS, 1, 2, 8);
+	ask_gather(sock, "g", 0, 2, 8);
+	ask_gather(sock, "g", 1, 2, 8);
 	check_lives(rig, "a gather that is given");
 	close(sock);
 	check_alone(rig, "a gather that is given");
@@ -93,9 +101,9 @@ static void test_gather_failed(struct rig *rig)
 	struct sk_msg msg = { 0 };
 
 	for (int32_t rank = 0; rank < 3; rank++)
-		ask_gather(deaf, "f", SK_RUN_READERS, rank, 5, 8);
+		ask_gather(deaf, "f", rank, 5, 8);
 	check_lives(rig, "half a gather");
-	ask_gather(other, "f", SK_RUN_READERS, 4, 5, 16);
+	ask_gather(other, "f", 4, 5, 16);
 	CHECK_STATUS(rig_reply(other, &msg, NULL, NULL), -EINVAL, &msg);
 	close(deaf);
 	close(other);
@@ -108,8 +116,8 @@ static void test_gather_failed_by_itself(struct rig *rig)
 	int deaf = connect_deaf(rig);
 
 	for (int32_t rank = 0; rank < 3; rank++)
-		ask_gather(deaf, "i", SK_RUN_READERS, rank, 4, 8);
-	ask_gather(deaf, "i", SK_RUN_READERS, 3, 4, 16);
+		ask_gather(deaf, "i", rank, 4, 8);
+	ask_gather(deaf, "i", 3, 4, 16);
 	check_lives(rig, "a gather that its own rank failed");
 	close(deaf);
 	check_alone(rig, "a gather that its own rank failed");
@@ -125,8 +133,10 @@ static void test_rank_death(struct rig *rig)
 			.job = "death", .rank = i, .world = 3 }), 0,
 			&ranks[i].msg);
 	CHECK(shutdown(ranks[0].sock, SHUT_RD) == 0, "shutdown");
-	ask_gather(ranks[0].sock, "death", ranks[0].run, 0, 3, 8);
-	ask_gather(ranks[0].sock, "death", ranks[0].run, 1, 3, 8);
+	ask_gather_of(ranks[0].sock, "death", ranks[0].run,
+		      ranks[0].run_id, 0, 3, 8);
+	ask_gather_of(ranks[0].sock, "death", ranks[0].run,
+		      ranks[0].run_id, 1, 3, 8);
 	check_lives(rig, "two thirds of a gather");
 	rank_close(&ranks[2]);
 	check_lives(rig, "a rank's death");
@@ -208,8 +218,8 @@ static void test_stop(struct rig *rig)
 	deaf = connect_deaf(rig);
 	for (int i = 0; i < WAITS; i++)
 		ask_wait(deaf, "stop", 1, 2, WAIT_MS);
-	ask_gather(deaf, "stop", SK_RUN_READERS, 0, 3, 8);
-	ask_gather(deaf, "stop", SK_RUN_READERS, 1, 3, 8);
+	ask_gather(deaf, "stop", 0, 3, 8);
+	ask_gather(deaf, "stop", 1, 3, 8);
 	for (int i = 0; i < 8; i++)
 		ask_list(deaf);
 	CHECK(rig_stop(rig) == 0, "exit status");

@@ -159,15 +159,17 @@ static void test_users(struct rig *rig)
 
 /* ---- gathers ---- */
 
-static void send_gather(int sock, const char *job, int rank, int world,
+/* As that rank of the run, whichever @world it says to have. */
+static void send_gather(int sock, const struct rank *as, int rank, int world,
 			uint64_t round, uint32_t bytes, uint32_t timeout_ms)
 {
 	struct sk_msg msg = { .type = SK_MSG_GATHER, .body.gather = {
-		.id = { .rank = rank, .world = world, .step = -1 },
+		.id = { .run = as->run, .run_id = as->run_id, .rank = rank,
+			.world = world, .step = -1 },
 		.round = round, .bytes = bytes, .timeout_ms = timeout_ms } };
 	int fd = -1;
 
-	strcpy(msg.body.gather.id.job, job);
+	strcpy(msg.body.gather.id.job, "gather");
 	if (bytes <= SK_GATHER_INLINE) {
 		memset(msg.body.gather.data, 'a' + rank, bytes);
 	} else {
@@ -205,7 +207,7 @@ static void test_gather(struct rig *rig)
 {
 	static const uint32_t sizes[] = { 1, 100, SK_GATHER_INLINE,
 					  SK_GATHER_INLINE + 1, 1 << 20 };
-	struct rank r[3];
+	struct rank r[3], stranger;
 	struct sk_msg msg;
 	int socks[3];
 
@@ -217,25 +219,39 @@ static void test_gather(struct rig *rig)
 	}
 	for (uint32_t k = 0; k < sizeof(sizes) / sizeof(*sizes); k++) {
 		for (int i = 2; i >= 0; i--)
-			send_gather(socks[i], "gather", i, 3, k, sizes[k],
+			send_gather(socks[i], &r[0], i, 3, k, sizes[k],
 				    WAIT_MS);
 		for (int i = 0; i < 3; i++)
 			check_gathered(socks[i], 3, sizes[k]);
 	}
 	/* One is missing: the others are told who. */
-	send_gather(socks[0], "gather", 0, 3, 9, 8, 50);
+	send_gather(socks[0], &r[0], 0, 3, 9, 8, 50);
 	CHECK_STATUS(rig_reply(socks[0], &msg, NULL, NULL), -ETIMEDOUT, &msg);
 	CHECK(strstr(rig_why(&msg), "rank 1"), "%s", rig_why(&msg));
 	/* Unequal: everybody hears of it. */
-	send_gather(socks[0], "gather", 0, 3, 10, 8, WAIT_MS);
-	send_gather(socks[1], "gather", 1, 3, 10, 9, WAIT_MS);
+	send_gather(socks[0], &r[0], 0, 3, 10, 8, WAIT_MS);
+	send_gather(socks[1], &r[0], 1, 3, 10, 9, WAIT_MS);
 	CHECK_STATUS(rig_reply(socks[0], &msg, NULL, NULL), -EINVAL, &msg);
 	CHECK_STATUS(rig_reply(socks[1], &msg, NULL, NULL), -EINVAL, &msg);
 	/* Too much, and of another world. */
-	send_gather(socks[0], "gather", 0, 4, 11, 8, WAIT_MS);
+	send_gather(socks[0], &r[0], 0, 4, 11, 8, WAIT_MS);
 	CHECK_STATUS(rig_reply(socks[0], &msg, NULL, NULL), -EINVAL, &msg);
+	/* Who does not know the run's id disturbs nobody who does. */
+	stranger = r[0];
+	stranger.run_id = 0;
+	send_gather(socks[0], &r[0], 0, 3, 12, 8, WAIT_MS);
+	send_gather(socks[1], &stranger, 1, 3, 12, 9, WAIT_MS);
+	CHECK_STATUS(rig_reply(socks[1], &msg, NULL, NULL), -ENOENT, &msg);
+	stranger = r[0];
+	stranger.run = 0;
+	send_gather(socks[1], &stranger, 1, 3, 12, 9, WAIT_MS);
+	CHECK_STATUS(rig_reply(socks[1], &msg, NULL, NULL), -ENOENT, &msg);
+	for (int i = 1; i < 3; i++)
+		send_gather(socks[i], &r[0], i, 3, 12, 8, WAIT_MS);
+	for (int i = 0; i < 3; i++)
+		check_gathered(socks[i], 3, 8);
 	/* A rank dies: nobody waits for it. */
-	send_gather(socks[0], "gather", 0, 3, 12, 8, WAIT_MS);
+	send_gather(socks[0], &r[0], 0, 3, 13, 8, WAIT_MS);
 	rank_close(&r[2]);
 	CHECK_STATUS(rig_reply(socks[0], &msg, NULL, NULL), -ETIMEDOUT, &msg);
 	CHECK(strstr(rig_why(&msg), "rank 2"), "%s", rig_why(&msg));
