@@ -33,6 +33,16 @@ def needs(package: str) -> pytest.MarkDecorator:
                               reason=f"{package} is not installed")
 
 
+#: What each training ends with: the threads that frameworks leave behind, and
+#: process groups that nobody destroys, may end the interpreter by abort().
+LEAVE = """
+import atexit, os, sys
+sys.stdout.flush()
+atexit._run_exitfuncs()
+os._exit(0)
+"""
+
+
 def python(code: str, directory: str, *args: object, ranks: int = 1
            ) -> dict[str, object]:
     """Runs it in that directory; what it prints last, as JSON."""
@@ -40,7 +50,7 @@ def python(code: str, directory: str, *args: object, ranks: int = 1
            "TOKENIZERS_PARALLELISM": "false", "WANDB_DISABLED": "true"}
     script = os.path.join(directory, "script.py")
     with open(script, "w", encoding="utf-8") as f:
-        f.write(textwrap.dedent(code))
+        f.write(textwrap.dedent(code) + LEAVE)
     start = [sys.executable, script] if ranks == 1 else [
         sys.executable, "-m", "torch.distributed.run", "--standalone",
         f"--nproc-per-node={ranks}", script]
@@ -83,7 +93,8 @@ LIGHTNING = """
 
     data = torch.utils.data.DataLoader(
         torch.linspace(-1, 1, 6).expand(32, 6), batch_size=4 // devices)
-    snapshots = Snapshots(job, flush_every=1000, raising=True)
+    snapshots = Snapshots(job, flush_every=1000, raising=True,
+                          wait=100)
     trainer = lightning.Trainer(
         max_epochs=2, accelerator="cpu", devices=devices, logger=False,
         strategy="ddp" if devices > 1 else "auto",
@@ -150,7 +161,8 @@ TRAINER = """
         gradient_accumulation_steps=accumulate,
         learning_rate=0.01, save_strategy="no", logging_strategy="no",
         report_to=[], use_cpu=True, disable_tqdm=True, seed=3)
-    snapshots = Snapshots(job, flush_every=1000, raising=True)
+    snapshots = Snapshots(job, flush_every=1000, raising=True,
+                          wait=100)
     trainer = transformers.Trainer(model, args, train_dataset=data,
                                    callbacks=[Stop(), snapshots, Count()])
     try:
@@ -189,7 +201,7 @@ def test_hugging_face_trainer(agent: str, ranks: int, accumulate: int,
 
 
 TITAN = """
-    import json, os, sys, warnings
+    import json, sys, warnings
     warnings.filterwarnings("ignore")
     import torch, torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
@@ -243,7 +255,8 @@ TITAN = """
             self.step = state["step"]
 
     loader, train = Loader(), Train()
-    config = SnapshotManager.Config(enable=True, job=job, interval=1)
+    config = SnapshotManager.Config(enable=True, job=job, interval=1,
+                                   slot_wait=100)
     manager = config.build(
         dataloader=loader, model_parts=parts, optimizers=Optimizers(),
         lr_schedulers=Schedulers(), states={"train_state": train},
@@ -272,10 +285,8 @@ TITAN = """
                           "at": loader.at, "lr": schedulers[1]
                           .get_last_lr()[0]}))
     manager.close()
-    sys.stdout.flush()
     dist.barrier()
     dist.destroy_process_group()
-    os._exit(0)     # threads of what was imported may end by abort()
 """
 
 

@@ -40,12 +40,15 @@ class Snapshots(Callback):
         job: the name that snapshots are kept under.
         every_n_steps: of the optimizer, between two snapshots.
         resume: whether the newest snapshot is restored before the first step.
+        wait: seconds that a step may wait for a free slot; 0 skips the
+            snapshot.
         options: whatever else ``Checkpointer`` takes.
     """
 
     def __init__(self, job: str, *, every_n_steps: int = 1,
-                 resume: bool = True, **options: Any) -> None:
+                 resume: bool = True, wait: float = 0, **options: Any) -> None:
         self._job, self._every, self._resume = job, every_n_steps, resume
+        self._wait = wait
         self._extra = options.pop("extra", {})
         self._options = options
         self._last = 0
@@ -71,7 +74,7 @@ class Snapshots(Callback):
                 step % self._every:
             return
         self._last = step
-        self.checkpointer.snapshot(step)
+        self.checkpointer.snapshot(step, wait=self._wait)
 
     def _close(self) -> None:
         if self.checkpointer is not None:

@@ -31,6 +31,9 @@ class SnapshotManager(BaseCheckpointManager):
         flush_interval: int = 500
         """Steps between two snapshots that go to disk; the last one does."""
 
+        slot_wait: float = 0
+        """Seconds that a step may wait for a free slot; 0 skips the snapshot."""
+
     def __init__(self, config: Config, *, dataloader: Any,
                  model_parts: list[Any], optimizers: Any, lr_schedulers: Any,
                  states: dict[str, Any], sd_adapter: Any = None,
@@ -61,7 +64,7 @@ class SnapshotManager(BaseCheckpointManager):
                                curr_step % c.interval == 0):
             return False
         if not last_step:
-            return self.checkpointer.snapshot(curr_step)
+            return self.checkpointer.snapshot(curr_step, wait=c.slot_wait)
         done = self.checkpointer.snapshot(curr_step, flush=True, wait=300)
         if done:
             self.checkpointer.wait(until="durable", timeout=300)
