@@ -156,6 +156,14 @@ def check_huge_pages(documents: dict[str, str]) -> None:
               f"{name} asks for a setting that Linux 6.1 does not need")
 
 
+def check_completions(root: Path, help_text: str) -> None:
+    for path in sorted((root / "tools/bench/completions").iterdir()):
+        said = path.read_text()
+        for option in sorted(long_options(help_text)):
+            check(f"--{option[2:]}" in said or f"-l {option[2:]} " in said,
+                  f"{path.name} does not know {option}")
+
+
 def main() -> None:
     root, agent, cachectl, bench = sys.argv[1:5]
     root = Path(root)
@@ -168,6 +176,7 @@ def main() -> None:
     check_options("shardkeepd(8)", helps(agent), page(root, "shardkeepd.8"))
     check_options("shardkeep-bench(1)", helps(bench),
                   page(root, "shardkeep-bench.1"))
+    check_completions(root, helps(bench))
     check_messages(root, code)
     check_names(root, code, documents)
     check_paths(root, documents)

@@ -28,6 +28,8 @@ struct options {
 	unsigned step_ms;	/* of the compute loop */
 	const char *dir;	/* where the store and the files lie */
 	const char *agent;	/* path of shardkeepd */
+	int world;		/* ranks to simulate; 0: phases are measured */
+	const char *models, *meshes;	/* lists; NULL: all */
 	bool json;
 };
 
@@ -142,6 +144,10 @@ int phase_restore(struct bench *b);	/* restore.c */
 int phase_small(struct bench *b);	/* small.c: planner, round trip */
 void measure_memory(struct bench *b, int rank, uint64_t tensors);
 uint64_t agent_extra(struct bench *b, double *ret_shmem);
+
+/* ---- world.c: measures and prints ---- */
+
+int phase_world(struct bench *b);
 
 /* ---- output.c ---- */
 

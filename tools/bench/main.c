@@ -24,11 +24,16 @@ static const char help[] =
 "  -b, --bytes SIZE   state of each, K/M/G (1G)\n"
 "  -t, --tensors N    that the state is cut into (64)\n"
 "  -n, --rounds N     of every phase (5)\n"
-"  -T, --threads N    that copy, per rank (half the CPUs, 1 to 8, as the library)\n"
+"  -T, --threads N    that copy, per rank (half the CPUs, 1 to 8: the library's)\n"
 "  -m, --step-ms N    length of a compute step (1000)\n"
 "  -d, --dir DIR      filesystem to measure (.)\n"
 "  -a, --agent PATH   shardkeepd (beside this program, else on the PATH)\n"
 "  -p, --phases LIST  of small,snapshot,many,step,restore (all)\n"
+"  -w, --world N      instead: simulate worlds of up to N ranks, each half of\n"
+"                     the next, and measure what grows; of -t (96) tensors and\n"
+"                     -b (1M) per rank; N is a multiple of 16\n"
+"  -M, --models LIST  of llama,experts (all)\n"
+"  -x, --meshes LIST  of fsdp,hsdp,tp (all)\n"
 "  -j, --json         one JSON document\n"
 "  -h, --help         this\n"
 "\n"
@@ -39,7 +44,9 @@ static const struct option long_options[] = {
 	{ "tensors", 1, NULL, 't' }, { "rounds", 1, NULL, 'n' },
 	{ "threads", 1, NULL, 'T' }, { "step-ms", 1, NULL, 'm' },
 	{ "dir", 1, NULL, 'd' }, { "agent", 1, NULL, 'a' },
-	{ "phases", 1, NULL, 'p' }, { "json", 0, NULL, 'j' },
+	{ "phases", 1, NULL, 'p' }, { "world", 1, NULL, 'w' },
+	{ "models", 1, NULL, 'M' }, { "meshes", 1, NULL, 'x' },
+	{ "json", 0, NULL, 'j' },
 	{ "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
 };
 
@@ -70,7 +77,7 @@ static int parse(int argc, char **argv, struct options *o,
 {
 	int c, r = 0, v;
 
-	while (!r && (c = getopt_long(argc, argv, "r:b:t:n:T:m:d:a:p:jh",
+	while (!r && (c = getopt_long(argc, argv, "r:b:t:n:T:m:d:a:p:w:M:x:jh",
 				      long_options, NULL)) != -1) {
 		switch (c) {
 		case 'r': r = parse_int(optarg, 1, BENCH_RANKS_MAX, &o->ranks); break;
@@ -82,6 +89,9 @@ static int parse(int argc, char **argv, struct options *o,
 		case 'd': o->dir = optarg; break;
 		case 'a': o->agent = optarg; break;
 		case 'p': *ret_phases = optarg; break;
+		case 'w': r = parse_int(optarg, 16, 1 << 20, &o->world); break;
+		case 'M': o->models = optarg; break;
+		case 'x': o->meshes = optarg; break;
 		case 'j': o->json = true; break;
 		case 'h': puts(help); exit(0);
 		default: return -EINVAL;
@@ -89,7 +99,25 @@ static int parse(int argc, char **argv, struct options *o,
 		if (r)
 			note("\"%s\" is not a value for -%c", optarg, c);
 	}
+	if (!r && o->world % 16) {
+		note("%d ranks are no multiple of 16", o->world);
+		return -EINVAL;
+	}
 	return r || optind != argc ? -EINVAL : 0;
+}
+
+/* What was not asked for, by what is measured. */
+static void fill_in(struct options *o)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+	if (!o->bytes)
+		o->bytes = o->world ? 1ull << 20 : 1ull << 30;
+	if (!o->tensors)
+		o->tensors = o->world ? 96 : 64;
+	if (!o->threads)
+		o->threads = (uint32_t)(cpus < 2 ? 1 : cpus / 2 > 8 ? 8 :
+							  cpus / 2);
 }
 
 static const char *default_agent(char *buf, size_t size)
@@ -171,6 +199,8 @@ static int measure_apart(struct bench *b, const char *wanted)
 
 	if (pid < 0)
 		return 1;
+	if (!pid && b->o.world)
+		exit(phase_world(b) != 0);
 	if (!pid)
 		exit(measure(b, wanted) || print_results(b));
 	(void)signal(SIGINT, SIG_IGN);	/* the child has the default */
@@ -183,18 +213,16 @@ int main(int argc, char **argv)
 {
 	static struct bench b;
 	static char agent[512];
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	const char *wanted = NULL;
 	int r;
 
-	b.o = (struct options){ .ranks = 2, .rounds = 5, .tensors = 64,
-				.bytes = 1ull << 30, .step_ms = 1000,
+	b.o = (struct options){ .ranks = 2, .rounds = 5, .step_ms = 1000,
 				.dir = "." };
-	b.o.threads = (uint32_t)(cpus < 2 ? 1 : cpus / 2 > 8 ? 8 : cpus / 2);
 	if (parse(argc, argv, &b.o, &wanted)) {
 		fputs("shardkeep-bench --help shows how\n", stderr);
 		return 2;
 	}
+	fill_in(&b.o);
 	if (!b.o.agent)
 		b.o.agent = default_agent(agent, sizeof(agent));
 	(void)snprintf(b.dir, sizeof(b.dir), "%s/shardkeep-bench-XXXXXX",

@@ -1,0 +1,18 @@
+#compdef shardkeep-bench
+# SPDX-License-Identifier: Apache-2.0
+
+_arguments \
+	'(-r --ranks)'{-r,--ranks}'[processes that snapshot]:ranks' \
+	'(-b --bytes)'{-b,--bytes}'[state of each]:size' \
+	'(-t --tensors)'{-t,--tensors}'[that the state is cut into]:tensors' \
+	'(-n --rounds)'{-n,--rounds}'[of every phase]:rounds' \
+	'(-T --threads)'{-T,--threads}'[that copy, per rank]:threads' \
+	'(-m --step-ms)'{-m,--step-ms}'[length of a compute step]:ms' \
+	'(-d --dir)'{-d,--dir}'[filesystem to measure]:directory:_files -/' \
+	'(-a --agent)'{-a,--agent}'[shardkeepd]:file:_files' \
+	'(-p --phases)'{-p,--phases}'[that are measured]:phases:(small snapshot many step restore)' \
+	'(-w --world)'{-w,--world}'[ranks to simulate]:ranks' \
+	'(-M --models)'{-M,--models}'[that are simulated]:models:(llama experts)' \
+	'(-x --meshes)'{-x,--meshes}'[that they lie on]:meshes:(fsdp hsdp tp)' \
+	'(-j --json)'{-j,--json}'[one JSON document]' \
+	'(-h --help)'{-h,--help}'[what there is]'

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The real ranks of a simulated world, and what the agent does for them. */
+#include <dirent.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "conn/list.h"
+#include "state/state.h"
+#include "world.h"
+
+#define TIMEOUT_MS 120000
+
+/* ---- what a process takes ---- */
+
+uint64_t cpu_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static unsigned long long first_number(const char *path, const char *key)
+{
+	unsigned long long v = 0;
+	FILE *f = fopen(path, "re");
+	char line[256];
+
+	while (f && fgets(line, sizeof(line), f))
+		if (!strncmp(line, key, strlen(key)) &&
+		    sscanf(line + strlen(key), "%llu", &v) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return v;
+}
+
+uint64_t agent_cpu_ns(const struct bench *b)
+{
+	char path[400];
+	uint64_t sum = 0;
+	struct dirent *e;
+	DIR *dir;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/task", (int)b->agent);
+	dir = opendir(path);
+	while (dir && (e = readdir(dir))) {
+		if (e->d_name[0] == '.')
+			continue;
+		(void)snprintf(path, sizeof(path), "/proc/%d/task/%s/schedstat",
+			       (int)b->agent, e->d_name);
+		sum += first_number(path, "");
+	}
+	if (dir)
+		closedir(dir);
+	return sum;
+}
+
+uint64_t peak_bytes(pid_t pid)
+{
+	char path[64];
+
+	if (pid)
+		(void)snprintf(path, sizeof(path), "/proc/%d/status",
+			       (int)pid);
+	else
+		(void)snprintf(path, sizeof(path), "/proc/self/status");
+	return 1024 * (first_number(path, "VmHWM:") -
+		       first_number(path, "RssShmem:"));
+}
+
+static uint64_t read_so_far(void)
+{
+	return first_number("/proc/self/io", "rchar:");
+}
+
+int world_fail(struct world *w, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(w->figures->failed, sizeof(w->figures->failed), fmt,
+			ap);
+	va_end(ap);
+	return -1;
+}
+
+/* ---- a rank ---- */
+
+struct member {
+	struct sk *sk;
+	struct sk_state *state;
+	struct model_tensors tensors;
+	char *memory;			/* of all of them */
+	uint64_t describe_ns;
+};
+
+/* Memory for what the rank holds of a tensor: its boxes are known only when it
+ * is described, so each gets what the model gives a rank, twice over where
+ * half the ranks hold it all. */
+static int give_memory(struct member *m, uint64_t bytes)
+{
+	bytes = (bytes / (uint64_t)m->tensors.n + 4096) / 64 * 64;
+	m->memory = calloc((size_t)m->tensors.n, bytes);
+	for (int i = 0; m->memory && i < m->tensors.n; i++)
+		m->tensors.v[i].data = m->memory + (size_t)i * bytes;
+	return m->memory ? 0 : -1;
+}
+
+static int member_open(struct world *w, int rank, int32_t ranks,
+		       struct member *m)
+{
+	struct sk_options o = { .socket = w->bench->socket, .threads = 1,
+				.timeout_ms = TIMEOUT_MS };
+	struct sk_job job = { .name = w->job, .rank = rank, .world = ranks,
+			      .flush_every = SK_FLUSH_NEVER };
+	uint64_t began;
+
+	if (model_make(&w->model, ranks, &m->tensors) ||
+	    give_memory(m, w->model.bytes * (uint64_t)(w->model.world /
+						       ranks)))
+		return world_fail(w, "no memory, or %s", sk_error());
+	if (sk_open(&o, &m->sk) || sk_state_create(m->sk, &job, &m->state))
+		return world_fail(w, "%s", sk_error());
+	began = cpu_ns();
+	if (sk_state_tensors(m->state, m->tensors.v, (size_t)m->tensors.n))
+		return world_fail(w, "%s", sk_error());
+	m->describe_ns = cpu_ns() - began;
+	return 0;
+}
+
+int world_save(struct world *w, int rank)
+{
+	struct member m = { 0 };
+	uint64_t began;
+	char end;
+
+	if (member_open(w, rank, w->model.world, &m))
+		return -1;
+	began = now_ns();
+	if (sk_prepare(m.state, 0))
+		return world_fail(w, "%s", sk_error());
+	if (!rank) {
+		w->figures->register_ns = now_ns() - began;
+		w->figures->describe_ns = m.describe_ns;
+		w->run->number = m.state->run;
+		w->run->id = m.state->run_id;
+	}
+	if (sk_snapshot(m.state, WORLD_STEP, NULL) ||
+	    sk_wait(m.state, WORLD_STEP, SK_SEALED, TIMEOUT_MS))
+		return world_fail(w, "%s", sk_error());
+	/* The others are simulated now. */
+	close(w->go[1]);
+	if (write(w->sealed[1], "", 1) != 1 || read(w->go[0], &end, 1))
+		return world_fail(w, "a real rank lost the others");
+	return 0;
+}
+
+/* ---- lists ---- */
+
+static int list_once(struct world *w, struct sk_conn *conn)
+{
+	const struct sk_os *os = sk_os_linux();
+	struct sk_wire_id id = { .step = -1, .rank = -1 };
+	struct sk_list_gaps gaps = { 0 };
+	struct sk_wire_snapshot *s = NULL;
+	struct sk_err err = { "" };
+	size_t n = 0;
+	int r;
+
+	(void)snprintf(id.job, sizeof(id.job), "%s", w->job);
+	r = sk_list_snapshots(conn, &id, sk_until_ms(os, TIMEOUT_MS), &s, &n,
+			      &gaps, &err);
+	if (r < 0)
+		r = world_fail(w, "the first list: %s", err.text);
+	else if (gaps.n)
+		r = world_fail(w, "the first list: %s", gaps.first);
+	else if (n != 1 || !(s->flags & SK_SNAP_COMPLETE))
+		r = world_fail(w, "the first list: %s",
+			       n ? s->text : "no snapshot");
+	free(s);
+	return r;
+}
+
+int world_list(struct world *w)
+{
+	const struct sk_os *os = sk_os_linux();
+	struct sk_conn conn = SK_CONN_NULL;
+	uint64_t cpu, began = now_ns();
+	struct sk_err err = { "" };
+
+	if (sk_conn_open(os, w->bench->socket, sk_until_ms(os, TIMEOUT_MS),
+			 &conn, &err) < 0)
+		return world_fail(w, "%s", err.text);
+	cpu = agent_cpu_ns(w->bench);
+	if (list_once(w, &conn))
+		return -1;
+	w->figures->list_ns = now_ns() - began;
+	w->figures->list_cpu_ns = agent_cpu_ns(w->bench) - cpu;
+	began = now_ns();
+	if (list_once(w, &conn))
+		return -1;
+	w->figures->again_ns = now_ns() - began;
+	sk_conn_close(&conn);
+	return 0;
+}
+
+/* ---- restores ---- */
+
+/* The words of all ranks, by the one that is there. */
+struct chorus {
+	uint64_t agent;		/* that serves it; the others have others */
+	int32_t ranks;
+	uint64_t told;		/* bytes */
+};
+
+/* Each says what we do, but for the agent that serves it. */
+static int repeat(void *ctx, const void *in, size_t bytes, void *out,
+		  uint32_t timeout_ms)
+{
+	struct chorus *c = ctx;
+	char *all = out, *other = malloc(bytes ? bytes : 1);
+
+	(void)timeout_ms;
+	if (!other)
+		return -ENOMEM;
+	memcpy(other, in, bytes);
+	for (size_t at = 0; at + 8 <= bytes; at += 8)
+		if (!memcmp(other + at, &c->agent, 8))
+			other[at] ^= 1;
+	memcpy(all, in, bytes);
+	for (int32_t i = 1; i < c->ranks; i++)
+		memcpy(all + (size_t)i * bytes, other, bytes);
+	free(other);
+	c->told += (uint64_t)c->ranks * bytes;
+	return 0;
+}
+
+int world_restore(struct world *w, int32_t ranks, uint32_t flags,
+		  struct world_restore *ret)
+{
+	struct sk_restore_options o = { .flags = flags,
+					.timeout_ms = TIMEOUT_MS };
+	struct chorus chorus = { .ranks = ranks };
+	struct sk_comm comm = { .ctx = &chorus, .allgather = repeat };
+	struct sk_report report = { 0 };
+	struct member m = { 0 };
+	uint64_t began, cpu, before;
+
+	if (member_open(w, 0, ranks, &m))
+		return -1;
+	chorus.agent = m.sk->conn.agent.instance;
+	before = read_so_far();
+	cpu = cpu_ns();
+	began = now_ns();
+	if (sk_restore(m.state, WORLD_STEP, &comm, &o, &report))
+		return world_fail(w, "a restore: %s", sk_error());
+	*ret = (struct world_restore){
+		.wall_ns = now_ns() - began, .cpu_ns = cpu_ns() - cpu,
+		.plan_ns = report.plan_ns,
+		.needed = report.bytes_memory + report.bytes_disk,
+		.read = read_so_far() - before + report.bytes_memory +
+			report.bytes_disk,
+		.told = chorus.told, .peak = peak_bytes(0),
+	};
+	return 0;
+}
