@@ -127,6 +127,30 @@ static int check_file(struct opening *o, const struct stat *st)
 	return 0;
 }
 
+/* The header tells what a sketch leaves out. */
+static int need_whole(struct opening *o, const void *header, uint64_t bytes)
+{
+	struct sk_layout *whole;
+	int r;
+
+	if (o->layout->header)
+		return 0;
+	r = sk_recall_get(o->request.agent->recall, o->layout->job,
+			  o->layout->rank, o->layout->kind, header, bytes,
+			  o->layout->image_bytes, &whole, &o->err);
+	if (r < 0)
+		return r;
+	if (!sk_digest_equal(&whole->digest, &o->layout->digest) ||
+	    whole->n_sums != o->layout->n_sums) {
+		sk_layout_free(whole);
+		return sk_err_set(&o->err, -EBADMSG, "the header is not that "
+				  "of its layout");
+	}
+	sk_layout_free(o->layout);
+	o->layout = whole;
+	return 0;
+}
+
 /* Memory does not keep the checksums of what only the disk has: they are those
  * of the file, if they are still the same. */
 static int read_header(struct opening *o)
@@ -144,6 +168,8 @@ static int read_header(struct opening *o)
 		return sk_err_set(&o->err, -ENOMEM, "no memory for a header");
 	r = sk_store_read_header(o->request.agent->store, o->fd, &header,
 				 &bytes, &file, &o->err);
+	if (r == 0 && bytes == o->layout->header_bytes)
+		r = need_whole(o, header, bytes);
 	if (r < 0)
 		return r;
 	stamp.sums = sums;
@@ -311,7 +337,7 @@ int call_report_bad(struct call *c)
 	const struct sk_wire_bad *in = &c->in->body.bad;
 	bool disk = in->place == SK_PLACE_DISK;
 	struct sk_cat_snapshot *s;
-	struct sk_cat_image *image;
+	struct sk_cat_image *image = NULL;
 	const char *name;
 	int r;
 

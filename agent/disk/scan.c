@@ -33,6 +33,21 @@ struct file_key file_key_of(const struct sk_stored *stored)
 
 /* ---- in the background ---- */
 
+/* Of ranks that describe the same, one layout is kept as a whole. */
+static struct sk_layout *sketch(struct sk_recall *recall, struct sk_layout *l)
+{
+	_cleanup_layout_ struct sk_layout *base =
+		sk_recall_described(recall, l);
+	struct sk_layout *brief = NULL;
+
+	if (base && base != l)
+		brief = sk_layout_sketch(base, l);
+	if (!brief)
+		return sk_layout_ref(l);
+	sk_recall_drop(recall, l);
+	return brief;
+}
+
 static int read_layout(struct sk_recall *recall, struct found *f,
 		       const void *header, uint64_t bytes)
 {
@@ -55,7 +70,7 @@ static int read_layout(struct sk_recall *recall, struct found *f,
 		return r;
 	}
 	f->stamp = stamp;
-	f->layout = sk_take_ptr(l);
+	f->layout = sketch(recall, l);
 	return 0;
 }
 

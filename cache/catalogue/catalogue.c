@@ -18,11 +18,13 @@ void sk_cat_init(struct sk_catalogue *cat)
 
 /* ---- layouts ---- */
 
+/* Sketches have no headers. */
 static bool same_layout(const struct sk_layout *a, const struct sk_layout *b)
 {
 	return sk_digest_equal(&a->digest, &b->digest) &&
 	       a->header_bytes == b->header_bytes &&
-	       memcmp(a->header, b->header, a->header_bytes) == 0;
+	       (!a->header || !b->header ||
+		memcmp(a->header, b->header, a->header_bytes) == 0);
 }
 
 static uint64_t hash_layout(const struct sk_layout *layout)
@@ -47,14 +49,27 @@ static struct sk_cat_layout *find_layout(const struct sk_catalogue *cat,
 	return NULL;
 }
 
+/* Of two equal ones a sketch goes first. */
+static void prefer_whole(struct sk_cat_layout *known, struct sk_layout *layout)
+{
+	struct sk_layout *other = layout;
+
+	if (layout->header && !known->layout->header) {
+		other = known->layout;
+		known->layout = layout;
+		known->catalogue->layout_bytes += sk_layout_memory(layout) -
+						  sk_layout_memory(other);
+	}
+	sk_layout_free(other);
+}
+
 struct sk_cat_layout *sk_cat_layout_take(struct sk_catalogue *cat,
 					 struct sk_layout *layout)
 {
 	struct sk_cat_layout *known = find_layout(cat, layout);
 
-	assert(layout->header);
 	if (known) {
-		sk_layout_free(layout);
+		prefer_whole(known, layout);
 		return sk_cat_layout_ref(known);
 	}
 	known = calloc(1, sizeof(*known));

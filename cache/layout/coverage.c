@@ -11,6 +11,7 @@
 
 #include "base/array.h"
 #include "base/util.h"
+#include "layout/alike.h"
 #include "tensor/tiling.h"
 
 #define NAMED_MAX 4		/* missing boxes that the sentence names */
@@ -251,16 +252,15 @@ static int check_ranks(struct check *c, const struct sk_coverage_image *im,
 			  "rank %d first", absent, world, first);
 }
 
-int sk_coverage_check(const struct sk_coverage_image *images, size_t n,
-		      int32_t world, struct sk_err *err)
+/* By all boxes of all images, of which none is a sketch. */
+static int check_boxes(const struct sk_coverage_image *images, size_t n,
+		       struct sk_err *err)
 {
 	_cleanup_free_ struct mention *all = NULL;
 	struct check c = { .err = err, .visits = VISITS_FREE };
 	size_t count = 0;
-	int r = check_ranks(&c, images, n, world);
+	int r = 0;
 
-	if (r < 0)
-		return r;
 	for (size_t i = 0; i < n; i++)
 		count += images[i].layout->n_items;
 	all = malloc((count + 1) * sizeof(*all));
@@ -281,4 +281,97 @@ int sk_coverage_check(const struct sk_coverage_image *images, size_t n,
 		return r;
 	return sk_err_set(err, -ENODATA, "missing: %s%s", c.missing,
 			  c.n_missing > NAMED_MAX ? ", ..." : "");
+}
+
+/* ---- sketches ---- */
+
+/* Most that the layouts of sketches may take. */
+#define WHOLE_MAX ((uint64_t)512 << 20)
+
+static int check_size(const struct sk_coverage_image *images, size_t n,
+		      struct sk_err *err)
+{
+	const struct sk_coverage_image *absent = NULL;
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		if (!images[i].present && !absent)
+			absent = &images[i];
+		if (!images[i].layout->header)
+			bytes += images[i].layout->header_bytes * 3;
+	}
+	if (bytes <= WHOLE_MAX)
+		return 0;
+	return sk_err_set(err, -ENODATA, "missing: the image of rank %d; with "
+			  "%zu images it is not looked for whether others "
+			  "have what it held", absent ? absent->layout->rank :
+			  images[0].layout->rank, n);
+}
+
+static int make_whole(struct sk_coverage_image *images, size_t n,
+		      struct sk_err *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct sk_layout *whole;
+		int r = sk_layout_whole((struct sk_layout *)images[i].layout,
+					&whole);
+
+		if (r < 0) {
+			sk_err_set(err, r == -ENOMEM ? r : -ENODATA, "the "
+				   "layout of rank %d cannot be computed",
+				   images[i].layout->rank);
+			while (i--)
+				sk_layout_free((struct sk_layout *)
+					       images[i].layout);
+			return r == -ENOMEM ? r : -ENODATA;
+		}
+		images[i].layout = whole;
+	}
+	return 0;
+}
+
+static int check_sketches(const struct sk_coverage_image *images, size_t n,
+			  struct sk_err *err)
+{
+	_cleanup_free_ struct sk_coverage_image *whole = NULL;
+	int r = check_size(images, n, err);
+
+	if (r < 0)
+		return r;
+	whole = malloc((n + 1) * sizeof(*whole));
+	if (!whole)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	memcpy(whole, images, n * sizeof(*whole));
+	r = make_whole(whole, n, err);
+	if (r < 0)
+		return r;
+	r = check_boxes(whole, n, err);
+	for (size_t i = 0; i < n; i++)
+		sk_layout_free((struct sk_layout *)whole[i].layout);
+	return r;
+}
+
+static bool has_sketch(const struct sk_coverage_image *images, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!images[i].layout->header)
+			return true;
+	return false;
+}
+
+int sk_coverage_check(const struct sk_coverage_image *images, size_t n,
+		      int32_t world, struct sk_err *err)
+{
+	struct check c = { .err = err };
+	bool covered = false;
+	uint64_t looks = 0;
+	int r = check_ranks(&c, images, n, world);
+
+	if (r >= 0 && sk_coverage_alike(images, n, world, &covered,
+					&looks) < 0)
+		r = sk_err_set(err, -ENOMEM, "out of memory");
+	if (r < 0 || covered)
+		return r;
+	return has_sketch(images, n) ? check_sketches(images, n, err) :
+				       check_boxes(images, n, err);
 }

@@ -28,7 +28,11 @@ struct sk_coverage_image {
  * Local blobs must be present for each rank whose layout names them.
  * -E2BIG if boxes said one by one overlap so that telling would take out of
  * all proportion. -ENOMEM.
- * Cost: O(n log n) in the number of boxes.
+ * Layouts may be sketches. Where the images suffice, and only then, ranks of
+ * one description may be as many as one likes: telling costs O(n), and the
+ * items of each description once. Else it is O(n log n) in the number of
+ * boxes, and sketches are computed for it; -ENODATA where that would take more
+ * than half a GiB.
  */
 int sk_coverage_check(const struct sk_coverage_image *images, size_t n,
 		      int32_t world, struct sk_err *err);

@@ -270,6 +270,15 @@ struct sk_layout *sk_layout_ref(struct sk_layout *l)
 	return l;
 }
 
+static struct sk_layout *sketch_free(struct sk_layout *l)
+{
+	sk_layout_free(l->priv->base);
+	free(l->priv->locals);
+	free(l->priv);
+	free(l);
+	return NULL;
+}
+
 struct sk_layout *sk_layout_free(struct sk_layout *l)
 {
 	if (!l)
@@ -277,6 +286,8 @@ struct sk_layout *sk_layout_free(struct sk_layout *l)
 	/* 0 extra wraps to the largest value: that was the last one. */
 	if (l->priv && atomic_fetch_sub(&l->priv->extra_refs, 1) != 0)
 		return NULL;
+	if (l->priv && l->priv->base)
+		return sketch_free(l);
 	/* One more than were finished: copying may have failed half-way. */
 	for (uint32_t i = 0; l->items && i <= l->n_items; i++) {
 		free((char *)l->items[i].spec.name);

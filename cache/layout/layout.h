@@ -98,7 +98,8 @@ struct sk_layout {
 	 * blobs: where two are equal, either rank's items tell which names the
 	 * other has, and what they are. */
 	uint64_t description;
-	const char *header;	/* the template, header_bytes long */
+	const char *header;	/* the template, header_bytes long; NULL: a
+				 * sketch */
 	/* private: */
 	struct sk_layout_priv *priv;
 };
@@ -145,7 +146,23 @@ struct sk_layout *sk_layout_free(struct sk_layout *layout);
 SK_DEFINE_CLEANUP(struct sk_layout *, sk_layout_free)
 #define _cleanup_layout_ __attribute__((cleanup(sk_layout_freep)))
 
-/** Bytes of the heap that it takes, about. */
+/**
+ * A sketch: what is known of the layout of another rank of @base's
+ * description. It takes a few hundred bytes, however many tensors there are:
+ * items are those of @base, whose names and specs are its own, but whose boxes
+ * are not; there are no entries and no header. Of @like, which is whole, the
+ * rest is taken. @base says no boxes one by one. NULL: no memory.
+ */
+struct sk_layout *sk_layout_sketch(struct sk_layout *base,
+				   const struct sk_layout *like);
+/** Whether some items' boxes were said one by one: they are in no other
+ * rank's description. */
+bool sk_layout_says_boxes(const struct sk_layout *layout);
+/** The layout that a sketch is of, computed; of another layout itself. A
+ * reference. Errors: -EBADMSG its digest is not that; -ENOMEM. */
+int sk_layout_whole(struct sk_layout *layout, struct sk_layout **ret);
+
+/** Bytes of the heap that it takes, about; a sketch's without its base. */
 uint64_t sk_layout_memory(const struct sk_layout *layout);
 
 /** How long a header is that starts with these 8 bytes (8 included), or

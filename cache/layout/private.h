@@ -27,7 +27,15 @@ struct sk_layout_priv {
 	uint32_t *sums_at;
 	struct sk_table entries, items;	/* indices, by name; see lookup.c */
 	uint64_t memory;		/* see sk_layout_memory() */
+	/* Of a sketch: whose items they are, and sizes of its local blobs. */
+	struct sk_layout *base;
+	int64_t *locals;
 };
+
+/** The layout that @base's description gives @rank's image. Errors: -EINVAL
+ * it gives none; -ENOMEM. */
+int sk_layout_compute(const struct sk_layout *base, int32_t rank,
+		      enum sk_image_kind kind, struct sk_layout **ret);
 
 /** The tables of sk_layout_item() and sk_layout_find(). Errors: -EINVAL two
  * items of one name and kind, -ENOMEM. */

@@ -30,6 +30,7 @@ struct sk_recall {
 	struct sk_link known;		/* newest last */
 	struct sk_table by_digest;	/* struct known */
 	struct sk_table by_place;	/* struct known: job, rank and kind */
+	struct sk_table by_description;	/* struct known: the first of each */
 	struct sk_table jobs;		/* struct of_job */
 	uint64_t bytes;			/* that they take */
 	uint64_t looks;
@@ -118,6 +119,8 @@ static void forget(struct sk_recall *m, struct known *k)
 	(void)sk_table_remove(&m->by_place,
 			      hash_place(l->job, l->rank, l->kind),
 			      (uintptr_t)k);
+	(void)sk_table_remove(&m->by_description, l->description,
+			      (uintptr_t)k);
 	sk_link_remove(&k->of_job);
 	trim_job(m, k->job);
 	sk_link_remove(&k->link);
@@ -152,6 +155,7 @@ struct sk_recall *sk_recall_free(struct sk_recall *m)
 	sk_recall_clear(m);
 	sk_table_free(&m->by_digest);
 	sk_table_free(&m->by_place);
+	sk_table_free(&m->by_description);
 	sk_table_free(&m->jobs);
 	pthread_mutex_destroy(&m->lock);
 	free(m);
@@ -175,6 +179,24 @@ static struct sk_layout *find_digest(struct sk_recall *m,
 	return NULL;
 }
 
+static struct known *find_described(struct sk_recall *m,
+				    const struct sk_layout *like)
+{
+	struct sk_table_walk walk = sk_table_find(&m->by_description,
+						  like->description);
+	uintptr_t value;
+
+	while (sk_table_next(&walk, &value)) {
+		const struct sk_layout *l = ((struct known *)value)->layout;
+
+		m->looks++;
+		if (l->description == like->description &&
+		    l->world == like->world && !strcmp(l->job, like->job))
+			return (struct known *)value;
+	}
+	return NULL;
+}
+
 /* Where no memory is, it is not remembered and parsed again, that is all. */
 static void remember(struct sk_recall *m, struct sk_layout *l)
 {
@@ -193,6 +215,9 @@ static void remember(struct sk_recall *m, struct sk_layout *l)
 			   (uintptr_t)k);
 	(void)sk_table_add(&m->by_place, hash_place(l->job, l->rank, l->kind),
 			   (uintptr_t)k);
+	if (!find_described(m, l) && !sk_layout_says_boxes(l))
+		(void)sk_table_add(&m->by_description, l->description,
+				   (uintptr_t)k);
 	k->layout = sk_layout_ref(l);
 	k->job = job;
 	sk_link_insert(&job->known, &k->of_job);
@@ -209,6 +234,40 @@ void sk_recall_add(struct sk_recall *m, struct sk_layout *layout)
 	if (!find_digest(m, &layout->digest))
 		remember(m, layout);
 	pthread_mutex_unlock(&m->lock);
+}
+
+void sk_recall_drop(struct sk_recall *m, const struct sk_layout *layout)
+{
+	struct sk_table_walk walk;
+	uintptr_t value;
+
+	pthread_mutex_lock(&m->lock);
+	walk = sk_table_find(&m->by_digest, hash_digest(&layout->digest));
+	while (sk_table_next(&walk, &value)) {
+		if (((struct known *)value)->layout != layout)
+			continue;
+		forget(m, (struct known *)value);
+		break;
+	}
+	pthread_mutex_unlock(&m->lock);
+}
+
+struct sk_layout *sk_recall_described(struct sk_recall *m,
+				      const struct sk_layout *like)
+{
+	struct sk_layout *l = NULL;
+	struct known *k;
+
+	pthread_mutex_lock(&m->lock);
+	k = find_described(m, like);
+	if (k) {
+		l = sk_layout_ref(k->layout);
+		/* What others lean on is not the next to go. */
+		sk_link_remove(&k->link);
+		sk_link_insert(&m->known, &k->link);
+	}
+	pthread_mutex_unlock(&m->lock);
+	return l;
 }
 
 uint64_t sk_recall_bytes(struct sk_recall *m)
@@ -318,28 +377,6 @@ static void search(struct sk_recall *m, const struct asked *a,
 	pthread_mutex_unlock(&m->lock);
 }
 
-/* The same tensors as the rank's other image, or what placements give another
- * rank; boxes said one by one give that nothing. */
-static int compute(const struct sk_layout *base, int32_t rank,
-		   enum sk_image_kind kind, struct sk_layout **ret)
-{
-	_cleanup_free_ struct sk_item *items = NULL;
-	uint32_t n = base->n_items;
-
-	if (rank >= base->world)
-		return -EINVAL;
-	items = calloc(n + 1u, sizeof(*items));
-	if (!items)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < n; i++) {
-		items[i] = base->items[i];
-		if (base->rank != rank && items[i].explicit_boxes)
-			return -EINVAL;
-	}
-	return sk_layout_new(base->job, rank, base->world, kind, items, n, ret,
-			     NULL);
-}
-
 int sk_recall_get(struct sk_recall *m, const char *job, int32_t rank,
 		  enum sk_image_kind kind, const void *header, size_t size,
 		  uint64_t image_bytes, struct sk_layout **ret_layout,
@@ -353,7 +390,8 @@ int sk_recall_get(struct sk_recall *m, const char *job, int32_t rank,
 	if (size >= 8 && sk_header_bytes(header, &asked.bytes, NULL) == 0 &&
 	    asked.bytes <= size)
 		search(m, &asked, &found, &base);
-	if (!found && base && compute(base, rank, kind, &found) == 0 &&
+	if (!found && base &&
+	    sk_layout_compute(base, rank, kind, &found) == 0 &&
 	    (found->header_bytes != asked.bytes ||
 	     !is_header_of(found, header)))
 		found = sk_layout_free(found);
@@ -383,7 +421,8 @@ int sk_recall_find(struct sk_recall *m, const struct sk_layout *base,
 		sk_layout_ref(found);
 	pthread_mutex_unlock(&m->lock);
 	if (!found) {
-		r = base ? compute(base, rank, kind, &found) : -ENOENT;
+		r = base ? sk_layout_compute(base, rank, kind, &found) :
+			   -ENOENT;
 		if (r < 0)
 			return r == -ENOMEM ? r : -ENOENT;
 		if (!sk_digest_equal(&found->digest, digest)) {

@@ -45,6 +45,13 @@ int sk_recall_get(struct sk_recall *recall, const char *job, int32_t rank,
 		  uint64_t image_bytes, struct sk_layout **ret_layout,
 		  struct sk_err *err);
 
+/** Forgets that one: what follows from another one need not be kept. */
+void sk_recall_drop(struct sk_recall *recall, const struct sk_layout *layout);
+/** A layout of that job, world and description that says no boxes one by one,
+ * mostly the same one each time; a reference, or NULL. */
+struct sk_layout *sk_recall_described(struct sk_recall *recall,
+				      const struct sk_layout *like);
+
 /**
  * The layout of that digest without its header: remembered, or computed from
  * @base (NULL: none), the layout of a rank that describes the same.

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "layout/alike.h"
 #include "layout/coverage.h"
 #include "base/util.h"
 #include "support/random.h"
@@ -23,6 +24,7 @@ struct job {
 	struct sk_item things[THINGS];
 	char names[THINGS][8];
 	bool is_explicit[THINGS];	/* said by the owners, rank by rank */
+	bool omits[THINGS][RANKS_MAX];	/* the rank does not describe it */
 	struct sk_box said[THINGS][RANKS_MAX];
 	struct sk_layout *layouts[RANKS_MAX][2];
 	struct sk_coverage_image images[2 * RANKS_MAX];
@@ -110,29 +112,50 @@ static void lay_out(struct job *j, int r)
 {
 	struct sk_item items[THINGS];
 	struct sk_err err = { "" };
+	uint32_t n = 0;
 
-	memcpy(items, j->things, sizeof(items));
-	for (int i = 0; i < THINGS; i++)
+	for (int i = 0; i < THINGS; i++) {
+		if (j->omits[i][r])
+			continue;
+		items[n] = j->things[i];
 		if (j->is_explicit[i]) {
-			items[i].explicit_boxes = true;
-			items[i].boxes = &j->said[i][r];
-			items[i].n_boxes = 1;
+			items[n].explicit_boxes = true;
+			items[n].boxes = &j->said[i][r];
+			items[n].n_boxes = 1;
 		}
+		n++;
+	}
 	for (int k = 0; k < 2; k++)
 		cr_assert_eq(sk_layout_new("job", r, j->world,
-					   (enum sk_image_kind)k, items,
-					   THINGS, &j->layouts[r][k], &err),
+					   (enum sk_image_kind)k, items, n,
+					   &j->layouts[r][k], &err),
 			     0, "%s", err.text);
+}
+
+/* As pipelines do: a thing may be the first or the last ranks' alone, or
+ * anybody's. */
+static void omit_some(struct job *j)
+{
+	for (int i = 0; i < THINGS; i++) {
+		int how = pick(6), border = pick(j->world + 1);
+
+		for (int r = 0; r < j->world; r++)
+			j->omits[i][r] = how == 0 ? r < border :
+					 how == 1 ? r >= border :
+					 how == 2 ? !pick(3) : false;
+	}
 }
 
 /* Most images are given, most of these are present. */
 static void random_job(struct job *j)
 {
-	int here = 1 + pick(12);
+	int here = pick(3) ? 1 + pick(12) : 1000;
 
 	*j = (struct job){ .world = 1 + pick(RANKS_MAX) };
 	for (int i = 0; i < THINGS; i++)
 		random_thing(j, i);
+	if (pick(2))
+		omit_some(j);
 	for (int r = 0; r < j->world; r++) {
 		lay_out(j, r);
 		for (int k = 0; k < 2; k++)
@@ -176,7 +199,8 @@ static void mark_held(const struct job *j, int thing, int rank,
 		if (!j->images[i].present || (rank >= 0 && l->rank != rank))
 			continue;
 		for (uint32_t e = 0; e < l->n_entries; e++)
-			if (l->entries[e].item == (uint32_t)thing)
+			if (!strcmp(l->items[l->entries[e].item].spec.name,
+				    j->names[thing]))
 				mark(&l->entries[e].box,
 				     j->things[thing].spec.ndim, marks);
 	}
@@ -201,9 +225,19 @@ static bool holds_all(const struct job *j, int thing, int rank)
 static bool local_blobs(const struct job *j, int thing)
 {
 	for (size_t i = 0; i < j->n; i++)
-		if (!holds_all(j, thing, j->images[i].layout->rank))
+		if (!j->omits[thing][j->images[i].layout->rank] &&
+		    !holds_all(j, thing, j->images[i].layout->rank))
 			return false;
 	return true;
+}
+
+/* What nobody describes is nothing that could be missing. */
+static bool described(const struct job *j, int thing)
+{
+	for (size_t i = 0; i < j->n; i++)
+		if (!j->omits[thing][j->images[i].layout->rank])
+			return true;
+	return false;
 }
 
 static bool all_known(const struct job *j)
@@ -220,19 +254,56 @@ static bool complete(const struct job *j)
 	bool all = all_known(j);
 
 	for (int i = 0; i < THINGS && all; i++)
-		all = j->things[i].kind == SK_ITEM_BLOB_LOCAL ?
-		      local_blobs(j, i) : holds_all(j, i, -1);
+		all = !described(j, i) ||
+		      (j->things[i].kind == SK_ITEM_BLOB_LOCAL ?
+		       local_blobs(j, i) : holds_all(j, i, -1));
 	return all;
+}
+
+/* Another image's layout of that description; NULL: none. */
+static struct sk_layout *base_of(const struct job *j, const struct sk_layout *l)
+{
+	for (int r = 0; r < j->world; r++)
+		if (j->layouts[r][0] != l &&
+		    j->layouts[r][0]->description == l->description &&
+		    !sk_layout_says_boxes(j->layouts[r][0]))
+			return j->layouts[r][0];
+	return NULL;
+}
+
+/* The same, with sketches of all that others describe as well. */
+static int check_sketches(const struct job *j, size_t *sketches)
+{
+	struct sk_coverage_image images[2 * RANKS_MAX];
+	struct sk_layout *made[2 * RANKS_MAX] = { NULL };
+	int r;
+
+	memcpy(images, j->images, sizeof(images));
+	for (size_t i = 0; i < j->n; i++) {
+		struct sk_layout *base = base_of(j, images[i].layout);
+
+		if (!base)
+			continue;
+		made[i] = sk_layout_sketch(base, images[i].layout);
+		images[i].layout = made[i];
+		++*sketches;
+	}
+	r = sk_coverage_check(images, j->n, j->world, NULL);
+	for (size_t i = 0; i < j->n; i++)
+		sk_layout_free(made[i]);
+	return r;
 }
 
 Test(coverage, is_what_marking_every_element_says, .timeout = 120)
 {
 	static struct job j;
-	int covered = 0;
+	int covered = 0, followed = 0;
+	size_t sketches = 0;
 
 	for (int round = 0; round < 5000; round++) {
 		struct sk_err err = { "" };
-		bool all;
+		bool all, alike = false;
+		uint64_t looks = 0;
 		int r;
 
 		random_job(&j);
@@ -242,11 +313,66 @@ Test(coverage, is_what_marking_every_element_says, .timeout = 120)
 			     round, r, all ? "covered" : "not covered",
 			     err.text);
 		cr_assert_eq(!err.text[0], all, "round %d", round);
+		cr_assert_eq(sk_coverage_alike(j.images, j.n, j.world, &alike,
+					       &looks), 0);
+		cr_assert(all || !alike, "round %d", round);
+		cr_assert_eq(check_sketches(&j, &sketches), r, "round %d",
+			     round);
 		covered += all;
+		followed += alike;
 		free_job(&j);
 	}
 	/* Both answers were given often. */
 	cr_assert(covered > 500 && covered < 4500, "%d covered", covered);
+	cr_assert(followed > 300 && sketches > 1000, "%d followed, %zu "
+		  "sketches", followed, sketches);
+}
+
+/* Of a world that describes the same: looks of ranks, and of its items. */
+static uint64_t looks_for(int32_t world, uint32_t n_items)
+{
+	_cleanup_free_ struct sk_item *items = calloc(n_items,
+						      sizeof(*items));
+	_cleanup_free_ struct sk_coverage_image *images =
+		calloc((size_t)world, sizeof(*images));
+	_cleanup_free_ char *names = calloc(n_items, 8);
+	struct sk_layout *base = NULL, like;
+	struct sk_mesh *mesh = NULL;
+	uint64_t looks = 0;
+	bool alike = false;
+
+	cr_assert_eq(sk_mesh_new(1, &(int64_t){ world }, NULL, NULL, &mesh,
+				 NULL), 0);
+	for (uint32_t i = 0; i < n_items; i++) {
+		(void)snprintf(&names[i * 8], 8, "t%u", i);
+		items[i].spec = (struct sk_spec){
+			.name = &names[i * 8], .dtype = SK_U8, .ndim = 1,
+			.shape = { world }, .mesh = mesh,
+			.placements = { SK_SHARD(0) } };
+	}
+	cr_assert_eq(sk_layout_new("job", 0, world, SK_IMAGE_PRIMARY, items,
+				   n_items, &base, NULL), 0);
+	like = *base;
+	for (int32_t r = 0; r < world; r++) {
+		like.rank = r;
+		images[r] = (struct sk_coverage_image){
+			sk_layout_sketch(base, &like), true };
+	}
+	cr_assert_eq(sk_coverage_alike(images, (size_t)world, world, &alike,
+				       &looks), 0);
+	cr_assert(alike);
+	for (int32_t r = 0; r < world; r++)
+		sk_layout_free((struct sk_layout *)images[r].layout);
+	sk_layout_free(base);
+	sk_mesh_unref(mesh);
+	return looks;
+}
+
+Test(coverage, of_a_world_costs_its_ranks_and_its_items, .timeout = 60)
+{
+	cr_assert_eq(looks_for(64, 10), 64 + 10);
+	cr_assert_eq(looks_for(16384, 10), 16384 + 10);
+	cr_assert_eq(looks_for(16384, 1000), 16384 + 1000);
 }
 
 /* ---- by hand ---- */
