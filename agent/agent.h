@@ -108,6 +108,8 @@ struct agent {
 	struct sweep *sweep;		/* of what dead agents left */
 	struct sk_link wishes;		/* that no scan serves yet */
 	bool scanning;
+	uint32_t looks;			/* how many there were */
+	struct sk_table histories;	/* by job; the look's that is out */
 	struct file_key *ignored;	/* damaged or foreign, said once */
 	size_t n_ignored, room_ignored;
 

@@ -8,6 +8,7 @@
 #include "calls/call.h"
 #include "calls/gather.h"
 #include "disk/flush.h"
+#include "disk/stored.h"
 #include "memory/heap.h"
 #include "session/lease.h"
 #include "session/request.h"
@@ -34,6 +35,8 @@ void rank_leave(struct agent *a, struct sk_cat_state *state, const char *why)
 	/* The last one out: what a restart needs goes to disk. */
 	if (!sk_cat_run_living(run))
 		flush_newest(a, run->job);
+	/* It may be back in a moment. */
+	stored_foresee(a, run->job);
 	agent_changed(a);
 }
 

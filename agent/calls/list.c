@@ -16,6 +16,8 @@
 
 /* Clients take an agent for dead that says nothing for longer. */
 #define DECIDE_MS 5000u
+/* How much further back a list looks that found too few. */
+#define FURTHER 8u
 
 /* One that waits for the disk to be looked at, and then until it is known what
  * is complete. */
@@ -279,22 +281,51 @@ static bool is_listed(const struct sk_wire_list *in,
 	       (in->id.step < 0 || s->step == in->id.step);
 }
 
-static int add_job(struct agent *a, struct records *records,
-		   const struct sk_wire_list *in, const struct sk_cat_job *job)
+/* What the store may have between two that are known was not looked into. */
+static bool is_beyond(const struct listing *l, const struct sk_cat_snapshot *s)
 {
-	struct sk_cat_snapshot *s;
-	int r;
+	const struct stored_end *end = &l->wish.end;
 
-	sk_link_each(s, &job->snapshots, link) {
-		if (!is_listed(in, s))
-			continue;
-		r = in->what == SK_LIST_SNAPSHOTS ?
-		    add_snapshot(a, records, s) :
-		    add_images(records, s, in);
-		if (r < 0)
-			return r;
+	return end->more && sk_cat_order(end->run.number, end->run.id,
+					 (int64_t)end->step, s) > 0;
+}
+
+/* The job's next one that is listed, after @s or, if NULL, the first; NULL: no
+ * more. *complete counts those that were. */
+static struct sk_cat_snapshot *next_listed(const struct listing *l,
+					   const struct sk_cat_job *job,
+					   struct sk_cat_snapshot *s,
+					   uint32_t *complete)
+{
+	const struct sk_wire_list *in = &l->request.msg.body.list;
+	const struct sk_link *at = s ? &s->link : &job->snapshots;
+
+	*complete += s && sk_cat_complete(s);
+	if (in->limit && *complete >= in->limit)
+		return NULL;
+	for (at = at->next; at != &job->snapshots; at = at->next) {
+		s = sk_link_object(at, struct sk_cat_snapshot, link);
+		if (in->limit && is_beyond(l, s))
+			return NULL;
+		if (is_listed(in, s))
+			return s;
 	}
-	return 0;
+	return NULL;
+}
+
+static int add_job(const struct listing *l, struct records *records,
+		   const struct sk_cat_job *job)
+{
+	const struct sk_wire_list *in = &l->request.msg.body.list;
+	struct sk_cat_snapshot *s = NULL;
+	uint32_t complete = 0;
+	int r = 0;
+
+	while (r == 0 && (s = next_listed(l, job, s, &complete)))
+		r = in->what == SK_LIST_SNAPSHOTS ?
+		    add_snapshot(l->request.agent, records, s) :
+		    add_images(records, s, in);
+	return r;
 }
 
 /* By name, descending; within a job they come newest first already. */
@@ -324,13 +355,14 @@ static bool is_asked(const struct sk_wire_list *in,
 
 static int collect(struct request *q, struct records *records)
 {
+	const struct listing *l = sk_link_object(q, struct listing, request);
 	const struct sk_wire_list *in = &q->msg.body.list;
 	struct sk_cat_job *job = NULL;
 	int r = 0;
 
 	while (r == 0 && (job = next_job(q->session, job))) {
 		if (is_asked(in, job))
-			r = add_job(q->agent, records, in, job);
+			r = add_job(l, records, job);
 	}
 	return r;
 }
@@ -387,28 +419,59 @@ static void note_unreadable(struct sk_msg *msg, unsigned n,
 			       why->text);
 }
 
+/* The first that is listed and of which it is not known what it covers. */
+static const struct sk_cat_snapshot *
+find_undecided(const struct listing *l, const struct sk_cat_job *job)
+{
+	struct sk_cat_snapshot *s = NULL;
+	uint32_t complete = 0;
+
+	while ((s = next_listed(l, job, s, &complete))) {
+		if (sk_cat_undecided(s) && sk_cat_asking(job))
+			return s;
+	}
+	return NULL;
+}
+
 /* Whether it is known of all that is listed what it covers. */
 static int listing_outcome(struct request *q, struct sk_err *err)
 {
+	const struct listing *l = sk_link_object(q, struct listing, request);
 	const struct sk_wire_list *in = &q->msg.body.list;
 	const struct sk_cat_snapshot *s;
 	struct sk_cat_job *job = NULL;
 
 	while ((job = next_job(q->session, job))) {
-		if (!is_asked(in, job))
-			continue;
-		sk_link_each(s, &job->snapshots, link) {
-			if (is_listed(in, s) && sk_cat_undecided(s) &&
-			    sk_cat_asking(job))
-				return sk_err_set(err, -EAGAIN, "it is still "
-						  "being told whether step %"
-						  PRId64 " of job \"%s\" is "
-						  "complete", s->step,
-						  job->name);
-		}
+		s = is_asked(in, job) ? find_undecided(l, job) : NULL;
+		if (s)
+			return sk_err_set(err, -EAGAIN, "it is still being "
+					  "told whether step %" PRId64 " of "
+					  "job \"%s\" is complete", s->step,
+					  job->name);
 	}
 	return 0;
 }
+
+/* Whether the list ends for no other reason than that what is older was not
+ * looked into. */
+static bool is_short(const struct listing *l)
+{
+	const struct request *q = &l->request;
+	const struct sk_wire_list *in = &q->msg.body.list;
+	struct sk_cat_job *job = NULL;
+	struct sk_cat_snapshot *s = NULL;
+	uint32_t complete = 0;
+
+	if (!in->limit || !l->wish.end.more)
+		return false;
+	while ((job = next_job(q->session, job)))
+		while (is_asked(in, job) &&
+		       (s = next_listed(l, job, s, &complete)))
+			;
+	return complete < in->limit;
+}
+
+static void look_at_store(struct listing *l);
 
 /* @status -EAGAIN: what is not known yet may be there, and is said to be. */
 static void listing_answer(struct request *q, int status,
@@ -419,6 +482,11 @@ static void listing_answer(struct request *q, int status,
 	struct sk_err err = l->err;
 	int fd = l->looked;
 
+	if (fd == 0 && status == 0 && is_short(l)) {
+		l->wish.range.most *= FURTHER;
+		look_at_store(l);
+		return;
+	}
 	note_unreadable(&msg, fd < 0 ? 1 : l->wish.unreadable,
 			fd < 0 ? &l->err : &l->wish.first);
 	if (status < 0)
@@ -460,21 +528,29 @@ static void listing_granted(struct stored_wish *wish, int r,
 		request_await_change_for(q, DECIDE_MS);
 }
 
-static void look_at_store(struct call *c, struct listing *l)
+/* May be answered before it returns. */
+static void look_at_store(struct listing *l)
 {
-	const struct sk_wire_id *id = &c->in->body.list.id;
+	l->request.busy = true;
+	stored_scan(l->request.agent, &l->wish);
+}
+
+static void look_first(struct call *c, struct listing *l)
+{
+	const struct sk_wire_list *in = &c->in->body.list;
 	struct sk_cat_job *job = NULL;
 
-	if (id->job[0])
-		job = session_job(c->session, id->job);
+	if (in->id.job[0])
+		job = session_job(c->session, in->id.job);
 	l->wish = (struct stored_wish){
-		.granted = listing_granted, .headers = true,
+		.granted = listing_granted,
+		.range = { .most = in->limit ? in->limit : SIZE_MAX,
+			   .run = in->id.run, .step = in->id.step },
 		.uid = job ? job->uid : c->session->uid,
 	};
 	/* It was checked: it ends within. */
-	memcpy(l->wish.job, id->job, sizeof(l->wish.job));
-	l->request.busy = true;
-	stored_scan(c->agent, &l->wish);
+	memcpy(l->wish.job, in->id.job, sizeof(l->wish.job));
+	look_at_store(l);
 }
 
 int call_list(struct call *c)
@@ -494,6 +570,9 @@ int call_list(struct call *c)
 					  !in->id.run_id || in->id.step < 0))
 		return sk_err_set(&c->err, -EINVAL, "parts are listed of one "
 				  "snapshot: job, run, its id and step");
+	if (in->limit && !in->id.job[0])
+		return sk_err_set(&c->err, -EINVAL, "a list has a limit where "
+				  "it is of one job");
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return sk_err_set(&c->err, -ENOMEM, "no memory for a list");
@@ -506,6 +585,6 @@ int call_list(struct call *c)
 	if (in->flags & SK_LIST_KNOWN)
 		listing_granted(&l->wish, 0, &none);
 	else
-		look_at_store(c, l);
+		look_first(c, l);
 	return CALL_LATER;
 }

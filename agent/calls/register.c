@@ -261,6 +261,7 @@ static void layouts_parsed(struct lane_work *work)
 	}
 	g->wish = (struct stored_wish){
 		.granted = registration_granted,
+		.range = { .step = -1 }, .enters = true,
 		.uid = g->request.session->uid,
 	};
 	memcpy(g->wish.job, g->reg.id.job, sizeof(g->wish.job));

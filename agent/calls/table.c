@@ -49,7 +49,7 @@ static const struct message messages[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_WAIT] = { call_wait, { { 0 } } },
 	[SK_MSG_GATHER] = { call_gather, { { 0 } }, 1 },
 	[SK_MSG_LIST] = { call_list, {
-		FIELD(list, flags, SK_LIST_KNOWN) } },
+		RESERVED(list), FIELD(list, flags, SK_LIST_KNOWN) } },
 	[SK_MSG_OPEN] = { call_open, {
 		FIELD(open, flags, SK_OPEN_SUMS) } },
 	[SK_MSG_CLOSE] = { call_close, { FIELD(open, flags, 0) } },

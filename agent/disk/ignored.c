@@ -26,9 +26,12 @@ const struct found *found_find(const struct scan *scan,
 /* What was not read is what it was, or could not be looked at. */
 static bool stays(const struct scan *scan, const struct file_key *key)
 {
+	struct sk_store_run run;
 	const struct found *f;
 
 	if (scan->job[0] && strcmp(key->job, scan->job) != 0)
+		return true;
+	if (scan_seen(scan, key->job, key->dir, &run) == SCAN_NAMED)
 		return true;
 	f = found_find(scan, key);
 	return f && !f->layout &&

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One look at the store: names first, then those headers that are new. */
+/* One look at the store: names first, then the newest directories, then those
+ * headers in them that are new. */
 #include "disk/scan.h"
 
 #include <assert.h>
@@ -167,24 +168,17 @@ static int note_result(struct scan *scan, const struct found *f)
 	return 0;
 }
 
-/* @stored stays where it is, which @f does not: *told may point there. */
-static void look_at(struct scan *scan, const struct sk_stored *stored,
-		    struct found *f, const char **told)
+static void look_at(struct scan *scan, struct found *f)
 {
+	const struct sk_stored *stored = &f->stored;
 
-	if (stored->run.number > scan->newest_run)
-		scan->newest_run = stored->run.number;
 	if (stored->error)
 		f->result = sk_err_errno(&f->err, stored->error, "cannot read "
 					 "%s/%s/%s", sk_store_path(
 					 scan->agent->store), stored->job,
 					 stored->dir);
-	else if (is_known(scan, stored))
-		*told = stored->dir;
-	else if (scan->headers || strcmp(*told, stored->dir) != 0)
+	else if (!is_known(scan, stored))
 		read_found(scan->agent, f);
-	if (f->layout)
-		*told = stored->dir;
 }
 
 static int owner_of(struct scan *scan, const char *job, bool exists,
@@ -202,17 +196,133 @@ static int owner_of(struct scan *scan, const char *job, bool exists,
 	return 0;
 }
 
-static int scan_job(struct scan *scan, const char *job)
+/* ---- the histories ---- */
+
+static uint64_t hash_job(const char *job)
 {
+	return sk_hash_bytes(sk_hash_seed(), job, strlen(job));
+}
+
+static struct sk_history *find_history(const struct agent *a, const char *job)
+{
+	struct sk_table_walk walk = sk_table_find(&a->histories,
+						  hash_job(job));
+	uintptr_t at;
+
+	while (sk_table_next(&walk, &at)) {
+		struct sk_history *h = (struct sk_history *)at;
+
+		if (strcmp(sk_history_job(h), job) == 0)
+			return h;
+	}
+	return NULL;
+}
+
+static struct sk_history *get_history(struct agent *a, const char *job)
+{
+	struct sk_history *h = find_history(a, job);
+
+	if (h)
+		return h;
+	h = sk_history_new(job);
+	if (h && sk_table_add(&a->histories, hash_job(job), (uintptr_t)h) < 0)
+		h = sk_history_free(h);
+	return h;
+}
+
+static void drop_history(struct agent *a, struct sk_history *h)
+{
+	(void)sk_table_remove(&a->histories, hash_job(sk_history_job(h)),
+			      (uintptr_t)h);
+	sk_history_free(h);
+}
+
+void scan_forget(struct agent *a)
+{
+	for (size_t i = 0; a->histories.slots && i <= a->histories.mask; i++) {
+		uintptr_t value = a->histories.slots[i].value;
+
+		if (value)
+			sk_history_free((struct sk_history *)(value - 1));
+	}
+	sk_table_free(&a->histories);
+}
+
+enum scan_seen scan_seen(const struct scan *scan, const char *job,
+			 const char *dir, struct sk_store_run *ret_run)
+{
+	const struct sk_history *h = find_history(scan->agent, job);
+	const struct sk_history_step *s = h ? sk_history_find(h, dir) : NULL;
+
+	if (!s)
+		return SCAN_GONE;
+	*ret_run = s->run;
+	return s->mark == scan->mark ? SCAN_INSIDE : SCAN_NAMED;
+}
+
+/* ---- one job ---- */
+
+static bool is_asked(const struct stored_range *range,
+		     const struct sk_history_step *s)
+{
+	return (range->step < 0 || s->step == (uint64_t)range->step) &&
+	       (!range->run || !s->run.number || s->run.number == range->run);
+}
+
+/* Those that are looked into, marked; NULL: no memory. */
+static struct sk_history_step **choose(struct scan *scan,
+				       const struct sk_history *h,
+				       size_t *ret_n)
+{
+	size_t all = sk_history_count(h), left = scan->range.most, n = 0;
+	struct sk_history_step **steps = calloc(all + 1, sizeof(*steps));
+
+	for (size_t i = 0; i < all && steps && !scan->end.more; i++) {
+		struct sk_history_step *s = sk_history_at(h, i);
+
+		if (!is_asked(&scan->range, s))
+			continue;
+		/* What nobody knows the run of may be the newest. */
+		scan->end.more = s->run.number && !left;
+		if (scan->end.more)
+			continue;
+		left -= s->run.number > 0;
+		s->mark = scan->mark;
+		steps[n++] = s;
+		scan->end.run = s->run;
+		scan->end.step = s->step;
+	}
+	*ret_n = n;
+	return steps;
+}
+
+/* Runs are known of directories that are not looked into, too. */
+static void note_newest(struct scan *scan, const struct sk_history *h)
+{
+	for (size_t i = 0; i < sk_history_count(h); i++) {
+		uint64_t run = sk_history_at(h, i)->run.number;
+
+		if (run > scan->newest_run)
+			scan->newest_run = run;
+		if (run)
+			return;		/* the others' are older */
+	}
+}
+
+static int look_into(struct scan *scan, const struct sk_history *h, uid_t owner)
+{
+	_cleanup_free_ struct sk_history_step **steps = NULL;
 	_cleanup_free_ struct sk_stored *images = NULL;
-	const char *told = "";		/* the directory whose run is known */
-	size_t n = 0;
-	uid_t owner;
+	const char *job = sk_history_job(h);
+	size_t n_steps = 0, n = 0;
 	int r;
 
-	r = sk_store_scan(scan->agent->store, job, &images, &n, &scan->err);
-	if (r == 0)
-		r = owner_of(scan, job, n, &owner);
+	steps = choose(scan, h, &n_steps);
+	if (!steps)
+		return sk_err_set(&scan->err, -ENOMEM, "no memory to look at "
+				  "job \"%s\"", job);
+	r = sk_history_scan(h, scan->agent->store, steps, n_steps, &images, &n,
+			    &scan->err);
 	for (size_t i = 0; i < n && r == 0; i++) {
 		struct found *f = add_found(scan, job);
 
@@ -221,9 +331,30 @@ static int scan_job(struct scan *scan, const char *job)
 					  "%zu images", n);
 		f->stored = images[i];
 		f->owner = owner;
-		look_at(scan, &images[i], f, &told);
+		look_at(scan, f);
 		r = note_result(scan, f);
 	}
+	return r;
+}
+
+static int scan_job(struct scan *scan, const char *job)
+{
+	struct sk_history *h = get_history(scan->agent, job);
+	uid_t owner;
+	int r;
+
+	if (!h)
+		return sk_err_set(&scan->err, -ENOMEM, "no memory to look at "
+				  "job \"%s\"", job);
+	r = sk_history_look(h, scan->agent->store, &scan->err);
+	if (r == 0)
+		r = owner_of(scan, job, sk_history_count(h), &owner);
+	if (r == 0) {
+		note_newest(scan, h);
+		r = look_into(scan, h, owner);
+	}
+	if (!sk_history_count(h))
+		drop_history(scan->agent, h);
 	return r;
 }
 

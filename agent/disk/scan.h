@@ -9,7 +9,9 @@
 #include <stdbool.h>
 
 #include "catalogue/catalogue.h"
+#include "disk/stored.h"
 #include "loop/work.h"
+#include "store/history.h"
 #include "store/store.h"
 
 /** A file that need not be read again while it is the same. */
@@ -50,14 +52,16 @@ struct scan {
 	struct agent *agent;
 	struct sk_link wishes;		/* that it serves */
 	char job[SK_JOB_MAX + 1];	/* "": all */
-	bool headers;
+	struct stored_range range;
 	uint64_t serial;		/* of the catalogue when it began */
+	uint32_t mark;			/* of what it has looked into */
 	struct file_key *known;		/* sorted while it runs */
 	size_t n_known;
 	/* The answer: */
 	struct found *found;		/* sorted */
 	size_t n_found, room;
 	uid_t owner;			/* of the one job; -1: nobody */
+	struct stored_end end;
 	uint64_t newest_run;		/* that a directory names; 0: none */
 	unsigned unreadable;		/* of what was found */
 	struct sk_err first;		/* the first of those */
@@ -65,8 +69,20 @@ struct scan {
 	struct sk_err err;
 };
 
-/** Fills the answer in; the run of its work. */
+/** Fills the answer in; the run of its work. Until it is finished it has the
+ * agent's histories. */
 void scan_run(struct work *work);
+/** What the look has seen of a step directory; not of one that it has looked
+ * into, which is in what it found. */
+enum scan_seen {
+	SCAN_GONE,
+	SCAN_NAMED,		/* it is there; *ret_run if that is known */
+	SCAN_INSIDE
+};
+enum scan_seen scan_seen(const struct scan *scan, const char *job,
+			 const char *dir, struct sk_store_run *ret_run);
+/** Frees the histories of all jobs. */
+void scan_forget(struct agent *a);
 /** Frees it, and what it found and nobody took. */
 void scan_free(struct scan *scan);
 

@@ -96,28 +96,33 @@ static bool was_passed_over(const struct scan *scan, const struct found *key)
 	return find_found(scan, &dir);
 }
 
-/* Whether what was found may still be what the image knows. What could not
- * be looked at is not gone. */
+/* Whether what was seen may still be what the image knows. What could not be
+ * looked at is not gone. */
 static bool still_there(const struct scan *scan,
 			const struct sk_cat_image *image)
 {
 	const struct sk_cat_snapshot *s = image->snapshot;
 	const struct sk_store_run run = { s->run, s->run_id };
+	struct sk_store_run theirs = { 0 };
 	struct found key = { 0 };
 	const struct found *f;
+	enum scan_seen seen;
 
 	stored_name(image, &key.stored);
-	f = find_found(scan, &key);
-	if (!f)
-		return was_passed_over(scan, &key);
-	if (f->result < 0)
+	if (was_passed_over(scan, &key))
+		return true;
+	seen = scan_seen(scan, s->job->name, image->stored.dir, &theirs);
+	f = seen == SCAN_INSIDE ? find_found(scan, &key) : NULL;
+	if (f && f->result < 0)
 		return found_unreadable(f);
 	/* The name may be another run's by now, or the file another one. */
-	if (f->layout)
+	if (f && f->layout)
 		return f->stamp.run == s->run && f->stamp.run_id == s->run_id &&
 		       sk_cat_same_content(image, f->layout, f->stamp.sums);
-	return !f->stored.run.number ||
-	       sk_store_run_equal(&f->stored.run, &run);
+	if (f)
+		theirs = f->stored.run;
+	return (f || seen == SCAN_NAMED) &&
+	       (!theirs.number || sk_store_run_equal(&theirs, &run));
 }
 
 /* What the disk had and has no more; but not what came since the look. */
@@ -139,13 +144,18 @@ static void forget_gone(struct scan *scan, struct sk_cat_job *job)
 	}
 }
 
+static bool is_of(const struct scan *scan, const struct sk_cat_job *job)
+{
+	return !scan->job[0] || strcmp(job->name, scan->job) == 0;
+}
+
 static void merge_all(struct agent *a, struct scan *scan)
 {
 	struct sk_cat_job *job;
 
 	if (scan->result == 0) {
 		sk_link_each(job, &a->cat.jobs, link) {
-			if (!scan->job[0] || strcmp(job->name, scan->job) == 0)
+			if (is_of(scan, job))
 				forget_gone(scan, job);
 		}
 	}
@@ -168,10 +178,11 @@ static void grant(const struct scan *scan, struct stored_wish *w)
 	struct sk_err err = scan->err;
 	int r = scan->result;
 
-	if (r == 0 && !w->headers && scan->owner != (uid_t)-1 &&
+	if (r == 0 && w->enters && scan->owner != (uid_t)-1 &&
 	    scan->owner != w->uid)
 		r = sk_err_set(&err, -EACCES, "the store holds a job \"%s\" of "
 			       "another user; choose another name", w->job);
+	w->end = scan->end;
 	w->newest_run = scan->newest_run;
 	w->unreadable = scan->unreadable;
 	w->first = scan->first;
@@ -209,36 +220,59 @@ static void scan_finished(struct work *work)
 
 /* ---- the next look ---- */
 
-/* What need not be read, and layouts that new files may have. */
+static size_t count_known(const struct agent *a, const struct scan *scan)
+{
+	const struct sk_cat_snapshot *s;
+	const struct sk_cat_job *job;
+	size_t n = a->n_ignored;
+
+	sk_link_each(job, &a->cat.jobs, link) {
+		if (!is_of(scan, job))
+			continue;
+		sk_link_each(s, &job->snapshots, link)
+			n += s->n_images;
+	}
+	return n;
+}
+
+static void add_known(struct scan *scan, const struct sk_cat_job *job)
+{
+	const struct sk_cat_snapshot *s;
+	const struct sk_cat_image *image;
+	struct sk_stored stored;
+
+	sk_link_each(s, &job->snapshots, link)
+	sk_link_each(image, &s->images, link) {
+		if (!image->stored.dir[0])
+			continue;
+		stored_name(image, &stored);
+		scan->known[scan->n_known++] = file_key_of(&stored);
+	}
+}
+
+/* What need not be read. */
 static int list_known(struct agent *a, struct scan *scan)
 {
-	struct sk_cat_snapshot *s;
-	struct sk_cat_image *image;
-	struct sk_cat_job *job;
-	size_t room = a->n_ignored + 1;
+	const struct sk_cat_job *job;
 
-	sk_link_each(job, &a->cat.jobs, link)
-	sk_link_each(s, &job->snapshots, link)
-	sk_link_each(image, &s->images, link)
-		room++;
-	scan->known = calloc(room, sizeof(*scan->known));
+	scan->known = calloc(count_known(a, scan) + 1, sizeof(*scan->known));
 	if (!scan->known)
 		return -ENOMEM;
 	if (a->n_ignored)
 		memcpy(scan->known, a->ignored,
 		       a->n_ignored * sizeof(*scan->known));
 	scan->n_known = a->n_ignored;
-	sk_link_each(job, &a->cat.jobs, link)
-	sk_link_each(s, &job->snapshots, link)
-	sk_link_each(image, &s->images, link) {
-		struct sk_stored stored;
-
-		if (!image->stored.dir[0])
-			continue;
-		stored_name(image, &stored);
-		scan->known[scan->n_known++] = file_key_of(&stored);
+	sk_link_each(job, &a->cat.jobs, link) {
+		if (is_of(scan, job))
+			add_known(scan, job);
 	}
 	return 0;
+}
+
+static bool same_range(const struct stored_range *a,
+		       const struct stored_range *b)
+{
+	return a->most == b->most && a->run == b->run && a->step == b->step;
 }
 
 /* All that wish the same are served by one look. */
@@ -249,10 +283,10 @@ static void take_wishes(struct agent *a, struct scan *scan)
 
 	first = sk_link_object(a->wishes.next, struct stored_wish, link);
 	memcpy(scan->job, first->job, sizeof(scan->job));
-	scan->headers = first->headers;
+	scan->range = first->range;
 	sk_link_each(w, &a->wishes, link) {
 		if (strcmp(w->job, scan->job) != 0 ||
-		    w->headers != scan->headers)
+		    !same_range(&w->range, &scan->range))
 			continue;
 		sk_link_remove(&w->link);
 		sk_link_insert(&scan->wishes, &w->link);
@@ -263,6 +297,7 @@ static void scan_init(struct agent *a, struct scan *scan)
 {
 	*scan = (struct scan){
 		.agent = a, .serial = a->cat.serial, .owner = (uid_t)-1,
+		.mark = ++a->looks,
 		.work = { .run = scan_run, .finish = scan_finished },
 	};
 	sk_link_init(&scan->wishes);
@@ -313,6 +348,26 @@ void stored_scan(struct agent *a, struct stored_wish *wish)
 	scan_next(a);
 }
 
+static void foreseen(struct stored_wish *wish, int r, const struct sk_err *err)
+{
+	(void)r;
+	(void)err;	/* who asks is told */
+	free(wish);
+}
+
+void stored_foresee(struct agent *a, const struct sk_cat_job *job)
+{
+	struct stored_wish *w = calloc(1, sizeof(*w));
+
+	if (!w)
+		return;
+	*w = (struct stored_wish){
+		.granted = foreseen, .range.step = -1, .uid = job->uid,
+	};
+	memcpy(w->job, job->name, sizeof(w->job));
+	stored_scan(a, w);
+}
+
 void stored_close(struct agent *a)
 {
 	struct sk_err err;
@@ -328,4 +383,5 @@ void stored_close(struct agent *a)
 	}
 	free(a->ignored);
 	a->ignored = NULL;
+	scan_forget(a);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What lies on the store. Names are read anew for each question, because
- * other agents may write there too; a header is read once, and parsed only
- * where its layout is a new one.
+ * What lies on the store. Other agents may write there too, so each question
+ * begins with a look whether names are the same still (store/history.h). Step
+ * directories are looked into as far back as the question goes; a header is
+ * read once, and parsed only where its layout is a new one.
  */
 #ifndef SK_AGENT_DISK_STORED_H
 #define SK_AGENT_DISK_STORED_H
@@ -13,6 +14,22 @@
 #include "store/store.h"
 
 struct agent;
+
+/** Which step directories of a job are looked into, the newest first; their
+ * names, and whose they are, are known of all. */
+struct stored_range {
+	size_t most;		/* of those whose run is known; 0: none */
+	uint64_t run;		/* 0: of any run */
+	int64_t step;		/* -1: of any step */
+};
+#define STORED_ALL { .most = SIZE_MAX, .step = -1 }
+
+/** Where a look ended: what is older was not looked into. */
+struct stored_end {
+	bool more;		/* there is older, or the rest is no matter */
+	struct sk_store_run run;	/* the last one that was */
+	uint64_t step;
+};
 
 /** What somebody wants looked at; part of whoever waits for it, which must
  * live until it is granted. */
@@ -25,8 +42,10 @@ struct stored_wish {
 			const struct sk_err *err);
 	char job[SK_JOB_MAX + 1];	/* "": all */
 	uid_t uid;			/* whose the job is to be */
-	bool headers;			/* all, not only what tells runs */
+	struct stored_range range;
+	bool enters;			/* a rank: the job must be its own */
 	/* The answer, beside the catalogue: */
+	struct stored_end end;		/* of one job */
 	uint64_t newest_run;		/* that is named there; 0: none */
 	unsigned unreadable;		/* directories and files that were
 					 * passed over */
@@ -37,6 +56,9 @@ struct stored_wish {
 
 /** Without a store it is granted at once, before this returns. */
 void stored_scan(struct agent *a, struct stored_wish *wish);
+/** Somebody may soon ask about the job: what has changed of it is looked at
+ * before. */
+void stored_foresee(struct agent *a, const struct sk_cat_job *job);
 /** Nothing is looked at any more: wishes that wait are refused. */
 void stored_close(struct agent *a);
 /** How the store names the image. */

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "store/history.h"
 #include "store/private.h"
 
 struct strings {
@@ -158,16 +159,14 @@ static int scan_images(struct scan *scan, int fd)
 	return r;
 }
 
-static int scan_step(void *ctx, int job_fd, const char *name)
+static int scan_step(struct scan *scan, int job_fd,
+		     const struct sk_history_step *step)
 {
-	struct scan *scan = ctx;
-	struct sk_step_name step;
+	char name[SK_STEP_DIR_MAX];
 	int fd, r;
 
-	if (!sk_step_name_parse(name, &step) ||
-	    strlen(name) >= sizeof(scan->images->dir))
-		return 0;
-	scan->step = step.step;
+	sk_history_name(step, name);
+	scan->step = step->step;
 	scan->dir = name;
 	scan->run = (struct sk_store_run){ 0 };
 	fd = r = sk_dir_open(scan->os, job_fd, name);
@@ -178,33 +177,47 @@ static int scan_step(void *ctx, int job_fd, const char *name)
 	return r < 0 ? add_trouble(scan, -1, 0, r) : 0;
 }
 
+/* The files of one directory, by (world, rank). */
 static int compare_images(const void *a, const void *b)
 {
 	const struct sk_stored *x = a, *y = b;
-	int c;
 
-	if (x->step != y->step)
-		return x->step < y->step ? -1 : 1;
-	c = strcmp(x->dir, y->dir);
-	if (c)
-		return c;
 	if (x->world != y->world)
 		return x->world < y->world ? -1 : 1;
 	return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-int sk_store_scan(struct sk_store *store, const char *job,
-		  struct sk_stored **ret_images, size_t *ret_n,
-		  struct sk_err *err)
+static int scan_steps(struct scan *scan, int job_fd,
+		      struct sk_history_step *const *steps, size_t n)
 {
-	struct scan scan = { .store = store, .os = store->os, .job = job };
-	int fd, r = 0;
+	int r = 0;
 
-	fd = sk_store_job_dir(store, job, err);
+	for (size_t i = 0; i < n && r == 0; i++) {
+		size_t before = scan->n;
+
+		r = scan_step(scan, job_fd, steps[i]);
+		if (scan->n > before)
+			qsort(scan->images + before, scan->n - before,
+			      sizeof(*scan->images), compare_images);
+	}
+	return r;
+}
+
+int sk_history_scan(const struct sk_history *history, struct sk_store *store,
+		    struct sk_history_step *const *steps, size_t n,
+		    struct sk_stored **ret_images, size_t *ret_n,
+		    struct sk_err *err)
+{
+	const char *job = sk_history_job(history);
+	struct scan scan = { .store = store, .os = store->os, .job = job };
+	int fd = -ENOENT, r = 0;
+
+	if (n)
+		fd = sk_store_job_dir(store, job, err);
 	if (fd < 0 && !sk_is_gone(fd))
 		return fd;
 	if (fd >= 0) {
-		r = sk_dir_each(store->os, fd, scan_step, &scan);
+		r = scan_steps(&scan, fd, steps, n);
 		store->os->close(store->os, fd);
 	}
 	if (r < 0) {
@@ -213,12 +226,45 @@ int sk_store_scan(struct sk_store *store, const char *job,
 				    "\"%s\" in the store \"%s\"", job,
 				    store->path);
 	}
-	if (scan.n)
-		qsort(scan.images, scan.n, sizeof(*scan.images),
-		      compare_images);
 	*ret_images = scan.images;
 	*ret_n = scan.n;
 	return 0;
+}
+
+/* All of them, by (step, dir). */
+static int scan_history(const struct sk_history *h, struct sk_store *store,
+			struct sk_stored **ret_images, size_t *ret_n,
+			struct sk_err *err)
+{
+	_cleanup_free_ struct sk_history_step **steps = NULL;
+	size_t n = sk_history_count(h);
+
+	steps = calloc(n + 1, sizeof(*steps));
+	if (!steps)
+		return sk_err_set(err, -ENOMEM, "no memory for %zu steps", n);
+	for (size_t i = 0; i < n; i++)
+		steps[i] = sk_history_by_name(h, i);
+	return sk_history_scan(h, store, steps, n, ret_images, ret_n, err);
+}
+
+int sk_store_scan(struct sk_store *store, const char *job,
+		  struct sk_stored **ret_images, size_t *ret_n,
+		  struct sk_err *err)
+{
+	struct sk_history *history;
+	int r = sk_job_check(job, err);
+
+	if (r < 0)
+		return r;
+	history = sk_history_new(job);
+	if (!history)
+		return sk_err_set(err, -ENOMEM, "no memory to look at job "
+				  "\"%s\"", job);
+	r = sk_history_look(history, store, err);
+	if (r == 0)
+		r = scan_history(history, store, ret_images, ret_n, err);
+	sk_history_free(history);
+	return r;
 }
 
 /* Opens the file in its directory; a name may have become anything. */

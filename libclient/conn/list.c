@@ -83,12 +83,12 @@ int sk_list_read(struct sk_conn *conn, struct sk_msg *msg,
 }
 
 int sk_list_snapshots(struct sk_conn *conn, const struct sk_wire_id *id,
-		      uint64_t until_ns, struct sk_wire_snapshot **ret,
-		      size_t *ret_n, struct sk_list_gaps *ret_gaps,
-		      struct sk_err *err)
+		      uint32_t limit, uint64_t until_ns,
+		      struct sk_wire_snapshot **ret, size_t *ret_n,
+		      struct sk_list_gaps *ret_gaps, struct sk_err *err)
 {
 	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
-		.id = *id, .what = SK_LIST_SNAPSHOTS } };
+		.id = *id, .what = SK_LIST_SNAPSHOTS, .limit = limit } };
 	int r;
 
 	r = sk_list_read(conn, &msg, sizeof(**ret), until_ns, ret, ret_n, err);

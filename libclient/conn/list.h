@@ -23,12 +23,13 @@ struct sk_list_gaps {
 };
 
 /** LIST of snapshots, newest first, and of images, that @id names. Who finds
- * nothing in them may say so only if there are no gaps. @flags:
- * SK_LIST_KNOWN, for who has listed the snapshots just now. */
+ * nothing in them may say so only if there are no gaps. @limit: it ends with
+ * so many complete ones, of the one job; 0: all. @flags: SK_LIST_KNOWN, for
+ * who has listed the snapshots just now. */
 int sk_list_snapshots(struct sk_conn *conn, const struct sk_wire_id *id,
-		      uint64_t until_ns, struct sk_wire_snapshot **ret,
-		      size_t *ret_n, struct sk_list_gaps *ret_gaps,
-		      struct sk_err *err);
+		      uint32_t limit, uint64_t until_ns,
+		      struct sk_wire_snapshot **ret, size_t *ret_n,
+		      struct sk_list_gaps *ret_gaps, struct sk_err *err);
 int sk_list_images(struct sk_conn *conn, const struct sk_wire_id *id,
 		   uint32_t flags, uint64_t until_ns,
 		   struct sk_wire_image **ret, size_t *ret_n,

@@ -308,8 +308,9 @@ static int choose(struct inspecting *in, const char *job, uint64_t run,
 
 	r = set_id(in, job, run, step, &id);
 	if (r >= 0)
-		r = sk_list_snapshots(&in->conn, &id, sk_until(in->sk), &all,
-				      &n, &gaps, &in->err);
+		r = sk_list_snapshots(&in->conn, &id, step < 0,
+				      sk_until(in->sk), &all, &n, &gaps,
+				      &in->err);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < n; i++) {
@@ -370,8 +371,8 @@ static int snapshots(struct inspecting *in, const char *job, char **ret_json)
 
 	r = set_id(in, job, 0, -1, &id);
 	if (r >= 0)
-		r = sk_list_snapshots(&in->conn, &id, sk_until(in->sk), &all,
-				      &n, &gaps, &in->err);
+		r = sk_list_snapshots(&in->conn, &id, 0, sk_until(in->sk),
+				      &all, &n, &gaps, &in->err);
 	if (r >= 0 && !n)
 		r = sk_list_gaps_error(&gaps, "a snapshot", &in->err);
 	if (r < 0)

@@ -16,6 +16,10 @@
 #include "restore/images.h"
 #include "state/register.h"
 
+/* How many complete ones are listed at first, and when those were not enough;
+ * 0: all. All ranks go back in step. */
+static const uint32_t list_most[] = { 8, SK_OFFERS_MAX, 0 };
+
 /* A rank's part of the choice. */
 struct ballot {
 	struct sk_restore_word word;
@@ -24,7 +28,7 @@ struct ballot {
 	uint32_t n_offers;
 	uint32_t gaps;			/* its word's text is about them */
 	uint32_t damaged;		/* or about a damaged image */
-	uint32_t reserved;
+	uint32_t cut;			/* it has older ones */
 	struct sk_restore_offer offers[SK_OFFERS_MAX];
 };
 
@@ -93,17 +97,34 @@ static int note_incomplete(struct sk_restoring *rs,
 	return 0;
 }
 
+static int list(struct sk_restoring *rs, struct sk_wire_snapshot **ret,
+		size_t *ret_n)
+{
+	struct sk_wire_id id = { .step = rs->step, .rank = -1,
+				 .run = rs->run, .run_id = rs->run_id };
+	uint32_t most = list_most[rs->lists], complete = 0;
+	int r;
+
+	assert(rs->lists < SK_ARRAY_SIZE(list_most));
+	strcpy(id.job, rs->state->job.name);
+	r = sk_list_snapshots(&rs->conn, &id, most, sk_until(rs->sk), ret,
+			      ret_n, &rs->gaps, &rs->err);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < *ret_n; i++)
+		complete += !!((*ret)[i].flags & SK_SNAP_COMPLETE);
+	rs->cut = most && complete >= most;
+	return 0;
+}
+
 static int offer(struct sk_restoring *rs)
 {
 	_cleanup_free_ struct sk_wire_snapshot *s = NULL;
-	struct sk_wire_id id = { .step = -1, .rank = -1 };
 	size_t n = 0;
 	int r;
 
 	assert(!rs->n_offers);
-	strcpy(id.job, rs->state->job.name);
-	r = sk_list_snapshots(&rs->conn, &id, sk_until(rs->sk), &s, &n,
-			      &rs->gaps, &rs->err);
+	r = list(rs, &s, &n);
 	if (r < 0)
 		return r;
 	qsort(s, n, sizeof(*s), newest_first);
@@ -139,13 +160,26 @@ static bool offers(const struct ballot *b, const struct sk_restore_offer *o)
 	return false;
 }
 
+/* What was offered before, or would have been. */
+static bool was_tried(const struct sk_restoring *rs,
+		      const struct sk_restore_offer *o)
+{
+	const struct sk_restore_offer *past = &rs->past;
+
+	if (!past->run || o->run != past->run)
+		return past->run && o->run > past->run;
+	if (o->step != past->step)
+		return o->step > past->step;
+	return o->run_id >= past->run_id;
+}
+
 static void keep_common(struct sk_restoring *rs, const struct ballot *ballots)
 {
 	uint32_t kept = 0;
 
 	assert(rs->n_offers <= SK_OFFERS_MAX);
 	for (uint32_t i = 0; i < rs->n_offers; i++) {
-		bool common = true;
+		bool common = !was_tried(rs, &rs->offers[i]);
 
 		for (int32_t k = 0; k < rs->state->job.world && common; k++)
 			common = offers(&ballots[k], &rs->offers[i]);
@@ -228,16 +262,20 @@ static int count(struct sk_restoring *rs, const struct ballot *ballots)
 	size_t world = (uint32_t)rs->state->job.world;
 	int r;
 
-	assert(!rs->near && !rs->near_ranks);
 	r = first_error(rs, ballots);
 	if (r < 0)
 		return r;
+	free(rs->near);
+	free(rs->near_ranks);
+	rs->n_near = 0;
 	rs->near = calloc(world, sizeof(*rs->near));
 	rs->near_ranks = calloc(world, sizeof(*rs->near_ranks));
 	if (!rs->near || !rs->near_ranks)
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu ranks",
 				  world);
+	rs->older = false;
 	for (size_t i = 0; i < world; i++) {
+		rs->older |= ballots[i].cut;
 		rs->near[i] = ballots[i].agent == rs->conn.agent.instance;
 		if (rs->near[i])
 			rs->near_ranks[rs->n_near++] = (int32_t)i;
@@ -272,16 +310,9 @@ static void join_one_run(struct sk_restoring *rs,
 	(void)sk_state_register(state, false, sk_until(rs->sk), NULL);
 }
 
-int sk_restore_choose(struct sk_restoring *rs, int r)
+static void fill_ballot(const struct sk_restoring *rs, int r,
+			struct ballot *mine)
 {
-	_cleanup_free_ struct ballot *ballots = NULL;
-	_cleanup_free_ struct ballot *mine = calloc(1, sizeof(*mine));
-
-	if (!mine)
-		return sk_err_set(&rs->err, -ENOMEM, "no memory to choose a "
-				  "snapshot");
-	if (r >= 0)
-		r = offer(rs);
 	mine->word.status = r < 0 ? r : 0;
 	mine->gaps = rs->gaps.n;
 	mine->damaged = rs->damaged;
@@ -296,7 +327,25 @@ int sk_restore_choose(struct sk_restoring *rs, int r)
 	mine->run = rs->state->run;
 	mine->run_id = rs->state->run_id;
 	mine->n_offers = r < 0 ? 0 : rs->n_offers;
+	mine->cut = r >= 0 && rs->cut;
 	memcpy(mine->offers, rs->offers, sizeof(mine->offers));
+}
+
+/* One list, and what all say of theirs. */
+static int vote(struct sk_restoring *rs, int r)
+{
+	_cleanup_free_ struct ballot *ballots = NULL;
+	_cleanup_free_ struct ballot *mine = calloc(1, sizeof(*mine));
+
+	if (!mine)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory to choose a "
+				  "snapshot");
+	rs->older = false;
+	rs->n_offers = 0;
+	if (r >= 0)
+		r = offer(rs);
+	fill_ballot(rs, r, mine);
+	rs->lists++;
 	r = sk_restore_gather(rs, mine, sizeof(*mine), &ballots, 0);
 	if (r < 0)
 		return r;
@@ -305,4 +354,12 @@ int sk_restore_choose(struct sk_restoring *rs, int r)
 		return r;
 	join_one_run(rs, ballots);
 	return count(rs, ballots);
+}
+
+int sk_restore_choose(struct sk_restoring *rs, int r)
+{
+	r = vote(rs, r);
+	while (r < 0 && rs->older)
+		r = vote(rs, 0);
+	return r;
 }

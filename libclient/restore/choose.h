@@ -6,7 +6,9 @@
 #include "restore/restoring.h"
 
 /** Lists what there is and agrees on what may be tried, newest first:
- * rs->offers. r: what went wrong on this rank before. */
+ * rs->offers. r: what went wrong on this rank before. Called again where
+ * rs->older says that there is more, it goes further back, past what was
+ * offered. */
 int sk_restore_choose(struct sk_restoring *rs, int r);
 
 #endif

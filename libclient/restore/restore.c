@@ -188,6 +188,7 @@ static int attempt_all(struct sk_restoring *rs)
 			r = agree(rs, connect_again(rs));
 		if (r < 0)
 			return r;
+		rs->past = rs->offers[i];
 		r = attempt(rs, &rs->offers[i]);
 		forget_attempt(rs);
 		if (!passes_over(r) || rs->step != SK_LATEST)
@@ -311,9 +312,24 @@ static int run(struct sk_restoring *rs, const struct sk_comm *comm)
 	if (r >= 0)
 		r = connect_first(rs);
 	r = sk_restore_choose(rs, r);
-	if (r < 0)
+	return r < 0 ? r : attempt_all(rs);
+}
+
+/* All that were listed are none: there are older ones. */
+static int go_further_back(struct sk_restoring *rs, int failed)
+{
+	struct sk_err first = rs->err;
+	int r = failed;
+
+	while (passes_over(r) && rs->older && rs->step == SK_LATEST) {
+		r = sk_restore_choose(rs, connect_again(rs));
+		if (r >= 0)
+			r = attempt_all(rs);
+	}
+	if (!passes_over(r))
 		return r;
-	return attempt_all(rs);
+	rs->err = first;
+	return failed;
 }
 
 /* ---- the sentence ---- */
@@ -397,6 +413,8 @@ static int restore(struct sk_restoring *rs, const struct sk_comm *comm)
 	/* The last snapshot may still read what is to be overwritten. */
 	(void)sk_fences_settle(&rs->state->fences, SK_FOREVER);
 	r = run(rs, comm);
+	if (rs->past.run)
+		r = go_further_back(rs, r);
 	rs->report.total_ns = now(rs) - began;
 	if (r >= 0 || r == -ENOENT)
 		get_slots(rs->state);

@@ -138,6 +138,10 @@ struct sk_restoring {
 	bool damaged;			/* it lacks a damaged image */
 	struct sk_restore_offer offers[SK_OFFERS_MAX];
 	uint32_t n_offers;
+	unsigned lists;			/* of snapshots, so far */
+	bool cut;			/* the last one ended at its limit */
+	bool older;			/* so did some rank's */
+	struct sk_restore_offer past;	/* the last one that was tried */
 	bool *near;			/* per rank: served by this agent */
 	int32_t *near_ranks;		/* the same, ascending */
 	int32_t n_near;

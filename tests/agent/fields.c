@@ -30,6 +30,7 @@ static const struct field fields[] = {
 	FIELD(SLOT_WAIT, slot_wait, reserved, ~0u),
 	FIELD(SEAL, seal, reserved, ~0u),
 	FIELD(DISCARD, seal, reserved, ~0u),
+	FIELD(LIST, list, reserved, ~0u),
 	FIELD(LIST, list, flags, ~SK_LIST_KNOWN),
 	FIELD(OPEN, open, flags, ~SK_OPEN_SUMS),
 	FIELD(CLOSE, open, flags, ~0u),

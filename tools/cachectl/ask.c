@@ -142,7 +142,7 @@ int ask_snapshots(struct context *ctx, const struct sk_wire_id *id,
 
 	if (r >= 0)
 		r = WAITING(for_list, sk_list_snapshots(&ctx->conn, id,
-				until(ctx), ret, ret_n, &gaps, &ctx->err));
+				0, until(ctx), ret, ret_n, &gaps, &ctx->err));
 	if (r >= 0 && !*ret_n) {
 		r = sk_list_gaps_error(&gaps, "such a snapshot", &ctx->err);
 		if (r < 0)

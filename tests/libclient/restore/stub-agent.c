@@ -146,10 +146,22 @@ static int list_images(struct sk_msg *msg)
 	return memfd_of(w, n * sizeof(w[0]));
 }
 
+static int newest_first(const void *a, const void *b)
+{
+	const struct sk_wire_snapshot *x = a, *y = b;
+
+	if (x->id.run != y->id.run)
+		return x->id.run < y->id.run ? 1 : -1;
+	return (x->id.step < y->id.step) - (x->id.step > y->id.step);
+}
+
 static int list_snapshots(struct sk_msg *msg)
 {
 	struct sk_wire_snapshot s[IMAGES_MAX] = { 0 };
+	uint32_t limit = msg->body.list.limit;
 	size_t n = 0;
+
+	agent.snapshot_lists++;
 
 	for (int i = 0; i < agent.n; i++) {
 		size_t k = 0;
@@ -166,6 +178,10 @@ static int list_snapshots(struct sk_msg *msg)
 		s[k].bad_memory = s[k].bad_disk = -1;
 		s[k].digest += agent.images[i].layout->digest.bytes[0] + 1u;
 		n += k == n;
+	}
+	if (limit && !agent.incomplete && n > limit) {
+		qsort(s, n, sizeof(s[0]), newest_first);
+		n = limit;
 	}
 	msg->body.list_reply.n = n;
 	msg->body.list_reply.record_bytes = sizeof(s[0]);
@@ -256,7 +272,7 @@ void forget_images(void)
 	}
 	agent.n = 0;
 	agent.incomplete = false;
-	agent.opens = agent.lists = 0;
+	agent.opens = agent.lists = agent.snapshot_lists = 0;
 	agent.records = 0;
 	agent.header_bytes = 0;
 	agent.gone = agent.liar = 0;

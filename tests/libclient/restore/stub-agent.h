@@ -34,7 +34,8 @@ struct stub_agent {
 	unsigned opens;
 	uint64_t header_bytes;	/* that were given away */
 	size_t records;		/* of lists, told to one rank */
-	unsigned lists;
+	unsigned lists;		/* of images */
+	unsigned snapshot_lists;
 	int gone, liar;		/* one more than the image that is listed and
 				 * not there, or not what it was */
 };

@@ -57,6 +57,32 @@ Test(restore, a_history_is_not_gone_through)
 		  records[0], records[1]);
 }
 
+/* The newest eight are asked for, and what is older only where they are no
+ * good. */
+Test(restore, where_the_newest_are_damaged_an_older_one_is_taken)
+{
+	for (int bad = 7; bad <= 9; bad++) {
+		struct rank ranks[RANKS_MAX] = { 0 };
+		struct test test;
+
+		plain_test(&test, 2, 2);
+		for (int64_t step = 1; step <= 10; step++)
+			save(&test, 1, step, 0);
+		for (int i = agent.n - 1; i >= 0; i--)
+			if (agent.images[i].step > 10 - bad)
+				flip(agent.images[i].memory,
+				     agent.images[i].layout->image_bytes - 1);
+		cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL), "%s",
+			  ranks[0].text);
+		cr_assert(ranks[0].report.step == 10 - bad &&
+			  ranks[1].report.step == 10 - bad);
+		cr_assert(agent.snapshot_lists == (bad < 8 ? 2u : 4u), "%u",
+			  agent.snapshot_lists);
+		close_ranks(&test, ranks);
+		free_test(&test);
+	}
+}
+
 Test(restore, a_run_that_is_newer_comes_first)
 {
 	struct sk_restore_options o = { .run = 4 };

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * History: the step directories of a job, newest first, without what is in
+ * them.
+ *
+ * Only the file ".run" in a directory says which run it is of, and that never
+ * changes. So each is opened once: as long as it is the same directory, by
+ * device, inode, and the times of its last change, its run is known. While
+ * nothing was made, renamed or removed in the job's directory, which its own
+ * times tell, not even the names are read again. Times count in ticks, so one
+ * that was not yet past by some ticks when it was looked at says nothing.
+ *
+ * Thread-safety: none; one history is one thread's at a time.
+ */
+#ifndef SK_CACHE_STORE_HISTORY_H
+#define SK_CACHE_STORE_HISTORY_H
+
+#include "store/store.h"
+
+struct sk_history;
+
+/** A step directory, as it was when it was looked at last. */
+struct sk_history_step {
+	uint64_t step;
+	struct sk_store_run run;	/* number 0: nothing says it */
+	char *aside;			/* its name, where a newer run moved it
+					 * aside; NULL: the step's own */
+	uint64_t inode;
+	uint64_t mtime_ns, ctime_ns;	/* wall clock */
+	int32_t error;			/* why its run could not be read */
+	uint32_t mark;			/* its user's; 0 when it is new */
+};
+
+#define SK_STEP_DIR_MAX 64u	/* longest name that is seen, with its NUL */
+
+/** Of a job of which nothing was looked at; NULL: no memory. */
+struct sk_history *sk_history_new(const char *job);
+struct sk_history *sk_history_free(struct sk_history *history);
+
+/** Looks whether it still is what it was, and reads what is new. No such job:
+ * 0, and none. Errors: the job could not be looked at, or this process lacks
+ * what it takes (-EMFILE, -ENFILE, -ENOMEM); what was known stays. */
+int sk_history_look(struct sk_history *history, struct sk_store *store,
+		    struct sk_err *err);
+
+const char *sk_history_job(const struct sk_history *history);
+size_t sk_history_count(const struct sk_history *history);
+/** By (run, step, id of the run), descending; before all those of which
+ * nothing says the run. Valid until the next look. */
+struct sk_history_step *sk_history_at(const struct sk_history *history,
+				      size_t i);
+/** The same ones by (step, name). */
+struct sk_history_step *sk_history_by_name(const struct sk_history *history,
+					   size_t i);
+/** That of the directory's name, or NULL. */
+struct sk_history_step *sk_history_find(const struct sk_history *history,
+					const char *dir);
+void sk_history_name(const struct sk_history_step *step,
+		     char buf[SK_STEP_DIR_MAX]);
+
+/** What sk_store_scan() finds in these @n directories of the job, in their
+ * order. Errors: as there. */
+int sk_history_scan(const struct sk_history *history, struct sk_store *store,
+		    struct sk_history_step *const *steps, size_t n,
+		    struct sk_stored **ret_images, size_t *ret_n,
+		    struct sk_err *err);
+
+#endif

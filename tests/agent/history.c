@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the steps that a job has kept cost those who do not ask for them: what
+ * the agent opens, reads and lists is counted, with few steps and with many.
+ */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/whole.h"
+#include "store/private.h"
+
+#define JOB "old"
+#define WORLD 2
+#define LIMIT 8u
+#define FEW 20
+#define MANY 300
+#define AN_HOUR_NS (UINT64_C(3600) * 1000000000)
+
+/* ---- a store with a history ---- */
+
+static int make_dir(const char *path, const char *name)
+{
+	char full[256];
+
+	(void)snprintf(full, sizeof(full), "%s/%s", path, name);
+	CHECK(mkdir(full, 0700) == 0, "mkdir %s", full);
+	return open(full, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+static void write_file(int dir, const char *name, const void *bytes, size_t n,
+		       uint64_t size)
+{
+	int fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+
+	CHECK(fd >= 0 && write(fd, bytes, n) == (ssize_t)n &&
+	      ftruncate(fd, (off_t)size) == 0, "write %s", name);
+	close(fd);
+}
+
+static void write_image(int dir, const struct sk_layout *l,
+			const struct sk_store_run *run, uint64_t step)
+{
+	uint64_t *sums = calloc(l->n_sums + 1u, sizeof(*sums));
+	const struct sk_stamp stamp = { .run = run->number, .run_id = run->id,
+					.step = step, .sums = sums };
+	char *header = malloc(l->header_bytes), name[SK_STORE_NAME_MAX];
+
+	sums[0] = step;
+	sk_layout_stamp(l, &stamp, header);
+	sk_image_name_format(name, l->rank, l->world);
+	write_file(dir, name, header, l->header_bytes, l->image_bytes);
+	free(header);
+	free(sums);
+}
+
+static void write_step(const char *job, const struct rank *ranks,
+		       const struct sk_store_run *run, uint64_t step)
+{
+	char name[SK_STORE_NAME_MAX], text[SK_RUN_TEXT_MAX + 1];
+	int dir;
+
+	sk_step_name_format(name, step);
+	dir = make_dir(job, name);
+	sk_run_text_format(text, run);
+	strcat(text, "\n");
+	write_file(dir, SK_RUN_FILE, text, strlen(text), strlen(text));
+	for (int i = 0; i < WORLD; i++)
+		write_image(dir, ranks[i].layouts[0], run, step);
+	close(dir);
+}
+
+static void enter(struct whole *w, struct rank *ranks)
+{
+	for (int i = 0; i < WORLD; i++) {
+		struct rank_options o = { .job = JOB, .rank = i,
+					  .world = WORLD };
+
+		CHECK_STATUS(rank_open(&ranks[i], &w->rig, &o), 0,
+			     &ranks[i].msg);
+	}
+}
+
+static void leave(struct rank *ranks)
+{
+	for (int i = 0; i < WORLD; i++)
+		rank_close(&ranks[i]);
+}
+
+static void start(struct whole *w)
+{
+	struct timespec now;
+
+	/* What was written is an hour old. */
+	clock_gettime(CLOCK_REALTIME, &now);
+	sk_fault_os_init(w->fault, sk_os_linux());
+	sk_fault_os_clock(w->fault, 1, (uint64_t)now.tv_sec * 1000000000 +
+				       AN_HOUR_NS);
+	whole_start(w);
+	CHECK(w->serves, "%s", whole_log(w));
+}
+
+static void make_history(struct whole *w, int steps)
+{
+	const struct sk_store_run run = { 3, 77 };
+	struct rank ranks[WORLD];
+	char job[128];
+
+	start(w);
+	enter(w, ranks);
+	close(make_dir(w->rig.store, JOB));
+	(void)snprintf(job, sizeof(job), "%s/" JOB, w->rig.store);
+	for (int step = 1; step <= steps; step++)
+		write_step(job, ranks, &run, (uint64_t)step);
+	leave(ranks);
+	CHECK(kill(w->rig.agent, SIGTERM) == 0, "kill");
+	CHECK(whole_wait(w) == 0, "%s", whole_log(w));
+}
+
+/* ---- what is asked ---- */
+
+static size_t list(int sock, uint32_t limit, int64_t newest)
+{
+	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
+		.id = { .step = -1, .rank = -1 }, .limit = limit,
+		.what = SK_LIST_SNAPSHOTS } };
+	int fds[SK_MSG_FDS], n_fds = 0;
+	struct sk_wire_snapshot s;
+
+	strcpy(msg.body.list.id.job, JOB);
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, fds, &n_fds), 0, &msg);
+	CHECK(n_fds == 1 && pread(fds[0], &s, sizeof(s), 0) == sizeof(s),
+	      "no list");
+	CHECK(s.id.step == newest && s.flags & SK_SNAP_COMPLETE,
+	      "step %" PRId64 ", flags %x", s.id.step, s.flags);
+	close(fds[0]);
+	return msg.body.list_reply.n;
+}
+
+static const enum sk_fault_op counted[] = {
+	SK_FAULT_OPENAT, SK_FAULT_PREAD, SK_FAULT_FSTATAT, SK_FAULT_GETDENTS,
+};
+
+struct counts {
+	uint64_t calls[4];
+};
+
+static struct counts count(const struct whole *w)
+{
+	struct counts c;
+
+	for (int i = 0; i < 4; i++)
+		c.calls[i] = sk_fault_os_calls(w->fault, counted[i]);
+	return c;
+}
+
+/* A restart: ranks come, list, and go. What it took, apart from the wait for
+ * what follows their end. */
+static struct counts restart(struct whole *w, int steps)
+{
+	struct counts before = count(w), after;
+	struct rank ranks[WORLD];
+
+	enter(w, ranks);
+	for (int i = 0; i < WORLD; i++) {
+		size_t n = list(ranks[i].sock, LIMIT, steps);
+
+		CHECK(n == LIMIT, "%zu snapshots", n);
+		CHECK(ranks[i].run > 3, "run %" PRIu64, ranks[i].run);
+	}
+	after = count(w);
+	leave(ranks);
+	for (int i = 0; i < 4; i++)
+		after.calls[i] -= before.calls[i];
+	return after;
+}
+
+static void compare(const struct counts *few, const struct counts *many,
+		    const char *what)
+{
+	/* Ranks that come in one moment are served by one look. */
+	for (int i = 0; i < 4; i++)
+		CHECK(many->calls[i] <= few->calls[i] + few->calls[i] / 2,
+		      "%s: call %d: %" PRIu64 " times, then %" PRIu64, what, i,
+		      few->calls[i], many->calls[i]);
+}
+
+int main(void)
+{
+	static const int sizes[2] = { FEW, MANY };
+	struct counts again[2];
+
+	for (int k = 0; k < 2; k++) {
+		struct whole w;
+
+		whole_init(&w);
+		make_history(&w, sizes[k]);
+		start(&w);
+		(void)restart(&w, sizes[k]);
+		again[k] = restart(&w, sizes[k]);
+		CHECK(kill(w.rig.agent, SIGTERM) == 0, "kill");
+		CHECK(whole_wait(&w) == 0, "%s", whole_log(&w));
+		whole_remove(&w);
+	}
+	compare(&again[0], &again[1], "an agent that knows them");
+	return 0;
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is known of step directories stays known while they stay the same, and
+ * no longer. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common.h"
+#include "store/history.h"
+
+struct desk {
+	struct place place;
+	struct sk_fault_os fault;
+	struct sk_store *store;
+	struct sk_history *history;
+};
+
+/* @ahead_s: of the time at which files are written. */
+static void set_clock(struct desk *d, uint64_t ahead_s)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	sk_fault_os_clock(&d->fault, 1, ((uint64_t)now.tv_sec + ahead_s) *
+						1000000000);
+}
+
+static void desk_open(struct desk *d)
+{
+	d->store = make_store(&d->place, &d->fault);
+	d->history = sk_history_new("job");
+	cr_assert_not_null(d->history);
+	set_clock(d, 3600);
+}
+
+static void desk_close(struct desk *d)
+{
+	sk_history_free(d->history);
+	sk_store_close(d->store);
+	place_remove(&d->place);
+}
+
+/* One with no more in it than its run; number 0: not even that. */
+static void make_step(const struct desk *d, const char *name, uint64_t number)
+{
+	const struct sk_store_run run = run_named(number);
+	char path[256], text[SK_RUN_TEXT_MAX];
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "%s/job", d->place.store);
+	(void)mkdir(path, 0700);
+	(void)snprintf(path, sizeof(path), "%s/job/%s", d->place.store, name);
+	cr_assert_eq(mkdir(path, 0700), 0);
+	if (!number)
+		return;
+	strcat(path, "/" SK_RUN_FILE);
+	sk_run_text_format(text, &run);
+	f = fopen(path, "w");
+	cr_assert(f && fprintf(f, "%s\n", text) > 0 && !fclose(f));
+}
+
+static void remove_step(const struct desk *d, const char *name)
+{
+	char path[256];
+
+	(void)snprintf(path, sizeof(path), "%s/job/%s", d->place.store, name);
+	cr_assert_eq(sk_dir_remove(sk_os_linux(), AT_FDCWD, path), 0);
+}
+
+/* Looks; how many calls of @op that took. */
+static uint64_t look(struct desk *d, enum sk_fault_op op)
+{
+	uint64_t before = sk_fault_os_calls(&d->fault, op);
+	struct sk_err err = { "" };
+
+	cr_assert_eq(sk_history_look(d->history, d->store, &err), 0, "%s",
+		     err.text);
+	return sk_fault_os_calls(&d->fault, op) - before;
+}
+
+static uint64_t run_at(const struct desk *d, const char *name)
+{
+	const struct sk_history_step *s = sk_history_find(d->history, name);
+
+	cr_assert_not_null(s, "%s", name);
+	return s->run.number;
+}
+
+static void make_steps(const struct desk *d, int n)
+{
+	char name[SK_STORE_NAME_MAX];
+
+	for (int i = 0; i < n; i++) {
+		sk_step_name_format(name, (uint64_t)i);
+		make_step(d, name, 1);
+	}
+}
+
+Test(history, is_newest_first)
+{
+	static const struct {
+		const char *name;
+		uint64_t run;
+	} steps[] = {
+		{ "step-000000000005", 3 },
+		{ "step-000000000900", 2 },
+		{ "step-000000000005.run-1", 1 },
+		{ "step-000000000007", 3 },
+		{ "step-000000000001", 0 },
+		{ "step-000000000005.run-1-2", 1 },
+	};
+	static const int order[] = { 4, 3, 0, 1, 2, 5 };
+	char name[SK_STEP_DIR_MAX];
+	struct desk d;
+
+	desk_open(&d);
+	for (size_t i = 0; i < 6; i++)
+		make_step(&d, steps[i].name, steps[i].run);
+	make_step(&d, "step-12", 9);		/* no name of ours */
+	(void)look(&d, SK_FAULT_ANY);
+	cr_assert_eq(sk_history_count(d.history), 6);
+	for (size_t i = 0; i < 6; i++) {
+		sk_history_name(sk_history_at(d.history, i), name);
+		cr_assert_str_eq(name, steps[order[i]].name);
+		cr_assert_eq(run_at(&d, name), steps[order[i]].run);
+	}
+	cr_assert_null(sk_history_find(d.history, "step-000000000006"));
+	cr_assert_null(sk_history_find(d.history, "step-12"));
+	desk_close(&d);
+}
+
+Test(history, a_look_at_what_is_known_opens_none_however_many)
+{
+	uint64_t any[2], first[2];
+
+	for (int k = 0; k < 2; k++) {
+		struct desk d;
+
+		desk_open(&d);
+		make_steps(&d, k ? 200 : 10);
+		first[k] = look(&d, SK_FAULT_OPENAT);
+		any[k] = look(&d, SK_FAULT_ANY);
+		cr_assert_eq(sk_history_count(d.history), k ? 200 : 10);
+		desk_close(&d);
+	}
+	cr_assert_geq(first[1] - first[0], 190);
+	cr_assert_eq(any[0], any[1]);
+}
+
+/* A new one is opened, the others are not. */
+Test(history, a_new_step_is_opened_alone)
+{
+	uint64_t opens[2];
+
+	for (int k = 0; k < 2; k++) {
+		struct desk d;
+
+		desk_open(&d);
+		make_steps(&d, k ? 200 : 10);
+		(void)look(&d, SK_FAULT_ANY);
+		make_step(&d, "step-000000001000", 2);
+		opens[k] = look(&d, SK_FAULT_OPENAT);
+		cr_assert_eq(run_at(&d, "step-000000001000"), 2);
+		cr_assert_eq(run_at(&d, "step-000000000003"), 1);
+		desk_close(&d);
+	}
+	cr_assert_eq(opens[0], opens[1]);
+}
+
+Test(history, what_goes_and_what_takes_its_place_is_seen)
+{
+	char path[256];
+	struct desk d;
+
+	desk_open(&d);
+	make_steps(&d, 3);
+	(void)look(&d, SK_FAULT_ANY);
+	remove_step(&d, "step-000000000001");
+	(void)look(&d, SK_FAULT_ANY);
+	cr_assert_eq(sk_history_count(d.history), 2);
+	/* Mostly it gets the inode of the one that went. */
+	remove_step(&d, "step-000000000002");
+	make_step(&d, "step-000000000002", 5);
+	(void)look(&d, SK_FAULT_ANY);
+	cr_assert_eq(run_at(&d, "step-000000000002"), 5);
+	remove_step(&d, "step-000000000000");
+	remove_step(&d, "step-000000000002");
+	(void)look(&d, SK_FAULT_ANY);
+	cr_assert_eq(sk_history_count(d.history), 0);
+	(void)snprintf(path, sizeof(path), "%s/job", d.place.store);
+	cr_assert_eq(rmdir(path), 0);
+	(void)look(&d, SK_FAULT_ANY);
+	cr_assert_eq(sk_history_count(d.history), 0);
+	desk_close(&d);
+}
+
+/* Two changes in one tick have one time: what changed just now is looked at
+ * again. */
+Test(history, what_changed_just_now_is_not_trusted)
+{
+	struct desk d;
+
+	desk_open(&d);
+	set_clock(&d, 0);
+	make_steps(&d, 3);
+	(void)look(&d, SK_FAULT_ANY);
+	cr_assert_geq(look(&d, SK_FAULT_OPENAT), 2 + 3);
+	set_clock(&d, 3600);
+	/* From this look on it is past. */
+	cr_assert_geq(look(&d, SK_FAULT_OPENAT), 2 + 3);
+	cr_assert_leq(look(&d, SK_FAULT_OPENAT), 1);
+	desk_close(&d);
+}
+
+/* A clock before the files' says nothing about them. */
+Test(history, a_clock_that_is_behind_trusts_nothing)
+{
+	struct desk d;
+
+	desk_open(&d);
+	sk_fault_os_clock(&d.fault, 1, 1);
+	make_steps(&d, 3);
+	for (int i = 0; i < 3; i++)
+		cr_assert_geq(look(&d, SK_FAULT_OPENAT), 2 + 3);
+	desk_close(&d);
+}
+
+/* Of whom nothing says it is asked at each look. */
+Test(history, a_run_that_nothing_says_is_asked_for_again)
+{
+	char path[256];
+	struct desk d;
+	FILE *f;
+
+	desk_open(&d);
+	make_steps(&d, 3);
+	make_step(&d, "step-000000000009", 0);
+	(void)look(&d, SK_FAULT_ANY);
+	cr_assert_eq(run_at(&d, "step-000000000009"), 0);
+	cr_assert_eq(sk_history_at(d.history, 0)->step, 9);
+	(void)snprintf(path, sizeof(path), "%s/job/step-000000000009/.run",
+		       d.place.store);
+	f = fopen(path, "w");
+	cr_assert(f && fprintf(f, "torn") > 0 && !fclose(f));
+	(void)look(&d, SK_FAULT_ANY);
+	cr_assert_eq(run_at(&d, "step-000000000009"), 0);
+	desk_close(&d);
+}
+
+/* A look that fails, wherever it does, leaves what was known. */
+Test(history, a_look_that_fails_changes_nothing)
+{
+	static const enum sk_fault_op ops[] = {
+		SK_FAULT_OPENAT,   SK_FAULT_FSTAT, SK_FAULT_FSTATAT,
+		SK_FAULT_GETDENTS, SK_FAULT_PREAD,
+	};
+	struct sk_err err = { "" };
+	struct desk d;
+
+	desk_open(&d);
+	make_steps(&d, 3);
+	(void)look(&d, SK_FAULT_ANY);
+	for (size_t i = 0; i < SK_ARRAY_SIZE(ops); i++) {
+		make_step(&d, "step-000000000044", 2);
+		sk_fault_os_fail(&d.fault, ops[i], 1, SK_FAULT_ALWAYS, EMFILE);
+		for (int at = 0; at < SK_FAULT_OP_COUNT; at++)
+			d.fault.calls[at] = 0;
+		cr_assert_eq(sk_history_look(d.history, d.store, &err),
+			     -EMFILE, "%zu", i);
+		cr_assert(err.text[0]);
+		d.fault.rule_count = 0;
+		cr_assert_eq(sk_history_count(d.history), 3);
+		cr_assert_eq(run_at(&d, "step-000000000002"), 1);
+		remove_step(&d, "step-000000000044");
+	}
+	desk_close(&d);
+}
