@@ -48,7 +48,7 @@ def _walk(where: str, kind: str) -> None:
                 "other": ValueError("of another kind"),
                 "refused": Error(13, "not allowed")}[kind]
         owner, name = {
-            "inspect": (restoring, "inspect"),
+            "beyond": (restoring.Restore, "_beyond"),
             "missing": (restoring.Restore, "_make_missing"),
             "describe": (restoring.Restore, "_describe"),
             "objects": (type(ck._kept), "load"),
@@ -72,14 +72,14 @@ def _walk(where: str, kind: str) -> None:
         ck.wait()
 
 
-@pytest.mark.parametrize("where", ["inspect", "missing", "describe", "items",
+@pytest.mark.parametrize("where", ["beyond", "missing", "describe", "items",
                                    "suffices", "objects"])
 def test_a_candidate_is_left_together(agent, where):
     run(2, _walk, where, "damaged")
 
 
 @pytest.mark.parametrize("where, kind", [
-    ("list", "refused"), ("inspect", "gone"), ("objects", "other"),
+    ("list", "refused"), ("beyond", "gone"), ("objects", "other"),
     ("describe", "other")])
 def test_what_cannot_be_passed_over_is_told_to_all(agent, where, kind):
     run(2, _walk, where, kind)
@@ -147,6 +147,28 @@ def test_a_rank_that_leaves(agent, where):
     assert wait(start(2, _leaves, where)) == [0, 3]
 
 
+def _dies() -> None:
+    """Rank 1 ends where the ranks speak through the agent."""
+    model = nn.Linear(2, 2)
+    ck = Checkpointer(model, job="dies", timeout=20, **OPTIONS)
+    assert ck.snapshot(1)
+    ck.wait()
+    dist.barrier()
+    if dist.get_rank() == 1:
+        def leave(*_: Any) -> None:
+            os._exit(3)
+        restoring.Restore._move_bytes = leave
+    try:
+        ck.restore()
+    except Error:
+        os._exit(0)
+    os._exit(5)
+
+
+def test_a_rank_that_dies_when_all_agreed(agent):
+    assert wait(start(2, _dies)) == [0, 3]
+
+
 def _meetings() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     comms = [Comm(None, "same", 60), Comm(None, "same", 60)]
@@ -157,6 +179,9 @@ def _meetings() -> None:
             bytes([r, i]) * (i * 100) for r in range(world))
         assert comm.share(bytes([rank]) * rank, "b") == [
             bytes([r]) * r for r in range(world)]
+    for n in (0, 503, 504, 505, 5000):      # around what goes along at once
+        assert comms[0].share(bytes([rank]) * (n + rank), "s") == [
+            bytes([r]) * (n + r) for r in range(world)]
     half = dist.new_group([0, world - 1])
     if rank in (0, world - 1):
         comm = Comm(half, "same", 60)

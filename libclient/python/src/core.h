@@ -6,6 +6,7 @@
  *   client.c    Client: the connection to the agent; Mesh
  *   state.c     State: one rank of one job
  *   describe.c  Python tuples into struct sk_tensor
+ *   beyond.c    State.beyond() and announce(), before a restore
  *   restore.c   State.restore() and the Python comm
  *   watch.c     Watch: whether tensors are as they were; by dlpack.h
  *
@@ -72,6 +73,11 @@ void described_free(struct described *d);
 /** State.restore(). */
 PyObject *state_restore(PyObject *self, PyObject *args, PyObject *kwargs);
 extern const char state_restore_doc[];
+
+/** State.beyond() and State.announce(). */
+PyObject *state_beyond(PyObject *self, PyObject *args);
+PyObject *state_announce(PyObject *self, PyObject *args);
+extern const char state_beyond_doc[], state_announce_doc[];
 
 /** Whether the state is open and of this process; else raises. */
 bool state_usable(const struct state *s);

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .. import DTYPES, State
+from .. import DTYPES, State, _core
 from ._common import SHARED
 
 _LOCAL = "python."
@@ -103,28 +103,24 @@ class Blobs:
 
     # ---- reading ----
 
-    def expect(self, held: dict[str, Any]) -> None:
-        """Makes room for what a snapshot has: this rank's own, and its share
-        of what saved ranks had."""
-        self.clear()
-        for t in held["tensors"]:
-            name, kind = t["name"], t["kind"]
-            if kind == "local" and t["rank"] == self._rank and \
-                    name.startswith(_LOCAL):
-                room = bytearray(t["shape"][0])
+    def expect(self, world: int, beyond: list[_core.Beyond]) -> None:
+        """Makes room for what a snapshot of so many ranks has: this rank's
+        own, and its share of what saved ranks had. None is described yet."""
+        for name, kind, mine, _, shape in beyond:
+            if kind == "local" and mine and name.startswith(_LOCAL):
+                room = bytearray(shape[0])
                 self._state.blob(name, room, True)
                 self._local[name.removeprefix(_LOCAL)] = room
             elif kind == "tensor" and name.startswith(SHARED):
                 name, _, rank = name.removeprefix(SHARED).rpartition(":")
                 if int(rank) % self._world == self._rank:
-                    self._shared[name, int(rank)] = bytearray(t["shape"][0])
+                    self._shared[name, int(rank)] = bytearray(shape[0])
         self._describe(*self._shared)
         # What ranks had that are no more is left alone, not asked for by none.
-        for t in held["tensors"]:
-            name = t["name"].removeprefix(_LOCAL)
-            if t["kind"] == "local" and t["rank"] >= self._world and \
-                    name not in self._local and t["name"] != name:
-                self._local_room(name, 1)
+        for name, kind, mine, _, _ in beyond:
+            if kind == "local" and not mine and world > self._world and \
+                    name.startswith(_LOCAL):
+                self._local_room(name.removeprefix(_LOCAL), 1)
 
     def local(self, name: str) -> bytes | None:
         """What this rank's number had saved for itself."""

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from .. import Error, Timeout
 
 _GO = "go"
+_SHORT = 504     # bytes that go along with their number
 
 
 class Apart(Timeout):
@@ -127,13 +128,18 @@ class Comm:
         return b"".join(p.numpy().tobytes() for p in parts)
 
     def share(self, mine: bytes, what: str) -> list[bytes]:
-        """What every rank gives, of any length, in rank order."""
+        """What every rank gives, of any length, in rank order: in one
+        exchange where all of it is short, else in two."""
         if self.world == 1:
             return [mine]
-        sizes = self.allgather(len(mine).to_bytes(8, "little"), what)
-        n = [int.from_bytes(sizes[i:i + 8], "little")
-             for i in range(0, len(sizes), 8)]
+        head = len(mine).to_bytes(8, "little") + mine[:_SHORT]
+        every = self.allgather(head.ljust(8 + _SHORT, b"\0"), what)
+        heads = [every[i:i + 8 + _SHORT]
+                 for i in range(0, len(every), 8 + _SHORT)]
+        n = [int.from_bytes(x[:8], "little") for x in heads]
         most = max(n)
+        if most <= _SHORT:
+            return [x[8:8 + n[i]] for i, x in enumerate(heads)]
         every = self.allgather(mine.ljust(most, b"\0"), what)
         return [every[i * most:i * most + n[i]] for i in range(self.world)]
 

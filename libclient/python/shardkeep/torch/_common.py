@@ -25,6 +25,8 @@ _NAMES = {
 #: torch.dtype to the number that the C library has for it.
 TO_DTYPE = {getattr(torch, t): DTYPES[s] for t, s in _NAMES.items()
             if hasattr(torch, t)}
+#: The same the other way.
+FROM_DTYPE = {n: t for t, n in TO_DTYPE.items()}
 #: The name in safetensors to torch.dtype.
 FROM_NAME = {s: getattr(torch, t) for t, s in _NAMES.items()
              if hasattr(torch, t)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -101,6 +102,33 @@ class Describing:
         if whole != self._whole:
             self.set_holders(whole, [json.loads(x) for x in self._comm.share(
                 json.dumps(whole).encode(), "snapshot()")])
+
+    def holders(self) -> Any:
+        """What is known of them, for :meth:`take_holders`."""
+        return self._whole, self._holders
+
+    def take_holders(self, known: Any) -> None:
+        self._whole, self._holders = known
+
+    def suppose(self, items: list[Item]) -> None:
+        """That all ranks have what this one has, until they have agreed;
+        what was agreed on stands while this rank's tensors are the same."""
+        whole = self.whole_of(items)
+        if whole != self._whole:
+            self._whole, self._holders = whole, {}
+
+    def supposed(self) -> str:
+        """A digest of the whole tensors that this rank has and takes all
+        ranks to have; "" where some are known not to be everywhere."""
+        if any(self._holders.values()):
+            return ""
+        return hashlib.sha256("\0".join(self._whole or ()).encode()
+                              ).hexdigest()[:32]
+
+    @staticmethod
+    def all_alike(supposed: list[str]) -> bool:
+        """Whether what all ranks supposed is so."""
+        return bool(supposed[0]) and all(x == supposed[0] for x in supposed)
 
     def set_holders(self, whole: list[str], lists: list[list[str]]) -> None:
         """``whole`` are this rank's, ``lists`` all ranks'."""

@@ -8,6 +8,7 @@ it, and none waits in a call that another will not make.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import logging
@@ -16,9 +17,8 @@ from typing import Any
 
 import shardkeep
 
-from .. import (Client, Damaged, Error, NotFound, State, inspect,
-                snapshots)
-from ._common import FROM_NAME
+from .. import Client, Damaged, Error, NotFound, State, _core, snapshots
+from ._common import FROM_DTYPE
 from ._blobs import Blobs
 from ._comm import Apart, Comm
 from ._describing import Describing, uncollected
@@ -44,6 +44,15 @@ def _of_another(rank: int, word: list[Any]) -> Exception:
     if isinstance(kind, type) and issubclass(kind, Error):
         return kind(word[1], text)
     return RuntimeError(text)
+
+
+@dataclasses.dataclass
+class Saved:
+    """A snapshot that is tried."""
+
+    run: int
+    step: int
+    world: int = 0      #: ranks that saved it
 
 
 class Restore:
@@ -122,60 +131,92 @@ class Restore:
 
     def _attempt(self, found: dict[str, Any], flags: int,
                  strict: bool) -> None:
-        held: dict[str, Any] = {}
-
-        def look() -> None:
-            held.update(inspect(self._client, self._job, found["step"],
-                                found["run"], brief=True))
-            self._tensors.materialize({t["name"] for t in held["tensors"]})
-            self._make_missing(held)
-
-        self._together(look)
-        self._meet_holders()
-        self._together(lambda: self._describe(held, strict))
+        saved = Saved(found["run"], found["step"])
+        one_agent = self._prepare(saved, strict)
         try:
-            report = self._move(found, flags)
-            self._load(strict, held["world"])
+            report = self._move(saved, flags, one_agent)
+            self._load(strict, report[1])
         except Exception:
             self._blobs.clear()
             raise
         self._blobs.settle()
         if strict:      # described as it will be for the next snapshot
             self._describing.is_current()
-        self.report = report
+        self.report = report[0]
 
-    def _make_missing(self, held: dict[str, Any]) -> None:
-        for label, p, stepped, key, t in list(
-                self._tensors.missing(held["tensors"])):
-            self._tensors.make_state(label, p, stepped, key,
-                                     tuple(t["shape"]),
-                                     FROM_NAME[t["dtype"]])
+    def _prepare(self, saved: Saved, strict: bool) -> bool:
+        """Has everything described as the snapshot has it; whether one agent
+        serves all ranks, in one run."""
+        before = self._describing.holders()
+        try:
+            said = self._together(lambda: self._look(saved, strict))
+            if not self._describing.all_alike([x["whole"] for x in said]):
+                self._meet_holders()
+                said = self._together(lambda: self._describe(strict))
+        except Exception:       # what was supposed was not agreed on
+            self._describing.take_holders(before)
+            raise
+        return all(x["place"] == said[0]["place"] for x in said)
 
-    def _describe(self, held: dict[str, Any], strict: bool) -> None:
+    def _look(self, saved: Saved, strict: bool) -> dict[str, Any]:
+        """Describes what there is, then what the snapshot has beyond it."""
+        self._blobs.clear()
         items = self._tensors.items()
-        if not strict:      # what is not there needs no memory yet
-            items = [x for x in items if x[1].device.type != "meta"]
-        self._describing.describe(items)
-        self._blobs.expect(held)
+        self._describing.suppose(items)
+        there = [x for x in items if x[1].device.type != "meta"]
+        self._describing.describe(there)
+        beyond = self._beyond(saved)
+        made = self._tensors.materialize({x[0] for x in beyond})
+        made |= self._make_missing(beyond)
+        self._blobs.expect(saved.world, beyond)
+        return self._describe(strict, made or len(there) < len(items))
 
-    def _move(self, found: dict[str, Any], flags: int) -> Report:
+    def _beyond(self, saved: Saved) -> list[_core.Beyond]:
+        saved.world, beyond = self._state.beyond(saved.run, saved.step)
+        return beyond
+
+    def _make_missing(self, beyond: list[_core.Beyond]) -> bool:
+        made = False
+        for label, p, stepped, key, shape, dtype in list(
+                self._tensors.missing(beyond)):
+            self._tensors.make_state(label, p, stepped, key, shape,
+                                     FROM_DTYPE[dtype])
+            made = True
+        return made
+
+    def _describe(self, strict: bool, anew: bool = True) -> dict[str, Any]:
+        """What the others need to know of this rank's description."""
+        if anew:
+            items = self._tensors.items()
+            if not strict:      # what is not there needs no memory yet
+                items = [x for x in items if x[1].device.type != "meta"]
+            self._describing.describe(items)
+        return {"whole": self._describing.supposed(),
+                "place": self._state.announce()}
+
+    def _move(self, saved: Saved, flags: int,
+              together: bool) -> tuple[Report, bool]:
+        """The bytes; ``together`` where one agent serves all ranks, which
+        then exchange words through it. Whether all have the objects that
+        they need as well."""
         reports: list[Report] = []
 
-        def move() -> None:
-            reports.append(Report(**self._state.restore(
-                found["step"], flags, run=found["run"],
-                timeout_ms=int(self._comm.timeout * 1000),
-                allgather=self._comm.for_restore
-                if self._comm.world > 1 else None, world=self._comm.world)))
+        def move() -> bool:
+            reports.append(self._move_bytes(saved, flags, together))
+            return saved.world == self._comm.world and self._kept.suffices()
 
-        self._together(move)
-        return reports[0]
+        suffice = self._together(move)
+        return reports[0], all(suffice)
 
-    def _load(self, strict: bool, saved_world: int) -> None:
-        """The objects, once every rank knows whether its own suffice."""
+    def _move_bytes(self, saved: Saved, flags: int, together: bool) -> Report:
+        return Report(**self._state.restore(
+            saved.step, flags, run=saved.run,
+            timeout_ms=int(self._comm.timeout * 1000),
+            allgather=None if together else self._comm.for_restore,
+            world=self._comm.world))
+
+    def _load(self, strict: bool, suffices: bool) -> None:
         told: list[dict[str, Any]] | None = None
-        suffice = self._together(
-            lambda: saved_world == self._comm.world and self._kept.suffices())
-        if not all(suffice):
+        if not suffices:
             told = self._together(self._kept.told)
         self._together(lambda: self._kept.load(strict, told))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
+from .. import _core
 from ._flat import FlatPart, Piece, flattened_ids, pieces_of
 from ._optimizers import Stepped, load_group, opened
 from ._watch import Watch
@@ -147,23 +148,26 @@ class LiveTensors:
             return piece.state(t)
         return FlatPart(t, None, 0) if stepped.apart else t
 
-    def missing(self, held: list[dict[str, Any]]) -> Iterator[tuple[
-            str, torch.nn.Parameter, Stepped, str, dict[str, Any]]]:
-        """State tensors of a snapshot that the optimizers do not have."""
+    def missing(self, beyond: list[_core.Beyond]) -> Iterator[tuple[
+            str, torch.nn.Parameter, Stepped, str, tuple[int, ...], int]]:
+        """State tensors of a snapshot that the optimizers do not have, of
+        what it has beyond these tensors; dtypes are the library's."""
+        held = [x for x in beyond
+                if x[1] == "tensor" and x[0].startswith("optim.")]
+        if not held:
+            return
         own = {id(x): x.own() for x in self.optims}
         known = {_state_name(label, ""): (label, p, stepped)
                  for label, p, stepped in self.parameters()
                  if label and id(p) in own[id(stepped)]}
-        for t in held:
-            name = t["name"]
+        for name, _, _, dtype, shape in held:
             at = len(name)
-            while t["kind"] == "tensor" and name.startswith("optim.") and \
-                    (at := name.rfind(".", 0, at)) > 0:
+            while (at := name.rfind(".", 0, at)) > 0:
                 if name[:at + 1] not in known:
                     continue
                 label, p, stepped = known[name[:at + 1]]
                 if name[at + 1:] not in stepped.state.get(p, ()):
-                    yield label, p, stepped, name[at + 1:], t
+                    yield label, p, stepped, name[at + 1:], shape, dtype
                 break
 
     def watch(self) -> Watch:
@@ -191,9 +195,11 @@ class LiveTensors:
              for g in self.param_groups()],
             list({id(x.flat): x for x in self.pieces.values()}.values()))
 
-    def materialize(self, names: set[str]) -> None:
+    def materialize(self, names: set[str]) -> bool:
         """Gives memory to the model's tensors that are on the meta device
-        and are called so; the objects stay, so optimizers keep them."""
+        and are called so; the objects stay, so optimizers keep them. Whether
+        there was one."""
+        made = False
         for where, key, name in self._places:
             t = where[key]
             if t is None or name not in names or t.device.type != "meta":
@@ -202,6 +208,8 @@ class LiveTensors:
             if isinstance(t, torch.nn.Parameter):
                 new = torch.nn.Parameter(new, t.requires_grad)
             torch.utils.swap_tensors(t, new)
+            made = True
+        return made
 
     def make_state(self, label: str, p: torch.nn.Parameter, stepped: Stepped,
                    key: str, shape: tuple[int, ...],

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "restore/beyond.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "conn/list.h"
+#include "restore/images.h"
+#include "restore/keys.h"
+#include "state/names.h"
+#include "state/register.h"
+
+static const struct sk_wire_snapshot *
+find(const struct sk_restoring *rs, const struct sk_wire_snapshot *all,
+     size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (all[i].id.run == rs->run && all[i].id.step == rs->step)
+			return &all[i];
+	return NULL;
+}
+
+static int list(struct sk_restoring *rs, struct sk_restore_offer *ret)
+{
+	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
+	struct sk_wire_id id = { .run = rs->run, .step = rs->step,
+				 .rank = -1 };
+	const struct sk_wire_snapshot *found;
+	size_t n = 0;
+	int r;
+
+	strcpy(id.job, rs->state->job.name);
+	r = sk_list_snapshots(&rs->conn, &id, sk_until(rs->sk), &all, &n,
+			      &rs->gaps, &rs->err);
+	if (r < 0)
+		return r;
+	found = find(rs, all, n);
+	if (!found)
+		r = sk_list_gaps_error(&rs->gaps, "such a snapshot",
+				       &rs->err);
+	if (!found && r >= 0)
+		r = sk_err_set(&rs->err, -ENOENT, "job \"%s\" has no "
+			       "snapshot of step %" PRId64 " of run %"
+			       PRIu64, id.job, rs->step, rs->run);
+	if (r < 0)
+		return r;
+	*ret = (struct sk_restore_offer){ .run = found->id.run,
+					  .run_id = found->id.run_id,
+					  .step = found->id.step,
+					  .world = found->id.world };
+	return 0;
+}
+
+static int tell(struct sk_restoring *rs, const struct sk_beyond *to)
+{
+	int r = 0;
+
+	if (rs->unlearnt)
+		return sk_err_set(&rs->err, -EBADMSG, "what rank %" PRId32
+				  " saved at step %" PRId64 " of run %" PRIu64
+				  " cannot be told: no image that describes it "
+				  "can be read", rs->unlearnt->rank,
+				  rs->report.step, rs->report.run);
+	for (uint32_t i = 0; i < rs->n_keys && r >= 0; i++) {
+		const struct sk_item *item = rs->keys[i].item;
+
+		if (sk_state_find(rs->state, item->spec.name) < 0)
+			r = to->name(to->ctx, item, rs->keys[i].mine);
+	}
+	return r;
+}
+
+static int look(struct sk_restoring *rs, const struct sk_beyond *to)
+{
+	struct sk_restore_offer offer;
+	int r = list(rs, &offer);
+
+	if (r < 0)
+		return r;
+	rs->report.run = offer.run;
+	rs->report.run_id = offer.run_id;
+	rs->report.step = offer.step;
+	r = sk_restore_images(rs, &offer);
+	if (r >= 0)
+		r = sk_restore_index(rs);
+	if (r >= 0)
+		r = tell(rs, to);
+	return r == -ENODATA ? -ENOENT : r;
+}
+
+static void release(struct sk_restoring *rs)
+{
+	sk_restore_release_images(rs);
+	free(rs->listed);
+	free(rs->keys);
+	sk_table_free(&rs->key_table);
+	free(rs->descriptions);
+	sk_table_free(&rs->by_description);
+	sk_conn_close(&rs->conn);
+}
+
+int sk_restore_beyond(struct sk_state *state, uint64_t run, int64_t step,
+		      const struct sk_beyond *to, int32_t *ret_world,
+		      struct sk_err *err)
+{
+	struct sk_restoring rs = { .state = state, .sk = state->sk,
+				   .run = run, .step = step,
+				   .conn = SK_CONN_NULL };
+	int r;
+
+	pthread_mutex_lock(&state->lock);
+	for (int k = 0; k < 2; k++)
+		sk_recall_add(rs.sk->recall, state->layouts[k]);
+	r = sk_conn_open(rs.sk->os, rs.sk->socket_path, sk_until(rs.sk),
+			 &rs.conn, &rs.err);
+	if (r >= 0)
+		r = look(&rs, to);
+	if (r >= 0)
+		*ret_world = rs.world;
+	else
+		*err = rs.err;
+	release(&rs);
+	pthread_mutex_unlock(&state->lock);
+	return r;
+}
+
+int sk_restore_announce(struct sk_state *state, struct sk_announced *ret,
+			struct sk_err *err)
+{
+	int r;
+
+	pthread_mutex_lock(&state->lock);
+	r = sk_state_register(state, false, sk_until(state->sk), err);
+	if (r >= 0)
+		*ret = (struct sk_announced){ state->instance, state->run,
+					      state->run_id };
+	pthread_mutex_unlock(&state->lock);
+	return r;
+}
