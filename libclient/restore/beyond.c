@@ -30,8 +30,8 @@ static int list(struct sk_restoring *rs, struct sk_restore_offer *ret)
 	int r;
 
 	strcpy(id.job, rs->state->job.name);
-	r = sk_list_snapshots(&rs->conn, &id, sk_until(rs->sk), &all, &n,
-			      &rs->gaps, &rs->err);
+	r = sk_list_snapshots(&rs->conn, &id, 0, sk_until(rs->sk), &all,
+			      &n, &rs->gaps, &rs->err);
 	if (r < 0)
 		return r;
 	found = find(rs, all, n);

@@ -173,7 +173,7 @@ static int list_once(struct world *w, struct sk_conn *conn)
 	int r;
 
 	(void)snprintf(id.job, sizeof(id.job), "%s", w->job);
-	r = sk_list_snapshots(conn, &id, sk_until_ms(os, TIMEOUT_MS), &s, &n,
+	r = sk_list_snapshots(conn, &id, 0, sk_until_ms(os, TIMEOUT_MS), &s, &n,
 			      &gaps, &err);
 	if (r < 0)
 		r = world_fail(w, "the first list: %s", err.text);
