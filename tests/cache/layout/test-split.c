@@ -104,7 +104,7 @@ static void random_state(struct state *s)
 		struct sk_spec *spec = &s->items[i].spec;
 
 		(void)snprintf(s->names[i], sizeof(s->names[i]), "%c%u",
-			       (int)('a' + pick(26)), i / 2);
+			       (int)('a' + pick(26)), i / 2 % ITEMS);
 		s->items[i] = (struct sk_item){ .kind = i % 2 ?
 			SK_ITEM_BLOB : SK_ITEM_TENSOR };
 		*spec = (struct sk_spec){ .name = s->names[i], .ndim = 1,
