@@ -109,9 +109,19 @@ void flush_try_anew(struct agent *a)
 
 /* ---- what is lost ---- */
 
+/* A newer run has the step's name on the store, and something to go on with:
+ * nobody would go back to this one. */
+static bool is_superseded(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_snapshot *newest = sk_cat_newest(s->job);
+
+	return s->hopeless_on_disk && newest && newest->run > s->run;
+}
+
 static bool is_lost(const struct agent *a, const struct sk_cat_snapshot *s)
 {
-	bool kept = (a->store && s->wanted) || s == sk_cat_newest(s->job);
+	bool kept = (a->store && s->wanted && !is_superseded(s)) ||
+		    s == sk_cat_newest(s->job);
 
 	/* One that is undecided may be complete. */
 	return !sk_cat_on_disk(s) && (sk_cat_undecided(s) ||

@@ -112,6 +112,38 @@ static void test_still_broken(struct rig *rig)
 	rank_close(&r);
 }
 
+/* A newer run has been through the step again: the older one's, which was to
+ * go to disk as well, is nobody's loss. */
+static void test_superseded(struct rig *rig)
+{
+	struct rank old, new;
+	struct sk_msg msg;
+	char path[200];
+	int sock;
+
+	rig_start(rig, "--store", rig->store, "--memory", "64M", NULL);
+	break_store(rig, &old, path, sizeof(path));
+	rank_close(&old);
+	sock = rig_connect(rig);
+	AWAIT(stat_value(sock, "shardkeep_flush_errors_total") == 5,
+	      "it is not tried when its last rank goes");
+	close(sock);
+	CHECK(!unlink(path), "unlink");
+	/* Seconds before the old one is tried again. */
+	take(&new, rig, "broken");
+	CHECK(new.run > old.run, "run %llu", (unsigned long long)new.run);
+	CHECK_STATUS(rank_wait(&new, 1, 3, WAIT_MS), 0, &new.msg);
+	msg = (struct sk_msg){ .type = SK_MSG_FLUSH, .body.manage.id = {
+		.job = "broken", .run = old.run, .run_id = old.run_id,
+		.step = 1, .rank = -1 } };
+	CHECK_STATUS(rig_call(new.sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+	AWAIT(stat_value(new.sock, "shardkeep_flush_errors_total") == 6,
+	      "it is not refused");
+	CHECK_STATUS(stop(new.sock, SK_STOP_WAIT, &msg), 0, &msg);
+	CHECK(rig_wait(rig) == 0, "exit status");
+	rank_close(&new);
+}
+
 int main(int argc, char **argv)
 {
 	struct rig rig;
@@ -122,6 +154,8 @@ int main(int argc, char **argv)
 	CHECK(!setenv("STORE", rig.store, 1), "setenv");
 	test_no_store(&rig);
 	test_space_is_back(&rig);
+	test_superseded(&rig);
+	CHECK(!system("rm -r \"$STORE\"/broken"), "rm");
 	test_still_broken(&rig);
 	rig_remove(&rig);
 	return 0;
