@@ -110,6 +110,8 @@ struct agent {
 	bool scanning;
 	uint32_t looks;			/* how many there were */
 	struct sk_table histories;	/* by job; the look's that is out */
+	struct timer leave_timer;	/* of old steps that are known */
+	uint64_t asked_ns;		/* when somebody last asked for them */
 	struct file_key *ignored;	/* damaged or foreign, said once */
 	size_t n_ignored, room_ignored;
 

@@ -70,6 +70,7 @@ static void follow_up(struct agent *a)
 			(void)sk_cat_job_trim(job);
 		memory_populate(a);
 	}
+	stored_leave(a);
 }
 
 /* Connections that are marked end here, where nothing is being walked; that
@@ -198,7 +199,8 @@ static int open_store(struct agent *a, struct sk_err *err)
 
 	if (!a->opts->store)
 		return 0;
-	r = sk_store_open(a->os, a->opts->store, SWEEP_STALE_S, &a->store,
+	/* A history is gone through where somebody died; else later. */
+	r = sk_store_open(a->os, a->opts->store, SK_STORE_DEAD_ONLY, &a->store,
 			  &a->store_volatile, err);
 	if (r < 0)
 		return r;

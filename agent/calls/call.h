@@ -52,6 +52,11 @@ int call_job(struct call *c, const struct sk_wire_id *id,
  * answered. Descriptors that came with it are not kept. CALL_LATER, or an
  * error with its sentence. */
 int call_when_told(struct call *c, const struct sk_cat_job *job);
+/** The catalogue does not have the snapshot, but the disk may: the call is made
+ * once more when that was looked for. -ENOENT with a sentence: it was, or there
+ * is nowhere to look. */
+int call_when_looked(struct call *c, const struct sk_cat_job *job,
+		     const struct sk_wire_id *id);
 /** The state of that id of this connection; -ENOENT with a sentence. */
 int call_state(struct call *c, uint64_t id, struct sk_cat_state **ret_state);
 /** Its slot of that number; -ENOENT or -EINVAL with a sentence. */

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls that are made once more when it is known what images cover. */
+/* Calls that are made once more when more is known: what images cover, or what
+ * the disk has. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "calls/call.h"
+#include "disk/stored.h"
 #include "session/request.h"
 #include "session/rights.h"
 
@@ -61,5 +64,66 @@ int call_when_told(struct call *c, const struct sk_cat_job *job)
 	}
 	memcpy(l->job, job->name, sizeof(job->name));
 	request_await_change(&l->request);
+	return CALL_LATER;
+}
+
+/* ---- a step that only the disk may know ---- */
+
+struct looking {
+	struct request request;
+	struct stored_wish wish;
+};
+
+static void looking_release(struct request *q)
+{
+	free(sk_link_object(q, struct looking, request));
+}
+
+static const struct request_kind looking_kind = { .release = looking_release };
+
+static void looked(struct stored_wish *wish, int r, const struct sk_err *err)
+{
+	struct looking *l = sk_link_object(wish, struct looking, wish);
+	struct session *s = l->request.session;
+
+	l->request.busy = false;
+	if (!s || r < 0) {
+		request_answer(&l->request, r, NULL, NULL, 0, err);
+		return;
+	}
+	s->looked = true;
+	request_again(&l->request);
+	s->looked = false;
+}
+
+int call_when_looked(struct call *c, const struct sk_cat_job *job,
+		     const struct sk_wire_id *id)
+{
+	struct looking *l;
+	int r;
+
+	if (!c->agent->store || c->session->looked || id->step < 0)
+		return sk_err_set(&c->err, -ENOENT, "job \"%s\" has no "
+				  "snapshot of step %" PRId64 "; it was "
+				  "discarded, evicted, or never taken",
+				  job->name, id->step);
+	l = calloc(1, sizeof(*l));
+	if (!l)
+		return sk_err_set(&c->err, -ENOMEM, "no memory to look at the "
+				  "store");
+	r = request_init(&l->request, &looking_kind, c->session, c->in, 0,
+			 &c->err);
+	if (r < 0) {
+		free(l);
+		return r;
+	}
+	l->wish = (struct stored_wish){
+		.granted = looked, .uid = job->uid,
+		.range = { .most = SIZE_MAX, .run = id->run,
+			   .step = id->step },
+	};
+	memcpy(l->wish.job, job->name, sizeof(job->name));
+	l->request.busy = true;
+	stored_scan(c->agent, &l->wish);
 	return CALL_LATER;
 }

@@ -27,10 +27,7 @@ static int snapshot_of(struct call *c, struct sk_cat_snapshot **ret)
 	if (*ret && (id->step < 0 || sk_cat_undecided(*ret)) &&
 	    sk_cat_asking(job))
 		return call_when_told(c, job);
-	if (*ret)
-		return 0;
-	return sk_err_set(&c->err, -ENOENT, "job \"%s\" has no snapshot of "
-			  "step %" PRId64, id->job, id->step);
+	return *ret ? 0 : call_when_looked(c, job, id);
 }
 
 static int refuse(struct call *c, const struct sk_cat_snapshot *s,

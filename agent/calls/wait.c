@@ -219,7 +219,7 @@ static int check_snapshot(struct call *c, uint64_t *ret_failures)
 		return r;
 	s = snapshot_meant(job, &w->id);
 	*ret_failures = s ? s->failures_total : 0;
-	return 0;
+	return s ? 0 : call_when_looked(c, job, &w->id);
 }
 
 /* It does not skip the step that it was refused. */
@@ -267,5 +267,5 @@ int call_wait(struct call *c)
 	} else {
 		r = call_job(c, &c->in->body.prepare.id, &job);
 	}
-	return r < 0 ? r : begin(c, timeout_ms, failures);
+	return r ? r : begin(c, timeout_ms, failures);
 }

@@ -13,6 +13,12 @@
 #include "disk/ignored.h"
 #include "disk/scan.h"
 
+/* Of a job, in memory and on disk. */
+#define KNOWN_MOST 64u
+/* Who was told of older ones may come back to them so long. */
+#define ASKED_NS (UINT64_C(30) * 1000000000)
+#define LEAVE_AT_ONCE 64u
+
 void stored_name(const struct sk_cat_image *image, struct sk_stored *ret)
 {
 	const struct sk_cat_snapshot *s = image->snapshot;
@@ -182,6 +188,8 @@ static void grant(const struct scan *scan, struct stored_wish *w)
 	    scan->owner != w->uid)
 		r = sk_err_set(&err, -EACCES, "the store holds a job \"%s\" of "
 			       "another user; choose another name", w->job);
+	if (w->range.most)
+		scan->agent->asked_ns = agent_now(scan->agent);
 	w->end = scan->end;
 	w->newest_run = scan->newest_run;
 	w->unreadable = scan->unreadable;
@@ -348,6 +356,38 @@ void stored_scan(struct agent *a, struct stored_wish *wish)
 	scan_next(a);
 }
 
+/* ---- what need not be known ---- */
+
+static void time_to_leave(struct timer *timer)
+{
+	struct agent *a = sk_link_object(timer, struct agent, leave_timer);
+
+	stored_leave(a);
+}
+
+void stored_leave(struct agent *a)
+{
+	uint64_t now = agent_now(a), due = a->asked_ns + ASKED_NS;
+	struct sk_cat_job *job;
+	bool more = false;
+
+	if (!a->store || a->quit)
+		return;
+	sk_link_each(job, &a->cat.jobs, link) {
+		if (job->n_snapshots <= KNOWN_MOST)
+			continue;
+		if (a->asked_ns && now < due)
+			more = true;
+		else
+			more |= sk_cat_stored_leave(job, KNOWN_MOST,
+						    LEAVE_AT_ONCE) > 0;
+	}
+	a->leave_timer.fire = time_to_leave;
+	if (more)
+		timer_set(&a->loop.timers, &a->leave_timer,
+			  now < due ? due : now + 1);
+}
+
 static void foreseen(struct stored_wish *wish, int r, const struct sk_err *err)
 {
 	(void)r;
@@ -384,4 +424,5 @@ void stored_close(struct agent *a)
 	free(a->ignored);
 	a->ignored = NULL;
 	scan_forget(a);
+	timer_clear(&a->loop.timers, &a->leave_timer);
 }

@@ -59,6 +59,9 @@ void stored_scan(struct agent *a, struct stored_wish *wish);
 /** Somebody may soon ask about the job: what has changed of it is looked at
  * before. */
 void stored_foresee(struct agent *a, const struct sk_cat_job *job);
+/** What only the disk has need not be known of all steps: the oldest are left
+ * to it, some at a time, and not while somebody may use what it was told. */
+void stored_leave(struct agent *a);
 /** Nothing is looked at any more: wishes that wait are refused. */
 void stored_close(struct agent *a);
 /** How the store names the image. */

@@ -55,6 +55,7 @@ int sweep_open(struct agent *a)
 	if (!s)
 		return -ENOMEM;
 	s->agent = a;
+	s->n = ALL_AFTER - 1;	/* the first one is of all */
 	s->timer.fire = time_to;
 	a->sweep = s;
 	wait_for_next(s);

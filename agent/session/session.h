@@ -32,6 +32,7 @@ struct session {
 	uid_t uid;
 	pid_t pid;
 	bool greeted;
+	bool looked;			/* what it asks was looked for */
 	bool closing;			/* marked; it ends with the turn */
 	unsigned held;			/* and not before this is 0 */
 	struct sk_link requests;

@@ -470,6 +470,7 @@ static void run_free(struct sk_cat_run *run)
 		sk_cat_state_free(state);
 	}
 	sk_link_remove(&run->link);
+	free(run->kept);
 	free(run);
 }
 

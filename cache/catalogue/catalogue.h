@@ -90,6 +90,9 @@ struct sk_cat_run {
 					 * its other ranks are elsewhere */
 	int64_t local_step;		/* of the first */
 	size_t n_snapshots;		/* of its job, that are its own */
+	int64_t *kept;			/* its steps that were left to the
+					 * disk, ascending */
+	size_t n_kept, room_kept;
 	struct sk_link states;
 };
 
@@ -448,6 +451,11 @@ void sk_cat_hash_sums(const struct sk_layout *layout, const uint64_t *sums,
 bool sk_cat_same_content(const struct sk_cat_image *image,
 			 const struct sk_layout *layout,
 			 const uint64_t *sums);
+/** Leaves the oldest snapshots to the disk that only it has, and forgets them,
+ * where more than @most are known: at most @at_once of them. A run knows which
+ * steps of its own those are. Returns how many went. */
+unsigned sk_cat_stored_leave(struct sk_cat_job *job, size_t most,
+			     unsigned at_once);
 /** The disk has lost it. The image and its snapshot may be gone after it. */
 void sk_cat_stored_remove(struct sk_cat_image *image);
 /** Decides anew what is undecided. Returns how many still are. */

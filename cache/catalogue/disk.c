@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "catalogue/private.h"
 
 void sk_cat_hash_sums(const struct sk_layout *layout, const uint64_t *sums,
@@ -124,4 +125,95 @@ void sk_cat_stored_remove(struct sk_cat_image *image)
 	sk_cat_image_trim(image);
 	if (!sk_cat_snapshot_trim(s))
 		sk_cat_touch_disk(s);
+}
+
+/* ---- what is left to the disk ---- */
+
+/* Where the step stands, or would. */
+static size_t kept_place(const struct sk_cat_run *run, int64_t step)
+{
+	size_t from = 0, to = run->n_kept;
+
+	while (from < to) {
+		size_t mid = from + (to - from) / 2;
+
+		if (run->kept[mid] < step)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return from;
+}
+
+bool sk_cat_run_kept(const struct sk_cat_run *run, int64_t step)
+{
+	size_t at = kept_place(run, step);
+
+	return at < run->n_kept && run->kept[at] == step;
+}
+
+/* Its ranks may not take the step again. -ENOMEM. Oldest first, it is always
+ * the last one. */
+static int keep_step(struct sk_cat_run *run, int64_t step)
+{
+	size_t at = kept_place(run, step);
+
+	if (at < run->n_kept && run->kept[at] == step)
+		return 0;
+	if (sk_array_fit(run->kept, run->room_kept, run->n_kept + 1) < 0)
+		return -ENOMEM;
+	memmove(&run->kept[at + 1], &run->kept[at],
+		(run->n_kept++ - at) * sizeof(*run->kept));
+	run->kept[at] = step;
+	return 0;
+}
+
+static bool can_leave(const struct sk_cat_snapshot *s)
+{
+	struct sk_cat_image *image;
+
+	if (s->filling || s->sealed || s->leases || s->flushing || s->pinned ||
+	    !sk_cat_on_disk(s))
+		return false;
+	/* That a file is damaged is known here alone. */
+	sk_link_each(image, &s->images, link) {
+		if (image->bad_disk || image->slot)
+			return false;
+	}
+	return true;
+}
+
+static void leave(struct sk_cat_snapshot *s)
+{
+	struct sk_cat_image *image;
+
+	s->filling++;	/* keeps it while its images go */
+	sk_link_each(image, &s->images, link) {
+		image->stored.dir[0] = 0;
+		sk_cat_image_trim(image);
+	}
+	s->filling--;
+	(void)sk_cat_snapshot_trim(s);
+}
+
+unsigned sk_cat_stored_leave(struct sk_cat_job *job, size_t most,
+			     unsigned at_once)
+{
+	struct sk_link *at = job->snapshots.prev;
+	unsigned left = 0, seen = 0;
+
+	while (at != &job->snapshots && job->n_snapshots > most &&
+	       seen++ < 4 * at_once && left < at_once) {
+		struct sk_cat_snapshot *s =
+			sk_link_object(at, struct sk_cat_snapshot, link);
+		struct sk_cat_run *run = sk_cat_run_of(s);
+
+		at = at->prev;
+		job->catalogue->visits++;
+		if (!can_leave(s) || (run && keep_step(run, s->step) < 0))
+			continue;
+		leave(s);
+		left++;
+	}
+	return left;
 }

@@ -25,9 +25,11 @@ static int check_step(const struct sk_cat_state *state, int64_t step,
 	const struct sk_cat_slot *slot;
 
 	s = sk_cat_snapshot_find(run->job, run->number, run->id, step);
-	if (!s || s->step != step)
+	if (s && s->step != step)
+		s = NULL;
+	if (!s && !sk_cat_run_kept(run, step))
 		return 0;
-	if (sk_cat_image_find(s, state->rank, SK_IMAGE_PRIMARY))
+	if (!s || sk_cat_image_find(s, state->rank, SK_IMAGE_PRIMARY))
 		return sk_err_set(err, -EEXIST, "rank %" PRId32 " of job "
 				  "\"%s\" has sealed step %" PRId64 " of run %"
 				  PRIu64 " already", state->rank,

@@ -3,6 +3,7 @@
  * What the steps that a job has kept cost those who do not ask for them: what
  * the agent opens, reads and lists is counted, with few steps and with many.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -189,6 +190,66 @@ static void compare(const struct counts *few, const struct counts *many,
 		      few->calls[i], many->calls[i]);
 }
 
+/* ---- what is known of it ---- */
+
+static int ask(int sock, enum sk_msg_type type, int64_t step,
+	       struct sk_msg *msg)
+{
+	if (type != SK_MSG_WAIT)
+		return manage(sock, type, JOB, step, 0, msg);
+	*msg = (struct sk_msg){ .type = SK_MSG_WAIT, .body.wait = {
+		.id = { .step = step, .rank = -1 }, .until = 3,
+		.timeout_ms = 1000 } };
+	strcpy(msg->body.wait.id.job, JOB);
+	return rig_call(sock, msg, NULL, 0, NULL, NULL);
+}
+
+/* The clock is moved until the agent knows that few; a list may be under way
+ * meanwhile. */
+static void await_known(struct whole *w, int sock, double most)
+{
+	for (int i = 0; i < 1000; i++) {
+		if (stat_value(sock, "shardkeep_snapshots") <= most)
+			return;
+		sk_fault_os_advance(w->fault, AN_HOUR_NS / 60);
+	}
+	CHECK(false, "it knows %g", stat_value(sock, "shardkeep_snapshots"));
+}
+
+/* All that are listed are known for a while, and then the newest; the others
+ * are found when somebody names them. */
+static void test_old_ones_are_left(void)
+{
+	struct sk_msg msg;
+	struct whole w;
+	int sock;
+
+	whole_init(&w);
+	make_history(&w, MANY);
+	start(&w);
+	sock = rig_connect(&w.rig);
+	CHECK(list(sock, 0, MANY) == MANY, "all");
+	CHECK(stat_value(sock, "shardkeep_snapshots") == MANY, "known");
+	CHECK_STATUS(ask(sock, SK_MSG_PIN, 7, &msg), 0, &msg);
+	await_known(&w, sock, 65);
+	CHECK(snapshot_flags(sock, JOB, 7) & SK_SNAP_PINNED, "pin");
+	await_known(&w, sock, 65);
+	/* Found, whoever asks. */
+	CHECK_STATUS(ask(sock, SK_MSG_WAIT, 1, &msg), 0, &msg);
+	CHECK_STATUS(ask(sock, SK_MSG_FLUSH, 2, &msg), 0, &msg);
+	CHECK(stat_value(sock, "shardkeep_snapshots") <= 67, "two more");
+	CHECK_STATUS(ask(sock, SK_MSG_WAIT, MANY + 1, &msg), -ENOENT, &msg);
+	CHECK_STATUS(ask(sock, SK_MSG_PIN, MANY + 1, &msg), -ENOENT, &msg);
+	CHECK_STATUS(manage(sock, SK_MSG_EVICT, JOB, 3, SK_EVICT_DISK, &msg),
+		     0, &msg);
+	CHECK(list(sock, 0, MANY) == MANY - 1, "all but one");
+	CHECK(list(sock, LIMIT, MANY) == LIMIT, "the newest");
+	close(sock);
+	CHECK(kill(w.rig.agent, SIGTERM) == 0, "kill");
+	CHECK(whole_wait(&w) == 0, "%s", whole_log(&w));
+	whole_remove(&w);
+}
+
 int main(void)
 {
 	static const int sizes[2] = { FEW, MANY };
@@ -207,5 +268,6 @@ int main(void)
 		whole_remove(&w);
 	}
 	compare(&again[0], &again[1], "an agent that knows them");
+	test_old_ones_are_left();
 	return 0;
 }

@@ -550,6 +550,42 @@ static uint64_t visits_of(int kept)
 	return before;
 }
 
+/* What only the disk has is forgotten, oldest first, and its ranks cannot take
+ * those steps anew. */
+Test(verdict, old_steps_are_left_to_the_disk)
+{
+	const struct maker m = { .world = 1, .slots = 2 };
+	struct sk_cat_slot *slot;
+	struct sk_cat_state *state;
+	unsigned evicted;
+	struct desk d;
+
+	desk_open(&d, false);
+	d.cat.has_store = true;
+	state = enter(&d, 0, &m);
+	for (int64_t step = 1; step <= 20; step++) {
+		snap(state, step);
+		write_snapshot(&d, at_step(&d, step));
+	}
+	at_step(&d, 3)->pinned = true;
+	sk_cat_image_bad(sk_cat_image_find(at_step(&d, 4), 0,
+					   SK_IMAGE_PRIMARY), true, 0);
+	cr_assert_eq(sk_cat_stored_leave(job_of(&d), 8, 5), 5);
+	cr_assert_eq(job_of(&d)->n_snapshots, 15);
+	cr_assert_eq(sk_cat_stored_leave(job_of(&d), 8, 50), 7);
+	cr_assert_eq(sk_cat_stored_leave(job_of(&d), 8, 50), 0);
+	cr_assert_eq(job_of(&d)->n_snapshots, 8);
+	cr_assert_not_null(at_step(&d, 3));
+	cr_assert_not_null(at_step(&d, 4));
+	cr_assert_eq(sk_cat_newest(job_of(&d))->step, 20);
+	cr_assert_eq(sk_cat_slot_take(state, 2, 0, false, &slot, &evicted,
+				      NULL), -EEXIST);
+	/* Nothing is left but what slots hold or somebody wants. */
+	(void)sk_cat_stored_leave(job_of(&d), 0, 50);
+	cr_assert_eq(job_of(&d)->n_snapshots, 4);
+	desk_close(&d);
+}
+
 Test(verdict, kept_steps_cost_nothing)
 {
 	uint64_t few = visits_of(10);
