@@ -19,11 +19,12 @@ void images_close(struct context *ctx, struct images *im)
 	free(im->records);
 }
 
+/* Another place of the same image stands beside it: they come by rank. */
 static bool seen_before(const struct images *im, size_t i)
 {
-	for (size_t j = 0; j < i; j++)
-		if (im->records[j].id.rank == im->records[i].id.rank &&
-		    im->records[j].kind == im->records[i].kind &&
+	for (size_t j = i; j-- > 0 && im->records[j].id.rank ==
+				      im->records[i].id.rank;)
+		if (im->records[j].kind == im->records[i].kind &&
 		    im->opened[j].layout)
 			return true;
 	return false;
