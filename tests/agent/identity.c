@@ -628,6 +628,42 @@ static void test_damaged_run(const char *program)
 	end(&a);
 }
 
+/* What is known to be damaged does not tell its directory's run: what comes
+ * beside it does. */
+static void test_damaged_tells_nothing(const char *program)
+{
+	char first[256], second[256], run[256], *bytes;
+	struct rank_options o = { .job = "half" };
+	struct sk_wire_snapshot *all;
+	struct rank r[2];
+	struct rig a;
+	size_t n, count;
+
+	start_first(&a, program);
+	open_ranks(r, &a, o, 2);
+	for (int i = 0; i < 2; i++)
+		rank_snapshot(&r[i], 5);
+	CHECK_STATUS(wait_durable(&r[0], 5), 0, &r[0].msg);
+	close_ranks(r, 2);
+	(void)rig_stop(&a);
+	bytes = read_file(file_of(&a, "half", 5, 1, 2, second), &n);
+	snprintf(run, sizeof(run), "%s/half/step-000000000005/.run", a.store);
+	CHECK(!unlink(second) && !unlink(run), "unlink");
+	write_file(file_of(&a, "half", 5, 0, 2, first), "hurt", 4);
+	rig_start(&a, "--store", a.store, "--memory", MEMORY, NULL);
+	r[0].sock = rig_connect(&a);
+	all = list_snapshots(r[0].sock, "half", &count);
+	CHECK(!count, "it is damaged");
+	free(all);
+	close(r[0].sock);
+	write_file(second, bytes, n);
+	open_ranks(r, &a, o, 2);
+	CHECK(r[0].run == 2, "run %" PRIu64, r[0].run);
+	close_ranks(r, 2);
+	free(bytes);
+	end(&a);
+}
+
 /* The agent is lost without a store: its ranks come back by name and id, and
  * whoever came in between is a stranger to them. */
 static void test_comes_back(const char *program)
@@ -677,6 +713,7 @@ int main(int argc, char **argv)
 	test_two_jobs(program);
 	test_numbers(program);
 	test_damaged_run(program);
+	test_damaged_tells_nothing(program);
 	test_comes_back(program);
 	return 0;
 }
