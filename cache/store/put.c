@@ -29,7 +29,7 @@ static int check_put(const struct sk_store_put *put, struct sk_err *err)
 /* Whether the open file has the header that is to be written: its checksums
  * are those of the same bytes. */
 static int has_head(struct sk_store *store, int fd,
-		    const struct sk_store_put *put)
+		    const struct sk_store_put *put, struct sk_err *err)
 {
 	_cleanup_free_ void *header = NULL;
 	struct sk_file_id file;
@@ -37,7 +37,7 @@ static int has_head(struct sk_store *store, int fd,
 	int r;
 
 	assert(put->head || !put->head_bytes);
-	r = sk_store_read_header(store, fd, &header, &size, &file, NULL);
+	r = sk_store_read_header(store, fd, &header, &size, &file, err);
 	if (r < 0)
 		return r;
 	return size == put->head_bytes && !memcmp(header, put->head, size);
@@ -59,16 +59,18 @@ static int check_replaced(struct sk_store *store, int dirfd, const char *name,
 	if (fd < 0)
 		return sk_is_gone(fd) ? 0 : sk_err_errno(err, fd, "cannot "
 							 "open \"%s\"", name);
-	r = has_head(store, fd, put);
+	r = has_head(store, fd, put, err);
 	if (r == 0)
 		r = sk_store_read_layout(store, fd, &layout, NULL, err) ? : 2;
 	os->close(os, fd);
 	sk_layout_free(layout);
-	/* What cannot be read is not whole either. */
-	if (r == 1 || r == -EBADMSG || r == -ENODATA || r == -EIO)
+	if (r == 1 || r == -EBADMSG || r == -ENODATA)
 		return 0;
+	/* One error in reading says nothing of what is there. */
 	if (r < 0)
-		return sk_not_stale(r);
+		return sk_err_prefix(err, sk_not_stale(r), "whether \"%s\", "
+				     "which stands there already, is whole",
+				     name);
 	return sk_err_set(err, -ESTALE, "\"%s\" of run %" PRIu64 " stands "
 			  "there already with other content; it is not "
 			  "replaced", name, put->run.number);

@@ -354,11 +354,11 @@ Test(store, reads_an_empty_image)
 
 static int find_left(void *ctx, int fd, const char *name)
 {
-	uint32_t instance;
+	struct sk_leftover left;
 
 	(void)ctx;
 	(void)fd;
-	return sk_leftover_name(name, &instance);
+	return sk_leftover_name(name, &left);
 }
 
 static bool anything_left(const struct place *p, const char *dir)
@@ -412,6 +412,43 @@ Test(store, replaces_no_whole_image)
 	cr_assert(again.inode && !sk_file_id_equal(&again, &file));
 	make_file(&p, name, "hurt");
 	cr_assert_eq(sk_store_put_image(store, io, &other.put, NULL), 0);
+	free(others);
+	free(bytes);
+	sk_io_free(io);
+	sk_store_close(store);
+	place_remove(&p);
+}
+
+/* What cannot be read for a moment is no less whole for that. */
+Test(store, replaces_nothing_that_it_could_not_look_at)
+{
+	struct sk_io *io = make_io(sk_os_linux(), SK_IO_AUTO);
+	struct image image, other;
+	struct sk_fault_os fault;
+	struct sk_store *store;
+	struct sk_err err = { "" };
+	struct place p;
+	char *bytes, *others;
+	uint64_t n, hits = 1;
+
+	store = make_store(&p, &fault);
+	make_true_image(&image, 8, 90, 2, &bytes);
+	make_true_image(&other, 8, 91, 2, &others);
+	other.put.step = 90;
+	cr_assert_eq(sk_store_put_image(store, io, &image.put, NULL), 0);
+	for (n = 1; hits; n++) {
+		sk_fault_os_init(&fault, sk_os_linux());
+		sk_fault_os_fail(&fault, SK_FAULT_PREAD, n, 1, EIO);
+		cr_assert_lt(sk_store_put_image(store, io, &other.put, &err),
+			     0, "read %d", (int)n);
+		hits = sk_fault_os_hits(&fault);
+		cr_assert(!hits || strstr(err.text, "error"), "%s", err.text);
+		cr_assert_not(anything_left(&p, "job/step-000000000090"));
+	}
+	cr_assert_gt(n, 4);
+	fault.rule_count = 0;
+	cr_assert_eq(sk_store_put_image(store, io, &other.put, NULL), -ESTALE);
+	cr_assert_eq(sk_store_put_image(store, io, &image.put, NULL), 0);
 	free(others);
 	free(bytes);
 	sk_io_free(io);
