@@ -33,12 +33,8 @@ static int open_step_of(struct sk_store *store, int job_fd, const char *dir,
 	return r;
 }
 
-/*
- * Another agent had put its directory in the place just then: it gets its name
- * back, or where that is taken again, one that readers look under as well.
- */
-static int unhide_step(struct sk_store *store, int job_fd, const char *dir,
-		       const char *deleted)
+int sk_step_unhide(struct sk_store *store, int job_fd, const char *dir,
+		   const char *deleted)
 {
 	const struct sk_os *os = store->os;
 	char aside[SK_STORE_NAME_MAX];
@@ -57,26 +53,44 @@ static int unhide_step(struct sk_store *store, int job_fd, const char *dir,
 	return r;
 }
 
+/* What is hidden: durably the directory that is open as @fd, else it gets its
+ * name back. Another agent may have put its own in the place just then; who is
+ * ended before this leaves that to who finds it, by the inode. */
+static int check_hidden(struct sk_store *store, int job_fd, const char *dir,
+			int fd, const char *deleted)
+{
+	int back, r = sk_dir_is(store->os, job_fd, deleted, fd);
+
+	/* Only when it is durable is it removed: a half removed step must not
+	 * come back by a power loss under its own name. */
+	if (r > 0)
+		r = sk_dir_sync(store->os, job_fd);
+	else if (r == 0)
+		r = -ESTALE;
+	if (r == 0)
+		return 0;
+	back = sk_step_unhide(store, job_fd, dir, deleted);
+	return back < 0 ? back : r;
+}
+
 /* Gives the directory, open as @fd, a name under which nobody looks for it. */
 static int hide_step(struct sk_store *store, int job_fd, const char *dir,
-		     int fd, const char *deleted, struct sk_err *err)
+		     int fd, char deleted[SK_STORE_NAME_MAX],
+		     struct sk_err *err)
 {
-	int r = sk_dir_is(store->os, job_fd, dir, fd);
+	struct stat st;
+	int r = store->os->fstat(store->os, fd, &st);
 
 	assert(job_fd >= 0 && fd >= 0);
 	if (r == 0)
-		r = -ESTALE;
-	if (r > 0)
+		r = sk_dir_is(store->os, job_fd, dir, fd) ? : -ESTALE;
+	if (r > 0) {
+		sk_deleted_name(store, dir, st.st_ino, deleted);
 		r = store->os->renameat(store->os, job_fd, dir, job_fd,
 					deleted, 0);
+	}
 	if (r == 0)
-		r = sk_dir_is(store->os, job_fd, deleted, fd);
-	if (r > 0)
-		/* Only then: a half removed step must not come back by a
-		 * power loss under its own name. */
-		r = sk_dir_sync(store->os, job_fd);
-	else if (r == 0)
-		r = unhide_step(store, job_fd, dir, deleted) ? : -ESTALE;
+		r = check_hidden(store, job_fd, dir, fd, deleted);
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot delete \"%s\"", dir);
 	return 0;
@@ -88,7 +102,6 @@ int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
 	char deleted[SK_STORE_NAME_MAX];
 	int fd, r;
 
-	sk_deleted_name(store, deleted);
 	fd = open_step_of(store, job_fd, dir, run, err);
 	if (fd < 0)
 		return fd;

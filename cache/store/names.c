@@ -199,12 +199,14 @@ void sk_temporary_name(struct sk_store *store, const char *name,
 	(void)snprintf(buf, SK_STORE_NAME_MAX, ".%s.%s" TEMPORARY, name, id);
 }
 
-void sk_deleted_name(struct sk_store *store, char buf[SK_STORE_NAME_MAX])
+void sk_deleted_name(struct sk_store *store, const char *name, uint64_t inode,
+		     char buf[SK_STORE_NAME_MAX])
 {
 	char id[RANDOM_DIGITS + 1];
 
 	format_id(store, id);
-	(void)snprintf(buf, SK_STORE_NAME_MAX, DELETED "%s", id);
+	(void)snprintf(buf, SK_STORE_NAME_MAX, DELETED "%s-%0*" PRIx64 "-%s",
+		       id, RANDOM_DIGITS, inode, name);
 }
 
 static bool skip_id(const char **at, uint32_t *ret_instance)
@@ -217,21 +219,34 @@ static bool skip_id(const char **at, uint32_t *ret_instance)
 	return true;
 }
 
-bool sk_leftover_name(const char *name, uint32_t *ret_instance)
+/* What comes behind DELETED. */
+static bool skip_deleted(const char *at, struct sk_leftover *left)
+{
+	struct sk_step_name step;
+
+	if (!skip_id(&at, &left->instance) || !skip(&at, "-") ||
+	    !skip_hex(&at, &left->inode) || !skip(&at, "-"))
+		return false;
+	left->of = at;
+	return sk_step_name_parse(at, &step);
+}
+
+bool sk_leftover_name(const char *name, struct sk_leftover *ret_left)
 {
 	struct sk_step_name step;
 	const char *at = name;
 	int32_t rank, world;
 
+	*ret_left = (struct sk_leftover){ 0 };
 	if (skip(&at, DELETED))
-		return skip_id(&at, ret_instance) && !*at;
+		return skip_deleted(at, ret_left);
 	if (!skip(&at, "."))
 		return false;
 	/* What is written under a temporary name, here or by dir.c. */
 	if (!skip(&at, SK_RUN_FILE) && !skip(&at, SK_OWNER_FILE) &&
 	    !skip_image(&at, &rank, &world) && !skip_step(&at, &step))
 		return false;
-	return skip(&at, ".") && skip_id(&at, ret_instance) &&
+	return skip(&at, ".") && skip_id(&at, &ret_left->instance) &&
 	       skip(&at, TEMPORARY) && !*at;
 }
 

@@ -33,7 +33,7 @@
 #define SK_DIR_ENTERED 0711
 #define SK_DIR_LISTED 0755
 #define SK_DISPLACED_MAX 1000u	/* names of one step and run */
-#define SK_STORE_NAME_MAX 96	/* longest name of ours, NUL included */
+#define SK_STORE_NAME_MAX 128	/* longest name of ours, NUL included */
 
 struct sk_store {
 	const struct sk_os *os;	/* immutable, but for what is said */
@@ -63,12 +63,23 @@ bool sk_image_name_parse(const char *name, int32_t *ret_rank,
 			 int32_t *ret_world);
 void sk_image_name_format(char buf[SK_STORE_NAME_MAX], int32_t rank,
 			  int32_t world);
-/** ".<name>.<id>.tmp", ".deleted-<id>"; no two of a store are alike. */
+/** ".<name>.<id>.tmp"; no two of a store are alike. */
 void sk_temporary_name(struct sk_store *store, const char *name,
 		       char buf[SK_STORE_NAME_MAX]);
-void sk_deleted_name(struct sk_store *store, char buf[SK_STORE_NAME_MAX]);
-/** Whether it is exactly one of those, of a name of ours; and whose. */
-bool sk_leftover_name(const char *name, uint32_t *ret_instance);
+/** ".deleted-<id>-<inode>-<name>", of the step directory @name: only the one
+ * with that inode is to be removed. */
+void sk_deleted_name(struct sk_store *store, const char *name, uint64_t inode,
+		     char buf[SK_STORE_NAME_MAX]);
+
+struct sk_leftover {
+	uint32_t instance;	/* whose it is */
+	uint64_t inode;
+	const char *of;		/* the step directory that was to be deleted,
+				 * within the name; NULL: a temporary name */
+};
+
+/** Whether it is exactly one of those, of a name of ours. */
+bool sk_leftover_name(const char *name, struct sk_leftover *ret_left);
 /** ".agent-<instance>". */
 void sk_alive_name_format(char buf[SK_STORE_NAME_MAX], uint32_t instance);
 bool sk_alive_name_parse(const char *name, uint32_t *ret_instance);
@@ -152,6 +163,11 @@ int sk_step_run(struct sk_store *store, int fd, struct sk_store_run *ret_run);
  * run's. In drop.c. */
 int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
 		   const struct sk_store_run *run, struct sk_err *err);
+/** Gives back what was hidden as @deleted, and is not the directory that was to
+ * be deleted: the name @dir, or where that is taken again, one that readers
+ * look under as well. In drop.c. */
+int sk_step_unhide(struct sk_store *store, int job_fd, const char *dir,
+		   const char *deleted);
 /**
  * Removes the step directory @dir, open as @fd and @run's, unless something
  * but ".run" is in it. -ENOTEMPTY: it stays, or is not under that name. A

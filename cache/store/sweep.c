@@ -171,6 +171,26 @@ static bool is_left(const struct cleaning *c, int dirfd, const char *name,
 	       (!lives(c, instance) && is_stale(c, dirfd, name));
 }
 
+/* A directory that got its name by a race of its agent with another one, which
+ * wrote it, is no left-over: it gets back what its agent owed it. */
+static int clear_left(const struct cleaning *c, int dirfd, const char *name,
+		      const struct sk_leftover *left)
+{
+	const struct sk_os *os = c->store->os;
+	struct stat st;
+	int r;
+
+	if (!left->of)
+		return sk_dir_remove(os, dirfd, name);
+	r = os->fstatat(os, dirfd, name, AT_SYMLINK_NOFOLLOW, &st);
+	if (r < 0)
+		return r;
+	if (!S_ISDIR(st.st_mode) || st.st_ino == left->inode)
+		return sk_dir_remove(os, dirfd, name);
+	r = sk_step_unhide(c->store, dirfd, left->of, name);
+	return r < 0 ? r : sk_dir_sync(os, dirfd);
+}
+
 /* Whether left-over names may stand in this directory. */
 static bool is_cleaned(const struct cleaning *c, const char *name)
 {
@@ -186,12 +206,12 @@ static int clean_entry(void *ctx, int dirfd, const char *name)
 {
 	struct cleaning *c = ctx;
 	const struct sk_os *os = c->store->os;
-	uint32_t instance;
+	struct sk_leftover left;
 	int fd;
 
-	if (c->depth > 0 && sk_leftover_name(name, &instance)) {
-		if (is_left(c, dirfd, name, instance))
-			(void)sk_dir_remove(os, dirfd, name);
+	if (c->depth > 0 && sk_leftover_name(name, &left)) {
+		if (is_left(c, dirfd, name, left.instance))
+			(void)clear_left(c, dirfd, name, &left);
 		return 0;
 	}
 	if (!is_cleaned(c, name))

@@ -201,13 +201,13 @@ void make_dir(const struct place *p, const char *name)
 }
 
 void left_by(const struct place *p, const struct sk_store *store,
-	     char path[128])
+	     char path[LEFT_MAX])
 {
 	char name[SK_STORE_NAME_MAX];
 
 	sk_temporary_name((struct sk_store *)store,
 			  "rank-00000-of-00004.safetensors", name);
-	snprintf(path, 128, "job/step-000000000005/%s", name);
+	snprintf(path, LEFT_MAX, "job/step-000000000005/%s", name);
 	make_file(p, path, "x");
 }
 

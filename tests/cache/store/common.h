@@ -13,6 +13,7 @@
 
 #define IMAGE_BYTES (9 * SK_PAGE + 77)
 #define DAY_NS (UINT64_C(86400) * 1000000000)
+#define LEFT_MAX 192
 
 struct place {
 	char path[64];
@@ -52,7 +53,7 @@ bool exists(const struct place *p, const char *name);
 void make_file(const struct place *p, const char *name, const char *text);
 void make_dir(const struct place *p, const char *name);
 void left_by(const struct place *p, const struct sk_store *store,
-	     char path[128]);
+	     char path[LEFT_MAX]);
 /** As if its process had been killed: the lock is gone, its file is not. */
 void kill_store(struct sk_store *store);
 /** An image of the run with that number, but of another life. */

@@ -8,15 +8,34 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LEFT_JOB "job/.deleted-0123456789abcdef"
+#define DELETED ".deleted-0123456789abcdef-0000000000000001-step-000000000009"
 #define LEFT_STEP "job/.step-000000000009.0123456789abcdef.tmp"
 #define LEFT_OWNER "job/..owner.0123456789abcdef.tmp"
 #define LEFT_IMAGE "job/step-000000000005/" \
 		   ".rank-00000-of-00004.safetensors.0123456789abcdef.tmp"
 #define FOREIGN "job/step-000000000005/.rank-00000-of-00004.tmp"
 
+/* As a deletion leaves it that was ended. */
+static void make_deleted(const struct place *p, char ret_name[256])
+{
+	char from[256], to[512];
+	struct stat st;
+
+	make_dir(p, "job/half");
+	make_file(p, "job/half/rank-00000-of-00004.safetensors", "x");
+	make_dir(p, "job/half/deep");
+	make_file(p, "job/half/deep/file", "x");
+	(void)snprintf(from, sizeof(from), "%s/job/half", p->store);
+	cr_assert_eq(stat(from, &st), 0);
+	(void)snprintf(ret_name, 256, "job/.deleted-0123456789abcdef-%016lx-"
+		       "step-000000000007", (unsigned long)st.st_ino);
+	(void)snprintf(to, sizeof(to), "%s/%s", p->store, ret_name);
+	cr_assert_eq(rename(from, to), 0);
+}
+
 Test(store, clears_away_what_the_dead_left)
 {
+	char deleted[256];
 	struct sk_fault_os fault;
 	struct sk_store *store;
 	struct timespec now;
@@ -26,16 +45,13 @@ Test(store, clears_away_what_the_dead_left)
 	store = make_store(&p, NULL);
 	cr_assert_eq(put(store, 1, 5, 0), 0);
 	sk_store_close(store);
-	make_dir(&p, LEFT_JOB);
-	make_file(&p, LEFT_JOB "/rank-00000-of-00004.safetensors", "x");
-	make_dir(&p, LEFT_JOB "/deep");
-	make_file(&p, LEFT_JOB "/deep/file", "x");
+	make_deleted(&p, deleted);
 	make_dir(&p, LEFT_STEP);
 	make_file(&p, LEFT_STEP "/.run", "1\n");
 	make_file(&p, LEFT_OWNER, "1\n");
 	make_file(&p, LEFT_IMAGE, "x");
 	make_file(&p, FOREIGN, "x");
-	make_file(&p, ".deleted-0123456789abcdef", "not ours here");
+	make_file(&p, DELETED, "not ours here");
 
 	clock_gettime(CLOCK_REALTIME, &now);
 	wall = now.tv_sec * UINT64_C(1000000000);
@@ -45,16 +61,16 @@ Test(store, clears_away_what_the_dead_left)
 	sk_store_close(open_store(&fault.os, &p));
 	sk_fault_os_clock(&fault, 0, wall - DAY_NS);
 	sk_store_close(open_store(&fault.os, &p));
-	cr_assert(exists(&p, LEFT_JOB) && exists(&p, LEFT_STEP) &&
+	cr_assert(exists(&p, deleted) && exists(&p, LEFT_STEP) &&
 		  exists(&p, LEFT_OWNER) && exists(&p, LEFT_IMAGE));
 	sk_fault_os_clock(&fault, 0, wall + DAY_NS);
 	store = open_store(&fault.os, &p);
-	cr_assert_not(exists(&p, LEFT_JOB));
+	cr_assert_not(exists(&p, deleted));
 	cr_assert_not(exists(&p, LEFT_STEP));
 	cr_assert_not(exists(&p, LEFT_OWNER));
 	cr_assert_not(exists(&p, LEFT_IMAGE));
 	cr_assert(exists(&p, FOREIGN));
-	cr_assert(exists(&p, ".deleted-0123456789abcdef"));
+	cr_assert(exists(&p, DELETED));
 	cr_assert(holds(store, 1, 5, 0));
 	sk_store_close(store);
 	place_remove(&p);
@@ -65,7 +81,7 @@ Test(store, clears_away_what_the_dead_left)
 Test(store, knows_the_dead_from_the_living)
 {
 	struct sk_store *store, *other, *third;
-	char ours[128], theirs[128], thirds[128];
+	char ours[LEFT_MAX], theirs[LEFT_MAX], thirds[LEFT_MAX];
 	struct sk_fault_os old;
 	struct timespec now;
 	struct place p;
@@ -106,7 +122,7 @@ Test(store, nothing_is_in_nobodys_way)
 			    "rank-00000-of-00004.safetensors";
 	struct sk_store *store;
 	struct place p;
-	char left[128], path[256];
+	char left[LEFT_MAX], path[512];
 	int job, fd;
 
 	store = make_store(&p, NULL);
@@ -133,7 +149,7 @@ Test(store, the_dead_are_in_nobodys_way)
 	const struct sk_store_run first = { 1, 77 };
 	struct sk_store *store, *other;
 	struct place p;
-	char left[128];
+	char left[LEFT_MAX];
 	int job, fd;
 
 	store = make_store(&p, NULL);
@@ -196,7 +212,7 @@ Test(store, lives_without_locks)
 {
 	struct sk_fault_os none;
 	struct sk_store *store;
-	char left[128];
+	char left[LEFT_MAX];
 	struct place p;
 
 	place_make(&p);
@@ -215,7 +231,7 @@ Test(store, lives_without_locks)
 Test(store, finds_its_directory_again)
 {
 	struct sk_store *store, *other;
-	char aside[128], left[128];
+	char aside[128], left[LEFT_MAX];
 	struct place p;
 
 	store = make_store(&p, NULL);

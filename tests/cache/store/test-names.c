@@ -94,7 +94,13 @@ Test(store_names, of_leftovers_are_ours_alone)
 	};
 	static const char *const foreign[] = {
 		"", ".", "..", ".tmp", ".deleted-", ".deleted-0123",
-		".deleted-0123456789abcdefg", ".deleted-0123456789ABCDEF",
+		".deleted-0123456789abcdef",
+		".deleted-0123456789abcdef-0123456789abcdef",
+		".deleted-0123456789abcdef-0123456789abcdef-",
+		".deleted-0123456789abcdef-0123456789abcdef-step-1",
+		".deleted-0123456789abcdef-0123-step-000000000001",
+		".deleted-0123456789ABCDEF-0123456789abcdef-step-000000000001",
+		".deleted-0123456789abcdefg-0123456789abcdef-step-000000000001",
 		".nfs000000012", ".foo.0123456789abcdef.tmp",
 		".rank-00000-of-00001.safetensors.tmp",
 		"rank-00000-of-00001.safetensors.0123456789abcdef.tmp",
@@ -103,21 +109,26 @@ Test(store_names, of_leftovers_are_ours_alone)
 	};
 	struct sk_store store = { .instance = 0x01abcdef };
 	char buf[SK_STORE_NAME_MAX], last[SK_STORE_NAME_MAX];
+	char name[SK_STORE_NAME_MAX];
+	struct sk_leftover left;
 	uint32_t of;
 
 	for (size_t i = 0; i < SK_ARRAY_SIZE(names); i++) {
 		sk_temporary_name(&store, names[i], buf);
-		cr_assert(sk_leftover_name(buf, &of), "%s", buf);
-		cr_assert_eq(of, store.instance);
+		cr_assert(sk_leftover_name(buf, &left), "%s", buf);
+		cr_assert(left.instance == store.instance && !left.of);
 		cr_assert_eq(buf[0], '.');
 	}
-	sk_deleted_name(&store, last);
-	sk_deleted_name(&store, buf);
+	sk_step_name_displaced(name, UINT64_MAX, UINT64_MAX, UINT32_MAX);
+	sk_deleted_name(&store, name, UINT64_MAX, last);
+	sk_deleted_name(&store, name, UINT64_MAX, buf);
 	cr_assert(strcmp(last, buf));
-	cr_assert(sk_leftover_name(buf, &of), "%s", buf);
-	cr_assert_eq(of, store.instance);
+	cr_assert(sk_leftover_name(buf, &left), "%s", buf);
+	cr_assert_eq(left.instance, store.instance);
+	cr_assert_eq(left.inode, UINT64_MAX);
+	cr_assert_str_eq(left.of, name);
 	for (size_t i = 0; i < SK_ARRAY_SIZE(foreign); i++)
-		cr_assert_not(sk_leftover_name(foreign[i], &of), "%s",
+		cr_assert_not(sk_leftover_name(foreign[i], &left), "%s",
 			      foreign[i]);
 	sk_alive_name_format(buf, 0x01abcdef);
 	cr_assert(sk_alive_name_parse(buf, &of) && of == 0x01abcdef);
