@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -226,6 +227,85 @@ static void test_memory_answers(struct rig *rig, struct sk_fault_os *fault)
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
 
+/* ---- what comes during a look ---- */
+
+struct pause {
+	int arrived[2], go[2];
+};
+
+/* In the agent, on the thread that looks. */
+static void hold(void *ctx)
+{
+	const struct pause *p = ctx;
+	char c = 0;
+
+	if (write(p->arrived[1], &c, 1) != 1 || read(p->go[0], &c, 1) != 1)
+		_exit(98);
+}
+
+struct listing {
+	int sock;
+	struct sk_wire_snapshot *all;
+	size_t n;
+};
+
+static void *list_in_thread(void *arg)
+{
+	struct listing *l = arg;
+
+	l->all = list_snapshots(l->sock, "during", &l->n);
+	return NULL;
+}
+
+/* Of the last thing that a look opens: all names have been read by then. */
+static uint64_t opens_of_a_look(struct sk_fault_os *fault, int sock)
+{
+	struct sk_msg msg;
+
+	sk_fault_os_init(fault, sk_os_linux());
+	CHECK_STATUS(ask_list(sock, "during", &msg), 0, &msg);
+	return sk_fault_os_calls(fault, SK_FAULT_OPENAT);
+}
+
+/* What is flushed while a look is under way is not forgotten by that look,
+ * which has not seen it. */
+static void test_flushed_meanwhile(struct rig *rig, struct sk_fault_os *fault)
+{
+	struct listing l = { 0 };
+	struct pause pause;
+	pthread_t thread;
+	uint64_t opens;
+	struct rank r;
+	char c = 0;
+
+	CHECK(!pipe(pause.arrived) && !pipe(pause.go), "pipe");
+	start(rig, fault);
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = "during", .world = 1 }), 0, &r.msg);
+	rank_snapshot(&r, 5);
+	CHECK_STATUS(rank_wait(&r, 5, 3, WAIT_MS), 0, &r.msg);
+	l.sock = rig_connect(rig);
+	opens = opens_of_a_look(fault, l.sock);
+	sk_fault_os_init(fault, sk_os_linux());
+	sk_fault_os_meddle(fault, SK_FAULT_OPENAT, opens, hold, &pause);
+	CHECK(!pthread_create(&thread, NULL, list_in_thread, &l), "thread");
+	CHECK(read(pause.arrived[0], &c, 1) == 1, "nobody looks");
+	rank_snapshot(&r, 6);
+	CHECK_STATUS(rank_wait(&r, 6, 3, WAIT_MS), 0, &r.msg);
+	CHECK(write(pause.go[1], &c, 1) == 1, "go");
+	CHECK(!pthread_join(thread, NULL), "join");
+	CHECK(l.n == 2 && l.all[0].id.step == 6, "%zu snapshots", l.n);
+	CHECK(l.all[0].flags & SK_SNAP_DURABLE, "flags %x", l.all[0].flags);
+	fault->rule_count = 0;
+	free(l.all);
+	close(l.sock);
+	rank_close(&r);
+	CHECK(rig_stop(rig) == 0, "exit status");
+	for (int i = 0; i < 2; i++)
+		CHECK(!close(pause.arrived[i]) && !close(pause.go[i]),
+		      "close");
+}
+
 int main(int argc, char **argv)
 {
 	struct sk_fault_os *fault;
@@ -249,6 +329,7 @@ int main(int argc, char **argv)
 	test_one_fails(&rig, fault, SK_FAULT_PREAD, EIO);
 	test_one_fails(&rig, fault, SK_FAULT_FSTATAT, EACCES);
 	test_memory_answers(&rig, fault);
+	test_flushed_meanwhile(&rig, fault);
 	rig_remove(&rig);
 	return 0;
 }
