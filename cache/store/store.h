@@ -8,11 +8,12 @@
  * ".<final name>.<id>.tmp". Deleting renames the step directory to
  * ".deleted-<id>-<inode>-<name>" first. The first half of the id is the
  * writer's, who holds a lock on ".agent-<half>" in the store while it lives; a
- * directory of another inode got there by a race, and gets its name back. A
- * step directory belongs to one run, the one its images name; an older run's
+ * directory of another inode got there by a race, and gets its name back.
+ *
+ * A step directory belongs to one run, the one its images name; an older run's
  * directory in the way of a newer one is renamed to "step-....run-<K>" and
- * deleted when the newer is complete. A run of the same number and another id is a stranger: whoever comes second is
- * refused.
+ * deleted when the newer is complete. A run of the same number and another id
+ * is a stranger: whoever comes second is refused.
  *
  * What cannot be looked at is not taken for nothing: it is an error, or a
  * record that says so.

@@ -21,6 +21,8 @@
 #define LINGER_S 60	/* how long a close() of such a socket takes */
 #define SOON_S 20
 #define MANY 253
+#define FEW 256
+#define STRANGER 65534
 
 /* ---- a socket that takes long to close ---- */
 
@@ -202,14 +204,12 @@ static void test_hard_limit(struct rig *rig)
 
 /* ---- descriptors ---- */
 
-/* They run out before memory does: refused, and to be had again when those
- * who had them are gone. */
-static void test_descriptors(struct rig *rig)
+/* In a process of its own, with an agent that may have so many open. */
+static void with_few(struct rig *rig, void (*fn)(struct rig *rig))
 {
-	const struct rlimit limit = { .rlim_cur = 256, .rlim_max = 256 };
-	struct rank ranks[32], r;
-	int n, status;
+	const struct rlimit limit = { .rlim_cur = FEW, .rlim_max = FEW };
 	pid_t pid = fork();
+	int status;
 
 	CHECK(pid >= 0, "fork");
 	if (pid) {
@@ -219,6 +219,18 @@ static void test_descriptors(struct rig *rig)
 	}
 	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
 	rig_start(rig, "--memory", "256M", "--log-level", "error", NULL);
+	fn(rig);
+	CHECK(rig_stop(rig) == 0, "exit status");
+	_exit(0);
+}
+
+/* They run out before memory does: refused, and to be had again when those
+ * who had them are gone. */
+static void test_descriptors(struct rig *rig)
+{
+	struct rank ranks[32], r;
+	int n;
+
 	for (int life = 0; life < 3; life++) {
 		for (n = 0; n < 24; n++) {
 			if (rank_open(&ranks[n], rig, &(struct rank_options){
@@ -241,8 +253,42 @@ static void test_descriptors(struct rig *rig)
 		CHECK_STATUS(rank_wait(&r, life + 1, 2, WAIT_MS), 0, &r.msg);
 		rank_close(&r);
 	}
-	CHECK(rig_stop(rig) == 0, "exit status");
-	_exit(0);
+}
+
+/* Connects until it is refused; how often it was not. */
+static int connect_all(const struct rig *rig, int socks[FEW])
+{
+	struct sk_msg msg;
+	int n = 0;
+
+	while (n < FEW && (socks[n] = rig_try_connect(rig, &msg)) >= 0)
+		n++;
+	return n;
+}
+
+/* A user takes half of the agent's connections: others still have theirs. */
+static void test_connections(struct rig *rig)
+{
+	int status, n, socks[FEW], n_mine, mine[FEW];
+	pid_t pid;
+
+	if (geteuid())		/* nobody can be another user */
+		return;
+	pid = fork();
+	CHECK(pid >= 0, "fork");
+	if (!pid) {
+		CHECK(setuid(STRANGER) == 0, "setuid");
+		n = connect_all(rig, socks);
+		for (int i = 0; i < n; i++)
+			close(socks[i]);
+		_exit(n);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status), "wait");
+	n = WEXITSTATUS(status);
+	n_mine = connect_all(rig, mine);
+	CHECK(n > 4 && n_mine > n, "%d and %d connections", n, n_mine);
+	while (n_mine)
+		close(mine[--n_mine]);
 }
 
 /* ---- a disk that fails ---- */
@@ -299,7 +345,8 @@ int main(int argc, char **argv)
 	CHECK(rig_stop(&rig) == 0, "exit status");
 	test_file_size_limit(&rig);
 	test_hard_limit(&rig);
-	test_descriptors(&rig);
+	with_few(&rig, test_descriptors);
+	with_few(&rig, test_connections);
 	test_disk_fails(&rig);
 	rig_remove(&rig);
 	return 0;
