@@ -183,6 +183,17 @@ static void load_both(struct rank *rank)
 
 /* ---- the order of things ---- */
 
+/* One tensor, and a gate that the trainer's stream can be held at. */
+static struct gpu_tensor *begin_gated(struct gpu_rank *g, struct rank *rank,
+				      struct trainer_gate *gate)
+{
+	gpu_begin(g, rank, 0);
+	trainer_gate_init(gate);
+	return gpu_add(g, &(struct sk_tensor){
+		.name = "x", .dtype = SK_U8, .ndim = 1,
+		.shape = { 3000000 } }, 3000000, 1);
+}
+
 /* What the trainer's stream does before the snapshot is in it, what it does
  * after the fence is not; and nothing waits for it meanwhile. */
 static void save_behind(struct rank *rank)
@@ -192,11 +203,7 @@ static void save_behind(struct rank *rank)
 	struct gpu_tensor *x;
 	struct gpu_rank g;
 
-	gpu_begin(&g, rank, 0);
-	trainer_gate_init(&gate);
-	x = gpu_add(&g, &(struct sk_tensor){
-		.name = "x", .dtype = SK_U8, .ndim = 1,
-		.shape = { 3000000 } }, 3000000, 1);
+	x = begin_gated(&g, rank, &gate);
 	trainer_gate_hold(&g.cuda, &gate, g.stream);
 	CHECK(!g.cuda.cuMemsetD8Async(x->there, 2, x->bytes, g.stream));
 	CHECK(!gpu_snapshot(&g, 1, 0), "%s", sk_error());
@@ -215,11 +222,7 @@ static void load_behind(struct rank *rank)
 	struct gpu_tensor *x;
 	struct gpu_rank g;
 
-	gpu_begin(&g, rank, 0);
-	trainer_gate_init(&gate);
-	x = gpu_add(&g, &(struct sk_tensor){
-		.name = "x", .dtype = SK_U8, .ndim = 1,
-		.shape = { 3000000 } }, 3000000, 1);
+	x = begin_gated(&g, rank, &gate);
 	/* What was queued before the restore does not come after it. */
 	CHECK(!g.cuda.cuMemsetD8Async(x->there, 9, x->bytes, g.stream));
 	CHECK(!rank_restore(rank, SK_LATEST, SK_RESTORE_EXTRA_OK, NULL), "%s",

@@ -476,6 +476,17 @@ Test(catalogue, wanted_steps)
 	}
 }
 
+/* Two ranks, of which step 1 is complete, and one of them has sealed step 2. */
+static void start_half_way(struct bench *b, struct sk_cat_state *s[2])
+{
+	start(b);
+	for (int i = 0; i < 2; i++)
+		s[i] = enter(b, 0, i, 2, 2);
+	snap(b, s[0], 1);
+	snap(b, s[1], 1);
+	snap(b, s[0], 2);
+}
+
 /* A rank that skips a step must not block the others for good. */
 Test(catalogue, a_lost_step_makes_room)
 {
@@ -483,12 +494,7 @@ Test(catalogue, a_lost_step_makes_room)
 	struct sk_cat_slot *slot;
 	struct bench b;
 
-	start(&b);
-	for (int i = 0; i < 2; i++)
-		s[i] = enter(&b, 0, i, 2, 2);
-	snap(&b, s[0], 1);
-	snap(&b, s[1], 1);
-	snap(&b, s[0], 2);
+	start_half_way(&b, s);
 	cr_assert(!sk_cat_hopeless(find(&b, 1, 2)));
 	cr_assert_eq(fill(s[0], 3, &slot), -EBUSY,
 		     "step 2 may still become complete");
@@ -539,12 +545,7 @@ Test(catalogue, death_while_filling)
 	struct sk_cat_slot *slot;
 	struct bench b;
 
-	start(&b);
-	for (int i = 0; i < 2; i++)
-		s[i] = enter(&b, 0, i, 2, 2);
-	snap(&b, s[0], 1);
-	snap(&b, s[1], 1);
-	snap(&b, s[0], 2);
+	start_half_way(&b, s);
 	cr_assert_eq(fill(s[1], 2, &slot), 0);
 	cr_assert_eq(sk_cat_state_end(s[1]), 1);
 	cr_assert(sk_cat_hopeless(find(&b, 1, 2)));
