@@ -421,17 +421,45 @@ int sk_status(struct sk_state *state, struct sk_status *ret_status);
 
 /* ---- restore ---------------------------------------------------------- */
 
+/** What one rank gives to another, or gets from it, in an exchange. */
+struct sk_comm_part {
+	int32_t rank;		/**< the other; never the caller's own */
+	uint32_t reserved;	/**< 0 */
+	void *data;		/**< host memory; of a send it is only read */
+	uint64_t bytes;		/**< at least 1, the same on both sides */
+};
+
 /**
- * How the ranks of a job exchange small messages while they agree. NULL where
- * a comm is asked for: the agent's, for jobs whose ranks are all on this node.
+ * How the ranks of a job exchange bytes during a restore. NULL where a comm is
+ * asked for: the agent's, for jobs whose ranks are all on this node. A node is
+ * what one agent serves: which ranks share one is found out by the restore.
+ *
+ * All ranks make the same calls in the same order, from the thread that called
+ * sk_restore() and never two at once. The struct and its ctx are borrowed for
+ * that call. Each function returns 0 or a negative errno, and must give up
+ * after @timeout_ms: then the restore ends with -ETIMEDOUT on every rank. What
+ * it has been given is the caller's again when it returns. @exchange is needed
+ * where ranks take bytes out of other nodes' memory; without it each restores
+ * from what its own agent can reach. All ranks must have the same functions.
  */
 struct sk_comm {
 	void *ctx;
-	/** Every rank gives @bytes; @out has world * @bytes in rank order.
-	 * 0 or a negative errno; must give up after @timeout_ms. */
+	/** Every rank gives @bytes; @out has world * @bytes in rank order. */
 	int (*allgather)(void *ctx, const void *in, size_t bytes, void *out,
 			 uint32_t timeout_ms);
-	void *reserved[6];	/**< NULL */
+	/** NULL, or: sends and receives all of the parts together, as if by
+	 * non-blocking calls that are waited for at the end. No two sends and
+	 * no two receives are of one rank; ranks without parts do not call. */
+	int (*exchange)(void *ctx, const struct sk_comm_part *sends,
+			size_t n_sends, const struct sk_comm_part *receives,
+			size_t n_receives, uint32_t timeout_ms);
+	/** NULL (@exchange then does it), or: @data of rank @root, on all. */
+	int (*broadcast)(void *ctx, int32_t root, void *data, size_t bytes,
+			 uint32_t timeout_ms);
+	/** NULL, or: called once one of the above has failed, after which none
+	 * is called any more. Makes what other ranks wait for fail soon. */
+	void (*abort)(void *ctx);
+	void *reserved[3];	/**< NULL */
 };
 
 /** The newest step that is complete. */
@@ -478,7 +506,11 @@ struct sk_report {
 	uint64_t copy_ns;
 	uint64_t total_ns;
 	uint64_t run_id;	/**< random: no other run has it */
-	uint64_t reserved[7];
+	uint64_t bytes_sent;	/**< by this rank to other nodes */
+	uint64_t bytes_received;	/**< by it from other nodes, for all
+				 * ranks of its own: each byte once */
+	uint64_t staging_bytes;	/**< of its memory that they went through */
+	uint64_t reserved[4];
 };
 
 /**

@@ -21,6 +21,14 @@ static int check_own(struct sk_restoring *rs, const void *in, size_t bytes,
 			  rs->state->job.rank, bytes);
 }
 
+/* Others wait for what does not come any more. */
+static void give_up(struct sk_restoring *rs)
+{
+	if (!rs->broken && rs->comm.abort)
+		rs->comm.abort(rs->comm.ctx);
+	rs->broken = true;
+}
+
 int sk_restore_gather(struct sk_restoring *rs, const void *in, size_t bytes,
 		      void *ret_all, uint32_t more_ms)
 {
@@ -35,6 +43,10 @@ int sk_restore_gather(struct sk_restoring *rs, const void *in, size_t bytes,
 		return sk_err_set(&rs->err, -EOVERFLOW, "%zu ranks cannot "
 				  "exchange %zu bytes each", world, bytes);
 	all = malloc(all_bytes ? all_bytes : 1);
+	if (rs->broken) {
+		free(all);
+		return -ETIMEDOUT;
+	}
 	if (!all)
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for what %zu "
 				  "ranks say (%" PRIu64 " bytes)", world,
@@ -47,11 +59,13 @@ int sk_restore_gather(struct sk_restoring *rs, const void *in, size_t bytes,
 	rs->report.agree_ns += rs->sk->os->now_ns(rs->sk->os) - began;
 	if (r < 0) {
 		free(all);
-		return sk_err_errno(&rs->err, r, "rank %d cannot agree with "
-				    "the %zu other ranks of job %s on a "
-				    "restore; every rank must call it",
-				    rs->state->job.rank, world - 1,
-				    rs->state->job.name);
+		give_up(rs);
+		sk_err_errno(&rs->err, r, "rank %d cannot agree with the %zu "
+			     "other ranks of job %s on a restore; every rank "
+			     "must call it", rs->state->job.rank, world - 1,
+			     rs->state->job.name);
+		/* Where it is in an exchange that others fail. */
+		return rs->apart ? -ETIMEDOUT : r;
 	}
 	r = check_own(rs, in, bytes, all);
 	if (r < 0) {
@@ -96,5 +110,121 @@ int sk_restore_agree(struct sk_restoring *rs, int r,
 	r = heard(rs, words);
 	if (ret_words)
 		*ret_words = sk_take_ptr(words);
+	return r;
+}
+
+/* ---- bytes ---- */
+
+static int outcome(struct sk_restoring *rs, int r)
+{
+	if (r >= 0)
+		return 0;
+	give_up(rs);
+	sk_err_errno(&rs->err, r, "rank %d cannot exchange bytes with other "
+		     "ranks of job %s in a restore", rs->state->job.rank,
+		     rs->state->job.name);
+	return -ETIMEDOUT;
+}
+
+int sk_restore_exchange(struct sk_restoring *rs,
+			const struct sk_comm_part *sends, size_t n_sends,
+			const struct sk_comm_part *receives,
+			size_t n_receives)
+{
+	if (!n_sends && !n_receives)
+		return 0;
+	if (rs->broken)
+		return -ETIMEDOUT;
+	assert(rs->comm.exchange);
+	return outcome(rs, rs->comm.exchange(rs->comm.ctx, sends, n_sends,
+					     receives, n_receives,
+					     rs->timeout_ms));
+}
+
+int sk_restore_broadcast(struct sk_restoring *rs, int32_t root, void *data,
+			 uint64_t bytes)
+{
+	if (rs->broken)
+		return -ETIMEDOUT;
+	assert(rs->comm.broadcast);
+	return outcome(rs, rs->comm.broadcast(rs->comm.ctx, root, data, bytes,
+					      rs->timeout_ms));
+}
+
+/* One piece of memory: the parcels, then what is in them. */
+static struct sk_restore_parcel *make_parcels(const uint64_t *bytes,
+					      size_t world, size_t rank)
+{
+	uint64_t total = world * sizeof(struct sk_restore_parcel);
+	struct sk_restore_parcel *in;
+	char *at;
+
+	for (size_t i = 0; i < world; i++)
+		if (!sk_add_u64(total, sk_round_up(bytes[i * world + rank],
+						   8), &total))
+			return NULL;
+	in = malloc(total);
+	at = in ? (char *)&in[world] : NULL;
+	for (size_t i = 0; in && i < world; i++) {
+		in[i].bytes = bytes[i * world + rank];
+		in[i].data = at;
+		at += sk_round_up(in[i].bytes, 8);
+	}
+	return in;
+}
+
+static int post(struct sk_restoring *rs, const struct sk_restore_parcel *out,
+		struct sk_restore_parcel *in)
+{
+	size_t world = (size_t)rs->state->job.world, n = 0, m = 0;
+	size_t rank = (size_t)rs->state->job.rank;
+	_cleanup_free_ struct sk_comm_part *parts = NULL;
+	struct sk_comm_part *from;
+
+	parts = calloc(2 * world, sizeof(*parts));
+	if (!parts)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu ranks",
+				  world);
+	from = parts + world;
+	if (out[rank].bytes)
+		memcpy(in[rank].data, out[rank].data, out[rank].bytes);
+	for (size_t i = 0; i < world; i++) {
+		if (i != rank && out[i].bytes)
+			parts[n++] = (struct sk_comm_part){
+				(int32_t)i, 0, out[i].data, out[i].bytes };
+		if (i != rank && in[i].bytes)
+			from[m++] = (struct sk_comm_part){
+				(int32_t)i, 0, in[i].data, in[i].bytes };
+	}
+	return sk_restore_exchange(rs, parts, n, from, m);
+}
+
+int sk_restore_trade(struct sk_restoring *rs, int r,
+		     const struct sk_restore_parcel *out,
+		     struct sk_restore_parcel **ret_in)
+{
+	size_t world = (size_t)rs->state->job.world;
+	_cleanup_free_ struct sk_restore_parcel *in = NULL;
+	_cleanup_free_ uint64_t *mine = NULL, *all = NULL;
+	struct sk_restore_word word = { 0 };
+
+	mine = calloc(world, sizeof(*mine));
+	if (!mine)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu ranks",
+				  world);
+	for (size_t i = 0; r >= 0 && i < world; i++)
+		mine[i] = out[i].bytes;
+	if (sk_restore_gather(rs, mine, world * sizeof(*mine), &all, 0) < 0)
+		return -ETIMEDOUT;
+	if (r >= 0)
+		in = make_parcels(all, world, (size_t)rs->state->job.rank);
+	if (r >= 0 && !in)
+		r = sk_err_set(&rs->err, -ENOMEM, "no memory for what %zu "
+			       "ranks say", world);
+	r = sk_restore_agree(rs, r, &word, NULL, 0);
+	if (r >= 0)
+		r = post(rs, out, in);
+	if (r >= 0)
+		*ret_in = sk_take_ptr(in);
 	return r;
 }

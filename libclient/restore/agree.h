@@ -31,4 +31,30 @@ int sk_restore_agree(struct sk_restoring *rs, int r,
 		     struct sk_restore_word *word,
 		     struct sk_restore_word **ret_words, uint32_t more_ms);
 
+/** What a rank gives to another, or has got from it. */
+struct sk_restore_parcel {
+	void *data;
+	uint64_t bytes;
+};
+
+/**
+ * The comm's exchange. What fails is -ETIMEDOUT, with a sentence, and ends the
+ * comm for this restore. No parts are no call.
+ */
+int sk_restore_exchange(struct sk_restoring *rs,
+			const struct sk_comm_part *sends, size_t n_sends,
+			const struct sk_comm_part *receives,
+			size_t n_receives);
+/** The comm's broadcast; what fails, as of sk_restore_exchange(). */
+int sk_restore_broadcast(struct sk_restoring *rs, int32_t root, void *data,
+			 uint64_t bytes);
+/**
+ * Every rank gives @out[rank] to each other rank, none or any bytes, and gets
+ * *ret_in, of as many parcels, which free() frees with all data. Collective;
+ * @r is what this rank has to say, and an error is everybody's.
+ */
+int sk_restore_trade(struct sk_restoring *rs, int r,
+		     const struct sk_restore_parcel *out,
+		     struct sk_restore_parcel **ret_in);
+
 #endif

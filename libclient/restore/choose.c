@@ -14,6 +14,7 @@
 #include "conn/list.h"
 #include "restore/agree.h"
 #include "restore/images.h"
+#include "restore/nodes.h"
 #include "state/register.h"
 
 /* How many complete ones are listed at first, and when those were not enough;
@@ -26,10 +27,12 @@ struct ballot {
 	uint64_t agent;			/* its instance */
 	uint64_t run, run_id;		/* that it registered in; 0: none */
 	uint32_t n_offers;
+	uint32_t n_complete;		/* of them */
 	uint32_t gaps;			/* its word's text is about them */
 	uint32_t damaged;		/* or about a damaged image */
 	uint32_t cut;			/* it has older ones */
-	struct sk_restore_offer offers[SK_OFFERS_MAX];
+	uint32_t exchanges;		/* its comm does more than gather */
+	struct sk_restore_offer offers[2 * SK_OFFERS_MAX];
 };
 
 /* ---- what this rank can offer ---- */
@@ -117,8 +120,23 @@ static int list(struct sk_restoring *rs, struct sk_wire_snapshot **ret,
 	return 0;
 }
 
+static struct sk_restore_offer offer_of(const struct sk_wire_snapshot *s)
+{
+	return (struct sk_restore_offer){
+		.run = s->id.run,
+		.run_id = s->id.run_id,
+		.step = s->id.step,
+		.digest = s->digest,
+		.world = s->id.world,
+		.flags = (s->flags & SK_SNAP_COMPLETE ? SK_OFFER_COMPLETE :
+							0) |
+			 (s->flags & SK_SNAP_DURABLE ? SK_OFFER_DURABLE : 0),
+	};
+}
+
 static int offer(struct sk_restoring *rs)
 {
+	uint32_t offered[2] = { 0 };
 	_cleanup_free_ struct sk_wire_snapshot *s = NULL;
 	size_t n = 0;
 	int r;
@@ -129,33 +147,35 @@ static int offer(struct sk_restoring *rs)
 		return r;
 	qsort(s, n, sizeof(*s), newest_first);
 	for (size_t i = 0; i < n && r >= 0; i++) {
+		uint32_t whole = s[i].flags & SK_SNAP_COMPLETE ? 1 : 0;
+
 		if (!suits(rs, &s[i]))
 			continue;
-		if (!(s[i].flags & SK_SNAP_COMPLETE))
+		if (!whole)
 			r = note_incomplete(rs, &s[i]);
-		else if (rs->n_offers < SK_OFFERS_MAX)
-			rs->offers[rs->n_offers++] = (struct sk_restore_offer){
-				.run = s[i].id.run,
-				.run_id = s[i].id.run_id,
-				.step = s[i].id.step,
-				.digest = s[i].digest,
-				.world = s[i].id.world,
-			};
+		if (offered[whole]++ < SK_OFFERS_MAX)
+			rs->offers[rs->n_offers++] = offer_of(&s[i]);
 	}
 	return r;
 }
 
 /* ---- what all can ---- */
 
-static bool offers(const struct ballot *b, const struct sk_restore_offer *o)
+static bool same_snapshot(const struct sk_restore_offer *a,
+			  const struct sk_restore_offer *b)
 {
-	uint32_t n = b->n_offers < SK_OFFERS_MAX ? b->n_offers : SK_OFFERS_MAX;
+	return a->run == b->run && a->run_id == b->run_id &&
+	       a->step == b->step;
+}
 
-	for (uint32_t i = 0; i < n; i++)
-		if (b->offers[i].run == o->run &&
-		    b->offers[i].run_id == o->run_id &&
-		    b->offers[i].step == o->step &&
-		    b->offers[i].digest == o->digest)
+/* Whether it has the same, as complete as said. */
+static bool offers(const struct ballot *b, const struct sk_restore_offer *o,
+		   uint32_t flags)
+{
+	for (uint32_t i = 0; i < b->n_offers; i++)
+		if (same_snapshot(&b->offers[i], o) &&
+		    b->offers[i].digest == o->digest &&
+		    (b->offers[i].flags & flags) == flags)
 			return true;
 	return false;
 }
@@ -173,20 +193,75 @@ static bool was_tried(const struct sk_restoring *rs,
 	return o->run_id >= past->run_id;
 }
 
+static bool all_offer(const struct sk_restoring *rs,
+		      const struct ballot *ballots,
+		      const struct sk_restore_offer *o, uint32_t flags)
+{
+	for (int32_t k = 0; k < rs->state->job.world; k++)
+		if (!offers(&ballots[k], o, flags))
+			return false;
+	return true;
+}
+
 static void keep_common(struct sk_restoring *rs, const struct ballot *ballots)
 {
 	uint32_t kept = 0;
 
-	assert(rs->n_offers <= SK_OFFERS_MAX);
-	for (uint32_t i = 0; i < rs->n_offers; i++) {
-		bool common = !was_tried(rs, &rs->offers[i]);
-
-		for (int32_t k = 0; k < rs->state->job.world && common; k++)
-			common = offers(&ballots[k], &rs->offers[i]);
-		if (common)
+	assert(rs->n_offers <= 2 * SK_OFFERS_MAX);
+	for (uint32_t i = 0; i < rs->n_offers; i++)
+		if (!was_tried(rs, &rs->offers[i]) &&
+		    all_offer(rs, ballots, &rs->offers[i], SK_OFFER_COMPLETE))
 			rs->offers[kept++] = rs->offers[i];
+	rs->n_offers = kept;
+}
+
+static int newest_offer_first(const void *a, const void *b)
+{
+	const struct sk_restore_offer *x = a, *y = b;
+
+	if (x->run != y->run)
+		return x->run < y->run ? 1 : -1;
+	if (x->step != y->step)
+		return x->step < y->step ? 1 : -1;
+	if (x->run_id != y->run_id)
+		return x->run_id < y->run_id ? 1 : -1;
+	/* What one of them knows to be complete comes first. */
+	return (x->flags < y->flags) - (x->flags > y->flags);
+}
+
+/*
+ * Nodes have parts of snapshots: what any of them has may be whole with what
+ * the others have. Of the flags of each, complete is what some agent says,
+ * durable what all say.
+ */
+static int keep_any(struct sk_restoring *rs, const struct ballot *ballots)
+{
+	_cleanup_free_ struct sk_restore_offer *all = NULL;
+	size_t n = 0, world = (uint32_t)rs->state->job.world;
+	uint32_t kept = 0;
+
+	all = calloc(world, sizeof(ballots->offers));
+	if (!all)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory for what %zu "
+				  "ranks offer", world);
+	for (int32_t k = 0; k < rs->n_nodes; k++) {
+		const struct ballot *b = &ballots[rs->nodes[k].ranks[0]];
+
+		memcpy(&all[n], b->offers, b->n_offers * sizeof(*all));
+		n += b->n_offers;
+	}
+	qsort(all, n, sizeof(*all), newest_offer_first);
+	for (size_t i = 0; i < n && kept < 2 * SK_OFFERS_MAX; i++) {
+		if ((i && same_snapshot(&all[i], &all[i - 1])) ||
+		    was_tried(rs, &all[i]))
+			continue;
+		rs->offers[kept] = all[i];
+		if (!all_offer(rs, ballots, &all[i], SK_OFFER_DURABLE))
+			rs->offers[kept].flags &= ~SK_OFFER_DURABLE;
+		kept++;
 	}
 	rs->n_offers = kept;
+	return 0;
 }
 
 /* The sentence of a restore that finds nothing. */
@@ -204,7 +279,7 @@ static int nothing(struct sk_restoring *rs, const struct ballot *ballots)
 					  ballots[i].word.text);
 	/* Nor is it a first run where something was, and is damaged. */
 	for (int32_t i = 0; i < rs->state->job.world; i++)
-		if (ballots[i].damaged && !ballots[i].n_offers)
+		if (ballots[i].damaged && !ballots[i].n_complete)
 			return sk_err_set(&rs->err, -EBADMSG, "job %s has "
 					  "nothing to restore: %.*s", job,
 					  SK_ERR_MAX - 1,
@@ -212,7 +287,7 @@ static int nothing(struct sk_restoring *rs, const struct ballot *ballots)
 	for (int32_t i = 0; i < rs->state->job.world; i++) {
 		const struct sk_restore_word *w = &ballots[i].word;
 
-		if (ballots[i].n_offers)
+		if (ballots[i].n_complete)
 			continue;
 		if (w->text[0])
 			return sk_err_set(&rs->err, -ENOENT, "job %s has "
@@ -249,7 +324,7 @@ static int check_ballots(struct sk_restoring *rs,
 			 const struct ballot *ballots)
 {
 	for (int32_t i = 0; i < rs->state->job.world; i++)
-		if (ballots[i].n_offers > SK_OFFERS_MAX ||
+		if (ballots[i].n_offers > 2 * SK_OFFERS_MAX ||
 		    ballots[i].word.status > 0)
 			return sk_err_set(&rs->err, -EPROTO, "what the comm "
 					  "brought of rank %d is nothing that "
@@ -257,30 +332,43 @@ static int check_ballots(struct sk_restoring *rs,
 	return 0;
 }
 
-static int count(struct sk_restoring *rs, const struct ballot *ballots)
+static int note_nodes(struct sk_restoring *rs, const struct ballot *ballots)
 {
 	size_t world = (uint32_t)rs->state->job.world;
+	_cleanup_free_ uint64_t *agents = calloc(world, sizeof(*agents));
+	bool exchanges = true;
 	int r;
 
-	r = first_error(rs, ballots);
-	if (r < 0)
-		return r;
-	free(rs->near);
-	free(rs->near_ranks);
-	rs->n_near = 0;
-	rs->near = calloc(world, sizeof(*rs->near));
-	rs->near_ranks = calloc(world, sizeof(*rs->near_ranks));
-	if (!rs->near || !rs->near_ranks)
+	if (!agents)
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu ranks",
 				  world);
 	rs->older = false;
 	for (size_t i = 0; i < world; i++) {
 		rs->older |= ballots[i].cut;
-		rs->near[i] = ballots[i].agent == rs->conn.agent.instance;
-		if (rs->near[i])
-			rs->near_ranks[rs->n_near++] = (int32_t)i;
+		agents[i] = ballots[i].agent;
+		exchanges &= ballots[i].exchanges;
+		rs->gaps_anywhere |= ballots[i].gaps;
 	}
-	keep_common(rs, ballots);
+	sk_restore_forget_nodes(rs);
+	r = sk_restore_nodes(rs, agents);
+	rs->apart = exchanges && rs->n_nodes > 1;
+	return r;
+}
+
+static int count(struct sk_restoring *rs, const struct ballot *ballots)
+{
+	int r;
+
+	r = first_error(rs, ballots);
+	if (r < 0)
+		return r;
+	r = note_nodes(rs, ballots);
+	if (r >= 0 && rs->apart)
+		r = keep_any(rs, ballots);
+	else
+		keep_common(rs, ballots);
+	if (r < 0)
+		return r;
 	return rs->n_offers ? 0 : nothing(rs, ballots);
 }
 
@@ -328,6 +416,9 @@ static void fill_ballot(const struct sk_restoring *rs, int r,
 	mine->run_id = rs->state->run_id;
 	mine->n_offers = r < 0 ? 0 : rs->n_offers;
 	mine->cut = r >= 0 && rs->cut;
+	mine->exchanges = rs->comm.exchange != NULL;
+	for (uint32_t i = 0; i < mine->n_offers; i++)
+		mine->n_complete += rs->offers[i].flags & SK_OFFER_COMPLETE;
 	memcpy(mine->offers, rs->offers, sizeof(mine->offers));
 }
 

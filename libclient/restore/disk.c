@@ -112,14 +112,13 @@ static void collect(struct reading *rd, size_t from, size_t to)
  * each finds there what another has read, and none waits for another. */
 static size_t begin_at(const struct sk_restoring *rs, size_t from, size_t to)
 {
-	size_t near = 0, before = 0, at;
+	size_t near, before = 0, at;
 
-	assert(rs->near && from <= to);
-	for (int32_t i = 0; i < rs->state->job.world; i++) {
-		near += rs->near[i];
-		before += i < rs->state->job.rank && rs->near[i];
-	}
-	at = near ? from + (to - from) / near * before : from;
+	assert(rs->n_near && from <= to);
+	near = (size_t)rs->n_near;
+	while (rs->near_ranks[before] < rs->state->job.rank)
+		before++;
+	at = from + (to - from) / near * before;
 	while (at > from && at < to && same_chunk(rs, at - 1, at))
 		at++;
 	return at;

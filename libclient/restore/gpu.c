@@ -74,8 +74,8 @@ int sk_restore_begin_gpus(struct sk_restoring *rs)
 	int r = 0;
 
 	assert(!rs->gpus);
-	for (size_t i = 0; i < rs->n_jobs && r >= 0; i++) {
-		uint32_t local = rs->pieces[rs->jobs[i].piece].local;
+	for (size_t i = 0; i < rs->n_pieces && r >= 0; i++) {
+		uint32_t local = rs->pieces[i].local;
 		int gpu = rs->state->locals[local].gpu;
 
 		if (gpu < 0 || (rs->gpus && rs->gpus->of[gpu].v))

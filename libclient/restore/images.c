@@ -9,6 +9,7 @@
 #include "base/util.h"
 #include "conn/list.h"
 #include "memory/slot.h"
+#include "restore/others.h"
 
 static const enum sk_place place_numbers[2] = {
 	SK_PLACE_MEMORY, SK_PLACE_DISK
@@ -27,8 +28,8 @@ static bool is_allowed(const struct sk_restoring *rs,
 
 const struct sk_wire_part *sk_restore_damaged(const struct sk_restoring *rs)
 {
-	for (size_t i = 0; i < rs->n_listed; i++) {
-		const struct sk_wire_part *w = &rs->listed[i];
+	for (size_t i = 0; i < rs->n_everywhere; i++) {
+		const struct sk_wire_part *w = &rs->everywhere[i].part;
 
 		if (w->state == SK_IMAGE_BAD && is_allowed(rs, w))
 			return w;
@@ -44,10 +45,13 @@ const char *sk_restore_where(bool disk)
 /* What has been set aside since the list came is damaged there too. */
 static void mark_listed(struct sk_restoring *rs, uint64_t id, uint32_t place)
 {
-	for (size_t i = 0; i < rs->n_listed; i++)
-		if (rs->listed[i].image == id &&
-		    rs->listed[i].place == place_numbers[place])
-			rs->listed[i].state = SK_IMAGE_BAD;
+	for (size_t i = 0; i < rs->n_everywhere; i++) {
+		struct sk_restore_listed *l = &rs->everywhere[i];
+
+		if (l->node == rs->node && l->part.image == id &&
+		    l->part.place == place_numbers[place])
+			l->part.state = SK_IMAGE_BAD;
+	}
 }
 
 static struct sk_restore_image *image_of(struct sk_restoring *rs,
@@ -63,7 +67,7 @@ static struct sk_restore_image *image_of(struct sk_restoring *rs,
 		    sk_digest_equal(&image->digest, &w->digest))
 			return image;
 	}
-	assert(rs->n_images < rs->n_listed);
+	assert(rs->n_images < rs->n_everywhere);
 	image = &rs->images[rs->n_images++];
 	*image = (struct sk_restore_image){
 		.rank = w->rank,
@@ -71,7 +75,8 @@ static struct sk_restore_image *image_of(struct sk_restoring *rs,
 		.digest = w->digest,
 		.description = w->description,
 		.bytes = w->bytes,
-		.places = { { .fd = -1 }, { .fd = -1 } },
+		.places = { { .fd = -1 }, { .fd = -1 }, { .fd = -1 },
+			    { .fd = -1 } },
 	};
 	return image;
 }
@@ -113,9 +118,36 @@ static int list(struct sk_restoring *rs, const struct sk_restore_offer *offer)
 	return r;
 }
 
+/* Of a rank whose images this node has: where. */
+static void note_place(const struct sk_wire_part *w,
+		       struct sk_restore_image *image)
+{
+	struct sk_restore_place *place =
+		&image->places[w->place == SK_PLACE_DISK];
+
+	place->id = w->image;
+	place->listed = true;
+	/* Of one that is damaged the names count. */
+	place->there = w->state != SK_IMAGE_BAD;
+}
+
+/* Of one node, all is what it listed. */
+static int take_alone(struct sk_restoring *rs)
+{
+	rs->everywhere = calloc(rs->n_listed + 1, sizeof(*rs->everywhere));
+	if (!rs->everywhere)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu "
+				  "images", rs->n_listed);
+	for (size_t i = 0; i < rs->n_listed; i++)
+		rs->everywhere[rs->n_everywhere++] =
+			(struct sk_restore_listed){ rs->listed[i], rs->node,
+						    0 };
+	return 0;
+}
+
 static int take_listed(struct sk_restoring *rs)
 {
-	size_t n = rs->n_listed;
+	size_t n = rs->n_everywhere;
 
 	assert(!rs->images && !rs->n_images);
 	rs->images = calloc(n ? n : 1, sizeof(*rs->images));
@@ -123,20 +155,18 @@ static int take_listed(struct sk_restoring *rs)
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu "
 				  "images", n);
 	for (size_t i = 0; i < n; i++) {
-		const struct sk_wire_part *w = &rs->listed[i];
-		struct sk_restore_place *place;
+		const struct sk_restore_listed *l = &rs->everywhere[i];
+		struct sk_restore_image *image;
 
-		if (!is_allowed(rs, w))
+		if (!is_allowed(rs, &l->part))
 			continue;
-		place = &image_of(rs, w)->places[w->place == SK_PLACE_DISK];
-		place->id = w->image;
-		place->listed = true;
-		/* Of one that is damaged the names count. */
-		place->there = w->state != SK_IMAGE_BAD;
+		image = image_of(rs, &l->part);
+		if (l->node == rs->node)
+			note_place(&l->part, image);
 	}
 	qsort(rs->images, rs->n_images, sizeof(*rs->images),
 	      by_rank_and_kind);
-	return 0;
+	return sk_restore_note_holders(rs);
 }
 
 /* Those that memory has images of, each once: images are by rank. */
@@ -158,13 +188,24 @@ static int note_memory_ranks(struct sk_restoring *rs)
 	return 0;
 }
 
+/* Collective where there are several nodes. */
+static int list_all(struct sk_restoring *rs,
+		    const struct sk_restore_offer *offer)
+{
+	int r = list(rs, offer);
+
+	if (rs->apart)
+		return sk_restore_merge(rs, offer, r);
+	return r < 0 ? r : take_alone(rs);
+}
+
 int sk_restore_images(struct sk_restoring *rs,
 		      const struct sk_restore_offer *offer)
 {
 	int r;
 
 	rs->world = offer->world;
-	r = list(rs, offer);
+	r = list_all(rs, offer);
 	if (r >= 0)
 		r = take_listed(rs);
 	if (r >= 0)
@@ -288,9 +329,16 @@ void sk_restore_release_images(struct sk_restoring *rs)
 		sk_layout_free(image->layout);
 		free(image->sums);
 		free(image->turns);
+		free(image->verified);
 	}
 	free(rs->images);
 	free(rs->memory_ranks);
+	free(rs->everywhere);
+	free(rs->holders);
+	rs->everywhere = NULL;
+	rs->n_everywhere = 0;
+	rs->holders = NULL;
+	rs->n_holders = 0;
 	rs->images = NULL;
 	rs->memory_ranks = NULL;
 	rs->n_images = rs->n_open = 0;

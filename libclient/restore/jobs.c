@@ -16,6 +16,7 @@
 
 #include "base/array.h"
 #include "restore/keys.h"
+#include "restore/nodes.h"
 #include "restore/plan.h"
 #include "restore/shape.h"
 
@@ -66,6 +67,11 @@ static bool takes(const struct readers *readers, int32_t rank)
 			  !mine->place && rs->images[mine->image].rank == from;
 }
 
+static bool is_near(const struct sk_restoring *rs, int32_t rank)
+{
+	return rank < rs->state->job.world && rs->node_of[rank] == rs->node;
+}
+
 /* A part of the entry that all of @holders want: those of them that take it
  * from this image, by whichever list is shorter. */
 static int on_target(const struct sk_piece *piece,
@@ -77,13 +83,13 @@ static int on_target(const struct sk_piece *piece,
 	bool by_holder = n <= rs->n_near;
 	int r = 0;
 
-	assert(readers->sources && rs->near);
+	assert(readers->sources && rs->node_of);
 	n = by_holder ? n : rs->n_near;
 	for (int64_t i = 0; i < n && r >= 0; i++) {
 		int32_t rank = by_holder ? sk_holders_rank(holders, i) :
 					   rs->near_ranks[i];
 
-		if (by_holder ? rank < rs->state->job.world && rs->near[rank] :
+		if (by_holder ? is_near(rs, rank) :
 				sk_holders_find(holders, rank) >= 0)
 			if (takes(readers, rank))
 				r = add_reader(readers, rank, &piece->box);
@@ -159,13 +165,6 @@ static uint64_t turn_of(uint64_t index, uint32_t n)
 	return (uint64_t)((uint32_t)index * 2654435769u) * n >> 32;
 }
 
-static uint64_t mix(uint64_t x)
-{
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-	return x ^ x >> 31;
-}
-
 /* Of a chunk that @rank takes: the same number at every rank. */
 static uint64_t share_of(const struct sk_restoring *rs,
 			 const struct sk_restore_piece *p, uint32_t chunk,
@@ -174,9 +173,9 @@ static uint64_t share_of(const struct sk_restoring *rs,
 	uint64_t id;
 
 	memcpy(&id, rs->images[p->image].digest.bytes, sizeof(id));
-	id = mix(id + p->place);
-	id = mix(id + p->entry->first_sum + chunk);
-	return mix(id + (uint32_t)rank);
+	id = sk_restore_mix(id + p->place);
+	id = sk_restore_mix(id + p->entry->first_sum + chunk);
+	return sk_restore_mix(id + (uint32_t)rank);
 }
 
 /* The next of the readers, which are by rank, who touches the chunk. */
@@ -326,6 +325,8 @@ int sk_restore_jobs(struct sk_restoring *rs)
 	rs->n_jobs = 0;
 	r = have_map(rs);
 	for (uint32_t i = 0; i < rs->n_pieces && r >= 0; i++) {
+		if (rs->pieces[i].place >= SK_PLACE_OTHERS)
+			continue;
 		r = collect_readers(rs, &rs->pieces[i], &readers);
 		if (r >= 0)
 			r = cut_piece(rs, i, &readers);

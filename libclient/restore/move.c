@@ -5,6 +5,7 @@
 #include "restore/gpu.h"
 #include "restore/memory.h"
 #include "restore/open.h"
+#include "restore/remote.h"
 
 static int run_jobs(struct sk_restoring *rs, size_t n)
 {
@@ -17,22 +18,35 @@ static int run_jobs(struct sk_restoring *rs, size_t n)
 	return r;
 }
 
-int sk_restore_move(struct sk_restoring *rs)
+static int reach_all(struct sk_restoring *rs, size_t *ret_memory)
 {
-	size_t n = 0;
 	int r = 0;
 
+	*ret_memory = 0;
 	for (size_t i = 0; i < rs->n_jobs && r >= 0; i++) {
 		const struct sk_restore_piece *p =
 			&rs->pieces[rs->jobs[i].piece];
 
-		n += !p->place;
+		*ret_memory += !p->place;
 		r = sk_restore_reach(rs, p->image, p->place);
 	}
-	if (r < 0)
-		return r;
-	r = sk_restore_begin_gpus(rs);
+	return r;
+}
+
+int sk_restore_move(struct sk_restoring *rs, int r)
+{
+	bool gpus = false;
+	size_t n = 0;
+
+	if (r >= 0)
+		r = reach_all(rs, &n);
+	if (r >= 0) {
+		r = sk_restore_begin_gpus(rs);
+		gpus = true;
+	}
+	if (rs->apart)
+		r = sk_restore_remote(rs, r);
 	if (r >= 0)
 		r = run_jobs(rs, n);
-	return sk_restore_end_gpus(rs, r);
+	return gpus ? sk_restore_end_gpus(rs, r) : r;
 }

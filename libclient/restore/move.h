@@ -6,6 +6,6 @@
 #include "restore/restoring.h"
 
 /** Runs all jobs. Bad places are marked, not errors. */
-int sk_restore_move(struct sk_restoring *rs);
+int sk_restore_move(struct sk_restoring *rs, int r);
 
 #endif

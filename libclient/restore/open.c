@@ -217,9 +217,12 @@ int sk_restore_open(struct sk_restoring *rs, uint32_t image, uint32_t place)
 	struct sk_restore_image *i = &rs->images[image];
 	int fd, r;
 
-	assert(image < rs->n_images && place < 2);
+	assert(image < rs->n_images && place < SK_PLACES);
 	if (!i->places[place].there)
 		return -ENOENT;
+	/* The node that has it opens it. */
+	if (place >= SK_PLACE_OTHERS)
+		return 0;
 	if (i->places[place].checked)
 		return 0;
 	r = i->layout ? open_known(rs, i, place, &fd) :
@@ -240,14 +243,18 @@ int sk_restore_open(struct sk_restoring *rs, uint32_t image, uint32_t place)
 /* ---- layouts ---- */
 
 /* By its digest, and it is whose the list said. */
-static int find_layout(struct sk_restoring *rs, struct sk_restore_image *i)
+int sk_restore_derive(struct sk_restoring *rs, uint32_t image)
 {
+	struct sk_restore_image *i = &rs->images[image];
 	struct sk_layout *l;
-	int r = sk_recall_find(rs->sk->recall,
-			       sk_restore_described(rs, i->description),
-			       i->rank, (enum sk_image_kind)i->kind,
-			       &i->digest, &l);
+	int r;
 
+	assert(image < rs->n_images);
+	if (i->layout)
+		return 0;
+	r = sk_recall_find(rs->sk->recall,
+			   sk_restore_described(rs, i->description), i->rank,
+			   (enum sk_image_kind)i->kind, &i->digest, &l);
 	if (r == -ENOMEM)
 		return sk_err_set(&rs->err, r, "no memory for the layout of "
 				  "rank %d", i->rank);
@@ -285,7 +292,7 @@ int sk_restore_know(struct sk_restoring *rs, uint32_t image)
 	assert(image < rs->n_images);
 	if (i->layout)
 		return 0;
-	r = find_layout(rs, i);
+	r = sk_restore_derive(rs, image);
 	/* Where nothing gives it, its header does. */
 	for (uint32_t place = 0; place < 2 && r == -ENOENT; place++)
 		r = sk_restore_open(rs, image, place);

@@ -11,6 +11,8 @@
  * any more; others end the restore, with the sentence.
  */
 int sk_restore_know(struct sk_restoring *rs, uint32_t image);
+/** The same without any header; -ENOENT where that does not give it. */
+int sk_restore_derive(struct sk_restoring *rs, uint32_t image);
 /** Opens what is known at @place, which no byte is taken from before: it is
  * what was listed, and its checksums are there. Errors: as sk_restore_know();
  * -ENOENT has set the place aside. */

@@ -16,6 +16,7 @@
 #include "base/util.h"
 #include "restore/images.h"
 #include "restore/keys.h"
+#include "restore/nodes.h"
 #include "restore/open.h"
 #include "restore/shape.h"
 #include "tensor/box.h"
@@ -58,7 +59,7 @@ static int add_piece(struct planning *p, uint32_t image, uint32_t place,
 	int r;
 
 	assert(p->local < p->rs->state->n_locals);
-	assert(image < p->rs->n_images && place < 2);
+	assert(image < p->rs->n_images && place < SK_PLACES);
 	r = sk_restore_copy(p->rs, &piece, &copy, &skip, &p->rs->err);
 	if (r < 0)
 		return r;
@@ -76,7 +77,7 @@ static int entry_at(struct sk_restoring *rs, const struct sk_restore_key *key,
 	const struct sk_spec *spec = &key->item->spec;
 	int r = -ENOENT;
 
-	assert(place < 2);
+	assert(place < SK_PLACES);
 	for (uint32_t i = sk_restore_first_of(rs, rank); r == -ENOENT &&
 	     i < rs->n_images && rs->images[i].rank == rank; i++) {
 		const struct sk_entry *e;
@@ -184,6 +185,27 @@ static int primary_of(struct sk_restoring *rs,
 	return 0;
 }
 
+/* In the memory of other nodes. Where they begin to look is the same for all
+ * ranks of a node, which then ask once, and another for each box. */
+static int pick_elsewhere(struct sk_restoring *rs,
+			  const struct sk_restore_key *key,
+			  const struct sk_box *box,
+			  const struct sk_holders *holders,
+			  struct sk_restore_source *ret)
+{
+	int64_t n = sk_holders_count(holders);
+	uint64_t start = key->hash + (uint64_t)rs->node;
+	int r = -ENOENT;
+
+	for (int d = 0; d < key->item->spec.ndim; d++)
+		start = sk_restore_mix(start + (uint64_t)box->offset[d]);
+	for (int64_t i = 0; rs->apart && i < n && r == -ENOENT; i++)
+		r = entry_at(rs, key, box, sk_holders_rank(holders,
+				(int64_t)((start + (uint64_t)i) % (uint64_t)n)),
+			     SK_PLACE_OTHERS, ret);
+	return r;
+}
+
 /* Memory before disk. -ENOENT: arithmetic finds none. */
 static int pick(struct sk_restoring *rs, const struct sk_restore_key *key,
 		const struct sk_box *box, const struct sk_holders *holders,
@@ -199,12 +221,18 @@ static int pick(struct sk_restoring *rs, const struct sk_restore_key *key,
 			break;
 		r = entry_at(rs, key, box, rank, 0, ret);
 	}
+	if (r == -ENOENT)
+		r = pick_elsewhere(rs, key, box, holders, ret);
 	if (r == -ENOENT && sk_holders_find(holders, own) >= 0)
 		r = entry_at(rs, key, box, own, 1, ret);
 	if (r != -ENOENT)
 		return r;
 	r = primary_of(rs, key, holders, &rank);
-	return r < 0 ? r : entry_at(rs, key, box, rank, 1, ret);
+	if (r < 0)
+		return r;
+	r = entry_at(rs, key, box, rank, 1, ret);
+	return r != -ENOENT ? r :
+	       entry_at(rs, key, box, rank, SK_PLACE_OTHERS + 1, ret);
 }
 
 /* ---- by going through all entries ---- */
@@ -295,7 +323,7 @@ static int take_image(struct planning *p, uint32_t image, uint32_t place,
 	const struct sk_item *item;
 	int r;
 
-	assert(image < p->rs->n_images && place < 2);
+	assert(image < p->rs->n_images && place < SK_PLACES);
 	r = sk_restore_know(p->rs, image);
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
@@ -347,20 +375,23 @@ static int explain_missing(struct sk_restoring *rs,
 
 static int go_through(struct planning *p, const struct sk_box *box)
 {
+	static const uint32_t nearest[SK_PLACES] = {
+		0, SK_PLACE_OTHERS, 1, SK_PLACE_OTHERS + 1
+	};
 	struct sk_restoring *rs = p->rs;
 	struct boxes left = { 0 };
 	uint32_t own = sk_restore_first_of(rs, rs->state->job.rank);
 	int r;
 
 	r = push(rs, &left, box);
-	for (uint32_t place = 0; place < 2; place++)
+	for (uint32_t k = 0; k < SK_PLACES; k++)
 		for (uint32_t i = 0; i < rs->n_images && r >= 0; i++) {
 			uint32_t image = (own + i) % rs->n_images;
 
 			if (!left.n)
 				break;
-			if (may_have(p, image, place))
-				r = take_image(p, image, place, &left);
+			if (may_have(p, image, nearest[k]))
+				r = take_image(p, image, nearest[k], &left);
 		}
 	if (r >= 0 && left.n)
 		r = explain_missing(rs, p->key, &left.v[0]);
@@ -437,7 +468,9 @@ int sk_restore_plan(struct sk_restoring *rs)
 static bool stands(const struct sk_restoring *rs,
 		   const struct sk_restore_piece *piece)
 {
-	assert(piece->image < rs->n_images && piece->place < 2);
+	assert(piece->image < rs->n_images && piece->place < SK_PLACES);
+	if (piece->place >= SK_PLACE_OTHERS)
+		return rs->holders[piece->holder].there;
 	return rs->images[piece->image].places[piece->place].there &&
 	       !(rs->doubted && piece->relied);
 }

@@ -22,8 +22,11 @@
 #include "restore/keys.h"
 #include "restore/move.h"
 #include "restore/names.h"
+#include "restore/nodes.h"
 #include "restore/plan.h"
 #include "restore/result.h"
+#include "restore/tell.h"
+#include "restore/whole.h"
 #include "state/register.h"
 
 /* Names of overwritten tensors that a sentence gives. */
@@ -67,22 +70,49 @@ static void forget_attempt(struct sk_restoring *rs)
 	rs->alone = rs->doubted = false;
 }
 
+static int agree(struct sk_restoring *rs, int r)
+{
+	struct sk_restore_word word = { 0 };
+
+	return sk_restore_agree(rs, r, &word, NULL, 0);
+}
+
+static void note_offer(struct sk_restoring *rs,
+		       const struct sk_restore_offer *offer)
+{
+	rs->report.run = offer->run;
+	rs->report.run_id = offer->run_id;
+	rs->report.step = offer->step;
+}
+
 static int examine(struct sk_restoring *rs,
 		   const struct sk_restore_offer *offer)
 {
 	int r;
 
-	rs->report.run = offer->run;
-	rs->report.run_id = offer->run_id;
-	rs->report.step = offer->step;
-	r = sk_restore_images(rs, offer);
+	note_offer(rs, offer);
+	r = rs->images ? 0 : sk_restore_images(rs, offer);
 	if (r < 0)
 		return r;
 	rs->report.world = rs->world;
-	r = sk_restore_index(rs);
+	if (rs->apart && !(offer->flags & SK_OFFER_COMPLETE))
+		r = sk_restore_whole(rs);
+	if (r >= 0)
+		r = sk_restore_index(rs);
 	if (r < 0)
 		return r;
 	return sk_restore_compare(rs);
+}
+
+/* Ranks of several nodes have each other's lists and layouts. */
+static int meet_nodes(struct sk_restoring *rs,
+		      const struct sk_restore_offer *offer)
+{
+	int r;
+
+	note_offer(rs, offer);
+	r = agree(rs, sk_restore_images(rs, offer));
+	return r < 0 ? r : sk_restore_tell(rs);
 }
 
 static int prepare(struct sk_restoring *rs)
@@ -95,20 +125,13 @@ static int prepare(struct sk_restoring *rs)
 	return sk_restore_jobs(rs);
 }
 
-static int agree(struct sk_restoring *rs, int r)
-{
-	struct sk_restore_word word = { 0 };
-
-	return sk_restore_agree(rs, r, &word, NULL, 0);
-}
-
 static int move(struct sk_restoring *rs)
 {
 	uint64_t began = now(rs);
 	bool again = false;
 	int r;
 
-	r = sk_restore_move(rs);
+	r = sk_restore_move(rs, 0);
 	do {
 		rs->report.copy_ns += now(rs) - began;
 		r = sk_restore_agree_moved(rs, r, &again);
@@ -142,6 +165,9 @@ static int attempt(struct sk_restoring *rs,
 	int r;
 
 	assert(!rs->images && !rs->n_keys && !rs->n_pieces);
+	r = rs->apart ? meet_nodes(rs, offer) : 0;
+	if (r < 0)
+		return r;
 	r = explain(rs, examine(rs, offer));
 	r = sk_restore_agree_keys(rs, r);
 	if (r < 0)
@@ -204,6 +230,10 @@ static int attempt_all(struct sk_restoring *rs)
 		rs->err = first;
 		r = failed;
 	}
+	/* Who could not look must not say that there is nothing. */
+	if (r == -ENODATA && rs->apart && rs->gaps_anywhere)
+		return sk_err_prefix(&rs->err, -EIO, "a store cannot be read, "
+				     "and without it");
 	return r == -ENODATA ? -ENOENT : r;
 }
 
@@ -388,8 +418,7 @@ static void release(struct sk_restoring *rs)
 	disconnect(rs);
 	sk_recall_clear(rs->sk->recall);
 	free(rs->incomplete);
-	free(rs->near);
-	free(rs->near_ranks);
+	sk_restore_forget_nodes(rs);
 	free(rs->wanted);
 	free(rs->touched);
 	free(rs->text);

@@ -6,8 +6,12 @@
  *   restore.c   the call, its attempts, its report
  *   agree.c     words that the ranks exchange
  *   choose.c    which snapshot
+ *   nodes.c     which ranks share an agent
  *   images.c    its images: listed, set aside, let go
+ *   others.c    those of other nodes
  *   open.c      what is known of one, and what opening it brings
+ *   tell.c      layouts that ranks tell each other
+ *   whole.c     whether the images of all nodes are the whole
  *   keys.c      the names in it, and what is missing on either side
  *   names.c     what all ranks together lack
  *   plan.c      pieces: which part of which image goes where
@@ -17,6 +21,10 @@
  *   gpu.c       what goes to GPUs
  *   memory.c    jobs out of memory
  *   disk.c      jobs out of files
+ *   wants.c     what is wanted of other nodes: who asks, who reads
+ *   staging.c   memory that the ranks of a node share meanwhile
+ *   source.c    reading and packing what others want
+ *   remote.c    rounds in which it is sent and delivered
  *   result.c    what moving came to: bad images, what nobody verified
  */
 #ifndef SK_LIBCLIENT_RESTORE_RESTORING_H
@@ -41,10 +49,41 @@ struct sk_restore_offer {
 	int64_t step;
 	uint64_t digest;	/* struct sk_wire_snapshot's */
 	int32_t world;
+	uint32_t flags;		/* SK_OFFER_... */
+};
+/** To the agent that has it; on its disk. */
+#define SK_OFFER_COMPLETE (1u << 0)
+#define SK_OFFER_DURABLE (1u << 1)
+
+/** The ranks of one agent, ascending. */
+struct sk_restore_node {
+	uint64_t agent;
+	int32_t *ranks;
+	int32_t n;
+};
+
+/** Places: this node's memory and disk, then those of other nodes. */
+#define SK_PLACES 4u
+#define SK_PLACE_OTHERS 2u	/* + 0 memory, + 1 disk */
+
+/** An image that another node has. */
+struct sk_restore_holder {
+	uint32_t image;
+	int32_t node;
+	uint64_t id;		/* at that node's agent */
+	uint32_t place;		/* there: 0 memory, 1 disk */
+	bool there;
+};
+
+/** One that some node listed, and which. */
+struct sk_restore_listed {
+	struct sk_wire_part part;
+	int32_t node;
 	uint32_t reserved;
 };
 
-/** Where an image lies; index 0 memory, 1 disk. */
+/** Where an image lies; by place. Of other nodes' only what is listed, there
+ * and checked count. */
 struct sk_restore_place {
 	uint64_t id;		/* at the agent */
 	bool listed;		/* and perhaps set aside */
@@ -65,7 +104,8 @@ struct sk_restore_image {
 	struct sk_layout *layout;	/* NULL: not known yet */
 	uint64_t *sums;			/* NULL: never opened */
 	int64_t *turns;			/* sk_layout_turns(); NULL: not asked */
-	struct sk_restore_place places[2];
+	uint8_t *verified;		/* bit per checksum: source.c */
+	struct sk_restore_place places[SK_PLACES];
 };
 
 /** A name in the snapshot. */
@@ -92,6 +132,7 @@ struct sk_restore_piece {
 	uint32_t image;
 	uint32_t place;
 	bool relied;		/* others verify chunks of it */
+	uint32_t holder;	/* of other nodes: who is asked; wants.c */
 	const struct sk_entry *entry;
 	struct sk_box box;
 };
@@ -136,19 +177,29 @@ struct sk_restoring {
 	char *incomplete;		/* what the newest one lacks, else
 					 * the newest damaged one */
 	bool damaged;			/* it lacks a damaged image */
-	struct sk_restore_offer offers[SK_OFFERS_MAX];
+	/* So many complete ones, and so many others. */
+	struct sk_restore_offer offers[2 * SK_OFFERS_MAX];
 	uint32_t n_offers;
 	unsigned lists;			/* of snapshots, so far */
 	bool cut;			/* the last one ended at its limit */
 	bool older;			/* so did some rank's */
 	struct sk_restore_offer past;	/* the last one that was tried */
-	bool *near;			/* per rank: served by this agent */
-	int32_t *near_ranks;		/* the same, ascending */
+	bool gaps_anywhere;		/* some rank could not look */
+	struct sk_restore_node *nodes;
+	int32_t n_nodes, node;		/* this rank's */
+	int32_t *node_of;		/* per rank */
+	bool apart;			/* several nodes, and a comm for them */
+	bool broken;			/* the comm failed */
+	const int32_t *near_ranks;	/* of this rank's node */
 	int32_t n_near;
 
 	/* of one attempt */
 	struct sk_wire_part *listed;	/* all images, by rank */
 	size_t n_listed;
+	struct sk_restore_listed *everywhere;	/* the same of all nodes */
+	size_t n_everywhere;
+	struct sk_restore_holder *holders;	/* by image */
+	size_t n_holders;
 	int32_t world;			/* of the snapshot */
 	struct sk_restore_image *images;	/* by (rank, kind) */
 	uint32_t n_images;

@@ -17,6 +17,7 @@
 #include "restore/images.h"
 #include "restore/jobs.h"
 #include "restore/move.h"
+#include "restore/others.h"
 #include "restore/plan.h"
 
 /* ---- whether everything was verified ---- */
@@ -108,13 +109,20 @@ static void set_aside_found(struct sk_restoring *rs)
 		for (uint32_t i = 0; i < rs->n_images; i++)
 			if (sk_bit(rs->bad, (uint64_t)place * rs->n_images +
 						    i))
-				sk_restore_set_aside(rs, i, place, true);
+				/* Else it was gone, or its header was bad:
+				 * the agent knows. */
+				sk_restore_set_aside(
+					rs, i, place,
+					rs->images[i].places[place].there);
 }
 
 /* Whoever found it tells the agent. */
 static void set_aside_told(struct sk_restoring *rs,
 			   const struct bad_image *bad)
 {
+	if (bad->agent && bad->agent != rs->conn.agent.instance)
+		sk_restore_holder_gone(rs, bad->agent, bad->id, bad->place,
+				       bad->entry);
 	for (uint32_t i = 0; bad->agent == rs->conn.agent.instance &&
 	     bad->place < 2 && i < rs->n_images; i++) {
 		struct sk_restore_place *p = &rs->images[i].places[bad->place];
@@ -192,7 +200,7 @@ static const struct sk_restore_image *find_named(const struct sk_restoring *rs,
 	for (uint32_t i = 0; i < rs->n_images; i++) {
 		const struct sk_restore_image *image = &rs->images[i];
 
-		for (uint32_t place = 0; place < 2; place++) {
+		for (uint32_t place = 0; place < SK_PLACES; place++) {
 			uint32_t entry = image->places[place].bad_entry;
 
 			if (!entry || !image->layout ||
@@ -221,21 +229,22 @@ static int explain_damage(struct sk_restoring *rs)
 			  " is damaged %s: a checksum failed, and no other "
 			  "holder is left of all that its image had",
 			  image->layout->items[entry->item].spec.name,
-			  image->rank, sk_restore_where(place));
+			  image->rank, sk_restore_where(place % 2));
 }
 
-int sk_restore_redo(struct sk_restoring *rs)
+static int replan(struct sk_restoring *rs)
 {
-	int r;
+	int r = sk_restore_replan(rs);
 
-	rs->alone = true;
-	r = sk_restore_replan(rs);
 	if (r == -ENODATA)
 		return explain_damage(rs);
 	if (r < 0)
 		return r;
-	r = sk_restore_jobs(rs);
-	if (r < 0)
-		return r;
-	return sk_restore_move(rs);
+	return sk_restore_jobs(rs);
+}
+
+int sk_restore_redo(struct sk_restoring *rs)
+{
+	rs->alone = true;
+	return sk_restore_move(rs, replan(rs));
 }

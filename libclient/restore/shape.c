@@ -163,3 +163,56 @@ int sk_restore_copy(const struct sk_restoring *rs,
 	*ret_skip = (uint64_t)(from * bits / 8);
 	return 0;
 }
+
+/* ---- packed ---- */
+
+int sk_restore_pack(const struct sk_item *item, const struct sk_entry *entry,
+		    const struct sk_box *box, void *dst,
+		    struct sk_copy *ret_copy, uint64_t *ret_skip,
+		    struct sk_err *err)
+{
+	int64_t bits = sk_dtype_bits(item->spec.dtype), flat = 1, from = 0;
+	int64_t packed[SK_MAX_DIMS], lying[SK_MAX_DIMS];
+	int n = item->spec.ndim;
+
+	assert(n >= 0 && n <= SK_MAX_DIMS);
+	*ret_skip = 0;
+	if (!n || sk_box_equal(n, box, &entry->box)) {
+		int64_t bytes = (int64_t)entry->bytes;
+
+		return sk_copy_init(ret_copy, 8, 1, &bytes, dst, &flat, dst,
+				    &flat, err);
+	}
+	sk_dense_strides(n, entry->box.size, lying);
+	sk_dense_strides(n, box->size, packed);
+	for (int d = 0; d < n; d++)
+		from += (box->offset[d] - entry->box.offset[d]) * lying[d];
+	*ret_skip = (uint64_t)(from * bits / 8);
+	return sk_copy_init(ret_copy, (unsigned)bits, n, box->size, dst,
+			    packed, dst, lying, err);
+}
+
+int sk_restore_unpack(const struct sk_restoring *rs,
+		      const struct sk_restore_piece *piece,
+		      struct sk_copy *ret_copy, struct sk_err *err)
+{
+	const struct sk_local *local = &rs->state->locals[piece->local];
+	const struct sk_part *part = &local->parts[piece->part];
+	int64_t bits = sk_dtype_bits(local->item.spec.dtype);
+	int64_t packed[SK_MAX_DIMS], flat = 1, to = 0;
+	int n = local->item.spec.ndim;
+
+	if (is_flat(part, &local->item, piece->entry, &piece->box)) {
+		int64_t bytes = (int64_t)piece->entry->bytes;
+
+		return sk_copy_init(ret_copy, 8, 1, &bytes, part->data, &flat,
+				    part->data, &flat, err);
+	}
+	sk_dense_strides(n, piece->box.size, packed);
+	for (int d = 0; d < n; d++)
+		to += (piece->box.offset[d] - part->box.offset[d]) *
+		      part->strides[d];
+	return sk_copy_init(ret_copy, (unsigned)bits, n, piece->box.size,
+			    (char *)part->data + to * bits / 8, part->strides,
+			    part->data, packed, err);
+}

@@ -28,5 +28,16 @@ int sk_restore_copy(const struct sk_restoring *rs,
 		    const struct sk_restore_piece *piece,
 		    struct sk_copy *ret_copy, uint64_t *ret_skip,
 		    struct sk_err *err);
+/** The copy that packs @box of an entry, row-major, at @dst; its src as that
+ * of sk_restore_copy(). -EINVAL. */
+int sk_restore_pack(const struct sk_item *item, const struct sk_entry *entry,
+		    const struct sk_box *box, void *dst,
+		    struct sk_copy *ret_copy, uint64_t *ret_skip,
+		    struct sk_err *err);
+/** The copy of a packed piece into the trainer's tensor; its src is to be set
+ * to where byte 0 of the piece would be. -EINVAL. */
+int sk_restore_unpack(const struct sk_restoring *rs,
+		      const struct sk_restore_piece *piece,
+		      struct sk_copy *ret_copy, struct sk_err *err);
 
 #endif

@@ -54,9 +54,13 @@ static void remove_scene(void)
 {
 	if (getpid() != opener || !opened)
 		return;
-	if (opened->agent >= 0) {
-		(void)kill(opened->agent, SIGKILL);
-		(void)waitpid(opened->agent, NULL, 0);
+	for (int i = 0; i <= opened->n_nodes; i++) {
+		const struct scene *s = i ? &opened->nodes[i - 1] : opened;
+
+		if (s->agent < 0 || (i && s->agent == opened->agent))
+			continue;
+		(void)kill(s->agent, SIGKILL);
+		(void)waitpid(s->agent, NULL, 0);
 	}
 	(void)remove_tree(opened->dir);
 }
@@ -80,6 +84,27 @@ void scene_open(struct scene *scene, int argc, char **argv)
 	scene_start_agent(scene);
 }
 
+void scene_add_nodes(struct scene *scene, struct scene *nodes, int n,
+		     bool own_stores)
+{
+	scene->nodes = nodes;
+	nodes[0] = *scene;
+	nodes[0].nodes = NULL;
+	for (int i = 1; i < n; i++) {
+		nodes[i] = (struct scene){ .agent = -1,
+					   .program = scene->program };
+		strcpy(nodes[i].dir, scene->dir);
+		(void)snprintf(nodes[i].socket, sizeof(nodes[i].socket),
+			       "%.60s/node-%d.sock", scene->dir, i);
+		(void)snprintf(nodes[i].store, sizeof(nodes[i].store),
+			       "%.60s/store-%d", scene->dir, i);
+		if (!own_stores)
+			strcpy(nodes[i].store, scene->store);
+		scene_start_agent(&nodes[i]);
+		scene->n_nodes = i + 1;
+	}
+}
+
 void scene_stop_agent(struct scene *scene, int sig)
 {
 	int status;
@@ -95,6 +120,10 @@ void scene_stop_agent(struct scene *scene, int sig)
 
 void scene_close(struct scene *scene)
 {
+	for (int i = 1; i < scene->n_nodes; i++)
+		scene_stop_agent(&scene->nodes[i], SIGTERM);
+	if (scene->n_nodes)
+		*scene = scene->nodes[0];
 	scene_stop_agent(scene, SIGTERM);
 	remove_scene();
 	opened = NULL;	/* it ends with the caller */
@@ -150,6 +179,9 @@ static void run_rank(struct scene *scene, const char *job, int world, int i,
 			     .job = job, .arg = arg };
 
 	(void)alarm(BOUND_S);
+	if (scene->n_nodes)
+		rank.scene = &scene->nodes[scene->node_of ? scene->node_of[i] :
+					   i * scene->n_nodes / world];
 	open_state(&rank);
 	fn(&rank);
 	sk_state_free(rank.state);

@@ -34,12 +34,20 @@ struct scene {
 	const char *flush_rate;	/* of the agent; NULL: no limit */
 	const char *memory;	/* its budget; NULL: 1G */
 	pid_t agent;
+	/* Where there are several nodes, this is the first of them: */
+	struct scene *nodes;
+	int n_nodes;
+	const int *node_of;	/* per rank; NULL: as many on each */
 };
 
 /** A directory and an agent in it; the first argument, else
  * $SHARDKEEP_AGENT, names the program. Both go with this process. */
 void scene_open(struct scene *scene, int argc, char **argv);
 void scene_start_agent(struct scene *scene);
+/** Further nodes: an agent each, with a socket of its own and the store of
+ * the scene, or a store of its own. @nodes has @n, the first is the scene's. */
+void scene_add_nodes(struct scene *scene, struct scene *nodes, int n,
+		     bool own_stores);
 /** SIGTERM, and waits; or SIGKILL. */
 void scene_stop_agent(struct scene *scene, int sig);
 /** Stops the agent and removes the directory. */

@@ -9,6 +9,7 @@
 
 #include "base/util.h"
 #include "comm/comm.h"
+#include "comm/node.h"
 #include "state/register.h"
 
 struct stub_agent agent = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -52,6 +53,16 @@ void sk_comm_of_agent(struct sk_agent_comm *ctx, struct sk_comm *ret_comm)
 {
 	(void)ctx;
 	*ret_comm = (struct sk_comm){ 0 };
+}
+
+int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who,
+		   uint32_t bytes, void **ret_map, struct sk_err *err)
+{
+	(void)sk;
+	(void)who;
+	(void)bytes;
+	(void)ret_map;
+	return sk_err_set(err, -ENOSYS, "this agent has one node");
 }
 
 int sk_conn_open(const struct sk_os *os, const char *socket_path,

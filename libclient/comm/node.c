@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comm/node.h"
+
+#include <assert.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/util.h"
+#include "conn/memfd.h"
+
+/* What each brings: nothing, in as many bytes. */
+static int make_zeros(const struct sk_os *os, uint32_t bytes)
+{
+	int fd = os->memfd_create(os, "shardkeep:node", MFD_ALLOW_SEALING);
+	int r = fd < 0 ? fd : os->ftruncate(os, fd, bytes);
+
+	if (r < 0 && fd >= 0)
+		(void)os->close(os, fd);
+	return r < 0 ? r : fd;
+}
+
+static int map_all(struct sk *sk, int fd, uint64_t bytes, void **ret_map,
+		   struct sk_err *err)
+{
+	struct stat st;
+	int r = sk->os->fstat(sk->os, fd, &st);
+
+	if (r >= 0 && (uint64_t)st.st_size != bytes)
+		return sk_err_set(err, -EPROTO, "the agent gave memory of %llu "
+				  "bytes for %llu",
+				  (unsigned long long)st.st_size,
+				  (unsigned long long)bytes);
+	if (r >= 0)
+		r = sk->os->mmap(sk->os, NULL, bytes, PROT_READ | PROT_WRITE,
+				 MAP_SHARED, fd, 0, ret_map);
+	return r < 0 ? sk_err_errno(err, r, "cannot map memory that ranks "
+				    "share") : 0;
+}
+
+int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who,
+		   uint32_t bytes, void **ret_map, struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_GATHER, .body.gather = {
+		.id = { .run = SK_RUN_READERS, .rank = who->rank,
+			.world = who->n },
+		.round = who->meeting, .bytes = bytes,
+		.timeout_ms = who->timeout_ms } };
+	uint64_t until = sk_until_ms(sk->os, who->timeout_ms);
+	int fds[SK_MSG_FDS], n = 0, fd, r;
+
+	assert(who->rank < who->n && bytes > SK_GATHER_INLINE);
+	assert(strlen(who->job) <= SK_JOB_MAX);
+	strcpy(msg.body.gather.id.job, who->job);
+	fd = make_zeros(sk->os, bytes);
+	if (fd < 0)
+		return sk_err_errno(err, fd, "cannot make memory to share");
+	r = sk_call_deferred(sk, &msg, &fd, 1, fds, &n, until, err);
+	(void)sk->os->close(sk->os, fd);
+	if (r < 0)
+		return r;
+	r = n == 1 ? map_all(sk, fds[0], (uint64_t)bytes * (uint32_t)who->n,
+			     ret_map, err) :
+		     sk_err_set(err, -EPROTO, "the agent gave %d descriptors "
+				"for memory", n);
+	sk_close_fds(sk->os, fds, n);
+	return r;
+}

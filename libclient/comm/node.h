@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that the ranks of one node share for a while. */
+#ifndef SK_LIBCLIENT_COMM_NODE_H
+#define SK_LIBCLIENT_COMM_NODE_H
+
+#include "conn/client.h"
+
+/** Who meets to share: each is @rank of @n of that job, and all name the same
+ * @meeting, a number that nobody else has. */
+struct sk_node_meeting {
+	const char *job;
+	uint64_t meeting;
+	int32_t rank, n;
+	uint32_t timeout_ms;
+};
+
+/**
+ * Memory of @n times @bytes (at most SK_GATHER_MAX together) that is zeroed
+ * and mapped by all who meet; *ret_map is the caller's, for os->munmap().
+ * It is what GATHER gives: one memfd, the same to each.
+ * Errors: as sk_conn_call(); -ETIMEDOUT somebody did not come.
+ */
+int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who,
+		   uint32_t bytes, void **ret_map, struct sk_err *err);
+
+#endif

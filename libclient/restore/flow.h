@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Flows: the wants between a source and a fetcher as one row of bytes, cut
+ * into rounds. Both ends cut alike, so nothing is said of where parts begin.
+ */
+#ifndef SK_LIBCLIENT_RESTORE_FLOW_H
+#define SK_LIBCLIENT_RESTORE_FLOW_H
+
+#include "restore/source.h"
+
+/** Parts of wants that one rank gets in a round, about. */
+#define SK_FLOW_UNITS 1024u
+/** Where a flow's bytes begin in a window: multiples of it. */
+#define SK_FLOW_ALIGN 32u
+
+struct sk_flow {
+	int32_t rank;			/* the other end */
+	const struct sk_want *wants;
+	const struct sk_sourced *sourced;	/* of the source */
+	size_t first;			/* of the fetcher: among its wants */
+	size_t n;
+	uint64_t cap;			/* bytes of one round */
+	size_t units;			/* parts of one round */
+	uint64_t base;			/* in the window */
+	/* How far it is: */
+	size_t at;
+	uint64_t done;			/* of that want */
+};
+
+/** A part of a want that goes in one round. */
+struct sk_flow_part {
+	const struct sk_flow *flow;
+	size_t want;			/* of the flow */
+	uint64_t from, to;		/* of the packed box */
+	uint64_t offset;		/* in the window */
+};
+
+/** Cuts off a round; *n_parts are added to. Returns its bytes. */
+uint64_t sk_flow_cut(struct sk_flow *flow, struct sk_flow_part *parts,
+		     size_t *n_parts);
+/** How many rounds it takes from its beginning. */
+uint64_t sk_flow_rounds(const struct sk_flow *flow);
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Images of other nodes. The lowest rank of each node tells what its agent
+ * has; all ranks then see the same, and plan by it.
+ */
+#include "restore/others.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "restore/agree.h"
+#include "restore/nodes.h"
+
+/* ---- what all have ---- */
+
+static bool is_told(const struct sk_wire_part *w, bool disk_too)
+{
+	return w->place == SK_PLACE_MEMORY ||
+	       (disk_too && w->place == SK_PLACE_DISK);
+}
+
+static bool tells(const struct sk_restoring *rs)
+{
+	return rs->near_ranks[0] == rs->state->job.rank;
+}
+
+static uint64_t count_told(const struct sk_restoring *rs, bool disk_too)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; tells(rs) && i < rs->n_listed; i++)
+		n += is_told(&rs->listed[i], disk_too);
+	return n;
+}
+
+static int by_rank_and_digest(const void *a, const void *b)
+{
+	const struct sk_restore_listed *x = a, *y = b;
+
+	if (x->part.rank != y->part.rank)
+		return x->part.rank < y->part.rank ? -1 : 1;
+	return memcmp(&x->part.digest, &y->part.digest,
+		      sizeof(x->part.digest));
+}
+
+/* This rank's own list, and what the others' nodes told. */
+static int join(struct sk_restoring *rs, const struct sk_wire_part *told,
+		const struct sk_restore_word *words, uint64_t most)
+{
+	size_t n = rs->n_listed;
+
+	for (int32_t k = 0; k < rs->n_nodes; k++)
+		n += words[rs->nodes[k].ranks[0]].extra;
+	rs->everywhere = calloc(n + 1, sizeof(*rs->everywhere));
+	if (!rs->everywhere)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu "
+				  "images", n);
+	for (size_t i = 0; i < rs->n_listed; i++)
+		rs->everywhere[rs->n_everywhere++] =
+			(struct sk_restore_listed){ rs->listed[i], rs->node,
+						    0 };
+	for (int32_t k = 0; k < rs->n_nodes; k++) {
+		size_t rank = (size_t)rs->nodes[k].ranks[0];
+
+		for (uint64_t i = 0; k != rs->node && i < words[rank].extra;
+		     i++)
+			rs->everywhere[rs->n_everywhere++] =
+				(struct sk_restore_listed){
+					told[rank * most + i], k, 0 };
+	}
+	qsort(rs->everywhere, rs->n_everywhere, sizeof(*rs->everywhere),
+	      by_rank_and_digest);
+	return 0;
+}
+
+static int gather_told(struct sk_restoring *rs, bool disk_too, uint64_t most,
+		       struct sk_wire_part **ret_told)
+{
+	_cleanup_free_ struct sk_wire_part *mine = NULL;
+	size_t n = 0;
+
+	mine = calloc(most + 1, sizeof(*mine));
+	if (!mine)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory to tell of %llu"
+				  " images", (unsigned long long)most);
+	for (size_t i = 0; tells(rs) && i < rs->n_listed; i++)
+		if (is_told(&rs->listed[i], disk_too))
+			mine[n++] = rs->listed[i];
+	return sk_restore_gather(rs, mine, most * sizeof(*mine), ret_told, 0);
+}
+
+/* What others say is checked like what a file says. */
+static int check_told(struct sk_restoring *rs, uint64_t most)
+{
+	if (most <= UINT32_MAX / sizeof(struct sk_wire_part))
+		return 0;
+	return sk_err_set(&rs->err, -EPROTO, "a rank tells of %llu images",
+			  (unsigned long long)most);
+}
+
+int sk_restore_merge(struct sk_restoring *rs,
+		     const struct sk_restore_offer *offer, int r)
+{
+	bool disk_too = !(offer->flags & SK_OFFER_DURABLE);
+	_cleanup_free_ struct sk_restore_word *words = NULL;
+	_cleanup_free_ struct sk_wire_part *told = NULL;
+	struct sk_restore_word word = { 0 };
+	uint64_t most = 0;
+
+	assert(!rs->everywhere && rs->apart);
+	word.extra = r < 0 ? 0 : count_told(rs, disk_too);
+	r = sk_restore_agree(rs, r, &word, &words, 0);
+	if (r < 0)
+		return r;
+	for (int32_t i = 0; i < rs->state->job.world; i++)
+		most = words[i].extra > most ? words[i].extra : most;
+	r = check_told(rs, most);
+	if (r >= 0 && most)
+		r = gather_told(rs, disk_too, most, &told);
+	return r < 0 ? r : join(rs, told, words, most);
+}
+
+/* ---- who has one ---- */
+
+static int64_t image_of(const struct sk_restoring *rs, uint32_t from,
+			const struct sk_wire_part *w)
+{
+	for (uint32_t i = from; i < rs->n_images &&
+	     rs->images[i].rank == w->rank; i++)
+		if (rs->images[i].kind == w->kind &&
+		    sk_digest_equal(&rs->images[i].digest, &w->digest))
+			return i;
+	return -1;
+}
+
+static void add_holder(struct sk_restoring *rs, uint32_t image,
+		       const struct sk_restore_listed *l)
+{
+	uint32_t place = l->part.place == SK_PLACE_DISK;
+	bool there = l->part.state != SK_IMAGE_BAD;
+
+	rs->images[image].places[SK_PLACE_OTHERS + place].listed = true;
+	rs->images[image].places[SK_PLACE_OTHERS + place].there |= there;
+	rs->holders[rs->n_holders++] = (struct sk_restore_holder){
+		.image = image,
+		.node = l->node,
+		.id = l->part.image,
+		.place = place,
+		.there = there,
+	};
+}
+
+static int by_image(const void *a, const void *b)
+{
+	const struct sk_restore_holder *x = a, *y = b;
+
+	if (x->image != y->image)
+		return x->image < y->image ? -1 : 1;
+	if (x->place != y->place)
+		return x->place < y->place ? -1 : 1;
+	return (x->node > y->node) - (x->node < y->node);
+}
+
+int sk_restore_note_holders(struct sk_restoring *rs)
+{
+	uint32_t from = 0;
+
+	assert(!rs->holders && !rs->n_holders);
+	rs->holders = calloc(rs->n_everywhere + 1, sizeof(*rs->holders));
+	if (!rs->holders)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory for who has %u "
+				  "images", rs->n_images);
+	for (size_t i = 0; i < rs->n_everywhere; i++) {
+		const struct sk_restore_listed *l = &rs->everywhere[i];
+		int64_t image;
+
+		while (from < rs->n_images &&
+		       rs->images[from].rank < l->part.rank)
+			from++;
+		if (l->node == rs->node)
+			continue;
+		image = image_of(rs, from, &l->part);
+		if (image >= 0)
+			add_holder(rs, (uint32_t)image, l);
+	}
+	qsort(rs->holders, rs->n_holders, sizeof(*rs->holders), by_image);
+	return 0;
+}
+
+static size_t first_holder(const struct sk_restoring *rs, uint32_t image)
+{
+	size_t from = 0, to = rs->n_holders;
+
+	while (from < to) {
+		size_t middle = from + (to - from) / 2;
+
+		if (rs->holders[middle].image < image)
+			from = middle + 1;
+		else
+			to = middle;
+	}
+	return from;
+}
+
+const struct sk_restore_holder *
+sk_restore_holder(const struct sk_restoring *rs, uint32_t image,
+		  uint32_t place)
+{
+	size_t first = first_holder(rs, image), n = 0, turn;
+
+	assert(place >= SK_PLACE_OTHERS && place < SK_PLACES);
+	place -= SK_PLACE_OTHERS;
+	for (size_t i = first; i < rs->n_holders &&
+	     rs->holders[i].image == image; i++)
+		n += rs->holders[i].place == place && rs->holders[i].there;
+	if (!n)
+		return NULL;
+	turn = (size_t)sk_restore_mix(((uint64_t)image << 32) +
+				      (uint32_t)rs->node) % n;
+	for (size_t i = first;; i++)
+		if (rs->holders[i].place == place && rs->holders[i].there &&
+		    !turn--)
+			return &rs->holders[i];
+}
+
+void sk_restore_holder_gone(struct sk_restoring *rs, uint64_t agent,
+			    uint64_t id, uint32_t place, uint32_t entry)
+{
+	for (size_t i = 0; i < rs->n_holders; i++) {
+		struct sk_restore_holder *h = &rs->holders[i];
+		struct sk_restore_place *p;
+
+		if (rs->nodes[h->node].agent != agent || h->id != id ||
+		    h->place != place || !h->there)
+			continue;
+		h->there = false;
+		rs->report.damaged++;
+		p = &rs->images[h->image].places[SK_PLACE_OTHERS + place];
+		p->bad_entry = entry;
+		p->there = sk_restore_holder(rs, h->image,
+					     SK_PLACE_OTHERS + place);
+	}
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "restore/source.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "bytes/checksum.h"
+#include "conn/memfd.h"
+#include "restore/images.h"
+#include "restore/open.h"
+#include "restore/shape.h"
+
+/* ---- finding ---- */
+
+static int64_t find_image(const struct sk_restoring *rs,
+			  const struct sk_want *w)
+{
+	for (uint32_t i = sk_restore_first_of(rs, w->rank);
+	     i < rs->n_images && rs->images[i].rank == w->rank; i++) {
+		const struct sk_restore_image *image = &rs->images[i];
+
+		if (image->kind == w->kind && w->place < 2 &&
+		    image->places[w->place].listed &&
+		    image->places[w->place].id == w->image &&
+		    sk_digest_equal(&image->digest, &w->digest))
+			return i;
+	}
+	return -1;
+}
+
+static bool lies_within(int ndim, const struct sk_box *box,
+			const struct sk_box *in)
+{
+	for (int d = 0; d < ndim; d++) {
+		int64_t skip;
+
+		if (box->size[d] <= 0 || box->offset[d] < in->offset[d])
+			return false;
+		skip = box->offset[d] - in->offset[d];
+		if (skip > in->size[d] || box->size[d] > in->size[d] - skip)
+			return false;
+	}
+	return true;
+}
+
+static int check_want(struct sk_restoring *rs, const struct sk_layout *layout,
+		      const struct sk_want *w, struct sk_sourced *ret)
+{
+	const struct sk_entry *e = w->entry < layout->n_entries ?
+					   &layout->entries[w->entry] : NULL;
+	const struct sk_item *item = e ? &layout->items[e->item] : NULL;
+	struct sk_restore_shape shape;
+	struct sk_copy copy;
+	uint64_t skip;
+	char none;
+
+	if (e && lies_within(item->spec.ndim, &w->box, &e->box) &&
+	    !sk_restore_pack(item, e, &w->box, &none, &copy, &skip, NULL)) {
+		sk_restore_shape(item, e, &w->box, &shape);
+		ret->entry = e;
+		ret->item = item;
+		if (w->to <= sk_restore_before(&shape, e->bytes))
+			return 0;
+	}
+	return sk_err_set(&rs->err, -EPROTO, "a rank of another node wants "
+			  "bytes that no image of rank %d has", w->rank);
+}
+
+/* So that the checksums are known, and which of them were right. */
+static int have_at_hand(struct sk_restoring *rs, uint32_t image,
+			uint32_t place)
+{
+	struct sk_restore_image *i = &rs->images[image];
+	int r = sk_restore_open(rs, image, place);
+
+	if (r >= 0)
+		r = sk_restore_reach(rs, image, place);
+	if (r < 0 || i->verified)
+		return r;
+	i->verified = calloc(1, i->layout->n_sums / 8 + 1u);
+	return i->verified ? r :
+	       sk_err_set(&rs->err, -ENOMEM, "no memory to verify an image");
+}
+
+int sk_restore_find_source(struct sk_restoring *rs,
+			   const struct sk_want *want, struct sk_sourced *ret)
+{
+	int64_t image = find_image(rs, want);
+	int r;
+
+	*ret = (struct sk_sourced){ .place = want->place };
+	if (image < 0)
+		return sk_err_set(&rs->err, -EPROTO, "a rank of another node "
+				  "wants an image of rank %d that is not here",
+				  want->rank);
+	ret->image = (uint32_t)image;
+	r = rs->images[image].layout ?
+		    have_at_hand(rs, ret->image, want->place) : -ENOENT;
+	if (r == -ENOENT) {	/* others may have it */
+		sk_bit_set(rs->bad, (uint64_t)want->place * rs->n_images +
+					    ret->image);
+		return 0;
+	}
+	return r < 0 ? r : check_want(rs, rs->images[image].layout, want,
+				      ret);
+}
+
+/* ---- reading ---- */
+
+static int fill(struct sk_restoring *rs, const struct sk_sourced *s,
+		uint64_t from, uint64_t to, char *buf, struct sk_err *err)
+{
+	const struct sk_restore_image *image = &rs->images[s->image];
+	int r;
+
+	if (!s->place) {
+		memcpy(buf, (const char *)image->places[0].map +
+				    s->entry->offset + from, to - from);
+		return 0;
+	}
+	r = sk_read_all(rs->sk->os, image->places[1].fd, buf, to - from,
+			s->entry->offset + from);
+	return r >= 0 ? 0 : sk_err_errno(err, -EIO, "cannot read %llu bytes "
+					 "of the image of rank %d",
+					 (unsigned long long)(to - from),
+					 image->rank);
+}
+
+static void note_bad(struct sk_restoring *rs, const struct sk_sourced *s)
+{
+	struct sk_restore_image *image = &rs->images[s->image];
+	uint32_t entry = (uint32_t)(s->entry - image->layout->entries);
+
+	__atomic_store_n(&image->places[s->place].bad_entry, entry + 1,
+			 __ATOMIC_RELAXED);
+	sk_bit_set(rs->bad, (uint64_t)s->place * rs->n_images + s->image);
+}
+
+static void check_sum(struct sk_restoring *rs, const struct sk_sourced *s,
+		      uint32_t chunk, const char *buf, uint64_t bytes)
+{
+	const struct sk_restore_image *image = &rs->images[s->image];
+	uint32_t sum = s->entry->first_sum + chunk;
+
+	__atomic_fetch_add(&rs->report.bytes_verified, bytes,
+			   __ATOMIC_RELAXED);
+	if (sk_xxh3(buf, bytes) != image->sums[sum])
+		note_bad(rs, s);
+	sk_bit_set(image->verified, sum);
+}
+
+/* What is verified is what is sent: both are of a copy of ours. */
+static int read_chunk(struct sk_restoring *rs, const struct sk_sourced *s,
+		      uint32_t chunk, char *buf, const char **ret_base,
+		      struct sk_err *err)
+{
+	const struct sk_restore_image *image = &rs->images[s->image];
+	bool verify = !(rs->flags & SK_RESTORE_NO_VERIFY) &&
+		      !sk_bit(image->verified, s->entry->first_sum + chunk);
+	uint64_t from, to;
+	int r;
+
+	if (!verify && !s->place) {
+		*ret_base = (const char *)image->places[0].map +
+			    s->entry->offset;
+		return 0;
+	}
+	sk_restore_chunk(s->entry, chunk, &from, &to);
+	r = fill(rs, s, from, to, buf, err);
+	if (r >= 0 && verify)
+		check_sum(rs, s, chunk, buf, to - from);
+	*ret_base = (const char *)((uintptr_t)buf - from);
+	return r;
+}
+
+int sk_restore_read_source(struct sk_restoring *rs, const struct sk_want *want,
+			   const struct sk_sourced *s, uint64_t from,
+			   uint64_t to, char *dst, struct sk_err *err)
+{
+	_cleanup_free_ char *buf = malloc(SK_SUM_CHUNK);
+	struct sk_restore_shape shape;
+	struct sk_copy copy;
+	uint64_t skip;
+	int r;
+
+	assert(s->entry && from < to);
+	if (!buf)
+		return sk_err_set(err, -ENOMEM, "no memory to read a chunk");
+	r = sk_restore_pack(s->item, s->entry, &want->box,
+			    (char *)((uintptr_t)dst - from), &copy, &skip,
+			    err);
+	sk_restore_shape(s->item, s->entry, &want->box, &shape);
+	while (from < to && r >= 0) {
+		uint64_t chunk = sk_restore_position(&shape, from) /
+				 SK_SUM_CHUNK;
+		uint64_t end = sk_restore_before(&shape, (chunk + 1) *
+							 SK_SUM_CHUNK);
+		const char *base;
+
+		end = end < to ? end : to;
+		r = read_chunk(rs, s, (uint32_t)chunk, buf, &base, err);
+		if (r < 0)
+			break;
+		copy.src = (const char *)((uintptr_t)base + skip);
+		sk_copy_run_range(&copy, from, end);
+		from = end;
+	}
+	return r;
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "restore/staging.h"
+
+#include <assert.h>
+#include <sys/mman.h>
+
+#include "base/util.h"
+#include "comm/node.h"
+
+/* Before the table: how much of it there is; a line of its own. */
+#define COUNT_BYTES 64u
+/* Of one flow in a window: SK_FLOW_ALIGN of flow.h. */
+#define LEAST_BYTES 32u
+
+static uint64_t entries_of(const struct sk_staging_size *size)
+{
+	uint64_t n = size->flows > size->units ? size->flows : size->units;
+
+	return n * (uint32_t)size->ranks;
+}
+
+static uint64_t table_bytes(uint64_t entries)
+{
+	return sk_round_up(COUNT_BYTES + entries * sizeof(struct sk_landed),
+			   SK_PAGE);
+}
+
+/* All regions of a node are what the agent gathers at once, at most. */
+uint64_t sk_staging_window(const struct sk_staging_size *size)
+{
+	uint64_t most = SK_GATHER_MAX / SK_WINDOWS /
+			((uint32_t)size->ranks + 1u) / SK_PAGE * SK_PAGE;
+	uint64_t least = sk_round_up(size->flows * LEAST_BYTES + 1, SK_PAGE);
+	uint64_t table = table_bytes(entries_of(size));
+
+	most = most > table + least ? most - table : least;
+	return most < SK_WINDOW_BYTES ? most : SK_WINDOW_BYTES;
+}
+
+static int share(struct sk_restoring *rs, uint64_t meeting,
+		 struct sk_staging *s)
+{
+	struct sk_node_meeting who = {
+		.job = rs->state->job.name,
+		.meeting = meeting,
+		.n = rs->n_near,
+		.timeout_ms = rs->timeout_ms,
+	};
+	void *map;
+	int r;
+
+	while (rs->near_ranks[who.rank] != rs->state->job.rank)
+		who.rank++;
+	if (s->bytes > UINT32_MAX)
+		return sk_err_set(&rs->err, -E2BIG, "%d ranks on a node share "
+				  "too much memory", rs->n_near);
+	r = sk_node_memory(rs->sk, &who, (uint32_t)s->bytes, &map, &rs->err);
+	if (r >= 0)
+		s->memory = map;
+	return r;
+}
+
+int sk_staging_new(struct sk_restoring *rs, const struct sk_staging_size *size,
+		   uint64_t meeting, struct sk_staging *ret)
+{
+	*ret = (struct sk_staging){
+		.os = rs->sk->os,
+		.window = sk_staging_window(size),
+		.entries = entries_of(size),
+		.n = rs->n_near,
+		.shared = rs->n_near > 1,
+	};
+	ret->bytes = SK_WINDOWS * (table_bytes(ret->entries) + ret->window);
+	if (ret->shared)
+		return share(rs, meeting, ret);
+	ret->memory = aligned_alloc(SK_PAGE, ret->bytes);
+	if (!ret->memory)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory for %llu bytes "
+				  "to restore through",
+				  (unsigned long long)ret->bytes);
+	for (uint64_t i = 0; i < SK_WINDOWS; i++)
+		*sk_staging_count(ret, 0, i) = 0;
+	return 0;
+}
+
+void sk_staging_free(struct sk_staging *s)
+{
+	if (s->shared && s->memory)
+		(void)s->os->munmap(s->os, s->memory,
+				    s->bytes * (uint32_t)s->n);
+	else
+		free(s->memory);
+	*s = (struct sk_staging){ 0 };
+}
+
+static char *window_of(const struct sk_staging *s, int32_t region,
+		       uint64_t round)
+{
+	assert(region < s->n);
+	return s->memory + (uint32_t)region * s->bytes +
+	       round % SK_WINDOWS * (s->bytes / SK_WINDOWS);
+}
+
+char *sk_staging_data(const struct sk_staging *s, int32_t region,
+		      uint64_t round)
+{
+	return window_of(s, region, round) + table_bytes(s->entries);
+}
+
+uint64_t *sk_staging_count(const struct sk_staging *s, int32_t region,
+			   uint64_t round)
+{
+	return (uint64_t *)window_of(s, region, round);
+}
+
+struct sk_landed *sk_staging_table(const struct sk_staging *s, int32_t region,
+				   uint64_t round)
+{
+	return (struct sk_landed *)(window_of(s, region, round) +
+				    COUNT_BYTES);
+}

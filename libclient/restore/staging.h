@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that bytes of other nodes pass through. Each rank has a region: a few
+ * windows, used in turn, into which it receives, with a table of what lies
+ * there. The regions of a node are one memory, which all of its ranks map; of
+ * a rank that is alone on its node it is just its own.
+ */
+#ifndef SK_LIBCLIENT_RESTORE_STAGING_H
+#define SK_LIBCLIENT_RESTORE_STAGING_H
+
+#include "restore/restoring.h"
+
+/** Bytes received at once, and how many times that a region has: see
+ * remote.c. */
+#define SK_WINDOW_BYTES ((uint64_t)4 << 20)
+#define SK_WINDOWS 4u
+
+/** A part of a want that lies in a window, for one of those who have it. */
+struct sk_landed {
+	uint64_t index;		/* among those that the rank gave */
+	uint64_t from, to;	/* of the packed box */
+	uint64_t offset;	/* in the window */
+	int32_t rank;
+	uint32_t reserved;
+};
+
+struct sk_staging {
+	const struct sk_os *os;
+	char *memory;		/* NULL: nothing is received on this node */
+	uint64_t bytes;		/* of a region */
+	uint64_t window;	/* of data in a window */
+	uint64_t entries;	/* of a window's table, at most */
+	int32_t n;		/* regions */
+	bool shared;
+};
+
+/** What all ranks of a node compute alike. */
+struct sk_staging_size {
+	int32_t ranks;
+	uint64_t flows;		/* most that one of them receives */
+	uint64_t units;		/* parts of wants in one window, about */
+};
+
+/** Bytes of data in a window of such a node. */
+uint64_t sk_staging_window(const struct sk_staging_size *size);
+/** Memory for it; with several ranks they all call it, and meet by that
+ * number. -ENOMEM and the errors of sk_node_memory(). */
+int sk_staging_new(struct sk_restoring *rs, const struct sk_staging_size *size,
+		   uint64_t meeting, struct sk_staging *ret);
+void sk_staging_free(struct sk_staging *staging);
+
+/** Of that region: the window of a round. */
+char *sk_staging_data(const struct sk_staging *s, int32_t region,
+		      uint64_t round);
+uint64_t *sk_staging_count(const struct sk_staging *s, int32_t region,
+			   uint64_t round);
+struct sk_landed *sk_staging_table(const struct sk_staging *s, int32_t region,
+				   uint64_t round);
+
+#endif

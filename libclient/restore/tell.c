@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Layouts that ranks tell each other.
+ *
+ * First one of each description, from which arithmetic gives those of the
+ * other ranks that describe the same; then those that it does not give. All
+ * ranks see the same images, so they ask about the same.
+ */
+#include "restore/tell.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "restore/agree.h"
+#include "restore/open.h"
+
+/* What is asked about: images, and how long a header each rank has of it. */
+struct asking {
+	struct sk_restoring *rs;
+	uint32_t *images;
+	size_t n;
+	uint64_t *all;		/* per rank n lengths; 0: it lacks it */
+};
+
+static int no_memory(struct sk_restoring *rs)
+{
+	return sk_err_set(&rs->err, -ENOMEM, "no memory for the layouts of %u "
+			  "images", rs->n_images);
+}
+
+static uint64_t length_of(const struct asking *a, int32_t rank, size_t i)
+{
+	return a->all[(size_t)rank * a->n + i];
+}
+
+/* Which of the ranks that have it tells it; -1: none. They take turns. */
+static int32_t teller_of(const struct asking *a, size_t i)
+{
+	int32_t world = a->rs->state->job.world, n = 0, turn;
+
+	for (int32_t k = 0; k < world; k++)
+		n += length_of(a, k, i) != 0;
+	if (!n || n == world)
+		return -1;	/* nobody, or all: nothing to tell */
+	turn = (int32_t)(i % (size_t)n);
+	for (int32_t k = 0;; k++)
+		if (length_of(a, k, i) && !turn--)
+			return k;
+}
+
+static int gather_lengths(struct asking *a, int r)
+{
+	struct sk_restoring *rs = a->rs;
+	_cleanup_free_ uint64_t *mine = calloc(a->n + 1, sizeof(*mine));
+	struct sk_restore_word word = { 0 };
+
+	for (size_t i = 0; mine && r >= 0 && i < a->n; i++) {
+		const struct sk_layout *l = rs->images[a->images[i]].layout;
+
+		mine[i] = l ? l->header_bytes : 0;
+	}
+	if (r >= 0 && !mine)
+		r = no_memory(rs);
+	r = sk_restore_agree(rs, r, &word, NULL, 0);
+	if (r < 0 || !a->n)
+		return r;
+	return sk_restore_gather(rs, mine, a->n * sizeof(*mine), &a->all, 0);
+}
+
+/* ---- telling ---- */
+
+static int take(struct sk_restoring *rs, uint32_t image, const void *header,
+		uint64_t bytes)
+{
+	struct sk_restore_image *i = &rs->images[image];
+	_cleanup_layout_ struct sk_layout *l = NULL;
+	int r;
+
+	assert(!i->layout);
+	r = sk_recall_get(rs->sk->recall, rs->state->job.name, i->rank,
+			  (enum sk_image_kind)i->kind, header, bytes,
+			  i->bytes, &l, &rs->err);
+	if (r < 0)
+		return r == -ENOMEM ? r : -EPROTO;
+	if (l->rank != i->rank || l->kind != i->kind ||
+	    l->world != rs->world || l->description != i->description ||
+	    !sk_digest_equal(&l->digest, &i->digest))
+		return sk_err_set(&rs->err, -EPROTO, "the layout that a rank "
+				  "told of rank %" PRId32 " is another one",
+				  i->rank);
+	i->layout = sk_take_ptr(l);
+	return 0;
+}
+
+static int tell_by_broadcast(struct sk_restoring *rs, int32_t teller,
+			     const struct sk_layout *mine, void *buf,
+			     uint64_t bytes)
+{
+	if (mine && rs->state->job.rank == teller)
+		memcpy(buf, mine->header, bytes);
+	return sk_restore_broadcast(rs, teller, buf, bytes);
+}
+
+static int tell_by_exchange(const struct asking *a, size_t i, int32_t teller,
+			    const struct sk_layout *mine, void *buf,
+			    uint64_t bytes, struct sk_comm_part *parts)
+{
+	struct sk_restoring *rs = a->rs;
+	struct sk_comm_part from = { teller, 0, buf, bytes };
+	size_t n = 0;
+
+	if (rs->state->job.rank != teller)
+		return mine ? 0 : sk_restore_exchange(rs, NULL, 0, &from, 1);
+	for (int32_t k = 0; k < rs->state->job.world; k++)
+		if (!length_of(a, k, i))
+			parts[n++] = (struct sk_comm_part){
+				k, 0, (void *)mine->header, bytes };
+	return sk_restore_exchange(rs, parts, n, NULL, 0);
+}
+
+static int tell_one(const struct asking *a, size_t i,
+		    struct sk_comm_part *parts, void *buf, int *failed)
+{
+	struct sk_restoring *rs = a->rs;
+	const struct sk_layout *mine = rs->images[a->images[i]].layout;
+	int32_t teller = teller_of(a, i);
+	uint64_t bytes;
+	int r;
+
+	if (teller < 0)
+		return 0;
+	bytes = length_of(a, teller, i);
+	r = rs->comm.broadcast ?
+		    tell_by_broadcast(rs, teller, mine, buf, bytes) :
+		    tell_by_exchange(a, i, teller, mine, buf, bytes, parts);
+	if (r >= 0 && !mine && !*failed)
+		*failed = take(rs, a->images[i], buf, bytes);
+	return r;
+}
+
+/* The longest that is told; an error where one cannot be. */
+static int longest(const struct asking *a, uint64_t *ret_bytes)
+{
+	*ret_bytes = 0;
+	for (size_t i = 0; i < a->n; i++) {
+		int32_t teller = teller_of(a, i);
+		uint64_t bytes = teller < 0 ? 0 : length_of(a, teller, i);
+
+		if (bytes > SK_HEADER_MAX + 8 + SK_PAGE)
+			return sk_err_set(&a->rs->err, -EPROTO, "rank %" PRId32
+					  " has a header of %" PRIu64 " bytes",
+					  teller, bytes);
+		*ret_bytes = bytes > *ret_bytes ? bytes : *ret_bytes;
+	}
+	return 0;
+}
+
+static int tell_all(struct asking *a)
+{
+	struct sk_restoring *rs = a->rs;
+	_cleanup_free_ struct sk_comm_part *parts = NULL;
+	_cleanup_free_ char *buf = NULL;
+	struct sk_restore_word word = { 0 };
+	uint64_t most;
+	int failed, r;
+
+	failed = longest(a, &most);
+	if (!most && failed >= 0)
+		return 0;	/* the same everywhere */
+	buf = malloc(most + 1);
+	parts = calloc((uint32_t)rs->state->job.world, sizeof(*parts));
+	if (failed >= 0 && (!buf || !parts))
+		failed = no_memory(rs);
+	r = sk_restore_agree(rs, failed, &word, NULL, 0);
+	for (size_t i = 0; i < a->n && r >= 0; i++)
+		r = tell_one(a, i, parts, buf, &failed);
+	return r < 0 ? r : sk_restore_agree(rs, failed, &word, NULL, 0);
+}
+
+/* ---- what to ask about ---- */
+
+static int by_description(const void *a, const void *b, void *ctx)
+{
+	const struct sk_restoring *rs = ctx;
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+	uint64_t p = rs->images[x].description, q = rs->images[y].description;
+
+	if (p != q)
+		return p < q ? -1 : 1;
+	return (x > y) - (x < y);
+}
+
+/* The first image of each description. */
+static void ask_descriptions(struct asking *a)
+{
+	const struct sk_restoring *rs = a->rs;
+	size_t kept = 0;
+
+	for (uint32_t i = 0; i < rs->n_images; i++)
+		a->images[a->n++] = i;
+	qsort_r(a->images, a->n, sizeof(*a->images), by_description,
+		(void *)rs);
+	for (size_t i = 0; i < a->n; i++)
+		if (!i || rs->images[a->images[i]].description !=
+				  rs->images[a->images[kept - 1]].description)
+			a->images[kept++] = a->images[i];
+	a->n = kept;
+}
+
+/* Has what this node or arithmetic gives; -ENOENT is no error. */
+static int know(struct sk_restoring *rs, uint32_t image)
+{
+	int r = sk_restore_know(rs, image);
+
+	return r == -ENOENT ? 0 : r;
+}
+
+static int learn(struct sk_restoring *rs, uint32_t image)
+{
+	const struct sk_restore_image *i = &rs->images[image];
+
+	if (!i->layout || sk_restore_described(rs, i->description))
+		return 0;
+	return sk_restore_learn(rs, i->layout);
+}
+
+static int tell_descriptions(struct asking *a)
+{
+	struct sk_restoring *rs = a->rs;
+	int r = 0;
+
+	ask_descriptions(a);
+	for (size_t i = 0; i < a->n && r >= 0; i++)
+		r = know(rs, a->images[i]);
+	r = gather_lengths(a, r);
+	if (r >= 0)
+		r = tell_all(a);
+	for (size_t i = 0; i < a->n && r >= 0; i++)
+		r = learn(rs, a->images[i]);
+	return r;
+}
+
+/* Which of the others arithmetic does not give some rank. */
+static int tell_rest(struct asking *a, int r)
+{
+	struct sk_restoring *rs = a->rs;
+	size_t bytes = rs->n_images / 8 + 1, world;
+	_cleanup_free_ uint8_t *lacks = calloc(1, bytes), *all = NULL;
+	struct sk_restore_word word = { 0 };
+
+	world = (size_t)rs->state->job.world;
+	for (uint32_t i = 0; i < rs->n_images && r >= 0; i++) {
+		r = sk_restore_derive(rs, i);
+		r = r == -ENOENT ? know(rs, i) : r;
+		if (lacks && !rs->images[i].layout)
+			sk_bit_set(lacks, i);
+	}
+	if (r >= 0 && !lacks)
+		r = no_memory(rs);
+	r = sk_restore_agree(rs, r, &word, NULL, 0);
+	if (r >= 0)
+		r = sk_restore_gather(rs, lacks, bytes, &all, 0);
+	if (r < 0)
+		return r;
+	a->n = 0;
+	for (uint32_t i = 0; i < rs->n_images; i++) {
+		bool lacked = false;
+
+		for (size_t k = 0; k < world && !lacked; k++)
+			lacked = sk_bit(all + k * bytes, i);
+		if (lacked)
+			a->images[a->n++] = i;
+	}
+	free(a->all);
+	a->all = NULL;
+	if (!a->n)
+		return 0;
+	r = gather_lengths(a, 0);
+	return r < 0 ? r : tell_all(a);
+}
+
+/* So that names are indexed from the first, as by who is alone. */
+static void unlearn(struct sk_restoring *rs)
+{
+	sk_table_free(&rs->by_description);
+	free(rs->descriptions);
+	rs->descriptions = NULL;
+	rs->n_descriptions = rs->room_descriptions = 0;
+}
+
+int sk_restore_tell(struct sk_restoring *rs)
+{
+	struct asking a = {
+		.rs = rs,
+		.images = calloc(rs->n_images + 1u, sizeof(*a.images)),
+	};
+	struct sk_restore_word word = { 0 };
+	int r;
+
+	r = sk_restore_agree(rs, a.images ? 0 : no_memory(rs), &word, NULL, 0);
+	if (r >= 0)
+		r = tell_descriptions(&a);
+	/* Its last steps are this rank's alone. */
+	if (!rs->broken && (r >= 0 || r == -ENOMEM))
+		r = tell_rest(&a, r);
+	unlearn(rs);
+	free(a.images);
+	free(a.all);
+	return r;
+}
