@@ -64,8 +64,8 @@ int sk_restore_gather(struct sk_restoring *rs, const void *in, size_t bytes,
 			     "other ranks of job %s on a restore; every rank "
 			     "must call it", rs->state->job.rank, world - 1,
 			     rs->state->job.name);
-		/* Where it is in an exchange that others fail. */
-		return rs->apart ? -ETIMEDOUT : r;
+		/* As in the exchange in which others may be. */
+		return rs->comm.exchange ? -ETIMEDOUT : r;
 	}
 	r = check_own(rs, in, bytes, all);
 	if (r < 0) {

@@ -139,10 +139,10 @@ static void check_parts(const struct mesh_comm *m,
 /* What a rank that goes wrong does. */
 static void misbehave(struct mesh_comm *m)
 {
-	m->exchanges++;
-	if (m->exchanges == m->die_at)
+	m->calls++;
+	if (m->calls == m->die_at)
 		(void)raise(SIGKILL);
-	if (m->exchanges == m->stop_at)
+	if (m->calls == m->stop_at)
 		(void)raise(SIGSTOP);
 }
 
@@ -181,6 +181,7 @@ static int allgather(void *ctx, const void *in, size_t bytes, void *out,
 	int r;
 
 	assert(2 * m->world <= 128 && !m->failed && !m->aborted);
+	misbehave(m);
 	if (bytes)
 		memcpy((char *)out + (size_t)m->rank * bytes, in, bytes);
 	for (int i = 0; i < m->world; i++) {

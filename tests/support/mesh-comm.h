@@ -16,8 +16,8 @@ struct mesh_comm {
 	int failed;		/* the first error; then all fail */
 	bool aborted;
 	/* For tests of what goes wrong: */
-	int exchanges;		/* so far */
-	int die_at, stop_at;	/* the exchange in which it does; 0: never */
+	int calls;		/* so far */
+	int die_at, stop_at;	/* the call in which it does; 0: never */
 	bool lies;		/* flips a bit of each large part it sends */
 	/* What passed, between which others: [rank], bytes of parts. */
 	uint64_t *sent;

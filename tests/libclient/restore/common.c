@@ -35,9 +35,9 @@ void scene_fail(const char *file, int line, const char *what,
 void scene_start_agent(struct scene *scene)
 {
 	const char *const args[] = {
-		scene->program, "--socket", scene->socket, "--store",
-		scene->store, "--memory", scene->memory ? scene->memory : "1G",
-		"--log-level", "error",
+		scene->program, "--socket", scene->socket, "--memory",
+		scene->memory ? scene->memory : "1G", "--log-level", "error",
+		scene->store[0] ? "--store" : NULL, scene->store,
 		scene->flush_rate ? "--flush-rate" : NULL, scene->flush_rate,
 		NULL
 	};
@@ -165,7 +165,8 @@ static void open_state(struct rank *rank)
 				   .threads = 1, .timeout_ms = 60000 };
 	struct sk_job job = { .name = rank->job, .rank = rank->rank,
 			      .world = rank->world,
-			      .flush_every = SK_FLUSH_NEVER };
+			      .flush_every = SK_FLUSH_NEVER,
+			      .flags = rank->scene->job_flags };
 
 	CHECK(!sk_open(&opts, &rank->sk), "%s", sk_error());
 	CHECK(!sk_state_create(rank->sk, &job, &rank->state), "%s",
@@ -179,6 +180,8 @@ static void run_rank(struct scene *scene, const char *job, int world, int i,
 			     .job = job, .arg = arg };
 
 	(void)alarm(BOUND_S);
+	for (int k = 0; k < scene->n_nodes; k++)
+		scene->nodes[k].job_flags = scene->job_flags;
 	if (scene->n_nodes)
 		rank.scene = &scene->nodes[scene->node_of ? scene->node_of[i] :
 					   i * scene->n_nodes / world];

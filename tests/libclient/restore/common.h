@@ -28,7 +28,7 @@ void scene_fail(const char *file, int line, const char *what,
 struct scene {
 	char dir[64];
 	char socket[96];
-	char store[96];
+	char store[96];		/* "": none */
 	const char *program;
 	const char *cachectl;	/* the second argument, or NULL */
 	const char *flush_rate;	/* of the agent; NULL: no limit */
@@ -38,6 +38,7 @@ struct scene {
 	struct scene *nodes;
 	int n_nodes;
 	const int *node_of;	/* per rank; NULL: as many on each */
+	uint32_t job_flags;	/* of all ranks */
 };
 
 /** A directory and an agent in it; the first argument, else

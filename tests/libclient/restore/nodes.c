@@ -2,23 +2,32 @@
 /*
  * Any mesh to any mesh over several nodes: agents of their own, each with what
  * its ranks saved. Ranks come back on other nodes, and take from each other's
- * what their own does not have.
+ * what their own does not have: nothing twice for one node, nothing that no
+ * rank there wants.
  */
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "libclient/restore/random.h"
 #include "mesh-comm.h"
+#include "tensor/dtype.h"
 
 #define NODES 3
 #define CASES 16
 
+/* Of those that are forked next; each joins its copy. */
+static struct mesh_comm links;
+
+/* Of all ranks together; the processes share it. */
+struct totals {
+	uint64_t received, sent, need, staging;
+};
+
 struct trial {
 	struct random_test test;
 	int side;
-	struct mesh_comm *mesh;
-	int lost;		/* node, -1: none */
-	uint32_t job_flags;
+	struct totals *totals;
 };
 
 static void add(struct rank *rank, const struct sk_tensor *t, int i,
@@ -29,13 +38,13 @@ static void add(struct rank *rank, const struct sk_tensor *t, int i,
 	rank_tensor(rank, t, 0xee);
 }
 
-static int restore(struct rank *rank, const struct trial *t, int64_t step,
-		   uint32_t flags, struct sk_report *ret_report)
+static int restore(struct rank *rank, int64_t step, uint32_t flags,
+		   struct sk_report *ret_report)
 {
 	struct sk_restore_options o = { .flags = flags, .timeout_ms = 20000 };
 	struct sk_comm comm;
 
-	mesh_comm_join(t->mesh, rank->rank, &comm);
+	mesh_comm_join(&links, rank->rank, &comm);
 	return sk_restore(rank->state, step, &comm, &o, ret_report);
 }
 
@@ -45,7 +54,7 @@ static void save(struct rank *rank)
 	const struct trial *t = rank->arg;
 
 	random_describe(rank, &t->test, 0, add, NULL);
-	CHECK(restore(rank, t, SK_LATEST, 0, NULL) == -ENOENT, "%s",
+	CHECK(restore(rank, SK_LATEST, 0, NULL) == -ENOENT, "%s",
 	      sk_error());
 	for (int64_t step = 10; step <= 11; step++) {
 		rank_write(rank, step);
@@ -56,6 +65,100 @@ static void save(struct rank *rank)
 		      sk_error());
 	}
 }
+
+/* ---- what is needed, element by element ---- */
+
+struct elements {
+	int side, world;
+	int node_of[4];
+	uint8_t *nodes[RANDOM_TENSORS][2];	/* bit per node that has it */
+	int64_t n[RANDOM_TENSORS];
+	unsigned size[RANDOM_TENSORS];
+};
+
+static void mark(uint8_t *nodes, const struct sk_spec *s,
+		 const struct sk_box *box, int node)
+{
+	int64_t n = sk_box_volume(s->ndim, box);
+
+	for (int64_t i = 0; i < n; i++) {
+		int64_t rest = i, index = 0, in[SK_MAX_DIMS];
+
+		for (int d = s->ndim - 1; d >= 0; d--) {
+			in[d] = rest % box->size[d];
+			rest /= box->size[d];
+		}
+		for (int d = 0; d < s->ndim; d++)
+			index = index * s->shape[d] + in[d] + box->offset[d];
+		nodes[index] |= (uint8_t)(1 << node);
+	}
+}
+
+static void mark_all(struct rank *rank, const struct sk_tensor *t, int i,
+		     void *ctx)
+{
+	struct elements *e = ctx;
+	struct sk_spec s = { .name = t->name,
+			     .dtype = (enum sk_dtype)t->dtype,
+			     .ndim = t->ndim, .mesh = t->mesh };
+	struct sk_box whole;
+
+	(void)rank;
+	memcpy(s.shape, t->shape, sizeof(s.shape));
+	memcpy(s.placements, t->placements, sizeof(s.placements));
+	CHECK(!sk_spec_normalize(&s, NULL));
+	whole = sk_box_whole(s.ndim, s.shape);
+	e->n[i] = sk_box_volume(s.ndim, &whole);
+	e->size[i] = sk_dtype_bits(s.dtype) / 8;
+	e->nodes[i][e->side] = calloc(1, (size_t)e->n[i] + 1);
+	for (int r = 0; r < e->world; r++) {
+		struct sk_box *boxes;
+		int n;
+
+		CHECK(!sk_spec_boxes(&s, r, &boxes, &n, NULL));
+		for (int b = 0; b < n; b++)
+			mark(e->nodes[i][e->side], &s, &boxes[b],
+			     e->node_of[r]);
+		free(boxes);
+	}
+}
+
+static void draw_nodes(const struct random_test *test, int side,
+		       int *node_of);
+
+/* Bytes that some rank wants, of which its node has none; once per node. */
+static uint64_t count_need(struct rank *rank, const struct random_test *test)
+{
+	struct elements e = { 0 };
+	uint64_t need = 0;
+
+	for (e.side = 0; e.side < 2; e.side++) {
+		e.world = test->world[e.side];
+		draw_nodes(test, e.side, e.node_of);
+		random_describe(rank, test, e.side, mark_all, &e);
+	}
+	for (int i = 0; i < RANDOM_TENSORS; i++) {
+		for (int64_t k = 0; k < e.n[i]; k++)
+			need += (uint64_t)__builtin_popcount(
+					e.nodes[i][1][k] &
+					~e.nodes[i][0][k]) * e.size[i];
+		free(e.nodes[i][0]);
+		free(e.nodes[i][1]);
+	}
+	return need;
+}
+
+static void add_up(const struct trial *t, const struct sk_report *report)
+{
+	__atomic_fetch_add(&t->totals->received, report->bytes_received,
+			   __ATOMIC_RELAXED);
+	__atomic_fetch_add(&t->totals->sent, report->bytes_sent,
+			   __ATOMIC_RELAXED);
+	CHECK(report->staging_bytes <= 40 << 20, "%llu",
+	      (unsigned long long)report->staging_bytes);
+}
+
+/* ---- any mesh to any mesh ---- */
 
 /* Mostly where ranks come back, for who is nowhere near what it needs has to
  * do without. */
@@ -99,7 +202,7 @@ static void load(struct rank *rank)
 	int r;
 
 	random_describe(rank, test, 1, add, NULL);
-	r = restore(rank, t, SK_LATEST, SK_RESTORE_MEMORY_ONLY, &report);
+	r = restore(rank, SK_LATEST, SK_RESTORE_MEMORY_ONLY, &report);
 	if (is_out_of_reach(test)) {
 		CHECK(r == -ENOENT, "seed %d: %d", (int)test->seed, r);
 		return;
@@ -109,6 +212,9 @@ static void load(struct rank *rank)
 	CHECK(!rank_wrong(rank, 11, owner), "seed %d, %d to %d ranks",
 	      (int)test->seed, test->world[0], test->world[1]);
 	CHECK(!report.bytes_disk);
+	add_up(t, &report);
+	if (!rank->rank)
+		t->totals->need = count_need(rank, test);
 }
 
 static void run_side(struct scene *scene, struct trial *t, const char *job,
@@ -116,29 +222,50 @@ static void run_side(struct scene *scene, struct trial *t, const char *job,
 {
 	int world = t->test.world[t->side];
 	int node_of[4];
-	struct mesh_comm mesh;
 
 	draw_nodes(&t->test, t->side, node_of);
 	scene->node_of = node_of;
-	CHECK(!mesh_comm_new(&mesh, world));
-	t->mesh = &mesh;
+	CHECK(!mesh_comm_new(&links, world));
 	scene_ranks(scene, job, world, fn, t);
-	mesh_comm_free(&mesh);
+	mesh_comm_free(&links);
 	scene->node_of = NULL;
+}
+
+/* Two blobs are not counted. */
+static void check_totals(const struct trial *t)
+{
+	const struct totals *sum = t->totals;
+
+	CHECK(sum->sent == sum->received, "seed %d: %llu sent, %llu received",
+	      (int)t->test.seed, (unsigned long long)sum->sent,
+	      (unsigned long long)sum->received);
+	CHECK(sum->received >= sum->need &&
+	      sum->received <= sum->need + sum->need / 20 + 130 * 4,
+	      "seed %d: %llu received, %llu needed", (int)t->test.seed,
+	      (unsigned long long)sum->received,
+	      (unsigned long long)sum->need);
 }
 
 static void test_property(struct scene *scene, uint64_t cases)
 {
+	struct totals *totals = mmap(NULL, sizeof(*totals),
+				     PROT_READ | PROT_WRITE,
+				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(totals != MAP_FAILED);
 	for (uint64_t seed = 1; seed <= cases; seed++) {
-		struct trial t = { .lost = -1 };
+		struct trial t = { .totals = totals };
 		char job[32];
 
 		random_test(&t.test, seed);
 		(void)snprintf(job, sizeof(job), "nodes-%d", (int)seed);
 		run_side(scene, &t, job, save);
 		t.side = 1;
+		*totals = (struct totals){ 0 };
 		run_side(scene, &t, job, load);
+		check_totals(&t);
 	}
+	CHECK(!munmap(totals, sizeof(*totals)));
 }
 
 int main(int argc, char **argv)
