@@ -449,7 +449,9 @@ struct sk_comm {
 			 uint32_t timeout_ms);
 	/** NULL, or: sends and receives all of the parts together, as if by
 	 * non-blocking calls that are waited for at the end. No two sends and
-	 * no two receives are of one rank; ranks without parts do not call. */
+	 * no two receives are of one rank; ranks without parts do not call.
+	 * Where it fails it may leave some under way: their memory is not
+	 * freed, nor used again, by this process. */
 	int (*exchange)(void *ctx, const struct sk_comm_part *sends,
 			size_t n_sends, const struct sk_comm_part *receives,
 			size_t n_receives, uint32_t timeout_ms);

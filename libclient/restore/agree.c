@@ -225,6 +225,9 @@ int sk_restore_trade(struct sk_restoring *rs, int r,
 	if (r >= 0)
 		r = post(rs, out, in);
 	if (r >= 0)
-		*ret_in = sk_take_ptr(in);
+		*ret_in = in;
+	/* A comm that failed may still write to it. */
+	if (r >= 0 || rs->broken)
+		(void)sk_take_ptr(in);
 	return r;
 }

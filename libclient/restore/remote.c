@@ -63,7 +63,7 @@ struct remote {
 	struct delivery *deliveries;
 	size_t n_deliveries;
 	struct sk_comm_part *sends, *receives;
-	char token, *tokens;
+	char *tokens;			/* the one that is sent is the last */
 
 	/* What runs in the pool beside a round. */
 	struct sk_task task;
@@ -275,7 +275,7 @@ static int make_room(struct remote *m)
 	m->out_bytes[1] = calloc(m->n_out + 1, sizeof(uint64_t));
 	m->sends = calloc(m->n_out + near, sizeof(*m->sends));
 	m->receives = calloc(n_in + near, sizeof(*m->receives));
-	m->tokens = calloc(near, 1);
+	m->tokens = calloc(near + 1, 1);
 	if (!m->in || !m->out || !m->in_bytes || !m->out_bytes[0] ||
 	    !m->out_bytes[1] || !m->sends || !m->receives || !m->tokens)
 		return no_memory(m);
@@ -492,7 +492,7 @@ static size_t add_tokens(struct remote *m, struct sk_comm_part *parts,
 		if (m->rs->near_ranks[k] != m->rs->state->job.rank)
 			parts[n++] = (struct sk_comm_part){
 				m->rs->near_ranks[k], 0,
-				send ? &m->token : &m->tokens[k], 1 };
+				&m->tokens[send ? m->rs->n_near : k], 1 };
 	return n;
 }
 
@@ -675,8 +675,12 @@ static int move(struct remote *m)
 
 static void release(struct remote *m)
 {
-	sk_staging_free(&m->staging);
-	sk_restore_free_wants(&m->wants);
+	/* What a comm may still read or write when it has failed stays. */
+	if (!m->rs->broken) {
+		sk_staging_free(&m->staging);
+		sk_restore_free_wants(&m->wants);
+		free(m->packed);
+	}
 	free(m->sourced);
 	free(m->terms);
 	free(m->most_in);
@@ -687,11 +691,11 @@ static void release(struct remote *m)
 	free(m->out_bytes[1]);
 	free(m->landing);
 	free(m->packing);
-	free(m->packed);
 	free(m->deliveries);
 	free(m->sends);
 	free(m->receives);
-	free(m->tokens);
+	if (!m->rs->broken)
+		free(m->tokens);
 }
 
 int sk_restore_remote(struct sk_restoring *rs, int r)

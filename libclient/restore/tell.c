@@ -110,6 +110,7 @@ static int tell_by_exchange(const struct asking *a, size_t i, int32_t teller,
 	struct sk_restoring *rs = a->rs;
 	struct sk_comm_part from = { teller, 0, buf, bytes };
 	size_t n = 0;
+	int r;
 
 	if (rs->state->job.rank != teller)
 		return mine ? 0 : sk_restore_exchange(rs, NULL, 0, &from, 1);
@@ -117,7 +118,11 @@ static int tell_by_exchange(const struct asking *a, size_t i, int32_t teller,
 		if (!length_of(a, k, i))
 			parts[n++] = (struct sk_comm_part){
 				k, 0, (void *)mine->header, bytes };
-	return sk_restore_exchange(rs, parts, n, NULL, 0);
+	r = sk_restore_exchange(rs, parts, n, NULL, 0);
+	/* Or still read it. */
+	if (r < 0)
+		(void)sk_layout_ref((struct sk_layout *)mine);
+	return r;
 }
 
 static int tell_one(const struct asking *a, size_t i,
@@ -176,6 +181,9 @@ static int tell_all(struct asking *a)
 	r = sk_restore_agree(rs, failed, &word, NULL, 0);
 	for (size_t i = 0; i < a->n && r >= 0; i++)
 		r = tell_one(a, i, parts, buf, &failed);
+	/* A comm that failed may still write to it. */
+	if (rs->broken)
+		(void)sk_take_ptr(buf);
 	return r < 0 ? r : sk_restore_agree(rs, failed, &word, NULL, 0);
 }
 
