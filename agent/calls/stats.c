@@ -132,7 +132,7 @@ static void add_objects(struct agent *a, struct stats *s)
 	add(s, false, "jobs", jobs, "jobs known");
 	add(s, false, "ranks", ranks, "ranks registered and living");
 	add(s, false, "snapshots", (double)snapshots,
-	    "snapshots known, in memory or on disk");
+	    "snapshots known; of a job the newest 64, and those in memory");
 	add(s, false, "snapshots_to_flush", waiting,
 	    "snapshots that wait to be written");
 	add(s, false, "clients", a->n_sessions, "connections open");
