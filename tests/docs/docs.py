@@ -117,7 +117,8 @@ def check_names(root: Path, code: str, documents: dict[str, str]) -> None:
     counters = {name + "_total" for name in
                 re.findall(r'COUNTER\(\w+, "(\w+)"', stats)}
     counters |= set(re.findall(r'add\(s, \w+, "(\w+)"', stats))
-    header = (root / "libclient/shardkeep.h").read_text()
+    header = "".join(p.read_text() for p in
+                     sorted((root / "libclient").glob("*.h")))
     functions = set(re.findall(r"^[\w ]+?\*?\b(sk_\w+)\(", header, re.M))
     for name, text in documents.items():
         for variable in re.findall(r"\bSHARDKEEP_[A-Z]+\b", text):
