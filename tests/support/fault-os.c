@@ -25,8 +25,9 @@ static const struct sk_fault_rule *rule_for(struct sk_fault_os *fault,
 {
 	uint64_t nth = count(fault, op);
 	uint64_t nth_any = count(fault, SK_FAULT_ANY);
+	int n_rules = __atomic_load_n(&fault->rule_count, __ATOMIC_ACQUIRE);
 
-	for (int i = 0; i < fault->rule_count; i++) {
+	for (int i = 0; i < n_rules; i++) {
 		const struct sk_fault_rule *rule = &fault->rules[i];
 		uint64_t n = rule->op == SK_FAULT_ANY ? nth_any : nth;
 
@@ -525,11 +526,20 @@ void sk_fault_os_init(struct sk_fault_os *fault, const struct sk_os *inner)
 	fault->os.ctx = fault;
 }
 
+void sk_fault_os_forget(struct sk_fault_os *fault)
+{
+	__atomic_store_n(&fault->rule_count, 0, __ATOMIC_RELAXED);
+	for (int i = 0; i < SK_FAULT_OP_COUNT; i++)
+		__atomic_store_n(&fault->calls[i], 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&fault->hits, 0, __ATOMIC_RELAXED);
+}
+
 static void add_rule(struct sk_fault_os *fault, struct sk_fault_rule rule)
 {
 	assert(fault->rule_count < SK_FAULT_RULES);
 	assert(rule.first >= 1 && rule.error >= 0);
-	fault->rules[fault->rule_count++] = rule;
+	fault->rules[fault->rule_count] = rule;
+	__atomic_add_fetch(&fault->rule_count, 1, __ATOMIC_RELEASE);
 }
 
 void sk_fault_os_fail(struct sk_fault_os *fault, enum sk_fault_op op,
@@ -558,9 +568,9 @@ void sk_fault_os_meddle(struct sk_fault_os *fault, enum sk_fault_op op,
 void sk_fault_os_clock(struct sk_fault_os *fault, uint64_t now_ns,
 		       uint64_t wall_ns)
 {
-	fault->virtual_clock = true;
 	fault->now = now_ns;
 	fault->wall = wall_ns;
+	__atomic_store_n(&fault->virtual_clock, true, __ATOMIC_RELEASE);
 }
 
 void sk_fault_os_advance(struct sk_fault_os *fault, uint64_t ns)

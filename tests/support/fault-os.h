@@ -122,6 +122,10 @@ struct sk_fault_os {
 /** Fills @fault in place: no rules, real clock. It must not be moved. */
 void sk_fault_os_init(struct sk_fault_os *fault, const struct sk_os *inner);
 
+/** Forgets rules and counts, also while others use the table: what they were
+ * about to meet they may still meet. */
+void sk_fault_os_forget(struct sk_fault_os *fault);
+
 /** Fails the @nth call (from 1) of @op and those after it, @times in all,
  * with the positive @error. */
 void sk_fault_os_fail(struct sk_fault_os *fault, enum sk_fault_op op,
