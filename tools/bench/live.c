@@ -162,7 +162,8 @@ int world_save(struct world *w, int rank)
 
 /* ---- lists ---- */
 
-static int list_once(struct world *w, struct sk_conn *conn)
+static int list_once(struct world *w, struct sk_conn *conn,
+		     uint32_t *ret_flags)
 {
 	const struct sk_os *os = sk_os_linux();
 	struct sk_wire_id id = { .step = -1, .rank = -1 };
@@ -182,7 +183,23 @@ static int list_once(struct world *w, struct sk_conn *conn)
 	else if (n != 1 || !(s->flags & SK_SNAP_COMPLETE))
 		r = world_fail(w, "the first list: %s",
 			       n ? s->text : "no snapshot");
+	else
+		*ret_flags = s->flags;
 	free(s);
+	return r;
+}
+
+/* The agent flushes what ranks leave behind: its files take the places of
+ * simulated ones, which nobody may be reading then. */
+static int await_flush(struct world *w, struct sk_conn *conn, uint32_t flags)
+{
+	const struct timespec pause = { .tv_nsec = 1000000 };
+	int r = 0;
+
+	while (!r && flags & (SK_SNAP_FLUSHING | SK_SNAP_WANTED)) {
+		(void)nanosleep(&pause, NULL);
+		r = list_once(w, conn, &flags);
+	}
 	return r;
 }
 
@@ -192,21 +209,24 @@ int world_list(struct world *w)
 	struct sk_conn conn = SK_CONN_NULL;
 	uint64_t cpu, began = now_ns();
 	struct sk_err err = { "" };
+	uint32_t flags;
+	int r;
 
 	if (sk_conn_open(os, w->bench->socket, sk_until_ms(os, TIMEOUT_MS),
 			 &conn, &err) < 0)
 		return world_fail(w, "%s", err.text);
 	cpu = agent_cpu_ns(w->bench);
-	if (list_once(w, &conn))
+	if (list_once(w, &conn, &flags))
 		return -1;
 	w->figures->list_ns = now_ns() - began;
 	w->figures->list_cpu_ns = agent_cpu_ns(w->bench) - cpu;
 	began = now_ns();
-	if (list_once(w, &conn))
+	if (list_once(w, &conn, &flags))
 		return -1;
 	w->figures->again_ns = now_ns() - began;
+	r = await_flush(w, &conn, flags);
 	sk_conn_close(&conn);
-	return 0;
+	return r;
 }
 
 /* ---- restores ---- */
