@@ -408,7 +408,10 @@ static void verified(struct rank *rank)
 	CHECK(!sk_fence(rank->state), "%s", sk_error());
 	CHECK(!sk_wait(rank->state, 1, SK_COMPLETE, 60000), "%s", sk_error());
 	CHECK(!gpu_snapshot(&g, 2, SK_SNAPSHOT_VERIFY), "%s", sk_error());
-	/* Queued, and perhaps not done yet when the fence is reached. */
+	/* Queued, and perhaps not done yet when the fence is reached; a race
+	 * with the copy, as of a trainer that forgets the fence. */
+	if (g.cuda.race)
+		g.cuda.race(1);
 	CHECK(!g.cuda.cuMemsetD8Async(g.tensors[0].there + 2000000, 9, 1,
 				      g.stream));
 	refused(sk_fence(rank->state), -ECANCELED, "\"big\"");

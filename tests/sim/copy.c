@@ -187,7 +187,7 @@ sk_cu_result cuMemsetD8Async(sk_cu_ptr ptr, unsigned char byte, size_t bytes,
 	if (r == SK_CU_SUCCESS)
 		(void)vcu_append(stream, &(struct vcu_op){
 			.kind = VCU_SET, .dst = d.at, .byte = byte,
-			.width = bytes, .height = 1 });
+			.width = bytes, .height = 1, .race = vcu()->race });
 	vcu_unlock();
 	return r;
 }

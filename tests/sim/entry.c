@@ -166,6 +166,16 @@ VCU_API void vcudaFail(const char *name, uint64_t nth, unsigned result)
 	vcu_unlock();
 }
 
+/* What is set from now on may race with copies, as of a trainer that forgets
+ * the fence; race detectors are not told. */
+VCU_API void vcudaRace(int on);
+VCU_API void vcudaRace(int on)
+{
+	vcu_lock();
+	vcu()->race = on;
+	vcu_unlock();
+}
+
 /* What there is: "events", "streams", "locked" bytes, "memory" bytes; what
  * was: "pageable" copies, bytes "out" and "in", "calls" of any function. */
 VCU_API uint64_t vcudaCount(const char *what);

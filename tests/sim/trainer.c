@@ -30,6 +30,7 @@ int trainer_cuda_open(struct trainer_cuda *ret_cuda, struct sk_err *err)
 		dlsym(library, "vcudaFail");
 	ret_cuda->count = (uint64_t(*)(const char *))
 		dlsym(library, "vcudaCount");
+	ret_cuda->race = (void (*)(int))dlsym(library, "vcudaRace");
 	return 0;
 }
 

@@ -20,6 +20,7 @@ struct trainer_cuda {
 	uint64_t (*calls)(const char *function);
 	void (*fail)(const char *function, uint64_t nth, unsigned result);
 	uint64_t (*count)(const char *what);
+	void (*race)(int on);
 };
 
 /** As sk_cuda_driver_open(); -ENODEV too where a function lacks. */

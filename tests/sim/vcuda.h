@@ -60,6 +60,7 @@ struct vcu_op {
 	const char *src;
 	size_t dst_pitch, src_pitch, width, height;
 	unsigned char byte;
+	bool race;			/* of VCU_SET: is meant to */
 	struct vcu_point after;		/* of VCU_WAIT */
 	vcu_host_function function;
 	void *data;
@@ -126,6 +127,7 @@ struct vcu {
 	uint64_t pageable;		/* copies that were not async */
 	uint64_t bytes_out, bytes_in;	/* that crossed the link */
 	int64_t live_events, live_streams;
+	bool race;			/* what is set races on purpose */
 	struct vcu_failure failures[VCU_FUNCTIONS];
 	uint64_t calls[VCU_FUNCTIONS];	/* atomic */
 };
