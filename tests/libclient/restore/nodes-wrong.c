@@ -173,15 +173,18 @@ static void test_gone(struct scene *scene)
 	}
 }
 
-/* Bytes that change on their way are seen where both ends are verified. */
-static void test_lies(struct scene *scene)
+/* Bytes that change on their way are seen where both ends are verified, and
+ * nothing is seen where none does. */
+static void test_lies(struct scene *scene, struct sums *sums)
 {
+	struct going_wrong honest = { .culprit = -1, .got = 11, .sums = sums };
 	struct going_wrong g = { .culprit = 0, .lies = true,
 				 .result = -EBADMSG,
 				 .words = "came to rank" };
 
 	scene->job_flags = SK_JOB_VERIFY;
 	save_on_two(scene, "lies", 10, 11);
+	run_wrong(scene, "lies", &honest, load_wrong);
 	run_wrong(scene, "lies", &g, load_wrong);
 	scene->job_flags = 0;
 }
@@ -284,7 +287,7 @@ static void test_wrong(struct scene *scene)
 
 	CHECK(sums != MAP_FAILED);
 	test_gone(scene);
-	test_lies(scene);
+	test_lies(scene, sums);
 	test_lost(scene, sums);
 	test_damage(scene, sums);
 	CHECK(!munmap(sums, sizeof(*sums)));
