@@ -3,6 +3,8 @@
 
 #include <assert.h>
 
+#define SUM_BYTES 8u	/* an XXH3 */
+
 uint64_t sk_flow_cut(struct sk_flow *f, struct sk_flow_part *parts,
 		     size_t *n_parts)
 {
@@ -44,4 +46,130 @@ uint64_t sk_flow_rounds(const struct sk_flow *flow)
 	while (sk_flow_cut(&f, NULL, NULL))
 		rounds++;
 	return rounds;
+}
+
+/* ---- those of a rank ---- */
+
+/* What goes from one rank to another in a round, at most; both know it. */
+static void limit(const struct sk_restoring *rs, const struct sk_terms *t,
+		  int32_t from, int32_t to, struct sk_flow *f)
+{
+	struct sk_staging_size size = sk_terms_staging(rs, t, rs->node_of[to]);
+	uint64_t in = t->ranks[to].flows_in, out = t->ranks[from].flows_out;
+	uint64_t cap = sk_staging_window(&size) / (in ? in : 1);
+	uint64_t sent = SK_WINDOW_BYTES / (out ? out : 1);
+
+	cap = (cap < sent ? cap : sent) / SK_FLOW_ALIGN * SK_FLOW_ALIGN;
+	f->cap = cap > SK_FLOW_ALIGN ? cap : SK_FLOW_ALIGN;
+	f->units = SK_FLOW_UNITS / (in ? in : 1);
+	f->units = f->units ? f->units : 1;
+}
+
+/* Beginnings are apart by what a round takes, its sum included. */
+static void place_flows(struct sk_flow *v, size_t n, uint64_t sum_bytes)
+{
+	uint64_t base = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		v[i].base = base;
+		base += v[i].cap;
+		v[i].cap -= sum_bytes;
+	}
+}
+
+static void make_in(const struct sk_restoring *rs, const struct sk_terms *t,
+		    struct sk_flows *flows)
+{
+	const struct sk_wants *w = &t->wants;
+
+	for (size_t i = 0, k; i < w->n_fetched; i = k) {
+		struct sk_flow *f = &flows->in[flows->n_in++];
+
+		for (k = i; k < w->n_fetched &&
+		     w->fetched[k].source == w->fetched[i].source;)
+			k++;
+		*f = (struct sk_flow){
+			.rank = w->fetched[i].source,
+			.wants = &w->fetched[i],
+			.first = i,
+			.n = k - i,
+		};
+		limit(rs, t, f->rank, rs->state->job.rank, f);
+	}
+	assert(flows->n_in == t->n_in);
+	place_flows(flows->in, flows->n_in, flows->sum_bytes);
+}
+
+static void make_out(const struct sk_restoring *rs, const struct sk_terms *t,
+		     struct sk_flows *flows)
+{
+	size_t at = 0;
+
+	for (int32_t k = 0; k < rs->state->job.world; k++) {
+		struct sk_flow *f = &flows->out[flows->n_out];
+
+		if (!sk_terms_asked(t, k))
+			continue;
+		*f = (struct sk_flow){
+			.rank = k,
+			.wants = t->wants.asked[k].data,
+			.sourced = &t->sourced[at],
+			.n = sk_terms_asked(t, k),
+		};
+		at += f->n;
+		limit(rs, t, rs->state->job.rank, k, f);
+		flows->n_out++;
+	}
+	assert(flows->n_out == t->n_out);
+	place_flows(flows->out, flows->n_out, flows->sum_bytes);
+}
+
+int sk_flows_make(struct sk_restoring *rs, const struct sk_terms *terms,
+		  struct sk_flows *ret)
+{
+	*ret = (struct sk_flows){
+		.in = calloc(terms->n_in + 1, sizeof(*ret->in)),
+		.out = calloc(terms->n_out + 1, sizeof(*ret->out)),
+		.sum_bytes = terms->end_to_end ? SUM_BYTES : 0,
+	};
+	if (!ret->in || !ret->out)
+		return sk_terms_no_memory(rs);
+	make_in(rs, terms, ret);
+	make_out(rs, terms, ret);
+	return 0;
+}
+
+void sk_flows_free(struct sk_flows *flows)
+{
+	free(flows->in);
+	free(flows->out);
+}
+
+static uint64_t most_rounds(const struct sk_flow *v, size_t n)
+{
+	uint64_t most = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		uint64_t rounds = sk_flow_rounds(&v[i]);
+
+		most = rounds > most ? rounds : most;
+	}
+	return most;
+}
+
+uint64_t sk_flows_rounds(const struct sk_flows *flows)
+{
+	uint64_t in = most_rounds(flows->in, flows->n_in);
+	uint64_t out = most_rounds(flows->out, flows->n_out);
+
+	return in > out ? in : out;
+}
+
+size_t sk_flows_units(const struct sk_flow *flows, size_t n)
+{
+	size_t units = 0;
+
+	for (size_t i = 0; i < n; i++)
+		units += flows[i].units;
+	return units;
 }

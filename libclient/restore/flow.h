@@ -6,7 +6,7 @@
 #ifndef SK_LIBCLIENT_RESTORE_FLOW_H
 #define SK_LIBCLIENT_RESTORE_FLOW_H
 
-#include "restore/source.h"
+#include "restore/terms.h"
 
 /** Parts of wants that one rank gets in a round, about. */
 #define SK_FLOW_UNITS 1024u
@@ -40,5 +40,23 @@ uint64_t sk_flow_cut(struct sk_flow *flow, struct sk_flow_part *parts,
 		     size_t *n_parts);
 /** How many rounds it takes from its beginning. */
 uint64_t sk_flow_rounds(const struct sk_flow *flow);
+
+/** All of a rank, by the other end's number. */
+struct sk_flows {
+	struct sk_flow *in, *out;
+	size_t n_in, n_out;
+	uint64_t sum_bytes;	/* after the bytes of each in a round, or 0 */
+};
+
+/** From what all have said, which has to outlive it. Both ends give a flow as
+ * much of a round; those of a rank begin apart from each other in its windows.
+ * -ENOMEM; @ret is to be freed in any case. */
+int sk_flows_make(struct sk_restoring *rs, const struct sk_terms *terms,
+		  struct sk_flows *ret);
+void sk_flows_free(struct sk_flows *flows);
+/** The most rounds that one of them takes. */
+uint64_t sk_flows_rounds(const struct sk_flows *flows);
+/** Parts of a round, at most, of @n flows. */
+size_t sk_flows_units(const struct sk_flow *flows, size_t n);
 
 #endif

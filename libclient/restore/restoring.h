@@ -24,7 +24,12 @@
  *   wants.c     what is wanted of other nodes: who asks, who reads
  *   staging.c   memory that the ranks of a node share meanwhile
  *   source.c    reading and packing what others want
- *   remote.c    rounds in which it is sent and delivered
+ *   terms.c     what ranks know of each other before it is sent
+ *   flow.c      what goes between two ranks, cut into rounds
+ *   send.c      a round of it packed and handed to the comm
+ *   receive.c   a round of it received, and who finds what where
+ *   deliver.c   from there into tensors
+ *   remote.c    rounds: all of that at once, one after the other
  *   result.c    what moving came to: bad images, what nobody verified
  */
 #ifndef SK_LIBCLIENT_RESTORE_RESTORING_H

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "restore/terms.h"
+
+#include "restore/flow.h"
+
+int sk_terms_no_memory(struct sk_restoring *rs)
+{
+	return sk_err_set(&rs->err, -ENOMEM, "no memory to exchange pieces "
+			  "with other nodes");
+}
+
+static size_t count_flows_in(const struct sk_wants *w)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < w->n_fetched; i++)
+		n += !i || w->fetched[i].source != w->fetched[i - 1].source;
+	return n;
+}
+
+size_t sk_terms_asked(const struct sk_terms *t, int32_t rank)
+{
+	return t->wants.asked[rank].bytes / sizeof(struct sk_want);
+}
+
+struct sk_staging_size sk_terms_staging(const struct sk_restoring *rs,
+					const struct sk_terms *t, int32_t node)
+{
+	return (struct sk_staging_size){
+		.ranks = rs->nodes[node].n,
+		.flows = t->most_in[node],
+		.units = SK_FLOW_UNITS,
+	};
+}
+
+static int find_sources(struct sk_restoring *rs, struct sk_terms *t)
+{
+	int32_t world = rs->state->job.world;
+	size_t n = 0, at = 0;
+	int r = 0;
+
+	for (int32_t k = 0; k < world; k++) {
+		n += sk_terms_asked(t, k);
+		t->n_out += sk_terms_asked(t, k) != 0;
+	}
+	t->sourced = calloc(n + 1, sizeof(*t->sourced));
+	if (!t->sourced)
+		return sk_terms_no_memory(rs);
+	for (int32_t k = 0; k < world; k++) {
+		const struct sk_want *w = t->wants.asked[k].data;
+
+		for (size_t i = 0; i < sk_terms_asked(t, k) && r >= 0; i++)
+			r = sk_restore_find_source(rs, &w[i],
+						   &t->sourced[at++]);
+	}
+	return r;
+}
+
+/* What rank @k has said. */
+static int take_term(struct sk_restoring *rs, struct sk_terms *t, int32_t k)
+{
+	uint32_t world = (uint32_t)rs->state->job.world;
+	uint64_t *most = &t->most_in[rs->node_of[k]];
+	const struct sk_term *term = &t->ranks[k];
+
+	if (term->flows_in > world || term->flows_out > world)
+		return sk_err_set(&rs->err, -EPROTO, "rank %d has more peers "
+				  "than there are ranks", k);
+	if (term->flows_in > *most)
+		*most = term->flows_in;
+	t->end_to_end |= term->end_to_end != 0;
+	return 0;
+}
+
+static int gather_terms(struct sk_restoring *rs, struct sk_terms *t)
+{
+	const struct sk_os *os = rs->sk->os;
+	struct sk_term mine = {
+		.flows_in = t->n_in,
+		.flows_out = t->n_out,
+		.end_to_end = rs->state->job.flags & SK_JOB_VERIFY,
+	};
+	int r = os->random(os, &mine.meeting, sizeof(mine.meeting));
+
+	/* Then it is a number that others may have, too. */
+	if (r < 0)
+		mine.meeting = os->now_ns(os);
+	r = sk_restore_gather(rs, &mine, sizeof(mine), &t->ranks, 0);
+	for (int32_t k = 0; k < rs->state->job.world && r >= 0; k++)
+		r = take_term(rs, t, k);
+	return r < 0 ? r : 0;
+}
+
+int sk_restore_terms(struct sk_restoring *rs, int r, struct sk_terms *ret)
+{
+	struct sk_restore_word word = { 0 };
+
+	*ret = (struct sk_terms){
+		.most_in = calloc((uint32_t)rs->n_nodes,
+				  sizeof(*ret->most_in)) };
+	if (r >= 0 && !ret->most_in)
+		r = sk_terms_no_memory(rs);
+	r = sk_restore_wants(rs, r, &ret->wants);
+	if (r < 0)
+		return r;
+	ret->n_in = count_flows_in(&ret->wants);
+	r = sk_restore_agree(rs, find_sources(rs, ret), &word, NULL, 0);
+	return r < 0 ? r : gather_terms(rs, ret);
+}
+
+void sk_restore_free_terms(const struct sk_restoring *rs, struct sk_terms *t)
+{
+	if (!rs->broken)
+		sk_restore_free_wants(&t->wants);
+	free(t->sourced);
+	free(t->ranks);
+	free(t->most_in);
+}

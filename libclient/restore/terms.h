@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What ranks know of each other before bytes go between nodes: what each wants
+ * of whom, and with how many it has to do, from which all compute how much
+ * goes between any two of them at once.
+ */
+#ifndef SK_LIBCLIENT_RESTORE_TERMS_H
+#define SK_LIBCLIENT_RESTORE_TERMS_H
+
+#include "restore/source.h"
+#include "restore/staging.h"
+
+/** As a rank says it to all others. */
+struct sk_term {
+	uint64_t flows_in, flows_out;
+	uint64_t meeting;	/* of the lowest rank of a node */
+	uint64_t end_to_end;	/* sums of what is sent are sent, too */
+};
+
+struct sk_terms {
+	struct sk_wants wants;
+	struct sk_sourced *sourced;	/* of all that is asked, by rank */
+	struct sk_term *ranks;		/* per rank */
+	uint64_t *most_in;		/* per node: flows into one of it */
+	size_t n_in, n_out;		/* flows of this rank */
+	bool end_to_end;		/* somebody said so */
+};
+
+/** From the plan. Collective; @r as of sk_restore_trade(). -ENOMEM, -EPROTO
+ * and the errors of the comm; @ret is to be freed in any case. */
+int sk_restore_terms(struct sk_restoring *rs, int r, struct sk_terms *ret);
+/** What the comm may still read when it has failed stays. */
+void sk_restore_free_terms(const struct sk_restoring *rs,
+			   struct sk_terms *terms);
+
+/** How many wants that rank asks of this one. */
+size_t sk_terms_asked(const struct sk_terms *terms, int32_t rank);
+/** What the staging memory of that node is made for. */
+struct sk_staging_size sk_terms_staging(const struct sk_restoring *rs,
+					const struct sk_terms *terms,
+					int32_t node);
+/** -ENOMEM, and the sentence of all that is made for rounds. */
+int sk_terms_no_memory(struct sk_restoring *rs);
+
+#endif
