@@ -42,6 +42,7 @@
 #include "store/store.h"
 
 struct flush;
+struct index;
 struct sweep;
 struct session;
 struct sk_msg;
@@ -107,9 +108,10 @@ struct agent {
 	int store_volatile;
 	struct sweep *sweep;		/* of what dead agents left */
 	struct sk_link wishes;		/* that no scan serves yet */
-	bool scanning;
+	bool scanning;			/* the background has the histories */
 	uint32_t looks;			/* how many there were */
-	struct sk_table histories;	/* by job; the look's that is out */
+	struct sk_table histories;	/* by job: histories.h */
+	struct index *index;		/* NULL: none is written */
 	struct timer leave_timer;	/* of old steps that are known */
 	uint64_t asked_ns;		/* when somebody last asked for them */
 	struct file_key *ignored;	/* damaged or foreign, said once */

@@ -13,6 +13,7 @@
 #include "calls/leave.h"
 #include "calls/table.h"
 #include "disk/flush.h"
+#include "disk/index.h"
 #include "disk/stored.h"
 #include "disk/sweep.h"
 #include "memory/heap.h"
@@ -85,7 +86,7 @@ static void end_turn(struct agent *a)
 	} while (!sk_link_empty(&a->closing));
 	if (a->n_sessions != before)
 		agent_check_idle(a);
-	if (a->stopping && !flush_pending(a))
+	if (a->stopping && !flush_pending(a) && !index_pending(a))
 		a->quit = true;
 }
 
@@ -209,6 +210,8 @@ static int open_store(struct agent *a, struct sk_err *err)
 		log_warning(a, "the store %s is in memory; a power loss "
 			    "empties it", a->opts->store);
 	r = sweep_open(a);
+	if (r == 0)
+		r = index_open(a);
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot start");
 	return flush_open(a, err);
@@ -318,6 +321,7 @@ static void close_agent(struct agent *a)
 	a->recall = sk_recall_free(a->recall);
 	flush_close(a);
 	sweep_close(a);
+	index_close(a);
 	a->store = sk_store_close(a->store);
 	a->signals.fd = sk_close_fd(a->signals.fd);
 	a->spare_fd = sk_close_fd(a->spare_fd);

@@ -9,6 +9,7 @@
 
 #include "calls/call.h"
 #include "disk/flush.h"
+#include "disk/index.h"
 #include "session/request.h"
 #include "session/rights.h"
 #include "session/stop.h"
@@ -118,6 +119,7 @@ static void deleted(struct work *work)
 	struct agent *a = d->request.agent;
 
 	d->request.busy = false;
+	index_changed(a, d->job);
 	if (d->result == 0) {
 		forget_stored(a, d);
 		log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64

@@ -14,6 +14,7 @@
 
 #include "agent.h"
 #include "disk/earlier.h"
+#include "disk/index.h"
 #include "layout/sums.h"
 #include "memory/memory.h"
 
@@ -242,6 +243,7 @@ static void step_settled(struct work *work)
 
 	if (t->result < 0)
 		log_warning(t->agent, "%s", t->err.text);
+	index_changed(t->agent, t->job);
 	free(t);
 }
 
@@ -320,6 +322,7 @@ static void finish_flush(struct agent *a, struct flush *f)
 	assert(a->flush == f && f->snapshot->flushing && !f->head);
 	sk_cat_flushing(f->snapshot, false);
 	a->flush = NULL;
+	index_changed(a, f->snapshot->job->name);
 	if (f->result < 0)
 		snapshot_failed(a, f);
 	else

@@ -10,6 +10,7 @@
 
 #include "agent.h"
 #include "base/array.h"
+#include "disk/histories.h"
 
 int file_key_compare(const void *a, const void *b)
 {
@@ -196,62 +197,10 @@ static int owner_of(struct scan *scan, const char *job, bool exists,
 	return 0;
 }
 
-/* ---- the histories ---- */
-
-static uint64_t hash_job(const char *job)
-{
-	return sk_hash_bytes(sk_hash_seed(), job, strlen(job));
-}
-
-static struct sk_history *find_history(const struct agent *a, const char *job)
-{
-	struct sk_table_walk walk = sk_table_find(&a->histories,
-						  hash_job(job));
-	uintptr_t at;
-
-	while (sk_table_next(&walk, &at)) {
-		struct sk_history *h = (struct sk_history *)at;
-
-		if (strcmp(sk_history_job(h), job) == 0)
-			return h;
-	}
-	return NULL;
-}
-
-static struct sk_history *get_history(struct agent *a, const char *job)
-{
-	struct sk_history *h = find_history(a, job);
-
-	if (h)
-		return h;
-	h = sk_history_new(job);
-	if (h && sk_table_add(&a->histories, hash_job(job), (uintptr_t)h) < 0)
-		h = sk_history_free(h);
-	return h;
-}
-
-static void drop_history(struct agent *a, struct sk_history *h)
-{
-	(void)sk_table_remove(&a->histories, hash_job(sk_history_job(h)),
-			      (uintptr_t)h);
-	sk_history_free(h);
-}
-
-void scan_forget(struct agent *a)
-{
-	for (size_t i = 0; a->histories.slots && i <= a->histories.mask; i++) {
-		uintptr_t value = a->histories.slots[i].value;
-
-		if (value)
-			sk_history_free((struct sk_history *)(value - 1));
-	}
-	sk_table_free(&a->histories);
-}
-
 enum scan_seen scan_seen(const struct scan *scan, const char *job,
 			 const char *dir, struct sk_store_run *ret_run)
 {
-	const struct sk_history *h = find_history(scan->agent, job);
+	const struct sk_history *h = histories_find(scan->agent, job);
 	const struct sk_history_step *s = h ? sk_history_find(h, dir) : NULL;
 
 	if (!s)
@@ -339,7 +288,7 @@ static int look_into(struct scan *scan, const struct sk_history *h, uid_t owner)
 
 static int scan_job(struct scan *scan, const char *job)
 {
-	struct sk_history *h = get_history(scan->agent, job);
+	struct sk_history *h = histories_get(scan->agent, job);
 	uid_t owner;
 	int r;
 
@@ -353,8 +302,8 @@ static int scan_job(struct scan *scan, const char *job)
 		note_newest(scan, h);
 		r = look_into(scan, h, owner);
 	}
-	if (!sk_history_count(h))
-		drop_history(scan->agent, h);
+	scan->learnt |= sk_history_unsaved(h);
+	histories_trim(scan->agent, h);
 	return r;
 }
 

@@ -63,6 +63,7 @@ struct scan {
 	uid_t owner;			/* of the one job; -1: nobody */
 	struct stored_end end;
 	uint64_t newest_run;		/* that a directory names; 0: none */
+	bool learnt;			/* what the index does not say */
 	unsigned unreadable;		/* of what was found */
 	struct sk_err first;		/* the first of those */
 	int result;			/* < 0: nothing is known of the disk */
@@ -81,8 +82,6 @@ enum scan_seen {
 };
 enum scan_seen scan_seen(const struct scan *scan, const char *job,
 			 const char *dir, struct sk_store_run *ret_run);
-/** Frees the histories of all jobs. */
-void scan_forget(struct agent *a);
 /** Frees it, and what it found and nobody took. */
 void scan_free(struct scan *scan);
 

@@ -10,7 +10,9 @@
 #include <string.h>
 
 #include "agent.h"
+#include "disk/histories.h"
 #include "disk/ignored.h"
+#include "disk/index.h"
 #include "disk/scan.h"
 
 /* Of a job, in memory and on disk. */
@@ -210,8 +212,6 @@ static void grant_all(struct scan *scan)
 	}
 }
 
-static void scan_next(struct agent *a);
-
 static void scan_finished(struct work *work)
 {
 	struct scan *scan = sk_link_object(work, struct scan, work);
@@ -221,9 +221,11 @@ static void scan_finished(struct work *work)
 	a->scanning = false;
 	merge_all(a, scan);
 	grant_all(scan);
+	if (scan->learnt)
+		index_changed(a, NULL);
 	scan_free(scan);
 	agent_changed(a);
-	scan_next(a);
+	stored_go_on(a);
 }
 
 /* ---- the next look ---- */
@@ -323,22 +325,31 @@ static void refuse_scan(struct agent *a)
 	grant_all(&scan);
 }
 
-static void scan_next(struct agent *a)
+static void scan_begin(struct agent *a)
 {
-	struct scan *scan = NULL;
+	struct scan *scan = malloc(sizeof(*scan));
 
-	while (!a->quit && !a->scanning && !sk_link_empty(&a->wishes)) {
-		scan = malloc(sizeof(*scan));
-		if (!scan) {
-			refuse_scan(a);
-			continue;
-		}
-		scan_init(a, scan);
-		a->scanning = true;
-		/* Without it more is read, and nothing goes wrong. */
-		if (list_known(a, scan) < 0)
-			scan->n_known = 0;
-		work_submit(&a->loop.works, a->slow, &scan->work);
+	if (!scan) {
+		refuse_scan(a);
+		return;
+	}
+	scan_init(a, scan);
+	a->scanning = true;
+	/* Without it more is read, and nothing goes wrong. */
+	if (list_known(a, scan) < 0)
+		scan->n_known = 0;
+	work_submit(&a->loop.works, a->slow, &scan->work);
+}
+
+/* One at a time; the index is seldom due, and does not wait for all others. */
+void stored_go_on(struct agent *a)
+{
+	while (!a->quit && !a->scanning &&
+	       (index_is_due(a) || !sk_link_empty(&a->wishes))) {
+		if (index_is_due(a))
+			index_begin(a);
+		else
+			scan_begin(a);
 	}
 }
 
@@ -353,7 +364,7 @@ void stored_scan(struct agent *a, struct stored_wish *wish)
 		return;
 	}
 	sk_link_insert(&a->wishes, &wish->link);
-	scan_next(a);
+	stored_go_on(a);
 }
 
 /* ---- what need not be known ---- */
@@ -423,6 +434,6 @@ void stored_close(struct agent *a)
 	}
 	free(a->ignored);
 	a->ignored = NULL;
-	scan_forget(a);
+	histories_free(a);
 	timer_clear(&a->loop.timers, &a->leave_timer);
 }

@@ -62,6 +62,8 @@ void stored_foresee(struct agent *a, const struct sk_cat_job *job);
 /** What only the disk has need not be known of all steps: the oldest are left
  * to it, some at a time, and not while somebody may use what it was told. */
 void stored_leave(struct agent *a);
+/** Begins what waits for the histories, if they are free. */
+void stored_go_on(struct agent *a);
 /** Nothing is looked at any more: wishes that wait are refused. */
 void stored_close(struct agent *a);
 /** How the store names the image. */

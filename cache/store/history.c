@@ -16,16 +16,7 @@
 #define COARSE_NS UINT64_C(3000000000)
 #define SECOND_NS UINT64_C(1000000000)
 
-struct sk_history {
-	char job[SK_JOB_MAX + 1];
-	struct sk_file_id dir;		/* the job's; inode 0: none */
-	uint64_t looked_ns;		/* wall clock, when that look began */
-	struct sk_history_step *steps;	/* by step and name */
-	size_t n, room;
-	uint32_t *order;		/* newest first */
-};
-
-static void forget(struct sk_history *h)
+void sk_history_forget(struct sk_history *h)
 {
 	for (size_t i = 0; i < h->n; i++)
 		free(h->steps[i].aside);
@@ -51,7 +42,7 @@ struct sk_history *sk_history_free(struct sk_history *h)
 {
 	if (!h)
 		return NULL;
-	forget(h);
+	sk_history_forget(h);
 	free(h);
 	return NULL;
 }
@@ -64,6 +55,11 @@ const char *sk_history_job(const struct sk_history *h)
 size_t sk_history_count(const struct sk_history *h)
 {
 	return h->n;
+}
+
+bool sk_history_unsaved(const struct sk_history *h)
+{
+	return h->unsaved;
 }
 
 struct sk_history_step *sk_history_at(const struct sk_history *h, size_t i)
@@ -90,7 +86,7 @@ void sk_history_name(const struct sk_history_step *s, char buf[SK_STEP_DIR_MAX])
 
 /* ---- orders ---- */
 
-static int by_name(const void *a, const void *b)
+int sk_history_order(const void *a, const void *b)
 {
 	const struct sk_history_step *x = a, *y = b;
 
@@ -115,10 +111,10 @@ static int newest_first(const void *a, const void *b, void *ctx)
 		return x->step > y->step ? -1 : 1;
 	if (x->run.id != y->run.id)
 		return x->run.id > y->run.id ? -1 : 1;
-	return by_name(x, y);
+	return sk_history_order(x, y);
 }
 
-static int put_in_order(struct sk_history *h)
+int sk_history_put_in_order(struct sk_history *h)
 {
 	uint32_t *order = calloc(h->n + 1, sizeof(*order));
 
@@ -142,7 +138,8 @@ struct sk_history_step *sk_history_find(const struct sk_history *h,
 		return NULL;
 	key.step = name.step;
 	key.aside = name.displaced ? (char *)dir : NULL;
-	return bsearch(&key, h->steps, h->n, sizeof(key), by_name);
+	return bsearch(&key, h->steps, h->n, sizeof(key),
+		       sk_history_order);
 }
 
 /* ---- the names ---- */
@@ -228,9 +225,11 @@ static void carry_over(const struct sk_history *old, struct sk_history *fresh)
 	for (size_t i = 0; i < fresh->n; i++) {
 		struct sk_history_step *now = &fresh->steps[i];
 
-		while (at < old->n && by_name(&old->steps[at], now) < 0)
+		while (at < old->n &&
+		       sk_history_order(&old->steps[at], now) < 0)
 			at++;
-		if (at < old->n && by_name(&old->steps[at], now) == 0 &&
+		if (at < old->n &&
+		    sk_history_order(&old->steps[at], now) == 0 &&
 		    is_known(old, &old->steps[at], now))
 			now->run = old->steps[at].run;
 	}
@@ -288,25 +287,28 @@ static int read_names(const struct sk_history *old, struct sk_history *fresh,
 	if (r < 0)
 		return r;
 	if (fresh->n)
-		qsort(fresh->steps, fresh->n, sizeof(*fresh->steps), by_name);
+		qsort(fresh->steps, fresh->n, sizeof(*fresh->steps),
+		       sk_history_order);
 	carry_over(old, fresh);
 	r = ask_runs(fresh, store, fd, &learnt);
-	return r < 0 ? r : put_in_order(fresh);
+	return r < 0 ? r : sk_history_put_in_order(fresh);
 }
 
 static int look_anew(struct sk_history *h, struct sk_store *store, int fd,
 		     const struct sk_file_id *dir, uint64_t began_ns)
 {
-	struct sk_history fresh = { .dir = *dir, .looked_ns = began_ns };
+	struct sk_history fresh = { .dir = *dir, .looked_ns = began_ns,
+				    .loaded = true };
 	int r;
 
 	r = read_names(h, &fresh, store, fd);
 	if (r < 0) {
-		forget(&fresh);
+		sk_history_forget(&fresh);
 		return r;
 	}
 	memcpy(fresh.job, h->job, sizeof(fresh.job));
-	forget(h);
+	sk_history_forget(h);
+	fresh.unsaved = fresh.n > 0;
 	*h = fresh;
 	return 0;
 }
@@ -327,7 +329,8 @@ static int look(struct sk_history *h, struct sk_store *store, int fd)
 	    !is_past(h->dir.ctime_ns, h->looked_ns))
 		return look_anew(h, store, fd, &dir, began_ns);
 	r = ask_runs(h, store, fd, &learnt);
-	return r < 0 || !learnt ? r : put_in_order(h);
+	h->unsaved |= learnt;
+	return r < 0 || !learnt ? r : sk_history_put_in_order(h);
 }
 
 int sk_history_look(struct sk_history *h, struct sk_store *store,
@@ -336,11 +339,14 @@ int sk_history_look(struct sk_history *h, struct sk_store *store,
 	int fd = sk_store_job_dir(store, h->job, err), r;
 
 	if (sk_is_gone(fd)) {
-		forget(h);
+		sk_history_forget(h);
 		return 0;
 	}
 	if (fd < 0)
 		return fd;
+	if (!h->loaded)
+		sk_index_load(h, store);
+	h->loaded = true;
 	r = look(h, store, fd);
 	store->os->close(store->os, fd);
 	return r == 0 ? 0 :

@@ -10,10 +10,16 @@
  * times tell, not even the names are read again. Times count in ticks, so one
  * that was not yet past by some ticks when it was looked at says nothing.
  *
+ * All that may be kept in a file, the store's index, from which the first look
+ * of a later process goes on; where it is gone, or no good, everything is
+ * looked at anew. Nothing else depends on it.
+ *
  * Thread-safety: none; one history is one thread's at a time.
  */
 #ifndef SK_CACHE_STORE_HISTORY_H
 #define SK_CACHE_STORE_HISTORY_H
+
+#include <stdbool.h>
 
 #include "store/store.h"
 
@@ -41,6 +47,13 @@ struct sk_history *sk_history_free(struct sk_history *history);
  * 0, and none. Errors: the job could not be looked at, or this process lacks
  * what it takes (-EMFILE, -ENFILE, -ENOMEM); what was known stays. */
 int sk_history_look(struct sk_history *history, struct sk_store *store,
+		    struct sk_err *err);
+
+/** Whether a look has learnt what the index does not say. */
+bool sk_history_unsaved(const struct sk_history *history);
+/** Writes the index, over the one that was there. Errors, with a sentence: it
+ * could not be, and the one that was there, or none, is as good. */
+int sk_history_save(struct sk_history *history, struct sk_store *store,
 		    struct sk_err *err);
 
 const char *sk_history_job(const struct sk_history *history);

@@ -20,10 +20,13 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
+#include "store/history.h"
 #include "store/store.h"
 
 #define SK_RUN_FILE ".run"
 #define SK_OWNER_FILE ".owner"
+#define SK_INDEX_DIR ".index"	/* of the store; a file for each job */
+#define SK_INDEX_TEMPORARY "index"
 /*
  * Directories that another user's files are reached through: a job is entered
  * but not listed, as its neighbours' steps are nobody else's matter; a step is
@@ -138,6 +141,38 @@ int sk_store_live(struct sk_store *store);
 void sk_store_die(struct sk_store *store);
 /** The directory is another one: we live there. */
 void sk_store_move(struct sk_store *store);
+
+/* history.c */
+
+struct sk_history {
+	char job[SK_JOB_MAX + 1];
+	bool loaded;			/* the index was looked for */
+	bool unsaved;			/* it does not say all of this */
+	struct sk_file_id dir;		/* the job's; inode 0: none */
+	uint64_t looked_ns;		/* wall clock, when that look began */
+	struct sk_history_step *steps;	/* by step and name */
+	size_t n, room;
+	uint32_t *order;		/* newest first */
+};
+
+/** For qsort(): by step and name. */
+int sk_history_order(const void *a, const void *b);
+/** Newest first, too. -ENOMEM. */
+int sk_history_put_in_order(struct sk_history *history);
+/** Nothing is known, nor of what directory. */
+void sk_history_forget(struct sk_history *history);
+
+/* index.c */
+
+/** What the file says is what the history knows; nothing where there is none
+ * that can be believed. The history must know nothing yet. */
+void sk_index_load(struct sk_history *history, struct sk_store *store);
+/** Removes the files of jobs that are gone, and those temporary ones that
+ * @is_left says are left over. */
+void sk_index_sweep(struct sk_store *store,
+		    bool (*is_left)(void *ctx, int dirfd, const char *name,
+				    uint32_t instance),
+		    void *ctx);
 
 /* store.c */
 

@@ -15,6 +15,9 @@
  * deleted when the newer is complete. A run of the same number and another id
  * is a stranger: whoever comes second is refused.
  *
+ * ".index" in the store is an agent's memory of the steps: index.c. Whatever
+ * becomes of it, nothing is lost.
+ *
  * What cannot be looked at is not taken for nothing: it is an error, or a
  * record that says so.
  *

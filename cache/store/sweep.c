@@ -164,9 +164,10 @@ static bool is_stale(const struct cleaning *c, int dirfd, const char *name)
 	return now > then && now - then > c->stale_s * SECOND_NS;
 }
 
-static bool is_left(const struct cleaning *c, int dirfd, const char *name,
-		    uint32_t instance)
+static bool is_left(void *ctx, int dirfd, const char *name, uint32_t instance)
 {
+	const struct cleaning *c = ctx;
+
 	return is_dead(c, instance) ||
 	       (!lives(c, instance) && is_stale(c, dirfd, name));
 }
@@ -249,8 +250,10 @@ unsigned sk_store_sweep(struct sk_store *store, unsigned stale_s)
 	sk_store_find(store);
 	(void)sk_dir_each(store->os, store->fd, note_dead, &c);
 	n = c.n_dead;
-	if (n || stale_s != SK_STORE_DEAD_ONLY)
+	if (n || stale_s != SK_STORE_DEAD_ONLY) {
 		(void)sk_dir_each(store->os, store->fd, clean_entry, &c);
+		sk_index_sweep(store, is_left, &c);
+	}
 	bury(&c);
 	return n;
 }

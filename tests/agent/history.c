@@ -105,6 +105,12 @@ static void start(struct whole *w)
 	CHECK(w->serves, "%s", whole_log(w));
 }
 
+static void stop(struct whole *w)
+{
+	CHECK(kill(w->rig.agent, SIGTERM) == 0, "kill");
+	CHECK(whole_wait(w) == 0, "%s", whole_log(w));
+}
+
 static void make_history(struct whole *w, int steps)
 {
 	const struct sk_store_run run = { 3, 77 };
@@ -118,8 +124,7 @@ static void make_history(struct whole *w, int steps)
 	for (int step = 1; step <= steps; step++)
 		write_step(job, ranks, &run, (uint64_t)step);
 	leave(ranks);
-	CHECK(kill(w->rig.agent, SIGTERM) == 0, "kill");
-	CHECK(whole_wait(w) == 0, "%s", whole_log(w));
+	stop(w);
 }
 
 /* ---- what is asked ---- */
@@ -245,15 +250,26 @@ static void test_old_ones_are_left(void)
 	CHECK(list(sock, 0, MANY) == MANY - 1, "all but one");
 	CHECK(list(sock, LIMIT, MANY) == LIMIT, "the newest");
 	close(sock);
-	CHECK(kill(w.rig.agent, SIGTERM) == 0, "kill");
-	CHECK(whole_wait(&w) == 0, "%s", whole_log(&w));
+	stop(&w);
 	whole_remove(&w);
+}
+
+/* One that was stopped has written down what it knew. */
+static struct counts first_of_next(struct whole *w, int steps)
+{
+	struct counts c;
+
+	stop(w);
+	start(w);
+	c = restart(w, steps);
+	stop(w);
+	return c;
 }
 
 int main(void)
 {
 	static const int sizes[2] = { FEW, MANY };
-	struct counts again[2];
+	struct counts again[2], next[2];
 
 	for (int k = 0; k < 2; k++) {
 		struct whole w;
@@ -263,11 +279,11 @@ int main(void)
 		start(&w);
 		(void)restart(&w, sizes[k]);
 		again[k] = restart(&w, sizes[k]);
-		CHECK(kill(w.rig.agent, SIGTERM) == 0, "kill");
-		CHECK(whole_wait(&w) == 0, "%s", whole_log(&w));
+		next[k] = first_of_next(&w, sizes[k]);
 		whole_remove(&w);
 	}
 	compare(&again[0], &again[1], "an agent that knows them");
+	compare(&next[0], &next[1], "the next agent");
 	test_old_ones_are_left();
 	return 0;
 }

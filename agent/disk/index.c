@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "disk/index.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent.h"
+#include "base/array.h"
+#include "disk/histories.h"
+#include "disk/stored.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+/* Until what has changed is past by any filesystem's ticks; and between two
+ * times that it is written. */
+#define SETTLE_NS (5 * SECOND_NS)
+#define BETWEEN_NS (30 * SECOND_NS)
+
+struct job_name {
+	char name[SK_JOB_MAX + 1];
+};
+
+struct job_names {
+	struct job_name *jobs;
+	size_t n, room;
+};
+
+/* While its work is out the background has looked, failed and err. */
+struct index {
+	struct work work;
+	struct timer timer;
+	struct agent *agent;
+	struct job_names noted;	/* whose steps came or went */
+	struct job_names looked;	/* those that are looked at again */
+	bool changed;		/* since it was begun */
+	bool due, out, last;
+	uint64_t written_ns;	/* 0: never */
+	bool failed, said;
+	struct sk_err err;	/* the first of the errors */
+};
+
+/* ---- in the background ---- */
+
+static void look_again(struct agent *a, const char *job)
+{
+	struct sk_history *h = histories_get(a, job);
+
+	/* What cannot be looked at now is when somebody asks. */
+	if (h && sk_history_look(h, a->store, NULL) == 0)
+		histories_trim(a, h);
+}
+
+static void save_one(void *ctx, struct sk_history *h)
+{
+	struct index *x = ctx;
+	struct sk_err err = { "" };
+
+	if (!sk_history_unsaved(h) ||
+	    sk_history_save(h, x->agent->store, &err) == 0)
+		return;
+	if (!x->failed)
+		x->err = err;
+	x->failed = true;
+}
+
+static void write_index(struct work *work)
+{
+	struct index *x = sk_link_object(work, struct index, work);
+
+	for (size_t i = 0; i < x->looked.n; i++)
+		look_again(x->agent, x->looked.jobs[i].name);
+	histories_each(x->agent, save_one, x);
+}
+
+/* ---- when ---- */
+
+static void time_to_write(struct timer *timer)
+{
+	struct index *x = sk_link_object(timer, struct index, timer);
+
+	x->due = true;
+	stored_go_on(x->agent);
+}
+
+static void wait_to_write(struct index *x)
+{
+	struct agent *a = x->agent;
+	uint64_t at = agent_now(a) + SETTLE_NS;
+
+	if (x->written_ns && at < x->written_ns + BETWEEN_NS)
+		at = x->written_ns + BETWEEN_NS;
+	x->timer.fire = time_to_write;
+	if (!x->changed)
+		timer_set(&a->loop.timers, &x->timer, at);
+	x->changed = true;
+}
+
+static void note_job(struct job_names *names, const char *job)
+{
+	for (size_t i = 0; i < names->n; i++)
+		if (strcmp(names->jobs[i].name, job) == 0)
+			return;
+	/* Without it, it is looked at when somebody asks. */
+	if (sk_array_fit(names->jobs, names->room, names->n + 1) < 0)
+		return;
+	strcpy(names->jobs[names->n++].name, job);
+}
+
+void index_changed(struct agent *a, const char *job)
+{
+	struct index *x = a->index;
+
+	if (!x)
+		return;
+	wait_to_write(x);
+	if (job)
+		note_job(&x->noted, job);
+}
+
+static void written(struct work *work)
+{
+	struct index *x = sk_link_object(work, struct index, work);
+	struct agent *a = x->agent;
+
+	x->out = a->scanning = false;
+	x->written_ns = agent_now(a);
+	if (x->failed && !x->said)
+		log_info(a, "%s; later starts take longer for it, which is "
+			 "said once", x->err.text);
+	x->said |= x->failed;
+	x->failed = false;
+	stored_go_on(a);
+}
+
+bool index_is_due(const struct agent *a)
+{
+	return a->index && a->index->due;
+}
+
+void index_begin(struct agent *a)
+{
+	struct index *x = a->index;
+	struct job_names looked = x->looked;
+
+	assert(x->due && !x->out && !a->scanning);
+	a->scanning = true;
+	timer_clear(&a->loop.timers, &x->timer);
+	x->looked = x->noted;
+	x->noted = looked;
+	x->noted.n = 0;
+	x->due = x->changed = false;
+	x->out = true;
+	x->work.run = write_index;
+	x->work.finish = written;
+	work_submit(&a->loop.works, a->slow, &x->work);
+}
+
+bool index_pending(struct agent *a)
+{
+	struct index *x = a->index;
+
+	if (!x)
+		return false;
+	if (!x->last && !x->out) {
+		x->last = true;
+		x->due |= x->changed;
+		stored_go_on(a);
+	}
+	return x->due || x->out;
+}
+
+int index_open(struct agent *a)
+{
+	a->index = calloc(1, sizeof(*a->index));
+	if (!a->index)
+		return -ENOMEM;
+	a->index->agent = a;
+	return 0;
+}
+
+void index_close(struct agent *a)
+{
+	struct index *x = a->index;
+
+	if (!x)
+		return;
+	assert(!x->out);
+	timer_clear(&a->loop.timers, &x->timer);
+	free(x->noted.jobs);
+	free(x->looked.jobs);
+	free(x);
+	a->index = NULL;
+}
