@@ -472,7 +472,8 @@ struct sk_comm {
 /** Keys that no rank asked for are ignored, not an error. */
 #define SK_RESTORE_EXTRA_OK (1u << 1)
 #define SK_RESTORE_PARTIAL (SK_RESTORE_MISSING_OK | SK_RESTORE_EXTRA_OK)
-/** Only what is in memory; only what is on disk. */
+/** Only what is in memory; only what is on disk. A snapshot that is not whole
+ * there is passed over. */
 #define SK_RESTORE_MEMORY_ONLY (1u << 2)
 #define SK_RESTORE_DISK_ONLY (1u << 3)
 /** Do not verify checksums. For measuring what they cost. */

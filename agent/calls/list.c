@@ -32,6 +32,7 @@ struct listing {
 struct records {
 	char *data;
 	size_t n, room, size;
+	uint32_t flags;		/* of the snapshot whose parts they are */
 };
 
 static void *next_record(struct records *r)
@@ -108,13 +109,20 @@ static void note_bad(struct sk_wire_snapshot *w,
 	}
 }
 
+/* What its images come to, wherever they lie and in each place. */
+static uint32_t whole_flags(const struct sk_cat_snapshot *s)
+{
+	return (sk_cat_complete(s) ? SK_SNAP_COMPLETE : 0) |
+	       (sk_cat_on_disk(s) ? SK_SNAP_DURABLE : 0) |
+	       (sk_cat_whole_in_memory(s) ? SK_SNAP_RESIDENT : 0);
+}
+
 static uint32_t snapshot_flags(const struct sk_cat_snapshot *s,
 			       const struct sk_wire_snapshot *w)
 {
 	bool complete = sk_cat_complete(s), on_disk = sk_cat_on_disk(s);
 
-	return (complete ? SK_SNAP_COMPLETE : 0) |
-	       (on_disk ? SK_SNAP_DURABLE : 0) |
+	return whole_flags(s) |
 	       (s->pinned ? SK_SNAP_PINNED : 0) |
 	       (w->bytes_memory ? SK_SNAP_MEMORY : 0) |
 	       (w->bytes_disk ? SK_SNAP_DISK : 0) |
@@ -259,6 +267,7 @@ static int add_images(struct records *records, const struct sk_cat_snapshot *s,
 	struct sk_cat_image *image;
 	int r;
 
+	records->flags = parts ? whole_flags(s) : 0;
 	sk_link_each(image, &s->images, link) {
 		if (rank >= 0 && image->rank != rank)
 			continue;
@@ -403,6 +412,7 @@ static int make_list(struct request *q, struct sk_msg *msg, struct sk_err *err)
 			     records.n * records.size, err);
 	msg->body.list_reply.n = records.n;
 	msg->body.list_reply.record_bytes = (uint32_t)records.size;
+	msg->body.list_reply.flags = records.flags;
 	free(records.data);
 	return r;
 }

@@ -206,7 +206,7 @@ enum sk_list { SK_LIST_SNAPSHOTS = 1, SK_LIST_IMAGES, SK_LIST_PARTS };
  * all. Snapshots come newest first: by (job, run, step) descending; of one
  * job, a limit ends the list with so many complete ones, and what is older is
  * not even looked for. Parts are the sealed images of one snapshot, of which
- * all but the rank is given.
+ * all but the rank is given, and what they come to at that moment is said.
  * What of the store could not be read is counted and the first of it named:
  * who finds nothing in the list then knows that it may be there. A store of
  * which nothing could be read is -EIO, unless memory has a complete one. */
@@ -224,6 +224,8 @@ struct sk_wire_list_reply {
 	uint32_t record_bytes;
 	uint32_t unreadable;
 	char text[SK_ERR_MAX];
+	uint32_t flags;		/* of parts: the snapshot's, SK_SNAP_... */
+	uint32_t reserved;
 };
 
 enum sk_place { SK_PLACE_MEMORY = 1, SK_PLACE_DISK = 2 };
@@ -245,6 +247,7 @@ enum sk_image_state {
 #define SK_SNAP_NEWEST (1u << 7)	/* newest complete one of its job */
 #define SK_SNAP_IN_USE (1u << 8)	/* by a restore */
 #define SK_SNAP_FAILED (1u << 9)	/* the last flush failed: see text */
+#define SK_SNAP_RESIDENT (1u << 10)	/* complete, all images in memory */
 
 struct sk_wire_snapshot {
 	struct sk_wire_id id;

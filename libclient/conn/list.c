@@ -122,13 +122,16 @@ int sk_list_images(struct sk_conn *conn, const struct sk_wire_id *id,
 
 int sk_list_parts(struct sk_conn *conn, const struct sk_wire_id *id,
 		  uint64_t until_ns, struct sk_wire_part **ret, size_t *ret_n,
-		  struct sk_err *err)
+		  uint32_t *ret_flags, struct sk_err *err)
 {
 	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
 		.id = *id, .what = SK_LIST_PARTS, .flags = SK_LIST_KNOWN } };
+	int r = sk_list_read(conn, &msg, sizeof(**ret), until_ns, ret, ret_n,
+			     err);
 
-	return sk_list_read(conn, &msg, sizeof(**ret), until_ns, ret, ret_n,
-			    err);
+	if (r >= 0)
+		*ret_flags = msg.body.list_reply.flags;
+	return r;
 }
 
 /* ---- images ---- */

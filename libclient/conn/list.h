@@ -35,10 +35,12 @@ int sk_list_images(struct sk_conn *conn, const struct sk_wire_id *id,
 		   struct sk_wire_image **ret, size_t *ret_n,
 		   struct sk_err *err);
 /** LIST of the images of the one snapshot that @id names, by whoever has
- * listed the snapshots just now. */
+ * listed the snapshots just now. *ret_flags: what these images come to,
+ * SK_SNAP_COMPLETE, _DURABLE and _RESIDENT; it may be less than it was when
+ * the snapshots were listed. */
 int sk_list_parts(struct sk_conn *conn, const struct sk_wire_id *id,
 		  uint64_t until_ns, struct sk_wire_part **ret, size_t *ret_n,
-		  struct sk_err *err);
+		  uint32_t *ret_flags, struct sk_err *err);
 /** The error of who finds nothing of @what where there are gaps; 0: none. */
 int sk_list_gaps_error(const struct sk_list_gaps *gaps, const char *what,
 		       struct sk_err *err);

@@ -102,11 +102,14 @@ int sk_restore_agree(struct sk_restoring *rs, int r,
 	_cleanup_free_ struct sk_restore_word *words = NULL;
 
 	word->status = r < 0 ? r : 0;
+	word->stale = rs->stale;
 	if (r < 0)
 		memcpy(word->text, rs->err.text, sizeof(word->text));
 	r = sk_restore_gather(rs, word, sizeof(*word), &words, more_ms);
 	if (r < 0)
 		return r;
+	for (int32_t i = 0; i < rs->state->job.world; i++)
+		rs->stale_anywhere |= words[i].stale;
 	r = heard(rs, words);
 	if (ret_words)
 		*ret_words = sk_take_ptr(words);

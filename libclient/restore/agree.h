@@ -14,6 +14,8 @@ struct sk_restore_word {
 	uint64_t missing_bytes;	/* of names */
 	uint64_t flags;		/* allowed by one, allowed by all */
 	uint64_t extra;
+	uint32_t stale;		/* what its agent listed is not there */
+	uint32_t whole;		/* its agent says that it has all */
 	char text[SK_ERR_MAX];
 };
 

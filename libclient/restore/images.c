@@ -101,17 +101,30 @@ static int by_listed_rank(const void *a, const void *b)
 	return memcmp(&x->digest, &y->digest, sizeof(x->digest));
 }
 
+/* By which the agent says that where the restore may look is the whole. */
+static uint32_t whole_flag(const struct sk_restoring *rs)
+{
+	if (rs->flags & SK_RESTORE_MEMORY_ONLY)
+		return SK_SNAP_RESIDENT;
+	return rs->flags & SK_RESTORE_DISK_ONLY ? SK_SNAP_DURABLE :
+						  SK_SNAP_COMPLETE;
+}
+
 /* The store was looked at when the snapshots were listed. */
 static int list(struct sk_restoring *rs, const struct sk_restore_offer *offer)
 {
 	struct sk_wire_id id = { .run = offer->run, .run_id = offer->run_id,
 				 .step = offer->step, .rank = -1 };
+	uint32_t flags = 0;
 	int r;
 
 	assert(!rs->listed);
 	strcpy(id.job, rs->state->job.name);
 	r = sk_list_parts(&rs->conn, &id, sk_until(rs->sk), &rs->listed,
-			  &rs->n_listed, &rs->err);
+			  &rs->n_listed, &flags, &rs->err);
+	rs->whole = flags & whole_flag(rs);
+	/* A moment ago it was complete. */
+	rs->stale |= !(flags & SK_SNAP_COMPLETE) && !rs->apart;
 	if (r >= 0 && rs->n_listed)
 		qsort(rs->listed, rs->n_listed, sizeof(*rs->listed),
 		      by_listed_rank);

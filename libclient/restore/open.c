@@ -235,6 +235,7 @@ int sk_restore_open(struct sk_restoring *rs, uint32_t image, uint32_t place)
 		return 0;
 	}
 	i->places[place].there = false;
+	rs->stale |= r == -ENOENT;
 	if (r == -EBADMSG)
 		sk_restore_set_aside(rs, image, place, true);
 	return -ENOENT;
@@ -312,6 +313,7 @@ int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place)
 	assert(image < rs->n_images && place < 2 && p->checked);
 	if (p->fd < 0) {
 		r = open_known(rs, i, place, &p->fd);
+		rs->stale |= r == -ENOENT;
 		if (r < 0)
 			return r;
 	}

@@ -99,6 +99,19 @@ static int check_told(struct sk_restoring *rs, uint64_t most)
 			  (unsigned long long)most);
 }
 
+/* What one has, all have, unless it was not told. */
+static bool is_whole(const struct sk_restoring *rs,
+		     const struct sk_restore_word *words, bool disk_too)
+{
+	bool all = true, any = false;
+
+	for (int32_t i = 0; i < rs->state->job.world; i++) {
+		all &= words[i].whole != 0;
+		any |= words[i].whole != 0;
+	}
+	return disk_too ? any : all;
+}
+
 int sk_restore_merge(struct sk_restoring *rs,
 		     const struct sk_restore_offer *offer, int r)
 {
@@ -110,11 +123,13 @@ int sk_restore_merge(struct sk_restoring *rs,
 
 	assert(!rs->everywhere && rs->apart);
 	word.extra = r < 0 ? 0 : count_told(rs, disk_too);
+	word.whole = r >= 0 && rs->whole;
 	r = sk_restore_agree(rs, r, &word, &words, 0);
 	if (r < 0)
 		return r;
 	for (int32_t i = 0; i < rs->state->job.world; i++)
 		most = words[i].extra > most ? words[i].extra : most;
+	rs->whole = is_whole(rs, words, disk_too);
 	r = check_told(rs, most);
 	if (r >= 0 && most)
 		r = gather_told(rs, disk_too, most, &told);

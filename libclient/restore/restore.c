@@ -32,6 +32,8 @@
 /* Names of overwritten tensors that a sentence gives. */
 #define NAMED_MAX 8
 #define AGREE_MS 60000u
+/* Of one that is saved anew each time, no more is to be had. */
+#define LIST_AGAIN_MAX 8u
 
 static uint64_t now(const struct sk_restoring *rs)
 {
@@ -67,7 +69,7 @@ static void forget_attempt(struct sk_restoring *rs)
 	rs->n_jobs = rs->room_jobs = 0;
 	rs->missing_bytes = rs->missing_room = 0;
 	rs->n_missing = 0;
-	rs->alone = rs->doubted = false;
+	rs->alone = rs->doubted = rs->whole = false;
 }
 
 static int agree(struct sk_restoring *rs, int r)
@@ -95,8 +97,7 @@ static int examine(struct sk_restoring *rs,
 	if (r < 0)
 		return r;
 	rs->report.world = rs->world;
-	if (rs->apart && !(offer->flags & SK_OFFER_COMPLETE))
-		r = sk_restore_whole(rs);
+	r = rs->whole ? 0 : sk_restore_whole(rs);
 	if (r >= 0)
 		r = sk_restore_index(rs);
 	if (r < 0)
@@ -204,8 +205,17 @@ static int connect_again(struct sk_restoring *rs)
 	return r;
 }
 
+/* It may have come anew, whole, or a newer one in its place: who lists again
+ * will see. All ranks heard the same. */
+static bool must_list_again(const struct sk_restoring *rs, int r)
+{
+	return passes_over(r) && rs->stale_anywhere &&
+	       rs->listed_again < LIST_AGAIN_MAX;
+}
+
 static int attempt_all(struct sk_restoring *rs)
 {
+	struct sk_restore_offer past = rs->past;
 	struct sk_err first = { 0 };
 	int failed = 0, r = 0;
 
@@ -217,6 +227,11 @@ static int attempt_all(struct sk_restoring *rs)
 		rs->past = rs->offers[i];
 		r = attempt(rs, &rs->offers[i]);
 		forget_attempt(rs);
+		if (must_list_again(rs, r)) {
+			rs->past = past;
+			return r;
+		}
+		past = rs->past;
 		if (!passes_over(r) || rs->step != SK_LATEST)
 			break;
 		if (!failed) {
@@ -328,6 +343,23 @@ static void use_agent_comm(struct sk_restoring *rs)
 	sk_comm_of_agent(&rs->agent_comm, &rs->comm);
 }
 
+/* @r: what comes of the connection. */
+static int choose_and_attempt(struct sk_restoring *rs, int r)
+{
+	r = sk_restore_choose(rs, r);
+	if (r >= 0)
+		r = attempt_all(rs);
+	while (must_list_again(rs, r)) {
+		rs->listed_again++;
+		rs->lists = 0;
+		rs->stale = rs->stale_anywhere = false;
+		r = sk_restore_choose(rs, connect_again(rs));
+		if (r >= 0)
+			r = attempt_all(rs);
+	}
+	return r;
+}
+
 static int run(struct sk_restoring *rs, const struct sk_comm *comm)
 {
 	int r;
@@ -341,8 +373,7 @@ static int run(struct sk_restoring *rs, const struct sk_comm *comm)
 		use_agent_comm(rs);
 	if (r >= 0)
 		r = connect_first(rs);
-	r = sk_restore_choose(rs, r);
-	return r < 0 ? r : attempt_all(rs);
+	return choose_and_attempt(rs, r);
 }
 
 /* All that were listed are none: there are older ones. */
@@ -351,11 +382,8 @@ static int go_further_back(struct sk_restoring *rs, int failed)
 	struct sk_err first = rs->err;
 	int r = failed;
 
-	while (passes_over(r) && rs->older && rs->step == SK_LATEST) {
-		r = sk_restore_choose(rs, connect_again(rs));
-		if (r >= 0)
-			r = attempt_all(rs);
-	}
+	while (passes_over(r) && rs->older && rs->step == SK_LATEST)
+		r = choose_and_attempt(rs, connect_again(rs));
 	if (!passes_over(r))
 		return r;
 	rs->err = first;

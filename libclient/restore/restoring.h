@@ -198,9 +198,14 @@ struct sk_restoring {
 	const int32_t *near_ranks;	/* of this rank's node */
 	int32_t n_near;
 
+	bool stale;			/* what was listed is not there */
+	bool stale_anywhere;		/* some rank said so */
+	unsigned listed_again;		/* for that */
+
 	/* of one attempt */
 	struct sk_wire_part *listed;	/* all images, by rank */
 	size_t n_listed;
+	bool whole;			/* so an agent says, by the list */
 	struct sk_restore_listed *everywhere;	/* the same of all nodes */
 	size_t n_everywhere;
 	struct sk_restore_holder *holders;	/* by image */

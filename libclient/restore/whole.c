@@ -3,9 +3,12 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "base/util.h"
 #include "layout/coverage.h"
+#include "restore/images.h"
+#include "restore/open.h"
 
 static bool is_present(const struct sk_restore_image *image)
 {
@@ -15,6 +18,34 @@ static bool is_present(const struct sk_restore_image *image)
 	return false;
 }
 
+/* Ranks of several nodes told each other. */
+static int know_all(struct sk_restoring *rs)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; i < rs->n_images && !rs->apart; i++) {
+		r = sk_restore_know(rs, i);
+		if (r < 0 && r != -ENOENT)
+			return r;
+	}
+	return 0;
+}
+
+static int refuse(struct sk_restoring *rs, int r, const struct sk_err *why)
+{
+	const char *where = "any more";
+	char nodes[48];
+
+	if (rs->flags & (SK_RESTORE_MEMORY_ONLY | SK_RESTORE_DISK_ONLY))
+		where = sk_restore_where(rs->flags & SK_RESTORE_DISK_ONLY);
+	(void)snprintf(nodes, sizeof(nodes), "on the %" PRId32
+		       " nodes of this job", rs->n_nodes);
+	return sk_err_set(&rs->err, r, "step %" PRId64 " of run %" PRIu64
+			  " is not complete %s: %s", rs->report.step,
+			  rs->report.run, rs->apart ? nodes : where,
+			  why->text);
+}
+
 int sk_restore_whole(struct sk_restoring *rs)
 {
 	_cleanup_free_ struct sk_coverage_image *images = NULL;
@@ -22,7 +53,9 @@ int sk_restore_whole(struct sk_restoring *rs)
 	size_t n = 0;
 	int r;
 
-	assert(rs->apart);
+	r = know_all(rs);
+	if (r < 0)
+		return r;
 	images = calloc(rs->n_images + 1u, sizeof(*images));
 	if (!images)
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for %u images",
@@ -37,8 +70,5 @@ int sk_restore_whole(struct sk_restoring *rs)
 		return 0;
 	/* Boxes that disagree make no snapshot of this one. */
 	r = r == -EINVAL || r == -E2BIG ? -ENODATA : r;
-	return sk_err_set(&rs->err, r, "step %" PRId64 " of run %" PRIu64
-			  " is not complete on the %" PRId32 " nodes of this "
-			  "job: %s", rs->report.step, rs->report.run,
-			  rs->n_nodes, err.text);
+	return refuse(rs, r, &err);
 }

@@ -129,6 +129,22 @@ static bool is_asked(const struct sk_wire_id *id, const struct image *i)
 	       (id->step < 0 || id->step == i->step);
 }
 
+/* What a place has is the whole, or is taken for it, where all lie there. */
+static uint32_t whole_flags(const struct sk_wire_id *id)
+{
+	uint32_t flags = SK_SNAP_COMPLETE | SK_SNAP_RESIDENT | SK_SNAP_DURABLE;
+
+	for (int i = 0; i < agent.n; i++) {
+		if (!is_asked(id, &agent.images[i]))
+			continue;
+		if (!is_listed(&agent.images[i], 0))
+			flags &= ~SK_SNAP_RESIDENT;
+		if (!is_listed(&agent.images[i], 1))
+			flags &= ~SK_SNAP_DURABLE;
+	}
+	return agent.incomplete ? 0 : flags;
+}
+
 static int list_images(struct sk_msg *msg)
 {
 	const struct sk_wire_id id = msg->body.list.id;
@@ -154,6 +170,7 @@ static int list_images(struct sk_msg *msg)
 	agent.records += n;
 	msg->body.list_reply.n = n;
 	msg->body.list_reply.record_bytes = sizeof(w[0]);
+	msg->body.list_reply.flags = whole_flags(&id);
 	return memfd_of(w, n * sizeof(w[0]));
 }
 

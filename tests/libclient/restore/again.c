@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Between a list of snapshots and the opening of what it names, the store and
+ * memory go on: files are replaced, images go. Who restores lists again, and
+ * never takes what is left for the whole.
+ * Argument: path of shardkeepd.
+ */
+#include "libclient/restore/common.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/util.h"
+#include "conn/list.h"
+
+#define OLD 10
+#define NEW 20
+
+/* What happens before ranks meet; the number of the meeting, from 1. */
+typedef void (*meanwhile_fn)(struct rank *rank, int meeting);
+
+struct plan {
+	int64_t step;
+	uint32_t flags;
+	int result;
+	int64_t got;
+	meanwhile_fn meanwhile;
+	int link[2];		/* between the two ranks */
+};
+
+/* The whole of "w" is rank 0's: rank 1 has its own blob alone. */
+static void describe(struct rank *rank)
+{
+	static const int32_t first[] = { 0 };
+	static char own[32];
+	struct sk_mesh *mesh = mesh_of(1, 0, first, NULL);
+
+	rank_tensor(rank, &(struct sk_tensor){
+		.name = "w", .dtype = SK_F32, .ndim = 2, .shape = { 60, 90 },
+		.mesh = mesh, .placements = { SK_REPLICATE } }, 0xee);
+	CHECK(!sk_state_blob_local(rank->state, "rng", own, sizeof(own)));
+	sk_mesh_release(mesh);
+}
+
+static void save(struct rank *rank)
+{
+	describe(rank);
+	for (int64_t step = OLD; step <= NEW; step += NEW - OLD) {
+		rank_write(rank, step);
+		rank_snapshot(rank, step, SK_DURABLE);
+	}
+}
+
+/* ---- what happens meanwhile ---- */
+
+static void path_of(const struct rank *rank, int64_t step, char *ret,
+		    size_t size)
+{
+	int n = snprintf(ret, size, "%s/%s/step-%012lld/rank-00001-of-00002"
+			 ".safetensors", rank->scene->store, rank->job,
+			 (long long)step);
+
+	CHECK(n > 0 && (size_t)n < size);
+}
+
+/* The same bytes, in a file of their own, as a backup brings them. */
+static void replace(struct rank *rank, int64_t step)
+{
+	char path[256], temporary[264];
+	struct stat st;
+	int from, to;
+
+	path_of(rank, step, path, sizeof(path));
+	(void)snprintf(temporary, sizeof(temporary), "%s.back", path);
+	from = open(path, O_RDONLY | O_CLOEXEC);
+	to = open(temporary, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(from >= 0 && to >= 0 && !fstat(from, &st), "%s", path);
+	CHECK(sendfile(to, from, NULL, (size_t)st.st_size) == st.st_size);
+	close(from);
+	close(to);
+	CHECK(!rename(temporary, path));
+}
+
+static void replace_once(struct rank *rank, int meeting)
+{
+	if (meeting == 1)
+		replace(rank, NEW);
+}
+
+static void replace_always(struct rank *rank, int meeting)
+{
+	(void)meeting;
+	replace(rank, NEW);
+}
+
+static void replace_when_planned(struct rank *rank, int meeting)
+{
+	if (meeting == 2)
+		replace(rank, NEW);
+}
+
+static void find(struct sk_conn *conn, struct rank *rank, int64_t step,
+		 struct sk_wire_id *ret)
+{
+	struct sk_wire_snapshot *listed = NULL;
+	struct sk_list_gaps gaps = { 0 };
+	struct sk_err err = { "" };
+	size_t n = 0;
+
+	*ret = (struct sk_wire_id){ .step = step, .rank = -1 };
+	(void)snprintf(ret->job, sizeof(ret->job), "%s", rank->job);
+	CHECK(!sk_list_snapshots(conn, ret, 0, sk_until(rank->sk), &listed, &n,
+				 &gaps, &err), "%s", err.text);
+	CHECK(n == 1, "%zu snapshots of step %lld", n, (long long)step);
+	*ret = listed[0].id;
+	free(listed);
+}
+
+static void evict_when_planned(struct rank *rank, int meeting)
+{
+	struct sk_conn conn = SK_CONN_NULL;
+	struct sk_msg msg = { .type = SK_MSG_EVICT,
+			      .body.manage.flags = SK_EVICT_FORCE };
+	struct sk_err err = { "" };
+
+	if (meeting != 2)
+		return;
+	CHECK(!sk_conn_open(rank->sk->os, rank->scene->socket,
+			    sk_until(rank->sk), &conn, &err), "%s", err.text);
+	find(&conn, rank, NEW, &msg.body.manage.id);
+	CHECK(!sk_conn_call(&conn, &msg, NULL, 0, NULL, NULL,
+			    sk_until(rank->sk), &err), "%s", err.text);
+	sk_conn_close(&conn);
+}
+
+/* ---- meeting ---- */
+
+struct meeting {
+	struct rank *rank;
+	const struct plan *plan;
+	int n;
+};
+
+static void send_all(int fd, const char *data, size_t bytes)
+{
+	while (bytes) {
+		ssize_t n = TEMP_FAILURE_RETRY(write(fd, data, bytes));
+
+		CHECK(n > 0);
+		data += n;
+		bytes -= (size_t)n;
+	}
+}
+
+static void receive_all(int fd, char *data, size_t bytes)
+{
+	while (bytes) {
+		ssize_t n = TEMP_FAILURE_RETRY(read(fd, data, bytes));
+
+		CHECK(n > 0, "the other rank went away: %m");
+		data += n;
+		bytes -= (size_t)n;
+	}
+}
+
+/* Rank 1 goes on once rank 0 has done what happens meanwhile. */
+static int meet(void *ctx, const void *in, size_t bytes, void *all,
+		uint32_t timeout_ms)
+{
+	struct meeting *m = ctx;
+	int me = m->rank->rank, fd = m->plan->link[me];
+	char *parts = all;
+
+	(void)timeout_ms;
+	m->n++;
+	memcpy(parts + (size_t)me * bytes, in, bytes);
+	if (me) {
+		send_all(fd, in, bytes);
+		receive_all(fd, parts, bytes);
+		return 0;
+	}
+	receive_all(fd, parts + bytes, bytes);
+	if (m->plan->meanwhile)
+		m->plan->meanwhile(m->rank, m->n);
+	send_all(fd, in, bytes);
+	return 0;
+}
+
+static void load(struct rank *rank)
+{
+	const struct plan *p = rank->arg;
+	struct meeting m = { .rank = rank, .plan = p };
+	struct sk_comm comm = { .ctx = &m, .allgather = meet };
+	struct sk_restore_options o = { .flags = p->flags };
+	struct sk_report report = { 0 };
+	int r;
+
+	describe(rank);
+	r = sk_restore(rank->state, p->step, &comm, &o, &report);
+	CHECK(r == p->result, "%d, wanted %d: %s", r, p->result, sk_error());
+	if (r < 0)
+		return;
+	CHECK(report.step == p->got, "step %lld", (long long)report.step);
+	CHECK(!rank_wrong(rank, p->got, rank->rank), "rank %d", rank->rank);
+}
+
+static void try(struct scene *scene, const char *job, const struct plan *plan)
+{
+	const struct timeval bound = { .tv_sec = 60 };
+	struct plan p = *plan;
+
+	CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, p.link));
+	for (int i = 0; i < 2; i++)
+		CHECK(!setsockopt(p.link[i], SOL_SOCKET, SO_RCVTIMEO, &bound,
+				  sizeof(bound)));
+	scene_ranks(scene, job, 2, load, &p);
+	close(p.link[0]);
+	close(p.link[1]);
+}
+
+/* ---- what is promised ---- */
+
+/* The newest is still the newest; one that is named is still there. */
+static void replaced(struct scene *scene)
+{
+	static const meanwhile_fn when[] = { replace_once,
+					     replace_when_planned };
+
+	scene_ranks(scene, "replaced", 2, save, NULL);
+	for (size_t i = 0; i < SK_ARRAY_SIZE(when); i++) {
+		try(scene, "replaced", &(struct plan){
+			.step = SK_LATEST, .flags = SK_RESTORE_DISK_ONLY,
+			.got = NEW, .meanwhile = when[i] });
+		try(scene, "replaced", &(struct plan){
+			.step = NEW, .flags = SK_RESTORE_DISK_ONLY,
+			.got = NEW, .meanwhile = when[i] });
+	}
+}
+
+/* It ends, and with something older if there is any. */
+static void replaced_without_end(struct scene *scene)
+{
+	scene_ranks(scene, "restless", 2, save, NULL);
+	try(scene, "restless", &(struct plan){
+		.step = SK_LATEST, .flags = SK_RESTORE_DISK_ONLY,
+		.got = OLD, .meanwhile = replace_always });
+	try(scene, "restless", &(struct plan){
+		.step = NEW, .flags = SK_RESTORE_DISK_ONLY,
+		.result = -ENOENT, .meanwhile = replace_always });
+	try(scene, "restless", &(struct plan){
+		.step = SK_LATEST, .got = NEW,
+		.meanwhile = replace_always });
+}
+
+/* What is on disk is the same; memory alone has the one before it. */
+static void evicted(struct scene *scene)
+{
+	scene_ranks(scene, "evicted", 2, save, NULL);
+	try(scene, "evicted", &(struct plan){
+		.step = SK_LATEST, .flags = SK_RESTORE_MEMORY_ONLY,
+		.got = OLD, .meanwhile = evict_when_planned });
+	try(scene, "evicted", &(struct plan){
+		.step = SK_LATEST, .got = NEW });
+	scene_ranks(scene, "evicted-too", 2, save, NULL);
+	try(scene, "evicted-too", &(struct plan){
+		.step = SK_LATEST, .got = NEW,
+		.meanwhile = evict_when_planned });
+}
+
+/* Complete it is, but not there: what rank 1 had of its own is in memory. */
+static void half_on_disk(struct scene *scene)
+{
+	struct rank rank = { .scene = scene, .job = "half" };
+	char path[256];
+
+	scene_ranks(scene, "half", 2, save, NULL);
+	path_of(&rank, NEW, path, sizeof(path));
+	/* Nor can it be written anew. */
+	CHECK(!unlink(path) && !mkdir(path, 0700));
+	try(scene, "half", &(struct plan){
+		.step = SK_LATEST, .flags = SK_RESTORE_DISK_ONLY,
+		.got = OLD });
+	try(scene, "half", &(struct plan){
+		.step = NEW, .flags = SK_RESTORE_DISK_ONLY,
+		.result = -ENOENT });
+	try(scene, "half", &(struct plan){ .step = SK_LATEST, .got = NEW });
+	CHECK(!rmdir(path));
+}
+
+int main(int argc, char **argv)
+{
+	struct scene scene;
+
+	scene_open(&scene, argc, argv);
+	half_on_disk(&scene);
+	replaced(&scene);
+	replaced_without_end(&scene);
+	evicted(&scene);
+	scene_close(&scene);
+	return 0;
+}
