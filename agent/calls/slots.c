@@ -74,6 +74,7 @@ int call_slot(struct call *c)
 		return r;
 	a->counts.evictions += evicted;
 	c->out.body.slot_reply.slot = slot->number;
+	c->out.body.slot_reply.ranks = sk_cat_run_ranks(state->run);
 	agent_changed(a);
 	return 0;
 }

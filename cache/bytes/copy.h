@@ -60,6 +60,12 @@ void sk_copy_run_range(const struct sk_copy *copy, uint64_t from,
 void sk_copy_run_unfenced(const struct sk_copy *copy, uint64_t from,
 			  uint64_t to);
 
+/** As sk_copy_run_unfenced(), of a copy whose destination is dense; returns
+ * the XXH3 of what it wrote. Contiguous bytes are read once: what is hashed is
+ * what was written, whoever writes to the source meanwhile. */
+uint64_t sk_copy_run_hashed(const struct sk_copy *copy, uint64_t from,
+			    uint64_t to);
+
 /** memcpy with streaming stores for large @size; no fence: see below. */
 void sk_stream_copy(void *dst, const void *src, size_t size);
 /** The same, and @twin gets the very same bytes through the cache: each byte

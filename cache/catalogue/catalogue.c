@@ -398,6 +398,16 @@ bool sk_cat_run_living(const struct sk_cat_run *run)
 	return false;
 }
 
+uint32_t sk_cat_run_ranks(const struct sk_cat_run *run)
+{
+	struct sk_cat_state *state;
+	uint32_t n = 0;
+
+	sk_link_each(state, &run->states, link)
+		n += state->living;
+	return n;
+}
+
 struct sk_cat_job *sk_cat_job_find(struct sk_catalogue *cat, const char *name,
 				   uid_t uid)
 {

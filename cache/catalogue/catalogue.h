@@ -253,6 +253,8 @@ struct sk_cat_run *sk_cat_run_find(const struct sk_cat_job *job,
 struct sk_cat_state *sk_cat_state_find(const struct sk_cat_run *run,
 				       int32_t rank);
 bool sk_cat_run_living(const struct sk_cat_run *run);
+/** How many of its ranks live. */
+uint32_t sk_cat_run_ranks(const struct sk_cat_run *run);
 
 /** @run 0: the newest run that has @step; @run_id 0: any of that number;
  * @step -1: the newest complete snapshot, else the newest. NULL: none. */

@@ -151,7 +151,7 @@ struct sk_wire_map {
 struct sk_wire_slot_reply {
 	uint64_t eta_ns;	/* with -EBUSY */
 	uint32_t slot;
-	uint32_t reserved;
+	uint32_t ranks;		/* of the run that this agent serves */
 	char text[SK_ERR_MAX];	/* with an error */
 };
 /* Answered 0 when SLOT would not say -EBUSY; -ETIMEDOUT. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "conn/client.h"
 
+#include <sched.h>
 #include <string.h>
 
 #include "base/util.h"
@@ -9,6 +10,19 @@
 #include "conn/say.h"
 
 #define TIMEOUT_MS 10000
+
+/* Those that whoever started it left it. */
+static unsigned usable_cpus(void)
+{
+	cpu_set_t set;
+	long n;
+
+	CPU_ZERO(&set);
+	if (!sched_getaffinity(0, sizeof(set), &set))
+		return (unsigned)CPU_COUNT(&set);
+	n = sysconf(_SC_NPROCESSORS_ONLN);
+	return n < 1 ? 1 : (unsigned)n;
+}
 
 static unsigned default_threads(void)
 {
@@ -59,6 +73,7 @@ static int open_handle(const struct sk_options *o, struct sk *sk,
 	int r;
 
 	sk->pid = getpid();
+	sk->cpus = usable_cpus();
 	sk->timeout_ms = o->timeout_ms ? o->timeout_ms : TIMEOUT_MS;
 	r = check_options(o, err);
 	if (r >= 0)

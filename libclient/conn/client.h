@@ -18,6 +18,7 @@ struct sk {
 	char *socket_path;		/* the one that answered */
 	uint32_t timeout_ms;
 	struct sk_pool *pool;		/* copies, hashes */
+	unsigned cpus;			/* that this process may use */
 	struct sk_cuda *cuda;		/* opened by the first device */
 	struct sk_recall *recall;	/* layouts, from a list to a restore */
 	struct sk_conn conn;		/* short requests; states live here */

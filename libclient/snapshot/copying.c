@@ -56,8 +56,14 @@ static void copy_done(struct sk_task *task);
 static void copy_from_gpus(struct sk_task *task, size_t i);
 static void copied_from_gpus(struct sk_task *task);
 
+bool sk_hash_in_step(unsigned cpus, uint32_t ranks)
+{
+	return cpus < 2u * (uint64_t)(ranks ? ranks : 1);
+}
+
 struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
-				  uint32_t slot, uint64_t stream, bool verify)
+				  uint32_t slot, uint64_t stream, bool verify,
+				  bool in_step)
 {
 	const struct sk_work *w = state->work;
 	struct sk_copying *c = calloc(1, sizeof(*c));
@@ -72,7 +78,8 @@ struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
 			     .asked = !w->n_gpu_units,
 			     .judge = sk_verify_judge, .release = release },
 		.state = state, .work = w, .slot = slot,
-		.stream = stream, .parts_left = w->n_gpu_units ? 2 : 1,
+		.stream = stream, .in_step = in_step,
+		.parts_left = w->n_gpu_units ? 2 : 1,
 		.base = { state->slots[slot].map[0],
 			  state->slots[slot].map[1] },
 		.run = state->run, .run_id = state->run_id,
@@ -139,7 +146,11 @@ static void copy_op(const struct sk_copying *c, const struct sk_op *op,
 	sk_warm_range(c->state->warming, c->slot, op->kind, offset + from,
 		      offset + to);
 	copy.dst = c->base[op->kind] + offset;
-	sk_copy_run_unfenced(&copy, from, to);
+	if (c->in_step)
+		c->sums[op->kind][sk_copying_chunk(op, u).sum] =
+			sk_copy_run_hashed(&copy, from, to);
+	else
+		sk_copy_run_unfenced(&copy, from, to);
 }
 
 static bool of_gpu(const struct sk_copying *c, const struct sk_unit *u)
@@ -324,6 +335,8 @@ static void hash_unit(struct sk_task *task, size_t i)
 	const struct sk_unit *u = &c->work->units[i];
 
 	assert(i < c->work->n_units);
+	if (c->in_step && !of_gpu(c, u))
+		return;
 	for (uint32_t k = u->first; k < u->last; k++)
 		sum(c, &c->work->ops[k], u);
 }
@@ -360,7 +373,9 @@ static void part_done(struct sk_copying *c)
 		give_up(c, c->failed);
 		return;
 	}
-	c->hash = (struct sk_task){ .units = c->work->n_units,
+	c->hash = (struct sk_task){ .units = c->in_step &&
+					     !c->work->n_gpu_units ? 0 :
+					     c->work->n_units,
 				    .run = hash_unit, .done = hash_done };
 	sk_pool_submit(c->state->sk->pool, &c->hash);
 }

@@ -2,8 +2,11 @@
 /*
  * One snapshot on the pool's threads: copy, hash, stamp, seal.
  *
- * The copy runs alone, so that the trainer goes on as soon as it may; the
- * checksums are taken from the slot right after it.
+ * The copy runs alone, so that the trainer may write again soonest, and the
+ * checksums are taken from the slot right after it; unless CPUs are scarce and
+ * nobody waits for the copy: then each piece is hashed while it is in the
+ * cache. Both together take a quarter less of the trainers' time so, the copy
+ * by itself two fifths more.
  */
 #ifndef SK_LIBCLIENT_SNAPSHOT_COPYING_H
 #define SK_LIBCLIENT_SNAPSHOT_COPYING_H
@@ -20,6 +23,7 @@ struct sk_copying {
 	char *base[2];			/* of the slot, by kind */
 	uint32_t slot;
 	uint64_t stream;		/* of the trainer's GPU */
+	bool in_step;			/* host tensors are hashed as copied */
 	unsigned parts_left;		/* of the copy: host, GPUs; under the
 					 * fences' lock, as is: */
 	int failed;			/* the first error of a part */
@@ -34,7 +38,11 @@ struct sk_copying {
  * lanes of the state's GPUs follow. */
 struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
 				  uint32_t slot, uint64_t stream,
-				  bool verify);
+				  bool verify, bool in_step);
+/** Whether CPUs are scarce for a process that may use @cpus, one of @ranks on
+ * this node (0: not known): there is less than one for each rank's trainer and
+ * another for its copy. */
+bool sk_hash_in_step(unsigned cpus, uint32_t ranks);
 /** Has the pool copy; from here on it ends by itself. */
 void sk_copying_begin(struct sk_copying *c, uint64_t start_ns);
 /** Lets go of one that did not begin. NULL is fine. */

@@ -18,6 +18,11 @@ static uint64_t now(const struct sk_state *state)
 
 /* ---- a slot ---- */
 
+struct given {
+	uint32_t slot;
+	uint32_t ranks;		/* that the agent serves */
+};
+
 static uint32_t slot_flags(uint32_t flags, bool will_wait)
 {
 	return (flags & SK_SNAPSHOT_FLUSH ? SK_SLOT_FLUSH : 0) |
@@ -43,7 +48,7 @@ static void note_busy(struct sk_state *state, uint64_t eta_ns,
 }
 
 static int ask_slot(struct sk_state *state, int64_t step, uint32_t flags,
-		    uint64_t until_ns, uint32_t *ret_slot, struct sk_err *err)
+		    uint64_t until_ns, struct given *ret, struct sk_err *err)
 {
 	struct sk_msg msg = { .type = SK_MSG_SLOT, .body.slot = {
 		.state = state->id, .step = step, .flags = flags } };
@@ -56,7 +61,8 @@ static int ask_slot(struct sk_state *state, int64_t step, uint32_t flags,
 		return sk_err_set(err, -EPROTO, "the agent gave slot %u of %u",
 				  msg.body.slot_reply.slot, state->n_slots);
 	if (r >= 0)
-		*ret_slot = msg.body.slot_reply.slot;
+		*ret = (struct given){ msg.body.slot_reply.slot,
+				       msg.body.slot_reply.ranks };
 	return r;
 }
 
@@ -75,7 +81,7 @@ static void wait_slot(struct sk_state *state, uint32_t ms)
 /* Registered, with work prepared, and a slot of the agent. */
 static int get_slot_once(struct sk_state *state, int64_t step,
 			 const struct sk_snapshot_options *o,
-			 uint32_t *ret_slot, struct sk_err *err)
+			 struct given *ret, struct sk_err *err)
 {
 	uint64_t until = sk_until(state->sk);
 	int r = sk_state_register(state, true, until, err);
@@ -85,23 +91,23 @@ static int get_slot_once(struct sk_state *state, int64_t step,
 	if (r < 0)
 		return r;
 	r = ask_slot(state, step, slot_flags(o->flags, o->wait_ms), until,
-		     ret_slot, err);
+		     ret, err);
 	if (r != -EBUSY || !o->wait_ms)
 		return r;
 	wait_slot(state, o->wait_ms);
 	return ask_slot(state, step, slot_flags(o->flags, false),
-			sk_until(state->sk), ret_slot, err);
+			sk_until(state->sk), ret, err);
 }
 
 /* A lost agent may be back: once more, from the start. */
 static int get_slot(struct sk_state *state, int64_t step,
-		    const struct sk_snapshot_options *o, uint32_t *ret_slot,
+		    const struct sk_snapshot_options *o, struct given *ret,
 		    struct sk_err *err)
 {
-	int r = get_slot_once(state, step, o, ret_slot, err);
+	int r = get_slot_once(state, step, o, ret, err);
 
 	return r == -ECONNRESET ?
-	       get_slot_once(state, step, o, ret_slot, err) : r;
+	       get_slot_once(state, step, o, ret, err) : r;
 }
 
 /* ---- taking ---- */
@@ -141,25 +147,28 @@ static void give_back(struct sk_state *state, int64_t step, uint32_t slot)
 			      sk_until(state->sk), NULL);
 }
 
-static int copy_to(struct sk_state *state, int64_t step, uint32_t slot,
-		   uint64_t stream, bool verify, uint64_t start_ns,
-		   struct sk_err *err)
+static int copy_to(struct sk_state *state, int64_t step,
+		   const struct given *given, uint64_t stream, bool verify,
+		   uint64_t start_ns, struct sk_err *err)
 {
-	struct sk_copying *c = sk_copying_new(state, step, slot, stream,
-					      verify);
+	bool in_step = !verify && sk_fences_calm(&state->fences) &&
+		       sk_hash_in_step(state->sk->cpus, given->ranks);
+	struct sk_copying *c = sk_copying_new(state, step, given->slot, stream,
+					      verify, in_step);
 	int r = 0;
 
-	assert(slot < state->n_slots);
+	assert(given->slot < state->n_slots);
 	if (!c)
 		r = sk_err_set(err, -ENOMEM, "out of memory for the snapshot "
 			       "of step %lld", (long long)step);
 	else if (verify)
 		r = sk_verify_before(c, err);
 	if (r < 0) {
-		give_back(state, step, slot);
+		give_back(state, step, given->slot);
 		sk_copying_free(c);
 		return r;
 	}
+	state->in_step += in_step;
 	sk_copying_begin(c, start_ns);
 	return 0;
 }
@@ -181,7 +190,8 @@ static int snapshot(struct sk_state *state, int64_t step,
 	uint64_t start_ns = now(state);
 	bool verify = o->flags & SK_SNAPSHOT_VERIFY ||
 		      state->job.flags & SK_JOB_VERIFY;
-	uint32_t slot, gpus;
+	struct given given;
+	uint32_t gpus;
 	int r = check_options(o, err);
 
 	if (r >= 0)
@@ -196,10 +206,10 @@ static int snapshot(struct sk_state *state, int64_t step,
 	if (r >= 0)
 		r = follow(state, gpus, o->stream, err);
 	if (r >= 0)
-		r = get_slot(state, step, o, &slot, err);
+		r = get_slot(state, step, o, &given, err);
 	if (r < 0)
 		return r;
-	return copy_to(state, step, slot, o->stream, verify, start_ns, err);
+	return copy_to(state, step, &given, o->stream, verify, start_ns, err);
 }
 
 SK_API int sk_snapshot(struct sk_state *state, int64_t step,

@@ -45,6 +45,7 @@ void sk_fences_begin(struct sk_fences *f, struct sk_pending *p)
 	sk_pending_unref(f->newest);
 	f->newest = p;
 	f->running++;
+	f->hurry -= f->hurry > 0;
 }
 
 void sk_fences_finish(struct sk_fences *f, struct sk_pending *p, int result)
@@ -63,6 +64,16 @@ void sk_fences_drop(struct sk_fences *f)
 	sk_pending_unref(f->newest);
 	f->newest = NULL;
 	sk_fences_unlock(f);
+}
+
+bool sk_fences_calm(struct sk_fences *f)
+{
+	bool calm;
+
+	sk_fences_lock(f);
+	calm = f->newest && !f->hurry;
+	sk_fences_unlock(f);
+	return calm;
 }
 
 /* ---- waiting ---- */
@@ -155,6 +166,8 @@ static int wait_newest(struct sk_fences *f, int64_t item, uint64_t until_ns,
 	p = f->newest;
 	if (p) {
 		p->refs++;
+		if (holds(p, item))
+			f->hurry = SK_FENCE_HURRY;
 		r = wait_for_item(f, p, item, until_ns, err);
 		if (r >= 0 && !(untold && p->told))
 			r = tell(p, err);

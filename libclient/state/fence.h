@@ -49,6 +49,8 @@ struct sk_fences {
 	struct sk_pending *newest;	/* with a reference, or NULL */
 	unsigned running;		/* snapshots not finished */
 	unsigned item_waiters;		/* fences for one item */
+	unsigned hurry;			/* snapshots to come whose copies
+					 * should be over soonest */
 };
 
 void sk_fences_init(struct sk_fences *f, const struct sk_os *os);
@@ -65,6 +67,13 @@ void sk_pending_unref(struct sk_pending *p);
 void sk_fences_begin(struct sk_fences *f, struct sk_pending *p);
 /** It is over, with @result; gives a reference back. With the lock held. */
 void sk_fences_finish(struct sk_fences *f, struct sk_pending *p, int result);
+
+/** A trainer that had to wait for a copy is taken to wait for the copies of so
+ * many snapshots after it, too. */
+#define SK_FENCE_HURRY 16
+/** Whether there was a snapshot, and nobody waited for the copies of the last
+ * ones to write: training hid them. */
+bool sk_fences_calm(struct sk_fences *f);
 
 /** Every item. */
 #define SK_FENCE_ALL INT64_MAX

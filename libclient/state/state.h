@@ -56,6 +56,8 @@ struct sk_state {
 	struct sk_gpus gpus;
 	struct sk_warming *warming;	/* of the slots, or NULL */
 	struct sk_work *work;	/* what a snapshot has to do, or NULL */
+	unsigned in_step;	/* snapshots that hashed as they copied; for
+				 * tests */
 
 	struct sk_fences fences;
 	struct sk_status status;	/* under the fences' lock */

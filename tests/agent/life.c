@@ -179,6 +179,7 @@ static void test_death(struct rig *rig)
 		CHECK_STATUS(rank_open(&r[1], rig, &o), 0, &r[1].msg);
 		rank_snapshot(&r[1], 1);
 		CHECK(rank_slot(&r[1], 2, 0) >= 0, "slot");
+		CHECK(r[1].msg.body.slot_reply.ranks == 2, "both are served");
 		memset(r[1].maps[1][0], 0xff, 100);
 		CHECK(write(done[1], "x", 1) == 1, "write");
 		pause();
