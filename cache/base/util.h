@@ -53,6 +53,21 @@ static inline int sk_take_fd(int *fd)
 #define sk_take_ptr(p) \
 	({ __typeof__(p) *pp_ = &(p), v_ = *pp_; *pp_ = NULL; v_; })
 
+/** How many of @n sorted elements come before what is looked for: where it
+ * stands, or would. @before is asked of one by its index, which it calls @i;
+ * once it is false, it is so of all that follow. */
+#define sk_count_before(n, i, before) ({				\
+	size_t from_ = 0, to_ = (size_t)(n);				\
+	while (from_ < to_) {						\
+		size_t i = from_ + (to_ - from_) / 2;			\
+		if (before)						\
+			from_ = i + 1;					\
+		else							\
+			to_ = i;					\
+	}								\
+	from_;								\
+})
+
 #define _cleanup_free_ __attribute__((cleanup(sk_freep)))
 #define _cleanup_close_ __attribute__((cleanup(sk_closep)))
 

@@ -110,24 +110,20 @@ void sk_cat_layout_unref(struct sk_cat_layout *layout)
 
 /* ---- images ---- */
 
+static bool is_before(const struct sk_cat_image *image, int32_t rank,
+		      enum sk_image_kind kind)
+{
+	return image->rank < rank ||
+	       (image->rank == rank && image->kind < kind);
+}
+
 /* Where the image of that rank and kind stands in by_rank, or would: by rank,
  * then kind. */
 static size_t image_place(const struct sk_cat_snapshot *s, int32_t rank,
 			  enum sk_image_kind kind)
 {
-	size_t from = 0, to = s->n_images;
-
-	while (from < to) {
-		size_t mid = from + (to - from) / 2;
-		const struct sk_cat_image *image = s->by_rank[mid];
-
-		if (image->rank < rank ||
-		    (image->rank == rank && image->kind < kind))
-			from = mid + 1;
-		else
-			to = mid;
-	}
-	return from;
+	return sk_count_before(s->n_images, i,
+			       is_before(s->by_rank[i], rank, kind));
 }
 
 struct sk_cat_image *sk_cat_image_find(const struct sk_cat_snapshot *s,

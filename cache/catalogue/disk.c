@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/util.h"
 #include "catalogue/private.h"
 
 void sk_cat_hash_sums(const struct sk_layout *layout, const uint64_t *sums,
@@ -132,17 +133,7 @@ void sk_cat_stored_remove(struct sk_cat_image *image)
 /* Where the step stands, or would. */
 static size_t kept_place(const struct sk_cat_run *run, int64_t step)
 {
-	size_t from = 0, to = run->n_kept;
-
-	while (from < to) {
-		size_t mid = from + (to - from) / 2;
-
-		if (run->kept[mid] < step)
-			from = mid + 1;
-		else
-			to = mid;
-	}
-	return from;
+	return sk_count_before(run->n_kept, i, run->kept[i] < step);
 }
 
 bool sk_cat_run_kept(const struct sk_cat_run *run, int64_t step)

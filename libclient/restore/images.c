@@ -233,17 +233,8 @@ int sk_restore_images(struct sk_restoring *rs,
 
 uint32_t sk_restore_first_of(const struct sk_restoring *rs, int32_t rank)
 {
-	uint32_t from = 0, to = rs->n_images;
-
-	while (from < to) {
-		uint32_t middle = from + (to - from) / 2;
-
-		if (rs->images[middle].rank < rank)
-			from = middle + 1;
-		else
-			to = middle;
-	}
-	return from;
+	return (uint32_t)sk_count_before(rs->n_images, i,
+					 rs->images[i].rank < rank);
 }
 
 enum sk_place sk_restore_place_number(uint32_t place)

@@ -205,17 +205,8 @@ int sk_restore_note_holders(struct sk_restoring *rs)
 
 static size_t first_holder(const struct sk_restoring *rs, uint32_t image)
 {
-	size_t from = 0, to = rs->n_holders;
-
-	while (from < to) {
-		size_t middle = from + (to - from) / 2;
-
-		if (rs->holders[middle].image < image)
-			from = middle + 1;
-		else
-			to = middle;
-	}
-	return from;
+	return sk_count_before(rs->n_holders, i,
+			       rs->holders[i].image < image);
 }
 
 const struct sk_restore_holder *

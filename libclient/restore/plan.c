@@ -98,17 +98,8 @@ static int entry_at(struct sk_restoring *rs, const struct sk_restore_key *key,
 
 static int32_t first_in_memory(const struct sk_restoring *rs, int32_t rank)
 {
-	int32_t from = 0, to = rs->n_memory_ranks;
-
-	while (from < to) {
-		int32_t middle = from + (to - from) / 2;
-
-		if (rs->memory_ranks[middle] < rank)
-			from = middle + 1;
-		else
-			to = middle;
-	}
-	return from;
+	return (int32_t)sk_count_before(rs->n_memory_ranks, i,
+					rs->memory_ranks[i] < rank);
 }
 
 static bool is_in_memory(const struct sk_restoring *rs, int32_t rank)

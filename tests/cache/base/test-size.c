@@ -98,6 +98,22 @@ Test(size, reads_what_it_says)
 			 "16384.0 PiB");
 }
 
+/* Beside a walk: of none, of all, of equal ones, and in between. */
+Test(array, counts_what_comes_before)
+{
+	static const int v[] = { 2, 3, 3, 3, 7, 9, 9 };
+
+	for (size_t n = 0; n <= SK_ARRAY_SIZE(v); n++)
+		for (int x = 0; x < 12; x++) {
+			size_t want = 0;
+
+			while (want < n && v[want] < x)
+				want++;
+			cr_assert_eq(sk_count_before(n, i, v[i] < x), want,
+				     "%d among the first %zu", x, n);
+		}
+}
+
 Test(array, grows_and_keeps)
 {
 	uint32_t *v = NULL;
