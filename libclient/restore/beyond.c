@@ -7,6 +7,7 @@
 #include "conn/list.h"
 #include "restore/images.h"
 #include "restore/keys.h"
+#include "restore/open.h"
 #include "state/names.h"
 #include "state/register.h"
 
@@ -91,11 +92,8 @@ static int look(struct sk_restoring *rs, const struct sk_beyond *to)
 static void release(struct sk_restoring *rs)
 {
 	sk_restore_release_images(rs);
-	free(rs->listed);
-	free(rs->keys);
-	sk_table_free(&rs->key_table);
-	free(rs->descriptions);
-	sk_table_free(&rs->by_description);
+	sk_restore_forget_keys(rs);
+	sk_restore_unlearn(rs);
 	sk_conn_close(&rs->conn);
 }
 

@@ -337,8 +337,11 @@ void sk_restore_release_images(struct sk_restoring *rs)
 	}
 	free(rs->images);
 	free(rs->memory_ranks);
+	free(rs->listed);
 	free(rs->everywhere);
 	free(rs->holders);
+	rs->listed = NULL;
+	rs->n_listed = 0;
 	rs->everywhere = NULL;
 	rs->n_everywhere = 0;
 	rs->holders = NULL;

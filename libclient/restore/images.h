@@ -20,7 +20,8 @@ const char *sk_restore_where(bool disk);
 /** Sets a place aside and says so to the agent. */
 void sk_restore_set_aside(struct sk_restoring *rs, uint32_t image,
 			  uint32_t place, bool tell);
-/** Lets go of everything of the attempt; mappings in the background. */
+/** Lets go of the images and of what was listed; mappings in the
+ * background. */
 void sk_restore_release_images(struct sk_restoring *rs);
 
 #endif

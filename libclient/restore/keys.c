@@ -141,6 +141,19 @@ int sk_restore_index(struct sk_restoring *rs)
 	return r;
 }
 
+void sk_restore_forget_keys(struct sk_restoring *rs)
+{
+	free(rs->keys);
+	sk_table_free(&rs->key_table);
+	free(rs->missing);
+	rs->keys = NULL;
+	rs->room_keys = rs->n_keys = 0;
+	rs->unlearnt = NULL;
+	rs->missing = NULL;
+	rs->missing_bytes = rs->missing_room = 0;
+	rs->n_missing = 0;
+}
+
 /* ---- what this rank asks for ---- */
 
 int sk_restore_wanted(struct sk_restoring *rs)

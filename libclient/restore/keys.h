@@ -8,6 +8,8 @@
 /** Which locals the options ask for. */
 int sk_restore_wanted(struct sk_restoring *rs);
 int sk_restore_index(struct sk_restoring *rs);
+/** Lets go of the names, and of what was missing. */
+void sk_restore_forget_keys(struct sk_restoring *rs);
 struct sk_restore_key *sk_restore_key(const struct sk_restoring *rs,
 				      enum sk_item_kind kind,
 				      const char *name);

@@ -51,6 +51,14 @@ int sk_restore_learn(struct sk_restoring *rs, const struct sk_layout *layout)
 	return 0;
 }
 
+void sk_restore_unlearn(struct sk_restoring *rs)
+{
+	sk_table_free(&rs->by_description);
+	free(rs->descriptions);
+	rs->descriptions = NULL;
+	rs->n_descriptions = rs->room_descriptions = 0;
+}
+
 /* ---- opening ---- */
 
 static void close_fd(const struct sk_restoring *rs, int fd)

@@ -22,6 +22,8 @@ int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place);
 
 /** Remembers that @layout is one of its description. */
 int sk_restore_learn(struct sk_restoring *rs, const struct sk_layout *layout);
+/** Remembers none. */
+void sk_restore_unlearn(struct sk_restoring *rs);
 /** A layout of that description; NULL: none was learnt. */
 const struct sk_layout *sk_restore_described(const struct sk_restoring *rs,
 					     uint64_t description);

@@ -23,6 +23,7 @@
 #include "restore/move.h"
 #include "restore/names.h"
 #include "restore/nodes.h"
+#include "restore/open.h"
 #include "restore/plan.h"
 #include "restore/result.h"
 #include "restore/tell.h"
@@ -45,30 +46,16 @@ static uint64_t now(const struct sk_restoring *rs)
 static void forget_attempt(struct sk_restoring *rs)
 {
 	sk_restore_release_images(rs);
-	free(rs->listed);
-	free(rs->keys);
-	sk_table_free(&rs->key_table);
-	free(rs->missing);
-	free(rs->descriptions);
-	sk_table_free(&rs->by_description);
+	sk_restore_forget_keys(rs);
+	sk_restore_unlearn(rs);
 	free(rs->pieces);
 	free(rs->jobs);
 	free(rs->bad);
-	rs->listed = NULL;
-	rs->n_listed = 0;
-	rs->keys = NULL;
-	rs->missing = NULL;
 	rs->pieces = NULL;
 	rs->jobs = NULL;
 	rs->bad = NULL;
-	rs->descriptions = NULL;
-	rs->n_descriptions = rs->room_descriptions = 0;
-	rs->unlearnt = NULL;
-	rs->room_keys = rs->n_keys = 0;
 	rs->room_pieces = rs->n_pieces = 0;
 	rs->n_jobs = rs->room_jobs = 0;
-	rs->missing_bytes = rs->missing_room = 0;
-	rs->n_missing = 0;
 	rs->alone = rs->doubted = rs->whole = false;
 }
 

@@ -289,15 +289,6 @@ static int tell_rest(struct asking *a, int r)
 	return r < 0 ? r : tell_all(a);
 }
 
-/* So that names are indexed from the first, as by who is alone. */
-static void unlearn(struct sk_restoring *rs)
-{
-	sk_table_free(&rs->by_description);
-	free(rs->descriptions);
-	rs->descriptions = NULL;
-	rs->n_descriptions = rs->room_descriptions = 0;
-}
-
 int sk_restore_tell(struct sk_restoring *rs)
 {
 	struct asking a = {
@@ -313,7 +304,8 @@ int sk_restore_tell(struct sk_restoring *rs)
 	/* Its last steps are this rank's alone. */
 	if (!rs->broken && (r >= 0 || r == -ENOMEM))
 		r = tell_rest(&a, r);
-	unlearn(rs);
+	/* So that names are indexed from the first, as by who is alone. */
+	sk_restore_unlearn(rs);
 	free(a.images);
 	free(a.all);
 	return r;
