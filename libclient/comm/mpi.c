@@ -73,6 +73,21 @@ static int wait_for(struct mpi *m, MPI_Request *requests, int n,
 
 /* ---- small messages, through memory that MPI may keep ---- */
 
+/* Begins with what this rank says, and has @more bytes after it. */
+static int make_buf(struct mpi *m, const void *in, size_t bytes, size_t more,
+		    char **ret)
+{
+	if (m->failed)
+		return -EIO;
+	if (bytes > PART_MAX)
+		return fail(m, -EMSGSIZE);
+	*ret = malloc(bytes + more + 1);
+	if (!*ret)
+		return fail(m, -ENOMEM);
+	memcpy(*ret, in, bytes);
+	return 0;
+}
+
 static int allgather(void *ctx, const void *in, size_t bytes, void *out,
 		     uint32_t timeout_ms)
 {
@@ -80,16 +95,10 @@ static int allgather(void *ctx, const void *in, size_t bytes, void *out,
 	size_t all = bytes * (size_t)m->world;
 	MPI_Request request;
 	char *buf;
-	int r;
+	int r = make_buf(m, in, bytes, all, &buf);
 
-	if (m->failed)
-		return -EIO;
-	if (bytes > PART_MAX)
-		return fail(m, -EMSGSIZE);
-	buf = malloc(bytes + all + 1);
-	if (!buf)
-		return fail(m, -ENOMEM);
-	memcpy(buf, in, bytes);
+	if (r < 0)
+		return r;
 	r = MPI_Iallgather(buf, (int)bytes, MPI_BYTE, buf + bytes, (int)bytes,
 			   MPI_BYTE, m->comm, &request) ?
 		    fail(m, -EIO) : wait_for(m, &request, 1, timeout_ms);
@@ -106,16 +115,10 @@ static int broadcast(void *ctx, int32_t root, void *data, size_t bytes,
 	struct mpi *m = ctx;
 	MPI_Request request;
 	char *buf;
-	int r;
+	int r = make_buf(m, data, bytes, 0, &buf);
 
-	if (m->failed)
-		return -EIO;
-	if (bytes > PART_MAX)
-		return fail(m, -EMSGSIZE);
-	buf = malloc(bytes + 1);
-	if (!buf)
-		return fail(m, -ENOMEM);
-	memcpy(buf, data, bytes);
+	if (r < 0)
+		return r;
 	r = MPI_Ibcast(buf, (int)bytes, MPI_BYTE, root, m->comm, &request) ?
 		    fail(m, -EIO) : wait_for(m, &request, 1, timeout_ms);
 	if (r < 0)
