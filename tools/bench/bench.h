@@ -123,6 +123,15 @@ void mark_end(struct bench *b, int rank);
 /* In the parent, after a meet(): first start to last end. */
 double marked(struct bench *b, int ranks);
 
+/* ---- system.c ---- */
+
+/* That stands after @key at the beginning of a line; 0: nowhere. */
+uint64_t first_number(const char *path, const char *key);
+/* Memory that forked processes share; NULL: none. */
+void *share(size_t bytes);
+/* The folder with all that is in it. */
+void remove_tree(const char *path);
+
 /* ---- ceiling.c ---- */
 
 /* Copies with @threads threads and streaming stores. */

@@ -24,21 +24,6 @@ uint64_t cpu_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static unsigned long long first_number(const char *path, const char *key)
-{
-	unsigned long long v = 0;
-	FILE *f = fopen(path, "re");
-	char line[256];
-
-	while (f && fgets(line, sizeof(line), f))
-		if (!strncmp(line, key, strlen(key)) &&
-		    sscanf(line + strlen(key), "%llu", &v) == 1)
-			break;
-	if (f)
-		fclose(f);
-	return v;
-}
-
 uint64_t agent_cpu_ns(const struct bench *b)
 {
 	char path[400];

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <ftw.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
@@ -165,15 +164,6 @@ static int find_write_ceiling(struct bench *b)
 	return r;
 }
 
-static int remove_one(const char *path, const struct stat *st, int type,
-		      struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
 static int measure(struct bench *b, const char *wanted)
 {
 	int r = find_write_ceiling(b);
@@ -234,11 +224,10 @@ int main(int argc, char **argv)
 	}
 	(void)snprintf(b.store, sizeof(b.store), "%s/store", b.dir);
 	(void)snprintf(b.socket, sizeof(b.socket), "%s/agent.sock", b.dir);
-	b.shared = mmap(NULL, sizeof(*b.shared), PROT_READ | PROT_WRITE,
-			MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (b.shared == MAP_FAILED)
+	b.shared = share(sizeof(*b.shared));
+	if (!b.shared)
 		return 1;
 	r = measure_apart(&b, wanted);
-	(void)nftw(b.dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	remove_tree(b.dir);
 	return r;
 }

@@ -3,11 +3,9 @@
 #include "world.h"
 
 #include <errno.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <signal.h>
@@ -130,23 +128,6 @@ static int measure(struct world *w)
 	return r;
 }
 
-static int remove_one(const char *path, const struct stat *st, int type,
-		      struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
-static void *share(size_t bytes)
-{
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
-	return p == MAP_FAILED ? NULL : p;
-}
-
 static int open_world(struct world *w)
 {
 	w->figures = share(sizeof(*w->figures));
@@ -174,7 +155,7 @@ static int run_world(struct world *w)
 					       "a process was killed");
 	if (agent_stop(b) && !r)
 		r = world_fail(w, "the agent failed");
-	(void)nftw(b->store, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	remove_tree(b->store);
 	return r;
 }
 
