@@ -290,6 +290,23 @@ char *rank_tensor(struct rank *rank, const struct sk_tensor *tensor, int fill)
 	return t.data;
 }
 
+void rank_model(struct rank *rank, int64_t rows)
+{
+	static char own[32];
+	struct sk_mesh *mesh = mesh_of(rank->world, 0, NULL, NULL);
+
+	rank_tensor(rank, &(struct sk_tensor){
+		.name = "wq", .dtype = SK_F32, .ndim = 2,
+		.shape = { rows, 900 }, .mesh = mesh,
+		.placements = { SK_SHARD(0) } }, 0xee);
+	rank_tensor(rank, &(struct sk_tensor){
+		.name = "norm", .dtype = SK_F32, .ndim = 1,
+		.shape = { 900 }, .mesh = mesh,
+		.placements = { SK_REPLICATE } }, 0xee);
+	CHECK(!sk_state_blob_local(rank->state, "rng", own, sizeof(own)));
+	sk_mesh_release(mesh);
+}
+
 /* What all values of the tensor have in common. */
 static uint64_t seed_of(const struct sk_local *local, int64_t step, int owner)
 {
@@ -401,8 +418,9 @@ void rank_snapshot(struct rank *rank, int64_t step, int until)
 {
 	CHECK(!sk_snapshot(rank->state, step, NULL), "%s", sk_error());
 	CHECK(!sk_fence(rank->state), "%s", sk_error());
-	CHECK(!sk_wait(rank->state, step, SK_COMPLETE, 60000), "%s",
-	      sk_error());
+	CHECK(!sk_wait(rank->state, step,
+		       until == SK_SEALED ? SK_SEALED : SK_COMPLETE, 60000),
+	      "%s", sk_error());
 	if (until == SK_DURABLE) {
 		CHECK(!sk_flush(rank->state, step), "%s", sk_error());
 		CHECK(!sk_wait(rank->state, step, SK_DURABLE, 60000), "%s",

@@ -88,6 +88,9 @@ uint64_t rank_bytes(const struct rank *rank, const struct sk_tensor *tensor);
  * process. */
 char *rank_tensor(struct rank *rank, const struct sk_tensor *tensor,
 		  int fill);
+/** Describes a small model: "wq" of @rows rows that all ranks share, "norm"
+ * that each has, both of 900 columns of F32, and "rng", which is its own. */
+void rank_model(struct rank *rank, int64_t rows);
 /** Writes the values of @step into all tensors and blobs of the state. */
 void rank_write(struct rank *rank, int64_t step);
 /** Elements that are not those of @step, over all tensors and blobs. Local
@@ -95,7 +98,8 @@ void rank_write(struct rank *rank, int64_t step);
 uint64_t rank_wrong(struct rank *rank, int64_t step, int local);
 /** The same of what is called @name. */
 uint64_t rank_wrong_in(struct rank *rank, int64_t step, const char *name);
-/** Takes a snapshot and waits until the whole of it is @until. */
+/** Takes a snapshot and waits until this rank's part of it is SK_SEALED, or
+ * the whole of it SK_COMPLETE or SK_DURABLE. */
 void rank_snapshot(struct rank *rank, int64_t step, int until);
 /** sk_restore() with the agent's comm. */
 int rank_restore(struct rank *rank, int64_t step, uint32_t flags,

@@ -20,20 +20,10 @@
 
 static void describe(struct rank *rank)
 {
-	static char blob[64], own[32];
-	struct sk_mesh *mesh = mesh_of(rank->world, 0, NULL, NULL);
+	static char blob[64];
 
-	rank_tensor(rank, &(struct sk_tensor){
-		.name = "wq", .dtype = SK_F32, .ndim = 2,
-		.shape = { ROWS, 900 }, .mesh = mesh,
-		.placements = { SK_SHARD(0) } }, 0xee);
-	rank_tensor(rank, &(struct sk_tensor){
-		.name = "norm", .dtype = SK_F32, .ndim = 1,
-		.shape = { 900 }, .mesh = mesh,
-		.placements = { SK_REPLICATE } }, 0xee);
 	CHECK(!sk_state_blob(rank->state, "config", blob, sizeof(blob)));
-	CHECK(!sk_state_blob_local(rank->state, "rng", own, sizeof(own)));
-	sk_mesh_release(mesh);
+	rank_model(rank, ROWS);
 }
 
 struct saving {

@@ -44,23 +44,6 @@ struct going_wrong {
 	struct sums *sums;
 };
 
-static void describe(struct rank *rank)
-{
-	static char own[32];
-	struct sk_mesh *mesh = mesh_of(rank->world, 0, NULL, NULL);
-
-	rank_tensor(rank, &(struct sk_tensor){
-		.name = "wq", .dtype = SK_F32, .ndim = 2,
-		.shape = { ROWS, 900 }, .mesh = mesh,
-		.placements = { SK_SHARD(0) } }, 0xee);
-	rank_tensor(rank, &(struct sk_tensor){
-		.name = "norm", .dtype = SK_F32, .ndim = 1,
-		.shape = { ROWS }, .mesh = mesh,
-		.placements = { SK_REPLICATE } }, 0xee);
-	CHECK(!sk_state_blob_local(rank->state, "rng", own, sizeof(own)));
-	sk_mesh_release(mesh);
-}
-
 static int restore_wrong(struct rank *rank, const struct going_wrong *g,
 			 struct sk_report *ret_report)
 {
@@ -81,15 +64,11 @@ static void save_steps(struct rank *rank)
 {
 	const struct going_wrong *g = rank->arg;
 
-	describe(rank);
+	rank_model(rank, ROWS);
 	(void)restore_wrong(rank, g, NULL);
 	for (int64_t step = g->from; step <= g->to; step++) {
 		rank_write(rank, step);
-		CHECK(!sk_snapshot(rank->state, step, NULL), "%s",
-		      sk_error());
-		CHECK(!sk_fence(rank->state), "%s", sk_error());
-		CHECK(!sk_wait(rank->state, step, SK_SEALED, 60000), "%s",
-		      sk_error());
+		rank_snapshot(rank, step, SK_SEALED);
 	}
 }
 
@@ -99,7 +78,7 @@ static void load_wrong(struct rank *rank)
 	struct sk_report report = { 0 };
 	int r;
 
-	describe(rank);
+	rank_model(rank, ROWS);
 	r = restore_wrong(rank, g, &report);
 	CHECK(r == g->result, "rank %d: %d, wanted %d: %s", rank->rank, r,
 	      g->result, sk_error());

@@ -58,11 +58,7 @@ static void save(struct rank *rank)
 	      sk_error());
 	for (int64_t step = 10; step <= 11; step++) {
 		rank_write(rank, step);
-		CHECK(!sk_snapshot(rank->state, step, NULL), "%s",
-		      sk_error());
-		CHECK(!sk_fence(rank->state), "%s", sk_error());
-		CHECK(!sk_wait(rank->state, step, SK_SEALED, 60000), "%s",
-		      sk_error());
+		rank_snapshot(rank, step, SK_SEALED);
 	}
 }
 

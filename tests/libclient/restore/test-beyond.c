@@ -27,126 +27,117 @@ static int note(void *ctx, const struct sk_item *item, bool mine)
 	return told->fail;
 }
 
-static int ask(struct rank *r, uint64_t run, int64_t step, struct told *told,
-	       int32_t *ret_world)
+/* Ranks as they come back, and what one of them has been told. */
+struct asking {
+	struct test test;
+	struct rank ranks[RANKS_MAX];
+	struct told told;
+	int32_t world;
+};
+
+static void begin(struct asking *a, int from, int to)
 {
-	const struct sk_beyond to = { .ctx = told, .name = note };
+	*a = (struct asking){ .world = 7 };
+	plain_test(&a->test, from, to);
+	save(&a->test, 1, 10, 0);
+	for (int i = 0; i < to; i++)
+		open_rank(&a->ranks[i], &a->test, i, NULL);
+}
+
+static int ask(struct asking *a, int rank, int64_t step)
+{
+	const struct sk_beyond to = { .ctx = &a->told, .name = note };
+	struct rank *r = &a->ranks[rank];
 	struct sk_err err = { "" };
 	int ret;
 
-	*told = (struct told){ .fail = told->fail };
-	ret = sk_restore_beyond(r->state, run, step, &to, ret_world, &err);
+	a->told = (struct told){ .fail = a->told.fail };
+	ret = sk_restore_beyond(r->state, 1, step, &to, &a->world, &err);
 	(void)snprintf(r->text, sizeof(r->text), "%s", err.text);
 	return ret;
 }
 
-static void begin(struct test *test, struct rank *ranks, int from, int to)
+static void end(struct asking *a)
 {
-	plain_test(test, from, to);
-	save(test, 1, 10, 0);
-	for (int i = 0; i < to; i++)
-		open_rank(&ranks[i], test, i, NULL);
-}
-
-static void end(struct test *test, struct rank *ranks)
-{
-	close_ranks(test, ranks);
-	free_test(test);
+	close_ranks(&a->test, a->ranks);
+	free_test(&a->test);
 }
 
 Test(beyond, what_is_described_is_not_told)
 {
-	struct rank ranks[RANKS_MAX] = { 0 };
-	struct told told = { 0 };
-	struct test test;
-	int32_t world = 0;
+	struct asking a;
 
-	begin(&test, ranks, 3, 2);
-	cr_assert_eq(ask(&ranks[1], 1, 10, &told, &world), 0, "%s",
-		     ranks[1].text);
-	cr_assert_eq(told.n, 0, "%s", told.names[0]);
-	cr_assert_eq(world, 3);
-	end(&test, ranks);
+	begin(&a, 3, 2);
+	cr_assert_eq(ask(&a, 1, 10), 0, "%s", a.ranks[1].text);
+	cr_assert_eq(a.told.n, 0, "%s", a.told.names[0]);
+	cr_assert_eq(a.world, 3);
+	end(&a);
 }
 
 Test(beyond, the_rest_is_told_once)
 {
-	struct rank ranks[RANKS_MAX] = { 0 };
-	struct told told = { 0 };
-	struct test test;
-	int32_t world = 0;
+	struct asking a;
 
-	begin(&test, ranks, 3, 2);
-	cr_assert_eq(sk_state_remove(ranks[0].state, "wq"), 0);
-	cr_assert_eq(ask(&ranks[0], 1, 10, &told, &world), 0);
-	cr_assert_eq(told.n, 1);
-	cr_assert_str_eq(told.names[0], "wq");
-	cr_assert_eq(told.mine, 1);
-	cr_assert_eq(told.last.dtype, SK_F32);
-	cr_assert_eq(told.last.shape[1], 1024);
-	end(&test, ranks);
+	begin(&a, 3, 2);
+	cr_assert_eq(sk_state_remove(a.ranks[0].state, "wq"), 0);
+	cr_assert_eq(ask(&a, 0, 10), 0);
+	cr_assert_eq(a.told.n, 1);
+	cr_assert_str_eq(a.told.names[0], "wq");
+	cr_assert_eq(a.told.mine, 1);
+	cr_assert_eq(a.told.last.dtype, SK_F32);
+	cr_assert_eq(a.told.last.shape[1], 1024);
+	end(&a);
 }
 
 /* The restore after it asks for no header again. */
 Test(beyond, a_header_is_read_once)
 {
-	struct rank ranks[RANKS_MAX] = { 0 };
-	struct told told = { 0 };
-	struct test test;
-	int32_t world = 0;
+	struct asking a;
 	uint64_t bytes;
 
-	begin(&test, ranks, 1, 1);
-	cr_assert_eq(ask(&ranks[0], 1, 10, &told, &world), 0);
+	begin(&a, 1, 1);
+	cr_assert_eq(ask(&a, 0, 10), 0);
 	bytes = agent.header_bytes;
 	cr_assert_gt(bytes, 0);
-	cr_assert_eq(ask(&ranks[0], 1, 10, &told, &world), 0);
+	cr_assert_eq(ask(&a, 0, 10), 0);
 	cr_assert_eq(agent.header_bytes, bytes);
-	end(&test, ranks);
+	end(&a);
 }
 
 Test(beyond, what_is_not_there_is_refused)
 {
-	struct rank ranks[RANKS_MAX] = { 0 };
-	struct told told = { 0 };
-	struct test test;
-	int32_t world = 7;
+	struct asking a;
 
-	begin(&test, ranks, 1, 1);
-	cr_assert_eq(ask(&ranks[0], 1, 11, &told, &world), -ENOENT);
-	cr_assert(strstr(ranks[0].text, "no snapshot of step 11"), "%s",
-		  ranks[0].text);
-	cr_assert_eq(world, 7);
-	end(&test, ranks);
+	begin(&a, 1, 1);
+	cr_assert_eq(ask(&a, 0, 11), -ENOENT);
+	cr_assert(strstr(a.ranks[0].text, "no snapshot of step 11"), "%s",
+		  a.ranks[0].text);
+	cr_assert_eq(a.world, 7);
+	end(&a);
 }
 
 Test(beyond, a_damaged_description_is_no_empty_one)
 {
-	struct rank ranks[RANKS_MAX] = { 0 };
-	struct told told = { 0 };
-	struct test test;
-	int32_t world = 0;
+	struct asking a;
 
-	begin(&test, ranks, 2, 1);
+	begin(&a, 2, 1);
 	for (int i = 0; i < agent.n; i++)
 		flip(agent.images[i].header, 100);
-	cr_assert_eq(ask(&ranks[0], 1, 10, &told, &world), -EBADMSG);
-	cr_assert(strstr(ranks[0].text, "cannot be told"), "%s",
-		  ranks[0].text);
-	cr_assert_eq(told.n, 0);
-	end(&test, ranks);
+	cr_assert_eq(ask(&a, 0, 10), -EBADMSG);
+	cr_assert(strstr(a.ranks[0].text, "cannot be told"), "%s",
+		  a.ranks[0].text);
+	cr_assert_eq(a.told.n, 0);
+	end(&a);
 }
 
 Test(beyond, who_is_told_may_end_it)
 {
-	struct rank ranks[RANKS_MAX] = { 0 };
-	struct told told = { .fail = -ENOMEM };
-	struct test test;
-	int32_t world = 0;
+	struct asking a;
 
-	begin(&test, ranks, 1, 1);
-	cr_assert_eq(sk_state_clear(ranks[0].state), 0);
-	cr_assert_eq(ask(&ranks[0], 1, 10, &told, &world), -ENOMEM);
-	cr_assert_eq(told.n, 1);
-	end(&test, ranks);
+	begin(&a, 1, 1);
+	a.told.fail = -ENOMEM;
+	cr_assert_eq(sk_state_clear(a.ranks[0].state), 0);
+	cr_assert_eq(ask(&a, 0, 10), -ENOMEM);
+	cr_assert_eq(a.told.n, 1);
+	end(&a);
 }
