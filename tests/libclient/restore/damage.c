@@ -108,7 +108,7 @@ static void flip_in_memory(struct scene *scene, const char *job, int64_t step)
 	struct sk_conn conn = SK_CONN_NULL;
 	struct sk_wire_image *images;
 	struct sk_err err = { "" };
-	size_t n = 0;
+	size_t n = 0, flipped = 0;
 
 	CHECK(!sk_conn_open(os, scene->socket, sk_until_ms(os, 10000), &conn,
 			    &err), "%s", err.text);
@@ -118,10 +118,13 @@ static void flip_in_memory(struct scene *scene, const char *job, int64_t step)
 	for (size_t i = 0; i < n; i++)
 		if (images[i].place == SK_PLACE_MEMORY &&
 		    images[i].kind == SK_IMAGE_PRIMARY &&
-		    images[i].id.step == step && images[i].id.rank == 1)
+		    images[i].id.step == step && images[i].id.rank == 1) {
 			flip_image(&conn, &images[i]);
+			flipped++;
+		}
 	free(images);
 	sk_conn_close(&conn);
+	CHECK(flipped == 1, "%zu images", flipped);
 }
 
 static int flip_file(const char *path, const struct stat *st, int type,
@@ -146,16 +149,17 @@ static void flip_on_disk(struct scene *scene)
 
 /* ---- scenes ---- */
 
-/* From memory only: the agent flushes what a job that ended has left, and may
- * be the first to see what is wrong. */
+/* The byte is one of rng's; wq is the first that cannot be had. */
+static const char *const what_is_damaged = "\"rng\" of rank 1";
+
+/* The agent flushes what a job that ended has left, and whoever reads memory
+ * first sees what is wrong. In these scenes it has no store: a rank does. */
 static void memory_is_damaged(struct scene *scene)
 {
 	const struct saving s = { .steps = { 10, 20 },
 				  .until = SK_COMPLETE };
-	/* The byte is one of rng's; wq is the first that cannot be had. */
-	const struct expecting bad = {
-		.step = 20, .flags = SK_RESTORE_MEMORY_ONLY,
-		.result = -EBADMSG, .words = "\"rng\" of rank 1" };
+	const struct expecting bad = { .step = 20, .result = -EBADMSG,
+				       .words = what_is_damaged };
 
 	scene_ranks(scene, "memory", 2, save, &s);
 	flip_in_memory(scene, "memory", 20);
@@ -164,17 +168,15 @@ static void memory_is_damaged(struct scene *scene)
 	 * why is still said. */
 	scene_ranks(scene, "memory", 2, load, &bad);
 	scene_ranks(scene, "memory", 3, load, &(struct expecting){
-		.step = SK_LATEST, .flags = SK_RESTORE_MEMORY_ONLY,
-		.got = 10 });
+		.step = SK_LATEST, .got = 10 });
 }
 
 /* Nothing but damage is left: that is no first run. */
 static void all_is_damaged(struct scene *scene)
 {
 	const struct saving s = { .steps = { 20 }, .until = SK_COMPLETE };
-	const struct expecting bad = {
-		.step = SK_LATEST, .flags = SK_RESTORE_MEMORY_ONLY,
-		.result = -EBADMSG, .words = "\"rng\" of rank 1" };
+	const struct expecting bad = { .step = SK_LATEST, .result = -EBADMSG,
+				       .words = what_is_damaged };
 
 	scene_ranks(scene, "all", 2, save, &s);
 	flip_in_memory(scene, "all", 20);
@@ -191,8 +193,35 @@ static void newest_is_damaged(struct scene *scene)
 	scene_ranks(scene, "newest", 2, save, &s);
 	flip_in_memory(scene, "newest", 20);
 	scene_ranks(scene, "newest", 2, load, &(struct expecting){
-		.step = SK_LATEST, .flags = SK_RESTORE_MEMORY_ONLY,
-		.got = 10, .damaged = -1 });
+		.step = SK_LATEST, .got = 10, .damaged = -1 });
+}
+
+/* Nothing is flushed before rank 1 has flipped the bit, and asks for it. */
+static void save_and_flush(struct rank *rank)
+{
+	const struct saving *s = rank->arg;
+
+	save(rank);
+	if (rank->rank) {
+		flip_in_memory(rank->scene, rank->job, s->steps[1]);
+		CHECK(!sk_flush(rank->state, s->steps[1]), "%s", sk_error());
+	}
+	CHECK(sk_wait(rank->state, s->steps[1], SK_DURABLE, 60000) ==
+	      -ENOENT);
+	CHECK(strstr(sk_error(), "will not be complete"), "%s", sk_error());
+}
+
+/* Then a flush is first, and ranks are told what it has found. */
+static void flush_finds_it(struct scene *scene)
+{
+	const struct saving s = { .steps = { 10, 20 },
+				  .until = SK_COMPLETE };
+
+	scene_ranks(scene, "flushed", 2, save_and_flush, &s);
+	scene_ranks(scene, "flushed", 2, load, &(struct expecting){
+		.step = 20, .result = -EBADMSG, .words = what_is_damaged });
+	scene_ranks(scene, "flushed", 3, load, &(struct expecting){
+		.step = SK_LATEST, .got = 10, .damaged = -1 });
 }
 
 static void disk_has_it_too(struct scene *scene)
@@ -334,9 +363,7 @@ int main(int argc, char **argv)
 	struct scene scene;
 
 	scene_open(&scene, argc, argv);
-	memory_is_damaged(&scene);
-	all_is_damaged(&scene);
-	newest_is_damaged(&scene);
+	flush_finds_it(&scene);
 	disk_has_it_too(&scene);
 	disk_is_damaged(&scene);
 	ranks_are_killed(&scene);
@@ -347,6 +374,12 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "away", 2, one_stays_away, NULL);
 	scene_ranks(&scene, "back", 2, roll_back, NULL);
 	agent_starts_again(&scene);
+	scene_stop_agent(&scene, SIGTERM);
+	scene.store[0] = '\0';
+	scene_start_agent(&scene);
+	memory_is_damaged(&scene);
+	all_is_damaged(&scene);
+	newest_is_damaged(&scene);
 	scene_close(&scene);
 	return 0;
 }
