@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scan: one look at the store, in the background. stored.c asks for it and
- * puts what it finds into the catalogue.
+ * Scan: one look at the store, in the background. stored.c asks for it,
+ * merge.c puts what it finds into the catalogue.
  */
 #ifndef SK_AGENT_DISK_SCAN_H
 #define SK_AGENT_DISK_SCAN_H
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "catalogue/catalogue.h"
 #include "disk/stored.h"
@@ -69,6 +70,13 @@ struct scan {
 	int result;			/* < 0: nothing is known of the disk */
 	struct sk_err err;
 };
+
+/** Whether the job is one that it looks at. */
+static inline bool scan_covers(const struct scan *scan,
+			       const struct sk_cat_job *job)
+{
+	return !scan->job[0] || strcmp(job->name, scan->job) == 0;
+}
 
 /** Fills the answer in; the run of its work. Until it is finished it has the
  * agent's histories. */
