@@ -5,6 +5,7 @@
  *
  *   restore.c   the call, its attempts, its report
  *   agree.c     words that the ranks exchange
+ *   offer.c     snapshots that this rank's agent has
  *   choose.c    which snapshot
  *   nodes.c     which ranks share an agent
  *   images.c    its images: listed, set aside, let go
@@ -17,6 +18,7 @@
  *   plan.c      pieces: which part of which image goes where
  *   shape.c     how a piece lies in its entry
  *   jobs.c      jobs, and which rank verifies what several read
+ *   move.c      all of them, and what comes from other nodes
  *   job.c       one job
  *   gpu.c       what goes to GPUs
  *   memory.c    jobs out of memory
@@ -31,6 +33,7 @@
  *   deliver.c   from there into tensors
  *   remote.c    rounds: all of that at once, one after the other
  *   result.c    what moving came to: bad images, what nobody verified
+ *   beyond.c    another call: the names that nobody here described
  */
 #ifndef SK_LIBCLIENT_RESTORE_RESTORING_H
 #define SK_LIBCLIENT_RESTORE_RESTORING_H
