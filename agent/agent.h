@@ -15,7 +15,7 @@
  * One thread owns everything here. Those in the background get what they
  * need in the object that a struct work is part of, touch nothing else, and
  * hand it back. What they may read here never changes while they run: os,
- * opts, uid, store, io, recall; and abort, which is atomic.
+ * opts, uid, store, io, recall, sums; and abort, which is atomic.
  *
  * A reply never ends a connection: where one fails, the connection is marked,
  * and ended when the turn is over. So nothing that is being walked changes
@@ -43,6 +43,7 @@
 
 struct flush;
 struct index;
+struct sums;
 struct sweep;
 struct session;
 struct sk_msg;
@@ -116,6 +117,8 @@ struct agent {
 	uint64_t asked_ns;		/* when somebody last asked for them */
 	struct file_key *ignored;	/* damaged or foreign, said once */
 	size_t n_ignored, room_ignored;
+	struct sums *sums;		/* of files that were opened last */
+	struct timer sums_timer;
 
 	struct sk_io *io;		/* the flusher thread's */
 	struct flush *flush;		/* under way */

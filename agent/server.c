@@ -15,6 +15,7 @@
 #include "disk/flush.h"
 #include "disk/index.h"
 #include "disk/stored.h"
+#include "disk/sums.h"
 #include "disk/sweep.h"
 #include "memory/heap.h"
 #include "memory/memory.h"
@@ -174,7 +175,8 @@ static int open_pools(struct agent *a, struct sk_err *err)
 	int r;
 
 	a->recall = sk_recall_new();
-	if (!a->recall)
+	a->sums = sums_new();
+	if (!a->recall || !a->sums)
 		return sk_err_set(err, -ENOMEM, "out of memory");
 	r = sk_pool_new(1, -1, "sk-slow", &a->slow, err);
 	if (r == 0)
@@ -319,6 +321,8 @@ static void close_agent(struct agent *a)
 	a->populate = sk_pool_free(a->populate);
 	a->flusher = sk_pool_free(a->flusher);
 	a->recall = sk_recall_free(a->recall);
+	timer_clear(&a->loop.timers, &a->sums_timer);
+	a->sums = sums_free(a->sums);
 	flush_close(a);
 	sweep_close(a);
 	index_close(a);

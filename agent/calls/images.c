@@ -6,11 +6,15 @@
 
 #include "calls/call.h"
 #include "disk/stored.h"
+#include "disk/sums.h"
 #include "memory/bytes.h"
 #include "memory/memory.h"
 #include "session/lease.h"
 #include "session/request.h"
 #include "session/rights.h"
+
+/* How long checksums of files are kept after the last was opened. */
+#define KEEP_NS (UINT64_C(30) * 1000000000)
 
 static int image_find(struct call *c, uint64_t id, uint32_t place,
 		      struct sk_cat_image **ret)
@@ -151,44 +155,93 @@ static int need_whole(struct opening *o, const void *header, uint64_t bytes)
 	return 0;
 }
 
-/* Memory does not keep the checksums of what only the disk has: they are those
- * of the file, if they are still the same. */
-static int read_header(struct opening *o)
+/* Whether the header that was read is that of the image that is known. */
+static int check_stamp(struct opening *o, const struct sk_stamp *stamp)
 {
-	const struct sk_os *os = o->request.agent->os;
-	struct sk_stamp stamp = { 0 };
+	uint64_t content[2];
+
+	sk_cat_hash_sums(o->layout, stamp->sums, content);
+	if (stamp->run != o->stored.run.number ||
+	    stamp->run_id != o->stored.run.id ||
+	    stamp->step != o->stored.step ||
+	    memcmp(content, o->content, sizeof(content)) != 0)
+		return sk_err_set(&o->err, -ENOENT, "the image of rank %"
+				  PRId32 " in %s is another one by now; list "
+				  "again", o->stored.rank, o->stored.dir);
+	return 0;
+}
+
+static int read_header(struct opening *o, struct sk_stamp *stamp)
+{
 	_cleanup_free_ void *header = NULL;
-	_cleanup_free_ uint64_t *sums = NULL;
-	uint64_t bytes, content[2];
 	struct sk_file_id file;
+	uint64_t bytes;
 	int r;
 
-	sums = calloc((size_t)o->layout->n_sums + 1, sizeof(*sums));
-	if (!sums)
-		return sk_err_set(&o->err, -ENOMEM, "no memory for a header");
 	r = sk_store_read_header(o->request.agent->store, o->fd, &header,
 				 &bytes, &file, &o->err);
 	if (r == 0 && bytes == o->layout->header_bytes)
 		r = need_whole(o, header, bytes);
 	if (r < 0)
 		return r;
-	stamp.sums = sums;
 	if (bytes != o->layout->header_bytes)
 		return sk_err_set(&o->err, -EBADMSG, "the header is not that "
 				  "of its layout");
-	r = sk_layout_read_stamp(o->layout, header, &stamp, &o->err);
-	if (r < 0)
-		return r;
-	sk_cat_hash_sums(o->layout, sums, content);
-	if (stamp.run != o->stored.run.number ||
-	    stamp.run_id != o->stored.run.id ||
-	    stamp.step != o->stored.step ||
-	    memcmp(content, o->content, sizeof(content)) != 0)
-		return sk_err_set(&o->err, -ENOENT, "the image of rank %"
-				  PRId32 " in %s is another one by now; list "
-				  "again", o->stored.rank, o->stored.dir);
-	o->stamp = stamp_fd(os, o->request.msg.body.open.flags, o->layout,
-			    &stamp, &o->err);
+	r = sk_layout_read_stamp(o->layout, header, stamp, &o->err);
+	return r < 0 ? r : check_stamp(o, stamp);
+}
+
+static struct sums_key key_of(const struct opening *o)
+{
+	struct sums_key key = { .file = o->stored.file,
+				.digest = o->layout->digest };
+
+	memcpy(key.content, o->content, sizeof(key.content));
+	return key;
+}
+
+/* What another one was told of the same file; false: nobody was. */
+static bool find_sums(struct opening *o, const struct sums_key *key,
+		      uint64_t *sums)
+{
+	bool brief = o->request.msg.body.open.flags & SK_OPEN_SUMS;
+	struct sk_layout *whole = NULL;
+
+	if (!sums_find(o->request.agent->sums, key, sums, o->layout->n_sums,
+		       brief || o->layout->header ? NULL : &whole))
+		return false;
+	if (!whole)
+		return true;
+	sk_layout_free(o->layout);
+	o->layout = whole;
+	return true;
+}
+
+/* Memory does not keep the checksums of what only the disk has: they are those
+ * of the file, if they are still the same. */
+static int make_stamp(struct opening *o)
+{
+	const struct agent *a = o->request.agent;
+	uint32_t n = o->layout->n_sums, flags = o->request.msg.body.open.flags;
+	const struct sums_key key = key_of(o);
+	_cleanup_free_ uint64_t *sums = NULL;
+	struct sk_stamp stamp = {
+		.run = o->stored.run.number, .run_id = o->stored.run.id,
+		.step = o->stored.step,
+	};
+	int r;
+
+	stamp.sums = sums = calloc((size_t)n + 1, sizeof(*sums));
+	if (!sums)
+		return sk_err_set(&o->err, -ENOMEM, "no memory for a header");
+	if (!find_sums(o, &key, sums)) {
+		r = read_header(o, &stamp);
+		if (r < 0)
+			return r;
+		sums_keep(a->sums, &key, sums, n,
+			  flags & SK_OPEN_SUMS ? NULL : o->layout);
+	}
+	o->stamp = stamp_fd(a->os, flags, o->layout, &stamp, &o->err);
 	return o->stamp < 0 ? o->stamp : 0;
 }
 
@@ -211,7 +264,7 @@ static void open_file(struct lane_work *work)
 		sk_err_errno(&o->err, r, "cannot look at the image of rank %"
 			     PRId32 " in %s", o->stored.rank, o->stored.dir);
 	if (r == 0 && o->stamp < 0)
-		r = read_header(o);
+		r = make_stamp(o);
 	if (r == 0)
 		return;
 	sk_close_fd(o->fd);
@@ -229,6 +282,18 @@ static void refuse_opened(struct opening *o)
 	request_answer(q, o->fd, NULL, NULL, 0, &o->err);
 }
 
+static void time_to_forget(struct timer *timer)
+{
+	sums_clear(sk_link_object(timer, struct agent, sums_timer)->sums);
+}
+
+/* Who restores opens what it needs within moments. */
+static void forget_sums_later(struct agent *a)
+{
+	a->sums_timer.fire = time_to_forget;
+	timer_set(&a->loop.timers, &a->sums_timer, agent_now(a) + KEEP_NS);
+}
+
 static void opened(struct lane_work *work)
 {
 	struct opening *o = sk_link_object(work, struct opening, work);
@@ -236,6 +301,7 @@ static void opened(struct lane_work *work)
 	int fds[2] = { o->fd, o->stamp };
 
 	o->request.busy = false;
+	forget_sums_later(o->request.agent);
 	if (o->fd < 0) {
 		refuse_opened(o);
 		return;

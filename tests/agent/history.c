@@ -254,6 +254,72 @@ static void test_old_ones_are_left(void)
 	whole_remove(&w);
 }
 
+/* ---- an image that many open ---- */
+
+static void open_image(int sock, uint64_t image, uint32_t flags)
+{
+	struct sk_msg msg = { .type = SK_MSG_OPEN, .body.open = {
+		.image = image, .place = SK_PLACE_DISK, .flags = flags } };
+	int fds[SK_MSG_FDS], n_fds = 0;
+	uint64_t sum = 0;
+
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, fds, &n_fds), 0, &msg);
+	CHECK(n_fds == 2, "%d descriptors", n_fds);
+	CHECK(!(flags & SK_OPEN_SUMS) ||
+	      pread(fds[1], &sum, sizeof(sum), 0) == sizeof(sum), "no sums");
+	CHECK(!(flags & SK_OPEN_SUMS) || sum == MANY, "sum %" PRIu64, sum);
+	close(fds[0]);
+	close(fds[1]);
+	msg.type = SK_MSG_CLOSE;
+	msg.body.open = (struct sk_wire_open){ .image = image,
+					       .place = SK_PLACE_DISK };
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+}
+
+static uint64_t reads_to_open(const struct whole *w, int sock, uint64_t image,
+			      uint32_t flags, int times)
+{
+	uint64_t before = sk_fault_os_calls(w->fault, SK_FAULT_PREAD);
+
+	for (int i = 0; i < times; i++)
+		open_image(sock, image, flags);
+	return sk_fault_os_calls(w->fault, SK_FAULT_PREAD) - before;
+}
+
+/* Its header is read once, while it is the same file; and again when nobody
+ * has opened any for a while. */
+static void test_an_image_is_read_once(void)
+{
+	struct sk_wire_image *images;
+	uint64_t once, image;
+	struct whole w;
+	size_t n;
+	int sock;
+
+	whole_init(&w);
+	make_history(&w, MANY);
+	start(&w);
+	sock = rig_connect(&w.rig);
+	images = list_images(sock, JOB, MANY, &n);
+	CHECK(n == WORLD, "%zu images", n);
+	image = images[0].image;
+	free(images);
+	once = reads_to_open(&w, sock, image, SK_OPEN_SUMS, 1);
+	CHECK(once > 0, "it was not read");
+	CHECK(reads_to_open(&w, sock, image, SK_OPEN_SUMS, 50) == 0,
+	      "it was read again");
+	(void)reads_to_open(&w, sock, image, 0, 1);
+	CHECK(reads_to_open(&w, sock, image, 0, 50) == 0,
+	      "it was read again for its header");
+	sk_fault_os_advance(w.fault, AN_HOUR_NS);
+	CHECK(stat_value(sock, "shardkeep_snapshots") > 0, "a turn");
+	CHECK(reads_to_open(&w, sock, image, SK_OPEN_SUMS, 1) == once,
+	      "it is still known");
+	close(sock);
+	stop(&w);
+	whole_remove(&w);
+}
+
 /* One that was stopped has written down what it knew. */
 static struct counts first_of_next(struct whole *w, int steps)
 {
@@ -285,5 +351,6 @@ int main(void)
 	compare(&again[0], &again[1], "an agent that knows them");
 	compare(&next[0], &next[1], "the next agent");
 	test_old_ones_are_left();
+	test_an_image_is_read_once();
 	return 0;
 }
