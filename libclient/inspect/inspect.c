@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include <jansson.h>
 
@@ -14,6 +13,7 @@
 #include "conn/client.h"
 #include "conn/list.h"
 #include "conn/say.h"
+#include "inspect/layouts.h"
 #include "tensor/dtype.h"
 #include "tensor/mesh.h"
 #include "tensor/placement.h"
@@ -28,6 +28,7 @@ struct inspecting {
 	struct sk_mesh **known;	/* those in it; references */
 	size_t n_known, room_known;
 	json_t *index;		/* object: its elements by kind and name */
+	struct sk_layouts layouts;
 	bool brief;
 	struct sk_err err;
 };
@@ -177,81 +178,58 @@ static int add_layout(struct inspecting *in, const struct sk_layout *l)
 	return failed ? sk_err_set(&in->err, -ENOMEM, "out of memory") : 0;
 }
 
-static int add_header(struct inspecting *in, const struct sk_wire_image *image,
-		      const struct sk_opened_image *o)
+static int add_image(struct inspecting *in, const struct sk_wire_part *part)
 {
-	const struct sk_os *os = in->sk->os;
 	struct sk_layout *l = NULL;
-	void *map;
-	int r = os->mmap(os, NULL, o->header_bytes, PROT_READ, MAP_SHARED,
-			 o->header, 0, &map);
+	int r = sk_layouts_get(&in->layouts, part, &l, &in->err);
 
-	if (r < 0)
-		return sk_err_errno(&in->err, r, "cannot map an image's "
-				    "header");
-	r = sk_recall_get(in->sk->recall, image->id.job, image->id.rank,
-			  image->kind, map, o->header_bytes, o->image_bytes,
-			  &l, &in->err);
-	(void)os->munmap(os, map, o->header_bytes);
 	if (r >= 0)
 		r = add_layout(in, l);
 	sk_layout_free(l);
 	return r;
 }
 
-static int add_image(struct inspecting *in, const struct sk_wire_image *image)
-{
-	const struct sk_os *os = in->sk->os;
-	struct sk_opened_image o;
-	int r = sk_image_open(&in->conn, image->image, image->place,
-			      sk_until(in->sk), &o, &in->err);
-
-	if (r < 0)
-		return r;
-	r = add_header(in, image, &o);
-	(void)os->close(os, o.data);
-	(void)os->close(os, o.header);
-	return r;
-}
-
 /* ---- one snapshot ---- */
 
-static bool told_before(const struct sk_wire_image *images, size_t i)
+static bool tells(const struct sk_wire_part *part)
 {
-	for (size_t j = i; j-- > 0 && images[j].id.rank == images[i].id.rank;)
-		if (images[j].kind == SK_IMAGE_PRIMARY &&
-		    images[j].state != SK_IMAGE_FILLING &&
-		    images[j].state != SK_IMAGE_BAD)
+	return part->kind == SK_IMAGE_PRIMARY && part->state != SK_IMAGE_BAD;
+}
+
+static bool told_before(const struct sk_wire_part *parts, size_t i)
+{
+	for (size_t j = i; j-- > 0 && parts[j].rank == parts[i].rank;)
+		if (tells(&parts[j]))
 			return true;
 	return false;
 }
 
 static int by_rank(const void *a, const void *b)
 {
-	const struct sk_wire_image *x = a, *y = b;
+	const struct sk_wire_part *x = a, *y = b;
 
-	return x->id.rank < y->id.rank ? -1 : x->id.rank > y->id.rank;
+	return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
+/* Headers are read of those that nothing else tells. */
 static int add_images(struct inspecting *in)
 {
-	_cleanup_free_ struct sk_wire_image *images = NULL;
+	_cleanup_free_ struct sk_wire_part *parts = NULL;
 	struct sk_wire_id id = in->snapshot.id;
 	size_t n = 0;
 	int r;
 
 	id.rank = -1;
-	r = sk_list_images(&in->conn, &id, SK_LIST_KNOWN, sk_until(in->sk),
-			   &images, &n, &in->err);
+	in->layouts = (struct sk_layouts){ .sk = in->sk, .conn = &in->conn,
+					   .id = id };
+	r = sk_list_parts(&in->conn, &id, sk_until(in->sk), &parts, &n,
+			  &in->err);
 	if (r >= 0 && n)
-		qsort(images, n, sizeof(*images), by_rank);
-	for (size_t i = 0; i < n && r >= 0; i++) {
-		if (images[i].kind != SK_IMAGE_PRIMARY ||
-		    images[i].state == SK_IMAGE_FILLING ||
-		    images[i].state == SK_IMAGE_BAD || told_before(images, i))
-			continue;
-		r = add_image(in, &images[i]);
-	}
+		qsort(parts, n, sizeof(*parts), by_rank);
+	for (size_t i = 0; i < n && r >= 0; i++)
+		if (tells(&parts[i]) && !told_before(parts, i))
+			r = add_image(in, &parts[i]);
+	sk_layouts_forget(&in->layouts);
 	return r;
 }
 

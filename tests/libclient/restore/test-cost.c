@@ -137,3 +137,39 @@ Test(restore, who_does_not_verify_its_part_is_found_out)
 		free_test(&test);
 	}
 }
+
+static unsigned opens_to_inspect(int world, uint32_t flags)
+{
+	struct sk sk = { .os = sk_os_linux(), .recall = sk_recall_new() };
+	unsigned opens[2];
+	struct test test;
+
+	plain_test(&test, world, 1);
+	save(&test, 1, 10, 0);
+	for (int k = 0; k < 2; k++) {
+		char *text = NULL;
+
+		agent.opens = 0;
+		cr_assert(!sk_inspect(&sk, JOB, SK_LATEST, 0, flags, &text),
+			  "%s", sk_error());
+		cr_assert(strstr(text, "\"wq\""), "%s", text);
+		free(text);
+		opens[k] = agent.opens;
+	}
+	cr_assert(opens[1] <= 1, "%u at the second time", opens[1]);
+	sk_recall_free(sk.recall);
+	free_test(&test);
+	return opens[0];
+}
+
+/* One image tells what all that describe the same have. */
+Test(inspect, a_large_world_is_told_by_few_headers)
+{
+	for (uint32_t flags = 0; flags <= SK_INSPECT_BRIEF;
+	     flags += SK_INSPECT_BRIEF) {
+		unsigned few = opens_to_inspect(4, flags);
+		unsigned many = opens_to_inspect(30, flags);
+
+		cr_assert(few == many && few <= 2, "%u, then %u", few, many);
+	}
+}
