@@ -129,7 +129,7 @@ int sk_list_parts(struct sk_conn *conn, const struct sk_wire_id *id,
 	int r = sk_list_read(conn, &msg, sizeof(**ret), until_ns, ret, ret_n,
 			     err);
 
-	if (r >= 0)
+	if (r >= 0 && ret_flags)
 		*ret_flags = msg.body.list_reply.flags;
 	return r;
 }

@@ -35,7 +35,7 @@ int sk_list_images(struct sk_conn *conn, const struct sk_wire_id *id,
 		   struct sk_wire_image **ret, size_t *ret_n,
 		   struct sk_err *err);
 /** LIST of the images of the one snapshot that @id names, by whoever has
- * listed the snapshots just now. *ret_flags: what these images come to,
+ * listed the snapshots just now. *ret_flags, if wanted: what they come to,
  * SK_SNAP_COMPLETE, _DURABLE and _RESIDENT; it may be less than it was when
  * the snapshots were listed. */
 int sk_list_parts(struct sk_conn *conn, const struct sk_wire_id *id,

@@ -223,7 +223,7 @@ static int add_images(struct inspecting *in)
 	in->layouts = (struct sk_layouts){ .sk = in->sk, .conn = &in->conn,
 					   .id = id };
 	r = sk_list_parts(&in->conn, &id, sk_until(in->sk), &parts, &n,
-			  &in->err);
+			  NULL, &in->err);
 	if (r >= 0 && n)
 		qsort(parts, n, sizeof(*parts), by_rank);
 	for (size_t i = 0; i < n && r >= 0; i++)
