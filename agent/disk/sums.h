@@ -28,8 +28,8 @@ struct sums *sums_new(void);
 struct sums *sums_free(struct sums *sums);
 /** Fills all @n in. @ret_whole: wanted is a layout that knows its header, of
  * which a reference is given; NULL: it is not. False: it is to be read. */
-bool sums_find(struct sums *sums, const struct sums_key *key, uint64_t *ret_sums,
-	       uint32_t n, struct sk_layout **ret_whole);
+bool sums_find(struct sums *sums, const struct sums_key *key,
+	       uint64_t *ret_sums, uint32_t n, struct sk_layout **ret_whole);
 /** Keeps them for a while, and @whole (NULL: none). */
 void sums_keep(struct sums *sums, const struct sums_key *key,
 	       const uint64_t *values, uint32_t n, struct sk_layout *whole);

@@ -6,8 +6,9 @@
 
 #include "restore/restoring.h"
 
-/** Of several nodes, of layouts that are known: 0, or -ENODATA with what is missing; -EINVAL,
- * -E2BIG, -ENOMEM as sk_coverage_check(). The same for all ranks. */
+/** 0, or -ENODATA with what is missing; -EINVAL, -E2BIG, -ENOMEM as
+ * sk_coverage_check(). Of several nodes the layouts are known, and it is the
+ * same for all ranks. */
 int sk_restore_whole(struct sk_restoring *rs);
 
 #endif
