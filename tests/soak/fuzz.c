@@ -89,6 +89,18 @@ static void waiting_message(struct sk_msg *msg, const char *job,
 	}
 }
 
+/* What its owner may do to a job is no attack on it, and we are the owner, and
+ * perhaps the administrator, who may end the agent. */
+static void spare(struct sk_msg *msg)
+{
+	if (msg->type == SK_MSG_STOP)
+		msg->type = SK_MSG_GATHER;
+	if (msg->type == SK_MSG_EVICT || msg->type == SK_MSG_PIN)
+		strcpy(msg->body.manage.id.job, "fuzz");
+	if (msg->type == SK_MSG_REPORT_BAD)
+		msg->body.bad.image |= 1ull << 40;
+}
+
 /* Mostly small numbers. */
 static void random_message(struct sk_msg *msg, const char *job,
 			   struct dice *dice)
@@ -106,9 +118,7 @@ static void random_message(struct sk_msg *msg, const char *job,
 		strcpy((char *)msg->body.raw, dice_below(dice, 2) ? job :
 		       dice_below(dice, 2) ? "fuzz" : "");
 	}
-	/* Ending the agent is the administrator's right, and we may be he. */
-	if (msg->type == SK_MSG_STOP || msg->type == SK_MSG_EVICT)
-		msg->type = SK_MSG_GATHER;
+	spare(msg);
 }
 
 static void drain(int sock)
