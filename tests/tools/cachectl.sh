@@ -221,6 +221,26 @@ says 'good'
 expect 0 --json verify b
 json "len(d['images']) >= 3 and all(i['bad'] == 0 for i in d['images'])"
 file=$(find "$dir/store/a" -name 'rank-00001*.safetensors' | sort | tail -n 1)
+# What is replaced all the while is verified or said not to be, never left out.
+expect 0 --json verify a
+images=$(python3 -c "import json; print(len(json.load(open('$dir/out'))['images']))")
+python3 - "$file" <<'EOF' &
+import os, shutil, sys
+while os.path.exists(os.path.dirname(sys.argv[1])):
+    shutil.copyfile(sys.argv[1], sys.argv[1] + ".back")
+    os.rename(sys.argv[1] + ".back", sys.argv[1])
+EOF
+replacer=$!
+for _ in 1 2 3 4 5 6; do
+	if "$cachectl" --json verify a >"$dir/out" 2>"$dir/err"; then
+		json "len(d['images']) == $images"
+	else
+		complains 'not verified, of rank 1 of'
+	fi
+done
+kill "$replacer"
+wait "$replacer" 2>/dev/null
+rm -f "$file.back"
 python3 - "$file" <<'EOF'
 import os, sys
 fd = os.open(sys.argv[1], os.O_RDWR)

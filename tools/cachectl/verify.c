@@ -5,6 +5,7 @@
  */
 #include "cachectl.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +16,15 @@ static const struct column columns[] = {
 	{ "rank", "RANK" }, { "kind", "KIND" }, { "place", "PLACE" },
 	{ "bytes", "BYTES" }, { "entries", "ENTRIES" },
 	{ "result", "RESULT" }, { "bad", NULL },
+};
+
+/* What changes each time that it is looked at cannot be verified. */
+#define LOOKS_MAX 4
+
+/* Those that were not what was listed when they were opened. */
+struct gone {
+	struct sk_wire_image *images;
+	size_t n;
 };
 
 struct verify {
@@ -95,8 +105,6 @@ static int verify_image(struct verify *v, const struct sk_wire_image *m)
 	uint32_t bad = 0, first = 0;
 	int r = ask_open(v->ctx, m, &o);
 
-	if (r == -ENOENT)
-		return 0;	/* evicted since it was listed */
 	if (r < 0)
 		return r;
 	if (!header_good(v, &o)) {
@@ -150,7 +158,47 @@ static int find_images(struct context *ctx, const char *text,
 	return r;
 }
 
-static int verify_some(struct verify *v, const char *text)
+static bool is_one_of(const struct gone *gone, const struct sk_wire_image *m)
+{
+	for (size_t i = 0; i < gone->n; i++) {
+		const struct sk_wire_image *g = &gone->images[i];
+
+		if (g->id.run == m->id.run && g->id.run_id == m->id.run_id &&
+		    g->id.step == m->id.step && g->id.rank == m->id.rank &&
+		    g->kind == m->kind && g->place == m->place &&
+		    !strcmp(g->id.job, m->id.job))
+			return true;
+	}
+	return false;
+}
+
+/* Of those listed, what was @gone before, all at the first look; what is gone
+ * now. */
+static int verify_listed(struct verify *v, struct gone *gone, bool all,
+			 const struct sk_wire_image *images, size_t n)
+{
+	struct gone now = { .images = calloc(n + 1, sizeof(*images)) };
+	int r = 0;
+
+	if (!now.images)
+		return sk_err_set(&v->ctx->err, -ENOMEM, "out of memory");
+	for (size_t i = 0; r >= 0 && i < n; i++) {
+		if (!can_verify(&images[i]) ||
+		    (!all && !is_one_of(gone, &images[i])))
+			continue;
+		r = verify_image(v, &images[i]);
+		if (r != -ENOENT)
+			continue;
+		now.images[now.n++] = images[i];
+		r = 0;
+	}
+	free(gone->images);
+	*gone = now;
+	return r;
+}
+
+static int look(struct verify *v, const char *text, struct gone *gone,
+		bool all)
 {
 	_cleanup_free_ struct sk_wire_image *images = NULL;
 	uint64_t total = 0;
@@ -158,13 +206,36 @@ static int verify_some(struct verify *v, const char *text)
 	int r = find_images(v->ctx, text, &images, &n);
 
 	for (size_t i = 0; r >= 0 && i < n; i++)
-		total += images[i].bytes;
+		total += all || is_one_of(gone, &images[i]) ? images[i].bytes :
+							      0;
 	progress_start(&v->progress, "verified", NULL, total);
 	v->done = 0;
-	for (size_t i = 0; r >= 0 && i < n; i++)
-		if (can_verify(&images[i]))
-			r = verify_image(v, &images[i]);
+	if (r >= 0)
+		r = verify_listed(v, gone, all, images, n);
 	progress_end(&v->progress);
+	return r;
+}
+
+/* One that is not what was listed is gone, or another one by now, which is
+ * there to be verified. */
+static int verify_some(struct verify *v, const char *text)
+{
+	struct gone gone = { 0 };
+	int r = look(v, text, &gone, true);
+
+	for (int i = 1; r >= 0 && gone.n && i < LOOKS_MAX; i++) {
+		r = look(v, text, &gone, false);
+		if (r == -ENOENT)	/* all of them */
+			gone.n = 0;
+		r = r == -ENOENT ? 0 : r;
+	}
+	if (r >= 0 && gone.n)
+		r = sk_err_set(&v->ctx->err, -EBUSY, "%zu images are not "
+			       "verified, of rank %" PRId32 " of step %" PRId64
+			       " first: they were replaced each time that they "
+			       "were opened", gone.n, gone.images[0].id.rank,
+			       gone.images[0].id.step);
+	free(gone.images);
 	return r;
 }
 
