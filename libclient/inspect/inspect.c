@@ -30,8 +30,12 @@ struct inspecting {
 	json_t *index;		/* object: its elements by kind and name */
 	struct sk_layouts layouts;
 	bool brief;
+	bool chosen;		/* a snapshot that is there */
 	struct sk_err err;
 };
+
+/* Of one whose images go each time that they are opened, no more is said. */
+#define LOOKS_MAX 8
 
 /* ---- one image ---- */
 
@@ -313,9 +317,11 @@ static int inspect(struct inspecting *in, const char *job, uint64_t run,
 	json_t *root;
 	int r;
 
+	in->chosen = false;
 	r = choose(in, job, run, step);
 	if (r < 0)
 		return r;
+	in->chosen = true;
 	in->tensors = json_array();
 	in->meshes = json_array();
 	in->index = json_object();
@@ -324,6 +330,8 @@ static int inspect(struct inspecting *in, const char *job, uint64_t run,
 	while (in->n_known)
 		sk_mesh_unref(in->known[--in->n_known]);
 	free(in->known);
+	in->known = NULL;
+	in->room_known = 0;
 	root = r < 0 ? NULL : snapshot_json(&in->snapshot);
 	if (in->brief)
 		json_decref(in->meshes);
@@ -389,6 +397,9 @@ SK_API int sk_inspect(struct sk *sk, const char *job, int64_t step,
 		r = sk_check_flags(flags, SK_INSPECT_BRIEF, "the flags of "
 				   "sk_inspect()", &in.err);
 	if (r >= 0)
+		r = inspect(&in, job, run, step, ret_json);
+	/* What was listed went before it was opened. */
+	for (int i = 1; r == -ENOENT && in.chosen && i < LOOKS_MAX; i++)
 		r = inspect(&in, job, run, step, ret_json);
 	sk_conn_close(&in.conn);
 	return sk_say(r, &in.err);

@@ -18,6 +18,7 @@
 
 #include "base/util.h"
 #include "conn/list.h"
+#include "support/fault-os.h"
 
 #define OLD 10
 #define NEW 20
@@ -273,6 +274,42 @@ static void evicted(struct scene *scene)
 		.meanwhile = evict_when_planned });
 }
 
+/* ---- those who look ---- */
+
+static void evict(void *arg)
+{
+	evict_when_planned(arg, 2);
+}
+
+static void look(struct rank *rank)
+{
+	struct rank other = *rank;
+	struct sk_fault_os fault;
+	const struct sk_os *os = rank->sk->os;
+	char *json = NULL;
+
+	other.sk = NULL;
+	CHECK(!sk_open(&(struct sk_options){
+		.socket = rank->scene->socket }, &other.sk), "%s",
+	      sk_error());
+	/* Hello, the snapshots, the images; the fourth opens one. */
+	sk_fault_os_init(&fault, os);
+	sk_fault_os_meddle(&fault, SK_FAULT_SENDMSG, 4, evict, &other);
+	rank->sk->os = &fault.os;
+	CHECK(!sk_inspect(rank->sk, rank->job, NEW, 0, 0, &json), "%s",
+	      sk_error());
+	rank->sk->os = os;
+	CHECK(sk_fault_os_hits(&fault) && strstr(json, "\"w\""));
+	free(json);
+	sk_close(other.sk);
+}
+
+static void inspected(struct scene *scene)
+{
+	scene_ranks(scene, "inspected", 2, save, NULL);
+	scene_ranks(scene, "inspected", 1, look, NULL);
+}
+
 /* Complete it is, but not there: what rank 1 had of its own is in memory. */
 static void half_on_disk(struct scene *scene)
 {
@@ -302,6 +339,7 @@ int main(int argc, char **argv)
 	replaced(&scene);
 	replaced_without_end(&scene);
 	evicted(&scene);
+	inspected(&scene);
 	scene_close(&scene);
 	return 0;
 }
