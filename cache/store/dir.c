@@ -164,19 +164,26 @@ int sk_dir_read_text(const struct sk_os *os, int dirfd, const char *name,
 	return 0;
 }
 
-static int write_text(const struct sk_os *os, int fd, const char *text)
+int sk_file_write(const struct sk_os *os, int fd, const char *data,
+		  size_t bytes)
 {
-	size_t bytes = strlen(text);
 	size_t done = 0;
 	ssize_t n;
 
 	while (done < bytes) {
-		n = os->pwrite(os, fd, text + done, bytes - done, done);
+		n = os->pwrite(os, fd, data + done, bytes - done, done);
 		if (n <= 0)
 			return n < 0 ? (int)n : -EIO;
 		done += (size_t)n;
 	}
-	return os->fsync(os, fd);
+	return 0;
+}
+
+static int write_text(const struct sk_os *os, int fd, const char *text)
+{
+	int r = sk_file_write(os, fd, text, strlen(text));
+
+	return r < 0 ? r : os->fsync(os, fd);
 }
 
 int sk_dir_write_text(struct sk_store *store, int dirfd, const char *name,

@@ -254,21 +254,6 @@ void sk_index_load(struct sk_history *h, struct sk_store *store)
 		from_bytes(h, file, (size_t)st.st_size, os->wall_ns(os));
 }
 
-static int write_all(const struct sk_os *os, int fd, const char *file,
-		     size_t bytes)
-{
-	size_t done = 0;
-	ssize_t n;
-
-	while (done < bytes) {
-		n = os->pwrite(os, fd, file + done, bytes - done, done);
-		if (n <= 0)
-			return n < 0 ? (int)n : -EIO;
-		done += (size_t)n;
-	}
-	return 0;
-}
-
 static int make_index(struct sk_store *store, int dir, const char *job,
 		      const char *file, size_t bytes)
 {
@@ -281,7 +266,7 @@ static int make_index(struct sk_store *store, int dir, const char *job,
 			O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return fd;
-	r = write_all(os, fd, file, bytes);
+	r = sk_file_write(os, fd, file, bytes);
 	r_close = os->close(os, fd);
 	r = r < 0 ? r : r_close;
 	if (r == 0)

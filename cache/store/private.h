@@ -111,6 +111,9 @@ int sk_dir_remove(const struct sk_os *os, int dirfd, const char *name);
  * text, or no file. */
 int sk_dir_read_text(const struct sk_os *os, int dirfd, const char *name,
 		     char *buf, size_t size);
+/** Writes all of it from the beginning of the file. 0 or errno. */
+int sk_file_write(const struct sk_os *os, int fd, const char *data,
+		  size_t bytes);
 /** Writes a small file durably: temporary name, fsync, rename, fsync. */
 int sk_dir_write_text(struct sk_store *store, int dirfd, const char *name,
 		      const char *text, struct sk_err *err);
