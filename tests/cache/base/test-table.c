@@ -121,6 +121,57 @@ Test(table, reserved_room_is_there)
 	sk_table_free(&t);
 }
 
+/* Slots from where the first of them is looked for to where it is. */
+static size_t way_to(const struct sk_table *t, uint64_t hash, uintptr_t value)
+{
+	struct sk_table_walk walk = sk_table_find(t, hash);
+	size_t from = walk.at;
+	uintptr_t found;
+
+	while (sk_table_next(&walk, &found))
+		if (found == value)
+			return (walk.at - from) & t->mask;
+	cr_assert(false, "%zu is lost", (size_t)value);
+	return 0;
+}
+
+/* The mean way, when all of @n have been replaced some times. */
+static double mean_way(size_t n)
+{
+	struct sk_table t = { 0 };
+	uint64_t hash[2] = { 0 };
+	size_t ways = 0;
+
+	for (uintptr_t i = 0; i < 5 * n; i++) {
+		hash[0] = sk_hash_bytes(7, &i, sizeof(i));
+		cr_assert_eq(sk_table_add(&t, hash[0], i), 0);
+		if (i < n)
+			continue;
+		i -= n;
+		hash[1] = sk_hash_bytes(7, &i, sizeof(i));
+		cr_assert(sk_table_remove(&t, hash[1], i));
+		i += n;
+	}
+	cr_assert_eq(t.count, n);
+	for (uintptr_t i = 4 * n; i < 5 * n; i++)
+		ways += way_to(&t, sk_hash_bytes(7, &i, sizeof(i)), i);
+	sk_table_free(&t);
+	return (double)ways / (double)n;
+}
+
+/* What names, layouts and histories count on: nobody pays for what is gone. */
+Test(table, a_way_is_as_long_however_many_came_and_went)
+{
+	static const size_t sizes[] = { 1000, 32000, 256000 };
+
+	for (int i = 0; i < 3; i++) {
+		double way = mean_way(sizes[i]);
+
+		cr_assert(way >= 1 && way < 3, "%zu values: %g slots",
+			  sizes[i], way);
+	}
+}
+
 Test(table, hashes_depend_on_the_seed)
 {
 	cr_assert_eq(sk_hash_seed(), sk_hash_seed());
