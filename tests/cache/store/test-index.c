@@ -283,6 +283,8 @@ static const char *const strange[] = {
 	"rm %1$s/" INDEX " && mkdir %1$s/" INDEX,
 	"mv %1$s/" INDEX " %1$s/other && ln -s %1$s/other %1$s/" INDEX,
 	"chmod 0622 %1$s/" INDEX,
+	/* Another user's; who may not give it away does without. */
+	"chown 54321 %1$s/" INDEX " 2>/dev/null || rm %1$s/" INDEX,
 	": > %1$s/" INDEX,
 	"chmod 0 %1$s/" INDEX " && rm %1$s/" INDEX " && touch %1$s/" INDEX,
 	"rm -r %1$s/" SK_INDEX_DIR " && touch %1$s/" SK_INDEX_DIR,
