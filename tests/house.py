@@ -24,8 +24,9 @@ from pathlib import Path
 # Rooms, lowest first: folders, or the files of one that lie in no deeper one.
 HOUSES = {
     "cache": ["cache/*", "cache/base/", "cache/tensor/", "cache/bytes/",
-              "cache/cuda/", "cache/layout/", "cache/memory/", "cache/io/",
-              "cache/store/", "cache/catalogue/", "cache/wire/"],
+              "cache/cuda/", "cache/nccl/", "cache/layout/",
+              "cache/memory/", "cache/io/", "cache/store/",
+              "cache/catalogue/", "cache/wire/"],
     "agent": ["agent/loop/", "agent/*.h", "agent/memory/", "agent/disk/",
               "agent/session/", "agent/calls/", "agent/*.c"],
     "libclient": ["libclient/*", "libclient/conn/", "libclient/state/",

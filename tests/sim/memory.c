@@ -168,6 +168,24 @@ sk_cu_result cuPointerGetAttributes(unsigned n, sk_cu_enum *attributes,
 	return known ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
 }
 
+/* Where the driver itself has those bytes, of the device or page-locked; NULL:
+ * they are neither. */
+void *vcudaView(uintptr_t ptr, size_t bytes, int *ret_device)
+{
+	const struct vcu_memory *m;
+	void *view = NULL;
+
+	vcu_lock();
+	m = vcu_memory(ptr, bytes);
+	*ret_device = m ? m->device : -1;
+	if (m)
+		view = m->view + (ptr - (uintptr_t)m->base);
+	else if (vcu_locked((char *)ptr, bytes))
+		view = (void *)ptr;
+	vcu_unlock();
+	return view;
+}
+
 /* ---- page-locked memory ---- */
 
 struct vcu_locked *vcu_locked(const char *ptr, size_t bytes)

@@ -468,6 +468,34 @@ sk_cu_result cuLaunchHostFunc(sk_cu_stream handle, vcu_host_function function,
 	return r;
 }
 
+/* ---- for the simulated NCCL ---- */
+
+/* A kernel of another library: what it does is done on the stream's thread. */
+bool vcudaEnqueue(sk_cu_stream handle, void (*function)(void *), void *data)
+{
+	const struct vcu_op op = { .kind = VCU_HOST, .function = function,
+				   .data = data };
+	bool known;
+
+	vcu_lock();
+	known = (uintptr_t)handle > SK_CU_STREAM_LEGACY && is_stream(handle);
+	if (known && handle->capture)
+		vcu_misuse("NCCL on a stream that captures");
+	if (known)
+		(void)vcu_append(handle, &op);
+	vcu_unlock();
+	return known;
+}
+
+/* Somebody waits for all that the stream has. */
+void vcudaDemand(sk_cu_stream handle)
+{
+	vcu_lock();
+	if (is_stream(handle))
+		demand(end_of(handle));
+	vcu_unlock();
+}
+
 /* ---- events ---- */
 
 sk_cu_result cuEventCreate(sk_cu_event *event, unsigned flags)

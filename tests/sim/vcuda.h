@@ -132,6 +132,13 @@ struct vcu {
 	uint64_t calls[VCU_FUNCTIONS];	/* atomic */
 };
 
+/* ---- for the simulated NCCL, by dlsym() ---- */
+
+VCU_API bool vcudaEnqueue(sk_cu_stream handle, void (*function)(void *),
+			  void *data);
+VCU_API void vcudaDemand(sk_cu_stream handle);
+VCU_API void *vcudaView(uintptr_t ptr, size_t bytes, int *ret_device);
+
 /* ---- entry.c ---- */
 
 struct vcu *vcu(void);

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trainer-nccl.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+int trainer_nccl_open(struct trainer_nccl *ret, struct sk_err *err)
+{
+	const char *file = getenv("SHARDKEEP_LIBNCCL");
+	void *library;
+	int r;
+
+	*ret = (struct trainer_nccl){ 0 };
+	r = sk_nccl_open(sk_os_linux(), NULL, &ret->lib, err);
+	if (r < 0)
+		return r;
+	library = dlopen(file ? file : "libnccl.so.2", RTLD_NOW);
+	ret->calls = (uint64_t(*)(const char *))dlsym(library, "vncclCalls");
+	ret->fail = (void (*)(const char *, uint64_t, unsigned))
+		dlsym(library, "vncclFail");
+	ret->wreck = (void (*)(unsigned))dlsym(library, "vncclBreak");
+	ret->count = (uint64_t(*)(const char *))dlsym(library, "vncclCount");
+	return 0;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ways into the simulated NCCL's functions. */
+#ifndef SK_TESTS_SIM_VNCCL_PRIVATE_H
+#define SK_TESTS_SIM_VNCCL_PRIVATE_H
+
+#include "vnccl.h"
+
+/** Counts the call; what it returns if it is to fail. */
+sk_nccl_result vn_enter(enum vn_function function);
+
+#define VN_ENTER(function) do {						\
+	sk_nccl_result r_ = vn_enter(VN_##function);			\
+	if (r_ != SK_NCCL_SUCCESS)					\
+		return r_;						\
+} while (0)
+
+/** Of a communicator one thread may be inside at a time. */
+#define VN_INSIDE(comm) do {						\
+	if (!(comm))							\
+		return SK_NCCL_INVALID_ARGUMENT;			\
+	if (__atomic_fetch_add(&(comm)->inside, 1, __ATOMIC_RELAXED))	\
+		vn_misuse("two threads are in one communicator");	\
+} while (0)
+#define VN_OUTSIDE(comm)						\
+	(void)__atomic_fetch_sub(&(comm)->inside, 1, __ATOMIC_RELAXED)
+
+/** Communicators of this process. */
+void vn_list(struct ncclComm *comm);
+void vn_unlist(struct ncclComm *comm);
+
+#endif

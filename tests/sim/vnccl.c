@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulated NCCL: versions, results, groups, counts. */
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vnccl-private.h"
+
+static struct {
+	pthread_mutex_t lock;
+	uint64_t calls[VN_FUNCTIONS];	/* atomic */
+	struct { uint64_t left; sk_nccl_result result; } fail[VN_FUNCTIONS];
+	struct ncclComm *comms;
+	uint64_t sent, received;	/* bytes; atomic */
+	struct vn_driver driver;
+} vn = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+void vn_misuse(const char *fmt, ...)
+{
+	va_list ap;
+
+	fprintf(stderr, "vnccl: MISUSE: ");
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fprintf(stderr, "\n");
+	abort();
+}
+
+bool vn_said(const char *variable, const char *value)
+{
+	const char *said = getenv(variable);
+
+	return said && !strcmp(said, value);
+}
+
+int vn_version(void)
+{
+	const char *said = getenv("VNCCL_VERSION");
+
+	return said ? (int)strtol(said, NULL, 0) : 22809;
+}
+
+/* The simulated driver that the process uses. */
+const struct vn_driver *vn_driver(void)
+{
+	const char *file = getenv("SHARDKEEP_LIBCUDA");
+	void *library;
+
+	(void)pthread_mutex_lock(&vn.lock);
+	library = vn.driver.view ? NULL :
+		  dlopen(file ? file : "libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	if (library) {
+		vn.driver.enqueue = (bool (*)(sk_cu_stream, void (*)(void *),
+					      void *))
+			dlsym(library, "vcudaEnqueue");
+		vn.driver.demand = (void (*)(sk_cu_stream))
+			dlsym(library, "vcudaDemand");
+		vn.driver.get_device = (sk_cu_result(*)(sk_cu_device *))
+			dlsym(library, "cuCtxGetDevice");
+		vn.driver.view = (void *(*)(uintptr_t, size_t, int *))
+			dlsym(library, "vcudaView");
+	}
+	(void)pthread_mutex_unlock(&vn.lock);
+	if (!vn.driver.view)
+		vn_misuse("a communicator without the simulated driver");
+	return &vn.driver;
+}
+
+/* ---- entering ---- */
+
+sk_nccl_result vn_enter(enum vn_function function)
+{
+	sk_nccl_result r = SK_NCCL_SUCCESS;
+
+	__atomic_fetch_add(&vn.calls[function], 1, __ATOMIC_RELAXED);
+	(void)pthread_mutex_lock(&vn.lock);
+	if (vn.fail[function].left && !--vn.fail[function].left)
+		r = vn.fail[function].result;
+	(void)pthread_mutex_unlock(&vn.lock);
+	return r;
+}
+
+void vn_list(struct ncclComm *comm)
+{
+	(void)pthread_mutex_lock(&vn.lock);
+	comm->next = vn.comms;
+	vn.comms = comm;
+	(void)pthread_mutex_unlock(&vn.lock);
+}
+
+void vn_unlist(struct ncclComm *comm)
+{
+	struct ncclComm **at;
+
+	(void)pthread_mutex_lock(&vn.lock);
+	for (at = &vn.comms; *at && *at != comm;)
+		at = &(*at)->next;
+	if (!*at)
+		vn_misuse("a communicator ends that there is not");
+	*at = comm->next;
+	(void)pthread_mutex_unlock(&vn.lock);
+}
+
+void vn_count(bool sent, uint64_t bytes)
+{
+	__atomic_fetch_add(sent ? &vn.sent : &vn.received, bytes,
+			   __ATOMIC_RELAXED);
+}
+
+/* ---- for tests ---- */
+
+static const char *const names[] = {
+#define NAME(function, since, need, result, params) #function,
+	SK_NCCL_TABLE(NAME)
+};
+
+static int number_of(const char *name)
+{
+	for (int i = 0; i < VN_FUNCTIONS; i++)
+		if (!strcmp(name, names[i]))
+			return i;
+	vn_misuse("no function %s", name);
+}
+
+VN_API uint64_t vncclCalls(const char *name);
+VN_API uint64_t vncclCalls(const char *name)
+{
+	return __atomic_load_n(&vn.calls[number_of(name)], __ATOMIC_RELAXED);
+}
+
+/* The @nth call from now on (1: the next) has that result. */
+VN_API void vncclFail(const char *name, uint64_t nth, unsigned result);
+VN_API void vncclFail(const char *name, uint64_t nth, unsigned result)
+{
+	int i = number_of(name);
+
+	(void)pthread_mutex_lock(&vn.lock);
+	vn.fail[i].left = nth;
+	vn.fail[i].result = result;
+	(void)pthread_mutex_unlock(&vn.lock);
+}
+
+/* What breaks all communicators of this process beside their calls. */
+VN_API void vncclBreak(unsigned result);
+VN_API void vncclBreak(unsigned result)
+{
+	(void)pthread_mutex_lock(&vn.lock);
+	for (struct ncclComm *c = vn.comms; c; c = c->next)
+		vn_fail(c, result, "broken by the test");
+	(void)pthread_mutex_unlock(&vn.lock);
+}
+
+/* What there is: "comms"; what was: bytes "sent" and "received". */
+VN_API uint64_t vncclCount(const char *what);
+VN_API uint64_t vncclCount(const char *what)
+{
+	uint64_t n = 0;
+
+	if (!strcmp(what, "sent"))
+		return __atomic_load_n(&vn.sent, __ATOMIC_RELAXED);
+	if (!strcmp(what, "received"))
+		return __atomic_load_n(&vn.received, __ATOMIC_RELAXED);
+	if (strcmp(what, "comms"))
+		vn_misuse("nothing called %s is counted", what);
+	(void)pthread_mutex_lock(&vn.lock);
+	for (struct ncclComm *c = vn.comms; c; c = c->next)
+		n++;
+	(void)pthread_mutex_unlock(&vn.lock);
+	return n;
+}
+
+/* ---- what it is ---- */
+
+sk_nccl_result ncclGetVersion(int *version)
+{
+	VN_ENTER(ncclGetVersion);
+	*version = vn_version();
+	return SK_NCCL_SUCCESS;
+}
+
+const char *ncclGetErrorString(sk_nccl_result result)
+{
+	static const char *const texts[] = {
+		"no error", "unhandled cuda error", "unhandled system error",
+		"internal error", "invalid argument", "invalid usage",
+		"remote process exited or there was a network error",
+		"NCCL operation in progress" };
+
+	(void)vn_enter(VN_ncclGetErrorString);
+	return result < sizeof(texts) / sizeof(texts[0]) ? texts[result] :
+	       "unknown result code";
+}
+
+sk_nccl_result ncclGetUniqueId(sk_nccl_id *id)
+{
+	VN_ENTER(ncclGetUniqueId);
+	return id ? vn_new_id(id) : SK_NCCL_INVALID_ARGUMENT;
+}
