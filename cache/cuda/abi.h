@@ -131,6 +131,9 @@ typedef struct sk_cu_memcpy2d_st {
 	X(cuPointerGetAttributes, cuPointerGetAttributes, 7000,		\
 	  REQUIRED, (unsigned n, sk_cu_enum *attributes, void **values,	\
 	  sk_cu_ptr ptr))						\
+	X(cuMemAlloc, cuMemAlloc_v2, 3020, REQUIRED,			\
+	  (sk_cu_ptr *ptr, size_t bytes))				\
+	X(cuMemFree, cuMemFree_v2, 3020, REQUIRED, (sk_cu_ptr ptr))	\
 	X(cuMemHostRegister, cuMemHostRegister_v2, 6050, REQUIRED,	\
 	  (void *ptr, size_t bytes, unsigned flags))			\
 	X(cuMemHostUnregister, cuMemHostUnregister, 4000, REQUIRED,	\
@@ -152,6 +155,8 @@ typedef struct sk_cu_memcpy2d_st {
 	  (sk_cu_event *event, unsigned flags))				\
 	X(cuEventRecord, cuEventRecord, 2000, REQUIRED,			\
 	  (sk_cu_event event, sk_cu_stream stream))			\
+	X(cuEventQuery, cuEventQuery, 2000, REQUIRED,			\
+	  (sk_cu_event event))						\
 	X(cuEventSynchronize, cuEventSynchronize, 2000, REQUIRED,	\
 	  (sk_cu_event event))						\
 	X(cuEventDestroy, cuEventDestroy_v2, 4000, REQUIRED,		\
@@ -160,6 +165,9 @@ typedef struct sk_cu_memcpy2d_st {
 	  (void *dst, sk_cu_ptr src, size_t bytes, sk_cu_stream stream)) \
 	X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, 3020, REQUIRED,	\
 	  (sk_cu_ptr dst, const void *src, size_t bytes,		\
+	  sk_cu_stream stream))						\
+	X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, 3020, REQUIRED,	\
+	  (sk_cu_ptr dst, sk_cu_ptr src, size_t bytes,			\
 	  sk_cu_stream stream))						\
 	X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, 3020, REQUIRED,		\
 	  (const sk_cu_memcpy2d *copy, sk_cu_stream stream))		\

@@ -9,22 +9,23 @@
 #include "cuda/private.h"
 
 static sk_cu_copy_attributes attributes_of(const struct sk_cuda_lane *lane,
-					   bool out)
+					   enum sk_cuda_way way)
 {
+	bool from = way != SK_CUDA_IN, to = way != SK_CUDA_OUT;
 	sk_cu_copy_attributes a = {
 		.source_order = SK_CU_SOURCE_IN_STREAM_ORDER };
 
-	a.src.type = out ? SK_CU_LOCATION_DEVICE : SK_CU_LOCATION_HOST;
-	a.dst.type = out ? SK_CU_LOCATION_HOST : SK_CU_LOCATION_DEVICE;
-	a.src.id = out ? lane->device->ordinal : 0;
-	a.dst.id = out ? 0 : lane->device->ordinal;
+	a.src.type = from ? SK_CU_LOCATION_DEVICE : SK_CU_LOCATION_HOST;
+	a.dst.type = to ? SK_CU_LOCATION_DEVICE : SK_CU_LOCATION_HOST;
+	a.src.id = from ? lane->device->ordinal : 0;
+	a.dst.id = to ? lane->device->ordinal : 0;
 	return a;
 }
 
 static sk_cu_result ask_all(struct sk_cuda_lane *lane)
 {
 	const struct sk_cuda_driver *driver = lane->device->driver;
-	sk_cu_copy_attributes a = attributes_of(lane, lane->batch.out);
+	sk_cu_copy_attributes a = attributes_of(lane, lane->batch.way);
 	struct sk_cuda_batch *b = &lane->batch;
 	size_t first = 0, failed_at = 0;
 
@@ -42,7 +43,10 @@ static sk_cu_result ask_one(struct sk_cuda_lane *lane)
 	const struct sk_cuda_driver *driver = lane->device->driver;
 	const struct sk_cuda_batch *b = &lane->batch;
 
-	if (b->out)
+	if (b->way == SK_CUDA_ACROSS)
+		return driver->cuMemcpyDtoDAsync(b->dsts[0], b->srcs[0],
+						 b->sizes[0], lane->stream);
+	if (b->way == SK_CUDA_OUT)
 		return driver->cuMemcpyDtoHAsync(
 			(void *)(uintptr_t)b->dsts[0], b->srcs[0],
 			b->sizes[0], lane->stream);
@@ -71,22 +75,22 @@ static int flush(struct sk_cuda_lane *lane, struct sk_err *err)
 	if (result == SK_CU_SUCCESS)
 		return 0;
 	return sk_cuda_driver_failed(lane->device->driver, result,
-				     lane->batch.out ? "a copy to the host" :
-				     "a copy to the device", err);
+				     sk_cuda_way_name(lane->batch.way), err);
 }
 
-int sk_cuda_batch_add(struct sk_cuda_lane *lane, bool out, uint64_t dst,
-		      uint64_t src, size_t bytes, struct sk_err *err)
+int sk_cuda_batch_add(struct sk_cuda_lane *lane, enum sk_cuda_way way,
+		      uint64_t dst, uint64_t src, size_t bytes,
+		      struct sk_err *err)
 {
 	struct sk_cuda_batch *b = &lane->batch;
 	int r = 0;
 
 	assert(bytes);
 	(void)pthread_mutex_lock(&lane->lock);
-	if (b->n == SK_CUDA_BATCH_MAX || (b->n && b->out != out))
+	if (b->n == SK_CUDA_BATCH_MAX || (b->n && b->way != way))
 		r = flush(lane, err);
 	if (r >= 0) {
-		b->out = out;
+		b->way = way;
 		b->dsts[b->n] = dst;
 		b->srcs[b->n] = src;
 		b->sizes[b->n++] = bytes;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Strided copies between device and host, as few calls: what is contiguous is
- * one, and rows of a regular distance are one. No call crosses the end of a
- * piece of page-locked memory, which the driver would not take for locked.
+ * Strided copies to, from and within a device, as few calls: what is
+ * contiguous is one, and rows of a regular distance are one. No call crosses
+ * the end of a piece of page-locked memory, which the driver would not take
+ * for locked.
  */
 #include <assert.h>
 
@@ -15,7 +16,7 @@ struct walk {
 	struct sk_cuda_lane *lane;
 	const struct sk_copy *copy;
 	const struct sk_cuda_lock *lock;
-	bool out;			/* of the device */
+	enum sk_cuda_way way;
 	bool batches;
 	struct sk_err *err;
 };
@@ -43,7 +44,7 @@ static struct place seek(const struct sk_copy *copy, uint64_t row)
 /* Bytes from there to the end of its piece. */
 static uint64_t room(const struct walk *w, struct place p)
 {
-	const char *host = w->out ? p.dst : p.src;
+	const char *host = w->way == SK_CUDA_OUT ? p.dst : p.src;
 	uint64_t at;
 
 	if (!w->lock || host < w->lock->map ||
@@ -58,8 +59,14 @@ static int failed(const struct walk *w, sk_cu_result result)
 	if (result == SK_CU_SUCCESS)
 		return 0;
 	return sk_cuda_driver_failed(w->lane->device->driver, result,
-				     w->out ? "a copy to the host" :
-					      "a copy to the device", w->err);
+				     sk_cuda_way_name(w->way), w->err);
+}
+
+const char *sk_cuda_way_name(enum sk_cuda_way way)
+{
+	return way == SK_CUDA_OUT ? "a copy to the host" :
+	       way == SK_CUDA_IN ? "a copy to the device" :
+				   "a copy on the device";
 }
 
 static int copy_now(const struct walk *w, struct place p, uint64_t n)
@@ -71,7 +78,11 @@ static int copy_now(const struct walk *w, struct place p, uint64_t n)
 
 	if (r < 0)
 		return r;
-	if (w->out)
+	if (w->way == SK_CUDA_ACROSS)
+		result = driver->cuMemcpyDtoDAsync((uintptr_t)p.dst,
+						   (uintptr_t)p.src, n,
+						   w->lane->stream);
+	else if (w->way == SK_CUDA_OUT)
 		result = driver->cuMemcpyDtoHAsync(p.dst, (uintptr_t)p.src, n,
 						   w->lane->stream);
 	else
@@ -89,7 +100,7 @@ static int copy_bytes(const struct walk *w, struct place p, uint64_t n)
 		uint64_t most = room(w, p), part = n < most ? n : most;
 
 		if (w->batches)
-			r = sk_cuda_batch_add(w->lane, w->out,
+			r = sk_cuda_batch_add(w->lane, w->way,
 					      (uintptr_t)p.dst,
 					      (uintptr_t)p.src, part, w->err);
 		else
@@ -107,23 +118,24 @@ static int copy_matrix(const struct walk *w, struct place p,
 	struct sk_cuda_scope scope;
 	sk_cu_result result;
 	int r;
-
+	bool from = w->way != SK_CUDA_IN, onto = w->way != SK_CUDA_OUT;
 	sk_cu_memcpy2d c = {
-		.src_type = w->out ? SK_CU_MEMORY_DEVICE : SK_CU_MEMORY_HOST,
-		.dst_type = w->out ? SK_CU_MEMORY_HOST : SK_CU_MEMORY_DEVICE,
+		.src_type = from ? SK_CU_MEMORY_DEVICE : SK_CU_MEMORY_HOST,
+		.dst_type = onto ? SK_CU_MEMORY_DEVICE : SK_CU_MEMORY_HOST,
 		.src_pitch = (size_t)src_pitch,
 		.dst_pitch = (size_t)dst_pitch,
 		.width = w->copy->run,
 		.height = rows,
 	};
 
-	if (w->out) {
+	if (from)
 		c.src_device = (uintptr_t)p.src;
-		c.dst_host = p.dst;
-	} else {
+	else
 		c.src_host = p.src;
+	if (onto)
 		c.dst_device = (uintptr_t)p.dst;
-	}
+	else
+		c.dst_host = p.dst;
 	r = sk_cuda_enter(w->lane->device, &scope, w->err);
 	if (r < 0)
 		return r;
@@ -152,8 +164,8 @@ static uint64_t rows_at_once(const struct walk *w, struct place p,
 		return 0;
 	if (most < copy->run)
 		return 0;
-	pitch = (uint64_t)(w->out ? copy->dst_stride[in] :
-				    copy->src_stride[in]);
+	pitch = (uint64_t)(w->way == SK_CUDA_OUT ? copy->dst_stride[in] :
+						   copy->src_stride[in]);
 	most = (most - copy->run) / pitch + 1;
 	return rows < most ? rows : most;
 }
@@ -220,7 +232,8 @@ int sk_cuda_lane_out(struct sk_cuda_lane *lane, const struct sk_copy *copy,
 		     const struct sk_cuda_lock *lock, struct sk_err *err)
 {
 	const struct walk w = {
-		.lane = lane, .copy = copy, .lock = lock, .out = true,
+		.lane = lane, .copy = copy, .lock = lock,
+		.way = SK_CUDA_OUT,
 		.batches = lock && sk_cuda_has_batches(lane), .err = err };
 
 	return run(&w, from, to);
@@ -232,7 +245,18 @@ int sk_cuda_lane_in(struct sk_cuda_lane *lane, const struct sk_copy *copy,
 {
 	const struct walk w = {
 		.lane = lane, .copy = copy, .lock = lock,
+		.way = SK_CUDA_IN,
 		.batches = lock && sk_cuda_has_batches(lane), .err = err };
+
+	return run(&w, from, to);
+}
+
+int sk_cuda_lane_across(struct sk_cuda_lane *lane, const struct sk_copy *copy,
+			uint64_t from, uint64_t to, struct sk_err *err)
+{
+	const struct walk w = {
+		.lane = lane, .copy = copy, .way = SK_CUDA_ACROSS,
+		.batches = sk_cuda_has_batches(lane), .err = err };
 
 	return run(&w, from, to);
 }

@@ -22,6 +22,7 @@
 
 struct sk_cuda;
 struct sk_cuda_device;
+struct sk_cuda_driver;		/* driver.h */
 
 /** Opens and initializes nothing yet. -ENOMEM. */
 int sk_cuda_new(const struct sk_os *os, struct sk_cuda **ret_cuda,
@@ -41,7 +42,29 @@ SK_DEFINE_CLEANUP(struct sk_cuda *, sk_cuda_free)
 int sk_cuda_device(struct sk_cuda *cuda, int ordinal,
 		   struct sk_cuda_device **ret_device, struct sk_err *err);
 
+/** The calling thread, while it uses a device. */
+struct sk_cuda_scope {
+	const struct sk_cuda_driver *driver;
+	unsigned mode;		/* of capturing, which it had before */
+};
+
+/**
+ * Makes the device's context the calling thread's current one, until
+ * sk_cuda_leave(); none of our calls is then part of, or harms, what another
+ * stream captures. Errors: as sk_cuda_driver_failed().
+ */
+int sk_cuda_enter(const struct sk_cuda_device *device,
+		  struct sk_cuda_scope *ret_scope, struct sk_err *err);
+/** The thread has the context again that it had. */
+void sk_cuda_leave(const struct sk_cuda_scope *scope);
+
 /* ---- memory ---- */
+
+/** @bytes of memory of the device, at an address of its. -ENOMEM; -EIO. */
+int sk_cuda_alloc(const struct sk_cuda_device *device, uint64_t bytes,
+		  uint64_t *ret_ptr, struct sk_err *err);
+/** Waits for all that the device does; 0 is fine. */
+void sk_cuda_release(const struct sk_cuda_device *device, uint64_t ptr);
 
 /** Device memory that was allocated at once. */
 struct sk_cuda_range {
@@ -114,6 +137,13 @@ int sk_cuda_lane_in(struct sk_cuda_lane *lane, const struct sk_copy *copy,
 		    uint64_t from, uint64_t to,
 		    const struct sk_cuda_lock *lock, struct sk_err *err);
 
+/** The same where both sides are memory of the device. */
+int sk_cuda_lane_across(struct sk_cuda_lane *lane, const struct sk_copy *copy,
+			uint64_t from, uint64_t to, struct sk_err *err);
+
+/** Its stream, a CUstream as a number, for libraries that launch on one. */
+uint64_t sk_cuda_lane_stream(const struct sk_cuda_lane *lane);
+
 /** Waits until all that was asked for is done. Errors: -EIO it, or anything
  * before it, failed. */
 int sk_cuda_lane_finish(struct sk_cuda_lane *lane, struct sk_err *err);
@@ -138,6 +168,10 @@ int sk_cuda_mark_set(struct sk_cuda_mark *mark, struct sk_cuda_lane *lane,
  * takes them. -EBUSY it captures; -EIO. */
 int sk_cuda_mark_hold(const struct sk_cuda_mark *mark, uint64_t stream,
 		      struct sk_err *err);
+/** Whether it is reached; who asks waits for nobody. -EIO: as
+ * sk_cuda_lane_finish(). */
+int sk_cuda_mark_reached(const struct sk_cuda_mark *mark, bool *ret_reached,
+			 struct sk_err *err);
 /** Waits until it is reached; one that was never set is. -EIO: as
  * sk_cuda_lane_finish(). */
 int sk_cuda_mark_wait(const struct sk_cuda_mark *mark, struct sk_err *err);

@@ -86,6 +86,11 @@ struct sk_cuda_lane *sk_cuda_lane_free(struct sk_cuda_lane *lane)
 	return NULL;
 }
 
+uint64_t sk_cuda_lane_stream(const struct sk_cuda_lane *lane)
+{
+	return (uintptr_t)lane->stream;
+}
+
 /* ---- after the trainer's stream ---- */
 
 static bool is_default(uint64_t stream)
@@ -320,6 +325,22 @@ int sk_cuda_mark_hold(const struct sk_cuda_mark *mark, uint64_t stream,
 		r = hold(mark, handle, err);
 	sk_cuda_leave(&scope);
 	return r;
+}
+
+int sk_cuda_mark_reached(const struct sk_cuda_mark *mark, bool *ret_reached,
+			 struct sk_err *err)
+{
+	struct sk_cuda_scope scope;
+	sk_cu_result result;
+	int r = sk_cuda_enter(mark->device, &scope, err);
+
+	if (r < 0)
+		return r;
+	result = mark->device->driver->cuEventQuery(mark->event);
+	sk_cuda_leave(&scope);
+	*ret_reached = result == SK_CU_SUCCESS;
+	return result == SK_CU_NOT_READY ? 0 :
+	       failed(mark->device, result, "cuEventQuery", err);
 }
 
 int sk_cuda_mark_wait(const struct sk_cuda_mark *mark, struct sk_err *err)

@@ -55,6 +55,38 @@ int sk_cuda_find(const struct sk_cuda_device *device, uint64_t ptr,
 	return 0;
 }
 
+/* ---- memory of ours ---- */
+
+int sk_cuda_alloc(const struct sk_cuda_device *device, uint64_t bytes,
+		  uint64_t *ret_ptr, struct sk_err *err)
+{
+	struct sk_cuda_scope scope;
+	sk_cu_result result;
+	sk_cu_ptr ptr;
+	int r = sk_cuda_enter(device, &scope, err);
+
+	if (r < 0)
+		return r;
+	result = device->driver->cuMemAlloc(&ptr, bytes);
+	sk_cuda_leave(&scope);
+	if (result != SK_CU_SUCCESS)
+		return sk_cuda_driver_failed(device->driver, result,
+					     "cuMemAlloc", err);
+	*ret_ptr = ptr;
+	return 0;
+}
+
+void sk_cuda_release(const struct sk_cuda_device *device, uint64_t ptr)
+{
+	struct sk_cuda_scope scope;
+
+	/* In a context that is broken it goes with the process. */
+	if (!ptr || sk_cuda_enter(device, &scope, NULL) < 0)
+		return;
+	(void)device->driver->cuMemFree(ptr);
+	sk_cuda_leave(&scope);
+}
+
 /* ---- page-locked memory ---- */
 
 static void unlock_to(const struct sk_cuda_lock *lock, uint64_t bytes)

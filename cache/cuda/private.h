@@ -35,12 +35,15 @@ struct sk_cuda_lock {
 /** Copies of one batch. */
 #define SK_CUDA_BATCH_MAX 4096
 
+/** Which way a copy goes: to the device, out of it, or within it. */
+enum sk_cuda_way { SK_CUDA_IN, SK_CUDA_OUT, SK_CUDA_ACROSS };
+
 /** Contiguous copies that wait to be asked for together. */
 struct sk_cuda_batch {
 	sk_cu_ptr dsts[SK_CUDA_BATCH_MAX], srcs[SK_CUDA_BATCH_MAX];
 	size_t sizes[SK_CUDA_BATCH_MAX];
 	size_t n;
-	bool out;		/* of the device */
+	enum sk_cuda_way way;
 };
 
 struct sk_cuda_lane {
@@ -61,25 +64,13 @@ static inline bool sk_cuda_has_batches(const struct sk_cuda_lane *lane)
 
 /** Adds a copy of @bytes, contiguous on both sides; a batch that is full is
  * asked for. Both sides are addresses. */
-int sk_cuda_batch_add(struct sk_cuda_lane *lane, bool out, uint64_t dst,
-		      uint64_t src, size_t bytes, struct sk_err *err);
+int sk_cuda_batch_add(struct sk_cuda_lane *lane, enum sk_cuda_way way,
+		      uint64_t dst, uint64_t src, size_t bytes,
+		      struct sk_err *err);
+/** "a copy to the device", and so on. */
+const char *sk_cuda_way_name(enum sk_cuda_way way);
+
 /** Asks for what has been added. Within the device's context or not. */
 int sk_cuda_batch_flush(struct sk_cuda_lane *lane, struct sk_err *err);
-
-/** The calling thread, while it uses a device. */
-struct sk_cuda_scope {
-	const struct sk_cuda_driver *driver;
-	sk_cu_enum mode;	/* of capturing, which it had before */
-};
-
-/**
- * Makes the device's context the calling thread's current one, until
- * sk_cuda_leave(); none of our calls is then part of, or harms, what another
- * stream captures. Errors: as sk_cuda_driver_failed().
- */
-int sk_cuda_enter(const struct sk_cuda_device *device,
-		  struct sk_cuda_scope *ret_scope, struct sk_err *err);
-/** The thread has the context again that it had. */
-void sk_cuda_leave(const struct sk_cuda_scope *scope);
 
 #endif

@@ -309,7 +309,7 @@ static void pointers(struct rank *rank)
 	t.strides[0] = INT64_MAX / 2;
 	refused(sk_state_tensor(rank->state, &t), -EFAULT, "stray");
 	gpu_complete(&g, 1);
-	CHECK(!g.cuda.cuMemFree(y->there));
+	CHECK(!g.cuda.driver.cuMemFree(y->there));
 	refused(gpu_snapshot(&g, 2, 0), -EFAULT, "\"freed\"");
 	refused(rank_restore(rank, 1, 0, NULL), -EFAULT, "\"freed\"");
 	/* The address may come again: it is not the same memory. */

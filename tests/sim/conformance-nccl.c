@@ -302,7 +302,7 @@ static void dead_peer(void)
 	begun(s.n.lib.ncclGroupEnd());
 	(void)settled(&s);
 	IS(0, s.t.driver.cuEventRecord(s.done, s.stream));
-	IS(SK_CU_NOT_READY, s.t.cuEventQuery(s.done));
+	IS(SK_CU_NOT_READY, s.t.driver.cuEventQuery(s.done));
 	IS(0, s.n.lib.ncclCommAbort(s.comm));
 	IS(0, s.t.driver.cuEventSynchronize(s.done));
 }
@@ -355,7 +355,7 @@ static void told_of_death(void)
 	IS(0, get(&s, s.b, BYTES));
 	begun(s.n.lib.ncclGroupEnd());
 	IS(0, s.t.driver.cuEventRecord(s.done, s.stream));
-	(void)s.t.cuEventQuery(s.done);	/* somebody waits for it */
+	(void)s.t.driver.cuEventQuery(s.done);
 	for (sk_nccl_result r = 0; r != SK_NCCL_REMOTE_ERROR;) {
 		r = settled(&s);
 		CHECK(!r || r == SK_NCCL_REMOTE_ERROR);

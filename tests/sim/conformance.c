@@ -203,7 +203,7 @@ static void pointers(void)
 	IS(0, look(&t, q, &b));
 	CHECK(a.id != b.id);
 	/* Freed: it is nothing, or somebody else's. */
-	IS(0, t.cuMemFree(p));
+	IS(0, t.driver.cuMemFree(p));
 	IS(0, look(&t, p, &b));
 	CHECK(b.type == 0 && b.start == 0);
 	for (int i = 0; i < 4; i++) {
@@ -211,7 +211,7 @@ static void pointers(void)
 		IS(0, look(&t, p, &b));
 		CHECK(a.id != b.id);
 		a = b;
-		IS(0, t.cuMemFree(p));
+		IS(0, t.driver.cuMemFree(p));
 	}
 	host = pages(PAGE);
 	IS(0, look(&t, (uintptr_t)host, &b));
@@ -219,7 +219,7 @@ static void pointers(void)
 	IS(0, t.driver.cuMemHostRegister(host, PAGE, 1));
 	IS(0, look(&t, (uintptr_t)host, &b));
 	CHECK(b.type == SK_CU_MEMORY_HOST);
-	IS(SK_CU_INVALID_VALUE, t.cuMemFree(q + 256));
+	IS(SK_CU_INVALID_VALUE, t.driver.cuMemFree(q + 256));
 }
 
 static void page_locking(void)
@@ -393,17 +393,17 @@ static void asynchronous(void)
 	p = trainer_cuda_alloc(&t, BYTES);
 	b = locked(&t, BYTES);
 	memset(b, 0x55, BYTES);
-	IS(0, t.cuEventQuery(e));	/* never recorded: reached */
+	IS(0, t.driver.cuEventQuery(e));	/* never recorded: reached */
 	trainer_gate_hold(&t, &gate, s);
 	IS(0, t.cuMemsetD8Async(p, 0x11, BYTES, s));
 	IS(0, t.driver.cuMemcpyDtoHAsync(b, p, BYTES, s));
 	IS(0, t.driver.cuEventRecord(e, s));
-	IS(SK_CU_NOT_READY, t.cuEventQuery(e));
+	IS(SK_CU_NOT_READY, t.driver.cuEventQuery(e));
 	IS(SK_CU_NOT_READY, t.cuStreamQuery(s));
 	CHECK(all_are(b, BYTES, 0x55));
 	trainer_gate_open(&gate);
 	IS(0, t.driver.cuEventSynchronize(e));
-	IS(0, t.cuEventQuery(e));
+	IS(0, t.driver.cuEventQuery(e));
 	CHECK(all_are(b, BYTES, 0x11));
 }
 
@@ -430,16 +430,16 @@ static void events(void)
 	IS(0, t.driver.cuEventRecord(done, b));
 	trainer_gate_hold(&t, &second, a);
 	IS(0, t.driver.cuEventRecord(e, a));		/* moves on */
-	IS(SK_CU_NOT_READY, t.cuEventQuery(done));
+	IS(SK_CU_NOT_READY, t.driver.cuEventQuery(done));
 	trainer_gate_open(&first);
 	IS(0, t.driver.cuEventSynchronize(done));
-	IS(SK_CU_NOT_READY, t.cuEventQuery(e));
+	IS(SK_CU_NOT_READY, t.driver.cuEventQuery(e));
 	/* Both may be destroyed while others wait for them. */
 	IS(0, t.driver.cuStreamWaitEvent(b, e, 0));
 	IS(0, t.driver.cuEventRecord(done, b));
 	IS(0, t.driver.cuEventDestroy(e));
 	IS(0, t.driver.cuStreamDestroy(a));
-	IS(SK_CU_NOT_READY, t.cuEventQuery(done));
+	IS(SK_CU_NOT_READY, t.driver.cuEventQuery(done));
 	trainer_gate_open(&second);
 	IS(0, t.driver.cuEventSynchronize(done));
 }
@@ -465,8 +465,8 @@ static void default_stream(void)
 	IS(0, t.driver.cuEventRecord(b, blocking));
 	IS(0, t.driver.cuEventRecord(c, other));
 	IS(0, t.driver.cuEventSynchronize(c));
-	IS(SK_CU_NOT_READY, t.cuEventQuery(a));
-	IS(SK_CU_NOT_READY, t.cuEventQuery(b));
+	IS(SK_CU_NOT_READY, t.driver.cuEventQuery(a));
+	IS(SK_CU_NOT_READY, t.driver.cuEventQuery(b));
 	trainer_gate_open(&gate);
 	IS(0, t.driver.cuEventSynchronize(a));
 	IS(0, t.driver.cuEventSynchronize(b));
@@ -511,7 +511,7 @@ static void capture_is_spoilt(void)
 	trainer_cuda_begin(&t, 0);
 	s = stream(&t, SK_CU_STREAM_NON_BLOCKING);
 	IS(0, t.cuStreamBeginCapture(s, 0));
-	IS(SK_CU_CAPTURE_UNSUPPORTED, t.cuMemAlloc(&p, BYTES));
+	IS(SK_CU_CAPTURE_UNSUPPORTED, t.driver.cuMemAlloc(&p, BYTES));
 	IS(VCU_CAPTURE_INVALIDATED, t.cuStreamEndCapture(s, &graph));
 }
 

@@ -105,6 +105,44 @@ static sk_cu_result copy(sk_cu_stream stream, bool out, sk_cu_ptr device,
 	return r;
 }
 
+/* Within a device. With the lock held. */
+static sk_cu_result copy_across(sk_cu_stream handle, sk_cu_ptr dst,
+				size_t dst_pitch, sk_cu_ptr src,
+				size_t src_pitch, size_t width, size_t height)
+{
+	struct side to = { 0 }, from = { 0 };
+	struct CUstream_st *stream;
+	sk_cu_result r;
+
+	r = device_side(dst, span(dst_pitch, width, height), &to);
+	if (r == SK_CU_SUCCESS)
+		r = device_side(src, span(src_pitch, width, height), &from);
+	if (r == SK_CU_SUCCESS)
+		r = vcu_stream(handle, &stream);
+	if (r != SK_CU_SUCCESS)
+		return r;
+	(void)vcu_append(stream, &(struct vcu_op){
+		.kind = VCU_COPY, .dst = to.at, .src = from.at,
+		.dst_pitch = dst_pitch, .src_pitch = src_pitch,
+		.width = width, .height = height });
+	vcu()->bytes_across += width * height;
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuMemcpyDtoDAsync_v2(sk_cu_ptr dst, sk_cu_ptr src, size_t bytes,
+				  sk_cu_stream stream)
+{
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuMemcpyDtoDAsync);
+	if (!bytes)
+		return SK_CU_SUCCESS;
+	vcu_lock();
+	r = copy_across(stream, dst, bytes, src, bytes, bytes, 1);
+	vcu_unlock();
+	return r;
+}
+
 sk_cu_result cuMemcpyDtoHAsync_v2(void *dst, sk_cu_ptr src, size_t bytes,
 				  sk_cu_stream stream)
 {
@@ -140,7 +178,7 @@ static bool is_pitch(size_t pitch, size_t width)
 
 sk_cu_result cuMemcpy2DAsync_v2(const sk_cu_memcpy2d *c, sk_cu_stream stream)
 {
-	bool out;
+	bool out, in;
 	sk_cu_result r;
 
 	VCU_ENTER_CONTEXT(cuMemcpy2DAsync);
@@ -148,13 +186,20 @@ sk_cu_result cuMemcpy2DAsync_v2(const sk_cu_memcpy2d *c, sk_cu_stream stream)
 	    !is_pitch(c->dst_pitch, c->dst_x + c->width))
 		return SK_CU_INVALID_VALUE;
 	out = c->src_type == SK_CU_MEMORY_DEVICE;
-	if (out == (c->dst_type == SK_CU_MEMORY_DEVICE))
+	in = c->dst_type == SK_CU_MEMORY_DEVICE;
+	if (!out && !in)
 		vcu_misuse("a 2-D copy of kinds %u to %u is not simulated",
 			   c->src_type, c->dst_type);
 	if (!c->width || !c->height)
 		return SK_CU_SUCCESS;
 	vcu_lock();
-	if (out)
+	if (out && in)
+		r = copy_across(stream, c->dst_device + c->dst_x +
+				c->dst_y * c->dst_pitch, c->dst_pitch,
+				c->src_device + c->src_x +
+				c->src_y * c->src_pitch, c->src_pitch,
+				c->width, c->height);
+	else if (out)
 		r = copy(stream, true, c->src_device + c->src_x +
 			 c->src_y * c->src_pitch, c->src_pitch,
 			 (char *)c->dst_host + c->dst_x +
@@ -215,6 +260,8 @@ static bool attributes_are_right(const sk_cu_copy_attributes *attributes,
 static sk_cu_result copy_either(sk_cu_ptr dst, sk_cu_ptr src, size_t bytes,
 				sk_cu_stream stream)
 {
+	if (vcu_memory(src, 0) && vcu_memory(dst, 0))
+		return copy_across(stream, dst, bytes, src, bytes, bytes, 1);
 	if (vcu_memory(src, 0))
 		return copy(stream, true, src, bytes, (void *)(uintptr_t)dst,
 			    bytes, bytes, 1);

@@ -177,7 +177,7 @@ VCU_API void vcudaRace(int on)
 }
 
 /* What there is: "events", "streams", "locked" bytes, "memory" bytes; what
- * was: "pageable" copies, bytes "out" and "in", "calls" of any function. */
+ * was: "pageable" copies, bytes "out", "in" and "across", "calls" of any. */
 VCU_API uint64_t vcudaCount(const char *what);
 VCU_API uint64_t vcudaCount(const char *what)
 {
@@ -195,6 +195,8 @@ VCU_API uint64_t vcudaCount(const char *what)
 		n = v->bytes_out;
 	else if (!strcmp(what, "in"))
 		n = v->bytes_in;
+	else if (!strcmp(what, "across"))
+		n = v->bytes_across;
 	else if (!strcmp(what, "calls"))
 		for (int i = 0; i < VCU_FUNCTIONS; i++)
 			n += __atomic_load_n(&v->calls[i], __ATOMIC_RELAXED);

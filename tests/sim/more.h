@@ -27,9 +27,6 @@ typedef void (*vcu_host_function)(void *data);
 	  (sk_cu_context context))					\
 	X(cuCtxGetDevice, cuCtxGetDevice, 2000, REQUIRED,		\
 	  (sk_cu_device *device))					\
-	X(cuMemAlloc, cuMemAlloc_v2, 3020, REQUIRED,			\
-	  (sk_cu_ptr *ptr, size_t bytes))				\
-	X(cuMemFree, cuMemFree_v2, 3020, REQUIRED, (sk_cu_ptr ptr))	\
 	X(cuMemsetD8Async, cuMemsetD8Async, 3020, REQUIRED,		\
 	  (sk_cu_ptr ptr, unsigned char byte, size_t bytes,		\
 	  sk_cu_stream stream))						\
@@ -41,8 +38,6 @@ typedef void (*vcu_host_function)(void *data);
 	  REQUIRED, (sk_cu_stream stream, sk_cu_enum mode))		\
 	X(cuStreamEndCapture, cuStreamEndCapture, 10000, REQUIRED,	\
 	  (sk_cu_stream stream, vcu_graph *graph))			\
-	X(cuEventQuery, cuEventQuery, 2000, REQUIRED,			\
-	  (sk_cu_event event))						\
 	X(cuLaunchHostFunc, cuLaunchHostFunc, 10000, REQUIRED,		\
 	  (sk_cu_stream stream, vcu_host_function function, void *data))
 

@@ -74,7 +74,7 @@ sk_cu_ptr trainer_cuda_alloc(const struct trainer_cuda *cuda, size_t bytes)
 {
 	sk_cu_ptr ptr;
 
-	MUST(cuda->cuMemAlloc(&ptr, bytes));
+	MUST(cuda->driver.cuMemAlloc(&ptr, bytes));
 	return ptr;
 }
 

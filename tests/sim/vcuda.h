@@ -126,6 +126,7 @@ struct vcu {
 	uint64_t ids;
 	uint64_t pageable;		/* copies that were not async */
 	uint64_t bytes_out, bytes_in;	/* that crossed the link */
+	uint64_t bytes_across;		/* within devices */
 	int64_t live_events, live_streams;
 	bool race;			/* what is set races on purpose */
 	struct vcu_failure failures[VCU_FUNCTIONS];

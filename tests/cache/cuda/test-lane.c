@@ -4,6 +4,7 @@
  * Strided copies are compared with those of the host, byte for byte.
  */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -194,6 +195,79 @@ Test(lane_12_8, copies_are_those_of_the_host)
 Test(lane_12_0, copies_are_those_of_the_host)
 {
 	compare_many();
+}
+
+/* Within the device, from dense to wide, beside the same on the host. */
+static void compare_across(const struct shape *s, sk_cu_ptr dense, char *from,
+			   char *to, char *result)
+{
+	struct sk_copy copy, same;
+	uint64_t begin, end;
+
+	cr_assert_eq(sk_copy_init(&copy, s->bytes * 8, s->ndim, s->size,
+				  (void *)(uintptr_t)f->there, s->wide,
+				  (void *)(uintptr_t)(dense + s->shift),
+				  s->dense, NULL), 0);
+	cr_assert_eq(sk_copy_init(&same, s->bytes * 8, s->ndim, s->size, to,
+				  s->wide, from + s->shift, s->dense, NULL),
+		     0);
+	begin = (uint64_t)below((int64_t)copy.bytes + 1);
+	end = begin + (uint64_t)below((int64_t)(copy.bytes - begin) + 1);
+	noise(from);
+	noise(to);
+	trainer_cuda_put(&f->t, dense, from, ROOM);
+	trainer_cuda_put(&f->t, f->there, to, ROOM);
+	cr_assert_eq(sk_cuda_lane_across(f->lane, &copy, begin, end, NULL),
+		     0);
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	sk_copy_run_range(&same, begin, end);
+	trainer_cuda_get(&f->t, result, f->there, ROOM);
+	cr_assert_eq(memcmp(to, result, ROOM), 0);
+}
+
+static void compare_many_across(void)
+{
+	char *from = malloc(ROOM), *to = malloc(ROOM), *result = malloc(ROOM);
+	uint64_t dense, in, out;
+
+	cr_assert(from && to && result);
+	cr_assert_eq(sk_cuda_alloc(f->device, ROOM, &dense, NULL), 0);
+	for (int i = 0; i < 30; i++) {
+		struct shape s = random_shape();
+
+		compare_across(&s, dense, from, to, result);
+	}
+	in = f->t.count ? f->t.count("in") : 0;
+	out = f->t.count ? f->t.count("out") : 0;
+	cr_assert_eq(in, f->t.count ? 60 * ROOM : 0);
+	cr_assert_eq(out, f->t.count ? 30 * ROOM : 0);
+	sk_cuda_release(f->device, dense);
+	free(from);
+	free(to);
+	free(result);
+}
+
+Test(lane, copies_across_are_those_of_the_host)
+{
+	compare_many_across();
+}
+
+Test(lane_12_0, copies_across_are_those_of_the_host)
+{
+	compare_many_across();
+}
+
+Test(lane, memory_that_there_is_not)
+{
+	struct sk_err err = { "" };
+	uint64_t ptr = 7;
+
+	if (!f->t.fail)
+		return;
+	f->t.fail("cuMemAlloc", 1, SK_CU_OUT_OF_MEMORY);
+	cr_assert_eq(sk_cuda_alloc(f->device, ROOM, &ptr, &err), -ENOMEM);
+	cr_assert(strstr(err.text, "cuMemAlloc"), "%s", err.text);
+	sk_cuda_release(f->device, 0);
 }
 
 static uint64_t calls(const char *function)
@@ -420,9 +494,38 @@ Test(lane, allocations_are_found)
 	cr_assert_eq(sk_cuda_find(f->device, (uintptr_t)&b, &b, NULL),
 		     -EFAULT);
 	cr_assert_eq(sk_cuda_find(f->device, 0, &b, NULL), -EFAULT);
-	cr_assert_eq(f->t.cuMemFree(f->there), 0);
+	cr_assert_eq(f->t.driver.cuMemFree(f->there), 0);
 	cr_assert_eq(sk_cuda_find(f->device, f->there, &b, NULL), -EFAULT);
 	f->there = trainer_cuda_alloc(&f->t, ROOM);
 	cr_assert_eq(sk_cuda_find(f->device, f->there, &b, NULL), 0);
 	cr_assert_neq(a.id, b.id);
+}
+
+/* ---- asking ---- */
+
+Test(lane, a_mark_is_asked_whether_it_is_reached)
+{
+	struct trainer_gate gate;
+	struct sk_cuda_mark *mark;
+	bool reached = false;
+
+	trainer_gate_init(&gate);
+	cr_assert_eq(sk_cuda_mark_new(f->device, &mark, NULL), 0);
+	cr_assert_eq(sk_cuda_mark_reached(mark, &reached, NULL), 0);
+	cr_assert(reached);
+	trainer_gate_hold(&f->t, &gate, (sk_cu_stream)(uintptr_t)
+			  sk_cuda_lane_stream(f->lane));
+	cr_assert_eq(sk_cuda_mark_set(mark, f->lane, NULL), 0);
+	cr_assert_eq(sk_cuda_mark_reached(mark, &reached, NULL), 0);
+	cr_assert(!reached);
+	trainer_gate_open(&gate);
+	cr_assert_eq(sk_cuda_mark_wait(mark, NULL), 0);
+	cr_assert_eq(sk_cuda_mark_reached(mark, &reached, NULL), 0);
+	cr_assert(reached);
+	if (f->t.fail) {
+		f->t.fail("cuEventQuery", 1, SK_CU_LAUNCH_FAILED);
+		cr_assert_eq(sk_cuda_mark_reached(mark, &reached, NULL),
+			     -EIO);
+	}
+	sk_cuda_mark_free(mark);
 }
