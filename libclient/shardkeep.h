@@ -430,6 +430,30 @@ struct sk_comm_part {
 };
 
 /**
+ * A comm that moves the memory of a CUDA device as well has this, its ctx the
+ * comm's; sk_comm_nccl() makes one. What goes to tensors on that device, and
+ * to no other rank of the node, is then sent from device to device. Functions
+ * are called as the comm's are.
+ */
+struct sk_comm_device {
+	int32_t ordinal;	/**< whose memory: this rank's device */
+	uint32_t reserved;	/**< 0 */
+	/** Once in a restore, by all ranks, before anything is exchanged.
+	 * -ENODEV on all of them: it is done without, and the comm is as good
+	 * as before; any other error ends the comm. */
+	int (*begin)(void *ctx, uint32_t timeout_ms);
+	/** As sk_comm.exchange, of parts in that device's memory, which nobody
+	 * else reads or writes meanwhile. When it returns 0, they are there. */
+	int (*exchange)(void *ctx, const struct sk_comm_part *sends,
+			size_t n_sends, const struct sk_comm_part *receives,
+			size_t n_receives, uint32_t timeout_ms);
+	/** After each begin() that returned 0, whatever came of the restore.
+	 * Not 0: it may still touch memory that it was given, which is then
+	 * never freed. */
+	int (*end)(void *ctx);
+};
+
+/**
  * How the ranks of a job exchange bytes during a restore. NULL where a comm is
  * asked for: the agent's, for jobs whose ranks are all on this node. A node is
  * what one agent serves: which ranks share one is found out by the restore.
@@ -461,8 +485,39 @@ struct sk_comm {
 	/** NULL, or: called once one of the above has failed, after which none
 	 * is called any more. Makes what other ranks wait for fail soon. */
 	void (*abort)(void *ctx);
-	void *reserved[3];	/**< NULL */
+	/** NULL, or: for the memory of devices; as long as the comm. */
+	const struct sk_comm_device *device;
+	void *reserved[2];	/**< NULL */
 };
+
+/**
+ * A comm that moves what goes to tensors on CUDA device @device by NCCL, and
+ * all else by @base, which is any comm that has allgather and exchange. Ranks
+ * are those of @base, and the job's. *ret_comm is the caller's, for
+ * sk_comm_nccl_free(); @sk, and what @base refers to, must outlive it.
+ * Thread-safety: as any comm, one restore at a time.
+ *
+ * Nothing is opened here. Each restore that has use for it makes a
+ * communicator of its own, whose id travels by @base, and ends it; so it is
+ * to be called where the trainer's communicators are idle. The library is the
+ * one that the process has open already, else libnccl.so.2, 2.18 or later; on
+ * all ranks the same version. Where a rank has none, or ranks share a device,
+ * or it does not begin within half of the restore's timeout, all ranks do
+ * without, through @base and host memory; sk_comm_nccl_why() says why. A rank
+ * that dies, or does not come, ends the restore as with any comm.
+ *
+ * Errors: -EINVAL no such rank or device, or @base is no such comm; -ENOMEM;
+ * -EOWNERDEAD.
+ */
+int sk_comm_nccl(struct sk *sk, const struct sk_comm *base, int32_t rank,
+		 int32_t world, int32_t device, struct sk_comm *ret_comm);
+
+/** Why the last restore did without NCCL, or could not go on with it: the
+ * comm's until its next restore. "": nothing is wrong with it. */
+const char *sk_comm_nccl_why(const struct sk_comm *comm);
+
+/** Not while a restore has it. */
+void sk_comm_nccl_free(struct sk_comm *comm);
 
 /** The newest step that is complete. */
 #define SK_LATEST (-1)
@@ -512,8 +567,11 @@ struct sk_report {
 	uint64_t bytes_sent;	/**< by this rank to other nodes */
 	uint64_t bytes_received;	/**< by it from other nodes, for all
 				 * ranks of its own: each byte once */
-	uint64_t staging_bytes;	/**< of its memory that they went through */
-	uint64_t reserved[4];
+	uint64_t staging_bytes;	/**< of its memory that they went through,
+				 * a device's included */
+	uint64_t bytes_device;	/**< of bytes_received, from device to
+				 * device */
+	uint64_t reserved[3];
 };
 
 /**

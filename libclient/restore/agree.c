@@ -144,6 +144,31 @@ int sk_restore_exchange(struct sk_restoring *rs,
 					     rs->timeout_ms));
 }
 
+int sk_restore_exchange_device(struct sk_restoring *rs,
+			       const struct sk_comm_part *sends,
+			       size_t n_sends,
+			       const struct sk_comm_part *receives,
+			       size_t n_receives)
+{
+	if (!n_sends && !n_receives)
+		return 0;
+	if (rs->broken)
+		return -ETIMEDOUT;
+	return outcome(rs, rs->comm.device->exchange(
+				   rs->comm.ctx, sends, n_sends, receives,
+				   n_receives, rs->timeout_ms));
+}
+
+int sk_restore_begin_device(struct sk_restoring *rs)
+{
+	int r;
+
+	if (rs->broken)
+		return -ETIMEDOUT;
+	r = rs->comm.device->begin(rs->comm.ctx, rs->timeout_ms);
+	return r == -ENODEV ? r : outcome(rs, r);
+}
+
 int sk_restore_broadcast(struct sk_restoring *rs, int32_t root, void *data,
 			 uint64_t bytes)
 {

@@ -47,6 +47,15 @@ int sk_restore_exchange(struct sk_restoring *rs,
 			const struct sk_comm_part *sends, size_t n_sends,
 			const struct sk_comm_part *receives,
 			size_t n_receives);
+/** The same between devices, by the comm's device. */
+int sk_restore_exchange_device(struct sk_restoring *rs,
+			       const struct sk_comm_part *sends,
+			       size_t n_sends,
+			       const struct sk_comm_part *receives,
+			       size_t n_receives);
+/** Begins that; the same on all ranks. -ENODEV: it is done without; else as
+ * sk_restore_exchange(). */
+int sk_restore_begin_device(struct sk_restoring *rs);
 /** The comm's broadcast; what fails, as of sk_restore_exchange(). */
 int sk_restore_broadcast(struct sk_restoring *rs, int32_t root, void *data,
 			 uint64_t bytes);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "restore/move.h"
 
+#include "restore/across.h"
 #include "restore/disk.h"
 #include "restore/gpu.h"
 #include "restore/memory.h"
@@ -33,6 +34,18 @@ static int reach_all(struct sk_restoring *rs, size_t *ret_memory)
 	return r;
 }
 
+/* An error of the first is everybody's. */
+static int from_others(struct sk_restoring *rs, int r)
+{
+	rs->report.staging_bytes = 0;
+	if (rs->comm.device) {
+		r = sk_restore_across(rs, r);
+		if (r < 0)
+			return r;
+	}
+	return sk_restore_remote(rs, r);
+}
+
 int sk_restore_move(struct sk_restoring *rs, int r)
 {
 	bool gpus = false;
@@ -45,7 +58,7 @@ int sk_restore_move(struct sk_restoring *rs, int r)
 		gpus = true;
 	}
 	if (rs->apart)
-		r = sk_restore_remote(rs, r);
+		r = from_others(rs, r);
 	if (r >= 0)
 		r = run_jobs(rs, n);
 	return gpus ? sk_restore_end_gpus(rs, r) : r;

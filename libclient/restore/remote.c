@@ -15,8 +15,8 @@
 
 #include <assert.h>
 
-#include "base/link.h"
 #include "base/util.h"
+#include "restore/beside.h"
 #include "restore/deliver.h"
 #include "restore/receive.h"
 #include "restore/send.h"
@@ -32,58 +32,23 @@ struct remote {
 	struct sk_comm_part *sends, *receives;
 	char *tokens;			/* the one that is sent is the last */
 	uint64_t rounds;
-
-	/* What runs in the pool beside a round. */
-	struct sk_task task;
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
-	bool running;
-	int failed;
-	struct sk_err err;
+	struct sk_beside beside;
 };
 
 /* ---- beside a round ---- */
 
-static void run_beside(struct sk_task *task, size_t unit)
+static int run_beside(void *ctx, size_t unit, struct sk_err *err)
 {
-	struct remote *m = sk_link_object(task, struct remote, task);
-	struct sk_err err = { "" };
+	struct remote *m = ctx;
 	size_t n = m->sending.n;
-	int r;
 
-	r = unit < n ? sk_sending_pack(&m->sending, unit, &err) :
-		       sk_delivering_run(&m->delivering, unit - n, &err);
-	if (r < 0 && !__atomic_exchange_n(&m->failed, r, __ATOMIC_RELAXED))
-		m->err = err;
-}
-
-static void end_beside(struct sk_task *task)
-{
-	struct remote *m = sk_link_object(task, struct remote, task);
-
-	(void)pthread_mutex_lock(&m->lock);
-	m->running = false;
-	(void)pthread_cond_signal(&m->cond);
-	(void)pthread_mutex_unlock(&m->lock);
+	return unit < n ? sk_sending_pack(&m->sending, unit, err) :
+			  sk_delivering_run(&m->delivering, unit - n, err);
 }
 
 static void begin_beside(struct remote *m)
 {
-	m->task = (struct sk_task){
-		.units = m->sending.n + m->delivering.n,
-		.run = run_beside,
-		.done = end_beside,
-	};
-	m->running = true;
-	sk_pool_submit(m->rs->sk->pool, &m->task);
-}
-
-static void wait_beside(struct remote *m)
-{
-	(void)pthread_mutex_lock(&m->lock);
-	while (m->running)
-		(void)pthread_cond_wait(&m->cond, &m->lock);
-	(void)pthread_mutex_unlock(&m->lock);
+	sk_beside_begin(&m->beside, m->sending.n + m->delivering.n);
 }
 
 /* ---- a round ---- */
@@ -125,7 +90,7 @@ static int run_rounds(struct remote *m)
 
 	sk_sending_cut(&m->sending, 0);
 	begin_beside(m);
-	wait_beside(m);
+	sk_beside_wait(&m->beside);
 	sk_sending_seal(&m->sending);
 	for (uint64_t t = 0; t <= m->rounds + 1; t++) {
 		int r;
@@ -135,15 +100,15 @@ static int run_rounds(struct remote *m)
 			sk_delivering_list(&m->delivering, t - 2);
 		begin_beside(m);
 		r = exchange_round(m, t);
-		wait_beside(m);
+		sk_beside_wait(&m->beside);
 		sk_sending_seal(&m->sending);
 		failed = failed < 0 ? failed : r;
 		if (m->rs->broken)
 			break;
 	}
-	if (failed >= 0 && m->failed < 0)
-		m->rs->err = m->err;
-	return failed < 0 ? failed : m->failed;
+	if (failed >= 0 && m->beside.failed < 0)
+		m->rs->err = m->beside.err;
+	return failed < 0 ? failed : m->beside.failed;
 }
 
 /* ---- all of it ---- */
@@ -205,7 +170,6 @@ static int move(struct remote *m)
 {
 	int staged, r;
 
-	m->rs->report.staging_bytes = 0;
 	/* Ranks of the node meet in it, whatever became of the others. */
 	staged = make_staging(m);
 	r = make_room(m);
@@ -236,13 +200,13 @@ int sk_restore_remote(struct sk_restoring *rs, int r)
 	struct remote m = { .rs = rs };
 
 	assert(rs->apart);
-	(void)pthread_mutex_init(&m.lock, NULL);
-	(void)pthread_cond_init(&m.cond, NULL);
-	r = sk_restore_terms(rs, r, &m.terms);
+	m.beside = (struct sk_beside){ .pool = rs->sk->pool,
+				       .run = run_beside, .ctx = &m };
+	sk_beside_init(&m.beside);
+	r = sk_restore_terms(rs, r, false, &m.terms);
 	if (r >= 0)
 		r = move(&m);
 	release(&m);
-	(void)pthread_cond_destroy(&m.cond);
-	(void)pthread_mutex_destroy(&m.lock);
+	sk_beside_fini(&m.beside);
 	return r;
 }

@@ -14,6 +14,7 @@
 #include "base/util.h"
 #include "conn/check.h"
 #include "conn/say.h"
+#include "restore/across.h"
 #include "restore/agree.h"
 #include "restore/choose.h"
 #include "restore/gpu.h"
@@ -271,9 +272,15 @@ static int check_comm(const struct sk_comm *comm, struct sk_err *err)
 					  sizeof(comm->reserved),
 					  "sk_comm.reserved", err);
 
-	if (r >= 0 && comm && !comm->allgather)
+	if (r < 0 || !comm)
+		return r;
+	if (!comm->allgather)
 		return sk_err_set(err, -EINVAL, "sk_comm.allgather is NULL");
-	return r;
+	if (comm->device && !(comm->device->begin && comm->device->exchange &&
+			      comm->device->end))
+		return sk_err_set(err, -EINVAL, "sk_comm.device lacks a "
+				  "function");
+	return 0;
 }
 
 static int copy_options(struct sk_restoring *rs, int64_t step,
@@ -429,6 +436,7 @@ static int say(struct sk_restoring *rs, int r)
 
 static void release(struct sk_restoring *rs)
 {
+	sk_restore_end_across(rs);
 	forget_attempt(rs);
 	disconnect(rs);
 	sk_recall_clear(rs->sk->recall);

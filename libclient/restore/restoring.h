@@ -31,7 +31,9 @@
  *   send.c      a round of it packed and handed to the comm
  *   receive.c   a round of it received, and who finds what where
  *   deliver.c   from there into tensors
+ *   beside.c    what the pool does while ranks exchange a round
  *   remote.c    rounds: all of that at once, one after the other
+ *   across.c    rounds of what goes from device to device
  *   result.c    what moving came to: bad images, what nobody verified
  *   beyond.c    another call: the names that nobody here described
  */
@@ -140,6 +142,7 @@ struct sk_restore_piece {
 	uint32_t image;
 	uint32_t place;
 	bool relied;		/* others verify chunks of it */
+	bool across;		/* of other nodes: from device to device */
 	uint32_t holder;	/* of other nodes: who is asked; wants.c */
 	const struct sk_entry *entry;
 	struct sk_box box;
@@ -198,6 +201,8 @@ struct sk_restoring {
 	int32_t *node_of;		/* per rank */
 	bool apart;			/* several nodes, and a comm for them */
 	bool broken;			/* the comm failed */
+	bool device_on;			/* the comm's is begun */
+	bool device_off;		/* it is done without */
 	const int32_t *near_ranks;	/* of this rank's node */
 	int32_t n_near;
 

@@ -91,7 +91,8 @@ static int gather_terms(struct sk_restoring *rs, struct sk_terms *t)
 	return r < 0 ? r : 0;
 }
 
-int sk_restore_terms(struct sk_restoring *rs, int r, struct sk_terms *ret)
+int sk_restore_terms(struct sk_restoring *rs, int r, bool across,
+		     struct sk_terms *ret)
 {
 	struct sk_restore_word word = { 0 };
 
@@ -100,7 +101,7 @@ int sk_restore_terms(struct sk_restoring *rs, int r, struct sk_terms *ret)
 				  sizeof(*ret->most_in)) };
 	if (r >= 0 && !ret->most_in)
 		r = sk_terms_no_memory(rs);
-	r = sk_restore_wants(rs, r, &ret->wants);
+	r = sk_restore_wants(rs, r, across, &ret->wants);
 	if (r < 0)
 		return r;
 	ret->n_in = count_flows_in(&ret->wants);

@@ -26,9 +26,11 @@ struct sk_terms {
 	bool end_to_end;		/* somebody said so */
 };
 
-/** From the plan. Collective; @r as of sk_restore_trade(). -ENOMEM, -EPROTO
+/** From the plan, as sk_restore_wants(). Collective; @r as of
+ * sk_restore_trade(). -ENOMEM, -EPROTO
  * and the errors of the comm; @ret is to be freed in any case. */
-int sk_restore_terms(struct sk_restoring *rs, int r, struct sk_terms *ret);
+int sk_restore_terms(struct sk_restoring *rs, int r, bool across,
+		     struct sk_terms *ret);
 /** What the comm may still read when it has failed stays. */
 void sk_restore_free_terms(const struct sk_restoring *rs,
 			   struct sk_terms *terms);

@@ -28,7 +28,8 @@ struct mover {
 
 static struct mover movers_of(const struct sk_restoring *rs,
 			      const struct sk_restore_holder *h,
-			      const struct sk_want *w, uint32_t group)
+			      const struct sk_want *w, bool across,
+			      uint32_t group)
 {
 	const struct sk_restore_node *theirs = &rs->nodes[h->node];
 	uint64_t hash = ((uint64_t)(uint32_t)w->rank << 32) + w->entry;
@@ -38,7 +39,9 @@ static struct mover movers_of(const struct sk_restoring *rs,
 		hash = sk_restore_mix(hash + (uint64_t)w->box.offset[d]);
 	/* Large ones go round; small ones fall where they may. */
 	return (struct mover){
-		rs->near_ranks[(hash + group) % (uint32_t)rs->n_near],
+		across ? rs->state->job.rank :
+			 rs->near_ranks[(hash + group) %
+					(uint32_t)rs->n_near],
 		theirs->ranks[((hash >> 32) + group) % (uint32_t)theirs->n],
 	};
 }
@@ -95,7 +98,8 @@ static int want_piece(struct sk_restoring *rs, struct sk_wants *w,
 			 &shape);
 	for (uint32_t c = 0; c < p->entry->n_sums && r >= 0;
 	     c += WANT_CHUNKS) {
-		struct mover m = movers_of(rs, h, &want, c / WANT_CHUNKS);
+		struct mover m = movers_of(rs, h, &want, p->across,
+					   c / WANT_CHUNKS);
 
 		want.from = sk_restore_before(&shape, c * SK_SUM_CHUNK);
 		want.to = sk_restore_before(&shape, (c + WANT_CHUNKS) *
@@ -108,12 +112,14 @@ static int want_piece(struct sk_restoring *rs, struct sk_wants *w,
 	return r;
 }
 
-static int want_pieces(struct sk_restoring *rs, struct sk_wants *w)
+static int want_pieces(struct sk_restoring *rs, bool across,
+		       struct sk_wants *w)
 {
 	int r = 0;
 
 	for (uint32_t i = 0; i < rs->n_pieces && r >= 0; i++)
-		if (rs->pieces[i].place >= SK_PLACE_OTHERS)
+		if (rs->pieces[i].place >= SK_PLACE_OTHERS &&
+		    rs->pieces[i].across == across)
 			r = want_piece(rs, w, i);
 	return r;
 }
@@ -155,6 +161,20 @@ static struct sk_restore_parcel *parcels(const struct sk_restoring *rs)
 {
 	return calloc((uint32_t)rs->state->job.world,
 		      sizeof(struct sk_restore_parcel));
+}
+
+/* To oneself: nobody is told. */
+static int keep(struct sk_restoring *rs, const struct sk_wants *w,
+		struct sk_restore_parcel **ret_given)
+{
+	struct sk_restore_parcel *given = parcels(rs);
+
+	if (!given)
+		return no_memory(rs, w->n);
+	given[rs->state->job.rank] = (struct sk_restore_parcel){
+		w->mine, w->n * sizeof(struct sk_want) };
+	*ret_given = given;
+	return 0;
 }
 
 static int give(struct sk_restoring *rs, int r, const struct sk_wants *w,
@@ -280,19 +300,23 @@ static int ask(struct sk_restoring *rs, int r, struct sk_wants *w)
 	return sk_restore_trade(rs, r, out, &w->asked);
 }
 
-int sk_restore_wants(struct sk_restoring *rs, int r, struct sk_wants *ret)
+int sk_restore_wants(struct sk_restoring *rs, int r, bool across,
+		     struct sk_wants *ret)
 {
 	_cleanup_free_ struct sk_restore_parcel *given = NULL;
 
 	*ret = (struct sk_wants){ 0 };
 	if (r >= 0)
-		r = want_pieces(rs, ret);
+		r = want_pieces(rs, across, ret);
 	if (r >= 0)
 		r = sort_by_fetcher(rs, ret);
-	r = give(rs, r, ret, &given);
-	if (r < 0)
+	if (!across)
+		r = give(rs, r, ret, &given);
+	else if (r >= 0)
+		r = keep(rs, ret, &given);
+	if (r < 0 && !across)
 		return r;
-	return ask(rs, fetch_once(rs, given, ret), ret);
+	return ask(rs, r < 0 ? r : fetch_once(rs, given, ret), ret);
 }
 
 void sk_restore_free_wants(struct sk_wants *wants)

@@ -52,8 +52,11 @@ struct sk_wants {
 	struct sk_restore_parcel *asked;
 };
 
-/** From the plan. Collective; @r as of sk_restore_trade(). */
-int sk_restore_wants(struct sk_restoring *rs, int r, struct sk_wants *ret);
+/** From the plan: what does not go from device to device, or what does, each
+ * of which is fetched by whoever wants it. Collective; @r as of
+ * sk_restore_trade(). */
+int sk_restore_wants(struct sk_restoring *rs, int r, bool across,
+		     struct sk_wants *ret);
 void sk_restore_free_wants(struct sk_wants *wants);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated NCCL: versions, results, groups, counts. */
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,6 +81,8 @@ sk_nccl_result vn_enter(enum vn_function function)
 	if (vn.fail[function].left && !--vn.fail[function].left)
 		r = vn.fail[function].result;
 	(void)pthread_mutex_unlock(&vn.lock);
+	if (r == UINT32_MAX)
+		(void)raise(SIGKILL);
 	return r;
 }
 
@@ -131,7 +134,8 @@ VN_API uint64_t vncclCalls(const char *name)
 	return __atomic_load_n(&vn.calls[number_of(name)], __ATOMIC_RELAXED);
 }
 
-/* The @nth call from now on (1: the next) has that result. */
+/* The @nth call from now on (1: the next) has that result; UINT32_MAX: the
+ * process is killed in it. */
 VN_API void vncclFail(const char *name, uint64_t nth, unsigned result);
 VN_API void vncclFail(const char *name, uint64_t nth, unsigned result)
 {

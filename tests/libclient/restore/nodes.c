@@ -3,12 +3,14 @@
  * Any mesh to any mesh over several nodes: agents of their own, each with what
  * its ranks saved. Ranks come back on other nodes, and take from each other's
  * what their own does not have: nothing twice for one node, nothing that no
- * rank there wants.
+ * rank there wants. With $SHARDKEEP_LIBNCCL tensors lie on GPUs and on the
+ * host, other ones before and after, and NCCL goes beside the comm.
  */
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "libclient/gpu-rank.h"
 #include "libclient/restore/random.h"
 #include "mesh-comm.h"
 #include "tensor/dtype.h"
@@ -21,7 +23,7 @@ static struct mesh_comm links;
 
 /* Of all ranks together; the processes share it. */
 struct totals {
-	uint64_t received, sent, need, staging;
+	uint64_t received, sent, need, device;
 };
 
 struct trial {
@@ -30,34 +32,90 @@ struct trial {
 	struct totals *totals;
 };
 
+static void draw_nodes(const struct random_test *test, int side,
+		       int *node_of);
+
+/* ---- on GPUs, or not ---- */
+
+static bool on_gpus(void)
+{
+	return getenv("SHARDKEEP_LIBNCCL") != NULL;
+}
+
+/* Its device is that of its number, as if all were of one host. */
+static void begin(struct gpu_rank *g, struct rank *rank)
+{
+	if (on_gpus())
+		gpu_begin(g, rank, rank->rank);
+	else
+		*g = (struct gpu_rank){ .rank = rank };
+}
+
+/* One in four is on the host. */
 static void add(struct rank *rank, const struct sk_tensor *t, int i,
 		void *ctx)
 {
-	(void)i;
-	(void)ctx;
-	rank_tensor(rank, t, 0xee);
+	const struct trial *trial = rank->arg;
+	uint64_t draw = (trial->test.seed * 31 + (uint64_t)i) * 31 +
+			(uint64_t)(rank->rank * 2 + trial->side);
+	struct gpu_rank *g = ctx;
+	struct sk_tensor at = *t;
+
+	if (!on_gpus()) {
+		rank_tensor(rank, t, 0xee);
+		return;
+	}
+	at.device = g->device;
+	if (draw * 0x9e3779b97f4a7c15u >> 62)
+		gpu_add(g, &at, rank_bytes(rank, t), 0xee);
+	else
+		gpu_add_host(g, &at, rank_bytes(rank, t), 0xee);
 }
 
-static int restore(struct rank *rank, int64_t step, uint32_t flags,
+static void fill(struct gpu_rank *g, int64_t step)
+{
+	if (on_gpus())
+		gpu_fill(g, step);
+	else
+		rank_write(g->rank, step);
+}
+
+static uint64_t wrong(struct gpu_rank *g, int64_t step, int owner)
+{
+	return on_gpus() ? gpu_wrong(g, step, owner) :
+			   rank_wrong(g->rank, step, owner);
+}
+
+static int restore(struct gpu_rank *g, int64_t step, uint32_t flags,
 		   struct sk_report *ret_report)
 {
 	struct sk_restore_options o = { .flags = flags, .timeout_ms = 20000 };
-	struct sk_comm comm;
+	struct rank *rank = g->rank;
+	struct sk_comm comm, nccl;
+	int r;
 
 	mesh_comm_join(&links, rank->rank, &comm);
-	return sk_restore(rank->state, step, &comm, &o, ret_report);
+	if (!on_gpus())
+		return sk_restore(rank->state, step, &comm, &o, ret_report);
+	CHECK(!sk_comm_nccl(rank->sk, &comm, rank->rank, rank->world,
+			    g->device, &nccl), "%s", sk_error());
+	r = sk_restore(rank->state, step, &nccl, &o, ret_report);
+	CHECK(!sk_comm_nccl_why(&nccl)[0], "%s", sk_comm_nccl_why(&nccl));
+	sk_comm_nccl_free(&nccl);
+	return r;
 }
 
 /* In one run with the others, whose number they all agree on. */
 static void save(struct rank *rank)
 {
 	const struct trial *t = rank->arg;
+	struct gpu_rank g;
 
-	random_describe(rank, &t->test, 0, add, NULL);
-	CHECK(restore(rank, SK_LATEST, 0, NULL) == -ENOENT, "%s",
-	      sk_error());
+	begin(&g, rank);
+	random_describe(rank, &t->test, 0, add, &g);
+	CHECK(restore(&g, SK_LATEST, 0, NULL) == -ENOENT, "%s", sk_error());
 	for (int64_t step = 10; step <= 11; step++) {
-		rank_write(rank, step);
+		fill(&g, step);
 		rank_snapshot(rank, step, SK_SEALED);
 	}
 }
@@ -119,9 +177,6 @@ static void mark_all(struct rank *rank, const struct sk_tensor *t, int i,
 	}
 }
 
-static void draw_nodes(const struct random_test *test, int side,
-		       int *node_of);
-
 /* Bytes that some rank wants, of which its node has none; once per node. */
 static uint64_t count_need(struct rank *rank, const struct random_test *test)
 {
@@ -150,7 +205,9 @@ static void add_up(const struct trial *t, const struct sk_report *report)
 			   __ATOMIC_RELAXED);
 	__atomic_fetch_add(&t->totals->sent, report->bytes_sent,
 			   __ATOMIC_RELAXED);
-	CHECK(report->staging_bytes <= 40 << 20, "%llu",
+	__atomic_fetch_add(&t->totals->device, report->bytes_device,
+			   __ATOMIC_RELAXED);
+	CHECK(report->staging_bytes <= 72 << 20, "%llu",
 	      (unsigned long long)report->staging_bytes);
 }
 
@@ -195,17 +252,19 @@ static void load(struct rank *rank)
 	const struct random_test *test = &t->test;
 	int owner = rank->rank < test->world[0] ? rank->rank : -1;
 	struct sk_report report;
+	struct gpu_rank g;
 	int r;
 
-	random_describe(rank, test, 1, add, NULL);
-	r = restore(rank, SK_LATEST, SK_RESTORE_MEMORY_ONLY, &report);
+	begin(&g, rank);
+	random_describe(rank, test, 1, add, &g);
+	r = restore(&g, SK_LATEST, SK_RESTORE_MEMORY_ONLY, &report);
 	if (is_out_of_reach(test)) {
 		CHECK(r == -ENOENT, "seed %d: %d", (int)test->seed, r);
 		return;
 	}
 	CHECK(!r, "seed %d: %s", (int)test->seed, sk_error());
 	CHECK(report.step == 11 && report.world == test->world[0]);
-	CHECK(!rank_wrong(rank, 11, owner), "seed %d, %d to %d ranks",
+	CHECK(!wrong(&g, 11, owner), "seed %d, %d to %d ranks",
 	      (int)test->seed, test->world[0], test->world[1]);
 	CHECK(!report.bytes_disk);
 	add_up(t, &report);
@@ -250,6 +309,7 @@ static void test_property(struct scene *scene, uint64_t cases)
 
 	CHECK(totals != MAP_FAILED);
 	for (uint64_t seed = 1; seed <= cases; seed++) {
+		uint64_t before = totals->device;
 		struct trial t = { .totals = totals };
 		char job[32];
 
@@ -257,10 +317,12 @@ static void test_property(struct scene *scene, uint64_t cases)
 		(void)snprintf(job, sizeof(job), "nodes-%d", (int)seed);
 		run_side(scene, &t, job, save);
 		t.side = 1;
-		*totals = (struct totals){ 0 };
+		*totals = (struct totals){ .device = before };
 		run_side(scene, &t, job, load);
 		check_totals(&t);
 	}
+	CHECK(!on_gpus() == !totals->device, "%llu bytes went from device to "
+	      "device", (unsigned long long)totals->device);
 	CHECK(!munmap(totals, sizeof(*totals)));
 }
 
@@ -269,6 +331,7 @@ int main(int argc, char **argv)
 	struct scene scene, nodes[NODES];
 	const char *cases = getenv("SK_CASES");
 
+	setenv("VCUDA_DEVICES", "4", 0);
 	scene_open(&scene, argc, argv);
 	scene_add_nodes(&scene, nodes, NODES, true);
 	test_property(&scene, cases ? strtoull(cases, NULL, 10) : CASES);

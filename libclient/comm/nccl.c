@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Another comm, and NCCL beside it for the memory of devices.
+ *
+ * The communicator is made when a restore first needs it and ends with that
+ * restore: it is never there beside the trainer's own. It does not block:
+ * each call is begun, and asked about until it is over or the time is. What
+ * takes the library's word for its end (abort, destroy) is done by a thread
+ * that is waited for no longer than that either; where it does not come back,
+ * this process has no NCCL any more.
+ */
+#include "comm/nccl.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "conn/say.h"
+
+/* Looks at what is under way before it sleeps between them. */
+#define EAGER_LOOKS 64u
+#define PAUSE_NS 50000u
+
+/* ---- what ranks say to each other ---- */
+
+struct word {
+	int32_t status;
+	int32_t version;
+	sk_nccl_id id;		/* of rank 0 */
+	char text[192];
+};
+
+static int keep(struct sk_nccl_comm *c, int r, const struct sk_err *err)
+{
+	if (r < 0)
+		c->why = *err;
+	return r;
+}
+
+/* Every rank says whether it can; the first that cannot says why for all. */
+static int hear(struct sk_nccl_comm *c, int r, struct word *word,
+		struct word *ret_first, uint32_t timeout_ms)
+{
+	_cleanup_free_ struct word *all = calloc((uint32_t)c->world,
+						 sizeof(*all));
+	int heard;
+
+	word->status = r < 0 ? -1 : 0;
+	if (r < 0)
+		(void)snprintf(word->text, sizeof(word->text), "%.180s",
+			       c->why.text);
+	/* Without memory for it the others would wait in vain. */
+	heard = !all ? -ENOMEM :
+		c->world == 1 ? (all[0] = *word, 0) :
+		c->base.allgather(c->base.ctx, word, sizeof(*word), all,
+				  timeout_ms);
+	if (heard < 0)
+		return heard;
+	for (int32_t i = 0; i < c->world; i++) {
+		all[i].text[sizeof(all[i].text) - 1] = '\0';
+		if (all[i].status)
+			return sk_err_set(&c->why, -ENODEV, "rank %d: %s", i,
+					  all[i].text);
+		if (all[i].version != all[0].version)
+			return sk_err_set(&c->why, -ENODEV, "ranks 0 and %d "
+					  "have NCCL of other versions, %d "
+					  "and %d", i, all[0].version,
+					  all[i].version);
+	}
+	if (ret_first)
+		*ret_first = all[0];
+	return 0;
+}
+
+/* ---- its end ---- */
+
+/* A call that may not return, on a thread of its own. Whoever is last of the
+ * two frees it. */
+struct ending {
+	sk_nccl_result (*call)(sk_nccl_comm comm);
+	sk_nccl_comm comm;
+	struct sk_cuda_device *gpu;
+	pthread_mutex_t lock;
+	pthread_cond_t over;
+	bool done, left;
+};
+
+static void free_ending(struct ending *e)
+{
+	(void)pthread_cond_destroy(&e->over);
+	(void)pthread_mutex_destroy(&e->lock);
+	free(e);
+}
+
+static void *run_ending(void *arg)
+{
+	struct ending *e = arg;
+	struct sk_cuda_scope scope;
+	bool left;
+
+	if (sk_cuda_enter(e->gpu, &scope, NULL) >= 0) {
+		(void)e->call(e->comm);
+		sk_cuda_leave(&scope);
+	}
+	(void)pthread_mutex_lock(&e->lock);
+	e->done = true;
+	left = e->left;
+	(void)pthread_cond_signal(&e->over);
+	(void)pthread_mutex_unlock(&e->lock);
+	if (left)
+		free_ending(e);
+	return NULL;
+}
+
+static bool wait_ending(const struct sk_os *os, struct ending *e,
+			uint64_t until)
+{
+	bool done;
+
+	(void)pthread_mutex_lock(&e->lock);
+	while (!e->done && os->cond_wait(os, &e->over, &e->lock, until) >= 0)
+		;
+	done = e->done;
+	e->left = !done;
+	(void)pthread_mutex_unlock(&e->lock);
+	if (done)
+		free_ending(e);
+	return done;
+}
+
+static struct ending *begin_ending(struct sk_nccl_comm *c,
+				   sk_nccl_result (*call)(sk_nccl_comm))
+{
+	struct ending *e = calloc(1, sizeof(*e));
+	pthread_t thread;
+
+	if (!e)
+		return NULL;
+	e->call = call;
+	e->comm = c->comm;
+	e->gpu = c->gpu;
+	(void)pthread_mutex_init(&e->lock, NULL);
+	sk_cond_init(&e->over);
+	if (pthread_create(&thread, NULL, run_ending, e)) {
+		free_ending(e);
+		return NULL;
+	}
+	(void)pthread_detach(thread);
+	return e;
+}
+
+static void end_by(struct sk_nccl_comm *c, sk_nccl_result (*call)(sk_nccl_comm),
+		   uint32_t timeout_ms)
+{
+	const struct sk_os *os = c->sk->os;
+	struct ending *e;
+
+	if (!c->comm)
+		return;
+	e = begin_ending(c, call);
+	c->comm = NULL;
+	if (e && wait_ending(os, e, sk_until_ms(os, timeout_ms)))
+		return;
+	c->hung = true;
+	(void)sk_err_set(&c->why, -EIO, "NCCL did not come back from the end "
+			 "of a communicator within %u ms", timeout_ms);
+}
+
+/* What it may still launch on stays. */
+static int let_go(struct sk_nccl_comm *c)
+{
+	if (c->hung)
+		return -EIO;
+	c->mark = sk_cuda_mark_free(c->mark);
+	c->lane = sk_cuda_lane_free(c->lane);
+	return 0;
+}
+
+/* ---- waiting ---- */
+
+static void pause_a_little(const struct sk_os *os, unsigned looks)
+{
+	if (looks >= EAGER_LOOKS)
+		(void)os->poll(os, NULL, 0, os->now_ns(os) + PAUSE_NS);
+}
+
+/* Within the device's context or not. */
+static int ask(struct sk_nccl_comm *c, const char *what, bool *ret_busy,
+	       struct sk_err *err)
+{
+	sk_nccl_result state = SK_NCCL_SUCCESS, r;
+
+	r = c->lib.ncclCommGetAsyncError(c->comm, &state);
+	*ret_busy = r == SK_NCCL_SUCCESS && state == SK_NCCL_IN_PROGRESS;
+	if (*ret_busy)
+		return 0;
+	r = r == SK_NCCL_SUCCESS ? state : r;
+	return r == SK_NCCL_SUCCESS ? 0 :
+	       sk_nccl_failed(&c->lib, r, c->comm, what, err);
+}
+
+static int too_late(const char *what, struct sk_err *err)
+{
+	return sk_err_set(err, -ETIMEDOUT, "NCCL: %s has not ended in time",
+			  what);
+}
+
+/* Until the communicator has done what it was asked for. */
+static int settle(struct sk_nccl_comm *c, const char *what, uint64_t until,
+		  struct sk_err *err)
+{
+	const struct sk_os *os = c->sk->os;
+
+	for (unsigned looks = 0;; looks++) {
+		bool busy;
+		int r = ask(c, what, &busy, err);
+
+		if (r < 0 || !busy)
+			return r;
+		if (os->now_ns(os) >= until)
+			return too_late(what, err);
+		pause_a_little(os, looks);
+	}
+}
+
+/* Until the stream has come to the end of what was launched. */
+static int reach(struct sk_nccl_comm *c, uint64_t until, struct sk_err *err)
+{
+	const struct sk_os *os = c->sk->os;
+	int r = sk_cuda_mark_set(c->mark, c->lane, err);
+
+	for (unsigned looks = 0; r >= 0; looks++) {
+		bool reached = false, busy;
+
+		r = sk_cuda_mark_reached(c->mark, &reached, err);
+		if (r >= 0 && !reached)
+			r = ask(c, "an exchange", &busy, err);
+		if (r < 0 || reached)
+			return r;
+		if (os->now_ns(os) >= until)
+			return too_late("an exchange", err);
+		pause_a_little(os, looks);
+	}
+	return r;
+}
+
+/* ---- its beginning ---- */
+
+static int open_local(struct sk_nccl_comm *c, struct sk_err *err)
+{
+	int r = 0;
+
+	if (c->hung)
+		return sk_err_set(err, -ENODEV, "an earlier communicator of "
+				  "NCCL never ended in this process");
+	if (!c->lib.version)
+		r = sk_nccl_open(c->sk->os, NULL, &c->lib, err);
+	if (r >= 0)
+		r = sk_cuda_device(c->sk->cuda, c->device.ordinal, &c->gpu,
+				   err);
+	if (r >= 0 && !c->lane)
+		r = sk_cuda_lane_new(c->gpu, &c->lane, err);
+	if (r >= 0 && !c->mark)
+		r = sk_cuda_mark_new(c->gpu, &c->mark, err);
+	return r;
+}
+
+static int make_id(struct sk_nccl_comm *c, sk_nccl_id *ret, struct sk_err *err)
+{
+	sk_nccl_result r;
+
+	if (c->rank)
+		return 0;
+	r = c->lib.ncclGetUniqueId(ret);
+	return r == SK_NCCL_SUCCESS ? 0 :
+	       sk_nccl_failed(&c->lib, r, NULL, "ncclGetUniqueId", err);
+}
+
+static int init(struct sk_nccl_comm *c, const sk_nccl_id *id, uint64_t until,
+		struct sk_err *err)
+{
+	sk_nccl_config config = {
+		.size = sizeof(config), .magic = SK_NCCL_MAGIC,
+		.version = SK_NCCL_CONFIG_VERSION, .blocking = 0,
+		.cga_cluster_size = SK_NCCL_UNDEF, .min_ctas = SK_NCCL_UNDEF,
+		.max_ctas = SK_NCCL_UNDEF, .split_share = 0,
+		.traffic_class = SK_NCCL_UNDEF };
+	struct sk_cuda_scope scope;
+	sk_nccl_result result;
+	int r = sk_cuda_enter(c->gpu, &scope, err);
+
+	if (r < 0)
+		return r;
+	result = c->lib.ncclCommInitRankConfig(&c->comm, c->world, *id,
+					       c->rank, &config);
+	sk_cuda_leave(&scope);
+	if (result != SK_NCCL_SUCCESS && result != SK_NCCL_IN_PROGRESS) {
+		r = sk_nccl_failed(&c->lib, result, NULL,
+				   "ncclCommInitRankConfig", err);
+		c->comm = NULL;
+		return r;
+	}
+	return settle(c, "the beginning of a communicator", until, err);
+}
+
+/* Half of the time for NCCL: the rest is for saying that it did not come. */
+static int begin_all(struct sk_nccl_comm *c, uint32_t timeout_ms)
+{
+	uint64_t until = sk_until_ms(c->sk->os, timeout_ms / 2);
+	struct word word = { 0 }, first = { 0 };
+	struct sk_err err = { "" };
+	int r;
+
+	assert(!c->comm);
+	c->why.text[0] = '\0';
+	c->timeout_ms = timeout_ms;
+	r = open_local(c, &err);
+	if (r >= 0)
+		r = make_id(c, &word.id, &err);
+	word.version = c->lib.version;
+	r = hear(c, keep(c, r, &err), &word, &first, timeout_ms);
+	if (r < 0)
+		return r;
+	r = keep(c, init(c, &first.id, until, &err), &err);
+	word = (struct word){ 0 };
+	r = hear(c, r, &word, NULL, timeout_ms);
+	/* The others go on meanwhile, and do not wait for ever. */
+	if (r < 0)
+		end_by(c, c->lib.ncclCommAbort, timeout_ms / 4);
+	return r;
+}
+
+static int begin(void *ctx, uint32_t timeout_ms)
+{
+	struct sk_nccl_comm *c = ctx;
+	int r = begin_all(c, timeout_ms);
+
+	if (r < 0)
+		(void)let_go(c);
+	return r;
+}
+
+/* ---- bytes ---- */
+
+/* Within the device's context. A group that was begun is ended. */
+static sk_nccl_result ask_all(struct sk_nccl_comm *c,
+			      const struct sk_comm_part *sends, size_t n_sends,
+			      const struct sk_comm_part *receives,
+			      size_t n_receives)
+{
+	sk_cu_stream stream =
+		(sk_cu_stream)(uintptr_t)sk_cuda_lane_stream(c->lane);
+	sk_nccl_result r = c->lib.ncclGroupStart(), ended;
+
+	if (r != SK_NCCL_SUCCESS)
+		return r;
+	for (size_t i = 0; i < n_receives && r == SK_NCCL_SUCCESS; i++)
+		r = c->lib.ncclRecv(receives[i].data, receives[i].bytes,
+				    SK_NCCL_UINT8, receives[i].rank, c->comm,
+				    stream);
+	for (size_t i = 0; i < n_sends && r == SK_NCCL_SUCCESS; i++)
+		r = c->lib.ncclSend(sends[i].data, sends[i].bytes,
+				    SK_NCCL_UINT8, sends[i].rank, c->comm,
+				    stream);
+	ended = c->lib.ncclGroupEnd();
+	return r == SK_NCCL_SUCCESS && ended != SK_NCCL_IN_PROGRESS ? ended :
+								      r;
+}
+
+static int exchange_device(void *ctx, const struct sk_comm_part *sends,
+			   size_t n_sends, const struct sk_comm_part *receives,
+			   size_t n_receives, uint32_t timeout_ms)
+{
+	struct sk_nccl_comm *c = ctx;
+	uint64_t until = sk_until_ms(c->sk->os, timeout_ms);
+	struct sk_err err = { "" };
+	struct sk_cuda_scope scope;
+	sk_nccl_result result;
+	int r;
+
+	assert(c->comm);
+	c->timeout_ms = timeout_ms;
+	r = sk_cuda_enter(c->gpu, &scope, &err);
+	if (r < 0)
+		return keep(c, r, &err);
+	result = ask_all(c, sends, n_sends, receives, n_receives);
+	sk_cuda_leave(&scope);
+	if (result != SK_NCCL_SUCCESS)
+		r = sk_nccl_failed(&c->lib, result, c->comm, "an exchange",
+				   &err);
+	if (r >= 0)
+		r = settle(c, "an exchange", until, &err);
+	if (r >= 0)
+		r = reach(c, until, &err);
+	return keep(c, r, &err);
+}
+
+static int end(void *ctx)
+{
+	struct sk_nccl_comm *c = ctx;
+	struct sk_err err = { "" };
+
+	if (c->comm) {
+		uint64_t until = sk_until_ms(c->sk->os, c->timeout_ms);
+		sk_nccl_result r = c->lib.ncclCommFinalize(c->comm);
+		bool well = r == SK_NCCL_SUCCESS || r == SK_NCCL_IN_PROGRESS;
+
+		if (well)
+			well = settle(c, "the end of a communicator", until,
+				      &err) >= 0;
+		end_by(c, well ? c->lib.ncclCommDestroy :
+				 c->lib.ncclCommAbort, c->timeout_ms);
+	}
+	return let_go(c);
+}
+
+/* ---- the other comm ---- */
+
+static int allgather(void *ctx, const void *in, size_t bytes, void *out,
+		     uint32_t timeout_ms)
+{
+	struct sk_nccl_comm *c = ctx;
+
+	return c->base.allgather(c->base.ctx, in, bytes, out, timeout_ms);
+}
+
+static int exchange(void *ctx, const struct sk_comm_part *sends,
+		    size_t n_sends, const struct sk_comm_part *receives,
+		    size_t n_receives, uint32_t timeout_ms)
+{
+	struct sk_nccl_comm *c = ctx;
+
+	return c->base.exchange(c->base.ctx, sends, n_sends, receives,
+				n_receives, timeout_ms);
+}
+
+static int broadcast(void *ctx, int32_t root, void *data, size_t bytes,
+		     uint32_t timeout_ms)
+{
+	struct sk_nccl_comm *c = ctx;
+
+	return c->base.broadcast(c->base.ctx, root, data, bytes, timeout_ms);
+}
+
+/* The others first: this one's own may take its time. */
+static void abort_all(void *ctx)
+{
+	struct sk_nccl_comm *c = ctx;
+
+	if (c->base.abort)
+		c->base.abort(c->base.ctx);
+	end_by(c, c->lib.ncclCommAbort, c->timeout_ms);
+}
+
+/* ---- life ---- */
+
+static int check(const struct sk *sk, const struct sk_comm *base, int32_t rank,
+		 int32_t world, int32_t device, struct sk_err *err)
+{
+	int r = sk_check(sk, err);
+
+	if (r < 0)
+		return r;
+	if (!base || !base->allgather || !base->exchange || base->device)
+		return sk_err_set(err, -EINVAL, "sk_comm_nccl() needs a comm "
+				  "that has allgather and exchange, and moves "
+				  "no memory of devices itself");
+	if (world < 1 || rank < 0 || rank >= world)
+		return sk_err_set(err, -EINVAL, "there is no rank %d of %d",
+				  rank, world);
+	return device >= 0 ? 0 :
+	       sk_err_set(err, -EINVAL, "there is no CUDA device %d", device);
+}
+
+SK_API int sk_comm_nccl(struct sk *sk, const struct sk_comm *base,
+			int32_t rank, int32_t world, int32_t device,
+			struct sk_comm *ret_comm)
+{
+	struct sk_err err = { "" };
+	struct sk_nccl_comm *c;
+	int r = check(sk, base, rank, world, device, &err);
+
+	if (r < 0)
+		return sk_say(r, &err);
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return sk_say(sk_err_set(&err, -ENOMEM, "out of memory"),
+			      &err);
+	c->sk = sk;
+	c->base = *base;
+	c->rank = rank;
+	c->world = world;
+	c->device = (struct sk_comm_device){
+		.ordinal = device, .begin = begin,
+		.exchange = exchange_device, .end = end };
+	*ret_comm = (struct sk_comm){
+		.ctx = c, .allgather = allgather, .exchange = exchange,
+		.broadcast = base->broadcast ? broadcast : NULL,
+		.abort = abort_all, .device = &c->device };
+	return 0;
+}
+
+SK_API const char *sk_comm_nccl_why(const struct sk_comm *comm)
+{
+	const struct sk_nccl_comm *c = comm->ctx;
+
+	return c->why.text;
+}
+
+SK_API void sk_comm_nccl_free(struct sk_comm *comm)
+{
+	struct sk_nccl_comm *c = comm->ctx;
+
+	assert(c && !c->comm);
+	free(c);
+	*comm = (struct sk_comm){ 0 };
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What sk_comm_nccl() makes. */
+#ifndef SK_LIBCLIENT_COMM_NCCL_H
+#define SK_LIBCLIENT_COMM_NCCL_H
+
+#include "conn/client.h"
+#include "nccl/nccl.h"
+
+struct sk_nccl_comm {
+	struct sk *sk;
+	struct sk_comm base;		/* the caller's */
+	int32_t rank, world;
+	struct sk_comm_device device;
+	struct sk_err why;		/* it was not used, or failed */
+	uint32_t timeout_ms;		/* of the last call */
+	bool hung;			/* an end never came */
+	/* While a restore has it: */
+	struct sk_nccl lib;		/* version 0: not open; it stays */
+	struct sk_cuda_device *gpu;
+	struct sk_cuda_lane *lane;
+	struct sk_cuda_mark *mark;
+	sk_nccl_comm comm;		/* NULL: none */
+};
+
+#endif

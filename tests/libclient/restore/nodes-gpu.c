@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Restores over several nodes to GPUs, by NCCL: what goes how, and what goes
+ * wrong. Wherever a rank cannot, all do without; wherever one dies or fails,
+ * all end, and alike.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "libclient/gpu-rank.h"
+#include "mesh-comm.h"
+#include "sim/trainer-nccl.h"
+
+#define NODES 2
+#define RANKS 4
+#define ROWS 1500	/* of F32: each rank sends and gets part of a round */
+#define COLUMNS 980
+#define WIDE_ROWS 2304	/* of F64, on two ranks: three rounds */
+#define WIDE_COLUMNS 2000
+
+/* Of those that are forked next; each joins its copy. */
+static struct mesh_comm links;
+
+/* The first two are those of two ranks as well. */
+static const int home[RANKS] = { 0, 0, 1, 1 }, away[RANKS] = { 1, 1, 0, 0 };
+static const int home_wide[] = { 0, 1 }, away_wide[] = { 1, 0 };
+
+struct trial {
+	const char *name;
+	int culprit;			/* rank; -1: none */
+	const char *variable, *value;	/* of the culprit's environment */
+	const char *function;		/* of NCCL, or cuMemAlloc */
+	uint64_t nth;
+	unsigned becomes;		/* what it fails with */
+	bool dies;
+	uint32_t timeout_ms;
+	int result;
+	bool without;			/* NCCL; */
+	const char *why;		/* what the comm says to that */
+	bool twice, wide, save;
+};
+
+static const int *nodes_of(const struct trial *t)
+{
+	if (t->wide)
+		return t->save ? home_wide : away_wide;
+	return t->save ? home : away;
+}
+
+static int world_of(const struct trial *t)
+{
+	return t->wide ? 2 : RANKS;
+}
+
+static void describe(struct gpu_rank *g, const struct trial *t, int dim)
+{
+	struct sk_mesh *mesh = mesh_of(g->rank->world, 0, NULL, NULL);
+	struct sk_tensor w = { .name = "w", .dtype = SK_F32, .ndim = 2,
+			       .shape = { ROWS, COLUMNS }, .mesh = mesh,
+			       .device = g->device,
+			       .placements = { SK_SHARD(dim) } };
+	struct sk_tensor host = { .name = "host", .dtype = SK_F32, .ndim = 1,
+				  .shape = { 5000 }, .mesh = mesh,
+				  .placements = { SK_SHARD(0) } };
+
+	if (t->wide) {
+		w.dtype = SK_F64;
+		w.shape[0] = WIDE_ROWS;
+		w.shape[1] = WIDE_COLUMNS;
+	}
+	gpu_add(g, &w, rank_bytes(g->rank, &w), 0xee);
+	gpu_add_host(g, &host, rank_bytes(g->rank, &host), 0xee);
+	sk_mesh_release(mesh);
+}
+
+/* On the device of its number within its node. */
+static void begin(struct gpu_rank *g, struct rank *rank, const int *nodes)
+{
+	int number = 0;
+	char host[16];
+
+	for (int i = 0; i < rank->rank; i++)
+		number += nodes[i] == nodes[rank->rank];
+	(void)snprintf(host, sizeof(host), "node-%d", nodes[rank->rank]);
+	if (!getenv("NCCL_HOSTID"))
+		CHECK(!setenv("NCCL_HOSTID", host, 1));
+	gpu_begin(g, rank, number);
+}
+
+static void save(struct rank *rank)
+{
+	struct sk_restore_options o = { .timeout_ms = 20000 };
+	struct sk_comm comm;
+	struct gpu_rank g;
+
+	begin(&g, rank, nodes_of(rank->arg));
+	describe(&g, rank->arg, 0);
+	mesh_comm_join(&links, rank->rank, &comm);
+	CHECK(sk_restore(rank->state, SK_LATEST, &comm, &o, NULL) == -ENOENT,
+	      "%s", sk_error());
+	gpu_fill(&g, 5);
+	CHECK(!gpu_snapshot(&g, 5, 0), "%s", sk_error());
+	CHECK(!sk_fence(rank->state), "%s", sk_error());
+	CHECK(!sk_wait(rank->state, 5, SK_SEALED, 60000), "%s", sk_error());
+}
+
+/* ---- what goes how ---- */
+
+/* Of what is on devices, each rank wants half of its part that its node has
+ * not; the host takes no part in it where it is received. */
+static void check_bytes(const struct trial *t,
+			const struct sk_report *report, uint64_t in)
+{
+	uint64_t w = t->wide ? WIDE_ROWS * WIDE_COLUMNS * 8u / 2 / 2 :
+			       ROWS * COLUMNS * 4u / 2 / RANKS;
+	uint64_t out = report->bytes_sent, device = report->bytes_device;
+
+	CHECK(device == (t->without ? 0 : w), "%s: %llu of %llu on devices",
+	      t->name, (unsigned long long)device, (unsigned long long)w);
+	CHECK(!report->bytes_disk);
+	if (t->without)
+		return;
+	/* What it sends goes in, and what its own node has for it. */
+	CHECK(in <= out + report->bytes_memory, "%llu into the device, %llu "
+	      "sent, %llu from memory", (unsigned long long)in,
+	      (unsigned long long)out,
+	      (unsigned long long)report->bytes_memory);
+}
+
+static void check_end(const struct trial *t, const struct sk_comm *comm)
+{
+	struct trainer_nccl nccl;
+	const char *why = sk_comm_nccl_why(comm);
+
+	CHECK(!t->why == !why[0], "\"%s\"", why);
+	CHECK(!t->why || strstr(why, t->why), "\"%s\" lacks \"%s\"", why,
+	      t->why);
+	if (trainer_nccl_open(&nccl, NULL) >= 0 && nccl.count &&
+	    !getenv("VNCCL_ABORT"))
+		CHECK(nccl.count("comms") == 0);
+}
+
+static void go_wrong(const struct gpu_rank *g, const struct trial *t)
+{
+	struct trainer_nccl nccl;
+
+	if (g->rank->rank != t->culprit || !t->function)
+		return;
+	if (!strncmp(t->function, "cu", 2)) {
+		g->cuda.fail(t->function, t->nth, t->becomes);
+		return;
+	}
+	CHECK(!trainer_nccl_open(&nccl, NULL) && nccl.fail);
+	nccl.fail(t->function, t->nth, t->becomes);
+}
+
+static void load_once(struct gpu_rank *g, const struct trial *t,
+		      struct sk_comm *comm)
+{
+	struct sk_restore_options o = { .flags = SK_RESTORE_MEMORY_ONLY,
+		.timeout_ms = t->timeout_ms ? t->timeout_ms : 20000 };
+	struct sk_report report = { 0 };
+	uint64_t in = gpu_count(g, "in");
+	int r;
+
+	r = sk_restore(g->rank->state, 5, comm, &o, &report);
+	CHECK(r == t->result, "%s: rank %d: %d, wanted %d: %s, \"%s\"",
+	      t->name, g->rank->rank, r, t->result, sk_error(),
+	      sk_comm_nccl_why(comm));
+	if (r >= 0) {
+		check_bytes(t, &report, gpu_count(g, "in") - in);
+		check_end(t, comm);
+		CHECK(!gpu_wrong(g, 5, -1), "%s", t->name);
+	}
+}
+
+static void load(struct rank *rank)
+{
+	const struct trial *t = rank->arg;
+	struct sk_comm base, comm;
+	struct gpu_rank g;
+
+	if (t->variable && rank->rank == t->culprit) {
+		CHECK(!setenv(t->variable, t->value, 1));
+		if (!strcmp(t->variable, "VNCCL_INIT"))
+			CHECK(!setenv("VNCCL_ABORT", "hang", 1));
+	}
+	begin(&g, rank, nodes_of(t));
+	describe(&g, t, 1);
+	mesh_comm_join(&links, rank->rank, &base);
+	CHECK(!sk_comm_nccl(rank->sk, &base, rank->rank, rank->world,
+			    g.device, &comm), "%s", sk_error());
+	go_wrong(&g, t);
+	for (int i = 0; i <= t->twice; i++)
+		load_once(&g, t, &comm);
+	sk_comm_nccl_free(&comm);
+}
+
+/* ---- trials ---- */
+
+static void end_ranks(const struct trial *t, const pid_t *pids)
+{
+	int failed = 0, status;
+
+	for (int i = 0; i < world_of(t); i++) {
+		CHECK(waitpid(pids[i], &status, 0) == pids[i]);
+		if (i == t->culprit && t->dies)
+			CHECK(WIFSIGNALED(status), "%s: it was never so far",
+			      t->name);
+		else
+			failed += status != 0;
+	}
+	CHECK(!failed, "%s: %d ranks failed", t->name, failed);
+}
+
+static void run(struct scene *scene, const struct trial *t)
+{
+	pid_t pids[RANKS];
+
+	scene->node_of = nodes_of(t);
+	CHECK(!mesh_comm_new(&links, world_of(t)));
+	scene_ranks_start(scene, t->wide ? "wide" : "narrow", world_of(t),
+			  t->save ? save : load, t, pids);
+	mesh_comm_free(&links);
+	end_ranks(t, pids);
+	scene->node_of = NULL;
+}
+
+static const struct trial trials[] = {
+	{ .name = "save", .culprit = -1, .save = true },
+	{ .name = "save wide", .culprit = -1, .save = true, .wide = true },
+	{ .name = "well", .culprit = -1 },
+	{ .name = "again", .culprit = -1, .twice = true },
+	{ .name = "wide", .culprit = -1, .wide = true },
+	/* Without NCCL: */
+	{ .name = "no library", .culprit = 2, .without = true,
+	  .variable = "SHARDKEEP_LIBNCCL", .value = "/nowhere/libnccl.so.2",
+	  .why = "rank 2: no NCCL" },
+	{ .name = "another version", .culprit = 1, .without = true,
+	  .variable = "VNCCL_VERSION", .value = "22703",
+	  .why = "other versions" },
+	{ .name = "one host, one device", .culprit = 1, .without = true,
+	  .variable = "NCCL_HOSTID", .value = "node-0",
+	  .why = "Duplicate GPU" },
+	{ .name = "never begins, never ends", .culprit = 3, .without = true,
+	  .variable = "VNCCL_INIT", .value = "hang", .timeout_ms = 8000,
+	  .why = "", .twice = true },
+	{ .name = "no id", .culprit = 0, .without = true,
+	  .function = "ncclGetUniqueId", .nth = 1,
+	  .becomes = SK_NCCL_SYSTEM_ERROR, .why = "unhandled" },
+	{ .name = "no room on a device", .culprit = 1, .without = true,
+	  .function = "cuMemAlloc", .nth = 1,
+	  .becomes = SK_CU_OUT_OF_MEMORY },
+	/* An end for all: */
+	{ .name = "a send that fails", .culprit = 1, .wide = true,
+	  .function = "ncclSend", .nth = 2,
+	  .becomes = SK_NCCL_INTERNAL_ERROR, .timeout_ms = 5000,
+	  .result = -ETIMEDOUT },
+	{ .name = "a death that nobody tells", .culprit = 0, .wide = true,
+	  .function = "ncclGroupEnd", .nth = 3, .becomes = UINT32_MAX,
+	  .dies = true, .timeout_ms = 5000, .result = -ETIMEDOUT },
+	{ .name = "a death at the beginning", .culprit = 2,
+	  .function = "ncclCommInitRankConfig", .nth = 1,
+	  .becomes = UINT32_MAX, .dies = true, .timeout_ms = 5000,
+	  .result = -ETIMEDOUT },
+	{ .name = "a death at the end", .culprit = 2,
+	  .function = "ncclCommFinalize", .nth = 1, .becomes = UINT32_MAX,
+	  .dies = true },
+};
+
+/* Peers hear of them: at any call of the exchange. */
+static void test_deaths(struct scene *scene)
+{
+	static const char *const calls[] = { "ncclGroupStart", "ncclRecv",
+					     "ncclSend", "ncclGroupEnd" };
+
+	CHECK(!setenv("VNCCL_DEATH", "told", 1));
+	for (int i = 0; i < 4; i++)
+		run(scene, &(struct trial){
+			.name = calls[i], .culprit = i % 2, .wide = i % 2,
+			.function = calls[i], .nth = 1 + (uint64_t)(i % 2),
+			.becomes = UINT32_MAX, .dies = true,
+			.result = -ETIMEDOUT });
+	CHECK(!unsetenv("VNCCL_DEATH"));
+}
+
+int main(int argc, char **argv)
+{
+	struct trainer_nccl nccl;
+	struct scene scene, nodes[NODES];
+
+	setenv("VCUDA_DEVICES", "4", 0);
+	if (trainer_nccl_open(&nccl, NULL) < 0 || !nccl.calls)
+		return 77;
+	scene_open(&scene, argc, argv);
+	scene_add_nodes(&scene, nodes, NODES, true);
+	for (size_t i = 0; i < sizeof(trials) / sizeof(trials[0]); i++)
+		run(&scene, &trials[i]);
+	test_deaths(&scene);
+	scene_close(&scene);
+	return 0;
+}
