@@ -548,8 +548,14 @@ static int count_left(const char *path, const struct stat *st, int type,
 
 static unsigned left_over(const struct rig *rig)
 {
-	n_left = n_images = n_alive = 0;
-	CHECK(nftw(rig->store, count_left, 16, FTW_PHYS) == 0, "nftw");
+	int r;
+
+	/* A directory gets its name, or goes, while it is walked. */
+	do {
+		n_left = n_images = n_alive = 0;
+		r = nftw(rig->store, count_left, 16, FTW_PHYS);
+	} while (r < 0 && errno == ENOENT);
+	CHECK(r == 0, "nftw: %m");
 	return n_left;
 }
 
