@@ -323,6 +323,8 @@ static void finish_flush(struct agent *a, struct flush *f)
 	sk_cat_flushing(f->snapshot, false);
 	a->flush = NULL;
 	index_changed(a, f->snapshot->job->name);
+	/* What was to be kept is not; the newest one is another now. */
+	f->snapshot->job->flush_due |= f->bad;
 	if (f->result < 0)
 		snapshot_failed(a, f);
 	else

@@ -112,6 +112,60 @@ static void test_still_broken(struct rig *rig)
 	rank_close(&r);
 }
 
+/* A snapshot of which a bit flips once it is sealed. */
+static void spoil_newest(struct rank *r, int64_t step)
+{
+	int slot = rank_slot(r, step, 0);
+
+	CHECK(slot >= 0, "slot: %d", slot);
+	rank_fill(r, slot, step);
+	CHECK(!rank_seal(r, slot, step), "seal");
+	CHECK_STATUS(rank_wait(r, step, 2, WAIT_MS), 0, &r->msg);
+	r->maps[slot][0][r->layouts[0]->header_bytes] ^= 1;
+}
+
+/* The newest turns out not to be what was sealed: the one before it is the
+ * newest then, and goes to disk in its place. */
+static void test_newest_is_damaged(struct rig *rig)
+{
+	struct rank r;
+	struct sk_msg msg;
+	char path[200];
+
+	rig_start(rig, "--store", rig->store, "--memory", "64M", NULL);
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = "spoilt", .world = 1, .flush_every = UINT32_MAX }), 0,
+		&r.msg);
+	rank_snapshot(&r, 1);
+	spoil_newest(&r, 2);
+	CHECK_STATUS(stop(r.sock, SK_STOP_WAIT, &msg), 0, &msg);
+	CHECK(rig_wait(rig) == 0, "exit status");
+	snprintf(path, sizeof(path), "%s/spoilt/step-000000000001",
+		 rig->store);
+	CHECK(!access(path, F_OK), "%s", path);
+	rank_close(&r);
+}
+
+/* The same where the last rank goes. */
+static void test_newest_is_damaged_and_left(struct rig *rig)
+{
+	struct rank r;
+	int sock;
+
+	rig_start(rig, "--store", rig->store, "--memory", "64M", NULL);
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = "left", .world = 1, .flush_every = UINT32_MAX }), 0,
+		&r.msg);
+	rank_snapshot(&r, 1);
+	spoil_newest(&r, 2);
+	rank_close(&r);
+	sock = rig_connect(rig);
+	AWAIT(snapshot_flags(sock, "left", 1) & SK_SNAP_DURABLE,
+	      "the one before it stays in memory alone");
+	close(sock);
+	(void)rig_stop(rig);
+}
+
 /* A newer run has been through the step again: the older one's, which was to
  * go to disk as well, is nobody's loss. */
 static void test_superseded(struct rig *rig)
@@ -154,6 +208,8 @@ int main(int argc, char **argv)
 	CHECK(!setenv("STORE", rig.store, 1), "setenv");
 	test_no_store(&rig);
 	test_space_is_back(&rig);
+	test_newest_is_damaged(&rig);
+	test_newest_is_damaged_and_left(&rig);
 	test_superseded(&rig);
 	CHECK(!system("rm -r \"$STORE\"/broken"), "rm");
 	test_still_broken(&rig);
