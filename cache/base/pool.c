@@ -5,9 +5,10 @@
 #include <numa.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
+
+#include "base/thread.h"
 
 #define NAME_BYTES 16	/* what the system keeps of a thread's name */
 
@@ -90,31 +91,14 @@ static void *thread_main(void *arg)
 	return NULL;
 }
 
-/* Signals belong to the program's own threads; faults to who makes them. */
-static void block_signals(sigset_t *ret_old)
-{
-	sigset_t set;
-
-	sigfillset(&set);
-	sigdelset(&set, SIGSEGV);
-	sigdelset(&set, SIGBUS);
-	sigdelset(&set, SIGFPE);
-	sigdelset(&set, SIGILL);
-	pthread_sigmask(SIG_SETMASK, &set, ret_old);
-}
-
 static int start_thread(struct sk_pool *pool)
 {
 	char name[NAME_BYTES];
 	unsigned i = pool->count;
-	sigset_t old;
-	int r;
+	int r = sk_thread_start(&pool->threads[i], thread_main, pool);
 
-	block_signals(&old);
-	r = pthread_create(&pool->threads[i], NULL, thread_main, pool);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (r)
-		return -r;
+	if (r < 0)
+		return r;
 	pool->count++;
 	(void)snprintf(name, sizeof(name), "%.10s-%u", pool->name, i % 1000);
 	/* Cannot fail but for a name that is too long. */

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/thread.h"
 #include "base/util.h"
 #include "conn/say.h"
 
@@ -56,8 +57,9 @@ static int hear(struct sk_nccl_comm *c, int r, struct word *word,
 		c->world == 1 ? (all[0] = *word, 0) :
 		c->base.allgather(c->base.ctx, word, sizeof(*word), all,
 				  timeout_ms);
+	/* -ENODEV is a rank that does without: all of them know. */
 	if (heard < 0)
-		return heard;
+		return heard == -ENODEV ? -EIO : heard;
 	for (int32_t i = 0; i < c->world; i++) {
 		all[i].text[sizeof(all[i].text) - 1] = '\0';
 		if (all[i].status)
@@ -143,7 +145,7 @@ static struct ending *begin_ending(struct sk_nccl_comm *c,
 	e->gpu = c->gpu;
 	(void)pthread_mutex_init(&e->lock, NULL);
 	sk_cond_init(&e->over);
-	if (pthread_create(&thread, NULL, run_ending, e)) {
+	if (sk_thread_start(&thread, run_ending, e) < 0) {
 		free_ending(e);
 		return NULL;
 	}

@@ -9,6 +9,7 @@
 
 #include <assert.h>
 
+#include "base/thread.h"
 #include "base/util.h"
 #include "memory/slot.h"
 
@@ -146,7 +147,7 @@ struct sk_warming *sk_warm_new(struct sk_state *state)
 	}
 	(void)pthread_mutex_init(&w->lock, NULL);
 	sk_cond_init(&w->cond);
-	w->started = !pthread_create(&w->thread, NULL, run, w);
+	w->started = !sk_thread_start(&w->thread, run, w);
 	return w;
 }
 
