@@ -230,7 +230,13 @@ static void save_and_load(struct rank *rank)
 	model_describe(rank, *seed, 0);
 	for (int64_t step = 1; step <= 3; step++) {
 		rank_write(rank, step);
-		rank_snapshot(rank, step, SK_COMPLETE);
+		/* What another of its programs has flushed takes a moment. */
+		CHECK(!sk_snapshot(rank->state, step,
+				   &(struct sk_snapshot_options){
+					   .wait_ms = 60000 }),
+		      "seed %llu: %s", (unsigned long long)*seed, sk_error());
+		CHECK(!sk_wait(rank->state, step, SK_COMPLETE, 60000), "%s",
+		      sk_error());
 	}
 	rank_write(rank, 77);
 	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "seed %llu: %s",
