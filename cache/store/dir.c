@@ -179,11 +179,26 @@ int sk_file_write(const struct sk_os *os, int fd, const char *data,
 	return 0;
 }
 
-static int write_text(const struct sk_os *os, int fd, const char *text)
+int sk_file_make(const struct sk_os *os, int dirfd, const char *temporary,
+		 const char *name, const void *data, size_t bytes, bool sync)
 {
-	int r = sk_file_write(os, fd, text, strlen(text));
+	int fd, r, r_close;
 
-	return r < 0 ? r : os->fsync(os, fd);
+	fd = os->openat(os, dirfd, temporary, O_WRONLY | O_CREAT | O_EXCL |
+			O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return fd;
+	r = sk_file_write(os, fd, data, bytes);
+	if (r == 0 && sync)
+		r = os->fsync(os, fd);
+	r_close = os->close(os, fd);
+	if (r == 0)
+		r = r_close;
+	if (r == 0)
+		r = os->renameat(os, dirfd, temporary, dirfd, name, 0);
+	if (r < 0)
+		(void)os->unlinkat(os, dirfd, temporary, 0);
+	return r;
 }
 
 int sk_dir_write_text(struct sk_store *store, int dirfd, const char *name,
@@ -191,24 +206,12 @@ int sk_dir_write_text(struct sk_store *store, int dirfd, const char *name,
 {
 	const struct sk_os *os = store->os;
 	char temporary[SK_STORE_NAME_MAX];
-	int fd, r, r_close;
+	int r;
 
 	sk_temporary_name(store, name, temporary);
-	fd = os->openat(os, dirfd, temporary, O_WRONLY | O_CREAT | O_EXCL |
-			O_NOFOLLOW | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return sk_err_errno(err, fd, "cannot create \"%s\"",
-				    temporary);
-	r = write_text(os, fd, text);
-	r_close = os->close(os, fd);
-	if (r == 0)
-		r = r_close;
-	if (r == 0)
-		r = os->renameat(os, dirfd, temporary, dirfd, name, 0);
-	if (r < 0) {
-		(void)os->unlinkat(os, dirfd, temporary, 0);
+	r = sk_file_make(os, dirfd, temporary, name, text, strlen(text), true);
+	if (r < 0)
 		return sk_err_errno(err, r, "cannot write \"%s\"", name);
-	}
 	r = sk_dir_sync(os, dirfd);
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot make \"%s\" durable",

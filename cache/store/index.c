@@ -254,28 +254,6 @@ void sk_index_load(struct sk_history *h, struct sk_store *store)
 		from_bytes(h, file, (size_t)st.st_size, os->wall_ns(os));
 }
 
-static int make_index(struct sk_store *store, int dir, const char *job,
-		      const char *file, size_t bytes)
-{
-	const struct sk_os *os = store->os;
-	char temporary[SK_STORE_NAME_MAX];
-	int fd, r, r_close;
-
-	sk_temporary_name(store, SK_INDEX_TEMPORARY, temporary);
-	fd = os->openat(os, dir, temporary, O_WRONLY | O_CREAT | O_EXCL |
-			O_NOFOLLOW | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return fd;
-	r = sk_file_write(os, fd, file, bytes);
-	r_close = os->close(os, fd);
-	r = r < 0 ? r : r_close;
-	if (r == 0)
-		r = os->renameat(os, dir, temporary, dir, job, 0);
-	if (r < 0)
-		(void)os->unlinkat(os, dir, temporary, 0);
-	return r;
-}
-
 static int open_dir(struct sk_store *store)
 {
 	const struct sk_os *os = store->os;
@@ -293,6 +271,7 @@ int sk_history_save(struct sk_history *h, struct sk_store *store,
 {
 	_cleanup_free_ char *file = NULL;
 	size_t bytes = 0;
+	char temporary[SK_STORE_NAME_MAX];
 	int dir, r;
 
 	/* Also where it fails: the next look that learns something tries
@@ -304,7 +283,10 @@ int sk_history_save(struct sk_history *h, struct sk_store *store,
 				  "job \"%s\"", h->job);
 	dir = r = open_dir(store);
 	if (dir >= 0) {
-		r = make_index(store, dir, h->job, file, bytes);
+		sk_temporary_name(store, SK_INDEX_TEMPORARY, temporary);
+		/* Who loses it looks anew: that is no reason to sync. */
+		r = sk_file_make(store->os, dir, temporary, h->job, file,
+				 bytes, false);
 		store->os->close(store->os, dir);
 	}
 	return r == 0 ? 0 :

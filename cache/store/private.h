@@ -114,6 +114,11 @@ int sk_dir_read_text(const struct sk_os *os, int dirfd, const char *name,
 /** Writes all of it from the beginning of the file. 0 or errno. */
 int sk_file_write(const struct sk_os *os, int fd, const char *data,
 		  size_t bytes);
+/** Makes the file @name of its bytes under @temporary, which no other has, and
+ * renames it; with @sync they are on the disk before that. Nothing is left of
+ * one that fails. */
+int sk_file_make(const struct sk_os *os, int dirfd, const char *temporary,
+		 const char *name, const void *data, size_t bytes, bool sync);
 /** Writes a small file durably: temporary name, fsync, rename, fsync. */
 int sk_dir_write_text(struct sk_store *store, int dirfd, const char *name,
 		      const char *text, struct sk_err *err);

@@ -187,19 +187,6 @@ static int make_room(struct across *a)
 	return r;
 }
 
-static int agree_rounds(struct across *a, int r)
-{
-	_cleanup_free_ struct sk_restore_word *words = NULL;
-	struct sk_restore_word word = { 0 };
-
-	word.extra = r < 0 ? 0 : sk_flows_rounds(&a->flows);
-	r = sk_restore_agree(a->rs, r, &word, &words, 0);
-	for (int32_t k = 0; r >= 0 && k < a->rs->state->job.world; k++)
-		if (words[k].extra > a->rounds)
-			a->rounds = words[k].extra;
-	return r;
-}
-
 /* ---- a round ---- */
 
 static int pack(void *ctx, size_t unit, struct sk_err *err)
@@ -384,7 +371,7 @@ static int move(struct across *a, bool *ret_without)
 
 	if (r < 0)
 		return r;
-	r = agree_rounds(a, make_room(a));
+	r = sk_flows_agree(a->rs, make_room(a), &a->flows, &a->rounds);
 	*ret_without = r < 0 && !a->rs->broken;
 	if (r < 0 || !a->rounds)
 		return r;

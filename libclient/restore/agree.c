@@ -129,19 +129,31 @@ static int outcome(struct sk_restoring *rs, int r)
 	return -ETIMEDOUT;
 }
 
-int sk_restore_exchange(struct sk_restoring *rs,
-			const struct sk_comm_part *sends, size_t n_sends,
-			const struct sk_comm_part *receives,
-			size_t n_receives)
+typedef int (*exchange_fn)(void *ctx, const struct sk_comm_part *sends,
+			   size_t n_sends,
+			   const struct sk_comm_part *receives,
+			   size_t n_receives, uint32_t timeout_ms);
+
+static int exchange_by(struct sk_restoring *rs, exchange_fn exchange,
+		       const struct sk_comm_part *sends, size_t n_sends,
+		       const struct sk_comm_part *receives, size_t n_receives)
 {
 	if (!n_sends && !n_receives)
 		return 0;
 	if (rs->broken)
 		return -ETIMEDOUT;
-	assert(rs->comm.exchange);
-	return outcome(rs, rs->comm.exchange(rs->comm.ctx, sends, n_sends,
-					     receives, n_receives,
-					     rs->timeout_ms));
+	return outcome(rs, exchange(rs->comm.ctx, sends, n_sends, receives,
+				    n_receives, rs->timeout_ms));
+}
+
+int sk_restore_exchange(struct sk_restoring *rs,
+			const struct sk_comm_part *sends, size_t n_sends,
+			const struct sk_comm_part *receives,
+			size_t n_receives)
+{
+	assert(rs->comm.exchange || (!n_sends && !n_receives));
+	return exchange_by(rs, rs->comm.exchange, sends, n_sends, receives,
+			   n_receives);
 }
 
 int sk_restore_exchange_device(struct sk_restoring *rs,
@@ -150,13 +162,8 @@ int sk_restore_exchange_device(struct sk_restoring *rs,
 			       const struct sk_comm_part *receives,
 			       size_t n_receives)
 {
-	if (!n_sends && !n_receives)
-		return 0;
-	if (rs->broken)
-		return -ETIMEDOUT;
-	return outcome(rs, rs->comm.device->exchange(
-				   rs->comm.ctx, sends, n_sends, receives,
-				   n_receives, rs->timeout_ms));
+	return exchange_by(rs, rs->comm.device->exchange, sends, n_sends,
+			   receives, n_receives);
 }
 
 int sk_restore_begin_device(struct sk_restoring *rs)

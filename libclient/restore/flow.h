@@ -54,8 +54,10 @@ struct sk_flows {
 int sk_flows_make(struct sk_restoring *rs, const struct sk_terms *terms,
 		  struct sk_flows *ret);
 void sk_flows_free(struct sk_flows *flows);
-/** The most rounds that one of them takes. */
-uint64_t sk_flows_rounds(const struct sk_flows *flows);
+/** Collective: *ret_rounds is the most rounds that a flow of any rank takes;
+ * @r is what this rank has to say, and an error is everybody's. */
+int sk_flows_agree(struct sk_restoring *rs, int r,
+		   const struct sk_flows *flows, uint64_t *ret_rounds);
 /** Parts of a round, at most, of @n flows. */
 size_t sk_flows_units(const struct sk_flow *flows, size_t n);
 

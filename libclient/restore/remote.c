@@ -153,19 +153,6 @@ static int make_room(struct remote *m)
 	return r;
 }
 
-static int agree_rounds(struct remote *m, int r)
-{
-	_cleanup_free_ struct sk_restore_word *words = NULL;
-	struct sk_restore_word word = { 0 };
-
-	word.extra = r < 0 ? 0 : sk_flows_rounds(&m->flows);
-	r = sk_restore_agree(m->rs, r, &word, &words, 0);
-	for (int32_t k = 0; r >= 0 && k < m->rs->state->job.world; k++)
-		if (words[k].extra > m->rounds)
-			m->rounds = words[k].extra;
-	return r;
-}
-
 static int move(struct remote *m)
 {
 	int staged, r;
@@ -173,7 +160,7 @@ static int move(struct remote *m)
 	/* Ranks of the node meet in it, whatever became of the others. */
 	staged = make_staging(m);
 	r = make_room(m);
-	r = agree_rounds(m, r < 0 ? r : staged);
+	r = sk_flows_agree(m->rs, r < 0 ? r : staged, &m->flows, &m->rounds);
 	if (r < 0 || !m->rounds)
 		return r;
 	return run_rounds(m);

@@ -112,15 +112,21 @@ static void test_still_broken(struct rig *rig)
 	rank_close(&r);
 }
 
-/* A snapshot of which a bit flips once it is sealed. */
-static void spoil_newest(struct rank *r, int64_t step)
+/* Two snapshots in memory; a bit of the newer one flips once it is sealed. */
+static void spoil_newest(struct rig *rig, struct rank *r, const char *job)
 {
-	int slot = rank_slot(r, step, 0);
+	int slot;
 
+	rig_start(rig, "--store", rig->store, "--memory", "64M", NULL);
+	CHECK_STATUS(rank_open(r, rig, &(struct rank_options){
+		.job = job, .world = 1, .flush_every = UINT32_MAX }), 0,
+		&r->msg);
+	rank_snapshot(r, 1);
+	slot = rank_slot(r, 2, 0);
 	CHECK(slot >= 0, "slot: %d", slot);
-	rank_fill(r, slot, step);
-	CHECK(!rank_seal(r, slot, step), "seal");
-	CHECK_STATUS(rank_wait(r, step, 2, WAIT_MS), 0, &r->msg);
+	rank_fill(r, slot, 2);
+	CHECK(!rank_seal(r, slot, 2), "seal");
+	CHECK_STATUS(rank_wait(r, 2, 2, WAIT_MS), 0, &r->msg);
 	r->maps[slot][0][r->layouts[0]->header_bytes] ^= 1;
 }
 
@@ -132,12 +138,7 @@ static void test_newest_is_damaged(struct rig *rig)
 	struct sk_msg msg;
 	char path[200];
 
-	rig_start(rig, "--store", rig->store, "--memory", "64M", NULL);
-	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
-		.job = "spoilt", .world = 1, .flush_every = UINT32_MAX }), 0,
-		&r.msg);
-	rank_snapshot(&r, 1);
-	spoil_newest(&r, 2);
+	spoil_newest(rig, &r, "spoilt");
 	CHECK_STATUS(stop(r.sock, SK_STOP_WAIT, &msg), 0, &msg);
 	CHECK(rig_wait(rig) == 0, "exit status");
 	snprintf(path, sizeof(path), "%s/spoilt/step-000000000001",
@@ -152,12 +153,7 @@ static void test_newest_is_damaged_and_left(struct rig *rig)
 	struct rank r;
 	int sock;
 
-	rig_start(rig, "--store", rig->store, "--memory", "64M", NULL);
-	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
-		.job = "left", .world = 1, .flush_every = UINT32_MAX }), 0,
-		&r.msg);
-	rank_snapshot(&r, 1);
-	spoil_newest(&r, 2);
+	spoil_newest(rig, &r, "left");
 	rank_close(&r);
 	sock = rig_connect(rig);
 	AWAIT(snapshot_flags(sock, "left", 1) & SK_SNAP_DURABLE,

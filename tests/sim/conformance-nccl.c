@@ -18,29 +18,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "items.h"
 #include "trainer-nccl.h"
 #include "trainer.h"
 
 #define BYTES ((size_t)3 << 20)
-
-#define IS(expected, call) is(expected, call, #call, __LINE__)
-#define CHECK(what) check(what, #what, __LINE__)
-
-static void is(unsigned expected, unsigned got, const char *call, int line)
-{
-	if (expected == got)
-		return;
-	fprintf(stderr, "%d: %s is %u, not %u\n", line, call, got, expected);
-	_exit(1);
-}
-
-static void check(bool what, const char *text, int line)
-{
-	if (what)
-		return;
-	fprintf(stderr, "%d: not so: %s\n", line, text);
-	_exit(1);
-}
 
 /* One of the two. */
 struct side {
@@ -286,20 +268,27 @@ static void missing_rank(void)
 	end(&s);
 }
 
+/* Rank 0, which wants bytes of rank 1, which is dead. */
+static void want_of_the_dead(struct side *s)
+{
+	int status;
+
+	begin_both(s);
+	if (s->rank)
+		(void)raise(SIGKILL);
+	CHECK(waitpid(s->child, &status, 0) == s->child);
+	IS(0, s->n.lib.ncclGroupStart());
+	IS(0, get(s, s->b, BYTES));
+	begun(s->n.lib.ncclGroupEnd());
+}
+
 /* What waits for the dead goes on waiting, until it is aborted; then its
  * stream is free. */
 static void dead_peer(void)
 {
 	struct side s;
-	int status;
 
-	begin_both(&s);
-	if (s.rank)
-		(void)raise(SIGKILL);
-	CHECK(waitpid(s.child, &status, 0) == s.child);
-	IS(0, s.n.lib.ncclGroupStart());
-	IS(0, get(&s, s.b, BYTES));
-	begun(s.n.lib.ncclGroupEnd());
+	want_of_the_dead(&s);
 	(void)settled(&s);
 	IS(0, s.t.driver.cuEventRecord(s.done, s.stream));
 	IS(SK_CU_NOT_READY, s.t.driver.cuEventQuery(s.done));
@@ -344,16 +333,9 @@ static void bad_config(void)
 static void told_of_death(void)
 {
 	struct side s;
-	int status;
 
 	(void)setenv("VNCCL_DEATH", "told", 1);
-	begin_both(&s);
-	if (s.rank)
-		(void)raise(SIGKILL);
-	CHECK(waitpid(s.child, &status, 0) == s.child);
-	IS(0, s.n.lib.ncclGroupStart());
-	IS(0, get(&s, s.b, BYTES));
-	begun(s.n.lib.ncclGroupEnd());
+	want_of_the_dead(&s);
 	IS(0, s.t.driver.cuEventRecord(s.done, s.stream));
 	(void)s.t.driver.cuEventQuery(s.done);
 	for (sk_nccl_result r = 0; r != SK_NCCL_REMOTE_ERROR;) {
@@ -432,47 +414,22 @@ static void misuse_destroy(void)
 
 /* ---- all of them ---- */
 
-enum { ANY, SIM, MISUSE };
-
-static const struct {
-	const char *name;
-	void (*run)(void);
-	int kind;
-} items[] = {
-	{ "ids, without a device", ids, ANY },
-	{ "both ways", both_ways, ANY },
-	{ "in order", in_order, ANY },
-	{ "nothing to do, nobody to send to", nothing_to_do, ANY },
-	{ "a rank that does not come", missing_rank, ANY },
-	{ "a peer that died", dead_peer, ANY },
-	{ "two ranks on one GPU", one_gpu, ANY },
-	{ "configs and ranks that are wrong", bad_config, ANY },
-	{ "deaths that are told", told_of_death, SIM },
-	{ "failures", failures, SIM },
-	{ "memory that is none", wrong_memory, SIM },
-	{ "misuse: sizes that differ", misuse_sizes, MISUSE },
-	{ "misuse: no current device", misuse_no_device, MISUSE },
-	{ "misuse: destroyed before it was", misuse_destroy, MISUSE },
+static const struct item items[] = {
+	{ "ids, without a device", ids, ITEM_ANY },
+	{ "both ways", both_ways, ITEM_ANY },
+	{ "in order", in_order, ITEM_ANY },
+	{ "nothing to do, nobody to send to", nothing_to_do, ITEM_ANY },
+	{ "a rank that does not come", missing_rank, ITEM_ANY },
+	{ "a peer that died", dead_peer, ITEM_ANY },
+	{ "two ranks on one GPU", one_gpu, ITEM_ANY },
+	{ "configs and ranks that are wrong", bad_config, ITEM_ANY },
+	{ "deaths that are told", told_of_death, ITEM_SIM },
+	{ "failures", failures, ITEM_SIM },
+	{ "memory that is none", wrong_memory, ITEM_SIM },
+	{ "misuse: sizes that differ", misuse_sizes, ITEM_MISUSE },
+	{ "misuse: no current device", misuse_no_device, ITEM_MISUSE },
+	{ "misuse: destroyed before it was", misuse_destroy, ITEM_MISUSE },
 };
-
-static bool passes(size_t i)
-{
-	int status;
-	pid_t pid = fork();
-
-	if (!pid) {
-		(void)prctl(PR_SET_DUMPABLE, 0);
-		(void)signal(SIGABRT, SIG_DFL);
-		(void)alarm(60);
-		items[i].run();
-		_exit(0);
-	}
-	if (pid < 0 || waitpid(pid, &status, 0) != pid)
-		return false;
-	if (items[i].kind == MISUSE)
-		return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
-	return !status;
-}
 
 /* In a process of its own: the others are to begin anew. */
 static int look(bool *ret_simulated)
@@ -510,13 +467,6 @@ int main(void)
 	if (failed)
 		return failed == 77 && getenv("SHARDKEEP_LIBNCCL") ? 1 :
 								     failed;
-	for (size_t i = 0; i < sizeof(items) / sizeof(items[0]); i++) {
-		if (items[i].kind != ANY && !simulated)
-			continue;
-		if (passes(i))
-			continue;
-		failed++;
-		printf("FAIL: %s\n", items[i].name);
-	}
-	return failed != 0;
+	return items_run(items, sizeof(items) / sizeof(items[0]),
+			 simulated) != 0;
 }

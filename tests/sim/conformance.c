@@ -13,33 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "items.h"
 #include "trainer.h"
 
 #define BYTES ((size_t)3 << 20)
 #define PAGE ((size_t)4096)
-
-#define IS(expected, call) is(expected, call, #call, __LINE__)
-#define CHECK(what) check(what, #what, __LINE__)
-
-static void is(unsigned expected, unsigned got, const char *call, int line)
-{
-	if (expected == got)
-		return;
-	fprintf(stderr, "%d: %s is %u, not %u\n", line, call, got, expected);
-	_exit(1);
-}
-
-static void check(bool what, const char *text, int line)
-{
-	if (what)
-		return;
-	fprintf(stderr, "%d: not so: %s\n", line, text);
-	_exit(1);
-}
 
 static char *pages(size_t bytes)
 {
@@ -591,73 +572,38 @@ static void misuse_version(void)
 
 /* ---- all of them ---- */
 
-enum { ANY, SIM, MISUSE };
-
-static const struct {
-	const char *name;
-	void (*run)(void);
-	int kind;
-} items[] = {
-	{ "calls before cuInit", before_init, ANY },
-	{ "primary contexts", primary_contexts, ANY },
-	{ "a forked child", forked, ANY },
-	{ "the host touches device memory", host_touches_device, ANY },
-	{ "what pointers are", pointers, ANY },
-	{ "page locking", page_locking, ANY },
-	{ "there and back", there_and_back, ANY },
-	{ "rows", rows, ANY },
-	{ "memory that is not locked", pageable, ANY },
-	{ "batches", batches, ANY },
-	{ "streams run later", asynchronous, ANY },
-	{ "events", events, ANY },
-	{ "the default stream", default_stream, ANY },
-	{ "capturing", capturing, ANY },
-	{ "a capture that is spoilt", capture_is_spoilt, ANY },
-	{ "bounds", bounds, SIM },
-	{ "errors that stay", sticky, SIM },
-	{ "misuse: unlocked while copies fly", misuse_unregister, MISUSE },
-	{ "misuse: work on a capturing stream", misuse_capture, MISUSE },
-	{ "misuse: another signature", misuse_version, MISUSE },
+static const struct item items[] = {
+	{ "calls before cuInit", before_init, ITEM_ANY },
+	{ "primary contexts", primary_contexts, ITEM_ANY },
+	{ "a forked child", forked, ITEM_ANY },
+	{ "the host touches device memory", host_touches_device, ITEM_ANY },
+	{ "what pointers are", pointers, ITEM_ANY },
+	{ "page locking", page_locking, ITEM_ANY },
+	{ "there and back", there_and_back, ITEM_ANY },
+	{ "rows", rows, ITEM_ANY },
+	{ "memory that is not locked", pageable, ITEM_ANY },
+	{ "batches", batches, ITEM_ANY },
+	{ "streams run later", asynchronous, ITEM_ANY },
+	{ "events", events, ITEM_ANY },
+	{ "the default stream", default_stream, ITEM_ANY },
+	{ "capturing", capturing, ITEM_ANY },
+	{ "a capture that is spoilt", capture_is_spoilt, ITEM_ANY },
+	{ "bounds", bounds, ITEM_SIM },
+	{ "errors that stay", sticky, ITEM_SIM },
+	{ "misuse: unlocked while copies fly", misuse_unregister, ITEM_MISUSE },
+	{ "misuse: work on a capturing stream", misuse_capture, ITEM_MISUSE },
+	{ "misuse: another signature", misuse_version, ITEM_MISUSE },
 };
-
-static bool passes(size_t i)
-{
-	int status;
-	pid_t pid = fork();
-
-	if (!pid) {
-		(void)prctl(PR_SET_DUMPABLE, 0);
-		(void)signal(SIGABRT, SIG_DFL);
-		(void)alarm(60);
-		items[i].run();
-		_exit(0);
-	}
-	if (pid < 0 || waitpid(pid, &status, 0) != pid)
-		return false;
-	if (items[i].kind == MISUSE)
-		return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
-	return !status;
-}
 
 int main(void)
 {
 	struct trainer_cuda t;
 	struct sk_err err = { "" };
-	bool simulated;
-	int failed = 0;
 
 	if (trainer_cuda_open(&t, &err) < 0) {
 		fprintf(stderr, "%s\n", err.text);
 		return getenv("SHARDKEEP_LIBCUDA") ? 1 : 77;
 	}
-	simulated = t.calls != NULL;
-	for (size_t i = 0; i < sizeof(items) / sizeof(items[0]); i++) {
-		if (items[i].kind != ANY && !simulated)
-			continue;
-		if (passes(i))
-			continue;
-		failed++;
-		printf("FAIL: %s\n", items[i].name);
-	}
-	return failed != 0;
+	return items_run(items, sizeof(items) / sizeof(items[0]),
+			 t.calls != NULL) != 0;
 }

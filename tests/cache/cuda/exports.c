@@ -4,11 +4,11 @@
  * simulation, and by the toolkit's stub where there is one (the second
  * argument), which the loader takes for no driver.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "sim/exports.h"
 #include "sim/trainer.h"
 
 #define NAME(function, exported, version, need, params) #exported,
@@ -21,19 +21,7 @@ static const char *const names[] = {
 
 static int count_missing(const char *path)
 {
-	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	int missing = 0;
-
-	if (!library) {
-		fprintf(stderr, "%s\n", dlerror());
-		return 1;
-	}
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (!dlsym(library, names[i])) {
-			fprintf(stderr, "%s has no %s\n", path, names[i]);
-			missing++;
-		}
-	return missing;
+	return exports_missing(path, names, sizeof(names) / sizeof(names[0]));
 }
 
 static int check_stub(const char *path)

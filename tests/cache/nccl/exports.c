@@ -3,11 +3,11 @@
  * The table against libraries: each that is named exports all of it, says its
  * version, and makes ids that differ, without a GPU.
  */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "nccl/nccl.h"
+#include "sim/exports.h"
 
 #define NAME(function, since, need, result, params) #function,
 
@@ -15,19 +15,7 @@ static const char *const names[] = { SK_NCCL_TABLE(NAME) };
 
 static int count_missing(const char *path)
 {
-	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	int missing = 0;
-
-	if (!library) {
-		fprintf(stderr, "%s\n", dlerror());
-		return 1;
-	}
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (!dlsym(library, names[i])) {
-			fprintf(stderr, "%s has no %s\n", path, names[i]);
-			missing++;
-		}
-	return missing;
+	return exports_missing(path, names, sizeof(names) / sizeof(names[0]));
 }
 
 static int look(const char *path)

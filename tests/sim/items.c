@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "items.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BOUND_S 60	/* of one item */
+
+void item_is(unsigned expected, unsigned got, const char *call, int line)
+{
+	if (expected == got)
+		return;
+	fprintf(stderr, "%d: %s is %u, not %u\n", line, call, got, expected);
+	_exit(1);
+}
+
+void item_check(bool what, const char *text, int line)
+{
+	if (what)
+		return;
+	fprintf(stderr, "%d: not so: %s\n", line, text);
+	_exit(1);
+}
+
+static bool passes(const struct item *item)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (!pid) {
+		(void)prctl(PR_SET_DUMPABLE, 0);
+		(void)signal(SIGABRT, SIG_DFL);
+		(void)alarm(BOUND_S);
+		item->run();
+		_exit(0);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		return false;
+	if (item->kind == ITEM_MISUSE)
+		return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+	return !status;
+}
+
+int items_run(const struct item *items, size_t n, bool simulated)
+{
+	int failed = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		if ((items[i].kind != ITEM_ANY && !simulated) ||
+		    passes(&items[i]))
+			continue;
+		failed++;
+		printf("FAIL: %s\n", items[i].name);
+	}
+	return failed;
+}
