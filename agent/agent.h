@@ -43,6 +43,7 @@
 
 struct flush;
 struct index;
+struct retain;
 struct sums;
 struct sweep;
 struct session;
@@ -117,6 +118,8 @@ struct agent {
 	uint64_t asked_ns;		/* when somebody last asked for them */
 	struct file_key *ignored;	/* damaged or foreign, said once */
 	size_t n_ignored, room_ignored;
+	struct retain *retain;		/* what need not stay goes */
+	struct sk_pool *keeping;	/* its thread */
 	struct sums *sums;		/* of files that were opened last */
 	struct timer sums_timer;
 

@@ -12,6 +12,8 @@
 #include "base/util.h"
 #include "shardkeep-version.h"
 
+#define KEEP_LAST 4u
+
 static const char help[] =
 "Usage: shardkeepd [OPTION]...\n"
 "\n"
@@ -43,6 +45,14 @@ static const char help[] =
 "  --flush-rate SIZE   most bytes per second that are written. Default: no limit\n"
 "  --no-direct         never bypass the page cache\n"
 "  --backend NAME      auto, uring or threads. Default: auto\n"
+"  --keep-last N       of each job keep the newest N complete snapshots on disk,\n"
+"                      0 all; what is pinned or in use stays as well, and the\n"
+"                      newest complete one always. Jobs and \"cachectl retain\"\n"
+"                      may say otherwise. Default: 4, of jobs that are new\n"
+"  --keep-every N      and those of steps that are multiples of N. Default: none\n"
+"  --keep-age SECONDS  none that is so much older than the newest complete one.\n"
+"                      Default: any\n"
+"  --keep-bytes SIZE   of each job no more than that. Default: any number\n"
 "  --stop-timeout SECONDS\n"
 "                      how long a stopping agent may flush. Default: 300\n"
 "\n"
@@ -63,7 +73,7 @@ static const char help[] =
 
 enum { O_SOCKET = 256, O_STORE, O_MEMORY, O_USER, O_LAYOUTS, O_ADMIN, O_SEAL,
        O_RATE, O_NO_DIRECT, O_BACKEND, O_STOP, O_DETACH, O_READY, O_IDLE,
-       O_LEVEL, O_VERSION,
+       O_LEVEL, O_VERSION, O_KEEP_LAST, O_KEEP_EVERY, O_KEEP_AGE, O_KEEP_BYTES,
        O_HELP };
 
 static const struct option long_options[] = {
@@ -77,6 +87,10 @@ static const struct option long_options[] = {
 	{ "flush-rate", required_argument, NULL, O_RATE },
 	{ "no-direct", no_argument, NULL, O_NO_DIRECT },
 	{ "backend", required_argument, NULL, O_BACKEND },
+	{ "keep-last", required_argument, NULL, O_KEEP_LAST },
+	{ "keep-every", required_argument, NULL, O_KEEP_EVERY },
+	{ "keep-age", required_argument, NULL, O_KEEP_AGE },
+	{ "keep-bytes", required_argument, NULL, O_KEEP_BYTES },
 	{ "stop-timeout", required_argument, NULL, O_STOP },
 	{ "detach", no_argument, NULL, O_DETACH },
 	{ "ready-fd", required_argument, NULL, O_READY },
@@ -167,6 +181,38 @@ static int set_fd(const char *text, struct options *o)
 	return r;
 }
 
+static int set_age(const char *text, struct options *o)
+{
+	unsigned seconds;
+	int r = set_unsigned("--keep-age", text, UINT32_MAX, &seconds);
+
+	if (r == 0)
+		o->retention.keep_age_s = seconds;
+	return r;
+}
+
+/* Who says one of them has said all. */
+static int set_retention(int option, const char *arg, struct options *o)
+{
+	struct sk_retention *keep = &o->retention;
+
+	if (!o->retention_said)
+		*keep = (struct sk_retention){ 0 };
+	o->retention_said = true;
+	switch (option) {
+	case O_KEEP_LAST:
+		return set_unsigned("--keep-last", arg, UINT32_MAX,
+				    &keep->keep_last);
+	case O_KEEP_EVERY:
+		return set_unsigned("--keep-every", arg, UINT32_MAX,
+				    &keep->keep_every);
+	case O_KEEP_AGE:
+		return set_age(arg, o);
+	default:
+		return set_size("--keep-bytes", arg, false, &keep->keep_bytes);
+	}
+}
+
 static int set_option(int option, const char *arg, struct options *o)
 {
 	switch (option) {
@@ -190,6 +236,11 @@ static int set_option(int option, const char *arg, struct options *o)
 		return 0;
 	case O_RATE:
 		return set_size("--flush-rate", arg, false, &o->flush_rate);
+	case O_KEEP_LAST:
+	case O_KEEP_EVERY:
+	case O_KEEP_AGE:
+	case O_KEEP_BYTES:
+		return set_retention(option, arg, o);
 	case O_NO_DIRECT:
 		o->no_direct = true;
 		return 0;
@@ -239,6 +290,7 @@ int options_parse(int argc, char **argv, struct options *ret)
 		.memory = physical() / 2, .user_layouts = UINT64_C(1) << 30,
 		.admin_uid = (uid_t)-1,
 		.level = LOG_LEVEL_INFO, .ready_fd = -1, .stop_timeout_s = 300,
+		.retention = { .keep_last = KEEP_LAST },
 	};
 	int option, r;
 

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/retention.h"
 #include "io/io.h"
 #include "loop/log.h"
 
@@ -17,6 +18,8 @@ struct options {
 	uint64_t user_memory;	/* of one user; 0: all of it */
 	uint64_t user_layouts;	/* bytes of one user's; 0: any number */
 	uint64_t flush_rate;	/* bytes per second; 0: no limit */
+	struct sk_retention retention;	/* of jobs that say nothing */
+	bool retention_said;	/* else it is of those that began with it */
 	unsigned idle_exit_s;	/* 0: never */
 	unsigned stop_timeout_s;
 	uid_t admin_uid;	/* (uid_t)-1: none */

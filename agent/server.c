@@ -14,6 +14,7 @@
 #include "calls/table.h"
 #include "disk/flush.h"
 #include "disk/index.h"
+#include "disk/retain.h"
 #include "disk/stored.h"
 #include "disk/sums.h"
 #include "disk/sweep.h"
@@ -97,6 +98,12 @@ static void release_slot(void *ctx, struct sk_cat_slot *slot)
 {
 	(void)ctx;
 	memory_release(slot->memory);
+}
+
+static void forget_job(void *ctx, struct sk_cat_job *job)
+{
+	(void)ctx;
+	retain_job_gone(job);
 }
 
 static int open_signals(struct agent *a)
@@ -216,7 +223,8 @@ static int open_store(struct agent *a, struct sk_err *err)
 		r = index_open(a);
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot start");
-	return flush_open(a, err);
+	r = retain_open(a, err);
+	return r < 0 ? r : flush_open(a, err);
 }
 
 static void init(struct agent *a, const struct sk_os *os,
@@ -234,6 +242,7 @@ static void init(struct agent *a, const struct sk_os *os,
 	a->cat.user_layouts = o->user_layouts;
 	a->cat.owner = a->uid;
 	a->cat.release = release_slot;
+	a->cat.forget = forget_job;
 	a->cat.ctx = a;
 	sk_link_init(&a->sessions);
 	sk_link_init(&a->closing);
@@ -326,6 +335,7 @@ static void close_agent(struct agent *a)
 	flush_close(a);
 	sweep_close(a);
 	index_close(a);
+	retain_close(a);
 	a->store = sk_store_close(a->store);
 	a->signals.fd = sk_close_fd(a->signals.fd);
 	a->spare_fd = sk_close_fd(a->spare_fd);

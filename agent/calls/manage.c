@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PIN, UNPIN, EVICT, FLUSH, STOP. Pins live in memory only: they end with
- * the agent.
+ * PIN, UNPIN, EVICT, FLUSH, STOP. The pin of a step that is on disk stands
+ * there as well, for all agents and times.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include "calls/call.h"
 #include "disk/flush.h"
 #include "disk/index.h"
+#include "disk/retain.h"
 #include "session/request.h"
 #include "session/rights.h"
 #include "session/stop.h"
@@ -62,7 +63,7 @@ static int evict_memory(struct call *c, struct sk_cat_snapshot *s)
 
 /* ---- disk ---- */
 
-/* A step that is being deleted, for one who asked. */
+/* A step directory that is being deleted, or pinned, for one who asked. */
 struct deletion {
 	struct request request;
 	struct work work;
@@ -71,6 +72,7 @@ struct deletion {
 	struct sk_store_run run;
 	int64_t step;
 	char dir[SK_CAT_DIR_MAX];
+	bool pin;			/* or unpin, that is */
 	int result;
 	struct sk_err err;
 };
@@ -92,27 +94,6 @@ static void delete_step(struct work *work)
 				    &d->run, &d->err);
 }
 
-static void forget_stored(struct agent *a, const struct deletion *d)
-{
-	struct sk_cat_job *job = sk_cat_job_find(&a->cat, d->job, d->uid);
-	struct sk_cat_snapshot *s;
-	struct sk_cat_image *image;
-
-	s = job ? sk_cat_snapshot_find(job, d->run.number, d->run.id,
-				       d->step) : NULL;
-	if (!s)
-		return;
-	s->wanted = false;
-	/* The last image may take the snapshot with it. */
-	s->filling++;
-	sk_link_each(image, &s->images, link) {
-		if (strcmp(image->stored.dir, d->dir) == 0)
-			sk_cat_stored_remove(image);
-	}
-	s->filling--;
-	(void)sk_cat_snapshot_trim(s);
-}
-
 static void deleted(struct work *work)
 {
 	struct deletion *d = sk_link_object(work, struct deletion, work);
@@ -121,7 +102,7 @@ static void deleted(struct work *work)
 	d->request.busy = false;
 	index_changed(a, d->job);
 	if (d->result == 0) {
-		forget_stored(a, d);
+		retain_forget(a, d->job, d->uid, &d->run, d->step, d->dir);
 		log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64
 			 " is deleted from disk", d->job, d->run.number,
 			 d->step);
@@ -152,14 +133,15 @@ static const char *stored_dir(const struct sk_cat_snapshot *s)
 	return NULL;
 }
 
-static int begin_deletion(struct call *c, const struct sk_cat_snapshot *s,
-			  const char *dir)
+static int begin_on_disk(struct call *c, const struct sk_cat_snapshot *s,
+			 const char *dir, void (*run)(struct work *work),
+			 void (*finish)(struct work *work))
 {
 	struct deletion *d = calloc(1, sizeof(*d));
 	int r;
 
 	if (!d)
-		return sk_err_set(&c->err, -ENOMEM, "no memory to delete a "
+		return sk_err_set(&c->err, -ENOMEM, "no memory to change a "
 				  "step");
 	r = request_init(&d->request, &deletion_kind, c->session, c->in, 0,
 			 &c->err);
@@ -172,8 +154,9 @@ static int begin_deletion(struct call *c, const struct sk_cat_snapshot *s,
 	d->step = s->step;
 	memcpy(d->job, s->job->name, sizeof(d->job));
 	(void)snprintf(d->dir, sizeof(d->dir), "%s", dir);
-	d->work.run = delete_step;
-	d->work.finish = deleted;
+	d->pin = c->in->type == SK_MSG_PIN;
+	d->work.run = run;
+	d->work.finish = finish;
 	d->request.busy = true;
 	work_submit(&c->agent->loop.works, c->agent->slow, &d->work);
 	return CALL_LATER;
@@ -189,7 +172,7 @@ static int evict_disk(struct call *c, struct sk_cat_snapshot *s)
 				  "disk");
 	if (why && (!force || s->leases || s->flushing))
 		return refuse(c, s, why);
-	return begin_deletion(c, s, dir);
+	return begin_on_disk(c, s, dir, delete_step, deleted);
 }
 
 static int evict(struct call *c, struct sk_cat_snapshot *s)
@@ -207,6 +190,45 @@ static int evict(struct call *c, struct sk_cat_snapshot *s)
 		return r;
 	}
 	return evict_memory(c, s);
+}
+
+/* ---- pins ---- */
+
+static void pin_step(struct work *work)
+{
+	struct deletion *d = sk_link_object(work, struct deletion, work);
+
+	d->result = sk_store_pin(d->request.agent->store, d->job, d->dir,
+				 &d->run, d->pin, &d->err);
+}
+
+static void pinned(struct work *work)
+{
+	struct deletion *d = sk_link_object(work, struct deletion, work);
+	struct agent *a = d->request.agent;
+	struct sk_cat_job *job = sk_cat_job_find(&a->cat, d->job, d->uid);
+	struct sk_cat_snapshot *s;
+
+	d->request.busy = false;
+	s = job ? sk_cat_snapshot_find(job, d->run.number, d->run.id,
+				       d->step) : NULL;
+	if (s && d->result == 0) {
+		s->pinned = d->pin;
+		retain_due(a, job);
+	}
+	agent_changed(a);
+	request_answer(&d->request, d->result, NULL, NULL, 0, &d->err);
+}
+
+static int pin(struct call *c, struct sk_cat_snapshot *s)
+{
+	const char *dir = c->agent->store ? stored_dir(s) : NULL;
+
+	/* It holds from now on, and is written down with the flush where there
+	 * is nothing on disk yet. */
+	s->pinned = c->in->type == SK_MSG_PIN || dir;
+	agent_changed(c->agent);
+	return dir ? begin_on_disk(c, s, dir, pin_step, pinned) : 0;
 }
 
 static int ask_flush(struct call *c, struct sk_cat_snapshot *s)
@@ -234,9 +256,7 @@ int call_manage(struct call *c)
 	switch (c->in->type) {
 	case SK_MSG_PIN:
 	case SK_MSG_UNPIN:
-		s->pinned = c->in->type == SK_MSG_PIN;
-		agent_changed(c->agent);
-		return 0;
+		return pin(c, s);
 	case SK_MSG_EVICT:
 		return evict(c, s);
 	default:

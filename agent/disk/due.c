@@ -7,6 +7,7 @@
 
 #include "agent.h"
 #include "disk/flush.h"
+#include "disk/retain.h"
 
 /* A stopping agent does not wait for a disk that stays broken. */
 #define TRIES_AT_STOP 3u
@@ -47,7 +48,8 @@ struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns)
 
 	sk_link_each(job, &a->cat.jobs, link)
 	sk_link_each(s, &job->live, live) {
-		if (!sk_cat_flushable(s) || given_up(a, s))
+		if (!sk_cat_flushable(s) || given_up(a, s) ||
+		    retain_holds(a, job))
 			continue;
 		if (s->retry_ns > now_ns) {
 			if (s->retry_ns < soonest)

@@ -15,6 +15,7 @@
 #include "agent.h"
 #include "disk/earlier.h"
 #include "disk/index.h"
+#include "disk/retain.h"
 #include "layout/sums.h"
 #include "memory/memory.h"
 
@@ -59,6 +60,7 @@ struct settling {
 	char job[SK_JOB_MAX + 1];
 	uint64_t step;
 	struct sk_store_run run;
+	bool pinned, complete;
 	int result;
 	struct sk_err err;
 };
@@ -102,6 +104,22 @@ static int see(void *ctx, const void *bytes, size_t n, struct sk_err *err)
 	return r;
 }
 
+/* A job that is new there may count on what is not said of it: nobody has
+ * put anything into it yet that was to stay. */
+static int claim_new(struct flush *f)
+{
+	const struct sk_retention none = { 0 };
+	struct sk_store *store = f->agent->store;
+	bool is_new = !sk_store_has_job(store, f->put.job);
+	int r = sk_store_set_owner(store, f->put.job, f->uid, &f->err);
+
+	if (r == 0 && is_new)
+		r = sk_store_set_retention(store, f->put.job,
+					   SK_RETENTION_DEFAULT, &none,
+					   &f->err);
+	return r;
+}
+
 /* The store's directory of a job says whose it is. */
 static int claim(struct flush *f)
 {
@@ -111,7 +129,7 @@ static int claim(struct flush *f)
 
 	r = sk_store_owner(store, f->put.job, &owner, NULL);
 	if (r == -ENOENT)
-		return sk_store_set_owner(store, f->put.job, f->uid, &f->err);
+		return claim_new(f);
 	if (r < 0)
 		return sk_err_errno(&f->err, r, "cannot tell whose job \"%s\" "
 				    "on the store is", f->put.job);
@@ -229,12 +247,24 @@ static bool submit_image(struct agent *a, struct flush *f,
 	return true;
 }
 
+static void name_step(char dir[SK_CAT_DIR_MAX], int64_t step)
+{
+	(void)snprintf(dir, SK_CAT_DIR_MAX, "step-%012" PRId64, step);
+}
+
 static void settle_in_store(struct work *work)
 {
 	struct settling *t = sk_link_object(work, struct settling, work);
+	struct sk_store *store = t->agent->store;
+	char dir[SK_CAT_DIR_MAX];
 
-	t->result = sk_store_settle(t->agent->store, t->job, t->step,
-				    &t->run, &t->err);
+	name_step(dir, (int64_t)t->step);
+	if (t->pinned)
+		t->result = sk_store_pin(store, t->job, dir, &t->run, true,
+					 &t->err);
+	if (t->complete && t->result == 0)
+		t->result = sk_store_settle(store, t->job, t->step, &t->run,
+					    &t->err);
 }
 
 static void step_settled(struct work *work)
@@ -249,14 +279,19 @@ static void step_settled(struct work *work)
 
 static void settle_step(struct agent *a, const struct sk_cat_snapshot *s)
 {
-	struct settling *t = calloc(1, sizeof(*t));
+	struct settling *t;
 
+	if (!s->pinned && !sk_cat_on_disk(s))
+		return;
+	t = calloc(1, sizeof(*t));
 	if (!t)
 		return;		/* the next complete flush does it */
 	t->agent = a;
 	memcpy(t->job, s->job->name, sizeof(t->job));
 	t->step = (uint64_t)s->step;
 	t->run = (struct sk_store_run){ s->run, s->run_id };
+	t->pinned = s->pinned;
+	t->complete = sk_cat_on_disk(s);
 	t->work.run = settle_in_store;
 	t->work.finish = step_settled;
 	work_submit(&a->loop.works, a->slow, &t->work);
@@ -281,7 +316,6 @@ static void snapshot_durable(struct agent *a, const struct flush *f)
 	if (sk_cat_on_disk(s)) {
 		a->counts.durable++;
 		a->durable_ns = agent_now(a);
-		settle_step(a, s);
 	} else {
 		/* What is missing is not here to be written. */
 		s->hopeless_on_disk = true;
@@ -290,6 +324,7 @@ static void snapshot_durable(struct agent *a, const struct flush *f)
 					   "replicas only, which do not go to "
 					   "disk");
 	}
+	settle_step(a, s);
 	log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is %s (%s "
 		 "written)", s->job->name, s->run, s->step,
 		 sk_cat_on_disk(s) ? "durable" :
@@ -329,6 +364,10 @@ static void finish_flush(struct agent *a, struct flush *f)
 		snapshot_failed(a, f);
 	else
 		snapshot_durable(a, f);
+	if (f->result == 0)
+		retain_due(a, f->snapshot->job);
+	else if (f->result == -ENOSPC || f->result == -EDQUOT)
+		retain_due(a, NULL);	/* all that need not stay goes */
 	free(f);
 	agent_changed(a);
 }
@@ -374,7 +413,7 @@ static void add_stored(struct agent *a, struct flush *f)
 		.dir = dir, .file = f->file,
 	};
 
-	(void)snprintf(dir, sizeof(dir), "step-%012" PRId64, s->step);
+	name_step(dir, s->step);
 	if (!sums) {
 		f->result = sk_err_set(&f->err, -ENOMEM, "no memory for %u "
 				       "checksums", l->n_sums);
@@ -492,6 +531,7 @@ void flush_kick(struct agent *a)
 			f->bytes += image->layout->layout->image_bytes;
 	}
 	sk_cat_flushing(s, true);
+	retain_flush_begins(s->job);
 	a->flush = f;
 	next_step(a, f);
 }

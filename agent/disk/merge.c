@@ -34,6 +34,7 @@ static void merge(struct agent *a, struct scan *scan, struct found *f)
 		.step = (int64_t)f->stamp.step, .dir = f->stored.dir,
 		.file = f->stored.file,
 	};
+	struct sk_cat_snapshot *s;
 	struct sk_cat_layout *layout;
 	struct sk_cat_job *job;
 
@@ -54,6 +55,12 @@ static void merge(struct agent *a, struct scan *scan, struct found *f)
 		f->result = -EBADMSG;
 	if (f->result < 0)
 		ignore(a, f);
+	/* Its agent may have died since. */
+	s = f->result == 0 && f->stored.pinned ?
+	    sk_cat_snapshot_find(job, found.run, found.run_id, found.step) :
+	    NULL;
+	if (s)
+		s->pinned = true;
 }
 
 static const struct found *find_found(const struct scan *scan,

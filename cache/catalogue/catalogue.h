@@ -252,6 +252,8 @@ struct sk_cat_run *sk_cat_run_find(const struct sk_cat_job *job,
 				   uint64_t number, uint64_t id);
 struct sk_cat_state *sk_cat_state_find(const struct sk_cat_run *run,
 				       int32_t rank);
+/** Whether a step of the run was left to the disk, where it is complete. */
+bool sk_cat_run_kept(const struct sk_cat_run *run, int64_t step);
 bool sk_cat_run_living(const struct sk_cat_run *run);
 /** How many of its ranks live. */
 uint32_t sk_cat_run_ranks(const struct sk_cat_run *run);

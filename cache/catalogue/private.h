@@ -38,9 +38,6 @@ void sk_cat_snapshot_settle(struct sk_cat_snapshot *snapshot);
 /** The run of the snapshot, or NULL: nothing but the snapshot is left. */
 struct sk_cat_run *sk_cat_run_of(const struct sk_cat_snapshot *snapshot);
 
-/** Whether a step of the run was left to the disk. */
-bool sk_cat_run_kept(const struct sk_cat_run *run, int64_t step);
-
 /* ---- verdict.c ---- */
 
 /** Images that are asked about, each there or not. */

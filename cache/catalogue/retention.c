@@ -152,11 +152,11 @@ static bool is_protected(const struct retaining *r, size_t i)
 	       is_newest_of_living(r, i);
 }
 
-static bool is_milestone(const struct retaining *r,
+static bool is_milestone(const struct sk_retention *policy,
 			 const struct sk_retain_step *s)
 {
-	return r->policy->keep_every &&
-	       s->step % (int64_t)r->policy->keep_every == 0;
+	return policy->keep_every &&
+	       s->step % (int64_t)policy->keep_every == 0;
 }
 
 static bool is_old(const struct retaining *r, const struct sk_retain_step *s)
@@ -176,7 +176,7 @@ static bool is_superseded(const struct retaining *r,
 	const struct sk_retain_step *newest = r->newest;
 
 	if (s->complete || !s->looked)
-		return r->policy->keep_last && !is_milestone(r, s) &&
+		return r->policy->keep_last && !is_milestone(r->policy, s) &&
 		       r->complete - s->complete >= r->policy->keep_last;
 	return newest->written_ns > s->written_ns;
 }
@@ -207,6 +207,9 @@ static bool goes_by_number(const struct retaining *r, size_t i)
 
 	if (s->complete || !s->looked || (r->newest && s > r->newest))
 		return is_superseded(r, s) || is_old(r, s);
+	/* It is all that this store will ever have of it. */
+	if (r->full[i] && is_milestone(r->policy, s))
+		return false;
 	return r->policy->keep_last &&
 	       is_replaced(r, i, r->policy->keep_last);
 }
@@ -271,13 +274,17 @@ bool sk_retain_is_short(const struct sk_retain_step *steps, size_t n,
 			const struct sk_retention *policy)
 {
 	size_t complete = 0;
-	bool dark = false;
+	bool dark = false, may_go = false;
 
 	for (size_t i = 0; i < n; i++) {
-		complete += steps[i].complete;
-		dark |= !steps[i].looked && !steps[i].complete &&
-			!steps[i].goes;
+		const struct sk_retain_step *s = &steps[i];
+
+		complete += s->complete;
+		if (s->looked || s->complete || s->goes)
+			continue;
+		dark = true;
+		may_go |= !is_milestone(policy, s);
 	}
-	return dark && (policy->keep_bytes ||
-			(policy->keep_last && complete < policy->keep_last));
+	return (dark && policy->keep_bytes) ||
+	       (may_go && policy->keep_last && complete < policy->keep_last);
 }

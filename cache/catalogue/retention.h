@@ -15,6 +15,7 @@
  *   of others too, RETAIN_AWAIT more. So a store that is one node's alone, on
  *   which no step ever is complete, keeps the last ones of its ranks, and on
  *   one that is shared a node may fall behind.
+ *   Those at keep_every stay there, too.
  * - What is pinned or in use stays, and so does what a stranger wrote: a run
  *   of a number that another run has as well.
  */

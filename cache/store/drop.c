@@ -8,9 +8,8 @@
 
 #include "store/private.h"
 
-/* The directory of that name, if it is @run's: its descriptor, or -ESTALE. */
-static int open_step_of(struct sk_store *store, int job_fd, const char *dir,
-			const struct sk_store_run *run, struct sk_err *err)
+int sk_step_open_of(struct sk_store *store, int job_fd, const char *dir,
+		    const struct sk_store_run *run, struct sk_err *err)
 {
 	struct sk_store_run theirs;
 	int fd, r;
@@ -96,16 +95,46 @@ static int hide_step(struct sk_store *store, int job_fd, const char *dir,
 	return 0;
 }
 
+static int refuse_pinned(const struct sk_store *store, int fd, const char *dir,
+			 struct sk_err *err)
+{
+	int r = sk_step_pinned(store, fd);
+
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot tell whether \"%s\" is "
+				    "pinned", dir);
+	return r ? sk_err_set(err, -EBUSY, "\"%s\" is pinned", dir) : 0;
+}
+
+/* Who pins it looks afterwards whether it bears its name still: so either they
+ * learn that it is gone, or it is found pinned here, and gets its name back. */
+static int check_again(struct sk_store *store, int job_fd, const char *dir,
+		       int fd, const char *deleted, struct sk_err *err)
+{
+	int r = refuse_pinned(store, fd, dir, err), back;
+
+	if (r == 0)
+		return 0;
+	back = sk_step_unhide(store, job_fd, dir, deleted);
+	return back < 0 ? sk_err_errno(err, back, "cannot give \"%s\" its name "
+				       "back", dir) : r;
+}
+
 int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
-		   const struct sk_store_run *run, struct sk_err *err)
+		   const struct sk_store_run *run, bool spare,
+		   struct sk_err *err)
 {
 	char deleted[SK_STORE_NAME_MAX];
 	int fd, r;
 
-	fd = open_step_of(store, job_fd, dir, run, err);
+	fd = sk_step_open_of(store, job_fd, dir, run, err);
 	if (fd < 0)
 		return fd;
-	r = hide_step(store, job_fd, dir, fd, deleted, err);
+	r = spare ? refuse_pinned(store, fd, dir, err) : 0;
+	if (r == 0)
+		r = hide_step(store, job_fd, dir, fd, deleted, err);
+	if (r == 0 && spare)
+		r = check_again(store, job_fd, dir, fd, deleted, err);
 	store->os->close(store->os, fd);
 	if (r < 0)
 		return r;
@@ -165,8 +194,9 @@ int sk_step_delete_empty(struct sk_store *store, int job_fd, const char *dir,
 	return 0;
 }
 
-int sk_store_delete(struct sk_store *store, const char *job, const char *dir,
-		    const struct sk_store_run *run, struct sk_err *err)
+static int delete_of_job(struct sk_store *store, const char *job,
+			 const char *dir, const struct sk_store_run *run,
+			 bool spare, struct sk_err *err)
 {
 	struct sk_step_name step;
 	int fd, r;
@@ -177,11 +207,23 @@ int sk_store_delete(struct sk_store *store, const char *job, const char *dir,
 	fd = sk_store_job_dir(store, job, err);
 	if (fd < 0)
 		return fd;
-	r = sk_step_delete(store, fd, dir, run, err);
+	r = sk_step_delete(store, fd, dir, run, spare, err);
 	store->os->close(store->os, fd);
 	if (r < 0)
 		return sk_err_prefix(err, r, "job \"%s\"", job);
 	return 0;
+}
+
+int sk_store_delete(struct sk_store *store, const char *job, const char *dir,
+		    const struct sk_store_run *run, struct sk_err *err)
+{
+	return delete_of_job(store, job, dir, run, false, err);
+}
+
+int sk_store_retire(struct sk_store *store, const char *job, const char *dir,
+		    const struct sk_store_run *run, struct sk_err *err)
+{
+	return delete_of_job(store, job, dir, run, true, err);
 }
 
 /* ---- settling ---- */
@@ -215,8 +257,8 @@ static int settle_entry(void *ctx, int job_fd, const char *name)
 				    name);
 	if (run.number >= s->run->number)
 		return 0;
-	r = sk_step_delete(s->store, job_fd, name, &run, s->err);
-	return r == -ENOENT || r == -ESTALE ? 0 : r;
+	r = sk_step_delete(s->store, job_fd, name, &run, true, s->err);
+	return r == -ENOENT || r == -ESTALE || r == -EBUSY ? 0 : r;
 }
 
 /* Whether the step's name still stands for @run: a newer one, which is not
@@ -228,7 +270,7 @@ static int still_has(struct sk_store *store, int job_fd, uint64_t step,
 	int fd;
 
 	sk_step_name_format(name, step);
-	fd = open_step_of(store, job_fd, name, run, err);
+	fd = sk_step_open_of(store, job_fd, name, run, err);
 	if (fd < 0)
 		return sk_is_gone(fd) ? 0 : fd;
 	store->os->close(store->os, fd);

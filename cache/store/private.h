@@ -25,6 +25,8 @@
 
 #define SK_RUN_FILE ".run"
 #define SK_OWNER_FILE ".owner"
+#define SK_PINNED_FILE ".pinned"	/* of a step */
+#define SK_RETAIN_FILE ".retain"	/* of a job */
 #define SK_INDEX_DIR ".index"	/* of the store; a file for each job */
 #define SK_INDEX_TEMPORARY "index"
 /*
@@ -203,9 +205,16 @@ int sk_step_run_file(struct sk_store *store, int fd,
 /** The run of a step directory; number 0 where nothing says it. */
 int sk_step_run(struct sk_store *store, int fd, struct sk_store_run *ret_run);
 /** Deletes the step directory @dir: renamed first. -ESTALE: it is another
- * run's. In drop.c. */
+ * run's. -EBUSY: it is pinned, and @spare says that this matters. In drop.c. */
 int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
-		   const struct sk_store_run *run, struct sk_err *err);
+		   const struct sk_store_run *run, bool spare,
+		   struct sk_err *err);
+/** The directory of that name, if it is @run's: its descriptor, or -ESTALE. In
+ * drop.c. */
+int sk_step_open_of(struct sk_store *store, int job_fd, const char *dir,
+		    const struct sk_store_run *run, struct sk_err *err);
+/** 1: the step directory open as @fd is pinned; 0; errno. In keep.c. */
+int sk_step_pinned(const struct sk_store *store, int fd);
 /** Gives back what was hidden as @deleted, and is not the directory that was to
  * be deleted: the name @dir, or where that is taken again, one that readers
  * look under as well. In drop.c. */

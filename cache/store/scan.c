@@ -84,6 +84,7 @@ struct scan {
 	const char *dir;	/* the step directory being scanned */
 	uint64_t step;
 	struct sk_store_run run;
+	bool pinned;
 	struct sk_stored *images;
 	size_t n, room;
 };
@@ -132,6 +133,7 @@ static int add_image(void *ctx, int fd, const char *name)
 	struct stat st;
 	int r;
 
+	scan->pinned |= strcmp(name, SK_PINNED_FILE) == 0;
 	if (!sk_image_name_parse(name, &rank, &world))
 		return 0;
 	r = scan->os->fstatat(scan->os, fd, name, AT_SYMLINK_NOFOLLOW, &st);
@@ -152,10 +154,13 @@ static int scan_images(struct scan *scan, int fd)
 	size_t before = scan->n;
 	int r = sk_step_run_file(scan->store, fd, &scan->run);
 
+	scan->pinned = false;
 	if (r == 0)
 		r = sk_dir_each(scan->os, fd, add_image, scan);
 	if (r < 0)
 		scan->n = before;
+	for (size_t i = before; i < scan->n; i++)
+		scan->images[i].pinned = scan->pinned;
 	return r;
 }
 

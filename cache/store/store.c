@@ -212,6 +212,15 @@ int sk_store_make_job_dir(struct sk_store *store, const char *job,
 	return sk_store_job_dir(store, job, err);
 }
 
+bool sk_store_has_job(struct sk_store *store, const char *job)
+{
+	int fd = sk_store_job_dir(store, job, NULL);
+
+	if (fd >= 0)
+		store->os->close(store->os, fd);
+	return !sk_is_gone(fd);
+}
+
 int sk_store_owner(struct sk_store *store, const char *job, uid_t *ret_uid,
 		   struct sk_err *err)
 {

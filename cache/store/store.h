@@ -15,6 +15,9 @@
  * deleted when the newer is complete. A run of the same number and another id
  * is a stranger: whoever comes second is refused.
  *
+ * ".pinned" in a step directory keeps it from retention; ".retain" in a job's
+ * says what is to stay of it: keep.c.
+ *
  * ".index" in the store is an agent's memory of the steps: index.c. Whatever
  * becomes of it, nothing is lost.
  *
@@ -31,6 +34,7 @@
 
 #include "base/error.h"
 #include "base/file-id.h"
+#include "base/retention.h"
 #include "io/io.h"
 #include "layout/layout.h"
 #include "base/os.h"
@@ -77,6 +81,7 @@ struct sk_stored {
 	int32_t world;
 	int32_t error;		/* < 0: why it could not be looked at */
 	struct sk_store_run run;	/* as the directory says */
+	bool pinned;			/* the directory is */
 	struct sk_file_id file;
 };
 
@@ -160,6 +165,39 @@ int sk_store_settle(struct sk_store *store, const char *job, uint64_t step,
 int sk_store_delete(struct sk_store *store, const char *job, const char *dir,
 		    const struct sk_store_run *run, struct sk_err *err);
 
+/** The same, but -EBUSY where the step is pinned. */
+int sk_store_retire(struct sk_store *store, const char *job, const char *dir,
+		    const struct sk_store_run *run, struct sk_err *err);
+/** Pins the step directory @dir, durably, for all agents, or does so no more.
+ * -ENOENT, -ESTALE: it is gone, or another run's than @run's. */
+int sk_store_pin(struct sk_store *store, const char *job, const char *dir,
+		 const struct sk_store_run *run, bool pinned,
+		 struct sk_err *err);
+
+/** Who said what is to stay of a job; the later ones are heard first. */
+enum sk_retention_from {
+	SK_RETENTION_NONE,	/* nobody: everything stays */
+	SK_RETENTION_DEFAULT,	/* nobody, of a job that began with retention */
+	SK_RETENTION_AGENT,	/* an agent's options; never on a store */
+	SK_RETENTION_JOB,	/* the trainer */
+	SK_RETENTION_OPERATOR
+};
+
+/** What the job's ".retain" says. *ret_from SK_RETENTION_NONE: there is none.
+ * Errors, with a sentence: it cannot be read, -EBADMSG it makes no sense. */
+int sk_store_retention(struct sk_store *store, const char *job,
+		       enum sk_retention_from *ret_from,
+		       struct sk_retention *ret, struct sk_err *err);
+/** Writes it durably; NONE removes it. -ENOENT: the store has no such job. */
+int sk_store_set_retention(struct sk_store *store, const char *job,
+			   enum sk_retention_from from,
+			   const struct sk_retention *retention,
+			   struct sk_err *err);
+/** "default", "agent", ... */
+const char *sk_retention_from_name(enum sk_retention_from from);
+
+/** False: there is no directory of that name, as far as one can tell. */
+bool sk_store_has_job(struct sk_store *store, const char *job);
 /** The uid a job's directory belongs to (.owner), or -ENOENT. */
 int sk_store_owner(struct sk_store *store, const char *job, uid_t *ret_uid,
 		   struct sk_err *err);

@@ -290,7 +290,8 @@ static bool should_go_first(const struct list *l, size_t i,
 				 s->step % p->keep_every == 0));
 	if (newest < i)
 		return old || l->steps[newest].written_ns > s->written_ns;
-	return p->keep_last && replaced(l, i, p->keep_last);
+	return p->keep_last && replaced(l, i, p->keep_last) &&
+	       !(full(l, i) && p->keep_every && s->step % p->keep_every == 0);
 }
 
 static bool should_go(const struct list *l, size_t i,

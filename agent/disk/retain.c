@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "disk/retain.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent.h"
+#include "disk/census.h"
+#include "disk/index.h"
+#include "disk/stored.h"
+
+/* Step directories that are looked into at first, beyond those that stay. */
+#define LOOK_BEYOND 8u
+#define LOOK_MOST 24u
+/* Deleting takes at most a fifth of the time, unless there is much to do. */
+#define REST_TIMES 4u
+#define REST_LEAST_NS UINT64_C(1000000)
+#define MUCH 4u
+/* Who writes faster than can be deleted waits: for each that comes one goes
+ * first, and two where so many are to. */
+#define BEHIND 16u
+
+/* What is known of a job; its job->owner. */
+struct kept {
+	bool due;
+	bool said;		/* by the trainer: */
+	struct sk_retention retention;
+	bool complained;	/* of its file, once */
+	unsigned gone;		/* since its last flush began */
+	unsigned were_going;	/* when it was last looked at */
+};
+
+/* A look at one job, and the deletions that follow. While its work is out,
+ * the background has from, file, result and err, and of victims[at] the
+ * answer. */
+struct pass {
+	struct work work;
+	struct stored_wish wish;
+	struct timer rest;
+	struct agent *agent;
+	char job[SK_JOB_MAX + 1];
+	uid_t uid;
+	bool said;
+	struct sk_retention retention;	/* said; then the one in force */
+	enum sk_retention_from from;	/* as the store's file says */
+	struct sk_retention file;
+	struct census census;
+	size_t at;			/* of it: what is deleted */
+	size_t left;			/* before it; the oldest go first */
+	unsigned deleted;
+	unsigned going;			/* that are to be, yet */
+	bool judged;
+	const struct sk_retain_step *newest;	/* complete one; NULL */
+	uint64_t began_ns;
+	int result;
+	struct sk_err err;
+};
+
+struct retain {
+	struct agent *agent;
+	struct pass *pass;		/* NULL: none is under way */
+};
+
+static struct kept *kept_of(struct sk_cat_job *job)
+{
+	if (!job->owner)
+		job->owner = calloc(1, sizeof(struct kept));
+	return job->owner;
+}
+
+void retain_job_gone(struct sk_cat_job *job)
+{
+	free(job->owner);
+	job->owner = NULL;
+}
+
+static struct sk_cat_job *job_of(const struct pass *p)
+{
+	return sk_cat_job_find(&p->agent->cat, p->job, p->uid);
+}
+
+/* ---- what is said ---- */
+
+/* Of the store's file and what the trainer says. */
+static enum sk_retention_from in_force(const struct agent *a, bool said,
+				       enum sk_retention_from from,
+				       struct sk_retention *retention,
+				       const struct sk_retention *by_job)
+{
+	if (from == SK_RETENTION_OPERATOR || (from == SK_RETENTION_JOB &&
+					      !said))
+		return from;
+	if (said) {
+		*retention = *by_job;
+		return SK_RETENTION_JOB;
+	}
+	*retention = a->opts->retention;
+	if (a->opts->retention_said)
+		return SK_RETENTION_AGENT;
+	if (from == SK_RETENTION_NONE)
+		*retention = (struct sk_retention){ 0 };
+	return from;
+}
+
+enum sk_retention_from
+retain_in_force(const struct agent *a, const struct sk_cat_job *job,
+		enum sk_retention_from from, struct sk_retention *retention)
+{
+	const struct kept *kept = job->owner;
+	const struct sk_retention none = { 0 };
+
+	return in_force(a, kept && kept->said, from, retention,
+			kept ? &kept->retention : &none);
+}
+
+void retain_by_job(struct agent *a, struct sk_cat_job *job,
+		   const struct sk_retention *retention)
+{
+	struct kept *kept = kept_of(job);
+
+	if (!kept)
+		return;		/* the next rank says it again */
+	kept->said = true;
+	kept->retention = *retention;
+	retain_due(a, job);
+}
+
+bool retain_holds(const struct agent *a, const struct sk_cat_job *job)
+{
+	const struct pass *p = a->retain ? a->retain->pass : NULL;
+	const struct kept *kept = job->owner;
+
+	unsigned going;
+
+	if (!p || !kept || p->uid != job->uid || strcmp(p->job, job->name) != 0)
+		return false;
+	going = p->judged ? p->going : kept->were_going;
+	return going && kept->gone < (going > BEHIND ? 2 : 1);
+}
+
+void retain_flush_begins(struct sk_cat_job *job)
+{
+	struct kept *kept = job->owner;
+
+	if (kept)
+		kept->gone = 0;
+}
+
+/* ---- a pass ---- */
+
+static void next_pass(struct agent *a);
+
+/* The disk has room again, maybe. */
+static void try_failed_anew(struct agent *a)
+{
+	struct sk_cat_snapshot *s;
+	struct sk_cat_job *job;
+
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(s, &job->live, live) {
+		if (s->failed)
+			s->retry_ns = 0;
+	}
+	agent_changed(a);
+}
+
+static void end_pass(struct pass *p)
+{
+	struct agent *a = p->agent;
+
+	assert(a->retain->pass == p);
+	a->retain->pass = NULL;
+	if (p->deleted)
+		try_failed_anew(a);
+	census_free(&p->census);
+	timer_clear(&a->loop.timers, &p->rest);
+	free(p);
+	next_pass(a);
+}
+
+static void delete_next(struct pass *p);
+
+static void rested(struct timer *timer)
+{
+	delete_next(sk_link_object(timer, struct pass, rest));
+}
+
+static void delete_step(struct work *work)
+{
+	struct pass *p = sk_link_object(work, struct pass, work);
+	const struct sk_retain_step *s = &p->census.steps[p->at];
+	const struct sk_store_run run = { s->run, s->run_id };
+
+	p->result = sk_store_retire(p->agent->store, p->job,
+				    p->census.dirs[p->at], &run, &p->err);
+}
+
+void retain_forget(struct agent *a, const char *name, uid_t uid,
+		   const struct sk_store_run *run, int64_t step,
+		   const char *dir)
+{
+	struct sk_cat_job *job = sk_cat_job_find(&a->cat, name, uid);
+	struct sk_cat_snapshot *s;
+	struct sk_cat_image *image;
+
+	s = job ? sk_cat_snapshot_find(job, run->number, run->id, step) : NULL;
+	if (!s)
+		return;
+	s->wanted = false;
+	/* The last image may take the snapshot with it. */
+	s->filling++;
+	sk_link_each(image, &s->images, link) {
+		if (strcmp(image->stored.dir, dir) == 0)
+			sk_cat_stored_remove(image);
+	}
+	s->filling--;
+	(void)sk_cat_snapshot_trim(s);
+}
+
+static struct sk_cat_snapshot *snapshot_at(const struct pass *p)
+{
+	const struct sk_retain_step *s = &p->census.steps[p->at];
+	struct sk_cat_job *job = job_of(p);
+
+	return job ? sk_cat_snapshot_find(job, s->run, s->run_id, s->step) :
+		     NULL;
+}
+
+static void note_deleted(struct pass *p)
+{
+	const struct sk_retain_step *s = &p->census.steps[p->at];
+	const struct sk_store_run run = { s->run, s->run_id };
+	struct agent *a = p->agent;
+	struct sk_cat_job *job = job_of(p);
+	struct sk_cat_snapshot *kept;
+
+	if (job && job->owner)
+		((struct kept *)job->owner)->gone++;
+	index_changed(a, p->job);
+	if (p->result == 0) {
+		retain_forget(a, p->job, p->uid, &run, s->step,
+			      p->census.dirs[p->at]);
+		p->deleted++;
+		a->counts.retired++;
+		log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64
+			 " is deleted from disk, as what stays is said by %s",
+			 p->job, s->run, s->step,
+			 sk_retention_from_name(p->from));
+	} else if (p->result == -EBUSY) {
+		/* Another agent did, or this one before it was started. */
+		kept = snapshot_at(p);
+		if (kept)
+			kept->pinned = true;
+	} else if (p->result != -ENOENT && p->result != -ESTALE) {
+		a->counts.retire_errors++;
+		log_error(a, "%s", p->err.text);
+	}
+	agent_changed(a);
+}
+
+static void step_deleted(struct work *work)
+{
+	struct pass *p = sk_link_object(work, struct pass, work);
+	struct agent *a = p->agent;
+	uint64_t took = agent_now(a) - p->began_ns;
+
+	note_deleted(p);
+	if (a->quit || a->stopping) {
+		end_pass(p);
+		return;
+	}
+	p->rest.fire = rested;
+	timer_set(&a->loop.timers, &p->rest, agent_now(a) + REST_LEAST_NS +
+		  (p->going < MUCH ? REST_TIMES * took : 0));
+}
+
+/* Whether somebody has come to need it since it was judged. */
+static bool has_become_busy(const struct pass *p)
+{
+	struct sk_cat_snapshot *s = snapshot_at(p);
+
+	return s && (s->leases || s->flushing || s->pinned || s->filling ||
+		     s == sk_cat_newest(s->job));
+}
+
+/* What the others go for must still be there. */
+static bool is_still_so(const struct pass *p)
+{
+	const struct sk_retain_step *newest = p->newest;
+	struct sk_cat_job *job = job_of(p);
+	const struct sk_cat_snapshot *s;
+
+	if (!newest)
+		return true;
+	s = job ? sk_cat_snapshot_find(job, newest->run, newest->run_id,
+				       newest->step) : NULL;
+	return s && sk_cat_on_disk(s);
+}
+
+static bool next_victim(struct pass *p)
+{
+	while (p->left) {
+		p->at = --p->left;
+		if (!p->census.steps[p->at].goes)
+			continue;
+		p->going--;
+		if (!has_become_busy(p))
+			return true;
+	}
+	return false;
+}
+
+static void delete_next(struct pass *p)
+{
+	struct agent *a = p->agent;
+
+	if (!next_victim(p) || a->quit || a->stopping || !is_still_so(p)) {
+		end_pass(p);
+		return;
+	}
+	p->began_ns = agent_now(a);
+	p->work.run = delete_step;
+	p->work.finish = step_deleted;
+	work_submit(&a->loop.works, a->keeping, &p->work);
+}
+
+/* -EAGAIN: more of the store is to be looked at. */
+static int judge(struct pass *p)
+{
+	struct sk_cat_job *job = job_of(p);
+	struct kept *kept;
+	int r = -ENOMEM;
+
+	if (!job)
+		return 0;
+	census_free(&p->census);
+	r = census_take(p->agent, job, &p->census);
+	if (r == 0)
+		r = sk_retain(p->census.steps, p->census.n, &p->retention);
+	if (r < 0)
+		return r;
+	p->going = (unsigned)r;
+	kept = job->owner;
+	if (kept)
+		kept->were_going = p->going;
+	p->newest = NULL;
+	for (size_t i = 0; i < p->census.n && !p->newest; i++) {
+		if (p->census.steps[i].complete && p->census.steps[i].looked)
+			p->newest = &p->census.steps[i];
+	}
+	if (p->wish.range.most != SIZE_MAX &&
+	    sk_retain_is_short(p->census.steps, p->census.n, &p->retention))
+		return -EAGAIN;
+	return 0;
+}
+
+static void looked(struct stored_wish *wish, int r, const struct sk_err *err)
+{
+	struct pass *p = sk_link_object(wish, struct pass, wish);
+
+	(void)err;	/* who needs the store says it */
+	if (r == 0)
+		r = judge(p);
+	if (r == -EAGAIN) {
+		p->wish.range.most = SIZE_MAX;
+		stored_scan(p->agent, &p->wish);
+	} else if (r < 0) {
+		end_pass(p);
+	} else {
+		p->judged = true;
+		p->left = p->census.n;
+		delete_next(p);
+	}
+}
+
+static void look(struct pass *p)
+{
+	const struct sk_retention *r = &p->retention;
+	size_t most = r->keep_last < LOOK_MOST ? r->keep_last : LOOK_MOST;
+
+	p->wish = (struct stored_wish){
+		.granted = looked, .uid = p->uid,
+		.range = { .most = LOOK_BEYOND + most, .step = -1 },
+	};
+	memcpy(p->wish.job, p->job, sizeof(p->job));
+	stored_scan(p->agent, &p->wish);
+}
+
+/* ---- what the store says of the job ---- */
+
+/* The trainer's word is written down where it is another one. */
+static void read_retention(struct work *work)
+{
+	struct pass *p = sk_link_object(work, struct pass, work);
+	struct sk_store *store = p->agent->store;
+
+	p->result = sk_store_retention(store, p->job, &p->from, &p->file,
+				       &p->err);
+	if (p->result < 0 || !p->said || p->from == SK_RETENTION_OPERATOR ||
+	    (p->from == SK_RETENTION_JOB &&
+	     sk_retention_equal(&p->file, &p->retention)))
+		return;
+	p->result = sk_store_set_retention(store, p->job, SK_RETENTION_JOB,
+					   &p->retention, &p->err);
+}
+
+static void complain(struct pass *p)
+{
+	struct sk_cat_job *job = job_of(p);
+	struct kept *kept = job ? job->owner : NULL;
+
+	if (p->result == -ENOENT || !kept || kept->complained)
+		return;
+	kept->complained = true;
+	log_error(p->agent, "%s", p->err.text);
+}
+
+static void retention_read(struct work *work)
+{
+	struct pass *p = sk_link_object(work, struct pass, work);
+	struct sk_retention by_job = p->retention;
+	struct agent *a = p->agent;
+
+	if (p->result < 0)
+		complain(p);
+	if (p->result < 0 || a->quit || a->stopping) {
+		end_pass(p);
+		return;
+	}
+	p->retention = p->file;
+	p->from = in_force(a, p->said, p->from, &p->retention, &by_job);
+	if (sk_retention_limits(&p->retention))
+		look(p);
+	else
+		end_pass(p);
+}
+
+/* ---- which job ---- */
+
+static struct sk_cat_job *job_due(struct agent *a)
+{
+	struct sk_cat_job *job;
+
+	sk_link_each(job, &a->cat.jobs, link) {
+		const struct kept *kept = job->owner;
+
+		if (kept && kept->due)
+			return job;
+	}
+	return NULL;
+}
+
+static void begin_pass(struct agent *a, const struct sk_cat_job *job)
+{
+	struct kept *kept = job->owner;
+	struct pass *p = calloc(1, sizeof(*p));
+
+	if (!p)
+		return;		/* what is due stays so */
+	kept->due = false;
+	p->agent = a;
+	p->uid = job->uid;
+	p->said = kept->said;
+	p->retention = kept->retention;
+	memcpy(p->job, job->name, sizeof(p->job));
+	p->work.run = read_retention;
+	p->work.finish = retention_read;
+	a->retain->pass = p;
+	work_submit(&a->loop.works, a->keeping, &p->work);
+}
+
+static void next_pass(struct agent *a)
+{
+	struct sk_cat_job *job;
+
+	if (a->retain->pass || a->quit || a->stopping)
+		return;
+	job = job_due(a);
+	if (job)
+		begin_pass(a, job);
+}
+
+void retain_due(struct agent *a, struct sk_cat_job *only)
+{
+	struct sk_cat_job *job;
+
+	if (!a->retain)
+		return;
+	sk_link_each(job, &a->cat.jobs, link) {
+		struct kept *kept = !only || job == only ? kept_of(job) : NULL;
+
+		if (kept)
+			kept->due = true;
+	}
+	next_pass(a);
+}
+
+int retain_open(struct agent *a, struct sk_err *err)
+{
+	int r;
+
+	a->retain = calloc(1, sizeof(*a->retain));
+	if (!a->retain)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	a->retain->agent = a;
+	r = sk_pool_new(1, -1, "sk-keep", &a->keeping, err);
+	return r;
+}
+
+void retain_close(struct agent *a)
+{
+	struct pass *p = a->retain ? a->retain->pass : NULL;
+
+	a->keeping = sk_pool_free(a->keeping);
+	if (p) {
+		/* It rests. */
+		timer_clear(&a->loop.timers, &p->rest);
+		census_free(&p->census);
+		free(p);
+	}
+	free(a->retain);
+	a->retain = NULL;
+}
