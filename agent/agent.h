@@ -32,6 +32,8 @@
 
 #include "catalogue/catalogue.h"
 #include "counts.h"
+#include "keeper/keeper.h"
+#include "keeper/table.h"
 #include "layout/recall.h"
 #include "loop/closer.h"
 #include "loop/endpoint.h"
@@ -57,10 +59,15 @@ struct agent {
 	struct sk_catalogue cat;
 	struct endpoint endpoint;
 	uint64_t instance;		/* random: tells agents apart */
+	struct keeper keeper;		/* of what outlives this agent */
+	struct table table;		/* which it keeps: memory/record.h */
+	bool unkept_said;
+	bool ready;			/* clients were told that they can
+					 * connect */
 	uid_t uid;
 
 	struct loop loop;
-	struct source listener, signals;
+	struct source listener, signals, keeps;
 	struct closer *closer;		/* of what clients have sent */
 	struct sk_pool *slow, *populate, *flusher, *parsers;
 	struct lanes lanes;		/* on the parsers */
@@ -99,6 +106,7 @@ struct agent {
 	struct sk_link to_populate;	/* memories by order, in turn */
 	uint64_t fill_round;		/* memory.c: counts its looks */
 	unsigned populating;		/* pieces under way */
+	struct timer await_timer;	/* of ranks from before a restart */
 	struct timer trim_timer;	/* of what the dead left behind */
 
 	uint64_t freed_bytes;		/* since the heap was trimmed */

@@ -14,6 +14,7 @@ struct counts {
 	uint64_t retired, retire_errors;
 	uint64_t bad_reported, ignored_files, unreadable;
 	uint64_t connections, deaths;
+	uint64_t revived, lost_images, unkept;
 };
 
 #endif

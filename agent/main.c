@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "base/util.h"
+#include "keeper/parent.h"
 #include "server.h"
 
 /* The log goes beside the socket, and standard input and output nowhere. */
@@ -91,11 +92,86 @@ static void complain(const struct sk_os *os, const struct options *o,
 	log_line(&log, LOG_LEVEL_ERROR, "%s", err->text);
 }
 
+/* ---- what outlives the agent ---- */
+
+/* In the hands of whoever keeps it, and of the agent. */
+static void keep_endpoint(const struct sk_os *os, struct keeper *k,
+			  const struct endpoint *e)
+{
+	(void)keeper_give(os, k, KEPT_LISTENER, e->sock);
+	(void)keeper_give(os, k, KEPT_LOCK, e->lock);
+}
+
+/* Its lock and its socket, where the last agent's were kept. */
+static int take_endpoint(const struct sk_os *os, const struct options *o,
+			 struct kept *kept, struct endpoint *ret,
+			 struct sk_err *err)
+{
+	int lock = kept_take(kept, KEPT_LOCK);
+	int sock = kept_take(kept, KEPT_LISTENER);
+
+	return endpoint_adopt(os, o->socket, lock, sock, ret, err);
+}
+
+/* The agent, in a process that a parent has begun. */
+static int run_child(struct parent *p, struct options *o)
+{
+	struct birth birth = { .keeper = p->keeper, .kept = p->kept };
+	struct endpoint e = { .path = "" };
+	struct sk_err err = { "" };
+	int r = take_endpoint(p->os, o, &birth.kept, &e, &err);
+
+	if (r) {
+		log_line(p->log, LOG_LEVEL_ERROR, "%s", r < 0 ? err.text :
+			 "another agent serves there now");
+		kept_clear(p->os, &birth.kept);
+		return 1;
+	}
+	keep_endpoint(p->os, &birth.keeper, &e);
+	o->ready_fd = p->ready_fd;
+	r = agent_run(p->os, o, &e, &birth);
+	kept_clear(p->os, &birth.kept);
+	return r;
+}
+
+/* The agent, and a parent that outlives it. */
+static int run_kept(const struct sk_os *os, struct options *o,
+		    const struct endpoint *e)
+{
+	struct log log;
+	struct parent p = { .os = os, .log = &log, .ready_fd = o->ready_fd };
+	int r;
+
+	log_open(&log, os, o->level);
+	r = kept_add(os, &p.kept, KEPT_LISTENER, e->sock);
+	if (r == 0)
+		r = kept_add(os, &p.kept, KEPT_LOCK, e->lock);
+	if (r < 0)
+		return 1;
+	r = parent_run(&p);
+	return r == PARENT_CHILD ? run_child(&p, o) : r;
+}
+
+static int run(const struct sk_os *os, struct options *o,
+	       const struct endpoint *e, struct birth *birth)
+{
+	bool keep = o->keeper == KEEP_ALWAYS ||
+		    (o->keeper == KEEP_DEFAULT && o->detach);
+
+	if (o->keeper == KEEP_NEVER)
+		keeper_close(os, &birth->keeper);
+	if (birth->keeper.kind == KEEPER_NONE && keep)
+		return run_kept(os, o, e);
+	keep_endpoint(os, &birth->keeper, e);
+	return agent_run(os, o, e, birth);
+}
+
 int main(int argc, char **argv)
 {
 	const struct sk_os *os = sk_os_linux();
-	struct options o = { 0 };
+	struct birth birth = { .keeper = KEEPER_NULL };
 	struct endpoint endpoint = { .path = "" };
+	struct options o = { 0 };
 	struct sk_err err = { "" };
 	int r, status = 1;
 
@@ -105,11 +181,14 @@ int main(int argc, char **argv)
 	/* Each mode is said where something is made; no file says more than
 	 * 0600, but root's directories are for users to come through. */
 	(void)umask(022);
-	r = fix_store(os, &o);
+	birth.keeper = keeper_from_environment(os);
+	r = kept_from_environment(os, &birth.kept);
+	if (r == 0)
+		r = fix_store(os, &o);
 	if (r < 0)
 		sk_err_errno(&err, r, "cannot find the store %s", o.store);
 	else
-		r = endpoint_open(os, o.socket, &endpoint, &err);
+		r = take_endpoint(os, &o, &birth.kept, &endpoint, &err);
 	if (r == 0 && o.detach) {
 		r = detach(os, &endpoint);
 		if (r < 0)
@@ -119,7 +198,8 @@ int main(int argc, char **argv)
 		complain(os, &o, &endpoint, &err);
 	else
 		status = r ? other_serves(os, &o, &endpoint) :
-			     agent_run(os, &o, &endpoint);
+			     run(os, &o, &endpoint, &birth);
+	kept_clear(os, &birth.kept);
 	options_free(&o);
 	return status;
 }

@@ -59,6 +59,11 @@ static const char help[] =
 "Running\n"
 "  --detach            go to the background; the log goes to agent.log beside\n"
 "                      the socket\n"
+"  --keeper            a parent of the agent's own keeps what memory holds, and\n"
+"                      begins another agent should this one be killed. The\n"
+"                      default with --detach; systemd keeps it where it started\n"
+"                      the agent as a service of Type=notify\n"
+"  --no-keeper         what memory holds ends with the agent\n"
 "  --ready-fd N        write a byte to descriptor N once clients can connect\n"
 "  --idle-exit SECONDS end when nobody has been connected for that long\n"
 "  --log-level LEVEL   error, warning, info or debug. Default: info\n"
@@ -73,7 +78,8 @@ static const char help[] =
 
 enum { O_SOCKET = 256, O_STORE, O_MEMORY, O_USER, O_LAYOUTS, O_ADMIN, O_SEAL,
        O_RATE, O_NO_DIRECT, O_BACKEND, O_STOP, O_DETACH, O_READY, O_IDLE,
-       O_LEVEL, O_VERSION, O_KEEP_LAST, O_KEEP_EVERY, O_KEEP_AGE, O_KEEP_BYTES,
+       O_LEVEL, O_KEEPER, O_NO_KEEPER, O_VERSION, O_KEEP_LAST, O_KEEP_EVERY,
+       O_KEEP_AGE, O_KEEP_BYTES,
        O_HELP };
 
 static const struct option long_options[] = {
@@ -93,6 +99,8 @@ static const struct option long_options[] = {
 	{ "keep-bytes", required_argument, NULL, O_KEEP_BYTES },
 	{ "stop-timeout", required_argument, NULL, O_STOP },
 	{ "detach", no_argument, NULL, O_DETACH },
+	{ "keeper", no_argument, NULL, O_KEEPER },
+	{ "no-keeper", no_argument, NULL, O_NO_KEEPER },
 	{ "ready-fd", required_argument, NULL, O_READY },
 	{ "idle-exit", required_argument, NULL, O_IDLE },
 	{ "log-level", required_argument, NULL, O_LEVEL },
@@ -251,6 +259,10 @@ static int set_option(int option, const char *arg, struct options *o)
 				    &o->stop_timeout_s);
 	case O_DETACH:
 		o->detach = true;
+		return 0;
+	case O_KEEPER:
+	case O_NO_KEEPER:
+		o->keeper = option == O_KEEPER ? KEEP_ALWAYS : KEEP_NEVER;
 		return 0;
 	case O_READY:
 		return set_fd(arg, o);

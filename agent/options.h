@@ -11,6 +11,12 @@
 #include "io/io.h"
 #include "loop/log.h"
 
+enum keep {
+	KEEP_DEFAULT = 0,	/* in the background, or under systemd */
+	KEEP_ALWAYS,
+	KEEP_NEVER,
+};
+
 struct options {
 	char *socket;		/* NULL: chosen */
 	char *store;		/* NULL: none */
@@ -26,6 +32,7 @@ struct options {
 	enum sk_io_backend backend;
 	enum log_level level;
 	int ready_fd;		/* -1: none */
+	enum keep keeper;
 	bool seal_writes;
 	bool no_direct;
 	bool detach;

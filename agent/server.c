@@ -20,12 +20,14 @@
 #include "disk/sweep.h"
 #include "memory/heap.h"
 #include "memory/memory.h"
+#include "memory/record.h"
 #include "session/decide.h"
 #include "session/flight.h"
 #include "session/request.h"
 #include "session/session.h"
 #include "session/stop.h"
 #include "shardkeep-version.h"
+#include "revive.h"
 #include "upkeep.h"
 
 #define FDS_PER_CLIENT 8u
@@ -55,6 +57,18 @@ static void signals_ready(struct source *s, uint32_t events)
 	       sizeof(info))
 		agent_stop(a, info.ssi_signo == SIGTERM ? "SIGTERM" :
 			   info.ssi_signo == SIGINT ? "SIGINT" : "a signal");
+}
+
+/* It never says anything: it is gone. */
+static void keeper_gone(struct source *s, uint32_t events)
+{
+	struct agent *a = sk_link_object(s, struct agent, keeps);
+
+	(void)events;
+	(void)loop_watch(&a->loop, s, 0);
+	a->keeper.lost = true;
+	log_warning(a, "the keeper is gone: what memory holds will not outlive "
+		    "this agent; restart it when that suits");
 }
 
 /* ---- the turn ---- */
@@ -173,8 +187,14 @@ static int open_sources(struct agent *a)
 	a->listener.fd = a->endpoint.sock;
 	a->listener.ready = listener_ready;
 	a->signals.ready = signals_ready;
+	a->keeps = (struct source){ .fd = a->keeper.sock,
+				    .ready = keeper_gone };
 	r = loop_watch(&a->loop, &a->listener, EPOLLIN);
-	return r < 0 ? r : loop_watch(&a->loop, &a->signals, EPOLLIN);
+	if (r == 0)
+		r = loop_watch(&a->loop, &a->signals, EPOLLIN);
+	if (r == 0 && a->keeper.kind == KEEPER_PARENT)
+		r = loop_watch(&a->loop, &a->keeps, EPOLLIN);
+	return r;
 }
 
 static int open_pools(struct agent *a, struct sk_err *err)
@@ -234,6 +254,7 @@ static void init(struct agent *a, const struct sk_os *os,
 		.os = os, .opts = o, .endpoint = *endpoint,
 		.uid = geteuid(), .spare_fd = -1, .signals.fd = -1,
 		.loop = { .os = os, .epoll = -1 },
+		.keeper = KEEPER_NULL, .table = TABLE_NULL,
 		.dispatch = call_dispatch,
 	};
 	sk_cat_init(&a->cat);
@@ -243,6 +264,7 @@ static void init(struct agent *a, const struct sk_os *os,
 	a->cat.owner = a->uid;
 	a->cat.release = release_slot;
 	a->cat.forget = forget_job;
+	a->cat.noted = record_note;
 	a->cat.ctx = a;
 	sk_link_init(&a->sessions);
 	sk_link_init(&a->closing);
@@ -280,6 +302,8 @@ static void say_ready(struct agent *a)
 {
 	char memory[32];
 
+	a->ready = true;
+	keeper_ready(a->os, &a->keeper);
 	log_info(a, "shardkeepd %s serves on %s with a budget of %s, store %s"
 		 "%s%s", SK_VERSION, a->endpoint.path,
 		 sk_size_format(a->cat.budget, memory, sizeof(memory)),
@@ -293,12 +317,24 @@ static void say_ready(struct agent *a)
 	(void)a->os->close(a->os, a->opts->ready_fd);
 }
 
+/* A keeper goes on listening where another agent may follow. */
+static void close_endpoint(struct agent *a)
+{
+	bool stays = a->keeper.kind == KEEPER_SYSTEMD ||
+		     (a->keeper.kind == KEEPER_PARENT && !a->ready);
+
+	if (stays)
+		endpoint_leave(&a->endpoint);
+	else
+		endpoint_close(a->os, &a->endpoint);
+}
+
 /* Nobody can come any more, and all who are here are let go. */
 static void close_sessions(struct agent *a)
 {
 	struct session *s;
 
-	endpoint_close(a->os, &a->endpoint);
+	close_endpoint(a);
 	a->listener.fd = -1;
 	sk_link_each(s, &a->sessions, link)
 		session_close(s, NULL);
@@ -340,6 +376,9 @@ static void close_agent(struct agent *a)
 	a->signals.fd = sk_close_fd(a->signals.fd);
 	a->spare_fd = sk_close_fd(a->spare_fd);
 	a->closer = closer_free(a->closer);
+	revive_close(a);
+	(void)loop_watch(&a->loop, &a->keeps, 0);
+	keeper_close(a->os, &a->keeper);
 	loop_close(&a->loop);
 }
 
@@ -359,14 +398,18 @@ static void serve(struct agent *a)
 }
 
 int agent_run(const struct sk_os *os, const struct options *o,
-	      const struct endpoint *endpoint)
+	      const struct endpoint *endpoint, struct birth *birth)
 {
 	struct sk_err err = { "" };
 	struct agent a;
 	int r;
 
 	init(&a, os, o, endpoint);
+	if (birth)
+		a.keeper = birth->keeper;
 	r = open_agent(&a, &err);
+	if (r == 0 && birth)
+		r = revive(&a, &birth->kept, &err);
 	if (r < 0) {
 		log_error(&a, "%s", err.text);
 		a.status = 1;

@@ -5,10 +5,20 @@
 
 #include "base/os.h"
 #include "loop/endpoint.h"
+#include "keeper/keeper.h"
+#include "keeper/kept.h"
 #include "options.h"
+
+/** What an agent is born with that is to outlive others. */
+struct birth {
+	struct keeper keeper;
+	struct kept kept;
+};
 
 /**
  * Serves at @endpoint, which it takes over and closes, until told to stop.
+ * @birth: its keeper, which it takes over as well, and what was kept for it,
+ * of which it takes the slots; NULL: nothing outlives it.
  * What the system does for it passes through @os. Blocks SIGTERM and SIGINT
  * in the caller's process and hears them itself.
  *
@@ -16,6 +26,6 @@
  * could not be made durable.
  */
 int agent_run(const struct sk_os *os, const struct options *o,
-	      const struct endpoint *endpoint);
+	      const struct endpoint *endpoint, struct birth *birth);
 
 #endif

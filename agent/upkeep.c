@@ -2,6 +2,7 @@
 #include "upkeep.h"
 
 #include "agent.h"
+#include "keeper/kept.h"
 
 #define LOOK_NS UINT64_C(2000000000)
 
@@ -17,9 +18,14 @@ static void look_at_socket(struct agent *a)
 	r = endpoint_renew(a->os, &a->endpoint, &err);
 	a->listener.fd = a->endpoint.sock;
 	(void)loop_watch(&a->loop, &a->listener, EPOLLIN);
-	if (r == 0)
+	if (r == 0) {
 		log_warning(a, "the socket %s was gone; listening there again",
 			    a->endpoint.path);
+		(void)keeper_give(a->os, &a->keeper, KEPT_LISTENER,
+				  a->endpoint.sock);
+		(void)keeper_give(a->os, &a->keeper, KEPT_LOCK,
+				  a->endpoint.lock);
+	}
 	else if (!a->displaced)
 		log_error(a, "the socket %s is gone: %s", a->endpoint.path,
 			  r > 0 ? "another agent serves there now" :

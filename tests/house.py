@@ -27,7 +27,7 @@ HOUSES = {
               "cache/cuda/", "cache/nccl/", "cache/layout/",
               "cache/memory/", "cache/io/", "cache/store/",
               "cache/catalogue/", "cache/wire/"],
-    "agent": ["agent/loop/", "agent/*.h", "agent/memory/", "agent/disk/",
+    "agent": ["agent/loop/", "agent/keeper/", "agent/*.h", "agent/memory/", "agent/disk/",
               "agent/session/", "agent/calls/", "agent/*.c"],
     "libclient": ["libclient/*", "libclient/conn/", "libclient/state/",
                   "libclient/snapshot/", "libclient/comm/",

@@ -44,7 +44,8 @@ static int new_slot(struct agent *a, struct sk_cat_state *state,
 }
 
 /*
- * Free slots of the rank's last life first, then new ones, for which old
+ * Where the agent was lost and not the rank, the slots that it had, as they
+ * are. Else free slots of the rank's last life first, then new ones, for which old
  * images must make room, and last of all slots whose old image still stands
  * in them: they serve when newer images are complete.
  */
@@ -55,6 +56,9 @@ static int get_slots(struct agent *a, struct sk_cat_state *state,
 	uint64_t fds = !!kinds[0] + !!kinds[1], asked, left;
 	int r;
 
+	while (state->n_slots < reg->slots &&
+	       sk_cat_slot_return(state, kinds, fit_for_others))
+		;
 	while (state->n_slots < reg->slots &&
 	       sk_cat_slot_inherit(state, kinds, fit_for_others))
 		;

@@ -11,6 +11,7 @@
 #include "disk/flush.h"
 #include "disk/index.h"
 #include "disk/retain.h"
+#include "memory/record.h"
 #include "session/request.h"
 #include "session/rights.h"
 #include "session/stop.h"
@@ -214,6 +215,7 @@ static void pinned(struct work *work)
 				       d->step) : NULL;
 	if (s && d->result == 0) {
 		s->pinned = d->pin;
+		record_snapshot(a, s);
 		retain_due(a, job);
 	}
 	agent_changed(a);
@@ -227,6 +229,7 @@ static int pin(struct call *c, struct sk_cat_snapshot *s)
 	/* It holds from now on, and is written down with the flush where there
 	 * is nothing on disk yet. */
 	s->pinned = c->in->type == SK_MSG_PIN || dir;
+	record_snapshot(c->agent, s);
 	agent_changed(c->agent);
 	return dir ? begin_on_disk(c, s, dir, pin_step, pinned) : 0;
 }
@@ -241,6 +244,7 @@ static int ask_flush(struct call *c, struct sk_cat_snapshot *s)
 	s->wanted = true;
 	s->hopeless_on_disk = false;
 	s->retry_ns = 0;
+	record_snapshot(c->agent, s);
 	agent_changed(c->agent);
 	return 0;
 }

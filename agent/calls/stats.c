@@ -70,6 +70,14 @@ static const struct counter counters[] = {
 	COUNTER(refused_clients, "connections_refused",
 		"connections refused over a quota"),
 	COUNTER(deaths, "rank_deaths", "ranks that ended without notice"),
+	COUNTER(revived, "images_revived",
+		"images that outlived the agent that had sealed them"),
+	COUNTER(lost_images, "images_not_revived",
+		"images that an earlier agent had sealed and this one could "
+		"not take up"),
+	COUNTER(unkept, "slots_unkept",
+		"slots that will not outlive this agent, though it has a "
+		"keeper"),
 	COUNTER(protocol_errors, "protocol_errors",
 		"connections closed for messages that made no sense"),
 };
@@ -104,6 +112,13 @@ static void add_layouts(struct agent *a, struct stats *s)
 	add(s, false, "layouts_remembered_bytes",
 	    (double)sk_recall_bytes(a->recall),
 	    "the same, of ranks that may come back; some of them in use");
+}
+
+static void add_keeper(struct agent *a, struct stats *s)
+{
+	add(s, false, "keeper", a->keeper.lost ? KEEPER_NONE : a->keeper.kind,
+	    "who keeps what memory holds if this agent is killed; 0: nobody, "
+	    "1: its parent, 2: systemd");
 }
 
 static void add_loop(struct agent *a, struct stats *s)
@@ -168,6 +183,7 @@ int call_stats(struct call *c)
 	add_memory(a, &s);
 	add_fds(a, &s);
 	add_layouts(a, &s);
+	add_keeper(a, &s);
 	add_loop(a, &s);
 	add_objects(a, &s);
 	add_flush(a, &s);

@@ -8,6 +8,7 @@
 #include "agent.h"
 #include "disk/flush.h"
 #include "disk/retain.h"
+#include "memory/record.h"
 
 /* A stopping agent does not wait for a disk that stays broken. */
 #define TRIES_AT_STOP 3u
@@ -75,6 +76,7 @@ void flush_newest(struct agent *a, struct sk_cat_job *job)
 		return;
 	s->wanted = true;
 	s->retry_ns = 0;
+	record_snapshot(a, s);
 	agent_changed(a);
 }
 

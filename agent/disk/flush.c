@@ -18,6 +18,7 @@
 #include "disk/retain.h"
 #include "layout/sums.h"
 #include "memory/memory.h"
+#include "memory/record.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 #define RETRY_MOST_S 60u
@@ -312,6 +313,7 @@ static void snapshot_durable(struct agent *a, const struct flush *f)
 
 	sk_cat_set_failure(s, NULL);
 	s->failures = 0;
+	record_snapshot(a, s);
 	measure(a, f);
 	if (sk_cat_on_disk(s)) {
 		a->counts.durable++;

@@ -11,6 +11,7 @@
 #include "disk/census.h"
 #include "disk/index.h"
 #include "disk/stored.h"
+#include "memory/record.h"
 
 /* Step directories that are looked into at first, beyond those that stay. */
 #define LOOK_BEYOND 8u
@@ -210,6 +211,7 @@ void retain_forget(struct agent *a, const char *name, uid_t uid,
 	if (!s)
 		return;
 	s->wanted = false;
+	record_snapshot(a, s);
 	/* The last image may take the snapshot with it. */
 	s->filling++;
 	sk_link_each(image, &s->images, link) {

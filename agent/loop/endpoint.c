@@ -126,6 +126,19 @@ static int await_lock(const struct sk_os *os, const struct endpoint *e)
 	}
 }
 
+/* The lock that we hold is the one that others would try to take. */
+static bool lock_is_there(const struct sk_os *os, const struct endpoint *e)
+{
+	char path[sizeof(e->path) + 8];
+	struct stat ours, there;
+
+	(void)snprintf(path, sizeof(path), "%s.lock", e->path);
+	return os->fstat(os, e->lock, &ours) >= 0 &&
+	       os->fstatat(os, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW,
+			   &there) >= 0 &&
+	       ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+}
+
 static int take_lock(const struct sk_os *os, struct endpoint *e,
 		     struct sk_err *err)
 {
@@ -201,25 +214,48 @@ static int find_path(const struct sk_os *os, const char *path,
 	return 0;
 }
 
-int endpoint_open(const struct sk_os *os, const char *path,
-		  struct endpoint *ret, struct sk_err *err)
+static int open_at(const struct sk_os *os, const char *path,
+		   struct endpoint *e, struct sk_err *err)
 {
-	struct endpoint e = { .lock = -1, .sock = -1, .chosen = !path };
 	int r;
 
-	r = find_path(os, path, &e, err);
+	e->chosen = !path;
+	r = find_path(os, path, e, err);
 	if (r == 0)
-		r = make_dir(os, e.path, !path, err);
-	if (r == 0)
-		r = take_lock(os, &e, err);
-	if (r == 0)
-		r = bind_socket(os, &e, err);
+		r = make_dir(os, e->path, !path, err);
+	if (r == 0 && (e->lock < 0 || !lock_is_there(os, e))) {
+		e->lock = sk_close_fd(e->lock);
+		r = take_lock(os, e, err);
+	}
+	if (r)
+		return r;
+	/* Whoever else bound the name would have had to have the lock. */
+	if (e->sock >= 0 && remember_file(os, e, err) == 0)
+		return 0;
+	e->sock = sk_close_fd(e->sock);
+	return bind_socket(os, e, err);
+}
+
+int endpoint_adopt(const struct sk_os *os, const char *path, int lock,
+		   int sock, struct endpoint *ret, struct sk_err *err)
+{
+	/* Without the lock, another agent's socket may have its name. */
+	struct endpoint e = { .lock = lock,
+			      .sock = lock < 0 ? sk_close_fd(sock) : sock };
+	int r = open_at(os, path, &e, err);
+
 	if (r) {
 		e.sock = sk_close_fd(e.sock);
 		e.lock = sk_close_fd(e.lock);
 	}
 	*ret = e;
 	return r;
+}
+
+int endpoint_open(const struct sk_os *os, const char *path,
+		  struct endpoint *ret, struct sk_err *err)
+{
+	return endpoint_adopt(os, path, -1, -1, ret, err);
 }
 
 bool endpoint_is_there(const struct sk_os *os, const struct endpoint *e)
@@ -229,19 +265,6 @@ bool endpoint_is_there(const struct sk_os *os, const struct endpoint *e)
 	return os->fstatat(os, AT_FDCWD, e->path, AT_SYMLINK_NOFOLLOW,
 			   &st) >= 0 &&
 	       st.st_dev == e->dev && st.st_ino == e->ino;
-}
-
-/* The lock that we hold is the one that others would try to take. */
-static bool lock_is_there(const struct sk_os *os, const struct endpoint *e)
-{
-	char path[sizeof(e->path) + 8];
-	struct stat ours, there;
-
-	(void)snprintf(path, sizeof(path), "%s.lock", e->path);
-	return os->fstat(os, e->lock, &ours) >= 0 &&
-	       os->fstatat(os, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW,
-			   &there) >= 0 &&
-	       ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
 }
 
 int endpoint_renew(const struct sk_os *os, struct endpoint *e,
@@ -277,12 +300,17 @@ void endpoint_log_path(const struct endpoint *e, char *ret, size_t size)
 	(void)snprintf(ret, size, "%.*sagent.log", dir, e->path);
 }
 
+void endpoint_leave(struct endpoint *e)
+{
+	e->sock = sk_close_fd(e->sock);
+	e->lock = sk_close_fd(e->lock);
+}
+
 void endpoint_close(const struct sk_os *os, struct endpoint *e)
 {
 	/* The lock's file stays: removing it would let two agents lock two
 	 * files of one name. */
 	if (e->sock >= 0 && endpoint_is_there(os, e))
 		(void)os->unlinkat(os, AT_FDCWD, e->path, 0);
-	e->sock = sk_close_fd(e->sock);
-	e->lock = sk_close_fd(e->lock);
+	endpoint_leave(e);
 }

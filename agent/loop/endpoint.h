@@ -27,6 +27,11 @@ struct endpoint {
  * ret->path alone is set. A negative errno comes with a sentence. */
 int endpoint_open(const struct sk_os *os, const char *path,
 		  struct endpoint *ret, struct sk_err *err);
+/** One that was kept while there was no agent: takes its lock and, where it
+ * still listens under that name, its socket over; -1: it has none. As
+ * endpoint_open() for the rest. */
+int endpoint_adopt(const struct sk_os *os, const char *path, int lock,
+		   int sock, struct endpoint *ret, struct sk_err *err);
 /** Whether the file by which clients find us is still ours: a cleaner of
  * temporary files, or a hand, may have removed it. */
 bool endpoint_is_there(const struct sk_os *os, const struct endpoint *e);
@@ -37,6 +42,8 @@ int endpoint_renew(const struct sk_os *os, struct endpoint *e,
 		   struct sk_err *err);
 /** "agent.log" beside the socket, where an agent in the background writes. */
 void endpoint_log_path(const struct endpoint *e, char *ret, size_t size);
+/** This process is done with it; whoever keeps lock and socket is not. */
+void endpoint_leave(struct endpoint *e);
 /** Nobody can connect any more, and another agent may take the path. */
 void endpoint_close(const struct sk_os *os, struct endpoint *e);
 

@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 
 #include "agent.h"
+#include "memory/record.h"
 
 #define POPULATE_NICE 10
 
@@ -67,18 +68,28 @@ static void line_up(struct agent *a, struct memory *m)
 	sk_link_insert(&a->to_populate, &m->link);
 }
 
+static struct memory *blank(struct agent *a)
+{
+	struct memory *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return NULL;
+	m->agent = a;
+	m->record = TABLE_NONE;
+	m->slots[0].fd = m->slots[1].fd = -1;
+	sk_link_init(&m->link);
+	return m;
+}
+
 int memory_new(struct agent *a, const char *name, const uint64_t bytes[2],
 	       int numa_node, uint32_t order, struct memory **ret,
 	       struct sk_err *err)
 {
-	struct memory *m = calloc(1, sizeof(*m));
+	struct memory *m = blank(a);
 	int r = 0;
 
 	if (!m)
 		return sk_err_set(err, -ENOMEM, "no memory for a slot");
-	m->agent = a;
-	m->slots[0].fd = m->slots[1].fd = -1;
-	sk_link_init(&m->link);
 	for (int kind = 0; kind < 2 && r == 0; kind++) {
 		if (!bytes[kind])
 			continue;
@@ -93,6 +104,35 @@ int memory_new(struct agent *a, const char *name, const uint64_t bytes[2],
 	}
 	m->order = order;
 	line_up(a, m);
+	record_keep(a, m);
+	*ret = m;
+	return 0;
+}
+
+int memory_adopt(struct agent *a, const uint64_t bytes[2], int fds[2],
+		 int numa_node, struct memory **ret, struct sk_err *err)
+{
+	struct memory *m = blank(a);
+	int r = 0;
+
+	if (!m)
+		return sk_err_set(err, -ENOMEM, "no memory for a slot");
+	for (int kind = 0; kind < 2 && r == 0; kind++) {
+		if (!bytes[kind])
+			continue;
+		r = sk_slot_adopt(a->os, fds[kind], bytes[kind], numa_node,
+				  &m->slots[kind], err);
+		m->bytes += m->slots[kind].bytes;
+	}
+	if (r < 0) {
+		/* They are the caller's still. */
+		m->slots[0].fd = m->slots[1].fd = -1;
+		destroy_slots(m);
+		free(m);
+		return r;
+	}
+	fds[0] = fds[1] = -1;
+	m->populated = m->bytes;
 	*ret = m;
 	return 0;
 }
@@ -100,6 +140,7 @@ int memory_new(struct agent *a, const char *name, const uint64_t bytes[2],
 void memory_release(struct memory *m)
 {
 	assert(!m->released);
+	record_forget(m);
 	sk_link_remove(&m->link);
 	m->released = true;
 	bury_unused(m);

@@ -46,6 +46,8 @@ struct memory {
 	char text[SK_ERR_MAX];
 	bool released;			/* nobody's but the background's */
 	bool sealed_writes;
+	uint32_t record;		/* of the keeper's table; TABLE_NONE */
+	uint64_t serial;		/* its */
 	struct work burial;
 };
 
@@ -55,6 +57,10 @@ struct memory {
 int memory_new(struct agent *a, const char *name, const uint64_t bytes[2],
 	       int numa_node, uint32_t order, struct memory **ret,
 	       struct sk_err *err);
+/** That of a dead agent: takes @fds (-1: none of it) over on success. It is
+ * as much faulted in as it was. */
+int memory_adopt(struct agent *a, const uint64_t bytes[2], int fds[2],
+		 int numa_node, struct memory **ret, struct sk_err *err);
 /** Gives it back once no piece is under way; it is not the caller's any
  * more. */
 void memory_release(struct memory *m);

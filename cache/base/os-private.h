@@ -34,6 +34,8 @@ int sk_linux_mbind(const struct sk_os *os, void *map, size_t size, int mode,
 
 int sk_linux_socket(const struct sk_os *os, int domain, int type,
 		    int protocol);
+int sk_linux_socketpair(const struct sk_os *os, int domain, int type,
+			int protocol, int ret_fds[2]);
 int sk_linux_bind(const struct sk_os *os, int fd, const struct sockaddr *addr,
 		  socklen_t size);
 int sk_linux_listen(const struct sk_os *os, int fd, int backlog);
@@ -71,6 +73,7 @@ int sk_linux_fork(const struct sk_os *os);
 int sk_linux_spawn(const struct sk_os *os, const char *program,
 		   char *const argv[], int keep_fd);
 int sk_linux_waitpid(const struct sk_os *os, pid_t pid, int *ret_status);
+int sk_linux_kill(const struct sk_os *os, pid_t pid, int signal);
 int sk_linux_pidfd_open(const struct sk_os *os, pid_t pid);
 int sk_linux_setsid(const struct sk_os *os);
 int sk_linux_setpriority(const struct sk_os *os, int which, id_t who,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The real system: processes, their limits, and what they load. */
 #include <dlfcn.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -48,6 +49,12 @@ int sk_linux_waitpid(const struct sk_os *os, pid_t pid, int *ret_status)
 		return -errno;
 	*ret_status = status;
 	return r;
+}
+
+int sk_linux_kill(const struct sk_os *os, pid_t pid, int signal)
+{
+	(void)os;
+	return sk_os_result(kill(pid, signal));
 }
 
 int sk_linux_pidfd_open(const struct sk_os *os, pid_t pid)

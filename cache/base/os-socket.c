@@ -9,6 +9,14 @@ int sk_linux_socket(const struct sk_os *os, int domain, int type,
 	return sk_os_result(socket(domain, type | SOCK_CLOEXEC, protocol));
 }
 
+int sk_linux_socketpair(const struct sk_os *os, int domain, int type,
+			int protocol, int ret_fds[2])
+{
+	(void)os;
+	return sk_os_result(socketpair(domain, type | SOCK_CLOEXEC, protocol,
+				       ret_fds));
+}
+
 int sk_linux_bind(const struct sk_os *os, int fd, const struct sockaddr *addr,
 		  socklen_t size)
 {

@@ -107,6 +107,8 @@ struct sk_os {
 	/* sockets */
 	int (*socket)(const struct sk_os *os, int domain, int type,
 		      int protocol);
+	int (*socketpair)(const struct sk_os *os, int domain, int type,
+			  int protocol, int ret_fds[2]);
 	int (*bind)(const struct sk_os *os, int fd,
 		    const struct sockaddr *addr, socklen_t size);
 	int (*listen)(const struct sk_os *os, int fd, int backlog);
@@ -145,6 +147,7 @@ struct sk_os {
 	int (*spawn)(const struct sk_os *os, const char *program,
 		     char *const argv[], int keep_fd);
 	int (*waitpid)(const struct sk_os *os, pid_t pid, int *ret_status);
+	int (*kill)(const struct sk_os *os, pid_t pid, int signal);
 	int (*pidfd_open)(const struct sk_os *os, pid_t pid);
 	int (*setsid)(const struct sk_os *os);
 	int (*setpriority)(const struct sk_os *os, int which, id_t who,

@@ -65,8 +65,11 @@ struct sk_cat_state {
 	struct sk_link link;		/* in its run */
 	struct sk_cat_run *run;
 	uint64_t id;			/* 0: dead, or replaced */
+	uint64_t serial;		/* not 0; a later one's is higher */
 	int32_t rank;
 	bool living;
+	bool awaited;			/* its rank is not dead: the agent was,
+					 * and it may be back */
 	bool replaced;			/* by the rank's next registration */
 	uint32_t flush_every;
 	int32_t numa_node;
@@ -215,6 +218,9 @@ struct sk_catalogue {
 	 * answered at once.
 	 */
 	int (*ask)(void *ctx, struct sk_cat_question *question);
+	/** The slot's use is another, or its state is; it is called before
+	 * anybody can be told, and not when the slot leaves. NULL is fine. */
+	void (*noted)(void *ctx, const struct sk_cat_slot *slot);
 	/** The snapshot has become complete by what was sealed. */
 	void (*completed)(void *ctx, const struct sk_cat_snapshot *snapshot);
 	/** The slot leaves the catalogue; its memory is the owner's again. */
@@ -362,6 +368,36 @@ int sk_cat_make_room(struct sk_catalogue *cat, uint64_t bytes, uint64_t fds,
 int sk_cat_room_for_layouts(struct sk_catalogue *cat, uid_t uid,
 			    const struct sk_layout *const layouts[2],
 			    struct sk_err *err);
+
+/* ---- revive.c: what outlived the agent ---- */
+
+/** The run of that number and id, which has lost its ranks: who was in it may
+ * come back, others begin a newer one. Errors: -EINVAL it has another world,
+ * or cannot be; -ENOMEM. */
+int sk_cat_run_revive(struct sk_cat_job *job, uint64_t number, uint64_t id,
+		      int32_t world, struct sk_cat_run **ret_run,
+		      struct sk_err *err);
+/** A rank that was registered, and is awaited; those of one rank come in the
+ * order of their serials. Takes the references of @layouts over. NULL: no
+ * memory, nothing was taken. */
+struct sk_cat_state *
+sk_cat_state_revive(struct sk_cat_run *run, int32_t rank, uint64_t serial,
+		    struct sk_cat_layout *const layouts[2]);
+/** The free slot holds the sealed image of its rank of @step; as
+ * sk_cat_slot_seal(), but that the disk wants it is for the caller to say.
+ * -EEXIST: another slot does. */
+int sk_cat_slot_revive(struct sk_cat_slot *slot, int64_t step,
+		       uint64_t *const sums[2], uint64_t wall_ns);
+/** A slot of those sizes that the awaited rank had in this very run moves to
+ * @state, which is its next registration there, with what is in it; NULL:
+ * none. @usable as in sk_cat_slot_inherit(). */
+struct sk_cat_slot *
+sk_cat_slot_return(struct sk_cat_state *state, const uint64_t kind_bytes[2],
+		   bool (*usable)(const struct sk_cat_slot *slot));
+/** Who has not come back by now is dead. Returns how many those are. */
+unsigned sk_cat_await_no_more(struct sk_cat_job *job);
+/** Some of the run's ranks live, or are awaited. */
+bool sk_cat_run_awaited(const struct sk_cat_run *run);
 
 /* ---- verdict.c: what sets of images cover ---- */
 

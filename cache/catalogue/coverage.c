@@ -37,7 +37,7 @@ static bool has_primary(const struct sk_cat_snapshot *s, int32_t rank)
 	return sk_cat_image_find(s, rank, SK_IMAGE_PRIMARY);
 }
 
-/* A living rank may still seal the snapshot. */
+/* A living rank, or one that may be back, may still seal the snapshot. */
 static bool expected(const struct sk_cat_state *state,
 		     const struct sk_cat_snapshot *s)
 {
@@ -45,7 +45,8 @@ static bool expected(const struct sk_cat_state *state,
 
 	assert(state->run->job == s->job);
 	visit(s);
-	if (!state->living || state->replaced || has_primary(s, state->rank))
+	if (!(state->living || state->awaited) || state->replaced ||
+	    has_primary(s, state->rank))
 		return false;
 	sk_link_each(slot, &state->slots, link) {
 		if (slot->use == SK_CAT_FILLING && slot->snapshot == s)
@@ -396,7 +397,7 @@ bool sk_cat_may_seal(const struct sk_cat_snapshot *s, int32_t rank)
 	struct sk_cat_run *run = sk_cat_run_of(s);
 	const struct sk_cat_state *state;
 
-	if (!run || !sk_cat_run_living(run))
+	if (!run || !sk_cat_run_awaited(run))
 		return false;
 	state = sk_cat_state_find(run, rank);
 	/* One that has not come yet may bring anything. */
@@ -420,7 +421,7 @@ static int lose_hope(const struct sk_cat_snapshot *s)
 	int32_t known = 0;
 	bool lost = false;
 
-	if (!run || !sk_cat_run_living(run))
+	if (!run || !sk_cat_run_awaited(run))
 		return -ENODATA;
 	sk_link_each(state, &run->states, link) {
 		known += !state->replaced;

@@ -25,6 +25,15 @@ void sk_cat_image_trim(struct sk_cat_image *image);
 
 /** Takes the slot out of the catalogue and hands its memory back. */
 void sk_cat_slot_release(struct sk_cat_slot *slot);
+/** Tells the catalogue's owner. */
+void sk_cat_slot_noted(const struct sk_cat_slot *slot);
+/** The slot goes to another state, with what is in it. */
+struct sk_cat_slot *sk_cat_slot_move(struct sk_cat_slot *slot,
+				     struct sk_cat_state *state);
+/** A run that is not there yet. */
+int sk_cat_run_new(struct sk_cat_job *job, const struct sk_cat_ask *ask,
+		   uint64_t number, struct sk_cat_run **ret_run,
+		   struct sk_err *err);
 /** The state has no slots. */
 void sk_cat_state_free(struct sk_cat_state *state);
 /** Something happened to it that may change what is complete. */

@@ -25,7 +25,7 @@ struct sk_cat_state *sk_cat_state_new(struct sk_cat_run *run, int32_t rank,
 	}
 	state->run = run;
 	state->rank = rank;
-	state->id = run->job->catalogue->next_id++;
+	state->id = state->serial = run->job->catalogue->next_id++;
 	state->living = true;
 	state->numa_node = -1;
 	state->layouts[0] = layouts[0];
@@ -117,6 +117,14 @@ unsigned sk_cat_state_replace(struct sk_cat_state *state,
 
 /* ---- slots ---- */
 
+void sk_cat_slot_noted(const struct sk_cat_slot *slot)
+{
+	const struct sk_catalogue *cat = slot->state->run->job->catalogue;
+
+	if (cat->noted)
+		cat->noted(cat->ctx, slot);
+}
+
 uint64_t sk_cat_slot_bytes(const uint64_t image_bytes[2],
 			   uint64_t ret_kind_bytes[2])
 {
@@ -144,10 +152,11 @@ struct sk_cat_slot *sk_cat_slot_add(struct sk_cat_state *state,
 	state->n_slots++;
 	state->run->job->catalogue->used += slot->bytes;
 	state->run->job->catalogue->used_fds += slot->fds;
+	sk_cat_slot_noted(slot);
 	return slot;
 }
 
-static struct sk_cat_slot *move_slot(struct sk_cat_slot *slot,
+struct sk_cat_slot *sk_cat_slot_move(struct sk_cat_slot *slot,
 				     struct sk_cat_state *state)
 {
 	sk_link_remove(&slot->link);
@@ -156,6 +165,7 @@ static struct sk_cat_slot *move_slot(struct sk_cat_slot *slot,
 	slot->number = state->next_number++;
 	sk_link_insert(&state->slots, &slot->link);
 	state->n_slots++;
+	sk_cat_slot_noted(slot);
 	return slot;
 }
 
@@ -198,7 +208,7 @@ sk_cat_slot_inherit(struct sk_cat_state *state, const uint64_t kind_bytes[2],
 	struct sk_cat_slot *slot;
 
 	slot = find_left(state, kind_bytes, SK_CAT_FREE, usable);
-	return slot ? move_slot(slot, state) : NULL;
+	return slot ? sk_cat_slot_move(slot, state) : NULL;
 }
 
 struct sk_cat_slot *
@@ -208,5 +218,5 @@ sk_cat_slot_adopt(struct sk_cat_state *state, const uint64_t kind_bytes[2],
 	struct sk_cat_slot *slot;
 
 	slot = find_left(state, kind_bytes, SK_CAT_SEALED, usable);
-	return slot ? move_slot(slot, state) : NULL;
+	return slot ? sk_cat_slot_move(slot, state) : NULL;
 }

@@ -21,12 +21,19 @@ struct account {
 
 /* ---- giving back ---- */
 
+/* Others may have its memory: its rank is dead, or has come back as another
+ * registration. */
+static bool is_dead(const struct sk_cat_state *state)
+{
+	return !state->living && (!state->awaited || state->replaced);
+}
+
 static uint64_t trim_state(struct sk_cat_state *state)
 {
 	struct sk_cat_slot *slot;
 	uint64_t bytes = 0;
 
-	if (state->living)
+	if (!is_dead(state))
 		return 0;
 	sk_link_each(slot, &state->slots, link) {
 		if (slot->use != SK_CAT_FREE)
@@ -59,7 +66,7 @@ uint64_t sk_cat_trim_free(struct sk_catalogue *cat, struct sk_cat_job *only)
 /* May this slot of a dead rank be given to somebody else? */
 static bool reclaimable(const struct sk_cat_slot *slot)
 {
-	return !slot->state->living &&
+	return is_dead(slot->state) &&
 	       (slot->use == SK_CAT_FREE ||
 		(slot->use == SK_CAT_SEALED &&
 		 !sk_cat_protected(slot->snapshot)));

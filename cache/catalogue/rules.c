@@ -111,6 +111,8 @@ void sk_cat_image_bad(struct sk_cat_image *image, bool disk, uint32_t entry)
 	else
 		image->bad_memory = true;
 	image->bad_entry[disk] = entry;
+	if (image->slot)
+		sk_cat_slot_noted(image->slot);
 	sk_cat_touch_disk(image->snapshot);
 }
 

@@ -11,7 +11,7 @@ void sk_cat_run_seen(struct sk_cat_job *job, uint64_t number)
 		job->newest_run = number;
 }
 
-static int run_new(struct sk_cat_job *job, const struct sk_cat_ask *ask,
+int sk_cat_run_new(struct sk_cat_job *job, const struct sk_cat_ask *ask,
 		   uint64_t number, struct sk_cat_run **ret_run,
 		   struct sk_err *err)
 {
@@ -84,7 +84,7 @@ static int number_on(struct sk_cat_job *job, const struct sk_cat_ask *ask,
 				  "its run numbers with run %" PRIu64
 				  "; choose another name", job->name,
 				  job->newest_run);
-	return run_new(job, ask, job->newest_run + 1, ret_run, err);
+	return sk_cat_run_new(job, ask, job->newest_run + 1, ret_run, err);
 }
 
 /* As long as none of its ranks has gone, a run is the job: who is not one of
@@ -174,7 +174,7 @@ static int join_named(struct sk_cat_job *job, const struct sk_cat_ask *ask,
 				  "the agent number it", ask->run, job->name,
 				  job->newest_run);
 	if (!run)
-		return run_new(job, ask, ask->run, ret_run, err);
+		return sk_cat_run_new(job, ask, ask->run, ret_run, err);
 	r = check_member(run, ask, err);
 	if (r < 0)
 		return r;

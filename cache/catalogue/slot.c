@@ -131,6 +131,7 @@ int sk_cat_slot_take(struct sk_cat_state *state, int64_t step, uint32_t flags,
 		state->last_step = step;
 	if (state->lost_step == step)
 		state->lost_step = -1;
+	sk_cat_slot_noted(slot);
 	sk_cat_snapshot_settle(s);
 	sk_cat_touch(s);
 	*ret_slot = slot;
@@ -199,6 +200,7 @@ int sk_cat_slot_seal(struct sk_cat_slot *slot, uint64_t *const sums[2],
 	s->wanted |= step_wanted(slot->state, s->step, slot->flags);
 	if (!s->created_ns)
 		s->created_ns = wall_ns;
+	sk_cat_slot_noted(slot);
 	sk_cat_touch(s);
 	return 0;
 }
@@ -242,6 +244,7 @@ void sk_cat_slot_clear(struct sk_cat_slot *slot)
 	empty_slot(slot);
 	slot->use = SK_CAT_FREE;
 	slot->snapshot = NULL;
+	sk_cat_slot_noted(slot);
 	if (!state->living && !was_filling)
 		sk_cat_slot_release(slot);
 	job->changes++;

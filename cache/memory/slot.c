@@ -380,6 +380,35 @@ int sk_slot_map_fd(const struct sk_os *os, int fd, uint64_t bytes,
 	return 0;
 }
 
+int sk_slot_adopt(const struct sk_os *os, int fd, uint64_t bytes,
+		  int numa_node, struct sk_slot *ret_slot,
+		  struct sk_err *err)
+{
+	struct sk_slot slot = { .fd = fd, .numa_node = numa_node };
+	int prot = PROT_READ | PROT_WRITE, seals, r;
+	struct statfs fs;
+
+	assert(bytes && bytes <= BYTES_MOST);
+	r = check_fd(os, fd, bytes, err);
+	if (r < 0)
+		return r;
+	seals = os->fcntl(os, fd, F_GET_SEALS, 0);
+	r = os->fstatfs(os, fd, &fs);
+	if (seals < 0 || r < 0)
+		return sk_err_errno(err, r < 0 ? r : seals, "cannot look at "
+				    "slot descriptor %d", fd);
+	slot.huge = (unsigned)fs.f_type == HUGETLBFS_MAGIC;
+	slot.bytes = sk_round_up(bytes, sk_slot_page(&slot));
+	if (seals & (F_SEAL_FUTURE_WRITE | F_SEAL_WRITE))
+		prot = PROT_READ;
+	r = map_hidden(os, fd, slot.bytes, prot, &slot.map);
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot map slot descriptor %d (%"
+				    PRIu64 " bytes)", fd, slot.bytes);
+	*ret_slot = slot;
+	return 0;
+}
+
 void sk_slot_unmap(const struct sk_os *os, void *map, uint64_t bytes)
 {
 	if (!map)

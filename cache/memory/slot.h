@@ -57,6 +57,16 @@ static inline uint64_t sk_slot_page(const struct sk_slot *slot)
 int sk_slot_create(const struct sk_os *os, const char *name, uint64_t bytes,
 		   int numa_node, struct sk_slot *ret_slot,
 		   struct sk_err *err);
+/**
+ * A slot that was created by another process, from its descriptor, which is
+ * the slot's from then on: it must be one that can neither shrink nor grow,
+ * of @bytes rounded up to its pages. Mapped for writing too, unless it is
+ * sealed against that.
+ * Errors: -EBADF it is something else, errors of mmap; @fd stays the caller's.
+ */
+int sk_slot_adopt(const struct sk_os *os, int fd, uint64_t bytes,
+		  int numa_node, struct sk_slot *ret_slot,
+		  struct sk_err *err);
 /** Unmaps and closes; the slot is SK_SLOT_NULL after it. */
 void sk_slot_destroy(const struct sk_os *os, struct sk_slot *slot);
 

@@ -36,11 +36,15 @@ static int ask_wait(struct sk_state *state, int64_t step, int until,
 				until_ns, err);
 }
 
-/* The agent waits no longer than SK_WAIT_MAX_MS: it is asked again. */
+#define LOST_MOST 3u	/* agents, while one waits */
+
+/* The agent waits no longer than SK_WAIT_MAX_MS: it is asked again. So is the
+ * next one, where it was killed: what it knew may have outlived it. */
 static int wait_agent(struct sk_state *state, int64_t step, int until,
 		      uint64_t until_ns, struct sk_err *err)
 {
 	const struct sk_os *os = state->sk->os;
+	unsigned lost = 0;
 	uint64_t part;
 	int r;
 
@@ -48,7 +52,9 @@ static int wait_agent(struct sk_state *state, int64_t step, int until,
 		part = sk_until_ms(os, SK_WAIT_MAX_MS);
 		part = part < until_ns ? part : until_ns;
 		r = ask_wait(state, step, until, part, err);
-	} while (r == -ETIMEDOUT && os->now_ns(os) < until_ns);
+	} while ((r == -ETIMEDOUT ||
+		  (r == -ECONNRESET && lost++ < LOST_MOST)) &&
+		 os->now_ns(os) < until_ns);
 	return r;
 }
 

@@ -41,7 +41,7 @@ static void serve(struct rig *rig, struct sk_fault_os *fault, int ready)
 	if (options_parse((int)SK_ARRAY_SIZE(argv) - 1, argv, &o) ||
 	    endpoint_open(&fault->os, o.socket, &endpoint, &err))
 		_exit(99);
-	_exit(agent_run(&fault->os, &o, &endpoint));
+	_exit(agent_run(&fault->os, &o, &endpoint, NULL));
 }
 
 static void start(struct rig *rig, struct sk_fault_os *fault)

@@ -69,7 +69,7 @@ static void run_agent(struct whole *w)
 		fprintf(stderr, "refused: %s\n", err.text);
 		_exit(err.text[0] ? 1 : 99);
 	}
-	r = agent_run(os, &w->options, &endpoint);
+	r = agent_run(os, &w->options, &endpoint, NULL);
 	if (w->after)
 		w->after(w->ctx);
 	_exit(r);

@@ -255,6 +255,8 @@ OP(int, mbind, MBIND, (const struct sk_os *os, void *map, size_t size,
    map, size, mode, nodes, node_bits)
 OP(int, socket, SOCKET, (const struct sk_os *os, int domain, int type,
    int protocol), domain, type, protocol)
+OP(int, socketpair, SOCKETPAIR, (const struct sk_os *os, int domain, int type,
+   int protocol, int ret_fds[2]), domain, type, protocol, ret_fds)
 OP(int, bind, BIND, (const struct sk_os *os, int fd,
    const struct sockaddr *addr, socklen_t size), fd, addr, size)
 OP(int, listen, LISTEN, (const struct sk_os *os, int fd, int backlog),
@@ -281,6 +283,8 @@ OP(int, spawn, SPAWN, (const struct sk_os *os, const char *program,
    char *const argv[], int keep_fd), program, argv, keep_fd)
 OP(int, waitpid, WAITPID, (const struct sk_os *os, pid_t pid,
    int *ret_status), pid, ret_status)
+OP(int, kill, KILL, (const struct sk_os *os, pid_t pid, int signal),
+   pid, signal)
 OP(int, pidfd_open, PIDFD_OPEN, (const struct sk_os *os, pid_t pid), pid)
 OP(int, setpriority, SETPRIORITY, (const struct sk_os *os, int which,
    id_t who, int nice), which, who, nice)
@@ -489,6 +493,7 @@ static const struct sk_os fault_table = {
 	.mincore = fault_mincore,
 	.mbind = fault_mbind,
 	.socket = fault_socket,
+	.socketpair = fault_socketpair,
 	.bind = fault_bind,
 	.listen = fault_listen,
 	.connect = fault_connect,
@@ -507,6 +512,7 @@ static const struct sk_os fault_table = {
 	.fork = fault_fork,
 	.spawn = fault_spawn,
 	.waitpid = fault_waitpid,
+	.kill = fault_kill,
 	.pidfd_open = fault_pidfd_open,
 	.setsid = fault_setsid,
 	.setpriority = fault_setpriority,

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Parent: a keeper where there is no systemd. It holds descriptors, waits for
+ * the agent, which is its child, and begins another one where the last was
+ * killed. It does nothing else, so that nothing of it can fail.
+ */
+#ifndef SK_AGENT_KEEPER_PARENT_H
+#define SK_AGENT_KEEPER_PARENT_H
+
+#include "keeper/keeper.h"
+#include "keeper/kept.h"
+#include "loop/log.h"
+
+struct parent {
+	const struct sk_os *os;
+	const struct log *log;
+	struct kept kept;	/* what it holds */
+	int ready_fd;		/* open until an agent is ready; -1: none */
+	struct keeper keeper;	/* the child's: how it tells its parent */
+	unsigned lives;		/* agents that were begun */
+	/* private: */
+	int sock, signals;
+	pid_t child;
+	bool was_ready, ready, stopping;
+	unsigned failed;	/* in a row, not ready before they ended */
+	unsigned quick;		/* in a row, soon after they began */
+	uint64_t began_ns;
+	int told;		/* a signal to pass on; 0: none */
+};
+#define PARENT_CHILD (-1)	/* what parent_run() returns in the agent */
+
+/**
+ * Begins the agent, and another one for each that is killed or could not
+ * begin again; like fork(), it returns in each of them: PARENT_CHILD, with
+ * what is kept and how to tell. In the parent it returns the exit status when
+ * an agent has ended by itself. os, log, kept and ready_fd are set before.
+ *
+ * SIGTERM and SIGINT go to the agent; they are blocked in it. One that ends in
+ * order, or says that it is stopping, is the last one. Where three in a row are
+ * killed before they are ready, slots and their table are let go, which is
+ * said in the log: what they hold may be why.
+ */
+int parent_run(struct parent *p);
+
+#endif

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "memory/record.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent.h"
+#include "keeper/kept.h"
+#include "memory/memory.h"
+
+void record_name(uint64_t serial, int kind, char *ret, size_t size)
+{
+	(void)snprintf(ret, size, "slot-%" PRIx64 "-%d", serial, kind);
+}
+
+/* ---- the memory ---- */
+
+static void say_unkept(struct agent *a, const char *why)
+{
+	a->counts.unkept++;
+	if (!a->unkept_said)
+		log_warning(a, "a slot will not outlive this agent: %s", why);
+	a->unkept_said = true;
+}
+
+static bool give(struct agent *a, const struct memory *m, int kind)
+{
+	char name[KEPT_NAME];
+
+	if (m->slots[kind].fd < 0)
+		return true;
+	record_name(m->serial, kind, name, sizeof(name));
+	return keeper_give(a->os, &a->keeper, name, m->slots[kind].fd);
+}
+
+void record_keep(struct agent *a, struct memory *m)
+{
+	m->record = TABLE_NONE;
+	if (a->keeper.kind == KEEPER_NONE || !a->table.map)
+		return;
+	m->record = table_take(&a->table, &m->serial);
+	if (m->record == TABLE_NONE) {
+		say_unkept(a, "the table of slots is full");
+		return;
+	}
+	if (give(a, m, 0) && give(a, m, 1))
+		return;
+	say_unkept(a, a->keeper.lost ? "the keeper is gone" :
+				       "the keeper does not take it");
+	record_forget(m);
+}
+
+void record_forget(struct memory *m)
+{
+	struct agent *a = m->agent;
+	char name[KEPT_NAME];
+
+	/* What it holds at the end is the next agent's. */
+	if (m->record == TABLE_NONE || a->quit)
+		return;
+	table_drop(&a->table, m->record);
+	m->record = TABLE_NONE;
+	for (int kind = 0; kind < 2; kind++) {
+		if (m->slots[kind].fd < 0)
+			continue;
+		record_name(m->serial, kind, name, sizeof(name));
+		keeper_forget(a->os, &a->keeper, name);
+	}
+}
+
+/* ---- the record ---- */
+
+static uint32_t flags_of(const struct sk_cat_slot *slot)
+{
+	const struct sk_cat_snapshot *s = slot->snapshot;
+	const struct memory *m = slot->memory;
+	uint32_t flags = m->sealed_writes ? TABLE_NO_WRITES : 0;
+
+	if (slot->use != SK_CAT_SEALED)
+		return flags;
+	for (int kind = 0; kind < 2; kind++) {
+		if (slot->images[kind] && slot->images[kind]->bad_memory)
+			flags |= TABLE_BAD << kind;
+	}
+	return flags | (s->pinned ? TABLE_PINNED : 0) |
+	       (s->wanted && !slot->images[0]->stored.dir[0] ?
+		TABLE_WANTED : 0);
+}
+
+static void fill_state(const struct sk_cat_state *state,
+		       struct table_record *r)
+{
+	const struct sk_cat_run *run = state->run;
+
+	r->state = state->serial;
+	r->run = run->number;
+	r->run_id = run->id;
+	r->world = run->world;
+	r->uid = run->job->uid;
+	memcpy(r->job, run->job->name, sizeof(run->job->name));
+	r->rank = state->rank;
+	r->numa_node = state->numa_node;
+	r->flush_every = state->flush_every;
+	r->last_step = state->last_step;
+	for (int kind = 0; kind < 2; kind++) {
+		const struct sk_layout *l;
+
+		if (!state->layouts[kind])
+			continue;
+		l = state->layouts[kind]->layout;
+		r->digests[kind] = l->digest;
+		r->header_bytes[kind] = l->header_bytes;
+		r->image_bytes[kind] = l->image_bytes;
+	}
+}
+
+void record_note(void *ctx, const struct sk_cat_slot *slot)
+{
+	const struct memory *m = slot->memory;
+	struct table_record r = { .use = (uint32_t)slot->use + TABLE_FREE,
+				  .step = -1 };
+	struct agent *a = ctx;
+
+	if (m->record == TABLE_NONE)
+		return;
+	r.serial = m->serial;
+	r.kind_bytes[0] = slot->kind_bytes[0];
+	r.kind_bytes[1] = slot->kind_bytes[1];
+	r.flags = flags_of(slot);
+	fill_state(slot->state, &r);
+	if (slot->snapshot) {
+		r.step = slot->snapshot->step;
+		r.created_ns = slot->snapshot->created_ns;
+	}
+	for (int kind = 0; kind < 2; kind++) {
+		if (slot->images[kind])
+			memcpy(r.content[kind], slot->images[kind]->content,
+			       sizeof(r.content[kind]));
+	}
+	table_put(&a->table, m->record, &r);
+}
+
+void record_snapshot(struct agent *a, const struct sk_cat_snapshot *s)
+{
+	struct sk_cat_image *image;
+
+	sk_link_each(image, &s->images, link) {
+		if (image->slot)
+			record_note(a, image->slot);
+	}
+}

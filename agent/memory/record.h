@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Record: the catalogue's slots as the keeper's table has them, and their
+ * memory as it has that. Where there is no keeper nothing happens.
+ */
+#ifndef SK_AGENT_MEMORY_RECORD_H
+#define SK_AGENT_MEMORY_RECORD_H
+
+#include "catalogue/catalogue.h"
+#include "keeper/table.h"
+
+struct agent;
+struct memory;
+
+/** The name of a slot's descriptor of that kind. */
+void record_name(uint64_t serial, int kind, char *ret, size_t size);
+/** The memory outlives the agent from now on; its record follows when it is
+ * a slot. Where that cannot be, it is counted, and said once. */
+void record_keep(struct agent *a, struct memory *m);
+/** It does no more. */
+void record_forget(struct memory *m);
+/** For sk_catalogue.noted. */
+void record_note(void *ctx, const struct sk_cat_slot *slot);
+/** What is told of the snapshot is another: pinned, wanted, durable. */
+void record_snapshot(struct agent *a, const struct sk_cat_snapshot *s);
+
+#endif

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Catalogue: what outlived the agent that knew it. */
+#include <assert.h>
+#include <inttypes.h>
+
+#include "catalogue/private.h"
+#include "memory/flags.h"
+
+int sk_cat_run_revive(struct sk_cat_job *job, uint64_t number, uint64_t id,
+		      int32_t world, struct sk_cat_run **ret_run,
+		      struct sk_err *err)
+{
+	const struct sk_cat_ask ask = { .run_id = id, .world = world };
+	struct sk_cat_run *run;
+	int r;
+
+	if (!number || number > SK_RUN_MAX || !id || world < 1)
+		return sk_err_set(err, -EINVAL, "run %" PRIu64 " of job "
+				  "\"%s\" cannot be", number, job->name);
+	run = sk_cat_run_find(job, number, id);
+	if (run && run->world != world)
+		return sk_err_set(err, -EINVAL, "run %" PRIu64 " of job "
+				  "\"%s\" has %" PRId32 " ranks, not %"
+				  PRId32, number, job->name, run->world,
+				  world);
+	r = run ? 0 : sk_cat_run_new(job, &ask, number, &run, err);
+	if (r < 0)
+		return r;
+	run->ended = true;
+	*ret_run = run;
+	return 0;
+}
+
+struct sk_cat_state *sk_cat_state_revive(struct sk_cat_run *run, int32_t rank,
+					 uint64_t serial,
+					 struct sk_cat_layout *const layouts[2])
+{
+	struct sk_cat_state *state = sk_cat_state_new(run, rank, layouts);
+
+	if (!state)
+		return NULL;
+	assert(run->ended && serial);
+	state->id = 0;
+	state->serial = serial;
+	state->living = false;
+	state->awaited = true;
+	return state;
+}
+
+int sk_cat_slot_revive(struct sk_cat_slot *slot, int64_t step,
+		       uint64_t *const sums[2], uint64_t wall_ns)
+{
+	struct sk_cat_state *state = slot->state;
+	struct sk_cat_run *run = state->run;
+	struct sk_cat_snapshot *s;
+	int r;
+
+	assert(slot->use == SK_CAT_FREE && step >= 0);
+	s = sk_cat_snapshot_get(run->job, run->number, run->id, step,
+				run->world);
+	if (!s)
+		return -ENOMEM;
+	s->filling++;
+	slot->use = SK_CAT_FILLING;
+	slot->flags = SK_SLOT_NO_FLUSH;	/* the caller knows what is wanted */
+	slot->snapshot = s;
+	for (int kind = 0; kind < 2; kind++) {
+		const struct sk_cat_image *image =
+			sk_cat_image_find(s, state->rank,
+					  (enum sk_image_kind)kind);
+
+		if (image && image->slot) {
+			sk_cat_slot_clear(slot);
+			return -EEXIST;
+		}
+	}
+	sk_cat_snapshot_settle(s);
+	r = sk_cat_slot_seal(slot, sums, wall_ns);
+	if (r < 0)
+		sk_cat_slot_clear(slot);
+	/* What happened before is no news. */
+	else
+		s->known.announce = false;
+	if (step > state->last_step)
+		state->last_step = step;
+	return r;
+}
+
+struct sk_cat_slot *
+sk_cat_slot_return(struct sk_cat_state *state, const uint64_t kind_bytes[2],
+		   bool (*usable)(const struct sk_cat_slot *slot))
+{
+	struct sk_cat_state *old;
+	struct sk_cat_slot *slot;
+
+	sk_link_each(old, &state->run->states, link) {
+		if (!old->awaited || old->rank != state->rank)
+			continue;
+		sk_link_each(slot, &old->slots, link) {
+			if (slot->kind_bytes[0] != kind_bytes[0] ||
+			    slot->kind_bytes[1] != kind_bytes[1] ||
+			    (usable && !usable(slot)))
+				continue;
+			if (old->last_step > state->last_step)
+				state->last_step = old->last_step;
+			return sk_cat_slot_move(slot, state);
+		}
+	}
+	return NULL;
+}
+
+unsigned sk_cat_await_no_more(struct sk_cat_job *job)
+{
+	struct sk_cat_state *state;
+	struct sk_cat_run *run;
+	unsigned n = 0;
+
+	sk_link_each(run, &job->runs, link) {
+		unsigned before = n;
+
+		sk_link_each(state, &run->states, link) {
+			n += state->awaited && !state->replaced;
+			state->awaited = false;
+		}
+		if (n != before)
+			sk_cat_touch_run(run);
+	}
+	return n;
+}
+
+bool sk_cat_run_awaited(const struct sk_cat_run *run)
+{
+	const struct sk_cat_state *state;
+
+	sk_link_each(state, &run->states, link) {
+		if (state->living || (state->awaited && !state->replaced))
+			return true;
+	}
+	return false;
+}
