@@ -297,9 +297,13 @@ static void call_sockets(const struct sk_os *os)
 	socklen_t size = sizeof(int);
 	struct epoll_event event;
 	sigset_t signals;
-	int value, fd;
+	int value, fd, pair[2];
 
 	sigemptyset(&signals);
+	if (os->socketpair(os, AF_UNIX, SOCK_SEQPACKET, 0, pair) >= 0) {
+		sk_close_fd(pair[0]);
+		sk_close_fd(pair[1]);
+	}
 	fd = os->socket(os, AF_UNIX, SOCK_SEQPACKET, 0);
 	(void)os->bind(os, fd, (void *)&none, sizeof(none.sun_family));
 	(void)os->listen(os, fd, 1);
@@ -329,6 +333,7 @@ static void call_processes(const struct sk_os *os)
 	if (pid == 0)
 		_exit(0);
 	sk_close_fd(os->pidfd_open(os, getpid()));
+	(void)os->kill(os, getpid(), 0);
 	if (os->waitpid(os, pid, &status) < 0 && pid > 0)
 		waitpid(pid, &status, 0);
 	pid = os->spawn(os, "true", argv, -1);
