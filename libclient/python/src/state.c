@@ -268,19 +268,57 @@ static PyObject *state_snapshot(PyObject *self, PyObject *args,
 	return none_or_error(r);
 }
 
+/* What a snapshot holds is let go of as soon as it is copied: device memory
+ * is dear. @was is what was held before the question; what another thread's
+ * snapshot holds since is not touched. */
+static void let_go(struct state *s, PyObject *was)
+{
+	struct sk_status st;
+
+	if (was && s->state && s->copying == was &&
+	    sk_status(s->state, &st) >= 0 && (st.copied_ns || st.result < 0))
+		Py_CLEAR(s->copying);
+	Py_XDECREF(was);
+}
+
 static PyObject *state_fence(PyObject *self, PyObject *args)
 {
 	struct state *s = (struct state *)self;
+	PyObject *was = Py_XNewRef(s->copying);
 	const char *name = NULL;
 	int r;
 
-	if (!PyArg_ParseTuple(args, "|z:fence", &name) || !state_usable(s))
+	if (!PyArg_ParseTuple(args, "|z:fence", &name) || !state_usable(s)) {
+		Py_XDECREF(was);
 		return NULL;
+	}
 	s->busy++;
 	Py_BEGIN_ALLOW_THREADS
 	r = name ? sk_fence_tensor(s->state, name) : sk_fence(s->state);
 	Py_END_ALLOW_THREADS
 	s->busy--;
+	let_go(s, was);
+	return none_or_error(r);
+}
+
+static PyObject *state_fence_stream(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+	PyObject *was = Py_XNewRef(s->copying);
+	unsigned long long stream;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "K:fence_stream", &stream) ||
+	    !state_usable(s)) {
+		Py_XDECREF(was);
+		return NULL;
+	}
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	r = sk_fence_stream(s->state, stream);
+	Py_END_ALLOW_THREADS
+	s->busy--;
+	let_go(s, was);
 	return none_or_error(r);
 }
 
@@ -288,12 +326,14 @@ static PyObject *state_wait(PyObject *self, PyObject *args)
 {
 	struct state *s = (struct state *)self;
 	unsigned timeout_ms, slice;
+	PyObject *was;
 	long long step;
 	int until, r;
 
 	if (!PyArg_ParseTuple(args, "LiI:wait", &step, &until, &timeout_ms) ||
 	    !state_usable(s))
 		return NULL;
+	was = Py_XNewRef(s->copying);
 	do {
 		slice = timeout_ms < SLICE_MS ? timeout_ms : SLICE_MS;
 		timeout_ms -= slice;
@@ -302,9 +342,9 @@ static PyObject *state_wait(PyObject *self, PyObject *args)
 		r = sk_wait(s->state, step, until, slice);
 		Py_END_ALLOW_THREADS
 		s->busy--;
-		if (r == -ETIMEDOUT && PyErr_CheckSignals())
-			return NULL;
-	} while (r == -ETIMEDOUT && timeout_ms && state_usable(s));
+	} while (r == -ETIMEDOUT && !PyErr_CheckSignals() && timeout_ms &&
+		 state_usable(s));
+	let_go(s, was);
 	return PyErr_Occurred() ? NULL : none_or_error(r);
 }
 
@@ -337,7 +377,8 @@ static PyObject *state_status(PyObject *self, PyObject *args)
 	if (r < 0)
 		return raise_error(r);
 	return Py_BuildValue(
-		"{s:K, s:L, s:K, s:K, s:K, s:K, s:i, s:I, s:K, s:K, s:K}",
+		"{s:K, s:L, s:K, s:K, s:K, s:K, s:i, s:I, s:K, s:K, s:K, "
+		"s:K}",
 		"run", (unsigned long long)st.run,
 		"step", (long long)st.step,
 		"bytes", (unsigned long long)st.bytes,
@@ -347,7 +388,8 @@ static PyObject *state_status(PyObject *self, PyObject *args)
 		"result", st.result, "slots", st.slots,
 		"slot_bytes", (unsigned long long)st.slot_bytes,
 		"taken", (unsigned long long)st.taken,
-		"failed", (unsigned long long)st.failed);
+		"failed", (unsigned long long)st.failed,
+		"locked_bytes", (unsigned long long)st.locked_bytes);
 }
 
 #define WITH_WORDS(f) (PyCFunction)(void *)(f), METH_VARARGS | METH_KEYWORDS
@@ -374,6 +416,9 @@ static PyMethodDef state_methods[] = {
 	{ "fence", state_fence, METH_VARARGS,
 	  "fence(name=None)\n--\n\nWaits until all tensors, or one, may be "
 	  "overwritten." },
+	{ "fence_stream", state_fence_stream, METH_VARARGS,
+	  "fence_stream(stream)\n--\n\nHas a CUDA stream wait for the copies "
+	  "of tensors on devices; waits itself only for those of the host." },
 	{ "wait", state_wait, METH_VARARGS,
 	  "wait(step, until, timeout_ms)\n--\n\nWaits until the snapshot is "
 	  "SEALED, COMPLETE or DURABLE." },

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from .. import DTYPES
+from . import _device
 
 #: Objects stand as tensors of bytes under these names (docs/format.md): one
 #: that a later rank may need, an object of a DCP state dict, what DCP's
@@ -78,7 +79,9 @@ def unfit(t: torch.Tensor) -> str | None:
     if t.device.type == "meta":
         return "is on the meta device and has no bytes; materialize it first"
     why = _of_another_kind(t)
-    if why is None and t.device.type == "cpu" and _without_memory(t):
+    if why is None:
+        why = _device.unfit(t)
+    if why is None and _without_memory(t):
         why = "has no memory: its storage was freed, or is smaller than it"
     return why
 
@@ -88,10 +91,6 @@ def check_local(name: str, tensor: torch.Tensor) -> torch.Tensor:
     why = unfit(tensor)
     if why is not None:
         raise ValueError(f"{name} {why}")
-    if tensor.device.type != "cpu":
-        raise NotImplementedError(
-            f"{name} is on {tensor.device}: this version of Shardkeep copies "
-            "tensors of host memory only; offload it to the CPU")
     if not tensor.is_contiguous() and any(
             n > 1 and s == 0
             for n, s in zip(tensor.shape, tensor.stride())):

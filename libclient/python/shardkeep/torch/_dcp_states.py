@@ -17,7 +17,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from .. import Client, Error, State, _core
+from . import _device
 
 #: Jobs whose states stay, such as a model's and its optimizer's.
 _WARM = 4
@@ -41,6 +44,7 @@ class _Entry:
         self.client: Client | None = None
         self.state: State | None = None
         self.names: set[str] = set()        # described
+        self.streams = _device.Streams()
 
     def open(self) -> State:
         if self.state is None:
@@ -70,7 +74,11 @@ class _Entry:
         state.tensors(described, keep)
         self.names = names
         ms = int(timeout * 1000)
-        state.snapshot(step, flags, ms, keep)
+        devices = _device.devices_of(
+            t for t in keep if isinstance(t, torch.Tensor))
+        _device.refuse_capture()
+        state.snapshot(step, flags, ms, keep,
+                       self.streams.for_snapshot(devices))
         state.fence()
         state.wait(step, _core.SEALED, ms)
 

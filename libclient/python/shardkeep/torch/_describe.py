@@ -15,6 +15,7 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from .. import Mesh, _core
+from . import _device
 from ._common import check_local, dtype_of
 from ._flat import FlatPart
 
@@ -79,11 +80,15 @@ def _placement(name: str, p: Any) -> tuple[int, int, int]:
                      "value that could be stored; redistribute it first")
 
 
-def local_of(tensor: Any) -> torch.Tensor:
+def locals_of(tensor: Any) -> list[torch.Tensor]:
     """The memory that this rank holds of a tensor."""
     if isinstance(tensor, FlatPart):
-        return tensor.base
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+        return [tensor.base]
+    if isinstance(tensor, DTensor):
+        return [tensor._local_tensor]
+    if hasattr(tensor, "local_shards"):
+        return [shard.tensor for shard in tensor.local_shards()]
+    return [tensor]
 
 
 def _pointer(t: torch.Tensor) -> int:
@@ -100,20 +105,22 @@ def _from_dtensor(name: str, t: DTensor, meshes: Meshes) -> Description:
     return (name, dtype_of(name, local), shape, placed.mesh,
             placed.placements, local.data_ptr() if some else 0,
             local.stride() if some else None,
-            tuple(local.shape) if some and not placed.outside else None, None)
+            tuple(local.shape) if some and not placed.outside else None, None,
+            _device.ordinal(local) if some else None)
 
 
 def _from_sharded(name: str, t: Any) -> Description:
-    parts = []
+    parts, held = [], []
     for shard in t.local_shards():
         local = check_local(name, shard.tensor)
         if not local.numel():
             continue
+        held.append(local)
         parts.append((tuple(shard.metadata.shard_offsets),
                       tuple(shard.metadata.shard_sizes), local.data_ptr(),
                       local.stride()))
     return (name, dtype_of(name, t), tuple(t.size()), None, (), 0, None, None,
-            tuple(parts))
+            tuple(parts), _device.ordinal_of(name, held))
 
 
 def says_its_shards(t: Any) -> bool:
@@ -138,7 +145,7 @@ def _from_shards(name: str, t: Any) -> Description:
             parts.append((tuple(offset), tuple(size), part.data_ptr(),
                           part.stride()))
     return (name, dtype_of(name, t), tuple(t.global_shape), None, (), 0,
-            None, None, tuple(parts))
+            None, None, tuple(parts), _device.ordinal(local))
 
 
 def describe(name: str, t: Any, meshes: Meshes,
@@ -154,7 +161,7 @@ def describe(name: str, t: Any, meshes: Meshes,
         return _from_dtensor(name, t, meshes)
     if isinstance(t, FlatPart):
         return (name, dtype_of(name, t.base), t.shape, None, (), 0, None,
-                None, t.parts(name))
+                None, t.parts(name), _device.ordinal(t.base))
     if hasattr(t, "local_shards"):
         return _from_sharded(name, t)
     if says_its_shards(t):
@@ -168,7 +175,8 @@ def describe(name: str, t: Any, meshes: Meshes,
         mesh, dims = meshes.get((len(holders),), holders), 1
     return (name, dtype_of(name, t), tuple(t.shape), mesh,
             ((_core.REPLICATE, 0, 0),) * dims, _pointer(t),
-            t.stride() if t.numel() else None, tuple(t.shape), None)
+            t.stride() if t.numel() else None, tuple(t.shape), None,
+            _device.ordinal(t) if t.numel() else None)
 
 
 def is_whole(t: Any) -> bool:

@@ -10,10 +10,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from .. import State
+from . import _device
 from ._blobs import Blobs
 from ._comm import Comm
-from ._describe import Meshes, describe, is_whole, local_of
+from ._describe import Meshes, describe, is_whole, locals_of
 from ._tensors import LiveTensors
 from ._watch import Watch
 
@@ -49,6 +52,9 @@ class Describing:
         self._holders: dict[str, tuple[int, ...] | None] = {}
         #: Whether the optimizer keeps anything but tensors of parameters.
         self.more = False
+        #: The GPUs that have any of it.
+        self.devices: list[torch.device] = []
+        self._on_devices: list[torch.Tensor] = []
 
     def all(self) -> bool:
         """Describes the tensors anew where anything about them changed, and
@@ -61,6 +67,15 @@ class Describing:
             self.describe(items)
             self.is_current()
         return True
+
+    def again(self) -> None:
+        """Describes what may look as it was."""
+        self._watch = None
+        self.all()
+
+    def storages(self) -> list[Any]:
+        """What a snapshot of it must hold."""
+        return _device.storages_of(self._on_devices)
 
     def is_current(self) -> None:
         """What is described is what there is: watched from here on."""
@@ -76,7 +91,10 @@ class Describing:
         model = {name: t for name, t, _ in items}
         described = [describe(name, t, self._meshes, self._holders.get(owner),
                               model.get(owner)) for name, t, owner in items]
-        self._blobs.keep = [local_of(t) for _, t, _ in items]
+        held = [x for _, t, _ in items for x in locals_of(t)]
+        self._blobs.keep = held
+        self._on_devices = [x for x in held if _device.is_device(x)]
+        self.devices = _device.devices_of(self._on_devices)
         self._state.tensors(described, (self._blobs.keep,
                                        self._blobs.rooms()))
         self._names = {name for name, _, _ in items}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .. import Mismatch
-from . import _objects
+from . import _device, _objects
 from ._blobs import Blobs
 from ._optimizers import refresh_schedulers
 from ._tensors import LiveTensors
@@ -25,6 +25,9 @@ _ABSENT = object()
 
 def rng_state() -> dict[str, Any]:
     state = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    on_device = _device.generator_state()
+    if on_device is not None:
+        state["cuda"] = on_device
     if "numpy" in sys.modules:
         state["numpy"] = sys.modules["numpy"].random.get_state(legacy=False)
     return state
@@ -33,6 +36,8 @@ def rng_state() -> dict[str, Any]:
 def set_rng_state(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
+    if "cuda" in state:
+        _device.set_generator_state(state["cuda"])
     if "numpy" in state:
         import numpy
         numpy.random.set_state(state["numpy"])

@@ -40,6 +40,13 @@ class Stepped:
         for group in self.groups:
             yield from group["params"]
 
+    def on_device(self, p: torch.Tensor) -> bool:
+        """Whether a number that it keeps of a parameter lies where that
+        does, so that a step needs no host."""
+        return any(g.get("capturable") or g.get("fused")
+                   for g in self.inner.param_groups
+                   if any(x is p for x in g["params"]))
+
     def others(self) -> dict[str, Any]:
         """State that belongs to no tensor: ``optim.state["name"]``."""
         found = {}

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from .. import _core
+from . import _device
 from ._flat import FlatPart, Piece, flattened_ids, pieces_of
 from ._optimizers import Stepped, load_group, opened
 from ._watch import Watch
@@ -204,7 +206,7 @@ class LiveTensors:
             t = where[key]
             if t is None or name not in names or t.device.type != "meta":
                 continue
-            new = torch.empty_like(t, device="cpu")
+            new = torch.empty_like(t, device=_place_for(t))
             if isinstance(t, torch.nn.Parameter):
                 new = torch.nn.Parameter(new, t.requires_grad)
             torch.utils.swap_tensors(t, new)
@@ -216,18 +218,22 @@ class LiveTensors:
                    dtype: torch.dtype) -> None:
         """State that a fresh optimizer does not have yet, full of zeros."""
         piece = self.pieces.get(_split(label)[1])
+        where = "cpu" if not shape and not stepped.on_device(p) else p.device
         if piece is not None:
             mine = piece.state_numel()
             if not mine:
                 return      # nothing of it is here, nor was its state
             stepped.state[p][key] = (
-                torch.zeros(shape, dtype=dtype) if shape != piece.shape else
-                torch.zeros(p.shape if piece.whole else mine, dtype=dtype))
+                torch.zeros(shape, dtype=dtype, device=where)
+                if shape != piece.shape else
+                torch.zeros(p.shape if piece.whole else mine, dtype=dtype,
+                            device=p.device))
         elif shape == tuple(p.shape):
             stepped.state[p][key] = torch.zeros_like(
                 p, dtype=dtype, requires_grad=False)
         else:
-            stepped.state[p][key] = torch.zeros(shape, dtype=dtype)
+            stepped.state[p][key] = torch.zeros(shape, dtype=dtype,
+                                                device=where)
 
     # ---- what is no tensor ----
 
@@ -345,6 +351,16 @@ def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
         model = model.module
     return getattr(model, "_orig_mod", model)
+
+
+def _place_for(t: torch.Tensor) -> torch.device:
+    """Where one that has no memory yet belongs."""
+    if isinstance(t, DTensor):
+        kind = t.device_mesh.device_type
+        if kind != "cpu":
+            return torch.device(
+                kind, torch.get_device_module(kind).current_device())
+    return _device.default()
 
 
 def _split(label: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from .. import Client, Error, Mismatch, State, Timeout, _core, snapshots
+from . import _device
 from ._blobs import Blobs
 from ._comm import Comm
 from ._describing import Describing
@@ -70,7 +71,12 @@ class Checkpointer:
         socket: of the agent; None: where the library looks for it.
         timeout: seconds to wait for other ranks where all must come.
 
-    Tensors of host memory only: CUDA tensors are refused with a sentence.
+    Tensors may lie in host memory and on CUDA devices, in any mixture. Of the
+    latter a snapshot has what the current streams have been asked for; the
+    fence before an optimizer's step makes its stream wait for the copies, and
+    the host only for tensors of host memory. A captured graph has no fence in
+    it: call :meth:`fence` before each replay that writes the tensors.
+
     Methods of one object must be called by one thread at a time, in the same
     order on all ranks; :meth:`fence` may be called by any.
     """
@@ -108,6 +114,8 @@ class Checkpointer:
         self._describing = Describing(self._state, self._comm, self._tensors,
                                       self._blobs)
         self._looked = False    # for what snapshots do not hold
+        self._streams = _device.Streams()
+        self._captured = False      # and said so
         self._stepped: set[int] = set()     # ids of optimizers
         self._early = True
         self._hooks = [o.inner.register_step_pre_hook(self._before_step)
@@ -138,11 +146,22 @@ class Checkpointer:
         self._state.prepare(int(timeout * 1000))
 
     def _before_step(self, optim: torch.optim.Optimizer, *_: Any) -> None:
-        self.fence()
+        devices = self._describing.devices
+        if devices and _device.captures():
+            self._say_captured()
+            devices = []
+        self._let_go(self._streams.for_fence(devices))
         if self._early and id(optim) in self._stepped:
             self._make_room()
         elif self._early:
             self._stepped.add(id(optim))
+
+    def _say_captured(self) -> None:
+        if not self._captured:
+            self._captured = True
+            log.warning("job %s: the optimizer's step is captured in a CUDA "
+                        "graph, which has no fence in it; call fence() "
+                        "before each replay", self.job)
 
     def _make_room(self) -> None:
         """Registers early, unless other ranks would have to be asked who has
@@ -163,7 +182,8 @@ class Checkpointer:
         the optimizer's step calls by itself. ``flush`` sends it to disk, or
         not, whatever ``flush_every`` says; ``wait`` is how many seconds to
         wait for a free slot; ``stream`` the ``torch.cuda.Stream`` that wrote
-        the tensors last, which has no meaning for host memory.
+        the tensors last, None: the current one of each device. Refused while
+        a CUDA graph is captured.
 
         Returns whether one was started. A failure is logged and counted, and
         training goes on, unless ``raising``; what cannot be stored at all is
@@ -174,11 +194,11 @@ class Checkpointer:
             _core.SNAPSHOT_FLUSH if flush else _core.SNAPSHOT_NO_FLUSH)
         self._early = False
         try:
+            _device.refuse_capture()
             self._let_go()          # before its blobs are written again
             self._look_back()
             self._describe()
-            self._state.snapshot(step, flags, int(wait * 1000),
-                                 stream=getattr(stream, "cuda_stream", 0))
+            self._copy(step, flags, wait, stream)
         except Mismatch:
             raise
         except Error as e:
@@ -190,6 +210,20 @@ class Checkpointer:
             self._unproven, self._changed = step, False
         self.last_step, self._told = step, False
         return True
+
+    def _copy(self, step: int, flags: int, wait: float, stream: Any) -> None:
+        for again in (False, True):
+            on = stream.cuda_stream if stream is not None else \
+                self._streams.for_snapshot(self._describing.devices)
+            try:
+                self._state.snapshot(step, flags, int(wait * 1000),
+                                     self._describing.storages(), on)
+                return
+            except Error as e:
+                # The same address, and allocated anew.
+                if again or e.errno != errno.EFAULT:
+                    raise
+            self._describing.again()
 
     def _look_back(self) -> None:
         """Whether a snapshot became complete: the next ones will as well
@@ -213,15 +247,22 @@ class Checkpointer:
                            f"never be complete: {note}; give what differs "
                            "between ranks names of its own")
 
-    def fence(self) -> None:
-        """Returns when the last snapshot has let go of the tensors."""
-        self._let_go()
+    def fence(self, stream: Any = None) -> None:
+        """Returns when the last snapshot has let go of the tensors.
 
-    def _let_go(self) -> None:
+        With a ``torch.cuda.Stream`` it waits for those of host memory only:
+        what that stream is asked for from here on comes after the copies.
+        """
+        self._let_go(None if stream is None else [stream.cuda_stream])
+
+    def _let_go(self, streams: list[int] | None = None) -> None:
         """What became of a snapshot is told once: it is no reason to refuse
-        the next."""
+        the next. On the host, or where streams are given, on those."""
         try:
-            self._state.fence()
+            for stream in streams or ():
+                self._state.fence_stream(stream)
+            if not streams:
+                self._state.fence()
         except Error as e:
             told, self._told = self._told, True
             if told:

@@ -39,7 +39,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from .. import LATEST, Client, State, _core, inspect, snapshots
-from . import _objects
+from . import _device, _objects
 from ._common import (
     BYTES, FROM_NAME, PLAN, SHARED, check_local, dtype_of, resolved)
 from ._dcp_states import STATES, key_of
@@ -149,7 +149,7 @@ class ShardkeepWriter(StorageWriter, BlockingAsyncStager):
     def stage(self, state_dict: Any) -> Any:
         """A copy of the state dict on the CPU."""
         if self.cache_staged_state_dict and self.state_dict_cache is None \
-                and not torch.cuda.is_available():
+                and not _device.can_pin():
             from torch.distributed._state_dict_utils import (
                 _create_cpu_state_dict)
             # There is nothing to pin for.
@@ -342,6 +342,7 @@ def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
     keep: list[Any] = []
     parts: dict[str, list[Any]] = {}
     heads: dict[str, tuple[Any, ...]] = {}
+    held: dict[str, list[torch.Tensor]] = {}
     results = []
 
     def put_bytes(name: str, raw: bytearray) -> int:
@@ -366,6 +367,8 @@ def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
                     f"{fqn}: this rank holds {tuple(t.shape)}, the metadata "
                     f"says {tuple(chunk.sizes)} at {tuple(chunk.offsets)}")
             keep.append(t)
+            if t.numel():
+                held.setdefault(fqn, []).append(t)
             heads[fqn] = (fqn, dtype_of(fqn, t),
                           tuple(item.tensor_data.size))
             size = t.numel() * t.element_size()
@@ -377,7 +380,8 @@ def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
                                    storage_data=rank))
     put_bytes(f"{PLAN}{rank}",
               bytearray(_objects.dumps(about, "the plan")))
-    described = [(*head, None, (), 0, None, None, tuple(parts[name]))
+    described = [(*head, None, (), 0, None, None, tuple(parts[name]),
+                  _device.ordinal_of(name, held.get(name, ())))
                  for name, head in heads.items()]
     return keep, described, results
 
@@ -513,7 +517,8 @@ class ShardkeepReader(StorageReader):
                     target.is_neg() or any(
                     n > 1 and s == 0
                     for n, s in zip(target.shape, target.stride())):
-                memory = torch.empty(target.shape, dtype=self._dtypes[fqn])
+                memory = torch.empty(target.shape, dtype=self._dtypes[fqn],
+                                     device=target.device)
             check_local(fqn, memory)
             at = item.storage_index.offset or ()
             box = tuple(a + b for a, b in zip(at, item.storage_offsets))
@@ -526,6 +531,7 @@ class ShardkeepReader(StorageReader):
               planner: LoadPlanner) -> list[Any]:
         """Reads what does not overlap; returns what is left."""
         parts: dict[str, list[Any]] = {}
+        held: dict[str, list[torch.Tensor]] = {}
         taken, left = [], []
         for w in waiting:
             _, _, memory, fqn, box, size = w
@@ -537,13 +543,14 @@ class ShardkeepReader(StorageReader):
                 left.append(w)
                 continue
             mine.append((box, size, memory.data_ptr(), memory.stride()))
+            held.setdefault(fqn, []).append(memory)
             taken.append(w)
         state = self._reader(client)
         try:
             described = [
-                (fqn, dtype_of(fqn, next(w[2] for w in taken
-                                         if w[3] == fqn)),
-                 tuple(self._sizes[fqn]), None, (), 0, None, None, tuple(p))
+                (fqn, dtype_of(fqn, held[fqn][0]), tuple(self._sizes[fqn]),
+                 None, (), 0, None, None, tuple(p),
+                 _device.ordinal_of(fqn, held[fqn]))
                 for fqn, p in parts.items() if p]
             if described:
                 state.tensors(described, [w[2] for w in taken])

@@ -101,7 +101,8 @@ def broadcast_from_rank0(full: dict[str, torch.Tensor],
     rank0 = dist.get_rank(group) == 0
     for name, target in _in_order(into):
         local = target._local_tensor if isinstance(target, DTensor) else target
-        whole = (resolved(full[name].detach().to(local.dtype)).contiguous()
+        whole = (resolved(full[name].detach().to("cpu", local.dtype)
+                          ).contiguous()
                  if rank0
                  else torch.empty(target.shape, dtype=local.dtype))
         if tuple(whole.shape) != tuple(target.shape):

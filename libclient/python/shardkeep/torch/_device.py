@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that lie on GPUs: all that the package knows of ``torch.cuda``.
+
+A CUDA tensor is described by its device's ordinal, and its address is the
+device's. What was asked of a device's current stream before a snapshot is in
+it; what is asked of it after the fence is not.
+
+The storages that a snapshot reads are held until it has let go of them:
+memory that a trainer lets go of meanwhile, as ``model.to("cpu")`` does, would
+be given to the next tensor by the caching allocator at once, and the copy
+would have that one's values. ``Tensor.record_stream()`` would not do: it marks
+what a stream has been asked for when the memory is freed, and a thread of the
+library may ask for a copy after that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from .. import Busy
+
+#: The types of devices whose memory is CUDA's. Tests add a simulated one.
+TYPES = {"cuda"}
+
+
+def is_device(t: torch.Tensor) -> bool:
+    """Whether it lies on a GPU."""
+    return t.device.type in TYPES
+
+
+def unfit(t: torch.Tensor) -> str | None:
+    """Why its memory cannot be reached, None if it can."""
+    kind = t.device.type
+    if kind == "cpu":
+        return None
+    if kind not in TYPES:
+        return (f"is on {t.device}: Shardkeep copies tensors of host memory "
+                "and of CUDA devices only; move it to the CPU")
+    if kind == "cuda" and torch.version.hip is not None:
+        return (f"is on {t.device}, a ROCm device; Shardkeep reaches GPUs by "
+                "the CUDA driver only; move it to the CPU")
+    return None
+
+
+def ordinal(t: torch.Tensor) -> int | None:
+    """As ``State.tensors`` has it: None for host memory."""
+    return t.device.index if is_device(t) else None
+
+
+def ordinal_of(name: str, tensors: Iterable[torch.Tensor]) -> int | None:
+    """Where all parts of one tensor lie; refused by name if not together."""
+    found = {ordinal(t) for t in tensors}
+    if len(found) > 1:
+        where = ", ".join(sorted("the CPU" if i is None else f"device {i}"
+                                 for i in found))
+        raise ValueError(f"{name} lies in parts on {where}; a rank's parts of "
+                         "a tensor must be in one memory")
+    return found.pop() if found else None
+
+
+def devices_of(tensors: Iterable[torch.Tensor]) -> list[torch.device]:
+    """The GPUs that they lie on, each once."""
+    return sorted({t.device for t in tensors if is_device(t)}, key=str)
+
+
+def storages_of(tensors: Iterable[torch.Tensor]) -> list[Any]:
+    """What keeps the memory of those on GPUs, whatever becomes of them."""
+    return [t.untyped_storage() for t in tensors if is_device(t)]
+
+
+def can_pin() -> bool:
+    """Whether there is a driver that page-locks memory."""
+    return torch.cuda.is_available()
+
+
+def default() -> torch.device:
+    """Where tensors are made that say nothing of it."""
+    device = torch.get_default_device()
+    return torch.device("cpu") if device.type == "meta" else device
+
+
+def carries_cpu(group: Any) -> bool:
+    """Whether a process group moves tensors of host memory."""
+    return "cpu" in {d.type for d in group._device_types}
+
+
+def _modules() -> Iterator[Any]:
+    """torch.cuda, where this process uses it."""
+    for kind in sorted(TYPES):
+        with contextlib.suppress(RuntimeError):     # there is none
+            module = torch.get_device_module(kind)
+            if module.is_initialized():
+                yield module
+
+
+def captures() -> bool:
+    """Whether the current stream captures a graph."""
+    return any(m.is_current_stream_capturing() for m in _modules())
+
+
+def refuse_capture() -> None:
+    """What is captured has not happened, and no snapshot can have it."""
+    if captures():
+        raise Busy(errno.EBUSY, "the current stream captures a CUDA graph, "
+                   "and what it captures has not happened; call snapshot() "
+                   "outside of the capture")
+
+
+class Streams:
+    """The streams on which tensors are written, as the library takes them."""
+
+    def __init__(self) -> None:
+        self._joined: dict[torch.device, Any] = {}
+
+    @staticmethod
+    def _current(device: torch.device) -> Any:
+        return torch.get_device_module(device).current_stream(device)
+
+    def for_snapshot(self, devices: list[torch.device]) -> int:
+        """One stream behind all that the current streams have been asked
+        for; where there are several, one of ours waits for them."""
+        if not devices:
+            return 0
+        current = [self._current(d) for d in devices]
+        numbers = {s.cuda_stream for s in current}
+        if len(numbers) == 1:   # also of 0: each device's default stream
+            return numbers.pop()
+        first = devices[0]
+        if first not in self._joined:
+            self._joined[first] = torch.get_device_module(first).Stream(first)
+        joined = self._joined[first]
+        for s in current:
+            joined.wait_stream(s)
+        return joined.cuda_stream
+
+    def for_fence(self, devices: list[torch.device]) -> list[int]:
+        """Those that must wait before tensors are written."""
+        return sorted({self._current(d).cuda_stream for d in devices})
+
+
+# ---- generators ----
+
+def generator_state() -> torch.Tensor | None:
+    """Of the rank's device; None where it uses none."""
+    return next((m.get_rng_state() for m in _modules()), None)
+
+
+def set_generator_state(state: torch.Tensor) -> None:
+    for module in _modules():
+        module.set_rng_state(state)

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors on GPUs, by the simulated driver."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import vcuda
+from harness import run
+from models import Holder, Shard, local_part, sharded, whole
+from shardkeep import Busy
+from shardkeep.torch import Checkpointer, _device
+from shardkeep.torch._common import check_local
+from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
+from torch.distributed.device_mesh import DeviceMesh
+
+pytestmark = pytest.mark.skipif(not vcuda.CAN_BUILD, reason="no compiler")
+
+
+@pytest.fixture(autouse=True, params=["late"])
+def simulated(request, monkeypatch):
+    """Ranks that are started in it find the simulated driver."""
+    made = vcuda.build()
+    monkeypatch.setenv("SHARDKEEP_LIBCUDA", made["driver"])
+    monkeypatch.setenv("SHARDKEEP_LIBNCCL", made["nccl"])
+    monkeypatch.setenv("VCUDA_SCHED", request.param)
+
+
+def _model(device: str = "vcuda") -> torch.nn.Module:
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(6, 5),
+                               torch.nn.BatchNorm1d(5),
+                               torch.nn.Linear(5, 3)).to(device)
+
+
+def _step(model: torch.nn.Module, optim: torch.optim.Optimizer) -> None:
+    optim.zero_grad()
+    x = torch.ones(4, 6).cumsum(0)
+    model(x.to(next(model.parameters()).device)).pow(2).sum().backward()
+    optim.step()
+
+
+def _all(model: torch.nn.Module, optim: torch.optim.Optimizer
+         ) -> list[torch.Tensor]:
+    found = [t.detach().cpu().clone() for t in model.state_dict().values()]
+    for p in model.parameters():
+        found += [t.cpu().clone() for t in optim.state[p].values()]
+    return found
+
+
+def _same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return len(a) == len(b) and all(map(torch.equal, a, b))
+
+
+def _there_and_back() -> None:
+    vcuda.begin()
+    model = _model()
+    optim = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with Checkpointer(model, optim, job="gpu", raising=True) as ck:
+        assert ck.restore() is None
+        for step in range(3):
+            _step(model, optim)
+            was = _all(model, optim)
+            ck.snapshot(step)
+        _step(model, optim)
+        assert not _same(_all(model, optim), was)
+        ck.wait()
+        assert ck.restore() == 2
+        assert _same(_all(model, optim), was)
+        assert next(model.parameters()).device.type == "vcuda"
+
+
+def test_a_model_on_a_device_there_and_back(agent):
+    run(1, _there_and_back)
+
+
+# ---- streams ----
+
+def _holder(n: int = 4, **kinds: str) -> torch.nn.Module:
+    model = torch.nn.Module()
+    for name, kind in kinds.items():
+        model.register_parameter(name, torch.nn.Parameter(
+            torch.arange(float(n), device=kind)))
+    return model
+
+
+def _stream_waits_and_the_host_does_not() -> None:
+    vcuda.begin()
+    model = _holder(a="vcuda", b="cpu")
+    optim = torch.optim.SGD(model.parameters(), lr=1)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    with Checkpointer(model, optim, job="fence", raising=True) as ck, \
+            vcuda.stream(vcuda.Stream()), vcuda.hold() as gate:
+        ck.prepare()            # and whatever the stream had to do takes long
+        waited = vcuda.calls("cuStreamSynchronize")
+        ck.snapshot(1)
+        before = ck.status()
+        ck._before_step(optim)  # the hook, without the step that follows
+        assert ck.status()["copied_ns"] == before["copied_ns"] == 0
+        vcuda.set_async(model.a, 0xff)
+        with torch.no_grad():
+            model.b.fill_(-1)
+        assert vcuda.calls("cuStreamSynchronize") == waited
+        gate.close()
+        ck.wait()
+        vcuda.current_stream().synchronize()
+        assert model.a.isnan().all()
+        ck.restore()
+        assert torch.equal(model.a.detach().cpu(), torch.arange(4.))
+        assert torch.equal(model.b.detach(), torch.arange(4.))
+
+
+def test_the_stream_waits_for_the_copies_and_the_host_does_not(agent):
+    run(1, _stream_waits_and_the_host_does_not)
+
+
+def _memory_let_go_of() -> None:
+    vcuda.begin()
+    model = _holder(a="vcuda")
+    with Checkpointer(model, job="reuse", raising=True) as ck, \
+            vcuda.stream(vcuda.Stream()), vcuda.hold() as gate:
+        ck.prepare()
+        at = model.a.data_ptr()
+        ck.snapshot(1)
+        # As model.to("cpu") does it.
+        model.a.data = torch.empty(0, device="vcuda")
+        other = torch.empty(4, device="vcuda")
+        assert other.data_ptr() != at, "it is not given to the next"
+        ck._before_step(None)
+        gate.close()
+        ck.fence()
+        assert torch.empty(4, device="vcuda").data_ptr() == at, \
+            "and held no longer than that"
+        ck.wait()
+        model.a.data = torch.empty(4, device="vcuda")
+        ck.restore()
+        assert torch.equal(model.a.detach().cpu(), torch.arange(4.))
+
+
+def test_memory_that_a_snapshot_copies_is_not_given_to_others(agent):
+    run(1, _memory_let_go_of)
+
+
+def _allocated_anew() -> None:
+    vcuda.begin()
+    model = _holder(a="vcuda")
+    with Checkpointer(model, job="anew", raising=True) as ck:
+        ck.snapshot(1)
+        ck.wait()
+        at = model.a.data_ptr()
+        model.a.data = torch.zeros(0, device="vcuda")
+        vcuda.empty_cache()
+        model.a.data = torch.full((4,), 5., device="vcuda")
+        assert model.a.data_ptr() == at
+        ck.snapshot(2)
+        ck.wait()
+        model.a.data.fill_(0)
+        assert ck.restore() == 2
+        assert torch.equal(model.a.detach().cpu(), torch.full((4,), 5.))
+
+
+def test_memory_allocated_anew_at_its_address_is_described_anew(agent):
+    run(1, _allocated_anew)
+
+
+def _captured() -> None:
+    vcuda.begin()
+    model = _holder(a="vcuda")
+    with Checkpointer(model, job="graph", raising=True) as ck, \
+            vcuda.stream(vcuda.Stream()):
+        ck.snapshot(1)
+        with vcuda.capture():
+            with pytest.raises(Busy, match="captures a CUDA graph"):
+                ck.snapshot(2)
+            ck._before_step(None)
+        ck.snapshot(3)
+        ck.wait()
+
+
+def test_a_snapshot_in_a_capture_is_refused(agent, caplog):
+    run(1, _captured)
+
+
+def _two_devices() -> None:
+    vcuda.begin()
+    model = _holder(a="vcuda:0", b="vcuda:1", c="cpu")
+    one, two = vcuda.Stream("vcuda:0"), vcuda.Stream("vcuda:1")
+    with Checkpointer(model, job="two", raising=True) as ck, \
+            vcuda.stream(one), vcuda.stream(two), vcuda.hold(1) as gate:
+        ck.prepare()
+        vcuda.set_async(model.b, 0)
+        ck.snapshot(1)              # behind both streams
+        ck._before_step(None)       # before both streams
+        vcuda.set_async(model.a, 0xff)
+        vcuda.set_async(model.b, 0xff)
+        gate.close()
+        ck.wait()
+        ck.restore()
+        assert torch.equal(model.a.detach().cpu(), torch.arange(4.))
+        assert torch.equal(model.b.detach().cpu(), torch.zeros(4))
+        assert model.b.device.index == 1
+
+
+def test_a_rank_with_two_devices(agent, monkeypatch):
+    monkeypatch.setenv("VCUDA_DEVICES", "2")
+    run(1, _two_devices)
+
+
+# ---- from one memory to the other ----
+
+def _save_there(path: str) -> None:
+    vcuda.begin()
+    model = _model()
+    optim = torch.optim.AdamW(model.parameters(), lr=0.1)
+    _step(model, optim)
+    with Checkpointer(model, optim, job="move", raising=True) as ck:
+        ck.snapshot(1)
+        ck.wait()
+    torch.save(_all(model, optim), path)
+
+
+def _load_here(device: str, path: str) -> None:
+    if device == "vcuda":
+        vcuda.begin()
+    with torch.device("meta"):
+        model = _model("meta")
+    fresh = torch.optim.AdamW(model.parameters(), lr=0.1)
+    torch.set_default_device(device)
+    with Checkpointer(model, fresh, job="move") as ck:
+        assert ck.restore() == 1
+    for p in model.parameters():
+        assert p.device.type == device
+        assert fresh.state[p]["exp_avg"].device.type == device
+        assert fresh.state[p]["step"].device.type == "cpu"
+    assert _same(_all(model, fresh), torch.load(path))
+
+
+@pytest.mark.parametrize("device", ["cpu", "vcuda"])
+def test_a_fresh_job_on_the_host_or_a_device(agent, device):
+    run(1, _save_there, f"{agent}/was")
+    run(1, _load_here, device, f"{agent}/was")
+
+
+def _generators() -> None:
+    vcuda.begin()
+    with Checkpointer(_holder(a="vcuda"), job="rng", raising=True) as ck:
+        ck.snapshot(1)
+        ck.wait()
+        was = vcuda.rand(3)
+        ck.restore()
+        assert torch.equal(vcuda.rand(3), was)
+
+
+def test_the_generator_of_the_device_goes_along(agent):
+    run(1, _generators)
+
+
+# ---- distributed checkpoint, sharded tensors ----
+
+def _by_dcp() -> None:
+    vcuda.begin()
+    full = torch.arange(12.)
+    state = {"a": full.to("vcuda"), "b": full.clone(), "n": 3}
+    dcp.save(state, storage_writer=ShardkeepWriter("dcp/1"), no_dist=True)
+    state["a"] += 1
+    dcp.async_save(state, storage_writer=ShardkeepWriter("dcp/2")).result()
+    into = {"a": torch.zeros(12, device="vcuda"), "b": torch.zeros(12), "n": 0}
+    for step, more in ((1, 0), (2, 1)):
+        dcp.load(into, storage_reader=ShardkeepReader(f"dcp/{step}"),
+                 no_dist=True)
+        assert into["a"].device.type == "vcuda"
+        assert torch.equal(into["a"].cpu(), full + more)
+        assert torch.equal(into["b"], full)
+    into["a"] = torch.zeros(12, dtype=torch.float64, device="vcuda")
+    dcp.load(into, storage_reader=ShardkeepReader("dcp/2"), no_dist=True)
+    assert torch.equal(into["a"].cpu(), full.double() + 1)
+
+
+def test_distributed_checkpoint_of_a_device(agent):
+    run(1, _by_dcp)
+
+
+def _sharded() -> None:
+    vcuda.begin()
+    world = dist.get_world_size()
+    mesh = DeviceMesh("vcuda", list(range(world)), mesh_dim_names=("dp",))
+    full = whole("w", (7, 3))
+    model = Holder({"w": sharded(full, mesh, (Shard(0),)), "host": whole("h", (3,))})
+    assert model.w._local_tensor.device.type == "vcuda"
+    with Checkpointer(model, job="sharded", raising=True) as ck:
+        ck.restore()
+        if world == 4:
+            ck.snapshot(1)
+            ck.wait()
+        else:
+            with torch.no_grad():
+                model.w._local_tensor.fill_(0)
+            assert ck.restore() == 1
+            assert torch.equal(model.w._local_tensor.cpu(), local_part(
+                full, mesh, (Shard(0),)))
+
+
+def test_dtensors_of_devices_on_another_mesh(agent):
+    run(4, _sharded)
+    run(3, _sharded)
+
+
+# ---- what is refused ----
+
+def test_other_devices_are_refused_by_name(agent):
+    t = torch.empty(3, device="meta")
+    with pytest.raises(ValueError, match="x is on the meta device"):
+        check_local("x", t)
+    assert "host memory and of CUDA devices only" in _device.unfit(
+        _Elsewhere())
+
+
+class _Elsewhere:
+    device = torch.device("xpu:0")
