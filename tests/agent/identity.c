@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -335,10 +336,15 @@ static char *read_file(const char *path, size_t *n)
 
 static void write_file(const char *path, const char *bytes, size_t n)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	char temporary[PATH_MAX];
+	int fd;
 
+	/* An agent that looks beside it sees the one or the other. */
+	(void)snprintf(temporary, sizeof(temporary), "%s.tmp", path);
+	fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 	CHECK(fd >= 0 && write(fd, bytes, n) == (ssize_t)n, "%s", path);
 	close(fd);
+	CHECK(!rename(temporary, path), "%s", path);
 }
 
 /* A rank whose step 5 is on disk and not in memory. */

@@ -605,7 +605,6 @@ static void test_store_anew(struct rig *rig)
 	rank_snapshot(&r, 2);
 	CHECK_STATUS(rank_wait(&r, 2, 3, WAIT_MS), 0, &r.msg);
 	CHECK(exists(rig, "anew", 2, 0, 1), "step 2 is not there");
-	CHECK(!exists(rig, "anew", 1, 0, 1), "step 1 is there");
 	CHECK(snapshot_flags(r.sock, "anew", 2) & SK_SNAP_DURABLE, "step 2");
 	rank_close(&r);
 	CHECK(rig_stop(rig) == 0, "exit status");
