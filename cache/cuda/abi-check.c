@@ -54,6 +54,23 @@ SAME_ATTRIBUTE(dst.type, dstLocHint.type);
 SAME_ATTRIBUTE(dst.id, dstLocHint.id);
 SAME_ATTRIBUTE(flags, flags);
 
+SAME_TYPE(sk_cu_handle, CUmemGenericAllocationHandle);
+SAME(sizeof(sk_cu_uuid), sizeof(CUuuid));
+#define SAME_ALLOCATION(ours, theirs)					\
+	SAME(offsetof(sk_cu_allocation, ours),				\
+	     offsetof(CUmemAllocationProp, theirs))
+SAME(sizeof(sk_cu_allocation), sizeof(CUmemAllocationProp));
+SAME_ALLOCATION(type, type);
+SAME_ALLOCATION(handles, requestedHandleTypes);
+SAME_ALLOCATION(location.type, location.type);
+SAME_ALLOCATION(location.id, location.id);
+SAME_ALLOCATION(of_windows, win32HandleMetaData);
+SAME_ALLOCATION(flags, allocFlags);
+SAME(sizeof(sk_cu_access), sizeof(CUmemAccessDesc));
+SAME(offsetof(sk_cu_access, location.id),
+     offsetof(CUmemAccessDesc, location.id));
+SAME(offsetof(sk_cu_access, flags), offsetof(CUmemAccessDesc, flags));
+
 /* ---- constants ---- */
 
 SAME(SK_CU_INVALID_VALUE, (int)CUDA_ERROR_INVALID_VALUE);
@@ -91,6 +108,13 @@ SAME(SK_CU_POINTER_RANGE_SIZE, (int)CU_POINTER_ATTRIBUTE_RANGE_SIZE);
 SAME(SK_CU_DEVICE_MAX_PITCH, (int)CU_DEVICE_ATTRIBUTE_MAX_PITCH);
 SAME(SK_CU_DEVICE_HOST_REGISTER_SUPPORTED,
      (int)CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED);
+SAME(SK_CU_DEVICE_POSIX_FD_SUPPORTED, (int)
+     CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+SAME(SK_CU_ALLOCATION_PINNED, (int)CU_MEM_ALLOCATION_TYPE_PINNED);
+SAME(SK_CU_HANDLE_POSIX_FD, (int)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+SAME(SK_CU_ACCESS_READ, (int)CU_MEM_ACCESS_FLAGS_PROT_READ);
+SAME(SK_CU_ACCESS_READ_WRITE, (int)CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+SAME(SK_CU_GRANULARITY_MINIMUM, (int)CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 SAME(SK_CU_CAPTURE_NONE, (int)CU_STREAM_CAPTURE_STATUS_NONE);
 SAME(SK_CU_CAPTURE_MODE_RELAXED, (int)CU_STREAM_CAPTURE_MODE_RELAXED);
 SAME(SK_CU_LOCATION_DEVICE, (int)CU_MEM_LOCATION_TYPE_DEVICE);
@@ -103,6 +127,9 @@ SAME(SK_CU_PROC_ADDRESS_FOUND, (int)CU_GET_PROC_ADDRESS_SUCCESS);
 /* The layouts agree: from here on one may stand for the other. */
 #define sk_cu_memcpy2d CUDA_MEMCPY2D
 #define sk_cu_copy_attributes CUmemcpyAttributes
+#define sk_cu_uuid CUuuid
+#define sk_cu_allocation CUmemAllocationProp
+#define sk_cu_access CUmemAccessDesc
 
 #define SAME_FUNCTION(function, exported, version, need, params)	\
 	SAME_TYPE(PFN_##function##_v##version, sk_cu_result(*) params);

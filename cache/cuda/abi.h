@@ -22,6 +22,7 @@ typedef unsigned long long sk_cu_ptr;
 typedef struct CUctx_st *sk_cu_context;
 typedef struct CUstream_st *sk_cu_stream;
 typedef struct CUevent_st *sk_cu_event;
+typedef unsigned long long sk_cu_handle;	/* of memory without address */
 
 /** Results that we tell from others. */
 enum {
@@ -64,6 +65,12 @@ enum {
 	SK_CU_POINTER_RANGE_SIZE = 12,
 	SK_CU_DEVICE_MAX_PITCH = 11,
 	SK_CU_DEVICE_HOST_REGISTER_SUPPORTED = 99,
+	SK_CU_DEVICE_POSIX_FD_SUPPORTED = 103,
+	SK_CU_ALLOCATION_PINNED = 1,
+	SK_CU_HANDLE_POSIX_FD = 1,
+	SK_CU_ACCESS_READ = 1,
+	SK_CU_ACCESS_READ_WRITE = 3,
+	SK_CU_GRANULARITY_MINIMUM = 0,
 	SK_CU_CAPTURE_NONE = 0,
 	SK_CU_CAPTURE_MODE_RELAXED = 2,
 	SK_CU_LOCATION_DEVICE = 1,
@@ -71,6 +78,35 @@ enum {
 	SK_CU_SOURCE_IN_STREAM_ORDER = 1,
 	SK_CU_PROC_ADDRESS_FOUND = 0
 };
+
+/** A device, of all processes. */
+typedef struct sk_cu_uuid_st {
+	char bytes[16];
+} sk_cu_uuid;
+
+typedef struct sk_cu_location_st {
+	sk_cu_enum type;		/* SK_CU_LOCATION_... */
+	int id;				/* of the device */
+} sk_cu_location;
+
+/** What memory without an address is to be: CUmemAllocationProp. */
+typedef struct sk_cu_allocation_st {
+	sk_cu_enum type;		/* SK_CU_ALLOCATION_PINNED */
+	sk_cu_enum handles;		/* that it may be exported as */
+	sk_cu_location location;
+	void *of_windows;
+	struct {
+		unsigned char compression, rdma;
+		unsigned short usage;
+		unsigned char reserved[4];
+	} flags;
+} sk_cu_allocation;
+
+/** Who may do what with mapped memory: CUmemAccessDesc. */
+typedef struct sk_cu_access_st {
+	sk_cu_location location;
+	sk_cu_enum flags;		/* SK_CU_ACCESS_... */
+} sk_cu_access;
 
 /** Of copies in a batch: when sources are read, and where both sides lie. */
 typedef struct sk_cu_copy_attributes_st {
@@ -175,6 +211,35 @@ typedef struct sk_cu_memcpy2d_st {
 	  (sk_cu_ptr *dsts, sk_cu_ptr *srcs, size_t *sizes, size_t n,	\
 	  sk_cu_copy_attributes *attributes, size_t *first_of,		\
 	  size_t n_attributes, sk_cu_stream stream))			\
+	X(cuDeviceGetUuid, cuDeviceGetUuid_v2, 11040, OPTIONAL,		\
+	  (sk_cu_uuid *uuid, sk_cu_device device))			\
+	X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity,	\
+	  10020, OPTIONAL, (size_t *bytes, const sk_cu_allocation *what,	\
+	  sk_cu_enum which))						\
+	X(cuMemCreate, cuMemCreate, 10020, OPTIONAL,			\
+	  (sk_cu_handle *handle, size_t bytes,				\
+	  const sk_cu_allocation *what, unsigned long long flags))	\
+	X(cuMemRelease, cuMemRelease, 10020, OPTIONAL,			\
+	  (sk_cu_handle handle))					\
+	X(cuMemExportToShareableHandle, cuMemExportToShareableHandle,	\
+	  10020, OPTIONAL, (void *ret, sk_cu_handle handle,		\
+	  sk_cu_enum type, unsigned long long flags))			\
+	X(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, \
+	  10020, OPTIONAL, (sk_cu_handle *handle, void *from,		\
+	  sk_cu_enum type))						\
+	X(cuMemAddressReserve, cuMemAddressReserve, 10020, OPTIONAL,	\
+	  (sk_cu_ptr *ptr, size_t bytes, size_t alignment,		\
+	  sk_cu_ptr at, unsigned long long flags))			\
+	X(cuMemAddressFree, cuMemAddressFree, 10020, OPTIONAL,		\
+	  (sk_cu_ptr ptr, size_t bytes))				\
+	X(cuMemMap, cuMemMap, 10020, OPTIONAL,				\
+	  (sk_cu_ptr ptr, size_t bytes, size_t offset,			\
+	  sk_cu_handle handle, unsigned long long flags))		\
+	X(cuMemUnmap, cuMemUnmap, 10020, OPTIONAL,			\
+	  (sk_cu_ptr ptr, size_t bytes))				\
+	X(cuMemSetAccess, cuMemSetAccess, 10020, OPTIONAL,		\
+	  (sk_cu_ptr ptr, size_t bytes, const sk_cu_access *access,	\
+	  size_t n))							\
 	X(cuThreadExchangeStreamCaptureMode,				\
 	  cuThreadExchangeStreamCaptureMode, 10010, OPTIONAL,		\
 	  (sk_cu_enum *mode))

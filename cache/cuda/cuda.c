@@ -115,6 +115,16 @@ static int open_device(struct sk_cuda *cuda, int ordinal,
 	return 0;
 }
 
+int sk_cuda_ready(struct sk_cuda *cuda, struct sk_err *err)
+{
+	int r;
+
+	(void)pthread_mutex_lock(&cuda->lock);
+	r = get_ready(cuda, err);
+	(void)pthread_mutex_unlock(&cuda->lock);
+	return r;
+}
+
 int sk_cuda_device(struct sk_cuda *cuda, int ordinal,
 		   struct sk_cuda_device **ret_device, struct sk_err *err)
 {

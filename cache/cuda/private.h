@@ -26,6 +26,9 @@ struct sk_cuda {
 	struct sk_cuda_device *devices[SK_CUDA_DEVICES_MAX];
 };
 
+/** Opens and initializes the driver, if that was not done yet. */
+int sk_cuda_ready(struct sk_cuda *cuda, struct sk_err *err);
+
 struct sk_cuda_lock {
 	const struct sk_cuda_device *device;
 	char *map;

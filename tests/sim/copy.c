@@ -19,12 +19,19 @@ static size_t span(size_t pitch, size_t width, size_t height)
 	return height ? pitch * (height - 1) + width : 0;
 }
 
-static sk_cu_result device_side(sk_cu_ptr ptr, size_t bytes, struct side *ret)
+static sk_cu_result device_side(sk_cu_ptr ptr, size_t bytes, bool write,
+				struct side *ret)
 {
 	struct vcu_memory *m = vcu_memory(ptr, bytes);
 
 	if (!m)
 		return SK_CU_INVALID_VALUE;
+	if (m->shared && m->access != SK_CU_ACCESS_READ_WRITE &&
+	    (write || m->access != SK_CU_ACCESS_READ)) {
+		__atomic_store_n(&vcu_current()->sticky,
+				 SK_CU_ILLEGAL_ADDRESS, __ATOMIC_RELAXED);
+		return SK_CU_ILLEGAL_ADDRESS;
+	}
 	if (m->device != vcu_current()->device)
 		return SK_CU_INVALID_VALUE;
 	ret->at = m->view + (ptr - (uintptr_t)m->base);
@@ -84,7 +91,7 @@ static sk_cu_result copy(sk_cu_stream stream, bool out, sk_cu_ptr device,
 	struct vcu_op op;
 	sk_cu_result r;
 
-	r = device_side(device, span(device_pitch, width, height), &d);
+	r = device_side(device, span(device_pitch, width, height), !out, &d);
 	if (r == SK_CU_SUCCESS)
 		r = host_side(host, span(host_pitch, width, height), &h);
 	if (r != SK_CU_SUCCESS)
@@ -114,9 +121,10 @@ static sk_cu_result copy_across(sk_cu_stream handle, sk_cu_ptr dst,
 	struct CUstream_st *stream;
 	sk_cu_result r;
 
-	r = device_side(dst, span(dst_pitch, width, height), &to);
+	r = device_side(dst, span(dst_pitch, width, height), true, &to);
 	if (r == SK_CU_SUCCESS)
-		r = device_side(src, span(src_pitch, width, height), &from);
+		r = device_side(src, span(src_pitch, width, height), false,
+				&from);
 	if (r == SK_CU_SUCCESS)
 		r = vcu_stream(handle, &stream);
 	if (r != SK_CU_SUCCESS)
@@ -226,7 +234,7 @@ sk_cu_result cuMemsetD8Async(sk_cu_ptr ptr, unsigned char byte, size_t bytes,
 	if (!bytes)
 		return SK_CU_SUCCESS;
 	vcu_lock();
-	r = device_side(ptr, bytes, &d);
+	r = device_side(ptr, bytes, true, &d);
 	if (r == SK_CU_SUCCESS)
 		r = vcu_stream(handle, &stream);
 	if (r == SK_CU_SUCCESS)

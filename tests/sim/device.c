@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated driver: initialization, devices, primary contexts. */
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "vcuda.h"
@@ -150,6 +151,16 @@ sk_cu_result cuDeviceGetName(char *name, int size, sk_cu_device device)
 	return SK_CU_SUCCESS;
 }
 
+sk_cu_result cuDeviceGetUuid_v2(sk_cu_uuid *uuid, sk_cu_device device)
+{
+	VCU_ENTER(cuDeviceGetUuid);
+	if (!is_device(device))
+		return SK_CU_INVALID_DEVICE;
+	memcpy(uuid->bytes, "vcuda of a node ", sizeof(uuid->bytes));
+	uuid->bytes[15] = (char)vcu_physical(device);
+	return SK_CU_SUCCESS;
+}
+
 sk_cu_result cuDeviceGetAttribute(int *value, sk_cu_enum attribute,
 				  sk_cu_device device)
 {
@@ -162,6 +173,9 @@ sk_cu_result cuDeviceGetAttribute(int *value, sk_cu_enum attribute,
 		return SK_CU_SUCCESS;
 	case SK_CU_DEVICE_HOST_REGISTER_SUPPORTED:
 		*value = !vcu_mode("no-register");
+		return SK_CU_SUCCESS;
+	case SK_CU_DEVICE_POSIX_FD_SUPPORTED:
+		*value = !vcu_mode("no-share");
 		return SK_CU_SUCCESS;
 	default:
 		return SK_CU_INVALID_VALUE;

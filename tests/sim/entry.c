@@ -176,8 +176,8 @@ VCU_API void vcudaRace(int on)
 	vcu_unlock();
 }
 
-/* What there is: "events", "streams", "locked" bytes, "memory" bytes; what
- * was: "pageable" copies, bytes "out", "in" and "across", "calls" of any. */
+/* What there is: "events", "streams", "handles" of memory, and bytes: "locked",
+ * "memory" with an address, "reserved" addresses; what was: "pageable" copies, bytes "out", "in" and "across", "calls" of any. */
 VCU_API uint64_t vcudaCount(const char *what);
 VCU_API uint64_t vcudaCount(const char *what)
 {
@@ -206,6 +206,12 @@ VCU_API uint64_t vcudaCount(const char *what)
 	else if (!strcmp(what, "memory"))
 		for (struct vcu_memory *m = v->memory; m; m = m->next)
 			n += m->freed ? 0 : m->bytes;
+	else if (!strcmp(what, "reserved"))
+		for (struct vcu_range *r = v->ranges; r; r = r->next)
+			n += r->bytes;
+	else if (!strcmp(what, "handles"))
+		for (struct vcu_handle *h = v->handles; h; h = h->next)
+			n++;
 	else
 		vcu_misuse("nothing called %s is counted", what);
 	vcu_unlock();

@@ -35,12 +35,12 @@ static struct vcu_memory *take_freed(size_t room)
 }
 
 /* The bytes, as the driver sees them: a memory file. */
-static char *map_view(size_t room)
+static char *map_view(int device, size_t room)
 {
-	int fd = memfd_create("vcuda", MFD_CLOEXEC);
+	int fd = vcu_backing(device, room);
 	void *view = MAP_FAILED;
 
-	if (fd >= 0 && !ftruncate(fd, (off_t)room))
+	if (fd >= 0)
 		view = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_SHARED,
 			    fd, 0);
 	if (fd >= 0)
@@ -74,7 +74,7 @@ static sk_cu_result allocate(sk_cu_ptr *ptr, size_t bytes)
 {
 	size_t room = (bytes + GRAIN - 1) / GRAIN * GRAIN;
 	struct vcu_memory *m = reserve(room);
-	char *view = m ? map_view(room) : NULL;
+	char *view = m ? map_view(vcu_current()->device, room) : NULL;
 
 	if (!view)
 		return SK_CU_OUT_OF_MEMORY;

@@ -97,6 +97,25 @@ struct vcu_memory {
 	int device;
 	uint64_t id;			/* no other ever has it */
 	bool freed;			/* kept: its address is given again */
+	bool shared;			/* mapped from a handle, in a range */
+	sk_cu_enum access;		/* the same: SK_CU_ACCESS_..., or 0 */
+};
+
+/** Memory without an address. */
+struct vcu_handle {
+	struct vcu_handle *next;
+	sk_cu_handle id;		/* no other ever has it */
+	int fd;
+	size_t bytes;
+	int device;
+	bool exports;
+};
+
+/** Addresses that are reserved. */
+struct vcu_range {
+	struct vcu_range *next;
+	char *base, *map;
+	size_t bytes;
 };
 
 /** Page-locked host memory. */
@@ -123,6 +142,8 @@ struct vcu {
 	struct CUstream_st *streams;
 	struct vcu_memory *memory;
 	struct vcu_locked *locked;
+	struct vcu_handle *handles;
+	struct vcu_range *ranges;
 	uint64_t ids;
 	uint64_t pageable;		/* copies that were not async */
 	uint64_t bytes_out, bytes_in;	/* that crossed the link */
@@ -186,6 +207,19 @@ struct vcu_memory *vcu_memory(uintptr_t ptr, size_t bytes);
 struct vcu_locked *vcu_locked(const char *ptr, size_t bytes);
 /** Whether any of it is. */
 bool vcu_touches_locked(const char *ptr, size_t bytes);
+
+/* ---- backing.c; all with the lock held ---- */
+
+/** The machine's number of one of this process's devices. */
+int vcu_physical(int device);
+/** A memory file of a device, of zeros; -1: it has no room. */
+int vcu_backing(int device, size_t bytes);
+/** The device that such a file is of, for this process; -1: of none. */
+int vcu_backing_device(int fd);
+/** What a device has, and what of it is used, by this process or by all of
+ * the session. */
+uint64_t vcu_memory_bytes(void);
+uint64_t vcu_memory_used(int device);
 
 /* ---- stream.c ---- */
 

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Shared memory of devices, on the simulated driver that $SHARDKEEP_LIBCUDA
+ * names: each test is a process of its own.
+ */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cuda/share.h"
+#include "sim/trainer.h"
+
+#define BYTES ((uint64_t)3 << 20)
+
+struct fixture {
+	struct trainer_cuda t;
+	struct sk_cuda *cuda;
+	struct sk_cuda_device *device;
+};
+
+static struct fixture *f;
+
+static void set_up(void)
+{
+	f = calloc(1, sizeof(*f));
+	cr_assert_not_null(f);
+	setenv("VCUDA_DEVICES", "2", 0);
+	trainer_cuda_begin(&f->t, 0);
+	cr_assert_eq(sk_cuda_new(sk_os_linux(), &f->cuda, NULL), 0);
+	cr_assert_eq(sk_cuda_device(f->cuda, 0, &f->device, NULL), 0);
+}
+
+static void tear_down(void)
+{
+	sk_cuda_free(f->cuda);
+	free(f);
+}
+
+TestSuite(share, .init = set_up, .fini = tear_down);
+
+static int make(uint64_t *ret_bytes)
+{
+	struct sk_err err = { "" };
+	int fd = -1;
+
+	cr_assert_eq(sk_cuda_share_new(f->device, BYTES, &fd, ret_bytes,
+				       &err), 0, "%s", err.text);
+	cr_assert_geq(fd, 0);
+	cr_assert(*ret_bytes >= BYTES && *ret_bytes < 2 * BYTES);
+	return fd;
+}
+
+static struct sk_cuda_share *map(int fd, uint64_t bytes)
+{
+	struct sk_cuda_share *share;
+	struct sk_err err = { "" };
+
+	cr_assert_eq(sk_cuda_share_map(f->device, fd, bytes, true, &share,
+				       &err), 0, "%s", err.text);
+	return share;
+}
+
+Test(share, is_one_memory_wherever_it_is_mapped)
+{
+	uint64_t bytes;
+	int fd = make(&bytes);
+	struct sk_cuda_share *a = map(fd, bytes), *b = map(fd, bytes);
+	char there[16] = "there", back[16] = "";
+
+	close(fd);
+	trainer_cuda_put(&f->t, sk_cuda_share_ptr(a) + BYTES - 16, there, 16);
+	sk_cuda_share_unmap(a);
+	trainer_cuda_get(&f->t, back, sk_cuda_share_ptr(b) + BYTES - 16, 16);
+	cr_assert_str_eq(there, back);
+	sk_cuda_share_unmap(b);
+	cr_assert_eq(f->t.count("memory"), 0);
+}
+
+Test(share, devices_are_found_by_name)
+{
+	struct sk_cuda_uuid uuid = { { 0 } };
+	struct sk_cuda_device *second, *found;
+
+	cr_assert_eq(sk_cuda_device(f->cuda, 1, &second, NULL), 0);
+	cr_assert_eq(sk_cuda_device_by_uuid(f->cuda, &uuid, &found, NULL),
+		     -ENODEV);
+	cr_assert_eq(sk_cuda_uuid(second, &uuid, NULL), 0);
+	cr_assert_eq(sk_cuda_device_by_uuid(f->cuda, &uuid, &found, NULL),
+		     0);
+	cr_assert_eq(found, second);
+	/* Where the process sees the other one alone. */
+	setenv("VCUDA_FIRST", "1", 1);
+	cr_assert_eq(sk_cuda_device_by_uuid(f->cuda, &uuid, &found, NULL),
+		     0);
+	cr_assert_eq(found, f->device);
+}
+
+static void assert_cannot(const char *word)
+{
+	struct sk_err err = { "" };
+	uint64_t bytes;
+	int fd = -1;
+
+	cr_assert_eq(sk_cuda_share_new(f->device, BYTES, &fd, &bytes, &err),
+		     -ENODEV);
+	cr_assert(strstr(err.text, word), "%s", err.text);
+	cr_assert_eq(fd, -1);
+}
+
+Test(share, a_device_that_gives_no_descriptors_is_told)
+{
+	setenv("VCUDA_MODE", "no-share", 1);
+	assert_cannot("no descriptors");
+}
+
+static void set_up_without(void)
+{
+	setenv("VCUDA_MISSING", "cuMemCreate", 1);
+	set_up();
+}
+
+Test(share, a_driver_that_cannot_is_told, .init = set_up_without)
+{
+	assert_cannot("cuMemCreate");
+}
+
+Test(share, other_descriptors_are_refused)
+{
+	struct sk_cuda_share *share = NULL;
+	struct sk_err err = { "" };
+	int fds[2];
+
+	cr_assert_eq(pipe(fds), 0);
+	cr_assert_eq(sk_cuda_share_map(f->device, fds[0], BYTES, true, &share,
+				       &err), -EBADF);
+	cr_assert(strstr(err.text, "no memory of a CUDA device"));
+	cr_assert_null(share);
+}
+
+/* Whatever fails, nothing of it is left. */
+Test(share, what_fails_leaves_nothing)
+{
+	static const char *const calls[] = {
+		"cuMemImportFromShareableHandle", "cuMemAddressReserve",
+		"cuMemMap", "cuMemSetAccess",
+	};
+	struct sk_cuda_share *share = NULL;
+	uint64_t bytes;
+	int fd = make(&bytes);
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(calls); i++) {
+		f->t.fail(calls[i], 1, SK_CU_OUT_OF_MEMORY);
+		cr_assert_lt(sk_cuda_share_map(f->device, fd, bytes, true,
+					       &share, NULL), 0);
+		cr_assert_null(share);
+		cr_assert_eq(f->t.count("memory"), 0, "%s", calls[i]);
+		cr_assert_eq(f->t.count("reserved"), 0, "%s", calls[i]);
+		cr_assert_eq(f->t.count("handles"), 0, "%s", calls[i]);
+	}
+	close(fd);
+	f->t.fail("cuMemExportToShareableHandle", 1, SK_CU_OUT_OF_MEMORY);
+	cr_assert_eq(sk_cuda_share_new(f->device, BYTES, &fd, &bytes, NULL),
+		     -ENOMEM);
+	cr_assert_eq(f->t.count("handles"), 0);
+}
+
+Test(share, a_full_device_is_out_of_memory)
+{
+	char dir[] = "/tmp/vcuda-session-XXXXXX";
+	uint64_t bytes;
+	int fd = -1;
+
+	cr_assert_not_null(mkdtemp(dir));
+	setenv("VCUDA_SESSION", dir, 1);
+	setenv("VCUDA_MEM", "2097152", 1);
+	cr_assert_eq(sk_cuda_share_new(f->device, BYTES, &fd, &bytes, NULL),
+		     -ENOMEM);
+	cr_assert_eq(rmdir(dir), 0);
+}

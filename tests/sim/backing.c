@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulated driver: what device memory is made of, and how much there is.
+ *
+ * Memory of a device is a memory file. Where $VCUDA_SESSION names a folder,
+ * all processes that name it share the devices' $VCUDA_MEM bytes: each file
+ * stands there under a name, locked through the description that made it.
+ * Descriptors that were handed on and mappings share that description; so a
+ * file that is not locked any more is one that no process has any more,
+ * whichever of them were killed.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "vcuda.h"
+
+#define NAME "vcuda-device-"
+
+int vcu_physical(int device)
+{
+	return device + (int)vcu_setting("VCUDA_FIRST", 0);
+}
+
+static const char *session(void)
+{
+	const char *said = getenv("VCUDA_SESSION");
+
+	return said && *said ? said : NULL;
+}
+
+uint64_t vcu_memory_bytes(void)
+{
+	return (uint64_t)vcu_setting("VCUDA_MEM", 80l << 30);
+}
+
+static struct flock whole(short type)
+{
+	return (struct flock){ .l_type = type, .l_whence = SEEK_SET };
+}
+
+/* Bytes of a file of the folder; one that nobody has goes. */
+static uint64_t bytes_of(int dir, const char *name)
+{
+	struct flock lock = whole(F_WRLCK);
+	struct stat st = { 0 };
+	int fd = openat(dir, name, O_RDWR | O_CLOEXEC);
+
+	if (fd < 0)
+		return 0;
+	(void)fstat(fd, &st);
+	(void)fcntl(fd, F_OFD_GETLK, &lock);
+	if (lock.l_type == F_UNLCK) {
+		(void)unlinkat(dir, name, 0);
+		st.st_size = 0;
+	}
+	close(fd);
+	return (uint64_t)st.st_size;
+}
+
+static uint64_t used_of(int dir, int physical)
+{
+	char prefix[64];
+	DIR *d = fdopendir(dup(dir));
+	struct dirent *e;
+	uint64_t used = 0;
+
+	(void)snprintf(prefix, sizeof(prefix), NAME "%d.", physical);
+	if (d)
+		rewinddir(d);
+	while (d && (e = readdir(d)))
+		if (!strncmp(e->d_name, prefix, strlen(prefix)))
+			used += bytes_of(dir, e->d_name);
+	if (d)
+		(void)closedir(d);
+	return used;
+}
+
+/* The folder, locked against others that count. */
+static int open_session(void)
+{
+	int dir = open(session(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (dir < 0)
+		vcu_misuse("no folder \"%s\", of $VCUDA_SESSION", session());
+	(void)flock(dir, LOCK_EX);
+	return dir;
+}
+
+static int make_named(int dir, int physical, size_t bytes)
+{
+	struct flock lock = whole(F_WRLCK);
+	char name[64];
+	int fd;
+
+	(void)snprintf(name, sizeof(name), NAME "%d.%d.%llu", physical,
+		       getpid(), (unsigned long long)++vcu()->ids);
+	fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd >= 0 && (fcntl(fd, F_OFD_SETLK, &lock) ||
+			ftruncate(fd, (off_t)bytes))) {
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
+static int make_counted(int physical, size_t bytes)
+{
+	int dir = open_session(), fd = -1;
+
+	if (used_of(dir, physical) + bytes <= vcu_memory_bytes())
+		fd = make_named(dir, physical, bytes);
+	close(dir);
+	return fd;
+}
+
+static int make_alone(int physical, size_t bytes)
+{
+	char name[64];
+	int fd;
+
+	(void)snprintf(name, sizeof(name), NAME "%d.", physical);
+	fd = memfd_create(name, MFD_CLOEXEC);
+	if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
+int vcu_backing(int device, size_t bytes)
+{
+	int physical = vcu_physical(device);
+
+	return session() ? make_counted(physical, bytes) :
+			   make_alone(physical, bytes);
+}
+
+uint64_t vcu_memory_used(int device)
+{
+	uint64_t used = 0;
+	int dir;
+
+	if (session()) {
+		dir = open_session();
+		used = used_of(dir, vcu_physical(device));
+		close(dir);
+		return used;
+	}
+	for (struct vcu_memory *m = vcu()->memory; m; m = m->next)
+		if (!m->freed && m->device == device)
+			used += m->room;
+	return used;
+}
+
+int vcu_backing_device(int fd)
+{
+	char link[64], path[PATH_MAX];
+	const char *name;
+	ssize_t n;
+	int physical;
+
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	n = readlink(link, path, sizeof(path) - 1);
+	if (n < 0)
+		return -1;
+	path[n] = '\0';
+	name = strstr(path, NAME);
+	if (!name || sscanf(name, NAME "%d.", &physical) != 1)
+		return -1;
+	for (int i = 0; i < vcu()->n_devices; i++)
+		if (vcu_physical(i) == physical)
+			return i;
+	return -1;
+}

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What we rely on of device memory that processes share, one by one. As
+ * conformance.c: on the simulation and on a real driver.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "items.h"
+#include "trainer.h"
+
+static const sk_cu_allocation of_device = {
+	.type = SK_CU_ALLOCATION_PINNED,
+	.handles = SK_CU_HANDLE_POSIX_FD,
+	.location = { SK_CU_LOCATION_DEVICE, 0 },
+};
+
+static size_t grain(const struct trainer_cuda *t)
+{
+	size_t bytes = 0;
+
+	IS(0, t->driver.cuMemGetAllocationGranularity(
+		   &bytes, &of_device, SK_CU_GRANULARITY_MINIMUM));
+	CHECK(bytes && !(bytes & (bytes - 1)));
+	return bytes;
+}
+
+static sk_cu_handle create(const struct trainer_cuda *t, size_t bytes)
+{
+	sk_cu_handle handle;
+
+	IS(0, t->driver.cuMemCreate(&handle, bytes, &of_device, 0));
+	return handle;
+}
+
+static int export(const struct trainer_cuda *t, sk_cu_handle handle)
+{
+	int fd = -1;
+
+	IS(0, t->driver.cuMemExportToShareableHandle(
+		   &fd, handle, SK_CU_HANDLE_POSIX_FD, 0));
+	CHECK(fd >= 0);
+	return fd;
+}
+
+static sk_cu_handle import(const struct trainer_cuda *t, int fd)
+{
+	sk_cu_handle handle;
+
+	IS(0, t->driver.cuMemImportFromShareableHandle(
+		   &handle, (void *)(intptr_t)fd, SK_CU_HANDLE_POSIX_FD));
+	return handle;
+}
+
+/* Mapped with no access yet. */
+static sk_cu_ptr map(const struct trainer_cuda *t, sk_cu_handle handle,
+		     size_t bytes)
+{
+	sk_cu_ptr ptr;
+
+	IS(0, t->driver.cuMemAddressReserve(&ptr, bytes, 0, 0, 0));
+	IS(0, t->driver.cuMemMap(ptr, bytes, 0, handle, 0));
+	return ptr;
+}
+
+static void permit(const struct trainer_cuda *t, sk_cu_ptr ptr, size_t bytes,
+		   sk_cu_enum flags)
+{
+	const sk_cu_access access = { { SK_CU_LOCATION_DEVICE, 0 }, flags };
+
+	IS(0, t->driver.cuMemSetAccess(ptr, bytes, &access, 1));
+}
+
+static sk_cu_ptr map_fd(const struct trainer_cuda *t, int fd, size_t bytes)
+{
+	sk_cu_handle handle = import(t, fd);
+	sk_cu_ptr ptr = map(t, handle, bytes);
+
+	permit(t, ptr, bytes, SK_CU_ACCESS_READ_WRITE);
+	IS(0, t->driver.cuMemRelease(handle));
+	return ptr;
+}
+
+/* ---- one process ---- */
+
+static void sizes(void)
+{
+	struct trainer_cuda t;
+	sk_cu_handle handle;
+	sk_cu_ptr ptr;
+	size_t g;
+
+	trainer_cuda_begin(&t, 0);
+	g = grain(&t);
+	IS(SK_CU_INVALID_VALUE, t.driver.cuMemCreate(&handle, 0, &of_device,
+						     0));
+	IS(SK_CU_INVALID_VALUE,
+	   t.driver.cuMemCreate(&handle, g + 4096, &of_device, 0));
+	IS(SK_CU_INVALID_VALUE,
+	   t.driver.cuMemAddressReserve(&ptr, g + 4096, 0, 0, 0));
+	handle = create(&t, g);
+	IS(0, t.driver.cuMemAddressReserve(&ptr, 2 * g, 0, 0, 0));
+	IS(SK_CU_INVALID_VALUE, t.driver.cuMemMap(ptr, 2 * g, 0, handle, 0));
+	IS(0, t.driver.cuMemMap(ptr + g, g, 0, handle, 0));
+	IS(0, t.driver.cuMemUnmap(ptr + g, g));
+	IS(0, t.driver.cuMemAddressFree(ptr, 2 * g));
+	IS(0, t.driver.cuMemRelease(handle));
+}
+
+static void without_context(void)
+{
+	struct trainer_cuda t;
+	unsigned flags;
+	int fd, active;
+
+	CHECK(trainer_cuda_open(&t, NULL) == 0);
+	IS(0, t.driver.cuInit(0));
+	fd = export(&t, create(&t, grain(&t)));
+	IS(0, t.cuDevicePrimaryCtxGetState(0, &flags, &active));
+	CHECK(!active);
+	CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+}
+
+static void there_and_back(void)
+{
+	char there[64] = "there", back[64] = "";
+	struct trainer_cuda t;
+	sk_cu_handle handle;
+	sk_cu_ptr a, b;
+	size_t g;
+	int fd;
+
+	trainer_cuda_begin(&t, 0);
+	g = grain(&t);
+	handle = create(&t, g);
+	fd = export(&t, handle);
+	a = map(&t, handle, g);
+	permit(&t, a, g, SK_CU_ACCESS_READ_WRITE);
+	IS(0, t.driver.cuMemRelease(handle));
+	trainer_cuda_put(&t, a + g - sizeof(there), there, sizeof(there));
+	/* The same memory, at another address. */
+	b = map_fd(&t, fd, g);
+	close(fd);
+	CHECK(a != b);
+	trainer_cuda_get(&t, back, b + g - sizeof(back), sizeof(back));
+	CHECK(!strcmp(there, back));
+	IS(0, t.driver.cuMemUnmap(a, g));
+	trainer_cuda_get(&t, back, b + g - sizeof(back), sizeof(back));
+	CHECK(!strcmp(there, back));
+}
+
+static void what_it_is(void)
+{
+	sk_cu_enum which[] = { SK_CU_POINTER_MEMORY_TYPE,
+			       SK_CU_POINTER_DEVICE_ORDINAL };
+	unsigned type = 0;
+	int ordinal = -1;
+	void *values[] = { &type, &ordinal };
+	struct trainer_cuda t;
+	sk_cu_ptr ptr;
+	size_t g;
+
+	trainer_cuda_begin(&t, 0);
+	g = grain(&t);
+	ptr = map(&t, create(&t, g), g);
+	permit(&t, ptr, g, SK_CU_ACCESS_READ_WRITE);
+	IS(0, t.driver.cuPointerGetAttributes(2, which, values, ptr + 5));
+	CHECK(type == SK_CU_MEMORY_DEVICE && ordinal == 0);
+}
+
+static void no_handles(void)
+{
+	struct trainer_cuda t;
+	sk_cu_handle handle;
+	int fds[2];
+
+	trainer_cuda_begin(&t, 0);
+	CHECK(!pipe2(fds, O_CLOEXEC));
+	CHECK(t.driver.cuMemImportFromShareableHandle(
+		      &handle, (void *)(intptr_t)fds[0],
+		      SK_CU_HANDLE_POSIX_FD) != SK_CU_SUCCESS);
+	CHECK(t.driver.cuMemImportFromShareableHandle(
+		      &handle, (void *)(intptr_t)-1,
+		      SK_CU_HANDLE_POSIX_FD) != SK_CU_SUCCESS);
+	handle = create(&t, grain(&t));
+	IS(0, t.driver.cuMemRelease(handle));
+	IS(SK_CU_INVALID_VALUE, t.driver.cuMemRelease(handle));
+}
+
+static void mapped_addresses_stay(void)
+{
+	struct trainer_cuda t;
+	sk_cu_ptr ptr;
+	size_t g;
+
+	trainer_cuda_begin(&t, 0);
+	g = grain(&t);
+	ptr = map(&t, create(&t, g), g);
+	IS(SK_CU_INVALID_VALUE, t.driver.cuMemAddressFree(ptr, g));
+	IS(0, t.driver.cuMemUnmap(ptr, g));
+	IS(0, t.driver.cuMemAddressFree(ptr, g));
+}
+
+/* ---- what breaks the context ---- */
+
+static void broken_by(sk_cu_enum access, bool write)
+{
+	char bytes[8] = "";
+	struct trainer_cuda t;
+	sk_cu_stream s;
+	sk_cu_ptr ptr;
+	size_t g;
+
+	trainer_cuda_begin(&t, 0);
+	IS(0, t.cuStreamCreate(&s, SK_CU_STREAM_NON_BLOCKING));
+	g = grain(&t);
+	ptr = map(&t, create(&t, g), g);
+	if (access)
+		permit(&t, ptr, g, access);
+	if (write)
+		(void)t.driver.cuMemcpyHtoDAsync(ptr, bytes, 8, s);
+	else
+		(void)t.driver.cuMemcpyDtoHAsync(bytes, ptr, 8, s);
+	IS(SK_CU_ILLEGAL_ADDRESS, t.driver.cuStreamSynchronize(s));
+	IS(SK_CU_ILLEGAL_ADDRESS, t.driver.cuStreamSynchronize(s));
+}
+
+static void read_without_access(void)
+{
+	broken_by(0, false);
+}
+
+static void write_without_right(void)
+{
+	broken_by(SK_CU_ACCESS_READ, true);
+}
+
+/* ---- several processes ---- */
+
+static void send_fd(int socket, int fd)
+{
+	char byte = 0, room[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec iov = { &byte, 1 };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1,
+			      .msg_control = room,
+			      .msg_controllen = sizeof(room) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &fd, sizeof(int));
+	CHECK(sendmsg(socket, &msg, 0) == 1);
+}
+
+static int receive_fd(int socket)
+{
+	char byte, room[CMSG_SPACE(sizeof(int))];
+	struct iovec iov = { &byte, 1 };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1,
+			      .msg_control = room,
+			      .msg_controllen = sizeof(room) };
+	int fd = -1;
+
+	CHECK(recvmsg(socket, &msg, 0) == 1 && CMSG_FIRSTHDR(&msg));
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&msg)), sizeof(int));
+	return fd;
+}
+
+/* A process that makes memory, writes "owner", hands it on, and waits to be
+ * killed. */
+static void own(int socket, size_t grains)
+{
+	char word[8] = "owner";
+	struct trainer_cuda t;
+	size_t bytes;
+	int fd;
+
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	trainer_cuda_begin(&t, 0);
+	bytes = grains * grain(&t);
+	fd = export(&t, create(&t, bytes));
+	trainer_cuda_put(&t, map_fd(&t, fd, bytes), word, sizeof(word));
+	send_fd(socket, fd);
+	for (;;)
+		(void)pause();
+}
+
+static pid_t owner(size_t grains, int *ret_fd)
+{
+	int sockets[2];
+	pid_t pid;
+
+	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0,
+			  sockets));
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid)
+		own(sockets[1], grains);
+	*ret_fd = receive_fd(sockets[0]);
+	close(sockets[0]);
+	close(sockets[1]);
+	return pid;
+}
+
+static void end(pid_t pid)
+{
+	CHECK(!kill(pid, SIGKILL));
+	CHECK(waitpid(pid, NULL, 0) == pid);
+}
+
+static bool has_word(const struct trainer_cuda *t, sk_cu_ptr ptr)
+{
+	char word[8] = "";
+
+	trainer_cuda_get(t, word, ptr, sizeof(word));
+	return !strcmp(word, "owner");
+}
+
+static void owner_is_killed(void)
+{
+	struct trainer_cuda t;
+	sk_cu_ptr ptr;
+	int fd;
+	pid_t pid = owner(1, &fd);
+
+	trainer_cuda_begin(&t, 0);
+	ptr = map_fd(&t, fd, grain(&t));
+	CHECK(has_word(&t, ptr));
+	end(pid);
+	CHECK(has_word(&t, ptr));
+}
+
+/* As of who holds descriptors for others and knows no driver. */
+static void only_a_descriptor_is_left(void)
+{
+	struct trainer_cuda t;
+	int fd;
+	pid_t pid = owner(1, &fd);
+
+	end(pid);
+	trainer_cuda_begin(&t, 0);
+	CHECK(has_word(&t, map_fd(&t, fd, grain(&t))));
+}
+
+static void devices_have_one_name(void)
+{
+	struct trainer_cuda t;
+	sk_cu_uuid a, b;
+	int fds[2];
+	pid_t pid;
+
+	CHECK(!pipe2(fds, O_CLOEXEC));
+	pid = fork();
+	CHECK(pid >= 0);
+	trainer_cuda_begin(&t, 0);
+	IS(0, t.driver.cuDeviceGetUuid(&a, 0));
+	if (!pid)
+		_exit(write(fds[1], &a, sizeof(a)) != sizeof(a));
+	CHECK(read(fds[0], &b, sizeof(b)) == sizeof(b));
+	CHECK(!memcmp(&a, &b, sizeof(a)));
+	CHECK(waitpid(pid, NULL, 0) == pid);
+}
+
+/* ---- how much there is ---- */
+
+static void budget(void)
+{
+	char dir[] = "/tmp/vcuda-session-XXXXXX", command[64];
+	size_t left, before, all, g = (size_t)2 << 20;
+	struct trainer_cuda t;
+	sk_cu_handle handle;
+	int fd;
+	pid_t pid;
+
+	CHECK(mkdtemp(dir));
+	(void)setenv("VCUDA_SESSION", dir, 1);
+	(void)setenv("VCUDA_MEM", "16777216", 1);
+	pid = owner(4, &fd);
+	trainer_cuda_begin(&t, 0);
+	IS(0, t.cuMemGetInfo(&before, &all));
+	CHECK(all == 8 * g && before == 4 * g);
+	IS(SK_CU_OUT_OF_MEMORY,
+	   t.driver.cuMemCreate(&handle, 5 * g, &of_device, 0));
+	/* What only a descriptor keeps is kept. */
+	end(pid);
+	IS(0, t.cuMemGetInfo(&left, &all));
+	CHECK(left == before);
+	close(fd);
+	IS(0, t.cuMemGetInfo(&left, &all));
+	CHECK(left == all);
+	IS(0, t.driver.cuMemRelease(create(&t, 5 * g)));
+	(void)snprintf(command, sizeof(command), "rm -rf %s", dir);
+	CHECK(!system(command));
+}
+
+/* ---- all of them ---- */
+
+static const struct item items[] = {
+	{ "sizes", sizes, ITEM_ANY },
+	{ "made without a context", without_context, ITEM_ANY },
+	{ "mapped twice", there_and_back, ITEM_ANY },
+	{ "what its pointers are", what_it_is, ITEM_ANY },
+	{ "what is no handle", no_handles, ITEM_ANY },
+	{ "addresses that are mapped", mapped_addresses_stay, ITEM_SIM },
+	{ "no access was given", read_without_access, ITEM_SIM },
+	{ "written to, to be read", write_without_right, ITEM_SIM },
+	{ "the owner is killed", owner_is_killed, ITEM_ANY },
+	{ "only a descriptor is left", only_a_descriptor_is_left, ITEM_ANY },
+	{ "devices have one name", devices_have_one_name, ITEM_ANY },
+	{ "what processes use together", budget, ITEM_SIM },
+};
+
+int main(void)
+{
+	struct trainer_cuda t;
+	struct sk_err err = { "" };
+
+	if (trainer_cuda_open(&t, &err) < 0) {
+		fprintf(stderr, "%s\n", err.text);
+		return getenv("SHARDKEEP_LIBCUDA") ? 1 : 77;
+	}
+	if (!t.driver.cuMemCreate)
+		return 77;
+	return items_run(items, sizeof(items) / sizeof(items[0]),
+			 t.calls != NULL) != 0;
+}

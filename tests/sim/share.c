@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulated driver: memory without an address, which processes share.
+ *
+ * An allocation is a memory file, its exported handle a descriptor of it: so
+ * how long it lives, and for whom, is the kernel's own business.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "vcuda.h"
+
+#define GRANULARITY ((size_t)2 << 20)
+
+/* ---- allocations ---- */
+
+static bool is_ours(const sk_cu_allocation *what)
+{
+	return what && what->type == SK_CU_ALLOCATION_PINNED &&
+	       what->location.type == SK_CU_LOCATION_DEVICE &&
+	       what->location.id >= 0 &&
+	       what->location.id < vcu()->n_devices;
+}
+
+sk_cu_result cuMemGetAllocationGranularity(size_t *bytes,
+					   const sk_cu_allocation *what,
+					   sk_cu_enum which)
+{
+	VCU_ENTER(cuMemGetAllocationGranularity);
+	if (!bytes || !is_ours(what) || which > 1)
+		return SK_CU_INVALID_VALUE;
+	*bytes = GRANULARITY;
+	return SK_CU_SUCCESS;
+}
+
+/* With the lock held; the descriptor is its own from here on. */
+static sk_cu_result add(sk_cu_handle *handle, int fd, size_t bytes,
+			int device, bool exports)
+{
+	struct vcu_handle *h = calloc(1, sizeof(*h));
+
+	if (!h) {
+		close(fd);
+		return SK_CU_OUT_OF_MEMORY;
+	}
+	*h = (struct vcu_handle){ .next = vcu()->handles,
+				  .id = ++vcu()->ids, .fd = fd,
+				  .bytes = bytes, .device = device,
+				  .exports = exports };
+	vcu()->handles = h;
+	*handle = h->id;
+	return SK_CU_SUCCESS;
+}
+
+static sk_cu_result create(sk_cu_handle *handle, size_t bytes,
+			   const sk_cu_allocation *what)
+{
+	int fd = vcu_backing(what->location.id, bytes);
+
+	if (fd < 0)
+		return SK_CU_OUT_OF_MEMORY;
+	return add(handle, fd, bytes, what->location.id,
+		   what->handles == SK_CU_HANDLE_POSIX_FD);
+}
+
+sk_cu_result cuMemCreate(sk_cu_handle *handle, size_t bytes,
+			 const sk_cu_allocation *what,
+			 unsigned long long flags)
+{
+	sk_cu_result r;
+
+	VCU_ENTER(cuMemCreate);
+	if (!handle || !bytes || bytes % GRANULARITY || !is_ours(what) ||
+	    flags)
+		return SK_CU_INVALID_VALUE;
+	if (what->handles & ~(sk_cu_enum)SK_CU_HANDLE_POSIX_FD ||
+	    (what->handles && vcu_mode("no-share")))
+		return SK_CU_NOT_SUPPORTED;
+	vcu_lock();
+	r = create(handle, bytes, what);
+	vcu_unlock();
+	return r;
+}
+
+/* With the lock held. */
+static struct vcu_handle *find(sk_cu_handle handle)
+{
+	for (struct vcu_handle *h = vcu()->handles; h; h = h->next)
+		if (h->id == handle)
+			return h;
+	return NULL;
+}
+
+/* What is mapped stays: a mapping needs no handle. */
+sk_cu_result cuMemRelease(sk_cu_handle handle)
+{
+	struct vcu_handle **at, *h = NULL;
+
+	VCU_ENTER(cuMemRelease);
+	vcu_lock();
+	for (at = &vcu()->handles; *at && (*at)->id != handle;)
+		at = &(*at)->next;
+	if (*at) {
+		h = *at;
+		*at = h->next;
+		close(h->fd);
+		free(h);
+	}
+	vcu_unlock();
+	return h ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
+}
+
+/* ---- from process to process ---- */
+
+sk_cu_result cuMemExportToShareableHandle(void *ret, sk_cu_handle handle,
+					  sk_cu_enum type,
+					  unsigned long long flags)
+{
+	const struct vcu_handle *h;
+	int fd = -1;
+
+	VCU_ENTER(cuMemExportToShareableHandle);
+	if (!ret || flags || type != SK_CU_HANDLE_POSIX_FD)
+		return SK_CU_INVALID_VALUE;
+	vcu_lock();
+	h = find(handle);
+	if (h && h->exports)
+		fd = fcntl(h->fd, F_DUPFD_CLOEXEC, 3);
+	vcu_unlock();
+	if (fd < 0)
+		return SK_CU_INVALID_VALUE;
+	*(int *)ret = fd;
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuMemImportFromShareableHandle(sk_cu_handle *handle, void *from,
+					    sk_cu_enum type)
+{
+	int device, fd = (int)(intptr_t)from;
+	struct stat st;
+	sk_cu_result r;
+
+	VCU_ENTER(cuMemImportFromShareableHandle);
+	if (!handle || type != SK_CU_HANDLE_POSIX_FD || fstat(fd, &st))
+		return SK_CU_INVALID_VALUE;
+	device = vcu_backing_device(fd);
+	fd = device < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	if (fd < 0)
+		return SK_CU_INVALID_VALUE;
+	vcu_lock();
+	r = add(handle, fd, (size_t)st.st_size, device, true);
+	vcu_unlock();
+	return r;
+}
+
+/* ---- addresses ---- */
+
+sk_cu_result cuMemAddressReserve(sk_cu_ptr *ptr, size_t bytes,
+				 size_t alignment, sk_cu_ptr at,
+				 unsigned long long flags)
+{
+	struct vcu_range *range;
+	char *map, *base;
+
+	VCU_ENTER(cuMemAddressReserve);
+	if (!ptr || !bytes || bytes % GRANULARITY || flags ||
+	    alignment & (alignment - 1) || at)
+		return SK_CU_INVALID_VALUE;
+	range = calloc(1, sizeof(*range));
+	map = mmap(NULL, bytes + GRANULARITY, PROT_NONE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (!range || map == MAP_FAILED) {
+		free(range);
+		return SK_CU_OUT_OF_MEMORY;
+	}
+	base = map + (GRANULARITY - (uintptr_t)map % GRANULARITY);
+	*range = (struct vcu_range){ .base = base, .bytes = bytes,
+				     .map = map };
+	vcu_lock();
+	range->next = vcu()->ranges;
+	vcu()->ranges = range;
+	vcu_unlock();
+	*ptr = (uintptr_t)base;
+	return SK_CU_SUCCESS;
+}
+
+/* With the lock held. */
+static bool is_mapped(const char *base, size_t bytes)
+{
+	for (struct vcu_memory *m = vcu()->memory; m; m = m->next)
+		if (m->shared && m->base < base + bytes &&
+		    base < m->base + m->bytes)
+			return true;
+	return false;
+}
+
+static bool is_reserved(const char *base, size_t bytes)
+{
+	for (struct vcu_range *r = vcu()->ranges; r; r = r->next)
+		if (base >= r->base && bytes <= r->bytes &&
+		    (size_t)(base - r->base) <= r->bytes - bytes)
+			return true;
+	return false;
+}
+
+sk_cu_result cuMemAddressFree(sk_cu_ptr ptr, size_t bytes)
+{
+	struct vcu_range **at, *range = NULL;
+
+	VCU_ENTER(cuMemAddressFree);
+	vcu_lock();
+	for (at = &vcu()->ranges; *at && (uintptr_t)(*at)->base != ptr;)
+		at = &(*at)->next;
+	if (*at && (*at)->bytes == bytes && !is_mapped((*at)->base, bytes)) {
+		range = *at;
+		*at = range->next;
+		(void)munmap(range->map, bytes + GRANULARITY);
+		free(range);
+	}
+	vcu_unlock();
+	return range ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
+}
+
+/* ---- mappings ---- */
+
+/* Nobody may touch it yet. */
+static sk_cu_result map(char *base, size_t bytes, const struct vcu_handle *h)
+{
+	struct vcu_memory *m = calloc(1, sizeof(*m));
+	void *view = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+			  h->fd, 0);
+
+	if (!m || view == MAP_FAILED) {
+		free(m);
+		return SK_CU_OUT_OF_MEMORY;
+	}
+	*m = (struct vcu_memory){ .next = vcu()->memory, .base = base,
+				  .view = view, .bytes = bytes, .room = bytes,
+				  .device = h->device, .id = ++vcu()->ids,
+				  .shared = true };
+	vcu()->memory = m;
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuMemMap(sk_cu_ptr ptr, size_t bytes, size_t offset,
+		      sk_cu_handle handle, unsigned long long flags)
+{
+	char *base = (char *)(uintptr_t)ptr;
+	const struct vcu_handle *h;
+	sk_cu_result r = SK_CU_INVALID_VALUE;
+
+	VCU_ENTER(cuMemMap);
+	if (!bytes || bytes % GRANULARITY || offset || flags)
+		return SK_CU_INVALID_VALUE;
+	vcu_lock();
+	h = find(handle);
+	if (h && bytes <= h->bytes && is_reserved(base, bytes) &&
+	    !is_mapped(base, bytes))
+		r = map(base, bytes, h);
+	vcu_unlock();
+	return r;
+}
+
+sk_cu_result cuMemUnmap(sk_cu_ptr ptr, size_t bytes)
+{
+	struct vcu_memory **at, *m = NULL;
+
+	VCU_ENTER(cuMemUnmap);
+	vcu_lock();
+	for (at = &vcu()->memory;
+	     *at && !((*at)->shared && (uintptr_t)(*at)->base == ptr &&
+		      (*at)->bytes == bytes);)
+		at = &(*at)->next;
+	if (*at) {
+		m = *at;
+		vcu_drain(&vcu()->contexts[m->device]);
+		*at = m->next;
+		(void)munmap(m->view, m->room);
+		free(m);
+	}
+	vcu_unlock();
+	return m ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
+}
+
+sk_cu_result cuMemSetAccess(sk_cu_ptr ptr, size_t bytes,
+			    const sk_cu_access *access, size_t n)
+{
+	struct vcu_memory *m;
+
+	VCU_ENTER(cuMemSetAccess);
+	if (!access || !n)
+		return SK_CU_INVALID_VALUE;
+	vcu_lock();
+	m = vcu_memory(ptr, bytes);
+	if (m && !m->shared)
+		m = NULL;
+	for (size_t i = 0; m && i < n; i++)
+		if (access[i].location.type == SK_CU_LOCATION_DEVICE &&
+		    access[i].location.id == m->device)
+			m->access = access[i].flags;
+	vcu_unlock();
+	return m ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
+}
+
+sk_cu_result cuMemGetInfo_v2(size_t *left, size_t *all)
+{
+	uint64_t used;
+
+	VCU_ENTER_CONTEXT(cuMemGetInfo);
+	vcu_lock();
+	used = vcu_memory_used(vcu_current()->device);
+	vcu_unlock();
+	*all = vcu_memory_bytes();
+	*left = *all > used ? *all - used : 0;
+	return SK_CU_SUCCESS;
+}
