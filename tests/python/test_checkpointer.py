@@ -432,6 +432,36 @@ def test_pointers_are_looked_at_every_time(agent):
         assert ck.snapshot(4, wait=10)
 
 
+def test_what_holds_the_tensors_is_looked_at_every_time(agent):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    optim = torch.optim.AdamW(model[0].parameters())
+    model(torch.ones(2)).sum().backward()
+    optim.step()
+    weight = model[0].weight
+    with Checkpointer(model, optim, job="holders", rng=False,
+                      **FLUSHLESS) as ck:
+        ck.snapshot(1)
+        ck.fence()
+        optim.state[weight] = {k: t.clone() for k, t in
+                               optim.state[weight].items()}
+        model[1] = torch.nn.Linear(2, 2)
+        for t in (optim.state[weight]["exp_avg"], model[1].weight.data):
+            t.fill_(5)
+        ck.snapshot(2, wait=10)
+        ck.fence()
+        del model[1].bias       # as many names as before, and others
+        model[1].slope = torch.nn.Parameter(torch.full((2,), 6.0))
+        ck.snapshot(3, wait=10)
+        ck.wait()
+        with torch.no_grad():
+            for t in (optim.state[weight]["exp_avg"], model[1].weight,
+                      model[1].slope):
+                t.zero_()
+        assert ck.restore() == 3
+        assert (optim.state[weight]["exp_avg"] == 5).all()
+        assert (model[1].weight == 5).all() and (model[1].slope == 6).all()
+
+
 def test_objects_and_what_is_refused(agent):
     import collections
     kept = {"a": (1, 2.5, float("inf")), "s": {3}, 7: b"x", "n": None,

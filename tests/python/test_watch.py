@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from shardkeep import _core
+from shardkeep.torch._tensors import LiveTensors
 from shardkeep.torch._watch import _API, _PLAIN
 
 Tensors = dict[str, torch.Tensor]
@@ -54,8 +55,22 @@ def _of_another_dtype(d: Tensors) -> None:
     d["a"].data = d["a"].view(torch.int32)
 
 
+def _swapped(d: Tensors) -> None:
+    torch.utils.swap_tensors(d["b"], torch.zeros(5, 4))
+
+
+def _freed(d: Tensors) -> None:
+    d["b"].untyped_storage().resize_(0)
+
+
+def _lost_for_another(d: Tensors) -> None:
+    del d["a"]
+    d["z"] = torch.zeros(1)
+
+
 CHANGES = [_replaced, _lost, _added, _reallocated, _resized, _turned,
-           _restrided, _moved_inside, _of_another_dtype]
+           _restrided, _moved_inside, _of_another_dtype, _swapped, _freed,
+           _lost_for_another]
 
 
 def _tensors() -> Tensors:
@@ -67,7 +82,7 @@ def _tensors() -> Tensors:
 
 def _watch(d: Tensors, api: Any) -> _core.Watch:
     return _core.Watch([(d, k, t, t, type(t) in _PLAIN)
-                        for k, t in d.items()], [(d, len(d))], api)
+                        for k, t in d.items()], [(d, len(d))], [], api)
 
 
 @pytest.mark.parametrize("api", [None, _API], ids=["attributes", "dlpack"])
@@ -102,6 +117,186 @@ def test_what_dlpack_cannot_show_is_looked_at(api: Any) -> None:
     assert not watch.holds()
 
 
+@pytest.mark.parametrize("api", [None, _API], ids=["attributes", "dlpack"])
+def test_a_dict_that_changed_and_has_the_same_is_the_same(api: Any) -> None:
+    d = _tensors()
+    watch = _watch(d, api)
+    for _ in range(3):
+        b = d["b"]
+        d["b"] = b.clone()
+        assert not watch.holds()
+        d["b"] = b
+        assert watch.holds()
+        assert watch.holds()
+    d["z"] = d.pop("a")
+    assert not watch.holds()
+
+
+class Slotted:
+    __slots__ = ["_local_tensor"]
+
+
+class Plain:
+    _local_tensor: torch.Tensor
+
+
+@pytest.mark.parametrize("kind", [Slotted, Plain])
+@pytest.mark.parametrize("api", [None, _API], ids=["attributes", "dlpack"])
+def test_a_sharded_tensors_own_part_is_looked_at(kind: type,
+                                                 api: Any) -> None:
+    one = kind()
+    local = one._local_tensor = torch.zeros(4, 4)
+    d = {"one": one}
+    watch = _core.Watch([(d, "one", one, local, True)], [], [], api)
+    assert watch.holds()
+    one._local_tensor = local.clone()
+    assert not watch.holds()
+    one._local_tensor = local
+    assert watch.holds()
+    local.data = local.clone()
+    assert not watch.holds()
+
+
+def _own_part_lost(one: Any) -> None:
+    del one._local_tensor
+
+
+def test_a_sharded_tensor_without_its_part_is_not_the_same() -> None:
+    one = Slotted()
+    local = one._local_tensor = torch.zeros(4)
+    watch = _core.Watch([({"one": one}, "one", one, local, True)], [], [], _API)
+    _own_part_lost(one)
+    assert not watch.holds()
+
+
+class Trained:
+    """A model and its optimizer after a step."""
+
+    def __init__(self) -> None:
+        self.model = torch.nn.Sequential(torch.nn.Linear(3, 4),
+                                         torch.nn.BatchNorm1d(4))
+        self.optim = torch.optim.AdamW(self.model.parameters())
+        self.step()
+        self.weight = self.model[0].weight
+        self.state = self.optim.state[self.weight]
+
+    def step(self) -> None:
+        self.model(torch.randn(5, 3)).sum().backward()
+        self.optim.step()
+        self.optim.zero_grad()
+
+
+def _assigned(x: Trained) -> None:
+    x.model.load_state_dict({k: t.clone() for k, t in
+                             x.model.state_dict().items()}, assign=True)
+
+
+def _optimizer_loaded(x: Trained) -> None:
+    x.optim.load_state_dict(x.optim.state_dict())
+
+
+def _state_replaced(x: Trained) -> None:
+    x.state["exp_avg"] = x.state["exp_avg"].clone()
+
+
+def _states_replaced(x: Trained) -> None:
+    x.optim.state[x.weight] = {k: t.clone() for k, t in x.state.items()}
+
+
+def _state_of_another_kind(x: Trained) -> None:
+    x.state["step"] = 1
+
+
+def _group_of_others(x: Trained) -> None:
+    params = x.optim.param_groups[0]["params"]
+    params[0], params[1] = params[1], params[0]
+
+
+def _converted(x: Trained) -> None:
+    x.model.to(torch.float64)
+
+
+def _parameter_set(x: Trained) -> None:
+    with torch.no_grad():
+        x.weight.set_(torch.zeros(4, 3))
+
+
+def _buffer_replaced(x: Trained) -> None:
+    x.model[1].running_mean = torch.zeros(4)
+
+
+def _module_added(x: Trained) -> None:
+    x.model.append(torch.nn.Linear(4, 4))
+
+
+def _module_replaced(x: Trained) -> None:
+    x.model[1] = torch.nn.BatchNorm1d(4)
+
+
+@pytest.mark.parametrize("change", [
+    _assigned, _optimizer_loaded, _state_replaced, _states_replaced,
+    _state_of_another_kind, _group_of_others, _converted, _parameter_set,
+    _buffer_replaced, _module_added, _module_replaced])
+def test_a_change_of_a_trainers_tensors_is_seen(
+        change: Callable[[Trained], None]) -> None:
+    x = Trained()
+    live = LiveTensors([x.model], [x.optim])
+    live.items()
+    watch = live.watch()
+    assert watch.holds()
+    change(x)
+    assert not watch.holds()
+
+
+def test_training_changes_nothing() -> None:
+    x = Trained()
+    live = LiveTensors([x.model], [x.optim])
+    live.items()
+    watch = live.watch()
+    for _ in range(3):
+        x.step()
+        x.model.load_state_dict(x.model.state_dict())
+        assert watch.holds()
+
+
+def _holds(what: Any, kind: type) -> Callable[[], bool]:
+    return _core.Watch([], [], [(what, kind)], None).holds
+
+
+def test_values_of_a_dict_are_the_same_objects() -> None:
+    one, d = [1], {"a": [0], "n": 1}
+    d["b"] = one
+    holds = _holds(d, list)
+    assert holds()
+    d["n"] = 2          # of another type
+    assert holds()
+    d["c"] = 3
+    assert holds()
+    d["b"] = [1]        # equal, and another
+    assert not holds()
+    d["b"] = one
+    assert holds()
+    d["d"] = []
+    assert not holds()
+    del d["d"], d["b"]
+    assert not holds()
+
+
+def test_values_of_a_list_are_the_same_objects() -> None:
+    one = [1]
+    x: list[Any] = [one, 2]
+    holds = _holds(x, object)
+    assert holds()
+    x[0] = [1]
+    assert not holds()
+    x[0] = one
+    assert holds()
+    x.append(3)
+    assert not holds()
+    x.clear()
+    assert not holds()
+
+
 def test_it_lets_go() -> None:
     d = _tensors()
     d["a"].watch = _watch(d, _API)     # a circle
@@ -112,9 +307,12 @@ def test_it_lets_go() -> None:
 
 
 @pytest.mark.parametrize("args", [
-    ([({}, "a", 1, 1)], [], None), ([(1, "a", 1, 1, False)], [], None),
-    ([], [1], None), ([], [], "api"), (1, [], None),
-    ([({}, "a", 1, 1, False)], [], None)])
+    ([({}, "a", 1, 1)], [], [], None), ([(1, "a", 1, 1, False)], [], [], None),
+    ([1], [], [], None), ([({}, "a", 1, 1, False)], [], [], None),
+    (1, [], [], None), ([], [1], [], None), ([], [([],)], [], None),
+    ([], [([], "a")], [], None), ([], [], [1], None),
+    ([], [], [((), object)], None), ([], [], [([], 1)], None),
+    ([], [], [([],)], None), ([], [], [], "api"), ([], [], None)])
 def test_nonsense_is_refused(args: Any) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError)):
         _core.Watch(*args)

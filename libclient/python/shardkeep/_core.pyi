@@ -99,5 +99,6 @@ class Watch:
     def __init__(self, tensors: Sequence[tuple[dict[str, Any], str, object,
                                                object, bool]],
                  counts: Sequence[tuple[Sized, int]],
+                 held: Sequence[tuple[dict[Any, Any] | list[Any], type]],
                  api: object | None) -> None: ...
     def holds(self) -> bool: ...

@@ -8,7 +8,9 @@
  *   describe.c  Python tuples into struct sk_tensor
  *   beyond.c    State.beyond() and announce(), before a restore
  *   restore.c   State.restore() and the Python comm
- *   watch.c     Watch: whether tensors are as they were; by dlpack.h
+ *   watch.c     Watch: whether tensors are as they were
+ *   look.c      whether one is; by dlpack.h
+ *   contents.c  whether a dict or a list has the same in it
  *
  * Every call into the library lets the interpreter go on. Objects may be used
  * from several threads as shardkeep.h says; close() is refused while another

@@ -1,23 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Watch: whether tensors are as they were. Every snapshot looks at every
- * tensor, in the trainer's own time: by the framework's C functions where it
- * has them, without an object made; else by the tensor's attributes.
+ * tensor, in the trainer's own time.
  */
 #include "core.h"
 
 #include <string.h>
 
-#include "dlpack.h"
+#include "contents.h"
+#include "look.h"
 
-struct watched {
-	PyObject *where, *key;	/* the dict that holds it, and its name there */
-	PyObject *tensor;	/* it */
-	PyObject *local;	/* what has its data; itself, if not sharded */
-	PyObject *look;		/* (data_ptr, shape, strides, dtype), or NULL:
-				 * the following */
-	struct dlpack_tensor seen;
-	int64_t *sizes;		/* its shape, then its strides */
+struct counted {
+	PyObject *what;
+	Py_ssize_t n;		/* its length */
 };
 
 struct watch {
@@ -25,140 +20,72 @@ struct watch {
 	const struct dlpack_api *api;	/* NULL: attributes alone */
 	struct watched *tensors;
 	Py_ssize_t n;
-	PyObject *counts;	/* ((sized, how many), ...) */
+	struct counted *counts;
+	Py_ssize_t n_counts;
+	struct contents *held;
+	Py_ssize_t n_held;
 };
 
 /* ---- looking ---- */
 
-static PyObject *look_slowly(PyObject *t)
+static int count_holds(const struct counted *c)
 {
-	PyObject *at = PyObject_CallMethod(t, "data_ptr", NULL);
-	PyObject *shape = at ? PyObject_GetAttrString(t, "shape") : NULL;
-	PyObject *strides = shape ? PyObject_CallMethod(t, "stride", NULL) :
-				    NULL;
-	PyObject *dtype = strides ? PyObject_GetAttrString(t, "dtype") : NULL;
-	PyObject *all = dtype ? PyTuple_Pack(4, at, shape, strides, dtype) :
-				NULL;
+	Py_ssize_t now = PyDict_Check(c->what) ? PyDict_GET_SIZE(c->what) :
+						 PyObject_Length(c->what);
 
-	Py_XDECREF(at);
-	Py_XDECREF(shape);
-	Py_XDECREF(strides);
-	Py_XDECREF(dtype);
-	return all;
+	return now < 0 ? -1 : now == c->n;
 }
 
-static size_t bytes_of(const struct dlpack_tensor *t)
+static int counts_hold(const struct watch *self)
 {
-	return (size_t)t->ndim * sizeof(*t->shape);
-}
+	int r = 1;
 
-static bool same(const struct watched *w, const struct dlpack_tensor *now)
-{
-	const struct dlpack_tensor *was = &w->seen;
-	size_t bytes = bytes_of(was);
-
-	return now->data == was->data &&
-	       now->byte_offset == was->byte_offset &&
-	       now->ndim == was->ndim &&
-	       !memcmp(&now->dtype, &was->dtype, sizeof(now->dtype)) &&
-	       !memcmp(&now->device, &was->device, sizeof(now->device)) &&
-	       (!bytes ||
-		(!memcmp(now->shape, w->sizes, bytes) &&
-		 !memcmp(now->strides, w->sizes + was->ndim, bytes)));
-}
-
-/* Whether one is there and as it was; -1 raised. */
-static int holds_one(const struct watch *self, const struct watched *w)
-{
-	PyObject *now = PyDict_GetItemWithError(w->where, w->key);
-	struct dlpack_tensor t;
-	int r;
-
-	if (now != w->tensor)
-		return PyErr_Occurred() ? -1 : 0;
-	if (!w->look) {
-		if (!self->api->look(w->local, &t))
-			return same(w, &t);
-		PyErr_Clear();	/* it has become what cannot be shown */
-		return 0;
+	for (Py_ssize_t i = 0; i < self->n_counts && r > 0; i++) {
+		if (i + LOOK_AHEAD < self->n_counts)
+			__builtin_prefetch(self->counts[i + LOOK_AHEAD].what);
+		r = count_holds(&self->counts[i]);
 	}
-	now = look_slowly(w->local);
-	if (!now)
-		return -1;
-	r = PyObject_RichCompareBool(now, w->look, Py_EQ);
-	Py_DECREF(now);
 	return r;
 }
 
-static int counts_hold(PyObject *counts)
+static int contents_hold(const struct watch *self)
 {
-	for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(counts); i++) {
-		PyObject *pair = PyTuple_GET_ITEM(counts, i);
-		Py_ssize_t was, now;
+	bool same = true;
 
-		was = PyLong_AsSsize_t(PyTuple_GET_ITEM(pair, 1));
-		now = PyObject_Length(PyTuple_GET_ITEM(pair, 0));
-		if (now < 0 || (was < 0 && PyErr_Occurred()))
-			return -1;
-		if (now != was)
-			return 0;
+	for (Py_ssize_t i = 0; i < self->n_held && same; i++) {
+		if (i + LOOK_AHEAD < self->n_held)
+			__builtin_prefetch(self->held[i + LOOK_AHEAD].what);
+		same = contents_same(&self->held[i]);
 	}
-	return 1;
+	return same;
+}
+
+static int tensors_hold(const struct watch *self)
+{
+	int r = 1;
+
+	for (Py_ssize_t i = 0; i < self->n && r > 0; i++) {
+		if (i + LOOK_AHEAD < self->n)
+			look_ahead(&self->tensors[i + LOOK_AHEAD]);
+		r = look_same(self->api, &self->tensors[i]);
+	}
+	return r;
 }
 
 static PyObject *watch_holds(PyObject *object, PyObject *args)
 {
 	const struct watch *self = (const struct watch *)object;
-	int r = counts_hold(self->counts);
+	int r = counts_hold(self);
 
 	(void)args;
-	for (Py_ssize_t i = 0; i < self->n && r > 0; i++)
-		r = holds_one(self, &self->tensors[i]);
+	if (r > 0)
+		r = contents_hold(self);
+	if (r > 0)
+		r = tensors_hold(self);
 	return r < 0 ? NULL : PyBool_FromLong(r);
 }
 
 /* ---- what is watched ---- */
-
-/* What the framework does not show this way is looked at slowly. */
-static int remember(const struct watch *self, struct watched *w, bool plain)
-{
-	struct dlpack_tensor *t = &w->seen;
-	size_t bytes;
-
-	if (!plain || !self->api || self->api->look(w->local, t)) {
-		PyErr_Clear();
-		w->look = look_slowly(w->local);
-		return w->look ? 0 : -1;
-	}
-	bytes = bytes_of(t);
-	w->sizes = PyMem_Malloc(2 * bytes + 1);
-	if (!w->sizes) {
-		PyErr_NoMemory();
-		return -1;
-	}
-	if (bytes) {
-		memcpy(w->sizes, t->shape, bytes);
-		memcpy(w->sizes + t->ndim, t->strides, bytes);
-	}
-	return 0;
-}
-
-static int add(struct watch *self, PyObject *from)
-{
-	struct watched *w = &self->tensors[self->n];
-	PyObject *where, *key, *tensor, *local;
-	int plain;
-
-	if (!PyArg_ParseTuple(from, "O!OOOp", &PyDict_Type, &where, &key,
-			      &tensor, &local, &plain))
-		return -1;
-	*w = (struct watched){
-		.where = Py_NewRef(where), .key = Py_NewRef(key),
-		.tensor = Py_NewRef(tensor), .local = Py_NewRef(local),
-	};
-	self->n++;
-	return remember(self, w, plain);
-}
 
 static int take_api(struct watch *self, PyObject *capsule)
 {
@@ -175,51 +102,98 @@ static int take_api(struct watch *self, PyObject *capsule)
 	return 0;
 }
 
-static int take_counts(struct watch *self, PyObject *from)
+static int take_count(struct watch *self, PyObject *from)
 {
-	self->counts = PySequence_Tuple(from);
-	if (!self->counts)
-		return -1;
-	for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->counts); i++) {
-		PyObject *pair = PyTuple_GET_ITEM(self->counts, i);
+	PyObject *what;
+	Py_ssize_t n;
 
-		if (PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) == 2)
-			continue;
+	if (!PyTuple_Check(from) || PyTuple_GET_SIZE(from) != 2) {
 		PyErr_SetString(PyExc_TypeError,
 				"a count is a pair: what, how many");
 		return -1;
 	}
+	if (!PyArg_ParseTuple(from, "On", &what, &n))
+		return -1;
+	self->counts[self->n_counts++] = (struct counted){
+		.what = Py_NewRef(what), .n = n,
+	};
 	return 0;
+}
+
+static int take_counts(struct watch *self, PyObject *fast)
+{
+	Py_ssize_t n = PySequence_Fast_GET_SIZE(fast);
+	int r = 0;
+
+	self->counts = PyMem_Calloc((size_t)n + 1, sizeof(*self->counts));
+	if (!self->counts) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	for (Py_ssize_t i = 0; i < n && !r; i++)
+		r = take_count(self, PySequence_Fast_GET_ITEM(fast, i));
+	return r;
+}
+
+static int take_tensors(struct watch *self, PyObject *fast)
+{
+	Py_ssize_t n = PySequence_Fast_GET_SIZE(fast);
+	int r = 0;
+
+	self->tensors = PyMem_Calloc((size_t)n + 1, sizeof(*self->tensors));
+	if (!self->tensors) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	for (Py_ssize_t i = 0; i < n && !r; i++)
+		r = look_take(self->api, PySequence_Fast_GET_ITEM(fast, i),
+			      &self->tensors[self->n++]);
+	return r;
+}
+
+static int take_held(struct watch *self, PyObject *fast)
+{
+	Py_ssize_t n = PySequence_Fast_GET_SIZE(fast);
+	int r = 0;
+
+	self->held = PyMem_Calloc((size_t)n + 1, sizeof(*self->held));
+	if (!self->held) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	for (Py_ssize_t i = 0; i < n && !r; i++)
+		r = contents_take(PySequence_Fast_GET_ITEM(fast, i),
+				  &self->held[self->n_held++]);
+	return r;
+}
+
+static int take(struct watch *self, PyObject *from, const char *what,
+		int (*each)(struct watch *, PyObject *))
+{
+	PyObject *fast = PySequence_Fast(from, what);
+	int r = fast ? each(self, fast) : -1;
+
+	Py_XDECREF(fast);
+	return r;
 }
 
 static int watch_init(PyObject *object, PyObject *args, PyObject *kwargs)
 {
 	struct watch *self = (struct watch *)object;
-	PyObject *tensors, *counts, *capsule, *fast;
-	Py_ssize_t n;
-	int r = 0;
+	PyObject *tensors, *counts, *held, *capsule;
 
 	if (self->counts || (kwargs && PyDict_GET_SIZE(kwargs))) {
-		PyErr_SetString(PyExc_TypeError, "Watch(tensors, counts, api)");
+		PyErr_SetString(PyExc_TypeError,
+				"Watch(tensors, counts, held, api)");
 		return -1;
 	}
-	if (!PyArg_ParseTuple(args, "OOO:Watch", &tensors, &counts,
+	if (!PyArg_ParseTuple(args, "OOOO:Watch", &tensors, &counts, &held,
 			      &capsule) ||
-	    take_api(self, capsule) || take_counts(self, counts))
+	    take_api(self, capsule) ||
+	    take(self, counts, "counts", take_counts) ||
+	    take(self, held, "held", take_held))
 		return -1;
-	fast = PySequence_Fast(tensors, "tensors");
-	if (!fast)
-		return -1;
-	n = PySequence_Fast_GET_SIZE(fast);
-	self->tensors = PyMem_Calloc((size_t)n + 1, sizeof(*self->tensors));
-	if (!self->tensors) {
-		PyErr_NoMemory();
-		r = -1;
-	}
-	for (Py_ssize_t i = 0; i < n && !r; i++)
-		r = add(self, PySequence_Fast_GET_ITEM(fast, i));
-	Py_DECREF(fast);
-	return r;
+	return take(self, tensors, "tensors", take_tensors);
 }
 
 /* ---- its memory: watched dicts may lead back to it ---- */
@@ -227,34 +201,42 @@ static int watch_init(PyObject *object, PyObject *args, PyObject *kwargs)
 static int watch_traverse(PyObject *object, visitproc visit, void *arg)
 {
 	struct watch *self = (struct watch *)object;
+	int r = 0;
 
 	for (Py_ssize_t i = 0; i < self->n; i++) {
 		Py_VISIT(self->tensors[i].where);
 		Py_VISIT(self->tensors[i].tensor);
 		Py_VISIT(self->tensors[i].local);
 	}
-	Py_VISIT(self->counts);
-	return 0;
+	for (Py_ssize_t i = 0; i < self->n_counts; i++)
+		Py_VISIT(self->counts[i].what);
+	for (Py_ssize_t i = 0; i < self->n_held && !r; i++)
+		r = contents_visit(&self->held[i], visit, arg);
+	return r;
 }
 
 static int watch_clear(PyObject *object)
 {
 	struct watch *self = (struct watch *)object;
 	struct watched *tensors = self->tensors;
-	Py_ssize_t n = self->n;
+	struct counted *counts = self->counts;
+	struct contents *held = self->held;
+	Py_ssize_t n = self->n, n_counts = self->n_counts;
+	Py_ssize_t n_held = self->n_held;
 
 	self->tensors = NULL;
-	self->n = 0;
-	for (Py_ssize_t i = 0; i < n; i++) {
-		Py_DECREF(tensors[i].where);
-		Py_DECREF(tensors[i].key);
-		Py_DECREF(tensors[i].tensor);
-		Py_DECREF(tensors[i].local);
-		Py_XDECREF(tensors[i].look);
-		PyMem_Free(tensors[i].sizes);
-	}
+	self->counts = NULL;
+	self->held = NULL;
+	self->n = self->n_counts = self->n_held = 0;
+	for (Py_ssize_t i = 0; i < n; i++)
+		look_drop(&tensors[i]);
+	for (Py_ssize_t i = 0; i < n_counts; i++)
+		Py_DECREF(counts[i].what);
+	for (Py_ssize_t i = 0; i < n_held; i++)
+		contents_drop(&held[i]);
 	PyMem_Free(tensors);
-	Py_CLEAR(self->counts);
+	PyMem_Free(counts);
+	PyMem_Free(held);
 	return 0;
 }
 
@@ -276,11 +258,12 @@ static PyMethodDef methods[] = {
 PyTypeObject watch_type = {
 	PyVarObject_HEAD_INIT(NULL, 0)
 	.tp_name = "shardkeep._core.Watch",
-	.tp_doc = "Watch(tensors, counts, api)\n--\n\n"
+	.tp_doc = "Watch(tensors, counts, held, api)\n--\n\n"
 		  "Whether tensors are where and as they were. tensors: "
 		  "(dict, key, tensor, local, plain) each, plain where api "
 		  "(a capsule, or None) can show the local tensor; counts: "
-		  "(sized, how many) each.",
+		  "(sized, how many) each; held: (dict or list, type) "
+		  "each, whose values of that type are to stay.",
 	.tp_basicsize = sizeof(struct watch),
 	.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
 	.tp_new = PyType_GenericNew,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,7 +51,9 @@ class LiveTensors:
         self._walk()
 
     def _walk(self) -> None:
-        self._dicts: list[tuple[Any, int]] = []
+        #: Those of the modules, with their names and modules in them then.
+        self._dicts: list[tuple[Any, tuple[str, ...]]] = []
+        self._modules: list[tuple[Any, tuple[Any, ...]]] = []
         self._places: list[tuple[Any, str, str]] = []
         self._names: dict[int, list[str]] = {}  # of parameters, by id
         self.pieces: dict[str, Piece] = {}      # of flat parameters, by FQN
@@ -72,7 +75,9 @@ class LiveTensors:
                         if isinstance(m, FSDPModule)]
         for prefix, module in model.named_modules():
             for d in (module._parameters, module._buffers, module._modules):
-                self._dicts.append((d, len(d)))
+                self._dicts.append((d, tuple(d)))
+            self._modules.append((module._modules,
+                                  tuple(module._modules.values())))
             dot = f"{prefix}." if prefix else ""
             if type(module).get_extra_state is not \
                     torch.nn.Module.get_extra_state:
@@ -84,6 +89,13 @@ class LiveTensors:
             for key, t in module._buffers.items():
                 if key not in module._non_persistent_buffers_set:
                     self._place(module._buffers, key, t, dot, seen)
+
+    def _rebuilt(self) -> bool:
+        """Whether modules have other modules or names than when they were
+        walked."""
+        return any(tuple(d) != names for d, names in self._dicts) or any(
+            not all(map(operator.is_, d.values(), were))
+            for d, were in self._modules)
 
     def _place(self, where: Any, key: str, t: Any, dot: str,
                seen: set[int]) -> None:
@@ -122,7 +134,7 @@ class LiveTensors:
         self._labels = None
         for module in self._fsdp2:
             module.reshard()    # what a forward pass may have left whole
-        if any(len(d) != n for d, n in self._dicts):
+        if self._rebuilt():
             self._walk()
         found = [(name, where[key], name) for where, key, name in self._places
                  if where[key] is not None]
@@ -176,15 +188,13 @@ class LiveTensors:
         """What tells whether all is as :meth:`items` just found it."""
         places = [(where, key) for where, key, _ in self._places
                   if where[key] is not None]
-        sizes: list[tuple[Any, int]] = list(self._dicts)
+        sizes = [(d, len(names)) for d, names in self._dicts]
+        held: list[tuple[Any, type]] = [(d, object) for d, _ in self._modules]
+        held += [(g["params"], object) for g in self.param_groups()]
         states = []
         for stepped in self.optims:
-            states.append((stepped, stepped.state))
-            sizes += [(stepped.state, len(stepped.state)),
-                      (stepped.groups, len(stepped.groups))]
-        for group in self.param_groups():
-            sizes.append((group["params"], len(group["params"])))
-        for stepped in self.optims:
+            states.append((stepped, stepped.state, stepped.groups))
+            held += [(stepped.state, dict), (stepped.groups, object)]
             for p, mine in stepped.state.items():
                 if not isinstance(mine, dict):
                     continue
@@ -192,9 +202,8 @@ class LiveTensors:
                 places += [(mine, key) for key, t in mine.items()
                            if isinstance(t, torch.Tensor)]
         return Watch(
-            sizes, states, places,
-            [(g, g["params"], tuple(g["params"]))
-             for g in self.param_groups()],
+            sizes, held, states, places,
+            [(g, g["params"]) for g in self.param_groups()],
             list({id(x.flat): x for x in self.pieces.values()}.values()))
 
     def materialize(self, names: set[str]) -> bool:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
@@ -21,48 +20,53 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 class Watch:
     """Every snapshot looks at every tensor's address, shape and strides, in
     the trainer's own time: C does it. A tensor that was replaced,
-    reallocated, resized, added or lost is seen.
+    reallocated, resized, added or lost is seen, and so is another module, or
+    another dict of the optimizer, in the place of one.
+
+    Args:
+        sizes: what keeps its length, and that.
+        held: dicts and lists that keep their values of a type, and the type.
+        states: optimizers, their states and groups.
+        places: the dicts that tensors are in, and their names there.
+        params: groups, and their lists of parameters.
+        pieces: what is flattened.
     """
 
     def __init__(self, sizes: list[tuple[Any, int]],
-                 states: list[tuple[Any, Any]],
+                 held: list[tuple[Any, type]],
+                 states: list[tuple[Any, Any, Any]],
                  places: list[tuple[Any, str]],
-                 params: list[tuple[Any, Any, tuple[Any, ...]]],
+                 params: list[tuple[Any, Any]],
                  pieces: list[Piece]) -> None:
         self._states, self._params = states, params
         self._flats = [(x, x.shard().data_ptr(), x.shard().numel())
                        for x in pieces]
-        self._locals: list[tuple[DTensor, torch.Tensor]] = []
         self._tensors: _core.Watch | None = None
         tensors = []
         for where, key in places:
             t = local = where[key]
             if isinstance(t, DTensor):
                 local = t._local_tensor
-                self._locals.append((t, local))
             elif hasattr(t, "local_shards") or hasattr(t, "global_offsets"):
                 return      # it says itself what it holds, each time
             if not isinstance(where, dict):
                 return      # nothing that could be looked into by itself
             tensors.append((where, key, t, local, type(local) in _PLAIN))
-        self._tensors = _core.Watch(tensors, sizes, _API)
+        if all(isinstance(x, (dict, list)) for x, _ in held):
+            self._tensors = _core.Watch(tensors, sizes, held, _API)
 
     def holds(self) -> bool:
         """Whether nothing changed since."""
         if self._tensors is None:
             return False
-        for stepped, state in self._states:
-            if stepped.state is not state:
+        for stepped, state, groups in self._states:
+            if stepped.state is not state or stepped.groups is not groups:
                 return False
-        for group, params, was in self._params:
-            if group["params"] is not params or not all(
-                    map(operator.is_, params, was)):
+        for group, params in self._params:
+            if group["params"] is not params:
                 return False
         for piece, at, numel in self._flats:
             now = piece.shard()
             if now.data_ptr() != at or now.numel() != numel:
-                return False
-        for dt, local in self._locals:
-            if dt._local_tensor is not local:
                 return False
         return self._tensors.holds()

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One tensor that is watched, by the framework's C functions where it has
+ * them, without an object made; else by the tensor's attributes. What is
+ * looked at lies all over the memory and has left the caches since the last
+ * time, so that looking is waiting for memory: who looks at many asks for
+ * what will be needed a few tensors ahead.
+ */
+#ifndef SK_PYTHON_LOOK_H
+#define SK_PYTHON_LOOK_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "dlpack.h"
+
+struct watched {
+	PyObject *where, *key;	/* the dict that holds it, and its name there */
+	PyObject *tensor;	/* it */
+	PyObject *local;	/* what has its data; itself, if not sharded */
+	uint64_t version;	/* of the dict, when it was found there last */
+	Py_ssize_t slot;	/* where in the tensor that lies; 0: look.c */
+	PyObject *look;		/* (data_ptr, shape, strides, dtype), or NULL:
+				 * the following */
+	struct dlpack_tensor seen;
+	int64_t *sizes;		/* its shape, then its strides */
+	const char *impl, *storage;	/* the framework's, never read here */
+};
+
+/** How many tensors ahead to look_ahead(). */
+#define LOOK_AHEAD 4
+
+/** Takes (dict, key, tensor, local, plain), plain where @api, which may be
+ * NULL, can show the local tensor. @ret is zero, and to be let go of in either
+ * case. -1 raised. */
+int look_take(const struct dlpack_api *api, PyObject *from,
+	      struct watched *ret);
+void look_drop(struct watched *w);
+
+/** Whether it is where and as it was; -1 raised. */
+int look_same(const struct dlpack_api *api, struct watched *w);
+
+/** Asks the memory for what look_same() will read. Always inline: a function
+ * that does nothing but this is one without effects to GCC, which drops it. */
+__attribute__((always_inline))
+static inline void look_ahead(const struct watched *w)
+{
+	__builtin_prefetch(w->where);
+	__builtin_prefetch((const char *)w->tensor + w->slot);
+	__builtin_prefetch(w->local);
+	__builtin_prefetch(w->local + 1);
+	__builtin_prefetch(w->impl);
+	__builtin_prefetch(w->impl + 64);
+	__builtin_prefetch(w->impl + 128);
+	__builtin_prefetch(w->impl + 192);
+	__builtin_prefetch(w->storage);
+}
+
+#endif
