@@ -134,6 +134,7 @@ struct agent {
 	struct sk_io *io;		/* the flusher thread's */
 	struct flush *flush;		/* under way */
 	struct timer flush_timer;
+	struct timer cadence_timer;	/* of what may have been left */
 	bool not_owned_said;		/* files that stay root's */
 	double flush_rate;		/* bytes per second; 0: not known */
 	uint64_t durable_ns;		/* when the last became so */

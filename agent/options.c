@@ -13,6 +13,7 @@
 #include "shardkeep-version.h"
 
 #define KEEP_LAST 4u
+#define FLUSH_INTERVAL_S 30u
 
 static const char help[] =
 "Usage: shardkeepd [OPTION]...\n"
@@ -43,6 +44,9 @@ static const char help[] =
 "\n"
 "Disk\n"
 "  --flush-rate SIZE   most bytes per second that are written. Default: no limit\n"
+"  --flush-interval SECONDS\n"
+"                      least time between two snapshots of a job that go to disk\n"
+"                      where the job does not say which do; 0: all go. Default: 30\n"
 "  --no-direct         never bypass the page cache\n"
 "  --backend NAME      auto, uring or threads. Default: auto\n"
 "  --keep-last N       of each job keep the newest N complete snapshots on disk,\n"
@@ -79,7 +83,7 @@ static const char help[] =
 enum { O_SOCKET = 256, O_STORE, O_MEMORY, O_USER, O_LAYOUTS, O_ADMIN, O_SEAL,
        O_RATE, O_NO_DIRECT, O_BACKEND, O_STOP, O_DETACH, O_READY, O_IDLE,
        O_LEVEL, O_KEEPER, O_NO_KEEPER, O_VERSION, O_KEEP_LAST, O_KEEP_EVERY,
-       O_KEEP_AGE, O_KEEP_BYTES,
+       O_KEEP_AGE, O_KEEP_BYTES, O_INTERVAL,
        O_HELP };
 
 static const struct option long_options[] = {
@@ -91,6 +95,7 @@ static const struct option long_options[] = {
 	{ "admin-uid", required_argument, NULL, O_ADMIN },
 	{ "seal-writes", no_argument, NULL, O_SEAL },
 	{ "flush-rate", required_argument, NULL, O_RATE },
+	{ "flush-interval", required_argument, NULL, O_INTERVAL },
 	{ "no-direct", no_argument, NULL, O_NO_DIRECT },
 	{ "backend", required_argument, NULL, O_BACKEND },
 	{ "keep-last", required_argument, NULL, O_KEEP_LAST },
@@ -249,6 +254,9 @@ static int set_option(int option, const char *arg, struct options *o)
 	case O_KEEP_AGE:
 	case O_KEEP_BYTES:
 		return set_retention(option, arg, o);
+	case O_INTERVAL:
+		return set_unsigned("--flush-interval", arg, 1u << 20,
+				    &o->flush_interval_s);
 	case O_NO_DIRECT:
 		o->no_direct = true;
 		return 0;
@@ -303,6 +311,7 @@ int options_parse(int argc, char **argv, struct options *ret)
 		.admin_uid = (uid_t)-1,
 		.level = LOG_LEVEL_INFO, .ready_fd = -1, .stop_timeout_s = 300,
 		.retention = { .keep_last = KEEP_LAST },
+		.flush_interval_s = FLUSH_INTERVAL_S,
 	};
 	int option, r;
 

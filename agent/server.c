@@ -12,6 +12,7 @@
 #include "calls/call.h"
 #include "calls/leave.h"
 #include "calls/table.h"
+#include "disk/cadence.h"
 #include "disk/flush.h"
 #include "disk/index.h"
 #include "disk/retain.h"
@@ -372,6 +373,7 @@ static void close_agent(struct agent *a)
 	sweep_close(a);
 	index_close(a);
 	retain_close(a);
+	cadence_close(a);
 	a->store = sk_store_close(a->store);
 	a->signals.fd = sk_close_fd(a->signals.fd);
 	a->spare_fd = sk_close_fd(a->spare_fd);

@@ -148,6 +148,9 @@ struct sk_state;
 /** sk_job.flush_every: only when asked, when the job ends, or at shutdown. */
 #define SK_FLUSH_NEVER UINT32_MAX
 
+/** sk_job.keep_last: everything. */
+#define SK_KEEP_ALL UINT32_MAX
+
 struct sk_job {
 	const char *name;	/**< [A-Za-z0-9._-]+, at most 128 */
 	int32_t rank;
@@ -162,8 +165,21 @@ struct sk_job {
 				 * it go to disk, where the agent has a store;
 				 * 0: 1 */
 	uint32_t flags;		/**< SK_JOB_... */
+	/* What is to stay of the job on disk. All 0: nothing is said of it, and
+	 * the agent's options hold. Whatever is said, the newest complete
+	 * snapshot stays, and what is pinned, in use, or not durable yet. What
+	 * the operator says ("cachectl retain") goes before it. */
+	uint32_t keep_last;	/**< the newest complete snapshots, so many;
+				 * SK_KEEP_ALL, or 0 where one of the others is
+				 * given: any number */
+	uint32_t keep_every;	/**< and those of steps that are multiples of
+				 * it; 0: none */
 	uint32_t reserved_;
-	uint64_t reserved[8];	/**< 0 */
+	uint64_t keep_age_s;	/**< none that is older than the newest
+				 * complete one by so much; 0: any */
+	uint64_t keep_bytes;	/**< no more in all, the newest first; 0: any
+				 * number */
+	uint64_t reserved[5];	/**< 0 */
 };
 
 /**

@@ -12,6 +12,7 @@
 #include "base/size.h"
 #include "calls/call.h"
 #include "calls/enter.h"
+#include "disk/retain.h"
 #include "disk/stored.h"
 #include "memory/heap.h"
 #include "memory/memory.h"
@@ -172,6 +173,22 @@ static void rank_entered(struct agent *a, const struct sk_cat_state *state,
 			  agent_now(a) + TRIM_NS);
 }
 
+/* What is to stay on disk; where nothing is said of it, what an agent before
+ * this one has left undone goes all the same. */
+static void keep(const struct registration *g, struct sk_cat_job *job)
+{
+	const struct sk_wire_retention *w = &g->reg.retention;
+	const struct sk_retention said = {
+		.keep_last = w->keep_last, .keep_every = w->keep_every,
+		.keep_age_s = w->keep_age_s, .keep_bytes = w->keep_bytes,
+	};
+
+	if (g->reg.flags & SK_REGISTER_RETAIN)
+		retain_by_job(g->request.agent, job, &said);
+	else
+		retain_due(g->request.agent, job);
+}
+
 static int enter(struct registration *g, struct sk_msg *msg,
 		 struct sk_err *err)
 {
@@ -182,6 +199,7 @@ static int enter(struct registration *g, struct sk_msg *msg,
 	r = rank_enter(g->request.session, &g->reg, g->layouts, &state, err);
 	if (r < 0)
 		return r;
+	keep(g, state->run->job);
 	fill_reply(g, state, msg);
 	rank_entered(a, state, msg->body.reg_reply.slot_bytes);
 	return 0;
@@ -282,6 +300,10 @@ static int check_numbers(struct call *c, const struct sk_wire_register *reg)
 	if (reg->id.run == SK_RUN_READERS)
 		return sk_err_set(err, -EINVAL, "run %" PRIu64 " is kept for "
 				  "readers", reg->id.run);
+	if (reg->retention.keep_age_s > INT64_MAX ||
+	    reg->retention.keep_bytes > INT64_MAX)
+		return sk_err_set(err, -EINVAL, "an age or a number of bytes "
+				  "to keep is beyond 2^63");
 	if (reg->slots < 2 || reg->slots > MAX_SLOTS)
 		return sk_err_set(err, -EINVAL, "%" PRIu32 " slots; a rank has "
 				  "2 to %u", reg->slots, MAX_SLOTS);

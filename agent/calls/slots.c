@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 #include "calls/call.h"
+#include "disk/cadence.h"
 #include "disk/flush.h"
 #include "memory/memory.h"
 
@@ -64,6 +65,8 @@ int call_slot(struct call *c)
 			     &c->err);
 	if (r == -EBUSY && sk_cat_asking(state->run->job))
 		return call_when_told(c, state->run->job);
+	if (!state->flush_every)
+		cadence_step(a, state, in->step);
 	r = sk_cat_slot_take(state, in->step, in->flags, false, &slot,
 			     &evicted, &c->err);
 	if (r == -EBUSY) {

@@ -33,12 +33,13 @@ struct message {
 
 #define SLOT_FLAGS							\
 	(SK_SLOT_FLUSH | SK_SLOT_NO_FLUSH | SK_SLOT_WILL_WAIT)
+#define REGISTER_FLAGS (SK_REGISTER_LATER | SK_REGISTER_RETAIN)
 #define EVICT_FLAGS (SK_EVICT_FORCE | SK_EVICT_MEMORY | SK_EVICT_DISK)
 
 static const struct message messages[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_HELLO] = { call_hello, { { 0 } } },
 	[SK_MSG_REGISTER] = { call_register, {
-		FIELD(reg, flags, SK_REGISTER_LATER) }, 1 },
+		FIELD(reg, flags, REGISTER_FLAGS) }, 1 },
 	[SK_MSG_PREPARE] = { call_wait, { RESERVED(prepare) } },
 	[SK_MSG_SLOT] = { call_slot, { RESERVED(slot),
 				       FIELD(slot, flags, SLOT_FLAGS) } },
@@ -62,6 +63,9 @@ static const struct message messages[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_STOP] = { call_stop, { RESERVED(stop),
 				       FIELD(stop, flags, SK_STOP_WAIT) } },
 	[SK_MSG_MAP] = { call_map, { RESERVED(map) } },
+	[SK_MSG_RETAIN] = { call_retain, {
+		FIELD(retain, flags, SK_RETAIN_SET | SK_RETAIN_DEFAULT),
+		FIELD(retain, from, 0) } },
 };
 
 static int check_fds(const struct message *m, const struct sk_msg *in,

@@ -222,6 +222,23 @@ static int check_snapshot(struct call *c, uint64_t *ret_failures)
 	return s ? 0 : call_when_looked(c, job, &w->id);
 }
 
+/* Who waits for the disk wants it there, unless somebody said which steps go
+ * there. */
+static void want_on_disk(struct call *c)
+{
+	const struct sk_wire_wait *w = &c->in->body.wait;
+	struct sk_cat_snapshot *s;
+	struct sk_cat_job *job;
+
+	if (w->until != UNTIL_DURABLE || call_job(c, &w->id, &job) < 0)
+		return;
+	s = snapshot_meant(job, &w->id);
+	if (!s || !s->by_cadence || s->wanted || sk_cat_on_disk(s))
+		return;
+	s->wanted = true;
+	agent_changed(c->agent);
+}
+
 /* It does not skip the step that it was refused. */
 static void forget_lost_step(struct request *q)
 {
@@ -264,6 +281,8 @@ int call_wait(struct call *c)
 	if (c->in->type == SK_MSG_WAIT) {
 		timeout_ms = c->in->body.wait.timeout_ms;
 		r = check_snapshot(c, &failures);
+		if (r == 0)
+			want_on_disk(c);
 	} else {
 		r = call_job(c, &c->in->body.prepare.id, &job);
 	}

@@ -304,6 +304,7 @@ static void measure(struct agent *a, const struct flush *f)
 
 	if (f->done && seconds > 0)
 		a->flush_rate = (double)f->done / seconds;
+	f->snapshot->job->flush_took_ns = agent_now(a) - f->started_ns;
 }
 
 static void snapshot_durable(struct agent *a, const struct flush *f)
@@ -534,6 +535,7 @@ void flush_kick(struct agent *a)
 	}
 	sk_cat_flushing(s, true);
 	retain_flush_begins(s->job);
+	s->job->flushed_ns = now;
 	a->flush = f;
 	next_step(a, f);
 }

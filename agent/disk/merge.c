@@ -113,6 +113,20 @@ static bool still_there(const struct scan *scan,
 	       (!theirs.number || sk_store_run_equal(&theirs, &run));
 }
 
+/* What somebody deleted of an old step is not written once more. */
+static void want_no_more(struct sk_cat_snapshot *s)
+{
+	struct sk_cat_snapshot *newer;
+
+	sk_link_each(newer, &s->job->snapshots, link) {
+		if (newer == s)
+			return;
+		if (sk_cat_on_disk(newer))
+			break;
+	}
+	s->wanted = false;
+}
+
 /* What the disk had and has no more; but not what came since the look. */
 static void forget_gone(struct scan *scan, struct sk_cat_job *job)
 {
@@ -120,13 +134,19 @@ static void forget_gone(struct scan *scan, struct sk_cat_job *job)
 	struct sk_cat_image *image;
 
 	sk_link_each(s, &job->snapshots, link) {
+		bool lost = false;
+
 		s->filling++;	/* keeps it while its images go */
 		sk_link_each(image, &s->images, link) {
-			if (image->stored.dir[0] &&
-			    image->stored.serial <= scan->serial &&
-			    !still_there(scan, image))
-				sk_cat_stored_remove(image);
+			if (!image->stored.dir[0] ||
+			    image->stored.serial > scan->serial ||
+			    still_there(scan, image))
+				continue;
+			sk_cat_stored_remove(image);
+			lost = true;
 		}
+		if (lost && s->wanted)
+			want_no_more(s);
 		s->filling--;
 		(void)sk_cat_snapshot_trim(s);
 	}

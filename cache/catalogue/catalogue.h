@@ -28,6 +28,7 @@
 #include "base/file-id.h"
 #include "base/link.h"
 #include "base/table.h"
+#include "catalogue/cadence.h"
 #include "layout/layout.h"
 
 /** Most verdicts that are kept of a job, the last asked for. */
@@ -156,6 +157,8 @@ struct sk_cat_snapshot {
 	struct sk_cat_known known;	/* ask sk_cat_complete() and others */
 	bool pinned;
 	bool wanted;			/* on disk */
+	bool by_cadence;		/* nobody said whether it is to be: */
+	bool cadence_due;		/* it is, when it is sealed */
 	bool flushing;			/* sk_cat_flushing() sets it */
 	bool failed;			/* the last flush; see text */
 	bool hopeless_on_disk;		/* a flush would not help */
@@ -182,6 +185,10 @@ struct sk_cat_job {
 	struct sk_link verdict_order;	/* longest unused first */
 	struct sk_cat_question *question;	/* that is out, or NULL */
 	uint64_t changes;		/* of slots, images and ranks */
+	struct sk_cadence cadence;	/* of ranks that say none */
+	uint64_t flushed_ns;		/* when its last flush began, or its
+					 * first step; the agent's clock */
+	uint64_t flush_took_ns;		/* the last one */
 	bool flush_due;			/* the newest one, when it is known */
 	void *owner;			/* the agent's: what it knows of disk */
 };

@@ -7,14 +7,23 @@
 #include "catalogue/private.h"
 #include "memory/flags.h"
 
-static bool step_wanted(const struct sk_cat_state *state, int64_t step,
-			uint32_t flags)
+static bool by_cadence(const struct sk_cat_state *state, uint32_t flags)
 {
-	if (flags & SK_SLOT_FLUSH)
+	return !(flags & (SK_SLOT_FLUSH | SK_SLOT_NO_FLUSH)) &&
+	       !state->flush_every;
+}
+
+static bool step_wanted(const struct sk_cat_snapshot *s,
+			const struct sk_cat_slot *slot)
+{
+	const struct sk_cat_state *state = slot->state;
+
+	if (slot->flags & SK_SLOT_FLUSH)
 		return true;
-	if (flags & SK_SLOT_NO_FLUSH || state->flush_every == UINT32_MAX)
+	if (slot->flags & SK_SLOT_NO_FLUSH || state->flush_every == UINT32_MAX)
 		return false;
-	return step % (state->flush_every ? state->flush_every : 1) == 0;
+	return state->flush_every ? s->step % state->flush_every == 0 :
+				    s->cadence_due;
 }
 
 static int check_step(const struct sk_cat_state *state, int64_t step,
@@ -119,6 +128,10 @@ int sk_cat_slot_take(struct sk_cat_state *state, int64_t step, uint32_t flags,
 	if (!s)
 		return sk_err_set(err, -ENOMEM, "no memory for a snapshot");
 	assert(slot->use != SK_CAT_FILLING);
+	if (by_cadence(state, flags)) {
+		s->by_cadence = true;
+		s->cadence_due |= sk_cadence_wants(&run->job->cadence, step);
+	}
 	s->filling++;
 	evicted = slot->use == SK_CAT_SEALED;
 	if (evicted)
@@ -197,7 +210,7 @@ int sk_cat_slot_seal(struct sk_cat_slot *slot, uint64_t *const sums[2],
 	s->sealed++;
 	s->known.announce |= !s->known.complete;
 	s->hopeless_on_disk = false;
-	s->wanted |= step_wanted(slot->state, s->step, slot->flags);
+	s->wanted |= step_wanted(s, slot);
 	if (!s->created_ns)
 		s->created_ns = wall_ns;
 	sk_cat_slot_noted(slot);

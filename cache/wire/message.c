@@ -48,6 +48,7 @@ static const char *const type_names[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_STATS] = "stats",
 	[SK_MSG_STOP] = "stop",
 	[SK_MSG_MAP] = "map",
+	[SK_MSG_RETAIN] = "retain",
 };
 
 const char *sk_msg_type_name(unsigned type)

@@ -61,6 +61,7 @@ enum sk_msg_type {
 	SK_MSG_STATS,
 	SK_MSG_STOP,
 	SK_MSG_MAP,
+	SK_MSG_RETAIN,
 	SK_MSG_TYPE_COUNT
 };
 
@@ -100,6 +101,15 @@ struct sk_wire_hello_reply {
  */
 /* No slots yet: the rank restores first, and then registers anew. */
 #define SK_REGISTER_LATER (1u << 0)
+/* It says what is to stay of the job on disk. */
+#define SK_REGISTER_RETAIN (1u << 1)
+/* struct sk_retention. */
+struct sk_wire_retention {
+	uint32_t keep_last;
+	uint32_t keep_every;
+	uint64_t keep_age_s;
+	uint64_t keep_bytes;
+};
 struct sk_wire_register {
 	struct sk_wire_id id;	/* job, run (0: number it), run_id (not 0: that
 				 * very run, to come back), rank, world */
@@ -110,6 +120,7 @@ struct sk_wire_register {
 	uint32_t flush_every;
 	int32_t numa_node;
 	uint32_t flags;
+	struct sk_wire_retention retention;	/* with SK_REGISTER_RETAIN */
 };
 struct sk_wire_register_reply {
 	uint64_t state;
@@ -337,6 +348,22 @@ struct sk_wire_manage {
 };
 
 /*
+ * RETAIN: what is to stay of a job on disk, said by the operator, or by nobody
+ * any more (SK_RETAIN_DEFAULT: the job's own word, and the agent's options,
+ * hold again). The reply tells what is in force, and by whose word; without a
+ * flag that is all.
+ */
+#define SK_RETAIN_SET (1u << 0)
+#define SK_RETAIN_DEFAULT (1u << 1)
+struct sk_wire_retain {
+	struct sk_wire_id id;		/* job */
+	struct sk_wire_retention retention;
+	uint32_t flags;
+	uint32_t from;		/* the reply's: 0 nobody, 1 the default, 2 the
+				 * agent's options, 3 the job, 4 the operator */
+};
+
+/*
  * STOP: the agent flushes, then ends; an administrator's. Answered at once:
  * body.text, 0 or more characters, says what no store will take. Deferred with
  * SK_STOP_WAIT: answered when the agent ends, 0 or -ENODATA and what is lost.
@@ -388,6 +415,7 @@ struct sk_msg {
 		struct sk_wire_open_reply open_reply;
 		struct sk_wire_bad bad;
 		struct sk_wire_manage manage;
+		struct sk_wire_retain retain;
 		struct sk_wire_stop stop;
 	} body;
 };

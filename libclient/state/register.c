@@ -75,6 +75,19 @@ static int put_headers(const struct sk_state *state, struct sk_err *err)
 					   "layout");
 }
 
+static void put_retention(const struct sk_job *job, struct sk_wire_register *q)
+{
+	if (!job->keep_last && !job->keep_every && !job->keep_age_s &&
+	    !job->keep_bytes)
+		return;
+	q->flags |= SK_REGISTER_RETAIN;
+	q->retention = (struct sk_wire_retention){
+		.keep_last = job->keep_last == SK_KEEP_ALL ? 0 : job->keep_last,
+		.keep_every = job->keep_every,
+		.keep_age_s = job->keep_age_s, .keep_bytes = job->keep_bytes,
+	};
+}
+
 static void fill_request(struct sk_state *state, bool slots,
 			 struct sk_wire_register *q)
 {
@@ -87,6 +100,7 @@ static void fill_request(struct sk_state *state, bool slots,
 	q->flush_every = state->job.flush_every;
 	q->numa_node = sk_numa_node_here();
 	q->flags = slots ? 0 : SK_REGISTER_LATER;
+	put_retention(&state->job, q);
 	for (int k = 0; k < 2; k++)
 		if (state->layouts[k]) {
 			q->header_bytes[k] = state->layouts[k]->header_bytes;

@@ -59,6 +59,14 @@ static int check_reserved(const struct sk_job *job, struct sk_err *err)
 					 "sk_job.reserved", err);
 }
 
+static int check_retention(const struct sk_job *job, struct sk_err *err)
+{
+	if (job->keep_age_s <= INT64_MAX && job->keep_bytes <= INT64_MAX)
+		return 0;
+	return sk_err_set(err, -EINVAL, "keep_age_s and keep_bytes are at most "
+			  "2^63 - 1");
+}
+
 static int check_job(const struct sk_job *job, struct sk_err *err)
 {
 	if (!job || !job->name)
@@ -76,6 +84,8 @@ static int check_job(const struct sk_job *job, struct sk_err *err)
 				  "\"%.100s\" is out of range; runs are 1 to %"
 				  PRIu64, job->run, job->name,
 				  SK_RUN_GIVEN_MAX);
+	if (check_retention(job, err) < 0)
+		return -EINVAL;
 	return check_reserved(job, err);
 }
 

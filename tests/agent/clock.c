@@ -153,11 +153,58 @@ static void test_flush_retry(void)
 	whole_remove(&w);
 }
 
+/* Snapshots a second, an hour long: twice a minute one goes to disk, the first
+ * and the last do, and so does one that somebody waits for. */
+static void test_cadence(void)
+{
+	double bytes;
+	struct whole w;
+	struct rank r;
+	int64_t step;
+	int sock;
+
+	whole_init(&w);
+	w.options.flush_interval_s = 30;
+	whole_start(&w);
+	sock = rig_connect(&w.rig);
+	CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
+		.job = "loop", .world = 1, .rows = 1, .by_cadence = true }), 0,
+		&r.msg);
+	bytes = (double)r.layouts[0]->image_bytes;
+	for (step = 1; step <= 1200; step++) {
+		CHECK_STATUS(rank_await_slot(&r), 0, &r.msg);
+		rank_snapshot(&r, step);
+		sk_fault_os_advance(w.fault, SECOND);
+	}
+	AWAIT(stat_value(sock, "shardkeep_snapshots_to_flush") == 0, "a flush");
+	CHECK(stat_value(sock, "shardkeep_bytes_flushed_total") >=
+	      1200 / 60 * bytes, "%g flushes", stat_value(sock,
+	      "shardkeep_bytes_flushed_total") / bytes);
+	CHECK(stat_value(sock, "shardkeep_bytes_flushed_total") <=
+	      (1200 / 30 + 8) * bytes, "%g flushes", stat_value(sock,
+	      "shardkeep_bytes_flushed_total") / bytes);
+	/* The trainer stands still. */
+	pass(&w, sock, 31);
+	pass(&w, sock, 31);
+	pass(&w, sock, 31);
+	AWAIT(snapshot_flags(sock, "loop", 1200) & SK_SNAP_DURABLE, "the last");
+	for (step = 1201; step <= 1203; step++) {
+		CHECK_STATUS(rank_await_slot(&r), 0, &r.msg);
+		rank_snapshot(&r, step);
+		CHECK_STATUS(rank_wait(&r, step, 3, WAIT_MS), 0, &r.msg);
+	}
+	rank_close(&r);
+	close(sock);
+	CHECK(rig_stop(&w.rig) == 0, "exit status");
+	whole_remove(&w);
+}
+
 int main(void)
 {
 	test_idle_exit();
 	test_left_slots();
 	test_request_timeout();
 	test_flush_retry();
+	test_cadence();
 	return 0;
 }

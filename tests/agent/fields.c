@@ -22,7 +22,8 @@ struct field {
 
 static const struct field fields[] = {
 	FIELD(HELLO, hello, flags, ~0u),
-	FIELD(REGISTER, reg, flags, ~SK_REGISTER_LATER),
+	FIELD(REGISTER, reg, flags, ~(SK_REGISTER_LATER |
+				      SK_REGISTER_RETAIN)),
 	FIELD(PREPARE, prepare, reserved, ~0u),
 	FIELD(SLOT, slot, reserved, ~0u),
 	FIELD(SLOT, slot, flags, ~(SK_SLOT_FLUSH | SK_SLOT_NO_FLUSH |
@@ -46,6 +47,8 @@ static const struct field fields[] = {
 	FIELD(STOP, stop, reserved, ~0u),
 	FIELD(STOP, stop, flags, ~SK_STOP_WAIT),
 	FIELD(MAP, map, reserved, ~0u),
+	FIELD(RETAIN, retain, flags, ~(SK_RETAIN_SET | SK_RETAIN_DEFAULT)),
+	FIELD(RETAIN, retain, from, ~0u),
 };
 
 static void check_bit(int sock, const struct field *f, uint32_t bit)

@@ -221,6 +221,63 @@ static void test_malformed(struct rig *rig)
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
 
+static uint32_t retain(const struct rank *r, uint32_t flags, uint32_t last,
+		       uint32_t *ret_last)
+{
+	struct sk_msg msg = { .type = SK_MSG_RETAIN };
+
+	snprintf(msg.body.retain.id.job, sizeof(msg.body.retain.id.job), "%s",
+		 r->job);
+	msg.body.retain.flags = flags;
+	msg.body.retain.retention.keep_last = last;
+	CHECK_STATUS(rig_call(r->sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+	*ret_last = msg.body.retain.retention.keep_last;
+	return msg.body.retain.from;
+}
+
+/* The operator before the job, the job before the agent; and what both said is
+ * known to the next agent. */
+static void test_said(struct rig *rig)
+{
+	const struct rank_options o = { .job = "said", .world = 1, .rows = 1,
+					.slots = 3, .keep_last = 2 };
+	struct rank r;
+	uint32_t last;
+
+	rig_start(rig, "--store", rig->store, "--keep-last", "6", NULL);
+	open_rank(&r, rig, "said");
+	go(&r, 1, 8);
+	await_steps(rig, &r, "said", 6);
+	CHECK(retain(&r, 0, 0, &last) == 2 && last == 6, "the agent's");
+	rank_close(&r);
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	await_steps(rig, &r, "said", 2);
+	CHECK(retain(&r, 0, 0, &last) == 3 && last == 2, "the job's");
+	CHECK(retain(&r, SK_RETAIN_SET, 4, &last) == 4 && last == 4,
+	      "the operator's");
+	go(&r, 9, 12);
+	await_steps(rig, &r, "said", 4);
+	rank_close(&r);
+	CHECK(rig_stop(rig) == 0, "exit status");
+	rig_start(rig, "--store", rig->store, "--keep-last", "1", NULL);
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	go(&r, 13, 16);
+	await_steps(rig, &r, "said", 4);
+	CHECK(retain(&r, SK_RETAIN_DEFAULT, 0, &last) == 3 && last == 2,
+	      "the job's again");
+	await_steps(rig, &r, "said", 2);
+	rank_close(&r);
+	/* Its last word counts when it is not there, too. */
+	rig_stop(rig);
+	rig_start(rig, "--store", rig->store, "--keep-last", "1", NULL);
+	open_rank(&r, rig, "said");
+	go(&r, 17, 19);
+	await_steps(rig, &r, "said", 2);
+	CHECK(retain(&r, 0, 0, &last) == 3 && last == 2, "from the store");
+	rank_close(&r);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
 /* A node each: two agents, a rank each, one run. */
 struct nodes {
 	struct rig *a, b;
@@ -321,6 +378,7 @@ int main(int argc, char **argv)
 		test_in_use,
 		test_default,
 		test_malformed,
+		test_said,
 		test_two_agents,
 		test_own_stores,
 	};

@@ -266,7 +266,10 @@ static int do_register(struct rank *r, const struct rank_options *o,
 		reg->image_bytes[kind] = r->layouts[kind]->image_bytes;
 	}
 	reg->slots = o->slots ? o->slots : 2;
-	reg->flush_every = o->flush_every ? o->flush_every : 1;
+	reg->flush_every = o->flush_every || o->by_cadence ? o->flush_every :
+							     1;
+	reg->retention.keep_last = o->keep_last;
+	reg->flags |= o->keep_last ? SK_REGISTER_RETAIN : 0;
 	reg->numa_node = -1;
 	fd = headers_fd(r);
 	status = rig_call(r->sock, &r->msg, &fd, 1, NULL, NULL);

@@ -71,6 +71,8 @@ struct rank_options {
 	uint64_t run, run_id;
 	uint32_t slots;		/* 0: 2 */
 	uint32_t flush_every;	/* 0: 1 */
+	bool by_cadence;	/* it says none */
+	uint32_t keep_last;	/* 0: it says nothing */
 	int64_t rows;		/* of "w" per rank; 0: 16 of 4 KiB each */
 	bool replicated;
 	unsigned more;		/* tensors of one element beside it */

@@ -42,6 +42,8 @@ struct context {
 	bool lost;		/* something was, with the agent: exit code 6 */
 	bool force, memory, disk, wait;
 	const char *prefix;	/* of names, or NULL */
+	struct sk_wire_retention keep;	/* what was said of it */
+	bool keeps, keep_default;
 	uint64_t shard_bytes;	/* most of one file; 0: no limit */
 	uint32_t timeout_ms;
 	const struct sk_os *os;
@@ -98,6 +100,18 @@ char *snapshot_words(const struct sk_wire_snapshot *s, char *buf,
 const char *image_state_word(uint32_t state);
 const char *image_kind_word(const struct sk_wire_image *image);
 
+/* ---- retain.c ---- */
+
+/** What is to stay of the job, and by whose word. -ENOTCONN: the agent has no
+ * store. */
+int ask_retention(struct context *ctx, const char *job,
+		  struct sk_wire_retain *ret);
+/** "the newest 3, every 1000th". Returns @buf. */
+char *retention_words(const struct sk_wire_retention *keep, char *buf,
+		      size_t size);
+/** "the job". */
+const char *retention_from(uint32_t from);
+
 /* ---- progress.c ---- */
 
 /** A line on stderr that is rewritten, shown only on a terminal and only for
@@ -133,6 +147,7 @@ int command_pin(struct context *ctx, int argc, char **argv);
 int command_unpin(struct context *ctx, int argc, char **argv);
 int command_evict(struct context *ctx, int argc, char **argv);
 int command_flush(struct context *ctx, int argc, char **argv);
+int command_retain(struct context *ctx, int argc, char **argv);
 int command_export(struct context *ctx, int argc, char **argv);
 int command_stats(struct context *ctx, int argc, char **argv);
 int command_version(struct context *ctx, int argc, char **argv);

@@ -17,6 +17,12 @@ const struct option_info option_infos[] = {
 	{ 'w', true, "wait", NULL, "wait until it is done" },
 	{ 'x', false, "prefix", "TEXT", "only names that begin so, without it" },
 	{ 'S', false, "shard-size", "SIZE", "most bytes in a file, such as 5G" },
+	{ 'l', false, "last", "N", "keep the newest N complete ones; 0: all" },
+	{ 'e', false, "every", "N", "and those of steps that are multiples" },
+	{ 'a', false, "age", "SECONDS", "none that is so much older than the "
+	  "newest" },
+	{ 'b', false, "bytes", "SIZE", "no more than that, the newest first" },
+	{ 'D', false, "default", NULL, "leave it to the job and the agent" },
 	{ 'p', false, "prometheus", NULL, "Prometheus text format" },
 	{ 'h', true, "help", NULL, "this; COMMAND --help for one command" },
 	{ 'V', true, "version", NULL, "this program's version" },
@@ -47,7 +53,7 @@ const struct command commands[] = {
 	  "", 0, 1000, command_verify },
 	{ "pin", "SNAPSHOT", "keep it until unpinned",
 	  "A pinned snapshot is not evicted from memory or deleted from disk. "
-	  "Pins last as long as the agent runs.",
+	  "On disk a pin is kept for all agents and times.",
 	  "cachectl pin llama/1200",
 	  "", 1, 1, command_pin },
 	{ "unpin", "SNAPSHOT", "undo pin",
@@ -68,6 +74,16 @@ const struct command commands[] = {
 	  "progress.",
 	  "cachectl flush --wait llama",
 	  "w", 1, 1, command_flush },
+	{ "retain", "JOB", "say what is to stay of a job on disk",
+	  "Without options, says what stays and by whose word. With some, says "
+	  "it anew; what is not given does not count. The job's own word and "
+	  "the agent's options are not heard until --default. Whatever is "
+	  "said, the newest complete snapshot stays, and what is pinned, in "
+	  "use, or not durable yet.",
+	  "cachectl retain llama --last 3 --every 1000\n"
+	  "cachectl retain llama --bytes 2T\n"
+	  "cachectl retain llama --default",
+	  "leabD", 1, 1, command_retain },
 	{ "export", "SNAPSHOT PATH", "write whole tensors as safetensors",
 	  "Puts the tensors together, verified, into PATH if that ends in "
 	  ".safetensors, else into a directory: model.safetensors or, with "

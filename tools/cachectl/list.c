@@ -105,6 +105,56 @@ static int merge_jobs(struct sk_wire_snapshot *all, size_t n)
 	return 0;
 }
 
+static const struct column retention_columns[] = {
+	{ "job", NULL }, { "uid", NULL }, { "said_by", NULL },
+	{ "keep_last", NULL }, { "keep_every", NULL }, { "keep_age_s", NULL },
+	{ "keep_bytes", NULL },
+};
+
+static void add_retention(struct context *ctx, uint32_t uid,
+			  const struct sk_wire_retain *is)
+{
+	struct report *r = ctx->report;
+	char words[160];
+
+	if (ctx->output == OUTPUT_TABLE) {
+		report_draw(r, "%s keeps %s (%s)\n", is->id.job,
+			    retention_words(&is->retention, words,
+					    sizeof(words)),
+			    retention_from(is->from));
+		return;
+	}
+	report_cell_name(r, "%s", is->id.job);
+	report_cell(r, CELL_INT, uid);
+	report_cell_text(r, "%s", retention_from(is->from));
+	report_cell(r, CELL_INT, is->retention.keep_last);
+	report_cell(r, CELL_INT, is->retention.keep_every);
+	report_cell(r, CELL_INT, (int64_t)is->retention.keep_age_s);
+	report_cell(r, CELL_INT, (int64_t)is->retention.keep_bytes);
+}
+
+/* What is to stay on disk, of each job that is listed; of none where the agent
+ * has no store, or is an older one. */
+static void add_retentions(struct context *ctx,
+			   const struct sk_wire_snapshot *all, size_t n)
+{
+	if (ctx->output != OUTPUT_TABLE)
+		report_table(ctx->report, "retention", NULL, retention_columns,
+			     SK_ARRAY_SIZE(retention_columns));
+	for (size_t i = 0; i < n; i++) {
+		struct sk_wire_retain is;
+		size_t first = 0;
+
+		while (strcmp(all[first].id.job, all[i].id.job) != 0)
+			first++;
+		if (first < i)
+			continue;
+		if (ask_retention(ctx, all[i].id.job, &is) < 0)
+			break;
+		add_retention(ctx, all[i].uid, &is);
+	}
+}
+
 int command_list(struct context *ctx, int argc, char **argv)
 {
 	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
@@ -135,5 +185,7 @@ int command_list(struct context *ctx, int argc, char **argv)
 	}
 	if (ctx->verbose)
 		add_notes(ctx->report, all, n);
+	if (ctx->verbose || ctx->output != OUTPUT_TABLE)
+		add_retentions(ctx, all, n);
 	return 0;
 }

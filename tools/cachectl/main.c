@@ -3,6 +3,7 @@
 #include "commands.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -98,6 +99,42 @@ static void make_options(struct option *ret, char *ret_brief)
 	ret[n_option_infos] = (struct option){ 0 };
 }
 
+static bool is_number(const char *text, uint64_t most, uint64_t *ret)
+{
+	char *end;
+
+	errno = 0;
+	*ret = strtoull(text, &end, 10);
+	return *text >= '0' && *text <= '9' && !*end && !errno && *ret <= most;
+}
+
+/* What is to stay. 0, or the exit code. */
+static int take_keep(struct context *ctx, int letter)
+{
+	struct sk_wire_retention *keep = &ctx->keep;
+	uint64_t n = 0;
+
+	ctx->keeps = true;
+	if (letter == 'b') {
+		/* 0 is no size; it is no limit. */
+		if (strcmp(optarg, "0") != 0 &&
+		    sk_size_parse(optarg, 0, &n, &ctx->err) < 0)
+			return usage("--bytes: %s", ctx->err.text);
+		keep->keep_bytes = n;
+		return 0;
+	}
+	if (!is_number(optarg, letter == 'a' ? INT64_MAX : UINT32_MAX, &n))
+		return usage("\"%s\" is not a number of %s", optarg,
+			     letter == 'a' ? "seconds" : "steps");
+	if (letter == 'a')
+		keep->keep_age_s = n;
+	else if (letter == 'e')
+		keep->keep_every = (uint32_t)n;
+	else
+		keep->keep_last = (uint32_t)n;
+	return 0;
+}
+
 /* 0, or the exit code. */
 static int take_option(struct context *ctx, int letter)
 {
@@ -111,6 +148,12 @@ static int take_option(struct context *ctx, int letter)
 	case 'd': ctx->disk = true; break;
 	case 'w': ctx->wait = true; break;
 	case 'x': ctx->prefix = optarg; break;
+	case 'l':
+	case 'e':
+	case 'a':
+	case 'b':
+		return take_keep(ctx, letter);
+	case 'D': ctx->keep_default = true; break;
 	case 'S':
 		if (sk_size_parse(optarg, 0, &ctx->shard_bytes,
 				  &ctx->err) < 0)

@@ -28,11 +28,11 @@ import json as _json
 from typing import Any
 
 from . import _core
-from ._core import DTYPES, LATEST, Client, Mesh, State
+from ._core import DTYPES, KEEP_ALL, LATEST, Client, Mesh, State
 
 __all__ = [
-    "Busy", "Client", "Damaged", "DTYPES", "Error", "Invalid", "LATEST",
-    "Mesh", "Mismatch", "NotFound", "State", "TensorChanged", "Timeout",
+    "Busy", "Client", "Damaged", "DTYPES", "Error", "Invalid", "KEEP_ALL",
+    "LATEST", "Mesh", "Mismatch", "NotFound", "State", "TensorChanged", "Timeout",
     "inspect", "snapshots", "version",
 ]
 

@@ -10,6 +10,7 @@ HOST: int
 CUDA: int
 MAX_DIMS: int
 FLUSH_NEVER: int
+KEEP_ALL: int
 JOB_NO_REPLICAS: int
 JOB_VERIFY: int
 JOB_READER: int
@@ -72,7 +73,8 @@ class Mesh:
 class State:
     def __init__(self, client: Client, job: str, rank: int, world: int,
                  run: int = 0, slots: int = 0, flush_every: int = 0,
-                 flags: int = 0) -> None: ...
+                 flags: int = 0, keep_last: int = 0, keep_every: int = 0,
+                 keep_age: int = 0, keep_bytes: int = 0) -> None: ...
     def tensors(self, descriptions: Sequence[Tensor],
                 keep: object = None) -> None: ...
     def blob(self, name: str, buffer: bytearray | memoryview,

@@ -119,6 +119,7 @@ static int add_all(PyObject *m)
 					    constants[i].value))
 			return -1;
 	if (PyModule_AddIntConstant(m, "FLUSH_NEVER", (long)SK_FLUSH_NEVER) ||
+	    PyModule_AddIntConstant(m, "KEEP_ALL", (long)SK_KEEP_ALL) ||
 	    PyModule_AddType(m, &client_type) ||
 	    PyModule_AddType(m, &mesh_type) ||
 	    PyModule_AddType(m, &state_type) ||

@@ -17,18 +17,20 @@ bool state_usable(const struct state *s)
 static int state_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
 	static char *names[] = { "client", "job", "rank", "world", "run",
-				 "slots", "flush_every", "flags", NULL };
+				 "slots", "flush_every", "flags", "keep_last",
+				 "keep_every", "keep_age", "keep_bytes", NULL };
 	struct state *s = (struct state *)self;
 	struct sk_job job = { 0 };
-	unsigned long long run = 0;
+	unsigned long long run = 0, age = 0, bytes = 0;
 	PyObject *client;
 	int r;
 
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!sii|KIII:State",
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!sii|KIIIIIKK:State",
 					 names, &client_type, &client,
 					 &job.name, &job.rank, &job.world,
 					 &run, &job.slots, &job.flush_every,
-					 &job.flags))
+					 &job.flags, &job.keep_last,
+					 &job.keep_every, &age, &bytes))
 		return -1;
 	if (s->client || !((struct client *)client)->sk) {
 		PyErr_SetString(PyExc_ValueError, s->client ?
@@ -37,6 +39,8 @@ static int state_init(PyObject *self, PyObject *args, PyObject *kwargs)
 		return -1;
 	}
 	job.run = run;
+	job.keep_age_s = age;
+	job.keep_bytes = bytes;
 	s->blobs = PyDict_New();
 	if (!s->blobs)
 		return -1;
@@ -438,7 +442,8 @@ PyTypeObject state_type = {
 	PyVarObject_HEAD_INIT(NULL, 0)
 	.tp_name = "shardkeep._core.State",
 	.tp_doc = "State(client, job, rank, world, run=0, slots=0, "
-		  "flush_every=0, flags=0)\n--\n\nOne rank of one job.",
+		  "flush_every=0, flags=0, keep_last=0, keep_every=0, "
+		  "keep_age=0, keep_bytes=0)\n--\n\nOne rank of one job.",
 	.tp_basicsize = sizeof(struct state),
 	.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
 	.tp_new = PyType_GenericNew,

@@ -63,6 +63,13 @@ class Checkpointer:
             agent numbers it.
         slots: snapshots a rank can hold in memory, at least 2; 0: 2.
         flush_every: which steps go to disk: multiples of it; 0: every step.
+        keep_last: how many complete snapshots stay on disk, the newest ones;
+            :data:`shardkeep.KEEP_ALL`: all. Pinned ones stay as well, those in
+            use, and always the newest complete one. With this and the next
+            three 0 the agent's options hold.
+        keep_every: and those of steps that are multiples of it.
+        keep_age: none that is so many seconds older than the newest one.
+        keep_bytes: no more than that of all ranks, the newest first.
         verify: refuse snapshots whose tensors changed before the fence.
         fence_hook: fence before every step of the optimizer by itself; at its
             second step, when its state is there, the agent is told to make
@@ -88,7 +95,8 @@ class Checkpointer:
                  local: dict[str, Any] | None = None,
                  group: dist.ProcessGroup | None = None, rng: bool = True,
                  run: int = 0, slots: int = 0, flush_every: int = 0,
-                 verify: bool = False, fence_hook: bool = True,
+                 keep_last: int = 0, keep_every: int = 0, keep_age: int = 0,
+                 keep_bytes: int = 0, verify: bool = False, fence_hook: bool = True,
                  raising: bool = False, socket: str | None = None,
                  timeout: float = 300) -> None:
         self._tensors = LiveTensors(as_list(model), as_list(optim))
@@ -106,7 +114,8 @@ class Checkpointer:
         self._client = Client(socket)
         self._state = State(
             self._client, job, self.rank, self.world, run=run, slots=slots,
-            flush_every=flush_every,
+            flush_every=flush_every, keep_last=keep_last,
+            keep_every=keep_every, keep_age=keep_age, keep_bytes=keep_bytes,
             flags=_core.JOB_VERIFY if verify else 0)
         self._blobs = Blobs(self._state, self.rank, self.world)
         self._kept = Kept(self._tensors, self._blobs, self.rank, extra or {},

@@ -31,6 +31,9 @@ class SnapshotManager(BaseCheckpointManager):
         flush_interval: int = 500
         """Steps between two snapshots that go to disk; the last one does."""
 
+        keep_latest_k: int = 0
+        """Complete snapshots that stay on disk; 0: as the agent is told."""
+
         slot_wait: float = 0
         """Seconds that a step may wait for a free slot; 0 skips the snapshot."""
 
@@ -51,7 +54,8 @@ class SnapshotManager(BaseCheckpointManager):
                                             optimizers)),
             job=config.job, extra=self._state,
             local={} if dataloader is None else {"dataloader": dataloader},
-            flush_every=config.flush_interval)
+            flush_every=config.flush_interval,
+            keep_last=config.keep_latest_k)
 
     def _load(self, step: int = -1) -> bool:
         return self.checkpointer.restore(
