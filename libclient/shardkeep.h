@@ -163,7 +163,9 @@ struct sk_job {
 				 * least 2; 0: 2 */
 	uint32_t flush_every;	/**< snapshots of steps that are multiples of
 				 * it go to disk, where the agent has a store;
-				 * 0: 1 */
+				 * 0: about two a minute do, as the agent's
+				 * --flush-interval says, and those that
+				 * sk_wait() is asked for with SK_DURABLE */
 	uint32_t flags;		/**< SK_JOB_... */
 	/* What is to stay of the job on disk. All 0: nothing is said of it, and
 	 * the agent's options hold. Whatever is said, the newest complete
@@ -388,7 +390,8 @@ enum sk_until {
  * @timeout_ms. Any rank may ask, not only one that took it. Where @step is
  * that of this state's last snapshot, it is a fence as well, and an error of
  * that snapshot is the answer; of another step it answers alone, whatever
- * became of the last.
+ * became of the last. Where flush_every is 0, waiting for SK_DURABLE has this
+ * agent's part of the snapshot written now.
  *
  * Errors: those of sk_fence(), of the last snapshot's step; -ETIMEDOUT;
  * -ENOENT no such snapshot (discarded, evicted), or it will not be @until;

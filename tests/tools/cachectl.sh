@@ -199,6 +199,32 @@ expect 4 show a no.such.tensor
 expect 4 show a/999
 expect 4 show "a@77/$newest"
 
+# ---- what stays on disk ----
+expect 0 retain a
+says '^a keeps the newest 4 \(default\)$'
+expect 0 list -v
+says '^a keeps the newest 4 \(default\)$'
+expect 0 retain a --last 3 --every 1000 --age 7200 --bytes 2G
+says '^a keeps the newest 3, every multiple of 1000, none .*2h.*, at most 2'
+expect 0 --json retain a
+promised retain
+json "d['said_by'] == 'operator' and d['keep_last'] == 3"
+json "d['keep_every'] == 1000 and d['keep_age_s'] == 7200"
+json "d['keep_bytes'] == 2 << 30"
+expect 0 --json list a
+json "[r['keep_last'] for r in d['retention']] == [3]"
+expect 2 retain a --last 3 --default
+expect 2 retain a --last three
+expect 2 retain a --every -1
+expect 2 retain a --bytes much
+expect 2 retain a/3 --last 3
+expect 2 retain
+expect 4 retain nobody
+expect 0 retain a --last 0
+says '^a keeps everything \(operator\)$'
+expect 0 retain a --default
+says '^a keeps the newest 4 \(default\)$'
+
 # ---- flush, and what protects ----
 expect 0 flush --wait a
 expect 0 --json list a

@@ -115,10 +115,11 @@ static void add_retention(struct context *ctx, uint32_t uid,
 			  const struct sk_wire_retain *is)
 {
 	struct report *r = ctx->report;
-	char words[160];
+	char words[160], name[SK_JOB_MAX + 1];
 
 	if (ctx->output == OUTPUT_TABLE) {
-		report_draw(r, "%s keeps %s (%s)\n", is->id.job,
+		report_draw(r, "%s keeps %s (%s)\n",
+			    format_name(is->id.job, 32, name, sizeof(name)),
 			    retention_words(&is->retention, words,
 					    sizeof(words)),
 			    retention_from(is->from));

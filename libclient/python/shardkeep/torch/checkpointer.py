@@ -62,7 +62,8 @@ class Checkpointer:
         run: which incarnation of the job this is; 0: $SHARDKEEP_RUN, else the
             agent numbers it.
         slots: snapshots a rank can hold in memory, at least 2; 0: 2.
-        flush_every: which steps go to disk: multiples of it; 0: every step.
+        flush_every: which steps go to disk: multiples of it; 0: about two a
+            minute, and those that are waited for.
         keep_last: how many complete snapshots stay on disk, the newest ones;
             :data:`shardkeep.KEEP_ALL`: all. Pinned ones stay as well, those in
             use, and always the newest complete one. With this and the next
