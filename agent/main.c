@@ -9,6 +9,7 @@
 #include "base/util.h"
 #include "keeper/parent.h"
 #include "server.h"
+#include "takeover.h"
 
 /* The log goes beside the socket, and standard input and output nowhere. */
 static int move_output(const struct sk_os *os, const struct endpoint *e)
@@ -102,6 +103,19 @@ static void keep_endpoint(const struct sk_os *os, struct keeper *k,
 	(void)keeper_give(os, k, KEPT_LOCK, e->lock);
 }
 
+/* All that the running agent has. */
+static int take_over(const struct sk_os *os, const struct options *o,
+		     struct birth *birth, struct sk_err *err)
+{
+	struct endpoint e = { .path = "" };
+	int r;
+
+	if (!o->takeover)
+		return 0;
+	r = endpoint_find(os, o->socket, &e, err);
+	return r < 0 ? r : takeover(os, e.path, &birth->kept, err);
+}
+
 /* Its lock and its socket, where the last agent's were kept. */
 static int take_endpoint(const struct sk_os *os, const struct options *o,
 			 struct kept *kept, struct endpoint *ret,
@@ -136,12 +150,14 @@ static int run_child(struct parent *p, struct options *o)
 
 /* The agent, and a parent that outlives it. */
 static int run_kept(const struct sk_os *os, struct options *o,
-		    const struct endpoint *e)
+		    const struct endpoint *e, struct birth *birth)
 {
 	struct log log;
-	struct parent p = { .os = os, .log = &log, .ready_fd = o->ready_fd };
+	struct parent p = { .os = os, .log = &log, .ready_fd = o->ready_fd,
+			    .kept = birth->kept, .was_ready = o->takeover };
 	int r;
 
+	birth->kept = (struct kept){ 0 };
 	log_open(&log, os, o->level);
 	r = kept_add(os, &p.kept, KEPT_LISTENER, e->sock);
 	if (r == 0)
@@ -155,13 +171,13 @@ static int run_kept(const struct sk_os *os, struct options *o,
 static int run(const struct sk_os *os, struct options *o,
 	       const struct endpoint *e, struct birth *birth)
 {
-	bool keep = o->keeper == KEEP_ALWAYS ||
+	bool keep = o->keeper == KEEP_ALWAYS || o->takeover ||
 		    (o->keeper == KEEP_DEFAULT && o->detach);
 
 	if (o->keeper == KEEP_NEVER)
 		keeper_close(os, &birth->keeper);
 	if (birth->keeper.kind == KEEPER_NONE && keep)
-		return run_kept(os, o, e);
+		return run_kept(os, o, e, birth);
 	keep_endpoint(os, &birth->keeper, e);
 	return agent_run(os, o, e, birth);
 }
@@ -188,6 +204,8 @@ int main(int argc, char **argv)
 	if (r < 0)
 		sk_err_errno(&err, r, "cannot find the store %s", o.store);
 	else
+		r = take_over(os, &o, &birth, &err);
+	if (r == 0)
 		r = take_endpoint(os, &o, &birth.kept, &endpoint, &err);
 	if (r == 0 && o.detach) {
 		r = detach(os, &endpoint);

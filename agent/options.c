@@ -67,6 +67,8 @@ static const char help[] =
 "                      begins another agent should this one be killed. The\n"
 "                      default with --detach; systemd keeps it where it started\n"
 "                      the agent as a service of Type=notify\n"
+"  --takeover          take the place of the agent that runs, with all that it\n"
+"                      holds; it goes on where that cannot be. Has a keeper\n"
 "  --no-keeper         what memory holds ends with the agent\n"
 "  --ready-fd N        write a byte to descriptor N once clients can connect\n"
 "  --idle-exit SECONDS end when nobody has been connected for that long\n"
@@ -82,8 +84,8 @@ static const char help[] =
 
 enum { O_SOCKET = 256, O_STORE, O_MEMORY, O_USER, O_LAYOUTS, O_ADMIN, O_SEAL,
        O_RATE, O_NO_DIRECT, O_BACKEND, O_STOP, O_DETACH, O_READY, O_IDLE,
-       O_LEVEL, O_KEEPER, O_NO_KEEPER, O_VERSION, O_KEEP_LAST, O_KEEP_EVERY,
-       O_KEEP_AGE, O_KEEP_BYTES, O_INTERVAL,
+       O_LEVEL, O_KEEPER, O_NO_KEEPER, O_TAKEOVER, O_VERSION, O_KEEP_LAST,
+       O_KEEP_EVERY, O_KEEP_AGE, O_KEEP_BYTES, O_INTERVAL,
        O_HELP };
 
 static const struct option long_options[] = {
@@ -106,6 +108,7 @@ static const struct option long_options[] = {
 	{ "detach", no_argument, NULL, O_DETACH },
 	{ "keeper", no_argument, NULL, O_KEEPER },
 	{ "no-keeper", no_argument, NULL, O_NO_KEEPER },
+	{ "takeover", no_argument, NULL, O_TAKEOVER },
 	{ "ready-fd", required_argument, NULL, O_READY },
 	{ "idle-exit", required_argument, NULL, O_IDLE },
 	{ "log-level", required_argument, NULL, O_LEVEL },
@@ -272,6 +275,9 @@ static int set_option(int option, const char *arg, struct options *o)
 	case O_NO_KEEPER:
 		o->keeper = option == O_KEEPER ? KEEP_ALWAYS : KEEP_NEVER;
 		return 0;
+	case O_TAKEOVER:
+		o->takeover = true;
+		return 0;
 	case O_READY:
 		return set_fd(arg, o);
 	case O_IDLE:
@@ -319,6 +325,9 @@ int options_parse(int argc, char **argv, struct options *ret)
 	while (r == 0 && (option = getopt_long(argc, argv, "", long_options,
 					       NULL)) != -1)
 		r = set_option(option, optarg, &o);
+	if (r == 0 && o.takeover && o.keeper == KEEP_NEVER)
+		r = complain("--takeover", "--no-keeper", "what is taken over "
+			     "needs a keeper");
 	if (r == 0 && optind < argc) {
 		fprintf(stderr, "shardkeepd: \"%s\" is not an option\n"
 			"Try 'shardkeepd --help'.\n", argv[optind]);

@@ -34,6 +34,7 @@ struct options {
 	enum log_level level;
 	int ready_fd;		/* -1: none */
 	enum keep keeper;
+	bool takeover;
 	bool seal_writes;
 	bool no_direct;
 	bool detach;

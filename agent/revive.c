@@ -163,7 +163,7 @@ static int read_stamp(struct entry *e, int kind, const void *header,
 	const struct table_record *r = &e->record;
 	const struct sk_layout *l = e->layouts[kind];
 	struct sk_stamp stamp = { 0 };
-	uint64_t content[2];
+	struct sk_digest content;
 	int result;
 
 	stamp.sums = calloc((size_t)l->n_sums + 1, sizeof(*stamp.sums));
@@ -173,10 +173,10 @@ static int read_stamp(struct entry *e, int kind, const void *header,
 	result = sk_layout_read_stamp(l, header, &stamp, err);
 	if (result < 0)
 		return result;
-	sk_cat_hash_sums(l, stamp.sums, content);
+	record_content(l, stamp.sums, &content);
 	if (stamp.run == r->run && stamp.run_id == r->run_id &&
 	    stamp.step == (uint64_t)r->step &&
-	    memcmp(content, r->content[kind], sizeof(content)) == 0)
+	    sk_digest_equal(&content, &r->content[kind]))
 		return 0;
 	return sk_err_set(err, -EBADMSG, "its stamp is not the one that was "
 			  "sealed");

@@ -42,6 +42,7 @@ int call_manage(struct call *c);	/* PIN, UNPIN, EVICT, FLUSH */
 int call_retain(struct call *c);
 int call_stats(struct call *c);
 int call_stop(struct call *c);
+int call_takeover(struct call *c);
 
 /** The agent ends: those who wait for that hear what is lost with it. */
 void calls_say_lost(struct agent *a);

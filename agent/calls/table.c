@@ -66,6 +66,9 @@ static const struct message messages[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_RETAIN] = { call_retain, {
 		FIELD(retain, flags, SK_RETAIN_SET | SK_RETAIN_DEFAULT),
 		FIELD(retain, from, 0) } },
+	/* One that commits to nothing is nobody's. */
+	[SK_MSG_TAKEOVER] = { call_takeover, {
+		RESERVED(takeover), FIELD(takeover, flags, 0) } },
 };
 
 static int check_fds(const struct message *m, const struct sk_msg *in,

@@ -18,10 +18,12 @@ struct parent {
 	int ready_fd;		/* open until an agent is ready; -1: none */
 	struct keeper keeper;	/* the child's: how it tells its parent */
 	unsigned lives;		/* agents that were begun */
+	bool was_ready;		/* one was: what it holds is of worth, and the
+				 * next is tried until it is, too */
 	/* private: */
 	int sock, signals;
 	pid_t child;
-	bool was_ready, ready, stopping;
+	bool ready, stopping;
 	unsigned failed;	/* in a row, not ready before they ended */
 	unsigned quick;		/* in a row, soon after they began */
 	uint64_t began_ns;
@@ -33,7 +35,8 @@ struct parent {
  * Begins the agent, and another one for each that is killed or could not
  * begin again; like fork(), it returns in each of them: PARENT_CHILD, with
  * what is kept and how to tell. In the parent it returns the exit status when
- * an agent has ended by itself. os, log, kept and ready_fd are set before.
+ * an agent has ended by itself. os, log, kept, ready_fd and was_ready are set
+ * before.
  *
  * SIGTERM and SIGINT go to the agent; they are blocked in it. One that ends in
  * order, or says that it is stopping, is the last one. Where three in a row are

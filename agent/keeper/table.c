@@ -36,7 +36,7 @@ struct table_page {
 
 static_assert(sizeof(struct table_page) == SK_PAGE +
 	      sizeof(struct copy) * 2 * TABLE_RECORDS, "no holes");
-static_assert(sizeof(struct table_record) == 13 * 8 + 2 * 16 + 4 * 8 + 8 * 4 +
+static_assert(sizeof(struct table_record) == 13 * 8 + 4 * 16 + 8 * 4 +
 	      SK_JOB_MAX + 8, "no padding");
 
 static uint64_t sum_of(const struct copy *c)
@@ -99,18 +99,23 @@ static int check_head(const struct table_head *h, struct sk_err *err)
 	return 0;
 }
 
-int table_adopt(const struct sk_os *os, int fd, struct table *ret,
-		struct sk_err *err)
+int table_check(const struct sk_os *os, int fd, struct sk_err *err)
 {
-	struct table t = { .fd = fd };
 	struct table_head head;
-	struct stat st;
-	int r;
 
 	if (os->pread(os, fd, &head, sizeof(head), 0) != sizeof(head))
 		return sk_err_set(err, -EPROTO, "what was kept as the table "
 				  "of slots cannot be read");
-	r = check_head(&head, err);
+	return check_head(&head, err);
+}
+
+int table_adopt(const struct sk_os *os, int fd, struct table *ret,
+		struct sk_err *err)
+{
+	struct table t = { .fd = fd };
+	struct stat st;
+	int r = table_check(os, fd, err);
+
 	if (r < 0)
 		return r;
 	r = os->fstat(os, fd, &st);

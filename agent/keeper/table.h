@@ -42,7 +42,7 @@ struct table_record {
 	uint64_t header_bytes[2];	/* of the state's layouts */
 	uint64_t image_bytes[2];
 	struct sk_digest digests[2];
-	uint64_t content[2][2];	/* hash of an image's checksums */
+	struct sk_digest content[2];	/* hash of an image's checksums */
 	uint32_t uid;
 	int32_t rank, world, numa_node;
 	uint32_t use, flags, flush_every, reserved;
@@ -62,6 +62,8 @@ uint32_t table_used(const struct table *t);
 
 /** An empty one. A negative errno comes with a sentence. */
 int table_new(const struct sk_os *os, struct table *ret, struct sk_err *err);
+/** Whether it is a table that this agent reads; as table_adopt(). */
+int table_check(const struct sk_os *os, int fd, struct sk_err *err);
 /** One that was kept; takes @fd over on success. -EPROTO: another version
  * wrote it, or none: the sentence says which. */
 int table_adopt(const struct sk_os *os, int fd, struct table *ret,

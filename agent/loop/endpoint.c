@@ -201,8 +201,8 @@ static int bind_socket(const struct sk_os *os, struct endpoint *e,
 	return remember_file(os, e, err);
 }
 
-static int find_path(const struct sk_os *os, const char *path,
-		     struct endpoint *e, struct sk_err *err)
+int endpoint_find(const struct sk_os *os, const char *path,
+		  struct endpoint *e, struct sk_err *err)
 {
 	if (!path)
 		return choose_path(os, e->path, sizeof(e->path), err);
@@ -220,7 +220,7 @@ static int open_at(const struct sk_os *os, const char *path,
 	int r;
 
 	e->chosen = !path;
-	r = find_path(os, path, e, err);
+	r = endpoint_find(os, path, e, err);
 	if (r == 0)
 		r = make_dir(os, e->path, !path, err);
 	if (r == 0 && (e->lock < 0 || !lock_is_there(os, e))) {

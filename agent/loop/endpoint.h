@@ -22,6 +22,9 @@ struct endpoint {
 	ino_t ino;
 };
 
+/** The path alone; as endpoint_open() finds it. */
+int endpoint_find(const struct sk_os *os, const char *path,
+		  struct endpoint *ret, struct sk_err *err);
 /** Finds the path (@path NULL: the system's, the user's, or in /tmp), makes
  * the directory, takes the lock, listens. 1: another agent answers there, and
  * ret->path alone is set. A negative errno comes with a sentence. */

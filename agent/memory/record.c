@@ -6,12 +6,19 @@
 #include <string.h>
 
 #include "agent.h"
+#include "bytes/checksum.h"
 #include "keeper/kept.h"
 #include "memory/memory.h"
 
 void record_name(uint64_t serial, int kind, char *ret, size_t size)
 {
 	(void)snprintf(ret, size, "slot-%" PRIx64 "-%d", serial, kind);
+}
+
+void record_content(const struct sk_layout *layout, const uint64_t *sums,
+		    struct sk_digest *ret)
+{
+	sk_xxh3_128(sums, layout->n_sums * sizeof(*sums), ret->bytes);
 }
 
 /* ---- the memory ---- */
@@ -134,9 +141,11 @@ void record_note(void *ctx, const struct sk_cat_slot *slot)
 		r.created_ns = slot->snapshot->created_ns;
 	}
 	for (int kind = 0; kind < 2; kind++) {
-		if (slot->images[kind])
-			memcpy(r.content[kind], slot->images[kind]->content,
-			       sizeof(r.content[kind]));
+		const struct sk_cat_image *image = slot->images[kind];
+
+		if (image)
+			record_content(image->layout->layout, image->sums,
+				       &r.content[kind]);
 	}
 	table_put(&a->table, m->record, &r);
 }

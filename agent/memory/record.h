@@ -14,6 +14,9 @@ struct memory;
 
 /** The name of a slot's descriptor of that kind. */
 void record_name(uint64_t serial, int kind, char *ret, size_t size);
+/** What a record says of an image's checksums: the same in every agent. */
+void record_content(const struct sk_layout *layout, const uint64_t *sums,
+		    struct sk_digest *ret);
 /** The memory outlives the agent from now on; its record follows when it is
  * a slot. Where that cannot be, it is counted, and said once. */
 void record_keep(struct agent *a, struct memory *m);

@@ -49,6 +49,7 @@ static const char *const type_names[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_STOP] = "stop",
 	[SK_MSG_MAP] = "map",
 	[SK_MSG_RETAIN] = "retain",
+	[SK_MSG_TAKEOVER] = "takeover",
 };
 
 const char *sk_msg_type_name(unsigned type)

@@ -62,6 +62,7 @@ enum sk_msg_type {
 	SK_MSG_STOP,
 	SK_MSG_MAP,
 	SK_MSG_RETAIN,
+	SK_MSG_TAKEOVER,
 	SK_MSG_TYPE_COUNT
 };
 
@@ -375,6 +376,26 @@ struct sk_wire_stop {
 	uint32_t reserved;
 };
 
+/*
+ * TAKEOVER: another agent, of an administrator, takes this one's place. It
+ * says what it reads; an error, or a reply for each descriptor that is kept,
+ * fd 0, until none is left. Nobody else is served meanwhile, for some seconds
+ * at most. A second TAKEOVER with SK_TAKEOVER_COMMIT says that it has all;
+ * after its reply the agent is no more.
+ */
+#define SK_TAKEOVER_COMMIT (1u << 0)
+struct sk_wire_takeover {
+	uint32_t table_version;		/* of the table of slots */
+	uint32_t record_bytes;
+	uint32_t flags;
+	uint32_t reserved;
+};
+struct sk_wire_kept {
+	char name[64];
+	uint32_t left;
+	uint32_t reserved;
+};
+
 /* STATS: reply as LIST, records of struct sk_wire_stat. */
 struct sk_wire_stat {
 	char name[56];		/* Prometheus form: shardkeep_..._total */
@@ -417,6 +438,8 @@ struct sk_msg {
 		struct sk_wire_manage manage;
 		struct sk_wire_retain retain;
 		struct sk_wire_stop stop;
+		struct sk_wire_takeover takeover;
+		struct sk_wire_kept kept;
 	} body;
 };
 static_assert(sizeof(struct sk_msg) == SK_MSG_BYTES, "wire size");

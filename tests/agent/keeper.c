@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 
-#define ROWS 16
-#define PAGE_WORDS 1024
+#include "keeper/table.h"
+#include "support/agent.h"
 
 /* ---- what is looked at ---- */
 
@@ -372,6 +372,109 @@ static void test_ends(const char *program)
 	rig_remove(&rig);
 }
 
+/* ---- takeover ---- */
+
+static pid_t start_over(const struct rig *rig)
+{
+	const char *const args[] = {
+		rig->program, "--socket", rig->socket, "--takeover",
+		"--log-level", "warning", "--idle-exit", "60", NULL };
+
+	return agent_start(args);
+}
+
+/* Another agent has what this one had, which is no more. */
+static void test_takeover(const char *program)
+{
+	struct rank_options o = { .job = "over", .world = 2,
+				  .replicated = true };
+	struct rank r[2];
+	struct rig rig;
+	double used;
+
+	rig_init(&rig, program);
+	rig_start(&rig, "--keeper", "--idle-exit", "60", NULL);
+	open_ranks(r, &rig, o);
+	for (int64_t step = 1; step <= 3; step++) {
+		pid_t next, agent = agent_pid(&rig);
+
+		rank_snapshot(&r[0], step);
+		rank_snapshot(&r[1], step);
+		CHECK(rank_slot(&r[0], step + 1, 0) >= 0, "slot");
+		used = stat_of(&rig, "shardkeep_memory_used_bytes");
+		next = start_over(&rig);
+		CHECK(next > 0, "it was not taken over");
+		CHECK(rig_wait(&rig) == 0, "the old one's keeper has ended");
+		rig.agent = next;
+		CHECK(agent_pid(&rig) != agent, "another agent");
+		CHECK(stat_of(&rig, "shardkeep_memory_used_bytes") == used,
+		      "used");
+		CHECK(flags_of(&rig, "over", step) & SK_SNAP_RESIDENT,
+		      "step %d", (int)step);
+		CHECK(check_images(&rig, "over", step, r) >= 3, "images");
+		for (o.rank = 0; o.rank < 2; o.rank++)
+			come_back(&r[o.rank], &rig, o);
+		/* And it has a keeper of its own. */
+		(void)kill_agent(&rig);
+		CHECK(check_images(&rig, "over", step, r) >= 3, "images");
+		for (o.rank = 0; o.rank < 2; o.rank++)
+			come_back(&r[o.rank], &rig, o);
+	}
+	close_ranks(r);
+	CHECK(rig_stop(&rig) == 0, "status");
+	rig_remove(&rig);
+}
+
+static struct sk_msg ask_over(int sock, uint32_t version, uint32_t bytes)
+{
+	struct sk_msg msg = { .type = SK_MSG_TAKEOVER, .body.takeover = {
+		.table_version = version, .record_bytes = bytes } };
+
+	(void)rig_call(sock, &msg, NULL, 0, NULL, NULL);
+	return msg;
+}
+
+/* Who cannot read it, or does not say that it has all, gets nothing. */
+static void test_not_taken(const char *program)
+{
+	struct rank_options o = { .job = "not" };
+	struct sk_msg msg;
+	struct rank r[2];
+	struct rig rig;
+	pid_t agent;
+	int sock;
+
+	rig_init(&rig, program);
+	CHECK(start_over(&rig) < 0, "there is nobody");
+	rig_start(&rig, "--keeper", "--idle-exit", "60", NULL);
+	agent = agent_pid(&rig);
+	open_ranks(r, &rig, o);
+	rank_snapshot(&r[0], 1);
+	rank_snapshot(&r[1], 1);
+	sock = rig_connect(&rig);
+	msg = ask_over(sock, TABLE_VERSION + 1, sizeof(struct table_record));
+	CHECK_STATUS(msg.status, -EPROTO, &msg);
+	msg = ask_over(sock, TABLE_VERSION, 8);
+	CHECK_STATUS(msg.status, -EPROTO, &msg);
+	CHECK(strstr(rig_why(&msg), "version"), "%s", rig_why(&msg));
+	msg = ask_over(sock, TABLE_VERSION, sizeof(struct table_record));
+	CHECK(msg.status == 0 && msg.body.kept.left, "the first of several");
+	close(sock);
+	CHECK(agent_pid(&rig) == agent, "it goes on");
+	rank_snapshot(&r[0], 2);
+	rank_snapshot(&r[1], 2);
+	CHECK_STATUS(rank_wait(&r[0], 2, 2, WAIT_MS), 0, &r[0].msg);
+	close_ranks(r);
+	CHECK(rig_stop(&rig) == 0, "status");
+	rig_start(&rig, NULL);
+	sock = rig_connect(&rig);
+	msg = ask_over(sock, TABLE_VERSION, sizeof(struct table_record));
+	CHECK_STATUS(msg.status, -EOPNOTSUPP, &msg);
+	close(sock);
+	CHECK(rig_stop(&rig) == 0, "status");
+	rig_remove(&rig);
+}
+
 int main(int argc, char **argv)
 {
 	const char *program = argc > 1 ? argv[1] : NULL;
@@ -390,5 +493,7 @@ int main(int argc, char **argv)
 	test_flush(program);
 	test_keeper_dies(program);
 	test_ends(program);
+	test_takeover(program);
+	test_not_taken(program);
 	return 0;
 }

@@ -14,6 +14,7 @@ static const struct kind {
 	trial_fn run;
 } kinds[] = {
 	{ "kill", trial_kill },
+	{ "agent", trial_agent },
 	{ "flip", trial_flip },
 	{ "fuzz", trial_fuzz },
 	{ "property", trial_property },
@@ -23,7 +24,8 @@ static const char usage[] =
 "usage: soak [OPTION...] AGENT [KIND...]\n"
 "\n"
 "Runs trials against the shardkeepd at AGENT until one fails or the time is\n"
-"over. KINDs: kill, flip, fuzz, property (all of them, in turn).\n"
+"over. KINDs: kill, agent, flip, fuzz, property (all of them, in\n"
+"turn).\n"
 "\n"
 "  -m, --minutes N    of each kind (1)\n"
 "  -t, --trials N     of each kind, whatever time they take\n"
@@ -53,6 +55,14 @@ static void say(const struct kind *kind, const struct tally *t)
 	       (unsigned long long)t->agent_kills,
 	       (unsigned long long)t->flips, (unsigned long long)t->messages,
 	       (unsigned long long)t->restores);
+	if (t->steps)
+		printf("%s: %llu takeovers, %llu steps, %llu calls failed; served again after "
+		       "%llu ms at most, %llu times after 500 ms or more\n",
+		       kind->name, (unsigned long long)t->takeovers,
+		       (unsigned long long)t->steps,
+		       (unsigned long long)t->lost,
+		       (unsigned long long)t->longest_ms,
+		       (unsigned long long)t->slow);
 	fflush(stdout);
 }
 

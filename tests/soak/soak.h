@@ -5,6 +5,7 @@
  * names it, and --seed SEED --trials 1 repeats it as far as kills at random
  * instants can be repeated.
  *
+ *   agent.c     the agent is killed, and what it held outlives it
  *   kill.c      ranks and agents are killed; what was complete comes back
  *   flip.c      bits flip in memory and on disk; no wrong byte comes back
  *   fuzz.c      strangers on the socket; another job goes on
@@ -35,11 +36,15 @@ void model_describe(struct rank *rank, uint64_t model, uint64_t life);
 struct tally {
 	uint64_t trials, lives, kills, agent_kills, restores, flips,
 		 messages;
+	/* Of a job whose agent is killed: steps that it got to, calls that
+	 * failed, and how long whoever came had to wait. */
+	uint64_t steps, lost, longest_ms, slow, takeovers;
 };
 
 /** One trial of @seed in a scene whose agent runs. */
 typedef void (*trial_fn)(struct scene *scene, uint64_t seed,
 			 struct tally *tally);
+void trial_agent(struct scene *scene, uint64_t seed, struct tally *tally);
 void trial_kill(struct scene *scene, uint64_t seed, struct tally *tally);
 void trial_flip(struct scene *scene, uint64_t seed, struct tally *tally);
 void trial_fuzz(struct scene *scene, uint64_t seed, struct tally *tally);

@@ -37,6 +37,9 @@ void scene_start_agent(struct scene *scene)
 	const char *const args[] = {
 		scene->program, "--socket", scene->socket, "--memory",
 		scene->memory ? scene->memory : "1G", "--log-level", "error",
+		scene->keeper ? "--keeper" : "--no-keeper",
+		/* Where the keeper is killed with the test, it is alone. */
+		"--idle-exit", scene->keeper ? "60" : "0",
 		scene->store[0] ? "--store" : NULL, scene->store,
 		scene->flush_rate ? "--flush-rate" : NULL, scene->flush_rate,
 		NULL

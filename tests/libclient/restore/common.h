@@ -33,6 +33,7 @@ struct scene {
 	const char *cachectl;	/* the second argument, or NULL */
 	const char *flush_rate;	/* of the agent; NULL: no limit */
 	const char *memory;	/* its budget; NULL: 1G */
+	bool keeper;		/* it has one, which is the process below */
 	pid_t agent;
 	/* Where there are several nodes, this is the first of them: */
 	struct scene *nodes;

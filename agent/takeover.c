@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "takeover.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/un.h>
+
+#include "base/util.h"
+#include "keeper/table.h"
+#include "wire/channel.h"
+
+#define BOUND_NS UINT64_C(10000000000)
+#define AGAIN_NS UINT64_C(1500000000)	/* one that was killed is back by */
+
+struct talk {
+	const struct sk_os *os;
+	int sock;
+	uint64_t until_ns;
+	uint32_t seq;
+};
+
+static int dial(struct talk *t, const char *path, struct sk_err *err)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	int r;
+
+	(void)snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
+	t->sock = t->os->socket(t->os, AF_UNIX, SOCK_SEQPACKET, 0);
+	if (t->sock < 0)
+		return sk_err_errno(err, t->sock, "cannot make a socket");
+	r = t->os->connect(t->os, t->sock, (struct sockaddr *)&addr,
+			   sizeof(addr));
+	if (r == -ECONNREFUSED)
+		r = -ENOENT;
+	return r < 0 ? sk_err_errno(err, r, "no agent at %s to take over from; "
+				    "start without --takeover", path) : 0;
+}
+
+static int receive(const struct talk *t, struct sk_msg *ret, int *fds, int *n)
+{
+	int r;
+
+	do {
+		r = sk_channel_wait(t->os, t->sock, t->until_ns);
+		if (r == 0)
+			r = sk_channel_recv(t->os, t->sock, ret, fds, n);
+	} while (r == -EAGAIN);
+	return r;
+}
+
+static int ask(struct talk *t, struct sk_msg *msg)
+{
+	msg->seq = ++t->seq;
+	return sk_channel_send(t->os, t->sock, msg, NULL, 0);
+}
+
+static int refused(const struct sk_msg *msg, struct sk_err *err)
+{
+	return sk_err_set(err, msg->status, "%.*s", SK_ERR_MAX - 1,
+			  msg->body.text);
+}
+
+static int say_hello(struct talk *t, struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_HELLO,
+			      .body.hello.version = SK_WIRE_VERSION };
+	int fds[SK_MSG_FDS], n = 0, r = ask(t, &msg);
+
+	if (r == 0)
+		r = receive(t, &msg, fds, &n);
+	while (r == 0 && n)
+		sk_close_fd(fds[--n]);
+	if (r < 0)
+		return sk_err_errno(err, r, "the running agent does not "
+				    "answer as this one would");
+	return msg.status < 0 ? refused(&msg, err) : 0;
+}
+
+/* ---- what it hands over ---- */
+
+static int take_one(const struct talk *t, struct kept *ret, uint32_t *ret_left,
+		    struct sk_err *err)
+{
+	int fds[SK_MSG_FDS], n = 0, r;
+	struct sk_msg msg;
+
+	r = receive(t, &msg, fds, &n);
+	if (r < 0)
+		return sk_err_errno(err, r, "the running agent did not hand "
+				    "all over");
+	if (msg.status < 0)
+		r = refused(&msg, err);
+	else if (msg.type != SK_MSG_TAKEOVER || n != 1 ||
+		 !memchr(msg.body.kept.name, 0, sizeof(msg.body.kept.name)))
+		r = sk_err_set(err, -EPROTO, "the running agent answered with "
+			       "something else");
+	if (r < 0) {
+		while (n)
+			sk_close_fd(fds[--n]);
+		return r;
+	}
+	*ret_left = msg.body.kept.left;
+	r = kept_add(t->os, ret, msg.body.kept.name, fds[0]);
+	return r < 0 ? sk_err_errno(err, r, "cannot take what is handed "
+				    "over") : 0;
+}
+
+static int take_all(struct talk *t, struct kept *ret, struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_TAKEOVER, .body.takeover = {
+		.table_version = TABLE_VERSION,
+		.record_bytes = sizeof(struct table_record) } };
+	uint32_t left = 1;
+	int r = ask(t, &msg);
+
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot ask the running agent");
+	while (r == 0 && left)
+		r = take_one(t, ret, &left, err);
+	return r;
+}
+
+/* It is the last moment at which nothing has happened. */
+static int check_table(const struct talk *t, struct kept *kept,
+		       struct sk_err *err)
+{
+	int fd = kept_take(kept, KEPT_TABLE), r;
+
+	if (fd < 0)
+		return sk_err_set(err, -EPROTO, "the running agent handed no "
+				  "table of slots over");
+	r = table_check(t->os, fd, err);
+	if (r < 0) {
+		(void)t->os->close(t->os, fd);
+		return r;
+	}
+	r = kept_add(t->os, kept, KEPT_TABLE, fd);
+	return r < 0 ? sk_err_errno(err, r, "cannot keep the table") : 0;
+}
+
+/* Killed when it was told, it may have ended, or its keeper has begun another
+ * one, which listens where it did. */
+static int is_back(struct talk *t, const char *path)
+{
+	struct talk other = { .os = t->os, .until_ns = t->os->now_ns(t->os) +
+						       AGAIN_NS };
+	struct sk_err err;
+	int r = dial(&other, path, &err);
+
+	if (r == 0)
+		r = say_hello(&other, &err);
+	sk_close_fd(other.sock);
+	return r == 0;
+}
+
+static int commit(struct talk *t, const char *path, struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_TAKEOVER,
+			      .body.takeover.flags = SK_TAKEOVER_COMMIT };
+	int fds[SK_MSG_FDS], n = 0, r = ask(t, &msg);
+
+	if (r == 0)
+		r = receive(t, &msg, fds, &n);
+	while (r == 0 && n)
+		sk_close_fd(fds[--n]);
+	if (r == 0 || !is_back(t, path))
+		return 0;
+	return sk_err_set(err, -EAGAIN, "the running agent was killed when it "
+			  "was to hand over, and is back; try again");
+}
+
+int takeover(const struct sk_os *os, const char *path, struct kept *ret,
+	     struct sk_err *err)
+{
+	struct talk t = { .os = os, .until_ns = os->now_ns(os) + BOUND_NS };
+	int r = dial(&t, path, err);
+
+	if (r == 0)
+		r = say_hello(&t, err);
+	if (r == 0)
+		r = take_all(&t, ret, err);
+	if (r == 0)
+		r = check_table(&t, ret, err);
+	if (r == 0)
+		r = commit(&t, path, err);
+	t.sock = sk_close_fd(t.sock);
+	if (r < 0)
+		kept_clear(os, ret);
+	return r;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Takeover: what a running agent holds becomes ours, and it ends. */
+#ifndef SK_AGENT_TAKEOVER_H
+#define SK_AGENT_TAKEOVER_H
+
+#include "base/error.h"
+#include "keeper/kept.h"
+
+/**
+ * Asks the agent that listens at @path for all that it keeps; it serves nobody
+ * from then on, and ends when we have all. Errors: -ENOENT nobody listens
+ * there; -EPROTO one of us cannot read what the other writes; -EPERM,
+ * -EOPNOTSUPP it refuses; others, with a sentence. It goes on then, and @ret is
+ * empty.
+ */
+int takeover(const struct sk_os *os, const char *path, struct kept *ret,
+	     struct sk_err *err);
+
+#endif
