@@ -29,6 +29,25 @@ MEETINGS = tempfile.mkdtemp(prefix="shardkeep-meetings-")
 atexit.register(shutil.rmtree, MEETINGS, ignore_errors=True)
 
 
+def start_agent(directory: str) -> subprocess.Popen[bytes]:
+    """One that serves ``directory/agent.sock``, and is ready."""
+    agent = subprocess.Popen(
+        [program("shardkeepd"), "--socket", f"{directory}/agent.sock",
+         "--log-level", "error", "--ready-fd", "1"],
+        env={**os.environ, "SHARDKEEP_STORE": f"{directory}/store"},
+        stdout=subprocess.PIPE)
+    assert agent.stdout is not None and agent.stdout.read(1)
+    return agent
+
+
+def end_agent(agent: subprocess.Popen[bytes], sig: int = signal.SIGKILL
+              ) -> None:
+    agent.send_signal(sig)
+    agent.wait()
+    assert agent.stdout is not None
+    agent.stdout.close()
+
+
 @contextlib.contextmanager
 def private_agent(memory: str = "1G") -> Iterator[str]:
     """A directory in which the first client starts an agent."""
@@ -38,17 +57,11 @@ def private_agent(memory: str = "1G") -> Iterator[str]:
     os.environ.update(
         SHARDKEEP_SOCKET=f"{directory}/agent.sock",
         SHARDKEEP_STORE=f"{directory}/store", SHARDKEEP_MEMORY=memory)
-    agent = subprocess.Popen(
-        [program("shardkeepd"), "--socket", f"{directory}/agent.sock",
-         "--log-level", "error", "--ready-fd", "1"],
-        stdout=subprocess.PIPE)
-    assert agent.stdout is not None and agent.stdout.read(1)
+    agent = start_agent(directory)
     try:
         yield directory
     finally:
-        agent.kill()
-        agent.wait()
-        agent.stdout.close()
+        end_agent(agent)
         os.environ.clear()
         os.environ.update(kept)
         shutil.rmtree(directory)

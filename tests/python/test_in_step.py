@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from harness import run, start, wait
 from shardkeep import Damaged, Error, NotFound, Timeout
-from shardkeep.torch import Checkpointer
+from shardkeep.torch import Checkpointer, _comm
 from shardkeep.torch._comm import Comm
 from torch import nn
 
@@ -53,7 +53,7 @@ def _walk(where: str, kind: str) -> None:
             "describe": (restoring.Restore, "_describe"),
             "objects": (type(ck._kept), "load"),
             "suffices": (type(ck._kept), "suffices"),
-            "list": (restoring, "snapshots"),
+            "list": (restoring, "offers"),
             "items": (type(ck._tensors), "items"),
         }[where]
         _fail_once(owner, name, what)
@@ -131,10 +131,10 @@ def _leaves(where: str) -> None:
     if dist.get_rank() == 1:
         def leave(*_: Any, **__: Any) -> None:
             os._exit(3)
-        setattr(restoring.Restore if where == "restore" else
-                type(ck._describing), {"restore": "_candidates",
-                                       "snapshot": "find_holders"}[where],
-                leave)
+        if where == "restore":
+            restoring.offers = leave
+        else:
+            type(ck._describing).find_holders = leave
     try:
         ck.restore() if where == "restore" else ck.snapshot(1)
     except Error as e:
@@ -189,5 +189,12 @@ def _meetings() -> None:
         assert comm.share(b"%d" % rank, "c") == [b"0", b"%d" % (world - 1)]
 
 
-def test_meetings():
-    run(3, _meetings)
+def _meetings_of_gpus() -> None:
+    _comm.carries_cpu = lambda group: False     # as of NCCL's alone
+    dist.all_gather = None
+    _meetings()
+
+
+@pytest.mark.parametrize("meetings", [_meetings, _meetings_of_gpus])
+def test_meetings(meetings):
+    run(3, meetings)

@@ -11,6 +11,7 @@
 
 #include "base/array.h"
 #include "conn/check.h"
+#include "conn/client.h"
 #include "conn/say.h"
 #include "restore/beyond.h"
 
@@ -160,4 +161,23 @@ PyObject *state_announce(PyObject *self, PyObject *args)
 		       Py_BuildValue("(KKK)", (unsigned long long)told.agent,
 				     (unsigned long long)told.run,
 				     (unsigned long long)told.run_id);
+}
+
+const char client_instance_doc[] =
+	"instance()\n--\n\n"
+	"The agent's number: it is random, and another agent has another. "
+	"Ranks of the same are on one node.";
+
+PyObject *client_instance(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	uint64_t generation, instance = 0;
+
+	(void)args;
+	if (!c->sk) {
+		PyErr_SetString(PyExc_ValueError, "the client is closed");
+		return NULL;
+	}
+	(void)sk_conn_is_open(&c->sk->conn, &generation, &instance);
+	return PyLong_FromUnsignedLongLong(instance);
 }

@@ -139,6 +139,7 @@ static PyMethodDef client_methods[] = {
 	  METH_VARARGS | METH_KEYWORDS,
 	  "inspect(job, step=LATEST, run=0, brief=False)\n--\n\nWhat one "
 	  "snapshot holds, as JSON." },
+	{ "instance", client_instance, METH_NOARGS, client_instance_doc },
 	{ "close", client_close, METH_NOARGS,
 	  "close()\n--\n\nCloses the connection; its states must be closed." },
 	{ 0 },

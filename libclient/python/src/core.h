@@ -43,6 +43,7 @@ struct state {
 	PyObject_HEAD
 	struct client *client;
 	struct sk_state *state;	/* NULL: closed */
+	int32_t rank;
 	PyObject *described;	/* keeps what the description points into */
 	PyObject *copying;	/* keeps what the last snapshot reads */
 	PyObject *blobs;	/* dict: name -> the memoryview it lies in */
@@ -80,6 +81,9 @@ extern const char state_restore_doc[];
 PyObject *state_beyond(PyObject *self, PyObject *args);
 PyObject *state_announce(PyObject *self, PyObject *args);
 extern const char state_beyond_doc[], state_announce_doc[];
+/** Client.instance(). */
+PyObject *client_instance(PyObject *self, PyObject *args);
+extern const char client_instance_doc[];
 
 /** Whether the state is open and of this process; else raises. */
 bool state_usable(const struct state *s);

@@ -7,18 +7,34 @@
 
 const char state_restore_doc[] =
 	"restore(step=LATEST, flags=0, timeout_ms=0, names=None, run=0, "
-	"allgather=None, world=1)\n--\n\n"
+	"allgather=None, world=1, exchange=None, abort=None, device=None)"
+	"\n--\n\n"
 	"Brings the described tensors and blobs back; every rank must call "
 	"it. Returns a dict with the report. allgather(bytes, timeout_ms) "
 	"returns what all ranks gave, joined in rank order; None: the "
-	"agent's, for jobs whose ranks are all on this node.";
+	"agent's, for jobs whose ranks are all on this node. "
+	"exchange(sends, receives, timeout_ms) moves bytes between nodes: "
+	"lists of (rank, memoryview), which are valid until it returns; "
+	"abort() is called once one of them has failed. What goes to "
+	"tensors on CUDA device number device then goes by NCCL.";
 
 struct comm {
 	struct sk_comm comm;
-	PyObject *allgather;
+	PyObject *allgather, *exchange, *abort;
 	size_t world;
-	PyObject *raised[3];	/* by allgather */
+	struct sk_comm nccl;	/* over comm, where there is a device */
+	PyObject *raised[3];	/* by one of them, the first time */
 };
+
+/* What failed first is what is raised. */
+static int keep_raised(struct comm *c)
+{
+	if (c->raised[0])
+		PyErr_Clear();
+	else
+		PyErr_Fetch(&c->raised[0], &c->raised[1], &c->raised[2]);
+	return -EIO;
+}
 
 static int gather(struct comm *c, const void *in, size_t bytes, void *out,
 		  uint32_t timeout_ms)
@@ -39,9 +55,8 @@ static int gather(struct comm *c, const void *in, size_t bytes, void *out,
 	Py_DECREF(all);
 	return 0;
 fail:
-	PyErr_Fetch(&c->raised[0], &c->raised[1], &c->raised[2]);
 	Py_XDECREF(all);
-	return -EIO;
+	return keep_raised(c);
 }
 
 static int gather_from_python(void *ctx, const void *in, size_t bytes,
@@ -54,11 +69,64 @@ static int gather_from_python(void *ctx, const void *in, size_t bytes,
 	return r;
 }
 
+static PyObject *parts_list(const struct sk_comm_part *parts, size_t n)
+{
+	PyObject *list = PyList_New((Py_ssize_t)n);
+
+	for (size_t i = 0; list && i < n; i++) {
+		PyObject *one = Py_BuildValue(
+			"(iN)", (int)parts[i].rank,
+			PyMemoryView_FromMemory(parts[i].data,
+						(Py_ssize_t)parts[i].bytes,
+						PyBUF_WRITE));
+
+		if (one)
+			PyList_SET_ITEM(list, (Py_ssize_t)i, one);
+		else
+			Py_CLEAR(list);
+	}
+	return list;
+}
+
+static int exchange_from_python(void *ctx, const struct sk_comm_part *sends,
+				size_t n_sends,
+				const struct sk_comm_part *receives,
+				size_t n_receives, uint32_t timeout_ms)
+{
+	PyGILState_STATE gil = PyGILState_Ensure();
+	PyObject *from = parts_list(sends, n_sends), *done = NULL;
+	PyObject *to = from ? parts_list(receives, n_receives) : NULL;
+	struct comm *c = ctx;
+	int r;
+
+	if (to)
+		done = PyObject_CallFunction(c->exchange, "OOI", from, to,
+					     timeout_ms);
+	r = done ? 0 : keep_raised(c);
+	Py_XDECREF(done);
+	Py_XDECREF(from);
+	Py_XDECREF(to);
+	PyGILState_Release(gil);
+	return r;
+}
+
+static void abort_from_python(void *ctx)
+{
+	PyGILState_STATE gil = PyGILState_Ensure();
+	struct comm *c = ctx;
+	PyObject *done = PyObject_CallNoArgs(c->abort);
+
+	if (!done)
+		(void)keep_raised(c);
+	Py_XDECREF(done);
+	PyGILState_Release(gil);
+}
+
 static PyObject *report_dict(const struct sk_report *r)
 {
 	return Py_BuildValue(
 		"{s:K, s:L, s:i, s:I, s:I, s:I, s:I, s:K, s:K, s:K, s:K, "
-		"s:K, s:K, s:K, s:K}",
+		"s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K}",
 		"run", (unsigned long long)r->run,
 		"step", (long long)r->step, "world", r->world,
 		"tensors", r->tensors, "missing", r->missing,
@@ -70,7 +138,11 @@ static PyObject *report_dict(const struct sk_report *r)
 		"agree_ns", (unsigned long long)r->agree_ns,
 		"plan_ns", (unsigned long long)r->plan_ns,
 		"copy_ns", (unsigned long long)r->copy_ns,
-		"total_ns", (unsigned long long)r->total_ns);
+		"total_ns", (unsigned long long)r->total_ns,
+		"bytes_sent", (unsigned long long)r->bytes_sent,
+		"bytes_received", (unsigned long long)r->bytes_received,
+		"bytes_device", (unsigned long long)r->bytes_device,
+		"staging_bytes", (unsigned long long)r->staging_bytes);
 }
 
 /* Borrowed from @fast. */
@@ -91,6 +163,14 @@ static const char **take_names(PyObject *fast, size_t n)
 	return names;
 }
 
+/* The comm that Python gives, or NULL where it gives none. */
+static const struct sk_comm *comm_of(struct comm *c)
+{
+	if (!c->allgather)
+		return NULL;
+	return c->nccl.allgather ? &c->nccl : &c->comm;
+}
+
 static PyObject *run(struct state *s, long long step, struct comm *comm,
 		     const struct sk_restore_options *o)
 {
@@ -99,8 +179,7 @@ static PyObject *run(struct state *s, long long step, struct comm *comm,
 
 	s->busy++;
 	Py_BEGIN_ALLOW_THREADS
-	r = sk_restore(s->state, step, comm->allgather ? &comm->comm : NULL, o,
-		       &report);
+	r = sk_restore(s->state, step, comm_of(comm), o, &report);
 	Py_END_ALLOW_THREADS
 	s->busy--;
 	if (r >= 0)
@@ -113,22 +192,65 @@ static PyObject *run(struct state *s, long long step, struct comm *comm,
 	return raise_error(r);
 }
 
+/* -1 raised. */
+static int make_comm(struct state *s, struct comm *c, PyObject *device)
+{
+	long ordinal = device == Py_None ? -1 : PyLong_AsLong(device);
+	int r;
+
+	if (PyErr_Occurred())
+		return -1;
+	c->comm = (struct sk_comm){ .ctx = c,
+				    .allgather = gather_from_python };
+	if (!c->allgather || c->exchange == Py_None)
+		return 0;
+	c->comm.exchange = exchange_from_python;
+	c->comm.abort = c->abort == Py_None ? NULL : abort_from_python;
+	if (ordinal < 0)
+		return 0;
+	r = sk_comm_nccl(s->client->sk, &c->comm, s->rank, (int32_t)c->world,
+			 (int32_t)ordinal, &c->nccl);
+	if (r < 0)
+		raise_error(r);
+	return r < 0 ? -1 : 0;
+}
+
+/* The report, with why NCCL was done without. */
+static PyObject *end_comm(struct comm *c, PyObject *report)
+{
+	PyObject *why;
+
+	if (!c->nccl.allgather)
+		return report;
+	why = report ? PyUnicode_FromString(sk_comm_nccl_why(&c->nccl)) : NULL;
+	if (report && (!why || PyDict_SetItemString(report, "without_nccl",
+						    why)))
+		Py_CLEAR(report);
+	Py_XDECREF(why);
+	sk_comm_nccl_free(&c->nccl);
+	return report;
+}
+
 PyObject *state_restore(PyObject *self, PyObject *args, PyObject *kwargs)
 {
 	static char *words[] = { "step", "flags", "timeout_ms", "names",
-				 "run", "allgather", "world", NULL };
-	PyObject *names = Py_None, *gatherer = Py_None, *fast = NULL, *ret;
+				 "run", "allgather", "world", "exchange",
+				 "abort", "device", NULL };
+	PyObject *names = Py_None, *fast = NULL, *ret = NULL;
+	PyObject *gatherer = Py_None, *exchange = Py_None, *abort = Py_None;
+	PyObject *device = Py_None;
 	struct state *s = (struct state *)self;
 	struct sk_restore_options o = { 0 };
 	long long step = SK_LATEST;
 	unsigned long long run_id = 0;
-	struct comm comm = { .comm.allgather = gather_from_python };
+	struct comm comm = { .world = 1 };
 	Py_ssize_t world = 1;
 
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|LIIOKOn:restore",
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|LIIOKOnOOO:restore",
 					 words, &step, &o.flags,
 					 &o.timeout_ms, &names, &run_id,
-					 &gatherer, &world) ||
+					 &gatherer, &world, &exchange,
+					 &abort, &device) ||
 	    !state_usable(s))
 		return NULL;
 	o.run = run_id;
@@ -142,11 +264,14 @@ PyObject *state_restore(PyObject *self, PyObject *args, PyObject *kwargs)
 		}
 	}
 	if (gatherer != Py_None) {
-		comm.comm.ctx = &comm;
 		comm.allgather = gatherer;
+		comm.exchange = exchange;
+		comm.abort = abort;
 		comm.world = (size_t)world;
 	}
-	ret = run(s, step, &comm, &o);
+	if (!make_comm(s, &comm, device))
+		ret = run(s, step, &comm, &o);
+	ret = end_comm(&comm, ret);
 	free((void *)o.names);
 	Py_XDECREF(fast);
 	return ret;

@@ -41,6 +41,7 @@ static int state_init(PyObject *self, PyObject *args, PyObject *kwargs)
 	job.run = run;
 	job.keep_age_s = age;
 	job.keep_bytes = bytes;
+	s->rank = job.rank;
 	s->blobs = PyDict_New();
 	if (!s->blobs)
 		return -1;

@@ -16,14 +16,21 @@ import datetime
 import errno
 import hashlib
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from .. import Error, Timeout
+from ._links import Links
 
 _GO = "go"
 _SHORT = 504     # bytes that go along with their number
+
+
+def carries_cpu(group: dist.ProcessGroup | None) -> bool:
+    """Whether it moves tensors of host memory."""
+    return "cpu:" in dist.get_backend_config(group)
 
 
 class Apart(Timeout):
@@ -33,8 +40,9 @@ class Apart(Timeout):
 class Comm:
     """The ranks of a process group; one rank without torch.distributed.
 
-    The group must be able to carry CPU tensors, as gloo does. ``timeout`` is
-    in seconds. Made, and used, in the same order on all ranks.
+    Where the group cannot carry CPU tensors, as NCCL's alone, words go by
+    gloo in a group of their own. ``timeout`` is in seconds. Made, and used,
+    in the same order on all ranks.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, name: str,
@@ -44,6 +52,9 @@ class Comm:
         self.world = dist.get_world_size(group) if up else 1
         self.timeout = timeout
         self._group, self._round = group, 0
+        self._links: Links | None = None
+        self._linked = 0
+        self._words: Any = None
         if self.world > 1:
             self._store = self._own_store(name)
 
@@ -108,6 +119,29 @@ class Comm:
 
     # ---- exchanging ----
 
+    def links(self) -> Links:
+        """For bytes; all ranks ask, and what broke for one is made anew."""
+        lacking = self._links is None or self._links.broken
+        if any(x == b"1" for x in self.share(b"01"[lacking:lacking + 1],
+                                             "restore()")):
+            self._links = None
+            self._linked += 1
+            self._links = Links(
+                dist.PrefixStore(f"links/{self._linked}", self._store),
+                self.rank, self.world, self.timeout)
+        assert self._links is not None
+        return self._links
+
+    def _gather(self, parts: list[torch.Tensor], mine: torch.Tensor) -> Any:
+        if carries_cpu(self._group):
+            return dist.all_gather(parts, mine, group=self._group,
+                                   async_op=True)
+        if self._words is None:
+            self._words = dist.ProcessGroupGloo(
+                dist.PrefixStore("words", self._store), self.rank, self.world,
+                datetime.timedelta(seconds=self.timeout))
+        return self._words.allgather([parts], [mine])
+
     def allgather(self, mine: bytes, what: str,
                   timeout: float | None = None) -> bytes:
         """As many bytes from each, joined in rank order."""
@@ -120,8 +154,7 @@ class Comm:
         send = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
         parts = [torch.empty_like(send) for _ in range(self.world)]
         try:
-            dist.all_gather(parts, send, group=self._group, async_op=True
-                            ).wait(datetime.timedelta(seconds=timeout))
+            self._gather(parts, send).wait(datetime.timedelta(seconds=timeout))
         except RuntimeError as e:
             raise Error(errno.EIO, f"{what}: {self.world} ranks could not "
                         f"exchange {len(mine)} bytes each: {e}") from e

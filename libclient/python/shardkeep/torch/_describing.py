@@ -73,6 +73,14 @@ class Describing:
         self._watch = None
         self.all()
 
+    def names(self) -> set[str]:
+        """Of what is described."""
+        return self._names
+
+    def ordinal(self) -> int | None:
+        """The rank's GPU, for NCCL; None where it has none, or several."""
+        return self.devices[0].index if len(self.devices) == 1 else None
+
     def storages(self) -> list[Any]:
         """What a snapshot of it must hold."""
         return _device.storages_of(self._on_devices)

@@ -84,11 +84,6 @@ def default() -> torch.device:
     return torch.device("cpu") if device.type == "meta" else device
 
 
-def carries_cpu(group: Any) -> bool:
-    """Whether a process group moves tensors of host memory."""
-    return "cpu" in {d.type for d in group._device_types}
-
-
 def _modules() -> Iterator[Any]:
     """torch.cuda, where this process uses it."""
     for kind in sorted(TYPES):

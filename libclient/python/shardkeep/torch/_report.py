@@ -35,6 +35,11 @@ class Report:
     plan_ns: int
     copy_ns: int
     total_ns: int
+    bytes_sent: int         #: by this rank to other nodes
+    bytes_received: int     #: by it from them, for all ranks of its own
+    bytes_device: int       #: of those, from device to device
+    staging_bytes: int      #: of memory that they went through
+    without_nccl: str = ""  #: why they did not, "" where nothing is wrong
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)

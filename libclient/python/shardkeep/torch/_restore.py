@@ -8,6 +8,7 @@ it, and none waits in a call that another will not make.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -17,12 +18,15 @@ from typing import Any
 
 import shardkeep
 
-from .. import Client, Damaged, Error, NotFound, State, _core, snapshots
+from .. import Client, Damaged, Error, NotFound, State, _core
 from ._common import FROM_DTYPE
 from ._blobs import Blobs
 from ._comm import Apart, Comm
 from ._describing import Describing, uncollected
 from ._kept import Kept
+from ._links import Links
+from ._links import available as links_available
+from ._nodes import Held, Teller, candidates, offers, several
 from ._report import Report
 from ._tensors import LiveTensors
 
@@ -30,6 +34,8 @@ log = logging.getLogger("shardkeep")
 
 #: What is wrong with one snapshot, and not with what was asked for.
 _PASSED_OVER = (Damaged, NotFound)
+#: A step that is nobody's.
+_NEVER = (1 << 62) - 1
 
 
 def _word(e: Exception) -> list[Any]:
@@ -53,6 +59,7 @@ class Saved:
     run: int
     step: int
     world: int = 0      #: ranks that saved it
+    held: Held | None = None    #: what several agents have of it
 
 
 class Restore:
@@ -65,6 +72,9 @@ class Restore:
         self._job, self._tensors, self._describing = job, tensors, describing
         self._blobs, self._kept = blobs, kept
         self.report: Report | None = None
+        #: Whether several agents serve the ranks.
+        self.several = False
+        self._device: int | None = None
 
     def _together(self, act: Callable[[], Any]) -> list[Any]:
         """What the act gave on every rank; where it failed on one, all
@@ -95,28 +105,48 @@ class Restore:
     def run(self, step: int | None, flags: int, strict: bool) -> int | None:
         """The step that was restored; None on a first run."""
         failed: Error | None = None
-        for found in self._together(lambda: self._candidates(step))[0]:
+        told = self._together(lambda: offers(self._client, self._job, step))
+        self.several = several(told) and links_available()
+        if self.several:
+            self._teller = Teller(self._client, self._comm, self._job,
+                                  [x["agent"] for x in told])
+        for found in candidates(told, self.several):
             try:
                 with uncollected():
-                    self._attempt(found, flags, strict)
-                return found["step"]
+                    self._attempt(Saved(*found), flags, strict)
+                return found[1]
             except _PASSED_OVER as e:
-                log.warning("step %d cannot be restored: %s", found["step"],
-                            e)
+                log.warning("step %d cannot be restored: %s", found[1], e)
                 failed = failed or e
         if failed is not None:
             raise failed
         self._meet_holders()
+        if self.several:
+            self._join_runs()
         if step is not None:
             raise NotFound(errno.ENOENT, f"job {self._job} has no snapshot "
                            f"of step {step}")
         return None
 
-    def _candidates(self, step: int | None) -> list[dict[str, Any]]:
-        """Complete snapshots, newest first; all ranks take the first's."""
-        return [{"run": s["run"], "step": s["step"]}
-                for s in snapshots(self._client, self._job)
-                if s["complete"] and step in (None, s["step"])]
+    def _join_runs(self) -> None:
+        """The run's number comes from each agent: ranks agree on one."""
+        links = self._comm.links()
+
+        def nothing() -> None:
+            with contextlib.suppress(NotFound):
+                self._state.restore(_NEVER, **self._over(links, None))
+
+        self._together(nothing)
+
+    def _over(self, links: Links | None, device: int | None) -> dict[str, Any]:
+        """The comm of torch.distributed, with what moves bytes."""
+        words: dict[str, Any] = {
+            "timeout_ms": int(self._comm.timeout * 1000),
+            "allgather": self._comm.for_restore, "world": self._comm.world}
+        if links is not None:
+            words.update(exchange=links.exchange, abort=links.abort,
+                         device=device)
+        return words
 
     def _meet_holders(self) -> None:
         mine: list[str] = []
@@ -129,9 +159,10 @@ class Restore:
 
     # ---- one of them ----
 
-    def _attempt(self, found: dict[str, Any], flags: int,
-                 strict: bool) -> None:
-        saved = Saved(found["run"], found["step"])
+    def _attempt(self, saved: Saved, flags: int, strict: bool) -> None:
+        if self.several:
+            saved.held = self._teller.held(self._together(
+                lambda: self._teller.size(saved.run, saved.step)))
         one_agent = self._prepare(saved, strict)
         try:
             report = self._move(saved, flags, one_agent)
@@ -156,6 +187,9 @@ class Restore:
         except Exception:       # what was supposed was not agreed on
             self._describing.take_holders(before)
             raise
+        ordinals = [x["device"] for x in said]
+        self._device = None if None in ordinals else \
+            ordinals[self._comm.rank]
         return all(x["place"] == said[0]["place"] for x in said)
 
     def _look(self, saved: Saved, strict: bool) -> dict[str, Any]:
@@ -172,6 +206,10 @@ class Restore:
         return self._describe(strict, made or len(there) < len(items))
 
     def _beyond(self, saved: Saved) -> list[_core.Beyond]:
+        if saved.held is not None:
+            saved.world = saved.held.world
+            return saved.held.beyond(self._describing.names(),
+                                     self._comm.rank)
         saved.world, beyond = self._state.beyond(saved.run, saved.step)
         return beyond
 
@@ -192,7 +230,8 @@ class Restore:
                 items = [x for x in items if x[1].device.type != "meta"]
             self._describing.describe(items)
         return {"whole": self._describing.supposed(),
-                "place": self._state.announce()}
+                "place": self._state.announce(),
+                "device": self._describing.ordinal()}
 
     def _move(self, saved: Saved, flags: int,
               together: bool) -> tuple[Report, bool]:
@@ -200,20 +239,21 @@ class Restore:
         then exchange words through it. Whether all have the objects that
         they need as well."""
         reports: list[Report] = []
+        over = {"timeout_ms": int(self._comm.timeout * 1000)} if together \
+            else self._over(self._comm.links() if self.several else None,
+                            self._device)
 
         def move() -> bool:
-            reports.append(self._move_bytes(saved, flags, together))
+            reports.append(self._move_bytes(saved, flags, over))
             return saved.world == self._comm.world and self._kept.suffices()
 
         suffice = self._together(move)
         return reports[0], all(suffice)
 
-    def _move_bytes(self, saved: Saved, flags: int, together: bool) -> Report:
-        return Report(**self._state.restore(
-            saved.step, flags, run=saved.run,
-            timeout_ms=int(self._comm.timeout * 1000),
-            allgather=None if together else self._comm.for_restore,
-            world=self._comm.world))
+    def _move_bytes(self, saved: Saved, flags: int,
+                    over: dict[str, Any]) -> Report:
+        return Report(**self._state.restore(saved.step, flags, run=saved.run,
+                                            **over))
 
     def _load(self, strict: bool, suffices: bool) -> None:
         told: list[dict[str, Any]] | None = None

@@ -126,6 +126,7 @@ class Checkpointer:
         self._looked = False    # for what snapshots do not hold
         self._streams = _device.Streams()
         self._captured = False      # and said so
+        self._several = False       # agents, as the last restore has found
         self._stepped: set[int] = set()     # ids of optimizers
         self._early = True
         self._hooks = [o.inner.register_step_pre_hook(self._before_step)
@@ -284,8 +285,14 @@ class Checkpointer:
 
     def wait(self, step: int | None = None, until: str = "complete",
              timeout: float = 60) -> None:
-        """Waits until a snapshot is "sealed", "complete" or "durable"."""
+        """Waits until a snapshot is "sealed", "complete" or "durable".
+
+        Where several agents serve the job, none of them sees that all of it
+        is there: a restore does. "complete" is "sealed" there, on each rank.
+        """
         state = _one_of("until", until, _UNTIL)
+        if self._several and state == _core.COMPLETE:
+            state = _core.SEALED    # no agent knows of the others' images
         if step is None:
             step = self.last_step
         if step is None:
@@ -319,11 +326,13 @@ class Checkpointer:
         """Brings everything back, in place, on whatever mesh it lies now.
 
         The newest complete snapshot, or that of ``step``, from the node's
-        memory, else from disk (``source``: "memory" or "disk" alone). Every
-        rank must call it, and all restore the same one, or none. Optimizer
-        state that a fresh optimizer lacks is made first, and tensors on the
-        meta device get their memory. ``strict=False`` leaves alone what the
-        snapshot lacks and ignores what nobody asks for.
+        memory, else from disk (``source``: "memory" or "disk" alone). Where
+        several agents serve the ranks, what a node lacks comes out of the
+        memory of the others, and a first restore, which finds nothing, makes
+        them one run. Every rank must call it, and all restore the same one,
+        or none. Optimizer state that a fresh optimizer lacks is made first,
+        and tensors on the meta device get their memory. ``strict=False``
+        leaves alone what the snapshot lacks and ignores what nobody asks for.
 
         Returns the step, None on a first run. ``report`` has the details.
         """
@@ -334,6 +343,7 @@ class Checkpointer:
                           self._tensors, self._describing, self._blobs,
                           self._kept)
         found = restore.run(step, flags, strict)
+        self._several = restore.several
         if found is not None:
             self.report = restore.report
             log.log(logging.INFO if self.rank == 0 else logging.DEBUG,

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes from rank to rank, where several agents serve the job.
+
+They go by sends and receives of gloo, in a group of its own that the ranks
+make for it: a send that is given up breaks its group, and the trainer's must
+not be that one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .. import Timeout
+
+#: The number of a peer, and memory.
+Part = tuple[int, memoryview]
+
+
+def available() -> bool:
+    """Whether this build of torch has what it takes."""
+    return dist.is_available() and dist.is_gloo_available()
+
+
+class Links:
+    """One connection to each rank; made by all of them together."""
+
+    def __init__(self, store: Any, rank: int, world: int,
+                 timeout: float) -> None:
+        self._rank = rank
+        with self._failing(f"rank {rank} could not connect to the others"):
+            self._gloo: Any = dist.ProcessGroupGloo(
+                store, rank, world, datetime.timedelta(seconds=timeout))
+
+    @property
+    def broken(self) -> bool:
+        return self._gloo is None
+
+    @contextlib.contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as e:
+            self.abort()
+            # Frames of the cause would keep the connections open.
+            raise Timeout(errno.ETIMEDOUT, f"{what}: {e}") from None
+
+    def abort(self) -> None:
+        """Ends it: what others wait for fails as well."""
+        self._gloo = None
+
+    @staticmethod
+    def _wait(works: list[Any], timeout_ms: int) -> None:
+        end = time.monotonic() + timeout_ms / 1000
+        for work in works:
+            left = max(0.001, end - time.monotonic())
+            if not work.wait(datetime.timedelta(seconds=left)):
+                raise RuntimeError("it was given up")
+
+    def exchange(self, sends: list[Part], receives: list[Part],
+                 timeout_ms: int) -> None:
+        """Sends and receives all of them; Timeout where one does not come,
+        after which there is no other."""
+        if self._gloo is None:
+            raise Timeout(errno.ETIMEDOUT, "another exchange has failed")
+        peers = ", ".join(map(str, sorted({r for r, _ in sends + receives})))
+        with self._failing(f"rank {self._rank} could not exchange bytes with "
+                           f"rank {peers}"):
+            self._wait([self._gloo.recv([_tensor(m)], r, 0)
+                        for r, m in receives] +
+                       [self._gloo.send([_tensor(m)], r, 0)
+                        for r, m in sends], timeout_ms)
+
+    def spread(self, root: int, data: bytearray, timeout: float) -> None:
+        """What ``root`` has, into everybody's."""
+        with self._failing(f"rank {self._rank} did not get what rank {root} "
+                           "has to tell"):
+            options = dist.BroadcastOptions()
+            options.rootRank = root
+            self._wait([self._gloo.broadcast([_tensor(data)], options)],
+                       int(timeout * 1000))
+
+
+def _tensor(memory: Any) -> torch.Tensor:
+    return torch.frombuffer(memory, dtype=torch.uint8)

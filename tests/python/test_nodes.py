@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of several nodes: agents of their own, and bytes by gloo."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+import vcuda
+from harness import end_agent, run, start, start_agent, wait
+from models import Holder, Shard, local_part, sharded, whole
+from shardkeep import NotFound, Timeout
+from shardkeep.torch import Checkpointer, _links
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+NAMES = {"a": (9, 4), "b": (64, 30), "odd": (5,)}
+
+
+class Nodes(list[str]):
+    """The sockets of two agents with stores of their own."""
+
+    def __init__(self, directories: list[str]) -> None:
+        super().__init__(d + "/agent.sock" for d in directories)
+        self._directories = directories
+        self.agents = [start_agent(d) for d in directories]
+
+    def restart(self, node: int, sig: int, disk: bool = True) -> None:
+        end_agent(self.agents[node], sig)
+        if not disk:
+            shutil.rmtree(self._directories[node] + "/store",
+                          ignore_errors=True)
+        self.agents[node] = start_agent(self._directories[node])
+
+
+@pytest.fixture
+def nodes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+          ) -> Iterator[Nodes]:
+    monkeypatch.setenv("SHARDKEEP_MEMORY", "1G")
+    for i in range(2):
+        (tmp_path / str(i)).mkdir()
+    found = Nodes([str(tmp_path / str(i)) for i in range(2)])
+    yield found
+    for agent in found.agents:
+        end_agent(agent)
+
+
+def _on(nodes: Nodes, of: list[int]) -> str:
+    """Where this rank is."""
+    return nodes[of[dist.get_rank()]]
+
+
+def _job(fill: bool, host: bool = True) -> tuple[torch.nn.Module, object]:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = Holder({k: sharded(whole(k, shape), mesh, (Shard(0),), fill)
+                    for k, shape in NAMES.items()})
+    for p in model.parameters():
+        p.requires_grad_(True)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def _train(model: torch.nn.Module, optim: torch.optim.Optimizer) -> None:
+    for p in model.parameters():
+        p.grad = p.detach() * 2
+    optim.step()
+
+
+def _wrong(model: torch.nn.Module, optim: torch.optim.Optimizer
+           ) -> list[str]:
+    """Against what the same steps make of whole tensors."""
+    full = Holder({k: whole(k, shape) for k, shape in NAMES.items()})
+    for p in full.parameters():
+        p.requires_grad_(True)
+    other = torch.optim.AdamW(full.parameters(), lr=0.01)
+    _train(full, other)
+    found = []
+    for (name, p), q in zip(model.named_parameters(), full.parameters()):
+        pairs = [(p, q)] + [(optim.state[p][k], other.state[q][k])
+                            for k in ("exp_avg", "exp_avg_sq")]
+        for got, want in pairs:
+            if not torch.equal(got._local_tensor, local_part(
+                    want.detach(), p.device_mesh, p.placements)):
+                found.append(name)
+    return found
+
+
+def _save(nodes: Nodes, of: list[int], **words: object) -> None:
+    model, optim = _job(True)
+    ck = Checkpointer(model, optim, job="far", raising=True,
+                      socket=_on(nodes, of), timeout=60,
+                      local={"mine": {"rank": dist.get_rank()}}, **words)
+    assert ck.restore() is None
+    _train(model, optim)
+    ck.snapshot(1)
+    ck.wait()
+    runs = [None] * dist.get_world_size()
+    dist.all_gather_object(runs, ck.status()["run"])
+    assert len(set(runs)) == 1, "a run of all nodes"
+    dist.barrier()
+    if dist.get_rank() == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    ck.close()
+
+
+def _load(nodes: Nodes, of: list[int], remote: bool,
+          disk: bool = False) -> None:
+    model, optim = _job(False)
+    mine = {"rank": -1}
+    with Checkpointer(model, optim, job="far", raising=True,
+                      socket=_on(nodes, of), timeout=60,
+                      local={"mine": mine}) as ck:
+        assert ck.restore() == 1
+        assert not _wrong(model, optim)
+        assert mine["rank"] == (dist.get_rank() if dist.get_rank() < 4
+                                else -1)
+        total = torch.tensor([ck.report.bytes_remote, ck.report.bytes_disk])
+        dist.all_reduce(total)
+        assert [bool(n) for n in total.tolist()] == [remote, disk]
+        ck.snapshot(2)
+        ck.wait()
+
+
+def _saved(nodes: Nodes, **words: object) -> None:
+    pids = start(4, _save, nodes, [0, 0, 1, 1])
+    assert wait(pids)[0] == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("of, remote", [
+    ([0, 0, 1, 1], False), ([1, 1, 0, 0], True), ([0, 1, 1], True),
+    ([1, 0, 1, 0, 1], True)])
+def test_killed_and_back_over_two_nodes(nodes, of, remote):
+    _saved(nodes)
+    run(len(of), _load, nodes, of, remote)
+
+
+def test_a_node_that_lost_its_memory(nodes):
+    _saved(nodes)
+    nodes.restart(1, signal.SIGTERM)        # it has written what it had
+    run(4, _load, nodes, [0, 1, 0, 1], True, True)
+
+
+def _nothing(nodes: Nodes) -> None:
+    model, optim = _job(False)
+    with Checkpointer(model, optim, job="far", socket=_on(nodes, [0, 0, 1]),
+                      timeout=60) as ck, pytest.raises(NotFound):
+        ck.restore()
+
+
+def test_what_is_nowhere_whole_is_found_by_no_rank(nodes):
+    _saved(nodes, flush_every=1 << 30)
+    nodes.restart(1, signal.SIGKILL, disk=False)
+    run(3, _nothing, nodes)
+
+
+# ---- what goes wrong on the way ----
+
+def _break(nodes: Nodes, how: str) -> None:
+    """Rank 1 fails in its first exchange; all end alike, within the bound."""
+    of = [1, 0, 1, 0]
+    model, optim = _job(False)
+    ck = Checkpointer(model, optim, job="far", raising=True, timeout=8,
+                      socket=_on(nodes, of), local={"mine": {}})
+    pids: list[int] = [0] * 4
+    dist.all_gather_object(pids, os.getpid())
+    whole_exchange = _links.Links.exchange
+
+    def fail(self: _links.Links, *args: object) -> None:
+        _links.Links.exchange = whole_exchange
+        if how == "dies":
+            os._exit(3)
+        if how == "stops":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        self.abort()
+        raise Timeout(110, "as if a link had broken")
+
+    if dist.get_rank() == 1:
+        _links.Links.exchange = fail
+    began = time.monotonic()
+    with pytest.raises(Timeout):
+        ck.restore()
+    assert time.monotonic() - began < 60, "several meetings of 8 s"
+    if how == "breaks":
+        ck._comm.timeout = 60
+        assert ck.restore() == 1
+        assert not _wrong(model, optim)
+        return
+    if dist.get_rank() == 0:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pids[1], signal.SIGKILL)
+    os._exit(0)
+
+
+@pytest.mark.parametrize("how, code", [
+    ("breaks", 0), ("dies", 3), ("stops", -signal.SIGKILL)])
+def test_a_rank_that_fails_in_an_exchange(nodes, how, code):
+    _saved(nodes)
+    assert wait(start(4, _break, nodes, how)) == [0, code, 0, 0]
+
+
+# ---- from device to device ----
+
+def _on_devices(nodes: Nodes, of: list[int], lacking: bool) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    if lacking and rank == 1:
+        os.environ["SHARDKEEP_LIBNCCL"] = "/nonexistent"
+    vcuda.begin(rank)
+    mesh = DeviceMesh("vcuda", list(range(world)))
+    full = whole("w", (64, 30))
+    model = Holder({"w": sharded(full, mesh, (Shard(0),))})
+    assert model.w._local_tensor.device.index == rank
+    with Checkpointer(model, job="devices", raising=True, timeout=60,
+                      socket=_on(nodes, of)) as ck:
+        if ck.restore() is None:
+            ck.snapshot(1)
+            ck.wait()
+            return
+        assert torch.equal(model.w._local_tensor.cpu(), local_part(
+            full, mesh, (Shard(0),)))
+        assert bool(ck.report.without_nccl) == lacking
+        assert (ck.report.bytes_device > 0) != lacking
+        assert ck.report.bytes_remote > 0
+
+
+@pytest.mark.skipif(not vcuda.CAN_BUILD, reason="no compiler")
+@pytest.mark.parametrize("lacking", [False, True])
+def test_devices_of_other_nodes_by_nccl(nodes, monkeypatch, lacking):
+    made = vcuda.build()
+    monkeypatch.setenv("SHARDKEEP_LIBCUDA", made["driver"])
+    monkeypatch.setenv("SHARDKEEP_LIBNCCL", made["nccl"])
+    monkeypatch.setenv("VCUDA_DEVICES", "2")
+    run(2, _on_devices, nodes, [0, 1], lacking)
+    run(2, _on_devices, nodes, [1, 0], lacking)
