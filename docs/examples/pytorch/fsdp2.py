@@ -5,7 +5,7 @@
     torchrun --nproc-per-node 3 docs/examples/pytorch/fsdp2.py
     python docs/examples/pytorch/plot.py losses.csv losses.png
 
-The first line ends with every rank killed by SIGKILL in the middle of step
+Where there are GPUs, each rank takes one. The first line ends with every rank killed by SIGKILL in the middle of step
 60; the second goes on from the node's memory, on another number of ranks.
 """
 
@@ -55,7 +55,8 @@ class Transformer(torch.nn.Module):
         self.head = torch.nn.Linear(WIDTH, letters)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.letter(x) + self.place(torch.arange(x.shape[1]))
+        places = torch.arange(x.shape[1], device=x.device)
+        y = self.letter(x) + self.place(places)
         for block in self.blocks:
             y = block(y)
         return self.head(self.norm(y))
@@ -80,14 +81,17 @@ def main() -> None:
     parser.add_argument("--losses", default="losses.csv")
     o = parser.parse_args()
 
-    dist.init_process_group("gloo")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     raw = open(TEXT, encoding="utf-8").read()
     letters = sorted(set(raw))
     text = torch.tensor([letters.index(c) for c in raw])
-    model = Transformer(len(letters))
-    mesh = init_device_mesh("cpu", (world,))
+    model = Transformer(len(letters)).to(device)
+    mesh = init_device_mesh(device, (world,))
     for b in model.blocks:
         fully_shard(b, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -100,7 +104,8 @@ def main() -> None:
         if rank == 0 and done is not None:
             print(f"{world} ranks go on after {ck.report}")
         for step in range(0 if done is None else done + 1, o.steps):
-            x, y = batch(text, step, rank, world, o.batch)
+            x, y = (t.to(device) for t in batch(text, step, rank, world,
+                                                o.batch))
             optim.zero_grad()
             loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
             loss.backward()
