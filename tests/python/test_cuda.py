@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -19,6 +20,8 @@ from models import Holder, Shard, local_part, sharded, whole
 from shardkeep import Busy
 from shardkeep.torch import Checkpointer, _device
 from shardkeep.torch._common import check_local
+from shardkeep.torch._describe import Meshes, describe
+from shardkeep.torch._flat import FlatPart
 from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -229,26 +232,29 @@ def _save_there(path: str) -> None:
     torch.save(_all(model, optim), path)
 
 
-def _load_here(device: str, path: str) -> None:
+def _load_here(device: str, capturable: bool, path: str) -> None:
     if device == "vcuda":
         vcuda.begin()
     with torch.device("meta"):
         model = _model("meta")
-    fresh = torch.optim.AdamW(model.parameters(), lr=0.1)
+    fresh = torch.optim.AdamW(model.parameters(), lr=0.1,
+                              capturable=capturable)
     torch.set_default_device(device)
     with Checkpointer(model, fresh, job="move") as ck:
         assert ck.restore() == 1
     for p in model.parameters():
         assert p.device.type == device
         assert fresh.state[p]["exp_avg"].device.type == device
-        assert fresh.state[p]["step"].device.type == "cpu"
+        assert fresh.state[p]["step"].device.type == (
+            device if capturable else "cpu")
     assert _same(_all(model, fresh), torch.load(path))
 
 
-@pytest.mark.parametrize("device", ["cpu", "vcuda"])
-def test_a_fresh_job_on_the_host_or_a_device(agent, device):
+@pytest.mark.parametrize("device, capturable", [
+    ("cpu", False), ("vcuda", False), ("vcuda", True)])
+def test_a_fresh_job_on_the_host_or_a_device(agent, device, capturable):
     run(1, _save_there, f"{agent}/was")
-    run(1, _load_here, device, f"{agent}/was")
+    run(1, _load_here, device, capturable, f"{agent}/was")
 
 
 def _generators() -> None:
@@ -313,6 +319,45 @@ def _sharded() -> None:
 def test_dtensors_of_devices_on_another_mesh(agent):
     run(4, _sharded)
     run(3, _sharded)
+
+
+class _Shards:
+    """As a ShardedTensor."""
+
+    dtype = torch.float32
+
+    def __init__(self, *kinds: str) -> None:
+        self._kinds = kinds
+
+    def size(self) -> torch.Size:
+        return torch.Size([4 * len(self._kinds)])
+
+    def local_shards(self) -> list[types.SimpleNamespace]:
+        return [types.SimpleNamespace(
+            tensor=torch.zeros(4, device=kind),
+            metadata=types.SimpleNamespace(shard_offsets=[4 * i],
+                                           shard_sizes=[4]))
+            for i, kind in enumerate(self._kinds)]
+
+
+def _kinds() -> None:
+    vcuda.begin()
+    meshes = Meshes()
+    flat = FlatPart(torch.zeros(6, device="vcuda:1"), None, 0)
+    assert describe("x", flat, meshes)[9] == 1
+    assert describe("x", _Shards("vcuda", "vcuda"), meshes)[9] == 0
+    assert describe("x", _Shards("cpu"), meshes)[9] is None
+    with pytest.raises(ValueError, match="x lies in parts on device 0, the C"):
+        describe("x", _Shards("cpu", "vcuda"), meshes)
+    freed = torch.zeros(5, device="vcuda")
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="x has no memory"):
+        describe("x", freed, meshes)
+
+
+def test_all_kinds_of_tensors_say_where_they_are(monkeypatch):
+    monkeypatch.setenv("VCUDA_DEVICES", "2")
+    run(1, _kinds)
 
 
 # ---- what is refused ----

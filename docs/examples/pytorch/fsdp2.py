@@ -5,8 +5,9 @@
     torchrun --nproc-per-node 3 docs/examples/pytorch/fsdp2.py
     python docs/examples/pytorch/plot.py losses.csv losses.png
 
-Where there are GPUs, each rank takes one. The first line ends with every rank killed by SIGKILL in the middle of step
+The first line ends with every rank killed by SIGKILL in the middle of step
 60; the second goes on from the node's memory, on another number of ranks.
+Where there are GPUs, each rank takes one.
 """
 
 from __future__ import annotations

@@ -78,6 +78,13 @@ def can_pin() -> bool:
     return torch.cuda.is_available()
 
 
+def current(kind: str) -> torch.device:
+    """The rank's device of a type."""
+    if kind not in TYPES:
+        return torch.device(kind)
+    return torch.device(kind, torch.get_device_module(kind).current_device())
+
+
 def default() -> torch.device:
     """Where tensors are made that say nothing of it."""
     device = torch.get_default_device()

@@ -365,10 +365,7 @@ def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
 def _place_for(t: torch.Tensor) -> torch.device:
     """Where one that has no memory yet belongs."""
     if isinstance(t, DTensor):
-        kind = t.device_mesh.device_type
-        if kind != "cpu":
-            return torch.device(
-                kind, torch.get_device_module(kind).current_device())
+        return _device.current(t.device_mesh.device_type)
     return _device.default()
 
 
