@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from shardkeep.torch import Checkpointer
+from shardkeep.torch._common import unfit
 from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
 from torch.distributed.checkpoint import CheckpointException
 
@@ -160,3 +161,37 @@ def test_in_objects(agent):
             kept["odd"] = REFUSED[kind][0]()
             with pytest.raises(TypeError, match=r"extra\.k\.odd is a"):
                 ck.snapshot(2)
+
+
+def _of_vmap(x):
+    said = []
+    torch.vmap(lambda row: said.append(unfit(row)) or row)(x)
+    return said[0]
+
+
+def _freed(x):
+    x.untyped_storage().resize_(0)
+    return unfit(x)
+
+
+def _cut(x):
+    x.untyped_storage().resize_(8)
+    return unfit(x)
+
+
+@pytest.mark.parametrize("look", [
+    lambda x: unfit(x.to_sparse()), lambda x: unfit(x.to("meta")),
+    lambda x: unfit(torch.complex(x, x).conj()),
+    lambda x: unfit(torch.complex(x, x).conj().imag), _of_vmap,
+    lambda x: unfit(torch._to_functional_tensor(x)), _freed, _cut,
+    lambda x: unfit(torch.quantize_per_tensor(x, 1.0, 0, torch.qint8)),
+    lambda x: unfit(torch.nested.nested_tensor([x, x]))],
+    ids=["sparse", "meta", "conj", "neg", "vmap", "functional", "freed",
+         "cut", "quantized", "nested"])
+def test_what_is_known_of_one_kind_says_nothing_of_another(look):
+    for dtype in (torch.float32, torch.complex64):
+        assert unfit(torch.zeros(2, 3, dtype=dtype)) is None
+        assert unfit(torch.zeros(2, 3, dtype=dtype).t()) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert look(torch.ones(2, 3)) is not None

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from .. import DTYPES
@@ -65,25 +67,45 @@ def _of_another_kind(t: torch.Tensor) -> str | None:
     return None
 
 
+#: Types and dispatch keys whose values were found to be the bytes at their
+#: address, on which kind of device. The keys say all that is asked about.
+_fit: dict[Any, str] = {}
+_KEYS = getattr(torch._C, "_dispatch_keys", None)
+
+
+def _kind(t: torch.Tensor) -> Any:
+    return (type(t), _KEYS(t).raw_repr()) if _KEYS else None
+
+
 def _without_memory(t: torch.Tensor) -> bool:
     """Whether its storage does not hold all of its elements."""
-    last = t.storage_offset() + sum(
-        (n - 1) * s for n, s in zip(t.shape, t.stride()))
-    return t.numel() > 0 and (
-        not t.data_ptr() or
-        t.untyped_storage().nbytes() < (last + 1) * t.element_size())
+    n = t.numel()
+    if not n:
+        return False
+    end = t.storage_offset() + (n if t.is_contiguous() else 1 + sum(
+        (n - 1) * s for n, s in zip(t.shape, t.stride())))
+    return not t.data_ptr() or \
+        t.untyped_storage().nbytes() < end * t.element_size()
 
 
 def unfit(t: torch.Tensor) -> str | None:
     """Why the bytes of a tensor cannot be stored, None if they can."""
-    if t.device.type == "meta":
-        return "is on the meta device and has no bytes; materialize it first"
-    why = _of_another_kind(t)
-    if why is None:
-        why = _device.unfit(t)
-    if why is None and _without_memory(t):
-        why = "has no memory: its storage was freed, or is smaller than it"
-    return why
+    kind = _kind(t)
+    if kind is None or kind not in _fit:
+        device = t.device.type
+        if device == "meta":
+            return "is on the meta device and has no bytes; materialize it " \
+                "first"
+        why = _of_another_kind(t)
+        if why is None:
+            why = _device.unfit(t)
+        if why is not None:
+            return why
+        if kind is not None:
+            _fit[kind] = device
+    if _without_memory(t):
+        return "has no memory: its storage was freed, or is smaller than it"
+    return None
 
 
 def check_local(name: str, tensor: torch.Tensor) -> torch.Tensor:
