@@ -10,11 +10,13 @@
 #include "wire/channel.h"
 
 #define BOUND_NS UINT64_C(10000000000)
+#define END_NS UINT64_C(2000000000)	/* for it to be no more */
 #define AGAIN_NS UINT64_C(1500000000)	/* one that was killed is back by */
 
 struct talk {
 	const struct sk_os *os;
 	int sock;
+	int process;		/* the other agent; -1: not known */
 	uint64_t until_ns;
 	uint32_t seq;
 };
@@ -73,7 +75,11 @@ static int say_hello(struct talk *t, struct sk_err *err)
 	if (r < 0)
 		return sk_err_errno(err, r, "the running agent does not "
 				    "answer as this one would");
-	return msg.status < 0 ? refused(&msg, err) : 0;
+	if (msg.status < 0)
+		return refused(&msg, err);
+	t->process = t->os->pidfd_open(t->os,
+				       (pid_t)msg.body.hello_reply.pid);
+	return 0;
 }
 
 /* ---- what it hands over ---- */
@@ -142,15 +148,27 @@ static int check_table(const struct talk *t, struct kept *kept,
  * one, which listens where it did. */
 static int is_back(struct talk *t, const char *path)
 {
-	struct talk other = { .os = t->os, .until_ns = t->os->now_ns(t->os) +
-						       AGAIN_NS };
+	struct talk other = { .os = t->os, .process = -1,
+			      .until_ns = t->os->now_ns(t->os) + AGAIN_NS };
 	struct sk_err err;
 	int r = dial(&other, path, &err);
 
 	if (r == 0)
 		r = say_hello(&other, &err);
 	sk_close_fd(other.sock);
+	sk_close_fd(other.process);
 	return r == 0;
+}
+
+/* Until the system has closed what it had: the store tells the dead by their
+ * locks. */
+static void await_end(struct talk *t)
+{
+	struct pollfd p = { .fd = t->process, .events = POLLIN };
+
+	if (t->process >= 0)
+		(void)t->os->poll(t->os, &p, 1,
+				  t->os->now_ns(t->os) + END_NS);
 }
 
 static int commit(struct talk *t, const char *path, struct sk_err *err)
@@ -172,7 +190,8 @@ static int commit(struct talk *t, const char *path, struct sk_err *err)
 int takeover(const struct sk_os *os, const char *path, struct kept *ret,
 	     struct sk_err *err)
 {
-	struct talk t = { .os = os, .until_ns = os->now_ns(os) + BOUND_NS };
+	struct talk t = { .os = os, .process = -1,
+			  .until_ns = os->now_ns(os) + BOUND_NS };
 	int r = dial(&t, path, err);
 
 	if (r == 0)
@@ -183,7 +202,10 @@ int takeover(const struct sk_os *os, const char *path, struct kept *ret,
 		r = check_table(&t, ret, err);
 	if (r == 0)
 		r = commit(&t, path, err);
-	t.sock = sk_close_fd(t.sock);
+	if (r == 0)
+		await_end(&t);
+	sk_close_fd(t.process);
+	sk_close_fd(t.sock);
 	if (r < 0)
 		kept_clear(os, ret);
 	return r;

@@ -255,6 +255,7 @@ void sk_restore_set_aside(struct sk_restoring *rs, uint32_t image,
 		},
 	};
 	struct sk_err ignored;
+	int r = 0;
 
 	assert(image < rs->n_images && place < 2);
 	mark_listed(rs, msg.body.bad.image, place);
@@ -262,8 +263,12 @@ void sk_restore_set_aside(struct sk_restoring *rs, uint32_t image,
 	rs->report.damaged++;
 	/* The agent will find it itself where it cannot be told. */
 	if (tell)
-		(void)sk_conn_call(&rs->conn, &msg, NULL, 0, NULL, NULL,
-				   sk_until(rs->sk), &ignored);
+		r = sk_conn_call(&rs->conn, &msg, NULL, 0, NULL, NULL,
+				 sk_until(rs->sk), &ignored);
+	/* It is gone, and so is what kept the slot for us: this may be a newer
+	 * image by now, and the next agent has a newer snapshot. */
+	rs->stale |= r == -ECONNRESET && place_numbers[place] ==
+					 SK_PLACE_MEMORY;
 }
 
 /* ---- letting go ---- */

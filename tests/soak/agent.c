@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -26,6 +27,7 @@
 struct shared {
 	pthread_barrier_t meet;
 	_Atomic(int64_t) complete;	/* newest that a rank was told; -1 */
+	int begun;			/* an eventfd: one was */
 	atomic_bool over;
 	atomic_bool go[2];		/* by step: the ranks' own word of it */
 	atomic_ullong restores, lost;	/* restores; what failed of all */
@@ -72,6 +74,8 @@ static void train_step(struct rank *rank, struct shared *t, int64_t step)
 	}
 	if (sk_wait(rank->state, step, SK_COMPLETE, 100) < 0)
 		return;
+	if (old < 0)
+		CHECK(!eventfd_write(t->begun, 1));
 	while (old < step &&
 	       !atomic_compare_exchange_weak(&t->complete, &old, step))
 		;
@@ -224,11 +228,14 @@ static void take_over(struct scene *scene, pid_t pid, struct dice *dice,
 	tally->takeovers++;
 }
 
-static void kill_agents(struct scene *scene, struct dice *dice,
-			struct tally *tally)
+static void kill_agents(struct scene *scene, const struct shared *t,
+			struct dice *dice, struct tally *tally)
 {
 	pid_t pid = serving(scene, tally);
+	eventfd_t some;
 
+	/* Ranks that do not know of each other yet begin runs apart. */
+	CHECK(!eventfd_read(t->begun, &some));
 	for (int i = 0; i < KILLS; i++) {
 		(void)usleep((useconds_t)dice_below(dice, 150000));
 		if (dice_below(dice, 6))
@@ -248,6 +255,8 @@ static struct shared *share(int world)
 
 	CHECK(t != MAP_FAILED);
 	atomic_store(&t->complete, -1);
+	t->begun = eventfd(0, EFD_CLOEXEC);
+	CHECK(t->begun >= 0);
 	CHECK(!pthread_barrierattr_init(&attr));
 	CHECK(!pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED));
 	CHECK(!pthread_barrier_init(&t->meet, &attr, (unsigned)world));
@@ -274,7 +283,7 @@ void trial_agent(struct scene *scene, uint64_t seed, struct tally *tally)
 		       (unsigned long long)seed);
 	scene_ranks_start(scene, job, world, train, &life, ranks);
 	scene_ranks_start(&readers, job, READERS, read_on, &life, reader);
-	kill_agents(scene, &dice, tally);
+	kill_agents(scene, life.shared, &dice, tally);
 	atomic_store(&life.shared->over, true);
 	scene_ranks_end(job, world, ranks);
 	scene_ranks_end(job, READERS, reader);
@@ -284,5 +293,6 @@ void trial_agent(struct scene *scene, uint64_t seed, struct tally *tally)
 	tally->restores += atomic_load(&life.shared->restores);
 	tally->steps += (uint64_t)atomic_load(&life.shared->complete);
 	tally->lost += atomic_load(&life.shared->lost);
+	close(life.shared->begun);
 	CHECK(!munmap(life.shared, sizeof(*life.shared)));
 }
