@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pins, and what is said to stay: who pins and who deletes meet at every call,
+ * and either is killed at every call. */
+#include "common.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEP "step-000000000005"
+
+static int retire(struct sk_store *store)
+{
+	const struct sk_store_run run = run_named(1);
+
+	return sk_store_retire(store, "job", STEP, &run, NULL);
+}
+
+static int pin(struct sk_store *store, bool pinned)
+{
+	const struct sk_store_run run = run_named(1);
+
+	return sk_store_pin(store, "job", STEP, &run, pinned, NULL);
+}
+
+Test(keep, a_pinned_step_is_not_retired)
+{
+	struct sk_stored *images = NULL;
+	struct sk_store *store;
+	struct place p;
+
+	store = make_store(&p, NULL);
+	cr_assert_eq(pin(store, true), -ENOENT);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	cr_assert_eq(pin(store, true), 0);
+	cr_assert_eq(pin(store, true), 0, "once more");
+	cr_assert_eq(retire(store), -EBUSY);
+	cr_assert_eq(scan(store, &images), 1);
+	cr_assert(images[0].pinned);
+	free(images);
+	/* A newer run's step does not take it along. */
+	cr_assert_eq(put(store, 2, 5, 0), 0);
+	cr_assert_eq(settle(store, "job", 5, 2), 0);
+	cr_assert(holds(store, 1, 5, 0));
+	cr_assert_eq(pin(store, false), -ESTALE, "the name is run 2's");
+	cr_assert_eq(delete(store, "job", STEP, 2, NULL), 0);
+	sk_store_close(store);
+	place_remove(&p);
+}
+
+Test(keep, what_is_pinned_no_more_goes)
+{
+	struct sk_store *store;
+	struct place p;
+
+	store = make_store(&p, NULL);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	cr_assert_eq(pin(store, true), 0);
+	cr_assert_eq(pin(store, false), 0);
+	cr_assert_eq(pin(store, false), 0, "once more");
+	cr_assert_eq(retire(store), 0);
+	cr_assert_not(exists(&p, "job/" STEP));
+	sk_store_close(store);
+	place_remove(&p);
+}
+
+struct other {
+	struct sk_store *store;
+	int (*fn)(struct sk_store *store);
+	int r;
+};
+
+static void meddle(void *ctx)
+{
+	struct other *other = ctx;
+
+	other->r = other->fn(other->store);
+}
+
+static int pin_it(struct sk_store *store)
+{
+	return pin(store, true);
+}
+
+/* The other comes before call @n. False: there were not so many. */
+static bool meet(int (*fn)(struct sk_store *store),
+		 int (*its)(struct sk_store *store), uint64_t n)
+{
+	struct other other = { .fn = its, .r = -EINPROGRESS };
+	struct sk_fault_os fault;
+	struct sk_store *store;
+	struct place p;
+	int r, pinned, gone;
+
+	store = make_store(&p, &fault);
+	other.store = open_store(sk_os_linux(), &p);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	sk_fault_os_init(&fault, sk_os_linux());
+	sk_fault_os_meddle(&fault, SK_FAULT_ANY, n, meddle, &other);
+	r = fn(store);
+	fault.rule_count = 0;
+	if (other.r != -EINPROGRESS) {
+		pinned = fn == pin_it ? r : other.r;
+		gone = fn == retire ? r : other.r;
+		cr_assert((pinned == 0) != (gone == 0), "call %d: %d, %d",
+			  (int)n, pinned, gone);
+		cr_assert_eq(holds(store, 1, 5, 0), pinned == 0, "call %d",
+			     (int)n);
+	}
+	sk_store_close(other.store);
+	sk_store_close(store);
+	place_remove(&p);
+	return other.r != -EINPROGRESS;
+}
+
+Test(keep, a_pin_holds_or_its_owner_is_told, .timeout = 60)
+{
+	uint64_t n;
+
+	for (n = 1; meet(retire, pin_it, n); n++)
+		;
+	cr_assert_gt(n, 10);
+	for (n = 1; meet(pin_it, retire, n); n++)
+		;
+	cr_assert_gt(n, 5);
+}
+
+/* Killed at any call, and what it left is cleaned up: the step is whole, or
+ * nothing of it is there. */
+Test(keep, who_retires_is_killed_anywhere, .timeout = 60)
+{
+	bool gone = false;
+	uint64_t n;
+
+	for (n = 1; !gone; n++) {
+		struct sk_store *store, *third;
+		struct sk_fault_os fault;
+		struct place p;
+		size_t left;
+
+		store = make_store(&p, &fault);
+		cr_assert_eq(put(store, 1, 5, 0), 0);
+		cr_assert_eq(put(store, 1, 5, 1), 0);
+		sk_fault_os_init(&fault, sk_os_linux());
+		sk_fault_os_fail(&fault, SK_FAULT_ANY, n, SK_FAULT_ALWAYS,
+				 EIO);
+		gone = retire(store) == 0;
+		fault.rule_count = 0;
+		kill_store(store);
+		third = open_store(sk_os_linux(), &p);
+		left = scan(third, NULL);
+		cr_assert(left == 0 || (left == 2 && !gone), "call %d: %zu",
+			  (int)n, left);
+		cr_assert_eq(exists(&p, "job/" STEP), left == 2, "call %d",
+			     (int)n);
+		sk_store_close(third);
+		place_remove(&p);
+	}
+	cr_assert_gt(n, 10);
+}
+
+/* ---- what is said ---- */
+
+Test(keep, what_is_said_is_read_back)
+{
+	const struct sk_retention said = {
+		.keep_last = 3, .keep_every = 1000, .keep_age_s = 86400,
+		.keep_bytes = UINT64_C(1) << 41,
+	};
+	enum sk_retention_from from = SK_RETENTION_JOB;
+	struct sk_retention read = { 0 };
+	struct sk_err err = { "" };
+	struct sk_store *store;
+	struct place p;
+
+	store = make_store(&p, NULL);
+	cr_assert_eq(sk_store_set_retention(store, "job", SK_RETENTION_JOB,
+					    &said, &err), -ENOENT);
+	cr_assert_eq(sk_store_retention(store, "job", &from, &read, &err), 0);
+	cr_assert_eq(from, SK_RETENTION_NONE);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	for (from = SK_RETENTION_DEFAULT; from <= SK_RETENTION_OPERATOR;
+	     from++) {
+		enum sk_retention_from back;
+
+		cr_assert_eq(sk_store_set_retention(store, "job", from, &said,
+						    &err), 0, "%s", err.text);
+		cr_assert_eq(sk_store_retention(store, "job", &back, &read,
+						&err), 0, "%s", err.text);
+		cr_assert_eq(back, from);
+		cr_assert(sk_retention_equal(&read, &said));
+	}
+	cr_assert_eq(sk_store_set_retention(store, "job", SK_RETENTION_NONE,
+					    &said, &err), 0);
+	cr_assert_not(exists(&p, "job/.retain"));
+	sk_store_close(store);
+	place_remove(&p);
+}
+
+#define REST "\"keep_every\":0,\"keep_age_s\":0,\"keep_bytes\":0}\n"
+
+Test(keep, what_makes_no_sense_is_named)
+{
+	static const char *const texts[] = {
+		"", "\n", "[]\n", "7\n", "{\"version\":1}\n",
+		"{\"version\":2,\"from\":\"job\",\"keep_last\":1," REST,
+		"{\"version\":1,\"from\":\"him\",\"keep_last\":1," REST,
+		"{\"version\":1,\"from\":\"nobody\",\"keep_last\":1," REST,
+		"{\"version\":1,\"from\":\"job\",\"keep_last\":-1," REST,
+		"{\"version\":1,\"from\":\"job\",\"keep_last\":1.5," REST,
+		"{\"version\":1,\"from\":\"job\",\"keep_last\":4294967296,"
+		REST,
+		"{\"version\":1,\"from\":\"job\",\"keep_last\":1,"
+		"\"keep_last\":2," REST,
+		"{\"version\":1,\"from\":\"job\",\"keep_last\":1,\"more\":2,"
+		REST,
+		/* Torn: the end of the line is missing. */
+		"{\"version\":1,\"from\":\"job\",\"keep_last\":1,\"keep_ever",
+	};
+	struct sk_store *store;
+	struct place p;
+
+	store = make_store(&p, NULL);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
+		enum sk_retention_from from = SK_RETENTION_NONE;
+		struct sk_retention read;
+		struct sk_err err = { "" };
+
+		make_file(&p, "job/.retain", texts[i]);
+		cr_assert_eq(sk_store_retention(store, "job", &from, &read,
+						&err), -EBADMSG, "text %zu",
+			     i);
+		cr_assert(strstr(err.text, "job/.retain") &&
+			  strstr(err.text, "cachectl retain"), "%s",
+			  err.text);
+	}
+	sk_store_close(store);
+	place_remove(&p);
+}
