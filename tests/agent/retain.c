@@ -163,6 +163,7 @@ static void test_default(struct rig *rig)
 	char path[256];
 	struct rank r;
 
+	rig->retains = true;
 	rig_start(rig, "--store", rig->store, NULL);
 	open_rank(&r, rig, "new");
 	go(&r, 1, 9);

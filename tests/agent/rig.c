@@ -44,6 +44,10 @@ void rig_start(struct rig *rig, ...)
 	va_list ap;
 	int n = 5;
 
+	if (!rig->retains) {
+		args[n++] = "--keep-last";
+		args[n++] = "0";
+	}
 	va_start(ap, rig);
 	while ((args[n] = va_arg(ap, const char *)))
 		n++;

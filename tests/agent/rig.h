@@ -26,6 +26,8 @@ struct rig {
 	char socket[96];
 	char store[96];		/* a path; used if the flags name it */
 	pid_t agent;
+	bool retains;		/* by itself: it looks at the store then, which
+				 * most tests do by turns of their own */
 };
 
 /** A directory and a name for everything; nothing runs yet. */

@@ -595,9 +595,7 @@ static void test_store_anew(struct rig *rig)
 	struct rank r;
 
 	snprintf(aside, sizeof(aside), "%s.aside", rig->store);
-	/* Nobody looks: what is found to be gone is written once more. */
-	rig_start(rig, "--store", rig->store, "--memory", "256M",
-		  "--keep-last", "0", NULL);
+	rig_start(rig, "--store", rig->store, "--memory", "256M", NULL);
 	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
 		.job = "anew", .world = 1 }), 0, &r.msg);
 	rank_snapshot(&r, 1);

@@ -365,7 +365,7 @@ Test(retention, random_lists_are_judged_as_the_rules_read)
 	uint64_t state = 4177, went = 0;
 	struct list l;
 
-	for (int trial = 0; trial < 20000; trial++) {
+	for (int trial = 0; trial < 1500; trial++) {
 		struct sk_retention p = {
 			.keep_last = (uint32_t)draw(&state, 6),
 			.keep_every = (uint32_t)draw(&state, 5),
@@ -383,5 +383,5 @@ Test(retention, random_lists_are_judged_as_the_rules_read)
 				     "trial %d, step %zu of %zu", trial, i,
 				     l.n);
 	}
-	cr_assert_gt(went, 100000, "%d", (int)went);
+	cr_assert_gt(went, 7500, "%d", (int)went);
 }
