@@ -46,6 +46,7 @@
 struct flush;
 struct index;
 struct retain;
+struct scrub;
 struct sums;
 struct sweep;
 struct session;
@@ -128,6 +129,8 @@ struct agent {
 	size_t n_ignored, room_ignored;
 	struct retain *retain;		/* what need not stay goes */
 	struct sk_pool *keeping;	/* its thread */
+	struct scrub *scrub;		/* NULL: none */
+	struct sk_pool *scrubber;
 	struct sums *sums;		/* of files that were opened last */
 	struct timer sums_timer;
 

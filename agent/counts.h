@@ -12,6 +12,7 @@ struct counts {
 	uint64_t refused_busy, refused_memory;
 	uint64_t flush_errors, evictions, protocol_errors, refused_clients;
 	uint64_t retired, retire_errors;
+	uint64_t scrubbed, scrub_bad;
 	uint64_t bad_reported, ignored_files, unreadable;
 	uint64_t connections, deaths;
 	uint64_t revived, lost_images, unkept;

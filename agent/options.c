@@ -14,6 +14,7 @@
 
 #define KEEP_LAST 4u
 #define FLUSH_INTERVAL_S 30u
+#define SCRUB_RATE ((uint64_t)16 << 20)
 
 static const char help[] =
 "Usage: shardkeepd [OPTION]...\n"
@@ -57,6 +58,9 @@ static const char help[] =
 "  --keep-age SECONDS  none that is so much older than the newest complete one.\n"
 "                      Default: any\n"
 "  --keep-bytes SIZE   of each job no more than that. Default: any number\n"
+"  --scrub-rate SIZE   bytes per second of what is kept that are read and compared\n"
+"                      with their checksums, at most every 10 minutes anew; 0:\n"
+"                      none. Default: 16M\n"
 "  --stop-timeout SECONDS\n"
 "                      how long a stopping agent may flush. Default: 300\n"
 "\n"
@@ -85,7 +89,7 @@ static const char help[] =
 enum { O_SOCKET = 256, O_STORE, O_MEMORY, O_USER, O_LAYOUTS, O_ADMIN, O_SEAL,
        O_RATE, O_NO_DIRECT, O_BACKEND, O_STOP, O_DETACH, O_READY, O_IDLE,
        O_LEVEL, O_KEEPER, O_NO_KEEPER, O_TAKEOVER, O_VERSION, O_KEEP_LAST,
-       O_KEEP_EVERY, O_KEEP_AGE, O_KEEP_BYTES, O_INTERVAL,
+       O_KEEP_EVERY, O_KEEP_AGE, O_KEEP_BYTES, O_INTERVAL, O_SCRUB,
        O_HELP };
 
 static const struct option long_options[] = {
@@ -104,6 +108,7 @@ static const struct option long_options[] = {
 	{ "keep-every", required_argument, NULL, O_KEEP_EVERY },
 	{ "keep-age", required_argument, NULL, O_KEEP_AGE },
 	{ "keep-bytes", required_argument, NULL, O_KEEP_BYTES },
+	{ "scrub-rate", required_argument, NULL, O_SCRUB },
 	{ "stop-timeout", required_argument, NULL, O_STOP },
 	{ "detach", no_argument, NULL, O_DETACH },
 	{ "keeper", no_argument, NULL, O_KEEPER },
@@ -138,6 +143,13 @@ static int set_size(const char *what, const char *text, bool percent,
 	return complain(what, text, percent ?
 			"it is a size such as 64G, or a percentage" :
 			"it is a size such as 500M");
+}
+
+/* 0 is no size. */
+static int set_limit(const char *what, const char *text, uint64_t *ret)
+{
+	*ret = 0;
+	return strcmp(text, "0") == 0 ? 0 : set_size(what, text, false, ret);
 }
 
 static int set_unsigned(const char *what, const char *text, unsigned long most,
@@ -225,12 +237,14 @@ static int set_retention(int option, const char *arg, struct options *o)
 	case O_KEEP_AGE:
 		return set_age(arg, o);
 	default:
-		return set_size("--keep-bytes", arg, false, &keep->keep_bytes);
+		return set_limit("--keep-bytes", arg, &keep->keep_bytes);
 	}
 }
 
 static int set_option(int option, const char *arg, struct options *o)
 {
+	if (option >= O_KEEP_LAST && option <= O_KEEP_BYTES)
+		return set_retention(option, arg, o);
 	switch (option) {
 	case O_SOCKET:
 		return set_text(&o->socket, "--socket", arg);
@@ -252,14 +266,11 @@ static int set_option(int option, const char *arg, struct options *o)
 		return 0;
 	case O_RATE:
 		return set_size("--flush-rate", arg, false, &o->flush_rate);
-	case O_KEEP_LAST:
-	case O_KEEP_EVERY:
-	case O_KEEP_AGE:
-	case O_KEEP_BYTES:
-		return set_retention(option, arg, o);
 	case O_INTERVAL:
 		return set_unsigned("--flush-interval", arg, 1u << 20,
 				    &o->flush_interval_s);
+	case O_SCRUB:
+		return set_limit("--scrub-rate", arg, &o->scrub_rate);
 	case O_NO_DIRECT:
 		o->no_direct = true;
 		return 0;
@@ -318,6 +329,7 @@ int options_parse(int argc, char **argv, struct options *ret)
 		.level = LOG_LEVEL_INFO, .ready_fd = -1, .stop_timeout_s = 300,
 		.retention = { .keep_last = KEEP_LAST },
 		.flush_interval_s = FLUSH_INTERVAL_S,
+		.scrub_rate = SCRUB_RATE,
 	};
 	int option, r;
 

@@ -24,6 +24,7 @@ struct options {
 	uint64_t user_memory;	/* of one user; 0: all of it */
 	uint64_t user_layouts;	/* bytes of one user's; 0: any number */
 	uint64_t flush_rate;	/* bytes per second; 0: no limit */
+	uint64_t scrub_rate;		/* bytes per second; 0: none */
 	unsigned flush_interval_s;	/* 0: each snapshot is flushed */
 	struct sk_retention retention;	/* of jobs that say nothing */
 	bool retention_said;	/* else it is of those that began with it */

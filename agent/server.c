@@ -16,6 +16,7 @@
 #include "disk/flush.h"
 #include "disk/index.h"
 #include "disk/retain.h"
+#include "disk/scrub.h"
 #include "disk/stored.h"
 #include "disk/sums.h"
 #include "disk/sweep.h"
@@ -295,6 +296,8 @@ static int open_agent(struct agent *a, struct sk_err *err)
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot start");
 	r = open_pools(a, err);
+	if (r == 0 && scrub_open(a) < 0)
+		r = sk_err_set(err, -ENOMEM, "out of memory");
 	return r < 0 ? r : open_store(a, err);
 }
 
@@ -356,6 +359,7 @@ static void close_agent(struct agent *a)
 	close_sessions(a);
 	heap_close(a);
 	works_drain(&a->loop.works);
+	scrub_close(a);
 	stored_close(a);
 	/* The catalogue's slots go to the background once more. */
 	sk_cat_destroy(&a->cat);

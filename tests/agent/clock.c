@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What takes the agent hours, on a clock that the test moves. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -199,6 +200,52 @@ static void test_cadence(void)
 	whole_remove(&w);
 }
 
+/* A bit falls over on disk, and later one in memory: both are found without a
+ * reader, and what memory has is written anew. */
+static void test_scrub(void)
+{
+	struct whole w;
+	struct rank r;
+	char path[256];
+	int sock, fd;
+
+	whole_init(&w);
+	w.options.scrub_rate = UINT64_C(1) << 30;
+	whole_start(&w);
+	sock = rig_connect(&w.rig);
+	CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
+		.job = "rot", .world = 1 }), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	CHECK_STATUS(rank_wait(&r, 1, 3, WAIT_MS), 0, &r.msg);
+	pass(&w, sock, 601);
+	AWAIT((pass(&w, sock, 1),
+	       stat_value(sock, "shardkeep_images_scrubbed_total") == 2),
+	      "memory and disk");
+	CHECK(stat_value(sock, "shardkeep_scrub_bad_checksums_total") == 0,
+	      "all is well");
+	snprintf(path, sizeof(path), "%s/rot/step-000000000001/"
+		 "rank-00000-of-00001.safetensors", w.rig.store);
+	fd = open(path, O_WRONLY);
+	CHECK(fd >= 0 && pwrite(fd, "x", 1, (off_t)
+	      r.layouts[0]->header_bytes + 12345) == 1, "write");
+	close(fd);
+	(void)snapshot_flags(sock, "rot", 1);
+	pass(&w, sock, 601);
+	AWAIT((pass(&w, sock, 1),
+	       stat_value(sock, "shardkeep_scrub_bad_checksums_total") == 1),
+	      "the disk");
+	AWAIT(snapshot_flags(sock, "rot", 1) & SK_SNAP_DURABLE, "anew");
+	r.maps[0][0][r.layouts[0]->header_bytes + 54321] ^= 1;
+	pass(&w, sock, 601);
+	AWAIT((pass(&w, sock, 1),
+	       stat_value(sock, "shardkeep_scrub_bad_checksums_total") == 2),
+	      "memory");
+	rank_close(&r);
+	close(sock);
+	CHECK(rig_stop(&w.rig) == 0, "exit status");
+	whole_remove(&w);
+}
+
 int main(void)
 {
 	test_idle_exit();
@@ -206,5 +253,6 @@ int main(void)
 	test_request_timeout();
 	test_flush_retry();
 	test_cadence();
+	test_scrub();
 	return 0;
 }

@@ -53,9 +53,9 @@ char *retention_words(const struct sk_wire_retention *keep, char *buf,
 	if (keep->keep_age_s)
 		add(buf, size, "none older than the newest by %s",
 		    format_age((int64_t)keep->keep_age_s, age, sizeof(age)));
+	(void)sk_size_format(keep->keep_bytes, text, sizeof(text));
 	if (keep->keep_bytes)
-		add(buf, size, "at most %s", sk_size_format(keep->keep_bytes,
-							    text, sizeof(text)));
+		add(buf, size, "at most %s", text);
 	if (!*buf)
 		add(buf, size, "everything");
 	return buf;

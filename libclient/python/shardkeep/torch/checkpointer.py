@@ -97,9 +97,9 @@ class Checkpointer:
                  group: dist.ProcessGroup | None = None, rng: bool = True,
                  run: int = 0, slots: int = 0, flush_every: int = 0,
                  keep_last: int = 0, keep_every: int = 0, keep_age: int = 0,
-                 keep_bytes: int = 0, verify: bool = False, fence_hook: bool = True,
-                 raising: bool = False, socket: str | None = None,
-                 timeout: float = 300) -> None:
+                 keep_bytes: int = 0, verify: bool = False,
+                 fence_hook: bool = True, raising: bool = False,
+                 socket: str | None = None, timeout: float = 300) -> None:
         self._tensors = LiveTensors(as_list(model), as_list(optim))
         self._comm = Comm(group, job, timeout)
         self.rank, self.world = self._comm.rank, self._comm.world
