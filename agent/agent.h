@@ -4,7 +4,8 @@
  *
  *   loop/      descriptors, times, background work, log, the endpoint
  *   agent.h    this; options.h and counts.h belong to it
- *   memory/    the memory of slots
+ *   worker/    the process that uses GPUs for the agent; knows no agent
+ *   memory/    the memory of slots; workers
  *   disk/      the flusher, and what lies on the store
  *   session/   connections, requests that wait, who may see what, stopping
  *   calls/     a file per message, and the table of them
@@ -103,6 +104,9 @@ struct agent {
 	struct sk_link stops;		/* those who wait for the end */
 	bool changed;			/* see agent_changed() */
 	struct timer decide_timer;	/* of snapshots undecided */
+
+	struct sk_link workers;		/* of GPUs: memory/workers.h */
+	struct sk_link device_slots;	/* calls/device.h */
 
 	struct sk_link to_populate;	/* memories by order, in turn */
 	uint64_t fill_round;		/* memory.c: counts its looks */

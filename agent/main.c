@@ -10,6 +10,7 @@
 #include "keeper/parent.h"
 #include "server.h"
 #include "takeover.h"
+#include "worker/worker.h"
 
 /* The log goes beside the socket, and standard input and output nowhere. */
 static int move_output(const struct sk_os *os, const struct endpoint *e)
@@ -197,6 +198,11 @@ int main(int argc, char **argv)
 	/* Each mode is said where something is made; no file says more than
 	 * 0600, but root's directories are for users to come through. */
 	(void)umask(022);
+	if (o.worker_fd >= 0) {
+		status = worker_run(os, o.worker_fd);
+		options_free(&o);
+		return status;
+	}
 	birth.keeper = keeper_from_environment(os);
 	r = kept_from_environment(os, &birth.kept);
 	if (r == 0)

@@ -31,6 +31,10 @@ static const char help[] =
 "  --memory SIZE       most memory that snapshots may take: bytes, with K, M, G\n"
 "                      or T, or a percentage of this machine's. Default:\n"
 "                      $SHARDKEEP_MEMORY, else 50%\n"
+"  --device-memory SIZE\n"
+"                      most memory of each GPU that snapshots may take on their\n"
+"                      way to this node's memory, as --flush-rate. Default:\n"
+"                      $SHARDKEEP_DEVICE_MEMORY, else none\n"
 "\n"
 "Who\n"
 "  --user-memory SIZE  most that the jobs of one user may take, as --memory;\n"
@@ -86,7 +90,8 @@ static const char help[] =
 "1 something could not be made durable or the agent could not start,\n"
 "2 an option makes no sense.\n";
 
-enum { O_SOCKET = 256, O_STORE, O_MEMORY, O_USER, O_LAYOUTS, O_ADMIN, O_SEAL,
+enum { O_SOCKET = 256, O_STORE, O_MEMORY, O_DEVICE, O_WORKER, O_USER,
+       O_LAYOUTS, O_ADMIN, O_SEAL,
        O_RATE, O_NO_DIRECT, O_BACKEND, O_STOP, O_DETACH, O_READY, O_IDLE,
        O_LEVEL, O_KEEPER, O_NO_KEEPER, O_TAKEOVER, O_VERSION, O_KEEP_LAST,
        O_KEEP_EVERY, O_KEEP_AGE, O_KEEP_BYTES, O_INTERVAL, O_SCRUB,
@@ -96,6 +101,8 @@ static const struct option long_options[] = {
 	{ "socket", required_argument, NULL, O_SOCKET },
 	{ "store", required_argument, NULL, O_STORE },
 	{ "memory", required_argument, NULL, O_MEMORY },
+	{ "device-memory", required_argument, NULL, O_DEVICE },
+	{ "gpu-worker", required_argument, NULL, O_WORKER },
 	{ "user-memory", required_argument, NULL, O_USER },
 	{ "user-layouts", required_argument, NULL, O_LAYOUTS },
 	{ "admin-uid", required_argument, NULL, O_ADMIN },
@@ -199,13 +206,13 @@ static int set_level(const char *text, struct options *o)
 	return 0;
 }
 
-static int set_fd(const char *text, struct options *o)
+static int set_fd(const char *what, const char *text, int *ret)
 {
 	unsigned fd;
-	int r = set_unsigned("--ready-fd", text, 1u << 20, &fd);
+	int r = set_unsigned(what, text, 1u << 20, &fd);
 
 	if (r == 0)
-		o->ready_fd = (int)fd;
+		*ret = (int)fd;
 	return r;
 }
 
@@ -252,6 +259,11 @@ static int set_option(int option, const char *arg, struct options *o)
 		return set_text(&o->store, "--store", arg);
 	case O_MEMORY:
 		return set_size("--memory", arg, true, &o->memory);
+	case O_DEVICE:
+		return set_size("--device-memory", arg, false,
+				&o->device_memory);
+	case O_WORKER:
+		return set_fd("--gpu-worker", arg, &o->worker_fd);
 	case O_USER:
 		return set_size("--user-memory", arg, true,
 				&o->user_memory);
@@ -290,7 +302,7 @@ static int set_option(int option, const char *arg, struct options *o)
 		o->takeover = true;
 		return 0;
 	case O_READY:
-		return set_fd(arg, o);
+		return set_fd("--ready-fd", arg, &o->ready_fd);
 	case O_IDLE:
 		return set_unsigned("--idle-exit", arg, 1u << 30,
 				    &o->idle_exit_s);
@@ -312,9 +324,13 @@ static int from_environment(struct options *o)
 {
 	const char *store = getenv("SHARDKEEP_STORE");
 	const char *memory = getenv("SHARDKEEP_MEMORY");
+	const char *device = getenv("SHARDKEEP_DEVICE_MEMORY");
 	int r = 0;
 
-	if (store && *store)
+	if (device && *device)
+		r = set_size("SHARDKEEP_DEVICE_MEMORY", device, false,
+			     &o->device_memory);
+	if (r == 0 && store && *store)
 		r = set_text(&o->store, "SHARDKEEP_STORE", store);
 	if (r == 0 && memory && *memory)
 		r = set_size("SHARDKEEP_MEMORY", memory, true, &o->memory);
@@ -326,7 +342,8 @@ int options_parse(int argc, char **argv, struct options *ret)
 	struct options o = {
 		.memory = physical() / 2, .user_layouts = UINT64_C(1) << 30,
 		.admin_uid = (uid_t)-1,
-		.level = LOG_LEVEL_INFO, .ready_fd = -1, .stop_timeout_s = 300,
+		.level = LOG_LEVEL_INFO, .ready_fd = -1, .worker_fd = -1,
+		.stop_timeout_s = 300,
 		.retention = { .keep_last = KEEP_LAST },
 		.flush_interval_s = FLUSH_INTERVAL_S,
 		.scrub_rate = SCRUB_RATE,

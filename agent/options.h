@@ -28,6 +28,8 @@ struct options {
 	unsigned flush_interval_s;	/* 0: each snapshot is flushed */
 	struct sk_retention retention;	/* of jobs that say nothing */
 	bool retention_said;	/* else it is of those that began with it */
+	uint64_t device_memory;	/* bytes of each GPU; 0: none */
+	int worker_fd;		/* this is a worker, with that socket; -1 */
 	unsigned idle_exit_s;	/* 0: never */
 	unsigned stop_timeout_s;
 	uid_t admin_uid;	/* (uid_t)-1: none */

@@ -10,6 +10,7 @@
 
 #include "agent.h"
 #include "calls/call.h"
+#include "calls/device.h"
 #include "calls/leave.h"
 #include "calls/table.h"
 #include "disk/cadence.h"
@@ -23,6 +24,7 @@
 #include "memory/heap.h"
 #include "memory/memory.h"
 #include "memory/record.h"
+#include "memory/workers.h"
 #include "session/decide.h"
 #include "session/flight.h"
 #include "session/request.h"
@@ -99,12 +101,14 @@ static void end_turn(struct agent *a)
 	unsigned before = a->n_sessions;
 
 	do {
+		device_drain_dead(a);
 		sessions_leave(a);
 		follow_up(a);
 	} while (!sk_link_empty(&a->closing));
 	if (a->n_sessions != before)
 		agent_check_idle(a);
-	if (a->stopping && !flush_pending(a) && !index_pending(a))
+	if (a->stopping && !flush_pending(a) && !index_pending(a) &&
+	    !device_draining(a, NULL))
 		a->quit = true;
 }
 
@@ -276,6 +280,8 @@ static void init(struct agent *a, const struct sk_os *os,
 	sk_link_init(&a->waiting);
 	sk_link_init(&a->gathers);
 	sk_link_init(&a->stops);
+	sk_link_init(&a->workers);
+	sk_link_init(&a->device_slots);
 	sk_link_init(&a->to_populate);
 	sk_link_init(&a->wishes);
 	log_open(&a->log, os, o->level);
@@ -347,6 +353,7 @@ static void close_sessions(struct agent *a)
 		sk_link_insert(&a->closing, &s->link);
 	}
 	sessions_leave(a);
+	workers_close(a);
 	flight_close(a);
 	assert(!a->n_sessions && sk_link_empty(&a->waiting) &&
 	       sk_link_empty(&a->gathers));

@@ -428,7 +428,11 @@ struct sk_status {
 	uint64_t locked_bytes;	/**< of slot_bytes, page-locked for CUDA
 				 * devices; what is not is copied through the
 				 * driver's own buffers, more slowly */
-	uint64_t reserved[2];
+	uint64_t device_bytes;	/**< of the agent's memory on this rank's CUDA
+				 * device, where snapshots are safe to
+				 * overwrite first; 0: none, they go to the
+				 * slots at once */
+	uint64_t reserved[1];
 };
 
 /** Copies out what the state knows of its last snapshot; asks and waits for

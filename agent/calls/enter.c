@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "agent.h"
+#include "calls/device.h"
 #include "memory/memory.h"
 #include "session/rights.h"
 #include "session/session.h"
@@ -196,6 +197,8 @@ int rank_enter(struct session *s, const struct sk_wire_register *reg,
 	state->owner = s;
 	state->flush_every = reg->flush_every;
 	state->numa_node = reg->numa_node;
+	if (old)
+		device_slots_drop(a, old);
 	if (old)
 		a->counts.discarded_client += sk_cat_state_replace(old, state);
 	r = reg->flags & SK_REGISTER_LATER ? 0 :

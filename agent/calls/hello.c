@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "calls/call.h"
+#include "calls/device.h"
 #include "shardkeep-version.h"
 
 int call_hello(struct call *c)
@@ -31,6 +32,7 @@ int call_hello(struct call *c)
 	reply->pid = (uint32_t)getpid();
 	reply->uid = a->uid;
 	reply->has_store = !a->store ? 0 : a->store_volatile ? 2 : 1;
+	reply->has_devices = device_slots_made(a);
 	memcpy(reply->version, SK_VERSION, sizeof(SK_VERSION));
 	if (a->store)
 		(void)strncat(reply->store, sk_store_path(a->store),

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 
 #include "calls/call.h"
+#include "calls/device.h"
 #include "calls/gather.h"
 #include "disk/flush.h"
 #include "disk/stored.h"
@@ -21,6 +22,7 @@ void rank_leave(struct agent *a, struct sk_cat_state *state, const char *why)
 
 	assert(state->living);
 	gather_rank_gone(a, run, state->rank);
+	device_slots_drop(a, state);
 	for (int kind = 0; kind < 2; kind++) {
 		if (state->layouts[kind])
 			heap_freed(a, sk_layout_memory(

@@ -8,6 +8,7 @@
 #include "base/array.h"
 #include "bytes/checksum.h"
 #include "calls/call.h"
+#include "calls/device.h"
 #include "disk/flush.h"
 #include "disk/stored.h"
 #include "memory/bytes.h"
@@ -452,6 +453,11 @@ static int listing_outcome(struct request *q, struct sk_err *err)
 	struct sk_cat_job *job = NULL;
 
 	while ((job = next_job(q->session, job))) {
+		if (is_asked(in, job) && device_draining(q->agent, job))
+			return sk_err_set(err, -EAGAIN, "what a rank of job "
+					  "\"%s\" left on a GPU is still "
+					  "being brought to memory",
+					  job->name);
 		s = is_asked(in, job) ? find_undecided(l, job) : NULL;
 		if (s)
 			return sk_err_set(err, -EAGAIN, "it is still being "

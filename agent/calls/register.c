@@ -11,6 +11,7 @@
 
 #include "base/size.h"
 #include "calls/call.h"
+#include "calls/device.h"
 #include "calls/enter.h"
 #include "disk/retain.h"
 #include "disk/stored.h"
@@ -19,6 +20,8 @@
 #include "session/request.h"
 
 #define TRIM_NS (UINT64_C(120) * 1000000000)	/* what a restart may take */
+/* Clients take an agent for dead that says nothing for longer. */
+#define DRAIN_MS 5000u
 #define MAX_SLOTS 64u				/* of one state */
 #define PARSING 4u				/* times the header, of heap */
 #define MAX_WAITING 512u			/* of one user */
@@ -127,7 +130,13 @@ static void registration_release(struct request *q)
 	free(g);
 }
 
+static int registration_outcome(struct request *q, struct sk_err *err);
+static void registration_drained(struct request *q, int status,
+				 const struct sk_err *err);
+
 static const struct request_kind registration_kind = {
+	.outcome = registration_outcome,
+	.answer = registration_drained,
 	.release = registration_release,
 };
 
@@ -256,6 +265,29 @@ static int learn_runs(struct registration *g, int r, struct sk_err *err)
 			     "the store cannot be read", w->job);
 }
 
+/* The rank's last life may still have its place in the run. */
+static int registration_outcome(struct request *q, struct sk_err *err)
+{
+	const struct registration *g = sk_link_object(q, struct registration,
+						      request);
+	const struct sk_cat_job *job = sk_cat_job_find(
+		&q->agent->cat, g->reg.id.job, q->session->uid);
+
+	if (!job || !device_draining(q->agent, job))
+		return 0;
+	return sk_err_set(err, -EAGAIN, "what a rank left on a GPU is still "
+			  "being brought to memory");
+}
+
+static void registration_drained(struct request *q, int status,
+				 const struct sk_err *err)
+{
+	/* It was waited for as long as a client can be kept waiting. */
+	(void)status;
+	registration_answer(sk_link_object(q, struct registration, request),
+			    0, err);
+}
+
 static void registration_granted(struct stored_wish *wish, int r,
 				 const struct sk_err *why)
 {
@@ -264,7 +296,13 @@ static void registration_granted(struct stored_wish *wish, int r,
 	struct sk_err err = *why;
 
 	r = learn_runs(g, r, &err);
-	registration_answer(g, r, &err);
+	if (r < 0 || !g->request.session ||
+	    registration_outcome(&g->request, &err) == 0) {
+		registration_answer(g, r, &err);
+		return;
+	}
+	g->request.busy = false;
+	request_await_change_for(&g->request, DRAIN_MS);
 }
 
 /* Back from the background, and on to the disk: its runs have numbers too. */

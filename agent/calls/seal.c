@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "calls/call.h"
+#include "calls/device.h"
+#include "calls/seal.h"
 #include "memory/memory.h"
 #include "session/request.h"
 #include "session/rights.h"
@@ -134,6 +136,7 @@ static void conclude(struct seal *seal, struct sk_cat_slot *slot)
 	struct sk_cat_snapshot *s = slot->snapshot;
 
 	assert(slot->use == SK_CAT_FILLING && slot->fill == seal->fill);
+	device_seal_over(a, slot);
 	if (seal->result == 0) {
 		seal_writes(a, slot->memory);
 		seal->result = sk_cat_slot_seal(slot, seal->sums,
@@ -237,11 +240,11 @@ static int seal_later(struct call *c, const struct seal *what)
 
 /* ---- the call ---- */
 
-static struct seal begin(struct call *c, struct sk_cat_slot *slot)
+static struct seal begin(struct agent *a, struct sk_cat_slot *slot)
 {
 	struct sk_cat_layout *const *layouts = slot->state->layouts;
 	struct seal seal = {
-		.agent = c->agent, .fill = slot->fill,
+		.agent = a, .fill = slot->fill,
 		.step = slot->snapshot->step, .run = slot->snapshot->run,
 		.run_id = slot->snapshot->run_id, .memory = slot->memory,
 	};
@@ -265,6 +268,15 @@ static bool is_short(const struct seal *seal)
 	return bytes <= SHORT_HEADER;
 }
 
+void seal_for_dead(struct session *s, struct sk_cat_slot *slot)
+{
+	struct seal seal = begin(s->agent, slot);
+
+	seal.result = read_stamps(&seal);
+	conclude(&seal, slot);
+	let_go(&seal);
+}
+
 int call_seal(struct call *c)
 {
 	const struct sk_wire_seal *in = &c->in->body.seal;
@@ -277,7 +289,7 @@ int call_seal(struct call *c)
 		r = call_check_filling(c, slot, in->step);
 	if (r < 0)
 		return r;
-	seal = begin(c, slot);
+	seal = begin(c->agent, slot);
 	if (!is_short(&seal)) {
 		r = seal_later(c, &seal);
 		if (r < 0)

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 #include "calls/call.h"
+#include "calls/device.h"
 #include "disk/cadence.h"
 #include "disk/flush.h"
 #include "memory/memory.h"
@@ -97,6 +98,7 @@ int call_discard(struct call *c)
 	log_info(c->agent, "job \"%s\" step %" PRId64 " rank %" PRId32
 		 ": discarded by the client", slot->state->run->job->name,
 		 in->step, slot->state->rank);
+	device_seal_over(c->agent, slot);
 	sk_cat_slot_clear(slot);
 	c->agent->counts.discarded_client++;
 	agent_changed(c->agent);

@@ -36,6 +36,12 @@ struct counter {
 #define COUNTER(field, n, h) { offsetof(struct counts, field), n "_total", h }
 static const struct counter counters[] = {
 	COUNTER(sealed, "images_sealed", "images that ranks have sealed"),
+	COUNTER(device_seals, "device_seals",
+		"images that stood on a GPU before they were in memory"),
+	COUNTER(device_drains, "device_drains",
+		"images of dead ranks that were brought from a GPU"),
+	COUNTER(device_lost, "device_lost",
+		"images of dead ranks on a GPU that could not be"),
 	COUNTER(completed, "snapshots_complete",
 		"snapshots that became complete in memory"),
 	COUNTER(durable, "snapshots_durable",

@@ -69,6 +69,9 @@ static const struct message messages[SK_MSG_TYPE_COUNT] = {
 	/* One that commits to nothing is nobody's. */
 	[SK_MSG_TAKEOVER] = { call_takeover, {
 		RESERVED(takeover), FIELD(takeover, flags, 0) } },
+	[SK_MSG_DEVICE_SLOT] = { call_device_slot, { RESERVED(device_slot) },
+				 1 },
+	[SK_MSG_DEVICE_SEAL] = { call_device_seal, { RESERVED(seal) } },
 };
 
 static int check_fds(const struct message *m, const struct sk_msg *in,

@@ -63,6 +63,11 @@ enum sk_msg_type {
 	SK_MSG_MAP,
 	SK_MSG_RETAIN,
 	SK_MSG_TAKEOVER,
+	SK_MSG_DEVICE_SLOT,
+	SK_MSG_DEVICE_SEAL,
+	/* From the agent to its worker, which answers; of no client. */
+	SK_MSG_MAKE_DEVICE_SLOT,
+	SK_MSG_DRAIN,
 	SK_MSG_TYPE_COUNT
 };
 
@@ -88,7 +93,7 @@ struct sk_wire_hello_reply {
 	uint32_t pid;
 	uint32_t uid;
 	uint32_t has_store;	/* 0 none, 1, 2 one that is not durable */
-	uint32_t reserved;
+	uint32_t has_devices;	/* it makes device slots */
 	char version[32];
 	char store[256];	/* path, cut */
 };
@@ -182,6 +187,46 @@ struct sk_wire_seal {
 	uint32_t reserved;
 };
 /* Also DISCARD: the slot is FREE again, the loss is counted. */
+
+/*
+ * DEVICE_SLOT: memory of a GPU for the extents of this state's images that its
+ * tensors on that device fill, one behind the other (memory/extent.h); fd 0 is
+ * a memfd of n_extents struct sk_extent. The reply's fd 0 stands for the memory,
+ * as the driver exports it. The rank copies them there, and the rest into a
+ * slot; when both are done it says so (DEVICE_SEAL, body.seal) and the trainer
+ * may go on. Then it copies the extents into the slot and seals it. Where it
+ * dies in between, the agent has that done. One at a time: the next snapshot
+ * waits, or goes by without it.
+ * Errors: -EAGAIN it is being made, ask again; -ENODEV the agent has no device
+ * memory to give, -EDQUOT it has given all, -EINVAL, -EIO what makes it
+ * failed.
+ */
+struct sk_wire_device_slot {
+	uint64_t state;
+	uint8_t uuid[16];	/* of the device */
+	uint32_t n_extents;
+	uint32_t reserved;
+};
+struct sk_wire_device_slot_reply {
+	uint64_t bytes;		/* of the memory */
+};
+#define SK_EXTENTS_MAX 65536u
+
+/* MAKE_DEVICE_SLOT: fd 0 of the answer is the memory. DRAIN: fd 0 is a device
+ * slot, 1 a memfd with the templates of the headers and the extents, 2 and 3
+ * the slot's images. The extents are copied, and the images' checksums taken
+ * and stamped. */
+struct sk_wire_worker {
+	uint8_t uuid[16];
+	uint64_t bytes;		/* of the device slot: wanted, and in answers
+				 * as it is */
+	uint64_t header_bytes[2];
+	uint64_t image_bytes[2];
+	uint64_t run, run_id;
+	int64_t step;
+	uint32_t n_extents;
+	uint32_t reserved;
+};
 
 /* UNREGISTER: the rank leaves in order; its images stay. body.state. */
 
@@ -428,6 +473,9 @@ struct sk_msg {
 		struct sk_wire_slot_reply slot_reply;
 		struct sk_wire_slot_wait slot_wait;
 		struct sk_wire_seal seal;
+		struct sk_wire_device_slot device_slot;
+		struct sk_wire_device_slot_reply device_slot_reply;
+		struct sk_wire_worker worker;
 		struct sk_wire_wait wait;
 		struct sk_wire_gather gather;
 		struct sk_wire_list list;

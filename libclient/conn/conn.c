@@ -297,20 +297,34 @@ static int status_of(const struct sk_msg *msg, struct sk_err *err)
 	return sk_err_set(err, msg->status, "%.*s", SK_ERR_MAX - 1, text);
 }
 
+int sk_conn_call_fds_in(struct sk_conn *conn, uint64_t generation,
+			struct sk_msg *msg, const int *fds, int n_fds,
+			int *ret_fds, int *ret_n_fds, uint64_t until_ns,
+			struct sk_err *err)
+{
+	int r;
+
+	*ret_n_fds = 0;
+	(void)pthread_mutex_lock(&conn->lock);
+	r = conn->generation == generation ?
+	    exchange(conn, msg, fds, n_fds, ret_fds, ret_n_fds, until_ns,
+		     err) :
+	    sk_err_set(err, -ECONNRESET, "the connection to the agent was "
+		       "lost, and what it held with it");
+	(void)pthread_mutex_unlock(&conn->lock);
+	return r < 0 ? r : status_of(msg, err);
+}
+
 int sk_conn_call_in(struct sk_conn *conn, uint64_t generation,
 		    struct sk_msg *msg, uint64_t until_ns,
 		    struct sk_err *err)
 {
-	int got[SK_MSG_FDS], n = 0, r;
+	int got[SK_MSG_FDS], n, r;
 
-	(void)pthread_mutex_lock(&conn->lock);
-	r = conn->generation == generation ?
-	    exchange(conn, msg, NULL, 0, got, &n, until_ns, err) :
-	    sk_err_set(err, -ECONNRESET, "the connection to the agent was "
-		       "lost, and what it held with it");
-	(void)pthread_mutex_unlock(&conn->lock);
+	r = sk_conn_call_fds_in(conn, generation, msg, NULL, 0, got, &n,
+				until_ns, err);
 	sk_close_fds(conn->os, got, n);
-	return r < 0 ? r : status_of(msg, err);
+	return r;
 }
 
 int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,

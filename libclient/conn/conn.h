@@ -89,5 +89,10 @@ int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 int sk_conn_call_in(struct sk_conn *conn, uint64_t generation,
 		    struct sk_msg *msg, uint64_t until_ns,
 		    struct sk_err *err);
+/** The same with descriptors, as sk_conn_call(). */
+int sk_conn_call_fds_in(struct sk_conn *conn, uint64_t generation,
+			struct sk_msg *msg, const int *fds, int n_fds,
+			int *ret_fds, int *ret_n_fds, uint64_t until_ns,
+			struct sk_err *err);
 
 #endif

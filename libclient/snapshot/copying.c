@@ -6,6 +6,7 @@
 
 #include "base/util.h"
 #include "bytes/checksum.h"
+#include "snapshot/from-gpus.h"
 #include "snapshot/verify.h"
 #include "state/slots.h"
 #include "state/warm.h"
@@ -159,7 +160,7 @@ static bool of_gpu(const struct sk_copying *c, const struct sk_unit *u)
 }
 
 /* A unit is copied: what it was the last of is released. */
-static void unit_copied(struct sk_copying *c, const struct sk_unit *u)
+void sk_copying_unit_done(struct sk_copying *c, const struct sk_unit *u)
 {
 	struct sk_fences *f = &c->state->fences;
 	struct sk_pending *p = &c->pending;
@@ -193,93 +194,19 @@ static void copy_unit(struct sk_task *task, size_t i)
 	for (uint32_t k = u->first; k < u->last; k++)
 		copy_op(c, &c->work->ops[k], u);
 	sk_stream_fence();
-	unit_copied(c, u);
+	sk_copying_unit_done(c, u);
 }
 
 /* ---- from GPUs ---- */
-
-static int ask_for(const struct sk_copying *c, const struct sk_op *op,
-		   struct sk_err *err)
-{
-	const struct sk_slot_map *slot = &c->state->slots[c->slot];
-	struct sk_copy copy = op->copy;
-	uint64_t offset = (uintptr_t)op->copy.dst;
-
-	sk_warm_range(c->state->warming, c->slot, op->kind, offset,
-		      offset + copy.bytes);
-	copy.dst = c->base[op->kind] + offset;
-	return sk_cuda_lane_out(c->state->gpus.v[op->gpu].lane, &copy, 0,
-				copy.bytes, slot->lock[op->kind], err);
-}
-
-static int set_mark(struct sk_gpu *gpu, struct sk_err *err)
-{
-	return sk_cuda_mark_set(gpu->copied, gpu->lane, err);
-}
-
-static int wait_mark(struct sk_gpu *gpu, struct sk_err *err)
-{
-	return sk_cuda_mark_wait(gpu->copied, err);
-}
-
-/* Of all the snapshot's GPUs, whatever came of the ones before: what was asked
- * for writes to the slot. Returns @r, or else the first error. */
-static int on_gpus(struct sk_copying *c, int r,
-		   int (*fn)(struct sk_gpu *gpu, struct sk_err *err))
-{
-	for (int i = 0; i < SK_GPUS_MAX; i++) {
-		int one;
-
-		if (!(c->work->gpus >> i & 1))
-			continue;
-		one = fn(&c->state->gpus.v[i], r < 0 ? NULL : &c->pending.err);
-		r = r < 0 ? r : one;
-	}
-	return r;
-}
-
-/* From here on streams can wait for the marks. */
-static void all_asked(struct sk_copying *c)
-{
-	struct sk_fences *f = &c->state->fences;
-
-	sk_fences_lock(f);
-	c->pending.asked = true;
-	(void)pthread_cond_broadcast(&f->changed);
-	sk_fences_unlock(f);
-}
-
-/* Locking takes the pages one by one: they are huge before. */
-static void lock_slot(const struct sk_copying *c)
-{
-	for (int k = 0; k < 2; k++)
-		if (c->state->layouts[k])
-			sk_warm_range(c->state->warming, c->slot, k, 0,
-				      c->state->layouts[k]->image_bytes);
-	sk_gpus_lock_slot(c->state, c->slot);
-}
 
 /* On the thread that waits for GPUs. */
 static void copy_from_gpus(struct sk_task *task, size_t i)
 {
 	struct sk_copying *c = (struct sk_copying *)
 		((char *)task - offsetof(struct sk_copying, copy_gpu));
-	const struct sk_work *w = c->work;
-	int r = 0;
 
-	assert(!i && w->n_gpu_units);
-	lock_slot(c);
-	for (uint32_t k = 0; k < w->n_ops && r >= 0; k++)
-		if (w->ops[k].gpu >= 0)
-			r = ask_for(c, &w->ops[k], &c->pending.err);
-	r = on_gpus(c, r, set_mark);
-	if (r >= 0)
-		all_asked(c);
-	r = on_gpus(c, r, wait_mark);
-	for (uint32_t k = 0; k < w->n_units && r >= 0; k++)
-		if (of_gpu(c, &w->units[k]))
-			unit_copied(c, &w->units[k]);
-	c->failed = r;
+	assert(!i);
+	c->failed = sk_copying_from_gpus(c);
 }
 
 void sk_copying_begin(struct sk_copying *c, uint64_t start_ns)
@@ -394,8 +321,8 @@ static void copied_from_gpus(struct sk_task *task)
 
 /* ---- the end ---- */
 
-static int tell(struct sk_copying *c, enum sk_msg_type type,
-		struct sk_err *err)
+int sk_copying_tell(struct sk_copying *c, enum sk_msg_type type,
+		    struct sk_err *err)
 {
 	struct sk_msg msg = { .type = (uint16_t)type, .body.seal = {
 		.state = c->id, .step = c->pending.step, .slot = c->slot } };
@@ -438,7 +365,7 @@ void sk_copying_seal(struct sk_copying *c)
 		if (l)
 			sk_layout_stamp(l, &stamp, c->base[k]);
 	}
-	r = tell(c, SK_MSG_SEAL, &c->pending.err);
+	r = sk_copying_tell(c, SK_MSG_SEAL, &c->pending.err);
 	if (r >= 0)
 		sk_slot_protect(c->state, c->slot);
 	finish(c, r);
@@ -447,7 +374,7 @@ void sk_copying_seal(struct sk_copying *c)
 void sk_copying_refuse(struct sk_copying *c, int r)
 {
 	assert(r < 0);
-	(void)tell(c, SK_MSG_DISCARD, NULL);
+	(void)sk_copying_tell(c, SK_MSG_DISCARD, NULL);
 	finish(c, r);
 }
 

@@ -53,6 +53,12 @@ void sk_copying_seal(struct sk_copying *c);
 /** Refuses it: the slot goes back, and @r is what the fence says. */
 void sk_copying_refuse(struct sk_copying *c, int r);
 
+/** A unit is copied: what it was the last of is released. */
+void sk_copying_unit_done(struct sk_copying *c, const struct sk_unit *u);
+/** A message about the slot, to the agent that gave it. */
+int sk_copying_tell(struct sk_copying *c, enum sk_msg_type type,
+		    struct sk_err *err);
+
 /** The chunk of @op that unit @u covers: bytes of the entry, and the number of
  * its checksum. */
 struct sk_chunk {

@@ -107,6 +107,8 @@ SK_API int sk_status(struct sk_state *state, struct sk_status *ret_status)
 	sk_fences_lock(&state->fences);
 	*ret_status = state->status;
 	sk_fences_unlock(&state->fences);
+	ret_status->device_bytes =
+		__atomic_load_n(&state->device_slot.bytes, __ATOMIC_RELAXED);
 	ret_status->locked_bytes = __atomic_load_n(&state->gpus.locked_bytes,
 						   __ATOMIC_RELAXED);
 	return 0;

@@ -15,6 +15,7 @@
 static void forget(struct sk_state *state)
 {
 	sk_slots_unmap(state);
+	sk_device_slot_free(state);
 	state->work = sk_work_free(state->work);
 	for (int k = 0; k < 2; k++)
 		state->layouts[k] = sk_layout_free(state->layouts[k]);

@@ -16,6 +16,7 @@
 #include "conn/client.h"
 #include "layout/layout.h"
 #include "shardkeep.h"
+#include "state/device-slot.h"
 #include "state/fence.h"
 #include "state/gpu.h"
 #include "state/local.h"
@@ -54,6 +55,7 @@ struct sk_state {
 	struct sk_slot_map *slots;
 	bool slow_pages;	/* protecting slots would cost too much */
 	struct sk_gpus gpus;
+	struct sk_device_slot device_slot;
 	struct sk_warming *warming;	/* of the slots, or NULL */
 	struct sk_work *work;	/* what a snapshot has to do, or NULL */
 	unsigned in_step;	/* snapshots that hashed as they copied; for

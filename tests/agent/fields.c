@@ -49,6 +49,8 @@ static const struct field fields[] = {
 	FIELD(MAP, map, reserved, ~0u),
 	FIELD(RETAIN, retain, flags, ~(SK_RETAIN_SET | SK_RETAIN_DEFAULT)),
 	FIELD(RETAIN, retain, from, ~0u),
+	FIELD(DEVICE_SLOT, device_slot, reserved, ~0u),
+	FIELD(DEVICE_SEAL, seal, reserved, ~0u),
 	FIELD(TAKEOVER, takeover, reserved, ~0u),
 	FIELD(TAKEOVER, takeover, flags, ~0u),
 };

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* DEVICE_SLOT: memory of a GPU for a rank. drain.c has DEVICE_SEAL. */
+#include "calls/device.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "calls/call.h"
+
+bool device_slots_made(const struct agent *a)
+{
+	/* Where a sealed slot cannot be mapped for writing again, nobody but
+	 * its rank can fill it. */
+	return a->opts->device_memory && !a->opts->seal_writes;
+}
+
+/* ---- those that there are ---- */
+
+struct device_slot *device_slot_of(const struct agent *a,
+				   const struct sk_cat_state *state)
+{
+	struct device_slot *d;
+
+	sk_link_each(d, &a->device_slots, link)
+		if (d->state == state)
+			return d;
+	return NULL;
+}
+
+static uint64_t bytes_of(const struct agent *a, const uint8_t *uuid)
+{
+	const struct device_slot *d;
+	uint64_t bytes = 0;
+
+	sk_link_each(d, &a->device_slots, link)
+		if (!memcmp(d->uuid, uuid, sizeof(d->uuid)))
+			bytes += d->bytes;
+	return bytes;
+}
+
+static void drop(struct device_slot *d)
+{
+	device_drain_end(d);
+	order_take_back(d->agent, &d->order);
+	sk_link_remove(&d->link);
+	d->fd = sk_close_fd(d->fd);
+	free(d->extents);
+	free(d);
+}
+
+void device_slots_drop(struct agent *a, const struct sk_cat_state *state)
+{
+	struct device_slot *d = device_slot_of(a, state);
+
+	if (d)
+		drop(d);
+}
+
+void device_seal_over(struct agent *a, const struct sk_cat_slot *slot)
+{
+	struct device_slot *d;
+
+	sk_link_each(d, &a->device_slots, link)
+		if (d->sealed == slot)
+			device_drain_end(d);
+}
+
+/* ---- making one ---- */
+
+static void made(struct order *order, int status,
+		 const struct sk_wire_worker *answer, int *fd,
+		 const struct sk_err *err)
+{
+	struct device_slot *d = sk_link_object(order, struct device_slot,
+					       order);
+
+	d->result = status;
+	d->err = *err;
+	if (status >= 0 && *fd < 0)
+		d->result = sk_err_set(&d->err, -EIO, "the worker of a GPU "
+				       "gave no memory");
+	if (d->result >= 0) {
+		d->fd = sk_take_fd(fd);
+		d->bytes = answer->bytes;
+		return;
+	}
+	d->bytes = 0;
+	log_warning(d->agent, "no device slot for rank %" PRId32 " of job "
+		    "\"%s\": %s", d->state->rank, d->state->run->job->name,
+		    d->err.text);
+}
+
+static int read_extents(struct call *c, struct device_slot *d)
+{
+	const struct sk_wire_device_slot *in = &c->in->body.device_slot;
+	size_t bytes = in->n_extents * sizeof(*d->extents);
+	uint64_t from[2] = { 0 }, to[2] = { 0 };
+	ssize_t n;
+
+	d->n_extents = in->n_extents;
+	d->extents = malloc(bytes + 1);
+	if (!d->extents)
+		return sk_err_set(&c->err, -ENOMEM, "no memory for extents");
+	n = c->agent->os->pread(c->agent->os, c->fds[0], d->extents, bytes, 0);
+	if (n != (ssize_t)bytes)
+		return sk_err_set(&c->err, -EINVAL, "the extents of a device "
+				  "slot cannot be read");
+	for (int k = 0; k < 2; k++) {
+		const struct sk_cat_layout *l = d->state->layouts[k];
+
+		from[k] = l ? l->layout->header_bytes : 0;
+		to[k] = l ? l->layout->image_bytes : 0;
+	}
+	return sk_extents_check(d->extents, d->n_extents, from, to, &d->bytes,
+			       &c->err);
+}
+
+static int check_room(struct call *c, const struct device_slot *d)
+{
+	uint64_t used = bytes_of(c->agent, d->uuid);
+	uint64_t all = c->agent->opts->device_memory;
+	char want[32], left[32];
+
+	if (d->bytes <= all && used <= all - d->bytes)
+		return 0;
+	return sk_err_set(&c->err, -EDQUOT, "a device slot of %s does not fit: "
+			  "%s of --device-memory are left",
+			  sk_size_format(d->bytes, want, sizeof(want)),
+			  sk_size_format(all > used ? all - used : 0, left,
+					 sizeof(left)));
+}
+
+static int submit(struct call *c, struct device_slot *d)
+{
+	struct order *o = &d->order;
+
+	o->done = made;
+	o->msg.type = SK_MSG_MAKE_DEVICE_SLOT;
+	o->msg.body.worker.bytes = d->bytes;
+	memcpy(o->msg.body.worker.uuid, d->uuid, sizeof(d->uuid));
+	return order_submit(c->agent, o) >= 0 ? 0 :
+	       sk_err_set(&c->err, -ENOMEM, "no memory for a worker");
+}
+
+/* From here on it is asked for again until it is there. */
+static int begin(struct call *c, struct sk_cat_state *state)
+{
+	struct device_slot *d = calloc(1, sizeof(*d));
+	int r;
+
+	if (!d)
+		return sk_err_set(&c->err, -ENOMEM, "no memory for a device "
+				  "slot");
+	*d = (struct device_slot){ .agent = c->agent, .session = c->session,
+				   .state = state, .fd = -1, .data = -1,
+				   .result = -EAGAIN };
+	memcpy(d->uuid, c->in->body.device_slot.uuid, sizeof(d->uuid));
+	r = read_extents(c, d);
+	if (r >= 0)
+		r = check_room(c, d);
+	if (r >= 0)
+		r = submit(c, d);
+	if (r < 0) {
+		free(d->extents);
+		free(d);
+		return r;
+	}
+	sk_link_init(&d->link);
+	sk_link_insert(&c->agent->device_slots, &d->link);
+	return sk_err_set(&c->err, -EAGAIN, "the device slot is being made");
+}
+
+/* ---- the call ---- */
+
+static int check_call(struct call *c, struct sk_cat_state **ret_state)
+{
+	const struct sk_wire_device_slot *in = &c->in->body.device_slot;
+	int r = call_state(c, in->state, ret_state);
+
+	if (r < 0)
+		return r;
+	if (!device_slots_made(c->agent))
+		return sk_err_set(&c->err, -ENODEV, "this agent makes no "
+				  "device slots; start it with "
+				  "--device-memory");
+	if (c->n_fds != 1 || !in->n_extents || in->n_extents > SK_EXTENTS_MAX)
+		return sk_err_set(&c->err, -EINVAL, "a device slot has 1 to "
+				  "%u extents, in one descriptor, not %u",
+				  SK_EXTENTS_MAX, in->n_extents);
+	return 0;
+}
+
+int call_device_slot(struct call *c)
+{
+	struct sk_cat_state *state = NULL;
+	struct device_slot *d;
+	int copy, r = check_call(c, &state);
+
+	if (r < 0)
+		return r;
+	d = device_slot_of(c->agent, state);
+	if (!d)
+		return begin(c, state);
+	if (d->result == -EAGAIN)
+		return sk_err_set(&c->err, -EAGAIN, "the device slot is being "
+				  "made");
+	if (d->result < 0) {
+		c->err = d->err;
+		r = d->result;
+		drop(d);
+		return r;
+	}
+	copy = c->agent->os->fcntl(c->agent->os, d->fd, F_DUPFD_CLOEXEC, 3);
+	if (copy < 0)
+		return sk_err_errno(&c->err, copy, "cannot hand a device slot "
+				    "out");
+	c->out_fds[c->n_out++] = copy;
+	c->out.body.device_slot_reply.bytes = d->bytes;
+	return 0;
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "memory/workers.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent.h"
+#include "base/util.h"
+#include "wire/channel.h"
+#include "worker/worker.h"
+
+/* The kernel ends it by itself before that, unless the driver holds it. */
+#define ORDER_NS ((WORKER_ORDER_S + 5) * UINT64_C(1000000000))
+
+struct worker_process {
+	struct sk_link link;		/* in agent->workers */
+	struct agent *agent;
+	uint8_t uuid[16];
+	struct source source;		/* its socket; fd -1: none runs */
+	struct source end;		/* its pidfd */
+	pid_t pid;
+	struct timer timer;		/* of the order that was sent */
+	struct sk_link orders;		/* the first may have been sent */
+};
+
+static void next_order(struct worker_process *w);
+
+/* ---- processes ---- */
+
+/* It has ended, or was let go: nobody waits for one that hangs. */
+static void ended(struct source *source, uint32_t events)
+{
+	struct worker_process *w = sk_link_object(source,
+						  struct worker_process, end);
+	int status;
+
+	(void)events;
+	(void)loop_watch(&w->agent->loop, &w->end, 0);
+	w->end.fd = sk_close_fd(w->end.fd);
+	(void)w->agent->os->waitpid(w->agent->os, w->pid, &status);
+}
+
+/* A worker whose socket is closed ends by itself. */
+static void let_go(struct worker_process *w)
+{
+	timer_clear(&w->agent->loop.timers, &w->timer);
+	if (w->source.fd < 0)
+		return;
+	(void)loop_watch(&w->agent->loop, &w->source, 0);
+	w->source.fd = sk_close_fd(w->source.fd);
+}
+
+static void finish(struct worker_process *w, int status,
+		   const struct sk_msg *answer, int *fd,
+		   const struct sk_err *err)
+{
+	struct order *order = sk_link_object(w->orders.next, struct order,
+					     link);
+
+	timer_clear(&w->agent->loop.timers, &w->timer);
+	sk_link_remove(&order->link);
+	order->done(order, status, answer ? &answer->body.worker : NULL, fd,
+		    err);
+	agent_changed(w->agent);
+}
+
+static void fail_sent(struct worker_process *w, const char *why)
+{
+	struct order *order = sk_link_object(w->orders.next, struct order,
+					     link);
+	struct sk_err err = { "" };
+	int none = -1;
+
+	let_go(w);
+	if (sk_link_empty(&w->orders) || !order->sent)
+		return;
+	/* It may have been about to end, for want of work. */
+	if (!order->again) {
+		order->again = true;
+		order->sent = false;
+		return;
+	}
+	log_warning(w->agent, "the worker of a GPU %s", why);
+	(void)sk_err_set(&err, -EIO, "the agent's worker of a GPU %s", why);
+	finish(w, -EIO, NULL, &none, &err);
+}
+
+static void time_over(struct timer *timer)
+{
+	struct worker_process *w = sk_link_object(timer,
+						  struct worker_process,
+						  timer);
+
+	fail_sent(w, "did not answer in time");
+	next_order(w);
+}
+
+static void close_fds(struct worker_process *w, const int *fds, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (fds[i] >= 0)
+			(void)w->agent->os->close(w->agent->os, fds[i]);
+}
+
+static void answered(struct source *source, uint32_t events)
+{
+	struct worker_process *w = sk_link_object(source,
+						  struct worker_process,
+						  source);
+	int fds[SK_MSG_FDS] = { -1, -1, -1, -1 }, n = 0, r;
+	struct sk_err err = { "" };
+	struct sk_msg msg;
+
+	(void)events;
+	if (w->source.fd < 0)
+		return;
+	r = sk_channel_recv(w->agent->os, w->source.fd, &msg, fds, &n);
+	if (r == -EAGAIN)
+		return;
+	if (r < 0 || sk_link_empty(&w->orders)) {
+		close_fds(w, fds, n);
+		fail_sent(w, "ended before it answered");
+		next_order(w);
+		return;
+	}
+	if (msg.status < 0) {
+		msg.body.text[SK_ERR_MAX - 1] = '\0';
+		(void)sk_err_set(&err, msg.status, "%s", msg.body.text);
+		let_go(w);	/* it ends after an error */
+	}
+	finish(w, msg.status < 0 ? msg.status : 0, &msg, &fds[0], &err);
+	close_fds(w, fds, n);
+	next_order(w);
+}
+
+static int start(struct worker_process *w, struct sk_err *err)
+{
+	const struct sk_os *os = w->agent->os;
+	char number[16];
+	char *argv[] = { (char *)"shardkeepd", (char *)"--gpu-worker", number,
+			 NULL };
+	int fds[2], r;
+
+	r = os->socketpair(os, AF_UNIX, SOCK_SEQPACKET, 0, fds);
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot start a worker for a GPU");
+	(void)snprintf(number, sizeof(number), "%d", fds[1]);
+	r = os->spawn(os, "/proc/self/exe", argv, fds[1]);
+	(void)os->close(os, fds[1]);
+	if (r < 0) {
+		(void)os->close(os, fds[0]);
+		return sk_err_errno(err, r, "cannot start a worker for a GPU");
+	}
+	w->pid = r;
+	w->end = (struct source){ .ready = ended,
+				  .fd = os->pidfd_open(os, w->pid) };
+	if (w->end.fd >= 0)
+		(void)loop_watch(&w->agent->loop, &w->end, EPOLLIN);
+	w->source = (struct source){ .ready = answered, .fd = fds[0] };
+	return loop_watch(&w->agent->loop, &w->source, EPOLLIN);
+}
+
+/* ---- orders ---- */
+
+static void send_order(struct worker_process *w, struct order *order,
+		       struct sk_err *err)
+{
+	struct agent *a = w->agent;
+	int none = -1, r = 0;
+
+	if (w->source.fd < 0)
+		r = start(w, err);
+	order->sent = true;
+	if (r >= 0)
+		r = sk_channel_send(a->os, w->source.fd, &order->msg,
+				    order->fds, order->n_fds);
+	if (r >= 0) {
+		w->timer.fire = time_over;
+		timer_set(&a->loop.timers, &w->timer,
+			  agent_now(a) + ORDER_NS);
+		return;
+	}
+	let_go(w);
+	if (!err->text[0])
+		(void)sk_err_errno(err, r, "cannot give a worker its order");
+	finish(w, r, NULL, &none, err);
+}
+
+static void next_order(struct worker_process *w)
+{
+	while (!sk_link_empty(&w->orders)) {
+		struct order *order = sk_link_object(w->orders.next,
+						     struct order, link);
+		struct sk_err err = { "" };
+
+		if (order->sent)
+			return;
+		send_order(w, order, &err);
+	}
+}
+
+static struct worker_process *worker_of(struct agent *a, const uint8_t *uuid)
+{
+	struct worker_process *w;
+
+	sk_link_each(w, &a->workers, link)
+		if (!memcmp(w->uuid, uuid, sizeof(w->uuid)))
+			return w;
+	w = calloc(1, sizeof(*w));
+	if (!w)
+		return NULL;
+	w->agent = a;
+	memcpy(w->uuid, uuid, sizeof(w->uuid));
+	w->source.fd = w->end.fd = -1;
+	sk_link_init(&w->orders);
+	sk_link_insert(&a->workers, &w->link);
+	return w;
+}
+
+/* From the turn's timers: done() must not be called before this returns. */
+static void begin(struct timer *timer)
+{
+	next_order(sk_link_object(timer, struct worker_process, timer));
+}
+
+int order_submit(struct agent *a, struct order *order)
+{
+	struct worker_process *w = worker_of(a, order->msg.body.worker.uuid);
+	bool idle;
+
+	if (!w)
+		return -ENOMEM;
+	idle = sk_link_empty(&w->orders);
+	order->sent = order->again = false;
+	sk_link_init(&order->link);
+	sk_link_insert(&w->orders, &order->link);
+	if (!idle)
+		return 0;
+	w->timer.fire = begin;
+	timer_set(&a->loop.timers, &w->timer, agent_now(a));
+	return 0;
+}
+
+void order_take_back(struct agent *a, struct order *order)
+{
+	struct worker_process *w;
+
+	if (!order->done || sk_link_empty(&order->link))
+		return;
+	sk_link_each(w, &a->workers, link) {
+		if (w->orders.next != &order->link)
+			continue;
+		/* What it has begun it must not end: it holds the memory. */
+		sk_link_remove(&order->link);
+		let_go(w);
+		w->timer.fire = begin;
+		timer_set(&a->loop.timers, &w->timer, agent_now(a));
+		return;
+	}
+	sk_link_remove(&order->link);
+}
+
+void workers_close(struct agent *a)
+{
+	struct worker_process *w;
+
+	sk_link_each(w, &a->workers, link) {
+		struct sk_err err = { "" };
+
+		(void)sk_err_set(&err, -ESHUTDOWN, "the agent is stopping");
+		let_go(w);
+		while (!sk_link_empty(&w->orders))
+			finish(w, -ESHUTDOWN, NULL, &(int){ -1 }, &err);
+		if (w->end.fd >= 0)
+			(void)loop_watch(&a->loop, &w->end, 0);
+		w->end.fd = sk_close_fd(w->end.fd);
+		sk_link_remove(&w->link);
+		free(w);
+	}
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/worker.h"
+
+#include <assert.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "base/util.h"
+#include "cuda/share.h"
+#include "wire/channel.h"
+#include "worker/drain.h"
+
+/* A context takes memory of the device that trainers may want. */
+#define IDLE_NS (UINT64_C(10) * 1000000000)
+
+struct worker {
+	const struct sk_os *os;
+	int sock;
+	struct sk_cuda *cuda;
+};
+
+/* ---- orders ---- */
+
+static int make_slot(const struct sk_cuda_device *device, struct sk_msg *msg,
+		     int *ret_fd, struct sk_err *err)
+{
+	struct sk_wire_worker *o = &msg->body.worker;
+
+	return sk_cuda_share_new(device, o->bytes, ret_fd, &o->bytes, err);
+}
+
+static int serve(struct worker *w, struct sk_msg *msg, const int *fds,
+		 int n_fds, int *ret_fd, struct sk_err *err)
+{
+	const struct sk_wire_worker *o = &msg->body.worker;
+	struct sk_cuda_device *device;
+	struct sk_cuda_uuid uuid;
+	int r;
+
+	memcpy(uuid.bytes, o->uuid, sizeof(uuid.bytes));
+	r = sk_cuda_device_by_uuid(w->cuda, &uuid, &device, err);
+	if (r < 0)
+		return r;
+	if (msg->type == SK_MSG_MAKE_DEVICE_SLOT)
+		return make_slot(device, msg, ret_fd, err);
+	if (msg->type == SK_MSG_DRAIN)
+		return drain(w->os, device, o, fds, n_fds, err);
+	return sk_err_set(err, -EINVAL, "\"%s\" is no order",
+			  sk_msg_type_name(msg->type));
+}
+
+static void close_all(struct worker *w, const int *fds, int n)
+{
+	for (int i = 0; i < n; i++)
+		(void)w->os->close(w->os, fds[i]);
+}
+
+/* One order; what it came to, or that there is none any more. */
+static int work(struct worker *w, struct sk_err *err)
+{
+	int fds[SK_MSG_FDS], n_fds = 0, made = -1, r, status;
+	struct sk_msg msg;
+
+	r = sk_channel_wait(w->os, w->sock,
+			    w->os->now_ns(w->os) + IDLE_NS);
+	if (r >= 0)
+		r = sk_channel_recv(w->os, w->sock, &msg, fds, &n_fds);
+	if (r < 0)
+		return -ECONNRESET;
+	/* A driver that hangs cannot be asked to stop. */
+	(void)alarm(WORKER_ORDER_S);
+	status = serve(w, &msg, fds, n_fds, &made, err);
+	(void)alarm(0);
+	close_all(w, fds, n_fds);
+	msg.status = status;
+	if (status < 0)
+		memcpy(msg.body.text, err->text, sizeof(msg.body.text));
+	r = sk_channel_send(w->os, w->sock, &msg, &made, made >= 0);
+	if (made >= 0)
+		(void)w->os->close(w->os, made);
+	return status < 0 ? status : r;
+}
+
+int worker_run(const struct sk_os *os, int sock)
+{
+	struct worker w = { .os = os, .sock = sock };
+	struct sk_err err = { "" };
+	int r;
+
+	/* The agent's end is ours; what it blocks and ignores is not. */
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	(void)signal(SIGALRM, SIG_DFL);
+	(void)sigprocmask(SIG_SETMASK, &(sigset_t){ 0 }, NULL);
+	r = sk_cuda_new(os, &w.cuda, &err);
+	while (r >= 0)
+		r = work(&w, &err);
+	(void)sk_cuda_free(w.cuda);
+	return r == -ECONNRESET ? 0 : 1;
+}

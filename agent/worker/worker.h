@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Worker: the process that uses GPUs for the agent, which itself never opens
+ * the driver. It makes device slots, and brings what dead ranks left in them
+ * into the memory of the node. It is started when there is something to do,
+ * ends when there is nothing, and at the first error: what a driver breaks, it
+ * breaks in a process that nobody misses.
+ */
+#ifndef SK_AGENT_WORKER_WORKER_H
+#define SK_AGENT_WORKER_WORKER_H
+
+#include "base/os.h"
+
+/** Most that one order may take; the kernel then ends the process. */
+#define WORKER_ORDER_S 60u
+
+/**
+ * Serves the orders that come on @sock, an AF_UNIX socket of packets: each
+ * MAKE_DEVICE_SLOT or DRAIN of wire/message.h gets one answer. Returns when
+ * the other side is gone, when nothing has come for a while, or after an
+ * order that failed: 0, or 1.
+ */
+int worker_run(const struct sk_os *os, int sock);
+
+#endif

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "snapshot/from-gpus.h"
+
+#include <assert.h>
+
+#include "state/device-slot.h"
+#include "state/slots.h"
+#include "state/warm.h"
+
+static int set_mark(struct sk_gpu *gpu, struct sk_err *err)
+{
+	return sk_cuda_mark_set(gpu->copied, gpu->lane, err);
+}
+
+static int wait_mark(struct sk_gpu *gpu, struct sk_err *err)
+{
+	return sk_cuda_mark_wait(gpu->copied, err);
+}
+
+/* Of all the snapshot's GPUs, whatever came of the ones before: what was asked
+ * for writes to the slot. Returns @r, or else the first error. */
+static int on_gpus(struct sk_copying *c, int r,
+		   int (*fn)(struct sk_gpu *gpu, struct sk_err *err))
+{
+	for (int i = 0; i < SK_GPUS_MAX; i++) {
+		int one;
+
+		if (!(c->work->gpus >> i & 1))
+			continue;
+		one = fn(&c->state->gpus.v[i], r < 0 ? NULL : &c->pending.err);
+		r = r < 0 ? r : one;
+	}
+	return r;
+}
+
+/* From here on streams can wait for the marks. */
+static void all_asked(struct sk_copying *c)
+{
+	struct sk_fences *f = &c->state->fences;
+
+	sk_fences_lock(f);
+	c->pending.asked = true;
+	(void)pthread_cond_broadcast(&f->changed);
+	sk_fences_unlock(f);
+}
+
+/* Asks for all by @ask, and waits until they are where that has them: then
+ * they are safe to overwrite. */
+static int copy_ops(struct sk_copying *c,
+		    int (*ask)(const struct sk_copying *c,
+			       const struct sk_op *op, struct sk_err *err))
+{
+	const struct sk_work *w = c->work;
+	int r = 0;
+
+	for (uint32_t k = 0; k < w->n_ops && r >= 0; k++)
+		if (w->ops[k].gpu >= 0)
+			r = ask(c, &w->ops[k], &c->pending.err);
+	r = on_gpus(c, r, set_mark);
+	if (r >= 0)
+		all_asked(c);
+	r = on_gpus(c, r, wait_mark);
+	for (uint32_t k = 0; k < w->n_units && r >= 0; k++)
+		if (w->ops[w->units[k].first].gpu >= 0)
+			sk_copying_unit_done(c, &w->units[k]);
+	return r;
+}
+
+/* ---- straight into the slot ---- */
+
+/* Locking takes the pages one by one: they are huge before. */
+static void lock_slot(const struct sk_copying *c)
+{
+	for (int k = 0; k < 2; k++)
+		if (c->state->layouts[k])
+			sk_warm_range(c->state->warming, c->slot, k, 0,
+				      c->state->layouts[k]->image_bytes);
+	sk_gpus_lock_slot(c->state, c->slot);
+}
+
+static int ask_for_slot(const struct sk_copying *c, const struct sk_op *op,
+			struct sk_err *err)
+{
+	const struct sk_slot_map *slot = &c->state->slots[c->slot];
+	struct sk_copy copy = op->copy;
+	uint64_t offset = (uintptr_t)op->copy.dst;
+
+	sk_warm_range(c->state->warming, c->slot, op->kind, offset,
+		      offset + copy.bytes);
+	copy.dst = c->base[op->kind] + offset;
+	return sk_cuda_lane_out(c->state->gpus.v[op->gpu].lane, &copy, 0,
+				copy.bytes, slot->lock[op->kind], err);
+}
+
+/* ---- by the device slot ---- */
+
+static int ask_for_device(const struct sk_copying *c, const struct sk_op *op,
+			  struct sk_err *err)
+{
+	struct sk_copy copy = op->copy;
+
+	copy.dst = (char *)(uintptr_t)sk_device_slot_at(&c->state->device_slot,
+							op);
+	return sk_cuda_lane_across(c->state->gpus.v[op->gpu].lane, &copy, 0,
+				   copy.bytes, err);
+}
+
+static void wait_for_host(struct sk_copying *c)
+{
+	struct sk_fences *f = &c->state->fences;
+
+	sk_fences_lock(f);
+	while (c->pending.host_left)
+		(void)pthread_cond_wait(&f->changed, &f->lock);
+	sk_fences_unlock(f);
+}
+
+static int bring_out(struct sk_copying *c, struct sk_err *err)
+{
+	const struct sk_device_slot *d = &c->state->device_slot;
+	const struct sk_slot_map *slot = &c->state->slots[c->slot];
+	struct sk_cuda_lane *lane = c->state->gpus.v[d->gpu].lane;
+	int finished, r = 0;
+
+	for (uint32_t i = 0; i < d->n_extents && r >= 0; i++) {
+		const struct sk_extent *p = &d->extents[i];
+		const struct sk_copy copy = {
+			.dst = c->base[p->kind] + p->from,
+			.src = (const char *)(uintptr_t)
+			       (sk_cuda_share_ptr(d->share) + d->at[i]),
+			.run = p->to - p->from, .bytes = p->to - p->from };
+
+		r = sk_cuda_lane_out(lane, &copy, 0, copy.bytes,
+				     slot->lock[p->kind], err);
+	}
+	/* Whatever failed: what was asked for writes to the slot. */
+	finished = sk_cuda_lane_finish(lane, r < 0 ? NULL : err);
+	return r < 0 ? r : finished;
+}
+
+static int by_device(struct sk_copying *c)
+{
+	int r = copy_ops(c, ask_for_device);
+
+	if (r < 0)
+		return r;
+	wait_for_host(c);
+	/* An agent that is gone hears it when it is asked to seal. */
+	(void)sk_copying_tell(c, SK_MSG_DEVICE_SEAL, NULL);
+	lock_slot(c);
+	return bring_out(c, &c->pending.err);
+}
+
+/* ---- all of it ---- */
+
+int sk_copying_from_gpus(struct sk_copying *c)
+{
+	int r;
+
+	assert(c->work->n_gpu_units);
+	/* A verified one is compared with what is in the slot. */
+	if (!c->pending.verify && sk_device_slot_serves(c->state, c->work))
+		return by_device(c);
+	lock_slot(c);
+	r = copy_ops(c, ask_for_slot);
+	if (r >= 0)
+		sk_device_slot_ask(c->state, c->work, c->id, c->generation);
+	return r;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A snapshot's tensors that lie on GPUs, on their way to the slot. */
+#ifndef SK_LIBCLIENT_SNAPSHOT_FROM_GPUS_H
+#define SK_LIBCLIENT_SNAPSHOT_FROM_GPUS_H
+
+#include "snapshot/copying.h"
+
+/**
+ * Copies them: to the rank's device slot first, where there is one, else
+ * straight into the slot. Fences let go of them as soon as they are safe to
+ * overwrite; when it returns, they are in the slot. On the thread that waits
+ * for GPUs. -EIO: c->pending.err says why.
+ */
+int sk_copying_from_gpus(struct sk_copying *c);
+
+#endif
