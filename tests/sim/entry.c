@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ways into the simulated driver: functions by name and version, counts. */
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,7 +157,7 @@ VCU_API uint64_t vcudaCalls(const char *name)
 }
 
 /* The @nth call from now on (1: the next) has that result; from 700 on it
- * also breaks the context, as such errors do. */
+ * also breaks the context, as such errors do; UINT32_MAX kills the process. */
 VCU_API void vcudaFail(const char *name, uint64_t nth, unsigned result);
 VCU_API void vcudaFail(const char *name, uint64_t nth, unsigned result)
 {
@@ -239,6 +240,8 @@ static sk_cu_result planned_failure(enum vcu_function function)
 	vcu_lock();
 	if (f->left && !--f->left) {
 		r = f->result;
+		if (r == UINT32_MAX)
+			(void)raise(SIGKILL);
 		break_context(r);
 	}
 	vcu_unlock();
@@ -257,6 +260,8 @@ sk_cu_result vcu_enter(enum vcu_function function)
 	/* A forked child has no driver, and may not even take its lock. */
 	if (v->pid != getpid())
 		return SK_CU_NOT_INITIALIZED;
+	if (vcu_said("VCUDA_FAILS", entries[function].name))
+		return SK_CU_LAUNCH_FAILED;
 	return planned_failure(function);
 }
 
