@@ -308,23 +308,29 @@ static int open_agent(struct agent *a, struct sk_err *err)
 }
 
 /* Whoever waits for this byte may connect from now on. */
-static void say_ready(struct agent *a)
+static void say_byte(struct agent *a)
 {
-	char memory[32];
-
-	a->ready = true;
-	keeper_ready(a->os, &a->keeper);
-	log_info(a, "shardkeepd %s serves on %s with a budget of %s, store %s"
-		 "%s%s", SK_VERSION, a->endpoint.path,
-		 sk_size_format(a->cat.budget, memory, sizeof(memory)),
-		 a->store ? sk_store_path(a->store) : "none",
-		 a->io ? ", " : "", a->io ? sk_io_describe(a->io) : "");
 	if (a->opts->ready_fd < 0)
 		return;
 	if (a->os->write(a->os, a->opts->ready_fd, "1", 1) != 1)
 		log_warning(a, "nobody reads descriptor %d to see that the "
 			    "agent is ready", a->opts->ready_fd);
 	(void)a->os->close(a->os, a->opts->ready_fd);
+}
+
+static void say_ready(struct agent *a)
+{
+	char memory[32];
+
+	a->ready = true;
+	log_info(a, "shardkeepd %s serves on %s with a budget of %s, store %s"
+		 "%s%s", SK_VERSION, a->endpoint.path,
+		 sk_size_format(a->cat.budget, memory, sizeof(memory)),
+		 a->store ? sk_store_path(a->store) : "none",
+		 a->io ? ", " : "", a->io ? sk_io_describe(a->io) : "");
+	say_byte(a);
+	/* After it: a keeper that hears this thinks that it was said. */
+	keeper_ready(a->os, &a->keeper);
 }
 
 /* A keeper goes on listening where another agent may follow. */
