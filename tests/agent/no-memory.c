@@ -38,6 +38,8 @@ static struct story run(uint64_t first, uint64_t times,
 
 	*shared = (struct allocations){ .first = first, .times = times };
 	whole_init(&w);
+	w.options.retention.keep_last = 1;
+	w.options.retention_said = true;
 	w.before = begin;
 	w.after = end;
 	w.ctx = shared;
