@@ -47,8 +47,7 @@ static int serve(struct worker *w, struct sk_msg *msg, const int *fds,
 		return make_slot(device, msg, ret_fd, err);
 	if (msg->type == SK_MSG_DRAIN)
 		return drain(w->os, device, o, fds, n_fds, err);
-	return sk_err_set(err, -EINVAL, "\"%s\" is no order",
-			  sk_msg_type_name(msg->type));
+	return sk_err_set(err, -EINVAL, "%u is no order", msg->type);
 }
 
 static void close_all(struct worker *w, const int *fds, int n)

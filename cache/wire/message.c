@@ -52,8 +52,6 @@ static const char *const type_names[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_TAKEOVER] = "takeover",
 	[SK_MSG_DEVICE_SLOT] = "device-slot",
 	[SK_MSG_DEVICE_SEAL] = "device-seal",
-	[SK_MSG_MAKE_DEVICE_SLOT] = "make-device-slot",
-	[SK_MSG_DRAIN] = "drain",
 };
 
 const char *sk_msg_type_name(unsigned type)

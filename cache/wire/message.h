@@ -65,10 +65,10 @@ enum sk_msg_type {
 	SK_MSG_TAKEOVER,
 	SK_MSG_DEVICE_SLOT,
 	SK_MSG_DEVICE_SEAL,
+	SK_MSG_TYPE_COUNT,
 	/* From the agent to its worker, which answers; of no client. */
-	SK_MSG_MAKE_DEVICE_SLOT,
-	SK_MSG_DRAIN,
-	SK_MSG_TYPE_COUNT
+	SK_MSG_MAKE_DEVICE_SLOT = SK_MSG_TYPE_COUNT,
+	SK_MSG_DRAIN
 };
 
 /* Names a snapshot, or a rank in it. */
