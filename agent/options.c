@@ -248,8 +248,35 @@ static int set_retention(int option, const char *arg, struct options *o)
 	}
 }
 
+/* Those without a value; false: it is none of them. */
+static bool set_flag(int option, struct options *o)
+{
+	switch (option) {
+	case O_SEAL:
+		o->seal_writes = true;
+		return true;
+	case O_NO_DIRECT:
+		o->no_direct = true;
+		return true;
+	case O_DETACH:
+		o->detach = true;
+		return true;
+	case O_KEEPER:
+	case O_NO_KEEPER:
+		o->keeper = option == O_KEEPER ? KEEP_ALWAYS : KEEP_NEVER;
+		return true;
+	case O_TAKEOVER:
+		o->takeover = true;
+		return true;
+	default:
+		return false;
+	}
+}
+
 static int set_option(int option, const char *arg, struct options *o)
 {
+	if (set_flag(option, o))
+		return 0;
 	if (option >= O_KEEP_LAST && option <= O_KEEP_BYTES)
 		return set_retention(option, arg, o);
 	switch (option) {
@@ -273,9 +300,6 @@ static int set_option(int option, const char *arg, struct options *o)
 	case O_ADMIN:
 		return set_unsigned("--admin-uid", arg, UINT32_MAX - 1,
 				    &o->admin_uid);
-	case O_SEAL:
-		o->seal_writes = true;
-		return 0;
 	case O_RATE:
 		return set_size("--flush-rate", arg, false, &o->flush_rate);
 	case O_INTERVAL:
@@ -283,24 +307,11 @@ static int set_option(int option, const char *arg, struct options *o)
 				    &o->flush_interval_s);
 	case O_SCRUB:
 		return set_limit("--scrub-rate", arg, &o->scrub_rate);
-	case O_NO_DIRECT:
-		o->no_direct = true;
-		return 0;
 	case O_BACKEND:
 		return set_backend(arg, o);
 	case O_STOP:
 		return set_unsigned("--stop-timeout", arg, 1u << 30,
 				    &o->stop_timeout_s);
-	case O_DETACH:
-		o->detach = true;
-		return 0;
-	case O_KEEPER:
-	case O_NO_KEEPER:
-		o->keeper = option == O_KEEPER ? KEEP_ALWAYS : KEEP_NEVER;
-		return 0;
-	case O_TAKEOVER:
-		o->takeover = true;
-		return 0;
 	case O_READY:
 		return set_fd("--ready-fd", arg, &o->ready_fd);
 	case O_IDLE:

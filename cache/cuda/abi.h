@@ -214,8 +214,8 @@ typedef struct sk_cu_memcpy2d_st {
 	X(cuDeviceGetUuid, cuDeviceGetUuid_v2, 11040, OPTIONAL,		\
 	  (sk_cu_uuid *uuid, sk_cu_device device))			\
 	X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity,	\
-	  10020, OPTIONAL, (size_t *bytes, const sk_cu_allocation *what,	\
-	  sk_cu_enum which))						\
+	  10020, OPTIONAL, (size_t *bytes,				\
+	  const sk_cu_allocation *what, sk_cu_enum which))		\
 	X(cuMemCreate, cuMemCreate, 10020, OPTIONAL,			\
 	  (sk_cu_handle *handle, size_t bytes,				\
 	  const sk_cu_allocation *what, unsigned long long flags))	\

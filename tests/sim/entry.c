@@ -178,7 +178,8 @@ VCU_API void vcudaRace(int on)
 }
 
 /* What there is: "events", "streams", "handles" of memory, and bytes: "locked",
- * "memory" with an address, "reserved" addresses; what was: "pageable" copies, bytes "out", "in" and "across", "calls" of any. */
+ * "memory" with an address, "reserved" addresses; what was: "pageable" copies,
+ * bytes "out", "in" and "across", "calls" of any. */
 VCU_API uint64_t vcudaCount(const char *what);
 VCU_API uint64_t vcudaCount(const char *what)
 {
