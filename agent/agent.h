@@ -50,6 +50,8 @@ struct retain;
 struct scrub;
 struct sums;
 struct sweep;
+struct merging;
+struct wrote;
 struct session;
 struct sk_msg;
 struct file_key;
@@ -123,7 +125,10 @@ struct agent {
 	int store_volatile;
 	struct sweep *sweep;		/* of what dead agents left */
 	struct sk_link wishes;		/* that no scan serves yet */
-	bool scanning;			/* the background has the histories */
+	bool scanning;			/* a look has histories and ignored */
+	struct merging *merging;	/* what a look has found; or NULL */
+	struct wrote *wrote;		/* files, since the last look */
+	size_t n_wrote, room_wrote;
 	uint32_t looks;			/* how many there were */
 	struct sk_table histories;	/* by job: histories.h */
 	struct index *index;		/* NULL: none is written */
@@ -147,6 +152,8 @@ struct agent {
 	uint64_t durable_ns;		/* when the last became so */
 	atomic_bool abort;		/* ends a write under way */
 
+	uint64_t visits;		/* cat.visits when the turn began */
+	uint64_t most_visits;		/* of a turn */
 	bool stopping;			/* flushes what is to be kept */
 	struct timer stop_timer;
 	bool quit;			/* this turn is the last */

@@ -107,6 +107,9 @@ static void end_turn(struct agent *a)
 	} while (!sk_link_empty(&a->closing));
 	if (a->n_sessions != before)
 		agent_check_idle(a);
+	if (a->cat.visits - a->visits > a->most_visits)
+		a->most_visits = a->cat.visits - a->visits;
+	a->visits = a->cat.visits;
 	if (a->stopping && !flush_pending(a) && !index_pending(a) &&
 	    !device_draining(a, NULL))
 		a->quit = true;

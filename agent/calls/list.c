@@ -5,11 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/array.h"
-#include "bytes/checksum.h"
+#include "base/util.h"
 #include "calls/call.h"
 #include "calls/device.h"
-#include "disk/flush.h"
+#include "calls/records.h"
 #include "disk/stored.h"
 #include "memory/bytes.h"
 #include "session/request.h"
@@ -19,6 +18,18 @@
 #define DECIDE_MS 5000u
 /* How much further back a list looks that found too few. */
 #define FURTHER 8u
+/* Snapshots and images that are gone through in one turn. */
+#define PORTION 512u
+
+/* Through all that is listed, as far as a portion goes. */
+struct walk {
+	struct sk_cat_cursor at;
+	char job[SK_JOB_MAX + 1];	/* that it is at; "": before the first */
+	uid_t uid;
+	uint32_t complete;		/* that it has passed, of this job */
+	uint32_t all;			/* and of all */
+	bool over;
+};
 
 /* One that waits for the disk to be looked at, and then until it is known what
  * is complete. */
@@ -27,259 +38,14 @@ struct listing {
 	struct stored_wish wish;
 	int looked;			/* what came of the look */
 	struct sk_err err;		/* why not */
+	struct chore chore;
+	struct walk walk;
+	unsigned left;			/* of the portion */
+	bool waits, waited;		/* for what is not known yet */
+	int fd;				/* the reply's memory; -1: not begun */
+	struct sk_msg msg;
+	struct records records;
 };
-
-/* Records of one kind, as many as there are. */
-struct records {
-	char *data;
-	size_t n, room, size;
-	uint32_t flags;		/* of the snapshot whose parts they are */
-};
-
-static void *next_record(struct records *r)
-{
-	char *data = sk_array_fit_(r->data, &r->room, r->n + 1, r->size);
-	void *record;
-
-	if (!data)
-		return NULL;
-	r->data = data;
-	record = r->data + r->n++ * r->size;
-	memset(record, 0, r->size);
-	return record;
-}
-
-static void fill_id(const struct sk_cat_snapshot *s, int32_t rank,
-		    struct sk_wire_id *id)
-{
-	memcpy(id->job, s->job->name, sizeof(s->job->name));
-	id->run = s->run;
-	id->run_id = s->run_id;
-	id->step = s->step;
-	id->rank = rank;
-	id->world = s->world;
-}
-
-/* ---- snapshots ---- */
-
-/* Names that no image before this one has; good enough to tell people. */
-static uint32_t count_names(const struct sk_cat_snapshot *s)
-{
-	struct sk_cat_image *image;
-	uint32_t most = 0;
-
-	sk_link_each(image, &s->images, link) {
-		if (image->layout->layout->n_items > most)
-			most = image->layout->layout->n_items;
-	}
-	return most;
-}
-
-/* Any agent that has the same images says the same. */
-static uint64_t add_to_digest(uint64_t digest, const struct sk_cat_image *image)
-{
-	const struct sk_digest *of = &image->layout->layout->digest;
-
-	return digest * 0x9e3779b97f4a7c15u + sk_xxh3(of, sizeof(*of)) +
-	       (uint64_t)(uint32_t)image->rank;
-}
-
-/* Of the first that is damaged, what of it is. */
-static void name_damaged(struct sk_wire_snapshot *w,
-			 const struct sk_cat_image *image, bool disk)
-{
-	const char *name = sk_cat_damaged(image, disk);
-
-	if (name && !w->text[0])
-		(void)snprintf(w->text, sizeof(w->text), "\"%.100s\" of rank "
-			       "%" PRId32 " is damaged %s; ", name,
-			       image->rank, disk ? "on disk" : "in memory");
-}
-
-/* What readers found bad: the first in each place, by rank. */
-static void note_bad(struct sk_wire_snapshot *w,
-		     const struct sk_cat_image *image)
-{
-	if (image->bad_memory && image->slot && w->bad_memory < 0) {
-		w->bad_memory = image->rank;
-		name_damaged(w, image, false);
-	}
-	if (image->bad_disk && image->stored.dir[0] && w->bad_disk < 0) {
-		w->bad_disk = image->rank;
-		name_damaged(w, image, true);
-	}
-}
-
-/* What its images come to, wherever they lie and in each place. */
-static uint32_t whole_flags(const struct sk_cat_snapshot *s)
-{
-	return (sk_cat_complete(s) ? SK_SNAP_COMPLETE : 0) |
-	       (sk_cat_on_disk(s) ? SK_SNAP_DURABLE : 0) |
-	       (sk_cat_whole_in_memory(s) ? SK_SNAP_RESIDENT : 0);
-}
-
-static uint32_t snapshot_flags(const struct sk_cat_snapshot *s,
-			       const struct sk_wire_snapshot *w)
-{
-	bool complete = sk_cat_complete(s), on_disk = sk_cat_on_disk(s);
-
-	return whole_flags(s) |
-	       (s->pinned ? SK_SNAP_PINNED : 0) |
-	       (w->bytes_memory ? SK_SNAP_MEMORY : 0) |
-	       (w->bytes_disk ? SK_SNAP_DISK : 0) |
-	       (s->flushing ? SK_SNAP_FLUSHING : 0) |
-	       (s->job->catalogue->has_store && s->wanted && !on_disk &&
-		!s->hopeless_on_disk ? SK_SNAP_WANTED : 0) |
-	       (complete && s == sk_cat_newest(s->job) ?
-		SK_SNAP_NEWEST : 0) |
-	       (s->leases ? SK_SNAP_IN_USE : 0) |
-	       (s->failed ? SK_SNAP_FAILED : 0);
-}
-
-/* Behind what is damaged; of a snapshot that is whole all the same, that is
- * nothing that it lacks. */
-static void note_text(struct sk_wire_snapshot *w, const char *text)
-{
-	size_t at = text[0] ? strlen(w->text) : 0;
-
-	assert(at < sizeof(w->text));
-	(void)snprintf(w->text + at, sizeof(w->text) - at, "%s", text);
-}
-
-static int add_snapshot(struct agent *a, struct records *records,
-			const struct sk_cat_snapshot *s)
-{
-	struct sk_wire_snapshot *w = next_record(records);
-	struct sk_cat_image *image;
-	struct sk_err missing = { "" };
-
-	if (!w)
-		return -ENOMEM;
-	(void)sk_cat_missing(s, &missing);
-	fill_id(s, -1, &w->id);
-	w->bad_memory = w->bad_disk = -1;
-	sk_link_each(image, &s->images, link) {
-		uint64_t bytes = image->layout->layout->image_bytes;
-		bool there = (image->slot && !image->bad_memory) ||
-			     (image->stored.dir[0] && !image->bad_disk);
-
-		w->bytes_memory += image->slot ? bytes : 0;
-		w->bytes_disk += image->stored.dir[0] ? bytes : 0;
-		w->images += there && image->kind == SK_IMAGE_PRIMARY;
-		if (image->kind == SK_IMAGE_PRIMARY)
-			w->digest = add_to_digest(w->digest, image);
-		note_bad(w, image);
-	}
-	w->created_ns = s->created_ns;
-	w->flushed_bytes = flush_done(a, s);
-	w->uid = s->job->uid;
-	w->tensors = count_names(s);
-	w->flags = snapshot_flags(s, w);
-	note_text(w, s->failed ? sk_cat_failure(s) : missing.text);
-	return 0;
-}
-
-/* ---- images ---- */
-
-static enum sk_image_state state_of(const struct sk_cat_image *image,
-				    enum sk_place place)
-{
-	if (place == SK_PLACE_DISK ? image->bad_disk : image->bad_memory)
-		return SK_IMAGE_BAD;
-	if (!image->slot)
-		return SK_IMAGE_STORED;
-	return image->stored.dir[0] ? SK_IMAGE_DURABLE : SK_IMAGE_SEALED;
-}
-
-static int add_image(struct records *records, const struct sk_cat_image *image,
-		     enum sk_place place)
-{
-	struct sk_wire_image *w = next_record(records);
-
-	if (!w)
-		return -ENOMEM;
-	fill_id(image->snapshot, image->rank, &w->id);
-	w->image = image->id;
-	w->bytes = image->layout->layout->image_bytes;
-	w->digest = image->layout->layout->digest;
-	w->kind = (uint32_t)image->kind;
-	w->place = (uint32_t)place;
-	w->state = state_of(image, place);
-	return 0;
-}
-
-static int add_part(struct records *records, const struct sk_cat_image *image,
-		    enum sk_place place)
-{
-	const struct sk_layout *l = image->layout->layout;
-	struct sk_wire_part *w = next_record(records);
-
-	if (!w)
-		return -ENOMEM;
-	*w = (struct sk_wire_part){
-		.image = image->id,
-		.bytes = l->image_bytes,
-		.digest = l->digest,
-		.description = l->description,
-		.rank = image->rank,
-		.kind = (uint8_t)image->kind,
-		.place = (uint8_t)place,
-		.state = (uint8_t)state_of(image, place),
-	};
-	return 0;
-}
-
-static int add_filling(struct records *records,
-		       const struct sk_cat_snapshot *s, int32_t rank)
-{
-	struct sk_cat_run *run = sk_cat_run_find(s->job, s->run, s->run_id);
-	struct sk_cat_state *state;
-	struct sk_cat_slot *slot;
-
-	if (!run || !s->filling)
-		return 0;
-	sk_link_each(state, &run->states, link)
-	sk_link_each(slot, &state->slots, link) {
-		const struct sk_layout *l = state->layouts[0]->layout;
-		struct sk_wire_image *w;
-
-		if (slot->use != SK_CAT_FILLING || slot->snapshot != s ||
-		    (rank >= 0 && rank != state->rank))
-			continue;
-		w = next_record(records);
-		if (!w)
-			return -ENOMEM;
-		fill_id(s, state->rank, &w->id);
-		w->bytes = l->image_bytes;
-		w->digest = l->digest;
-		w->place = SK_PLACE_MEMORY;
-		w->state = SK_IMAGE_FILLING;
-	}
-	return 0;
-}
-
-static int add_images(struct records *records, const struct sk_cat_snapshot *s,
-		      const struct sk_wire_list *in)
-{
-	bool parts = in->what == SK_LIST_PARTS;
-	int (*add)(struct records *, const struct sk_cat_image *,
-		   enum sk_place) = parts ? add_part : add_image;
-	int32_t rank = in->id.rank;
-	struct sk_cat_image *image;
-	int r;
-
-	records->flags = parts ? whole_flags(s) : 0;
-	sk_link_each(image, &s->images, link) {
-		if (rank >= 0 && image->rank != rank)
-			continue;
-		r = image->slot ? add(records, image, SK_PLACE_MEMORY) : 0;
-		if (r == 0 && image->stored.dir[0])
-			r = add(records, image, SK_PLACE_DISK);
-		if (r < 0)
-			return r;
-	}
-	return parts ? 0 : add_filling(records, s, rank);
-}
 
 /* ---- the call ---- */
 
@@ -300,81 +66,108 @@ static bool is_beyond(const struct listing *l, const struct sk_cat_snapshot *s)
 					 (int64_t)end->step, s) > 0;
 }
 
-/* The job's next one that is listed, after @s or, if NULL, the first; NULL: no
- * more. *complete counts those that were. */
-static struct sk_cat_snapshot *next_listed(const struct listing *l,
-					   const struct sk_cat_job *job,
-					   struct sk_cat_snapshot *s,
-					   uint32_t *complete)
-{
-	const struct sk_wire_list *in = &l->request.msg.body.list;
-	const struct sk_link *at = s ? &s->link : &job->snapshots;
-
-	*complete += s && sk_cat_complete(s);
-	if (in->limit && *complete >= in->limit)
-		return NULL;
-	for (at = at->next; at != &job->snapshots; at = at->next) {
-		s = sk_link_object(at, struct sk_cat_snapshot, link);
-		if (in->limit && is_beyond(l, s))
-			return NULL;
-		if (is_listed(in, s))
-			return s;
-	}
-	return NULL;
-}
-
-static int add_job(const struct listing *l, struct records *records,
-		   const struct sk_cat_job *job)
-{
-	const struct sk_wire_list *in = &l->request.msg.body.list;
-	struct sk_cat_snapshot *s = NULL;
-	uint32_t complete = 0;
-	int r = 0;
-
-	while (r == 0 && (s = next_listed(l, job, s, &complete)))
-		r = in->what == SK_LIST_SNAPSHOTS ?
-		    add_snapshot(l->request.agent, records, s) :
-		    add_images(records, s, in);
-	return r;
-}
-
-/* By name, descending; within a job they come newest first already. */
-static struct sk_cat_job *next_job(struct session *session,
-				   const struct sk_cat_job *last)
-{
-	struct sk_cat_job *job, *best = NULL;
-
-	sk_link_each(job, &session->agent->cat.jobs, link) {
-		int order = last ? strcmp(job->name, last->name) : -1;
-
-		if (!session_sees(session, job) || order > 0 ||
-		    (order == 0 && job->uid >= last->uid))
-			continue;
-		order = best ? strcmp(job->name, best->name) : 1;
-		if (order > 0 || (order == 0 && job->uid > best->uid))
-			best = job;
-	}
-	return best;
-}
-
 static bool is_asked(const struct sk_wire_list *in,
 		     const struct sk_cat_job *job)
 {
 	return !in->id.job[0] || strcmp(job->name, in->id.job) == 0;
 }
 
-static int collect(struct request *q, struct records *records)
+static void visit(struct listing *l, size_t n)
 {
-	const struct listing *l = sk_link_object(q, struct listing, request);
-	const struct sk_wire_list *in = &q->msg.body.list;
-	struct sk_cat_job *job = NULL;
-	int r = 0;
+	l->request.agent->cat.visits += n;
+	l->left -= l->left < n ? l->left : (unsigned)n;
+}
 
-	while (r == 0 && (job = next_job(q->session, job))) {
-		if (is_asked(in, job))
-			r = add_job(l, records, job);
+/* < 0: the job comes before that one. */
+static int compare_jobs(const struct sk_cat_job *job, const char *name,
+			uid_t uid)
+{
+	int order = strcmp(name, job->name);
+
+	return order ? order : (uid > job->uid) - (uid < job->uid);
+}
+
+/* By name, descending; within a job they come newest first already. */
+static struct sk_cat_job *next_job(struct listing *l)
+{
+	struct session *session = l->request.session;
+	struct sk_cat_job *job, *best = NULL;
+	struct walk *w = &l->walk;
+
+	sk_link_each(job, &session->agent->cat.jobs, link) {
+		visit(l, 1);
+		if (!session_sees(session, job) ||
+		    !is_asked(&l->request.msg.body.list, job) ||
+		    (w->job[0] && compare_jobs(job, w->job, w->uid) <= 0))
+			continue;
+		if (!best || compare_jobs(job, best->name, best->uid) < 0)
+			best = job;
 	}
-	return r;
+	return best;
+}
+
+static void walk_begin(struct listing *l)
+{
+	sk_cat_cursor_end(&l->walk.at);
+	l->walk = (struct walk){ .over = false };
+}
+
+/* Whether there is another job; it stands on its newest then. */
+static bool walk_to_job(struct listing *l)
+{
+	struct sk_cat_job *job = next_job(l);
+	struct walk *w = &l->walk;
+
+	sk_cat_cursor_end(&w->at);
+	w->over = !job;
+	w->complete = 0;
+	if (!job)
+		return false;
+	memcpy(w->job, job->name, sizeof(w->job));
+	w->uid = job->uid;
+	sk_cat_cursor_begin(&w->at, job);
+	return true;
+}
+
+/* Whether the job has no more that are listed. */
+static bool is_enough(const struct listing *l, const struct sk_cat_snapshot *s)
+{
+	const struct sk_wire_list *in = &l->request.msg.body.list;
+
+	return in->limit &&
+	       (l->walk.complete >= in->limit || is_beyond(l, s));
+}
+
+/* The one that is listed where it stands, or the next; NULL: no more, or that
+ * was the portion. */
+static struct sk_cat_snapshot *walk_at(struct listing *l)
+{
+	const struct sk_wire_list *in = &l->request.msg.body.list;
+	struct walk *w = &l->walk;
+
+	while (l->left && !w->over) {
+		struct sk_cat_snapshot *s = sk_cat_cursor_at(&w->at);
+
+		visit(l, 1);
+		if (!s || is_enough(l, s))
+			(void)walk_to_job(l);
+		else if (is_listed(in, s))
+			return s;
+		else
+			sk_cat_cursor_next(&w->at);
+	}
+	return NULL;
+}
+
+/* It has been gone through. */
+static void walk_on(struct listing *l, const struct sk_cat_snapshot *s)
+{
+	bool complete = sk_cat_complete(s);
+
+	visit(l, s->n_images);
+	l->walk.complete += complete;
+	l->walk.all += complete;
+	sk_cat_cursor_next(&l->walk.at);
 }
 
 /* Whether memory alone has a snapshot that can be restored: then it answers
@@ -383,46 +176,24 @@ static bool memory_answers(struct session *session,
 			   const struct sk_wire_list *in)
 {
 	const struct sk_cat_snapshot *s;
-	struct sk_cat_job *job = NULL;
+	const struct sk_cat_job *job;
 
-	while ((job = next_job(session, job))) {
-		sk_link_each(s, &job->snapshots, link) {
-			if (is_asked(in, job) && is_listed(in, s) &&
-			    sk_cat_whole_in_memory(s))
+	sk_link_each(job, &session->agent->cat.jobs, link) {
+		if (!session_sees(session, job) || !is_asked(in, job))
+			continue;
+		sk_link_each(s, &job->live, live) {
+			if (is_listed(in, s) && sk_cat_whole_in_memory(s))
 				return true;
 		}
 	}
 	return false;
 }
 
-/* The records, in the reply's memory; its descriptor. */
-static int make_list(struct request *q, struct sk_msg *msg, struct sk_err *err)
-{
-	static const size_t sizes[] = {
-		[SK_LIST_SNAPSHOTS] = sizeof(struct sk_wire_snapshot),
-		[SK_LIST_IMAGES] = sizeof(struct sk_wire_image),
-		[SK_LIST_PARTS] = sizeof(struct sk_wire_part),
-	};
-	struct records records = { .size = sizes[q->msg.body.list.what] };
-	int r = collect(q, &records);
-
-	if (r < 0)
-		sk_err_errno(err, r, "cannot list");
-	else
-		r = bytes_fd(q->agent->os, "shardkeep:list", records.data,
-			     records.n * records.size, err);
-	msg->body.list_reply.n = records.n;
-	msg->body.list_reply.record_bytes = (uint32_t)records.size;
-	msg->body.list_reply.flags = records.flags;
-	free(records.data);
-	return r;
-}
-
 /* What the disk may have and nobody could look at is said in the reply. */
-static void note_unreadable(struct sk_msg *msg, unsigned n,
+static void note_unreadable(struct listing *l, unsigned n,
 			    const struct sk_err *why)
 {
-	struct sk_wire_list_reply *reply = &msg->body.list_reply;
+	struct sk_wire_list_reply *reply = &l->msg.body.list_reply;
 
 	reply->unreadable = n;
 	if (n)
@@ -430,92 +201,236 @@ static void note_unreadable(struct sk_msg *msg, unsigned n,
 			       why->text);
 }
 
-/* The first that is listed and of which it is not known what it covers. */
-static const struct sk_cat_snapshot *
-find_undecided(const struct listing *l, const struct sk_cat_job *job)
-{
-	struct sk_cat_snapshot *s = NULL;
-	uint32_t complete = 0;
+/* ---- the reply ---- */
 
-	while ((s = next_listed(l, job, s, &complete))) {
-		if (sk_cat_undecided(s) && sk_cat_asking(job))
-			return s;
-	}
-	return NULL;
+static void answer(struct listing *l, int r, const struct sk_err *err)
+{
+	int fd = sk_take_fd(&l->fd);
+
+	l->msg.body.list_reply.record_bytes = (uint32_t)l->records.size;
+	l->msg.body.list_reply.flags = l->records.flags;
+	if (r < 0)
+		fd = sk_close_fd(fd);
+	request_answer(&l->request, r, r < 0 ? NULL : &l->msg, &fd, fd >= 0,
+		       err);
 }
 
-/* Whether it is known of all that is listed what it covers. */
-static int listing_outcome(struct request *q, struct sk_err *err)
+/* Those of the portion; what is written need not be kept. */
+static int write_records(struct listing *l, struct sk_err *err)
 {
-	const struct listing *l = sk_link_object(q, struct listing, request);
-	const struct sk_wire_list *in = &q->msg.body.list;
-	const struct sk_cat_snapshot *s;
-	struct sk_cat_job *job = NULL;
+	struct records *records = &l->records;
+	size_t n = records->n;
 
-	while ((job = next_job(q->session, job))) {
-		if (is_asked(in, job) && device_draining(q->agent, job))
-			return sk_err_set(err, -EAGAIN, "what a rank of job "
-					  "\"%s\" left on a GPU is still "
-					  "being brought to memory",
-					  job->name);
-		s = is_asked(in, job) ? find_undecided(l, job) : NULL;
-		if (s)
-			return sk_err_set(err, -EAGAIN, "it is still being "
-					  "told whether step %" PRId64 " of "
-					  "job \"%s\" is complete", s->step,
-					  job->name);
+	l->msg.body.list_reply.n += n;
+	records->n = 0;
+	return bytes_add(l->request.agent->os, l->fd, records->data,
+			 n * records->size, err);
+}
+
+static int add_portion(struct listing *l, struct sk_err *err)
+{
+	const struct sk_cat_snapshot *s;
+	int r;
+
+	while ((s = walk_at(l))) {
+		r = records_add(l->request.agent, &l->records, s,
+				&l->request.msg.body.list);
+		if (r < 0)
+			return sk_err_errno(err, r, "cannot list");
+		walk_on(l, s);
 	}
-	return 0;
+	return write_records(l, err);
+}
+
+static void put_together(struct chore *chore)
+{
+	struct listing *l = sk_link_object(chore, struct listing, chore);
+	const struct sk_os *os = l->request.agent->os;
+	struct sk_err err = { "" };
+	int r;
+
+	l->left = PORTION;
+	r = add_portion(l, &err);
+	if (r == 0 && !l->walk.over) {
+		loop_queue(&l->request.agent->loop, chore);
+		return;
+	}
+	if (r == 0)
+		r = bytes_end(os, l->fd, &err);
+	answer(l, r, &err);
+}
+
+static void queue(struct listing *l, void (*run)(struct chore *chore))
+{
+	l->chore.run = run;
+	loop_queue(&l->request.agent->loop, &l->chore);
+}
+
+/* Where the disk cannot answer memory may. */
+static void begin_reply(struct listing *l)
+{
+	struct request *q = &l->request;
+	struct sk_err err = { "" };
+
+	if (l->looked < 0 && !memory_answers(q->session, &q->msg.body.list)) {
+		answer(l, l->looked, &l->err);
+		return;
+	}
+	l->fd = bytes_begin(q->agent->os, "shardkeep:list", &err);
+	if (l->fd < 0) {
+		answer(l, l->fd, &err);
+		return;
+	}
+	walk_begin(l);
+	queue(l, put_together);
+}
+
+/* ---- what is not known yet ---- */
+
+static void look_at_store(struct listing *l);
+
+static bool is_waiting_for(const struct sk_cat_snapshot *s)
+{
+	return sk_cat_undecided(s) && sk_cat_asking(s->job);
 }
 
 /* Whether the list ends for no other reason than that what is older was not
  * looked into. */
 static bool is_short(const struct listing *l)
 {
-	const struct request *q = &l->request;
-	const struct sk_wire_list *in = &q->msg.body.list;
-	struct sk_cat_job *job = NULL;
-	struct sk_cat_snapshot *s = NULL;
-	uint32_t complete = 0;
+	uint32_t limit = l->request.msg.body.list.limit;
 
-	if (!in->limit || !l->wish.end.more)
-		return false;
-	while ((job = next_job(q->session, job)))
-		while (is_asked(in, job) &&
-		       (s = next_listed(l, job, s, &complete)))
-			;
-	return complete < in->limit;
+	return limit && l->looked == 0 && l->wish.end.more &&
+	       l->walk.all < limit;
 }
 
-static void look_at_store(struct listing *l);
-
-/* @status -EAGAIN: what is not known yet may be there, and is said to be. */
-static void listing_answer(struct request *q, int status,
-			   const struct sk_err *why)
+static void all_decided(struct listing *l)
 {
-	struct listing *l = sk_link_object(q, struct listing, request);
-	struct sk_msg msg = { 0 };
-	struct sk_err err = l->err;
-	int fd = l->looked;
-
-	if (fd == 0 && status == 0 && is_short(l)) {
+	if (is_short(l)) {
 		l->wish.range.most *= FURTHER;
 		look_at_store(l);
 		return;
 	}
-	note_unreadable(&msg, fd < 0 ? 1 : l->wish.unreadable,
-			fd < 0 ? &l->err : &l->wish.first);
+	note_unreadable(l, l->looked < 0 ? 1 : l->wish.unreadable,
+			l->looked < 0 ? &l->err : &l->wish.first);
+	begin_reply(l);
+}
+
+/* What is not known yet may be there, and is said to be. */
+static void too_late(struct listing *l, const struct sk_err *why)
+{
+	note_unreadable(l, l->wish.unreadable + 1, why);
+	begin_reply(l);
+}
+
+/* Once for all that it waits for. */
+static void wait(struct listing *l)
+{
+	if (!l->waited)
+		request_await_change_for(&l->request, DECIDE_MS);
+	else
+		request_await_change(&l->request);
+	l->waits = l->waited = true;
+}
+
+static int say_undecided(const struct sk_cat_snapshot *s, struct sk_err *err)
+{
+	return sk_err_set(err, -EAGAIN, "it is still being told whether step %"
+			  PRId64 " of job \"%s\" is complete", s->step,
+			  s->job->name);
+}
+
+/* A job that is listed, and of which a dead rank left something on a GPU. */
+static const struct sk_cat_job *draining(const struct listing *l)
+{
+	const struct request *q = &l->request;
+	const struct sk_cat_job *job;
+
+	sk_link_each(job, &q->agent->cat.jobs, link)
+		if (session_sees(q->session, job) &&
+		    is_asked(&q->msg.body.list, job) &&
+		    device_draining(q->agent, job))
+			return job;
+	return NULL;
+}
+
+static int say_draining(const struct sk_cat_job *job, struct sk_err *err)
+{
+	return sk_err_set(err, -EAGAIN, "what a rank of job \"%s\" left on a "
+			  "GPU is still being brought to memory", job->name);
+}
+
+static void decide(struct chore *chore)
+{
+	struct listing *l = sk_link_object(chore, struct listing, chore);
+	const struct sk_cat_job *left = draining(l);
+	struct sk_err why = { "" };
+	struct sk_cat_snapshot *s;
+
+	if (left && !l->request.over) {
+		wait(l);
+		return;
+	}
+	if (left) {
+		(void)say_draining(left, &why);
+		too_late(l, &why);
+		return;
+	}
+	l->left = PORTION;
+	while ((s = walk_at(l))) {
+		if (!is_waiting_for(s)) {
+			walk_on(l, s);
+			continue;
+		}
+		if (!l->request.over) {
+			wait(l);
+			return;
+		}
+		(void)say_undecided(s, &why);
+		too_late(l, &why);
+		return;
+	}
+	if (l->walk.over)
+		all_decided(l);
+	else
+		loop_queue(&l->request.agent->loop, chore);
+}
+
+static int listing_outcome(struct request *q, struct sk_err *err)
+{
+	const struct listing *l = sk_link_object(q, struct listing, request);
+	const struct sk_cat_snapshot *s = sk_cat_cursor_at(&l->walk.at);
+	const struct sk_cat_job *left = l->waits ? draining(l) : NULL;
+
+	if (left)
+		return say_draining(left, err);
+	return l->waits && s && is_waiting_for(s) ? say_undecided(s, err) : 0;
+}
+
+/* @status < 0: what it waits for is not known in time. */
+static void listing_answer(struct request *q, int status,
+			   const struct sk_err *why)
+{
+	struct listing *l = sk_link_object(q, struct listing, request);
+
+	if (!l->waits)
+		return;		/* it is being gone on with */
+	l->waits = false;
 	if (status < 0)
-		note_unreadable(&msg, l->wish.unreadable + 1, why);
-	if (fd == 0 || memory_answers(q->session, &q->msg.body.list))
-		fd = make_list(q, &msg, &err);
-	request_answer(q, fd < 0 ? fd : 0, fd < 0 ? NULL : &msg, &fd, fd >= 0,
-		       &err);
+		too_late(l, why);
+	else
+		queue(l, decide);
 }
 
 static void listing_release(struct request *q)
 {
-	free(sk_link_object(q, struct listing, request));
+	struct listing *l = sk_link_object(q, struct listing, request);
+
+	sk_link_remove(&l->chore.link);
+	sk_cat_cursor_end(&l->walk.at);
+	sk_close_fd(l->fd);
+	free(l->records.data);
+	free(l);
 }
 
 static const struct request_kind listing_kind = {
@@ -536,15 +451,14 @@ static void listing_granted(struct stored_wish *wish, int r,
 	l->err = *why;
 	if (r < 0)
 		log_warning(q->agent, "%s", why->text);
-	if (!q->session)
+	if (!q->session) {
 		request_answer(q, -ECONNRESET, NULL, NULL, 0, &err);
-	else if (listing_outcome(q, &err) == 0)
-		listing_answer(q, 0, &err);
-	else
-		request_await_change_for(q, DECIDE_MS);
+		return;
+	}
+	walk_begin(l);
+	queue(l, decide);
 }
 
-/* May be answered before it returns. */
 static void look_at_store(struct listing *l)
 {
 	l->request.busy = true;
@@ -598,6 +512,9 @@ int call_list(struct call *c)
 		free(l);
 		return r;
 	}
+	l->fd = -1;
+	l->records.size = records_size(in->what);
+	sk_link_init(&l->chore.link);
 	if (in->flags & SK_LIST_KNOWN)
 		listing_granted(&l->wish, 0, &none);
 	else

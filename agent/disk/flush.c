@@ -6,6 +6,7 @@
  */
 #include "base/size.h"
 #include "disk/flush.h"
+#include "disk/wrote.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -409,23 +410,19 @@ static void add_stored(struct agent *a, struct flush *f)
 {
 	const struct sk_layout *l = f->image->layout->layout;
 	struct sk_cat_snapshot *s = f->snapshot;
-	uint64_t *sums = calloc((size_t)l->n_sums + 1, sizeof(*sums));
 	char dir[SK_CAT_DIR_MAX];
-	const struct sk_cat_found found = {
+	struct sk_cat_found found = {
 		.run = s->run, .run_id = s->run_id, .step = s->step,
 		.dir = dir, .file = f->file,
 	};
 
 	name_step(dir, s->step);
-	if (!sums) {
-		f->result = sk_err_set(&f->err, -ENOMEM, "no memory for %u "
-				       "checksums", l->n_sums);
-		return;
-	}
-	memcpy(sums, f->image->sums, l->n_sums * sizeof(*sums));
+	memcpy(found.content, f->image->content, sizeof(found.content));
 	f->result = sk_cat_stored_add(s->job, &found,
 				      sk_cat_layout_ref(f->image->layout),
-				      sums, &f->err);
+				      &f->err);
+	if (f->result == 0)
+		wrote_add(a, f->image);
 	f->done += l->image_bytes;
 	a->counts.bytes_flushed += l->image_bytes;
 }

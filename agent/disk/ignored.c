@@ -60,7 +60,7 @@ void ignored_add(struct agent *a, const struct found *f)
 	a->ignored[a->n_ignored++] = file_key_of(&f->stored);
 }
 
-void ignored_done(struct agent *a)
+void ignored_sort(struct agent *a)
 {
 	size_t n = 0;
 

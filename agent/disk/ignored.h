@@ -10,13 +10,14 @@
 
 struct agent;
 
-/** A look is over, and what it found is sorted: what it did not find again,
- * or has read anew, is forgotten. */
+/** A look begins, which has them from there on: what was added is put in
+ * order. */
+void ignored_sort(struct agent *a);
+/** It ends, and what it found is sorted: what it did not find again, or has
+ * read anew, is forgotten. */
 void ignored_forget(struct agent *a, const struct scan *scan);
-/** It is no image: after ignored_forget(). */
+/** It is no image: before the next look. */
 void ignored_add(struct agent *a, const struct found *f);
-/** All of one look have been added. */
-void ignored_done(struct agent *a);
 /** What a look found of that name, or NULL; it must be sorted. */
 const struct found *found_find(const struct scan *scan,
 			       const struct file_key *key);

@@ -3,10 +3,39 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent.h"
+#include "base/array.h"
 #include "disk/ignored.h"
+#include "memory/record.h"
+
+/* Images that are looked at in one turn. */
+#define PORTION 512u
+
+struct job_id {
+	char name[SK_JOB_MAX + 1];
+	uid_t uid;
+};
+
+/* Three times through: what is the same is marked, what is not marked may be
+ * gone, and what was not known is added. */
+enum stage { MARK, FORGET, ADD, OVER };
+
+struct merging {
+	struct chore chore;
+	struct agent *agent;
+	struct scan *scan;
+	void (*done)(struct scan *scan);
+	enum stage stage;
+	size_t at;			/* of what was found, or of jobs */
+	struct job_id *jobs;		/* that the look was at */
+	size_t n_jobs, room_jobs;
+	struct sk_cat_cursor cursor;
+	bool troubles;			/* some could not be looked at */
+	unsigned left;			/* of the portion */
+};
 
 static void ignore(struct agent *a, const struct found *f)
 {
@@ -26,42 +55,61 @@ static void ignore(struct agent *a, const struct found *f)
 		ignored_add(a, f);
 }
 
-/* Into the catalogue, which takes what was found over. */
-static void merge(struct agent *a, struct scan *scan, struct found *f)
+/* ---- what is the same ---- */
+
+static void visit(struct merging *m, size_t n)
 {
-	const struct sk_cat_found found = {
-		.run = f->stamp.run, .run_id = f->stamp.run_id,
-		.step = (int64_t)f->stamp.step, .dir = f->stored.dir,
-		.file = f->stored.file,
-	};
+	m->agent->cat.visits += n;
+	m->left -= m->left < n ? m->left : (unsigned)n;
+}
+
+/* The catalogue's image of that name. */
+static struct sk_cat_image *find_image(struct agent *a, const struct found *f)
+{
+	struct sk_cat_image *image = f->image ?
+		sk_cat_image_by_id(&a->cat, f->image) : NULL;
 	struct sk_cat_snapshot *s;
-	struct sk_cat_layout *layout;
 	struct sk_cat_job *job;
 
-	assert(f->layout && f->result == 0);
-	job = sk_cat_job_get(&a->cat, f->stored.job, f->owner);
-	layout = sk_cat_layout_take(&a->cat, sk_take_ptr(f->layout));
-	if (!job || !layout) {
-		sk_cat_layout_unref(layout);
-		free(f->stamp.sums);
-		/* Who asked must not take what is left out for all. */
-		scan->result = sk_err_set(&scan->err, -ENOMEM, "no memory for "
-					  "what the store has");
-		return;
-	}
-	f->result = sk_cat_stored_add(job, &found, layout, f->stamp.sums,
-				      &f->err);
-	if (f->result == -ESTALE || f->result == -EINVAL)
-		f->result = -EBADMSG;
-	if (f->result < 0)
-		ignore(a, f);
-	/* Its agent may have died since. */
-	s = f->result == 0 && f->stored.pinned ?
-	    sk_cat_snapshot_find(job, found.run, found.run_id, found.step) :
-	    NULL;
-	if (s)
-		s->pinned = true;
+	/* Ids are never given twice. */
+	if (image)
+		return image;
+	job = sk_cat_job_find(&a->cat, f->stored.job, f->owner);
+	s = job ? sk_cat_snapshot_find(job, f->run.number, f->run.id,
+				       (int64_t)f->stored.step) : NULL;
+	return s ? sk_cat_image_find(s, f->stored.rank, SK_IMAGE_PRIMARY) :
+		   NULL;
 }
+
+/* The agent that was asked to pin it may have died since. */
+static void take_pin(struct agent *a, const struct found *f,
+		     struct sk_cat_snapshot *s)
+{
+	if (!f->stored.pinned || !s || s->pinned)
+		return;
+	s->pinned = true;
+	record_snapshot(a, s);
+}
+
+static void mark(struct merging *m, struct found *f)
+{
+	struct sk_cat_image *image;
+
+	m->troubles |= !f->layout;
+	if (!f->layout || f->result < 0)
+		return;
+	image = find_image(m->agent, f);
+	if (!image || !image->stored.dir[0] ||
+	    !sk_cat_same_content(image, f->layout, f->content))
+		return;
+	take_pin(m->agent, f, image->snapshot);
+	image->stored.seen = m->scan->mark;
+	f->known = sk_file_id_equal(&image->stored.file, &f->stored.file) &&
+		   strcmp(image->stored.dir, f->stored.dir) == 0 &&
+		   f->image == image->id;
+}
+
+/* ---- what is gone ---- */
 
 static const struct found *find_found(const struct scan *scan,
 				      const struct found *key)
@@ -71,50 +119,44 @@ static const struct found *find_found(const struct scan *scan,
 	return found_find(scan, &names);
 }
 
-/* Whether the image's directory, or its whole job, was passed over. */
-static bool was_passed_over(const struct scan *scan, const struct found *key)
+/* Whether the image, its directory, or its whole job was passed over. */
+static bool was_passed_over(const struct scan *scan,
+			    const struct sk_cat_image *image)
 {
-	struct found dir = { .stored = key->stored };
+	struct found key = { 0 };
+	const struct found *f;
 
-	dir.stored.rank = -1;
-	dir.stored.world = 0;
-	if (find_found(scan, &dir))
+	stored_name(image, &key.stored);
+	f = find_found(scan, &key);
+	if (f)
+		return found_unreadable(f);
+	key.stored.rank = -1;
+	key.stored.world = 0;
+	if (find_found(scan, &key))
 		return true;
-	dir.stored.dir[0] = 0;
-	return find_found(scan, &dir);
+	key.stored.dir[0] = 0;
+	return find_found(scan, &key);
 }
 
-/* Whether what was seen may still be what the image knows. What could not be
- * looked at is not gone. */
-static bool still_there(const struct scan *scan,
+/* Whether what was seen may still be what the image knows, which was not seen
+ * itself. What could not be looked at is not gone. */
+static bool still_there(const struct merging *m,
 			const struct sk_cat_image *image)
 {
 	const struct sk_cat_snapshot *s = image->snapshot;
 	const struct sk_store_run run = { s->run, s->run_id };
 	struct sk_store_run theirs = { 0 };
-	struct found key = { 0 };
-	const struct found *f;
-	enum scan_seen seen;
 
-	stored_name(image, &key.stored);
-	if (was_passed_over(scan, &key))
+	if (m->troubles && was_passed_over(m->scan, image))
 		return true;
-	seen = scan_seen(scan, s->job->name, image->stored.dir, &theirs);
-	f = seen == SCAN_INSIDE ? find_found(scan, &key) : NULL;
-	if (f && f->result < 0)
-		return found_unreadable(f);
-	/* The name may be another run's by now, or the file another one. */
-	if (f && f->layout)
-		return f->stamp.run == s->run && f->stamp.run_id == s->run_id &&
-		       sk_cat_same_content(image, f->layout, f->stamp.sums);
-	if (f)
-		theirs = f->stored.run;
-	return (f || seen == SCAN_NAMED) &&
+	/* The name may be another run's by now. */
+	return scan_seen(m->scan, s->job->name, image->stored.dir,
+			 &theirs) == SCAN_NAMED &&
 	       (!theirs.number || sk_store_run_equal(&theirs, &run));
 }
 
 /* What somebody deleted of an old step is not written once more. */
-static void want_no_more(struct sk_cat_snapshot *s)
+static void want_no_more(struct agent *a, struct sk_cat_snapshot *s)
 {
 	struct sk_cat_snapshot *newer;
 
@@ -125,52 +167,247 @@ static void want_no_more(struct sk_cat_snapshot *s)
 			break;
 	}
 	s->wanted = false;
+	record_snapshot(a, s);
 }
 
 /* What the disk had and has no more; but not what came since the look. */
-static void forget_gone(struct scan *scan, struct sk_cat_job *job)
+static void forget_gone(struct merging *m, struct sk_cat_snapshot *s)
 {
-	struct sk_cat_snapshot *s;
+	const struct scan *scan = m->scan;
+	const char *stays = "";		/* a directory that does */
 	struct sk_cat_image *image;
+	bool lost = false;
 
-	sk_link_each(s, &job->snapshots, link) {
-		bool lost = false;
+	s->filling++;	/* keeps it while its images go */
+	sk_link_each(image, &s->images, link) {
+		const struct sk_cat_stored *at = &image->stored;
 
-		s->filling++;	/* keeps it while its images go */
-		sk_link_each(image, &s->images, link) {
-			if (!image->stored.dir[0] ||
-			    image->stored.serial > scan->serial ||
-			    still_there(scan, image))
-				continue;
+		if (!at->dir[0] || at->serial > scan->serial ||
+		    at->seen == scan->mark || strcmp(at->dir, stays) == 0)
+			continue;
+		if (!still_there(m, image)) {
 			sk_cat_stored_remove(image);
 			lost = true;
+		} else if (!m->troubles) {
+			stays = at->dir;
 		}
-		if (lost && s->wanted)
-			want_no_more(s);
-		s->filling--;
-		(void)sk_cat_snapshot_trim(s);
 	}
+	if (lost && s->wanted)
+		want_no_more(m->agent, s);
+	s->filling--;
 }
 
-void merge_scan(struct agent *a, struct scan *scan)
+static bool next_job(struct merging *m)
 {
+	const struct job_id *id;
 	struct sk_cat_job *job;
 
-	if (scan->result == 0) {
-		sk_link_each(job, &a->cat.jobs, link) {
-			if (scan_covers(scan, job))
-				forget_gone(scan, job);
-		}
+	sk_cat_cursor_end(&m->cursor);
+	if (m->at == m->n_jobs)
+		return false;
+	id = &m->jobs[m->at++];
+	job = sk_cat_job_find(&m->agent->cat, id->name, id->uid);
+	if (job)
+		sk_cat_cursor_begin(&m->cursor, job);
+	return true;
+}
+
+/* False: there is no more. */
+static bool forget_some(struct merging *m)
+{
+	struct sk_cat_snapshot *s = sk_cat_cursor_at(&m->cursor);
+
+	visit(m, 1);
+	if (!s)
+		return next_job(m);
+	visit(m, s->n_images);
+	sk_cat_cursor_next(&m->cursor);
+	forget_gone(m, s);
+	(void)sk_cat_snapshot_trim(s);
+	return true;
+}
+
+/* ---- what is new ---- */
+
+/* Who has it, and the layout that all of its like share. */
+static void note_image(struct agent *a, struct found *f)
+{
+	struct sk_history_file *file =
+		sk_history_file_find(f->step, f->stored.rank,
+				     f->stored.world);
+	const struct sk_cat_image *image = find_image(a, f);
+
+	if (!file || !image)
+		return;
+	file->image = image->id;
+	sk_layout_free(file->layout);
+	file->layout = sk_layout_ref(image->layout->layout);
+}
+
+/* Into the catalogue, which takes what was found over. */
+static void add(struct agent *a, struct scan *scan, struct found *f)
+{
+	struct sk_cat_found found = {
+		.run = f->run.number, .run_id = f->run.id,
+		.step = (int64_t)f->stored.step, .dir = f->stored.dir,
+		.file = f->stored.file,
+	};
+	struct sk_cat_layout *layout;
+	struct sk_cat_job *job;
+
+	assert(f->layout && f->result == 0);
+	memcpy(found.content, f->content, sizeof(found.content));
+	job = sk_cat_job_get(&a->cat, f->stored.job, f->owner);
+	layout = sk_cat_layout_take(&a->cat, sk_take_ptr(f->layout));
+	if (!job || !layout) {
+		sk_cat_layout_unref(layout);
+		/* Who asked must not take what is left out for all. */
+		scan->result = sk_err_set(&scan->err, -ENOMEM, "no memory for "
+					  "what the store has");
+		return;
 	}
-	ignored_forget(a, scan);
-	for (size_t i = 0; i < scan->n_found; i++) {
+	f->result = sk_cat_stored_add(job, &found, layout, &f->err);
+	if (f->result == -ESTALE || f->result == -EINVAL)
+		f->result = -EBADMSG;
+	if (f->result < 0) {
+		ignore(a, f);
+		return;
+	}
+	note_image(a, f);
+	take_pin(a, f, sk_cat_snapshot_find(job, found.run, found.run_id,
+					    found.step));
+}
+
+static void add_new(struct merging *m, struct found *f)
+{
+	/* Deleted between two looks is nothing to speak of. */
+	if (f->layout && f->result == 0 && !f->known)
+		add(m->agent, m->scan, f);
+	else if (f->result < 0 && f->result != -ENOENT)
+		ignore(m->agent, f);
+}
+
+/* ---- in portions ---- */
+
+static bool each_found(struct merging *m,
+		       void (*fn)(struct merging *m, struct found *f))
+{
+	if (m->at == m->scan->n_found)
+		return false;
+	visit(m, 1);
+	fn(m, &m->scan->found[m->at++]);
+	return true;
+}
+
+/* False: it is over. What a look that failed has not seen may be there all the
+ * same. */
+static bool go_on(struct merging *m)
+{
+	bool more = m->stage == MARK ? each_found(m, mark) :
+		    m->stage == ADD ? each_found(m, add_new) :
+		    m->scan->result == 0 && forget_some(m);
+
+	if (more)
+		return true;
+	m->stage++;
+	m->at = 0;
+	return m->stage != OVER;
+}
+
+static void end(struct merging *m)
+{
+	struct scan *scan = m->scan;
+
+	sk_cat_cursor_end(&m->cursor);
+	m->agent->merging = NULL;
+	free(m->jobs);
+	m->done(scan);
+	free(m);
+}
+
+static void do_portion(struct chore *chore)
+{
+	struct merging *m = sk_link_object(chore, struct merging, chore);
+	bool more = true;
+
+	for (m->left = PORTION; m->left && more;)
+		more = go_on(m);
+	if (more)
+		loop_queue(&m->agent->loop, chore);
+	else
+		end(m);
+}
+
+static int list_jobs(struct merging *m)
+{
+	const struct sk_cat_job *job;
+
+	sk_link_each(job, &m->agent->cat.jobs, link) {
+		if (!scan_covers(m->scan, job))
+			continue;
+		if (sk_array_fit(m->jobs, m->room_jobs, m->n_jobs + 1) < 0)
+			return -ENOMEM;
+		memcpy(m->jobs[m->n_jobs].name, job->name, sizeof(job->name));
+		m->jobs[m->n_jobs++].uid = job->uid;
+	}
+	return 0;
+}
+
+static struct merging *new_merging(struct agent *a, struct scan *scan)
+{
+	struct merging *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return NULL;
+	*m = (struct merging){ .agent = a, .scan = scan,
+			       .chore.run = do_portion };
+	sk_link_init(&m->chore.link);
+	if (list_jobs(m) == 0)
+		return m;
+	free(m->jobs);
+	free(m);
+	return NULL;
+}
+
+void merge_begin(struct agent *a, struct scan *scan,
+		 void (*done)(struct scan *scan))
+{
+	struct merging *m = new_merging(a, scan);
+
+	assert(!a->merging);
+	if (!m) {
+		scan->result = sk_err_set(&scan->err, -ENOMEM, "no memory for "
+					  "what the store has");
+		done(scan);
+		return;
+	}
+	m->done = done;
+	a->merging = m;
+	loop_queue(&a->loop, &m->chore);
+}
+
+void merge_now(struct agent *a)
+{
+	struct merging *m = a->merging;
+
+	if (!m)
+		return;
+	sk_link_remove(&m->chore.link);
+	m->left = UINT32_MAX;
+	while (go_on(m))
+		;
+	end(m);
+}
+
+void merge_deleted(struct agent *a, const char *job, const char *dir)
+{
+	struct scan *scan = a->merging ? a->merging->scan : NULL;
+
+	for (size_t i = 0; scan && i < scan->n_found; i++) {
 		struct found *f = &scan->found[i];
 
-		/* Deleted between two looks is nothing to speak of. */
-		if (f->layout && f->result == 0)
-			merge(a, scan, f);
-		else if (f->result < 0 && f->result != -ENOENT)
-			ignore(a, f);
+		if (f->layout && strcmp(f->stored.dir, dir) == 0 &&
+		    strcmp(f->stored.job, job) == 0)
+			f->result = -ENOENT;
 	}
-	ignored_done(a);
 }

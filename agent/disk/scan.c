@@ -11,6 +11,7 @@
 #include "agent.h"
 #include "base/array.h"
 #include "disk/histories.h"
+#include "disk/ignored.h"
 
 int file_key_compare(const void *a, const void *b)
 {
@@ -50,51 +51,62 @@ static struct sk_layout *sketch(struct sk_recall *recall, struct sk_layout *l)
 	return brief;
 }
 
+/* Of a header that is its layout's what the stamp says. */
+static int take_stamp(struct found *f, const struct sk_layout *l,
+		      const void *header)
+{
+	_cleanup_free_ uint64_t *sums = calloc((size_t)l->n_sums + 1,
+					       sizeof(*sums));
+	struct sk_stamp stamp = { .sums = sums };
+	int r;
+
+	if (!sums)
+		return sk_err_set(&f->err, -ENOMEM, "no memory for %u "
+				  "checksums", l->n_sums);
+	r = sk_layout_read_stamp(l, header, &stamp, &f->err);
+	if (r == 0 && stamp.step != f->stored.step)
+		r = sk_err_set(&f->err, -EBADMSG, "it says it is step %" PRIu64,
+			       stamp.step);
+	if (r < 0)
+		return r;
+	f->run = (struct sk_store_run){ stamp.run, stamp.run_id };
+	/* The file has them: those of all steps would fill memory. */
+	sk_cat_hash_sums(l, sums, f->content);
+	return 0;
+}
+
 static int read_layout(struct sk_recall *recall, struct found *f,
 		       const void *header, uint64_t bytes)
 {
 	_cleanup_layout_ struct sk_layout *l = NULL;
-	struct sk_stamp stamp = { 0 };
 	int r;
 
 	r = sk_recall_get(recall, f->stored.job, f->stored.rank,
 			  SK_IMAGE_PRIMARY, header, bytes,
 			  f->stored.file.bytes, &l, &f->err);
-	if (r < 0)
-		return r;
-	stamp.sums = calloc((size_t)l->n_sums + 1, sizeof(*stamp.sums));
-	if (!stamp.sums)
-		return sk_err_set(&f->err, -ENOMEM, "no memory for %u "
-				  "checksums", l->n_sums);
-	r = sk_layout_read_stamp(l, header, &stamp, &f->err);
-	if (r < 0) {
-		free(stamp.sums);
-		return r;
-	}
-	f->stamp = stamp;
-	f->layout = sketch(recall, l);
-	return 0;
+	if (r == 0)
+		r = take_stamp(f, l, header);
+	if (r == 0)
+		f->layout = sketch(recall, l);
+	return r;
 }
 
 /* What the header says of itself against its names and its directory. */
 static int check_identity(struct found *f)
 {
-	const struct sk_store_run run = { f->stamp.run, f->stamp.run_id };
 	const struct sk_stored *stored = &f->stored;
 	const struct sk_layout *l = f->layout;
 
 	if (strcmp(l->job, stored->job) != 0 || l->rank != stored->rank ||
-	    l->world != stored->world || f->stamp.step != stored->step ||
-	    l->kind != SK_IMAGE_PRIMARY)
+	    l->world != stored->world || l->kind != SK_IMAGE_PRIMARY)
 		return sk_err_set(&f->err, -EBADMSG, "it says it is rank %"
-				  PRId32 " of %" PRId32 " of job \"%.40s\", "
-				  "step %" PRIu64, l->rank, l->world, l->job,
-				  f->stamp.step);
-	if (stored->run.number && !sk_store_run_equal(&run, &stored->run))
+				  PRId32 " of %" PRId32 " of job \"%.40s\"",
+				  l->rank, l->world, l->job);
+	if (stored->run.number && !sk_store_run_equal(&f->run, &stored->run))
 		return sk_err_set(&f->err, -EBADMSG, "it says it is of run %"
 				  PRIu64 " (%016" PRIx64 "), its directory is "
 				  "of run %" PRIu64 " (%016" PRIx64 ")",
-				  run.number, run.id, stored->run.number,
+				  f->run.number, f->run.id, stored->run.number,
 				  stored->run.id);
 	return 0;
 }
@@ -130,14 +142,44 @@ static void read_found(struct agent *a, struct found *f)
 			      f->stored.dir);
 }
 
-static bool is_known(const struct scan *scan, const struct sk_stored *stored)
+static bool is_ignored(const struct agent *a, const struct sk_stored *stored)
 {
 	struct file_key key = file_key_of(stored), *known;
 
-	known = scan->n_known ?
-		bsearch(&key, scan->known, scan->n_known,
-			sizeof(*scan->known), file_key_compare) : NULL;
+	known = a->n_ignored ?
+		bsearch(&key, a->ignored, a->n_ignored, sizeof(*a->ignored),
+			file_key_compare) : NULL;
 	return known && sk_file_id_equal(&known->file, &key.file);
+}
+
+/* What its header said when it was read, if it is the same file still. */
+static bool find_noted(struct found *f)
+{
+	const struct sk_stored *stored = &f->stored;
+	const struct sk_history_file *noted =
+		sk_history_file_find(f->step, stored->rank, stored->world);
+
+	if (!noted || !sk_file_id_equal(&noted->id, &stored->file) ||
+	    (stored->run.number &&
+	     !sk_store_run_equal(&noted->run, &stored->run)))
+		return false;
+	f->layout = sk_layout_ref(noted->layout);
+	f->run = noted->run;
+	memcpy(f->content, noted->content, sizeof(f->content));
+	f->image = noted->image;
+	return true;
+}
+
+static void note(const struct found *f)
+{
+	const struct sk_history_file file = {
+		.rank = f->stored.rank, .world = f->stored.world,
+		.id = f->stored.file, .run = f->run, .layout = f->layout,
+		.content = { f->content[0], f->content[1] },
+	};
+
+	/* Without memory it is read again. */
+	(void)sk_history_file_note(f->step, &file);
 }
 
 /* Another one in the answer, of the job. */
@@ -178,8 +220,10 @@ static void look_at(struct scan *scan, struct found *f)
 					 "%s/%s/%s", sk_store_path(
 					 scan->agent->store), stored->job,
 					 stored->dir);
-	else if (!is_known(scan, stored))
+	else if (!find_noted(f) && !is_ignored(scan->agent, stored))
 		read_found(scan->agent, f);
+	if (f->layout && f->result == 0 && !f->image)
+		note(f);
 }
 
 static int owner_of(struct scan *scan, const char *job, bool exists,
@@ -263,6 +307,7 @@ static int look_into(struct scan *scan, const struct sk_history *h, uid_t owner)
 	_cleanup_free_ struct sk_history_step **steps = NULL;
 	_cleanup_free_ struct sk_stored *images = NULL;
 	const char *job = sk_history_job(h);
+	struct sk_history_step *step = NULL;
 	size_t n_steps = 0, n = 0;
 	int r;
 
@@ -280,10 +325,33 @@ static int look_into(struct scan *scan, const struct sk_history *h, uid_t owner)
 					  "%zu images", n);
 		f->stored = images[i];
 		f->owner = owner;
+		/* They come directory by directory. */
+		if (!i || strcmp(images[i].dir, images[i - 1].dir) != 0)
+			step = sk_history_find(h, images[i].dir);
+		f->step = step;
 		look_at(scan, f);
 		r = note_result(scan, f);
 	}
 	return r;
+}
+
+/* Of so many steps, and so many files, what was noted is kept. */
+#define NOTED_STEPS 64u
+#define NOTED_FILES 65536u
+
+/* Of the newest, and of those that somebody has just asked for. */
+static void trim_noted(const struct scan *scan, const struct sk_history *h)
+{
+	size_t files = 0;
+
+	for (size_t i = 0; i < sk_history_count(h); i++) {
+		struct sk_history_step *s = sk_history_at(h, i);
+
+		if (s->mark != scan->mark &&
+		    (i >= NOTED_STEPS || files + s->n_files > NOTED_FILES))
+			sk_history_files_forget(s);
+		files += s->n_files;
+	}
 }
 
 static int scan_job(struct scan *scan, const char *job)
@@ -300,7 +368,9 @@ static int scan_job(struct scan *scan, const char *job)
 		r = owner_of(scan, job, sk_history_count(h), &owner);
 	if (r == 0) {
 		note_newest(scan, h);
+		wrote_note(&scan->wrote, h);
 		r = look_into(scan, h, owner);
+		trim_noted(scan, h);
 	}
 	scan->learnt |= sk_history_unsaved(h);
 	histories_trim(scan->agent, h);
@@ -349,9 +419,7 @@ void scan_run(struct work *work)
 {
 	struct scan *scan = sk_link_object(work, struct scan, work);
 
-	if (scan->n_known)
-		qsort(scan->known, scan->n_known, sizeof(*scan->known),
-		      file_key_compare);
+	ignored_sort(scan->agent);
 	if (scan->job[0])
 		scan->result = scan_job(scan, scan->job);
 	else
@@ -363,20 +431,15 @@ void scan_run(struct work *work)
 	if (scan->n_found)
 		qsort(scan->found, scan->n_found, sizeof(*scan->found),
 		      found_compare);
+	ignored_forget(scan->agent, scan);
 }
 
 void scan_free(struct scan *scan)
 {
 	assert(sk_link_empty(&scan->wishes));
-	for (size_t i = 0; i < scan->n_found; i++) {
-		struct found *f = &scan->found[i];
-
-		if (!f->layout)
-			continue;
-		sk_layout_free(f->layout);
-		free(f->stamp.sums);
-	}
-	free(scan->known);
+	for (size_t i = 0; i < scan->n_found; i++)
+		sk_layout_free(scan->found[i].layout);
+	wrote_free(&scan->wrote);
 	free(scan->found);
 	free(scan);
 }

@@ -11,6 +11,7 @@
 
 #include "catalogue/catalogue.h"
 #include "disk/stored.h"
+#include "disk/wrote.h"
 #include "loop/work.h"
 #include "store/history.h"
 #include "store/store.h"
@@ -34,8 +35,12 @@ int file_key_compare(const void *a, const void *b);
 struct found {
 	struct sk_stored stored;
 	uid_t owner;
-	struct sk_layout *layout;	/* NULL: known, or not read */
-	struct sk_stamp stamp;
+	struct sk_layout *layout;	/* NULL: ignored before, or not read */
+	struct sk_store_run run;	/* as its header says */
+	uint64_t content[2];		/* sk_cat_hash_sums() */
+	struct sk_history_step *step;	/* where it is noted */
+	uint64_t image;			/* who had it; 0: nobody */
+	bool known;			/* the catalogue has it */
 	int result;			/* < 0: not an image of ours, or
 					 * nobody can tell */
 	struct sk_err err;
@@ -56,8 +61,7 @@ struct scan {
 	struct stored_range range;
 	uint64_t serial;		/* of the catalogue when it began */
 	uint32_t mark;			/* of what it has looked into */
-	struct file_key *known;		/* sorted while it runs */
-	size_t n_known;
+	struct wrote_list wrote;	/* of the jobs that it looks at */
 	/* The answer: */
 	struct found *found;		/* sorted */
 	size_t n_found, room;
@@ -78,8 +82,8 @@ static inline bool scan_covers(const struct scan *scan,
 	return !scan->job[0] || strcmp(job->name, scan->job) == 0;
 }
 
-/** Fills the answer in; the run of its work. Until it is finished it has the
- * agent's histories. */
+/** Fills the answer in; the run of its work. Until it is freed it has the
+ * agent's histories, and what is ignored. */
 void scan_run(struct work *work);
 /** What the look has seen of a step directory; not of one that it has looked
  * into, which is in what it found. */

@@ -10,6 +10,7 @@
 #include "disk/index.h"
 #include "disk/merge.h"
 #include "disk/scan.h"
+#include "disk/wrote.h"
 
 /* Of a job, in memory and on disk. */
 #define KNOWN_MOST 64u
@@ -41,8 +42,6 @@ static void grant(const struct scan *scan, struct stored_wish *w)
 	    scan->owner != w->uid)
 		r = sk_err_set(&err, -EACCES, "the store holds a job \"%s\" of "
 			       "another user; choose another name", w->job);
-	if (w->range.most)
-		scan->agent->asked_ns = agent_now(scan->agent);
 	w->end = scan->end;
 	w->newest_run = scan->newest_run;
 	w->unreadable = scan->unreadable;
@@ -63,72 +62,37 @@ static void grant_all(struct scan *scan)
 	}
 }
 
-static void scan_finished(struct work *work)
+static void note_asked(const struct scan *scan)
 {
-	struct scan *scan = sk_link_object(work, struct scan, work);
+	if (scan->range.most)
+		scan->agent->asked_ns = agent_now(scan->agent);
+}
+
+static void scan_merged(struct scan *scan)
+{
 	struct agent *a = scan->agent;
 
-	assert(a->scanning);
-	a->scanning = false;
-	merge_scan(a, scan);
+	note_asked(scan);
 	grant_all(scan);
 	if (scan->learnt)
 		index_changed(a, NULL);
 	scan_free(scan);
+	a->scanning = false;
 	agent_changed(a);
 	stored_go_on(a);
 }
 
+static void scan_finished(struct work *work)
+{
+	struct scan *scan = sk_link_object(work, struct scan, work);
+
+	assert(scan->agent->scanning);
+	/* None of them goes before somebody was told of it. */
+	note_asked(scan);
+	merge_begin(scan->agent, scan, scan_merged);
+}
+
 /* ---- the next look ---- */
-
-static size_t count_known(const struct agent *a, const struct scan *scan)
-{
-	const struct sk_cat_snapshot *s;
-	const struct sk_cat_job *job;
-	size_t n = a->n_ignored;
-
-	sk_link_each(job, &a->cat.jobs, link) {
-		if (!scan_covers(scan, job))
-			continue;
-		sk_link_each(s, &job->snapshots, link)
-			n += s->n_images;
-	}
-	return n;
-}
-
-static void add_known(struct scan *scan, const struct sk_cat_job *job)
-{
-	const struct sk_cat_snapshot *s;
-	const struct sk_cat_image *image;
-	struct sk_stored stored;
-
-	sk_link_each(s, &job->snapshots, link)
-	sk_link_each(image, &s->images, link) {
-		if (!image->stored.dir[0])
-			continue;
-		stored_name(image, &stored);
-		scan->known[scan->n_known++] = file_key_of(&stored);
-	}
-}
-
-/* What need not be read. */
-static int list_known(struct agent *a, struct scan *scan)
-{
-	const struct sk_cat_job *job;
-
-	scan->known = calloc(count_known(a, scan) + 1, sizeof(*scan->known));
-	if (!scan->known)
-		return -ENOMEM;
-	if (a->n_ignored)
-		memcpy(scan->known, a->ignored,
-		       a->n_ignored * sizeof(*scan->known));
-	scan->n_known = a->n_ignored;
-	sk_link_each(job, &a->cat.jobs, link) {
-		if (scan_covers(scan, job))
-			add_known(scan, job);
-	}
-	return 0;
-}
 
 static bool same_range(const struct stored_range *a,
 		       const struct stored_range *b)
@@ -163,6 +127,7 @@ static void scan_init(struct agent *a, struct scan *scan)
 	};
 	sk_link_init(&scan->wishes);
 	take_wishes(a, scan);
+	wrote_take(a, scan->job, &scan->wrote);
 }
 
 /* Those that the look was for are told; the others' turn comes. */
@@ -173,6 +138,7 @@ static void refuse_scan(struct agent *a)
 	scan_init(a, &scan);
 	scan.result = sk_err_set(&scan.err, -ENOMEM, "no memory to look at "
 				 "the store");
+	wrote_free(&scan.wrote);
 	grant_all(&scan);
 }
 
@@ -186,9 +152,6 @@ static void scan_begin(struct agent *a)
 	}
 	scan_init(a, scan);
 	a->scanning = true;
-	/* Without it more is read, and nothing goes wrong. */
-	if (list_known(a, scan) < 0)
-		scan->n_known = 0;
 	work_submit(&a->loop.works, a->slow, &scan->work);
 }
 
@@ -227,6 +190,16 @@ static void time_to_leave(struct timer *timer)
 	stored_leave(a);
 }
 
+static bool leave_some(struct agent *a, struct sk_cat_job *job)
+{
+	unsigned n = sk_cat_stored_leave(job, KNOWN_MOST, LEAVE_AT_ONCE);
+
+	/* The next look forgets what was noted of their files. */
+	if (n && job->n_snapshots <= KNOWN_MOST)
+		stored_foresee(a, job);
+	return n > 0;
+}
+
 void stored_leave(struct agent *a)
 {
 	uint64_t now = agent_now(a), due = a->asked_ns + ASKED_NS;
@@ -241,8 +214,7 @@ void stored_leave(struct agent *a)
 		if (a->asked_ns && now < due)
 			more = true;
 		else
-			more |= sk_cat_stored_leave(job, KNOWN_MOST,
-						    LEAVE_AT_ONCE) > 0;
+			more |= leave_some(a, job);
 	}
 	a->leave_timer.fire = time_to_leave;
 	if (more)
@@ -274,6 +246,7 @@ void stored_close(struct agent *a)
 {
 	struct sk_err err;
 
+	merge_now(a);
 	(void)sk_err_set(&err, -ESHUTDOWN, "the agent ends");
 	while (!sk_link_empty(&a->wishes)) {
 		struct stored_wish *w = sk_link_object(a->wishes.next,
@@ -285,6 +258,7 @@ void stored_close(struct agent *a)
 	}
 	free(a->ignored);
 	a->ignored = NULL;
+	wrote_close(a);
 	histories_free(a);
 	timer_clear(&a->loop.timers, &a->leave_timer);
 }

@@ -17,6 +17,7 @@ int loop_open(struct loop *loop, const struct sk_os *os)
 	int r;
 
 	*loop = (struct loop){ .os = os, .epoll = -1 };
+	sk_link_init(&loop->chores);
 	r = works_open(&loop->works, os);
 	if (r < 0)
 		return r;
@@ -56,6 +57,23 @@ int loop_watch(struct loop *loop, struct source *s, uint32_t events)
 	return r;
 }
 
+void loop_queue(struct loop *loop, struct chore *chore)
+{
+	assert(chore->run && sk_link_empty(&chore->link));
+	sk_link_insert(&loop->chores, &chore->link);
+}
+
+static void run_chore(struct loop *loop)
+{
+	struct chore *chore;
+
+	if (sk_link_empty(&loop->chores))
+		return;
+	chore = sk_link_object(loop->chores.next, struct chore, link);
+	sk_link_remove(&chore->link);
+	chore->run(chore);
+}
+
 /* What was served since the last wait kept all others waiting. */
 static void end_turn(struct loop *loop)
 {
@@ -68,11 +86,13 @@ static void end_turn(struct loop *loop)
 void loop_turn(struct loop *loop)
 {
 	struct epoll_event events[EVENTS];
+	uint64_t until = timers_next(&loop->timers);
 	int n;
 
 	end_turn(loop);
-	n = loop->os->epoll_wait(loop->os, loop->epoll, events, EVENTS,
-				 timers_next(&loop->timers));
+	if (!sk_link_empty(&loop->chores))
+		until = 0;	/* long past */
+	n = loop->os->epoll_wait(loop->os, loop->epoll, events, EVENTS, until);
 	loop->turn_ns = loop_now(loop);
 	for (int i = 0; i < n; i++) {
 		struct source *s = events[i].data.ptr;
@@ -80,4 +100,5 @@ void loop_turn(struct loop *loop)
 		s->ready(s, events[i].events);
 	}
 	timers_run(&loop->timers, loop_now(loop));
+	run_chore(loop);
 }

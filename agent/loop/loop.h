@@ -21,10 +21,21 @@ struct source {
 	bool watched;
 };
 
+/** What takes long and must be done by the loop's thread: in portions, one
+ * each turn, so that nobody waits for all of it. Those that are queued take
+ * turns. */
+struct chore {
+	/** Does a portion, which is bounded. Queued no more meanwhile: what has
+	 * more to do queues itself anew. May free the chore. */
+	void (*run)(struct chore *chore);
+	struct sk_link link;		/* in the loop; on its own: idle */
+};
+
 struct loop {
 	const struct sk_os *os;
 	struct timers timers;
 	struct works works;
+	struct sk_link chores;
 	struct source wake;	/* of works */
 	int epoll;
 	uint64_t turns;
@@ -38,6 +49,8 @@ int loop_open(struct loop *loop, const struct sk_os *os);
 void loop_close(struct loop *loop);
 /** Watches, or (events 0) forgets, the source's descriptor. */
 int loop_watch(struct loop *loop, struct source *s, uint32_t events);
+/** @chore's next portion is due; it is idle. */
+void loop_queue(struct loop *loop, struct chore *chore);
 /** Waits until something is ready or a time has come, and serves all that
  * is. */
 void loop_turn(struct loop *loop);

@@ -20,7 +20,8 @@ struct request_kind {
 	 * request_await_change().
 	 * NULL: not asked. It changes nothing. */
 	int (*outcome)(struct request *q, struct sk_err *err);
-	/** Answers with that outcome, by request_answer() or request_again().
+	/** Answers with that outcome, by request_answer() or request_again();
+	 * or goes on with it, and does so later.
 	 * NULL: the status and the sentence are the answer. */
 	void (*answer)(struct request *q, int status, const struct sk_err *err);
 	/** It was answered, or its connection is gone: lets go of what it

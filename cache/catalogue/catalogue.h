@@ -104,6 +104,7 @@ struct sk_cat_run {
 struct sk_cat_stored {
 	char dir[SK_CAT_DIR_MAX];	/* "": nowhere */
 	uint64_t serial;		/* catalogue's when it was added */
+	uint32_t seen;			/* its owner's, of its last look */
 	struct sk_file_id file;		/* as it was when it was read */
 };
 
@@ -179,6 +180,9 @@ struct sk_cat_job {
 	struct sk_link runs;
 	struct sk_link snapshots;
 	size_t n_snapshots;
+	struct sk_table by_step;	/* snapshots */
+	struct sk_cat_snapshot *met;	/* the last that was made; NULL */
+	struct sk_link cursors;		/* that stand on its snapshots */
 	struct sk_link live;		/* snapshots that slots hold */
 	struct sk_link undecided;	/* snapshots */
 	struct sk_table verdicts;	/* by set: verdict.c */
@@ -270,6 +274,24 @@ bool sk_cat_run_kept(const struct sk_cat_run *run, int64_t step);
 bool sk_cat_run_living(const struct sk_cat_run *run);
 /** How many of its ranks live. */
 uint32_t sk_cat_run_ranks(const struct sk_cat_run *run);
+
+/**
+ * A place among a job's snapshots that stays good while they come and go: what
+ * takes long goes on from it. It is on the newest after sk_cat_cursor_begin(),
+ * and to be ended. All zero: ended.
+ */
+struct sk_cat_cursor {
+	struct sk_link link;		/* in its job */
+	struct sk_cat_job *job;		/* NULL: ended, or the job has gone */
+	struct sk_link *at;		/* of a snapshot, or the job's list */
+};
+
+void sk_cat_cursor_begin(struct sk_cat_cursor *cursor, struct sk_cat_job *job);
+void sk_cat_cursor_end(struct sk_cat_cursor *cursor);
+/** Where it stands; NULL: past the oldest, or the job has gone. */
+struct sk_cat_snapshot *sk_cat_cursor_at(const struct sk_cat_cursor *cursor);
+/** To the next older one; it stands on one. */
+void sk_cat_cursor_next(struct sk_cat_cursor *cursor);
 
 /** @run 0: the newest run that has @step; @run_id 0: any of that number;
  * @step -1: the newest complete snapshot, else the newest. NULL: none. */
@@ -483,21 +505,22 @@ struct sk_cat_found {
 	int64_t step;
 	const char *dir;
 	struct sk_file_id file;
+	uint64_t content[2];	/* sk_cat_hash_sums() */
 };
 
-/** An image is on disk; @sums and a reference of @layout are taken over.
+/** An image is on disk; a reference of @layout is taken over.
  * Errors: -ESTALE it differs from the one known, -EINVAL of another world or a
  * run that cannot be, -ENOMEM. */
 int sk_cat_stored_add(struct sk_cat_job *job, const struct sk_cat_found *found,
-		      struct sk_cat_layout *layout, uint64_t *sums,
-		      struct sk_err *err);
-/** What is kept of checksums that only the disk still has. */
+		      struct sk_cat_layout *layout, struct sk_err *err);
+/** What is kept of checksums that only the disk still has: the same anywhere
+ * and at any time. */
 void sk_cat_hash_sums(const struct sk_layout *layout, const uint64_t *sums,
 		      uint64_t ret[2]);
 /** Whether the image is that: the same layout, the same bytes. */
 bool sk_cat_same_content(const struct sk_cat_image *image,
 			 const struct sk_layout *layout,
-			 const uint64_t *sums);
+			 const uint64_t content[2]);
 /** Leaves the oldest snapshots to the disk that only it has, and forgets them,
  * where more than @most are known: at most @at_once of them. A run knows which
  * steps of its own those are. Returns how many went. */

@@ -7,30 +7,27 @@
 
 #include "base/array.h"
 #include "base/util.h"
+#include "bytes/checksum.h"
 #include "catalogue/private.h"
 
 void sk_cat_hash_sums(const struct sk_layout *layout, const uint64_t *sums,
 		      uint64_t ret[2])
 {
-	uint64_t hash = sk_hash_seed();
+	uint8_t hash[16];
 
 	assert(!layout->n_sums || sums);
-	for (int i = 0; i < 2; i++) {
-		hash = sk_hash_bytes(hash, sums,
-				     layout->n_sums * sizeof(*sums));
-		ret[i] = hash;
-	}
+	sk_xxh3_128(sums, layout->n_sums * sizeof(*sums), hash);
+	memcpy(ret, hash, sizeof(hash));
 }
 
 bool sk_cat_same_content(const struct sk_cat_image *image,
-			 const struct sk_layout *layout, const uint64_t *sums)
+			 const struct sk_layout *layout,
+			 const uint64_t content[2])
 {
-	const struct sk_layout *l = image->layout->layout;
-	uint64_t content[2];
-
-	sk_cat_hash_sums(layout, sums, content);
-	return sk_digest_equal(&l->digest, &layout->digest) &&
-	       memcmp(image->content, content, sizeof(content)) == 0;
+	return sk_digest_equal(&image->layout->layout->digest,
+			       &layout->digest) &&
+	       image->content[0] == content[0] &&
+	       image->content[1] == content[1];
 }
 
 static int check_run(const struct sk_cat_job *job,
@@ -50,7 +47,7 @@ static int check_run(const struct sk_cat_job *job,
 /* Finds or makes the image: 1 it is new and has the layout. */
 static int stored_image(struct sk_cat_job *job,
 			const struct sk_cat_found *found,
-			struct sk_cat_layout *layout, const uint64_t *sums,
+			struct sk_cat_layout *layout,
 			struct sk_cat_image **ret_image, struct sk_err *err)
 {
 	const struct sk_layout *l = layout->layout;
@@ -70,7 +67,7 @@ static int stored_image(struct sk_cat_job *job,
 				  "says %" PRId32, s->step, s->run, s->world,
 				  l->world);
 	image = sk_cat_image_find(s, l->rank, l->kind);
-	if (image && !sk_cat_same_content(image, l, sums))
+	if (image && !sk_cat_same_content(image, l, found->content))
 		return sk_err_set(err, -ESTALE, "rank %" PRId32 " of step %"
 				  PRId64 " of run %" PRIu64 " is another image "
 				  "than the one in memory", l->rank, s->step,
@@ -83,22 +80,19 @@ static int stored_image(struct sk_cat_job *job,
 		(void)sk_cat_snapshot_trim(s);
 		return sk_err_set(err, -ENOMEM, "no memory for an image");
 	}
-	sk_cat_hash_sums(l, sums, image->content);
+	memcpy(image->content, found->content, sizeof(image->content));
 	*ret_image = image;
 	return 1;
 }
 
 int sk_cat_stored_add(struct sk_cat_job *job, const struct sk_cat_found *found,
-		      struct sk_cat_layout *layout, uint64_t *sums,
-		      struct sk_err *err)
+		      struct sk_cat_layout *layout, struct sk_err *err)
 {
 	struct sk_cat_image *image = NULL;
 	struct sk_cat_snapshot *s;
 	int r;
 
-	r = stored_image(job, found, layout, sums, &image, err);
-	/* The file has them: those of all steps would fill memory. */
-	free(sums);
+	r = stored_image(job, found, layout, &image, err);
 	if (r <= 0)	/* known, or refused: ours is not needed */
 		sk_cat_layout_unref(layout);
 	if (r < 0)

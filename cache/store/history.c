@@ -18,8 +18,10 @@
 
 void sk_history_forget(struct sk_history *h)
 {
-	for (size_t i = 0; i < h->n; i++)
+	for (size_t i = 0; i < h->n; i++) {
+		sk_history_files_forget(&h->steps[i]);
 		free(h->steps[i].aside);
+	}
 	free(h->steps);
 	free(h->order);
 	h->steps = NULL;
@@ -215,7 +217,18 @@ static bool is_known(const struct sk_history *old,
 	       is_past(was->ctime_ns, old->looked_ns);
 }
 
-/* Both are by name. */
+/* The old one of that name, or NULL. Both are by name, and gone through in
+ * step. */
+static struct sk_history_step *find_old(const struct sk_history *old,
+					size_t *at,
+					const struct sk_history_step *now)
+{
+	while (*at < old->n && sk_history_order(&old->steps[*at], now) < 0)
+		++*at;
+	return *at < old->n && sk_history_order(&old->steps[*at], now) == 0 ?
+	       &old->steps[*at] : NULL;
+}
+
 static void carry_over(const struct sk_history *old, struct sk_history *fresh)
 {
 	size_t at = 0;
@@ -224,14 +237,31 @@ static void carry_over(const struct sk_history *old, struct sk_history *fresh)
 		return;
 	for (size_t i = 0; i < fresh->n; i++) {
 		struct sk_history_step *now = &fresh->steps[i];
+		const struct sk_history_step *was = find_old(old, &at, now);
 
-		while (at < old->n &&
-		       sk_history_order(&old->steps[at], now) < 0)
-			at++;
-		if (at < old->n &&
-		    sk_history_order(&old->steps[at], now) == 0 &&
-		    is_known(old, &old->steps[at], now))
-			now->run = old->steps[at].run;
+		if (was && is_known(old, was, now))
+			now->run = was->run;
+	}
+}
+
+/* What was noted of files stands where it is the same run's directory: files
+ * tell by themselves whether they are others by now. */
+static void carry_files(struct sk_history *old, struct sk_history *fresh)
+{
+	size_t at = 0;
+
+	for (size_t i = 0; i < fresh->n; i++) {
+		struct sk_history_step *now = &fresh->steps[i];
+		struct sk_history_step *was = find_old(old, &at, now);
+
+		if (!was || !was->n_files ||
+		    !sk_store_run_equal(&was->run, &now->run))
+			continue;
+		now->files = was->files;
+		now->n_files = was->n_files;
+		now->room_files = was->room_files;
+		was->files = NULL;
+		was->n_files = was->room_files = 0;
 	}
 }
 
@@ -276,7 +306,7 @@ static int ask_runs(struct sk_history *h, struct sk_store *store, int job_fd,
 
 /* ---- a look ---- */
 
-static int read_names(const struct sk_history *old, struct sk_history *fresh,
+static int read_names(struct sk_history *old, struct sk_history *fresh,
 		      struct sk_store *store, int fd)
 {
 	struct names names = { .store = store, .fresh = fresh };
@@ -291,6 +321,8 @@ static int read_names(const struct sk_history *old, struct sk_history *fresh,
 		       sk_history_order);
 	carry_over(old, fresh);
 	r = ask_runs(fresh, store, fd, &learnt);
+	if (r == 0)
+		carry_files(old, fresh);
 	return r < 0 ? r : sk_history_put_in_order(fresh);
 }
 

@@ -21,6 +21,7 @@
 
 #include <stdbool.h>
 
+#include "layout/layout.h"
 #include "store/store.h"
 
 struct sk_history;
@@ -35,6 +36,19 @@ struct sk_history_step {
 	uint64_t mtime_ns, ctime_ns;	/* wall clock */
 	int32_t error;			/* why its run could not be read */
 	uint32_t mark;			/* its user's; 0 when it is new */
+	struct sk_history_file *files;	/* by (world, rank) */
+	uint32_t n_files, room_files;
+};
+
+/** What the header of an image said, who noted it: that stands as long as the
+ * name is the same file. */
+struct sk_history_file {
+	int32_t rank, world;
+	struct sk_file_id id;
+	struct sk_store_run run;
+	struct sk_layout *layout;	/* a reference */
+	uint64_t content[2];		/* its user's: of its checksums */
+	uint64_t image;			/* the same: who has it */
 };
 
 #define SK_STEP_DIR_MAX 64u	/* longest name that is seen, with its NUL */
@@ -70,6 +84,18 @@ struct sk_history_step *sk_history_find(const struct sk_history *history,
 					const char *dir);
 void sk_history_name(const struct sk_history_step *step,
 		     char buf[SK_STEP_DIR_MAX]);
+
+/** What is noted of that name, or NULL. Valid until something is noted. */
+struct sk_history_file *
+sk_history_file_find(const struct sk_history_step *step, int32_t rank,
+		     int32_t world);
+/** Notes it, over what was noted of that name; takes a reference of its own.
+ * NULL: no memory, nothing is noted. */
+struct sk_history_file *
+sk_history_file_note(struct sk_history_step *step,
+		     const struct sk_history_file *file);
+/** Forgets what was noted of all files of the step. */
+void sk_history_files_forget(struct sk_history_step *step);
 
 /** What sk_store_scan() finds in these @n directories of the job, in their
  * order. Errors: as there. */

@@ -227,13 +227,15 @@ static void test_old_ones_are_left(void)
 {
 	struct sk_msg msg;
 	struct whole w;
+	size_t n;
 	int sock;
 
 	whole_init(&w);
 	make_history(&w, MANY);
 	start(&w);
 	sock = rig_connect(&w.rig);
-	CHECK(list(sock, 0, MANY) == MANY, "all");
+	n = list(sock, 0, MANY);
+	CHECK(n == MANY, "%zu of all", n);
 	CHECK(stat_value(sock, "shardkeep_snapshots") == MANY, "known");
 	CHECK_STATUS(ask(sock, SK_MSG_PIN, 7, &msg), 0, &msg);
 	await_known(&w, sock, 65);
@@ -252,6 +254,47 @@ static void test_old_ones_are_left(void)
 	close(sock);
 	stop(&w);
 	whole_remove(&w);
+}
+
+/* ---- what one turn of the agent does ---- */
+
+/* Most that any turn has looked at, of an agent that was asked for all there
+ * is, twice, also image by image, and whose ranks came and went meanwhile. */
+static double longest_turn(int steps)
+{
+	struct rank ranks[WORLD];
+	struct sk_msg msg;
+	struct whole w;
+	double visits;
+	int sock;
+
+	whole_init(&w);
+	make_history(&w, steps);
+	start(&w);
+	sock = rig_connect(&w.rig);
+	enter(&w, ranks);
+	for (int i = 0; i < 2; i++)
+		CHECK(list(sock, 0, steps) == (size_t)steps, "all");
+	free(list_images(sock, JOB, -1, &(size_t){ 0 }));
+	CHECK_STATUS(ask(sock, SK_MSG_PIN, 7, &msg), 0, &msg);
+	CHECK_STATUS(ask(sock, SK_MSG_WAIT, 1, &msg), 0, &msg);
+	leave(ranks);
+	await_known(&w, sock, 65);
+	visits = stat_value(sock, "shardkeep_longest_turn_visits");
+	close(sock);
+	stop(&w);
+	whole_remove(&w);
+	return visits;
+}
+
+/* What is more than a portion takes more turns, and no longer ones. */
+static void test_turns_are_bounded(void)
+{
+	double some = longest_turn(2 * MANY), many = longest_turn(6 * MANY);
+
+	CHECK(some > 0 && many <= some + some / 4,
+	      "a turn looks at %g with %d steps, at %g with %d", some,
+	      2 * MANY, many, 6 * MANY);
 }
 
 /* ---- an image that many open ---- */
@@ -352,6 +395,7 @@ int main(void)
 	compare(&again[0], &again[1], "an agent that knows them");
 	compare(&next[0], &next[1], "the next agent");
 	test_old_ones_are_left();
+	test_turns_are_bounded();
 	test_an_image_is_read_once();
 	return 0;
 }

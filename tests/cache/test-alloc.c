@@ -602,16 +602,14 @@ static int add_stored(struct sk_catalogue *cat, struct sk_layout *layout)
 					    .dir = "step" };
 	struct sk_cat_layout *known;
 	struct sk_cat_job *job = sk_cat_job_get(cat, "job", 0);
-	uint64_t *sums = new_sums();
 	int r = -ENOMEM;
 
 	known = sk_cat_layout_take(cat, sk_layout_ref(layout));
-	if (job && sums && known) {
-		r = sk_cat_stored_add(job, &found, known, sums, NULL);
+	if (job && known) {
+		r = sk_cat_stored_add(job, &found, known, NULL);
 		sk_cat_refresh(job);
 		return r;
 	}
-	free(sums);
 	sk_cat_layout_unref(known);
 	return r;
 }

@@ -161,17 +161,29 @@ static const char *why(const struct sk_cat_snapshot *s)
 	return err.text;
 }
 
+/* All checksums but the first are 0. */
+static int add_stored(struct bench *b, struct sk_cat_found found,
+		      struct sk_cat_layout *l, uint64_t sum,
+		      struct sk_err *err)
+{
+	uint64_t *sums = calloc(l->layout->n_sums + 1u, sizeof(*sums));
+
+	sums[0] = sum;
+	sk_cat_hash_sums(l->layout, sums, found.content);
+	free(sums);
+	return sk_cat_stored_add(job_of(b), &found, l, err);
+}
+
 static int store_as(struct bench *b, uint64_t run, uint64_t id, int64_t step,
 		    int rank, uint64_t sum, struct sk_err *err)
 {
 	struct sk_cat_layout *l = take(b, "job", rank, 2, SK_IMAGE_PRIMARY,
 				       false);
-	uint64_t *sums = calloc(l->layout->n_sums + 1u, sizeof(*sums));
-
-	sums[0] = sum;
-	return sk_cat_stored_add(job_of(b), &(struct sk_cat_found){
+	struct sk_cat_found found = {
 		.run = run, .run_id = id, .step = step, .dir = "step-1",
-		.file.mtime_ns = 1 }, l, sums, err);
+		.file.mtime_ns = 1 };
+
+	return add_stored(b, found, l, sum, err);
 }
 
 static int store(struct bench *b, uint64_t run, int64_t step, int rank,
@@ -352,13 +364,73 @@ Test(catalogue, runs_on_disk_count)
 
 	start(&b);
 	l = take(&b, "job", 0, 1, SK_IMAGE_PRIMARY, false);
-	cr_assert_eq(sk_cat_stored_add(job_of(&b), &(struct sk_cat_found){
-		.run = 41, .run_id = 7, .step = 5, .dir = "step-5" }, l,
-		calloc(8, sizeof(uint64_t)), NULL), 0);
+	cr_assert_eq(add_stored(&b, (struct sk_cat_found){
+		.run = 41, .run_id = 7, .step = 5, .dir = "step-5" }, l, 0,
+		NULL), 0);
 	cr_assert(sk_cat_complete(find(&b, 41, 5)));
 	cr_assert(sk_cat_on_disk(find(&b, 41, 5)));
 	cr_assert_eq(enter(&b, 0, 0, 1, 2)->run->number, 42);
 	end(&b);
+}
+
+/* ---- places among snapshots ---- */
+
+/* They are got in no order, and found in theirs by somebody who is under way
+ * while they come and go. */
+Test(catalogue, a_cursor_stays_good)
+{
+	static const int steps[] = { 5, 1, 9, 7, 3, 8, 2, 6, 4 };
+	struct sk_cat_cursor c = { .job = NULL };
+	struct sk_cat_snapshot *s;
+	struct bench b;
+
+	start(&b);
+	for (size_t i = 0; i < SK_ARRAY_SIZE(steps); i++)
+		cr_assert_eq(store(&b, 1, steps[i], 0, 1, NULL), 0);
+	sk_cat_cursor_begin(&c, job_of(&b));
+	for (int step = 9; step > 6; step--, sk_cat_cursor_next(&c))
+		cr_assert_eq(sk_cat_cursor_at(&c)->step, step);
+	/* The one that it stands on goes, and the one after it, and others
+	 * come on both sides. */
+	for (int step = 6; step > 4; step--) {
+		s = find(&b, 1, step);
+		sk_cat_stored_remove(sk_cat_image_find(s, 0,
+						       SK_IMAGE_PRIMARY));
+	}
+	cr_assert_eq(sk_cat_cursor_at(&c)->step, 4);
+	cr_assert_eq(store(&b, 1, 5, 0, 1, NULL), 0);
+	cr_assert_eq(store(&b, 2, 1, 0, 1, NULL), 0);
+	cr_assert_eq(store(&b, 1, 0, 0, 1, NULL), 0);
+	for (int step = 4; step >= 0; step--, sk_cat_cursor_next(&c))
+		cr_assert_eq(sk_cat_cursor_at(&c)->step, step);
+	cr_assert_null(sk_cat_cursor_at(&c));
+	sk_cat_cursor_end(&c);
+	sk_cat_cursor_begin(&c, job_of(&b));
+	end(&b);
+	cr_assert_null(sk_cat_cursor_at(&c), "the job has gone");
+}
+
+/* However many there are, one is found beside the one before. */
+static uint64_t visits_to_store(int steps, bool down)
+{
+	uint64_t visits;
+	struct bench b;
+
+	start(&b);
+	for (int i = 0; i < steps; i++)
+		cr_assert_eq(store(&b, 1, down ? steps - i : i, 0, 1, NULL),
+			     0);
+	for (int i = 0; i < steps; i++)
+		cr_assert_not_null(find(&b, 1, down ? steps - i : i));
+	visits = b.cat.visits;
+	end(&b);
+	return visits / (uint64_t)steps;
+}
+
+Test(catalogue, snapshots_in_order_cost_the_same_each)
+{
+	cr_assert_leq(visits_to_store(2000, false), 6);
+	cr_assert_leq(visits_to_store(2000, true), 6);
 }
 
 /* ---- slots ---- */
@@ -423,10 +495,9 @@ Test(catalogue, what_is_protected)
 	b.cat.has_store = true;
 	cr_assert(sk_cat_flushable(one), "every step is wanted");
 	cr_assert_str_eq(sk_cat_protected(one), "not durable yet");
-	cr_assert_eq(sk_cat_stored_add(job_of(&b), &(struct sk_cat_found){
+	cr_assert_eq(add_stored(&b, (struct sk_cat_found){
 		.run = 1, .run_id = one->run_id, .step = 1, .dir = "step-1" },
-		take(&b, "job", 0, 1, SK_IMAGE_PRIMARY, false),
-		calloc(8, sizeof(uint64_t)), NULL), 0);
+		take(&b, "job", 0, 1, SK_IMAGE_PRIMARY, false), 0, NULL), 0);
 	cr_assert_null(sk_cat_protected(one));
 	/* A bad image is no image. */
 	image = sk_cat_image_find(find(&b, 1, 2), 0, SK_IMAGE_PRIMARY);

@@ -182,12 +182,15 @@ static struct sk_cat_snapshot *at_step(struct desk *d, int64_t step)
 static void write_image(struct desk *d, struct sk_cat_image *image)
 {
 	const struct sk_cat_snapshot *s = image->snapshot;
+	struct sk_cat_found found = {
+		.run = s->run, .run_id = s->run_id, .step = s->step,
+		.dir = "step" };
 	struct sk_err err = { "" };
 
-	cr_assert_eq(sk_cat_stored_add(job_of(d), &(struct sk_cat_found){
-		.run = s->run, .run_id = s->run_id, .step = s->step,
-		.dir = "step" }, sk_cat_layout_ref(image->layout),
-		calloc(8, sizeof(uint64_t)), &err), 0, "%s", err.text);
+	memcpy(found.content, image->content, sizeof(found.content));
+	cr_assert_eq(sk_cat_stored_add(job_of(d), &found,
+				       sk_cat_layout_ref(image->layout), &err),
+		     0, "%s", err.text);
 }
 
 static void write_snapshot(struct desk *d, struct sk_cat_snapshot *s)
