@@ -9,6 +9,7 @@
 #include "base/array.h"
 #include "disk/histories.h"
 #include "disk/stored.h"
+#include "disk/wrote.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 /* Until what has changed is past by any filesystem's ticks; and between two
@@ -32,6 +33,7 @@ struct index {
 	struct agent *agent;
 	struct job_names noted;	/* whose steps came or went */
 	struct job_names looked;	/* those that are looked at again */
+	struct wrote_list wrote;	/* of all jobs */
 	bool changed;		/* since it was begun */
 	bool due, out, last;
 	uint64_t written_ns;	/* 0: never */
@@ -48,6 +50,13 @@ static void look_again(struct agent *a, const char *job)
 	/* What cannot be looked at now is when somebody asks. */
 	if (h && sk_history_look(h, a->store, NULL) == 0)
 		histories_trim(a, h);
+}
+
+static void note_wrote(void *ctx, struct sk_history *h)
+{
+	const struct index *x = ctx;
+
+	wrote_note(&x->wrote, h);
 }
 
 static void save_one(void *ctx, struct sk_history *h)
@@ -69,7 +78,9 @@ static void write_index(struct work *work)
 
 	for (size_t i = 0; i < x->looked.n; i++)
 		look_again(x->agent, x->looked.jobs[i].name);
+	histories_each(x->agent, note_wrote, x);
 	histories_each(x->agent, save_one, x);
+	wrote_free(&x->wrote);
 }
 
 /* ---- when ---- */
@@ -150,6 +161,7 @@ void index_begin(struct agent *a)
 	x->noted.n = 0;
 	x->due = x->changed = false;
 	x->out = true;
+	wrote_take(a, "", &x->wrote);
 	x->work.run = write_index;
 	x->work.finish = written;
 	work_submit(&a->loop.works, a->slow, &x->work);

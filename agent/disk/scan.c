@@ -170,6 +170,41 @@ static bool find_noted(struct found *f)
 	return true;
 }
 
+/* What the index says of it, where a layout is known that describes the same:
+ * of that one the header was read, by this agent. */
+static bool find_brief(struct scan *scan, struct sk_history *h,
+		       struct found *f)
+{
+	_cleanup_layout_ struct sk_layout *base = NULL;
+	struct sk_layout like = { .world = f->stored.world };
+	struct sk_layout_brief brief;
+
+	if (!f->stored.run.number ||
+	    !sk_history_brief_find(h, f->step, f->stored.rank,
+				   f->stored.world, &f->stored.file, &brief,
+				   f->content))
+		return false;
+	memcpy(like.job, f->stored.job, sizeof(like.job));
+	like.description = brief.description;
+	base = sk_recall_described(scan->agent->recall, &like);
+	f->layout = base ? sk_layout_sketch_brief(base, &brief) : NULL;
+	f->run = f->stored.run;
+	return f->layout;
+}
+
+/* A header that was read all the same tells what the index is worth. */
+static void check_brief(struct sk_history *h, const struct found *f)
+{
+	struct sk_layout_brief brief;
+	uint64_t content[2];
+
+	if (sk_history_brief_find(h, f->step, f->stored.rank, f->stored.world,
+				  &f->stored.file, &brief, content) &&
+	    (brief.description != f->layout->description ||
+	     !sk_digest_equal(&brief.digest, &f->layout->digest)))
+		sk_history_briefs_doubt(h);
+}
+
 static void note(const struct found *f)
 {
 	const struct sk_history_file file = {
@@ -211,7 +246,17 @@ static int note_result(struct scan *scan, const struct found *f)
 	return 0;
 }
 
-static void look_at(struct scan *scan, struct found *f)
+static void read_new(struct scan *scan, struct sk_history *h,
+		     struct found *f)
+{
+	read_found(scan->agent, f);
+	if (f->layout && f->result == 0)
+		check_brief(h, f);
+	/* It is to be known to the next one. */
+	sk_history_learnt(h);
+}
+
+static void look_at(struct scan *scan, struct sk_history *h, struct found *f)
 {
 	const struct sk_stored *stored = &f->stored;
 
@@ -220,8 +265,9 @@ static void look_at(struct scan *scan, struct found *f)
 					 "%s/%s/%s", sk_store_path(
 					 scan->agent->store), stored->job,
 					 stored->dir);
-	else if (!find_noted(f) && !is_ignored(scan->agent, stored))
-		read_found(scan->agent, f);
+	else if (!find_noted(f) && !find_brief(scan, h, f) &&
+		 !is_ignored(scan->agent, stored))
+		read_new(scan, h, f);
 	if (f->layout && f->result == 0 && !f->image)
 		note(f);
 }
@@ -302,7 +348,7 @@ static void note_newest(struct scan *scan, const struct sk_history *h)
 	}
 }
 
-static int look_into(struct scan *scan, const struct sk_history *h, uid_t owner)
+static int look_into(struct scan *scan, struct sk_history *h, uid_t owner)
 {
 	_cleanup_free_ struct sk_history_step **steps = NULL;
 	_cleanup_free_ struct sk_stored *images = NULL;
@@ -329,7 +375,7 @@ static int look_into(struct scan *scan, const struct sk_history *h, uid_t owner)
 		if (!i || strcmp(images[i].dir, images[i - 1].dir) != 0)
 			step = sk_history_find(h, images[i].dir);
 		f->step = step;
-		look_at(scan, f);
+		look_at(scan, h, f);
 		r = note_result(scan, f);
 	}
 	return r;
@@ -347,8 +393,10 @@ static void trim_noted(const struct scan *scan, const struct sk_history *h)
 	for (size_t i = 0; i < sk_history_count(h); i++) {
 		struct sk_history_step *s = sk_history_at(h, i);
 
-		if (s->mark != scan->mark &&
-		    (i >= NOTED_STEPS || files + s->n_files > NOTED_FILES))
+		if (s->mark == scan->mark)
+			sk_history_briefs_forget(s);
+		else if (i >= NOTED_STEPS ||
+			 files + s->n_files > NOTED_FILES)
 			sk_history_files_forget(s);
 		files += s->n_files;
 	}
@@ -370,7 +418,8 @@ static int scan_job(struct scan *scan, const char *job)
 		note_newest(scan, h);
 		wrote_note(&scan->wrote, h);
 		r = look_into(scan, h, owner);
-		trim_noted(scan, h);
+		if (r == 0)
+			trim_noted(scan, h);
 	}
 	scan->learnt |= sk_history_unsaved(h);
 	histories_trim(scan->agent, h);

@@ -57,8 +57,10 @@ void wrote_note(const struct wrote_list *l, struct sk_history *h)
 			sk_history_find(h, w->dir) : NULL;
 
 		/* Another one may have it by now. */
-		if (s && sk_store_run_equal(&s->run, &w->file.run))
-			(void)sk_history_file_note(s, &w->file);
+		if (!s || !sk_store_run_equal(&s->run, &w->file.run))
+			continue;
+		if (sk_history_file_note(s, &w->file))
+			sk_history_learnt(h);
 	}
 }
 

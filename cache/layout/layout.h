@@ -155,6 +155,23 @@ SK_DEFINE_CLEANUP(struct sk_layout *, sk_layout_free)
  */
 struct sk_layout *sk_layout_sketch(struct sk_layout *base,
 				   const struct sk_layout *like);
+/** What a sketch needs to know beside its base: it can be kept in a file. */
+struct sk_layout_brief {
+	int32_t rank;
+	uint32_t n_sums;
+	uint64_t header_bytes, image_bytes;
+	uint64_t description;
+	struct sk_digest digest;
+	uint32_t n_locals;
+	const int64_t *locals;	/* sizes of its local blobs, as described */
+};
+/** The sketch of a primary image that is said to be so. NULL: @base, which is
+ * whole, does not describe the same, or no memory. */
+struct sk_layout *sk_layout_sketch_brief(struct sk_layout *base,
+					 const struct sk_layout_brief *brief);
+/** How many local blobs it has; their sizes go to @ret_sizes (NULL: nowhere),
+ * as they are described. */
+uint32_t sk_layout_locals(const struct sk_layout *layout, int64_t *ret_sizes);
 /** Whether some items' boxes were said one by one: they are in no other
  * rank's description. */
 bool sk_layout_says_boxes(const struct sk_layout *layout);

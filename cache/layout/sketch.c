@@ -38,25 +38,21 @@ int sk_layout_compute(const struct sk_layout *base, int32_t rank,
 	return compute(base, rank, kind, NULL, ret);
 }
 
-static uint32_t count_locals(const struct sk_layout *l)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < l->n_items; i++)
-		n += l->items[i].kind == SK_ITEM_BLOB_LOCAL;
-	return n;
-}
-
 /* Their sizes are in no description. */
-static int64_t *sizes_of_locals(const struct sk_layout *l)
+uint32_t sk_layout_locals(const struct sk_layout *l, int64_t *ret_sizes)
 {
-	int64_t *sizes = calloc(count_locals(l) + 1u, sizeof(*sizes));
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; sizes && i < l->n_items; i++)
-		if (l->items[i].kind == SK_ITEM_BLOB_LOCAL)
-			sizes[n++] = l->items[i].spec.shape[0];
-	return sizes;
+	for (uint32_t i = 0; i < l->n_items; i++) {
+		if (l->items[i].kind != SK_ITEM_BLOB_LOCAL)
+			continue;
+		if (ret_sizes)
+			/* A sketch's items are another rank's. */
+			ret_sizes[n] = l->header ? l->items[i].spec.shape[0] :
+						   l->priv->locals[n];
+		n++;
+	}
+	return n;
 }
 
 bool sk_layout_says_boxes(const struct sk_layout *l)
@@ -67,33 +63,68 @@ bool sk_layout_says_boxes(const struct sk_layout *l)
 	return false;
 }
 
-struct sk_layout *sk_layout_sketch(struct sk_layout *base,
-				   const struct sk_layout *like)
+/* Of a layout that is like @like; @locals are taken over. */
+static struct sk_layout *sketch(struct sk_layout *base,
+				const struct sk_layout *like, int64_t *locals,
+				uint32_t n_locals)
 {
 	struct sk_layout *l = malloc(sizeof(*l));
+	struct sk_layout_priv *priv = calloc(1, sizeof(*priv));
 
-	assert(base->header && base->description == like->description);
-	assert(base->world == like->world && !strcmp(base->job, like->job));
-	if (!l)
+	if (!l || !priv || !locals) {
+		free(priv);
+		free(l);
+		free(locals);
 		return NULL;
+	}
 	*l = *like;
 	l->items = base->items;
 	l->n_items = base->n_items;
 	l->entries = NULL;
 	l->n_entries = 0;
 	l->header = NULL;
-	l->priv = calloc(1, sizeof(*l->priv));
-	if (l->priv)
-		l->priv->locals = sizes_of_locals(like);
-	if (!l->priv || !l->priv->locals) {
-		free(l->priv);
-		free(l);
-		return NULL;
-	}
-	l->priv->base = sk_layout_ref(base);
-	l->priv->memory = sizeof(*l) + sizeof(*l->priv) +
-			  count_locals(like) * sizeof(int64_t);
+	l->priv = priv;
+	priv->locals = locals;
+	priv->base = sk_layout_ref(base);
+	priv->memory = sizeof(*l) + sizeof(*priv) +
+		       n_locals * sizeof(*locals);
 	return l;
+}
+
+struct sk_layout *sk_layout_sketch(struct sk_layout *base,
+				   const struct sk_layout *like)
+{
+	uint32_t n = sk_layout_locals(like, NULL);
+	int64_t *locals = calloc(n + 1u, sizeof(*locals));
+
+	assert(base->header && base->description == like->description);
+	assert(base->world == like->world && !strcmp(base->job, like->job));
+	if (locals)
+		(void)sk_layout_locals(like, locals);
+	return sketch(base, like, locals, n);
+}
+
+struct sk_layout *sk_layout_sketch_brief(struct sk_layout *base,
+					 const struct sk_layout_brief *b)
+{
+	struct sk_layout like = *base;
+	int64_t *locals;
+
+	if (!base->header || base->description != b->description ||
+	    b->rank < 0 || b->rank >= base->world ||
+	    sk_layout_says_boxes(base) ||
+	    sk_layout_locals(base, NULL) != b->n_locals)
+		return NULL;
+	like.rank = b->rank;
+	like.kind = SK_IMAGE_PRIMARY;
+	like.n_sums = b->n_sums;
+	like.header_bytes = b->header_bytes;
+	like.image_bytes = b->image_bytes;
+	like.digest = b->digest;
+	locals = calloc(b->n_locals + 1u, sizeof(*locals));
+	if (locals && b->n_locals)
+		memcpy(locals, b->locals, b->n_locals * sizeof(*locals));
+	return sketch(base, &like, locals, b->n_locals);
 }
 
 int sk_layout_whole(struct sk_layout *l, struct sk_layout **ret)

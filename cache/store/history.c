@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/util.h"
 #include "store/private.h"
 
 /* How long after a change another one may bear the same time: a few ticks, or
@@ -24,9 +25,12 @@ void sk_history_forget(struct sk_history *h)
 	}
 	free(h->steps);
 	free(h->order);
+	free(h->locals);
 	h->steps = NULL;
 	h->order = NULL;
+	h->locals = NULL;
 	h->n = h->room = 0;
+	h->n_locals = 0;
 	h->dir = (struct sk_file_id){ 0 };
 }
 
@@ -254,15 +258,17 @@ static void carry_files(struct sk_history *old, struct sk_history *fresh)
 		struct sk_history_step *now = &fresh->steps[i];
 		struct sk_history_step *was = find_old(old, &at, now);
 
-		if (!was || !was->n_files ||
-		    !sk_store_run_equal(&was->run, &now->run))
+		if (!was || !sk_store_run_equal(&was->run, &now->run))
 			continue;
-		now->files = was->files;
+		now->files = sk_take_ptr(was->files);
 		now->n_files = was->n_files;
 		now->room_files = was->room_files;
-		was->files = NULL;
-		was->n_files = was->room_files = 0;
+		now->briefs = sk_take_ptr(was->briefs);
+		now->n_briefs = was->n_briefs;
+		was->n_files = was->room_files = was->n_briefs = 0;
 	}
+	fresh->locals = sk_take_ptr(old->locals);
+	fresh->n_locals = old->n_locals;
 }
 
 static int ask_run(struct sk_store *store, int job_fd,

@@ -38,6 +38,9 @@ struct sk_history_step {
 	uint32_t mark;			/* its user's; 0 when it is new */
 	struct sk_history_file *files;	/* by (world, rank) */
 	uint32_t n_files, room_files;
+	struct sk_history_brief *briefs;	/* what the index said of them,
+						 * in the same order */
+	uint32_t n_briefs;
 };
 
 /** What the header of an image said, who noted it: that stands as long as the
@@ -84,6 +87,34 @@ struct sk_history_step *sk_history_find(const struct sk_history *history,
 					const char *dir);
 void sk_history_name(const struct sk_history_step *step,
 		     char buf[SK_STEP_DIR_MAX]);
+
+/** What a process before this one noted: of the layout no more than it takes to
+ * sketch it. As it stands in the index. */
+struct sk_history_brief {
+	int32_t rank, world;
+	uint64_t inode, bytes, mtime_ns, ctime_ns;	/* as in sk_file_id */
+	uint64_t content[2];
+	struct sk_digest digest;
+	uint64_t description;
+	uint32_t n_sums;
+	uint32_t header_pages;		/* of 4 KiB */
+	uint32_t n_locals, locals_at;	/* in the history's */
+};
+
+/** What the index said of that file; false: nothing, or it is another one by
+ * now. ret_brief->locals is valid until the next look. */
+bool sk_history_brief_find(const struct sk_history *history,
+			   const struct sk_history_step *step, int32_t rank,
+			   int32_t world, const struct sk_file_id *id,
+			   struct sk_layout_brief *ret_brief,
+			   uint64_t ret_content[2]);
+/** All that it said of the step is noted by now, or no matter. */
+void sk_history_briefs_forget(struct sk_history_step *step);
+/** The index of it cannot be right: nothing of what it says of files is
+ * believed any more. */
+void sk_history_briefs_doubt(struct sk_history *history);
+/** What was noted since is to be in the index. */
+void sk_history_learnt(struct sk_history *history);
 
 /** What is noted of that name, or NULL. Valid until something is noted. */
 struct sk_history_file *

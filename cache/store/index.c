@@ -18,7 +18,7 @@
 #include "bytes/checksum.h"
 #include "store/private.h"
 
-#define MAGIC UINT64_C(0x0a31786469206b73)	/* "sk idx1\n" */
+#define MAGIC UINT64_C(0x0a32786469206b73)	/* "sk idx2\n" */
 #define MOST_BYTES (UINT64_C(256) << 20)
 
 /* In the machine's own order; another one's magic is another number. */
@@ -26,7 +26,9 @@ struct head {
 	uint64_t magic;
 	uint64_t sum;		/* XXH3-64 of all with this as 0 */
 	uint64_t bytes;		/* of all */
-	uint64_t n;		/* steps, which follow; then the names */
+	uint64_t n;		/* steps, which follow */
+	uint64_t n_files;	/* then those of the steps, in their order */
+	uint64_t n_locals;	/* then sizes that files name; then names */
 	uint64_t device, inode, dir_bytes, mtime_ns, ctime_ns;
 	uint64_t looked_ns;
 	char job[(SK_JOB_MAX / 8 + 1) * 8];
@@ -38,7 +40,30 @@ struct entry {
 	uint64_t inode, mtime_ns, ctime_ns;
 	uint64_t aside;		/* where its name begins in the file, if it is
 				 * not the step's own; 0 */
+	uint64_t n_files;
 };
+
+/* Where the parts of the file begin. */
+struct parts {
+	struct entry *entries;
+	struct sk_history_brief *files;
+	int64_t *locals;
+	size_t names;		/* an offset */
+};
+
+static struct parts parts_of(char *file, uint64_t n, uint64_t n_files,
+			     uint64_t n_locals)
+{
+	struct parts p = { .entries = (void *)(file + sizeof(struct head)) };
+
+	p.files = (void *)(p.entries + n);
+	p.locals = (void *)(p.files + n_files);
+	p.names = (size_t)((char *)(p.locals + n_locals) - file);
+	return p;
+}
+
+/* Of the newest so many steps it says what their files are. */
+#define FILES_OF 64u
 
 /* ---- to bytes ---- */
 
@@ -52,11 +77,11 @@ static size_t names_bytes(const struct sk_history *h)
 	return bytes;
 }
 
-static void fill_head(const struct sk_history *h, struct head *head,
-		      size_t bytes)
+static void fill_head(const struct sk_history *h, struct head *head)
 {
 	*head = (struct head){
-		.magic = MAGIC, .bytes = bytes, .n = h->n,
+		.magic = MAGIC, .bytes = head->bytes, .n = h->n,
+		.n_files = head->n_files, .n_locals = head->n_locals,
 		.device = h->dir.device, .inode = h->dir.inode,
 		.dir_bytes = h->dir.bytes, .mtime_ns = h->dir.mtime_ns,
 		.ctime_ns = h->dir.ctime_ns, .looked_ns = h->looked_ns,
@@ -64,20 +89,33 @@ static void fill_head(const struct sk_history *h, struct head *head,
 	memcpy(head->job, h->job, strlen(h->job));
 }
 
-static void fill_entries(const struct sk_history *h, char *file)
+/* Which steps those are; malloc'ed. NULL: no memory. */
+static bool *recent_steps(const struct sk_history *h)
 {
-	struct entry *entries = (void *)(file + sizeof(struct head));
-	size_t at = sizeof(struct head) + h->n * sizeof(*entries);
+	bool *recent = calloc(h->n + 1, sizeof(*recent));
+
+	for (size_t i = 0; recent && i < h->n && i < FILES_OF; i++)
+		recent[h->order[i]] = true;
+	return recent;
+}
+
+static void fill_entries(const struct sk_history *h, char *file,
+			 const struct parts *p, const bool *recent)
+{
+	struct sk_briefs files = { .files = p->files, .locals = p->locals };
+	size_t at = p->names;
 
 	for (size_t i = 0; i < h->n; i++) {
 		const struct sk_history_step *s = &h->steps[i];
 
-		entries[i] = (struct entry){
+		p->entries[i] = (struct entry){
 			.step = s->step,
 			.run = s->run.number, .run_id = s->run.id,
 			.inode = s->inode,
 			.mtime_ns = s->mtime_ns, .ctime_ns = s->ctime_ns,
 			.aside = s->aside ? at : 0,
+			.n_files = recent[i] ?
+				   sk_history_briefs(h, s, &files) : 0,
 		};
 		if (s->aside)
 			at += strlen(strcpy(file + at, s->aside)) + 1;
@@ -87,25 +125,50 @@ static void fill_entries(const struct sk_history *h, char *file)
 /* malloc'ed; NULL: no memory, or there is too much of it. */
 static char *to_bytes(const struct sk_history *h, size_t *ret_bytes)
 {
-	size_t bytes = sizeof(struct head) + h->n * sizeof(struct entry) +
-		       names_bytes(h);
-	struct head *head;
+	_cleanup_free_ bool *recent = recent_steps(h);
+	struct sk_briefs all = { .files = NULL };
+	struct parts p;
+	size_t bytes;
 	char *file;
 
+	if (!recent)
+		return NULL;
+	for (size_t i = 0; i < h->n; i++)
+		if (recent[i])
+			(void)sk_history_briefs(h, &h->steps[i], &all);
+	bytes = sizeof(struct head) + h->n * sizeof(*p.entries) +
+		all.n * sizeof(*p.files) + all.n_locals * sizeof(*p.locals) +
+		names_bytes(h);
 	if (bytes > MOST_BYTES)
 		return NULL;
-	file = malloc(bytes);
+	file = calloc(1, bytes);
 	if (!file)
 		return NULL;
-	head = (void *)file;
-	fill_head(h, head, bytes);
-	fill_entries(h, file);
-	head->sum = sk_xxh3(file, bytes);
+	p = parts_of(file, h->n, all.n, all.n_locals);
+	*(struct head *)(void *)file = (struct head){
+		.bytes = bytes, .n_files = all.n, .n_locals = all.n_locals };
+	fill_head(h, (void *)file);
+	fill_entries(h, file, &p, recent);
+	((struct head *)(void *)file)->sum = sk_xxh3(file, bytes);
 	*ret_bytes = bytes;
 	return file;
 }
 
 /* ---- and back ---- */
+
+/* Whether so many of each are in it. */
+static bool check_parts(const struct head *head, size_t bytes)
+{
+	uint64_t left = bytes - sizeof(*head);
+
+	if (head->n > left / sizeof(struct entry))
+		return false;
+	left -= head->n * sizeof(struct entry);
+	if (head->n_files > left / sizeof(struct sk_history_brief))
+		return false;
+	left -= head->n_files * sizeof(struct sk_history_brief);
+	return head->n_locals <= left / sizeof(int64_t);
+}
 
 static bool check_head(struct head *head, size_t bytes, const char *job)
 {
@@ -113,19 +176,17 @@ static bool check_head(struct head *head, size_t bytes, const char *job)
 
 	head->sum = 0;
 	return head->magic == MAGIC && head->bytes == bytes &&
-	       sum == sk_xxh3(head, bytes) &&
-	       head->n <= (bytes - sizeof(*head)) / sizeof(struct entry) &&
+	       sum == sk_xxh3(head, bytes) && check_parts(head, bytes) &&
 	       !head->job[SK_JOB_MAX] && strcmp(head->job, job) == 0;
 }
 
 /* The name that stands there; NULL: none of a step moved aside. */
 static const char *name_at(const char *file, const struct head *head,
-			   const struct entry *entry)
+			   const struct parts *p, const struct entry *entry)
 {
-	uint64_t from = sizeof(*head) + head->n * sizeof(*entry);
 	struct sk_step_name name;
 
-	if (entry->aside < from || entry->aside >= head->bytes ||
+	if (entry->aside < p->names || entry->aside >= head->bytes ||
 	    !memchr(file + entry->aside, 0, head->bytes - entry->aside) ||
 	    strlen(file + entry->aside) >= SK_STEP_DIR_MAX ||
 	    !sk_step_name_parse(file + entry->aside, &name) ||
@@ -134,8 +195,42 @@ static const char *name_at(const char *file, const struct head *head,
 	return file + entry->aside;
 }
 
+static bool check_brief(const struct head *head,
+			const struct sk_history_brief *b)
+{
+	return b->rank >= 0 && b->rank < b->world &&
+	       b->locals_at <= head->n_locals &&
+	       b->n_locals <= head->n_locals - b->locals_at;
+}
+
+/* By world and rank, as they are looked for. */
+static bool is_before(const struct sk_history_brief *a,
+		      const struct sk_history_brief *b)
+{
+	return a->world < b->world ||
+	       (a->world == b->world && a->rank < b->rank);
+}
+
+static int take_briefs(struct sk_history_step *s, const struct head *head,
+		       const struct sk_history_brief *from, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++)
+		if (!check_brief(head, &from[i]) ||
+		    (i && !is_before(&from[i - 1], &from[i])))
+			return -EBADMSG;
+	if (!n)
+		return 0;
+	s->briefs = malloc(n * sizeof(*from));
+	if (!s->briefs)
+		return -ENOMEM;
+	memcpy(s->briefs, from, n * sizeof(*from));
+	s->n_briefs = (uint32_t)n;
+	return 0;
+}
+
 static int take_entry(struct sk_history *h, const char *file,
-		      const struct head *head, const struct entry *entry)
+		      const struct head *head, const struct parts *p,
+		      const struct entry *entry)
 {
 	struct sk_history_step *s = &h->steps[h->n];
 	const char *name = NULL;
@@ -146,7 +241,7 @@ static int take_entry(struct sk_history *h, const char *file,
 		.ctime_ns = entry->ctime_ns,
 	};
 	if (entry->aside) {
-		name = name_at(file, head, entry);
+		name = name_at(file, head, p, entry);
 		s->aside = name ? strdup(name) : NULL;
 		if (!s->aside)
 			return name ? -ENOMEM : -EBADMSG;
@@ -157,18 +252,50 @@ static int take_entry(struct sk_history *h, const char *file,
 	return entry->run > SK_RUN_MAX ? -EBADMSG : 0;
 }
 
-static int take_entries(struct sk_history *h, const char *file,
+static int take_files(struct sk_history *h, const struct head *head,
+		      const struct parts *p)
+{
+	uint64_t at = 0;
+	int r = 0;
+
+	for (size_t i = 0; i < h->n && r == 0; i++) {
+		uint64_t n = p->entries[i].n_files;
+
+		if (n > head->n_files - at)
+			return -EBADMSG;
+		r = take_briefs(&h->steps[i], head, p->files + at, n);
+		at += n;
+	}
+	return r;
+}
+
+static int take_locals(struct sk_history *h, const struct head *head,
+		       const struct parts *p)
+{
+	h->locals = calloc(head->n_locals + 1, sizeof(*h->locals));
+	if (!h->locals)
+		return -ENOMEM;
+	memcpy(h->locals, p->locals, head->n_locals * sizeof(*h->locals));
+	h->n_locals = (uint32_t)head->n_locals;
+	return 0;
+}
+
+static int take_entries(struct sk_history *h, char *file,
 			const struct head *head)
 {
-	const struct entry *entries = (const void *)(file + sizeof(*head));
-	int r = 0;
+	struct parts p = parts_of(file, head->n, head->n_files,
+				  head->n_locals);
+	int r;
 
 	h->steps = calloc(head->n + 1, sizeof(*h->steps));
 	if (!h->steps)
 		return -ENOMEM;
 	h->room = head->n + 1;
+	r = take_locals(h, head, &p);
 	for (uint64_t i = 0; i < head->n && r == 0; i++)
-		r = take_entry(h, file, head, &entries[i]);
+		r = take_entry(h, file, head, &p, &p.entries[i]);
+	if (r == 0)
+		r = take_files(h, head, &p);
 	return r < 0 ? r : sk_history_put_in_order(h);
 }
 

@@ -163,6 +163,8 @@ struct sk_history {
 	struct sk_history_step *steps;	/* by step and name */
 	size_t n, room;
 	uint32_t *order;		/* newest first */
+	int64_t *locals;		/* of briefs */
+	uint32_t n_locals;
 };
 
 /** For qsort(): by step and name. */
@@ -171,6 +173,22 @@ int sk_history_order(const void *a, const void *b);
 int sk_history_put_in_order(struct sk_history *history);
 /** Nothing is known, nor of what directory. */
 void sk_history_forget(struct sk_history *history);
+
+/* noted.c */
+
+/** Files as they stand in the index, one after the other, and the sizes that
+ * they name; without arrays they are counted. */
+struct sk_briefs {
+	struct sk_history_brief *files;
+	int64_t *locals;
+	size_t n;
+	uint32_t n_locals;
+};
+
+/** Adds those of the step; returns how many. */
+uint32_t sk_history_briefs(const struct sk_history *history,
+			   const struct sk_history_step *step,
+			   struct sk_briefs *all);
 
 /* index.c */
 

@@ -214,6 +214,25 @@ int world_list(struct world *w)
 	return r;
 }
 
+int world_list_next(struct world *w)
+{
+	struct sk_conn conn = SK_CONN_NULL;
+	struct sk_err err = { "" };
+	uint32_t flags;
+	uint64_t cpu;
+	int r;
+
+	if (sk_conn_open(sk_os_linux(), w->bench->socket,
+			 sk_until_ms(sk_os_linux(), TIMEOUT_MS), &conn,
+			 &err) < 0)
+		return world_fail(w, "%s", err.text);
+	cpu = agent_cpu_ns(w->bench);
+	r = list_once(w, &conn, &flags);
+	w->figures->next_cpu_ns = agent_cpu_ns(w->bench) - cpu;
+	sk_conn_close(&conn);
+	return r;
+}
+
 /* ---- restores ---- */
 
 /* The words of all ranks, by the one that is there. */

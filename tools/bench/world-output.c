@@ -22,7 +22,8 @@ static const struct column columns[] = {
 	{ "peak_bytes", "PEAK" }, { "half_needed_bytes", NULL },
 	{ "half_read_bytes", NULL }, { "half_peak_bytes", NULL },
 	{ "disk_cpu_ms", NULL }, { "half_cpu_ms", NULL },
-	{ "half_plan_ms", NULL }, { "failed", NULL },
+	{ "half_plan_ms", NULL }, { "list_next_cpu_ms", NULL },
+	{ "failed", NULL },
 };
 
 static void cell_ms(struct report *r, uint64_t ns)
@@ -70,6 +71,7 @@ static void add_world(struct report *r, const struct world *w)
 	cell_ms(r, f->disk.cpu_ns);
 	cell_ms(r, f->half.cpu_ns);
 	cell_ms(r, f->half.plan_ns);
+	cell_ms(r, f->next_cpu_ns);
 	report_cell_text(r, "%s", f->failed);
 }
 

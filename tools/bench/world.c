@@ -63,6 +63,12 @@ static int list(struct world *w, int arg)
 	return world_list(w);
 }
 
+static int list_next(struct world *w, int arg)
+{
+	(void)arg;
+	return world_list_next(w);
+}
+
 enum { NEAR, DISK, HALF };
 
 static int restore(struct world *w, int which)
@@ -125,7 +131,9 @@ static int measure(struct world *w)
 	for (int which = NEAR; which <= HALF && !r; which++)
 		r = apart(w, restore, which);
 	w->figures->agent_bytes = peak_bytes(w->bench->agent);
-	return r;
+	if (!r && (agent_stop(w->bench) || agent_start(w->bench)))
+		r = world_fail(w, "the agent failed");
+	return r ? r : apart(w, list_next, 0);
 }
 
 static int open_world(struct world *w)

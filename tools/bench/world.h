@@ -30,6 +30,7 @@ struct world_figures {
 	uint64_t list_ns;	/* the agent's first list */
 	uint64_t list_cpu_ns;	/* of the agent, in it */
 	uint64_t again_ns;	/* the second */
+	uint64_t next_cpu_ns;	/* of the next agent, in its first */
 	uint64_t agent_bytes;	/* its peak, without slots */
 	struct world_restore near, disk, half;
 	char failed[200];	/* "": all was measured */
@@ -68,6 +69,8 @@ int world_simulate(struct world *w);
 int world_save(struct world *w, int rank);
 /** In processes of their own: what the agent lists; one restore. */
 int world_list(struct world *w);
+/** The first list of an agent that comes after it. */
+int world_list_next(struct world *w);
 int world_restore(struct world *w, int32_t ranks, uint32_t flags,
 		  struct world_restore *ret);
 
