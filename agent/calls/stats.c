@@ -138,6 +138,8 @@ static void add_loop(struct agent *a, struct stats *s)
 	add(s, false, "longest_turn_seconds",
 	    (double)a->loop.longest_ns / 1e9,
 	    "the longest that a turn has kept all clients waiting");
+	add(s, true, "visits_total", (double)a->cat.visits,
+	    "snapshots, ranks and images that were looked at");
 	add(s, false, "longest_turn_visits", (double)a->most_visits,
 	    "most snapshots, ranks and images that a turn has looked at");
 }

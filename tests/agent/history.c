@@ -257,6 +257,70 @@ static void test_old_ones_are_left(void)
 	whole_remove(&w);
 }
 
+/* ---- what a snapshot costs beside them ---- */
+
+#define SNAPSHOTS 6
+
+struct cost {
+	double visits;
+	uint64_t calls;
+};
+
+static struct cost cost_so_far(const struct whole *w, int sock)
+{
+	return (struct cost){
+		.visits = stat_value(sock, "shardkeep_visits_total"),
+		.calls = sk_fault_os_calls(w->fault, SK_FAULT_ANY),
+	};
+}
+
+static void take_durable(struct rank *ranks, int64_t step)
+{
+	for (int i = 0; i < WORLD; i++)
+		rank_snapshot(&ranks[i], step);
+	CHECK_STATUS(rank_wait(&ranks[0], step, 3, WAIT_MS), 0,
+		     &ranks[0].msg);
+}
+
+/* Of snapshots that are taken, and written to disk, after a restart. */
+static struct cost cost_of_snapshots(int steps)
+{
+	struct rank ranks[WORLD];
+	struct cost before, after;
+	struct whole w;
+
+	whole_init(&w);
+	make_history(&w, steps);
+	start(&w);
+	enter(&w, ranks);
+	for (int i = 0; i < WORLD; i++)
+		CHECK(list(ranks[i].sock, LIMIT, steps) == LIMIT, "newest");
+	take_durable(ranks, steps + 1);
+	before = cost_so_far(&w, ranks[0].sock);
+	for (int i = 2; i < 2 + SNAPSHOTS; i++)
+		take_durable(ranks, steps + i);
+	after = cost_so_far(&w, ranks[0].sock);
+	leave(ranks);
+	stop(&w);
+	whole_remove(&w);
+	return (struct cost){ after.visits - before.visits,
+			      after.calls - before.calls };
+}
+
+static void test_snapshots_cost_the_same_beside_many(void)
+{
+	struct cost few = cost_of_snapshots(FEW);
+	struct cost many = cost_of_snapshots(MANY);
+
+	CHECK(few.visits > 0 && many.visits <= few.visits * 1.1 + 2 * WORLD,
+	      "%g visits with %d steps, %g with %d", few.visits, FEW,
+	      many.visits, MANY);
+	/* Requests and replies may meet in one turn, or not. */
+	CHECK(many.calls <= few.calls + few.calls / 10,
+	      "%" PRIu64 " calls with %d steps, %" PRIu64 " with %d",
+	      few.calls, FEW, many.calls, MANY);
+}
+
 /* ---- what one turn of the agent does ---- */
 
 /* Most that any turn has looked at, of an agent that was asked for all there
@@ -532,6 +596,7 @@ int main(void)
 	compare(&next[0], &next[1], "the next agent");
 	test_old_ones_are_left();
 	test_turns_are_bounded();
+	test_snapshots_cost_the_same_beside_many();
 	test_headers_are_read_once_in_a_stores_life();
 	test_a_wrong_index_opens_nothing();
 	test_an_image_is_read_once();
