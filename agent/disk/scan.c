@@ -250,8 +250,9 @@ static void read_new(struct scan *scan, struct sk_history *h,
 		     struct found *f)
 {
 	read_found(scan->agent, f);
-	if (f->layout && f->result == 0)
-		check_brief(h, f);
+	if (!f->layout || f->result < 0)
+		return;
+	check_brief(h, f);
 	/* It is to be known to the next one. */
 	sk_history_learnt(h);
 }
