@@ -484,12 +484,11 @@ void scan_run(struct work *work)
 	ignored_forget(scan->agent, scan);
 }
 
-void scan_free(struct scan *scan)
+void scan_drop(struct scan *scan)
 {
 	assert(sk_link_empty(&scan->wishes));
 	for (size_t i = 0; i < scan->n_found; i++)
 		sk_layout_free(scan->found[i].layout);
 	wrote_free(&scan->wrote);
 	free(scan->found);
-	free(scan);
 }

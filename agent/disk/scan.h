@@ -82,7 +82,7 @@ static inline bool scan_covers(const struct scan *scan,
 	return !scan->job[0] || strcmp(job->name, scan->job) == 0;
 }
 
-/** Fills the answer in; the run of its work. Until it is freed it has the
+/** Fills the answer in; the run of its work. Until it is merged it has the
  * agent's histories, and what is ignored. */
 void scan_run(struct work *work);
 /** What the look has seen of a step directory; not of one that it has looked
@@ -94,7 +94,7 @@ enum scan_seen {
 };
 enum scan_seen scan_seen(const struct scan *scan, const char *job,
 			 const char *dir, struct sk_store_run *ret_run);
-/** Frees it, and what it found and nobody took. */
-void scan_free(struct scan *scan);
+/** Frees what it found, on any thread; not the look itself. */
+void scan_drop(struct scan *scan);
 
 #endif

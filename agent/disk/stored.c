@@ -3,6 +3,7 @@
 #include "disk/stored.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent.h"
@@ -68,6 +69,24 @@ static void note_asked(const struct scan *scan)
 		scan->agent->asked_ns = agent_now(scan->agent);
 }
 
+static void drop_scan(struct work *work)
+{
+	scan_drop(sk_link_object(work, struct scan, work));
+}
+
+static void scan_dropped(struct work *work)
+{
+	free(sk_link_object(work, struct scan, work));
+}
+
+/* What it found may be much: freeing that takes long. */
+static void free_scan(struct agent *a, struct scan *scan)
+{
+	scan->work.run = drop_scan;
+	scan->work.finish = scan_dropped;
+	work_submit(&a->loop.works, a->slow, &scan->work);
+}
+
 static void scan_merged(struct scan *scan)
 {
 	struct agent *a = scan->agent;
@@ -76,7 +95,7 @@ static void scan_merged(struct scan *scan)
 	grant_all(scan);
 	if (scan->learnt)
 		index_changed(a, NULL);
-	scan_free(scan);
+	free_scan(a, scan);
 	a->scanning = false;
 	agent_changed(a);
 	stored_go_on(a);
