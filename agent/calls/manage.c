@@ -10,7 +10,6 @@
 #include "calls/call.h"
 #include "disk/flush.h"
 #include "disk/index.h"
-#include "disk/merge.h"
 #include "disk/retain.h"
 #include "memory/record.h"
 #include "session/request.h"
@@ -104,7 +103,6 @@ static void deleted(struct work *work)
 	d->request.busy = false;
 	index_changed(a, d->job);
 	if (d->result == 0) {
-		merge_deleted(a, d->job, d->dir);
 		retain_forget(a, d->job, d->uid, &d->run, d->step, d->dir);
 		log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64
 			 " is deleted from disk", d->job, d->run.number,

@@ -10,6 +10,7 @@
 #include "agent.h"
 #include "disk/census.h"
 #include "disk/index.h"
+#include "disk/merge.h"
 #include "disk/stored.h"
 #include "memory/record.h"
 
@@ -207,6 +208,8 @@ void retain_forget(struct agent *a, const char *name, uid_t uid,
 	struct sk_cat_snapshot *s;
 	struct sk_cat_image *image;
 
+	/* A look that is being taken over may have seen it. */
+	merge_deleted(a, name, dir);
 	s = job ? sk_cat_snapshot_find(job, run->number, run->id, step) : NULL;
 	if (!s)
 		return;
