@@ -108,6 +108,8 @@ struct agent {
 	struct timer decide_timer;	/* of snapshots undecided */
 
 	struct sk_link workers;		/* of GPUs: memory/workers.h */
+	struct sk_link ended;		/* of their processes, in this turn */
+	uint64_t worker_failed_ns;	/* when one did last */
 	struct sk_link device_slots;	/* calls/device.h */
 
 	struct sk_link to_populate;	/* memories by order, in turn */

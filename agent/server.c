@@ -105,6 +105,7 @@ static void end_turn(struct agent *a)
 		sessions_leave(a);
 		follow_up(a);
 	} while (!sk_link_empty(&a->closing));
+	workers_tidy(a);
 	if (a->n_sessions != before)
 		agent_check_idle(a);
 	if (a->cat.visits - a->visits > a->most_visits)
@@ -284,6 +285,7 @@ static void init(struct agent *a, const struct sk_os *os,
 	sk_link_init(&a->gathers);
 	sk_link_init(&a->stops);
 	sk_link_init(&a->workers);
+	sk_link_init(&a->ended);
 	sk_link_init(&a->device_slots);
 	sk_link_init(&a->to_populate);
 	sk_link_init(&a->wishes);

@@ -159,6 +159,9 @@ static int begin(struct call *c, struct sk_cat_state *state)
 				   .result = -EAGAIN };
 	memcpy(d->uuid, c->in->body.device_slot.uuid, sizeof(d->uuid));
 	r = read_extents(c, d);
+	if (r >= 0 && workers_rest(c->agent))
+		r = sk_err_set(&c->err, -EAGAIN, "the worker of a GPU has just "
+			       "failed");
 	if (r >= 0)
 		r = check_room(c, d);
 	if (r >= 0)

@@ -91,12 +91,14 @@ static void scan_merged(struct scan *scan)
 {
 	struct agent *a = scan->agent;
 
+	/* The background has the histories no more: who is granted may read
+	 * them. */
+	a->scanning = false;
 	note_asked(scan);
 	grant_all(scan);
 	if (scan->learnt)
 		index_changed(a, NULL);
 	free_scan(a, scan);
-	a->scanning = false;
 	agent_changed(a);
 	stored_go_on(a);
 }

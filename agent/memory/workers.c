@@ -11,6 +11,9 @@
 #include "wire/channel.h"
 #include "worker/worker.h"
 
+#define WORKERS_MAX 64u		/* GPUs of a node */
+#define REST_NS UINT64_C(1000000000)	/* after one that failed */
+
 /* The kernel ends it by itself before that, unless the driver holds it. */
 #define ORDER_NS ((WORKER_ORDER_S + 5) * UINT64_C(1000000000))
 
@@ -19,27 +22,75 @@ struct worker_process {
 	struct agent *agent;
 	uint8_t uuid[16];
 	struct source source;		/* its socket; fd -1: none runs */
-	struct source end;		/* its pidfd */
-	pid_t pid;
+	struct sk_link children;	/* that have not ended yet */
 	struct timer timer;		/* of the order that was sent */
 	struct sk_link orders;		/* the first may have been sent */
+};
+
+/* A process that was started: its end is waited for, whoever lets go of it
+ * before. */
+struct child {
+	struct sk_link link;
+	struct agent *agent;
+	struct source end;		/* its pidfd */
+	pid_t pid;
 };
 
 static void next_order(struct worker_process *w);
 
 /* ---- processes ---- */
 
-/* It has ended, or was let go: nobody waits for one that hangs. */
+static void forget_child(struct child *c)
+{
+	(void)loop_watch(&c->agent->loop, &c->end, 0);
+	c->end.fd = sk_close_fd(c->end.fd);
+	sk_link_remove(&c->link);
+	/* Other events of this turn may name it: it lives to its end. */
+	sk_link_insert(&c->agent->ended, &c->link);
+}
+
 static void ended(struct source *source, uint32_t events)
 {
-	struct worker_process *w = sk_link_object(source,
-						  struct worker_process, end);
+	struct child *c = sk_link_object(source, struct child, end);
 	int status;
 
 	(void)events;
-	(void)loop_watch(&w->agent->loop, &w->end, 0);
-	w->end.fd = sk_close_fd(w->end.fd);
-	(void)w->agent->os->waitpid(w->agent->os, w->pid, &status);
+	if (c->end.fd < 0)
+		return;
+	(void)c->agent->os->waitpid(c->agent->os, c->pid, &status);
+	forget_child(c);
+}
+
+void workers_tidy(struct agent *a)
+{
+	struct child *c;
+
+	sk_link_each(c, &a->ended, link) {
+		sk_link_remove(&c->link);
+		free(c);
+	}
+}
+
+/* Without memory or a descriptor it stays a name in the system's table, as
+ * long as the agent lives. */
+static void watch_child(struct worker_process *w, pid_t pid)
+{
+	const struct sk_os *os = w->agent->os;
+	struct child *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return;
+	*c = (struct child){ .agent = w->agent, .pid = pid,
+			     .end = { .ready = ended,
+				      .fd = os->pidfd_open(os, pid) } };
+	sk_link_init(&c->link);
+	if (c->end.fd < 0 ||
+	    loop_watch(&w->agent->loop, &c->end, EPOLLIN) < 0) {
+		c->end.fd = sk_close_fd(c->end.fd);
+		free(c);
+		return;
+	}
+	sk_link_insert(&w->children, &c->link);
 }
 
 /* A worker whose socket is closed ends by itself. */
@@ -60,6 +111,8 @@ static void finish(struct worker_process *w, int status,
 					     link);
 
 	timer_clear(&w->agent->loop.timers, &w->timer);
+	if (status < 0)
+		w->agent->worker_failed_ns = agent_now(w->agent);
 	sk_link_remove(&order->link);
 	order->done(order, status, answer ? &answer->body.worker : NULL, fd,
 		    err);
@@ -153,11 +206,7 @@ static int start(struct worker_process *w, struct sk_err *err)
 		(void)os->close(os, fds[0]);
 		return sk_err_errno(err, r, "cannot start a worker for a GPU");
 	}
-	w->pid = r;
-	w->end = (struct source){ .ready = ended,
-				  .fd = os->pidfd_open(os, w->pid) };
-	if (w->end.fd >= 0)
-		(void)loop_watch(&w->agent->loop, &w->end, EPOLLIN);
+	watch_child(w, r);
 	w->source = (struct source){ .ready = answered, .fd = fds[0] };
 	return loop_watch(&w->agent->loop, &w->source, EPOLLIN);
 }
@@ -201,22 +250,51 @@ static void next_order(struct worker_process *w)
 	}
 }
 
-static struct worker_process *worker_of(struct agent *a, const uint8_t *uuid)
+static bool is_idle(const struct worker_process *w)
 {
-	struct worker_process *w;
+	return w->source.fd < 0 && sk_link_empty(&w->orders) &&
+	       sk_link_empty(&w->children);
+}
 
-	sk_link_each(w, &a->workers, link)
-		if (!memcmp(w->uuid, uuid, sizeof(w->uuid)))
-			return w;
-	w = calloc(1, sizeof(*w));
+static struct worker_process *new_worker(struct agent *a)
+{
+	struct worker_process *w = calloc(1, sizeof(*w));
+
 	if (!w)
 		return NULL;
 	w->agent = a;
-	memcpy(w->uuid, uuid, sizeof(w->uuid));
-	w->source.fd = w->end.fd = -1;
+	w->source.fd = -1;
 	sk_link_init(&w->orders);
+	sk_link_init(&w->children);
 	sk_link_insert(&a->workers, &w->link);
 	return w;
+}
+
+/* Clients name the device, and may name any: there are as many as a node can
+ * have. */
+static struct worker_process *worker_of(struct agent *a, const uint8_t *uuid)
+{
+	struct worker_process *w, *idle = NULL;
+	unsigned n = 0;
+
+	sk_link_each(w, &a->workers, link) {
+		if (!memcmp(w->uuid, uuid, sizeof(w->uuid)))
+			return w;
+		if (is_idle(w))
+			idle = w;
+		n++;
+	}
+	if (!idle && n < WORKERS_MAX)
+		idle = new_worker(a);
+	if (idle)
+		memcpy(idle->uuid, uuid, sizeof(idle->uuid));
+	return idle;
+}
+
+bool workers_rest(const struct agent *a)
+{
+	return a->worker_failed_ns &&
+	       agent_now(a) - a->worker_failed_ns < REST_NS;
 }
 
 /* From the turn's timers: done() must not be called before this returns. */
@@ -265,6 +343,7 @@ void order_take_back(struct agent *a, struct order *order)
 void workers_close(struct agent *a)
 {
 	struct worker_process *w;
+	struct child *c;
 
 	sk_link_each(w, &a->workers, link) {
 		struct sk_err err = { "" };
@@ -273,10 +352,10 @@ void workers_close(struct agent *a)
 		let_go(w);
 		while (!sk_link_empty(&w->orders))
 			finish(w, -ESHUTDOWN, NULL, &(int){ -1 }, &err);
-		if (w->end.fd >= 0)
-			(void)loop_watch(&a->loop, &w->end, 0);
-		w->end.fd = sk_close_fd(w->end.fd);
+		sk_link_each(c, &w->children, link)
+			forget_child(c);
 		sk_link_remove(&w->link);
 		free(w);
 	}
+	workers_tidy(a);
 }

@@ -36,6 +36,11 @@ struct order {
 int order_submit(struct agent *a, struct order *order);
 /** done() is not called any more; harmless where it is over. */
 void order_take_back(struct agent *a, struct order *order);
+/** Whether one has failed just now: what may be refused is, so that nobody has
+ * processes begun all the time. */
+bool workers_rest(const struct agent *a);
+/** Once a turn. */
+void workers_tidy(struct agent *a);
 /** The agent ends: so do its workers, and -ESHUTDOWN is what became of all
  * orders. */
 void workers_close(struct agent *a);
