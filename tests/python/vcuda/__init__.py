@@ -55,7 +55,8 @@ def build() -> dict[str, str]:
     sim = _SOURCES / "tests" / "sim"
     cc = ["cc", "-std=gnu17", "-D_GNU_SOURCE", "-O1", "-w",
           f"-I{_SOURCES}/cache", f"-I{_SOURCES}/tests", f"-I{sim}"]
-    plain = [sim / f"{x}.c" for x in "copy device entry memory stream".split()]
+    plain = [sim / f"{x}.c" for x in
+             "backing copy device entry memory share stream".split()]
     nccl = sorted(sim.glob("vnccl*.c"))
     headers = sorted(sim.glob("*.h")) + sorted(
         (_SOURCES / "cache").glob("*/abi.h"))
