@@ -72,7 +72,7 @@ def _there_and_back() -> None:
         for step in range(3):
             _step(model, optim)
             was = _all(model, optim)
-            ck.snapshot(step)
+            assert ck.snapshot(step, wait=60)
         _step(model, optim)
         assert not _same(_all(model, optim), was)
         ck.wait()
