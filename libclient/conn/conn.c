@@ -195,6 +195,16 @@ bool sk_conn_is_open(struct sk_conn *conn, uint64_t *ret_generation,
 	return alive;
 }
 
+bool sk_conn_makes_device_slots(struct sk_conn *conn)
+{
+	bool makes;
+
+	(void)pthread_mutex_lock(&conn->lock);
+	makes = conn->sock >= 0 && conn->agent.has_devices;
+	(void)pthread_mutex_unlock(&conn->lock);
+	return makes;
+}
+
 static void hang_up(struct sk_conn *conn)
 {
 	if (conn->sock >= 0)

@@ -72,6 +72,8 @@ int sk_conn_again(const char *socket_path, uint64_t until_ns,
 /** Whether it is connected; and to what, as of the last connection. */
 bool sk_conn_is_open(struct sk_conn *conn, uint64_t *ret_generation,
 		     uint64_t *ret_instance);
+/** Whether the agent gives memory of GPUs, as of the last connection. */
+bool sk_conn_makes_device_slots(struct sk_conn *conn);
 
 /**
  * One request and its reply (in @msg). @fds/@n_fds are sent, and received

@@ -145,7 +145,8 @@ void sk_device_slot_ask(struct sk_state *state, const struct sk_work *work,
 	struct sk_cuda_uuid uuid;
 	int r;
 
-	if (d->share || d->refused || !state->sk->conn.agent.has_devices ||
+	if (d->share || d->refused ||
+	    !sk_conn_makes_device_slots(&state->sk->conn) ||
 	    __builtin_popcount(work->gpus) != 1)
 		return;
 	d->gpu = __builtin_ctz(work->gpus);
