@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import multiprocessing
 import os
 import shutil
 import signal
@@ -24,9 +26,15 @@ import torch.distributed as dist
 from shardkeep._tools import path as program
 
 BOUND_S = 120
-#: Where ranks meet; ranks end by _exit(), so only the parent removes it.
-MEETINGS = tempfile.mkdtemp(prefix="shardkeep-meetings-")
-atexit.register(shutil.rmtree, MEETINGS, ignore_errors=True)
+
+
+@functools.cache
+def _meetings() -> str:
+    """Where ranks meet. They end by _exit(), so only the parent removes
+    it."""
+    made = tempfile.mkdtemp(prefix="shardkeep-meetings-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
 
 
 def start_agent(directory: str) -> subprocess.Popen[bytes]:
@@ -85,7 +93,7 @@ def _child(rank: int, world: int, meeting: str,
 
 def start(world: int, fn: Callable[..., None], *args: Any) -> list[int]:
     """Starts ``fn(*args)`` in ``world`` ranks; their process ids."""
-    meeting = tempfile.mktemp(dir=MEETINGS)
+    meeting = tempfile.mktemp(dir=_meetings())
     pids = []
     for rank in range(world):
         pid = os.fork()
@@ -112,4 +120,21 @@ def wait(pids: list[int]) -> list[int]:
 def run(world: int, fn: Callable[..., None], *args: Any) -> None:
     """Runs it in all ranks; none may fail."""
     codes = wait(start(world, fn, *args))
+    assert codes == [0] * world, codes
+
+
+def run_anew(world: int, fn: Callable[..., None], *args: Any) -> None:
+    """The same, in processes that inherit nothing of this one. PyTorch's
+    autograd knows the devices that there were when it was first used, and a
+    forked child goes on with that."""
+    context = multiprocessing.get_context("spawn")
+    meeting = tempfile.mktemp(dir=_meetings())
+    ranks = [context.Process(target=_child,
+                             args=(rank, world, meeting, fn, args))
+             for rank in range(world)]
+    for p in ranks:
+        p.start()
+    for p in ranks:
+        p.join()
+    codes = [p.exitcode for p in ranks]
     assert codes == [0] * world, codes

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import vcuda
-from harness import run
+from harness import run, run_anew
 from models import Holder, Shard, local_part, sharded, whole
 from shardkeep import Busy
 from shardkeep.torch import Checkpointer, _device
@@ -82,7 +82,7 @@ def _there_and_back() -> None:
 
 
 def test_a_model_on_a_device_there_and_back(agent):
-    run(1, _there_and_back)
+    run_anew(1, _there_and_back)
 
 
 # ---- streams ----
@@ -253,7 +253,7 @@ def _load_here(device: str, capturable: bool, path: str) -> None:
 @pytest.mark.parametrize("device, capturable", [
     ("cpu", False), ("vcuda", False), ("vcuda", True)])
 def test_a_fresh_job_on_the_host_or_a_device(agent, device, capturable):
-    run(1, _save_there, f"{agent}/was")
+    run_anew(1, _save_there, f"{agent}/was")
     run(1, _load_here, device, capturable, f"{agent}/was")
 
 
