@@ -16,7 +16,14 @@ void sk_device_slot_free(struct sk_state *state)
 	(void)sk_cuda_share_unmap(d->share);
 	free(d->extents);
 	free(d->at);
-	*d = (struct sk_device_slot){ 0 };
+	/* Who asks for the status needs no lock. */
+	__atomic_store_n(&d->bytes, 0, __ATOMIC_RELAXED);
+	d->refused = false;
+	d->gpu = 0;
+	d->share = NULL;
+	d->extents = NULL;
+	d->at = NULL;
+	d->n_extents = 0;
 }
 
 /* ---- extents ---- */
