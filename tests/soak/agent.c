@@ -222,8 +222,9 @@ static void take_over(struct scene *scene, pid_t pid, struct dice *dice,
 	if (next < 0)
 		return;
 	CHECK(waitpid(scene->agent, &status, 0) == scene->agent);
-	CHECK(WIFEXITED(status) && !WEXITSTATUS(status), "the keeper of the "
-	      "agent that handed over ended with %#x", status);
+	/* One that is killed when it has handed over has done its part. */
+	CHECK(WIFEXITED(status) && (killed || !WEXITSTATUS(status)), "the "
+	      "keeper of the agent that handed over ended with %#x", status);
 	scene->agent = next;
 	tally->takeovers++;
 }
