@@ -420,15 +420,5 @@ static const struct item items[] = {
 
 int main(void)
 {
-	struct trainer_cuda t;
-	struct sk_err err = { "" };
-
-	if (trainer_cuda_open(&t, &err) < 0) {
-		fprintf(stderr, "%s\n", err.text);
-		return getenv("SHARDKEEP_LIBCUDA") ? 1 : 77;
-	}
-	if (!t.driver.cuMemCreate)
-		return 77;
-	return items_run(items, sizeof(items) / sizeof(items[0]),
-			 t.calls != NULL) != 0;
+	return cuda_items_main(items, sizeof(items) / sizeof(items[0]), true);
 }

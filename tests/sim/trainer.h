@@ -30,6 +30,10 @@ int trainer_cuda_open(struct trainer_cuda *ret_cuda, struct sk_err *err);
 void trainer_cuda_begin(struct trainer_cuda *ret_cuda, int device);
 /** How many devices there are; begins on the first. */
 int trainer_cuda_devices(void);
+struct item;			/* items.h */
+/** A conformance program of the driver: its exit status, 77 where there is no
+ * driver, or none that shares memory and that is asked for. */
+int cuda_items_main(const struct item *items, size_t n, bool sharing);
 /** Device memory; what fails ends the process. */
 sk_cu_ptr trainer_cuda_alloc(const struct trainer_cuda *cuda, size_t bytes);
 /** Copies, after all that the device has to do. */
