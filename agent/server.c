@@ -21,6 +21,7 @@
 #include "disk/stored.h"
 #include "disk/sums.h"
 #include "disk/sweep.h"
+#include "loop/signals.h"
 #include "memory/heap.h"
 #include "memory/memory.h"
 #include "memory/record.h"
@@ -132,20 +133,10 @@ static void forget_job(void *ctx, struct sk_cat_job *job)
 
 static int open_signals(struct agent *a)
 {
-	sigset_t set;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	/* Before any thread is made: they inherit it. */
-	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
-		return -errno;
-	(void)signal(SIGPIPE, SIG_IGN);
-	(void)signal(SIGHUP, SIG_IGN);
 	/* A limit on file sizes that cannot be raised is an error of a write;
 	 * by default it ends the process. */
 	(void)signal(SIGXFSZ, SIG_IGN);
-	a->signals.fd = a->os->signalfd(a->os, &set);
+	a->signals.fd = signals_open(a->os);
 	return a->signals.fd < 0 ? a->signals.fd : 0;
 }
 

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 
 #include "base/util.h"
+#include "loop/signals.h"
 
 #define MS UINT64_C(1000000)
 #define QUICK_NS (100 * MS)	/* an agent that lived no longer */
@@ -233,16 +234,7 @@ static void pause_a_while(struct parent *p)
  * hear it waits. */
 static int open_signals(struct parent *p)
 {
-	sigset_t set;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
-		return -errno;
-	(void)signal(SIGPIPE, SIG_IGN);
-	(void)signal(SIGHUP, SIG_IGN);
-	p->signals = p->os->signalfd(p->os, &set);
+	p->signals = signals_open(p->os);
 	return p->signals < 0 ? p->signals : 0;
 }
 
