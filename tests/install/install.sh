@@ -52,6 +52,7 @@ expected=(
 	"$libdir/libshardkeep.so" "$libdir/libshardkeep.so.0"
 	"$libdir/pkgconfig/shardkeep.pc"
 	lib/systemd/system/shardkeepd.service
+	lib/systemd/user/shardkeepd.service
 	share/bash-completion/completions/cachectl
 )
 for section in $sections; do

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Debian packages of a build directory, installed into an empty root, used
+# there, and removed without a trace. Arguments: tools/package, the build
+# directory.
+set -eu
+package=$1 build=$2
+"$(dirname "$0")/../support/need" dpkg dpkg-deb dpkg-shlibdeps \
+	dpkg-architecture || exit
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fail() {
+	echo "FAIL: $*" >&2
+	exit 1
+}
+
+"$package" --from "$build" "$dir/debs" >"$dir/made" || fail "tools/package"
+mapfile -t debs <"$dir/made"
+[ "${#debs[@]}" -ge 3 ] || fail "packages: ${debs[*]}"
+
+root=$dir/root
+mkdir -p "$root/var/lib/dpkg/info" "$root/var/lib/dpkg/updates"
+: >"$root/var/lib/dpkg/status"
+# What other packages bring is the outer system's.
+in_root() {
+	PATH=$PATH:/usr/sbin:/sbin dpkg --root="$root" --force-not-root \
+		--force-depends --log=/dev/null "$@" >"$dir/log" 2>&1 || {
+		cat "$dir/log"
+		fail "dpkg $1"
+	}
+}
+in_root --install "${debs[@]}"
+for package in "${debs[@]}"; do
+	package=${package##*/}
+	dpkg-query --admindir="$root/var/lib/dpkg" -W -f '${Status}\n' \
+		"${package%%_*}" | grep -q '^install ok installed$' ||
+		fail "$package is not installed"
+done
+
+# ---- all is in its place, and works from there ----
+lib=$root/usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+for file in etc/shardkeep/shardkeepd.conf usr/bin/shardkeepd usr/bin/cachectl \
+	usr/include/shardkeep.h usr/lib/systemd/system/shardkeepd.service \
+	usr/lib/systemd/user/shardkeepd.service \
+	usr/share/bash-completion/completions/cachectl; do
+	[ -f "$root/$file" ] || fail "no /$file"
+done
+[ -e "$lib/libshardkeep.so.0" ] || fail "no library"
+for unit in "$root"/usr/lib/systemd/*/shardkeepd.service; do
+	grep -q '^ExecStart=/usr/bin/shardkeepd ' "$unit" ||
+		fail "$unit starts another agent"
+done
+if command -v systemd-analyze >/dev/null; then
+	for kind in system user; do
+		# The program is where the package has it.
+		sed "s|=/usr/bin/shardkeepd|=$root/usr/bin/shardkeepd|" \
+			"$root/usr/lib/systemd/$kind/shardkeepd.service" \
+			>"$dir/shardkeepd.service"
+		XDG_RUNTIME_DIR=$dir systemd-analyze verify --man=no \
+			"--$kind" "$dir/shardkeepd.service" >"$dir/log" 2>&1 ||
+			{ cat "$dir/log"; fail "systemd-analyze, $kind"; }
+		! grep -q "$dir/shardkeepd.service\|^shardkeepd.service" \
+			"$dir/log" || { cat "$dir/log"; fail "$kind unit"; }
+	done
+fi
+unset SHARDKEEP_STORE SHARDKEEP_MEMORY
+"$root/usr/bin/shardkeepd" --check-config \
+	--config "$root/etc/shardkeep/shardkeepd.conf" >/dev/null ||
+	fail "the configuration makes no sense"
+# Its proposals are options, too.
+sed 's/^# \([a-z-]* = \)/\1/' "$root/etc/shardkeep/shardkeepd.conf" \
+	>"$dir/all.conf"
+# -Dmetrics=disabled knows no port.
+"$root/usr/bin/shardkeepd" --check-config --metrics 9477 >"$dir/log" 2>&1 ||
+	sed -i '/^metrics /d' "$dir/all.conf"
+grep -q '^memory' "$dir/all.conf" || fail "it proposes nothing"
+"$root/usr/bin/shardkeepd" --check-config --config "$dir/all.conf" >"$dir/log" ||
+	fail "what the configuration proposes makes no sense"
+flags=$(PKG_CONFIG_LIBDIR=$lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root \
+	pkg-config --cflags --libs shardkeep)
+case $flags in
+*"$root/usr/"*|*-lshardkeep*) ;;
+*) fail "pkg-config says $flags" ;;
+esac
+
+# ---- what an administrator wrote stays until it is purged ----
+echo 'memory = 1G' >>"$root/etc/shardkeep/shardkeepd.conf"
+names=()
+for deb in "${debs[@]}"; do
+	deb=${deb##*/}
+	names+=("${deb%%_*}")
+done
+in_root --remove "${names[@]}"
+grep -q '^memory = 1G' "$root/etc/shardkeep/shardkeepd.conf" ||
+	fail "it is gone with the package"
+in_root --purge "${names[@]}"
+left=$(find "$root" -path "$root/var" -prune -o -type f -print)
+[ -z "$left" ] || fail "left behind: $left"
