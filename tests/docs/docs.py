@@ -8,7 +8,9 @@ messages, environment, paths and functions that the prose names.
 Arguments: the root of the sources, shardkeepd, cachectl, shardkeep-bench.
 """
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -107,16 +109,25 @@ def check_messages(root: Path, code: str) -> None:
                   f"failures.md quotes \"{words}\", nobody says that")
 
 
+def counters_of(root: Path) -> set[str]:
+    """Of the agent's list, without their common beginning."""
+    text = (root / "agent/metrics/list.c").read_text()
+    counters = set()
+    for kind, name in re.findall(r'(\w+)\(\w+,\s+(?:\w+,\s+)?"(\w+)"', text):
+        job = "job_" if kind.startswith("JOB_") else ""
+        end = {"GAUGE": "", "SECONDS": "_seconds_total",
+               "JOB_SECONDS": "_seconds_total"}.get(kind, "_total")
+        counters.add(job + name + end)
+    return counters
+
+
 def check_names(root: Path, code: str, documents: dict[str, str]) -> None:
     environment = set(re.findall(r'getenv\("(SHARDKEEP_\w+)"\)', code))
     pages = "".join(text for name, text in documents.items()
                     if name.endswith(".scd"))
     for name in sorted(environment):
         check(name in pages, f"no page names the variable {name}")
-    stats = (root / "agent/calls/stats.c").read_text()
-    counters = {name + "_total" for name in
-                re.findall(r'COUNTER\(\w+, "(\w+)"', stats)}
-    counters |= set(re.findall(r'add\(s, \w+, "(\w+)"', stats))
+    counters = counters_of(root)
     header = "".join(p.read_text() for p in
                      sorted((root / "libclient").glob("*.h")))
     functions = set(re.findall(r"^[\w ]+?\*?\b(sk_\w+)\(", header, re.M))
@@ -128,6 +139,30 @@ def check_names(root: Path, code: str, documents: dict[str, str]) -> None:
             check(counter in counters, f"{name}: no counter {counter}")
         for function in re.findall(r"\b(sk_\w+)\*?\(\)", text):
             check(function in functions, f"{name}: no {function}()")
+
+
+def check_monitoring(root: Path) -> None:
+    """Dashboard and alert rules name metrics, states, reasons and tiers that
+    the agent has."""
+    known = counters_of(root)
+    states = set(re.findall(r'\] = \{ "([a-z-]+)",',
+                            (root / "agent/degraded.c").read_text()))
+    states |= {"sealed", "complete", "durable"}
+    folder = root / "tools/monitoring"
+    for path in (folder / "alerts.yml", folder / "dashboard.json"):
+        text = path.read_text()
+        names = set(re.findall(r"\bshardkeep_(\w+)", text))
+        check(len(names) > 5, f"{path.name} names next to nothing")
+        for name in sorted(names - known):
+            check(False, f"{path.name}: there is no shardkeep_{name}")
+        for state in re.findall(r'state=\\?"([\w-]+)', text):
+            check(state in states, f"{path.name}: there is no state {state}")
+    json.loads((folder / "dashboard.json").read_text())
+    if shutil.which("promtool"):
+        r = subprocess.run(["promtool", "check", "rules",
+                            folder / "alerts.yml"], capture_output=True,
+                           text=True, check=False)
+        check(r.returncode == 0, f"promtool: {r.stdout}{r.stderr}")
 
 
 def check_paths(root: Path, documents: dict[str, str]) -> None:
@@ -183,6 +218,7 @@ def main() -> None:
     check_paths(root, documents)
     check_roff(root)
     check_huge_pages(documents)
+    check_monitoring(root)
     for failure in failures:
         print(f"FAIL: {failure}", file=sys.stderr)
     sys.exit(bool(failures))
