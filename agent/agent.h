@@ -8,6 +8,7 @@
  *   memory/    the memory of slots; workers
  *   disk/      the flusher, and what lies on the store
  *   session/   connections, requests that wait, who may see what, stopping
+ *   metrics/   the list of figures, and who is told of them
  *   calls/     a file per message, and the table of them
  *   server.c   birth, turn and death of the agent; main.c starts it
  *
@@ -33,6 +34,7 @@
 
 #include "catalogue/catalogue.h"
 #include "counts.h"
+#include "degraded.h"
 #include "keeper/keeper.h"
 #include "keeper/table.h"
 #include "layout/recall.h"
@@ -46,11 +48,14 @@
 
 struct flush;
 struct index;
+struct metrics;
+struct prove;
 struct retain;
 struct scrub;
 struct sums;
 struct sweep;
 struct merging;
+struct watch;
 struct wrote;
 struct session;
 struct sk_msg;
@@ -59,6 +64,13 @@ struct file_key;
 struct agent {
 	const struct sk_os *os;
 	const struct options *opts;
+	struct {			/* those that may change: reload.h */
+		struct sk_retention retention;
+		bool retention_said;
+		unsigned flush_interval_s, stop_timeout_s, idle_exit_s;
+		uint64_t flush_rate;
+		uid_t admin_uid;
+	} now;
 	struct log log;
 	struct sk_catalogue cat;
 	struct endpoint endpoint;
@@ -69,6 +81,8 @@ struct agent {
 	bool ready;			/* clients were told that they can
 					 * connect */
 	uid_t uid;
+	uid_t strangers;		/* stands for many users, who are
+					 * refused; (uid_t)-1: none does */
 
 	struct loop loop;
 	struct source listener, signals, keeps;
@@ -111,10 +125,12 @@ struct agent {
 	struct sk_link ended;		/* of their processes, in this turn */
 	uint64_t worker_failed_ns;	/* when one did last */
 	struct sk_link device_slots;	/* calls/device.h */
+	struct sk_link quarantines;	/* calls/quarantine.h */
 
 	struct sk_link to_populate;	/* memories by order, in turn */
 	uint64_t fill_round;		/* memory.c: counts its looks */
 	unsigned populating;		/* pieces under way */
+	unsigned small_memories;	/* of which some lies in small pages */
 	struct timer await_timer;	/* of ranks from before a restart */
 	struct timer trim_timer;	/* of what the dead left behind */
 
@@ -132,9 +148,12 @@ struct agent {
 	struct wrote *wrote;		/* files, since the last look */
 	size_t n_wrote, room_wrote;
 	uint32_t looks;			/* how many there were */
+	uint64_t looked_at;		/* files, by all of them; atomic */
 	struct sk_table histories;	/* by job: histories.h */
 	struct index *index;		/* NULL: none is written */
+	struct prove *prove;		/* NULL: there is no store */
 	struct timer leave_timer;	/* of old steps that are known */
+	uint64_t leave_ns;		/* not before that */
 	uint64_t asked_ns;		/* when somebody last asked for them */
 	struct file_key *ignored;	/* damaged or foreign, said once */
 	size_t n_ignored, room_ignored;
@@ -162,6 +181,16 @@ struct agent {
 	int status;			/* of the process */
 
 	struct counts counts;
+	uint64_t began_ns;
+	struct metrics *metrics;	/* NULL: nobody wants any */
+	struct degraded degraded;
+	struct timer health_timer;
+	struct watch *watch;		/* of the store's path; NULL: none */
+	uint64_t store_free, store_bytes;	/* 0: not known */
+	uint64_t flush_needs;		/* bytes that found no room there */
+	bool store_failed;		/* the last flush, by the store's fault */
+	bool store_short;		/* it was seen to have less than that */
+	uint64_t memory_asked;		/* bytes that the budget had not */
 };
 
 /** Something happened that may answer a request or free a snapshot: what

@@ -114,7 +114,8 @@ static int take_over(const struct sk_os *os, const struct options *o,
 	if (!o->takeover)
 		return 0;
 	r = endpoint_find(os, o->socket, &e, err);
-	return r < 0 ? r : takeover(os, e.path, &birth->kept, err);
+	return r < 0 ? r : takeover(os, e.path, &birth->kept, &birth->standby,
+				    err);
 }
 
 /* Its lock and its socket, where the last agent's were kept. */
@@ -131,7 +132,8 @@ static int take_endpoint(const struct sk_os *os, const struct options *o,
 /* The agent, in a process that a parent has begun. */
 static int run_child(struct parent *p, struct options *o)
 {
-	struct birth birth = { .keeper = p->keeper, .kept = p->kept };
+	struct birth birth = { .keeper = p->keeper, .kept = p->kept,
+			       .standby = STANDBY_NULL };
 	struct endpoint e = { .path = "" };
 	struct sk_err err = { "" };
 	int r = take_endpoint(p->os, o, &birth.kept, &e, &err);
@@ -155,7 +157,8 @@ static int run_kept(const struct sk_os *os, struct options *o,
 {
 	struct log log;
 	struct parent p = { .os = os, .log = &log, .ready_fd = o->ready_fd,
-			    .kept = birth->kept, .was_ready = o->takeover };
+			    .kept = birth->kept, .standby = &birth->standby,
+			    .was_ready = o->takeover };
 	int r;
 
 	birth->kept = (struct kept){ 0 };
@@ -180,13 +183,15 @@ static int run(const struct sk_os *os, struct options *o,
 	if (birth->keeper.kind == KEEPER_NONE && keep)
 		return run_kept(os, o, e, birth);
 	keep_endpoint(os, &birth->keeper, e);
+	standby_dismiss(os, &birth->standby);
 	return agent_run(os, o, e, birth);
 }
 
 int main(int argc, char **argv)
 {
 	const struct sk_os *os = sk_os_linux();
-	struct birth birth = { .keeper = KEEPER_NULL };
+	struct birth birth = { .keeper = KEEPER_NULL,
+			       .standby = STANDBY_NULL };
 	struct endpoint endpoint = { .path = "" };
 	struct options o = { 0 };
 	struct sk_err err = { "" };
@@ -223,6 +228,7 @@ int main(int argc, char **argv)
 	else
 		status = r ? other_serves(os, &o, &endpoint) :
 			     run(os, &o, &endpoint, &birth);
+	standby_dismiss(os, &birth.standby);
 	kept_clear(os, &birth.kept);
 	options_free(&o);
 	return status;

@@ -20,6 +20,9 @@ enum keep {
 struct options {
 	char *socket;		/* NULL: chosen */
 	char *store;		/* NULL: none */
+	char *metrics;		/* where they are served; NULL: nowhere */
+	char *metrics_file;	/* NULL: none */
+	bool metrics_public;	/* other machines may reach them */
 	uint64_t memory;	/* bytes */
 	uint64_t user_memory;	/* of one user; 0: all of it */
 	uint64_t user_layouts;	/* bytes of one user's; 0: any number */
@@ -41,11 +44,16 @@ struct options {
 	bool seal_writes;
 	bool no_direct;
 	bool detach;
+	int argc;		/* what they were made of, to be read again; */
+	char **argv;		/* NULL: nothing that could be */
 };
 
 /** 0 go on, 1 done (help, version), -EINVAL said why. Options that are set
  * are freed by options_free(). */
 int options_parse(int argc, char **argv, struct options *ret);
+/** The same again, after the file has changed: all that they would be if the
+ * agent began now. As options_parse(). */
+int options_again(const struct options *o, struct options *ret);
 void options_free(struct options *o);
 
 #endif

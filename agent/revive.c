@@ -9,6 +9,7 @@
 #include "agent.h"
 #include "base/size.h"
 #include "base/util.h"
+#include "calls/device.h"
 #include "disk/flush.h"
 #include "disk/stored.h"
 #include "memory/memory.h"
@@ -17,13 +18,14 @@
 #define AWAIT_NS (UINT64_C(120) * 1000000000)	/* a rank may take to be back */
 #define ID_BITS 40u		/* of what one agent may count */
 
-/* A slot that was kept. */
+/* A slot that was kept, or a device slot. */
 struct entry {
 	struct table_record record;
 	uint32_t at;			/* in the table */
 	int fds[2];			/* -1: taken, or none */
 	struct sk_layout *layouts[2];	/* references, of what is sealed */
 	uint64_t *sums[2];
+	struct entry *device;		/* has what it was to hold; or NULL */
 };
 
 struct reviving {
@@ -37,6 +39,17 @@ struct reviving {
 
 /* ---- what was kept ---- */
 
+static bool is_device(const struct entry *e)
+{
+	return e->record.use == TABLE_DEVICE;
+}
+
+/* Of a device slot: the memory, and what tells how to drain it. */
+static bool has_fd(const struct entry *e, int kind)
+{
+	return is_device(e) || e->record.kind_bytes[kind];
+}
+
 static void forget_entry(struct reviving *v, struct entry *e)
 {
 	struct agent *a = v->agent;
@@ -45,7 +58,7 @@ static void forget_entry(struct reviving *v, struct entry *e)
 	table_drop(&a->table, e->at);
 	for (int kind = 0; kind < 2; kind++) {
 		e->fds[kind] = sk_close_fd(e->fds[kind]);
-		if (!e->record.kind_bytes[kind])
+		if (!has_fd(e, kind))
 			continue;
 		record_name(e->record.serial, kind, name, sizeof(name));
 		keeper_forget(a->os, &a->keeper, name);
@@ -57,7 +70,7 @@ static void lose(struct reviving *v, struct entry *e, const char *why)
 {
 	const struct table_record *r = &e->record;
 
-	if (r->use == TABLE_SEALED) {
+	if (r->use == TABLE_SEALED || (is_device(e) && r->step >= 0)) {
 		v->lost++;
 		log_error(v->agent, "the image of job \"%.*s\" run %" PRIu64
 			  " step %" PRId64 " rank %" PRId32 " did not outlive "
@@ -70,7 +83,7 @@ static void lose(struct reviving *v, struct entry *e, const char *why)
 /* Written by an agent, but not by this one. */
 static bool makes_sense(const struct table_record *r)
 {
-	return r->use >= TABLE_FREE && r->use <= TABLE_SEALED && r->state &&
+	return r->use >= TABLE_FREE && r->use <= TABLE_DEVICE && r->state &&
 	       memchr(r->job, 0, sizeof(r->job)) &&
 	       sk_job_check(r->job, NULL) == 0 && r->rank >= 0 &&
 	       r->rank < r->world && r->kind_bytes[0] &&
@@ -78,8 +91,9 @@ static bool makes_sense(const struct table_record *r)
 	       r->kind_bytes[1] % SK_PAGE == 0 &&
 	       r->kind_bytes[0] < INT64_MAX / 2 &&
 	       r->kind_bytes[1] < INT64_MAX / 2 &&
-	       r->header_bytes[0] <= r->kind_bytes[0] &&
-	       r->header_bytes[1] <= r->kind_bytes[1] &&
+	       (r->use == TABLE_DEVICE ||
+		(r->header_bytes[0] <= r->kind_bytes[0] &&
+		 r->header_bytes[1] <= r->kind_bytes[1])) &&
 	       (r->use != TABLE_SEALED || r->step >= 0);
 }
 
@@ -89,7 +103,7 @@ static void take_fds(struct reviving *v, struct entry *e)
 	char name[KEPT_NAME];
 
 	for (int kind = 0; kind < 2; kind++) {
-		if (!e->record.kind_bytes[kind])
+		if (!has_fd(e, kind))
 			continue;
 		record_name(e->record.serial, kind, name, sizeof(name));
 		e->fds[kind] = kept_take(v->kept, name);
@@ -124,7 +138,7 @@ static int collect(struct reviving *v)
 }
 
 /* By registration, in their order; of each what is sealed comes first, since
- * it tells the layout. */
+ * it tells the layout, on the device before that. */
 static int compare(const void *left, const void *right)
 {
 	const struct table_record *a = &((const struct entry *)left)->record;
@@ -213,6 +227,90 @@ static void read_sealed(struct reviving *v, struct entry *e)
 		lose(v, e, err.text);
 }
 
+/* ---- what is sealed on a device ---- */
+
+/* Its slot, in which nothing has been sealed yet. */
+static struct entry *stood_for(struct entry *first, uint32_t n,
+			       const struct entry *device)
+{
+	const struct table_record *r = &device->record;
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct entry *e = &first[i];
+
+		if (r->stands_for && e->record.serial == r->stands_for &&
+		    e->record.use == TABLE_FILLING &&
+		    e->record.step == r->step)
+			return e;
+	}
+	return NULL;
+}
+
+static int read_template(struct entry *e, int kind, uint64_t at,
+			 struct sk_layout **ret, const struct sk_os *os,
+			 struct sk_err *err)
+{
+	const struct table_record *r = &e->record;
+	uint64_t bytes = r->header_bytes[kind];
+	_cleanup_free_ void *header = malloc(bytes + 1);
+	int result;
+
+	if (!header)
+		return sk_err_set(err, -ENOMEM, "no memory for a header");
+	if (os->pread(os, e->fds[1], header, bytes, (off_t)at) !=
+	    (ssize_t)bytes)
+		return sk_err_set(err, -EIO, "what it holds cannot be read");
+	result = sk_layout_parse(header, bytes, r->image_bytes[kind], ret,
+				 err);
+	if (result < 0)
+		return result;
+	return sk_digest_equal(&(*ret)->digest, &r->digests[kind]) ? 0 :
+	       sk_err_set(err, -EBADMSG, "it is of another layout");
+}
+
+/* The slot gets layouts, which it had no header to tell by. */
+static int match(struct reviving *v, struct entry *device, struct entry *slot,
+		 struct sk_err *err)
+{
+	const struct table_record *r = &device->record, *of = &slot->record;
+	uint64_t at = 0;
+	int result = 0;
+
+	for (int kind = 0; kind < 2 && result == 0; kind++) {
+		if (!of->kind_bytes[kind] != !r->header_bytes[kind] ||
+		    r->header_bytes[kind] > SK_HEADER_MAX + 2ull * SK_PAGE ||
+		    r->image_bytes[kind] > of->kind_bytes[kind])
+			return sk_err_set(err, -EBADMSG, "it is not what its "
+					  "slot is to hold");
+		if (r->header_bytes[kind])
+			result = read_template(device, kind, at,
+					       &slot->layouts[kind],
+					       v->agent->os, err);
+		at += r->header_bytes[kind];
+	}
+	if (result == 0)
+		slot->device = device;
+	return result;
+}
+
+/* Only what stands for a slot is of any use: for all else, the process that
+ * might want it has it mapped. */
+static void match_devices(struct reviving *v, struct entry *first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		struct entry *e = &first[i], *slot;
+		struct sk_err err = { "the slot that it stood for did not" };
+
+		if (!e->record.serial || !is_device(e))
+			continue;
+		slot = stood_for(first, n, e);
+		if (e->record.step < 0)
+			forget_entry(v, e);
+		else if (!slot || match(v, e, slot, &err) < 0)
+			lose(v, e, err.text);
+	}
+}
+
 /* ---- into the catalogue ---- */
 
 static void free_entry(struct entry *e)
@@ -278,6 +376,9 @@ static int fill_slot(struct sk_cat_slot *slot, struct entry *e)
 
 	if (r->last_step > slot->state->last_step)
 		slot->state->last_step = r->last_step;
+	if (e->device)
+		return sk_cat_slot_resume(slot, r->step,
+					  e->device->record.flags);
 	if (r->use != TABLE_SEALED)
 		return 0;
 	result = sk_cat_slot_revive(slot, r->step, e->sums, r->created_ns);
@@ -308,12 +409,17 @@ static int add_slot(struct reviving *v, struct sk_cat_state *state,
 		memory_release(m);
 		return sk_err_set(err, r, "no memory for a slot");
 	}
+	if (r == 0 && e->device)
+		r = device_revive(a, &e->device->record, e->device->at,
+				  e->device->fds, slot);
+	/* The record is dropped, and not this slot's any more. */
+	if (r < 0) {
+		sk_cat_slot_clear(slot);
+		return sk_err_errno(err, r, "it cannot be taken up");
+	}
 	m->record = e->at;
 	m->serial = e->record.serial;
-	if (r < 0)
-		(void)sk_err_errno(err, r, "it cannot be taken up");
-	else
-		v->bytes += slot->bytes;
+	v->bytes += slot->bytes;
 	return r;
 }
 
@@ -327,10 +433,10 @@ static void add_group(struct reviving *v, struct entry *first, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		struct entry *e = &first[i];
 
-		if (!e->record.serial)
+		if (!e->record.serial || is_device(e))
 			continue;
 		/* The first one that is whole: it has the layouts. */
-		if (!state && e->record.use == TABLE_SEALED)
+		if (!state && (e->record.use == TABLE_SEALED || e->device))
 			r = add_state(v->agent, e, &state, &err);
 		if (state)
 			r = add_slot(v, state, e, &err);
@@ -339,6 +445,15 @@ static void add_group(struct reviving *v, struct entry *first, uint32_t n)
 		else
 			v->images += e->record.use == TABLE_SEALED;
 	}
+}
+
+/* Those whose slots could not be taken up. */
+static void drop_devices(struct reviving *v, struct entry *first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (first[i].record.serial && is_device(&first[i]) &&
+		    first[i].fds[0] >= 0)
+			forget_entry(v, &first[i]);
 }
 
 static void add_all(struct reviving *v)
@@ -351,7 +466,9 @@ static void add_all(struct reviving *v)
 					     v->entries[from].record.state;
 		     to++)
 			read_sealed(v, &v->entries[to]);
+		match_devices(v, &v->entries[from], to - from);
 		add_group(v, &v->entries[from], to - from);
+		drop_devices(v, &v->entries[from], to - from);
 		for (uint32_t i = from; i < to; i++)
 			free_entry(&v->entries[i]);
 	}
@@ -438,12 +555,12 @@ static int take_table(struct agent *a, struct kept *kept, struct sk_err *err)
 static void drop_rest(struct agent *a, struct kept *kept)
 {
 	for (size_t i = 0; i < kept->n; i++) {
-		struct kept_fd *k = &kept->v[i];
+		const struct kept_fd *k = &kept->v[i];
 
 		if (k->fd < 0 || strncmp(k->name, "slot-", 5) != 0)
 			continue;
 		keeper_forget(a->os, &a->keeper, k->name);
-		k->fd = sk_close_fd(k->fd);
+		(void)sk_close_fd(kept_take(kept, k->name));
 	}
 }
 
@@ -465,6 +582,7 @@ int revive(struct agent *a, struct kept *kept, struct sk_err *err)
 	drop_rest(a, kept);
 	if (v.n)
 		welcome(&v);
+	device_drain_dead(a);
 	free(v.entries);
 	return 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's birth, its turns, and its death. */
 #include "base/size.h"
+#include "base/strangers.h"
 #include "server.h"
 
 #include <assert.h>
@@ -12,10 +13,12 @@
 #include "calls/call.h"
 #include "calls/device.h"
 #include "calls/leave.h"
+#include "calls/quarantine.h"
 #include "calls/table.h"
 #include "disk/cadence.h"
 #include "disk/flush.h"
 #include "disk/index.h"
+#include "disk/prove.h"
 #include "disk/retain.h"
 #include "disk/scrub.h"
 #include "disk/stored.h"
@@ -26,13 +29,16 @@
 #include "memory/memory.h"
 #include "memory/record.h"
 #include "memory/workers.h"
+#include "metrics/metrics.h"
 #include "session/decide.h"
 #include "session/flight.h"
 #include "session/request.h"
 #include "session/session.h"
 #include "session/stop.h"
 #include "shardkeep-version.h"
+#include "reload.h"
 #include "revive.h"
+#include "health.h"
 #include "upkeep.h"
 
 #define FDS_PER_CLIENT 8u
@@ -59,9 +65,13 @@ static void signals_ready(struct source *s, uint32_t events)
 
 	(void)events;
 	while (a->os->read(a->os, s->fd, &info, sizeof(info)) ==
-	       sizeof(info))
-		agent_stop(a, info.ssi_signo == SIGTERM ? "SIGTERM" :
-			   info.ssi_signo == SIGINT ? "SIGINT" : "a signal");
+	       sizeof(info)) {
+		if (info.ssi_signo == SIGHUP)
+			agent_reload(a);
+		else
+			agent_stop(a, info.ssi_signo == SIGTERM ? "SIGTERM" :
+				      "SIGINT");
+	}
 }
 
 /* It never says anything: it is gone. */
@@ -81,6 +91,7 @@ static void keeper_gone(struct source *s, uint32_t events)
 /* What follows from what happened in this turn. */
 static void follow_up(struct agent *a)
 {
+	bool changed = a->changed;
 	struct sk_cat_job *job;
 
 	while (a->changed && !a->quit) {
@@ -92,7 +103,8 @@ static void follow_up(struct agent *a)
 			(void)sk_cat_job_trim(job);
 		memory_populate(a);
 	}
-	stored_leave(a);
+	if (changed)
+		stored_leave(a);
 }
 
 /* Connections that are marked end here, where nothing is being walked; that
@@ -104,6 +116,7 @@ static void end_turn(struct agent *a)
 	do {
 		device_drain_dead(a);
 		sessions_leave(a);
+		quarantine_tidy(a);
 		follow_up(a);
 	} while (!sk_link_empty(&a->closing));
 	workers_tidy(a);
@@ -242,6 +255,8 @@ static int open_store(struct agent *a, struct sk_err *err)
 	r = sweep_open(a);
 	if (r == 0)
 		r = index_open(a);
+	if (r == 0)
+		r = prove_open(a);
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot start");
 	r = retain_open(a, err);
@@ -253,15 +268,14 @@ static void init(struct agent *a, const struct sk_os *os,
 {
 	*a = (struct agent){
 		.os = os, .opts = o, .endpoint = *endpoint,
-		.uid = geteuid(), .spare_fd = -1, .signals.fd = -1,
+		.uid = geteuid(), .strangers = sk_strangers_uid(os),
+		.spare_fd = -1, .signals.fd = -1,
 		.loop = { .os = os, .epoll = -1 },
 		.keeper = KEEPER_NULL, .table = TABLE_NULL,
 		.dispatch = call_dispatch,
 	};
 	sk_cat_init(&a->cat);
-	a->cat.budget = o->memory;
-	a->cat.user_budget = o->user_memory;
-	a->cat.user_layouts = o->user_layouts;
+	reload_apply(a, o);
 	a->cat.owner = a->uid;
 	a->cat.release = release_slot;
 	a->cat.forget = forget_job;
@@ -278,9 +292,11 @@ static void init(struct agent *a, const struct sk_os *os,
 	sk_link_init(&a->workers);
 	sk_link_init(&a->ended);
 	sk_link_init(&a->device_slots);
+	sk_link_init(&a->quarantines);
 	sk_link_init(&a->to_populate);
 	sk_link_init(&a->wishes);
 	log_open(&a->log, os, o->level);
+	a->began_ns = os->now_ns(os);
 }
 
 static int open_agent(struct agent *a, struct sk_err *err)
@@ -300,7 +316,11 @@ static int open_agent(struct agent *a, struct sk_err *err)
 	r = open_pools(a, err);
 	if (r == 0 && scrub_open(a) < 0)
 		r = sk_err_set(err, -ENOMEM, "out of memory");
-	return r < 0 ? r : open_store(a, err);
+	if (r == 0)
+		r = open_store(a, err);
+	if (r == 0 && health_open(a) < 0)
+		r = sk_err_set(err, -ENOMEM, "out of memory");
+	return r < 0 ? r : metrics_open(a, err);
 }
 
 /* Whoever waits for this byte may connect from now on. */
@@ -355,6 +375,7 @@ static void close_sessions(struct agent *a)
 		sk_link_insert(&a->closing, &s->link);
 	}
 	sessions_leave(a);
+	quarantine_close(a);
 	workers_close(a);
 	flight_close(a);
 	assert(!a->n_sessions && sk_link_empty(&a->waiting) &&
@@ -366,6 +387,8 @@ static void close_agent(struct agent *a)
 {
 	agent_stop_now(a);
 	close_sessions(a);
+	metrics_close(a);
+	health_close(a);
 	heap_close(a);
 	works_drain(&a->loop.works);
 	scrub_close(a);
@@ -373,6 +396,7 @@ static void close_agent(struct agent *a)
 	/* The catalogue's slots go to the background once more. */
 	sk_cat_destroy(&a->cat);
 	works_drain(&a->loop.works);
+	metrics_free(a);
 	a->slow = sk_pool_free(a->slow);
 	a->parsers = sk_pool_free(a->parsers);
 	a->tellers = sk_pool_free(a->tellers);
@@ -385,6 +409,7 @@ static void close_agent(struct agent *a)
 	flush_close(a);
 	sweep_close(a);
 	index_close(a);
+	prove_close(a);
 	retain_close(a);
 	cadence_close(a);
 	a->store = sk_store_close(a->store);

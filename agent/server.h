@@ -7,12 +7,14 @@
 #include "loop/endpoint.h"
 #include "keeper/keeper.h"
 #include "keeper/kept.h"
+#include "keeper/standby.h"
 #include "options.h"
 
 /** What an agent is born with that is to outlive others. */
 struct birth {
 	struct keeper keeper;
 	struct kept kept;
+	struct standby standby;	/* of a taker, until it has an agent */
 };
 
 /**

@@ -8,6 +8,7 @@
 #include "base/util.h"
 #include "keeper/table.h"
 #include "wire/channel.h"
+#include "wire/version.h"
 
 #define BOUND_NS UINT64_C(10000000000)
 #define END_NS UINT64_C(2000000000)	/* for it to be no more */
@@ -19,6 +20,7 @@ struct talk {
 	int process;		/* the other agent; -1: not known */
 	uint64_t until_ns;
 	uint32_t seq;
+	unsigned version;	/* of the wire, that both speak */
 };
 
 static int dial(struct talk *t, const char *path, struct sk_err *err)
@@ -53,6 +55,7 @@ static int receive(const struct talk *t, struct sk_msg *ret, int *fds, int *n)
 static int ask(struct talk *t, struct sk_msg *msg)
 {
 	msg->seq = ++t->seq;
+	msg->version = (uint16_t)t->version;
 	return sk_channel_send(t->os, t->sock, msg, NULL, 0);
 }
 
@@ -64,8 +67,7 @@ static int refused(const struct sk_msg *msg, struct sk_err *err)
 
 static int say_hello(struct talk *t, struct sk_err *err)
 {
-	struct sk_msg msg = { .type = SK_MSG_HELLO,
-			      .body.hello.version = SK_WIRE_VERSION };
+	struct sk_msg msg = sk_wire_hello(t->version);
 	int fds[SK_MSG_FDS], n = 0, r = ask(t, &msg);
 
 	if (r == 0)
@@ -77,9 +79,34 @@ static int say_hello(struct talk *t, struct sk_err *err)
 				    "answer as this one would");
 	if (msg.status < 0)
 		return refused(&msg, err);
+	r = sk_wire_greeted(&msg, err);
+	if (r < 0)
+		return r;
+	t->version = (unsigned)r;
 	t->process = t->os->pidfd_open(t->os,
 				       (pid_t)msg.body.hello_reply.pid);
 	return 0;
+}
+
+static bool hung_up(int r)
+{
+	return r == -ECONNRESET || r == -EPIPE;
+}
+
+static int reach(struct talk *t, const char *path, struct sk_err *err)
+{
+	unsigned version = SK_WIRE_VERSION;
+	int r;
+
+	do {
+		sk_close_fd(t->sock);
+		t->version = version;
+		r = dial(t, path, err);
+		if (r == 0)
+			r = say_hello(t, err);
+		version = sk_wire_greet_next(version);
+	} while (hung_up(r) && version);
+	return r;
 }
 
 /* ---- what it hands over ---- */
@@ -148,13 +175,11 @@ static int check_table(const struct talk *t, struct kept *kept,
  * one, which listens where it did. */
 static int is_back(struct talk *t, const char *path)
 {
-	struct talk other = { .os = t->os, .process = -1,
+	struct talk other = { .os = t->os, .sock = -1, .process = -1,
 			      .until_ns = t->os->now_ns(t->os) + AGAIN_NS };
 	struct sk_err err;
-	int r = dial(&other, path, &err);
+	int r = reach(&other, path, &err);
 
-	if (r == 0)
-		r = say_hello(&other, &err);
 	sk_close_fd(other.sock);
 	sk_close_fd(other.process);
 	return r == 0;
@@ -187,26 +212,42 @@ static int commit(struct talk *t, const char *path, struct sk_err *err)
 			  "was to hand over, and is back; try again");
 }
 
-int takeover(const struct sk_os *os, const char *path, struct kept *ret,
-	     struct sk_err *err)
+/* In the standby it returns when the taker is dead, who may have said that it
+ * has all, or not: it is said again. */
+static int stand_by(struct talk *t, struct standby *ret, struct sk_err *err)
 {
-	struct talk t = { .os = os, .process = -1,
-			  .until_ns = os->now_ns(os) + BOUND_NS };
-	int r = dial(&t, path, err);
+	int r = standby_begin(t->os, ret);
 
-	if (r == 0)
-		r = say_hello(&t, err);
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot begin a second process "
+				    "for what is taken over");
+	if (r == STANDBY_TAKES)
+		t->until_ns = t->os->now_ns(t->os) + BOUND_NS;
+	return 0;
+}
+
+int takeover(const struct sk_os *os, const char *path, struct kept *ret,
+	     struct standby *ret_standby, struct sk_err *err)
+{
+	struct talk t = { .os = os, .sock = -1, .process = -1,
+			  .until_ns = os->now_ns(os) + BOUND_NS };
+	int r = reach(&t, path, err);
+
 	if (r == 0)
 		r = take_all(&t, ret, err);
 	if (r == 0)
 		r = check_table(&t, ret, err);
+	if (r == 0)
+		r = stand_by(&t, ret_standby, err);
 	if (r == 0)
 		r = commit(&t, path, err);
 	if (r == 0)
 		await_end(&t);
 	sk_close_fd(t.process);
 	sk_close_fd(t.sock);
-	if (r < 0)
+	if (r < 0) {
+		standby_dismiss(os, ret_standby);
 		kept_clear(os, ret);
+	}
 	return r;
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "keeper/kept.h"
+#include "keeper/standby.h"
 
 /**
  * Asks the agent that listens at @path for all that it keeps; it serves nobody
@@ -12,8 +13,11 @@
  * there; -EPROTO one of us cannot read what the other writes; -EPERM,
  * -EOPNOTSUPP it refuses; others, with a sentence. It goes on then, and @ret is
  * empty.
+ *
+ * @ret_standby has all of it as well, to be dismissed when another process
+ * does. Where this one dies before, the call returns in the standby instead.
  */
 int takeover(const struct sk_os *os, const char *path, struct kept *ret,
-	     struct sk_err *err);
+	     struct standby *ret_standby, struct sk_err *err);
 
 #endif

@@ -33,7 +33,7 @@ static void look_at_socket(struct agent *a)
 	a->displaced = r != 0;
 }
 
-static void look_at_log(struct agent *a)
+void upkeep_log(struct agent *a)
 {
 	char path[sizeof(a->endpoint.path) + 16];
 
@@ -49,7 +49,7 @@ static void look(struct timer *timer)
 	struct agent *a = sk_link_object(timer, struct agent, upkeep_timer);
 
 	look_at_socket(a);
-	look_at_log(a);
+	upkeep_log(a);
 	upkeep_start(a);
 }
 

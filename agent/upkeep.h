@@ -10,5 +10,7 @@ struct agent;
 
 /** Looks after them from now on, until the loop ends. */
 void upkeep_start(struct agent *a);
+/** A log file that is too long, or was moved away, is begun anew. */
+void upkeep_log(struct agent *a);
 
 #endif

@@ -77,7 +77,10 @@ struct sk_options {
 				 * /tmp/shardkeep-UID without the variable) */
 	uint32_t flags;		/**< SK_OPEN_... */
 	uint32_t threads;	/**< that copy; 0: half the CPUs, 1 to 8 */
-	uint32_t timeout_ms;	/**< bound of every request; 0: 10,000 */
+	uint32_t timeout_ms;	/**< bound of every request; 0: 10,000. Who
+				 * asks what there is waits for longer while
+				 * the agent looks at more and more files of
+				 * the store: half an hour at most */
 	uint32_t reserved_;
 	uint64_t reserved[8];	/**< 0 */
 };
@@ -91,7 +94,8 @@ struct sk_options {
  * two an agent that ran already does not honour: worth a line in the log.
  *
  * Errors: -ENOENT, -ECONNREFUSED no agent answers, or the one that was
- * started ended, with its reason; -EPROTO it speaks another version;
+ * started ended, with its reason; -EPROTO its version of the
+ * protocol and ours are more than one apart: the sentence has both;
  * -ETIMEDOUT it does not answer in time; -EACCES the private agent's directory
  * is not this user's alone, or the agent that answers is run by somebody who is
  * neither this user nor root nor the owner of /run/shardkeep; -ENAMETOOLONG the
@@ -382,7 +386,11 @@ int sk_fence_tensor(struct sk_state *state, const char *name);
 enum sk_until {
 	SK_SEALED = 1,		/**< this rank's image is whole */
 	SK_COMPLETE = 2,	/**< every rank's is: it can be restored */
-	SK_DURABLE = 3		/**< every primary image is on disk, synced */
+	SK_DURABLE = 3,		/**< every primary image is on disk, synced */
+	SK_WRITTEN = 4		/**< this rank's is: where several agents serve
+				 * the job, none of them knows of the others'
+				 * images, and it is durable when this is so
+				 * on every rank */
 };
 
 /**
@@ -390,13 +398,13 @@ enum sk_until {
  * @timeout_ms. Any rank may ask, not only one that took it. Where @step is
  * that of this state's last snapshot, it is a fence as well, and an error of
  * that snapshot is the answer; of another step it answers alone, whatever
- * became of the last. Where flush_every is 0, waiting for SK_DURABLE has this
- * agent's part of the snapshot written now.
+ * became of the last. Where flush_every is 0, waiting for SK_DURABLE or
+ * SK_WRITTEN has this agent's part of the snapshot written now.
  *
  * Errors: those of sk_fence(), of the last snapshot's step; -ETIMEDOUT;
  * -ENOENT no such snapshot (discarded, evicted), or it will not be @until;
- * -ENOTCONN SK_DURABLE was asked for and the agent has no store; -EIO the last
- * try to flush failed (it is tried again: wait again); -EINVAL @step is
+ * -ENOTCONN one of those was asked for and the agent has no store; -EIO the
+ * last try to flush failed (it is tried again: wait again); -EINVAL @step is
  * negative, or @until not known; -ECONNRESET the agent is gone; -EOWNERDEAD.
  */
 int sk_wait(struct sk_state *state, int64_t step, int until,
@@ -541,6 +549,54 @@ const char *sk_comm_nccl_why(const struct sk_comm *comm);
 
 /** Not while a restore has it. */
 void sk_comm_nccl_free(struct sk_comm *comm);
+
+/** How ranks find each other that nothing but a launcher (srun, ssh, torchrun)
+ * has started. */
+struct sk_meeting {
+	/** "HOST:PORT" or "[ADDRESS]:PORT": rank 0 listens at that port, of
+	 * all addresses of its node; a port that nobody else has, so not
+	 * torchrun's own MASTER_PORT. Or "/PATH": a file, not there yet, in a
+	 * directory that all nodes see, by which rank 0 tells where it is,
+	 * and which goes when they have met. */
+	const char *at;
+	/** Of up to 63 bytes, the same on all ranks: who does not have it is
+	 * not let in. It is said in the clear, so it keeps out other jobs,
+	 * older runs and whoever tries ports, and nobody who can read what
+	 * passes between the nodes, or stands in rank 0's place. Best it
+	 * names the attempt. NULL: none; with "/PATH" there is always one, in
+	 * the file, which its user alone can read. */
+	const char *secret;
+	int32_t rank, world;
+	uint32_t timeout_ms;	/**< to meet; 0: 60,000 */
+	uint32_t reserved_;	/**< 0 */
+	void *reserved[4];	/**< NULL */
+};
+
+/**
+ * A comm of sockets, one between each two ranks, by which every restore over
+ * several nodes can be done. All ranks call it with the same meeting but for
+ * their rank. *ret_comm is the caller's, for sk_comm_meet_free(); @sk must
+ * outlive it. It can be the base of sk_comm_nccl(). IPv4 and IPv6; ports other
+ * than rank 0's are any free ones. What passes is neither encrypted nor signed.
+ *
+ * Either all have met, or all are told that they have not, and why: a rank that
+ * does not come, is gone again, comes twice, or counts another world. Strangers
+ * at the ports are let go and keep nobody waiting. No call waits for longer
+ * than it is told, but for finding out the address of a name. A rank that dies
+ * later is -ECONNRESET, and once a call has failed the comm is of no more use.
+ *
+ * Thread-safety: as any comm. A child of fork() can only free its copy.
+ *
+ * Errors: -EINVAL the meeting makes no sense, or ranks counted another world;
+ * -EEXIST a rank came twice; -EADDRINUSE rank 0's port is another's; -ETIMEDOUT
+ * somebody did not come, or left before all had met; -ENOMEM; -EOWNERDEAD; what
+ * the system says of file, port or descriptors.
+ */
+int sk_comm_meet(struct sk *sk, const struct sk_meeting *meeting,
+		 struct sk_comm *ret_comm);
+
+/** Not while a restore has it. The other ranks need not do so as well. */
+void sk_comm_meet_free(struct sk_comm *comm);
 
 /** The newest step that is complete. */
 #define SK_LATEST (-1)

@@ -9,6 +9,7 @@ wrote is complete. Whoever measures syncs ``where(n)`` after that, for all.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import logging
 import multiprocessing
@@ -259,6 +260,12 @@ def versions(peers: list[type[Peer]]) -> dict[str, str]:
 
 # ---- what has to outlive the ranks ----
 
+def end_with_parent() -> None:
+    """The calling process ends when the one that began it does: nothing is
+    left behind, and nobody waits for a pipe that it still has."""
+    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))     # PR_SET_PDEATHSIG
+
+
 def _own_shared_memory() -> None:
     """DLRover's agent, as dlrover-run starts it."""
     from dlrover.python.elastic_agent.torch.ckpt_saver import \
@@ -270,6 +277,7 @@ def _own_shared_memory() -> None:
             saver.close()
         os._exit(0)
 
+    end_with_parent()
     signal.signal(signal.SIGTERM, end)
     AsyncCheckpointSaver.start_async_saving_ckpt()
     while True:

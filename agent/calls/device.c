@@ -9,6 +9,7 @@
 
 #include "base/size.h"
 #include "calls/call.h"
+#include "memory/bytes.h"
 
 bool device_slots_made(const struct agent *a)
 {
@@ -41,12 +42,14 @@ static uint64_t bytes_of(const struct agent *a, const uint8_t *uuid)
 	return bytes;
 }
 
-static void drop(struct device_slot *d)
+void device_slot_free(struct device_slot *d)
 {
 	device_drain_end(d);
+	device_forget(d);
 	order_take_back(d->agent, &d->order);
 	sk_link_remove(&d->link);
 	d->fd = sk_close_fd(d->fd);
+	d->data = sk_close_fd(d->data);
 	free(d->extents);
 	free(d);
 }
@@ -56,7 +59,36 @@ void device_slots_drop(struct agent *a, const struct sk_cat_state *state)
 	struct device_slot *d = device_slot_of(a, state);
 
 	if (d)
-		drop(d);
+		device_slot_free(d);
+}
+
+void device_slots_detain(struct agent *a, const struct sk_cat_state *state,
+			 const void *detainer)
+{
+	struct device_slot *d = device_slot_of(a, state);
+
+	if (!d)
+		return;
+	if (d->fd < 0) {
+		device_slot_free(d);
+		return;
+	}
+	device_drain_end(d);
+	device_forget(d);
+	d->fd = sk_close_fd(d->fd);
+	d->data = sk_close_fd(d->data);
+	d->state = NULL;
+	d->session = NULL;
+	d->detainer = detainer;
+}
+
+void device_slots_let_go(struct agent *a, const void *detainer)
+{
+	struct device_slot *d;
+
+	sk_link_each(d, &a->device_slots, link)
+		if (!d->state && d->detainer == detainer)
+			device_slot_free(d);
 }
 
 void device_seal_over(struct agent *a, const struct sk_cat_slot *slot)
@@ -70,6 +102,32 @@ void device_seal_over(struct agent *a, const struct sk_cat_slot *slot)
 
 /* ---- making one ---- */
 
+/* Templates, and extents, as a worker reads them. */
+static int put_data(struct device_slot *d, struct sk_err *err)
+{
+	struct sk_cat_layout *const *layouts = d->state->layouts;
+	_cleanup_free_ char *data = NULL;
+	size_t bytes = d->n_extents * sizeof(*d->extents), at = 0;
+
+	for (int k = 0; k < 2; k++)
+		if (layouts[k])
+			bytes += layouts[k]->layout->header_bytes;
+	data = malloc(bytes + 1);
+	if (!data)
+		return sk_err_set(err, -ENOMEM, "no memory for a header");
+	for (int k = 0; k < 2; k++) {
+		const struct sk_layout *l = layouts[k] ? layouts[k]->layout :
+							 NULL;
+
+		if (!l)
+			continue;
+		memcpy(data + at, l->header, l->header_bytes);
+		at += l->header_bytes;
+	}
+	memcpy(data + at, d->extents, d->n_extents * sizeof(*d->extents));
+	return bytes_fd(d->agent->os, "shardkeep:drain", data, bytes, err);
+}
+
 static void made(struct order *order, int status,
 		 const struct sk_wire_worker *answer, int *fd,
 		 const struct sk_err *err)
@@ -82,9 +140,12 @@ static void made(struct order *order, int status,
 	if (status >= 0 && *fd < 0)
 		d->result = sk_err_set(&d->err, -EIO, "the worker of a GPU "
 				       "gave no memory");
+	if (d->result >= 0)
+		d->result = d->data = put_data(d, &d->err);
 	if (d->result >= 0) {
 		d->fd = sk_take_fd(fd);
 		d->bytes = answer->bytes;
+		device_keep(d);
 		return;
 	}
 	d->bytes = 0;
@@ -156,7 +217,8 @@ static int begin(struct call *c, struct sk_cat_state *state)
 				  "slot");
 	*d = (struct device_slot){ .agent = c->agent, .session = c->session,
 				   .state = state, .fd = -1, .data = -1,
-				   .result = -EAGAIN };
+				   .result = -EAGAIN,
+				   .record = TABLE_NONE };
 	memcpy(d->uuid, c->in->body.device_slot.uuid, sizeof(d->uuid));
 	r = read_extents(c, d);
 	if (r >= 0 && workers_rest(c->agent))
@@ -213,7 +275,7 @@ int call_device_slot(struct call *c)
 	if (d->result < 0) {
 		c->err = d->err;
 		r = d->result;
-		drop(d);
+		device_slot_free(d);
 		return r;
 	}
 	copy = c->agent->os->fcntl(c->agent->os, d->fd, F_DUPFD_CLOEXEC, 3);

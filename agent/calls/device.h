@@ -17,8 +17,13 @@ struct session;
 struct device_slot {
 	struct sk_link link;		/* in agent->device_slots */
 	struct agent *agent;
-	struct session *session;	/* the rank's */
-	struct sk_cat_state *state;
+	struct session *session;	/* the rank's; NULL: detained, or sealed
+					 * when another agent was here */
+	struct sk_cat_state *state;	/* NULL: its process may still write,
+					 * and it serves nobody */
+	const void *detainer;		/* then: calls/quarantine.h */
+	struct timer patience;		/* with a process that does not end */
+	bool waits;			/* it is set */
 	uint8_t uuid[16];
 	int fd;				/* of the driver; -1: see result */
 	uint64_t bytes;			/* while it is made: asked for */
@@ -30,7 +35,10 @@ struct device_slot {
 	struct sk_cat_slot *sealed;	/* whose extents are all there; NULL */
 	bool draining;
 	struct order order;		/* of making it, or of draining */
-	int data;			/* then: templates, and extents */
+	int data;			/* templates, and extents: what a worker
+					 * needs to drain it */
+	uint32_t record;		/* of the keeper's table; TABLE_NONE */
+	uint64_t serial;		/* its */
 };
 
 /** Whether this agent makes any. */
@@ -38,6 +46,13 @@ bool device_slots_made(const struct agent *a);
 /** The rank leaves, or its layout is another one: nothing of what its device
  * slot holds can be used. */
 void device_slots_drop(struct agent *a, const struct sk_cat_state *state);
+/** The rank's process may still write to its device slot: it is counted until
+ * that is let go of. */
+void device_slots_detain(struct agent *a, const struct sk_cat_state *state,
+			 const void *detainer);
+void device_slots_let_go(struct agent *a, const void *detainer);
+/** Nothing of it is needed any more. */
+void device_slot_free(struct device_slot *d);
 /** The slot is sealed, or given up, by the rank itself. */
 void device_seal_over(struct agent *a, const struct sk_cat_slot *slot);
 
@@ -50,6 +65,20 @@ void device_drain_dead(struct agent *a);
 bool device_draining(const struct agent *a, const struct sk_cat_job *job);
 /** Nothing becomes of it any more. The session may end with the turn. */
 void device_drain_end(struct device_slot *d);
+
+/* ---- device-kept.c ---- */
+
+/** It outlives the agent from now on, as far as something is sealed in it. */
+void device_keep(struct device_slot *d);
+/** Something is sealed in it, or nothing any more. */
+void device_note(const struct device_slot *d);
+/** It outlives the agent no more. */
+void device_forget(struct device_slot *d);
+/** What another agent had: memory that stands for @slot, which is being filled
+ * for a rank that is not here. Takes @fds, the device's and the data, over on
+ * success; it is drained in the next turn. -ENOMEM. */
+int device_revive(struct agent *a, const struct table_record *record,
+		  uint32_t at, int fds[2], struct sk_cat_slot *slot);
 
 /** The rank's, or NULL. */
 struct device_slot *device_slot_of(const struct agent *a,

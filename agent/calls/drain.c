@@ -11,9 +11,10 @@
 #include "calls/call.h"
 #include "calls/device.h"
 #include "calls/seal.h"
-#include "memory/bytes.h"
 #include "memory/memory.h"
 #include "session/session.h"
+
+#define PATIENCE_NS UINT64_C(5000000000)	/* as a registration has */
 
 /* ---- sealed on the device ---- */
 
@@ -34,6 +35,7 @@ int call_device_seal(struct call *c)
 				  "device slot that is free",
 				  slot->state->rank);
 	d->sealed = slot;
+	device_note(d);
 	session_hold(c->session);
 	c->agent->counts.device_seals++;
 	return 0;
@@ -44,15 +46,40 @@ void device_drain_end(struct device_slot *d)
 	if (!d->sealed)
 		return;
 	order_take_back(d->agent, &d->order);
+	timer_clear(&d->agent->loop.timers, &d->patience);
 	if (d->draining)
 		memory_unhold(d->sealed->memory);
-	d->data = sk_close_fd(d->data);
 	d->sealed = NULL;
 	d->draining = false;
-	session_unhold(d->session);
+	device_note(d);
+	if (d->session)
+		session_unhold(d->session);
 }
 
 /* ---- draining ---- */
+
+static void lost(struct device_slot *d, struct sk_cat_slot *slot,
+		 const char *why)
+{
+	log_warning(d->agent, "what rank %" PRId32 " of job \"%s\" left of "
+		    "step %" PRId64 " on a GPU is lost: %s", slot->state->rank,
+		    slot->state->run->job->name, slot->snapshot->step, why);
+	d->agent->counts.device_lost++;
+	/* Else its rank ends, and the slot with it. */
+	if (!d->session)
+		sk_cat_slot_clear(slot);
+}
+
+static void rescued(struct device_slot *d, struct sk_cat_slot *slot)
+{
+	log_info(d->agent, "%s of job \"%s\" died when step %" PRId64
+		 " of rank %" PRId32 " stood on a GPU: it is in memory now",
+		 d->session ? "a rank" : "the agent",
+		 slot->state->run->job->name, slot->snapshot->step,
+		 slot->state->rank);
+	d->agent->counts.device_drains++;
+	seal_for_dead(d->agent, slot);
+}
 
 static void drained(struct order *order, int status,
 		    const struct sk_wire_worker *answer, int *fd,
@@ -66,48 +93,19 @@ static void drained(struct order *order, int status,
 	(void)answer;
 	(void)fd;
 	assert(d->draining && slot && slot->use == SK_CAT_FILLING);
-	if (status < 0) {
-		log_warning(a, "what rank %" PRId32 " of job \"%s\" left of "
-			    "step %" PRId64 " on a GPU is lost: %s",
-			    slot->state->rank, slot->state->run->job->name,
-			    slot->snapshot->step, err->text);
-		a->counts.device_lost++;
-	} else {
-		log_info(a, "rank %" PRId32 " of job \"%s\" died when step %"
-			 PRId64 " stood on a GPU: it is in memory now",
-			 slot->state->rank, slot->state->run->job->name,
-			 slot->snapshot->step);
-		a->counts.device_drains++;
-		seal_for_dead(d->session, slot);
+	/* The next agent has it still. */
+	if (status < 0 && a->quit && d->record != TABLE_NONE) {
+		device_drain_end(d);
+		return;
 	}
+	if (status < 0)
+		lost(d, slot, err->text);
+	else
+		rescued(d, slot);
 	device_drain_end(d);
+	if (!d->session)
+		device_slot_free(d);
 	agent_changed(a);
-}
-
-/* Templates, and extents, as a worker reads them. */
-static int put_data(struct device_slot *d, struct sk_err *err)
-{
-	struct sk_cat_layout *const *layouts = d->state->layouts;
-	_cleanup_free_ char *data = NULL;
-	size_t bytes = d->n_extents * sizeof(*d->extents), at = 0;
-
-	for (int k = 0; k < 2; k++)
-		if (layouts[k])
-			bytes += layouts[k]->layout->header_bytes;
-	data = malloc(bytes + 1);
-	if (!data)
-		return sk_err_set(err, -ENOMEM, "no memory for a header");
-	for (int k = 0; k < 2; k++) {
-		const struct sk_layout *l = layouts[k] ? layouts[k]->layout :
-							 NULL;
-
-		if (!l)
-			continue;
-		memcpy(data + at, l->header, l->header_bytes);
-		at += l->header_bytes;
-	}
-	memcpy(data + at, d->extents, d->n_extents * sizeof(*d->extents));
-	return bytes_fd(d->agent->os, "shardkeep:drain", data, bytes, err);
 }
 
 static void fill_order(struct device_slot *d)
@@ -137,25 +135,63 @@ static void fill_order(struct device_slot *d)
 static void begin(struct device_slot *d)
 {
 	struct sk_err err = { "" };
-	int none = -1, r = d->data = put_data(d, &err);
+	int none = -1, r;
 
-	if (r >= 0)
-		fill_order(d);
+	fill_order(d);
 	d->draining = true;
 	memory_hold(d->sealed->memory);
-	if (r >= 0)
-		r = order_submit(d->agent, &d->order);
+	r = order_submit(d->agent, &d->order);
 	if (r < 0)
 		drained(&d->order, r, NULL, &none, &err);
+}
+
+static void wait_no_more(struct timer *timer)
+{
+	struct device_slot *d = sk_link_object(timer, struct device_slot,
+					       patience);
+	const struct sk_cat_slot *slot = d->sealed;
+
+	log_warning(d->agent, "what rank %" PRId32 " of job \"%s\" left of "
+		    "step %" PRId64 " on a GPU is lost: its process, pid %d, "
+		    "has not ended and may still write to it",
+		    slot->state->rank, slot->state->run->job->name,
+		    slot->snapshot->step, (int)d->session->pid);
+	d->agent->counts.device_lost++;
+	device_drain_end(d);
+	agent_changed(d->agent);
+}
+
+/* Its process may still have the GPU write, there and into the slot. */
+static void await_end(struct device_slot *d)
+{
+	if (d->waits)
+		return;
+	d->waits = true;
+	d->patience.fire = wait_no_more;
+	timer_set(&d->agent->loop.timers, &d->patience,
+		  agent_now(d->agent) + PATIENCE_NS);
+}
+
+/* Of a rank that is dead, or that only the agent before this one knew. Such a
+ * one may live, and bring the same bytes out itself: it writes nothing else
+ * there before it has registered here, which waits until this is over. */
+static bool is_left(const struct device_slot *d)
+{
+	return d->sealed && (!d->session || d->session->closing);
 }
 
 void device_drain_dead(struct agent *a)
 {
 	struct device_slot *d;
 
-	sk_link_each(d, &a->device_slots, link)
-		if (d->sealed && !d->draining && d->session->closing)
+	sk_link_each(d, &a->device_slots, link) {
+		if (!is_left(d) || d->draining)
+			continue;
+		if (!d->session || session_is_gone(d->session))
 			begin(d);
+		else
+			await_end(d);
+	}
 }
 
 bool device_draining(const struct agent *a, const struct sk_cat_job *job)
@@ -163,7 +199,7 @@ bool device_draining(const struct agent *a, const struct sk_cat_job *job)
 	const struct device_slot *d;
 
 	sk_link_each(d, &a->device_slots, link)
-		if (d->sealed && d->session->closing &&
+		if (is_left(d) &&
 		    (!job || d->state->run->job == job))
 			return true;
 	return false;

@@ -22,7 +22,7 @@ static bool fit_for_others(const struct sk_cat_slot *slot)
 	const struct memory *m = slot->memory;
 
 	/* Its writer alone has it mapped, and nobody else can. */
-	return !m->sealed_writes && !m->result;
+	return !m->sealed_writes && !m->result && !m->stray;
 }
 
 static int new_slot(struct agent *a, struct sk_cat_state *state,
@@ -42,6 +42,13 @@ static int new_slot(struct agent *a, struct sk_cat_state *state,
 		return 0;
 	memory_release(m);
 	return sk_err_set(err, -ENOMEM, "no memory for a slot");
+}
+
+static void count_refused(struct agent *a, int r)
+{
+	a->counts.refused_memory++;
+	a->counts.refused[r == -EMFILE ? REFUSED_DESCRIPTORS :
+			  r == -EDQUOT ? REFUSED_SHARE : REFUSED_MEMORY]++;
 }
 
 /*
@@ -78,7 +85,11 @@ static int get_slots(struct agent *a, struct sk_cat_state *state,
 	for (; r >= 0 && state->n_slots < reg->slots; )
 		r = new_slot(a, state, kinds, err);
 	if (r == -ENOMEM || r == -EMFILE || r == -EDQUOT)
-		a->counts.refused_memory++;
+		count_refused(a, r);
+	if (r == -ENOMEM || r == -EDQUOT) {
+		a->memory_asked = bytes * (reg->slots - state->n_slots);
+		degraded_set(a, DEGRADED_MEMORY, err->text);
+	}
 	return r < 0 ? r : 0;
 }
 

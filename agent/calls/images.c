@@ -131,6 +131,17 @@ static int check_file(struct opening *o, const struct stat *st)
 	return 0;
 }
 
+/* Who restores may open thousands: what follows from a layout that is kept
+ * anyway is not remembered. */
+static void forget_one(struct sk_recall *recall, struct sk_layout *l)
+{
+	_cleanup_layout_ struct sk_layout *base =
+		sk_recall_described(recall, l);
+
+	if (base && base != l)
+		sk_recall_drop(recall, l);
+}
+
 /* The header tells what a sketch leaves out. */
 static int need_whole(struct opening *o, const void *header, uint64_t bytes)
 {
@@ -144,6 +155,7 @@ static int need_whole(struct opening *o, const void *header, uint64_t bytes)
 			  o->layout->image_bytes, &whole, &o->err);
 	if (r < 0)
 		return r;
+	forget_one(o->request.agent->recall, whole);
 	if (!sk_digest_equal(&whole->digest, &o->layout->digest) ||
 	    whole->n_sums != o->layout->n_sums) {
 		sk_layout_free(whole);

@@ -8,6 +8,7 @@
 #include "calls/call.h"
 #include "calls/device.h"
 #include "calls/gather.h"
+#include "calls/quarantine.h"
 #include "disk/flush.h"
 #include "disk/stored.h"
 #include "memory/heap.h"
@@ -30,6 +31,7 @@ void rank_leave(struct agent *a, struct sk_cat_state *state, const char *why)
 	}
 	lost = sk_cat_state_end(state);
 	a->counts.discarded_death += lost;
+	run->job->figures.lost += lost;
 	a->counts.deaths++;
 	log_info(a, "rank %" PRId32 " of job \"%s\" run %" PRIu64 " %s%s",
 		 state->rank, run->job->name, run->number, why,
@@ -64,6 +66,7 @@ static void session_leave(struct agent *a, struct session *s)
 
 	requests_abandon(s);
 	lease_end_all(s);
+	quarantine_begin(a, s);
 	/* Ending one may change the lists that it stands in. */
 	while ((state = session_any_state(s)))
 		rank_leave(a, state, "died");

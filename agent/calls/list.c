@@ -36,6 +36,7 @@ struct walk {
 struct listing {
 	struct request request;
 	struct stored_wish wish;
+	struct timer patience;		/* of who waits for the look */
 	int looked;			/* what came of the look */
 	struct sk_err err;		/* why not */
 	struct chore chore;
@@ -426,6 +427,7 @@ static void listing_release(struct request *q)
 {
 	struct listing *l = sk_link_object(q, struct listing, request);
 
+	timer_clear(&l->request.agent->loop.timers, &l->patience);
 	sk_link_remove(&l->chore.link);
 	sk_cat_cursor_end(&l->walk.at);
 	sk_close_fd(l->fd);
@@ -447,6 +449,7 @@ static void listing_granted(struct stored_wish *wish, int r,
 	struct sk_err err = { "" };
 
 	q->busy = false;
+	timer_clear(&q->agent->loop.timers, &l->patience);
 	l->looked = r;
 	l->err = *why;
 	if (r < 0)
@@ -459,10 +462,40 @@ static void listing_granted(struct stored_wish *wish, int r,
 	queue(l, decide);
 }
 
+/* The look goes on; who comes back finds what it has seen. */
+static void say_looking(struct timer *timer)
+{
+	struct listing *l = sk_link_object(timer, struct listing, patience);
+	struct request *q = &l->request;
+	struct sk_err none = { "" };
+	struct sk_msg msg = { .body.list_reply = {
+		.looking = 1,
+		.n = __atomic_load_n(&q->agent->looked_at, __ATOMIC_RELAXED),
+	} };
+
+	assert(q->busy);
+	if (!q->session)
+		return;
+	if (!stored_unwish(&l->wish)) {
+		request_leave(q, 0, &msg, &none);
+		return;
+	}
+	q->busy = false;
+	request_answer(q, 0, &msg, NULL, 0, &none);
+}
+
 static void look_at_store(struct listing *l)
 {
-	l->request.busy = true;
-	stored_scan(l->request.agent, &l->wish);
+	struct request *q = &l->request;
+	uint32_t wait_ms = q->msg.body.list.wait_ms;
+
+	q->busy = true;
+	l->patience.fire = say_looking;
+	if (wait_ms)
+		timer_set(&q->agent->loop.timers, &l->patience,
+			  agent_now(q->agent) +
+			  wait_ms * UINT64_C(1000000));
+	stored_scan(q->agent, &l->wish);
 }
 
 static void look_first(struct call *c, struct listing *l)

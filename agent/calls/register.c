@@ -13,6 +13,7 @@
 #include "calls/call.h"
 #include "calls/device.h"
 #include "calls/enter.h"
+#include "calls/quarantine.h"
 #include "disk/retain.h"
 #include "disk/stored.h"
 #include "memory/heap.h"
@@ -270,9 +271,13 @@ static int registration_outcome(struct request *q, struct sk_err *err)
 {
 	const struct registration *g = sk_link_object(q, struct registration,
 						      request);
-	const struct sk_cat_job *job = sk_cat_job_find(
-		&q->agent->cat, g->reg.id.job, q->session->uid);
+	const struct sk_cat_job *job;
 
+	quarantine_forgive(q->agent, q->session);
+	job = sk_cat_job_find(&q->agent->cat, g->reg.id.job, q->session->uid);
+	if (job && sk_cat_rank_detained(job, g->reg.id.rank))
+		return sk_err_set(err, -EAGAIN, "the process of the rank's last "
+				  "life has not ended yet");
 	if (!job || !device_draining(q->agent, job))
 		return 0;
 	return sk_err_set(err, -EAGAIN, "what a rank left on a GPU is still "

@@ -25,6 +25,7 @@ struct seal {
 	uint64_t fill;			/* which of its slot's */
 	int64_t step;
 	uint64_t run, run_id;
+	uint64_t copied_ns, stalled_ns;	/* as the client says */
 	struct memory *memory;
 	struct sk_layout *layouts[2];	/* references */
 	uint64_t *sums[2];
@@ -129,6 +130,32 @@ static void refuse(struct agent *a, struct sk_cat_slot *slot,
 	sk_cat_slot_clear(slot);
 }
 
+/* A client says how long it was: no more than can be. */
+#define TIME_MOST UINT64_C(3600000000000)
+
+static uint64_t bounded(uint64_t ns)
+{
+	return ns < TIME_MOST ? ns : 0;
+}
+
+static void count_sealed(const struct seal *seal,
+			 const struct sk_cat_slot *slot)
+{
+	struct sk_cat_figures *f = &slot->snapshot->job->figures;
+	struct counts *all = &seal->agent->counts;
+
+	all->sealed++;
+	all->bytes_sealed += slot->bytes;
+	all->copied_ns += seal->copied_ns;
+	all->stalled_ns += seal->stalled_ns;
+	f->sealed++;
+	f->bytes_sealed += slot->bytes;
+	f->copied_ns += seal->copied_ns;
+	f->stalled_ns += seal->stalled_ns;
+	f->sealed_ns = agent_now(seal->agent);
+	f->sealed_step = slot->snapshot->step;
+}
+
 /* The header was read: the slot has an image, or is cleared. */
 static void conclude(struct seal *seal, struct sk_cat_slot *slot)
 {
@@ -148,8 +175,7 @@ static void conclude(struct seal *seal, struct sk_cat_slot *slot)
 		return;
 	}
 	seal->sums[0] = seal->sums[1] = NULL;
-	a->counts.sealed++;
-	a->counts.bytes_sealed += slot->bytes;
+	count_sealed(seal, slot);
 	/* Now, so that it is known soon where it must be told. */
 	(void)sk_cat_complete(s);
 }
@@ -268,9 +294,9 @@ static bool is_short(const struct seal *seal)
 	return bytes <= SHORT_HEADER;
 }
 
-void seal_for_dead(struct session *s, struct sk_cat_slot *slot)
+void seal_for_dead(struct agent *a, struct sk_cat_slot *slot)
 {
-	struct seal seal = begin(s->agent, slot);
+	struct seal seal = begin(a, slot);
 
 	seal.result = read_stamps(&seal);
 	conclude(&seal, slot);
@@ -290,6 +316,8 @@ int call_seal(struct call *c)
 	if (r < 0)
 		return r;
 	seal = begin(c->agent, slot);
+	seal.copied_ns = bounded(in->copied_ns);
+	seal.stalled_ns = bounded(in->stalled_ns);
 	if (!is_short(&seal)) {
 		r = seal_later(c, &seal);
 		if (r < 0)

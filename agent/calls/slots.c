@@ -72,10 +72,13 @@ int call_slot(struct call *c)
 			     &evicted, &c->err);
 	if (r == -EBUSY) {
 		a->counts.refused_busy++;
+		a->counts.refused[REFUSED_BUSY]++;
+		state->run->job->figures.refused_slots++;
 		c->out.body.slot_reply.eta_ns = flush_eta(a);
 	}
 	if (r < 0)
 		return r;
+	((struct memory *)slot->memory)->alone = c->session->faults_nothing;
 	a->counts.evictions += evicted;
 	c->out.body.slot_reply.slot = slot->number;
 	c->out.body.slot_reply.ranks = sk_cat_run_ranks(state->run);

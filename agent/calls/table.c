@@ -11,6 +11,7 @@
 
 #include "calls/call.h"
 #include "shardkeep-version.h"
+#include "wire/version.h"
 
 /* Fields of 32 bits. */
 struct zero_field {
@@ -50,7 +51,7 @@ static const struct message messages[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_WAIT] = { call_wait, { { 0 } } },
 	[SK_MSG_GATHER] = { call_gather, { { 0 } }, 1 },
 	[SK_MSG_LIST] = { call_list, {
-		RESERVED(list), FIELD(list, flags, SK_LIST_KNOWN) } },
+		FIELD(list, flags, SK_LIST_KNOWN) } },
 	[SK_MSG_OPEN] = { call_open, {
 		FIELD(open, flags, SK_OPEN_SUMS) } },
 	[SK_MSG_CLOSE] = { call_close, { FIELD(open, flags, 0) } },
@@ -60,6 +61,7 @@ static const struct message messages[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_EVICT] = MANAGE(EVICT_FLAGS),
 	[SK_MSG_FLUSH] = MANAGE(0),
 	[SK_MSG_STATS] = { call_stats, { { 0 } } },
+	[SK_MSG_STATUS] = { call_status, { { 0 } } },
 	[SK_MSG_STOP] = { call_stop, { RESERVED(stop),
 				       FIELD(stop, flags, SK_STOP_WAIT) } },
 	[SK_MSG_MAP] = { call_map, { RESERVED(map) } },
@@ -135,9 +137,20 @@ void call_dispatch(struct session *s, const struct sk_msg *in, int *fds,
 		session_protocol_error(s, "it did not say hello");
 		return;
 	}
+	if (!s->greeted)	/* it is answered in its own */
+		s->version = in->version;
+	if (s->greeted && in->type != SK_MSG_HELLO &&
+	    in->version != s->version) {
+		session_protocol_error(s, "it speaks another version than it "
+				       "greeted in");
+		return;
+	}
 	log_debug(s->agent, "%s from pid %d", sk_msg_type_name(in->type),
 		  (int)s->pid);
 	r = check_fds(m, in, n_fds, &c.err);
+	if (r == 0 && in->type != SK_MSG_HELLO)
+		r = sk_wire_check(sk_wire_changes, sk_wire_n_changes,
+				  s->version, false, in, &c.err);
 	if (r == 0)
 		r = check_fields(m, in, &c.err);
 	answer(&c, r < 0 ? r : m->handler(&c));

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "calls/call.h"
+#include "calls/device.h"
 #include "keeper/kept.h"
 #include "memory/memory.h"
 #include "memory/record.h"
@@ -48,8 +49,9 @@ static int check(struct call *c)
 		return sk_err_set(&c->err, -EPROTO, "this agent's table of "
 				  "slots is of version %u, with records of %zu "
 				  "bytes; the other one reads version %u, of "
-				  "%u", TABLE_VERSION,
-				  sizeof(struct table_record),
+				  "%u: stop this one, which flushes what it "
+				  "holds, and start the other",
+				  TABLE_VERSION, sizeof(struct table_record),
 				  in->table_version, in->record_bytes);
 	return 0;
 }
@@ -70,6 +72,7 @@ static int send_one(struct handover *h, const char *name, int fd)
 {
 	const struct sk_os *os = h->call->agent->os;
 	struct sk_msg msg = { .type = SK_MSG_TAKEOVER,
+			      .version = (uint16_t)h->call->session->version,
 			      .seq = h->call->in->seq };
 	int r;
 
@@ -104,9 +107,26 @@ static int send_slot(struct handover *h, const struct sk_cat_slot *slot)
 	return r;
 }
 
+/* One in which nothing is sealed holds nothing. */
+static int send_device(struct handover *h, const struct device_slot *d)
+{
+	const int fds[2] = { d->fd, d->data };
+	char name[KEPT_NAME];
+	int r = 0;
+
+	for (int kind = 0; kind < 2 && r == 0; kind++) {
+		if (!d->sealed || d->record == TABLE_NONE)
+			continue;
+		record_name(d->serial, kind, name, sizeof(name));
+		r = send_one(h, name, fds[kind]);
+	}
+	return r;
+}
+
 static int send_all(struct handover *h)
 {
 	struct agent *a = h->call->agent;
+	struct device_slot *d;
 	struct sk_cat_state *state;
 	struct sk_cat_slot *slot;
 	struct sk_cat_run *run;
@@ -121,6 +141,8 @@ static int send_all(struct handover *h)
 	sk_link_each(state, &run->states, link)
 	sk_link_each(slot, &state->slots, link)
 		r = r < 0 ? r : send_slot(h, slot);
+	sk_link_each(d, &a->device_slots, link)
+		r = r < 0 ? r : send_device(h, d);
 	return r < 0 ? r : send_one(h, KEPT_TABLE, a->table.fd);
 }
 
@@ -159,7 +181,9 @@ static int hand_over(struct handover *h)
 /* As by a signal, but that the keeper begins no other one. */
 static void end_here(struct call *c)
 {
-	struct sk_msg msg = { .type = SK_MSG_TAKEOVER, .seq = c->in->seq };
+	struct sk_msg msg = { .type = SK_MSG_TAKEOVER,
+			      .version = (uint16_t)c->session->version,
+			      .seq = c->in->seq };
 	struct agent *a = c->agent;
 
 	log_info(a, "another agent has taken over");

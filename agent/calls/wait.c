@@ -8,7 +8,7 @@
 #include "session/request.h"
 #include "session/rights.h"
 
-enum until { UNTIL_SEALED = 1, UNTIL_COMPLETE, UNTIL_DURABLE };
+enum until { UNTIL_SEALED = 1, UNTIL_COMPLETE, UNTIL_DURABLE, UNTIL_WRITTEN };
 
 struct wait {
 	struct request request;
@@ -49,7 +49,7 @@ static int rank_of(struct request *q, const struct sk_wire_id *id,
 
 static int prepare_outcome(struct request *q, struct sk_err *err)
 {
-	struct sk_cat_state *state;
+	struct sk_cat_state *state = NULL;
 	struct sk_cat_slot *slot;
 	int r;
 
@@ -69,7 +69,7 @@ static int prepare_outcome(struct request *q, struct sk_err *err)
 
 static int slot_outcome(struct request *q, struct sk_err *err)
 {
-	struct sk_cat_state *state;
+	struct sk_cat_state *state = NULL;
 	int r;
 
 	r = rank_of(q, &q->msg.body.slot_wait.id, &state, err);
@@ -85,8 +85,6 @@ static int durable_outcome(const struct wait *w,
 			   const struct sk_cat_snapshot *s,
 			   struct sk_err *err)
 {
-	if (sk_cat_on_disk(s))
-		return 0;
 	if (!w->request.agent->store)
 		return sk_err_set(err, -ENOTCONN, "the agent has no store; "
 				  "start it with --store");
@@ -123,6 +121,20 @@ static int sealed_outcome(const struct sk_wire_wait *w,
 				  s->step);
 	return sk_err_set(err, -EAGAIN, "rank %" PRId32 " has not sealed step "
 			  "%" PRId64 " in time", w->id.rank, s->step);
+}
+
+/* Of a rank's own image its agent alone knows, whoever else has what. */
+static int written_outcome(const struct wait *wait,
+			   const struct sk_wire_wait *w,
+			   const struct sk_cat_snapshot *s, struct sk_err *err)
+{
+	const struct sk_cat_image *image =
+		sk_cat_image_find(s, w->id.rank, SK_IMAGE_PRIMARY);
+
+	if (!image)
+		return sealed_outcome(w, s, err);
+	return image->stored.dir[0] && !image->bad_disk ?
+		       0 : durable_outcome(wait, s, err);
 }
 
 static int complete_outcome(const struct request *q,
@@ -165,9 +177,12 @@ static int snapshot_outcome(struct request *q, struct sk_err *err)
 				  w->id.step);
 	if (w->until == UNTIL_SEALED)
 		return sealed_outcome(w, s, err);
+	if (w->until == UNTIL_WRITTEN)
+		return written_outcome(wait, w, s, err);
+	if (w->until == UNTIL_DURABLE && sk_cat_on_disk(s))
+		return 0;
 	/* What cannot become whole cannot become durable: it is told why. */
 	if (w->until == UNTIL_DURABLE && (!q->agent->store ||
-					  sk_cat_on_disk(s) ||
 					  sk_cat_complete(s) ||
 					  sk_cat_local(s)))
 		return durable_outcome(wait, s, err);
@@ -211,7 +226,7 @@ static int check_snapshot(struct call *c, uint64_t *ret_failures)
 	struct sk_cat_job *job;
 	int r;
 
-	if (w->until < UNTIL_SEALED || w->until > UNTIL_DURABLE)
+	if (w->until < UNTIL_SEALED || w->until > UNTIL_WRITTEN)
 		return sk_err_set(&c->err, -EINVAL, "one cannot wait for %"
 				  PRIu32, w->until);
 	r = call_job(c, &w->id, &job);
@@ -230,7 +245,7 @@ static void want_on_disk(struct call *c)
 	struct sk_cat_snapshot *s;
 	struct sk_cat_job *job;
 
-	if (w->until != UNTIL_DURABLE || call_job(c, &w->id, &job) < 0)
+	if (w->until < UNTIL_DURABLE || call_job(c, &w->id, &job) < 0)
 		return;
 	s = snapshot_meant(job, &w->id);
 	if (!s || !s->by_cadence || s->wanted || sk_cat_on_disk(s))
@@ -242,7 +257,7 @@ static void want_on_disk(struct call *c)
 /* It does not skip the step that it was refused. */
 static void forget_lost_step(struct request *q)
 {
-	struct sk_cat_state *state;
+	struct sk_cat_state *state = NULL;
 	struct sk_err err;
 
 	if (rank_of(q, &q->msg.body.slot_wait.id, &state, &err) == 0)

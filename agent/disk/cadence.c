@@ -8,7 +8,7 @@
 
 static uint64_t interval_ns(const struct agent *a)
 {
-	return a->opts->flush_interval_s * SECOND_NS;
+	return a->now.flush_interval_s * SECOND_NS;
 }
 
 /* Has been written, or will be without our help. */

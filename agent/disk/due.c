@@ -69,10 +69,12 @@ struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns)
 void flush_newest(struct agent *a, struct sk_cat_job *job)
 {
 	struct sk_cat_snapshot *s = sk_cat_newest(job);
+	bool on_disk = s && sk_cat_on_disk(s);
 
-	/* A newer one may turn out to be complete. */
+	/* A newer one may turn out to be complete, or this one not to be on
+	 * disk: both are known later, where they are asked now. */
 	job->flush_due = !sk_link_empty(&job->undecided);
-	if (!a->store || !s || s->hopeless_on_disk || sk_cat_on_disk(s))
+	if (!a->store || !s || s->hopeless_on_disk || on_disk)
 		return;
 	s->wanted = true;
 	s->retry_ns = 0;
@@ -103,8 +105,9 @@ void flush_try_anew(struct agent *a)
 	struct sk_cat_snapshot *s;
 	struct sk_cat_job *job;
 
+	/* Only what memory has was tried. */
 	sk_link_each(job, &a->cat.jobs, link)
-	sk_link_each(s, &job->snapshots, link) {
+	sk_link_each(s, &job->live, live) {
 		s->failures = 0;
 		s->retry_ns = 0;
 	}

@@ -236,7 +236,7 @@ static bool submit_image(struct agent *a, struct flush *f,
 		.rank = image->rank, .world = s->world,
 		.head_bytes = l->header_bytes,
 		.data = f->memory->slots[0].map, .bytes = l->image_bytes,
-		.max_rate = a->opts->flush_rate,
+		.max_rate = a->now.flush_rate,
 		.progress = progress, .see = see, .ctx = f,
 		.ret_file = &f->file,
 		.owner = a->uid == 0 && f->uid != 0 ? &f->uid : NULL,
@@ -315,11 +315,16 @@ static void snapshot_durable(struct agent *a, const struct flush *f)
 
 	sk_cat_set_failure(s, NULL);
 	s->failures = 0;
+	a->store_failed = false;
+	degraded_clear(a, DEGRADED_STORE_FULL);
 	record_snapshot(a, s);
 	measure(a, f);
 	if (sk_cat_on_disk(s)) {
 		a->counts.durable++;
 		a->durable_ns = agent_now(a);
+		s->job->figures.durable++;
+		s->job->figures.durable_ns = a->durable_ns;
+		s->job->figures.durable_step = s->step;
 	} else {
 		/* What is missing is not here to be written. */
 		s->hopeless_on_disk = true;
@@ -338,6 +343,22 @@ static void snapshot_durable(struct agent *a, const struct flush *f)
 						  sizeof(bytes)));
 }
 
+/* What is the store's fault; the rest is said of the snapshot alone. */
+static void say_degraded(struct agent *a, const struct flush *f)
+{
+	int r = f->result;
+
+	if (f->bad || f->lost || r == -ENOMEM || r == -ECANCELED)
+		return;
+	a->store_failed = true;
+	if (r == -ENOSPC || r == -EDQUOT) {
+		a->flush_needs = f->bytes - f->done;
+		degraded_set(a, DEGRADED_STORE_FULL, f->err.text);
+	} else {
+		degraded_set(a, DEGRADED_STORE_ERROR, f->err.text);
+	}
+}
+
 static void snapshot_failed(struct agent *a, const struct flush *f)
 {
 	struct sk_cat_snapshot *s = f->snapshot;
@@ -346,6 +367,8 @@ static void snapshot_failed(struct agent *a, const struct flush *f)
 					    RETRY_MOST_S;
 
 	a->counts.flush_errors++;
+	s->job->figures.flush_errors++;
+	say_degraded(a, f);
 	sk_cat_set_failure(s, f->err.text);
 	s->failures++;
 	s->failures_total++;
@@ -358,7 +381,11 @@ static void snapshot_failed(struct agent *a, const struct flush *f)
 
 static void finish_flush(struct agent *a, struct flush *f)
 {
+	uint64_t took_ns = agent_now(a) - f->started_ns;
+
 	assert(a->flush == f && f->snapshot->flushing && !f->head);
+	a->counts.flush_ns += took_ns;
+	f->snapshot->job->figures.flush_ns += took_ns;
 	sk_cat_flushing(f->snapshot, false);
 	a->flush = NULL;
 	index_changed(a, f->snapshot->job->name);
@@ -425,6 +452,7 @@ static void add_stored(struct agent *a, struct flush *f)
 		wrote_add(a, f->image);
 	f->done += l->image_bytes;
 	a->counts.bytes_flushed += l->image_bytes;
+	s->job->figures.bytes_flushed += l->image_bytes;
 }
 
 /* As on a network's filesystem that takes root for nobody: on each file. */
@@ -480,8 +508,10 @@ static void image_written(struct work *work)
 	f->races = 0;
 	if (f->result == 0 && f->owned < 0)
 		warn_not_owned(a, f);
-	if (f->result == 0)
+	if (f->result == 0) {
+		degraded_clear(a, DEGRADED_STORE_ERROR);
 		add_stored(a, f);
+	}
 	/* Nobody shall have it. */
 	if (f->bad)
 		sk_cat_image_bad(f->image, false, f->bad_entry);

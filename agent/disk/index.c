@@ -8,6 +8,7 @@
 #include "agent.h"
 #include "base/array.h"
 #include "disk/histories.h"
+#include "disk/prove.h"
 #include "disk/stored.h"
 #include "disk/wrote.h"
 
@@ -37,16 +38,19 @@ struct index {
 	bool changed;		/* since it was begun */
 	bool due, out, last;
 	uint64_t written_ns;	/* 0: never */
+	bool unproved;		/* some steps are, yet */
 	bool failed, said;
 	struct sk_err err;	/* the first of the errors */
 };
 
 /* ---- in the background ---- */
 
-static void look_again(struct agent *a, const char *job)
+static void look_again(struct agent *a, const struct index *x, const char *job)
 {
 	struct sk_history *h = histories_get(a, job);
 
+	if (h)
+		wrote_doubt(&x->wrote, h);
 	/* What cannot be looked at now is when somebody asks. */
 	if (h && sk_history_look(h, a->store, NULL) == 0)
 		histories_trim(a, h);
@@ -54,9 +58,10 @@ static void look_again(struct agent *a, const char *job)
 
 static void note_wrote(void *ctx, struct sk_history *h)
 {
-	const struct index *x = ctx;
+	struct index *x = ctx;
 
 	wrote_note(&x->wrote, h);
+	x->unproved |= sk_history_unproved(h) > 0;
 }
 
 static void save_one(void *ctx, struct sk_history *h)
@@ -77,7 +82,7 @@ static void write_index(struct work *work)
 	struct index *x = sk_link_object(work, struct index, work);
 
 	for (size_t i = 0; i < x->looked.n; i++)
-		look_again(x->agent, x->looked.jobs[i].name);
+		look_again(x->agent, x, x->looked.jobs[i].name);
 	histories_each(x->agent, note_wrote, x);
 	histories_each(x->agent, save_one, x);
 	wrote_free(&x->wrote);
@@ -139,7 +144,9 @@ static void written(struct work *work)
 		log_info(a, "%s; later starts take longer for it, which is "
 			 "said once", x->err.text);
 	x->said |= x->failed;
-	x->failed = false;
+	if (x->unproved)
+		prove_later(a);
+	x->failed = x->unproved = false;
 	stored_go_on(a);
 }
 

@@ -12,6 +12,7 @@
 #include "disk/index.h"
 #include "disk/merge.h"
 #include "disk/stored.h"
+#include "disk/tally.h"
 #include "memory/record.h"
 
 /* Step directories that are looked into at first, beyond those that stay. */
@@ -24,6 +25,8 @@
 /* Who writes faster than can be deleted waits: for each that comes one goes
  * first, and two where so many are to. */
 #define BEHIND 16u
+/* Images that are counted in one turn. */
+#define PORTION 512u
 
 /* What is known of a job; its job->owner. */
 struct kept {
@@ -36,8 +39,8 @@ struct kept {
 };
 
 /* A look at one job, and the deletions that follow. While its work is out,
- * the background has from, file, result and err, and of victims[at] the
- * answer. */
+ * the background has from, file, result and err, then census, tally, newest
+ * and short, and of what is deleted the answer. */
 struct pass {
 	struct work work;
 	struct stored_wish wish;
@@ -50,6 +53,9 @@ struct pass {
 	enum sk_retention_from from;	/* as the store's file says */
 	struct sk_retention file;
 	struct census census;
+	struct chore chore;		/* while it is counted: */
+	struct tally *tally;
+	bool is_short;			/* more is to be looked into */
 	size_t at;			/* of it: what is deleted */
 	size_t left;			/* before it; the oldest go first */
 	unsigned deleted;
@@ -99,8 +105,8 @@ static enum sk_retention_from in_force(const struct agent *a, bool said,
 		*retention = *by_job;
 		return SK_RETENTION_JOB;
 	}
-	*retention = a->opts->retention;
-	if (a->opts->retention_said)
+	*retention = a->now.retention;
+	if (a->now.retention_said)
 		return SK_RETENTION_AGENT;
 	if (from == SK_RETENTION_NONE)
 		*retention = (struct sk_retention){ 0 };
@@ -169,6 +175,20 @@ static void try_failed_anew(struct agent *a)
 	agent_changed(a);
 }
 
+static void forget_census(struct pass *p)
+{
+	census_free(&p->census);
+	p->tally = tally_free(p->tally);
+}
+
+static void free_pass(struct pass *p)
+{
+	forget_census(p);
+	sk_link_remove(&p->chore.link);
+	timer_clear(&p->agent->loop.timers, &p->rest);
+	free(p);
+}
+
 static void end_pass(struct pass *p)
 {
 	struct agent *a = p->agent;
@@ -177,10 +197,10 @@ static void end_pass(struct pass *p)
 	a->retain->pass = NULL;
 	if (p->deleted)
 		try_failed_anew(a);
-	census_free(&p->census);
-	timer_clear(&a->loop.timers, &p->rest);
-	free(p);
+	free_pass(p);
 	next_pass(a);
+	/* A flush may have waited for what there was not to delete. */
+	agent_changed(a);
 }
 
 static void delete_next(struct pass *p);
@@ -332,66 +352,97 @@ static void delete_next(struct pass *p)
 	work_submit(&a->loop.works, a->keeping, &p->work);
 }
 
-/* -EAGAIN: more of the store is to be looked at. */
-static int judge(struct pass *p)
+static void judge(struct work *work)
 {
-	struct sk_cat_job *job = job_of(p);
-	struct kept *kept;
-	int r = -ENOMEM;
+	struct pass *p = sk_link_object(work, struct pass, work);
+	struct census *c = &p->census;
 
-	if (!job)
-		return 0;
-	census_free(&p->census);
-	r = census_take(p->agent, job, &p->census);
-	if (r == 0)
-		r = sk_retain(p->census.steps, p->census.n, &p->retention);
-	if (r < 0)
-		return r;
-	p->going = (unsigned)r;
-	kept = job->owner;
+	census_join(c, p->tally);
+	p->result = sk_retain(c->steps, c->n, &p->retention);
+	p->newest = NULL;
+	for (size_t i = 0; i < c->n && !p->newest; i++) {
+		if (c->steps[i].complete && c->steps[i].looked)
+			p->newest = &c->steps[i];
+	}
+	p->is_short = p->wish.range.most != SIZE_MAX &&
+		      sk_retain_is_short(c->steps, c->n, &p->retention);
+}
+
+static void look(struct pass *p, size_t most);
+
+static void judged(struct work *work)
+{
+	struct pass *p = sk_link_object(work, struct pass, work);
+	struct sk_cat_job *job = job_of(p);
+	struct kept *kept = job ? job->owner : NULL;
+	struct agent *a = p->agent;
+
+	if (p->result < 0 || !job || a->quit || a->stopping) {
+		end_pass(p);
+		return;
+	}
+	p->going = (unsigned)p->result;
 	if (kept)
 		kept->were_going = p->going;
-	p->newest = NULL;
-	for (size_t i = 0; i < p->census.n && !p->newest; i++) {
-		if (p->census.steps[i].complete && p->census.steps[i].looked)
-			p->newest = &p->census.steps[i];
+	if (p->is_short) {
+		look(p, SIZE_MAX);
+		return;
 	}
-	if (p->wish.range.most != SIZE_MAX &&
-	    sk_retain_is_short(p->census.steps, p->census.n, &p->retention))
-		return -EAGAIN;
-	return 0;
+	p->judged = true;
+	p->left = p->census.n;
+	delete_next(p);
+}
+
+/* What the catalogue knows of what was seen. */
+static void count(struct chore *chore)
+{
+	struct pass *p = sk_link_object(chore, struct pass, chore);
+	struct agent *a = p->agent;
+	int r = tally_go_on(p->tally, PORTION);
+
+	if (r < 0 || a->quit || a->stopping) {
+		end_pass(p);
+	} else if (r > 0) {
+		loop_queue(&a->loop, chore);
+	} else {
+		p->work.run = judge;
+		p->work.finish = judged;
+		work_submit(&a->loop.works, a->keeping, &p->work);
+	}
 }
 
 static void looked(struct stored_wish *wish, int r, const struct sk_err *err)
 {
 	struct pass *p = sk_link_object(wish, struct pass, wish);
+	struct sk_cat_job *job = job_of(p);
 
 	(void)err;	/* who needs the store says it */
-	if (r == 0)
-		r = judge(p);
-	if (r == -EAGAIN) {
-		p->wish.range.most = SIZE_MAX;
-		stored_scan(p->agent, &p->wish);
-	} else if (r < 0) {
+	if (r == 0 && job)
+		p->tally = tally_begin(job);
+	if (!p->tally) {
 		end_pass(p);
-	} else {
-		p->judged = true;
-		p->left = p->census.n;
-		delete_next(p);
+		return;
 	}
+	p->chore.run = count;
+	loop_queue(&p->agent->loop, &p->chore);
 }
 
-static void look(struct pass *p)
+static void look(struct pass *p, size_t most)
 {
-	const struct sk_retention *r = &p->retention;
-	size_t most = r->keep_last < LOOK_MOST ? r->keep_last : LOOK_MOST;
-
+	forget_census(p);
 	p->wish = (struct stored_wish){
-		.granted = looked, .uid = p->uid,
-		.range = { .most = LOOK_BEYOND + most, .step = -1 },
+		.granted = looked, .uid = p->uid, .census = &p->census,
+		.range = { .most = most, .step = -1 },
 	};
 	memcpy(p->wish.job, p->job, sizeof(p->job));
 	stored_scan(p->agent, &p->wish);
+}
+
+/* The newest; where those do not suffice, all. */
+static size_t look_first(const struct sk_retention *r)
+{
+	return LOOK_BEYOND + (r->keep_last < LOOK_MOST ? r->keep_last :
+							 LOOK_MOST);
 }
 
 /* ---- what the store says of the job ---- */
@@ -438,7 +489,7 @@ static void retention_read(struct work *work)
 	p->retention = p->file;
 	p->from = in_force(a, p->said, p->from, &p->retention, &by_job);
 	if (sk_retention_limits(&p->retention))
-		look(p);
+		look(p, look_first(&p->retention));
 	else
 		end_pass(p);
 }
@@ -471,6 +522,7 @@ static void begin_pass(struct agent *a, const struct sk_cat_job *job)
 	p->said = kept->said;
 	p->retention = kept->retention;
 	memcpy(p->job, job->name, sizeof(p->job));
+	sk_link_init(&p->chore.link);
 	p->work.run = read_retention;
 	p->work.finish = retention_read;
 	a->retain->pass = p;
@@ -520,12 +572,8 @@ void retain_close(struct agent *a)
 	struct pass *p = a->retain ? a->retain->pass : NULL;
 
 	a->keeping = sk_pool_free(a->keeping);
-	if (p) {
-		/* It rests. */
-		timer_clear(&a->loop.timers, &p->rest);
-		census_free(&p->census);
-		free(p);
-	}
+	if (p)
+		free_pass(p);	/* it rests, or counts */
 	free(a->retain);
 	a->retain = NULL;
 }

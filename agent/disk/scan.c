@@ -261,6 +261,7 @@ static void look_at(struct scan *scan, struct sk_history *h, struct found *f)
 {
 	const struct sk_stored *stored = &f->stored;
 
+	__atomic_fetch_add(&scan->agent->looked_at, 1, __ATOMIC_RELAXED);
 	if (stored->error)
 		f->result = sk_err_errno(&f->err, stored->error, "cannot read "
 					 "%s/%s/%s", sk_store_path(
@@ -296,7 +297,8 @@ enum scan_seen scan_seen(const struct scan *scan, const char *job,
 
 	if (!s)
 		return SCAN_GONE;
-	*ret_run = s->run;
+	/* What is not proved contradicts nobody. */
+	*ret_run = s->unproved ? (struct sk_store_run){ 0 } : s->run;
 	return s->mark == scan->mark ? SCAN_INSIDE : SCAN_NAMED;
 }
 
@@ -349,6 +351,36 @@ static void note_newest(struct scan *scan, const struct sk_history *h)
 	}
 }
 
+/* The same, when each is known to be what it is taken for; a look goes wrong
+ * as one that is too short. */
+static int choose_proved(struct scan *scan, struct sk_history *h,
+			 struct sk_history_step ***ret_steps, size_t *ret_n)
+{
+	struct stored_end none = scan->end;
+	bool others = true;
+	int r = 0;
+
+	while (others && r == 0) {
+		struct sk_history_step **steps;
+
+		scan->end = none;
+		steps = choose(scan, h, ret_n);
+		if (!steps)
+			return sk_err_set(&scan->err, -ENOMEM, "no memory to "
+					  "look at job \"%s\"",
+					  sk_history_job(h));
+		r = sk_history_prove(h, scan->agent->store, steps, *ret_n,
+				     &others, &scan->err);
+		for (size_t i = 0; i < *ret_n && others; i++)
+			steps[i]->mark = 0;
+		if (others || r < 0)
+			free(steps);
+		else
+			*ret_steps = steps;
+	}
+	return r;
+}
+
 static int look_into(struct scan *scan, struct sk_history *h, uid_t owner)
 {
 	_cleanup_free_ struct sk_history_step **steps = NULL;
@@ -358,10 +390,9 @@ static int look_into(struct scan *scan, struct sk_history *h, uid_t owner)
 	size_t n_steps = 0, n = 0;
 	int r;
 
-	steps = choose(scan, h, &n_steps);
-	if (!steps)
-		return sk_err_set(&scan->err, -ENOMEM, "no memory to look at "
-				  "job \"%s\"", job);
+	r = choose_proved(scan, h, &steps, &n_steps);
+	if (r < 0)
+		return r;
 	r = sk_history_scan(h, scan->agent->store, steps, n_steps, &images, &n,
 			    &scan->err);
 	for (size_t i = 0; i < n && r == 0; i++) {
@@ -412,17 +443,22 @@ static int scan_job(struct scan *scan, const char *job)
 	if (!h)
 		return sk_err_set(&scan->err, -ENOMEM, "no memory to look at "
 				  "job \"%s\"", job);
+	wrote_doubt(&scan->wrote, h);
 	r = sk_history_look(h, scan->agent->store, &scan->err);
 	if (r == 0)
 		r = owner_of(scan, job, sk_history_count(h), &owner);
 	if (r == 0) {
-		note_newest(scan, h);
 		wrote_note(&scan->wrote, h);
 		r = look_into(scan, h, owner);
+		note_newest(scan, h);
+		if (r == 0 && scan->counts && census_names(h, &scan->census))
+			r = sk_err_set(&scan->err, -ENOMEM, "no memory to "
+				       "count the steps of job \"%s\"", job);
 		if (r == 0)
 			trim_noted(scan, h);
 	}
 	scan->learnt |= sk_history_unsaved(h);
+	scan->unproved |= sk_history_unproved(h) > 0;
 	histories_trim(scan->agent, h);
 	return r;
 }
@@ -490,5 +526,6 @@ void scan_drop(struct scan *scan)
 	for (size_t i = 0; i < scan->n_found; i++)
 		sk_layout_free(scan->found[i].layout);
 	wrote_free(&scan->wrote);
+	census_free(&scan->census);
 	free(scan->found);
 }

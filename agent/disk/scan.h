@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "catalogue/catalogue.h"
+#include "disk/census.h"
 #include "disk/stored.h"
 #include "disk/wrote.h"
 #include "loop/work.h"
@@ -61,6 +62,7 @@ struct scan {
 	struct stored_range range;
 	uint64_t serial;		/* of the catalogue when it began */
 	uint32_t mark;			/* of what it has looked into */
+	bool counts;			/* takes a census of the one job */
 	struct wrote_list wrote;	/* of the jobs that it looks at */
 	/* The answer: */
 	struct found *found;		/* sorted */
@@ -68,7 +70,9 @@ struct scan {
 	uid_t owner;			/* of the one job; -1: nobody */
 	struct stored_end end;
 	uint64_t newest_run;		/* that a directory names; 0: none */
+	struct census census;
 	bool learnt;			/* what the index does not say */
+	bool unproved;			/* some steps are, yet */
 	unsigned unreadable;		/* of what was found */
 	struct sk_err first;		/* the first of those */
 	int result;			/* < 0: nothing is known of the disk */

@@ -10,6 +10,7 @@
 #include "disk/histories.h"
 #include "disk/index.h"
 #include "disk/merge.h"
+#include "disk/prove.h"
 #include "disk/scan.h"
 #include "disk/wrote.h"
 
@@ -18,6 +19,8 @@
 /* Who was told of older ones may come back to them so long. */
 #define ASKED_NS (UINT64_C(30) * 1000000000)
 #define LEAVE_AT_ONCE 64u
+/* Turns follow each other faster than there is something to leave. */
+#define LEAVE_EACH_NS UINT64_C(1000000000)
 
 void stored_name(const struct sk_cat_image *image, struct sk_stored *ret)
 {
@@ -34,7 +37,7 @@ void stored_name(const struct sk_cat_image *image, struct sk_stored *ret)
 }
 
 /* The wish may be gone after it. */
-static void grant(const struct scan *scan, struct stored_wish *w)
+static void grant(struct scan *scan, struct stored_wish *w)
 {
 	struct sk_err err = scan->err;
 	int r = scan->result;
@@ -47,6 +50,10 @@ static void grant(const struct scan *scan, struct stored_wish *w)
 	w->newest_run = scan->newest_run;
 	w->unreadable = scan->unreadable;
 	w->first = scan->first;
+	if (w->census && r == 0) {
+		*w->census = scan->census;
+		scan->census = (struct census){ .n = 0 };
+	}
 	w->granted(w, r, &err);
 }
 
@@ -98,6 +105,8 @@ static void scan_merged(struct scan *scan)
 	grant_all(scan);
 	if (scan->learnt)
 		index_changed(a, NULL);
+	if (scan->unproved)
+		prove_later(a);
 	free_scan(a, scan);
 	agent_changed(a);
 	stored_go_on(a);
@@ -136,6 +145,8 @@ static void take_wishes(struct agent *a, struct scan *scan)
 			continue;
 		sk_link_remove(&w->link);
 		sk_link_insert(&scan->wishes, &w->link);
+		w->taken = true;
+		scan->counts |= w->census != NULL;
 	}
 }
 
@@ -176,15 +187,18 @@ static void scan_begin(struct agent *a)
 	work_submit(&a->loop.works, a->slow, &scan->work);
 }
 
-/* One at a time; the index is seldom due, and does not wait for all others. */
+/* One at a time; what is seldom due does not wait for all others. */
 void stored_go_on(struct agent *a)
 {
-	while (!a->quit && !a->scanning &&
-	       (index_is_due(a) || !sk_link_empty(&a->wishes))) {
+	while (!a->quit && !a->scanning) {
 		if (index_is_due(a))
 			index_begin(a);
-		else
+		else if (prove_is_due(a))
+			prove_begin(a);
+		else if (!sk_link_empty(&a->wishes))
 			scan_begin(a);
+		else
+			return;
 	}
 }
 
@@ -194,12 +208,21 @@ void stored_scan(struct agent *a, struct stored_wish *wish)
 
 	assert(wish->granted);
 	sk_link_init(&wish->link);
+	wish->taken = false;
 	if (!a->store) {
 		wish->granted(wish, 0, &err);
 		return;
 	}
 	sk_link_insert(&a->wishes, &wish->link);
 	stored_go_on(a);
+}
+
+bool stored_unwish(struct stored_wish *wish)
+{
+	if (wish->taken)
+		return false;
+	sk_link_remove(&wish->link);
+	return true;
 }
 
 /* ---- what need not be known ---- */
@@ -221,26 +244,39 @@ static bool leave_some(struct agent *a, struct sk_cat_job *job)
 	return n > 0;
 }
 
-void stored_leave(struct agent *a)
+/* Whether there is more, of any job. */
+static bool leave_of_all(struct agent *a, bool asked)
 {
-	uint64_t now = agent_now(a), due = a->asked_ns + ASKED_NS;
 	struct sk_cat_job *job;
 	bool more = false;
 
+	sk_link_each(job, &a->cat.jobs, link) {
+		a->cat.visits++;
+		if (job->n_snapshots > KNOWN_MOST)
+			more |= asked || leave_some(a, job);
+	}
+	return more;
+}
+
+void stored_leave(struct agent *a)
+{
+	uint64_t now = agent_now(a), due = a->asked_ns + ASKED_NS;
+	bool asked = a->asked_ns && now < due;
+
 	if (!a->store || a->quit)
 		return;
-	sk_link_each(job, &a->cat.jobs, link) {
-		if (job->n_snapshots <= KNOWN_MOST)
-			continue;
-		if (a->asked_ns && now < due)
-			more = true;
-		else
-			more |= leave_some(a, job);
-	}
 	a->leave_timer.fire = time_to_leave;
-	if (more)
-		timer_set(&a->loop.timers, &a->leave_timer,
-			  now < due ? due : now + 1);
+	if (now < a->leave_ns) {
+		if (!a->leave_timer.set)
+			timer_set(&a->loop.timers, &a->leave_timer,
+				  a->leave_ns);
+		return;
+	}
+	a->leave_ns = now + LEAVE_EACH_NS;
+	if (!leave_of_all(a, asked))
+		return;
+	a->leave_ns = asked ? due : now + 1;
+	timer_set(&a->loop.timers, &a->leave_timer, a->leave_ns);
 }
 
 static void foreseen(struct stored_wish *wish, int r, const struct sk_err *err)

@@ -14,6 +14,7 @@
 #include "store/store.h"
 
 struct agent;
+struct census;
 
 /** Which step directories of a job are looked into, the newest first; their
  * names, and whose they are, are known of all. */
@@ -44,6 +45,9 @@ struct stored_wish {
 	uid_t uid;			/* whose the job is to be */
 	struct stored_range range;
 	bool enters;			/* a rank: the job must be its own */
+	struct census *census;		/* NULL: nobody wants it; else it has
+					 * the names of the job's steps if the
+					 * look went well. One wish has it */
 	/* The answer, beside the catalogue: */
 	struct stored_end end;		/* of one job */
 	uint64_t newest_run;		/* that is named there; 0: none */
@@ -52,10 +56,14 @@ struct stored_wish {
 	struct sk_err first;		/* the first of them */
 	/* private: */
 	struct sk_link link;
+	bool taken;			/* by a look that is under way */
 };
 
 /** Without a store it is granted at once, before this returns. */
 void stored_scan(struct agent *a, struct stored_wish *wish);
+/** Nobody waits for it any more: whether it is let go of. Else a look has it,
+ * and it is granted when that is over. */
+bool stored_unwish(struct stored_wish *wish);
 /** Somebody may soon ask about the job: what has changed of it is looked at
  * before. */
 void stored_foresee(struct agent *a, const struct sk_cat_job *job);

@@ -48,6 +48,19 @@ void wrote_take(struct agent *a, const char *job, struct wrote_list *ret)
 	a->n_wrote = n;
 }
 
+void wrote_doubt(const struct wrote_list *l, struct sk_history *h)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		const struct wrote *w = &l->files[i];
+		struct sk_history_step *s =
+			strcmp(w->job, sk_history_job(h)) == 0 ?
+			sk_history_find(h, w->dir) : NULL;
+
+		if (s && !sk_store_run_equal(&s->run, &w->file.run))
+			sk_history_doubt(s);
+	}
+}
+
 void wrote_note(const struct wrote_list *l, struct sk_history *h)
 {
 	for (size_t i = 0; i < l->n; i++) {

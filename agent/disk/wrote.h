@@ -27,6 +27,9 @@ void wrote_add(struct agent *a, const struct sk_cat_image *image);
 /** Takes those of the job ("": all) out of the agent's. Where there is no
  * memory they are read. */
 void wrote_take(struct agent *a, const char *job, struct wrote_list *ret);
+/** Before a look: directories that were another run's, and are ours by now, are
+ * not taken for what they were. */
+void wrote_doubt(const struct wrote_list *list, struct sk_history *history);
 /** Notes those of the history's job in it; it was looked at since. */
 void wrote_note(const struct wrote_list *list, struct sk_history *history);
 void wrote_free(struct wrote_list *list);

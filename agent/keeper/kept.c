@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "keeper/kept.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,45 +14,72 @@
 #define FIRST_FD 3		/* of those that systemd gives */
 #define FDS_MOST (1u << 20)
 
+static uint64_t hash_name(const char *name)
+{
+	return sk_hash_bytes(sk_hash_seed(), name, strlen(name));
+}
+
 static struct kept_fd *find(struct kept *kept, const char *name)
 {
-	for (size_t i = 0; i < kept->n; i++) {
-		if (kept->v[i].fd >= 0 && strcmp(kept->v[i].name, name) == 0)
-			return &kept->v[i];
+	struct sk_table_walk walk = sk_table_find(&kept->by_name,
+						  hash_name(name));
+	uintptr_t at;
+
+	while (sk_table_next(&walk, &at)) {
+		kept->visits++;
+		if (strcmp(kept->v[at].name, name) == 0)
+			return &kept->v[at];
 	}
 	return NULL;
 }
 
-/* One whose place is free, or a new one. */
-static struct kept_fd *place(struct kept *kept)
+/* Its descriptor is the caller's. */
+static int take(struct kept *kept, struct kept_fd *at)
 {
-	for (size_t i = 0; i < kept->n; i++) {
-		if (kept->v[i].fd < 0)
-			return &kept->v[i];
-	}
-	if (sk_array_fit(kept->v, kept->room, kept->n + 1) < 0)
+	size_t i = (size_t)(at - kept->v);
+	int fd = at->fd;
+
+	assert(fd >= 0);
+	(void)sk_table_remove(&kept->by_name, hash_name(at->name), i);
+	at->fd = -1;
+	at->next_free = kept->free;
+	kept->free = i + 1;
+	return fd;
+}
+
+/* One whose place is free, or a new one. NULL: no memory. */
+static struct kept_fd *place(struct kept *kept, const char *name)
+{
+	size_t i = kept->free ? kept->free - 1 : kept->n;
+
+	if (sk_array_fit(kept->v, kept->room, i + 1) < 0 ||
+	    sk_table_add(&kept->by_name, hash_name(name), i) < 0)
 		return NULL;
-	return &kept->v[kept->n++];
+	if (kept->free)
+		kept->free = kept->v[i].next_free;
+	else
+		kept->n++;
+	(void)snprintf(kept->v[i].name, KEPT_NAME, "%s", name);
+	return &kept->v[i];
 }
 
 int kept_add(const struct sk_os *os, struct kept *kept, const char *name,
 	     int fd)
 {
-	struct kept_fd *at = find(kept, name);
+	struct kept_fd *at;
+	int r = 0;
 
-	if (!*name || strlen(name) >= KEPT_NAME) {
-		(void)os->close(os, fd);
-		return -EINVAL;
-	}
+	if (!*name || strlen(name) >= KEPT_NAME)
+		r = -EINVAL;
+	at = r == 0 ? find(kept, name) : NULL;
 	if (at)
 		(void)os->close(os, at->fd);
-	else
-		at = place(kept);
+	else if (r == 0)
+		at = place(kept, name);
 	if (!at) {
 		(void)os->close(os, fd);
-		return -ENOMEM;
+		return r < 0 ? r : -ENOMEM;
 	}
-	(void)snprintf(at->name, sizeof(at->name), "%s", name);
 	at->fd = fd;
 	return 0;
 }
@@ -59,11 +87,8 @@ int kept_add(const struct sk_os *os, struct kept *kept, const char *name,
 int kept_take(struct kept *kept, const char *name)
 {
 	struct kept_fd *at = find(kept, name);
-	int fd = at ? at->fd : -1;
 
-	if (at)
-		at->fd = -1;
-	return fd;
+	return at ? take(kept, at) : -1;
 }
 
 size_t kept_drop(const struct sk_os *os, struct kept *kept,
@@ -77,8 +102,7 @@ size_t kept_drop(const struct sk_os *os, struct kept *kept,
 		if (at->fd < 0 ||
 		    strncmp(at->name, prefix, strlen(prefix)) != 0)
 			continue;
-		(void)os->close(os, at->fd);
-		at->fd = -1;
+		(void)os->close(os, take(kept, at));
 		dropped++;
 	}
 	return dropped;
@@ -87,6 +111,7 @@ size_t kept_drop(const struct sk_os *os, struct kept *kept,
 void kept_clear(const struct sk_os *os, struct kept *kept)
 {
 	(void)kept_drop(os, kept, "");
+	sk_table_free(&kept->by_name);
 	free(kept->v);
 	*kept = (struct kept){ 0 };
 }

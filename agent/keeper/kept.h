@@ -12,6 +12,7 @@
 #include <stddef.h>
 
 #include "base/os.h"
+#include "base/table.h"
 
 #define KEPT_NAME 48u
 
@@ -23,12 +24,17 @@
 struct kept_fd {
 	char name[KEPT_NAME];
 	int fd;			/* -1: taken out */
+	size_t next_free;	/* and 1; 0: none. Of one that was */
 };
 
 /** Zeroed: empty. The descriptors are the list's. */
 struct kept {
 	struct kept_fd *v;
 	size_t n, room;
+	size_t free;			/* and 1, the first; 0: none */
+	struct sk_table by_name;
+	uint64_t visits;		/* names that were compared: tests tell
+					 * by it how work grows */
 };
 
 /** Takes @fd over; one of the same name that is there already is closed.

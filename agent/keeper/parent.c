@@ -113,9 +113,13 @@ static void pass_signal_on(struct parent *p)
 
 	while (p->os->read(p->os, p->signals, &info, sizeof(info)) ==
 	       sizeof(info)) {
-		p->told = (int)info.ssi_signo;
+		/* What the next one is told as well, which reads its options
+		 * anyway. */
+		if (info.ssi_signo != SIGHUP)
+			p->told = (int)info.ssi_signo;
 		if (p->child > 0)
-			(void)p->os->kill(p->os, p->child, p->told);
+			(void)p->os->kill(p->os, p->child,
+					  (int)info.ssi_signo);
 	}
 }
 
@@ -159,6 +163,9 @@ static int begin(struct parent *p)
 	p->lives++;
 	p->began_ns = p->os->now_ns(p->os);
 	r = p->os->fork(p->os);
+	/* Two have all now; either of them may be killed. */
+	if (r >= 0 && p->standby)
+		standby_dismiss(p->os, p->standby);
 	if (r == 0) {
 		(void)p->os->close(p->os, ends[0]);
 		p->signals = sk_close_fd(p->signals);

@@ -9,6 +9,7 @@
 
 #include "keeper/keeper.h"
 #include "keeper/kept.h"
+#include "keeper/standby.h"
 #include "loop/log.h"
 
 struct parent {
@@ -18,6 +19,7 @@ struct parent {
 	int ready_fd;		/* open until an agent is ready; -1: none */
 	struct keeper keeper;	/* the child's: how it tells its parent */
 	unsigned lives;		/* agents that were begun */
+	struct standby *standby; /* dismissed by the first agent; NULL: none */
 	bool was_ready;		/* one was: what it holds is of worth, and the
 				 * next is tried until it is, too */
 	/* private: */

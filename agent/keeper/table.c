@@ -36,7 +36,7 @@ struct table_page {
 
 static_assert(sizeof(struct table_page) == SK_PAGE +
 	      sizeof(struct copy) * 2 * TABLE_RECORDS, "no holes");
-static_assert(sizeof(struct table_record) == 13 * 8 + 4 * 16 + 8 * 4 +
+static_assert(sizeof(struct table_record) == 14 * 8 + 5 * 16 + 8 * 4 +
 	      SK_JOB_MAX + 8, "no padding");
 
 static uint64_t sum_of(const struct copy *c)

@@ -18,7 +18,7 @@
 #include "base/os.h"
 #include "layout/layout.h"
 
-#define TABLE_VERSION 1u
+#define TABLE_VERSION 2u
 #define TABLE_RECORDS 65536u
 #define TABLE_NONE UINT32_MAX
 
@@ -28,7 +28,13 @@
 #define TABLE_NO_WRITES (1u << 2)	/* sealed against them */
 #define TABLE_BAD (1u << 3)		/* primary; the next bit: replica */
 
-enum table_use { TABLE_FREE = 1, TABLE_FILLING, TABLE_SEALED };
+/* TABLE_DEVICE: no slot, but memory of a GPU that stands for one. */
+enum table_use {
+	TABLE_FREE = 1,
+	TABLE_FILLING,
+	TABLE_SEALED,
+	TABLE_DEVICE,
+};
 
 /** A slot: whose it is, and what is in it. No padding: the checksum is of all
  * bytes. */
@@ -45,7 +51,13 @@ struct table_record {
 	struct sk_digest content[2];	/* hash of an image's checksums */
 	uint32_t uid;
 	int32_t rank, world, numa_node;
-	uint32_t use, flags, flush_every, reserved;
+	uint32_t use, flags, flush_every;
+	/* Of TABLE_DEVICE: kind_bytes[0] are its bytes, step is -1 while
+	 * nothing is sealed there, and flags are those that the slot was asked
+	 * for with. */
+	uint32_t n_extents;
+	uint64_t stands_for;	/* serial of the slot that is being filled */
+	uint8_t uuid[16];
 	char job[SK_JOB_MAX + 8];
 };
 

@@ -48,11 +48,16 @@ static bool is_journal(const struct sk_os *os)
 	       st.st_dev == dev && st.st_ino == ino;
 }
 
-void log_open(struct log *log, const struct sk_os *os, enum log_level level)
+void log_set_level(struct log *log, enum log_level level)
 {
 	assert((size_t)level < SK_ARRAY_SIZE(words));
+	__atomic_store_n(&log->level, level, __ATOMIC_RELAXED);
+}
+
+void log_open(struct log *log, const struct sk_os *os, enum log_level level)
+{
 	log->os = os;
-	log->level = level;
+	log_set_level(log, level);
 	log->plain = is_journal(os);
 }
 
@@ -116,7 +121,7 @@ void log_line(const struct log *log, enum log_level level,
 	char text[1024], head[64];
 	va_list ap;
 
-	if (level > log->level)
+	if (level > __atomic_load_n(&log->level, __ATOMIC_RELAXED))
 		return;
 	va_start(ap, fmt);
 	(void)vsnprintf(text, sizeof(text), fmt, ap);

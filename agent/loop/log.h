@@ -19,10 +19,12 @@ enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARNING, LOG_LEVEL_INFO,
 
 struct log {
 	const struct sk_os *os;	/* whose clock is written */
-	enum log_level level;	/* lines above it are dropped */
+	enum log_level level;	/* lines above it are dropped; atomic */
 	bool plain;		/* the journal puts the time on it */
 };
 
+/** Any thread. */
+void log_set_level(struct log *log, enum log_level level);
 void log_open(struct log *log, const struct sk_os *os, enum log_level level);
 /**
  * Standard error goes to the file from now on. One of LOG_MOST bytes or more

@@ -11,6 +11,8 @@ int signals_open(const struct sk_os *os)
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
+	/* Blocked first, it is heard; ignored, it ends no child. */
+	sigaddset(&set, SIGHUP);
 	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
 		return -errno;
 	(void)signal(SIGPIPE, SIG_IGN);

@@ -81,60 +81,86 @@ static struct memory *blank(struct agent *a)
 	return m;
 }
 
-int memory_new(struct agent *a, const char *name, const uint64_t bytes[2],
-	       int numa_node, uint32_t order, struct memory **ret,
-	       struct sk_err *err)
+/* Both kinds: made, or where there are descriptors those, which are the
+ * caller's still if it fails. */
+static int open_slots(struct memory *m, const char *name,
+		      const uint64_t bytes[2], const int *fds, int numa_node,
+		      struct sk_err *err)
+{
+	const struct sk_os *os = m->agent->os;
+	int r = 0;
+
+	for (int kind = 0; kind < 2 && r == 0; kind++) {
+		struct sk_slot *slot = &m->slots[kind];
+
+		if (!bytes[kind])
+			continue;
+		r = fds ? sk_slot_adopt(os, fds[kind], bytes[kind], numa_node,
+					slot, err) :
+			  sk_slot_create(os, name, bytes[kind], numa_node,
+					 slot, err);
+		m->bytes += slot->bytes;
+	}
+	for (int kind = 0; kind < 2 && fds && r < 0; kind++)
+		m->slots[kind].fd = -1;
+	return r;
+}
+
+static int make(struct agent *a, const char *name, const uint64_t bytes[2],
+		const int *fds, int numa_node, struct memory **ret,
+		struct sk_err *err)
 {
 	struct memory *m = blank(a);
-	int r = 0;
+	int r;
 
 	if (!m)
 		return sk_err_set(err, -ENOMEM, "no memory for a slot");
-	for (int kind = 0; kind < 2 && r == 0; kind++) {
-		if (!bytes[kind])
-			continue;
-		r = sk_slot_create(a->os, name, bytes[kind], numa_node,
-				   &m->slots[kind], err);
-		m->bytes += m->slots[kind].bytes;
-	}
+	r = open_slots(m, name, bytes, fds, numa_node, err);
 	if (r < 0) {
 		destroy_slots(m);
 		free(m);
 		return r;
 	}
-	m->order = order;
-	line_up(a, m);
-	record_keep(a, m);
 	*ret = m;
+	return 0;
+}
+
+int memory_new(struct agent *a, const char *name, const uint64_t bytes[2],
+	       int numa_node, uint32_t order, struct memory **ret,
+	       struct sk_err *err)
+{
+	int r = make(a, name, bytes, NULL, numa_node, ret, err);
+
+	if (r < 0)
+		return r;
+	(*ret)->order = order;
+	line_up(a, *ret);
+	record_keep(a, *ret);
 	return 0;
 }
 
 int memory_adopt(struct agent *a, const uint64_t bytes[2], int fds[2],
 		 int numa_node, struct memory **ret, struct sk_err *err)
 {
-	struct memory *m = blank(a);
-	int r = 0;
+	int r = make(a, NULL, bytes, fds, numa_node, ret, err);
 
-	if (!m)
-		return sk_err_set(err, -ENOMEM, "no memory for a slot");
-	for (int kind = 0; kind < 2 && r == 0; kind++) {
-		if (!bytes[kind])
-			continue;
-		r = sk_slot_adopt(a->os, fds[kind], bytes[kind], numa_node,
-				  &m->slots[kind], err);
-		m->bytes += m->slots[kind].bytes;
-	}
-	if (r < 0) {
-		/* They are the caller's still. */
-		m->slots[0].fd = m->slots[1].fd = -1;
-		destroy_slots(m);
-		free(m);
+	if (r < 0)
 		return r;
-	}
 	fds[0] = fds[1] = -1;
-	m->populated = m->bytes;
-	*ret = m;
+	(*ret)->populated = (*ret)->bytes;
 	return 0;
+}
+
+/* Of its slots some lie in small pages, as long as they are there. */
+static void count_small(struct memory *m, bool small)
+{
+	struct agent *a = m->agent;
+
+	if (m->small == small)
+		return;
+	m->small = small;
+	a->small_memories += small ? 1 : -1u;
+	degraded_is(a, DEGRADED_SMALL_PAGES, a->small_memories, NULL);
 }
 
 void memory_release(struct memory *m)
@@ -142,6 +168,7 @@ void memory_release(struct memory *m)
 	assert(!m->released);
 	record_forget(m);
 	sk_link_remove(&m->link);
+	count_small(m, false);
 	m->released = true;
 	bury_unused(m);
 }
@@ -170,6 +197,17 @@ static void populate_piece(struct work *work)
 	p->result = sk_slot_populate(os, p->slot, p->from, p->to, &p->err);
 }
 
+static void see_pages(struct memory *m)
+{
+	bool small = false;
+
+	for (int kind = 0; kind < 2; kind++)
+		small |= __atomic_load_n(&m->slots[kind].small,
+					 __ATOMIC_RELAXED);
+	if (!m->released)
+		count_small(m, small);
+}
+
 static void piece_populated(struct work *work)
 {
 	struct memory_piece *p = sk_link_object(work, struct memory_piece,
@@ -186,6 +224,8 @@ static void piece_populated(struct work *work)
 		(void)snprintf(m->text, sizeof(m->text), "%s", p->err.text);
 		log_warning(a, "%s", p->err.text);
 	}
+	if (p->result == 0)
+		see_pages(m);
 	bury_unused(m);
 	agent_changed(a);
 	memory_populate(a);
@@ -226,7 +266,8 @@ static void hand_out(struct agent *a, struct memory *m)
 }
 
 /* What is being filled is faulted in by its rank, which touches it anyway:
- * two that fault in the same pages only wait for each other. */
+ * two that fault in the same pages only wait for each other. Where that would
+ * be charged to the rank, it waits for us instead. */
 static void mark_filling(struct agent *a)
 {
 	const struct sk_cat_state *state;
@@ -240,9 +281,9 @@ static void mark_filling(struct agent *a)
 	sk_link_each(run, &job->runs, link)
 	sk_link_each(state, &run->states, link)
 	sk_link_each(slot, &state->slots, link) {
-		if (slot->use != SK_CAT_FILLING)
-			continue;
 		m = slot->memory;
+		if (slot->use != SK_CAT_FILLING || m->alone)
+			continue;
 		m->filling = a->fill_round;
 	}
 }

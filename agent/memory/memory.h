@@ -45,7 +45,11 @@ struct memory {
 	int result;			/* of populating; < 0: see text */
 	char text[SK_ERR_MAX];
 	bool released;			/* nobody's but the background's */
+	bool small;			/* counted: not all in huge pages */
+	bool alone;			/* who fills it faults nothing in */
 	bool sealed_writes;
+	bool stray;			/* who wrote to it may still, and nobody
+					 * can tell how long */
 	uint32_t record;		/* of the keeper's table; TABLE_NONE */
 	uint64_t serial;		/* its */
 	struct work burial;

@@ -23,11 +23,12 @@ void record_content(const struct sk_layout *layout, const uint64_t *sums,
 
 /* ---- the memory ---- */
 
-static void say_unkept(struct agent *a, const char *why)
+void record_unkept(struct agent *a, const char *what, const char *why)
 {
 	a->counts.unkept++;
 	if (!a->unkept_said)
-		log_warning(a, "a slot will not outlive this agent: %s", why);
+		log_warning(a, "%s will not outlive this agent: %s", what,
+			    why);
 	a->unkept_said = true;
 }
 
@@ -48,14 +49,23 @@ void record_keep(struct agent *a, struct memory *m)
 		return;
 	m->record = table_take(&a->table, &m->serial);
 	if (m->record == TABLE_NONE) {
-		say_unkept(a, "the table of slots is full");
+		record_unkept(a, "a slot", "the table of slots is full");
 		return;
 	}
 	if (give(a, m, 0) && give(a, m, 1))
 		return;
-	say_unkept(a, a->keeper.lost ? "the keeper is gone" :
-				       "the keeper does not take it");
+	record_unkept(a, "a slot", a->keeper.lost ?
+		      "the keeper is gone" : "the keeper does not take it");
 	record_forget(m);
+}
+
+bool record_drop(struct agent *a, uint32_t *record)
+{
+	if (*record == TABLE_NONE || a->quit)
+		return false;
+	table_drop(&a->table, *record);
+	*record = TABLE_NONE;
+	return true;
 }
 
 void record_forget(struct memory *m)
@@ -63,11 +73,8 @@ void record_forget(struct memory *m)
 	struct agent *a = m->agent;
 	char name[KEPT_NAME];
 
-	/* What it holds at the end is the next agent's. */
-	if (m->record == TABLE_NONE || a->quit)
+	if (!record_drop(a, &m->record))
 		return;
-	table_drop(&a->table, m->record);
-	m->record = TABLE_NONE;
 	for (int kind = 0; kind < 2; kind++) {
 		if (m->slots[kind].fd < 0)
 			continue;
@@ -95,8 +102,8 @@ static uint32_t flags_of(const struct sk_cat_slot *slot)
 		TABLE_WANTED : 0);
 }
 
-static void fill_state(const struct sk_cat_state *state,
-		       struct table_record *r)
+void record_state(const struct sk_cat_state *state,
+		  struct table_record *r)
 {
 	const struct sk_cat_run *run = state->run;
 
@@ -129,13 +136,14 @@ void record_note(void *ctx, const struct sk_cat_slot *slot)
 				  .step = -1 };
 	struct agent *a = ctx;
 
-	if (m->record == TABLE_NONE)
+	/* What it holds at the end is the next agent's. */
+	if (m->record == TABLE_NONE || a->quit)
 		return;
 	r.serial = m->serial;
 	r.kind_bytes[0] = slot->kind_bytes[0];
 	r.kind_bytes[1] = slot->kind_bytes[1];
 	r.flags = flags_of(slot);
-	fill_state(slot->state, &r);
+	record_state(slot->state, &r);
 	if (slot->snapshot) {
 		r.step = slot->snapshot->step;
 		r.created_ns = slot->snapshot->created_ns;

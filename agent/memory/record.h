@@ -6,6 +6,8 @@
 #ifndef SK_AGENT_MEMORY_RECORD_H
 #define SK_AGENT_MEMORY_RECORD_H
 
+#include <stdbool.h>
+
 #include "catalogue/catalogue.h"
 #include "keeper/table.h"
 
@@ -17,11 +19,19 @@ void record_name(uint64_t serial, int kind, char *ret, size_t size);
 /** What a record says of an image's checksums: the same in every agent. */
 void record_content(const struct sk_layout *layout, const uint64_t *sums,
 		    struct sk_digest *ret);
+/** What a record says of the rank, and of its run and job. */
+void record_state(const struct sk_cat_state *state,
+		  struct table_record *ret);
+/** One could not be kept: it is counted, and said once. */
+void record_unkept(struct agent *a, const char *what, const char *why);
 /** The memory outlives the agent from now on; its record follows when it is
  * a slot. Where that cannot be, it is counted, and said once. */
 void record_keep(struct agent *a, struct memory *m);
 /** It does no more. */
 void record_forget(struct memory *m);
+/** Gives the place at *@record back. False: it has none, or the agent ends,
+ * and what it holds then is the next agent's. */
+bool record_drop(struct agent *a, uint32_t *record);
 /** For sk_catalogue.noted. */
 void record_note(void *ctx, const struct sk_cat_slot *slot);
 /** What is told of the snapshot is another: pinned, wanted, durable. */

@@ -69,6 +69,9 @@ static void completed(void *ctx, const struct sk_cat_snapshot *s)
 	struct agent *a = ctx;
 
 	a->counts.completed++;
+	s->job->figures.completed++;
+	s->job->figures.completed_ns = agent_now(a);
+	s->job->figures.completed_step = s->step;
 	log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is complete",
 		 s->job->name, s->run, s->step);
 }

@@ -7,6 +7,7 @@
 #include "agent.h"
 #include "session/flight.h"
 #include "session/session.h"
+#include "wire/version.h"
 
 #define RETRY_NS UINT64_C(10000000)
 #define RETRY_MOST_NS UINT64_C(320000000)
@@ -96,9 +97,10 @@ static int send_reply(struct session *s, struct sk_msg *msg, const int *fds,
 	return r;
 }
 
-static void fill_head(struct sk_msg *msg, uint16_t type, uint32_t seq,
-		      int status, const struct sk_err *err)
+static void fill_head(struct session *s, struct sk_msg *msg, uint16_t type,
+		      uint32_t seq, int status, const struct sk_err *err)
 {
+	msg->version = (uint16_t)s->version;
 	msg->type = type;
 	msg->seq = seq;
 	msg->status = status;
@@ -111,12 +113,23 @@ static void fill_head(struct sk_msg *msg, uint16_t type, uint32_t seq,
 	       err->text, sizeof(err->text));
 }
 
+/* What the other side has no word for is refused instead. */
+static int lower(const struct session *s, struct sk_msg *msg,
+		 struct sk_err *err)
+{
+	if (msg->status < 0 || !s->greeted)
+		return 0;
+	return sk_wire_lower(sk_wire_changes, sk_wire_n_changes, s->version,
+			     true, msg, err);
+}
+
 void session_reply(struct session *s, uint16_t type, uint32_t seq, int status,
 		   struct sk_msg *msg, const int *fds, int n_fds,
 		   const struct sk_err *err)
 {
 	struct sk_msg none = { 0 };
-	int r = -EAGAIN;
+	struct sk_err why = { "" };
+	int r;
 
 	assert(n_fds >= 0 && n_fds <= SK_MSG_FDS);
 	if (s->closing) {
@@ -124,10 +137,16 @@ void session_reply(struct session *s, uint16_t type, uint32_t seq, int status,
 		return;
 	}
 	msg = msg ? msg : &none;
-	fill_head(msg, type, seq, status, err);
+	fill_head(s, msg, type, seq, status, err);
+	r = lower(s, msg, &why);
+	if (r < 0) {
+		close_fds(fds, n_fds);
+		n_fds = 0;
+		fill_head(s, msg, type, seq, r, &why);
+	}
 	/* Not past those that wait. */
-	if (sk_link_empty(&s->replies))
-		r = send_reply(s, msg, fds, n_fds);
+	r = sk_link_empty(&s->replies) ? send_reply(s, msg, fds, n_fds) :
+					 -EAGAIN;
 	if (is_full(r)) {
 		queue_reply(s, msg, fds, n_fds);
 		return;

@@ -108,6 +108,16 @@ void request_answer(struct request *q, int status, struct sk_msg *msg,
 	q->kind->release(q);
 }
 
+void request_leave(struct request *q, int status, struct sk_msg *msg,
+		   const struct sk_err *err)
+{
+	struct session *s = q->session;
+
+	assert(q->busy && s);
+	unlink_request(q);
+	session_reply(s, q->msg.type, q->msg.seq, status, msg, NULL, 0, err);
+}
+
 void request_again(struct request *q)
 {
 	struct session *s = q->session;

@@ -58,6 +58,10 @@ void request_await_change_for(struct request *q, uint32_t timeout_ms);
  * taken over. */
 void request_answer(struct request *q, int status, struct sk_msg *msg,
 		    const int *fds, int n_fds, const struct sk_err *err);
+/** Replies, and has nobody who waits for it any more: whoever it is busy with
+ * answers to nobody. */
+void request_leave(struct request *q, int status, struct sk_msg *msg,
+		   const struct sk_err *err);
 /** It is released, and its call made once more, as if it came now. */
 void request_again(struct request *q);
 /** The connections' requests have nobody who waits for them any more. */

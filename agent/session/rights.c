@@ -12,8 +12,8 @@ bool session_admin(const struct session *s)
 	const struct agent *a = s->agent;
 
 	return s->uid == 0 || s->uid == a->uid ||
-	       (a->opts->admin_uid != (uid_t)-1 &&
-		s->uid == a->opts->admin_uid);
+	       (a->now.admin_uid != (uid_t)-1 &&
+		s->uid == a->now.admin_uid);
 }
 
 bool session_sees(const struct session *s, const struct sk_cat_job *job)

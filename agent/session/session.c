@@ -86,8 +86,12 @@ static void peer_ready(struct source *source, uint32_t events)
 	struct session *s = sk_link_object(source, struct session, peer);
 
 	(void)events;
-	if (s->closing)
+	s->gone = true;
+	if (s->closing) {
+		(void)loop_watch(&s->agent->loop, &s->peer, 0);
+		agent_changed(s->agent);
 		return;
+	}
 	receive(s);
 	if (!s->closing)
 		session_close(s, NULL);
@@ -106,6 +110,7 @@ static void watch_peer(struct session *s)
 	if (os->getsockopt(os, s->source.fd, SOL_SOCKET, SO_PEERPIDFD, &fd,
 			   &size) < 0)
 		fd = s->pid > 0 ? os->pidfd_open(os, s->pid) : -1;
+	s->gone = fd == -ESRCH;
 	if (fd < 0)
 		return;
 	(void)os->fcntl(os, fd, F_SETFD, FD_CLOEXEC);
@@ -219,7 +224,13 @@ void session_close(struct session *s, const char *why)
 	sk_link_insert(&a->lingering, &s->link);
 	/* That it has gone is told once. */
 	(void)loop_watch(&a->loop, &s->source, 0);
-	(void)loop_watch(&a->loop, &s->peer, 0);
+	if (s->gone)
+		(void)loop_watch(&a->loop, &s->peer, 0);
+}
+
+bool session_is_gone(const struct session *s)
+{
+	return s->gone || (s->closing && s->peer.fd < 0);
 }
 
 void session_hold(struct session *s)

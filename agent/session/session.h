@@ -32,7 +32,12 @@ struct session {
 	uid_t uid;
 	pid_t pid;
 	bool greeted;
+	unsigned version;		/* that it speaks; 0: ours */
+	bool faults_nothing;		/* another memory cgroup is charged for
+					 * what it touches: the agent faults
+					 * its slots in alone */
 	bool looked;			/* what it asks was looked for */
+	bool gone;			/* its process is */
 	bool closing;			/* marked; it ends with the turn */
 	unsigned held;			/* and not before this is 0 */
 	struct sk_link requests;
@@ -56,6 +61,9 @@ void session_close(struct session *s, const char *why);
  * marked so long, no more. Unless the agent ends. */
 void session_hold(struct session *s);
 void session_unhold(struct session *s);
+/** Whether its process is gone; also where nobody can tell, and the connection
+ * has ended. */
+bool session_is_gone(const struct session *s);
 /** Counts an error of the other side, and marks it. */
 void session_protocol_error(struct session *s, const char *why);
 /** Sends or queues a reply of that @type to message @seq; the descriptors

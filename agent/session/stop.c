@@ -40,7 +40,7 @@ void agent_stop(struct agent *a, const char *why)
 		flush_newest(a, job);
 	a->stop_timer.fire = stop_time_over;
 	timer_set(&a->loop.timers, &a->stop_timer, agent_now(a) +
-		  a->opts->stop_timeout_s * SECOND_NS);
+		  a->now.stop_timeout_s * SECOND_NS);
 	agent_changed(a);
 }
 
@@ -55,9 +55,9 @@ static void idle(struct timer *timer)
 void agent_check_idle(struct agent *a)
 {
 	timer_clear(&a->loop.timers, &a->idle_timer);
-	if (!a->opts->idle_exit_s || a->n_sessions || a->stopping)
+	if (!a->now.idle_exit_s || a->n_sessions || a->stopping)
 		return;
 	a->idle_timer.fire = idle;
 	timer_set(&a->loop.timers, &a->idle_timer, agent_now(a) +
-		  a->opts->idle_exit_s * SECOND_NS);
+		  a->now.idle_exit_s * SECOND_NS);
 }

@@ -43,6 +43,10 @@ int sk_linux_connect(const struct sk_os *os, int fd,
 		     const struct sockaddr *addr, socklen_t size);
 int sk_linux_accept(const struct sk_os *os, int fd, int flags);
 int sk_linux_shutdown(const struct sk_os *os, int fd, int how);
+int sk_linux_setsockopt(const struct sk_os *os, int fd, int level, int option,
+			const void *value, socklen_t size);
+int sk_linux_getsockname(const struct sk_os *os, int fd,
+			 struct sockaddr *ret_addr, socklen_t *size);
 int sk_linux_getsockopt(const struct sk_os *os, int fd, int level, int option,
 			void *ret_value, socklen_t *size);
 ssize_t sk_linux_sendmsg(const struct sk_os *os, int fd,

@@ -67,6 +67,20 @@ int sk_linux_getsockopt(const struct sk_os *os, int fd, int level, int option,
 	return sk_os_result(getsockopt(fd, level, option, ret_value, size));
 }
 
+int sk_linux_setsockopt(const struct sk_os *os, int fd, int level, int option,
+			const void *value, socklen_t size)
+{
+	(void)os;
+	return sk_os_result(setsockopt(fd, level, option, value, size));
+}
+
+int sk_linux_getsockname(const struct sk_os *os, int fd,
+			 struct sockaddr *ret_addr, socklen_t *size)
+{
+	(void)os;
+	return sk_os_result(getsockname(fd, ret_addr, size));
+}
+
 ssize_t sk_linux_sendmsg(const struct sk_os *os, int fd,
 			 const struct msghdr *msg, int flags)
 {

@@ -119,6 +119,10 @@ struct sk_os {
 	int (*shutdown)(const struct sk_os *os, int fd, int how);
 	int (*getsockopt)(const struct sk_os *os, int fd, int level,
 			  int option, void *ret_value, socklen_t *size);
+	int (*setsockopt)(const struct sk_os *os, int fd, int level,
+			  int option, const void *value, socklen_t size);
+	int (*getsockname)(const struct sk_os *os, int fd,
+			   struct sockaddr *ret_addr, socklen_t *size);
 	ssize_t (*sendmsg)(const struct sk_os *os, int fd,
 			   const struct msghdr *msg, int flags);
 	ssize_t (*recvmsg)(const struct sk_os *os, int fd,

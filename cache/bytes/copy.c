@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "bytes/cursor.h"
 #include "bytes/stream.h"
 #include "bytes/tile.h"
 
@@ -108,80 +109,41 @@ static void sink_rows(struct sink *sink, char *dst, const char *src,
 
 /* ---- walking ---- */
 
-/* A place in a copy: the index of every dimension, and both addresses. */
-struct cursor {
-	const struct sk_copy *copy;
+/* Where a copy is, and what its rows go through. */
+struct walk {
+	struct sk_cursor at;
 	struct sink *sink;		/* NULL: straight to dst */
-	int64_t index[SK_MAX_DIMS];
-	char *dst;
-	const char *src;
 };
 
-static void cursor_seek(struct cursor *cursor, uint64_t row)
-{
-	const struct sk_copy *copy = cursor->copy;
-
-	cursor->dst = copy->dst;
-	cursor->src = copy->src;
-	for (int d = copy->ndim - 1; d >= 0; d--) {
-		int64_t i = (int64_t)(row % (uint64_t)copy->size[d]);
-
-		row /= (uint64_t)copy->size[d];
-		cursor->index[d] = i;
-		cursor->dst += i * copy->dst_stride[d];
-		cursor->src += i * copy->src_stride[d];
-	}
-}
-
-/* On by @count along dimension @d, at most to its end. */
-static void cursor_advance(struct cursor *cursor, int d, uint64_t count)
-{
-	const struct sk_copy *copy = cursor->copy;
-	int64_t step = (int64_t)count;
-
-	assert(d < copy->ndim);
-	for (; d >= 0; d--) {
-		cursor->index[d] += step;
-		cursor->dst += step * copy->dst_stride[d];
-		cursor->src += step * copy->src_stride[d];
-		if (cursor->index[d] < copy->size[d])
-			return;
-		cursor->dst -= copy->size[d] * copy->dst_stride[d];
-		cursor->src -= copy->size[d] * copy->src_stride[d];
-		cursor->index[d] = 0;
-		step = 1;
-	}
-}
-
 /* Part of one row, for the ends of a range. */
-static void copy_part(struct cursor *cursor, uint64_t from, uint64_t to)
+static void copy_part(struct walk *walk, uint64_t from, uint64_t to)
 {
-	assert(from <= to && to <= cursor->copy->run);
-	sk_stream_copy(cursor->dst + from, cursor->src + from, to - from);
+	assert(from <= to && to <= walk->at.copy->run);
+	sk_stream_copy(walk->at.dst + from, walk->at.src + from, to - from);
 }
 
 /* @count rows along the innermost dimension. */
-static void copy_inner(struct cursor *cursor, uint64_t count)
+static void copy_inner(struct walk *walk, uint64_t count)
 {
-	const struct sk_copy *copy = cursor->copy;
+	const struct sk_copy *copy = walk->at.copy;
 	int in = copy->ndim - 1;
 	int64_t dst_stride = in < 0 ? 0 : copy->dst_stride[in];
 	int64_t src_stride = in < 0 ? 0 : copy->src_stride[in];
 
 	assert(count);
-	if (cursor->sink && (count == 1 || dst_stride == (int64_t)copy->run)) {
-		sink_rows(cursor->sink, cursor->dst, cursor->src, src_stride,
+	if (walk->sink && (count == 1 || dst_stride == (int64_t)copy->run)) {
+		sink_rows(walk->sink, walk->at.dst, walk->at.src, src_stride,
 			  copy->run, count);
 		return;
 	}
 	if (copy->run < SK_STREAM_LEAST) {
-		copy_rows(cursor->dst, dst_stride, cursor->src, src_stride,
+		copy_rows(walk->at.dst, dst_stride, walk->at.src, src_stride,
 			  copy->run, count);
 		return;
 	}
 	for (uint64_t i = 0; i < count; i++)
-		sk_stream_copy(cursor->dst + (int64_t)i * dst_stride,
-			       cursor->src + (int64_t)i * src_stride,
+		sk_stream_copy(walk->at.dst + (int64_t)i * dst_stride,
+			       walk->at.src + (int64_t)i * src_stride,
 			       copy->run);
 }
 
@@ -189,20 +151,20 @@ static void copy_inner(struct cursor *cursor, uint64_t count)
  * Copies the next two dimensions, as far as @rows go, if they are a matrix
  * that lies transposed in the source. Returns how many rows that were.
  */
-static uint64_t copy_transposed(struct cursor *cursor, uint64_t rows)
+static uint64_t copy_transposed(struct walk *walk, uint64_t rows)
 {
-	const struct sk_copy *copy = cursor->copy;
+	const struct sk_copy *copy = walk->at.copy;
 	int in = copy->ndim - 1, out = in - 1;
 	struct sk_tile tile;
 	uint64_t left;
 
-	if (out < 0 || cursor->index[in] ||
+	if (out < 0 || walk->at.index[in] ||
 	    copy->dst_stride[in] != (int64_t)copy->run)
 		return 0;
-	left = (uint64_t)(copy->size[out] - cursor->index[out]);
+	left = (uint64_t)(copy->size[out] - walk->at.index[out]);
 	tile = (struct sk_tile){
-		.dst = cursor->dst,
-		.src = cursor->src,
+		.dst = walk->at.dst,
+		.src = walk->at.src,
 		.run = copy->run,
 		.rows = rows / (uint64_t)copy->size[in],
 		.cols = (uint64_t)copy->size[in],
@@ -214,27 +176,27 @@ static uint64_t copy_transposed(struct cursor *cursor, uint64_t rows)
 	if (!sk_tile_pays(&tile))
 		return 0;
 	sk_tile_copy(&tile, sk_stream_at(0));
-	cursor_advance(cursor, out, tile.rows);
+	sk_cursor_advance(&walk->at, out, tile.rows);
 	return tile.rows * tile.cols;
 }
 
-static void copy_rows_from(struct cursor *cursor, uint64_t rows)
+static void copy_rows_from(struct walk *walk, uint64_t rows)
 {
-	int in = cursor->copy->ndim - 1;
+	int in = walk->at.copy->ndim - 1;
 
 	while (rows) {
-		uint64_t n = copy_transposed(cursor, rows);
+		uint64_t n = copy_transposed(walk, rows);
 
 		rows -= n;
 		if (n)
 			continue;
 		n = 1;
 		if (in >= 0)
-			n = (uint64_t)(cursor->copy->size[in] -
-				       cursor->index[in]);
+			n = (uint64_t)(walk->at.copy->size[in] -
+				       walk->at.index[in]);
 		n = n < rows ? n : rows;
-		copy_inner(cursor, n);
-		cursor_advance(cursor, in, n);
+		copy_inner(walk, n);
+		sk_cursor_advance(&walk->at, in, n);
 		rows -= n;
 	}
 }
@@ -255,7 +217,7 @@ static bool wants_sink(const struct sk_copy *copy, uint64_t bytes)
 }
 
 /* Whole rows, through a stage. Its own function for the size of the stack. */
-static void copy_staged(struct cursor *cursor, const struct sk_stream *kernel,
+static void copy_staged(struct walk *walk, const struct sk_stream *kernel,
 			uint64_t rows)
 {
 	struct sink sink;
@@ -263,39 +225,39 @@ static void copy_staged(struct cursor *cursor, const struct sk_stream *kernel,
 	sink.kernel = kernel;
 	sink.dst = NULL;
 	sink.fill = 0;
-	cursor->sink = &sink;
-	copy_rows_from(cursor, rows);
+	walk->sink = &sink;
+	copy_rows_from(walk, rows);
 	sink_flush(&sink);
-	cursor->sink = NULL;
+	walk->sink = NULL;
 }
 
 static void run_range(const struct sk_copy *copy, uint64_t from, uint64_t to)
 {
 	const struct sk_stream *kernel = sk_stream_at(0);
-	struct cursor cursor = { .copy = copy };
+	struct walk walk = { 0 };
 	uint64_t skip = from % copy->run;
 	uint64_t rows;
 
 	assert(from < to && to <= copy->bytes);
-	cursor_seek(&cursor, from / copy->run);
+	sk_cursor_seek(&walk.at, copy, from / copy->run);
 	if (skip) {
 		uint64_t end = skip + (to - from);
 
 		end = end < copy->run ? end : copy->run;
-		copy_part(&cursor, skip, end);
+		copy_part(&walk, skip, end);
 		from += end - skip;
 		if (from == to)
 			return;
-		cursor_advance(&cursor, copy->ndim - 1, 1);
+		sk_cursor_advance(&walk.at, copy->ndim - 1, 1);
 	}
 	rows = (to - from) / copy->run;
 	if (kernel && wants_sink(copy, rows * copy->run))
-		copy_staged(&cursor, kernel, rows);
+		copy_staged(&walk, kernel, rows);
 	else
-		copy_rows_from(&cursor, rows);
+		copy_rows_from(&walk, rows);
 	from += rows * copy->run;
 	if (from < to)
-		copy_part(&cursor, 0, to - from);
+		copy_part(&walk, 0, to - from);
 }
 
 void sk_copy_run_unfenced(const struct sk_copy *copy, uint64_t from,

@@ -11,6 +11,7 @@
 #include <immintrin.h>
 
 #include "base/util.h"
+#include "bytes/isa-x86.h"
 
 #define STREAMS 4u
 #define BLOCK (STREAMS * 4096u)
@@ -127,11 +128,7 @@ static const struct sk_stream streams[] = {
 
 const struct sk_stream *sk_stream_at(unsigned i)
 {
-	unsigned first = 2;
+	unsigned first = sk_isa_first();
 
-	if (__builtin_cpu_supports("avx512f"))
-		first = 0;
-	else if (__builtin_cpu_supports("avx2"))
-		first = 1;
 	return i < SK_ARRAY_SIZE(streams) - first ? &streams[first + i] : NULL;
 }

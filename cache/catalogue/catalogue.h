@@ -60,6 +60,9 @@ struct sk_cat_slot {
 	uint32_t fds;			/* the same: one for each kind */
 	uint64_t kind_bytes[2];
 	void *memory;			/* the owner's */
+	void *detainer;			/* the owner's: whoever wrote to it may
+					 * still; NULL: detain.c */
+	bool left;			/* given back once it is not detained */
 };
 
 struct sk_cat_state {
@@ -93,6 +96,7 @@ struct sk_cat_run {
 	bool has_local, apart;		/* a snapshot was local; several were:
 					 * its other ranks are elsewhere */
 	int64_t local_step;		/* of the first */
+	uint64_t changes;		/* of its ranks */
 	size_t n_snapshots;		/* of its job, that are its own */
 	int64_t *kept;			/* its steps that were left to the
 					 * disk, ascending */
@@ -137,6 +141,7 @@ struct sk_cat_known {
 	bool announce;			/* sealed since it was complete */
 	bool hopeless;			/* when the job's changes were */
 	uint64_t hope_at;
+	uint64_t ranks_at, disk_ranks_at;	/* the run's changes then */
 };
 
 struct sk_cat_snapshot {
@@ -171,6 +176,18 @@ struct sk_cat_snapshot {
 
 struct sk_cat_question;
 
+/** What has become of a job's snapshots; the owner's figures, of which the
+ * catalogue knows nothing. Times of the owner's clock, 0: never. */
+struct sk_cat_figures {
+	uint64_t sealed, bytes_sealed;	/* images */
+	uint64_t copied_ns, stalled_ns;	/* in all */
+	uint64_t completed, durable;	/* snapshots */
+	uint64_t bytes_flushed, flush_ns, flush_errors;
+	uint64_t refused_slots, lost;	/* images, with who filled them */
+	uint64_t sealed_ns, completed_ns, durable_ns;	/* the last time */
+	int64_t sealed_step, completed_step, durable_step;
+};
+
 struct sk_cat_job {
 	struct sk_link link;
 	struct sk_catalogue *catalogue;
@@ -195,6 +212,7 @@ struct sk_cat_job {
 	uint64_t flush_took_ns;		/* the last one */
 	bool flush_due;			/* the newest one, when it is known */
 	void *owner;			/* the agent's: what it knows of disk */
+	struct sk_cat_figures figures;
 };
 
 struct sk_catalogue {
@@ -241,7 +259,7 @@ struct sk_catalogue {
 	void *ctx;
 };
 
-/* ---- catalogue.c: the objects ---- */
+/* ---- catalogue.c, snapshot.c, image.c: the objects ---- */
 
 void sk_cat_init(struct sk_catalogue *cat);
 void sk_cat_destroy(struct sk_catalogue *cat);
@@ -398,6 +416,17 @@ int sk_cat_room_for_layouts(struct sk_catalogue *cat, uid_t uid,
 			    const struct sk_layout *const layouts[2],
 			    struct sk_err *err);
 
+/* ---- detain.c: slots whose writer may not be gone yet ---- */
+
+/** The state's slots are given to no other state, and not given back, until
+ * sk_cat_detain_end() of the same @detainer, which is not NULL. */
+void sk_cat_state_detain(struct sk_cat_state *state, void *detainer);
+void sk_cat_detain_end(struct sk_catalogue *cat, const void *detainer);
+/** Bytes of slots that @detainer, or (NULL) any, keeps. */
+uint64_t sk_cat_detained(const struct sk_catalogue *cat, const void *detainer);
+/** Whether slots of that rank's earlier lives are. */
+bool sk_cat_rank_detained(const struct sk_cat_job *job, int32_t rank);
+
 /* ---- revive.c: what outlived the agent ---- */
 
 /** The run of that number and id, which has lost its ranks: who was in it may
@@ -417,6 +446,10 @@ sk_cat_state_revive(struct sk_cat_run *run, int32_t rank, uint64_t serial,
  * -EEXIST: another slot does. */
 int sk_cat_slot_revive(struct sk_cat_slot *slot, int64_t step,
 		       uint64_t *const sums[2], uint64_t wall_ns);
+/** The free slot goes on being filled with that step, by whoever has what it
+ * is to hold; then it is sealed or cleared as any. Errors as above. */
+int sk_cat_slot_resume(struct sk_cat_slot *slot, int64_t step,
+		       uint32_t flags);
 /** A slot of those sizes that the awaited rank had in this very run moves to
  * @state, which is its next registration there, with what is in it; NULL:
  * none. @usable as in sk_cat_slot_inherit(). */

@@ -225,6 +225,14 @@ static void announce(struct sk_cat_snapshot *s)
 		cat->completed(cat->ctx, s);
 }
 
+/* What the run's ranks, by now, have to do with what is not complete. */
+static uint64_t ranks_of(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_run *run = sk_cat_run_of(s);
+
+	return run ? run->changes : 0;
+}
+
 /* What is kept of answers is no part of what the snapshot is: const to others
  * than this file. */
 static struct sk_cat_known *look(const struct sk_cat_snapshot *asked)
@@ -234,12 +242,13 @@ static struct sk_cat_known *look(const struct sk_cat_snapshot *asked)
 	bool wait;
 	int r;
 
-	if (k->fresh)
+	if (k->fresh && (k->complete || k->ranks_at == ranks_of(s)))
 		return k;
 	visit(s);
 	wait = sk_link_empty(&s->images) || is_awaited(s);
 	r = wait ? -EAGAIN : covered(s, ASKED_ANYWHERE, NULL);
 	k->fresh = true;
+	k->ranks_at = ranks_of(s);
 	k->complete = r == 0;
 	k->undecided = !is_known(r);
 	k->local = r < 0 && !wait && is_local(s);
@@ -286,10 +295,11 @@ static struct sk_cat_known *look_at_disk(const struct sk_cat_snapshot *asked)
 	struct sk_cat_known *k = &s->known;
 	int r;
 
-	if (k->disk_fresh)
+	if (k->disk_fresh && (k->on_disk || k->disk_ranks_at == ranks_of(s)))
 		return k;
 	r = disk_can_wait(s) ? -EAGAIN : covered(s, ASKED_DISK, NULL);
 	k->disk_fresh = true;
+	k->disk_ranks_at = ranks_of(s);
 	k->on_disk = r == 0;
 	k->disk_undecided = !is_known(r);
 	note_undecided(s);
@@ -356,18 +366,10 @@ void sk_cat_touch_disk(struct sk_cat_snapshot *s)
 	s->job->changes++;
 }
 
-void sk_cat_touch_run(const struct sk_cat_run *run)
+void sk_cat_touch_run(struct sk_cat_run *run)
 {
-	struct sk_cat_snapshot *s;
-
 	run->job->changes++;
-	sk_link_each(s, &run->job->snapshots, link) {
-		visit(s);
-		if (s->run < run->number)
-			break;
-		if (sk_cat_is_of(s, run) && !s->known.complete)
-			sk_cat_touch(s);
-	}
+	run->changes++;
 }
 
 void sk_cat_flushing(struct sk_cat_snapshot *s, bool flushing)

@@ -20,6 +20,10 @@ static inline bool sk_cat_on_store(const struct sk_cat_image *image)
 /** A new image in the snapshot; the layout's reference is taken over. */
 struct sk_cat_image *sk_cat_image_new(struct sk_cat_snapshot *snapshot,
 				      struct sk_cat_layout *layout);
+/** Drops it, whatever holds it. */
+void sk_cat_image_drop(struct sk_cat_image *image);
+/** The same, and its images. */
+void sk_cat_snapshot_drop(struct sk_cat_snapshot *snapshot);
 /** Drops the image if no place holds it and nobody uses it. */
 void sk_cat_image_trim(struct sk_cat_image *image);
 
@@ -27,6 +31,9 @@ void sk_cat_image_trim(struct sk_cat_image *image);
 void sk_cat_slot_release(struct sk_cat_slot *slot);
 /** Tells the catalogue's owner. */
 void sk_cat_slot_noted(const struct sk_cat_slot *slot);
+/** The free slot is being filled for the snapshot. */
+void sk_cat_slot_fill(struct sk_cat_slot *slot, struct sk_cat_snapshot *s,
+		      uint32_t flags);
 /** The slot goes to another state, with what is in it. */
 struct sk_cat_slot *sk_cat_slot_move(struct sk_cat_slot *slot,
 				     struct sk_cat_state *state);
@@ -41,7 +48,7 @@ void sk_cat_touch(struct sk_cat_snapshot *snapshot);
 /** The same, of what the disk has of it. */
 void sk_cat_touch_disk(struct sk_cat_snapshot *snapshot);
 /** The run's ranks are others: of what is not complete. */
-void sk_cat_touch_run(const struct sk_cat_run *run);
+void sk_cat_touch_run(struct sk_cat_run *run);
 /** Slots hold it, or do no more. */
 void sk_cat_snapshot_settle(struct sk_cat_snapshot *snapshot);
 /** The run of the snapshot, or NULL: nothing but the snapshot is left. */

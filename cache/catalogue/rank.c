@@ -191,7 +191,7 @@ find_left(const struct sk_cat_state *state, const uint64_t kind_bytes[2],
 			if (old->living || old->rank != state->rank)
 				continue;
 			sk_link_each(slot, &old->slots, link) {
-				if (slot->use == use &&
+				if (slot->use == use && !slot->detainer &&
 				    same_sizes(slot, kind_bytes) &&
 				    (!usable || usable(slot)))
 					return slot;

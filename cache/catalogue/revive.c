@@ -47,6 +47,19 @@ struct sk_cat_state *sk_cat_state_revive(struct sk_cat_run *run, int32_t rank,
 	return state;
 }
 
+/* An image of the rank is. */
+static bool in_memory(const struct sk_cat_snapshot *s, int32_t rank)
+{
+	for (int kind = 0; kind < 2; kind++) {
+		const struct sk_cat_image *image =
+			sk_cat_image_find(s, rank, (enum sk_image_kind)kind);
+
+		if (image && image->slot)
+			return true;
+	}
+	return false;
+}
+
 int sk_cat_slot_revive(struct sk_cat_slot *slot, int64_t step,
 		       uint64_t *const sums[2], uint64_t wall_ns)
 {
@@ -64,15 +77,9 @@ int sk_cat_slot_revive(struct sk_cat_slot *slot, int64_t step,
 	slot->use = SK_CAT_FILLING;
 	slot->flags = SK_SLOT_NO_FLUSH;	/* the caller knows what is wanted */
 	slot->snapshot = s;
-	for (int kind = 0; kind < 2; kind++) {
-		const struct sk_cat_image *image =
-			sk_cat_image_find(s, state->rank,
-					  (enum sk_image_kind)kind);
-
-		if (image && image->slot) {
-			sk_cat_slot_clear(slot);
-			return -EEXIST;
-		}
+	if (in_memory(s, state->rank)) {
+		sk_cat_slot_clear(slot);
+		return -EEXIST;
 	}
 	sk_cat_snapshot_settle(s);
 	r = sk_cat_slot_seal(slot, sums, wall_ns);
@@ -84,6 +91,23 @@ int sk_cat_slot_revive(struct sk_cat_slot *slot, int64_t step,
 	if (step > state->last_step)
 		state->last_step = step;
 	return r;
+}
+
+int sk_cat_slot_resume(struct sk_cat_slot *slot, int64_t step, uint32_t flags)
+{
+	const struct sk_cat_state *state = slot->state;
+	struct sk_cat_run *run = state->run;
+	struct sk_cat_snapshot *s;
+
+	assert(slot->use == SK_CAT_FREE && step >= 0);
+	s = sk_cat_snapshot_get(run->job, run->number, run->id, step,
+				run->world);
+	if (!s)
+		return -ENOMEM;
+	if (in_memory(s, state->rank))
+		return -EEXIST;
+	sk_cat_slot_fill(slot, s, flags);
+	return 0;
 }
 
 struct sk_cat_slot *
@@ -99,6 +123,7 @@ sk_cat_slot_return(struct sk_cat_state *state, const uint64_t kind_bytes[2],
 		sk_link_each(slot, &old->slots, link) {
 			if (slot->kind_bytes[0] != kind_bytes[0] ||
 			    slot->kind_bytes[1] != kind_bytes[1] ||
+			    slot->detainer || slot->use == SK_CAT_FILLING ||
 			    (usable && !usable(slot)))
 				continue;
 			if (old->last_step > state->last_step)

@@ -36,7 +36,8 @@ static uint64_t trim_state(struct sk_cat_state *state)
 	if (!is_dead(state))
 		return 0;
 	sk_link_each(slot, &state->slots, link) {
-		if (slot->use != SK_CAT_FREE)
+		slot->left |= slot->detainer && slot->use == SK_CAT_FREE;
+		if (slot->use != SK_CAT_FREE || slot->detainer)
 			continue;
 		bytes += slot->bytes;
 		sk_cat_slot_release(slot);
@@ -66,7 +67,7 @@ uint64_t sk_cat_trim_free(struct sk_catalogue *cat, struct sk_cat_job *only)
 /* May this slot of a dead rank be given to somebody else? */
 static bool reclaimable(const struct sk_cat_slot *slot)
 {
-	return is_dead(slot->state) &&
+	return is_dead(slot->state) && !slot->detainer &&
 	       (slot->use == SK_CAT_FREE ||
 		(slot->use == SK_CAT_SEALED &&
 		 !sk_cat_protected(slot->snapshot)));
@@ -164,6 +165,11 @@ static void name_holders(struct sk_catalogue *cat,
 						    sizeof(text)));
 	if (!at)
 		(void)snprintf(buf, size, "nobody");
+	else if (at < size && sk_cat_detained(cat, NULL))
+		(void)snprintf(buf + at, size - at, " (%s of it by processes "
+			       "that have left and not ended)",
+			       sk_size_format(sk_cat_detained(cat, NULL), text,
+					      sizeof(text)));
 }
 
 static uint64_t left_of(uint64_t most, uint64_t used)
@@ -175,7 +181,7 @@ static int say_bytes(struct sk_catalogue *cat, uint64_t asked, uint64_t left,
 		     const struct account *account,
 		     const struct sk_cat_job *job, struct sk_err *err)
 {
-	char want[32], most[32], had[32], holders[200];
+	char want[32], most[32], had[32], holders[280];
 
 	name_holders(cat, job, holders, sizeof(holders));
 	sk_size_format(asked, want, sizeof(want));

@@ -46,6 +46,9 @@ newest_for(const struct sk_cat_snapshot *s)
 	if (!newest || newest->run != s->run || newest->run_id == s->run_id)
 		return newest;
 	sk_link_each(own, &s->job->snapshots, link) {
+		s->job->catalogue->visits++;
+		if (own->run < s->run)
+			break;
 		if (own->run == s->run && own->run_id == s->run_id &&
 		    counts(own))
 			return own;

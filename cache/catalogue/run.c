@@ -34,8 +34,13 @@ int sk_cat_run_new(struct sk_cat_job *job, const struct sk_cat_ask *ask,
 		}
 	}
 	sk_link_insert(at, &run->link);
-	sk_link_each(s, &job->snapshots, link)
+	/* Newest first. */
+	sk_link_each(s, &job->snapshots, link) {
+		job->catalogue->visits++;
+		if (s->run < number)
+			break;
 		run->n_snapshots += sk_cat_is_of(s, run);
+	}
 	sk_cat_run_seen(job, number);
 	*ret_run = run;
 	return 0;

@@ -100,6 +100,30 @@ static int say_busy(const struct sk_cat_state *state, struct sk_err *err)
 			  state->run->job->name, text);
 }
 
+void sk_cat_slot_fill(struct sk_cat_slot *slot, struct sk_cat_snapshot *s,
+		      uint32_t flags)
+{
+	struct sk_cat_state *state = slot->state;
+
+	assert(slot->use == SK_CAT_FREE);
+	if (by_cadence(state, flags)) {
+		s->by_cadence = true;
+		s->cadence_due |= sk_cadence_wants(&s->job->cadence, s->step);
+	}
+	s->filling++;
+	slot->use = SK_CAT_FILLING;
+	slot->snapshot = s;
+	slot->flags = flags;
+	slot->fill = s->job->catalogue->next_id++;
+	if (s->step > state->last_step)
+		state->last_step = s->step;
+	if (state->lost_step == s->step)
+		state->lost_step = -1;
+	sk_cat_slot_noted(slot);
+	sk_cat_snapshot_settle(s);
+	sk_cat_touch(s);
+}
+
 int sk_cat_slot_take(struct sk_cat_state *state, int64_t step, uint32_t flags,
 		     bool dry, struct sk_cat_slot **ret_slot,
 		     unsigned *ret_evicted, struct sk_err *err)
@@ -128,25 +152,12 @@ int sk_cat_slot_take(struct sk_cat_state *state, int64_t step, uint32_t flags,
 	if (!s)
 		return sk_err_set(err, -ENOMEM, "no memory for a snapshot");
 	assert(slot->use != SK_CAT_FILLING);
-	if (by_cadence(state, flags)) {
-		s->by_cadence = true;
-		s->cadence_due |= sk_cadence_wants(&run->job->cadence, step);
-	}
-	s->filling++;
 	evicted = slot->use == SK_CAT_SEALED;
+	s->filling++;
 	if (evicted)
 		sk_cat_slot_clear(slot);
-	slot->use = SK_CAT_FILLING;
-	slot->snapshot = s;
-	slot->flags = flags;
-	slot->fill = run->job->catalogue->next_id++;
-	if (step > state->last_step)
-		state->last_step = step;
-	if (state->lost_step == step)
-		state->lost_step = -1;
-	sk_cat_slot_noted(slot);
-	sk_cat_snapshot_settle(s);
-	sk_cat_touch(s);
+	s->filling--;
+	sk_cat_slot_fill(slot, s, flags);
 	*ret_slot = slot;
 	*ret_evicted = evicted;
 	return 0;
@@ -258,7 +269,8 @@ void sk_cat_slot_clear(struct sk_cat_slot *slot)
 	slot->use = SK_CAT_FREE;
 	slot->snapshot = NULL;
 	sk_cat_slot_noted(slot);
-	if (!state->living && !was_filling)
+	slot->left = slot->detainer && !was_filling;
+	if (!state->living && !was_filling && !slot->detainer)
 		sk_cat_slot_release(slot);
 	job->changes++;
 	if (!sk_cat_snapshot_trim(s))

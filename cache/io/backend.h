@@ -72,6 +72,7 @@ struct sk_io {
 	unsigned depth;
 	size_t block;
 	bool no_direct;
+	int direct;		/* atomic: sk_io_direct() */
 	struct sk_io_request *requests;	/* depth of them */
 	struct sk_io_request *idle;	/* those not in flight */
 	unsigned in_flight;

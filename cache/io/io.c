@@ -60,6 +60,7 @@ int sk_io_new(const struct sk_os *os, const struct sk_io_opts *opts,
 	io->depth = opts->depth ? opts->depth : DEFAULT_DEPTH;
 	io->block = opts->block ? opts->block : DEFAULT_BLOCK;
 	io->no_direct = opts->no_direct;
+	io->direct = -1;
 	io->requests = calloc(io->depth, sizeof(*io->requests));
 	if (!io->requests)
 		return sk_err_errno(err, -ENOMEM, "cannot make a reader");
@@ -90,6 +91,11 @@ struct sk_io *sk_io_free(struct sk_io *io)
 const char *sk_io_describe(const struct sk_io *io)
 {
 	return io->engine->ops->describe(io->engine);
+}
+
+int sk_io_direct(const struct sk_io *io)
+{
+	return __atomic_load_n(&io->direct, __ATOMIC_RELAXED);
 }
 
 int sk_io_register(struct sk_io *io, void *base, size_t size)

@@ -39,6 +39,10 @@ SK_DEFINE_CLEANUP(struct sk_io *, sk_io_free)
 /** "io_uring", "io_uring, registered buffers" or "threads". */
 const char *sk_io_describe(const struct sk_io *io);
 
+/** Whether what was written last bypassed the page cache: 1, 0, or -1: nothing
+ * was written that was to. Any thread. */
+int sk_io_direct(const struct sk_io *io);
+
 /** Pins memory that is read into, or written, often: small buffers. Optional:
  * a refusal (memlock) is no error, it is only slower. Not for gigabytes of
  * huge pages: the kernel compares each with all that are pinned, which takes

@@ -10,12 +10,13 @@
 #define RETRY_EAGER 8u		/* of which the first come at once */
 
 /* A filesystem may take the flag and refuse the requests. */
-static bool gave_up_direct(const struct sk_io *io, int fd)
+static bool gave_up_direct(struct sk_io *io, int fd)
 {
 	int flags = io->os->fcntl(io->os, fd, F_GETFL, 0);
 
 	if (flags < 0 || !(flags & O_DIRECT))
 		return false;
+	__atomic_store_n(&io->direct, 0, __ATOMIC_RELAXED);
 	return sk_io_set_direct(io, fd, false) == 0;
 }
 

@@ -28,7 +28,7 @@ struct uring {
 	bool table_up;		/* the sparse table of buffers */
 	bool used[PIECES_MAX];
 	struct pinned pinned[PINNED_MAX];
-	unsigned pinned_count;
+	unsigned pinned_count;	/* atomic: any thread asks for it */
 	struct sk_io_request *done;	/* without the ring */
 };
 
@@ -139,7 +139,7 @@ static void forget(struct uring *u, struct pinned *p)
 {
 	mark_pieces(u, p, false);
 	*p = (struct pinned){ 0 };
-	u->pinned_count--;
+	(void)__atomic_sub_fetch(&u->pinned_count, 1, __ATOMIC_RELAXED);
 }
 
 /*
@@ -196,7 +196,7 @@ static int uring_pin(struct sk_io_engine *engine, void *base, size_t size)
 		return 0;
 	}
 	mark_pieces(u, p, true);
-	u->pinned_count++;
+	(void)__atomic_add_fetch(&u->pinned_count, 1, __ATOMIC_RELAXED);
 	return 1;
 }
 
@@ -313,7 +313,8 @@ static const char *uring_describe(const struct sk_io_engine *engine)
 {
 	const struct uring *u = (const struct uring *)engine;
 
-	return u->pinned_count ? "io_uring, registered buffers" : "io_uring";
+	return __atomic_load_n(&u->pinned_count, __ATOMIC_RELAXED) ?
+	       "io_uring, registered buffers" : "io_uring";
 }
 
 static const struct sk_io_engine_ops uring_ops = {

@@ -255,7 +255,9 @@ static int write_fd(struct writer *wr, struct sk_err *err)
 	const struct sk_os *os = wr->io->os;
 	int r;
 
-	(void)sk_io_set_direct(wr->io, wr->fd, true);
+	r = sk_io_set_direct(wr->io, wr->fd, true);
+	if (!wr->io->no_direct)
+		__atomic_store_n(&wr->io->direct, r == 1, __ATOMIC_RELAXED);
 	r = reserve(wr, err);
 	if (r == 0)
 		r = write_all(wr, err);

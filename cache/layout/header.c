@@ -193,7 +193,7 @@ static void describe(struct sk_xxh3_stream *d, const struct sk_text *t,
 }
 
 static void put_item(struct sk_text *t, const struct sk_item *item, int mesh,
-		     struct sk_xxh3_stream *d)
+		     struct sk_xxh3_stream *d, struct sk_words *ret_boxes)
 {
 	size_t from = t->n;
 
@@ -216,7 +216,9 @@ static void put_item(struct sk_text *t, const struct sk_item *item, int mesh,
 	if (item->kind != SK_ITEM_BLOB_LOCAL)
 		describe(d, t, from);
 	sk_xxh3_add(d, item->explicit_boxes ? "b" : "p", 1);
+	ret_boxes->from = (uint32_t)t->n;
 	put_boxes(t, item);
+	ret_boxes->to = (uint32_t)t->n;
 	sk_text_put(t, "}");
 }
 
@@ -262,21 +264,13 @@ static void put_identity(struct sk_text *t, const struct sk_layout *l)
 	p->step_at = put_field(t, SK_RUN_WIDTH, ' ');
 }
 
-static void put_shardkeep(struct sk_text *t, struct sk_layout *l,
+static void put_described(struct sk_text *t, struct sk_layout *l,
 			  const struct meshes *meshes)
 {
 	struct sk_xxh3_stream d;
-	size_t from;
+	size_t from = t->n;
 
 	sk_xxh3_begin(&d);
-	put_identity(t, l);
-	sk_text_put(t, ",\"rank\":");
-	sk_text_int(t, l->rank);
-	sk_text_put(t, ",\"world\":");
-	sk_text_int(t, l->world);
-	sk_text_put(t, l->kind == SK_IMAGE_PRIMARY ? ",\"kind\":\"primary\"" :
-					     ",\"kind\":\"replica\"");
-	from = t->n;
 	sk_text_put(t, ",\"meshes\":[");
 	for (int i = 0; i < meshes->n; i++) {
 		sk_text_put(t, i ? "," : "");
@@ -286,9 +280,47 @@ static void put_shardkeep(struct sk_text *t, struct sk_layout *l,
 	sk_text_put(t, "],\"items\":[");
 	for (uint32_t i = 0; i < l->n_items; i++) {
 		sk_text_put(t, i ? "," : "");
-		put_item(t, &l->items[i], meshes->of_item[i], &d);
+		put_item(t, &l->items[i], meshes->of_item[i], &d,
+			 &l->priv->boxes[i]);
 	}
 	l->description = sk_xxh3_end(&d);
+}
+
+/* The same words as another layout's, but for boxes that are not its. */
+static void put_again(struct sk_text *t, struct sk_layout *l,
+		      const struct sk_layout *base)
+{
+	const struct sk_layout_priv *p = base->priv;
+	uint32_t at = p->described_from;
+
+	assert(base->header && at < p->described_to);
+	for (uint32_t i = 0; i < l->n_items; i++) {
+		if (l->items[i].boxes == base->items[i].boxes)
+			continue;
+		sk_text_raw(t, base->header + at, p->boxes[i].from - at);
+		put_boxes(t, &l->items[i]);
+		at = p->boxes[i].to;
+	}
+	sk_text_raw(t, base->header + at, p->described_to - at);
+	l->description = base->description;
+}
+
+static void put_shardkeep(struct sk_text *t, struct sk_layout *l,
+			  const struct meshes *meshes)
+{
+	put_identity(t, l);
+	sk_text_put(t, ",\"rank\":");
+	sk_text_int(t, l->rank);
+	sk_text_put(t, ",\"world\":");
+	sk_text_int(t, l->world);
+	sk_text_put(t, l->kind == SK_IMAGE_PRIMARY ? ",\"kind\":\"primary\"" :
+					     ",\"kind\":\"replica\"");
+	l->priv->described_from = (uint32_t)t->n;
+	if (l->priv->base)
+		put_again(t, l, l->priv->base);
+	else
+		put_described(t, l, meshes);
+	l->priv->described_to = (uint32_t)t->n;
 	sk_text_put(t, "],\"entries\":[");
 	put_sums(t, l);
 	sk_text_put(t, "]}");
@@ -343,7 +375,11 @@ int sk_layout_write_header(struct sk_layout *l, struct sk_err *err)
 	uint64_t n;
 
 	l->priv->sums_at = calloc(l->n_sums + 1u, sizeof(uint32_t));
-	if (l->priv->sums_at && collect_meshes(l, &meshes))
+	if (!l->priv->base)
+		l->priv->boxes = calloc(l->n_items + 1u,
+					sizeof(*l->priv->boxes));
+	if (l->priv->sums_at && (l->priv->base || (l->priv->boxes &&
+						   collect_meshes(l, &meshes))))
 		put_header(&t, l, &meshes);
 	else
 		t.failed = true;

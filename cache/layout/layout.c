@@ -184,7 +184,8 @@ static uint64_t measure(const struct sk_layout *l)
 			 table_memory(&l->priv->entries) +
 			 table_memory(&l->priv->items);
 
-	bytes += (uint64_t)l->n_items * sizeof(*l->items);
+	bytes += (uint64_t)l->n_items * (sizeof(*l->items) +
+					 sizeof(*l->priv->boxes));
 	bytes += (uint64_t)l->n_entries * sizeof(*l->entries);
 	bytes += (uint64_t)l->n_sums * sizeof(*l->priv->sums_at);
 	for (uint32_t i = 0; i < l->n_items; i++) {
@@ -201,27 +202,49 @@ uint64_t sk_layout_memory(const struct sk_layout *l)
 	return l->priv->memory;
 }
 
+/* Room was for all boxes of the items; replicas' go to few images each. */
+static void trim_entries(struct sk_layout *l)
+{
+	struct sk_entry *v = realloc(l->entries, (l->n_entries + 1u) *
+						 sizeof(*v));
+
+	l->entries = v ? v : l->entries;
+}
+
+int sk_layout_fill(struct sk_layout *l, struct sk_err *err)
+{
+	_cleanup_free_ bool *primary = calloc(l->n_items + 1u,
+					      sizeof(*primary));
+	int r;
+
+	assert(!l->entries && !l->n_entries);
+	if (!primary)
+		return sk_err_set(err, -ENOMEM, "out of memory for a layout");
+	r = sk_layout_split(l, primary, NULL, err);
+	if (r >= 0)
+		r = add_entries(l, primary, err);
+	if (r < 0)
+		return r;
+	trim_entries(l);
+	return sk_layout_index_entries(l, err);
+}
+
 static int build(struct sk_layout *l, const struct sk_item *items, uint32_t n,
 		 struct sk_err *err)
 {
-	_cleanup_free_ bool *primary = calloc(n + 1u, sizeof(*primary));
 	uint64_t visits = VISITS_FREE;
 	int r = 0;
 
 	l->items = calloc(n + 1u, sizeof(*l->items));
 	l->priv = calloc(1, sizeof(*l->priv));
-	if (!primary || !l->items || !l->priv)
+	if (!l->items || !l->priv)
 		return sk_err_set(err, -ENOMEM, "out of memory for a layout");
 	for (uint32_t i = 0; i < n && r >= 0; i++, l->n_items = i)
 		r = copy_item(l, &items[i], &l->items[i], &visits, err);
 	if (r >= 0)
 		r = sk_layout_index_items(l, err);
 	if (r >= 0)
-		r = sk_layout_split(l, primary, NULL, err);
-	if (r >= 0)
-		r = add_entries(l, primary, err);
-	if (r >= 0)
-		r = sk_layout_index_entries(l, err);
+		r = sk_layout_fill(l, err);
 	if (r >= 0)
 		r = sk_layout_write_header(l, err);
 	if (r < 0)
@@ -273,6 +296,10 @@ struct sk_layout *sk_layout_ref(struct sk_layout *l)
 static struct sk_layout *sketch_free(struct sk_layout *l)
 {
 	sk_layout_free(l->priv->base);
+	free(l->entries);
+	free((char *)l->header);
+	free(l->priv->sums_at);
+	sk_table_free(&l->priv->entries);
 	free(l->priv->locals);
 	free(l->priv);
 	free(l);
@@ -299,6 +326,7 @@ struct sk_layout *sk_layout_free(struct sk_layout *l)
 	free((char *)l->header);
 	if (l->priv) {
 		free(l->priv->sums_at);
+		free(l->priv->boxes);
 		sk_table_free(&l->priv->entries);
 		sk_table_free(&l->priv->items);
 		free(l->priv);

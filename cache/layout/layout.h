@@ -99,7 +99,7 @@ struct sk_layout {
 	 * other has, and what they are. */
 	uint64_t description;
 	const char *header;	/* the template, header_bytes long; NULL: a
-				 * sketch */
+				 * sketch, or an outline */
 	/* private: */
 	struct sk_layout_priv *priv;
 };
@@ -169,14 +169,28 @@ struct sk_layout_brief {
  * whole, does not describe the same, or no memory. */
 struct sk_layout *sk_layout_sketch_brief(struct sk_layout *base,
 					 const struct sk_layout_brief *brief);
+/**
+ * An outline: a sketch with its entries. It takes as many bytes as it has
+ * entries, so that who reads a tensor of each of many images may know them
+ * all. The layout of @rank's image that has this digest, where it describes
+ * the same as @base, which is no sketch, and says no boxes one by one. Errors:
+ * -ENOENT its digest is another, or it says boxes; -ENOMEM.
+ */
+int sk_layout_outline(struct sk_layout *base, int32_t rank,
+		      enum sk_image_kind kind, const struct sk_digest *digest,
+		      struct sk_layout **ret);
+/** What a layout's rank holds of one of its items, of outlines too: *ret_boxes
+ * is malloc'ed. Errors: -ENOMEM. */
+int sk_layout_boxes(const struct sk_layout *layout, const struct sk_item *item,
+		    struct sk_box **ret_boxes, int *ret_n);
 /** How many local blobs it has; their sizes go to @ret_sizes (NULL: nowhere),
  * as they are described. */
 uint32_t sk_layout_locals(const struct sk_layout *layout, int64_t *ret_sizes);
 /** Whether some items' boxes were said one by one: they are in no other
  * rank's description. */
 bool sk_layout_says_boxes(const struct sk_layout *layout);
-/** The layout that a sketch is of, computed; of another layout itself. A
- * reference. Errors: -EBADMSG its digest is not that; -ENOMEM. */
+/** The layout that a sketch or an outline is of, computed; of another layout
+ * itself. A reference. Errors: -EBADMSG its digest is not that; -ENOMEM. */
 int sk_layout_whole(struct sk_layout *layout, struct sk_layout **ret);
 
 /** Bytes of the heap that it takes, about; a sketch's without its base. */
@@ -232,7 +246,8 @@ char *sk_layout_key(const struct sk_layout *layout,
 /**
  * Who is primary of each item: which of the ranks that hold what this one
  * holds of it, in mesh order (sk_spec_holder()); -1: this one alone has it, or
- * it has no bytes. @ret_turns has n_items values. Errors: -ENOMEM.
+ * it has no bytes. @ret_turns has n_items values. The layout is whole. Errors:
+ * -ENOMEM.
  */
 int sk_layout_turns(const struct sk_layout *layout, int64_t *ret_turns,
 		    struct sk_err *err);

@@ -59,7 +59,8 @@ int sk_layout_index_entries(struct sk_layout *l, struct sk_err *err)
 const struct sk_item *sk_layout_item(const struct sk_layout *l,
 				     enum sk_item_kind kind, const char *name)
 {
-	struct sk_table_walk walk = sk_table_find(&l->priv->items,
+	const struct sk_layout *of = l->priv->base ? l->priv->base : l;
+	struct sk_table_walk walk = sk_table_find(&of->priv->items,
 						  hash_item(kind, name));
 	uintptr_t at;
 

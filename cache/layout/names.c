@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What things are called: jobs, kinds, digests, and entries in a header. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,6 +48,16 @@ char *sk_digest_format(const struct sk_digest *d, char buf[33])
 	return buf;
 }
 
+/* Most keys are names: without printf, for there are thousands. */
+static void copy_name(char *buf, const char *name, size_t size)
+{
+	size_t n = strnlen(name, size - 1);
+
+	assert(size);
+	memcpy(buf, name, n);
+	buf[n] = 0;
+}
+
 char *sk_layout_key(const struct sk_layout *l, const struct sk_entry *e,
 		    char *buf, size_t size)
 {
@@ -62,6 +73,6 @@ char *sk_layout_key(const struct sk_layout *l, const struct sk_entry *e,
 		(void)snprintf(buf, size, "shardkeep.box.%u.%s",
 			       e->box_index, name);
 	else
-		(void)snprintf(buf, size, "%s", name);
+		copy_name(buf, name, size);
 	return buf;
 }

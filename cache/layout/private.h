@@ -20,6 +20,11 @@
 	"\"DCP_VERSION\":\"1.0\",\"DCP_SHARDING_INFO\":\""
 #define SK_HEADER_MIDDLE "\",\"shardkeep\":\""
 
+/* Letters of a header: [from, to). */
+struct sk_words {
+	uint32_t from, to;
+};
+
 struct sk_layout_priv {
 	atomic_uint extra_refs;	/* beyond the first */
 	/* Where the stamp's fields lie in the header. */
@@ -27,7 +32,11 @@ struct sk_layout_priv {
 	uint32_t *sums_at;
 	struct sk_table entries, items;	/* indices, by name; see lookup.c */
 	uint64_t memory;		/* see sk_layout_memory() */
-	/* Of a sketch: whose items they are, and sizes of its local blobs. */
+	/* What is described, in the header: [from, to). */
+	uint32_t described_from, described_to;
+	struct sk_words *boxes;		/* and of it each item's boxes */
+	/* Of a sketch or an outline: whose items they are, and sizes of its
+	 * local blobs. */
 	struct sk_layout *base;
 	int64_t *locals;
 };
@@ -42,8 +51,13 @@ int sk_layout_compute(const struct sk_layout *base, int32_t rank,
 int sk_layout_index_items(struct sk_layout *layout, struct sk_err *err);
 int sk_layout_index_entries(struct sk_layout *layout, struct sk_err *err);
 
+/** Entries, and the table of them, of a layout that has its items. Errors: as
+ * sk_layout_new(). */
+int sk_layout_fill(struct sk_layout *layout, struct sk_err *err);
 /** Writes the template header and sets header, header_bytes, description, the
- * stamp's places; shifts entries' offsets behind it. Errors: -E2BIG, -ENOMEM. */
+ * stamp's places; shifts entries' offsets behind it. Of a layout that has a
+ * base, what is described is that one's but for items that have boxes of their
+ * own. Errors: -E2BIG, -ENOMEM. */
 int sk_layout_write_header(struct sk_layout *layout, struct sk_err *err);
 
 /**

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sketches, and layouts that follow from others by arithmetic. */
+/* Sketches, outlines, and layouts that follow from others by arithmetic. */
 #include <assert.h>
 #include <string.h>
 

@@ -28,7 +28,7 @@ struct sk_sums_walk *sk_sums_new(const struct sk_layout *layout,
 				 const uint64_t *sums)
 {
 	/* The running checksum wants lines of its own. */
-	struct sk_sums_walk *walk = aligned_alloc(_Alignof(*walk),
+	struct sk_sums_walk *walk = aligned_alloc(_Alignof(struct sk_sums_walk),
 						  sizeof(*walk));
 
 	if (!walk)

@@ -30,6 +30,16 @@ void sk_text_byte(struct sk_text *t, char c)
 	}
 }
 
+void sk_text_raw(struct sk_text *t, const char *s, size_t n)
+{
+	char *at = room_for(t, n);
+
+	if (!at)
+		return;
+	memcpy(at, s, n);
+	t->n += n;
+}
+
 void sk_text_bytes(struct sk_text *t, const char *s, size_t n)
 {
 	char *at = room_for(t, 2 * n), *w = at;
@@ -49,30 +59,34 @@ void sk_text_bytes(struct sk_text *t, const char *s, size_t n)
 	t->n += (size_t)(w - at);
 }
 
-void sk_text_put(struct sk_text *t, const char *s)
-{
-	sk_text_bytes(t, s, strlen(s));
-}
-
 void sk_text_int(struct sk_text *t, int64_t v)
 {
 	uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
-	char buf[24], *s = buf + sizeof(buf) - 1;
+	char buf[24], *end = buf + sizeof(buf), *s = end;
 
-	*s = 0;
 	do
 		*--s = (char)('0' + u % 10);
 	while (u /= 10);
 	if (v < 0)
 		*--s = '-';
-	sk_text_put(t, s);
+	sk_text_bytes(t, s, (size_t)(end - s));
+}
+
+/* Letters before one that is escaped, or the end. */
+static size_t plain(const char *s)
+{
+	size_t n = 0;
+
+	while (s[n] && s[n] != '"' && s[n] != '\\')
+		n++;
+	return n;
 }
 
 void sk_text_string(struct sk_text *t, const char *s)
 {
 	sk_text_bytes(t, "\"", 1);
 	while (*s) {
-		size_t n = strcspn(s, "\"\\");
+		size_t n = plain(s);
 
 		sk_text_bytes(t, s, n);
 		s += n;

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /** Begins as zeroes; v is the caller's to free. With nested set, everything
  * goes through the escape of a JSON string, because some of our JSON lies in
@@ -23,7 +24,14 @@ struct sk_text {
 /** As it is, whether nested or not. */
 void sk_text_byte(struct sk_text *t, char c);
 void sk_text_bytes(struct sk_text *t, const char *s, size_t n);
-void sk_text_put(struct sk_text *t, const char *s);
+/** As they are, whether nested or not. */
+void sk_text_raw(struct sk_text *t, const char *s, size_t n);
+/* Here, so that nobody counts the letters of a word that is written down. */
+static inline void sk_text_put(struct sk_text *t, const char *s)
+{
+	sk_text_bytes(t, s, strlen(s));
+}
+
 void sk_text_int(struct sk_text *t, int64_t v);
 /** A JSON string. Names are UTF-8 without control characters: two characters
  * to escape. */

@@ -30,34 +30,36 @@ static bool nearly_empty(const unsigned char *seen)
 	return n <= BEGUN_PAGES;
 }
 
-/* One page of each has to be there before they can become huge ones. */
-static void gather(const struct sk_os *os, char *at, uint64_t bytes)
+/* One page of each has to be there before they can become huge ones. 1, or -1:
+ * they are not to be had. */
+static int gather(const struct sk_os *os, char *at, uint64_t bytes)
 {
 	assert(bytes && bytes % SK_HUGE_PAGE == 0);
 	for (uint64_t i = 0; i < bytes; i += SK_HUGE_PAGE)
 		if (os->madvise(os, at + i, SK_PAGE, MADV_POPULATE_WRITE) < 0)
-			return;
-	(void)os->madvise(os, at, bytes, MADV_COLLAPSE);
+			return -1;
+	return os->madvise(os, at, bytes, MADV_COLLAPSE) < 0 ? -1 : 1;
 }
 
-/* What of [at, at + bytes), whole huge pages, holds next to nothing. */
-static void gather_empty(const struct sk_os *os, char *at, uint64_t bytes)
+/* What of [at, at + bytes), whole huge pages, holds next to nothing. As
+ * gather(), and 0: nothing was. */
+static int gather_empty(const struct sk_os *os, char *at, uint64_t bytes)
 {
 	unsigned char seen[SK_SLOT_PIECE / SK_PAGE] = { 0 };
 	uint64_t from = 0, i;
+	int r = 0;
 
 	assert(bytes <= SK_SLOT_PIECE && bytes % SK_HUGE_PAGE == 0);
 	if (os->mincore(os, at, bytes, seen) < 0)
-		return;
+		return 0;
 	for (i = 0; i < bytes; i += SK_HUGE_PAGE) {
 		if (nearly_empty(seen + i / SK_PAGE))
 			continue;
 		if (from < i)
-			gather(os, at + from, i - from);
+			r = gather(os, at + from, i - from);
 		from = i + SK_HUGE_PAGE;
 	}
-	if (from < i)
-		gather(os, at + from, i - from);
+	return from < i ? gather(os, at + from, i - from) : r;
 }
 
 /*
@@ -66,16 +68,21 @@ static void gather_empty(const struct sk_os *os, char *at, uint64_t bytes)
  * takes a third of the time of faulting the small ones in. What holds pages
  * already is left alone: it would be copied.
  */
-static void ask_huge(const struct sk_os *os, char *map, uint64_t from,
-		     uint64_t to)
+static int ask_huge(const struct sk_os *os, char *map, uint64_t from,
+		    uint64_t to)
 {
 	uintptr_t at = sk_round_up((uintptr_t)map + from, SK_HUGE_PAGE);
 	uintptr_t end = ((uintptr_t)map + to) / SK_HUGE_PAGE * SK_HUGE_PAGE;
 
+	int r = 0, one;
+
 	assert(from <= to);
-	for (; at < end; at += SK_SLOT_PIECE)
-		gather_empty(os, (char *)at, end - at < SK_SLOT_PIECE ?
-						     end - at : SK_SLOT_PIECE);
+	for (; at < end; at += SK_SLOT_PIECE) {
+		one = gather_empty(os, (char *)at, end - at < SK_SLOT_PIECE ?
+						   end - at : SK_SLOT_PIECE);
+		r = one < 0 ? one : r;
+	}
+	return r;
 }
 
 static int populate(const struct sk_os *os, void *map, uint64_t from,
@@ -90,7 +97,7 @@ int sk_slot_populate_map(const struct sk_os *os, void *map, uint64_t from,
 			 uint64_t to, bool huge)
 {
 	if (huge)
-		ask_huge(os, map, from, to);
+		(void)ask_huge(os, map, from, to);
 	return populate(os, map, from, to);
 }
 
@@ -134,8 +141,8 @@ int sk_slot_populate(const struct sk_os *os, struct sk_slot *slot,
 		return 0;
 	from = from / page * page;
 	to = sk_round_up(to, page);
-	if (!slot->huge)
-		ask_huge(os, slot->map, from, to);
+	if (!slot->huge && ask_huge(os, slot->map, from, to) < 0)
+		__atomic_store_n(&slot->small, true, __ATOMIC_RELAXED);
 	r = populate(os, slot->map, from, to);
 	if (r == -EINVAL)
 		r = allocate_and_touch(os, slot, from, to);

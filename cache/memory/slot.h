@@ -33,6 +33,8 @@ struct sk_slot {
 	void *map;		/* the owner's own mapping, read and write */
 	int numa_node;		/* -1: anywhere */
 	bool huge;
+	bool small;		/* atomic: huge pages were asked for, and
+				 * refused for a piece of it */
 };
 #define SK_SLOT_NULL { .fd = -1, .numa_node = -1 }
 

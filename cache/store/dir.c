@@ -48,7 +48,8 @@ static bool is_dot(const char *name)
 
 /* Calls @fn for the @bytes of records that the system gave. */
 static int each_record(const char *records, size_t bytes, int fd,
-		       int (*fn)(void *ctx, int fd, const char *name),
+		       int (*fn)(void *ctx, int fd,
+				 const struct dirent64 *entry),
 		       void *ctx)
 {
 	int r = 0;
@@ -59,13 +60,14 @@ static int each_record(const char *records, size_t bytes, int fd,
 		assert(entry->d_reclen && entry->d_reclen <= bytes - at);
 		at += entry->d_reclen;
 		if (!is_dot(entry->d_name))
-			r = fn(ctx, fd, entry->d_name);
+			r = fn(ctx, fd, entry);
 	}
 	return r;
 }
 
-int sk_dir_each(const struct sk_os *os, int fd,
-		int (*fn)(void *ctx, int fd, const char *name), void *ctx)
+int sk_dir_entries(const struct sk_os *os, int fd,
+		   int (*fn)(void *ctx, int fd, const struct dirent64 *entry),
+		   void *ctx)
 {
 	char records[RECORDS_BYTES]
 		__attribute__((aligned(_Alignof(struct dirent64))));
@@ -84,6 +86,26 @@ int sk_dir_each(const struct sk_os *os, int fd,
 	} while (n > 0 && r == 0);
 	os->close(os, own);
 	return n < 0 ? (int)n : r;
+}
+
+struct by_name {
+	int (*fn)(void *ctx, int fd, const char *name);
+	void *ctx;
+};
+
+static int call_by_name(void *ctx, int fd, const struct dirent64 *entry)
+{
+	const struct by_name *by = ctx;
+
+	return by->fn(by->ctx, fd, entry->d_name);
+}
+
+int sk_dir_each(const struct sk_os *os, int fd,
+		int (*fn)(void *ctx, int fd, const char *name), void *ctx)
+{
+	struct by_name by = { fn, ctx };
+
+	return sk_dir_entries(os, fd, call_by_name, &by);
 }
 
 struct removal {

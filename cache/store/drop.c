@@ -15,10 +15,10 @@ int sk_step_open_of(struct sk_store *store, int job_fd, const char *dir,
 	int fd, r;
 
 	assert(job_fd >= 0);
-	fd = sk_dir_open(store->os, job_fd, dir);
+	fd = sk_not_stale(sk_dir_open(store->os, job_fd, dir));
 	if (fd < 0)
 		return sk_err_errno(err, fd, "cannot open \"%s\"", dir);
-	r = sk_step_run(store, fd, &theirs);
+	r = sk_not_stale(sk_step_run(store, fd, &theirs));
 	if (r < 0)
 		sk_err_errno(err, r, "cannot tell the run of \"%s\"", dir);
 	else if (!sk_store_run_equal(&theirs, run))
@@ -58,12 +58,12 @@ int sk_step_unhide(struct sk_store *store, int job_fd, const char *dir,
 static int check_hidden(struct sk_store *store, int job_fd, const char *dir,
 			int fd, const char *deleted)
 {
-	int back, r = sk_dir_is(store->os, job_fd, deleted, fd);
+	int back, r = sk_not_stale(sk_dir_is(store->os, job_fd, deleted, fd));
 
 	/* Only when it is durable is it removed: a half removed step must not
 	 * come back by a power loss under its own name. */
 	if (r > 0)
-		r = sk_dir_sync(store->os, job_fd);
+		r = sk_not_stale(sk_dir_sync(store->os, job_fd));
 	else if (r == 0)
 		r = -ESTALE;
 	if (r == 0)
@@ -78,15 +78,16 @@ static int hide_step(struct sk_store *store, int job_fd, const char *dir,
 		     struct sk_err *err)
 {
 	struct stat st;
-	int r = store->os->fstat(store->os, fd, &st);
+	int r = sk_not_stale(store->os->fstat(store->os, fd, &st));
 
 	assert(job_fd >= 0 && fd >= 0);
 	if (r == 0)
-		r = sk_dir_is(store->os, job_fd, dir, fd) ? : -ESTALE;
+		r = sk_not_stale(sk_dir_is(store->os, job_fd, dir, fd)) ? :
+		    -ESTALE;
 	if (r > 0) {
 		sk_deleted_name(store, dir, st.st_ino, deleted);
-		r = store->os->renameat(store->os, job_fd, dir, job_fd,
-					deleted, 0);
+		r = sk_not_stale(store->os->renameat(store->os, job_fd, dir,
+						     job_fd, deleted, 0));
 	}
 	if (r == 0)
 		r = check_hidden(store, job_fd, dir, fd, deleted);
@@ -98,7 +99,7 @@ static int hide_step(struct sk_store *store, int job_fd, const char *dir,
 static int refuse_pinned(const struct sk_store *store, int fd, const char *dir,
 			 struct sk_err *err)
 {
-	int r = sk_step_pinned(store, fd);
+	int r = sk_not_stale(sk_step_pinned(store, fd));
 
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot tell whether \"%s\" is "
@@ -138,7 +139,7 @@ int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
 	store->os->close(store->os, fd);
 	if (r < 0)
 		return r;
-	r = sk_dir_remove(store->os, job_fd, deleted);
+	r = sk_not_stale(sk_dir_remove(store->os, job_fd, deleted));
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot remove what is left of "
 				    "\"%s\"", dir);
@@ -246,11 +247,11 @@ static int settle_entry(void *ctx, int job_fd, const char *name)
 	if (!sk_step_name_parse(name, &step) || !step.displaced ||
 	    step.step != s->step)
 		return 0;
-	fd = sk_dir_open(s->store->os, job_fd, name);
+	fd = sk_not_stale(sk_dir_open(s->store->os, job_fd, name));
 	if (fd < 0)
 		return sk_is_gone(fd) ? 0 :
 			sk_err_errno(s->err, fd, "cannot open \"%s\"", name);
-	r = sk_step_run(s->store, fd, &run);
+	r = sk_not_stale(sk_step_run(s->store, fd, &run));
 	s->store->os->close(s->store->os, fd);
 	if (r < 0)
 		return sk_err_errno(s->err, r, "cannot tell the run of \"%s\"",

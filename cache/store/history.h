@@ -7,8 +7,12 @@
  * changes. So each is opened once: as long as it is the same directory, by
  * device, inode, and the times of its last change, its run is known. While
  * nothing was made, renamed or removed in the job's directory, which its own
- * times tell, not even the names are read again. Times count in ticks, so one
- * that was not yet past by some ticks when it was looked at says nothing.
+ * times tell, not even the names are read again. Where something was, names
+ * and inodes are, which cost no call for each, and times only of what is new:
+ * the others are what they were until sk_history_prove() has looked at them,
+ * in whatever portions, for a directory that was removed may have left its
+ * inode to the next one of its name. Times count in ticks, so one that was not
+ * yet past by some ticks when it was looked at says nothing.
  *
  * All that may be kept in a file, the store's index, from which the first look
  * of a later process goes on; where it is gone, or no good, everything is
@@ -35,6 +39,8 @@ struct sk_history_step {
 	uint64_t inode;
 	uint64_t mtime_ns, ctime_ns;	/* wall clock */
 	int32_t error;			/* why its run could not be read */
+	bool unproved;			/* since a look that has seen its name
+					 * and inode alone */
 	uint32_t mark;			/* its user's; 0 when it is new */
 	struct sk_history_file *files;	/* by (world, rank) */
 	uint32_t n_files, room_files;
@@ -65,6 +71,20 @@ struct sk_history *sk_history_free(struct sk_history *history);
  * what it takes (-EMFILE, -ENFILE, -ENOMEM); what was known stays. */
 int sk_history_look(struct sk_history *history, struct sk_store *store,
 		    struct sk_err *err);
+
+/** Looks at those of the @n steps that are unproved. *ret_others: some are
+ * others by now, and the order is another one. Errors: as above, and the rest
+ * stays unproved. */
+int sk_history_prove(struct sk_history *history, struct sk_store *store,
+		     struct sk_history_step *const *steps, size_t n,
+		     bool *ret_others, struct sk_err *err);
+/** Looks at @most of those that are, beginning where the last portion ended. */
+int sk_history_prove_some(struct sk_history *history, struct sk_store *store,
+			  size_t most, struct sk_err *err);
+/** The next look takes it for another one than it was. */
+void sk_history_doubt(struct sk_history_step *step);
+/** How many are. */
+size_t sk_history_unproved(const struct sk_history *history);
 
 /** Whether a look has learnt what the index does not say. */
 bool sk_history_unsaved(const struct sk_history *history);

@@ -18,7 +18,7 @@
 #include "bytes/checksum.h"
 #include "store/private.h"
 
-#define MAGIC UINT64_C(0x0a32786469206b73)	/* "sk idx2\n" */
+#define MAGIC UINT64_C(0x0a33786469206b73)	/* "sk idx3\n" */
 #define MOST_BYTES (UINT64_C(256) << 20)
 
 /* In the machine's own order; another one's magic is another number. */
@@ -40,7 +40,8 @@ struct entry {
 	uint64_t inode, mtime_ns, ctime_ns;
 	uint64_t aside;		/* where its name begins in the file, if it is
 				 * not the step's own; 0 */
-	uint64_t n_files;
+	uint32_t n_files;
+	uint32_t unproved;
 };
 
 /* Where the parts of the file begin. */
@@ -116,6 +117,7 @@ static void fill_entries(const struct sk_history *h, char *file,
 			.aside = s->aside ? at : 0,
 			.n_files = recent[i] ?
 				   sk_history_briefs(h, s, &files) : 0,
+			.unproved = s->unproved,
 		};
 		if (s->aside)
 			at += strlen(strcpy(file + at, s->aside)) + 1;
@@ -238,8 +240,9 @@ static int take_entry(struct sk_history *h, const char *file,
 	*s = (struct sk_history_step){
 		.step = entry->step, .run = { entry->run, entry->run_id },
 		.inode = entry->inode, .mtime_ns = entry->mtime_ns,
-		.ctime_ns = entry->ctime_ns,
+		.ctime_ns = entry->ctime_ns, .unproved = entry->unproved != 0,
 	};
+	h->unproved += s->unproved;
 	if (entry->aside) {
 		name = name_at(file, head, p, entry);
 		s->aside = name ? strdup(name) : NULL;

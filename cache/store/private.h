@@ -105,6 +105,10 @@ int sk_dir_sync(const struct sk_os *os, int fd);
 /** Whether @name in @dirfd is the directory that @fd is: 1, 0 or errno. */
 int sk_dir_is(const struct sk_os *os, int dirfd, const char *name, int fd);
 /** Calls @fn for each entry but "." and ".." until it returns non-zero. */
+int sk_dir_entries(const struct sk_os *os, int fd,
+		   int (*fn)(void *ctx, int fd, const struct dirent64 *entry),
+		   void *ctx);
+/** The same, of the names alone. */
 int sk_dir_each(const struct sk_os *os, int fd,
 		int (*fn)(void *ctx, int fd, const char *name), void *ctx);
 /** Removes a file, or a directory and what is in it. Gone already: 0. */
@@ -162,6 +166,8 @@ struct sk_history {
 	uint64_t looked_ns;		/* wall clock, when that look began */
 	struct sk_history_step *steps;	/* by step and name */
 	size_t n, room;
+	size_t unproved;		/* of them */
+	uint64_t prove_from;		/* the step that is next */
 	uint32_t *order;		/* newest first */
 	int64_t *locals;		/* of briefs */
 	uint32_t n_locals;
@@ -173,6 +179,20 @@ int sk_history_order(const void *a, const void *b);
 int sk_history_put_in_order(struct sk_history *history);
 /** Nothing is known, nor of what directory. */
 void sk_history_forget(struct sk_history *history);
+
+/* look.c */
+
+/** Looks what the directory of the step's name is: inode, times, error.
+ * -ENOENT: there is none. -EMFILE, -ENFILE, -ENOMEM. */
+int sk_history_stat(const struct sk_history *history, struct sk_store *store,
+		    int job_fd, struct sk_history_step *step);
+/** Whether that was the same both times. */
+bool sk_history_same(const struct sk_history_step *a,
+		     const struct sk_history_step *b);
+/** Opens it for its run; number 0: nothing says it, or its error does. Errors
+ * are as above. */
+int sk_history_ask(struct sk_store *store, int job_fd,
+		   struct sk_history_step *step);
 
 /* noted.c */
 

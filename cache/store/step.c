@@ -50,7 +50,8 @@ int sk_step_run_file(struct sk_store *store, int fd,
 	int r;
 
 	*ret_run = (struct sk_store_run){ 0 };
-	r = sk_dir_read_text(store->os, fd, SK_RUN_FILE, text, sizeof(text));
+	r = sk_not_stale(sk_dir_read_text(store->os, fd, SK_RUN_FILE, text,
+					  sizeof(text)));
 	if (r == 0)
 		(void)sk_run_text_parse(text, ret_run);
 	return r == -EBADMSG || sk_is_gone(r) ? 0 : r;

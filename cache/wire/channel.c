@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 
 #include "base/util.h"
+#include "wire/version.h"
 
 union control {
 	char buf[CMSG_SPACE(SK_MSG_FDS * sizeof(int))];
@@ -29,7 +30,8 @@ int sk_channel_send(const struct sk_os *os, int sock, struct sk_msg *msg,
 	assert(fds || !n_fds);
 	assert(n_fds >= 0 && n_fds <= SK_MSG_FDS);
 	msg->magic = SK_WIRE_MAGIC;
-	msg->version = SK_WIRE_VERSION;
+	if (!msg->version)
+		msg->version = SK_WIRE_VERSION;
 	msg->bytes = SK_MSG_BYTES;
 	msg->n_fds = (uint32_t)n_fds;
 	msg->reserved = 0;
@@ -69,6 +71,13 @@ static int take_fds(struct msghdr *h, int *fds, bool *ret_other)
 	return n;
 }
 
+/* HELLO may come in any: who cannot read it is told so. */
+static bool is_spoken(const struct sk_msg *m)
+{
+	return m->type == SK_MSG_HELLO || m->version == SK_WIRE_VERSION ||
+	       m->version == SK_WIRE_OLDEST;
+}
+
 /* 0, or what is wrong with a message. There is room for all descriptors that
  * can come: those that the kernel leaves out we may not open, which is us, and
  * not the sender. */
@@ -76,7 +85,7 @@ static int judge(const struct sk_msg *m, ssize_t size, const struct msghdr *h,
 		 int n_fds)
 {
 	if (size != (ssize_t)sizeof(*m) || h->msg_flags & MSG_TRUNC ||
-	    m->magic != SK_WIRE_MAGIC || m->version != SK_WIRE_VERSION ||
+	    m->magic != SK_WIRE_MAGIC || !is_spoken(m) ||
 	    m->bytes != SK_MSG_BYTES || m->reserved || m->n_fds > SK_MSG_FDS)
 		return -EPROTO;
 	if (h->msg_flags & MSG_CTRUNC)

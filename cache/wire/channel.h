@@ -14,7 +14,8 @@
 
 /**
  * Sends one message with @n_fds descriptors (they stay the caller's); sets
- * magic, version, bytes, n_fds. Never raises SIGPIPE.
+ * magic, bytes, n_fds, and the version where that is 0: ours. Never raises
+ * SIGPIPE.
  * Errors: -EAGAIN (non-blocking), -EPIPE, -ECONNRESET, ...
  */
 int sk_channel_send(const struct sk_os *os, int sock, struct sk_msg *msg,
@@ -30,8 +31,9 @@ int sk_channel_wait(const struct sk_os *os, int sock, uint64_t until_ns);
 /**
  * Receives one message and its descriptors (close-on-exec, the caller's now;
  * *ret_n_fds of them, at most SK_MSG_FDS). Blocks as the socket does.
- * A message of the wrong size, magic, version, reserved bytes or number of
- * descriptors: -EPROTO, all received descriptors closed.
+ * A message of the wrong size, magic, reserved bytes or number of descriptors,
+ * or of a version that is none of ours and no HELLO: -EPROTO, all received
+ * descriptors closed. Whether it is the connection's is the caller's to check.
  * Errors: -EAGAIN, -ECONNRESET the other side closed, -EPROTO; -EMFILE its
  * descriptors are more than this process may open: they are closed, and the
  * channel is in order.

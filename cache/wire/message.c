@@ -50,6 +50,7 @@ static const char *const type_names[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_MAP] = "map",
 	[SK_MSG_RETAIN] = "retain",
 	[SK_MSG_TAKEOVER] = "takeover",
+	[SK_MSG_STATUS] = "status",
 	[SK_MSG_DEVICE_SLOT] = "device-slot",
 	[SK_MSG_DEVICE_SEAL] = "device-seal",
 };

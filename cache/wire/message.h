@@ -4,9 +4,9 @@
  * is wire/channel.h's.
  *
  * Every packet is one struct sk_msg of SK_MSG_BYTES, little-endian, version
- * and length checked, with at most SK_MSG_FDS descriptors. Tensor bytes never
- * pass here. What does not fit a message (layouts, lists) is a memfd, sealed
- * against shrinking.
+ * (wire/version.h) and length checked, with at most SK_MSG_FDS descriptors.
+ * Tensor bytes never pass here. What does not fit a message (layouts, lists)
+ * is a memfd, sealed against shrinking.
  *
  * A request has a sequence number and gets one reply of the same type and
  * number; status is 0 or a negative errno, and with an error body.text has the
@@ -28,7 +28,7 @@
 #include "memory/flags.h"
 
 #define SK_WIRE_MAGIC 0x31574b53u	/* "SKW1" */
-#define SK_WIRE_VERSION 4u
+#define SK_WIRE_VERSION 6u
 #define SK_MSG_BYTES 576u
 #define SK_MSG_FDS 4
 #define SK_WAIT_MAX_MS 3600000u
@@ -65,6 +65,7 @@ enum sk_msg_type {
 	SK_MSG_TAKEOVER,
 	SK_MSG_DEVICE_SLOT,
 	SK_MSG_DEVICE_SEAL,
+	SK_MSG_STATUS,
 	SK_MSG_TYPE_COUNT,
 	/* From the agent to its worker, which answers; of no client. */
 	SK_MSG_MAKE_DEVICE_SLOT = SK_MSG_TYPE_COUNT,
@@ -81,9 +82,9 @@ struct sk_wire_id {
 	int32_t world;
 };
 
-/* First message of a connection. */
+/* First message of a connection: wire/version.h. */
 struct sk_wire_hello {
-	uint32_t version;
+	uint32_t version;	/* the newest that the client speaks */
 	uint32_t flags;
 };
 struct sk_wire_hello_reply {
@@ -96,7 +97,14 @@ struct sk_wire_hello_reply {
 	uint32_t has_devices;	/* it makes device slots */
 	char version[32];
 	char store[256];	/* path, cut */
+	uint32_t flags;		/* SK_HELLO_... */
+	uint32_t wire;		/* the newest version that the agent speaks; 0:
+				 * it does not say */
 };
+/* What this client touches first is charged to another memory cgroup than what
+ * the agent does: it touches no memory of a slot before PREPARE says that all
+ * of it is there, and has no pages collapsed. */
+#define SK_HELLO_AGENT_FAULTS (1u << 0)
 
 /*
  * Registers one rank's state: fd 0 is a memfd with the template headers of
@@ -185,6 +193,9 @@ struct sk_wire_seal {
 	int64_t step;
 	uint32_t slot;
 	uint32_t reserved;
+	uint64_t copied_ns;	/* what the copy took; 0: not known */
+	uint64_t stalled_ns;	/* that calls kept the trainer since its last
+				 * seal; both are counted, and nothing else */
 };
 /* Also DISCARD: the slot is FREE again, the loss is counted. */
 
@@ -266,7 +277,10 @@ enum sk_list { SK_LIST_SNAPSHOTS = 1, SK_LIST_IMAGES, SK_LIST_PARTS };
  * all but the rank is given, and what they come to at that moment is said.
  * What of the store could not be read is counted and the first of it named:
  * who finds nothing in the list then knows that it may be there. A store of
- * which nothing could be read is -EIO, unless memory has a complete one. */
+ * which nothing could be read is -EIO, unless memory has a complete one.
+ * A look at a large store that is seen for the first time takes long. Who says
+ * how long it waits for an answer is told then that it goes on, and how many
+ * files were looked at since the agent began, and asks again. */
 /* As the last look at the store found it: for who has listed just now. */
 #define SK_LIST_KNOWN (1u << 0)
 struct sk_wire_list {
@@ -274,7 +288,7 @@ struct sk_wire_list {
 	uint32_t what;
 	uint32_t flags;
 	uint32_t limit;		/* complete snapshots; 0: there is none */
-	uint32_t reserved;
+	uint32_t wait_ms;	/* for a look; 0: until it is over */
 };
 struct sk_wire_list_reply {
 	uint64_t n;
@@ -282,7 +296,7 @@ struct sk_wire_list_reply {
 	uint32_t unreadable;
 	char text[SK_ERR_MAX];
 	uint32_t flags;		/* of parts: the snapshot's, SK_SNAP_... */
-	uint32_t reserved;
+	uint32_t looking;	/* 1: no list yet, and no fd; n are files */
 };
 
 enum sk_place { SK_PLACE_MEMORY = 1, SK_PLACE_DISK = 2 };
@@ -441,14 +455,41 @@ struct sk_wire_kept {
 	uint32_t reserved;
 };
 
-/* STATS: reply as LIST, records of struct sk_wire_stat. */
+/* STATS: reply as LIST, records of struct sk_wire_stat, those of one name one
+ * after the other. Of jobs, as many as the agent tells of, those that the
+ * caller may see. */
 struct sk_wire_stat {
 	char name[56];		/* Prometheus form: shardkeep_..._total */
 	uint32_t kind;		/* 0 gauge, 1 counter */
-	uint32_t reserved;
+	uint32_t uid;		/* of the job */
 	double value;
 	char help[128];
+	char job[SK_JOB_MAX + 4];	/* whose it is; "": the agent's */
+	char key[12];		/* what @word tells apart; "": nothing */
+	char word[32];
 };
+static_assert(sizeof(struct sk_wire_stat) == 376, "wire stat");
+
+/* STATUS: how the agent is; the reply's fd 0 has n records of struct
+ * sk_wire_state, one for each thing that is not as it should be. */
+struct sk_wire_status_reply {
+	uint64_t n;
+	uint32_t record_bytes;
+	uint32_t stopping;
+	uint64_t uptime_ns;
+	uint64_t store_free_bytes;	/* and of how many; 0: not known */
+	uint64_t store_bytes;
+	char metrics[160];		/* where they are served; "": nowhere */
+	char io[64];			/* what writes to the store */
+};
+struct sk_wire_state {
+	char name[24];
+	char what[SK_ERR_MAX];		/* a sentence */
+	char why[SK_ERR_MAX];		/* the error that showed it, or "" */
+	char remedy[SK_ERR_MAX];	/* a sentence */
+	uint64_t since_ns;		/* how long it has been so */
+};
+static_assert(sizeof(struct sk_wire_state) == 992, "wire state");
 
 struct sk_msg {
 	uint32_t magic;
@@ -480,6 +521,7 @@ struct sk_msg {
 		struct sk_wire_gather gather;
 		struct sk_wire_list list;
 		struct sk_wire_list_reply list_reply;
+		struct sk_wire_status_reply status_reply;
 		struct sk_wire_open open;
 		struct sk_wire_open_reply open_reply;
 		struct sk_wire_bad bad;

@@ -9,6 +9,7 @@
 #include "base/util.h"
 #include "conn/memfd.h"
 #include "wire/channel.h"
+#include "wire/version.h"
 
 #define MS_NS UINT64_C(1000000)
 /* Between two tries to connect where the agent's backlog is full. */
@@ -111,23 +112,43 @@ static int check_peer(const struct sk_os *os, int sock, const char *path,
 			  geteuid());
 }
 
+/* Greets in @version; -ECONNRESET where the agent hangs up on that. */
+static int greet(struct sk_conn *conn, const char *path, bool any_user,
+		 unsigned version, uint64_t until_ns, struct sk_err *err)
+{
+	struct sk_msg msg = sk_wire_hello(version);
+	int r;
+
+	conn->version = version;
+	conn->sock = dial(conn->os, path, until_ns, err);
+	if (conn->sock < 0)
+		return conn->sock;
+	r = any_user ? 0 : check_peer(conn->os, conn->sock, path, err);
+	if (r >= 0)
+		r = sk_conn_call(conn, &msg, NULL, 0, NULL, NULL, until_ns,
+				 err);
+	if (r >= 0)
+		r = sk_wire_greeted(&msg, err);
+	if (r < 0)
+		return r;
+	conn->version = (unsigned)r;
+	conn->agent = msg.body.hello_reply;
+	return 0;
+}
+
 static int open_conn(const struct sk_os *os, const char *path, bool any_user,
 		     uint64_t until_ns, struct sk_conn *ret_conn,
 		     struct sk_err *err)
 {
-	struct sk_msg msg = { .type = SK_MSG_HELLO,
-			      .body.hello.version = SK_WIRE_VERSION };
-	struct sk_conn conn = { .os = os };
+	struct sk_conn conn = { .os = os, .sock = -1 };
+	unsigned version = SK_WIRE_VERSION;
 	int r;
 
-	conn.sock = dial(os, path, until_ns, err);
-	if (conn.sock < 0)
-		return conn.sock;
 	(void)pthread_mutex_init(&conn.lock, NULL);
-	r = any_user ? 0 : check_peer(os, conn.sock, path, err);
-	if (r >= 0)
-		r = sk_conn_call(&conn, &msg, NULL, 0, NULL, NULL, until_ns,
-				 err);
+	do {
+		r = greet(&conn, path, any_user, version, until_ns, err);
+		version = sk_wire_greet_next(version);
+	} while (r == -ECONNRESET && version);
 	if (r < 0) {
 		sk_conn_close(&conn);
 		return r;
@@ -136,7 +157,8 @@ static int open_conn(const struct sk_os *os, const char *path, bool any_user,
 	ret_conn->os = os;
 	ret_conn->sock = conn.sock;
 	ret_conn->seq = conn.seq;
-	ret_conn->agent = msg.body.hello_reply;
+	ret_conn->version = conn.version;
+	ret_conn->agent = conn.agent;
 	ret_conn->generation++;
 	(void)pthread_mutex_destroy(&conn.lock);
 	(void)pthread_mutex_init(&ret_conn->lock, NULL);
@@ -172,6 +194,7 @@ int sk_conn_again(const char *socket_path, uint64_t until_ns,
 	if (conn->sock < 0) {	/* else another thread was quicker */
 		conn->sock = sk_take_fd(&fresh.sock);
 		conn->seq = fresh.seq;
+		conn->version = fresh.version;
 		conn->agent = fresh.agent;
 		conn->generation++;
 	}
@@ -203,6 +226,16 @@ bool sk_conn_makes_device_slots(struct sk_conn *conn)
 	makes = conn->sock >= 0 && conn->agent.has_devices;
 	(void)pthread_mutex_unlock(&conn->lock);
 	return makes;
+}
+
+bool sk_conn_agent_faults(struct sk_conn *conn)
+{
+	bool alone;
+
+	(void)pthread_mutex_lock(&conn->lock);
+	alone = conn->agent.flags & SK_HELLO_AGENT_FAULTS;
+	(void)pthread_mutex_unlock(&conn->lock);
+	return alone;
 }
 
 static void hang_up(struct sk_conn *conn)
@@ -269,6 +302,17 @@ static int recv_until(struct sk_conn *conn, struct sk_msg *ret_msg, int *got,
 	return r;
 }
 
+/* Whether it is of the version that both speak is not known at a HELLO. */
+static bool answers(const struct sk_conn *conn, const struct sk_msg *msg,
+		    const struct sk_msg *reply)
+{
+	return reply->seq == msg->seq && reply->type == msg->type &&
+	       (msg->type == SK_MSG_HELLO ||
+		(reply->version == conn->version &&
+		 !sk_wire_check(sk_wire_changes, sk_wire_n_changes,
+				conn->version, true, reply, NULL)));
+}
+
 /* With the lock held. */
 static int exchange(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 		    int n_fds, int *got, int *n_got, uint64_t until_ns,
@@ -280,11 +324,16 @@ static int exchange(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 	if (conn->sock < 0)
 		return sk_err_set(err, -ECONNRESET,
 				  "there is no connection to the agent");
+	msg->version = (uint16_t)conn->version;
+	r = sk_wire_lower(sk_wire_changes, sk_wire_n_changes, conn->version,
+			  false, msg, err);
+	if (r < 0)
+		return r;
 	msg->seq = ++conn->seq;
 	r = send_until(conn, msg, fds, n_fds, until_ns);
 	if (r >= 0)
 		r = recv_until(conn, &reply, got, n_got, until_ns);
-	if (r >= 0 && (reply.seq != msg->seq || reply.type != msg->type))
+	if (r >= 0 && !answers(conn, msg, &reply))
 		r = -EPROTO;
 	/* Only what it brought is lost: the connection is as good as ever. */
 	if (r == -EMFILE && reply.seq == msg->seq)

@@ -28,6 +28,7 @@ struct sk_conn {
 	pthread_mutex_t lock;
 	int sock;			/* -1: not connected */
 	uint32_t seq;
+	unsigned version;		/* of the wire, that both speak */
 	uint64_t generation;		/* counts connections made */
 	struct sk_wire_hello_reply agent;
 };
@@ -50,7 +51,7 @@ uint32_t sk_left_ms(const struct sk_os *os, uint64_t until_ns);
  * anybody else would be given all tensors, and would give what a restore
  * believes.
  * Errors: -ENOENT, -ECONNREFUSED, -ETIMEDOUT, -ENAMETOOLONG; -EACCES another
- * user's; -EPROTO another version; ...
+ * user's; -EPROTO no version that both speak; ...
  */
 int sk_conn_open(const struct sk_os *os, const char *socket_path,
 		 uint64_t until_ns, struct sk_conn *ret_conn,
@@ -74,13 +75,17 @@ bool sk_conn_is_open(struct sk_conn *conn, uint64_t *ret_generation,
 		     uint64_t *ret_instance);
 /** Whether the agent gives memory of GPUs, as of the last connection. */
 bool sk_conn_makes_device_slots(struct sk_conn *conn);
+/** Whether slots are faulted in by the agent alone, since what this process
+ * touches first would be charged to another memory cgroup. */
+bool sk_conn_agent_faults(struct sk_conn *conn);
 
 /**
  * One request and its reply (in @msg). @fds/@n_fds are sent, and received
  * ones are written to @ret_fds (room for SK_MSG_FDS, the caller closes them;
  * NULL: none expected, any are closed). A reply with a status < 0 is returned
  * as that with the agent's sentence, the rest of it in @msg. A lost connection
- * is -ECONNRESET, one that does not answer -ETIMEDOUT; both leave sock -1.
+ * is -ECONNRESET, one that does not answer -ETIMEDOUT; both leave sock -1. What
+ * the agent's version has no word for is -EOPNOTSUPP, and not sent.
  */
 int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 		 int n_fds, int *ret_fds, int *ret_n_fds, uint64_t until_ns,

@@ -8,6 +8,10 @@
 #include "base/util.h"
 #include "conn/memfd.h"
 
+/* However many files there are: an agent that looks for longer is asked again
+ * by whoever wants. */
+#define LOOK_MOST_NS (UINT64_C(1800) * 1000000000)
+
 /* ---- lists ---- */
 
 /* What the reply says fits what the descriptor holds: nothing is allocated
@@ -68,7 +72,10 @@ int sk_list_read(struct sk_conn *conn, struct sk_msg *msg,
 	r = sk_conn_call(conn, msg, NULL, 0, fds, &n_fds, until_ns, err);
 	if (r < 0)
 		return r;
-	if (n_fds == 1)
+	if (msg->type == SK_MSG_LIST && msg->body.list_reply.looking)
+		r = sk_err_set(err, -EAGAIN, "the agent is still looking at "
+			       "the store");
+	else if (n_fds == 1)
 		r = read_records(conn->os, msg, record_bytes, fds[0],
 				 &records, err);
 	else
@@ -82,6 +89,48 @@ int sk_list_read(struct sk_conn *conn, struct sk_msg *msg,
 	return 0;
 }
 
+/* A third: what is complete may have to be told after the look. */
+static uint32_t patience_ms(uint64_t now_ns, uint64_t until_ns)
+{
+	uint64_t ms = until_ns > now_ns ? (until_ns - now_ns) / 3000000 : 0;
+
+	if (ms > SK_WAIT_MAX_MS)
+		return SK_WAIT_MAX_MS;
+	return ms ? (uint32_t)ms : 1;
+}
+
+/* While the agent looks at more and more files of the store, which may take
+ * long once in its life, it is asked again. */
+static int list(struct sk_conn *conn, struct sk_msg *msg, size_t record_bytes,
+		uint64_t until_ns, void *ret_records, size_t *ret_n,
+		struct sk_err *err)
+{
+	uint64_t now = conn->os->now_ns(conn->os), looked = 0;
+	uint64_t most = now + LOOK_MOST_NS;
+	uint64_t span = until_ns > now ? until_ns - now : 0;
+	const struct sk_msg asked = *msg;
+
+	while (true) {
+		const struct sk_wire_list_reply *reply = &msg->body.list_reply;
+		int r;
+
+		*msg = asked;
+		msg->body.list.wait_ms = patience_ms(now, until_ns);
+		r = sk_list_read(conn, msg, record_bytes, until_ns,
+				 ret_records, ret_n, err);
+		if (r != -EAGAIN)
+			return r;
+		now = conn->os->now_ns(conn->os);
+		if (reply->n != looked)
+			until_ns = now + span;
+		looked = reply->n;
+		if (now >= until_ns || now >= most)
+			return sk_err_set(err, -ETIMEDOUT, "the agent is still "
+					  "looking at the store, at %" PRIu64
+					  " files so far", looked);
+	}
+}
+
 int sk_list_snapshots(struct sk_conn *conn, const struct sk_wire_id *id,
 		      uint32_t limit, uint64_t until_ns,
 		      struct sk_wire_snapshot **ret, size_t *ret_n,
@@ -91,7 +140,7 @@ int sk_list_snapshots(struct sk_conn *conn, const struct sk_wire_id *id,
 		.id = *id, .what = SK_LIST_SNAPSHOTS, .limit = limit } };
 	int r;
 
-	r = sk_list_read(conn, &msg, sizeof(**ret), until_ns, ret, ret_n, err);
+	r = list(conn, &msg, sizeof(**ret), until_ns, ret, ret_n, err);
 	if (r < 0)
 		return r;
 	ret_gaps->n = msg.body.list_reply.unreadable;
@@ -116,8 +165,7 @@ int sk_list_images(struct sk_conn *conn, const struct sk_wire_id *id,
 	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
 		.id = *id, .what = SK_LIST_IMAGES, .flags = flags } };
 
-	return sk_list_read(conn, &msg, sizeof(**ret), until_ns, ret, ret_n,
-			    err);
+	return list(conn, &msg, sizeof(**ret), until_ns, ret, ret_n, err);
 }
 
 int sk_list_parts(struct sk_conn *conn, const struct sk_wire_id *id,

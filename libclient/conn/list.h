@@ -9,7 +9,7 @@
  * Sends @msg, LIST or STATS, and reads the records that the reply brings;
  * malloc'ed, *ret_n of them, @record_bytes each.
  * Errors: as sk_conn_call(); -EPROTO records of another version, or a list
- * that is cut short; -ENOMEM.
+ * that is cut short; -EAGAIN a look takes longer than the LIST waits; -ENOMEM.
  */
 int sk_list_read(struct sk_conn *conn, struct sk_msg *msg,
 		 size_t record_bytes, uint64_t until_ns, void *ret_records,
@@ -25,7 +25,10 @@ struct sk_list_gaps {
 /** LIST of snapshots, newest first, and of images, that @id names. Who finds
  * nothing in them may say so only if there are no gaps. @limit: it ends with
  * so many complete ones, of the one job; 0: all. @flags: SK_LIST_KNOWN, for
- * who has listed the snapshots just now. */
+ * who has listed the snapshots just now.
+ * A store that the agent sees for the first time may take it longer than
+ * @until_ns: while it looks at more and more files the list waits, for half an
+ * hour at most; -ETIMEDOUT then, or where it does not. */
 int sk_list_snapshots(struct sk_conn *conn, const struct sk_wire_id *id,
 		      uint32_t limit, uint64_t until_ns,
 		      struct sk_wire_snapshot **ret, size_t *ret_n,

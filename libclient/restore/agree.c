@@ -8,6 +8,9 @@
 
 #include "base/util.h"
 
+/* Bytes of all ranks in one gather, where what each has to say is long. */
+#define AT_ONCE ((size_t)4 << 20)
+
 /* A comm that loses what it is given would set ranks at odds; what relies on
  * one's own part of the whole may then rely on it. */
 static int check_own(struct sk_restoring *rs, const void *in, size_t bytes,
@@ -74,6 +77,15 @@ int sk_restore_gather(struct sk_restoring *rs, const void *in, size_t bytes,
 	}
 	*(void **)ret_all = all;
 	return 0;
+}
+
+size_t sk_restore_portion(const struct sk_restoring *rs, size_t bytes)
+{
+	size_t n;
+
+	assert(bytes && rs->state->job.world > 0);
+	n = AT_ONCE / (uint32_t)rs->state->job.world / bytes;
+	return n ? n : 1;
 }
 
 /* The status of all: that of the first rank which has one. */

@@ -22,6 +22,9 @@ struct sk_restore_word {
 /** Every rank gives @bytes at @in; *ret_all is malloc'ed, world * bytes. */
 int sk_restore_gather(struct sk_restoring *rs, const void *in, size_t bytes,
 		      void *ret_all, uint32_t more_ms);
+/** How many units of @bytes each rank may give at once, at least one, so that
+ * what all of them give is a few MiB: the same on all ranks. */
+size_t sk_restore_portion(const struct sk_restoring *rs, size_t bytes);
 /**
  * Says @word (its status and text are filled in from @r and rs->err) and
  * hears the others'. An error of any rank is everybody's: that of the lowest

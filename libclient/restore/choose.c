@@ -11,130 +11,14 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "restore/agree.h"
+#include "restore/ballot.h"
 #include "restore/nodes.h"
 #include "restore/offer.h"
 #include "state/register.h"
 
-/* A rank's part of the choice. */
-struct ballot {
-	struct sk_restore_word word;
-	uint64_t agent;			/* its instance */
-	uint64_t run, run_id;		/* that it registered in; 0: none */
-	uint32_t n_offers;
-	uint32_t n_complete;		/* of them */
-	uint32_t gaps;			/* its word's text is about them */
-	uint32_t damaged;		/* or about a damaged image */
-	uint32_t cut;			/* it has older ones */
-	uint32_t exchanges;		/* its comm does more than gather */
-	struct sk_restore_offer offers[2 * SK_OFFERS_MAX];
-};
-
-static bool same_snapshot(const struct sk_restore_offer *a,
-			  const struct sk_restore_offer *b)
-{
-	return a->run == b->run && a->run_id == b->run_id &&
-	       a->step == b->step;
-}
-
-/* Whether it has the same, as complete as said. */
-static bool offers(const struct ballot *b, const struct sk_restore_offer *o,
-		   uint32_t flags)
-{
-	for (uint32_t i = 0; i < b->n_offers; i++)
-		if (same_snapshot(&b->offers[i], o) &&
-		    b->offers[i].digest == o->digest &&
-		    (b->offers[i].flags & flags) == flags)
-			return true;
-	return false;
-}
-
-/* What was offered before, or would have been. */
-static bool was_tried(const struct sk_restoring *rs,
-		      const struct sk_restore_offer *o)
-{
-	const struct sk_restore_offer *past = &rs->past;
-
-	if (!past->run || o->run != past->run)
-		return past->run && o->run > past->run;
-	if (o->step != past->step)
-		return o->step > past->step;
-	return o->run_id >= past->run_id;
-}
-
-static bool all_offer(const struct sk_restoring *rs,
-		      const struct ballot *ballots,
-		      const struct sk_restore_offer *o, uint32_t flags)
-{
-	for (int32_t k = 0; k < rs->state->job.world; k++)
-		if (!offers(&ballots[k], o, flags))
-			return false;
-	return true;
-}
-
-static void keep_common(struct sk_restoring *rs, const struct ballot *ballots)
-{
-	uint32_t kept = 0;
-
-	assert(rs->n_offers <= 2 * SK_OFFERS_MAX);
-	for (uint32_t i = 0; i < rs->n_offers; i++)
-		if (!was_tried(rs, &rs->offers[i]) &&
-		    all_offer(rs, ballots, &rs->offers[i], SK_OFFER_COMPLETE))
-			rs->offers[kept++] = rs->offers[i];
-	rs->n_offers = kept;
-}
-
-static int newest_offer_first(const void *a, const void *b)
-{
-	const struct sk_restore_offer *x = a, *y = b;
-
-	if (x->run != y->run)
-		return x->run < y->run ? 1 : -1;
-	if (x->step != y->step)
-		return x->step < y->step ? 1 : -1;
-	if (x->run_id != y->run_id)
-		return x->run_id < y->run_id ? 1 : -1;
-	/* What one of them knows to be complete comes first. */
-	return (x->flags < y->flags) - (x->flags > y->flags);
-}
-
-/*
- * Nodes have parts of snapshots: what any of them has may be whole with what
- * the others have. Of the flags of each, complete is what some agent says,
- * durable what all say.
- */
-static int keep_any(struct sk_restoring *rs, const struct ballot *ballots)
-{
-	_cleanup_free_ struct sk_restore_offer *all = NULL;
-	size_t n = 0, world = (uint32_t)rs->state->job.world;
-	uint32_t kept = 0;
-
-	all = calloc(world, sizeof(ballots->offers));
-	if (!all)
-		return sk_err_set(&rs->err, -ENOMEM, "no memory for what %zu "
-				  "ranks offer", world);
-	for (int32_t k = 0; k < rs->n_nodes; k++) {
-		const struct ballot *b = &ballots[rs->nodes[k].ranks[0]];
-
-		memcpy(&all[n], b->offers, b->n_offers * sizeof(*all));
-		n += b->n_offers;
-	}
-	qsort(all, n, sizeof(*all), newest_offer_first);
-	for (size_t i = 0; i < n && kept < 2 * SK_OFFERS_MAX; i++) {
-		if ((i && same_snapshot(&all[i], &all[i - 1])) ||
-		    was_tried(rs, &all[i]))
-			continue;
-		rs->offers[kept] = all[i];
-		if (!all_offer(rs, ballots, &all[i], SK_OFFER_DURABLE))
-			rs->offers[kept].flags &= ~SK_OFFER_DURABLE;
-		kept++;
-	}
-	rs->n_offers = kept;
-	return 0;
-}
-
 /* The sentence of a restore that finds nothing. */
-static int nothing(struct sk_restoring *rs, const struct ballot *ballots)
+static int nothing(struct sk_restoring *rs,
+		   const struct sk_restore_ballot *ballots)
 {
 	const char *job = rs->state->job.name;
 
@@ -175,7 +59,8 @@ static int nothing(struct sk_restoring *rs, const struct ballot *ballots)
 			  "%d ranks can reach", job, rs->state->job.world);
 }
 
-static int first_error(struct sk_restoring *rs, const struct ballot *ballots)
+static int first_error(struct sk_restoring *rs,
+		       const struct sk_restore_ballot *ballots)
 {
 	for (int32_t i = 0; i < rs->state->job.world; i++) {
 		const struct sk_restore_word *w = &ballots[i].word;
@@ -190,7 +75,7 @@ static int first_error(struct sk_restoring *rs, const struct ballot *ballots)
 }
 
 static int check_ballots(struct sk_restoring *rs,
-			 const struct ballot *ballots)
+			 const struct sk_restore_ballot *ballots)
 {
 	for (int32_t i = 0; i < rs->state->job.world; i++)
 		if (ballots[i].n_offers > 2 * SK_OFFERS_MAX ||
@@ -201,7 +86,8 @@ static int check_ballots(struct sk_restoring *rs,
 	return 0;
 }
 
-static int note_nodes(struct sk_restoring *rs, const struct ballot *ballots)
+static int note_nodes(struct sk_restoring *rs,
+		      const struct sk_restore_ballot *ballots)
 {
 	size_t world = (uint32_t)rs->state->job.world;
 	_cleanup_free_ uint64_t *agents = calloc(world, sizeof(*agents));
@@ -224,7 +110,8 @@ static int note_nodes(struct sk_restoring *rs, const struct ballot *ballots)
 	return r;
 }
 
-static int count(struct sk_restoring *rs, const struct ballot *ballots)
+static int count(struct sk_restoring *rs,
+		 const struct sk_restore_ballot *ballots)
 {
 	int r;
 
@@ -232,10 +119,8 @@ static int count(struct sk_restoring *rs, const struct ballot *ballots)
 	if (r < 0)
 		return r;
 	r = note_nodes(rs, ballots);
-	if (r >= 0 && rs->apart)
-		r = keep_any(rs, ballots);
-	else
-		keep_common(rs, ballots);
+	if (r >= 0)
+		r = sk_restore_pool_offers(rs, ballots);
 	if (r < 0)
 		return r;
 	return rs->n_offers ? 0 : nothing(rs, ballots);
@@ -248,9 +133,9 @@ static int count(struct sk_restoring *rs, const struct ballot *ballots)
  * first snapshot.
  */
 static void join_one_run(struct sk_restoring *rs,
-			 const struct ballot *ballots)
+			 const struct sk_restore_ballot *ballots)
 {
-	const struct ballot *chosen = &ballots[0];
+	const struct sk_restore_ballot *chosen = &ballots[0];
 	struct sk_state *state = rs->state;
 
 	assert(state->job.world > 0);
@@ -268,7 +153,7 @@ static void join_one_run(struct sk_restoring *rs,
 }
 
 static void fill_ballot(const struct sk_restoring *rs, int r,
-			struct ballot *mine)
+			struct sk_restore_ballot *mine)
 {
 	mine->word.status = r < 0 ? r : 0;
 	mine->gaps = rs->gaps.n;
@@ -288,15 +173,25 @@ static void fill_ballot(const struct sk_restoring *rs, int r,
 	mine->exchanges = rs->comm.exchange != NULL;
 	for (uint32_t i = 0; i < mine->n_offers; i++)
 		mine->n_complete += rs->offers[i].flags & SK_OFFER_COMPLETE;
-	memcpy(mine->offers, rs->offers, sizeof(mine->offers));
+	mine->digest = sk_restore_offers_digest(rs->offers, mine->n_offers);
+}
+
+/* Whose agents see a store for the first time take as long, more or less. */
+static uint32_t more_time(const struct sk_restoring *rs, uint64_t began)
+{
+	uint64_t ms = (rs->sk->os->now_ns(rs->sk->os) - began) / 1000000 * 8;
+
+	return ms > 3000000 ? 3000000 : (uint32_t)ms;
 }
 
 /* One list, and what all say of theirs. */
 static int vote(struct sk_restoring *rs, int r)
 {
-	_cleanup_free_ struct ballot *ballots = NULL;
-	_cleanup_free_ struct ballot *mine = calloc(1, sizeof(*mine));
+	_cleanup_free_ struct sk_restore_ballot *ballots = NULL;
+	_cleanup_free_ struct sk_restore_ballot *mine = NULL;
+	uint64_t began = rs->sk->os->now_ns(rs->sk->os);
 
+	mine = calloc(1, sizeof(*mine));
 	if (!mine)
 		return sk_err_set(&rs->err, -ENOMEM, "no memory to choose a "
 				  "snapshot");
@@ -306,7 +201,8 @@ static int vote(struct sk_restoring *rs, int r)
 		r = sk_restore_offers(rs);
 	fill_ballot(rs, r, mine);
 	rs->lists++;
-	r = sk_restore_gather(rs, mine, sizeof(*mine), &ballots, 0);
+	r = sk_restore_gather(rs, mine, sizeof(*mine), &ballots,
+			      more_time(rs, began));
 	if (r < 0)
 		return r;
 	r = check_ballots(rs, ballots);

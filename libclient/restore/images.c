@@ -17,8 +17,8 @@ static const enum sk_place place_numbers[2] = {
 
 /* ---- those of the list ---- */
 
-static bool is_allowed(const struct sk_restoring *rs,
-		       const struct sk_wire_part *w)
+bool sk_restore_allowed(const struct sk_restoring *rs,
+			const struct sk_wire_part *w)
 {
 	if (w->place == SK_PLACE_MEMORY)
 		return !(rs->flags & SK_RESTORE_DISK_ONLY);
@@ -31,7 +31,7 @@ const struct sk_wire_part *sk_restore_damaged(const struct sk_restoring *rs)
 	for (size_t i = 0; i < rs->n_everywhere; i++) {
 		const struct sk_wire_part *w = &rs->everywhere[i].part;
 
-		if (w->state == SK_IMAGE_BAD && is_allowed(rs, w))
+		if (w->state == SK_IMAGE_BAD && sk_restore_allowed(rs, w))
 			return w;
 	}
 	return NULL;
@@ -171,7 +171,7 @@ static int take_listed(struct sk_restoring *rs)
 		const struct sk_restore_listed *l = &rs->everywhere[i];
 		struct sk_restore_image *image;
 
-		if (!is_allowed(rs, &l->part))
+		if (!sk_restore_allowed(rs, &l->part))
 			continue;
 		image = image_of(rs, &l->part);
 		if (l->node == rs->node)

@@ -12,6 +12,9 @@ int sk_restore_images(struct sk_restoring *rs,
 uint32_t sk_restore_first_of(const struct sk_restoring *rs, int32_t rank);
 /** What SK_MSG_OPEN calls a place. */
 enum sk_place sk_restore_place_number(uint32_t place);
+/** Whether the restore may look where that image lies, on whichever node. */
+bool sk_restore_allowed(const struct sk_restoring *rs,
+			const struct sk_wire_part *part);
 /** The first listed image of that snapshot that is damaged where the restore
  * may look, else NULL; also one that sk_restore_set_aside() was told of. */
 const struct sk_wire_part *sk_restore_damaged(const struct sk_restoring *rs);

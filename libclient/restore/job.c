@@ -6,15 +6,17 @@
 
 #include "base/util.h"
 #include "bytes/checksum.h"
+#include "bytes/pass.h"
 #include "restore/gpu.h"
 #include "restore/shape.h"
 
 /*
  * What a job verifies is what it delivers, whoever writes to an image
- * meanwhile: its bytes are read once, and what is hashed, in the first level
- * cache, is what was stored. Four streams at once, for one alone waits for
- * memory wherever pages lie scattered (104 ms a GiB against 70, where this was
- * measured). Runs shorter than RUN_LEAST gain more from a chunk at a time.
+ * meanwhile: its bytes are read once, and what is stored is what was hashed.
+ * Long runs go line by line (bytes/pass.h); shorter ones out of a buffer that
+ * stays in the first level cache, which is filled by four streams at once: one
+ * alone waits for memory wherever pages lie scattered. Runs shorter than
+ * RUN_LEAST gain more from a chunk at a time.
  */
 #define STEP_BYTES ((uint64_t)16 << 10)
 #define STREAMS 4u
@@ -30,13 +32,6 @@ struct passing {
 	uint64_t first, last;	/* of it, in bytes of the piece */
 	bool shared;		/* others may write to it */
 };
-
-/* Whether the copy is the whole entry in one run. */
-static bool is_straight(const struct passing *p)
-{
-	return p->copy.ndim == 0 && p->shape.ndim == 1 &&
-	       p->shape.size[0] == p->shape.entry[0];
-}
 
 /* What is fetched in four streams is copied out of the cache. */
 static void gather(char *to, const char *from, uint64_t n)
@@ -61,24 +56,6 @@ static const char *hold_still(const struct passing *p, uint64_t at,
 	return buf;
 }
 
-/* Steps end on whole lines of the destination. */
-static uint64_t pass_straight(const struct passing *p)
-{
-	char buf[STEP_BYTES] __attribute__((aligned(LINE)));
-	struct sk_xxh3_stream sum;
-	uint64_t n;
-
-	sk_xxh3_begin(&sum);
-	for (uint64_t at = p->from; at < p->to; at += n) {
-		n = STEP_BYTES - (uintptr_t)(p->copy.dst + at) % LINE;
-		n = n < p->to - at ? n : p->to - at;
-		sk_stream_copy_twice(p->copy.dst + at, buf, p->base + at, n);
-		sk_xxh3_add(&sum, buf, n);
-	}
-	sk_stream_fence();
-	return sk_xxh3_end(&sum);
-}
-
 /* The part of the copy that lies in bytes [at, ...) of the entry, out of
  * @bytes, which are those. */
 static struct sk_copy out_of(const struct passing *p, uint64_t at,
@@ -89,6 +66,19 @@ static struct sk_copy out_of(const struct passing *p, uint64_t at,
 	copy.src = (const char *)((uintptr_t)copy.src + (uintptr_t)bytes -
 				  (uintptr_t)(p->base + at));
 	return copy;
+}
+
+/* In long runs: the bytes of the chunk as they lie, and of them the copy. */
+static uint64_t pass_long(const struct passing *p)
+{
+	struct sk_pass pass;
+	const char *at = p->base + p->from;
+
+	sk_pass_begin(&pass, p->to - p->from);
+	at = sk_pass_run(&pass, &p->copy, p->first, p->last, at);
+	sk_pass_take(&pass, NULL, at, (uint64_t)(p->base + p->to - at));
+	sk_stream_fence();
+	return sk_pass_end(&pass);
 }
 
 static uint64_t pass_strided(const struct passing *p)
@@ -142,8 +132,8 @@ static int pass(const struct passing *p, uint64_t *ret_sum,
 	assert(p->from <= p->to && p->first <= p->last);
 	if (bytes <= STEP_BYTES) {
 		*ret_sum = pass_small(p);
-	} else if (is_straight(p)) {
-		*ret_sum = pass_straight(p);
+	} else if (p->copy.run >= SK_PASS_RUN) {
+		*ret_sum = pass_long(p);
 	} else if (p->copy.run >= RUN_LEAST) {
 		*ret_sum = pass_strided(p);
 	} else {

@@ -53,6 +53,27 @@ static void strike(const uint64_t *candidates, uint64_t n,
 			sk_bit_set(bits, i);
 }
 
+/* Makes of @v of all ranks that of one of them: some at a time, for a world's
+ * would be too many. */
+static int hear_one(struct sk_restoring *rs, int32_t teller, uint64_t *v,
+		    uint64_t n)
+{
+	uint64_t some = sk_restore_portion(rs, sizeof(*v));
+	int r = 0;
+
+	for (uint64_t at = 0; at < n && r >= 0; at += some) {
+		_cleanup_free_ uint64_t *told = NULL;
+
+		some = n - at < some ? n - at : some;
+		r = sk_restore_gather(rs, v + at, some * sizeof(*v), &told,
+				      0);
+		if (r >= 0)
+			memcpy(v + at, told + (size_t)teller * some,
+			       some * sizeof(*v));
+	}
+	return r;
+}
+
 /*
  * Of the names that the rank with the fewest did not ask for, those that no
  * rank did: it tells its own, and each rank says which of them are extra with
@@ -63,10 +84,9 @@ static int common_extras(struct sk_restoring *rs, const uint64_t *mine,
 			 uint64_t **ret_common, uint64_t *ret_n)
 {
 	size_t world = (size_t)rs->state->job.world, bytes = n / 8 + 1;
-	_cleanup_free_ uint64_t *told = NULL;
 	_cleanup_free_ uint8_t *bits = calloc(1, bytes), *all = NULL;
 	_cleanup_free_ uint64_t *tell = calloc(n, sizeof(*tell));
-	uint64_t kept = 0, *candidates;
+	uint64_t kept = 0;
 	int r;
 
 	assert(n && teller >= 0 && teller < rs->state->job.world);
@@ -74,11 +94,10 @@ static int common_extras(struct sk_restoring *rs, const uint64_t *mine,
 		return no_memory(rs);
 	if (rs->state->job.rank == teller)
 		memcpy(tell, mine, n * sizeof(*tell));
-	r = sk_restore_gather(rs, tell, n * sizeof(*tell), &told, 0);
+	r = hear_one(rs, teller, tell, n);
 	if (r < 0)
 		return r;
-	candidates = told + (size_t)teller * n;
-	strike(candidates, n, mine, n_mine, bits);
+	strike(tell, n, mine, n_mine, bits);
 	r = sk_restore_gather(rs, bits, bytes, &all, 0);
 	if (r < 0)
 		return r;
@@ -88,7 +107,7 @@ static int common_extras(struct sk_restoring *rs, const uint64_t *mine,
 		for (size_t k = 0; k < world && common; k++)
 			common = sk_bit(all + k * bytes, i);
 		if (common)
-			tell[kept++] = candidates[i];
+			tell[kept++] = tell[i];
 	}
 	*ret_common = sk_take_ptr(tell);
 	*ret_n = kept;

@@ -251,6 +251,26 @@ int sk_restore_open(struct sk_restoring *rs, uint32_t image, uint32_t place)
 
 /* ---- layouts ---- */
 
+/* As it is remembered, or by arithmetic. A rank may read a tensor of thousands
+ * of images each, so of those that follow from another one it keeps outlines,
+ * and has none remembered. */
+static int find_layout(struct sk_restoring *rs,
+		       const struct sk_restore_image *i,
+		       struct sk_layout **ret)
+{
+	struct sk_layout *base = (struct sk_layout *)sk_restore_described(
+		rs, i->description);
+	bool boxes = base && sk_layout_says_boxes(base);
+	int r;
+
+	r = sk_recall_find(rs->sk->recall, boxes ? base : NULL, i->rank,
+			   (enum sk_image_kind)i->kind, &i->digest, ret);
+	if (r != -ENOENT || !base || boxes)
+		return r;
+	return sk_layout_outline(base, i->rank, (enum sk_image_kind)i->kind,
+				 &i->digest, ret);
+}
+
 /* By its digest, and it is whose the list said. */
 int sk_restore_derive(struct sk_restoring *rs, uint32_t image)
 {
@@ -261,9 +281,7 @@ int sk_restore_derive(struct sk_restoring *rs, uint32_t image)
 	assert(image < rs->n_images);
 	if (i->layout)
 		return 0;
-	r = sk_recall_find(rs->sk->recall,
-			   sk_restore_described(rs, i->description), i->rank,
-			   (enum sk_image_kind)i->kind, &i->digest, &l);
+	r = find_layout(rs, i, &l);
 	if (r == -ENOMEM)
 		return sk_err_set(&rs->err, r, "no memory for the layout of "
 				  "rank %d", i->rank);

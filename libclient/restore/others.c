@@ -10,6 +10,7 @@
 
 #include "base/util.h"
 #include "restore/agree.h"
+#include "restore/images.h"
 #include "restore/nodes.h"
 
 /* ---- what all have ---- */
@@ -193,7 +194,7 @@ int sk_restore_note_holders(struct sk_restoring *rs)
 		while (from < rs->n_images &&
 		       rs->images[from].rank < l->part.rank)
 			from++;
-		if (l->node == rs->node)
+		if (l->node == rs->node || !sk_restore_allowed(rs, &l->part))
 			continue;
 		image = image_of(rs, from, &l->part);
 		if (image >= 0)

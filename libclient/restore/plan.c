@@ -143,6 +143,21 @@ int32_t sk_restore_neighbour(const struct sk_restoring *rs,
 	return -1;
 }
 
+static int find_turns(struct sk_restoring *rs, struct sk_restore_image *i)
+{
+	_cleanup_layout_ struct sk_layout *whole = NULL;
+	_cleanup_free_ int64_t *turns = NULL;
+	int r = sk_layout_whole(i->layout, &whole);
+
+	turns = r < 0 ? NULL : calloc(whole->n_items + 1u, sizeof(*turns));
+	if (!turns)
+		return no_memory(rs);
+	r = sk_layout_turns(whole, turns, &rs->err);
+	if (r >= 0)
+		i->turns = sk_take_ptr(turns);
+	return r;
+}
+
 /* Which of the holders wrote it to disk, which is arithmetic again: over all
  * that the first of them describes. */
 static int primary_of(struct sk_restoring *rs,
@@ -156,23 +171,21 @@ static int primary_of(struct sk_restoring *rs,
 	int64_t turn;
 	int r;
 
+	*ret_rank = first;
+	if (sk_holders_count(holders) == 1)
+		return 0;
 	if (at == rs->n_images || i->rank != first)
 		return -ENOENT;
 	r = sk_restore_know(rs, at);
+	if (r >= 0 && !i->turns)
+		r = find_turns(rs, i);
 	if (r < 0)
 		return r;
-	if (!i->turns) {
-		i->turns = calloc(i->layout->n_items + 1u, sizeof(*i->turns));
-		r = i->turns ? sk_layout_turns(i->layout, i->turns, &rs->err) :
-			       no_memory(rs);
-		if (r < 0)
-			return r;
-	}
 	item = sk_layout_item(i->layout, key->item->kind,
 			      key->item->spec.name);
 	turn = item ? i->turns[item - i->layout->items] : -1;
-	*ret_rank = turn < 0 || turn >= sk_holders_count(holders) ? first :
-			sk_holders_rank(holders, turn);
+	if (turn >= 0 && turn < sk_holders_count(holders))
+		*ret_rank = sk_holders_rank(holders, turn);
 	return 0;
 }
 
@@ -310,9 +323,10 @@ static int take_image(struct planning *p, uint32_t image, uint32_t place,
 		      struct boxes *left)
 {
 	const struct sk_spec *spec = &p->key->item->spec;
+	_cleanup_free_ struct sk_box *boxes = NULL;
 	const struct sk_layout *layout;
 	const struct sk_item *item;
-	int r;
+	int n = 0, r;
 
 	assert(image < p->rs->n_images && place < SK_PLACES);
 	r = sk_restore_know(p->rs, image);
@@ -320,11 +334,13 @@ static int take_image(struct planning *p, uint32_t image, uint32_t place,
 		return r == -ENOENT ? 0 : r;
 	layout = p->rs->images[image].layout;
 	item = sk_layout_item(layout, p->key->item->kind, spec->name);
-	for (int i = 0; item && i < item->n_boxes && left->n && r >= 0; i++) {
+	if (item && sk_layout_boxes(layout, item, &boxes, &n) < 0)
+		return no_memory(p->rs);
+	for (int i = 0; i < n && left->n && r >= 0; i++) {
 		const struct sk_entry *e;
 
 		e = sk_layout_find(layout, item->kind, spec->name,
-				   item->boxes[i].offset);
+				   boxes[i].offset);
 		if (!e || sk_box_empty(spec->ndim, &e->box) ||
 		    !wants(spec->ndim, left, e))
 			continue;

@@ -7,6 +7,7 @@
  *   agree.c     words that the ranks exchange
  *   offer.c     snapshots that this rank's agent has
  *   choose.c    which snapshot
+ *   ballot.c    what ranks offer, brought together
  *   nodes.c     which ranks share an agent
  *   images.c    its images: listed, set aside, let go
  *   others.c    those of other nodes

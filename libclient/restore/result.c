@@ -138,8 +138,10 @@ static void set_aside_told(struct sk_restoring *rs,
 static int exchange_bad(struct sk_restoring *rs, uint32_t most)
 {
 	size_t world = (size_t)rs->state->job.world;
-	_cleanup_free_ struct bad_image *mine = NULL, *all = NULL;
-	int r;
+	uint32_t some = (uint32_t)sk_restore_portion(rs,
+						     sizeof(struct bad_image));
+	_cleanup_free_ struct bad_image *mine = NULL;
+	int r = 0;
 
 	assert(most);
 	if (most > BAD_MAX)
@@ -155,9 +157,15 @@ static int exchange_bad(struct sk_restoring *rs, uint32_t most)
 		set_aside_found(rs);
 		memset(rs->bad, 0, (size_t)rs->n_images * 2 / 8 + 1);
 	}
-	r = sk_restore_gather(rs, mine, most * sizeof(*mine), &all, 0);
-	for (size_t i = 0; r >= 0 && i < world * most; i++)
-		set_aside_told(rs, &all[i]);
+	for (uint32_t at = 0; at < most && r >= 0; at += some) {
+		_cleanup_free_ struct bad_image *all = NULL;
+
+		some = most - at < some ? most - at : some;
+		r = sk_restore_gather(rs, mine + at, some * sizeof(*mine),
+				      &all, 0);
+		for (size_t i = 0; r >= 0 && i < world * some; i++)
+			set_aside_told(rs, &all[i]);
+	}
 	return r;
 }
 

@@ -225,6 +225,21 @@ static int know(struct sk_restoring *rs, uint32_t image)
 	return r == -ENOENT ? 0 : r;
 }
 
+/* An outline has no header to tell. */
+static int have_header(struct sk_restoring *rs, uint32_t image)
+{
+	struct sk_restore_image *i = &rs->images[image];
+	struct sk_layout *whole;
+
+	if (!i->layout || i->layout->header)
+		return 0;
+	if (sk_layout_whole(i->layout, &whole) < 0)
+		return no_memory(rs);
+	sk_layout_free(i->layout);
+	i->layout = whole;
+	return 0;
+}
+
 static int learn(struct sk_restoring *rs, uint32_t image)
 {
 	const struct sk_restore_image *i = &rs->images[image];
@@ -278,14 +293,17 @@ static int tell_rest(struct asking *a, int r)
 
 		for (size_t k = 0; k < world && !lacked; k++)
 			lacked = sk_bit(all + k * bytes, i);
-		if (lacked)
-			a->images[a->n++] = i;
+		if (!lacked)
+			continue;
+		a->images[a->n++] = i;
+		if (r >= 0)
+			r = have_header(rs, i);
 	}
 	free(a->all);
 	a->all = NULL;
 	if (!a->n)
 		return 0;
-	r = gather_lengths(a, 0);
+	r = gather_lengths(a, r);
 	return r < 0 ? r : tell_all(a);
 }
 

@@ -118,13 +118,17 @@ static void give_up(struct sk_copying *c, int r)
 	sk_copying_refuse(c, r);
 }
 
-/* On a thread of the pool: of small pages it takes a while. */
+/* On a thread of the pool: of small pages it takes a while, and an agent that
+ * faults in alone may not have done so yet. */
 static void open_slot(struct sk_task *task)
 {
 	struct sk_copying *c = (struct sk_copying *)
 		((char *)task - offsetof(struct sk_copying, open));
-	int r = sk_slot_unprotect(c->state, c->slot, &c->pending.err);
+	int r = sk_warm_await(c->state, sk_until(c->state->sk),
+			      &c->pending.err);
 
+	if (r >= 0)
+		r = sk_slot_unprotect(c->state, c->slot, &c->pending.err);
 	if (r < 0) {
 		give_up(c, r);
 		return;
@@ -173,8 +177,10 @@ void sk_copying_unit_done(struct sk_copying *c, const struct sk_unit *u)
 	}
 	if (!of_gpu(c, u))
 		p->host_left--;
-	if (--p->units_left == 0)
-		c->state->status.copied_ns = now(c) - c->start_ns;
+	if (--p->units_left == 0) {
+		c->copied_ns = now(c) - c->start_ns;
+		c->state->status.copied_ns = c->copied_ns;
+	}
 	/* Whoever is woken takes a CPU from the copy: only for good news. */
 	if (!p->units_left || (!p->host_left && p->asked) ||
 	    (released && f->item_waiters))
@@ -206,6 +212,7 @@ static void copy_from_gpus(struct sk_task *task, size_t i)
 		((char *)task - offsetof(struct sk_copying, copy_gpu));
 
 	assert(!i);
+	(void)i;
 	c->failed = sk_copying_from_gpus(c);
 }
 
@@ -226,8 +233,10 @@ void sk_copying_begin(struct sk_copying *c, uint64_t start_ns)
 	sk_fences_unlock(f);
 	sk_pool_submit(state->sk->pool, &c->open);
 	sk_fences_lock(f);
-	if (f->newest == &c->pending)
-		state->status.returned_ns = now(c) - start_ns;
+	if (f->newest == &c->pending) {
+		c->returned_ns = now(c) - start_ns;
+		state->status.returned_ns = c->returned_ns;
+	}
 	sk_fences_unlock(f);
 }
 
@@ -321,6 +330,19 @@ static void copied_from_gpus(struct sk_task *task)
 
 /* ---- the end ---- */
 
+/* For the agent's figures. */
+static void say_times(struct sk_copying *c, struct sk_wire_seal *seal)
+{
+	struct sk_state *state = c->state;
+
+	sk_fences_lock(&state->fences);
+	seal->copied_ns = c->copied_ns;
+	seal->stalled_ns = c->returned_ns;
+	sk_fences_unlock(&state->fences);
+	seal->stalled_ns += __atomic_exchange_n(&state->fenced_ns, 0,
+						__ATOMIC_RELAXED);
+}
+
 int sk_copying_tell(struct sk_copying *c, enum sk_msg_type type,
 		    struct sk_err *err)
 {
@@ -328,6 +350,8 @@ int sk_copying_tell(struct sk_copying *c, enum sk_msg_type type,
 		.state = c->id, .step = c->pending.step, .slot = c->slot } };
 	struct sk *sk = c->state->sk;
 
+	if (type == SK_MSG_SEAL)
+		say_times(c, &msg.body.seal);
 	/* The next connection's agent may know another state by that id. */
 	return sk_conn_call_in(&sk->conn, c->generation, &msg, sk_until(sk),
 			       err);

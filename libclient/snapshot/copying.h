@@ -28,6 +28,8 @@ struct sk_copying {
 					 * fences' lock, as is: */
 	int failed;			/* the first error of a part */
 	uint64_t run, run_id, start_ns;
+	/* What copy and call took; under that lock. */
+	uint64_t copied_ns, returned_ns;
 	uint64_t id, generation;	/* of the state, and the connection */
 	uint64_t *sums[2];		/* of the slot, by kind */
 	uint64_t *before[2];		/* verification: of the tensors */

@@ -229,14 +229,23 @@ SK_API int sk_snapshot(struct sk_state *state, int64_t step,
 
 /* ---- fences ---- */
 
+static int fence(struct sk_state *state, int64_t item, struct sk_err *err)
+{
+	uint64_t began = now(state);
+	int r = sk_fence_wait(&state->fences, item, SK_FOREVER, err);
+
+	__atomic_fetch_add(&state->fenced_ns, now(state) - began,
+			   __ATOMIC_RELAXED);
+	return r;
+}
+
 SK_API int sk_fence(struct sk_state *state)
 {
 	struct sk_err err = { "" };
 	int r = sk_state_check(state, &err);
 
 	if (r >= 0)
-		r = sk_fence_wait(&state->fences, SK_FENCE_ALL, SK_FOREVER,
-				  &err);
+		r = fence(state, SK_FENCE_ALL, &err);
 	return sk_say(r, &err);
 }
 
@@ -280,6 +289,5 @@ SK_API int sk_fence_tensor(struct sk_state *state, const char *name)
 		return sk_say(sk_err_set(&err, -ENOENT, "nothing named \"%s\" "
 					 "is described", name ? name : ""),
 			      &err);
-	r = sk_fence_wait(&state->fences, item, SK_FOREVER, &err);
-	return sk_say(r, &err);
+	return sk_say(fence(state, item, &err), &err);
 }

@@ -65,7 +65,7 @@ SK_API int sk_wait(struct sk_state *state, int64_t step, int until,
 	uint64_t until_ns;
 	int r = sk_state_check(state, &err);
 
-	if (r >= 0 && (until < SK_SEALED || until > SK_DURABLE || step < 0))
+	if (r >= 0 && (until < SK_SEALED || until > SK_WRITTEN || step < 0))
 		r = sk_err_set(&err, -EINVAL, "waiting for %d of step %lld",
 			       until, (long long)step);
 	if (r < 0)

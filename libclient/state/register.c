@@ -226,11 +226,7 @@ int sk_state_register(struct sk_state *state, bool slots, uint64_t until_ns,
 static int wait_prepared(struct sk_state *state, uint64_t until_ns,
 			 struct sk_err *err)
 {
-	struct sk_msg msg = { .type = SK_MSG_PREPARE, .body.prepare = {
-		.id = sk_state_wire_id(state, 0),
-		.timeout_ms = sk_left_ms(state->sk->os, until_ns) } };
-	int r = sk_call_deferred(state->sk, &msg, NULL, 0, NULL, NULL,
-				 until_ns, err);
+	int r = sk_warm_ask(state, until_ns, err);
 
 	if (r < 0)
 		return r;

@@ -81,6 +81,8 @@ int sk_slots_map(struct sk_state *state, uint32_t n, uint64_t until_ns,
 	if (!state->slots)
 		return sk_err_set(err, -ENOMEM, "no memory for %u slots", n);
 	state->n_slots = n;
+	state->agent_faults = sk_conn_agent_faults(&state->sk->conn);
+	state->faulted_in = false;
 	for (uint32_t i = 0; i < n && r >= 0; i++)
 		r = map_slot(state, i, until_ns, err);
 	if (r >= 0)

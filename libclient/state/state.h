@@ -53,11 +53,14 @@ struct sk_state {
 	uint64_t slot_bytes;
 	uint32_t n_slots;
 	struct sk_slot_map *slots;
+	bool agent_faults;	/* it alone faults them in */
+	bool faulted_in;	/* and has, all of them; atomic */
 	bool slow_pages;	/* protecting slots would cost too much */
 	struct sk_gpus gpus;
 	struct sk_device_slot device_slot;
 	struct sk_warming *warming;	/* of the slots, or NULL */
 	struct sk_work *work;	/* what a snapshot has to do, or NULL */
+	uint64_t fenced_ns;	/* in fences since the last seal; atomic */
 	unsigned in_step;	/* snapshots that hashed as they copied; for
 				 * tests */
 

@@ -4,6 +4,11 @@
  * thread does it beside everything else; a snapshot that comes before it has
  * got there does the pieces that it needs itself, all at once, which takes a
  * fraction of what page by page takes.
+ *
+ * A page is charged to the memory cgroup of whoever touches it first, and a
+ * huge one to who asks for it. Where ours is not the agent's, a trainer would
+ * be killed for what the agent's budget has room for: then the agent has to be
+ * done before we touch anything, and only what is there is mapped.
  */
 #include "state/warm.h"
 
@@ -16,6 +21,9 @@
 /* What faulting in a piece of small pages takes: while a trainer waits, huge
  * ones are not worth more. */
 #define PATIENCE_NS ((uint64_t)25 * 1000 * 1000)
+
+/* Between two looks whether the slots are still wanted. */
+#define TURN_MS 200u
 
 enum { COLD, BUSY, WARM };
 
@@ -55,7 +63,8 @@ static bool claim(struct sk_warming *w, uint8_t *piece)
 static void populate(struct sk_warming *w, void *map, uint64_t from,
 		     uint64_t to, bool hurry)
 {
-	bool huge = !hurry || !__atomic_load_n(&w->slow, __ATOMIC_RELAXED);
+	bool huge = !w->state->agent_faults &&
+		    (!hurry || !__atomic_load_n(&w->slow, __ATOMIC_RELAXED));
 	const struct sk_os *os = w->state->sk->os;
 	uint64_t began = os->now_ns(os);
 
@@ -107,11 +116,59 @@ static bool may(struct sk_warming *w)
 	return !stop;
 }
 
+int sk_warm_ask(struct sk_state *state, uint64_t until_ns, struct sk_err *err)
+{
+	struct sk_msg msg = { .type = SK_MSG_PREPARE, .body.prepare = {
+		.id = sk_state_wire_id(state, 0),
+		.timeout_ms = sk_left_ms(state->sk->os, until_ns) } };
+	int r = sk_call_deferred(state->sk, &msg, NULL, 0, NULL, NULL,
+				 until_ns, err);
+
+	if (r >= 0)
+		__atomic_store_n(&state->faulted_in, true, __ATOMIC_RELEASE);
+	return r;
+}
+
+int sk_warm_await(struct sk_state *state, uint64_t until_ns,
+		  struct sk_err *err)
+{
+	if (!state->agent_faults ||
+	    __atomic_load_n(&state->faulted_in, __ATOMIC_ACQUIRE))
+		return 0;
+	return sk_warm_ask(state, until_ns, err);
+}
+
+static bool stopped(struct sk_warming *w)
+{
+	struct sk_fences *f = &w->state->fences;
+	bool stop;
+
+	sk_fences_lock(f);
+	stop = w->stop;
+	sk_fences_unlock(f);
+	return stop;
+}
+
+/* In turns, for the state may be let go meanwhile. An agent that is lost, or
+ * has no memory, is met by the next snapshot. */
+static bool agent_is_done(struct sk_warming *w)
+{
+	struct sk_err err = { "" };
+	int r;
+
+	do {
+		r = sk_warm_await(w->state, sk_until_ms(w->state->sk->os,
+							TURN_MS), &err);
+	} while (r == -ETIMEDOUT && !stopped(w));
+	return r >= 0;
+}
+
 static void *run(void *arg)
 {
 	struct sk_warming *w = arg;
+	uint32_t n = agent_is_done(w) ? w->state->n_slots : 0;
 
-	for (uint32_t slot = 0; slot < w->state->n_slots; slot++) {
+	for (uint32_t slot = 0; slot < n; slot++) {
 		for (int kind = 0; kind < 2; kind++)
 			for (size_t i = 0; i < w->n[kind] && may(w); i++)
 				warm_piece(w, slot, kind, i, false);

@@ -11,6 +11,13 @@
  * threads for it: then the first snapshots are slower.
  */
 struct sk_warming *sk_warm_new(struct sk_state *state);
+/** Returns when the agent has faulted in all slots of the rank. Any thread.
+ * -ETIMEDOUT; the agent's errors, with a sentence. */
+int sk_warm_ask(struct sk_state *state, uint64_t until_ns, struct sk_err *err);
+/** The same where nobody but the agent may (sk_state.agent_faults) and it has
+ * not said yet that it has: before anything touches a slot. */
+int sk_warm_await(struct sk_state *state, uint64_t until_ns,
+		  struct sk_err *err);
 /** Before the slots are unmapped. Returns NULL. */
 struct sk_warming *sk_warm_free(struct sk_warming *w);
 /** Waits until all is faulted in, and page-locked where there are GPUs.

@@ -31,7 +31,6 @@ static const struct field fields[] = {
 	FIELD(SLOT_WAIT, slot_wait, reserved, ~0u),
 	FIELD(SEAL, seal, reserved, ~0u),
 	FIELD(DISCARD, seal, reserved, ~0u),
-	FIELD(LIST, list, reserved, ~0u),
 	FIELD(LIST, list, flags, ~SK_LIST_KNOWN),
 	FIELD(OPEN, open, flags, ~SK_OPEN_SUMS),
 	FIELD(CLOSE, open, flags, ~0u),
@@ -67,6 +66,64 @@ static void check_bit(int sock, const struct field *f, uint32_t bit)
 	      rig_why(&msg), f->name);
 }
 
+/* Each is refused by itself, whatever the others say. */
+static void check_registration(int sock)
+{
+	static const struct {
+		int32_t rank, world;
+		uint32_t slots;
+		uint64_t run, age_s, bytes;
+		const char *named;
+	} bad[] = {
+		{ -1, 1, 2, 0, 0, 0, "rank -1 of 1" },
+		{ INT32_MIN, 4, 2, 0, 0, 0, "rank -2147483648 of 4" },
+		{ 0, 0, 2, 0, 0, 0, "rank 0 of 0" },
+		{ 0, -1, 2, 0, 0, 0, "rank 0 of -1" },
+		{ 4, 4, 2, 0, 0, 0, "rank 4 of 4" },
+		{ 0, 1, 1, 0, 0, 0, "slots" },
+		{ 0, 1, 65, 0, 0, 0, "slots" },
+		{ 0, 1, 2, SK_RUN_READERS, 0, 0, "readers" },
+		{ 0, 1, 2, 0, UINT64_MAX, 0, "an age" },
+		{ 0, 1, 2, 0, 0, UINT64_MAX, "an age" },
+	};
+	struct sk_msg msg;
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(bad); i++) {
+		msg = (struct sk_msg){ .type = SK_MSG_REGISTER, .body.reg = {
+			.id = { .job = "fields", .rank = bad[i].rank,
+				.world = bad[i].world, .run = bad[i].run },
+			.slots = bad[i].slots,
+			.retention = { .keep_age_s = bad[i].age_s,
+				       .keep_bytes = bad[i].bytes } } };
+		CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL),
+			     -EINVAL, &msg);
+		CHECK(strstr(rig_why(&msg), bad[i].named),
+		      "\"%s\" does not say \"%s\"", rig_why(&msg),
+		      bad[i].named);
+	}
+}
+
+/* Readers are not registered: what they say of themselves is all there is. */
+static void check_readers(int sock)
+{
+	static const struct {
+		const char *job;
+		int32_t rank, world;
+	} bad[] = { { "", 0, 1 }, { "j", -1, 2 }, { "j", 2, 2 }, { "j", 0, 0 } };
+	struct sk_msg msg;
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(bad); i++) {
+		msg = (struct sk_msg){ .type = SK_MSG_GATHER, .body.gather = {
+			.id = { .rank = bad[i].rank, .world = bad[i].world,
+				.run = SK_RUN_READERS },
+			.bytes = 4, .timeout_ms = 10 } };
+		strcpy(msg.body.gather.id.job, bad[i].job);
+		CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL),
+			     -EINVAL, &msg);
+		CHECK(strstr(rig_why(&msg), "cannot be"), "%s", rig_why(&msg));
+	}
+}
+
 int main(int argc, char **argv)
 {
 	struct rig rig;
@@ -81,6 +138,8 @@ int main(int argc, char **argv)
 				check_bit(sock, &fields[i], bit);
 		}
 	}
+	check_registration(sock);
+	check_readers(sock);
 	close(sock);
 	CHECK(rig_stop(&rig) == 0, "exit status");
 	rig_remove(&rig);

@@ -196,6 +196,53 @@ static void compare(const struct counts *few, const struct counts *many,
 		      few->calls[i], many->calls[i]);
 }
 
+/* ---- an agent that was killed before its index was written ---- */
+
+static void write_one_more(const struct whole *w, struct rank *ranks, int step)
+{
+	const struct sk_store_run run = { 3, 77 };
+	char job[128];
+
+	(void)snprintf(job, sizeof(job), "%s/" JOB, w->rig.store);
+	write_step(job, ranks, &run, (uint64_t)step);
+}
+
+/* Beside whatever it does, a portion a second. */
+static uint64_t await_looks(struct whole *w, int sock, uint64_t least)
+{
+	uint64_t before = sk_fault_os_calls(w->fault, SK_FAULT_FSTATAT), n = 0;
+
+	for (int i = 0; i < 1000 && n < least; i++) {
+		sk_fault_os_advance(w->fault, UINT64_C(1100000000));
+		(void)stat_value(sock, "shardkeep_snapshots");
+		n = sk_fault_os_calls(w->fault, SK_FAULT_FSTATAT) - before;
+	}
+	return n;
+}
+
+/* The index is that of a step before: what a restart costs grows with nothing
+ * then either, and the others are looked at all the same. */
+static struct counts restart_one_step_later(struct whole *w, int steps)
+{
+	struct rank ranks[WORLD];
+	struct counts c;
+	int sock;
+
+	start(w);
+	enter(w, ranks);
+	stop(w);
+	write_one_more(w, ranks, steps + 1);
+	leave(ranks);
+	start(w);
+	c = restart(w, steps + 1);
+	sock = rig_connect(&w->rig);
+	CHECK(await_looks(w, sock, (uint64_t)steps - LIMIT) >=
+	      (uint64_t)steps - LIMIT, "%d are not looked at", steps);
+	close(sock);
+	stop(w);
+	return c;
+}
+
 /* ---- what is known of it ---- */
 
 static int ask(int sock, enum sk_msg_type type, int64_t step,
@@ -323,8 +370,19 @@ static void test_snapshots_cost_the_same_beside_many(void)
 
 /* ---- what one turn of the agent does ---- */
 
+/* What is known of all steps is counted before it is told whether any goes. */
+static void await_census(int sock, struct rank *ranks, int steps)
+{
+	double before = stat_value(sock, "shardkeep_visits_total");
+
+	take_durable(ranks, steps + 1);
+	AWAIT(stat_value(sock, "shardkeep_visits_total") >=
+	      before + WORLD * steps, "they are not counted");
+}
+
 /* Most that any turn has looked at, of an agent that was asked for all there
- * is, twice, also image by image, and whose ranks came and went meanwhile. */
+ * is, twice, also image by image, whose ranks came and went meanwhile, and
+ * which is to say what need not stay. */
 static double longest_turn(int steps)
 {
 	struct rank ranks[WORLD];
@@ -335,6 +393,9 @@ static double longest_turn(int steps)
 
 	whole_init(&w);
 	make_history(&w, steps);
+	w.options.retention_said = true;
+	w.options.retention = (struct sk_retention){ .keep_last = 2,
+						     .keep_every = 1 };
 	start(&w);
 	sock = rig_connect(&w.rig);
 	enter(&w, ranks);
@@ -343,6 +404,7 @@ static double longest_turn(int steps)
 	free(list_images(sock, JOB, -1, &(size_t){ 0 }));
 	CHECK_STATUS(ask(sock, SK_MSG_PIN, 7, &msg), 0, &msg);
 	CHECK_STATUS(ask(sock, SK_MSG_WAIT, 1, &msg), 0, &msg);
+	await_census(sock, ranks, steps);
 	leave(ranks);
 	await_known(&w, sock, 65);
 	visits = stat_value(sock, "shardkeep_longest_turn_visits");
@@ -579,7 +641,7 @@ static void test_a_wrong_index_opens_nothing(void)
 int main(void)
 {
 	static const int sizes[2] = { FEW, MANY };
-	struct counts again[2], next[2];
+	struct counts again[2], next[2], later[2];
 
 	for (int k = 0; k < 2; k++) {
 		struct whole w;
@@ -590,10 +652,12 @@ int main(void)
 		(void)restart(&w, sizes[k]);
 		again[k] = restart(&w, sizes[k]);
 		next[k] = first_of_next(&w, sizes[k]);
+		later[k] = restart_one_step_later(&w, sizes[k]);
 		whole_remove(&w);
 	}
 	compare(&again[0], &again[1], "an agent that knows them");
 	compare(&next[0], &next[1], "the next agent");
+	compare(&later[0], &later[1], "one that comes a step later");
 	test_old_ones_are_left();
 	test_turns_are_bounded();
 	test_snapshots_cost_the_same_beside_many();

@@ -279,10 +279,7 @@ static void test_keeps_no_more(struct rig *rig)
 		CHECK(flags_of(rig, "more", 1) & SK_SNAP_MEMORY, "it stands");
 		CHECK(fds_of(rig->agent) == before + 2, "both are kept");
 		come_back(&r, rig, o);
-		msg = (struct sk_msg){ .type = SK_MSG_UNREGISTER,
-				       .body.state = r.state };
-		CHECK_STATUS(rig_call(r.sock, &msg, NULL, 0, NULL, NULL), 0,
-			     &msg);
+		CHECK_STATUS(rank_unregister(&r), 0, &r.msg);
 		CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, "more", 1,
 				    SK_EVICT_FORCE, &msg), 0, &msg);
 		(void)kill_agent(rig);
@@ -454,6 +451,7 @@ static void test_not_taken(const char *program)
 	sock = rig_connect(&rig);
 	msg = ask_over(sock, TABLE_VERSION + 1, sizeof(struct table_record));
 	CHECK_STATUS(msg.status, -EPROTO, &msg);
+	CHECK(strstr(rig_why(&msg), "stop this one"), "%s", rig_why(&msg));
 	msg = ask_over(sock, TABLE_VERSION, 8);
 	CHECK_STATUS(msg.status, -EPROTO, &msg);
 	CHECK(strstr(rig_why(&msg), "version"), "%s", rig_why(&msg));

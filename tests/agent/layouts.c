@@ -14,6 +14,7 @@
 
 #define TENSORS 5000
 #define LIVES 50
+#define RANKS 8
 #define RESIDENT_MOST_KIB (long)(SK_RECALL_BYTES / 1024 + 65536)
 #define NOBODY 65534
 
@@ -152,6 +153,56 @@ static void test_bound(struct rig *rig)
 	rank_close(&s);
 }
 
+static void save_all(const struct rig *rig)
+{
+	struct rank_options o = many("opened", 0);
+	struct rank r[RANKS];
+
+	o.world = RANKS;
+	for (o.rank = 0; o.rank < RANKS; o.rank++)
+		CHECK_STATUS(rank_open(&r[o.rank], rig, &o), 0,
+			     &r[o.rank].msg);
+	for (int i = 0; i < RANKS; i++)
+		rank_snapshot(&r[i], 1);
+	CHECK_STATUS(rank_wait(&r[0], 1, 3, WAIT_MS), 0, &r[0].msg);
+	for (int i = 0; i < RANKS; i++)
+		rank_close(&r[i]);
+}
+
+static void open_one(int sock, const struct sk_wire_image *image)
+{
+	struct sk_msg msg = { .type = SK_MSG_OPEN, .body.open = {
+		.image = image->image, .place = image->place,
+		.flags = SK_OPEN_SUMS } };
+	int fds[SK_MSG_FDS], n = 0;
+
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, fds, &n), 0, &msg);
+	while (n > 0)
+		close(fds[--n]);
+}
+
+/* A rank may take its tensors out of thousands of images: one layout of what
+ * describes the same is remembered. */
+static void test_opened(const struct rig *rig)
+{
+	struct sk_wire_image *images;
+	struct rank r = { .sock = rig_connect(rig) };
+	double few;
+	size_t n;
+
+	images = list_images(r.sock, "opened", 1, &n);
+	CHECK(n == RANKS, "%zu images", n);
+	for (size_t i = 0; i < 2; i++)
+		open_one(r.sock, &images[i]);
+	few = remembered(&r);
+	for (size_t i = 2; i < n; i++)
+		open_one(r.sock, &images[i]);
+	CHECK(few > 0 && remembered(&r) <= few, "%.0f bytes, then %.0f", few,
+	      remembered(&r));
+	free(images);
+	close(r.sock);
+}
+
 int main(int argc, char **argv)
 {
 	struct rig rig;
@@ -165,6 +216,15 @@ int main(int argc, char **argv)
 		  "--user-layouts", "7M", NULL);
 	test_bound(&rig);
 	CHECK(rig_stop(&rig) == 0, "exit status");
+	for (int life = 0; life < 2; life++) {
+		rig_start(&rig, "--memory", "256M", "--log-level", "error",
+			  "--store", rig.store, NULL);
+		if (life)
+			test_opened(&rig);
+		else
+			save_all(&rig);
+		CHECK(rig_stop(&rig) == 0, "exit status");
+	}
 	rig_remove(&rig);
 	return 0;
 }

@@ -43,6 +43,7 @@ static void test_thin_path(struct rig *rig)
 	}
 	free(list_snapshots(r[0].sock, "thin", &n));
 	CHECK(n == 2, "%zu snapshots", n);
+	CHECK(stat_value(r[0].sock, "shardkeep_snapshots") == 2, "as counted");
 	CHECK(stat_value(r[0].sock, "shardkeep_coverage_checks_total") < 20,
 	      "coverage is computed at every step");
 	rank_close(&r[0]);

@@ -3,7 +3,8 @@
  * Every point at which an agent with a keeper can be killed: before each of
  * its calls of the system, from its birth over a job's snapshots and their
  * flushes to its end, and again while it takes up what outlived the one
- * before. After each, what a rank was told is so.
+ * before. After each, what a rank was told is so. The same of an agent that
+ * takes another one's place, from its first call to when it serves.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +20,7 @@
 #include "server.h"
 #include "support/fault-os.h"
 #include "support/files.h"
+#include "takeover.h"
 
 #define STEPS 3
 #define POINTS_MOST 5000
@@ -26,6 +28,7 @@
 struct scene {
 	struct rig rig;
 	struct sk_fault_os *fault;	/* shared with all agents */
+	struct sk_fault_os *over;	/* with those that take its place */
 	struct options options;
 };
 
@@ -39,7 +42,8 @@ static void die(void *ctx)
 
 static int run_child(struct scene *s, struct parent *p)
 {
-	struct birth birth = { .keeper = p->keeper, .kept = p->kept };
+	struct birth birth = { .keeper = p->keeper, .kept = p->kept,
+			       .standby = STANDBY_NULL };
 	int lock = kept_take(&birth.kept, KEPT_LOCK);
 	int sock = kept_take(&birth.kept, KEPT_LISTENER);
 	struct sk_err err = { "" };
@@ -239,6 +243,89 @@ static bool killed_twice(struct scene *s, uint64_t nth)
 	return hit;
 }
 
+/* ---- another agent in its place ---- */
+
+/* As shardkeepd --takeover, in whichever process that becomes. */
+static int take_place(struct scene *s)
+{
+	const struct sk_os *os = &s->over->os;
+	struct standby standby = STANDBY_NULL;
+	struct sk_err err = { "" };
+	struct log log;
+	struct parent p = { .os = os, .log = &log, .ready_fd = -1,
+			    .standby = &standby, .was_ready = true };
+	struct birth birth;
+	struct endpoint e;
+	int r;
+
+	/* Nobody's child any more where this test is killed. */
+	s->options.idle_exit_s = 30;
+	log_open(&log, sk_os_linux(), LOG_LEVEL_ERROR);
+	r = takeover(os, s->rig.socket, &p.kept, &standby, &err);
+	if (r == 0)
+		r = parent_run(&p);
+	if (r != PARENT_CHILD)
+		return r != 0;
+	birth = (struct birth){ .keeper = p.keeper, .kept = p.kept,
+				.standby = STANDBY_NULL };
+	r = endpoint_adopt(os, s->rig.socket,
+			   kept_take(&birth.kept, KEPT_LOCK),
+			   kept_take(&birth.kept, KEPT_LISTENER), &e, &err);
+	return r || agent_run(os, &s->options, &e, &birth);
+}
+
+/* The agent that answers; negative: none. */
+static pid_t serving(const struct scene *s)
+{
+	struct sk_msg msg;
+	int sock = rig_try_connect(&s->rig, &msg);
+
+	if (sock < 0)
+		return sock;
+	close(sock);
+	return (pid_t)msg.body.hello_reply.pid;
+}
+
+static void end_whoever_serves(struct scene *s)
+{
+	CHECK(kill(serving(s), SIGTERM) == 0, "kill");
+	/* All that this began are our children, once nobody else's. */
+	while (waitpid(-1, NULL, 0) > 0)
+		continue;
+	CHECK(errno == ECHILD, "waitpid: %s", strerror(errno));
+	s->rig.agent = 0;
+	rig_remove(&s->rig);
+}
+
+/* Whoever takes the place, a standby, a keeper or an agent by then, is killed
+ * before the @nth call that they make. True: there was one. */
+static bool killed_over(struct scene *s, uint64_t nth)
+{
+	pid_t taker, before;
+	struct rank r;
+	bool hit;
+
+	sk_fault_os_forget(s->fault);
+	sk_fault_os_forget(s->over);
+	sk_fault_os_meddle(s->over, SK_FAULT_ANY, nth, die, NULL);
+	begin(s);
+	story(s, &r);
+	before = serving(s);
+	taker = fork();
+	CHECK(taker >= 0, "fork");
+	if (!taker)
+		_exit(take_place(s));
+	AWAIT(sk_fault_os_hits(s->over) ||
+	      (serving(s) > 0 && serving(s) != before), "it hangs");
+	__atomic_store_n(&s->over->rule_count, 0, __ATOMIC_SEQ_CST);
+	AWAIT(serving(s) > 0, "nobody serves");
+	hit = sk_fault_os_hits(s->over);
+	check_step(s, &r, STEPS);
+	rank_close(&r);
+	end_whoever_serves(s);
+	return hit;
+}
+
 static void enumerate(struct scene *s, const char *what, uint64_t stride,
 		      bool (*point)(struct scene *s, uint64_t nth))
 {
@@ -305,12 +392,16 @@ int main(int argc, char **argv)
 	struct scene s = { 0 };
 
 	CHECK(stride, "a stride of 1 or more");
-	s.fault = mmap(NULL, sizeof(*s.fault), PROT_READ | PROT_WRITE,
+	s.fault = mmap(NULL, 2 * sizeof(*s.fault), PROT_READ | PROT_WRITE,
 		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(s.fault != MAP_FAILED, "mmap");
+	s.over = s.fault + 1;
 	sk_fault_os_init(s.fault, sk_os_linux());
+	sk_fault_os_init(s.over, sk_os_linux());
+	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0, "prctl");
 	enumerate(&s, "a life", stride, killed_at);
 	enumerate(&s, "what outlived it", stride, killed_twice);
+	enumerate(&s, "its place", stride, killed_over);
 	test_away(&s);
 	return 0;
 }

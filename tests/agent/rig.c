@@ -333,6 +333,13 @@ void rank_close(struct rank *r)
 	unmap_slots(r);
 }
 
+int rank_unregister(struct rank *r)
+{
+	r->msg = (struct sk_msg){ .type = SK_MSG_UNREGISTER,
+				  .body.state = r->state };
+	return rig_call(r->sock, &r->msg, NULL, 0, NULL, NULL);
+}
+
 int rank_slot(struct rank *r, int64_t step, uint32_t flags)
 {
 	int status;
@@ -515,6 +522,28 @@ double stat_value(int sock, const char *name)
 	}
 	free(all);
 	return value;
+}
+
+bool is_degraded(int sock, const char *name)
+{
+	struct sk_msg msg = { .type = SK_MSG_STATUS };
+	int fds[SK_MSG_FDS], n_fds = 0;
+	struct sk_wire_state state;
+	bool found = false;
+
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, fds, &n_fds), 0, &msg);
+	CHECK(n_fds == 1 && msg.body.status_reply.record_bytes ==
+	      sizeof(state), "reply");
+	for (uint64_t i = 0; i < msg.body.status_reply.n; i++) {
+		CHECK(pread(fds[0], &state, sizeof(state),
+			    (off_t)(i * sizeof(state))) == sizeof(state),
+		      "state %d", (int)i);
+		CHECK(state.name[0] && state.what[0] && state.remedy[0],
+		      "a state without a sentence");
+		found |= strcmp(state.name, name) == 0;
+	}
+	close(fds[0]);
+	return found;
 }
 
 int manage(int sock, enum sk_msg_type type, const char *job, int64_t step,

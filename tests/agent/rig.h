@@ -88,6 +88,8 @@ int rank_open(struct rank *r, const struct rig *rig,
  * no slots then. */
 int rank_again(struct rank *r, const struct rank_options *o);
 void rank_close(struct rank *r);
+/** UNREGISTER: it leaves in order, and its images stay. The status. */
+int rank_unregister(struct rank *r);
 /** SLOT; the slot's number or the status. */
 int rank_slot(struct rank *r, int64_t step, uint32_t flags);
 /** Fills the slot for the step: data that tell rank and step, header. */
@@ -117,6 +119,8 @@ struct sk_wire_image *list_known(int sock, const char *job, int64_t step,
 /** The snapshot's flags; 0: there is none. */
 uint32_t snapshot_flags(int sock, const char *job, int64_t step);
 double stat_value(int sock, const char *name);
+/** STATUS: whether it is in that state; the sentences must be there. */
+bool is_degraded(int sock, const char *name);
 /** PIN, UNPIN, EVICT, FLUSH. */
 int manage(int sock, enum sk_msg_type type, const char *job, int64_t step,
 	   uint32_t flags, struct sk_msg *ret_msg);

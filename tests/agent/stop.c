@@ -2,6 +2,7 @@
 /* Stopping: what is still written, what is lost, and who is told. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -194,6 +195,61 @@ static void test_superseded(struct rig *rig)
 	rank_close(&new);
 }
 
+static void open_both(struct rank r[2], const struct rig *rig)
+{
+	for (int i = 0; i < 2; i++)
+		CHECK_STATUS(rank_open(&r[i], rig, &(struct rank_options){
+			.job = "half", .rank = i, .world = 2, .slots = 3 }),
+			0, &r[i].msg);
+}
+
+/* What rank 1 has on disk of the job's first step. */
+static uint64_t on_disk(const struct rank *r)
+{
+	struct sk_wire_image *images;
+	uint64_t image = 0;
+	size_t n;
+
+	images = list_images(r->sock, "half", 1, &n);
+	for (size_t i = 0; i < n; i++)
+		if (images[i].id.rank == 1 &&
+		    images[i].place == SK_PLACE_DISK)
+			image = images[i].image;
+	free(images);
+	CHECK(image, "it is not on disk");
+	return image;
+}
+
+/* A file is bad, and before anybody could tell what is still covered the
+ * agent is to end: it waits for the answer, and writes the file anew. */
+static void test_asked_at_the_end(struct rig *rig)
+{
+	struct sk_msg bad = { .type = SK_MSG_REPORT_BAD }, end = {
+		.type = SK_MSG_STOP };
+	struct rank r[2];
+	char path[256];
+
+	rig_start(rig, "--store", rig->store, "--memory", "64M", NULL);
+	open_both(r, rig);
+	for (int i = 0; i < 2; i++)
+		rank_snapshot(&r[i], 1);
+	CHECK_STATUS(rank_wait(&r[0], 1, 3, WAIT_MS), 0, &r[0].msg);
+	bad.body.bad = (struct sk_wire_bad){ .image = on_disk(&r[0]),
+					     .place = SK_PLACE_DISK };
+	(void)snprintf(path, sizeof(path), "%s/half/step-000000000001/"
+		       "rank-00001-of-00002.safetensors", rig->store);
+	CHECK(unlink(path) == 0, "unlink %s", path);
+	/* Both in one turn. */
+	CHECK(kill(rig->agent, SIGSTOP) == 0, "stop");
+	rig_send(r[0].sock, &bad);
+	rig_send(r[0].sock, &end);
+	CHECK(kill(rig->agent, SIGCONT) == 0, "go on");
+	CHECK(rig_wait(rig) == 0, "exit status");
+	CHECK(access(path, F_OK) == 0, "it is lost");
+	rank_close(&r[0]);
+	rank_close(&r[1]);
+}
+
 int main(int argc, char **argv)
 {
 	struct rig rig;
@@ -207,6 +263,7 @@ int main(int argc, char **argv)
 	test_newest_is_damaged(&rig);
 	test_newest_is_damaged_and_left(&rig);
 	test_superseded(&rig);
+	test_asked_at_the_end(&rig);
 	CHECK(!system("rm -r \"$STORE\"/broken"), "rm");
 	test_still_broken(&rig);
 	rig_remove(&rig);

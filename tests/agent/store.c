@@ -447,6 +447,9 @@ static void test_superseded(struct rig *rig)
 	CHECK_STATUS(rank_open(&old, rig, &o), 0, &old.msg);
 	rank_snapshot(&old, 5);
 	rank_snapshot(&old, 6);
+	CHECK_STATUS(manage(old.sock, SK_MSG_EVICT, "super", 6, SK_EVICT_DISK,
+			    &msg), -ENOENT, &msg);
+	CHECK(strstr(rig_why(&msg), "on disk"), "%s", rig_why(&msg));
 	rank_close(&old);
 	o.flush_every = 1;
 	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include "agent/rig.h"
+#include "fault-os.h"
 #include "keeper/table.h"
+#include "support/files.h"
 
 #define BYTES 8192	/* of the table, in which its first records lie */
 #define WORDS (BYTES / 8)
@@ -125,6 +127,38 @@ static void test_adopted(struct table *t)
 	CHECK(table_check(os, t->fd, &err) == -EPROTO, "version");
 }
 
+/* One that cannot be made or taken over is not there by half. */
+static void test_faults(void)
+{
+	struct sk_fault_os fault;
+	int fds = count_fds();
+
+	for (unsigned n = 1; ; n++) {
+		struct sk_err err = { "" };
+		struct table t, next;
+		int kept = -1, r;
+
+		sk_fault_os_init(&fault, sk_os_linux());
+		sk_fault_os_fail(&fault, SK_FAULT_ANY, n, 1, ENOMEM);
+		r = table_new(&fault.os, &t, &err);
+		CHECK(r == 0 || err.text[0], "call %u", n);
+		CHECK(r != 0 || t.map, "call %u", n);
+		if (r == 0) {
+			kept = dup(t.fd);
+			r = table_adopt(&fault.os, kept, &next, &err);
+			CHECK(r == 0 || err.text[0], "call %u", n);
+			if (r == 0)
+				table_close(sk_os_linux(), &next);
+			else
+				close(kept);
+			table_close(sk_os_linux(), &t);
+		}
+		CHECK(count_fds() == fds, "call %u", n);
+		if (!sk_fault_os_hits(&fault))
+			break;
+	}
+}
+
 int main(void)
 {
 	const struct sk_os *os = sk_os_linux();
@@ -138,5 +172,6 @@ int main(void)
 	test_places(&t);
 	test_adopted(&t);
 	table_close(os, &t);
+	test_faults();
 	return 0;
 }

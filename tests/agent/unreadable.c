@@ -284,44 +284,108 @@ static void stop_the_clock(struct sk_fault_os *fault)
 	sk_fault_os_clock(fault, os->now_ns(os), os->wall_ns(os));
 }
 
+/* Step @step of job "during" is on disk, and the next look at the store that
+ * anybody asks for stops until pause.go is written to. */
+struct held {
+	struct pause pause;
+	struct rank rank;
+	int sock;
+};
+
+static void hold_next_look(struct held *h, struct rig *rig,
+			   struct sk_fault_os *fault, uint64_t step)
+{
+	uint64_t reads;
+
+	CHECK(!pipe(h->pause.arrived) && !pipe(h->pause.go), "pipe");
+	start(rig, fault);
+	stop_the_clock(fault);
+	CHECK_STATUS(rank_open(&h->rank, rig, &(struct rank_options){
+		.job = "during", .world = 1 }), 0, &h->rank.msg);
+	rank_snapshot(&h->rank, step);
+	CHECK_STATUS(rank_wait(&h->rank, step, 3, WAIT_MS), 0, &h->rank.msg);
+	h->sock = rig_connect(rig);
+	reads = reads_of_a_look(fault, h->sock);
+	sk_fault_os_forget(fault);
+	sk_fault_os_meddle(fault, SK_FAULT_GETDENTS, reads, hold, &h->pause);
+}
+
+static void held_end(struct held *h, struct rig *rig,
+		     struct sk_fault_os *fault)
+{
+	sk_fault_os_forget(fault);
+	close(h->sock);
+	rank_close(&h->rank);
+	CHECK(rig_stop(rig) == 0, "exit status");
+	for (int i = 0; i < 2; i++)
+		CHECK(!close(h->pause.arrived[i]) && !close(h->pause.go[i]),
+		      "close");
+}
+
 /* What is flushed while a look is under way is not forgotten by that look,
  * which has not seen it. */
 static void test_flushed_meanwhile(struct rig *rig, struct sk_fault_os *fault)
 {
 	struct listing l = { 0 };
-	struct pause pause;
 	pthread_t thread;
-	uint64_t reads;
-	struct rank r;
+	struct held h;
 	char c = 0;
 
-	CHECK(!pipe(pause.arrived) && !pipe(pause.go), "pipe");
-	start(rig, fault);
-	stop_the_clock(fault);
-	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
-		.job = "during", .world = 1 }), 0, &r.msg);
-	rank_snapshot(&r, 5);
-	CHECK_STATUS(rank_wait(&r, 5, 3, WAIT_MS), 0, &r.msg);
-	l.sock = rig_connect(rig);
-	reads = reads_of_a_look(fault, l.sock);
-	sk_fault_os_forget(fault);
-	sk_fault_os_meddle(fault, SK_FAULT_GETDENTS, reads, hold, &pause);
+	hold_next_look(&h, rig, fault, 5);
+	l.sock = h.sock;
 	CHECK(!pthread_create(&thread, NULL, list_in_thread, &l), "thread");
-	CHECK(read(pause.arrived[0], &c, 1) == 1, "nobody looks");
-	rank_snapshot(&r, 6);
-	CHECK_STATUS(rank_wait(&r, 6, 3, WAIT_MS), 0, &r.msg);
-	CHECK(write(pause.go[1], &c, 1) == 1, "go");
+	CHECK(read(h.pause.arrived[0], &c, 1) == 1, "nobody looks");
+	rank_snapshot(&h.rank, 6);
+	CHECK_STATUS(rank_wait(&h.rank, 6, 3, WAIT_MS), 0, &h.rank.msg);
+	CHECK(write(h.pause.go[1], &c, 1) == 1, "go");
 	CHECK(!pthread_join(thread, NULL), "join");
 	CHECK(l.n == 2 && l.all[0].id.step == 6, "%zu snapshots", l.n);
 	CHECK(l.all[0].flags & SK_SNAP_DURABLE, "flags %x", l.all[0].flags);
-	sk_fault_os_forget(fault);
 	free(l.all);
-	close(l.sock);
-	rank_close(&r);
-	CHECK(rig_stop(rig) == 0, "exit status");
-	for (int i = 0; i < 2; i++)
-		CHECK(!close(pause.arrived[i]) && !close(pause.go[i]),
-		      "close");
+	held_end(&h, rig, fault);
+}
+
+/* Sent, and seen by the agent, which answers to what comes after it. */
+static void send_list(int sock)
+{
+	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
+		.id = { .job = "during", .step = -1, .rank = -1 },
+		.what = SK_LIST_SNAPSHOTS, .wait_ms = 1 } };
+
+	rig_send(sock, &msg);
+	msg = (struct sk_msg){ .type = SK_MSG_LIST, .body.list = {
+		.what = SK_LIST_SNAPSHOTS + 99 } };
+	rig_send(sock, &msg);
+	CHECK(rig_reply(sock, &msg, NULL, NULL) == -EINVAL, "%s",
+	      rig_why(&msg));
+}
+
+/* Who does not wait for a look hears that it goes on, as often as it asks, and
+ * has the list when it is over. */
+static void test_long_look(struct rig *rig, struct sk_fault_os *fault)
+{
+	struct sk_wire_snapshot *all;
+	struct sk_msg msg;
+	struct held h;
+	char c = 0;
+	size_t n;
+
+	hold_next_look(&h, rig, fault, 50);
+	/* One that the look has, and more than a connection may have waiting,
+	 * were they not let go of. */
+	for (int i = 0; i < 200; i++) {
+		send_list(h.sock);
+		if (!i)
+			CHECK(read(h.pause.arrived[0], &c, 1) == 1, "no look");
+		sk_fault_os_advance(fault, 1000000);
+		CHECK_STATUS(rig_reply(h.sock, &msg, NULL, NULL), 0, &msg);
+		CHECK(msg.body.list_reply.looking, "it has looked already");
+	}
+	CHECK(write(h.pause.go[1], &c, 1) == 1, "go");
+	all = list_snapshots(h.sock, "during", &n);
+	CHECK(n > 0 && all[0].id.step == 50, "%zu snapshots", n);
+	free(all);
+	held_end(&h, rig, fault);
 }
 
 int main(int argc, char **argv)
@@ -348,6 +412,7 @@ int main(int argc, char **argv)
 	test_one_fails(&rig, fault, SK_FAULT_FSTATAT, EACCES);
 	test_memory_answers(&rig, fault);
 	test_flushed_meanwhile(&rig, fault);
+	test_long_look(&rig, fault);
 	rig_remove(&rig);
 	return 0;
 }

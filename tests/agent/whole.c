@@ -136,7 +136,7 @@ void whole_remove(struct whole *w)
 
 const char *whole_log(const struct whole *w)
 {
-	static char text[4096];
+	static char text[65536];
 	char path[128];
 	ssize_t n;
 	int fd;

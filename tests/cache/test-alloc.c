@@ -260,6 +260,36 @@ Test(alloc, recall)
 		sk_layout_free(all[i]);
 }
 
+/* Of a replica, which describes the same boxes, and of another shard. */
+static int do_outline(void *ctx)
+{
+	struct sk_layout **all = ctx;
+	int r = 0;
+
+	for (int i = 0; i < 2 * WORLD && r == 0; i++) {
+		struct sk_layout *l = NULL, *whole = NULL;
+
+		r = sk_layout_outline(all[0], all[i]->rank, all[i]->kind,
+				      &all[i]->digest, &l);
+		if (r == 0)
+			r = sk_layout_whole(l, &whole);
+		sk_layout_free(whole);
+		sk_layout_free(l);
+	}
+	return r;
+}
+
+Test(alloc, outline)
+{
+	struct sk_layout *all[2 * WORLD];
+
+	for (int i = 0; i < 2 * WORLD; i++)
+		all[i] = built(i / 2, (enum sk_image_kind)(i % 2));
+	fail_all(do_outline, all);
+	for (int i = 0; i < 2 * WORLD; i++)
+		sk_layout_free(all[i]);
+}
+
 static int do_coverage(void *ctx)
 {
 	struct sk_err err;

@@ -4,6 +4,7 @@
  * there that is killed before they are in memory.
  */
 #include <errno.h>
+#include <signal.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,8 +12,11 @@
 #include <unistd.h>
 
 #include "libclient/gpu-rank.h"
+#include "support/agent.h"
 
 #define KILL UINT32_MAX		/* as a result: the call kills the process */
+#define HANG (UINT32_MAX - 1)	/* or hangs, and its sockets are closed */
+#define STOP (UINT32_MAX - 2)	/* or stops the process, until SIGCONT */
 
 static void add_all(struct gpu_rank *g)
 {
@@ -108,7 +112,7 @@ static void load(struct rank *rank)
 
 #define LAST_STEP INT64_C(1000000000)
 
-static void die_on_the_way_out(struct rank *rank)
+static void end_on_the_way_out(struct rank *rank, unsigned how)
 {
 	struct gpu_rank g;
 
@@ -116,11 +120,22 @@ static void die_on_the_way_out(struct rank *rank)
 	add_all(&g);
 	(void)take_until_served(&g);
 	gpu_fill(&g, LAST_STEP);
-	g.cuda.fail("cuMemcpyDtoHAsync", 1, KILL);
-	g.cuda.fail("cuMemcpyBatchAsync", 2, KILL);
+	g.cuda.fail("cuMemcpyDtoHAsync", 1, how);
+	g.cuda.fail("cuMemcpyBatchAsync", 2, how);
 	(void)gpu_snapshot(&g, LAST_STEP, 0);
 	for (;;)
 		(void)pause();
+}
+
+static void die_on_the_way_out(struct rank *rank)
+{
+	end_on_the_way_out(rank, KILL);
+}
+
+static void hang_on_the_way_out(struct rank *rank)
+{
+	(void)alarm(0);		/* whoever began it ends it */
+	end_on_the_way_out(rank, HANG);
 }
 
 static void load_last(struct rank *rank)
@@ -155,6 +170,175 @@ static void run_and_die(struct scene *scene, const char *job)
 	scene_ranks_start(scene, job, 1, die_on_the_way_out, NULL, &pid);
 	CHECK(waitpid(pid, &status, 0) == pid);
 	CHECK(WIFSIGNALED(status), "status %#x", status);
+}
+
+static void kill_rank(pid_t pid)
+{
+	int status;
+
+	CHECK(!kill(pid, SIGKILL) && waitpid(pid, &status, 0) == pid);
+}
+
+/* Its process has not ended: a GPU may still write where its image stands.
+ * Nobody touches that, and nobody gets its slots, until it has. */
+static void test_hangs(struct scene *scene)
+{
+	uint64_t lost = count(scene, "shardkeep_device_lost_total");
+	uint64_t seals = count(scene, "shardkeep_device_seals_total");
+	int status;
+	pid_t pid;
+
+	scene_ranks_start(scene, "hangs", 1, hang_on_the_way_out, NULL, &pid);
+	while (count(scene, "shardkeep_device_seals_total") == seals)
+		CHECK(waitpid(pid, &status, WNOHANG) == 0, "it has ended");
+	scene_ranks(scene, "hangs", 1, load_the_one_before, NULL);
+	CHECK(count(scene, "shardkeep_device_lost_total") == lost + 1);
+	CHECK(count(scene, "shardkeep_quarantined_bytes") > 0);
+	kill_rank(pid);
+	while (count(scene, "shardkeep_quarantined_bytes"))
+		;
+}
+
+/* ---- the agent killed, or another in its place, in that very moment ---- */
+
+static void stop_on_the_way_out(struct rank *rank)
+{
+	end_on_the_way_out(rank, STOP);
+}
+
+/* Whatever it is told of that snapshot: it goes on, and what stood on the
+ * device is in memory, byte for byte. */
+static void go_on(struct rank *rank)
+{
+	struct sk_report report;
+	struct gpu_rank g;
+	int r;
+
+	gpu_begin(&g, rank, 0);
+	add_all(&g);
+	(void)take_until_served(&g);
+	gpu_fill(&g, LAST_STEP);
+	g.cuda.fail("cuMemcpyDtoHAsync", 1, STOP);
+	g.cuda.fail("cuMemcpyBatchAsync", 2, STOP);
+	CHECK(!gpu_snapshot(&g, LAST_STEP, 0), "%s", sk_error());
+	CHECK(!sk_fence(rank->state), "%s", sk_error());
+	(void)sk_wait(rank->state, LAST_STEP, SK_COMPLETE, 60000);
+	g.cuda.fail("cuMemcpyDtoHAsync", 0, 0);
+	g.cuda.fail("cuMemcpyBatchAsync", 0, 0);
+	gpu_fill(&g, LAST_STEP + 1);
+	do {
+		r = gpu_snapshot(&g, LAST_STEP + 1, 0);
+		CHECK(r == 0 || r == -ECONNRESET, "%s", sk_error());
+	} while (r < 0);
+	CHECK(!sk_wait(rank->state, LAST_STEP + 1, SK_COMPLETE, 60000), "%s",
+	      sk_error());
+	CHECK(!rank_restore(rank, LAST_STEP, 0, &report), "%s", sk_error());
+	CHECK(gpu_wrong(&g, LAST_STEP, rank->rank) == 0);
+}
+
+static void save_once_more(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	gpu_begin(&g, rank, 0);
+	add_all(&g);
+	(void)take_until_served(&g);
+}
+
+/* Until the rank is stopped there. */
+static pid_t start_and_stop(struct scene *scene, const char *job, rank_fn fn)
+{
+	int status;
+	pid_t pid;
+
+	scene_ranks_start(scene, job, 1, fn, NULL, &pid);
+	CHECK(waitpid(pid, &status, WUNTRACED) == pid);
+	CHECK(WIFSTOPPED(status), "status %#x", status);
+	return pid;
+}
+
+/* The keeper's only child. */
+static pid_t agent_of(const struct scene *scene)
+{
+	char path[64];
+	int pid = 0;
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children",
+		       (int)scene->agent, (int)scene->agent);
+	f = fopen(path, "r");
+	CHECK(f && fscanf(f, "%d", &pid) == 1, "%s", path);
+	(void)fclose(f);
+	return pid;
+}
+
+static void kill_agent(struct scene *scene)
+{
+	CHECK(!kill(agent_of(scene), SIGKILL));
+}
+
+static void take_over(struct scene *scene)
+{
+	const char *const args[] = {
+		scene->program, "--socket", scene->socket, "--takeover",
+		"--log-level", "error", "--idle-exit", "60", NULL };
+	pid_t next = agent_start(args);
+
+	CHECK(next > 0, "it was not taken over");
+	CHECK(waitpid(scene->agent, NULL, 0) == scene->agent);
+	scene->agent = next;
+}
+
+static void test_outlives(struct scene *scene, const char *job,
+			  void (*lose_agent)(struct scene *scene))
+{
+	pid_t pid = start_and_stop(scene, job, stop_on_the_way_out);
+
+	lose_agent(scene);
+	kill_rank(pid);
+	scene_ranks(scene, job, 1, load_last, NULL);
+	CHECK(count(scene, "shardkeep_device_drains_total") == 1);
+}
+
+static void test_goes_on(struct scene *scene, const char *job,
+			 void (*lose_agent)(struct scene *scene))
+{
+	pid_t pid = start_and_stop(scene, job, go_on);
+
+	lose_agent(scene);
+	while (!count(scene, "shardkeep_device_drains_total"))
+		;
+	CHECK(!kill(pid, SIGCONT));
+	scene_ranks_end(job, 1, &pid);
+}
+
+/* The next agent's worker fails: that step is lost, and nothing else. */
+static void test_lost_after(struct scene *scene, const char *job)
+{
+	pid_t pid = start_and_stop(scene, job, stop_on_the_way_out);
+
+	kill_agent(scene);
+	kill_rank(pid);
+	scene_ranks(scene, job, 1, load_the_one_before, NULL);
+	CHECK(count(scene, "shardkeep_device_lost_total") == 1);
+	CHECK(count(scene, "shardkeep_device_drains_total") == 0);
+	scene_ranks(scene, job, 1, save_once_more, NULL);
+}
+
+static void test_keeper(struct scene *scene)
+{
+	scene_stop_agent(scene, SIGTERM);
+	scene->keeper = true;
+	scene_start_agent(scene);
+	test_outlives(scene, "killed", kill_agent);
+	test_goes_on(scene, "goes-on", kill_agent);
+	test_outlives(scene, "taken", take_over);
+	test_goes_on(scene, "taken-on", take_over);
+	CHECK(!setenv("VCUDA_FAILS", "cuMemcpyDtoHAsync", 1));
+	scene_stop_agent(scene, SIGTERM);
+	scene_start_agent(scene);
+	CHECK(!unsetenv("VCUDA_FAILS"));
+	test_lost_after(scene, "lost-after");
 }
 
 /* ---- without ---- */
@@ -196,6 +380,9 @@ int main(int argc, char **argv)
 		run_and_die(&scene, "died");
 		scene_ranks(&scene, "died", 1, load_last, NULL);
 		CHECK(count(&scene, "shardkeep_device_drains_total") == 1);
+		test_hangs(&scene);
+		test_keeper(&scene);
+		scene.keeper = false;
 		/* Where the worker fails, too, that step is lost. */
 		CHECK(!setenv("VCUDA_FAILS", "cuMemcpyDtoHAsync", 1));
 		restart(&scene, "64M");

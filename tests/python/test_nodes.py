@@ -132,6 +132,42 @@ def _saved(nodes: Nodes, **words: object) -> None:
     assert wait(pids)[0] == -signal.SIGKILL
 
 
+def _wait_for_all(nodes: Nodes, of: list[int]) -> None:
+    """No agent knows of the others' ranks: the ranks ask each other."""
+    model, optim = _job(True)
+    with Checkpointer(model, optim, job="far", raising=True,
+                      socket=_on(nodes, of), timeout=60) as ck:
+        assert ck.restore() is None
+        _train(model, optim)
+        ck.snapshot(1, flush=False)
+        ck.wait(until="complete")
+        ck.snapshot(2)
+        ck.wait(until="durable")
+        # One that has no part of it is known to all.
+        if dist.get_rank() != 2:
+            ck.snapshot(3)
+        for until in ("complete", "durable"):
+            with pytest.raises((NotFound, Timeout)) as e:
+                ck.wait(3, until=until, timeout=2)
+            # Its neighbour's own part is held up by it, too.
+            assert dist.get_rank() > 1 or "rank 2" in str(e.value)
+
+
+def test_waits_are_for_all_nodes(nodes):
+    run(4, _wait_for_all, nodes, [0, 0, 1, 1])
+    for node in range(2):       # with what they had in memory
+        nodes.restart(node, signal.SIGKILL)
+    run(4, _load_from_disk, nodes, [1, 0, 1, 0])
+
+
+def _load_from_disk(nodes: Nodes, of: list[int]) -> None:
+    model, optim = _job(False)
+    with Checkpointer(model, optim, job="far", raising=True,
+                      socket=_on(nodes, of), timeout=60) as ck:
+        assert ck.restore(source="disk") == 2
+        assert not _wrong(model, optim)
+
+
 @pytest.mark.parametrize("of, remote", [
     ([0, 0, 1, 1], False), ([1, 1, 0, 0], True), ([0, 1, 1], True),
     ([1, 0, 1, 0, 1], True)])

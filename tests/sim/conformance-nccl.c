@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "items.h"
+#include "support/files.h"
 #include "trainer-nccl.h"
 #include "trainer.h"
 
@@ -30,7 +31,7 @@ struct side {
 	struct trainer_nccl n;
 	int rank;
 	pid_t child;		/* of rank 0 */
-	sk_nccl_id id;
+	sk_nccl_id id, second;
 	sk_nccl_comm comm;
 	sk_cu_stream stream;
 	sk_cu_event done;
@@ -67,7 +68,18 @@ static void begun(sk_nccl_result r)
 	CHECK(r == SK_NCCL_SUCCESS || r == SK_NCCL_IN_PROGRESS);
 }
 
-/* Forks the other one; both have a device, a stream and the id. */
+/* After the fork: an id may come with threads, which no child has. */
+static void share_id(struct side *s, const int ends[2], sk_nccl_id *id)
+{
+	if (!s->rank) {
+		IS(0, s->n.lib.ncclGetUniqueId(id));
+		CHECK(write(ends[1], id, sizeof(*id)) == sizeof(*id));
+	} else {
+		CHECK(read(ends[0], id, sizeof(*id)) == sizeof(*id));
+	}
+}
+
+/* Forks the other one; both have a device, a stream and two ids. */
 static void begin(struct side *s, bool one_gpu)
 {
 	int ends[2], devices;
@@ -94,13 +106,8 @@ static void begin(struct side *s, bool one_gpu)
 	s->b = trainer_cuda_alloc(&s->t, BYTES);
 	s->host = malloc(BYTES);
 	CHECK(s->host);
-	if (!s->rank) {
-		IS(0, s->n.lib.ncclGetUniqueId(&s->id));
-		CHECK(write(ends[1], &s->id, sizeof(s->id)) ==
-		      sizeof(s->id));
-	} else {
-		CHECK(read(ends[0], &s->id, sizeof(s->id)) == sizeof(s->id));
-	}
+	share_id(s, ends, &s->id);
+	share_id(s, ends, &s->second);
 }
 
 static void init(struct side *s)
@@ -412,6 +419,70 @@ static void misuse_destroy(void)
 	(void)s.n.lib.ncclCommDestroy(s.comm);
 }
 
+/* ---- two communicators on one device ---- */
+
+/* Both sides, each on a stream of its own. */
+static void begin_two(struct side *s, struct side *t)
+{
+	begin_both(s);
+	*t = *s;
+	t->id = s->second;
+	t->comm = NULL;
+	init(t);
+	IS(0, settled(t));
+	IS(0, t->t.cuStreamCreate(&t->stream, SK_CU_STREAM_NON_BLOCKING));
+}
+
+/* A send and a receive, which are launched and not waited for. */
+static void swap_later(struct side *s, size_t at)
+{
+	IS(0, s->n.lib.ncclGroupStart());
+	IS(0, put(s, s->a + at, 1000));
+	IS(0, get(s, s->b + at, 1000));
+	begun(s->n.lib.ncclGroupEnd());
+	IS(0, settled(s));
+}
+
+static void two_in_one_order(void)
+{
+	struct side s, t;
+
+	begin_two(&s, &t);
+	for (size_t i = 0; i < 3; i++) {
+		swap_later(&s, i * 8000);
+		swap_later(&t, i * 8000 + 4000);
+	}
+	IS(0, s.t.driver.cuCtxSynchronize());
+	end_comm(&s);
+	end_comm(&t);
+	end(&s);
+}
+
+/* Whatever becomes of it this time. */
+static void misuse_order(void)
+{
+	struct trainer_gate gate;
+	struct side s, t;
+	int ends[2];
+	char byte = 0;
+
+	CHECK(!pipe(ends));
+	begin_two(&s, &t);
+	if (s.rank) {
+		swap_later(&t, 0);
+		swap_later(&s, 4000);
+		CHECK(write(ends[1], &byte, 1) == 1);
+		for (;;)
+			pause();
+	}
+	CHECK(read(ends[0], &byte, 1) == 1);
+	/* So that the first is still under way at the second. */
+	trainer_gate_init(&gate);
+	trainer_gate_hold(&s.t, &gate, s.stream);
+	swap_later(&s, 0);
+	swap_later(&t, 4000);
+}
+
 /* ---- all of them ---- */
 
 static const struct item items[] = {
@@ -422,12 +493,15 @@ static const struct item items[] = {
 	{ "a rank that does not come", missing_rank, ITEM_ANY },
 	{ "a peer that died", dead_peer, ITEM_ANY },
 	{ "two ranks on one GPU", one_gpu, ITEM_ANY },
+	{ "two communicators, in one order", two_in_one_order, ITEM_ANY },
 	{ "configs and ranks that are wrong", bad_config, ITEM_ANY },
 	{ "deaths that are told", told_of_death, ITEM_SIM },
 	{ "failures", failures, ITEM_SIM },
 	{ "memory that is none", wrong_memory, ITEM_SIM },
 	{ "misuse: sizes that differ", misuse_sizes, ITEM_MISUSE },
 	{ "misuse: no current device", misuse_no_device, ITEM_MISUSE },
+	{ "misuse: two communicators, in two orders", misuse_order,
+	  ITEM_MISUSE },
 	{ "misuse: destroyed before it was", misuse_destroy, ITEM_MISUSE },
 };
 
@@ -461,12 +535,15 @@ static int look(bool *ret_simulated)
 
 int main(void)
 {
+	char orders[] = "/tmp/shardkeep-orders-XXXXXX";
 	bool simulated = false;
 	int failed = look(&simulated);
 
 	if (failed)
 		return failed == 77 && getenv("SHARDKEEP_LIBNCCL") ? 1 :
 								     failed;
-	return items_run(items, sizeof(items) / sizeof(items[0]),
-			 simulated) != 0;
+	if (!mkdtemp(orders) || setenv("VNCCL_ORDER", orders, 1))
+		return 1;
+	failed = items_run(items, sizeof(items) / sizeof(items[0]), simulated);
+	return remove_tree(orders) || failed;
 }

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <unistd.h>
 
 #include "vcuda.h"
@@ -157,7 +159,10 @@ VCU_API uint64_t vcudaCalls(const char *name)
 }
 
 /* The @nth call from now on (1: the next) has that result; from 700 on it
- * also breaks the context, as such errors do; UINT32_MAX kills the process. */
+ * also breaks the context, as such errors do; UINT32_MAX kills the process, and
+ * one less has it hang in the driver, with its sockets closed, as one does that
+ * is ending and cannot; one less stops it there with SIGSTOP, and the call goes
+ * on as ever when the process does. */
 VCU_API void vcudaFail(const char *name, uint64_t nth, unsigned result);
 VCU_API void vcudaFail(const char *name, uint64_t nth, unsigned result)
 {
@@ -233,19 +238,35 @@ static void break_context(sk_cu_result result)
 		__atomic_store_n(&context->sticky, result, __ATOMIC_RELAXED);
 }
 
+static void hang(void)
+{
+	for (int fd = 3; fd < 1024; fd++)
+		(void)shutdown(fd, SHUT_RDWR);
+	for (;;)
+		(void)pause();
+}
+
 static sk_cu_result planned_failure(enum vcu_function function)
 {
 	struct vcu_failure *f = &vcu()->failures[function];
 	sk_cu_result r = SK_CU_SUCCESS;
+	bool stops = false;
 
 	vcu_lock();
 	if (f->left && !--f->left) {
 		r = f->result;
 		if (r == UINT32_MAX)
 			(void)raise(SIGKILL);
+		if (r == UINT32_MAX - 1)
+			hang();
+		stops = r == UINT32_MAX - 2;
+		if (stops)
+			r = SK_CU_SUCCESS;
 		break_context(r);
 	}
 	vcu_unlock();
+	if (stops)
+		(void)raise(SIGSTOP);
 	return r;
 }
 

@@ -51,6 +51,7 @@ static bool submit(struct vn_op *op)
 	struct ncclComm *comm = op->comm;
 	bool blocking = comm->blocking;
 
+	vn_launch(comm);
 	(void)pthread_mutex_lock(&comm->lock);
 	if (comm->pending && comm->last != op->stream)
 		vn_misuse("one communicator on two streams at once");

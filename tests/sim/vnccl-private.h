@@ -27,5 +27,7 @@ sk_nccl_result vn_enter(enum vn_function function);
 /** Communicators of this process. */
 void vn_list(struct ncclComm *comm);
 void vn_unlist(struct ncclComm *comm);
+/** It launches an operation. */
+void vn_launch(struct ncclComm *comm);
 
 #endif

@@ -107,6 +107,13 @@ void vn_unlist(struct ncclComm *comm)
 	(void)pthread_mutex_unlock(&vn.lock);
 }
 
+void vn_launch(struct ncclComm *comm)
+{
+	(void)pthread_mutex_lock(&vn.lock);
+	vn_note_launch(comm, vn.comms);
+	(void)pthread_mutex_unlock(&vn.lock);
+}
+
 void vn_count(bool sent, uint64_t bytes)
 {
 	__atomic_fetch_add(sent ? &vn.sent : &vn.received, bytes,

@@ -57,6 +57,7 @@ struct ncclComm {
 	char text[256];		/* of the last error */
 	bool met, finalizing, finalized, aborted, ending;
 	unsigned pending;	/* operations on streams */
+	uint64_t launched;	/* all of them so far; atomic */
 	sk_cu_stream last;	/* of them */
 	struct vn_op *head, **tail;	/* to be launched */
 	pthread_t thread;
@@ -98,6 +99,11 @@ int vn_listen(struct ncclComm *comm);
 /** On the communicator's thread: meets the others; what came of it is the
  * state. */
 void vn_meet(struct ncclComm *comm);
+
+/* ---- vnccl-order.c ---- */
+
+/** The communicator launches an operation; @all are those of the process. */
+void vn_note_launch(struct ncclComm *comm, struct ncclComm *all);
 
 /* ---- vnccl-move.c ---- */
 

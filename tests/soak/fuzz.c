@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "support/files.h"
 #include "wire/channel.h"
 
 #define CLIENTS 6
@@ -38,28 +39,6 @@ static void greet(int sock)
 			      .body.hello.version = SK_WIRE_VERSION };
 
 	(void)sk_channel_send(sk_os_linux(), sock, &msg, NULL, 0);
-}
-
-/* A descriptor of some kind, the caller's to close. */
-static int some_fd(struct dice *dice)
-{
-	int fd, ends[2];
-
-	switch (dice_below(dice, 4)) {
-	case 0:
-		fd = memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-		(void)!ftruncate(fd, (off_t)dice_below(dice, 1 << 20));
-		(void)fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK);
-		return fd;
-	case 1:
-		CHECK(!pipe2(ends, O_CLOEXEC));
-		close(ends[1]);
-		return ends[0];
-	case 2:
-		return open("/dev/zero", O_RDWR | O_CLOEXEC);
-	default:
-		return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	}
 }
 
 /* Requests that wait for something, of a rank that could be. */
@@ -179,7 +158,8 @@ static int send_one(const struct scene *scene, int sock, const char *job,
 	struct sk_msg msg;
 
 	while (n < SK_MSG_FDS && !dice_below(dice, 3))
-		fds[n++] = some_fd(dice);
+		fds[n++] = some_fd((unsigned)dice_below(dice, SOME_FDS),
+				   dice_below(dice, 1 << 20));
 	if (dice_below(dice, 3))
 		random_message(&msg, job, dice);
 	else

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -16,7 +17,7 @@
 static struct {
 	pthread_mutex_t lock;
 	bool on;
-	uint64_t first, times, calls, hits, n_live;
+	uint64_t first, times, calls, hits, n_live, bytes, peak;
 	void *live[LIVE_MOST];	/* open addressing; NULL: free */
 } fault = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -52,6 +53,8 @@ static void live_add(void *p)
 		i = (i + 1) % LIVE_MOST;
 	fault.live[i] = p;
 	fault.n_live++;
+	fault.bytes += malloc_usable_size(p);
+	fault.peak = fault.bytes > fault.peak ? fault.bytes : fault.peak;
 }
 
 /* Those behind it in its run move up, so that the run has no gap. */
@@ -69,12 +72,13 @@ static void close_gap(size_t gap)
 	fault.live[gap] = NULL;
 }
 
-static void live_remove(const void *p)
+static void live_remove(void *p)
 {
 	for (size_t i = home(p); fault.live[i]; i = (i + 1) % LIVE_MOST)
 		if (fault.live[i] == p) {
 			close_gap(i);
 			fault.n_live--;
+			fault.bytes -= malloc_usable_size(p);
 			return;
 		}
 }
@@ -86,6 +90,7 @@ void sk_fault_alloc_fail(uint64_t nth, uint64_t times)
 	fault.first = nth ? nth : UINT64_MAX;
 	fault.times = times;
 	fault.calls = fault.hits = fault.n_live = 0;
+	fault.bytes = fault.peak = 0;
 	memset(fault.live, 0, sizeof(fault.live));
 	pthread_mutex_unlock(&fault.lock);
 }
@@ -110,6 +115,11 @@ uint64_t sk_fault_alloc_end(uint64_t *ret_live)
 uint64_t sk_fault_alloc_calls(void)
 {
 	return fault.calls;
+}
+
+uint64_t sk_fault_alloc_peak(void)
+{
+	return fault.peak;
 }
 
 /* Whether the next allocation happens. */
@@ -137,7 +147,7 @@ static void *made(void *p)
 }
 
 /* Before it is freed: its address may be somebody else's right after. */
-static void gone(const void *p)
+static void gone(void *p)
 {
 	pthread_mutex_lock(&fault.lock);
 	if (fault.on && p)
@@ -181,7 +191,7 @@ void *__wrap_aligned_alloc(size_t align, size_t size)
 
 char *__wrap_strndup(const char *s, size_t n)
 {
-	size_t bytes = strnlen(s, n);
+	size_t bytes = strnlen(s, n < PTRDIFF_MAX ? n : PTRDIFF_MAX);
 	char *copy = __wrap_malloc(bytes + 1);
 
 	if (copy) {

@@ -35,5 +35,7 @@ void sk_fault_alloc_mend(void);
 uint64_t sk_fault_alloc_end(uint64_t *ret_live);
 /** Allocations since sk_fault_alloc_fail(), failed ones included. */
 uint64_t sk_fault_alloc_calls(void);
+/** Most bytes at a time that were made since and not freed. */
+uint64_t sk_fault_alloc_peak(void);
 
 #endif

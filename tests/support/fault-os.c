@@ -270,6 +270,11 @@ OP(int, shutdown, SHUTDOWN, (const struct sk_os *os, int fd, int how),
 OP(int, getsockopt, GETSOCKOPT, (const struct sk_os *os, int fd, int level,
    int option, void *ret_value, socklen_t *size),
    fd, level, option, ret_value, size)
+OP(int, setsockopt, SETSOCKOPT, (const struct sk_os *os, int fd, int level,
+   int option, const void *value, socklen_t size),
+   fd, level, option, value, size)
+OP(int, getsockname, GETSOCKNAME, (const struct sk_os *os, int fd,
+   struct sockaddr *ret_addr, socklen_t *size), fd, ret_addr, size)
 OP(ssize_t, sendmsg, SENDMSG, (const struct sk_os *os, int fd,
    const struct msghdr *msg, int flags), fd, msg, flags)
 OP(ssize_t, recvmsg, RECVMSG, (const struct sk_os *os, int fd,
@@ -500,6 +505,8 @@ static const struct sk_os fault_table = {
 	.accept = fault_accept,
 	.shutdown = fault_shutdown,
 	.getsockopt = fault_getsockopt,
+	.setsockopt = fault_setsockopt,
+	.getsockname = fault_getsockname,
 	.sendmsg = fault_sendmsg,
 	.recvmsg = fault_recvmsg,
 	.eventfd = fault_eventfd,

@@ -2,8 +2,12 @@
 #include "support/files.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 static int remove_one(const char *path, const struct stat *st, int type,
 		      struct FTW *ftw)
@@ -30,4 +34,28 @@ int count_fds(void)
 		n++;
 	closedir(dir);
 	return n;
+}
+
+int some_fd(unsigned which, size_t bytes)
+{
+	int fd, ends[2];
+
+	switch (which) {
+	case 0:
+		fd = memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+		if (fd >= 0) {
+			(void)!ftruncate(fd, (off_t)bytes);
+			(void)fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK);
+		}
+		return fd;
+	case 1:
+		if (pipe2(ends, O_CLOEXEC) < 0)
+			return -1;
+		close(ends[1]);
+		return ends[0];
+	case 2:
+		return open("/dev/zero", O_RDWR | O_CLOEXEC);
+	default:
+		return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	}
 }

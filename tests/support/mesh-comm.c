@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh-comm.h"
 
+/* What these hold is promised in every build. */
+#undef NDEBUG
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -139,7 +141,14 @@ static void check_parts(const struct mesh_comm *m,
 /* What a rank that goes wrong does. */
 static void misbehave(struct mesh_comm *m)
 {
+	const struct timespec late = { m->slow_ms / 1000,
+				       m->slow_ms % 1000 * 1000000L };
+
 	m->calls++;
+	if (m->slow_ms)
+		(void)nanosleep(&late, NULL);
+	if (m->calls == m->kill_at)
+		(void)kill(m->victim, SIGKILL);
 	if (m->calls == m->die_at)
 		(void)raise(SIGKILL);
 	if (m->calls == m->stop_at)

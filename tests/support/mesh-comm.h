@@ -7,6 +7,7 @@
 #define SK_TESTS_MESH_COMM_H
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "shardkeep.h"
 
@@ -18,6 +19,9 @@ struct mesh_comm {
 	/* For tests of what goes wrong: */
 	int calls;		/* so far */
 	int die_at, stop_at;	/* the call in which it does; 0: never */
+	int kill_at;		/* the call before which it kills */
+	pid_t victim;		/* this process */
+	unsigned slow_ms;	/* each call takes so much longer */
 	bool lies;		/* flips a bit of each large part it sends */
 	/* What passed, between which others: [rank], bytes of parts. */
 	uint64_t *sent;

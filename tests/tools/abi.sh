@@ -4,13 +4,7 @@
 # of three functions, in a repository of its own. Argument: abi-check.
 set -eu
 check=$1
-for tool in abidiff git meson; do
-	command -v "$tool" >/dev/null || {
-		echo "no $tool here: not tested"
-		exit 77
-	}
-done
-
+"$(dirname "$0")/../support/need" abidiff git meson || exit
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 fail() {

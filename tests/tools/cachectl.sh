@@ -278,6 +278,60 @@ expect 5 verify a
 says 'BAD'
 complains 'set aside'
 
+# ---- how the agent and the machine are ----
+# Either may not be as it should be where this runs.
+either() {
+	local want=$1
+	shift
+	"$cachectl" "$@" >"$dir/out" 2>"$dir/err"
+	[[ " $want " == *" $? "* ]] || fail "cachectl $*: none of $want"
+}
+either "0 7" status
+says '^agent +[0-9]'
+says '^memory .* of '
+says '^disk .* free of '
+fits
+either "0 7" --json status
+json "all(s['remedy'] for s in d['degraded'])"
+json "any(j['memory_bytes'] > 0 for j in d['jobs'])"
+either "0 7 8" doctor
+says '^agent +ok '
+says '^store +ok |^store +warn '
+fits
+either "0 7 8" --json doctor
+promised doctor
+json "{c['check'] for c in d['checks']} >= {'agent', 'kernel', 'memlock',
+	'huge pages', 'io_uring', 'cgroup', 'store', 'cuda', 'nccl', 'clock'}"
+json "all(bool(c['remedy']) == (c['verdict'] != 'ok') for c in d['checks'])"
+expect 2 status extra
+expect 2 doctor --prometheus
+
+# ---- again and again ----
+expect 0 top -n 2 -i 1
+[ "$(grep -c '^JOB ' "$dir/out")" -eq 2 ] || fail "top: not two tables"
+! grep -q $'\033' "$dir/out" || fail "top: escapes in a pipe"
+fits
+expect 0 --json top -n 1
+json "d['memory_budget_bytes'] > 0 and d['jobs'][0]['memory_bytes'] > 0"
+expect 2 top -n 0
+expect 2 top -i x
+expect 2 list -n 1
+"$cachectl" --json watch -n 3 watched >"$dir/watched" 2>&1 &
+watcher=$!
+# It has begun when it is a client: what it has seen before is no event.
+until "$cachectl" --json stats | grep -A8 '"shardkeep_clients"' |
+	grep -q '"value": 2'; do
+	:
+done
+"$trainer" --mesh 1 --steps 1 --flush-every 1 --job watched \
+	--log "$dir/log5" >/dev/null || fail "the trainer failed"
+wait "$watcher" || fail "watch failed"
+for event in sealed complete durable; do
+	grep -q "\"event\":\"$event\",\"job\":\"watched\"" \
+		"$dir/watched" || fail "watch: no $event"
+done
+expect 0 evict --memory --force watched
+
 # ---- counters ----
 expect 0 stats
 says '^images_sealed_total '
@@ -286,18 +340,24 @@ fits
 says ' [0-9]+ '
 ! grep -qE ' [0-9.]+e\+[0-9]' "$dir/out" || fail "a number that nobody reads"
 expect 0 --json stats
-json "all(isinstance(s['value'], int) for s in d['stats'] if s['kind'] == 'counter')"
+json "all(isinstance(s['value'], int) for s in d['stats']
+	if s['kind'] == 'counter' and 'seconds' not in s['name'])"
 expect 0 --json stats
 json "d"
 expect 0 stats --prometheus
 says '^# TYPE shardkeep_.* (counter|gauge)$'
 says '^shardkeep_[a-z_]+ [0-9.e+]+$'
+says '^shardkeep_job_images_sealed_total\{job=".*",uid="[0-9]+"\} [1-9]'
+says '^shardkeep_refusals_total\{reason="busy"\} '
 
 # ---- the end ----
 expect 0 stop --wait
 wait "$pid" || fail "the agent ended badly"
 pid=
 expect 3 list
+expect 3 status
+either 8 doctor
+says 'none answers'
 
 # ---- without a store: what is lost is said, and not "to-flush" ----
 start_agent --no-store

@@ -73,7 +73,7 @@ offers() {
 
 # ---- nobody to ask ----
 offers 'cachectl sho' show
-offers 'cachectl st' stats stop
+offers 'cachectl st' stats status stop
 offers 'cachectl show ' ''
 offers 'cachectl evict --f' --force
 offers 'cachectl list --f' ''

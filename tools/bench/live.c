@@ -12,7 +12,8 @@
 #include "state/state.h"
 #include "world.h"
 
-#define TIMEOUT_MS 120000
+/* A first list of 16,384 ranks reads all headers. */
+#define TIMEOUT_MS 900000
 
 /* ---- what a process takes ---- */
 

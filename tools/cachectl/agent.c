@@ -9,8 +9,26 @@
 
 static const struct column columns[] = {
 	{ "name", NULL }, { NULL, "NAME" }, { "kind", NULL },
-	{ "value", "VALUE" }, { "help", "MEANING" },
+	{ "job", NULL }, { "uid", NULL }, { "key", NULL }, { "word", NULL },
+	{ NULL, "OF" }, { "value", "VALUE" }, { "help", "MEANING" },
 };
+
+/* Labels, for scripts and for people. */
+static void report_labels(struct report *r, const struct sk_wire_stat *s)
+{
+	char job[sizeof(s->job) + 1], key[sizeof(s->key) + 1];
+	char word[sizeof(s->word) + 1];
+
+	(void)snprintf(job, sizeof(job), "%.*s", (int)sizeof(s->job), s->job);
+	(void)snprintf(key, sizeof(key), "%.*s", (int)sizeof(s->key), s->key);
+	(void)snprintf(word, sizeof(word), "%.*s", (int)sizeof(s->word),
+		       s->word);
+	report_cell_text(r, "%s", job);
+	report_cell(r, CELL_INT, s->uid);
+	report_cell_text(r, "%s", key);
+	report_cell_text(r, "%s", word);
+	report_cell_name(r, "%s%s%s", job, *job && *word ? " " : "", word);
+}
 
 int command_stats(struct context *ctx, int argc, char **argv)
 {
@@ -33,6 +51,7 @@ int command_stats(struct context *ctx, int argc, char **argv)
 				 stats[i].name + PREFIX);
 		report_cell_text(ctx->report, "%s",
 				 stats[i].kind ? "counter" : "gauge");
+		report_labels(ctx->report, &stats[i]);
 		report_cell_real(ctx->report, stats[i].value);
 		report_cell_text(ctx->report, "%.*s",
 				 (int)sizeof(stats[i].help), stats[i].help);
@@ -58,6 +77,10 @@ int command_version(struct context *ctx, int argc, char **argv)
 		return r;
 	report_text(ctx->report, "agent", "agent", "%.*s",
 		    (int)sizeof(a->version), a->version);
+	report_number(ctx->report, "agent_wire", "its wire", CELL_INT,
+		      a->wire ? a->wire : ctx->conn.version);
+	report_number(ctx->report, "spoken_wire", "spoken", CELL_INT,
+		      ctx->conn.version);
 	report_text(ctx->report, "socket", "socket", "%s", ctx->path);
 	report_number(ctx->report, "pid", "pid", CELL_INT, a->pid);
 	report_number(ctx->report, "uid", "uid", CELL_INT, a->uid);

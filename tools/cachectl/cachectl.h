@@ -30,6 +30,8 @@ enum exit_code {
 	EXIT_NOT_FOUND = 4,
 	EXIT_DAMAGED = 5,	/* verification found bad bytes */
 	EXIT_LOST = 6,		/* the agent ended, and something with it */
+	EXIT_DEGRADED = 7,	/* something is not as it should be */
+	EXIT_UNFIT = 8,		/* doctor: something does not work */
 };
 
 struct context {
@@ -40,10 +42,13 @@ struct context {
 	bool misused;		/* what was asked makes no sense: exit code 2 */
 	bool unreachable;	/* no agent answered: exit code 3 */
 	bool lost;		/* something was, with the agent: exit code 6 */
+	bool degraded, unfit;	/* exit codes 7 and 8 */
 	bool force, memory, disk, wait;
 	const char *prefix;	/* of names, or NULL */
 	struct sk_wire_retention keep;	/* what was said of it */
 	bool keeps, keep_default;
+	uint64_t interval_s;	/* between looks; 0: the command's own */
+	uint64_t count;		/* of looks or events; 0: no end */
 	uint64_t shard_bytes;	/* most of one file; 0: no limit */
 	uint32_t timeout_ms;
 	const struct sk_os *os;
@@ -76,6 +81,14 @@ int ask_images(struct context *ctx, const struct sk_wire_id *id,
 
 /** The agent's counters and gauges, malloc'ed. */
 int ask_stats(struct context *ctx, struct sk_wire_stat **ret, size_t *ret_n);
+
+/* ---- status.c ---- */
+
+/** How the agent is, and what is not as it should be; malloc'ed. */
+int ask_status(struct context *ctx, struct sk_wire_status_reply *ret,
+	       struct sk_wire_state **ret_states, size_t *ret_n);
+
+/* ---- ask.c ---- */
 
 /** The one snapshot that @text names, newest where it leaves it open;
  * -ENOENT with a sentence. */
@@ -111,6 +124,13 @@ char *retention_words(const struct sk_wire_retention *keep, char *buf,
 		      size_t size);
 /** "the job". */
 const char *retention_from(uint32_t from);
+
+/* ---- top.c ---- */
+
+/** Until the next look, as --interval says. */
+void live_wait(struct context *ctx, uint64_t otherwise_ns);
+/** One look of several, at once. */
+int live_print(struct context *ctx, const struct report *r);
 
 /* ---- progress.c ---- */
 
@@ -149,6 +169,10 @@ int command_evict(struct context *ctx, int argc, char **argv);
 int command_flush(struct context *ctx, int argc, char **argv);
 int command_retain(struct context *ctx, int argc, char **argv);
 int command_export(struct context *ctx, int argc, char **argv);
+int command_status(struct context *ctx, int argc, char **argv);
+int command_top(struct context *ctx, int argc, char **argv);
+int command_watch(struct context *ctx, int argc, char **argv);
+int command_doctor(struct context *ctx, int argc, char **argv);
 int command_stats(struct context *ctx, int argc, char **argv);
 int command_version(struct context *ctx, int argc, char **argv);
 int command_stop(struct context *ctx, int argc, char **argv);

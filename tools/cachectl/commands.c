@@ -23,6 +23,8 @@ const struct option_info option_infos[] = {
 	  "newest" },
 	{ 'b', false, "bytes", "SIZE", "no more than that, the newest first" },
 	{ 'D', false, "default", NULL, "leave it to the job and the agent" },
+	{ 'i', true, "interval", "SECONDS", "time between two looks" },
+	{ 'n', true, "count", "N", "end after so many looks, or events" },
 	{ 'p', false, "prometheus", NULL, "Prometheus text format" },
 	{ 'h', true, "help", NULL, "this; COMMAND --help for one command" },
 	{ 'V', true, "version", NULL, "this program's version" },
@@ -92,6 +94,39 @@ const struct command commands[] = {
 	  "the names.",
 	  "cachectl export llama out/ --prefix model. --shard-size 5G",
 	  "xS", 2, 2, command_export },
+	{ "status", "", "one screen: memory, disk, jobs, what is wrong",
+	  "Says since when the agent runs, what of its budget is taken and by "
+	  "which jobs, how far each is sealed, complete and durable, and all "
+	  "that is not as it should be, with what to do about it. Exit code 7 "
+	  "if there is any of that.",
+	  "cachectl status || alert \"$(cachectl status)\"\n"
+	  "cachectl --json status | jq -r '.degraded[].remedy'",
+	  "", 0, 0, command_status },
+	{ "top", "", "jobs and rates, again and again",
+	  "Shows memory against the budget, how far each job is, what is "
+	  "copied and flushed in a second and how long its ranks are kept "
+	  "waiting, every 2 s, until it is interrupted. In a pipe one table "
+	  "follows the other; with --json one document does.",
+	  "cachectl top\n"
+	  "cachectl top -i 10 -n 6 > minute.txt",
+	  "in", 0, 0, command_top, true },
+	{ "watch", "[JOB[/STEP]]", "a line for each event",
+	  "Says when snapshots are sealed, complete, durable, evicted, "
+	  "deleted, pinned or found damaged, and when flushes fail, from now "
+	  "on until it is interrupted. With --json a line is a document. What "
+	  "begins and ends between two looks (half a second) is not seen.",
+	  "cachectl watch llama\n"
+	  "cachectl --json watch | jq -r 'select(.event == \"damaged\")'",
+	  "in", 0, 1, command_watch, true },
+	{ "doctor", "", "check this machine: limits, kernel, store, GPUs",
+	  "Checks what helps or hinders, with or without an agent: limits of "
+	  "locked memory, files and cgroups, huge pages, io_uring, the "
+	  "store's filesystem and room, the CUDA driver and NCCL. Each check "
+	  "says ok, warn or fail, and what to do. Exit code 7 if one warns, 8 "
+	  "if one fails.",
+	  "cachectl doctor\n"
+	  "SHARDKEEP_STORE=/mnt/ckpt cachectl doctor",
+	  "", 0, 0, command_doctor },
 	{ "stats", "", "counters and gauges",
 	  "With --prometheus, in Prometheus' text format: serve it with a node "
 	  "exporter's textfile collector.",

@@ -14,6 +14,7 @@ struct command {
 	const char *options;	/* letters of the options it takes */
 	int min_args, max_args;
 	int (*run)(struct context *ctx, int argc, char **argv);
+	bool live;		/* it prints by itself, again and again */
 };
 
 extern const struct command commands[];

@@ -43,7 +43,8 @@ static void print_exit_codes(void)
 {
 	puts("exit codes: 0 fine, 1 refused or failed, 2 usage, 3 no agent,\n"
 	     "4 not found, 5 verification found bad bytes, 6 the agent ended\n"
-	     "and something was lost with it");
+	     "and something was lost with it, 7 something is not as it should\n"
+	     "be (status, doctor), 8 something does not work (doctor)");
 }
 
 void print_help(void)

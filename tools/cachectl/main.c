@@ -52,7 +52,7 @@ static int run(struct context *ctx, const struct command *c, int argc,
 	r = report ? c->run(ctx, argc, argv) :
 		     sk_err_set(&ctx->err, -ENOMEM, "out of memory");
 	/* What verify and stop found is shown along with the verdict. */
-	if (report && (r >= 0 || r == -EBADMSG || ctx->lost))
+	if (report && !c->live && (r >= 0 || r == -EBADMSG || ctx->lost))
 		e = report_print(report, ctx->output, &ctx->style, stdout);
 	sk_conn_close(&ctx->conn);
 	if (r >= 0 && e < 0)
@@ -61,6 +61,8 @@ static int run(struct context *ctx, const struct command *c, int argc,
 	if (r < 0)
 		fprintf(stderr, "cachectl: %s\n", ctx->err.text[0] ?
 			ctx->err.text : strerror(-r));
+	if (r >= 0 && (ctx->degraded || ctx->unfit))
+		return ctx->unfit ? EXIT_UNFIT : EXIT_DEGRADED;
 	return ctx->misused ? EXIT_USAGE :
 	       ctx->unreachable && r < 0 ? EXIT_NO_AGENT :
 	       ctx->lost ? EXIT_LOST : exit_code(r < 0 ? r : 0);
@@ -153,6 +155,17 @@ static int take_option(struct context *ctx, int letter)
 	case 'a':
 	case 'b':
 		return take_keep(ctx, letter);
+	case 'i':
+		if (!is_number(optarg, 86400, &ctx->interval_s) ||
+		    !ctx->interval_s)
+			return usage("\"%s\" is not a number of seconds",
+				     optarg);
+		break;
+	case 'n':
+		if (!is_number(optarg, UINT32_MAX, &ctx->count) || !ctx->count)
+			return usage("\"%s\" is not a number from 1 on",
+				     optarg);
+		break;
 	case 'D': ctx->keep_default = true; break;
 	case 'S':
 		if (sk_size_parse(optarg, 0, &ctx->shard_bytes,

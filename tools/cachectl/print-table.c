@@ -135,7 +135,7 @@ struct line {
 static void print_padded(struct line *line, const char *text, size_t bytes,
 			 int w, bool right)
 {
-	char piece[CELL_MAX];
+	char piece[CELL_MAX + 1];
 	int pad;
 
 	(void)snprintf(piece, sizeof(piece), "%.*s", (int)bytes, text);

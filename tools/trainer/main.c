@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "seat.h"
 #include "trainer.h"
 
 static const char help[] =
@@ -22,6 +23,7 @@ static const char help[] =
 "  -s, --steps N      train until this many steps are done (150)\n"
 "  -l, --log FILE     losses, one line per step (loss.txt)\n"
 "  -j, --job NAME     of the snapshots (demo)\n"
+"  -N, --node SOCKET  an agent; of several, each gets as many ranks in a row\n"
 "  -f, --flush-every N  snapshots that go to disk (25)\n"
 "  -k, --kill-at N    kill all ranks in the middle of step N\n"
 "  -n, --no-snapshots train alone\n"
@@ -34,6 +36,7 @@ static const char help[] =
 static const struct option long_options[] = {
 	{ "mesh", 1, NULL, 'm' }, { "steps", 1, NULL, 's' },
 	{ "log", 1, NULL, 'l' }, { "job", 1, NULL, 'j' },
+	{ "node", 1, NULL, 'N' },
 	{ "flush-every", 1, NULL, 'f' }, { "kill-at", 1, NULL, 'k' },
 	{ "no-snapshots", 0, NULL, 'n' }, { "text", 1, NULL, 't' },
 	{ "sample", 0, NULL, 'S' }, { "help", 0, NULL, 'h' },
@@ -52,17 +55,26 @@ static int parse_mesh(const char *text, struct options *o)
 	return o->ranks > RANKS_MAX ? -1 : 0;
 }
 
+static int parse_node(const char *socket, struct options *o)
+{
+	if (o->n_nodes == NODES_MAX)
+		return -1;
+	o->nodes[o->n_nodes++] = socket;
+	return 0;
+}
+
 static int parse(int argc, char **argv, struct options *o)
 {
 	int c, r = 0;
 
-	while (!r && (c = getopt_long(argc, argv, "m:s:l:j:f:k:nt:Sh",
+	while (!r && (c = getopt_long(argc, argv, "m:s:l:j:N:f:k:nt:Sh",
 				      long_options, NULL)) != -1)
 		switch (c) {
 		case 'm': r = parse_mesh(optarg, o); break;
 		case 's': o->steps = strtoull(optarg, NULL, 10); break;
 		case 'l': o->log = optarg; break;
 		case 'j': o->job = optarg; break;
+		case 'N': r = parse_node(optarg, o); break;
 		case 'f': o->flush_every = (unsigned)atoi(optarg); break;
 		case 'k': o->kill_at = atoll(optarg); break;
 		case 'n': o->snapshots = false; break;
@@ -135,6 +147,7 @@ int main(int argc, char **argv)
 		.snapshots = true, .flush_every = 25,
 	};
 	pid_t pids[RANKS_MAX];
+	struct seats *seats;
 	struct shared *s;
 	struct text text;
 
@@ -147,7 +160,8 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	s = share(o.ranks);
-	if (!s)
+	seats = seats_new(&o);
+	if (!s || !seats)
 		return 1;
 	for (int i = 0; i < o.ranks; i++) {
 		pids[i] = fork();
@@ -157,7 +171,7 @@ int main(int argc, char **argv)
 		}
 		if (!pids[i]) {
 			(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-			exit(rank_run(&o, s, &text, i));
+			exit(rank_run(&o, s, &text, seats, i));
 		}
 	}
 	return wait_all(s, pids, o.ranks);

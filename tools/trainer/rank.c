@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "seat.h"
 #include "shardkeep.h"
 #include "trainer.h"
 
@@ -21,6 +22,7 @@ struct rank {
 	const struct options *o;
 	struct shared *s;
 	const struct text *text;
+	struct seat *seat;
 	int rank;
 	struct shard shards[TENSORS];
 	struct sk *sk;
@@ -188,6 +190,11 @@ static int train_step(struct rank *r)
 
 /* ---- snapshots ---- */
 
+static size_t shard_bytes(const struct shard *s)
+{
+	return (size_t)(s->rows * s->columns) * sizeof(float);
+}
+
 static int describe(struct rank *r)
 {
 	char name[64];
@@ -210,6 +217,7 @@ static int describe(struct rank *r)
 
 			(void)snprintf(name, sizeof(name), "%s.%s", parts[k],
 				       w->name);
+			seat_tensor(r->seat, &d, shard_bytes(&r->shards[t]));
 			e = sk_state_tensor(r->state, &d);
 		}
 	return e ? e : sk_state_blob(r->state, "step", &r->step,
@@ -224,8 +232,9 @@ static int open_state(struct rank *r)
 	const struct sk_job job = { .name = r->o->job, .rank = r->rank,
 				    .world = r->o->ranks,
 				    .flush_every = r->o->flush_every };
+	const struct sk_options opts = { .socket = seat_socket(r->seat) };
 
-	if (sk_open(NULL, &r->sk))
+	if (sk_open(&opts, &r->sk))
 		return -1;
 	if (!r->rank && sk_error()[0])
 		fprintf(stderr, "trainer: %s\n", sk_error());
@@ -233,19 +242,38 @@ static int open_state(struct rank *r)
 	       sk_state_create(r->sk, &job, &r->state) || describe(r);
 }
 
+static void add_up(struct rank *r, const struct sk_report *rep)
+{
+	const uint64_t came[CAME_WAYS] = {
+		[CAME_MEMORY] = rep->bytes_memory,
+		[CAME_DEVICE] = rep->bytes_device,
+		[CAME_HOST] = rep->bytes_received - rep->bytes_device,
+		[CAME_DISK] = rep->bytes_disk,
+	};
+
+	for (int i = 0; i < CAME_WAYS; i++)
+		__atomic_add_fetch(&r->s->came[i], came[i], __ATOMIC_SEQ_CST);
+	meet(r);
+}
+
 static void tell_restored(const struct rank *r, const struct sk_report *rep)
 {
-	uint64_t bytes = rep->bytes_memory + rep->bytes_disk;
+	const uint64_t *came = r->s->came;
 
 	if (r->rank)
 		return;
 	printf("  restored step %lld, run %llu, saved by %d ranks, onto %d: "
-	       "%u tensors, %.1f KiB of rank 0 from %s in %.1f ms, "
-	       "%.1f KiB verified\n", (long long)rep->step,
+	       "%u tensors in %.1f ms\n", (long long)rep->step,
 	       (unsigned long long)rep->run, rep->world, r->o->ranks,
-	       rep->tensors, (double)bytes / 1024, rep->bytes_disk ?
-	       "disk" : "memory", (double)rep->total_ns / 1e6,
-	       (double)rep->bytes_verified / 1024);
+	       rep->tensors, (double)rep->total_ns / 1e6);
+	printf("  of all ranks, KiB: %.1f from this node's memory, %.1f from "
+	       "other nodes by NCCL,\n  %.1f from other nodes by the host, "
+	       "%.1f from disk\n", (double)came[CAME_MEMORY] / 1024,
+	       (double)came[CAME_DEVICE] / 1024,
+	       (double)came[CAME_HOST] / 1024,
+	       (double)came[CAME_DISK] / 1024);
+	if (seat_why(r->seat)[0])
+		printf("  without NCCL: %s\n", seat_why(r->seat));
 	(void)fflush(stdout);
 }
 
@@ -256,17 +284,22 @@ static int come_back(struct rank *r)
 
 	if (open_state(r))
 		return -1;
-	e = sk_restore(r->state, SK_LATEST, NULL, NULL, &report);
+	e = sk_restore(r->state, SK_LATEST, seat_comm(r->seat, r->sk), NULL,
+		       &report);
 	if (e == -2)		/* -ENOENT: the first run */
 		return 0;
-	if (!e)
+	if (!e) {
+		seat_get(r->seat);
+		add_up(r, &report);
 		tell_restored(r, &report);
+	}
 	return e;
 }
 
 static int save(struct rank *r)
 {
-	const struct sk_snapshot_options o = { .wait_ms = WAIT_MS };
+	const struct sk_snapshot_options o = {
+		.wait_ms = WAIT_MS, .stream = seat_put(r->seat) };
 
 	if (!sk_snapshot(r->state, (int64_t)r->step, &o))
 		return 0;
@@ -301,12 +334,14 @@ static void sample(struct rank *r)
 }
 
 int rank_run(const struct options *o, struct shared *s,
-	     const struct text *text, int rank)
+	     const struct text *text, struct seats *seats, int rank)
 {
 	struct rank r = { .o = o, .s = s, .text = text, .rank = rank };
 
 	if (cut(&r))
 		return 1;
+	if (o->snapshots)
+		r.seat = seat_take(seats, o, rank);
 	if (rank == 0)
 		model_init(s->data);
 	meet(&r);
@@ -321,8 +356,9 @@ int rank_run(const struct options *o, struct shared *s,
 	if (train(&r))
 		return 1;
 	sample(&r);
-	if (r.state && sk_wait(r.state, (int64_t)r.step, SK_COMPLETE,
-			       WAIT_MS)) {
+	/* That other nodes' ranks have sealed no agent knows. */
+	if (r.state && sk_wait(r.state, (int64_t)r.step, o->n_nodes > 1 ?
+			       SK_SEALED : SK_COMPLETE, WAIT_MS)) {
 		fprintf(stderr, "rank %d: %s\n", rank, sk_error());
 		return 1;
 	}

@@ -24,6 +24,7 @@
 #define SAMPLES 16		/* samples in a micro-batch */
 #define TENSORS 7
 #define RANKS_MAX 16
+#define NODES_MAX 4
 
 struct tensor {
 	const char *name;
@@ -60,19 +61,26 @@ struct options {
 	uint64_t steps;
 	int64_t kill_at;		/* -1: never */
 	const char *log, *job, *path;
+	const char *nodes[NODES_MAX];	/* sockets of agents; ranks in blocks */
+	int n_nodes;			/* 0: the agent that there is */
 	bool snapshots, sample;
 	unsigned flush_every;
 };
+
+/* From where bytes of a restore came. */
+enum { CAME_MEMORY, CAME_DEVICE, CAME_HOST, CAME_DISK, CAME_WAYS };
 
 /* In memory shared by the ranks and the launcher. */
 struct shared {
 	pthread_barrier_t barrier;
 	unsigned at_kill;		/* ranks in the middle of that step */
+	uint64_t came[CAME_WAYS];	/* bytes, to all ranks */
 	float loss[MICRO];
 	float data[];			/* parameters, then MICRO gradients */
 };
 
+struct seats;
 int rank_run(const struct options *o, struct shared *s,
-	     const struct text *text, int rank);
+	     const struct text *text, struct seats *seats, int rank);
 
 #endif

@@ -311,6 +311,9 @@ static void call_sockets(const struct sk_os *os)
 	(void)os->accept(os, -1, 0);
 	(void)os->shutdown(os, fd, SHUT_RDWR);
 	(void)os->getsockopt(os, fd, SOL_SOCKET, SO_TYPE, &value, &size);
+	(void)os->setsockopt(os, fd, SOL_SOCKET, SO_PASSCRED, &value, size);
+	size = sizeof(none);
+	(void)os->getsockname(os, fd, (void *)&none, &size);
 	(void)os->sendmsg(os, fd, &empty, MSG_NOSIGNAL);
 	(void)os->recvmsg(os, fd, &empty, MSG_DONTWAIT);
 	sk_close_fd(fd);

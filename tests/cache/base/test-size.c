@@ -143,3 +143,25 @@ Test(array, refuses_more_than_there_is)
 	cr_assert_not_null(v, "an empty one is an array");
 	free(v);
 }
+
+/* The largest unit of which there is one. */
+Test(size, is_said_in_its_unit)
+{
+	static const struct {
+		uint64_t bytes;
+		const char *said;
+	} sizes[] = {
+		{ 0, "0 B" },
+		{ 1023, "1023 B" },
+		{ 1024, "1.0 KiB" },
+		{ (uint64_t)1 << 20, "1.0 MiB" },
+		{ (uint64_t)3 << 29, "1.5 GiB" },
+		{ (uint64_t)1 << 40, "1.0 TiB" },
+		{ (uint64_t)2048 << 50, "2048.0 PiB" },
+	};
+	char text[32];
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(sizes); i++)
+		cr_assert_str_eq(sk_size_format(sizes[i].bytes, text,
+						sizeof(text)), sizes[i].said);
+}

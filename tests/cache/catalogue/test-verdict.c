@@ -548,7 +548,7 @@ static uint64_t visits_of(int kept)
 		(void)sk_cat_job_trim(job_of(&d));
 	}
 	before = d.cat.visits - before;
-	cr_assert_eq(job_of(&d)->n_snapshots, kept);
+	cr_assert_eq(job_of(&d)->n_snapshots, (size_t)kept);
 	desk_close(&d);
 	return before;
 }
@@ -595,6 +595,44 @@ Test(verdict, kept_steps_cost_nothing)
 
 	cr_assert_eq(visits_of(1000), few);
 	cr_assert_eq(visits_of(10000), few);
+}
+
+/* Visits that a rank takes that goes, and one that comes in its stead, beside
+ * so many steps that are known; every other one is on disk. */
+static uint64_t visits_of_a_restart(int kept)
+{
+	const struct maker m = { .world = 1, .slots = 2 };
+	struct sk_cat_state *state;
+	uint64_t before;
+	struct desk d;
+
+	desk_open(&d, false);
+	d.cat.has_store = true;
+	state = enter(&d, 0, &m);
+	for (int64_t step = 1; step <= kept; step++) {
+		snap(state, step);
+		cr_assert(sk_cat_complete(at_step(&d, step)));
+		write_snapshot(&d, at_step(&d, step));
+	}
+	cr_assert_eq(job_of(&d)->n_snapshots, (size_t)kept);
+	before = d.cat.visits;
+	sk_cat_state_end(state);
+	state = enter(&d, 0, &m);
+	cr_assert_eq(state->run->number, 2);
+	cr_assert_eq(sk_cat_newest(job_of(&d))->step, kept);
+	snap(state, kept + 1);
+	cr_assert(sk_cat_complete(at_step(&d, kept + 1)));
+	before = d.cat.visits - before;
+	desk_close(&d);
+	return before;
+}
+
+Test(verdict, a_restart_beside_kept_steps_costs_nothing_more)
+{
+	uint64_t few = visits_of_a_restart(10);
+
+	cr_assert_eq(visits_of_a_restart(1000), few);
+	cr_assert_eq(visits_of_a_restart(10000), few);
 }
 
 /* The same for so many ranks, that take their slots together. */

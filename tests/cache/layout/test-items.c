@@ -8,6 +8,7 @@
 
 #include "base/util.h"
 #include "layout/layout.h"
+#include "layout/private.h"
 #include "support/random.h"
 
 #define ITEMS_MAX 24
@@ -137,6 +138,76 @@ Test(items, any_header_is_read_back)
 			free(items[i].boxes);
 		}
 	}
+	sk_mesh_unref(mesh);
+}
+
+/* The text of a header's items as it is read, from behind their bracket. */
+static char *items_text(const struct sk_layout *l, size_t *ret_n)
+{
+	static const char list[] = "\\\"items\\\":[";
+	const char *header = (const char *)l->header;
+	const char *at = memmem(header, l->header_bytes, list,
+				sizeof(list) - 1);
+	char *text = calloc(1, l->header_bytes);
+	size_t n = 0;
+
+	cr_assert(at && text);
+	for (at += sizeof(list) - 1; *at != '"'; at++) {
+		at += *at == '\\';
+		text[n++] = *at;
+	}
+	/* The entries follow from them, and are not read. */
+	cr_assert(strstr(text, "],\"entries\":["));
+	strcpy(strstr(text, "],\"entries\":["), "]}");
+	*ret_n = strlen(text);
+	return text;
+}
+
+static bool is_read(const char *text, size_t n, struct sk_mesh *mesh)
+{
+	struct sk_item *items = NULL;
+	char *copy = calloc(1, n + 1);
+	size_t n_items = 0;
+	bool read;
+
+	memcpy(copy, text, n);
+	read = sk_items_read(copy, &mesh, 1, &items, &n_items);
+	if (read)
+		sk_items_free(items, n_items);
+	free(copy);
+	return read;
+}
+
+/* Headers come from files and clients: wherever one is cut, or says something
+ * else than we do, it is no list of ours, and nothing worse. */
+Test(items, any_other_text_is_refused)
+{
+	static const char others[] = "\"5]},[\\x-";
+	struct sk_mesh *mesh = mesh_of_4();
+	const struct sk_item items[] = {
+		{ .spec = { .name = "a", .dtype = SK_F32, .ndim = 1,
+			    .shape = { 12 }, .mesh = mesh, .placements = {
+				    SK_SHARD(0), SK_REPLICATE } } },
+		{ .spec = { .name = "b", .dtype = SK_U8, .ndim = 1,
+			    .shape = { 12 } } },
+	};
+	struct sk_layout *l = lay_out(items, 2);
+	size_t n = 0;
+	char *text = items_text(l, &n);
+
+	cr_assert(is_read(text, n, mesh), "%s", text);
+	for (size_t i = 0; i < n; i++) {
+		char was = text[i];
+
+		cr_assert_not(is_read(text, i, mesh), "cut at %zu", i);
+		for (size_t k = 0; k + 1 < sizeof(others); k++) {
+			text[i] = others[k];
+			(void)is_read(text, n, mesh);
+		}
+		text[i] = was;
+	}
+	free(text);
+	sk_layout_free(l);
 	sk_mesh_unref(mesh);
 }
 

@@ -417,6 +417,82 @@ Test(recall, a_digest_is_found_without_its_header)
 	}
 }
 
+static void compare_outline(struct sk_layout *l, const struct sk_layout *want)
+{
+	struct sk_layout *whole = NULL;
+
+	cr_assert_null(l->header);
+	cr_assert_eq(l->rank, want->rank);
+	cr_assert_eq(l->kind, want->kind);
+	cr_assert_eq(l->description, want->description);
+	cr_assert_eq(l->image_bytes, want->image_bytes);
+	cr_assert_eq(l->header_bytes, want->header_bytes);
+	cr_assert_eq(l->n_sums, want->n_sums);
+	cr_assert_eq(l->n_entries, want->n_entries);
+	for (uint32_t i = 0; i < l->n_entries; i++) {
+		const struct sk_entry *e = &l->entries[i];
+		const struct sk_item *item = &l->items[e->item];
+
+		cr_assert_eq(e->item, want->entries[i].item);
+		cr_assert_eq(e->offset, want->entries[i].offset);
+		cr_assert_eq(e->bytes, want->entries[i].bytes);
+		cr_assert_eq(e->first_sum, want->entries[i].first_sum);
+		cr_assert(sk_box_equal(item->spec.ndim, &e->box,
+				       &want->entries[i].box));
+		cr_assert_eq(sk_layout_find(l, item->kind, item->spec.name,
+					    e->box.offset), e);
+	}
+	for (uint32_t i = 0; i < l->n_items; i++) {
+		_cleanup_free_ struct sk_box *boxes = NULL;
+		int n;
+
+		cr_assert_eq(sk_layout_boxes(l, &l->items[i], &boxes, &n), 0);
+		cr_assert_eq(n, want->items[i].n_boxes);
+		for (int b = 0; b < n; b++)
+			cr_assert(sk_box_equal(want->items[i].spec.ndim,
+					       &boxes[b],
+					       &want->items[i].boxes[b]));
+	}
+	cr_assert_eq(sk_layout_whole(l, &whole), 0);
+	cr_assert(!memcmp(whole->header, want->header, want->header_bytes));
+	sk_layout_free(whole);
+}
+
+/* Of any rank, from any other, and of an outline too; or it is none. */
+Test(recall, an_outline_is_the_layout_but_for_its_header)
+{
+	const int64_t local[RANKS] = { 1, 2, 3, 4, 5, 6 };
+
+	for (uint32_t seed = 1; seed <= 40; seed++) {
+		struct job same, own;
+
+		make(&same, "same", seed, NULL);
+		make(&own, "same", seed, local);
+		for (int r = 0; r < RANKS; r++)
+			for (int k = 0; k < 2; k++) {
+				const struct sk_layout *want = same.l[r][k];
+				struct sk_layout *base =
+					same.l[(r + (int)seed) % RANKS][0];
+				struct sk_layout *l = NULL, *again = NULL;
+
+				cr_assert_eq(sk_layout_outline(base, r,
+					want->kind, &want->digest, &l), 0);
+				compare_outline(l, want);
+				cr_assert_eq(sk_layout_outline(l, r,
+					want->kind, &want->digest, &again), 0);
+				sk_layout_free(l);
+				compare_outline(again, want);
+				sk_layout_free(again);
+				/* Its blob has another size. */
+				cr_assert_eq(sk_layout_outline(base, r,
+					want->kind, &own.l[r][k]->digest, &l),
+					     -ENOENT);
+			}
+		drop(&same);
+		drop(&own);
+	}
+}
+
 /* Who is said to be primary has the entry, and nobody else. */
 Test(recall, turns_tell_whose_primary_has_it)
 {

@@ -185,6 +185,8 @@ Test(history, what_goes_and_what_takes_its_place_is_seen)
 	remove_step(&d, "step-000000000002");
 	make_step(&d, "step-000000000002", 5);
 	(void)look(&d, SK_FAULT_ANY);
+	cr_assert_eq(sk_history_prove_some(d.history, d.store, 2, NULL), 0);
+	cr_assert_eq(sk_history_unproved(d.history), 0);
 	cr_assert_eq(run_at(&d, "step-000000000002"), 5);
 	remove_step(&d, "step-000000000000");
 	remove_step(&d, "step-000000000002");
@@ -194,6 +196,41 @@ Test(history, what_goes_and_what_takes_its_place_is_seen)
 	cr_assert_eq(rmdir(path), 0);
 	(void)look(&d, SK_FAULT_ANY);
 	cr_assert_eq(sk_history_count(d.history), 0);
+	desk_close(&d);
+}
+
+/* Names cost no call for each; nor do portions begin anew where the last look
+ * has made all of them unproved once more. */
+Test(history, a_look_after_a_change_does_the_same_however_many_there_are)
+{
+	uint64_t stats[2], times[200];
+	struct sk_history_step *s;
+	struct desk d;
+
+	for (int k = 0; k < 2; k++) {
+		desk_open(&d);
+		make_steps(&d, k ? 200 : 10);
+		(void)look(&d, SK_FAULT_ANY);
+		make_step(&d, "step-000000001000", 2);
+		stats[k] = look(&d, SK_FAULT_FSTATAT);
+		if (!k)
+			desk_close(&d);
+	}
+	cr_assert_eq(stats[0], stats[1], "%lu, %lu", stats[0], stats[1]);
+	memset(times, 0, sizeof(times));
+	for (int round = 0; round < 8; round++) {
+		cr_assert_eq(sk_history_prove_some(d.history, d.store, 50,
+						   NULL), 0);
+		for (size_t i = 0; i < 200; i++) {
+			s = sk_history_by_name(d.history, i);
+			times[i] += !s->unproved;
+		}
+		remove_step(&d, "step-000000001000");
+		make_step(&d, "step-000000001000", 2);
+		(void)look(&d, SK_FAULT_ANY);
+	}
+	for (size_t i = 0; i < 200; i++)
+		cr_assert_geq(times[i], 1, "step %zu: %lu times", i, times[i]);
 	desk_close(&d);
 }
 

@@ -134,6 +134,25 @@ static uint64_t look(struct desk *d, enum sk_fault_op op)
 	return sk_fault_os_calls(&d->fault, op) - before;
 }
 
+/* Looks at what is not proved, a portion at a time; how many calls of @op that
+ * took. */
+static uint64_t prove(struct desk *d, size_t portion, enum sk_fault_op op)
+{
+	uint64_t before = sk_fault_os_calls(&d->fault, op);
+	struct sk_err err = { "" };
+
+	while (sk_history_unproved(d->history)) {
+		size_t left = sk_history_unproved(d->history);
+
+		cr_assert_eq(sk_history_prove_some(d->history, d->store,
+						   portion, &err), 0, "%s",
+			     err.text);
+		cr_assert_lt(sk_history_unproved(d->history), left);
+		cr_assert_geq(sk_history_unproved(d->history) + portion, left);
+	}
+	return sk_fault_os_calls(&d->fault, op) - before;
+}
+
 static void save(struct desk *d)
 {
 	struct sk_err err = { "" };
@@ -143,11 +162,12 @@ static void save(struct desk *d)
 	cr_assert_not(sk_history_unsaved(d->history));
 }
 
-/* What is known is what is there. */
+/* What is known, and proved, is what is there. */
 static void check(struct desk *d, const char *when)
 {
 	size_t n = 0;
 
+	(void)prove(d, 2, SK_FAULT_ANY);
 	for (size_t i = 0; i < NAMES; i++) {
 		const struct sk_history_step *s =
 			sk_history_find(d->history, name_of(i));
@@ -203,10 +223,11 @@ Test(index, a_first_look_does_the_same_however_many_there_are)
 	cr_assert_gt(without[1], without[0] + 290);
 }
 
-/* As after an agent that was killed: what came since is opened, no more. */
-Test(index, what_came_since_is_opened_alone)
+/* As after an agent that was killed: what came since is looked at, no more.
+ * The others' turn comes later, in portions. */
+Test(index, what_came_since_is_looked_at_alone)
 {
-	uint64_t opens[2];
+	uint64_t opens[2], stats[2];
 
 	for (int k = 0; k < 2; k++) {
 		struct desk d;
@@ -218,13 +239,20 @@ Test(index, what_came_since_is_opened_alone)
 		pass_tick(&d);
 		make_step(&d, 3, 7);
 		restart(&d);
+		stats[k] = sk_fault_os_calls(&d.fault, SK_FAULT_FSTATAT);
 		opens[k] = look(&d, SK_FAULT_OPENAT);
+		stats[k] = sk_fault_os_calls(&d.fault, SK_FAULT_FSTATAT) -
+			   stats[k];
 		cr_assert_eq(sk_history_count(d.history), k ? 301 : 31);
 		cr_assert(sk_history_unsaved(d.history));
 		cr_assert_eq(sk_history_at(d.history, 0)->run.number, 7);
+		/* One that took another's place is looked at at once. */
+		cr_assert_eq(sk_history_unproved(d.history), k ? 300 : 30);
+		cr_assert_geq(prove(&d, 16, SK_FAULT_FSTATAT), k ? 300 : 30);
 		desk_close(&d);
 	}
 	cr_assert_eq(opens[0], opens[1], "%lu, %lu", opens[0], opens[1]);
+	cr_assert_eq(stats[0], stats[1], "%lu, %lu", stats[0], stats[1]);
 }
 
 /* ---- what is not believed ---- */
@@ -257,6 +285,48 @@ Test(index, another_directory_of_the_name_is_another)
 	replace_first(&d);
 	look_at(&d);
 	check(&d, "replaced");
+	desk_close(&d);
+}
+
+/* Also where the inode is the same: whoever asks of that step knows it at
+ * once, and it stands where it belongs. */
+Test(index, what_is_asked_about_is_proved_at_once)
+{
+	struct sk_history_step *s;
+	bool others = false;
+	struct desk d;
+
+	prepare(&d);
+	replace_first(&d);
+	look_at(&d);
+	s = sk_history_find(d.history, name_of(0));
+	cr_assert_eq(sk_history_prove(d.history, d.store, &s, 1, &others,
+				      NULL), 0);
+	cr_assert_eq(s->run.number, 8);
+	cr_assert_eq(sk_history_at(d.history, 0), s);
+	check(&d, "proved");
+	desk_close(&d);
+}
+
+/* An index that was written meanwhile proves nothing either. */
+Test(index, what_was_not_proved_is_not_when_it_is_read)
+{
+	struct desk d;
+
+	prepare(&d);
+	replace_first(&d);
+	look_at(&d);
+	save(&d);
+	restart(&d);
+	cr_assert_eq(look(&d, SK_FAULT_GETDENTS), 0);
+	cr_assert_geq(sk_history_unproved(d.history), 2);
+	check(&d, "read");
+	cr_assert(sk_history_unsaved(d.history));
+	save(&d);
+	restart(&d);
+	cr_assert_eq(look(&d, SK_FAULT_GETDENTS), 0);
+	cr_assert_eq(sk_history_unproved(d.history), 0);
+	check(&d, "read again");
 	desk_close(&d);
 }
 

@@ -115,6 +115,35 @@ Test(store, finds_what_was_put)
 	place_remove(&p);
 }
 
+/* What is not there any more is not there; what cannot be looked at is no word
+ * about that. */
+Test(store, knows_what_is_gone)
+{
+	struct sk_fault_os fault;
+	struct sk_stored *images;
+	struct sk_store *store;
+	struct sk_err err = { "" };
+	bool gone[3];
+	struct place p;
+
+	store = make_store(&p, &fault);
+	cr_assert_eq(put(store, 3, 1, 0), 0);
+	cr_assert_eq(put(store, 3, 1, 3), 0);
+	cr_assert_eq(put(store, 3, 2, 1), 0);
+	cr_assert_eq(scan(store, &images), 3);
+	cr_assert_eq(sk_store_gone(store, images, 3, gone, &err), 0);
+	cr_assert_eq(delete(store, "job", "step-000000000002", 3, NULL), 0);
+	cr_assert_eq(put(store, 3, 1, 3), 0);
+	cr_assert_eq(sk_store_gone(store, images, 3, gone, &err), 2);
+	cr_assert(!gone[0] && gone[1] && gone[2]);
+	sk_fault_os_fail(&fault, SK_FAULT_FSTATAT, 1, SK_FAULT_ALWAYS, EIO);
+	cr_assert_eq(sk_store_gone(store, images, 3, gone, &err), -EIO);
+	cr_assert(strstr(err.text, "rank 0 of"), "%s", err.text);
+	free(images);
+	sk_store_close(store);
+	place_remove(&p);
+}
+
 Test(store, refuses_bad_images)
 {
 	struct sk_io *io = make_io(sk_os_linux(), SK_IO_AUTO);

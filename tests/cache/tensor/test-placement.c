@@ -127,6 +127,34 @@ Test(placement, refuses_partial_by_name)
 	sk_mesh_unref(m);
 }
 
+/* Each names the tensor. */
+Test(placement, refuses_shapes_that_cannot_be)
+{
+	static const struct {
+		int ndim;
+		int64_t shape[2];
+		int r;
+	} wrong[] = {
+		{ 2, { 4, -1 }, -EINVAL },
+		{ SK_MAX_DIMS + 1, { 0 }, -EINVAL },
+		{ -1, { 0 }, -EINVAL },
+		{ 2, { INT64_MAX, 2 }, -EOVERFLOW },
+		/* So many elements, but not their bits. */
+		{ 2, { (int64_t)1 << 31, (int64_t)1 << 31 }, -EOVERFLOW },
+	};
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(wrong); i++) {
+		struct sk_spec spec = { .name = "emb", .dtype = SK_F64,
+					.ndim = wrong[i].ndim };
+		struct sk_err err = { "" };
+
+		memcpy(spec.shape, wrong[i].shape, sizeof(wrong[i].shape));
+		cr_assert_eq(sk_spec_normalize(&spec, &err), wrong[i].r,
+			     "%zu: %s", i, err.text);
+		cr_assert(strstr(err.text, "\"emb\""), "%s", err.text);
+	}
+}
+
 Test(placement, rows_and_columns)
 {
 	static const int64_t value[4][4] = {

@@ -13,6 +13,7 @@
 #include "base/util.h"
 #include "support/files.h"
 #include "wire/channel.h"
+#include "wire/version.h"
 
 #define FDS_MAX 16
 
@@ -49,7 +50,7 @@ static struct sk_msg good(int n_fds)
 {
 	return (struct sk_msg){
 		.magic = SK_WIRE_MAGIC, .version = SK_WIRE_VERSION,
-		.type = SK_MSG_HELLO, .seq = 7, .bytes = SK_MSG_BYTES,
+		.type = SK_MSG_LIST, .seq = 7, .bytes = SK_MSG_BYTES,
 		.n_fds = (uint32_t)n_fds,
 	};
 }
@@ -155,7 +156,22 @@ Test(channel, refuses_every_wrong_field)
 	}
 }
 
-/* Any bit of the frame but those of type, sequence and status. */
+/* Two are spoken; HELLO tells those who speak no other way what we do. */
+Test(channel, takes_two_versions_and_hello_in_any)
+{
+	for (unsigned v = 0; v <= UINT16_MAX; v += v < 32 ? 1 : 99) {
+		bool ours = v == SK_WIRE_VERSION || v == SK_WIRE_OLDEST;
+		struct sk_msg m = good(0);
+
+		m.version = (uint16_t)v;
+		expect(&m, sizeof(m), 0, ours ? 0 : -EPROTO);
+		m.type = SK_MSG_HELLO;
+		expect(&m, sizeof(m), 0, 0);
+	}
+}
+
+/* Any bit of the frame but those of type, sequence and status; and those that
+ * make another version of it that is spoken. */
 Test(channel, refuses_every_flipped_bit_of_the_frame)
 {
 	for (size_t bit = 0; bit < 8 * offsetof(struct sk_msg, body); bit++) {
@@ -165,6 +181,7 @@ Test(channel, refuses_every_flipped_bit_of_the_frame)
 		struct sk_msg m = good(0);
 
 		((uint8_t *)&m)[at] ^= (uint8_t)(1u << bit % 8);
+		free_bits |= m.version == SK_WIRE_OLDEST;
 		expect(&m, sizeof(m), 0, free_bits ? 0 : -EPROTO);
 	}
 }

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include "tensor/box.h"
@@ -182,6 +183,8 @@ static void run_rank(struct scene *scene, const char *job, int world, int i,
 	struct rank rank = { .scene = scene, .rank = i, .world = world,
 			     .job = job, .arg = arg };
 
+	/* A test that fails leaves none of its ranks behind. */
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	(void)alarm(BOUND_S);
 	for (int k = 0; k < scene->n_nodes; k++)
 		scene->nodes[k].job_flags = scene->job_flags;

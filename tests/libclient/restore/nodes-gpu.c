@@ -295,6 +295,7 @@ int main(int argc, char **argv)
 	if (trainer_nccl_open(&nccl, NULL) < 0 || !nccl.calls)
 		return 77;
 	scene_open(&scene, argc, argv);
+	CHECK(!setenv("VNCCL_ORDER", scene.dir, 1));
 	scene_add_nodes(&scene, nodes, NODES, true);
 	for (size_t i = 0; i < sizeof(trials) / sizeof(trials[0]); i++)
 		run(&scene, &trials[i]);

@@ -4,11 +4,18 @@
  * its ranks saved. Ranks come back on other nodes, and take from each other's
  * what their own does not have: nothing twice for one node, nothing that no
  * rank there wants. With $SHARDKEEP_LIBNCCL tensors lie on GPUs and on the
- * host, other ones before and after, and NCCL goes beside the comm.
+ * host, other ones before and after, and NCCL goes beside the comm. With
+ * $SK_GRID there are up to 8 ranks on 2 nodes, else up to 4 on 3. $SK_CASES
+ * says how many cases, $SK_SEED which is the first.
  */
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "libclient/gpu-rank.h"
 #include "libclient/restore/random.h"
@@ -17,6 +24,18 @@
 
 #define NODES 3
 #define CASES 16
+#define BLOCK 50	/* cases that one process and its agents see: each
+			 * process has a bound, and agents gather jobs */
+
+static int most_nodes(void)
+{
+	return getenv("SK_GRID") ? 2 : NODES;
+}
+
+static int most_ranks(void)
+{
+	return getenv("SK_GRID") ? RANDOM_RANKS : 4;
+}
 
 /* Of those that are forked next; each joins its copy. */
 static struct mesh_comm links;
@@ -45,10 +64,16 @@ static bool on_gpus(void)
 /* Its device is that of its number, as if all were of one host. */
 static void begin(struct gpu_rank *g, struct rank *rank)
 {
-	if (on_gpus())
-		gpu_begin(g, rank, rank->rank);
-	else
-		*g = (struct gpu_rank){ .rank = rank };
+	char host[16];
+
+	*g = (struct gpu_rank){ .rank = rank };
+	if (!on_gpus())
+		return;
+	gpu_begin(g, rank, rank->rank);
+	/* Where they share one, NCCL is to take them for others. */
+	(void)snprintf(host, sizeof(host), "rank-%d", rank->rank);
+	if (g->devices < rank->world)
+		CHECK(!setenv("NCCL_HOSTID", host, 1));
 }
 
 /* One in four is on the host. */
@@ -124,7 +149,7 @@ static void save(struct rank *rank)
 
 struct elements {
 	int side, world;
-	int node_of[4];
+	int node_of[RANDOM_RANKS];
 	uint8_t *nodes[RANDOM_TENSORS][2];	/* bit per node that has it */
 	int64_t n[RANDOM_TENSORS];
 	unsigned size[RANDOM_TENSORS];
@@ -218,20 +243,21 @@ static void add_up(const struct trial *t, const struct sk_report *report)
 static void draw_nodes(const struct random_test *test, int side, int *node_of)
 {
 	uint64_t v = test->seed * 0x9e3779b97f4a7c15u;
-	int there[4];
+	int there[RANDOM_RANKS];
 
-	for (int i = 0; i < 4; i++)
-		there[i] = (int)((v >> (8 + 4 * i)) % NODES);
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < RANDOM_RANKS; i++)
+		there[i] = (int)((v >> (8 + 4 * i)) %
+				 (uint64_t)most_nodes());
+	for (int i = 0; i < RANDOM_RANKS; i++)
 		node_of[i] = side ? there[i] : test->seed % 4 ?
 			there[(v >> (32 + 4 * i)) % (uint64_t)test->world[1]] :
-			(int)((v >> (24 + 4 * i)) % NODES);
+			(int)((v >> (24 + 4 * i)) % (uint64_t)most_nodes());
 }
 
 /* Whether a node that has images has no rank. */
 static bool is_out_of_reach(const struct random_test *test)
 {
-	int saved[4], there[4];
+	int saved[RANDOM_RANKS], there[RANDOM_RANKS];
 	bool far = false;
 
 	draw_nodes(test, 0, saved);
@@ -276,7 +302,7 @@ static void run_side(struct scene *scene, struct trial *t, const char *job,
 		     rank_fn fn)
 {
 	int world = t->test.world[t->side];
-	int node_of[4];
+	int node_of[RANDOM_RANKS];
 
 	draw_nodes(&t->test, t->side, node_of);
 	scene->node_of = node_of;
@@ -295,25 +321,21 @@ static void check_totals(const struct trial *t)
 	      (int)t->test.seed, (unsigned long long)sum->sent,
 	      (unsigned long long)sum->received);
 	CHECK(sum->received >= sum->need &&
-	      sum->received <= sum->need + sum->need / 20 + 130 * 4,
+	      sum->received <= sum->need + sum->need / 20 + 130 * RANDOM_RANKS,
 	      "seed %d: %llu received, %llu needed", (int)t->test.seed,
 	      (unsigned long long)sum->received,
 	      (unsigned long long)sum->need);
 }
 
-static void test_property(struct scene *scene, uint64_t cases)
+static void test_property(struct scene *scene, uint64_t first,
+			  uint64_t cases, struct totals *totals)
 {
-	struct totals *totals = mmap(NULL, sizeof(*totals),
-				     PROT_READ | PROT_WRITE,
-				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
-	CHECK(totals != MAP_FAILED);
-	for (uint64_t seed = 1; seed <= cases; seed++) {
+	for (uint64_t seed = first; seed < first + cases; seed++) {
 		uint64_t before = totals->device;
 		struct trial t = { .totals = totals };
 		char job[32];
 
-		random_test(&t.test, seed);
+		random_test_of(&t.test, seed, most_ranks());
 		(void)snprintf(job, sizeof(job), "nodes-%d", (int)seed);
 		run_side(scene, &t, job, save);
 		t.side = 1;
@@ -321,20 +343,52 @@ static void test_property(struct scene *scene, uint64_t cases)
 		run_side(scene, &t, job, load);
 		check_totals(&t);
 	}
-	CHECK(!on_gpus() == !totals->device, "%llu bytes went from device to "
-	      "device", (unsigned long long)totals->device);
-	CHECK(!munmap(totals, sizeof(*totals)));
+}
+
+static void run_block(int argc, char **argv, uint64_t first, uint64_t cases,
+		      struct totals *totals)
+{
+	struct scene scene, nodes[NODES];
+
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	scene_open(&scene, argc, argv);
+	scene_add_nodes(&scene, nodes, most_nodes(), true);
+	test_property(&scene, first, cases, totals);
+	scene_close(&scene);
+	exit(0);
+}
+
+/* In a process, for it has a bound, and agents of its own. */
+static void fork_block(int argc, char **argv, uint64_t first, uint64_t cases,
+		       struct totals *totals)
+{
+	pid_t pid = fork();
+	int status;
+
+	CHECK(pid >= 0);
+	if (!pid)
+		run_block(argc, argv, first, cases, totals);
+	CHECK(waitpid(pid, &status, 0) == pid);
+	CHECK(!status, "seeds %d to %d: status %#x", (int)first,
+	      (int)(first + cases - 1), status);
 }
 
 int main(int argc, char **argv)
 {
-	struct scene scene, nodes[NODES];
-	const char *cases = getenv("SK_CASES");
+	const char *cases = getenv("SK_CASES"), *first = getenv("SK_SEED");
+	uint64_t left = cases ? strtoull(cases, NULL, 10) : CASES, n;
+	uint64_t seed = first ? strtoull(first, NULL, 10) : 1;
+	struct totals *totals = mmap(NULL, sizeof(*totals),
+				     PROT_READ | PROT_WRITE,
+				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-	setenv("VCUDA_DEVICES", "4", 0);
-	scene_open(&scene, argc, argv);
-	scene_add_nodes(&scene, nodes, NODES, true);
-	test_property(&scene, cases ? strtoull(cases, NULL, 10) : CASES);
-	scene_close(&scene);
+	CHECK(totals != MAP_FAILED);
+	setenv("VCUDA_DEVICES", "8", 0);
+	for (; left; left -= n, seed += n) {
+		n = left < BLOCK ? left : BLOCK;
+		fork_block(argc, argv, seed, n, totals);
+	}
+	CHECK(!on_gpus() == !totals->device, "%llu bytes went from device to "
+	      "device", (unsigned long long)totals->device);
 	return 0;
 }

@@ -33,12 +33,17 @@ static void place(struct random_tensor *t, int side, int world)
 
 void random_test(struct random_test *test, uint64_t seed)
 {
+	random_test_of(test, seed, 4);
+}
+
+void random_test_of(struct random_test *test, uint64_t seed, int ranks)
+{
 	static const int32_t types[] = { SK_U8, SK_BF16, SK_F32, SK_F64 };
 
 	*test = (struct random_test){ .seed = seed };
 	random_state = seed * 0x9e3779b97f4a7c15u + 7;
-	test->world[0] = 1 + below(4);
-	test->world[1] = 1 + below(4);
+	test->world[0] = 1 + below(ranks);
+	test->world[1] = 1 + below(ranks);
 	test->disk = below(2);
 	for (int i = 0; i < RANDOM_TENSORS; i++) {
 		struct random_tensor *t = &test->tensors[i];
@@ -70,7 +75,7 @@ void random_describe(struct rank *rank, const struct random_test *test,
 					.ndim = t->ndim };
 		int n = t->ranks[side], rows = t->rows[side];
 		struct sk_mesh *mesh = NULL;
-		int32_t ranks[4];
+		int32_t ranks[RANDOM_RANKS];
 
 		memcpy(st.shape, t->shape, sizeof(t->shape));
 		memcpy(st.placements, t->placements[side],

@@ -9,6 +9,7 @@
 #include "libclient/restore/common.h"
 
 #define RANDOM_TENSORS 6
+#define RANDOM_RANKS 8
 
 struct random_tensor {
 	char name[16];
@@ -27,7 +28,10 @@ struct random_test {
 	struct random_tensor tensors[RANDOM_TENSORS];
 };
 
+/** On 1 to 4 ranks before and after. */
 void random_test(struct random_test *test, uint64_t seed);
+/** On 1 to @ranks, at most RANDOM_RANKS. */
+void random_test_of(struct random_test *test, uint64_t seed, int ranks);
 
 /** Has @add describe tensor @i, all but its memory. */
 typedef void (*random_add)(struct rank *rank, const struct sk_tensor *t,

@@ -24,13 +24,14 @@ int sk_check(const struct sk *sk, struct sk_err *err)
 int sk_state_register(struct sk_state *state, bool slots, uint64_t until_ns,
 		      struct sk_err *err)
 {
-	struct sk_item items[16];
+	_cleanup_free_ struct sk_item *items =
+		calloc(state->n_locals + 1u, sizeof(*items));
 	int r = 0;
 
 	(void)slots;
 	(void)until_ns;
 	state->run = 99;
-	cr_assert(state->n_locals <= SK_ARRAY_SIZE(items));
+	cr_assert(items);
 	for (uint32_t i = 0; i < state->n_locals; i++)
 		items[i] = state->locals[i].item;
 	for (int kind = 0; kind < 2 && r >= 0; kind++)

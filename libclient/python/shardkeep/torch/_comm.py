@@ -52,6 +52,7 @@ class Comm:
         self.world = dist.get_world_size(group) if up else 1
         self.timeout = timeout
         self._group, self._round = group, 0
+        self._last = ""     # what the round before was for
         self._links: Links | None = None
         self._linked = 0
         self._words: Any = None
@@ -73,23 +74,35 @@ class Comm:
         """Returns when all ranks are in ``what``; Apart says who is not."""
         timeout = self.timeout if timeout is None else timeout
         n, self._round = self._round, self._round + 1
-        store, end = self._store, time.monotonic() + timeout
+        store = self._store
         store.set(f"{n}/{self.rank}", what)
-        same = store.add(f"{n}/{what}", 1)
-        there = store.add(f"{n}/there", 1)
-        pause = 0.0002
-        while there < self.world and time.monotonic() < end and \
-                not store.check([f"{n}/verdict"]):
-            time.sleep(pause)
-            pause = min(2 * pause, 0.02)
-            there = int(store.get(f"{n}/there"))
-        same = int(store.get(f"{n}/{what}"))
-        verdict = _GO if same == self.world else self._absent(n, what,
-                                                              timeout)
-        said = store.compare_set(f"{n}/verdict", "", verdict).decode()
+        store.add(f"{n}/{what}", 1)
+        # Only one of them is the last.
+        if store.add(f"{n}/there", 1) == self.world:
+            said = self._decide(n, what, timeout)
+        else:
+            said = self._await_verdict(n, what, timeout)
         if said != _GO:
             raise Apart(errno.ETIMEDOUT, said)
-        self._forget(n - 1)
+        self._forget(n - 1, self._last)
+        self._last = what
+
+    def _decide(self, n: int, what: str, timeout: float) -> str:
+        """The first verdict stands."""
+        same = self._store.add(f"{n}/{what}", 0)
+        verdict = _GO if same == self.world else self._absent(n, what,
+                                                              timeout)
+        return self._store.compare_set(f"{n}/verdict", "", verdict).decode()
+
+    def _await_verdict(self, n: int, what: str, timeout: float) -> str:
+        key, began = f"{n}/verdict", time.monotonic()
+        while not self._store.check([key]):
+            waited = time.monotonic() - began
+            if waited >= timeout:
+                return self._decide(n, what, timeout)
+            # Asked again after an eighth of what was waited, at most.
+            time.sleep(min(max(waited / 8, 0.0001), 0.02))
+        return self._store.get(key).decode()
 
     def _absent(self, n: int, what: str, timeout: float) -> str:
         missing, elsewhere = [], []
@@ -107,15 +120,15 @@ class Comm:
         return (f"rank{plural} {', '.join(missing)} did not come to {what} "
                 f"within {timeout:g} s; every rank must call it")
 
-    def _forget(self, n: int) -> None:
+    def _forget(self, n: int, what: str) -> None:
         """What all have read: that they are further says so."""
+        if n < 0:
+            return
         with contextlib.suppress(RuntimeError, NotImplementedError):
-            if n >= 0 and self._store.check([f"{n}/{self.rank}"]):
-                what = self._store.get(f"{n}/{self.rank}").decode()
-                self._store.delete_key(f"{n}/{self.rank}")
-                if self.rank == 0:
-                    for key in (what, "there", "verdict"):
-                        self._store.delete_key(f"{n}/{key}")
+            self._store.delete_key(f"{n}/{self.rank}")
+            if self.rank == 0:
+                for key in (what, "there", "verdict"):
+                    self._store.delete_key(f"{n}/{key}")
 
     # ---- exchanging ----
 
@@ -160,20 +173,21 @@ class Comm:
                         f"exchange {len(mine)} bytes each: {e}") from e
         return b"".join(p.numpy().tobytes() for p in parts)
 
-    def share(self, mine: bytes, what: str) -> list[bytes]:
+    def share(self, mine: bytes, what: str,
+              timeout: float | None = None) -> list[bytes]:
         """What every rank gives, of any length, in rank order: in one
         exchange where all of it is short, else in two."""
         if self.world == 1:
             return [mine]
         head = len(mine).to_bytes(8, "little") + mine[:_SHORT]
-        every = self.allgather(head.ljust(8 + _SHORT, b"\0"), what)
+        every = self.allgather(head.ljust(8 + _SHORT, b"\0"), what, timeout)
         heads = [every[i:i + 8 + _SHORT]
                  for i in range(0, len(every), 8 + _SHORT)]
         n = [int.from_bytes(x[:8], "little") for x in heads]
         most = max(n)
         if most <= _SHORT:
             return [x[8:8 + n[i]] for i, x in enumerate(heads)]
-        every = self.allgather(mine.ljust(most, b"\0"), what)
+        every = self.allgather(mine.ljust(most, b"\0"), what, timeout)
         return [every[i * most:i * most + n[i]] for i in range(self.world)]
 
     def for_restore(self, mine: bytes, timeout_ms: int) -> bytes:

@@ -30,7 +30,8 @@ TYPES = {"cuda"}
 
 def is_device(t: torch.Tensor) -> bool:
     """Whether it lies on a GPU."""
-    return t.device.type in TYPES
+    # Asked first: a device is an object that has to be made.
+    return not t.is_cpu and t.device.type in TYPES
 
 
 def unfit(t: torch.Tensor) -> str | None:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import Client, Error, Mismatch, State, Timeout, _core, snapshots
+from .. import (
+    Client, Error, Mismatch, NotFound, State, Timeout, _core, snapshots)
 from . import _device
 from ._blobs import Blobs
 from ._comm import Comm
@@ -26,6 +27,8 @@ log = logging.getLogger("shardkeep")
 
 _UNTIL = {"sealed": _core.SEALED, "complete": _core.COMPLETE,
           "durable": _core.DURABLE}
+#: Of errors that another rank tells.
+_KINDS = {errno.ETIMEDOUT: Timeout, errno.ENOENT: NotFound}
 _SOURCES = {None: 0, "memory": _core.RESTORE_MEMORY_ONLY,
             "disk": _core.RESTORE_DISK_ONLY}
 
@@ -287,16 +290,43 @@ class Checkpointer:
              timeout: float = 60) -> None:
         """Waits until a snapshot is "sealed", "complete" or "durable".
 
-        Where several agents serve the job, none of them sees that all of it
-        is there: a restore does. "complete" is "sealed" there, on each rank.
+        Where several agents serve the job, as its restore has found, none of
+        them knows of the others' images: for "complete" and "durable" all
+        ranks must call it, each waits for its own part, and then, as long
+        again, for the word of all others. What fails on one fails on all.
         """
         state = _one_of("until", until, _UNTIL)
-        if self._several and state == _core.COMPLETE:
-            state = _core.SEALED    # no agent knows of the others' images
         if step is None:
             step = self.last_step
         if step is None:
             raise ValueError("there is no snapshot to wait for")
+        if self._several and state != _core.SEALED:
+            self._wait_together(step, _core.WRITTEN if state == _core.DURABLE
+                                else _core.SEALED, timeout)
+        else:
+            self._wait_alone(step, state, timeout)
+
+    def _wait_together(self, step: int, state: int, timeout: float) -> None:
+        mine: Error | None = None
+        # Others may have waited to the end of their time.
+        end = time.monotonic() + 2 * timeout + 1
+        try:
+            self._wait_alone(step, state, timeout)
+        except Error as e:
+            mine = e
+        word = b"" if mine is None else \
+            f"{mine.errno or errno.EIO} {mine.strerror}".encode()
+        words = self._comm.share(word, f"wait({step})",
+                                 end - time.monotonic())
+        if mine is not None:
+            raise mine
+        for rank, other in enumerate(words):
+            if other:
+                number, _, why = other.decode().partition(" ")
+                kind = _KINDS.get(int(number), Error)
+                raise kind(int(number), f"rank {rank}: {why}")
+
+    def _wait_alone(self, step: int, state: int, timeout: float) -> None:
         end = time.monotonic() + timeout
         while True:     # what will never come is not waited for to the end
             left = max(0, end - time.monotonic())

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "disk/watch.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+#include "agent.h"
+#include "base/thread.h"
+#include "disk/flush.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+#define HANGS_NS (30 * SECOND_NS)
+#define CALM_NS (10 * SECOND_NS)
+#define CLOSE_NS (2 * SECOND_NS)	/* while something is wrong */
+
+/* Shared by the loop and the thread that looks; whoever lets go of it last
+ * frees it. */
+struct look {
+	int refs;			/* atomic */
+	int done;			/* atomic: what stands below is so */
+	const struct sk_os *os;
+	char *path;
+	int result;
+	struct statfs fs;
+};
+
+struct watch {
+	struct look *look;		/* under way; NULL: none */
+	uint64_t began_ns, next_ns;
+};
+
+static void unref(struct look *l)
+{
+	if (!l || __atomic_sub_fetch(&l->refs, 1, __ATOMIC_ACQ_REL))
+		return;
+	free(l->path);
+	free(l);
+}
+
+static void *look(void *arg)
+{
+	struct look *l = arg;
+	int fd = l->os->openat(l->os, AT_FDCWD, l->path,
+			       O_RDONLY | O_DIRECTORY, 0);
+
+	l->result = fd;
+	if (fd >= 0) {
+		l->result = l->os->fstatfs(l->os, fd, &l->fs);
+		(void)l->os->close(l->os, fd);
+	}
+	__atomic_store_n(&l->done, 1, __ATOMIC_RELEASE);
+	unref(l);
+	return NULL;
+}
+
+static int begin(struct agent *a)
+{
+	struct look *l = calloc(1, sizeof(*l));
+	pthread_t thread;
+	int r;
+
+	if (l)
+		l->path = strdup(sk_store_path(a->store));
+	if (!l || !l->path) {
+		free(l);
+		return -ENOMEM;
+	}
+	l->os = a->os;
+	l->refs = 2;
+	r = sk_thread_start(&thread, look, l);
+	if (r < 0) {
+		free(l->path);
+		free(l);
+		return r;
+	}
+	(void)pthread_detach(thread);
+	a->watch->look = l;
+	a->watch->began_ns = agent_now(a);
+	return 0;
+}
+
+/* What the flusher could not do it may try at once. */
+static void heal(struct agent *a, enum degraded_id id)
+{
+	if (!degraded_on(&a->degraded, id))
+		return;
+	degraded_clear(a, id);
+	flush_try_anew(a);
+}
+
+/* Where a quota was met, or inodes ran out, there was room by these numbers all
+ * the time: then trying alone tells. */
+static void see_room(struct agent *a)
+{
+	bool is_short = a->flush_needs && a->store_free < a->flush_needs;
+
+	if (a->store_short && !is_short) {
+		a->flush_needs = 0;
+		heal(a, DEGRADED_STORE_FULL);
+	}
+	a->store_short = is_short;
+}
+
+static void see_fs(struct agent *a, const struct statfs *fs)
+{
+	uint64_t unit = (uint64_t)(fs->f_frsize ? fs->f_frsize : fs->f_bsize);
+
+	a->store_free = (uint64_t)fs->f_bavail * unit;
+	a->store_bytes = (uint64_t)fs->f_blocks * unit;
+	if (fs->f_flags & ST_RDONLY)
+		degraded_set(a, DEGRADED_STORE_READ_ONLY, NULL);
+	else
+		heal(a, DEGRADED_STORE_READ_ONLY);
+	see_room(a);
+}
+
+static void see(struct agent *a, const struct look *l)
+{
+	struct sk_err err = { "" };
+
+	heal(a, DEGRADED_STORE_HANGS);
+	if (l->result < 0) {
+		a->store_free = a->store_bytes = 0;
+		(void)sk_err_errno(&err, l->result, "%s", l->path);
+		degraded_set(a, DEGRADED_STORE_GONE, err.text);
+		return;
+	}
+	heal(a, DEGRADED_STORE_GONE);
+	see_fs(a, &l->fs);
+}
+
+static bool is_wrong(const struct agent *a)
+{
+	for (int id = DEGRADED_STORE_FULL; id < DEGRADED_STORE_VOLATILE; id++)
+		if (degraded_on(&a->degraded, (enum degraded_id)id))
+			return true;
+	return false;
+}
+
+void watch_turn(struct agent *a)
+{
+	struct watch *w = a->watch;
+	uint64_t now = agent_now(a);
+
+	if (!w)
+		return;
+	if (w->look && __atomic_load_n(&w->look->done, __ATOMIC_ACQUIRE)) {
+		see(a, w->look);
+		unref(w->look);
+		w->look = NULL;
+		w->next_ns = now + (is_wrong(a) ? CLOSE_NS : CALM_NS);
+	}
+	if (w->look && now - w->began_ns > HANGS_NS)
+		degraded_set(a, DEGRADED_STORE_HANGS, NULL);
+	if (!w->look && now >= w->next_ns && begin(a) < 0)
+		w->next_ns = now + CALM_NS;
+}
+
+int watch_open(struct agent *a)
+{
+	if (!a->store)
+		return 0;
+	a->watch = calloc(1, sizeof(*a->watch));
+	if (!a->watch)
+		return -ENOMEM;
+	watch_turn(a);
+	return 0;
+}
+
+void watch_close(struct agent *a)
+{
+	if (a->watch)
+		unref(a->watch->look);
+	free(a->watch);
+	a->watch = NULL;
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "health.h"
+
+#include <string.h>
+
+#include "agent.h"
+#include "disk/flush.h"
+#include "disk/watch.h"
+#include "io/io.h"
+
+#define LOOK_NS UINT64_C(2000000000)
+#define LOCKED_BYTES ((rlim_t)64 << 20)
+
+/* Of snapshots that are still to be written one has failed the last time. */
+static bool flushes_fail(const struct agent *a)
+{
+	struct sk_cat_snapshot *s;
+	struct sk_cat_job *job;
+
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(s, &job->live, live) {
+		if (s->failures && (s->flushing || sk_cat_flushable(s)))
+			return true;
+	}
+	return false;
+}
+
+/* What could not be written may have become void meanwhile: it was evicted, or
+ * superseded. By what is still to be written then nothing is proved, until it
+ * was tried. */
+static void look_at_flushes(struct agent *a)
+{
+	if ((!degraded_on(&a->degraded, DEGRADED_STORE_FULL) &&
+	     !degraded_on(&a->degraded, DEGRADED_STORE_ERROR)) ||
+	    flushes_fail(a) || (a->store_failed && flush_pending(a)))
+		return;
+	a->flush_needs = 0;
+	degraded_clear(a, DEGRADED_STORE_FULL);
+	degraded_clear(a, DEGRADED_STORE_ERROR);
+}
+
+static void look_at_memory(struct agent *a)
+{
+	if (a->memory_asked && a->cat.used + a->memory_asked <= a->cat.budget) {
+		a->memory_asked = 0;
+		degraded_clear(a, DEGRADED_MEMORY);
+	}
+}
+
+static void look_at_memlock(struct agent *a)
+{
+	struct rlimit limit;
+
+	/* Root's is not looked at by the system. */
+	if (a->uid != 0 && a->os->getrlimit(a->os, RLIMIT_MEMLOCK,
+					    &limit) == 0)
+		degraded_is(a, DEGRADED_MEMLOCK,
+			    limit.rlim_cur < LOCKED_BYTES, NULL);
+}
+
+static void look_at_io(struct agent *a)
+{
+	int direct = a->io ? sk_io_direct(a->io) : -1;
+
+	if (direct >= 0)
+		degraded_is(a, DEGRADED_NO_DIRECT, !direct, NULL);
+}
+
+static void look(struct timer *timer)
+{
+	struct agent *a = sk_link_object(timer, struct agent, health_timer);
+
+	watch_turn(a);
+	look_at_flushes(a);
+	look_at_memory(a);
+	look_at_memlock(a);
+	look_at_io(a);
+	degraded_is(a, DEGRADED_KEEPER, a->keeper.lost, NULL);
+	degraded_is(a, DEGRADED_SOCKET, a->displaced, NULL);
+	timer_set(&a->loop.timers, &a->health_timer, agent_now(a) + LOOK_NS);
+}
+
+int health_open(struct agent *a)
+{
+	int r = watch_open(a);
+
+	if (r < 0)
+		return r;
+	if (a->store && a->store_volatile)
+		degraded_set(a, DEGRADED_STORE_VOLATILE, NULL);
+	if (a->io && a->opts->backend != SK_IO_THREADS &&
+	    strcmp(sk_io_describe(a->io), "threads") == 0)
+		degraded_set(a, DEGRADED_NO_URING, NULL);
+	a->health_timer.fire = look;
+	look(&a->health_timer);
+	return 0;
+}
+
+void health_close(struct agent *a)
+{
+	timer_clear(&a->loop.timers, &a->health_timer);
+	watch_close(a);
+}

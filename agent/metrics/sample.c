@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "metrics/sample.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent.h"
+#include "base/array.h"
+
+/* Of one job, looked at once. */
+struct told {
+	const struct sk_cat_job *job;
+	uint64_t memory;
+	unsigned ranks, to_flush;
+};
+
+/* All that is gone through once. */
+struct seen {
+	struct told told[SAMPLES_JOBS];
+	unsigned n_told, jobs, seen, ranks, to_flush;
+	size_t snapshots;
+	uint64_t now_ns;
+};
+
+static struct sample *add(struct samples *s, const struct metric *m,
+			  double value)
+{
+	struct sample *one;
+
+	if (sk_array_fit(s->v, s->room, s->n + 1) < 0) {
+		s->failed = true;
+		return NULL;
+	}
+	one = &s->v[s->n++];
+	*one = (struct sample){ .metric = m, .value = value };
+	return one;
+}
+
+static void add_job(struct samples *s, const struct metric *m,
+		    const struct sk_cat_job *job, const char *state,
+		    double value)
+{
+	struct sample *one = add(s, m, value);
+
+	if (!one)
+		return;
+	memcpy(one->job, job->name, sizeof(one->job));
+	one->uid = job->uid;
+	one->key = state ? "state" : NULL;
+	one->word = state;
+}
+
+/* ---- one look at all jobs ---- */
+
+static struct told look_at(const struct sk_cat_job *job)
+{
+	struct told t = { .job = job, .memory = sk_cat_job_bytes(job) };
+	struct sk_cat_snapshot *snapshot;
+	struct sk_cat_run *run;
+
+	sk_link_each(run, &job->runs, link)
+		t.ranks += sk_cat_run_ranks(run);
+	sk_link_each(snapshot, &job->live, live)
+		t.to_flush += sk_cat_flushable(snapshot);
+	return t;
+}
+
+/* In place of the one that takes least, where there is no room. */
+static void tell_of(struct seen *seen, const struct told *t)
+{
+	unsigned least = 0;
+
+	if (seen->n_told < SAMPLES_JOBS) {
+		seen->told[seen->n_told++] = *t;
+		return;
+	}
+	for (unsigned i = 1; i < SAMPLES_JOBS; i++) {
+		if (seen->told[i].memory < seen->told[least].memory)
+			least = i;
+	}
+	if (t->memory > seen->told[least].memory)
+		seen->told[least] = *t;
+}
+
+static void look(struct agent *a,
+		 bool (*sees)(const void *ctx, const struct sk_cat_job *job),
+		 const void *ctx, struct seen *seen)
+{
+	struct sk_cat_job *job;
+
+	seen->now_ns = agent_now(a);
+	sk_link_each(job, &a->cat.jobs, link) {
+		struct told t = look_at(job);
+
+		seen->jobs++;
+		seen->ranks += t.ranks;
+		seen->to_flush += t.to_flush;
+		seen->snapshots += job->n_snapshots;
+		if (sees && !sees(ctx, job))
+			continue;
+		seen->seen++;
+		tell_of(seen, &t);
+	}
+}
+
+/* ---- values ---- */
+
+static double seconds(uint64_t ns)
+{
+	return (double)ns / 1e9;
+}
+
+static double memory_value(const struct agent *a, enum metric_id id)
+{
+	uint64_t budget = a->cat.budget, used = a->cat.used;
+
+	switch (id) {
+	case METRIC_MEMORY_BUDGET: return (double)budget;
+	case METRIC_MEMORY_USED: return (double)used;
+	case METRIC_MEMORY_FREE:
+		return (double)(used < budget ? budget - used : 0);
+	case METRIC_QUARANTINED:
+		return (double)sk_cat_detained(&a->cat, NULL);
+	case METRIC_DESCRIPTORS_BUDGET: return (double)a->cat.budget_fds;
+	case METRIC_DESCRIPTORS_USED: return (double)a->cat.used_fds;
+	case METRIC_DESCRIPTORS_IN_FLIGHT: return a->in_flight;
+	case METRIC_LAYOUTS: return (double)a->cat.layout_bytes;
+	default: return (double)sk_recall_bytes(a->recall);
+	}
+}
+
+static double disk_value(const struct agent *a, enum metric_id id,
+			 const struct seen *seen)
+{
+	switch (id) {
+	case METRIC_FLUSH_RATE: return a->flush_rate;
+	case METRIC_DURABLE_AGE:
+		return a->durable_ns ? seconds(seen->now_ns - a->durable_ns) :
+				       -1;
+	case METRIC_STORE_FREE: return (double)a->store_free;
+	case METRIC_STORE_SIZE: return (double)a->store_bytes;
+	case METRIC_STORE: return !a->store ? 0 : a->store_volatile ? 2 : 1;
+	default: return (double)a->cat.coverage_checks;
+	}
+}
+
+static double agent_value(const struct agent *a, enum metric_id id,
+			  const struct seen *seen)
+{
+	switch (id) {
+	case METRIC_KEEPER:
+		return a->keeper.lost ? KEEPER_NONE : a->keeper.kind;
+	case METRIC_TURNS: return (double)a->loop.turns;
+	case METRIC_LONGEST_TURN: return seconds(a->loop.longest_ns);
+	case METRIC_VISITS: return (double)a->cat.visits;
+	case METRIC_LONGEST_TURN_VISITS: return (double)a->most_visits;
+	case METRIC_UPTIME: return seconds(seen->now_ns - a->began_ns);
+	case METRIC_JOBS: return seen->jobs;
+	case METRIC_JOBS_UNTOLD: return seen->seen - seen->n_told;
+	case METRIC_RANKS: return seen->ranks;
+	case METRIC_SNAPSHOTS: return (double)seen->snapshots;
+	case METRIC_TO_FLUSH: return seen->to_flush;
+	case METRIC_CLIENTS: return a->n_sessions;
+	default:
+		return id < METRIC_KEEPER ? memory_value(a, id) :
+					    disk_value(a, id, seen);
+	}
+}
+
+static uint64_t count_at(const void *counts, const struct metric *m)
+{
+	uint64_t value;
+
+	memcpy(&value, (const char *)counts + m->offset, sizeof(value));
+	return value;
+}
+
+static double counted(const void *counts, const struct metric *m)
+{
+	uint64_t value = count_at(counts, m);
+
+	return m->ns ? seconds(value) : (double)value;
+}
+
+static double job_value(const struct metric *m, enum metric_id id,
+			const struct told *t)
+{
+	switch (id) {
+	case METRIC_JOB_MEMORY: return (double)t->memory;
+	case METRIC_JOB_RANKS: return t->ranks;
+	case METRIC_JOB_SNAPSHOTS: return (double)t->job->n_snapshots;
+	case METRIC_JOB_TO_FLUSH: return t->to_flush;
+	default: return counted(&t->job->figures, m);
+	}
+}
+
+/* ---- the list ---- */
+
+static void add_reasons(struct agent *a, struct samples *s,
+			const struct metric *m)
+{
+	static const char *const words[REFUSED_COUNT] = {
+		[REFUSED_BUSY] = "busy", [REFUSED_MEMORY] = "memory",
+		[REFUSED_DESCRIPTORS] = "descriptors",
+		[REFUSED_SHARE] = "share",
+	};
+
+	for (int i = 0; i < REFUSED_COUNT; i++) {
+		struct sample *one = add(s, m, (double)a->counts.refused[i]);
+
+		if (!one)
+			return;
+		one->key = "reason";
+		one->word = words[i];
+	}
+}
+
+static void add_degraded(struct agent *a, struct samples *s,
+			 const struct metric *m)
+{
+	for (int i = 0; i < DEGRADED_COUNT; i++) {
+		struct sample *one = add(s, m, a->degraded.v[i].on);
+
+		if (!one)
+			return;
+		one->key = "state";
+		one->word = degraded_infos[i].name;
+	}
+}
+
+static void add_states(struct samples *s, const struct metric *m, bool age,
+		       const struct told *t, uint64_t now_ns)
+{
+	const struct sk_cat_figures *f = &t->job->figures;
+	const struct {
+		const char *word;
+		uint64_t at_ns;
+		int64_t step;
+	} states[] = {
+		{ "sealed", f->sealed_ns, f->sealed_step },
+		{ "complete", f->completed_ns, f->completed_step },
+		{ "durable", f->durable_ns, f->durable_step },
+	};
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(states); i++) {
+		if (states[i].at_ns)
+			add_job(s, m, t->job, states[i].word, age ?
+				seconds(now_ns - states[i].at_ns) :
+				(double)states[i].step);
+	}
+}
+
+static void add_metric(struct agent *a, struct samples *s,
+		       const struct metric *m, const struct seen *seen)
+{
+	enum metric_id id = (enum metric_id)(m - metrics);
+
+	switch (m->of) {
+	case METRIC_OF_AGENT:
+		(void)add(s, m, id < METRIC_COMPUTED ?
+			  agent_value(a, id, seen) : counted(&a->counts, m));
+		return;
+	case METRIC_OF_REASON:
+		add_reasons(a, s, m);
+		return;
+	case METRIC_OF_STATE:
+		add_degraded(a, s, m);
+		return;
+	case METRIC_OF_JOB:
+	case METRIC_OF_JOB_STATE:
+		break;
+	}
+	for (unsigned i = 0; i < seen->n_told; i++) {
+		const struct told *t = &seen->told[i];
+
+		if (m->of == METRIC_OF_JOB)
+			add_job(s, m, t->job, NULL, job_value(m, id, t));
+		else
+			add_states(s, m, id == METRIC_JOB_AGE, t,
+				   seen->now_ns);
+	}
+}
+
+int samples_take(struct agent *a, bool (*sees)(const void *ctx,
+					       const struct sk_cat_job *job),
+		 const void *ctx, struct samples *ret)
+{
+	struct samples s = SAMPLES_NULL;
+	struct seen seen = { .n_told = 0 };
+
+	look(a, sees, ctx, &seen);
+	for (size_t i = 0; i < n_metrics; i++) {
+		assert(metrics[i].name && metrics[i].help);
+		add_metric(a, &s, &metrics[i], &seen);
+	}
+	if (s.failed) {
+		samples_free(&s);
+		return -ENOMEM;
+	}
+	*ret = s;
+	return 0;
+}
+
+void samples_free(struct samples *s)
+{
+	free(s->v);
+	*s = (struct samples)SAMPLES_NULL;
+}

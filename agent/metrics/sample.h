@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Samples: the values of the list at one moment, those of one metric one after
+ * the other, as the text format wants them.
+ */
+#ifndef SK_AGENT_METRICS_SAMPLE_H
+#define SK_AGENT_METRICS_SAMPLE_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "catalogue/catalogue.h"
+#include "metrics/list.h"
+
+struct agent;
+
+struct sample {
+	const struct metric *metric;
+	double value;
+	char job[SK_JOB_MAX + 1];	/* "": of the agent */
+	uid_t uid;			/* the job's */
+	const char *key, *word;		/* another label; NULL: none */
+};
+
+struct samples {
+	struct sample *v;
+	size_t n, room;
+	bool failed;			/* no memory: not all are here */
+};
+
+#define SAMPLES_NULL { NULL, 0, 0, false }
+
+/** Jobs with samples of their own: those with most memory of the first so
+ * many that are known. */
+#define SAMPLES_JOBS 64u
+
+/**
+ * Takes them; the loop's thread. @sees: whether a job is to be told of; NULL:
+ * all are. -ENOMEM. What it costs grows with the jobs and their snapshots in
+ * memory, not with what was looked at before.
+ */
+int samples_take(struct agent *a, bool (*sees)(const void *ctx,
+					       const struct sk_cat_job *job),
+		 const void *ctx, struct samples *ret);
+void samples_free(struct samples *s);
+
+#endif

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reload.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "agent.h"
+#include "base/util.h"
+#include "session/stop.h"
+#include "upkeep.h"
+
+void reload_apply(struct agent *a, const struct options *o)
+{
+	a->cat.budget = o->memory;
+	a->cat.user_budget = o->user_memory;
+	a->cat.user_layouts = o->user_layouts;
+	a->now.retention = o->retention;
+	a->now.retention_said = o->retention_said;
+	a->now.flush_interval_s = o->flush_interval_s;
+	a->now.stop_timeout_s = o->stop_timeout_s;
+	a->now.idle_exit_s = o->idle_exit_s;
+	a->now.flush_rate = o->flush_rate;
+	a->now.admin_uid = o->admin_uid;
+	log_set_level(&a->log, o->level);
+}
+
+static bool differ(const char *a, const char *b)
+{
+	return strcmp(a ? a : "", b ? b : "") != 0;
+}
+
+/* What other threads read, or what was made by it. */
+static void name_fixed(const struct options *was, const struct options *is,
+		       char *ret, size_t size)
+{
+	const struct {
+		const char *name;
+		bool changed;
+	} fixed[] = {
+		{ "socket", differ(was->socket, is->socket) },
+		/* Ours may have been made absolute. */
+		{ "store", is->store && is->store[0] != '/' ? !was->store :
+			   differ(was->store, is->store) },
+		{ "metrics", differ(was->metrics, is->metrics) },
+		{ "metrics-public", was->metrics_public !=
+				    is->metrics_public },
+		{ "metrics-file", differ(was->metrics_file,
+					 is->metrics_file) },
+		{ "device-memory", was->device_memory != is->device_memory },
+		{ "seal-writes", was->seal_writes != is->seal_writes },
+		{ "no-direct", was->no_direct != is->no_direct },
+		{ "backend", was->backend != is->backend },
+		{ "scrub-rate", was->scrub_rate != is->scrub_rate },
+	};
+	size_t n = 0;
+
+	*ret = 0;
+	for (size_t i = 0; i < SK_ARRAY_SIZE(fixed); i++)
+		if (fixed[i].changed && n < size)
+			n += (size_t)snprintf(ret + n, size - n, "%s%s",
+					      n ? ", " : "", fixed[i].name);
+}
+
+static void take_options(struct agent *a)
+{
+	struct options fresh;
+	char fixed[256];
+
+	if (options_again(a->opts, &fresh) != 0) {
+		log_error(a, "the options make no sense any more, and stay as "
+			  "they were; shardkeepd --check-config says more");
+		return;
+	}
+	reload_apply(a, &fresh);
+	name_fixed(a->opts, &fresh, fixed, sizeof(fixed));
+	if (*fixed)
+		log_warning(a, "to change %s the agent has to be restarted, "
+			    "or taken over", fixed);
+	log_info(a, "the options were read again");
+	options_free(&fresh);
+}
+
+void agent_reload(struct agent *a)
+{
+	upkeep_log(a);
+	if (a->opts->argv)
+		take_options(a);
+	agent_check_idle(a);
+	agent_changed(a);
+}

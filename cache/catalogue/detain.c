@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Catalogue, slots whose writer may not be gone yet: nobody else gets them, and
+ * the budget counts them, until their owner says that it is. */
+#include <assert.h>
+
+#include "catalogue/private.h"
+
+void sk_cat_state_detain(struct sk_cat_state *state, void *detainer)
+{
+	struct sk_cat_slot *slot;
+
+	assert(detainer);
+	sk_link_each(slot, &state->slots, link)
+		slot->detainer = detainer;
+}
+
+static void let_go(struct sk_cat_slot *slot)
+{
+	slot->detainer = NULL;
+	slot->state->run->job->changes++;
+	if (slot->left && slot->use == SK_CAT_FREE && !slot->state->living)
+		sk_cat_slot_release(slot);
+	else
+		slot->left = false;
+}
+
+void sk_cat_detain_end(struct sk_catalogue *cat, const void *detainer)
+{
+	struct sk_cat_state *state;
+	struct sk_cat_slot *slot;
+	struct sk_cat_run *run;
+	struct sk_cat_job *job;
+
+	sk_link_each(job, &cat->jobs, link)
+		sk_link_each(run, &job->runs, link)
+			sk_link_each(state, &run->states, link)
+				sk_link_each(slot, &state->slots, link)
+					if (slot->detainer == detainer)
+						let_go(slot);
+}
+
+static uint64_t bytes_in(const struct sk_cat_state *state,
+			 const void *detainer)
+{
+	const struct sk_cat_slot *slot;
+	uint64_t bytes = 0;
+
+	sk_link_each(slot, &state->slots, link)
+		if (slot->detainer &&
+		    (!detainer || slot->detainer == detainer))
+			bytes += slot->bytes;
+	return bytes;
+}
+
+uint64_t sk_cat_detained(const struct sk_catalogue *cat, const void *detainer)
+{
+	const struct sk_cat_state *state;
+	const struct sk_cat_run *run;
+	const struct sk_cat_job *job;
+	uint64_t bytes = 0;
+
+	sk_link_each(job, &cat->jobs, link)
+		sk_link_each(run, &job->runs, link)
+			sk_link_each(state, &run->states, link)
+				bytes += bytes_in(state, detainer);
+	return bytes;
+}
+
+bool sk_cat_rank_detained(const struct sk_cat_job *job, int32_t rank)
+{
+	const struct sk_cat_state *state;
+	const struct sk_cat_run *run;
+
+	sk_link_each(run, &job->runs, link)
+		sk_link_each(state, &run->states, link)
+			if (state->rank == rank && bytes_in(state, NULL))
+				return true;
+	return false;
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "wire/version.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "shardkeep-version.h"
+
+const struct sk_wire_change sk_wire_changes[] = {
+	/* Who does not say how long it waits waits until the look is over. */
+	{ .since = 6, .type = SK_MSG_LIST, .name = "wait_ms",
+	  .bits = UINT32_MAX,
+	  .offset = offsetof(struct sk_msg, body.list.wait_ms) },
+	{ .since = 6, .type = SK_MSG_LIST, .name = "looking", .reply = true,
+	  .needed = true, .bits = UINT32_MAX,
+	  .offset = offsetof(struct sk_msg, body.list_reply.looking) },
+};
+const size_t sk_wire_n_changes = sizeof(sk_wire_changes) /
+				 sizeof(sk_wire_changes[0]);
+
+/* ---- greeting ---- */
+
+unsigned sk_wire_common(unsigned theirs)
+{
+	if (theirs < SK_WIRE_OLDEST || theirs > SK_WIRE_VERSION + 1)
+		return 0;
+	return theirs < SK_WIRE_VERSION ? theirs : SK_WIRE_VERSION;
+}
+
+struct sk_msg sk_wire_hello(unsigned version)
+{
+	return (struct sk_msg){ .type = SK_MSG_HELLO,
+				.version = (uint16_t)version,
+				.body.hello.version = version };
+}
+
+unsigned sk_wire_greet_next(unsigned version)
+{
+	return version > SK_WIRE_MUTE ? SK_WIRE_MUTE : version - 1;
+}
+
+int sk_wire_greeted(const struct sk_msg *reply, struct sk_err *err)
+{
+	const struct sk_wire_hello_reply *agent = &reply->body.hello_reply;
+
+	assert(reply->status >= 0);
+	if (reply->version == SK_WIRE_VERSION ||
+	    reply->version == SK_WIRE_OLDEST)
+		return reply->version;
+	return sk_err_set(err, -EPROTO, "the agent %.*s speaks version %u of "
+			  "the protocol, this %s versions %u and %u; upgrade "
+			  "the %s", (int)sizeof(agent->version),
+			  agent->version, reply->version, SK_VERSION,
+			  SK_WIRE_OLDEST, SK_WIRE_VERSION,
+			  reply->version < SK_WIRE_OLDEST ? "agent" :
+			  "client");
+}
+
+/* ---- what an older version lacks ---- */
+
+static bool is_in(const struct sk_wire_change *c, unsigned version,
+		  bool reply, const struct sk_msg *msg, uint32_t *ret_value)
+{
+	if (c->since <= version || c->type != msg->type)
+		return false;
+	if (!c->bits)
+		return true;
+	assert(c->offset + sizeof(*ret_value) <= sizeof(*msg));
+	/* A refusal has its sentence there. */
+	if (c->reply != reply || msg->status < 0)
+		return false;
+	memcpy(ret_value, (const char *)msg + c->offset, sizeof(*ret_value));
+	return *ret_value & c->bits;
+}
+
+static int lacks(const struct sk_wire_change *c, int r, unsigned version,
+		 struct sk_err *err)
+{
+	const char *type = sk_msg_type_name(c->type);
+
+	if (!c->bits)
+		return sk_err_set(err, r, "version %u of the protocol, which "
+				  "the other side speaks, has no %s message; "
+				  "upgrade it", version, type);
+	return sk_err_set(err, r, "version %u of the protocol, which the "
+			  "other side speaks, has no \"%s\" in a %s message; "
+			  "upgrade it", version, c->name, type);
+}
+
+int sk_wire_lower(const struct sk_wire_change *changes, size_t n,
+		  unsigned version, bool reply, struct sk_msg *msg,
+		  struct sk_err *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct sk_wire_change *c = &changes[i];
+		uint32_t value = 0;
+
+		if (!is_in(c, version, reply, msg, &value))
+			continue;
+		if (!c->bits || c->needed)
+			return lacks(c, -EOPNOTSUPP, version, err);
+		value &= ~c->bits;
+		memcpy((char *)msg + c->offset, &value, sizeof(value));
+	}
+	return 0;
+}
+
+int sk_wire_check(const struct sk_wire_change *changes, size_t n,
+		  unsigned version, bool reply, const struct sk_msg *msg,
+		  struct sk_err *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint32_t value = 0;
+
+		if (is_in(&changes[i], version, reply, msg, &value))
+			return lacks(&changes[i], -EINVAL, version, err);
+	}
+	return 0;
+}

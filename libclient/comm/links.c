@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comm/links.h"
+
+#include <assert.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+
+#include "base/util.h"
+
+/* One part's way, and how much of it is done. */
+struct sk_half {
+	struct sk_comm_part part;
+	uint64_t done;
+	bool send;
+};
+
+static ssize_t move_some(const struct sk_os *os, int fd, void *data,
+			 size_t bytes, bool send)
+{
+	struct iovec part = { data, bytes };
+	struct msghdr msg = { .msg_iov = &part, .msg_iovlen = 1 };
+	ssize_t n = send ? os->sendmsg(os, fd, &msg, MSG_NOSIGNAL) :
+			   os->recvmsg(os, fd, &msg, 0);
+
+	if (n == -EAGAIN || n == -EWOULDBLOCK)
+		return 0;
+	return n == -EPIPE || !n ? -ECONNRESET : n;
+}
+
+static int step(const struct sk_links *l, struct sk_half *h)
+{
+	ssize_t n = move_some(l->sk->os, l->fds[h->part.rank],
+			      (char *)h->part.data + h->done,
+			      h->part.bytes - h->done, h->send);
+
+	if (n > 0)
+		h->done += (uint64_t)n;
+	return n < 0 ? (int)n : 0;
+}
+
+static nfds_t list_undone(const struct sk_links *l, size_t n)
+{
+	nfds_t k = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		const struct sk_half *h = &l->halves[i];
+
+		if (h->done < h->part.bytes)
+			l->polls[k++] = (struct pollfd){
+				.fd = l->fds[h->part.rank],
+				.events = h->send ? POLLOUT : POLLIN };
+	}
+	return k;
+}
+
+static int run(struct sk_links *l, size_t n, uint64_t until)
+{
+	for (;;) {
+		int r = 0;
+		nfds_t k;
+
+		for (size_t i = 0; i < n && r >= 0; i++)
+			if (l->halves[i].done < l->halves[i].part.bytes)
+				r = step(l, &l->halves[i]);
+		k = r < 0 ? 0 : list_undone(l, n);
+		if (!k)
+			return r;
+		r = l->sk->os->poll(l->sk->os, l->polls, k, until);
+		if (r < 0)
+			return r;
+	}
+}
+
+static int begin(struct sk_links *l)
+{
+	struct sk_err err = { "" };
+	int r = sk_check(l->sk, &err);
+
+	return r < 0 ? r : l->failed ? -EIO : 0;
+}
+
+static int end(struct sk_links *l, int r)
+{
+	l->failed = r < 0;
+	return r;
+}
+
+static int allgather(void *ctx, const void *in, size_t bytes, void *out,
+		     uint32_t timeout_ms)
+{
+	struct sk_links *l = ctx;
+	int r = begin(l);
+	size_t n = 0;
+
+	if (r < 0 || !bytes)
+		return r;
+	memmove((char *)out + (size_t)l->rank * bytes, in, bytes);
+	for (int32_t i = 0; i < l->world; i++) {
+		char *at = (char *)out + (size_t)i * bytes;
+
+		if (i == l->rank)
+			continue;
+		l->halves[n++] = (struct sk_half){
+			.part = { .rank = i, .data = (void *)in,
+				  .bytes = bytes }, .send = true };
+		l->halves[n++] = (struct sk_half){
+			.part = { .rank = i, .data = at, .bytes = bytes } };
+	}
+	return end(l, run(l, n, sk_until_ms(l->sk->os, timeout_ms)));
+}
+
+/* What the caller says is not believed: it may be anybody's code. */
+static int take_parts(struct sk_links *l, const struct sk_comm_part *parts,
+		      size_t n, bool send, size_t from)
+{
+	if (n >= (size_t)l->world)
+		return -EINVAL;
+	for (size_t i = 0; i < n; i++) {
+		const struct sk_comm_part *p = &parts[i];
+
+		if (p->rank < 0 || p->rank >= l->world || p->rank == l->rank)
+			return -EINVAL;
+		l->halves[from + i] = (struct sk_half){ .part = *p,
+							.send = send };
+	}
+	return 0;
+}
+
+static int exchange(void *ctx, const struct sk_comm_part *sends,
+		    size_t n_sends, const struct sk_comm_part *receives,
+		    size_t n_receives, uint32_t timeout_ms)
+{
+	struct sk_links *l = ctx;
+	int r = begin(l);
+
+	if (r < 0)
+		return r;
+	r = take_parts(l, sends, n_sends, true, 0);
+	if (r >= 0)
+		r = take_parts(l, receives, n_receives, false, n_sends);
+	if (r >= 0)
+		r = run(l, n_sends + n_receives,
+			sk_until_ms(l->sk->os, timeout_ms));
+	return end(l, r);
+}
+
+static void abort_all(void *ctx)
+{
+	struct sk_err err = { "" };
+	struct sk_links *l = ctx;
+
+	/* In a forked child they are the parent's. */
+	if (sk_check(l->sk, &err) < 0)
+		return;
+	l->failed = true;
+	for (int32_t i = 0; i < l->world; i++)
+		if (l->fds[i] >= 0)
+			(void)l->sk->os->shutdown(l->sk->os, l->fds[i],
+						  SHUT_RDWR);
+}
+
+int sk_links_new(struct sk *sk, int32_t rank, int32_t world,
+		 struct sk_links **ret_links)
+{
+	struct sk_links *l = calloc(1, sizeof(*l));
+
+	assert(rank >= 0 && rank < world);
+	if (!l)
+		return -ENOMEM;
+	*l = (struct sk_links){
+		.sk = sk, .rank = rank, .world = world,
+		.fds = malloc((size_t)world * sizeof(*l->fds)),
+		.halves = calloc(2 * (size_t)world, sizeof(*l->halves)),
+		.polls = calloc(2 * (size_t)world, sizeof(*l->polls)) };
+	for (int32_t i = 0; l->fds && i < world; i++)
+		l->fds[i] = -1;
+	if (!l->fds || !l->halves || !l->polls) {
+		sk_links_free(l);
+		return -ENOMEM;
+	}
+	*ret_links = l;
+	return 0;
+}
+
+void sk_links_free(struct sk_links *l)
+{
+	if (!l)
+		return;
+	for (int32_t i = 0; l->fds && i < l->world; i++)
+		if (l->fds[i] >= 0)
+			(void)l->sk->os->close(l->sk->os, l->fds[i]);
+	free(l->fds);
+	free(l->halves);
+	free(l->polls);
+	free(l);
+}
+
+void sk_links_comm(struct sk_links *l, struct sk_comm *ret_comm)
+{
+	int on = 1;
+
+	/* Words of a few bytes do not wait for more; slower without. */
+	for (int32_t i = 0; i < l->world; i++)
+		if (l->fds[i] >= 0)
+			(void)l->sk->os->setsockopt(l->sk->os, l->fds[i],
+						    IPPROTO_TCP, TCP_NODELAY,
+						    &on, sizeof(on));
+	*ret_comm = (struct sk_comm){ .ctx = l, .allgather = allgather,
+				      .exchange = exchange,
+				      .abort = abort_all };
+}
+
+/* ---- one socket ---- */
+
+static int move_all(const struct sk_os *os, int fd, char *data, size_t bytes,
+		    bool send, uint64_t until)
+{
+	for (size_t done = 0; done < bytes;) {
+		ssize_t n = move_some(os, fd, data + done, bytes - done, send);
+		struct pollfd p = { fd, send ? POLLOUT : POLLIN, 0 };
+		int r;
+
+		if (n < 0)
+			return (int)n;
+		done += (size_t)n;
+		r = n ? 0 : os->poll(os, &p, 1, until);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+int sk_link_send(const struct sk_os *os, int fd, const void *data,
+		 size_t bytes, uint64_t until_ns)
+{
+	return move_all(os, fd, (char *)data, bytes, true, until_ns);
+}
+
+int sk_link_receive(const struct sk_os *os, int fd, void *ret_data,
+		    size_t bytes, uint64_t until_ns)
+{
+	return move_all(os, fd, ret_data, bytes, false, until_ns);
+}

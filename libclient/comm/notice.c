@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comm/notice.h"
+
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/util.h"
+
+#define MAGIC UINT64_C(0x3143544e504b4853)	/* "SHKPNTC1" */
+
+static bool to_place(const struct sockaddr *a, struct sk_spot *ret)
+{
+	*ret = (struct sk_spot){ 0 };
+	if (!a || (a->sa_family != AF_INET && a->sa_family != AF_INET6))
+		return false;
+	ret->family = a->sa_family;
+	if (a->sa_family == AF_INET) {
+		memcpy(ret->ip, &((const struct sockaddr_in *)(const void *)a)
+			       ->sin_addr, 4);
+		return true;
+	}
+	memcpy(ret->ip, &((const struct sockaddr_in6 *)(const void *)a)
+		       ->sin6_addr, 16);
+	/* One of a link alone would need to be told by which of them. */
+	return !(ret->ip[0] == 0xfe && (ret->ip[1] & 0xc0) == 0x80);
+}
+
+void sk_notice_fill(struct sk_notice *notice, uint16_t port)
+{
+	struct ifaddrs *all = NULL;
+
+	notice->magic = MAGIC;
+	notice->n = 0;
+	if (getifaddrs(&all) < 0)
+		return;
+	for (int loopback = 0; loopback < 2; loopback++)
+		for (struct ifaddrs *a = all; a; a = a->ifa_next) {
+			struct sk_spot *p = &notice->places[notice->n];
+
+			if (notice->n == SK_NOTICE_PLACES ||
+			    !(a->ifa_flags & IFF_UP) ||
+			    !!(a->ifa_flags & IFF_LOOPBACK) != loopback ||
+			    !to_place(a->ifa_addr, p))
+				continue;
+			p->port = port;
+			notice->n++;
+		}
+	freeifaddrs(all);
+}
+
+static int write_it(const struct sk_os *os, const char *path,
+		    const struct sk_notice *notice, struct stat *ret_st)
+{
+	int fd = os->openat(os, AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL |
+			    O_NOFOLLOW | O_CLOEXEC, 0600);
+	ssize_t n;
+	int r;
+
+	if (fd < 0)
+		return fd;
+	n = os->pwrite(os, fd, notice, sizeof(*notice), 0);
+	r = n < 0 ? (int)n : n == sizeof(*notice) ? 0 : -EIO;
+	/* Other nodes see what is on the server. */
+	if (r >= 0)
+		r = os->fsync(os, fd);
+	if (r >= 0)
+		r = os->fstat(os, fd, ret_st);
+	(void)os->close(os, fd);
+	return r;
+}
+
+int sk_notice_put(const struct sk_os *os, const char *path,
+		  const struct sk_notice *notice, struct stat *ret_st,
+		  struct sk_err *err)
+{
+	char begun[PATH_MAX];
+	int r = snprintf(begun, sizeof(begun), "%s.begun", path);
+
+	if (r >= (int)sizeof(begun))
+		return sk_err_set(err, -ENAMETOOLONG, "the path of the "
+				  "meeting's file is too long");
+	(void)os->unlinkat(os, AT_FDCWD, begun, 0);
+	r = write_it(os, begun, notice, ret_st);
+	if (r >= 0)
+		r = os->renameat(os, AT_FDCWD, begun, AT_FDCWD, path, 0);
+	if (r >= 0)
+		return 0;
+	(void)os->unlinkat(os, AT_FDCWD, begun, 0);
+	return sk_err_errno(err, r, "cannot write \"%s\", by which the ranks "
+			    "are to meet", path);
+}
+
+bool sk_notice_stands(const struct sk_os *os, const char *path,
+		      const struct stat *st)
+{
+	struct stat now;
+
+	return os->fstatat(os, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, &now) >=
+	       0 && now.st_ino == st->st_ino && now.st_dev == st->st_dev;
+}
+
+void sk_notice_remove(const struct sk_os *os, const char *path,
+		      const struct stat *st)
+{
+	if (sk_notice_stands(os, path, st))
+		(void)os->unlinkat(os, AT_FDCWD, path, 0);
+}
+
+static int read_it(const struct sk_os *os, int fd, struct sk_notice *ret)
+{
+	struct stat st;
+	int r = os->fstat(os, fd, &st);
+	ssize_t n;
+
+	if (r < 0)
+		return r;
+	if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() ||
+	    st.st_mode & 077)
+		return -EPERM;
+	n = os->pread(os, fd, ret, sizeof(*ret), 0);
+	if (n < 0)
+		return (int)n;
+	return n == sizeof(*ret) && ret->magic == MAGIC &&
+	       ret->n <= SK_NOTICE_PLACES ? 0 : -EPROTO;
+}
+
+int sk_notice_read(const struct sk_os *os, const char *path,
+		   struct sk_notice *ret_notice)
+{
+	int fd = os->openat(os, AT_FDCWD, path, O_RDONLY | O_NOFOLLOW |
+			    O_NONBLOCK | O_CLOEXEC, 0), r;
+
+	if (fd < 0)
+		return fd == -ELOOP ? -EPERM : fd;
+	r = read_it(os, fd, ret_notice);
+	(void)os->close(os, fd);
+	return r;
+}

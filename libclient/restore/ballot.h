@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What ranks offer to restore, brought together. A list of offers is long, and
+ * most often all have the same: ranks say a digest of theirs first, and only
+ * where those differ the lists, in portions, so that no rank ever has all
+ * lists of a large world.
+ */
+#ifndef SK_LIBCLIENT_RESTORE_BALLOT_H
+#define SK_LIBCLIENT_RESTORE_BALLOT_H
+
+#include "restore/agree.h"
+
+/** A rank's part of the choice. */
+struct sk_restore_ballot {
+	struct sk_restore_word word;
+	uint64_t agent;			/* its instance */
+	uint64_t run, run_id;		/* that it registered in; 0: none */
+	uint64_t digest;		/* of its offers */
+	uint32_t n_offers;
+	uint32_t n_complete;		/* of them */
+	uint32_t gaps;			/* its word's text is about them */
+	uint32_t damaged;		/* or about a damaged image */
+	uint32_t cut;			/* it has older ones */
+	uint32_t exchanges;		/* its comm does more than gather */
+};
+
+/** Over the rank's own offers; equal where lists are, whoever made them. */
+uint64_t sk_restore_offers_digest(const struct sk_restore_offer *offers,
+				  uint32_t n);
+/**
+ * Makes of this rank's rs->offers those that may be tried, newest first: what
+ * all offer as complete, or, where nodes are apart, what any node does, for it
+ * may be whole with what the others have. What was tried before is left out.
+ * Of the flags of each, complete is then what some agent says, durable what
+ * all say of the same images.
+ * Collective; @ballots are those of all ranks, the nodes are known.
+ */
+int sk_restore_pool_offers(struct sk_restoring *rs,
+			   const struct sk_restore_ballot *ballots);
+
+#endif

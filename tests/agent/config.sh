@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# shardkeepd --config and --check-config. Argument: shardkeepd.
+set -u
+agent=$1
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+unset SHARDKEEP_STORE SHARDKEEP_MEMORY SHARDKEEP_DEVICE_MEMORY
+failed=0
+fail() {
+	echo "FAIL: $*" >&2
+	cat "$dir/out" >&2
+	failed=1
+}
+
+# expect CODE ARGUMENT...
+expect() {
+	local want=$1
+	shift
+	"$agent" --check-config "$@" >"$dir/out" 2>&1
+	[ $? -eq "$want" ] || fail "$*: not $want"
+}
+says() { grep -qE -- "$1" "$dir/out" || fail "no \"$1\""; }
+
+cat >"$dir/conf" <<-EOF
+	# of this node
+	memory = 64M
+	  store=/srv/a b
+
+	keep-last = 7
+	no-direct = yes
+	seal-writes = no
+EOF
+expect 0 --config "$dir/conf"
+says "^memory = 64M	# $dir/conf:2$"
+says "^store = /srv/a b	# $dir/conf:3$"
+says "^no-direct = yes	# $dir/conf:6$"
+says "^seal-writes = no	# $dir/conf:7$"
+says '^# scrub-rate: default$'
+# The command line goes before the environment, and that before the file.
+SHARDKEEP_MEMORY=1G expect 0 --config="$dir/conf"
+says '^memory = 1G	# SHARDKEEP_MEMORY$'
+SHARDKEEP_MEMORY=1G expect 0 --config "$dir/conf" --memory 2G
+says '^memory = 2G	# command line$'
+# What is printed is a file that says the same.
+"$agent" --check-config --config "$dir/conf" | sed 's/	#.*//' >"$dir/again"
+expect 0 --config "$dir/again"
+says "^store = /srv/a b	# $dir/again:"
+# Wrong lines, by their number.
+for line in 'memory = lots' 'colour = red' 'no-direct = maybe' 'memory' \
+	'ready-fd = 3' 'takeover = yes' '= 3' 'help = yes' 'keep-last = -1' \
+	'log-level = loud' 'admin-uid = 4294967295' 'admin-uid = -1' \
+	'metrics = 0.0.0.0:1'; do
+	printf '# x\n%s\n' "$line" >"$dir/bad"
+	expect 2 --config "$dir/bad"
+	[ "$line" = 'metrics = 0.0.0.0:1' ] || says "$dir/bad:2"
+done
+expect 0 --admin-uid 4294967294
+expect 2 --config "$dir/none"
+says 'there is no such file'
+head -c 70000 /dev/zero | tr '\0' '#' >"$dir/large"
+expect 2 --config "$dir/large"
+# The usual place is read where there is one.
+if [ "$(id -u)" -ne 0 ]; then
+	mkdir -p "$dir/xdg/shardkeep"
+	echo 'memory = 3G' >"$dir/xdg/shardkeep/shardkeepd.conf"
+	XDG_CONFIG_HOME="$dir/xdg" expect 0
+	says '^memory = 3G'
+fi
+exit "$failed"

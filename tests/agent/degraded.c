@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Degraded states: each is told of while it is, memory's snapshots go on in
+ * it, and it ends by itself when its cause does.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/whole.h"
+#include "base/util.h"
+
+#define SECOND UINT64_C(1000000000)
+#define MORE "more"
+
+/* It has been looked at since: time passes while we ask. */
+static bool becomes(struct whole *w, int sock, const char *name, bool on)
+{
+	sk_fault_os_advance(w->fault, SECOND);
+	return is_degraded(sock, name) == on;
+}
+
+#define AWAIT_STATE(w, sock, name, on)					\
+	AWAIT(becomes(w, sock, name, on), "%s %s: %s", name,		\
+	      on ? "is not told" : "stays", whole_log(w))
+
+static bool becomes_durable(struct whole *w, int sock, int64_t step)
+{
+	sk_fault_os_advance(w->fault, SECOND);
+	return snapshot_flags(sock, "degraded", step) & SK_SNAP_DURABLE;
+}
+
+static void begin(struct whole *w, struct rank *r,
+		  const struct rank_options *o)
+{
+	whole_init(w);
+	whole_start(w);
+	CHECK(w->serves, "it did not start: %s", whole_log(w));
+	CHECK_STATUS(rank_open(r, &w->rig, o), 0, &r->msg);
+}
+
+static void end(struct whole *w, struct rank *r)
+{
+	rank_close(r);
+	CHECK(kill(w->rig.agent, SIGTERM) == 0, "kill");
+	CHECK(whole_wait(w) == 0, "exit status: %s", whole_log(w));
+	whole_remove(w);
+}
+
+/* The disk fails in one way or another. */
+static void test_disk(const char *name, const enum sk_fault_op ops[2],
+		      int error)
+{
+	const struct rank_options o = { .job = "degraded", .world = 1,
+					.slots = 3 };
+	struct whole w;
+	struct rank r;
+
+	fprintf(stderr, "%s, operation %d\n", name, ops[0]);
+	begin(&w, &r, &o);
+	CHECK(!is_degraded(r.sock, name), "%s without a reason", name);
+	for (int i = 0; i < 2; i++)
+		sk_fault_os_fail(w.fault, ops[i], 1, SK_FAULT_ALWAYS, error);
+	rank_snapshot(&r, 1);
+	AWAIT_STATE(&w, r.sock, name, true);
+	/* Memory goes on, and nothing is said that is not so. */
+	rank_snapshot(&r, 2);
+	CHECK(snapshot_flags(r.sock, "degraded", 2) & SK_SNAP_COMPLETE,
+	      "memory stands still");
+	CHECK(!becomes_durable(&w, r.sock, 2), "durable on no disk");
+	CHECK(is_degraded(r.sock, name), "%s is forgotten", name);
+	sk_fault_os_forget(w.fault);
+	AWAIT(becomes_durable(&w, r.sock, 2), "%s", whole_log(&w));
+	AWAIT_STATE(&w, r.sock, name, false);
+	CHECK(strstr(whole_log(&w), name), "the log does not tell of %s",
+	      name);
+	end(&w, &r);
+}
+
+static void test_disks(void)
+{
+	static const enum sk_fault_op room[] = { SK_FAULT_FALLOCATE,
+						 SK_FAULT_FALLOCATE };
+	static const enum sk_fault_op writes[] = { SK_FAULT_PWRITE,
+						   SK_FAULT_URING_WRITE };
+	static const enum sk_fault_op syncs[] = { SK_FAULT_FSYNC,
+						  SK_FAULT_URING_FSYNC };
+
+	test_disk("store-full", room, ENOSPC);
+	test_disk("store-full", writes, EDQUOT);
+	test_disk("store-error", writes, EIO);
+	test_disk("store-error", syncs, EIO);
+}
+
+/* A file stands in the store's place: it cannot be had, or made. */
+static void test_gone(void)
+{
+	const struct rank_options o = { .job = "degraded", .world = 1 };
+	char aside[128];
+	struct whole w;
+	struct rank r;
+	int fd;
+
+	begin(&w, &r, &o);
+	snprintf(aside, sizeof(aside), "%s.aside", w.rig.store);
+	CHECK(rename(w.rig.store, aside) == 0, "rename");
+	fd = open(w.rig.store, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && close(fd) == 0, "a file");
+	AWAIT_STATE(&w, r.sock, "store-gone", true);
+	rank_snapshot(&r, 1);
+	CHECK(snapshot_flags(r.sock, "degraded", 1) & SK_SNAP_COMPLETE,
+	      "memory stands still");
+	CHECK(unlink(w.rig.store) == 0 && rename(aside, w.rig.store) == 0,
+	      "it comes back");
+	AWAIT_STATE(&w, r.sock, "store-gone", false);
+	AWAIT(becomes_durable(&w, r.sock, 1), "%s", whole_log(&w));
+	end(&w, &r);
+}
+
+static void hang(void *ctx)
+{
+	char c;
+
+	/* Until the test lets go of it. */
+	(void)!read(*(int *)ctx, &c, 1);
+}
+
+/* A look at the store does not come back: nobody waits for it. */
+static void test_hangs(void)
+{
+	const struct rank_options o = { .job = "degraded", .world = 1 };
+	struct whole w;
+	struct rank r;
+	int hold[2];
+
+	CHECK(pipe(hold) == 0, "pipe");
+	begin(&w, &r, &o);
+	sk_fault_os_meddle(w.fault, SK_FAULT_FSTATFS,
+			   sk_fault_os_calls(w.fault, SK_FAULT_FSTATFS) + 1,
+			   hang, &hold[0]);
+	AWAIT_STATE(&w, r.sock, "store-hangs", true);
+	rank_snapshot(&r, 1);
+	CHECK(snapshot_flags(r.sock, "degraded", 1) & SK_SNAP_COMPLETE,
+	      "memory stands still");
+	CHECK(write(hold[1], "", 1) == 1, "it answers");
+	AWAIT_STATE(&w, r.sock, "store-hangs", false);
+	end(&w, &r);
+	/* One that never does does not hold up the end. */
+	begin(&w, &r, &o);
+	sk_fault_os_meddle(w.fault, SK_FAULT_FSTATFS,
+			   sk_fault_os_calls(w.fault, SK_FAULT_FSTATFS) + 1,
+			   hang, &hold[0]);
+	AWAIT_STATE(&w, r.sock, "store-hangs", true);
+	end(&w, &r);
+	close(hold[0]);
+	close(hold[1]);
+}
+
+/* Ranks that do not fit are refused until there is room. */
+static void test_budget(void)
+{
+	/* 4 KiB a row; the budget is 64 MiB. */
+	struct rank_options o = { .job = "degraded", .world = 1,
+				  .rows = 6000 };
+	struct rank_options more = { .job = MORE, .world = 1, .rows = 6000 };
+	struct rank r, other;
+	struct sk_msg msg;
+	struct whole w;
+	int sock;
+
+	begin(&w, &r, &o);
+	CHECK_STATUS(rank_open(&other, &w.rig, &more), -ENOMEM, &other.msg);
+	rank_close(&other);
+	CHECK(is_degraded(r.sock, "memory-budget"), "%s", whole_log(&w));
+	rank_snapshot(&r, 1);
+	AWAIT(becomes_durable(&w, r.sock, 1), "%s", whole_log(&w));
+	/* In order: what this process might still write to is its own. */
+	CHECK_STATUS(rank_unregister(&r), 0, &r.msg);
+	rank_close(&r);
+	sock = rig_connect(&w.rig);
+	AWAIT(stat_value(sock, "shardkeep_ranks") == 0, "it leaves");
+	AWAIT(manage(sock, SK_MSG_EVICT, "degraded", 1, SK_EVICT_FORCE,
+		     &msg) == 0, "%s", rig_why(&msg));
+	/* Its free slots wait for its successor for two minutes. */
+	AWAIT_STATE(&w, sock, "memory-budget", false);
+	CHECK_STATUS(rank_open(&other, &w.rig, &more), 0, &other.msg);
+	close(sock);
+	end(&w, &other);
+}
+
+static void prepare(struct rank *r, const char *job)
+{
+	struct sk_msg msg = { .type = SK_MSG_PREPARE, .body.prepare = {
+		.id = { .step = -1 }, .timeout_ms = WAIT_MS } };
+
+	strcpy(msg.body.prepare.id.job, job);
+	CHECK_STATUS(rig_call(r->sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+}
+
+/* The system gives no huge pages for one slot, and for the next one it does:
+ * so it is until they are given back, and it is said once. */
+static void test_pages(void)
+{
+	const struct rank_options o = { .job = "degraded", .world = 1,
+					.rows = 2048 };
+	const char *said;
+	struct whole w;
+	struct rank r;
+	int sock;
+
+	whole_init(&w);
+	whole_start(&w);
+	CHECK(w.serves, "it did not start: %s", whole_log(&w));
+	/* Making the two slots takes three calls each. */
+	sk_fault_os_fail(w.fault, SK_FAULT_MADVISE,
+			 sk_fault_os_calls(w.fault, SK_FAULT_MADVISE) + 7, 1,
+			 EINVAL);
+	CHECK_STATUS(rank_open(&r, &w.rig, &o), 0, &r.msg);
+	prepare(&r, "degraded");
+	CHECK(sk_fault_os_hits(w.fault) == 1, "no huge page was refused");
+	CHECK(is_degraded(r.sock, "small-pages"), "it is forgotten");
+	CHECK_STATUS(rank_unregister(&r), 0, &r.msg);
+	rank_close(&r);
+	sock = rig_connect(&w.rig);
+	AWAIT_STATE(&w, sock, "small-pages", false);
+	close(sock);
+	said = strstr(whole_log(&w), "degraded: small-pages");
+	CHECK(said && !strstr(strstr(said, "\n"), " degraded: small-pages"),
+	      "not once: %s", whole_log(&w));
+	CHECK(kill(w.rig.agent, SIGTERM) == 0, "kill");
+	CHECK(whole_wait(&w) == 0, "exit status: %s", whole_log(&w));
+	whole_remove(&w);
+}
+
+int main(void)
+{
+	test_disks();
+	test_gone();
+	test_hangs();
+	test_budget();
+	test_pages();
+	return 0;
+}

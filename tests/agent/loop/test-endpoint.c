@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where an agent is found that nobody said a place for, and whose directories
+ * it does not trust. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fault-os.h"
+#include "loop/endpoint.h"
+#include "store/private.h"
+#include "support/files.h"
+
+#define NOBODY 65534
+
+struct user {
+	char run[64];		/* its XDG_RUNTIME_DIR */
+	char dir[96], path[128];
+	struct sk_fault_os fault;	/* /run/shardkeep is not ours */
+};
+
+/* Each test is a process of its own: what it becomes, it stays. */
+static void user_init(struct user *u)
+{
+	if (geteuid() == 0) {
+		cr_assert_eq(setresgid(NOBODY, NOBODY, NOBODY), 0);
+		cr_assert_eq(setresuid(NOBODY, NOBODY, NOBODY), 0);
+	}
+	strcpy(u->run, "/tmp/shardkeep-endpoint-XXXXXX");
+	cr_assert(mkdtemp(u->run));
+	(void)snprintf(u->dir, sizeof(u->dir), "%s/shardkeep", u->run);
+	(void)snprintf(u->path, sizeof(u->path), "%s/agent.sock", u->dir);
+	cr_assert_eq(setenv("XDG_RUNTIME_DIR", u->run, 1), 0);
+	sk_fault_os_init(&u->fault, sk_os_linux());
+	sk_fault_os_fail(&u->fault, SK_FAULT_FACCESSAT, 1, SK_FAULT_ALWAYS,
+			 EACCES);
+}
+
+static void user_end(const struct user *u)
+{
+	cr_assert_eq(sk_dir_remove(sk_os_linux(), AT_FDCWD, u->run), 0);
+}
+
+/* @said: what is to stand in the sentence. */
+static void expect_refused(struct user *u, int error, const char *said)
+{
+	int fds = count_fds();
+	struct sk_err err = { "" };
+	struct endpoint e;
+
+	cr_assert_eq(endpoint_open(&u->fault.os, NULL, &e, &err), -error,
+		     "%s", err.text);
+	cr_assert(strstr(err.text, said) && strstr(err.text, u->dir), "%s",
+		  err.text);
+	cr_assert_eq(count_fds(), fds);
+}
+
+Test(endpoint, is_the_users)
+{
+	struct user u;
+	struct sk_err err = { "" };
+	struct endpoint e;
+
+	user_init(&u);
+	cr_assert_eq(endpoint_find(&u.fault.os, NULL, &e, &err), 0);
+	cr_assert_str_eq(e.path, u.path);
+	cr_assert_eq(endpoint_open(&u.fault.os, NULL, &e, &err), 0, "%s",
+		     err.text);
+	cr_assert(endpoint_is_there(&u.fault.os, &e));
+	endpoint_close(&u.fault.os, &e);
+	cr_assert_neq(access(u.path, F_OK), 0);
+	user_end(&u);
+}
+
+/* None is there by half: it listens, or says why not and leaves nothing. */
+Test(endpoint, each_call_may_fail)
+{
+	struct user u;
+
+	user_init(&u);
+	for (unsigned n = 1; ; n++) {
+		int fds = count_fds(), r;
+		struct sk_err err = { "" };
+		struct endpoint e;
+		struct stat st;
+
+		sk_fault_os_init(&u.fault, sk_os_linux());
+		sk_fault_os_fail(&u.fault, SK_FAULT_ANY, n, 1, EIO);
+		r = endpoint_open(&u.fault.os, u.path, &e, &err);
+		cr_assert_leq(r, 0, "call %u", n);
+		cr_assert_eq(r < 0, err.text[0] != 0, "call %u", n);
+		cr_assert(r < 0 || (fstat(e.sock, &st) == 0 &&
+				    access(u.path, F_OK) == 0), "call %u", n);
+		if (r == 0)
+			endpoint_close(sk_os_linux(), &e);
+		cr_assert_eq(count_fds(), fds, "call %u", n);
+		if (!sk_fault_os_hits(&u.fault))
+			break;
+		cr_assert_lt(n, 100);
+	}
+	user_end(&u);
+}
+
+Test(endpoint, is_in_tmp_where_the_user_has_no_place)
+{
+	char path[64];
+	struct user u;
+	struct endpoint e;
+
+	user_init(&u);
+	(void)snprintf(path, sizeof(path), "/tmp/shardkeep-%u/agent.sock",
+		       (unsigned)geteuid());
+	for (int i = 0; i < 3; i++) {
+		/* Not there, empty, not from the root. */
+		(void)unsetenv("XDG_RUNTIME_DIR");
+		if (i)
+			(void)setenv("XDG_RUNTIME_DIR", i == 1 ? "" : "run", 1);
+		cr_assert_eq(endpoint_find(&u.fault.os, NULL, &e, NULL), 0);
+		cr_assert_str_eq(e.path, path);
+	}
+	user_end(&u);
+}
+
+Test(endpoint, has_a_name_that_a_socket_may_have)
+{
+	struct sk_err err = { "" };
+	char run[200] = "/";
+	struct user u;
+	struct endpoint e;
+
+	user_init(&u);
+	memset(run + 1, 'x', sizeof(run) - 2);
+	(void)setenv("XDG_RUNTIME_DIR", run, 1);
+	cr_assert_eq(endpoint_find(&u.fault.os, NULL, &e, &err),
+		     -ENAMETOOLONG);
+	cr_assert(strstr(err.text, "use --socket"), "%s", err.text);
+	user_end(&u);
+}
+
+Test(endpoint, trusts_no_directory_that_others_write)
+{
+	static const mode_t modes[] = { 0777, 0770, 0720, 0702 };
+	struct user u;
+
+	user_init(&u);
+	cr_assert_eq(mkdir(u.dir, 0700), 0);
+	for (size_t i = 0; i < sizeof(modes) / sizeof(*modes); i++) {
+		cr_assert_eq(chmod(u.dir, modes[i]), 0);
+		expect_refused(&u, EPERM, "ours alone");
+	}
+	user_end(&u);
+}
+
+Test(endpoint, takes_no_file_or_link_for_a_directory)
+{
+	struct user u;
+	int fd;
+
+	user_init(&u);
+	fd = open(u.dir, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	cr_assert(fd >= 0 && close(fd) == 0);
+	expect_refused(&u, ENOTDIR, "not a directory");
+	cr_assert(unlink(u.dir) == 0 && symlink("/tmp", u.dir) == 0);
+	expect_refused(&u, ENOTDIR, "not a directory");
+	user_end(&u);
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank closes its connection, lives on, and goes on writing into what it has
+ * mapped, as a GPU does for a process that is being killed: nobody else gets
+ * that memory until the process is gone, and the budget counts it.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/rig.h"
+
+#define IMAGE 65536u	/* of rig.h's ranks, beside the header */
+
+/* A process that was a rank, and what it is told by. */
+struct stray {
+	pid_t pid;
+	int tell, told;
+};
+
+static void scribble(const struct rank *r)
+{
+	for (unsigned i = 0; i < r->slots; i++)
+		memset(r->maps[i][0], 0xab, IMAGE);
+}
+
+/* Ends only by a signal. */
+static void be_stray(const struct rig *rig, const struct rank_options *o,
+		     int from, int to)
+{
+	struct rank r;
+	char byte = 0;
+
+	CHECK_STATUS(rank_open(&r, rig, o), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	CHECK(rank_slot(&r, 2, 0) >= 0, "%s", rig_why(&r.msg));
+	close(r.sock);
+	CHECK(write(to, &byte, 1) == 1, "write");
+	while (read(from, &byte, 1) == 1) {
+		scribble(&r);
+		CHECK(write(to, &byte, 1) == 1, "write");
+	}
+	_exit(0);
+}
+
+static void hear(const struct stray *s)
+{
+	char byte;
+
+	CHECK(read(s->told, &byte, 1) == 1, "the stray is gone");
+}
+
+static struct stray stray_begin(const struct rig *rig,
+				const struct rank_options *o)
+{
+	int to[2], from[2];
+	struct stray s;
+
+	CHECK(!pipe(to) && !pipe(from), "pipe");
+	s = (struct stray){ fork(), to[1], from[0] };
+	if (!s.pid) {
+		close(to[1]);
+		close(from[0]);
+		be_stray(rig, o, to[0], from[1]);
+	}
+	close(to[0]);
+	close(from[1]);
+	hear(&s);
+	return s;
+}
+
+static void stray_write(const struct stray *s)
+{
+	CHECK(write(s->tell, "", 1) == 1, "write");
+	hear(s);
+}
+
+static void stray_end(const struct stray *s)
+{
+	CHECK(!kill(s->pid, SIGKILL), "kill");
+	CHECK(waitpid(s->pid, NULL, 0) == s->pid, "wait");
+	close(s->tell);
+	close(s->told);
+}
+
+/* Each question is a turn, in which the agent looks at others as well. */
+static void await_stat(int sock, const char *name, double value)
+{
+	for (unsigned i = 0; i < WAIT_MS; i++)
+		if (stat_value(sock, name) == value)
+			return;
+	CHECK(false, "%s is %f", name, stat_value(sock, name));
+}
+
+static void test_nobody_else(const char *program)
+{
+	const struct rank_options o = { .job = "stray", .world = 1 };
+	struct stray s;
+	struct rank r;
+	struct rig rig;
+	double used;
+	int sock;
+
+	rig_init(&rig, program);
+	rig_start(&rig, NULL);
+	s = stray_begin(&rig, &o);
+	sock = rig_connect(&rig);
+	await_stat(sock, "shardkeep_quarantines_total", 1);
+	used = stat_value(sock, "shardkeep_memory_used_bytes");
+	CHECK(stat_value(sock, "shardkeep_quarantined_bytes") == used,
+	      "not all is kept back");
+	CHECK_STATUS(rank_open(&r, &rig, &o), 0, &r.msg);
+	CHECK(stat_value(sock, "shardkeep_memory_used_bytes") == 2 * used,
+	      "its slots are not counted beside the new ones");
+	rank_snapshot(&r, 11);
+	rank_snapshot(&r, 12);
+	stray_write(&s);
+	for (unsigned i = 0; i < r.slots; i++)
+		for (unsigned k = 0; k < IMAGE; k++)
+			CHECK((unsigned char)r.maps[i][0][k] != 0xab,
+			      "slot %u is the stray's", i);
+	stray_end(&s);
+	await_stat(sock, "shardkeep_quarantined_bytes", 0);
+	rank_close(&r);
+	close(sock);
+	CHECK(!rig_stop(&rig), "the agent");
+	rig_remove(&rig);
+}
+
+/* Where there is no other memory, it is waited for, and had once its process
+ * has gone; a process that comes back itself has it at once. */
+static void test_no_room(const char *program)
+{
+	const struct rank_options o = { .job = "stray", .world = 1 };
+	struct stray s;
+	struct rank r;
+	struct rig rig;
+	int sock;
+
+	rig_init(&rig, program);
+	rig_start(&rig, "--memory", "200K", NULL);
+	s = stray_begin(&rig, &o);
+	sock = rig_connect(&rig);
+	await_stat(sock, "shardkeep_quarantines_total", 1);
+	CHECK_STATUS(rank_open(&r, &rig, &o), -ENOMEM, &r.msg);
+	CHECK(strstr(rig_why(&r.msg), "not ended"), "%s", rig_why(&r.msg));
+	stray_end(&s);
+	CHECK_STATUS(rank_open(&r, &rig, &o), 0, &r.msg);
+	rank_snapshot(&r, 21);
+	close(r.sock);
+	CHECK_STATUS(rank_open(&r, &rig, &o), 0, &r.msg);
+	rank_close(&r);
+	close(sock);
+	CHECK(!rig_stop(&rig), "the agent");
+	rig_remove(&rig);
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 2, "usage: quarantine AGENT");
+	test_nobody_else(argv[1]);
+	test_no_room(argv[1]);
+	return 0;
+}

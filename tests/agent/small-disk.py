@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A store on a real filesystem that is too small, full, read-only, gone and
+back: training goes on, status and doctor say what and what to do, and all is
+well again without a restart.
+
+Arguments: shardkeepd, cachectl, the demo's trainer. Runs in namespaces of its
+own, where it may mount; skipped where there are none to be had.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+AGENT, CACHECTL, TRAINER = sys.argv[1:4]
+MOST_S = 60
+
+
+def mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True)
+
+
+class Agent:
+    def __init__(self, folder: str, store: str) -> None:
+        self.socket = f"{folder}/agent.sock"
+        self.log = f"{folder}/log"
+        ready, told = os.pipe()
+        with open(self.log, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                [AGENT, "--socket", self.socket, "--store", store, "--memory",
+                 "64M", "--ready-fd", str(told), "--metrics", "127.0.0.1:0"],
+                pass_fds=[told], stderr=log)
+        os.close(told)
+        assert os.read(ready, 1) == b"1", "the agent did not start"
+        os.close(ready)
+
+    def cachectl(self, *arguments: str) -> tuple[int, str]:
+        r = subprocess.run([CACHECTL, "--socket", self.socket, *arguments],
+                           capture_output=True, text=True, check=False)
+        return r.returncode, r.stdout
+
+    def status(self) -> tuple[set[str], int]:
+        code, text = self.cachectl("--json", "status")
+        status = json.loads(text)
+        for state in status["degraded"]:
+            assert state["what"] and state["remedy"], state
+        states = {s["state"] for s in status["degraded"]}
+        assert code == (7 if states else 0), (code, states)
+        return states, status
+
+    def until(self, state: str, on: bool) -> None:
+        end = time.monotonic() + MOST_S
+        while (state in self.status()[0]) != on:
+            assert time.monotonic() < end, (state, on, self.status())
+            threading.Event().wait(0.1)
+
+    def doctor(self) -> dict[str, str]:
+        code, text = self.cachectl("--json", "doctor")
+        said = json.loads(text)
+        worst = {"ok": 0, "warn": 7, "fail": 8}[said["verdict"]]
+        assert code == worst, (code, said)
+        for check in said["checks"]:
+            assert check["found"], check
+            assert bool(check["remedy"]) == (check["verdict"] != "ok"), check
+        return {c["check"]: c["verdict"] for c in said["checks"]}
+
+    def metric(self, state: str) -> int:
+        _, text = self.cachectl("stats", "--prometheus")
+        return int(re.search(rf'degraded{{state="{state}"}} (\d)', text)[1])
+
+    def train(self, job: str) -> None:
+        """Every step goes to memory whatever becomes of the disk."""
+        subprocess.run([TRAINER, "--mesh", "2", "--steps", "3",
+                        "--flush-every", "1", "--job", job, "--log",
+                        "/dev/null"],
+                       env=os.environ | {"SHARDKEEP_SOCKET": self.socket},
+                       check=True, stdout=subprocess.DEVNULL)
+        code, text = self.cachectl("--json", "list", job)
+        newest = json.loads(text)["snapshots"][0]
+        assert code == 0 and newest["step"] == 3, newest
+        assert "complete" in newest["state"], newest
+
+    def durable(self, job: str) -> None:
+        end = time.monotonic() + MOST_S
+        while True:
+            _, text = self.cachectl("--json", "list", f"{job}/3")
+            newest = json.loads(text)["snapshots"][0]
+            if "durable" in newest["state"]:
+                return
+            assert time.monotonic() < end, newest
+            threading.Event().wait(0.1)
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait() == 0
+        with open(self.log, encoding="utf-8") as log:
+            self.said = log.read()
+
+
+def check(folder: str) -> None:
+    store = f"{folder}/store"
+    os.mkdir(store)
+    mount("-t", "tmpfs", "-o", "size=1M", "none", store)
+    agent = Agent(folder, store)
+    assert agent.status()[0] >= {"store-volatile"}
+    assert agent.doctor()["store"] == "warn"
+
+    # Full, and then there is room.
+    agent.train("full")
+    agent.until("store-full", True)
+    assert agent.metric("store-full") == 1
+    assert agent.doctor()["store-full"] == "warn"
+    mount("-o", "remount,size=64M", store)
+    agent.until("store-full", False)
+    agent.durable("full")
+    assert agent.metric("store-full") == 0
+
+    # Read-only, as far as the path says, and then not.
+    mount("--bind", store, store)
+    mount("-o", "remount,bind,ro", store)
+    agent.until("store-read-only", True)
+    agent.train("read-only")
+    subprocess.run(["umount", "-l", store], check=True)
+    agent.until("store-read-only", False)
+    agent.durable("read-only")
+
+    # Another filesystem in its place: it is the store from then on.
+    subprocess.run(["umount", "-l", store], check=True)
+    os.rmdir(store)
+    with open(store, "w", encoding="utf-8"):
+        pass
+    agent.until("store-gone", True)
+    assert agent.doctor()["store"] == "fail"
+    agent.train("gone")
+    os.unlink(store)
+    os.mkdir(store)
+    mount("-t", "tmpfs", "-o", "size=64M", "none", store)
+    agent.until("store-gone", False)
+    agent.durable("gone")
+    agent.end()
+    for state in ("store-full", "store-read-only", "store-gone"):
+        assert f"degraded: {state}" in agent.said, state
+        assert f"no longer degraded: {state}" in agent.said, state
+    subprocess.run(["umount", store], check=True)
+
+
+def main() -> None:
+    if "SK_TEST_INSIDE" not in os.environ:
+        inside = ["unshare", "--user", "--map-root-user", "--mount"]
+        try:
+            may = subprocess.run([*inside, "mount", "-t", "tmpfs", "none",
+                                  "/mnt"], capture_output=True, check=False)
+        except FileNotFoundError:
+            sys.exit(77)
+        if may.returncode != 0:
+            sys.exit(77)
+        os.environ["SK_TEST_INSIDE"] = "1"
+        os.execvp(inside[0], [*inside, *sys.argv])
+    with tempfile.TemporaryDirectory(prefix="shardkeep-disk-",
+                                     ignore_cleanup_errors=True) as folder:
+        check(folder)
+
+
+main()

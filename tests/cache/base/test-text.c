@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small files of text: whole, in pieces, cut, absent and failing. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/text.h"
+
+/* A table that reads at most so much at once, and fails at a place. */
+struct slow {
+	struct sk_os os;
+	size_t most;
+	size_t good;		/* bytes until it fails */
+};
+
+static ssize_t read_slowly(const struct sk_os *os, int fd, void *buf,
+			   size_t size)
+{
+	struct slow *s = (struct slow *)os;
+	ssize_t n;
+
+	if (s->good == 0)
+		return -EIO;
+	size = size < s->most ? size : s->most;
+	size = size < s->good ? size : s->good;
+	n = sk_os_linux()->read(sk_os_linux(), fd, buf, size);
+	s->good -= n > 0 ? (size_t)n : 0;
+	return n;
+}
+
+static struct slow begin(char path[32], const char *text)
+{
+	int fd;
+
+	strcpy(path, "/tmp/test-text-XXXXXX");
+	fd = mkstemp(path);
+	cr_assert(fd >= 0);
+	cr_assert_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+	close(fd);
+	return (struct slow){ .os = *sk_os_linux(), .most = 3,
+			      .good = SIZE_MAX };
+}
+
+Test(text, is_read_in_the_pieces_that_come)
+{
+	char path[32], text[64];
+	struct slow s = begin(path, "4 of 10\nof 20\n");
+
+	s.os.read = read_slowly;
+	cr_expect_eq(sk_text_read(&s.os, path, text, sizeof(text)), 0);
+	cr_expect_str_eq(text, "4 of 10\nof 20\n");
+	unlink(path);
+}
+
+Test(text, may_be_empty_but_not_absent)
+{
+	char path[32], text[2] = "x";
+	struct slow s = begin(path, "");
+
+	cr_expect_eq(sk_text_read(&s.os, path, text, 1), -EFBIG, "no room to "
+		     "see its end");
+	cr_expect_eq(sk_text_read(&s.os, path, text, 2), 0);
+	cr_expect_str_eq(text, "");
+	unlink(path);
+	text[0] = 'x';
+	cr_expect_eq(sk_text_read(&s.os, path, text, 2), -ENOENT);
+	cr_expect_str_eq(text, "");
+}
+
+Test(text, that_is_longer_than_the_room_is_cut_and_said)
+{
+	char path[32], text[5];
+	struct slow s = begin(path, "12345");
+
+	cr_expect_eq(sk_text_read(&s.os, path, text, sizeof(text)), -EFBIG);
+	cr_expect_str_eq(text, "1234");
+	unlink(path);
+}
+
+Test(text, that_fails_leaves_what_was_read)
+{
+	char path[32], text[16];
+	struct slow s = begin(path, "1234567");
+
+	s.os.read = read_slowly;
+	s.good = 4;
+	cr_expect_eq(sk_text_read(&s.os, path, text, sizeof(text)), -EIO);
+	cr_expect_str_eq(text, "1234");
+	unlink(path);
+}

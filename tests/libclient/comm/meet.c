@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks that nothing but a fork has started meet by a file and by a port, and
+ * restore over two agents; then what may go wrong on the way: strangers, older
+ * files, ranks that come twice, count otherwise, leave, or do not come. Each
+ * time all ranks end alike, and nothing is left in the directory.
+ */
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "comm/links.h"
+#include "comm/notice.h"
+#include "comm/seek.h"
+#include "libclient/restore/common.h"
+
+#define RANKS 4
+#define ROWS 900	/* of 900 F32: 3 MiB, and more than a chunk a rank */
+#define NOBODY (-1)
+
+static const int home[RANKS] = { 0, 0, 1, 1 }, away[RANKS] = { 0, 1, 0, 1 };
+
+struct ends {
+	int results[RANKS];
+	char why[RANKS][300];
+	uint64_t remote;
+};
+
+struct trial {
+	const char *at, *secret, *other_secret;
+	uint32_t timeout_ms;
+	/* What this rank does wrong: */
+	int culprit;
+	int world, as;			/* what it says; 0: as it is */
+	void (*instead)(struct rank *rank);
+	void (*before)(struct rank *rank);
+	bool die;			/* once it has met */
+	struct ends *ends;
+};
+
+static int meet(const struct rank *rank, struct sk_comm *ret_comm)
+{
+	const struct trial *t = rank->arg;
+	bool wrong = rank->rank == t->culprit;
+
+	return sk_comm_meet(rank->sk, &(struct sk_meeting){
+		.at = t->at, .timeout_ms = t->timeout_ms,
+		.secret = wrong && t->other_secret ? t->other_secret :
+						     t->secret,
+		.rank = wrong && t->as ? t->as : rank->rank,
+		.world = wrong && t->world ? t->world : rank->world,
+	}, ret_comm);
+}
+
+/* ---- restores ---- */
+
+static void save(struct rank *rank)
+{
+	struct sk_comm comm;
+	int r;
+
+	CHECK(!meet(rank, &comm), "%s", sk_error());
+	rank_model(rank, ROWS);
+	r = sk_restore(rank->state, SK_LATEST, &comm, NULL, NULL);
+	CHECK(r == -ENOENT, "%d %s", r, sk_error());
+	rank_write(rank, 7);
+	rank_snapshot(rank, 7, SK_SEALED);
+	sk_comm_meet_free(&comm);
+}
+
+static void load(struct rank *rank)
+{
+	const struct trial *t = rank->arg;
+	struct sk_report report;
+	struct sk_comm comm;
+
+	CHECK(!meet(rank, &comm), "%s", sk_error());
+	rank_model(rank, ROWS);
+	for (int i = 0; i < 2; i++) {
+		CHECK(!sk_restore(rank->state, SK_LATEST, &comm, NULL,
+				  &report), "%s", sk_error());
+		CHECK(report.step == 7 && !rank_wrong(rank, 7, rank->rank));
+	}
+	__atomic_fetch_add(&t->ends->remote, report.bytes_remote,
+			   __ATOMIC_RELAXED);
+	sk_comm_meet_free(&comm);
+}
+
+static void restore_over(struct scene *scene, const char *job, const char *at,
+			 struct ends *ends)
+{
+	struct trial t = { .at = at, .secret = "attempt 1", .ends = ends,
+			   .culprit = NOBODY };
+
+	ends->remote = 0;
+	scene->node_of = home;
+	scene_ranks(scene, job, RANKS, save, &t);
+	scene->node_of = away;
+	scene_ranks(scene, job, RANKS, load, &t);
+	scene->node_of = NULL;
+	CHECK(ends->remote, "%s: nothing came from the other node", at);
+}
+
+/* ---- meetings ---- */
+
+static void gather_alike(const struct rank *rank, struct sk_comm *comm,
+			 bool die)
+{
+	const struct trial *t = rank->arg;
+	int32_t all[RANKS];
+	int r;
+
+	if (die && rank->rank == t->culprit)
+		_exit(0);
+	r = comm->allgather(comm->ctx, &rank->rank, sizeof(*all), all, 30000);
+	CHECK(die ? r == -ECONNRESET : !r, "%d", r);
+	for (int32_t i = 0; i < RANKS && !die; i++)
+		CHECK(all[i] == i);
+	if (die) {
+		r = comm->allgather(comm->ctx, &rank->rank, sizeof(*all), all,
+				    30000);
+		CHECK(r == -EIO, "%d", r);
+		comm->abort(comm->ctx);
+	}
+}
+
+static void come(struct rank *rank)
+{
+	const struct trial *t = rank->arg;
+	struct sk_comm comm;
+	int r;
+
+	if (rank->rank == t->culprit && t->before)
+		t->before(rank);
+	if (rank->rank == t->culprit && t->instead) {
+		t->instead(rank);
+		return;
+	}
+	r = meet(rank, &comm);
+	t->ends->results[rank->rank] = r;
+	if (r < 0) {
+		(void)snprintf(t->ends->why[rank->rank],
+			       sizeof(t->ends->why[0]), "%s", sk_error());
+		return;
+	}
+	gather_alike(rank, &comm, t->die);
+	sk_comm_meet_free(&comm);
+}
+
+static bool nothing_left(const char *at)
+{
+	char begun[200];
+
+	(void)snprintf(begun, sizeof(begun), "%s.begun", at);
+	return access(at, F_OK) && access(begun, F_OK);
+}
+
+/* All ranks but one that does something else end with @r and that word. */
+static void check_meeting(struct scene *scene, struct trial t, int r,
+			  const char *word)
+{
+	*t.ends = (struct ends){ 0 };
+	scene_ranks(scene, "meet", RANKS, come, &t);
+	for (int i = 0; i < RANKS; i++) {
+		if (i == t.culprit && (t.instead || t.die))
+			continue;
+		CHECK(t.ends->results[i] == r &&
+		      (!r || strstr(t.ends->why[i], word)),
+		      "rank %d, %s: %d, %s", i, word, t.ends->results[i],
+		      t.ends->why[i]);
+	}
+	CHECK(nothing_left(t.at), "%s", t.at);
+}
+
+/* ---- what ranks do instead ---- */
+
+static void stay_away(struct rank *rank)
+{
+	(void)rank;
+}
+
+/* It is let in, and dies. */
+static void join_and_leave(struct rank *rank)
+{
+	const struct trial *t = rank->arg;
+	struct sk_hello hello = { .magic = SK_HELLO_MAGIC,
+		.kind = SK_HELLO_JOIN, .rank = rank->rank, .world = RANKS };
+	struct sk_err err = { "" };
+	struct sk_answer answer;
+	struct sk_spot root;
+	int fd;
+
+	CHECK(!sk_seek(sk_os_linux(), t->at,
+		       sk_until_ms(sk_os_linux(), 30000), &hello, &fd, &root,
+		       &answer, &err), "%s", err.text);
+	_exit(0);
+}
+
+static struct sk_notice wait_for_notice(const struct trial *t)
+{
+	const struct sk_os *os = sk_os_linux();
+	uint64_t until = sk_until_ms(os, 30000);
+	struct sk_notice notice;
+
+	while (sk_notice_read(os, t->at, &notice)) {
+		CHECK(os->now_ns(os) < until);
+		(void)os->poll(os, NULL, 0, os->now_ns(os) + 5000000);
+	}
+	return notice;
+}
+
+/* More than there is room for: who says nothing, who says something else, who
+ * has another nonce. None of them goes by itself. */
+static void bring_strangers(struct rank *rank)
+{
+	const struct sk_os *os = sk_os_linux();
+	uint64_t until = sk_until_ms(os, 30000);
+	struct sk_notice notice = wait_for_notice(rank->arg);
+	struct sk_hello hello = { .magic = SK_HELLO_MAGIC,
+		.kind = SK_HELLO_JOIN, .rank = 1, .world = RANKS + 1 };
+
+	for (int i = 0; i < SK_DOOR_ROOM * 3; i++) {
+		int fd;
+
+		CHECK(!sk_seek_connect(os, &notice.places[notice.n - 1],
+				       until, &fd));
+		if (i % 3 == 1)
+			CHECK(!sk_link_send(os, fd, "GET / HTTP/1.0\r\n\r\n",
+					    18, until));
+		if (i % 3 == 2)
+			CHECK(!sk_link_send(os, fd, &hello, sizeof(hello),
+					    until));
+	}
+}
+
+/* Another rank 0 has come since. */
+static void replace_notice(struct rank *rank)
+{
+	const struct trial *t = rank->arg;
+	struct sk_notice notice = wait_for_notice(t);
+	struct sk_err err = { "" };
+	struct stat st;
+
+	CHECK(!sk_notice_put(sk_os_linux(), t->at, &notice, &st, &err));
+	while (!t->ends->results[0])
+		(void)sk_os_linux()->poll(sk_os_linux(), NULL, 0,
+					  sk_until_ms(sk_os_linux(), 5));
+	sk_notice_remove(sk_os_linux(), t->at, &st);
+}
+
+/* ---- what is there before ---- */
+
+/* Of a rank 0 that was killed: where it was met, nobody is any more. */
+static void leave_old_notice(const char *at)
+{
+	struct sk_notice notice = { 0 };
+	struct sk_err err = { "" };
+	struct sk_door door;
+	struct stat st;
+	char begun[200];
+
+	CHECK(!sk_door_open(sk_os_linux(), 0, &door, &err));
+	sk_notice_fill(&notice, door.port);
+	sk_door_close(&door);
+	(void)snprintf(begun, sizeof(begun), "%s.begun", at);
+	CHECK(!sk_notice_put(sk_os_linux(), begun, &notice, &st, &err));
+	CHECK(!sk_notice_put(sk_os_linux(), at, &notice, &st, &err));
+	CHECK(!sk_notice_put(sk_os_linux(), begun, &notice, &st, &err));
+}
+
+static void test_meetings(struct scene *scene, const struct trial *base)
+{
+	struct trial t = *base;
+
+	check_meeting(scene, t, 0, "");
+	leave_old_notice(t.at);
+	check_meeting(scene, t, 0, "");
+	t.culprit = 2;
+	t.die = true;
+	check_meeting(scene, t, 0, "");
+	t.die = false;
+	t.before = bring_strangers;
+	check_meeting(scene, t, 0, "");
+	t.before = NULL;
+	t.world = RANKS + 1;
+	check_meeting(scene, t, -EINVAL, "counts 5 ranks, and rank 0 4");
+	t.world = 0;
+	t.as = 3;
+	check_meeting(scene, t, -EEXIST, "rank 3 came twice");
+	t.as = 0;
+	t.instead = join_and_leave;
+	check_meeting(scene, t, -ETIMEDOUT, "rank 2");
+	t.timeout_ms = 2000;
+	t.instead = stay_away;
+	check_meeting(scene, t, -ETIMEDOUT, "rank ");
+	t.instead = NULL;
+	t.secret = "attempt 2";
+	t.other_secret = "attempt 1";
+	check_meeting(scene, t, -ETIMEDOUT, "rank ");
+	t.instead = stay_away;
+	t.culprit = 0;
+	check_meeting(scene, t, -ETIMEDOUT, "rank 0 was not met at");
+}
+
+/* Who had not come by then waits for the other one. */
+static void test_replaced(struct scene *scene, const struct trial *base)
+{
+	struct trial t = *base;
+	const struct ends *e = t.ends;
+
+	t.culprit = 2;
+	t.instead = replace_notice;
+	t.timeout_ms = 20000;
+	*t.ends = (struct ends){ 0 };
+	scene_ranks(scene, "meet", RANKS, come, &t);
+	CHECK(e->results[0] == -EEXIST &&
+	      strstr(e->why[0], "rank 0 came twice"), "%d %s", e->results[0],
+	      e->why[0]);
+	CHECK(e->results[1] < 0 && e->results[3] < 0 && nothing_left(t.at));
+}
+
+/* ---- what makes no sense ---- */
+
+static void refuse(struct rank *rank)
+{
+	const struct { const char *at; int rank, world; const char *word; }
+	cases[] = {
+		{ NULL, 0, 1, "says where" },
+		{ "host", 0, 2, "HOST:PORT" },
+		{ "::1:70", 0, 2, "HOST:PORT" },
+		{ "host:0", 0, 2, "HOST:PORT" },
+		{ "host:65536", 1, 2, "HOST:PORT" },
+		{ "host:7x", 1, 2, "HOST:PORT" },
+		{ "host:7", 2, 2, "no rank 2 of 2" },
+		{ "host:7", -1, 2, "no rank -1 of 2" },
+	};
+	struct sk_comm comm;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct sk_meeting m = { .at = cases[i].at,
+			.rank = cases[i].rank, .world = cases[i].world };
+
+		CHECK(sk_comm_meet(rank->sk, &m, &comm) == -EINVAL &&
+		      strstr(sk_error(), cases[i].word), "%zu: %s", i,
+		      sk_error());
+	}
+	CHECK(sk_comm_meet(rank->sk, &(struct sk_meeting){
+		.at = "/nowhere/at/all", .world = 2 }, &comm) == -ENOENT);
+}
+
+/* A fork's child has no comm, and does not end its parent's. */
+static void fork_one(struct rank *rank)
+{
+	struct sk_comm comm;
+	int status, out[RANKS];
+	pid_t pid;
+
+	CHECK(!meet(rank, &comm), "%s", sk_error());
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		comm.abort(comm.ctx);
+		_exit(comm.allgather(comm.ctx, out, sizeof(*out), out,
+				     1000) != -EOWNERDEAD);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && !status);
+	CHECK(!comm.allgather(comm.ctx, &rank->rank, sizeof(*out), out,
+			      30000));
+	sk_comm_meet_free(&comm);
+}
+
+/* Nobody has it at the moment, and it was given to us. */
+static uint16_t free_port(void)
+{
+	struct sk_err err = { "" };
+	struct sk_door door;
+
+	CHECK(!sk_door_open(sk_os_linux(), 0, &door, &err), "%s", err.text);
+	sk_door_close(&door);
+	return door.port;
+}
+
+/* Where there is IPv6. */
+static void test_ipv6(struct scene *scene, const struct trial *base)
+{
+	const struct sk_os *os = sk_os_linux();
+	struct sk_spot spot = { .family = AF_INET6, .ip = { [15] = 1 } };
+	struct trial t = *base;
+	struct sk_err err = { "" };
+	struct sk_door door;
+	char at[64];
+	int fd, r;
+
+	CHECK(!sk_door_open(os, 0, &door, &err), "%s", err.text);
+	spot.port = door.port;
+	r = sk_seek_connect(os, &spot, sk_until_ms(os, 1000), &fd);
+	sk_door_close(&door);
+	if (r < 0)
+		return;
+	(void)os->close(os, fd);
+	(void)snprintf(at, sizeof(at), "[::1]:%u", door.port);
+	t.at = at;
+	check_meeting(scene, t, 0, "");
+}
+
+int main(int argc, char **argv)
+{
+	struct ends *ends = mmap(NULL, sizeof(*ends), PROT_READ | PROT_WRITE,
+				 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct scene scene, nodes[2];
+	char file[96], port[64];
+	struct trial base = { .at = file, .culprit = NOBODY, .ends = ends };
+
+	CHECK(ends != MAP_FAILED);
+	scene_open(&scene, argc, argv);
+	scene_add_nodes(&scene, nodes, 2, true);
+	(void)snprintf(file, sizeof(file), "%s/meeting", scene.dir);
+	(void)snprintf(port, sizeof(port), "localhost:%u", free_port());
+	restore_over(&scene, "file", file, ends);
+	CHECK(nothing_left(file));
+	restore_over(&scene, "port", port, ends);
+	test_ipv6(&scene, &base);
+	test_meetings(&scene, &base);
+	test_replaced(&scene, &base);
+	scene_ranks(&scene, "fork", RANKS, fork_one, &base);
+	scene_ranks(&scene, "refuse", 1, refuse, &base);
+	scene_close(&scene);
+	CHECK(!munmap(ends, sizeof(*ends)));
+	return 0;
+}

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What only hardware can tell: rates, and answers that we do not rely on but
+ * would choose by. One fact is one line of JSON, {"fact": ..., ...}, taken by
+ * a process of its own, which an alarm ends; on the simulation the figures
+ * mean nothing, and that it runs does.
+ * Argument: MiB of the largest memory (1024).
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "items.h"
+#include "trainer.h"
+
+#define BOUND_S 40		/* of one fact */
+#define MIB ((size_t)1 << 20)
+#define ROUNDS 5
+
+static size_t largest;		/* bytes; set once */
+
+static double now(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void *shared_pages(size_t bytes)
+{
+	int fd = memfd_create("facts", MFD_CLOEXEC);
+	void *p;
+
+	CHECK(fd >= 0 && !ftruncate(fd, (off_t)bytes));
+	p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(p != MAP_FAILED);
+	memset(p, 1, bytes);
+	close(fd);
+	return p;
+}
+
+static sk_cu_stream stream(const struct trainer_cuda *t)
+{
+	sk_cu_stream s;
+
+	IS(0, t->cuStreamCreate(&s, SK_CU_STREAM_NON_BLOCKING));
+	return s;
+}
+
+/* ---- rates ---- */
+
+enum way { D2D, D2H, H2D };
+
+static const char *const ways[] = { "d2d", "d2h", "h2d" };
+
+static void copy(const struct trainer_cuda *t, enum way way, sk_cu_ptr a,
+		 sk_cu_ptr b, void *host, size_t bytes, sk_cu_stream s)
+{
+	if (way == D2D)
+		IS(0, t->driver.cuMemcpyDtoDAsync(a, b, bytes, s));
+	else if (way == D2H)
+		IS(0, t->driver.cuMemcpyDtoHAsync(host, a, bytes, s));
+	else
+		IS(0, t->driver.cuMemcpyHtoDAsync(a, host, bytes, s));
+}
+
+/* The best of some rounds, of memory files that are locked, or not. */
+static void rates_of(const struct trainer_cuda *t, bool lock)
+{
+	sk_cu_ptr a = trainer_cuda_alloc(t, largest);
+	sk_cu_ptr b = trainer_cuda_alloc(t, largest);
+	char *host = shared_pages(largest);
+	sk_cu_stream s = stream(t);
+
+	if (lock)
+		IS(0, t->driver.cuMemHostRegister(host, largest, 1));
+	for (int way = lock ? D2D : D2H; way <= H2D; way++)
+		for (size_t bytes = MIB; bytes <= largest; bytes *= 8) {
+			double best = 1e9;
+
+			for (int i = 0; i < ROUNDS; i++) {
+				double from = now();
+
+				copy(t, (enum way)way, a, b, host, bytes, s);
+				IS(0, t->driver.cuStreamSynchronize(s));
+				if (now() - from < best)
+					best = now() - from;
+			}
+			printf("{\"fact\": \"rate\", \"way\": \"%s\", "
+			       "\"locked\": %s, \"mib\": %zu, "
+			       "\"gb_per_s\": %.3f}\n", ways[way],
+			       lock ? "true" : "false", bytes / MIB,
+			       (double)bytes / best / 1e9);
+		}
+}
+
+static void rates(void)
+{
+	struct trainer_cuda t;
+
+	trainer_cuda_begin(&t, 0);
+	rates_of(&t, true);
+}
+
+static void rates_pageable(void)
+{
+	struct trainer_cuda t;
+
+	trainer_cuda_begin(&t, 0);
+	rates_of(&t, false);
+}
+
+static void locking(void)
+{
+	struct trainer_cuda t;
+	char *host;
+
+	trainer_cuda_begin(&t, 0);
+	host = shared_pages(largest);
+	for (size_t piece = largest / 4; piece <= largest; piece *= 2) {
+		double from = now(), locked;
+
+		for (size_t at = 0; at < largest; at += piece)
+			IS(0, t.driver.cuMemHostRegister(host + at, piece, 1));
+		locked = now();
+		for (size_t at = 0; at < largest; at += piece)
+			IS(0, t.driver.cuMemHostUnregister(host + at));
+		printf("{\"fact\": \"locking\", \"piece_mib\": %zu, "
+		       "\"s_per_gib\": %.4f, \"unlock_s_per_gib\": %.4f}\n",
+		       piece / MIB,
+		       (locked - from) * 1024 / (double)(largest / MIB),
+		       (now() - locked) * 1024 / (double)(largest / MIB));
+	}
+}
+
+#define COPIES 2048
+
+static void batches(void)
+{
+	static sk_cu_ptr to[COPIES], from[COPIES];
+	static size_t sizes[COPIES];
+	sk_cu_copy_attributes how = {
+		.source_order = SK_CU_SOURCE_IN_STREAM_ORDER };
+	struct trainer_cuda t;
+	sk_cu_ptr a, b;
+	sk_cu_stream s;
+	size_t first = 0;
+
+	trainer_cuda_begin(&t, 0);
+	if (!t.driver.cuMemcpyBatchAsync)
+		return;
+	a = trainer_cuda_alloc(&t, COPIES * 65536);
+	b = trainer_cuda_alloc(&t, COPIES * 65536);
+	s = stream(&t);
+	for (size_t size = 1024; size <= 65536; size *= 8) {
+		double begun = now(), returned;
+
+		for (size_t i = 0; i < COPIES; i++) {
+			to[i] = a + i * 65536;
+			from[i] = b + i * 65536;
+			sizes[i] = size;
+		}
+		IS(0, t.driver.cuMemcpyBatchAsync(to, from, sizes, COPIES,
+						  &how, &first, 1, s));
+		returned = now();
+		IS(0, t.driver.cuStreamSynchronize(s));
+		printf("{\"fact\": \"batch\", \"bytes\": %zu, \"copies\": %d, "
+		       "\"call_us_each\": %.3f, \"gb_per_s\": %.3f}\n", size,
+		       COPIES, (returned - begun) * 1e6 / COPIES,
+		       (double)(size * COPIES) / (now() - begun) / 1e9);
+	}
+}
+
+/* ---- what blocks: the device cannot go on before the call is back ---- */
+
+enum call { CALL_2D, CALL_D2H, CALL_LOCK, CALL_ALLOC };
+
+static void make_call(const struct trainer_cuda *t, enum call call,
+		      char *host, sk_cu_ptr p, sk_cu_stream s)
+{
+	const sk_cu_memcpy2d rows = {
+		.src_type = SK_CU_MEMORY_DEVICE, .src_device = p,
+		.src_pitch = 512, .dst_type = SK_CU_MEMORY_HOST,
+		.dst_host = host, .dst_pitch = 256, .width = 256,
+		.height = 1024 };
+	sk_cu_ptr more;
+
+	switch (call) {
+	case CALL_2D: IS(0, t->driver.cuMemcpy2DAsync(&rows, s)); break;
+	case CALL_D2H:
+		IS(0, t->driver.cuMemcpyDtoHAsync(host, p, MIB / 2, s));
+		break;
+	case CALL_LOCK:
+		IS(0, t->driver.cuMemHostRegister(host + MIB, MIB, 1));
+		break;
+	case CALL_ALLOC: IS(0, t->driver.cuMemAlloc(&more, MIB)); break;
+	}
+}
+
+static void is_back(enum call call)
+{
+	struct trainer_gate gate;
+	struct trainer_cuda t;
+	sk_cu_stream s;
+	sk_cu_ptr p;
+	char *host;
+
+	trainer_cuda_begin(&t, 0);
+	s = stream(&t);
+	p = trainer_cuda_alloc(&t, MIB);
+	host = shared_pages(2 * MIB);
+	IS(0, t.driver.cuMemHostRegister(host, MIB, 1));
+	trainer_gate_init(&gate);
+	trainer_gate_hold(&t, &gate, s);
+	(void)alarm(5);		/* it would wait for itself */
+	make_call(&t, call, host, p, s);
+	(void)alarm(BOUND_S);
+	trainer_gate_open(&gate);
+	IS(0, t.driver.cuStreamSynchronize(s));
+}
+
+static void rows_are_back(void)
+{
+	is_back(CALL_2D);
+}
+
+static void copy_is_back(void)
+{
+	is_back(CALL_D2H);
+}
+
+static void locking_is_back(void)
+{
+	is_back(CALL_LOCK);
+}
+
+static void allocation_is_back(void)
+{
+	is_back(CALL_ALLOC);
+}
+
+/* ---- answers ---- */
+
+static void answer(const char *what, sk_cu_result result)
+{
+	printf("{\"fact\": \"answer\", \"to\": \"%s\", \"result\": %u}\n",
+	       what, result);
+}
+
+static void answers(void)
+{
+	struct trainer_cuda t;
+	sk_cu_handle handle;
+	int none[2];
+	char *p;
+
+	trainer_cuda_begin(&t, 0);
+	p = shared_pages(4 * MIB);
+	answer("lock 0 bytes", t.driver.cuMemHostRegister(p, 0, 1));
+	answer("lock one piece", t.driver.cuMemHostRegister(p, MIB, 1));
+	answer("lock the next", t.driver.cuMemHostRegister(p + MIB, MIB, 1));
+	answer("copy across both", t.driver.cuMemcpyDtoHAsync(
+		       p + MIB / 2, trainer_cuda_alloc(&t, MIB), MIB, NULL));
+	answer("and its end", t.driver.cuCtxSynchronize());
+	CHECK(!mprotect(p + 2 * MIB, MIB, PROT_READ));
+	answer("lock what is read-only",
+	       t.driver.cuMemHostRegister(p + 2 * MIB, MIB, 1));
+	answer("the same, said",
+	       t.driver.cuMemHostRegister(p + 2 * MIB, MIB, 9));
+	CHECK(!pipe(none));
+	if (t.driver.cuMemImportFromShareableHandle)
+		answer("import a pipe",
+		       t.driver.cuMemImportFromShareableHandle(
+			       &handle, (void *)(intptr_t)none[0],
+			       SK_CU_HANDLE_POSIX_FD));
+}
+
+/* Of a primary context, by what another process sees is left. */
+static void context_cost(void)
+{
+	size_t before, after, all;
+	struct trainer_cuda t;
+	int ends[2], back[2];
+	char byte = 0;
+	pid_t pid;
+
+	CHECK(!pipe(ends) && !pipe(back));
+	pid = fork();		/* before there is a driver here */
+	if (!pid) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		CHECK(read(back[0], &byte, 1) == 1);
+		trainer_cuda_begin(&t, 0);
+		CHECK(write(ends[1], &byte, 1) == 1);
+		for (;;)
+			pause();
+	}
+	trainer_cuda_begin(&t, 0);
+	IS(0, t.cuMemGetInfo(&before, &all));
+	CHECK(write(back[1], &byte, 1) == 1 && read(ends[0], &byte, 1) == 1);
+	IS(0, t.cuMemGetInfo(&after, &all));
+	CHECK(!kill(pid, SIGKILL) && waitpid(pid, NULL, 0) == pid);
+	printf("{\"fact\": \"context\", \"mib\": %.1f, \"device_mib\": %zu}\n",
+	       ((double)before - (double)after) / (double)MIB, all / MIB);
+}
+
+/* ---- all of them ---- */
+
+static const struct {
+	const char *name;
+	void (*take)(void);
+} facts[] = {
+	{ "answers", answers },
+	{ "a primary context", context_cost },
+	{ "rates", rates },
+	{ "rates, not locked", rates_pageable },
+	{ "page-locking", locking },
+	{ "batches", batches },
+	{ "rows return at once", rows_are_back },
+	{ "a copy returns at once", copy_is_back },
+	{ "page-locking beside work returns", locking_is_back },
+	{ "an allocation beside work returns", allocation_is_back },
+};
+
+static bool take(void (*fact)(void))
+{
+	int status;
+	pid_t pid = fork();
+
+	if (!pid) {
+		(void)prctl(PR_SET_DUMPABLE, 0);
+		(void)alarm(BOUND_S);
+		fact();
+		fflush(stdout);
+		_exit(0);
+	}
+	return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
+}
+
+int main(int argc, char **argv)
+{
+	size_t mib = argc > 1 ? strtoull(argv[1], NULL, 10) : 1024;
+	struct trainer_cuda t;
+	struct sk_err err = { "" };
+
+	if (trainer_cuda_open(&t, &err) < 0) {
+		fprintf(stderr, "%s\n", err.text);
+		return 77;
+	}
+	largest = (mib < 4 ? 4 : mib) * MIB;
+	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
+		bool taken = take(facts[i].take);
+
+		printf("{\"fact\": \"taken\", \"what\": \"%s\", \"ok\": %s}\n",
+		       facts[i].name, taken ? "true" : "false");
+		fflush(stdout);
+	}
+	return 0;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks of the store. */
+#include "checks.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <string.h>
+
+#include "base/size.h"
+
+#define XFS_MAGIC 0x58465342
+#define NFS_KERNEL_MAGIC 0x6969
+#define LUSTRE_MAGIC 0x0bd00bd0
+#define FUSE_MAGIC 0x65735546
+#define KEEP_LAST 4u		/* where nobody has said anything */
+
+static const struct {
+	unsigned magic;
+	const char *name;
+	bool is_volatile;
+} filesystems[] = {
+	{ EXT4_SUPER_MAGIC, "ext4", false }, { XFS_MAGIC, "XFS", false },
+	{ BTRFS_SUPER_MAGIC, "Btrfs", false }, { TMPFS_MAGIC, "tmpfs", true },
+	{ RAMFS_MAGIC, "ramfs", true }, { NFS_KERNEL_MAGIC, "NFS", false },
+	{ LUSTRE_MAGIC, "Lustre", false }, { FUSE_MAGIC, "FUSE", false },
+	{ OVERLAYFS_SUPER_MAGIC, "overlayfs", false },
+};
+
+static void say_filesystem(struct doctor *d, const struct statfs *fs)
+{
+	for (size_t i = 0; i < SK_ARRAY_SIZE(filesystems); i++) {
+		if ((unsigned)fs->f_type != filesystems[i].magic)
+			continue;
+		doctor_say(d, "store", filesystems[i].is_volatile ?
+			   VERDICT_WARN : VERDICT_OK,
+			   filesystems[i].is_volatile ? "a power loss empties "
+			   "it; give --store a directory on a disk" : NULL,
+			   "%s can be written to, on %s", d->store,
+			   filesystems[i].name);
+		return;
+	}
+	doctor_say(d, "store", VERDICT_OK, NULL, "%s can be written to, on a "
+		   "filesystem of type %#x", d->store, (unsigned)fs->f_type);
+}
+
+/* By a file that never has a name. */
+static void check_direct(struct doctor *d, int dir)
+{
+	const struct sk_os *os = d->ctx->os;
+	int fd = os->openat(os, dir, ".", O_TMPFILE | O_WRONLY | O_DIRECT,
+			    0600);
+	bool refused = fd == -EINVAL;
+
+	if (fd < 0 && !refused)
+		return;		/* it has no such files; writing will tell */
+	if (fd >= 0)
+		(void)os->close(os, fd);
+	doctor_say(d, "direct io", refused ? VERDICT_WARN : VERDICT_OK,
+		   refused ? "flushes pass the page cache; ext4 and XFS take "
+		   "it" : NULL, refused ? "the store's filesystem takes no "
+		   "O_DIRECT" : "the store's filesystem takes O_DIRECT");
+}
+
+void check_store(struct doctor *d)
+{
+	const struct sk_os *os = d->ctx->os;
+	struct sk_err err = { "" };
+	struct statfs fs;
+	int dir, r;
+
+	if (!d->store || !*d->store) {
+		d->store = NULL;
+		doctor_say(d, "store", VERDICT_WARN, "--store or "
+			   "$SHARDKEEP_STORE", "there is none: what memory "
+			   "holds goes with this node");
+		return;
+	}
+	dir = os->openat(os, AT_FDCWD, d->store, O_RDONLY | O_DIRECTORY, 0);
+	if (dir < 0) {
+		(void)sk_err_errno(&err, dir, "%s", d->store);
+		doctor_say(d, "store", dir == -ENOENT && !d->has_agent ?
+			   VERDICT_WARN : dir == -EACCES ? VERDICT_WARN :
+			   VERDICT_FAIL, dir == -EACCES ? "ask as the agent's "
+			   "user, or as root" : "mount it, or make it",
+			   "it cannot be opened: %s", err.text);
+		return;
+	}
+	r = os->faccessat(os, dir, ".", 2 | 1);	/* W_OK, X_OK */
+	if (r < 0)
+		doctor_say(d, "store", VERDICT_FAIL, "mount it for writing, "
+			   "or give it to the agent's user", "%s cannot be "
+			   "written to by this user", d->store);
+	else if (os->fstatfs(os, dir, &fs) == 0)
+		say_filesystem(d, &fs);
+	if (r == 0)
+		check_direct(d, dir);
+	(void)os->close(os, dir);
+}
+
+/* Bytes of a job that its retention lets grow beyond what lies there. */
+static uint64_t still_needs(struct doctor *d,
+			    const struct sk_wire_snapshot *all, size_t n)
+{
+	struct sk_wire_retain is = { .retention.keep_last = KEEP_LAST };
+	uint64_t largest = 0, there = 0, keep;
+
+	for (size_t i = 0; i < n; i++) {
+		uint64_t bytes = all[i].bytes_disk > all[i].bytes_memory ?
+				 all[i].bytes_disk : all[i].bytes_memory;
+
+		largest = bytes > largest ? bytes : largest;
+		there += all[i].bytes_disk;
+	}
+	(void)ask_retention(d->ctx, all[0].id.job, &is);
+	keep = is.retention.keep_last ? is.retention.keep_last : n;
+	/* One more lies there before the oldest goes. */
+	return largest * (keep + 1) > there ? largest * (keep + 1) - there : 0;
+}
+
+static uint64_t all_need(struct doctor *d)
+{
+	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
+	struct sk_wire_id any = { .step = -1, .rank = -1 };
+	uint64_t need = 0;
+	size_t n = 0, end;
+
+	if (!d->has_agent || ask_snapshots(d->ctx, &any, &all, &n) < 0)
+		return 0;
+	for (size_t i = 0; i < n; i = end) {
+		for (end = i + 1; end < n && all[end].uid == all[i].uid &&
+		     strcmp(all[end].id.job, all[i].id.job) == 0; end++)
+			;
+		need += still_needs(d, all + i, end - i);
+	}
+	return need;
+}
+
+void check_room(struct doctor *d)
+{
+	const struct sk_os *os = d->ctx->os;
+	char a[SK_SIZE_TEXT], b[SK_SIZE_TEXT];
+	uint64_t need, left;
+	struct statfs fs;
+	int dir, r;
+
+	if (!d->store)
+		return;
+	dir = os->openat(os, AT_FDCWD, d->store, O_RDONLY | O_DIRECTORY, 0);
+	if (dir < 0)
+		return;		/* that was said */
+	r = os->fstatfs(os, dir, &fs);
+	(void)os->close(os, dir);
+	if (r < 0)
+		return;
+	left = (uint64_t)fs.f_bavail *
+	       (uint64_t)(fs.f_frsize ? fs.f_frsize : fs.f_bsize);
+	need = all_need(d);
+	(void)sk_size_format(left, a, sizeof(a));
+	(void)sk_size_format(need, b, sizeof(b));
+	doctor_say(d, "room", left < need ? VERDICT_WARN : VERDICT_OK,
+		   left < need ? "free some, or keep less: cachectl retain" :
+		   NULL, "%s are free on the store, the jobs' retention may "
+		   "take %s more", a, b);
+}

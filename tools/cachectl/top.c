@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cachectl top: what the agent does, again and again. */
+#include "cachectl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "figures.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+#define INTERVAL_NS (2 * SECOND_NS)
+#define CLEAR "\033[H\033[2J"
+
+/* Two looks, and how long lay between them. */
+struct looks {
+	struct figures now, before;
+	uint64_t now_ns, before_ns;
+};
+
+void live_wait(struct context *ctx, uint64_t otherwise_ns)
+{
+	uint64_t ns = ctx->interval_s ? ctx->interval_s * SECOND_NS :
+					otherwise_ns;
+
+	(void)ctx->os->poll(ctx->os, NULL, 0, ctx->os->now_ns(ctx->os) + ns);
+}
+
+int live_print(struct context *ctx, const struct report *r)
+{
+	int e = report_print(r, ctx->output, &ctx->style, stdout);
+
+	return e < 0 ? sk_err_set(&ctx->err, e, "cannot print: %s",
+				  strerror(-e)) : 0;
+}
+
+/* By second; what was not there before began at 0. */
+static double rate(const struct looks *l, const char *name,
+		   const struct sk_wire_stat *job)
+{
+	const char *whose = job ? job->job : "";
+	uint32_t uid = job ? job->uid : 0;
+	double now = 0, before = 0;
+
+	(void)figure_of(&l->now, name, whose, uid, "", &now);
+	(void)figure_of(&l->before, name, whose, uid, "", &before);
+	/* Another agent counts anew. */
+	if (!l->before.n || now < before || l->now_ns == l->before_ns)
+		return 0;
+	return (now - before) * 1e9 / (double)(l->now_ns - l->before_ns);
+}
+
+static const struct column columns[] = {
+	{ "job", "JOB" }, { "uid", NULL }, { "ranks", NULL },
+	{ "memory_bytes", "MEMORY" }, { "sealed_step", "SEALED" },
+	{ "complete_step", "COMPLETE" }, { "durable_step", "DURABLE" },
+	{ "to_flush", NULL }, { "sealed_bytes_per_s", "COPIED/S" },
+	{ "flushed_bytes_per_s", "FLUSHED/S" }, { "stalled", "STALL" },
+};
+
+static void add_figure(struct report *r, enum cell_kind kind,
+		       const struct looks *l, const char *name,
+		       const struct sk_wire_stat *job, const char *word)
+{
+	double value;
+
+	if (figure_of(&l->now, name, job->job, job->uid, word, &value))
+		report_cell(r, kind, (int64_t)value);
+	else
+		report_cell(r, CELL_NONE, 0);
+}
+
+static void add_job(struct report *r, const struct looks *l,
+		    const struct sk_wire_stat *job)
+{
+	report_cell_name(r, "%s", job->job);
+	report_cell(r, CELL_INT, job->uid);
+	add_figure(r, CELL_INT, l, "shardkeep_job_ranks", job, "");
+	add_figure(r, CELL_BYTES, l, "shardkeep_job_memory_bytes", job, "");
+	add_figure(r, CELL_INT, l, "shardkeep_job_step", job, "sealed");
+	add_figure(r, CELL_INT, l, "shardkeep_job_step", job, "complete");
+	add_figure(r, CELL_INT, l, "shardkeep_job_step", job, "durable");
+	add_figure(r, CELL_INT, l, "shardkeep_job_snapshots_to_flush", job,
+		   "");
+	report_cell(r, CELL_BYTES, (int64_t)
+		    rate(l, "shardkeep_job_bytes_sealed_total", job));
+	report_cell(r, CELL_BYTES, (int64_t)
+		    rate(l, "shardkeep_job_bytes_flushed_total", job));
+	/* Of each second, by all its ranks. */
+	report_cell_real(r, rate(l, "shardkeep_job_stall_seconds_total",
+				 job));
+}
+
+static void add_agent(struct report *r, const struct looks *l, bool table)
+{
+	double used = figure(&l->now, "shardkeep_memory_used_bytes");
+	double budget = figure(&l->now, "shardkeep_memory_budget_bytes");
+	char a[SK_SIZE_TEXT], b[SK_SIZE_TEXT];
+
+	report_number(r, "memory_used_bytes", NULL, CELL_BYTES, (int64_t)used);
+	report_number(r, "memory_budget_bytes", NULL, CELL_BYTES,
+		      (int64_t)budget);
+	if (table)
+		report_text(r, "memory", "memory", "%s of %s",
+			    sk_size_format((uint64_t)used, a, sizeof(a)),
+			    sk_size_format((uint64_t)budget, b, sizeof(b)));
+	report_number(r, "clients", "clients", CELL_INT,
+		      (int64_t)figure(&l->now, "shardkeep_clients"));
+	report_number(r, "sealed_bytes_per_s", "copied/s", CELL_BYTES,
+		      (int64_t)rate(l, "shardkeep_bytes_sealed_total", NULL));
+	report_number(r, "flushed_bytes_per_s", "flushed/s", CELL_BYTES,
+		      (int64_t)rate(l, "shardkeep_bytes_flushed_total",
+				    NULL));
+}
+
+static int show(struct context *ctx, const struct looks *l)
+{
+	_cleanup_report_ struct report *r = report_new();
+	const struct sk_wire_stat *job;
+
+	if (!r)
+		return sk_err_set(&ctx->err, -ENOMEM, "out of memory");
+	add_agent(r, l, ctx->output == OUTPUT_TABLE);
+	report_table(r, "jobs", NULL, columns, SK_ARRAY_SIZE(columns));
+	for (size_t i = 0; (job = figure_job(&l->now, i)); i++)
+		add_job(r, l, job);
+	if (ctx->output == OUTPUT_TABLE && isatty(STDOUT_FILENO))
+		fputs(CLEAR, stdout);
+	return live_print(ctx, r);
+}
+
+/* What was now is before. */
+static int look(struct context *ctx, struct looks *l)
+{
+	int r;
+
+	free(l->before.v);
+	l->before = l->now;
+	l->before_ns = l->now_ns;
+	l->now = (struct figures){ NULL, 0 };
+	r = ask_stats(ctx, &l->now.v, &l->now.n);
+	l->now_ns = ctx->os->now_ns(ctx->os);
+	return r;
+}
+
+int command_top(struct context *ctx, int argc, char **argv)
+{
+	struct looks l = { .now_ns = 0 };
+	uint64_t n = 0;
+	int r;
+
+	(void)argc;
+	(void)argv;
+	for (;;) {
+		r = look(ctx, &l);
+		if (r >= 0)
+			r = show(ctx, &l);
+		if (r < 0 || (ctx->count && ++n >= ctx->count))
+			break;
+		live_wait(ctx, INTERVAL_NS);
+	}
+	free(l.now.v);
+	free(l.before.v);
+	return r;
+}
