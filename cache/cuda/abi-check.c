@@ -43,6 +43,36 @@ SAME_FIELD(dst_pitch, dstPitch);
 SAME_FIELD(width, WidthInBytes);
 SAME_FIELD(height, Height);
 
+#define SAME_FIELD_3D(ours, theirs)					\
+	SAME(offsetof(sk_cu_memcpy3d, ours),				\
+	     offsetof(CUDA_MEMCPY3D, theirs))
+SAME(sizeof(sk_cu_memcpy3d), sizeof(CUDA_MEMCPY3D));
+SAME_FIELD_3D(src_x, srcXInBytes);
+SAME_FIELD_3D(src_y, srcY);
+SAME_FIELD_3D(src_z, srcZ);
+SAME_FIELD_3D(src_lod, srcLOD);
+SAME_FIELD_3D(src_type, srcMemoryType);
+SAME_FIELD_3D(src_host, srcHost);
+SAME_FIELD_3D(src_device, srcDevice);
+SAME_FIELD_3D(src_array, srcArray);
+SAME_FIELD_3D(src_reserved, reserved0);
+SAME_FIELD_3D(src_pitch, srcPitch);
+SAME_FIELD_3D(src_height, srcHeight);
+SAME_FIELD_3D(dst_x, dstXInBytes);
+SAME_FIELD_3D(dst_y, dstY);
+SAME_FIELD_3D(dst_z, dstZ);
+SAME_FIELD_3D(dst_lod, dstLOD);
+SAME_FIELD_3D(dst_type, dstMemoryType);
+SAME_FIELD_3D(dst_host, dstHost);
+SAME_FIELD_3D(dst_device, dstDevice);
+SAME_FIELD_3D(dst_array, dstArray);
+SAME_FIELD_3D(dst_reserved, reserved1);
+SAME_FIELD_3D(dst_pitch, dstPitch);
+SAME_FIELD_3D(dst_height, dstHeight);
+SAME_FIELD_3D(width, WidthInBytes);
+SAME_FIELD_3D(height, Height);
+SAME_FIELD_3D(depth, Depth);
+
 #define SAME_ATTRIBUTE(ours, theirs)					\
 	SAME(offsetof(sk_cu_copy_attributes, ours),			\
 	     offsetof(CUmemcpyAttributes, theirs))
@@ -106,6 +136,10 @@ SAME(SK_CU_POINTER_DEVICE_ORDINAL, (int)CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 SAME(SK_CU_POINTER_RANGE_START, (int)CU_POINTER_ATTRIBUTE_RANGE_START_ADDR);
 SAME(SK_CU_POINTER_RANGE_SIZE, (int)CU_POINTER_ATTRIBUTE_RANGE_SIZE);
 SAME(SK_CU_DEVICE_MAX_PITCH, (int)CU_DEVICE_ATTRIBUTE_MAX_PITCH);
+SAME(SK_CU_DEVICE_PCI_BUS, (int)CU_DEVICE_ATTRIBUTE_PCI_BUS_ID);
+SAME(SK_CU_DEVICE_PCI_DEVICE, (int)CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID);
+SAME(SK_CU_DEVICE_PCI_DOMAIN, (int)CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID);
+SAME(SK_CU_DEVICE_HOST_NUMA_ID, (int)CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID);
 SAME(SK_CU_DEVICE_HOST_REGISTER_SUPPORTED,
      (int)CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED);
 SAME(SK_CU_DEVICE_POSIX_FD_SUPPORTED, (int)
@@ -126,6 +160,7 @@ SAME(SK_CU_PROC_ADDRESS_FOUND, (int)CU_GET_PROC_ADDRESS_SUCCESS);
 
 /* The layouts agree: from here on one may stand for the other. */
 #define sk_cu_memcpy2d CUDA_MEMCPY2D
+#define sk_cu_memcpy3d CUDA_MEMCPY3D
 #define sk_cu_copy_attributes CUmemcpyAttributes
 #define sk_cu_uuid CUuuid
 #define sk_cu_allocation CUmemAllocationProp

@@ -64,8 +64,12 @@ enum {
 	SK_CU_POINTER_RANGE_START = 11,
 	SK_CU_POINTER_RANGE_SIZE = 12,
 	SK_CU_DEVICE_MAX_PITCH = 11,
+	SK_CU_DEVICE_PCI_BUS = 33,
+	SK_CU_DEVICE_PCI_DEVICE = 34,
+	SK_CU_DEVICE_PCI_DOMAIN = 50,
 	SK_CU_DEVICE_HOST_REGISTER_SUPPORTED = 99,
 	SK_CU_DEVICE_POSIX_FD_SUPPORTED = 103,
+	SK_CU_DEVICE_HOST_NUMA_ID = 134,	/* since 12.2 */
 	SK_CU_ALLOCATION_PINNED = 1,
 	SK_CU_HANDLE_POSIX_FD = 1,
 	SK_CU_ACCESS_READ = 1,
@@ -134,6 +138,27 @@ typedef struct sk_cu_memcpy2d_st {
 	size_t dst_pitch;
 	size_t width, height;
 } sk_cu_memcpy2d;
+
+/** A copy of @depth times @height rows of @width bytes: CUDA_MEMCPY3D. */
+typedef struct sk_cu_memcpy3d_st {
+	size_t src_x, src_y, src_z;	/* bytes, rows, planes */
+	size_t src_lod;
+	sk_cu_enum src_type;		/* SK_CU_MEMORY_... */
+	const void *src_host;
+	sk_cu_ptr src_device;
+	void *src_array;
+	void *src_reserved;
+	size_t src_pitch, src_height;	/* bytes; rows from plane to plane */
+	size_t dst_x, dst_y, dst_z;
+	size_t dst_lod;
+	sk_cu_enum dst_type;
+	void *dst_host;
+	sk_cu_ptr dst_device;
+	void *dst_array;
+	void *dst_reserved;
+	size_t dst_pitch, dst_height;
+	size_t width, height, depth;
+} sk_cu_memcpy3d;
 
 /**
  * X(function, name that the library exports, version, need, parameters).
@@ -207,6 +232,8 @@ typedef struct sk_cu_memcpy2d_st {
 	  sk_cu_stream stream))						\
 	X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, 3020, REQUIRED,		\
 	  (const sk_cu_memcpy2d *copy, sk_cu_stream stream))		\
+	X(cuMemcpy3DAsync, cuMemcpy3DAsync_v2, 3020, REQUIRED,		\
+	  (const sk_cu_memcpy3d *copy, sk_cu_stream stream))		\
 	X(cuMemcpyBatchAsync, cuMemcpyBatchAsync_v2, 13000, OPTIONAL,	\
 	  (sk_cu_ptr *dsts, sk_cu_ptr *srcs, size_t *sizes, size_t n,	\
 	  sk_cu_copy_attributes *attributes, size_t *first_of,		\

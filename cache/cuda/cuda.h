@@ -98,7 +98,20 @@ int sk_cuda_lock(const struct sk_cuda_device *device, void *map,
 /** No copy may be under way in it. NULL is fine. Returns NULL. */
 struct sk_cuda_lock *sk_cuda_unlock(struct sk_cuda_lock *lock);
 
+/**
+ * The NUMA node of the host that the device is nearest to, as the driver says
+ * it (12.2 and later), else as the kernel does of its place on the bus; -1:
+ * neither knows one. Any thread.
+ */
+int sk_cuda_numa_node(const struct sk_os *os,
+		      const struct sk_cuda_device *device);
+
 /* ---- lanes ---- */
+
+/** Bytes that one call moves over the link at most: what else wants to pass,
+ * the trainer's copies first of all, comes between two of them. A copy engine
+ * knows no priorities, and ends what it has begun. */
+#define SK_CUDA_CHUNK ((uint64_t)32 << 20)
 
 /**
  * A stream of ours: copies of low priority, which neither wait for what the
@@ -125,9 +138,10 @@ int sk_cuda_lane_follow(struct sk_cuda_lane *lane, uint64_t stream,
  * Copies the bytes [from, to) of @copy, in row-major order, between the
  * device and the host, of a @copy that need not outlive the call. @lock: what
  * the host's side is locked by, or NULL. Rows of a regular distance are one
- * call; contiguous copies are asked for thousands at a time, where the driver
- * can, at the latest by sk_cuda_mark_set() or sk_cuda_lane_finish(), which
- * then say what came of it.
+ * call, and so are planes of those, of SK_CUDA_CHUNK at most; contiguous
+ * copies are asked for thousands at a time, where the driver can, at the
+ * latest by sk_cuda_mark_set() or sk_cuda_lane_finish(), which then say what
+ * came of it.
  * Errors: -EIO.
  */
 int sk_cuda_lane_out(struct sk_cuda_lane *lane, const struct sk_copy *copy,

@@ -52,6 +52,7 @@ int sk_cuda_lane_new(struct sk_cuda_device *device,
 	if (!lane)
 		return sk_err_set(err, -ENOMEM, "out of memory");
 	lane->device = device;
+	lane->chunk = SK_CUDA_CHUNK;
 	(void)pthread_mutex_init(&lane->lock, NULL);
 	r = sk_cuda_enter(device, &scope, err);
 	if (r >= 0) {

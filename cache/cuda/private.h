@@ -52,6 +52,7 @@ struct sk_cuda_batch {
 struct sk_cuda_lane {
 	const struct sk_cuda_device *device;
 	sk_cu_stream stream;
+	uint64_t chunk;		/* SK_CUDA_CHUNK */
 	pthread_mutex_t lock;	/* of what follows */
 	sk_cu_event follow;	/* on the trainer's stream */
 	struct sk_cuda_batch batch;

@@ -47,6 +47,16 @@ static int use(struct sk_state *state, int ordinal, struct sk_err *err)
 	return r < 0 ? r : __atomic_fetch_add(&g->n, 1, __ATOMIC_RELEASE);
 }
 
+int sk_gpus_numa_node(const struct sk_state *state)
+{
+	const struct sk_gpus *g = &state->gpus;
+	int node = -1;
+
+	for (int i = 0; i < g->n && node < 0; i++)
+		node = sk_cuda_numa_node(state->sk->os, g->v[i].device);
+	return node;
+}
+
 void sk_gpus_init(struct sk_state *state)
 {
 	(void)pthread_mutex_init(&state->gpus.locking, NULL);

@@ -58,6 +58,10 @@ int sk_gpu_check(const struct sk_state *state, const struct sk_local *local,
 int sk_gpus_check(const struct sk_state *state, uint32_t *ret_used,
 		  struct sk_err *err);
 
+/** The NUMA node that slots for the state's device tensors should lie on: that
+ * of the first device that has one; -1: it has no GPU, or nobody knows. */
+int sk_gpus_numa_node(const struct sk_state *state);
+
 /** What is asked of the lanes in @used, a bit each, from here on comes after
  * all that @stream has now. Needs no lock. -EBUSY it captures; -EIO. */
 int sk_gpus_follow(const struct sk_state *state, uint32_t used,

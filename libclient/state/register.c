@@ -99,7 +99,10 @@ static void fill_request(struct sk_state *state, bool slots,
 	q->state = state->id;
 	q->slots = state->job.slots;
 	q->flush_every = state->job.flush_every;
-	q->numa_node = sk_numa_node_here();
+	/* Its tensors come from there: the thread may be anywhere. */
+	q->numa_node = sk_gpus_numa_node(state);
+	if (q->numa_node < 0)
+		q->numa_node = sk_numa_node_here();
 	q->flags = slots ? 0 : SK_REGISTER_LATER;
 	put_retention(&state->job, q);
 	for (int k = 0; k < 2; k++)

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/util.h"
 #include "libclient/gpu-rank.h"
@@ -60,6 +61,43 @@ static void load_plain(struct rank *rank)
 	CHECK(report.bytes_verified == 2800000 + 66 + 8 + 100);
 	CHECK(gpu_count(&g, "pageable") == pageable);
 	CHECK(gpu_wrong(&g, 5, rank->rank) == 0);
+}
+
+/* ---- where slots lie ---- */
+
+/* Of the slots' mappings in this process, as numa_maps(5) of proc(5) has
+ * them: the policy is the memory's, whoever set it. */
+static unsigned mappings_that_prefer(const char *policy, unsigned *ret_others)
+{
+	FILE *maps = fopen("/proc/self/numa_maps", "r");
+	char line[512], has[32];
+	unsigned n = 0;
+
+	*ret_others = 0;
+	CHECK(maps);
+	while (fgets(line, sizeof(line), maps)) {
+		if (!strstr(line, "/memfd:shardkeep"))
+			continue;
+		CHECK(sscanf(line, "%*s %31s", has) == 1);
+		n += !strcmp(has, policy);
+		*ret_others += strcmp(has, policy) != 0;
+	}
+	fclose(maps);
+	return n;
+}
+
+/* A kernel without NUMA has neither nodes nor that file. */
+static void near(struct rank *rank)
+{
+	struct gpu_rank g;
+	unsigned others;
+
+	gpu_begin(&g, rank, 0);
+	add_plain(&g, 1);
+	gpu_fill(&g, 5);
+	gpu_complete(&g, 5);
+	CHECK(mappings_that_prefer("prefer:0", &others) > 0);
+	CHECK(!others);
 }
 
 /* ---- two devices, uneven shards, strides, nothing at all ---- */
@@ -551,6 +589,9 @@ int main(int argc, char **argv)
 	if (t.calls)
 		save_and_load(&scene, "failures", 1, 1, failures,
 			      after_failures);
+	setenv("VCUDA_NUMA", "0", 1);
+	if (t.calls && !access("/proc/self/numa_maps", R_OK))
+		scene_ranks(&scene, "near", 1, near, NULL);
 	/* With locking refused it is slower, and no worse. */
 	setenv("VCUDA_MODE", "no-register", 1);
 	if (t.calls)

@@ -283,6 +283,42 @@ static void rows(void)
 	IS(SK_CU_INVALID_VALUE, t.driver.cuMemcpy2DAsync(&c, s));
 }
 
+/* Three planes of 4 rows, 6 rows apart on the device, 5 here. */
+static void planes(void)
+{
+	sk_cu_memcpy3d c = { .src_type = SK_CU_MEMORY_DEVICE,
+			     .dst_type = SK_CU_MEMORY_HOST,
+			     .src_pitch = 128, .src_height = 6,
+			     .dst_pitch = 112, .dst_height = 5,
+			     .width = 100, .height = 4, .depth = 3 };
+	struct trainer_cuda t;
+	sk_cu_stream s;
+	char *a, *b;
+
+	trainer_cuda_begin(&t, 0);
+	s = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	c.src_device = trainer_cuda_alloc(&t, BYTES);
+	a = locked(&t, BYTES);
+	b = locked(&t, BYTES);
+	for (size_t i = 0; i < BYTES; i++)
+		a[i] = (char)(i * 7 >> 2);
+	memset(b, 0x77, BYTES);
+	c.dst_host = b;
+	IS(0, t.driver.cuMemcpyHtoDAsync(c.src_device, a, BYTES, s));
+	IS(0, t.driver.cuMemcpy3DAsync(&c, s));
+	IS(0, t.driver.cuStreamSynchronize(s));
+	for (size_t row = 0; row < 12; row++) {
+		const char *from = a + (row / 4 * 6 + row % 4) * 128;
+		const char *to = b + (row / 4 * 5 + row % 4) * 112;
+
+		CHECK(!memcmp(from, to, 100));
+		CHECK(all_are(to + 100, 12, 0x77));
+	}
+	CHECK(all_are(b + 4 * 112, 112, 0x77));
+	c.src_height = 3;
+	IS(SK_CU_INVALID_VALUE, t.driver.cuMemcpy3DAsync(&c, s));
+}
+
 /* Memory that is not locked has what it should when the call returns. */
 static void pageable(void)
 {
@@ -581,6 +617,7 @@ static const struct item items[] = {
 	{ "page locking", page_locking, ITEM_ANY },
 	{ "there and back", there_and_back, ITEM_ANY },
 	{ "rows", rows, ITEM_ANY },
+	{ "planes", planes, ITEM_ANY },
 	{ "memory that is not locked", pageable, ITEM_ANY },
 	{ "batches", batches, ITEM_ANY },
 	{ "streams run later", asynchronous, ITEM_ANY },

@@ -184,41 +184,93 @@ static bool is_pitch(size_t pitch, size_t width)
 	return pitch >= width && pitch <= 0x7fffffff;
 }
 
+/* Rows between the device and another place. With the lock held. */
+static sk_cu_result copy_rows(const sk_cu_memcpy2d *c, sk_cu_stream stream)
+{
+	bool out = c->src_type == SK_CU_MEMORY_DEVICE;
+	bool in = c->dst_type == SK_CU_MEMORY_DEVICE;
+	size_t from = c->src_x + c->src_y * c->src_pitch;
+	size_t to = c->dst_x + c->dst_y * c->dst_pitch;
+
+	if (!out && !in)
+		vcu_misuse("a copy of kinds %u to %u is not simulated",
+			   c->src_type, c->dst_type);
+	if (out && in)
+		return copy_across(stream, c->dst_device + to, c->dst_pitch,
+				   c->src_device + from, c->src_pitch,
+				   c->width, c->height);
+	if (out)
+		return copy(stream, true, c->src_device + from, c->src_pitch,
+			    (char *)c->dst_host + to, c->dst_pitch, c->width,
+			    c->height);
+	return copy(stream, false, c->dst_device + to, c->dst_pitch,
+		    (const char *)c->src_host + from, c->src_pitch, c->width,
+		    c->height);
+}
+
 sk_cu_result cuMemcpy2DAsync_v2(const sk_cu_memcpy2d *c, sk_cu_stream stream)
 {
-	bool out, in;
 	sk_cu_result r;
 
 	VCU_ENTER_CONTEXT(cuMemcpy2DAsync);
 	if (!c || !is_pitch(c->src_pitch, c->src_x + c->width) ||
 	    !is_pitch(c->dst_pitch, c->dst_x + c->width))
 		return SK_CU_INVALID_VALUE;
-	out = c->src_type == SK_CU_MEMORY_DEVICE;
-	in = c->dst_type == SK_CU_MEMORY_DEVICE;
-	if (!out && !in)
-		vcu_misuse("a 2-D copy of kinds %u to %u is not simulated",
-			   c->src_type, c->dst_type);
 	if (!c->width || !c->height)
 		return SK_CU_SUCCESS;
 	vcu_lock();
-	if (out && in)
-		r = copy_across(stream, c->dst_device + c->dst_x +
-				c->dst_y * c->dst_pitch, c->dst_pitch,
-				c->src_device + c->src_x +
-				c->src_y * c->src_pitch, c->src_pitch,
-				c->width, c->height);
-	else if (out)
-		r = copy(stream, true, c->src_device + c->src_x +
-			 c->src_y * c->src_pitch, c->src_pitch,
-			 (char *)c->dst_host + c->dst_x +
-			 c->dst_y * c->dst_pitch, c->dst_pitch, c->width,
-			 c->height);
-	else
-		r = copy(stream, false, c->dst_device + c->dst_x +
-			 c->dst_y * c->dst_pitch, c->dst_pitch,
-			 (const char *)c->src_host + c->src_x +
-			 c->src_y * c->src_pitch, c->src_pitch, c->width,
-			 c->height);
+	r = copy_rows(c, stream);
+	vcu_unlock();
+	return r;
+}
+
+/* Its rows, but for where they begin. */
+static sk_cu_memcpy2d plane_of(const sk_cu_memcpy3d *c)
+{
+	return (sk_cu_memcpy2d){
+		.src_x = c->src_x,
+		.src_type = c->src_type,
+		.src_host = c->src_host,
+		.src_device = c->src_device,
+		.src_pitch = c->src_pitch,
+		.dst_x = c->dst_x,
+		.dst_type = c->dst_type,
+		.dst_host = c->dst_host,
+		.dst_device = c->dst_device,
+		.dst_pitch = c->dst_pitch,
+		.width = c->width,
+		.height = c->height,
+	};
+}
+
+/* Heights are those of the memory, and may be none of a single plane. */
+static bool is_box(const sk_cu_memcpy3d *c)
+{
+	if (c->src_reserved || c->dst_reserved ||
+	    !is_pitch(c->src_pitch, c->src_x + c->width) ||
+	    !is_pitch(c->dst_pitch, c->dst_x + c->width))
+		return false;
+	return c->depth <= 1 || (c->src_height >= c->src_y + c->height &&
+				 c->dst_height >= c->dst_y + c->height);
+}
+
+sk_cu_result cuMemcpy3DAsync_v2(const sk_cu_memcpy3d *c, sk_cu_stream stream)
+{
+	sk_cu_result r = SK_CU_SUCCESS;
+	sk_cu_memcpy2d plane;
+
+	VCU_ENTER_CONTEXT(cuMemcpy3DAsync);
+	if (!c || !is_box(c))
+		return SK_CU_INVALID_VALUE;
+	if (!c->width || !c->height)
+		return SK_CU_SUCCESS;
+	plane = plane_of(c);
+	vcu_lock();
+	for (size_t z = 0; z < c->depth && r == SK_CU_SUCCESS; z++) {
+		plane.src_y = c->src_y + (c->src_z + z) * c->src_height;
+		plane.dst_y = c->dst_y + (c->dst_z + z) * c->dst_height;
+		r = copy_rows(&plane, stream);
+	}
 	vcu_unlock();
 	return r;
 }

@@ -171,6 +171,17 @@ sk_cu_result cuDeviceGetAttribute(int *value, sk_cu_enum attribute,
 	case SK_CU_DEVICE_MAX_PITCH:
 		*value = 0x7fffffff;
 		return SK_CU_SUCCESS;
+	case SK_CU_DEVICE_PCI_BUS:
+		*value = 0xff;	/* where no machine has anything */
+		return SK_CU_SUCCESS;
+	case SK_CU_DEVICE_PCI_DEVICE:
+	case SK_CU_DEVICE_PCI_DOMAIN:
+		*value = vcu_physical(device);
+		return SK_CU_SUCCESS;
+	case SK_CU_DEVICE_HOST_NUMA_ID:
+		*value = (int)vcu_setting("VCUDA_NUMA", -1);
+		return vcu_setting("VCUDA_VERSION", 13000) < 12020 ?
+			       SK_CU_INVALID_VALUE : SK_CU_SUCCESS;
 	case SK_CU_DEVICE_HOST_REGISTER_SUPPORTED:
 		*value = !vcu_mode("no-register");
 		return SK_CU_SUCCESS;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "cuda/private.h"
 #include "sim/trainer.h"
@@ -308,6 +309,128 @@ Test(lane_12_0, calls_are_few)
 	cr_assert_eq(calls("cuMemcpyDtoHAsync"), 2);
 	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
 	cr_assert_eq(f->t.count ? f->t.count("pageable") : 0, 0);
+}
+
+/* Planes whose distance is one of rows are a call with all of their rows, and
+ * others one each. */
+Test(lane_12_0, planes_are_a_call)
+{
+	const int64_t size[] = { 3, 4, 5 }, gaps[] = { 60, 10, 1 };
+	const int64_t odd[] = { 61, 10, 1 };
+	int64_t dense[3];
+	struct sk_copy copy;
+
+	sk_dense_strides(3, size, dense);
+	cr_assert_eq(sk_copy_init(&copy, 32, 3, size, f->here, dense,
+				  (void *)(uintptr_t)f->there, gaps, NULL),
+		     0);
+	cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, copy.bytes, f->lock,
+				      NULL), 0);
+	cr_assert_eq(calls("cuMemcpy3DAsync"), f->t.calls ? 1 : 0);
+	cr_assert_eq(calls("cuMemcpy2DAsync"), 0);
+	cr_assert_eq(calls("cuMemcpyDtoHAsync"), 0);
+	cr_assert_eq(sk_copy_init(&copy, 32, 3, size, f->here, dense,
+				  (void *)(uintptr_t)f->there, odd, NULL), 0);
+	cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, copy.bytes, f->lock,
+				      NULL), 0);
+	cr_assert_eq(calls("cuMemcpy3DAsync"), f->t.calls ? 1 : 0);
+	cr_assert_eq(calls("cuMemcpy2DAsync"), f->t.calls ? 3 : 0);
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+}
+
+/* Calls for that many bytes, contiguous or in rows of 64, where one may move
+ * 1,000. */
+static uint64_t calls_for(uint64_t bytes, bool rows)
+{
+	const int64_t size[] = { (int64_t)bytes / 64, 64 };
+	const int64_t here[] = { 64, 1 }, there[] = { rows ? 100 : 64, 1 };
+	const char *const names[] = { "cuMemcpyDtoHAsync", "cuMemcpy2DAsync",
+				      "cuMemcpyBatchAsync" };
+	uint64_t before = 0, after = 0;
+	struct sk_copy copy;
+
+	f->lane->chunk = 1000;
+	cr_assert_eq(sk_copy_init(&copy, 8, 2, size, f->here, here,
+				  (void *)(uintptr_t)f->there, there, NULL),
+		     0);
+	for (int i = 0; i < 3; i++)
+		before += calls(names[i]);
+	cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, copy.bytes, f->lock,
+				      NULL), 0);
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	for (int i = 0; i < 3; i++)
+		after += calls(names[i]);
+	return after - before;
+}
+
+/* A long copy lets others pass on its way. */
+Test(lane, no_call_holds_the_link)
+{
+	if (!f->t.calls)
+		return;
+	cr_assert_eq(calls_for(64 * 15, false), 1);	/* 960 */
+	cr_assert_eq(calls_for(64 * 50, false), 4);	/* 3,200 */
+	cr_assert_eq(calls_for(64 * 50, true), 4);	/* 15 rows each */
+}
+
+Test(lane, copies_in_chunks_are_those_of_the_host)
+{
+	f->lane->chunk = 100;
+	compare_many();
+}
+
+/* ---- where devices are ---- */
+
+static const char *node_file;	/* in place of the one that is asked for */
+
+static int open_other(const struct sk_os *os, int dir, const char *path,
+		      int flags, mode_t mode)
+{
+	const struct sk_os *real = sk_os_linux();
+
+	(void)os;
+	cr_assert(strstr(path, "/sys/bus/pci/devices/"), "%s", path);
+	cr_assert(strstr(path, "/numa_node"), "%s", path);
+	return real->openat(real, dir, node_file, flags, mode);
+}
+
+static int node_by_file(const char *text)
+{
+	struct sk_os os = *sk_os_linux();
+	char path[] = "/tmp/shardkeep-test-XXXXXX";
+	int node, fd = mkstemp(path);
+
+	cr_assert_geq(fd, 0);
+	cr_assert_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+	close(fd);
+	os.openat = open_other;
+	node_file = path;
+	node = sk_cuda_numa_node(&os, f->device);
+	unlink(path);
+	return node;
+}
+
+/* The driver's word goes first, the bus is for those before 12.2. */
+Test(lane, nearest_node)
+{
+	if (!f->t.calls)
+		return;
+	cr_assert_eq(sk_cuda_numa_node(sk_os_linux(), f->device), -1);
+	cr_assert_eq(node_by_file("2\n"), 2);
+	setenv("VCUDA_NUMA", "5", 1);
+	cr_assert_eq(node_by_file("2\n"), 5);
+}
+
+Test(lane_12_0, nearest_node)
+{
+	if (!f->t.calls)
+		return;
+	setenv("VCUDA_NUMA", "5", 1);
+	cr_assert_eq(node_by_file("2\n"), 2);
+	cr_assert_eq(node_by_file("0\n"), 0);
+	cr_assert_eq(node_by_file("-1\n"), -1);
+	cr_assert_eq(node_by_file("none\n"), -1);
+	cr_assert_eq(node_by_file(""), -1);
 }
 
 /* @n copies of a byte each, every second one. */

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A strided copy on its way to the driver: where it is, and what one call may
+ * take from there. */
+#ifndef SK_CACHE_CUDA_WALK_H
+#define SK_CACHE_CUDA_WALK_H
+
+#include "cuda/private.h"
+
+struct sk_cuda_walk {
+	struct sk_cuda_lane *lane;
+	const struct sk_copy *copy;
+	const struct sk_cuda_lock *lock;	/* of the host's side, or NULL */
+	enum sk_cuda_way way;
+	bool batches;
+	struct sk_err *err;
+};
+
+/* Where a row begins, on both sides. */
+struct sk_cuda_place {
+	char *dst;
+	const char *src;
+};
+
+/** What became of a call of the driver. */
+int sk_cuda_walk_failed(const struct sk_cuda_walk *w, sk_cu_result result);
+/** Bytes from there to the end of its piece of page-locked memory. */
+uint64_t sk_cuda_walk_room(const struct sk_cuda_walk *w,
+			   struct sk_cuda_place p);
+/** Bytes that one call may move: it holds the link for so long. */
+uint64_t sk_cuda_walk_most(const struct sk_cuda_walk *w);
+
+/**
+ * Whole rows from @p on, of @rows in the innermost dimension, that one call
+ * can take; 0: not even one.
+ */
+uint64_t sk_cuda_rows_at_once(const struct sk_cuda_walk *w,
+			      struct sk_cuda_place p, uint64_t rows);
+/** The same of planes, which are all rows of the innermost dimension: of
+ * @planes, in the one before it. */
+uint64_t sk_cuda_planes_at_once(const struct sk_cuda_walk *w,
+				struct sk_cuda_place p, uint64_t planes);
+
+/** Asks for so many rows, or planes, by one call. */
+int sk_cuda_copy_rows(const struct sk_cuda_walk *w, struct sk_cuda_place p,
+		      uint64_t rows);
+int sk_cuda_copy_planes(const struct sk_cuda_walk *w, struct sk_cuda_place p,
+			uint64_t planes);
+
+#endif
