@@ -64,6 +64,10 @@ enum phase {
 	PHASE_RESTORE_FEWER,
 	PHASE_RESTORE_DISK,
 	PHASE_RESTORE_DISK_COLUMNS,
+	PHASE_NODES_COLUMNS,
+	PHASE_NODES_COLUMNS_COMM,	/* ceiling: its exchange */
+	PHASE_NODES_MOVED,
+	PHASE_NODES_MOVED_COMM,
 	PHASE_ROUND_TRIP,
 	PHASE_PLAN_1K,
 	PHASE_PLAN_16K,
@@ -150,6 +154,7 @@ int phase_snapshot(struct bench *b);	/* snapshot.c */
 int phase_many(struct bench *b);	/* snapshot.c */
 int phase_step(struct bench *b);	/* step.c */
 int phase_restore(struct bench *b);	/* restore.c */
+int phase_nodes(struct bench *b);	/* nodes.c */
 int phase_small(struct bench *b);	/* small.c: planner, round trip */
 void measure_memory(struct bench *b, int rank, uint64_t tensors);
 uint64_t agent_extra(struct bench *b, double *ret_shmem);

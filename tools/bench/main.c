@@ -27,7 +27,7 @@ static const char help[] =
 "  -m, --step-ms N    length of a compute step (1000)\n"
 "  -d, --dir DIR      filesystem to measure (.)\n"
 "  -a, --agent PATH   shardkeepd (beside this program, else on the PATH)\n"
-"  -p, --phases LIST  of small,snapshot,many,step,restore (all)\n"
+"  -p, --phases LIST  of small,snapshot,many,step,restore,nodes (all)\n"
 "  -w, --world N      instead: simulate worlds of up to N ranks, each half of\n"
 "                     the next, and measure what grows; of -t (96) tensors and\n"
 "                     -b (1M) per rank; N is a multiple of 16\n"
@@ -58,6 +58,7 @@ static const struct {
 	{ "many", phase_many },
 	{ "step", phase_step },
 	{ "restore", phase_restore },
+	{ "nodes", phase_nodes },
 };
 
 static int parse_int(const char *text, int min, int max, int *ret)

@@ -45,9 +45,9 @@ static int describe(struct rank_state *s, int ranks, int tensors,
 	return r;
 }
 
-int state_open(struct bench *b, int rank, int ranks, const char *job,
-	       uint64_t total_bytes, int tensors, enum cut cut,
-	       struct rank_state *ret)
+int state_begin(struct bench *b, int rank, int ranks, const char *job,
+		uint64_t total_bytes, int tensors, enum cut cut,
+		struct rank_state *ret)
 {
 	int64_t columns = columns_of(total_bytes, tensors);
 	int64_t rows = rows_of(total_bytes, tensors, columns);
@@ -65,11 +65,22 @@ int state_open(struct bench *b, int rank, int ranks, const char *job,
 	if (sk_open(&o, &s.sk) ||
 	    sk_mesh_create(1, &(int64_t){ ranks }, NULL, NULL, &s.mesh) ||
 	    sk_state_create(s.sk, &j, &s.state) ||
-	    describe(&s, ranks, tensors, rows, columns, cut) ||
-	    sk_prepare(s.state, 120000))
+	    describe(&s, ranks, tensors, rows, columns, cut))
 		return fail(b, rank, "%s", sk_error());
 	*ret = s;
 	return 0;
+}
+
+int state_open(struct bench *b, int rank, int ranks, const char *job,
+	       uint64_t total_bytes, int tensors, enum cut cut,
+	       struct rank_state *ret)
+{
+	int r = state_begin(b, rank, ranks, job, total_bytes, tensors, cut,
+			    ret);
+
+	if (!r && sk_prepare(ret->state, 120000))
+		return fail(b, rank, "%s", sk_error());
+	return r;
 }
 
 void state_close(struct rank_state *s)

@@ -24,6 +24,10 @@ struct rank_state {
 int state_open(struct bench *b, int rank, int ranks, const char *job,
 	       uint64_t total_bytes, int tensors, enum cut cut,
 	       struct rank_state *ret);
+/* The same, with no slots yet. */
+int state_begin(struct bench *b, int rank, int ranks, const char *job,
+		uint64_t total_bytes, int tensors, enum cut cut,
+		struct rank_state *ret);
 void state_close(struct rank_state *s);
 /* New bytes everywhere, a function of rank and step. */
 void state_fill(struct rank_state *s, int rank, uint64_t step);
