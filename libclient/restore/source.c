@@ -5,11 +5,10 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "bytes/checksum.h"
 #include "conn/memfd.h"
 #include "restore/images.h"
 #include "restore/open.h"
-#include "restore/shape.h"
+#include "restore/passing.h"
 
 /* ---- finding ---- */
 
@@ -108,17 +107,13 @@ int sk_restore_find_source(struct sk_restoring *rs,
 
 /* ---- reading ---- */
 
+/* Out of its file. */
 static int fill(struct sk_restoring *rs, const struct sk_sourced *s,
 		uint64_t from, uint64_t to, char *buf, struct sk_err *err)
 {
 	const struct sk_restore_image *image = &rs->images[s->image];
 	int r;
 
-	if (!s->place) {
-		memcpy(buf, (const char *)image->places[0].map +
-				    s->entry->offset + from, to - from);
-		return 0;
-	}
 	r = sk_read_all(rs->sk->os, image->places[1].fd, buf, to - from,
 			s->entry->offset + from);
 	return r >= 0 ? 0 : sk_err_errno(err, -EIO, "cannot read %llu bytes "
@@ -137,74 +132,99 @@ static void note_bad(struct sk_restoring *rs, const struct sk_sourced *s)
 	sk_bit_set(rs->bad, (uint64_t)s->place * rs->n_images + s->image);
 }
 
-static void check_sum(struct sk_restoring *rs, const struct sk_sourced *s,
-		      uint32_t chunk, const char *buf, uint64_t bytes)
+static void note_sum(struct sk_restoring *rs, const struct sk_sourced *s,
+		     uint32_t chunk, uint64_t sum, uint64_t bytes)
 {
 	const struct sk_restore_image *image = &rs->images[s->image];
-	uint32_t sum = s->entry->first_sum + chunk;
+	uint32_t i = s->entry->first_sum + chunk;
 
 	__atomic_fetch_add(&rs->report.bytes_verified, bytes,
 			   __ATOMIC_RELAXED);
-	if (sk_xxh3(buf, bytes) != image->sums[sum])
+	if (sum != image->sums[i])
 		note_bad(rs, s);
-	sk_bit_set(image->verified, sum);
+	sk_bit_set(image->verified, i);
 }
 
-/* What is verified is what is sent: both are of a copy of ours. */
-static int read_chunk(struct sk_restoring *rs, const struct sk_sourced *s,
-		      uint32_t chunk, char *buf, const char **ret_base,
+/* Of a file: a copy of ours, of all of the chunk or of what is wanted. */
+static int hold_file(struct sk_restoring *rs, const struct sk_sourced *s,
+		     struct sk_passing *p, char *buf, bool verify,
+		     struct sk_err *err)
+{
+	uint64_t from = p->from, to = p->to;
+	int r;
+
+	if (!verify) {
+		from = sk_restore_position(&p->shape, p->first);
+		to = sk_restore_position(&p->shape, p->last - 1) + 1;
+	}
+	r = fill(rs, s, from, to, buf, err);
+	p->copy = sk_passing_out_of(p, from, buf);
+	p->base = (const char *)((uintptr_t)buf - from);
+	p->shared = false;
+	return r;
+}
+
+/* What is verified is what is sent. */
+static int pack_chunk(struct sk_restoring *rs, const struct sk_sourced *s,
+		      uint32_t chunk, struct sk_passing *p, char *buf,
 		      struct sk_err *err)
 {
 	const struct sk_restore_image *image = &rs->images[s->image];
 	bool verify = !(rs->flags & SK_RESTORE_NO_VERIFY) &&
 		      !sk_bit(image->verified, s->entry->first_sum + chunk);
-	uint64_t from, to;
-	int r;
+	uint64_t sum;
+	int r = 0;
 
-	if (!verify && !s->place) {
-		*ret_base = (const char *)image->places[0].map +
-			    s->entry->offset;
-		return 0;
-	}
-	sk_restore_chunk(s->entry, chunk, &from, &to);
-	r = fill(rs, s, from, to, buf, err);
-	if (r >= 0 && verify)
-		check_sum(rs, s, chunk, buf, to - from);
-	*ret_base = (const char *)((uintptr_t)buf - from);
+	if (s->place)
+		r = hold_file(rs, s, p, buf, verify, err);
+	if (r >= 0 && !verify)
+		sk_copy_run_range(&p->copy, p->first, p->last);
+	if (r < 0 || !verify)
+		return r;
+	r = sk_passing_run(p, &sum, err);
+	if (r >= 0)
+		note_sum(rs, s, chunk, sum, p->to - p->from);
 	return r;
+}
+
+/* Where byte 0 of the entry is in this process, of a file nowhere yet. */
+static const char *base_of(const struct sk_restoring *rs,
+			   const struct sk_sourced *s)
+{
+	const char *map = rs->images[s->image].places[0].map;
+
+	return s->place ? NULL : map + s->entry->offset;
 }
 
 int sk_restore_read_source(struct sk_restoring *rs, const struct sk_want *want,
 			   const struct sk_sourced *s, uint64_t from,
 			   uint64_t to, char *dst, struct sk_err *err)
 {
-	_cleanup_free_ char *buf = malloc(SK_SUM_CHUNK);
-	struct sk_restore_shape shape;
-	struct sk_copy copy;
+	_cleanup_free_ char *buf = s->place ? malloc(SK_SUM_CHUNK) : NULL;
+	struct sk_passing whole = { .shared = true };
 	uint64_t skip;
 	int r;
 
 	assert(s->entry && from < to);
-	if (!buf)
+	if (s->place && !buf)
 		return sk_err_set(err, -ENOMEM, "no memory to read a chunk");
 	r = sk_restore_pack(s->item, s->entry, &want->box,
-			    (char *)((uintptr_t)dst - from), &copy, &skip,
-			    err);
-	sk_restore_shape(s->item, s->entry, &want->box, &shape);
+			    (char *)((uintptr_t)dst - from), &whole.copy,
+			    &skip, err);
+	sk_restore_shape(s->item, s->entry, &want->box, &whole.shape);
+	whole.base = base_of(rs, s);
+	whole.copy.src = (const char *)((uintptr_t)whole.base + skip);
 	while (from < to && r >= 0) {
-		uint64_t chunk = sk_restore_position(&shape, from) /
+		struct sk_passing p = whole;
+		uint64_t chunk = sk_restore_position(&p.shape, from) /
 				 SK_SUM_CHUNK;
-		uint64_t end = sk_restore_before(&shape, (chunk + 1) *
-							 SK_SUM_CHUNK);
-		const char *base;
 
-		end = end < to ? end : to;
-		r = read_chunk(rs, s, (uint32_t)chunk, buf, &base, err);
-		if (r < 0)
-			break;
-		copy.src = (const char *)((uintptr_t)base + skip);
-		sk_copy_run_range(&copy, from, end);
-		from = end;
+		sk_restore_chunk(s->entry, (uint32_t)chunk, &p.from, &p.to);
+		p.first = from;
+		p.last = sk_restore_before(&p.shape, p.to);
+		p.last = p.last < to ? p.last : to;
+		r = pack_chunk(rs, s, (uint32_t)chunk, &p, buf, err);
+		from = p.last;
 	}
 	return r;
 }
