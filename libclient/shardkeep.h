@@ -693,8 +693,8 @@ int sk_restore(struct sk_state *state, int64_t step,
  * "note"}.
  *
  * Errors: -EINVAL @job is no job's name; -EIO the store cannot be read;
- * -ENOMEM; -ECONNREFUSED, -ECONNRESET the agent is gone; -ETIMEDOUT; -EPROTO
- * what it said makes no sense; -EOWNERDEAD.
+ * -ENOMEM; -ECONNRESET the agent is gone; -ETIMEDOUT; -EPROTO what it said
+ * makes no sense; -EOWNERDEAD.
  */
 int sk_snapshots(struct sk *sk, const char *job, char **ret_json);
 
@@ -713,8 +713,8 @@ int sk_snapshots(struct sk *sk, const char *job, char **ret_json);
  * SK_INSPECT_... Bytes are not read.
  *
  * Errors: -ENOENT there is no such job, or no such snapshot of it; -EINVAL;
- * -EIO the store cannot be read; -ENOMEM; -ECONNREFUSED, -ECONNRESET the agent
- * is gone; -ETIMEDOUT; -EPROTO what it said makes no sense; -EOWNERDEAD.
+ * -EIO the store cannot be read; -ENOMEM; -ECONNRESET the agent is gone;
+ * -ETIMEDOUT; -EPROTO what it said makes no sense; -EOWNERDEAD.
  */
 int sk_inspect(struct sk *sk, const char *job, int64_t step, uint64_t run,
 	       uint32_t flags, char **ret_json);

@@ -148,7 +148,7 @@ int sk_call_deferred(struct sk *sk, struct sk_msg *msg, const int *fds,
 	int r;
 
 	until_ns += SK_GRACE_NS;
-	r = sk_conn_open(sk->os, sk->socket_path, until_ns, &conn, err);
+	r = sk_conn_open_more(sk->os, sk->socket_path, until_ns, &conn, err);
 	if (r < 0)
 		return r;
 	r = sk_conn_call(&conn, msg, fds, n_fds, ret_fds, ret_n_fds, until_ns,

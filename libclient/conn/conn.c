@@ -179,6 +179,17 @@ int sk_conn_open_any(const struct sk_os *os, const char *socket_path,
 	return open_conn(os, socket_path, true, until_ns, ret_conn, err);
 }
 
+int sk_conn_open_more(const struct sk_os *os, const char *socket_path,
+		      uint64_t until_ns, struct sk_conn *ret_conn,
+		      struct sk_err *err)
+{
+	int r = sk_conn_open(os, socket_path, until_ns, ret_conn, err);
+
+	if (r == -ENOENT || r == -ECONNREFUSED)
+		return sk_err_prefix(err, -ECONNRESET, "the agent is gone");
+	return r;
+}
+
 int sk_conn_again(const char *socket_path, uint64_t until_ns,
 		  struct sk_conn *conn, struct sk_err *err)
 {
@@ -187,7 +198,7 @@ int sk_conn_again(const char *socket_path, uint64_t until_ns,
 
 	if (sk_conn_is_open(conn, NULL, NULL))
 		return 0;
-	r = sk_conn_open(conn->os, socket_path, until_ns, &fresh, err);
+	r = sk_conn_open_more(conn->os, socket_path, until_ns, &fresh, err);
 	if (r < 0)
 		return r;
 	(void)pthread_mutex_lock(&conn->lock);

@@ -64,10 +64,18 @@ typedef int (*sk_conn_opener)(const struct sk_os *os, const char *socket_path,
 int sk_conn_open_any(const struct sk_os *os, const char *socket_path,
 		     uint64_t until_ns, struct sk_conn *ret_conn,
 		     struct sk_err *err);
+/**
+ * One more connection of a handle. Who has one had an agent: that nobody
+ * answers any more is -ECONNRESET, and not what sk_conn_open() says, which is
+ * told apart from a snapshot that is not there. Else its errors.
+ */
+int sk_conn_open_more(const struct sk_os *os, const char *socket_path,
+		      uint64_t until_ns, struct sk_conn *ret_conn,
+		      struct sk_err *err);
 /** One that is not connected is fine. */
 void sk_conn_close(struct sk_conn *conn);
 /** Connects an open handle again where its connection was lost. Other threads
- * may use it meanwhile. Errors: as sk_conn_open(). */
+ * may use it meanwhile. Errors: as sk_conn_open_more(). */
 int sk_conn_again(const char *socket_path, uint64_t until_ns,
 		  struct sk_conn *conn, struct sk_err *err);
 /** Whether it is connected; and to what, as of the last connection. */

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import gc
 import json
 import os
@@ -13,6 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -215,6 +217,13 @@ def test_all_or_none(client: Client) -> None:
                        m.described("bad", local=(9,))], m)
     with pytest.raises(Invalid, match="described|tensor"):
         state.snapshot(1)
+
+
+def test_no_agent_is_no_first_run(tmp_path: Path) -> None:
+    with pytest.raises(Error, match="no agent answers") as e:
+        Client(str(tmp_path / "none.sock"), start=False)
+    assert not isinstance(e.value, NotFound)
+    assert e.value.errno == errno.ECONNREFUSED
 
 
 def test_errors_are_of_their_kind(client: Client) -> None:

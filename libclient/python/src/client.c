@@ -28,7 +28,8 @@ static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
 	r = sk_open(&o, &sk);
 	Py_END_ALLOW_THREADS
 	if (r < 0) {
-		raise_error(r);
+		/* NotFound is of snapshots, and leave to begin anew. */
+		raise_error(r == -ENOENT ? -ECONNREFUSED : r);
 		return -1;
 	}
 	c->sk = sk;

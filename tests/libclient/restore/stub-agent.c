@@ -66,7 +66,7 @@ int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who,
 	return sk_err_set(err, -ENOSYS, "this agent has one node");
 }
 
-int sk_conn_open(const struct sk_os *os, const char *socket_path,
+int sk_conn_open_more(const struct sk_os *os, const char *socket_path,
 		 uint64_t until_ns, struct sk_conn *ret_conn,
 		 struct sk_err *err)
 {
