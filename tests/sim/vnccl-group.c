@@ -55,7 +55,7 @@ static bool submit(struct vn_op *op)
 	(void)pthread_mutex_lock(&comm->lock);
 	if (comm->pending && comm->last != op->stream)
 		vn_misuse("one communicator on two streams at once");
-	comm->pending++;
+	(void)__atomic_add_fetch(&comm->pending, 1, __ATOMIC_RELAXED);
 	comm->refs++;
 	comm->last = op->stream;
 	if (!blocking) {

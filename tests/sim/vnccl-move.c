@@ -179,7 +179,7 @@ void vn_run(void *data)
 	free(op->parts);
 	free(op);
 	(void)pthread_mutex_lock(&comm->lock);
-	comm->pending--;
+	(void)__atomic_sub_fetch(&comm->pending, 1, __ATOMIC_RELAXED);
 	(void)pthread_cond_broadcast(&comm->changed);
 	(void)pthread_mutex_unlock(&comm->lock);
 	vn_release(comm);

@@ -56,7 +56,7 @@ struct ncclComm {
 	sk_nccl_result state;	/* what it is asked for later */
 	char text[256];		/* of the last error */
 	bool met, finalizing, finalized, aborted, ending;
-	unsigned pending;	/* operations on streams */
+	unsigned pending;	/* operations on streams; atomic */
 	uint64_t launched;	/* all of them so far; atomic */
 	sk_cu_stream last;	/* of them */
 	struct vn_op *head, **tail;	/* to be launched */
