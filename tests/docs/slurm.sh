@@ -139,7 +139,9 @@ grep -q 'the agent has stopped' job.txt || fail "the agent did not end"
 step=$(find "$SHARDKEEP_STORE" -name 'step-*' | sort | tail -n 1)
 step=$((10#${step##*step-}))
 [ "$step" -gt 40 ] || fail "step $step is the last on disk"
-scontrol update JobId="$job" StartTime=now
+# In another second than it was killed in: what begins in the same one is
+# taken for what was killed.
+scontrol update JobId="$job" StartTime=now+2
 is_over() { ! squeue -h -j "$1" 2>/dev/null | grep -q .; }
 export -f is_over
 until_true "over" is_over "$job"
