@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cuda/cuda.h"
 #include "items.h"
 #include "trainer.h"
 
@@ -100,6 +101,45 @@ static void rates_of(const struct trainer_cuda *t, bool lock)
 			       lock ? "true" : "false", bytes / MIB,
 			       (double)bytes / best / 1e9);
 		}
+}
+
+/* A long copy to the host, in pieces that are asked for at once: what it takes,
+ * and how long a short one on another stream waits for it, which is asked for
+ * right behind it as a trainer's may be. */
+static void pace_of(const struct trainer_cuda *t, size_t piece)
+{
+	sk_cu_ptr a = trainer_cuda_alloc(t, largest);
+	sk_cu_ptr b = trainer_cuda_alloc(t, MIB);
+	char *host = shared_pages(largest + MIB);
+	sk_cu_stream s = stream(t), other = stream(t);
+	double from, all, waited;
+
+	IS(0, t->driver.cuMemHostRegister(host, largest + MIB, 1));
+	from = now();
+	for (size_t at = 0; at < largest; at += piece)
+		copy(t, D2H, a + at, 0, host + at,
+		     piece < largest - at ? piece : largest - at, s);
+	copy(t, D2H, b, 0, host + largest, MIB, other);
+	IS(0, t->driver.cuStreamSynchronize(other));
+	waited = now() - from;
+	IS(0, t->driver.cuStreamSynchronize(s));
+	all = now() - from;
+	printf("{\"fact\": \"pace\", \"mib\": %zu, \"piece_mib\": %zu, "
+	       "\"gb_per_s\": %.3f, \"other_waits_ms\": %.3f}\n",
+	       largest / MIB, piece / MIB, (double)largest / all / 1e9,
+	       waited * 1e3);
+}
+
+static void pace(void)
+{
+	struct trainer_cuda t;
+
+	trainer_cuda_begin(&t, 0);
+	for (int i = 0; i < 2; i++) {
+		pace_of(&t, largest);
+		pace_of(&t, SK_CUDA_CHUNK);
+		pace_of(&t, SK_CUDA_CHUNK / 8);
+	}
 }
 
 static void rates(void)
@@ -321,6 +361,7 @@ static const struct {
 	{ "a primary context", context_cost },
 	{ "rates", rates },
 	{ "rates, not locked", rates_pageable },
+	{ "long copies in pieces", pace },
 	{ "page-locking", locking },
 	{ "batches", batches },
 	{ "rows return at once", rows_are_back },
