@@ -14,6 +14,7 @@ import torch
 
 from .. import State
 from . import _device
+from ._aside import Aside
 from ._blobs import Blobs
 from ._comm import Comm
 from ._describe import Meshes, describe, is_whole, locals_of
@@ -55,6 +56,8 @@ class Describing:
         #: The GPUs that have any of it.
         self.devices: list[torch.device] = []
         self._on_devices: list[torch.Tensor] = []
+        #: What stands in for the model's buffers.
+        self.aside = Aside()
 
     def all(self) -> bool:
         """Describes the tensors anew where anything about them changed, and
@@ -97,9 +100,15 @@ class Describing:
             self._state.remove(gone)
             self._names.discard(gone)
         model = {name: t for name, t, _ in items}
-        described = [describe(name, t, self._meshes, self._holders.get(owner),
-                              model.get(owner)) for name, t, owner in items]
-        held = [x for _, t, _ in items for x in locals_of(t)]
+        for name in self._tensors.buffers & model.keys():
+            describe(name, model[name], self._meshes)   # or refuses it
+        aside = self.aside.choose({name: model[name] for name in
+                                   self._tensors.buffers & model.keys()})
+        described = [describe(name, aside.get(name, t), self._meshes,
+                              self._holders.get(owner), model.get(owner))
+                     for name, t, owner in items]
+        held = [x for name, t, _ in items
+                for x in locals_of(aside.get(name, t))]
         self._blobs.keep = held
         self._on_devices = [x for x in held if _device.is_device(x)]
         self.devices = _device.devices_of(self._on_devices)

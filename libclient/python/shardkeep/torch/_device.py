@@ -146,6 +146,12 @@ class Streams:
         return sorted({self._current(d).cuda_stream for d in devices})
 
 
+def settle(devices: list[torch.device]) -> None:
+    """Waits for what the current streams have been asked for."""
+    for d in devices:
+        Streams._current(d).synchronize()
+
+
 # ---- generators ----
 
 def generator_state() -> torch.Tensor | None:

@@ -19,6 +19,7 @@ from typing import Any
 import shardkeep
 
 from .. import Client, Damaged, Error, NotFound, State, _core
+from . import _device
 from ._common import FROM_DTYPE
 from ._blobs import Blobs
 from ._comm import Apart, Comm
@@ -252,8 +253,13 @@ class Restore:
 
     def _move_bytes(self, saved: Saved, flags: int,
                     over: dict[str, Any]) -> Report:
-        return Report(**self._state.restore(saved.step, flags, run=saved.run,
-                                            **over))
+        # What the snapshot lacks stays as it is.
+        self._describing.aside.take()
+        _device.settle(self._describing.devices)
+        report = Report(**self._state.restore(saved.step, flags,
+                                              run=saved.run, **over))
+        self._describing.aside.give()
+        return report
 
     def _load(self, strict: bool, suffices: bool) -> None:
         told: list[dict[str, Any]] | None = None

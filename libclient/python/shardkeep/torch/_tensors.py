@@ -58,6 +58,7 @@ class LiveTensors:
         self._names: dict[int, list[str]] = {}  # of parameters, by id
         self.pieces: dict[str, Piece] = {}      # of flat parameters, by FQN
         self._taken: set[str] = set()
+        self.buffers: set[str] = set()
         self._fsdp2: list[Any] = []
         self._extra: dict[str, torch.nn.Module] = {}
         seen: set[int] = set()
@@ -89,6 +90,7 @@ class LiveTensors:
             for key, t in module._buffers.items():
                 if key not in module._non_persistent_buffers_set:
                     self._place(module._buffers, key, t, dot, seen)
+                    self.buffers.add("model." + clean_name(dot + key))
 
     def _rebuilt(self) -> bool:
         """Whether modules have other modules or names than when they were

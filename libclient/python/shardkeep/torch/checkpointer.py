@@ -193,11 +193,12 @@ class Checkpointer:
         """Starts a snapshot and returns at once.
 
         The tensors may be read, but not written before :meth:`fence`, which
-        the optimizer's step calls by itself. ``flush`` sends it to disk, or
-        not, whatever ``flush_every`` says; ``wait`` is how many seconds to
-        wait for a free slot; ``stream`` the ``torch.cuda.Stream`` that wrote
-        the tensors last, None: the current one of each device. Refused while
-        a CUDA graph is captured.
+        the optimizer's step calls by itself; buffers may, up to 64 MiB of
+        them, the smallest ones: they are copied in this call. ``flush`` sends
+        it to disk, or not, whatever ``flush_every`` says; ``wait`` is how
+        many seconds to wait for a free slot; ``stream`` the
+        ``torch.cuda.Stream`` that wrote the tensors last, None: the current
+        one of each device. Refused while a CUDA graph is captured.
 
         Returns whether one was started. A failure is logged and counted, and
         training goes on, unless ``raising``; what cannot be stored at all is
@@ -227,6 +228,7 @@ class Checkpointer:
 
     def _copy(self, step: int, flags: int, wait: float, stream: Any) -> None:
         for again in (False, True):
+            self._describing.aside.take(stream)
             on = stream.cuda_stream if stream is not None else \
                 self._streams.for_snapshot(self._describing.devices)
             try:

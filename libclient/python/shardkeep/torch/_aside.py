@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of buffers, which stand in for them.
+
+A forward pass writes to buffers, as batch normalization does, before any
+optimizer's step: before the fence, while a snapshot may still be copied. So
+what the library copies is a copy of ours, taken within ``snapshot()``, and what
+it restores goes through there as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+from . import _device
+
+#: Bytes of a rank's buffers that are copied within a snapshot's call, the
+#: smallest ones: some milliseconds at most. Frozen tables and quantized
+#: weights may be buffers, too, and as large as the model.
+MOST_BYTES = 64 << 20
+
+#: Whose memory is what they say: subclasses may be written to otherwise.
+_PLAIN = (torch.Tensor, getattr(torch.nn, "Buffer", torch.Tensor))
+
+
+def _can_stand_aside(t: Any) -> bool:
+    return (type(t) in _PLAIN and t.layout is torch.strided and
+            (t.is_cpu or _device.is_device(t)) and t.numel() > 0 and
+            not t.is_inference() and not t.is_quantized and
+            not t.is_conj() and not t.is_neg() and
+            torch._debug_has_internal_overlap(t) == 0)
+
+
+class Aside:
+    """Those of one description."""
+
+    def __init__(self) -> None:
+        self._live: list[torch.Tensor] = []
+        self._copies: list[torch.Tensor] = []
+
+    def choose(self, buffers: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """Makes the copies anew, of what they are to stand in for, by name;
+        what is in them is nothing yet."""
+        fit = sorted(((t.numel() * t.element_size(), name)
+                      for name, t in buffers.items() if _can_stand_aside(t)))
+        chosen: dict[str, torch.Tensor] = {}
+        left = MOST_BYTES
+        for size, name in fit:
+            left -= size
+            if left < 0:
+                break
+            with torch.no_grad():
+                chosen[name] = torch.empty_like(
+                    buffers[name], requires_grad=False)
+        self._live = [buffers[name] for name in chosen]
+        self._copies = list(chosen.values())
+        return chosen
+
+    def take(self, stream: Any = None) -> None:
+        """As the buffers are now; of those on GPUs when the current streams,
+        or the one that is named, get there. No snapshot may be under way."""
+        if not self._live:
+            return
+        on = contextlib.nullcontext() if stream is None else \
+            torch.get_device_module(stream.device).stream(stream)
+        with torch.no_grad(), on:
+            torch._foreach_copy_(self._copies, self._live)
+
+    def give(self) -> None:
+        """The buffers are what the copies are."""
+        if self._live:
+            with torch.no_grad():
+                torch._foreach_copy_(self._live, self._copies)

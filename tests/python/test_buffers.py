@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffers are written by the forward pass, before any optimizer's step: what
+a snapshot has of them is what they were when it was taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from shardkeep.torch import Checkpointer, _aside
+
+
+class Counted(torch.nn.Module):
+    """What is large is copied first, while the next pass begins."""
+
+    def __init__(self, numel: int = 50_000_000) -> None:
+        super().__init__()
+        self.a = torch.nn.Parameter(torch.ones(numel))
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("nothing", torch.zeros(0, 4))
+        self.register_buffer("lost", torch.ones(2), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        return self.norm(x)
+
+
+def _buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {k: b.clone() for k, b in model.named_buffers() if k != "lost"}
+
+
+def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_a_pass_beside_the_copy_is_in_no_snapshot(agent) -> None:
+    model = Counted()
+    with Checkpointer(model, job="pass", flush_every=1 << 30) as ck:
+        ck.prepare()
+        for step in range(4):
+            model(torch.randn(5, 3))
+            before = _buffers(model)
+            assert ck.snapshot(step, wait=30)
+            model(torch.randn(5, 3))
+            ck.wait()
+            assert not _same(before, _buffers(model))
+            assert ck.restore() == step
+            assert _same(before, _buffers(model)), step
+            model(torch.randn(5, 3))
+
+
+def test_buffers_that_are_replaced(agent) -> None:
+    model = Counted(10)
+    with Checkpointer(model, job="replaced", flush_every=1 << 30) as ck:
+        assert ck.snapshot(1, wait=30)
+        ck.wait()
+        model.norm.running_mean = torch.arange(3.)
+        model.passes = torch.tensor(70)
+        model.norm.running_var.data = torch.full((3,), 9.)
+        assert ck.snapshot(2, wait=30)
+        ck.wait()
+        want = _buffers(model)
+        for b in model.buffers():
+            b.zero_()
+        assert ck.restore() == 2
+        assert _same(want, _buffers(model))
+    fresh = Counted(10)
+    with Checkpointer(fresh, job="replaced", flush_every=1 << 30) as ck:
+        assert ck.restore() == 2
+        assert _same(want, _buffers(fresh))
+        assert ck.snapshot(3, wait=30)
+        ck.wait()
+
+
+def test_what_a_snapshot_lacks_stays(agent) -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3))
+    with Checkpointer(model, job="partly", flush_every=1 << 30) as ck:
+        model(torch.randn(5, 3))
+        assert ck.snapshot(1, wait=30)
+        ck.wait()
+    want = _buffers(model)
+    wider = torch.nn.Sequential(torch.nn.BatchNorm1d(3),
+                                torch.nn.BatchNorm1d(3))
+    wider(torch.randn(5, 3))
+    mine = _buffers(wider)
+    with Checkpointer(wider, job="partly", flush_every=1 << 30) as ck:
+        assert ck.restore(strict=False) == 1
+    got = _buffers(wider)
+    assert _same({k: got[k] for k in want}, want)
+    assert all(torch.equal(got[k], mine[k]) for k in mine if k[0] == "1")
+
+
+@pytest.mark.parametrize("most", [0, 12, 1000])
+def test_however_many_are_copied_aside(agent, monkeypatch, most) -> None:
+    """What is not is the trainer's to fence, and saved all the same."""
+    monkeypatch.setattr(_aside, "MOST_BYTES", most)
+    model = Counted(10)
+    with Checkpointer(model, job="most", flush_every=1 << 30) as ck:
+        model(torch.randn(5, 3))
+        want = _buffers(model)
+        assert ck.snapshot(1, wait=30)
+        ck.fence()
+        model(torch.randn(5, 3))
+        ck.wait()
+        assert ck.restore() == 1
+        assert _same(want, _buffers(model))
