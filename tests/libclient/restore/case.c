@@ -216,7 +216,8 @@ static int items_of(const struct test *test, int rank, struct sk_item *items,
 		items[n++] = item;
 	}
 	items[n++] = blob_item("config", SK_ITEM_BLOB, 100);
-	items[n++] = blob_item("rng", SK_ITEM_BLOB_LOCAL, 40);
+	items[n++] = blob_item("rng", SK_ITEM_BLOB_LOCAL,
+			       40 + (int64_t)rank * test->own_more);
 	return n;
 }
 

@@ -25,6 +25,8 @@ struct test {
 	struct tensor tensors[5];
 	int n;
 	bool strided;
+	int own_more;		/* bytes that each rank's "rng" has more than
+				 * that of the rank before */
 };
 
 /** The random numbers of what follows. */

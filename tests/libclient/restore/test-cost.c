@@ -29,8 +29,8 @@ Test(restore, on_the_same_mesh_each_opens_its_own)
 }
 
 /* One rank wants a row of what many have. */
-static void want_a_row(int world, int where, unsigned *ret_opens,
-		       uint64_t *ret_header_bytes)
+static void want_a_row(int world, int where, int own_more,
+		       unsigned *ret_opens, uint64_t *ret_header_bytes)
 {
 	struct sk_restore_options o = { .flags = SK_RESTORE_EXTRA_OK };
 	struct rank ranks[RANKS_MAX] = { 0 };
@@ -39,6 +39,7 @@ static void want_a_row(int world, int where, unsigned *ret_opens,
 	int owner = 0;
 
 	plain_test(&test, world, 1);
+	test.own_more = own_more;
 	test.tensors[0].explicit_target = true;
 	test.tensors[0].n_boxes = 1;
 	test.tensors[0].boxes = malloc(sizeof(row));
@@ -61,12 +62,28 @@ Test(restore, a_large_world_costs_what_is_wanted_of_it)
 		unsigned opens[2];
 		uint64_t bytes[2];
 
-		want_a_row(4, where, &opens[0], &bytes[0]);
-		want_a_row(30, where, &opens[1], &bytes[1]);
+		want_a_row(4, where, 0, &opens[0], &bytes[0]);
+		want_a_row(30, where, 0, &opens[1], &bytes[1]);
 		cr_assert(opens[0] == opens[1] && opens[0] <= 4, "%u, then %u",
 			  opens[0], opens[1]);
 		/* One tells the names of all. */
 		cr_assert(bytes[0] == bytes[1] && bytes[0] == 4096,
+			  "%" PRIu64 ", then %" PRIu64, bytes[0], bytes[1]);
+	}
+}
+
+/* What ranks keep for themselves may have another size on each. */
+Test(restore, others_own_blobs_of_any_size_cost_nothing)
+{
+	for (int where = 0; where <= 2; where += 2) {
+		unsigned opens[2];
+		uint64_t bytes[2];
+
+		want_a_row(4, where, 8, &opens[0], &bytes[0]);
+		want_a_row(30, where, 8, &opens[1], &bytes[1]);
+		cr_assert(opens[0] == opens[1] && opens[0] <= 4, "%u, then %u",
+			  opens[0], opens[1]);
+		cr_assert(bytes[0] == bytes[1] && bytes[0] <= 8192,
 			  "%" PRIu64 ", then %" PRIu64, bytes[0], bytes[1]);
 	}
 }

@@ -118,12 +118,14 @@ static void describe_tensor(struct rank *r, const struct tensor *t)
 
 static void describe_all(struct rank *r)
 {
+	uint64_t own = 40 + (uint64_t)(r->rank * r->test->own_more);
+
 	for (int i = 0; i < r->test->n; i++)
 		describe_tensor(r, &r->test->tensors[i]);
 	cr_assert(!sk_state_blob(r->state, "config", take_memory(r, 100),
 				 100));
-	cr_assert(!sk_state_blob_local(r->state, "rng", take_memory(r, 40),
-				       40));
+	cr_assert(!sk_state_blob_local(r->state, "rng", take_memory(r, own),
+				       own));
 }
 
 static void *rank_main(void *arg)
