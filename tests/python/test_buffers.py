@@ -92,6 +92,23 @@ def test_what_a_snapshot_lacks_stays(agent) -> None:
     assert all(torch.equal(got[k], mine[k]) for k in mine if k[0] == "1")
 
 
+def test_what_says_its_shards_goes_as_it_is(agent) -> None:
+    model = Counted(10)
+    t: Any = torch.arange(12.).reshape(6, 2)
+    t.global_shape, t.global_offsets = (6, 2), ((0, 0), (2, 0), (4, 0))
+    t.local_offsets = ((4, 0), (0, 0), (2, 0))
+    t.local_sizes = ((2, 2), (2, 2), (2, 2))
+    model.register_buffer("own", t)
+    with Checkpointer(model, job="own", flush_every=1 << 30) as ck:
+        want = _buffers(model)
+        assert ck.snapshot(1, wait=30)
+        ck.wait()
+        for b in model.buffers():
+            b.zero_()
+        assert ck.restore() == 1
+        assert _same(want, _buffers(model))
+
+
 @pytest.mark.parametrize("most", [0, 12, 1000])
 def test_however_many_are_copied_aside(agent, monkeypatch, most) -> None:
     """What is not is the trainer's to fence, and saved all the same."""

@@ -15,18 +15,21 @@ from typing import Any
 import torch
 
 from . import _device
+from ._describe import is_whole
 
 #: Bytes of a rank's buffers that are copied within a snapshot's call, the
 #: smallest ones: some milliseconds at most. Frozen tables and quantized
 #: weights may be buffers, too, and as large as the model.
 MOST_BYTES = 64 << 20
 
-#: Whose memory is what they say: subclasses may be written to otherwise.
+#: Whose memory is what they say: subclasses may be written to otherwise. Those
+#: that say which shards they hold say it of themselves, and not of a copy.
 _PLAIN = (torch.Tensor, getattr(torch.nn, "Buffer", torch.Tensor))
 
 
 def _can_stand_aside(t: Any) -> bool:
-    return (type(t) in _PLAIN and t.layout is torch.strided and
+    return (type(t) in _PLAIN and is_whole(t) and
+            t.layout is torch.strided and
             (t.is_cpu or _device.is_device(t)) and t.numel() > 0 and
             not t.is_inference() and not t.is_quantized and
             not t.is_conj() and not t.is_neg() and

@@ -194,7 +194,7 @@ class Checkpointer:
 
         The tensors may be read, but not written before :meth:`fence`, which
         the optimizer's step calls by itself; buffers may, up to 64 MiB of
-        them, the smallest ones: they are copied in this call. ``flush`` sends
+        plain ones, the smallest: they are copied in this call. ``flush`` sends
         it to disk, or not, whatever ``flush_every`` says; ``wait`` is how
         many seconds to wait for a free slot; ``stream`` the
         ``torch.cuda.Stream`` that wrote the tensors last, None: the current
