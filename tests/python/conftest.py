@@ -1,9 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
-from harness import private_agent
+from harness import Nodes, private_agent
 
 
 @pytest.fixture
 def agent():
     with private_agent() as directory:
         yield directory
+
+
+@pytest.fixture
+def nodes(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHARDKEEP_MEMORY", "1G")
+    for i in range(2):
+        (tmp_path / str(i)).mkdir()
+    found = Nodes([str(tmp_path / str(i)) for i in range(2)])
+    yield found
+    found.end()

@@ -56,6 +56,26 @@ def end_agent(agent: subprocess.Popen[bytes], sig: int = signal.SIGKILL
     agent.stdout.close()
 
 
+class Nodes(list[str]):
+    """The sockets of two agents with stores of their own."""
+
+    def __init__(self, directories: list[str]) -> None:
+        super().__init__(d + "/agent.sock" for d in directories)
+        self._directories = directories
+        self.agents = [start_agent(d) for d in directories]
+
+    def end(self) -> None:
+        for agent in self.agents:
+            end_agent(agent)
+
+    def restart(self, node: int, sig: int, disk: bool = True) -> None:
+        end_agent(self.agents[node], sig)
+        if not disk:
+            shutil.rmtree(self._directories[node] + "/store",
+                          ignore_errors=True)
+        self.agents[node] = start_agent(self._directories[node])
+
+
 @contextlib.contextmanager
 def private_agent(memory: str = "1G") -> Iterator[str]:
     """A directory in which the first client starts an agent."""

@@ -5,51 +5,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
-import shutil
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
 import torch.distributed as dist
 import vcuda
-from harness import end_agent, run, start, start_agent, wait
+from harness import Nodes, run, start, wait
 from models import Holder, Shard, local_part, sharded, whole
 from shardkeep import NotFound, Timeout
 from shardkeep.torch import Checkpointer, _links
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 NAMES = {"a": (9, 4), "b": (64, 30), "odd": (5,)}
-
-
-class Nodes(list[str]):
-    """The sockets of two agents with stores of their own."""
-
-    def __init__(self, directories: list[str]) -> None:
-        super().__init__(d + "/agent.sock" for d in directories)
-        self._directories = directories
-        self.agents = [start_agent(d) for d in directories]
-
-    def restart(self, node: int, sig: int, disk: bool = True) -> None:
-        end_agent(self.agents[node], sig)
-        if not disk:
-            shutil.rmtree(self._directories[node] + "/store",
-                          ignore_errors=True)
-        self.agents[node] = start_agent(self._directories[node])
-
-
-@pytest.fixture
-def nodes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-          ) -> Iterator[Nodes]:
-    monkeypatch.setenv("SHARDKEEP_MEMORY", "1G")
-    for i in range(2):
-        (tmp_path / str(i)).mkdir()
-    found = Nodes([str(tmp_path / str(i)) for i in range(2)])
-    yield found
-    for agent in found.agents:
-        end_agent(agent)
 
 
 def _on(nodes: Nodes, of: list[int]) -> str:

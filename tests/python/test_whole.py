@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from harness import run
+from harness import Nodes, run
 from models import Holder, Shard, _StridedShard, sharded, whole, wrong
 from safetensors.torch import load_file, save_file
 from shardkeep import NotFound
@@ -65,6 +65,32 @@ def test_gathered_to_rank_0(agent):
                    stdout=subprocess.DEVNULL)
     out = load_file(f"{agent}/all.safetensors")
     assert out and all(k.startswith(("model.", "optim.")) for k in out)
+
+
+def _gather_over(nodes: Nodes) -> None:
+    rank = dist.get_rank()
+    mesh = init_device_mesh("cpu", (4,))
+    full = _full()
+    model = Holder({k: sharded(t, mesh, (Shard(0),))
+                    for k, t in full.items()})
+    at = nodes[rank // 2]
+    with Checkpointer(model, job="whole", raising=True, socket=at) as ck:
+        assert ck.restore() is None
+        ck.snapshot(1)
+        ck.wait(until="complete")
+        for step in (None, 1):
+            got = full_state_dict("whole", step, socket=at)
+            assert got.keys() == (set() if rank else full.keys())
+            assert all(torch.equal(t, full[k]) for k, t in got.items())
+        with pytest.raises((KeyError, RuntimeError), match="zzz"):
+            full_state_dict("whole", socket=at, names=["zzz"])
+        with pytest.raises(NotFound, match="step 99"):
+            full_state_dict("whole", 99, socket=at)
+        dist.barrier()
+
+
+def test_gathered_from_two_nodes(nodes):
+    run(4, _gather_over, nodes)
 
 
 def _spread() -> None:

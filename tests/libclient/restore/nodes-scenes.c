@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "libclient/restore/common.h"
 #include "mesh-comm.h"
@@ -26,6 +27,7 @@ static const int home[RANKS] = { 0, 0, 1, 1 }, away[RANKS] = { 0, 1, 0, 1 },
 
 /* What the ranks of one restore came to; they share it. */
 struct ends {
+	int there;		/* ranks that are connected */
 	int results[RANKS];
 	int64_t steps[RANKS];
 	uint64_t memory, remote, disk;
@@ -83,6 +85,14 @@ static void save(struct rank *rank)
 	}
 }
 
+/* An agent is to be killed in a restore, not before a rank has found it. */
+static void await_all(struct ends *ends)
+{
+	__atomic_add_fetch(&ends->there, 1, __ATOMIC_SEQ_CST);
+	while (__atomic_load_n(&ends->there, __ATOMIC_SEQ_CST) < RANKS)
+		usleep(1000);
+}
+
 static void load(struct rank *rank)
 {
 	const struct scene_of_nodes *s = rank->arg;
@@ -91,6 +101,7 @@ static void load(struct rank *rank)
 	int r;
 
 	rank_model(rank, ROWS);
+	await_all(ends);
 	r = restore(rank, s, &report);
 	ends->results[rank->rank] = r;
 	ends->steps[rank->rank] = report.step;

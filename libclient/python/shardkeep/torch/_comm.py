@@ -33,6 +33,11 @@ def carries_cpu(group: dist.ProcessGroup | None) -> bool:
     return "cpu:" in dist.get_backend_config(group)
 
 
+def default_store() -> dist.Store:
+    """Where all ranks of torch.distributed can write and read."""
+    return dist.distributed_c10d._get_default_store()
+
+
 class Apart(Timeout):
     """The ranks did not meet; all that came know it."""
 
@@ -48,22 +53,37 @@ class Comm:
     def __init__(self, group: dist.ProcessGroup | None, name: str,
                  timeout: float) -> None:
         up = dist.is_available() and dist.is_initialized()
-        self.rank = dist.get_rank(group) if up else 0
-        self.world = dist.get_world_size(group) if up else 1
-        self.timeout = timeout
-        self._group, self._round = group, 0
+        self._begin(dist.get_rank(group) if up else 0,
+                    dist.get_world_size(group) if up else 1, timeout)
+        self._group = group
+        self._by_group = up and carries_cpu(group)
+        if self.world > 1:
+            self._store = self._own_store(name)
+
+    @classmethod
+    def at(cls, key: str, rank: int, world: int, timeout: float) -> Comm:
+        """Of ranks that know no group of theirs, and a key that no others
+        have; words go by gloo in a group of their own."""
+        comm = cls.__new__(cls)
+        comm._begin(rank, world, timeout)
+        comm._store = dist.PrefixStore(key, default_store())
+        return comm
+
+    def _begin(self, rank: int, world: int, timeout: float) -> None:
+        self.rank, self.world, self.timeout = rank, world, timeout
+        self._group: dist.ProcessGroup | None = None
+        self._by_group = False
+        self._round = 0
         self._last = ""     # what the round before was for
         self._links: Links | None = None
         self._linked = 0
         self._words: Any = None
-        if self.world > 1:
-            self._store = self._own_store(name)
 
     def _own_store(self, name: str) -> dist.Store:
         group = self._group or dist.group.WORLD
         ranks = ",".join(map(str, dist.get_process_group_ranks(group)))
         whose = hashlib.sha256(f"{name}/{ranks}".encode()).hexdigest()[:16]
-        store = dist.distributed_c10d._get_default_store()
+        store = default_store()
         # Of several that one process makes, each rank's third is the third.
         nth = store.add(f"shardkeep/{whose}/{self.rank}", 1)
         return dist.PrefixStore(f"shardkeep/{whose}/{nth}", store)
@@ -127,8 +147,32 @@ class Comm:
         with contextlib.suppress(RuntimeError, NotImplementedError):
             self._store.delete_key(f"{n}/{self.rank}")
             if self.rank == 0:
-                for key in (what, "there", "verdict"):
+                for key in (what, "there", "verdict", "yes", "failed"):
                     self._store.delete_key(f"{n}/{key}")
+
+    def whether(self, mine: bool, what: str) -> bool:
+        """Whether one of the ranks says so; nothing else is exchanged. Error
+        where one has failed before it came."""
+        n = self._round
+        self._store.add(f"{n}/yes", int(mine))
+        self.meet(what)
+        if self._store.add(f"{n}/failed", 0):
+            raise Error(errno.EIO, f"{what}: another rank has failed")
+        return self._store.add(f"{n}/yes", 0) > 0
+
+    def fail(self, what: str) -> None:
+        """Instead of :meth:`whether`: this rank cannot go on, and the others need
+        not wait for it."""
+        self._store.add(f"{self._round}/failed", 1)
+        self.meet(what)
+
+    def end(self) -> None:
+        """Takes away what the last meeting left in the store. For one rank,
+        when all others are through with it."""
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            for r in range(self.world):
+                self._store.delete_key(f"{self._round - 1}/{r}")
+        self._forget(self._round - 1, self._last)
 
     # ---- exchanging ----
 
@@ -146,7 +190,7 @@ class Comm:
         return self._links
 
     def _gather(self, parts: list[torch.Tensor], mine: torch.Tensor) -> Any:
-        if carries_cpu(self._group):
+        if self._by_group:
             return dist.all_gather(parts, mine, group=self._group,
                                    async_op=True)
         if self._words is None:

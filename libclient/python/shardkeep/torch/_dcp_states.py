@@ -21,6 +21,7 @@ import torch
 
 from .. import Client, Error, State, _core
 from . import _device
+from ._dcp_nodes import Nodes
 
 #: Jobs whose states stay, such as a model's and its optimizer's.
 _WARM = 4
@@ -37,13 +38,17 @@ def key_of(socket: str | None, job: str, rank: int, world: int) -> Key:
             rank, world)
 
 
-class _Entry:
+class Entry:
+    """The state of a job, as one thread at a time uses it."""
+
     def __init__(self, key: Key) -> None:
         self.key = key
         self.lock = threading.RLock()       # one save at a time
         self.client: Client | None = None
         self.state: State | None = None
         self.names: set[str] = set()        # described
+        self.steps: set[int] = set()        # of this run
+        self.joined = False     # in one run with the ranks of other nodes
         self.streams = _device.Streams()
 
     def open(self) -> State:
@@ -52,7 +57,7 @@ class _Entry:
             self.client = Client(socket)
             self.state = State(self.client, job, rank, world,
                                flush_every=_core.FLUSH_NEVER)
-            self.names = set()
+            self.names, self.steps, self.joined = set(), set(), False
         return self.state
 
     def close(self) -> None:
@@ -73,6 +78,7 @@ class _Entry:
             state.clear()
         state.tensors(described, keep)
         self.names = names
+        self.steps.add(step)
         ms = int(timeout * 1000)
         devices = _device.devices_of(
             t for t in keep if isinstance(t, torch.Tensor))
@@ -88,13 +94,13 @@ class States:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._entries: dict[Key, _Entry] = {}       # the oldest use first
+        self._entries: dict[Key, Entry] = {}       # the oldest use first
 
     @contextlib.contextmanager
-    def use(self, key: Key) -> Iterator[_Entry]:
+    def use(self, key: Key) -> Iterator[Entry]:
         """The job's state, no other thread's while this one has it."""
         with self._lock:
-            entry = self._entries.pop(key, None) or _Entry(key)
+            entry = self._entries.pop(key, None) or Entry(key)
             self._entries[key] = entry
             old = list(self._entries.values())[:-_WARM]
         for other in old:
@@ -102,7 +108,7 @@ class States:
         with entry.lock:
             yield entry
 
-    def _let_go(self, entry: _Entry) -> bool:
+    def _let_go(self, entry: Entry) -> bool:
         """Closes it where no other thread uses it."""
         if not entry.lock.acquire(blocking=False):
             return False
@@ -116,17 +122,22 @@ class States:
         return True
 
     def save(self, key: Key, step: int, flags: int, timeout: float,
-             described: list[Any], keep: list[Any]) -> None:
+             described: list[Any], keep: list[Any],
+             nodes: Nodes | None = None) -> None:
         """A snapshot of the job; where memory is short, others' states go,
-        and the agent gets a moment to write to disk what they held."""
+        and the agent gets a moment to write to disk what they held.
+        ``nodes``: the ranks have several agents."""
         end = time.monotonic() + min(timeout, _MOMENT)
         with self.use(key) as entry:
+            if nodes is not None:
+                nodes.begin(entry)
             while True:
                 try:
                     entry.save(step, flags, timeout, described, keep)
                     return
                 except Error as e:
-                    if e.errno == errno.EEXIST and entry.state is not None:
+                    if e.errno == errno.EEXIST and nodes is None and \
+                            entry.state is not None:
                         # It is there already: a new run writes it anew.
                         entry.close()
                         entry.save(step, flags, timeout, described, keep)

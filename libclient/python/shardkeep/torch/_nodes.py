@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import zlib
+from collections.abc import Callable
 from typing import Any
 
-from .. import DTYPES, Client, NotFound, _core, inspect, snapshots
+from .. import DTYPES, Client, NotFound, State, _core, inspect, snapshots
 from ._comm import Comm
+from ._links import Links
 
 #: Snapshots that a node tells of.
 _OFFERS = 16
+#: A step that is nobody's.
+_NEVER = (1 << 62) - 1
 
 
 def offers(client: Client, job: str, step: int | None) -> dict[str, Any]:
@@ -42,13 +47,15 @@ def candidates(told: list[dict[str, Any]], together: bool
 class Held:
     """The names of one snapshot, of all agents together."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: list[dict[str, Any]]) -> None:
         self.world = 0
         #: Kind and name; of local blobs the rank: dtype, shape.
         self._items: dict[tuple[str, str, int],
                           tuple[int, tuple[int, ...]]] = {}
+        for each in told:
+            self._add(each)
 
-    def add(self, told: dict[str, Any]) -> None:
+    def _add(self, told: dict[str, Any]) -> None:
         self.world = max(self.world, told["world"])
         for name, kind, rank, dtype, shape in told["tensors"]:
             self._items.setdefault((kind, name, rank), (
@@ -64,40 +71,62 @@ class Held:
         return list(found.values())
 
 
-def _told(client: Client, job: str, run: int, step: int) -> bytes:
+def over(comm: Comm, links: Links | None,
+         device: int | None) -> dict[str, Any]:
+    """For ``State.restore()``: the comm of torch.distributed, with what moves
+    bytes."""
+    words: dict[str, Any] = {
+        "timeout_ms": int(comm.timeout * 1000),
+        "allgather": comm.for_restore, "world": comm.world}
+    if links is not None:
+        words.update(exchange=links.exchange, abort=links.abort,
+                     device=device)
+    return words
+
+
+def join_runs(state: State, comm: Comm, links: Links) -> None:
+    """A run's number comes from each agent: all ranks agree on one, as every
+    restore has them do, also one of nothing."""
+    with contextlib.suppress(NotFound):
+        state.restore(_NEVER, **over(comm, links, None))
+
+
+def names_of(client: Client, job: str, run: int, step: int) -> Any:
+    """What :class:`Held` wants to know; None where nothing is here."""
     try:
         held = inspect(client, job, step, run, brief=True)
     except NotFound:
-        return b""
-    return zlib.compress(json.dumps({
-        "world": held["world"],
-        "tensors": [[t["name"], t["kind"], t.get("rank", -1), t["dtype"],
-                     t["shape"]] for t in held["tensors"]]}).encode(), 1)
+        return None
+    return {"world": held["world"],
+            "tensors": [[t["name"], t["kind"], t.get("rank", -1), t["dtype"],
+                         t["shape"]] for t in held["tensors"]]}
 
 
 class Teller:
-    """What the lowest rank of each agent tells of a snapshot."""
+    """What the lowest rank of each agent tells of a snapshot; ``look(run,
+    step)`` gives it, in forms that JSON has, or None."""
 
-    def __init__(self, client: Client, comm: Comm, job: str,
-                 agents: list[int]) -> None:
-        self._client, self._comm, self._job = client, comm, job
+    def __init__(self, comm: Comm, agents: list[int],
+                 look: Callable[[int, int], Any]) -> None:
+        self._comm, self._look = comm, look
         self._tells = agents.index(agents[comm.rank]) == comm.rank
         self._mine = b""
 
     def size(self, run: int, step: int) -> list[Any]:
         """Of what this rank has to tell; and what it is, in short."""
-        self._mine = _told(self._client, self._job, run, step) \
-            if self._tells else b""
+        told = self._look(run, step) if self._tells else None
+        self._mine = b"" if told is None else zlib.compress(
+            json.dumps(told).encode(), 1)
         return [len(self._mine), hashlib.sha256(self._mine).hexdigest()]
 
-    def held(self, sizes: list[list[Any]]) -> Held:
+    def told(self, sizes: list[list[Any]]) -> list[Any]:
         """What all tell, each different list once."""
-        held, seen, links = Held(), set(), self._comm.links()
+        found, seen, links = [], set(), self._comm.links()
         for rank, (size, digest) in enumerate(sizes):
             if not size or digest in seen:
                 continue
             seen.add(digest)
             raw = bytearray(self._mine if rank == self._comm.rank else size)
             links.spread(rank, raw, self._comm.timeout)
-            held.add(json.loads(zlib.decompress(raw)))
-        return held
+            found.append(json.loads(zlib.decompress(raw)))
+        return found

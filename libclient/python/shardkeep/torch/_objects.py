@@ -204,3 +204,9 @@ def dumps(x: Any, path: str) -> bytes:
 def loads(raw: bytes | bytearray) -> Any:
     """The object of :func:`dumps`; padding is ignored."""
     return decode(json.loads(bytes(raw).rstrip(b" \0")))
+
+
+def as_parts(raw: bytearray) -> tuple[Any, ...]:
+    """What State.tensors() takes as the parts of an object's bytes."""
+    at = torch.frombuffer(raw, dtype=torch.uint8).data_ptr() if raw else 0
+    return (((0,), (len(raw),), at, None),)

@@ -8,49 +8,27 @@ it, and none waits in a call that another will not make.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
-import json
 import logging
 from collections.abc import Callable
 from typing import Any
 
-import shardkeep
-
-from .. import Client, Damaged, Error, NotFound, State, _core
+from .. import Client, Error, NotFound, State, _core
 from . import _device
 from ._common import FROM_DTYPE
 from ._blobs import Blobs
-from ._comm import Apart, Comm
+from ._comm import Comm
 from ._describing import Describing, uncollected
 from ._kept import Kept
-from ._links import Links
 from ._links import available as links_available
-from ._nodes import Held, Teller, candidates, offers, several
+from ._nodes import (Held, Teller, candidates, join_runs, names_of,
+                     offers, over, several)
 from ._report import Report
 from ._tensors import LiveTensors
+from ._together import PASSED_OVER, together
 
 log = logging.getLogger("shardkeep")
-
-#: What is wrong with one snapshot, and not with what was asked for.
-_PASSED_OVER = (Damaged, NotFound)
-#: A step that is nobody's.
-_NEVER = (1 << 62) - 1
-
-
-def _word(e: Exception) -> list[Any]:
-    return [type(e).__name__, getattr(e, "errno", None) or errno.EIO,
-            str(e), isinstance(e, _PASSED_OVER)]
-
-
-def _of_another(rank: int, word: list[Any]) -> Exception:
-    """The exception that another rank had."""
-    kind = getattr(shardkeep, word[0], None)
-    text = f"rank {rank}: {word[2]}"
-    if isinstance(kind, type) and issubclass(kind, Error):
-        return kind(word[1], text)
-    return RuntimeError(text)
 
 
 @dataclasses.dataclass
@@ -78,28 +56,7 @@ class Restore:
         self._device: int | None = None
 
     def _together(self, act: Callable[[], Any]) -> list[Any]:
-        """What the act gave on every rank; where it failed on one, all
-        raise: this rank's own exception before another's."""
-        failure: Exception | None = None
-        value = None
-        try:
-            value = act()
-        except Apart:
-            raise       # all that came know it
-        except Exception as e:
-            failure = e
-        words = [json.loads(x) for x in self._comm.share(json.dumps(
-            {"failed": _word(failure)} if failure else {"value": value}
-        ).encode(), "restore()")]
-        failed = {r: w["failed"] for r, w in enumerate(words)
-                  if "failed" in w}
-        if not failed:
-            return [w["value"] for w in words]
-        # Ranks take the same way: what cannot be passed over comes first.
-        fatal = {r: w for r, w in failed.items() if not w[3]} or failed
-        if failure is not None and self._comm.rank in fatal:
-            raise failure
-        raise _of_another(*next(iter(fatal.items()))) from failure
+        return together(self._comm, "restore()", act)
 
     # ---- which one ----
 
@@ -109,14 +66,16 @@ class Restore:
         told = self._together(lambda: offers(self._client, self._job, step))
         self.several = several(told) and links_available()
         if self.several:
-            self._teller = Teller(self._client, self._comm, self._job,
-                                  [x["agent"] for x in told])
+            self._teller = Teller(
+                self._comm, [x["agent"] for x in told],
+                lambda run, step: names_of(self._client, self._job, run,
+                                           step))
         for found in candidates(told, self.several):
             try:
                 with uncollected():
                     self._attempt(Saved(*found), flags, strict)
                 return found[1]
-            except _PASSED_OVER as e:
+            except PASSED_OVER as e:
                 log.warning("step %d cannot be restored: %s", found[1], e)
                 failed = failed or e
         if failed is not None:
@@ -132,22 +91,7 @@ class Restore:
     def _join_runs(self) -> None:
         """The run's number comes from each agent: ranks agree on one."""
         links = self._comm.links()
-
-        def nothing() -> None:
-            with contextlib.suppress(NotFound):
-                self._state.restore(_NEVER, **self._over(links, None))
-
-        self._together(nothing)
-
-    def _over(self, links: Links | None, device: int | None) -> dict[str, Any]:
-        """The comm of torch.distributed, with what moves bytes."""
-        words: dict[str, Any] = {
-            "timeout_ms": int(self._comm.timeout * 1000),
-            "allgather": self._comm.for_restore, "world": self._comm.world}
-        if links is not None:
-            words.update(exchange=links.exchange, abort=links.abort,
-                         device=device)
-        return words
+        self._together(lambda: join_runs(self._state, self._comm, links))
 
     def _meet_holders(self) -> None:
         mine: list[str] = []
@@ -162,8 +106,8 @@ class Restore:
 
     def _attempt(self, saved: Saved, flags: int, strict: bool) -> None:
         if self.several:
-            saved.held = self._teller.held(self._together(
-                lambda: self._teller.size(saved.run, saved.step)))
+            saved.held = Held(self._teller.told(self._together(
+                lambda: self._teller.size(saved.run, saved.step))))
         one_agent = self._prepare(saved, strict)
         try:
             report = self._move(saved, flags, one_agent)
@@ -235,29 +179,29 @@ class Restore:
                 "device": self._describing.ordinal()}
 
     def _move(self, saved: Saved, flags: int,
-              together: bool) -> tuple[Report, bool]:
-        """The bytes; ``together`` where one agent serves all ranks, which
+              one_agent: bool) -> tuple[Report, bool]:
+        """The bytes; ``one_agent`` where it serves all ranks, which
         then exchange words through it. Whether all have the objects that
         they need as well."""
         reports: list[Report] = []
-        over = {"timeout_ms": int(self._comm.timeout * 1000)} if together \
-            else self._over(self._comm.links() if self.several else None,
-                            self._device)
+        way = {"timeout_ms": int(self._comm.timeout * 1000)} if one_agent \
+            else over(self._comm, self._comm.links() if self.several else None,
+                      self._device)
 
         def move() -> bool:
-            reports.append(self._move_bytes(saved, flags, over))
+            reports.append(self._move_bytes(saved, flags, way))
             return saved.world == self._comm.world and self._kept.suffices()
 
         suffice = self._together(move)
         return reports[0], all(suffice)
 
     def _move_bytes(self, saved: Saved, flags: int,
-                    over: dict[str, Any]) -> Report:
+                    way: dict[str, Any]) -> Report:
         # What the snapshot lacks stays as it is.
         self._describing.aside.take()
         _device.settle(self._describing.devices)
         report = Report(**self._state.restore(saved.step, flags,
-                                              run=saved.run, **over))
+                                              run=saved.run, **way))
         self._describing.aside.give()
         return report
 

@@ -38,10 +38,11 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from .. import LATEST, Client, State, _core, inspect, snapshots
-from . import _device, _objects
+from .. import LATEST, Client, _core, snapshots
+from . import _dcp_nodes, _device, _objects
 from ._common import (
     BYTES, FROM_NAME, PLAN, SHARED, check_local, dtype_of, resolved)
+from ._reading import Alone, Question
 from ._dcp_states import STATES, key_of
 
 log = logging.getLogger("shardkeep")
@@ -88,14 +89,6 @@ def _one_id(checkpoint_id: str | os.PathLike[str] | None,
     return path if checkpoint_id is None else checkpoint_id
 
 
-def _as_parts(raw: bytearray) -> tuple[Any, ...]:
-    return (((0,), (len(raw),), _address(raw), None),)
-
-
-def _address(raw: bytearray) -> int:
-    return torch.frombuffer(raw, dtype=torch.uint8).data_ptr()
-
-
 class ShardkeepWriter(StorageWriter, BlockingAsyncStager):
     """A ``StorageWriter`` whose storage is the node's agent.
 
@@ -138,7 +131,8 @@ class ShardkeepWriter(StorageWriter, BlockingAsyncStager):
         self._flush, self._wait = flush, wait
         self._timeout, self._socket = timeout, socket
         self._id, self._overwrite = checkpoint_id, overwrite
-        self._alone: tuple[int, int] | None = None
+        self._alone: tuple[int, int, str] | None = None
+        self._nodes: _dcp_nodes.Nodes | None = None
         self._coordinator = True
         self.save_id = str(uuid.uuid4())
         if checkpoint_id is not None:
@@ -171,14 +165,22 @@ class ShardkeepWriter(StorageWriter, BlockingAsyncStager):
         self._coordinator = is_coordinator
         self._alone = None
         if not kwargs.get("use_collectives", True) and dist.is_initialized():
-            self._alone = (kwargs["rank"], dist.get_world_size())
+            self._alone = (kwargs["rank"], dist.get_world_size(), "")
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         if not self._overwrite and self._coordinator:
             self._refuse_existing()
         if self._alone is not None:
             return dataclasses.replace(plan, storage_data=self._alone)
+        if _dcp_nodes.can_be():
+            job, step = self._which()
+            return dataclasses.replace(plan, storage_data=_dcp_nodes.tell(
+                self._socket, job, step, not self._overwrite))
         return plan
+
+    def _which(self) -> tuple[str, int]:
+        assert self._job is not None and self._step is not None
+        return self._job, self._step
 
     def _refuse_existing(self) -> None:
         client = Client(self._socket)
@@ -188,41 +190,66 @@ class ShardkeepWriter(StorageWriter, BlockingAsyncStager):
         finally:
             client.close()
         if there:
-            raise RuntimeError(
-                f"Checkpoint already exists: job {self._job} has step "
-                f"{self._step}, and overwrite=False")
+            raise self._exists()
+
+    def _exists(self) -> RuntimeError:
+        return RuntimeError(
+            f"Checkpoint already exists: job {self._job} has step "
+            f"{self._step}, and overwrite=False")
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         if self._alone is not None:
             return plans        # nobody sees what the others hold
         _check_boxes(_whole_plans(plans))
-        return [dataclasses.replace(p, storage_data=(i, len(plans)))
+        if not self._overwrite and _dcp_nodes.is_there(plans):
+            raise self._exists()
+        channel = _dcp_nodes.announce(*self._which()) \
+            if _dcp_nodes.several(plans) else ""
+        return [dataclasses.replace(p, storage_data=(i, len(plans), channel))
                 for i, p in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner
                    ) -> Future[list[WriteResult]]:
-        rank, world = _place_of(plan)
+        rank, world, channel = _place_of(plan)
+        job, step = self._which()
+        self._nodes = _dcp_nodes.Nodes(channel, job, step, rank, world,
+                                       self._timeout) if channel else None
         about = {"planner_data": plan.planner_data}
         if self._coordinator:
             about["save_id"] = self.save_id
-        keep, described, results = _describe_plan(plan, planner, rank, about)
-        self._key = key_of(self._socket, self._job, rank, world)
+        try:
+            keep, described, results = _describe_plan(plan, planner, rank,
+                                                      about)
+        except Exception:
+            if self._nodes is not None:
+                self._nodes.fail()
+            raise
+        self._key = key_of(self._socket, job, rank, world)
         flags = _core.SNAPSHOT_FLUSH if self._flush else \
             _core.SNAPSHOT_NO_FLUSH
-        STATES.save(self._key, self._step, flags, self._timeout, described,
-                    keep)
+        STATES.save(self._key, step, flags, self._timeout, described, keep,
+                    self._nodes)
+        if self._nodes is not None and self._wait == "durable":
+            self._wait_for(step, _core.WRITTEN)     # each its own part
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]
                ) -> None:
-        ms = int(self._timeout * 1000)
         metadata.version = _VERSION
+        _, step = self._which()
+        if self._nodes is not None:
+            # All have written their parts, and no agent knows of all.
+            self._nodes.end()
+            return
+        self._wait_for(step, _core.COMPLETE)
+        if self._wait == "durable":
+            self._wait_for(step, _core.DURABLE)
+
+    def _wait_for(self, step: int, state: int) -> None:
         with STATES.use(self._key) as entry:
-            entry.open().wait(self._step, _core.COMPLETE, ms)
-            if self._wait == "durable":
-                entry.open().wait(self._step, _core.DURABLE, ms)
+            entry.open().wait(step, state, int(self._timeout * 1000))
 
     def storage_meta(self) -> StorageMeta | None:
         return StorageMeta(checkpoint_id=self._id, save_id=self.save_id)
@@ -258,11 +285,12 @@ def _whole_plans(plans: list[SavePlan]) -> list[SavePlan]:
     return []
 
 
-def _place_of(plan: SavePlan) -> tuple[int, int]:
-    """Rank and world of whoever writes a plan."""
+def _place_of(plan: SavePlan) -> tuple[int, int, str]:
+    """Rank and world of whoever writes a plan; where it meets the others, if
+    they have several agents."""
     place = plan.storage_data
-    if isinstance(place, tuple) and len(place) == 2 and \
-            all(isinstance(x, int) for x in place):
+    if isinstance(place, tuple) and \
+            [type(x) for x in place] == [int, int, str]:
         return place
     raise ValueError(
         f"the planner gives a plan that was made for another storage ({place!r}"
@@ -348,7 +376,7 @@ def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
     def put_bytes(name: str, raw: bytearray) -> int:
         keep.append(raw)
         heads[name] = (name, _core.DTYPES["U8"], (len(raw),))
-        parts[name] = list(_as_parts(raw))
+        parts[name] = list(_objects.as_parts(raw))
         return len(raw)
 
     for item in plan.items:
@@ -391,17 +419,31 @@ class ShardkeepReader(StorageReader):
 
     It reads what :class:`ShardkeepWriter` and ``Checkpointer`` saved, beside
     the living ranks of the job. Without a step it reads the newest one.
-    ``path`` is another word for ``checkpoint_id``.
+
+    Args:
+        checkpoint_id: what :func:`parse_id` understands; or ``job``, ``step``.
+        run: of this run; 0: the newest that has the step.
+        path: another word for ``checkpoint_id``.
+        process_group: the ranks that load, as ``dcp.load`` has it, where they
+            are of several nodes: they agree on the snapshot, and take what
+            their own node lacks out of the memory of the others. None: each
+            reads what its own agent has. All of its ranks have to load.
+        timeout: seconds for each thing that those ranks wait for.
     """
 
     def __init__(self, checkpoint_id: str | os.PathLike[str] | None = None,
                  *, job: str | None = None, step: int | None = None,
                  run: int = 0, socket: str | None = None,
                  path: str | os.PathLike[str] | None = None,
+                 process_group: dist.ProcessGroup | None = None,
+                 timeout: float = 300,
                  _extension_registry: Any = None) -> None:
         super().__init__()
         checkpoint_id = _one_id(checkpoint_id, path)
         self.load_id = str(uuid.uuid4())
+        self._group, self._timeout = process_group, timeout
+        self._failure: Exception | None = None
+        self._way: Alone | None = None
         self._job = job
         self._step = LATEST if step is None else step
         self._run, self._socket, self._id = run, socket, checkpoint_id
@@ -419,48 +461,35 @@ class ShardkeepReader(StorageReader):
         if self._job is None:
             raise ValueError("a ShardkeepReader needs a checkpoint_id or a "
                              "job")
-        client = Client(self._socket)
+        if self._failure is not None and "rank" in kwargs:
+            # Asked once more, for what a rank wrote by itself: there is no
+            # such thing, and who waits for the others would wait again.
+            raise self._failure
+        self._failure = None
         try:
-            held = inspect(client, self._job, self._step, self._run)
-            self._found = (held["step"], held["run"])
-            plans = self._read_objects(client, {
-                t["name"]: t["shape"][0] for t in held["tensors"]
-                if t["name"].startswith(PLAN)})
-        finally:
-            client.close()
+            return self._look()
+        except Exception as e:
+            self._failure = e
+            raise
+
+    def _look(self) -> Metadata:
+        assert self._job is not None
+        self._way, held, plans = Question(
+            self._job, self._step, self._run).ask(
+                self._socket, self._group, self._timeout)
         self._sizes = {t["name"]: t["shape"] for t in held["tensors"]}
         self._dtypes = {t["name"]: FROM_NAME[t["dtype"]]
                         for t in held["tensors"] if t["dtype"] in FROM_NAME}
         metadata = _metadata_of(held, plans)
         metadata.storage_meta = StorageMeta(
             checkpoint_id=self.checkpoint_id, load_id=self.load_id,
-            save_id=next((p["save_id"] for p in plans.values()
-                          if "save_id" in p), None))
+            save_id=next((p["save_id"] for p in plans if "save_id" in p),
+                         None))
         return metadata
-
-    def _reader(self, client: Client) -> State:
-        assert self._job is not None
-        return State(client, self._job, 0, 1, flags=_core.JOB_READER)
-
-    def _read_objects(self, client: Client, sizes: dict[str, int]
-                      ) -> dict[str, Any]:
-        if not sizes:
-            return {}
-        raw = {name: bytearray(n) for name, n in sizes.items()}
-        state = self._reader(client)
-        try:
-            state.tensors([(name, _core.DTYPES["U8"], (len(b),), None, (), 0,
-                            None, None, _as_parts(b))
-                           for name, b in raw.items()], raw)
-            step, run = self._found
-            state.restore(step, run=run, names=list(raw))
-        finally:
-            state.close()
-        return {name: _objects.loads(b) for name, b in raw.items()}
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool,
                               *args: Any, **kwargs: Any) -> None:
-        if not hasattr(self, "_found"):
+        if self._way is None:
             self.read_metadata()
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
@@ -470,23 +499,22 @@ class ShardkeepReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        client = Client(self._socket)
-        try:
-            self._read_bytes(client, plan, planner)
-            self._read_tensors(client, plan, planner)
-        finally:
-            client.close()
+        way = self._way
+        if way is None:
+            raise RuntimeError("read_metadata() comes before read_data()")
+        with way.in_step():
+            self._read_bytes(way, plan, planner)
+            self._read_tensors(way, plan, planner)
         future: Future[None] = Future()
         future.set_result(None)
         return future
 
-    def _read_bytes(self, client: Client, plan: LoadPlan,
+    def _read_bytes(self, way: Alone, plan: LoadPlan,
                     planner: LoadPlanner) -> None:
         items = [i for i in plan.items if i.type == LoadItemType.BYTE_IO]
         names = {BYTES + i.storage_index.fqn for i in items}
         self._refuse_unknown(names, self._sizes)
-        objects = self._read_objects(client, {
-            n: self._sizes[n][0] for n in names})
+        objects = way.objects({n: self._sizes[n][0] for n in names})
         for item in items:
             # In memory alone: the planner wants what torch.save gives.
             data = io.BytesIO()
@@ -501,7 +529,7 @@ class ShardkeepReader(StorageReader):
                            f"{', '.join(lacking)}: the planner asks for what "
                            "the metadata does not list")
 
-    def _read_tensors(self, client: Client, plan: LoadPlan,
+    def _read_tensors(self, way: Alone, plan: LoadPlan,
                       planner: LoadPlanner) -> None:
         waiting = []
         self._refuse_unknown({i.storage_index.fqn for i in plan.items
@@ -524,10 +552,10 @@ class ShardkeepReader(StorageReader):
             box = tuple(a + b for a, b in zip(at, item.storage_offsets))
             waiting.append((item, target, memory, fqn, box,
                             tuple(item.lengths)))
-        while waiting:
-            waiting = self._pass(client, waiting, planner)
+        while way.whether(bool(waiting)):
+            waiting = self._pass(way, waiting, planner)
 
-    def _pass(self, client: Client, waiting: list[Any],
+    def _pass(self, way: Alone, waiting: list[Any],
               planner: LoadPlanner) -> list[Any]:
         """Reads what does not overlap; returns what is left."""
         parts: dict[str, list[Any]] = {}
@@ -545,19 +573,10 @@ class ShardkeepReader(StorageReader):
             mine.append((box, size, memory.data_ptr(), memory.stride()))
             held.setdefault(fqn, []).append(memory)
             taken.append(w)
-        state = self._reader(client)
-        try:
-            described = [
-                (fqn, dtype_of(fqn, held[fqn][0]), tuple(self._sizes[fqn]),
-                 None, (), 0, None, None, tuple(p),
-                 _device.ordinal_of(fqn, held[fqn]))
-                for fqn, p in parts.items() if p]
-            if described:
-                state.tensors(described, [w[2] for w in taken])
-                step, run = self._found
-                state.restore(step, run=run, names=[d[0] for d in described])
-        finally:
-            state.close()
+        way.bring(lambda: (
+            [(fqn, dtype_of(fqn, held[fqn][0]), tuple(self._sizes[fqn]), None,
+              (), 0, None, None, tuple(p), _device.ordinal_of(fqn, held[fqn]))
+             for fqn, p in parts.items() if p], [w[2] for w in taken]))
         for item, target, memory, *_ in taken:
             if memory is not target:
                 target.copy_(memory)
@@ -576,7 +595,7 @@ class ShardkeepReader(StorageReader):
         return is_ours(checkpoint_id)
 
 
-def _metadata_of(held: dict[str, Any], plans: dict[str, Any]) -> Metadata:
+def _metadata_of(held: dict[str, Any], plans: list[Any]) -> Metadata:
     """The framework's metadata, from what the images say of themselves."""
     state: dict[str, Any] = {}
     for t in held["tensors"]:
@@ -593,7 +612,7 @@ def _metadata_of(held: dict[str, Any], plans: dict[str, Any]) -> Metadata:
                                          sizes=torch.Size(b["size"]))
                     for b in t["boxes"]])
     planner_data: dict[str, Any] = {}
-    for plan in plans.values():
+    for plan in plans:
         planner_data.update(plan.get("planner_data") or {})
     return Metadata(state_dict_metadata=state,
                     planner_data=planner_data or None, storage_data={},

@@ -2,8 +2,9 @@
 """Whole tensors: a snapshot gathered to one rank, or spread from it.
 
 The bytes come straight out of the node's memory, or from disk, by a reader
-beside the living ranks: no collective moves them, and no other rank takes
-part but to learn the outcome.
+beside the living ranks. Where ranks are of several nodes, what the reader's
+lacks comes from the others; else no other rank takes part but to learn the
+outcome.
 """
 
 from __future__ import annotations
@@ -15,70 +16,100 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import LATEST, Client, State, _core, inspect
+from .. import LATEST
 from ._common import FROM_NAME, OBJECTS, dtype_of, resolved
+from ._reading import Agent, Alone, Described, Question, Several, comm_of
+from ._together import together
+
+
+class _Wanted:
+    """Which tensors of a snapshot, and their memory."""
+
+    def __init__(self, job: str, step: int | None, run: int, prefix: str,
+                 names: list[str] | None) -> None:
+        self.question = Question(job, LATEST if step is None else step, run)
+        self._prefix, self._names = prefix, names
+        self._found: dict[str, torch.Tensor] = {}
+
+    def _is_wanted(self, t: dict[str, Any]) -> bool:
+        name = t["name"]
+        return t["kind"] == "tensor" and name.startswith(self._prefix) and \
+            not name.startswith(OBJECTS) and (
+                self._names is None or
+                name[len(self._prefix):] in self._names)
+
+    def describe(self, held: dict[str, Any]) -> Described:
+        """As ``State.tensors()`` takes them; memory is made for them."""
+        self._found = {t["name"]: torch.empty(t["shape"],
+                                              dtype=FROM_NAME[t["dtype"]])
+                       for t in held["tensors"] if self._is_wanted(t)}
+        missing = set(self._names or ()) - {
+            n[len(self._prefix):] for n in self._found}
+        if missing:
+            raise KeyError(f"{held['job']}, step {held['step']}, has no "
+                           f"{', '.join(sorted(missing))}")
+        return [(name, dtype_of(name, t), tuple(t.shape), None, (),
+                 t.data_ptr() if t.numel() else 0, None, None, None, None)
+                for name, t in self._found.items()], self._found
+
+    def found(self) -> dict[str, torch.Tensor]:
+        return {name[len(self._prefix):]: t
+                for name, t in self._found.items()}
 
 
 def load_tensors(job: str, step: int | None = None, *, prefix: str = "",
                  names: list[str] | None = None, run: int = 0,
                  socket: str | None = None) -> dict[str, torch.Tensor]:
-    """Whole tensors of a snapshot, on the CPU of the caller.
+    """Whole tensors of a snapshot, on the CPU of the caller, as far as its
+    own agent has them.
 
     ``prefix`` takes those whose names begin with it, and leaves it out of
     the names: ``prefix="model."`` for the weights of a ``Checkpointer``.
     """
-    client = Client(socket)
-    state = None
-    try:
-        held = inspect(client, job, LATEST if step is None else step, run,
-                       brief=True)
-        found = {t["name"]: torch.empty(t["shape"],
-                                        dtype=FROM_NAME[t["dtype"]])
-                 for t in held["tensors"]
-                 if t["kind"] == "tensor" and t["name"].startswith(prefix)
-                 and not t["name"].startswith(OBJECTS)
-                 and (names is None or t["name"][len(prefix):] in names)}
-        missing = set(names or ()) - {n[len(prefix):] for n in found}
-        if missing:
-            raise KeyError(f"{job}, step {held['step']}, has no "
-                           f"{', '.join(sorted(missing))}")
-        state = State(client, job, 0, 1, flags=_core.JOB_READER)
-        state.tensors([(name, dtype_of(name, t), tuple(t.shape), None, (),
-                        t.data_ptr() if t.numel() else 0, None, None, None)
-                       for name, t in found.items()], found)
-        if found:
-            state.restore(held["step"], run=held["run"], names=list(found))
-    finally:
-        if state is not None:
-            state.close()
-        client.close()
-    return {name[len(prefix):]: t for name, t in found.items()}
+    wanted = _Wanted(job, step, run, prefix, names)
+    _read_alone(Agent(socket), job, wanted)
+    return wanted.found()
+
+
+def _read_alone(agent: Agent, job: str, wanted: _Wanted,
+                found: tuple[int, int] | None = None) -> None:
+    way = Alone(agent, job)
+    with way.in_step():
+        run, step = found or (wanted.question.run, wanted.question.step)
+        held = way.look(run, step, brief=True)
+        way.bring(lambda: wanted.describe(held))
 
 
 def full_state_dict(job: str, step: int | None = None, *,
                     prefix: str = "model.",
                     group: dist.ProcessGroup | None = None,
-                    **kwargs: Any) -> dict[str, torch.Tensor]:
+                    names: list[str] | None = None, run: int = 0,
+                    socket: str | None = None, timeout: float = 300
+                    ) -> dict[str, torch.Tensor]:
     """The whole state dict on rank 0, an empty one on the others.
 
-    Every rank must call it; where rank 0 fails, all raise.
+    Every rank must call it; where rank 0 fails, all raise. Where the ranks
+    have several agents, what rank 0's lacks comes from the others' memory.
+    ``timeout`` is in seconds, for each thing that ranks wait for.
     """
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
-        return load_tensors(job, step, prefix=prefix, **kwargs)
-    found: dict[str, torch.Tensor] = {}
-    failure: Exception | None = None
-    if dist.get_rank(group) == 0:
-        try:
-            found = load_tensors(job, step, prefix=prefix, **kwargs)
-        except Exception as e:
-            failure = e
-    bad = torch.tensor([failure is not None], dtype=torch.uint8)
-    dist.broadcast(bad, group_src=0, group=group)
-    if failure is not None:
-        raise failure
-    if bad.item():
-        raise RuntimeError("rank 0 could not gather the state; it says why")
-    return found
+        return load_tensors(job, step, prefix=prefix, names=names, run=run,
+                            socket=socket)
+    comm = comm_of(group or dist.group.WORLD, timeout)
+    wanted = _Wanted(job, step, run, prefix, names)
+    agent = Agent(socket)
+    try:
+        way, held, _ = wanted.question.choose(agent, comm)
+        if isinstance(way, Several):
+            way.bring(lambda: wanted.describe(held) if comm.rank == 0
+                      else ([], None))
+        else:
+            together(comm, "full_state_dict()", lambda: _read_alone(
+                agent, job, wanted, (way.run, way.step))
+                if comm.rank == 0 else None)
+    finally:
+        agent.close()
+    return wanted.found()
 
 
 def _in_order(tensors: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is read from, where nothing is trained: the agent of the rank, or those
+of all ranks of a group."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.distributed as dist
+
+from .. import LATEST, Client, Error, NotFound, State, _core, inspect
+from . import _objects
+from ._comm import Apart, Comm, default_store
+from ._common import PLAN
+from ._dcp_nodes import can_be
+from ._links import available as links_available
+from ._nodes import Teller, candidates, offers, over, several
+from ._together import PASSED_OVER, together
+
+#: Descriptions as State.tensors() takes them, and what holds their memory.
+Described = tuple[list[Any], Any]
+
+#: The call that ranks meet in.
+_LOAD = "a load"
+
+
+class Agent:
+    """This rank's, connected to when it is first asked."""
+
+    def __init__(self, socket: str | None) -> None:
+        self._socket = socket
+        self._client: Client | None = None
+
+    def client(self) -> Client:
+        if self._client is None:
+            self._client = Client(self._socket)
+        return self._client
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+class Alone:
+    """The agent of this rank has all of it."""
+
+    def __init__(self, agent: Agent, job: str) -> None:
+        self._agent, self._job = agent, job
+        self.run, self.step = 0, LATEST
+
+    def look(self, run: int, step: int, brief: bool = False
+             ) -> dict[str, Any]:
+        """What there is of the snapshot, as inspect() has it."""
+        held = inspect(self._agent.client(), self._job, step, run, brief)
+        self.run, self.step = held["run"], held["step"]
+        return held
+
+    def plans(self, held: dict[str, Any]) -> list[Any]:
+        """What the planners of the ranks that saved said of their keys."""
+        names = {t["name"]: t["shape"][0] for t in held["tensors"]
+                 if t["name"].startswith(PLAN)}
+        return list(self.objects(names).values())
+
+    def objects(self, sizes: dict[str, int]) -> dict[str, Any]:
+        """Objects by their names, of whose forms these are the bytes."""
+        if not self.whether(bool(sizes)):
+            return {}
+        return {name: _objects.loads(b)
+                for name, b in self._raw(sizes).items()}
+
+    def _raw(self, sizes: dict[str, int]) -> dict[str, bytearray]:
+        raw = {name: bytearray(n) for name, n in sizes.items()}
+        self.bring(lambda: ([
+            (name, _core.DTYPES["U8"], (len(b),), None, (), 0, None, None,
+             _objects.as_parts(b), None) for name, b in raw.items()], raw))
+        return raw
+
+    def whether(self, mine: bool) -> bool:
+        """Whether a rank has something to read; all ranks ask."""
+        return mine
+
+    def bring(self, describe: Callable[[], Described]) -> None:
+        """Fills the memory of what is described; all ranks come to it."""
+        described, keep = describe()
+        if described:
+            with self._reader(0, 1) as state:
+                state.tensors(described, keep)
+                state.restore(self.step, run=self.run,
+                              names=[d[0] for d in described])
+
+    @contextlib.contextmanager
+    def _reader(self, rank: int, world: int) -> Iterator[State]:
+        state = State(self._agent.client(), self._job, rank, world,
+                      flags=_core.JOB_READER)
+        try:
+            yield state
+        finally:
+            state.close()
+
+    @contextlib.contextmanager
+    def in_step(self) -> Iterator[None]:
+        """Around all of the reading, where one rank may fail and others
+        not."""
+        try:
+            yield
+        finally:
+            self._agent.close()
+
+
+class Several(Alone):
+    """Several agents have parts of it, and all ranks read together: bytes go
+    between them as in a restore over nodes. What fails on one fails on
+    all."""
+
+    def __init__(self, agent: Agent, job: str, comm: Comm,
+                 agents: list[int]) -> None:
+        super().__init__(agent, job)
+        self._comm, self._told = comm, False
+        self._teller = Teller(comm, agents, self._here)
+
+    def _here(self, run: int, step: int) -> Any:
+        try:
+            return inspect(self._agent.client(), self._job, step, run)
+        except NotFound:
+            return None
+
+    def _together(self, act: Callable[[], Any]) -> list[Any]:
+        self._told = True       # what fails here fails on all
+        found = together(self._comm, _LOAD, act)
+        self._told = False
+        return found
+
+    def look(self, run: int, step: int, brief: bool = False
+             ) -> dict[str, Any]:
+        self.run, self.step = run, step
+        told = self._teller.told(self._together(
+            lambda: self._teller.size(run, step)))
+        if not told:
+            raise NotFound(errno.ENOENT, f"job {self._job}: step {step} went "
+                           "while it was looked at")
+        return _merged(told)
+
+    def plans(self, held: dict[str, Any]) -> list[Any]:
+        """Read by one rank, for all; by this it is known whether the snapshot
+        is complete."""
+        first = self._comm.rank == 0
+        sizes = {t["name"]: t["shape"][0] for t in held["tensors"]
+                 if first and t["name"].startswith(PLAN)}
+        mine = b"".join(len(b).to_bytes(8, "little") + b
+                        for b in self._raw(sizes).values())
+        return [_objects.loads(b) for b in _split(self._spread(mine))]
+
+    def _spread(self, mine: bytes) -> bytes:
+        """What rank 0 has."""
+        size = self._together(lambda: len(mine))[0]
+        data = bytearray(mine if self._comm.rank == 0 else size)
+        if size:
+            self._comm.links().spread(0, data, self._comm.timeout)
+        return bytes(data)
+
+    def whether(self, mine: bool) -> bool:
+        return any(self._together(lambda: mine))
+
+    def bring(self, describe: Callable[[], Described]) -> None:
+        with contextlib.ExitStack() as stack:
+            names: list[str] = []
+            states: list[State] = []
+
+            def prepare() -> int | None:
+                described, keep = describe()
+                states.append(stack.enter_context(self._reader(
+                    self._comm.rank, self._comm.world)))
+                names.extend(d[0] for d in described)
+                if described:
+                    states[0].tensors(described, keep)
+                return _one_device(described)
+
+            devices = self._together(prepare)
+            device = None if None in devices else devices[self._comm.rank]
+            words = over(self._comm, self._comm.links(), device)
+
+            def restore() -> None:
+                states[0].restore(self.step, run=self.run, names=names,
+                                  **words)
+
+            self._together(restore)
+
+    @contextlib.contextmanager
+    def in_step(self) -> Iterator[None]:
+        try:
+            yield
+        except Apart:
+            raise
+        except Exception as e:
+            if not self._told:      # the others wait for this rank
+                self._together(functools.partial(_raise, e))
+            raise
+        finally:
+            self._agent.close()
+
+
+def _raise(e: Exception) -> None:
+    raise e
+
+
+def _one_device(described: list[Any]) -> int | None:
+    """The rank's GPU, for NCCL; None where it has none, or several."""
+    found = {d[9] for d in described}
+    return found.pop() if len(found) == 1 else None
+
+
+def _split(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        end = at + 8 + int.from_bytes(data[at:at + 8], "little")
+        yield data[at + 8:end]
+        at = end
+
+
+def _merged(told: list[dict[str, Any]]) -> dict[str, Any]:
+    """What several agents know of one snapshot, as one would."""
+    found: dict[tuple[str, str, int], dict[str, Any]] = {}
+    boxes: set[tuple[Any, ...]] = set()
+    for one in told:
+        for t in one["tensors"]:
+            key = (t["kind"], t["name"], t["rank"])
+            mine = found.setdefault(key, {**t, "boxes": []})
+            for b in t["boxes"]:
+                # An image may be here in memory and there on disk.
+                which = (*key, b["rank"], *b["offset"], *b["size"])
+                if which not in boxes:
+                    boxes.add(which)
+                    mine["boxes"].append(b)
+    return {**told[0], "tensors": list(found.values())}
+
+
+# ---- which snapshot ----
+
+#: What to read from, what the snapshot holds, what its planners said.
+Answer = tuple[Alone, dict[str, Any], list[Any]]
+
+
+class Question:
+    """Which snapshot of which job."""
+
+    def __init__(self, job: str, step: int, run: int) -> None:
+        self.job, self.step, self.run = job, step, run
+
+    def ask(self, socket: str | None, group: dist.ProcessGroup | None,
+            timeout: float) -> Answer:
+        """Of this rank's agent; or of all that serve the ranks of a group,
+        which all come to it."""
+        agent = Agent(socket)
+        try:
+            if group is not None and dist.get_world_size(group) > 1:
+                return self._ask_together(agent, comm_of(group, timeout))
+            return self._ask_alone(agent)
+        except NotFound as e:
+            if group is not None or not can_be():
+                raise
+            raise NotFound(e.errno, f"{e}; where ranks are of several nodes, "
+                           "give the reader their process_group") from None
+        finally:
+            agent.close()
+
+    def _ask_alone(self, agent: Agent) -> Answer:
+        way = Alone(agent, self.job)
+        held = way.look(self.run, self.step)
+        return way, held, way.plans(held)
+
+    def _ask_together(self, agent: Agent, comm: Comm) -> Answer:
+        way, held, plans = self.choose(agent, comm)
+        if not isinstance(way, Several):
+            held = way.look(way.run, way.step)
+            plans = way.plans(held)
+        return way, held, plans
+
+    def choose(self, agent: Agent, comm: Comm) -> Answer:
+        """The snapshot that all ranks are to read; where one agent serves
+        them it was not looked at."""
+        step = None if self.step == LATEST else self.step
+        told = together(comm, _LOAD,
+                        lambda: offers(agent.client(), self.job, step))
+        apart = several(told) and links_available()
+        found = [x for x in candidates(told, apart)
+                 if self.run in (0, x[0])]
+        if not found:
+            which = "" if step is None else f" of step {step}"
+            raise NotFound(errno.ENOENT, f"job {self.job} has no complete "
+                           f"snapshot{which}")
+        if apart:
+            return self._try_each(found, Several(
+                agent, self.job, comm, [x["agent"] for x in told]))
+        way = Alone(agent, self.job)
+        way.run, way.step = found[0]
+        return way, {}, []
+
+    def _try_each(self, found: list[tuple[int, int]], way: Several) -> Answer:
+        failed: Error | None = None
+        for run, step in found:
+            try:
+                held = way.look(run, step)
+                return way, held, way.plans(held)
+            except PASSED_OVER as e:
+                failed = failed or e
+        assert failed is not None
+        raise failed
+
+
+_comms: dict[tuple[int, ...], tuple[int, Any, Comm]] = {}
+
+
+def comm_of(group: dist.ProcessGroup, timeout: float) -> Comm:
+    """One for all loads of a group, so that a rank that missed one is in step
+    again at the next."""
+    if dist.get_rank(group) < 0:
+        raise ValueError("this rank is not in the process group that the "
+                         "reader was given")
+    key = tuple(dist.get_process_group_ranks(group))
+    pid, store, comm = _comms.get(key, (0, None, None))
+    if comm is None or pid != os.getpid() or store is not default_store():
+        comm = Comm(group, "dcp", timeout)
+        _comms[key] = os.getpid(), default_store(), comm
+    comm.timeout = timeout
+    return comm

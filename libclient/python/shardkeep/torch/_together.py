@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may fail on one rank alone, and then fails on all.
+
+After it the ranks tell each other how it went, so none waits in a call that
+another will not make.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from typing import Any
+
+import shardkeep
+
+from .. import Damaged, Error, NotFound
+from ._comm import Apart, Comm
+
+#: What is wrong with one snapshot, and not with what was asked for.
+PASSED_OVER = (Damaged, NotFound)
+
+
+def _word(e: Exception) -> list[Any]:
+    return [type(e).__name__, getattr(e, "errno", None) or errno.EIO,
+            str(e), isinstance(e, PASSED_OVER)]
+
+
+def _of_another(rank: int, word: list[Any]) -> Exception:
+    """The exception that another rank had."""
+    kind = getattr(shardkeep, word[0], None)
+    text = f"rank {rank}: {word[2]}"
+    if isinstance(kind, type) and issubclass(kind, Error):
+        return kind(word[1], text)
+    return RuntimeError(text)
+
+
+def together(comm: Comm, what: str, act: Callable[[], Any]) -> list[Any]:
+    """What the act gave on every rank, in forms that JSON has; where it
+    failed on one, all raise: this rank's own exception before another's.
+    ``what`` names the call that the ranks are in."""
+    failure: Exception | None = None
+    value = None
+    try:
+        value = act()
+    except Apart:
+        raise       # all that came know it
+    except Exception as e:
+        failure = e
+    words = [json.loads(x) for x in comm.share(json.dumps(
+        {"failed": _word(failure)} if failure else {"value": value}
+    ).encode(), what)]
+    failed = {r: w["failed"] for r, w in enumerate(words) if "failed" in w}
+    if not failed:
+        return [w["value"] for w in words]
+    # Ranks take the same way: what cannot be passed over comes first.
+    fatal = {r: w for r, w in failed.items() if not w[3]} or failed
+    if failure is not None and comm.rank in fatal:
+        raise failure
+    raise _of_another(*next(iter(fatal.items()))) from failure

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Distributed checkpoint by ranks of several nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import vcuda
+from harness import Nodes, run, start, wait
+from models import (Replicate, Shard, local_part, sharded, whole,
+                    wrong)
+from shardkeep import Client, snapshots
+from shardkeep.torch import Checkpointer
+from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
+from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.checkpoint.default_planner import (DefaultLoadPlanner,
+                                                          DefaultSavePlanner)
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+#: Some ranks hold nothing of "odd" and "one".
+SHAPES = {"a": (9, 4), "b": (64, 30), "odd": (3,), "one": (1, 5)}
+HALVES = [0, 0, 1, 1]
+
+
+def _socket(nodes: Nodes, of: list[int]) -> str:
+    return nodes[of[dist.get_rank()]]
+
+
+def _state(fill: bool, step: int = 0) -> dict[str, object]:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    state: dict[str, object] = {
+        k: sharded(whole(k, shape) + step, mesh, (Shard(0),), fill)
+        for k, shape in SHAPES.items()}
+    state["all"] = sharded(whole("all", (6,)) + step, mesh, (Replicate(),),
+                           fill)
+    state["step"] = step if fill else -1
+    state["nested"] = {"x": [step, (2, 3)] if fill else [0, (0, 0)]}
+    return state
+
+
+def _check(state: dict[str, object], step: int) -> None:
+    for k, shape in {**SHAPES, "all": (6,)}.items():
+        assert not wrong(state[k], whole(k, shape) + step), k
+    assert state["step"] == step
+    assert state["nested"] == {"x": [step, (2, 3)]}
+
+
+def _save(nodes: Nodes, of: list[int], steps: list[int],
+          planner: object = None, **words: object) -> None:
+    for step in steps:
+        dcp.save(_state(True, step), planner=planner,
+                 storage_writer=ShardkeepWriter(
+                     job="far", step=step, socket=_socket(nodes, of),
+                     timeout=60, **words))
+
+
+def _reader(nodes: Nodes, of: list[int], step: int | None = None,
+            timeout: float = 60, job: str = "far") -> ShardkeepReader:
+    return ShardkeepReader(job=job, step=step, socket=_socket(nodes, of),
+                           process_group=dist.group.WORLD, timeout=timeout)
+
+
+def _load(nodes: Nodes, of: list[int], want: int, step: int | None = None
+          ) -> None:
+    state = _state(False)
+    dcp.load(state, storage_reader=_reader(nodes, of, step))
+    _check(state, want)
+
+
+def _killed(*args: object) -> None:
+    _save(*args)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("of", [
+    HALVES, [1, 0, 1, 0], [0, 1, 1], [1, 1, 0, 0, 1]])
+def test_killed_and_back(nodes, of):
+    assert set(wait(start(4, _killed, nodes, HALVES, [7, 8]))) == {
+        -signal.SIGKILL}
+    run(len(of), _load, nodes, of, 8)
+    run(len(of), _load, nodes, of, 7, 7)
+
+
+def _runs(nodes: Nodes) -> list[set[tuple[int, int]]]:
+    """Runs and steps that each agent has some of."""
+    found = []
+    for socket in nodes:
+        client = Client(socket)
+        found.append({(s["run"], s["step"])
+                      for s in snapshots(client, "far")})
+        client.close()
+    return found
+
+
+def test_saves_are_of_one_run(nodes):
+    run(4, _save, nodes, HALVES, [1, 2, 3])
+    a, b = _runs(nodes)
+    assert a == b and len({r for r, _ in a}) == 1
+
+
+def test_a_step_that_is_there_is_written_anew(nodes):
+    run(4, _again, nodes)
+    run(3, _load, nodes, [0, 1, 0], 9, 1)
+
+
+def _again(nodes: Nodes) -> None:
+    _save(nodes, HALVES, [1])
+    for _ in range(2):
+        dcp.save(_state(True, 9), storage_writer=ShardkeepWriter(
+            job="far", step=1, socket=_socket(nodes, HALVES), timeout=60))
+
+
+def test_a_job_that_comes_back_goes_on(nodes):
+    run(4, _save, nodes, HALVES, [1])
+    run(3, _save, nodes, [1, 0, 1], [2])
+    run(2, _load, nodes, [0, 1], 2)
+    run(2, _load, nodes, [0, 1], 1, 1)
+
+
+def _with_cached_plans(nodes: Nodes) -> None:
+    for step in range(3):
+        _save(nodes, HALVES, [step],
+              DefaultSavePlanner(enable_plan_caching=True))
+        _load(nodes, HALVES[::-1], step)
+
+
+def test_plans_that_are_cached(nodes):
+    run(4, _with_cached_plans, nodes)
+
+
+def _in_background(nodes: Nodes) -> None:
+    group = dist.new_group(backend="gloo")
+    for step in range(3):
+        dcp.async_save(_state(True, step), process_group=group,
+                       storage_writer=ShardkeepWriter(
+                           job="far", step=step, timeout=60,
+                           socket=_socket(nodes, HALVES))).result()
+    _load(nodes, HALVES[::-1], 2)
+
+
+def test_async_save(nodes):
+    run(4, _in_background, nodes)
+
+
+def test_durable_on_all_nodes(nodes):
+    run(4, _save_durable, nodes)
+    for node in range(2):       # with what they had in memory
+        nodes.restart(node, signal.SIGKILL)
+    run(3, _load, nodes, [1, 0, 1], 4)
+
+
+def _save_durable(nodes: Nodes) -> None:
+    _save(nodes, HALVES, [4], wait="durable")
+
+
+def test_a_node_that_is_lost(nodes):
+    """The newest is nowhere whole; the one before is on disk."""
+    run(4, _save_durable, nodes)
+    run(4, _save_and_lose, nodes, nodes.agents[1].pid)
+    nodes.restart(1, signal.SIGKILL)
+    run(4, _load, nodes, [1, 0, 1, 0], 4)
+    run(4, _lacks, nodes, 5)
+
+
+def _save_and_lose(nodes: Nodes, agent: int) -> None:
+    _save(nodes, HALVES, [5], flush=False)
+    # While ranks live: when the last one goes, the newest is written.
+    dist.barrier()
+    if dist.get_rank() == 0:
+        os.kill(agent, signal.SIGKILL)
+    dist.barrier()
+
+
+def _lacks(nodes: Nodes, step: int) -> None:
+    with pytest.raises(CheckpointException, match="step 5"):
+        _load(nodes, HALVES, step, step)
+
+
+# ---- overwrite=False ----
+
+def _refused(nodes: Nodes) -> None:
+    with pytest.raises(CheckpointException, match="already exists"):
+        _save(nodes, HALVES, [3], overwrite=False)
+
+
+class _Refuses(DefaultSavePlanner):
+    """Fails on one rank when its data are asked for."""
+
+    def resolve_data(self, write_item):
+        if dist.get_rank() == 2:
+            raise ValueError("as if a hook had failed")
+        return super().resolve_data(write_item)
+
+
+def _overwrite(nodes: Nodes) -> None:
+    began = time.monotonic()
+    with pytest.raises(CheckpointException, match="a hook had failed"):
+        _save(nodes, HALVES, [3], _Refuses())
+    assert time.monotonic() - began < 30, "others waited for it"
+    # What has parts alone is nothing.
+    _save(nodes, HALVES, [3], overwrite=False)
+    _refused(nodes)
+
+
+def test_what_exists_is_refused_where_it_is_whole(nodes):
+    run(4, _overwrite, nodes)
+    run(4, _refused, nodes)
+    run(3, _load, nodes, [1, 0, 1], 3, 3)
+
+
+# ---- what else lies there ----
+
+def test_what_a_checkpointer_saved(nodes):
+    run(4, _checkpointer, nodes)
+    run(3, _load_model, nodes)
+
+
+class _Model(torch.nn.Module):
+    def __init__(self, fill: bool) -> None:
+        super().__init__()
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        self.w = torch.nn.Parameter(sharded(whole("w", (10, 3)), mesh,
+                                            (Shard(0),), fill))
+
+
+def _checkpointer(nodes: Nodes) -> None:
+    with Checkpointer(_Model(True), job="far", raising=True, timeout=60,
+                      socket=_socket(nodes, HALVES)) as ck:
+        assert ck.restore() is None
+        ck.snapshot(6)
+        ck.wait(until="complete")
+
+
+def _load_model(nodes: Nodes) -> None:
+    state = {"model.w": _Model(False).w.data}
+    dcp.load(state, storage_reader=_reader(nodes, [1, 0, 1]))
+    assert not wrong(state["model.w"], whole("w", (10, 3)))
+
+
+# ---- devices ----
+
+def _on_devices(nodes: Nodes, of: list[int]) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    vcuda.begin(rank)
+    mesh = DeviceMesh("vcuda", list(range(world)))
+    full = whole("w", (64, 30))
+    fill = of == [0, 1]
+    state = {"w": sharded(full, mesh, (Shard(0),), fill), "n": 5 * fill}
+    assert state["w"]._local_tensor.device.index == rank
+    if fill:
+        dcp.save(state, storage_writer=ShardkeepWriter(
+            job="far", step=1, socket=_socket(nodes, of), timeout=60))
+        return
+    dcp.load(state, storage_reader=_reader(nodes, of))
+    assert torch.equal(state["w"]._local_tensor.cpu(),
+                       local_part(full, mesh, (Shard(0),)))
+    assert state["n"] == 5
+
+
+@pytest.mark.skipif(not vcuda.CAN_BUILD, reason="no compiler")
+def test_devices_of_other_nodes(nodes, monkeypatch):
+    made = vcuda.build()
+    monkeypatch.setenv("SHARDKEEP_LIBCUDA", made["driver"])
+    monkeypatch.setenv("SHARDKEEP_LIBNCCL", made["nccl"])
+    monkeypatch.setenv("VCUDA_DEVICES", "2")
+    run(2, _on_devices, nodes, [0, 1])
+    run(2, _on_devices, nodes, [1, 0])
+
+
+# ---- what goes wrong ----
+
+def _without_group(nodes: Nodes) -> None:
+    with pytest.raises(CheckpointException, match="process_group"):
+        dcp.load(_state(False), storage_reader=ShardkeepReader(
+            job="far", step=1, socket=_socket(nodes, HALVES)))
+
+
+def test_a_reader_without_a_group_says_what_it_needs(nodes):
+    run(4, _save, nodes, HALVES, [1])
+    run(4, _without_group, nodes)
+
+
+def _nothing(nodes: Nodes) -> None:
+    began = time.monotonic()
+    with pytest.raises(CheckpointException, match="no complete snapshot"):
+        dcp.load(_state(False), storage_reader=_reader(
+            nodes, HALVES, job="none"))
+    assert time.monotonic() - began < 30
+    with pytest.raises(CheckpointException, match="no complete snapshot"):
+        dcp.load(_state(False), storage_reader=_reader(
+            nodes, HALVES, 99))
+
+
+def test_what_no_agent_has(nodes):
+    run(4, _save, nodes, HALVES, [1])
+    run(4, _nothing, nodes)
+
+
+class _Fails(DefaultLoadPlanner):
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._where = where
+
+    def _fail(self, where: str) -> None:
+        if where == self._where and dist.get_rank() == 1:
+            raise ValueError("as if a hook had failed")
+
+    def load_bytes(self, read_item, value):
+        self._fail("object")
+        return super().load_bytes(read_item, value)
+
+    def resolve_tensor(self, read_item):
+        self._fail("before")
+        return super().resolve_tensor(read_item)
+
+    def commit_tensor(self, read_item, tensor):
+        self._fail("after")
+        return super().commit_tensor(read_item, tensor)
+
+
+def _one_fails(nodes: Nodes) -> None:
+    of = HALVES[::-1]
+    for where in ("object", "before", "after"):
+        began = time.monotonic()
+        with pytest.raises(CheckpointException, match="a hook had failed"):
+            dcp.load(_state(False), planner=_Fails(where),
+                     storage_reader=_reader(nodes, of))
+        assert time.monotonic() - began < 30, "others waited for it"
+        _load(nodes, of, 1)
+
+
+def test_a_rank_that_fails_in_a_load(nodes):
+    run(4, _save, nodes, HALVES, [1])
+    run(4, _one_fails, nodes)
+
+
+def _one_dies(nodes: Nodes) -> None:
+    class Dies(DefaultLoadPlanner):
+        def resolve_tensor(self, read_item):
+            if dist.get_rank() == 1:
+                os._exit(3)
+            return super().resolve_tensor(read_item)
+
+    began = time.monotonic()
+    with pytest.raises(Exception):  # noqa: B017 - the framework's, or gloo's
+        dcp.load(_state(False), planner=Dies(), storage_reader=_reader(
+            nodes, HALVES[::-1], timeout=8))
+    assert time.monotonic() - began < 60
+    os._exit(0)
+
+
+def test_a_rank_that_dies_in_a_load(nodes):
+    run(4, _save, nodes, HALVES, [1])
+    assert wait(start(4, _one_dies, nodes)) == [0, 3, 0, 0]
+
+
+def _one_is_late(nodes: Nodes) -> None:
+    if dist.get_rank() != 2:
+        with pytest.raises(CheckpointException, match="rank 2 did not come"):
+            dcp.load(_state(False), no_dist=True, storage_reader=_reader(
+                nodes, HALVES, timeout=2))
+    dist.barrier()
+    # In step again: the one that was not there reads that the others gave up.
+    if dist.get_rank() == 2:
+        with pytest.raises(CheckpointException, match="did not come"):
+            dcp.load(_state(False), no_dist=True,
+                     storage_reader=_reader(nodes, HALVES))
+    _load(nodes, HALVES, 1)
+
+
+def test_a_load_that_not_all_come_to(nodes):
+    run(4, _save, nodes, HALVES, [1])
+    run(4, _one_is_late, nodes)
