@@ -47,6 +47,18 @@ class Agent:
             client.close()
 
 
+def described_bytes(raw: dict[str, bytearray]) -> list[Any]:
+    """Memory for the bytes of objects, as State.tensors() takes it."""
+    return [(name, _core.DTYPES["U8"], (len(b),), None, (), 0, None, None,
+             _objects.as_parts(b), None) for name, b in raw.items()]
+
+
+def _plans_in(held: dict[str, Any]) -> dict[str, bytearray]:
+    """Memory for what the planners of the ranks that saved said of keys."""
+    return {t["name"]: bytearray(t["shape"][0]) for t in held["tensors"]
+            if t["name"].startswith(PLAN)}
+
+
 class Alone:
     """The agent of this rank has all of it."""
 
@@ -63,23 +75,9 @@ class Alone:
 
     def plans(self, held: dict[str, Any]) -> list[Any]:
         """What the planners of the ranks that saved said of their keys."""
-        names = {t["name"]: t["shape"][0] for t in held["tensors"]
-                 if t["name"].startswith(PLAN)}
-        return list(self.objects(names).values())
-
-    def objects(self, sizes: dict[str, int]) -> dict[str, Any]:
-        """Objects by their names, of whose forms these are the bytes."""
-        if not self.whether(bool(sizes)):
-            return {}
-        return {name: _objects.loads(b)
-                for name, b in self._raw(sizes).items()}
-
-    def _raw(self, sizes: dict[str, int]) -> dict[str, bytearray]:
-        raw = {name: bytearray(n) for name, n in sizes.items()}
-        self.bring(lambda: ([
-            (name, _core.DTYPES["U8"], (len(b),), None, (), 0, None, None,
-             _objects.as_parts(b), None) for name, b in raw.items()], raw))
-        return raw
+        raw = _plans_in(held)
+        self.bring(lambda: (described_bytes(raw), raw))
+        return [_objects.loads(b) for b in raw.values()]
 
     def whether(self, mine: bool) -> bool:
         """Whether a rank has something to read; all ranks ask."""
@@ -149,11 +147,10 @@ class Several(Alone):
     def plans(self, held: dict[str, Any]) -> list[Any]:
         """Read by one rank, for all; by this it is known whether the snapshot
         is complete."""
-        first = self._comm.rank == 0
-        sizes = {t["name"]: t["shape"][0] for t in held["tensors"]
-                 if first and t["name"].startswith(PLAN)}
+        raw = _plans_in(held) if self._comm.rank == 0 else {}
+        self.bring(lambda: (described_bytes(raw), raw))
         mine = b"".join(len(b).to_bytes(8, "little") + b
-                        for b in self._raw(sizes).values())
+                        for b in raw.values())
         return [_objects.loads(b) for b in _split(self._spread(mine))]
 
     def _spread(self, mine: bytes) -> bytes:

@@ -42,7 +42,7 @@ from .. import LATEST, Client, _core, snapshots
 from . import _dcp_nodes, _device, _objects
 from ._common import (
     BYTES, FROM_NAME, PLAN, SHARED, check_local, dtype_of, resolved)
-from ._reading import Alone, Question
+from ._reading import Alone, Question, described_bytes
 from ._dcp_states import STATES, key_of
 
 log = logging.getLogger("shardkeep")
@@ -503,22 +503,36 @@ class ShardkeepReader(StorageReader):
         if way is None:
             raise RuntimeError("read_metadata() comes before read_data()")
         with way.in_step():
-            self._read_bytes(way, plan, planner)
-            self._read_tensors(way, plan, planner)
+            objects = self._objects_of(plan)
+            waiting = self._targets_of(plan, planner)
+            # Ranks that are done wait here for the word of the others.
+            while way.whether(bool(objects or waiting)):
+                waiting = self._pass(way, objects, waiting, planner)
+                self._load_bytes(objects, plan, planner)
+                objects = {}
         future: Future[None] = Future()
         future.set_result(None)
         return future
 
-    def _read_bytes(self, way: Alone, plan: LoadPlan,
-                    planner: LoadPlanner) -> None:
-        items = [i for i in plan.items if i.type == LoadItemType.BYTE_IO]
-        names = {BYTES + i.storage_index.fqn for i in items}
+    def _objects_of(self, plan: LoadPlan) -> dict[str, bytearray]:
+        """Memory for the objects that are asked for."""
+        names = {BYTES + i.storage_index.fqn for i in plan.items
+                 if i.type == LoadItemType.BYTE_IO}
         self._refuse_unknown(names, self._sizes)
-        objects = way.objects({n: self._sizes[n][0] for n in names})
-        for item in items:
+        return {n: bytearray(self._sizes[n][0]) for n in names}
+
+    @staticmethod
+    def _load_bytes(objects: dict[str, bytearray], plan: LoadPlan,
+                    planner: LoadPlanner) -> None:
+        if not objects:
+            return
+        found = {name: _objects.loads(b) for name, b in objects.items()}
+        for item in plan.items:
+            if item.type != LoadItemType.BYTE_IO:
+                continue
             # In memory alone: the planner wants what torch.save gives.
             data = io.BytesIO()
-            torch.save(objects[BYTES + item.storage_index.fqn], data)
+            torch.save(found[BYTES + item.storage_index.fqn], data)
             data.seek(0)
             planner.load_bytes(item, data)
 
@@ -529,8 +543,8 @@ class ShardkeepReader(StorageReader):
                            f"{', '.join(lacking)}: the planner asks for what "
                            "the metadata does not list")
 
-    def _read_tensors(self, way: Alone, plan: LoadPlan,
-                      planner: LoadPlanner) -> None:
+    def _targets_of(self, plan: LoadPlan, planner: LoadPlanner) -> list[Any]:
+        """The boxes that are asked for, and memory for each."""
         waiting = []
         self._refuse_unknown({i.storage_index.fqn for i in plan.items
                               if i.type != LoadItemType.BYTE_IO},
@@ -552,12 +566,12 @@ class ShardkeepReader(StorageReader):
             box = tuple(a + b for a, b in zip(at, item.storage_offsets))
             waiting.append((item, target, memory, fqn, box,
                             tuple(item.lengths)))
-        while way.whether(bool(waiting)):
-            waiting = self._pass(way, waiting, planner)
+        return waiting
 
-    def _pass(self, way: Alone, waiting: list[Any],
-              planner: LoadPlanner) -> list[Any]:
-        """Reads what does not overlap; returns what is left."""
+    def _pass(self, way: Alone, objects: dict[str, bytearray],
+              waiting: list[Any], planner: LoadPlanner) -> list[Any]:
+        """Reads objects, and the boxes that do not overlap; returns what is
+        left."""
         parts: dict[str, list[Any]] = {}
         held: dict[str, list[torch.Tensor]] = {}
         taken, left = [], []
@@ -574,9 +588,11 @@ class ShardkeepReader(StorageReader):
             held.setdefault(fqn, []).append(memory)
             taken.append(w)
         way.bring(lambda: (
+            described_bytes(objects) +
             [(fqn, dtype_of(fqn, held[fqn][0]), tuple(self._sizes[fqn]), None,
               (), 0, None, None, tuple(p), _device.ordinal_of(fqn, held[fqn]))
-             for fqn, p in parts.items() if p], [w[2] for w in taken]))
+             for fqn, p in parts.items() if p],
+            [objects, *(w[2] for w in taken)]))
         for item, target, memory, *_ in taken:
             if memory is not target:
                 target.copy_(memory)
