@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from harness import run
 from shardkeep.torch import Checkpointer, _aside
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 
 class Counted(torch.nn.Module):
@@ -123,3 +127,51 @@ def test_however_many_are_copied_aside(agent, monkeypatch, most) -> None:
         ck.wait()
         assert ck.restore() == 1
         assert _same(want, _buffers(model))
+
+
+# ---- of several ranks ----
+
+class Spread(torch.nn.Module):
+    """Buffers as distribute_module() makes them, and one that is sharded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        mesh = init_device_mesh("cpu", (2,))
+        self.a = torch.nn.Parameter(torch.ones(30_000_000))
+        for name, placement in (("passes", Replicate()), ("rows", Shard(0)),
+                                ("ends", Shard(0))):
+            numel = 1 if name == "ends" else 6      # none on rank 1
+            self.register_buffer(name, distribute_tensor(
+                torch.zeros(numel), mesh, [placement]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for b in self.buffers():
+            b.add_(1)
+        return x
+
+    def locals(self) -> list[torch.Tensor]:
+        return [b._local_tensor.clone() for b in self.buffers()]
+
+
+def _pass_beside() -> None:
+    model = Spread()
+    with Checkpointer(model, job="spread", flush_every=1 << 30) as ck:
+        ck.prepare()
+        for step in range(3):
+            model(torch.zeros(1))
+            before = model.locals()
+            assert ck.snapshot(step, wait=30)
+            model(torch.zeros(1))
+            ck.wait()
+            dist.barrier()
+            assert ck.restore() == step
+            for got, want in zip(model.locals(), before, strict=True):
+                assert torch.equal(got, want), step
+            # In other memory.
+            model.rows = distribute_tensor(
+                torch.full((6,), 50.0 + step), model.rows.device_mesh,
+                [Shard(0)])
+
+
+def test_a_pass_beside_the_copy_of_distributed_buffers(agent) -> None:
+    run(2, _pass_beside)

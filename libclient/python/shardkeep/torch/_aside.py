@@ -13,6 +13,7 @@ import contextlib
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from . import _device
 from ._describe import is_whole
@@ -25,6 +26,12 @@ MOST_BYTES = 64 << 20
 #: Whose memory is what they say: subclasses may be written to otherwise. Those
 #: that say which shards they hold say it of themselves, and not of a copy.
 _PLAIN = (torch.Tensor, getattr(torch.nn, "Buffer", torch.Tensor))
+
+
+def _memory_of(t: Any) -> Any:
+    """What a rank holds of a buffer: of a DTensor, as distribute_module()
+    makes them, its local part."""
+    return t._local_tensor if type(t) is DTensor else t
 
 
 def _can_stand_aside(t: Any) -> bool:
@@ -44,10 +51,11 @@ class Aside:
         self._copies: list[torch.Tensor] = []
 
     def choose(self, buffers: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """Makes the copies anew, of what they are to stand in for, by name;
-        what is in them is nothing yet."""
+        """Makes the copies anew, of what this rank holds of the buffers that
+        they are to stand in for, by name; what is in them is nothing yet."""
+        memory = {name: _memory_of(t) for name, t in buffers.items()}
         fit = sorted(((t.numel() * t.element_size(), name)
-                      for name, t in buffers.items() if _can_stand_aside(t)))
+                      for name, t in memory.items() if _can_stand_aside(t)))
         chosen: dict[str, torch.Tensor] = {}
         left = MOST_BYTES
         for size, name in fit:
@@ -56,8 +64,8 @@ class Aside:
                 break
             with torch.no_grad():
                 chosen[name] = torch.empty_like(
-                    buffers[name], requires_grad=False)
-        self._live = [buffers[name] for name in chosen]
+                    memory[name], requires_grad=False)
+        self._live = [memory[name] for name in chosen]
         self._copies = list(chosen.values())
         return chosen
 

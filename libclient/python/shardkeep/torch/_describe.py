@@ -179,6 +179,14 @@ def describe(name: str, t: Any, meshes: Meshes,
             _device.ordinal(t) if t.numel() else None)
 
 
+def in_memory(described: Description, local: torch.Tensor | None
+              ) -> Description:
+    """The same, of a tensor of the same form that lies elsewhere."""
+    if local is None:
+        return described
+    return (*described[:5], local.data_ptr(), local.stride(), *described[7:])
+
+
 def is_whole(t: Any) -> bool:
     """Whether nothing says how the tensor is sharded."""
     return not (isinstance(t, (DTensor, FlatPart)) or

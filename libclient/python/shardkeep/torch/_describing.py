@@ -17,7 +17,8 @@ from . import _device
 from ._aside import Aside
 from ._blobs import Blobs
 from ._comm import Comm
-from ._describe import Meshes, describe, is_whole, locals_of
+from ._describe import (Meshes, describe, in_memory, is_whole,
+                        locals_of)
 from ._tensors import LiveTensors
 from ._watch import Watch
 
@@ -104,9 +105,9 @@ class Describing:
             describe(name, model[name], self._meshes)   # or refuses it
         aside = self.aside.choose({name: model[name] for name in
                                    self._tensors.buffers & model.keys()})
-        described = [describe(name, aside.get(name, t), self._meshes,
-                              self._holders.get(owner), model.get(owner))
-                     for name, t, owner in items]
+        described = [in_memory(describe(
+            name, t, self._meshes, self._holders.get(owner),
+            model.get(owner)), aside.get(name)) for name, t, owner in items]
         held = [x for name, t, _ in items
                 for x in locals_of(aside.get(name, t))]
         self._blobs.keep = held
