@@ -353,7 +353,15 @@ Test(catalogue, strangers_of_one_number_are_not_mixed)
 	cr_assert(!sk_cat_complete(theirs));
 	/* Theirs is the newest there is, and ours stays all the same. */
 	cr_assert_eq(sk_cat_newest(job_of(&b))->run_id, 77);
-	cr_assert(sk_cat_protected(mine));
+	cr_assert_str_eq(sk_cat_protected(mine),
+			 "the newest complete snapshot");
+	cr_assert_null(sk_cat_protected(theirs));
+	/* Also while a later one of ours is half there. */
+	snap(&b, s[0], 6);
+	cr_assert_str_eq(sk_cat_protected(mine),
+			 "the newest complete snapshot");
+	cr_assert(strstr(sk_cat_protected(sk_cat_snapshot_find(
+		job_of(&b), 1, s[0]->run->id, 6)), "may still become"));
 	end(&b);
 }
 
@@ -495,6 +503,14 @@ Test(catalogue, what_is_protected)
 	b.cat.has_store = true;
 	cr_assert(sk_cat_flushable(one), "every step is wanted");
 	cr_assert_str_eq(sk_cat_protected(one), "not durable yet");
+	/* A disk that fails does not take the slot as well. */
+	sk_cat_set_failure(one, "as if the disk were full");
+	cr_assert_null(sk_cat_protected(one));
+	sk_cat_set_failure(one, NULL);
+	one->hopeless_on_disk = true;
+	cr_assert_null(sk_cat_protected(one));
+	cr_assert(!sk_cat_flushable(one), "it would not help");
+	one->hopeless_on_disk = false;
 	cr_assert_eq(add_stored(&b, (struct sk_cat_found){
 		.run = 1, .run_id = one->run_id, .step = 1, .dir = "step-1" },
 		take(&b, "job", 0, 1, SK_IMAGE_PRIMARY, false), 0, NULL), 0);

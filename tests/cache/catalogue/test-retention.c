@@ -175,6 +175,31 @@ Test(retention, a_run_that_lives_keeps_its_newest)
 	expect(&l, "..x");
 }
 
+/* What its ranks go back to: no half of a later one, and nothing that somebody
+ * else calls by its number. */
+Test(retention, what_a_run_that_lives_has_whole_stays)
+{
+	struct list l = { .n = 0 };
+
+	add(&l, 3, 1, 1, 1);
+	add(&l, 2, 9, 2, 1)->living = true;
+	add(&l, 2, 8, 2, 3)->living = true;
+	add(&l, 2, 7, 2, 3)->living = true;
+	(void)decide(&l, (struct sk_retention){ .keep_last = 1 });
+	expect(&l, ".x.x");
+	l = (struct list){ .n = 0 };
+	add(&l, 3, 1, 1, 1);
+	add(&l, 2, 9, 1, 1)->run_id = 8;
+	for (int64_t step = 8; step > 6; step--) {
+		struct sk_retain_step *s = add(&l, 2, step, 1, 1);
+
+		s->living = true;
+		s->ours = true;
+	}
+	(void)decide(&l, (struct sk_retention){ .keep_last = 1 });
+	expect(&l, "...x");
+}
+
 /* Of old ones nothing is known but the name: enough complete ones before them
  * are. */
 Test(retention, names_alone_go_when_enough_is_known_to_be_newer)

@@ -465,6 +465,29 @@ Test(verdict, nothing_goes_while_it_is_told)
 	desk_close(&d);
 }
 
+/* Nor is it written: half of a snapshot on disk is of no use. */
+Test(verdict, nothing_is_written_while_it_is_told)
+{
+	const struct maker m = { .world = 2, .slots = 3 };
+	struct sk_cat_state *s[2];
+	struct desk d;
+
+	desk_open(&d, true);
+	d.cat.has_store = true;
+	for (int i = 0; i < 2; i++)
+		s[i] = enter(&d, i, &m);
+	for (int64_t step = 1; step < 3; step++)
+		for (int i = 0; i < 2; i++)
+			snap(s[i], step);
+	cr_assert(!sk_cat_flushable(at_step(&d, 1)));
+	cr_assert_str_eq(sk_cat_protected(at_step(&d, 1)),
+			 "not known to be complete yet");
+	answer_all(&d);
+	cr_assert(sk_cat_flushable(at_step(&d, 1)));
+	cr_assert_str_eq(sk_cat_protected(at_step(&d, 1)), "not durable yet");
+	desk_close(&d);
+}
+
 /* Whoever has a question out may hand it back when its job is gone. */
 Test(verdict, a_job_goes_before_its_answer)
 {
