@@ -87,6 +87,15 @@ def test_killed_and_back(nodes, of):
     run(len(of), _load, nodes, of, 7, 7)
 
 
+def test_one_agent_serves_all_after_all(nodes):
+    """Ranks that are told to agree, and find that there is one agent."""
+    run(4, _save, nodes, [0] * 4, [7, 8])
+    run(3, _load, nodes, [0] * 3, 8)
+    run(3, _load, nodes, [0] * 3, 7, 7)
+    # Of ranks with two, one agent has all of it.
+    run(3, _load, nodes, [0, 1, 0], 8)
+
+
 def _runs(nodes: Nodes) -> list[set[tuple[int, int]]]:
     """Runs and steps that each agent has some of."""
     found = []
