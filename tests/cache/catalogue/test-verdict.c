@@ -433,6 +433,17 @@ Test(verdict, random_lives)
 
 /* ---- in the background ---- */
 
+/* Two ranks, and two steps of theirs that nothing is known of yet. */
+static void snap_twice(struct desk *d, const struct maker *m,
+		       struct sk_cat_state *s[2])
+{
+	for (int i = 0; i < 2; i++)
+		s[i] = enter(d, i, m);
+	for (int64_t step = 1; step < 3; step++)
+		for (int i = 0; i < 2; i++)
+			snap(s[i], step);
+}
+
 /* While it is being told whether the newest is complete, neither it nor the one
  * before goes, and it is told once. */
 Test(verdict, nothing_goes_while_it_is_told)
@@ -444,11 +455,7 @@ Test(verdict, nothing_goes_while_it_is_told)
 	struct desk d;
 
 	desk_open(&d, true);
-	for (int i = 0; i < 2; i++)
-		s[i] = enter(&d, i, &m);
-	for (int64_t step = 1; step < 3; step++)
-		for (int i = 0; i < 2; i++)
-			snap(s[i], step);
+	snap_twice(&d, &m, s);
 	cr_assert(!sk_cat_complete(at_step(&d, 1)));
 	cr_assert(sk_cat_undecided(at_step(&d, 1)));
 	cr_assert_eq(sk_cat_missing(at_step(&d, 1), &err), -EINPROGRESS);
@@ -474,11 +481,7 @@ Test(verdict, nothing_is_written_while_it_is_told)
 
 	desk_open(&d, true);
 	d.cat.has_store = true;
-	for (int i = 0; i < 2; i++)
-		s[i] = enter(&d, i, &m);
-	for (int64_t step = 1; step < 3; step++)
-		for (int i = 0; i < 2; i++)
-			snap(s[i], step);
+	snap_twice(&d, &m, s);
 	cr_assert(!sk_cat_flushable(at_step(&d, 1)));
 	cr_assert_str_eq(sk_cat_protected(at_step(&d, 1)),
 			 "not known to be complete yet");

@@ -4,12 +4,12 @@
  * back with a run of before, or loses its agent in the middle of it; and what
  * may be used is memory or disk alone. Whatever happens, all ranks end alike.
  */
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "libclient/restore/common.h"
 #include "mesh-comm.h"
@@ -27,7 +27,7 @@ static const int home[RANKS] = { 0, 0, 1, 1 }, away[RANKS] = { 0, 1, 0, 1 },
 
 /* What the ranks of one restore came to; they share it. */
 struct ends {
-	int there;		/* ranks that are connected */
+	pthread_barrier_t there;	/* for ranks that are connected */
 	int results[RANKS];
 	int64_t steps[RANKS];
 	uint64_t memory, remote, disk;
@@ -85,14 +85,6 @@ static void save(struct rank *rank)
 	}
 }
 
-/* An agent is to be killed in a restore, not before a rank has found it. */
-static void await_all(struct ends *ends)
-{
-	__atomic_add_fetch(&ends->there, 1, __ATOMIC_SEQ_CST);
-	while (__atomic_load_n(&ends->there, __ATOMIC_SEQ_CST) < RANKS)
-		usleep(1000);
-}
-
 static void load(struct rank *rank)
 {
 	const struct scene_of_nodes *s = rank->arg;
@@ -101,7 +93,9 @@ static void load(struct rank *rank)
 	int r;
 
 	rank_model(rank, ROWS);
-	await_all(ends);
+	/* An agent is to be killed in a restore, not before a rank has found
+	 * it. */
+	(void)pthread_barrier_wait(&ends->there);
 	r = restore(rank, s, &report);
 	ends->results[rank->rank] = r;
 	ends->steps[rank->rank] = report.step;
@@ -142,9 +136,16 @@ static int load_alike(struct scene *scene, const char *job,
 		      const struct scene_of_nodes *s, int64_t step)
 {
 	struct ends *e = s->ends;
+	pthread_barrierattr_t shared;
 
-	*e = (struct ends){ 0 };
+	*e = (struct ends){ .memory = 0 };
+	CHECK(!pthread_barrierattr_init(&shared));
+	CHECK(!pthread_barrierattr_setpshared(&shared,
+					      PTHREAD_PROCESS_SHARED));
+	CHECK(!pthread_barrier_init(&e->there, &shared, RANKS));
 	run(scene, job, s, load);
+	CHECK(!pthread_barrier_destroy(&e->there));
+	CHECK(!pthread_barrierattr_destroy(&shared));
 	for (int i = 0; i < RANKS; i++)
 		CHECK(e->results[i] == e->results[0] &&
 		      e->steps[i] == e->steps[0], "%s: rank %d: %d, step %lld; "

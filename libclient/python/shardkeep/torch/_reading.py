@@ -65,6 +65,8 @@ class Alone:
     def __init__(self, agent: Agent, job: str) -> None:
         self._agent, self._job = agent, job
         self.run, self.step = 0, LATEST
+        #: What State.restore() said of each that there was.
+        self.reports: list[dict[str, Any]] = []
 
     def look(self, run: int, step: int, brief: bool = False
              ) -> dict[str, Any]:
@@ -89,8 +91,8 @@ class Alone:
         if described:
             with self._reader(0, 1) as state:
                 state.tensors(described, keep)
-                state.restore(self.step, run=self.run,
-                              names=[d[0] for d in described])
+                self.reports.append(state.restore(
+                    self.step, run=self.run, names=[d[0] for d in described]))
 
     @contextlib.contextmanager
     def _reader(self, rank: int, world: int) -> Iterator[State]:
@@ -183,8 +185,8 @@ class Several(Alone):
             words = over(self._comm, self._comm.links(), device)
 
             def restore() -> None:
-                states[0].restore(self.step, run=self.run, names=names,
-                                  **words)
+                self.reports.append(states[0].restore(
+                    self.step, run=self.run, names=names, **words))
 
             self._together(restore)
 
@@ -207,8 +209,9 @@ def _raise(e: Exception) -> None:
 
 
 def _one_device(described: list[Any]) -> int | None:
-    """The rank's GPU, for NCCL; None where it has none, or several."""
-    found = {d[9] for d in described}
+    """The rank's GPU, for NCCL, whatever goes to host memory besides; None
+    where it has none, or several."""
+    found = {d[9] for d in described} - {None}
     return found.pop() if len(found) == 1 else None
 
 

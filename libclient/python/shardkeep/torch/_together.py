@@ -7,15 +7,19 @@ another will not make.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import shardkeep
 
 from .. import Damaged, Error, NotFound
 from ._comm import Apart, Comm
+
+log = logging.getLogger("shardkeep")
 
 #: What is wrong with one snapshot, and not with what was asked for.
 PASSED_OVER = (Damaged, NotFound)
@@ -58,3 +62,15 @@ def together(comm: Comm, what: str, act: Callable[[], Any]) -> list[Any]:
     if failure is not None and comm.rank in fatal:
         raise failure
     raise _of_another(*next(iter(fatal.items()))) from failure
+
+
+@contextlib.contextmanager
+def absent_are_logged() -> Iterator[None]:
+    """For calls that a framework makes. It tells all ranks of a failure in an
+    exchange of its own, which fails too where a rank is gone: then that is
+    raised, and who did not come stands in the log."""
+    try:
+        yield
+    except Apart as e:
+        log.error("%s", e)
+        raise

@@ -44,6 +44,7 @@ from ._common import (
     BYTES, FROM_NAME, PLAN, SHARED, check_local, dtype_of, resolved)
 from ._reading import Alone, Question, described_bytes
 from ._dcp_states import STATES, key_of
+from ._together import absent_are_logged
 
 log = logging.getLogger("shardkeep")
 
@@ -227,8 +228,9 @@ class ShardkeepWriter(StorageWriter, BlockingAsyncStager):
         self._key = key_of(self._socket, job, rank, world)
         flags = _core.SNAPSHOT_FLUSH if self._flush else \
             _core.SNAPSHOT_NO_FLUSH
-        STATES.save(self._key, step, flags, self._timeout, described, keep,
-                    self._nodes)
+        with absent_are_logged():
+            STATES.save(self._key, step, flags, self._timeout, described,
+                        keep, self._nodes)
         if self._nodes is not None and self._wait == "durable":
             self._wait_for(step, _core.WRITTEN)     # each its own part
         future: Future[list[WriteResult]] = Future()
@@ -467,7 +469,8 @@ class ShardkeepReader(StorageReader):
             raise self._failure
         self._failure = None
         try:
-            return self._look()
+            with absent_are_logged():
+                return self._look()
         except Exception as e:
             self._failure = e
             raise
@@ -502,7 +505,7 @@ class ShardkeepReader(StorageReader):
         way = self._way
         if way is None:
             raise RuntimeError("read_metadata() comes before read_data()")
-        with way.in_step():
+        with absent_are_logged(), way.in_step():
             objects = self._objects_of(plan)
             waiting = self._targets_of(plan, planner)
             # Ranks that are done wait here for the word of the others.
