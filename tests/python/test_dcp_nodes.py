@@ -19,6 +19,7 @@ from models import (Replicate, Shard, local_part, sharded, whole,
                     wrong)
 from shardkeep import Client, snapshots
 from shardkeep.torch import Checkpointer
+from shardkeep.torch._reading import _merged
 from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.default_planner import (DefaultLoadPlanner,
@@ -115,6 +116,22 @@ def test_saves_are_of_one_run(nodes):
     assert a == b and len({r for r, _ in a}) == 1
 
 
+def _after_other_jobs(nodes: Nodes) -> None:
+    _save(nodes, HALVES, [1])
+    if dist.get_rank() == 1:
+        for n in range(5):      # more than stay warm
+            dcp.save({"x": n}, no_dist=True, storage_writer=ShardkeepWriter(
+                job=f"alone-{n}", step=1, socket=_socket(nodes, HALVES)))
+    dist.barrier()
+    _save(nodes, HALVES, [2])
+    _load(nodes, HALVES[::-1], 2)
+
+
+def test_a_rank_that_let_go_of_its_state(nodes):
+    """It has no run any more, and the others have one."""
+    run(4, _after_other_jobs, nodes)
+
+
 def test_a_step_that_is_there_is_written_anew(nodes):
     run(4, _again, nodes)
     run(3, _load, nodes, [0, 1, 0], 9, 1)
@@ -159,6 +176,22 @@ def test_async_save(nodes):
     run(4, _in_background, nodes)
 
 
+def _save_large(nodes: Nodes) -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    dcp.save({"w": sharded(whole("w", (4096, 2048)), mesh, (Shard(0),), True)},
+             storage_writer=ShardkeepWriter(job="far", step=4, timeout=60,
+                                            socket=_socket(nodes, HALVES),
+                                            wait="durable"))
+    client = Client(_socket(nodes, HALVES))
+    here, = snapshots(client, "far")
+    client.close()
+    assert here["disk_bytes"] >= here["memory_bytes"] > 8 << 20
+
+
+def test_durable_when_it_returns(nodes):
+    run(4, _save_large, nodes)
+
+
 def test_durable_on_all_nodes(nodes):
     run(4, _save_durable, nodes)
     for node in range(2):       # with what they had in memory
@@ -177,6 +210,12 @@ def test_a_node_that_is_lost(nodes):
     nodes.restart(1, signal.SIGKILL)
     run(4, _load, nodes, [1, 0, 1, 0], 4)
     run(4, _lacks, nodes, 5)
+    run(4, _save_whole, nodes, [5])     # parts of it are there, and no more
+    run(4, _load, nodes, [1, 0, 1, 0], 5)
+
+
+def _save_whole(nodes: Nodes, steps: list[int]) -> None:
+    _save(nodes, HALVES, steps, overwrite=False)
 
 
 def _save_and_lose(nodes: Nodes, agent: int) -> None:
@@ -284,6 +323,20 @@ def test_devices_of_other_nodes(nodes, monkeypatch):
     monkeypatch.setenv("VCUDA_DEVICES", "2")
     run(2, _on_devices, nodes, [0, 1])
     run(2, _on_devices, nodes, [1, 0])
+
+
+# ---- what several agents say of one snapshot ----
+
+def test_a_box_that_two_agents_have_is_read_once():
+    """As where both list what is on a disk of theirs."""
+    w = {"kind": "tensor", "name": "w", "rank": -1, "boxes": [
+        {"rank": 0, "offset": [0], "size": [2]}]}
+    other = {**w, "boxes": [{"rank": 1, "offset": [2], "size": [2]}]}
+    found = _merged([{"run": 1, "tensors": [w]},
+                     {"run": 1, "tensors": [w, {**w, "name": "v"}]},
+                     {"run": 1, "tensors": [other]}])
+    assert [t["name"] for t in found["tensors"]] == ["w", "v"]
+    assert found["tensors"][0]["boxes"] == w["boxes"] + other["boxes"]
 
 
 # ---- what goes wrong ----
