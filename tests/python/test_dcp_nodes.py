@@ -178,14 +178,15 @@ def test_async_save(nodes):
 
 def _save_large(nodes: Nodes) -> None:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    dcp.save({"w": sharded(whole("w", (4096, 2048)), mesh, (Shard(0),), True)},
+    large = torch.ones(8192, 8192)      # a disk needs a moment for it
+    dcp.save({"w": sharded(large, mesh, (Shard(0),), True)},
              storage_writer=ShardkeepWriter(job="far", step=4, timeout=60,
                                             socket=_socket(nodes, HALVES),
                                             wait="durable"))
     client = Client(_socket(nodes, HALVES))
     here, = snapshots(client, "far")
     client.close()
-    assert here["disk_bytes"] >= here["memory_bytes"] > 8 << 20
+    assert here["disk_bytes"] >= here["memory_bytes"] > 100 << 20
 
 
 def test_durable_when_it_returns(nodes):
