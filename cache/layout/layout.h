@@ -139,6 +139,15 @@ int sk_layout_new(const char *job, int32_t rank, int32_t world,
 int sk_layout_parse(const void *header, size_t size, uint64_t image_bytes,
 		    struct sk_layout **ret_layout, struct sk_err *err);
 
+/**
+ * The @kind image of the rank that @base is an image of: as sk_layout_new() of
+ * the same items, at the cost of its entries. It keeps @base, whose items
+ * stand in it. @base is whole: no sketch, no outline.
+ * Errors: -E2BIG header too long, -ENOMEM.
+ */
+int sk_layout_other(struct sk_layout *base, enum sk_image_kind kind,
+		    struct sk_layout **ret_layout, struct sk_err *err);
+
 /** Another reference; counting is atomic. Returns @layout. */
 struct sk_layout *sk_layout_ref(struct sk_layout *layout);
 /** Gives a reference back, the last one frees. NULL is fine. */

@@ -153,7 +153,7 @@ int sk_layout_outline(struct sk_layout *base, int32_t rank,
 	struct sk_layout *l = NULL;
 	int r;
 
-	base = base->header ? base : base->priv->base;
+	base = sk_layout_root(base);
 	assert(base->header);
 	if (rank < 0 || rank >= base->world || sk_layout_says_boxes(base))
 		return -ENOENT;

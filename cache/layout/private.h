@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Layout, inside. Lowest first: names, then lookup, split, items and header,
- * then layout, which makes one of all that; stamp, parse and recall stand on
- * it.
+ * then layout, which makes one of all that; other, sketch, outline, stamp,
+ * parse and recall stand on it.
  */
 #ifndef SK_CACHE_LAYOUT_PRIVATE_H
 #define SK_CACHE_LAYOUT_PRIVATE_H
@@ -36,15 +36,22 @@ struct sk_layout_priv {
 	uint32_t described_from, described_to;
 	struct sk_words *boxes;		/* and of it each item's boxes */
 	/* Of a sketch or an outline: whose items they are, and sizes of its
-	 * local blobs. */
+	 * local blobs. Of sk_layout_other(): the rank's first image. It is
+	 * none of these itself. */
 	struct sk_layout *base;
 	int64_t *locals;
 };
 
 /** The layout that @base's description gives @rank's image. Errors: -EINVAL
  * it gives none; -ENOMEM. */
-int sk_layout_compute(const struct sk_layout *base, int32_t rank,
+int sk_layout_compute(struct sk_layout *base, int32_t rank,
 		      enum sk_image_kind kind, struct sk_layout **ret);
+
+/** Whose items @layout has: itself, or its base. */
+static inline struct sk_layout *sk_layout_root(struct sk_layout *layout)
+{
+	return layout->priv->base ? layout->priv->base : layout;
+}
 
 /** The tables of sk_layout_item() and sk_layout_find(). Errors: -EINVAL two
  * items of one name and kind, -ENOMEM. */

@@ -407,7 +407,56 @@ int sk_recall_get(struct sk_recall *m, const char *job, int32_t rank,
 	return 0;
 }
 
-int sk_recall_find(struct sk_recall *m, const struct sk_layout *base,
+static bool same_item(const struct sk_item *a, const struct sk_item *b)
+{
+	if (a->kind != b->kind || a->explicit_boxes != b->explicit_boxes ||
+	    strcmp(a->spec.name, b->spec.name) != 0 ||
+	    !sk_spec_same_layout(&a->spec, &b->spec))
+		return false;
+	if (!a->explicit_boxes)
+		return true;		/* the others follow from the spec */
+	if (a->n_boxes != b->n_boxes)
+		return false;
+	for (int i = 0; i < a->n_boxes; i++)
+		if (!sk_box_equal(a->spec.ndim, &a->boxes[i], &b->boxes[i]))
+			return false;
+	return true;
+}
+
+static bool same_items(const struct sk_layout *l, const struct sk_item *items,
+		       uint32_t n)
+{
+	bool same = l->n_items == n && l->header;
+
+	for (uint32_t i = 0; i < n && same; i++)
+		same = same_item(&l->items[i], &items[i]);
+	return same;
+}
+
+struct sk_layout *sk_recall_same(struct sk_recall *m, const char *job,
+				 int32_t rank, int32_t world,
+				 enum sk_image_kind kind,
+				 const struct sk_item *items, uint32_t n)
+{
+	struct sk_layout *found = NULL;
+	struct sk_table_walk walk;
+	uintptr_t value;
+
+	pthread_mutex_lock(&m->lock);
+	walk = sk_table_find(&m->by_place, hash_place(job, rank, kind));
+	while (!found && sk_table_next(&walk, &value)) {
+		struct sk_layout *l = ((struct known *)value)->layout;
+
+		m->looks++;
+		if (same_place(l, job, rank, kind) && l->world == world &&
+		    same_items(l, items, n))
+			found = sk_layout_ref(l);
+	}
+	pthread_mutex_unlock(&m->lock);
+	return found;
+}
+
+int sk_recall_find(struct sk_recall *m, struct sk_layout *base,
 		   int32_t rank, enum sk_image_kind kind,
 		   const struct sk_digest *digest,
 		   struct sk_layout **ret_layout)

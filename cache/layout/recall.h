@@ -45,6 +45,16 @@ int sk_recall_get(struct sk_recall *recall, const char *job, int32_t rank,
 		  uint64_t image_bytes, struct sk_layout **ret_layout,
 		  struct sk_err *err);
 
+/**
+ * What sk_layout_new() would give, where a layout of these very items, in this
+ * order, is remembered; items are normalised. A reference, or NULL. At the
+ * cost of comparing them.
+ */
+struct sk_layout *sk_recall_same(struct sk_recall *recall, const char *job,
+				 int32_t rank, int32_t world,
+				 enum sk_image_kind kind,
+				 const struct sk_item *items, uint32_t n_items);
+
 /** Forgets that one: what follows from another one need not be kept. */
 void sk_recall_drop(struct sk_recall *recall, const struct sk_layout *layout);
 /** A layout of that job, world and description that says no boxes one by one,
@@ -57,7 +67,7 @@ struct sk_layout *sk_recall_described(struct sk_recall *recall,
  * @base (NULL: none), the layout of a rank that describes the same.
  * Errors: -ENOENT neither gives it, -ENOMEM.
  */
-int sk_recall_find(struct sk_recall *recall, const struct sk_layout *base,
+int sk_recall_find(struct sk_recall *recall, struct sk_layout *base,
 		   int32_t rank, enum sk_image_kind kind,
 		   const struct sk_digest *digest,
 		   struct sk_layout **ret_layout);

@@ -32,9 +32,11 @@ static int compute(const struct sk_layout *base, int32_t rank,
 			     NULL);
 }
 
-int sk_layout_compute(const struct sk_layout *base, int32_t rank,
+int sk_layout_compute(struct sk_layout *base, int32_t rank,
 		      enum sk_image_kind kind, struct sk_layout **ret)
 {
+	if (rank == base->rank && base->header)
+		return sk_layout_other(base, kind, ret, NULL);
 	return compute(base, rank, kind, NULL, ret);
 }
 
@@ -71,6 +73,7 @@ static struct sk_layout *sketch(struct sk_layout *base,
 	struct sk_layout *l = malloc(sizeof(*l));
 	struct sk_layout_priv *priv = calloc(1, sizeof(*priv));
 
+	base = sk_layout_root(base);
 	if (!l || !priv || !locals) {
 		free(priv);
 		free(l);

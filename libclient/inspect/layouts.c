@@ -46,15 +46,15 @@ static int open_layout(const struct sk_layouts *ls,
 }
 
 /* Of one that describes the same, or NULL. */
-static const struct sk_layout *described(const struct sk_layouts *ls,
-					 const struct sk_wire_part *part)
+static struct sk_layout *described(const struct sk_layouts *ls,
+				   const struct sk_wire_part *part)
 {
 	struct sk_table_walk walk = sk_table_find(&ls->described,
 						  part->description);
 	uintptr_t at;
 
 	while (sk_table_next(&walk, &at)) {
-		const struct sk_layout *l = (const struct sk_layout *)at;
+		struct sk_layout *l = (struct sk_layout *)at;
 
 		if (l->description == part->description)
 			return l;

@@ -525,3 +525,186 @@ Test(recall, turns_tell_whose_primary_has_it)
 		drop(&j);
 	}
 }
+
+/* ---- the other image, and what is the same ---- */
+
+static void compare_whole(const struct sk_layout *l,
+			  const struct sk_layout *want)
+{
+	cr_assert(sk_digest_equal(&l->digest, &want->digest));
+	cr_assert_eq(l->header_bytes, want->header_bytes);
+	cr_assert(!memcmp(l->header, want->header, want->header_bytes));
+	cr_assert_eq(l->image_bytes, want->image_bytes);
+	cr_assert_eq(l->description, want->description);
+	cr_assert_eq(l->n_sums, want->n_sums);
+	cr_assert_eq(l->n_entries, want->n_entries);
+	for (uint32_t i = 0; i < l->n_entries; i++) {
+		const struct sk_entry *e = &l->entries[i];
+		const struct sk_item *item = &l->items[e->item];
+
+		cr_assert_eq(e->offset, want->entries[i].offset);
+		cr_assert_eq(sk_layout_find(l, item->kind, item->spec.name,
+					    e->box.offset), e);
+	}
+}
+
+/* Of one rank, of random boxes of its own too. */
+Test(layout_recall, the_other_image_is_what_would_be_laid_out)
+{
+	const int64_t local[RANKS] = { 3, 14, 15, 92, 6, 5 };
+
+	for (uint32_t seed = 1; seed <= 60; seed++) {
+		struct job j;
+
+		make(&j, "job", seed, local);
+		for (int r = 0; r < RANKS; r++) {
+			struct sk_layout *other = NULL, *again = NULL;
+			char *header;
+
+			cr_assert_eq(sk_layout_other(j.l[r][0],
+						     SK_IMAGE_REPLICA, &other,
+						     NULL), 0);
+			compare_whole(other, j.l[r][1]);
+			header = stamped(other, 3);
+			cr_assert_eq(sk_layout_parse(header,
+				other->header_bytes, other->image_bytes,
+				&again, NULL), 0);
+			free(header);
+			again = sk_layout_free(again);
+			/* And back, from the one that has no items. */
+			cr_assert_eq(sk_layout_other(other, SK_IMAGE_PRIMARY,
+						     &again, NULL), 0);
+			sk_layout_free(other);
+			compare_whole(again, j.l[r][0]);
+			sk_layout_free(again);
+		}
+		drop(&j);
+	}
+}
+
+/* What is made of a layout may be made of the rank's other image as well. */
+Test(layout_recall, the_other_image_stands_for_the_first)
+{
+	struct sk_layout *other = NULL, *l, *whole = NULL;
+	struct sk_recall *m = sk_recall_new();
+	struct job j;
+
+	make(&j, "job", 7, NULL);
+	cr_assert_eq(sk_layout_other(j.l[0][0], SK_IMAGE_REPLICA, &other,
+				     NULL), 0);
+	for (int r = 0; r < RANKS; r++)
+		for (int k = 0; k < 2; k++) {
+			const struct sk_layout *want = j.l[r][k];
+
+			l = sk_layout_sketch(other, want);
+			cr_assert_eq(sk_layout_whole(l, &whole), 0);
+			compare_whole(whole, want);
+			whole = sk_layout_free(whole);
+			cr_assert(sk_layout_item(l, SK_ITEM_BLOB_LOCAL,
+						 "rng"));
+			sk_layout_free(l);
+			cr_assert_eq(sk_layout_outline(other, r,
+				(enum sk_image_kind)k, &want->digest, &l), 0);
+			cr_assert_eq(l->n_entries, want->n_entries);
+			sk_layout_free(l);
+			cr_assert_eq(sk_recall_find(m, other, r,
+				(enum sk_image_kind)k, &want->digest, &l), 0);
+			compare_whole(l, want);
+			sk_layout_free(l);
+		}
+	sk_recall_free(m);
+	sk_layout_free(other);
+	drop(&j);
+}
+
+static struct sk_layout *same(struct sk_recall *m, const struct sk_layout *l,
+			      const struct sk_item *items)
+{
+	return sk_recall_same(m, l->job, l->rank, l->world, l->kind, items,
+			      l->n_items);
+}
+
+Test(layout_recall, the_same_items_have_the_same_layout)
+{
+	struct sk_box box = { .offset = { 4 }, .size = { 3 } };
+	struct sk_recall *m = sk_recall_new();
+	const struct sk_layout *l;
+	struct sk_item items[11];
+	struct sk_layout *found;
+	struct job j;
+
+	make(&j, "job", 11, NULL);
+	l = j.l[2][0];
+	cr_assert_eq(l->n_items, 11u);
+	cr_assert_null(same(m, l, l->items), "nothing is known");
+	for (int r = 0; r < RANKS; r++)
+		for (int k = 0; k < 2; k++)
+			sk_recall_add(m, j.l[r][k]);
+	for (int r = 0; r < RANKS; r++)
+		for (int k = 0; k < 2; k++) {
+			found = same(m, j.l[r][k], l->items);
+			cr_assert_eq(found, j.l[r][k]);
+			sk_layout_free(found);
+		}
+	for (uint32_t i = 0; i < l->n_items; i++)
+		for (int what = 0; what < 6; what++) {
+			memcpy(items, l->items, sizeof(items));
+			if (what == 0)
+				items[i].spec.name = "w";
+			if (what == 1)
+				items[i].spec.shape[0]++;
+			if (what == 2)
+				items[i].spec.dtype = SK_I16;
+			if (what == 3)
+				items[i].kind = SK_ITEM_BLOB;
+			if (what == 4 && !items[i].spec.mesh)
+				items[i].spec.mesh = j.mesh;
+			else if (what == 4)
+				items[i].spec.placements[0].kind ^=
+					SK_PLACEMENT_REPLICATE ^
+					SK_PLACEMENT_SHARD;
+			if (what == 5) {
+				items[i].explicit_boxes = true;
+				items[i].boxes = &box;
+				items[i].n_boxes = 1;
+			}
+			cr_assert_null(same(m, l, items), "%u %d", i, what);
+		}
+	cr_assert_null(sk_recall_same(m, "job", 2, RANKS, l->kind, l->items,
+				      10));
+	cr_assert_null(sk_recall_same(m, "job", 2, RANKS + 1, l->kind,
+				      l->items, 11));
+	cr_assert_null(sk_recall_same(m, "other", 2, RANKS, l->kind, l->items,
+				      11));
+	sk_recall_free(m);
+	drop(&j);
+}
+
+/* Boxes that were said one by one are looked at one by one. */
+Test(layout_recall, the_same_boxes_have_the_same_layout)
+{
+	struct sk_box boxes[] = { { .offset = { 0 }, .size = { 2 } },
+				  { .offset = { 4 }, .size = { 3 } } };
+	struct sk_item item = { .explicit_boxes = true, .n_boxes = 2,
+		.boxes = boxes, .spec = { .name = "flat", .ndim = 1,
+		.dtype = SK_F32, .shape = { 8 } } };
+	struct sk_recall *m = sk_recall_new();
+	struct sk_layout *l = NULL, *other = NULL, *found;
+
+	cr_assert_eq(sk_layout_new("job", 0, 2, SK_IMAGE_PRIMARY, &item, 1,
+				   &l, NULL), 0);
+	sk_recall_add(m, l);
+	found = same(m, l, &item);
+	cr_assert_eq(found, l);
+	sk_layout_free(found);
+	cr_assert_eq(sk_layout_other(l, SK_IMAGE_REPLICA, &other, NULL), 0);
+	cr_assert_eq(other->n_entries, 0u);
+	sk_layout_free(other);
+	boxes[1].size[0] = 4;
+	cr_assert_null(same(m, l, &item));
+	boxes[1].size[0] = 3;
+	item.n_boxes = 1;
+	cr_assert_null(same(m, l, &item));
+	sk_recall_free(m);
+	sk_layout_free(l);
+}
