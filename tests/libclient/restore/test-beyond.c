@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "restore/beyond.h"
+#include "state/state.h"
 #include "stub-agent.h"
 #include "thread-ranks.h"
 
@@ -101,6 +102,27 @@ Test(beyond, a_header_is_read_once)
 	cr_assert_gt(bytes, 0);
 	cr_assert_eq(ask(&a, 0, 10), 0);
 	cr_assert_eq(agent.header_bytes, bytes);
+	end(&a);
+}
+
+/* Nor is it laid out anew when the rank registers, which describes the same. */
+Test(beyond, what_was_read_is_what_is_described)
+{
+	struct sk_item items[8] = { 0 };
+	struct sk_layout *read;
+	struct sk_state *state;
+	struct asking a;
+
+	begin(&a, 1, 1);
+	state = a.ranks[0].state;
+	cr_assert_eq(ask(&a, 0, 10), 0);
+	cr_assert_leq(state->n_locals, 8u);
+	for (uint32_t i = 0; i < state->n_locals; i++)
+		items[i] = state->locals[i].item;
+	read = sk_recall_same(state->sk->recall, JOB, 0, 1, SK_IMAGE_PRIMARY,
+			      items, state->n_locals);
+	cr_assert_not_null(read);
+	sk_layout_free(read);
 	end(&a);
 }
 
