@@ -5,7 +5,10 @@
  * passed by the comm alone.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "state.h"
@@ -44,14 +47,17 @@ static void place(struct bench *b, int node)
 static int take_seat(struct bench *b, int rank, enum cut cut, int moved,
 		     struct seat *ret)
 {
-	char at[300];
+	char at[PATH_MAX + 16], dir[PATH_MAX];
 	struct sk_meeting meeting = { .at = at, .rank = rank,
 				      .world = b->o.ranks,
 				      .timeout_ms = WAIT_MS };
 
 	ret->node = *b;
 	place(&ret->node, (rank + moved) % 2);
-	(void)snprintf(at, sizeof(at), "%s/meeting", b->dir);
+	/* Ranks meet at a path from the root; ours may be from here. */
+	if (!realpath(b->dir, dir))
+		return fail(b, rank, "%s: %s", b->dir, strerror(errno));
+	(void)snprintf(at, sizeof(at), "%s/meeting", dir);
 	if (state_begin(&ret->node, rank, b->o.ranks, "nodes",
 			b->o.bytes * (uint64_t)b->o.ranks, b->o.tensors, cut,
 			&ret->s))
