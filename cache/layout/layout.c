@@ -178,15 +178,20 @@ static uint64_t table_memory(const struct sk_table *t)
 	return t->slots ? (t->mask + 1) * sizeof(*t->slots) : 0;
 }
 
+uint64_t sk_layout_entries_memory(const struct sk_layout *l)
+{
+	return (uint64_t)l->n_entries * sizeof(*l->entries) +
+	       table_memory(&l->priv->entries);
+}
+
 static uint64_t measure(const struct sk_layout *l)
 {
 	uint64_t bytes = sizeof(*l) + sizeof(*l->priv) + l->header_bytes +
-			 table_memory(&l->priv->entries) +
+			 sk_layout_entries_memory(l) +
 			 table_memory(&l->priv->items);
 
 	bytes += (uint64_t)l->n_items * (sizeof(*l->items) +
 					 sizeof(*l->priv->boxes));
-	bytes += (uint64_t)l->n_entries * sizeof(*l->entries);
 	bytes += (uint64_t)l->n_sums * sizeof(*l->priv->sums_at);
 	for (uint32_t i = 0; i < l->n_items; i++) {
 		const struct sk_item *item = &l->items[i];
@@ -229,6 +234,20 @@ int sk_layout_fill(struct sk_layout *l, struct sk_err *err)
 	return sk_layout_index_entries(l, err);
 }
 
+int sk_layout_finish(struct sk_layout *l, struct sk_err *err)
+{
+	int r;
+
+	l->n_sums = 0;
+	l->image_bytes = 0;
+	r = sk_layout_fill(l, err);
+	if (r >= 0)
+		r = sk_layout_write_header(l, err);
+	if (r >= 0)
+		sk_xxh3_128(l->header, l->header_bytes, l->digest.bytes);
+	return r;
+}
+
 static int build(struct sk_layout *l, const struct sk_item *items, uint32_t n,
 		 struct sk_err *err)
 {
@@ -244,12 +263,9 @@ static int build(struct sk_layout *l, const struct sk_item *items, uint32_t n,
 	if (r >= 0)
 		r = sk_layout_index_items(l, err);
 	if (r >= 0)
-		r = sk_layout_fill(l, err);
-	if (r >= 0)
-		r = sk_layout_write_header(l, err);
+		r = sk_layout_finish(l, err);
 	if (r < 0)
 		return r;
-	sk_xxh3_128(l->header, l->header_bytes, l->digest.bytes);
 	l->priv->memory = measure(l);
 	return 0;
 }

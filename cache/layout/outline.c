@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "bytes/checksum.h"
 #include "layout/private.h"
 
 int sk_layout_boxes(const struct sk_layout *l, const struct sk_item *item,
@@ -86,14 +85,6 @@ static int place_items(const struct sk_layout *base, int32_t rank,
 	return r;
 }
 
-static uint64_t memory_of(const struct sk_layout *l)
-{
-	const struct sk_table *t = &l->priv->entries;
-
-	return (uint64_t)l->n_entries * sizeof(*l->entries) +
-	       (t->slots ? (t->mask + 1) * sizeof(*t->slots) : 0);
-}
-
 /* It has been what the digest says. */
 static void drop_header(struct sk_layout *l)
 {
@@ -110,14 +101,10 @@ static int fill(struct sk_layout *l, struct sk_item *items)
 	int r;
 
 	l->items = items;
-	r = sk_layout_fill(l, NULL);
-	if (r >= 0)
-		r = sk_layout_write_header(l, NULL);
-	if (r >= 0)
-		sk_xxh3_128(l->header, l->header_bytes, l->digest.bytes);
+	r = sk_layout_finish(l, NULL);
 	l->items = lasting;
 	drop_header(l);
-	l->priv->memory += memory_of(l);
+	l->priv->memory += sk_layout_entries_memory(l);
 	return r;
 }
 
@@ -131,8 +118,6 @@ static int outline(struct sk_layout *base, int32_t rank,
 
 	like.rank = rank;
 	like.kind = kind;
-	like.n_sums = 0;
-	like.image_bytes = 0;
 	l = sk_layout_sketch(base, &like);
 	if (!l)
 		return -ENOMEM;

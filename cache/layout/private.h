@@ -67,6 +67,12 @@ int sk_layout_fill(struct sk_layout *layout, struct sk_err *err);
  * own. Errors: -E2BIG, -ENOMEM. */
 int sk_layout_write_header(struct sk_layout *layout, struct sk_err *err);
 
+/** Both, and the digest, of a layout that has its items and nothing else.
+ * Errors: as those. */
+int sk_layout_finish(struct sk_layout *layout, struct sk_err *err);
+/** Bytes of the heap that its entries take. */
+uint64_t sk_layout_entries_memory(const struct sk_layout *layout);
+
 /**
  * Whether @header (header_bytes long) is this layout's: 1 stamped, 0 the
  * template. The stamp is written to @stamp, its sums where it has room for
