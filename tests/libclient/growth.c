@@ -10,6 +10,7 @@
 
 #include "cachectl.h"
 #include "layout/layout.h"
+#include "restore/beyond.h"
 #include "show.h"
 #include "support/agent.h"
 #include "support/files.h"
@@ -141,6 +142,70 @@ Test(growth, tensors_are_described_and_removed_at_a_price_each,
 
 	expect("describing", few.describing, many.describing, 8, 1.5);
 	expect("removing", few.removing, many.removing, 8, 1.5);
+}
+
+/* ---- registering ---- */
+
+/* What a rank of so many tensors pays to register, and what once it has read
+ * what it left behind. */
+struct registering {
+	uint64_t anew, back;
+};
+
+static uint64_t registers(struct sk_state *state)
+{
+	blocks = 0;
+	cr_assert_eq(sk_prepare(state, 0), 0, "%s", sk_error());
+	return blocks;
+}
+
+static int not_called(void *ctx, const struct sk_item *item, bool mine)
+{
+	(void)ctx;
+	cr_assert_fail("%s (mine: %d) is described", item->spec.name, mine);
+	return 0;
+}
+
+static struct registering register_twice(unsigned n)
+{
+	const struct sk_beyond nobody = { .name = not_called };
+	struct sk_err err = { "" };
+	struct registering cost;
+	struct sk_state *state;
+	int32_t world;
+	uint64_t run;
+	struct sk *sk;
+
+	state = new_state(&sk, 1);
+	describe(state, n);
+	cost.anew = registers(state);
+	run = state->run;
+	cr_assert_eq(sk_snapshot(state, 1, 0), 0, "%s", sk_error());
+	cr_assert_eq(sk_wait(state, 1, SK_COMPLETE, 10000), 0, "%s",
+		     sk_error());
+	sk_state_free(state);
+	sk_close(sk);
+	state = new_state(&sk, 1);
+	describe(state, n);
+	cr_assert_eq(sk_restore_beyond(state, run, 1, &nobody, &world, &err), 0,
+		     "%s", err.text);
+	cost.back = registers(state);
+	sk_state_free(state);
+	sk_close(sk);
+	return cost;
+}
+
+Test(growth, what_a_restore_has_read_is_not_laid_out_anew,
+     .init = start_agent, .fini = remove_agent)
+{
+	struct registering few = register_twice(1000);
+	struct registering many = register_twice(8000);
+
+	expect("registering", few.anew, many.anew, 8, 1.5);
+	expect("after a restore", few.back, many.back, 8, 1.5);
+	cr_assert_leq(2 * many.back, many.anew, "%lu blocks after a restore, "
+		      "%lu without", (unsigned long)many.back,
+		      (unsigned long)many.anew);
 }
 
 /* ---- many boxes ---- */
