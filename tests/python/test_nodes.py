@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ import vcuda
 from harness import Nodes, run, start, wait
 from models import Holder, Shard, local_part, sharded, whole
 from shardkeep import NotFound, Timeout
-from shardkeep.torch import Checkpointer, _links
+from shardkeep.torch import Checkpointer, _comm, _links
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 NAMES = {"a": (9, 4), "b": (64, 30), "odd": (5,)}
@@ -166,18 +167,18 @@ def test_what_is_nowhere_whole_is_found_by_no_rank(nodes):
 
 # ---- what goes wrong on the way ----
 
-def _break(nodes: Nodes, how: str) -> None:
-    """Rank 1 fails in its first exchange; all end alike, within the bound."""
+def _break(nodes: Nodes, call: str, how: str) -> None:
+    """Rank 1 fails in its first one; all end alike, within the bound."""
     of = [1, 0, 1, 0]
     model, optim = _job(False)
     ck = Checkpointer(model, optim, job="far", raising=True, timeout=8,
                       socket=_on(nodes, of), local={"mine": {}})
     pids: list[int] = [0] * 4
     dist.all_gather_object(pids, os.getpid())
-    whole_exchange = _links.Links.exchange
+    whole_call = getattr(_links.Links, call)
 
     def fail(self: _links.Links, *args: object) -> None:
-        _links.Links.exchange = whole_exchange
+        setattr(_links.Links, call, whole_call)
         if how == "dies":
             os._exit(3)
         if how == "stops":
@@ -186,7 +187,7 @@ def _break(nodes: Nodes, how: str) -> None:
         raise Timeout(110, "as if a link had broken")
 
     if dist.get_rank() == 1:
-        _links.Links.exchange = fail
+        setattr(_links.Links, call, fail)
     began = time.monotonic()
     with pytest.raises(Timeout):
         ck.restore()
@@ -202,11 +203,40 @@ def _break(nodes: Nodes, how: str) -> None:
     os._exit(0)
 
 
+@pytest.mark.parametrize("call", ["exchange", "allgather"])
 @pytest.mark.parametrize("how, code", [
     ("breaks", 0), ("dies", 3), ("stops", -signal.SIGKILL)])
-def test_a_rank_that_fails_in_an_exchange(nodes, how, code):
+def test_a_rank_that_fails_in_an_exchange(nodes, call, how, code):
     _saved(nodes)
-    assert wait(start(4, _break, nodes, how)) == [0, code, 0, 0]
+    assert wait(start(4, _break, nodes, call, how)) == [0, code, 0, 0]
+
+
+def _count_meetings(nodes: Nodes) -> None:
+    """Each is a word of every rank to one store: few for a restore, however
+    many words its plan takes."""
+    model, optim = _job(False)
+    meet, words = _comm.Comm.meet, _links.Links.allgather
+    counts = {"meetings": 0, "words": 0}
+
+    def counting(call: Any, what: str) -> Any:
+        def one(*args: Any) -> Any:
+            counts[what] += 1
+            return call(*args)
+        return one
+
+    _comm.Comm.meet = counting(meet, "meetings")
+    _links.Links.allgather = counting(words, "words")
+    with Checkpointer(model, optim, job="far", raising=True,
+                      socket=_on(nodes, [1, 1, 0, 0]), timeout=60) as ck:
+        assert ck.restore() == 1
+        assert not _wrong(model, optim)
+    assert counts["words"] > 10, "by links"
+    assert counts["meetings"] < 12, counts
+
+
+def test_words_of_a_restore_need_no_meetings(nodes):
+    _saved(nodes)
+    run(4, _count_meetings, nodes)
 
 
 # ---- from device to device ----

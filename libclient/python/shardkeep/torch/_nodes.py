@@ -79,8 +79,8 @@ def over(comm: Comm, links: Links | None,
         "timeout_ms": int(comm.timeout * 1000),
         "allgather": comm.for_restore, "world": comm.world}
     if links is not None:
-        words.update(exchange=links.exchange, abort=links.abort,
-                     device=device)
+        words.update(allgather=links.allgather, exchange=links.exchange,
+                     abort=links.abort, device=device)
     return words
 
 
