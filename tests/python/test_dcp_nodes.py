@@ -18,7 +18,7 @@ from harness import Nodes, run, start, wait
 from models import (Replicate, Shard, local_part, sharded, whole,
                     wrong)
 from shardkeep import Client, snapshots
-from shardkeep.torch import Checkpointer
+from shardkeep.torch import Checkpointer, _dcp_states
 from shardkeep.torch._reading import _merged
 from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
 from torch.distributed.checkpoint import CheckpointException
@@ -231,6 +231,29 @@ def _save_and_lose(nodes: Nodes, agent: int) -> None:
 def _lacks(nodes: Nodes, step: int) -> None:
     with pytest.raises(CheckpointException, match="step 5"):
         _load(nodes, HALVES, step, step)
+
+
+def _cannot_join(nodes: Nodes) -> None:
+    """Rank 1's agent goes when the ranks have said that they need a run."""
+    opened = _dcp_states.Entry.open
+
+    def open_once(self: _dcp_states.Entry) -> object:
+        if self.state is not None:
+            raise ConnectionError("as if its agent had gone")
+        return opened(self)
+
+    if dist.get_rank() == 1:
+        _dcp_states.Entry.open = open_once
+    with pytest.raises(CheckpointException, match="its agent had gone"):
+        dcp.save(_state(True, 4), storage_writer=ShardkeepWriter(
+            job="far", step=4, socket=_socket(nodes, HALVES), timeout=600))
+    _dcp_states.Entry.open = opened
+    _save(nodes, HALVES, [5])
+
+
+def test_a_rank_that_cannot_join_keeps_nobody_waiting(nodes):
+    run(4, _cannot_join, nodes)
+    run(4, _load, nodes, HALVES, 5)
 
 
 # ---- overwrite=False ----

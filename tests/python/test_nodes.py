@@ -16,7 +16,7 @@ import vcuda
 from harness import Nodes, run, start, wait
 from models import Holder, Shard, local_part, sharded, whole
 from shardkeep import NotFound, Timeout
-from shardkeep.torch import Checkpointer, _comm, _links
+from shardkeep.torch import Checkpointer, _comm, _links, _restore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 NAMES = {"a": (9, 4), "b": (64, 30), "odd": (5,)}
@@ -209,6 +209,26 @@ def _break(nodes: Nodes, call: str, how: str) -> None:
 def test_a_rank_that_fails_in_an_exchange(nodes, call, how, code):
     _saved(nodes)
     assert wait(start(4, _break, nodes, call, how)) == [0, code, 0, 0]
+
+
+def _unready(nodes: Nodes) -> None:
+    """Rank 1 cannot begin, when the others may have begun."""
+    model, optim = _job(False)
+    if dist.get_rank() == 1:
+        def fail(devices: object) -> None:
+            raise RuntimeError("as if a device had failed")
+
+        _restore._device.settle = fail
+    with Checkpointer(model, optim, job="far", raising=True,
+                      socket=_on(nodes, [1, 0, 1, 0]), timeout=600) as ck:
+        with pytest.raises((RuntimeError, Timeout)) as e:
+            ck.restore()
+        assert dist.get_rank() != 1 or "a device had failed" in str(e.value)
+
+
+def test_a_rank_that_cannot_begin_keeps_nobody_waiting(nodes):
+    _saved(nodes)
+    run(4, _unready, nodes)
 
 
 def _count_meetings(nodes: Nodes) -> None:

@@ -125,8 +125,13 @@ class Nodes:
         if entry.joined:
             entry.close()
         links = self._comm.links()
-        together(self._comm, self._what,
-                 lambda: join_runs(entry.open(), self._comm, links))
+
+        def join() -> None:
+            with links.needed():
+                state = entry.open()
+            join_runs(state, self._comm, links)
+
+        together(self._comm, self._what, join)
         entry.joined = True
 
     def fail(self) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import datetime
 import errno
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -48,8 +49,10 @@ class Links:
         try:
             yield
         except RuntimeError as e:
+            # What is under way would keep the connections open, and others
+            # waiting at them.
+            traceback.clear_frames(e.__traceback__)
             self.abort()
-            # Frames of the cause would keep the connections open.
             raise Timeout(errno.ETIMEDOUT, f"{what}: {e}") from None
 
     @contextlib.contextmanager
@@ -58,6 +61,16 @@ class Links:
             raise Timeout(errno.ETIMEDOUT, "another exchange has failed")
         with self._failing(f"rank {self._rank} {what}"):
             yield
+
+    @contextlib.contextmanager
+    def needed(self) -> Iterator[None]:
+        """Around what a rank does when others may be exchanging already: it
+        fails, and they need not wait."""
+        try:
+            yield
+        except Exception:
+            self.abort()
+            raise
 
     def abort(self) -> None:
         """Ends it: what others wait for fails as well."""

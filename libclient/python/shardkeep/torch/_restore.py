@@ -8,6 +8,7 @@ it, and none waits in a call that another will not make.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import logging
@@ -184,22 +185,26 @@ class Restore:
         then exchange words through it. Whether all have the objects that
         they need as well."""
         reports: list[Report] = []
+        links = self._comm.links() if self.several else None
         way = {"timeout_ms": int(self._comm.timeout * 1000)} if one_agent \
-            else over(self._comm, self._comm.links() if self.several else None,
-                      self._device)
+            else over(self._comm, links, self._device)
 
         def move() -> bool:
+            with links.needed() if links else contextlib.nullcontext():
+                self._make_ready()
             reports.append(self._move_bytes(saved, flags, way))
             return saved.world == self._comm.world and self._kept.suffices()
 
         suffice = self._together(move)
         return reports[0], all(suffice)
 
-    def _move_bytes(self, saved: Saved, flags: int,
-                    way: dict[str, Any]) -> Report:
+    def _make_ready(self) -> None:
         # What the snapshot lacks stays as it is.
         self._describing.aside.take()
         _device.settle(self._describing.devices)
+
+    def _move_bytes(self, saved: Saved, flags: int,
+                    way: dict[str, Any]) -> Report:
         report = Report(**self._state.restore(saved.step, flags,
                                               run=saved.run, **way))
         self._describing.aside.give()
