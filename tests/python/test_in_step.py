@@ -198,3 +198,19 @@ def _meetings_of_gpus() -> None:
 @pytest.mark.parametrize("meetings", [_meetings, _meetings_of_gpus])
 def test_meetings(meetings):
     run(3, meetings)
+
+
+@pytest.mark.parametrize("world", [2, 48, 1024, 16384])
+def test_one_store_can_answer_all_who_wait(world):
+    """A late rank is seen within an eighth of what it is waited for, or of
+    the time that the store takes to tell all."""
+    comm = Comm(None, "waiting", 60)
+    comm.world = world
+    waited, asked = 0.0, 0
+    while waited < 10:
+        pause = comm.pause(waited)
+        assert pause <= 1.01 * max(waited / 8, world / 20000)
+        waited += pause
+        asked += 1
+    assert asked * world <= 1.01 * 20000 * 10 + world
+    assert asked * world >= min(world * 50, 20000)
