@@ -420,20 +420,25 @@ static int lose_hope(const struct sk_cat_snapshot *s)
 {
 	struct sk_cat_run *run = sk_cat_run_of(s);
 	struct sk_cat_state *state;
+	bool lost = false, awaited = false;
 	int32_t known = 0;
-	bool lost = false;
 
 	if (!run || !sk_cat_run_awaited(run))
 		return -ENODATA;
 	sk_link_each(state, &run->states, link) {
+		bool comes = expected(state, s);
+
 		known += !state->replaced;
-		lost |= !state->replaced && !expected(state, s) &&
+		awaited |= comes;
+		lost |= !state->replaced && !comes &&
 			!has_image(s, state->rank);
 	}
 	/* Ranks that have not come yet, or are another agent's, may hold
 	 * anything; but no more than all of ours can be had here. */
-	if (!lost || (known < s->world && !run->ended))
-		return lost ? -ENODATA : 0;
+	if (lost && known < s->world && !run->ended)
+		return -ENODATA;
+	if (!lost && (awaited || known < s->world))
+		return 0;
 	return covered(s, ASKED_HOPE, NULL);
 }
 

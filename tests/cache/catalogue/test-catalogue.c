@@ -19,6 +19,7 @@ struct bench {
 	unsigned released;
 	uint64_t clock;
 	uint64_t drawn;		/* the last id of a run */
+	bool lacking;		/* who enters does not describe its part */
 };
 
 static void count_release(void *ctx, struct sk_cat_slot *slot)
@@ -69,6 +70,18 @@ static struct sk_layout *layout(const char *job, int rank, int world,
 	return l;
 }
 
+static struct sk_layout *only_r(int rank, int world)
+{
+	const struct sk_item item = {
+		.spec = { .name = "r", .dtype = SK_F32, .ndim = 1,
+			  .shape = { 16 } } };
+	struct sk_layout *l = NULL;
+
+	cr_assert_eq(sk_layout_new("job", rank, world, SK_IMAGE_PRIMARY, &item,
+				   1, &l, NULL), 0);
+	return l;
+}
+
 static struct sk_cat_layout *take(struct bench *b, const char *job, int rank,
 				  int world, enum sk_image_kind kind,
 				  bool replicated)
@@ -105,7 +118,9 @@ static struct sk_cat_state *enter(struct bench *b, uint64_t number, int rank,
 
 	cr_assert_eq(open_run(b, number, 0, rank, world, &run, &err), 0,
 		     "%s", err.text);
-	layouts[0] = take(b, "job", rank, world, SK_IMAGE_PRIMARY, false);
+	layouts[0] = b->lacking ?
+		     sk_cat_layout_take(&b->cat, only_r(rank, world)) :
+		     take(b, "job", rank, world, SK_IMAGE_PRIMARY, false);
 	state = sk_cat_state_new(run, rank, layouts);
 	cr_assert(state);
 	state->flush_every = 1;
@@ -590,6 +605,31 @@ Test(catalogue, a_lost_step_makes_room)
 	cr_assert(sk_cat_hopeless(find(&b, 1, 2)));
 	cr_assert_eq(fill(s[0], 3, &slot), 0);
 	cr_assert(sk_cat_complete(find(&b, 1, 1)), "the older one stands");
+	end(&b);
+}
+
+/* All have sealed, and what there is is not all: it stays so, and makes room
+ * for what comes once the description was mended. */
+Test(catalogue, what_nobody_describes_is_not_waited_for)
+{
+	struct sk_cat_state *s[2];
+	struct sk_cat_slot *slot;
+	struct bench b;
+
+	start(&b);
+	s[0] = enter(&b, 0, 0, 2, 2);
+	b.lacking = true;
+	s[1] = enter(&b, 0, 1, 2, 2);
+	for (int64_t step = 1; step < 3; step++) {
+		snap(&b, s[0], step);
+		cr_assert(!sk_cat_hopeless(find(&b, 1, step)),
+			  "rank 1 may bring the rest");
+		snap(&b, s[1], step);
+		cr_assert(!sk_cat_complete(find(&b, 1, step)));
+		cr_assert(sk_cat_hopeless(find(&b, 1, step)));
+	}
+	cr_assert_eq(fill(s[0], 3, &slot), 0);
+	cr_assert_eq(fill(s[1], 3, &slot), 0);
 	end(&b);
 }
 
