@@ -58,7 +58,7 @@ const char *sk_version(void);
  * The sentence that explains the calling thread's last failed call; "" if
  * none failed. The string is the library's, and valid until the thread's next
  * call into it. Lists that a restore refuses for (missing keys) stand in it
- * whole.
+ * whole, up to 256 KiB of a rank's, and it says where there is more.
  */
 const char *sk_error(void);
 
@@ -667,8 +667,8 @@ struct sk_report {
  * been overwritten already, the sentence says which.
  *
  * Errors: -ENOENT nothing to restore (a first run; the sentence names what is
- * missing where something was there); -ENOKEY keys missing on either side
- * (sk_error() lists them all); -EINVAL dtype or global shape differs, or
+ * missing where something was there); -ENOKEY keys missing on either side, or
+ * named in @opts and described by no rank (sk_error() lists them); -EINVAL dtype or global shape differs, or
  * options that contradict; -EBADMSG a checksum failed, now or when somebody
  * else looked, and no other holder is left; -ETIMEDOUT a rank did not come;
  * -EIO, also where nothing was found and the store, or a part of it, could not

@@ -151,7 +151,7 @@ void sk_restore_forget_keys(struct sk_restoring *rs)
 	rs->unlearnt = NULL;
 	rs->missing = NULL;
 	rs->missing_bytes = rs->missing_room = 0;
-	rs->n_missing = 0;
+	rs->missing_more = false;
 }
 
 /* ---- what this rank asks for ---- */
@@ -181,12 +181,12 @@ int sk_restore_wanted(struct sk_restoring *rs)
 	return 0;
 }
 
-static int note_missing(struct sk_restoring *rs, const char *name)
+int sk_restore_note_missing(struct sk_restoring *rs, const char *name)
 {
 	size_t bytes = strlen(name) + 1;
 
-	rs->n_missing++;
-	if (rs->missing_bytes + bytes > SK_NAMES_MAX)
+	rs->missing_more |= rs->missing_bytes + bytes > SK_NAMES_MAX;
+	if (rs->missing_more)
 		return 0;
 	if (sk_array_fit(rs->missing, rs->missing_room,
 			 rs->missing_bytes + bytes) < 0)
@@ -287,7 +287,7 @@ static int compare_missing(struct sk_restoring *rs, uint32_t i)
 	rs->report.missing++;
 	if (item->kind == SK_ITEM_BLOB_LOCAL)
 		return 0;
-	return note_missing(rs, item->spec.name);
+	return sk_restore_note_missing(rs, item->spec.name);
 }
 
 /* The rank of our number has images, and none of them can be read. */
@@ -353,7 +353,7 @@ static int compare_names(struct sk_restoring *rs)
 		rs->report.missing++;
 		r = check_learnt(rs);
 		if (r >= 0)
-			r = note_missing(rs, name);
+			r = sk_restore_note_missing(rs, name);
 	}
 	return r;
 }

@@ -15,5 +15,7 @@ struct sk_restore_key *sk_restore_key(const struct sk_restoring *rs,
 				      const char *name);
 /** Compares each wanted local with the snapshot; fills rs->missing. */
 int sk_restore_compare(struct sk_restoring *rs);
+/** One more of them. -ENOMEM. */
+int sk_restore_note_missing(struct sk_restoring *rs, const char *name);
 
 #endif

@@ -12,6 +12,13 @@
 
 #include "base/util.h"
 #include "restore/agree.h"
+#include "restore/keys.h"
+#include "state/names.h"
+
+/* Beside the options' flags in a rank's word: it names what it has not
+ * described, which another rank may have; it lacks more than it can list. */
+#define NAMES_MORE (UINT64_C(1) << 32)
+#define LACKS_MORE (UINT64_C(1) << 33)
 
 static int no_memory(struct sk_restoring *rs)
 {
@@ -161,7 +168,8 @@ static char **distinct(char *all, size_t bytes, size_t *ret_n)
 	return names;
 }
 
-static int write_missing(struct sk_restoring *rs, FILE *f, size_t max)
+static int write_missing(struct sk_restoring *rs, FILE *f, size_t max,
+			 bool more)
 {
 	size_t world = (size_t)rs->state->job.world, n = 0;
 	_cleanup_free_ char *mine = calloc(1, max + 1), *all = NULL;
@@ -182,9 +190,12 @@ static int write_missing(struct sk_restoring *rs, FILE *f, size_t max)
 	names = distinct(all, world * (max + 1), &n);
 	if (!names)
 		return no_memory(rs);
-	fprintf(f, "%zu described here but not in the snapshot: ", n);
+	fprintf(f, "%s%zu %s: ", more ? "more than " : "", n, rs->names ?
+		"named that are not in the snapshot, or described by no rank" :
+		"described here but not in the snapshot");
 	for (size_t i = 0; i < n; i++)
 		fprintf(f, "%s%s", i ? ", " : "", names[i]);
+	fputs(more ? ", and others" : "", f);
 	return 0;
 }
 
@@ -205,7 +216,7 @@ static void write_extra(const struct sk_restoring *rs, FILE *f,
 	}
 }
 
-static int refuse(struct sk_restoring *rs, size_t missing_max,
+static int refuse(struct sk_restoring *rs, size_t missing_max, bool more,
 		  const uint64_t *common, uint64_t n_common)
 {
 	size_t size = 0;
@@ -219,7 +230,7 @@ static int refuse(struct sk_restoring *rs, size_t missing_max,
 		"names than this state; ", rs->report.step, rs->report.run,
 		rs->state->job.name);
 	if (missing_max)
-		r = write_missing(rs, f, missing_max);
+		r = write_missing(rs, f, missing_max, more);
 	if (n_common) {
 		fputs(missing_max ? "; " : "", f);
 		write_extra(rs, f, common, n_common);
@@ -256,25 +267,88 @@ static int decide(struct sk_restoring *rs, const struct sk_restore_word *words,
 		n_common = 0;
 	if (!missing_max && !n_common)
 		return 0;
-	return refuse(rs, missing_max, common, n_common);
+	return refuse(rs, missing_max, flags & LACKS_MORE, common, n_common);
+}
+
+/* ---- names in the options ---- */
+
+/* Where it is in the snapshot, and this rank has not described it. */
+static const struct sk_restore_key *beyond(const struct sk_restoring *rs,
+					   const char *name)
+{
+	const enum sk_item_kind kinds[] = { SK_ITEM_TENSOR, SK_ITEM_BLOB,
+					    SK_ITEM_BLOB_LOCAL };
+	const struct sk_restore_key *key = NULL;
+
+	if (sk_state_find(rs->state, name) >= 0)
+		return NULL;
+	for (size_t i = 0; i < SK_ARRAY_SIZE(kinds) && !key; i++)
+		key = sk_restore_key(rs, kinds[i], name);
+	return key;
+}
+
+static bool names_more(const struct sk_restoring *rs)
+{
+	for (size_t i = 0; rs->names && i < rs->n_names; i++)
+		if (beyond(rs, rs->names[i]))
+			return true;
+	return false;
+}
+
+/* What no rank has described cannot come back, though it is there. */
+static int note_undescribed(struct sk_restoring *rs, const uint64_t *common,
+			    uint64_t n_common)
+{
+	int r = 0;
+
+	for (size_t i = 0; rs->names && i < rs->n_names && r >= 0; i++) {
+		const struct sk_restore_key *key = beyond(rs, rs->names[i]);
+
+		if (!key || !bsearch(&key->hash, common, n_common,
+				     sizeof(*common), compare_hashes))
+			continue;
+		rs->report.missing++;
+		r = sk_restore_note_missing(rs, rs->names[i]);
+	}
+	return r;
+}
+
+static void fill_word(const struct sk_restoring *rs,
+		      struct sk_restore_word *word)
+{
+	word->flags = rs->flags | (names_more(rs) ? NAMES_MORE : 0) |
+		      (rs->missing_more ? LACKS_MORE : 0);
+	word->missing_bytes = rs->missing_bytes;
+}
+
+static bool has_flag(const struct sk_restoring *rs,
+		     const struct sk_restore_word *words, uint64_t flag)
+{
+	for (int32_t i = 0; i < rs->state->job.world; i++)
+		if (words[i].flags & flag)
+			return true;
+	return false;
 }
 
 int sk_restore_agree_keys(struct sk_restoring *rs, int r)
 {
+	_cleanup_free_ struct sk_restore_word *words = NULL, *again = NULL;
 	_cleanup_free_ uint64_t *mine = NULL, *common = NULL;
-	_cleanup_free_ struct sk_restore_word *words = NULL;
 	struct sk_restore_word word = { 0 };
 	uint64_t n_common = 0;
 
 	if (r >= 0)
 		r = extras(rs, &mine, &word.extra);
-	word.flags = rs->flags;
-	word.missing_bytes = rs->missing_bytes;
+	if (r >= 0)
+		fill_word(rs, &word);
 	r = sk_restore_agree(rs, r, &word, &words, 0);
 	if (r < 0)
 		return r;
 	r = agree_extras(rs, mine, word.extra, words, &common, &n_common);
-	if (r < 0)
-		return r;
-	return decide(rs, words, common, n_common);
+	if (r < 0 || !n_common || !has_flag(rs, words, NAMES_MORE))
+		return r < 0 ? r : decide(rs, words, common, n_common);
+	r = note_undescribed(rs, common, n_common);
+	fill_word(rs, &word);
+	r = sk_restore_agree(rs, r, &word, &again, 0);
+	return r < 0 ? r : decide(rs, again, common, n_common);
 }

@@ -236,7 +236,7 @@ struct sk_restoring {
 	struct sk_table key_table;	/* indices of keys */
 	char *missing;			/* names, each with its NUL */
 	size_t missing_bytes, missing_room;
-	uint32_t n_missing;		/* of them errors unless allowed */
+	bool missing_more;		/* than it has room for */
 	struct sk_restore_piece *pieces;
 	uint32_t n_pieces;
 	size_t room_pieces;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names that do not fit, comms that lie, options that make no sense. */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "thread-ranks.h"
@@ -150,6 +151,68 @@ Test(restore, only_what_is_named_needs_memory)
 	o.n_names = 2;
 	cr_assert(run_with(&test, ranks, NULL, &o) == -ENOKEY);
 	cr_assert(strstr(ranks[0].text, "confog"), "%s", ranks[0].text);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+/* It is there, and nobody has told where to: what a rank forgot to describe
+ * does not stay as it is without a word. */
+Test(restore, what_is_named_has_to_be_described_by_a_rank)
+{
+	const char *names[] = { "config", "wq" };
+	struct sk_restore_options o = { .names = names, .n_names = 2 };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	cr_assert(run_with(&test, ranks, describe_less, &o) == -ENOKEY);
+	for (int i = 0; i < 2; i++)
+		cr_assert(strstr(ranks[i].text, "1 named that are not in the "
+				 "snapshot, or described by no rank: config;"),
+			  "%s", ranks[i].text);
+	close_ranks(&test, ranks);
+	/* wq is described by rank 0. */
+	o.names = names + 1;
+	o.n_names = 1;
+	cr_assert(!run_with(&test, ranks, describe_less, &o), "%s",
+		  ranks[0].text);
+	cr_assert_eq(ranks[1].report.missing, 0u);
+	close_ranks(&test, ranks);
+	o.names = names;
+	o.n_names = 2;
+	o.flags = SK_RESTORE_MISSING_OK;
+	cr_assert(!run_with(&test, ranks, describe_less, &o), "%s",
+		  ranks[0].text);
+	cr_assert_eq(ranks[1].report.missing, 1u);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+static void describe_many(struct rank *r)
+{
+	char name[64];
+
+	for (int i = 0; i < 8000; i++) {
+		struct sk_tensor t = { .name = name, .dtype = SK_U8, .ndim = 1,
+				       .shape = { 1 }, .data = &r->text };
+
+		(void)snprintf(name, sizeof(name), "layers.%05d.mlp.experts."
+			       "w1.weight", i);
+		cr_assert(!sk_state_tensor(r->state, &t));
+	}
+}
+
+Test(restore, a_list_that_is_cut_says_so)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 1, 1);
+	save(&test, 1, 10, 0);
+	cr_assert(run_with(&test, ranks, describe_many, NULL) == -ENOKEY);
+	cr_assert(strstr(ranks[0].text, "; more than "), "%.200s",
+		  ranks[0].text);
 	close_ranks(&test, ranks);
 	free_test(&test);
 }
