@@ -170,6 +170,7 @@ struct agent {
 	struct timer cadence_timer;	/* of what may have been left */
 	bool not_owned_said;		/* files that stay root's */
 	double flush_rate;		/* bytes per second; 0: not known */
+	double flush_pace;		/* the same, of the last large one */
 	uint64_t durable_ns;		/* when the last became so */
 	atomic_bool abort;		/* ends a write under way */
 

@@ -164,7 +164,7 @@ struct sk_job {
 				 * the agent numbers it: ranks that come after
 				 * a death form the next run together */
 	uint32_t slots;		/**< snapshots a rank can hold in memory, at
-				 * least 2; 0: 2 */
+				 * least 2, at most 64; 0: 2 */
 	uint32_t flush_every;	/**< snapshots of steps that are multiples of
 				 * it go to disk, where the agent has a store;
 				 * 0: about two a minute do, as the agent's
@@ -172,9 +172,11 @@ struct sk_job {
 				 * sk_wait() is asked for with SK_DURABLE */
 	uint32_t flags;		/**< SK_JOB_... */
 	/* What is to stay of the job on disk. All 0: nothing is said of it, and
-	 * the agent's options hold. Whatever is said, the newest complete
-	 * snapshot stays, and what is pinned, in use, or not durable yet. What
-	 * the operator says ("cachectl retain") goes before it. */
+	 * what the job said before holds, else the agent's options ("cachectl
+	 * retain JOB --default" takes back what was said). Whatever is said,
+	 * the newest complete snapshot stays, and what is pinned, in use, or
+	 * not durable yet. What the operator says ("cachectl retain") goes
+	 * before it. */
 	uint32_t keep_last;	/**< the newest complete snapshots, so many;
 				 * SK_KEEP_ALL, or 0 where one of the others is
 				 * given: any number */
@@ -249,12 +251,12 @@ struct sk_tensor {
  * a snapshot under way.
  *
  * Errors: -EINVAL the description makes no sense, or differs from local_shape
- * (the sentence names the tensor and both shapes); -EEXIST a blob bears the
- * name (and a tensor where a blob is described: the one must be removed
- * first); -ENODEV it is on a CUDA device, and there is no driver (the first
- * such tensor opens it), or no such device; -EFAULT its data is no memory of
- * that device; -E2BIG more than 16 devices; -EIO the driver failed; -ENOMEM;
- * -EOWNERDEAD.
+ * (the sentence names the tensor and both shapes); -EOVERFLOW it has more bytes
+ * than can be counted; -EEXIST a blob bears the name (and a tensor where a blob
+ * is described: the one must be removed first); -ENODEV it is on a CUDA device,
+ * and there is no driver (the first such tensor opens it), or no such device;
+ * -EFAULT its data is no memory of that device; -E2BIG more than 16 devices;
+ * -EIO the driver failed; -ENOMEM; -EOWNERDEAD.
  */
 int sk_state_tensor(struct sk_state *state, const struct sk_tensor *tensor);
 /** The same for an array of @n at once, all or none: cheaper for many.
@@ -346,10 +348,10 @@ struct sk_snapshot_options {
  * Errors: -EBUSY no slot is free (the sentence and sk_status.busy_ns say how
  * long the oldest flush still needs), or the CUDA stream captures a graph;
  * -EFAULT a tensor's device memory was freed since it was described; -EEXIST
- * this step is there already, from this run; -EINVAL @step is negative, or
- * nothing is described; -ECANCELED the tensors of the previous snapshot
- * changed before their fence, and no fence and no wait has said so; -EROFS
- * this is a reader; those of sk_prepare().
+ * this step is there already, from this run; -EINVAL @step is negative,
+ * nothing is described, or @opts contradict each other; -ECANCELED the tensors
+ * of the previous snapshot changed before their fence, and no fence and no
+ * wait has said so; -EROFS this is a reader; those of sk_prepare().
  */
 int sk_snapshot(struct sk_state *state, int64_t step,
 		const struct sk_snapshot_options *opts);
@@ -362,7 +364,8 @@ int sk_snapshot(struct sk_state *state, int64_t step,
  *
  * Errors: -ECANCELED in verification mode a tensor changed (the sentence names
  * it); -EIO, also where the CUDA driver failed; -ENOMEM; -ECONNRESET the agent
- * is gone; -EOWNERDEAD.
+ * is gone; -ETIMEDOUT it does not answer, and whether the snapshot is sealed
+ * sk_wait() tells later; -EOWNERDEAD.
  */
 int sk_fence(struct sk_state *state);
 /**

@@ -23,7 +23,6 @@
 #define TRIM_NS (UINT64_C(120) * 1000000000)	/* what a restart may take */
 /* Clients take an agent for dead that says nothing for longer. */
 #define DRAIN_MS 5000u
-#define MAX_SLOTS 64u				/* of one state */
 #define PARSING 4u				/* times the header, of heap */
 #define MAX_WAITING 512u			/* of one user */
 
@@ -347,9 +346,9 @@ static int check_numbers(struct call *c, const struct sk_wire_register *reg)
 	    reg->retention.keep_bytes > INT64_MAX)
 		return sk_err_set(err, -EINVAL, "an age or a number of bytes "
 				  "to keep is beyond 2^63");
-	if (reg->slots < 2 || reg->slots > MAX_SLOTS)
+	if (reg->slots < 2 || reg->slots > SK_STATE_SLOTS_MAX)
 		return sk_err_set(err, -EINVAL, "%" PRIu32 " slots; a rank has "
-				  "2 to %u", reg->slots, MAX_SLOTS);
+				  "2 to %u", reg->slots, SK_STATE_SLOTS_MAX);
 	for (int kind = 0; kind < 2; kind++) {
 		uint64_t head = reg->header_bytes[kind];
 		uint64_t image = reg->image_bytes[kind];

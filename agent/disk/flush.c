@@ -23,6 +23,7 @@
 
 #define SECOND_NS UINT64_C(1000000000)
 #define RETRY_MOST_S 60u
+#define RATE_LEAST ((uint64_t)8 << 20)	/* that tell how fast bytes go */
 #define RACES_MOST 16u	/* lost in a row to another agent on the store */
 
 /* What is being written. While its work is out the background has put, head,
@@ -305,6 +306,9 @@ static void measure(struct agent *a, const struct flush *f)
 
 	if (f->done && seconds > 0)
 		a->flush_rate = (double)f->done / seconds;
+	/* Of a small one the time is what any takes. */
+	if (f->done >= RATE_LEAST && seconds > 0)
+		a->flush_pace = a->flush_rate;
 	f->snapshot->job->flush_took_ns = agent_now(a) - f->started_ns;
 }
 
@@ -579,7 +583,7 @@ uint64_t flush_done(const struct agent *a, const struct sk_cat_snapshot *s)
 uint64_t flush_eta(const struct agent *a)
 {
 	const struct flush *f = a->flush;
-	double seconds, rate = a->flush_rate, left;
+	double seconds, rate = a->flush_pace, left;
 	uint64_t done;
 
 	if (!f)

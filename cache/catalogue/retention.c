@@ -166,8 +166,9 @@ static bool is_old(const struct retaining *r, const struct sk_retain_step *s)
 	/* Against another file's time: no clock is asked. */
 	return r->policy->keep_age_s && newest &&
 	       newest->written_ns > s->written_ns &&
-	       (newest->written_ns - s->written_ns) / SECOND_NS >
-	       r->policy->keep_age_s;
+	       r->policy->keep_age_s <= UINT64_MAX / SECOND_NS &&
+	       newest->written_ns - s->written_ns >
+	       r->policy->keep_age_s * SECOND_NS;
 }
 
 static bool is_superseded(const struct retaining *r,

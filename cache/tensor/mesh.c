@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/table.h"
+#include "tensor/name.h"
 
 /*
  * Ranks that no steps say are kept twice: in mesh order, and sorted with their
@@ -105,6 +106,8 @@ static int set_names(struct sk_mesh *mesh, const char *const *names,
 		if (!names[d] || !*names[d])
 			return sk_err_set(err, -EINVAL, "dimension %d of a "
 					  "named mesh has no name", d);
+		if (sk_name_check(names[d], "mesh's dimension", err) < 0)
+			return -EINVAL;
 		for (int e = 0; e < d; e++)
 			if (!strcmp(names[d], names[e]))
 				return sk_err_set(err, -EINVAL, "two "
@@ -301,6 +304,9 @@ static int find_dims(const struct sk_mesh *mesh, const char *const *names,
 		return sk_err_set(err, -EINVAL, "a slice of %d of the %d "
 				  "dimensions of a mesh", n, mesh->ndim);
 	for (int i = 0; i < n; i++) {
+		if (!names[i])
+			return sk_err_set(err, -EINVAL, "name %d of %d is a "
+					  "null pointer", i, n);
 		ret_dims[i] = sk_mesh_find_dim(mesh, names[i]);
 		if (ret_dims[i] < 0)
 			return sk_err_set(err, -EINVAL, "the mesh has no "

@@ -34,6 +34,8 @@
 #define SK_WAIT_MAX_MS 3600000u
 #define SK_GATHER_INLINE 256u
 #define SK_GATHER_MAX ((uint64_t)256 << 20)
+/** Slots of one state, at most. */
+#define SK_STATE_SLOTS_MAX 64u
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the wire and the image format are little-endian"

@@ -59,6 +59,9 @@ static int check_options(const struct sk_options *o, struct sk_err *err)
 	int r = sk_check_flags(o->flags, SK_OPEN_NO_START, "sk_options.flags",
 			       err);
 
+	if (r >= 0 && o->socket && !*o->socket)
+		r = sk_err_set(err, -EINVAL, "sk_options.socket is empty; "
+			       "NULL finds one");
 	if (r >= 0)
 		r = sk_check_zero(&o->reserved_, sizeof(o->reserved_),
 				  "sk_options.reserved_", err);

@@ -119,6 +119,10 @@ static int check_options(const struct sk_snapshot_options *o,
 			       SK_SNAPSHOT_NO_FLUSH | SK_SNAPSHOT_VERIFY,
 			       "sk_snapshot_options.flags", err);
 
+	if (r >= 0 && o->flags & SK_SNAPSHOT_FLUSH &&
+	    o->flags & SK_SNAPSHOT_NO_FLUSH)
+		r = sk_err_set(err, -EINVAL, "a snapshot is to be flushed, and "
+			       "not to be flushed");
 	return r < 0 ? r : sk_check_zero(o->reserved, sizeof(o->reserved),
 					 "sk_snapshot_options.reserved", err);
 }

@@ -11,6 +11,8 @@
 #include "tensor/box.h"
 #include "tensor/dtype.h"
 
+#define METADATA "__metadata__"
+
 void sk_local_clear(struct sk_local *l)
 {
 	free((char *)l->item.spec.name);
@@ -83,6 +85,25 @@ static int check_local_shape(const struct sk_local *l, int32_t rank,
 			  format_sizes(ndim, computed, b, sizeof(b)));
 }
 
+/* What lies on itself could be saved, and never restored. */
+static int check_strides(const struct sk_local *l, const struct sk_part *p,
+			 struct sk_err *err)
+{
+	int ndim = l->item.spec.ndim;
+
+	for (int d = 0; d < ndim; d++)
+		if (!p->box.size[d])
+			return 0;
+	for (int d = 0; d < ndim; d++)
+		if (p->box.size[d] > 1 && !p->strides[d])
+			return sk_err_set(err, -EINVAL, "tensor \"%s\": %lld "
+					  "elements along dimension %d are one "
+					  "in memory (stride 0); describe a "
+					  "copy", l->item.spec.name,
+					  (long long)p->box.size[d], d);
+	return 0;
+}
+
 /* Slices the one local tensor into a part per box. */
 static int slice(const struct sk_tensor *t, struct sk_local *l,
 		 const int64_t *shape, struct sk_err *err)
@@ -113,6 +134,8 @@ static int slice(const struct sk_tensor *t, struct sk_local *l,
 		if (t->data)
 			l->parts[b].data = (char *)t->data +
 					   elements * (int64_t)bits / 8;
+		if (check_strides(l, &l->parts[b], err) < 0)
+			return -EINVAL;
 	}
 	return 0;
 }
@@ -138,6 +161,8 @@ static int take_parts(const struct sk_tensor *t, struct sk_local *l,
 					     it->spec.name);
 		strides_of(it->spec.ndim, it->boxes[i].size,
 			   t->parts[i].strides, l->parts[i].strides);
+		if (check_strides(l, &l->parts[i], err) < 0)
+			return -EINVAL;
 	}
 	return 0;
 }
@@ -206,6 +231,10 @@ int sk_local_make(const struct sk_tensor *t, enum sk_item_kind kind,
 		return sk_err_set(err, -EINVAL, "the name \"%s\" begins with "
 				  "\"%s\", which is reserved", name,
 				  SK_RESERVED_PREFIX);
+	if (!strcmp(name, METADATA))
+		return sk_err_set(err, -EINVAL, "the name \"%s\" is that of "
+				  "what safetensors files say of themselves",
+				  name);
 	if (t->memory != SK_HOST && t->memory != SK_CUDA)
 		return sk_err_set(err, -EINVAL, "tensor \"%s\": %d is no kind "
 				  "of memory", name, t->memory);

@@ -79,6 +79,9 @@ static int check_job(const struct sk_job *job, struct sk_err *err)
 	if (job->slots == 1)
 		return sk_err_set(err, -EINVAL, "a rank needs at least 2 "
 				  "slots: one stands while the other fills");
+	if (job->slots > SK_STATE_SLOTS_MAX)
+		return sk_err_set(err, -EINVAL, "%u slots: a rank may have %u",
+				  job->slots, SK_STATE_SLOTS_MAX);
 	if (job->run > SK_RUN_GIVEN_MAX)
 		return sk_err_set(err, -EINVAL, "run %" PRIu64 " of job "
 				  "\"%.100s\" is out of range; runs are 1 to %"

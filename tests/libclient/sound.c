@@ -247,6 +247,67 @@ static void reserved_fields(struct rank *rank)
 		    "sk_comm.allgather");
 }
 
+/* ---- what makes no sense ---- */
+
+static void bad_names(struct rank *rank)
+{
+	const char *const odd[] = { "\xff", "a\nb", "" };
+	struct sk_tensor t = { .name = "__metadata__", .dtype = SK_U8,
+			       .ndim = 1, .shape = { 16 },
+			       .data = rank_memory(16, 1) };
+	struct sk_mesh *mesh = NULL, *child = NULL;
+
+	refused_for(sk_state_tensor(rank->state, &t), "__metadata__");
+	for (size_t i = 0; i < SK_ARRAY_SIZE(odd); i++)
+		CHECK(sk_mesh_create(1, (int64_t[]){ 1 }, NULL, &odd[i],
+				     &mesh) == -EINVAL, "%s", odd[i]);
+	mesh = mesh_of(1, 0, NULL, (const char *[]){ "dp" });
+	refused_for(sk_mesh_child(mesh, 0, (const char *[]){ NULL }, 1,
+				  &child), "null pointer");
+	sk_mesh_release(mesh);
+}
+
+/* What is refused when it is said, and not when it is too late. */
+static void bad_descriptions(struct rank *rank)
+{
+	char *data = rank_memory(64, 1);
+	struct sk_part part = { .box = { { 0, 0 }, { 4, 8 } },
+				.strides = { 0, 1 }, .data = data };
+	struct sk_tensor t = { .name = "w", .dtype = SK_U8, .ndim = 2,
+			       .shape = { 4, 8 }, .strides = { 0, 1 },
+			       .data = data };
+
+	refused_for(sk_state_tensor(rank->state, &t), "stride 0");
+	memset(t.strides, 0, sizeof(t.strides));
+	t.data = NULL;
+	t.parts = &part;
+	t.n_parts = 1;
+	refused_for(sk_state_tensor(rank->state, &t), "stride 0");
+	t = (struct sk_tensor){ .name = "w", .dtype = SK_U8, .ndim = 2,
+				.shape = { INT64_MAX, INT64_MAX },
+				.data = data };
+	CHECK(sk_state_tensor(rank->state, &t) == -EOVERFLOW, "%s",
+	      sk_error());
+}
+
+static void contradictions(struct rank *rank)
+{
+	struct sk_options o = { .socket = "" };
+	struct sk_job job = { .name = "x", .world = 1, .slots = 65 };
+	struct sk_snapshot_options s = { .flags = SK_SNAPSHOT_FLUSH |
+						  SK_SNAPSHOT_NO_FLUSH };
+	struct sk_state *state = NULL;
+	struct sk *sk = NULL;
+
+	bad_names(rank);
+	bad_descriptions(rank);
+	refused_for(sk_open(&o, &sk), "sk_options.socket");
+	refused_for(sk_state_create(rank->sk, &job, &state), "65 slots");
+	CHECK(!sk_state_blob(rank->state, "b", rank_memory(8, 1), 8), "%s",
+	      sk_error());
+	refused_for(sk_snapshot(rank->state, 1, &s), "not to be flushed");
+}
+
 /* ---- whose agent it is ---- */
 
 /* Takes connections and says nothing, as @uid, until it is killed. */
@@ -622,6 +683,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "again", 1, described_again, NULL);
 	scene_ranks(&scene, "mesh", 2, mesh_beyond_the_world, NULL);
 	scene_ranks(&scene, "reserved", 1, reserved_fields, NULL);
+	scene_ranks(&scene, "no-sense", 1, contradictions, NULL);
 	scene_ranks(&scene, "descriptors", 1, out_of_descriptors, NULL);
 	scene_ranks(&scene, "sealed", 1, sealed_slots, NULL);
 	scene_ranks(&scene, "changed", 1, changed_after_seal, NULL);

@@ -49,6 +49,22 @@ static void expect(const struct list *l, const char *goes)
 	cr_assert_str_eq(got, goes);
 }
 
+/* Ages are not rounded, and none is too long to be told. */
+Test(retention, what_is_older_by_less_than_a_second_goes)
+{
+	struct list l = { .n = 0 };
+
+	for (int64_t step = 3; step > 0; step--)
+		add(&l, 1, step, 2, 3);
+	l.steps[0].written_ns = 10 * SECOND;
+	l.steps[1].written_ns = 9 * SECOND;
+	l.steps[2].written_ns = 9 * SECOND - 1;
+	(void)decide(&l, (struct sk_retention){ .keep_age_s = 1 });
+	expect(&l, "..x");
+	(void)decide(&l, (struct sk_retention){ .keep_age_s = INT64_MAX });
+	expect(&l, "...");
+}
+
 Test(retention, keeps_the_last_and_every_nth)
 {
 	struct list l = { .n = 0 };
@@ -307,8 +323,8 @@ static bool should_go_first(const struct list *l, size_t i,
 		newer += l->steps[j].complete && !strange(l, j);
 	old = p->keep_age_s && newest < l->n &&
 	      l->steps[newest].written_ns > s->written_ns &&
-	      (l->steps[newest].written_ns - s->written_ns) / SECOND >
-	      p->keep_age_s;
+	      l->steps[newest].written_ns - s->written_ns >
+	      p->keep_age_s * SECOND;
 	if (s->complete || !s->looked)
 		return old || (p->keep_last && newer >= p->keep_last &&
 			       !(p->keep_every &&
