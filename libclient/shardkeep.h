@@ -671,15 +671,15 @@ struct sk_report {
  *
  * Errors: -ENOENT nothing to restore (a first run; the sentence names what is
  * missing where something was there); -ENOKEY keys missing on either side, or
- * named in @opts and described by no rank (sk_error() lists them); -EINVAL dtype or global shape differs, or
- * options that contradict; -EBADMSG a checksum failed, now or when somebody
- * else looked, and no other holder is left; -ETIMEDOUT a rank did not come;
- * -EIO, also where nothing was found and the store, or a part of it, could not
- * be read: that is no first run; -EPROTO the comm does not bring back what it
- * is given; -EDQUOT, -EMFILE, -ENFILE more images than may be open; -ENODEV,
- * -EFAULT a tensor is on a CUDA device that cannot be reached, or in memory
- * that was freed; -EBUSY one of its streams captures a graph; -ENOMEM;
- * -ECONNRESET the agent is gone; -EOWNERDEAD.
+ * named in @opts and described by no rank (sk_error() lists them); -EINVAL
+ * dtype or global shape differs, or options that contradict; -EBADMSG a
+ * checksum failed, now or when somebody else looked, and no other holder is
+ * left; -ETIMEDOUT a rank did not come; -EIO, also where nothing was found and
+ * the store, or a part of it, could not be read: that is no first run; -EPROTO
+ * the comm does not bring back what it is given; -EDQUOT, -EMFILE, -ENFILE more
+ * images than may be open; -ENODEV, -EFAULT a tensor is on a CUDA device that
+ * cannot be reached, or in memory that was freed; -EBUSY one of its streams
+ * captures a graph; -ENOMEM; -ECONNRESET the agent is gone; -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,
 	       const struct sk_comm *comm,
