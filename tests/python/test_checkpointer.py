@@ -88,12 +88,12 @@ def test_room_is_made_before_the_first_snapshot(agent, asked) -> None:
 
 
 def _trains_without_room() -> None:
-    model = torch.nn.Linear(512, 512)
+    model = torch.nn.Linear(2048, 2048)     # 3 GiB in 64 slots
     optim = torch.optim.AdamW(model.parameters())
-    with Checkpointer(model, optim, job="large", slots=500,
+    with Checkpointer(model, optim, job="large", slots=64,
                       **FLUSHLESS) as ck:
         for _ in range(3):
-            model(torch.randn(6, 512)).square().sum().backward()
+            model(torch.randn(6, 2048)).square().sum().backward()
             optim.step()
         assert not ck.snapshot(3)
         assert not _memory_used()

@@ -335,9 +335,10 @@ class Checkpointer:
             try:
                 self._state.wait(step, state, int(min(left, 1) * 1000))
                 return
-            except Timeout as e:
-                self._refuse(step, e.strerror or "")
-                if left <= 1:
+            except (Timeout, NotFound) as e:
+                self._refuse(step, (e.strerror or "").rpartition(
+                    "will not be complete: ")[2])
+                if left <= 1 or isinstance(e, NotFound):
                     raise
 
     def flush(self, step: int | None = None) -> None:
