@@ -429,8 +429,8 @@ struct sk_status {
 	uint64_t copied_ns;	/**< safe to overwrite */
 	uint64_t sealed_ns;
 	int32_t result;		/**< 0, or why it failed */
-	uint32_t slots;
-	uint64_t slot_bytes;	/**< memory of this rank's slots */
+	uint32_t slots;		/**< of this rank when it was taken */
+	uint64_t slot_bytes;	/**< their memory */
 	uint64_t taken;		/**< snapshots sealed by this state */
 	uint64_t failed;
 	uint64_t busy_ns;	/**< where sk_snapshot() said -EBUSY last: how

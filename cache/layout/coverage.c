@@ -6,6 +6,7 @@
 #include "layout/coverage.h"
 
 #include <assert.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -65,20 +66,43 @@ static bool same_thing(const struct mention *a, const struct mention *b)
 		a->image->layout->rank == b->image->layout->rank);
 }
 
+__attribute__((format(printf, 2, 3)))
+static void say_missing(struct check *c, const char *format, ...)
+{
+	va_list args;
+
+	if (c->n_missing++ >= NAMED_MAX || c->at >= sizeof(c->missing))
+		return;
+	if (c->at)
+		c->at += (size_t)snprintf(c->missing + c->at,
+					  sizeof(c->missing) - c->at, ", ");
+	if (c->at >= sizeof(c->missing))
+		return;
+	va_start(args, format);
+	c->at += (size_t)vsnprintf(c->missing + c->at,
+				   sizeof(c->missing) - c->at, format, args);
+	va_end(args);
+}
+
 static void note_missing(struct check *c, const struct mention *m,
 			 const struct sk_box *box)
 {
 	char text[160];
 
-	if (c->n_missing++ >= NAMED_MAX || c->at >= sizeof(c->missing))
-		return;
-	c->at += (size_t)snprintf(c->missing + c->at,
-				  sizeof(c->missing) - c->at,
-				  "%s%.80s %s of rank %d", c->at ? ", " : "",
-				  m->item->spec.name,
-				  sk_box_format(m->item->spec.ndim, box, text,
-						sizeof(text)),
-				  m->image->layout->rank);
+	say_missing(c, "%.80s %s of rank %d", m->item->spec.name,
+		    sk_box_format(m->item->spec.ndim, box, text, sizeof(text)),
+		    m->image->layout->rank);
+}
+
+/* Every box that a rank described is there, and they do not fill it. */
+static void note_hole(struct check *c, const struct mention *m)
+{
+	const struct sk_spec *s = &m->item->spec;
+	struct sk_box whole = sk_box_whole(s->ndim, s->shape);
+	char text[160];
+
+	say_missing(c, "%.80s %s (no rank describes all of it)", s->name,
+		    sk_box_format(s->ndim, &whole, text, sizeof(text)));
 }
 
 static int compare_box(const void *a, const void *b)
@@ -164,8 +188,6 @@ static bool has_box(const struct boxes *have, const struct sk_box *box)
 static void name_missing(struct check *c, const struct mention *m, size_t n,
 			 const struct boxes *have)
 {
-	struct sk_box whole = sk_box_whole(m->item->spec.ndim,
-					   m->item->spec.shape);
 	unsigned before = c->n_missing;
 
 	assert(n);
@@ -182,9 +204,8 @@ static void name_missing(struct check *c, const struct mention *m, size_t n,
 				note_missing(c, &m[i], box);
 		}
 	}
-	/* A hole that nobody who is known was to fill. */
 	if (c->n_missing == before)
-		note_missing(c, m, &whole);
+		note_hole(c, m);
 }
 
 static int agree(struct check *c, const struct mention *m, size_t n)

@@ -16,6 +16,29 @@
 #include "restore/offer.h"
 #include "state/register.h"
 
+/* Rank @i can reach none: what was asked for says which. */
+static int none_of(struct sk_restoring *rs, int32_t i)
+{
+	const char *job = rs->state->job.name;
+	char run[64] = "";
+
+	if (rs->run && rs->run_id)
+		(void)snprintf(run, sizeof(run), " of run %" PRIu64 " (%016"
+			       PRIx64 ")", rs->run, rs->run_id);
+	else if (rs->run)
+		(void)snprintf(run, sizeof(run), " of run %" PRIu64, rs->run);
+	if (rs->step != SK_LATEST)
+		return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot "
+				  "of step %" PRId64 "%s that rank %d can "
+				  "reach", job, rs->step, run, i);
+	if (rs->run)
+		return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot%s "
+				  "that rank %d can reach", job, run, i);
+	return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot that "
+			  "rank %d can reach; this is its first run, or its "
+			  "images are gone", job, i);
+}
+
 /* The sentence of a restore that finds nothing. */
 static int nothing(struct sk_restoring *rs,
 		   const struct sk_restore_ballot *ballots)
@@ -46,14 +69,7 @@ static int nothing(struct sk_restoring *rs,
 			return sk_err_set(&rs->err, -ENOENT, "job %s has "
 					  "nothing to restore: %.*s", job,
 					  SK_ERR_MAX - 1, w->text);
-		if (rs->step != SK_LATEST)
-			return sk_err_set(&rs->err, -ENOENT, "job %s has no "
-					  "snapshot of step %" PRId64
-					  " that rank %d can reach", job,
-					  rs->step, i);
-		return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot "
-				  "that rank %d can reach; this is its first "
-				  "run, or its images are gone", job, i);
+		return none_of(rs, i);
 	}
 	return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot that all "
 			  "%d ranks can reach", job, rs->state->job.world);

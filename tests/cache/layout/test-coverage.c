@@ -514,7 +514,8 @@ Test(coverage, counts_nothing_twice)
 			expect(&f, 2, 0, "");
 		else
 			expect(&f, 2, -ENODATA,
-			       "missing: w [0:4, 0:4] of rank 0");
+			       "missing: w [0:4, 0:4] (no rank describes all "
+			       "of it)");
 		free_few(&f);
 	}
 }

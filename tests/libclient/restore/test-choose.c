@@ -155,6 +155,7 @@ Test(restore, what_cannot_be_read_is_not_nothing)
 
 Test(restore, nothing_to_restore_says_so)
 {
+	struct sk_restore_options o = { .run = 7 };
 	struct rank ranks[RANKS_MAX] = { 0 };
 	struct test test;
 
@@ -171,6 +172,15 @@ Test(restore, nothing_to_restore_says_so)
 	agent.incomplete = false;
 	cr_assert(run_plain(&test, ranks, 11, NULL) == -ENOENT);
 	cr_assert(strstr(ranks[1].text, "step 11"), "%s", ranks[1].text);
+	close_ranks(&test, ranks);
+	/* A run that was asked for and is not there is no first run. */
+	cr_assert(run_plain(&test, ranks, SK_LATEST, &o) == -ENOENT);
+	cr_assert(strstr(ranks[1].text, "of run 7 that"), "%s", ranks[1].text);
+	close_ranks(&test, ranks);
+	o.run_id = 0xab;
+	cr_assert(run_plain(&test, ranks, 10, &o) == -ENOENT);
+	cr_assert(strstr(ranks[0].text, "step 10 of run 7 (00000000000000ab)"),
+		  "%s", ranks[0].text);
 	close_ranks(&test, ranks);
 	free_test(&test);
 }
