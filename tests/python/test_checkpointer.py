@@ -487,6 +487,35 @@ def test_objects_and_what_is_refused(agent):
         assert ck.snapshot(3, wait=10)
 
 
+@pytest.mark.parametrize("wrong, error", [
+    ({"flush_every": -1}, "flush_every is -1"),
+    ({"keep_last": 2**32 + 1}, "keep_last is 4294967297"),
+    ({"timeout": 0}, "timeout=0: seconds, more than 0"),
+    ({"timeout": float("nan")}, "timeout=nan"),
+    ({"extra": [1]}, "extra is a list"),
+    ({"local": {1: 2}}, "local has an object under 1"),
+    ({"model": None}, "the model is None"),
+    ({"model": {"w": torch.ones(2)}}, "dict is no model"),
+])
+def test_what_makes_no_sense_is_refused_at_once(agent, wrong, error):
+    with pytest.raises((ValueError, TypeError), match=error):
+        Checkpointer(**{"model": Net(), "job": "no-sense", **wrong})
+
+
+def test_a_wait_is_as_long_as_it_says(agent):
+    with Checkpointer(Net(), job="waits", timeout=float("inf")) as ck:
+        for bad in -1, float("nan"):
+            with pytest.raises(ValueError, match="wait=.*0 or more"):
+                ck.snapshot(1, wait=bad)
+            with pytest.raises(ValueError, match="timeout=.*0 or more"):
+                ck.prepare(bad)
+        assert ck.snapshot(1, wait=float("inf"))
+        with pytest.raises(ValueError, match="timeout=-2"):
+            ck.wait(timeout=-2)
+        ck.wait(timeout=float("inf"))
+        assert ck.restore() == 1
+
+
 def test_failures_do_not_end_training(agent, caplog):
     model = torch.nn.Linear(3, 3)
     optim = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

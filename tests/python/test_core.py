@@ -439,3 +439,30 @@ def test_what_comes_back_is_json(client: Client) -> None:
     assert found["tensors"][0]["name"] == "quo\"te\\ ä"
     assert found["meshes"] == []
     assert shardkeep.version().count(".") == 2
+
+
+@pytest.mark.parametrize("wrong", [
+    {"slots": -1}, {"flush_every": -1}, {"keep_last": -1},
+    {"keep_last": 2**32 + 3}, {"keep_every": -4}, {"keep_age": -1},
+    {"keep_bytes": 2**64}, {"run": -1},
+])
+def test_no_number_is_taken_for_another_one(client, wrong):
+    name, value = next(iter(wrong.items()))
+    with pytest.raises(ValueError, match=f"{name} is {value}: a whole"):
+        State(client, "numbers", 0, 1, **wrong)
+    with pytest.raises(TypeError, match=f"{name} is 1.5: a whole"):
+        State(client, "numbers", 0, 1, **{name: 1.5})
+
+
+def test_no_wait_is_taken_for_another_one(client):
+    state = state_of(client, "waits")
+    for wait in -1, 2**32:
+        for act in (lambda n=wait: state.snapshot(1, wait_ms=n),
+                    lambda n=wait: state.prepare(n),
+                    lambda n=wait: state.wait(1, _core.SEALED, n),
+                    lambda n=wait: state.restore(timeout_ms=n),
+                    lambda n=wait: Client(timeout_ms=n)):
+            with pytest.raises(ValueError, match=f"_ms is {wait}: a whole"):
+                act()
+    with pytest.raises(ValueError, match="run is -1"):
+        inspect(client, "waits", run=-1)

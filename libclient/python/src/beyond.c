@@ -119,19 +119,19 @@ static int look(struct state *s, unsigned long long run, long long step,
 PyObject *state_beyond(PyObject *self, PyObject *args)
 {
 	struct state *s = (struct state *)self;
-	unsigned long long run;
+	struct natural run = { "run", UINT64_MAX, 0 };
 	struct all all = { 0 };
 	PyObject *list = NULL;
 	int32_t world = 0;
 	long long step;
 	int r;
 
-	if (!PyArg_ParseTuple(args, "KL:beyond", &run, &step) ||
+	if (!PyArg_ParseTuple(args, "O&L:beyond", take_natural, &run, &step) ||
 	    !state_usable(s))
 		return NULL;
 	s->busy++;
 	Py_BEGIN_ALLOW_THREADS
-	r = look(s, run, step, &all, &world);
+	r = look(s, run.value, step, &all, &world);
 	Py_END_ALLOW_THREADS
 	s->busy--;
 	list = r < 0 ? raise_error(r) : names_list(&all);

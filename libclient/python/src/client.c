@@ -11,14 +11,18 @@ static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
 	static char *names[] = { "socket", "threads", "timeout_ms", "start",
 				 NULL };
 	struct client *c = (struct client *)self;
+	struct natural threads = { "threads", UINT32_MAX, 0 };
+	struct natural timeout = { "timeout_ms", UINT32_MAX, 0 };
 	struct sk_options o = { 0 };
 	int start = 1, r;
 	struct sk *sk;
 
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zIIp:Client", names,
-					 &o.socket, &o.threads,
-					 &o.timeout_ms, &start))
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zO&O&p:Client", names,
+					 &o.socket, take_natural, &threads,
+					 take_natural, &timeout, &start))
 		return -1;
+	o.threads = (uint32_t)threads.value;
+	o.timeout_ms = (uint32_t)timeout.value;
 	if (c->sk) {
 		PyErr_SetString(PyExc_RuntimeError, "the client is open");
 		return -1;
@@ -113,20 +117,21 @@ static PyObject *client_inspect(PyObject *self, PyObject *args,
 {
 	static char *names[] = { "job", "step", "run", "brief", NULL };
 	struct client *c = (struct client *)self;
-	unsigned long long run = 0;
+	struct natural run = { "run", UINT64_MAX, 0 };
 	long long step = SK_LATEST;
 	char *json = NULL;
 	const char *job;
 	int r, brief = 0;
 
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s|LKp:inspect", names,
-					 &job, &step, &run, &brief) ||
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s|LO&p:inspect", names,
+					 &job, &step, take_natural, &run,
+					 &brief) ||
 	    !client_usable(c))
 		return NULL;
 	c->busy++;
 	Py_BEGIN_ALLOW_THREADS
-	r = sk_inspect(c->sk, job, step, run, brief ? SK_INSPECT_BRIEF : 0,
-		       &json);
+	r = sk_inspect(c->sk, job, step, run.value,
+		       brief ? SK_INSPECT_BRIEF : 0, &json);
 	Py_END_ALLOW_THREADS
 	c->busy--;
 	return text_or_error(r, json);
@@ -161,6 +166,31 @@ PyTypeObject client_type = {
 };
 
 /* ---- Mesh ---- */
+
+int take_natural(PyObject *from, void *to)
+{
+	struct natural *c = (struct natural *)to;
+	PyObject *number = PyNumber_Index(from);
+	unsigned long long v;
+	bool fits;
+
+	if (!number) {
+		if (PyErr_ExceptionMatches(PyExc_TypeError))
+			PyErr_Format(PyExc_TypeError, "%s is %R: a whole "
+				     "number is needed", c->name, from);
+		return 0;
+	}
+	v = PyLong_AsUnsignedLongLong(number);
+	fits = !PyErr_Occurred() && v <= c->most;
+	Py_DECREF(number);
+	if (!fits) {
+		PyErr_Format(PyExc_ValueError, "%s is %R: a whole number from "
+			     "0 to %llu is needed", c->name, from, c->most);
+		return 0;
+	}
+	c->value = v;
+	return 1;
+}
 
 int take_numbers(PyObject *from, const char *what, int64_t *ret)
 {

@@ -57,6 +57,15 @@ PyObject *raise_error(int r);
 /** None, or raises for @r < 0. */
 PyObject *none_or_error(int r);
 
+/** A whole number that an argument may be; @value is what it is without. */
+struct natural {
+	const char *name;
+	unsigned long long most;
+	unsigned long long value;
+};
+/** For PyArg_Parse's "O&": its own "I" and "K" take -1 and 1 << 32 for
+ * something else. @to: the struct natural. 0: raised. */
+int take_natural(PyObject *from, void *to);
 /** An int64 per element of the sequence @from; how many, or -1 raised. */
 int take_numbers(PyObject *from, const char *what, int64_t *ret);
 /** The struct sk_mesh of a Mesh or None; -1 raised. */

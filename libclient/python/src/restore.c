@@ -242,18 +242,20 @@ PyObject *state_restore(PyObject *self, PyObject *args, PyObject *kwargs)
 	struct state *s = (struct state *)self;
 	struct sk_restore_options o = { 0 };
 	long long step = SK_LATEST;
-	unsigned long long run_id = 0;
+	struct natural of_run = { "run", UINT64_MAX, 0 };
+	struct natural timeout = { "timeout_ms", UINT32_MAX, 0 };
 	struct comm comm = { .world = 1 };
 	Py_ssize_t world = 1;
 
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|LIIOKOnOOO:restore",
-					 words, &step, &o.flags,
-					 &o.timeout_ms, &names, &run_id,
-					 &gatherer, &world, &exchange,
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|LIO&OO&OnOOO:restore",
+					 words, &step, &o.flags, take_natural,
+					 &timeout, &names, take_natural,
+					 &of_run, &gatherer, &world, &exchange,
 					 &abort, &device) ||
 	    !state_usable(s))
 		return NULL;
-	o.run = run_id;
+	o.run = of_run.value;
+	o.timeout_ms = (uint32_t)timeout.value;
 	if (names != Py_None) {
 		fast = PySequence_Fast(names, "the names to restore");
 		o.n_names = fast ? (size_t)PySequence_Fast_GET_SIZE(fast) : 0;

@@ -14,23 +14,51 @@ bool state_usable(const struct state *s)
 	return s->state;
 }
 
-static int state_init(PyObject *self, PyObject *args, PyObject *kwargs)
+/* The arguments of State() but client, job, rank, world and flags. */
+enum { RUN, SLOTS, FLUSH_EVERY, KEEP_LAST, KEEP_EVERY, KEEP_AGE, KEEP_BYTES };
+
+static int parse_job(PyObject *args, PyObject *kwargs, PyObject **client,
+		     struct sk_job *job)
 {
 	static char *names[] = { "client", "job", "rank", "world", "run",
 				 "slots", "flush_every", "flags", "keep_last",
 				 "keep_every", "keep_age", "keep_bytes", NULL };
+	struct natural n[] = {
+		[RUN] = { "run", UINT64_MAX, 0 },
+		[SLOTS] = { "slots", UINT32_MAX, 0 },
+		[FLUSH_EVERY] = { "flush_every", UINT32_MAX, 0 },
+		[KEEP_LAST] = { "keep_last", UINT32_MAX, 0 },
+		[KEEP_EVERY] = { "keep_every", UINT32_MAX, 0 },
+		[KEEP_AGE] = { "keep_age", UINT64_MAX, 0 },
+		[KEEP_BYTES] = { "keep_bytes", UINT64_MAX, 0 },
+	};
+
+	if (!PyArg_ParseTupleAndKeywords(
+		    args, kwargs, "O!sii|O&O&O&IO&O&O&O&:State", names,
+		    &client_type, client, &job->name, &job->rank, &job->world,
+		    take_natural, &n[RUN], take_natural, &n[SLOTS],
+		    take_natural, &n[FLUSH_EVERY], &job->flags,
+		    take_natural, &n[KEEP_LAST], take_natural, &n[KEEP_EVERY],
+		    take_natural, &n[KEEP_AGE], take_natural, &n[KEEP_BYTES]))
+		return -1;
+	job->run = n[RUN].value;
+	job->slots = (uint32_t)n[SLOTS].value;
+	job->flush_every = (uint32_t)n[FLUSH_EVERY].value;
+	job->keep_last = (uint32_t)n[KEEP_LAST].value;
+	job->keep_every = (uint32_t)n[KEEP_EVERY].value;
+	job->keep_age_s = n[KEEP_AGE].value;
+	job->keep_bytes = n[KEEP_BYTES].value;
+	return 0;
+}
+
+static int state_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
 	struct state *s = (struct state *)self;
 	struct sk_job job = { 0 };
-	unsigned long long run = 0, age = 0, bytes = 0;
 	PyObject *client;
 	int r;
 
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!sii|KIIIIIKK:State",
-					 names, &client_type, &client,
-					 &job.name, &job.rank, &job.world,
-					 &run, &job.slots, &job.flush_every,
-					 &job.flags, &job.keep_last,
-					 &job.keep_every, &age, &bytes))
+	if (parse_job(args, kwargs, &client, &job))
 		return -1;
 	if (s->client || !((struct client *)client)->sk) {
 		PyErr_SetString(PyExc_ValueError, s->client ?
@@ -38,9 +66,6 @@ static int state_init(PyObject *self, PyObject *args, PyObject *kwargs)
 				"the client is closed");
 		return -1;
 	}
-	job.run = run;
-	job.keep_age_s = age;
-	job.keep_bytes = bytes;
 	s->rank = job.rank;
 	s->blobs = PyDict_New();
 	if (!s->blobs)
@@ -224,15 +249,15 @@ static PyObject *state_clear(PyObject *self, PyObject *args)
 static PyObject *state_prepare(PyObject *self, PyObject *args)
 {
 	struct state *s = (struct state *)self;
-	unsigned timeout_ms = 60000;
+	struct natural timeout = { "timeout_ms", UINT32_MAX, 60000 };
 	int r;
 
-	if (!PyArg_ParseTuple(args, "|I:prepare", &timeout_ms) ||
+	if (!PyArg_ParseTuple(args, "|O&:prepare", take_natural, &timeout) ||
 	    !state_usable(s))
 		return NULL;
 	s->busy++;
 	Py_BEGIN_ALLOW_THREADS
-	r = sk_prepare(s->state, timeout_ms);
+	r = sk_prepare(s->state, (uint32_t)timeout.value);
 	Py_END_ALLOW_THREADS
 	s->busy--;
 	return none_or_error(r);
@@ -244,17 +269,19 @@ static PyObject *state_snapshot(PyObject *self, PyObject *args,
 	static char *names[] = { "step", "flags", "wait_ms", "keep",
 				"stream", NULL };
 	struct state *s = (struct state *)self;
+	struct natural wait = { "wait_ms", UINT32_MAX, 0 };
 	struct sk_snapshot_options o = { 0 };
 	PyObject *keep = Py_None, *blobs;
 	unsigned long long stream = 0;
 	long long step;
 	int r;
 
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "L|IIOK:snapshot",
-					 names, &step, &o.flags, &o.wait_ms,
-					 &keep, &stream) ||
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "L|IO&OK:snapshot",
+					 names, &step, &o.flags, take_natural,
+					 &wait, &keep, &stream) ||
 	    !state_usable(s))
 		return NULL;
+	o.wait_ms = (uint32_t)wait.value;
 	o.stream = stream;
 	/* Blobs replaced while this one copies stay until it is done. */
 	blobs = PyDict_Copy(s->blobs);
@@ -330,14 +357,17 @@ static PyObject *state_fence_stream(PyObject *self, PyObject *args)
 static PyObject *state_wait(PyObject *self, PyObject *args)
 {
 	struct state *s = (struct state *)self;
-	unsigned timeout_ms, slice;
+	struct natural timeout = { "timeout_ms", UINT32_MAX, 0 };
+	uint32_t timeout_ms, slice;
 	PyObject *was;
 	long long step;
 	int until, r;
 
-	if (!PyArg_ParseTuple(args, "LiI:wait", &step, &until, &timeout_ms) ||
+	if (!PyArg_ParseTuple(args, "LiO&:wait", &step, &until, take_natural,
+			      &timeout) ||
 	    !state_usable(s))
 		return NULL;
+	timeout_ms = (uint32_t)timeout.value;
 	was = Py_XNewRef(s->copying);
 	do {
 		slice = timeout_ms < SLICE_MS ? timeout_ms : SLICE_MS;

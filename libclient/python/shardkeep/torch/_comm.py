@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from .. import Error, Timeout
+from ._common import lasting
 from ._links import Links
 
 _GO = "go"
@@ -71,7 +72,8 @@ class Comm:
         return comm
 
     def _begin(self, rank: int, world: int, timeout: float) -> None:
-        self.rank, self.world, self.timeout = rank, world, timeout
+        self.rank, self.world = rank, world
+        self.timeout = lasting("timeout", timeout, some=True)
         self._group: dist.ProcessGroup | None = None
         self._by_group = False
         self._round = 0

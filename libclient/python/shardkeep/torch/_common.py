@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -33,6 +34,23 @@ FROM_DTYPE = {n: t for t, n in TO_DTYPE.items()}
 #: The name in safetensors to torch.dtype.
 FROM_NAME = {s: getattr(torch, t) for t, s in _NAMES.items()
              if hasattr(torch, t)}
+
+
+#: Seconds that the library can be told: it has a word of milliseconds.
+_LONGEST = 2**32 // 1000
+
+
+def lasting(name: str, seconds: float, some: bool = False) -> float:
+    """Seconds to wait, of any length; refused by name. ``some``: not 0."""
+    if not seconds >= 0 or some and not seconds:    # or not a number
+        raise ValueError(f"{name}={seconds!r}: seconds, "
+                         f"{'more than 0' if some else '0 or more'}")
+    return min(seconds, _LONGEST)
+
+
+def milliseconds(name: str, seconds: float) -> int:
+    """The same, for the library; a part of one is one."""
+    return math.ceil(1000 * lasting(name, seconds))
 
 
 def dtype_of(name: str, tensor: torch.Tensor) -> int:

@@ -21,6 +21,7 @@ import torch
 
 from .. import Client, Error, State, _core
 from . import _device
+from ._common import milliseconds
 from ._dcp_nodes import Nodes
 
 #: Jobs whose states stay, such as a model's and its optimizer's.
@@ -79,7 +80,7 @@ class Entry:
         state.tensors(described, keep)
         self.names = names
         self.steps.add(step)
-        ms = int(timeout * 1000)
+        ms = milliseconds("timeout", timeout)
         devices = _device.devices_of(
             t for t in keep if isinstance(t, torch.Tensor))
         _device.refuse_capture()

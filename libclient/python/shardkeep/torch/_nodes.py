@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import DTYPES, Client, NotFound, State, _core, inspect, snapshots
 from ._comm import Comm
+from ._common import milliseconds
 from ._links import Links
 
 #: Snapshots that a node tells of.
@@ -76,7 +77,7 @@ def over(comm: Comm, links: Links | None,
     """For ``State.restore()``: the comm of torch.distributed, with what moves
     bytes."""
     words: dict[str, Any] = {
-        "timeout_ms": int(comm.timeout * 1000),
+        "timeout_ms": milliseconds("timeout", comm.timeout),
         "allgather": comm.for_restore, "world": comm.world}
     if links is not None:
         words.update(allgather=links.allgather, exchange=links.exchange,

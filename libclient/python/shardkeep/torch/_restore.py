@@ -17,7 +17,7 @@ from typing import Any
 
 from .. import Client, Error, NotFound, State, _core
 from . import _device
-from ._common import FROM_DTYPE
+from ._common import FROM_DTYPE, milliseconds
 from ._blobs import Blobs
 from ._comm import Comm
 from ._describing import Describing, uncollected
@@ -186,8 +186,9 @@ class Restore:
         they need as well."""
         reports: list[Report] = []
         links = self._comm.links() if self.several else None
-        way = {"timeout_ms": int(self._comm.timeout * 1000)} if one_agent \
-            else over(self._comm, links, self._device)
+        ms = milliseconds("timeout", self._comm.timeout)
+        way = {"timeout_ms": ms} if one_agent else \
+            over(self._comm, links, self._device)
 
         def move() -> bool:
             with links.needed() if links else contextlib.nullcontext():

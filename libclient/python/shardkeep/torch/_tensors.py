@@ -46,6 +46,10 @@ class LiveTensors:
 
     def __init__(self, models: list[torch.nn.Module],
                  optims: list[Any]) -> None:
+        for m in models:
+            if not isinstance(m, torch.nn.Module):
+                raise TypeError(f"{type(m).__qualname__} is no model: a "
+                                "torch.nn.Module, or a list of them")
         self.models, self.optims = models, opened(optims)
         self._labels: list[list[list[str]]] | None = None
         self._walk()

@@ -17,6 +17,7 @@ from .. import (
 from . import _device
 from ._blobs import Blobs
 from ._comm import Comm
+from ._common import lasting, milliseconds
 from ._describing import Describing
 from ._kept import Kept
 from ._report import Report
@@ -38,6 +39,18 @@ def _one_of(name: str, value: Any, known: dict[Any, int]) -> int:
         words = ", ".join(f'"{k}"' for k in known if k is not None)
         raise ValueError(f"{name}={value!r}: one of {words}")
     return known[value]
+
+
+def _check_named(what: str, objects: Any) -> None:
+    if objects is None:
+        return
+    if not isinstance(objects, dict):
+        raise TypeError(f"{what} is a {type(objects).__qualname__}: a dict of "
+                        "objects by name is needed")
+    for name in objects:
+        if not isinstance(name, str):
+            raise TypeError(f"{what} has an object under {name!r}: names are "
+                            "strings")
 
 
 class Checkpointer:
@@ -103,6 +116,10 @@ class Checkpointer:
                  keep_bytes: int = 0, verify: bool = False,
                  fence_hook: bool = True, raising: bool = False,
                  socket: str | None = None, timeout: float = 300) -> None:
+        _check_named("extra", extra)
+        _check_named("local", local)
+        if model is None:
+            raise TypeError("the model is None")
         self._tensors = LiveTensors(as_list(model), as_list(optim))
         self._comm = Comm(group, job, timeout)
         self.rank, self.world = self._comm.rank, self._comm.world
@@ -157,7 +174,7 @@ class Checkpointer:
         self._early = False
         self.fence()            # before its blobs are written again
         self._describe()
-        self._state.prepare(int(timeout * 1000))
+        self._state.prepare(milliseconds("timeout", timeout))
 
     def _before_step(self, optim: torch.optim.Optimizer, *_: Any) -> None:
         devices = self._describing.devices
@@ -207,13 +224,14 @@ class Checkpointer:
         """
         flags = 0 if flush is None else (
             _core.SNAPSHOT_FLUSH if flush else _core.SNAPSHOT_NO_FLUSH)
+        wait_ms = milliseconds("wait", wait)
         self._early = False
         try:
             _device.refuse_capture()
             self._let_go()          # before its blobs are written again
             self._look_back()
             self._describe()
-            self._copy(step, flags, wait, stream)
+            self._copy(step, flags, wait_ms, stream)
         except Mismatch:
             raise
         except Error as e:
@@ -226,13 +244,13 @@ class Checkpointer:
         self.last_step, self._told = step, False
         return True
 
-    def _copy(self, step: int, flags: int, wait: float, stream: Any) -> None:
+    def _copy(self, step: int, flags: int, wait_ms: int, stream: Any) -> None:
         for again in (False, True):
             self._describing.aside.take(stream)
             on = stream.cuda_stream if stream is not None else \
                 self._streams.for_snapshot(self._describing.devices)
             try:
-                self._state.snapshot(step, flags, int(wait * 1000),
+                self._state.snapshot(step, flags, wait_ms,
                                      self._describing.storages(), on)
                 return
             except Error as e:
@@ -302,6 +320,7 @@ class Checkpointer:
             step = self.last_step
         if step is None:
             raise ValueError("there is no snapshot to wait for")
+        timeout = lasting("timeout", timeout)
         if self._several and state != _core.SEALED:
             self._wait_together(step, _core.WRITTEN if state == _core.DURABLE
                                 else _core.SEALED, timeout)
@@ -333,7 +352,8 @@ class Checkpointer:
         while True:     # what will never come is not waited for to the end
             left = max(0, end - time.monotonic())
             try:
-                self._state.wait(step, state, int(min(left, 1) * 1000))
+                self._state.wait(step, state,
+                                 milliseconds("timeout", min(left, 1)))
                 return
             except (Timeout, NotFound) as e:
                 self._refuse(step, (e.strerror or "").rpartition(

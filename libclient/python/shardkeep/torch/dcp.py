@@ -41,7 +41,8 @@ from torch.futures import Future
 from .. import LATEST, Client, _core, snapshots
 from . import _dcp_nodes, _device, _objects
 from ._common import (
-    BYTES, FROM_NAME, PLAN, SHARED, check_local, dtype_of, resolved)
+    BYTES, FROM_NAME, PLAN, SHARED, check_local, dtype_of, lasting,
+    milliseconds, resolved)
 from ._reading import Alone, Question, described_bytes
 from ._dcp_states import STATES, key_of
 from ._together import absent_are_logged
@@ -130,7 +131,8 @@ class ShardkeepWriter(StorageWriter, BlockingAsyncStager):
             raise ValueError(f'wait="{wait}": "complete" or "durable"')
         self._job, self._step = job, step
         self._flush, self._wait = flush, wait
-        self._timeout, self._socket = timeout, socket
+        self._timeout = lasting("timeout", timeout, some=True)
+        self._socket = socket
         self._id, self._overwrite = checkpoint_id, overwrite
         self._alone: tuple[int, int, str] | None = None
         self._nodes: _dcp_nodes.Nodes | None = None
@@ -251,7 +253,8 @@ class ShardkeepWriter(StorageWriter, BlockingAsyncStager):
 
     def _wait_for(self, step: int, state: int) -> None:
         with STATES.use(self._key) as entry:
-            entry.open().wait(step, state, int(self._timeout * 1000))
+            entry.open().wait(step, state,
+                              milliseconds("timeout", self._timeout))
 
     def storage_meta(self) -> StorageMeta | None:
         return StorageMeta(checkpoint_id=self._id, save_id=self.save_id)
@@ -443,7 +446,8 @@ class ShardkeepReader(StorageReader):
         super().__init__()
         checkpoint_id = _one_id(checkpoint_id, path)
         self.load_id = str(uuid.uuid4())
-        self._group, self._timeout = process_group, timeout
+        self._group = process_group
+        self._timeout = lasting("timeout", timeout, some=True)
         self._failure: Exception | None = None
         self._way: Alone | None = None
         self._job = job

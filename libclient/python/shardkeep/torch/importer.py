@@ -21,7 +21,7 @@ import torch
 
 from .. import Client, Error, State, _core
 from . import _objects
-from ._common import BYTES, check_local, dtype_of
+from ._common import BYTES, check_local, dtype_of, milliseconds
 
 
 def _safetensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
@@ -114,7 +114,7 @@ def import_checkpoint(path: str | os.PathLike[str], job: str, step: int, *,
         state = State(client, job, 0, 1, flush_every=_core.FLUSH_NEVER)
         try:
             state.tensors(described, keep)
-            ms = int(timeout * 1000)
+            ms = milliseconds("timeout", timeout)
             state.snapshot(step, _core.SNAPSHOT_FLUSH if flush else 0, ms)
             state.fence()
             state.wait(step, _core.COMPLETE, ms)
