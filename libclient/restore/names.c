@@ -226,8 +226,11 @@ static int refuse(struct sk_restoring *rs, size_t missing_max, bool more,
 
 	if (!f)
 		return no_memory(rs);
+	/* The remedy first: of long lists the sentence has the beginning. */
 	fprintf(f, "step %" PRId64 " of run %" PRIu64 " of job %s has other "
-		"names than this state; ", rs->report.step, rs->report.run,
+		"names than this state (SK_RESTORE_MISSING_OK and "
+		"SK_RESTORE_EXTRA_OK, in Python strict=False, restore what "
+		"there is); ", rs->report.step, rs->report.run,
 		rs->state->job.name);
 	if (missing_max)
 		r = write_missing(rs, f, missing_max, more);
@@ -235,7 +238,6 @@ static int refuse(struct sk_restoring *rs, size_t missing_max, bool more,
 		fputs(missing_max ? "; " : "", f);
 		write_extra(rs, f, common, n_common);
 	}
-	fputs("; a partial restore must be asked for", f);
 	if (fclose(f) || r < 0) {
 		free(text);
 		return r < 0 ? r : no_memory(rs);

@@ -201,6 +201,7 @@ static void restore_nothing(struct rank *rank)
 
 	CHECK(rank_restore(rank, 1, 0, NULL) == -ENOKEY);
 	CHECK(strstr(sk_error(), "asked for by no rank"), "%s", sk_error());
+	CHECK(strstr(sk_error(), "SK_RESTORE_EXTRA_OK"), "%s", sk_error());
 	CHECK(!rank_restore(rank, 1, SK_RESTORE_EXTRA_OK, &report), "%s",
 	      sk_error());
 	CHECK(!report.tensors && report.extra == N);
