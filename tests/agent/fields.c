@@ -2,6 +2,7 @@
 /* Fields that must be zero, and flags that nobody knows: refused by name, so
  * that they can mean something one day. */
 #include <errno.h>
+#include <poll.h>
 #include <stddef.h>
 #include <string.h>
 #include <unistd.h>
@@ -124,6 +125,53 @@ static void check_readers(int sock)
 	}
 }
 
+static void send_gather(int sock, int32_t rank)
+{
+	struct sk_msg msg = { .type = SK_MSG_GATHER, .body.gather = {
+		.id = { .job = "j", .rank = rank, .world = 2,
+			.run = SK_RUN_READERS },
+		.bytes = 4, .timeout_ms = WAIT_MS } };
+
+	rig_send(sock, &msg);
+}
+
+/* Of two who say that they are one rank the later one is told so, and
+ * disturbs neither. */
+static void check_twice(struct rig *rig)
+{
+	struct pollfd p[2];
+	struct sk_msg msg;
+	int late;
+
+	for (int i = 0; i < 2; i++)
+		p[i] = (struct pollfd){ .fd = rig_connect(rig),
+					.events = POLLIN };
+	send_gather(p[0].fd, 0);
+	send_gather(p[1].fd, 0);
+	CHECK(poll(p, 2, WAIT_MS) == 1, "one of them is answered");
+	late = p[1].revents ? 1 : 0;
+	CHECK_STATUS(rig_reply(p[late].fd, &msg, NULL, NULL), -EEXIST, &msg);
+	CHECK(strstr(rig_why(&msg), "rank 0 waits already"), "%s",
+	      rig_why(&msg));
+	send_gather(p[late].fd, 1);
+	for (int i = 0; i < 2; i++) {
+		CHECK_STATUS(rig_reply(p[i].fd, &msg, NULL, NULL), 0, &msg);
+		close(p[i].fd);
+	}
+}
+
+/* Who is not registered has no memory that could be waited for. */
+static void check_unregistered(int sock)
+{
+	struct sk_msg msg = { .type = SK_MSG_PREPARE, .body.prepare = {
+		.id = { .job = "nobody", .step = -1 }, .timeout_ms = 10 } };
+
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL), -ENOENT, &msg);
+	msg = (struct sk_msg){ .type = SK_MSG_SLOT_WAIT, .body.slot_wait = {
+		.id = { .job = "nobody", .step = -1 }, .timeout_ms = 10 } };
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL), -ENOENT, &msg);
+}
+
 int main(int argc, char **argv)
 {
 	struct rig rig;
@@ -140,6 +188,8 @@ int main(int argc, char **argv)
 	}
 	check_registration(sock);
 	check_readers(sock);
+	check_twice(&rig);
+	check_unregistered(sock);
 	close(sock);
 	CHECK(rig_stop(&rig) == 0, "exit status");
 	rig_remove(&rig);

@@ -76,6 +76,29 @@ Test(endpoint, is_the_users)
 	user_end(&u);
 }
 
+/* A lock that was taken over and whose file is gone keeps nobody out. */
+Test(endpoint, takes_the_lock_that_others_would_try)
+{
+	struct endpoint e, next;
+	struct sk_err err = { "" };
+	struct stat is, held;
+	struct user u;
+	char lock[136];
+
+	user_init(&u);
+	cr_assert_eq(endpoint_open(&u.fault.os, NULL, &e, &err), 0);
+	(void)snprintf(lock, sizeof(lock), "%s.lock", u.path);
+	cr_assert_eq(unlink(lock), 0);
+	cr_assert_geq(close(open(lock, O_WRONLY | O_CREAT, 0600)), 0);
+	cr_assert_eq(endpoint_adopt(&u.fault.os, NULL, e.lock, e.sock, &next,
+				    &err), 0, "%s", err.text);
+	cr_assert_eq(stat(lock, &is), 0);
+	cr_assert_eq(fstat(next.lock, &held), 0);
+	cr_assert_eq(is.st_ino, held.st_ino);
+	endpoint_close(&u.fault.os, &next);
+	user_end(&u);
+}
+
 /* None is there by half: it listens, or says why not and leaves nothing. */
 Test(endpoint, each_call_may_fail)
 {

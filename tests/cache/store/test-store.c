@@ -261,6 +261,35 @@ Test(store, does_not_see_foreign_names)
 	place_remove(&p);
 }
 
+/* Whoever can write to the store might have an image written elsewhere. */
+Test(store, replaces_a_link_and_not_what_it_names)
+{
+	static const char name[] = "job/step-000000000001/"
+				   "rank-00000-of-00004.safetensors";
+	struct sk_err err = { "" };
+	struct sk_store *store;
+	char path[256], victim[256], text[8] = "";
+	struct place p;
+	int fd;
+
+	store = make_store(&p, NULL);
+	cr_assert_eq(put(store, 1, 1, 0), 0);
+	make_file(&p, "victim", "theirs");
+	(void)snprintf(path, sizeof(path), "%s/%s", p.store, name);
+	(void)snprintf(victim, sizeof(victim), "%s/victim", p.store);
+	cr_assert_eq(unlink(path), 0);
+	cr_assert_eq(symlink(victim, path), 0);
+	cr_assert_eq(put_with(store, SK_IO_AUTO, 1, 1, 0, &err), 0, "%s",
+		     err.text);
+	cr_assert(holds(store, 1, 1, 0));
+	fd = open(victim, O_RDONLY);
+	cr_assert_eq(read(fd, text, sizeof(text)), 6);
+	cr_assert_str_eq(text, "theirs");
+	close(fd);
+	sk_store_close(store);
+	place_remove(&p);
+}
+
 Test(store, has_no_images_of_unknown_jobs)
 {
 	struct sk_stored *images = NULL;

@@ -72,6 +72,19 @@ static void expect_slice(const struct sk_mesh *m, int32_t rank,
 	sk_mesh_unref(child);
 }
 
+Test(mesh, has_as_many_dimensions_as_a_tensor)
+{
+	const int64_t shape[SK_MAX_DIMS] = { 2, 1, 2, 1, 2, 1, 1, 3 };
+	struct sk_mesh *m = make(SK_MAX_DIMS, shape, NULL, NULL);
+	int64_t at[SK_MAX_DIMS];
+
+	cr_assert_eq(sk_mesh_ndim(m), SK_MAX_DIMS);
+	cr_assert_eq(sk_mesh_coords(m, 23, at), 0);
+	for (int d = 0; d < SK_MAX_DIMS; d++)
+		cr_assert_eq(at[d], shape[d] - 1);
+	sk_mesh_unref(m);
+}
+
 Test(mesh, slices_by_name)
 {
 	struct sk_mesh *m = make(2, (int64_t[]){ 2, 4 }, NULL, dp_tp);

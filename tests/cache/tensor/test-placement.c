@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tensor/cuts.h"
 #include "tensor/placement.h"
 #include "base/util.h"
 
@@ -153,6 +154,43 @@ Test(placement, refuses_shapes_that_cannot_be)
 			     "%zu: %s", i, err.text);
 		cr_assert(strstr(err.text, "\"emb\""), "%s", err.text);
 	}
+}
+
+Test(placement, refuses_a_tensor_without_a_name)
+{
+	static const char *const names[] = { NULL, "" };
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(names); i++) {
+		struct sk_spec spec = { .name = names[i], .dtype = SK_F32 };
+		struct sk_err err = { "" };
+
+		cr_assert_eq(sk_spec_normalize(&spec, &err), -EINVAL);
+		cr_assert_str_eq(err.text, "a tensor has no name");
+	}
+}
+
+/* Cut into so many pieces that no list of them is kept. */
+Test(placement, refuses_more_boxes_than_can_be)
+{
+	struct sk_mesh *m = mesh_of(1, (int64_t[]){ 2 });
+	struct sk_spec spec = {
+		.name = "dust", .dtype = SK_U8, .ndim = 1,
+		.shape = { 4 * (SK_INTERVALS_MAX + 1) }, .mesh = m,
+		.placements = { SK_STRIDED_SHARD(0, SK_INTERVALS_MAX + 1) } };
+	struct sk_box *boxes = NULL;
+	struct sk_err err = { "" };
+	int n = 0;
+
+	cr_assert_eq(sk_spec_boxes(&spec, 1, &boxes, &n, &err), -E2BIG, "%s",
+		     err.text);
+	cr_assert(strstr(err.text, "\"dust\": rank 1"), "%s", err.text);
+	cr_assert_null(boxes);
+	spec.shape[0] -= 4;
+	cr_assert_eq(sk_spec_boxes(&spec, 1, &boxes, &n, &err), 0, "%s",
+		     err.text);
+	cr_assert_eq(n, SK_INTERVALS_MAX);
+	free(boxes);
+	sk_mesh_unref(m);
 }
 
 Test(placement, rows_and_columns)
