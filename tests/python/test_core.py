@@ -67,7 +67,7 @@ _states: list[State] = []
 
 def state_of(client: Client, job: str, **more: Any) -> State:
     state = State(client, job, more.pop("rank", 0), more.pop("world", 1),
-                  flush_every=_core.FLUSH_NEVER, **more)
+                  flush_every=shardkeep.FLUSH_NEVER, **more)
     _states.append(state)
     return state
 

@@ -28,12 +28,13 @@ import json as _json
 from typing import Any
 
 from . import _core
-from ._core import DTYPES, KEEP_ALL, LATEST, Client, Mesh, State
+from ._core import (DTYPES, FLUSH_NEVER, KEEP_ALL, LATEST, Client, Mesh,
+                    State)
 
 __all__ = [
-    "Busy", "Client", "Damaged", "DTYPES", "Error", "Invalid", "KEEP_ALL",
-    "LATEST", "Mesh", "Mismatch", "NotFound", "State", "TensorChanged", "Timeout",
-    "inspect", "snapshots", "version",
+    "Busy", "Client", "Damaged", "DTYPES", "Error", "FLUSH_NEVER", "Invalid",
+    "KEEP_ALL", "LATEST", "Mesh", "Mismatch", "NotFound", "State",
+    "TensorChanged", "Timeout", "inspect", "snapshots", "version",
 ]
 
 

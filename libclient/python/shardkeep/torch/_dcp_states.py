@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from .. import Client, Error, State, _core
+from .. import FLUSH_NEVER, Client, Error, State, _core
 from . import _device
 from ._common import milliseconds
 from ._dcp_nodes import Nodes
@@ -57,7 +57,7 @@ class Entry:
             _, socket, job, rank, world = self.key
             self.client = Client(socket)
             self.state = State(self.client, job, rank, world,
-                               flush_every=_core.FLUSH_NEVER)
+                               flush_every=FLUSH_NEVER)
             self.names, self.steps, self.joined = set(), set(), False
         return self.state
 

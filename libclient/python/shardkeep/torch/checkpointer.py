@@ -79,7 +79,9 @@ class Checkpointer:
             agent numbers it.
         slots: snapshots a rank can hold in memory, at least 2; 0: 2.
         flush_every: which steps go to disk: multiples of it; 0: about two a
-            minute, and those that are waited for.
+            minute, and those that are waited for;
+            :data:`shardkeep.FLUSH_NEVER`: only when asked, when the job ends,
+            or at shutdown.
         keep_last: how many complete snapshots stay on disk, the newest ones;
             :data:`shardkeep.KEEP_ALL`: all. Pinned ones stay as well, those in
             use, and always the newest complete one. With this and the next

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from .. import Client, Error, State, _core
+from .. import FLUSH_NEVER, Client, Error, State, _core
 from . import _objects
 from ._common import BYTES, check_local, dtype_of, milliseconds
 
@@ -111,7 +111,7 @@ def import_checkpoint(path: str | os.PathLike[str], job: str, step: int, *,
                           t.stride() if t.numel() else None, None, None))
     client = Client(socket)
     try:
-        state = State(client, job, 0, 1, flush_every=_core.FLUSH_NEVER)
+        state = State(client, job, 0, 1, flush_every=FLUSH_NEVER)
         try:
             state.tensors(described, keep)
             ms = milliseconds("timeout", timeout)
