@@ -10,6 +10,13 @@
 
 static char extra_memory[64];
 
+static bool ends_with(const char *text, const char *end)
+{
+	size_t n = strlen(text), n_end = strlen(end);
+
+	return n >= n_end && !strcmp(text + n - n_end, end);
+}
+
 static void describe_another(struct rank *r)
 {
 	if (r->rank == 1)
@@ -95,7 +102,7 @@ Test(restore, names_that_no_rank_asked_for_are_listed)
 	cr_assert(run_with(&test, ranks, describe_less, NULL) == -ENOKEY);
 	/* wq is asked for by rank 0. */
 	for (int i = 0; i < 2; i++)
-		cr_assert(strstr(ranks[i].text, "by no rank: config;"), "%s",
+		cr_assert(ends_with(ranks[i].text, "by no rank: config"), "%s",
 			  ranks[i].text);
 	close_ranks(&test, ranks);
 	cr_assert(!run_with(&test, ranks, describe_less, &o));
@@ -168,9 +175,9 @@ Test(restore, what_is_named_has_to_be_described_by_a_rank)
 	save(&test, 1, 10, 0);
 	cr_assert(run_with(&test, ranks, describe_less, &o) == -ENOKEY);
 	for (int i = 0; i < 2; i++)
-		cr_assert(strstr(ranks[i].text, "1 named that are not in the "
-				 "snapshot, or described by no rank: config;"),
-			  "%s", ranks[i].text);
+		cr_assert(ends_with(ranks[i].text, "1 named that are not in "
+				    "the snapshot, or described by no rank: "
+				    "config"), "%s", ranks[i].text);
 	close_ranks(&test, ranks);
 	/* wq is described by rank 0. */
 	o.names = names + 1;
