@@ -3,7 +3,7 @@
 
 Each trains, is interrupted, is started again and must end with the weights of
 a run that nobody interrupted. Frameworks start threads when they are imported,
-so each training is a process of its own, begun from nothing.
+so who goes on is a process of its own, begun from nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from harness import private_agent
@@ -44,7 +45,7 @@ os._exit(0)
 
 
 def python(code: str, directory: str, *args: object, ranks: int = 1
-           ) -> dict[str, object]:
+           ) -> Any:
     """Runs it in that directory; what it prints last, as JSON."""
     env = {**os.environ, "PYTHONPATH": HERE, "HF_HUB_OFFLINE": "1",
            "TOKENIZERS_PARALLELISM": "false", "WANDB_DISABLED": "true"}
@@ -135,46 +136,51 @@ TRAINER = """
     transformers.utils.logging.set_verbosity_error()
     from shardkeep.torch.trainer import Snapshots
 
-    job, stop, accumulate = sys.argv[1], *map(int, sys.argv[2:4])
+    def train(job, stop, accumulate):
+        class Stop(transformers.TrainerCallback):
+            def on_step_begin(self, args, state, control, **_):
+                if state.global_step == stop:
+                    raise KeyboardInterrupt
 
-    class Stop(transformers.TrainerCallback):
-        def on_step_begin(self, args, state, control, **_):
-            if state.global_step == stop:
-                raise KeyboardInterrupt
+        # Dropout and data that is shuffled: whoever goes on elsewhere, or
+        # with other generators, ends with other weights.
+        config = transformers.GPT2Config(
+            vocab_size=17, n_positions=8, n_embd=16, n_layer=2, n_head=2)
+        torch.manual_seed(2)
+        model = transformers.GPT2LMHeadModel(config)
+        data = [{"input_ids": ids, "labels": ids} for ids in
+                torch.randint(17, (24, 8), generator=torch.Generator()
+                              .manual_seed(5))]
+        steps = []
+        class Count(transformers.TrainerCallback):
+            def on_step_end(self, args, state, control, **_):
+                steps.append((state.global_step, round(state.epoch, 4)))
 
-    # Dropout and data that is shuffled: whoever goes on elsewhere, or with
-    # other generators, ends with other weights.
-    config = transformers.GPT2Config(
-        vocab_size=17, n_positions=8, n_embd=16, n_layer=2, n_head=2)
-    torch.manual_seed(2)
-    model = transformers.GPT2LMHeadModel(config)
-    data = [{"input_ids": ids, "labels": ids} for ids in
-            torch.randint(17, (24, 8), generator=torch.Generator()
-                          .manual_seed(5))]
-    steps = []
-    class Count(transformers.TrainerCallback):
-        def on_step_end(self, args, state, control, **_):
-            steps.append((state.global_step, round(state.epoch, 4)))
-
-    args = transformers.TrainingArguments(
-        "out", per_device_train_batch_size=4, num_train_epochs=2,
-        gradient_accumulation_steps=accumulate,
-        learning_rate=0.01, save_strategy="no", logging_strategy="no",
-        report_to=[], use_cpu=True, disable_tqdm=True, seed=3)
-    snapshots = Snapshots(job, flush_every=1000, raising=True,
-                          wait=100)
-    trainer = transformers.Trainer(model, args, train_dataset=data,
-                                   callbacks=[Stop(), snapshots, Count()])
-    try:
-        trainer.train()
-    except KeyboardInterrupt:
-        pass
-    if trainer.is_world_process_zero():
-        print(json.dumps({
+        args = transformers.TrainingArguments(
+            "out", per_device_train_batch_size=4, num_train_epochs=2,
+            gradient_accumulation_steps=accumulate,
+            learning_rate=0.01, save_strategy="no", logging_strategy="no",
+            report_to=[], use_cpu=True, disable_tqdm=True, seed=3)
+        snapshots = Snapshots(job, flush_every=1000, raising=True, wait=100)
+        trainer = transformers.Trainer(model, args, train_dataset=data,
+                                       callbacks=[Stop(), snapshots, Count()])
+        try:
+            trainer.train()
+        except KeyboardInterrupt:
+            pass
+        return trainer.is_world_process_zero(), {
             "weight": model.transformer.wte.weight.tolist(),
             "restored": snapshots.restored, "step": trainer.state.global_step,
             "steps": steps, "epoch": trainer.state.epoch,
-            "lr": trainer.optimizer.param_groups[0]["lr"]}))
+            "lr": trainer.optimizer.param_groups[0]["lr"]}
+
+    # Importing all this takes longer than some trainings, one after another.
+    told = []
+    for job, stop in zip(sys.argv[2::2], sys.argv[3::2]):
+        tells, result = train(job, int(stop), int(sys.argv[1]))
+        told.append(result)
+    if tells:
+        print(json.dumps(told))
 """
 
 
@@ -185,19 +191,20 @@ TRAINER = """
 def test_hugging_face_trainer(agent: str, ranks: int, accumulate: int,
                               cut: int) -> None:
     last = 12 // ranks // accumulate
-    whole = python(TRAINER, agent, "whole", -1, accumulate, ranks=ranks)
+    whole, _ = python(TRAINER, agent, accumulate, "whole", -1, "cut", cut,
+                      ranks=ranks)
     assert whole["restored"] is None and whole["step"] == last
-    python(TRAINER, agent, "cut", cut, accumulate, ranks=ranks)
-    again = python(TRAINER, agent, "cut", -1, accumulate, ranks=ranks)
+    # A finished run trains nothing more, however often it is started.
+    again, *done = python(TRAINER, agent, accumulate, "cut", -1, "cut", -1,
+                          ranks=ranks)
+    done += python(TRAINER, agent, accumulate, "cut", -1, ranks=ranks)
     assert again["restored"] == cut and again["step"] == last
     assert again["steps"] == whole["steps"][cut:], "and epochs"
     assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
-    # A finished run trains nothing more, however often it is started.
-    for _ in range(2):
-        done = python(TRAINER, agent, "cut", -1, accumulate, ranks=ranks)
-        assert done["restored"] == last and done["steps"] == []
-        assert done["weight"] == whole["weight"]
-        assert done["step"] == last and done["epoch"] == 2
+    for d in done:
+        assert d["restored"] == last and d["steps"] == []
+        assert d["weight"] == whole["weight"]
+        assert d["step"] == last and d["epoch"] == 2
 
 
 TITAN = """
