@@ -20,6 +20,7 @@
 #define PAGES_OF_HUGE (SK_HUGE_PAGE / SK_PAGE)
 /* A range with no more pages than this is as good as empty. */
 #define BEGUN_PAGES 8u
+#define COLLAPSE_TRIES 4u
 
 static bool nearly_empty(const unsigned char *seen)
 {
@@ -30,6 +31,17 @@ static bool nearly_empty(const unsigned char *seen)
 	return n <= BEGUN_PAGES;
 }
 
+/* A page that somebody looks at in that moment, as who faults in beside us may,
+ * keeps its huge page from becoming one: it does with the next try. */
+static int collapse(const struct sk_os *os, char *at, uint64_t bytes)
+{
+	int r = -EAGAIN;
+
+	for (unsigned i = 0; i < COLLAPSE_TRIES && r == -EAGAIN; i++)
+		r = os->madvise(os, at, bytes, MADV_COLLAPSE);
+	return r;
+}
+
 /* One page of each has to be there before they can become huge ones. 1, or -1:
  * they are not to be had. */
 static int gather(const struct sk_os *os, char *at, uint64_t bytes)
@@ -38,7 +50,7 @@ static int gather(const struct sk_os *os, char *at, uint64_t bytes)
 	for (uint64_t i = 0; i < bytes; i += SK_HUGE_PAGE)
 		if (os->madvise(os, at + i, SK_PAGE, MADV_POPULATE_WRITE) < 0)
 			return -1;
-	return os->madvise(os, at, bytes, MADV_COLLAPSE) < 0 ? -1 : 1;
+	return collapse(os, at, bytes) < 0 ? -1 : 1;
 }
 
 /* What of [at, at + bytes), whole huge pages, holds next to nothing. As

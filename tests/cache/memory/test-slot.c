@@ -335,6 +335,25 @@ Test(slot, populate_goes_on_without_huge_pages)
 	}
 }
 
+/* Somebody looks at a page just then, as a rank does that faults in as well. */
+Test(slot, populate_tries_huge_pages_again)
+{
+	for (unsigned times = 1; times <= 4; times++) {
+		struct sk_slot slot = create(2 * HUGE);
+		struct sk_fault_os fault;
+
+		sk_fault_os_init(&fault, sk_os_linux());
+		sk_fault_os_fail(&fault, SK_FAULT_MADVISE, 3, times, EAGAIN);
+		cr_assert_eq(sk_slot_populate(&fault.os, &slot, 0, slot.bytes,
+					      NULL), 0);
+		cr_assert_eq(sk_fault_os_hits(&fault), times);
+		cr_assert_eq(slot.small, times == 4 || !can_collapse());
+		cr_assert_eq(in_huge_pages(slot.map), slot.small ? 0 :
+			     2 * HUGE);
+		sk_slot_destroy(sk_os_linux(), &slot);
+	}
+}
+
 Test(slot, populate_asks_no_huge_page_where_something_is)
 {
 	struct sk_slot slot = create(2 * HUGE);
