@@ -163,18 +163,29 @@ static bool agent_is_done(struct sk_warming *w)
 	return r >= 0;
 }
 
+/* From the last one back: the agent begins with the first. Two who want one
+ * page keep each other from having a huge one. */
+static void warm_slots(struct sk_warming *w, uint32_t n)
+{
+	for (uint32_t slot = n; slot-- > 0;)
+		for (int kind = 1; kind >= 0; kind--)
+			for (size_t i = w->n[kind]; i > 0 && may(w); i--)
+				warm_piece(w, slot, kind, i - 1, false);
+}
+
+static void lock_slots(struct sk_warming *w, uint32_t n)
+{
+	for (uint32_t slot = 0; slot < n && may(w); slot++)
+		sk_gpus_lock_slot(w->state, slot);
+}
+
 static void *run(void *arg)
 {
 	struct sk_warming *w = arg;
 	uint32_t n = agent_is_done(w) ? w->state->n_slots : 0;
 
-	for (uint32_t slot = 0; slot < n; slot++) {
-		for (int kind = 0; kind < 2; kind++)
-			for (size_t i = 0; i < w->n[kind] && may(w); i++)
-				warm_piece(w, slot, kind, i, false);
-		if (may(w))
-			sk_gpus_lock_slot(w->state, slot);
-	}
+	warm_slots(w, n);
+	lock_slots(w, n);
 	(void)pthread_mutex_lock(&w->lock);
 	w->over = true;
 	(void)pthread_cond_broadcast(&w->cond);
