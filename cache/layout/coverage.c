@@ -94,15 +94,14 @@ static void note_missing(struct check *c, const struct mention *m,
 		    m->image->layout->rank);
 }
 
-/* Every box that a rank described is there, and they do not fill it. */
-static void note_hole(struct check *c, const struct mention *m)
+static void note_hole(struct check *c, const struct mention *m,
+		      const struct sk_box *box, const char *why)
 {
-	const struct sk_spec *s = &m->item->spec;
-	struct sk_box whole = sk_box_whole(s->ndim, s->shape);
 	char text[160];
 
-	say_missing(c, "%.80s %s (no rank describes all of it)", s->name,
-		    sk_box_format(s->ndim, &whole, text, sizeof(text)));
+	say_missing(c, "%.80s %s (%s)", m->item->spec.name,
+		    sk_box_format(m->item->spec.ndim, box, text, sizeof(text)),
+		    why);
 }
 
 static int compare_box(const void *a, const void *b)
@@ -185,27 +184,81 @@ static bool has_box(const struct boxes *have, const struct sk_box *box)
 				  compare_box);
 }
 
-static void name_missing(struct check *c, const struct mention *m, size_t n,
-			 const struct boxes *have)
+/* What of @box, which a rank described, is not there; false: others have it.
+ * Where telling takes too long it is all of the box. */
+static bool is_missing(struct check *c, int ndim, const struct sk_box *box,
+		       const struct boxes *have, bool apart,
+		       struct sk_box *ret)
 {
-	unsigned before = c->n_missing;
+	*ret = *box;
+	if (sk_box_empty(ndim, box) || has_box(have, box))
+		return false;
+	return apart || sk_tiling_hole(ndim, box, have->v, have->n,
+				       &c->visits, ret) != 0;
+}
 
-	assert(n);
-	for (size_t i = 0; i < n; i++) {
+/* The boxes of ranks that are not there. Mentions are in order of ranks. */
+static void name_boxes(struct check *c, const struct mention *m, size_t n,
+		       const struct boxes *have)
+{
+	bool apart = regular(m, n);	/* boxes are equal or do not overlap */
+
+	for (size_t i = 0; i < n && c->n_missing <= NAMED_MAX; i++) {
 		/* Both images of a rank describe the same boxes. */
 		if (i && m[i].image->layout->rank ==
 			 m[i - 1].image->layout->rank)
 			continue;
 		for (int b = 0; b < m[i].item->n_boxes; b++) {
-			const struct sk_box *box = &m[i].item->boxes[b];
+			struct sk_box lack;
 
-			if (!sk_box_empty(m->item->spec.ndim, box) &&
-			    !has_box(have, box))
-				note_missing(c, &m[i], box);
+			if (is_missing(c, m->item->spec.ndim,
+				       &m[i].item->boxes[b], have, apart,
+				       &lack))
+				note_missing(c, &m[i], &lack);
 		}
 	}
-	if (c->n_missing == before)
-		note_hole(c, m);
+}
+
+/* What would be missing if all that ranks have described were there. */
+static int name_holes(struct check *c, const struct mention *m, size_t n)
+{
+	const struct sk_spec *s = &m->item->spec;
+	struct sk_box whole = sk_box_whole(s->ndim, s->shape), hole;
+	struct boxes all = { 0 };
+	int r = 0;
+
+	for (size_t i = 0; i < n && r >= 0; i++)
+		for (int b = 0; b < m[i].item->n_boxes && r >= 0; b++)
+			r = add_box(&all, &m[i].item->boxes[b]);
+	c->visits += sk_tiling_visits(s->ndim, all.n);
+	while (r >= 0 && c->n_missing <= NAMED_MAX) {
+		r = sk_tiling_hole(s->ndim, &whole, all.v, all.n, &c->visits,
+				   &hole);
+		if (r <= 0)
+			break;
+		note_hole(c, m, &hole, "described by no rank");
+		r = add_box(&all, &hole);
+	}
+	free(all.v);
+	return r;
+}
+
+static int name_missing(struct check *c, const struct mention *m, size_t n,
+			const struct boxes *have)
+{
+	struct sk_box whole = sk_box_whole(m->item->spec.ndim,
+					   m->item->spec.shape);
+	unsigned before = c->n_missing;
+	int r;
+
+	assert(n);
+	c->visits += sk_tiling_visits(m->item->spec.ndim, have->n);
+	name_boxes(c, m, n, have);
+	r = c->n_missing > NAMED_MAX ? 0 : name_holes(c, m, n);
+	if (r != -ENOMEM && c->n_missing == before)
+		/* Finding out which part of it would take too long. */
+		note_hole(c, m, &whole, "no rank describes all of it");
+	return r == -ENOMEM ? r : 0;
 }
 
 static int agree(struct check *c, const struct mention *m, size_t n)
@@ -239,7 +292,7 @@ static int check_thing(struct check *c, const struct mention *m, size_t n)
 	if (r >= 0)
 		r = is_covered(c, m, n, &have, &covered);
 	if (r >= 0 && !covered)
-		name_missing(c, m, n, &have);
+		r = name_missing(c, m, n, &have);
 	free(have.v);
 	if (r == -E2BIG)
 		return sk_err_set(c->err, r, "%zu boxes of \"%s\" overlap in "

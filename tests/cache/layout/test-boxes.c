@@ -104,7 +104,7 @@ Test(boxes, a_missing_box_is_named_though_another_begins_there)
 	}
 	expect(&j, 0, "");
 	j.im[1].present = false;
-	expect(&j, -ENODATA, "missing: w [0:4] of rank 1");
+	expect(&j, -ENODATA, "missing: w [3:4] of rank 1");
 	free_job(&j);
 }
 

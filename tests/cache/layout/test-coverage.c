@@ -513,11 +513,57 @@ Test(coverage, counts_nothing_twice)
 		if (shift == 2)
 			expect(&f, 2, 0, "");
 		else
-			expect(&f, 2, -ENODATA,
-			       "missing: w [0:4, 0:4] (no rank describes all "
-			       "of it)");
+			expect(&f, 2, -ENODATA, shift ?
+			       "missing: w [3:4, 0:4] (described by no rank)" :
+			       "missing: w [2:4, 0:4] (described by no rank)");
 		free_few(&f);
 	}
+}
+
+/* What is missing is named with the rank that described it, and what nobody
+ * described without one; what another rank has is not missing. */
+Test(coverage, names_holes_and_what_ranks_lack_apart)
+{
+	struct sk_item item = tensor("w", NULL, 12, SK_REPLICATE);
+	struct sk_box boxes[3] = { { { 0, 0 }, { 4, 4 } },
+				   { { 2, 0 }, { 2, 4 } },
+				   { { 2, 0 }, { 4, 2 } } };
+	struct few f = { .n = 0 };
+
+	item.explicit_boxes = true;
+	item.n_boxes = 1;
+	for (int r = 0; r < 3; r++) {
+		item.boxes = &boxes[r];
+		add_layout(&f, r, 3, SK_IMAGE_PRIMARY, &item, 1);
+	}
+	expect(&f, 3, -ENODATA,
+	       "missing: w [4:12, 2:4] (described by no rank), "
+	       "w [6:12, 0:2] (described by no rank)");
+	/* All of rank 1's box lies in rank 0's, of rank 2's a half. */
+	f.im[1].present = f.im[2].present = false;
+	expect(&f, 3, -ENODATA,
+	       "missing: w [4:6, 0:2] of rank 2, "
+	       "w [4:12, 2:4] (described by no rank), "
+	       "w [6:12, 0:2] (described by no rank)");
+	free_few(&f);
+}
+
+/* The ranks of a mesh would fill it, but one of them does not describe it. */
+Test(coverage, names_what_a_rank_of_the_mesh_does_not_describe)
+{
+	_cleanup_mesh_ struct sk_mesh *m = line(4);
+	struct sk_item item = tensor("w", m, 8, SK_SHARD(0));
+	struct few f = { .n = 0 };
+
+	for (int r = 0; r < 4; r++)
+		add_layout(&f, r, 4, SK_IMAGE_PRIMARY, &item, r != 2);
+	expect(&f, 4, -ENODATA,
+	       "missing: w [4:6, 0:4] (described by no rank)");
+	f.im[1].present = false;
+	expect(&f, 4, -ENODATA,
+	       "missing: w [2:4, 0:4] of rank 1, "
+	       "w [4:6, 0:4] (described by no rank)");
+	free_few(&f);
 }
 
 Test(coverage, ranks_without_an_image_are_missing)

@@ -191,6 +191,56 @@ Test(tiling, is_what_every_element_and_every_pair_says, .timeout = 120)
 	cr_assert(overlapping > rounds / 4 && overlapping < rounds * 3 / 4);
 }
 
+/* No box reaches into it, and each that is one element wider meets one, or the
+ * border. */
+static bool is_hole(int ndim, const struct sk_box *whole,
+		    const struct sk_box *v, size_t n, const struct sk_box *hole)
+{
+	struct sk_box common;
+
+	if (!sk_box_intersect(ndim, hole, whole, &common) ||
+	    !sk_box_equal(ndim, hole, &common))
+		return false;
+	for (int d = -1; d < 2 * ndim; d++) {
+		struct sk_box wide = *hole;
+		bool meets;
+
+		if (d >= 0) {
+			wide.size[d / 2]++;
+			wide.offset[d / 2] -= d % 2;
+		}
+		meets = !sk_box_intersect(ndim, &wide, whole, &common) ||
+			!sk_box_equal(ndim, &wide, &common);
+		for (size_t i = 0; i < n && !meets; i++)
+			meets = sk_box_intersect(ndim, &v[i], &wide, &common);
+		if (meets != (d >= 0))
+			return false;
+	}
+	return true;
+}
+
+Test(tiling, a_hole_is_one_and_as_wide_as_it_can_be, .timeout = 120)
+{
+	int holes = 0, rounds = 20000;
+
+	for (int round = 0; round < rounds; round++) {
+		struct sk_box whole, v[BOXES], hole;
+		uint64_t visits = 1 << 20;
+		int ndim, r;
+		size_t n;
+
+		random_space(&whole, &ndim);
+		n = random_boxes(ndim, &whole, v);
+		r = sk_tiling_hole(ndim, &whole, v, n, &visits, &hole);
+		cr_assert_eq(r, !fills_naively(ndim, &whole, v, n),
+			     "round %d, %zu boxes", round, n);
+		cr_assert(!r || is_hole(ndim, &whole, v, n, &hole),
+			  "round %d, %zu boxes", round, n);
+		holes += r;
+	}
+	cr_assert(holes > rounds / 4 && holes < rounds * 3 / 4);
+}
+
 Test(tiling, nothing_and_one)
 {
 	struct sk_box whole = { .size = { 4, 4 } }, none = { .size = { 0 } };
@@ -516,7 +566,7 @@ Test(tiling, a_hard_question_costs_no_more_than_was_offered, .timeout = 120)
 	static const make_fn hard[] = { make_rods, make_onion, make_lattice,
 					make_random, make_grids,
 					make_mixed_grids };
-	struct sk_box *v = malloc(16384 * sizeof(*v)), whole;
+	struct sk_box *v = malloc(16384 * sizeof(*v)), whole, hole;
 	int refused = 0;
 
 	cr_assert_not_null(v);
@@ -524,7 +574,7 @@ Test(tiling, a_hard_question_costs_no_more_than_was_offered, .timeout = 120)
 		for (int ndim = 2; ndim <= 8; ndim++) {
 			uint64_t left;
 			size_t n, pair[2];
-			bool fills;
+			bool fills = true;
 			int r;
 
 			if ((hard[m] == make_rods && ndim != 3) ||
@@ -538,6 +588,9 @@ Test(tiling, a_hard_question_costs_no_more_than_was_offered, .timeout = 120)
 			cr_expect(r == -E2BIG ? !left : r == 0);
 			refused += r == -E2BIG;
 			cr_expect(r == 0 || hard[m] == make_mixed_grids);
+			left = sk_tiling_visits(ndim, n);
+			r = sk_tiling_hole(ndim, &whole, v, n, &left, &hole);
+			cr_expect(r == -E2BIG ? !left : r == 1 || fills);
 			left = sk_tiling_visits(ndim, n);
 			r = sk_tiling_overlap(ndim, &whole, v, n, &left, pair);
 			cr_expect(r == -E2BIG ? !left : r >= 0);
