@@ -297,10 +297,10 @@ int sk_state_remove(struct sk_state *state, const char *name);
 int sk_state_clear(struct sk_state *state);
 
 /**
- * Registers with the agent and waits until the slots are faulted in, so that
- * the first snapshot is as fast as the others; with @timeout_ms 0 it waits for
- * nothing, and faulting goes on in the background. Optional: without it the
- * first snapshot registers.
+ * Registers with the agent, a request as any other, and then waits until the
+ * slots are faulted in, at most @timeout_ms, so that the first snapshot is as
+ * fast as the others; with 0 it waits for nothing, and faulting goes on in the
+ * background. Optional: without it the first snapshot registers.
  *
  * Errors: -ENOMEM over the agent's budget (the sentence says what was asked,
  * what is free, who holds the rest); -EEXIST a living rank of this number
@@ -398,7 +398,8 @@ enum sk_until {
 
 /**
  * Waits until the snapshot of @step is @until (enum sk_until), at most
- * @timeout_ms. Any rank may ask, not only one that took it. Where @step is
+ * @timeout_ms; 0 is to look once, for which the agent has half a second. Any
+ * rank may ask, not only one that took it. Where @step is
  * that of this state's last snapshot, it is a fence as well, and an error of
  * that snapshot is the answer; of another step it answers alone, whatever
  * became of the last. Where flush_every is 0, waiting for SK_DURABLE or

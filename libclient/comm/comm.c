@@ -7,10 +7,9 @@
 #include "conn/memfd.h"
 
 static int call(struct sk_agent_comm *c, struct sk_msg *msg, int fd,
-		void *out, uint64_t out_bytes)
+		void *out, uint64_t out_bytes, uint32_t timeout_ms)
 {
-	uint64_t until = sk_until_ms(c->sk->os,
-				     msg->body.gather.timeout_ms);
+	uint64_t until = sk_until_ms(c->sk->os, timeout_ms);
 	int fds[SK_MSG_FDS], n = 0, r;
 	struct sk_err err = { "" };
 
@@ -31,7 +30,7 @@ static int allgather(void *ctx, const void *in, size_t bytes, void *out,
 	const struct iovec part = { (void *)in, bytes };
 	struct sk_msg msg = { .type = SK_MSG_GATHER, .body.gather = {
 		.id = c->id, .round = c->round++,
-		.bytes = (uint32_t)bytes, .timeout_ms = timeout_ms } };
+		.bytes = (uint32_t)bytes } };
 	int fd = -1, r;
 
 	assert(c->id.rank >= 0 && c->id.rank < c->id.world);
@@ -44,7 +43,7 @@ static int allgather(void *ctx, const void *in, size_t bytes, void *out,
 		if (fd < 0)
 			return fd;
 	}
-	r = call(c, &msg, fd, out, bytes * (size_t)c->id.world);
+	r = call(c, &msg, fd, out, bytes * (size_t)c->id.world, timeout_ms);
 	if (fd >= 0)
 		(void)os->close(os, fd);
 	return r;

@@ -43,8 +43,7 @@ int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who,
 	struct sk_msg msg = { .type = SK_MSG_GATHER, .body.gather = {
 		.id = { .run = SK_RUN_READERS, .rank = who->rank,
 			.world = who->n },
-		.round = who->meeting, .bytes = bytes,
-		.timeout_ms = who->timeout_ms } };
+		.round = who->meeting, .bytes = bytes } };
 	uint64_t until = sk_until_ms(sk->os, who->timeout_ms);
 	int fds[SK_MSG_FDS], n = 0, fd, r;
 

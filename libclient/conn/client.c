@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "conn/client.h"
 
+#include <assert.h>
 #include <sched.h>
 #include <string.h>
 
@@ -143,19 +144,74 @@ SK_API void sk_close(struct sk *sk)
 	free(sk);
 }
 
-int sk_call_deferred(struct sk *sk, struct sk_msg *msg, const int *fds,
-		     int n_fds, int *ret_fds, int *ret_n_fds,
-		     uint64_t until_ns, struct sk_err *err)
+int sk_call_apart(struct sk *sk, struct sk_msg *msg, const int *fds,
+		  int n_fds, int *ret_fds, int *ret_n_fds, uint64_t until_ns,
+		  struct sk_err *err)
 {
 	struct sk_conn conn = SK_CONN_NULL;
-	int r;
+	int r = sk_conn_open_more(sk->os, sk->socket_path, until_ns, &conn,
+				  err);
 
-	until_ns += SK_GRACE_NS;
-	r = sk_conn_open_more(sk->os, sk->socket_path, until_ns, &conn, err);
 	if (r < 0)
 		return r;
 	r = sk_conn_call(&conn, msg, fds, n_fds, ret_fds, ret_n_fds, until_ns,
 			 err);
 	sk_conn_close(&conn);
 	return r;
+}
+
+/* ---- what is answered later ---- */
+
+#define WAY_BACK_MOST_MS 500u	/* of an answer */
+#define WAY_BACK_LEAST_MS 2u	/* less is not worth another request */
+
+static uint32_t *timeout_of(struct sk_msg *msg)
+{
+	switch (msg->type) {
+	case SK_MSG_WAIT:
+		return &msg->body.wait.timeout_ms;
+	case SK_MSG_GATHER:
+		return &msg->body.gather.timeout_ms;
+	case SK_MSG_SLOT_WAIT:
+		return &msg->body.slot_wait.timeout_ms;
+	default:
+		assert(msg->type == SK_MSG_PREPARE);
+		return &msg->body.prepare.timeout_ms;
+	}
+}
+
+/* Of what is left, what the agent may take. */
+static uint32_t agents_part_ms(uint32_t left_ms)
+{
+	uint32_t back = left_ms / 8;
+
+	if (back < WAY_BACK_LEAST_MS)
+		return left_ms ? left_ms : 1;	/* 0 would be for ever */
+	return left_ms - (back < WAY_BACK_MOST_MS ? back : WAY_BACK_MOST_MS);
+}
+
+int sk_call_deferred(struct sk *sk, struct sk_msg *msg, const int *fds,
+		     int n_fds, int *ret_fds, int *ret_n_fds,
+		     uint64_t until_ns, struct sk_err *err)
+{
+	const struct sk_msg asked = *msg;
+	struct sk_err said = { "" };
+	bool over;
+	int r;
+
+	do {
+		struct sk_err now = { "" };
+
+		*msg = asked;
+		*timeout_of(msg) = agents_part_ms(sk_left_ms(sk->os,
+							     until_ns));
+		r = sk_call_apart(sk, msg, fds, n_fds, ret_fds, ret_n_fds,
+				  until_ns, &now);
+		over = r != -ETIMEDOUT || asked.type == SK_MSG_GATHER ||
+		       sk->os->now_ns(sk->os) >= until_ns;
+		/* That no time was left for the last one says less. */
+		if (r != -ETIMEDOUT || !over || !said.text[0])
+			said = now;
+	} while (!over);
+	return r < 0 ? sk_err_set(err, r, "%s", said.text) : r;
 }

@@ -38,9 +38,18 @@ static inline uint64_t sk_until(const struct sk *sk)
 	return sk_until_ms(sk->os, sk->timeout_ms);
 }
 
-/** A deferred request on a short-lived connection of its own; else as
- * sk_conn_call(). The agent gives up first, at the timeout in @msg: so much
- * as is left until @until_ns. */
+/** A request on a short-lived connection of its own; else as sk_conn_call().
+ * For those that are answered later. */
+int sk_call_apart(struct sk *sk, struct sk_msg *msg, const int *fds,
+		  int n_fds, int *ret_fds, int *ret_n_fds, uint64_t until_ns,
+		  struct sk_err *err);
+
+/**
+ * The same of PREPARE, SLOT_WAIT, WAIT or GATHER, whose timeout is set here:
+ * the agent gives up first, for it says more than we could, and in time for its
+ * answer to be here by @until_ns, beyond which nothing is waited for. What is
+ * left then it is asked for anew, but for a GATHER, which ends for all.
+ */
 int sk_call_deferred(struct sk *sk, struct sk_msg *msg, const int *fds,
 		     int n_fds, int *ret_fds, int *ret_n_fds,
 		     uint64_t until_ns, struct sk_err *err);

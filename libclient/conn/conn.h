@@ -19,10 +19,6 @@
 #include "base/os.h"
 #include "wire/message.h"
 
-/** What an answer that is on its way may come late: an agent that gives up at
- * a deadline says more than we could. */
-#define SK_GRACE_NS UINT64_C(500000000)
-
 struct sk_conn {
 	const struct sk_os *os;
 	pthread_mutex_t lock;

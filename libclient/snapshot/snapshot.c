@@ -70,7 +70,7 @@ static void wait_slot(struct sk_state *state, uint32_t ms)
 {
 	uint64_t until = sk_until_ms(state->sk->os, ms);
 	struct sk_msg msg = { .type = SK_MSG_SLOT_WAIT, .body.slot_wait = {
-		.id = sk_state_wire_id(state, 0), .timeout_ms = ms } };
+		.id = sk_state_wire_id(state, 0) } };
 
 	/* In vain or not: what is said when a slot is asked for again is the
 	 * last word. */

@@ -24,36 +24,42 @@ static int wait_own(struct sk_state *state, int64_t step, uint64_t until_ns,
 				  (long long)step, strerror(-r)) : 0;
 }
 
-static int ask_wait(struct sk_state *state, int64_t step, int until,
-		    uint64_t until_ns, struct sk_err *err)
+static struct sk_msg wait_msg(struct sk_state *state, int64_t step, int until)
 {
-	struct sk_msg msg = { .type = SK_MSG_WAIT, .body.wait = {
+	return (struct sk_msg){ .type = SK_MSG_WAIT, .body.wait = {
 		.id = sk_state_wire_id(state, step),
-		.until = (uint32_t)until,
-		.timeout_ms = sk_left_ms(state->sk->os, until_ns) } };
+		.until = (uint32_t)until } };
+}
 
-	return sk_call_deferred(state->sk, &msg, NULL, 0, NULL, NULL,
-				until_ns, err);
+#define LOOK_MS 500u
+
+/* As it is now. */
+static int look(struct sk_state *state, int64_t step, int until,
+		struct sk_err *err)
+{
+	struct sk_msg msg = wait_msg(state, step, until);
+
+	return sk_call_apart(state->sk, &msg, NULL, 0, NULL, NULL,
+			     sk_until_ms(state->sk->os, LOOK_MS), err);
 }
 
 #define LOST_MOST 3u	/* agents, while one waits */
 
-/* The agent waits no longer than SK_WAIT_MAX_MS: it is asked again. So is the
- * next one, where it was killed: what it knew may have outlived it. */
+/* The next one is asked where it was killed: what it knew may have outlived
+ * it. */
 static int wait_agent(struct sk_state *state, int64_t step, int until,
 		      uint64_t until_ns, struct sk_err *err)
 {
 	const struct sk_os *os = state->sk->os;
 	unsigned lost = 0;
-	uint64_t part;
 	int r;
 
 	do {
-		part = sk_until_ms(os, SK_WAIT_MAX_MS);
-		part = part < until_ns ? part : until_ns;
-		r = ask_wait(state, step, until, part, err);
-	} while ((r == -ETIMEDOUT ||
-		  (r == -ECONNRESET && lost++ < LOST_MOST)) &&
+		struct sk_msg msg = wait_msg(state, step, until);
+
+		r = sk_call_deferred(state->sk, &msg, NULL, 0, NULL, NULL,
+				     until_ns, err);
+	} while (r == -ECONNRESET && lost++ < LOST_MOST &&
 		 os->now_ns(os) < until_ns);
 	return r;
 }
@@ -73,7 +79,9 @@ SK_API int sk_wait(struct sk_state *state, int64_t step, int until,
 	until_ns = sk_until_ms(state->sk->os, timeout_ms);
 	r = wait_own(state, step, until_ns, &err);
 	if (r >= 0)
-		r = wait_agent(state, step, until, until_ns, &err);
+		r = timeout_ms ?
+		    wait_agent(state, step, until, until_ns, &err) :
+		    look(state, step, until, &err);
 	return sk_say(r, &err);
 }
 

@@ -119,8 +119,7 @@ static bool may(struct sk_warming *w)
 int sk_warm_ask(struct sk_state *state, uint64_t until_ns, struct sk_err *err)
 {
 	struct sk_msg msg = { .type = SK_MSG_PREPARE, .body.prepare = {
-		.id = sk_state_wire_id(state, 0),
-		.timeout_ms = sk_left_ms(state->sk->os, until_ns) } };
+		.id = sk_state_wire_id(state, 0) } };
 	int r = sk_call_deferred(state->sk, &msg, NULL, 0, NULL, NULL,
 				 until_ns, err);
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/util.h"
+#include "comm/comm.h"
 #include "conn/client.h"
 #include "fault-os.h"
 #include "support/await.h"
@@ -185,6 +186,20 @@ static void within_bounds(struct bounds *b, size_t i, const char *when)
 	CHECK(r >= 0 || sk_error()[0], "%s", deeds[i].name);
 }
 
+static void open_bounds(const struct sk_os *os, struct bounds *b,
+			const char *job)
+{
+	CHECK(!sk_open_on(os, &(struct sk_options){
+		.socket = b->scene->socket, .threads = 1,
+		.timeout_ms = TIMEOUT_MS }, &b->sk), "%s", sk_error());
+	CHECK(!sk_state_create(b->sk, &(struct sk_job){ .name = job,
+		.world = 1, .flush_every = SK_FLUSH_NEVER }, &b->state));
+	CHECK(!do_describe(b), "%s", sk_error());
+	/* Where much else runs, the agent may take longer than it has. */
+	AWAIT(!sk_snapshot(b->state, 1, NULL) &&
+	      !sk_wait(b->state, 1, SK_COMPLETE, 30000), "%s", sk_error());
+}
+
 /* ---- an agent that says nothing ---- */
 
 static void stop(struct bounds *b)
@@ -255,6 +270,112 @@ static void free_of_stopped_agent(struct bounds *b)
 	sk_close(b->sk);
 	CHECK(now() - began < BOUND_NS);
 	CHECK(!kill(b->scene->agent, SIGCONT));
+}
+
+/* ---- by the clock ---- */
+
+/* A system on which waiting takes no time, from when it is told: where nothing
+ * has happened yet, the clock goes on to the end of the wait. What a call takes
+ * is exactly what it waits. */
+struct quick {
+	struct sk_os os;
+	uint64_t now;		/* atomic; 0: the system's */
+};
+
+static uint64_t quick_now(const struct sk_os *os)
+{
+	struct quick *q = os->ctx;
+	uint64_t at = __atomic_load_n(&q->now, __ATOMIC_RELAXED);
+
+	return at ? at : now();
+}
+
+static int quick_poll(const struct sk_os *os, struct pollfd *fds, nfds_t n,
+		      uint64_t until_ns)
+{
+	struct quick *q = os->ctx;
+	bool is_quick = __atomic_load_n(&q->now, __ATOMIC_RELAXED);
+	int r = sk_os_linux()->poll(sk_os_linux(), fds, n,
+				    is_quick ? now() : until_ns);
+
+	if (is_quick && r == -ETIMEDOUT && until_ns > quick_now(os))
+		__atomic_store_n(&q->now, until_ns, __ATOMIC_RELAXED);
+	return r;
+}
+
+static void quick_init(struct quick *q)
+{
+	q->now = 0;
+	q->os = *sk_os_linux();
+	q->os.now_ns = quick_now;
+	q->os.poll = quick_poll;
+	q->os.ctx = q;
+}
+
+static int do_meet(struct bounds *b)
+{
+	struct sk_agent_comm ctx = { .sk = b->sk, .id = {
+		.job = "bounds", .run = SK_RUN_READERS, .world = 2 } };
+	struct sk_comm comm;
+	char out[2];
+
+	sk_comm_of_agent(&ctx, &comm);
+	return comm.allgather(comm.ctx, "a", 1, out, TIMEOUT_MS);
+}
+
+static int do_wait_sealed(struct bounds *b)
+{
+	return sk_wait(b->state, 7, SK_SEALED, TIMEOUT_MS);
+}
+
+static int do_look(struct bounds *b)
+{
+	return sk_wait(b->state, 1, SK_COMPLETE, 0);
+}
+
+/* Of an agent that hangs, whatever has a timeout takes that long and no
+ * longer; looking once has a bound of its own. */
+static void exact_bounds(struct bounds *b)
+{
+	static const struct {
+		int (*run)(struct bounds *b);
+		uint64_t ms;
+	} timed[] = {
+		{ do_wait, TIMEOUT_MS }, { do_wait_sealed, TIMEOUT_MS },
+		{ do_prepare, TIMEOUT_MS }, { do_meet, TIMEOUT_MS },
+		{ do_look, 500 },
+	};
+	struct bounds own = { .scene = b->scene };
+	struct quick quick;
+
+	quick_init(&quick);
+	open_bounds(&quick.os, &own, "exact");
+	stop(b);
+	quick.now = now();
+	for (size_t i = 0; i < SK_ARRAY_SIZE(timed); i++) {
+		uint64_t began = quick.now;
+		int r = timed[i].run(&own);
+
+		CHECK(r == -ETIMEDOUT, "%zu: %d: %s", i, r, sk_error());
+		CHECK(quick.now - began == timed[i].ms * 1000000, "%zu: %llu",
+		      i, (unsigned long long)(quick.now - began));
+	}
+	quick.now = 0;
+	CHECK(!kill(b->scene->agent, SIGCONT));
+	sk_state_free(own.state);
+	sk_close(own.sk);
+}
+
+/* An agent that answers is waited for to the end, and has the last word. */
+static void whole_bounds(struct bounds *b)
+{
+	uint64_t began = now();
+
+	CHECK(sk_wait(b->state, 1, SK_DURABLE, TIMEOUT_MS) == -ETIMEDOUT);
+	CHECK(now() - began >= TIMEOUT_MS * UINT64_C(1000000));
+	CHECK(strstr(sk_error(), "step 1 is not durable in time: nobody asked "
+		     "for it"), "%s", sk_error());
+	CHECK(!do_look(b), "%s", sk_error());
 }
 
 /* ---- long waits ---- */
@@ -331,15 +452,9 @@ int main(int argc, char **argv)
 	scene_open(&scene, argc, argv);
 	longest_wait(&scene);
 	b.scene = &scene;
-	CHECK(!sk_open(&(struct sk_options){ .socket = scene.socket,
-		.threads = 1, .timeout_ms = TIMEOUT_MS }, &b.sk), "%s",
-	      sk_error());
-	CHECK(!sk_state_create(b.sk, &(struct sk_job){ .name = "bounds",
-		.world = 1, .flush_every = SK_FLUSH_NEVER }, &b.state));
-	CHECK(!do_describe(&b), "%s", sk_error());
-	/* Where much else runs, the agent may take longer than it has. */
-	AWAIT(!sk_snapshot(b.state, 1, NULL) &&
-	      !sk_wait(b.state, 1, SK_COMPLETE, 30000), "%s", sk_error());
+	open_bounds(sk_os_linux(), &b, "bounds");
+	exact_bounds(&b);
+	whole_bounds(&b);
 	/* No time at all is not for ever. */
 	began = now();
 	CHECK(sk_wait(b.state, 1, SK_DURABLE, 0) == -ETIMEDOUT, "%s",
