@@ -423,14 +423,16 @@ int sk_flush(struct sk_state *state, int64_t step);
 
 /** The last snapshot's times, nanoseconds from the call; 0: not yet. */
 struct sk_status {
-	uint64_t run;
+	uint64_t run;		/**< its run; before the first one, that in
+				 * which this rank stands, 0: in none yet */
 	int64_t step;		/**< -1: none yet */
 	uint64_t bytes;		/**< of tensors and blobs copied */
 	uint64_t returned_ns;
 	uint64_t copied_ns;	/**< safe to overwrite */
 	uint64_t sealed_ns;
 	int32_t result;		/**< 0, or why it failed */
-	uint32_t slots;		/**< of this rank when it was taken */
+	uint32_t slots;		/**< of this rank now; 0 before sk_prepare() or
+				 * the first snapshot */
 	uint64_t slot_bytes;	/**< their memory */
 	uint64_t taken;		/**< snapshots sealed by this state */
 	uint64_t failed;

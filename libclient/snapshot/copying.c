@@ -226,7 +226,8 @@ void sk_copying_begin(struct sk_copying *c, uint64_t start_ns)
 	sk_fences_lock(f);
 	state->status = (struct sk_status){
 		.run = c->run, .step = c->pending.step, .bytes = c->work->bytes,
-		.slots = state->n_slots, .slot_bytes = state->slot_bytes,
+		.slots = state->status.slots,
+		.slot_bytes = state->status.slot_bytes,
 		.taken = state->status.taken,
 		.failed = state->status.failed };
 	sk_fences_begin(f, &c->pending);

@@ -114,6 +114,8 @@ SK_API int sk_status(struct sk_state *state, struct sk_status *ret_status)
 		return sk_say(r, &err);
 	sk_fences_lock(&state->fences);
 	*ret_status = state->status;
+	if (ret_status->step < 0)
+		ret_status->run = state->run;
 	sk_fences_unlock(&state->fences);
 	ret_status->device_bytes =
 		__atomic_load_n(&state->device_slot.bytes, __ATOMIC_RELAXED);

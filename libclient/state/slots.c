@@ -20,8 +20,17 @@ static uint64_t image_bytes(const struct sk_state *state, int kind)
 	return state->layouts[kind] ? state->layouts[kind]->image_bytes : 0;
 }
 
+static void tell(struct sk_state *state, uint32_t slots, uint64_t bytes)
+{
+	sk_fences_lock(&state->fences);
+	state->status.slots = slots;
+	state->status.slot_bytes = bytes;
+	sk_fences_unlock(&state->fences);
+}
+
 void sk_slots_unmap(struct sk_state *state)
 {
+	tell(state, 0, 0);
 	state->warming = sk_warm_free(state->warming);
 	for (uint32_t i = 0; state->slots && i < state->n_slots; i++) {
 		sk_gpus_unlock_slot(state, i);
@@ -85,9 +94,11 @@ int sk_slots_map(struct sk_state *state, uint32_t n, uint64_t until_ns,
 	state->faulted_in = false;
 	for (uint32_t i = 0; i < n && r >= 0; i++)
 		r = map_slot(state, i, until_ns, err);
-	if (r >= 0)
-		state->warming = sk_warm_new(state);
-	return r;
+	if (r < 0)
+		return r;
+	tell(state, n, state->slot_bytes);
+	state->warming = sk_warm_new(state);
+	return 0;
 }
 
 /* ---- sealed ones ---- */

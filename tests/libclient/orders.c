@@ -33,6 +33,7 @@ static void take(struct sk_state *state, int64_t step)
 static void before_all(struct rank *rank)
 {
 	struct sk_status status;
+	uint64_t slot_bytes;
 
 	CHECK(sk_wait(rank->state, 1, SK_COMPLETE, 60000) == -ENOENT);
 	CHECK(sk_flush(rank->state, 1) == -ENOENT);
@@ -42,13 +43,20 @@ static void before_all(struct rank *rank)
 	CHECK(!sk_state_clear(rank->state));
 	CHECK(sk_state_remove(rank->state, "w") == -ENOENT);
 	CHECK(!sk_status(rank->state, &status) && status.step == -1);
+	CHECK(!status.run && !status.slots && !status.slot_bytes);
 	CHECK(sk_restore(rank->state, 7, NULL, NULL, NULL) == -ENOENT);
 	(void)big(rank);
 	CHECK(sk_wait(rank->state, 1, SK_COMPLETE, 60000) == -ENOENT);
 	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+	CHECK(!sk_status(rank->state, &status) && status.step == -1);
+	CHECK(status.run && status.slots == 2);
+	slot_bytes = status.slot_bytes;
+	CHECK(slot_bytes >= 2 * BYTES);
 	CHECK(sk_wait(rank->state, 1, SK_DURABLE, 60000) == -ENOENT);
 	rank_write(rank, 1);
 	rank_snapshot(rank, 1, SK_COMPLETE);
+	CHECK(!sk_status(rank->state, &status) && status.step == 1);
+	CHECK(status.slots == 2 && status.slot_bytes == slot_bytes);
 	rank_write(rank, 9);
 	CHECK(!rank_restore(rank, 1, 0, NULL), "%s", sk_error());
 	CHECK(!rank_wrong(rank, 1, -1));

@@ -460,7 +460,8 @@ static PyMethodDef state_methods[] = {
 	{ "flush", state_flush, METH_VARARGS,
 	  "flush(step)\n--\n\nHas the agent write it to disk now." },
 	{ "status", state_status, METH_NOARGS,
-	  "status()\n--\n\nThe last snapshot's times, as a dict." },
+	  "status()\n--\n\nThe last snapshot's times, and this rank's slots, as a "
+	  "dict." },
 	{ "beyond", state_beyond, METH_VARARGS, state_beyond_doc },
 	{ "announce", state_announce, METH_NOARGS, state_announce_doc },
 	{ "restore", WITH_WORDS(state_restore), state_restore_doc },
