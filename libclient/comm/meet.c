@@ -361,6 +361,20 @@ static int join(struct meet *t, struct sk_err *err)
 
 /* ---- life ---- */
 
+/* By itself, whether anybody goes there or not. */
+static int check_at(const char *at, struct sk_err *err)
+{
+	char host[256];
+	uint16_t port;
+
+	if (at[0] != '/')
+		return sk_seek_parse(at, host, &port, err);
+	if (at[strlen(at) - 1] == '/')
+		return sk_err_set(err, -EINVAL, "ranks meet by a file, and "
+				  "\"%s\" is the name of a directory", at);
+	return 0;
+}
+
 static int check(const struct sk *sk, const struct sk_meeting *m,
 		 struct sk_err *err)
 {
@@ -379,7 +393,7 @@ static int check(const struct sk *sk, const struct sk_meeting *m,
 	if (m->secret && strlen(m->secret) > SK_SECRET_MAX)
 		return sk_err_set(err, -EINVAL, "the secret has more than %d "
 				  "bytes", SK_SECRET_MAX);
-	return 0;
+	return check_at(m->at, err);
 }
 
 static int meet(struct meet *t, struct sk_err *err)

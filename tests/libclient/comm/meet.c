@@ -330,13 +330,22 @@ static void refuse(struct rank *rank)
 	const struct { const char *at; int rank, world; const char *word; }
 	cases[] = {
 		{ NULL, 0, 1, "says where" },
+		{ "", 0, 1, "HOST:PORT" },
+		{ "host", 0, 1, "HOST:PORT" },
 		{ "host", 0, 2, "HOST:PORT" },
+		{ "file", 1, 2, "HOST:PORT" },
+		{ "::1:70", 0, 1, "HOST:PORT" },
 		{ "::1:70", 0, 2, "HOST:PORT" },
+		{ "host:0", 0, 1, "HOST:PORT" },
 		{ "host:0", 0, 2, "HOST:PORT" },
+		{ "host:65536", 0, 1, "HOST:PORT" },
 		{ "host:65536", 1, 2, "HOST:PORT" },
 		{ "host:7x", 1, 2, "HOST:PORT" },
+		{ "/tmp/", 0, 1, "name of a directory" },
+		{ "/tmp/", 1, 2, "name of a directory" },
 		{ "host:7", 2, 2, "no rank 2 of 2" },
 		{ "host:7", -1, 2, "no rank -1 of 2" },
+		{ "host:7", 0, 0, "no rank 0 of 0" },
 	};
 	struct sk_comm comm;
 
