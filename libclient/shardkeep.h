@@ -358,9 +358,11 @@ int sk_snapshot(struct sk_state *state, int64_t step,
 
 /**
  * Waits until the last snapshot has let go of the tensors. 0 at once if there
- * is none. An error is what became of that snapshot; the tensors may be
- * overwritten after an error as well. Those of CUDA devices have been copied
- * when it returns: what the device is asked for afterwards is not in it.
+ * is none. An error is what became of that snapshot, and each fence says it
+ * until the next one is taken: sk_status.failed tells whether it is a new one.
+ * The tensors may be overwritten after an error as well. Those of CUDA devices
+ * have been copied when it returns: what the device is asked for afterwards is
+ * not in it.
  *
  * Errors: -ECANCELED in verification mode a tensor changed (the sentence names
  * it); -EIO, also where the CUDA driver failed; -ENOMEM; -ECONNRESET the agent

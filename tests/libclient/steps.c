@@ -104,6 +104,25 @@ static void told_once(struct rank *rank)
 	CHECK(!sk_wait(rank->state, 5, SK_COMPLETE, 60000), "%s", sk_error());
 }
 
+/* Whichever fence is asked, and however often, it is of the newest snapshot;
+ * the count of failures tells that it is the same one. */
+static void each_fence_says_so(struct rank *rank)
+{
+	char *data = describe(rank);
+	struct sk_status status;
+
+	refused(rank, data, 1);
+	CHECK(sk_fence_tensor(rank->state, "w") == -ECANCELED);
+	CHECK(sk_fence_stream(rank->state, 0) == -ECANCELED);
+	CHECK(sk_fence(rank->state) == -ECANCELED && strstr(sk_error(),
+	      "\"w\""), "%s", sk_error());
+	CHECK(!sk_status(rank->state, &status) && status.failed == 1);
+	start(rank, 2, 0);
+	CHECK(!sk_fence(rank->state), "%s", sk_error());
+	CHECK(!sk_fence_tensor(rank->state, "w"), "%s", sk_error());
+	CHECK(!sk_status(rank->state, &status) && status.failed == 1);
+}
+
 /* ---- two ranks ---- */
 
 /* Each is a pipe to the other; one that dies ends it. */
@@ -192,6 +211,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "failed", 1, newest_failed, NULL);
 	scene_ranks(&scene, "other", 1, other_is_no_fence, NULL);
 	scene_ranks(&scene, "once", 1, told_once, NULL);
+	scene_ranks(&scene, "each", 1, each_fence_says_so, NULL);
 	two_ranks(&scene);
 	scene_ranks(&scene, "beside", 1, beside_registering, NULL);
 	scene_close(&scene);
