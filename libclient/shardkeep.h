@@ -674,8 +674,10 @@ struct sk_report {
  * ranks, but for those of a rank's own memory and reads. When tensors may have
  * been overwritten already, the sentence says which.
  *
- * Errors: -ENOENT nothing to restore (a first run; the sentence names what is
- * missing where something was there); -ENOKEY keys missing on either side, or
+ * Errors: -ENOENT nothing to restore: a first run where SK_LATEST was asked for
+ * and nothing else, and no reason to begin anew where a step, a run or a place
+ * was (the sentence has them, and names what is missing where something was
+ * there); -ENOKEY keys missing on either side, or
  * named in @opts and described by no rank (sk_error() lists them); -EINVAL
  * dtype or global shape differs, or options that contradict; -EBADMSG a
  * checksum failed, now or when somebody else looked, and no other holder is

@@ -285,6 +285,7 @@ static int choose(struct inspecting *in, const char *job, uint64_t run,
 	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
 	struct sk_wire_id id;
 	struct sk_list_gaps gaps;
+	char of_run[40] = "";
 	size_t n = 0;
 	int r;
 
@@ -304,11 +305,14 @@ static int choose(struct inspecting *in, const char *job, uint64_t run,
 	r = sk_list_gaps_error(&gaps, "such a snapshot", &in->err);
 	if (r < 0)
 		return r;
+	if (run)
+		(void)snprintf(of_run, sizeof(of_run), " of run %" PRIu64,
+			       run);
 	if (step < 0)
 		return sk_err_set(&in->err, -ENOENT, "job \"%s\" has no "
-				  "complete snapshot", job);
+				  "complete snapshot%s", job, of_run);
 	return sk_err_set(&in->err, -ENOENT, "job \"%s\" has no snapshot of "
-			  "step %" PRId64, job, step);
+			  "step %" PRId64 "%s", job, step, of_run);
 }
 
 static int inspect(struct inspecting *in, const char *job, uint64_t run,

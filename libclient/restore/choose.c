@@ -16,27 +16,36 @@
 #include "restore/offer.h"
 #include "state/register.h"
 
+/* What of the job's was asked for, "" where it was anything. */
+static void asked_for(const struct sk_restoring *rs, char *ret, size_t size)
+{
+	char step[40] = "", run[64] = "";
+	const char *where = rs->flags & SK_RESTORE_MEMORY_ONLY ? " in memory" :
+			    rs->flags & SK_RESTORE_DISK_ONLY ? " on disk" : "";
+
+	if (rs->step != SK_LATEST)
+		(void)snprintf(step, sizeof(step), " of step %" PRId64,
+			       rs->step);
+	if (rs->run)
+		(void)snprintf(run, sizeof(run), " of run %" PRIu64, rs->run);
+	if (rs->run_id)
+		(void)snprintf(run + strlen(run), sizeof(run) - strlen(run),
+			       "%s (%016" PRIx64 ")", rs->run ? "" : " of a run",
+			       rs->run_id);
+	(void)snprintf(ret, size, "%s%s%s", step, run, where);
+}
+
 /* Rank @i can reach none: what was asked for says which. */
 static int none_of(struct sk_restoring *rs, int32_t i)
 {
 	const char *job = rs->state->job.name;
-	char run[64] = "";
+	char asked[128];
 
-	if (rs->run && rs->run_id)
-		(void)snprintf(run, sizeof(run), " of run %" PRIu64 " (%016"
-			       PRIx64 ")", rs->run, rs->run_id);
-	else if (rs->run)
-		(void)snprintf(run, sizeof(run), " of run %" PRIu64, rs->run);
-	if (rs->step != SK_LATEST)
-		return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot "
-				  "of step %" PRId64 "%s that rank %d can "
-				  "reach", job, rs->step, run, i);
-	if (rs->run)
-		return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot%s "
-				  "that rank %d can reach", job, run, i);
-	return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot that "
-			  "rank %d can reach; this is its first run, or its "
-			  "images are gone", job, i);
+	asked_for(rs, asked, sizeof(asked));
+	return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot%s that "
+			  "rank %d can reach%s", job, asked, i,
+			  asked[0] ? "" : "; this is its first run, or its "
+			  "images are gone");
 }
 
 /* The sentence of a restore that finds nothing. */
@@ -44,6 +53,7 @@ static int nothing(struct sk_restoring *rs,
 		   const struct sk_restore_ballot *ballots)
 {
 	const char *job = rs->state->job.name;
+	char asked[128];
 
 	/* One who could not look must not say that there is nothing. */
 	for (int32_t i = 0; i < rs->state->job.world; i++)
@@ -71,8 +81,10 @@ static int nothing(struct sk_restoring *rs,
 					  SK_ERR_MAX - 1, w->text);
 		return none_of(rs, i);
 	}
-	return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot that all "
-			  "%d ranks can reach", job, rs->state->job.world);
+	asked_for(rs, asked, sizeof(asked));
+	return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot%s that "
+			  "all %d ranks can reach", job, asked,
+			  rs->state->job.world);
 }
 
 static int first_error(struct sk_restoring *rs,

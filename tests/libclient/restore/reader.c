@@ -169,6 +169,11 @@ static void ask(struct rank *rank)
 	free(text);
 	CHECK(sk_inspect(rank->sk, rank->job, 77, 0, 8, &text) == -EINVAL);
 	CHECK(sk_inspect(rank->sk, rank->job, 77, 0, 0, &text) == -ENOENT);
+	CHECK(strstr(sk_error(), "of step 77"), "%s", sk_error());
+	CHECK(sk_inspect(rank->sk, rank->job, 77, 9, 0, &text) == -ENOENT);
+	CHECK(strstr(sk_error(), "of step 77 of run 9"), "%s", sk_error());
+	CHECK(sk_inspect(rank->sk, rank->job, -1, 9, 0, &text) == -ENOENT);
+	CHECK(strstr(sk_error(), "of run 9"), "%s", sk_error());
 	CHECK(sk_inspect(rank->sk, "nobody", SK_LATEST, 0, 0, &text) == -ENOENT);
 	CHECK(sk_inspect(rank->sk, "a job", SK_LATEST, 0, 0, &text) == -EINVAL);
 	CHECK(sk_inspect(rank->sk, NULL, SK_LATEST, 0, 0, &text) == -EINVAL);

@@ -163,6 +163,13 @@ Test(restore, nothing_to_restore_says_so)
 	cr_assert(run_plain(&test, ranks, SK_LATEST, NULL) == -ENOENT);
 	cr_assert(strstr(ranks[0].text, "first run"), "%s", ranks[0].text);
 	close_ranks(&test, ranks);
+	/* Who looked in one place cannot tell. */
+	cr_assert(run_plain(&test, ranks, SK_LATEST,
+			    &(struct sk_restore_options){
+				.flags = SK_RESTORE_DISK_ONLY }) == -ENOENT);
+	cr_assert(strstr(ranks[0].text, "no snapshot on disk that") &&
+		  !strstr(ranks[0].text, "first run"), "%s", ranks[0].text);
+	close_ranks(&test, ranks);
 	save(&test, 1, 10, 0);
 	agent.incomplete = true;
 	cr_assert(run_plain(&test, ranks, SK_LATEST, NULL) == -ENOENT);
@@ -181,6 +188,11 @@ Test(restore, nothing_to_restore_says_so)
 	cr_assert(run_plain(&test, ranks, 10, &o) == -ENOENT);
 	cr_assert(strstr(ranks[0].text, "step 10 of run 7 (00000000000000ab)"),
 		  "%s", ranks[0].text);
+	close_ranks(&test, ranks);
+	o.run = 0;
+	cr_assert(run_plain(&test, ranks, SK_LATEST, &o) == -ENOENT);
+	cr_assert(strstr(ranks[0].text, "of a run (00000000000000ab)"), "%s",
+		  ranks[0].text);
 	close_ranks(&test, ranks);
 	free_test(&test);
 }

@@ -292,6 +292,7 @@ class Question:
                  if self.run in (0, x[0])]
         if not found:
             which = "" if step is None else f" of step {step}"
+            which += f" of run {self.run}" if self.run else ""
             raise NotFound(errno.ENOENT, f"job {self.job} has no complete "
                            f"snapshot{which}")
         if apart:
