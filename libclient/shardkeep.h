@@ -90,7 +90,7 @@ struct sk_options {
  * for as $SHARDKEEP_AGENT, beside this library, and on the PATH; it takes
  * $SHARDKEEP_STORE and $SHARDKEEP_MEMORY from the environment and outlives
  * this process. Where a socket is named, none is started. *ret_sk is the
- * caller's, for sk_close(). After 0, sk_error() is empty, or says which of the
+ * caller's, for sk_close(). After 0, sk_error() is empty, or says what of the
  * two an agent that ran already does not honour: worth a line in the log.
  *
  * Errors: -ENOENT, -ECONNREFUSED no agent answers, or the one that was

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cgroup.h"
 #include "base/size.h"
 #include "base/util.h"
 
@@ -109,48 +110,58 @@ static bool same_dir(const char *a, const char *b)
 	return strcmp(real_a ? real_a : a, real_b ? real_b : b) == 0;
 }
 
-static bool store_differs(const struct sk_wire_hello_reply *agent,
-			  const char *socket_path, struct sk_err *ret_err)
+/* Parts of the sentence, or NULL; also where there is no memory for it, which
+ * keeps nobody from its agent. */
+static char *store_differs(const struct sk_wire_hello_reply *agent,
+			   const char *socket_path)
 {
 	const char *want = getenv("SHARDKEEP_STORE");
 	int n = (int)sizeof(agent->store);
-	char has[sizeof(agent->store) + 1];
+	char has[sizeof(agent->store) + 1], *ret;
 
 	(void)snprintf(has, sizeof(has), "%.*s", n, agent->store);
 	if (!want || !*want || (agent->has_store && same_dir(want, has)))
-		return false;
-	(void)sk_err_set(ret_err, -EINVAL, "SHARDKEEP_STORE is %.80s, but the "
-			 "agent that runs already, at %.80s, %s%.80s; stop it, "
-			 "or ask for that", want, socket_path,
-			 agent->has_store ? "writes to " : "has no store",
-			 agent->has_store ? has : "");
-	return true;
+		return NULL;
+	return asprintf(&ret, "SHARDKEEP_STORE is %s, but the agent that runs "
+			"already, at %s, %s%s", want, socket_path,
+			agent->has_store ? "writes to " : "has no store",
+			agent->has_store ? has : "") < 0 ? NULL : ret;
 }
 
-static bool memory_differs(const struct sk_wire_hello_reply *agent,
-			   const char *socket_path, struct sk_err *ret_err)
+static char *memory_differs(const struct sk_os *os,
+			    const struct sk_wire_hello_reply *agent,
+			    const char *socket_path)
 {
 	const char *want = getenv("SHARDKEEP_MEMORY");
-	uint64_t whole = (uint64_t)sysconf(_SC_PHYS_PAGES) *
-			 (uint64_t)sysconf(_SC_PAGESIZE), bytes;
-	char has[SK_SIZE_TEXT];
+	char has[SK_SIZE_TEXT], *ret;
+	uint64_t bytes;
+	int r;
 
-	if (!want || !*want || sk_size_parse(want, whole, &bytes, NULL) < 0 ||
-	    bytes == agent->budget_bytes)
-		return false;
-	(void)sk_err_set(ret_err, -EINVAL, "SHARDKEEP_MEMORY is %.20s, but the "
-			 "agent that runs already, at %.80s, has a budget of "
-			 "%s; stop it, or ask for that", want, socket_path,
-			 sk_size_format(agent->budget_bytes, has,
-					sizeof(has)));
-	return true;
+	if (!want || !*want)
+		return NULL;
+	r = sk_size_parse(want, sk_memory_total(os), &bytes, NULL);
+	if (r >= 0 && bytes == agent->budget_bytes)
+		return NULL;
+	return asprintf(&ret, "SHARDKEEP_MEMORY is %s%s, but the agent that "
+			"runs already, at %s, has a budget of %s", want,
+			r < 0 ? ", which is no size" : "", socket_path,
+			sk_size_format(agent->budget_bytes, has,
+				       sizeof(has))) < 0 ? NULL : ret;
 }
 
-bool sk_agent_differs(const struct sk_wire_hello_reply *agent,
-		      const char *socket_path, struct sk_err *ret_err)
+char *sk_agent_differs(const struct sk_os *os,
+		       const struct sk_wire_hello_reply *agent,
+		       const char *socket_path)
 {
-	return store_differs(agent, socket_path, ret_err) ||
-	       memory_differs(agent, socket_path, ret_err);
+	_cleanup_free_ char *store = store_differs(agent, socket_path);
+	_cleanup_free_ char *memory = memory_differs(os, agent, socket_path);
+	char *ret;
+
+	if (!store && !memory)
+		return NULL;
+	return asprintf(&ret, "%s%s%s; stop it, or ask for that",
+			store ? store : "", store && memory ? "; and " : "",
+			memory ? memory : "") < 0 ? NULL : ret;
 }
 
 /* ---- starting ---- */

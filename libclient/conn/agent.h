@@ -26,12 +26,13 @@ int sk_agent_connect(const struct sk_os *os, const char *option,
 		     struct sk_conn *ret_conn, struct sk_err *err);
 
 /**
- * What of the environment an agent does not honour, because it ran already:
- * false where it is or has what $SHARDKEEP_STORE and $SHARDKEEP_MEMORY say, or
- * they say nothing; else @ret_err says it for people.
+ * All that an agent does not honour of the environment, because it ran already:
+ * NULL where it is and has what $SHARDKEEP_STORE and $SHARDKEEP_MEMORY say, or
+ * they say nothing; else a sentence for people, the caller's to free().
  */
-bool sk_agent_differs(const struct sk_wire_hello_reply *agent,
-		      const char *socket_path, struct sk_err *ret_err);
+char *sk_agent_differs(const struct sk_os *os,
+		       const struct sk_wire_hello_reply *agent,
+		       const char *socket_path);
 
 /**
  * Starts a private agent at @path, in a directory that this user alone can

@@ -100,6 +100,7 @@ int sk_open_on(const struct sk_os *os, const struct sk_options *opts,
 {
 	const struct sk_options none = { 0 };
 	struct sk_err err = { "" };
+	char *differs;
 	struct sk *sk;
 	int r;
 
@@ -118,10 +119,10 @@ int sk_open_on(const struct sk_os *os, const struct sk_options *opts,
 		return sk_say(r, &err);
 	}
 	*ret_sk = sk;
-	/* Nothing is printed here: who asks hears it, and no older failure. */
-	err.text[0] = 0;	/* of looking for one */
-	(void)sk_agent_differs(&sk->conn.agent, sk->socket_path, &err);
-	return sk_say_long(0, strdup(err.text));
+	/* Nothing is printed here: who asks hears it, and no older failure, as
+	 * of looking for one. */
+	differs = sk_agent_differs(os, &sk->conn.agent, sk->socket_path);
+	return sk_say_long(0, differs ? differs : strdup(""));
 }
 
 SK_API int sk_open(const struct sk_options *opts, struct sk **ret_sk)

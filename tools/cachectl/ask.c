@@ -31,7 +31,7 @@ static const char for_list[] = "waiting for the agent's list";
 
 int ask_connect(struct context *ctx)
 {
-	struct sk_err differs = { "" };
+	_cleanup_free_ char *differs = NULL;
 	int r;
 
 	if (ctx->conn.sock >= 0)
@@ -40,8 +40,11 @@ int ask_connect(struct context *ctx)
 	r = WAITING(for_agent, sk_agent_connect(ctx->os, ctx->socket,
 			sk_conn_open_any, until(ctx), ctx->path, &ctx->conn,
 			&ctx->err));
-	if (r >= 0 && sk_agent_differs(&ctx->conn.agent, ctx->path, &differs))
-		fprintf(stderr, "cachectl: warning: %s\n", differs.text);
+	if (r >= 0)
+		differs = sk_agent_differs(ctx->os, &ctx->conn.agent,
+					   ctx->path);
+	if (differs)
+		fprintf(stderr, "cachectl: warning: %s\n", differs);
 	/* Whatever kept us from it, scripts get the one answer. */
 	ctx->unreachable = r < 0 && r != -EPROTO && r != -EACCES;
 	return ctx->unreachable ? -ENOTCONN : r;

@@ -134,6 +134,18 @@ static void test_differs(const struct scene *scene)
 	CHECK(!sk_open(NULL, &sk));
 	CHECK(strstr(sk_error(), "budget of 64.0 MiB"), "%s", sk_error());
 	sk_close(sk);
+	/* Both at once, and what is no size. */
+	CHECK(!setenv("SHARDKEEP_STORE", scene->dir, 1));
+	CHECK(!sk_open(NULL, &sk));
+	CHECK(strstr(sk_error(), says) && strstr(sk_error(), "SHARDKEEP_MEMORY "
+	      "is 65M, but") && strstr(sk_error(), "; stop it, or ask"), "%s",
+	      sk_error());
+	sk_close(sk);
+	CHECK(!unsetenv("SHARDKEEP_STORE"));
+	CHECK(!setenv("SHARDKEEP_MEMORY", "much", 1));
+	CHECK(!sk_open(NULL, &sk));
+	CHECK(strstr(sk_error(), "much, which is no size"), "%s", sk_error());
+	sk_close(sk);
 	CHECK(!setenv("SHARDKEEP_MEMORY", "64M", 1));
 	end_agent(pid);
 }
