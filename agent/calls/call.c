@@ -5,7 +5,9 @@
 #include <assert.h>
 #include <inttypes.h>
 
+#include "memory/bytes.h"
 #include "session/rights.h"
+#include "wire/version.h"
 
 int call_job(struct call *c, const struct sk_wire_id *id,
 	     struct sk_cat_job **ret_job)
@@ -63,5 +65,28 @@ int call_state(struct call *c, uint64_t id, struct sk_cat_state **ret_state)
 				  "one of this connection", id);
 	assert(state->living);
 	*ret_state = state;
+	return 0;
+}
+
+int call_records(struct call *c, const char *name, const void *records,
+		 size_t n, size_t bytes)
+{
+	unsigned version = c->session->version;
+	size_t each = sk_wire_record_bytes(version ? version : SK_WIRE_VERSION,
+					   c->in->type, bytes);
+	_cleanup_free_ char *fit = malloc(n * each + 1);
+	int fd;
+
+	if (!fit)
+		return sk_err_set(&c->err, -ENOMEM, "no memory for a reply");
+	sk_wire_records_fit(records, n, bytes, fit, each);
+	fd = bytes_fd(c->agent->os, name, fit, n * each, &c->err);
+	if (fd < 0)
+		return fd;
+	/* STATUS has both at the same places. */
+	c->out.body.list_reply.n = n;
+	c->out.body.list_reply.record_bytes = (uint32_t)each;
+	c->out_fds[0] = fd;
+	c->n_out = 1;
 	return 0;
 }

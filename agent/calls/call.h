@@ -70,5 +70,9 @@ int call_slot_of(struct call *c, uint64_t id, uint32_t number,
 /** 0: it is being filled for that step; -EINVAL with a sentence. */
 int call_check_filling(struct call *c, const struct sk_cat_slot *slot,
 		       int64_t step);
+/** Replies with a list: @n records of @bytes each, as the session's version has
+ * them, in a memfd of that @name. */
+int call_records(struct call *c, const char *name, const void *records,
+		 size_t n, size_t bytes);
 
 #endif

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "calls/call.h"
-#include "memory/bytes.h"
 #include "metrics/sample.h"
 #include "session/rights.h"
 
@@ -27,27 +26,21 @@ static void put(struct sk_wire_stat *to, const struct sample *from)
 		return;
 	(void)snprintf(to->key, sizeof(to->key), "%s", from->key);
 	(void)snprintf(to->word, sizeof(to->word), "%s", from->word);
+	if (strlen(from->word) >= sizeof(to->word))
+		(void)snprintf(to->rest, sizeof(to->rest), "%s",
+			       from->word + sizeof(to->word) - 1);
 }
 
 static int reply(struct call *c, const struct samples *s)
 {
 	_cleanup_free_ struct sk_wire_stat *all = calloc(s->n + 1,
 							 sizeof(*all));
-	int fd;
 
 	if (!all)
 		return sk_err_set(&c->err, -ENOMEM, "no memory for a reply");
 	for (size_t i = 0; i < s->n; i++)
 		put(&all[i], &s->v[i]);
-	fd = bytes_fd(c->agent->os, "shardkeep:stats", all,
-		      s->n * sizeof(*all), &c->err);
-	if (fd < 0)
-		return fd;
-	c->out.body.list_reply.n = s->n;
-	c->out.body.list_reply.record_bytes = sizeof(*all);
-	c->out_fds[0] = fd;
-	c->n_out = 1;
-	return 0;
+	return call_records(c, "shardkeep:stats", all, s->n, sizeof(*all));
 }
 
 int call_stats(struct call *c)

@@ -5,7 +5,6 @@
 
 #include "calls/call.h"
 #include "io/io.h"
-#include "memory/bytes.h"
 #include "metrics/metrics.h"
 
 static uint64_t put_states(const struct agent *a, struct sk_wire_state *all)
@@ -36,12 +35,10 @@ int call_status(struct call *c)
 	struct agent *a = c->agent;
 	_cleanup_free_ struct sk_wire_state *all = calloc(DEGRADED_COUNT,
 							  sizeof(*all));
-	int fd;
 
 	if (!all)
 		return sk_err_set(&c->err, -ENOMEM, "no memory for a reply");
 	reply->n = put_states(a, all);
-	reply->record_bytes = sizeof(*all);
 	reply->stopping = a->stopping;
 	reply->uptime_ns = agent_now(a) - a->began_ns;
 	reply->store_free_bytes = a->store_free;
@@ -50,11 +47,6 @@ int call_status(struct call *c)
 		       metrics_address(a));
 	(void)snprintf(reply->io, sizeof(reply->io), "%s",
 		       a->io ? sk_io_describe(a->io) : "");
-	fd = bytes_fd(a->os, "shardkeep:status", all, reply->n * sizeof(*all),
-		      &c->err);
-	if (fd < 0)
-		return fd;
-	c->out_fds[0] = fd;
-	c->n_out = 1;
-	return 0;
+	return call_records(c, "shardkeep:status", all, reply->n,
+			    sizeof(*all));
 }

@@ -271,8 +271,8 @@ struct sk_wire_gather {
 };
 
 enum sk_list { SK_LIST_SNAPSHOTS = 1, SK_LIST_IMAGES, SK_LIST_PARTS };
-/* The reply has fd 0: body.list_reply.n records of record_bytes each. An
- * empty job lists all jobs that the caller may see; step -1, run 0, rank -1:
+/* The reply has fd 0: body.list_reply.n records of record_bytes each, which may
+ * be more or fewer than the reader knows: wire/version.h. An empty job lists all jobs that the caller may see; step -1, run 0, rank -1:
  * all. Snapshots come newest first: by (job, run, step) descending; of one
  * job, a limit ends the list with so many complete ones, and what is older is
  * not even looked for. Parts are the sealed images of one snapshot, of which
@@ -468,9 +468,10 @@ struct sk_wire_stat {
 	char help[128];
 	char job[SK_JOB_MAX + 4];	/* whose it is; "": the agent's */
 	char key[12];		/* what @word tells apart; "": nothing */
-	char word[32];
+	char word[32];		/* and @rest, where it is longer */
+	char rest[24];
 };
-static_assert(sizeof(struct sk_wire_stat) == 376, "wire stat");
+static_assert(sizeof(struct sk_wire_stat) == 400, "wire stat");
 
 /* STATUS: how the agent is; the reply's fd 0 has n records of struct
  * sk_wire_state, one for each thing that is not as it should be. */
@@ -535,6 +536,11 @@ struct sk_msg {
 	} body;
 };
 static_assert(sizeof(struct sk_msg) == SK_MSG_BYTES, "wire size");
+static_assert(offsetof(struct sk_wire_status_reply, n) ==
+	      offsetof(struct sk_wire_list_reply, n) &&
+	      offsetof(struct sk_wire_status_reply, record_bytes) ==
+	      offsetof(struct sk_wire_list_reply, record_bytes),
+	      "a list is a list");
 static_assert(sizeof(struct sk_wire_id) == 168, "wire id");
 
 /** 0 if the strings are terminated, the job name is legal or empty, and the

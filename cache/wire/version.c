@@ -117,3 +117,34 @@ int sk_wire_check(const struct sk_wire_change *changes, size_t n,
 	}
 	return 0;
 }
+
+/* ---- records of lists ---- */
+
+/* Of lists whose records have grown, what they had in SK_WIRE_RIGID. */
+static const struct {
+	unsigned type;
+	size_t bytes;
+} rigid[] = {
+	{ SK_MSG_STATS, offsetof(struct sk_wire_stat, rest) },
+};
+
+size_t sk_wire_record_bytes(unsigned version, unsigned type, size_t bytes)
+{
+	for (size_t i = 0; i < sizeof(rigid) / sizeof(rigid[0]); i++)
+		if (version <= SK_WIRE_RIGID && rigid[i].type == type)
+			return rigid[i].bytes;
+	return bytes;
+}
+
+void sk_wire_records_fit(const void *records, size_t n, size_t from,
+			 void *ret, size_t to)
+{
+	size_t both = from < to ? from : to;
+
+	for (size_t i = 0; i < n; i++) {
+		char *one = (char *)ret + i * to;
+
+		memcpy(one, (const char *)records + i * from, both);
+		memset(one + both, 0, to - both);
+	}
+}

@@ -73,4 +73,23 @@ int sk_wire_check(const struct sk_wire_change *changes, size_t n,
 		  unsigned version, bool reply, const struct sk_msg *msg,
 		  struct sk_err *err);
 
+/* ---- records of lists ---- */
+
+/* A list has the length of its records with it, and they grow at their end.
+ * Who reads one passes over what it does not know of each, and takes for 0
+ * what an older side leaves out: so that is no step of the version. Clients up
+ * to this one refuse another length than theirs. */
+#define SK_WIRE_RIGID 5u
+/* More than any record has, ever. */
+#define SK_WIRE_RECORD_MOST 65536u
+
+/** What records of a list of @type, which have @bytes with us, have for who
+ * speaks @version. */
+size_t sk_wire_record_bytes(unsigned version, unsigned type, size_t bytes);
+
+/** Copies @n records of @from bytes each to @ret, where they have @to: cut, or
+ * with zeros behind. */
+void sk_wire_records_fit(const void *records, size_t n, size_t from,
+			 void *ret, size_t to);
+
 #endif

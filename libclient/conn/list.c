@@ -7,6 +7,7 @@
 
 #include "base/util.h"
 #include "conn/memfd.h"
+#include "wire/version.h"
 
 /* However many files there are: an agent that looks for longer is asked again
  * by whoever wants. */
@@ -17,25 +18,39 @@
 /* What the reply says fits what the descriptor holds: nothing is allocated
  * on its word alone. */
 static int check_list(const struct sk_os *os, const struct sk_msg *msg,
-		      size_t record_bytes, int fd, uint64_t *ret_bytes,
-		      struct sk_err *err)
+		      int fd, uint64_t *ret_bytes, struct sk_err *err)
 {
+	const struct sk_wire_list_reply *reply = &msg->body.list_reply;
 	struct stat st;
 	int r;
 
-	if (msg->body.list_reply.record_bytes != record_bytes)
+	if (!reply->record_bytes || reply->record_bytes > SK_WIRE_RECORD_MOST)
 		return sk_err_set(err, -EPROTO, "the agent's records have %u "
-				  "bytes, not %zu: it is another version",
-				  msg->body.list_reply.record_bytes,
-				  record_bytes);
+				  "bytes, which makes no sense",
+				  reply->record_bytes);
 	r = os->fstat(os, fd, &st);
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot look at the agent's list");
-	if (!sk_mul_u64(msg->body.list_reply.n, record_bytes, ret_bytes) ||
+	if (!sk_mul_u64(reply->n, reply->record_bytes, ret_bytes) ||
 	    (uint64_t)st.st_size < *ret_bytes)
 		return sk_err_set(err, -EPROTO, "the agent's list of %" PRIu64
-				  " records is cut short",
-				  msg->body.list_reply.n);
+				  " records is cut short", reply->n);
+	return 0;
+}
+
+static int read_bytes(const struct sk_os *os, int fd, uint64_t bytes,
+		      void **ret, struct sk_err *err)
+{
+	_cleanup_free_ void *records = malloc(bytes ? bytes : 1);
+	int r;
+
+	if (!records)
+		return sk_err_set(err, -ENOMEM, "no memory for a list of %"
+				  PRIu64 " bytes", bytes);
+	r = sk_read_all(os, fd, records, bytes, 0);
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot read the agent's list");
+	*ret = sk_take_ptr(records);
 	return 0;
 }
 
@@ -43,21 +58,26 @@ static int read_records(const struct sk_os *os, const struct sk_msg *msg,
 			size_t record_bytes, int fd, void **ret_records,
 			struct sk_err *err)
 {
-	_cleanup_free_ void *records = NULL;
+	const struct sk_wire_list_reply *reply = &msg->body.list_reply;
+	_cleanup_free_ void *theirs = NULL;
 	uint64_t bytes = 0;
 	int r;
 
-	r = check_list(os, msg, record_bytes, fd, &bytes, err);
+	r = check_list(os, msg, fd, &bytes, err);
+	if (r >= 0)
+		r = read_bytes(os, fd, bytes, &theirs, err);
 	if (r < 0)
 		return r;
-	records = malloc(bytes ? bytes : 1);
-	if (!records)
+	if (reply->record_bytes == record_bytes) {
+		*ret_records = sk_take_ptr(theirs);
+		return 0;
+	}
+	*ret_records = calloc(reply->n + 1, record_bytes);
+	if (!*ret_records)
 		return sk_err_set(err, -ENOMEM, "no memory for a list of %"
-				  PRIu64 " bytes", bytes);
-	r = sk_read_all(os, fd, records, bytes, 0);
-	if (r < 0)
-		return sk_err_errno(err, r, "cannot read the agent's list");
-	*ret_records = sk_take_ptr(records);
+				  PRIu64 " records", reply->n);
+	sk_wire_records_fit(theirs, reply->n, reply->record_bytes,
+			    *ret_records, record_bytes);
 	return 0;
 }
 

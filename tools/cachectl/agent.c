@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "figures.h"
+
 #define PREFIX ((int)sizeof("shardkeep_") - 1)
 
 static const struct column columns[] = {
@@ -17,12 +19,11 @@ static const struct column columns[] = {
 static void report_labels(struct report *r, const struct sk_wire_stat *s)
 {
 	char job[sizeof(s->job) + 1], key[sizeof(s->key) + 1];
-	char word[sizeof(s->word) + 1];
+	char word[FIGURE_WORD];
 
 	(void)snprintf(job, sizeof(job), "%.*s", (int)sizeof(s->job), s->job);
 	(void)snprintf(key, sizeof(key), "%.*s", (int)sizeof(s->key), s->key);
-	(void)snprintf(word, sizeof(word), "%.*s", (int)sizeof(s->word),
-		       s->word);
+	(void)figure_word(s, word);
 	report_cell_text(r, "%s", job);
 	report_cell(r, CELL_INT, s->uid);
 	report_cell_text(r, "%s", key);

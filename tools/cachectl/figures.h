@@ -8,6 +8,9 @@
 
 #include "wire/message.h"
 
+#define FIGURE_WORD (sizeof(((struct sk_wire_stat *)0)->word) +		\
+		     sizeof(((struct sk_wire_stat *)0)->rest) + 1)
+
 /** The agent's figures at one moment; all zero: none. */
 struct figures {
 	struct sk_wire_stat *v;		/* owned */
@@ -19,6 +22,11 @@ double figure(const struct figures *f, const char *name);
 /** One of a job's; @word: of what, or "". False: there is none. */
 bool figure_of(const struct figures *f, const char *name, const char *job,
 	       uint32_t uid, const char *word, double *ret);
+/** The @i-th of that name, in the agent's order; NULL: there are no more. */
+const struct sk_wire_stat *figure_at(const struct figures *f, const char *name,
+				     size_t i);
+/** What tells it apart from others of its name; "": nothing. Returns @buf. */
+char *figure_word(const struct sk_wire_stat *s, char buf[FIGURE_WORD]);
 /** The i-th job, in the agent's order; NULL: there are no more. It has the
  * job's name and uid. */
 const struct sk_wire_stat *figure_job(const struct figures *f, size_t i);

@@ -182,3 +182,26 @@ Test(version, the_table_is_of_versions_that_we_speak)
 		cr_assert_leq(c->offset + 4, sizeof(struct sk_msg));
 	}
 }
+
+/* Those whose records have grown are given what they know. */
+Test(version, readers_that_insist_on_a_length_are_given_it)
+{
+	cr_assert_eq(sk_wire_record_bytes(SK_WIRE_RIGID, SK_MSG_STATS,
+					  sizeof(struct sk_wire_stat)), 376);
+	cr_assert_eq(sk_wire_record_bytes(SK_WIRE_RIGID + 1, SK_MSG_STATS,
+					  sizeof(struct sk_wire_stat)),
+		     sizeof(struct sk_wire_stat));
+	cr_assert_eq(sk_wire_record_bytes(SK_WIRE_RIGID, SK_MSG_LIST, 48), 48);
+}
+
+Test(version, records_are_cut_or_filled_with_zeros)
+{
+	char out[12];
+
+	sk_wire_records_fit("abcdefgh", 2, 4, out, 3);
+	cr_assert(!memcmp(out, "abcefg", 6));
+	sk_wire_records_fit("abcdefgh", 2, 4, out, 6);
+	cr_assert(!memcmp(out, "abcd\0\0efgh\0\0", 12));
+	sk_wire_records_fit("abcdefgh", 2, 4, out, 4);
+	cr_assert(!memcmp(out, "abcdefgh", 8));
+}
