@@ -19,6 +19,8 @@ struct counts {
 	uint64_t device_seals;		/* stood on a GPU, whole */
 	uint64_t device_drains;		/* of the dead, brought to memory */
 	uint64_t device_lost;		/* of the dead, that was not */
+	uint64_t device_refused;	/* device slots: the budget */
+	uint64_t device_failed;		/* the GPU's worker */
 	uint64_t bytes_sealed, bytes_flushed;
 	uint64_t discarded_death, discarded_client, discarded_bad;
 	uint64_t refused_busy, refused_memory;

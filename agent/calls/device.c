@@ -11,36 +11,7 @@
 #include "calls/call.h"
 #include "memory/bytes.h"
 
-bool device_slots_made(const struct agent *a)
-{
-	/* Where a sealed slot cannot be mapped for writing again, nobody but
-	 * its rank can fill it. */
-	return a->opts->device_memory && !a->opts->seal_writes;
-}
-
 /* ---- those that there are ---- */
-
-struct device_slot *device_slot_of(const struct agent *a,
-				   const struct sk_cat_state *state)
-{
-	struct device_slot *d;
-
-	sk_link_each(d, &a->device_slots, link)
-		if (d->state == state)
-			return d;
-	return NULL;
-}
-
-static uint64_t bytes_of(const struct agent *a, const uint8_t *uuid)
-{
-	const struct device_slot *d;
-	uint64_t bytes = 0;
-
-	sk_link_each(d, &a->device_slots, link)
-		if (!memcmp(d->uuid, uuid, sizeof(d->uuid)))
-			bytes += d->bytes;
-	return bytes;
-}
 
 void device_slot_free(struct device_slot *d)
 {
@@ -149,6 +120,7 @@ static void made(struct order *order, int status,
 		return;
 	}
 	d->bytes = 0;
+	d->agent->counts.device_failed++;
 	log_warning(d->agent, "no device slot for rank %" PRId32 " of job "
 		    "\"%s\": %s", d->state->rank, d->state->run->job->name,
 		    d->err.text);
@@ -181,12 +153,13 @@ static int read_extents(struct call *c, struct device_slot *d)
 
 static int check_room(struct call *c, const struct device_slot *d)
 {
-	uint64_t used = bytes_of(c->agent, d->uuid);
+	uint64_t used = device_bytes(c->agent, d->uuid);
 	uint64_t all = c->agent->opts->device_memory;
 	char want[32], left[32];
 
 	if (d->bytes <= all && used <= all - d->bytes)
 		return 0;
+	c->agent->counts.device_refused++;
 	return sk_err_set(&c->err, -EDQUOT, "a device slot of %s does not fit: "
 			  "%s of --device-memory are left",
 			  sk_size_format(d->bytes, want, sizeof(want)),

@@ -7,42 +7,8 @@
 #ifndef SK_AGENT_CALLS_DEVICE_H
 #define SK_AGENT_CALLS_DEVICE_H
 
-#include "agent.h"
-#include "memory/extent.h"
-#include "memory/workers.h"
+#include "memory/device.h"
 
-struct session;
-
-/** One at most for each rank. */
-struct device_slot {
-	struct sk_link link;		/* in agent->device_slots */
-	struct agent *agent;
-	struct session *session;	/* the rank's; NULL: detained, or sealed
-					 * when another agent was here */
-	struct sk_cat_state *state;	/* NULL: its process may still write,
-					 * and it serves nobody */
-	const void *detainer;		/* then: calls/quarantine.h */
-	struct timer patience;		/* with a process that does not end */
-	bool waits;			/* it is set */
-	uint8_t uuid[16];
-	int fd;				/* of the driver; -1: see result */
-	uint64_t bytes;			/* while it is made: asked for */
-	struct sk_extent *extents;
-	uint32_t n_extents;
-	int result;			/* -EAGAIN: it is being made; < 0: it
-					 * could not be, see err */
-	struct sk_err err;
-	struct sk_cat_slot *sealed;	/* whose extents are all there; NULL */
-	bool draining;
-	struct order order;		/* of making it, or of draining */
-	int data;			/* templates, and extents: what a worker
-					 * needs to drain it */
-	uint32_t record;		/* of the keeper's table; TABLE_NONE */
-	uint64_t serial;		/* its */
-};
-
-/** Whether this agent makes any. */
-bool device_slots_made(const struct agent *a);
 /** The rank leaves, or its layout is another one: nothing of what its device
  * slot holds can be used. */
 void device_slots_drop(struct agent *a, const struct sk_cat_state *state);
@@ -79,9 +45,5 @@ void device_forget(struct device_slot *d);
  * success; it is drained in the next turn. -ENOMEM. */
 int device_revive(struct agent *a, const struct table_record *record,
 		  uint32_t at, int fds[2], struct sk_cat_slot *slot);
-
-/** The rank's, or NULL. */
-struct device_slot *device_slot_of(const struct agent *a,
-				   const struct sk_cat_state *state);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* STATS: counters and gauges, in Prometheus names. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +16,8 @@ static bool sees(const void *ctx, const struct sk_cat_job *job)
 static void put(struct sk_wire_stat *to, const struct sample *from)
 {
 	const struct metric *m = from->metric;
+	const char *word;
+	size_t n, first;
 
 	(void)snprintf(to->name, sizeof(to->name), "shardkeep_%s", m->name);
 	(void)snprintf(to->help, sizeof(to->help), "%s", m->help);
@@ -25,10 +28,12 @@ static void put(struct sk_wire_stat *to, const struct sample *from)
 	if (!from->key)
 		return;
 	(void)snprintf(to->key, sizeof(to->key), "%s", from->key);
-	(void)snprintf(to->word, sizeof(to->word), "%s", from->word);
-	if (strlen(from->word) >= sizeof(to->word))
-		(void)snprintf(to->rest, sizeof(to->rest), "%s",
-			       from->word + sizeof(to->word) - 1);
+	word = sample_word(from);
+	n = strlen(word);
+	first = n < sizeof(to->word) ? n : sizeof(to->word) - 1;
+	memcpy(to->word, word, first);
+	assert(n - first < sizeof(to->rest));
+	memcpy(to->rest, word + first, n - first);
 }
 
 static int reply(struct call *c, const struct samples *s)

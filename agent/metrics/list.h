@@ -22,6 +22,8 @@ enum metric_id {
 	METRIC_DESCRIPTORS_IN_FLIGHT,
 	METRIC_LAYOUTS,
 	METRIC_LAYOUTS_REMEMBERED,
+	METRIC_DEVICE_BUDGET,
+	METRIC_DEVICE_SLOTS,
 	METRIC_KEEPER,
 	METRIC_TURNS,
 	METRIC_LONGEST_TURN,
@@ -42,7 +44,9 @@ enum metric_id {
 	METRIC_STORE_SIZE,
 	METRIC_REFUSALS,
 	METRIC_DEGRADED,
+	METRIC_DEVICE_USED,
 	METRIC_JOB_MEMORY,
+	METRIC_JOB_DEVICE,
 	METRIC_JOB_RANKS,
 	METRIC_JOB_SNAPSHOTS,
 	METRIC_JOB_TO_FLUSH,
@@ -55,6 +59,7 @@ enum metric_of {
 	METRIC_OF_AGENT,	/* one value */
 	METRIC_OF_REASON,	/* one for each reason */
 	METRIC_OF_STATE,	/* one for each degraded state */
+	METRIC_OF_GPU,		/* one for each GPU that slots lie on */
 	METRIC_OF_JOB,		/* one for each job */
 	METRIC_OF_JOB_STATE,	/* for each job and sealed, complete, durable */
 };

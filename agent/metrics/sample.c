@@ -11,7 +11,7 @@
 /* Of one job, looked at once. */
 struct told {
 	const struct sk_cat_job *job;
-	uint64_t memory;
+	uint64_t memory, device;
 	unsigned ranks, to_flush;
 };
 
@@ -21,6 +21,8 @@ struct seen {
 	unsigned n_told, jobs, seen, ranks, to_flush;
 	size_t snapshots;
 	uint64_t now_ns;
+	struct device_use gpus[SAMPLES_GPUS];
+	unsigned n_gpus;
 };
 
 static struct sample *add(struct samples *s, const struct metric *m,
@@ -102,6 +104,10 @@ static void look(struct agent *a,
 		seen->seen++;
 		tell_of(seen, &t);
 	}
+	for (unsigned i = 0; i < seen->n_told; i++)
+		seen->told[i].device = device_bytes_of_job(a,
+							   seen->told[i].job);
+	seen->n_gpus = device_uses(a, seen->gpus, SAMPLES_GPUS);
 }
 
 /* ---- values ---- */
@@ -126,6 +132,10 @@ static double memory_value(const struct agent *a, enum metric_id id)
 	case METRIC_DESCRIPTORS_USED: return (double)a->cat.used_fds;
 	case METRIC_DESCRIPTORS_IN_FLIGHT: return a->in_flight;
 	case METRIC_LAYOUTS: return (double)a->cat.layout_bytes;
+	case METRIC_DEVICE_BUDGET:
+		return device_slots_made(a) ? (double)a->opts->device_memory :
+					      0;
+	case METRIC_DEVICE_SLOTS: return device_slots_count(a);
 	default: return (double)sk_recall_bytes(a->recall);
 	}
 }
@@ -188,6 +198,7 @@ static double job_value(const struct metric *m, enum metric_id id,
 {
 	switch (id) {
 	case METRIC_JOB_MEMORY: return (double)t->memory;
+	case METRIC_JOB_DEVICE: return (double)t->device;
 	case METRIC_JOB_RANKS: return t->ranks;
 	case METRIC_JOB_SNAPSHOTS: return (double)t->job->n_snapshots;
 	case METRIC_JOB_TO_FLUSH: return t->to_flush;
@@ -229,6 +240,19 @@ static void add_degraded(struct agent *a, struct samples *s,
 	}
 }
 
+static void add_gpus(struct samples *s, const struct metric *m,
+		     const struct seen *seen)
+{
+	for (unsigned i = 0; i < seen->n_gpus; i++) {
+		struct sample *one = add(s, m, (double)seen->gpus[i].bytes);
+
+		if (!one)
+			return;
+		one->key = "gpu";
+		device_name(seen->gpus[i].uuid, one->gpu);
+	}
+}
+
 static void add_states(struct samples *s, const struct metric *m, bool age,
 		       const struct told *t, uint64_t now_ns)
 {
@@ -266,6 +290,9 @@ static void add_metric(struct agent *a, struct samples *s,
 		return;
 	case METRIC_OF_STATE:
 		add_degraded(a, s, m);
+		return;
+	case METRIC_OF_GPU:
+		add_gpus(s, m, seen);
 		return;
 	case METRIC_OF_JOB:
 	case METRIC_OF_JOB_STATE:

@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include "catalogue/catalogue.h"
+#include "memory/device.h"
 #include "metrics/list.h"
 
 struct agent;
@@ -20,7 +21,14 @@ struct sample {
 	char job[SK_JOB_MAX + 1];	/* "": of the agent */
 	uid_t uid;			/* the job's */
 	const char *key, *word;		/* another label; NULL: none */
+	char gpu[DEVICE_NAME];		/* where there is no @word */
 };
+
+/** Of its other label. */
+static inline const char *sample_word(const struct sample *s)
+{
+	return s->word ? s->word : s->gpu;
+}
 
 struct samples {
 	struct sample *v;
@@ -33,6 +41,8 @@ struct samples {
 /** Jobs with samples of their own: those with most memory of the first so
  * many that are known. */
 #define SAMPLES_JOBS 64u
+/** GPUs with samples of their own. */
+#define SAMPLES_GPUS 64u
 
 /**
  * Takes them; the loop's thread. @sees: whether a job is to be told of; NULL:

@@ -40,7 +40,7 @@ static void put_labels(FILE *out, const struct sample *s)
 		put_label(out, &between, "uid", uid);
 	}
 	if (s->key)
-		put_label(out, &between, s->key, s->word);
+		put_label(out, &between, s->key, sample_word(s));
 	if (*between == ',')
 		fputc('}', out);
 }

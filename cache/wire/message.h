@@ -271,12 +271,13 @@ struct sk_wire_gather {
 };
 
 enum sk_list { SK_LIST_SNAPSHOTS = 1, SK_LIST_IMAGES, SK_LIST_PARTS };
-/* The reply has fd 0: body.list_reply.n records of record_bytes each, which may
- * be more or fewer than the reader knows: wire/version.h. An empty job lists all jobs that the caller may see; step -1, run 0, rank -1:
- * all. Snapshots come newest first: by (job, run, step) descending; of one
- * job, a limit ends the list with so many complete ones, and what is older is
- * not even looked for. Parts are the sealed images of one snapshot, of which
- * all but the rank is given, and what they come to at that moment is said.
+/* The reply has fd 0: body.list_reply.n records of record_bytes each, which
+ * may be more or fewer than the reader knows: wire/version.h. An empty job
+ * lists all jobs that the caller may see; step -1, run 0, rank -1: all.
+ * Snapshots come newest first: by (job, run, step) descending; of one job, a
+ * limit ends the list with so many complete ones, and what is older is not
+ * even looked for. Parts are the sealed images of one snapshot, of which all
+ * but the rank is given, and what they come to at that moment is said.
  * What of the store could not be read is counted and the first of it named:
  * who finds nothing in the list then knows that it may be there. A store of
  * which nothing could be read is -EIO, unless memory has a complete one.

@@ -7,10 +7,11 @@
 
 /**
  * Sends @msg, LIST, STATS or STATUS, and reads the records that the reply
- * brings; malloc'ed, *ret_n of them, @record_bytes each. Where the agent's are
- * longer, what is beyond is passed over; where they are shorter, the rest is 0.
+ * brings; malloc'ed, *ret_n of them, @record_bytes each. Where the agent's
+ * are longer, what is beyond is passed over; where shorter, the rest is 0.
  * Errors: as sk_conn_call(); -EPROTO records of no length that makes sense, or
- * a list that is cut short; -EAGAIN a look takes longer than the LIST waits; -ENOMEM.
+ * a list that is cut short; -EAGAIN a look takes longer than the LIST waits;
+ * -ENOMEM.
  */
 int sk_list_read(struct sk_conn *conn, struct sk_msg *msg,
 		 size_t record_bytes, uint64_t until_ns, void *ret_records,

@@ -58,22 +58,71 @@ static int64_t take_until_served(struct gpu_rank *g)
 	return step;
 }
 
-static uint64_t count(struct scene *scene, const char *name)
+/* What cachectl prints, a line after the other; 0: there are no more. */
+static FILE *ask(struct scene *scene, const char *what)
 {
-	char command[256], line[256];
-	uint64_t value = 0;
+	char command[256];
 	FILE *f;
 
-	(void)snprintf(command, sizeof(command), "%s --socket %s stats "
-		       "--prometheus", scene->cachectl, scene->socket);
+	(void)snprintf(command, sizeof(command), "%s --socket %s %s",
+		       scene->cachectl, scene->socket, what);
 	f = popen(command, "r");
-	CHECK(f);
+	CHECK(f, "%s", command);
+	return f;
+}
+
+/* The sum of all that have the name, whatever they are of. */
+static uint64_t count(struct scene *scene, const char *name)
+{
+	FILE *f = ask(scene, "stats --prometheus");
+	uint64_t sum = 0, value;
+	char line[512];
+
+	while (fgets(line, sizeof(line), f)) {
+		const char *rest = line + strlen(name);
+
+		if (strncmp(line, name, strlen(name)) != 0 ||
+		    (*rest != ' ' && *rest != '{'))
+			continue;
+		rest = strrchr(line, ' ');
+		if (sscanf(rest, " %" SCNu64, &value) == 1)
+			sum += value;
+	}
+	CHECK(!pclose(f));
+	return sum;
+}
+
+/* Whether a line of that command has both. */
+static bool says(struct scene *scene, const char *what, const char *a,
+		 const char *b)
+{
+	FILE *f = ask(scene, what);
+	bool found = false;
+	char line[512];
+
 	while (fgets(line, sizeof(line), f))
-		if (!strncmp(line, name, strlen(name)))
-			(void)sscanf(line + strlen(name), " %" SCNu64,
-				     &value);
-	CHECK(!pclose(f), "%s", command);
-	return value;
+		found |= strstr(line, a) && strstr(line, b);
+	(void)pclose(f);	/* 7: something is not as it should be */
+	return found;
+}
+
+/* All who ask what memory of GPUs is taken hear the same. */
+static void figures_are(struct scene *scene, const char *job, uint64_t bytes)
+{
+	char of_job[200];
+
+	(void)snprintf(of_job, sizeof(of_job), "job=\"%s\"", job);
+	CHECK(count(scene, "shardkeep_device_memory_budget_bytes") ==
+	      64 << 20);
+	CHECK(count(scene, "shardkeep_device_memory_used_bytes") == bytes);
+	CHECK(count(scene, "shardkeep_job_device_memory_bytes") == bytes);
+	CHECK(count(scene, "shardkeep_device_slots") == 1);
+	CHECK(says(scene, "stats --prometheus",
+		   "shardkeep_job_device_memory_bytes{", of_job));
+	CHECK(says(scene, "stats --prometheus", "{gpu=\"GPU-", "\"} "));
+	CHECK(says(scene, "status", "GPU-", "64.0 MiB"));
+	CHECK(says(scene, "status", "device slots", "1"));
+	CHECK(says(scene, "top --count 1", "GPU-", "64.0 MiB"));
 }
 
 /* ---- whole ---- */
@@ -94,6 +143,7 @@ static void save(struct rank *rank)
 	/* Each byte crosses the link once. */
 	CHECK(gpu_count(&g, "across") - across == 2800000 + 2000 + 66);
 	CHECK(gpu_count(&g, "out") - out == 2800000 + 2000 + 66);
+	figures_are(rank->scene, rank->job, device_bytes(&g));
 	rank_ready(rank);
 }
 
@@ -194,9 +244,13 @@ static void test_hangs(struct scene *scene)
 	scene_ranks(scene, "hangs", 1, load_the_one_before, NULL);
 	CHECK(count(scene, "shardkeep_device_lost_total") == lost + 1);
 	CHECK(count(scene, "shardkeep_quarantined_bytes") > 0);
+	/* Nobody's, and taken all the same. */
+	CHECK(count(scene, "shardkeep_device_memory_used_bytes") > 0);
 	kill_rank(pid);
 	while (count(scene, "shardkeep_quarantined_bytes"))
 		;
+	CHECK(!count(scene, "shardkeep_device_memory_used_bytes"));
+	CHECK(says(scene, "status", "lost on GPUs", "1"));
 }
 
 /* ---- the agent killed, or another in its place, in that very moment ---- */
@@ -393,6 +447,8 @@ int main(int argc, char **argv)
 	}
 	restart(&scene, "1M");
 	scene_ranks(&scene, "none", 1, none_left, NULL);
+	CHECK(count(&scene, "shardkeep_device_slots_refused_total") > 0);
+	CHECK(!count(&scene, "shardkeep_device_memory_used_bytes"));
 	scene_close(&scene);
 	return 0;
 }

@@ -31,4 +31,15 @@ char *figure_word(const struct sk_wire_stat *s, char buf[FIGURE_WORD]);
  * job's name and uid. */
 const struct sk_wire_stat *figure_job(const struct figures *f, size_t i);
 
+/* ---- gpus.c ---- */
+
+struct report;
+
+/** Whether the agent gives memory of GPUs, or has any of it out. */
+bool figures_have_gpus(const struct figures *f);
+/** How many device slots there are, and what became of others. */
+void figures_count_gpus(struct report *r, const struct figures *f);
+/** A line for each GPU; for people (@table) none where there is none. */
+void figures_list_gpus(struct report *r, const struct figures *f, bool table);
+
 #endif

@@ -103,12 +103,16 @@ static void add_disk(struct context *ctx,
 
 /* ---- jobs ---- */
 
-static const struct column job_columns[] = {
-	{ "job", "JOB" }, { "uid", "UID" }, { "ranks", "RANKS" },
-	{ "memory_bytes", "MEMORY" }, { "to_flush", "TO FLUSH" },
-	{ "sealed_step", "SEALED" }, { "complete_step", "COMPLETE" },
-	{ "durable_step", "DURABLE" }, { "durable_age_s", "AGO" },
-};
+/* People with GPUs see what is taken of them. */
+#define JOB_COLUMNS(gpus) {						\
+	{ "job", "JOB" }, { "uid", "UID" }, { "ranks", "RANKS" },	\
+	{ "memory_bytes", "MEMORY" }, { "device_memory_bytes", gpus },	\
+	{ "to_flush", "TO FLUSH" }, { "sealed_step", "SEALED" },	\
+	{ "complete_step", "COMPLETE" }, { "durable_step", "DURABLE" },	\
+	{ "durable_age_s", "AGO" },					\
+}
+static const struct column job_columns[] = JOB_COLUMNS(NULL);
+static const struct column gpu_job_columns[] = JOB_COLUMNS("GPUS");
 
 static void add_figure(struct report *r, enum cell_kind kind,
 		       const struct figures *f, const char *name,
@@ -128,7 +132,8 @@ static void add_jobs(struct report *r, const struct figures *f)
 					      "durable" };
 	const struct sk_wire_stat *job;
 
-	report_table(r, "jobs", NULL, job_columns,
+	report_table(r, "jobs", NULL, figures_have_gpus(f) ?
+		     gpu_job_columns : job_columns,
 		     SK_ARRAY_SIZE(job_columns));
 	for (size_t i = 0; (job = figure_job(f, i)); i++) {
 		report_cell_name(r, "%s", job->job);
@@ -136,6 +141,8 @@ static void add_jobs(struct report *r, const struct figures *f)
 		add_figure(r, CELL_INT, f, "shardkeep_job_ranks", job, "");
 		add_figure(r, CELL_BYTES, f, "shardkeep_job_memory_bytes",
 			   job, "");
+		add_figure(r, CELL_BYTES, f,
+			   "shardkeep_job_device_memory_bytes", job, "");
 		add_figure(r, CELL_INT, f,
 			   "shardkeep_job_snapshots_to_flush", job, "");
 		for (size_t k = 0; k < SK_ARRAY_SIZE(states); k++)
@@ -200,6 +207,8 @@ int command_status(struct context *ctx, int argc, char **argv)
 	add_agent(ctx, &status);
 	add_room(ctx, &f);
 	add_disk(ctx, &status, &f);
+	figures_count_gpus(ctx->report, &f);
+	figures_list_gpus(ctx->report, &f, ctx->output == OUTPUT_TABLE);
 	if (figure_job(&f, 0) || ctx->output != OUTPUT_TABLE)
 		add_jobs(ctx->report, &f);
 	add_states(ctx, states, n);

@@ -50,13 +50,16 @@ static double rate(const struct looks *l, const char *name,
 	return (now - before) * 1e9 / (double)(l->now_ns - l->before_ns);
 }
 
-static const struct column columns[] = {
-	{ "job", "JOB" }, { "uid", NULL }, { "ranks", NULL },
-	{ "memory_bytes", "MEMORY" }, { "sealed_step", "SEALED" },
-	{ "complete_step", "COMPLETE" }, { "durable_step", "DURABLE" },
-	{ "to_flush", NULL }, { "sealed_bytes_per_s", "COPIED/S" },
-	{ "flushed_bytes_per_s", "FLUSHED/S" }, { "stalled", "STALL" },
-};
+#define COLUMNS(gpus) {							\
+	{ "job", "JOB" }, { "uid", NULL }, { "ranks", NULL },		\
+	{ "memory_bytes", "MEMORY" }, { "device_memory_bytes", gpus },	\
+	{ "sealed_step", "SEALED" }, { "complete_step", "COMPLETE" },	\
+	{ "durable_step", "DURABLE" }, { "to_flush", NULL },		\
+	{ "sealed_bytes_per_s", "COPIED/S" },				\
+	{ "flushed_bytes_per_s", "FLUSHED/S" }, { "stalled", "STALL" },	\
+}
+static const struct column columns[] = COLUMNS(NULL);
+static const struct column gpu_columns[] = COLUMNS("GPUS");
 
 static void add_figure(struct report *r, enum cell_kind kind,
 		       const struct looks *l, const char *name,
@@ -77,6 +80,8 @@ static void add_job(struct report *r, const struct looks *l,
 	report_cell(r, CELL_INT, job->uid);
 	add_figure(r, CELL_INT, l, "shardkeep_job_ranks", job, "");
 	add_figure(r, CELL_BYTES, l, "shardkeep_job_memory_bytes", job, "");
+	add_figure(r, CELL_BYTES, l, "shardkeep_job_device_memory_bytes", job,
+		   "");
 	add_figure(r, CELL_INT, l, "shardkeep_job_step", job, "sealed");
 	add_figure(r, CELL_INT, l, "shardkeep_job_step", job, "complete");
 	add_figure(r, CELL_INT, l, "shardkeep_job_step", job, "durable");
@@ -121,7 +126,9 @@ static int show(struct context *ctx, const struct looks *l)
 	if (!r)
 		return sk_err_set(&ctx->err, -ENOMEM, "out of memory");
 	add_agent(r, l, ctx->output == OUTPUT_TABLE);
-	report_table(r, "jobs", NULL, columns, SK_ARRAY_SIZE(columns));
+	figures_list_gpus(r, &l->now, ctx->output == OUTPUT_TABLE);
+	report_table(r, "jobs", NULL, figures_have_gpus(&l->now) ?
+		     gpu_columns : columns, SK_ARRAY_SIZE(columns));
 	for (size_t i = 0; (job = figure_job(&l->now, i)); i++)
 		add_job(r, l, job);
 	if (ctx->output == OUTPUT_TABLE && isatty(STDOUT_FILENO))

@@ -26,7 +26,8 @@ static struct {
  * zero. */
 static void write_records(int fd)
 {
-	size_t bytes = agent.record_bytes, room = bytes + sizeof(struct sk_wire_snapshot);
+	size_t bytes = agent.record_bytes;
+	size_t room = bytes + sizeof(struct sk_wire_snapshot);
 	char *one = malloc(room);
 
 	cr_assert_not_null(one);
