@@ -14,9 +14,48 @@ fail() {
 	exit 1
 }
 
-"$package" --from "$build" "$dir/debs" >"$dir/made" || fail "tools/package"
+# ---- whose they are ----
+mkdir "$dir/home"
+printf '[user]\n\tname = Git User\n\temail = git@example.org\n' \
+	>"$dir/gitconfig"
+# is WHO [NAME=VALUE...]: with nothing else in the environment.
+is() {
+	local who=$1 said
+	shift
+	said=$(env -i PATH="$PATH" HOME="$dir/home" GIT_CONFIG_NOSYSTEM=1 \
+		GIT_CONFIG_GLOBAL="$dir/gitconfig" GIT_DIR=/nonexistent "$@" \
+		"$package" --maintainer 2>&1) || said="refused: $said"
+	case $said in
+	"$who"*) ;;
+	*) fail "maintainer with $*: $said" ;;
+	esac
+}
+is 'Ann Packager <ann@example.org>' DEBFULLNAME='Ann Packager' \
+	DEBEMAIL=ann@example.org
+is 'Bob <bob@example.org>' DEBEMAIL='Bob <bob@example.org>'
+is 'Ann <bob@example.org>' DEBFULLNAME=Ann DEBEMAIL='Bob <bob@example.org>'
+is 'Git User <mail@example.org>' EMAIL=mail@example.org
+if command -v git >/dev/null; then
+	is 'Git User <git@example.org>'
+	is 'Ann <git@example.org>' DEBFULLNAME=Ann
+fi
+: >"$dir/gitconfig"
+is "$(env -i PATH="$PATH" id -un) <" DEBFULLNAME="$(id -un)"
+is 'refused: no maintainer' DEBFULLNAME=Ann DEBEMAIL=nobody
+is 'refused: no maintainer' DEBFULLNAME='Ann <x>' DEBEMAIL=ann@example.org
+is 'refused: no maintainer' DEBFULLNAME=$'Ann\nDepends: x' \
+	DEBEMAIL=ann@example.org
+
+DEBFULLNAME="Ann O'Packager" DEBEMAIL=ann@example.org \
+	"$package" --from "$build" "$dir/debs" >"$dir/made" ||
+	fail "tools/package"
 mapfile -t debs <"$dir/made"
 [ "${#debs[@]}" -ge 3 ] || fail "packages: ${debs[*]}"
+for deb in "${debs[@]}"; do
+	who=$(dpkg-deb -f "$deb" Maintainer)
+	[ "$who" = "Ann O'Packager <ann@example.org>" ] ||
+		fail "$deb is of $who"
+done
 
 root=$dir/root
 mkdir -p "$root/var/lib/dpkg/info" "$root/var/lib/dpkg/updates"
