@@ -300,7 +300,9 @@ int sk_state_clear(struct sk_state *state);
  * Registers with the agent, a request as any other, and then waits until the
  * slots are faulted in, at most @timeout_ms, so that the first snapshot is as
  * fast as the others; with 0 it waits for nothing, and faulting goes on in the
- * background. Optional: without it the first snapshot registers.
+ * background. Optional: without it the first snapshot registers, and where the
+ * agent alone may fault in (this process is in another memory cgroup) it waits
+ * for that.
  *
  * Errors: -ENOMEM over the agent's budget (the sentence says what was asked,
  * what is free, who holds the rest); -EEXIST a living rank of this number

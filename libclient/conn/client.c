@@ -150,8 +150,8 @@ int sk_call_apart(struct sk *sk, struct sk_msg *msg, const int *fds,
 		  struct sk_err *err)
 {
 	struct sk_conn conn = SK_CONN_NULL;
-	int r = sk_conn_open_more(sk->os, sk->socket_path, until_ns, &conn,
-				  err);
+	int r = sk_conn_open_more(sk->os, &sk->conn, sk->socket_path,
+				  until_ns, &conn, err);
 
 	if (r < 0)
 		return r;

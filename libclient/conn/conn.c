@@ -112,6 +112,13 @@ static int check_peer(const struct sk_os *os, int sock, const char *path,
 			  geteuid());
 }
 
+static void hang_up(struct sk_conn *conn)
+{
+	if (conn->sock >= 0)
+		(void)conn->os->close(conn->os, conn->sock);
+	conn->sock = -1;
+}
+
 /* Greets in @version; -ECONNRESET where the agent hangs up on that. */
 static int greet(struct sk_conn *conn, const char *path, bool any_user,
 		 unsigned version, uint64_t until_ns, struct sk_err *err)
@@ -136,19 +143,36 @@ static int greet(struct sk_conn *conn, const char *path, bool any_user,
 	return 0;
 }
 
-static int open_conn(const struct sk_os *os, const char *path, bool any_user,
-		     uint64_t until_ns, struct sk_conn *ret_conn,
-		     struct sk_err *err)
+/* From the newest down, until the agent does not hang up. */
+static int greet_each(struct sk_conn *conn, const char *path, bool any_user,
+		      uint64_t until_ns, struct sk_err *err)
 {
-	struct sk_conn conn = { .os = os, .sock = -1 };
 	unsigned version = SK_WIRE_VERSION;
 	int r;
 
-	(void)pthread_mutex_init(&conn.lock, NULL);
 	do {
-		r = greet(&conn, path, any_user, version, until_ns, err);
+		r = greet(conn, path, any_user, version, until_ns, err);
 		version = sk_wire_greet_next(version);
 	} while (r == -ECONNRESET && version);
+	return r;
+}
+
+/* @known: a version that was found before; 0: none was. Another agent may be
+ * there by now. */
+static int open_conn(const struct sk_os *os, const char *path, bool any_user,
+		     unsigned known, uint64_t until_ns,
+		     struct sk_conn *ret_conn, struct sk_err *err)
+{
+	struct sk_conn conn = { .os = os, .sock = -1 };
+	int r = -EPROTO;
+
+	(void)pthread_mutex_init(&conn.lock, NULL);
+	if (known && known != SK_WIRE_VERSION)
+		r = greet(&conn, path, any_user, known, until_ns, err);
+	if (r == -EPROTO || r == -ECONNRESET) {
+		hang_up(&conn);
+		r = greet_each(&conn, path, any_user, until_ns, err);
+	}
 	if (r < 0) {
 		sk_conn_close(&conn);
 		return r;
@@ -169,25 +193,37 @@ int sk_conn_open(const struct sk_os *os, const char *socket_path,
 		 uint64_t until_ns, struct sk_conn *ret_conn,
 		 struct sk_err *err)
 {
-	return open_conn(os, socket_path, false, until_ns, ret_conn, err);
+	return open_conn(os, socket_path, false, 0, until_ns, ret_conn, err);
 }
 
 int sk_conn_open_any(const struct sk_os *os, const char *socket_path,
 		     uint64_t until_ns, struct sk_conn *ret_conn,
 		     struct sk_err *err)
 {
-	return open_conn(os, socket_path, true, until_ns, ret_conn, err);
+	return open_conn(os, socket_path, true, 0, until_ns, ret_conn, err);
 }
 
-int sk_conn_open_more(const struct sk_os *os, const char *socket_path,
-		      uint64_t until_ns, struct sk_conn *ret_conn,
-		      struct sk_err *err)
+static int open_more(const struct sk_os *os, const char *path, unsigned known,
+		     uint64_t until_ns, struct sk_conn *ret_conn,
+		     struct sk_err *err)
 {
-	int r = sk_conn_open(os, socket_path, until_ns, ret_conn, err);
+	int r = open_conn(os, path, false, known, until_ns, ret_conn, err);
 
 	if (r == -ENOENT || r == -ECONNREFUSED)
 		return sk_err_prefix(err, -ECONNRESET, "the agent is gone");
 	return r;
+}
+
+int sk_conn_open_more(const struct sk_os *os, struct sk_conn *handle,
+		      const char *socket_path, uint64_t until_ns,
+		      struct sk_conn *ret_conn, struct sk_err *err)
+{
+	unsigned known;
+
+	(void)pthread_mutex_lock(&handle->lock);
+	known = handle->version;
+	(void)pthread_mutex_unlock(&handle->lock);
+	return open_more(os, socket_path, known, until_ns, ret_conn, err);
 }
 
 int sk_conn_again(const char *socket_path, uint64_t until_ns,
@@ -198,7 +234,7 @@ int sk_conn_again(const char *socket_path, uint64_t until_ns,
 
 	if (sk_conn_is_open(conn, NULL, NULL))
 		return 0;
-	r = sk_conn_open_more(conn->os, socket_path, until_ns, &fresh, err);
+	r = open_more(conn->os, socket_path, 0, until_ns, &fresh, err);
 	if (r < 0)
 		return r;
 	(void)pthread_mutex_lock(&conn->lock);
@@ -247,13 +283,6 @@ bool sk_conn_agent_faults(struct sk_conn *conn)
 	alone = conn->agent.flags & SK_HELLO_AGENT_FAULTS;
 	(void)pthread_mutex_unlock(&conn->lock);
 	return alone;
-}
-
-static void hang_up(struct sk_conn *conn)
-{
-	if (conn->sock >= 0)
-		(void)conn->os->close(conn->os, conn->sock);
-	conn->sock = -1;
 }
 
 void sk_conn_close(struct sk_conn *conn)

@@ -61,13 +61,15 @@ int sk_conn_open_any(const struct sk_os *os, const char *socket_path,
 		     uint64_t until_ns, struct sk_conn *ret_conn,
 		     struct sk_err *err);
 /**
- * One more connection of a handle. Who has one had an agent: that nobody
- * answers any more is -ECONNRESET, and not what sk_conn_open() says, which is
- * told apart from a snapshot that is not there. Else its errors.
+ * One more connection of a handle, beside @handle. Who has one had an agent:
+ * that nobody answers any more is -ECONNRESET, and not what sk_conn_open()
+ * says, which is told apart from a snapshot that is not there. Else its errors.
+ * It begins with the version that the handle has found: some agents log who
+ * greets in one that they do not know.
  */
-int sk_conn_open_more(const struct sk_os *os, const char *socket_path,
-		      uint64_t until_ns, struct sk_conn *ret_conn,
-		      struct sk_err *err);
+int sk_conn_open_more(const struct sk_os *os, struct sk_conn *handle,
+		      const char *socket_path, uint64_t until_ns,
+		      struct sk_conn *ret_conn, struct sk_err *err);
 /** One that is not connected is fine. */
 void sk_conn_close(struct sk_conn *conn);
 /** Connects an open handle again where its connection was lost. Other threads

@@ -381,8 +381,8 @@ static int begin(struct sk *sk, struct inspecting *in)
 	r = sk_check(sk, &in->err);
 	if (r < 0)
 		return r;
-	return sk_conn_open_more(sk->os, sk->socket_path, sk_until(sk),
-				 &in->conn, &in->err);
+	return sk_conn_open_more(sk->os, &sk->conn, sk->socket_path,
+				 sk_until(sk), &in->conn, &in->err);
 }
 
 SK_API int sk_inspect(struct sk *sk, const char *job, int64_t step,

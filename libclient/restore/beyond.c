@@ -109,8 +109,8 @@ int sk_restore_beyond(struct sk_state *state, uint64_t run, int64_t step,
 	pthread_mutex_lock(&state->lock);
 	for (int k = 0; k < 2; k++)
 		sk_recall_add(rs.sk->recall, state->layouts[k]);
-	r = sk_conn_open_more(rs.sk->os, rs.sk->socket_path, sk_until(rs.sk),
-			 &rs.conn, &rs.err);
+	r = sk_conn_open_more(rs.sk->os, &rs.sk->conn, rs.sk->socket_path,
+			      sk_until(rs.sk), &rs.conn, &rs.err);
 	if (r >= 0)
 		r = look(&rs, to);
 	if (r >= 0)

@@ -187,8 +187,8 @@ static int connect_again(struct sk_restoring *rs)
 	int r;
 
 	disconnect(rs);
-	r = sk_conn_open_more(rs->sk->os, rs->sk->socket_path, sk_until(rs->sk),
-			 &rs->conn, &rs->err);
+	r = sk_conn_open_more(rs->sk->os, &rs->sk->conn, rs->sk->socket_path,
+			      sk_until(rs->sk), &rs->conn, &rs->err);
 	rs->connected = r >= 0;
 	return r;
 }

@@ -150,6 +150,36 @@ Test(versions, one_that_hangs_up_is_greeted_in_its_own)
 	cr_assert_eq(agent.dials, 2);
 }
 
+/* It is greeted in another once for a handle, and not for each question of it:
+ * it logs each time. Another agent is found in the end, too. */
+Test(versions, what_was_found_is_known_to_the_handles_other_connections)
+{
+	const struct sk_os *os = sk_os_linux();
+	struct sk_conn handle, more;
+	struct sk_err err = { "" };
+
+	if (SK_WIRE_OLDEST > SK_WIRE_MUTE)
+		return;
+	agent.hangs_up = true;
+	begin(SK_WIRE_OLDEST);
+	cr_assert_eq(open_conn(&handle, &err), 0, "%s", err.text);
+	/* This agent serves one connection after the other. */
+	handle.sock = sk_close_fd(handle.sock);
+	for (unsigned dials = 3; dials < 6; dials++) {
+		if (dials == 5)
+			agent.speaks = SK_WIRE_VERSION;
+		more = (struct sk_conn)SK_CONN_NULL;
+		cr_assert_eq(sk_conn_open_more(os, &handle, agent.path,
+					       os->now_ns(os) + UNTIL_NS,
+					       &more, &err), 0, "%s", err.text);
+		cr_assert_eq(more.version, agent.speaks);
+		cr_assert_eq(agent.dials, dials + (dials == 5));
+		sk_conn_close(&more);
+	}
+	sk_conn_close(&handle);
+	end();
+}
+
 Test(versions, one_that_hangs_up_and_is_too_old_is_named)
 {
 	agent.hangs_up = true;

@@ -66,10 +66,11 @@ int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who,
 	return sk_err_set(err, -ENOSYS, "this agent has one node");
 }
 
-int sk_conn_open_more(const struct sk_os *os, const char *socket_path,
-		 uint64_t until_ns, struct sk_conn *ret_conn,
-		 struct sk_err *err)
+int sk_conn_open_more(const struct sk_os *os, struct sk_conn *handle,
+		      const char *socket_path, uint64_t until_ns,
+		      struct sk_conn *ret_conn, struct sk_err *err)
 {
+	(void)handle;
 	(void)socket_path;
 	(void)until_ns;
 	(void)err;
