@@ -28,8 +28,9 @@ struct sk_hello {
 	char secret[SK_SECRET_MAX + 1];
 	uint8_t nonce[16];	/* of the notice, or of the meeting */
 	uint32_t kind;
-	int32_t rank, world;
-	struct sk_spot place;
+	int32_t rank, world;	/* rank 0: met another rank 0's notice */
+	struct sk_spot place;	/* where it is met; of rank 0, the port is how
+				 * many ranks it has told of that */
 };
 
 #define SK_HELLO_MAGIC UINT64_C(0x314d4f43504b4853)	/* "SHKPCOM1" */

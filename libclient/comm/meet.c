@@ -61,7 +61,9 @@ static int judge(const struct meet *t, const struct sk_hello *h,
 	if (h->world != t->m->world)
 		return sk_err_set(err, -EINVAL, "rank %d counts %d ranks, and "
 				  "rank 0 %d", h->rank, h->world, t->m->world);
-	if (h->rank < 1 || h->rank >= h->world)
+	if (!h->rank)
+		return sk_err_set(err, -EEXIST, "rank 0 came twice");
+	if (h->rank < 0 || h->rank >= h->world)
 		return sk_err_set(err, -EINVAL, "there is no rank %d of %d to "
 				  "come", h->rank, h->world);
 	if (t->links->fds[h->rank] >= 0)
@@ -74,7 +76,7 @@ static int take(struct meet *t, const struct sk_hello *h, int fd,
 {
 	int r = judge(t, h, err);
 
-	t->heard++;
+	t->heard += h->rank ? 1 : h->place.port;
 	say(t, fd, r, err->text);
 	if (r < 0) {
 		(void)t->os->close(t->os, fd);
@@ -140,6 +142,25 @@ static void tell_late_ones(struct meet *t, int result, const char *why)
 	}
 }
 
+/* Whose notice stands where ours did, lest it waits for those who came here: in
+ * place of a port it is told how many. Where nobody did, it may go on: this
+ * may be a rank 0 that an older attempt has left. */
+static void tell_other(struct meet *t)
+{
+	uint64_t soon = t->os->now_ns(t->os) + LAST_WORD_NS;
+	struct sk_hello hello = t->hello;
+	struct sk_answer answer;
+	struct sk_spot root;
+	struct sk_err err;
+	int fd;
+
+	hello.place.port = (uint16_t)(t->heard < UINT16_MAX ? t->heard :
+							      UINT16_MAX);
+	if (!sk_seek(t->os, t->m->at, soon < t->until ? soon : t->until,
+		     &hello, &fd, &root, &answer, &err))
+		(void)t->os->close(t->os, fd);
+}
+
 static int gather(struct meet *t, const struct stat *notice,
 		  struct sk_err *err)
 {
@@ -150,6 +171,8 @@ static int gather(struct meet *t, const struct stat *notice,
 	say_all(t, r, err->text);
 	if (!notice || sk_notice_stands(t->os, t->m->at, notice))
 		tell_late_ones(t, r, err->text);
+	else if (t->heard)
+		tell_other(t);
 	return r;
 }
 

@@ -25,8 +25,9 @@
 static const int home[RANKS] = { 0, 0, 1, 1 }, away[RANKS] = { 0, 1, 0, 1 };
 
 struct ends {
-	int results[RANKS];
-	char why[RANKS][300];
+	/* And of a second rank 0, and of who has come to the first. */
+	int results[RANKS + 2];
+	char why[RANKS + 2][300];
 	uint64_t remote;
 };
 
@@ -323,6 +324,84 @@ static void test_replaced(struct scene *scene, const struct trial *base)
 	CHECK(e->results[1] < 0 && e->results[3] < 0 && nothing_left(t.at));
 }
 
+static void end_as(struct ends *ends, int i, int r, const char *why)
+{
+	(void)snprintf(ends->why[i], sizeof(ends->why[0]), "%s", why);
+	__atomic_store_n(&ends->results[i], r ? r : 1, __ATOMIC_RELEASE);
+}
+
+static void await_end(const struct ends *ends, int i)
+{
+	while (!__atomic_load_n(&ends->results[i], __ATOMIC_ACQUIRE))
+		(void)sk_os_linux()->poll(sk_os_linux(), NULL, 0,
+					  sk_until_ms(sk_os_linux(), 5));
+}
+
+/* As a rank does it, but it says when it was let in. */
+static void come_to_the_first(struct rank *rank)
+{
+	const struct trial *t = rank->arg;
+	const struct sk_os *os = sk_os_linux();
+	uint64_t until = sk_until_ms(os, 3600000);
+	struct sk_hello hello = { .magic = SK_HELLO_MAGIC,
+		.kind = SK_HELLO_JOIN, .rank = 1, .world = RANKS };
+	struct sk_err err = { "" };
+	struct sk_answer a;
+	struct sk_spot root;
+	int fd;
+
+	CHECK(!sk_seek(os, t->at, until, &hello, &fd, &root, &a, &err), "%s",
+	      err.text);
+	end_as(t->ends, RANKS + 1, 0, "");
+	CHECK(!sk_link_receive(os, fd, &a, sizeof(a), until));
+	(void)os->close(os, fd);
+	end_as(t->ends, 1, a.result, a.why);
+}
+
+/* Two of rank 0, as where a launcher starts a job twice: the second comes when
+ * the first has met rank 1 (t->as) or nobody, and the others after that. Nobody
+ * waits for the end of the meeting, which would be that of the test. */
+static void come_twice(struct rank *rank)
+{
+	const struct trial *t = rank->arg;
+	struct sk_comm comm;
+	int r;
+
+	if (rank->rank == RANKS) {
+		(void)wait_for_notice(t);
+		if (t->as)
+			await_end(t->ends, RANKS + 1);
+	} else if (rank->rank == 1 && t->as) {
+		come_to_the_first(rank);
+		return;
+	} else if (rank->rank) {
+		await_end(t->ends, 0);
+	}
+	r = sk_comm_meet(rank->sk, &(struct sk_meeting){
+		.at = t->at, .rank = rank->rank % RANKS, .world = RANKS,
+		.timeout_ms = 3600000 }, &comm);
+	end_as(t->ends, rank->rank, r, sk_error());
+	if (!r)
+		sk_comm_meet_free(&comm);
+}
+
+static void test_twice(struct scene *scene, const struct trial *base)
+{
+	struct trial t = *base;
+
+	for (t.as = 0; t.as < 2; t.as++) {
+		*t.ends = (struct ends){ 0 };
+		scene_ranks(scene, "twice", RANKS + 1, come_twice, &t);
+		for (int i = 0; i <= RANKS; i++)
+			CHECK(i && !t.as ? t.ends->results[i] == 1 :
+			      t.ends->results[i] == -EEXIST &&
+			      strstr(t.ends->why[i], "rank 0 came twice"),
+			      "rank %d, %d: %d %s", i, t.as,
+			      t.ends->results[i], t.ends->why[i]);
+		CHECK(nothing_left(t.at), "%s", t.at);
+	}
+}
+
 /* ---- what makes no sense ---- */
 
 static void refuse(struct rank *rank)
@@ -347,7 +426,10 @@ static void refuse(struct rank *rank)
 		{ "host:7", -1, 2, "no rank -1 of 2" },
 		{ "host:7", 0, 0, "no rank 0 of 0" },
 	};
+	struct sk_err err = { "" };
 	struct sk_comm comm;
+	struct sk_door door;
+	char port[64];
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		struct sk_meeting m = { .at = cases[i].at,
@@ -359,6 +441,13 @@ static void refuse(struct rank *rank)
 	}
 	CHECK(sk_comm_meet(rank->sk, &(struct sk_meeting){
 		.at = "/nowhere/at/all", .world = 2 }, &comm) == -ENOENT);
+	/* Another rank 0 of this node stands there. */
+	CHECK(!sk_door_open(sk_os_linux(), 0, &door, &err), "%s", err.text);
+	(void)snprintf(port, sizeof(port), "localhost:%u", door.port);
+	CHECK(sk_comm_meet(rank->sk, &(struct sk_meeting){
+		.at = port, .world = 2 }, &comm) == -EADDRINUSE, "%s",
+	      sk_error());
+	sk_door_close(&door);
 }
 
 /* A fork's child has no comm, and does not end its parent's. */
@@ -435,6 +524,7 @@ int main(int argc, char **argv)
 	test_ipv6(&scene, &base);
 	test_meetings(&scene, &base);
 	test_replaced(&scene, &base);
+	test_twice(&scene, &base);
 	scene_ranks(&scene, "fork", RANKS, fork_one, &base);
 	scene_ranks(&scene, "refuse", 1, refuse, &base);
 	scene_close(&scene);
