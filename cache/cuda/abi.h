@@ -22,6 +22,8 @@ typedef unsigned long long sk_cu_ptr;
 typedef struct CUctx_st *sk_cu_context;
 typedef struct CUstream_st *sk_cu_stream;
 typedef struct CUevent_st *sk_cu_event;
+typedef struct CUmod_st *sk_cu_module;
+typedef struct CUfunc_st *sk_cu_function;
 typedef unsigned long long sk_cu_handle;	/* of memory without address */
 
 /** Results that we tell from others. */
@@ -34,6 +36,8 @@ enum {
 	SK_CU_NO_DEVICE = 100,
 	SK_CU_INVALID_DEVICE = 101,
 	SK_CU_INVALID_CONTEXT = 201,
+	SK_CU_INVALID_PTX = 218,
+	SK_CU_NO_COMPILER = 221,
 	SK_CU_INVALID_HANDLE = 400,
 	SK_CU_NOT_FOUND = 500,
 	SK_CU_NOT_READY = 600,
@@ -269,7 +273,19 @@ typedef struct sk_cu_memcpy3d_st {
 	  size_t n))							\
 	X(cuThreadExchangeStreamCaptureMode,				\
 	  cuThreadExchangeStreamCaptureMode, 10010, OPTIONAL,		\
-	  (sk_cu_enum *mode))
+	  (sk_cu_enum *mode))						\
+	X(cuModuleLoadData, cuModuleLoadData, 2000, OPTIONAL,		\
+	  (sk_cu_module *module, const void *image))			\
+	X(cuModuleUnload, cuModuleUnload, 2000, OPTIONAL,		\
+	  (sk_cu_module module))					\
+	X(cuModuleGetFunction, cuModuleGetFunction, 2000, OPTIONAL,	\
+	  (sk_cu_function *function, sk_cu_module module,		\
+	  const char *name))						\
+	X(cuLaunchKernel, cuLaunchKernel, 4000, OPTIONAL,		\
+	  (sk_cu_function function, unsigned grid_x, unsigned grid_y,	\
+	  unsigned grid_z, unsigned block_x, unsigned block_y,		\
+	  unsigned block_z, unsigned shared_bytes, sk_cu_stream stream,	\
+	  void **params, void **extra))
 
 /** Batches before CUDA 13: one parameter more, under the same name. */
 #define SK_CU_BATCH_12080						\

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 
+#include "cuda/kernels.h"
 #include "cuda/private.h"
 
 int sk_cuda_new(const struct sk_os *os, struct sk_cuda **ret_cuda,
@@ -26,6 +27,8 @@ struct sk_cuda *sk_cuda_free(struct sk_cuda *cuda)
 	for (int i = 0; i < SK_CUDA_DEVICES_MAX; i++) {
 		struct sk_cuda_device *device = cuda->devices[i];
 
+		if (device)
+			sk_cuda_kernels_free(device);
 		/* A driver that is gone before us has let go of it. */
 		if (device)
 			(void)device->driver->cuDevicePrimaryCtxRelease(
@@ -106,9 +109,13 @@ static int open_device(struct sk_cuda *cuda, int ordinal,
 			return sk_err_set(err, -ENOMEM, "out of memory");
 		device->driver = &cuda->driver;
 		device->ordinal = ordinal;
-		r = retain(device, err);
-		if (r < 0)
+		r = sk_cuda_kernels_new(device, err);
+		if (r >= 0)
+			r = retain(device, err);
+		if (r < 0) {
+			free(device->kernels);
 			return r;
+		}
 		cuda->devices[ordinal] = sk_take_ptr(device);
 	}
 	*ret_device = cuda->devices[ordinal];

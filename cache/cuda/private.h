@@ -16,6 +16,7 @@ struct sk_cuda_device {
 	int ordinal;
 	sk_cu_device id;
 	sk_cu_context context;	/* the primary one, retained */
+	struct sk_cuda_kernels *kernels;	/* kernels.h; loaded late */
 };
 
 struct sk_cuda {

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <unistd.h>
 
 #include "vcuda.h"
 
@@ -183,8 +182,9 @@ VCU_API void vcudaRace(int on)
 }
 
 /* What there is: "events", "streams", "handles" of memory, and bytes: "locked",
- * "memory" with an address, "reserved" addresses; what was: "pageable" copies,
- * bytes "out", "in" and "across", "calls" of any. */
+ * "memory" with an address, "reserved" addresses, "modules" of code; what was:
+ * "pageable" copies, bytes "out", "in", "across" and "hashed", "calls" of
+ * any. */
 VCU_API uint64_t vcudaCount(const char *what);
 VCU_API uint64_t vcudaCount(const char *what)
 {
@@ -204,6 +204,11 @@ VCU_API uint64_t vcudaCount(const char *what)
 		n = v->bytes_in;
 	else if (!strcmp(what, "across"))
 		n = v->bytes_across;
+	else if (!strcmp(what, "hashed"))
+		n = v->bytes_hashed;
+	else if (!strcmp(what, "modules"))
+		for (struct CUmod_st *m = v->modules; m; m = m->next)
+			n++;
 	else if (!strcmp(what, "calls"))
 		for (int i = 0; i < VCU_FUNCTIONS; i++)
 			n += __atomic_load_n(&v->calls[i], __ATOMIC_RELAXED);

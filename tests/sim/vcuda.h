@@ -49,6 +49,13 @@ struct vcu_point {
 	uint64_t number;
 };
 
+/** Code that was loaded: our own (cuda/kernels.cl), and no other. */
+struct CUmod_st {
+	struct CUmod_st *next;
+	struct CUctx_st *context;
+	struct CUfunc_st *functions;	/* of it, or NULL */
+};
+
 enum vcu_kind { VCU_COPY, VCU_SET, VCU_WAIT, VCU_HOST, VCU_MARK };
 
 /** One operation of a stream. Rows are copied or set; both sides are memory
@@ -144,10 +151,12 @@ struct vcu {
 	struct vcu_locked *locked;
 	struct vcu_handle *handles;
 	struct vcu_range *ranges;
+	struct CUmod_st *modules;
 	uint64_t ids;
 	uint64_t pageable;		/* copies that were not async */
 	uint64_t bytes_out, bytes_in;	/* that crossed the link */
 	uint64_t bytes_across;		/* within devices */
+	uint64_t bytes_hashed;		/* on devices */
 	int64_t live_events, live_streams;
 	bool race;			/* what is set races on purpose */
 	struct vcu_failure failures[VCU_FUNCTIONS];

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cuda/hash.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "cuda/kernels.h"
+
+#define LANES 8u		/* threads of a span: kernels.cl's SK_LANES */
+/* Small blocks, so that a few spans lie on many processors. */
+#define THREADS 32u
+
+/* Spans on both sides, then sums; behind them, on the device alone, what one
+ * kernel leaves to the next. */
+#define SPANS_BYTES (SK_CUDA_SPANS_MAX * sizeof(struct sk_cuda_span))
+#define SUMS_BYTES (SK_CUDA_SPANS_MAX * sizeof(uint64_t))
+
+struct sk_cuda_hash {
+	const struct sk_cuda_device *device;
+	char *host;
+	struct sk_cuda_lock *lock;	/* NULL: the copies are slower */
+	uint64_t there;
+};
+
+int sk_cuda_hash_can(const struct sk_cuda_device *device, struct sk_err *err)
+{
+	return sk_cuda_kernels_load(device, err);
+}
+
+int sk_cuda_hash_new(const struct sk_cuda_device *device,
+		     struct sk_cuda_hash **ret_hash, struct sk_err *err)
+{
+	const uint64_t bytes = SPANS_BYTES + SUMS_BYTES;
+	struct sk_cuda_hash *hash;
+	int r = sk_cuda_kernels_load(device, err);
+
+	if (r < 0)
+		return r;
+	hash = calloc(1, sizeof(*hash));
+	if (!hash)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	hash->device = device;
+	hash->host = aligned_alloc(SK_PAGE, bytes);
+	r = hash->host ? sk_cuda_alloc(device, bytes + LANES * SUMS_BYTES,
+				       &hash->there, err) :
+			 sk_err_set(err, -ENOMEM, "out of memory");
+	if (r < 0) {
+		sk_cuda_hash_free(hash);
+		return r;
+	}
+	(void)sk_cuda_lock(device, hash->host, bytes, bytes, &hash->lock,
+			   NULL);
+	*ret_hash = hash;
+	return 0;
+}
+
+struct sk_cuda_hash *sk_cuda_hash_free(struct sk_cuda_hash *hash)
+{
+	if (!hash)
+		return NULL;
+	sk_cuda_release(hash->device, hash->there);
+	(void)sk_cuda_unlock(hash->lock);
+	free(hash->host);
+	free(hash);
+	return NULL;
+}
+
+static unsigned blocks(uint64_t threads)
+{
+	return (unsigned)((threads + THREADS - 1) / THREADS);
+}
+
+static int launch(const struct sk_cuda_hash *hash,
+		  const struct sk_cuda_lane *lane, uint64_t n,
+		  struct sk_err *err)
+{
+	uint64_t spans = hash->there, ret = spans + SPANS_BYTES;
+	uint64_t sums = ret + SUMS_BYTES;
+	void *params[] = { &spans, &n, &sums, &ret };
+	int r;
+
+	r = sk_cuda_kernels_launch(lane, SK_CUDA_KERNEL_LANES,
+				   blocks(n * LANES),
+				   THREADS, params, err);
+	if (r < 0)
+		return r;
+	return sk_cuda_kernels_launch(lane, SK_CUDA_KERNEL_MERGE,
+				      blocks(n),
+				      THREADS, params, err);
+}
+
+static int copy_in(const struct sk_cuda_hash *hash, struct sk_cuda_lane *lane,
+		   uint64_t bytes, struct sk_err *err)
+{
+	const struct sk_copy copy = {
+		.dst = (char *)(uintptr_t)hash->there, .src = hash->host,
+		.run = bytes, .bytes = bytes };
+
+	return sk_cuda_lane_in(lane, &copy, 0, bytes, hash->lock, err);
+}
+
+static int copy_out(const struct sk_cuda_hash *hash, struct sk_cuda_lane *lane,
+		    uint64_t bytes, struct sk_err *err)
+{
+	const struct sk_copy copy = {
+		.dst = hash->host + SPANS_BYTES,
+		.src = (const char *)(uintptr_t)(hash->there + SPANS_BYTES),
+		.run = bytes, .bytes = bytes };
+
+	return sk_cuda_lane_out(lane, &copy, 0, bytes, hash->lock, err);
+}
+
+int sk_cuda_hash_run(struct sk_cuda_hash *hash, struct sk_cuda_lane *lane,
+		     const struct sk_cuda_span *spans, size_t n,
+		     uint64_t *ret_sums, struct sk_err *err)
+{
+	int r, finished;
+
+	assert(n <= SK_CUDA_SPANS_MAX && lane->device == hash->device);
+	if (!n)
+		return 0;
+	memcpy(hash->host, spans, n * sizeof(*spans));
+	r = copy_in(hash, lane, n * sizeof(*spans), err);
+	if (r >= 0)
+		r = sk_cuda_batch_flush(lane, err);
+	if (r >= 0)
+		r = launch(hash, lane, n, err);
+	if (r >= 0)
+		r = copy_out(hash, lane, n * sizeof(*ret_sums), err);
+	/* Whatever failed: what was asked for reads the spans. */
+	finished = sk_cuda_lane_finish(lane, r < 0 ? NULL : err);
+	if (r < 0 || finished < 0)
+		return r < 0 ? r : finished;
+	memcpy(ret_sums, hash->host + SPANS_BYTES, n * sizeof(*ret_sums));
+	return 0;
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cuda/kernels.h"
+
+#include <assert.h>
+
+static const char *const names[SK_CUDA_KERNELS] = {
+	[SK_CUDA_KERNEL_LANES] = "sk_lanes",
+	[SK_CUDA_KERNEL_MERGE] = "sk_merge",
+	[SK_CUDA_KERNEL_COPIES] = "sk_copies",
+};
+
+struct sk_cuda_kernels {
+	pthread_mutex_t lock;	/* of all that follows, until it is loaded */
+	bool tried;
+	int result;		/* of loading them */
+	struct sk_err err;
+	sk_cu_module module;
+	sk_cu_function functions[SK_CUDA_KERNELS];
+};
+
+int sk_cuda_kernels_new(struct sk_cuda_device *device, struct sk_err *err)
+{
+	assert(!device->kernels);
+	device->kernels = calloc(1, sizeof(*device->kernels));
+	if (!device->kernels)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	(void)pthread_mutex_init(&device->kernels->lock, NULL);
+	return 0;
+}
+
+void sk_cuda_kernels_free(struct sk_cuda_device *device)
+{
+	struct sk_cuda_kernels *k = device->kernels;
+	struct sk_cuda_scope scope;
+
+	if (k->module && sk_cuda_enter(device, &scope, NULL) >= 0) {
+		(void)device->driver->cuModuleUnload(k->module);
+		sk_cuda_leave(&scope);
+	}
+	(void)pthread_mutex_destroy(&k->lock);
+	free(k);
+	device->kernels = NULL;
+}
+
+/* ---- loading ---- */
+
+static int cannot(const struct sk_cuda_device *device, sk_cu_result result,
+		  const char *what, struct sk_err *err)
+{
+	if (result == SK_CU_SUCCESS)
+		return 0;
+	(void)sk_cuda_driver_failed(device->driver, result, what, err);
+	return -ENODEV;
+}
+
+/* Within the device's context. */
+static int load(const struct sk_cuda_device *device, struct sk_err *err)
+{
+	const struct sk_cuda_driver *driver = device->driver;
+	struct sk_cuda_kernels *k = device->kernels;
+	int r;
+
+	r = cannot(device, driver->cuModuleLoadData(&k->module,
+						    sk_cuda_kernels_text),
+		   "cuModuleLoadData", err);
+	if (r < 0) {
+		k->module = NULL;
+		return r;
+	}
+	for (int i = 0; i < SK_CUDA_KERNELS && r >= 0; i++)
+		r = cannot(device,
+			   driver->cuModuleGetFunction(&k->functions[i],
+						       k->module, names[i]),
+			   "cuModuleGetFunction", err);
+	return r;
+}
+
+static int try(const struct sk_cuda_device *device, struct sk_err *err)
+{
+	const struct sk_cuda_driver *driver = device->driver;
+	struct sk_cuda_scope scope;
+	int r;
+
+	if (!driver->cuModuleLoadData || !driver->cuModuleUnload ||
+	    !driver->cuModuleGetFunction || !driver->cuLaunchKernel)
+		return sk_err_set(err, -ENODEV, "this CUDA driver has no "
+				  "function to load a kernel with");
+	r = sk_cuda_enter(device, &scope, err);
+	if (r < 0)
+		return -ENODEV;
+	r = load(device, err);
+	sk_cuda_leave(&scope);
+	return r;
+}
+
+int sk_cuda_kernels_load(const struct sk_cuda_device *device,
+			 struct sk_err *err)
+{
+	struct sk_cuda_kernels *k = device->kernels;
+	int r;
+
+	(void)pthread_mutex_lock(&k->lock);
+	if (!k->tried)
+		k->result = try(device, &k->err);
+	k->tried = true;
+	r = k->result;
+	if (r < 0 && err)
+		*err = k->err;
+	(void)pthread_mutex_unlock(&k->lock);
+	return r;
+}
+
+/* ---- launching ---- */
+
+int sk_cuda_kernels_launch(const struct sk_cuda_lane *lane,
+			   enum sk_cuda_kernel kernel, unsigned blocks,
+			   unsigned threads, void **params,
+			   struct sk_err *err)
+{
+	const struct sk_cuda_device *device = lane->device;
+	struct sk_cuda_scope scope;
+	sk_cu_result result;
+	int r = sk_cuda_enter(device, &scope, err);
+
+	if (r < 0)
+		return r;
+	result = device->driver->cuLaunchKernel(
+		device->kernels->functions[kernel], blocks, 1, 1, threads, 1,
+		1, 0, lane->stream, params, NULL);
+	sk_cuda_leave(&scope);
+	return result == SK_CU_SUCCESS ? 0 :
+	       sk_cuda_driver_failed(device->driver, result, "cuLaunchKernel",
+				     err);
+}

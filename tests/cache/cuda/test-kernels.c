@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What runs on a GPU, as this machine runs it: the same source, thread by
+ * thread, against xxHash on random bytes, lengths and addresses.
+ */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "bytes/checksum.h"
+
+#include "cuda/kernels.cl"
+
+#define MIB ((size_t)1 << 20)
+#define SPANS 64
+
+static uint64_t draw(uint64_t *random)
+{
+	*random = *random * 6364136223846793005u + 1442695040888963407u;
+	return *random >> 33;
+}
+
+static char *random_bytes(size_t n, uint64_t *random)
+{
+	char *p = malloc(n + 1);
+
+	cr_assert_not_null(p);
+	for (size_t i = 0; i < n; i++)
+		p[i] = (char)draw(random);
+	return p;
+}
+
+/* All threads of a launch, the last one first: none waits for another. */
+static void hash(const struct sk_kernel_span *spans, uint64_t n, uint64_t *ret)
+{
+	sk_u64 sums[SPANS * SK_LANES], sum[SPANS];
+
+	memset(sums, 0xa5, sizeof(sums));
+	for (uint64_t t = n * SK_LANES + 40; t-- > 0;)
+		sk_kernel_lanes(t, spans, n, sums);
+	for (uint64_t t = n + 40; t-- > 0;)
+		sk_kernel_merge(t, spans, n, sums, sum);
+	for (uint64_t i = 0; i < n; i++)
+		ret[i] = sum[i];
+}
+
+static void check(const char *p, size_t bytes)
+{
+	const struct sk_kernel_span span = { (uintptr_t)p, bytes };
+	uint64_t sum;
+
+	hash(&span, 1, &sum);
+	cr_assert_eq(sum, sk_xxh3(p, bytes), "%zu bytes at %p", bytes,
+		     (const void *)p);
+}
+
+Test(kernels, each_short_length)
+{
+	uint64_t random = 1;
+	char *all = random_bytes(2200, &random);
+
+	for (size_t n = 0; n <= 2100; n++)
+		for (size_t at = 0; at < 9; at++)
+			check(all + at, n);
+	free(all);
+}
+
+/* Where stripes and blocks end, up to whole chunks. */
+Test(kernels, lengths_about_the_ends)
+{
+	uint64_t random = 2;
+	char *all = random_bytes(MIB + 64, &random);
+
+	for (size_t n = 2048; n <= MIB; n *= 2)
+		for (int by = -66; by <= 1; by++)
+			if (n + by <= MIB)
+				check(all, n + by);
+	check(all + 1, MIB);
+	free(all);
+}
+
+Test(kernels, many_spans)
+{
+	struct sk_kernel_span spans[SPANS];
+	uint64_t random = 3, sums[SPANS];
+	char *all = random_bytes(MIB, &random);
+
+	for (int round = 0; round < 20; round++) {
+		for (int i = 0; i < SPANS; i++) {
+			uint64_t at = draw(&random) % MIB;
+			uint64_t most = round % 2 ? 300 : MIB / 4;
+
+			most = most < MIB - at ? most : MIB - at;
+			spans[i].at = (uintptr_t)all + at;
+			spans[i].bytes = draw(&random) % (most + 1);
+		}
+		hash(spans, SPANS, sums);
+		for (int i = 0; i < SPANS; i++)
+			cr_assert_eq(sums[i], sk_xxh3((char *)spans[i].at,
+						      spans[i].bytes));
+	}
+	free(all);
+}
+
+Test(kernels, copies)
+{
+	uint64_t random = 4;
+	char *from = random_bytes(5000, &random), *to = malloc(5000);
+	char *want = malloc(5000);
+
+	for (int round = 0; round < 2000; round++) {
+		uint64_t src = draw(&random) % 64, dst = draw(&random) % 64;
+		uint64_t n = draw(&random) % (round % 2 ? 4900 : 40);
+		uint64_t threads = 1 + draw(&random) % 256;
+		struct sk_kernel_copy copy = { (uintptr_t)to + dst,
+					       (uintptr_t)from + src, n };
+
+		memset(to, round, 5000);
+		memset(want, round, 5000);
+		memcpy(want + dst, from + src, n);
+		for (uint64_t t = threads; t-- > 0;)
+			sk_kernel_copies(t, threads, &copy);
+		cr_assert_arr_eq(to, want, 5000);
+	}
+	free(from);
+	free(to);
+	free(want);
+}

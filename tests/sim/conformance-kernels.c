@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What we rely on of the driver that runs our own code on a device; as
+ * conformance.c, on the simulated driver and on a real one unchanged.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bytes/checksum.h"
+#include "cuda/kernels.h"
+#include "items.h"
+#include "trainer.h"
+
+#define BYTES ((size_t)3 << 20)
+#define CHUNK ((size_t)1 << 20)
+
+static const char *const names[] = { "sk_lanes", "sk_merge", "sk_copies" };
+
+/* As kernels.cl has them. */
+struct span {
+	uint64_t at, bytes;
+};
+
+struct copy {
+	uint64_t dst, src, bytes;
+};
+
+struct loaded {
+	struct trainer_cuda t;
+	sk_cu_module module;
+	sk_cu_function functions[3];
+	sk_cu_stream stream;
+	sk_cu_ptr bytes, table, sums, ret;
+	char *here;
+};
+
+static void begin(struct loaded *l)
+{
+	trainer_cuda_begin(&l->t, 0);
+	IS(0, l->t.driver.cuModuleLoadData(&l->module, sk_cuda_kernels_text));
+	for (int i = 0; i < 3; i++)
+		IS(0, l->t.driver.cuModuleGetFunction(&l->functions[i],
+						      l->module, names[i]));
+	IS(0, l->t.cuStreamCreate(&l->stream, SK_CU_STREAM_NON_BLOCKING));
+	l->bytes = trainer_cuda_alloc(&l->t, BYTES);
+	l->table = trainer_cuda_alloc(&l->t, 4096);
+	l->sums = trainer_cuda_alloc(&l->t, 4096);
+	l->ret = trainer_cuda_alloc(&l->t, 4096);
+	l->here = malloc(BYTES);
+	CHECK(l->here);
+	for (size_t i = 0; i < BYTES; i++)
+		l->here[i] = (char)(i * i >> 9);
+	trainer_cuda_put(&l->t, l->bytes, l->here, BYTES);
+}
+
+static unsigned launch(const struct loaded *l, int which, unsigned blocks,
+		       unsigned threads, void **params)
+{
+	return l->t.driver.cuLaunchKernel(l->functions[which], blocks, 1, 1,
+					  threads, 1, 1, 0, l->stream, params,
+					  NULL);
+}
+
+/* Both kernels, of the spans in the table. */
+static void hash(const struct loaded *l, uint64_t n)
+{
+	sk_cu_ptr table = l->table, sums = l->sums, ret = l->ret;
+	void *params[] = { &table, &n, &sums, &ret };
+
+	IS(0, launch(l, 0, (unsigned)n, 32, params));
+	IS(0, launch(l, 1, 1, 32, params));
+	/* They are read in the call. */
+	table = sums = ret = 0;
+	n = 1u << 30;
+}
+
+static void modules(void)
+{
+	static const char broken[] =
+		".version 4.0\n.target sm_50\n.address_size 64\n"
+		".visible .entry sk_lanes() { nonsense; }\n";
+	struct loaded l;
+	sk_cu_function f;
+	sk_cu_module other;
+
+	begin(&l);
+	IS(SK_CU_NOT_FOUND, l.t.driver.cuModuleGetFunction(&f, l.module,
+							   "sk_nothing"));
+	IS(SK_CU_INVALID_PTX, l.t.driver.cuModuleLoadData(&other, broken));
+	/* It may be loaded twice, and one let go of. */
+	IS(0, l.t.driver.cuModuleLoadData(&other, sk_cuda_kernels_text));
+	IS(0, l.t.driver.cuModuleUnload(other));
+	IS(0, l.t.driver.cuModuleGetFunction(&f, l.module, names[0]));
+	IS(0, l.t.driver.cuModuleUnload(l.module));
+}
+
+static void checksums(void)
+{
+	static const uint64_t bytes[] = { CHUNK, CHUNK - 1, 5000, 241, 240,
+					  129, 128, 17, 16, 9, 8, 4, 3, 1, 0 };
+	struct span spans[15];
+	uint64_t sums[15];
+	struct loaded l;
+
+	begin(&l);
+	for (size_t i = 0; i < 15; i++)
+		spans[i] = (struct span){ l.bytes + i * 1000, bytes[i] };
+	/* At any address. */
+	spans[2].at += 3;
+	trainer_cuda_put(&l.t, l.table, spans, sizeof(spans));
+	hash(&l, 15);
+	IS(0, l.t.driver.cuStreamSynchronize(l.stream));
+	trainer_cuda_get(&l.t, sums, l.ret, sizeof(sums));
+	for (size_t i = 0; i < 15; i++)
+		CHECK(sums[i] == sk_xxh3(l.here + (spans[i].at - l.bytes),
+					 bytes[i]));
+}
+
+/* A kernel comes after what its stream had before, and before what comes. */
+static void order(void)
+{
+	sk_cu_ptr copy;
+	struct loaded l;
+	struct span span;
+	uint64_t sum;
+
+	begin(&l);
+	copy = trainer_cuda_alloc(&l.t, BYTES);
+	span = (struct span){ copy, BYTES };
+	trainer_cuda_put(&l.t, l.table, &span, sizeof(span));
+	IS(0, l.t.driver.cuMemcpyDtoDAsync(copy, l.bytes, BYTES, l.stream));
+	hash(&l, 1);
+	IS(0, l.t.cuMemsetD8Async(copy, 0, BYTES, l.stream));
+	IS(0, l.t.driver.cuStreamSynchronize(l.stream));
+	trainer_cuda_get(&l.t, &sum, l.ret, sizeof(sum));
+	CHECK(sum == sk_xxh3(l.here, BYTES));
+}
+
+static void copies(void)
+{
+	struct copy table[3];
+	uint64_t n = 3;
+	sk_cu_ptr to;
+	struct loaded l;
+	char *got = malloc(BYTES);
+
+	begin(&l);
+	CHECK(got);
+	to = trainer_cuda_alloc(&l.t, BYTES);
+	trainer_cuda_put(&l.t, to, l.here + CHUNK, BYTES - CHUNK);
+	table[0] = (struct copy){ to, l.bytes, 4096 };
+	table[1] = (struct copy){ to + 4099, l.bytes + 4097, 777 };
+	table[2] = (struct copy){ to + 8192, l.bytes + 8192, CHUNK };
+	trainer_cuda_put(&l.t, l.table, table, sizeof(table));
+	IS(0, launch(&l, 2, 2, 256, (void *[]){ &l.table, &n }));
+	IS(0, l.t.driver.cuStreamSynchronize(l.stream));
+	trainer_cuda_get(&l.t, got, to, BYTES);
+	CHECK(!memcmp(got, l.here, 4096));
+	CHECK(!memcmp(got + 4096, l.here + CHUNK + 4096, 3));
+	CHECK(!memcmp(got + 4099, l.here + 4097, 777));
+	CHECK(!memcmp(got + 4876, l.here + CHUNK + 4876, 8192 - 4876));
+	CHECK(!memcmp(got + 8192, l.here + 8192, CHUNK));
+}
+
+/* What is no memory of the device breaks the context, and is not done. */
+static void beyond(void)
+{
+	struct span span = { 0x10, 4096 };
+	struct loaded l;
+
+	begin(&l);
+	trainer_cuda_put(&l.t, l.table, &span, sizeof(span));
+	hash(&l, 1);
+	IS(SK_CU_ILLEGAL_ADDRESS, l.t.driver.cuStreamSynchronize(l.stream));
+	IS(SK_CU_ILLEGAL_ADDRESS,
+	   l.t.driver.cuMemcpyDtoDAsync(l.bytes, l.bytes + CHUNK, 64,
+					l.stream));
+}
+
+static const struct item items[] = {
+	{ "modules", modules, ITEM_ANY },
+	{ "checksums on the device", checksums, ITEM_ANY },
+	{ "kernels in the order of their stream", order, ITEM_ANY },
+	{ "copies by a kernel", copies, ITEM_ANY },
+	{ "an address that is none", beyond, ITEM_ANY },
+};
+
+int main(void)
+{
+	return cuda_items_main(items, sizeof(items) / sizeof(items[0]), false);
+}

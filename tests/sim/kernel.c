@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulated driver: code for devices. It takes the product's own, as text,
+ * and no other; what runs is the same source, compiled for this machine, thread
+ * by thread, when the stream comes to it. Threads come in no order.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "vcuda.h"
+
+#include "cuda/kernels.cl"
+
+extern const char sk_cuda_kernels_text[];
+
+enum { LANES, MERGE, COPIES, KERNELS };
+
+static const char *const names[KERNELS] = {
+	"sk_lanes", "sk_merge", "sk_copies" };
+
+struct CUfunc_st {
+	struct CUmod_st *module;
+	int kernel;
+};
+
+/* One that was launched. */
+struct launch {
+	struct CUctx_st *context;
+	int kernel;
+	uint64_t blocks, threads;	/* of each block */
+	uint64_t params[4];
+};
+
+/* ---- modules ---- */
+
+static sk_cu_result load(sk_cu_module *module)
+{
+	struct CUmod_st *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return SK_CU_OUT_OF_MEMORY;
+	m->functions = calloc(KERNELS, sizeof(*m->functions));
+	m->context = vcu_current();
+	m->next = vcu()->modules;
+	vcu()->modules = m;
+	for (int i = 0; i < KERNELS; i++)
+		m->functions[i] = (struct CUfunc_st){ m, i };
+	*module = m;
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuModuleLoadData(sk_cu_module *module, const void *image)
+{
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuModuleLoadData);
+	if (!module || !image)
+		return SK_CU_INVALID_VALUE;
+	if (vcu_mode("no-compiler"))
+		return SK_CU_NO_COMPILER;
+	if (strcmp(image, sk_cuda_kernels_text))
+		return SK_CU_INVALID_PTX;
+	vcu_lock();
+	r = vcu_check_unsafe();
+	if (r == SK_CU_SUCCESS)
+		r = load(module);
+	vcu_unlock();
+	return r;
+}
+
+/* With the lock held. */
+static struct CUmod_st **find(const struct CUmod_st *module)
+{
+	struct CUmod_st **at = &vcu()->modules;
+
+	while (*at && *at != module)
+		at = &(*at)->next;
+	return at;
+}
+
+sk_cu_result cuModuleUnload(sk_cu_module module)
+{
+	struct CUmod_st **at, *m;
+
+	VCU_ENTER_CONTEXT(cuModuleUnload);
+	vcu_lock();
+	at = find(module);
+	m = *at;
+	if (m) {
+		vcu_drain(m->context);
+		at = find(module);
+		*at = m->next;
+		free(m->functions);
+		free(m);
+	}
+	vcu_unlock();
+	return m ? SK_CU_SUCCESS : SK_CU_INVALID_HANDLE;
+}
+
+sk_cu_result cuModuleGetFunction(sk_cu_function *function,
+				 sk_cu_module module, const char *name)
+{
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuModuleGetFunction);
+	if (!function || !name)
+		return SK_CU_INVALID_VALUE;
+	vcu_lock();
+	r = *find(module) ? SK_CU_NOT_FOUND : SK_CU_INVALID_HANDLE;
+	for (int i = 0; r == SK_CU_NOT_FOUND && i < KERNELS; i++)
+		if (!strcmp(name, names[i])) {
+			*function = &module->functions[i];
+			r = SK_CU_SUCCESS;
+		}
+	vcu_unlock();
+	return r;
+}
+
+/* ---- what a kernel touches ---- */
+
+static bool is_mine(const struct CUctx_st *context,
+		    const struct vcu_memory *m, bool write)
+{
+	if (!m || m->device != context->device)
+		return false;
+	return !m->shared || m->access == SK_CU_ACCESS_READ_WRITE ||
+	       (!write && m->access == SK_CU_ACCESS_READ);
+}
+
+/* As the driver itself sees it; what a device may not touch breaks the
+ * context. */
+static void *view(const struct launch *l, uint64_t at, uint64_t bytes,
+		  bool write)
+{
+	const struct vcu_memory *m;
+	char *p = NULL;
+
+	vcu_lock();
+	m = vcu_memory(at, bytes);
+	if (is_mine(l->context, m, write))
+		p = m->view + (at - (uintptr_t)m->base);
+	else
+		__atomic_store_n(&l->context->sticky, SK_CU_ILLEGAL_ADDRESS,
+				 __ATOMIC_RELAXED);
+	vcu_unlock();
+	return p;
+}
+
+/* The table of what is worked on, with views in place of addresses. */
+static struct sk_kernel_span *see_spans(const struct launch *l, uint64_t n)
+{
+	struct sk_kernel_span *v = calloc(n + 1, sizeof(*v)), *spans;
+
+	spans = view(l, l->params[0], n * sizeof(*v), false);
+	if (!v || !spans) {
+		free(v);
+		return NULL;
+	}
+	memcpy(v, spans, n * sizeof(*v));
+	for (uint64_t i = 0; i < n; i++) {
+		void *p = v[i].bytes ? view(l, v[i].at, v[i].bytes, false) :
+				       v;
+
+		if (!p) {
+			free(v);
+			return NULL;
+		}
+		v[i].at = (uintptr_t)p;
+	}
+	return v;
+}
+
+static struct sk_kernel_copy *see_copies(const struct launch *l, uint64_t n)
+{
+	struct sk_kernel_copy *v = calloc(n + 1, sizeof(*v)), *copies;
+
+	copies = view(l, l->params[0], n * sizeof(*v), false);
+	if (!v || !copies) {
+		free(v);
+		return NULL;
+	}
+	memcpy(v, copies, n * sizeof(*v));
+	for (uint64_t i = 0; i < n; i++) {
+		void *src = view(l, v[i].src, v[i].bytes, false);
+		void *dst = src ? view(l, v[i].dst, v[i].bytes, true) : NULL;
+
+		if (!dst) {
+			free(v);
+			return NULL;
+		}
+		v[i].src = (uintptr_t)src;
+		v[i].dst = (uintptr_t)dst;
+	}
+	return v;
+}
+
+/* ---- running ---- */
+
+/* A permutation of [0, n), so that nobody relies on an order. */
+static uint64_t shuffled(uint64_t i, uint64_t n)
+{
+	return n - 1 - i;
+}
+
+static void hash(const struct launch *l)
+{
+	uint64_t n = l->params[1], threads = l->blocks * l->threads;
+	struct sk_kernel_span *spans = see_spans(l, n);
+	uint64_t *sums = view(l, l->params[2], n * SK_LANES * 8,
+			      l->kernel == LANES), *ret = NULL, bytes = 0;
+
+	if (l->kernel == MERGE)
+		ret = view(l, l->params[3], n * 8, true);
+	for (uint64_t i = 0; spans && sums && i < threads; i++) {
+		if (l->kernel == LANES)
+			sk_kernel_lanes(shuffled(i, threads), spans, n, sums);
+		else if (ret)
+			sk_kernel_merge(shuffled(i, threads), spans, n, sums,
+					ret);
+	}
+	for (uint64_t i = 0; spans && l->kernel == MERGE && i < n; i++)
+		bytes += spans[i].bytes;
+	vcu_lock();
+	vcu()->bytes_hashed += bytes;
+	vcu_unlock();
+	free(spans);
+}
+
+static void copies(const struct launch *l)
+{
+	struct sk_kernel_copy *v = see_copies(l, l->params[1]);
+	uint64_t bytes = 0;
+
+	for (uint64_t i = 0; v && i < l->params[1]; i++) {
+		for (uint64_t t = 0; t < l->threads; t++)
+			sk_kernel_copies(shuffled(t, l->threads), l->threads,
+					 &v[i]);
+		bytes += v[i].bytes;
+	}
+	vcu_lock();
+	vcu()->bytes_across += bytes;
+	vcu_unlock();
+	free(v);
+}
+
+static void run(void *data)
+{
+	struct launch *l = data;
+
+	if (l->kernel == COPIES)
+		copies(l);
+	else
+		hash(l);
+	free(l);
+}
+
+/* Parameters are read in the call. With the lock held. */
+static sk_cu_result launch(sk_cu_function f, const struct launch *what,
+			   sk_cu_stream handle)
+{
+	struct CUstream_st *stream;
+	struct launch *l;
+	sk_cu_result r = vcu_stream(handle, &stream);
+
+	if (r != SK_CU_SUCCESS)
+		return r;
+	if (!*find(f->module) || f->module->context != stream->context)
+		return SK_CU_INVALID_HANDLE;
+	l = malloc(sizeof(*l));
+	if (!l)
+		return SK_CU_OUT_OF_MEMORY;
+	*l = *what;
+	l->context = stream->context;
+	(void)vcu_append(stream, &(struct vcu_op){
+		.kind = VCU_HOST, .function = run, .data = l });
+	return SK_CU_SUCCESS;
+}
+
+sk_cu_result cuLaunchKernel(sk_cu_function function, unsigned grid_x,
+			    unsigned grid_y, unsigned grid_z, unsigned block_x,
+			    unsigned block_y, unsigned block_z,
+			    unsigned shared_bytes, sk_cu_stream stream,
+			    void **params, void **extra)
+{
+	static const int counts[KERNELS] = { 3, 4, 2 };
+	struct launch l = { .blocks = grid_x, .threads = block_x };
+	sk_cu_result r;
+
+	VCU_ENTER_CONTEXT(cuLaunchKernel);
+	if (!function || !params || extra || shared_bytes || !grid_x ||
+	    grid_y != 1 || grid_z != 1 || !block_x || block_x > 1024 ||
+	    block_y != 1 || block_z != 1)
+		return SK_CU_INVALID_VALUE;
+	l.kernel = function->kernel;
+	for (int i = 0; i < counts[l.kernel]; i++)
+		memcpy(&l.params[i], params[i], sizeof(l.params[i]));
+	vcu_lock();
+	r = launch(function, &l, stream);
+	vcu_unlock();
+	return r;
+}
