@@ -18,6 +18,7 @@ struct counts {
 	uint64_t sealed, completed, durable;
 	uint64_t device_seals;		/* stood on a GPU, whole */
 	uint64_t device_drains;		/* of the dead, brought to memory */
+	uint64_t device_reads;		/* copies on GPUs, opened */
 	uint64_t device_lost;		/* of the dead, that was not */
 	uint64_t device_refused;	/* device slots: the budget */
 	uint64_t device_failed;		/* the GPU's worker */

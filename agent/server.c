@@ -117,6 +117,7 @@ static void end_turn(struct agent *a)
 		device_drain_dead(a);
 		sessions_leave(a);
 		quarantine_tidy(a);
+		device_copies_tidy(a);
 		follow_up(a);
 	} while (!sk_link_empty(&a->closing));
 	workers_tidy(a);
@@ -377,6 +378,7 @@ static void close_sessions(struct agent *a)
 	sessions_leave(a);
 	quarantine_close(a);
 	workers_close(a);
+	device_slots_close(a);
 	flight_close(a);
 	assert(!a->n_sessions && sk_link_empty(&a->waiting) &&
 	       sk_link_empty(&a->gathers));

@@ -660,7 +660,10 @@ struct sk_report {
 				 * a device's included */
 	uint64_t bytes_device;	/**< of bytes_received, from device to
 				 * device */
-	uint64_t reserved[3];
+	uint64_t bytes_device_slot;	/**< of bytes_memory, from device slots
+				 * on the tensors' own GPU: they did not
+				 * cross the link */
+	uint64_t reserved[2];
 };
 
 /**

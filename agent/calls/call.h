@@ -33,6 +33,7 @@ int call_seal(struct call *c);
 int call_discard(struct call *c);
 int call_device_slot(struct call *c);
 int call_device_seal(struct call *c);
+int call_device_open(struct call *c);
 int call_unregister(struct call *c);
 int call_wait(struct call *c);		/* PREPARE, SLOT_WAIT, WAIT */
 int call_gather(struct call *c);

@@ -96,6 +96,10 @@ int device_revive(struct agent *a, const struct table_record *record,
 		.serial = record->serial,
 	};
 	memcpy(d->uuid, record->uuid, sizeof(d->uuid));
+	for (int k = 0; k < 2; k++)
+		if (slot->state->layouts[k])
+			d->extents_at += slot->state->layouts[k]
+						 ->layout->header_bytes;
 	fds[0] = fds[1] = -1;
 	sk_link_init(&d->link);
 	sk_link_insert(&a->device_slots, &d->link);

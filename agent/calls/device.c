@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DEVICE_SLOT: memory of a GPU for a rank. drain.c has DEVICE_SEAL. */
+/* DEVICE_SLOT: memory of a GPU for a rank. drain.c has DEVICE_SEAL, device-copy.c
+ * DEVICE_OPEN. */
 #include "calls/device.h"
 
 #include <assert.h>
@@ -18,6 +19,7 @@ void device_slot_free(struct device_slot *d)
 	device_drain_end(d);
 	device_forget(d);
 	order_take_back(d->agent, &d->order);
+	timer_clear(&d->agent->loop.timers, &d->patience);
 	sk_link_remove(&d->link);
 	d->fd = sk_close_fd(d->fd);
 	d->data = sk_close_fd(d->data);
@@ -30,6 +32,22 @@ void device_slots_drop(struct agent *a, const struct sk_cat_state *state)
 	struct device_slot *d = device_slot_of(a, state);
 
 	if (d)
+		device_slot_drop(d);
+}
+
+void device_slots_leave(struct agent *a, const struct sk_cat_state *state)
+{
+	struct device_slot *d = device_slot_of(a, state);
+
+	if (d)
+		device_slot_leave(d);
+}
+
+void device_slots_close(struct agent *a)
+{
+	struct device_slot *d;
+
+	sk_link_each(d, &a->device_slots, link)
 		device_slot_free(d);
 }
 
@@ -46,8 +64,10 @@ void device_slots_detain(struct agent *a, const struct sk_cat_state *state,
 	}
 	device_drain_end(d);
 	device_forget(d);
-	d->fd = sk_close_fd(d->fd);
-	d->data = sk_close_fd(d->data);
+	if (!d->copies[0] && !d->copies[1]) {
+		d->fd = sk_close_fd(d->fd);
+		d->data = sk_close_fd(d->data);
+	}
 	d->state = NULL;
 	d->session = NULL;
 	d->detainer = detainer;
@@ -59,7 +79,18 @@ void device_slots_let_go(struct agent *a, const void *detainer)
 
 	sk_link_each(d, &a->device_slots, link)
 		if (!d->state && d->detainer == detainer)
-			device_slot_free(d);
+			device_slot_leave(d);
+}
+
+struct device_slot *device_sealed_for(const struct agent *a,
+				      const struct sk_cat_slot *slot)
+{
+	struct device_slot *d;
+
+	sk_link_each(d, &a->device_slots, link)
+		if (d->sealed == slot)
+			return d;
+	return NULL;
 }
 
 void device_seal_over(struct agent *a, const struct sk_cat_slot *slot)
@@ -74,7 +105,7 @@ void device_seal_over(struct agent *a, const struct sk_cat_slot *slot)
 /* ---- making one ---- */
 
 /* Templates, and extents, as a worker reads them. */
-static int put_data(struct device_slot *d, struct sk_err *err)
+int device_put_data(struct device_slot *d, struct sk_err *err)
 {
 	struct sk_cat_layout *const *layouts = d->state->layouts;
 	_cleanup_free_ char *data = NULL;
@@ -96,7 +127,10 @@ static int put_data(struct device_slot *d, struct sk_err *err)
 		at += l->header_bytes;
 	}
 	memcpy(data + at, d->extents, d->n_extents * sizeof(*d->extents));
-	return bytes_fd(d->agent->os, "shardkeep:drain", data, bytes, err);
+	d->extents_at = at;
+	d->data = sk_close_fd(d->data);
+	d->data = bytes_fd(d->agent->os, "shardkeep:drain", data, bytes, err);
+	return d->data;
 }
 
 static void made(struct order *order, int status,
@@ -112,7 +146,7 @@ static void made(struct order *order, int status,
 		d->result = sk_err_set(&d->err, -EIO, "the worker of a GPU "
 				       "gave no memory");
 	if (d->result >= 0)
-		d->result = d->data = put_data(d, &d->err);
+		d->result = device_put_data(d, &d->err);
 	if (d->result >= 0) {
 		d->fd = sk_take_fd(fd);
 		d->bytes = answer->bytes;
@@ -151,12 +185,16 @@ static int read_extents(struct call *c, struct device_slot *d)
 			       &c->err);
 }
 
+/* What ranks have left makes room for what one needs. */
 static int check_room(struct call *c, const struct device_slot *d)
 {
 	uint64_t used = device_bytes(c->agent, d->uuid);
 	uint64_t all = c->agent->opts->device_memory;
 	char want[32], left[32];
 
+	while (d->bytes <= all && used > all - d->bytes &&
+	       device_make_room(c->agent, d->uuid))
+		used = device_bytes(c->agent, d->uuid);
 	if (d->bytes <= all && used <= all - d->bytes)
 		return 0;
 	c->agent->counts.device_refused++;
@@ -179,6 +217,25 @@ static int submit(struct call *c, struct device_slot *d)
 	       sk_err_set(&c->err, -ENOMEM, "no memory for a worker");
 }
 
+/* What the rank's last life had, if it fits; NULL: nothing. */
+static struct device_slot *inherit(struct call *c, struct sk_cat_state *state,
+				   const struct device_slot *want)
+{
+	struct device_slot *d;
+
+	d = device_inherit(c->agent, state, want->uuid, want->extents,
+			   want->n_extents);
+	if (!d)
+		return NULL;
+	d->session = c->session;
+	if (device_put_data(d, &c->err) < 0) {
+		device_slot_free(d);
+		return NULL;
+	}
+	device_keep(d);
+	return d;
+}
+
 /* From here on it is asked for again until it is there. */
 static int begin(struct call *c, struct sk_cat_state *state)
 {
@@ -194,6 +251,11 @@ static int begin(struct call *c, struct sk_cat_state *state)
 				   .record = TABLE_NONE };
 	memcpy(d->uuid, c->in->body.device_slot.uuid, sizeof(d->uuid));
 	r = read_extents(c, d);
+	if (r >= 0 && inherit(c, state, d)) {
+		free(d->extents);
+		free(d);
+		return 0;
+	}
 	if (r >= 0 && workers_rest(c->agent))
 		r = sk_err_set(&c->err, -EAGAIN, "the worker of a GPU has just "
 			       "failed");
@@ -239,9 +301,12 @@ int call_device_slot(struct call *c)
 
 	if (r < 0)
 		return r;
+	if (!device_slot_of(c->agent, state)) {
+		r = begin(c, state);
+		if (r < 0)
+			return r;
+	}
 	d = device_slot_of(c->agent, state);
-	if (!d)
-		return begin(c, state);
 	if (d->result == -EAGAIN)
 		return sk_err_set(&c->err, -EAGAIN, "the device slot is being "
 				  "made");

@@ -9,16 +9,27 @@
 
 #include "memory/device.h"
 
-/** The rank leaves, or its layout is another one: nothing of what its device
- * slot holds can be used. */
+/** The rank has died: what its device slot holds a copy of may be read, and
+ * the memory taken over by its next life. */
+void device_slots_leave(struct agent *a, const struct sk_cat_state *state);
+/** The rank leaves in order, or its layout is another one: the memory is
+ * somebody else's. */
 void device_slots_drop(struct agent *a, const struct sk_cat_state *state);
 /** The rank's process may still write to its device slot: it is counted until
  * that is let go of. */
 void device_slots_detain(struct agent *a, const struct sk_cat_state *state,
 			 const void *detainer);
 void device_slots_let_go(struct agent *a, const void *detainer);
+/** All of them: the agent ends. */
+void device_slots_close(struct agent *a);
+/** What a worker, or a reader, needs to know of it, for the rank that it is
+ * now. A negative errno comes with a sentence. */
+int device_put_data(struct device_slot *d, struct sk_err *err);
 /** Nothing of it is needed any more. */
 void device_slot_free(struct device_slot *d);
+/** That which stands for the slot; NULL: none does. */
+struct device_slot *device_sealed_for(const struct agent *a,
+				      const struct sk_cat_slot *slot);
 /** The slot is sealed, or given up, by the rank itself. */
 void device_seal_over(struct agent *a, const struct sk_cat_slot *slot);
 
@@ -31,6 +42,32 @@ void device_drain_dead(struct agent *a);
 bool device_draining(const struct agent *a, const struct sk_cat_job *job);
 /** Nothing becomes of it any more. The session may end with the turn. */
 void device_drain_end(struct device_slot *d);
+
+/* ---- device-copy.c ---- */
+
+/** The image that it was on the way to is sealed in @slot: it is a copy. */
+void device_stands(struct device_slot *d, const struct sk_cat_slot *slot);
+/** Whether the rank, which is given a slot, must not write to its device slot.
+ * Else that is no copy from now on. */
+bool device_keeps_out(struct agent *a, const struct sk_cat_state *state);
+/** Its rank is gone: it is left as a copy, or freed where it is none. */
+void device_slot_leave(struct device_slot *d);
+/** It is freed, as soon as nobody reads it. */
+void device_slot_drop(struct device_slot *d);
+/** What was left and serves nobody any more is freed. Once a turn. */
+void device_copies_tidy(struct agent *a);
+/** Frees one that was left on that device; false: there is none. */
+bool device_make_room(struct agent *a, const uint8_t *uuid);
+/** What the rank's last life has left on that device, where it has the same
+ * extents: the rank's now, but for its session and its data. NULL: nothing;
+ * what there was for other extents is freed. */
+struct device_slot *device_inherit(struct agent *a,
+				   struct sk_cat_state *state,
+				   const uint8_t *uuid,
+				   const struct sk_extent *extents,
+				   uint32_t n);
+/** A reader found it bad; false: there is no such copy. */
+bool device_copy_bad(struct agent *a, uint64_t image);
 
 /* ---- device-kept.c ---- */
 

@@ -30,7 +30,7 @@ int call_device_seal(struct call *c)
 	if (r < 0)
 		return r;
 	d = device_slot_of(c->agent, slot->state);
-	if (!d || d->result < 0 || d->sealed)
+	if (!d || d->result < 0 || d->sealed || d->copies[0] || d->copies[1])
 		return sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " has no "
 				  "device slot that is free",
 				  slot->state->rank);
@@ -104,7 +104,7 @@ static void drained(struct order *order, int status,
 		rescued(d, slot);
 	device_drain_end(d);
 	if (!d->session)
-		device_slot_free(d);
+		device_slot_leave(d);
 	agent_changed(a);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "calls/call.h"
+#include "calls/device.h"
 #include "disk/stored.h"
 #include "disk/sums.h"
 #include "memory/bytes.h"
@@ -410,6 +411,25 @@ int call_close(struct call *c)
 			  in->image);
 }
 
+/* The image itself may be whole. */
+static int report_copy(struct call *c)
+{
+	const struct sk_wire_bad *in = &c->in->body.bad;
+	struct sk_cat_image *image;
+
+	image = sk_cat_image_by_id(&c->agent->cat, in->image);
+	if (!image || !session_sees(c->session, image->snapshot->job) ||
+	    !device_copy_bad(c->agent, in->image))
+		return sk_err_set(&c->err, -ENOENT, "there is no copy of image "
+				  "%" PRIu64 " on a GPU", in->image);
+	log_error(c->agent, "job \"%s\" run %" PRIu64 " step %" PRId64 " rank "
+		  "%" PRId32 ": a reader found a bad checksum on a GPU; what "
+		  "is in memory is read instead", image->snapshot->job->name,
+		  image->snapshot->run, image->snapshot->step, image->rank);
+	c->agent->counts.bad_reported++;
+	return 0;
+}
+
 int call_report_bad(struct call *c)
 {
 	const struct sk_wire_bad *in = &c->in->body.bad;
@@ -419,6 +439,8 @@ int call_report_bad(struct call *c)
 	const char *name;
 	int r;
 
+	if (in->place == SK_PLACE_DEVICE)
+		return report_copy(c);
 	r = image_find(c, in->image, in->place, &image);
 	if (r < 0)
 		return r;

@@ -23,7 +23,7 @@ void rank_leave(struct agent *a, struct sk_cat_state *state, const char *why)
 
 	assert(state->living);
 	gather_rank_gone(a, run, state->rank);
-	device_slots_drop(a, state);
+	device_slots_leave(a, state);
 	for (int kind = 0; kind < 2; kind++) {
 		if (state->layouts[kind])
 			heap_freed(a, sk_layout_memory(
@@ -54,6 +54,7 @@ int call_unregister(struct call *c)
 	if (r < 0)
 		return r;
 	job = state->run->job;
+	device_slots_drop(c->agent, state);
 	rank_leave(c->agent, state, "left");
 	c->agent->counts.deaths--;
 	(void)sk_cat_trim_free(&c->agent->cat, job);

@@ -161,6 +161,7 @@ static void conclude(struct seal *seal, struct sk_cat_slot *slot)
 {
 	struct agent *a = seal->agent;
 	struct sk_cat_snapshot *s = slot->snapshot;
+	struct device_slot *d = device_sealed_for(a, slot);
 
 	assert(slot->use == SK_CAT_FILLING && slot->fill == seal->fill);
 	device_seal_over(a, slot);
@@ -175,6 +176,8 @@ static void conclude(struct seal *seal, struct sk_cat_slot *slot)
 		return;
 	}
 	seal->sums[0] = seal->sums[1] = NULL;
+	if (d)
+		device_stands(d, slot);
 	count_sealed(seal, slot);
 	/* Now, so that it is known soon where it must be told. */
 	(void)sk_cat_complete(s);

@@ -82,6 +82,7 @@ int call_slot(struct call *c)
 	a->counts.evictions += evicted;
 	c->out.body.slot_reply.slot = slot->number;
 	c->out.body.slot_reply.ranks = sk_cat_run_ranks(state->run);
+	c->out.body.slot_reply.no_device = device_keeps_out(a, state);
 	agent_changed(a);
 	return 0;
 }

@@ -74,6 +74,8 @@ static const struct message messages[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_DEVICE_SLOT] = { call_device_slot, { RESERVED(device_slot) },
 				 1 },
 	[SK_MSG_DEVICE_SEAL] = { call_device_seal, { RESERVED(seal) } },
+	[SK_MSG_DEVICE_OPEN] = { call_device_open, {
+		RESERVED(device_open), FIELD(device_open, flags, 0) } },
 };
 
 static int check_fds(const struct message *m, const struct sk_msg *in,

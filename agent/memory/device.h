@@ -33,10 +33,14 @@ struct device_slot {
 					 * could not be, see err */
 	struct sk_err err;
 	struct sk_cat_slot *sealed;	/* whose extents are all there; NULL */
+	uint64_t copies[2];		/* by kind: images, by id, that they
+					 * are those of; 0: of none */
+	bool dropped;			/* it is a copy for nobody any more */
 	bool draining;
 	struct order order;		/* of making it, or of draining */
 	int data;			/* templates, and extents: what a worker
 					 * needs to drain it */
+	uint64_t extents_at;		/* in that */
 	uint32_t record;		/* of the keeper's table; TABLE_NONE */
 	uint64_t serial;		/* its */
 };

@@ -126,6 +126,8 @@ const struct metric metrics[] = {
 		"images that stood on a GPU before they were in memory"),
 	COUNTER(device_drains, "device_drains",
 		"images of dead ranks that were brought from a GPU"),
+	COUNTER(device_reads, "device_reads",
+		"copies of images on GPUs that restores have opened"),
 	COUNTER(device_lost, "device_lost",
 		"images of dead ranks on a GPU that could not be"),
 	COUNTER(device_refused, "device_slots_refused",

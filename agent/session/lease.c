@@ -28,6 +28,7 @@ int lease_new(struct session *s, struct sk_cat_image *image, uint32_t place,
 	l->place = place;
 	sk_link_insert(&s->leases, &l->link);
 	s->n_leases++;
+	image->device_leases += place == SK_PLACE_DEVICE;
 	sk_cat_lease(image, 1);
 	return 0;
 }
@@ -38,8 +39,10 @@ static void end(struct session *s, struct lease *l)
 
 	assert(s->n_leases);
 	image = sk_cat_image_by_id(&s->agent->cat, l->image);
-	if (image)
+	if (image) {
+		image->device_leases -= l->place == SK_PLACE_DEVICE;
 		sk_cat_lease(image, -1);
+	}
 	sk_link_remove(&l->link);
 	s->n_leases--;
 	free(l);

@@ -124,6 +124,7 @@ struct sk_cat_image {
 	struct sk_cat_slot *slot;	/* NULL: not in memory */
 	struct sk_cat_stored stored;
 	unsigned leases;
+	unsigned device_leases;		/* of them, of a copy on a GPU */
 	bool bad_memory, bad_disk;	/* a checksum failed there */
 	uint32_t bad_entry[2];		/* of the layout, and 1; 0: not known;
 					 * memory, disk */

@@ -53,6 +53,7 @@ static const char *const type_names[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_STATUS] = "status",
 	[SK_MSG_DEVICE_SLOT] = "device-slot",
 	[SK_MSG_DEVICE_SEAL] = "device-seal",
+	[SK_MSG_DEVICE_OPEN] = "device-open",
 };
 
 const char *sk_msg_type_name(unsigned type)

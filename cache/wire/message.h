@@ -68,6 +68,7 @@ enum sk_msg_type {
 	SK_MSG_DEVICE_SLOT,
 	SK_MSG_DEVICE_SEAL,
 	SK_MSG_STATUS,
+	SK_MSG_DEVICE_OPEN,
 	SK_MSG_TYPE_COUNT,
 	/* From the agent to its worker, which answers; of no client. */
 	SK_MSG_MAKE_DEVICE_SLOT = SK_MSG_TYPE_COUNT,
@@ -180,6 +181,9 @@ struct sk_wire_slot_reply {
 	uint32_t slot;
 	uint32_t ranks;		/* of the run that this agent serves */
 	char text[SK_ERR_MAX];	/* with an error */
+	uint32_t no_device;	/* 1: somebody reads the rank's device slot,
+				 * which is not to be written to for it */
+	uint32_t reserved;
 };
 /* Answered 0 when SLOT would not say -EBUSY; -ETIMEDOUT. */
 struct sk_wire_slot_wait {
@@ -224,6 +228,27 @@ struct sk_wire_device_slot_reply {
 	uint64_t bytes;		/* of the memory */
 };
 #define SK_EXTENTS_MAX 65536u
+
+/*
+ * DEVICE_OPEN: the copy of an image in memory that a device slot of that GPU
+ * holds. fd 0 is the device slot, fd 1 a memfd that has, from extents_at on, the
+ * extents that stand in it, one behind the other. Until CLOSE, with place
+ * SK_PLACE_DEVICE, or the end of the connection nobody writes to it. REPORT_BAD
+ * of that place: it is no copy, and the image may be whole. -ENOENT: there is
+ * none.
+ */
+struct sk_wire_device_open {
+	uint64_t image;
+	uint8_t uuid[16];	/* of the device */
+	uint32_t flags;		/* 0 */
+	uint32_t reserved;
+};
+struct sk_wire_device_open_reply {
+	uint64_t bytes;		/* of the device slot */
+	uint64_t extents_at;
+	uint32_t n_extents;
+	uint32_t reserved;
+};
 
 /* MAKE_DEVICE_SLOT: fd 0 of the answer is the memory. DRAIN: fd 0 is a device
  * slot, 1 a memfd with the templates of the headers and the extents, 2 and 3
@@ -302,7 +327,11 @@ struct sk_wire_list_reply {
 	uint32_t looking;	/* 1: no list yet, and no fd; n are files */
 };
 
-enum sk_place { SK_PLACE_MEMORY = 1, SK_PLACE_DISK = 2 };
+enum sk_place {
+	SK_PLACE_MEMORY = 1,
+	SK_PLACE_DISK = 2,
+	SK_PLACE_DEVICE = 3	/* DEVICE_OPEN's, and of no list */
+};
 enum sk_image_state {
 	SK_IMAGE_FILLING = 1,
 	SK_IMAGE_SEALED,
@@ -520,6 +549,8 @@ struct sk_msg {
 		struct sk_wire_seal seal;
 		struct sk_wire_device_slot device_slot;
 		struct sk_wire_device_slot_reply device_slot_reply;
+		struct sk_wire_device_open device_open;
+		struct sk_wire_device_open_reply device_open_reply;
 		struct sk_wire_worker worker;
 		struct sk_wire_wait wait;
 		struct sk_wire_gather gather;

@@ -14,6 +14,11 @@ const struct sk_wire_change sk_wire_changes[] = {
 	{ .since = 6, .type = SK_MSG_LIST, .name = "looking", .reply = true,
 	  .needed = true, .bits = UINT32_MAX,
 	  .offset = offsetof(struct sk_msg, body.list_reply.looking) },
+	/* Nobody reads the device slot of one who could not be told. */
+	{ .since = 6, .type = SK_MSG_SLOT, .name = "no_device", .reply = true,
+	  .bits = UINT32_MAX,
+	  .offset = offsetof(struct sk_msg, body.slot_reply.no_device) },
+	{ .since = 6, .type = SK_MSG_DEVICE_OPEN },
 };
 const size_t sk_wire_n_changes = sizeof(sk_wire_changes) /
 				 sizeof(sk_wire_changes[0]);

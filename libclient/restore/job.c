@@ -73,9 +73,9 @@ static void note_sum(struct sk_restoring *rs, struct sk_restore_job *job,
 		note_bad(rs, p);
 }
 
-static int prepare(const struct sk_restoring *rs,
-		   const struct sk_restore_job *job, uintptr_t base,
-		   struct sk_passing *ret, struct sk_err *err)
+int sk_restore_prepare_job(const struct sk_restoring *rs,
+			   const struct sk_restore_job *job, uintptr_t base,
+			   struct sk_passing *ret, struct sk_err *err)
 {
 	const struct sk_restore_piece *p = &rs->pieces[job->piece];
 	uint64_t skip;
@@ -117,7 +117,7 @@ int sk_restore_run_job(struct sk_restoring *rs, struct sk_restore_job *job,
 	uint64_t *bytes, sum = 0;
 	int r;
 
-	r = prepare(rs, job, base, &passing, err);
+	r = sk_restore_prepare_job(rs, job, base, &passing, err);
 	if (r < 0)
 		return r;
 	touch(rs, p);

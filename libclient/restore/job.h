@@ -3,11 +3,16 @@
 #ifndef SK_LIBCLIENT_RESTORE_JOB_H
 #define SK_LIBCLIENT_RESTORE_JOB_H
 
+#include "restore/passing.h"
 #include "restore/restoring.h"
 
 /** Runs a job with the entry's byte 0 at @base (which need not be memory of
  * ours, only the chunk's bytes are touched). */
 int sk_restore_run_job(struct sk_restoring *rs, struct sk_restore_job *job,
 		       uintptr_t base, struct sk_err *err);
+/** How its chunk passes; the same @base. -EINVAL. */
+int sk_restore_prepare_job(const struct sk_restoring *rs,
+			   const struct sk_restore_job *job, uintptr_t base,
+			   struct sk_passing *ret, struct sk_err *err);
 
 #endif

@@ -5,15 +5,18 @@
 #include "restore/disk.h"
 #include "restore/gpu.h"
 #include "restore/memory.h"
+#include "restore/on-device.h"
 #include "restore/open.h"
 #include "restore/remote.h"
 
 static int run_jobs(struct sk_restoring *rs, size_t n)
 {
+	size_t memory = n;
 	int r = 0;
 
-	if (n)
-		r = sk_restore_from_memory(rs, n);
+	sk_restore_on_device(rs, &memory);
+	if (memory)
+		r = sk_restore_from_memory(rs, memory);
 	if (r >= 0 && n < rs->n_jobs)
 		r = sk_restore_from_disk(rs, n, rs->n_jobs);
 	return r;

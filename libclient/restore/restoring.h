@@ -22,6 +22,8 @@
  *   move.c      all of them, and what comes from other nodes
  *   job.c       one job
  *   gpu.c       what goes to GPUs
+ *   on-device.c what is on one already
+ *   device-copy.c   an image's copy there
  *   memory.c    jobs out of memory
  *   disk.c      jobs out of files
  *   wants.c     what is wanted of other nodes: who asks, who reads
@@ -164,6 +166,7 @@ struct sk_restore_job {
 	bool verify;		/* by this rank, in this job */
 	bool relied;		/* on another rank, which verifies it */
 	bool good;		/* verified, and right */
+	bool on_device;		/* done, from a copy there */
 	uint64_t share;		/* see jobs.c */
 };
 

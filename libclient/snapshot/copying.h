@@ -23,6 +23,7 @@ struct sk_copying {
 	char *base[2];			/* of the slot, by kind */
 	uint32_t slot;
 	uint64_t stream;		/* of the trainer's GPU */
+	bool no_device;			/* the device slot is not written to */
 	bool in_step;			/* host tensors are hashed as copied */
 	unsigned parts_left;		/* of the copy: host, GPUs; under the
 					 * fences' lock, as is: */

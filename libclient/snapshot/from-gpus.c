@@ -159,7 +159,8 @@ int sk_copying_from_gpus(struct sk_copying *c)
 
 	assert(c->work->n_gpu_units);
 	/* A verified one is compared with what is in the slot. */
-	if (!c->pending.verify && sk_device_slot_serves(c->state, c->work))
+	if (!c->pending.verify && !c->no_device &&
+	    sk_device_slot_serves(c->state, c->work))
 		return by_device(c);
 	lock_slot(c);
 	r = copy_ops(c, ask_for_slot);

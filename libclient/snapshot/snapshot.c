@@ -21,6 +21,7 @@ static uint64_t now(const struct sk_state *state)
 struct given {
 	uint32_t slot;
 	uint32_t ranks;		/* that the agent serves */
+	bool no_device;		/* the device slot is being read */
 };
 
 static uint32_t slot_flags(uint32_t flags, bool will_wait)
@@ -62,7 +63,8 @@ static int ask_slot(struct sk_state *state, int64_t step, uint32_t flags,
 				  msg.body.slot_reply.slot, state->n_slots);
 	if (r >= 0)
 		*ret = (struct given){ msg.body.slot_reply.slot,
-				       msg.body.slot_reply.ranks };
+				       msg.body.slot_reply.ranks,
+				       msg.body.slot_reply.no_device };
 	return r;
 }
 
@@ -165,7 +167,9 @@ static int copy_to(struct sk_state *state, int64_t step,
 	if (!c)
 		r = sk_err_set(err, -ENOMEM, "out of memory for the snapshot "
 			       "of step %lld", (long long)step);
-	else if (verify)
+	else
+		c->no_device = given->no_device;
+	if (r >= 0 && verify)
 		r = sk_verify_before(c, err);
 	if (r < 0) {
 		give_back(state, step, given->slot);

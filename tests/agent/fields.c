@@ -51,6 +51,10 @@ static const struct field fields[] = {
 	FIELD(RETAIN, retain, from, ~0u),
 	FIELD(DEVICE_SLOT, device_slot, reserved, ~0u),
 	FIELD(DEVICE_SEAL, seal, reserved, ~0u),
+#if SK_WIRE_VERSION >= 6
+	FIELD(DEVICE_OPEN, device_open, reserved, ~0u),
+	FIELD(DEVICE_OPEN, device_open, flags, ~0u),
+#endif
 	FIELD(TAKEOVER, takeover, reserved, ~0u),
 	FIELD(TAKEOVER, takeover, flags, ~0u),
 };

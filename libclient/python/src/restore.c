@@ -126,7 +126,7 @@ static PyObject *report_dict(const struct sk_report *r)
 {
 	return Py_BuildValue(
 		"{s:K, s:L, s:i, s:I, s:I, s:I, s:I, s:K, s:K, s:K, s:K, "
-		"s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K}",
+		"s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K}",
 		"run", (unsigned long long)r->run,
 		"step", (long long)r->step, "world", r->world,
 		"tensors", r->tensors, "missing", r->missing,
@@ -142,6 +142,8 @@ static PyObject *report_dict(const struct sk_report *r)
 		"bytes_sent", (unsigned long long)r->bytes_sent,
 		"bytes_received", (unsigned long long)r->bytes_received,
 		"bytes_device", (unsigned long long)r->bytes_device,
+		"bytes_device_slot",
+		(unsigned long long)r->bytes_device_slot,
 		"staging_bytes", (unsigned long long)r->staging_bytes);
 }
 

@@ -275,6 +275,12 @@ static int answer(struct sk_msg *msg, int *ret_fds, int *ret_n,
 	return 0;
 }
 
+bool sk_conn_makes_device_slots(struct sk_conn *conn)
+{
+	(void)conn;
+	return false;
+}
+
 int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 		 int n_fds, int *ret_fds, int *ret_n_fds, uint64_t until_ns,
 		 struct sk_err *err)

@@ -38,6 +38,7 @@ class Report:
     bytes_sent: int         #: by this rank to other nodes
     bytes_received: int     #: by it from them, for all ranks of its own
     bytes_device: int       #: of those, from device to device
+    bytes_device_slot: int  #: of bytes_memory, from device slots
     staging_bytes: int      #: of memory that they went through
     without_nccl: str = ""  #: why they did not, "" where nothing is wrong
 

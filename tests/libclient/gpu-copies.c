@@ -1,0 +1,529 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Restores out of device slots: what a rank left on its GPU goes to its next
+ * life from device to device, verified there, and to nobody unverified.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "conn/list.h"
+#include "libclient/gpu-rank.h"
+#include "support/agent.h"
+
+#define KILL UINT32_MAX		/* as a result: the call kills the process */
+#define LAST_STEP INT64_C(1000000000)
+#define MIB ((uint64_t)1 << 20)
+#define BIG ((uint64_t)2800000)
+#define SMALL ((uint64_t)66)
+#define ROWS ((uint64_t)2000)
+/* What a chunk's checksum takes of the link: whose, and what it is. */
+#define IN 16u
+#define OUT 8u
+/* Of BIG and SMALL. */
+#define CHUNKS 4u
+
+static bool simulated;
+
+static void add_all(struct gpu_rank *g)
+{
+	gpu_add(g, &(struct sk_tensor){
+		.name = "big", .dtype = SK_F32, .ndim = 2,
+		.shape = { 700, 1000 }, .device = g->device }, BIG, 1);
+	gpu_add(g, &(struct sk_tensor){
+		.name = "rows", .dtype = SK_F32, .ndim = 2,
+		.shape = { 50, 10 }, .device = g->device,
+		.strides = { 40, 2 } }, 50 * 160, 1);
+	gpu_add_host(g, &(struct sk_tensor){
+		.name = "offloaded", .dtype = SK_F64, .ndim = 1,
+		.shape = { 3000 } }, 24000, 1);
+	gpu_add(g, &(struct sk_tensor){
+		.name = "small", .dtype = SK_BF16, .ndim = 1,
+		.shape = { 33 }, .device = g->device }, SMALL, 1);
+	CHECK(!sk_state_blob_local(g->rank->state, "rng",
+				   rank_memory(100, 1), 100));
+}
+
+static void begin(struct gpu_rank *g, struct rank *rank)
+{
+	gpu_begin(g, rank, 0);
+	add_all(g);
+}
+
+static uint64_t device_bytes(struct gpu_rank *g)
+{
+	struct sk_status status;
+
+	CHECK(!sk_status(g->rank->state, &status));
+	return status.device_bytes;
+}
+
+/* Until the agent has made it. Returns the last step, which went by it. */
+static int64_t take_by_device(struct gpu_rank *g)
+{
+	int64_t step = 0;
+
+	do {
+		gpu_fill(g, ++step);
+		gpu_complete(g, step);
+	} while (!device_bytes(g));
+	gpu_fill(g, ++step);
+	gpu_complete(g, step);
+	return step;
+}
+
+static uint64_t count(struct scene *scene, const char *name)
+{
+	char command[256], line[256];
+	uint64_t value = 0;
+	FILE *f;
+
+	(void)snprintf(command, sizeof(command), "%s --socket %s stats "
+		       "--prometheus", scene->cachectl, scene->socket);
+	f = popen(command, "r");
+	CHECK(f);
+	while (fgets(line, sizeof(line), f))
+		if (!strncmp(line, name, strlen(name)))
+			(void)sscanf(line + strlen(name), " %" SCNu64,
+				     &value);
+	CHECK(!pclose(f), "%s", command);
+	return value;
+}
+
+/* ---- restoring ---- */
+
+/* What a restore is to come to. */
+struct want {
+	uint64_t by_device;	/* of BIG and SMALL */
+	uint64_t hashed;	/* chunks, on the device */
+	uint64_t failed;	/* to be */
+	uint32_t damaged, flags;
+	int64_t step;		/* 0: any */
+	const char *variable, *value;	/* of the simulation */
+};
+
+static void restore(struct gpu_rank *g, const struct want *w)
+{
+	uint64_t in = gpu_count(g, "in"), out = gpu_count(g, "out");
+	uint64_t across = gpu_count(g, "across");
+	struct sk_report report;
+
+	CHECK(!rank_restore(g->rank, SK_LATEST, w->flags, &report), "%s",
+	      sk_error());
+	in = gpu_count(g, "in") - in;
+	out = gpu_count(g, "out") - out;
+	across = gpu_count(g, "across") - across;
+	CHECK(!w->step || report.step == w->step, "step %" PRId64,
+	      report.step);
+	CHECK(gpu_wrong(g, report.step, g->rank->rank) == 0);
+	CHECK(report.bytes_device_slot == w->by_device, "%" PRIu64,
+	      report.bytes_device_slot);
+	CHECK(report.damaged == w->damaged, "%u", report.damaged);
+	CHECK(report.bytes_memory == BIG + SMALL + ROWS + 24000 + 100);
+	if (!(w->flags & SK_RESTORE_NO_VERIFY))
+		CHECK(report.bytes_verified == report.bytes_memory);
+	if (!simulated)
+		return;
+	/* Nothing that came from there crossed the link. */
+	CHECK(in == BIG + SMALL + ROWS - w->by_device +
+		       (w->hashed + w->failed) * IN,
+	      "%" PRIu64, in);
+	CHECK(out == w->hashed * OUT, "%" PRIu64, out);
+	CHECK(w->damaged || w->failed || across == w->by_device, "%" PRIu64, across);
+}
+
+static void load(struct rank *rank)
+{
+	const struct want *w = rank->arg;
+	struct gpu_rank g;
+
+	if (w->variable)
+		CHECK(!setenv(w->variable, w->value, 1));
+	begin(&g, rank);
+	restore(&g, w);
+}
+
+static const struct want all_by_device = { .by_device = BIG + SMALL,
+					   .hashed = CHUNKS };
+static const struct want all_by_host = { 0 };
+
+static void expect(struct scene *scene, const char *job, struct want w)
+{
+	scene_ranks(scene, job, 1, load, &w);
+}
+
+/* ---- killed ---- */
+
+static void save(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	begin(&g, rank);
+	(void)take_by_device(&g);
+	rank_ready(rank);
+}
+
+static void test_killed(struct scene *scene)
+{
+	uint64_t reads = count(scene, "shardkeep_device_reads_total");
+
+	scene_ranks_killed(scene, "killed", 1, save, NULL);
+	expect(scene, "killed", all_by_device);
+	/* Whoever reads it does not use it up. */
+	expect(scene, "killed", all_by_device);
+	CHECK(count(scene, "shardkeep_device_reads_total") == reads + 2);
+	expect(scene, "killed", (struct want){
+		.by_device = BIG + SMALL, .flags = SK_RESTORE_NO_VERIFY });
+}
+
+/* Who cannot verify there reads memory; who need not goes on without. */
+static void test_without(struct scene *scene)
+{
+	struct want w = { .variable = "VCUDA_MODE", .value = "no-compiler" };
+
+	expect(scene, "killed", w);
+	w.flags = SK_RESTORE_NO_VERIFY;
+	w.by_device = BIG + SMALL;
+	expect(scene, "killed", w);
+	expect(scene, "killed", (struct want){
+		.variable = "VCUDA_MISSING", .value = "cuLaunchKernel" });
+	expect(scene, "killed", (struct want){
+		.variable = "VCUDA_MISSING", .value = "cuMemMap" });
+	expect(scene, "killed", (struct want){
+		.failed = CHUNKS,
+		.variable = "VCUDA_FAILS", .value = "cuLaunchKernel" });
+	/* The oldest driver has all that it takes. */
+	expect(scene, "killed", (struct want){
+		.by_device = BIG + SMALL, .hashed = CHUNKS,
+		.variable = "VCUDA_VERSION", .value = "12000" });
+}
+
+static void load_elsewhere(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	CHECK(!setenv("VCUDA_DEVICES", "2", 1));
+	gpu_begin(&g, rank, 1);
+	add_all(&g);
+	restore(&g, &all_by_host);
+}
+
+/* ---- alive ---- */
+
+static void restore_itself(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	begin(&g, rank);
+	(void)take_by_device(&g);
+	gpu_fill(&g, 77);
+	restore(&g, &all_by_device);
+	/* And it goes on to use it. */
+	gpu_fill(&g, LAST_STEP);
+	gpu_complete(&g, LAST_STEP);
+	restore(&g, &all_by_device);
+}
+
+/* ---- the copy is none ---- */
+
+static void save_and_spoil(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	begin(&g, rank);
+	(void)take_by_device(&g);
+	/* One byte of the second chunk. */
+	CHECK(!g.cuda.cuMemsetD8Async(
+		sk_cuda_share_ptr(rank->state->device_slot.share) + MIB + 5,
+		0x5a, 1, 0));
+	CHECK(!g.cuda.driver.cuCtxSynchronize());
+	rank_ready(rank);
+}
+
+static void test_spoilt(struct scene *scene)
+{
+	scene_ranks_killed(scene, "spoilt", 1, save_and_spoil, NULL);
+	expect(scene, "spoilt", (struct want){
+		.by_device = BIG + SMALL - MIB, .hashed = CHUNKS,
+		.damaged = 1 });
+	/* Set aside: what is in memory is whole. */
+	expect(scene, "spoilt", all_by_host);
+}
+
+/* ---- read while the next snapshot comes ---- */
+
+static uint64_t image_of(struct sk_conn *conn, const char *job)
+{
+	struct sk_wire_id id = { .step = -1, .rank = 0 };
+	struct sk_wire_image *images;
+	uint64_t image;
+	size_t n;
+
+	(void)snprintf(id.job, sizeof(id.job), "%s", job);
+	CHECK(!sk_list_images(conn, &id, 0, UINT64_MAX, &images, &n, NULL));
+	CHECK(n >= 1);
+	image = images[0].image;
+	for (size_t i = 1; i < n; i++)
+		if (images[i].image > image)
+			image = images[i].image;
+	free(images);
+	return image;
+}
+
+static int open_copy(struct sk_conn *conn, struct gpu_rank *g, uint64_t image)
+{
+	struct sk_msg msg = { .type = SK_MSG_DEVICE_OPEN,
+			      .body.device_open.image = image };
+	int fds[SK_MSG_FDS], n = 0, r;
+	struct sk_cuda_uuid uuid;
+
+	CHECK(!sk_cuda_uuid(g->rank->state->gpus.v[0].device, &uuid, NULL));
+	memcpy(msg.body.device_open.uuid, uuid.bytes, sizeof(uuid.bytes));
+	r = sk_conn_call(conn, &msg, NULL, 0, fds, &n, UINT64_MAX, NULL);
+	for (int i = 0; i < n; i++)
+		close(fds[i]);
+	return r;
+}
+
+static int close_copy(struct sk_conn *conn, uint64_t image)
+{
+	struct sk_msg msg = { .type = SK_MSG_CLOSE, .body.open = {
+		.image = image, .place = SK_PLACE_DEVICE } };
+
+	return sk_conn_call(conn, &msg, NULL, 0, NULL, NULL, UINT64_MAX,
+			    NULL);
+}
+
+/* Bytes that the snapshot moves within the device. */
+static uint64_t take(struct gpu_rank *g, int64_t step)
+{
+	uint64_t across = gpu_count(g, "across");
+
+	gpu_fill(g, step);
+	gpu_complete(g, step);
+	return gpu_count(g, "across") - across;
+}
+
+static void read_and_go_on(struct rank *rank)
+{
+	const uint64_t by_device = BIG + SMALL + ROWS;
+	struct sk_conn conn, other;
+	struct gpu_rank g;
+	uint64_t image;
+	int64_t step;
+
+	begin(&g, rank);
+	step = take_by_device(&g);
+	CHECK(!sk_conn_open(sk_os_linux(), rank->scene->socket, UINT64_MAX,
+			    &conn, NULL));
+	CHECK(!sk_conn_open(sk_os_linux(), rank->scene->socket, UINT64_MAX,
+			    &other, NULL));
+	image = image_of(&conn, rank->job);
+	CHECK(open_copy(&conn, &g, 0) == -ENOENT);
+	CHECK(open_copy(&conn, &g, image + 1000) == -ENOENT);
+	CHECK(close_copy(&conn, image) == -ENOENT);
+	CHECK(!open_copy(&conn, &g, image) && !open_copy(&other, &g, image));
+	/* Twice by one connection is closed twice. */
+	CHECK(!open_copy(&conn, &g, image) && !close_copy(&conn, image));
+	/* Straight to the slot, while somebody reads. */
+	CHECK(!simulated || take(&g, ++step) == 0);
+	CHECK(!open_copy(&conn, &g, image) && !close_copy(&conn, image));
+	CHECK(!close_copy(&conn, image));
+	/* A lease ends with its connection; the next snapshot waits for a slot
+	 * until it has. */
+	sk_conn_close(&other);
+	CHECK(!simulated || take(&g, ++step) == by_device);
+	CHECK(open_copy(&conn, &g, image) == -ENOENT);
+	CHECK(image_of(&conn, rank->job) != image);
+	CHECK(!open_copy(&conn, &g, image_of(&conn, rank->job)));
+	sk_conn_close(&conn);
+}
+
+/* ---- killed on the way out ---- */
+
+static void die_on_the_way_out(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	begin(&g, rank);
+	(void)take_by_device(&g);
+	gpu_fill(&g, LAST_STEP);
+	g.cuda.fail("cuMemcpyDtoHAsync", 1, KILL);
+	g.cuda.fail("cuMemcpyBatchAsync", 2, KILL);
+	(void)gpu_snapshot(&g, LAST_STEP, 0);
+	for (;;)
+		(void)pause();
+}
+
+static void run_and_die(struct scene *scene, const char *job)
+{
+	pid_t pid;
+	int status;
+
+	scene_ranks_start(scene, job, 1, die_on_the_way_out, NULL, &pid);
+	CHECK(waitpid(pid, &status, 0) == pid);
+	CHECK(WIFSIGNALED(status), "status %#x", status);
+}
+
+/* A worker has brought it to memory, and it stands on the GPU still. */
+static void test_drained(struct scene *scene)
+{
+	struct want w = all_by_device;
+
+	run_and_die(scene, "drained");
+	w.step = LAST_STEP;
+	expect(scene, "drained", w);
+}
+
+/* ---- handed down, and made room for ---- */
+
+/* There is no room for another one, and so it is the very one. */
+static void take_over(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	begin(&g, rank);
+	restore(&g, &all_by_device);
+	gpu_fill(&g, 1001);
+	gpu_complete(&g, 1001);
+	CHECK(device_bytes(&g) > 0);
+	CHECK(!simulated || take(&g, 1002) == BIG + SMALL + ROWS);
+	restore(&g, &all_by_device);
+	rank_ready(rank);
+}
+
+static void restart(struct scene *scene, const char *memory)
+{
+	scene_stop_agent(scene, SIGTERM);
+	CHECK(!setenv("SHARDKEEP_DEVICE_MEMORY", memory, 1));
+	scene_start_agent(scene);
+}
+
+static void test_budget(struct scene *scene)
+{
+	restart(scene, "5M");
+	scene_ranks_killed(scene, "first", 1, save, NULL);
+	scene_ranks_killed(scene, "first", 1, take_over, NULL);
+	expect(scene, "first", all_by_device);
+	/* Who needs it gets it. */
+	scene_ranks_killed(scene, "second", 1, save, NULL);
+	expect(scene, "second", all_by_device);
+	expect(scene, "first", all_by_host);
+}
+
+/* ---- the agent is another one ---- */
+
+static pid_t agent_of(const struct scene *scene)
+{
+	char path[64];
+	int pid = 0;
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children",
+		       (int)scene->agent, (int)scene->agent);
+	f = fopen(path, "r");
+	CHECK(f && fscanf(f, "%d", &pid) == 1, "%s", path);
+	(void)fclose(f);
+	return pid;
+}
+
+/* Memory has all that the next agent does not know of on the GPU. */
+static void test_keeper(struct scene *scene)
+{
+	scene_stop_agent(scene, SIGTERM);
+	scene->keeper = true;
+	scene_start_agent(scene);
+	scene_ranks_killed(scene, "kept", 1, save, NULL);
+	CHECK(!kill(agent_of(scene), SIGKILL));
+	expect(scene, "kept", all_by_host);
+	scene_stop_agent(scene, SIGTERM);
+	scene->keeper = false;
+	scene_start_agent(scene);
+}
+
+/* ---- other meshes ---- */
+
+static void add_sharded(struct gpu_rank *g)
+{
+	struct sk_mesh *mesh = mesh_of(g->rank->world, 0, NULL, NULL);
+	uint64_t rows = (uint64_t)(600 / g->rank->world);
+
+	gpu_add(g, &(struct sk_tensor){
+		.name = "w", .dtype = SK_F32, .ndim = 2,
+		.shape = { 600, 1000 }, .device = g->device, .mesh = mesh,
+		.placements = { SK_SHARD(0) } }, rows * 4000, 1);
+	gpu_add(g, &(struct sk_tensor){
+		.name = "norm", .dtype = SK_F32, .ndim = 1,
+		.shape = { 1000 }, .device = g->device, .mesh = mesh,
+		.placements = { SK_REPLICATE } }, 4000, 1);
+	sk_mesh_release(mesh);
+}
+
+static void save_sharded(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	gpu_begin(&g, rank, 0);
+	add_sharded(&g);
+	(void)take_by_device(&g);
+	rank_ready(rank);
+}
+
+/* Ranks of one GPU find there what others of it had, as far as chunks are
+ * whole; what several of them verify for each other is read in memory. */
+static void load_sharded(struct rank *rank)
+{
+	const uint64_t *least = rank->arg;
+	struct sk_report report;
+	struct gpu_rank g;
+
+	gpu_begin(&g, rank, 0);
+	add_sharded(&g);
+	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
+	CHECK(gpu_wrong(&g, report.step, rank->rank) == 0);
+	CHECK(report.bytes_device_slot >= *least, "%" PRIu64,
+	      report.bytes_device_slot);
+	CHECK(report.damaged == 0);
+}
+
+static void test_meshes(struct scene *scene)
+{
+	static const uint64_t all = 2400000 + 4000, half = 1200000, some = 1;
+
+	scene_ranks_killed(scene, "meshes", 2, save_sharded, NULL);
+	scene_ranks(scene, "meshes", 2, load_sharded, &half);
+	scene_ranks(scene, "meshes", 1, load_sharded, &all);
+	scene_ranks(scene, "meshes", 3, load_sharded,
+		    &(const uint64_t){ 0 });
+	scene_ranks(scene, "meshes", 1, load_sharded, &some);
+}
+
+int main(int argc, char **argv)
+{
+	struct trainer_cuda t;
+	struct scene scene;
+
+	if (trainer_cuda_open(&t, NULL) < 0 && !getenv("SHARDKEEP_LIBCUDA"))
+		return 77;
+	simulated = t.calls;
+	CHECK(!setenv("SHARDKEEP_DEVICE_MEMORY", "64M", 1));
+	scene_open(&scene, argc, argv);
+	test_killed(&scene);
+	scene_ranks(&scene, "alive", 1, restore_itself, NULL);
+	test_spoilt(&scene);
+	scene_ranks(&scene, "read", 1, read_and_go_on, NULL);
+	test_meshes(&scene);
+	if (simulated) {
+		test_without(&scene);
+		scene_ranks(&scene, "killed", 1, load_elsewhere, NULL);
+		test_drained(&scene);
+		test_keeper(&scene);
+	}
+	test_budget(&scene);
+	scene_close(&scene);
+	return 0;
+}
