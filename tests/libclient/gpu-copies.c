@@ -16,6 +16,7 @@
 #include "support/agent.h"
 
 #define KILL UINT32_MAX		/* as a result: the call kills the process */
+#define STOP (UINT32_MAX - 2)	/* or stops it */
 #define LAST_STEP INT64_C(1000000000)
 #define MIB ((uint64_t)1 << 20)
 #define BIG ((uint64_t)2800000)
@@ -345,28 +346,41 @@ static void read_and_go_on(struct rank *rank)
 
 /* ---- killed on the way out ---- */
 
-static void die_on_the_way_out(struct rank *rank)
+static void end_on_the_way_out(struct rank *rank, unsigned how)
 {
 	struct gpu_rank g;
 
 	begin(&g, rank);
 	(void)take_by_device(&g);
 	gpu_fill(&g, LAST_STEP);
-	g.cuda.fail("cuMemcpyDtoHAsync", 1, KILL);
-	g.cuda.fail("cuMemcpyBatchAsync", 2, KILL);
+	g.cuda.fail("cuMemcpyDtoHAsync", 1, how);
+	g.cuda.fail("cuMemcpyBatchAsync", 2, how);
 	(void)gpu_snapshot(&g, LAST_STEP, 0);
 	for (;;)
 		(void)pause();
 }
 
-static void run_and_die(struct scene *scene, const char *job)
+static void die_on_the_way_out(struct rank *rank)
+{
+	end_on_the_way_out(rank, KILL);
+}
+
+static void stop_on_the_way_out(struct rank *rank)
+{
+	end_on_the_way_out(rank, STOP);
+}
+
+/* Until it is dead, or stopped, there. */
+static pid_t run_until(struct scene *scene, const char *job, rank_fn fn)
 {
 	pid_t pid;
 	int status;
 
-	scene_ranks_start(scene, job, 1, die_on_the_way_out, NULL, &pid);
-	CHECK(waitpid(pid, &status, 0) == pid);
-	CHECK(WIFSIGNALED(status), "status %#x", status);
+	scene_ranks_start(scene, job, 1, fn, NULL, &pid);
+	CHECK(waitpid(pid, &status, WUNTRACED) == pid);
+	CHECK(WIFSIGNALED(status) || WIFSTOPPED(status), "status %#x",
+	      status);
+	return pid;
 }
 
 /* A worker has brought it to memory, and it stands on the GPU still. */
@@ -374,7 +388,7 @@ static void test_drained(struct scene *scene)
 {
 	struct want w = all_by_device;
 
-	run_and_die(scene, "drained");
+	(void)run_until(scene, "drained", die_on_the_way_out);
 	w.step = LAST_STEP;
 	expect(scene, "drained", w);
 }
@@ -431,15 +445,24 @@ static pid_t agent_of(const struct scene *scene)
 	return pid;
 }
 
-/* Memory has all that the next agent does not know of on the GPU. */
+/* Memory has all that the next agent does not know of on the GPU; what it
+ * brings there itself it knows. */
 static void test_keeper(struct scene *scene)
 {
+	struct want w = all_by_device;
+	pid_t pid;
+
 	scene_stop_agent(scene, SIGTERM);
 	scene->keeper = true;
 	scene_start_agent(scene);
 	scene_ranks_killed(scene, "kept", 1, save, NULL);
 	CHECK(!kill(agent_of(scene), SIGKILL));
 	expect(scene, "kept", all_by_host);
+	pid = run_until(scene, "brought", stop_on_the_way_out);
+	CHECK(!kill(agent_of(scene), SIGKILL) && !kill(pid, SIGKILL));
+	CHECK(waitpid(pid, NULL, 0) == pid);
+	w.step = LAST_STEP;
+	expect(scene, "brought", w);
 	scene_stop_agent(scene, SIGTERM);
 	scene->keeper = false;
 	scene_start_agent(scene);
