@@ -6,6 +6,7 @@
  */
 #include <assert.h>
 
+#include "cuda/gather.h"
 #include "cuda/private.h"
 
 static sk_cu_copy_attributes attributes_of(const struct sk_cuda_lane *lane,
@@ -55,11 +56,24 @@ static sk_cu_result ask_one(struct sk_cuda_lane *lane)
 		lane->stream);
 }
 
+/* Within the device's context. */
+static int ask(struct sk_cuda_lane *lane, struct sk_err *err)
+{
+	sk_cu_result result;
+
+	if (lane->batch.n > 1 && !sk_cuda_has_batches(lane))
+		return sk_cuda_gather_run(lane, err);
+	result = lane->batch.n > 1 ? ask_all(lane) : ask_one(lane);
+	if (result == SK_CU_SUCCESS)
+		return 0;
+	return sk_cuda_driver_failed(lane->device->driver, result,
+				     sk_cuda_way_name(lane->batch.way), err);
+}
+
 /* With the lane's lock held. What fails is not asked for again. */
 static int flush(struct sk_cuda_lane *lane, struct sk_err *err)
 {
 	struct sk_cuda_scope scope;
-	sk_cu_result result;
 	int r;
 
 	if (!lane->batch.n)
@@ -69,13 +83,10 @@ static int flush(struct sk_cuda_lane *lane, struct sk_err *err)
 		lane->batch.n = 0;
 		return r;
 	}
-	result = lane->batch.n > 1 ? ask_all(lane) : ask_one(lane);
+	r = ask(lane, err);
 	sk_cuda_leave(&scope);
 	lane->batch.n = 0;
-	if (result == SK_CU_SUCCESS)
-		return 0;
-	return sk_cuda_driver_failed(lane->device->driver, result,
-				     sk_cuda_way_name(lane->batch.way), err);
+	return r;
 }
 
 int sk_cuda_batch_add(struct sk_cuda_lane *lane, enum sk_cuda_way way,

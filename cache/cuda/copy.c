@@ -8,6 +8,7 @@
  */
 #include <assert.h>
 
+#include "cuda/gather.h"
 #include "cuda/walk.h"
 
 static struct sk_cuda_place seek(const struct sk_copy *copy, uint64_t row)
@@ -68,7 +69,7 @@ static int copy_bytes(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 
 		most = most < chunk ? most : chunk;
 		part = n < most ? n : most;
-		if (w->batches && part < chunk)
+		if (part < w->together)
 			r = sk_cuda_batch_add(w->lane, w->way,
 					      (uintptr_t)p.dst,
 					      (uintptr_t)p.src, part, w->err);
@@ -191,7 +192,9 @@ int sk_cuda_lane_out(struct sk_cuda_lane *lane, const struct sk_copy *copy,
 	const struct sk_cuda_walk w = {
 		.lane = lane, .copy = copy, .lock = lock,
 		.way = SK_CUDA_OUT,
-		.batches = lock && sk_cuda_has_batches(lane), .err = err };
+		.together = lock && sk_cuda_has_batches(lane) ?
+			    lane->chunk : 0,
+		.err = err };
 
 	return run(&w, from, to);
 }
@@ -203,7 +206,9 @@ int sk_cuda_lane_in(struct sk_cuda_lane *lane, const struct sk_copy *copy,
 	const struct sk_cuda_walk w = {
 		.lane = lane, .copy = copy, .lock = lock,
 		.way = SK_CUDA_IN,
-		.batches = lock && sk_cuda_has_batches(lane), .err = err };
+		.together = lock && sk_cuda_has_batches(lane) ?
+			    lane->chunk : 0,
+		.err = err };
 
 	return run(&w, from, to);
 }
@@ -213,7 +218,9 @@ int sk_cuda_lane_across(struct sk_cuda_lane *lane, const struct sk_copy *copy,
 {
 	const struct sk_cuda_walk w = {
 		.lane = lane, .copy = copy, .way = SK_CUDA_ACROSS,
-		.batches = sk_cuda_has_batches(lane), .err = err };
+		.together = sk_cuda_has_batches(lane) ? UINT64_MAX :
+			    sk_cuda_can_gather(lane) ? SK_CUDA_GATHER_MOST : 0,
+		.err = err };
 
 	return run(&w, from, to);
 }

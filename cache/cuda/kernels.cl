@@ -339,6 +339,24 @@ static void sk_kernel_merge(sk_u64 thread,
 		      sk_sum_merge(sums + thread * SK_LANES, bytes);
 }
 
+/* Words [i, ...) of those that one thread in @threads copies: four are on their
+ * way at once. */
+static void sk_copy_words(SK_GLOBAL sk_word *dst, SK_GLOBAL const sk_word *src,
+			  sk_u64 i, sk_u64 words, sk_u64 threads)
+{
+	for (; i + 3 * threads < words; i += 4 * threads) {
+		sk_u64 a = src[i], b = src[i + threads];
+		sk_u64 c = src[i + 2 * threads], d = src[i + 3 * threads];
+
+		dst[i] = a;
+		dst[i + threads] = b;
+		dst[i + 2 * threads] = c;
+		dst[i + 3 * threads] = d;
+	}
+	for (; i < words; i += threads)
+		dst[i] = src[i];
+}
+
 /* Of @threads that make one copy after the other, all @threads each. */
 static void sk_kernel_copies(sk_u64 thread, sk_u64 threads,
 			     SK_GLOBAL const struct sk_kernel_copy *copy)
@@ -349,9 +367,8 @@ static void sk_kernel_copies(sk_u64 thread, sk_u64 threads,
 
 	if (!((copy->dst | copy->src) % 8))
 		words = bytes / 8;
-	for (sk_u64 i = thread; i < words; i += threads)
-		((SK_GLOBAL sk_word *)dst)[i] =
-			((SK_GLOBAL const sk_word *)src)[i];
+	sk_copy_words((SK_GLOBAL sk_word *)dst, (SK_GLOBAL const sk_word *)src,
+		      thread, words, threads);
 	for (sk_u64 i = words * 8 + thread; i < bytes; i += threads)
 		dst[i] = src[i];
 }

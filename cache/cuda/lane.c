@@ -2,6 +2,7 @@
 /* Lanes: streams of ours, what they wait for, and who waits for them. */
 #include <assert.h>
 
+#include "cuda/gather.h"
 #include "cuda/private.h"
 
 #define EVENT_FLAGS (SK_CU_EVENT_BLOCKING_SYNC | SK_CU_EVENT_DISABLE_TIMING)
@@ -73,6 +74,7 @@ struct sk_cuda_lane *sk_cuda_lane_free(struct sk_cuda_lane *lane)
 
 	if (!lane)
 		return NULL;
+	(void)sk_cuda_gather_free(lane->gather);
 	if (sk_cuda_enter(lane->device, &scope, NULL) >= 0) {
 		if (lane->follow)
 			(void)lane->device->driver->cuEventDestroy(

@@ -57,6 +57,8 @@ struct sk_cuda_lane {
 	pthread_mutex_t lock;	/* of what follows */
 	sk_cu_event follow;	/* on the trainer's stream */
 	struct sk_cuda_batch batch;
+	struct sk_cuda_gather *gather;	/* gather.h; made late */
+	bool no_gather;		/* it cannot be */
 };
 
 /** Whether the driver takes batches. */

@@ -11,7 +11,7 @@ struct sk_cuda_walk {
 	const struct sk_copy *copy;
 	const struct sk_cuda_lock *lock;	/* of the host's side, or NULL */
 	enum sk_cuda_way way;
-	bool batches;
+	uint64_t together;	/* shorter copies than this go in a batch */
 	struct sk_err *err;
 };
 

@@ -68,6 +68,11 @@ static void set_up_12_0(void)
 	set_up();
 }
 
+static uint64_t calls(const char *function)
+{
+	return f->t.calls ? f->t.calls(function) : 0;
+}
+
 TestSuite(lane, .init = set_up, .fini = tear_down);
 TestSuite(lane_12_8, .init = set_up_12_8, .fini = tear_down);
 TestSuite(lane_12_0, .init = set_up_12_0, .fini = tear_down);
@@ -240,7 +245,10 @@ static void compare_many_across(void)
 	}
 	in = f->t.count ? f->t.count("in") : 0;
 	out = f->t.count ? f->t.count("out") : 0;
-	cr_assert_eq(in, f->t.count ? 60 * ROOM : 0);
+	in -= f->t.count ? 60 * ROOM : 0;
+	/* Our own kernel reads 24 bytes for each copy. */
+	cr_assert_eq(in % 24, 0);
+	cr_assert_eq(in > 0, f->t.calls && calls("cuLaunchKernel") > 0);
 	cr_assert_eq(out, f->t.count ? 30 * ROOM : 0);
 	sk_cuda_release(f->device, dense);
 	free(from);
@@ -269,11 +277,6 @@ Test(lane, memory_that_there_is_not)
 	cr_assert_eq(sk_cuda_alloc(f->device, ROOM, &ptr, &err), -ENOMEM);
 	cr_assert(strstr(err.text, "cuMemAlloc"), "%s", err.text);
 	sk_cuda_release(f->device, 0);
-}
-
-static uint64_t calls(const char *function)
-{
-	return f->t.calls ? f->t.calls(function) : 0;
 }
 
 /* What is contiguous is a call, whatever its shape; rows are one as well; and
@@ -445,6 +448,118 @@ static void copy_bytes(int n)
 		cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, 1, f->lock,
 					      NULL), 0);
 	}
+}
+
+/* Within the device: by one call for thousands, whatever the driver has. */
+static void small_ones_within(const char *function, uint64_t n_calls)
+{
+	const int n = 3 * SK_CUDA_BATCH_MAX;
+	sk_cu_ptr to = trainer_cuda_alloc(&f->t, ROOM);
+	char *here = malloc(ROOM);
+	uint64_t before;
+
+	cr_assert_eq(f->t.cuMemsetD8Async(to, 7, ROOM, f->stream), 0);
+	for (size_t i = 0; i < ROOM; i++)
+		here[i] = (char)(i * i >> 5);
+	trainer_cuda_put(&f->t, f->there, here, ROOM);
+	before = f->t.count ? f->t.count("calls") : 0;
+	for (int i = 0; i < n; i++) {
+		struct sk_copy copy;
+		int64_t bytes = 1 + i % 2;
+
+		cr_assert_eq(sk_copy_init(&copy, 8, 1, &bytes,
+					  (void *)(uintptr_t)(to + 3 * i),
+					  (int64_t[]){ 1 }, (void *)(uintptr_t)
+					  (f->there + 3 * i),
+					  (int64_t[]){ 1 }, NULL), 0);
+		cr_assert_eq(sk_cuda_lane_across(f->lane, &copy, 0, bytes,
+						 NULL), 0);
+	}
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	if (f->t.count) {
+		cr_assert_eq(calls(function), n_calls);
+		cr_assert(n_calls > 9 || f->t.count("calls") - before < 100,
+			  "%d calls", (int)(f->t.count("calls") - before));
+	}
+	trainer_cuda_get(&f->t, here, to, 3 * n);
+	for (int i = 0; i < 3 * n; i++)
+		cr_assert_eq(here[i], i % 3 <= i / 3 % 2 ?
+				 (char)((size_t)i * i >> 5) : 7, "%d", i);
+	free(here);
+}
+
+Test(lane, small_ones_within)
+{
+	small_ones_within("cuMemcpyBatchAsync", 3);
+}
+
+Test(lane_12_8, small_ones_within)
+{
+	small_ones_within("cuMemcpyBatchAsync", 3);
+}
+
+/* By a kernel of ours; more tables than there are, too. */
+Test(lane_12_0, small_ones_within)
+{
+	small_ones_within("cuLaunchKernel", 3);
+	if (f->t.count) {
+		small_ones_within("cuLaunchKernel", 6);
+		cr_assert_eq(calls("cuModuleLoadData"), 1);
+	}
+}
+
+/* What is long goes by itself. */
+Test(lane_12_0, long_ones_within)
+{
+	sk_cu_ptr to = trainer_cuda_alloc(&f->t, ROOM);
+	int64_t bytes = ROOM / 2;
+	struct sk_copy copy;
+
+	for (int i = 0; i < 2; i++) {
+		cr_assert_eq(sk_copy_init(&copy, 8, 1, &bytes,
+					  (void *)(uintptr_t)(to + i * bytes),
+					  (int64_t[]){ 1 }, (void *)(uintptr_t)
+					  (f->there + i * bytes),
+					  (int64_t[]){ 1 }, NULL), 0);
+		cr_assert_eq(sk_cuda_lane_across(f->lane, &copy, 0, bytes,
+						 NULL), 0);
+	}
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	cr_assert_eq(calls("cuLaunchKernel"), 0);
+	cr_assert_eq(calls("cuMemcpyDtoDAsync"), f->t.calls ? 2 : 0);
+}
+
+/* Without a compiler each is a call, and as right. */
+Test(lane_12_0, small_ones_without_a_kernel)
+{
+	if (!f->t.calls)
+		cr_skip_test("on a simulated driver only");
+	setenv("VCUDA_MODE", "no-compiler", 1);
+	small_ones_within("cuMemcpyDtoDAsync", 3 * SK_CUDA_BATCH_MAX);
+	cr_assert_eq(calls("cuModuleLoadData"), 1);
+}
+
+/* A launch that fails is told by whoever waits, and the next may do. */
+Test(lane_12_0, a_launch_that_fails)
+{
+	if (!f->t.calls)
+		cr_skip_test("on a simulated driver only");
+	for (int i = 0; i < 2; i++) {
+		struct sk_copy copy;
+		int64_t bytes = 8;
+
+		cr_assert_eq(sk_copy_init(&copy, 8, 1, &bytes,
+					  (void *)(uintptr_t)
+					  (f->there + 512 + 64 * i),
+					  (int64_t[]){ 1 }, (void *)(uintptr_t)
+					  (f->there + 64 * i),
+					  (int64_t[]){ 1 }, NULL), 0);
+		cr_assert_eq(sk_cuda_lane_across(f->lane, &copy, 0, bytes,
+						 NULL), 0);
+	}
+	f->t.fail("cuLaunchKernel", 1, 304);
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), -EIO);
+	small_ones_within("cuLaunchKernel", 4);
 }
 
 static void small_ones_go_together(void)

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Many small copies within a device by one launch of a kernel of ours, where the
+ * driver takes no batches: a call for each would take the time that they are
+ * to save.
+ *
+ * The kernel reads a table, which crosses the link before it. A table is
+ * written again when the kernel that read it is done.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "cuda/gather.h"
+#include "cuda/kernels.h"
+
+#define TABLES 4u	/* so many batches are asked for before one is done */
+#define THREADS 256u
+/* Few blocks: the trainer's kernels have the rest of the device. */
+#define BLOCKS 32u
+
+/* A copy, as kernels.cl has it. */
+struct copy {
+	uint64_t dst, src, bytes;
+};
+
+#define TABLE_BYTES (SK_CUDA_BATCH_MAX * sizeof(struct copy))
+
+struct sk_cuda_gather {
+	const struct sk_cuda_device *device;
+	char *host;			/* the tables */
+	struct sk_cuda_lock *lock;	/* NULL: they cross it slowly */
+	uint64_t there;
+	sk_cu_event done[TABLES];
+	unsigned next;
+};
+
+static int failed(const struct sk_cuda_device *device, sk_cu_result result,
+		  const char *what, struct sk_err *err)
+{
+	return result == SK_CU_SUCCESS ? 0 :
+	       sk_cuda_driver_failed(device->driver, result, what, err);
+}
+
+/* ---- making and letting go ---- */
+
+static int make_events(struct sk_cuda_gather *g, struct sk_err *err)
+{
+	struct sk_cuda_scope scope;
+	int r = sk_cuda_enter(g->device, &scope, err);
+
+	if (r < 0)
+		return r;
+	for (unsigned i = 0; i < TABLES && r >= 0; i++)
+		r = failed(g->device,
+			   g->device->driver->cuEventCreate(
+				   &g->done[i], SK_CU_EVENT_BLOCKING_SYNC |
+				   SK_CU_EVENT_DISABLE_TIMING),
+			   "cuEventCreate", err);
+	sk_cuda_leave(&scope);
+	return r;
+}
+
+static int make(const struct sk_cuda_device *device,
+		struct sk_cuda_gather **ret, struct sk_err *err)
+{
+	const uint64_t bytes = TABLES * TABLE_BYTES;
+	struct sk_cuda_gather *g = calloc(1, sizeof(*g));
+	int r;
+
+	if (!g)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	g->device = device;
+	g->host = aligned_alloc(SK_PAGE, bytes);
+	r = g->host ? make_events(g, err) :
+		      sk_err_set(err, -ENOMEM, "out of memory");
+	if (r >= 0)
+		r = sk_cuda_alloc(device, bytes, &g->there, err);
+	if (r < 0) {
+		(void)sk_cuda_gather_free(g);
+		return r;
+	}
+	(void)sk_cuda_lock(device, g->host, bytes, bytes, &g->lock, NULL);
+	*ret = g;
+	return 0;
+}
+
+struct sk_cuda_gather *sk_cuda_gather_free(struct sk_cuda_gather *g)
+{
+	struct sk_cuda_scope scope;
+
+	if (!g)
+		return NULL;
+	sk_cuda_release(g->device, g->there);
+	(void)sk_cuda_unlock(g->lock);
+	if (sk_cuda_enter(g->device, &scope, NULL) >= 0) {
+		for (unsigned i = 0; i < TABLES; i++)
+			if (g->done[i])
+				(void)g->device->driver->cuEventDestroy(
+					g->done[i]);
+		sk_cuda_leave(&scope);
+	}
+	free(g->host);
+	free(g);
+	return NULL;
+}
+
+bool sk_cuda_can_gather(struct sk_cuda_lane *lane)
+{
+	bool can;
+
+	(void)pthread_mutex_lock(&lane->lock);
+	if (!lane->gather && !lane->no_gather &&
+	    (sk_cuda_kernels_load(lane->device, NULL) < 0 ||
+	     make(lane->device, &lane->gather, NULL) < 0))
+		lane->no_gather = true;
+	can = lane->gather;
+	(void)pthread_mutex_unlock(&lane->lock);
+	return can;
+}
+
+/* ---- one batch ---- */
+
+static void fill(struct copy *table, const struct sk_cuda_batch *b)
+{
+	for (size_t i = 0; i < b->n; i++)
+		table[i] = (struct copy){ b->dsts[i], b->srcs[i],
+					  b->sizes[i] };
+}
+
+/* Within the device's context. */
+static int launch(struct sk_cuda_lane *lane, unsigned i, uint64_t n,
+		  struct sk_err *err)
+{
+	struct sk_cuda_gather *g = lane->gather;
+	uint64_t table = g->there + i * TABLE_BYTES;
+	void *params[] = { &table, &n };
+	int r;
+
+	r = failed(lane->device,
+		   lane->device->driver->cuMemcpyHtoDAsync(
+			   table, g->host + i * TABLE_BYTES,
+			   n * sizeof(struct copy), lane->stream),
+		   "a copy to the device", err);
+	if (r < 0)
+		return r;
+	return sk_cuda_kernels_launch(lane, SK_CUDA_KERNEL_COPIES,
+				      n < BLOCKS ? (unsigned)n : BLOCKS,
+				      THREADS, params, err);
+}
+
+int sk_cuda_gather_run(struct sk_cuda_lane *lane, struct sk_err *err)
+{
+	const struct sk_cuda_driver *driver = lane->device->driver;
+	struct sk_cuda_gather *g = lane->gather;
+	unsigned i = g->next++ % TABLES;
+	int r, marked;
+
+	assert(lane->batch.way == SK_CUDA_ACROSS && lane->batch.n);
+	r = failed(lane->device, driver->cuEventSynchronize(g->done[i]),
+		   "cuEventSynchronize", err);
+	if (r < 0)
+		return r;
+	fill((struct copy *)(void *)(g->host + i * TABLE_BYTES),
+	     &lane->batch);
+	r = launch(lane, i, lane->batch.n, err);
+	/* Even where that failed half way. */
+	marked = failed(lane->device,
+			driver->cuEventRecord(g->done[i], lane->stream),
+			"cuEventRecord", r < 0 ? NULL : err);
+	return r < 0 ? r : marked;
+}
