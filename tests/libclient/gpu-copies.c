@@ -5,9 +5,12 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -486,13 +489,34 @@ static void add_sharded(struct gpu_rank *g)
 	sk_mesh_release(mesh);
 }
 
+#define STEPS 4096
+
+/* Of each step, in memory of all ranks: how many have taken it, and how many of
+ * those have a device slot. */
+struct together {
+	atomic_int taken[STEPS], served[STEPS];
+};
+
+/* A step is complete when all ranks have it: they take the same ones. */
 static void save_sharded(struct rank *rank)
 {
+	struct together *all = (struct together *)(uintptr_t)rank->arg;
 	struct gpu_rank g;
+	int step = 0;
 
 	gpu_begin(&g, rank, 0);
 	add_sharded(&g);
-	(void)take_by_device(&g);
+	do {
+		CHECK(++step < STEPS);
+		gpu_fill(&g, step);
+		gpu_complete(&g, step);
+		all->served[step] += device_bytes(&g) > 0;
+		all->taken[step]++;
+		while (all->taken[step] < rank->world)
+			(void)sched_yield();
+	} while (all->served[step] < rank->world);
+	gpu_fill(&g, ++step);
+	gpu_complete(&g, step);
 	rank_ready(rank);
 }
 
@@ -516,13 +540,105 @@ static void load_sharded(struct rank *rank)
 static void test_meshes(struct scene *scene)
 {
 	static const uint64_t all = 2400000 + 4000, half = 1200000, some = 1;
+	struct together *together = mmap(NULL, sizeof(*together),
+					 PROT_READ | PROT_WRITE,
+					 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-	scene_ranks_killed(scene, "meshes", 2, save_sharded, NULL);
+	CHECK(together != MAP_FAILED);
+	scene_ranks_killed(scene, "meshes", 2, save_sharded, together);
 	scene_ranks(scene, "meshes", 2, load_sharded, &half);
 	scene_ranks(scene, "meshes", 1, load_sharded, &all);
 	scene_ranks(scene, "meshes", 3, load_sharded,
 		    &(const uint64_t){ 0 });
 	scene_ranks(scene, "meshes", 1, load_sharded, &some);
+}
+
+/* ---- many ---- */
+
+#define MANY 10000
+#define EACH ((size_t)96)
+
+static uint64_t describe_many(struct rank *rank, sk_cu_ptr slab)
+{
+	static struct sk_tensor tensors[MANY];
+	static char names[MANY][16];
+	uint64_t bytes = 0;
+
+	for (int i = 0; i < MANY; i++) {
+		(void)snprintf(names[i], sizeof(names[i]), "t%d", i);
+		tensors[i] = (struct sk_tensor){
+			.name = names[i], .dtype = SK_U8, .ndim = 1,
+			.shape = { 17 + i % 64 }, .memory = SK_CUDA,
+			.data = (void *)(uintptr_t)(slab + i * EACH) };
+		bytes += 17 + i % 64;
+	}
+	CHECK(!sk_state_tensors(rank->state, tensors, MANY), "%s",
+	      sk_error());
+	return bytes;
+}
+
+static uint64_t snapshot_calls(struct gpu_rank *g, int64_t step)
+{
+	uint64_t before = gpu_count(g, "calls");
+
+	gpu_complete(g, step);
+	return gpu_count(g, "calls") - before;
+}
+
+/* What moves bytes, whatever else is asked. */
+static uint64_t copies(const struct gpu_rank *g)
+{
+	static const char *const names[] = {
+		"cuMemcpyDtoDAsync", "cuMemcpyBatchAsync", "cuLaunchKernel",
+		"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync" };
+	uint64_t n = 0;
+
+	for (int i = 0; simulated && i < 5; i++)
+		n += g->cuda.calls(names[i]);
+	return n;
+}
+
+static bool is_gap(size_t i)
+{
+	return i % EACH >= 17 + i / EACH % 64;
+}
+
+/* Into the device slot and out of it again by few calls, whatever the driver
+ * has for that. */
+static void many(struct rank *rank)
+{
+	size_t bytes = MANY * EACH;
+	char *here = rank_memory(bytes, 0), *back = rank_memory(bytes, 5);
+	uint64_t before, all, few;
+	struct sk_report report;
+	struct gpu_rank g;
+	sk_cu_ptr slab;
+	int64_t step = 0;
+
+	if (rank->arg)
+		CHECK(!setenv("VCUDA_VERSION", rank->arg, 1));
+	gpu_begin(&g, rank, 0);
+	slab = trainer_cuda_alloc(&g.cuda, bytes);
+	all = describe_many(rank, slab);
+	do {
+		few = snapshot_calls(&g, ++step);
+	} while (!device_bytes(&g));
+	for (size_t i = 0; i < bytes; i++)
+		here[i] = (char)(i * 31 >> 5);
+	trainer_cuda_put(&g.cuda, slab, here, bytes);
+	few = snapshot_calls(&g, ++step);
+	CHECK(!simulated || few < (rank->arg ? 100 : 70), "%" PRIu64 " calls",
+	      few);
+	trainer_cuda_put(&g.cuda, slab, back, bytes);
+	before = copies(&g);
+	CHECK(!rank_restore(rank, step, 0, &report), "%s", sk_error());
+	few = copies(&g) - before;
+	CHECK(!simulated || few < 25, "%" PRIu64 " calls", few);
+	CHECK(report.bytes_device_slot == all, "%" PRIu64,
+	      report.bytes_device_slot);
+	trainer_cuda_get(&g.cuda, back, slab, bytes);
+	for (size_t i = 0; i < bytes; i++)
+		CHECK(back[i] == (is_gap(i) ? 5 : here[i]), "byte %zu", i);
 }
 
 int main(int argc, char **argv)
@@ -540,7 +656,9 @@ int main(int argc, char **argv)
 	test_spoilt(&scene);
 	scene_ranks(&scene, "read", 1, read_and_go_on, NULL);
 	test_meshes(&scene);
+	scene_ranks(&scene, "many", 1, many, NULL);
 	if (simulated) {
+		scene_ranks(&scene, "old", 1, many, "12000");
 		test_without(&scene);
 		scene_ranks(&scene, "killed", 1, load_elsewhere, NULL);
 		test_drained(&scene);
