@@ -21,9 +21,10 @@ struct device_pass {
 	struct sk_restoring *rs;
 	int gpu;
 	struct sk_cuda_lane *lane;
-	struct sk_cuda_hash *hash;	/* NULL: nothing is to be verified */
+	bool verify;
+	struct sk_cuda_hash *hash;	/* where it is to; made late */
 	struct sk_device_copy copy;
-	bool bad;			/* it is none */
+	bool failed;			/* nothing that is under way counts */
 	size_t n;			/* chunks, up to SK_CUDA_SPANS_MAX */
 	struct chunk chunks[SK_CUDA_SPANS_MAX];
 	struct sk_cuda_span spans[SK_CUDA_SPANS_MAX];
@@ -122,9 +123,7 @@ static void report(struct device_pass *d)
 	struct sk_msg msg = { .type = SK_MSG_REPORT_BAD, .body.bad = {
 		.image = d->copy.image, .place = SK_PLACE_DEVICE } };
 
-	if (!d->bad)
-		d->rs->report.damaged++;
-	d->bad = true;
+	d->rs->report.damaged++;
 	(void)sk_conn_call(&d->rs->conn, &msg, NULL, 0, NULL, NULL,
 			   sk_until(rs->sk), NULL);
 }
@@ -138,25 +137,25 @@ static void done(struct device_pass *d, const struct chunk *c)
 	job->on_device = true;
 	r->bytes_memory += c->bytes;
 	r->bytes_device_slot += c->bytes;
-	r->bytes_verified += d->hash ? c->bytes : 0;
+	r->bytes_verified += d->verify ? c->bytes : 0;
 }
 
 /* What has been asked for is there, and right. */
-static int finish(struct device_pass *d)
+static void finish(struct device_pass *d)
 {
 	size_t n = d->n, wrong = 0;
-	int r = copy_run(d), finished;
 
 	d->n = 0;
-	if (r >= 0 && d->hash)
-		r = sk_cuda_hash_run(d->hash, d->lane, d->spans, n, d->sums,
-				     NULL);
+	d->failed |= copy_run(d) < 0;
+	if (!d->failed && d->verify)
+		d->failed = sk_cuda_hash_run(d->hash, d->lane, d->spans, n,
+					     d->sums, NULL) < 0;
 	/* Nothing may be under way when the copy is unmapped. */
-	finished = sk_cuda_lane_finish(d->lane, NULL);
-	if (r < 0 || finished < 0)
-		return r < 0 ? r : finished;
+	d->failed |= sk_cuda_lane_finish(d->lane, NULL) < 0;
+	if (d->failed)
+		return;
 	for (size_t i = 0; i < n; i++) {
-		if (d->hash &&
+		if (d->verify &&
 		    d->sums[i] != sum_of(d->rs, &d->rs->jobs[d->chunks[i].job]))
 			wrong++;
 		else
@@ -164,44 +163,52 @@ static int finish(struct device_pass *d)
 	}
 	if (wrong)
 		report(d);
-	return wrong ? -EBADMSG : 0;
+	/* The rest of it is not worth the time. */
+	d->failed = wrong;
 }
 
 /* ---- an image ---- */
 
-static int add(struct device_pass *d, size_t i)
+static void add(struct device_pass *d, size_t i)
 {
 	struct sk_cuda_span to;
 	uint64_t from;
-	int r;
 
 	if (!find_chunk(d, i, &to, &from))
-		return 0;
+		return;
 	__atomic_store_n(&d->rs->touched[d->rs->pieces[d->rs->jobs[i].piece]
 						 .local], 1, __ATOMIC_RELAXED);
-	r = copy_chunk(d, &to, from);
+	d->failed = copy_chunk(d, &to, from) < 0;
 	d->spans[d->n] = to;
 	d->chunks[d->n++] = (struct chunk){ i, to.bytes };
-	if (r < 0 || d->n < SK_CUDA_SPANS_MAX)
-		return r;
-	return finish(d);
+	if (d->failed || d->n == SK_CUDA_SPANS_MAX)
+		finish(d);
 }
 
-/* Jobs [from, to) are of it. */
+/* The first copy that there is has our code loaded. */
+static bool can_verify(struct device_pass *d)
+{
+	const struct sk_gpu *gpu = &d->rs->state->gpus.v[d->gpu];
+
+	return !d->verify || d->hash ||
+	       sk_cuda_hash_new(gpu->device, &d->hash, NULL) >= 0;
+}
+
+/* Jobs [from, to) are of it. What is not done then is done out of host
+ * memory. */
 static void run_image(struct device_pass *d, size_t from, size_t to)
 {
 	struct sk_restoring *rs = d->rs;
 	const struct sk_restore_piece *p = &rs->pieces[rs->jobs[from].piece];
-	int r, last;
 
 	if (sk_device_copy_open(rs, &rs->images[p->image], d->gpu,
 				&d->copy) < 0)
 		return;
-	d->bad = false;
-	for (r = 0; from < to && r >= 0; from++)
-		r = add(d, from);
-	last = finish(d);
-	(void)last;	/* what is not done yet is done out of host memory */
+	d->failed = !can_verify(d);
+	for (; from < to && !d->failed; from++)
+		add(d, from);
+	if (d->n)
+		finish(d);
 	sk_device_copy_close(rs, &d->copy);
 }
 
@@ -227,13 +234,9 @@ static size_t end_of_image(const struct sk_restoring *rs, size_t from,
 
 static void run_gpu(struct device_pass *d, size_t n)
 {
-	struct sk_gpu *gpu = &d->rs->state->gpus.v[d->gpu];
 	size_t to;
 
-	d->lane = gpu->lane;
-	if (!(d->rs->flags & SK_RESTORE_NO_VERIFY) &&
-	    sk_cuda_hash_new(gpu->device, &d->hash, NULL) < 0)
-		return;
+	d->lane = d->rs->state->gpus.v[d->gpu].lane;
 	for (size_t from = 0; from < n; from = to) {
 		to = end_of_image(d->rs, from, n);
 		if (wants(d->rs, from, to, d->gpu))
@@ -273,6 +276,7 @@ void sk_restore_on_device(struct sk_restoring *rs, size_t *n)
 	if (!d)
 		return;
 	d->rs = rs;
+	d->verify = !(rs->flags & SK_RESTORE_NO_VERIFY);
 	for (d->gpu = 0; d->gpu < rs->state->gpus.n; d->gpu++)
 		if (wants(rs, 0, *n, d->gpu))
 			run_gpu(d, *n);

@@ -200,10 +200,36 @@ static void test_without(struct scene *scene)
 	expect(scene, "killed", (struct want){
 		.failed = CHUNKS,
 		.variable = "VCUDA_FAILS", .value = "cuLaunchKernel" });
+	expect(scene, "killed", (struct want){
+		.variable = "VCUDA_FAILS", .value = "cuMemcpyBatchAsync" });
+	CHECK(!setenv("VCUDA_VERSION", "12000", 1));
+	expect(scene, "killed", (struct want){
+		.variable = "VCUDA_FAILS", .value = "cuMemcpyDtoDAsync" });
+	CHECK(!unsetenv("VCUDA_VERSION"));
 	/* The oldest driver has all that it takes. */
 	expect(scene, "killed", (struct want){
 		.by_device = BIG + SMALL, .hashed = CHUNKS,
 		.variable = "VCUDA_VERSION", .value = "12000" });
+}
+
+/* The doctor says so. */
+static void test_doctor(struct scene *scene, const char *mode,
+			const char *want)
+{
+	char command[256], all[8192] = "";
+	size_t n;
+	FILE *f;
+
+	(void)snprintf(command, sizeof(command), "VCUDA_MODE=%s %s --socket "
+		       "%s doctor --json", mode, scene->cachectl,
+		       scene->socket);
+	f = popen(command, "r");
+	CHECK(f);
+	n = fread(all, 1, sizeof(all) - 1, f);
+	all[n] = 0;
+	(void)pclose(f);	/* something may always be better */
+	CHECK(strstr(all, want), "%s", all);
+	CHECK(!strstr(all, "takes none") == !strstr(want, "takes none"));
 }
 
 static void load_elsewhere(struct rank *rank)
@@ -555,7 +581,7 @@ static void test_meshes(struct scene *scene)
 
 /* ---- many ---- */
 
-#define MANY 10000
+#define MANY 5000
 #define EACH ((size_t)96)
 
 static uint64_t describe_many(struct rank *rank, sk_cu_ptr slab)
@@ -629,6 +655,8 @@ static void many(struct rank *rank)
 	few = snapshot_calls(&g, ++step);
 	CHECK(!simulated || few < (rank->arg ? 100 : 70), "%" PRIu64 " calls",
 	      few);
+	few = snapshot_calls(&g, ++step);
+	CHECK(!simulated || few < 50, "%" PRIu64 " calls", few);
 	trainer_cuda_put(&g.cuda, slab, back, bytes);
 	before = copies(&g);
 	CHECK(!rank_restore(rank, step, 0, &report), "%s", sk_error());
@@ -660,6 +688,9 @@ int main(int argc, char **argv)
 	if (simulated) {
 		scene_ranks(&scene, "old", 1, many, "12000");
 		test_without(&scene);
+		test_doctor(&scene, "", "the driver is of CUDA 13.0");
+		test_doctor(&scene, "no-compiler", "CUDA 13.0, and takes none "
+			    "of our code");
 		scene_ranks(&scene, "killed", 1, load_elsewhere, NULL);
 		test_drained(&scene);
 		test_keeper(&scene);

@@ -10,6 +10,7 @@
 
 #include "base/size.h"
 #include "cuda/driver.h"
+#include "cuda/hash.h"
 #include "io/io.h"
 #include "memory/slot.h"
 #include "nccl/nccl.h"
@@ -191,6 +192,39 @@ void check_numa(struct doctor *d)
 		doctor_say(d, "numa", VERDICT_OK, NULL, "nodes %s", nodes);
 }
 
+/* Of the first device, where there is one; it takes a context there for the
+ * moment. 0: restores may read device slots, as far as the driver goes. */
+static int try_kernels(const struct doctor *d, struct sk_err *err)
+{
+	struct sk_cuda_device *device;
+	struct sk_cuda *cuda;
+	int r = sk_cuda_new(d->ctx->os, &cuda, err);
+
+	if (r < 0)
+		return r;
+	if (sk_cuda_device(cuda, 0, &device, err) >= 0)
+		r = sk_cuda_hash_can(device, err);
+	(void)sk_cuda_free(cuda);
+	return r;
+}
+
+static void say_driver(struct doctor *d, const struct sk_cuda_driver *driver)
+{
+	int major = driver->version / 1000;
+	int minor = driver->version % 1000 / 10;
+	struct sk_err err = { "" };
+
+	if (try_kernels(d, &err) == 0)
+		doctor_say(d, "cuda", VERDICT_OK, NULL, "the driver is of "
+			   "CUDA %d.%d", major, minor);
+	else
+		doctor_say(d, "cuda", VERDICT_WARN, "install the driver's "
+			   "compiler of PTX (libnvidia-ptxjitcompiler)",
+			   "the driver is of CUDA %d.%d, and takes none of our "
+			   "code: restores do not read device slots (%s)",
+			   major, minor, err.text);
+}
+
 /* None of both is needed. */
 void check_gpus(struct doctor *d)
 {
@@ -199,9 +233,7 @@ void check_gpus(struct doctor *d)
 	struct sk_err err = { "" };
 
 	if (sk_cuda_driver_open(d->ctx->os, NULL, &driver, &err) == 0)
-		doctor_say(d, "cuda", VERDICT_OK, NULL, "the driver is of "
-			   "CUDA %d.%d", driver.version / 1000,
-			   driver.version % 1000 / 10);
+		say_driver(d, &driver);
 	else
 		doctor_say(d, "cuda", VERDICT_OK, NULL, "none: %s", err.text);
 	if (sk_nccl_open(d->ctx->os, NULL, &nccl, &err) == 0)
