@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a device slot holds when the image that it was on the way to is sealed:
- * a copy of it, which a restore on that GPU may read instead. DEVICE_OPEN leases
- * it. It ends where the rank is given a slot for its next snapshot; while
- * somebody reads it, that one goes by without the device slot.
+ * a copy of it, which a restore on that GPU may read instead. DEVICE_OPEN
+ * leases it. It ends where the rank is given a slot for its next snapshot;
+ * while somebody reads it, that one goes by without the device slot.
  *
- * A copy is found by its image's id. Of a rank that has died it stays, nobody's,
- * until its next life takes the memory over, somebody else needs it, the image
- * is gone, or the time for coming back is.
+ * A copy is found by its image's id. Of a rank that has died it stays,
+ * nobody's, until its next life takes the memory over, somebody else needs it,
+ * the image is gone, or the time for coming back is.
  */
 #include <assert.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DEVICE_SLOT: memory of a GPU for a rank. drain.c has DEVICE_SEAL, device-copy.c
- * DEVICE_OPEN. */
+/* DEVICE_SLOT: memory of a GPU for a rank. drain.c has DEVICE_SEAL,
+ * device-copy.c DEVICE_OPEN. */
 #include "calls/device.h"
 
 #include <assert.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many small copies within a device by one launch of a kernel of ours, where the
- * driver takes no batches: a call for each would take the time that they are
- * to save.
+ * Many small copies within a device by one launch of a kernel of ours, where
+ * the driver takes no batches: a call for each would take the time that they
+ * are to save.
  *
  * The kernel reads a table, which crosses the link before it. A table is
  * written again when the kernel that read it is done.

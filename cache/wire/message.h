@@ -231,8 +231,8 @@ struct sk_wire_device_slot_reply {
 
 /*
  * DEVICE_OPEN: the copy of an image in memory that a device slot of that GPU
- * holds. fd 0 is the device slot, fd 1 a memfd that has, from extents_at on, the
- * extents that stand in it, one behind the other. Until CLOSE, with place
+ * holds. fd 0 is the device slot, fd 1 a memfd that has, from extents_at on,
+ * the extents that stand in it, one behind the other. Until CLOSE, with place
  * SK_PLACE_DEVICE, or the end of the connection nobody writes to it. REPORT_BAD
  * of that place: it is no copy, and the image may be whole. -ENOENT: there is
  * none.
