@@ -47,6 +47,19 @@ def _made(to: pathlib.Path, sources: list[pathlib.Path],
     return str(to)
 
 
+def _kernels(to: pathlib.Path) -> pathlib.Path:
+    """The product's code for devices, which is all that the driver takes."""
+    cuda = _SOURCES / "cache/cuda"
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=to.parent) as d:
+        made = f"{d}/{to.name}"
+        subprocess.run([sys.executable, cuda / "embed.py",
+                        cuda / "kernels.ptx", "sk_cuda_kernels_text", made],
+                       check=True)
+        os.replace(made, to)
+    return to
+
+
 @functools.cache
 def build() -> dict[str, str]:
     """Paths of the driver, of NCCL and of the device; made where they lack,
@@ -56,15 +69,17 @@ def build() -> dict[str, str]:
     cc = ["cc", "-std=gnu17", "-D_GNU_SOURCE", "-O1", "-w",
           f"-I{_SOURCES}/cache", f"-I{_SOURCES}/tests", f"-I{sim}"]
     plain = [sim / f"{x}.c" for x in
-             "backing copy device entry memory share stream".split()]
+             "backing copy device entry kernel memory share stream".split()]
+    text = _kernels(where / "kernels-text.c")
+    code = [_SOURCES / f"cache/cuda/kernels.{x}" for x in ("cl", "ptx")]
     nccl = sorted(sim.glob("vnccl*.c"))
     headers = sorted(sim.glob("*.h")) + sorted(
         (_SOURCES / "cache").glob("*/abi.h"))
     cpp = _HERE / "device.cpp"
     lib = f"{pathlib.Path(torch.__file__).parent}/lib"
     return {
-        "driver": _made(where / "vcuda.so.1", plain + headers,
-                        [*cc, *map(str, plain), "-lpthread", "-ldl",
+        "driver": _made(where / "vcuda.so.1", plain + headers + code,
+                        [*cc, *map(str, plain), str(text), "-lpthread", "-ldl",
                          "-Wl,-soname,libcuda.so.1"]),
         "nccl": _made(where / "vnccl.so.2", nccl + headers,
                       [*cc, *map(str, nccl), "-lpthread", "-ldl",
