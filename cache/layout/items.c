@@ -14,6 +14,8 @@
 #include "tensor/dtype.h"
 
 #define DIGITS_MAX 18	/* of what fits in 63 bits for sure */
+#define ITEM_LEAST 64	/* letters of one item: so many there are at most, and
+			 * room that is not used is no memory yet */
 
 struct reader {
 	char *at;		/* in text that ends with a NUL */
@@ -196,9 +198,10 @@ bool sk_items_read(char *text, struct sk_mesh *const *meshes, size_t n_meshes,
 			     .n_meshes = n_meshes };
 	struct sk_item *items = NULL;
 	size_t n = 0, room = 0;
-	bool good = true;
+	bool good = sk_array_fit(items, room, strlen(text) / ITEM_LEAST +
+					      1) >= 0;
 
-	if (!take(&in, "]"))
+	if (good && !take(&in, "]"))
 		do {
 			good = n < SK_ITEMS_MAX &&
 			       sk_array_fit(items, room, n + 1) >= 0;

@@ -329,9 +329,12 @@ static char *cut_description(const char *header, uint64_t bytes)
 	text = w = stop ? malloc((size_t)(stop - s) + 3) : NULL;
 	if (!text)
 		return NULL;
-	for (; s < stop; s++) {
-		s += *s == '\\';
-		*w++ = *s;
+	/* Each letter is written, and written over where it was an escape: no
+	 * letter waits for what the one before it was. */
+	for (bool escaped = false; s < stop; s++) {
+		*w = *s;
+		escaped = *s == '\\' && !escaped;
+		w += !escaped;
 	}
 	strcpy(w, "]}");
 	return text;
