@@ -52,6 +52,16 @@ static int list(struct sk_restoring *rs, struct sk_restore_offer *ret)
 	return 0;
 }
 
+/* Mostly in the order in which it was saved. */
+static bool is_described(const struct sk_state *state, uint32_t i,
+			 const char *name)
+{
+	if (i < state->n_locals &&
+	    !strcmp(state->locals[i].item.spec.name, name))
+		return true;
+	return sk_state_find(state, name) >= 0;
+}
+
 static int tell(struct sk_restoring *rs, const struct sk_beyond *to)
 {
 	int r = 0;
@@ -65,7 +75,7 @@ static int tell(struct sk_restoring *rs, const struct sk_beyond *to)
 	for (uint32_t i = 0; i < rs->n_keys && r >= 0; i++) {
 		const struct sk_item *item = rs->keys[i].item;
 
-		if (sk_state_find(rs->state, item->spec.name) < 0)
+		if (!is_described(rs->state, i, item->spec.name))
 			r = to->name(to->ctx, item, rs->keys[i].mine);
 	}
 	return r;

@@ -130,7 +130,7 @@ static int collect_readers(struct sk_restoring *rs,
 	readers->rs = rs;
 	readers->piece = piece;
 	readers->n = 0;
-	readers->key = sk_restore_key(rs, item->kind, item->spec.name);
+	readers->key = sk_restore_key_of(rs, piece->local);
 	if (rs->alone || rs->state->job.world == 1 || item->explicit_boxes ||
 	    item->kind == SK_ITEM_BLOB_LOCAL || !readers->key ||
 	    readers->key->is_explicit)

@@ -33,6 +33,12 @@ static uint64_t hash_of(enum sk_item_kind kind, const char *name)
 
 /* ---- the index ---- */
 
+static bool is_called(const struct sk_item *a, enum sk_item_kind kind,
+		      const char *name)
+{
+	return a->kind == kind && !strcmp(a->spec.name, name);
+}
+
 static struct sk_restore_key *find_key(const struct sk_restoring *rs,
 				       uint64_t hash, enum sk_item_kind kind,
 				       const char *name)
@@ -44,7 +50,7 @@ static struct sk_restore_key *find_key(const struct sk_restoring *rs,
 		struct sk_restore_key *k = &rs->keys[i];
 
 		assert(i < rs->n_keys && k->hash == hash);
-		if (k->item->kind == kind && !strcmp(k->item->spec.name, name))
+		if (is_called(k->item, kind, name))
 			return k;
 	}
 	return NULL;
@@ -57,6 +63,28 @@ struct sk_restore_key *sk_restore_key(const struct sk_restoring *rs,
 	return find_key(rs, hash_of(kind, name), kind, name);
 }
 
+/* Mostly all is described in the order in which it was saved: then it is in
+ * its place, and no name has to be hashed. */
+static struct sk_restore_key *in_place(const struct sk_restoring *rs,
+				       uint32_t i, const struct sk_item *item)
+{
+	return i < rs->n_keys && is_called(rs->keys[i].item, item->kind,
+					   item->spec.name) ?
+	       &rs->keys[i] : NULL;
+}
+
+struct sk_restore_key *sk_restore_key_of(const struct sk_restoring *rs,
+					 uint32_t local)
+{
+	const struct sk_item *item;
+	struct sk_restore_key *key;
+
+	assert(local < rs->state->n_locals);
+	item = &rs->state->locals[local].item;
+	key = in_place(rs, local, item);
+	return key ? key : sk_restore_key(rs, item->kind, item->spec.name);
+}
+
 static int append_key(struct sk_restoring *rs, struct sk_restore_key key)
 {
 	if (sk_array_fit(rs->keys, rs->room_keys, rs->n_keys + 1u) < 0 ||
@@ -66,30 +94,37 @@ static int append_key(struct sk_restoring *rs, struct sk_restore_key key)
 	return 0;
 }
 
+/* One of a layout's items: known already, or a new one. */
+static int index_item(struct sk_restoring *rs, uint32_t i,
+		      const struct sk_item *item, bool mine)
+{
+	struct sk_restore_key *known = in_place(rs, i, item);
+	uint64_t hash = 0;
+
+	if (!known) {
+		hash = hash_of(item->kind, item->spec.name);
+		known = find_key(rs, hash, item->kind, item->spec.name);
+	}
+	if (known) {
+		known->is_explicit |= item->explicit_boxes;
+		return 0;
+	}
+	return append_key(rs, (struct sk_restore_key){
+		.item = item,
+		.mine = mine,
+		.is_explicit = item->explicit_boxes,
+		.hash = hash,
+	});
+}
+
 static int index_layout(struct sk_restoring *rs,
 			const struct sk_layout *layout, bool mine)
 {
-	for (uint32_t i = 0; i < layout->n_items; i++) {
-		const struct sk_item *item = &layout->items[i];
-		uint64_t hash = hash_of(item->kind, item->spec.name);
-		struct sk_restore_key *known = find_key(rs, hash, item->kind,
-							item->spec.name);
-		int r;
+	int r = 0;
 
-		if (known) {
-			known->is_explicit |= item->explicit_boxes;
-			continue;
-		}
-		r = append_key(rs, (struct sk_restore_key){
-			.item = item,
-			.mine = mine,
-			.is_explicit = item->explicit_boxes,
-			.hash = hash,
-		});
-		if (r < 0)
-			return r;
-	}
-	return sk_restore_learn(rs, layout);
+	for (uint32_t i = 0; i < layout->n_items && r >= 0; i++)
+		r = index_item(rs, i, &layout->items[i], mine);
+	return r < 0 ? r : sk_restore_learn(rs, layout);
 }
 
 /* Our own layout tells the names where theirs are the same. */
@@ -323,7 +358,7 @@ static int compare_local(struct sk_restoring *rs, uint32_t i)
 	int r;
 
 	assert(rs->wanted[i]);
-	key = sk_restore_key(rs, local->item.kind, local->item.spec.name);
+	key = sk_restore_key_of(rs, i);
 	if (key)
 		key->asked = true;
 	if (!key)

@@ -13,6 +13,9 @@ void sk_restore_forget_keys(struct sk_restoring *rs);
 struct sk_restore_key *sk_restore_key(const struct sk_restoring *rs,
 				      enum sk_item_kind kind,
 				      const char *name);
+/** What the snapshot has of that local's kind and name, or NULL. */
+struct sk_restore_key *sk_restore_key_of(const struct sk_restoring *rs,
+					 uint32_t local);
 /** Compares each wanted local with the snapshot; fills rs->missing. */
 int sk_restore_compare(struct sk_restoring *rs);
 /** One more of them. -ENOMEM. */

@@ -448,7 +448,7 @@ static bool plan_of(struct sk_restoring *rs, uint32_t local,
 	*ret_p = (struct planning){
 		.rs = rs,
 		.local = local,
-		.key = sk_restore_key(rs, item->kind, item->spec.name),
+		.key = sk_restore_key_of(rs, local),
 	};
 	if (!ret_p->key)
 		return false;

@@ -16,10 +16,12 @@ static const char *name_of(const struct sk_state *state, uintptr_t number)
 
 int64_t sk_state_find(const struct sk_state *state, const char *name)
 {
-	struct sk_table_walk walk = sk_table_find(&state->names,
-						  hash_name(name));
+	struct sk_table_walk walk;
 	uintptr_t number;
 
+	if (!state->names.count)
+		return -1;
+	walk = sk_table_find(&state->names, hash_name(name));
 	while (sk_table_next(&walk, &number))
 		if (!strcmp(name_of(state, number), name))
 			return (int64_t)number;

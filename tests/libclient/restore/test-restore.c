@@ -7,10 +7,12 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "state/names.h"
 #include "stub-agent.h"
 #include "thread-ranks.h"
 
-static void run_property(uint64_t seed, int where, uint32_t flags)
+static void run_property_with(uint64_t seed, int where, uint32_t flags,
+			      void (*more)(struct rank *))
 {
 	struct sk_restore_options o = {
 		.flags = flags | SK_RESTORE_EXTRA_OK,
@@ -23,6 +25,7 @@ static void run_property(uint64_t seed, int where, uint32_t flags)
 	for (int i = 0; i < RANKS_MAX; i++) {
 		ranks[i].step = SK_LATEST;
 		ranks[i].opts = &o;
+		ranks[i].more = more;
 	}
 	restore(&test, ranks);
 	for (int i = 0; i < test.world[1]; i++)
@@ -34,6 +37,11 @@ static void run_property(uint64_t seed, int where, uint32_t flags)
 		  test.world[0], test.world[1]);
 	close_ranks(&test, ranks);
 	free_test(&test);
+}
+
+static void run_property(uint64_t seed, int where, uint32_t flags)
+{
+	run_property_with(seed, where, flags, NULL);
 }
 
 Test(restore, any_mesh_to_any_mesh_from_memory)
@@ -58,6 +66,29 @@ Test(restore, any_mesh_to_any_mesh_unverified)
 {
 	for (uint64_t seed = 3000; seed < 3100; seed++)
 		run_property(seed, seed % 2 ? 2 : 0, SK_RESTORE_NO_VERIFY);
+}
+
+/* Names are where they were saved, mostly; here two of them change places. */
+static void change_places(struct rank *r)
+{
+	struct sk_state *s = r->state;
+	uint32_t last = s->n_locals - 1;
+	struct sk_local first = s->locals[0];
+
+	if (!last)
+		return;
+	sk_names_take(s, 0);
+	sk_names_take(s, last);
+	s->locals[0] = s->locals[last];
+	s->locals[last] = first;
+	sk_names_put(s, 0);
+	sk_names_put(s, last);
+}
+
+Test(restore, in_any_order)
+{
+	for (uint64_t seed = 4000; seed < 4100; seed++)
+		run_property_with(seed, 0, 0, change_places);
 }
 
 /* ---- what goes wrong ---- */
