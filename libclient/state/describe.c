@@ -6,6 +6,7 @@
 #include "base/array.h"
 #include "base/util.h"
 #include "conn/say.h"
+#include "state/describe.h"
 #include "state/names.h"
 #include "state/state.h"
 
@@ -88,19 +89,39 @@ static void keep(struct sk_state *state, struct sk_local *l)
 	*l = (struct sk_local){ 0 };
 }
 
-static int keep_all(struct sk_state *state, struct sk_local *made, size_t n,
+/* The first ones: their array becomes the state's, and each one moves to its
+ * place in it, which is not behind its own. */
+static void keep_first(struct sk_state *state, struct sk_describing *d)
+{
+	struct sk_local *made = sk_take_ptr(d->made);
+
+	assert(!state->n_locals && d->n <= d->room);
+	free(state->locals);
+	state->locals = made;
+	state->room_locals = (uint32_t)d->room;
+	for (size_t i = 0; i < d->n; i++) {
+		struct sk_local l = made[i];
+
+		made[i] = (struct sk_local){ 0 };
+		keep(state, &l);
+	}
+}
+
+static int keep_all(struct sk_state *state, struct sk_describing *d,
 		    struct sk_err *err)
 {
 	int r = begin(state, err);
 
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < n && r >= 0; i++)
-		r = check_kind(state, &made[i], err);
+	for (size_t i = 0; i < d->n && r >= 0; i++)
+		r = check_kind(state, &d->made[i], err);
 	if (r >= 0)
-		r = reserve(state, n, err);
-	for (size_t i = 0; i < n && r >= 0; i++)
-		keep(state, &made[i]);
+		r = reserve(state, d->n, err);
+	if (r >= 0 && !state->n_locals)
+		keep_first(state, d);
+	for (size_t i = 0; d->made && i < d->n && r >= 0; i++)
+		keep(state, &d->made[i]);
 	end(state);
 	return r;
 }
@@ -121,32 +142,62 @@ static int find_devices(struct sk_state *state, struct sk_local *made,
 	return r;
 }
 
+int sk_describe_begin(struct sk_state *state, size_t n,
+		      struct sk_describing *ret, struct sk_err *err)
+{
+	int r = sk_state_check(state, err);
+
+	*ret = (struct sk_describing){ .state = state, .room = n + 1 };
+	if (r < 0)
+		return r;
+	ret->made = calloc(ret->room, sizeof(*ret->made));
+	return ret->made ? 0 : sk_err_set(err, -ENOMEM, "out of memory");
+}
+
+int sk_describe_more(struct sk_describing *d, const struct sk_tensor *tensors,
+		     size_t n, enum sk_item_kind kind, struct sk_err *err)
+{
+	int r = 0;
+
+	assert(d->made && d->n + n < d->room);
+	for (size_t i = 0; i < n && r >= 0; i++)
+		r = sk_local_make(&tensors[i], kind, &d->state->job,
+				  &d->made[d->n++], err);
+	return r;
+}
+
+int sk_describe_end(struct sk_describing *d, struct sk_err *err)
+{
+	int r = find_devices(d->state, d->made, d->n, err);
+
+	return r < 0 ? r : keep_all(d->state, d, err);
+}
+
+void sk_describe_free(struct sk_describing *d)
+{
+	for (size_t i = 0; d->made && i < d->n; i++)
+		sk_local_clear(&d->made[i]);
+	free(d->made);
+	*d = (struct sk_describing){ 0 };
+}
+
 static int describe(struct sk_state *state, const struct sk_tensor *tensors,
 		    size_t n, enum sk_item_kind kind)
 {
+	struct sk_describing d = { 0 };
 	struct sk_err err = { "" };
-	struct sk_local *made;
 	int r = sk_state_check(state, &err);
 
-	if (r < 0)
-		return sk_say(r, &err);
-	if (n && !tensors)
-		return sk_say(sk_err_set(&err, -EINVAL, "%zu tensors, and no "
-					 "list of them", n), &err);
-	made = calloc(n + 1, sizeof(*made));
-	if (!made)
-		return sk_say(sk_err_set(&err, -ENOMEM, "out of memory"),
-			      &err);
-	for (size_t i = 0; i < n && r >= 0; i++)
-		r = sk_local_make(&tensors[i], kind, &state->job, &made[i],
-				  &err);
+	if (r >= 0 && n && !tensors)
+		r = sk_err_set(&err, -EINVAL, "%zu tensors, and no list of "
+			       "them", n);
 	if (r >= 0)
-		r = find_devices(state, made, n, &err);
+		r = sk_describe_begin(state, n, &d, &err);
 	if (r >= 0)
-		r = keep_all(state, made, n, &err);
-	for (size_t i = 0; i < n; i++)
-		sk_local_clear(&made[i]);
-	free(made);
+		r = sk_describe_more(&d, tensors, n, kind, &err);
+	if (r >= 0)
+		r = sk_describe_end(&d, &err);
+	sk_describe_free(&d);
 	return sk_say(r, &err);
 }
 

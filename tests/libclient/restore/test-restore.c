@@ -91,6 +91,69 @@ Test(restore, in_any_order)
 		run_property_with(seed, 0, 0, change_places);
 }
 
+/* ---- describing ---- */
+
+static struct sk_tensor floats(const char *name, float *data, int64_t n)
+{
+	return (struct sk_tensor){ .name = name, .dtype = SK_F32, .ndim = 1,
+				   .shape = { n }, .data = data };
+}
+
+/* Also of the first ones, whose array becomes the state's. */
+Test(describing, of_two_of_one_name_the_later_counts)
+{
+	float memory[12];
+	struct sk_tensor all[] = {
+		floats("a", memory, 3), floats("b", memory + 3, 2),
+		floats("a", memory + 5, 4), floats("c", memory + 9, 3),
+		floats("b", memory + 9, 1),
+	};
+	const float *want[] = { memory + 5, memory + 9, memory + 9 };
+	const char *names[] = { "a", "b", "c" };
+	struct rank r = { 0 };
+	struct test test;
+
+	plain_test(&test, 1, 1);
+	open_rank(&r, &test, 0, NULL);
+	cr_assert_eq(sk_state_clear(r.state), 0);
+	for (int round = 0; round < 2; round++) {
+		cr_assert_eq(sk_state_tensors(r.state, all, 5), 0);
+		cr_assert_eq(r.state->n_locals, 3u);
+		for (uint32_t i = 0; i < 3; i++) {
+			const struct sk_local *l = &r.state->locals[i];
+
+			cr_assert_eq(sk_state_find(r.state, names[i]), i);
+			cr_assert_str_eq(l->item.spec.name, names[i]);
+			cr_assert_eq(l->parts[0].data, want[i]);
+		}
+	}
+	close_ranks(&test, &r);
+	free_test(&test);
+}
+
+/* None of them, where one is refused. */
+Test(describing, all_or_none)
+{
+	float memory[8];
+	struct sk_tensor all[] = {
+		floats("a", memory, 3), floats("b", memory, 2),
+		floats("", memory + 5, 1),
+	};
+	struct rank r = { 0 };
+	struct test test;
+
+	plain_test(&test, 1, 1);
+	open_rank(&r, &test, 0, NULL);
+	cr_assert_eq(sk_state_clear(r.state), 0);
+	cr_assert_eq(sk_state_tensors(r.state, all, 3), -EINVAL);
+	cr_assert_eq(r.state->n_locals, 0u);
+	cr_assert_eq(sk_state_tensors(r.state, all, 1), 0);
+	cr_assert_eq(sk_state_tensors(r.state, all + 1, 2), -EINVAL);
+	cr_assert_eq(r.state->n_locals, 1u);
+	close_ranks(&test, &r);
+	free_test(&test);
+}
+
 /* ---- what goes wrong ---- */
 
 /* A bit of one image, at one place. */
