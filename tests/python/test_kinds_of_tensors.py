@@ -88,6 +88,25 @@ def test_live_tensors(agent, kind):
         assert ck.snapshot(1)
 
 
+@pytest.mark.parametrize("kind", [*REFUSED, *VIEWS])
+def test_state_of_an_optimizer(agent, kind):
+    """Where others of its type were stored before it."""
+    make, why = REFUSED.get(kind) or (VIEWS[kind], "conjugates or negates")
+    model = torch.nn.Linear(2, 2)
+    optim = torch.optim.SGD(model.parameters(), lr=0.1)
+    mine = optim.state[model.weight]
+    mine["odd"] = torch.ones(3)
+    mine["complex"] = torch.tensor([1 + 2j])
+    with Checkpointer(model, optim, job="state") as ck:
+        assert ck.snapshot(1)
+        mine["odd"] = make()
+        with pytest.raises(ValueError,
+                           match=rf"optim\.state\.weight\.odd .*{why}"):
+            ck.snapshot(2)
+        mine["odd"] = torch.ones(2)
+        assert ck.snapshot(3, wait=30)
+
+
 def test_a_lazy_module(agent):
     model = torch.nn.Sequential(torch.nn.LazyLinear(3))
     with Checkpointer(model, job="lazy") as ck:
@@ -110,16 +129,20 @@ def test_a_lazy_module(agent):
     lambda: torch.tensor(5),
 ])
 def test_tensors_with_memory_of_their_own(agent, make):
-    model = torch.nn.Module()
+    model = torch.nn.Linear(2, 2)
     model.register_buffer("fine", make())
+    optim = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = optim.state[model.weight]["fine"] = make()
     want = model.fine.clone()
-    with Checkpointer(model, job="fine", raising=True) as ck:
+    with Checkpointer(model, optim, job="fine", raising=True) as ck:
         assert ck.snapshot(1)
         ck.wait()
         with torch.inference_mode():
             model.fine.zero_()
+            state.zero_()
         assert ck.restore() == 1
     assert torch.equal(model.fine, want)
+    assert torch.equal(state, want)
 
 
 @pytest.mark.parametrize("kind", VIEWS)

@@ -14,7 +14,8 @@ import torch
 
 from shardkeep import _core
 from shardkeep.torch._tensors import LiveTensors
-from shardkeep.torch._watch import _API, _PLAIN
+from shardkeep.torch._describe import Meshes, usual
+from shardkeep.torch._watch import _local_of
 
 Tensors = dict[str, torch.Tensor]
 
@@ -73,6 +74,9 @@ CHANGES = [_replaced, _lost, _added, _reallocated, _resized, _turned,
            _lost_for_another]
 
 
+_USUAL = usual(Meshes())
+
+
 def _tensors() -> Tensors:
     return {"a": torch.zeros(7), "b": torch.zeros(5, 4),
             "c": torch.nn.Parameter(torch.zeros(3, 1, 2)),
@@ -80,26 +84,25 @@ def _tensors() -> Tensors:
             "half": torch.zeros(4, dtype=torch.bfloat16)}
 
 
-def _watch(d: Tensors, api: Any) -> _core.Watch:
-    return _core.Watch([(d, k, t, t, type(t) in _PLAIN)
-                        for k, t in d.items()], [(d, len(d))], [], api)
+def _watch(d: Tensors, how: Any) -> _core.Watch:
+    return _core.Watch([(d, k) for k in d], [(d, len(d))], [], how, _local_of)
 
 
-@pytest.mark.parametrize("api", [None, _API], ids=["attributes", "dlpack"])
+@pytest.mark.parametrize("how", [None, _USUAL], ids=["attributes", "usual"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_seen(change: Callable[[Tensors], None],
-                          api: Any) -> None:
+                          how: Any) -> None:
     d = _tensors()
-    watch = _watch(d, api)
+    watch = _watch(d, how)
     assert watch.holds()
     change(d)
     assert not watch.holds()
 
 
-@pytest.mark.parametrize("api", [None, _API], ids=["attributes", "dlpack"])
-def test_values_are_not_looked_at(api: Any) -> None:
+@pytest.mark.parametrize("how", [None, _USUAL], ids=["attributes", "usual"])
+def test_values_are_not_looked_at(how: Any) -> None:
     d = _tensors()
-    watch = _watch(d, api)
+    watch = _watch(d, how)
     with torch.no_grad():
         for t in d.values():
             t.add_(1)
@@ -107,20 +110,20 @@ def test_values_are_not_looked_at(api: Any) -> None:
     assert watch.holds()
 
 
-@pytest.mark.parametrize("api", [None, _API], ids=["attributes", "dlpack"])
-def test_what_dlpack_cannot_show_is_looked_at(api: Any) -> None:
+@pytest.mark.parametrize("how", [None, _USUAL], ids=["attributes", "usual"])
+def test_what_dlpack_cannot_show_is_looked_at(how: Any) -> None:
     d = {"conj": torch.zeros(3, dtype=torch.complex64).conj(),
          "meta": torch.zeros(3, device="meta")}
-    watch = _watch(d, api)
+    watch = _watch(d, how)
     assert watch.holds()
     d["conj"].resize_(2)
     assert not watch.holds()
 
 
-@pytest.mark.parametrize("api", [None, _API], ids=["attributes", "dlpack"])
-def test_a_dict_that_changed_and_has_the_same_is_the_same(api: Any) -> None:
+@pytest.mark.parametrize("how", [None, _USUAL], ids=["attributes", "usual"])
+def test_a_dict_that_changed_and_has_the_same_is_the_same(how: Any) -> None:
     d = _tensors()
-    watch = _watch(d, api)
+    watch = _watch(d, how)
     for _ in range(3):
         b = d["b"]
         d["b"] = b.clone()
@@ -132,6 +135,10 @@ def test_a_dict_that_changed_and_has_the_same_is_the_same(api: Any) -> None:
     assert not watch.holds()
 
 
+def _own_part(t: Any) -> Any:
+    return t._local_tensor
+
+
 class Slotted:
     __slots__ = ["_local_tensor"]
 
@@ -140,14 +147,20 @@ class Plain:
     _local_tensor: torch.Tensor
 
 
+def _like(kind: type) -> Any:
+    """What is usual, with sharded tensors of that type."""
+    return usual(Meshes(), kind)
+
+
 @pytest.mark.parametrize("kind", [Slotted, Plain])
-@pytest.mark.parametrize("api", [None, _API], ids=["attributes", "dlpack"])
+@pytest.mark.parametrize("how", [None, _USUAL], ids=["attributes", "usual"])
 def test_a_sharded_tensors_own_part_is_looked_at(kind: type,
-                                                 api: Any) -> None:
+                                                 how: Any) -> None:
     one = kind()
     local = one._local_tensor = torch.zeros(4, 4)
     d = {"one": one}
-    watch = _core.Watch([(d, "one", one, local, True)], [], [], api)
+    watch = _core.Watch([(d, "one")], [], [], _like(kind) if how else None,
+                        _own_part)
     assert watch.holds()
     one._local_tensor = local.clone()
     assert not watch.holds()
@@ -163,8 +176,9 @@ def _own_part_lost(one: Any) -> None:
 
 def test_a_sharded_tensor_without_its_part_is_not_the_same() -> None:
     one = Slotted()
-    local = one._local_tensor = torch.zeros(4)
-    watch = _core.Watch([({"one": one}, "one", one, local, True)], [], [], _API)
+    one._local_tensor = torch.zeros(4)
+    watch = _core.Watch([({"one": one}, "one")], [], [], _like(Slotted),
+                        _own_part)
     _own_part_lost(one)
     assert not watch.holds()
 
@@ -260,7 +274,7 @@ def test_training_changes_nothing() -> None:
 
 
 def _holds(what: Any, kind: type) -> Callable[[], bool]:
-    return _core.Watch([], [], [(what, kind)], None).holds
+    return _core.Watch([], [], [(what, kind)], None, _own_part).holds
 
 
 def test_values_of_a_dict_are_the_same_objects() -> None:
@@ -299,7 +313,7 @@ def test_values_of_a_list_are_the_same_objects() -> None:
 
 def test_it_lets_go() -> None:
     d = _tensors()
-    d["a"].watch = _watch(d, _API)     # a circle
+    d["a"].watch = _watch(d, _USUAL)     # a circle
     gone = weakref.ref(d["a"])
     del d
     gc.collect()
@@ -307,12 +321,12 @@ def test_it_lets_go() -> None:
 
 
 @pytest.mark.parametrize("args", [
-    ([({}, "a", 1, 1)], [], [], None), ([(1, "a", 1, 1, False)], [], [], None),
-    ([1], [], [], None), ([({}, "a", 1, 1, False)], [], [], None),
+    ([({}, "a", 1, 1)], [], [], None), ([(1, "a", 1)], [], [], None),
+    ([1], [], [], None), ([({}, "a")], [], [], None), ([({}, [])], [], [], None),
     (1, [], [], None), ([], [1], [], None), ([], [([],)], [], None),
     ([], [([], "a")], [], None), ([], [], [1], None),
     ([], [], [((), object)], None), ([], [], [([], 1)], None),
-    ([], [], [([],)], None), ([], [], [], "api"), ([], [], None)])
+    ([], [], [([],)], None), ([], [], [], "usual")])
 def test_nonsense_is_refused(args: Any) -> None:
-    with pytest.raises((TypeError, ValueError, AttributeError)):
-        _core.Watch(*args)
+    with pytest.raises((TypeError, ValueError, AttributeError, KeyError)):
+        _core.Watch(*args, _own_part)

@@ -6,6 +6,8 @@
  *   client.c    Client: the connection to the agent; Mesh
  *   state.c     State: one rank of one job
  *   describe.c  Python tuples into struct sk_tensor
+ *   usual.c     Usual: what most tensors are, read without an object made
+ *   items.c     State.describe(): tensors by name, the usual and the others
  *   beyond.c    State.beyond() and announce(), before a restore
  *   restore.c   State.restore() and the Python comm
  *   watch.c     Watch: whether tensors are as they were
@@ -50,7 +52,8 @@ struct state {
 	unsigned busy;
 };
 
-extern PyTypeObject client_type, mesh_type, state_type, watch_type;
+extern PyTypeObject client_type, mesh_type, state_type, usual_type,
+	watch_type;
 
 /** Raises shardkeep.Error(-r, sentence); NULL. */
 PyObject *raise_error(int r);
@@ -75,12 +78,21 @@ int take_mesh(PyObject *from, struct sk_mesh **ret);
 struct described {
 	struct sk_tensor *tensors;
 	int64_t (*local_shapes)[SK_MAX_DIMS];
-	struct sk_part *parts;
 	size_t n;
 };
-/** -1 raised. To be freed by described_free() in either case. */
+/** Of a list of tuples. -1 raised. To be freed by described_free() in either
+ * case. */
 int described_make(PyObject *list, struct described *ret);
+/** Of @n that say nothing yet; the same. */
+int described_room(struct described *ret, Py_ssize_t n);
+/** One of them by a tuple, which it points into; its local shape goes to
+ * @local. -1 raised. */
+int described_take(PyObject *from, struct sk_tensor *ret, int64_t *local);
 void described_free(struct described *d);
+
+/** State.describe(). */
+PyObject *state_describe(PyObject *self, PyObject *args);
+extern const char state_describe_doc[];
 
 /** State.restore(). */
 PyObject *state_restore(PyObject *self, PyObject *args, PyObject *kwargs);

@@ -67,10 +67,15 @@ static int take_part(PyObject *from, struct sk_part *ret)
 	return PyErr_Occurred() ? -1 : 0;
 }
 
-static int take_parts(PyObject *from, struct sk_tensor *t, struct sk_part *to)
+static int take_parts(PyObject *from, struct sk_tensor *t)
 {
 	Py_ssize_t n = PyTuple_GET_SIZE(from);
+	struct sk_part *to = calloc((size_t)n + 1, sizeof(*to));
 
+	if (!to) {
+		PyErr_NoMemory();
+		return -1;
+	}
 	t->parts = to;
 	t->n_parts = (uint32_t)n;
 	for (Py_ssize_t i = 0; i < n; i++)
@@ -79,16 +84,33 @@ static int take_parts(PyObject *from, struct sk_tensor *t, struct sk_part *to)
 	return 0;
 }
 
-static int take_tensor(PyObject *from, struct sk_tensor *t, int64_t *local,
-		       struct sk_part *to)
+static int check_form(PyObject *from)
+{
+	PyObject *parts;
+
+	if (!PyTuple_Check(from) || PyTuple_GET_SIZE(from) < 9 ||
+	    PyTuple_GET_SIZE(from) > 10) {
+		PyErr_SetString(PyExc_TypeError, "a tensor is described by a "
+				"tuple of 9 or 10");
+		return -1;
+	}
+	parts = PyTuple_GET_ITEM(from, 8);
+	if (parts == Py_None || PyTuple_Check(parts))
+		return 0;
+	PyErr_SetString(PyExc_TypeError, "parts are a tuple or None");
+	return -1;
+}
+
+int described_take(PyObject *from, struct sk_tensor *t, int64_t *local)
 {
 	PyObject *shape, *mesh, *placements, *pointer, *strides, *local_shape;
 	PyObject *parts, *device = Py_None;
 	struct sk_mesh *m;
 	int n;
 
-	if (!PyArg_ParseTuple(from, "siOOOOOOO|O", &t->name, &t->dtype, &shape,
-			      &mesh, &placements, &pointer, &strides,
+	if (check_form(from) ||
+	    !PyArg_ParseTuple(from, "siOOOOOOO|O", &t->name, &t->dtype,
+			      &shape, &mesh, &placements, &pointer, &strides,
 			      &local_shape, &parts, &device))
 		return -1;
 	if (device != Py_None) {
@@ -117,58 +139,21 @@ static int take_tensor(PyObject *from, struct sk_tensor *t, int64_t *local,
 		}
 		t->local_shape = local;
 	}
-	return parts == Py_None ? 0 : take_parts(parts, t, to);
+	return parts == Py_None ? 0 : take_parts(parts, t);
 }
 
-/* Parts of all tensors together; -1 raised. */
-static Py_ssize_t count_parts(PyObject *fast)
+int described_room(struct described *d, Py_ssize_t n)
 {
-	Py_ssize_t n = 0;
-
-	for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast); i++) {
-		PyObject *t = PySequence_Fast_GET_ITEM(fast, i), *parts;
-
-		if (!PyTuple_Check(t) || PyTuple_GET_SIZE(t) < 9 ||
-		    PyTuple_GET_SIZE(t) > 10) {
-			PyErr_SetString(PyExc_TypeError, "a tensor is "
-					"described by a tuple of 9 or 10");
-			return -1;
-		}
-		parts = PyTuple_GET_ITEM(t, 8);
-		if (parts != Py_None && !PyTuple_Check(parts)) {
-			PyErr_SetString(PyExc_TypeError, "parts are a tuple "
-					"or None");
-			return -1;
-		}
-		n += parts == Py_None ? 0 : PyTuple_GET_SIZE(parts);
-	}
-	return n;
-}
-
-static int fill(PyObject *fast, struct described *d)
-{
-	Py_ssize_t n = PySequence_Fast_GET_SIZE(fast);
-	Py_ssize_t n_parts = count_parts(fast);
-	struct sk_part *part;
-
-	if (n_parts < 0)
-		return -1;
-	d->tensors = calloc((size_t)n + 1, sizeof(*d->tensors));
-	d->local_shapes = calloc((size_t)n + 1, sizeof(*d->local_shapes));
-	d->parts = calloc((size_t)n_parts + 1, sizeof(*d->parts));
-	if (!d->tensors || !d->local_shapes || !d->parts) {
-		PyErr_NoMemory();
-		return -1;
-	}
-	part = d->parts;
-	for (Py_ssize_t i = 0; i < n; i++) {
-		if (take_tensor(PySequence_Fast_GET_ITEM(fast, i),
-				&d->tensors[i], d->local_shapes[i], part))
-			return -1;
-		part += d->tensors[i].n_parts;
-	}
-	d->n = (size_t)n;
-	return 0;
+	*d = (struct described){
+		.tensors = calloc((size_t)n + 1, sizeof(*d->tensors)),
+		.local_shapes = calloc((size_t)n + 1,
+				       sizeof(*d->local_shapes)),
+		.n = (size_t)n,
+	};
+	if (d->tensors && d->local_shapes)
+		return 0;
+	PyErr_NoMemory();
+	return -1;
 }
 
 int described_make(PyObject *list, struct described *ret)
@@ -179,14 +164,19 @@ int described_make(PyObject *list, struct described *ret)
 	*ret = (struct described){ 0 };
 	if (!fast)
 		return -1;
-	r = fill(fast, ret);
+	r = described_room(ret, PySequence_Fast_GET_SIZE(fast));
+	for (size_t i = 0; i < ret->n && !r; i++)
+		r = described_take(PySequence_Fast_GET_ITEM(fast,
+							    (Py_ssize_t)i),
+				   &ret->tensors[i], ret->local_shapes[i]);
 	Py_DECREF(fast);
 	return r;
 }
 
 void described_free(struct described *d)
 {
+	for (size_t i = 0; d->tensors && i < d->n; i++)
+		free((void *)d->tensors[i].parts);
 	free(d->tensors);
 	free(d->local_shapes);
-	free(d->parts);
 }

@@ -14,6 +14,8 @@
 
 #define DLPACK_MAJOR 1
 #define DLPACK_API_NAME "dlpack_exchange_api"
+#define DLPACK_CPU 1		/* types of devices */
+#define DLPACK_CUDA 2
 
 struct dlpack_tensor {
 	void *data;

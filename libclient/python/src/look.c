@@ -6,9 +6,23 @@
 #include <structmember.h>
 
 #include "contents.h"
+#include "usual.h"
 
 /* A sharded tensor's own part (torch.distributed.tensor.DTensor). */
 #define LOCAL "_local_tensor"
+
+int look_api(PyObject *capsule, const struct dlpack_api **ret)
+{
+	const struct dlpack_api *api;
+
+	api = PyCapsule_GetPointer(capsule, DLPACK_API_NAME);
+	if (!api)
+		return -1;
+	while (api && api->version.major != DLPACK_MAJOR)
+		api = api->older;
+	*ret = api && api->look ? api : NULL;
+	return 0;
+}
 
 /* ---- the dict ---- */
 
@@ -26,8 +40,7 @@ static int same_place(struct watched *w)
 
 /* ---- the local tensor ---- */
 
-/* Where objects of this type keep theirs; 0: it must be asked for. */
-static Py_ssize_t slot_of(PyTypeObject *type)
+Py_ssize_t look_slot(PyTypeObject *type)
 {
 	PyObject *found = PyObject_GetAttrString((PyObject *)type, LOCAL);
 	Py_ssize_t slot = 0;
@@ -105,7 +118,7 @@ static bool same(const struct watched *w, const struct dlpack_tensor *now)
 		 !memcmp(now->strides, w->sizes + was->ndim, bytes)));
 }
 
-int look_same(const struct dlpack_api *api, struct watched *w)
+int look_same(const struct usual *u, struct watched *w)
 {
 	struct dlpack_tensor now;
 	int r = same_place(w);
@@ -116,7 +129,7 @@ int look_same(const struct dlpack_api *api, struct watched *w)
 		return r;
 	if (w->look)
 		return same_slowly(w);
-	if (!api->look(w->local, &now))
+	if (!usual_api(u)->look(w->local, &now))
 		return same(w, &now);
 	PyErr_Clear();		/* it has become what cannot be shown */
 	return 0;
@@ -124,41 +137,11 @@ int look_same(const struct dlpack_api *api, struct watched *w)
 
 /* ---- taking one ---- */
 
-/* Where the framework keeps an object's insides; NULL where it does not say.
- * Memory is asked for by it, and never read. */
-static const char *address_of(PyObject *object)
+static int keep_sizes(struct watched *w)
 {
-	PyObject *at = object ? PyObject_GetAttrString(object, "_cdata") : NULL;
-	void *found = at ? PyLong_AsVoidPtr(at) : NULL;
+	const struct dlpack_tensor *t = &w->seen;
+	size_t bytes = bytes_of(t);
 
-	Py_XDECREF(at);
-	PyErr_Clear();
-	return found;
-}
-
-static void find_insides(struct watched *w)
-{
-	PyObject *storage = PyObject_CallMethod(w->local, "untyped_storage",
-						NULL);
-
-	PyErr_Clear();
-	w->impl = address_of(w->local);
-	w->storage = address_of(storage);
-	Py_XDECREF(storage);
-}
-
-/* What the framework does not show this way is looked at slowly. */
-static int remember(const struct dlpack_api *api, struct watched *w, bool plain)
-{
-	struct dlpack_tensor *t = &w->seen;
-	size_t bytes;
-
-	if (!plain || !api || api->look(w->local, t)) {
-		PyErr_Clear();
-		w->look = look_slowly(w->local);
-		return w->look ? 0 : -1;
-	}
-	bytes = bytes_of(t);
 	w->sizes = PyMem_Malloc(2 * bytes + 1);
 	if (!w->sizes) {
 		PyErr_NoMemory();
@@ -168,30 +151,71 @@ static int remember(const struct dlpack_api *api, struct watched *w, bool plain)
 		memcpy(w->sizes, t->shape, bytes);
 		memcpy(w->sizes + t->ndim, t->strides, bytes);
 	}
-	find_insides(w);
 	return 0;
 }
 
-int look_take(const struct dlpack_api *api, PyObject *from,
-	      struct watched *ret)
+/* What the framework does not show this way is looked at slowly. */
+static int remember(const struct usual *u, struct watched *w, bool usual)
 {
-	PyObject *where, *key, *tensor, *local;
-	int plain;
+	if (usual && !usual_api(u)->look(w->local, &w->seen)) {
+		usual_insides(u, w->local, &w->impl, &w->storage);
+		return keep_sizes(w) ? -1 : 1;
+	}
+	PyErr_Clear();
+	w->look = look_slowly(w->local);
+	return w->look ? 1 : -1;
+}
 
-	if (!PyTuple_Check(from)) {
-		PyErr_SetString(PyExc_TypeError, "a tensor is a tuple: dict, "
-				"key, tensor, local, plain");
+/* What has the data of one that is not usual; NULL: nothing that could be
+ * looked at, or raised. */
+static PyObject *ask(PyObject *local_of, PyObject *tensor)
+{
+	PyObject *local = PyObject_CallOneArg(local_of, tensor);
+
+	if (local == Py_None)
+		Py_CLEAR(local);
+	return local;
+}
+
+static int take(const struct usual *u, PyObject *where, PyObject *key,
+		PyObject *local_of, struct watched *ret)
+{
+	PyObject *tensor = PyDict_GetItemWithError(where, key), *local;
+	Py_ssize_t slot = 0;
+	bool usual;
+
+	if (!tensor) {
+		if (!PyErr_Occurred())
+			PyErr_SetObject(PyExc_KeyError, key);
 		return -1;
 	}
-	if (!PyArg_ParseTuple(from, "O!OOOp", &PyDict_Type, &where, &key,
-			      &tensor, &local, &plain))
-		return -1;
+	local = u ? Py_XNewRef(usual_memory(u, tensor, &slot)) : NULL;
+	usual = local;
+	if (!local && !PyErr_Occurred()) {
+		local = ask(local_of, tensor);
+		slot = local == tensor ? 0 : look_slot(Py_TYPE(tensor));
+	}
+	if (!local)
+		return PyErr_Occurred() ? -1 : 0;
 	*ret = (struct watched){
 		.where = Py_NewRef(where), .key = Py_NewRef(key),
-		.tensor = Py_NewRef(tensor), .local = Py_NewRef(local),
-		.slot = local == tensor ? 0 : slot_of(Py_TYPE(tensor)),
+		.tensor = Py_NewRef(tensor), .local = local,
+		.slot = slot,
 	};
-	return remember(api, ret, plain);
+	return remember(u, ret, usual);
+}
+
+int look_take(const struct usual *u, PyObject *from, PyObject *local_of,
+	      struct watched *ret)
+{
+	if (!PyTuple_Check(from) || PyTuple_GET_SIZE(from) != 2) {
+		PyErr_SetString(PyExc_TypeError, "a place is a pair: dict, key");
+		return -1;
+	}
+	if (!PyDict_Check(PyTuple_GET_ITEM(from, 0)))
+		return 0;
+	return take(u, PyTuple_GET_ITEM(from, 0), PyTuple_GET_ITEM(from, 1),
+		    local_of, ret);
 }
 
 void look_drop(struct watched *w)

@@ -14,6 +14,8 @@
 
 #include "dlpack.h"
 
+struct usual;
+
 struct watched {
 	PyObject *where, *key;	/* the dict that holds it, and its name there */
 	PyObject *tensor;	/* it */
@@ -30,15 +32,22 @@ struct watched {
 /** How many tensors ahead to look_ahead(). */
 #define LOOK_AHEAD 4
 
-/** Takes (dict, key, tensor, local, plain), plain where @api, which may be
- * NULL, can show the local tensor. @ret is zero, and to be let go of in either
- * case. -1 raised. */
-int look_take(const struct dlpack_api *api, PyObject *from,
+/** What a capsule has that can show tensors; NULL: nothing. -1 raised. */
+int look_api(PyObject *capsule, const struct dlpack_api **ret);
+
+/** Where objects of a sharded type keep the tensor that has their data; 0: it
+ * must be asked for. */
+Py_ssize_t look_slot(PyTypeObject *type);
+
+/** Takes (dict, key): the tensor that is there, which @u, or NULL, may know;
+ * of any other, @local_of tells what has its data. @ret is zero, and to be let
+ * go of in any case. 1, 0 where there is nothing to look at, -1 raised. */
+int look_take(const struct usual *u, PyObject *from, PyObject *local_of,
 	      struct watched *ret);
 void look_drop(struct watched *w);
 
 /** Whether it is where and as it was; -1 raised. */
-int look_same(const struct dlpack_api *api, struct watched *w);
+int look_same(const struct usual *u, struct watched *w);
 
 /** Asks the memory for what look_same() will read. Always inline: a function
  * that does nothing but this is one without effects to GCC, which drops it. */

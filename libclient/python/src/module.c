@@ -124,6 +124,7 @@ static int add_all(PyObject *m)
 	    PyModule_AddType(m, &client_type) ||
 	    PyModule_AddType(m, &mesh_type) ||
 	    PyModule_AddType(m, &state_type) ||
+	    PyModule_AddType(m, &usual_type) ||
 	    PyModule_AddType(m, &watch_type))
 		return -1;
 	return add_dtypes(m);

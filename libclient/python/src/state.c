@@ -434,6 +434,7 @@ static PyMethodDef state_methods[] = {
 	  "tensors(descriptions, keep=None)\n--\n\nDescribes tensors, each by "
 	  "(name, dtype, shape, mesh, placements, pointer, strides, "
 	  "local_shape, parts); keep is what the pointers point into." },
+	{ "describe", state_describe, METH_VARARGS, state_describe_doc },
 	{ "blob", WITH_WORDS(state_blob),
 	  "blob(name, buffer, local=False)\n--\n\nBytes that are the same on "
 	  "every rank, or local to this one; written to by restore." },

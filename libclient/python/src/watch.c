@@ -9,6 +9,7 @@
 
 #include "contents.h"
 #include "look.h"
+#include "usual.h"
 
 struct counted {
 	PyObject *what;
@@ -17,9 +18,10 @@ struct counted {
 
 struct watch {
 	PyObject_HEAD
-	const struct dlpack_api *api;	/* NULL: attributes alone */
+	PyObject *usual;		/* NULL: attributes alone */
 	struct watched *tensors;
 	Py_ssize_t n;
+	bool blind;			/* one can be looked at by nobody */
 	struct counted *counts;
 	Py_ssize_t n_counts;
 	struct contents *held;
@@ -67,7 +69,8 @@ static int tensors_hold(const struct watch *self)
 	for (Py_ssize_t i = 0; i < self->n && r > 0; i++) {
 		if (i + LOOK_AHEAD < self->n)
 			look_ahead(&self->tensors[i + LOOK_AHEAD]);
-		r = look_same(self->api, &self->tensors[i]);
+		r = look_same((struct usual *)self->usual,
+			      &self->tensors[i]);
 	}
 	return r;
 }
@@ -75,7 +78,7 @@ static int tensors_hold(const struct watch *self)
 static PyObject *watch_holds(PyObject *object, PyObject *args)
 {
 	const struct watch *self = (const struct watch *)object;
-	int r = counts_hold(self);
+	int r = self->blind ? 0 : counts_hold(self);
 
 	(void)args;
 	if (r > 0)
@@ -86,21 +89,6 @@ static PyObject *watch_holds(PyObject *object, PyObject *args)
 }
 
 /* ---- what is watched ---- */
-
-static int take_api(struct watch *self, PyObject *capsule)
-{
-	const struct dlpack_api *api;
-
-	if (capsule == Py_None)
-		return 0;
-	api = PyCapsule_GetPointer(capsule, DLPACK_API_NAME);
-	if (!api)
-		return -1;
-	while (api && api->version.major != DLPACK_MAJOR)
-		api = api->older;
-	self->api = api && api->look ? api : NULL;
-	return 0;
-}
 
 static int take_count(struct watch *self, PyObject *from)
 {
@@ -135,20 +123,22 @@ static int take_counts(struct watch *self, PyObject *fast)
 	return r;
 }
 
-static int take_tensors(struct watch *self, PyObject *fast)
+static int take_places(struct watch *self, PyObject *fast, PyObject *local_of)
 {
 	Py_ssize_t n = PySequence_Fast_GET_SIZE(fast);
-	int r = 0;
+	int r = 1;
 
 	self->tensors = PyMem_Calloc((size_t)n + 1, sizeof(*self->tensors));
 	if (!self->tensors) {
 		PyErr_NoMemory();
 		return -1;
 	}
-	for (Py_ssize_t i = 0; i < n && !r; i++)
-		r = look_take(self->api, PySequence_Fast_GET_ITEM(fast, i),
+	for (Py_ssize_t i = 0; i < n && r > 0; i++)
+		r = look_take((struct usual *)self->usual,
+			      PySequence_Fast_GET_ITEM(fast, i), local_of,
 			      &self->tensors[self->n++]);
-	return r;
+	self->blind = !r;
+	return r < 0 ? -1 : 0;
 }
 
 static int take_held(struct watch *self, PyObject *fast)
@@ -177,23 +167,39 @@ static int take(struct watch *self, PyObject *from, const char *what,
 	return r;
 }
 
+static int take_usual(struct watch *self, PyObject *usual)
+{
+	if (usual == Py_None)
+		return 0;
+	if (!PyObject_TypeCheck(usual, &usual_type)) {
+		PyErr_SetString(PyExc_TypeError, "usual is a Usual or None");
+		return -1;
+	}
+	self->usual = Py_NewRef(usual);
+	return 0;
+}
+
 static int watch_init(PyObject *object, PyObject *args, PyObject *kwargs)
 {
 	struct watch *self = (struct watch *)object;
-	PyObject *tensors, *counts, *held, *capsule;
+	PyObject *places, *counts, *held, *usual, *local_of, *fast;
+	int r;
 
 	if (self->counts || (kwargs && PyDict_GET_SIZE(kwargs))) {
 		PyErr_SetString(PyExc_TypeError,
-				"Watch(tensors, counts, held, api)");
+				"Watch(places, counts, held, usual, local_of)");
 		return -1;
 	}
-	if (!PyArg_ParseTuple(args, "OOOO:Watch", &tensors, &counts, &held,
-			      &capsule) ||
-	    take_api(self, capsule) ||
+	if (!PyArg_ParseTuple(args, "OOOOO:Watch", &places, &counts, &held,
+			      &usual, &local_of) ||
+	    take_usual(self, usual) ||
 	    take(self, counts, "counts", take_counts) ||
 	    take(self, held, "held", take_held))
 		return -1;
-	return take(self, tensors, "tensors", take_tensors);
+	fast = PySequence_Fast(places, "places");
+	r = fast ? take_places(self, fast, local_of) : -1;
+	Py_XDECREF(fast);
+	return r;
 }
 
 /* ---- its memory: watched dicts may lead back to it ---- */
@@ -203,6 +209,7 @@ static int watch_traverse(PyObject *object, visitproc visit, void *arg)
 	struct watch *self = (struct watch *)object;
 	int r = 0;
 
+	Py_VISIT(self->usual);
 	for (Py_ssize_t i = 0; i < self->n; i++) {
 		Py_VISIT(self->tensors[i].where);
 		Py_VISIT(self->tensors[i].tensor);
@@ -237,6 +244,7 @@ static int watch_clear(PyObject *object)
 	PyMem_Free(tensors);
 	PyMem_Free(counts);
 	PyMem_Free(held);
+	Py_CLEAR(self->usual);
 	return 0;
 }
 
@@ -258,12 +266,13 @@ static PyMethodDef methods[] = {
 PyTypeObject watch_type = {
 	PyVarObject_HEAD_INIT(NULL, 0)
 	.tp_name = "shardkeep._core.Watch",
-	.tp_doc = "Watch(tensors, counts, held, api)\n--\n\n"
-		  "Whether tensors are where and as they were. tensors: "
-		  "(dict, key, tensor, local, plain) each, plain where api "
-		  "(a capsule, or None) can show the local tensor; counts: "
-		  "(sized, how many) each; held: (dict or list, type) "
-		  "each, whose values of that type are to stay.",
+	.tp_doc = "Watch(places, counts, held, usual, local_of)\n--\n\n"
+		  "Whether tensors are where and as they were. places: "
+		  "(dict, key) each; counts: (sized, how many) each; held: "
+		  "(dict or list, type) each, whose values of that type are "
+		  "to stay; usual: a Usual, or None; local_of(tensor) what "
+		  "has the data of another one, None: that cannot be told, "
+		  "and nothing holds.",
 	.tp_basicsize = sizeof(struct watch),
 	.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
 	.tp_new = PyType_GenericNew,

@@ -87,12 +87,13 @@ def _of_another_kind(t: torch.Tensor) -> str | None:
 
 #: Types and dispatch keys whose values were found to be the bytes at their
 #: address, on which kind of device. The keys say all that is asked about.
-_fit: dict[Any, str] = {}
-_KEYS = getattr(torch._C, "_dispatch_keys", None)
+fit: dict[Any, str] = {}
+#: A tensor's dispatch keys; older versions have no such function.
+KINDS = getattr(torch._C, "_dispatch_keys", None)
 
 
 def _kind(t: torch.Tensor) -> Any:
-    return (type(t), _KEYS(t).raw_repr()) if _KEYS else None
+    return (type(t), KINDS(t).raw_repr()) if KINDS else None
 
 
 def _without_memory(t: torch.Tensor) -> bool:
@@ -109,7 +110,7 @@ def _without_memory(t: torch.Tensor) -> bool:
 def unfit(t: torch.Tensor) -> str | None:
     """Why the bytes of a tensor cannot be stored, None if they can."""
     kind = _kind(t)
-    if kind is None or kind not in _fit:
+    if kind is None or kind not in fit:
         device = t.device.type
         if device == "meta":
             return "is on the meta device and has no bytes; materialize it " \
@@ -120,7 +121,7 @@ def unfit(t: torch.Tensor) -> str | None:
         if why is not None:
             return why
         if kind is not None:
-            _fit[kind] = device
+            fit[kind] = device
     if _without_memory(t):
         return "has no memory: its storage was freed, or is smaller than it"
     return None

@@ -17,8 +17,8 @@ from . import _device
 from ._aside import Aside
 from ._blobs import Blobs
 from ._comm import Comm
-from ._describe import (Meshes, describe, in_memory, is_whole,
-                        locals_of)
+from ._describe import (Description, Meshes, describe, in_memory, is_whole,
+                        locals_of, usual)
 from ._tensors import LiveTensors
 from ._watch import Watch
 
@@ -48,6 +48,7 @@ class Describing:
         self._state, self._comm = state, comm
         self._tensors, self._blobs = tensors, blobs
         self._meshes = Meshes()
+        self._usual = usual(self._meshes)
         self._watch: Watch | None = None
         self._names: set[str] = set()
         self._whole: list[str] | None = None
@@ -91,7 +92,7 @@ class Describing:
 
     def is_current(self) -> None:
         """What is described is what there is: watched from here on."""
-        self._watch = self._tensors.watch()
+        self._watch = self._tensors.watch(self._usual)
         self.more = bool(self._tensors.scalars()) or \
             any(self._tensors.others())
 
@@ -105,17 +106,28 @@ class Describing:
             describe(name, model[name], self._meshes)   # or refuses it
         aside = self.aside.choose({name: model[name] for name in
                                    self._tensors.buffers & model.keys()})
-        described = [in_memory(describe(
-            name, t, self._meshes, self._holders.get(owner),
-            model.get(owner)), aside.get(name)) for name, t, owner in items]
-        held = [x for name, t, _ in items
-                for x in locals_of(aside.get(name, t))]
+        others: list[torch.Tensor] = []     # what the library did not read
+
+        def slowly(name: str, t: Any, owner: str) -> Description:
+            others.extend(locals_of(aside.get(name, t)))
+            return in_memory(describe(
+                name, t, self._meshes, self._holders.get(owner),
+                model.get(owner)), aside.get(name))
+
+        held, on_devices = self._state.describe(
+            items, self._usual, self._odd(aside), model, slowly,
+            (others, self._blobs.rooms()))
+        held += others
         self._blobs.keep = held
-        self._on_devices = [x for x in held if _device.is_device(x)]
+        self._on_devices = on_devices + [x for x in others
+                                         if _device.is_device(x)]
         self.devices = _device.devices_of(self._on_devices)
-        self._state.tensors(described, (self._blobs.keep,
-                                       self._blobs.rooms()))
-        self._names = {name for name, _, _ in items}
+        self._names = set(model)
+
+    def _odd(self, aside: dict[str, torch.Tensor]) -> set[str]:
+        """Whose descriptions the tensors alone do not tell."""
+        return {*aside, *(name for name, ranks in self._holders.items()
+                          if ranks)}
 
     # ---- who has what is whole ----
 

@@ -190,7 +190,7 @@ class LiveTensors:
                     yield label, p, stepped, name[at + 1:], shape, dtype
                 break
 
-    def watch(self) -> Watch:
+    def watch(self, usual: _core.Usual | None = None) -> Watch:
         """What tells whether all is as :meth:`items` just found it."""
         places = [(where, key) for where, key, _ in self._places
                   if where[key] is not None]
@@ -210,7 +210,8 @@ class LiveTensors:
         return Watch(
             sizes, held, states, places,
             [(g, g["params"]) for g in self.param_groups()],
-            list({id(x.flat): x for x in self.pieces.values()}.values()))
+            list({id(x.flat): x for x in self.pieces.values()}.values()),
+            usual)
 
     def materialize(self, names: set[str]) -> bool:
         """Gives memory to the model's tensors that are on the meta device

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.distributed.tensor import DTensor
 
 from .. import _core
 from ._flat import Piece
 
-#: The framework's functions that show a tensor to C; older ones have none.
-_API = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-#: Whose data those functions show as it is.
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+def _local_of(t: Any) -> Any:
+    """What has the data of a tensor; None of one that says itself what it
+    holds, each time."""
+    if isinstance(t, DTensor):
+        return t._local_tensor
+    if hasattr(t, "local_shards") or hasattr(t, "global_offsets"):
+        return None
+    return t
 
 
 class Watch:
@@ -30,6 +34,7 @@ class Watch:
         places: the dicts that tensors are in, and their names there.
         params: groups, and their lists of parameters.
         pieces: what is flattened.
+        usual: how most tensors are looked at, if not by their attributes.
     """
 
     def __init__(self, sizes: list[tuple[Any, int]],
@@ -37,23 +42,13 @@ class Watch:
                  states: list[tuple[Any, Any, Any]],
                  places: list[tuple[Any, str]],
                  params: list[tuple[Any, Any]],
-                 pieces: list[Piece]) -> None:
+                 pieces: list[Piece], usual: _core.Usual | None) -> None:
         self._states, self._params = states, params
         self._flats = [(x, x.shard().data_ptr(), x.shard().numel())
                        for x in pieces]
         self._tensors: _core.Watch | None = None
-        tensors = []
-        for where, key in places:
-            t = local = where[key]
-            if isinstance(t, DTensor):
-                local = t._local_tensor
-            elif hasattr(t, "local_shards") or hasattr(t, "global_offsets"):
-                return      # it says itself what it holds, each time
-            if not isinstance(where, dict):
-                return      # nothing that could be looked into by itself
-            tensors.append((where, key, t, local, type(local) in _PLAIN))
         if all(isinstance(x, (dict, list)) for x, _ in held):
-            self._tensors = _core.Watch(tensors, sizes, held, _API)
+            self._tensors = _core.Watch(places, sizes, held, usual, _local_of)
 
     def holds(self) -> bool:
         """Whether nothing changed since."""

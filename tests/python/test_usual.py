@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the library reads of most tensors by itself is what Python would
+tell."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from harness import run
+from models import Holder
+from shardkeep import Client, State, _core, inspect
+from shardkeep.torch import Checkpointer
+from shardkeep.torch._describe import Meshes, describe, locals_of, usual
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+Item = tuple[str, Any, str]
+
+
+def _memories() -> dict[str, torch.Tensor]:
+    return {
+        "dense": torch.arange(24.).reshape(4, 6),
+        "turned": torch.arange(24.).reshape(4, 6).t(),
+        "sliced": torch.arange(48.).reshape(4, 12)[:, ::2],
+        "later": torch.arange(30.)[5:29].reshape(2, 12),
+        "last": torch.arange(8.).view(4, 2)[1:, 1],
+        "one": torch.arange(3.).reshape(1, 3, 1),
+        "scalar": torch.tensor(3.0),
+        "empty": torch.zeros(0, 4),
+        "half": torch.ones(5, dtype=torch.bfloat16),
+        "long": torch.arange(6),
+        "bool": torch.tensor([True, False]),
+        "complex": torch.tensor([1 + 2j, 3 - 1j]),
+        "float8": torch.ones(4).to(torch.float8_e4m3fn),
+        "parameter": nn.Parameter(torch.ones(2, 2)),
+    }
+
+
+def _items() -> list[Item]:
+    """Whole ones, sharded ones, and those that belong to sharded ones."""
+    flat = init_device_mesh("cpu", (1,))
+    square = init_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))
+    ways = [(flat, (Shard(0),)), (flat, (Replicate(),)),
+            (square, (Shard(0), Shard(0))), (square, (Replicate(), Shard(1))),
+            (square, (Shard(1), Shard(0)))]
+    found: list[Item] = [(name, t, name) for name, t in _memories().items()]
+    for i, (mesh, placements) in enumerate(ways):
+        for name, t in _memories().items():
+            if any(getattr(p, "dim", -1) >= t.ndim for p in placements):
+                continue
+            owner = f"{name}:{i}"
+            found += [(owner, DTensor.from_local(t.detach(), mesh, placements,
+                                                 run_check=False), owner),
+                      (f"{owner}.step", torch.tensor(float(i)), owner)]
+    return found
+
+
+@contextlib.contextmanager
+def _state(job: str) -> Iterator[tuple[Client, State]]:
+    client = Client()
+    state = State(client, job, 0, 1)
+    yield client, state
+    state.close()
+    client.close()
+
+
+def _describe(state: State, items: list[Item], at_once: bool) -> int:
+    """How many of them Python had to tell of."""
+    meshes, told = Meshes(), []
+    model = {name: t for name, t, _ in items}
+    kept: list[Any] = []
+
+    def slowly(name: str, t: Any, owner: str) -> Any:
+        told.append(name)
+        kept.extend(locals_of(t))
+        return describe(name, t, meshes, None, model.get(owner))
+
+    how = usual(meshes) if at_once else None
+    held, devices = state.describe(items, how, set(), model, slowly, kept)
+    assert len(held) == len(items) - len(told) and not devices
+    return len(told)
+
+
+def _bytes(items: list[Item]) -> list[bytes]:
+    return [bytes(local.detach().contiguous().reshape(-1).view(torch.uint8)
+                  .tolist()) for _, t, _ in items for local in locals_of(t)
+            if local.numel()]
+
+
+def _overwrite(items: list[Item]) -> None:
+    with torch.no_grad():
+        for _, t, _ in items:
+            for local in locals_of(t):
+                local.zero_()
+
+
+def _either_way() -> None:
+    items = _items()
+    want = _bytes(items)
+    _describe_kinds(items)
+    seen = []
+    for job, at_once in (("usual", True), ("slow", False)):
+        with _state(job) as (client, state):
+            told = _describe(state, items, at_once)
+            assert told == (0 if at_once else len(items))
+            state.snapshot(1)
+            state.fence()
+            state.wait(1, _core.COMPLETE, 60_000)
+            seen.append(inspect(client, job)["tensors"])
+            _overwrite(items)
+            _describe(state, items, not at_once)
+            state.restore(1)
+            assert _bytes(items) == want
+    assert seen[0] == seen[1] and len(seen[0]) == len(items)
+
+
+def _describe_kinds(items: list[Item]) -> None:
+    """Has each kind looked at once, as the first description does."""
+    for name, t, owner in items:
+        describe(name, t, Meshes())
+
+
+def test_it_reads_what_python_would_tell(agent: str) -> None:
+    run(1, _either_way)
+
+
+class _Odd(torch.Tensor):
+    """A type that nobody knows."""
+
+
+def _says_parts() -> torch.Tensor:
+    t: Any = torch.arange(4.)
+    t.global_shape, t.global_offsets = (8,), ((4,),)
+    t.local_offsets, t.local_sizes = ((0,),), ((4,),)
+    return t
+
+
+def _shrunk() -> torch.Tensor:
+    t = torch.ones(8)
+    t.untyped_storage().resize_(28)
+    return t
+
+
+@pytest.mark.parametrize("make", [
+    lambda: torch.arange(4.).as_subclass(_Odd), _says_parts, _shrunk,
+    lambda: torch.ones(1).expand(3), lambda: torch.ones(2, 0).expand(2, 0),
+    lambda: torch.tensor([1 + 2j]).conj(), lambda: torch.eye(3).to_sparse(),
+    lambda: torch.tensor([1 + 2j]).conj().imag,
+    lambda: torch.ones(3, device="meta"),
+    lambda: torch._efficientzerotensor(3),
+    lambda: torch._to_functional_tensor(torch.ones(3)), lambda: "no tensor"])
+def test_of_others_python_tells(agent: str, make: Callable[[], Any]) -> None:
+    """Also where others of their type were seen."""
+    told = []
+
+    def slowly(name: str, t: Any, owner: str) -> Any:
+        told.append(name)
+        return describe(name, torch.ones(2), Meshes())
+
+    t = make()
+    few = isinstance(t, torch.Tensor) and t.numel() == 0
+    items = [("a", torch.ones(3), "a"), ("odd", t, "odd")]
+    _describe_kinds(items[:1])
+    with _state("others") as (_, state):
+        held, _ = state.describe(items, usual(Meshes()), set(), dict(
+            (n, t) for n, t, _ in items), slowly)
+        assert told == ([] if few else ["odd"])
+        assert held[0] is items[0][1]
+
+
+def test_what_is_called_odd_is_told(agent: str) -> None:
+    told = []
+
+    def slowly(name: str, t: Any, owner: str) -> Any:
+        told.append(name)
+        return describe(name, t, Meshes())
+
+    items = [(x, torch.ones(3), o) for x, o in (
+        ("a", "a"), ("a.x", "a"), ("b", "b"), ("b.x", "b"), ("b.y", "b"))]
+    _describe_kinds(items)
+    model = {name: t for name, t, _ in items}
+    with _state("odd") as (_, state):
+        for odd, want in ((set(), []), ({"b"}, ["b", "b.x", "b.y"]),
+                          ({"b.x"}, ["b.x"])):
+            told.clear()
+            state.describe(items, usual(Meshes()), odd, model, slowly)
+            assert told == want
+
+
+def _no_call(*_: Any) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("change", [
+    {0: 1}, {0: [1]}, {0: [("a", torch.ones(1))]},
+    {0: [(1, torch.ones(1), 1)]}, {0: [("a\0b", torch.ones(1), "a\0b")]},
+    {1: 1}, {2: []}, {3: []}, {4: 1, 0: [("a", 1, "a")]},
+    {4: _no_call, 0: [("a", 1, "a")]}])
+def test_nonsense_is_refused(agent: str, change: dict[int, Any]) -> None:
+    args: list[Any] = [[("a", torch.ones(1), "a")], usual(Meshes()), set(),
+                       {}, lambda *x: 1]
+    for i, x in change.items():
+        args[i] = x
+    describe("a", torch.ones(1), Meshes())
+    with _state("nonsense") as (_, state):
+        with pytest.raises((TypeError, ValueError, ZeroDivisionError)):
+            state.describe(*args)
+        _describe(state, [("a", torch.ones(1), "a")], True)
+
+
+# ---- how often ----
+
+def _sharded(n: int) -> None:
+    mesh = init_device_mesh("cpu", (2,))
+    calls = []
+    placed = Meshes.placed
+    Meshes.placed = lambda *x: calls.append(x[1]) or placed(*x)
+    model = Holder({f"w{i}": DTensor.from_local(
+        torch.full((2, 3), float(i + dist.get_rank())), mesh, (Shard(i % 2),),
+        run_check=False) for i in range(n)})
+    with Checkpointer(model, job="meshes", timeout=60) as ck:
+        assert ck.restore() is None
+        assert ck.snapshot(1, wait=30)
+        ck.wait()
+        dist.barrier()
+        calls.clear()
+        assert ck.restore() == 1
+        assert len(calls) <= 4, "of each mesh and placements"
+
+
+@pytest.mark.parametrize("n", [4, 40])
+def test_meshes_are_asked_for_once(agent: str, n: int) -> None:
+    run(2, _sharded, n)
