@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the library reads of most tensors by itself is what Python would
-tell."""
+"""What the library reads of most tensors by itself is what Python would tell;
+and how often a restore looks at them, whatever their number."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import run
-from models import Holder
+from models import Holder, everything
 from shardkeep import Client, State, _core, inspect
-from shardkeep.torch import Checkpointer
+from shardkeep.torch import Checkpointer, _describing, _objects
 from shardkeep.torch._describe import Meshes, describe, locals_of, usual
+from shardkeep.torch._tensors import LiveTensors
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -215,6 +216,59 @@ def test_nonsense_is_refused(agent: str, change: dict[int, Any]) -> None:
 
 
 # ---- how often ----
+
+class _Counts:
+    """Of calls, by name."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.of: dict[str, int] = {}
+        self._patch = monkeypatch
+
+    def count(self, owner: Any, name: str) -> None:
+        call = getattr(owner, name)
+
+        def counted(*args: Any, **words: Any) -> Any:
+            self.of[name] = self.of.get(name, 0) + 1
+            return call(*args, **words)
+
+        self._patch.setattr(owner, name, counted)
+
+
+def _trained(n: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(n)),
+                          nn.BatchNorm1d(2))
+    optim = torch.optim.AdamW(model.parameters())
+    model(torch.randn(3, 2)).sum().backward()
+    optim.step()
+    return model, optim
+
+
+@pytest.mark.parametrize("n", [3, 60])
+def test_a_restart_looks_once(agent: str, n: int, monkeypatch: Any) -> None:
+    model, optim = _trained(n)
+    with Checkpointer(model, optim, job="once") as ck:
+        ck.snapshot(1)
+        ck.wait()
+    want = {k: t.clone() for k, t in everything(model, optim).items()}
+    model, optim = _trained(n)
+    counts = _Counts(monkeypatch)
+    with Checkpointer(model, optim, job="once") as ck:
+        counts.count(LiveTensors, "items")
+        counts.count(LiveTensors, "_find_parameters")
+        counts.count(LiveTensors, "scalars")
+        counts.count(LiveTensors, "covered_by")
+        counts.count(_describing, "describe")
+        counts.count(_objects, "loads")
+        assert ck.restore() == 1
+        # The three buffers of the last layer, looked at and described.
+        assert counts.of == {"items": 1, "_find_parameters": 1, "describe": 6,
+                             "loads": counts.of["loads"]}
+        assert counts.of["loads"] <= 3      # groups, generators, no labels
+        assert ck.snapshot(2)
+        assert counts.of["items"] == 1, "it is as the restore described it"
+    got = everything(model, optim)
+    assert all(torch.equal(got[k], want[k]) for k in want)
+
 
 def _sharded(n: int) -> None:
     mesh = init_device_mesh("cpu", (2,))

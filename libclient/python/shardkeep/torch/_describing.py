@@ -93,8 +93,8 @@ class Describing:
     def is_current(self) -> None:
         """What is described is what there is: watched from here on."""
         self._watch = self._tensors.watch(self._usual)
-        self.more = bool(self._tensors.scalars()) or \
-            any(self._tensors.others())
+        self.more = (self._tensors.mixed and bool(self._tensors.scalars())
+                     ) or any(self._tensors.others())
 
     def describe(self, items: list[Item]) -> None:
         self._watch = None

@@ -106,6 +106,10 @@ class FlatPart:
     def device(self) -> torch.device:
         return self.base.device
 
+    @property
+    def is_meta(self) -> bool:
+        return self.base.is_meta
+
     def parts(self, name: str) -> tuple[Any, ...]:
         """The boxes with their memory, for ``State.tensors``."""
         base = check_local(name, self.base)

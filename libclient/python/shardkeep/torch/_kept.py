@@ -47,10 +47,12 @@ def _digest(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()[:16]
 
 
-def _optimizers_of(objects: dict[str, str]) -> dict[str, Any]:
-    """What one rank's optimizers told, each group with its parameters."""
+def _optimizers_of(objects: dict[str, str], labels: Any = None
+                   ) -> dict[str, Any]:
+    """What one rank's optimizers told, each group with its parameters, which
+    ``labels`` are where they are known."""
     told: dict[str, Any] = _objects.loads(objects["optim"].encode())
-    labels = _objects.loads(objects["params"].encode())
+    labels = labels or _objects.loads(objects["params"].encode())
     for groups, names in zip(told["groups"], labels):
         for group, params in zip(groups, names):
             group["params"] = params
@@ -110,15 +112,24 @@ class Kept:
         """Whether what this rank's number had saved is all that it needs."""
         mine = {name: raw.decode() for name, raw in
                 self._blobs.shared().get(self._rank, {}).items()}
-        if self._tensors.optims and ("optim" not in mine or
-                                     not self._tensors.covered_by(
-                                         _optimizers_of(mine))):
+        if self._tensors.optims and not self._covers_optimizers(mine):
             return False
         if self._tensors.extra_names() and (
                 "model" not in mine or self._tensors.extra_names() -
                 _objects.loads(mine["model"].encode()).keys()):
             return False
         return all("extra." + name in mine for name in self._extra)
+
+    def _covers_optimizers(self, objects: dict[str, str]) -> bool:
+        """Mostly they are the very parameters in the very groups, which their
+        text tells without being read."""
+        if "optim" not in objects:
+            return False
+        return self._same_labels(objects) or self._tensors.covered_by(
+            _optimizers_of(objects))
+
+    def _same_labels(self, objects: dict[str, str]) -> bool:
+        return objects["params"].encode() == self._labels()
 
     def told(self) -> dict[str, Any]:
         """What this rank read of saved ranks, for the others. Of objects
@@ -152,8 +163,12 @@ class Kept:
                                self._tensors.optims)
 
     def _load_optimizers(self, saved: list[dict[str, Any]]) -> None:
-        found = [_optimizers_of(s) for s in saved if "optim" in s]
-        if self._tensors.optims and found:
+        if not self._tensors.optims:
+            return
+        found = [_optimizers_of(s, self._tensors.labels()
+                                if self._same_labels(s) else None)
+                 for s in saved if "optim" in s]
+        if found:
             for sentence in self._tensors.load_optimizers(found):
                 log.warning("%s", sentence)
 

@@ -143,7 +143,7 @@ class Restore:
         self._blobs.clear()
         items = self._tensors.items()
         self._describing.suppose(items)
-        there = [x for x in items if x[1].device.type != "meta"]
+        there = [x for x in items if not x[1].is_meta]
         self._describing.describe(there)
         beyond = self._beyond(saved)
         made = self._tensors.materialize({x[0] for x in beyond})
@@ -173,7 +173,7 @@ class Restore:
         if anew:
             items = self._tensors.items()
             if not strict:      # what is not there needs no memory yet
-                items = [x for x in items if x[1].device.type != "meta"]
+                items = [x for x in items if not x[1].is_meta]
             self._describing.describe(items)
         return {"whole": self._describing.supposed(),
                 "place": self._state.announce(),

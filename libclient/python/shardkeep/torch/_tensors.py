@@ -52,6 +52,10 @@ class LiveTensors:
                                 "torch.nn.Module, or a list of them")
         self.models, self.optims = models, opened(optims)
         self._labels: list[list[list[str]]] | None = None
+        self._found: list[tuple[str, Any, Stepped]] | None = None
+        #: Whether any state of a parameter had more than tensors in it when
+        #: it was watched last.
+        self.mixed = True
         self._walk()
 
     def _walk(self) -> None:
@@ -122,9 +126,16 @@ class LiveTensors:
         is not the model's."""
         return self._names.get(id(p), [""])
 
-    def parameters(self) -> Iterator[tuple[str, torch.nn.Parameter, Stepped]]:
+    def parameters(self) -> list[tuple[str, torch.nn.Parameter, Stepped]]:
         """Those that the optimizers step, by the label of their state: the
-        FQN; of one that several optimizers step, ``1:FQN`` for the second."""
+        FQN; of one that several optimizers step, ``1:FQN`` for the second. As
+        they were when :meth:`items` looked last."""
+        if self._found is None:
+            self._found = list(self._find_parameters())
+        return self._found
+
+    def _find_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter,
+                                                 Stepped]]:
         times: dict[str, int] = {}
         for stepped in self.optims:
             for p in stepped.params():
@@ -137,7 +148,7 @@ class LiveTensors:
 
     def items(self) -> list[tuple[str, Any, str]]:
         """All tensors as they are now, each with the one it belongs to."""
-        self._labels = None
+        self._labels = self._found = None
         for module in self._fsdp2:
             module.reshard()    # what a forward pass may have left whole
         if self._rebuilt():
@@ -154,11 +165,14 @@ class LiveTensors:
                 raise ValueError("the optimizer steps a parameter that is "
                                  "not the model's")
             fqn = _split(label)[1]
+            owner, first = "model." + fqn, _state_name(label, "")
+            apart = stepped.apart or fqn in self.pieces
             for key, t in mine.items():
                 if isinstance(t, torch.Tensor):
-                    found.append((_state_name(label, key),
-                                  self._placed(fqn, t, stepped),
-                                  "model." + fqn))
+                    found.append((
+                        first + key if type(key) is str else
+                        _state_name(label, key),
+                        self._placed(fqn, t, stepped) if apart else t, owner))
         return found
 
     def _placed(self, fqn: str, t: torch.Tensor, stepped: Stepped) -> Any:
@@ -197,7 +211,7 @@ class LiveTensors:
         sizes = [(d, len(names)) for d, names in self._dicts]
         held: list[tuple[Any, type]] = [(d, object) for d, _ in self._modules]
         held += [(g["params"], object) for g in self.param_groups()]
-        states = []
+        states, more = [], False
         for stepped in self.optims:
             states.append((stepped, stepped.state, stepped.groups))
             held += [(stepped.state, dict), (stepped.groups, object)]
@@ -205,8 +219,11 @@ class LiveTensors:
                 if not isinstance(mine, dict):
                     continue
                 sizes.append((mine, len(mine)))
-                places += [(mine, key) for key, t in mine.items()
-                           if isinstance(t, torch.Tensor)]
+                found = [(mine, key) for key, t in mine.items()
+                         if isinstance(t, torch.Tensor)]
+                more |= len(found) < len(mine)
+                places += found
+        self.mixed = more
         return Watch(
             sizes, held, states, places,
             [(g, g["params"]) for g in self.param_groups()],
@@ -220,7 +237,7 @@ class LiveTensors:
         made = False
         for where, key, name in self._places:
             t = where[key]
-            if t is None or name not in names or t.device.type != "meta":
+            if t is None or name not in names or not t.is_meta:
                 continue
             new = torch.empty_like(t, device=_place_for(t))
             if isinstance(t, torch.nn.Parameter):
