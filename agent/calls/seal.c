@@ -58,8 +58,8 @@ static int read_stamp(struct seal *seal, int kind, struct sk_stamp *ret)
 		      l->header_bytes, 0);
 	r = n == (ssize_t)l->header_bytes ?
 	    sk_layout_read_stamp(l, header, &stamp, &seal->err) :
-	    sk_err_set(&seal->err, -EIO, "the header of a slot cannot be "
-		       "read");
+	    sk_err_errno(&seal->err, n < 0 ? (int)n : -EIO,
+			 "the header of a slot cannot be read");
 	if (r < 0) {
 		free(stamp.sums);
 		return r;

@@ -27,6 +27,7 @@ struct closer {
 	pthread_mutex_t lock;
 	pthread_cond_t idle;		/* a user's thread has ended */
 	struct sk_link users;
+	bool left;			/* the last thread frees it */
 };
 
 int closer_new(const struct sk_os *os, struct closer **ret_closer)
@@ -54,6 +55,13 @@ static struct user *user_of(const struct closer *c, uid_t uid)
 	return NULL;
 }
 
+static void destroy(struct closer *c)
+{
+	pthread_cond_destroy(&c->idle);
+	pthread_mutex_destroy(&c->lock);
+	free(c);
+}
+
 static void user_free(struct user *u)
 {
 	sk_link_remove(&u->link);
@@ -66,6 +74,7 @@ static void *close_all(void *arg)
 {
 	struct user *u = arg;
 	struct closer *c = u->closer;
+	bool last;
 
 	pthread_mutex_lock(&c->lock);
 	while (u->n) {
@@ -83,8 +92,11 @@ static void *close_all(void *arg)
 	}
 	user_free(u);
 	/* Within the lock: who waits for this may free the closer after it. */
+	last = c->left && sk_link_empty(&c->users);
 	pthread_cond_signal(&c->idle);
 	pthread_mutex_unlock(&c->lock);
+	if (last)
+		destroy(c);
 	return NULL;
 }
 
@@ -167,13 +179,11 @@ struct closer *closer_free(struct closer *c)
 		if (c->os->cond_wait(c->os, &c->idle, &c->lock, until) < 0)
 			break;
 	}
-	idle = sk_link_empty(&c->users);
-	pthread_mutex_unlock(&c->lock);
 	/* Threads that hang still have it. */
-	if (!idle)
-		return NULL;
-	pthread_cond_destroy(&c->idle);
-	pthread_mutex_destroy(&c->lock);
-	free(c);
+	idle = sk_link_empty(&c->users);
+	c->left = !idle;
+	pthread_mutex_unlock(&c->lock);
+	if (idle)
+		destroy(c);
 	return NULL;
 }

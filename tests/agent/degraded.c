@@ -34,13 +34,19 @@ static bool becomes_durable(struct whole *w, int sock, int64_t step)
 	return snapshot_flags(sock, "degraded", step) & SK_SNAP_DURABLE;
 }
 
+static void start(struct whole *w, struct rank *r,
+		  const struct rank_options *o)
+{
+	whole_start(w);
+	CHECK(w->serves, "it did not start: %s", whole_log(w));
+	CHECK_STATUS(rank_open(r, &w->rig, o), 0, &r->msg);
+}
+
 static void begin(struct whole *w, struct rank *r,
 		  const struct rank_options *o)
 {
 	whole_init(w);
-	whole_start(w);
-	CHECK(w->serves, "it did not start: %s", whole_log(w));
-	CHECK_STATUS(rank_open(r, &w->rig, o), 0, &r->msg);
+	start(w, r, o);
 }
 
 static void end(struct whole *w, struct rank *r)
@@ -150,7 +156,9 @@ static void test_hangs(void)
 	AWAIT_STATE(&w, r.sock, "store-hangs", false);
 	end(&w, &r);
 	/* One that never does does not hold up the end. */
-	begin(&w, &r, &o);
+	whole_init(&w);
+	w.hangs = true;
+	start(&w, &r, &o);
 	sk_fault_os_meddle(w.fault, SK_FAULT_FSTATFS,
 			   sk_fault_os_calls(w.fault, SK_FAULT_FSTATFS) + 1,
 			   hang, &hold[0]);

@@ -9,9 +9,49 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "agent/whole.h"
 #include "base/util.h"
+
+/* Of these no failure is passed over in silence. */
+static bool must_be_told(enum sk_fault_op op)
+{
+	static const enum sk_fault_op ops[] = {
+		SK_FAULT_FALLOCATE, SK_FAULT_FTRUNCATE, SK_FAULT_FSYNC,
+		SK_FAULT_MEMFD_CREATE, SK_FAULT_FCNTL_SEAL, SK_FAULT_MMAP,
+		SK_FAULT_FCHMODAT, SK_FAULT_SOCKET, SK_FAULT_BIND,
+		SK_FAULT_LISTEN, SK_FAULT_EVENTFD, SK_FAULT_SIGNALFD,
+		SK_FAULT_EPOLL_CREATE, SK_FAULT_RANDOM, SK_FAULT_URING_WRITE,
+	};
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(ops); i++) {
+		if (op == ops[i])
+			return true;
+	}
+	return false;
+}
+
+/* Where a connection is lost, nobody can be told; what a client's descriptor
+ * is not is said in other words. */
+static bool is_said_otherwise(enum sk_fault_op op)
+{
+	return op == SK_FAULT_SENDMSG || op == SK_FAULT_RECVMSG ||
+	       op == SK_FAULT_GETSOCKOPT || op == SK_FAULT_EPOLL_CTL ||
+	       op == SK_FAULT_FSTAT || op == SK_FAULT_FCNTL;
+}
+
+/* What was refused, or cannot have gone well, names what was met. */
+static void check_told(const struct story *s, enum sk_fault_op op, int error)
+{
+	bool well = s->registered && s->sealed && s->durable &&
+		    s->restored && s->status == 0;
+
+	if (well ? !must_be_told(op) : is_said_otherwise(op))
+		return;
+	CHECK(strstr(s->said, strerror(error)), "operation %d, error %d, "
+	      "nothing is told of it: %s", op, error, s->said);
+}
 
 static struct story run(enum sk_fault_op op, uint64_t nth, uint64_t times,
 			int error, uint64_t *ret_hits)
@@ -27,6 +67,8 @@ static struct story run(enum sk_fault_op op, uint64_t nth, uint64_t times,
 	whole_start(&w);
 	story = whole_story(&w);
 	*ret_hits = sk_fault_os_hits(w.fault);
+	if (*ret_hits)
+		check_told(&story, sk_fault_os_hit(w.fault), error);
 	whole_remove(&w);
 	return story;
 }

@@ -16,6 +16,8 @@
 #include "loop/endpoint.h"
 #include "server.h"
 #include "store/store.h"
+#include "support/await.h"
+#include "support/files.h"
 
 #define MS UINT64_C(1000000)
 #define TICK_NS (500 * MS)
@@ -53,9 +55,23 @@ static void redirect_log(const struct whole *w)
 	CHECK(fd >= 0 && dup2(fd, STDERR_FILENO) >= 0, "log");
 }
 
+/* What it had of the system is given back, whatever it has met. */
+static void check_held(const struct held *before)
+{
+	const struct held now = held_now();
+
+	/* It has told whoever started it, and closed that. */
+	CHECK(now.fds <= before->fds - 1 && now.threads == before->threads &&
+	      now.maps == before->maps, "it ended with %d descriptors, "
+	      "%d threads, %d maps of files; it had begun with %d, %d, %d",
+	      now.fds, now.threads, now.maps, before->fds, before->threads,
+	      before->maps);
+}
+
 static void run_agent(struct whole *w)
 {
 	const struct sk_os *os = &w->fault->os;
+	struct held before;
 	struct sk_err err = { "" };
 	struct endpoint endpoint;
 	int r;
@@ -69,9 +85,16 @@ static void run_agent(struct whole *w)
 		fprintf(stderr, "refused: %s\n", err.text);
 		_exit(err.text[0] ? 1 : 99);
 	}
+	before = held_now();
 	r = agent_run(os, &w->options, &endpoint, NULL);
+	/* On this clock it waits for no closing. */
+	if (!w->hangs)
+		AWAIT(held_now().threads == before.threads,
+		      "threads are left");
 	if (w->after)
 		w->after(w->ctx);
+	if (!w->hangs)
+		check_held(&before);
 	_exit(r);
 }
 
@@ -152,12 +175,18 @@ const char *whole_log(const struct whole *w)
 /* ---- the story ---- */
 
 /* A refusal says why, or the connection is gone. */
-static bool went(int status, const struct sk_msg *msg, const char *what)
+static bool went(struct story *story, int status, const struct sk_msg *msg,
+		 const char *what)
 {
+	size_t n = strlen(story->said);
+
 	CHECK(status >= 0 || rig_why(msg)[0], "%s: %d without a sentence",
 	      what, status);
 	CHECK(status >= 0 || !strstr(rig_why(msg), "no reply: Connection "
 				     "timed"), "%s: no answer", what);
+	if (status < 0)
+		(void)snprintf(story->said + n, sizeof(story->said) - n,
+			       "%s: %s\n", what, rig_why(msg));
 	return status >= 0;
 }
 
@@ -187,7 +216,7 @@ static bool holds_words(const struct rank *r, int fd)
 }
 
 /* Opens whatever is listed; what can be opened must be the image. */
-static bool read_back(struct rank *r)
+static bool read_back(struct rank *r, struct story *story)
 {
 	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
 		.id = { .job = JOB, .step = 1, .rank = -1 },
@@ -197,7 +226,7 @@ static bool read_back(struct rank *r)
 	bool good;
 
 	status = rig_call(r->sock, &msg, NULL, 0, fds, &n);
-	if (!went(status, &msg, "list") || !n)
+	if (!went(story, status, &msg, "list") || !n)
 		return false;
 	good = pread(fds[0], &image, sizeof(image), 0) == sizeof(image);
 	close(fds[0]);
@@ -206,7 +235,7 @@ static bool read_back(struct rank *r)
 	msg = (struct sk_msg){ .type = SK_MSG_OPEN, .body.open = {
 		.image = image.image, .place = image.place } };
 	status = rig_call(r->sock, &msg, NULL, 0, fds, &n);
-	if (!went(status, &msg, "open"))
+	if (!went(story, status, &msg, "open"))
 		return false;
 	CHECK(n == 2 && holds_words(r, fds[0]), "it opened something else");
 	close(fds[0]);
@@ -219,14 +248,14 @@ static void live(struct whole *w, struct rank *r, struct story *story)
 	int slot;
 
 	slot = rank_slot(r, 1, 0);
-	if (!went(slot, &r->msg, "slot"))
+	if (!went(story, slot, &r->msg, "slot"))
 		return;
 	rank_fill(r, slot, 1);
-	story->sealed = went(rank_seal(r, slot, 1), &r->msg, "seal");
+	story->sealed = went(story, rank_seal(r, slot, 1), &r->msg, "seal");
 	if (!story->sealed)
 		return;
-	story->durable = went(wait_moving(w, r, 3), &r->msg, "wait");
-	story->restored = read_back(r);
+	story->durable = went(story, wait_moving(w, r, 3), &r->msg, "wait");
+	story->restored = read_back(r, story);
 }
 
 /* By eyes that no fault dims. */
@@ -263,11 +292,12 @@ struct story whole_story(struct whole *w)
 	struct story story = { 0 };
 	struct rank r = { .sock = -1 };
 	int status = -EPIPE;
+	size_t n;
 
 	if (w->serves) {
 		status = rank_open(&r, &w->rig, &(struct rank_options){
 			.job = JOB, .world = 1 });
-		story.registered = went(status, &r.msg, "register");
+		story.registered = went(&story, status, &r.msg, "register");
 	}
 	if (story.registered)
 		live(w, &r, &story);
@@ -279,6 +309,9 @@ struct story whole_story(struct whole *w)
 	CHECK(story.status == 0 || story.status == 1, "it ended with %d: %s",
 	      story.status, whole_log(w));
 	CHECK(story.status == 0 || whole_log(w)[0], "no sentence");
+	n = strlen(story.said);
+	(void)snprintf(story.said + n, sizeof(story.said) - n, "%s",
+		       whole_log(w));
 	CHECK(!story.durable || on_disk(w), "it is not durable");
 	CHECK(story.status || !story.sealed || on_disk(w),
 	      "it ended in order and lost the snapshot: %s", whole_log(w));

@@ -20,6 +20,7 @@ struct whole {
 	void (*before)(void *ctx);
 	void (*after)(void *ctx);
 	void *ctx;
+	bool hangs;			/* something of it, for good */
 	bool serves;
 };
 
@@ -42,6 +43,7 @@ const char *whole_log(const struct whole *w);
 struct story {
 	bool registered, sealed, durable, restored;
 	int status;		/* the agent's exit status */
+	char said[16384];	/* the sentences of refusals, and the log */
 };
 
 /**

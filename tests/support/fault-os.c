@@ -35,6 +35,7 @@ static const struct sk_fault_rule *rule_for(struct sk_fault_os *fault,
 			continue;
 		if (n < rule->first || n - rule->first >= rule->times)
 			continue;
+		__atomic_store_n(&fault->hit, op, __ATOMIC_RELAXED);
 		__atomic_add_fetch(&fault->hits, 1, __ATOMIC_RELAXED);
 		if (rule->meddle)
 			rule->meddle(rule->ctx);
@@ -601,4 +602,9 @@ uint64_t sk_fault_os_calls(const struct sk_fault_os *fault,
 uint64_t sk_fault_os_hits(const struct sk_fault_os *fault)
 {
 	return __atomic_load_n(&fault->hits, __ATOMIC_RELAXED);
+}
+
+enum sk_fault_op sk_fault_os_hit(const struct sk_fault_os *fault)
+{
+	return __atomic_load_n(&fault->hit, __ATOMIC_RELAXED);
 }

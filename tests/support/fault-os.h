@@ -120,6 +120,7 @@ struct sk_fault_os {
 	/* private, atomic: */
 	uint64_t calls[SK_FAULT_OP_COUNT];
 	uint64_t hits;
+	enum sk_fault_op hit;	/* the last that a rule changed */
 	uint64_t now, wall;
 };
 
@@ -155,5 +156,7 @@ uint64_t sk_fault_os_calls(const struct sk_fault_os *fault,
 			   enum sk_fault_op op);
 /** How many calls a rule changed. */
 uint64_t sk_fault_os_hits(const struct sk_fault_os *fault);
+/** The operation of the last one; SK_FAULT_OPENAT where there was none. */
+enum sk_fault_op sk_fault_os_hit(const struct sk_fault_os *fault);
 
 #endif
