@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/util.h"
+#include "fault-alloc.h"
 #include "loop/endpoint.h"
 #include "server.h"
 #include "store/store.h"
@@ -59,6 +60,7 @@ static void redirect_log(const struct whole *w)
 static void check_held(const struct held *before)
 {
 	const struct held now = held_now();
+	uint64_t live;
 
 	/* It has told whoever started it, and closed that. */
 	CHECK(now.fds <= before->fds - 1 && now.threads == before->threads &&
@@ -66,6 +68,9 @@ static void check_held(const struct held *before)
 	      "%d threads, %d maps of files; it had begun with %d, %d, %d",
 	      now.fds, now.threads, now.maps, before->fds, before->threads,
 	      before->maps);
+	(void)sk_fault_alloc_end(&live);
+	CHECK(!live, "%llu allocations are not freed",
+	      (unsigned long long)live);
 }
 
 static void run_agent(struct whole *w)
@@ -78,6 +83,8 @@ static void run_agent(struct whole *w)
 
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	redirect_log(w);
+	/* Counts; who fails some says so after it. */
+	sk_fault_alloc_fail(0, 0);
 	if (w->before)
 		w->before(w->ctx);
 	r = endpoint_open(os, w->rig.socket, &endpoint, &err);
