@@ -291,8 +291,9 @@ static int take_bytes(struct call *c, const struct sk_wire_gather *in,
 				      at);
 
 		if (n <= 0)
-			return sk_err_set(&c->err, -EINVAL, "the bytes to "
-					  "gather cannot be read");
+			return sk_err_errno(&c->err, n < 0 ? (int)n : -EINVAL,
+					    "the bytes to gather cannot be "
+					    "read");
 		at += (uint32_t)n;
 	}
 	return 0;

@@ -169,6 +169,9 @@ static void conclude(struct seal *seal, struct sk_cat_slot *slot)
 		seal_writes(a, slot->memory);
 		seal->result = sk_cat_slot_seal(slot, seal->sums,
 						a->os->wall_ns(a->os));
+		if (seal->result < 0)
+			sk_err_errno(&seal->err, seal->result,
+				     "its image cannot be noted");
 	}
 	agent_changed(a);
 	if (seal->result < 0) {

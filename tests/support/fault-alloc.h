@@ -28,6 +28,16 @@
 /** Counts from here on, and fails the @nth allocation (from 1; 0: none) and
  * those after it, @times in all. */
 void sk_fault_alloc_fail(uint64_t nth, uint64_t times);
+/** What is counted is what the next process forked from here allocates, in
+ * memory that both share; it begins with sk_fault_alloc_fail(). This one's own
+ * is not counted any more; it says with sk_fault_alloc_next() what is failed,
+ * and asks what came of it. */
+void sk_fault_alloc_share(void);
+/** Fails the @nth allocation from now on, and those after it, @times in all;
+ * 0: none. What lives goes on being counted. */
+void sk_fault_alloc_next(uint64_t nth, uint64_t times);
+/** How many were failed since. */
+uint64_t sk_fault_alloc_hits(void);
 /** Fails no more, but goes on counting what is freed. */
 void sk_fault_alloc_mend(void);
 /** Fails no more. Returns how many were failed; *ret_live (may be NULL) is
