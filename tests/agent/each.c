@@ -595,6 +595,26 @@ static void test_calls(struct scene *s, size_t i, size_t k)
 	CHECK(!hits, "%s has no end", requests[i].name);
 }
 
+/* Each descriptor may be 0, and is none the worse for it. */
+static void test_zeros(struct scene *s, size_t i)
+{
+	uint64_t n = 1, calls_made = 1;
+	int r;
+
+	for (; n <= calls_made; n++) {
+		mend(s);
+		sk_fault_os_meddle(s->w.fault, SK_FAULT_ANY, 1,
+				   whole_take_zero, NULL);
+		sk_fault_os_meddle(s->w.fault, SK_FAULT_OPENAT, n,
+				   whole_free_zero, NULL);
+		r = requests[i].fn(s);
+		calls_made = sk_fault_os_calls(s->w.fault, SK_FAULT_OPENAT);
+		CHECK(r == 0, "%s, descriptor 0: %s", requests[i].name,
+		      rig_why(&s->msg));
+	}
+	mend(s);
+}
+
 /* Who is refused its own descriptor of what all have been given comes back
  * too late. */
 static bool makes_sense(size_t i, size_t k)
@@ -618,6 +638,7 @@ int main(void)
 		for (size_t k = 0; k < SK_ARRAY_SIZE(calls); k++)
 			if (makes_sense(i, k))
 				test_calls(&s, i, k);
+		test_zeros(&s, i);
 	}
 	end(&s);
 	return 0;

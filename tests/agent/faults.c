@@ -73,6 +73,28 @@ static struct story run(enum sk_fault_op op, uint64_t nth, uint64_t times,
 	return story;
 }
 
+/* The agent may have been started without standard input: any descriptor may
+ * be 0. */
+static void test_each_zero(enum sk_fault_op op, uint64_t stride)
+{
+	struct story s;
+	struct whole w;
+	uint64_t calls = 1;
+
+	for (uint64_t n = 1; n <= calls; n += stride) {
+		fprintf(stderr, "operation %d, call %llu gives 0\n", op,
+			(unsigned long long)n);
+		whole_init(&w);
+		sk_fault_os_meddle(w.fault, op, n, whole_free_zero, NULL);
+		whole_start(&w);
+		s = whole_story(&w);
+		calls = sk_fault_os_calls(w.fault, op);
+		whole_remove(&w);
+		CHECK(s.registered && s.sealed && s.durable && s.restored &&
+		      s.status == 0, "%s", s.said);
+	}
+}
+
 static void test_none(void)
 {
 	uint64_t hits;
@@ -136,6 +158,9 @@ int main(int argc, char **argv)
 	if (argc < 3) {
 		test_none();
 		test_each_operation();
+		test_each_zero(SK_FAULT_OPENAT, stride);
+		test_each_zero(SK_FAULT_MEMFD_CREATE, stride);
+		test_each_zero(SK_FAULT_FCNTL, stride);
 	}
 	test_each_call(EIO, first, stride);
 	test_each_call(ENOMEM, first, 3 * stride);

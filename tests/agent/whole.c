@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -79,10 +81,13 @@ static void run_agent(struct whole *w)
 	struct held before;
 	struct sk_err err = { "" };
 	struct endpoint endpoint;
-	int r;
+	int r, null;
 
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	redirect_log(w);
+	null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	CHECK(null >= 0 && dup2(null, STDIN_FILENO) == STDIN_FILENO, "null");
+	close(null);
 	/* Counts; who fails some says so after it. */
 	sk_fault_alloc_fail(0, 0);
 	if (w->before)
@@ -156,6 +161,26 @@ int whole_wait(struct whole *w)
 {
 	whole_pass(w, TICK_NS);
 	return rig_wait(&w->rig);
+}
+
+void whole_free_zero(void *ctx)
+{
+	struct stat st;
+
+	(void)ctx;
+	/* Unless it is the agent's by now. */
+	if (fstat(0, &st) == 0 && S_ISCHR(st.st_mode) &&
+	    st.st_rdev == makedev(1, 3))
+		close(0);
+}
+
+void whole_take_zero(void *ctx)
+{
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+	(void)ctx;
+	if (fd > 0)
+		close(fd);
 }
 
 void whole_remove(struct whole *w)

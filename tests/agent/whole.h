@@ -35,6 +35,11 @@ void whole_pass(struct whole *w, uint64_t tick_ns);
 int whole_wait(struct whole *w);
 /** True once it has ended by itself; takes no notice of the clock. */
 bool whole_ended(struct whole *w);
+/** For sk_fault_os_meddle(): from then on the agent's next descriptor is 0, as
+ * where it is started without standard input; and no longer, where it is none
+ * yet. */
+void whole_free_zero(void *ctx);
+void whole_take_zero(void *ctx);
 void whole_remove(struct whole *w);
 /** What the agent said on standard error; static memory. */
 const char *whole_log(const struct whole *w);
