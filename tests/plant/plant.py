@@ -114,7 +114,7 @@ class Planter:
         self.anew = named
         self.odds = Odds(r for r in records if not r.get("void"))
 
-    def candidates(self, fault, before):
+    def candidates(self, fault, record, before):
         """Tests that may notice it and have not passed with it."""
         if self.anew:
             return [t for t in self.anew if t.sound is not False]
@@ -124,7 +124,7 @@ class Planter:
             self.lines, fault.site.file, fault.line)]
         return sorted((t for t in who if t and t.sound is not False and
                        t.name not in passed),
-                      key=lambda t: self.odds.cost(t, fault.site.file))
+                      key=lambda t: self.odds.cost(t, record))
 
     def run_tests(self, who, record):
         """Until one notices: that one."""
@@ -154,11 +154,11 @@ class Planter:
             return None
         as_is = self.digest(objects)
         while True:
-            who = self.candidates(fault, before)
             record = {"file": site.file, "line": fault.line,
                       "kind": site.kind, "before": fault.before,
                       "after": fault.after, "nth": fault.nth, "killed": None,
                       "by": None, "ran": 0, "left": 0, "names": []}
+            who = self.candidates(fault, record, before)
             try:
                 path.write_text(faulty, encoding="utf-8")
                 if not ninja(*objects) or self.digest(objects) == as_is:

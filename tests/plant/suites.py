@@ -184,6 +184,13 @@ def known_tests(run, place):
     return found, [Test(info, 1000, place) for info in ours.values()]
 
 
+def sort_of(record):
+    """Its kind, and whether it is about memory that is not to be had: few
+    tests take that away, whatever else they run."""
+    memory = "ENOMEM" in record["before"] or "if (!" in record["before"]
+    return record["kind"] + (", memory" if memory else "")
+
+
 class Odds:
     """How likely a test notices a fault in a file, by what was seen."""
 
@@ -193,14 +200,17 @@ class Odds:
             self.learn(record)
 
     def learn(self, record):
-        for name in record.get("names", []):
-            self.ran[name, record["file"]] += 1
-        if record.get("by"):
-            self.noticed[record["by"], record["file"]] += 1
+        for of in record["file"], sort_of(record):
+            for name in record["names"]:
+                self.ran[name, of] += 1
+            if record["by"]:
+                self.noticed[record["by"], of] += 1
 
-    def cost(self, test, file):
+    def cost(self, test, record):
         """Of noticing: what is to run first has the least."""
-        key = (test.name, file)
+        key, sort = (test.name, record["file"]), (test.name, sort_of(record))
         before = 1 / (1 + test.breadth / 500)
-        likely = (self.noticed[key] + before) / (self.ran[key] + 1)
+        usual = (self.noticed[sort] + 0.3) / (self.ran[sort] + 1)
+        likely = (self.noticed[key] + before * 3 * usual) / \
+            (self.ran[key] + 1)
         return (test.ms + 150) / likely
