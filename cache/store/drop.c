@@ -281,8 +281,9 @@ static int still_has(struct sk_store *store, int job_fd, uint64_t step,
 int sk_store_settle(struct sk_store *store, const char *job, uint64_t step,
 		    const struct sk_store_run *run, struct sk_err *err)
 {
+	struct sk_err why = { "" };
 	struct settling s = {
-		.store = store, .step = step, .run = run, .err = err,
+		.store = store, .step = step, .run = run, .err = &why,
 	};
 	int fd, r;
 
@@ -290,8 +291,14 @@ int sk_store_settle(struct sk_store *store, const char *job, uint64_t step,
 	if (fd < 0)
 		return fd == -ENOENT ? 0 : fd;
 	r = still_has(store, fd, step, run, err);
-	if (r > 0)
+	if (r > 0) {
 		r = sk_dir_each(store->os, fd, settle_entry, &s);
+		if (r < 0 && !why.text[0])
+			sk_err_errno(&why, r, "cannot list the steps of job "
+				     "\"%s\"", job);
+		if (r < 0 && err)
+			*err = why;
+	}
 	store->os->close(store->os, fd);
 	return r;
 }

@@ -7,7 +7,7 @@
  * durable is whole, what was not is whole or absent, the next start cleans up,
  * and the next image is written.
  *
- * SK_FAULTS in the environment: how many faults (default: one case in eleven,
+ * SK_FAULTS in the environment: how many faults (default: one case in five,
  * and some pairs).
  */
 #include "common.h"
@@ -24,26 +24,36 @@
 #include "support/random.h"
 
 #define ERRORS 5
-#define STRIDE 11
+#define STRIDE 5
 #define PAIRS 200
 #define CALLS_MOST 2000
 
 /* ---- the deeds ---- */
 
-static int put_next(struct sk_store *store, struct sk_io *io);
-static int put_beside(struct sk_store *store, struct sk_io *io);
-static int put_newer(struct sk_store *store, struct sk_io *io);
-static int delete_step(struct sk_store *store, struct sk_io *io);
-static int settle_newer(struct sk_store *store, struct sk_io *io);
-static int pin_step(struct sk_store *store, struct sk_io *io);
-static int unpin_step(struct sk_store *store, struct sk_io *io);
-static int retain_job(struct sk_store *store, struct sk_io *io);
-static int own_job(struct sk_store *store, struct sk_io *io);
+static int put_next(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err);
+static int put_beside(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err);
+static int put_newer(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err);
+static int delete_step(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err);
+static int settle_newer(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err);
+static int pin_step(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err);
+static int unpin_step(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err);
+static int retain_job(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err);
+static int own_job(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err);
 
 /* Of run 1 there are step 4, which is pinned, and both ranks of step 5. */
 static const struct deed {
 	const char *name;
-	int (*fn)(struct sk_store *store, struct sk_io *io);
+	int (*fn)(struct sk_store *store, struct sk_io *io,
+		  struct sk_err *err);
 	/* What is there when it said 0. */
 	uint64_t run, step;
 	int32_t rank;
@@ -61,7 +71,7 @@ static const struct deed {
 };
 
 static int put_by(struct sk_store *store, struct sk_io *io, uint64_t run,
-		  uint64_t step, int32_t rank)
+		  uint64_t step, int32_t rank, struct sk_err *err)
 {
 	/* Made without faults: it is the test's. */
 	static char bytes[IMAGE_BYTES + SK_PAGE]
@@ -74,68 +84,80 @@ static int put_by(struct sk_store *store, struct sk_io *io, uint64_t run,
 	for (size_t i = 0; i < sizeof(bytes); i++)
 		bytes[i] = (char)(i + run * 31 + step * 7 +
 				  (uint64_t)rank);
-	return sk_store_put_image(store, io, &put, NULL);
+	return sk_store_put_image(store, io, &put, err);
 }
 
-static int put_next(struct sk_store *store, struct sk_io *io)
+static int put_next(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err)
 {
-	return put_by(store, io, 1, 6, 0);
+	return put_by(store, io, 1, 6, 0, err);
 }
 
-static int put_beside(struct sk_store *store, struct sk_io *io)
+static int put_beside(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err)
 {
-	return put_by(store, io, 1, 5, 2);
+	return put_by(store, io, 1, 5, 2, err);
 }
 
-static int put_newer(struct sk_store *store, struct sk_io *io)
+static int put_newer(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err)
 {
-	return put_by(store, io, 2, 5, 0);
+	return put_by(store, io, 2, 5, 0, err);
 }
 
-static int delete_step(struct sk_store *store, struct sk_io *io)
-{
-	(void)io;
-	return delete(store, "job", "step-000000000005", 1, NULL);
-}
-
-static int settle_newer(struct sk_store *store, struct sk_io *io)
+static int delete_step(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err)
 {
 	(void)io;
-	return settle(store, "job", 5, 2);
+	return delete(store, "job", "step-000000000005", 1, err);
 }
 
-static int pin(struct sk_store *store, const char *dir, bool pinned)
+static int settle_newer(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err)
+{
+	const struct sk_store_run run = run_named(2);
+
+	(void)io;
+	return sk_store_settle(store, "job", 5, &run, err);
+}
+
+static int pin(struct sk_store *store, const char *dir, bool pinned,
+	       struct sk_err *err)
 {
 	const struct sk_store_run run = run_named(1);
 
-	return sk_store_pin(store, "job", dir, &run, pinned, NULL);
+	return sk_store_pin(store, "job", dir, &run, pinned, err);
 }
 
-static int pin_step(struct sk_store *store, struct sk_io *io)
+static int pin_step(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err)
 {
 	(void)io;
-	return pin(store, "step-000000000005", true);
+	return pin(store, "step-000000000005", true, err);
 }
 
-static int unpin_step(struct sk_store *store, struct sk_io *io)
+static int unpin_step(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err)
 {
 	(void)io;
-	return pin(store, "step-000000000004", false);
+	return pin(store, "step-000000000004", false, err);
 }
 
-static int retain_job(struct sk_store *store, struct sk_io *io)
+static int retain_job(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err)
 {
 	const struct sk_retention keep = { .keep_last = 7 };
 
 	(void)io;
 	return sk_store_set_retention(store, "job", SK_RETENTION_JOB, &keep,
-				      NULL);
+				      err);
 }
 
-static int own_job(struct sk_store *store, struct sk_io *io)
+static int own_job(struct sk_store *store, struct sk_io *io,
+		    struct sk_err *err)
 {
 	(void)io;
-	return sk_store_set_owner(store, "job", geteuid(), NULL);
+	return sk_store_set_owner(store, "job", geteuid(), err);
 }
 
 /* ---- faults ---- */
@@ -206,14 +228,15 @@ static void begin(struct scene *s, const struct deed *d)
 		       s->place.path);
 	sk_fault_os_init(&s->fault, sk_os_linux());
 	s->fds = count_fds();
+	sk_fault_alloc_fail(0, 0);
 	s->store = store_at(&s->fault.os, &s->place);
 	s->io = make_io(&s->fault.os, SK_IO_THREADS);
-	cr_assert_eq(put_by(s->store, s->io, 1, 4, 0), 0);
-	cr_assert_eq(put_by(s->store, s->io, 1, 5, 0), 0);
-	cr_assert_eq(put_by(s->store, s->io, 1, 5, 1), 0);
-	cr_assert_eq(pin(s->store, "step-000000000004", true), 0);
+	cr_assert_eq(put_by(s->store, s->io, 1, 4, 0, NULL), 0);
+	cr_assert_eq(put_by(s->store, s->io, 1, 5, 0, NULL), 0);
+	cr_assert_eq(put_by(s->store, s->io, 1, 5, 1, NULL), 0);
+	cr_assert_eq(pin(s->store, "step-000000000004", true, NULL), 0);
 	if (d->twice)
-		cr_assert_eq(put_by(s->store, s->io, 2, 5, 0), 0);
+		cr_assert_eq(put_by(s->store, s->io, 2, 5, 0, NULL), 0);
 	sk_fault_os_forget(&s->fault);
 }
 
@@ -278,12 +301,14 @@ static void check_next(const struct scene *s, const struct deed *d, int r,
 	place_remove(&s->place);
 }
 
-/* One deed, with the rules that are set; killed: it makes no call after. */
+/* One deed, with the rules that are set; killed: it makes no call after;
+ * @error: of the one rule that there is. */
 static void finish(struct scene *s, const struct deed *d, bool killed,
-		   struct tally *t, const char *what)
+		   int error, struct tally *t, const char *what)
 {
-	int r = d->fn(s->store, s->io);
-	uint64_t hits = sk_fault_os_hits(&s->fault);
+	struct sk_err err = { "" };
+	int r = d->fn(s->store, s->io, &err);
+	uint64_t hits = sk_fault_os_hits(&s->fault), live;
 
 	for (int op = 0; op < SK_FAULT_OP_COUNT; op++)
 		s->calls[op] = sk_fault_os_calls(&s->fault, op);
@@ -296,6 +321,14 @@ static void finish(struct scene *s, const struct deed *d, bool killed,
 		kill_store(s->store);
 	else
 		sk_store_close(s->store);
+	(void)sk_fault_alloc_end(&live);
+	cr_assert(killed || !live, "%s: %d allocations are left", what,
+		  (int)live);
+	cr_assert(r == 0 || err.text[0], "%s: no sentence", what);
+	/* A stale handle is what the network lost, or a failed one. */
+	cr_assert(r == 0 || !error || r == -error ||
+		  (error == ESTALE && r == -EIO), "%s: it says %d, %s", what,
+		  r, err.text);
 	check_next(s, d, r, what);
 	t->cases++;
 	t->faults += hits > 0;
@@ -316,7 +349,7 @@ static uint64_t one(const struct deed *d, struct scene *s, enum sk_fault_op op,
 		       strerror(error), times == 1 ? "1" : "all");
 	begin(s, d);
 	sk_fault_os_fail(&s->fault, op, nth, times, error);
-	finish(s, d, op == SK_FAULT_ANY, t, what);
+	finish(s, d, op == SK_FAULT_ANY, error, t, what);
 	return t->faults - before;
 }
 
@@ -359,19 +392,24 @@ static bool fail_allocation(const struct deed *d, uint64_t nth, uint64_t times,
 			    struct tally *t)
 {
 	struct scene s;
+	struct sk_err err = { "" };
 	char what[96];
-	uint64_t hits;
+	uint64_t hits, live;
 	int r;
 
 	(void)snprintf(what, sizeof(what), "%s, allocation %d", d->name,
 		       (int)nth);
 	begin(&s, d);
 	sk_fault_alloc_fail(nth, times);
-	r = d->fn(s.store, s.io);
-	hits = sk_fault_alloc_end(NULL);
+	r = d->fn(s.store, s.io, &err);
+	sk_fault_alloc_mend();
 	check(&s, d, r, s.store, what);
 	sk_io_free(s.io);
 	sk_store_close(s.store);
+	hits = sk_fault_alloc_end(&live);
+	cr_assert_eq(live, 0, "%s: %d others are left", what, (int)live);
+	cr_assert(r == 0 || (r == -ENOMEM && err.text[0]), "%s: %d, \"%s\"",
+		  what, r, err.text);
 	check_next(&s, d, r, what);
 	t->cases++;
 	t->faults += hits > 0;
@@ -421,7 +459,7 @@ static void pair(const struct deed *d, const uint64_t *calls, uint64_t *dice,
 	begin(&s, d);
 	draw_fault(&s.fault, calls, dice);
 	draw_fault(&s.fault, calls, dice);
-	finish(&s, d, false, t, what);
+	finish(&s, d, false, 0, t, what);
 }
 
 /* Killed, and the start after that meets a fault; the one after does not. */
@@ -441,7 +479,7 @@ static void kill_and_fault(const struct deed *d, const uint64_t *calls,
 	sk_fault_os_fail(&s.fault, SK_FAULT_ANY,
 			 1 + draw(dice, calls[SK_FAULT_ANY]), SK_FAULT_ALWAYS,
 			 EIO);
-	r = d->fn(s.store, s.io);
+	r = d->fn(s.store, s.io, NULL);
 	t->faults += sk_fault_os_hits(&s.fault) > 0;
 	sk_fault_os_forget(&s.fault);
 	sk_io_free(s.io);
@@ -466,7 +504,7 @@ static void count_calls(const struct deed *d, uint64_t *ret_calls)
 	struct scene s;
 
 	begin(&s, d);
-	finish(&s, d, false, &none, d->name);
+	finish(&s, d, false, 0, &none, d->name);
 	cr_assert_eq(none.failed, 0, "%s fails without a fault", d->name);
 	memcpy(ret_calls, s.calls, sizeof(s.calls));
 	cr_assert_gt(ret_calls[SK_FAULT_ANY], 3, "%s calls nothing", d->name);
