@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bytes/copy.h"
+#include "bytes/tile.h"
 #include "bytes/stream.h"
 #include "base/util.h"
 #include "support/random.h"
@@ -293,6 +294,40 @@ Test(copy, outer_dimensions_join_behind_a_gap)
 	cr_assert_eq(copy.ndim, 1);
 	cr_assert_eq(copy.size[0], 24);
 	cr_assert_eq(copy.run, 8);
+}
+
+/* As told in tile.h: elements of these sizes, neighbours in a column of the
+ * source within a line of each other, those in a row not, and enough of both. */
+Test(copy, when_tiles_pay)
+{
+	const struct sk_tile good = { .run = 4, .rows = 2, .cols = 16,
+				      .src_row = 32, .src_col = 64 };
+	struct sk_tile t = good;
+
+	cr_assert(sk_tile_pays(&t));
+	for (t.run = 1; t.run <= 20; t.run++) {
+		t.cols = 64;
+		cr_assert_eq(sk_tile_pays(&t), t.run == 1 || t.run == 2 ||
+			     t.run == 4 || t.run == 8 || t.run == 16,
+			     "%d bytes", (int)t.run);
+	}
+	t = good;
+	t.rows = 1;
+	cr_assert_not(sk_tile_pays(&t));
+	t = good;
+	t.cols = 15;
+	cr_assert_not(sk_tile_pays(&t));
+	t = good;
+	t.src_row = -32;
+	t.src_col = -64;
+	cr_assert(sk_tile_pays(&t));
+	t.src_row = 33;
+	cr_assert_not(sk_tile_pays(&t));
+	t.src_row = 0;
+	cr_assert_not(sk_tile_pays(&t));
+	t = good;
+	t.src_col = 63;
+	cr_assert_not(sk_tile_pays(&t));
 }
 
 Test(copy, a_scalar_is_one_element)

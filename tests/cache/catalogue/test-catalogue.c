@@ -380,6 +380,32 @@ Test(catalogue, strangers_of_one_number_are_not_mixed)
 	end(&b);
 }
 
+/* Of no step in particular: the newest that is complete, else the newest. */
+Test(catalogue, the_newest_of_a_run)
+{
+	struct sk_cat_state *ranks[2];
+	struct sk_cat_job *job;
+	struct bench b;
+
+	start(&b);
+	job = job_of(&b);
+	for (int i = 0; i < 2; i++)
+		ranks[i] = enter(&b, 0, i, 2, 3);
+	for (int64_t step = 5; step <= 6; step++)
+		for (int i = 0; i < 2; i++)
+			snap(&b, ranks[i], step);
+	for (int i = 0; i < 2; i++)
+		sk_cat_state_end(ranks[i]);
+	ranks[0] = enter(&b, 0, 0, 2, 3);
+	cr_assert_eq(ranks[0]->run->number, 2);
+	snap(&b, ranks[0], 7);
+	cr_assert_eq(sk_cat_snapshot_find(job, 1, 0, -1)->step, 6);
+	cr_assert_eq(sk_cat_snapshot_find(job, 2, 0, -1)->step, 7);
+	cr_assert_eq(sk_cat_snapshot_find(job, 0, 0, -1)->step, 6);
+	cr_assert_null(sk_cat_snapshot_find(job, 3, 0, -1));
+	end(&b);
+}
+
 Test(catalogue, runs_on_disk_count)
 {
 	struct sk_cat_layout *l;

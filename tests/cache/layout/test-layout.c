@@ -97,6 +97,27 @@ Test(layout, packs_without_holes_behind_a_page)
 	drop(l);
 }
 
+/* For whoever reads such files without us. */
+Test(layout, says_where_tensors_lie)
+{
+	struct sk_layout *l[RANKS][2];
+	char words[160];
+
+	make(l);
+	for (uint32_t i = 0; i < l[1][0]->n_entries; i++) {
+		const struct sk_entry *e = &l[1][0]->entries[i];
+		uint64_t at = e->offset - l[1][0]->header_bytes;
+
+		(void)snprintf(words, sizeof(words),
+			       "\"data_offsets\":[%llu,%llu]",
+			       (unsigned long long)at,
+			       (unsigned long long)(at + e->bytes));
+		cr_assert(memmem(l[1][0]->header, l[1][0]->header_bytes, words,
+				 strlen(words)), "%s", words);
+	}
+	drop(l);
+}
+
 Test(layout, each_box_has_one_primary)
 {
 	struct sk_layout *l[RANKS][2];

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tensor/mesh.h"
+#include "tensor/name.h"
 #include "base/util.h"
 
 static const char *const dp_tp[] = { "dp", "tp" };
@@ -195,6 +196,22 @@ Test(mesh, refuses_nonsense)
 		cr_assert(err.text[0], "case %zu has no sentence", i);
 		cr_assert_null(m);
 	}
+}
+
+Test(name, has_so_many_bytes)
+{
+	char name[1026];
+	struct sk_err err = { "" };
+
+	memset(name, 'n', sizeof(name));
+	for (size_t n = 0; n < sizeof(name); n++) {
+		name[n] = 0;
+		cr_assert_eq(sk_name_check(name, "thing", &err),
+			     n >= 1 && n <= 1023 ? 0 : -EINVAL, "%zu", n);
+		name[n] = 'n';
+	}
+	cr_assert_eq(sk_name_check(NULL, "thing", &err), -EINVAL);
+	cr_assert_str_eq(err.text, "a thing has no name");
 }
 
 Test(mesh, copies_what_it_is_given)
