@@ -146,6 +146,90 @@ static void check(const struct row *row, struct rank *r, int sock, int slot)
 	      "\"%s\"", (int)(row - rows), rig_why(&msg), row->words);
 }
 
+/* ---- too many at once ---- */
+
+#define MOST 64			/* more than a connection may have waiting */
+
+static void send_waits(struct rank *r, int64_t step)
+{
+	for (int i = 0; i < MOST; i++)
+		rank_send_wait(r, step, 1, WAIT_MS);
+}
+
+/* Those beyond the bound are refused; the others wait on. */
+static int take_refusals(struct rank *r)
+{
+	struct sk_msg msg = { .type = SK_MSG_MAP, .body.map = {
+		.state = r->state } };
+	int n = 0;
+
+	/* Answered behind all of them. */
+	msg.seq = 1;
+	rig_send(r->sock, &msg);
+	for (;;) {
+		int status = rig_reply(r->sock, &msg, NULL, NULL);
+
+		if (msg.type == SK_MSG_MAP)
+			return n;
+		CHECK_STATUS(status, -EBUSY, &msg);
+		n++;
+	}
+}
+
+static void check_busy(struct rank *r, struct sk_msg msg)
+{
+	int status = rig_call(r->sock, &msg, NULL, 0, NULL, NULL);
+
+	CHECK(status == -EBUSY && strstr(rig_why(&msg), "wait already"),
+	      "%s: %d, %s", sk_msg_type_name(msg.type), status,
+	      status < 0 ? rig_why(&msg) : "");
+}
+
+/* A connection that has as many requests waiting as it may have: what cannot
+ * be answered at once is refused, all else is answered. */
+static void test_busy(struct rig *rig)
+{
+	struct sk_wire_image *images;
+	struct rank r;
+	size_t n;
+	int fd;
+
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = JOB, .world = 1 }), 0, &r.msg);
+	rank_snapshot(&r, 10);
+	CHECK_STATUS(rank_wait(&r, 10, 3, WAIT_MS), 0, &r.msg);
+	fd = rig_connect(rig);
+	images = list_images(fd, JOB, 10, &n);
+	CHECK(n == 2, "%d images", (int)n);
+	close(fd);
+	CHECK(rank_slot(&r, 11, 0) >= 0, "no slot: %s", rig_why(&r.msg));
+	send_waits(&r, 11);
+	CHECK(take_refusals(&r) > 0, "it takes any number");
+	check_busy(&r, (struct sk_msg){ .type = SK_MSG_WAIT, .body.wait = {
+		ID(0, 11), .until = 1, .timeout_ms = WAIT_MS } });
+	check_busy(&r, (struct sk_msg){ .type = SK_MSG_LIST, .body.list = {
+		ID(-1, 10), .what = SK_LIST_SNAPSHOTS } });
+	check_busy(&r, (struct sk_msg){ .type = SK_MSG_OPEN, .body.open = {
+		.image = images[0].image, .place = SK_PLACE_DISK } });
+	check_busy(&r, (struct sk_msg){ .type = SK_MSG_GATHER, .body.gather = {
+		ID(0, -1, .world = 2, .run = SK_RUN_READERS), .bytes = 1,
+		.timeout_ms = WAIT_MS } });
+	check_busy(&r, (struct sk_msg){ .type = SK_MSG_RETAIN, .body.retain = {
+		ID(-1, -1), .flags = SK_RETAIN_DEFAULT } });
+	check_busy(&r, (struct sk_msg){ .type = SK_MSG_WAIT, .body.wait = {
+		ID(-1, 77), .until = 2, .timeout_ms = WAIT_MS } });
+	check_busy(&r, (struct sk_msg){ .type = SK_MSG_STOP, .body.stop = {
+		.flags = SK_STOP_WAIT } });
+	check_busy(&r, (struct sk_msg){ .type = SK_MSG_PIN, .body.manage = {
+		ID(-1, 10) } });
+	check_busy(&r, (struct sk_msg){ .type = SK_MSG_EVICT, .body.manage = {
+		ID(-1, 10), .flags = SK_EVICT_FORCE | SK_EVICT_DISK } });
+	CHECK_STATUS(rank_again(&r, &(struct rank_options){
+		.job = JOB, .world = 1 }), -EBUSY, &r.msg);
+	free(images);
+	rank_close(&r);
+}
+
 int main(int argc, char **argv)
 {
 	struct rig rig;
@@ -169,6 +253,7 @@ int main(int argc, char **argv)
 	CHECK_STATUS(rank_seal(&r, slot, FILLING), 0, &r.msg);
 	close(sock);
 	rank_close(&r);
+	test_busy(&rig);
 	CHECK(rig_stop(&rig) == 0, "its end");
 	rig_remove(&rig);
 	return 0;
