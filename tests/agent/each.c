@@ -100,11 +100,22 @@ static int list_of_snapshots(struct scene *s)
 	uint64_t n;
 	int r = list(s, SK_LIST_SNAPSHOTS, 0, &snapshot, sizeof(snapshot), &n);
 
-	CHECK(r < 0 || (n == 1 && snapshot.id.step == 1 &&
-			snapshot.images == 2 && snapshot.flags &
-			SK_SNAP_COMPLETE && snapshot.flags & SK_SNAP_DURABLE),
-	      "%d snapshots, flags %#x", (int)n, snapshot.flags);
-	return r;
+	if (r < 0)
+		return r;
+	CHECK(n == 1 && snapshot.id.step == 1 && snapshot.id.world == 2 &&
+	      snapshot.id.run == s->ranks[0].run &&
+	      snapshot.id.run_id == s->ranks[0].run_id &&
+	      snapshot.images == 2 && snapshot.tensors == 1,
+	      "%d snapshots", (int)n);
+	CHECK(snapshot.bytes_memory && snapshot.bytes_disk &&
+	      snapshot.created_ns && snapshot.digest && !snapshot.text[0] &&
+	      snapshot.uid == geteuid() && snapshot.bad_memory == -1 &&
+	      snapshot.bad_disk == -1, "it is another one");
+	CHECK(snapshot.flags == (SK_SNAP_COMPLETE | SK_SNAP_DURABLE |
+				 SK_SNAP_MEMORY | SK_SNAP_DISK |
+				 SK_SNAP_NEWEST | SK_SNAP_RESIDENT),
+	      "flags %#x", snapshot.flags);
+	return 0;
 }
 
 static int list_of_all(struct scene *s)
@@ -128,8 +139,21 @@ static int list_of_images(struct scene *s, uint32_t flags)
 	uint64_t n;
 	int r = list(s, SK_LIST_IMAGES, flags, images, sizeof(images), &n);
 
-	CHECK(r < 0 || (n == 4 && images[0].bytes && images[3].bytes),
-	      "%d images", (int)n);
+	for (int i = 0; i < 4 && r == 0; i++) {
+		const struct sk_wire_image *image = &images[i];
+		const struct rank *rank = &s->ranks[i / 2];
+
+		CHECK(image->id.rank == i / 2 && image->id.world == 2 &&
+		      image->id.step == 1 && image->id.run == rank->run &&
+		      image->image && !image->kind &&
+		      image->bytes == rank->layouts[0]->image_bytes &&
+		      image->place == (i % 2 ? SK_PLACE_DISK :
+					       SK_PLACE_MEMORY) &&
+		      image->state == SK_IMAGE_DURABLE,
+		      "image %d: rank %d, place %u, state %u", i,
+		      image->id.rank, image->place, image->state);
+	}
+	CHECK(r < 0 || n == 4, "%d images", (int)n);
 	return r;
 }
 
@@ -149,8 +173,16 @@ static int list_of_parts(struct scene *s)
 	uint64_t n;
 	int r = list(s, SK_LIST_PARTS, 0, parts, sizeof(parts), &n);
 
-	CHECK(r < 0 || (n == 4 && parts[0].bytes && parts[3].bytes),
-	      "%d parts", (int)n);
+	for (int i = 0; i < 4 && r == 0; i++) {
+		const struct sk_layout *l = s->ranks[i / 2].layouts[0];
+
+		CHECK(parts[i].rank == i / 2 && parts[i].image &&
+		      parts[i].bytes == l->image_bytes &&
+		      parts[i].description == l->description &&
+		      memcmp(&parts[i].digest, &l->digest,
+			     sizeof(l->digest)) == 0, "part %d", i);
+	}
+	CHECK(r < 0 || n == 4, "%d parts", (int)n);
 	return r;
 }
 
@@ -391,25 +423,54 @@ static int retain_and_not(struct scene *s)
 	return r < 0 ? r : retain(s, SK_RETAIN_DEFAULT);
 }
 
+/* What tells some apart is named, and whose they are. */
+static void check_stats(const struct sk_wire_stat *stats, uint64_t n)
+{
+	unsigned apart = 0, of_jobs = 0, told = 0;
+
+	for (uint64_t i = 0; i < n; i++) {
+		const struct sk_wire_stat *stat = &stats[i];
+
+		CHECK(!strncmp(stat->name, "shardkeep_", 10) && stat->help[0],
+		      "\"%s\" is no figure", stat->name);
+		CHECK(stat->key[0] || !stat->word[0],
+		      "%s: of no key", stat->name);
+		apart += stat->key[0] && stat->word[0];
+		of_jobs += !strcmp(stat->job, JOB) && stat->uid == geteuid();
+		told += stat->value != 0;
+	}
+	CHECK(apart && of_jobs && told, "%u apart, %u of the job, %u at all",
+	      apart, of_jobs, told);
+}
+
 static int tell_stats(struct scene *s)
 {
-	struct sk_wire_stat stat = { "" };
+	static struct sk_wire_stat stats[1000];
 	uint64_t n;
 	int r;
 
 	s->msg = (struct sk_msg){ .type = SK_MSG_STATS };
-	r = ask_records(s, s->sock, &stat, sizeof(stat), &n);
-	CHECK(r < 0 || (n > 50 && stat.name[0]), "%d figures", (int)n);
+	r = ask_records(s, s->sock, stats, sizeof(stats), &n);
+	CHECK(r < 0 || (n > 50 && n <= SK_ARRAY_SIZE(stats)), "%d figures",
+	      (int)n);
+	if (r == 0)
+		check_stats(stats, n);
 	return r;
 }
 
 static int tell_status(struct scene *s)
 {
+	const struct sk_wire_status_reply *reply = &s->msg.body.status_reply;
 	struct sk_wire_state state;
 	uint64_t n;
+	int r;
 
 	s->msg = (struct sk_msg){ .type = SK_MSG_STATUS };
-	return ask_records(s, s->sock, &state, sizeof(state), &n);
+	r = ask_records(s, s->sock, &state, sizeof(state), &n);
+	CHECK(r < 0 || (!reply->stopping && reply->uptime_ns &&
+			reply->io[0] && !reply->metrics[0]),
+	      "it tells something else of itself");
+	return r;
 }
 
 /* Of another job; it leaves in order. */
@@ -487,6 +548,7 @@ static void begin(struct scene *s)
 		rank_snapshot(&s->ranks[i], 1);
 	s->sock = rig_connect(&s->w.rig);
 	CHECK_STATUS(await_disk(s), 0, &s->msg);
+	sk_fault_os_advance(s->w.fault, 1000000);
 }
 
 static void end(struct scene *s)

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -250,6 +251,57 @@ static void test_asked_at_the_end(struct rig *rig)
 	rank_close(&r[1]);
 }
 
+/* A line of /proc's of the agent that begins so; what stands behind it. */
+static void proc_line(const struct rig *rig, const char *file,
+		      const char *begin, char *ret, size_t size)
+{
+	char path[64];
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/%s", (int)rig->agent,
+		       file);
+	f = fopen(path, "re");
+	CHECK(f, "%s", path);
+	do {
+		CHECK(fgets(ret, (int)size, f), "no \"%s\"", begin);
+	} while (strncmp(ret, begin, strlen(begin)) != 0);
+	memmove(ret, ret + strlen(begin), strlen(ret) - strlen(begin) + 1);
+	(void)fclose(f);
+}
+
+static bool has_signal(const struct rig *rig, const char *mask, int signal)
+{
+	char text[256];
+
+	proc_line(rig, "status", mask, text, sizeof(text));
+	return strtoull(text, NULL, 16) >> (signal - 1) & 1;
+}
+
+/* It is told of its end by a descriptor, no lost pipe ends it, and it has the
+ * descriptors that it may have. */
+static void test_start(struct rig *rig)
+{
+	struct rlimit before, less;
+	unsigned long long soft, hard;
+	char text[256];
+
+	CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0, "getrlimit");
+	less = before;
+	less.rlim_cur = 256;
+	CHECK(setrlimit(RLIMIT_NOFILE, &less) == 0, "setrlimit");
+	rig_start(rig, NULL);
+	CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0, "setrlimit");
+	CHECK(has_signal(rig, "SigIgn:", SIGPIPE) &&
+	      has_signal(rig, "SigIgn:", SIGHUP), "what it ignores");
+	CHECK(has_signal(rig, "SigBlk:", SIGTERM) &&
+	      has_signal(rig, "SigBlk:", SIGINT) &&
+	      has_signal(rig, "SigBlk:", SIGHUP), "what it blocks");
+	proc_line(rig, "limits", "Max open files", text, sizeof(text));
+	CHECK(sscanf(text, "%llu %llu", &soft, &hard) == 2 && soft == hard,
+	      "it may open %s", text);
+	CHECK(rig_stop(rig) == 0, "its end");
+}
+
 int main(int argc, char **argv)
 {
 	struct rig rig;
@@ -258,6 +310,7 @@ int main(int argc, char **argv)
 	rig_init(&rig, argv[1]);
 	CHECK(!mkdir(rig.store, 0700) || errno == EEXIST, "mkdir");
 	CHECK(!setenv("STORE", rig.store, 1), "setenv");
+	test_start(&rig);
 	test_no_store(&rig);
 	test_space_is_back(&rig);
 	test_newest_is_damaged(&rig);
