@@ -9,11 +9,10 @@
 
 #include "memory/device.h"
 
-/** The rank has died: what its device slot holds a copy of may be read, and
- * the memory taken over by its next life. */
+/** The rank has died, or is registered anew: what its device slot holds a copy
+ * of may be read, and the memory taken over by its next life. */
 void device_slots_leave(struct agent *a, const struct sk_cat_state *state);
-/** The rank leaves in order, or its layout is another one: the memory is
- * somebody else's. */
+/** The rank leaves in order: the memory is somebody else's. */
 void device_slots_drop(struct agent *a, const struct sk_cat_state *state);
 /** The rank's process may still write to its device slot: it is counted until
  * that is let go of. */

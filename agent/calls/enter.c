@@ -208,8 +208,9 @@ int rank_enter(struct session *s, const struct sk_wire_register *reg,
 	state->owner = s;
 	state->flush_every = reg->flush_every;
 	state->numa_node = reg->numa_node;
+	/* A restore may come next. */
 	if (old)
-		device_slots_drop(a, old);
+		device_slots_leave(a, old);
 	if (old)
 		a->counts.discarded_client += sk_cat_state_replace(old, state);
 	r = reg->flags & SK_REGISTER_LATER ? 0 :

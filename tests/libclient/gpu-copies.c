@@ -258,6 +258,35 @@ static void restore_itself(struct rank *rank)
 	restore(&g, &all_by_device);
 }
 
+/* Whoever describes more is registered anew; what stood there stands. */
+static void restore_anew(struct rank *rank)
+{
+	struct sk_report report;
+	struct gpu_rank g;
+	int64_t step;
+
+	begin(&g, rank);
+	step = take_by_device(&g);
+	gpu_add_host(&g, &(struct sk_tensor){
+		.name = "more", .dtype = SK_F32, .ndim = 1,
+		.shape = { 7 } }, 28, 1);
+	CHECK(!rank_restore(rank, step, SK_RESTORE_PARTIAL, &report), "%s",
+	      sk_error());
+	CHECK(report.bytes_device_slot == BIG + SMALL, "%" PRIu64,
+	      report.bytes_device_slot);
+	CHECK(report.missing == 1);
+	do {
+		gpu_fill(&g, ++step);
+		gpu_complete(&g, step);
+	} while (!device_bytes(&g));
+	gpu_fill(&g, ++step);
+	gpu_complete(&g, step);
+	CHECK(!rank_restore(rank, step, 0, &report), "%s", sk_error());
+	CHECK(gpu_wrong(&g, step, rank->rank) == 0);
+	CHECK(report.bytes_device_slot == BIG + SMALL, "%" PRIu64,
+	      report.bytes_device_slot);
+}
+
 /* ---- the copy is none ---- */
 
 static void save_and_spoil(struct rank *rank)
@@ -682,6 +711,7 @@ int main(int argc, char **argv)
 	scene_open(&scene, argc, argv);
 	test_killed(&scene);
 	scene_ranks(&scene, "alive", 1, restore_itself, NULL);
+	scene_ranks(&scene, "anew", 1, restore_anew, NULL);
 	test_spoilt(&scene);
 	scene_ranks(&scene, "read", 1, read_and_go_on, NULL);
 	test_meshes(&scene);

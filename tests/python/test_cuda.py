@@ -85,6 +85,38 @@ def test_a_model_on_a_device_there_and_back(agent):
     run_anew(1, _there_and_back)
 
 
+@pytest.fixture
+def device_memory(monkeypatch):
+    """The agent that is started in it gives device slots."""
+    monkeypatch.setenv("SHARDKEEP_DEVICE_MEMORY", "64M")
+
+
+def _stays_on_the_device() -> None:
+    vcuda.begin()
+    model = _model()
+    optim = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with Checkpointer(model, optim, job="stays", raising=True) as ck:
+        assert ck.restore() is None
+        # The agent makes the device slot when the first is there.
+        for step in range(400):
+            _step(model, optim)
+            was = _all(model, optim)
+            assert ck.snapshot(step, wait=60)
+            ck.wait()
+            if step % 20 < 19:
+                continue
+            _step(model, optim)
+            assert ck.restore() == step
+            assert _same(_all(model, optim), was)
+            if ck.report.bytes_device_slot:
+                break
+        assert 0 < ck.report.bytes_device_slot <= ck.report.bytes_memory
+
+
+def test_a_restore_stays_on_the_device(device_memory, agent):
+    run_anew(1, _stays_on_the_device)
+
+
 # ---- streams ----
 
 def _holder(n: int = 4, **kinds: str) -> torch.nn.Module:
