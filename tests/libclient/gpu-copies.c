@@ -19,6 +19,7 @@
 #include "support/agent.h"
 
 #define KILL UINT32_MAX		/* as a result: the call kills the process */
+#define HANG (UINT32_MAX - 1)	/* or hangs, and its sockets are closed */
 #define STOP (UINT32_MAX - 2)	/* or stops it */
 #define LAST_STEP INT64_C(1000000000)
 #define MIB ((uint64_t)1 << 20)
@@ -451,6 +452,35 @@ static void test_drained(struct scene *scene)
 	expect(scene, "drained", w);
 }
 
+/* ---- its process does not end ---- */
+
+static void hang(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	(void)alarm(0);		/* whoever began it ends it */
+	begin(&g, rank);
+	(void)take_by_device(&g);
+	g.cuda.fail("cuCtxSynchronize", 1, HANG);
+	(void)g.cuda.driver.cuCtxSynchronize();
+}
+
+/* Nobody reads what a process may still write to; then it is a copy again. */
+static void test_hangs(struct scene *scene)
+{
+	int status;
+	pid_t pid;
+
+	scene_ranks_start(scene, "hangs", 1, hang, NULL, &pid);
+	while (!count(scene, "shardkeep_quarantined_bytes"))
+		CHECK(waitpid(pid, &status, WNOHANG) == 0, "it has ended");
+	expect(scene, "hangs", all_by_host);
+	CHECK(!kill(pid, SIGKILL) && waitpid(pid, &status, 0) == pid);
+	while (count(scene, "shardkeep_quarantined_bytes"))
+		;
+	expect(scene, "hangs", all_by_device);
+}
+
 /* ---- handed down, and made room for ---- */
 
 /* There is no room for another one, and so it is the very one. */
@@ -724,6 +754,7 @@ int main(int argc, char **argv)
 			    "of our code");
 		scene_ranks(&scene, "killed", 1, load_elsewhere, NULL);
 		test_drained(&scene);
+		test_hangs(&scene);
 		test_keeper(&scene);
 	}
 	test_budget(&scene);
