@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cuda/cuda.h"
+#include "cuda/hash.h"
 #include "items.h"
 #include "trainer.h"
 
@@ -351,6 +351,58 @@ static void context_cost(void)
 	       ((double)before - (double)after) / (double)MIB, all / MIB);
 }
 
+/* ---- checksums on the device ---- */
+
+static double hash_once(struct sk_cuda_hash *hash, struct sk_cuda_lane *lane,
+			const struct sk_cuda_span *spans, size_t n)
+{
+	static uint64_t sums[SK_CUDA_SPANS_MAX];
+	double from = now();
+
+	CHECK(!sk_cuda_hash_run(hash, lane, spans, n, sums, NULL));
+	return now() - from;
+}
+
+/* What the driver takes to compile our code, and then each MiB, of few and of
+ * many side by side. */
+static void checksums(void)
+{
+	static struct sk_cuda_span spans[SK_CUDA_SPANS_MAX];
+	size_t most = largest / MIB < SK_CUDA_SPANS_MAX ? largest / MIB :
+							  SK_CUDA_SPANS_MAX;
+	struct sk_cuda_device *device;
+	struct sk_cuda_hash *hash;
+	struct sk_cuda_lane *lane;
+	struct trainer_cuda t;
+	struct sk_cuda *cuda;
+	double from;
+	sk_cu_ptr a;
+
+	trainer_cuda_begin(&t, 0);
+	CHECK(!sk_cuda_new(sk_os_linux(), &cuda, NULL));
+	CHECK(!sk_cuda_device(cuda, 0, &device, NULL));
+	CHECK(!sk_cuda_lane_new(device, &lane, NULL));
+	from = now();
+	CHECK(!sk_cuda_hash_new(device, &hash, NULL));
+	printf("{\"fact\": \"kernels\", \"load_ms\": %.3f}\n",
+	       (now() - from) * 1e3);
+	a = trainer_cuda_alloc(&t, most * MIB);
+	for (size_t i = 0; i < most; i++)
+		spans[i] = (struct sk_cuda_span){ a + i * MIB, MIB };
+	for (size_t n = 1; n <= most; n *= 8) {
+		double best = 1e9;
+
+		for (int i = 0; i < ROUNDS; i++) {
+			double took = hash_once(hash, lane, spans, n);
+
+			best = took < best ? took : best;
+		}
+		printf("{\"fact\": \"checksums\", \"mib\": %zu, "
+		       "\"ms\": %.3f, \"gb_per_s\": %.3f}\n", n, best * 1e3,
+		       (double)(n * MIB) / best / 1e9);
+	}
+}
+
 /* ---- all of them ---- */
 
 static const struct {
@@ -364,6 +416,7 @@ static const struct {
 	{ "long copies in pieces", pace },
 	{ "page-locking", locking },
 	{ "batches", batches },
+	{ "checksums on the device", checksums },
 	{ "rows return at once", rows_are_back },
 	{ "a copy returns at once", copy_is_back },
 	{ "page-locking beside work returns", locking_is_back },
