@@ -38,10 +38,14 @@ static uint32_t put_field(struct sk_text *t, int width, char fill)
 static void put_key(struct sk_text *t, const struct sk_layout *l,
 		    const struct sk_entry *e)
 {
+	const struct sk_item *item = &l->items[e->item];
 	char key[1100];
 
 	assert(e->item < l->n_items);
-	sk_text_string(t, sk_layout_key(l, e, key, sizeof(key)));
+	if (item->kind == SK_ITEM_TENSOR && !e->box_index)
+		sk_text_string(t, item->spec.name);	/* which is its key */
+	else
+		sk_text_string(t, sk_layout_key(l, e, key, sizeof(key)));
 }
 
 /* ---- __metadata__ ---- */

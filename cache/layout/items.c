@@ -24,6 +24,8 @@ struct reader {
 	/* Most tensors are placed as the one before. */
 	const char *placed;
 	struct sk_placement placement;
+	const char *dtype_name;		/* and of its dtype */
+	enum sk_dtype dtype;
 };
 
 static bool take(struct reader *in, const char *word)
@@ -168,6 +170,14 @@ static bool skip_boxes(struct reader *in)
 	return true;
 }
 
+static enum sk_dtype dtype_of(struct reader *in, const char *name)
+{
+	if (!in->dtype_name || strcmp(in->dtype_name, name) != 0)
+		in->dtype = sk_dtype_from_name(name);
+	in->dtype_name = name;
+	return in->dtype;
+}
+
 static bool take_item(struct reader *in, struct sk_item *item)
 {
 	struct sk_spec *spec = &item->spec;
@@ -182,7 +192,7 @@ static bool take_item(struct reader *in, struct sk_item *item)
 	dtype = take_string(in);
 	if (!dtype || !take(in, ",\"shape\":"))
 		return false;
-	spec->dtype = sk_dtype_from_name(dtype);
+	spec->dtype = dtype_of(in, dtype);
 	spec->ndim = take_ints(in, spec->shape);
 	if (spec->ndim < 0 ||
 	    (take(in, ",\"mesh\":") && !take_placements(in, spec)))

@@ -149,6 +149,11 @@ int sk_layout_split(const struct sk_layout *l, bool *ret_primary,
 		if (is_own(item))
 			continue;
 		r = find_group(l, &item->spec, &groups);
+		if (r >= 0 && groups.v[r].deal.holders == 1) {
+			if (ret_turns)
+				ret_turns[i] = 0;
+			continue;	/* there is nobody to deal with */
+		}
 		dealt[n++] = (struct dealt){ i, (uint32_t)r, item_bytes(item),
 					     item->kind, item->spec.name };
 	}
