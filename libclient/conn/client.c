@@ -164,7 +164,7 @@ int sk_call_apart(struct sk *sk, struct sk_msg *msg, const int *fds,
 /* ---- what is answered later ---- */
 
 #define WAY_BACK_MOST_MS 500u	/* of an answer */
-#define WAY_BACK_LEAST_MS 2u	/* less is not worth another request */
+#define WAY_BACK_LEAST_MS 20u	/* less is not worth a third request */
 
 static uint32_t *timeout_of(struct sk_msg *msg)
 {
@@ -181,14 +181,18 @@ static uint32_t *timeout_of(struct sk_msg *msg)
 	}
 }
 
-/* Of what is left, what the agent may take. */
-static uint32_t agents_part_ms(uint32_t left_ms)
+/* Of what is left, what the agent may take. Once it has said something, that
+ * stands for what it might have said at the very end. */
+static uint32_t agents_part_ms(uint32_t left_ms, bool has_said)
 {
 	uint32_t back = left_ms / 8;
 
-	if (back < WAY_BACK_LEAST_MS)
-		return left_ms ? left_ms : 1;	/* 0 would be for ever */
-	return left_ms - (back < WAY_BACK_MOST_MS ? back : WAY_BACK_MOST_MS);
+	if (has_said && back < WAY_BACK_LEAST_MS)
+		back = 0;
+	if (back > WAY_BACK_MOST_MS)
+		back = WAY_BACK_MOST_MS;
+	/* 0 would be for ever. */
+	return left_ms > back ? left_ms - back : 1;
 }
 
 int sk_call_deferred(struct sk *sk, struct sk_msg *msg, const int *fds,
@@ -204,8 +208,8 @@ int sk_call_deferred(struct sk *sk, struct sk_msg *msg, const int *fds,
 		struct sk_err now = { "" };
 
 		*msg = asked;
-		*timeout_of(msg) = agents_part_ms(sk_left_ms(sk->os,
-							     until_ns));
+		*timeout_of(msg) = agents_part_ms(sk_left_ms(sk->os, until_ns),
+						  said.text[0]);
 		r = sk_call_apart(sk, msg, fds, n_fds, ret_fds, ret_n_fds,
 				  until_ns, &now);
 		over = r != -ETIMEDOUT || asked.type == SK_MSG_GATHER ||
