@@ -54,6 +54,8 @@ static int compare(const void *a, const void *b)
 		c = strcmp(x->item->spec.name, y->item->spec.name);
 	if (!c)
 		c = x->image->layout->rank - y->image->layout->rank;
+	if (!c)
+		c = (int)x->image->layout->kind - (int)y->image->layout->kind;
 	return c;
 }
 
@@ -117,23 +119,26 @@ static int compare_box(const void *a, const void *b)
 	return 0;
 }
 
-/* The boxes of one thing that present images hold, each once. */
-static int collect(const struct mention *m, size_t n, struct boxes *have)
+static bool holds(const struct mention *m, const struct sk_box *box)
+{
+	return sk_layout_find(m->image->layout, m->item->kind,
+			      m->item->spec.name, box->offset);
+}
+
+/* The boxes of one thing that images hold, each once; @absent: those as well
+ * that are not there. */
+static int collect(const struct mention *m, size_t n, bool absent,
+		   struct boxes *have)
 {
 	size_t kept = 0;
 	int r = 0;
 
 	assert(!have->n);
-	for (size_t i = 0; i < n; i++) {
-		const struct sk_layout *l = m[i].image->layout;
-
-		for (int b = 0; m[i].image->present &&
+	for (size_t i = 0; i < n; i++)
+		for (int b = 0; (absent || m[i].image->present) &&
 		     b < m[i].item->n_boxes && r >= 0; b++)
-			if (sk_layout_find(l, m[i].item->kind,
-					   m[i].item->spec.name,
-					   m[i].item->boxes[b].offset))
+			if (holds(&m[i], &m[i].item->boxes[b]))
 				r = add_box(have, &m[i].item->boxes[b]);
-	}
 	if (r < 0 || !have->n)
 		return r;
 	qsort(have->v, have->n, sizeof(*have->v), compare_box);
@@ -184,7 +189,7 @@ static bool has_box(const struct boxes *have, const struct sk_box *box)
 				  compare_box);
 }
 
-/* What of @box, which a rank described, is not there; false: others have it.
+/* What of @box, which an image would hold, is not there; false: others have it.
  * Where telling takes too long it is all of the box. */
 static bool is_missing(struct check *c, int ndim, const struct sk_box *box,
 		       const struct boxes *have, bool apart,
@@ -197,49 +202,123 @@ static bool is_missing(struct check *c, int ndim, const struct sk_box *box,
 				       &c->visits, ret) != 0;
 }
 
-/* The boxes of ranks that are not there. Mentions are in order of ranks. */
+/* What images hold that are not there, each box in one of a rank's two. */
 static void name_boxes(struct check *c, const struct mention *m, size_t n,
 		       const struct boxes *have)
 {
 	bool apart = regular(m, n);	/* boxes are equal or do not overlap */
+	struct sk_box lack;
 
-	for (size_t i = 0; i < n && c->n_missing <= NAMED_MAX; i++) {
-		/* Both images of a rank describe the same boxes. */
-		if (i && m[i].image->layout->rank ==
-			 m[i - 1].image->layout->rank)
-			continue;
-		for (int b = 0; b < m[i].item->n_boxes; b++) {
-			struct sk_box lack;
-
-			if (is_missing(c, m->item->spec.ndim,
+	for (size_t i = 0; i < n && c->n_missing <= NAMED_MAX; i++)
+		for (int b = 0; !m[i].image->present &&
+		     b < m[i].item->n_boxes; b++)
+			if (holds(&m[i], &m[i].item->boxes[b]) &&
+			    is_missing(c, m->item->spec.ndim,
 				       &m[i].item->boxes[b], have, apart,
 				       &lack))
 				note_missing(c, &m[i], &lack);
-		}
-	}
 }
 
-/* What would be missing if all that ranks have described were there. */
-static int name_holes(struct check *c, const struct mention *m, size_t n)
+static bool is_described(const struct mention *m, size_t n, int32_t rank)
+{
+	size_t from = 0;
+
+	while (n) {
+		size_t half = n / 2;
+		int32_t at = m[from + half].image->layout->rank;
+
+		if (at == rank)
+			return true;
+		if (at < rank) {
+			from += half + 1;
+			n -= half + 1;
+		} else {
+			n = half;
+		}
+	}
+	return false;
+}
+
+/* Ranks of the mesh that do not describe what is theirs of it: nobody holds
+ * that, also where equal ranks describe it and take those for its holders. */
+static int name_ranks(struct check *c, const struct mention *m, size_t n,
+		      const struct boxes *held)
+{
+	const struct sk_spec *s = &m->item->spec;
+	int64_t count = s->mesh ? sk_mesh_count(s->mesh) :
+				  m->image->layout->world;
+
+	for (int64_t i = 0; i < count && c->n_missing <= NAMED_MAX; i++) {
+		_cleanup_free_ struct sk_box *boxes = NULL;
+		int32_t rank = s->mesh ? sk_mesh_rank_at(s->mesh, i) :
+					 (int32_t)i;
+		char why[48];
+		int n_boxes = 0;
+
+		if (is_described(m, n, rank))
+			continue;
+		if (sk_spec_boxes(s, rank, &boxes, &n_boxes, NULL) == -ENOMEM)
+			return -ENOMEM;
+		(void)snprintf(why, sizeof(why), "rank %d does not describe "
+			       "it", rank);
+		for (int b = 0; b < n_boxes; b++)
+			if (!sk_box_empty(s->ndim, &boxes[b]) &&
+			    !has_box(held, &boxes[b]))
+				note_hole(c, m, &boxes[b], why);
+	}
+	return 0;
+}
+
+/* What none of @boxes has; is added to them, and to @more. */
+static int name_rest(struct check *c, const struct mention *m,
+		     struct boxes *boxes, const char *why, struct boxes *more)
 {
 	const struct sk_spec *s = &m->item->spec;
 	struct sk_box whole = sk_box_whole(s->ndim, s->shape), hole;
+	int r = 0;
+
+	c->visits += sk_tiling_visits(s->ndim, boxes->n);
+	while (r >= 0 && c->n_missing <= NAMED_MAX) {
+		r = sk_tiling_hole(s->ndim, &whole, boxes->v, boxes->n,
+				   &c->visits, &hole);
+		if (r <= 0)
+			break;
+		note_hole(c, m, &hole, why);
+		r = add_box(boxes, &hole);
+		if (r >= 0 && more)
+			r = add_box(more, &hole);
+	}
+	return r;
+}
+
+/* Of what was said box by box. */
+static int name_holes(struct check *c, const struct mention *m, size_t n,
+		      struct boxes *held)
+{
 	struct boxes all = { 0 };
 	int r = 0;
 
 	for (size_t i = 0; i < n && r >= 0; i++)
 		for (int b = 0; b < m[i].item->n_boxes && r >= 0; b++)
 			r = add_box(&all, &m[i].item->boxes[b]);
-	c->visits += sk_tiling_visits(s->ndim, all.n);
-	while (r >= 0 && c->n_missing <= NAMED_MAX) {
-		r = sk_tiling_hole(s->ndim, &whole, all.v, all.n, &c->visits,
-				   &hole);
-		if (r <= 0)
-			break;
-		note_hole(c, m, &hole, "described by no rank");
-		r = add_box(&all, &hole);
-	}
+	if (r >= 0)
+		r = name_rest(c, m, &all, "described by no rank", held);
+	if (r >= 0)
+		r = name_rest(c, m, held, "held by no rank", NULL);
 	free(all.v);
+	return r;
+}
+
+/* What would be missing if all images were there. */
+static int name_unheld(struct check *c, const struct mention *m, size_t n)
+{
+	struct boxes held = { 0 };
+	int r = collect(m, n, true, &held);
+
+	if (r >= 0)
+		r = regular(m, n) ? name_ranks(c, m, n, &held) :
+				    name_holes(c, m, n, &held);
+	free(held.v);
 	return r;
 }
 
@@ -254,7 +333,7 @@ static int name_missing(struct check *c, const struct mention *m, size_t n,
 	assert(n);
 	c->visits += sk_tiling_visits(m->item->spec.ndim, have->n);
 	name_boxes(c, m, n, have);
-	r = c->n_missing > NAMED_MAX ? 0 : name_holes(c, m, n);
+	r = c->n_missing > NAMED_MAX ? 0 : name_unheld(c, m, n);
 	if (r != -ENOMEM && c->n_missing == before)
 		/* Finding out which part of it would take too long. */
 		note_hole(c, m, &whole, "no rank describes all of it");
@@ -288,7 +367,7 @@ static int check_thing(struct check *c, const struct mention *m, size_t n)
 
 	if (r < 0)
 		return r;
-	r = collect(m, n, &have);
+	r = collect(m, n, false, &have);
 	if (r >= 0)
 		r = is_covered(c, m, n, &have, &covered);
 	if (r >= 0 && !covered)

@@ -23,8 +23,8 @@ struct sk_coverage_image {
  * 0 if the present images cover all, for a job of @world ranks.
  * -ENODATA if not, with a sentence that names the first few missing boxes
  * and the ranks that should have held them ("wq [0:4, 0:8] of rank 3, ..."),
- * or what of a tensor no rank describes ("wq [8:12, 0:8] (described by no
- * rank)").
+ * or what of a tensor no rank describes ("wq [8:12, 0:8] (rank 4 does not
+ * describe it)"; of boxes that were said "(described by no rank)").
  * -EINVAL if two images disagree on the dtype or global shape of a name.
  * A rank of which no primary layout at all is given is missing.
  * Local blobs must be present for each rank whose layout names them.
