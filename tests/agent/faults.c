@@ -62,6 +62,7 @@ static struct story run(enum sk_fault_op op, uint64_t nth, uint64_t times,
 	whole_init(&w);
 	w.options.retention.keep_last = 1;
 	w.options.retention_said = true;
+	whole_metrics(&w);
 	if (op != SK_FAULT_OP_COUNT)
 		sk_fault_os_fail(w.fault, op, nth, times, error);
 	whole_start(&w);

@@ -40,6 +40,7 @@ static struct story run(uint64_t first, uint64_t times,
 	whole_init(&w);
 	w.options.retention.keep_last = 1;
 	w.options.retention_said = true;
+	whole_metrics(&w);
 	w.before = begin;
 	w.after = end;
 	w.ctx = shared;

@@ -17,6 +17,7 @@
 #include "base/util.h"
 #include "fault-alloc.h"
 #include "loop/endpoint.h"
+#include "metrics/http.h"
 #include "server.h"
 #include "store/store.h"
 #include "support/await.h"
@@ -41,6 +42,16 @@ void whole_init(struct whole *w)
 		.admin_uid = (uid_t)-1, .level = LOG_LEVEL_WARNING,
 		.stop_timeout_s = 300,
 	};
+}
+
+void whole_metrics(struct whole *w)
+{
+	(void)snprintf(w->metrics[0], sizeof(w->metrics[0]), "%s/m.prom",
+		       w->rig.dir);
+	(void)snprintf(w->metrics[1], sizeof(w->metrics[1]), "%s/m.sock",
+		       w->rig.dir);
+	w->options.metrics_file = w->metrics[0];
+	w->options.metrics = http_built() ? w->metrics[1] : NULL;
 }
 
 static void log_path(const struct whole *w, char *path, size_t size)

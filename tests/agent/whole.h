@@ -20,12 +20,15 @@ struct whole {
 	void (*before)(void *ctx);
 	void (*after)(void *ctx);
 	void *ctx;
+	char metrics[2][96];		/* where figures go */
 	bool hangs;			/* something of it, for good */
 	bool serves;
 };
 
 /** A directory, a store in it, no faults, a clock that stands. */
 void whole_init(struct whole *w);
+/** It writes its figures to a file as well, and serves them if it can. */
+void whole_metrics(struct whole *w);
 /** Starts it; w->serves says whether it can be connected to. */
 void whole_start(struct whole *w);
 /** Moves the clock, by so much a tick of some milliseconds, until it has

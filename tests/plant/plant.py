@@ -15,7 +15,7 @@ are quick, run little else, or noticed others in that file. What is known is in
 build/plant/SEED.jsonl: the same command goes on from there.
 
     tests/plant/plant.py --survivors --most-s 120   # what had no time
-    tests/plant/plant.py --survivors --anew store/points,agent-faults
+    tests/plant/plant.py --survivors --only --anew store/points,agent-each
     tests/plant/plant.py --survivors --sanitize
 
 has those that lived meet other tests, or tests that have been changed, or the
@@ -116,13 +116,14 @@ class Planter:
 
     def candidates(self, fault, record, before):
         """Tests that may notice it and have not passed with it."""
-        if self.anew:
+        if self.args.only:
             return [t for t in self.anew if t.sound is not False]
-        passed = set(before["names"]) if before and \
+        passed = set(before["names"]) - self.args.anew if before and \
             not self.args.sanitize else ()
-        who = [self.tests[n] for n in who_runs(
-            self.lines, fault.site.file, fault.line)]
-        return sorted((t for t in who if t and t.sound is not False and
+        who = {self.tests[n] for n in who_runs(
+            self.lines, fault.site.file, fault.line)} - {None}
+        who |= {t for t in self.anew if not t.breadth}
+        return sorted((t for t in who if t.sound is not False and
                        t.name not in passed),
                       key=lambda t: self.odds.cost(t, record))
 
@@ -181,7 +182,7 @@ def renewed(record, before, args):
         return record
     record["names"] = sorted({*before["names"], *record["names"]})
     record["ran"] = len(record["names"])
-    if args.anew or args.sanitize:
+    if args.only or args.sanitize:
         record["left"] = before["left"]
     if args.sanitize and record["by"]:
         record["by"] += ", sanitized"
@@ -262,7 +263,9 @@ def arguments():
     parser.add_argument("--survivors", action="store_true",
                         help="those that lived meet what had no time")
     parser.add_argument("--anew", default="", metavar="TEST,...",
-                        help="or these tests alone, whoever runs the line")
+                        help="and these tests, which have been changed")
+    parser.add_argument("--only", action="store_true",
+                        help="and no others, whoever runs the line")
     parser.add_argument("--sanitize", action="store_true",
                         help="in a build with the sanitizers")
     parser.add_argument("--minutes", type=float, default=1e9)

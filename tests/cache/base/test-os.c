@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -169,6 +170,72 @@ Test(os, failures_are_negative_errnos)
 	cr_assert_eq(os->munmap(os, (void *)1, 1), -EINVAL);
 	cr_assert_eq(os->madvise(os, (void *)1, 1, MADV_DONTDUMP), -EINVAL);
 	drop_dir(&dir);
+}
+
+Test(os, failures_of_descriptors_are_negative_errnos)
+{
+	const struct sk_os *os = sk_os_linux();
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+	socklen_t size = sizeof(at);
+	struct msghdr msg = { 0 };
+	struct epoll_event event = { 0 };
+	struct statx sx = { 0 };
+	struct statfs fs;
+	struct stat st;
+	char bytes[64];
+	int value = 0;
+
+	cr_assert_eq(os->fstatfs(os, -1, &fs), -EBADF);
+	cr_assert_eq(os->fstatat(os, -1, "x", 0, &st), -EBADF);
+	cr_assert_eq(os->fchmodat(os, -1, "x", 0600), -EBADF);
+	cr_assert_eq(os->faccessat(os, -1, "x", R_OK), -EBADF);
+	cr_assert_eq(os->flock(os, -1, LOCK_EX), -EBADF);
+	cr_assert_eq(os->fcntl(os, -1, F_GETFD, 0), -EBADF);
+	cr_assert_eq(os->read(os, -1, bytes, 1), -EBADF);
+	cr_assert_eq(os->write(os, -1, "x", 1), -EBADF);
+	cr_assert_eq(os->getdents(os, -1, bytes, sizeof(bytes)), -EBADF);
+	cr_assert_eq(os->statx(os, -1, STATX_SIZE, &sx), -EBADF);
+	cr_assert_eq(os->fadvise(os, -1, POSIX_FADV_NORMAL), -EBADF);
+	cr_assert_eq(os->bind(os, -1, (struct sockaddr *)&at, size), -EBADF);
+	cr_assert_eq(os->connect(os, -1, (struct sockaddr *)&at, size),
+		     -EBADF);
+	cr_assert_eq(os->listen(os, -1, 1), -EBADF);
+	cr_assert_eq(os->accept(os, -1, 0), -EBADF);
+	cr_assert_eq(os->shutdown(os, -1, SHUT_WR), -EBADF);
+	cr_assert_eq(os->getsockname(os, -1, (struct sockaddr *)&at, &size),
+		     -EBADF);
+	size = sizeof(value);
+	cr_assert_eq(os->getsockopt(os, -1, SOL_SOCKET, SO_TYPE, &value,
+				    &size), -EBADF);
+	cr_assert_eq(os->setsockopt(os, -1, SOL_SOCKET, SO_SNDBUF, &value,
+				    size), -EBADF);
+	cr_assert_eq(os->sendmsg(os, -1, &msg, 0), -EBADF);
+	cr_assert_eq(os->recvmsg(os, -1, &msg, 0), -EBADF);
+	cr_assert_eq(os->epoll_ctl(os, -1, EPOLL_CTL_ADD, 0, &event), -EBADF);
+}
+
+Test(os, failures_of_the_rest_are_negative_errnos)
+{
+	const struct sk_os *os = sk_os_linux();
+	struct rlimit limit = { .rlim_cur = 2, .rlim_max = 1 };
+	unsigned char seen;
+	char path[2];
+	int fds[2], status;
+
+	cr_assert_eq(os->mprotect(os, (void *)1, 1, PROT_READ), -EINVAL);
+	cr_assert_eq(os->mincore(os, (void *)1, 1, &seen), -EINVAL);
+	cr_assert_eq(os->mbind(os, (void *)1, 1, 0, NULL, 0), -EINVAL);
+	cr_assert_eq(os->socket(os, -1, SOCK_STREAM, 0), -EAFNOSUPPORT);
+	cr_assert_eq(os->socketpair(os, -1, SOCK_STREAM, 0, fds),
+		     -EAFNOSUPPORT);
+	cr_assert_eq(os->getcwd(os, path, 1), -ERANGE);
+	cr_assert_eq(os->chdir(os, "/nonexistent"), -ENOENT);
+	cr_assert_eq(os->waitpid(os, getpid(), &status), -ECHILD);
+	cr_assert_eq(os->kill(os, getpid(), -1), -EINVAL);
+	cr_assert_eq(os->pidfd_open(os, -1), -EINVAL);
+	cr_assert_eq(os->setpriority(os, -1, 0, 0), -EINVAL);
+	cr_assert_eq(os->getrlimit(os, -1, &limit), -EINVAL);
+	cr_assert_eq(os->setrlimit(os, RLIMIT_CORE, &limit), -EINVAL);
 }
 
 Test(os, memory_is_mapped_and_sealed)
