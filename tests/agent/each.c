@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -556,9 +555,12 @@ static void end(struct scene *s)
 	for (int i = 0; i < 2; i++)
 		rank_close(&s->ranks[i]);
 	rank_close(&s->alone);
-	close(s->sock);
-	CHECK(kill(s->w.rig.agent, SIGTERM) == 0, "kill");
+	s->msg = (struct sk_msg){ .type = SK_MSG_STOP,
+				  .body.stop.flags = SK_STOP_WAIT };
+	rig_send(s->sock, &s->msg);
 	CHECK(whole_wait(&s->w) == 0, "its end: %s", whole_log(&s->w));
+	CHECK_STATUS(rig_reply(s->sock, &s->msg, NULL, NULL), 0, &s->msg);
+	close(s->sock);
 	whole_remove(&s->w);
 }
 

@@ -88,6 +88,9 @@ class Test:
         self.env = info["env"]
         self.sound = None
         self.breadth = 0    # lines that it runs
+        self.takes_memory = any(
+            b"sk_fault_alloc_fail" in pathlib.Path(c).read_bytes()
+            for c in self.cmd if "/tests/" in c and os.path.isfile(c))
         self.targets = sorted({
             os.path.relpath(c, place.build)
             for c in [*self.cmd, *self.env.values()]
@@ -211,6 +214,8 @@ class Odds:
         key, sort = (test.name, record["file"]), (test.name, sort_of(record))
         before = 1 / (1 + test.breadth / 500)
         usual = (self.noticed[sort] + 0.3) / (self.ran[sort] + 1)
-        likely = (self.noticed[key] + before * 3 * usual) / \
+        if test.takes_memory and sort[1].endswith("memory"):
+            usual *= 20
+        likely = (self.noticed[key] + 3 * before * usual) / \
             (self.ran[key] + 1)
         return (test.ms + 150) / likely

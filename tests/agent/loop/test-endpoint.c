@@ -191,3 +191,31 @@ Test(endpoint, takes_no_file_or_link_for_a_directory)
 	expect_refused(&u, ENOTDIR, "not a directory");
 	user_end(&u);
 }
+
+static void let_time_pass(void *ctx)
+{
+	sk_fault_os_advance(ctx, UINT64_C(1000000000000));
+}
+
+/* One that is there and cannot be reached is waited for, and not for ever. */
+Test(endpoint, is_another_ones_who_does_not_answer, .timeout = 60)
+{
+	struct endpoint first, second;
+	struct sk_err err = { "" };
+	struct user u;
+
+	user_init(&u);
+	cr_assert_eq(endpoint_open(&u.fault.os, NULL, &first, &err), 0, "%s",
+		     err.text);
+	sk_fault_os_clock(&u.fault, 1, 1);
+	sk_fault_os_fail(&u.fault, SK_FAULT_CONNECT, 1, SK_FAULT_ALWAYS,
+			 ECONNREFUSED);
+	for (uint64_t n = 2; n < 8; n++)
+		sk_fault_os_meddle(&u.fault, SK_FAULT_FLOCK, n, let_time_pass,
+				   &u.fault);
+	cr_assert_eq(endpoint_open(&u.fault.os, NULL, &second, &err), -EBUSY,
+		     "%s", err.text);
+	cr_assert(strstr(err.text, "another agent holds"), "%s", err.text);
+	endpoint_close(&u.fault.os, &first);
+	user_end(&u);
+}

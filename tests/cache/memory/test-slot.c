@@ -783,3 +783,39 @@ Test(slot, real_huge_pages_serve)
 				    &err), -EPERM);
 	sk_slot_destroy(os, &slot);
 }
+
+/* A descriptor that somebody kept: each call may fail, and nothing is left. */
+Test(slot, each_call_of_an_adoption_may_fail)
+{
+	const struct sk_os *os = sk_os_linux();
+	struct sk_slot slot = SK_SLOT_NULL, adopted;
+	struct sk_fault_os fault;
+	struct sk_err err;
+	struct held before;
+	uint64_t hits = 1;
+	int r = -EIO;
+
+	cr_assert_eq(sk_slot_create(os, "adopted", 3 * SK_PAGE, 0, &slot,
+				    &err), 0, "%s", err.text);
+	before = held_now();
+	for (uint64_t n = 1; hits; n++) {
+		err.text[0] = 0;
+		adopted = (struct sk_slot)SK_SLOT_NULL;
+		sk_fault_os_init(&fault, os);
+		sk_fault_os_fail(&fault, SK_FAULT_ANY, n, 1, EIO);
+		r = sk_slot_adopt(&fault.os, slot.fd, slot.bytes, 0, &adopted,
+				  &err);
+		hits = sk_fault_os_hits(&fault);
+		if (!hits)
+			break;
+		cr_assert(r < 0 && err.text[0], "call %d: %d", (int)n, r);
+		cr_assert_null(adopted.map, "call %d", (int)n);
+		cr_assert_eq(held_now().maps, before.maps, "call %d", (int)n);
+		cr_assert_eq(held_now().fds, before.fds, "call %d", (int)n);
+	}
+	cr_assert_eq(r, 0);
+	cr_assert(adopted.fd == slot.fd && adopted.bytes == slot.bytes);
+	adopted.fd = -1;
+	sk_slot_destroy(os, &adopted);
+	sk_slot_destroy(os, &slot);
+}
