@@ -123,7 +123,9 @@ class Planter:
         who = {self.tests[n] for n in who_runs(
             self.lines, fault.site.file, fault.line)} - {None}
         # What it runs by now, nobody knows yet.
-        who |= {t for t in self.anew if t.ms < 5000}
+        rooms = fault.site.file.split("/")[:-1]
+        who |= {t for t in self.anew
+                if not t.breadth or t.name.split("/")[0] in rooms}
         return sorted((t for t in who if t.sound is not False and
                        t.name not in passed),
                       key=lambda t: self.odds.cost(t, record))

@@ -216,6 +216,9 @@ class Odds:
         usual = (self.noticed[sort] + 0.3) / (self.ran[sort] + 1)
         if test.takes_memory and sort[1].endswith("memory"):
             usual *= 20
+        # Units of the room itself.
+        if test.name.split("/")[0] in record["file"].split("/")[:-1]:
+            usual *= 10
         likely = (self.noticed[key] + 3 * before * usual) / \
             (self.ran[key] + 1)
         return (test.ms + 150) / likely
