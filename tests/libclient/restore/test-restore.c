@@ -104,8 +104,10 @@ Test(describing, of_two_of_one_name_the_later_counts)
 {
 	float memory[12];
 	struct sk_tensor all[] = {
-		floats("a", memory, 3), floats("b", memory + 3, 2),
-		floats("a", memory + 5, 4), floats("c", memory + 9, 3),
+		floats("a", memory, 3),
+		floats("b", memory + 3, 2),
+		floats("a", memory + 5, 4),
+		floats("c", memory + 9, 3),
 		floats("b", memory + 9, 1),
 	};
 	const float *want[] = { memory + 5, memory + 9, memory + 9 };
@@ -136,7 +138,8 @@ Test(describing, all_or_none)
 {
 	float memory[8];
 	struct sk_tensor all[] = {
-		floats("a", memory, 3), floats("b", memory, 2),
+		floats("a", memory, 3),
+		floats("b", memory, 2),
 		floats("", memory + 5, 1),
 	};
 	struct rank r = { 0 };
