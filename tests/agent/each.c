@@ -623,8 +623,8 @@ static void test_allocations(struct scene *s, size_t i, uint64_t times,
 	for (uint64_t n = 1; hits && n < ROUNDS_MOST; n++) {
 		sk_fault_alloc_next(n, times);
 		hits = meet(s, i, &r);
+		/* A connection that cannot be made is none. */
 		CHECK(r == 0 || strstr(rig_why(&s->msg), "memory") ||
-		      /* A connection that cannot be made is none. */
 		      strstr(rig_why(&s->msg), "no reply"),
 		      "%s, allocation %d: %d, %s", requests[i].name, (int)n,
 		      r, rig_why(&s->msg));

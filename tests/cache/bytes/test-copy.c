@@ -296,8 +296,8 @@ Test(copy, outer_dimensions_join_behind_a_gap)
 	cr_assert_eq(copy.run, 8);
 }
 
-/* As told in tile.h: elements of these sizes, neighbours in a column of the
- * source within a line of each other, those in a row not, and enough of both. */
+/* Elements of these sizes, neighbours in a column of the source within a line
+ * of each other, those in a row not, and enough of both. */
 Test(copy, when_tiles_pay)
 {
 	const struct sk_tile good = { .run = 4, .rows = 2, .cols = 16,
