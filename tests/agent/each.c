@@ -516,7 +516,8 @@ static const struct {
 	{ "wait for the disk", await_disk, 0 },
 	{ "gather in messages", gather_few, 0 },
 	{ "gather in memory", gather_many, ANY },
-	{ "pin", pin_and_unpin, 2 },
+	/* A look at the store that goes on beside it takes some as well. */
+	{ "pin", pin_and_unpin, 10 },
 	{ "stats", tell_stats, 0 },
 	{ "status", tell_status, 0 },
 	{ "retain", retain_and_not, ANY },
