@@ -60,7 +60,7 @@ static void limit(const struct sk_restoring *rs, const struct sk_terms *t,
 	struct sk_staging_size size = sk_terms_staging(rs, t, rs->node_of[to]);
 	uint64_t in = t->ranks[to].flows_in, out = t->ranks[from].flows_out;
 	uint64_t cap = sk_staging_window(&size) / (in ? in : 1);
-	uint64_t sent = SK_WINDOW_BYTES / (out ? out : 1);
+	uint64_t sent = sk_terms_window(t, out) / (out ? out : 1);
 
 	cap = (cap < sent ? cap : sent) / SK_FLOW_ALIGN * SK_FLOW_ALIGN;
 	f->cap = cap > SK_FLOW_ALIGN ? cap : SK_FLOW_ALIGN;
@@ -134,6 +134,7 @@ int sk_flows_make(struct sk_restoring *rs, const struct sk_terms *terms,
 		.in = calloc(terms->n_in + 1, sizeof(*ret->in)),
 		.out = calloc(terms->n_out + 1, sizeof(*ret->out)),
 		.sum_bytes = terms->end_to_end ? SUM_BYTES : 0,
+		.window = sk_terms_window(terms, terms->n_out),
 	};
 	if (!ret->in || !ret->out)
 		return sk_terms_no_memory(rs);

@@ -46,6 +46,7 @@ struct sk_flows {
 	struct sk_flow *in, *out;
 	size_t n_in, n_out;
 	uint64_t sum_bytes;	/* after the bytes of each in a round, or 0 */
+	uint64_t window;	/* of what goes out in a round, at most */
 };
 
 /** From what all have said, which has to outlive it. Both ends give a flow as

@@ -15,6 +15,7 @@ int sk_sending_new(struct sk_restoring *rs, const struct sk_flows *flows,
 
 	*ret = (struct sk_sending){
 		.rs = rs,
+		.window = flows->window,
 		.flows = flows->out,
 		.n_flows = n,
 		.sum_bytes = flows->sum_bytes,
@@ -23,12 +24,11 @@ int sk_sending_new(struct sk_restoring *rs, const struct sk_flows *flows,
 		.parts = calloc(units + 1, sizeof(*ret->parts)),
 	};
 	if (n)
-		ret->packed = aligned_alloc(SK_PAGE, 2 * SK_WINDOW_BYTES +
-					    SK_PAGE);
+		ret->packed = aligned_alloc(SK_PAGE, 2 * ret->window + SK_PAGE);
 	if (!ret->bytes[0] || !ret->bytes[1] || !ret->parts ||
 	    (n && !ret->packed))
 		return sk_terms_no_memory(rs);
-	rs->report.staging_bytes += n ? 2 * SK_WINDOW_BYTES : 0;
+	rs->report.staging_bytes += n ? 2 * ret->window : 0;
 	return 0;
 }
 
@@ -43,7 +43,7 @@ void sk_sending_free(struct sk_sending *s)
 
 static char *packed_at(const struct sk_sending *s, uint64_t round)
 {
-	return s->packed + round % 2 * SK_WINDOW_BYTES;
+	return s->packed + round % 2 * s->window;
 }
 
 void sk_sending_cut(struct sk_sending *s, uint64_t round)

@@ -14,7 +14,8 @@ struct sk_sending {
 	struct sk_flow *flows;
 	size_t n_flows;
 	uint64_t sum_bytes;		/* struct sk_flows's */
-	char *packed;			/* two windows */
+	uint64_t window;		/* struct sk_flows's */
+	char *packed;			/* two of them */
 	uint64_t *bytes[2];		/* per flow, of a round */
 	struct sk_flow_part *parts;	/* of the round that is packed */
 	size_t n;

@@ -34,7 +34,7 @@ uint64_t sk_staging_window(const struct sk_staging_size *size)
 	uint64_t table = table_bytes(entries_of(size));
 
 	most = most > table + least ? most - table : least;
-	return most < SK_WINDOW_BYTES ? most : SK_WINDOW_BYTES;
+	return most < size->window ? most : size->window;
 }
 
 static int share(struct sk_restoring *rs, uint64_t meeting,

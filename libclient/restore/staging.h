@@ -10,10 +10,9 @@
 
 #include "restore/restoring.h"
 
-/** Bytes received at once, and how many times that a region has: see
- * remote.c. */
-#define SK_WINDOW_BYTES ((uint64_t)4 << 20)
+/** Windows that a region has: see remote.c. Most bytes of one. */
 #define SK_WINDOWS 4u
+#define SK_WINDOW_BYTES ((uint64_t)4 << 20)
 
 /** A part of a want that lies in a window, for one of those who have it. */
 struct sk_landed {
@@ -39,6 +38,7 @@ struct sk_staging_size {
 	int32_t ranks;
 	uint64_t flows;		/* most that one of them receives */
 	uint64_t units;		/* parts of wants in one window, about */
+	uint64_t window;	/* its bytes, where there is room for that */
 };
 
 /** Bytes of data in a window of such a node. */

@@ -24,6 +24,7 @@ struct sk_terms {
 	uint64_t *most_in;		/* per node: flows into one of it */
 	size_t n_in, n_out;		/* flows of this rank */
 	bool end_to_end;		/* somebody said so */
+	bool across;			/* from device to device */
 };
 
 /** From the plan, as sk_restore_wants(). Collective; @r as of
@@ -37,6 +38,10 @@ void sk_restore_free_terms(const struct sk_restoring *rs,
 
 /** How many wants that rank asks of this one. */
 size_t sk_terms_asked(const struct sk_terms *terms, int32_t rank);
+/** Bytes that go at once where a rank has so many flows: few on the host, where
+ * what was packed is then still in the cache when it is sent, and what came
+ * when it is delivered; but of each flow enough for a message. Whole pages. */
+uint64_t sk_terms_window(const struct sk_terms *terms, uint64_t flows);
 /** What the staging memory of that node is made for. */
 struct sk_staging_size sk_terms_staging(const struct sk_restoring *rs,
 					const struct sk_terms *terms,
