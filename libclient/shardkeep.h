@@ -528,7 +528,11 @@ struct sk_comm {
 	void (*abort)(void *ctx);
 	/** NULL, or: for the memory of devices; as long as the comm. */
 	const struct sk_comm_device *device;
-	void *reserved[2];	/**< NULL */
+	/** Bytes that an exchange should move for a rank, that it is worth
+	 * what it costs whatever it moves: up to 4 MiB. 0: 1 MiB, for which
+	 * what passes stays in the caches. Of all ranks' the most counts. */
+	uint64_t round_bytes;
+	void *reserved[1];	/**< NULL */
 };
 
 /**

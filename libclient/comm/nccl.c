@@ -500,7 +500,8 @@ SK_API int sk_comm_nccl(struct sk *sk, const struct sk_comm *base,
 	*ret_comm = (struct sk_comm){
 		.ctx = c, .allgather = allgather, .exchange = exchange,
 		.broadcast = base->broadcast ? broadcast : NULL,
-		.abort = abort_all, .device = &c->device };
+		.abort = abort_all, .device = &c->device,
+		.round_bytes = base->round_bytes };
 	return 0;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "restore/terms.h"
 
+#include "base/util.h"
 #include "restore/flow.h"
 
 /* Measured: of 4 MiB, few ranks took up to twice as long. */
@@ -29,10 +30,14 @@ size_t sk_terms_asked(const struct sk_terms *t, int32_t rank)
 
 uint64_t sk_terms_window(const struct sk_terms *t, uint64_t flows)
 {
-	if (t->across || flows > SK_WINDOW_BYTES / MESSAGE_BYTES)
+	uint64_t bytes = WINDOW_LEAST;
+
+	if (t->across || flows > SK_WINDOW_BYTES / MESSAGE_BYTES ||
+	    t->round_bytes > SK_WINDOW_BYTES)
 		return SK_WINDOW_BYTES;
-	return flows * MESSAGE_BYTES > WINDOW_LEAST ? flows * MESSAGE_BYTES :
-						      WINDOW_LEAST;
+	if (bytes < t->round_bytes)
+		bytes = sk_round_up(t->round_bytes, SK_PAGE);
+	return bytes < flows * MESSAGE_BYTES ? flows * MESSAGE_BYTES : bytes;
 }
 
 struct sk_staging_size sk_terms_staging(const struct sk_restoring *rs,
@@ -82,6 +87,8 @@ static int take_term(struct sk_restoring *rs, struct sk_terms *t, int32_t k)
 	if (term->flows_in > *most)
 		*most = term->flows_in;
 	t->end_to_end |= term->end_to_end != 0;
+	if (term->round_bytes > t->round_bytes)
+		t->round_bytes = term->round_bytes;
 	return 0;
 }
 
@@ -92,6 +99,7 @@ static int gather_terms(struct sk_restoring *rs, struct sk_terms *t)
 		.flows_in = t->n_in,
 		.flows_out = t->n_out,
 		.end_to_end = rs->state->job.flags & SK_JOB_VERIFY,
+		.round_bytes = rs->comm.round_bytes,
 	};
 	int r = os->random(os, &mine.meeting, sizeof(mine.meeting));
 

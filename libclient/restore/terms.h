@@ -15,6 +15,7 @@ struct sk_term {
 	uint64_t flows_in, flows_out;
 	uint64_t meeting;	/* of the lowest rank of a node */
 	uint64_t end_to_end;	/* sums of what is sent are sent, too */
+	uint64_t round_bytes;	/* sk_comm's */
 };
 
 struct sk_terms {
@@ -25,6 +26,7 @@ struct sk_terms {
 	size_t n_in, n_out;		/* flows of this rank */
 	bool end_to_end;		/* somebody said so */
 	bool across;			/* from device to device */
+	uint64_t round_bytes;		/* the most that somebody said */
 };
 
 /** From the plan, as sk_restore_wants(). Collective; @r as of
