@@ -111,7 +111,7 @@ static uint64_t wrong(struct gpu_rank *g, int64_t step, int owner)
 			   rank_wrong(g->rank, step, owner);
 }
 
-/* In every other trial its exchange takes so long that more is to go at once. */
+/* In every other trial an exchange takes so long that more is to go at once. */
 #define ROUND_BYTES (((uint64_t)3 << 20) - 100)
 
 static bool is_slow(const struct random_test *test)
