@@ -59,23 +59,11 @@ static void begin(struct gpu_rank *g, struct rank *rank)
 	add_all(g);
 }
 
-static uint64_t device_bytes(struct gpu_rank *g)
-{
-	struct sk_status status;
-
-	CHECK(!sk_status(g->rank->state, &status));
-	return status.device_bytes;
-}
-
 /* Until the agent has made it. Returns the last step, which went by it. */
 static int64_t take_by_device(struct gpu_rank *g)
 {
-	int64_t step = 0;
+	int64_t step = gpu_until_served(g);
 
-	do {
-		gpu_fill(g, ++step);
-		gpu_complete(g, step);
-	} while (!device_bytes(g));
 	gpu_fill(g, ++step);
 	gpu_complete(g, step);
 	return step;
@@ -279,7 +267,7 @@ static void restore_anew(struct rank *rank)
 	do {
 		gpu_fill(&g, ++step);
 		gpu_complete(&g, step);
-	} while (!device_bytes(&g));
+	} while (!gpu_device_bytes(&g));
 	gpu_fill(&g, ++step);
 	gpu_complete(&g, step);
 	CHECK(!rank_restore(rank, step, 0, &report), "%s", sk_error());
@@ -492,7 +480,7 @@ static void take_over(struct rank *rank)
 	restore(&g, &all_by_device);
 	gpu_fill(&g, 1001);
 	gpu_complete(&g, 1001);
-	CHECK(device_bytes(&g) > 0);
+	CHECK(gpu_device_bytes(&g) > 0);
 	CHECK(!simulated || take(&g, 1002) == BIG + SMALL + ROWS);
 	restore(&g, &all_by_device);
 	rank_ready(rank);
@@ -595,7 +583,7 @@ static void save_sharded(struct rank *rank)
 		CHECK(++step < STEPS);
 		gpu_fill(&g, step);
 		gpu_complete(&g, step);
-		all->served[step] += device_bytes(&g) > 0;
+		all->served[step] += gpu_device_bytes(&g) > 0;
 		all->taken[step]++;
 		while (all->taken[step] < rank->world)
 			(void)sched_yield();
@@ -707,7 +695,7 @@ static void many(struct rank *rank)
 	all = describe_many(rank, slab);
 	do {
 		few = snapshot_calls(&g, ++step);
-	} while (!device_bytes(&g));
+	} while (!gpu_device_bytes(&g));
 	for (size_t i = 0; i < bytes; i++)
 		here[i] = (char)(i * 31 >> 5);
 	trainer_cuda_put(&g.cuda, slab, here, bytes);

@@ -37,27 +37,6 @@ static void add_all(struct gpu_rank *g)
 				   rank_memory(100, 1), 100));
 }
 
-static uint64_t device_bytes(struct gpu_rank *g)
-{
-	struct sk_status status;
-
-	CHECK(!sk_status(g->rank->state, &status));
-	return status.device_bytes;
-}
-
-/* The agent makes it beside everything else: until it is there, snapshots go
- * straight to the slot. Returns the last step. */
-static int64_t take_until_served(struct gpu_rank *g)
-{
-	int64_t step = 0;
-
-	do {
-		gpu_fill(g, ++step);
-		gpu_complete(g, step);
-	} while (!device_bytes(g));
-	return step;
-}
-
 /* What cachectl prints, a line after the other; 0: there are no more. */
 static FILE *ask(struct scene *scene, const char *what)
 {
@@ -135,7 +114,7 @@ static void save(struct rank *rank)
 
 	gpu_begin(&g, rank, 0);
 	add_all(&g);
-	step = take_until_served(&g);
+	step = gpu_until_served(&g);
 	gpu_fill(&g, step + 1);
 	out = gpu_count(&g, "out");
 	across = gpu_count(&g, "across");
@@ -143,7 +122,7 @@ static void save(struct rank *rank)
 	/* Each byte crosses the link once. */
 	CHECK(gpu_count(&g, "across") - across == 2800000 + 2000 + 66);
 	CHECK(gpu_count(&g, "out") - out == 2800000 + 2000 + 66);
-	figures_are(rank->scene, rank->job, device_bytes(&g));
+	figures_are(rank->scene, rank->job, gpu_device_bytes(&g));
 	rank_ready(rank);
 }
 
@@ -168,7 +147,7 @@ static void end_on_the_way_out(struct rank *rank, unsigned how)
 
 	gpu_begin(&g, rank, 0);
 	add_all(&g);
-	(void)take_until_served(&g);
+	(void)gpu_until_served(&g);
 	gpu_fill(&g, LAST_STEP);
 	g.cuda.fail("cuMemcpyDtoHAsync", 1, how);
 	g.cuda.fail("cuMemcpyBatchAsync", 2, how);
@@ -272,7 +251,7 @@ static void go_on(struct rank *rank)
 
 	gpu_begin(&g, rank, 0);
 	add_all(&g);
-	(void)take_until_served(&g);
+	(void)gpu_until_served(&g);
 	gpu_fill(&g, LAST_STEP);
 	g.cuda.fail("cuMemcpyDtoHAsync", 1, STOP);
 	g.cuda.fail("cuMemcpyBatchAsync", 2, STOP);
@@ -298,7 +277,7 @@ static void save_once_more(struct rank *rank)
 
 	gpu_begin(&g, rank, 0);
 	add_all(&g);
-	(void)take_until_served(&g);
+	(void)gpu_until_served(&g);
 }
 
 /* Until the rank is stopped there. */
@@ -409,7 +388,7 @@ static void none_left(struct rank *rank)
 	for (int64_t step = 1; step < 4; step++) {
 		gpu_fill(&g, step);
 		gpu_complete(&g, step);
-		CHECK(!device_bytes(&g));
+		CHECK(!gpu_device_bytes(&g));
 	}
 }
 

@@ -128,3 +128,22 @@ uint64_t gpu_count(const struct gpu_rank *g, const char *what)
 {
 	return g->cuda.count ? g->cuda.count(what) : 0;
 }
+
+uint64_t gpu_device_bytes(struct gpu_rank *g)
+{
+	struct sk_status status;
+
+	CHECK(!sk_status(g->rank->state, &status));
+	return status.device_bytes;
+}
+
+int64_t gpu_until_served(struct gpu_rank *g)
+{
+	int64_t step = 0;
+
+	do {
+		gpu_fill(g, ++step);
+		gpu_complete(g, step);
+	} while (!gpu_device_bytes(g));
+	return step;
+}

@@ -56,4 +56,10 @@ void gpu_complete(struct gpu_rank *g, int64_t step);
 /** A count of the simulation's; 0 on real hardware. */
 uint64_t gpu_count(const struct gpu_rank *g, const char *what);
 
+/** Bytes of its device slot; 0: it has none. */
+uint64_t gpu_device_bytes(struct gpu_rank *g);
+/** The agent makes it beside everything else: until it is there, snapshots go
+ * straight to the slot. Returns the last step. */
+int64_t gpu_until_served(struct gpu_rank *g);
+
 #endif
