@@ -220,6 +220,9 @@ int sk_io_have_buffers(struct sk_io *io, size_t bytes, struct sk_err *err)
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot map %u buffers of %zu "
 				    "bytes", io->depth, bytes);
+	/* A device takes so many pieces a request, and a page is one: of small
+	 * ones a MiB is too many, and reads take half as long again. */
+	(void)io->os->madvise(io->os, map, io->depth * bytes, MADV_HUGEPAGE);
 	if (io->buffers) {
 		sk_io_unregister(io, io->buffers);
 		io->os->munmap(io->os, io->buffers,

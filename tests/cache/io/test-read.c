@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "support/files.h"
@@ -391,5 +392,66 @@ BOTH(continues_short_reads)
 			cr_assert_eq(read_faulty(&l, backend, &fault), 0);
 		}
 	}
+	library_free(&l);
+}
+
+/* ---- its buffers ---- */
+
+struct advised {
+	struct sk_os os;
+	const struct sk_os *real;
+	size_t mapped, in_huge;
+};
+
+static int note_mmap(const struct sk_os *os, void *at, size_t size, int prot,
+		     int flags, int fd, uint64_t offset, void **ret_map)
+{
+	struct advised *a = (struct advised *)os;
+
+	if (fd < 0)
+		a->mapped += size;
+	return a->real->mmap(a->real, at, size, prot, flags, fd, offset,
+			     ret_map);
+}
+
+/* As where huge pages are not to be had. */
+static int refuse_madvise(const struct sk_os *os, void *map, size_t size,
+			  int advice)
+{
+	struct advised *a = (struct advised *)os;
+
+	(void)map;
+	if (advice == MADV_HUGEPAGE)
+		a->in_huge += size;
+	return -EINVAL;
+}
+
+Test(read, buffers_ask_for_huge_pages_and_do_without)
+{
+	struct advised a = { .os = *sk_os_linux(), .real = sk_os_linux() };
+	uint64_t state = 7;
+	struct library l;
+	struct reading rd = { 0 };
+	struct sk_range g = { 0 };
+	int fds[FILES];
+	struct sk_io *io;
+
+	a.os.mmap = note_mmap;
+	a.os.madvise = refuse_madvise;
+	library_make(&l, &state, 1 << 20);
+	g.bytes = l.bytes[0];
+	rd.truth = (const char *const *)l.truth;
+	rd.ranges = &g;
+	io = make_io(&a.os, (struct sk_io_opts){
+		.backend = SK_IO_THREADS, .depth = 4 });
+	library_open(&l, io, true, fds);
+	seen_make(&rd, 1);
+	cr_assert_eq(sk_io_read(io, fds, &g, 1, 0, take, &rd, NULL), 0);
+	seen_check(&rd, 1, 1);
+	cr_assert_gt(a.in_huge, 4 << 20);
+	cr_assert_eq(a.in_huge, a.mapped);
+	for (int i = 0; i < FILES; i++)
+		close(fds[i]);
+	sk_io_free(io);
 	library_free(&l);
 }
