@@ -38,7 +38,7 @@ static void set_environment(const char *word)
 
 static void check(const struct options *o)
 {
-	FUZZ_CHECK(o->memory && o->stop_timeout_s);
+	FUZZ_CHECK(o->memory);
 	FUZZ_CHECK(!o->device_memory || o->device_memory >= 1);
 	FUZZ_CHECK(o->keeper <= KEEP_NEVER);
 }
