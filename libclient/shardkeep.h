@@ -569,9 +569,12 @@ void sk_comm_nccl_free(struct sk_comm *comm);
 struct sk_meeting {
 	/** "HOST:PORT" or "[ADDRESS]:PORT": rank 0 listens at that port, of
 	 * all addresses of its node; a port that nobody else has, so not
-	 * torchrun's own MASTER_PORT. Or "/PATH": a file, not there yet, in a
-	 * directory that all nodes see, by which rank 0 tells where it is,
-	 * and which goes when they have met. */
+	 * torchrun's own MASTER_PORT. The others may have several such
+	 * places, with commas between them, that are tried in turn. Or
+	 * "/PATH": a file, not there yet, in a directory that all nodes see,
+	 * by which rank 0 tells where it is, and which goes when they have
+	 * met. Or, where the launcher has another way to pass a word, "HOST:0"
+	 * or "*:0" with @tell, of rank 0. */
 	const char *at;
 	/** Of up to 63 bytes, the same on all ranks: who does not have it is
 	 * not let in. It is said in the clear, so it keeps out other jobs,
@@ -583,15 +586,28 @@ struct sk_meeting {
 	int32_t rank, world;
 	uint32_t timeout_ms;	/**< to meet; 0: 60,000 */
 	uint32_t reserved_;	/**< 0 */
-	void *reserved[4];	/**< NULL */
+	/** Of rank 0, NULL or: called once, with @tell_ctx, when it listens; at
+	 * port 0, one that is free. @at is what the other ranks are to have as
+	 * theirs, valid during the call: all addresses of its node, the one
+	 * that speaks to HOST first (any host that the other nodes reach as
+	 * well; "*": none), loopback last. Not 0: a negative errno, which ends
+	 * the meeting. It is not waited for by the meeting's timeout. */
+	int (*tell)(void *ctx, const char *at);
+	void *tell_ctx;
+	/** Of which interfaces, "eth0" or "eth0,ib0"; NULL: of all. */
+	const char *interfaces;
+	void *reserved[1];	/**< NULL */
 };
 
 /**
  * A comm of sockets, one between each two ranks, by which every restore over
  * several nodes can be done. All ranks call it with the same meeting but for
- * their rank. *ret_comm is the caller's, for sk_comm_meet_free(); @sk must
- * outlive it. It can be the base of sk_comm_nccl(). IPv4 and IPv6; ports other
- * than rank 0's are any free ones. What passes is neither encrypted nor signed.
+ * their rank, and for where rank 0 tells it. *ret_comm is the caller's, for
+ * sk_comm_meet_free(). No agent has a part in it: @sk may be NULL, and is not
+ * needed any more when it has returned. It can be the base of sk_comm_nccl().
+ * IPv4 and IPv6; ports other than rank 0's are any free ones; each rank listens
+ * at all addresses of its node while they meet. What passes is neither
+ * encrypted nor signed.
  *
  * Either all have met, or all are told that they have not, and why: a rank that
  * does not come, is gone again, comes twice, or counts another world. Strangers
@@ -602,7 +618,8 @@ struct sk_meeting {
  * Thread-safety: as any comm. A child of fork() can only free its copy.
  *
  * Errors: -EINVAL the meeting makes no sense, or ranks counted another world;
- * -EEXIST a rank came twice; -EADDRINUSE rank 0's port is another's; -ETIMEDOUT
+ * -EEXIST a rank came twice; -EADDRINUSE rank 0's port is another's;
+ * -EADDRNOTAVAIL those interfaces have no address to tell of; -ETIMEDOUT
  * somebody did not come, or left before all had met; -ENOMEM; -EOWNERDEAD; what
  * the system says of file, port or descriptors.
  */

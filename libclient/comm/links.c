@@ -4,9 +4,16 @@
 #include <assert.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/util.h"
+
+/* As many ranks speak each to each, whatever they say. */
+#define NEAR 4
+/* Bytes of words that may leave by rank 0's link at once. */
+#define THROUGH_ONE ((size_t)16 << 20)
 
 /* One part's way, and how much of it is done. */
 struct sk_half {
@@ -30,7 +37,7 @@ static ssize_t move_some(const struct sk_os *os, int fd, void *data,
 
 static int step(const struct sk_links *l, struct sk_half *h)
 {
-	ssize_t n = move_some(l->sk->os, l->fds[h->part.rank],
+	ssize_t n = move_some(l->os, l->fds[h->part.rank],
 			      (char *)h->part.data + h->done,
 			      h->part.bytes - h->done, h->send);
 
@@ -66,49 +73,124 @@ static int run(struct sk_links *l, size_t n, uint64_t until)
 		k = r < 0 ? 0 : list_undone(l, n);
 		if (!k)
 			return r;
-		r = l->sk->os->poll(l->sk->os, l->polls, k, until);
+		r = l->os->poll(l->os, l->polls, k, until);
 		if (r < 0)
 			return r;
 	}
 }
 
-static int begin(struct sk_links *l)
+static int begin(const struct sk_links *l)
 {
-	struct sk_err err = { "" };
-	int r = sk_check(l->sk, &err);
-
-	return r < 0 ? r : l->failed ? -EIO : 0;
+	/* In a forked child they are the parent's. */
+	if (l->pid != getpid())
+		return -EOWNERDEAD;
+	return sk_links_failed(l) ? -EIO : 0;
 }
 
 static int end(struct sk_links *l, int r)
 {
-	l->failed = r < 0;
+	if (r < 0)
+		sk_links_abort(l);
 	return r;
+}
+
+static void add(struct sk_links *l, size_t *n, int32_t rank, bool send,
+		const void *data, size_t bytes)
+{
+	l->halves[(*n)++] = (struct sk_half){
+		.part = { .rank = rank, .data = (void *)data, .bytes = bytes },
+		.send = send };
+}
+
+/* ---- words ---- */
+
+/* Each to each is one way long, and as many messages as there are pairs of
+ * ranks; by rank 0 it is two ways, and two messages a rank, but all of what
+ * everybody is told leaves by one link. */
+static bool by_rank_0(const struct sk_links *l, size_t bytes)
+{
+	size_t world = (size_t)l->world;
+
+	return world > NEAR && bytes <= THROUGH_ONE / world / world;
+}
+
+static int gather_each(struct sk_links *l, const void *in, size_t bytes,
+		       char *out, uint64_t until)
+{
+	size_t n = 0;
+
+	for (int32_t i = 0; i < l->world; i++) {
+		if (i == l->rank)
+			continue;
+		add(l, &n, i, true, in, bytes);
+		add(l, &n, i, false, out + (size_t)i * bytes, bytes);
+	}
+	return run(l, n, until);
+}
+
+static int gather_by_rank_0(struct sk_links *l, const void *in, size_t bytes,
+			    char *out, uint64_t until)
+{
+	size_t n = 0, all = (size_t)l->world * bytes;
+	int r;
+
+	if (l->rank) {
+		add(l, &n, 0, true, in, bytes);
+		add(l, &n, 0, false, out, all);
+		return run(l, n, until);
+	}
+	for (int32_t i = 1; i < l->world; i++)
+		add(l, &n, i, false, out + (size_t)i * bytes, bytes);
+	r = run(l, n, until);
+	n = 0;
+	for (int32_t i = 1; i < l->world; i++)
+		add(l, &n, i, true, out, all);
+	return r < 0 ? r : run(l, n, until);
 }
 
 static int allgather(void *ctx, const void *in, size_t bytes, void *out,
 		     uint32_t timeout_ms)
 {
 	struct sk_links *l = ctx;
+	uint64_t until = sk_until_ms(l->os, timeout_ms);
 	int r = begin(l);
-	size_t n = 0;
 
 	if (r < 0 || !bytes)
 		return r;
 	memmove((char *)out + (size_t)l->rank * bytes, in, bytes);
-	for (int32_t i = 0; i < l->world; i++) {
-		char *at = (char *)out + (size_t)i * bytes;
-
-		if (i == l->rank)
-			continue;
-		l->halves[n++] = (struct sk_half){
-			.part = { .rank = i, .data = (void *)in,
-				  .bytes = bytes }, .send = true };
-		l->halves[n++] = (struct sk_half){
-			.part = { .rank = i, .data = at, .bytes = bytes } };
-	}
-	return end(l, run(l, n, sk_until_ms(l->sk->os, timeout_ms)));
+	return end(l, by_rank_0(l, bytes) ?
+			      gather_by_rank_0(l, in, bytes, out, until) :
+			      gather_each(l, in, bytes, out, until));
 }
+
+/* A binomial tree: whoever has it gives it to as many as there are further
+ * halvings of the ranks behind it. */
+int sk_links_broadcast(struct sk_links *l, int32_t root, void *data,
+		       size_t bytes, uint32_t timeout_ms)
+{
+	uint64_t until = sk_until_ms(l->os, timeout_ms);
+	int64_t at = (l->rank - root + l->world) % l->world, bit = 1;
+	size_t n = 0;
+	int r = begin(l);
+
+	if (r < 0 || !bytes)
+		return r;
+	while (bit < l->world && !(at & bit))
+		bit <<= 1;
+	if (at) {
+		add(l, &n, (int32_t)((at - bit + root) % l->world), false,
+		    data, bytes);
+		r = run(l, n, until);
+	}
+	n = 0;
+	for (bit >>= 1; bit; bit >>= 1)
+		if (at + bit < l->world)
+			add(l, &n, (int32_t)((at + bit + root) % l->world),
+			    true, data, bytes);
+	return end(l, r < 0 ? r : run(l, n, until));
+}
+
+/* ---- bytes ---- */
 
 /* What the caller says is not believed: it may be anybody's code. */
 static int take_parts(struct sk_links *l, const struct sk_comm_part *parts,
@@ -141,26 +223,33 @@ static int exchange(void *ctx, const struct sk_comm_part *sends,
 		r = take_parts(l, receives, n_receives, false, n_sends);
 	if (r >= 0)
 		r = run(l, n_sends + n_receives,
-			sk_until_ms(l->sk->os, timeout_ms));
+			sk_until_ms(l->os, timeout_ms));
 	return end(l, r);
+}
+
+/* ---- life ---- */
+
+bool sk_links_failed(const struct sk_links *l)
+{
+	return __atomic_load_n(&l->failed, __ATOMIC_RELAXED);
+}
+
+void sk_links_abort(struct sk_links *l)
+{
+	if (l->pid != getpid())
+		return;
+	__atomic_store_n(&l->failed, true, __ATOMIC_RELAXED);
+	for (int32_t i = 0; i < l->world; i++)
+		if (l->fds[i] >= 0)
+			(void)l->os->shutdown(l->os, l->fds[i], SHUT_RDWR);
 }
 
 static void abort_all(void *ctx)
 {
-	struct sk_err err = { "" };
-	struct sk_links *l = ctx;
-
-	/* In a forked child they are the parent's. */
-	if (sk_check(l->sk, &err) < 0)
-		return;
-	l->failed = true;
-	for (int32_t i = 0; i < l->world; i++)
-		if (l->fds[i] >= 0)
-			(void)l->sk->os->shutdown(l->sk->os, l->fds[i],
-						  SHUT_RDWR);
+	sk_links_abort(ctx);
 }
 
-int sk_links_new(struct sk *sk, int32_t rank, int32_t world,
+int sk_links_new(const struct sk_os *os, int32_t rank, int32_t world,
 		 struct sk_links **ret_links)
 {
 	struct sk_links *l = calloc(1, sizeof(*l));
@@ -169,7 +258,7 @@ int sk_links_new(struct sk *sk, int32_t rank, int32_t world,
 	if (!l)
 		return -ENOMEM;
 	*l = (struct sk_links){
-		.sk = sk, .rank = rank, .world = world,
+		.os = os, .pid = getpid(), .rank = rank, .world = world,
 		.fds = malloc((size_t)world * sizeof(*l->fds)),
 		.halves = calloc(2 * (size_t)world, sizeof(*l->halves)),
 		.polls = calloc(2 * (size_t)world, sizeof(*l->polls)) };
@@ -189,7 +278,7 @@ void sk_links_free(struct sk_links *l)
 		return;
 	for (int32_t i = 0; l->fds && i < l->world; i++)
 		if (l->fds[i] >= 0)
-			(void)l->sk->os->close(l->sk->os, l->fds[i]);
+			(void)l->os->close(l->os, l->fds[i]);
 	free(l->fds);
 	free(l->halves);
 	free(l->polls);
@@ -203,7 +292,7 @@ void sk_links_comm(struct sk_links *l, struct sk_comm *ret_comm)
 	/* Words of a few bytes do not wait for more; slower without. */
 	for (int32_t i = 0; i < l->world; i++)
 		if (l->fds[i] >= 0)
-			(void)l->sk->os->setsockopt(l->sk->os, l->fds[i],
+			(void)l->os->setsockopt(l->os, l->fds[i],
 						    IPPROTO_TCP, TCP_NODELAY,
 						    &on, sizeof(on));
 	*ret_comm = (struct sk_comm){ .ctx = l, .allgather = allgather,

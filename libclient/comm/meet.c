@@ -5,19 +5,20 @@
  * tells all: so either every rank has every link, or none has a comm.
  */
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/util.h"
 #include "comm/links.h"
 #include "comm/notice.h"
 #include "comm/seek.h"
+#include "conn/client.h"
 #include "conn/say.h"
 
 #define LOOK_NS (UINT64_C(500) * 1000000)
 #define LAST_WORD_NS (UINT64_C(1000) * 1000000)
 
 struct meet {
-	struct sk *sk;
 	const struct sk_os *os;
 	const struct sk_meeting *m;
 	uint64_t until;
@@ -241,6 +242,36 @@ static int hear_all(struct meet *t, struct sk_err *err)
 	return r < 0 ? r : 0;
 }
 
+/* The caller says to the others where this rank is. */
+static int tell_spot(const struct meet *t, const char *host,
+		     struct sk_err *err)
+{
+	char text[SK_NOTICE_TEXT];
+	struct sk_notice notice;
+	int r;
+
+	sk_notice_fill_for(t->os, strcmp(host, "*") ? host : NULL,
+			   t->m->interfaces, t->door.port, &notice);
+	if (!notice.n)
+		return sk_err_set(err, -EADDRNOTAVAIL, "this node has no "
+				  "address of interface \"%s\" that the other "
+				  "ranks could come to", t->m->interfaces ?
+							 t->m->interfaces :
+							 "*");
+	sk_notice_print(&notice, text, sizeof(text));
+	r = t->m->tell(t->m->tell_ctx, text);
+	return r < 0 ? sk_err_errno(err, r, "the others cannot be told where "
+				    "rank 0 is") : 0;
+}
+
+static int gather_by_port(struct meet *t, const char *host,
+			  struct sk_err *err)
+{
+	int r = t->m->tell ? tell_spot(t, host, err) : 0;
+
+	return r < 0 ? r : gather(t, NULL, err);
+}
+
 static int lead(struct meet *t, struct sk_err *err)
 {
 	bool by_notice = t->m->at[0] == '/';
@@ -257,7 +288,8 @@ static int lead(struct meet *t, struct sk_err *err)
 	r = sk_door_open(t->os, port, &t->door, err);
 	if (r < 0)
 		return r;
-	r = by_notice ? gather_by_notice(t, err) : gather(t, NULL, err);
+	r = by_notice ? gather_by_notice(t, err) :
+			gather_by_port(t, host, err);
 	sk_door_close(&t->door);
 	if (r >= 0) {
 		tell_places(t);
@@ -384,14 +416,41 @@ static int join(struct meet *t, struct sk_err *err)
 
 /* ---- life ---- */
 
-/* By itself, whether anybody goes there or not. */
-static int check_at(const char *at, struct sk_err *err)
+/* Rank 0 listens at one port; where it tells of it, at any. */
+static int check_ports(const struct sk_meeting *m, struct sk_err *err)
 {
+	const char *at = m->at;
 	char host[256];
 	uint16_t port;
+	int r;
+
+	do {
+		r = sk_seek_parse(at, host, &port, err);
+		if (r < 0)
+			return r;
+		if (!port && (m->rank || !m->tell))
+			return sk_err_set(err, -EINVAL, "the PORT of "
+					  "\"HOST:PORT\" is 0: that is for a "
+					  "rank 0 that can tell which it got");
+		at += r;
+		if (*at && !m->rank)
+			return sk_err_set(err, -EINVAL, "rank 0 listens at "
+					  "one port, and \"%s\" are several",
+					  m->at);
+	} while (*at++);
+	return 0;
+}
+
+/* By itself, whether anybody goes there or not. */
+static int check_at(const struct sk_meeting *m, struct sk_err *err)
+{
+	const char *at = m->at;
 
 	if (at[0] != '/')
-		return sk_seek_parse(at, host, &port, err);
+		return check_ports(m, err);
+	if (m->tell)
+		return sk_err_set(err, -EINVAL, "by a file the other ranks are "
+				  "told by it: sk_meeting.tell is for ports");
 	if (at[strlen(at) - 1] == '/')
 		return sk_err_set(err, -EINVAL, "ranks meet by a file, and "
 				  "\"%s\" is the name of a directory", at);
@@ -401,12 +460,11 @@ static int check_at(const char *at, struct sk_err *err)
 static int check(const struct sk *sk, const struct sk_meeting *m,
 		 struct sk_err *err)
 {
-	int r = sk_check(sk, err);
+	int r = sk ? sk_check(sk, err) : 0;
 
 	if (r < 0)
 		return r;
-	if (!m || !m->at || m->reserved_ || m->reserved[0] ||
-	    m->reserved[1] || m->reserved[2] || m->reserved[3])
+	if (!m || !m->at || m->reserved_ || m->reserved[0])
 		return sk_err_set(err, -EINVAL, "sk_comm_meet() needs a "
 				  "meeting that says where, and whose "
 				  "reserved fields are 0");
@@ -416,7 +474,7 @@ static int check(const struct sk *sk, const struct sk_meeting *m,
 	if (m->secret && strlen(m->secret) > SK_SECRET_MAX)
 		return sk_err_set(err, -EINVAL, "the secret has more than %d "
 				  "bytes", SK_SECRET_MAX);
-	return check_at(m->at, err);
+	return check_at(m, err);
 }
 
 static int meet(struct meet *t, struct sk_err *err)
@@ -428,7 +486,7 @@ static int meet(struct meet *t, struct sk_err *err)
 	if (m->secret)
 		strcpy(t->hello.secret, m->secret);
 	t->places = calloc((size_t)m->world, sizeof(*t->places));
-	if (!t->places || sk_links_new(t->sk, m->rank, m->world, &t->links))
+	if (!t->places || sk_links_new(t->os, m->rank, m->world, &t->links))
 		return sk_err_set(err, -ENOMEM, "out of memory");
 	if (m->world == 1)
 		return 0;
@@ -438,14 +496,13 @@ static int meet(struct meet *t, struct sk_err *err)
 SK_API int sk_comm_meet(struct sk *sk, const struct sk_meeting *meeting,
 			struct sk_comm *ret_comm)
 {
-	struct meet t = { .sk = sk, .m = meeting };
+	struct meet t = { .os = sk ? sk->os : sk_os_linux(), .m = meeting };
 	struct sk_err err = { "" };
 	int r = check(sk, meeting, &err);
 
 	if (r < 0)
 		return sk_say(r, &err);
-	t.os = sk->os;
-	t.until = sk_until_ms(sk->os, meeting->timeout_ms ?
+	t.until = sk_until_ms(t.os, meeting->timeout_ms ?
 					      meeting->timeout_ms : 60000);
 	r = meet(&t, &err);
 	free(t.places);

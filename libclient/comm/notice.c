@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/notice.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <limits.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +32,84 @@ static bool to_place(const struct sockaddr *a, struct sk_spot *ret)
 	return !(ret->ip[0] == 0xfe && (ret->ip[1] & 0xc0) == 0x80);
 }
 
-void sk_notice_fill(struct sk_notice *notice, uint16_t port)
+/* ---- which addresses ---- */
+
+static bool is_among(const char *name, const char *names)
+{
+	size_t n = strlen(name);
+
+	if (!names)
+		return true;
+	for (const char *at = names; *at;) {
+		const char *end = strchrnul(at, ',');
+
+		if ((size_t)(end - at) == n && !memcmp(at, name, n))
+			return true;
+		at = *end ? end + 1 : end;
+	}
+	return false;
+}
+
+static void add(struct sk_notice *notice, struct sk_spot spot)
+{
+	for (uint32_t i = 0; i < notice->n; i++)
+		if (notice->places[i].family == spot.family &&
+		    !memcmp(notice->places[i].ip, spot.ip, sizeof(spot.ip)))
+			return;
+	if (notice->n < SK_NOTICE_PLACES)
+		notice->places[notice->n++] = spot;
+}
+
+/* Where this node would speak to that address from; nothing is sent. */
+static bool spot_towards(const struct sk_os *os, const struct addrinfo *a,
+			 struct sk_spot *ret)
+{
+	int fd = os->socket(os, a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_storage at = { 0 };
+	socklen_t size = sizeof(at);
+	int r;
+
+	if (fd < 0)
+		return false;
+	r = os->connect(os, fd, a->ai_addr, a->ai_addrlen);
+	if (r >= 0)
+		r = os->getsockname(os, fd, (void *)&at, &size);
+	(void)os->close(os, fd);
+	return r >= 0 && to_place((void *)&at, ret);
+}
+
+/* Those among @own, of which it takes what is looked for. */
+static void fill_towards(const struct sk_os *os, const char *host,
+			 const struct ifaddrs *own, const char *interfaces,
+			 uint16_t port, struct sk_notice *notice)
+{
+	const struct addrinfo hints = { .ai_socktype = SOCK_DGRAM };
+	struct addrinfo *all = NULL;
+
+	/* A port, as there is no speaking to none. */
+	if (getaddrinfo(host, "9", &hints, &all))
+		return;
+	for (struct addrinfo *a = all; a; a = a->ai_next) {
+		struct sk_spot to, p;
+
+		if (!spot_towards(os, a, &to))
+			continue;
+		to.port = port;
+		/* Loopback stays last, whatever a hosts file says. */
+		for (const struct ifaddrs *i = own; i; i = i->ifa_next)
+			if (to_place(i->ifa_addr, &p) &&
+			    !(i->ifa_flags & IFF_LOOPBACK) &&
+			    p.family == to.family &&
+			    !memcmp(p.ip, to.ip, sizeof(p.ip)) &&
+			    is_among(i->ifa_name, interfaces))
+				add(notice, to);
+	}
+	freeaddrinfo(all);
+}
+
+void sk_notice_fill_for(const struct sk_os *os, const char *host,
+			const char *interfaces, uint16_t port,
+			struct sk_notice *notice)
 {
 	struct ifaddrs *all = NULL;
 
@@ -38,20 +117,53 @@ void sk_notice_fill(struct sk_notice *notice, uint16_t port)
 	notice->n = 0;
 	if (getifaddrs(&all) < 0)
 		return;
+	if (host)
+		fill_towards(os, host, all, interfaces, port, notice);
 	for (int loopback = 0; loopback < 2; loopback++)
 		for (struct ifaddrs *a = all; a; a = a->ifa_next) {
-			struct sk_spot *p = &notice->places[notice->n];
+			struct sk_spot p;
 
-			if (notice->n == SK_NOTICE_PLACES ||
-			    !(a->ifa_flags & IFF_UP) ||
+			if (!(a->ifa_flags & IFF_UP) ||
 			    !!(a->ifa_flags & IFF_LOOPBACK) != loopback ||
-			    !to_place(a->ifa_addr, p))
+			    !is_among(a->ifa_name, interfaces) ||
+			    !to_place(a->ifa_addr, &p))
 				continue;
-			p->port = port;
-			notice->n++;
+			p.port = port;
+			add(notice, p);
 		}
 	freeifaddrs(all);
 }
+
+void sk_notice_fill(struct sk_notice *notice, uint16_t port)
+{
+	sk_notice_fill_for(NULL, NULL, NULL, port, notice);
+}
+
+void sk_notice_print(const struct sk_notice *notice, char *buf, size_t size)
+{
+	size_t used = 0;
+
+	*buf = '\0';
+	for (uint32_t i = 0; i < notice->n; i++) {
+		const struct sk_spot *p = &notice->places[i];
+		bool six = p->family == AF_INET6;
+		char ip[INET6_ADDRSTRLEN];
+		int n;
+
+		if (!inet_ntop(p->family, p->ip, ip, sizeof(ip)))
+			continue;
+		n = snprintf(buf + used, size - used, "%s%s%s%s:%u",
+			     used ? "," : "", six ? "[" : "", ip,
+			     six ? "]" : "", p->port);
+		if (n < 0 || (size_t)n >= size - used) {
+			buf[used] = '\0';
+			return;
+		}
+		used += (size_t)n;
+	}
+}
+
+/* ---- the file ---- */
 
 static int write_it(const struct sk_os *os, const char *path,
 		    const struct sk_notice *notice, struct stat *ret_st)

@@ -5,10 +5,13 @@
 #define SK_LIBCLIENT_COMM_NOTICE_H
 
 #include <stdbool.h>
+#include <sys/socket.h>
 
 #include "comm/door.h"
 
 #define SK_NOTICE_PLACES 16
+/* What sk_notice_print() needs for all of them. */
+#define SK_NOTICE_TEXT (SK_NOTICE_PLACES * 56)
 
 struct sk_notice {
 	uint64_t magic;
@@ -19,6 +22,13 @@ struct sk_notice {
 
 /** All addresses of this node with @port, loopback last. */
 void sk_notice_fill(struct sk_notice *notice, uint16_t port);
+/** The same; those by which this node reaches @host are the first (NULL: none
+ * is), and only those of the @interfaces ("eth0,ib0"; NULL: of all). */
+void sk_notice_fill_for(const struct sk_os *os, const char *host,
+			const char *interfaces, uint16_t port,
+			struct sk_notice *notice);
+/** "10.0.0.1:4711,[fd00::1]:4711"; as much as there is room for. */
+void sk_notice_print(const struct sk_notice *notice, char *buf, size_t size);
 
 /** Written whole, for the own user alone; *ret_st tells it from others. */
 int sk_notice_put(const struct sk_os *os, const char *path,

@@ -22,10 +22,21 @@ static uint64_t within(const struct sk_os *os, uint64_t ns, uint64_t until)
 	return then < until ? then : until;
 }
 
+/* For one of so many places, lest the first that takes no connection and
+ * refuses none has all of the time. */
+static uint64_t share(const struct sk_os *os, uint64_t until, uint32_t places)
+{
+	uint64_t now = os->now_ns(os), left = until > now ? until - now : 0;
+
+	left /= places;
+	return now + (left < ANSWER_NS ? left : ANSWER_NS);
+}
+
 int sk_seek_parse(const char *at, char ret_host[256], uint16_t *ret_port,
 		  struct sk_err *err)
 {
-	const char *colon = strrchr(at, ':');
+	size_t all = strcspn(at, ",");
+	const char *colon = memrchr(at, ':', all);
 	size_t n = colon ? (size_t)(colon - at) : 0;
 	unsigned long port = 0;
 	char *rest = NULL;
@@ -38,13 +49,13 @@ int sk_seek_parse(const char *at, char ret_host[256], uint16_t *ret_port,
 	} else if (memchr(at, ':', n)) {
 		n = 0;	/* of an IPv6 address the last part is no port */
 	}
-	if (!n || n > 255 || !rest || *rest || !port || port > 65535)
+	if (!n || n > 255 || !rest || (*rest && *rest != ',') || port > 65535)
 		return sk_err_set(err, -EINVAL, "ranks meet at \"HOST:PORT\", "
 				  "\"[ADDRESS]:PORT\" or \"/PATH\"");
 	memcpy(ret_host, at, n);
 	ret_host[n] = '\0';
 	*ret_port = (uint16_t)port;
-	return 0;
+	return (int)all;
 }
 
 /* ---- addresses ---- */
@@ -102,17 +113,13 @@ static int tell_place(const struct sk_os *os, int fd, struct sk_spot *place)
 	return 0;
 }
 
-static int look_up(const char *at, struct sk_notice *ret, struct sk_err *err)
+static int look_up(const char *host, uint16_t port, struct sk_notice *ret,
+		   struct sk_err *err)
 {
 	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
 	struct addrinfo *all = NULL;
-	char host[256];
-	uint16_t port;
-	int r = sk_seek_parse(at, host, &port, err);
+	int r = getaddrinfo(host, NULL, &hints, &all);
 
-	if (r < 0)
-		return r;
-	r = getaddrinfo(host, NULL, &hints, &all);
 	if (r)
 		return sk_err_set(err, -ENOENT, "no address of \"%s\": %s",
 				  host, gai_strerror(r));
@@ -124,6 +131,24 @@ static int look_up(const char *at, struct sk_notice *ret, struct sk_err *err)
 	return 0;
 }
 
+static int look_up_all(const char *at, struct sk_notice *ret,
+		       struct sk_err *err)
+{
+	int r;
+
+	do {
+		char host[256];
+		uint16_t port;
+
+		r = sk_seek_parse(at, host, &port, err);
+		if (r < 0)
+			return r;
+		at += r;
+		r = look_up(host, port, ret, err);
+	} while (*at++);
+	return ret->n ? 0 : r;
+}
+
 static int find(const struct sk_os *os, const char *at, struct sk_notice *ret,
 		struct sk_err *err)
 {
@@ -131,7 +156,7 @@ static int find(const struct sk_os *os, const char *at, struct sk_notice *ret,
 
 	*ret = (struct sk_notice){ 0 };
 	if (at[0] != '/')
-		return look_up(at, ret, err);
+		return look_up_all(at, ret, err);
 	r = sk_notice_read(os, at, ret);
 	return r < 0 ? sk_err_errno(err, r, "cannot read the notice \"%s\"",
 				    at) : 0;
@@ -196,12 +221,13 @@ static int try_all(const struct sk_os *os, const struct sk_notice *at,
 	int r = -ENOENT;
 
 	for (uint32_t i = 0; i < at->n; i++) {
-		uint64_t by = within(os, ANSWER_NS, until);
+		uint64_t by = share(os, until, at->n - i);
 		int fd;
 
 		r = sk_seek_connect(os, &at->places[i], by, &fd);
 		if (r < 0)
 			continue;
+		by = within(os, ANSWER_NS, until);
 		r = ask(os, fd, hello, by, ret_answer);
 		if (!r) {
 			*ret_fd = fd;

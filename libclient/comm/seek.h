@@ -14,7 +14,9 @@ struct sk_answer {
 	char why[224];
 };
 
-/** "HOST:PORT" or "[ADDRESS]:PORT"; the host without brackets. */
+/** "HOST:PORT" or "[ADDRESS]:PORT", the first of several where commas are
+ * between them; the host without brackets. Port 0 is one as well. How many
+ * bytes of @at that is, without the comma. */
 int sk_seek_parse(const char *at, char ret_host[256], uint16_t *ret_port,
 		  struct sk_err *err);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that nothing but a fork has started meet by a file and by a port, and
- * restore over two agents; then what may go wrong on the way: strangers, older
- * files, ranks that come twice, count otherwise, leave, or do not come. Each
- * time all ranks end alike, and nothing is left in the directory.
+ * Ranks that nothing but a fork has started meet by a file and by a port, which
+ * rank 0 may tell, and restore over two agents; then what may go wrong on the
+ * way: strangers, older files, ranks that come twice, count otherwise, leave,
+ * or do not come. Each time all ranks end alike, and nothing is left in the
+ * directory.
  */
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -25,6 +26,9 @@
 static const int home[RANKS] = { 0, 0, 1, 1 }, away[RANKS] = { 0, 1, 0, 1 };
 
 struct ends {
+	/* What rank 0 told; and that it did. */
+	char told[SK_NOTICE_TEXT];
+	int has_told;
 	/* And of a second rank 0, and of who has come to the first. */
 	int results[RANKS + 2];
 	char why[RANKS + 2][300];
@@ -450,6 +454,118 @@ static void refuse(struct rank *rank)
 	sk_door_close(&door);
 }
 
+/* ---- what rank 0 tells ---- */
+
+static int tell(void *ctx, const char *at)
+{
+	struct ends *ends = ctx;
+
+	(void)snprintf(ends->told, sizeof(ends->told), "%s", at);
+	__atomic_store_n(&ends->has_told, 1, __ATOMIC_RELEASE);
+	return 0;
+}
+
+static int tell_nobody(void *ctx, const char *at)
+{
+	(void)ctx;
+	return at[0] ? -EPIPE : 0;
+}
+
+/* With the port that it told; @t->at is put before that, as places that
+ * are not rank 0's. No handle is needed. */
+static void come_where_told(struct rank *rank)
+{
+	const struct trial *t = rank->arg;
+	struct sk_meeting m = { .at = "localhost:0", .secret = "s",
+		.rank = rank->rank, .world = RANKS, .timeout_ms = 30000,
+		.tell = rank->rank ? NULL : tell, .tell_ctx = t->ends,
+		.interfaces = rank->rank ? NULL : "none0,lo" };
+	char at[sizeof(t->ends->told) + 100];
+	struct sk_comm comm;
+
+	if (rank->rank) {
+		const struct sk_os *os = sk_os_linux();
+
+		while (!__atomic_load_n(&t->ends->has_told, __ATOMIC_ACQUIRE))
+			(void)os->poll(os, NULL, 0, sk_until_ms(os, 5));
+		(void)snprintf(at, sizeof(at), "%s%s", t->at, t->ends->told);
+		m.at = at;
+	}
+	CHECK(!sk_comm_meet(NULL, &m, &comm), "%s: %s", m.at, sk_error());
+	gather_alike(rank, &comm, false);
+	sk_comm_meet_free(&comm);
+}
+
+/* The second is of a net for documents: nobody is there to refuse. */
+static void test_told(struct scene *scene, const struct trial *base)
+{
+	const char *const before[] = { "", "no.such.name.invalid:1,localhost:1,",
+				       "192.0.2.77:9," };
+	struct trial t = *base;
+
+	for (size_t i = 0; i < sizeof(before) / sizeof(*before); i++) {
+		t.at = before[i];
+		*t.ends = (struct ends){ 0 };
+		scene_ranks(scene, "told", RANKS, come_where_told, &t);
+		CHECK(!strncmp(t.ends->told, "127.0.0.1:", 10) &&
+		      !strstr(t.ends->told, ":0"), "%s", t.ends->told);
+	}
+}
+
+/* Loopback is the last, also where the host is said to be that. */
+static void check_order(struct rank *rank)
+{
+	const struct sk_os *os = sk_os_linux();
+	struct sk_notice all, of_lo, first;
+	char text[SK_NOTICE_TEXT];
+
+	(void)rank;
+	sk_notice_fill_for(os, "localhost", NULL, 7, &all);
+	sk_notice_fill_for(os, NULL, "lo", 7, &of_lo);
+	CHECK(all.n >= of_lo.n && of_lo.n);
+	CHECK(!memcmp(&all.places[all.n - of_lo.n], of_lo.places,
+		      of_lo.n * sizeof(of_lo.places[0])));
+	/* Each of the others comes first where it is asked for. */
+	for (uint32_t i = 0; i + of_lo.n < all.n; i++) {
+		struct sk_notice one = { .n = 1, .places = { all.places[i] } };
+
+		sk_notice_print(&one, text, sizeof(text));
+		*strrchr(text, ':') = '\0';
+		if (text[0] == '[')
+			memmove(text, text + 1, strcspn(text + 1, "]") + 1);
+		text[strcspn(text, "]")] = '\0';
+		sk_notice_fill_for(os, text, NULL, 7, &first);
+		CHECK(first.n == all.n && !memcmp(&first.places[0],
+						  &one.places[0],
+						  sizeof(one.places[0])),
+		      "%s", text);
+	}
+	sk_notice_fill_for(os, "localhost", "lo0,l,", 7, &first);
+	CHECK(!first.n);
+}
+
+static void refuse_to_tell(struct rank *rank)
+{
+	struct sk_meeting m = { .at = "*:0", .world = 2, .timeout_ms = 30000,
+				.tell = tell_nobody };
+	struct sk_comm comm;
+
+	CHECK(sk_comm_meet(rank->sk, &m, &comm) == -EPIPE);
+	m.interfaces = "none0";
+	CHECK(sk_comm_meet(rank->sk, &m, &comm) == -EADDRNOTAVAIL &&
+	      strstr(sk_error(), "none0"), "%s", sk_error());
+	m.at = "host:7,other:7";
+	CHECK(sk_comm_meet(rank->sk, &m, &comm) == -EINVAL &&
+	      strstr(sk_error(), "at one port"), "%s", sk_error());
+	m.at = "/tmp/x";
+	CHECK(sk_comm_meet(rank->sk, &m, &comm) == -EINVAL &&
+	      strstr(sk_error(), "is for ports"), "%s", sk_error());
+	m.at = "host:7,other:0";
+	m.rank = 1;
+	CHECK(sk_comm_meet(rank->sk, &m, &comm) == -EINVAL &&
+	      strstr(sk_error(), "is 0"), "%s", sk_error());
+}
+
 /* A fork's child has no comm, and does not end its parent's. */
 static void fork_one(struct rank *rank)
 {
@@ -522,6 +638,9 @@ int main(int argc, char **argv)
 	CHECK(nothing_left(file));
 	restore_over(&scene, "port", port, ends);
 	test_ipv6(&scene, &base);
+	test_told(&scene, &base);
+	scene_ranks(&scene, "order", 1, check_order, &base);
+	scene_ranks(&scene, "silent", 1, refuse_to_tell, &base);
 	test_meetings(&scene, &base);
 	test_replaced(&scene, &base);
 	test_twice(&scene, &base);
