@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of several nodes: agents of their own, and bytes by gloo."""
+"""Ranks of several nodes: agents of their own, and bytes by links."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import time
@@ -141,7 +142,7 @@ def _load_from_disk(nodes: Nodes, of: list[int]) -> None:
 @pytest.mark.parametrize("of, remote", [
     ([0, 0, 1, 1], False), ([1, 1, 0, 0], True), ([0, 1, 1], True),
     ([1, 0, 1, 0, 1], True)])
-def test_killed_and_back_over_two_nodes(nodes, of, remote):
+def test_killed_and_back_over_two_nodes(nodes, way, of, remote):
     _saved(nodes)
     run(len(of), _load, nodes, of, remote)
 
@@ -165,7 +166,108 @@ def test_what_is_nowhere_whole_is_found_by_no_rank(nodes):
     run(3, _nothing, nodes)
 
 
+# ---- which links ----
+
+def _load_by(nodes: Nodes, kinds: list[str], words: dict[str, str] | None,
+             said: list[str]) -> None:
+    """``words``: what a rank of these has in its environment."""
+    rank = dist.get_rank()
+    os.environ.update((words or {}) if rank == 1 else {})
+    logged = _Logged()
+    logging.getLogger("shardkeep").addHandler(logged)
+    model, optim = _job(False)
+    with Checkpointer(model, optim, job="far", raising=True,
+                      socket=_on(nodes, [1, 0, 1, 0]), timeout=60,
+                      local={"mine": {}}) as ck:
+        for kind in kinds:
+            assert ck.restore() == 1
+            assert not _wrong(model, optim)
+            assert type(ck._comm._links).__name__ == kind
+            ck._comm._links.abort()
+    assert [any(s in m for m in logged.found) for s in said] == [
+        rank == 0] * len(said), logged.found
+    assert rank == 0 or not logged.found, logged.found
+
+
+class _Logged(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record.getMessage())
+
+
+def test_restores_go_by_sockets(nodes):
+    """And by new ones where they broke."""
+    _saved(nodes)
+    run(4, _load_by, nodes, ["Sockets"] * 2, None, [])
+
+
+def test_one_rank_that_is_to_take_gloo_is_followed(nodes):
+    _saved(nodes)
+    run(4, _load_by, nodes, ["Gloo"] * 2, {"SHARDKEEP_LINKS": "gloo"}, [])
+
+
+def test_an_interface_that_no_others_can_come_to(nodes, monkeypatch):
+    """Gloo would not begin with it, either: it is told another one."""
+    class Meeting(_links.Meeting):
+        def _lead(self) -> _links.Sockets:
+            os.environ["GLOO_SOCKET_IFNAME"] = "none0"
+            try:
+                return super()._lead()
+            finally:
+                del os.environ["GLOO_SOCKET_IFNAME"]
+
+    monkeypatch.setattr(_comm, "Meeting", Meeting)
+    _saved(nodes)
+    run(4, _load_by, nodes, ["Gloo"] * 2, None,
+        ["go by gloo, as the ranks could not connect to each other: rank 0: "
+         "this node has no address of interface \"none0\""])
+
+
+def test_a_rank_that_cannot_be_met(nodes, monkeypatch):
+    """It is told another secret, and rank 0 takes it for a stranger."""
+    class Meeting(_links.Meeting):
+        def _told(self, began: float) -> str:
+            told = super()._told(began)
+            return told if self._rank != 2 else "other " + told
+
+    monkeypatch.setattr(_links, "_TO_MEET", 3.0)
+    monkeypatch.setattr(_comm, "Meeting", Meeting)
+    _saved(nodes)
+    run(4, _load_by, nodes, ["Gloo"], None, ["rank 0: rank 2 did not come"])
+
+
 # ---- what goes wrong on the way ----
+
+def _by_python() -> type[_links.Links]:
+    """Has the calls of a restore pass through Python, whichever links it
+    takes: methods of what is returned."""
+    if _links.without_sockets():
+        return _links.Gloo
+
+    def one(name: str) -> Any:
+        def call(self: _links.Sockets, *args: Any) -> Any:
+            return getattr(self._core, name)(*args)
+        return call
+
+    def way(self: Any) -> dict[str, Any]:
+        return {"allgather": self.allgather, "exchange": self.exchange,
+                "abort": self.abort, "world": dist.get_world_size()}
+
+    _links.Sockets.allgather = one("allgather")
+    _links.Sockets.exchange = one("exchange")
+    _links.Sockets.way = way
+    return _links.Sockets
+
+
+@pytest.fixture(params=["sockets", "gloo"])
+def way(request, monkeypatch):
+    """What restores go by."""
+    monkeypatch.setenv("SHARDKEEP_LINKS", request.param)
+    return request.param
+
 
 def _break(nodes: Nodes, call: str, how: str) -> None:
     """Rank 1 fails in its first one; all end alike, within the bound."""
@@ -175,10 +277,11 @@ def _break(nodes: Nodes, call: str, how: str) -> None:
                       socket=_on(nodes, of), local={"mine": {}})
     pids: list[int] = [0] * 4
     dist.all_gather_object(pids, os.getpid())
-    whole_call = getattr(_links.Links, call)
+    kind = _by_python() if dist.get_rank() == 1 else _links.Links
+    whole_call = getattr(kind, call, None)
 
     def fail(self: _links.Links, *args: object) -> None:
-        setattr(_links.Links, call, whole_call)
+        setattr(kind, call, whole_call)
         if how == "dies":
             os._exit(3)
         if how == "stops":
@@ -187,7 +290,7 @@ def _break(nodes: Nodes, call: str, how: str) -> None:
         raise Timeout(110, "as if a link had broken")
 
     if dist.get_rank() == 1:
-        setattr(_links.Links, call, fail)
+        setattr(kind, call, fail)
     began = time.monotonic()
     with pytest.raises(Timeout):
         ck.restore()
@@ -206,7 +309,7 @@ def _break(nodes: Nodes, call: str, how: str) -> None:
 @pytest.mark.parametrize("call", ["exchange", "allgather"])
 @pytest.mark.parametrize("how, code", [
     ("breaks", 0), ("dies", 3), ("stops", -signal.SIGKILL)])
-def test_a_rank_that_fails_in_an_exchange(nodes, call, how, code):
+def test_a_rank_that_fails_in_an_exchange(nodes, way, call, how, code):
     _saved(nodes)
     assert wait(start(4, _break, nodes, call, how)) == [0, code, 0, 0]
 
@@ -226,7 +329,7 @@ def _unready(nodes: Nodes) -> None:
         assert dist.get_rank() != 1 or "a device had failed" in str(e.value)
 
 
-def test_a_rank_that_cannot_begin_keeps_nobody_waiting(nodes):
+def test_a_rank_that_cannot_begin_keeps_nobody_waiting(nodes, way):
     _saved(nodes)
     run(4, _unready, nodes)
 
@@ -235,7 +338,8 @@ def _count_meetings(nodes: Nodes) -> None:
     """Each is a word of every rank to one store: few for a restore, however
     many words its plan takes."""
     model, optim = _job(False)
-    meet, words = _comm.Comm.meet, _links.Links.allgather
+    kind = _by_python()
+    meet, words = _comm.Comm.meet, kind.allgather
     counts = {"meetings": 0, "words": 0}
 
     def counting(call: Any, what: str) -> Any:
@@ -245,7 +349,7 @@ def _count_meetings(nodes: Nodes) -> None:
         return one
 
     _comm.Comm.meet = counting(meet, "meetings")
-    _links.Links.allgather = counting(words, "words")
+    kind.allgather = counting(words, "words")
     with Checkpointer(model, optim, job="far", raising=True,
                       socket=_on(nodes, [1, 1, 0, 0]), timeout=60) as ck:
         assert ck.restore() == 1
@@ -254,7 +358,7 @@ def _count_meetings(nodes: Nodes) -> None:
     assert counts["meetings"] < 12, counts
 
 
-def test_words_of_a_restore_need_no_meetings(nodes):
+def test_words_of_a_restore_need_no_meetings(nodes, way):
     _saved(nodes)
     run(4, _count_meetings, nodes)
 
@@ -285,7 +389,7 @@ def _on_devices(nodes: Nodes, of: list[int], lacking: bool) -> None:
 
 @pytest.mark.skipif(not vcuda.CAN_BUILD, reason="no compiler")
 @pytest.mark.parametrize("lacking", [False, True])
-def test_devices_of_other_nodes_by_nccl(nodes, monkeypatch, lacking):
+def test_devices_of_other_nodes_by_nccl(nodes, way, monkeypatch, lacking):
     made = vcuda.build()
     monkeypatch.setenv("SHARDKEEP_LIBCUDA", made["driver"])
     monkeypatch.setenv("SHARDKEEP_LIBNCCL", made["nccl"])

@@ -10,6 +10,7 @@
  *   items.c     State.describe(): tensors by name, the usual and the others
  *   beyond.c    State.beyond() and announce(), before a restore
  *   restore.c   State.restore() and the Python comm
+ *   links.c     Links: a comm of sockets between all ranks
  *   watch.c     Watch: whether tensors are as they were
  *   look.c      whether one is; by dlpack.h
  *   contents.c  whether a dict or a list has the same in it
@@ -45,7 +46,7 @@ struct state {
 	PyObject_HEAD
 	struct client *client;
 	struct sk_state *state;	/* NULL: closed */
-	int32_t rank;
+	int32_t rank, world;
 	PyObject *described;	/* keeps what the description points into */
 	PyObject *copying;	/* keeps what the last snapshot reads */
 	PyObject *blobs;	/* dict: name -> the memoryview it lies in */

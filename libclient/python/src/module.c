@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "links.h"
 
 #include <errno.h>
 
@@ -125,6 +125,7 @@ static int add_all(PyObject *m)
 	    PyModule_AddType(m, &mesh_type) ||
 	    PyModule_AddType(m, &state_type) ||
 	    PyModule_AddType(m, &usual_type) ||
+	    PyModule_AddType(m, &links_type) ||
 	    PyModule_AddType(m, &watch_type))
 		return -1;
 	return add_dtypes(m);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* State.restore(), and a comm that Python gives. */
-#include "core.h"
+#include "links.h"
 
 #include <errno.h>
 #include <string.h>
 
 const char state_restore_doc[] =
 	"restore(step=LATEST, flags=0, timeout_ms=0, names=None, run=0, "
-	"allgather=None, world=1, exchange=None, abort=None, device=None)"
+	"allgather=None, world=1, exchange=None, abort=None, device=None, "
+	"comm=None)"
 	"\n--\n\n"
 	"Brings the described tensors and blobs back; every rank must call "
 	"it. Returns a dict with the report. allgather(bytes, timeout_ms) "
@@ -15,7 +16,8 @@ const char state_restore_doc[] =
 	"agent's, for jobs whose ranks are all on this node. "
 	"exchange(sends, receives, timeout_ms) moves bytes between nodes: "
 	"lists of (rank, memoryview), which are valid until it returns; "
-	"abort() is called once one of them has failed. What goes to "
+	"abort() is called once one of them has failed. comm: Links, in place "
+	"of those four; ranks may differ in that. What goes to "
 	"tensors on CUDA device number device then goes by NCCL.";
 
 /* Of an exchange, which is calls of Python and of the process group: of 1 MiB
@@ -23,7 +25,8 @@ const char state_restore_doc[] =
 #define ROUND_BYTES ((uint64_t)4 << 20)
 
 struct comm {
-	struct sk_comm comm;
+	struct sk_comm comm;	/* of Python's functions */
+	const struct sk_comm *links;	/* in their place, or NULL */
 	PyObject *allgather, *exchange, *abort;
 	size_t world;
 	struct sk_comm nccl;	/* over comm, where there is a device */
@@ -172,9 +175,11 @@ static const char **take_names(PyObject *fast, size_t n)
 /* The comm that Python gives, or NULL where it gives none. */
 static const struct sk_comm *comm_of(struct comm *c)
 {
-	if (!c->allgather)
-		return NULL;
-	return c->nccl.allgather ? &c->nccl : &c->comm;
+	if (c->nccl.allgather)
+		return &c->nccl;
+	if (c->links)
+		return c->links;
+	return c->allgather ? &c->comm : NULL;
 }
 
 static PyObject *run(struct state *s, long long step, struct comm *comm,
@@ -198,24 +203,57 @@ static PyObject *run(struct state *s, long long step, struct comm *comm,
 	return raise_error(r);
 }
 
+/* What ranks give has to fit what there is room for. -1 raised. */
+static int check_world(const struct state *s, const struct comm *c)
+{
+	if (c->world == (size_t)s->world)
+		return 0;
+	PyErr_Format(PyExc_ValueError, "the comm is of %zu ranks, and the "
+		     "state is of %d", c->world, (int)s->world);
+	return -1;
+}
+
+/* -1 raised. */
+static int take_links(const struct state *s, struct comm *c, PyObject *links)
+{
+	int32_t rank, world;
+
+	if (links == Py_None)
+		return c->allgather ? check_world(s, c) : 0;
+	c->links = links_take(links, &rank, &world);
+	if (!c->links)
+		return -1;
+	c->world = (size_t)world;
+	if (rank == s->rank && !check_world(s, c))
+		return 0;
+	links_give(links);
+	if (!PyErr_Occurred())
+		PyErr_Format(PyExc_ValueError, "the links are rank %d's, and "
+			     "the state is rank %d's", (int)rank,
+			     (int)s->rank);
+	return -1;
+}
+
 /* -1 raised. */
 static int make_comm(struct state *s, struct comm *c, PyObject *device)
 {
 	long ordinal = device == Py_None ? -1 : PyLong_AsLong(device);
+	const struct sk_comm *base;
 	int r;
 
 	if (PyErr_Occurred())
 		return -1;
 	c->comm = (struct sk_comm){ .ctx = c,
 				    .allgather = gather_from_python };
-	if (!c->allgather || c->exchange == Py_None)
+	if (c->allgather && c->exchange != Py_None) {
+		c->comm.exchange = exchange_from_python;
+		c->comm.round_bytes = ROUND_BYTES;
+		c->comm.abort = c->abort == Py_None ? NULL : abort_from_python;
+	}
+	base = comm_of(c);
+	if (ordinal < 0 || !base || !base->exchange)
 		return 0;
-	c->comm.exchange = exchange_from_python;
-	c->comm.round_bytes = ROUND_BYTES;
-	c->comm.abort = c->abort == Py_None ? NULL : abort_from_python;
-	if (ordinal < 0)
-		return 0;
-	r = sk_comm_nccl(s->client->sk, &c->comm, s->rank, (int32_t)c->world,
+	r = sk_comm_nccl(s->client->sk, base, s->rank, (int32_t)c->world,
 			 (int32_t)ordinal, &c->nccl);
 	if (r < 0)
 		raise_error(r);
@@ -242,10 +280,10 @@ PyObject *state_restore(PyObject *self, PyObject *args, PyObject *kwargs)
 {
 	static char *words[] = { "step", "flags", "timeout_ms", "names",
 				 "run", "allgather", "world", "exchange",
-				 "abort", "device", NULL };
+				 "abort", "device", "comm", NULL };
 	PyObject *names = Py_None, *fast = NULL, *ret = NULL;
 	PyObject *gatherer = Py_None, *exchange = Py_None, *abort = Py_None;
-	PyObject *device = Py_None;
+	PyObject *device = Py_None, *links = Py_None;
 	struct state *s = (struct state *)self;
 	struct sk_restore_options o = { 0 };
 	long long step = SK_LATEST;
@@ -254,11 +292,11 @@ PyObject *state_restore(PyObject *self, PyObject *args, PyObject *kwargs)
 	struct comm comm = { .world = 1 };
 	Py_ssize_t world = 1;
 
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|LIO&OO&OnOOO:restore",
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|LIO&OO&OnOOOO:restore",
 					 words, &step, &o.flags, take_natural,
 					 &timeout, &names, take_natural,
 					 &of_run, &gatherer, &world, &exchange,
-					 &abort, &device) ||
+					 &abort, &device, &links) ||
 	    !state_usable(s))
 		return NULL;
 	o.run = of_run.value;
@@ -278,9 +316,13 @@ PyObject *state_restore(PyObject *self, PyObject *args, PyObject *kwargs)
 		comm.abort = abort;
 		comm.world = (size_t)world;
 	}
-	if (!make_comm(s, &comm, device))
-		ret = run(s, step, &comm, &o);
-	ret = end_comm(&comm, ret);
+	if (!take_links(s, &comm, links)) {
+		if (!make_comm(s, &comm, device))
+			ret = run(s, step, &comm, &o);
+		ret = end_comm(&comm, ret);
+		if (comm.links)
+			links_give(links);
+	}
 	free((void *)o.names);
 	Py_XDECREF(fast);
 	return ret;

@@ -67,6 +67,7 @@ static int state_init(PyObject *self, PyObject *args, PyObject *kwargs)
 		return -1;
 	}
 	s->rank = job.rank;
+	s->world = job.world;
 	s->blobs = PyDict_New();
 	if (!s->blobs)
 		return -1;

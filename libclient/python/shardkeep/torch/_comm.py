@@ -15,6 +15,7 @@ import contextlib
 import datetime
 import errno
 import hashlib
+import logging
 import time
 from typing import Any
 
@@ -23,7 +24,9 @@ import torch.distributed as dist
 
 from .. import Error, Timeout
 from ._common import lasting
-from ._links import Links
+from ._links import Gloo, Links, Meeting, Sockets, without_sockets
+
+log = logging.getLogger("shardkeep")
 
 _GO = "go"
 _SHORT = 504     # bytes that go along with their number
@@ -80,6 +83,7 @@ class Comm:
         self._last = ""     # what the round before was for
         self._links: Links | None = None
         self._linked = 0
+        self._gloo_only = False
         self._words: Any = None
 
     def _own_store(self, name: str) -> dist.Store:
@@ -187,16 +191,44 @@ class Comm:
 
     def links(self) -> Links:
         """For bytes; all ranks ask, and what broke for one is made anew."""
-        lacking = self._links is None or self._links.broken
-        if any(x == b"1" for x in self.share(b"01"[lacking:lacking + 1],
-                                             "restore()")):
+        mine = b"there"
+        if self._links is None or self._links.broken:
+            mine = b"gloo" if without_sockets() else b"lacking"
+        said = set(self.share(mine, "restore()"))
+        if said != {b"there"}:
+            self._gloo_only |= b"gloo" in said
             self._links = None
             self._linked += 1
-            self._links = Links(
-                dist.PrefixStore(f"links/{self._linked}", self._store),
-                self.rank, self.world, self.timeout)
+            self._links = self._connect(dist.PrefixStore(
+                f"links/{self._linked}", self._store))
         assert self._links is not None
         return self._links
+
+    def _connect(self, store: Any) -> Links:
+        """By sockets; where a rank has none, all go by gloo from then on."""
+        made = None if self._gloo_only else self._meet_all(store)
+        return made or Gloo(store, self.rank, self.world, self.timeout)
+
+    def _meet_all(self, store: Any) -> Sockets | None:
+        made, why = None, ""
+        try:
+            made = Meeting(store, self.rank, self.world, self.timeout,
+                           self.pause).attend()
+        except (Error, RuntimeError) as e:
+            why = f"rank {self.rank}: {e}"
+        failed = [x for x in self.share(why.encode()[:_SHORT], "restore()")
+                  if x]
+        if self.rank == 0:
+            with contextlib.suppress(RuntimeError, NotImplementedError):
+                store.delete_key("at")
+        if not failed:
+            return made
+        self._gloo_only = True
+        if self.rank == 0:
+            log.warning("restores over several nodes go by gloo, as the ranks "
+                        "could not connect to each other: %s",
+                        failed[0].decode(errors="replace"))
+        return None
 
     def _gather(self, parts: list[torch.Tensor], mine: torch.Tensor) -> Any:
         if self._by_group:

@@ -1,28 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes from rank to rank, where several agents serve the job.
 
-They go by gloo, in a group of its own that the ranks make for it: what is
-given up breaks its group, and the trainer's must not be that one. So the ranks
-need not meet before each exchange either, as in the trainer's.
+They go by sockets between all ranks, of our own: what is given up breaks its
+connections, and the trainer's must not be those. So the ranks need not meet
+before each exchange either, as in the trainer's group. Where they cannot be
+made, all ranks go by gloo, in a group that they make for it.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import datetime
 import errno
+import os
+import secrets
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from .. import Timeout
+from .. import Error, Timeout, _core
+from ._common import milliseconds
 
 #: The number of a peer, and memory.
 Part = tuple[int, memoryview]
+
+_TO_MEET = 30.0     # seconds at most: then gloo is to have time, too
 
 
 def available() -> bool:
@@ -30,12 +37,143 @@ def available() -> bool:
     return dist.is_available() and dist.is_gloo_available()
 
 
-class Links:
+def without_sockets() -> bool:
+    """Whether the user wants gloo: ``SHARDKEEP_LINKS=gloo``."""
+    return os.environ.get("SHARDKEEP_LINKS") == "gloo"
+
+
+class Links(abc.ABC):
     """One connection to each rank; made by all of them together."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    @property
+    @abc.abstractmethod
+    def broken(self) -> bool:
+        """Whether there is no use in them any more."""
+
+    @abc.abstractmethod
+    def abort(self) -> None:
+        """Ends it: what others wait for fails as well."""
+
+    @abc.abstractmethod
+    def way(self) -> dict[str, Any]:
+        """As arguments for ``State.restore()``."""
+
+    @abc.abstractmethod
+    def spread(self, root: int, data: bytearray, timeout: float) -> None:
+        """What ``root`` has, into everybody's; Timeout where it does not
+        come, after which there is no other."""
+
+    @contextlib.contextmanager
+    def needed(self) -> Iterator[None]:
+        """Around what a rank does when others may be exchanging already: it
+        fails, and they need not wait."""
+        try:
+            yield
+        except Exception:
+            self.abort()
+            raise
+
+
+# ---- sockets of our own ----
+
+class Sockets(Links):
+    """By ``sk_comm_meet()``: a restore goes by them without Python."""
+
+    def __init__(self, rank: int, core: _core.Links) -> None:
+        super().__init__(rank)
+        self._core = core
+
+    @property
+    def broken(self) -> bool:
+        return self._core.broken
+
+    def abort(self) -> None:
+        self._core.abort()
+
+    def way(self) -> dict[str, Any]:
+        return {"comm": self._core}
+
+    def spread(self, root: int, data: bytearray, timeout: float) -> None:
+        try:
+            self._core.broadcast(root, data, milliseconds("timeout", timeout))
+        except Error as e:
+            raise Timeout(errno.ETIMEDOUT, f"rank {self._rank} did not get "
+                          f"what rank {root} has to tell: {e}") from None
+
+
+def _store_host(store: Any) -> str:
+    """A node that all ranks can reach: the store's; "*" where it is none's."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    host = getattr(store, "host", None) or os.environ.get("MASTER_ADDR", "*")
+    return f"[{host}]" if ":" in host else host
+
+
+class Meeting:
+    """How the ranks find each other: rank 0 has a port, and says in the store
+    where it is, and what only the others can know."""
+
+    def __init__(self, store: Any, rank: int, world: int, timeout: float,
+                 pause: Callable[[float], float]) -> None:
+        self._store, self._rank, self._world = store, rank, world
+        self._timeout, self._pause = min(timeout, _TO_MEET), pause
+
+    def attend(self) -> Sockets:
+        """Error where they did not meet, or RuntimeError."""
+        began = time.monotonic()
+        if self._rank == 0:
+            return self._lead()
+        secret, _, at = self._told(began).partition(" ")
+        left = self._timeout - (time.monotonic() - began)
+        return self._links(at, secret, max(left, 0.001))
+
+    def _links(self, at: str, secret: str, timeout: float,
+               **words: Any) -> Sockets:
+        return Sockets(self._rank, _core.Links(
+            at, self._rank, self._world, secret,
+            milliseconds("timeout", timeout), **words))
+
+    def _lead(self) -> Sockets:
+        secret, told = secrets.token_hex(16), []
+
+        def tell(at: str) -> None:
+            self._store.set("at", f"{secret} {at}")
+            told.append(at)
+
+        try:
+            return self._links(
+                f"{_store_host(self._store)}:0", secret, self._timeout,
+                tell=tell, interfaces=os.environ.get("GLOO_SOCKET_IFNAME"))
+        except Error:
+            if not told:        # the others need not wait
+                self._store.set("at", "")
+            raise
+
+    def _told(self, began: float) -> str:
+        while not self._store.check(["at"]):
+            waited = time.monotonic() - began
+            if waited >= self._timeout:
+                raise Timeout(errno.ETIMEDOUT, "rank 0 did not say where it "
+                              f"is within {self._timeout:g} s")
+            time.sleep(self._pause(waited))
+        told: str = self._store.get("at").decode()
+        if not told:
+            raise Error(errno.ENOTCONN, "rank 0 cannot be reached")
+        return told
+
+
+# ---- gloo ----
+
+class Gloo(Links):
+    """By a process group of gloo's."""
 
     def __init__(self, store: Any, rank: int, world: int,
                  timeout: float) -> None:
-        self._rank, self._world = rank, world
+        super().__init__(rank)
+        self._world = world
         with self._failing(f"rank {rank} could not connect to the others"):
             self._gloo: Any = dist.ProcessGroupGloo(
                 store, rank, world, datetime.timedelta(seconds=timeout))
@@ -43,6 +181,13 @@ class Links:
     @property
     def broken(self) -> bool:
         return self._gloo is None
+
+    def abort(self) -> None:
+        self._gloo = None
+
+    def way(self) -> dict[str, Any]:
+        return {"allgather": self.allgather, "world": self._world,
+                "exchange": self.exchange, "abort": self.abort}
 
     @contextlib.contextmanager
     def _failing(self, what: str) -> Iterator[None]:
@@ -61,20 +206,6 @@ class Links:
             raise Timeout(errno.ETIMEDOUT, "another exchange has failed")
         with self._failing(f"rank {self._rank} {what}"):
             yield
-
-    @contextlib.contextmanager
-    def needed(self) -> Iterator[None]:
-        """Around what a rank does when others may be exchanging already: it
-        fails, and they need not wait."""
-        try:
-            yield
-        except Exception:
-            self.abort()
-            raise
-
-    def abort(self) -> None:
-        """Ends it: what others wait for fails as well."""
-        self._gloo = None
 
     @staticmethod
     def _wait(works: Iterable[Any], timeout_ms: int) -> None:
@@ -114,7 +245,6 @@ class Links:
         yield self._gloo.broadcast([every], dist.BroadcastOptions())
 
     def spread(self, root: int, data: bytearray, timeout: float) -> None:
-        """What ``root`` has, into everybody's."""
         with self._exchanging(f"did not get what rank {root} has to tell"):
             options = dist.BroadcastOptions()
             options.rootRank = root

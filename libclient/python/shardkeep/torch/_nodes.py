@@ -74,15 +74,13 @@ class Held:
 
 def over(comm: Comm, links: Links | None,
          device: int | None) -> dict[str, Any]:
-    """For ``State.restore()``: the comm of torch.distributed, with what moves
-    bytes."""
+    """For ``State.restore()``: the links, or the comm of torch.distributed
+    for words alone."""
     words: dict[str, Any] = {
-        "timeout_ms": milliseconds("timeout", comm.timeout),
-        "allgather": comm.for_restore, "world": comm.world}
+        "timeout_ms": milliseconds("timeout", comm.timeout)}
     if links is not None:
-        words.update(allgather=links.allgather, exchange=links.exchange,
-                     abort=links.abort, device=device)
-    return words
+        return {**words, **links.way(), "device": device}
+    return {**words, "allgather": comm.for_restore, "world": comm.world}
 
 
 def join_runs(state: State, comm: Comm, links: Links) -> None:
