@@ -80,6 +80,7 @@ static socklen_t to_address(const struct sk_spot *p,
 static bool from_address(const struct sockaddr *a, struct sk_spot *ret)
 {
 	ret->family = a->sa_family;
+	memset(ret->ip, 0, sizeof(ret->ip));	/* IPv4 is the shorter */
 	if (a->sa_family == AF_INET)
 		memcpy(ret->ip, &((const struct sockaddr_in *)(const void *)a)
 			       ->sin_addr, 4);
@@ -97,8 +98,10 @@ static bool is_loopback(const struct sk_spot *p)
 }
 
 /* Where others meet this rank: where it speaks to rank 0 from. Who does so
- * over loopback is on its node. */
-static int tell_place(const struct sk_os *os, int fd, struct sk_spot *place)
+ * over loopback, or from where rank 0 is itself, is on its node: others reach
+ * that by other addresses, perhaps. */
+static int tell_place(const struct sk_os *os, int fd,
+		      const struct sk_spot *root, struct sk_spot *place)
 {
 	struct sockaddr_storage at;
 	socklen_t size = sizeof(at);
@@ -108,7 +111,9 @@ static int tell_place(const struct sk_os *os, int fd, struct sk_spot *place)
 		return r;
 	if (!from_address((void *)&at, place))
 		return -EAFNOSUPPORT;
-	if (is_loopback(place))
+	if (is_loopback(place) ||
+	    (place->family == root->family &&
+	     !memcmp(place->ip, root->ip, sizeof(root->ip))))
 		place->family = 0;
 	return 0;
 }
@@ -200,10 +205,10 @@ int sk_seek_connect(const struct sk_os *os, const struct sk_spot *place,
 	return r;
 }
 
-static int ask(const struct sk_os *os, int fd, struct sk_hello *hello,
-	       uint64_t until, struct sk_answer *ret)
+static int ask(const struct sk_os *os, int fd, const struct sk_spot *root,
+	       struct sk_hello *hello, uint64_t until, struct sk_answer *ret)
 {
-	int r = tell_place(os, fd, &hello->place);
+	int r = tell_place(os, fd, root, &hello->place);
 
 	if (r >= 0)
 		r = sk_link_send(os, fd, hello, sizeof(*hello), until);
@@ -228,7 +233,7 @@ static int try_all(const struct sk_os *os, const struct sk_notice *at,
 		if (r < 0)
 			continue;
 		by = within(os, ANSWER_NS, until);
-		r = ask(os, fd, hello, by, ret_answer);
+		r = ask(os, fd, &at->places[i], hello, by, ret_answer);
 		if (!r) {
 			*ret_fd = fd;
 			*ret_root = at->places[i];
