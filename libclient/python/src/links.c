@@ -237,11 +237,16 @@ static int parts_take(PyObject *from, bool write, struct parts *ret)
 		r = -1;
 	}
 	for (Py_ssize_t i = 0; i < n && !r; i++) {
+		PyObject *one = PySequence_Fast_GET_ITEM(fast, i);
 		Py_buffer *view = &ret->views[i];
 		int rank;
 
-		if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(fast, i),
-				      write ? "iw*" : "iy*", &rank, view)) {
+		if (!PyTuple_Check(one))
+			PyErr_Format(PyExc_TypeError, "%R is no part: (rank, "
+				     "buffer) is needed", one);
+		if (!PyTuple_Check(one) ||
+		    !PyArg_ParseTuple(one, write ? "iw*" : "iy*", &rank,
+				      view)) {
 			r = -1;
 			continue;
 		}
