@@ -314,6 +314,37 @@ def test_a_rank_that_fails_in_an_exchange(nodes, way, call, how, code):
     assert wait(start(4, _break, nodes, call, how)) == [0, code, 0, 0]
 
 
+def _fail_to_meet(nodes: Nodes, how: str) -> None:
+    """Rank 1 does, when the others are at it."""
+    class Meeting(_links.Meeting):
+        def attend(self) -> _links.Sockets:
+            if how == "dies":
+                os._exit(3)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return super().attend()
+
+    model, optim = _job(False)
+    ck = Checkpointer(model, optim, job="far", raising=True, timeout=8,
+                      socket=_on(nodes, [1, 0, 1, 0]), local={"mine": {}})
+    pids: list[int] = [0] * 4
+    dist.all_gather_object(pids, os.getpid())
+    if dist.get_rank() == 1:
+        _comm.Meeting = Meeting
+    with pytest.raises(Timeout, match="rank 1 did not come to"):
+        ck.restore()
+    if dist.get_rank() == 0:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pids[1], signal.SIGKILL)
+    os._exit(0)
+
+
+@pytest.mark.parametrize("how, code", [("dies", 3),
+                                       ("stops", -signal.SIGKILL)])
+def test_a_rank_that_fails_to_meet(nodes, how, code):
+    _saved(nodes)
+    assert wait(start(4, _fail_to_meet, nodes, how)) == [0, code, 0, 0]
+
+
 def _unready(nodes: Nodes) -> None:
     """Rank 1 cannot begin, when the others may have begun."""
     model, optim = _job(False)
