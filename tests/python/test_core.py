@@ -196,6 +196,8 @@ def test_descriptions_that_cannot_be(client: Client, change: dict[str, Any],
     [("w", 1, (3,), None, (), -5, None, None, None)],
     [("w", 1, (3,), None, (), 0, None, None, 5)],
     [("w", 1, (3,), None, (), 0, None, None, None, "gpu")],
+    [("w", 1, (3,), None, (5,), 0, None, None, None)],
+    [("w", 1, (3,), None, (), 0, None, None, (5,))],
 ])
 def test_no_descriptions_at_all(client: Client, given: Any) -> None:
     state = state_of(client, "bad")

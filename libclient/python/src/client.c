@@ -192,6 +192,14 @@ int take_natural(PyObject *from, void *to)
 	return 1;
 }
 
+bool is_tuple(PyObject *from, const char *what)
+{
+	if (!PyTuple_Check(from))
+		PyErr_Format(PyExc_TypeError, "%s is a tuple, and %R is none",
+			     what, from);
+	return PyTuple_Check(from);
+}
+
 int take_numbers(PyObject *from, const char *what, int64_t *ret)
 {
 	PyObject *fast = PySequence_Fast(from, what);

@@ -72,6 +72,9 @@ struct natural {
 int take_natural(PyObject *from, void *to);
 /** An int64 per element of the sequence @from; how many, or -1 raised. */
 int take_numbers(PyObject *from, const char *what, int64_t *ret);
+/** For PyArg_ParseTuple(), which takes anything else for a mistake of the
+ * interpreter's; @what it is: "a part". Raised where it is none. */
+bool is_tuple(PyObject *from, const char *what);
 /** The struct sk_mesh of a Mesh or None; -1 raised. */
 int take_mesh(PyObject *from, struct sk_mesh **ret);
 

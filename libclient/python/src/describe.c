@@ -30,10 +30,11 @@ static int take_placements(PyObject *from, struct sk_placement *ret)
 		goto fail;
 	}
 	for (Py_ssize_t i = 0; i < n; i++) {
+		PyObject *one = PySequence_Fast_GET_ITEM(fast, i);
 		long long split;
 
-		if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(fast, i),
-				      "iiL", &ret[i].kind, &ret[i].dim,
+		if (!is_tuple(one, "a placement") ||
+		    !PyArg_ParseTuple(one, "iiL", &ret[i].kind, &ret[i].dim,
 				      &split))
 			goto fail;
 		ret[i].split_factor = split;
@@ -57,7 +58,8 @@ static int take_part(PyObject *from, struct sk_part *ret)
 {
 	PyObject *offset, *size, *pointer, *strides;
 
-	if (!PyArg_ParseTuple(from, "OOOO", &offset, &size, &pointer,
+	if (!is_tuple(from, "a part") ||
+	    !PyArg_ParseTuple(from, "OOOO", &offset, &size, &pointer,
 			      &strides) ||
 	    take_numbers(offset, "a part's offset", ret->box.offset) < 0 ||
 	    take_numbers(size, "a part's size", ret->box.size) < 0 ||

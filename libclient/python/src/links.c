@@ -241,10 +241,7 @@ static int parts_take(PyObject *from, bool write, struct parts *ret)
 		Py_buffer *view = &ret->views[i];
 		int rank;
 
-		if (!PyTuple_Check(one))
-			PyErr_Format(PyExc_TypeError, "%R is no part: (rank, "
-				     "buffer) is needed", one);
-		if (!PyTuple_Check(one) ||
+		if (!is_tuple(one, "a part") ||
 		    !PyArg_ParseTuple(one, write ? "iw*" : "iy*", &rank,
 				      view)) {
 			r = -1;
