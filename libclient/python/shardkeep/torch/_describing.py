@@ -93,6 +93,10 @@ class Describing:
     def is_current(self) -> None:
         """What is described is what there is: watched from here on."""
         self._watch = self._tensors.watch(self._usual)
+        self.has_more()
+
+    def has_more(self) -> None:
+        """Looks whether the optimizer keeps anything but tensors."""
         self.more = (self._tensors.mixed and bool(self._tensors.scalars())
                      ) or any(self._tensors.others())
 

@@ -112,13 +112,15 @@ class Restore:
         one_agent = self._prepare(saved, strict)
         try:
             report = self._move(saved, flags, one_agent)
+            if strict:  # described as it will be for the next snapshot,
+                self._describing.is_current()   # unless objects change it
             self._load(strict, report[1])
         except Exception:
             self._blobs.clear()
             raise
         self._blobs.settle()
-        if strict:      # described as it will be for the next snapshot
-            self._describing.is_current()
+        if strict:
+            self._describing.has_more()
         self.report = report[0]
 
     def _prepare(self, saved: Saved, strict: bool) -> bool:

@@ -63,6 +63,11 @@ class LiveTensors:
         self._dicts: list[tuple[Any, tuple[str, ...]]] = []
         self._modules: list[tuple[Any, tuple[Any, ...]]] = []
         self._places: list[tuple[Any, str, str]] = []
+        #: Where a name had which parameter, None, or one that is tied.
+        self._were: list[tuple[Any, str, Any]] = []
+        self._tied: list[tuple[Any, str]] = []
+        #: Which names of buffers are not persistent.
+        self._passing: list[tuple[Any, frozenset[str]]] = []
         self._names: dict[int, list[str]] = {}  # of parameters, by id
         self.pieces: dict[str, Piece] = {}      # of flat parameters, by FQN
         self._taken: set[str] = set()
@@ -79,7 +84,8 @@ class LiveTensors:
             self._once("model." + piece.fqn)
             self.pieces[piece.fqn] = piece
             self._names.setdefault(id(p), []).append(piece.fqn)
-        seen |= flattened_ids(model)
+        flattened = flattened_ids(model)
+        seen |= flattened
         self._fsdp2 += [m for m in model.modules()
                         if isinstance(m, FSDPModule)]
         for prefix, module in model.named_modules():
@@ -92,24 +98,41 @@ class LiveTensors:
                     torch.nn.Module.get_extra_state:
                 self._extra[clean_name(dot + "_extra_state")] = module
             for key, t in module._parameters.items():
+                if id(t) in flattened:
+                    continue
                 if t is not None and id(t) not in seen:
                     self._names[id(t)] = [clean_name(dot + key)]
                 self._place(module._parameters, key, t, dot, seen)
+            passing = module._non_persistent_buffers_set
+            if module._buffers:
+                self._passing.append((passing, frozenset(passing)))
             for key, t in module._buffers.items():
-                if key not in module._non_persistent_buffers_set:
+                if key not in passing:
                     self._place(module._buffers, key, t, dot, seen)
                     self.buffers.add("model." + clean_name(dot + key))
 
     def _rebuilt(self) -> bool:
-        """Whether modules have other modules or names than when they were
-        walked."""
+        """Whether modules have other modules, names or parameters than when
+        they were walked: what was tied may not be now, and the other way."""
         return any(tuple(d) != names for d, names in self._dicts) or any(
             not all(map(operator.is_, d.values(), were))
-            for d, were in self._modules)
+            for d, were in self._modules) or any(
+            d.get(key) is not were for d, key, were in self._were) or any(
+            now != were for now, were in self._passing)
+
+    def _with_none(self) -> list[Any]:
+        """The dicts of tensors in which a name has none."""
+        return list({id(d): d for d, key, _ in self._were
+                     if d.get(key) is None}.values())
 
     def _place(self, where: Any, key: str, t: Any, dot: str,
                seen: set[int]) -> None:
-        if t is None or id(t) in seen:     # tied: kept once
+        tied = t is not None and id(t) in seen
+        if t is None or tied or isinstance(t, torch.nn.Parameter):
+            self._were.append((where, key, t))
+        if tied:
+            self._tied.append((where, key))
+        if t is None or tied:   # kept once
             return
         seen.add(id(t))
         name = "model." + clean_name(dot + key)
@@ -206,10 +229,14 @@ class LiveTensors:
 
     def watch(self, usual: _core.Usual | None = None) -> Watch:
         """What tells whether all is as :meth:`items` just found it."""
-        places = [(where, key) for where, key, _ in self._places
-                  if where[key] is not None]
-        sizes = [(d, len(names)) for d, names in self._dicts]
+        places = [place for place in self._tied + [
+            (where, key) for where, key, _ in self._places]
+            if place[0].get(place[1]) is not None]
+        sizes: list[tuple[Any, int]] = [(d, len(names))
+                                        for d, names in self._dicts]
+        sizes += [(now, len(were)) for now, were in self._passing]
         held: list[tuple[Any, type]] = [(d, object) for d, _ in self._modules]
+        held += [(d, type(None)) for d in self._with_none()]
         held += [(g["params"], object) for g in self.param_groups()]
         states, more = [], False
         for stepped in self.optims:

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model's names hold changes between snapshots: each holds what is
+there when it is taken, under the names it has then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import shardkeep
+import torch
+from shardkeep.torch import Checkpointer
+from torch import nn
+
+
+class Model(nn.Module):
+    """Two layers that share a weight, and names for what comes later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.last.weight = self.first.weight
+        self.register_parameter("scale", None)
+        self.register_buffer("cache", None)
+        self.register_buffer("mean", torch.zeros(3), persistent=False)
+        self.register_buffer("one", torch.zeros(3))
+        self.register_buffer("other", self.one)
+
+
+def _untied(m: Model) -> None:
+    m.last.weight = nn.Parameter(torch.full((3, 3), 5.0))
+
+
+def _untied_first(m: Model) -> None:
+    m.first.weight = nn.Parameter(torch.full((3, 3), 5.0))
+
+
+def _untied_in_place(m: Model) -> None:
+    m.last.weight = nn.Parameter(m.last.weight.detach().clone())
+
+
+def _buffers_untied(m: Model) -> None:
+    m.other = torch.full((3,), 5.0)
+
+
+def _set(m: Model) -> None:
+    m.scale = nn.Parameter(torch.full((2,), 5.0))
+
+
+def _buffer_set(m: Model) -> None:
+    m.cache = torch.full((2,), 5.0)
+
+
+def _made_persistent(m: Model) -> None:
+    m.register_buffer("mean", torch.full((3,), 5.0))
+
+
+def _made_passing(m: Model) -> None:
+    m.register_buffer("one", torch.full((3,), 5.0), persistent=False)
+
+
+def _none(m: Model) -> None:
+    m.first.bias = None
+
+
+def _tied(m: Model) -> None:
+    m.last.bias = m.first.bias
+
+
+def _stored(job: str) -> set[str]:
+    return {t["name"] for t in shardkeep.inspect(
+        shardkeep.Client(), job)["tensors"]}
+
+
+@pytest.mark.parametrize("change", [
+    _untied, _untied_first, _untied_in_place, _buffers_untied, _set,
+    _buffer_set, _made_persistent, _made_passing, _none, _tied])
+@pytest.mark.parametrize("first", [True, False], ids=["saved", "made"])
+def test_a_snapshot_has_what_a_name_holds(
+        agent: str, change: Callable[[Model], None], first: bool) -> None:
+    model = Model()
+    with Checkpointer(model, job="names", rng=False, raising=True) as ck:
+        if first:
+            ck.snapshot(0)
+            ck.fence()
+        change(model)
+        ck.snapshot(1)
+        ck.wait()
+        want = {k: t.clone() for k, t in model.state_dict().items()}
+        with torch.no_grad():
+            for t in model.state_dict().values():
+                t.fill_(-1)
+        assert ck.restore() == 1
+        got = model.state_dict()
+        assert got.keys() == want.keys()
+        assert all(torch.equal(got[k], want[k]) for k in want)
+    # What is tied stands once, under the first name.
+    kinds = {id(t): k for k, t in reversed(
+        list(model.state_dict(keep_vars=True).items()))}
+    assert _stored("names") == {"model." + k for k in kinds.values()}
+
+
+def test_a_parameter_has_its_own_name(agent: str) -> None:
+    """Also one that lies where another one was."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    optim = torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9)
+    with Checkpointer(model, optim, job="ids", rng=False,
+                      raising=True) as ck:
+        at = id(model[1].weight)
+        for _ in range(50):
+            model[1].weight = nn.Parameter(torch.ones(3, 3))
+            model[1].bias = nn.Parameter(torch.ones(3))
+            if id(model[1].bias) == at:
+                break
+        optim.add_param_group({"params": [model[1].bias], "lr": 0.5})
+        model(torch.ones(2, 3)).sum().backward()
+        optim.step()
+        ck.snapshot(0)
+        ck.wait()
+    assert "optim.state.1.bias.momentum_buffer" in _stored("ids")
+
+
+class Replaces(nn.Module):
+    """Takes its state back as tensors of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(3))
+        self.register_buffer("table", torch.zeros(3))
+
+    def get_extra_state(self) -> list[float]:
+        return [float(x) for x in self.table]
+
+    def set_extra_state(self, state: list[float]) -> None:
+        self.table = torch.tensor(state)
+
+
+def test_objects_that_replace_tensors_when_they_come_back(agent: str
+                                                          ) -> None:
+    model = Replaces()
+    with Checkpointer(model, job="extra", rng=False, raising=True) as ck:
+        model.table.fill_(1)
+        ck.snapshot(1)
+        ck.wait()
+        assert ck.restore() == 1
+        model.table.fill_(2)
+        ck.snapshot(2)
+        ck.wait()
+        model.table.fill_(3)
+        assert ck.restore() == 2
+    assert (model.table == 2).all()
+    fresh = Replaces()
+    fresh.set_extra_state = lambda state: None  # type: ignore[method-assign]
+    with Checkpointer(fresh, job="extra", rng=False, raising=True) as ck:
+        assert ck.restore() == 2
+    assert (fresh.table == 2).all(), "the tensor itself was saved"
