@@ -487,6 +487,37 @@ def test_objects_and_what_is_refused(agent):
         assert ck.snapshot(3, wait=10)
 
 
+class _Text(bytes):
+    """Bytes of a type of their own."""
+
+
+class _Few(set):
+    """And a set."""
+
+
+def test_objects_of_numpy_and_of_derived_types(agent):
+    """They come back with the values that they had, or not at all."""
+    import numpy as np
+    fields = np.array([(1, 2.5), (3, 4.5)], [("a", "i4"), ("b", "f8", 1)])
+    arrays = {"fields": fields, "row": fields[1], "bytes": np.bytes_(b"x"),
+              "none": np.bytes_(b""), "empty": np.zeros((2, 0)),
+              "complex": np.complex128(1j), "text": np.array(["a", "bc"]),
+              "big": np.arange(3, dtype=">i4"), "flag": np.bool_(True)}
+    plain = {"bytes": _Text(b"y"), "few": _Few((1, 2))}
+    model, other = torch.nn.Linear(2, 2), {**arrays, "plain": dict(plain)}
+    with Checkpointer(model, job="derived", extra={"k": other},
+                      **FLUSHLESS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+        other.clear()
+        assert ck.restore() == 1
+    assert other.pop("plain") == plain
+    assert other.keys() == arrays.keys()
+    for name, x in arrays.items():
+        assert type(other[name]) is type(x) and other[name].dtype == x.dtype
+        assert np.array_equal(other[name], x)
+
+
 @pytest.mark.parametrize("wrong, error", [
     ({"flush_every": -1}, "flush_every is -1"),
     ({"keep_last": 2**32 + 1}, "keep_last is 4294967297"),

@@ -109,7 +109,14 @@ def _dict(x: dict[Any, Any]) -> Any:
         _each(x.values(), lambda i: f"[{keys[i]!r}]"))]}
 
 
+def _base(x: Any, *kinds: type) -> str:
+    """Of which of the kinds it is: a subclass comes back as that."""
+    return next(k.__name__ for k in kinds if isinstance(x, k))
+
+
 def _rare(x: Any) -> Any:
+    if type(x).__module__ == "numpy":
+        return _numpy_form(x)
     if isinstance(x, complex):
         return {_TAG: "complex", "value": [_number(x.real), _number(x.imag)]}
     if isinstance(x, torch.Tensor):
@@ -119,30 +126,36 @@ def _rare(x: Any) -> Any:
     if isinstance(x, torch.Size):
         return {_TAG: "size", "value": list(x)}
     if isinstance(x, (bytes, bytearray)):
-        return {_TAG: type(x).__name__,
+        return {_TAG: _base(x, bytes, bytearray),
                 "value": base64.b64encode(x).decode("ascii")}
     if type(x) is io.BytesIO:
         return {_TAG: "BytesIO",
                 "value": base64.b64encode(x.getvalue()).decode("ascii")}
     if isinstance(x, (set, frozenset)):
-        return {_TAG: type(x).__name__, "value": _each(x, lambda _: "{}")}
+        return {_TAG: _base(x, set, frozenset),
+                "value": _each(x, lambda _: "{}")}
     if isinstance(x, collections.deque):
         return {_TAG: "deque", "maxlen": x.maxlen,
                 "value": _each(x, _index)}
-    return _foreign(x)
-
-
-def _foreign(x: Any) -> Any:
-    if type(x).__module__ == "numpy":
-        import numpy
-        if isinstance(x, numpy.generic):
-            return {_TAG: "numpy", "dtype": x.dtype.str,
-                    "data": base64.b64encode(x.tobytes()).decode("ascii")}
-        if isinstance(x, numpy.ndarray) and not x.dtype.hasobject:
-            return {_TAG: "ndarray", "dtype": x.dtype.str,
-                    "shape": list(x.shape),
-                    "data": base64.b64encode(x.tobytes()).decode("ascii")}
     raise _NoForm(x)
+
+
+def _numpy_form(x: Any) -> Any:
+    import numpy
+    if not isinstance(x, (numpy.generic, numpy.ndarray)) or x.dtype.hasobject:
+        raise _NoForm(x)
+    form = {_TAG: "numpy", "dtype": _descr(x),
+            "data": base64.b64encode(x.tobytes()).decode("ascii")}
+    if isinstance(x, numpy.ndarray):
+        form.update({_TAG: "ndarray", "shape": list(x.shape)})
+    return form
+
+
+def _descr(x: Any) -> Any:
+    """Its dtype: a word, or the fields."""
+    import numpy
+    return x.dtype.str if x.dtype.names is None else _encode(
+        numpy.lib.format.dtype_to_descr(x.dtype))
 
 
 def _tensor(x: dict[str, Any]) -> torch.Tensor:
@@ -156,7 +169,11 @@ def _tensor(x: dict[str, Any]) -> torch.Tensor:
 
 def _numpy(x: dict[str, Any]) -> Any:
     import numpy
-    a = numpy.frombuffer(base64.b64decode(x["data"]), dtype=x["dtype"])
+    dtype = numpy.lib.format.descr_to_dtype(decode(x["dtype"]))
+    if not dtype.itemsize:      # empty text: of no length, of no bytes
+        a = numpy.zeros(math.prod(x.get("shape", [1])), dtype)
+    else:
+        a = numpy.frombuffer(base64.b64decode(x["data"]), dtype)
     if x[_TAG] == "numpy":
         return a[0]
     return a.reshape(x["shape"]).copy()
