@@ -226,12 +226,27 @@ int sk_conn_open_more(const struct sk_os *os, struct sk_conn *handle,
 	return open_more(os, socket_path, known, until_ns, ret_conn, err);
 }
 
+/* An agent that ended since the last request is found out before the next one,
+ * which would fail. Where another thread asks something, it will see. */
+static void notice_end(struct sk_conn *conn)
+{
+	struct pollfd p = { .events = POLLRDHUP };
+
+	if (pthread_mutex_trylock(&conn->lock))
+		return;
+	p.fd = conn->sock;
+	if (conn->sock >= 0 && conn->os->poll(conn->os, &p, 1, 0) > 0)
+		hang_up(conn);
+	(void)pthread_mutex_unlock(&conn->lock);
+}
+
 int sk_conn_again(const char *socket_path, uint64_t until_ns,
 		  struct sk_conn *conn, struct sk_err *err)
 {
 	struct sk_conn fresh = SK_CONN_NULL;
 	int r;
 
+	notice_end(conn);
 	if (sk_conn_is_open(conn, NULL, NULL))
 		return 0;
 	r = open_more(conn->os, socket_path, 0, until_ns, &fresh, err);

@@ -64,6 +64,18 @@ static int wait_agent(struct sk_state *state, int64_t step, int until,
 	return r;
 }
 
+static int check_wait(int64_t step, int until, struct sk_err *err)
+{
+	if (step < 0)
+		return sk_err_set(err, -EINVAL, "step %lld is negative",
+				  (long long)step);
+	if (until < SK_SEALED || until > SK_WRITTEN)
+		return sk_err_set(err, -EINVAL, "one cannot wait for %d; "
+				  "give SK_SEALED, SK_COMPLETE, SK_DURABLE or "
+				  "SK_WRITTEN", until);
+	return 0;
+}
+
 SK_API int sk_wait(struct sk_state *state, int64_t step, int until,
 		   uint32_t timeout_ms)
 {
@@ -71,9 +83,8 @@ SK_API int sk_wait(struct sk_state *state, int64_t step, int until,
 	uint64_t until_ns;
 	int r = sk_state_check(state, &err);
 
-	if (r >= 0 && (until < SK_SEALED || until > SK_WRITTEN || step < 0))
-		r = sk_err_set(&err, -EINVAL, "waiting for %d of step %lld",
-			       until, (long long)step);
+	if (r >= 0)
+		r = check_wait(step, until, &err);
 	if (r < 0)
 		return sk_say(r, &err);
 	until_ns = sk_until_ms(state->sk->os, timeout_ms);

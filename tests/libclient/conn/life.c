@@ -352,6 +352,41 @@ static void lose_agent(struct scene *scene)
 	sk_close(rank.sk);
 }
 
+/* Each call finds another agent than the one before it had. */
+static void lose_it_unnoticed(struct scene *scene)
+{
+	struct rank rank = { .scene = scene, .world = 1, .job = "unnoticed" };
+	struct sk_options o = { .socket = scene->socket, .threads = 1,
+				.timeout_ms = 20000 };
+	struct sk_job job = { .name = "unnoticed", .world = 1 };
+	struct sk_report report;
+
+	CHECK(!sk_open(&o, &rank.sk), "%s", sk_error());
+	CHECK(!sk_state_create(rank.sk, &job, &rank.state));
+	rank_tensor(&rank, &(struct sk_tensor){ .name = "w", .dtype = SK_F32,
+		.ndim = 1, .shape = { 5000 } }, 0);
+	rank_write(&rank, 1);
+	rank_snapshot(&rank, 1, SK_DURABLE);
+	for (int call = 0; call < 4; call++) {
+		scene_stop_agent(scene, call & 1 ? SIGKILL : SIGTERM);
+		scene_start_agent(scene);
+		if (call == 0)
+			CHECK(!rank_restore(&rank, SK_LATEST, 0, &report),
+			      "%s", sk_error());
+		else if (call == 1)
+			CHECK(!sk_prepare(rank.state, 20000), "%s",
+			      sk_error());
+		else if (call == 2)
+			CHECK(!sk_snapshot(rank.state, 2, NULL), "%s",
+			      sk_error());
+		else	/* another agent that knows nothing of the job yet */
+			CHECK(sk_flush(rank.state, 2) == -ENOENT, "%s",
+			      sk_error());
+	}
+	sk_state_free(rank.state);
+	sk_close(rank.sk);
+}
+
 /* Killed while a snapshot is on its way: the fence still lets go. */
 static void lose_it_midway(struct scene *scene)
 {
@@ -388,6 +423,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "shared", 1, share, NULL);
 	scene_ranks(&scene, "cold", 2, fill_cold, NULL);
 	lose_agent(&scene);
+	lose_it_unnoticed(&scene);
 	lose_it_midway(&scene);
 	scene_close(&scene);
 	return 0;
