@@ -16,7 +16,7 @@ import torch.distributed as dist
 from harness import run, start, wait
 from models import (Holder, Replicate, Shard, _StridedShard, everything,
                     sharded, whole, wrong)
-from shardkeep import Invalid, NotFound, TensorChanged
+from shardkeep import Invalid, Mismatch, NotFound, TensorChanged
 from shardkeep._tools import path as program
 from shardkeep.torch import Checkpointer
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -485,6 +485,36 @@ def test_objects_and_what_is_refused(agent):
             ck.snapshot(2)
         other.pop("bad")
         assert ck.snapshot(3, wait=10)
+
+
+def test_objects_that_a_snapshot_lacks_are_all_named(agent):
+    model = torch.nn.Linear(2, 2)
+    with Checkpointer(model, job="lacks", extra={"a": {"n": 1}},
+                      **FLUSHLESS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+    mine = {"a": {"n": 0}, "b": {}, "c": 3}
+    with Checkpointer(model, job="lacks", extra=mine) as ck:
+        with pytest.raises(Mismatch, match="no object b, c .*strict=False"):
+            ck.restore()
+        assert mine["a"] == {"n": 0}, "none of them is given"
+        assert ck.restore(strict=False) == 1
+    assert mine == {"a": {"n": 1}, "b": {}, "c": 3}
+
+
+def _made_too_early() -> None:
+    meeting, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    dist.destroy_process_group()
+    with Checkpointer(torch.nn.Linear(2, 2), job="early", **FLUSHLESS) as ck:
+        dist.init_process_group("gloo", store=dist.PrefixStore("2", meeting),
+                                rank=rank, world_size=2)
+        for call in (ck.restore, lambda: ck.snapshot(1)):
+            with pytest.raises(RuntimeError, match="before torch.distributed"):
+                call()
+
+
+def test_one_rank_that_became_several(agent):
+    run(2, _made_too_early)
 
 
 class _Text(bytes):

@@ -60,10 +60,22 @@ class Comm:
         up = dist.is_available() and dist.is_initialized()
         self._begin(dist.get_rank(group) if up else 0,
                     dist.get_world_size(group) if up else 1, timeout)
+        self._alone = not up
         self._group = group
         self._by_group = up and carries_cpu(group)
         if self.world > 1:
             self._store = self._own_store(name)
+
+    def check_world(self) -> None:
+        """Refuses one rank that has become one of several: each would keep
+        what is the others' as well under rank 0 of 1."""
+        if self._alone and dist.is_available() and dist.is_initialized() and \
+                dist.get_world_size() > 1:
+            raise RuntimeError(
+                "this Checkpointer was made before torch.distributed was "
+                f"initialized, as one rank alone, and there are "
+                f"{dist.get_world_size()}; make it afterwards, or give the "
+                "group of this rank")
 
     @classmethod
     def at(cls, key: str, rank: int, world: int, timeout: float) -> Comm:
@@ -77,6 +89,7 @@ class Comm:
     def _begin(self, rank: int, world: int, timeout: float) -> None:
         self.rank, self.world = rank, world
         self.timeout = lasting("timeout", timeout, some=True)
+        self._alone = False     # made without torch.distributed
         self._group: dist.ProcessGroup | None = None
         self._by_group = False
         self._round = 0

@@ -208,20 +208,26 @@ class Kept:
 
     def _load_objects(self, saved: dict[int, dict[str, Any]],
                       strict: bool) -> None:
-        for name, x in self._extra.items():
-            value = _ABSENT
-            for rank in (self._rank, 0):
-                raw = saved.get(rank, {}).get("extra." + name)
-                if value is _ABSENT and isinstance(raw, str):
-                    value = _objects.loads(raw.encode())
-            if value is _ABSENT and strict:
-                raise KeyError(f"the snapshot has no object {name}")
-            _give(self._extra, name, x, value)
+        found = {name: self._extra_of(saved, name) for name in self._extra}
+        lacking = sorted(k for k, v in found.items() if v is _ABSENT)
+        if lacking and strict:
+            raise Mismatch(errno.ENOKEY, "the snapshot has no object "
+                           f"{', '.join(lacking)} (strict=False restores "
+                           "what there is)")
+        for name, value in found.items():
+            _give(self._extra, name, self._extra[name], value)
         for name, x in self._local.items():
             _give(self._local, name, x, self._own("local." + name))
         state = self._own("rng") if self._rng else _ABSENT
         if state is not _ABSENT:
             set_rng_state(state)
+
+    def _extra_of(self, saved: dict[int, dict[str, Any]], name: str) -> Any:
+        for rank in (self._rank, 0):
+            raw = saved.get(rank, {}).get("extra." + name)
+            if isinstance(raw, str):
+                return _objects.loads(raw.encode())
+        return _ABSENT
 
     def _own(self, name: str) -> Any:
         raw = self._blobs.local(name)

@@ -73,7 +73,8 @@ class Checkpointer:
             before gets rank 0's.
         local: objects of this rank alone by name, such as data loaders. A
             rank that did not exist before keeps what it has.
-        group: the ranks of the job; None: all of torch.distributed, or one.
+        group: the ranks of the job; None: all of torch.distributed, which is
+            to be initialized before this, or one.
         rng: whether the generators' states go along, for each rank.
         run: which incarnation of the job this is; 0: $SHARDKEEP_RUN, else the
             agent numbers it.
@@ -224,6 +225,7 @@ class Checkpointer:
         always an exception, before anything is written, and so are ranks
         that disagree on what there is, at the call after.
         """
+        self._comm.check_world()
         flags = 0 if flush is None else (
             _core.SNAPSHOT_FLUSH if flush else _core.SNAPSHOT_NO_FLUSH)
         wait_ms = milliseconds("wait", wait)
@@ -391,6 +393,7 @@ class Checkpointer:
 
         Returns the step, None on a first run. ``report`` has the details.
         """
+        self._comm.check_world()
         flags = 0 if strict else (_core.RESTORE_MISSING_OK |
                                   _core.RESTORE_EXTRA_OK)
         flags |= _one_of("source", source, _SOURCES)
