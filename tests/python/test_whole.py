@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 import pytest
@@ -55,6 +56,8 @@ def test_gathered_to_rank_0(agent):
                                     names=["b"])["b"], _full()["b"])
     with pytest.raises(KeyError, match="zzz"):
         load_tensors("whole", prefix="model.", names=["zzz"])
+    with pytest.raises(TypeError, match="names is 'b'"):
+        load_tensors("whole", names="b")
     subprocess.run([program("cachectl"), "export", "--prefix", "model.",
                     "whole", f"{agent}/out.safetensors"], check=True,
                    stdout=subprocess.DEVNULL)
@@ -131,3 +134,15 @@ def test_imports(agent):
     assert all(torch.equal(flat[f"m.{k}"], t) for k, t in full.items())
     assert main([f"{agent}/nowhere", "--job", "x"]) == 1
     assert main([f"{agent}/store", "--job", "x"]) == 1
+
+
+@pytest.mark.parametrize("within", [True, False], ids=["folder", "file"])
+def test_a_damaged_file_is_named(agent, capsys, within):
+    file = f"{agent}/weights/model.safetensors"
+    os.mkdir(os.path.dirname(file))
+    save_file(_full(), file)
+    os.truncate(file, 20)
+    path = os.path.dirname(file) if within else file
+    assert main([path, "--job", "damaged"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"importer: {file} is no safetensors file")

@@ -66,6 +66,8 @@ def load_tensors(job: str, step: int | None = None, *, prefix: str = "",
     ``prefix`` takes those whose names begin with it, and leaves it out of
     the names: ``prefix="model."`` for the weights of a ``Checkpointer``.
     """
+    if isinstance(names, str):
+        raise TypeError(f"names is {names!r}: a list of names is needed")
     wanted = _Wanted(job, step, run, prefix, names)
     _read_alone(Agent(socket), job, wanted)
     return wanted.found()

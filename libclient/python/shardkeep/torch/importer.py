@@ -11,6 +11,7 @@ they are restored on any mesh from there.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -24,13 +25,24 @@ from . import _objects
 from ._common import BYTES, check_local, dtype_of, milliseconds
 
 
-def _safetensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    from safetensors import safe_open
+@contextlib.contextmanager
+def _whole(file: Path) -> Iterator[Any]:
+    """A safetensors file; one that is damaged is refused by name."""
+    from safetensors import SafetensorError, safe_open
 
+    try:
+        with safe_open(file, framework="pt") as f:
+            yield f
+    except SafetensorError as e:
+        raise ValueError(f"{file} is no safetensors file, or damaged: {e}"
+                         ) from e
+
+
+def _safetensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     seen: dict[str, Path] = {}
     for file in files:
-        with safe_open(file, framework="pt") as f:
+        with _whole(file) as f:
             sharded = "DCP_SHARDING_INFO" in (f.metadata() or {})
             if sharded:
                 raise ValueError(f"{file} holds shards; give the directory "
@@ -44,12 +56,10 @@ def _safetensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _sharded_safetensors(path: Path) -> bool:
-    from safetensors import safe_open
-
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else []
     if not files:
         return False
-    with safe_open(files[0], framework="pt") as f:
+    with _whole(files[0]) as f:
         return "DCP_SHARDING_INFO" in (f.metadata() or {})
 
 
