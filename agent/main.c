@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/standard.h"
 #include "base/util.h"
 #include "keeper/parent.h"
 #include "server.h"
@@ -197,6 +198,8 @@ int main(int argc, char **argv)
 	struct sk_err err = { "" };
 	int r, status = 1;
 
+	/* A log line must not go to a socket, or into a lock file. */
+	sk_standard_hold(os, O_RDWR);
 	r = options_parse(argc, argv, &o);
 	if (r)
 		return r < 0 ? 2 : 0;

@@ -67,4 +67,18 @@ if [ "$(id -u)" -ne 0 ]; then
 	XDG_CONFIG_HOME="$dir/xdg" expect 0
 	says '^memory = 3G'
 fi
+# Started with nothing to read from, print to or complain to: no socket and no
+# file has those numbers.
+"$agent" --socket "$dir/closed.sock" --memory 16M <&- >&- 2>&- &
+pid=$!
+for _ in $(seq 300); do
+	[ -S "$dir/closed.sock" ] && break
+	sleep 0.1
+done
+for fd in 0 1 2; do
+	where=$(readlink "/proc/$pid/fd/$fd")
+	[ "$where" = /dev/null ] || fail "descriptor $fd is $where"
+done
+kill "$pid"
+wait "$pid" || fail 'the agent failed'
 exit "$failed"

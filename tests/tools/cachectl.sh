@@ -74,6 +74,18 @@ start_agent() {
 	exec 9>&-
 }
 
+# ---- where nothing can be printed ----
+for command in --help --version 'list --help'; do
+	# shellcheck disable=SC2086
+	"$cachectl" $command >/dev/full 2>"$dir/err"
+	[ $? -eq 1 ] || fail "$command printed nothing, and was fine"
+	complains 'cannot print: No space left'
+	# shellcheck disable=SC2086
+	"$cachectl" $command >&- 2>"$dir/err"
+	[ $? -eq 1 ] || fail "$command: without output, and fine"
+	complains 'cannot print: Bad file descriptor'
+done
+
 # ---- without an agent, without sense ----
 for command in list "show x" verify "pin x" "evict x" "flush x" stats stop; do
 	# shellcheck disable=SC2086
@@ -240,6 +252,16 @@ expect 0 unpin "a/$newest"
 expect 0 evict --force "a/$newest"
 expect 0 --json list "a/$newest"
 json "d['snapshots'][0]['memory_bytes'] == 0 and d['snapshots'][0]['disk_bytes'] > 0"
+
+# ---- where nothing can be printed, with an agent ----
+for command in list 'show a' stats status version 'pin a' 'verify b'; do
+	# What is printed would be a request of the socket that has its number.
+	# shellcheck disable=SC2086
+	"$cachectl" $command >&- 2>"$dir/err"
+	[ $? -eq 1 ] || fail "$command: without output, and fine"
+	complains 'cannot print: Bad file descriptor'
+done
+expect 0 unpin a
 
 # ---- verify: good, then a damaged file ----
 expect 0 verify

@@ -48,9 +48,9 @@ const struct command commands[] = {
 	  "cachectl show llama/1200 layers.0.wq",
 	  "", 1, 2, command_show },
 	{ "verify", "[SNAPSHOT...]", "check every byte against its checksum",
-	  "Reads images in memory and on disk, all or those named. Bad ones "
-	  "are set aside: restores use another holder. Exit code 5 if any is "
-	  "bad.",
+	  "Reads images in memory and on disk, all or those of the snapshots "
+	  "named; of a JOB all of its snapshots. Bad ones are set aside: "
+	  "restores use another holder. Exit code 5 if any is bad.",
 	  "cachectl verify llama || alert \"checkpoint damaged\"",
 	  "", 0, 1000, command_verify },
 	{ "pin", "SNAPSHOT", "keep it until unpinned",

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <sys/ioctl.h>
 
 #include "base/size.h"
+#include "base/standard.h"
 
 #define TIMEOUT_MS 30000
 #define OPTIONS_MAX 32
@@ -26,6 +28,14 @@ static int usage(const char *fmt, ...)
 	va_end(ap);
 	fputs("; cachectl --help says more\n", stderr);
 	return EXIT_USAGE;
+}
+
+static int printed(void)
+{
+	if (!fflush(stdout) && !ferror(stdout))
+		return EXIT_FINE;
+	fprintf(stderr, "cachectl: cannot print: %s\n", strerror(errno));
+	return EXIT_REFUSED;
 }
 
 static int exit_code(int r)
@@ -225,6 +235,8 @@ int main(int argc, char **argv)
 	const struct command *c;
 	int r;
 
+	/* What is printed must not go to the agent's socket. */
+	sk_standard_hold(ctx.os, O_RDONLY);
 	if (argc > 1 && strcmp(argv[1], "--complete") == 0)
 		return complete(&ctx, argc - 2, argv + 2);
 	r = take_options(&ctx, argc, argv, given);
@@ -235,14 +247,14 @@ int main(int argc, char **argv)
 		return usage("there is no command \"%s\"", argv[optind]);
 	if (strchr(given, 'V')) {
 		puts(sk_version());
-		return EXIT_FINE;
+		return printed();
 	}
 	if (strchr(given, 'h')) {
 		if (c)
 			print_command_help(c);
 		else
 			print_help();
-		return EXIT_FINE;
+		return printed();
 	}
 	if (!c)
 		return usage("%s", "no command is given");

@@ -220,5 +220,7 @@ int report_print(const struct report *r, enum output output,
 	e = formatters[output]->print(r, style ? style : &plain, out);
 	if (e)
 		return e;
-	return fflush(out) || ferror(out) ? -EIO : 0;
+	if (fflush(out))
+		return errno ? -errno : -EIO;
+	return ferror(out) ? -EIO : 0;
 }

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Standard input, output and error of a program that was started without. */
+#ifndef SK_CACHE_BASE_STANDARD_H
+#define SK_CACHE_BASE_STANDARD_H
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/os.h"
+
+/** Puts /dev/null, opened for @access (O_RDONLY: what is printed fails, O_RDWR:
+ * it is lost), where one of the three is closed: else the next file or socket
+ * that is opened has that number, and what is printed goes there. Before
+ * anything else is opened. */
+static inline void sk_standard_hold(const struct sk_os *os, int access)
+{
+	int fd;
+
+	do {
+		fd = os->openat(os, AT_FDCWD, "/dev/null", access, 0);
+	} while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		(void)os->close(os, fd);
+}
+
+#endif
