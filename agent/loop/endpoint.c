@@ -173,12 +173,38 @@ static int remember_file(const struct sk_os *os, struct endpoint *e,
 	return 0;
 }
 
+/* A name that was mistyped may be that of somebody's file, or of another
+ * service's socket. */
+static int check_name(const struct sk_os *os, const char *path,
+		      struct sk_err *err)
+{
+	struct stat st;
+	int r = os->fstatat(os, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, &st);
+
+	if (r == -ENOENT)
+		return 0;
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot look at %s", path);
+	if (!S_ISSOCK(st.st_mode))
+		return sk_err_set(err, -EEXIST, "%s is there already and is no "
+				  "socket; give --socket another path, or "
+				  "remove it", path);
+	if (connect_to(os, path) == -EPROTOTYPE)
+		return sk_err_set(err, -EADDRINUSE, "%s is the socket of "
+				  "another service; give --socket another "
+				  "path", path);
+	return 0;
+}
+
 static int bind_socket(const struct sk_os *os, struct endpoint *e,
 		       struct sk_err *err)
 {
 	const struct sockaddr_un addr = address_of(e->path);
 	int r;
 
+	r = check_name(os, e->path, err);
+	if (r < 0)
+		return r;
 	e->sock = os->socket(os, AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
 	if (e->sock < 0)
 		return sk_err_errno(err, e->sock, "cannot make a socket");

@@ -134,6 +134,9 @@ static int greet(struct sk_conn *conn, const char *path, bool any_user,
 	if (r >= 0)
 		r = sk_conn_call(conn, &msg, NULL, 0, NULL, NULL, until_ns,
 				 err);
+	if (r == -ETIMEDOUT)
+		return sk_err_set(err, r, "the agent at %s does not answer: "
+				  "it hangs, or is stopped", path);
 	if (r >= 0)
 		r = sk_wire_greeted(&msg, err);
 	if (r < 0)

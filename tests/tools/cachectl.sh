@@ -410,6 +410,17 @@ script -qec "$cachectl list" /dev/null </dev/null 2>&1 |
 	done >"$dir/out"
 kill -CONT "$pid"
 says 'waiting for the agent, [1-9][0-9]* s'
+# One that hangs is told from none: another one could not be started.
+kill -STOP "$pid"
+"$cachectl" doctor >"$dir/doctor" 2>&1 &
+doctor=$!
+expect 3 list
+complains "the agent at $SHARDKEEP_SOCKET does not answer: it hangs"
+wait "$doctor"
+[ $? -eq 8 ] || fail "doctor does not mind an agent that hangs"
+cp "$dir/doctor" "$dir/out"
+says 'SIGCONT it, or end it'
+kill -CONT "$pid"
 expect 0 stop --wait
 ! [ -s "$dir/err" ] || fail "progress where nobody looks"
 wait "$pid" && pid=

@@ -70,8 +70,9 @@ int command_version(struct context *ctx, int argc, char **argv)
 	report_text(ctx->report, "client", "cachectl", "%s", sk_version());
 	report_number(ctx->report, "wire", "wire", CELL_INT, SK_WIRE_VERSION);
 	r = ask_connect(ctx);
-	if (r == -ENOTCONN) {	/* our own version is an answer as well */
-		report_text(ctx->report, "agent", "agent", "not running");
+	if (ctx->unreachable) {	/* our own version is an answer as well */
+		report_text(ctx->report, "agent", "agent", r == -ETIMEDOUT ?
+			    "does not answer" : "not running");
 		return 0;
 	}
 	if (r < 0)

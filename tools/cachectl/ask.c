@@ -47,7 +47,7 @@ int ask_connect(struct context *ctx)
 		fprintf(stderr, "cachectl: warning: %s\n", differs);
 	/* Whatever kept us from it, scripts get the one answer. */
 	ctx->unreachable = r < 0 && r != -EPROTO && r != -EACCES;
-	return ctx->unreachable ? -ENOTCONN : r;
+	return ctx->unreachable && r != -ETIMEDOUT ? -ENOTCONN : r;
 }
 
 int ask(struct context *ctx, struct sk_msg *msg)

@@ -127,6 +127,10 @@ static void check_agent(struct doctor *d)
 	if (r == -EPROTO)
 		doctor_say(d, "agent", VERDICT_FAIL, "install one version of "
 			   "both", "%s", ctx->err.text);
+	else if (r == -ETIMEDOUT)
+		doctor_say(d, "agent", VERDICT_FAIL, "see in its log what it "
+			   "does; SIGCONT it, or end it", "%s",
+			   ctx->err.text);
 	else if (r < 0)
 		doctor_say(d, "agent", sk_agent_named(ctx->socket) ?
 			   VERDICT_FAIL : VERDICT_WARN,

@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "fault-os.h"
@@ -198,6 +200,53 @@ static void let_time_pass(void *ctx)
 }
 
 /* One that is there and cannot be reached is waited for, and not for ever. */
+/* A name that was mistyped. */
+static void expect_kept(struct user *u, const char *path, mode_t kind,
+			const char *said)
+{
+	struct sk_err err = { "" };
+	struct endpoint e;
+	struct stat before, now;
+
+	cr_assert(!lstat(path, &before) && (before.st_mode & S_IFMT) == kind);
+	cr_assert_lt(endpoint_open(&u->fault.os, path, &e, &err), 0);
+	cr_assert(strstr(err.text, said) && strstr(err.text, path), "%s",
+		  err.text);
+	cr_assert(!lstat(path, &now) && now.st_ino == before.st_ino);
+}
+
+Test(endpoint, takes_no_name_that_something_else_has)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct sk_err err = { "" };
+	struct endpoint e;
+	struct user u;
+	int fd;
+
+	user_init(&u);
+	cr_assert_eq(mkdir(u.dir, 0700), 0);
+	fd = open(u.path, O_CREAT | O_WRONLY, 0600);
+	cr_assert_geq(fd, 0);
+	cr_assert_eq(write(fd, "mine", 4), 4);
+	close(fd);
+	expect_kept(&u, u.path, S_IFREG, "is no socket");
+	cr_assert_eq(unlink(u.path), 0);
+	cr_assert_eq(symlink("/etc/passwd", u.path), 0);
+	expect_kept(&u, u.path, S_IFLNK, "is no socket");
+	cr_assert_eq(unlink(u.path), 0);
+	/* Another service's; once it is dead nobody can say whose it was. */
+	strcpy(a.sun_path, u.path);
+	fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	cr_assert_eq(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	cr_assert_eq(listen(fd, 1), 0);
+	expect_kept(&u, u.path, S_IFSOCK, "another service");
+	close(fd);
+	cr_assert_eq(endpoint_open(&u.fault.os, u.path, &e, &err), 0, "%s",
+		     err.text);
+	endpoint_close(&u.fault.os, &e);
+	user_end(&u);
+}
+
 Test(endpoint, is_another_ones_who_does_not_answer, .timeout = 60)
 {
 	struct endpoint first, second;
