@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "keeper/kept.h"
@@ -116,4 +118,52 @@ Test(kept, one_costs_the_same_beside_many)
 	uint64_t few = visits_of(50), many = visits_of(800);
 
 	cr_assert(few >= 50 && many <= 16 * few, "%lu, %lu", few, many);
+}
+
+/* As a service manager hands them over: the name that is too long for ours is
+ * none, and its descriptor is closed; its neighbours have theirs. */
+static int take_listed(void)
+{
+	const struct sk_os *os = sk_os_linux();
+	struct kept kept = { 0 };
+	char names[2 * KEPT_NAME], pid[16];
+	int fds[4], at;
+
+	/* As many as one too many for a name. */
+	at = snprintf(names, sizeof(names), "a:%0*d:c", KEPT_NAME, 0);
+	(void)snprintf(pid, sizeof(pid), "%d", (int)getpid());
+	(void)setenv("LISTEN_FDS", "4", 1);
+	(void)setenv("LISTEN_PID", pid, 1);
+	(void)setenv("LISTEN_FDNAMES", names, 1);
+	for (int fd = 3; fd < 7; fd++)
+		if (dup2(STDIN_FILENO, fd) != fd)
+			return 1;
+	if (at >= (int)sizeof(names) || kept_from_environment(os, &kept) < 0)
+		return 2;
+	for (int i = 0; i < 4; i++)
+		fds[i] = fcntl(3 + i, F_GETFD);
+	if (fds[0] != FD_CLOEXEC || fds[2] != FD_CLOEXEC)
+		return 3;
+	/* Of one too long, and of none at all. */
+	if (fds[1] >= 0 || fds[3] >= 0 || kept.n != 2)
+		return 4;
+	if (kept_take(&kept, "a") != 3 || kept_take(&kept, "c") != 5)
+		return 5;
+	if (getenv("LISTEN_FDS") || getenv("LISTEN_FDNAMES"))
+		return 6;
+	kept_clear(os, &kept);
+	return 0;
+}
+
+Test(kept, they_come_under_the_names_that_are_listed)
+{
+	int status;
+	pid_t pid = fork();
+
+	cr_assert_geq(pid, 0);
+	if (!pid)
+		_exit(take_listed());
+	cr_assert_eq(waitpid(pid, &status, 0), pid);
+	cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%#x",
+		  status);
 }

@@ -315,3 +315,83 @@ Test(history, a_look_that_fails_changes_nothing)
 	}
 	desk_close(&d);
 }
+
+/* What cannot be read now is known as such, and read once it can be. */
+Test(history, an_error_lasts_as_long_as_it_is_one)
+{
+	const struct sk_history_step *s;
+	struct desk d;
+
+	desk_open(&d);
+	make_steps(&d, 2);
+	sk_fault_os_fail(&d.fault, SK_FAULT_PREAD, 1, 1, EIO);
+	(void)look(&d, SK_FAULT_PREAD);
+	cr_assert_eq(sk_fault_os_hits(&d.fault), 1);
+	s = sk_history_at(d.history, 0);
+	cr_assert(s->error == -EIO && !s->run.number, "%d", s->error);
+	cr_assert_eq(sk_history_at(d.history, 1)->error, 0);
+	d.fault.rule_count = 0;
+	(void)look(&d, SK_FAULT_PREAD);
+	for (size_t i = 0; i < 2; i++) {
+		s = sk_history_at(d.history, i);
+		cr_assert(!s->error && s->run.number == 1, "%d", s->error);
+	}
+	desk_close(&d);
+}
+
+/* Nor is what could not be asked for want of a descriptor taken for proved:
+ * not even where nothing was known before. */
+Test(history, a_shortage_proves_nothing)
+{
+	struct sk_history_step *s;
+	struct sk_err err = { "" };
+	struct desk d;
+	bool others;
+
+	desk_open(&d);
+	make_step(&d, "step-000000000001", 0);
+	(void)look(&d, SK_FAULT_OPENAT);
+	s = sk_history_at(d.history, 0);
+	sk_history_doubt(s);
+	s->unproved = true;
+	d.history->unproved++;
+	/* The job's directory can be opened, and its own cannot. */
+	sk_fault_os_init(&d.fault, sk_os_linux());
+	sk_fault_os_fail(&d.fault, SK_FAULT_OPENAT, 2, 1, EMFILE);
+	cr_assert_eq(sk_history_prove(d.history, d.store, &s, 1, &others,
+				      &err), -EMFILE);
+	cr_assert(err.text[0]);
+	desk_close(&d);
+}
+
+Test(history, each_file_is_found_under_its_name)
+{
+	struct sk_history_step step = { .step = 1 };
+	struct sk_layout *layout = NULL;
+
+	cr_assert_eq(sk_layout_new("job", 0, 16, SK_IMAGE_PRIMARY, NULL, 0,
+				   &layout, NULL), 0);
+	/* In no order, and of two worlds. */
+	for (int32_t i = 0; i < 16; i++) {
+		const struct sk_history_file file = {
+			.rank = i * 5 % 8, .world = i < 8 ? 16 : 8,
+			.layout = layout, .image = (uint64_t)i + 1,
+		};
+
+		cr_assert_null(sk_history_file_find(&step, file.rank,
+						    file.world));
+		cr_assert_not_null(sk_history_file_note(&step, &file));
+	}
+	cr_assert_eq(step.n_files, 16);
+	for (int32_t i = 0; i < 16; i++) {
+		const struct sk_history_file *file = sk_history_file_find(
+			&step, i * 5 % 8, i < 8 ? 16 : 8);
+
+		cr_assert(file && file->image == (uint64_t)i + 1, "file %d",
+			  i);
+	}
+	cr_assert_null(sk_history_file_find(&step, 0, 12));
+	sk_history_files_forget(&step);
+	sk_layout_free(layout);
+	cr_assert_eq(step.n_files, 0);
+}
