@@ -121,7 +121,7 @@ static void make_place(struct place *p)
 
 static void do_all(const struct place *p, struct sk_fault_os *fault)
 {
-	const struct sk_store_run two = run_named(2);
+	const struct sk_store_run one = run_named(1), two = run_named(2);
 	struct sk_store *store = open_store(&fault->os, p);
 
 	cr_assert_eq(put(store, 1, 5, 0), 0);
@@ -135,6 +135,8 @@ static void do_all(const struct place *p, struct sk_fault_os *fault)
 	cr_assert_eq(sk_store_retire(store, "job", STEP_5, &two, NULL),
 		     -EBUSY);
 	cr_assert_eq(sk_store_pin(store, "job", STEP_5, &two, false, NULL), 0);
+	cr_assert_eq(sk_store_retire(store, "job", STEP_5, &one, NULL),
+		     -ESTALE);
 	move_and_back(p, store);
 	cr_assert_eq(sk_store_retire(store, "job", STEP_5, &two, NULL), 0);
 	cr_assert_eq(scan(store, NULL), 1);
