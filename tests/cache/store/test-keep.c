@@ -178,7 +178,11 @@ Test(keep, what_is_said_is_read_back)
 					    &said, &err), -ENOENT);
 	cr_assert_eq(sk_store_retention(store, "job", &from, &read, &err), 0);
 	cr_assert_eq(from, SK_RETENTION_NONE);
+	/* Nor has a job that is there said anything yet. */
 	cr_assert_eq(put(store, 1, 5, 0), 0);
+	cr_assert_eq(sk_store_retention(store, "job", &from, &read, &err), 0,
+		     "%s", err.text);
+	cr_assert_eq(from, SK_RETENTION_NONE);
 	for (from = SK_RETENTION_DEFAULT; from <= SK_RETENTION_OPERATOR;
 	     from++) {
 		enum sk_retention_from back;
