@@ -338,15 +338,34 @@ static struct sk_history_step **choose(struct scan *scan,
 	return steps;
 }
 
-/* Runs are known of directories that are not looked into, too. */
+/* That could not be read whose it is, though what is in it, or nothing, may
+ * have been read since. */
+static void note_nobodys(struct scan *scan, const char *job,
+			 const struct sk_history_step *s)
+{
+	char dir[SK_STEP_DIR_MAX];
+
+	if (scan->unreadable)
+		return;
+	sk_history_name(s, dir);
+	(void)sk_err_errno(&scan->first, s->error, "cannot tell the run of "
+			   "%s/%s/%s", sk_store_path(scan->agent->store), job,
+			   dir);
+	scan->unreadable = 1;
+}
+
+/* Runs are known of directories that are not looked into, too. One of which it
+ * is not may be the newest. */
 static void note_newest(struct scan *scan, const struct sk_history *h)
 {
 	for (size_t i = 0; i < sk_history_count(h); i++) {
-		uint64_t run = sk_history_at(h, i)->run.number;
+		const struct sk_history_step *s = sk_history_at(h, i);
 
-		if (run > scan->newest_run)
-			scan->newest_run = run;
-		if (run)
+		if (s->error)
+			note_nobodys(scan, sk_history_job(h), s);
+		if (s->run.number > scan->newest_run)
+			scan->newest_run = s->run.number;
+		if (s->run.number)
 			return;		/* the others' are older */
 	}
 }
