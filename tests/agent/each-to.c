@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a living agent is to do: slots, gathers, waits, and what is kept. */
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -323,6 +324,57 @@ static int pin_nothing(struct scene *s)
 	return r == -ENOENT && strstr(rig_why(&s->msg), "no snapshot") ? 0 : r;
 }
 
+/* One that does not read its answer holds up nobody else's. */
+static int beside_who_does_not_read(struct scene *s)
+{
+	int slow = rig_try_connect(&s->w.rig, &s->msg);
+	struct sk_msg msg = { .type = SK_MSG_STATS };
+	int r;
+
+	if (slow < 0)
+		return slow;
+	rig_send(slow, &msg);
+	s->msg = msg;
+	r = ask(s, s->sock);
+	close(slow);
+	return r;
+}
+
+static int count_of(const struct scene *s)
+{
+	char path[64];
+	DIR *dir;
+	int n = 0;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/fd",
+		       (int)s->w.rig.agent);
+	dir = opendir(path);
+	CHECK(dir, "%s", path);
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+/* A connection that ends for what it sent is not kept for what it has not
+ * read, where that has no descriptor. */
+static int end_by_nonsense(struct scene *s)
+{
+	int n = count_of(s), sock = rig_try_connect(&s->w.rig, &s->msg);
+	struct sk_msg msg = { .type = SK_MSG_MAP,
+			      .body.map.state = 77 };
+	struct pollfd p = { .fd = sock, .events = POLLIN };
+
+	if (sock < 0)
+		return sock;
+	rig_send(sock, &msg);
+	CHECK(poll(&p, 1, WAIT_MS) == 1, "no answer");
+	CHECK(write(sock, "?", 1) == 1, "write");
+	AWAIT(count_of(s) <= n, "%d descriptors, not %d", count_of(s), n);
+	close(sock);
+	return 0;
+}
+
 static int evict(struct scene *s, uint32_t flags)
 {
 	s->msg = (struct sk_msg){ .type = SK_MSG_EVICT, .body.manage = {
@@ -389,6 +441,8 @@ static const struct asked all[] = {
 	{ "register, known on disk", come_back, ANY },
 	{ "leave a process", leave_a_process, ANY },
 	{ "pin nothing", pin_nothing, 10 },
+	{ "beside who does not read", beside_who_does_not_read, ANY },
+	{ "end by nonsense", end_by_nonsense, ANY },
 	{ "a step's life", live_and_die, ANY },
 };
 

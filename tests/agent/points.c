@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/rig.h"
+#include "agent/outlive.h"
 #include "keeper/parent.h"
 #include "server.h"
 #include "support/fault-os.h"
@@ -24,163 +24,6 @@
 
 #define STEPS 3
 #define POINTS_MOST 5000
-
-struct scene {
-	struct rig rig;
-	struct sk_fault_os *fault;	/* shared with all agents */
-	struct sk_fault_os *over;	/* with those that take its place */
-	struct options options;
-};
-
-/* ---- the agent and its keeper, in processes of their own ---- */
-
-static void die(void *ctx)
-{
-	(void)ctx;
-	(void)kill(getpid(), SIGKILL);
-}
-
-static int run_child(struct scene *s, struct parent *p)
-{
-	struct birth birth = { .keeper = p->keeper, .kept = p->kept,
-			       .standby = STANDBY_NULL };
-	int lock = kept_take(&birth.kept, KEPT_LOCK);
-	int sock = kept_take(&birth.kept, KEPT_LISTENER);
-	struct sk_err err = { "" };
-	struct endpoint e;
-
-	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (endpoint_adopt(&s->fault->os, s->rig.socket, lock, sock, &e, &err))
-		return 1;
-	s->options.ready_fd = p->ready_fd;
-	return agent_run(&s->fault->os, &s->options, &e, &birth);
-}
-
-static void run_keeper(struct scene *s, int ready)
-{
-	const struct sk_os *os = sk_os_linux();
-	struct sk_err err = { "" };
-	struct log log;
-	struct parent p = { .os = os, .log = &log, .ready_fd = ready };
-	struct endpoint e;
-	int r;
-
-	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-	log_open(&log, os, LOG_LEVEL_ERROR);
-	CHECK(endpoint_open(os, s->rig.socket, &e, &err) == 0, "%s", err.text);
-	CHECK(kept_add(os, &p.kept, KEPT_LISTENER, e.sock) == 0 &&
-	      kept_add(os, &p.kept, KEPT_LOCK, e.lock) == 0, "kept");
-	r = parent_run(&p);
-	_exit(r == PARENT_CHILD ? run_child(s, &p) : r);
-}
-
-static void begin(struct scene *s)
-{
-	int ready[2];
-	char c;
-
-	rig_init(&s->rig, "none");
-	s->options = (struct options){
-		.store = s->rig.store, .memory = 64u << 20,
-		.admin_uid = (uid_t)-1, .level = LOG_LEVEL_ERROR,
-		.stop_timeout_s = 300, .backend = SK_IO_THREADS };
-	CHECK(pipe2(ready, O_CLOEXEC) == 0, "pipe");
-	s->rig.agent = fork();
-	CHECK(s->rig.agent >= 0, "fork");
-	if (!s->rig.agent)
-		run_keeper(s, ready[1]);
-	close(ready[1]);
-	CHECK(read(ready[0], &c, 1) == 1, "it never served");
-	close(ready[0]);
-}
-
-static void end(struct scene *s)
-{
-	CHECK(rig_stop(&s->rig) == 0, "something was not durable");
-	rig_remove(&s->rig);
-}
-
-/* ---- a rank, as the library would go on ---- */
-
-static void open_rank(struct scene *s, struct rank *r)
-{
-	struct rank_options o = { .job = "points", .world = 1,
-				  .run = r->run_id ? r->run : 0,
-				  .run_id = r->run_id };
-	int status = -1;
-
-	/* Killed once, it serves the second time. */
-	for (int i = 0; i < 3 && status < 0; i++) {
-		if (r->sock >= 0)
-			rank_close(r);
-		status = rank_open(r, &s->rig, &o);
-		CHECK(status == 0 || status == -EPIPE ||
-		      status == -ECONNRESET, "%d: %s", status,
-		      rig_why(&r->msg));
-	}
-	CHECK_STATUS(status, 0, &r->msg);
-}
-
-static int take_once(struct rank *r, int64_t step)
-{
-	int slot = rank_slot(r, step, 0);
-
-	if (slot < 0)
-		return slot;
-	rank_fill(r, slot, step);
-	return rank_seal(r, slot, step);
-}
-
-/* Until it is sealed: one agent is killed, and a flush may take a while. */
-static void take(struct scene *s, struct rank *r, int64_t step)
-{
-	int status = -1;
-
-	for (int i = 0; i < 4; i++) {
-		status = take_once(r, step);
-		/* The answer was lost, and not what it would have said. */
-		if (status == 0 || status == -EEXIST)
-			return;
-		if (status != -EBUSY || rank_await_slot(r) < 0)
-			open_rank(s, r);
-	}
-	CHECK_STATUS(status, 0, &r->msg);
-}
-
-static void check_step(struct scene *s, const struct rank *r, int64_t step)
-{
-	const struct sk_layout *l = r->layouts[0];
-	struct sk_msg msg = { .type = SK_MSG_OPEN };
-	int sock = rig_connect(&s->rig), fds[SK_MSG_FDS], n = 0;
-	struct sk_wire_image *images;
-	size_t count;
-	char *map;
-
-	CHECK(snapshot_flags(sock, "points", step) & SK_SNAP_COMPLETE,
-	      "step %d was sealed, and is not there", (int)step);
-	images = list_images(sock, "points", step, &count);
-	CHECK(count, "no image");
-	msg.body.open.image = images[0].image;
-	msg.body.open.place = images[0].place;
-	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, fds, &n), 0, &msg);
-	map = mmap(NULL, l->image_bytes, PROT_READ, MAP_SHARED, fds[0], 0);
-	CHECK(map != MAP_FAILED, "mmap");
-	for (uint64_t i = l->entries[0].offset; i < l->image_bytes; i += 4)
-		CHECK(*(uint32_t *)(map + i) == rank_word(0, step), "bytes");
-	munmap(map, l->image_bytes);
-	while (n)
-		close(fds[--n]);
-	free(images);
-	close(sock);
-}
-
-static void story(struct scene *s, struct rank *r)
-{
-	*r = (struct rank){ .sock = -1 };
-	open_rank(s, r);
-	for (int64_t step = 1; step <= STEPS; step++)
-		take(s, r, step);
-}
 
 /* ---- enumeration ---- */
 
@@ -209,7 +52,7 @@ static bool killed_at(struct scene *s, uint64_t nth)
 	sk_fault_os_forget(s->fault);
 	sk_fault_os_meddle(s->fault, SK_FAULT_ANY, nth, die, NULL);
 	begin(s);
-	story(s, &r);
+	story(s, &r, STEPS);
 	hit = disarm(s);
 	check_step(s, &r, STEPS);
 	rank_close(&r);
@@ -227,7 +70,7 @@ static bool killed_twice(struct scene *s, uint64_t nth)
 
 	sk_fault_os_forget(s->fault);
 	begin(s);
-	story(s, &r);
+	story(s, &r, STEPS);
 	sock = rig_try_connect(&s->rig, &msg);
 	CHECK(sock >= 0, "connect");
 	close(sock);
@@ -274,18 +117,6 @@ static int take_place(struct scene *s)
 	return r || agent_run(os, &s->options, &e, &birth);
 }
 
-/* The agent that answers; negative: none. */
-static pid_t serving(const struct scene *s)
-{
-	struct sk_msg msg;
-	int sock = rig_try_connect(&s->rig, &msg);
-
-	if (sock < 0)
-		return sock;
-	close(sock);
-	return (pid_t)msg.body.hello_reply.pid;
-}
-
 static void end_whoever_serves(struct scene *s)
 {
 	CHECK(kill(serving(s), SIGTERM) == 0, "kill");
@@ -309,7 +140,7 @@ static bool killed_over(struct scene *s, uint64_t nth)
 	sk_fault_os_forget(s->over);
 	sk_fault_os_meddle(s->over, SK_FAULT_ANY, nth, die, NULL);
 	begin(s);
-	story(s, &r);
+	story(s, &r, STEPS);
 	before = serving(s);
 	taker = fork();
 	CHECK(taker >= 0, "fork");
@@ -381,7 +212,7 @@ static void test_away(struct scene *s)
 	CHECK(used(sock) == before, "too early");
 	pass(s, sock, 2);
 	AWAIT(used(sock) == before / 2, "it is kept");
-	CHECK(snapshot_flags(sock, "points", 1) & SK_SNAP_RESIDENT, "step 1");
+	CHECK(snapshot_flags(sock, OUTLIVE_JOB, 1) & SK_SNAP_RESIDENT, "step 1");
 	close(sock);
 	end(s);
 }
