@@ -140,7 +140,8 @@ static void made(struct order *order, int status,
 	struct device_slot *d = sk_link_object(order, struct device_slot,
 					       order);
 
-	d->result = status;
+	/* -EAGAIN stands for one that is being made still. */
+	d->result = status == -EAGAIN ? -EIO : status;
 	d->err = *err;
 	if (status >= 0 && *fd < 0)
 		d->result = sk_err_set(&d->err, -EIO, "the worker of a GPU "
@@ -172,9 +173,12 @@ static int read_extents(struct call *c, struct device_slot *d)
 	if (!d->extents)
 		return sk_err_set(&c->err, -ENOMEM, "no memory for extents");
 	n = c->agent->os->pread(c->agent->os, c->fds[0], d->extents, bytes, 0);
+	if (n < 0)
+		return sk_err_errno(&c->err, (int)n, "cannot read the extents "
+				    "of a device slot");
 	if (n != (ssize_t)bytes)
 		return sk_err_set(&c->err, -EINVAL, "the extents of a device "
-				  "slot cannot be read");
+				  "slot are %zd bytes, not %zu", n, bytes);
 	for (int k = 0; k < 2; k++) {
 		const struct sk_cat_layout *l = d->state->layouts[k];
 

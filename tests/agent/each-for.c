@@ -6,22 +6,6 @@
 #include "agent/each.h"
 #include "base/util.h"
 
-/* Records of so many bytes: how many there are. */
-static int ask_records(struct scene *s, int sock, void *ret, size_t most,
-		       uint64_t *ret_n)
-{
-	int fds[SK_MSG_FDS], n = 0, r;
-
-	r = ask_on(s, sock, NULL, 0, fds, &n);
-	if (r < 0)
-		return r;
-	CHECK(n == 1, "%d descriptors", n);
-	*ret_n = s->msg.body.list_reply.n;
-	CHECK(pread(fds[0], ret, most, 0) >= 0, "a list cannot be read");
-	close(fds[0]);
-	return 0;
-}
-
 static int list(struct scene *s, uint32_t what, uint32_t flags, void *ret,
 		size_t most, uint64_t *ret_n)
 {

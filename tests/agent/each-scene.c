@@ -7,6 +7,7 @@
 
 #include "fault-alloc.h"
 
+#define DEVICE_BYTES (UINT64_C(8) << 20)
 #define TICK_NS UINT64_C(50000000)
 
 void mend(struct scene *s)
@@ -35,7 +36,23 @@ int ask(struct scene *s, int sock)
 	return ask_on(s, sock, NULL, 0, NULL, NULL);
 }
 
-int await_step(struct scene *s, const char *job, int64_t step, uint32_t until)
+int ask_records(struct scene *s, int sock, void *ret, size_t most,
+		       uint64_t *ret_n)
+{
+	int fds[SK_MSG_FDS], n = 0, r;
+
+	r = ask_on(s, sock, NULL, 0, fds, &n);
+	if (r < 0)
+		return r;
+	CHECK(n == 1, "%d descriptors", n);
+	*ret_n = s->msg.body.list_reply.n;
+	CHECK(pread(fds[0], ret, most, 0) >= 0, "a list cannot be read");
+	close(fds[0]);
+	return 0;
+}
+
+int await_step(struct scene *s, const char *job, int64_t step, uint32_t until,
+	       int patience_ms)
 {
 	struct pollfd p = { .fd = s->sock, .events = POLLIN };
 	int r;
@@ -45,8 +62,9 @@ int await_step(struct scene *s, const char *job, int64_t step, uint32_t until)
 		.timeout_ms = WAIT_MS } };
 	strcpy(s->msg.body.wait.id.job, job);
 	rig_send(s->sock, &s->msg);
-	while (poll(&p, 1, 1) == 0)
-		sk_fault_os_advance(s->w.fault, TICK_NS);
+	if (poll(&p, 1, patience_ms) == 0)
+		while (poll(&p, 1, 1) == 0)
+			sk_fault_os_advance(s->w.fault, TICK_NS);
 	r = rig_reply(s->sock, &s->msg, NULL, NULL);
 	s->lost = r < 0 && strstr(rig_why(&s->msg), "no reply");
 	return r;
@@ -60,6 +78,7 @@ void begin(struct scene *s)
 	*s = (struct scene){ 0 };
 	sk_fault_alloc_share();
 	whole_init(&s->w);
+	s->w.options.device_memory = DEVICE_BYTES;
 	whole_start(&s->w);
 	CHECK(s->w.serves, "it did not start: %s", whole_log(&s->w));
 	other.rank = 1;
@@ -73,7 +92,7 @@ void begin(struct scene *s)
 	for (int i = 0; i < 2; i++)
 		rank_snapshot(&s->ranks[i], 1);
 	s->sock = rig_connect(&s->w.rig);
-	CHECK_STATUS(await_step(s, EACH_JOB, 1, 3), 0, &s->msg);
+	CHECK_STATUS(await_step(s, EACH_JOB, 1, 3, 1), 0, &s->msg);
 	sk_fault_os_advance(s->w.fault, 1000000);
 }
 

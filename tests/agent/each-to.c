@@ -386,7 +386,7 @@ static int evict(struct scene *s, uint32_t flags)
 /* What could not be written is tried again, for good, and told once. */
 static int await_durable(struct scene *s)
 {
-	int r = await_step(s, EACH_ALONE, s->step, 3), again = r;
+	int r = await_step(s, EACH_ALONE, s->step, 3, 1), again = r;
 
 	if (r == 0)
 		return 0;
@@ -395,7 +395,7 @@ static int await_durable(struct scene *s)
 	mend(s);
 	for (int i = 0; i < 1000 && again < 0 && !s->lost; i++) {
 		sk_fault_os_advance(s->w.fault, SECOND);
-		again = await_step(s, EACH_ALONE, s->step, 3);
+		again = await_step(s, EACH_ALONE, s->step, 3, 1);
 	}
 	CHECK(again == 0 || s->lost, "it is never written: %s",
 	      rig_why(&s->msg));

@@ -13,6 +13,7 @@
 #include "agent/each.h"
 #include "base/util.h"
 #include "fault-alloc.h"
+#include "worker/worker.h"
 
 #define ROUNDS_MOST 2000	/* a request that is never done */
 
@@ -165,6 +166,9 @@ int main(int argc, char **argv)
 	const struct asked_set *sets[] = { &asked_for, &asked_to };
 	struct scene s;
 
+	/* What the agent starts for its GPUs is itself. */
+	if (argc == 3 && strcmp(argv[1], "--gpu-worker") == 0)
+		return worker_run(sk_os_linux(), atoi(argv[2]));
 	begin(&s);
 	for (size_t k = 0; k < SK_ARRAY_SIZE(sets); k++)
 		for (size_t i = 0; i < sets[k]->n; i++)

@@ -57,10 +57,14 @@ uint64_t hits_of(const struct scene *s);
 int ask_on(struct scene *s, int sock, const int *send, int n_send, int *fds,
 	   int *n_fds);
 int ask(struct scene *s, int sock);
-/** Waits for the step on a clock that goes on, for what failed is tried again.
- * The status. */
+/** One on a connection of the scene's that is answered with records, @most
+ * bytes of which are read; how many there are. */
+int ask_records(struct scene *s, int sock, void *ret, size_t most,
+		uint64_t *ret_n);
+/** Waits for the step, after so many milliseconds on a clock that goes on, for
+ * what failed is tried again. The status. */
 int await_step(struct scene *s, const char *job, int64_t step,
-	       uint32_t until);
+	       uint32_t until, int patience_ms);
 /** The agent, its jobs, and their connections. */
 void begin(struct scene *s);
 /** The agent ends as it is asked to, and has given back all (whole.c). */
