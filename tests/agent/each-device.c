@@ -236,7 +236,7 @@ static int rescue(struct scene *s)
 static const struct asked all[] = {
 	{ "a device slot", make_one, ANY },
 	{ "a copy on a device", copy, ANY },
-	{ "what the dead left", rescue, ANY },
+	{ "what the dead left", rescue, ANY, .most = 40 },
 };
 
 const struct asked_set asked_for = { all, SK_ARRAY_SIZE(all) };
