@@ -231,7 +231,6 @@ static void registration_answer(struct registration *g, int r,
 		log_warning(a, "refused rank %" PRId32 " of job \"%s\": %s",
 			    g->reg.id.rank, g->reg.id.job, err.text);
 	request_answer(&g->request, r, r == 0 ? &msg : NULL, NULL, 0, &err);
-	memory_populate(a);
 	agent_changed(a);
 }
 

@@ -319,7 +319,6 @@ int scrub_open(struct agent *a)
 	r = sk_pool_new(1, -1, "sk-scrub", &a->scrubber, &err);
 	if (r < 0)
 		return r;
-	s->began_ns = agent_now(a);
 	wait_for(s, ROUND_NS);
 	return 0;
 }

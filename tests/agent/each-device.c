@@ -234,9 +234,9 @@ static int rescue(struct scene *s)
 }
 
 static const struct asked all[] = {
-	{ "a device slot", make_one, ANY },
-	{ "a copy on a device", copy, ANY },
-	{ "what the dead left", rescue, ANY, .most = 40 },
+	{ "a device slot", make_one, ANY, .keeps = true },
+	{ "a copy on a device", copy, ANY, .keeps = true },
+	{ "what the dead left", rescue, ANY, .keeps = true, .most = 40 },
 };
 
 const struct asked_set asked_for = { all, SK_ARRAY_SIZE(all) };

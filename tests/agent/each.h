@@ -37,6 +37,7 @@ struct asked {
 	int (*fn)(struct scene *s);
 	unsigned spared;	/* allocations that it can do without, each */
 	bool unsure;		/* a failed call may come to it too late */
+	bool keeps;		/* descriptors, when it is done */
 	unsigned most;		/* of each that are failed, as what goes on
 				 * beside it makes ever more; 0: all */
 };

@@ -122,7 +122,7 @@ static void ended(pid_t pid)
 
 int main(int argc, char **argv)
 {
-	int ready[2], go[2];
+	int ready[2], go[2], sock;
 	struct rig rig;
 	pid_t idle, good;
 
@@ -149,6 +149,12 @@ int main(int argc, char **argv)
 	ended(good);
 	CHECK(write(go[1], "1", 1) == 1, "write");
 	ended(idle);
+	/* What nobody can read any more is in flight no more, though nothing
+	 * is sent: but for this answer. */
+	sock = rig_connect(&rig);
+	AWAIT(stat_value(sock, "shardkeep_descriptors_in_flight") <= 1,
+	      "it flies on");
+	close(sock);
 	CHECK(rig_stop(&rig) == 0, "exit status");
 	rig_remove(&rig);
 	return 0;

@@ -195,6 +195,15 @@ static void test_register_lies(struct rig *rig, struct rank *other)
 	reg = good;
 	memset(reg.id.job, 'x', sizeof(reg.id.job));
 	CHECK(register_with(rig, reg, fd) == -EINVAL, "endless name");
+	/* What is to stay, up to what a number holds. */
+	reg = good;
+	reg.retention.keep_bytes = (uint64_t)INT64_MAX + 1;
+	CHECK(register_with(rig, reg, fd) == -EINVAL, "bytes");
+	reg.retention.keep_bytes = 0;
+	reg.retention.keep_age_s = (uint64_t)INT64_MAX + 1;
+	CHECK(register_with(rig, reg, fd) == -EINVAL, "age");
+	reg.retention.keep_bytes = reg.retention.keep_age_s = INT64_MAX;
+	CHECK(register_with(rig, reg, fd) != -EINVAL, "the most of both");
 	CHECK(register_with(rig, good, -1) == -EINVAL, "no descriptor");
 	close(fd);
 	/* Not sealed, a pipe, junk. */

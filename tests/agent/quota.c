@@ -37,6 +37,8 @@ static void test_budget(struct rig *rig)
 	rank_close(&second);
 	CHECK(stat_value(first.sock, "shardkeep_memory_used_bytes") == used,
 	      "a refused rank holds memory");
+	CHECK(stat_value(first.sock, "shardkeep_registrations_refused_memory"
+			 "_total") == 1, "it is not counted");
 	o.slots = 2;
 	CHECK_STATUS(rank_open(&second, rig, &o), 0, &second.msg);
 	rank_snapshot(&second, 1);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "io/backend.h"
@@ -211,6 +212,98 @@ Test(uring, reads_across_the_border_of_two_pieces, .init = need_uring)
 	engine->ops->free(engine);
 	munmap(m, size);
 	close(memory);
+	close(fd);
+	place_remove(&p);
+}
+
+/* ---- no ring ---- */
+
+/* In place of each ring that this process has: a file that is none. */
+static void lose_rings(void)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	cr_assert_geq(null, 0);
+	for (int fd = 0; fd < 256; fd++) {
+		char path[64], name[64] = "";
+
+		(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		if (readlink(path, name, sizeof(name) - 1) > 0 &&
+		    strstr(name, "io_uring"))
+			cr_assert_eq(dup3(null, fd, O_CLOEXEC), fd);
+	}
+	close(null);
+}
+
+/* What is under way is lost with it, and that is told; a new one serves. */
+Test(uring, a_ring_that_is_lost_is_told, .init = need_uring)
+{
+	const struct sk_io_opts opts = { .backend = SK_IO_URING, .depth = 4,
+					 .block = SK_PAGE };
+	struct sk_io_request *q, *back = NULL;
+	struct sk_io *io = NULL;
+	char byte;
+	int ends[2];
+
+	cr_assert_eq(pipe(ends), 0);
+	cr_assert_eq(sk_io_new(sk_os_linux(), &opts, &io, NULL), 0);
+	for (int i = 0; i < 2; i++) {
+		q = sk_io_get_request(io);
+		cr_assert_not_null(q);
+		q->op = SK_URING_READ;
+		q->fd = ends[0];
+		q->buf = &byte;
+		q->bytes = 1;
+		if (i == 0)
+			lose_rings();
+		else
+			cr_assert_eq(write(ends[1], "x", 1), 1);
+		sk_io_submit(io, q);
+		if (i == 0)
+			cr_assert_lt(sk_io_wait(io, &back), 0);
+	}
+	cr_assert_eq(sk_io_wait(io, &back), 0);
+	cr_assert(back == q && q->result == 1 && byte == 'x', "%d", q->result);
+	sk_io_free(io);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+/* A thread that cannot have one reads all the same: each request comes back
+ * once. */
+Test(uring, without_a_ring_nothing_is_lost, .init = need_uring)
+{
+	struct sk_io_engine *engine = make_engine(4);
+	struct sk_io_request q[3] = { 0 }, *back = NULL;
+	struct rlimit none, was;
+	unsigned seen = 0;
+	struct place p;
+	char bytes[3];
+	int fd = make_random_file(&p);
+
+	lose_rings();
+	q[0] = (struct sk_io_request){ .op = SK_URING_READ, .fd = fd,
+				       .buf = bytes, .bytes = 1 };
+	engine->ops->submit(engine, &q[0]);
+	cr_assert_lt(engine->ops->wait(engine, &back), 0);
+	/* For the next one there is no descriptor. */
+	cr_assert_eq(getrlimit(RLIMIT_NOFILE, &was), 0);
+	none = (struct rlimit){ .rlim_cur = 0, .rlim_max = was.rlim_max };
+	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+	for (int i = 0; i < 3; i++) {
+		q[i] = (struct sk_io_request){ .op = SK_URING_READ,
+					       .fd = fd, .bytes = 1,
+					       .buf = &bytes[i] };
+		engine->ops->submit(engine, &q[i]);
+	}
+	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &was), 0);
+	for (int i = 0; i < 3; i++) {
+		cr_assert_eq(engine->ops->wait(engine, &back), 0);
+		cr_assert(back >= q && back < q + 3 && back->result == 1);
+		seen |= 1u << (back - q);
+	}
+	cr_assert_eq(seen, 7);
+	engine->ops->free(engine);
 	close(fd);
 	place_remove(&p);
 }

@@ -184,6 +184,22 @@ BOTH(short_writes)
 	}
 }
 
+/* A name that is no step's is given back too, or it is said that it is not. */
+Test(store_faults, what_cannot_be_unhidden_is_told)
+{
+	struct sk_store *store;
+	struct place p;
+
+	store = make_store(&p, NULL);
+	cr_assert_eq(sk_step_unhide(store, store->fd, "name", "gone"),
+		     -ENOENT);
+	make_dir(&p, "gone");
+	cr_assert_eq(sk_step_unhide(store, store->fd, "name", "gone"), 0);
+	cr_assert(exists(&p, "name"));
+	sk_store_close(store);
+	place_remove(&p);
+}
+
 /* A file that takes no more bytes is full, and said to be. */
 Test(store_faults, a_write_of_nothing_is_an_error, .timeout = 20)
 {
