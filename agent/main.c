@@ -27,8 +27,6 @@ static int move_output(const struct sk_os *os, const struct endpoint *e)
 	r = os->dup2(os, null, STDIN_FILENO);
 	if (r >= 0)
 		r = os->dup2(os, null, STDOUT_FILENO);
-	/* Where they were closed before, these are the numbers themselves. */
-	null = null <= STDERR_FILENO ? -1 : null;
 	return r < 0 ? r : log_to_file(os, path);
 }
 

@@ -67,18 +67,25 @@ if [ "$(id -u)" -ne 0 ]; then
 	XDG_CONFIG_HOME="$dir/xdg" expect 0
 	says '^memory = 3G'
 fi
-# Started with nothing to read from, print to or complain to: no socket and no
-# file has those numbers.
-"$agent" --socket "$dir/closed.sock" --memory 16M <&- >&- 2>&- &
-pid=$!
-for _ in $(seq 300); do
-	[ -S "$dir/closed.sock" ] && break
-	sleep 0.1
+# A store that cannot be found, for where we are is gone.
+mkdir "$dir/gone"
+(cd "$dir/gone" && rmdir "$dir/gone" &&
+	exec "$agent" --socket "$dir/sock" --store here --memory 64M) \
+	>"$dir/out" 2>&1 && fail 'it serves from nowhere'
+says 'cannot find the store here: No such file'
+# Started without any of the three, it opens nothing of its own in their place.
+for keeper in --no-keeper --keeper; do
+	"$agent" --socket "$dir/sock" --memory 64M "$keeper" \
+		<&- >"$dir/out" 2>&- &
+	pid=$!
+	until [ -S "$dir/sock" ] || ! kill -0 "$pid"; do sleep 0.02; done
+	for of in "$pid" $(pgrep -P "$pid"); do
+		for fd in 0 2; do
+			to=$(readlink "/proc/$of/fd/$fd")
+			[ "$to" = /dev/null ] || fail "$keeper: $fd is $to"
+		done
+	done
+	kill "$pid"
+	wait "$pid" || fail "$keeper: it ended with $?"
 done
-for fd in 0 1 2; do
-	where=$(readlink "/proc/$pid/fd/$fd")
-	[ "$where" = /dev/null ] || fail "descriptor $fd is $where"
-done
-kill "$pid"
-wait "$pid" || fail 'the agent failed'
 exit "$failed"

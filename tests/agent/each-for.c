@@ -168,7 +168,8 @@ static void check_stats(const struct sk_wire_stat *stats, uint64_t n)
 		CHECK(stat->key[0] || !stat->word[0],
 		      "%s: of no key", stat->name);
 		apart += stat->key[0] && stat->word[0];
-		of_jobs += !strcmp(stat->job, EACH_JOB) && stat->uid == geteuid();
+		of_jobs += !strcmp(stat->job, EACH_JOB) &&
+			   stat->uid == geteuid();
 		told += stat->value != 0;
 	}
 	CHECK(apart && of_jobs && told, "%u apart, %u of the job, %u at all",

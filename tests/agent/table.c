@@ -102,6 +102,13 @@ static void test_places(struct table *t)
 	for (int i = 0; i < 3; i++)
 		CHECK(more != serials[i], "no serial comes again");
 	table_drop(t, 1);
+	/* As many as no word has bits for. */
+	CHECK(table_take(t, &more) == 1, "the gap first");
+	for (uint32_t i = 3; i < 150; i++)
+		CHECK(table_take(t, &more) == i, "place %u", i);
+	for (uint32_t i = 3; i < 150; i++)
+		table_drop(t, i);
+	table_drop(t, 1);
 }
 
 /* Another agent finds what was there, and gives other serials. */

@@ -223,15 +223,21 @@ def plant(args, job, run, path, known):
 
 
 def harmless():
-    """{(file, before, after): why}"""
+    """{(file, before, after, which of the same, "": all): why}"""
     known = {}
     if HARMLESS.exists():
         text = HARMLESS.read_text(encoding="utf-8")
         for block in text.split("\n\n"):
             rows = [r for r in block.split("\n") if r and r[0] != "#"]
             if len(rows) >= 4:
-                known[tuple(rows[:3])] = " ".join(rows[3:])
+                file, _, nth = rows[0].partition(" ")
+                known[file, rows[1], rows[2], nth] = " ".join(rows[3:])
     return known
+
+
+def why_harmless(known, record):
+    *fault, nth = key_in(record)
+    return known.get((*fault, str(nth))) or known.get((*fault, ""))
 
 
 def report(records):
@@ -242,7 +248,7 @@ def report(records):
         killed[r["kind"]] += bool(r["killed"])
         if r["killed"]:
             continue
-        why = known.get((r["file"], r["before"], r["after"]))
+        why = why_harmless(known, r)
         idle += bool(why)
         print(f"{r['file']}:{r['line']}: {r['kind']}, {r['ran']} tests ran, "
               f"{r['left']} did not\n\t- {r['before']}\n\t+ {r['after']}\n"

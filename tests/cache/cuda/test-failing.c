@@ -15,7 +15,7 @@
 #include "sim/trainer.h"
 
 #define ROOM ((size_t)1 << 16)
-#define FAILED 304		/* CUDA_ERROR_OPERATING_SYSTEM: none that breaks it */
+#define FAILED 304		/* CUDA_ERROR_OPERATING_SYSTEM breaks nothing */
 
 struct fixture {
 	struct trainer_cuda t;

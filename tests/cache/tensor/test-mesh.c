@@ -174,11 +174,12 @@ Test(mesh, refuses_nonsense)
 		int64_t shape[2];
 		const int32_t *ranks;
 		const char *const *names;
+		const char *word;
 	} cases[] = {
 		{ 0, { 0 }, NULL, NULL },
 		{ 9, { 1, 1 }, NULL, NULL },
-		{ 2, { 2, 0 }, NULL, NULL },
-		{ 2, { 2, -1 }, NULL, NULL },
+		{ 2, { 2, 0 }, NULL, NULL, "has size 0" },
+		{ 2, { 2, -1 }, NULL, NULL, "has size -1" },
 		{ 2, { 1ll << 40, 1ll << 40 }, NULL, NULL },
 		{ 1, { 2 }, (const int32_t[]){ 1, 1 }, NULL },
 		{ 1, { 2 }, (const int32_t[]){ 1, -1 }, NULL },
@@ -194,6 +195,8 @@ Test(mesh, refuses_nonsense)
 					 cases[i].ranks, cases[i].names, &m,
 					 &err), -EINVAL, "case %zu", i);
 		cr_assert(err.text[0], "case %zu has no sentence", i);
+		cr_assert(!cases[i].word || strstr(err.text, cases[i].word),
+			  "%s", err.text);
 		cr_assert_null(m);
 	}
 }
