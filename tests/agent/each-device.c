@@ -2,6 +2,7 @@
 /* What a living agent is asked for of a GPU, on the simulated driver: memory
  * of it, the copies that stand there, and what the dead have left there. */
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -93,6 +94,29 @@ static int make_one(struct scene *s)
 	struct rank r;
 
 	return leave(s, &r, come(s, &r, JOB));
+}
+
+/* The agent's children are its workers; what cannot be read, lives. */
+static void kill_workers(const struct scene *s)
+{
+	char path[64];
+	FILE *f;
+	int pid;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children",
+		       (int)s->w.rig.agent, (int)s->w.rig.agent);
+	f = fopen(path, "r");
+	while (f && fscanf(f, "%d", &pid) == 1)
+		(void)kill(pid, SIGKILL);
+	if (f)
+		fclose(f);
+}
+
+/* Another one is begun, and the order given again. */
+static int make_anew(struct scene *s)
+{
+	kill_workers(s);
+	return make_one(s);
 }
 
 /* ---- a copy ---- */
@@ -235,6 +259,7 @@ static int rescue(struct scene *s)
 
 static const struct asked all[] = {
 	{ "a device slot", make_one, ANY, .keeps = true },
+	{ "a device slot, by another worker", make_anew, ANY, .keeps = true },
 	{ "a copy on a device", copy, ANY, .keeps = true },
 	{ "what the dead left", rescue, ANY, .keeps = true, .most = 40 },
 };

@@ -37,6 +37,8 @@ static const struct {
 	{ SK_FAULT_FSTAT, EIO, .otherwise = true },
 	{ SK_FAULT_FCNTL, EMFILE, .otherwise = true },
 	{ SK_FAULT_EPOLL_CTL, ENOSPC, .otherwise = true },
+	{ SK_FAULT_SOCKETPAIR, EMFILE }, { SK_FAULT_SPAWN, EAGAIN },
+	{ SK_FAULT_PIDFD_OPEN, EMFILE, .otherwise = true },
 };
 
 /* How much was failed meanwhile; it is no more. */
