@@ -63,6 +63,49 @@ static int connect_to(const struct scene *s)
 	return sock;
 }
 
+/* What it has taken up is there, and the rest it has told of. */
+static void check_told(struct scene *s, int sock, const struct rank *r)
+{
+	double taken = stat_value(sock, "shardkeep_images_revived_total");
+	double lost = stat_value(sock, "shardkeep_images_not_revived_total");
+	unsigned n = 0;
+
+	for (int64_t step = 1; step <= STEPS; step++) {
+		if (!(snapshot_flags(sock, OUTLIVE_JOB, step) &
+		      SK_SNAP_COMPLETE))
+			continue;
+		check_step(s, r, step);
+		n++;
+	}
+	CHECK(n == taken && (n + lost == STEPS || !n), "%u are there; %.0f "
+	      "outlived it, %.0f did not", n, taken, lost);
+}
+
+/* What was faulted in is so still: nobody waits for it. */
+static void test_whole(struct scene *s, struct lives *l)
+{
+	struct rank r;
+	pid_t first;
+	int sock;
+
+	outlive(s, l, &r);
+	first = serving(s);
+	CHECK(kill(first, SIGKILL) == 0, "kill");
+	AWAIT(serving(s) > 0 && serving(s) != first, "nobody serves");
+	sock = connect_to(s);
+	check_told(s, sock, &r);
+	CHECK(stat_value(sock, "shardkeep_images_revived_total") == STEPS,
+	      "they are lost");
+	close(sock);
+	open_rank(s, &r);
+	r.msg = (struct sk_msg){ .type = SK_MSG_PREPARE, .body.prepare = {
+		.id = { .job = OUTLIVE_JOB, .run = r.run },
+		.timeout_ms = WAIT_MS } };
+	CHECK_STATUS(rig_call(r.sock, &r.msg, NULL, 0, NULL, NULL), 0, &r.msg);
+	rank_close(&r);
+	end(s);
+}
+
 /* How many of its calls failed. */
 static uint64_t revive(struct scene *s, struct lives *l, struct rank *r)
 {
@@ -78,10 +121,7 @@ static uint64_t revive(struct scene *s, struct lives *l, struct rank *r)
 	l->hits = sk_fault_alloc_hits();
 	sk_fault_alloc_next(0, 0);
 	sock = connect_to(s);
-	for (int64_t step = 1; step <= STEPS; step++)
-		if (snapshot_flags(sock, OUTLIVE_JOB, step) &
-		    SK_SNAP_COMPLETE)
-			check_step(s, r, step);
+	check_told(s, sock, r);
 	close(sock);
 	rank_close(r);
 	/* Its end may still tell of what it met. */
@@ -149,6 +189,7 @@ int main(int argc, char **argv)
 	CHECK(l != MAP_FAILED && s.fault != MAP_FAILED, "mmap");
 	sk_fault_os_init(s.fault, sk_os_linux());
 	sk_fault_alloc_share();
+	test_whole(&s, l);
 	without_memory(&s, l, 1, stride);
 	without_memory(&s, l, 20, 7 * stride);
 	for (size_t i = 0; i < SK_ARRAY_SIZE(calls); i++)
