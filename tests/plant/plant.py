@@ -19,7 +19,8 @@ build/plant/SEED.jsonl: the same command goes on from there.
     tests/plant/plant.py --survivors --sanitize
 
 has those that lived meet other tests, or tests that have been changed, or the
-sanitizers. tests/plant/harmless.txt says of survivors why they may live.
+sanitizers; but for those of which tests/plant/harmless.txt says why they may
+live.
 """
 import argparse
 import collections
@@ -196,6 +197,7 @@ def plant(args, job, run, path, known):
     """Each job has its share of them, in their order."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     planter = Planter(args, job, run, known.values())
+    idle = harmless()
     until, n = time.monotonic() + args.minutes * 60, 0
     for i, fault in enumerate(drawn(run["lines"], args.seed)):
         if i % args.jobs != job:
@@ -207,7 +209,7 @@ def plant(args, job, run, path, known):
         if before and (not args.survivors or before.get("void") or
                        before["killed"]):
             continue
-        if args.survivors and not before:
+        if args.survivors and (not before or why_harmless(idle, before)):
             continue
         record = planter.tried(fault, before)
         if record:
