@@ -2,25 +2,81 @@
 """Python objects in a state, as bytes.
 
 What one rank alone ever wants back is a local blob. What another rank may
-need, because parameters or ranks moved, is a tensor of bytes that its rank
-holds whole: any rank of a later mesh reads it, and each is read by one.
+need, because parameters or ranks moved, is bytes of a tensor: any rank of a
+later mesh reads them, and each is read by one. Objects that all ranks have are
+rows of one tensor, a row for each rank; so ranks describe the same, and who
+knows the layout of one of them knows all. What not all have, or what has
+outgrown its row, is a tensor of its own, which its rank holds whole.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from .. import DTYPES, State, _core
+from .. import DTYPES, Mesh, State, _core
 from ._common import SHARED
 
 _LOCAL = "python."
 _ROOM = 1024        # least bytes of an object: it may grow without a new layout
+_ROWS = "all"       # in the place of the rank: the tensor of all ranks' rows
+_UNEVEN = 4         # what needs more times the least room has no row
 
 
 def _room_for(n: int) -> int:
     return max(_ROOM, 1 << (2 * n - 1).bit_length())
+
+
+def _row_for(rooms: Iterable[int]) -> int:
+    """The bytes of a row: one rank's huge object is not room for all."""
+    rooms = list(rooms)
+    return max(n for n in rooms if n <= _UNEVEN * min(rooms))
+
+
+def rows_of(told: list[dict[str, int] | None]) -> dict[str, int]:
+    """The rows that all ranks will have, by name: of objects that each of
+    them has, by the bytes that each ``told``; None: it could not tell."""
+    sizes = [x or {} for x in told]
+    return {name: _row_for(_room_for(x[name]) for x in sizes)
+            for name in _common_to(sizes)}
+
+
+def rows_in(world: int, beyond: list[_core.Beyond],
+            names: set[str]) -> dict[str, int]:
+    """The rows that objects of these names are to have, by the rooms of a
+    snapshot of so many ranks: of those that each of them had."""
+    rooms: dict[str, dict[str, int]] = {}
+    for full, kind, _, _, shape in beyond:
+        if kind == "tensor" and full.startswith(SHARED):
+            name, whose = _split(full)
+            rooms.setdefault(name, {})[whose] = shape[-1]
+    found = {}
+    for name in sorted(names & rooms.keys()):
+        row = rooms[name].pop(_ROWS, None)
+        if len(rooms[name]) < world:    # the others have theirs in a row
+            if row is None:
+                continue
+            rooms[name][_ROWS] = row
+        found[name] = _row_for(rooms[name].values())
+    return found
+
+
+def alike(told: list[dict[str, int]]) -> dict[str, int]:
+    """Those that are the same for all ranks."""
+    return {name: told[0][name] for name in _common_to(told)
+            if all(x[name] == told[0][name] for x in told)}
+
+
+def _common_to(told: list[dict[str, int]]) -> list[str]:
+    return sorted(set.intersection(*map(set, told)))
+
+
+def _split(name: str) -> tuple[str, str]:
+    """An object's name and its rank's number, or that of the rows."""
+    name, _, whose = name.removeprefix(SHARED).rpartition(":")
+    return name, whose
 
 
 class Blobs:
@@ -34,6 +90,13 @@ class Blobs:
         self._state, self._rank, self._world = state, rank, world
         self._local: dict[str, bytearray] = {}
         self._shared: dict[tuple[str, int], bytearray] = {}    # name, rank
+        #: This rank's rows, and of which bytes all ranks have agreed that
+        #: they are to be: a tensor that one of them lacks is never whole.
+        self._rows: dict[str, bytearray] = {}
+        self._agreed: dict[str, int] = {}
+        #: Rows of another set of ranks, by name and rank, while they are read.
+        self._theirs: dict[str, dict[int, bytearray]] = {}
+        self._mesh: Mesh | None = None      # of all ranks
         #: What was put last, by name: bytes that are the same object stay.
         self._put: dict[str, bytes] = {}
         #: What the state's other tensors point into: descriptions replace
@@ -44,41 +107,81 @@ class Blobs:
 
     def rooms(self) -> list[bytearray]:
         """What the descriptions of objects point into."""
-        return list(self._shared.values())
+        return [*self._rows.values(), *self._shared.values(), *(
+            room for rows in self._theirs.values() for room in rows.values())]
 
-    def _describe(self, *which: tuple[str, int]) -> None:
-        self._state.tensors(
-            [(f"{SHARED}{name}:{rank}", DTYPES["U8"], (len(room),), None, (),
-              0, None, None, (((0,), (len(room),), _address(room), None),))
-             for name, rank in which
-             for room in (self._shared[name, rank],)],
-            (self.keep, self.rooms()))
+    def _row(self, name: str) -> Any:
+        """This rank's row, as State.tensors() takes it."""
+        if self._mesh is None:
+            self._mesh = Mesh((self._world,))
+        room = self._rows[name]
+        return (f"{SHARED}{name}:{_ROWS}", DTYPES["U8"],
+                (self._world, len(room)), self._mesh, ((_core.SHARD, 0, 0),),
+                _address(room), None, (1, len(room)), None)
+
+    def _own(self, key: tuple[str, int]) -> Any:
+        """What a rank holds whole."""
+        room, (name, rank) = self._shared[key], key
+        return (f"{SHARED}{name}:{rank}", DTYPES["U8"], (len(room),), None,
+                (), 0, None, None,
+                (((0,), (len(room),), _address(room), None),))
+
+    def _make(self, where: dict[Any, bytearray], key: Any, size: int,
+              described: Callable[[Any], Any]) -> None:
+        """Room, in the place of what there may be; both or none of it and its
+        description."""
+        before = where.get(key)
+        where[key] = bytearray(size)
+        try:
+            self._tell(described(key))
+        except BaseException:
+            where.pop(key) if before is None else where.update({key: before})
+            raise
+
+    def _tell(self, described: Any) -> None:
+        self._state.tensors([described], (self.keep, self.rooms()))
+
+    def agree(self, rows: dict[str, int]) -> None:
+        """What the rows of all ranks are from the next :meth:`put` on: the
+        same on each of them."""
+        self._agreed = rows
+        self._put = {}
+
+    def _make_rows(self) -> None:
+        """As was agreed on."""
+        for name in self._rows.keys() - self._agreed.keys():
+            self._drop_row(name)
+        for name, size in self._agreed.items():
+            if len(self._rows.get(name, b"")) != size:
+                self._make(self._rows, name, size, self._row)
 
     def put(self, objects: dict[str, tuple[bytes, bool]]) -> None:
         """The objects of the next snapshot: bytes, whether no other rank
         will want them. What is not among them is forgotten."""
-        mine = {n for n, (_, local) in objects.items() if local}
-        self._drop({n for n in self._local if n not in mine},
-                   {key for key in self._shared
-                    if key[1] != self._rank or key[0] not in objects
-                    or key[0] in mine})
-        new = []
+        self._make_rows()
+        shared = {n for n, (_, local) in objects.items() if not local}
+        fit = {n for n in shared & self._rows.keys()
+               if len(objects[n][0]) <= len(self._rows[n])}
+        self._drop({n for n in self._local
+                    if n in shared or n not in objects},
+                   {key for key in self._shared if key[1] != self._rank
+                    or key[0] not in shared - fit})
+        for name in self._rows.keys() - fit:
+            _fill(self._rows[name], b"")    # all ranks have it: a blank one
         last, self._put = self._put, {}
         for name, (raw, local) in objects.items():
             if last.get(name) is raw:
                 continue
-            if local:
-                room = self._local_room(name, len(raw))
-            else:
-                key = (name, self._rank)
-                room = self._shared.get(key)
-                if room is None or len(room) < len(raw):
-                    room = self._shared[key] = bytearray(_room_for(len(raw)))
-                    new.append(key)
-            room[:] = raw.ljust(len(room), b" ")
-        if new:
-            self._describe(*new)
+            _fill(self._local_room(name, len(raw)) if local else
+                  self._rows[name] if name in fit else
+                  self._own_room(name, len(raw)), raw)
         self._put = {name: raw for name, (raw, _) in objects.items()}
+
+    def _own_room(self, name: str, least: int) -> bytearray:
+        key = (name, self._rank)
+        if len(self._shared.get(key, b"")) < least:
+            self._make(self._shared, key, _room_for(least), self._own)
+        return self._shared[key]
 
     def _local_room(self, name: str, least: int) -> bytearray:
         room = self._local.get(name)
@@ -96,9 +199,15 @@ class Blobs:
             self._state.remove(f"{SHARED}{name}:{rank}")
             del self._shared[name, rank]
 
+    def _drop_row(self, name: str) -> None:
+        self._state.remove(f"{SHARED}{name}:{_ROWS}")
+        del self._rows[name]
+
     def clear(self) -> None:
-        """Forgets all of them."""
-        self._put = {}
+        """Forgets all of them, and what was agreed on."""
+        self.agree({})
+        self._make_rows()
+        self._leave_theirs()
         self._drop(set(self._local), set(self._shared))
 
     # ---- reading ----
@@ -106,21 +215,44 @@ class Blobs:
     def expect(self, world: int, beyond: list[_core.Beyond]) -> None:
         """Makes room for what a snapshot of so many ranks has: this rank's
         own, and its share of what saved ranks had. None is described yet."""
-        for name, kind, mine, _, shape in beyond:
+        kept = [x for x in beyond if x[0].startswith((SHARED, _LOCAL))]
+        # Rows first, as they are put.
+        kept.sort(key=lambda x: not x[0].endswith(f":{_ROWS}"))
+        for name, kind, mine, _, shape in kept:
             if kind == "local" and mine and name.startswith(_LOCAL):
                 room = bytearray(shape[0])
                 self._state.blob(name, room, True)
                 self._local[name.removeprefix(_LOCAL)] = room
             elif kind == "tensor" and name.startswith(SHARED):
-                name, _, rank = name.removeprefix(SHARED).rpartition(":")
-                if int(rank) % self._world == self._rank:
-                    self._shared[name, int(rank)] = bytearray(shape[0])
-        self._describe(*self._shared)
+                self._expect_shared(world, *_split(name), shape)
         # What ranks had that are no more is left alone, not asked for by none.
-        for name, kind, mine, _, _ in beyond:
+        for name, kind, mine, _, _ in kept:
             if kind == "local" and not mine and world > self._world and \
                     name.startswith(_LOCAL):
                 self._local_room(name.removeprefix(_LOCAL), 1)
+
+    def _expect_shared(self, world: int, name: str, whose: str,
+                       shape: tuple[int, ...]) -> None:
+        if whose != _ROWS:
+            if int(whose) % self._world == self._rank:
+                self._make(self._shared, (name, int(whose)), shape[0],
+                           self._own)
+        elif world == self._world:
+            self._make(self._rows, name, shape[1], self._row)
+        else:
+            self._expect_theirs(name, shape)
+
+    def _expect_theirs(self, name: str, shape: tuple[int, ...]) -> None:
+        """Rows of other ranks than there are now, each read by one."""
+        rows = {rank: bytearray(shape[1]) for rank in
+                range(self._rank, shape[0], self._world)}
+        if not rows:
+            return
+        self._theirs[name] = rows
+        self._tell((f"{SHARED}{name}:{_ROWS}", DTYPES["U8"], shape, None, (),
+                    0, None, None, tuple(
+                        ((rank, 0), (1, shape[1]), _address(room), None)
+                        for rank, room in rows.items())))
 
     def local(self, name: str) -> bytes | None:
         """What this rank's number had saved for itself."""
@@ -129,15 +261,31 @@ class Blobs:
     def shared(self) -> dict[int, dict[str, bytes]]:
         """What was read of saved ranks, by their numbers."""
         found: dict[int, dict[str, bytes]] = {}
-        for (name, rank), room in self._shared.items():
+        every = [(name, self._rank, room) for name, room in self._rows.items()]
+        every += [(name, rank, room) for name, rows in self._theirs.items()
+                  for rank, room in rows.items()]
+        every += [(*key, room) for key, room in self._shared.items()]
+        for name, rank, room in every:
             raw = _content(room)
             if raw is not None:
                 found.setdefault(rank, {})[name] = raw
         return found
 
-    def settle(self) -> None:
-        """Lets go of what other ranks had saved."""
+    def _leave_theirs(self) -> None:
+        for name in self._theirs:
+            self._state.remove(f"{SHARED}{name}:{_ROWS}")
+        self._theirs = {}
+
+    def settle(self, rows: dict[str, int]) -> None:
+        """Lets go of what other ranks had saved; ``rows`` are those of all
+        ranks from here on."""
+        self._leave_theirs()
         self._drop(set(), {k for k in self._shared if k[1] != self._rank})
+        self.agree(rows)
+
+
+def _fill(room: bytearray, raw: bytes) -> None:
+    room[:] = raw.ljust(len(room), b" ")
 
 
 def _content(room: bytearray | None) -> bytes | None:

@@ -7,7 +7,7 @@ import contextlib
 import gc
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ import torch
 from .. import State
 from . import _device
 from ._aside import Aside
-from ._blobs import Blobs
+from ._blobs import Blobs, rows_of
 from ._comm import Comm
 from ._describe import (Description, Meshes, describe, in_memory, is_whole,
                         locals_of, usual)
@@ -44,9 +44,11 @@ class Describing:
     """What the C library was told of the live tensors."""
 
     def __init__(self, state: State, comm: Comm, tensors: LiveTensors,
-                 blobs: Blobs) -> None:
+                 blobs: Blobs, sizes: Callable[[], dict[str, int] | None]
+                 ) -> None:
         self._state, self._comm = state, comm
         self._tensors, self._blobs = tensors, blobs
+        self._sizes = sizes     # of the objects that other ranks may need
         self._meshes = Meshes()
         self._usual = usual(self._meshes)
         self._watch: Watch | None = None
@@ -149,11 +151,22 @@ class Describing:
             self._whole == self.whole_of(self._tensors.items())
 
     def find_holders(self, items: list[Item]) -> None:
-        """Who has which whole tensor; a collective where that changed."""
+        """Who has which whole tensor, and which rows objects have; a
+        collective where the first changed."""
         whole = self.whole_of(items)
         if whole != self._whole:
-            self.set_holders(whole, [json.loads(x) for x in self._comm.share(
-                json.dumps(whole).encode(), "snapshot()")])
+            self.take_words([json.loads(x) for x in self._comm.share(
+                json.dumps(self.word(whole)).encode(), "snapshot()")])
+
+    def word(self, whole: list[str]) -> dict[str, Any]:
+        """What this rank tells of its whole tensors and its objects, in forms
+        that JSON has, for :meth:`take_words`."""
+        return {"whole": whole, "objects": self._sizes()}
+
+    def take_words(self, words: list[dict[str, Any]]) -> None:
+        """What all ranks told."""
+        self.set_holders([x["whole"] for x in words])
+        self._blobs.agree(rows_of([x["objects"] for x in words]))
 
     def holders(self) -> Any:
         """What is known of them, for :meth:`take_holders`."""
@@ -182,9 +195,9 @@ class Describing:
         """Whether what all ranks supposed is so."""
         return bool(supposed[0]) and all(x == supposed[0] for x in supposed)
 
-    def set_holders(self, whole: list[str], lists: list[list[str]]) -> None:
-        """``whole`` are this rank's, ``lists`` all ranks'."""
-        self._whole = whole
+    def set_holders(self, lists: list[list[str]]) -> None:
+        """By the whole tensors of all ranks."""
+        self._whole = whole = lists[self._comm.rank]
         if all(x == whole for x in lists):
             self._holders = dict.fromkeys(whole)
             return

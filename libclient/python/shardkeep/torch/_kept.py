@@ -8,6 +8,7 @@ import hashlib
 import logging
 import random
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -41,6 +42,12 @@ def set_rng_state(state: dict[str, Any]) -> None:
     if "numpy" in state:
         import numpy
         numpy.random.set_state(state["numpy"])
+
+
+def _written(name: str, x: Any) -> bytes:
+    if hasattr(x, "state_dict"):
+        x = x.state_dict()
+    return _objects.dumps(x, name)
 
 
 def _digest(raw: bytes) -> str:
@@ -78,25 +85,37 @@ class Kept:
 
     def put(self, more: bool) -> None:
         """The objects as they are now, into the state's blobs."""
-        found: dict[str, tuple[bytes, bool]] = {}
-
-        def add(name: str, x: Any, local: bool) -> None:
-            if hasattr(x, "state_dict"):
-                x = x.state_dict()
-            found[name] = (_objects.dumps(x, name), local)
-
-        if self._tensors.optims:
-            add("optim", self._tensors.optimizers(more), False)
-            found["params"] = (self._labels(), False)
-        if self._tensors.extra_names():
-            add("model", self._tensors.extra_state(), False)
-        for name, x in self._extra.items():
-            add("extra." + name, x, False)
+        found = {name: (raw, False) for name, raw in self._shared(more)}
         for name, x in self._local.items():
-            add("local." + name, x, True)
+            found["local." + name] = (_written("local." + name, x), True)
         if self._rng:
-            add("rng", rng_state(), True)
+            found["rng"] = (_written("rng", rng_state()), True)
         self._blobs.put(found)
+
+    def _shared(self, more: bool) -> Iterator[tuple[str, bytes]]:
+        """Those that another rank may need."""
+        if self._tensors.optims:
+            yield "optim", _written("optim", self._tensors.optimizers(more))
+            yield "params", self._labels()
+        if self._tensors.extra_names():
+            yield "model", _written("model", self._tensors.extra_state())
+        for name, x in self._extra.items():
+            yield "extra." + name, _written("extra." + name, x)
+
+    def names(self) -> set[str]:
+        """Of those that another rank may need."""
+        return {*(("optim", "params") if self._tensors.optims else ()),
+                *(("model",) if self._tensors.extra_names() else ()),
+                *("extra." + name for name in self._extra)}
+
+    def sizes(self) -> dict[str, int] | None:
+        """Their bytes, for ranks that agree on rows; None where one has no
+        form, which the snapshot will say: others need not wait for it."""
+        try:
+            return {name: len(raw) for name, raw in self._shared(True)}
+        except Exception as e:
+            log.debug("no rows for objects: %s", e)
+            return None
 
     def _labels(self) -> bytes:
         """Which parameters each group has: thousands of names, written only

@@ -18,7 +18,7 @@ from typing import Any
 from .. import Client, Error, NotFound, State, _core
 from . import _device
 from ._common import FROM_DTYPE, milliseconds
-from ._blobs import Blobs
+from ._blobs import Blobs, alike, rows_in
 from ._comm import Comm
 from ._describing import Describing, uncollected
 from ._kept import Kept
@@ -55,6 +55,8 @@ class Restore:
         #: Whether several agents serve the ranks.
         self.several = False
         self._device: int | None = None
+        #: What objects have from here on, as all ranks have told.
+        self._rows: dict[str, int] = {}
 
     def _together(self, act: Callable[[], Any]) -> list[Any]:
         return together(self._comm, "restore()", act)
@@ -81,7 +83,8 @@ class Restore:
                 failed = failed or e
         if failed is not None:
             raise failed
-        self._meet_holders()
+        self._describing.take_words(self._together(
+            lambda: self._describing.word(self._whole())))
         if self.several:
             self._join_runs()
         if step is not None:
@@ -94,14 +97,8 @@ class Restore:
         links = self._comm.links()
         self._together(lambda: join_runs(self._state, self._comm, links))
 
-    def _meet_holders(self) -> None:
-        mine: list[str] = []
-
-        def look() -> list[str]:
-            mine[:] = self._describing.whole_of(self._tensors.items())
-            return mine
-
-        self._describing.set_holders(mine, self._together(look))
+    def _whole(self) -> list[str]:
+        return self._describing.whole_of(self._tensors.items())
 
     # ---- one of them ----
 
@@ -118,7 +115,7 @@ class Restore:
         except Exception:
             self._blobs.clear()
             raise
-        self._blobs.settle()
+        self._blobs.settle(self._rows)
         if strict:
             self._describing.has_more()
         self.report = report[0]
@@ -129,8 +126,9 @@ class Restore:
         before = self._describing.holders()
         try:
             said = self._together(lambda: self._look(saved, strict))
+            self._rows = alike([x["rows"] for x in said])
             if not self._describing.all_alike([x["whole"] for x in said]):
-                self._meet_holders()
+                self._describing.set_holders(self._together(self._whole))
                 said = self._together(lambda: self._describe(strict))
         except Exception:       # what was supposed was not agreed on
             self._describing.take_holders(before)
@@ -151,7 +149,8 @@ class Restore:
         made = self._tensors.materialize({x[0] for x in beyond})
         made |= self._make_missing(beyond)
         self._blobs.expect(saved.world, beyond)
-        return self._describe(strict, made or len(there) < len(items))
+        return {**self._describe(strict, made or len(there) < len(items)),
+                "rows": rows_in(saved.world, beyond, self._kept.names())}
 
     def _beyond(self, saved: Saved) -> list[_core.Beyond]:
         if saved.held is not None:

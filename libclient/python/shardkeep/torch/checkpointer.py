@@ -145,7 +145,7 @@ class Checkpointer:
         self._kept = Kept(self._tensors, self._blobs, self.rank, extra or {},
                           local or {}, rng)
         self._describing = Describing(self._state, self._comm, self._tensors,
-                                      self._blobs)
+                                      self._blobs, self._kept.sizes)
         self._looked = False    # for what snapshots do not hold
         self._streams = _device.Streams()
         self._captured = False      # and said so
