@@ -63,11 +63,25 @@ struct sk_restore_key *sk_restore_key(const struct sk_restoring *rs,
 	return find_key(rs, hash_of(kind, name), kind, name);
 }
 
+/* What the rank is registered by is mostly the very layout that told the
+ * names: then no name has to be looked at. */
+static bool is_registered_as(const struct sk_restoring *rs, uint32_t i,
+			     const struct sk_item *item)
+{
+	const struct sk_layout *l = rs->state->layouts[0];
+
+	return l && !rs->state->changed && i < l->n_items &&
+	       i < rs->n_keys && rs->keys[i].item == &l->items[i] &&
+	       i < rs->state->n_locals && item == &rs->state->locals[i].item;
+}
+
 /* Mostly all is described in the order in which it was saved: then it is in
  * its place, and no name has to be hashed. */
 static struct sk_restore_key *in_place(const struct sk_restoring *rs,
 				       uint32_t i, const struct sk_item *item)
 {
+	if (is_registered_as(rs, i, item))
+		return &rs->keys[i];
 	return i < rs->n_keys && is_called(rs->keys[i].item, item->kind,
 					   item->spec.name) ?
 	       &rs->keys[i] : NULL;

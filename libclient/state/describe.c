@@ -59,7 +59,7 @@ static int check_kind(const struct sk_state *state, const struct sk_local *l,
 		      struct sk_err *err)
 {
 	const char *name = l->item.spec.name;
-	int64_t at = sk_state_find(state, name);
+	int64_t at = sk_state_find_as(state, l);
 
 	assert(name);
 	if (at < 0 || state->locals[at].item.kind == l->item.kind)
@@ -73,7 +73,7 @@ static int check_kind(const struct sk_state *state, const struct sk_local *l,
 /* Takes what @l owns. */
 static void keep(struct sk_state *state, struct sk_local *l)
 {
-	int64_t at = sk_state_find(state, l->item.spec.name);
+	int64_t at = sk_state_find_as(state, l);
 
 	state->moved = true;
 	if (at >= 0) {

@@ -8,6 +8,7 @@
 #include "base/util.h"
 #include "bytes/copy.h"
 #include "conn/check.h"
+#include "state/names.h"
 #include "tensor/box.h"
 #include "tensor/dtype.h"
 
@@ -227,6 +228,7 @@ int sk_local_make(const struct sk_tensor *t, enum sk_item_kind kind,
 	if (r < 0)
 		return r;
 	name = ret->item.spec.name;
+	ret->hash = sk_name_hash(name);		/* while it is in the cache */
 	if (!strncmp(name, SK_RESERVED_PREFIX, strlen(SK_RESERVED_PREFIX)))
 		return sk_err_set(err, -EINVAL, "the name \"%s\" begins with "
 				  "\"%s\", which is reserved", name,

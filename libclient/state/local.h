@@ -12,6 +12,7 @@
 /** What is described, and where this rank's boxes of it lie. */
 struct sk_local {
 	struct sk_item item;	/* owned; boxes always filled in */
+	uint64_t hash;		/* of its name, see names.h; 0: not taken */
 	/* Per box of item: the trainer's memory and its strides in elements
 	 * (never all 0 here: dense ones are written out). Where placements
 	 * give several boxes, they are slices of the one local tensor. */

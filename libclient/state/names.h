@@ -5,8 +5,13 @@
 
 #include "state/state.h"
 
+/** A name's hash; never 0. */
+uint64_t sk_name_hash(const char *name);
 /** Index into locals, or -1. */
 int64_t sk_state_find(const struct sk_state *state, const char *name);
+/** Of the name that @like has: it is looked at only where one is found. */
+int64_t sk_state_find_as(const struct sk_state *state,
+			 const struct sk_local *like);
 
 /** Has room for @more names than there are locals; -ENOMEM. */
 int sk_names_reserve(struct sk_state *state, uint32_t more);

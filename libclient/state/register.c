@@ -12,8 +12,19 @@
 #include "state/warm.h"
 #include "state/work.h"
 
+/* The descriptor that tells the agent what is described. */
+static void drop_headers(struct sk_state *state)
+{
+	const struct sk_os *os = state->sk->os;
+
+	if (state->keeps_headers)
+		(void)os->close(os, state->headers);
+	state->keeps_headers = false;
+}
+
 static void forget(struct sk_state *state)
 {
+	drop_headers(state);
 	sk_slots_unmap(state);
 	sk_device_slot_free(state);
 	state->work = sk_work_free(state->work);
@@ -71,21 +82,27 @@ static int make_layouts(struct sk_state *state, struct sk_err *err)
 	return r;
 }
 
-/* Both headers, one behind the other. */
-static int put_headers(const struct sk_state *state, struct sk_err *err)
+/* Both headers, one behind the other. They are kept until slots are asked for:
+ * a restore registers twice. */
+static int put_headers(struct sk_state *state, struct sk_err *err)
 {
 	struct iovec parts[2] = { 0 };
 	int fd, n = 0;
 
 	assert(state->layouts[0]);
+	if (state->keeps_headers)
+		return 0;
 	for (int k = 0; k < 2; k++)
 		if (state->layouts[k])
 			parts[n++] = (struct iovec){
 				(void *)state->layouts[k]->header,
 				state->layouts[k]->header_bytes };
 	fd = sk_memfd_with(state->sk->os, "shardkeep:layout", parts, n);
-	return fd >= 0 ? fd : sk_err_errno(err, fd, "cannot hand over a "
-					   "layout");
+	if (fd < 0)
+		return sk_err_errno(err, fd, "cannot hand over a layout");
+	state->headers = fd;
+	state->keeps_headers = true;
+	return 0;
 }
 
 static void put_retention(const struct sk_job *job, struct sk_wire_register *q)
@@ -129,18 +146,16 @@ static int ask_register(struct sk_state *state, bool slots, uint64_t until_ns,
 			uint32_t *ret_slots, struct sk_err *err)
 {
 	struct sk_msg msg = { .type = SK_MSG_REGISTER };
-	const struct sk_os *os = state->sk->os;
-	int r, fd = put_headers(state, err);
+	int r = put_headers(state, err);
 
-	if (fd < 0)
-		return fd;
+	if (r < 0)
+		return r;
 	fill_request(state, slots, &msg.body.reg);
 	/* Lost in between, it is not taken for registered. */
 	(void)sk_conn_is_open(&state->sk->conn, &state->generation,
 			      &state->instance);
-	r = sk_conn_call(&state->sk->conn, &msg, &fd, 1, NULL, NULL, until_ns,
-			 err);
-	(void)os->close(os, fd);
+	r = sk_conn_call(&state->sk->conn, &msg, &state->headers, 1, NULL,
+			 NULL, until_ns, err);
 	if (r < 0)
 		return r;
 	state->id = msg.body.reg_reply.state;
@@ -171,6 +186,8 @@ static int ask_and_map(struct sk_state *state, bool slots, uint64_t until_ns,
 	uint32_t n;
 	int r = ask_as_known(state, slots, until_ns, &n, err);
 
+	if (slots || r < 0)
+		drop_headers(state);
 	return r >= 0 && slots ? sk_slots_map(state, n, until_ns, err) : r;
 }
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import gc
 import json
@@ -120,6 +121,37 @@ def test_another_process_after_a_kill(agent: str, client: Client) -> None:
     state.tensors([m.described("w")], m)
     assert state.restore()["step"] == 1
     assert m.values.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def _descriptors(of: str) -> int:
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):    # that of the list
+            found += of in os.readlink(f"/proc/self/fd/{fd}")
+    return found
+
+
+def test_what_is_described_is_handed_over_once(client: Client) -> None:
+    """A restore registers before it and after it, by the same memory."""
+    m = Memory(4)
+    state = state_of(client, "once")
+    state.tensors([m.described("w")], m)
+    taken(state, 1)
+    assert not _descriptors("shardkeep:layout")
+    state.close()
+    state = state_of(client, "once")
+    state.tensors([m.described("w")], m)
+    state.announce()
+    assert _descriptors("shardkeep:layout") == 1
+    state.blob("more", bytearray(3))    # that was of something else
+    state.announce()
+    assert _descriptors("shardkeep:layout") == 1
+    state.remove("more")
+    assert state.restore()["step"] == 1
+    assert not _descriptors("shardkeep:layout")
+    state.announce()
+    state.close()
+    assert not _descriptors("shardkeep:layout")
 
 
 def test_torch_is_not_needed() -> None:
