@@ -15,12 +15,12 @@
 
 static void put_ints(struct sk_text *t, const int64_t *v, int n)
 {
-	sk_text_put(t, "[");
+	sk_text_word(t, "[");
 	for (int i = 0; i < n; i++) {
-		sk_text_put(t, i ? "," : "");
+		sk_text_comma(t, i > 0);
 		sk_text_int(t, v[i]);
 	}
-	sk_text_put(t, "]");
+	sk_text_word(t, "]");
 }
 
 /* A field of fixed width; remembers where it is. */
@@ -52,32 +52,32 @@ static void put_key(struct sk_text *t, const struct sk_layout *l,
 
 static void put_sharding_info(struct sk_text *t, const struct sk_layout *l)
 {
-	sk_text_put(t, "{");
+	sk_text_word(t, "{");
 	for (uint32_t i = 0; i < l->n_entries; i++) {
 		const struct sk_entry *e = &l->entries[i];
 
-		sk_text_put(t, i ? "," : "");
+		sk_text_comma(t, i > 0);
 		put_key(t, l, e);
-		sk_text_put(t, ":{\"saved_offsets\":");
+		sk_text_word(t, ":{\"saved_offsets\":");
 		put_ints(t, e->box.offset, l->items[e->item].spec.ndim);
-		sk_text_put(t, "}");
+		sk_text_word(t, "}");
 	}
-	sk_text_put(t, "}");
+	sk_text_word(t, "}");
 }
 
 /* Outermost first, as the shape. */
 static void put_steps(struct sk_text *t, const struct sk_steps *steps)
 {
-	sk_text_put(t, ",\"first\":");
+	sk_text_word(t, ",\"first\":");
 	sk_text_int(t, steps->first);
-	sk_text_put(t, ",\"steps\":[");
+	sk_text_word(t, ",\"steps\":[");
 	for (int i = steps->n - 1; i >= 0; i--) {
 		int64_t pair[] = { steps->v[i].count, steps->v[i].stride };
 
 		put_ints(t, pair, 2);
-		sk_text_put(t, i ? "," : "");
+		sk_text_comma(t, i > 0);
 	}
-	sk_text_put(t, "]");
+	sk_text_word(t, "]");
 }
 
 static void put_ranks(struct sk_text *t, const struct sk_mesh *mesh)
@@ -86,35 +86,35 @@ static void put_ranks(struct sk_text *t, const struct sk_mesh *mesh)
 		put_steps(t, sk_mesh_steps(mesh));
 		return;
 	}
-	sk_text_put(t, ",\"ranks\":[");
+	sk_text_word(t, ",\"ranks\":[");
 	for (int64_t i = 0; i < sk_mesh_count(mesh); i++) {
-		sk_text_put(t, i ? "," : "");
+		sk_text_comma(t, i > 0);
 		sk_text_int(t, sk_mesh_rank_at(mesh, i));
 	}
-	sk_text_put(t, "]");
+	sk_text_word(t, "]");
 }
 
 static void put_mesh(struct sk_text *t, const struct sk_mesh *mesh)
 {
 	int ndim = sk_mesh_ndim(mesh);
 
-	sk_text_put(t, "{\"shape\":[");
+	sk_text_word(t, "{\"shape\":[");
 	for (int d = 0; d < ndim; d++) {
-		sk_text_put(t, d ? "," : "");
+		sk_text_comma(t, d > 0);
 		sk_text_int(t, sk_mesh_dim(mesh, d));
 	}
-	sk_text_put(t, "]");
+	sk_text_word(t, "]");
 	if (sk_mesh_name(mesh, 0)) {
-		sk_text_put(t, ",\"names\":[");
+		sk_text_word(t, ",\"names\":[");
 		for (int d = 0; d < ndim; d++) {
-			sk_text_put(t, d ? "," : "");
+			sk_text_comma(t, d > 0);
 			sk_text_string(t, sk_mesh_name(mesh, d));
 		}
-		sk_text_put(t, "]");
+		sk_text_word(t, "]");
 	}
 	if (!sk_mesh_is_dense(mesh))
 		put_ranks(t, mesh);
-	sk_text_put(t, "}");
+	sk_text_word(t, "}");
 }
 
 struct meshes {
@@ -165,27 +165,29 @@ static void put_placements(struct sk_text *t, const struct sk_spec *s)
 	char buf[48];
 
 	assert(s->mesh);
-	sk_text_put(t, ",\"placements\":[");
+	sk_text_word(t, ",\"placements\":[");
 	for (int m = 0; m < sk_mesh_ndim(s->mesh); m++) {
-		sk_text_put(t, m ? "," : "");
+		sk_text_comma(t, m > 0);
 		sk_text_string(t, sk_placement_format(&s->placements[m], buf,
 						  sizeof(buf)));
 	}
-	sk_text_put(t, "]");
+	sk_text_word(t, "]");
 }
 
 static void put_boxes(struct sk_text *t, const struct sk_item *item)
 {
-	sk_text_put(t, item->explicit_boxes ? ",\"explicit\":true,\"boxes\":[" :
-				      ",\"boxes\":[");
+	if (item->explicit_boxes)
+		sk_text_word(t, ",\"explicit\":true");
+	sk_text_word(t, ",\"boxes\":[");
 	for (int b = 0; b < item->n_boxes; b++) {
-		sk_text_put(t, b ? ",[" : "[");
+		sk_text_comma(t, b > 0);
+		sk_text_word(t, "[");
 		put_ints(t, item->boxes[b].offset, item->spec.ndim);
-		sk_text_put(t, ",");
+		sk_text_word(t, ",");
 		put_ints(t, item->boxes[b].size, item->spec.ndim);
-		sk_text_put(t, "]");
+		sk_text_word(t, "]");
 	}
-	sk_text_put(t, "]");
+	sk_text_word(t, "]");
 }
 
 /* What has been put since @from is part of the description. */
@@ -202,18 +204,18 @@ static void put_item(struct sk_text *t, const struct sk_item *item, int mesh,
 	size_t from = t->n;
 
 	assert((mesh >= 0) == (item->spec.mesh != NULL));
-	sk_text_put(t, "{\"name\":");
+	sk_text_word(t, "{\"name\":");
 	sk_text_string(t, item->spec.name);
-	sk_text_put(t, ",\"kind\":");
+	sk_text_word(t, ",\"kind\":");
 	sk_text_string(t, sk_item_kind_name(item->kind));
 	if (item->kind == SK_ITEM_BLOB_LOCAL)
 		describe(d, t, from);
-	sk_text_put(t, ",\"dtype\":");
+	sk_text_word(t, ",\"dtype\":");
 	sk_text_string(t, sk_dtype_name(item->spec.dtype));
-	sk_text_put(t, ",\"shape\":");
+	sk_text_word(t, ",\"shape\":");
 	put_ints(t, item->spec.shape, item->spec.ndim);
 	if (mesh >= 0) {
-		sk_text_put(t, ",\"mesh\":");
+		sk_text_word(t, ",\"mesh\":");
 		sk_text_int(t, mesh);
 		put_placements(t, &item->spec);
 	}
@@ -223,7 +225,7 @@ static void put_item(struct sk_text *t, const struct sk_item *item, int mesh,
 	ret_boxes->from = (uint32_t)t->n;
 	put_boxes(t, item);
 	ret_boxes->to = (uint32_t)t->n;
-	sk_text_put(t, "}");
+	sk_text_word(t, "}");
 }
 
 static void put_sums(struct sk_text *t, const struct sk_layout *l)
@@ -232,20 +234,22 @@ static void put_sums(struct sk_text *t, const struct sk_layout *l)
 		const struct sk_entry *e = &l->entries[i];
 
 		assert(e->first_sum + e->n_sums <= l->n_sums);
-		sk_text_put(t, i ? ",{\"key\":" : "{\"key\":");
+		sk_text_comma(t, i > 0);
+		sk_text_word(t, "{\"key\":");
 		put_key(t, l, e);
-		sk_text_put(t, ",\"item\":");
+		sk_text_word(t, ",\"item\":");
 		sk_text_int(t, e->item);
-		sk_text_put(t, ",\"box\":");
+		sk_text_word(t, ",\"box\":");
 		sk_text_int(t, e->box_index);
-		sk_text_put(t, ",\"xxh3\":[");
+		sk_text_word(t, ",\"xxh3\":[");
 		for (uint32_t k = 0; k < e->n_sums; k++) {
-			sk_text_put(t, k ? ",\"" : "\"");
+			sk_text_comma(t, k > 0);
+			sk_text_word(t, "\"");
 			l->priv->sums_at[e->first_sum + k] =
 				put_field(t, SK_SUM_WIDTH, '0');
-			sk_text_put(t, "\"");
+			sk_text_word(t, "\"");
 		}
-		sk_text_put(t, "]}");
+		sk_text_word(t, "]}");
 	}
 }
 
@@ -254,17 +258,17 @@ static void put_identity(struct sk_text *t, const struct sk_layout *l)
 {
 	struct sk_layout_priv *p = l->priv;
 
-	sk_text_put(t, "{\"version\":");
+	sk_text_word(t, "{\"version\":");
 	sk_text_int(t, SK_FORMAT_VERSION);
-	sk_text_put(t, ",\"xxh3\":\"");
+	sk_text_word(t, ",\"xxh3\":\"");
 	p->sum_at = put_field(t, SK_SUM_WIDTH, '0');
-	sk_text_put(t, "\",\"job\":");
+	sk_text_word(t, "\",\"job\":");
 	sk_text_string(t, l->job);
-	sk_text_put(t, ",\"run\":");
+	sk_text_word(t, ",\"run\":");
 	p->run_at = put_field(t, SK_RUN_WIDTH, ' ');
-	sk_text_put(t, ",\"run_id\":\"");
+	sk_text_word(t, ",\"run_id\":\"");
 	p->run_id_at = put_field(t, SK_SUM_WIDTH, '0');
-	sk_text_put(t, "\",\"step\":");
+	sk_text_word(t, "\",\"step\":");
 	p->step_at = put_field(t, SK_RUN_WIDTH, ' ');
 }
 
@@ -275,15 +279,15 @@ static void put_described(struct sk_text *t, struct sk_layout *l,
 	size_t from = t->n;
 
 	sk_xxh3_begin(&d);
-	sk_text_put(t, ",\"meshes\":[");
+	sk_text_word(t, ",\"meshes\":[");
 	for (int i = 0; i < meshes->n; i++) {
-		sk_text_put(t, i ? "," : "");
+		sk_text_comma(t, i > 0);
 		put_mesh(t, meshes->v[i]);
 	}
 	describe(&d, t, from);
-	sk_text_put(t, "],\"items\":[");
+	sk_text_word(t, "],\"items\":[");
 	for (uint32_t i = 0; i < l->n_items; i++) {
-		sk_text_put(t, i ? "," : "");
+		sk_text_comma(t, i > 0);
 		put_item(t, &l->items[i], meshes->of_item[i], &d,
 			 &l->priv->boxes[i]);
 	}
@@ -313,9 +317,9 @@ static void put_shardkeep(struct sk_text *t, struct sk_layout *l,
 			  const struct meshes *meshes)
 {
 	put_identity(t, l);
-	sk_text_put(t, ",\"rank\":");
+	sk_text_word(t, ",\"rank\":");
 	sk_text_int(t, l->rank);
-	sk_text_put(t, ",\"world\":");
+	sk_text_word(t, ",\"world\":");
 	sk_text_int(t, l->world);
 	sk_text_put(t, l->kind == SK_IMAGE_PRIMARY ? ",\"kind\":\"primary\"" :
 					     ",\"kind\":\"replica\"");
@@ -325,9 +329,9 @@ static void put_shardkeep(struct sk_text *t, struct sk_layout *l,
 	else
 		put_described(t, l, meshes);
 	l->priv->described_to = (uint32_t)t->n;
-	sk_text_put(t, "],\"entries\":[");
+	sk_text_word(t, "],\"entries\":[");
 	put_sums(t, l);
-	sk_text_put(t, "]}");
+	sk_text_word(t, "]}");
 }
 
 /* ---- the whole ---- */
@@ -340,15 +344,15 @@ static void put_tensors(struct sk_text *t, const struct sk_layout *l)
 		int64_t at[2] = { (int64_t)e->offset,
 				  (int64_t)(e->offset + e->bytes) };
 
-		sk_text_put(t, ",");
+		sk_text_word(t, ",");
 		put_key(t, l, e);
-		sk_text_put(t, ":{\"dtype\":");
+		sk_text_word(t, ":{\"dtype\":");
 		sk_text_string(t, sk_dtype_name(s->dtype));
-		sk_text_put(t, ",\"shape\":");
+		sk_text_word(t, ",\"shape\":");
 		put_ints(t, e->box.size, s->ndim);
-		sk_text_put(t, ",\"data_offsets\":");
+		sk_text_word(t, ",\"data_offsets\":");
 		put_ints(t, at, 2);
-		sk_text_put(t, "}");
+		sk_text_word(t, "}");
 	}
 }
 
@@ -365,9 +369,9 @@ static void put_header(struct sk_text *t, struct sk_layout *l,
 	t->nested = true;
 	put_shardkeep(t, l, meshes);
 	t->nested = false;
-	sk_text_put(t, "\"}");
+	sk_text_word(t, "\"}");
 	put_tensors(t, l);
-	sk_text_put(t, "}");
+	sk_text_word(t, "}");
 	while (t->n % SK_PAGE && !t->failed)
 		sk_text_byte(t, ' ');
 }

@@ -7,12 +7,11 @@
 #include "base/array.h"
 #include "base/util.h"
 
-/* Room for @n more bytes, or NULL; the caller adds what it wrote to n. */
-static char *room_for(struct sk_text *t, size_t n)
+char *sk_text_more(struct sk_text *t, size_t n)
 {
 	assert(t->n <= t->room);
-	if (t->room - t->n >= n)
-		return t->failed ? NULL : t->v + t->n;
+	if (t->failed)
+		return NULL;
 	/* A header is a page at least. */
 	if (n > SIZE_MAX - SK_PAGE - t->n ||
 	    sk_array_fit(t->v, t->room, t->n + n + SK_PAGE) < 0)
@@ -20,29 +19,9 @@ static char *room_for(struct sk_text *t, size_t n)
 	return t->failed ? NULL : t->v + t->n;
 }
 
-void sk_text_byte(struct sk_text *t, char c)
-{
-	char *at = room_for(t, 1);
-
-	if (at) {
-		*at = c;
-		t->n++;
-	}
-}
-
-void sk_text_raw(struct sk_text *t, const char *s, size_t n)
-{
-	char *at = room_for(t, n);
-
-	if (!at)
-		return;
-	memcpy(at, s, n);
-	t->n += n;
-}
-
 void sk_text_bytes(struct sk_text *t, const char *s, size_t n)
 {
-	char *at = room_for(t, 2 * n), *w = at;
+	char *at = sk_text_room(t, 2 * n), *w = at;
 
 	if (!at)
 		return;
@@ -85,7 +64,7 @@ static size_t plain(const char *s)
 
 void sk_text_string(struct sk_text *t, const char *s)
 {
-	sk_text_bytes(t, "\"", 1);
+	sk_text_word(t, "\"");
 	while (*s) {
 		size_t n = plain(s);
 
@@ -96,5 +75,5 @@ void sk_text_string(struct sk_text *t, const char *s)
 			sk_text_bytes(t, s++, 1);
 		}
 	}
-	sk_text_bytes(t, "\"", 1);
+	sk_text_word(t, "\"");
 }

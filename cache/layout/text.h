@@ -21,16 +21,52 @@ struct sk_text {
 	bool failed;		/* out of memory: what follows is dropped */
 };
 
+/** Room for @n more bytes, or NULL; who wrote them adds them to n. */
+char *sk_text_more(struct sk_text *t, size_t n);
+static inline char *sk_text_room(struct sk_text *t, size_t n)
+{
+	return !t->failed && t->room - t->n >= n ? t->v + t->n :
+						   sk_text_more(t, n);
+}
+
+/** As they are, whether nested or not. Here, so that of a word that is written
+ * down nobody counts the letters. */
+static inline void sk_text_raw(struct sk_text *t, const char *s, size_t n)
+{
+	char *at = sk_text_room(t, n);
+
+	if (!at)
+		return;
+	memcpy(at, s, n);
+	t->n += n;
+}
+
 /** As it is, whether nested or not. */
-void sk_text_byte(struct sk_text *t, char c);
+static inline void sk_text_byte(struct sk_text *t, char c)
+{
+	sk_text_raw(t, &c, 1);
+}
+
+/** Between two. */
+static inline void sk_text_comma(struct sk_text *t, bool between)
+{
+	if (between)
+		sk_text_byte(t, ',');
+}
+
+/** Escaped, where nested. */
 void sk_text_bytes(struct sk_text *t, const char *s, size_t n);
-/** As they are, whether nested or not. */
-void sk_text_raw(struct sk_text *t, const char *s, size_t n);
-/* Here, so that nobody counts the letters of a word that is written down. */
 static inline void sk_text_put(struct sk_text *t, const char *s)
 {
 	sk_text_bytes(t, s, strlen(s));
 }
+
+/** The same of a literal whose only letters to escape are quotes: as it stands
+ * in the source it is escaped already. */
+#define sk_text_word(t, word) (						\
+	(t)->nested ?							\
+		sk_text_raw((t), &#word[1], sizeof(#word) - 3) :	\
+		sk_text_raw((t), "" word, sizeof(word) - 1))
 
 void sk_text_int(struct sk_text *t, int64_t v);
 /** A JSON string. Names are UTF-8 without control characters: two characters
