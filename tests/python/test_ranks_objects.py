@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import run
-from shardkeep import Client, inspect
+from shardkeep import Client, Mismatch, inspect
 from shardkeep.torch import Checkpointer
 from shardkeep.torch.dcp import ShardkeepReader
 from shardkeep.torch.full import load_tensors
@@ -304,6 +304,25 @@ def test_ranks_that_have_other_objects(agent):
 
     run(3, save)
     run(3, load)
+
+
+@pytest.mark.parametrize("rows", ([1024, 2048], [1024, None]))
+def test_ranks_that_do_not_agree_go_on_without(agent, caplog, rows):
+    """As where an exchange ends well for one of them alone."""
+    def save() -> None:
+        with _one({"a": 1}) as ck:
+            assert ck.restore() is None
+            ck._describing.all()
+            mine = rows[dist.get_rank()]
+            ck._blobs.agree({"extra.a": mine} if mine else {})
+            assert ck.snapshot(1)
+            ck.wait(until="sealed")
+            dist.barrier()
+            assert ck.snapshot(2, wait=30)
+            assert not mine or "never be complete: " in caplog.text
+            ck.wait(2)
+
+    run(2, save)
 
 
 # ---- as they were kept before there were rows ----

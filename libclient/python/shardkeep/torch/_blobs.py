@@ -63,6 +63,13 @@ def rows_in(world: int, beyond: list[_core.Beyond],
     return found
 
 
+def are_apart(note: str) -> bool:
+    """Whether an agent says that the rows of one rank are not those of the
+    others: one of them was not told what they agreed on."""
+    return SHARED in note and f":{_ROWS}" in note and (
+        "does not describe it" in note or "disagree" in note)
+
+
 def alike(told: list[dict[str, int]]) -> dict[str, int]:
     """Those that are the same for all ranks."""
     return {name: told[0][name] for name in _common_to(told)
@@ -147,18 +154,30 @@ class Blobs:
         self._agreed = rows
         self._put = {}
 
-    def _make_rows(self) -> None:
-        """As was agreed on."""
-        for name in self._rows.keys() - self._agreed.keys():
-            self._drop_row(name)
-        for name, size in self._agreed.items():
-            if len(self._rows.get(name, b"")) != size:
-                self._make(self._rows, name, size, self._row)
+    def disagree(self) -> bool:
+        """Leaves off rows, which are not those of all ranks; whether there
+        were any."""
+        had = bool(self._agreed)
+        if had:
+            self.agree({})
+        return had
 
-    def put(self, objects: dict[str, tuple[bytes, bool]]) -> None:
+    def _make_rows(self) -> bool:
+        """As was agreed on; whether that was new."""
+        gone = self._rows.keys() - self._agreed.keys()
+        new = [name for name, size in self._agreed.items()
+               if len(self._rows.get(name, b"")) != size]
+        for name in gone:
+            self._drop_row(name)
+        for name in new:
+            self._make(self._rows, name, self._agreed[name], self._row)
+        return bool(gone or new)
+
+    def put(self, objects: dict[str, tuple[bytes, bool]]) -> bool:
         """The objects of the next snapshot: bytes, whether no other rank
-        will want them. What is not among them is forgotten."""
-        self._make_rows()
+        will want them. What is not among them is forgotten. Whether what all
+        ranks have of them is another than before."""
+        changed = self._make_rows()
         shared = {n for n, (_, local) in objects.items() if not local}
         fit = {n for n in shared & self._rows.keys()
                if len(objects[n][0]) <= len(self._rows[n])}
@@ -176,6 +195,7 @@ class Blobs:
                   self._rows[name] if name in fit else
                   self._own_room(name, len(raw)), raw)
         self._put = {name: raw for name, (raw, _) in objects.items()}
+        return changed
 
     def _own_room(self, name: str, least: int) -> bytearray:
         key = (name, self._rank)

@@ -83,14 +83,15 @@ class Kept:
 
     # ---- saving ----
 
-    def put(self, more: bool) -> None:
-        """The objects as they are now, into the state's blobs."""
+    def put(self, more: bool) -> bool:
+        """The objects as they are now, into the state's blobs; whether the
+        rows of all ranks are others than before."""
         found = {name: (raw, False) for name, raw in self._shared(more)}
         for name, x in self._local.items():
             found["local." + name] = (_written("local." + name, x), True)
         if self._rng:
             found["rng"] = (_written("rng", rng_state()), True)
-        self._blobs.put(found)
+        return self._blobs.put(found)
 
     def _shared(self, more: bool) -> Iterator[tuple[str, bytes]]:
         """Those that another rank may need."""

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from .. import (
     Client, Error, Mismatch, NotFound, State, Timeout, _core, snapshots)
 from . import _device
-from ._blobs import Blobs
+from ._blobs import Blobs, are_apart
 from ._comm import Comm
 from ._common import lasting, milliseconds
 from ._describing import Describing
@@ -165,7 +165,7 @@ class Checkpointer:
                 log.warning("job %s: snapshots do not hold %s", self.job,
                             what)
         self._changed |= self._describing.all()
-        self._kept.put(self._describing.more)
+        self._changed |= self._kept.put(self._describing.more)
 
     def prepare(self, timeout: float = 60) -> None:
         """Waits until the memory for snapshots is warm.
@@ -279,7 +279,11 @@ class Checkpointer:
 
     def _refuse(self, step: int, note: str) -> None:
         """Ranks that disagree never make a snapshot that can be restored."""
-        if "disagree" in note:
+        if are_apart(note):     # each goes on with objects of its own
+            if self._blobs.disagree():
+                log.warning("step %d of job %s will never be complete: %s",
+                            step, self.job, note)
+        elif "disagree" in note:
             self._unproven = None   # said once; what is mended is looked at
             raise Mismatch(errno.ENOKEY, f"step {step} of job {self.job} will "
                            f"never be complete: {note}; give what differs "
