@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import run
-from shardkeep import Client, Mismatch, inspect
+from shardkeep import Client, inspect
 from shardkeep.torch import Checkpointer
 from shardkeep.torch.dcp import ShardkeepReader
 from shardkeep.torch.full import load_tensors
