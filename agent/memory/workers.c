@@ -232,6 +232,12 @@ static void send_order(struct worker_process *w, struct order *order,
 		return;
 	}
 	let_go(w);
+	/* It had ended by itself, for want of work: another one is begun. */
+	if (r == -EPIPE && !order->again) {
+		order->again = true;
+		order->sent = false;
+		return;
+	}
 	if (!err->text[0])
 		(void)sk_err_errno(err, r, "cannot give a worker its order");
 	finish(w, r, NULL, &none, err);

@@ -19,7 +19,7 @@
 #define SECOND UINT64_C(1000000000)
 
 /* By this process's own driver: the agent has none. */
-static void name_device(uint8_t uuid[16])
+static const struct sk_cuda_uuid *device_name(void)
 {
 	static struct sk_cuda_uuid known;
 	static bool asked;
@@ -33,7 +33,7 @@ static void name_device(uint8_t uuid[16])
 		(void)sk_cuda_free(cuda);
 		asked = true;
 	}
-	memcpy(uuid, known.bytes, sizeof(known.bytes));
+	return &known;
 }
 
 /* All of its image but the header; asked for until it is made. */
@@ -51,7 +51,8 @@ static int ask_slot(struct scene *s, const struct rank *r)
 		s->msg = (struct sk_msg){ .type = SK_MSG_DEVICE_SLOT,
 					  .body.device_slot = {
 			.state = r->state, .n_extents = 1 } };
-		name_device(s->msg.body.device_slot.uuid);
+		memcpy(s->msg.body.device_slot.uuid, device_name(),
+		       sizeof(s->msg.body.device_slot.uuid));
 		status = ask_on(s, r->sock, &fd, 1, fds, &n);
 		if (status == -EAGAIN && strstr(rig_why(&s->msg), "failed"))
 			sk_fault_os_advance(s->w.fault, 10 * SECOND);
@@ -161,7 +162,8 @@ static int read_copy(struct scene *s, struct rank *r, int64_t step)
 	CHECK(images == 1 && image.image, "%d images", (int)images);
 	s->msg = (struct sk_msg){ .type = SK_MSG_DEVICE_OPEN,
 				  .body.device_open.image = image.image };
-	name_device(s->msg.body.device_open.uuid);
+	memcpy(s->msg.body.device_open.uuid, device_name(),
+	       sizeof(s->msg.body.device_open.uuid));
 	status = ask_on(s, r->sock, NULL, 0, fds, &n);
 	if (status < 0)
 		return status;

@@ -443,7 +443,7 @@ static const struct asked all[] = {
 	{ "pin nothing", pin_nothing, 10 },
 	{ "beside who does not read", beside_who_does_not_read, ANY },
 	{ "end by nonsense", end_by_nonsense, ANY },
-	{ "a step's life", live_and_die, ANY },
+	{ "a step's life", live_and_die, ANY, .keeps = true },
 };
 
 const struct asked_set asked_to = { all, SK_ARRAY_SIZE(all) };

@@ -83,6 +83,19 @@ static int fault_close(const struct sk_os *os, int fd)
 	return fail ? fail : r;
 }
 
+/* What is watched can always be let go of. */
+static int fault_epoll_ctl(const struct sk_os *os, int epoll, int operation,
+			   int fd, struct epoll_event *event)
+{
+	const struct sk_os *inner = inner_of(os);
+	int fail = meet(os, SK_FAULT_EPOLL_CTL);
+
+	if (fail && operation == EPOLL_CTL_DEL)
+		(void)inner->epoll_ctl(inner, epoll, operation, fd, event);
+	return fail ? fail :
+		      inner->epoll_ctl(inner, epoll, operation, fd, event);
+}
+
 static ssize_t fault_pread(const struct sk_os *os, int fd, void *buf,
 			   size_t size, uint64_t offset)
 {
@@ -282,9 +295,6 @@ OP(ssize_t, recvmsg, RECVMSG, (const struct sk_os *os, int fd,
    struct msghdr *msg, int flags), fd, msg, flags)
 OP(int, signalfd, SIGNALFD, (const struct sk_os *os,
    const sigset_t *signals), signals)
-OP(int, epoll_ctl, EPOLL_CTL, (const struct sk_os *os, int epoll,
-   int operation, int fd, struct epoll_event *event),
-   epoll, operation, fd, event)
 OP(int, spawn, SPAWN, (const struct sk_os *os, const char *program,
    char *const argv[], int keep_fd), program, argv, keep_fd)
 OP(int, waitpid, WAITPID, (const struct sk_os *os, pid_t pid,

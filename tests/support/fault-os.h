@@ -11,9 +11,10 @@
  *			break;
  *	}
  *
- * A call that is failed does not happen, except for close and munmap, which
- * release what they are given and then report the error (munmap: -ENOMEM,
- * whatever was asked for), so that no test leaks by its own doing. Waits do
+ * A call that is failed does not happen, except for close, munmap, and the end
+ * of an epoll's watch, which release what they are given and then report the
+ * error (munmap: -ENOMEM, whatever was asked for), so that no test leaks by its
+ * own doing. Waits do
  * not fail; on the virtual clock their deadlines are of that clock, and they
  * look at it each millisecond: cond_wait() wakes its caller for that.
  *
