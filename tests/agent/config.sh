@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shardkeepd --config and --check-config. Argument: shardkeepd.
 set -u
-agent=$1
+agent=$(realpath "$1")
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 unset SHARDKEEP_STORE SHARDKEEP_MEMORY SHARDKEEP_DEVICE_MEMORY
@@ -79,7 +79,7 @@ for keeper in --no-keeper --keeper; do
 		<&- >"$dir/out" 2>&- &
 	pid=$!
 	until [ -S "$dir/sock" ] || ! kill -0 "$pid"; do sleep 0.02; done
-	for of in "$pid" $(pgrep -P "$pid"); do
+	for of in "$pid" $(cat "/proc/$pid/task/$pid/children"); do
 		for fd in 0 2; do
 			to=$(readlink "/proc/$of/fd/$fd")
 			[ "$to" = /dev/null ] || fail "$keeper: $fd is $to"

@@ -263,7 +263,7 @@ static const struct asked all[] = {
 	{ "a device slot", make_one, ANY, .keeps = true },
 	{ "a device slot, by another worker", make_anew, ANY, .keeps = true },
 	{ "a copy on a device", copy, ANY, .keeps = true },
-	{ "what the dead left", rescue, ANY, .keeps = true, .most = 40 },
+	{ "what the dead left", rescue, ANY, .keeps = true, .most = 25 },
 };
 
 const struct asked_set asked_for = { all, SK_ARRAY_SIZE(all) };
