@@ -16,7 +16,8 @@
  *
  * Functions return 0, or a negative errno that is listed at each; outputs are
  * set on success only. sk_error() has the sentence of the calling thread's
- * last failure: what, which object, how much, what to do. No function aborts,
+ * last failure: what, which object, how much, what to do. NULL where something
+ * is needed is -EINVAL. No function aborts,
  * exits, prints, installs a signal handler or waits without a bound. A failed
  * snapshot is never a reason to stop training: go on, try at the next step.
  *
@@ -223,7 +224,9 @@ struct sk_tensor {
 	int32_t dtype;		/**< enum sk_dtype */
 	int32_t ndim;
 	int64_t shape[SK_MAX_DIMS];	/**< of the whole tensor */
-	const struct sk_mesh *mesh;	/**< NULL: every rank holds it whole */
+	const struct sk_mesh *mesh;	/**< NULL: every rank holds it whole,
+					 * and placements that cut it are
+					 * refused */
 	struct sk_placement placements[SK_MAX_DIMS];	/**< per mesh dim */
 	void *data;		/**< this rank's part; NULL if it is empty */
 	int64_t strides[SK_MAX_DIMS];	/**< of @data, in elements;
@@ -561,7 +564,7 @@ int sk_comm_nccl(struct sk *sk, const struct sk_comm *base, int32_t rank,
  * comm's until its next restore. "": nothing is wrong with it. */
 const char *sk_comm_nccl_why(const struct sk_comm *comm);
 
-/** Not while a restore has it. */
+/** Not while a restore has it. NULL, and one that was freed, are fine. */
 void sk_comm_nccl_free(struct sk_comm *comm);
 
 /** How ranks find each other that nothing but a launcher (srun, ssh, torchrun)
@@ -626,7 +629,8 @@ struct sk_meeting {
 int sk_comm_meet(struct sk *sk, const struct sk_meeting *meeting,
 		 struct sk_comm *ret_comm);
 
-/** Not while a restore has it. The other ranks need not do so as well. */
+/** Not while a restore has it. The other ranks need not do so as well. NULL,
+ * and one that was freed, are fine. */
 void sk_comm_meet_free(struct sk_comm *comm);
 
 /** The newest step that is complete. */

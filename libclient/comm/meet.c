@@ -12,6 +12,7 @@
 #include "comm/links.h"
 #include "comm/notice.h"
 #include "comm/seek.h"
+#include "conn/check.h"
 #include "conn/client.h"
 #include "conn/say.h"
 
@@ -500,6 +501,8 @@ SK_API int sk_comm_meet(struct sk *sk, const struct sk_meeting *meeting,
 	struct sk_err err = { "" };
 	int r = check(sk, meeting, &err);
 
+	if (r >= 0)
+		r = sk_check_result(ret_comm, "a comm", &err);
 	if (r < 0)
 		return sk_say(r, &err);
 	t.until = sk_until_ms(t.os, meeting->timeout_ms ?
@@ -516,7 +519,8 @@ SK_API int sk_comm_meet(struct sk *sk, const struct sk_meeting *meeting,
 
 SK_API void sk_comm_meet_free(struct sk_comm *comm)
 {
-	assert(comm->ctx);
+	if (!comm || !comm->ctx)
+		return;
 	sk_links_free(comm->ctx);
 	*comm = (struct sk_comm){ 0 };
 }

@@ -18,6 +18,7 @@
 
 #include "base/thread.h"
 #include "base/util.h"
+#include "conn/check.h"
 #include "conn/say.h"
 
 /* Looks at what is under way before it sleeps between them. */
@@ -484,6 +485,8 @@ SK_API int sk_comm_nccl(struct sk *sk, const struct sk_comm *base,
 	struct sk_nccl_comm *c;
 	int r = check(sk, base, rank, world, device, &err);
 
+	if (r >= 0)
+		r = sk_check_result(ret_comm, "a comm", &err);
 	if (r < 0)
 		return sk_say(r, &err);
 	c = calloc(1, sizeof(*c));
@@ -507,16 +510,18 @@ SK_API int sk_comm_nccl(struct sk *sk, const struct sk_comm *base,
 
 SK_API const char *sk_comm_nccl_why(const struct sk_comm *comm)
 {
-	const struct sk_nccl_comm *c = comm->ctx;
+	const struct sk_nccl_comm *c = comm ? comm->ctx : NULL;
 
-	return c->why.text;
+	return c ? c->why.text : "";
 }
 
 SK_API void sk_comm_nccl_free(struct sk_comm *comm)
 {
-	struct sk_nccl_comm *c = comm->ctx;
+	struct sk_nccl_comm *c = comm ? comm->ctx : NULL;
 
-	assert(c && !c->comm);
+	if (!c)
+		return;
+	assert(!c->comm);
 	free(c);
 	*comm = (struct sk_comm){ 0 };
 }

@@ -26,3 +26,9 @@ int sk_check_flags(uint32_t flags, uint32_t known, const char *field,
 	return sk_err_set(err, -EINVAL, "%s has %#x, which libshardkeep "
 			  SK_VERSION " does not know", field, flags & ~known);
 }
+
+int sk_check_result(const void *ret, const char *what, struct sk_err *err)
+{
+	return ret ? 0 : sk_err_set(err, -EINVAL, "%s needs a variable to go "
+				    "to", what);
+}

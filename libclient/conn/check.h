@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What callers leave zero, so that it can mean something later. */
+/* What callers leave zero, so that it can mean something later, and what they
+ * may not. */
 #ifndef SK_LIBCLIENT_CONN_CHECK_H
 #define SK_LIBCLIENT_CONN_CHECK_H
 
@@ -14,5 +15,8 @@ int sk_check_zero(const void *value, size_t bytes, const char *field,
 /** Only @known flags are set in @field; else -EINVAL, which names them. */
 int sk_check_flags(uint32_t flags, uint32_t known, const char *field,
 		   struct sk_err *err);
+
+/** There is a variable for @what is asked for; else -EINVAL, which names it. */
+int sk_check_result(const void *ret, const char *what, struct sk_err *err);
 
 #endif

@@ -373,12 +373,14 @@ static int snapshots(struct inspecting *in, const char *job, char **ret_json)
 	return give(in, root, ret_json);
 }
 
-static int begin(struct sk *sk, struct inspecting *in)
+static int begin(struct sk *sk, char **ret_json, struct inspecting *in)
 {
 	int r;
 
 	*in = (struct inspecting){ .sk = sk, .conn = SK_CONN_NULL };
 	r = sk_check(sk, &in->err);
+	if (r >= 0)
+		r = sk_check_result(ret_json, "the JSON", &in->err);
 	if (r < 0)
 		return r;
 	return sk_conn_open_more(sk->os, &sk->conn, sk->socket_path,
@@ -391,7 +393,7 @@ SK_API int sk_inspect(struct sk *sk, const char *job, int64_t step,
 	struct inspecting in;
 	int r;
 
-	r = begin(sk, &in);
+	r = begin(sk, ret_json, &in);
 	if (r < 0)
 		return sk_say(r, &in.err);
 	in.brief = flags & SK_INSPECT_BRIEF;
@@ -414,7 +416,7 @@ SK_API int sk_snapshots(struct sk *sk, const char *job, char **ret_json)
 	struct inspecting in;
 	int r;
 
-	r = begin(sk, &in);
+	r = begin(sk, ret_json, &in);
 	if (r < 0)
 		return sk_say(r, &in.err);
 	r = snapshots(&in, job, ret_json);

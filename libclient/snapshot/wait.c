@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "conn/check.h"
 #include "conn/say.h"
 #include "state/state.h"
 
@@ -64,11 +65,18 @@ static int wait_agent(struct sk_state *state, int64_t step, int until,
 	return r;
 }
 
+static int check_step(int64_t step, struct sk_err *err)
+{
+	return step >= 0 ? 0 : sk_err_set(err, -EINVAL, "step %lld is negative",
+					  (long long)step);
+}
+
 static int check_wait(int64_t step, int until, struct sk_err *err)
 {
-	if (step < 0)
-		return sk_err_set(err, -EINVAL, "step %lld is negative",
-				  (long long)step);
+	int r = check_step(step, err);
+
+	if (r < 0)
+		return r;
 	if (until < SK_SEALED || until > SK_WRITTEN)
 		return sk_err_set(err, -EINVAL, "one cannot wait for %d; "
 				  "give SK_SEALED, SK_COMPLETE, SK_DURABLE or "
@@ -103,6 +111,8 @@ SK_API int sk_flush(struct sk_state *state, int64_t step)
 	uint64_t until;
 	int r = sk_state_check(state, &err);
 
+	if (r >= 0)
+		r = check_step(step, &err);
 	if (r < 0)
 		return sk_say(r, &err);
 	until = sk_until(state->sk);
@@ -121,6 +131,8 @@ SK_API int sk_status(struct sk_state *state, struct sk_status *ret_status)
 	struct sk_err err = { "" };
 	int r = sk_state_check(state, &err);
 
+	if (r >= 0)
+		r = sk_check_result(ret_status, "a status", &err);
 	if (r < 0)
 		return sk_say(r, &err);
 	sk_fences_lock(&state->fences);

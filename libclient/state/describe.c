@@ -220,7 +220,12 @@ static int blob(struct sk_state *state, const char *name, void *data,
 		.name = name, .dtype = SK_U8, .ndim = 1,
 		.shape = { (int64_t)size }, .data = data,
 	};
+	struct sk_err err = { "" };
 
+	if (size > INT64_MAX)
+		return sk_say(sk_err_set(&err, -EOVERFLOW, "blob \"%s\" has %zu "
+					 "bytes, more than can be counted",
+					 name ? name : "", size), &err);
 	return describe(state, &t, 1, kind);
 }
 

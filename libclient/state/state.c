@@ -157,6 +157,8 @@ SK_API int sk_state_create(struct sk *sk, const struct sk_job *job,
 	int r = sk_check(sk, &err);
 
 	if (r >= 0)
+		r = sk_check_result(ret_state, "a state", &err);
+	if (r >= 0)
 		r = check_job(job, &err);
 	if (r >= 0)
 		run = job->run;

@@ -210,6 +210,73 @@ static void described_in_between(struct rank *rank)
 	CHECK(!sk_wait(rank->state, 4, SK_COMPLETE, 60000), "%s", sk_error());
 }
 
+/* Where a variable, a list or a handle is needed and there is none. */
+static void without_variables(struct rank *rank)
+{
+	struct sk_job job = { .name = "none", .world = 1 };
+	struct sk_meeting alone = { .at = "/tmp/shardkeep-alone", .world = 1 };
+	struct sk_comm comm = { 0 };
+	struct sk_mesh *mesh;
+
+	CHECK(!sk_mesh_create(1, (int64_t[]){ 1 }, NULL, (const char *[]){
+		"dp" }, &mesh));
+	CHECK(sk_open(NULL, NULL) == -EINVAL);
+	CHECK(sk_mesh_create(1, (int64_t[]){ 1 }, NULL, NULL, NULL) ==
+	      -EINVAL);
+	CHECK(sk_mesh_child(mesh, 0, (const char *[]){ "dp" }, 1, NULL) ==
+	      -EINVAL);
+	CHECK(sk_state_create(rank->sk, &job, NULL) == -EINVAL);
+	CHECK(strstr(sk_error(), "variable"), "%s", sk_error());
+	CHECK(sk_state_create(rank->sk, NULL, &rank->state) == -EINVAL);
+	CHECK(sk_status(rank->state, NULL) == -EINVAL);
+	CHECK(strstr(sk_error(), "variable"), "%s", sk_error());
+	CHECK(sk_snapshots(rank->sk, NULL, NULL) == -EINVAL);
+	CHECK(strstr(sk_error(), "variable"), "%s", sk_error());
+	CHECK(sk_inspect(rank->sk, "none", SK_LATEST, 0, 0, NULL) == -EINVAL);
+	CHECK(strstr(sk_error(), "variable"), "%s", sk_error());
+	CHECK(sk_comm_meet(rank->sk, &alone, NULL) == -EINVAL);
+	CHECK(strstr(sk_error(), "variable"), "%s", sk_error());
+	CHECK(!sk_comm_meet(rank->sk, &alone, &comm), "%s", sk_error());
+	CHECK(sk_comm_nccl(rank->sk, &comm, 0, 1, 0, NULL) == -EINVAL);
+	CHECK(strstr(sk_error(), "variable"), "%s", sk_error());
+	for (int again = 0; again < 2; again++)
+		sk_comm_meet_free(&comm);
+	sk_comm_meet_free(NULL);
+	sk_comm_nccl_free(&comm);
+	sk_comm_nccl_free(NULL);
+	CHECK(!*sk_comm_nccl_why(&comm) && !*sk_comm_nccl_why(NULL));
+	sk_mesh_release(mesh);
+}
+
+/* A description that leaves out what the rest of it is about. */
+static void half_described(struct rank *rank)
+{
+	float w[12] = { 0 };
+	struct sk_tensor t = { .name = "w", .dtype = SK_F32, .ndim = 1,
+			       .shape = { 12 }, .data = w };
+	struct sk_part part = { .box.size = { 12 }, .data = w };
+
+	t.placements[0] = SK_SHARD(0);
+	CHECK(sk_state_tensor(rank->state, &t) == -EINVAL);
+	CHECK(strstr(sk_error(), "\"w\" has placements, and no mesh"), "%s",
+	      sk_error());
+	t.placements[0] = SK_REPLICATE;
+	CHECK(!sk_state_tensor(rank->state, &t), "%s", sk_error());
+	t.n_parts = 1;
+	CHECK(sk_state_tensor(rank->state, &t) == -EINVAL);
+	CHECK(strstr(sk_error(), "1 parts, and no list"), "%s", sk_error());
+	t.parts = &part;
+	CHECK(!sk_state_tensor(rank->state, &t), "%s", sk_error());
+	CHECK(sk_state_blob(rank->state, "b", w, SIZE_MAX) == -EOVERFLOW);
+	CHECK(strstr(sk_error(), "can be counted"), "%s", sk_error());
+	CHECK(sk_flush(rank->state, -1) == -EINVAL);
+	CHECK(strstr(sk_error(), "step -1 is negative"), "%s", sk_error());
+	CHECK(sk_wait(rank->state, -1, SK_SEALED, 0) == -EINVAL);
+	CHECK(strstr(sk_error(), "step -1 is negative"), "%s", sk_error());
+	CHECK(sk_wait(rank->state, 1, 0, 0) == -EINVAL);
+	CHECK(strstr(sk_error(), "SK_SEALED"), "%s", sk_error());
+}
+
 int main(int argc, char **argv)
 {
 	struct scene scene;
@@ -221,6 +288,8 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "freed-by", 1, freed_while_copying, NULL);
 	scene_ranks(&scene, "forks", 1, forks, NULL);
 	scene_ranks(&scene, "between", 1, described_in_between, NULL);
+	scene_ranks(&scene, "none", 1, without_variables, NULL);
+	scene_ranks(&scene, "half", 1, half_described, NULL);
 	scene_close(&scene);
 	return 0;
 }
