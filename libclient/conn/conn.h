@@ -72,8 +72,9 @@ int sk_conn_open_more(const struct sk_os *os, struct sk_conn *handle,
 		      struct sk_conn *ret_conn, struct sk_err *err);
 /** One that is not connected is fine. */
 void sk_conn_close(struct sk_conn *conn);
-/** Connects an open handle again where its connection was lost, by now, or at
- * a request before. Other threads may use it meanwhile. Errors: as sk_conn_open_more(). */
+/** Connects an open handle again where its connection was lost, by now or at a
+ * request before. Other threads may use it meanwhile. Errors: as
+ * sk_conn_open_more(). */
 int sk_conn_again(const char *socket_path, uint64_t until_ns,
 		  struct sk_conn *conn, struct sk_err *err);
 /** Whether it is connected; and to what, as of the last connection. */
