@@ -54,6 +54,11 @@ void calls_say_lost(struct agent *a);
 /** Checks the id of a call and finds its job; -ENOENT with a sentence. */
 int call_job(struct call *c, const struct sk_wire_id *id,
 	     struct sk_cat_job **ret_job);
+/** The same of a call that names a step. A job that no rank has named since the
+ * agent began may be on the disk: CALL_LATER, the call is made once more when
+ * it was looked for there. */
+int call_job_looked(struct call *c, const struct sk_wire_id *id,
+		    struct sk_cat_job **ret_job);
 /** A question of the job is out: the call is made once more when it is
  * answered. Descriptors that came with it are not kept. CALL_LATER, or an
  * error with its sentence. */
@@ -63,6 +68,10 @@ int call_when_told(struct call *c, const struct sk_cat_job *job);
  * is nowhere to look. */
 int call_when_looked(struct call *c, const struct sk_cat_job *job,
 		     const struct sk_wire_id *id);
+/** Before it counts that a snapshot is the newest complete one: the disk may
+ * have newer ones that nobody has asked about. 0: that is known; else
+ * CALL_LATER, as above, or an error with its sentence. */
+int call_newest_looked(struct call *c, const struct sk_cat_job *job);
 /** The state of that id of this connection; -ENOENT with a sentence. */
 int call_state(struct call *c, uint64_t id, struct sk_cat_state **ret_state);
 /** Its slot of that number; -ENOENT or -EINVAL with a sentence. */

@@ -2,6 +2,7 @@
 /* Calls that are made once more when more is known: what images cover, or what
  * the disk has. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,11 +68,16 @@ int call_when_told(struct call *c, const struct sk_cat_job *job)
 	return CALL_LATER;
 }
 
-/* ---- a step that only the disk may know ---- */
+/* ---- what only the disk may know ---- */
+
+/* Of a job of which not much is known: among so many steps the newest one that
+ * is complete is looked for. */
+#define NEWEST_AMONG 16
 
 struct looking {
 	struct request request;
 	struct stored_wish wish;
+	unsigned looked;	/* for what, by then */
 };
 
 static void looking_release(struct request *q)
@@ -91,23 +97,17 @@ static void looked(struct stored_wish *wish, int r, const struct sk_err *err)
 		request_answer(&l->request, r, NULL, NULL, 0, err);
 		return;
 	}
-	s->looked = true;
+	s->looked = l->looked;
 	request_again(&l->request);
-	s->looked = false;
+	s->looked = 0;
 }
 
-int call_when_looked(struct call *c, const struct sk_cat_job *job,
-		     const struct sk_wire_id *id)
+static int look(struct call *c, const char *job, uid_t uid, unsigned what,
+		const struct stored_range *range)
 {
-	struct looking *l;
+	struct looking *l = calloc(1, sizeof(*l));
 	int r;
 
-	if (!c->agent->store || c->session->looked || id->step < 0)
-		return sk_err_set(&c->err, -ENOENT, "job \"%s\" has no "
-				  "snapshot of step %" PRId64 "; it was "
-				  "discarded, evicted, or never taken",
-				  job->name, id->step);
-	l = calloc(1, sizeof(*l));
 	if (!l)
 		return sk_err_set(&c->err, -ENOMEM, "no memory to look at the "
 				  "store");
@@ -117,13 +117,54 @@ int call_when_looked(struct call *c, const struct sk_cat_job *job,
 		free(l);
 		return r;
 	}
-	l->wish = (struct stored_wish){
-		.granted = looked, .uid = job->uid,
-		.range = { .most = SIZE_MAX, .run = id->run,
-			   .step = id->step },
-	};
-	memcpy(l->wish.job, job->name, sizeof(job->name));
+	l->looked = c->session->looked | what;
+	l->wish = (struct stored_wish){ .granted = looked, .uid = uid,
+					.range = *range };
+	(void)snprintf(l->wish.job, sizeof(l->wish.job), "%s", job);
 	l->request.busy = true;
 	stored_scan(c->agent, &l->wish);
 	return CALL_LATER;
+}
+
+static bool may_look(const struct call *c, unsigned what)
+{
+	return c->agent->store && !(c->session->looked & what);
+}
+
+static int look_for_step(struct call *c, const char *job, uid_t uid,
+			 const struct sk_wire_id *id)
+{
+	return look(c, job, uid, SESSION_LOOKED_STEP, &(struct stored_range){
+		.most = SIZE_MAX, .run = id->run, .step = id->step });
+}
+
+int call_job_looked(struct call *c, const struct sk_wire_id *id,
+		    struct sk_cat_job **ret_job)
+{
+	int r = call_job(c, id, ret_job);
+
+	if (r != -ENOENT || !id->job[0] || id->step < 0 ||
+	    !may_look(c, SESSION_LOOKED_STEP))
+		return r;
+	return look_for_step(c, id->job, c->session->uid, id);
+}
+
+int call_when_looked(struct call *c, const struct sk_cat_job *job,
+		     const struct sk_wire_id *id)
+{
+	if (id->step < 0 || !may_look(c, SESSION_LOOKED_STEP))
+		return sk_err_set(&c->err, -ENOENT, "job \"%s\" has no "
+				  "snapshot of step %" PRId64 "; it was "
+				  "discarded, evicted, or never taken",
+				  job->name, id->step);
+	return look_for_step(c, job->name, job->uid, id);
+}
+
+int call_newest_looked(struct call *c, const struct sk_cat_job *job)
+{
+	if (!may_look(c, SESSION_LOOKED_NEWEST))
+		return 0;
+	return look(c, job->name, job->uid, SESSION_LOOKED_NEWEST,
+		    &(struct stored_range){ .most = NEWEST_AMONG,
+					    .step = -1 });
 }

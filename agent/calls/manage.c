@@ -22,8 +22,8 @@ static int snapshot_of(struct call *c, struct sk_cat_snapshot **ret)
 	struct sk_cat_job *job;
 	int r;
 
-	r = call_job(c, id, &job);
-	if (r < 0)
+	r = call_job_looked(c, id, &job);
+	if (r)
 		return r;
 	*ret = sk_cat_snapshot_find(job, id->run, id->run_id, id->step);
 	/* Which is the newest is not known yet, or what the rules say of it. */
@@ -181,6 +181,10 @@ static int evict(struct call *c, struct sk_cat_snapshot *s)
 	uint32_t flags = c->in->body.manage.flags;
 	int r = 0;
 
+	if (flags & SK_EVICT_DISK && s == sk_cat_newest(s->job))
+		r = call_newest_looked(c, s->job);
+	if (r)
+		return r;
 	/* Disk first: it is answered later, and refuses more. */
 	if (flags & SK_EVICT_DISK)
 		r = evict_disk(c, s);

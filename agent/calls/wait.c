@@ -229,8 +229,8 @@ static int check_snapshot(struct call *c, uint64_t *ret_failures)
 	if (w->until < UNTIL_SEALED || w->until > UNTIL_WRITTEN)
 		return sk_err_set(&c->err, -EINVAL, "one cannot wait for %"
 				  PRIu32, w->until);
-	r = call_job(c, &w->id, &job);
-	if (r < 0)
+	r = call_job_looked(c, &w->id, &job);
+	if (r)
 		return r;
 	s = snapshot_meant(job, &w->id);
 	*ret_failures = s ? s->failures_total : 0;

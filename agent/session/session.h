@@ -23,6 +23,10 @@ struct agent;
 #define MAX_REPLIES 32u		/* unsent, of one connection */
 #define MAX_LEASES 65536u	/* of one connection */
 
+/* What the store was asked, for a call that is made once more. */
+#define SESSION_LOOKED_STEP 1u
+#define SESSION_LOOKED_NEWEST 2u
+
 struct session {
 	struct source source;
 	struct source peer;		/* its pidfd */
@@ -36,7 +40,7 @@ struct session {
 	bool faults_nothing;		/* another memory cgroup is charged for
 					 * what it touches: the agent faults
 					 * its slots in alone */
-	bool looked;			/* what it asks was looked for */
+	unsigned looked;		/* for what it asks: SESSION_LOOKED_ */
 	bool gone;			/* its process is */
 	bool closing;			/* marked; it ends with the turn */
 	unsigned held;			/* and not before this is 0 */

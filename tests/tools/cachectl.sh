@@ -431,6 +431,8 @@ promised 'version, no agent'
 start_agent
 "$trainer" --mesh 2x2 --steps 4 --flush-every 2 --job j --log "$dir/log5" \
 	>/dev/null || fail "the trainer failed"
+"$trainer" --mesh 2 --steps 4 --flush-every 2 --job older --log "$dir/log6" \
+	>/dev/null || fail "the trainer failed"
 for command in list 'show j' 'verify j' 'pin j' 'unpin j' 'flush --wait j' \
 	"export j $dir/j" stats version 'evict --disk --force j/2'; do
 	# shellcheck disable=SC2086
@@ -443,8 +445,12 @@ expect 0 --json stop --wait
 promised stop
 wait "$pid" && pid=
 
-# What was durable is there for the next agent.
+# What was durable is there for the next agent, and of what it has not been
+# asked about it does not take another for the newest.
 start_agent
+expect 0 evict --disk older/2
+expect 1 evict --disk older/4
+complains 'newest'
 expect 0 --json list b
 json "d['snapshots'] and 'durable' in d['snapshots'][0]['state']"
 expect 0 evict --disk --force b

@@ -367,7 +367,7 @@ static void lose_it_unnoticed(struct scene *scene)
 		.ndim = 1, .shape = { 5000 } }, 0);
 	rank_write(&rank, 1);
 	rank_snapshot(&rank, 1, SK_DURABLE);
-	for (int call = 0; call < 4; call++) {
+	for (int call = 0; call < 6; call++) {
 		scene_stop_agent(scene, call & 1 ? SIGKILL : SIGTERM);
 		scene_start_agent(scene);
 		if (call == 0)
@@ -379,9 +379,14 @@ static void lose_it_unnoticed(struct scene *scene)
 		else if (call == 2)
 			CHECK(!sk_snapshot(rank.state, 2, NULL), "%s",
 			      sk_error());
-		else	/* another agent that knows nothing of the job yet */
+		else if (call == 3)	/* which died with an agent */
 			CHECK(sk_flush(rank.state, 2) == -ENOENT, "%s",
 			      sk_error());
+		else if (call == 4)	/* of a job that no rank has named */
+			CHECK(!sk_wait(rank.state, 1, SK_DURABLE, 20000), "%s",
+			      sk_error());
+		else
+			CHECK(!sk_flush(rank.state, 1), "%s", sk_error());
 	}
 	sk_state_free(rank.state);
 	sk_close(rank.sk);
