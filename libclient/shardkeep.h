@@ -226,7 +226,7 @@ struct sk_tensor {
 	int64_t shape[SK_MAX_DIMS];	/**< of the whole tensor */
 	const struct sk_mesh *mesh;	/**< NULL: every rank holds it whole,
 					 * and placements that cut it are
-					 * refused */
+					 * refused where there are several */
 	struct sk_placement placements[SK_MAX_DIMS];	/**< per mesh dim */
 	void *data;		/**< this rank's part; NULL if it is empty */
 	int64_t strides[SK_MAX_DIMS];	/**< of @data, in elements;

@@ -211,16 +211,20 @@ static int check_reserved(const struct sk_tensor *t, struct sk_err *err)
 }
 
 /* A pointer that was forgotten leaves out of account what it is for: a rank's
- * part would be taken for the whole. */
-static int check_meant(const struct sk_tensor *t, struct sk_err *err)
+ * part would be taken for the whole. A rank that is alone has that. */
+static int check_meant(const struct sk_tensor *t, const struct sk_job *job,
+		       struct sk_err *err)
 {
+	bool whole = t->mesh || t->parts || job->world == 1;
+
 	if (t->n_parts && !t->parts)
 		return sk_err_set(err, -EINVAL, "tensor \"%s\" has %u parts, and "
 				  "no list of them", t->name, t->n_parts);
-	for (int d = 0; d < SK_MAX_DIMS && !t->mesh; d++)
+	for (int d = 0; d < SK_MAX_DIMS && !whole; d++)
 		if (t->placements[d].kind > SK_PLACEMENT_REPLICATE)
 			return sk_err_set(err, -EINVAL, "tensor \"%s\" has "
-					  "placements, and no mesh", t->name);
+					  "placements, and no mesh of the %d "
+					  "ranks", t->name, job->world);
 	return 0;
 }
 
@@ -254,7 +258,7 @@ int sk_local_make(const struct sk_tensor *t, enum sk_item_kind kind,
 	if (t->memory != SK_HOST && t->memory != SK_CUDA)
 		return sk_err_set(err, -EINVAL, "tensor \"%s\": %d is no kind "
 				  "of memory", name, t->memory);
-	r = check_meant(t, err);
+	r = check_meant(t, job, err);
 	if (r < 0)
 		return r;
 	return t->parts ? take_parts(t, ret, err) :

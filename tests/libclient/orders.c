@@ -289,7 +289,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "forks", 1, forks, NULL);
 	scene_ranks(&scene, "between", 1, described_in_between, NULL);
 	scene_ranks(&scene, "none", 1, without_variables, NULL);
-	scene_ranks(&scene, "half", 1, half_described, NULL);
+	scene_ranks(&scene, "half", 2, half_described, NULL);
 	scene_close(&scene);
 	return 0;
 }

@@ -83,7 +83,7 @@ void model_describe(struct rank *rank, uint64_t model, uint64_t life)
 
 		global_tensor(&t, name, sizeof(name), i, &global);
 		t.mesh = mesh;
-		for (int m = 0; m < 2; m++)
+		for (int m = 0; m < 2 && mesh; m++)
 			t.placements[m] = random_placement(&t, &local);
 		rank_tensor(rank, &t, 0xee);
 		sk_mesh_release(mesh);

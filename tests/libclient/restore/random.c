@@ -78,10 +78,11 @@ void random_describe(struct rank *rank, const struct random_test *test,
 		int32_t ranks[RANDOM_RANKS];
 
 		memcpy(st.shape, t->shape, sizeof(t->shape));
-		memcpy(st.placements, t->placements[side],
-		       sizeof(t->placements[side]));
 		for (int k = 0; k < n; k++)
 			ranks[k] = (t->first[side] + k) % test->world[side];
+		if (n)
+			memcpy(st.placements, t->placements[side],
+			       sizeof(t->placements[side]));
 		if (n)
 			mesh = rows > 1 ? mesh_of(rows, n / rows, ranks, NULL) :
 					  mesh_of(n, 0, ranks, NULL);
