@@ -181,7 +181,8 @@ static int evict(struct call *c, struct sk_cat_snapshot *s)
 	uint32_t flags = c->in->body.manage.flags;
 	int r = 0;
 
-	if (flags & SK_EVICT_DISK && s == sk_cat_newest(s->job))
+	if (flags & SK_EVICT_DISK && !(flags & SK_EVICT_FORCE) &&
+	    s == sk_cat_newest(s->job))
 		r = call_newest_looked(c, s->job);
 	if (r)
 		return r;
