@@ -113,6 +113,30 @@ def test_spread_from_rank_0(agent):
     run(4, _spread)
 
 
+def _spread_unlike() -> None:
+    rank = dist.get_rank()
+    full = {"a": torch.ones(3), "b": torch.ones(2)}
+
+    def refused(into: dict[str, torch.Tensor], why: str) -> None:
+        with pytest.raises((KeyError, ValueError, RuntimeError), match=why):
+            broadcast_from_rank0(full if rank == 0 else {}, into)
+        assert not any(t.any() for t in into.values())
+
+    refused({"a": torch.zeros(3), "c": torch.zeros(2)}, "rank 0 has no c")
+    refused({"a": torch.zeros(2)}, r"a is \(3,\) on rank 0")
+    more = {"b": torch.zeros(2)} if rank == 2 else {}
+    refused({"a": torch.zeros(3), **more}, "ranks 0 and 2 .*\"b\"")
+    wide = torch.float64 if rank == 1 else torch.float32
+    refused({"a": torch.zeros(3, dtype=wide)}, "ranks 0 and 1 .*float")
+    into = {"a": torch.zeros(3)}
+    broadcast_from_rank0(full if rank == 0 else {}, into)
+    assert torch.equal(into["a"], full["a"])
+
+
+def test_spread_among_ranks_that_differ(agent):
+    run(3, _spread_unlike)
+
+
 @pytest.mark.filterwarnings("ignore:torch.distributed")
 def test_imports(agent):
     full = _full()

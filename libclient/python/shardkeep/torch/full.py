@@ -9,6 +9,8 @@ outcome.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -17,9 +19,12 @@ import torch
 import torch.distributed as dist
 
 from .. import LATEST
+from ._comm import Comm
 from ._common import FROM_NAME, OBJECTS, dtype_of, resolved
 from ._reading import Agent, Alone, Described, Question, Several, comm_of
 from ._together import together
+
+_SPREAD = "broadcast_from_rank0()"
 
 
 class _Wanted:
@@ -118,13 +123,48 @@ def _in_order(tensors: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from sorted(tensors.items())
 
 
+def _term(name: str, target: Any,
+          full: dict[str, torch.Tensor] | None) -> list[Any]:
+    """What one is, which all ranks have to have alike; ``full`` is rank 0's
+    alone."""
+    if full is not None and name not in full:
+        raise KeyError(f"rank 0 has no {name} to tell")
+    if full is not None and full[name].shape != target.shape:
+        raise ValueError(f"{name} is {tuple(full[name].shape)} on rank 0, and "
+                         f"is to be {tuple(target.shape)}")
+    return [name, list(target.shape), str(target.dtype)]
+
+
+def _agree(comm: Comm, full: dict[str, torch.Tensor] | None,
+           into: dict[str, Any]) -> None:
+    """Nobody waits for a tensor that another rank does not tell, or expect."""
+    terms: list[list[Any]] = []
+
+    def look() -> str:
+        terms[:] = [_term(name, t, full) for name, t in _in_order(into)]
+        return hashlib.sha256(json.dumps(terms).encode()).hexdigest()
+
+    if len(set(together(comm, _SPREAD, look))) == 1:
+        return
+    first, *others = ({json.dumps(x) for x in ranks} for ranks in together(
+        comm, _SPREAD, lambda: terms))
+    rank, odd = next((r, sorted(first ^ x)) for r, x in enumerate(others, 1)
+                     if x != first)
+    raise ValueError(f"ranks 0 and {rank} mean other tensors: one of them "
+                     f"alone has {odd[0]}")
+
+
 def broadcast_from_rank0(full: dict[str, torch.Tensor],
                          into: dict[str, Any],
-                         group: dist.ProcessGroup | None = None) -> None:
+                         group: dist.ProcessGroup | None = None,
+                         timeout: float = 300) -> None:
     """Writes rank 0's whole tensors into everybody's ``into``, in place.
 
-    ``into`` has plain tensors or DTensors; each takes its part. Tensors go
-    one by one, so that no rank holds more than one whole tensor at a time.
+    ``into`` has plain tensors or DTensors, of the same names and shapes on all
+    ranks; each takes its part. Where one has others, or rank 0 lacks any, all
+    raise, and nothing is written. Tensors go one by one, so that no rank holds
+    more than one whole tensor at a time. ``timeout`` is in seconds, for what
+    ranks tell each other before.
     """
     from torch.distributed.tensor import DTensor
 
@@ -132,15 +172,14 @@ def broadcast_from_rank0(full: dict[str, torch.Tensor],
 
     meshes = Meshes()
     rank0 = dist.get_rank(group) == 0
+    _agree(comm_of(group or dist.group.WORLD, timeout),
+           full if rank0 else None, into)
     for name, target in _in_order(into):
         local = target._local_tensor if isinstance(target, DTensor) else target
         whole = (resolved(full[name].detach().to("cpu", local.dtype)
                           ).contiguous()
                  if rank0
                  else torch.empty(target.shape, dtype=local.dtype))
-        if tuple(whole.shape) != tuple(target.shape):
-            raise ValueError(f"{name} is {tuple(whole.shape)} on rank 0 and "
-                             f"{tuple(target.shape)} here")
         dist.broadcast(whole, group_src=0, group=group)
         if not isinstance(target, DTensor):
             target.detach().copy_(whole)
