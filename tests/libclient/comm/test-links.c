@@ -4,6 +4,7 @@
  * a moment. */
 #include <criterion/criterion.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -249,16 +250,37 @@ Test(links, one_that_says_nothing_is_not_waited_for)
 	world_close(&w);
 }
 
-static void *abort_later(void *arg)
+/* Tells when somebody waits. */
+struct waited {
+	struct sk_os os;
+	const struct sk_os *real;
+	sem_t waits;
+	struct sk_links *links;
+};
+
+static int poll_and_tell(const struct sk_os *os, struct pollfd *fds, nfds_t n,
+			 uint64_t until_ns)
 {
-	(void)usleep(20000);
-	sk_links_abort(arg);
+	struct waited *w = (struct waited *)os;
+
+	(void)sem_post(&w->waits);
+	return w->real->poll(w->real, fds, n, until_ns);
+}
+
+static void *abort_what_waits(void *arg)
+{
+	struct waited *w = arg;
+
+	while (sem_wait(&w->waits))
+		;
+	sk_links_abort(w->links);
 	return NULL;
 }
 
 /* From another thread, while a call waits. */
 Test(links, aborted_while_it_waits)
 {
+	struct waited waited = { .os = *sk_os_linux(), .real = sk_os_linux() };
 	struct member m = { .rank = 1 };
 	struct sk_comm comm;
 	pthread_t thread;
@@ -268,12 +290,17 @@ Test(links, aborted_while_it_waits)
 	world_open(&w, 2, 1);
 	m.w = &w;
 	comm = comm_of(&m);
-	cr_assert_eq(pthread_create(&thread, NULL, abort_later, w.links[1]),
+	waited.os.poll = poll_and_tell;
+	waited.links = w.links[1];
+	cr_assert_eq(sem_init(&waited.waits, 0, 0), 0);
+	w.links[1]->os = &waited.os;
+	cr_assert_eq(pthread_create(&thread, NULL, abort_what_waits, &waited),
 		     0);
 	cr_assert_eq(comm.allgather(comm.ctx, &byte, 1, out, UINT32_MAX),
 		     -ECONNRESET);
 	cr_assert_eq(pthread_join(thread, NULL), 0);
 	world_close(&w);
+	(void)sem_destroy(&waited.waits);
 }
 
 /* A child of fork() has copies of the sockets, and leaves them alone. */

@@ -319,20 +319,27 @@ static void fill_cold(struct rank *rank)
 
 /* ---- the agent is killed ---- */
 
+/* Whose first step is on disk. */
+static void begin_durably(struct rank *rank)
+{
+	struct sk_options o = { .socket = rank->scene->socket, .threads = 1,
+				.timeout_ms = 20000 };
+	struct sk_job job = { .name = rank->job, .world = 1 };
+
+	CHECK(!sk_open(&o, &rank->sk), "%s", sk_error());
+	CHECK(!sk_state_create(rank->sk, &job, &rank->state));
+	rank_tensor(rank, &(struct sk_tensor){ .name = "w", .dtype = SK_F32,
+		.ndim = 1, .shape = { 5000 } }, 0);
+	rank_write(rank, 1);
+	rank_snapshot(rank, 1, SK_DURABLE);
+}
+
 static void lose_agent(struct scene *scene)
 {
 	struct rank rank = { .scene = scene, .world = 1, .job = "lost" };
-	struct sk_options o = { .socket = scene->socket, .threads = 1,
-				.timeout_ms = 20000 };
-	struct sk_job job = { .name = "lost", .world = 1 };
 	struct sk_report report;
 
-	CHECK(!sk_open(&o, &rank.sk), "%s", sk_error());
-	CHECK(!sk_state_create(rank.sk, &job, &rank.state));
-	rank_tensor(&rank, &(struct sk_tensor){ .name = "w", .dtype = SK_F32,
-		.ndim = 1, .shape = { 5000 } }, 0);
-	rank_write(&rank, 1);
-	rank_snapshot(&rank, 1, SK_DURABLE);
+	begin_durably(&rank);
 	scene_stop_agent(scene, SIGKILL);
 	/* Nobody hangs, nobody dies, and it is said. */
 	CHECK(sk_snapshot(rank.state, 2, NULL) < 0 && sk_error()[0]);
@@ -356,17 +363,9 @@ static void lose_agent(struct scene *scene)
 static void lose_it_unnoticed(struct scene *scene)
 {
 	struct rank rank = { .scene = scene, .world = 1, .job = "unnoticed" };
-	struct sk_options o = { .socket = scene->socket, .threads = 1,
-				.timeout_ms = 20000 };
-	struct sk_job job = { .name = "unnoticed", .world = 1 };
 	struct sk_report report;
 
-	CHECK(!sk_open(&o, &rank.sk), "%s", sk_error());
-	CHECK(!sk_state_create(rank.sk, &job, &rank.state));
-	rank_tensor(&rank, &(struct sk_tensor){ .name = "w", .dtype = SK_F32,
-		.ndim = 1, .shape = { 5000 } }, 0);
-	rank_write(&rank, 1);
-	rank_snapshot(&rank, 1, SK_DURABLE);
+	begin_durably(&rank);
 	for (int call = 0; call < 6; call++) {
 		scene_stop_agent(scene, call & 1 ? SIGKILL : SIGTERM);
 		scene_start_agent(scene);
