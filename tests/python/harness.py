@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import logging
 import multiprocessing
 import os
 import shutil
@@ -160,3 +161,14 @@ def run_anew(world: int, fn: Callable[..., None], *args: Any) -> None:
         p.join()
     codes = [p.exitcode for p in ranks]
     assert codes == [0] * world, codes
+
+
+class Logged(logging.Handler):
+    """What is said aloud."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record.getMessage())

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from harness import BOUND_S, Nodes, wait
+from harness import BOUND_S, Logged, Nodes, wait
 from models import Holder, Shard, sharded, whole
 from shardkeep.torch import Checkpointer, _comm, _links
 from torch.distributed.device_mesh import init_device_mesh
@@ -113,17 +113,8 @@ def _rank(rank: int, nodes: Nodes, interface: str | None, told: list[str],
     dist.destroy_process_group()
 
 
-class _Logged(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.found.append(record.getMessage())
-
-
 def _restore_away(nodes: Nodes, kind: str) -> None:
-    rank, logged = dist.get_rank(), _Logged()
+    rank, logged = dist.get_rank(), Logged()
     logging.getLogger("shardkeep").addHandler(logged)
     mesh = init_device_mesh("cpu", (4,))
     for of, fill in ((OF, True), (AWAY, False)):

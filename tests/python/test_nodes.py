@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import vcuda
-from harness import Nodes, run, start, wait
+from harness import Logged, Nodes, run, start, wait
 from models import Holder, Shard, local_part, sharded, whole
 from shardkeep import NotFound, Timeout
 from shardkeep.torch import Checkpointer, _comm, _links, _restore
@@ -173,7 +173,7 @@ def _load_by(nodes: Nodes, kinds: list[str], words: dict[str, str] | None,
     """``words``: what a rank of these has in its environment."""
     rank = dist.get_rank()
     os.environ.update((words or {}) if rank == 1 else {})
-    logged = _Logged()
+    logged = Logged()
     logging.getLogger("shardkeep").addHandler(logged)
     model, optim = _job(False)
     with Checkpointer(model, optim, job="far", raising=True,
@@ -187,15 +187,6 @@ def _load_by(nodes: Nodes, kinds: list[str], words: dict[str, str] | None,
     assert [any(s in m for m in logged.found) for s in said] == [
         rank == 0] * len(said), logged.found
     assert rank == 0 or not logged.found, logged.found
-
-
-class _Logged(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.found.append(record.getMessage())
 
 
 def test_restores_go_by_sockets(nodes):
