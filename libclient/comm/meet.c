@@ -112,8 +112,10 @@ static int gather_all(struct meet *t, const struct stat *notice,
 				 &h, &fd, &at);
 		if (!r)
 			r = take(t, &h, fd, err);
-		else if (r > 0)
-			r = miss(err, at, "left before all had come");
+		else if (r > 0)	/* may be: its time was over, for that one */
+			r = sk_err_set(err, -ETIMEDOUT, "rank %d left before "
+				       "rank %d had come", at,
+				       first_missing(t));
 		else if (r != -ETIMEDOUT)
 			r = sk_err_errno(err, r, "cannot wait for ranks");
 		else if (t->os->now_ns(t->os) >= t->until)

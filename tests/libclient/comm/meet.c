@@ -40,6 +40,7 @@ struct trial {
 	uint32_t timeout_ms;
 	/* What this rank does wrong: */
 	int culprit;
+	int absent;			/* and who does not come; 0: nobody */
 	int world, as;			/* what it says; 0: as it is */
 	void (*instead)(struct rank *rank);
 	void (*before)(struct rank *rank);
@@ -139,6 +140,8 @@ static void come(struct rank *rank)
 	struct sk_comm comm;
 	int r;
 
+	if (t->absent && rank->rank == t->absent)
+		return;
 	if (rank->rank == t->culprit && t->before)
 		t->before(rank);
 	if (rank->rank == t->culprit && t->instead) {
@@ -171,7 +174,8 @@ static void check_meeting(struct scene *scene, struct trial t, int r,
 	*t.ends = (struct ends){ 0 };
 	scene_ranks(scene, "meet", RANKS, come, &t);
 	for (int i = 0; i < RANKS; i++) {
-		if (i == t.culprit && (t.instead || t.die))
+		if ((i == t.culprit && (t.instead || t.die)) ||
+		    (t.absent && i == t.absent))
 			continue;
 		CHECK(t.ends->results[i] == r &&
 		      (!r || strstr(t.ends->why[i], word)),
@@ -299,6 +303,11 @@ static void test_meetings(struct scene *scene, const struct trial *base)
 	t.as = 0;
 	t.instead = join_and_leave;
 	check_meeting(scene, t, -ETIMEDOUT, "rank 2");
+	/* Rank 0 waits its time out, to tell the late one. */
+	t.timeout_ms = 4000;
+	t.absent = 1;
+	check_meeting(scene, t, -ETIMEDOUT, "rank 1 ");
+	t.absent = 0;
 	t.timeout_ms = 2000;
 	t.instead = stay_away;
 	check_meeting(scene, t, -ETIMEDOUT, "rank ");
