@@ -452,11 +452,11 @@ def _one_dies(nodes: Nodes, in_load: bool) -> None:
     with pytest.raises(Exception):  # noqa: B017
         if in_load:
             dcp.load(_state(False), planner=_Dies(), storage_reader=_reader(
-                nodes, HALVES[::-1], timeout=4))
+                nodes, HALVES[::-1], timeout=8))
         else:
             dcp.save(_state(True, 5), planner=_DiesToo(),
                      storage_writer=ShardkeepWriter(
-                         job="far", step=5, timeout=4,
+                         job="far", step=5, timeout=8,
                          socket=_socket(nodes, HALVES)))
     assert time.monotonic() - began < 60
     assert "rank 1 did not come" in log.getvalue(), "who it was"
@@ -476,7 +476,7 @@ def _one_is_late(nodes: Nodes) -> None:
     if dist.get_rank() != 2:
         with pytest.raises(CheckpointException, match="rank 2 did not come"):
             dcp.load(_state(False), no_dist=True, storage_reader=_reader(
-                nodes, HALVES, timeout=2))
+                nodes, HALVES, timeout=6))
     dist.barrier()
     # In step again: the one that was not there reads that the others gave up.
     if dist.get_rank() == 2:
