@@ -19,6 +19,7 @@
 #define JOB "old"
 #define WORLD 2
 #define LIMIT 8u
+#define TRIES 20000		/* of a millisecond and more */
 #define FEW 20
 #define MANY 300
 #define AN_HOUR_NS (UINT64_C(3600) * 1000000000)
@@ -212,8 +213,10 @@ static uint64_t await_looks(struct whole *w, int sock, uint64_t least)
 {
 	uint64_t before = sk_fault_os_calls(w->fault, SK_FAULT_FSTATAT), n = 0;
 
-	for (int i = 0; i < 1000 && n < least; i++) {
+	for (int i = 0; i < TRIES && n < least; i++) {
 		sk_fault_os_advance(w->fault, UINT64_C(1100000000));
+		if (i)		/* another thread's */
+			(void)usleep(1000);
 		(void)stat_value(sock, "shardkeep_snapshots");
 		n = sk_fault_os_calls(w->fault, SK_FAULT_FSTATAT) - before;
 	}
@@ -261,10 +264,11 @@ static int ask(int sock, enum sk_msg_type type, int64_t step,
  * meanwhile. */
 static void await_known(struct whole *w, int sock, double most)
 {
-	for (int i = 0; i < 1000; i++) {
+	for (int i = 0; i < TRIES; i++) {
 		if (stat_value(sock, "shardkeep_snapshots") <= most)
 			return;
 		sk_fault_os_advance(w->fault, AN_HOUR_NS / 60);
+		(void)usleep(1000);
 	}
 	CHECK(false, "it knows %g", stat_value(sock, "shardkeep_snapshots"));
 }

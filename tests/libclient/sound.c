@@ -350,7 +350,7 @@ static void end(pid_t pid)
 /* A stranger made the directory of the private agent before we did. */
 static void strangers_directory(struct scene *scene)
 {
-	struct sk_options o = { .timeout_ms = 2000 };
+	struct sk_options o = { .timeout_ms = 20000 };
 	char run[128], dir[160], path[192];
 	struct sk *sk = NULL;
 	pid_t pid;
@@ -372,7 +372,7 @@ static void strangers_directory(struct scene *scene)
 /* A stranger listens at the path that we were given. */
 static void strangers_socket(struct scene *scene)
 {
-	struct sk_options o = { .timeout_ms = 2000 };
+	struct sk_options o = { .timeout_ms = 20000 };
 	char path[128];
 	struct sk *sk = NULL;
 	pid_t pid;
@@ -396,7 +396,7 @@ static void roots_agent(struct scene *scene)
 	CHECK(pid >= 0);
 	if (!pid) {
 		struct sk_options o = { .socket = scene->socket,
-					.timeout_ms = 2000 };
+					.timeout_ms = 20000 };
 		struct sk *sk = NULL;
 
 		CHECK(!setuid(STRANGER));
