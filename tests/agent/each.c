@@ -118,16 +118,18 @@ static void test_calls(struct scene *s, const struct asked *q, size_t k)
 	CHECK(!hits || q->most, "%s has no end", q->name);
 }
 
-/* What the agent had there, it has closed. */
-static bool zero_is_free(const struct scene *s)
+/* What the agent has there, and has not closed; "" is nothing. */
+static const char *zero_of(const struct scene *s)
 {
-	char path[64], name[64] = "";
+	static char name[128];
+	char path[64];
 	ssize_t n;
 
 	(void)snprintf(path, sizeof(path), "/proc/%d/fd/0",
 		       (int)s->w.rig.agent);
 	n = readlink(path, name, sizeof(name) - 1);
-	return n < 0 || strcmp(name, "/dev/null") == 0;
+	name[n < 0 ? 0 : n] = '\0';
+	return strcmp(name, "/dev/null") ? name : "";
 }
 
 /* Each descriptor may be 0, is none the worse for it, and is closed. */
@@ -146,8 +148,8 @@ static void test_zeros(struct scene *s, const struct asked *q)
 		calls_made = sk_fault_os_calls(s->w.fault, SK_FAULT_OPENAT);
 		CHECK(r == 0, "%s, descriptor 0: %s", q->name,
 		      rig_why(&s->msg));
-		AWAIT(q->keeps || zero_is_free(s), "%s, open %d: 0 is left", q->name,
-		      (int)n);
+		AWAIT(q->keeps || !zero_of(s)[0], "%s, open %d: 0 is left, %s",
+		      q->name, (int)n, zero_of(s));
 	}
 	mend(s);
 }

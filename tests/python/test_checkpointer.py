@@ -504,6 +504,7 @@ def test_objects_that_a_snapshot_lacks_are_all_named(agent):
 
 def _made_too_early() -> None:
     meeting, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    dist.barrier()      # the other one may still be coming
     dist.destroy_process_group()
     with Checkpointer(torch.nn.Linear(2, 2), job="early", **FLUSHLESS) as ck:
         dist.init_process_group("gloo", store=dist.PrefixStore("2", meeting),
