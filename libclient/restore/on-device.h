@@ -5,8 +5,14 @@
  * arrived. So what was verified is what the trainer has, whoever may have
  * written to the copy and whatever the device did on the way.
  *
- * That serves whole chunks that are contiguous in the trainer's tensor. All
- * else, and what turns out not to be a copy, comes out of host memory.
+ * A chunk that is whole and contiguous in the trainer's tensor goes straight
+ * there. One that is strided there, that only a part is wanted of, or that goes
+ * to several places, comes to memory of ours on the device, is hashed there,
+ * and goes on if it is right.
+ *
+ * What turns out not to be a copy comes out of host memory. A chunk that others
+ * rely on this rank for is hashed in host memory as well, where they read it,
+ * and crosses no link for it.
  */
 #ifndef SK_LIBCLIENT_RESTORE_ON_DEVICE_H
 #define SK_LIBCLIENT_RESTORE_ON_DEVICE_H

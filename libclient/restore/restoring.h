@@ -23,6 +23,7 @@
  *   job.c       one job
  *   gpu.c       what goes to GPUs
  *   on-device.c what is on one already
+ *   device-pass.c   its chunks on their way
  *   device-copy.c   an image's copy there
  *   memory.c    jobs out of memory
  *   disk.c      jobs out of files
@@ -166,7 +167,8 @@ struct sk_restore_job {
 	bool verify;		/* by this rank, in this job */
 	bool relied;		/* on another rank, which verifies it */
 	bool good;		/* verified, and right */
-	bool on_device;		/* done, from a copy there */
+	bool on_device;		/* delivered, from a copy there */
+	bool hash_only;		/* and still to be verified in memory */
 	uint64_t share;		/* see jobs.c */
 };
 

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "conn/list.h"
 #include "libclient/gpu-rank.h"
 #include "support/agent.h"
@@ -29,8 +30,11 @@
 /* What a chunk's checksum takes of the link: whose, and what it is. */
 #define IN 16u
 #define OUT 8u
-/* Of BIG and SMALL. */
-#define CHUNKS 4u
+/* And what a small copy does where the driver takes no batches. */
+#define TABLE 24u
+/* Of BIG, SMALL and ROWS. */
+#define CHUNKS 5u
+#define ALL (BIG + SMALL + ROWS)
 
 static bool simulated;
 
@@ -91,8 +95,10 @@ static uint64_t count(struct scene *scene, const char *name)
 
 /* What a restore is to come to. */
 struct want {
-	uint64_t by_device;	/* of BIG and SMALL */
+	uint64_t by_device;	/* of ALL */
 	uint64_t hashed;	/* chunks, on the device */
+	uint64_t gathered;	/* bytes of them, in memory of its own */
+	uint64_t tables;	/* bytes that say what small copies there are */
 	uint64_t failed;	/* to be */
 	uint32_t damaged, flags;
 	int64_t step;		/* 0: any */
@@ -116,17 +122,17 @@ static void restore(struct gpu_rank *g, const struct want *w)
 	CHECK(report.bytes_device_slot == w->by_device, "%" PRIu64,
 	      report.bytes_device_slot);
 	CHECK(report.damaged == w->damaged, "%u", report.damaged);
-	CHECK(report.bytes_memory == BIG + SMALL + ROWS + 24000 + 100);
+	CHECK(report.bytes_memory == ALL + 24000 + 100);
 	if (!(w->flags & SK_RESTORE_NO_VERIFY))
 		CHECK(report.bytes_verified == report.bytes_memory);
 	if (!simulated)
 		return;
 	/* Nothing that came from there crossed the link. */
-	CHECK(in == BIG + SMALL + ROWS - w->by_device +
-		       (w->hashed + w->failed) * IN,
+	CHECK(in == ALL - w->by_device + (w->hashed + w->failed) * IN + w->tables,
 	      "%" PRIu64, in);
 	CHECK(out == w->hashed * OUT, "%" PRIu64, out);
-	CHECK(w->damaged || w->failed || across == w->by_device, "%" PRIu64, across);
+	CHECK(w->damaged || w->failed || across == w->by_device + w->gathered,
+	      "%" PRIu64, across);
 }
 
 static void load(struct rank *rank)
@@ -140,8 +146,9 @@ static void load(struct rank *rank)
 	restore(&g, w);
 }
 
-static const struct want all_by_device = { .by_device = BIG + SMALL,
-					   .hashed = CHUNKS };
+static const struct want all_by_device = { .by_device = ALL,
+					   .hashed = CHUNKS,
+					   .gathered = ROWS };
 static const struct want all_by_host = { 0 };
 
 static void expect(struct scene *scene, const char *job, struct want w)
@@ -170,7 +177,7 @@ static void test_killed(struct scene *scene)
 	expect(scene, "killed", all_by_device);
 	CHECK(count(scene, "shardkeep_device_reads_total") == reads + 2);
 	expect(scene, "killed", (struct want){
-		.by_device = BIG + SMALL, .flags = SK_RESTORE_NO_VERIFY });
+		.by_device = ALL, .flags = SK_RESTORE_NO_VERIFY });
 }
 
 /* Who cannot verify there reads memory; who need not goes on without. */
@@ -180,7 +187,7 @@ static void test_without(struct scene *scene)
 
 	expect(scene, "killed", w);
 	w.flags = SK_RESTORE_NO_VERIFY;
-	w.by_device = BIG + SMALL;
+	w.by_device = ALL;
 	expect(scene, "killed", w);
 	expect(scene, "killed", (struct want){
 		.variable = "VCUDA_MISSING", .value = "cuLaunchKernel" });
@@ -197,7 +204,8 @@ static void test_without(struct scene *scene)
 	CHECK(!unsetenv("VCUDA_VERSION"));
 	/* The oldest driver has all that it takes. */
 	expect(scene, "killed", (struct want){
-		.by_device = BIG + SMALL, .hashed = CHUNKS,
+		.by_device = ALL, .hashed = CHUNKS, .gathered = ROWS,
+		.tables = 2 * TABLE,
 		.variable = "VCUDA_VERSION", .value = "12000" });
 }
 
@@ -261,7 +269,7 @@ static void restore_anew(struct rank *rank)
 		.shape = { 7 } }, 28, 1);
 	CHECK(!rank_restore(rank, step, SK_RESTORE_PARTIAL, &report), "%s",
 	      sk_error());
-	CHECK(report.bytes_device_slot == BIG + SMALL, "%" PRIu64,
+	CHECK(report.bytes_device_slot == ALL, "%" PRIu64,
 	      report.bytes_device_slot);
 	CHECK(report.missing == 1);
 	do {
@@ -272,7 +280,7 @@ static void restore_anew(struct rank *rank)
 	gpu_complete(&g, step);
 	CHECK(!rank_restore(rank, step, 0, &report), "%s", sk_error());
 	CHECK(gpu_wrong(&g, step, rank->rank) == 0);
-	CHECK(report.bytes_device_slot == BIG + SMALL, "%" PRIu64,
+	CHECK(report.bytes_device_slot == ALL, "%" PRIu64,
 	      report.bytes_device_slot);
 }
 
@@ -296,7 +304,7 @@ static void test_spoilt(struct scene *scene)
 {
 	scene_ranks_killed(scene, "spoilt", 1, save_and_spoil, NULL);
 	expect(scene, "spoilt", (struct want){
-		.by_device = BIG + SMALL - MIB, .hashed = CHUNKS,
+		.by_device = ALL - MIB, .hashed = CHUNKS,
 		.damaged = 1 });
 	/* Set aside: what is in memory is whole. */
 	expect(scene, "spoilt", all_by_host);
@@ -358,7 +366,7 @@ static uint64_t take(struct gpu_rank *g, int64_t step)
 
 static void read_and_go_on(struct rank *rank)
 {
-	const uint64_t by_device = BIG + SMALL + ROWS;
+	const uint64_t by_device = ALL;
 	struct sk_conn conn, other;
 	struct gpu_rank g;
 	uint64_t image;
@@ -481,7 +489,7 @@ static void take_over(struct rank *rank)
 	gpu_fill(&g, 1001);
 	gpu_complete(&g, 1001);
 	CHECK(gpu_device_bytes(&g) > 0);
-	CHECK(!simulated || take(&g, 1002) == BIG + SMALL + ROWS);
+	CHECK(!simulated || take(&g, 1002) == ALL);
 	restore(&g, &all_by_device);
 	rank_ready(rank);
 }
@@ -546,15 +554,20 @@ static void test_keeper(struct scene *scene)
 
 /* ---- other meshes ---- */
 
-static void add_sharded(struct gpu_rank *g)
+#define W_ROWS 600
+#define W_COLUMNS 1008
+#define W_BYTES ((uint64_t)W_ROWS * W_COLUMNS * 4)
+
+/* How a side has them: @dim is what "w" is cut along. */
+static void add_sharded(struct gpu_rank *g, int dim)
 {
 	struct sk_mesh *mesh = mesh_of(g->rank->world, 0, NULL, NULL);
-	uint64_t rows = (uint64_t)(600 / g->rank->world);
-
-	gpu_add(g, &(struct sk_tensor){
+	struct sk_tensor w = {
 		.name = "w", .dtype = SK_F32, .ndim = 2,
-		.shape = { 600, 1000 }, .device = g->device, .mesh = mesh,
-		.placements = { SK_SHARD(0) } }, rows * 4000, 1);
+		.shape = { W_ROWS, W_COLUMNS }, .device = g->device,
+		.mesh = mesh, .placements = { SK_SHARD(dim) } };
+
+	gpu_add(g, &w, rank_bytes(g->rank, &w), 1);
 	gpu_add(g, &(struct sk_tensor){
 		.name = "norm", .dtype = SK_F32, .ndim = 1,
 		.shape = { 1000 }, .device = g->device, .mesh = mesh,
@@ -578,7 +591,7 @@ static void save_sharded(struct rank *rank)
 	int step = 0;
 
 	gpu_begin(&g, rank, 0);
-	add_sharded(&g);
+	add_sharded(&g, 0);
 	do {
 		CHECK(++step < STEPS);
 		gpu_fill(&g, step);
@@ -593,37 +606,63 @@ static void save_sharded(struct rank *rank)
 	rank_ready(rank);
 }
 
-/* Ranks of one GPU find there what others of it had, as far as chunks are
- * whole; what several of them verify for each other is read in memory. */
+/* Of the link nothing but checksums: what ranks verify for each other is in
+ * host memory, and hashed there. */
+#define SUMS_MOST ((uint64_t)64 * (IN + OUT))
+
+struct turned {
+	int dim;
+	bool transposed;	/* in the trainer's memory */
+};
+
+static void transpose(struct gpu_rank *g)
+{
+	struct gpu_tensor *w = &g->tensors[0];
+	int64_t rows = W_ROWS, columns = W_COLUMNS / g->rank->world;
+
+	w->t.strides[0] = 1;
+	w->t.strides[1] = rows;
+	CHECK(w->bytes == (uint64_t)(rows * columns) * 4);
+	gpu_describe(g, w, true);
+}
+
+/* All that the ranks of one GPU had is found there, on whatever mesh. */
 static void load_sharded(struct rank *rank)
 {
-	const uint64_t *least = rank->arg;
+	const struct turned *t = rank->arg;
+	uint64_t wanted = W_BYTES / (uint64_t)rank->world + 4000, in;
 	struct sk_report report;
 	struct gpu_rank g;
 
 	gpu_begin(&g, rank, 0);
-	add_sharded(&g);
+	add_sharded(&g, t->dim);
+	if (t->transposed)
+		transpose(&g);
+	in = gpu_count(&g, "in");
 	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
+	in = gpu_count(&g, "in") - in;
 	CHECK(gpu_wrong(&g, report.step, rank->rank) == 0);
-	CHECK(report.bytes_device_slot >= *least, "%" PRIu64,
-	      report.bytes_device_slot);
-	CHECK(report.damaged == 0);
+	CHECK(report.bytes_device_slot == wanted, "%" PRIu64 " of %" PRIu64,
+	      report.bytes_device_slot, wanted);
+	CHECK(report.bytes_memory == wanted && report.damaged == 0);
+	CHECK(!simulated || in <= SUMS_MOST, "%" PRIu64, in);
 }
 
 static void test_meshes(struct scene *scene)
 {
-	static const uint64_t all = 2400000 + 4000, half = 1200000, some = 1;
+	static const struct turned turned[] = {
+		{ 0, false }, { 1, false }, { 1, true } };
 	struct together *together = mmap(NULL, sizeof(*together),
 					 PROT_READ | PROT_WRITE,
 					 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
 	CHECK(together != MAP_FAILED);
 	scene_ranks_killed(scene, "meshes", 2, save_sharded, together);
-	scene_ranks(scene, "meshes", 2, load_sharded, &half);
-	scene_ranks(scene, "meshes", 1, load_sharded, &all);
-	scene_ranks(scene, "meshes", 3, load_sharded,
-		    &(const uint64_t){ 0 });
-	scene_ranks(scene, "meshes", 1, load_sharded, &some);
+	for (size_t i = 0; i < SK_ARRAY_SIZE(turned); i++)
+		for (int world = 1; world <= 3; world++)
+			scene_ranks(scene, "meshes", world, load_sharded,
+				    &turned[i]);
+	CHECK(!munmap(together, sizeof(*together)));
 }
 
 /* ---- many ---- */

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "restore/device-pass.h"
+
+#include "base/util.h"
+#include "restore/job.h"
+#include "restore/passing.h"
+
+/* Memory of ours on the device that chunks pass through: so much at once that
+ * waiting for it counts for little. */
+#define SCRATCH_BYTES ((uint64_t)32 << 20)
+#define SCRATCH_ALIGN ((uint64_t)64)
+
+/* ---- which jobs ---- */
+
+bool sk_device_pass_is_here(const struct sk_device_pass *d, size_t i)
+{
+	const struct sk_restoring *rs = d->rs;
+
+	return rs->state->locals[rs->pieces[rs->jobs[i].piece].local].gpu ==
+	       d->gpu;
+}
+
+size_t sk_device_pass_count(const struct sk_device_pass *d, size_t from,
+			    size_t to)
+{
+	size_t n = 0;
+
+	for (; from < to; from++)
+		n += sk_device_pass_is_here(d, from);
+	return n;
+}
+
+/* How the job takes its bytes out of the chunk, whose entry is at @base. */
+static int passing_of(const struct sk_device_pass *d, size_t i, uint64_t base,
+		      struct sk_passing *ret)
+{
+	return sk_restore_prepare_job(d->rs, &d->rs->jobs[i], base, ret, NULL);
+}
+
+static bool is_whole(const struct sk_passing *p)
+{
+	return !p->copy.ndim && p->last - p->first == p->to - p->from;
+}
+
+static void touch(struct sk_device_pass *d, size_t i)
+{
+	const struct sk_restoring *rs = d->rs;
+
+	__atomic_store_n(&rs->touched[rs->pieces[rs->jobs[i].piece].local], 1,
+			 __ATOMIC_RELAXED);
+}
+
+/* ---- copying ---- */
+
+static int copy_run(struct sk_device_pass *d)
+{
+	const struct sk_copy copy = {
+		.dst = (char *)(uintptr_t)d->dst,
+		.src = (const char *)(uintptr_t)d->src,
+		.run = d->bytes, .bytes = d->bytes };
+	uint64_t bytes = d->bytes;
+
+	d->bytes = 0;
+	return bytes ? sk_cuda_lane_across(d->lane, &copy, 0, bytes, NULL) : 0;
+}
+
+static int copy_chunk(struct sk_device_pass *d, const struct sk_cuda_span *to,
+		      uint64_t from)
+{
+	int r = 0;
+
+	if (d->dst + d->bytes != to->at || d->src + d->bytes != from) {
+		r = copy_run(d);
+		d->dst = to->at;
+		d->src = from;
+	}
+	d->bytes += to->bytes;
+	return r;
+}
+
+/* ---- our memory ---- */
+
+/* Up to SCRATCH_BYTES: what the jobs from @from on may have use for. */
+static uint64_t scratch_wanted(const struct sk_device_pass *d, size_t from)
+{
+	const struct sk_restoring *rs = d->rs;
+	uint64_t bytes = 0, first, last;
+
+	for (; from < d->n_jobs && bytes < SCRATCH_BYTES; from++) {
+		if (!sk_device_pass_is_here(d, from))
+			continue;
+		sk_restore_chunk(rs->pieces[rs->jobs[from].piece].entry,
+				 rs->jobs[from].chunk, &first, &last);
+		bytes += sk_round_up(last - first, SCRATCH_ALIGN);
+	}
+	return bytes < SCRATCH_BYTES ? bytes : SCRATCH_BYTES;
+}
+
+/* A device that is nearly full has room for less, or none. */
+static void make_scratch(struct sk_device_pass *d, size_t from)
+{
+	const struct sk_gpu *gpu = &d->rs->state->gpus.v[d->gpu];
+	uint64_t bytes = scratch_wanted(d, from);
+	int r;
+
+	r = sk_cuda_alloc(gpu->device, bytes, &d->scratch, NULL);
+	while (r == -ENOMEM && bytes / 4 >= SK_SUM_CHUNK) {
+		bytes /= 4;
+		r = sk_cuda_alloc(gpu->device, bytes, &d->scratch, NULL);
+	}
+	if (r < 0)
+		d->scratch = 0;
+	d->room = r < 0 ? 0 : bytes;
+	d->no_scratch = r < 0;
+}
+
+void sk_device_pass_release(struct sk_device_pass *d)
+{
+	sk_cuda_release(d->rs->state->gpus.v[d->gpu].device, d->scratch);
+	d->scratch = d->room = d->used = 0;
+	d->no_scratch = false;
+	d->hash = sk_cuda_hash_free(d->hash);
+}
+
+/* ---- delivering ---- */
+
+/* Whether chunk @i goes on in memory and in a tensor where the one before it
+ * ends: then one copy takes both. */
+static bool goes_on(const struct sk_device_pass *d, size_t i)
+{
+	const struct sk_device_chunk *a = &d->chunks[i - 1], *b = a + 1;
+	const struct sk_restore_job *x = &d->rs->jobs[a->from],
+				    *y = &d->rs->jobs[b->from];
+
+	return b->right && b->gathered && a->to - a->from == 1 &&
+	       b->to - b->from == 1 && x->piece == y->piece &&
+	       x->chunk + 1 == y->chunk &&
+	       d->spans[i - 1].at + d->spans[i - 1].bytes == d->spans[i].at;
+}
+
+/* Job @i takes its bytes out of chunk @from, whose neighbours up to @to are
+ * the same piece's. */
+static int take_out(struct sk_device_pass *d, size_t i, size_t from, size_t to)
+{
+	const char *bytes = (const char *)(uintptr_t)d->spans[from].at;
+	struct sk_passing first, last;
+	struct sk_copy copy;
+	int r = passing_of(d, i, 0, &first);
+
+	last = first;
+	if (r >= 0 && to - from > 1)
+		r = passing_of(d, d->chunks[to - 1].from, 0, &last);
+	if (r < 0)
+		return r;
+	touch(d, i);
+	copy = sk_passing_out_of(&first, first.from, bytes);
+	return sk_cuda_lane_across(d->lane, &copy, first.first, last.last,
+				   NULL);
+}
+
+static int deliver_chunks(struct sk_device_pass *d, size_t from, size_t to)
+{
+	int r = 0;
+
+	for (size_t i = d->chunks[from].from;
+	     i < d->chunks[from].to && r >= 0; i++)
+		if (sk_device_pass_is_here(d, i))
+			r = take_out(d, i, from, to);
+	return r;
+}
+
+/* What turned out to be right goes from our memory to where it is wanted. */
+static int deliver(struct sk_device_pass *d, size_t n)
+{
+	bool any = false;
+	int r = 0;
+
+	for (size_t i = 0, to; i < n && r >= 0; i = to) {
+		to = i + 1;
+		if (!d->chunks[i].gathered || !d->chunks[i].right)
+			continue;
+		while (to < n && goes_on(d, to))
+			to++;
+		r = deliver_chunks(d, i, to);
+		any = true;
+	}
+	/* So that what fails is mended by whoever comes next. */
+	if (any && sk_cuda_lane_finish(d->lane, NULL) < 0)
+		r = -EIO;
+	return r;
+}
+
+/* ---- verifying ---- */
+
+static uint64_t sum_of(const struct sk_restoring *rs,
+		       const struct sk_restore_job *job)
+{
+	const struct sk_restore_piece *p = &rs->pieces[job->piece];
+
+	return rs->images[p->image].sums[p->entry->first_sum + job->chunk];
+}
+
+static void report(struct sk_device_pass *d)
+{
+	const struct sk_restoring *rs = d->rs;
+	struct sk_msg msg = { .type = SK_MSG_REPORT_BAD, .body.bad = {
+		.image = d->copy.image, .place = SK_PLACE_DEVICE } };
+
+	d->rs->report.damaged++;
+	(void)sk_conn_call(&d->rs->conn, &msg, NULL, 0, NULL, NULL,
+			   sk_until(rs->sk), NULL);
+}
+
+static void done(struct sk_device_pass *d, size_t chunk)
+{
+	const struct sk_device_chunk *c = &d->chunks[chunk];
+	struct sk_report *r = &d->rs->report;
+	struct sk_passing p;
+
+	for (size_t i = c->from; i < c->to; i++) {
+		if (!sk_device_pass_is_here(d, i) ||
+		    passing_of(d, i, 0, &p) < 0)
+			continue;
+		d->rs->jobs[i].on_device = true;
+		r->bytes_memory += p.last - p.first;
+		r->bytes_device_slot += p.last - p.first;
+	}
+	r->bytes_verified += d->verify ? d->spans[chunk].bytes : 0;
+}
+
+static size_t compare(struct sk_device_pass *d, size_t n)
+{
+	size_t wrong = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		struct sk_device_chunk *c = &d->chunks[i];
+
+		c->right = !d->verify || d->sums[i] ==
+			   sum_of(d->rs, &d->rs->jobs[c->from]);
+		wrong += !c->right;
+	}
+	return wrong;
+}
+
+/* What has been asked for is there, and right. */
+void sk_device_pass_finish(struct sk_device_pass *d)
+{
+	size_t n = d->n, wrong;
+
+	d->n = 0;
+	d->used = 0;
+	d->failed |= copy_run(d) < 0;
+	if (!d->failed && d->verify)
+		d->failed = sk_cuda_hash_run(d->hash, d->lane, d->spans, n,
+					     d->sums, NULL) < 0;
+	/* Nothing may be under way when the copy is unmapped. */
+	d->failed |= sk_cuda_lane_finish(d->lane, NULL) < 0;
+	if (d->failed)
+		return;
+	wrong = compare(d, n);
+	d->failed = deliver(d, n) < 0;
+	for (size_t i = 0; i < n && !d->failed; i++)
+		if (d->chunks[i].right)
+			done(d, i);
+	if (wrong)
+		report(d);
+	/* The rest of it is not worth the time. */
+	d->failed |= wrong;
+}
+
+/* ---- a chunk ---- */
+
+static void append(struct sk_device_pass *d, const struct sk_device_chunk *c,
+		   const struct sk_cuda_span *span)
+{
+	d->spans[d->n] = *span;
+	d->chunks[d->n++] = *c;
+	if (d->failed || d->n == SK_CUDA_SPANS_MAX)
+		sk_device_pass_finish(d);
+}
+
+/* Straight to where it is wanted: whole, or unverified. */
+static void add_straight(struct sk_device_pass *d,
+			 const struct sk_device_chunk *c, uint64_t base)
+{
+	struct sk_cuda_span to = { 0 };
+	struct sk_passing p;
+
+	for (size_t i = c->from; i < c->to && !d->failed; i++) {
+		if (!sk_device_pass_is_here(d, i))
+			continue;
+		d->failed = passing_of(d, i, base, &p) < 0;
+		if (d->failed)
+			break;
+		touch(d, i);
+		to = (struct sk_cuda_span){
+			(uintptr_t)p.copy.dst + p.first, p.to - p.from };
+		d->failed = is_whole(&p) ?
+			    copy_chunk(d, &to, base + p.from) < 0 :
+			    sk_cuda_lane_across(d->lane, &p.copy, p.first,
+						p.last, NULL) < 0;
+	}
+	append(d, c, &to);
+}
+
+/* All of it to our memory, where it is hashed, and goes on from. */
+static void add_gathered(struct sk_device_pass *d,
+			 const struct sk_device_chunk *c,
+			 const struct sk_passing *p, uint64_t base)
+{
+	struct sk_cuda_span to = { 0, p->to - p->from };
+
+	if (to.bytes > d->room)
+		return;
+	if (d->used + to.bytes > d->room)
+		sk_device_pass_finish(d);
+	if (d->failed)
+		return;
+	to.at = d->scratch + d->used;
+	d->used = sk_round_up(d->used + to.bytes, SCRATCH_ALIGN);
+	d->failed = copy_chunk(d, &to, base + p->from) < 0;
+	append(d, c, &to);
+}
+
+/* Jobs [from, to) are all that read one chunk. */
+void sk_device_pass_add(struct sk_device_pass *d, size_t from, size_t to)
+{
+	const struct sk_restoring *rs = d->rs;
+	const struct sk_entry *e = rs->pieces[rs->jobs[from].piece].entry;
+	uint64_t base = sk_device_copy_at(&d->copy, e->offset,
+					  e->offset + e->bytes);
+	struct sk_device_chunk c = { .from = from, .to = to };
+	size_t n = sk_device_pass_count(d, from, to);
+	struct sk_passing p;
+
+	while (from < to && !sk_device_pass_is_here(d, from))
+		from++;
+	if (!base || !n || passing_of(d, from, base, &p) < 0)
+		return;
+	c.gathered = d->verify && (n > 1 || !is_whole(&p));
+	if (!c.gathered) {
+		add_straight(d, &c, base);
+		return;
+	}
+	if (!d->scratch && !d->no_scratch)
+		make_scratch(d, from);
+	add_gathered(d, &c, &p, base);
+}

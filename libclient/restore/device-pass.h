@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chunks on their way from a device slot to tensors of the same GPU: asked for
+ * many at a time, hashed where they have arrived, and reported as done once all
+ * of that is known to be right.
+ */
+#ifndef SK_LIBCLIENT_RESTORE_DEVICE_PASS_H
+#define SK_LIBCLIENT_RESTORE_DEVICE_PASS_H
+
+#include "cuda/hash.h"
+#include "restore/device-copy.h"
+#include "restore/restoring.h"
+
+/* A chunk on its way: jobs [from, to) read it. */
+struct sk_device_chunk {
+	size_t from, to;
+	bool gathered;			/* in our memory, and not the tensor */
+	bool right;
+};
+
+/* What is done on one GPU for one image. */
+struct sk_device_pass {
+	struct sk_restoring *rs;
+	size_t n_jobs;			/* of all images */
+	int gpu;
+	struct sk_cuda_lane *lane;
+	bool verify;
+	struct sk_cuda_hash *hash;	/* where it is to; made late */
+	uint64_t scratch;		/* made late, too; 0: there is none */
+	uint64_t room, used;		/* bytes of it */
+	bool no_scratch;		/* the device has no room for it */
+	struct sk_device_copy copy;
+	bool failed;			/* nothing that is under way counts */
+	size_t n;			/* chunks, up to SK_CUDA_SPANS_MAX */
+	struct sk_device_chunk chunks[SK_CUDA_SPANS_MAX];
+	struct sk_cuda_span spans[SK_CUDA_SPANS_MAX];
+	uint64_t sums[SK_CUDA_SPANS_MAX];
+	/* Neighbours that are copied at once. */
+	uint64_t dst, src, bytes;
+};
+
+/** Whether job @i goes to that GPU. */
+bool sk_device_pass_is_here(const struct sk_device_pass *d, size_t i);
+/** How many of the jobs [from, to) do. */
+size_t sk_device_pass_count(const struct sk_device_pass *d, size_t from,
+			    size_t to);
+
+/** Has the jobs [from, to), which are all that read one chunk, take it out of
+ * the copy, which is open. Where something fails, d->failed is set; what is not
+ * said to be done (struct sk_restore_job's on_device) then is left. */
+void sk_device_pass_add(struct sk_device_pass *d, size_t from, size_t to);
+/** Waits for all that was added. Before the copy is closed. */
+void sk_device_pass_finish(struct sk_device_pass *d);
+/** Lets go of what it made on the device. */
+void sk_device_pass_release(struct sk_device_pass *d);
+
+#endif
