@@ -132,13 +132,25 @@ void device_slot_drop(struct device_slot *d)
 	}
 }
 
+/* Whether anybody may still ask for it: on disk it is read as a file. */
+static bool is_of_use(const struct device_slot *d)
+{
+	bool use = false;
+
+	for (int kind = 0; kind < 2; kind++) {
+		const struct sk_cat_image *image = image_of(d, kind);
+
+		use |= image && image->slot;
+	}
+	return use && !d->dropped;
+}
+
 void device_copies_tidy(struct agent *a)
 {
 	struct device_slot *d;
 
 	sk_link_each(d, &a->device_slots, link) {
-		if (is_left(d) && !is_read(d) &&
-		    (d->dropped || (!image_of(d, 0) && !image_of(d, 1))))
+		if (is_left(d) && !is_read(d) && !is_of_use(d))
 			device_slot_free(d);
 	}
 }
@@ -244,7 +256,7 @@ int call_device_open(struct call *c)
 
 	image = sk_cat_image_by_id(&c->agent->cat, in->image);
 	d = in->image ? find(c->agent, in->image, in->uuid) : NULL;
-	if (!image || !d || image->bad_memory ||
+	if (!image || !image->slot || !d || image->bad_memory ||
 	    !session_sees(c->session, image->snapshot->job))
 		return sk_err_set(&c->err, -ENOENT, "there is no copy of "
 				  "image %" PRIu64 " on that device",

@@ -80,13 +80,20 @@ void rig_remove(struct rig *rig)
 
 /* ---- the wire ---- */
 
+static unsigned spoken;
+
+void rig_speak(unsigned version)
+{
+	spoken = version;
+}
+
 int rig_try_connect(const struct rig *rig, struct sk_msg *ret_msg)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
 	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), r;
 
 	*ret_msg = (struct sk_msg){ .type = SK_MSG_HELLO,
-				    .body.hello.version = SK_WIRE_VERSION };
+		.body.hello.version = spoken ? spoken : SK_WIRE_VERSION };
 	strcpy(addr.sun_path, rig->socket);
 	r = connect(sock, (struct sockaddr *)&addr, sizeof(addr)) < 0 ?
 	    -errno : rig_call(sock, ret_msg, NULL, 0, NULL, NULL);
@@ -141,6 +148,8 @@ int rig_call(int sock, struct sk_msg *msg, const int *send, int n_send,
 
 	msg->seq = seq;
 	msg->status = 0;
+	if (spoken)
+		msg->version = (uint16_t)spoken;
 	if (sk_channel_send(sk_os_linux(), sock, msg, send, n_send) < 0) {
 		msg->type = SK_MSG_HELLO;
 		strcpy(msg->body.text, "no reply: it is closed");

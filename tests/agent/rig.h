@@ -41,6 +41,9 @@ int rig_stop(struct rig *rig);
 /** Removes the directory; the agent must have ended. */
 void rig_remove(struct rig *rig);
 
+/** The version that this process speaks from now on; 0: the newest. A
+ * connection keeps its own. */
+void rig_speak(unsigned version);
 /** A connection that said hello. */
 int rig_connect(const struct rig *rig);
 /** The same for an agent that may refuse: the socket or a negative errno. */

@@ -232,14 +232,23 @@ VCU_API uint64_t vcudaCount(const char *what)
 
 /* ---- entering ---- */
 
+#define ECC_UNCORRECTABLE 214u
+#define CONTAINED 226u		/* a device's memory, told to who used it */
+
+static bool is_sticky(sk_cu_result result)
+{
+	return result == ECC_UNCORRECTABLE || result == CONTAINED ||
+	       (result >= SK_CU_ILLEGAL_ADDRESS &&
+		result <= SK_CU_LAUNCH_FAILED &&
+		result != SK_CU_ALREADY_REGISTERED &&
+		result != SK_CU_NOT_REGISTERED);
+}
+
 static void break_context(sk_cu_result result)
 {
 	struct CUctx_st *context = vcu_current();
 
-	if (context && result >= SK_CU_ILLEGAL_ADDRESS &&
-	    result <= SK_CU_LAUNCH_FAILED &&
-	    result != SK_CU_ALREADY_REGISTERED &&
-	    result != SK_CU_NOT_REGISTERED)
+	if (context && is_sticky(result))
 		__atomic_store_n(&context->sticky, result, __ATOMIC_RELAXED);
 }
 

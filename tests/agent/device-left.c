@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies that stand in device slots, by their agent: which there are, and when
+ * one that its rank left is given back, on a clock that the test moves.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/whole.h"
+#include "cuda/share.h"
+#include "memory/extent.h"
+#include "wire/version.h"
+#include "worker/worker.h"
+
+#define SECOND UINT64_C(1000000000)
+#define JOB "left"
+#define TURNS 30
+#define USED "shardkeep_device_memory_used_bytes"
+
+static struct sk_cuda_uuid uuid;	/* of the one device */
+
+static void find_device(void)
+{
+	struct sk_cuda_device *device;
+	struct sk_cuda *cuda = NULL;
+
+	CHECK(sk_cuda_new(sk_os_linux(), &cuda, NULL) == 0 &&
+	      sk_cuda_device(cuda, 0, &device, NULL) == 0 &&
+	      sk_cuda_uuid(device, &uuid, NULL) == 0, "no device");
+	(void)sk_cuda_free(cuda);
+}
+
+/* In a process of its own, for what inherits an opened driver has none. */
+static void name_device(void)
+{
+	struct sk_cuda_uuid *shared = mmap(NULL, sizeof(uuid),
+					   PROT_READ | PROT_WRITE,
+					   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t pid = fork();
+	int status;
+
+	CHECK(shared != MAP_FAILED && pid >= 0, "no memory");
+	if (!pid) {
+		find_device();
+		*shared = uuid;
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && !status, "%#x", status);
+	uuid = *shared;
+	CHECK(munmap(shared, sizeof(uuid)) == 0, "munmap");
+}
+
+/* ---- a rank ---- */
+
+static int ask_slot(struct rank *r)
+{
+	const struct sk_layout *l = r->layouts[0];
+	const struct sk_extent all = { .from = l->header_bytes,
+				       .to = l->image_bytes };
+	int fd = memfd_create("extents", MFD_CLOEXEC), status;
+
+	CHECK(fd >= 0 && write(fd, &all, sizeof(all)) == sizeof(all),
+	      "memfd");
+	r->msg = (struct sk_msg){ .type = SK_MSG_DEVICE_SLOT,
+				  .body.device_slot = { .state = r->state,
+							.n_extents = 1 } };
+	memcpy(r->msg.body.device_slot.uuid, uuid.bytes, sizeof(uuid.bytes));
+	status = rig_call(r->sock, &r->msg, &fd, 1, NULL, NULL);
+	close(fd);
+	return status;
+}
+
+/* Its first step stands on the device when it is sealed. */
+static void come(struct rank *r, const struct rig *rig)
+{
+	int slot, status;
+
+	CHECK_STATUS(rank_open(r, rig, &(struct rank_options){
+		.job = JOB, .world = 1, .flush_every = 1u << 20 }), 0,
+		&r->msg);
+	AWAIT((status = ask_slot(r)) != -EAGAIN, "it is not made");
+	CHECK_STATUS(status, 0, &r->msg);
+	slot = rank_slot(r, 1, 0);
+	CHECK(slot >= 0, "%s", rig_why(&r->msg));
+	rank_fill(r, slot, 1);
+	r->msg = (struct sk_msg){ .type = SK_MSG_DEVICE_SEAL, .body.seal = {
+		.state = r->state, .step = 1, .slot = (uint32_t)slot } };
+	CHECK_STATUS(rig_call(r->sock, &r->msg, NULL, 0, NULL, NULL), 0,
+		     &r->msg);
+	CHECK_STATUS(rank_seal(r, slot, 1), 0, &r->msg);
+}
+
+/* ---- whoever reads ---- */
+
+static uint64_t image_of(int sock)
+{
+	struct sk_wire_image *images;
+	uint64_t image;
+	size_t n;
+
+	images = list_known(sock, JOB, 1, &n);
+	CHECK(n == 1 && images[0].image, "%zu images", n);
+	image = images[0].image;
+	free(images);
+	return image;
+}
+
+static int open_copy(int sock, uint64_t image)
+{
+	struct sk_msg msg = { .type = SK_MSG_DEVICE_OPEN,
+			      .body.device_open.image = image };
+
+	memcpy(msg.body.device_open.uuid, uuid.bytes, sizeof(uuid.bytes));
+	return rig_call(sock, &msg, NULL, 0, NULL, NULL);
+}
+
+static void close_copy(int sock, uint64_t image)
+{
+	struct sk_msg msg = { .type = SK_MSG_CLOSE, .body.open = {
+		.image = image, .place = SK_PLACE_DEVICE } };
+
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+}
+
+/* A device of which nothing is taken is not in the list. */
+static double used(int sock)
+{
+	double bytes = stat_value(sock, USED);
+
+	return bytes < 0 ? 0 : bytes;
+}
+
+/* ---- versions ---- */
+
+/* Who speaks a version in which nobody asks before it writes there again has no
+ * copy there; everybody else's is one. */
+static void test_version(unsigned version, int want)
+{
+	struct whole w;
+	struct rank r;
+	int sock;
+
+	whole_init(&w);
+	w.options.device_memory = 8u << 20;
+	whole_start(&w);
+	rig_speak(version);
+	come(&r, &w.rig);
+	rig_speak(0);
+	sock = rig_connect(&w.rig);
+	CHECK(used(sock) > 0, "it has no device slot");
+	CHECK(open_copy(sock, image_of(sock)) == want, "of version %u",
+	      version);
+	close(sock);
+	rig_speak(version);
+	rank_close(&r);
+	rig_speak(0);
+	CHECK(rig_stop(&w.rig) == 0, "exit status");
+	whole_remove(&w);
+}
+
+/* ---- left ---- */
+
+static void let_turn(int sock)
+{
+	for (int i = 0; i < TURNS; i++)
+		(void)used(sock);
+}
+
+static void pass(struct whole *w, int sock, uint64_t seconds)
+{
+	sk_fault_os_advance(w->fault, seconds * SECOND);
+	let_turn(sock);
+}
+
+/* An agent, and a copy that is left there: its rank's process has ended. */
+static int begin(struct whole *w, uint64_t *ret_image)
+{
+	int sock, status;
+	pid_t pid;
+
+	whole_init(w);
+	w->options.device_memory = 8u << 20;
+	whole_start(w);
+	pid = fork();
+	CHECK(pid >= 0, "fork");
+	if (!pid) {
+		struct rank r;
+
+		come(&r, &w->rig);
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && !status, "%#x", status);
+	sock = rig_connect(&w->rig);
+	*ret_image = image_of(sock);
+	/* Until the agent knows that it has ended, it is nobody's. */
+	AWAIT(open_copy(sock, *ret_image) == 0, "nothing is left");
+	close_copy(sock, *ret_image);
+	return sock;
+}
+
+static void end(struct whole *w, int sock)
+{
+	close(sock);
+	CHECK(rig_stop(&w->rig) == 0, "exit status");
+	whole_remove(w);
+}
+
+static void test_ten_minutes(void)
+{
+	struct whole w;
+	uint64_t image;
+	int sock = begin(&w, &image);
+
+	pass(&w, sock, 598);
+	CHECK(used(sock) > 0, "too early");
+	CHECK(open_copy(sock, image) == 0, "too early");
+	close_copy(sock, image);
+	pass(&w, sock, 10);
+	AWAIT(used(sock) == 0, "it is kept");
+	CHECK(open_copy(sock, image) == -ENOENT, "it is read");
+	end(&w, sock);
+}
+
+/* What is read then is given back when it is read no more, and to nobody
+ * else. */
+static void test_read_for_long(void)
+{
+	struct whole w;
+	uint64_t image;
+	int sock = begin(&w, &image), other = rig_connect(&w.rig);
+
+	CHECK(open_copy(sock, image) == 0, "it is read");
+	pass(&w, sock, 700);
+	CHECK(used(sock) > 0, "under its reader");
+	CHECK(open_copy(other, image) == -ENOENT, "its time is over");
+	close_copy(sock, image);
+	AWAIT(used(sock) == 0, "it is kept");
+	close(other);
+	end(&w, sock);
+}
+
+/* What a dead rank left is on its way to disk first. */
+static void evict(int sock)
+{
+	struct sk_msg msg;
+	int status;
+
+	AWAIT((status = manage(sock, SK_MSG_EVICT, JOB, 1, SK_EVICT_MEMORY |
+			       SK_EVICT_FORCE, &msg)) != -EBUSY, "a flush");
+	CHECK_STATUS(status, 0, &msg);
+}
+
+static void test_image_gone(void)
+{
+	struct whole w;
+	uint64_t image;
+	int sock = begin(&w, &image);
+
+	evict(sock);
+	AWAIT(used(sock) == 0, "it is kept");
+	CHECK(open_copy(sock, image) == -ENOENT, "it is read");
+	end(&w, sock);
+}
+
+/* Nor is the image while somebody reads its copy; a reader that dies lets
+ * go. */
+static void test_gone_under_reader(void)
+{
+	struct whole w;
+	struct sk_msg msg;
+	uint64_t image;
+	int sock = begin(&w, &image), other = rig_connect(&w.rig);
+
+	CHECK(open_copy(other, image) == 0, "it is read");
+	CHECK(manage(sock, SK_MSG_EVICT, JOB, 1, SK_EVICT_MEMORY |
+		     SK_EVICT_FORCE, &msg) == -EBUSY, "under its reader");
+	let_turn(sock);
+	CHECK(used(sock) > 0, "under its reader");
+	close(other);
+	evict(sock);
+	AWAIT(used(sock) == 0, "it is kept");
+	end(&w, sock);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && strcmp(argv[1], "--gpu-worker") == 0)
+		return worker_run(sk_os_linux(), atoi(argv[2]));
+	name_device();
+	test_version(SK_WIRE_VERSION, 0);
+	test_version(5, -ENOENT);
+	test_ten_minutes();
+	test_read_for_long();
+	test_image_gone();
+	test_gone_under_reader();
+	return 0;
+}
