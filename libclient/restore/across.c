@@ -68,7 +68,7 @@ static int is_shared(struct sk_restoring *rs, const struct sk_local *local,
 	return 0;
 }
 
-/* Boxes that owners said are taken for nobody else's. */
+/* Of boxes that owners said, overlap.c knows. */
 static int can_go(struct sk_restoring *rs, uint32_t local, bool *ret)
 {
 	const struct sk_local *l = &rs->state->locals[local];
@@ -100,7 +100,7 @@ static int choose(struct sk_restoring *rs, size_t *ret_n)
 		if (p->local != last)
 			r = can_go(rs, p->local, &goes);
 		last = p->local;
-		p->across = r >= 0 && goes;
+		p->across = r >= 0 && goes && !p->shared;
 		*ret_n += p->across;
 	}
 	return r;

@@ -7,6 +7,7 @@
 #include "restore/memory.h"
 #include "restore/on-device.h"
 #include "restore/open.h"
+#include "restore/overlap.h"
 #include "restore/remote.h"
 
 static int run_jobs(struct sk_restoring *rs, size_t n)
@@ -41,6 +42,9 @@ static int reach_all(struct sk_restoring *rs, size_t *ret_memory)
 static int from_others(struct sk_restoring *rs, int r)
 {
 	rs->report.staging_bytes = 0;
+	r = sk_restore_overlap(rs, r);
+	if (r < 0)
+		return r;
 	if (rs->comm.device) {
 		r = sk_restore_across(rs, r);
 		if (r < 0)

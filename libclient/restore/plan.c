@@ -387,12 +387,17 @@ static int go_through(struct planning *p, const struct sk_box *box)
 	};
 	struct sk_restoring *rs = p->rs;
 	struct boxes left = { 0 };
-	uint32_t own = sk_restore_first_of(rs, rs->state->job.rank);
+	/* Of other nodes, where all ranks of this one begin. */
+	uint32_t near = sk_restore_first_of(rs, rs->state->job.rank);
+	uint32_t far = (uint32_t)((p->key->hash + (uint64_t)rs->node) %
+				  (rs->n_images ? rs->n_images : 1));
 	int r;
 
 	r = push(rs, &left, box);
 	for (uint32_t k = 0; k < SK_PLACES; k++)
 		for (uint32_t i = 0; i < rs->n_images && r >= 0; i++) {
+			uint32_t own = nearest[k] < SK_PLACE_OTHERS ? near :
+								      far;
 			uint32_t image = (own + i) % rs->n_images;
 
 			if (!left.n)

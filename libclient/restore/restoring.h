@@ -27,6 +27,7 @@
  *   device-copy.c   an image's copy there
  *   memory.c    jobs out of memory
  *   disk.c      jobs out of files
+ *   overlap.c   boxes of other nodes that several ranks want
  *   wants.c     what is wanted of other nodes: who asks, who reads
  *   staging.c   memory that the ranks of a node share meanwhile
  *   source.c    reading and packing what others want
@@ -147,6 +148,8 @@ struct sk_restore_piece {
 	uint32_t place;
 	bool relied;		/* others verify chunks of it */
 	bool across;		/* of other nodes: from device to device */
+	bool shared;		/* of other nodes: a neighbour wants it too,
+				 * by boxes that it said itself; overlap.c */
 	uint32_t holder;	/* of other nodes: who is asked; wants.c */
 	const struct sk_entry *entry;
 	struct sk_box box;

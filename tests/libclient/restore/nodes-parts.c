@@ -45,6 +45,8 @@ struct way {
 	const char *name;
 	enum how from, to;
 	const int *nodes;
+	bool disjoint;		/* what each rank wants: it all goes by
+				 * devices, where there are any */
 };
 
 struct totals {
@@ -128,19 +130,27 @@ static size_t bytes_of(const struct memory *m)
 	return (size_t)(m->to - m->from) * ROW;
 }
 
+static const int *nodes_of(const struct side *s)
+{
+	return s->load ? s->way->nodes : home;
+}
+
+/* On the device of its number within its node. */
 static void begin(struct memory *m, struct rank *rank)
 {
-	const struct side *s = rank->arg;
+	const int *nodes = nodes_of(rank->arg);
+	int number = 0;
 	char host[16];
 
 	m->gpu = getenv("SHARDKEEP_LIBNCCL") != NULL;
 	m->here = rank_memory(bytes_of(m), 0xee);
 	if (!m->gpu)
 		return;
-	(void)snprintf(host, sizeof(host), "node-%d",
-		       s->way->nodes[rank->rank]);
+	(void)snprintf(host, sizeof(host), "node-%d", nodes[rank->rank]);
 	CHECK(!setenv("NCCL_HOSTID", host, 1));
-	gpu_begin(&m->g, rank, rank->rank);
+	for (int i = 0; i < rank->rank; i++)
+		number += nodes[i] == nodes[rank->rank];
+	gpu_begin(&m->g, rank, number);
 	m->there = trainer_cuda_alloc(&m->g.cuda, bytes_of(m));
 	trainer_cuda_put(&m->g.cuda, m->there, m->here, bytes_of(m));
 }
@@ -267,7 +277,7 @@ static uint64_t needed(const struct way *w)
 
 static void run(struct scene *scene, struct side *s, rank_fn fn)
 {
-	scene->node_of = s->load ? s->way->nodes : home;
+	scene->node_of = nodes_of(s);
 	CHECK(!mesh_comm_new(&links, RANKS));
 	scene_ranks(scene, s->way->name, RANKS, fn, s);
 	mesh_comm_free(&links);
@@ -290,15 +300,19 @@ static void go(struct scene *scene, const struct way *w,
 	      "needed, %llu of them by devices", w->name,
 	      (unsigned long long)totals->received, (unsigned long long)need,
 	      (unsigned long long)totals->device);
+	CHECK(!w->disjoint || !getenv("SHARDKEEP_LIBNCCL") ||
+	      totals->device == totals->received, "%s: %llu of %llu by "
+	      "devices", w->name, (unsigned long long)totals->device,
+	      (unsigned long long)totals->received);
 }
 
 static const struct way ways[] = {
-	{ "fsdp", SHARDED, SHARDED, away },
+	{ "fsdp", SHARDED, SHARDED, away, true },
 	{ "fsdp-to-ddp", SHARDED, REPLICATED, away },
 	{ "fsdp-to-hsdp", SHARDED, HYBRID, mixed },
 	{ "hsdp-to-tp", HYBRID, CROSSED, mixed },
-	{ "tp-to-fsdp", CROSSED, SHARDED, away },
-	{ "experts", EACH, EACH, away },
+	{ "tp-to-fsdp", CROSSED, SHARDED, away, true },
+	{ "experts", EACH, EACH, away, true },
 	{ "experts-to-ddp", EACH, REPLICATED, away },
 	{ "experts-to-tp", EACH, CROSSED, mixed },
 	{ "fsdp-to-halves", SHARDED, HALF, away },
@@ -308,7 +322,8 @@ static const struct way ways[] = {
 	{ "fsdp-to-windows", SHARDED, OVERLAPPING, away },
 	{ "experts-to-windows", EACH, OVERLAPPING, mixed },
 	{ "experts-to-some", EACH, SOME, mixed },
-	{ "halves-to-fsdp", CROSSED, OVERLAPPING, away },
+	{ "tp-to-windows", CROSSED, OVERLAPPING, away },
+	{ "halves-to-all", HALF, ALL, away },
 };
 
 int main(int argc, char **argv)
