@@ -16,6 +16,7 @@ build/plant/SEED.jsonl: the same command goes on from there.
 
     tests/plant/plant.py --survivors --most-s 120   # what had no time
     tests/plant/plant.py --survivors --only --anew store/points,agent-each
+    tests/plant/plant.py --survivors --only --anew base/os --of cache/base/os.c
     tests/plant/plant.py --survivors --sanitize
 
 has those that lived meet other tests, or tests that have been changed, or the
@@ -88,6 +89,12 @@ def drawn(lines, seed):
     while any(found.values()):
         kind = dice.choice([k for k in sites.KINDS if found[k]])
         yield found[kind].pop()
+
+
+def is_asked_for(fault, of):
+    """Of these files, or lines as they are now; of none: all are."""
+    file, line = fault.site.file, fault.line
+    return not of or file in of or f"{file}:{line}" in of
 
 
 def who_runs(lines, file, line):
@@ -209,7 +216,8 @@ def plant(args, job, run, path, known):
         if before and (not args.survivors or before.get("void") or
                        before["killed"]):
             continue
-        if args.survivors and (not before or why_harmless(idle, before)):
+        if args.survivors and (not before or why_harmless(idle, before) or
+                               not is_asked_for(fault, args.of)):
             continue
         record = planter.tried(fault, before)
         if record:
@@ -277,6 +285,8 @@ def arguments():
                         help="and these tests, which have been changed")
     parser.add_argument("--only", action="store_true",
                         help="and no others, whoever runs the line")
+    parser.add_argument("--of", default="", metavar="FILE[:LINE],...",
+                        help="with --survivors: of these alone")
     parser.add_argument("--sanitize", action="store_true",
                         help="in a build with the sanitizers")
     parser.add_argument("--minutes", type=float, default=1e9)
@@ -284,6 +294,7 @@ def arguments():
                         help="of what is known, nothing runs")
     args = parser.parse_args()
     args.anew = set(filter(None, args.anew.split(",")))
+    args.of = set(filter(None, args.of.split(",")))
     return args
 
 

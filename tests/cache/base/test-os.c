@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 
 #include "fault-os.h"
@@ -39,6 +41,58 @@ static void drop_dir(struct dir *dir)
 }
 
 /* ---- the real system ---- */
+
+static void stale(void)
+{
+	errno = EINTR;
+}
+
+/* Each call that begins again when a signal comes: what is in errno from
+ * before is none of its business, and it would never end. */
+Test(os, an_interruption_of_long_ago_is_none)
+{
+	const struct sk_os *os = sk_os_linux();
+	struct dir dir = make_dir();
+	struct statfs fs;
+	char buf[512];
+	int fd;
+
+	stale();
+	fd = os->openat(os, dir.fd, "a", O_RDWR | O_CREAT | O_EXCL, 0600);
+	cr_assert_geq(fd, 0);
+	stale();
+	cr_assert_eq(os->pwrite(os, fd, "ab", 2, 0), 2);
+	stale();
+	cr_assert_eq(os->pread(os, fd, buf, 2, 0), 2);
+	stale();
+	cr_assert_eq(os->pread(os, fd, buf, 2, 2), 0);
+	stale();
+	cr_assert_eq(os->write(os, fd, "ab", 2), 2);
+	stale();
+	cr_assert_eq(os->write(os, fd, "", 0), 0);
+	stale();
+	cr_assert_eq(os->read(os, fd, buf, 2), 0);
+	stale();
+	cr_assert_eq(os->ftruncate(os, fd, 1), 0);
+	stale();
+	cr_assert_eq(os->fallocate(os, fd, 0, 0, 100), 0);
+	stale();
+	cr_assert_eq(os->fsync(os, fd), 0);
+	stale();
+	cr_assert_eq(os->fstatfs(os, fd, &fs), 0);
+	stale();
+	cr_assert_eq(os->flock(os, fd, LOCK_EX), 0);
+	stale();
+	cr_assert_eq(os->dup2(os, fd, fd), fd);
+	stale();
+	cr_assert_gt(os->getdents(os, dir.fd, buf, sizeof(buf)), 0);
+	stale();
+	cr_assert_eq(os->random(os, buf, sizeof(buf)), 0);
+	stale();
+	cr_assert_eq(os->close(os, fd), 0);
+	cr_assert_eq(os->unlinkat(os, dir.fd, "a", 0), 0);
+	drop_dir(&dir);
+}
 
 Test(os, finds_what_a_library_has_and_says_what_it_lacks)
 {

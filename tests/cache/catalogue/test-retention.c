@@ -236,6 +236,15 @@ Test(retention, names_alone_go_when_enough_is_known_to_be_newer)
 	expect(&l, "......");
 	cr_assert(sk_retain_is_short(l.steps, l.n, &(struct sk_retention){
 				     .keep_last = 4 }));
+	/* What may go is no lack while enough is there, nor is there one
+	 * where nothing may go. */
+	l.steps[5].looked = true;
+	cr_assert_not(sk_retain_is_short(l.steps, l.n, &(struct sk_retention){
+					 .keep_last = 2 }));
+	for (size_t i = 0; i < l.n; i++)
+		l.steps[i].looked = true;
+	cr_assert_not(sk_retain_is_short(l.steps, l.n, &(struct sk_retention){
+					 .keep_last = 4 }));
 	/* Nor is there too little of what nobody counts. */
 	cr_assert_not(sk_retain_is_short(l.steps, l.n, &(struct sk_retention){
 					 .keep_age_s = 4 }));

@@ -313,6 +313,39 @@ Test(layout, refuses_bad_descriptions)
 	cr_assert_eq(sk_layout_new("j", 0, 1, 0, two, 1, &l, &err), -EINVAL);
 }
 
+/* Alone and in all: an image's length is counted without an end. */
+Test(layout, refuses_states_beyond_any_memory)
+{
+	struct sk_item items[2] = {
+		{ .spec = { .name = "v", .dtype = SK_U8, .ndim = 1,
+			    .shape = { (INT64_C(1) << 50) - 4096 } } },
+		{ .spec = { .name = "w", .dtype = SK_U8, .ndim = 1,
+			    .shape = { 8192 } } },
+	};
+	struct sk_layout *l = NULL;
+	struct sk_err err = { "" };
+
+	cr_assert_eq(sk_layout_new("j", 0, 1, 0, items, 2, &l, &err), -E2BIG);
+	cr_assert(strstr(err.text, "rank 0 is too large"), "%s", err.text);
+	items[0].spec.shape[0] = INT64_C(1) << 51;
+	err.text[0] = 0;
+	cr_assert_eq(sk_layout_new("j", 0, 1, 0, items, 1, &l, &err), -E2BIG);
+	cr_assert(strstr(err.text, "rank 0 is too large"), "%s", err.text);
+}
+
+/* A length and nothing behind it: it is that which is told. */
+Test(layout, a_header_of_eight_bytes_is_cut_short)
+{
+	const unsigned char length[8] = { 100 };
+	struct sk_layout *l = NULL;
+	struct sk_err err = { "" };
+
+	cr_assert_eq(sk_layout_parse(length, 7, 0, &l, &err), -EBADMSG);
+	cr_assert(strstr(err.text, "7 bytes are no header"), "%s", err.text);
+	cr_assert_eq(sk_layout_parse(length, 8, 0, &l, &err), -EBADMSG);
+	cr_assert(strstr(err.text, "cut short: 8 of"), "%s", err.text);
+}
+
 Test(coverage, names_what_is_missing)
 {
 	struct sk_coverage_image im[2 * RANKS];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <numa.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +15,25 @@
 
 #define BYTES (300 * 1000u)
 #define HUGE (2u << 20)
+
+/* ---- nodes that this machine need not have, in front of libnuma ---- */
+
+static int nodes;
+
+int numa_available(void)
+{
+	return nodes ? 0 : -1;
+}
+
+int numa_num_configured_nodes(void)
+{
+	return nodes;
+}
+
+int numa_max_node(void)
+{
+	return nodes - 1;
+}
 
 static struct sk_slot create(uint64_t bytes)
 {
@@ -116,6 +136,7 @@ Test(slot, binding_to_a_node_is_harmless)
 {
 	struct sk_slot slot = SK_SLOT_NULL;
 
+	nodes = 1;
 	cr_assert_eq(sk_slot_create(sk_os_linux(), "node", BYTES, 0, &slot,
 				    NULL), 0);
 	cr_assert(slot.numa_node == 0 || slot.numa_node == -1);
@@ -127,6 +148,32 @@ Test(slot, binding_to_a_node_is_harmless)
 	cr_assert_eq(slot.numa_node, -1);
 	sk_slot_destroy(sk_os_linux(), &slot);
 	cr_assert_geq(sk_numa_node_here(), -1);
+}
+
+/* The first is one as well as any other. */
+Test(slot, each_node_is_preferred_when_it_is_asked_for)
+{
+	nodes = 2;
+	for (int node = 0; node < 2; node++) {
+		struct sk_slot slot = SK_SLOT_NULL;
+		struct sk_fault_os fault;
+
+		sk_fault_os_init(&fault, sk_os_linux());
+		/* Whether this machine has it, or lets us, is not asked. */
+		sk_fault_os_fail(&fault, SK_FAULT_MBIND, 1, 1, EPERM);
+		cr_assert_eq(sk_slot_create(&fault.os, "node", BYTES, node,
+					    &slot, NULL), 0);
+		cr_assert_eq(sk_fault_os_hits(&fault), 1, "node %d", node);
+		cr_assert_eq(slot.numa_node, -1);
+		sk_slot_destroy(&fault.os, &slot);
+	}
+}
+
+Test(slot, a_node_is_told_where_there_are_several)
+{
+	for (nodes = 0; nodes < 2; nodes++)
+		cr_assert_eq(sk_numa_node_here(), -1, "%d nodes", nodes);
+	cr_assert_geq(sk_numa_node_here(), 0);
 }
 
 Test(slot, is_not_inherited_by_fork)

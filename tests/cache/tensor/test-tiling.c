@@ -259,6 +259,17 @@ Test(tiling, nothing_and_one)
 		     -E2BIG);
 }
 
+/* Boxes are compared and hashed as they lie in memory. */
+Test(tiling, a_whole_has_nothing_beyond_its_dimensions)
+{
+	const int64_t shape[] = { 3, 4, 7 };
+	struct sk_box box = sk_box_whole(2, shape);
+
+	cr_assert_eq(box.size[0], 3);
+	cr_assert_eq(box.size[1], 4);
+	cr_assert_eq(box.size[2], 0);
+}
+
 /* ---- growth ---- */
 
 typedef size_t (*make_fn)(int ndim, size_t n, struct sk_box *whole,
