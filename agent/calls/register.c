@@ -71,9 +71,12 @@ static int check_layout(const struct sk_wire_register *reg, int kind,
 	if (l->header_bytes != reg->header_bytes[kind] ||
 	    l->image_bytes != reg->image_bytes[kind])
 		return sk_err_set(err, -EINVAL, "rank %" PRId32 " registers "
-				  "an image of %" PRIu64 " bytes, its layout "
-				  "has %" PRIu64, l->rank,
-				  reg->image_bytes[kind], l->image_bytes);
+				  "%" PRIu64 " bytes of header and %" PRIu64
+				  " of image, its layout has %" PRIu64
+				  " and %" PRIu64, l->rank,
+				  reg->header_bytes[kind],
+				  reg->image_bytes[kind], l->header_bytes,
+				  l->image_bytes);
 	return 0;
 }
 

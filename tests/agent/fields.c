@@ -2,9 +2,11 @@
 /* Fields that must be zero, and flags that nobody knows: refused by name, so
  * that they can mean something one day. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "agent/rig.h"
@@ -90,6 +92,10 @@ static void check_registration(int sock)
 		{ 0, 1, 2, SK_RUN_READERS, 0, 0, "readers" },
 		{ 0, 1, 2, 0, UINT64_MAX, 0, "an age" },
 		{ 0, 1, 2, 0, 0, UINT64_MAX, "an age" },
+		{ 0, 1, 2, 0, (uint64_t)INT64_MAX + 1, 0, "an age" },
+		{ 0, 1, 2, 0, 0, (uint64_t)INT64_MAX + 1, "an age" },
+		/* The most that may be: it is something else then. */
+		{ 0, 1, 1, 0, INT64_MAX, INT64_MAX, "slots" },
 	};
 	struct sk_msg msg;
 
@@ -106,6 +112,36 @@ static void check_registration(int sock)
 		      "\"%s\" does not say \"%s\"", rig_why(&msg),
 		      bad[i].named);
 	}
+}
+
+/* A header longer than its layout's, by a page: it is of another one. */
+static void check_length(struct rig *rig, int sock)
+{
+	const struct rank_options o = { .job = "length", .world = 1 };
+	char *header, words[64];
+	struct rank r;
+	size_t bytes;
+	int fd;
+
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	bytes = r.layouts[0]->header_bytes + 4096;
+	header = calloc(1, bytes);
+	CHECK(header, "calloc");
+	memcpy(header, r.layouts[0]->header, bytes - 4096);
+	fd = memfd_create("layout", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	CHECK(write(fd, header, bytes) == (ssize_t)bytes, "write");
+	CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0, "seal");
+	r.msg = (struct sk_msg){ .type = SK_MSG_REGISTER, .body.reg = {
+		.id = { .job = "length", .world = 1 }, .slots = 2,
+		.header_bytes = { bytes }, .numa_node = -1,
+		.image_bytes = { r.layouts[0]->image_bytes } } };
+	CHECK_STATUS(rig_call(sock, &r.msg, &fd, 1, NULL, NULL), -EINVAL,
+		     &r.msg);
+	(void)snprintf(words, sizeof(words), "%zu bytes of header", bytes);
+	CHECK(strstr(rig_why(&r.msg), words), "%s", rig_why(&r.msg));
+	close(fd);
+	free(header);
+	rank_close(&r);
 }
 
 /* Readers are not registered: what they say of themselves is all there is. */
@@ -191,6 +227,7 @@ int main(int argc, char **argv)
 		}
 	}
 	check_registration(sock);
+	check_length(&rig, sock);
 	check_readers(sock);
 	check_twice(&rig);
 	check_unregistered(sock);

@@ -251,6 +251,27 @@ static void test_asked_at_the_end(struct rig *rig)
 	rank_close(&r[1]);
 }
 
+/* Who asks for more in the turn in which it was told to end is refused. */
+static void test_more_at_the_end(struct rig *rig)
+{
+	struct rank r;
+	struct sk_msg end = { .type = SK_MSG_STOP }, slot;
+
+	rig_start(rig, "--memory", "64M", NULL);
+	take(&r, rig, "more");
+	slot = (struct sk_msg){ .type = SK_MSG_SLOT, .body.slot = {
+		.state = r.state, .step = 2 } };
+	CHECK(kill(rig->agent, SIGSTOP) == 0, "stop");
+	rig_send(r.sock, &end);
+	rig_send(r.sock, &slot);
+	CHECK(kill(rig->agent, SIGCONT) == 0, "go on");
+	CHECK_STATUS(rig_reply(r.sock, &end, NULL, NULL), 0, &end);
+	CHECK_STATUS(rig_reply(r.sock, &slot, NULL, NULL), -ESHUTDOWN, &slot);
+	CHECK(strstr(rig_why(&slot), "is stopping"), "%s", rig_why(&slot));
+	CHECK(rig_wait(rig) == 0, "exit status");
+	rank_close(&r);
+}
+
 /* A line of /proc's of the agent that begins so; what stands behind it. */
 static void proc_line(const struct rig *rig, const char *file,
 		      const char *begin, char *ret, size_t size)
@@ -317,6 +338,7 @@ int main(int argc, char **argv)
 	test_newest_is_damaged_and_left(&rig);
 	test_superseded(&rig);
 	test_asked_at_the_end(&rig);
+	test_more_at_the_end(&rig);
 	CHECK(!system("rm -r \"$STORE\"/broken"), "rm");
 	test_still_broken(&rig);
 	rig_remove(&rig);
