@@ -318,6 +318,15 @@ static void test_known(struct rig *rig)
 	two = snapshot_of(r[0].sock, "known", 2);
 	CHECK(two.bad_memory == 1 && two.bad_disk == -1, "%d %d",
 	      two.bad_memory, two.bad_disk);
+	/* A look at all jobs tells what is gone as well. */
+	CHECK_STATUS(rank_wait(&alone, 1, 3, WAIT_MS), 0, &alone.msg);
+	CHECK_STATUS(manage(alone.sock, SK_MSG_EVICT, "known-other", 1,
+			    SK_EVICT_FORCE, &msg), 0, &msg);
+	CHECK(!unlink(file_of(rig, "known-other", 1, 0, 1, path,
+			      sizeof(path))), "unlink");
+	free(list_snapshots(alone.sock, "", &n));
+	free(list_known(alone.sock, "known-other", 1, &n));
+	CHECK(n == 0, "%zu known after a look at all", n);
 	close_all(r, 2);
 	rank_close(&alone);
 }

@@ -690,6 +690,45 @@ Test(alloc, catalogue)
 		sk_layout_free(layouts[i]);
 }
 
+/* What outlived another agent: a slot that was being filled, one that had an
+ * image. */
+static int do_revive(void *ctx)
+{
+	static const uint64_t bytes[2] = { SK_PAGE, 0 };
+	uint64_t *sums[2] = { NULL, NULL };
+	struct sk_cat_state *state;
+	struct sk_cat_slot *slot;
+	struct sk_catalogue cat;
+	int r;
+
+	sk_cat_init(&cat);
+	cat.budget = UINT64_MAX;
+	r = enter(&cat, ctx, &state);
+	slot = r == 0 ? sk_cat_slot_add(state, bytes, NULL) : NULL;
+	if (slot)
+		r = sk_cat_slot_resume(slot, 7, 0);
+	cr_assert(!slot || r < 0 || slot->use == SK_CAT_FILLING);
+	slot = slot && r == 0 ? sk_cat_slot_add(state, bytes, NULL) : NULL;
+	if (slot) {
+		sums[0] = new_sums();
+		r = sums[0] ? sk_cat_slot_revive(slot, 6, sums, 1) : -ENOMEM;
+		if (r < 0)
+			free(sums[0]);
+	} else if (r == 0) {
+		r = -ENOMEM;
+	}
+	sk_cat_destroy(&cat);
+	return r;
+}
+
+Test(alloc, revived)
+{
+	struct sk_layout *l = built(0, SK_IMAGE_PRIMARY);
+
+	fail_all(do_revive, l);
+	sk_layout_free(l);
+}
+
 /* All ranks have sealed step 1, and but one step 2, which that one lost. */
 static struct sk_cat_job *two_steps(struct sk_catalogue *cat,
 				    struct sk_layout **layouts)

@@ -48,6 +48,27 @@ Test(keep, a_pinned_step_is_not_retired)
 	place_remove(&p);
 }
 
+/* Nothing is said of a job that is not there, nor of one that is. */
+Test(keep, nothing_is_said_at_first)
+{
+	struct sk_retention got = { .keep_last = 77 };
+	enum sk_retention_from from = SK_RETENTION_OPERATOR;
+	struct sk_err err = { "" };
+	struct sk_store *store;
+	struct place p;
+
+	store = make_store(&p, NULL);
+	for (int there = 0; there < 2; there++) {
+		cr_assert_eq(sk_store_retention(store, "job", &from, &got,
+						&err), 0, "%s", err.text);
+		cr_assert_eq(from, SK_RETENTION_NONE);
+		cr_assert_eq(got.keep_last, 77);
+		cr_assert_eq(put(store, 1, 5, 0), 0);
+	}
+	sk_store_close(store);
+	place_remove(&p);
+}
+
 Test(keep, what_is_pinned_no_more_goes)
 {
 	struct sk_store *store;
