@@ -239,6 +239,33 @@ static void test_pages(void)
 	said = strstr(whole_log(&w), "degraded: small-pages");
 	CHECK(said && !strstr(strstr(said, "\n"), " degraded: small-pages"),
 	      "not once: %s", whole_log(&w));
+	CHECK(!strstr(whole_log(&w), ": \n"), "a line says nothing: %s",
+	      whole_log(&w));
+	CHECK(kill(w.rig.agent, SIGTERM) == 0, "kill");
+	CHECK(whole_wait(&w) == 0, "exit status: %s", whole_log(&w));
+	whole_remove(&w);
+}
+
+/* Pages that cannot be had are told of, and training goes on: its rank may
+ * fault them in itself. */
+static void test_no_pages(void)
+{
+	struct whole w;
+	struct rank r;
+
+	whole_init(&w);
+	whole_start(&w);
+	CHECK(w.serves, "it did not start: %s", whole_log(&w));
+	/* Behind those that make the slots. */
+	sk_fault_os_fail(w.fault, SK_FAULT_MADVISE,
+			 sk_fault_os_calls(w.fault, SK_FAULT_MADVISE) + 7,
+			 SK_FAULT_ALWAYS, ENOMEM);
+	CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
+		.job = "degraded", .world = 1, .rows = 2048 }), 0, &r.msg);
+	AWAIT(strstr(whole_log(&w), "cannot fault in bytes 0 to"),
+	      "it says nothing: %s", whole_log(&w));
+	rank_snapshot(&r, 1);
+	rank_close(&r);
 	CHECK(kill(w.rig.agent, SIGTERM) == 0, "kill");
 	CHECK(whole_wait(&w) == 0, "exit status: %s", whole_log(&w));
 	whole_remove(&w);
@@ -251,5 +278,6 @@ int main(void)
 	test_hangs();
 	test_budget();
 	test_pages();
+	test_no_pages();
 	return 0;
 }

@@ -61,6 +61,17 @@ static void expect_refused(struct user *u, int error, const char *said)
 	cr_assert_eq(count_fds(), fds);
 }
 
+/* Where nothing can be locked nobody knows who serves. */
+Test(endpoint, without_a_lock_is_refused)
+{
+	struct user u;
+
+	user_init(&u);
+	sk_fault_os_fail(&u.fault, SK_FAULT_FLOCK, 1, SK_FAULT_ALWAYS, ENOLCK);
+	expect_refused(&u, ENOLCK, strerror(ENOLCK));
+	user_end(&u);
+}
+
 Test(endpoint, is_the_users)
 {
 	struct user u;
