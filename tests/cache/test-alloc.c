@@ -325,6 +325,30 @@ Test(alloc, coverage)
 		sk_layout_free((struct sk_layout *)images[i].layout);
 }
 
+/* What is missing is named, or there is no memory to tell. */
+static int do_missing(void *ctx)
+{
+	struct sk_err err;
+	int r = do_coverage(ctx);
+
+	if (r == -ENODATA)
+		r = sk_coverage_check(ctx, WORLD - 1, WORLD, &err);
+	return r == -ENODATA ? 0 : r;
+}
+
+Test(alloc, missing)
+{
+	struct sk_coverage_image images[WORLD];
+
+	for (int i = 0; i < WORLD; i++)
+		images[i] = (struct sk_coverage_image){
+			.layout = built(i, SK_IMAGE_PRIMARY),
+			.present = i != WORLD - 1 };
+	fail_all(do_missing, images);
+	for (int i = 0; i < WORLD; i++)
+		sk_layout_free((struct sk_layout *)images[i].layout);
+}
+
 /* ---- bytes ---- */
 
 static int do_copy(void *ctx)

@@ -132,6 +132,12 @@ Test(layout_recall, one_header_is_one_layout_whatever_its_stamp)
 	b = get(m, "job", j.l[2][0], 8);
 	cr_assert_eq(a, b);
 	sk_layout_free(a);
+	/* The one that was never stamped is as good. */
+	cr_assert_eq(sk_recall_get(m, "job", 2, SK_IMAGE_PRIMARY,
+				   j.l[2][0]->header, j.l[2][0]->header_bytes,
+				   j.l[2][0]->image_bytes, &a, NULL), 0);
+	cr_assert_eq(a, b);
+	sk_layout_free(a);
 	sk_recall_clear(m);
 	a = get(m, "job", j.l[2][0], 8);
 	cr_assert_neq(a, b, "it was to be forgotten");
