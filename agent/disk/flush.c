@@ -17,6 +17,7 @@
 #include "disk/earlier.h"
 #include "disk/index.h"
 #include "disk/retain.h"
+#include "disk/watch.h"
 #include "layout/sums.h"
 #include "memory/memory.h"
 #include "memory/record.h"
@@ -27,7 +28,7 @@
 #define RACES_MOST 16u	/* lost in a row to another agent on the store */
 
 /* What is being written. While its work is out the background has put, head,
- * file, owned, lost, bad, sums, earlier, result and err, and the agent's thread
+ * file, owned, lost, bad, sums, earlier, fs, has_fs, result and err, and the agent's thread
  * the rest; current is both's. */
 struct flush {
 	struct work work;
@@ -50,6 +51,8 @@ struct flush {
 	uint32_t bad_entry;		/* of it, and 1 */
 	unsigned races;			/* that were lost with this image */
 	struct earlier earlier;		/* images; of the last one alone */
+	struct statfs fs;		/* once the image is there, or not */
+	bool has_fs;
 	unsigned rounds;		/* in which some of them were gone */
 	bool deciding;			/* all is written; is it whole? */
 	int result;
@@ -162,9 +165,8 @@ static int make_head(struct flush *f)
 	return 0;
 }
 
-static void write_image(struct work *work)
+static void put_image(struct flush *f)
 {
-	struct flush *f = sk_link_object(work, struct flush, work);
 	struct agent *a = f->agent;
 
 	f->result = claim(f);
@@ -177,6 +179,16 @@ static void write_image(struct work *work)
 	if (f->result == 0)
 		f->result = earlier_look(&f->earlier, &f->file, a->store,
 					 &f->err);
+}
+
+/* Who is told that it found no room is told how much there is. */
+static void write_image(struct work *work)
+{
+	struct flush *f = sk_link_object(work, struct flush, work);
+	struct agent *a = f->agent;
+
+	put_image(f);
+	f->has_fs = watch_measure(a->os, sk_store_path(a->store), &f->fs) == 0;
 }
 
 /* ---- one snapshot ---- */
@@ -355,6 +367,7 @@ static void say_degraded(struct agent *a, const struct flush *f)
 	if (f->bad || f->lost || r == -ENOMEM || r == -ECANCELED)
 		return;
 	a->store_failed = true;
+	watch_soon(a);
 	if (r == -ENOSPC || r == -EDQUOT) {
 		a->flush_needs = f->bytes - f->done;
 		degraded_set(a, DEGRADED_STORE_FULL, f->err.text);
@@ -503,6 +516,8 @@ static void image_written(struct work *work)
 
 	assert(a->flush == f);
 	atomic_store(&f->current, 0);
+	if (f->has_fs)
+		watch_seen(a, &f->fs);
 	forget_gone(f);
 	let_go(f);
 	if (try_again(f)) {

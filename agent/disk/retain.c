@@ -13,6 +13,7 @@
 #include "disk/merge.h"
 #include "disk/stored.h"
 #include "disk/tally.h"
+#include "disk/watch.h"
 #include "memory/record.h"
 
 /* Step directories that are looked into at first, beyond those that stay. */
@@ -228,6 +229,7 @@ void retain_forget(struct agent *a, const char *name, uid_t uid,
 	struct sk_cat_snapshot *s;
 	struct sk_cat_image *image;
 
+	watch_soon(a);
 	/* A look that is being taken over may have seen it. */
 	merge_deleted(a, name, dir);
 	s = job ? sk_cat_snapshot_find(job, run->number, run->id, step) : NULL;

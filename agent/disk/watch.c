@@ -39,17 +39,24 @@ static void unref(struct look *l)
 	free(l);
 }
 
+int watch_measure(const struct sk_os *os, const char *path,
+		  struct statfs *ret_fs)
+{
+	int fd = os->openat(os, AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
+	int r;
+
+	if (fd < 0)
+		return fd;
+	r = os->fstatfs(os, fd, ret_fs);
+	(void)os->close(os, fd);
+	return r;
+}
+
 static void *look(void *arg)
 {
 	struct look *l = arg;
-	int fd = l->os->openat(l->os, AT_FDCWD, l->path,
-			       O_RDONLY | O_DIRECTORY, 0);
 
-	l->result = fd;
-	if (fd >= 0) {
-		l->result = l->os->fstatfs(l->os, fd, &l->fs);
-		(void)l->os->close(l->os, fd);
-	}
+	l->result = watch_measure(l->os, l->path, &l->fs);
 	__atomic_store_n(&l->done, 1, __ATOMIC_RELEASE);
 	unref(l);
 	return NULL;
@@ -103,12 +110,17 @@ static void see_room(struct agent *a)
 	a->store_short = is_short;
 }
 
-static void see_fs(struct agent *a, const struct statfs *fs)
+void watch_seen(struct agent *a, const struct statfs *fs)
 {
 	uint64_t unit = (uint64_t)(fs->f_frsize ? fs->f_frsize : fs->f_bsize);
 
 	a->store_free = (uint64_t)fs->f_bavail * unit;
 	a->store_bytes = (uint64_t)fs->f_blocks * unit;
+}
+
+static void see_fs(struct agent *a, const struct statfs *fs)
+{
+	watch_seen(a, fs);
 	if (fs->f_flags & ST_RDONLY)
 		degraded_set(a, DEGRADED_STORE_READ_ONLY, NULL);
 	else
@@ -152,10 +164,18 @@ void watch_turn(struct agent *a)
 		w->look = NULL;
 		w->next_ns = now + (is_wrong(a) ? CLOSE_NS : CALM_NS);
 	}
-	if (w->look && now - w->began_ns > HANGS_NS)
+	if (w->look && now - w->began_ns > HANGS_NS) {
+		a->store_free = a->store_bytes = 0;
 		degraded_set(a, DEGRADED_STORE_HANGS, NULL);
+	}
 	if (!w->look && now >= w->next_ns && begin(a) < 0)
 		w->next_ns = now + CALM_NS;
+}
+
+void watch_soon(struct agent *a)
+{
+	if (a->watch)
+		a->watch->next_ns = 0;
 }
 
 int watch_open(struct agent *a)

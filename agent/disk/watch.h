@@ -6,13 +6,24 @@
 #ifndef SK_AGENT_DISK_WATCH_H
 #define SK_AGENT_DISK_WATCH_H
 
+#include <sys/vfs.h>
+
 struct agent;
+struct sk_os;
 
 /** Begins, where there is a store. -ENOMEM. */
 int watch_open(struct agent *a);
 /** Takes what the last look has found and begins the next one when it is due;
  * may be called as often as it suits. */
 void watch_turn(struct agent *a);
+/** The room on the filesystem at @path; on any thread, which hangs where that
+ * does. Errors of the system. */
+int watch_measure(const struct sk_os *os, const char *path,
+		  struct statfs *ret_fs);
+/** What somebody has measured is so from now on. */
+void watch_seen(struct agent *a, const struct statfs *fs);
+/** Something has changed there: the next turn looks. */
+void watch_soon(struct agent *a);
 /** A look that hangs is left behind. */
 void watch_close(struct agent *a);
 

@@ -127,6 +127,12 @@ static void test_gone(void)
 	end(&w, &r);
 }
 
+static bool has_room(struct whole *w, int sock)
+{
+	sk_fault_os_advance(w->fault, SECOND);
+	return stat_value(sock, "shardkeep_store_size_bytes") > 0;
+}
+
 static void hang(void *ctx)
 {
 	char c;
@@ -145,15 +151,21 @@ static void test_hangs(void)
 
 	CHECK(pipe(hold) == 0, "pipe");
 	begin(&w, &r, &o);
+	AWAIT(has_room(&w, r.sock), "its room is not known");
 	sk_fault_os_meddle(w.fault, SK_FAULT_FSTATFS,
 			   sk_fault_os_calls(w.fault, SK_FAULT_FSTATFS) + 1,
 			   hang, &hold[0]);
 	AWAIT_STATE(&w, r.sock, "store-hangs", true);
+	/* How it was is not how it is. */
+	CHECK(stat_value(r.sock, "shardkeep_store_size_bytes") == 0 &&
+	      stat_value(r.sock, "shardkeep_store_free_bytes") == 0,
+	      "a store that hangs is said to have room");
 	rank_snapshot(&r, 1);
 	CHECK(snapshot_flags(r.sock, "degraded", 1) & SK_SNAP_COMPLETE,
 	      "memory stands still");
 	CHECK(write(hold[1], "", 1) == 1, "it answers");
 	AWAIT_STATE(&w, r.sock, "store-hangs", false);
+	AWAIT(has_room(&w, r.sock), "its room is forgotten");
 	end(&w, &r);
 	/* One that never does does not hold up the end. */
 	whole_init(&w);

@@ -111,9 +111,14 @@ def check(folder: str) -> None:
     assert agent.status()[0] >= {"store-volatile"}
     assert agent.doctor()["store"] == "warn"
 
-    # Full, and then there is room.
+    # Full, and then there is room. Beside the word stands what is left now,
+    # not what was before others filled it.
+    with open(f"{store}/others", "wb") as others:
+        others.write(b"x" * (900 << 10))
     agent.train("full")
     agent.until("store-full", True)
+    left = agent.status()[1]["store_free_bytes"]
+    assert left <= (124 << 10), f"full, with {left} bytes free"
     assert agent.metric("store-full") == 1
     assert agent.doctor()["store-full"] == "warn"
     mount("-o", "remount,size=64M", store)
