@@ -69,24 +69,31 @@ static int set_from_file(void *ctx, const char *name, const char *value,
 	return option_complain("the name", name, "no option of a file is called so");
 }
 
+/* As the command line is read afterwards, shortened names and all; what is
+ * wrong there is said then. NULL: none is named. */
+static const char *named_file(int argc, char **argv)
+{
+	const char *path = NULL;
+	int option, said = opterr;
+
+	optind = opterr = 0;
+	while ((option = getopt_long(argc, argv, "", option_list, NULL)) != -1)
+		if (option == OPTION_CONFIG)
+			path = optarg;
+	opterr = said;
+	return path;
+}
+
 /* The one that is named, or the usual one, which need not be. */
 static int from_file(struct said *s, int argc, char **argv)
 {
-	char *usual = s->usual;
-	bool named = false;
+	const char *named = named_file(argc, argv);
 	int r;
 
-	config_usual(usual, sizeof(s->usual));
-	s->path = usual;
-	for (int i = 1; i < argc; i++) {
-		if (strncmp(argv[i], "--config=", 9) == 0)
-			s->path = argv[i] + 9;
-		else if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
-			s->path = argv[i + 1];
-		else
-			continue;
-		named = true;
-	}
+	config_usual(s->usual, sizeof(s->usual));
+	s->path = named ? named : s->usual;
+	if (named && !*named)
+		return option_complain("--config", named, "it is a path");
 	if (!*s->path)
 		return 0;
 	r = config_read(sk_os_linux(), s->path, set_from_file, s);

@@ -42,6 +42,21 @@ SHARDKEEP_MEMORY=1G expect 0 --config="$dir/conf"
 says '^memory = 1G	# SHARDKEEP_MEMORY$'
 SHARDKEEP_MEMORY=1G expect 0 --config "$dir/conf" --memory 2G
 says '^memory = 2G	# command line$'
+# A name that is shortened is the same name, wherever it stands.
+expect 0 --conf "$dir/conf"
+says "^memory = 64M	# $dir/conf:2$"
+expect 0 --memory 2G --con="$dir/conf" --no-direct
+says "^store = /srv/a b	# $dir/conf:3$"
+expect 2 --conf "$dir/none"
+says 'there is no such file'
+# None that is named is not none.
+expect 2 --config=
+says 'it is a path'
+for wrong in --config --nonsense --keep; do
+	expect 2 "$wrong"
+	says "^Try 'shardkeepd --help'"
+	[ "$(wc -l <"$dir/out")" -eq 2 ] || fail "$wrong is said twice"
+done
 # What is printed is a file that says the same.
 "$agent" --check-config --config "$dir/conf" | sed 's/	#.*//' >"$dir/again"
 expect 0 --config "$dir/again"

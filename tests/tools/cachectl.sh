@@ -104,7 +104,11 @@ expect 2 export a
 complains 'SNAPSHOT PATH'
 expect 2 export --shard-size 1M a one.safetensors
 complains 'directory'
-expect 2 --nonsense
+for wrong in --nonsense --socket --p -Z 'list --memory=3'; do
+	# shellcheck disable=SC2086
+	expect 2 $wrong
+	complains 'cachectl --help says more'
+done
 expect 0 --help
 says '^usage: cachectl'
 for command in $("$cachectl" --complete "" | cut -f1); do

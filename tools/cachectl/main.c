@@ -182,7 +182,8 @@ static int take_option(struct context *ctx, int letter)
 				  &ctx->err) < 0)
 			return usage("--shard-size: %s", ctx->err.text);
 		break;
-	case '?':
+	case '?':	/* getopt has said what */
+		fputs("cachectl --help says more\n", stderr);
 		return EXIT_USAGE;
 	}
 	return 0;
