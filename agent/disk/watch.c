@@ -110,7 +110,7 @@ static void see_room(struct agent *a)
 	a->store_short = is_short;
 }
 
-void watch_seen(struct agent *a, const struct statfs *fs)
+static void see_size(struct agent *a, const struct statfs *fs)
 {
 	uint64_t unit = (uint64_t)(fs->f_frsize ? fs->f_frsize : fs->f_bsize);
 
@@ -118,9 +118,10 @@ void watch_seen(struct agent *a, const struct statfs *fs)
 	a->store_bytes = (uint64_t)fs->f_blocks * unit;
 }
 
-static void see_fs(struct agent *a, const struct statfs *fs)
+void watch_seen(struct agent *a, const struct statfs *fs)
 {
-	watch_seen(a, fs);
+	see_size(a, fs);
+	heal(a, DEGRADED_STORE_GONE);
 	if (fs->f_flags & ST_RDONLY)
 		degraded_set(a, DEGRADED_STORE_READ_ONLY, NULL);
 	else
@@ -139,8 +140,7 @@ static void see(struct agent *a, const struct look *l)
 		degraded_set(a, DEGRADED_STORE_GONE, err.text);
 		return;
 	}
-	heal(a, DEGRADED_STORE_GONE);
-	see_fs(a, &l->fs);
+	watch_seen(a, &l->fs);
 }
 
 static bool is_wrong(const struct agent *a)

@@ -20,7 +20,8 @@ void watch_turn(struct agent *a);
  * does. Errors of the system. */
 int watch_measure(const struct sk_os *os, const char *path,
 		  struct statfs *ret_fs);
-/** What somebody has measured is so from now on. */
+/** What somebody has measured at the store's path is so from now on: its room,
+ * and that it is there. */
 void watch_seen(struct agent *a, const struct statfs *fs);
 /** Something has changed there: the next turn looks. */
 void watch_soon(struct agent *a);

@@ -61,13 +61,14 @@ promised() {
 		2>>"$dir/err" || fail "its JSON is not what was promised"
 }
 
+keeper=()
 start_agent() {
 	# It is open before the agent writes: what it has written stays.
 	[ -p "$dir/ready" ] || mkfifo "$dir/ready"
 	exec 9<>"$dir/ready"
 	local store=(--store "$dir/store")
 	[ $# -eq 0 ] || store=()
-	"$agent" --socket "$SHARDKEEP_SOCKET" "${store[@]}" \
+	"$agent" --socket "$SHARDKEEP_SOCKET" "${store[@]}" "${keeper[@]}" \
 		--memory 256M --log-level error --ready-fd 9 &
 	pid=$!
 	read -r -t 30 -n 1 _ <&9 || fail "the agent did not start"
@@ -428,6 +429,35 @@ kill -CONT "$pid"
 expect 0 stop --wait
 ! [ -s "$dir/err" ] || fail "progress where nobody looks"
 wait "$pid" && pid=
+
+# ---- the agent goes under them, and another one takes its place ----
+# The keeper has the socket: who connects meanwhile waits.
+keeper=(--keeper)
+start_agent
+keeper=()
+"$cachectl" --json watch -n 1 over >"$dir/watched" 2>&1 &
+watcher=$!
+"$cachectl" top -i 1 >"$dir/top" 2>&1 &
+top=$!
+# Both, and who asks.
+until "$cachectl" --json stats | grep -A8 '"shardkeep_clients"' |
+	grep -q '"value": 3'; do
+	:
+done
+"$cachectl" --json status >"$dir/out"
+kill -9 "$(python3 -c "import json; print(json.load(open('$dir/out'))['pid'])")"
+"$trainer" --mesh 1 --steps 1 --job over --log "$dir/log6" >/dev/null ||
+	fail "the trainer failed"
+wait "$watcher" || fail "watch ended with the agent: $(cat "$dir/watched")"
+grep -q '"event":"sealed","job":"over"' "$dir/watched" ||
+	fail "watch told of what was not: $(cat "$dir/watched")"
+kill -0 "$top" || fail "top ended with the agent: $(tail -n 3 "$dir/top")"
+expect 0 stop --wait
+wait "$pid" && pid=
+# Without another one it says so.
+wait "$top"
+[ $? -eq 3 ] || fail "top does without an agent: $(tail -n 3 "$dir/top")"
+grep -q '^cachectl: ' "$dir/top" || fail "top says nothing of it"
 
 # ---- what scripts are promised ----
 expect 0 --json version

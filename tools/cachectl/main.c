@@ -73,6 +73,8 @@ static int run(struct context *ctx, const struct command *c, int argc,
 			ctx->err.text : strerror(-r));
 	if (r >= 0 && (ctx->degraded || ctx->unfit))
 		return ctx->unfit ? EXIT_UNFIT : EXIT_DEGRADED;
+	/* One that ends meanwhile does not answer either. */
+	ctx->unreachable |= r == -ECONNRESET;
 	return ctx->misused ? EXIT_USAGE :
 	       ctx->unreachable && r < 0 ? EXIT_NO_AGENT :
 	       ctx->lost ? EXIT_LOST : exit_code(r < 0 ? r : 0);

@@ -2,6 +2,7 @@
 /* cachectl watch: what becomes of snapshots, a line for each event. */
 #include "cachectl.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,13 +32,13 @@ struct watching {
 static int print_json(const struct sk_wire_snapshot *s, const char *event,
 		      const char *at)
 {
-	json_t *doc = json_pack("{ss ss ss sI sI si si si}", "time", at,
+	json_t *doc = json_pack("{ss ss ss sI sI sI sI sI}", "time", at,
 				"event", event, "job", s->id.job,
 				"run", (json_int_t)s->id.run,
 				"step", (json_int_t)s->id.step,
-				"images", (int)s->images,
-				"world", (int)s->id.world,
-				"uid", (int)s->uid);
+				"images", (json_int_t)s->images,
+				"world", (json_int_t)s->id.world,
+				"uid", (json_int_t)s->uid);
 	int e = doc ? json_dumpf(doc, stdout, JSON_COMPACT) : -1;
 
 	json_decref(doc);
@@ -67,7 +68,8 @@ static int tell(struct watching *w, const struct sk_wire_snapshot *s,
 	putchar('\n');
 	/* Whoever reads a pipe waits for it. */
 	if (e < 0 || fflush(stdout))
-		return sk_err_set(&w->ctx->err, -EIO, "cannot print");
+		return sk_err_set(&w->ctx->err, -EIO, "cannot print: %s",
+				  strerror(errno));
 	return 0;
 }
 
@@ -151,20 +153,31 @@ static int compare(struct watching *w)
 
 /* ---- looking ---- */
 
-static int look(struct watching *w, uint32_t flags)
+static int list(struct watching *w, uint32_t flags)
 {
 	struct context *ctx = w->ctx;
 	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
 		.id = w->id, .what = SK_LIST_SNAPSHOTS, .flags = flags } };
 	int r = ask_connect(ctx);
 
-	free(w->before.v);
-	w->before = w->now;
-	w->now = (struct seen){ NULL, 0 };
 	if (r >= 0)
 		r = sk_list_read(&ctx->conn, &msg, sizeof(*w->now.v),
 				 sk_until_ms(ctx->os, ctx->timeout_ms),
 				 &w->now.v, &w->now.n, &ctx->err);
+	return r;
+}
+
+static int look(struct watching *w, uint32_t flags)
+{
+	int r;
+
+	free(w->before.v);
+	w->before = w->now;
+	w->now = (struct seen){ NULL, 0 };
+	r = list(w, flags);
+	/* Another agent may be in its place, which has not looked yet. */
+	if (r == -ECONNRESET)
+		r = list(w, 0);
 	for (size_t i = 0; i < w->now.n; i++)
 		w->now.v[i].id.job[sizeof(w->now.v[i].id.job) - 1] = 0;
 	return r;
