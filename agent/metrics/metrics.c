@@ -40,6 +40,8 @@ struct metrics {
 	struct work write;
 	struct samples written;
 	int result;			/* of the last time */
+	dev_t dev;			/* of what was written; inode 0: */
+	ino_t ino;			/* nothing was */
 };
 
 /* ---- figures from hand to hand ---- */
@@ -199,7 +201,7 @@ static int write_all(const struct sk_os *os, int fd, const char *text,
 
 /* A reader sees one whole file or the other. */
 static int replace(const struct sk_os *os, const char *path, const char *text,
-		   size_t bytes)
+		   size_t bytes, struct stat *ret_st)
 {
 	_cleanup_free_ char *fresh = NULL;
 	int fd, r;
@@ -213,6 +215,8 @@ static int replace(const struct sk_os *os, const char *path, const char *text,
 	if (fd < 0)
 		return fd;
 	r = write_all(os, fd, text, bytes);
+	if (r == 0)
+		r = os->fstat(os, fd, ret_st);
 	(void)os->close(os, fd);
 	if (r == 0)
 		r = os->renameat(os, AT_FDCWD, fresh, AT_FDCWD, path, 0);
@@ -227,9 +231,28 @@ static void write_file(struct work *work)
 	const struct agent *a = m->agent;
 	size_t bytes = 0;
 	_cleanup_free_ char *text = metrics_text(&m->written, &bytes);
+	struct stat st;
 
-	m->result = text ? replace(a->os, a->opts->metrics_file, text, bytes) :
-			   -ENOMEM;
+	m->result = text ? replace(a->os, a->opts->metrics_file, text, bytes,
+				   &st) : -ENOMEM;
+	if (m->result < 0)
+		return;
+	m->dev = st.st_dev;
+	m->ino = st.st_ino;
+}
+
+/* Figures of an agent that has ended are nobody's; those of one that has taken
+ * its place are in another file. */
+static void remove_file(struct metrics *m)
+{
+	const struct sk_os *os = m->agent->os;
+	const char *path = m->agent->opts->metrics_file;
+	struct stat st;
+
+	if (m->ino && os->fstatat(os, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW,
+				  &st) == 0 &&
+	    st.st_dev == m->dev && st.st_ino == m->ino)
+		(void)os->unlinkat(os, AT_FDCWD, path, 0);
 }
 
 static void was_written(struct work *work)
@@ -324,6 +347,7 @@ void metrics_free(struct agent *a)
 	if (!m)
 		return;
 	m->writer = sk_pool_free(m->writer);
+	remove_file(m);
 	unref(m, m->last);
 	(void)pthread_mutex_destroy(&m->lock);
 	(void)pthread_cond_destroy(&m->given);

@@ -267,7 +267,16 @@ def check_file(folder: str) -> None:
     assert exposition.value(seen, "shardkeep_memory_budget_bytes") == 64 << 20
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o644
     assert not os.path.exists(path + ".new")
+    # What is not any more is not told; what another one wrote stays.
     agent.end()
+    assert not os.path.exists(path), "figures of nobody"
+    agent = Agent(f"{folder}/file", "--metrics-file", path)
+    while not os.path.exists(path):
+        threading.Event().wait(0.05)
+    Path(path + ".other").write_text("# another's\n", encoding="utf-8")
+    os.rename(path + ".other", path)
+    agent.end()
+    assert os.path.exists(path), "another's figures"
     # Where it cannot be, the agent says so once and serves.
     agent = Agent(f"{folder}/file", "--metrics-file", f"{folder}/no/where")
     while "cannot write metrics" not in agent.text():

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 failures = []
@@ -134,11 +135,51 @@ def check_names(root: Path, code: str, documents: dict[str, str]) -> None:
     for name, text in documents.items():
         for variable in re.findall(r"\bSHARDKEEP_[A-Z]+\b", text):
             check(variable in code, f"{name}: there is no {variable}")
-        for counter in re.findall(r"\bshardkeep_(\w+_(?:total|bytes))\b",
-                                  text):
+        for counter in re.findall(r"\bshardkeep_(\w+)", text):
             check(counter in counters, f"{name}: no counter {counter}")
         for function in re.findall(r"\b(sk_\w+)\*?\(\)", text):
             check(function in functions, f"{name}: no {function}()")
+
+
+def check_stats(root: Path, agent: str, cachectl: str) -> None:
+    """What the list has is what an agent tells, each with its words; what is
+    of a GPU or a job alone is told where there is one."""
+    with tempfile.TemporaryDirectory() as tmp:
+        sock = f"{tmp}/agent.sock"
+        with subprocess.Popen([agent, "--socket", sock, "--memory", "64M",
+                               "--no-keeper", "--ready-fd", "1",
+                               "--log-level", "error"],
+                              stdout=subprocess.PIPE) as p:
+            assert p.stdout and p.stdout.read(1)
+            text = subprocess.run([cachectl, "--socket", sock, "stats",
+                                   "--prometheus"], check=True,
+                                  capture_output=True, text=True).stdout
+            p.terminate()
+    told = set(re.findall(r"^# HELP shardkeep_(\w+) \w", text, re.M))
+    known = counters_of(root)
+    for name in sorted(told ^ known):
+        check(name in known and re.match("job_|device_memory_used", name),
+              f"{name} is in the agent's list or in what it tells, not both")
+
+
+def check_rules(path: Path, scrape: Path, states: set[str]) -> None:
+    """Rules go by labels that there are, and by the scrape that we show."""
+    text, how = path.read_text(), scrape.read_text()
+    names = re.findall(r"- alert: (\w+)", text)
+    check(len(names) == len(set(names)), f"{path.name} has a rule twice")
+    for labels in re.findall(r"\bon \(([^)]*)\)", text):
+        check(set(labels.split(", ")) <= {"instance", "job", "uid"},
+              f"{path.name} joins on {labels}")
+    for state in ("sealed", "durable"):
+        for what in ("age", "never"):
+            check(state in states and re.search(
+                rf'{"unless" if what == "never" else "expr"}[^#]*?'
+                rf'job_age_seconds\{{state="{state}"', text),
+                f"no rule for {what} of {state}")
+    for job in re.findall(r'up\{job="(\w+)"', text):
+        check(f"job_name: {job}\n" in how, f"{scrape.name} scrapes no {job}")
+    check("honor_labels: true" in how, f"{scrape.name} loses the label job")
+    check(path.name in how, f"{scrape.name} has no rules")
 
 
 def check_monitoring(root: Path) -> None:
@@ -157,6 +198,7 @@ def check_monitoring(root: Path) -> None:
             check(False, f"{path.name}: there is no shardkeep_{name}")
         for state in re.findall(r'state=\\?"([\w-]+)', text):
             check(state in states, f"{path.name}: there is no state {state}")
+    check_rules(folder / "alerts.yml", folder / "prometheus.yml", states)
     json.loads((folder / "dashboard.json").read_text())
     if shutil.which("promtool"):
         r = subprocess.run(["promtool", "check", "rules",
@@ -219,6 +261,7 @@ def main() -> None:
     check_roff(root)
     check_huge_pages(documents)
     check_monitoring(root)
+    check_stats(root, agent, cachectl)
     for failure in failures:
         print(f"FAIL: {failure}", file=sys.stderr)
     sys.exit(bool(failures))
