@@ -128,8 +128,8 @@ static void restore(struct gpu_rank *g, const struct want *w)
 	if (!simulated)
 		return;
 	/* Nothing that came from there crossed the link. */
-	CHECK(in == ALL - w->by_device + (w->hashed + w->failed) * IN + w->tables,
-	      "%" PRIu64, in);
+	CHECK(in == ALL - w->by_device + (w->hashed + w->failed) * IN +
+		       w->tables, "%" PRIu64, in);
 	CHECK(out == w->hashed * OUT, "%" PRIu64, out);
 	CHECK(w->damaged || w->failed || across == w->by_device + w->gathered,
 	      "%" PRIu64, across);
