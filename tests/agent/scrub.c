@@ -92,7 +92,6 @@ static void test_once_each(void)
 static void test_end_within(void)
 {
 	struct scene s;
-
 	uint64_t before;
 
 	begin(&s);
@@ -121,7 +120,8 @@ static void check_well(struct scene *s, const char *what)
 	CHECK(stat_value(s->sock, BAD) == 0, "%s: a verdict", what);
 	n = stat_value(s->sock, READ);
 	one_round(s);
-	AWAIT(passed(s) == n + 4, "%s: the next round", what);
+	/* What was late of the one before counts too. */
+	AWAIT(passed(s) >= n + 4, "%s: the next round", what);
 	for (int64_t step = 1; step <= 2; step++)
 		CHECK(snapshot_flags(s->sock, JOB, step) & SK_SNAP_DURABLE,
 		      "%s: step %d", what, (int)step);
