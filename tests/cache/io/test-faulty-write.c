@@ -97,6 +97,37 @@ static int fail_each(enum sk_io_backend backend, enum sk_fault_op op,
 	return n - 1;
 }
 
+static int seen(void *ctx, const void *bytes, size_t n, struct sk_err *err)
+{
+	size_t *sum = ctx;
+
+	(void)bytes;
+	(void)err;
+	*sum += n;
+	return 0;
+}
+
+/* What is shown is copied: without memory for that nothing is written. */
+BOTH(what_cannot_be_shown_is_not_written)
+{
+	struct faulty_write f;
+	struct sk_err err = { "" };
+	int fds;
+	size_t sum = 0;
+
+	faulty_make(&f, backend);
+	f.w.see = seen;
+	f.w.ctx = &sum;
+	fds = count_fds();
+	sk_fault_os_fail(&f.fault, SK_FAULT_MMAP, 1, SK_FAULT_ALWAYS, ENOMEM);
+	cr_assert_eq(faulty_run(&f, &err), -ENOMEM);
+	cr_assert(strstr(err.text, "buffers"), "%s", err.text);
+	cr_assert_eq(sum, 0);
+	faulty_check(&f, -ENOMEM, fds);
+	cr_assert_eq(sum, f.w.bytes - f.w.head_bytes);
+	faulty_free(&f);
+}
+
 BOTH(survives_any_failed_call)
 {
 	static const int errors[] = { ENOSPC, EIO, EDQUOT, EROFS };
