@@ -180,11 +180,18 @@ void watch_soon(struct agent *a)
 
 int watch_open(struct agent *a)
 {
+	struct statfs fs;
+
 	if (!a->store)
 		return 0;
 	a->watch = calloc(1, sizeof(*a->watch));
 	if (!a->watch)
 		return -ENOMEM;
+	/* It has just been opened: who asks first is told already. */
+	if (watch_measure(a->os, sk_store_path(a->store), &fs) == 0) {
+		watch_seen(a, &fs);
+		a->watch->next_ns = agent_now(a) + CLOSE_NS;
+	}
 	watch_turn(a);
 	return 0;
 }

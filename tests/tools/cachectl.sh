@@ -31,6 +31,14 @@ expect() {
 	fi
 }
 
+# Either may not be as it should be where this runs.
+either() {
+	local want=$1
+	shift
+	"$cachectl" "$@" >"$dir/out" 2>"$dir/err"
+	[[ " $want " == *" $? "* ]] || fail "cachectl $*: none of $want"
+}
+
 says() { grep -qE -- "$1" "$dir/out" || fail "no \"$1\" in the output"; }
 # What people read fits the screen.
 fits() {
@@ -142,6 +150,8 @@ expect 2 export 'no name' "$dir/exported"
 
 # ---- nothing there yet ----
 start_agent
+either "0 7" --json status
+json "d['store_size_bytes'] > 0 and d['store_free_bytes'] > 0"
 SHARDKEEP_STORE=/elsewhere expect 0 list
 complains 'SHARDKEEP_STORE is /elsewhere, but .* writes to'
 SHARDKEEP_STORE=$dir/store expect 0 list
@@ -306,13 +316,6 @@ says 'BAD'
 complains 'set aside'
 
 # ---- how the agent and the machine are ----
-# Either may not be as it should be where this runs.
-either() {
-	local want=$1
-	shift
-	"$cachectl" "$@" >"$dir/out" 2>"$dir/err"
-	[[ " $want " == *" $? "* ]] || fail "cachectl $*: none of $want"
-}
 either "0 7" status
 says '^agent +[0-9]'
 says '^memory .* of '
@@ -452,6 +455,32 @@ wait "$watcher" || fail "watch ended with the agent: $(cat "$dir/watched")"
 grep -q '"event":"sealed","job":"over"' "$dir/watched" ||
 	fail "watch told of what was not: $(cat "$dir/watched")"
 kill -0 "$top" || fail "top ended with the agent: $(tail -n 3 "$dir/top")"
+expect 0 stop --wait
+wait "$pid" && pid=
+# A terminal that becomes wider has more room, from the next table on.
+start_agent
+"$trainer" --mesh 1 --steps 1 --job "wide-$long" --log "$dir/log6" >/dev/null ||
+	fail "the trainer failed"
+python3 - "$cachectl" "wide-$long" >"$dir/out" 2>&1 <<'EOP' ||
+import fcntl, os, pty, select, struct, sys, termios
+def size(fd, columns):
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+pid, fd = pty.fork()
+if pid == 0:
+    size(1, 80)
+    os.execv(sys.argv[1], [sys.argv[1], "top", "-i", "1"])
+said = b""
+while sys.argv[2].encode() not in said:
+    assert select.select([fd], [], [], 60)[0], said
+    said += os.read(fd, 65536)
+    # One table for 80 columns has been.
+    if b"COPIED/S" in said:
+        size(fd, 250)
+    assert len(said) < 1 << 15, "it stays as it was"
+os.kill(pid, 9)
+os.waitpid(pid, 0)
+EOP
+	fail "top does not follow its terminal"
 expect 0 stop --wait
 wait "$pid" && pid=
 # Without another one it says so.

@@ -125,6 +125,11 @@ char *retention_words(const struct sk_wire_retention *keep, char *buf,
 /** "the job". */
 const char *retention_from(uint32_t from);
 
+/* ---- main.c ---- */
+
+/** Colour and width, of the output as it is now. */
+struct style choose_style(void);
+
 /* ---- top.c ---- */
 
 /** Until the next look, as --interval says. */

@@ -81,7 +81,7 @@ static int run(struct context *ctx, const struct command *c, int argc,
 }
 
 /* https://no-color.org: any value but an empty one. */
-static struct style choose_style(void)
+struct style choose_style(void)
 {
 	const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
 	struct winsize w = { 0 };

@@ -134,6 +134,8 @@ static int show(struct context *ctx, const struct looks *l)
 		add_job(r, l, job);
 	if (ctx->output == OUTPUT_TABLE && isatty(STDOUT_FILENO))
 		fputs(CLEAR, stdout);
+	/* Whoever looks may have made the window larger. */
+	ctx->style = choose_style();
 	return live_print(ctx, r);
 }
 
