@@ -19,7 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT, AGENT, CACHECTL, TRAINER = Path(sys.argv[1]), *sys.argv[2:5]
+ROOT, AGENT, CACHECTL, TRAINER = (Path(arg).resolve()
+                                  for arg in sys.argv[1:5])
 STANDS_FOR = {"layers.0.wq": "model.layers.0.weight", "llama/1200": "llama/2",
               "JOB": "llama", "N": "3"}
 # Nobody's node is without a flaw.
