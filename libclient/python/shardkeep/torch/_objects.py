@@ -2,7 +2,9 @@
 """Python objects as JSON: what schedulers, data loaders and generators keep.
 
 No pickle: a snapshot must not be able to run code. What JSON has no form for
-is tagged; what has no tag is refused, with the path that leads to it.
+is tagged; what has no tag is refused, with the path that leads to it. What
+comes back is of the type that was put: a derived one is refused, not taken for
+the one it derives from.
 """
 
 from __future__ import annotations
@@ -16,10 +18,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.torch_version import TorchVersion
 
 from ._common import resolved, unfit
 
 _TAG = "__shardkeep__"
+#: What a defaultdict may make its values by: other callables are code.
+_FACTORIES: dict[str, Any] = {
+    "none": None, **{f.__name__: f for f in (
+        bool, int, float, complex, str, bytes, list, tuple, dict, set,
+        frozenset, collections.deque, collections.Counter,
+        collections.OrderedDict)}}
 
 
 def _array(t: torch.Tensor) -> dict[str, Any]:
@@ -43,7 +52,7 @@ def _number(x: float) -> Any:
 
 
 def _plain_keys(x: dict[Any, Any]) -> bool:
-    return all(isinstance(k, str) for k in x) and _TAG not in x
+    return all(type(k) is str for k in x) and _TAG not in x
 
 
 class _NoForm(TypeError):
@@ -56,6 +65,9 @@ class _NoForm(TypeError):
 
 
 _LEAVES = frozenset((type(None), bool, int, str))
+_DICTS = {dict: "dict", collections.Counter: "counter",
+          collections.OrderedDict: "ordered",
+          collections.defaultdict: "default"}
 
 
 def _each(values: Any, step: Callable[[int], str]) -> list[Any]:
@@ -85,16 +97,15 @@ def encode(x: Any, path: str) -> Any:
 
 
 def _encode(x: Any) -> Any:
-    if type(x) in _LEAVES or isinstance(x, str):
+    if type(x) in _LEAVES:
         return x
     if type(x) is float:
         return _number(x)
-    if isinstance(x, list):
+    if type(x) is list:
         return _each(x, _index)
     if type(x) is tuple:
         return {_TAG: "tuple", "value": _each(x, _index)}
-    if type(x) in (dict, collections.OrderedDict, collections.defaultdict,
-                   collections.Counter):
+    if type(x) in _DICTS:
         return _dict(x)
     return _rare(x)
 
@@ -103,21 +114,29 @@ def _dict(x: dict[Any, Any]) -> Any:
     keys = list(x)
     if type(x) is dict and _plain_keys(x):
         return dict(zip(keys, _each(x.values(), lambda i: f".{keys[i]}")))
-    kind = "counter" if type(x) is collections.Counter else "dict"
-    return {_TAG: kind, "value": [list(pair) for pair in zip(
+    form = {_TAG: _DICTS[type(x)], "value": [list(pair) for pair in zip(
         _each(keys, lambda i: f" key {keys[i]!r}"),
         _each(x.values(), lambda i: f"[{keys[i]!r}]"))]}
+    if isinstance(x, collections.defaultdict):
+        form["factory"] = _factory(x)
+    return form
 
 
-def _base(x: Any, *kinds: type) -> str:
-    """Of which of the kinds it is: a subclass comes back as that."""
-    return next(k.__name__ for k in kinds if isinstance(x, k))
+def _factory(x: collections.defaultdict[Any, Any]) -> str:
+    """The word for what makes a defaultdict's values."""
+    for name, made_by in _FACTORIES.items():
+        if x.default_factory is made_by:
+            return name
+    what = getattr(x.default_factory, "__qualname__", x.default_factory)
+    raise _NoForm(x, f"defaultdict of {what}")
 
 
 def _rare(x: Any) -> Any:
     if type(x).__module__ == "numpy":
         return _numpy_form(x)
-    if isinstance(x, complex):
+    if type(x) is TorchVersion:
+        return {_TAG: "version", "value": str(x)}
+    if type(x) is complex:
         return {_TAG: "complex", "value": [_number(x.real), _number(x.imag)]}
     if isinstance(x, torch.Tensor):
         return _array(x)
@@ -125,16 +144,16 @@ def _rare(x: Any) -> Any:
         return {_TAG: "dtype", "value": str(x).removeprefix("torch.")}
     if isinstance(x, torch.Size):
         return {_TAG: "size", "value": list(x)}
-    if isinstance(x, (bytes, bytearray)):
-        return {_TAG: _base(x, bytes, bytearray),
+    if type(x) in (bytes, bytearray):
+        return {_TAG: type(x).__name__,
                 "value": base64.b64encode(x).decode("ascii")}
     if type(x) is io.BytesIO:
         return {_TAG: "BytesIO",
                 "value": base64.b64encode(x.getvalue()).decode("ascii")}
-    if isinstance(x, (set, frozenset)):
-        return {_TAG: _base(x, set, frozenset),
+    if type(x) in (set, frozenset):
+        return {_TAG: type(x).__name__,
                 "value": _each(x, lambda _: "{}")}
-    if isinstance(x, collections.deque):
+    if type(x) is collections.deque:
         return {_TAG: "deque", "maxlen": x.maxlen,
                 "value": _each(x, _index)}
     raise _NoForm(x)
@@ -142,7 +161,8 @@ def _rare(x: Any) -> Any:
 
 def _numpy_form(x: Any) -> Any:
     import numpy
-    if not isinstance(x, (numpy.generic, numpy.ndarray)) or x.dtype.hasobject:
+    if not isinstance(x, numpy.generic) and \
+            type(x) not in (numpy.ndarray, numpy.memmap) or x.dtype.hasobject:
         raise _NoForm(x)
     form = {_TAG: "numpy", "dtype": _descr(x),
             "data": base64.b64encode(x.tobytes()).decode("ascii")}
@@ -179,6 +199,13 @@ def _numpy(x: dict[str, Any]) -> Any:
     return a.reshape(x["shape"]).copy()
 
 
+def _mapping(tag: str, pairs: dict[Any, Any], x: dict[str, Any]) -> Any:
+    if tag == "default":
+        return collections.defaultdict(_FACTORIES[x["factory"]], pairs)
+    return {"dict": dict, "counter": collections.Counter,
+            "ordered": collections.OrderedDict}[tag](pairs)
+
+
 def decode(x: Any) -> Any:
     """What :func:`encode` was given."""
     if isinstance(x, list):
@@ -202,9 +229,10 @@ def decode(x: Any) -> Any:
         raw = base64.b64decode(value)
         return {"bytes": bytes, "bytearray": bytearray,
                 "BytesIO": io.BytesIO}[tag](raw)
-    if tag in ("dict", "counter"):
-        pairs = {decode(k): decode(v) for k, v in value}
-        return pairs if tag == "dict" else collections.Counter(pairs)
+    if tag == "version":
+        return TorchVersion(value)
+    if tag in _DICTS.values():
+        return _mapping(tag, {decode(k): decode(v) for k, v in value}, x)
     items = [decode(v) for v in value]
     if tag == "deque":
         return collections.deque(items, x["maxlen"])
@@ -214,8 +242,14 @@ def decode(x: Any) -> Any:
 
 def dumps(x: Any, path: str) -> bytes:
     """UTF-8 JSON of an object called ``path`` in errors."""
-    return json.dumps(encode(x, path), separators=(",", ":"),
-                      allow_nan=False).encode()
+    try:
+        return json.dumps(encode(x, path), separators=(",", ":"),
+                          allow_nan=False).encode()
+    except RecursionError:
+        raise TypeError(f"{path} contains itself, or is nested too deep; give "
+                        "its state as plain values") from None
+    except ValueError as e:     # an integer of thousands of digits
+        raise TypeError(f"{path} has no safe form: {e}") from None
 
 
 def loads(raw: bytes | bytearray) -> Any:
