@@ -14,6 +14,8 @@
 #define MS_NS UINT64_C(1000000)
 /* Between two tries to connect where the agent's backlog is full. */
 #define RETRY_NS (2 * MS_NS)
+/* Agents that may be killed at a hello before one is thought too old. */
+#define REFUSED_TRIES 4
 
 uint32_t sk_left_ms(const struct sk_os *os, uint64_t until_ns)
 {
@@ -146,18 +148,47 @@ static int greet(struct sk_conn *conn, const char *path, bool any_user,
 	return 0;
 }
 
-/* From the newest down, until the agent does not hang up. */
-static int greet_each(struct sk_conn *conn, const char *path, bool any_user,
-		      uint64_t until_ns, struct sk_err *err)
+/* From the newest down, until the agent does not hang up on @ret_version. */
+static int greet_down(struct sk_conn *conn, const char *path, bool any_user,
+		      uint64_t until_ns, unsigned *ret_version,
+		      struct sk_err *err)
 {
-	unsigned version = SK_WIRE_VERSION;
+	unsigned next = SK_WIRE_VERSION;
 	int r;
 
 	do {
-		r = greet(conn, path, any_user, version, until_ns, err);
-		version = sk_wire_greet_next(version);
-	} while (r == -ECONNRESET && version);
+		*ret_version = next;
+		r = greet(conn, path, any_user, next, until_ns, err);
+		next = sk_wire_greet_next(next);
+	} while (r == -ECONNRESET && next);
 	return r;
+}
+
+/* An agent that is killed hangs up, too, and says nothing of versions by that:
+ * who comes after it is greeted in the newest before anything else is believed,
+ * and what is an end for the caller less easily. */
+static int greet_each(struct sk_conn *conn, const char *path, bool any_user,
+		      uint64_t until_ns, struct sk_err *err)
+{
+	struct sk_err why = { "" };
+	unsigned version;
+	int r, again;
+
+	r = greet_down(conn, path, any_user, until_ns, &version, err);
+	if (version == SK_WIRE_VERSION || (r < 0 && r != -EPROTO))
+		return r;
+	for (int tries = r < 0 ? REFUSED_TRIES : 1; tries; tries--) {
+		hang_up(conn);
+		again = greet(conn, path, any_user, SK_WIRE_VERSION, until_ns,
+			      &why);
+		if (again == -ECONNRESET)
+			continue;
+		if (again < 0)
+			*err = why;
+		return again;
+	}
+	hang_up(conn);
+	return r < 0 ? r : greet(conn, path, any_user, version, until_ns, err);
 }
 
 /* @known: a version that was found before; 0: none was. Another agent may be
