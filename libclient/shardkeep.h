@@ -29,6 +29,7 @@
  * run beside them and beside each other. Nothing may run beside sk_close(),
  * or beside sk_state_free() of the same state. After fork() the child must
  * not use what the parent opened: every call there returns -EOWNERDEAD.
+ * Once loaded the library stays: dlclose() does not unload it.
  *
  * Memory
  *
