@@ -316,6 +316,8 @@ int sk_state_clear(struct sk_state *state);
  * faulted in yet, or the agent does not answer; -EDQUOT this user has as many
  * ranks as it may; -EMFILE, -ENFILE no descriptor is left; -EINVAL the agent
  * refuses the description; -E2BIG it is more than a header of 100 MB can say;
+ * -EFBIG, or more than this process may write to a file (ulimit -f), which in
+ * sk_restore() it may be as well;
  * -ECONNRESET the agent is gone; -EROFS a reader has no slots; -EOWNERDEAD.
  */
 int sk_prepare(struct sk_state *state, uint32_t timeout_ms);

@@ -11,10 +11,15 @@
 /* What each brings: nothing, in as many bytes. */
 static int make_zeros(const struct sk_os *os, uint32_t bytes)
 {
-	int fd = os->memfd_create(os, "shardkeep:node", MFD_ALLOW_SEALING);
-	int r = fd < 0 ? fd : os->ftruncate(os, fd, bytes);
+	int fd, r = sk_file_check(os, bytes);
 
-	if (r < 0 && fd >= 0)
+	if (r < 0)
+		return r;
+	fd = os->memfd_create(os, "shardkeep:node", MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return fd;
+	r = os->ftruncate(os, fd, bytes);
+	if (r < 0)
 		(void)os->close(os, fd);
 	return r < 0 ? r : fd;
 }

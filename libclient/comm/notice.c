@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "conn/memfd.h"
 
 #define MAGIC UINT64_C(0x3143544e504b4853)	/* "SHKPNTC1" */
 
@@ -168,11 +169,13 @@ void sk_notice_print(const struct sk_notice *notice, char *buf, size_t size)
 static int write_it(const struct sk_os *os, const char *path,
 		    const struct sk_notice *notice, struct stat *ret_st)
 {
-	int fd = os->openat(os, AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL |
-			    O_NOFOLLOW | O_CLOEXEC, 0600);
+	int fd, r = sk_file_check(os, sizeof(*notice));
 	ssize_t n;
-	int r;
 
+	if (r < 0)
+		return r;
+	fd = os->openat(os, AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL |
+			O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return fd;
 	n = os->pwrite(os, fd, notice, sizeof(*notice), 0);

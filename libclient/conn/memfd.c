@@ -2,8 +2,18 @@
 #include "conn/memfd.h"
 
 #include <errno.h>
-#include <sys/mman.h>
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+int sk_file_check(const struct sk_os *os, uint64_t bytes)
+{
+	struct rlimit limit;
+
+	if (os->getrlimit(os, RLIMIT_FSIZE, &limit) < 0)
+		return 0;
+	return bytes > limit.rlim_cur ? -EFBIG : 0;
+}
 
 static int write_all(const struct sk_os *os, int fd, const void *buf,
 		     uint64_t bytes, uint64_t offset)
@@ -24,10 +34,15 @@ static int write_all(const struct sk_os *os, int fd, const void *buf,
 int sk_memfd_with(const struct sk_os *os, const char *name,
 		  const struct iovec *parts, int n)
 {
-	int fd = os->memfd_create(os, name, MFD_ALLOW_SEALING);
-	uint64_t at = 0;
-	int r = 0;
+	uint64_t bytes = 0, at = 0;
+	int fd, r;
 
+	for (int i = 0; i < n; i++)
+		bytes += parts[i].iov_len;
+	r = sk_file_check(os, bytes);
+	if (r < 0)
+		return r;
+	fd = os->memfd_create(os, name, MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return fd;
 	for (int i = 0; i < n && r >= 0; i++) {

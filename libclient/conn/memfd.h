@@ -8,9 +8,16 @@
 #include "base/os.h"
 
 /**
+ * Whether this process may write @bytes to a file, one in memory as well: who
+ * goes beyond RLIMIT_FSIZE is ended by SIGXFSZ, and that a library must not.
+ * Errors: -EFBIG.
+ */
+int sk_file_check(const struct sk_os *os, uint64_t bytes);
+
+/**
  * A memfd that holds the @n parts one behind the other and can neither shrink
  * nor grow; the caller's. @name is seen in /proc/PID/fd.
- * Errors: those of memfd_create(2) and pwrite(2).
+ * Errors: those of sk_file_check(), memfd_create(2) and pwrite(2).
  */
 int sk_memfd_with(const struct sk_os *os, const char *name,
 		  const struct iovec *parts, int n);
