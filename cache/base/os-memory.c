@@ -10,7 +10,7 @@ int sk_linux_memfd_create(const struct sk_os *os, const char *name,
 			  unsigned flags)
 {
 	(void)os;
-	return sk_os_result(memfd_create(name, flags | MFD_CLOEXEC));
+	return sk_os_new_fd(memfd_create(name, flags | MFD_CLOEXEC));
 }
 
 int sk_linux_fcntl_seal(const struct sk_os *os, int fd, int seals)

@@ -13,6 +13,14 @@ static inline int sk_os_result(int r)
 	return r < 0 ? -errno : r;
 }
 
+/** The same of one that has made a descriptor, which is moved from where
+ * standard input, output and error belong: a program that was started without
+ * them writes what it prints to whatever came to lie there. It stays where it
+ * is only if there is no other number for it. */
+int sk_os_new_fd(int r);
+/** The same of a pair. */
+int sk_os_new_fds(int r, const int fds[2], int ret_fds[2]);
+
 /* ---- os-memory.c ---- */
 
 int sk_linux_memfd_create(const struct sk_os *os, const char *name,

@@ -60,7 +60,7 @@ int sk_linux_kill(const struct sk_os *os, pid_t pid, int signal)
 int sk_linux_pidfd_open(const struct sk_os *os, pid_t pid)
 {
 	(void)os;
-	return sk_os_result((int)syscall(SYS_pidfd_open, pid, 0));
+	return sk_os_new_fd((int)syscall(SYS_pidfd_open, pid, 0));
 }
 
 int sk_linux_setsid(const struct sk_os *os)

@@ -6,15 +6,17 @@ int sk_linux_socket(const struct sk_os *os, int domain, int type,
 		    int protocol)
 {
 	(void)os;
-	return sk_os_result(socket(domain, type | SOCK_CLOEXEC, protocol));
+	return sk_os_new_fd(socket(domain, type | SOCK_CLOEXEC, protocol));
 }
 
 int sk_linux_socketpair(const struct sk_os *os, int domain, int type,
 			int protocol, int ret_fds[2])
 {
+	int fds[2];
+
 	(void)os;
-	return sk_os_result(socketpair(domain, type | SOCK_CLOEXEC, protocol,
-				       ret_fds));
+	return sk_os_new_fds(socketpair(domain, type | SOCK_CLOEXEC, protocol,
+					fds), fds, ret_fds);
 }
 
 int sk_linux_bind(const struct sk_os *os, int fd, const struct sockaddr *addr,
@@ -51,7 +53,7 @@ int sk_linux_accept(const struct sk_os *os, int fd, int flags)
 	do {
 		r = accept4(fd, NULL, NULL, flags | SOCK_CLOEXEC);
 	} while (r < 0 && errno == EINTR);
-	return sk_os_result(r);
+	return sk_os_new_fd(r);
 }
 
 int sk_linux_shutdown(const struct sk_os *os, int fd, int how)
@@ -93,6 +95,20 @@ ssize_t sk_linux_sendmsg(const struct sk_os *os, int fd,
 	return n < 0 ? -errno : n;
 }
 
+static void move_received(struct msghdr *msg)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c;
+	     c = CMSG_NXTHDR(msg, c)) {
+		size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		int *fds = (int *)(void *)CMSG_DATA(c);
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t i = 0; i < n; i++)
+			fds[i] = sk_os_new_fd(fds[i]);
+	}
+}
+
 ssize_t sk_linux_recvmsg(const struct sk_os *os, int fd, struct msghdr *msg,
 			 int flags)
 {
@@ -102,5 +118,8 @@ ssize_t sk_linux_recvmsg(const struct sk_os *os, int fd, struct msghdr *msg,
 	do {
 		n = recvmsg(fd, msg, flags | MSG_CMSG_CLOEXEC);
 	} while (n < 0 && errno == EINTR);
-	return n < 0 ? -errno : n;
+	if (n < 0)
+		return -errno;
+	move_received(msg);
+	return n;
 }

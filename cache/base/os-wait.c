@@ -48,19 +48,19 @@ static uint64_t left_ns(uint64_t until_ns)
 int sk_linux_eventfd(const struct sk_os *os)
 {
 	(void)os;
-	return sk_os_result(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	return sk_os_new_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 }
 
 int sk_linux_signalfd(const struct sk_os *os, const sigset_t *signals)
 {
 	(void)os;
-	return sk_os_result(signalfd(-1, signals, SFD_CLOEXEC | SFD_NONBLOCK));
+	return sk_os_new_fd(signalfd(-1, signals, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
 int sk_linux_epoll_create(const struct sk_os *os)
 {
 	(void)os;
-	return sk_os_result(epoll_create1(EPOLL_CLOEXEC));
+	return sk_os_new_fd(epoll_create1(EPOLL_CLOEXEC));
 }
 
 int sk_linux_epoll_ctl(const struct sk_os *os, int epoll, int operation,

@@ -16,6 +16,30 @@ static int result(int r)
 	return sk_os_result(r);
 }
 
+int sk_os_new_fd(int r)
+{
+	int high;
+
+	if (r < 0)
+		return -errno;
+	if (r > STDERR_FILENO)
+		return r;
+	high = fcntl(r, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	if (high < 0)
+		return r;
+	(void)close(r);
+	return high;
+}
+
+int sk_os_new_fds(int r, const int fds[2], int ret_fds[2])
+{
+	if (r < 0)
+		return -errno;
+	for (int i = 0; i < 2; i++)
+		ret_fds[i] = sk_os_new_fd(fds[i]);
+	return 0;
+}
+
 static int linux_openat(const struct sk_os *os, int dirfd, const char *path,
 			int flags, mode_t mode)
 {
@@ -26,7 +50,7 @@ static int linux_openat(const struct sk_os *os, int dirfd, const char *path,
 	do {
 		fd = openat(dirfd, path, flags | O_CLOEXEC, mode);
 	} while (fd < 0 && errno == EINTR);
-	return result(fd);
+	return sk_os_new_fd(fd);
 }
 
 static int linux_close(const struct sk_os *os, int fd)
@@ -246,11 +270,7 @@ static int linux_pipe(const struct sk_os *os, int ret_fds[2])
 	int fds[2];
 
 	(void)os;
-	if (pipe2(fds, O_CLOEXEC) < 0)
-		return -errno;
-	ret_fds[0] = fds[0];
-	ret_fds[1] = fds[1];
-	return 0;
+	return sk_os_new_fds(pipe2(fds, O_CLOEXEC), fds, ret_fds);
 }
 
 static ssize_t linux_getdents(const struct sk_os *os, int fd, void *buf,

@@ -7,7 +7,8 @@
  * and running on a virtual clock are loops in a test. Every function returns
  * a value >= 0 or a negative errno; errno itself is not used. EINTR is retried
  * inside, where retrying is right (never close). Every descriptor that is made
- * is close-on-exec.
+ * or received is close-on-exec, and none is 0, 1 or 2, but by dup2(), while
+ * there are other numbers.
  *
  * Who waits says until when, on the clock of now_ns(): a deadline is carried
  * through all calls that serve it and never begins anew. SK_FOREVER: none.

@@ -120,6 +120,64 @@ Test(os, every_operation_is_there)
 	cr_assert(os->random && os->uring_result);
 }
 
+/* 0, or which operation took the place of standard input. */
+static int take_places(const struct sk_os *os, struct dir *dir)
+{
+	char byte = 0;
+	struct iovec iov = { &byte, 1 };
+	union {
+		char room[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1,
+			      .msg_control = control.room,
+			      .msg_controllen = sizeof(control.room) };
+	int pair[2], pipe[2], low = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	sigset_t none;
+
+	sigemptyset(&none);
+	if (low != 0 || os->socketpair(os, AF_UNIX, SOCK_SEQPACKET, 0, pair))
+		return 1;
+	*CMSG_FIRSTHDR(&msg) = (struct cmsghdr){ CMSG_LEN(sizeof(int)),
+						 SOL_SOCKET, SCM_RIGHTS };
+	memcpy(CMSG_DATA(CMSG_FIRSTHDR(&msg)), &low, sizeof(low));
+	if (os->sendmsg(os, pair[0], &msg, 0) != 1)
+		return 2;
+	(void)close(low);
+	if (os->recvmsg(os, pair[1], &msg, 0) != 1)
+		return 3;
+	memcpy(&low, CMSG_DATA(CMSG_FIRSTHDR(&msg)), sizeof(low));
+	if (pair[0] < 3 || pair[1] < 3 || low < 3)
+		return 4;
+	if (os->pipe(os, pipe) || pipe[0] < 3 || pipe[1] < 3)
+		return 5;
+	if (os->socket(os, AF_UNIX, SOCK_SEQPACKET, 0) < 3 ||
+	    os->memfd_create(os, "m", 0) < 3 || os->eventfd(os) < 3 ||
+	    os->epoll_create(os) < 3 || os->signalfd(os, &none) < 3 ||
+	    os->pidfd_open(os, getpid()) < 3)
+		return 6;
+	return os->openat(os, dir->fd, ".", O_RDONLY, 0) < 3 ? 7 :
+	       fcntl(0, F_GETFD) >= 0 ? 8 : 0;
+}
+
+Test(os, what_a_program_prints_goes_to_no_descriptor_of_ours)
+{
+	struct dir dir = make_dir();
+	pid_t pid = fork();
+	int status;
+
+	cr_assert_geq(pid, 0);
+	if (!pid) {
+		for (int fd = 0; fd < 3; fd++)
+			(void)close(fd);
+		_exit(take_places(sk_os_linux(), &dir));
+	}
+	cr_assert_eq(waitpid(pid, &status, 0), pid);
+	cr_assert(WIFEXITED(status));
+	cr_assert_eq(WEXITSTATUS(status), 0, "%d", WEXITSTATUS(status));
+	drop_dir(&dir);
+}
+
 Test(os, files_live_and_die)
 {
 	const struct sk_os *os = sk_os_linux();
