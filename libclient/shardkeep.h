@@ -101,7 +101,8 @@ struct sk_options {
  * -ETIMEDOUT it does not answer in time; -EACCES the private agent's directory
  * is not this user's alone, or the agent that answers is run by somebody who is
  * neither this user nor root nor the owner of /run/shardkeep; -ENAMETOOLONG the
- * path of the socket; -EMFILE, -ENFILE no descriptor is left; -ENOMEM.
+ * path of the socket; -EMFILE, -ENFILE no descriptor is left; -EAGAIN no
+ * thread can be started; -EINVAL options that make no sense; -ENOMEM.
  */
 int sk_open(const struct sk_options *opts, struct sk **ret_sk);
 
@@ -221,7 +222,9 @@ struct sk_part {
 };
 
 struct sk_tensor {
-	const char *name;	/**< the FQN, unique within the rank */
+	const char *name;	/**< the FQN, unique within the rank: 1 to 1023
+				 * bytes of UTF-8, no control characters;
+				 * names of blobs as well */
 	int32_t dtype;		/**< enum sk_dtype */
 	int32_t ndim;
 	int64_t shape[SK_MAX_DIMS];	/**< of the whole tensor */
@@ -260,7 +263,8 @@ struct sk_tensor {
  * is described: the one must be removed first); -ENODEV it is on a CUDA device,
  * and there is no driver (the first such tensor opens it), or no such device;
  * -EFAULT its data is no memory of that device; -E2BIG more than 16 devices;
- * -EIO the driver failed; -ENOMEM; -EOWNERDEAD.
+ * -EIO the driver failed; -EAGAIN no thread can be started for that device;
+ * -ENOMEM; -EOWNERDEAD.
  */
 int sk_state_tensor(struct sk_state *state, const struct sk_tensor *tensor);
 /** The same for an array of @n at once, all or none: cheaper for many.
@@ -357,7 +361,8 @@ struct sk_snapshot_options {
  * long the oldest flush still needs), or the CUDA stream captures a graph;
  * -EFAULT a tensor's device memory was freed since it was described; -EEXIST
  * this step is there already, from this run; -EINVAL @step is negative,
- * nothing is described, or @opts contradict each other; -ECANCELED the tensors
+ * nothing is described, or something without its data, boxes of a tensor
+ * overlap, or @opts contradict each other; -ECANCELED the tensors
  * of the previous snapshot changed before their fence, and no fence and no
  * wait has said so; -EROFS this is a reader; those of sk_prepare().
  */

@@ -88,12 +88,17 @@ char *sk_box_format(int ndim, const struct sk_box *box, char *buf, size_t size)
 	size_t at = (size_t)snprintf(buf, size, "[");
 
 	assert(size && ndim >= 0 && ndim <= SK_MAX_DIMS);
-	for (int d = 0; d < ndim && at < size; d++)
+	for (int d = 0; d < ndim && at < size; d++) {
+		int64_t end;
+
+		/* It may be one that is to be refused. */
+		if (__builtin_add_overflow(box->offset[d], box->size[d], &end))
+			end = box->size[d] > 0 ? INT64_MAX : INT64_MIN;
 		at += (size_t)snprintf(buf + at, size - at, "%s%lld:%lld",
 				       d ? ", " : "",
 				       (long long)box->offset[d],
-				       (long long)(box->offset[d] +
-						   box->size[d]));
+				       (long long)end);
+	}
 	if (at < size)
 		(void)snprintf(buf + at, size - at, "]");
 	return buf;

@@ -27,6 +27,12 @@ int sk_check_flags(uint32_t flags, uint32_t known, const char *field,
 			  SK_VERSION " does not know", field, flags & ~known);
 }
 
+int sk_check_name(const char *name, struct sk_err *err)
+{
+	return name ? 0 : sk_err_set(err, -EINVAL, "the name of a tensor or "
+				     "blob is NULL");
+}
+
 int sk_check_result(const void *ret, const char *what, struct sk_err *err)
 {
 	return ret ? 0 : sk_err_set(err, -EINVAL, "%s needs a variable to go "

@@ -19,4 +19,7 @@ int sk_check_flags(uint32_t flags, uint32_t known, const char *field,
 /** There is a variable for @what is asked for; else -EINVAL, which names it. */
 int sk_check_result(const void *ret, const char *what, struct sk_err *err);
 
+/** Where the name of a tensor or blob is needed. */
+int sk_check_name(const char *name, struct sk_err *err);
+
 #endif

@@ -223,6 +223,10 @@ int sk_restore_wanted(struct sk_restoring *rs)
 			return sk_err_set(&rs->err, -EINVAL, "name %zu of %zu "
 					  "to restore is a null pointer", i,
 					  rs->n_names);
+		if (!*rs->names[i])
+			return sk_err_set(&rs->err, -EINVAL, "name %zu of %zu "
+					  "to restore is empty", i,
+					  rs->n_names);
 		at = sk_state_find(rs->state, rs->names[i]);
 		if (at >= 0)
 			rs->wanted[at] = true;

@@ -287,15 +287,17 @@ SK_API int sk_fence_tensor(struct sk_state *state, const char *name)
 	int64_t item;
 	int r = sk_state_check(state, &err);
 
+	if (r >= 0)
+		r = sk_check_name(name, &err);
 	if (r < 0)
 		return sk_say(r, &err);
 	/* Another thread may be describing tensors. */
 	sk_fences_lock(&state->fences);
-	item = name ? sk_state_find(state, name) : -1;
+	item = sk_state_find(state, name);
 	sk_fences_unlock(&state->fences);
 	if (item < 0)
 		return sk_say(sk_err_set(&err, -ENOENT, "nothing named \"%s\" "
-					 "is described", name ? name : ""),
+					 "is described", name),
 			      &err);
 	return sk_say(fence(state, item, &err), &err);
 }

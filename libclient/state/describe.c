@@ -5,6 +5,7 @@
 
 #include "base/array.h"
 #include "base/util.h"
+#include "conn/check.h"
 #include "conn/say.h"
 #include "state/describe.h"
 #include "state/names.h"
@@ -263,16 +264,20 @@ SK_API int sk_state_remove(struct sk_state *state, const char *name)
 {
 	struct sk_err err = { "" };
 	int64_t at;
-	int r = begin(state, &err);
+	int r = sk_state_check(state, &err);
 
+	if (r >= 0)
+		r = sk_check_name(name, &err);
+	if (r >= 0)
+		r = begin(state, &err);
 	if (r < 0)
 		return sk_say(r, &err);
-	at = name ? sk_state_find(state, name) : -1;
+	at = sk_state_find(state, name);
 	if (at >= 0)
 		drop_local(state, (uint32_t)at);
 	else
 		r = sk_err_set(&err, -ENOENT, "nothing named \"%s\" is "
-			       "described", name ? name : "");
+			       "described", name);
 	end(state);
 	return sk_say(r, &err);
 }

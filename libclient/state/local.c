@@ -220,6 +220,10 @@ static int check_meant(const struct sk_tensor *t, const struct sk_job *job,
 	if (t->n_parts && !t->parts)
 		return sk_err_set(err, -EINVAL, "tensor \"%s\" has %u parts, and "
 				  "no list of them", t->name, t->n_parts);
+	if (t->parts && t->n_parts > INT32_MAX)
+		return sk_err_set(err, -EINVAL, "tensor \"%s\" has %u parts, "
+				  "more than there can be", t->name,
+				  t->n_parts);
 	for (int d = 0; d < SK_MAX_DIMS && !whole; d++)
 		if (t->placements[d].kind > SK_PLACEMENT_REPLICATE)
 			return sk_err_set(err, -EINVAL, "tensor \"%s\" has "

@@ -248,6 +248,30 @@ static void without_variables(struct rank *rank)
 	sk_mesh_release(mesh);
 }
 
+/* Where a name is needed, none is another thing than one of nothing. */
+static void without_names(struct rank *rank)
+{
+	const char *names[] = { "w", NULL };
+	const struct sk_restore_options o = { .names = names, .n_names = 2 };
+
+	(void)big(rank);
+	take(rank->state, 1);
+	CHECK(sk_state_remove(rank->state, NULL) == -EINVAL);
+	CHECK(strstr(sk_error(), "name"), "%s", sk_error());
+	CHECK(sk_fence_tensor(rank->state, NULL) == -EINVAL);
+	CHECK(strstr(sk_error(), "name"), "%s", sk_error());
+	CHECK(sk_state_remove(rank->state, "") == -ENOENT);
+	CHECK(sk_fence_tensor(rank->state, "") == -ENOENT);
+	CHECK(!sk_wait(rank->state, 1, SK_COMPLETE, 60000), "%s", sk_error());
+	CHECK(sk_restore(rank->state, 1, NULL, &o, NULL) == -EINVAL);
+	CHECK(strstr(sk_error(), "name 1 of 2"), "%s", sk_error());
+	names[1] = "";
+	CHECK(sk_restore(rank->state, 1, NULL, &o, NULL) == -EINVAL);
+	CHECK(strstr(sk_error(), "name 1 of 2"), "%s", sk_error());
+	names[1] = "w";
+	CHECK(!sk_restore(rank->state, 1, NULL, &o, NULL), "%s", sk_error());
+}
+
 /* A description that leaves out what the rest of it is about. */
 static void half_described(struct rank *rank)
 {
@@ -267,6 +291,14 @@ static void half_described(struct rank *rank)
 	CHECK(strstr(sk_error(), "1 parts, and no list"), "%s", sk_error());
 	t.parts = &part;
 	CHECK(!sk_state_tensor(rank->state, &t), "%s", sk_error());
+	t.n_parts = UINT32_MAX;
+	CHECK(sk_state_tensor(rank->state, &t) == -EINVAL);
+	CHECK(strstr(sk_error(), "4294967295 parts"), "%s", sk_error());
+	t.n_parts = 1;
+	part.box.offset[0] = INT64_MAX;
+	CHECK(sk_state_tensor(rank->state, &t) == -EINVAL);
+	CHECK(strstr(sk_error(), "[9223372036854775807:9223372036854775807]"),
+	      "%s", sk_error());
 	CHECK(sk_state_blob(rank->state, "b", w, SIZE_MAX) == -EOVERFLOW);
 	CHECK(strstr(sk_error(), "can be counted"), "%s", sk_error());
 	CHECK(sk_flush(rank->state, -1) == -EINVAL);
@@ -289,6 +321,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "forks", 1, forks, NULL);
 	scene_ranks(&scene, "between", 1, described_in_between, NULL);
 	scene_ranks(&scene, "none", 1, without_variables, NULL);
+	scene_ranks(&scene, "nameless", 1, without_names, NULL);
 	scene_ranks(&scene, "half", 2, half_described, NULL);
 	scene_close(&scene);
 	return 0;
