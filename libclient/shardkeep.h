@@ -717,7 +717,8 @@ struct sk_report {
  * was (the sentence has them, and names what is missing where something was
  * there); -ENOKEY keys missing on either side, or
  * named in @opts and described by no rank (sk_error() lists them); -EINVAL
- * dtype or global shape differs, or options that contradict; -EBADMSG a
+ * dtype or global shape differs, options that contradict, or a name that none
+ * can be; -EBADMSG a
  * checksum failed, now or when somebody else looked, and no other holder is
  * left; -ETIMEDOUT a rank did not come; -EIO, also where nothing was found and
  * the store, or a part of it, could not be read: that is no first run; -EPROTO

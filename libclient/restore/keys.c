@@ -18,6 +18,7 @@
 #include "state/names.h"
 #include "tensor/box.h"
 #include "tensor/dtype.h"
+#include "tensor/name.h"
 
 static int no_memory(struct sk_restoring *rs)
 {
@@ -218,15 +219,17 @@ int sk_restore_wanted(struct sk_restoring *rs)
 		rs->wanted[i] = !rs->names;
 	for (size_t i = 0; rs->names && i < rs->n_names; i++) {
 		int64_t at;
+		int r;
 
 		if (!rs->names[i])
 			return sk_err_set(&rs->err, -EINVAL, "name %zu of %zu "
 					  "to restore is a null pointer", i,
 					  rs->n_names);
-		if (!*rs->names[i])
-			return sk_err_set(&rs->err, -EINVAL, "name %zu of %zu "
-					  "to restore is empty", i,
-					  rs->n_names);
+		/* What cannot be a name is not told to others as one. */
+		r = sk_name_check(rs->names[i], "tensor to restore", &rs->err);
+		if (r < 0)
+			return sk_err_prefix(&rs->err, r, "name %zu of %zu", i,
+					     rs->n_names);
 		at = sk_state_find(rs->state, rs->names[i]);
 		if (at >= 0)
 			rs->wanted[at] = true;

@@ -252,6 +252,7 @@ static void without_variables(struct rank *rank)
 static void without_names(struct rank *rank)
 {
 	const char *names[] = { "w", NULL };
+	char *longest = rank_memory(600001, 'q');
 	const struct sk_restore_options o = { .names = names, .n_names = 2 };
 
 	(void)big(rank);
@@ -266,6 +267,11 @@ static void without_names(struct rank *rank)
 	CHECK(sk_restore(rank->state, 1, NULL, &o, NULL) == -EINVAL);
 	CHECK(strstr(sk_error(), "name 1 of 2"), "%s", sk_error());
 	names[1] = "";
+	CHECK(sk_restore(rank->state, 1, NULL, &o, NULL) == -EINVAL);
+	CHECK(strstr(sk_error(), "name 1 of 2"), "%s", sk_error());
+	/* Longer than what ranks tell each other of all names. */
+	longest[600000] = 0;
+	names[1] = longest;
 	CHECK(sk_restore(rank->state, 1, NULL, &o, NULL) == -EINVAL);
 	CHECK(strstr(sk_error(), "name 1 of 2"), "%s", sk_error());
 	names[1] = "w";
