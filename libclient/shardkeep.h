@@ -512,7 +512,8 @@ struct sk_comm_device {
  *
  * All ranks make the same calls in the same order, from the thread that called
  * sk_restore() and never two at once. The struct and its ctx are borrowed for
- * that call. Each function returns 0 or a negative errno, and must give up
+ * that call. Each function returns 0 or a negative errno (what is above 0, as
+ * the codes of MPI and NCCL, is taken for -EPROTO), and must give up
  * after @timeout_ms: then the restore ends with -ETIMEDOUT on every rank. What
  * it has been given is the caller's again when it returns. @exchange is needed
  * where ranks take bytes out of other nodes' memory; without it each restores

@@ -262,7 +262,7 @@ static int tell_spot(const struct meet *t, const char *host,
 							 t->m->interfaces :
 							 "*");
 	sk_notice_print(&notice, text, sizeof(text));
-	r = t->m->tell(t->m->tell_ctx, text);
+	r = sk_check_returned(t->m->tell(t->m->tell_ctx, text));
 	return r < 0 ? sk_err_errno(err, r, "the others cannot be told where "
 				    "rank 0 is") : 0;
 }

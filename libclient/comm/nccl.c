@@ -56,8 +56,9 @@ static int hear(struct sk_nccl_comm *c, int r, struct word *word,
 	/* Without memory for it the others would wait in vain. */
 	heard = !all ? -ENOMEM :
 		c->world == 1 ? (all[0] = *word, 0) :
-		c->base.allgather(c->base.ctx, word, sizeof(*word), all,
-				  timeout_ms);
+		sk_check_returned(c->base.allgather(c->base.ctx, word,
+						    sizeof(*word), all,
+						    timeout_ms));
 	/* -ENODEV is a rank that does without: all of them know. */
 	if (heard < 0)
 		return heard == -ENODEV ? -EIO : heard;

@@ -27,6 +27,11 @@ int sk_check_flags(uint32_t flags, uint32_t known, const char *field,
 			  SK_VERSION " does not know", field, flags & ~known);
 }
 
+int sk_check_returned(int r)
+{
+	return r > 0 ? -EPROTO : r;
+}
+
 int sk_check_name(const char *name, struct sk_err *err)
 {
 	return name ? 0 : sk_err_set(err, -EINVAL, "the name of a tensor or "

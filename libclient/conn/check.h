@@ -19,6 +19,11 @@ int sk_check_flags(uint32_t flags, uint32_t known, const char *field,
 /** There is a variable for @what is asked for; else -EINVAL, which names it. */
 int sk_check_result(const void *ret, const char *what, struct sk_err *err);
 
+/** What a function of the caller's returned, who is to say 0 or a negative
+ * errno. The error codes of other libraries are above 0, which is no success:
+ * -EPROTO. */
+int sk_check_returned(int r);
+
 /** Where the name of a tensor or blob is needed. */
 int sk_check_name(const char *name, struct sk_err *err);
 

@@ -345,7 +345,7 @@ static void release(struct across *a)
 	bool stays = false;
 
 	if (rs->broken && rs->device_on) {
-		stays = rs->comm.device->end(rs->comm.ctx) < 0;
+		stays = rs->comm.device->end(rs->comm.ctx) != 0;
 		rs->device_on = false;
 	}
 	if (a->gpu && !stays) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "conn/check.h"
 
 /* Bytes of all ranks in one gather, where what each has to say is long. */
 #define AT_ONCE ((size_t)4 << 20)
@@ -57,8 +58,9 @@ int sk_restore_gather(struct sk_restoring *rs, const void *in, size_t bytes,
 	if (world == 1)
 		memcpy(all, in, bytes);
 	else
-		r = rs->comm.allgather(rs->comm.ctx, in, bytes, all,
-				       rs->timeout_ms + more_ms);
+		r = sk_check_returned(rs->comm.allgather(
+			rs->comm.ctx, in, bytes, all,
+			rs->timeout_ms + more_ms));
 	rs->report.agree_ns += rs->sk->os->now_ns(rs->sk->os) - began;
 	if (r < 0) {
 		free(all);
@@ -132,6 +134,7 @@ int sk_restore_agree(struct sk_restoring *rs, int r,
 
 static int outcome(struct sk_restoring *rs, int r)
 {
+	r = sk_check_returned(r);
 	if (r >= 0)
 		return 0;
 	give_up(rs);

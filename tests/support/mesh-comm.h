@@ -22,6 +22,7 @@ struct mesh_comm {
 	int kill_at;		/* the call before which it kills */
 	pid_t victim;		/* this process */
 	unsigned slow_ms;	/* each call takes so much longer */
+	int odd_at;		/* the call that fails as those of MPI do */
 	bool lies;		/* flips a bit of each large part it sends */
 	/* What passed, between which others: [rank], bytes of parts. */
 	uint64_t *sent;

@@ -35,7 +35,7 @@ static const int home[4] = { 0, 0, 1, 1 }, away[4] = { 0, 1, 2, 1 };
 struct going_wrong {
 	int64_t from, to;	/* steps to save, where it is that side */
 	int culprit;		/* rank; -1: none */
-	int die_at, stop_at;
+	int die_at, stop_at, odd_at;
 	bool lies;
 	uint32_t timeout_ms, flags;
 	int result;
@@ -55,6 +55,7 @@ static int restore_wrong(struct rank *rank, const struct going_wrong *g,
 	if (rank->rank == g->culprit) {
 		links.die_at = g->die_at;
 		links.stop_at = g->stop_at;
+		links.odd_at = g->odd_at;
 		links.lies = g->lies;
 	}
 	return sk_restore(rank->state, SK_LATEST, &comm, &o, ret_report);
@@ -149,6 +150,18 @@ static void test_gone(struct scene *scene)
 					  .timeout_ms = 400,
 					  .result = -ETIMEDOUT };
 		run_wrong(scene, "gone", &g, load_wrong);
+	}
+}
+
+/* A code that is no errno is no success: nothing is taken for having come. */
+static void test_odd(struct scene *scene)
+{
+	save_on_two(scene, "odd", 10, 11);
+	for (int at = 1; at <= CALLS_LEAST; at++) {
+		struct going_wrong g = { .culprit = at % 4, .odd_at = at,
+					 .result = -ETIMEDOUT };
+
+		run_wrong(scene, "odd", &g, load_wrong);
 	}
 }
 
@@ -269,6 +282,7 @@ static void test_wrong(struct scene *scene)
 
 	CHECK(sums != MAP_FAILED);
 	test_gone(scene);
+	test_odd(scene);
 	test_lies(scene, sums);
 	test_lost(scene, sums);
 	test_damage(scene, sums);
