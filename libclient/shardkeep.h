@@ -570,10 +570,12 @@ int sk_comm_nccl(struct sk *sk, const struct sk_comm *base, int32_t rank,
 		 int32_t world, int32_t device, struct sk_comm *ret_comm);
 
 /** Why the last restore did without NCCL, or could not go on with it: the
- * comm's until its next restore. "": nothing is wrong with it. */
+ * comm's until its next restore. "": nothing is wrong with it, or it is a comm
+ * of another kind. */
 const char *sk_comm_nccl_why(const struct sk_comm *comm);
 
-/** Not while a restore has it. NULL, and one that was freed, are fine. */
+/** Not while a restore has it. NULL, and one that was freed, are fine; a comm
+ * of another kind is left alone. */
 void sk_comm_nccl_free(struct sk_comm *comm);
 
 /** How ranks find each other that nothing but a launcher (srun, ssh, torchrun)
@@ -639,7 +641,7 @@ int sk_comm_meet(struct sk *sk, const struct sk_meeting *meeting,
 		 struct sk_comm *ret_comm);
 
 /** Not while a restore has it. The other ranks need not do so as well. NULL,
- * and one that was freed, are fine. */
+ * and one that was freed, are fine; a comm of another kind is left alone. */
 void sk_comm_meet_free(struct sk_comm *comm);
 
 /** The newest step that is complete. */

@@ -300,6 +300,11 @@ void sk_links_comm(struct sk_links *l, struct sk_comm *ret_comm)
 				      .abort = abort_all };
 }
 
+struct sk_links *sk_links_of(const struct sk_comm *comm)
+{
+	return comm->allgather == allgather ? comm->ctx : NULL;
+}
+
 /* ---- one socket ---- */
 
 static int move_all(const struct sk_os *os, int fd, char *data, size_t bytes,

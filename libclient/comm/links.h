@@ -30,6 +30,8 @@ void sk_links_free(struct sk_links *links);
 
 /** The comm of @links, which are its ctx: allgather, exchange, abort. */
 void sk_links_comm(struct sk_links *links, struct sk_comm *ret_comm);
+/** Those of a comm that the above made; NULL of any other. */
+struct sk_links *sk_links_of(const struct sk_comm *comm);
 
 /** @data of rank @root, on all, by way of each other: the words that a root
  * has for many do not all leave by its link. Else as a comm's. */

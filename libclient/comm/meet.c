@@ -521,8 +521,8 @@ SK_API int sk_comm_meet(struct sk *sk, const struct sk_meeting *meeting,
 
 SK_API void sk_comm_meet_free(struct sk_comm *comm)
 {
-	if (!comm || !comm->ctx)
+	if (!comm || !sk_links_of(comm))
 		return;
-	sk_links_free(comm->ctx);
+	sk_links_free(sk_links_of(comm));
 	*comm = (struct sk_comm){ 0 };
 }

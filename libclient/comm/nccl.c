@@ -509,16 +509,22 @@ SK_API int sk_comm_nccl(struct sk *sk, const struct sk_comm *base,
 	return 0;
 }
 
+/* NULL of any other: the one below, which a trainer fell back on. */
+static struct sk_nccl_comm *nccl_of(const struct sk_comm *comm)
+{
+	return comm && comm->allgather == allgather ? comm->ctx : NULL;
+}
+
 SK_API const char *sk_comm_nccl_why(const struct sk_comm *comm)
 {
-	const struct sk_nccl_comm *c = comm ? comm->ctx : NULL;
+	const struct sk_nccl_comm *c = nccl_of(comm);
 
 	return c ? c->why.text : "";
 }
 
 SK_API void sk_comm_nccl_free(struct sk_comm *comm)
 {
-	struct sk_nccl_comm *c = comm ? comm->ctx : NULL;
+	struct sk_nccl_comm *c = nccl_of(comm);
 
 	if (!c)
 		return;

@@ -248,6 +248,27 @@ static void without_variables(struct rank *rank)
 	sk_mesh_release(mesh);
 }
 
+/* A trainer has two comms, and asks or gives back the other one. */
+static void other_comms(struct rank *rank)
+{
+	struct sk_meeting alone = { .at = "/tmp/shardkeep-alone", .world = 1 };
+	struct sk_comm base = { 0 }, nccl = { 0 };
+	char out[4] = "";
+
+	CHECK(!sk_comm_meet(rank->sk, &alone, &base), "%s", sk_error());
+	CHECK(!sk_comm_nccl(rank->sk, &base, 0, 1, 0, &nccl), "%s",
+	      sk_error());
+	CHECK(!*sk_comm_nccl_why(&base));
+	sk_comm_nccl_free(&base);
+	sk_comm_meet_free(&nccl);
+	CHECK(!base.allgather(base.ctx, "abc", 4, out, 1000));
+	CHECK(!nccl.allgather(nccl.ctx, "abc", 4, out, 1000));
+	CHECK(!strcmp(out, "abc"));
+	sk_comm_nccl_free(&nccl);
+	sk_comm_meet_free(&base);
+	CHECK(!nccl.ctx && !base.ctx);
+}
+
 /* Where a name is needed, none is another thing than one of nothing. */
 static void without_names(struct rank *rank)
 {
@@ -327,6 +348,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "forks", 1, forks, NULL);
 	scene_ranks(&scene, "between", 1, described_in_between, NULL);
 	scene_ranks(&scene, "none", 1, without_variables, NULL);
+	scene_ranks(&scene, "comms", 1, other_comms, NULL);
 	scene_ranks(&scene, "nameless", 1, without_names, NULL);
 	scene_ranks(&scene, "half", 2, half_described, NULL);
 	scene_close(&scene);
