@@ -3,6 +3,8 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 static struct sk_fault_os *fault_of(const struct sk_os *os)
 {
@@ -65,13 +67,28 @@ static int meet_bytes(const struct sk_os *os, enum sk_fault_op op,
 	return -rule->error;
 }
 
+/* 0 where that is free, as of a table of operations that is not Linux's own,
+ * which keeps from there. */
+static int lowest(int fd)
+{
+	int low;
+
+	if (fd <= 0 || fcntl(0, F_GETFD) >= 0)
+		return fd;
+	low = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (low < 0)
+		return fd;
+	(void)close(fd);
+	return low;
+}
+
 static int fault_openat(const struct sk_os *os, int dirfd, const char *path,
 			int flags, mode_t mode)
 {
 	const struct sk_os *inner = inner_of(os);
 	int r = meet(os, SK_FAULT_OPENAT);
 
-	return r ? r : inner->openat(inner, dirfd, path, flags, mode);
+	return r ? r : lowest(inner->openat(inner, dirfd, path, flags, mode));
 }
 
 static int fault_close(const struct sk_os *os, int fd)
