@@ -35,8 +35,21 @@ static void asked_for(const struct sk_restoring *rs, char *ret, size_t size)
 	(void)snprintf(ret, size, "%s%s%s", step, run, where);
 }
 
+/* It is no first run where another rank has something: that one asked for
+ * another one, or has another disk. */
+static bool has_any(const struct sk_restoring *rs,
+		    const struct sk_restore_ballot *ballots)
+{
+	bool any = false;
+
+	for (int32_t i = 0; i < rs->state->job.world; i++)
+		any |= ballots[i].n_complete > 0;
+	return any;
+}
+
 /* Rank @i can reach none: what was asked for says which. */
-static int none_of(struct sk_restoring *rs, int32_t i)
+static int none_of(struct sk_restoring *rs,
+		   const struct sk_restore_ballot *ballots, int32_t i)
 {
 	const char *job = rs->state->job.name;
 	char asked[128];
@@ -44,6 +57,8 @@ static int none_of(struct sk_restoring *rs, int32_t i)
 	asked_for(rs, asked, sizeof(asked));
 	return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot%s that "
 			  "rank %d can reach%s", job, asked, i,
+			  has_any(rs, ballots) ? ", of what it asks for; other "
+			  "ranks can" :
 			  asked[0] ? "" : "; this is its first run, or its "
 			  "images are gone");
 }
@@ -79,7 +94,7 @@ static int nothing(struct sk_restoring *rs,
 			return sk_err_set(&rs->err, -ENOENT, "job %s has "
 					  "nothing to restore: %.*s", job,
 					  SK_ERR_MAX - 1, w->text);
-		return none_of(rs, i);
+		return none_of(rs, ballots, i);
 	}
 	asked_for(rs, asked, sizeof(asked));
 	return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot%s that "

@@ -184,6 +184,16 @@ Test(restore, nothing_to_restore_says_so)
 	cr_assert(run_plain(&test, ranks, SK_LATEST, &o) == -ENOENT);
 	cr_assert(strstr(ranks[1].text, "of run 7 that"), "%s", ranks[1].text);
 	close_ranks(&test, ranks);
+	/* Nor is it one where one rank alone asks for that. */
+	for (int i = 0; i < 2; i++) {
+		ranks[i].step = SK_LATEST;
+		ranks[i].opts = i ? &o : NULL;
+	}
+	restore(&test, ranks);
+	cr_assert(one_result(&test, ranks, 0) == -ENOENT);
+	cr_assert(strstr(ranks[0].text, "rank 1 can reach, of what it asks "
+			 "for; other ranks can"), "%s", ranks[0].text);
+	close_ranks(&test, ranks);
 	o.run_id = 0xab;
 	cr_assert(run_plain(&test, ranks, 10, &o) == -ENOENT);
 	cr_assert(strstr(ranks[0].text, "step 10 of run 7 (00000000000000ab)"),
