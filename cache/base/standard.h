@@ -14,13 +14,16 @@
  * anything else is opened. */
 static inline void sk_standard_hold(const struct sk_os *os, int access)
 {
-	int fd;
+	int null = os->openat(os, AT_FDCWD, "/dev/null", access, 0);
 
-	do {
-		fd = os->openat(os, AT_FDCWD, "/dev/null", access, 0);
-	} while (fd >= 0 && fd <= STDERR_FILENO);
-	if (fd >= 0)
-		(void)os->close(os, fd);
+	if (null < 0)
+		return;
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0)
+			(void)os->dup2(os, null, fd);
+	/* A table that is not Linux's own may have given one of the three. */
+	if (null > STDERR_FILENO)
+		(void)os->close(os, null);
 }
 
 #endif
