@@ -19,7 +19,6 @@
 #define JOB "old"
 #define WORLD 2
 #define LIMIT 8u
-#define TRIES 20000		/* of a millisecond and more */
 #define FEW 20
 #define MANY 300
 #define AN_HOUR_NS (UINT64_C(3600) * 1000000000)
@@ -209,18 +208,19 @@ static void write_one_more(const struct whole *w, struct rank *ranks, int step)
 }
 
 /* Beside whatever it does, a portion a second. */
-static uint64_t await_looks(struct whole *w, int sock, uint64_t least)
+static uint64_t looks_since(struct whole *w, int sock, uint64_t before)
 {
-	uint64_t before = sk_fault_os_calls(w->fault, SK_FAULT_FSTATAT), n = 0;
+	sk_fault_os_advance(w->fault, UINT64_C(1100000000));
+	(void)stat_value(sock, "shardkeep_snapshots");
+	return sk_fault_os_calls(w->fault, SK_FAULT_FSTATAT) - before;
+}
 
-	for (int i = 0; i < TRIES && n < least; i++) {
-		sk_fault_os_advance(w->fault, UINT64_C(1100000000));
-		if (i)		/* another thread's */
-			(void)usleep(1000);
-		(void)stat_value(sock, "shardkeep_snapshots");
-		n = sk_fault_os_calls(w->fault, SK_FAULT_FSTATAT) - before;
-	}
-	return n;
+static void await_looks(struct whole *w, int sock, uint64_t least)
+{
+	uint64_t before = sk_fault_os_calls(w->fault, SK_FAULT_FSTATAT);
+
+	AWAIT(looks_since(w, sock, before) >= least,
+	      "%" PRIu64 " are not looked at", least);
 }
 
 /* The index is that of a step before: what a restart costs grows with nothing
@@ -239,8 +239,7 @@ static struct counts restart_one_step_later(struct whole *w, int steps)
 	start(w);
 	c = restart(w, steps + 1);
 	sock = rig_connect(&w->rig);
-	CHECK(await_looks(w, sock, (uint64_t)steps - LIMIT) >=
-	      (uint64_t)steps - LIMIT, "%d are not looked at", steps);
+	await_looks(w, sock, (uint64_t)steps - LIMIT);
 	close(sock);
 	stop(w);
 	return c;
@@ -260,17 +259,16 @@ static int ask(int sock, enum sk_msg_type type, int64_t step,
 	return rig_call(sock, msg, NULL, 0, NULL, NULL);
 }
 
-/* The clock is moved until the agent knows that few; a list may be under way
- * meanwhile. */
+/* A minute later; a list may be under way meanwhile. */
+static double known(struct whole *w, int sock)
+{
+	sk_fault_os_advance(w->fault, AN_HOUR_NS / 60);
+	return stat_value(sock, "shardkeep_snapshots");
+}
+
 static void await_known(struct whole *w, int sock, double most)
 {
-	for (int i = 0; i < TRIES; i++) {
-		if (stat_value(sock, "shardkeep_snapshots") <= most)
-			return;
-		sk_fault_os_advance(w->fault, AN_HOUR_NS / 60);
-		(void)usleep(1000);
-	}
-	CHECK(false, "it knows %g", stat_value(sock, "shardkeep_snapshots"));
+	AWAIT(known(w, sock) <= most, "it knows %g", known(w, sock));
 }
 
 /* All that are listed are known for a while, and then the newest; the others

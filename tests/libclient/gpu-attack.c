@@ -241,21 +241,31 @@ static const struct end *end_of(const struct rank *rank)
 	return rank->arg;
 }
 
+/* Rank 0 meets the end on its way, if it does; what each has come to. */
+static int restore_to_an_end(struct rank *rank, struct gpu_rank *g,
+			     struct sk_report *report)
+{
+	const struct end *e = end_of(rank);
+	int r;
+
+	gpu_begin(g, rank, 0);
+	describe(g, 1);
+	if (!rank->rank)
+		g->cuda.fail(e->call, e->nth, e->becomes);
+	r = restore(g, report);
+	shared->came[rank->rank] = r;
+	CHECK(r >= 0 || sk_error()[0]);
+	return r;
+}
+
 /* The one that is broken says so, and so do all; or all have all. */
 static void load_broken(struct rank *rank)
 {
 	const struct end *e = end_of(rank);
 	struct gpu_rank g;
 	struct sk_report report;
-	int r;
+	int r = restore_to_an_end(rank, &g, &report);
 
-	gpu_begin(&g, rank, 0);
-	describe(&g, 1);
-	if (!rank->rank)
-		g.cuda.fail(e->call, e->nth, e->becomes);
-	r = restore(&g, &report);
-	shared->came[rank->rank] = r;
-	CHECK(r >= 0 || sk_error()[0]);
 	if (rank->rank)
 		CHECK(r < 0 || !gpu_wrong(&g, report.step, -1));
 	meet(&shared->turn[0]);
@@ -362,7 +372,6 @@ static void load_tight(struct rank *rank)
 
 /* ---- the agent ---- */
 
-
 /* Stopped where it has a lease, and goes on with no agent: what it has mapped
  * is there, and what it cannot ask any more is an error. */
 static void load_outliving(struct rank *rank)
@@ -370,15 +379,9 @@ static void load_outliving(struct rank *rank)
 	const struct end *e = end_of(rank);
 	struct sk_report report;
 	struct gpu_rank g;
-	int r;
+	int r = restore_to_an_end(rank, &g, &report);
 
-	gpu_begin(&g, rank, 0);
-	describe(&g, 1);
-	if (!rank->rank)
-		g.cuda.fail(e->call, e->nth, e->becomes);
-	r = restore(&g, &report);
-	shared->came[rank->rank] = r;
-	CHECK(r < 0 ? sk_error()[0] != 0 : !gpu_wrong(&g, report.step, -1));
+	CHECK(r < 0 || !gpu_wrong(&g, report.step, -1));
 	meet(&shared->turn[0]);
 	same_on_all(e->call, e->nth);
 }
