@@ -28,8 +28,8 @@
 #define RACES_MOST 16u	/* lost in a row to another agent on the store */
 
 /* What is being written. While its work is out the background has put, head,
- * file, owned, lost, bad, sums, earlier, fs, has_fs, result and err, and the agent's thread
- * the rest; current is both's. */
+ * file, owned, lost, bad, sums, earlier, fs, has_fs, result and err, and the
+ * agent's thread the rest; current is both's. */
 struct flush {
 	struct work work;
 	struct agent *agent;
