@@ -23,6 +23,7 @@ from models import (Holder, Replicate, Shard, _StridedShard, everything,
 from shardkeep import Invalid, Mismatch, NotFound, TensorChanged
 from shardkeep._tools import path as program
 from shardkeep.torch import Checkpointer
+from shardkeep.torch.full import full_state_dict, load_tensors
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -631,7 +632,8 @@ def test_objects_of_numpy(agent):
     ({"keep_last": 2**32 + 1}, "keep_last is 4294967297"),
     ({"timeout": 0}, "timeout=0: seconds, more than 0"),
     ({"timeout": float("nan")}, "timeout=nan"),
-    ({"extra": [1]}, "extra is a list"),
+    ({"timeout": "9"}, "timeout='9': a number of seconds"),
+    ({"extra": [1]}, "extra is of type list"),
     ({"local": {1: 2}}, "local has an object under 1"),
     ({"model": None}, "the model is None"),
     ({"model": {"w": torch.ones(2)}}, "dict is no model"),
@@ -639,6 +641,30 @@ def test_objects_of_numpy(agent):
 def test_what_makes_no_sense_is_refused_at_once(agent, wrong, error):
     with pytest.raises((ValueError, TypeError), match=error):
         Checkpointer(**{"model": Net(), "job": "no-sense", **wrong})
+
+
+@pytest.mark.parametrize("call, error", [
+    (lambda ck: ck.restore("3"), "step='3': a whole number"),
+    (lambda ck: ck.restore(1.5), "step=1.5: a whole number"),
+    (lambda ck: ck.restore(2**70), "step=1180591620717411303424: a whole"),
+    (lambda ck: ck.snapshot("3"), "step='3': a whole number"),
+    (lambda ck: ck.snapshot(None), "step=None: a whole number"),
+    (lambda ck: ck.snapshot(4, wait="complete"), "wait='complete': a number"),
+    (lambda ck: ck.wait("3"), "step='3': a whole number"),
+    (lambda ck: ck.wait(3, timeout=None), "timeout=None: a number"),
+    (lambda ck: ck.flush("3"), "step='3': a whole number"),
+    (lambda ck: ck.fence("cpu"), "stream='cpu': a torch.cuda.Stream"),
+    (lambda ck: ck.snapshot(4, stream=7), "stream=7: a torch.cuda.Stream"),
+    (lambda ck: load_tensors(ck.job, "3"), "step='3': a whole number"),
+    (lambda ck: full_state_dict(ck.job, 3.0), "step=3.0: a whole number"),
+])
+def test_a_step_is_a_number_and_not_what_looks_like_one(agent, call, error):
+    with Checkpointer(Net(), job="a-step", raising=True) as ck:
+        assert ck.snapshot(3)
+        ck.wait(3)
+        with pytest.raises((TypeError, ValueError), match=error):
+            call(ck)
+        assert ck.restore(torch.tensor(3)) == 3     # which is one
 
 
 def test_a_wait_is_as_long_as_it_says(agent):

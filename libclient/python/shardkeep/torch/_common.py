@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import torch
@@ -42,7 +43,11 @@ _LONGEST = 2**32 // 1000
 
 def lasting(name: str, seconds: float, some: bool = False) -> float:
     """Seconds to wait, of any length; refused by name. ``some``: not 0."""
-    if not seconds >= 0 or some and not seconds:    # or not a number
+    try:
+        fine = bool(seconds >= 0 and (seconds or not some))
+    except TypeError:
+        raise TypeError(f"{name}={seconds!r}: a number of seconds") from None
+    if not fine:            # or it is not a number
         raise ValueError(f"{name}={seconds!r}: seconds, "
                          f"{'more than 0' if some else '0 or more'}")
     return min(seconds, _LONGEST)
@@ -51,6 +56,26 @@ def lasting(name: str, seconds: float, some: bool = False) -> float:
 def milliseconds(name: str, seconds: float) -> int:
     """The same, for the library; a part of one is one."""
     return math.ceil(1000 * lasting(name, seconds))
+
+
+def step_of(step: Any) -> int:
+    """A step that somebody named: refused where it only looks like one, which
+    no snapshot would be found of."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"step={step!r}: a whole number") from None
+    if not -2**63 <= number < 2**63:
+        raise ValueError(f"step={number}: a whole number of 64 bits")
+    return number
+
+
+def number_of(stream: Any) -> int:
+    """What the driver knows a ``torch.cuda.Stream`` by."""
+    try:
+        return int(stream.cuda_stream)
+    except AttributeError:
+        raise TypeError(f"stream={stream!r}: a torch.cuda.Stream") from None
 
 
 def dtype_of(name: str, tensor: torch.Tensor) -> int:

@@ -17,7 +17,7 @@ from .. import (
 from . import _device
 from ._blobs import Blobs, are_apart
 from ._comm import Comm
-from ._common import lasting, milliseconds
+from ._common import lasting, milliseconds, number_of, step_of
 from ._describing import Describing
 from ._kept import Kept
 from ._report import Report
@@ -45,8 +45,8 @@ def _check_named(what: str, objects: Any) -> None:
     if objects is None:
         return
     if not isinstance(objects, dict):
-        raise TypeError(f"{what} is a {type(objects).__qualname__}: a dict of "
-                        "objects by name is needed")
+        raise TypeError(f"{what} is of type {type(objects).__qualname__}: a "
+                        "dict of objects by name is needed")
     for name in objects:
         if not isinstance(name, str):
             raise TypeError(f"{what} has an object under {name!r}: names are "
@@ -228,14 +228,15 @@ class Checkpointer:
         self._comm.check_world()
         flags = 0 if flush is None else (
             _core.SNAPSHOT_FLUSH if flush else _core.SNAPSHOT_NO_FLUSH)
-        wait_ms = milliseconds("wait", wait)
+        step, wait_ms = step_of(step), milliseconds("wait", wait)
+        on = None if stream is None else number_of(stream)
         self._early = False
         try:
             _device.refuse_capture()
             self._let_go()          # before its blobs are written again
             self._look_back()
             self._describe()
-            self._copy(step, flags, wait_ms, stream)
+            self._copy(step, flags, wait_ms, stream, on)
         except Mismatch:
             raise
         except Error as e:
@@ -248,14 +249,15 @@ class Checkpointer:
         self.last_step, self._told = step, False
         return True
 
-    def _copy(self, step: int, flags: int, wait_ms: int, stream: Any) -> None:
+    def _copy(self, step: int, flags: int, wait_ms: int, stream: Any,
+              on: int | None) -> None:
         for again in (False, True):
             self._describing.aside.take(stream)
-            on = stream.cuda_stream if stream is not None else \
-                self._streams.for_snapshot(self._describing.devices)
             try:
-                self._state.snapshot(step, flags, wait_ms,
-                                     self._describing.storages(), on)
+                self._state.snapshot(
+                    step, flags, wait_ms, self._describing.storages(),
+                    self._streams.for_snapshot(self._describing.devices)
+                    if on is None else on)
                 return
             except Error as e:
                 # The same address, and allocated anew.
@@ -295,7 +297,7 @@ class Checkpointer:
         With a ``torch.cuda.Stream`` it waits for those of host memory only:
         what that stream is asked for from here on comes after the copies.
         """
-        self._let_go(None if stream is None else [stream.cuda_stream])
+        self._let_go(None if stream is None else [number_of(stream)])
 
     def _let_go(self, streams: list[int] | None = None) -> None:
         """What became of a snapshot is told once: it is no reason to refuse
@@ -328,6 +330,7 @@ class Checkpointer:
             step = self.last_step
         if step is None:
             raise ValueError("there is no snapshot to wait for")
+        step = step_of(step)
         timeout = lasting("timeout", timeout)
         if self._several and state != _core.SEALED:
             self._wait_together(step, _core.WRITTEN if state == _core.DURABLE
@@ -374,7 +377,7 @@ class Checkpointer:
         step = self.last_step if step is None else step
         if step is None:
             raise ValueError("there is no snapshot to flush")
-        self._state.flush(step)
+        self._state.flush(step_of(step))
 
     def status(self) -> dict[str, int]:
         """The last snapshot's times in nanoseconds, and counts."""
@@ -398,6 +401,7 @@ class Checkpointer:
         Returns the step, None on a first run. ``report`` has the details.
         """
         self._comm.check_world()
+        step = None if step is None else step_of(step)
         flags = 0 if strict else (_core.RESTORE_MISSING_OK |
                                   _core.RESTORE_EXTRA_OK)
         flags |= _one_of("source", source, _SOURCES)

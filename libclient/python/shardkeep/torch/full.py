@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from .. import LATEST
 from ._comm import Comm
-from ._common import FROM_NAME, OBJECTS, dtype_of, resolved
+from ._common import FROM_NAME, OBJECTS, dtype_of, resolved, step_of
 from ._reading import Agent, Alone, Described, Question, Several, comm_of
 from ._together import together
 
@@ -32,7 +32,8 @@ class _Wanted:
 
     def __init__(self, job: str, step: int | None, run: int, prefix: str,
                  names: list[str] | None) -> None:
-        self.question = Question(job, LATEST if step is None else step, run)
+        self.question = Question(
+            job, LATEST if step is None else step_of(step), run)
         self._prefix, self._names = prefix, names
         self._found: dict[str, torch.Tensor] = {}
 

@@ -22,7 +22,8 @@ import torch
 
 from .. import FLUSH_NEVER, Client, Error, State, _core
 from . import _objects
-from ._common import BYTES, check_local, dtype_of, milliseconds
+from ._common import (
+    BYTES, check_local, dtype_of, milliseconds, step_of)
 
 
 @contextlib.contextmanager
@@ -103,6 +104,7 @@ def import_checkpoint(path: str | os.PathLike[str], job: str, step: int, *,
     ``prefix`` goes before each name: "model." for ``Checkpointer``. Takes
     the memory of the checkpoint once, beside that of its slots.
     """
+    step = step_of(step)
     described: list[Any] = []
     keep: list[Any] = []
     tensors = 0
