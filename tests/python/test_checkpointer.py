@@ -23,6 +23,7 @@ from models import (Holder, Replicate, Shard, _StridedShard, everything,
 from shardkeep import Invalid, Mismatch, NotFound, TensorChanged
 from shardkeep._tools import path as program
 from shardkeep.torch import Checkpointer
+from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
 from shardkeep.torch.full import full_state_dict, load_tensors
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -657,6 +658,8 @@ def test_what_makes_no_sense_is_refused_at_once(agent, wrong, error):
     (lambda ck: ck.snapshot(4, stream=7), "stream=7: a torch.cuda.Stream"),
     (lambda ck: load_tensors(ck.job, "3"), "step='3': a whole number"),
     (lambda ck: full_state_dict(ck.job, 3.0), "step=3.0: a whole number"),
+    (lambda ck: ShardkeepReader(job=ck.job, step="3"), "step='3': a whole"),
+    (lambda ck: ShardkeepWriter(job=ck.job, step="3"), "step='3': a whole"),
 ])
 def test_a_step_is_a_number_and_not_what_looks_like_one(agent, call, error):
     with Checkpointer(Net(), job="a-step", raising=True) as ck:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from harness import private_agent
+from shardkeep.torch._callback import Callback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -114,6 +115,15 @@ LIGHTNING = """
             "global_step": trainer.global_step, "lr": trainer.optimizers[0]
             .param_groups[0]["lr"] if trainer.optimizers else None}))
 """
+
+
+@pytest.mark.parametrize("every, error", [
+    (0, "every_n_steps=0: 1 or more"), (-3, "every_n_steps=-3: 1 or more"),
+    ("2", "every_n_steps='2': a whole number"), (1.5, "a whole number")])
+def test_what_is_asked_of_a_callback_makes_sense(every: Any, error: str
+                                                 ) -> None:
+    with pytest.raises((TypeError, ValueError), match=error):
+        Callback("job", every_n_steps=every)
 
 
 @needs("lightning")

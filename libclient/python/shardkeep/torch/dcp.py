@@ -42,7 +42,7 @@ from .. import LATEST, Client, _core, snapshots
 from . import _dcp_nodes, _device, _objects
 from ._common import (
     BYTES, FROM_NAME, PLAN, SHARED, check_local, dtype_of, lasting,
-    milliseconds, resolved)
+    milliseconds, resolved, step_of)
 from ._reading import Alone, Question, described_bytes
 from ._dcp_states import STATES, key_of
 from ._together import absent_are_logged
@@ -91,7 +91,34 @@ def _one_id(checkpoint_id: str | os.PathLike[str] | None,
     return path if checkpoint_id is None else checkpoint_id
 
 
-class ShardkeepWriter(StorageWriter, BlockingAsyncStager):
+class _Named:
+    """Whose storage a checkpoint id names: a job's step."""
+
+    def _name(self, job: str | None, step: int | None) -> None:
+        self._id: str | os.PathLike[str] | None = None
+        self._job = job
+        self._step = None if step is None else step_of(step)
+
+    def _rename(self, checkpoint_id: str | os.PathLike[str] | None) -> None:
+        if checkpoint_id is not None:
+            self._id = checkpoint_id
+            self._job, self._step = parse_id(checkpoint_id)
+
+    @property
+    def checkpoint_id(self) -> str | os.PathLike[str]:
+        """What the framework's log calls the checkpoint."""
+        if self._id is not None:
+            return self._id
+        return f"{self._job}" if self._step is None else \
+            f"{self._job}/{self._step}"
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]
+                               ) -> bool:
+        return is_ours(checkpoint_id)
+
+
+class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
     """A ``StorageWriter`` whose storage is the node's agent.
 
     It stages for ``dcp.async_save`` as well, as FileSystemWriter does.
@@ -129,17 +156,16 @@ class ShardkeepWriter(StorageWriter, BlockingAsyncStager):
                             f"{', '.join(sorted(unknown))}")
         if wait not in ("complete", "durable"):
             raise ValueError(f'wait="{wait}": "complete" or "durable"')
-        self._job, self._step = job, step
+        self._name(job, step)
         self._flush, self._wait = flush, wait
         self._timeout = lasting("timeout", timeout, some=True)
         self._socket = socket
-        self._id, self._overwrite = checkpoint_id, overwrite
+        self._overwrite = overwrite
         self._alone: tuple[int, int, str] | None = None
         self._nodes: _dcp_nodes.Nodes | None = None
         self._coordinator = True
         self.save_id = str(uuid.uuid4())
-        if checkpoint_id is not None:
-            self.reset(checkpoint_id)
+        self._rename(checkpoint_id)
 
     # What the framework calls, in its order.
 
@@ -155,9 +181,7 @@ class ShardkeepWriter(StorageWriter, BlockingAsyncStager):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None
               ) -> None:
-        if checkpoint_id is not None:
-            self._id = checkpoint_id
-            self._job, self._step = parse_id(checkpoint_id)
+        self._rename(checkpoint_id)
         self.save_id = str(uuid.uuid4())
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any,
@@ -258,17 +282,6 @@ class ShardkeepWriter(StorageWriter, BlockingAsyncStager):
 
     def storage_meta(self) -> StorageMeta | None:
         return StorageMeta(checkpoint_id=self._id, save_id=self.save_id)
-
-    @property
-    def checkpoint_id(self) -> str | os.PathLike[str]:
-        """What the framework's log calls the checkpoint."""
-        return self._id if self._id is not None else \
-            f"{self._job}/{self._step}"
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]
-                               ) -> bool:
-        return is_ours(checkpoint_id)
 
 
 def _volume(sizes: Any) -> int:
@@ -419,7 +432,7 @@ def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
     return keep, described, results
 
 
-class ShardkeepReader(StorageReader):
+class ShardkeepReader(_Named, StorageReader):
     """A ``StorageReader`` whose storage is the node's agent.
 
     It reads what :class:`ShardkeepWriter` and ``Checkpointer`` saved, beside
@@ -450,17 +463,13 @@ class ShardkeepReader(StorageReader):
         self._timeout = lasting("timeout", timeout, some=True)
         self._failure: Exception | None = None
         self._way: Alone | None = None
-        self._job = job
-        self._step = LATEST if step is None else step
-        self._run, self._socket, self._id = run, socket, checkpoint_id
-        if checkpoint_id is not None:
-            self.reset(checkpoint_id)
+        self._name(job, step)
+        self._run, self._socket = run, socket
+        self._rename(checkpoint_id)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None
               ) -> None:
-        if checkpoint_id is not None:
-            self._id = checkpoint_id
-            self._job, self._step = parse_id(checkpoint_id)
+        self._rename(checkpoint_id)
         self.load_id = str(uuid.uuid4())
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
@@ -482,8 +491,8 @@ class ShardkeepReader(StorageReader):
     def _look(self) -> Metadata:
         assert self._job is not None
         self._way, held, plans = Question(
-            self._job, self._step, self._run).ask(
-                self._socket, self._group, self._timeout)
+            self._job, LATEST if self._step is None else self._step,
+            self._run).ask(self._socket, self._group, self._timeout)
         self._sizes = {t["name"]: t["shape"] for t in held["tensors"]}
         self._dtypes = {t["name"]: FROM_NAME[t["dtype"]]
                         for t in held["tensors"] if t["dtype"] in FROM_NAME}
@@ -605,17 +614,6 @@ class ShardkeepReader(StorageReader):
                 target.copy_(memory)
             planner.commit_tensor(item, target)
         return left
-
-    @property
-    def checkpoint_id(self) -> str | os.PathLike[str]:
-        """What the framework's log calls the checkpoint."""
-        return self._id if self._id is not None else \
-            f"{self._job}/{self._step}"
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]
-                               ) -> bool:
-        return is_ours(checkpoint_id)
 
 
 def _metadata_of(held: dict[str, Any], plans: list[Any]) -> Metadata:

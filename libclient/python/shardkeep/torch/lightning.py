@@ -18,7 +18,9 @@ try:
 except ImportError:         # the package under its older name
     from pytorch_lightning import Callback
 
+from . import _callback
 from .checkpointer import Checkpointer
+
 
 class _Loops:
     """The progress of a trainer's fit loop."""
@@ -33,29 +35,10 @@ class _Loops:
         self._loop.load_state_dict(copy.deepcopy(state))
 
 
-class Snapshots(Callback):
-    """Snapshots in the node's memory while Lightning trains.
+class Snapshots(_callback.Callback, Callback):
+    """Snapshots in the node's memory while Lightning trains."""
 
-    Args:
-        job: the name that snapshots are kept under.
-        every_n_steps: of the optimizer, between two snapshots.
-        resume: whether the newest snapshot is restored before the first step.
-        wait: seconds that a step may wait for a free slot; 0 skips the
-            snapshot.
-        options: whatever else ``Checkpointer`` takes.
-    """
-
-    def __init__(self, job: str, *, every_n_steps: int = 1,
-                 resume: bool = True, wait: float = 0, **options: Any) -> None:
-        self._job, self._every, self._resume = job, every_n_steps, resume
-        self._wait = wait
-        self._extra = options.pop("extra", {})
-        self._options = options
-        self._last = 0
-        #: The Checkpointer while ``fit`` runs.
-        self.checkpointer: Checkpointer | None = None
-        #: The step that was restored, None on a first run.
-        self.restored: int | None = None
+    _last = 0       # the step that was looked at
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         extra = {"loops": _Loops(trainer), **self._extra}
@@ -75,11 +58,6 @@ class Snapshots(Callback):
             return
         self._last = step
         self.checkpointer.snapshot(step, wait=self._wait)
-
-    def _close(self) -> None:
-        if self.checkpointer is not None:
-            self.checkpointer.close()
-            self.checkpointer = None
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         self._close()

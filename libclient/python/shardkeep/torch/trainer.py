@@ -21,6 +21,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from ._callback import Callback
 from ._kept import rng_state, set_rng_state
 from .checkpointer import Checkpointer
 
@@ -121,30 +122,11 @@ class _Position:
         return self.epochs + self.now + (before + here) / self.batches
 
 
-class Snapshots(TrainerCallback):
-    """Snapshots in the node's memory while the Trainer trains.
+class Snapshots(Callback, TrainerCallback):
+    """Snapshots in the node's memory while the Trainer trains."""
 
-    Args:
-        job: the name that snapshots are kept under.
-        every_n_steps: of the optimizer, between two snapshots.
-        resume: whether the newest snapshot is restored before the first step.
-        wait: seconds that a step may wait for a free slot; 0 skips the
-            snapshot.
-        options: whatever else ``Checkpointer`` takes.
-    """
-
-    def __init__(self, job: str, *, every_n_steps: int = 1,
-                 resume: bool = True, wait: float = 0, **options: Any) -> None:
-        self._job, self._every, self._resume = job, every_n_steps, resume
-        self._wait = wait
-        self._extra = options.pop("extra", {})
-        self._options = options
-        self._position: _Position | None = None
-        self._rng: dict[str, Any] | None = None
-        #: The Checkpointer while ``train`` runs.
-        self.checkpointer: Checkpointer | None = None
-        #: The step that was restored, None on a first run.
-        self.restored: int | None = None
+    _position: _Position | None = None
+    _rng: dict[str, Any] | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any,
                        model: Any = None, optimizer: Any = None,
@@ -188,11 +170,6 @@ class Snapshots(TrainerCallback):
         if self.checkpointer is not None and \
                 state.global_step % self._every == 0:
             self.checkpointer.snapshot(state.global_step, wait=self._wait)
-
-    def _close(self) -> None:
-        if self.checkpointer is not None:
-            self.checkpointer.close()
-            self.checkpointer = None
 
     def on_train_end(self, args: Any, state: Any, control: Any,
                      **_: Any) -> None:
