@@ -121,7 +121,8 @@ static int add_entry(struct sk_layout *l, uint32_t i, int box,
 	struct sk_entry e = { .item = i, .box_index = (uint32_t)box,
 			      .box = item->boxes[box],
 			      .offset = l->image_bytes,
-			      .first_sum = l->n_sums };
+			      .first_sum = l->n_sums,
+			      .index = l->n_entries };
 	uint64_t n;
 	int r;
 
@@ -208,7 +209,7 @@ uint64_t sk_layout_memory(const struct sk_layout *l)
 }
 
 /* Room was for all boxes of the items; replicas' go to few images each. */
-static void trim_entries(struct sk_layout *l)
+void sk_layout_trim_entries(struct sk_layout *l)
 {
 	struct sk_entry *v = realloc(l->entries, (l->n_entries + 1u) *
 						 sizeof(*v));
@@ -230,8 +231,8 @@ int sk_layout_fill(struct sk_layout *l, struct sk_err *err)
 		r = add_entries(l, primary, err);
 	if (r < 0)
 		return r;
-	trim_entries(l);
-	return sk_layout_index_entries(l, err);
+	sk_layout_trim_entries(l);
+	return 0;
 }
 
 int sk_layout_finish(struct sk_layout *l, struct sk_err *err)
@@ -264,6 +265,8 @@ static int build(struct sk_layout *l, const struct sk_item *items, uint32_t n,
 		r = sk_layout_index_items(l, err);
 	if (r >= 0)
 		r = sk_layout_finish(l, err);
+	if (r >= 0)
+		r = sk_layout_index_entries(l, err);
 	if (r < 0)
 		return r;
 	l->priv->memory = measure(l);

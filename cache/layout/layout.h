@@ -74,6 +74,8 @@ struct sk_entry {
 	uint64_t bytes;
 	uint32_t first_sum;	/* index of its first checksum */
 	uint32_t n_sums;	/* max(1, ceil(bytes / SK_SUM_CHUNK)) */
+	uint32_t index;		/* among the image's, of which an outline may
+				 * keep a few */
 };
 
 /** XXH3-128 of the template. Equal digests mean equal layouts. */
@@ -89,7 +91,8 @@ struct sk_layout {
 	uint32_t n_items;
 	struct sk_item *items;	/* all that the rank describes, in order */
 	uint32_t n_entries;
-	struct sk_entry *entries;	/* by offset, contiguous */
+	struct sk_entry *entries;	/* by offset; contiguous, where all
+					 * of them are kept */
 	uint32_t n_sums;
 	uint64_t header_bytes;	/* of 8 + JSON + padding, 4 KiB multiple */
 	uint64_t image_bytes;	/* header and data; exactly the file */
@@ -178,16 +181,20 @@ struct sk_layout_brief {
  * whole, does not describe the same, or no memory. */
 struct sk_layout *sk_layout_sketch_brief(struct sk_layout *base,
 					 const struct sk_layout_brief *brief);
+/** Whether an outline keeps an entry of @layout. */
+typedef bool (*sk_keeps_fn)(const struct sk_layout *layout,
+			    const struct sk_entry *entry, void *ctx);
 /**
- * An outline: a sketch with its entries. It takes as many bytes as it has
- * entries, so that who reads a tensor of each of many images may know them
- * all. The layout of @rank's image that has this digest, where it describes
- * the same as @base, which is no sketch, and says no boxes one by one. Errors:
- * -ENOENT its digest is another, or it says boxes; -ENOMEM.
+ * An outline: a sketch with entries, those that @keeps says (NULL: all). It
+ * takes as many bytes as it keeps entries, so that who reads a tensor of each
+ * of many images may know them all. The layout of @rank's image that has this
+ * digest, which is of all entries, where it describes the same as @base, which
+ * is no sketch, and says no boxes one by one. Errors: -ENOENT its digest is
+ * another, or it says boxes; -ENOMEM.
  */
 int sk_layout_outline(struct sk_layout *base, int32_t rank,
 		      enum sk_image_kind kind, const struct sk_digest *digest,
-		      struct sk_layout **ret);
+		      sk_keeps_fn keeps, void *ctx, struct sk_layout **ret);
 /** What a layout's rank holds of one of its items, of outlines too: *ret_boxes
  * is malloc'ed. Errors: -ENOMEM. */
 int sk_layout_boxes(const struct sk_layout *layout, const struct sk_item *item,
@@ -244,6 +251,10 @@ const struct sk_entry *sk_layout_find(const struct sk_layout *layout,
 				      enum sk_item_kind kind,
 				      const char *name,
 				      const int64_t *offset);
+/** The entry of that index in the image, or NULL: it has none, or an outline
+ * does not keep it. */
+const struct sk_entry *sk_layout_entry(const struct sk_layout *layout,
+				       uint32_t index);
 /** The item of that kind and name, or NULL. O(1). */
 const struct sk_item *sk_layout_item(const struct sk_layout *layout,
 				     enum sk_item_kind kind,

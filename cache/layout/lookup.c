@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/table.h"
+#include "base/util.h"
 #include "layout/private.h"
 
 /* Names come from clients and files: they are not to choose where they lie. */
@@ -54,6 +55,16 @@ int sk_layout_index_entries(struct sk_layout *l, struct sk_err *err)
 						       e->box.offset), i);
 	}
 	return 0;
+}
+
+const struct sk_entry *sk_layout_entry(const struct sk_layout *l,
+				       uint32_t index)
+{
+	size_t at = sk_count_before(l->n_entries, i,
+				    l->entries[i].index < index);
+
+	return at < l->n_entries && l->entries[at].index == index ?
+	       &l->entries[at] : NULL;
 }
 
 const struct sk_item *sk_layout_item(const struct sk_layout *l,

@@ -22,6 +22,8 @@ int sk_layout_other(struct sk_layout *base, enum sk_image_kind kind,
 	if (!l)
 		return sk_err_set(err, -ENOMEM, "out of memory for a layout");
 	r = sk_layout_finish(l, err);
+	if (r >= 0)
+		r = sk_layout_index_entries(l, err);
 	if (r < 0)
 		return r;
 	l->priv->memory += sk_layout_entries_memory(l) + l->header_bytes +

@@ -104,6 +104,22 @@ static int fill(struct sk_layout *l, struct sk_item *items)
 	r = sk_layout_finish(l, NULL);
 	l->items = lasting;
 	drop_header(l);
+	return r;
+}
+
+/* The digest is of all of them; the few are known by their index. */
+static int keep(struct sk_layout *l, sk_keeps_fn keeps, void *ctx)
+{
+	uint32_t n = l->n_entries;
+	int r;
+
+	l->n_entries = 0;
+	for (uint32_t i = 0; i < n; i++)
+		if (!keeps || keeps(l, &l->entries[i], ctx))
+			l->entries[l->n_entries++] = l->entries[i];
+	if (l->n_entries < n)
+		sk_layout_trim_entries(l);
+	r = sk_layout_index_entries(l, NULL);
 	l->priv->memory += sk_layout_entries_memory(l);
 	return r;
 }
@@ -133,9 +149,9 @@ static int outline(struct sk_layout *base, int32_t rank,
 
 int sk_layout_outline(struct sk_layout *base, int32_t rank,
 		      enum sk_image_kind kind, const struct sk_digest *digest,
-		      struct sk_layout **ret)
+		      sk_keeps_fn keeps, void *ctx, struct sk_layout **ret)
 {
-	struct sk_layout *l = NULL;
+	_cleanup_layout_ struct sk_layout *l = NULL;
 	int r;
 
 	base = sk_layout_root(base);
@@ -145,10 +161,10 @@ int sk_layout_outline(struct sk_layout *base, int32_t rank,
 	r = outline(base, rank, kind, &l);
 	if (r < 0)
 		return r == -ENOMEM ? r : -ENOENT;
-	if (!sk_digest_equal(&l->digest, digest)) {
-		sk_layout_free(l);
+	if (!sk_digest_equal(&l->digest, digest))
 		return -ENOENT;
-	}
-	*ret = l;
-	return 0;
+	r = keep(l, keeps, ctx);
+	if (r >= 0)
+		*ret = sk_take_ptr(l);
+	return r;
 }

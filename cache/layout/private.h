@@ -58,17 +58,18 @@ static inline struct sk_layout *sk_layout_root(struct sk_layout *layout)
 int sk_layout_index_items(struct sk_layout *layout, struct sk_err *err);
 int sk_layout_index_entries(struct sk_layout *layout, struct sk_err *err);
 
-/** Entries, and the table of them, of a layout that has its items. Errors: as
- * sk_layout_new(). */
+/** Entries of a layout that has its items. Errors: as sk_layout_new(). */
 int sk_layout_fill(struct sk_layout *layout, struct sk_err *err);
+/** Gives back room that was for more entries than there are. */
+void sk_layout_trim_entries(struct sk_layout *layout);
 /** Writes the template header and sets header, header_bytes, description, the
  * stamp's places; shifts entries' offsets behind it. Of a layout that has a
  * base, what is described is that one's but for items that have boxes of their
  * own. Errors: -E2BIG, -ENOMEM. */
 int sk_layout_write_header(struct sk_layout *layout, struct sk_err *err);
 
-/** Both, and the digest, of a layout that has its items and nothing else.
- * Errors: as those. */
+/** Both, and the digest, of a layout that has its items and nothing else, but
+ * for the table of entries. Errors: as those. */
 int sk_layout_finish(struct sk_layout *layout, struct sk_err *err);
 /** Bytes of the heap that its entries take. */
 uint64_t sk_layout_entries_memory(const struct sk_layout *layout);

@@ -232,35 +232,26 @@ int sk_image_open(struct sk_conn *conn, uint64_t image, enum sk_place place,
 	return 0;
 }
 
-static int read_sums(const struct sk_os *os, int fd, uint32_t n,
-		     uint64_t **ret_sums, struct sk_err *err)
+static int check_sums(const struct sk_os *os, int fd, uint32_t n,
+		      struct sk_err *err)
 {
-	_cleanup_free_ uint64_t *sums = NULL;
 	struct stat st;
 	int r;
 
 	r = os->fstat(os, fd, &st);
-	if (r >= 0 && (uint64_t)st.st_size != n * sizeof(*sums))
-		return sk_err_set(err, -EPROTO, "the agent gave %" PRIu64
-				  " bytes for %u checksums",
-				  (uint64_t)st.st_size, n);
-	sums = r < 0 ? NULL : malloc((n + (size_t)1) * sizeof(*sums));
-	if (r >= 0 && !sums)
-		return sk_err_set(err, -ENOMEM, "no memory for %u checksums",
-				  n);
-	if (r >= 0)
-		r = sk_read_all(os, fd, sums, n * sizeof(*sums), 0);
 	if (r < 0)
-		return sk_err_errno(err, r, "cannot read an image's "
+		return sk_err_errno(err, r, "cannot look at an image's "
 				    "checksums");
-	*ret_sums = sk_take_ptr(sums);
-	return 0;
+	if ((uint64_t)st.st_size == n * sizeof(uint64_t))
+		return 0;
+	return sk_err_set(err, -EPROTO, "the agent gave %" PRIu64 " bytes for "
+			  "%u checksums", (uint64_t)st.st_size, n);
 }
 
 int sk_image_open_sums(struct sk_conn *conn, uint64_t image,
 		       enum sk_place place, uint64_t until_ns,
 		       struct sk_wire_open_reply *ret_reply, int *ret_data,
-		       uint64_t **ret_sums, struct sk_err *err)
+		       int *ret_sums, struct sk_err *err)
 {
 	struct sk_msg msg = { .type = SK_MSG_OPEN, .body.open = {
 		.image = image, .place = place, .flags = SK_OPEN_SUMS } };
@@ -273,14 +264,14 @@ int sk_image_open_sums(struct sk_conn *conn, uint64_t image,
 		r = sk_err_set(err, -EPROTO, "the agent opened an image with "
 			       "%d descriptors", n_fds);
 	else
-		r = read_sums(conn->os, fds[1], msg.body.open_reply.n_sums,
-			      ret_sums, err);
+		r = check_sums(conn->os, fds[1], msg.body.open_reply.n_sums,
+			       err);
 	if (r < 0) {
 		sk_close_fds(conn->os, fds, n_fds);
 		return r;
 	}
-	(void)conn->os->close(conn->os, fds[1]);
 	*ret_data = fds[0];
+	*ret_sums = fds[1];
 	*ret_reply = msg.body.open_reply;
 	return 0;
 }

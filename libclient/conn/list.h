@@ -63,11 +63,12 @@ int sk_image_open(struct sk_conn *conn, uint64_t image, enum sk_place place,
 		  struct sk_err *err);
 
 /** OPEN for who knows the layout: *ret_reply says whose image it is, *ret_data
- * is its descriptor, *ret_sums its n_sums checksums, malloc'ed. Errors: as
- * sk_conn_call(); -EPROTO a reply that cannot be; -ENOMEM. */
+ * is its descriptor, *ret_sums that of its n_sums checksums, to be read as
+ * they are needed; both are the caller's. Errors: as sk_conn_call(); -EPROTO
+ * a reply that cannot be. */
 int sk_image_open_sums(struct sk_conn *conn, uint64_t image,
 		       enum sk_place place, uint64_t until_ns,
 		       struct sk_wire_open_reply *ret_reply, int *ret_data,
-		       uint64_t **ret_sums, struct sk_err *err);
+		       int *ret_sums, struct sk_err *err);
 
 #endif

@@ -4,6 +4,7 @@
 #include "base/util.h"
 #include "restore/job.h"
 #include "restore/passing.h"
+#include "restore/sums.h"
 
 /* Memory of ours on the device that chunks pass through: so much at once that
  * waiting for it counts for little. */
@@ -197,7 +198,7 @@ static uint64_t sum_of(const struct sk_restoring *rs,
 {
 	const struct sk_restore_piece *p = &rs->pieces[job->piece];
 
-	return rs->images[p->image].sums[p->entry->first_sum + job->chunk];
+	return sk_restore_sum(&rs->images[p->image], p->entry, job->chunk);
 }
 
 static void report(struct sk_device_pass *d)

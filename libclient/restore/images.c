@@ -10,6 +10,7 @@
 #include "conn/list.h"
 #include "memory/slot.h"
 #include "restore/others.h"
+#include "restore/sums.h"
 
 static const enum sk_place place_numbers[2] = {
 	SK_PLACE_MEMORY, SK_PLACE_DISK
@@ -336,7 +337,8 @@ void sk_restore_release_images(struct sk_restoring *rs)
 		close_fd(rs, image->places[0].fd);
 		close_fd(rs, image->places[1].fd);
 		sk_layout_free(image->layout);
-		free(image->sums);
+		sk_layout_free(image->whole);
+		sk_restore_free_sums(image);
 		free(image->turns);
 		free(image->verified);
 	}

@@ -8,6 +8,7 @@
 #include "bytes/checksum.h"
 #include "restore/gpu.h"
 #include "restore/passing.h"
+#include "restore/sums.h"
 
 /* Through a buffer that the device reads: all of the chunk where it is to be
  * hashed, else from the first byte needed to the last. */
@@ -47,12 +48,10 @@ static void touch(struct sk_restoring *rs, const struct sk_restore_piece *p)
 static void note_bad(struct sk_restoring *rs, const struct sk_restore_piece *p)
 {
 	struct sk_restore_image *image = &rs->images[p->image];
-	uint32_t none = 0, entry;
+	uint32_t none = 0;
 
-	assert(p->entry >= image->layout->entries);
-	entry = (uint32_t)(p->entry - image->layout->entries) + 1;
 	(void)__atomic_compare_exchange_n(&image->places[p->place].bad_entry,
-					  &none, entry, false,
+					  &none, p->entry->index + 1, false,
 					  __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 	sk_bit_set(rs->bad, (uint64_t)p->place * rs->n_images + p->image);
 }
@@ -67,7 +66,7 @@ static void note_sum(struct sk_restoring *rs, struct sk_restore_job *job,
 	assert(job->chunk < p->entry->n_sums);
 	__atomic_fetch_add(&rs->report.bytes_verified, bytes,
 			   __ATOMIC_RELAXED);
-	if (sum == image->sums[p->entry->first_sum + job->chunk])
+	if (sum == sk_restore_sum(image, p->entry, job->chunk))
 		job->good = true;
 	else
 		note_bad(rs, p);

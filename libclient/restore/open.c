@@ -18,23 +18,33 @@
 #include "conn/memfd.h"
 #include "memory/slot.h"
 #include "restore/images.h"
+#include "restore/sums.h"
+#include "restore/takes.h"
 
 /* More images than this, and data stays closed until it is needed. */
 #define OPEN_MAX_IMAGES 256
 
 /* ---- descriptions ---- */
 
-const struct sk_layout *sk_restore_described(const struct sk_restoring *rs,
-					     uint64_t description)
+struct sk_restore_description *
+sk_restore_description(const struct sk_restoring *rs, uint64_t hash)
 {
-	struct sk_table_walk walk = sk_table_find(&rs->by_description,
-						  description);
+	struct sk_table_walk walk = sk_table_find(&rs->by_description, hash);
 	uintptr_t i;
 
 	while (sk_table_next(&walk, &i))
-		if (rs->descriptions[i].hash == description)
-			return rs->descriptions[i].layout;
+		if (rs->descriptions[i].hash == hash)
+			return &rs->descriptions[i];
 	return NULL;
+}
+
+const struct sk_layout *sk_restore_described(const struct sk_restoring *rs,
+					     uint64_t description)
+{
+	const struct sk_restore_description *d =
+		sk_restore_description(rs, description);
+
+	return d ? d->layout : NULL;
 }
 
 int sk_restore_learn(struct sk_restoring *rs, const struct sk_layout *layout)
@@ -47,13 +57,16 @@ int sk_restore_learn(struct sk_restoring *rs, const struct sk_layout *layout)
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu "
 				  "descriptions", n);
 	rs->descriptions[rs->n_descriptions++] =
-		(struct sk_restore_description){ layout->description, layout };
+		(struct sk_restore_description){ layout->description, layout,
+						 NULL };
 	return 0;
 }
 
 void sk_restore_unlearn(struct sk_restoring *rs)
 {
 	sk_table_free(&rs->by_description);
+	for (size_t i = 0; i < rs->n_descriptions; i++)
+		free(rs->descriptions[i].locals);
 	free(rs->descriptions);
 	rs->descriptions = NULL;
 	rs->n_descriptions = rs->room_descriptions = 0;
@@ -96,12 +109,13 @@ static int check_reply(struct sk_restoring *rs,
 			  image->rank, o->rank, o->step, o->run);
 }
 
+/* Its data, and of its checksums those that are not there yet: what this rank
+ * takes of it, or @all. */
 static int open_known(struct sk_restoring *rs, struct sk_restore_image *image,
-		      uint32_t place, int *ret_fd)
+		      uint32_t place, bool all, int *ret_fd)
 {
-	_cleanup_free_ uint64_t *sums = NULL;
 	struct sk_wire_open_reply reply;
-	int fd, r;
+	int fd, sums, r;
 
 	assert(image->layout && image->places[place].there);
 	r = sk_image_open_sums(&rs->conn, image->places[place].id,
@@ -110,12 +124,13 @@ static int open_known(struct sk_restoring *rs, struct sk_restore_image *image,
 	if (r < 0)
 		return r;
 	r = check_reply(rs, image, &reply);
+	if (r >= 0 && (all || !image->sums.values))
+		r = sk_restore_read_sums(rs, image, sums, all);
+	close_fd(rs, sums);
 	if (r < 0) {
 		close_fd(rs, fd);
 		return r;
 	}
-	if (!image->sums)
-		image->sums = sk_take_ptr(sums);
 	*ret_fd = fd;
 	return 0;
 }
@@ -147,7 +162,7 @@ static int parse(struct sk_restoring *rs, struct sk_restore_image *image,
 	struct sk_stamp stamp;
 	int r;
 
-	assert(!image->layout && !image->sums);
+	assert(!image->layout && !image->sums.values);
 	r = sk_recall_get(rs->sk->recall, rs->state->job.name, image->rank,
 			  image->kind, header, bytes, image->bytes, &layout,
 			  &rs->err);
@@ -164,8 +179,7 @@ static int parse(struct sk_restoring *rs, struct sk_restore_image *image,
 	if (r < 0)
 		return r;
 	image->layout = sk_take_ptr(layout);
-	image->sums = sk_take_ptr(sums);
-	return 0;
+	return sk_restore_keep_sums(rs, image, sk_take_ptr(sums));
 }
 
 static int read_header(struct sk_restoring *rs, struct sk_restore_image *image,
@@ -233,7 +247,7 @@ int sk_restore_open(struct sk_restoring *rs, uint32_t image, uint32_t place)
 		return 0;
 	if (i->places[place].checked)
 		return 0;
-	r = i->layout ? open_known(rs, i, place, &fd) :
+	r = i->layout ? open_known(rs, i, place, false, &fd) :
 			open_unknown(rs, i, place, &fd);
 	if (is_fatal(r))
 		return r;
@@ -252,8 +266,8 @@ int sk_restore_open(struct sk_restoring *rs, uint32_t image, uint32_t place)
 /* ---- layouts ---- */
 
 /* As it is remembered, or by arithmetic. A rank may read a tensor of thousands
- * of images each, so of those that follow from another one it keeps outlines,
- * and has none remembered. */
+ * of images each, so of those that follow from another one it keeps outlines
+ * of what it takes, and has none remembered. */
 static int find_layout(struct sk_restoring *rs,
 		       const struct sk_restore_image *i,
 		       struct sk_layout **ret)
@@ -261,14 +275,18 @@ static int find_layout(struct sk_restoring *rs,
 	struct sk_layout *base = (struct sk_layout *)sk_restore_described(
 		rs, i->description);
 	bool boxes = base && sk_layout_says_boxes(base);
+	struct sk_restore_taking taking;
 	int r;
 
 	r = sk_recall_find(rs->sk->recall, boxes ? base : NULL, i->rank,
 			   (enum sk_image_kind)i->kind, &i->digest, ret);
 	if (r != -ENOENT || !base || boxes)
 		return r;
+	r = sk_restore_taking(rs, i, &taking);
+	if (r < 0)
+		return r;
 	return sk_layout_outline(base, i->rank, (enum sk_image_kind)i->kind,
-				 &i->digest, ret);
+				 &i->digest, sk_restore_takes, &taking, ret);
 }
 
 /* By its digest, and it is whose the list said. */
@@ -328,6 +346,52 @@ int sk_restore_know(struct sk_restoring *rs, uint32_t image)
 	return r;
 }
 
+/* ---- what others name ---- */
+
+/* An outline has what this rank takes. */
+static int have_whole(struct sk_restoring *rs, struct sk_restore_image *i)
+{
+	int r = i->whole ? 0 : sk_layout_whole(i->layout, &i->whole);
+
+	return r != -ENOMEM ? r :
+	       sk_err_set(&rs->err, r, "no memory for the layout of rank %d",
+			  i->rank);
+}
+
+int sk_restore_named_entry(struct sk_restoring *rs, uint32_t image,
+			   uint32_t index, const struct sk_entry **ret)
+{
+	struct sk_restore_image *i = &rs->images[image];
+	int r;
+
+	assert(image < rs->n_images && i->layout);
+	*ret = sk_layout_entry(i->layout, index);
+	if (*ret || i->layout->header)
+		return 0;
+	r = have_whole(rs, i);
+	if (r == -ENOMEM)
+		return r;
+	if (r >= 0)
+		*ret = sk_layout_entry(i->whole, index);
+	return 0;
+}
+
+int sk_restore_need_sums(struct sk_restoring *rs, uint32_t image,
+			 uint32_t place, const struct sk_entry *entry)
+{
+	struct sk_restore_image *i = &rs->images[image];
+	int fd, r;
+
+	assert(image < rs->n_images && place < 2 && i->places[place].checked);
+	if (sk_restore_has_sums(i, entry))
+		return 0;
+	r = open_known(rs, i, place, true, &fd);
+	rs->stale |= r == -ENOENT;
+	if (r >= 0)
+		close_fd(rs, fd);
+	return r;
+}
+
 /* ---- the data ---- */
 
 int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place)
@@ -338,7 +402,7 @@ int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place)
 
 	assert(image < rs->n_images && place < 2 && p->checked);
 	if (p->fd < 0) {
-		r = open_known(rs, i, place, &p->fd);
+		r = open_known(rs, i, place, false, &p->fd);
 		rs->stale |= r == -ENOENT;
 		if (r < 0)
 			return r;

@@ -14,9 +14,17 @@ int sk_restore_know(struct sk_restoring *rs, uint32_t image);
 /** The same without any header; -ENOENT where that does not give it. */
 int sk_restore_derive(struct sk_restoring *rs, uint32_t image);
 /** Opens what is known at @place, which no byte is taken from before: it is
- * what was listed, and its checksums are there. Errors: as sk_restore_know();
- * -ENOENT has set the place aside. */
+ * what was listed, and the checksums of what this rank takes of it are there.
+ * Errors: as sk_restore_know(); -ENOENT has set the place aside. */
 int sk_restore_open(struct sk_restoring *rs, uint32_t image, uint32_t place);
+/** The entry of that index in an image whose layout is known, which somebody
+ * else has named: *ret is NULL where it has none. Errors: -ENOMEM. */
+int sk_restore_named_entry(struct sk_restoring *rs, uint32_t image,
+			   uint32_t index, const struct sk_entry **ret);
+/** Has the checksums of such an entry, of an image that is open at @place.
+ * Errors: -ENOENT it is not to be had any more; others end the restore. */
+int sk_restore_need_sums(struct sk_restoring *rs, uint32_t image,
+			 uint32_t place, const struct sk_entry *entry);
 /** Has the data of a place that was opened at hand, mapped if it is memory. */
 int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place);
 
@@ -24,7 +32,10 @@ int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place);
 int sk_restore_learn(struct sk_restoring *rs, const struct sk_layout *layout);
 /** Remembers none. */
 void sk_restore_unlearn(struct sk_restoring *rs);
-/** A layout of that description; NULL: none was learnt. */
+/** That description; NULL: none was learnt. */
+struct sk_restore_description *
+sk_restore_description(const struct sk_restoring *rs, uint64_t hash);
+/** A layout of it, or NULL. */
 const struct sk_layout *sk_restore_described(const struct sk_restoring *rs,
 					     uint64_t description);
 

@@ -45,11 +45,10 @@ static const struct sk_item *item_of(const struct sk_restoring *rs,
 static struct region region_of(const struct sk_restoring *rs, uint32_t index)
 {
 	const struct sk_restore_piece *p = &rs->pieces[index];
-	const struct sk_restore_image *image = &rs->images[p->image];
 	struct region region = {
 		.image = p->image,
 		.place = p->place,
-		.entry = (uint32_t)(p->entry - image->layout->entries),
+		.entry = p->entry->index,
 		.ndim = item_of(rs, p)->spec.ndim,
 		.piece = index,
 		.rank = rs->state->job.rank,

@@ -12,6 +12,8 @@
  *   images.c    its images: listed, set aside, let go
  *   others.c    those of other nodes
  *   open.c      what is known of one, and what opening it brings
+ *   takes.c     which of its entries this rank may read
+ *   sums.c      checksums of those
  *   tell.c      layouts that ranks tell each other
  *   whole.c     whether the images of all nodes are the whole
  *   keys.c      the names in it, and what is missing on either side
@@ -109,6 +111,19 @@ struct sk_restore_place {
 	void *map;		/* memory only; NULL: not mapped */
 };
 
+/** Checksums [from, to) of an image, which are there. */
+struct sk_restore_run {
+	uint32_t from, to;
+	uint32_t at;		/* where the first is among the values */
+};
+
+/** Those of an image that are there; sums.h. */
+struct sk_restore_sums {
+	uint64_t *values;	/* NULL: it was never opened */
+	struct sk_restore_run *runs;	/* ascending */
+	uint32_t n_runs, room;
+};
+
 /** One image of the snapshot, wherever it lies. */
 struct sk_restore_image {
 	int32_t rank;
@@ -116,8 +131,10 @@ struct sk_restore_image {
 	struct sk_digest digest;
 	uint64_t description;		/* struct sk_layout's */
 	uint64_t bytes;
-	struct sk_layout *layout;	/* NULL: not known yet */
-	uint64_t *sums;			/* NULL: never opened */
+	struct sk_layout *layout;	/* NULL: not known yet; of an outline
+					 * the entries that takes.h says */
+	struct sk_layout *whole;	/* where others were needed, or NULL */
+	struct sk_restore_sums sums;
 	int64_t *turns;			/* sk_layout_turns(); NULL: not asked */
 	uint8_t *verified;		/* bit per checksum: source.c */
 	struct sk_restore_place places[SK_PLACES];
@@ -136,6 +153,7 @@ struct sk_restore_key {
 struct sk_restore_description {
 	uint64_t hash;
 	const struct sk_layout *layout;	/* an image's, or the state's */
+	uint32_t *locals;	/* see takes.h; NULL: not asked for yet */
 };
 
 /* ---- what is to be done ---- */

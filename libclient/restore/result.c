@@ -17,6 +17,7 @@
 #include "restore/images.h"
 #include "restore/jobs.h"
 #include "restore/move.h"
+#include "restore/open.h"
 #include "restore/others.h"
 #include "restore/plan.h"
 
@@ -201,9 +202,11 @@ int sk_restore_agree_moved(struct sk_restoring *rs, int r, bool *ret_again)
 
 /* ---- moving again ---- */
 
-/* The image and place in which something was found that can be named. */
-static const struct sk_restore_image *find_named(const struct sk_restoring *rs,
-						 uint32_t *ret_place)
+/* The image, place and entry in which something was found that can be named;
+ * NULL: none. */
+static const struct sk_restore_image *find_named(struct sk_restoring *rs,
+						 uint32_t *ret_place,
+						 const struct sk_entry **ret)
 {
 	for (uint32_t i = 0; i < rs->n_images; i++) {
 		const struct sk_restore_image *image = &rs->images[i];
@@ -212,10 +215,11 @@ static const struct sk_restore_image *find_named(const struct sk_restoring *rs,
 			uint32_t entry = image->places[place].bad_entry;
 
 			if (!entry || !image->layout ||
-			    entry > image->layout->n_entries)
+			    sk_restore_named_entry(rs, i, entry - 1, ret) < 0)
 				continue;
 			*ret_place = place;
-			return image;
+			if (*ret)
+				return image;
 		}
 	}
 	return NULL;
@@ -224,15 +228,17 @@ static const struct sk_restore_image *find_named(const struct sk_restoring *rs,
 /* What is damaged, and not what else cannot be had without that image. */
 static int explain_damage(struct sk_restoring *rs)
 {
+	const struct sk_err before = rs->err;
 	const struct sk_restore_image *image;
-	const struct sk_entry *entry;
+	const struct sk_entry *entry = NULL;
 	uint32_t place;
 
-	image = find_named(rs, &place);
-	if (!image)
+	image = find_named(rs, &place, &entry);
+	if (!image) {
+		rs->err = before;
 		return sk_err_prefix(&rs->err, -EBADMSG, "a checksum failed "
 				     "and no other holder is left");
-	entry = &image->layout->entries[image->places[place].bad_entry - 1];
+	}
 	return sk_err_set(&rs->err, -EBADMSG, "\"%.100s\" of rank %" PRId32
 			  " is damaged %s: a checksum failed, and no other "
 			  "holder is left of all that its image had",

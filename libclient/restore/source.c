@@ -9,6 +9,7 @@
 #include "restore/images.h"
 #include "restore/open.h"
 #include "restore/passing.h"
+#include "restore/sums.h"
 
 /* ---- finding ---- */
 
@@ -43,11 +44,11 @@ static bool lies_within(int ndim, const struct sk_box *box,
 	return true;
 }
 
+/* Which of the image's entries that is, @e, or none. */
 static int check_want(struct sk_restoring *rs, const struct sk_layout *layout,
-		      const struct sk_want *w, struct sk_sourced *ret)
+		      const struct sk_entry *e, const struct sk_want *w,
+		      struct sk_sourced *ret)
 {
-	const struct sk_entry *e = w->entry < layout->n_entries ?
-					   &layout->entries[w->entry] : NULL;
 	const struct sk_item *item = e ? &layout->items[e->item] : NULL;
 	struct sk_restore_shape shape;
 	struct sk_copy copy;
@@ -68,13 +69,17 @@ static int check_want(struct sk_restoring *rs, const struct sk_layout *layout,
 
 /* So that the checksums are known, and which of them were right. */
 static int have_at_hand(struct sk_restoring *rs, uint32_t image,
-			uint32_t place)
+			const struct sk_want *w, const struct sk_entry **ret)
 {
 	struct sk_restore_image *i = &rs->images[image];
-	int r = sk_restore_open(rs, image, place);
+	int r = sk_restore_open(rs, image, w->place);
 
 	if (r >= 0)
-		r = sk_restore_reach(rs, image, place);
+		r = sk_restore_reach(rs, image, w->place);
+	if (r >= 0)
+		r = sk_restore_named_entry(rs, image, w->entry, ret);
+	if (r >= 0 && *ret)
+		r = sk_restore_need_sums(rs, image, w->place, *ret);
 	if (r < 0 || i->verified)
 		return r;
 	i->verified = calloc(1, i->layout->n_sums / 8 + 1u);
@@ -86,6 +91,7 @@ int sk_restore_find_source(struct sk_restoring *rs,
 			   const struct sk_want *want, struct sk_sourced *ret)
 {
 	int64_t image = find_image(rs, want);
+	const struct sk_entry *entry = NULL;
 	int r;
 
 	*ret = (struct sk_sourced){ .place = want->place };
@@ -95,14 +101,14 @@ int sk_restore_find_source(struct sk_restoring *rs,
 				  want->rank);
 	ret->image = (uint32_t)image;
 	r = rs->images[image].layout ?
-		    have_at_hand(rs, ret->image, want->place) : -ENOENT;
+		    have_at_hand(rs, ret->image, want, &entry) : -ENOENT;
 	if (r == -ENOENT) {	/* others may have it */
 		sk_bit_set(rs->bad, (uint64_t)want->place * rs->n_images +
 					    ret->image);
 		return 0;
 	}
-	return r < 0 ? r : check_want(rs, rs->images[image].layout, want,
-				      ret);
+	return r < 0 ? r : check_want(rs, rs->images[image].layout, entry,
+				      want, ret);
 }
 
 /* ---- reading ---- */
@@ -125,10 +131,9 @@ static int fill(struct sk_restoring *rs, const struct sk_sourced *s,
 static void note_bad(struct sk_restoring *rs, const struct sk_sourced *s)
 {
 	struct sk_restore_image *image = &rs->images[s->image];
-	uint32_t entry = (uint32_t)(s->entry - image->layout->entries);
 
-	__atomic_store_n(&image->places[s->place].bad_entry, entry + 1,
-			 __ATOMIC_RELAXED);
+	__atomic_store_n(&image->places[s->place].bad_entry,
+			 s->entry->index + 1, __ATOMIC_RELAXED);
 	sk_bit_set(rs->bad, (uint64_t)s->place * rs->n_images + s->image);
 }
 
@@ -140,7 +145,7 @@ static void note_sum(struct sk_restoring *rs, const struct sk_sourced *s,
 
 	__atomic_fetch_add(&rs->report.bytes_verified, bytes,
 			   __ATOMIC_RELAXED);
-	if (sum != image->sums[i])
+	if (sum != sk_restore_sum(image, s->entry, chunk))
 		note_bad(rs, s);
 	sk_bit_set(image->verified, i);
 }

@@ -68,7 +68,7 @@ static struct sk_want want_of(const struct sk_restoring *rs,
 		.rank = image->rank,
 		.kind = image->kind,
 		.place = h->place,
-		.entry = (uint32_t)(p->entry - image->layout->entries),
+		.entry = p->entry->index,
 	};
 	int n = rs->state->locals[p->local].item.spec.ndim;
 

@@ -285,7 +285,7 @@ static int do_outline(void *ctx)
 		struct sk_layout *l = NULL, *whole = NULL;
 
 		r = sk_layout_outline(all[0], all[i]->rank, all[i]->kind,
-				      &all[i]->digest, &l);
+				      &all[i]->digest, NULL, NULL, &l);
 		if (r == 0)
 			r = sk_layout_whole(l, &whole);
 		sk_layout_free(whole);

@@ -472,6 +472,14 @@ static void compare_outline(struct sk_layout *l, const struct sk_layout *want)
 	sk_layout_free(whole);
 }
 
+/* Of all entries. */
+static int outline(struct sk_layout *base, int32_t rank,
+		   enum sk_image_kind kind, const struct sk_digest *digest,
+		   struct sk_layout **ret)
+{
+	return sk_layout_outline(base, rank, kind, digest, NULL, NULL, ret);
+}
+
 /* Of any rank, from any other, and of an outline too; or it is none. */
 Test(recall, an_outline_is_the_layout_but_for_its_header)
 {
@@ -489,22 +497,125 @@ Test(recall, an_outline_is_the_layout_but_for_its_header)
 					same.l[(r + (int)seed) % RANKS][0];
 				struct sk_layout *l = NULL, *again = NULL;
 
-				cr_assert_eq(sk_layout_outline(base, r,
-					want->kind, &want->digest, &l), 0);
+				cr_assert_eq(outline(base, r, want->kind,
+						     &want->digest, &l), 0);
 				compare_outline(l, want);
-				cr_assert_eq(sk_layout_outline(l, r,
-					want->kind, &want->digest, &again), 0);
+				cr_assert_eq(outline(l, r, want->kind,
+						     &want->digest, &again),
+					     0);
 				sk_layout_free(l);
 				compare_outline(again, want);
 				sk_layout_free(again);
 				/* Its blob has another size. */
-				cr_assert_eq(sk_layout_outline(base, r,
-					want->kind, &own.l[r][k]->digest, &l),
+				cr_assert_eq(outline(base, r, want->kind,
+						     &own.l[r][k]->digest, &l),
 					     -ENOENT);
 			}
 		drop(&same);
 		drop(&own);
 	}
+}
+
+struct choice {
+	uint32_t every, asked;
+};
+
+static bool keeps_some(const struct sk_layout *l, const struct sk_entry *e,
+		       void *ctx)
+{
+	struct choice *c = ctx;
+
+	cr_assert_eq(e->index, c->asked++);
+	cr_assert(e->item < l->n_items);
+	return c->every && e->index % c->every == 0;
+}
+
+static void compare_kept(const struct sk_layout *l,
+			 const struct sk_layout *want, uint32_t every)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < want->n_entries; i++) {
+		const struct sk_entry *w = &want->entries[i];
+		const struct sk_entry *e = sk_layout_entry(l, i);
+		const struct sk_item *item = &want->items[w->item];
+
+		cr_assert_eq(sk_layout_entry(want, i), w);
+		cr_assert_eq(sk_layout_find(l, item->kind, item->spec.name,
+					    w->box.offset), e);
+		cr_assert_eq(e != NULL, every && i % every == 0);
+		if (!e)
+			continue;
+		kept++;
+		cr_assert_eq(e->index, i);
+		cr_assert_eq(e->item, w->item);
+		cr_assert_eq(e->offset, w->offset);
+		cr_assert_eq(e->first_sum, w->first_sum);
+	}
+	cr_assert_eq(l->n_entries, kept);
+	cr_assert_null(sk_layout_entry(l, want->n_entries));
+	cr_assert_eq(l->n_sums, want->n_sums);
+	cr_assert_eq(l->image_bytes, want->image_bytes);
+}
+
+/* Whose digest is of all entries may keep a few, or none. */
+Test(recall, an_outline_keeps_the_entries_that_are_asked_for)
+{
+	for (uint32_t seed = 1; seed <= 40; seed++) {
+		struct job j;
+
+		make(&j, "some", seed, NULL);
+		for (int n = 0; n < 2 * RANKS * 4; n++) {
+			int kind = n / RANKS % 2;
+			const struct sk_layout *want = j.l[n % RANKS][kind];
+			struct choice c = { .every = (uint32_t)n / RANKS / 2 };
+			struct sk_layout *l = NULL, *whole = NULL;
+
+			cr_assert_eq(sk_layout_outline(j.l[0][0], want->rank,
+				want->kind, &want->digest, keeps_some, &c,
+				&l), 0);
+			cr_assert_eq(c.asked, want->n_entries);
+			compare_kept(l, want, c.every);
+			cr_assert_eq(sk_layout_whole(l, &whole), 0);
+			compare_kept(whole, want, 1);
+			sk_layout_free(whole);
+			sk_layout_free(l);
+		}
+		drop(&j);
+	}
+}
+
+/* It takes as much as it keeps, however many entries the image has. */
+Test(recall, an_outline_takes_what_it_keeps)
+{
+	uint64_t bytes[2];
+
+	for (int k = 0; k < 2; k++) {
+		char names[1000][16];
+		struct sk_item items[1000] = { 0 };
+		struct choice c = { 0 };
+		struct sk_layout *base, *l;
+		uint32_t n = k ? 1000 : 10;
+
+		for (uint32_t i = 0; i < n; i++) {
+			(void)snprintf(names[i], sizeof(names[i]), "t%u", i);
+			items[i].spec = (struct sk_spec){
+				.name = names[i], .dtype = SK_F32, .ndim = 1,
+				.shape = { 8 } };
+		}
+		cr_assert_eq(sk_layout_new("job", 0, 1, SK_IMAGE_PRIMARY,
+					   items, n, &base, NULL), 0);
+		cr_assert_eq(base->n_entries, n);
+		c.every = n;
+		cr_assert_eq(sk_layout_outline(base, 0, base->kind,
+					       &base->digest, keeps_some, &c,
+					       &l), 0);
+		cr_assert_eq(l->n_entries, 1);
+		bytes[k] = sk_layout_memory(l);
+		sk_layout_free(l);
+		sk_layout_free(base);
+	}
+	cr_assert_eq(bytes[0], bytes[1]);
 }
 
 /* Who is said to be primary has the entry, and nobody else. */
@@ -603,8 +714,8 @@ Test(layout_recall, the_other_image_stands_for_the_first)
 			cr_assert(sk_layout_item(l, SK_ITEM_BLOB_LOCAL,
 						 "rng"));
 			sk_layout_free(l);
-			cr_assert_eq(sk_layout_outline(other, r,
-				(enum sk_image_kind)k, &want->digest, &l), 0);
+			cr_assert_eq(outline(other, r, (enum sk_image_kind)k,
+					     &want->digest, &l), 0);
 			cr_assert_eq(l->n_entries, want->n_entries);
 			sk_layout_free(l);
 			cr_assert_eq(sk_recall_find(m, other, r,
