@@ -10,6 +10,57 @@
 #include "restore/overlap.h"
 #include "restore/remote.h"
 
+/* Images whose files are open at once: a process has 1024 descriptors, often,
+ * and a rank may want a tensor each of more images than that. */
+#define FILES_MOST 256u
+
+static const struct sk_restore_piece *piece_of(const struct sk_restoring *rs,
+					       size_t job)
+{
+	return &rs->pieces[rs->jobs[job].piece];
+}
+
+static int reach(struct sk_restoring *rs, size_t from, size_t to)
+{
+	int r = 0;
+
+	for (size_t i = from; i < to && r >= 0; i++)
+		r = sk_restore_reach(rs, piece_of(rs, i)->image,
+				     piece_of(rs, i)->place);
+	return r;
+}
+
+/* Behind the jobs from @from on whose files may be open together. */
+static size_t end_of_files(const struct sk_restoring *rs, size_t from)
+{
+	uint32_t files = 0;
+	size_t i = from;
+
+	for (; i < rs->n_jobs; i++) {
+		files += i == from ||
+			 piece_of(rs, i)->image != piece_of(rs, i - 1)->image;
+		if (files > FILES_MOST)
+			break;
+	}
+	return i;
+}
+
+static int run_files(struct sk_restoring *rs, size_t from)
+{
+	bool some = end_of_files(rs, from) < rs->n_jobs;
+	int r = 0;
+
+	for (size_t to; from < rs->n_jobs && r >= 0; from = to) {
+		to = end_of_files(rs, from);
+		r = reach(rs, from, to);
+		if (r >= 0)
+			r = sk_restore_from_disk(rs, from, to);
+		for (size_t i = from; i < to && some; i++)
+			sk_restore_leave(rs, piece_of(rs, i)->image);
+	}
+	return r;
+}
+
 static int run_jobs(struct sk_restoring *rs, size_t n)
 {
 	size_t memory = n;
@@ -18,24 +69,19 @@ static int run_jobs(struct sk_restoring *rs, size_t n)
 	sk_restore_on_device(rs, &memory);
 	if (memory)
 		r = sk_restore_from_memory(rs, memory);
-	if (r >= 0 && n < rs->n_jobs)
-		r = sk_restore_from_disk(rs, n, rs->n_jobs);
-	return r;
+	return r < 0 ? r : run_files(rs, n);
 }
 
-static int reach_all(struct sk_restoring *rs, size_t *ret_memory)
+/* What is not to be had is found before anything is overwritten, where not
+ * too many files are read. */
+static int reach_first(struct sk_restoring *rs, size_t *ret_memory)
 {
-	int r = 0;
+	size_t n = 0;
 
-	*ret_memory = 0;
-	for (size_t i = 0; i < rs->n_jobs && r >= 0; i++) {
-		const struct sk_restore_piece *p =
-			&rs->pieces[rs->jobs[i].piece];
-
-		*ret_memory += !p->place;
-		r = sk_restore_reach(rs, p->image, p->place);
-	}
-	return r;
+	while (n < rs->n_jobs && !piece_of(rs, n)->place)
+		n++;
+	*ret_memory = n;
+	return reach(rs, 0, end_of_files(rs, n));
 }
 
 /* An error of the first is everybody's. */
@@ -59,7 +105,7 @@ int sk_restore_move(struct sk_restoring *rs, int r)
 	size_t n = 0;
 
 	if (r >= 0)
-		r = reach_all(rs, &n);
+		r = reach_first(rs, &n);
 	if (r >= 0) {
 		r = sk_restore_begin_gpus(rs);
 		gpus = true;

@@ -412,3 +412,12 @@ int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place)
 	return sk_slot_map_fd(rs->sk->os, p->fd, i->bytes, false, &p->map,
 			      &rs->err);
 }
+
+void sk_restore_leave(struct sk_restoring *rs, uint32_t image)
+{
+	struct sk_restore_place *p = &rs->images[image].places[1];
+
+	assert(image < rs->n_images);
+	close_fd(rs, p->fd);
+	p->fd = -1;
+}

@@ -27,6 +27,8 @@ int sk_restore_need_sums(struct sk_restoring *rs, uint32_t image,
 			 uint32_t place, const struct sk_entry *entry);
 /** Has the data of a place that was opened at hand, mapped if it is memory. */
 int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place);
+/** Has its file no longer open. */
+void sk_restore_leave(struct sk_restoring *rs, uint32_t image);
 
 /** Remembers that @layout is one of its description. */
 int sk_restore_learn(struct sk_restoring *rs, const struct sk_layout *layout);

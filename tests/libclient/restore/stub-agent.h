@@ -14,7 +14,7 @@
 #include "layout/layout.h"
 
 #define JOB "property"
-#define IMAGES_MAX 64
+#define IMAGES_MAX 512
 
 struct image {
 	struct sk_layout *layout;

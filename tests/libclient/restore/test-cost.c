@@ -2,7 +2,9 @@
 /* What a restore opens, reads and tells: as much as it wants, however much
  * there is. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <sys/resource.h>
 
 #include "stub-agent.h"
 #include "thread-ranks.h"
@@ -153,6 +155,40 @@ Test(restore, who_does_not_verify_its_part_is_found_out)
 		close_ranks(&test, ranks);
 		free_test(&test);
 	}
+}
+
+/* So many descriptors more than there are now. */
+static void allow_descriptors(rlim_t more)
+{
+	struct rlimit limit;
+	int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+	cr_assert(lowest >= 0);
+	close(lowest);
+	cr_assert(!getrlimit(RLIMIT_NOFILE, &limit));
+	limit.rlim_cur = (rlim_t)lowest + more;
+	cr_assert(!setrlimit(RLIMIT_NOFILE, &limit));
+}
+
+/* A tensor that lies in more images than a process may have files open. */
+Test(restore, more_images_than_descriptors)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct rlimit limit;
+	struct test test;
+
+	cr_assert(!getrlimit(RLIMIT_NOFILE, &limit));
+	limit.rlim_cur = limit.rlim_max;	/* the images take three each */
+	cr_assert(!setrlimit(RLIMIT_NOFILE, &limit));
+	plain_test(&test, 400, 1);
+	save(&test, 1, 10, 2);
+	allow_descriptors(300);
+	cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL), "%s",
+		  ranks[0].text);
+	cr_assert(agent.opens > 340, "%u", agent.opens);
+	cr_assert(!wrong_elements(&test, ranks));
+	close_ranks(&test, ranks);
+	free_test(&test);
 }
 
 static unsigned opens_to_inspect(int world, uint32_t flags)
