@@ -236,7 +236,8 @@ void sk_layout_stamp(const struct sk_layout *layout,
 
 /**
  * Reads the stamp of a header whose checksum must be right and which must
- * otherwise equal the template. @header may be memory that somebody else can
+ * otherwise equal the template; of a sketch or an outline, have its digest.
+ * It is header_bytes long. @header may be memory that somebody else can
  * write: each byte is read once. ret_stamp->sums is the caller's array of
  * n_sums.
  * Errors: -EBADMSG it is not this layout's header, damaged or not stamped;

@@ -78,10 +78,10 @@ static bool get_sum(const char *at, uint64_t *ret)
 }
 
 /* Takes the stamp out of a header, which is blank after it. */
-static bool take_stamp(const struct sk_layout *l, char *own,
+static bool take_stamp(const struct sk_layout *l,
+		       const struct sk_layout_priv *p, char *own,
 		       struct sk_stamp *ret_stamp)
 {
-	const struct sk_layout_priv *p = l->priv;
 	uint64_t sum;
 
 	assert(p->step_at + SK_RUN_WIDTH <= l->header_bytes);
@@ -104,12 +104,14 @@ static bool take_stamp(const struct sk_layout *l, char *own,
 
 /* Whether the header is what its own checksum says, whose digits are zeros
  * after it. */
-static int check_sum(const struct sk_layout *l, char *own, struct sk_err *err)
+static int check_sum(const struct sk_layout *l,
+		     const struct sk_layout_priv *p, char *own,
+		     struct sk_err *err)
 {
-	char *at = own + l->priv->sum_at;
+	char *at = own + p->sum_at;
 	uint64_t said, is;
 
-	assert(l->priv->sum_at + SK_SUM_WIDTH <= l->header_bytes);
+	assert(p->sum_at + SK_SUM_WIDTH <= l->header_bytes);
 	if (!get_sum(at, &said))
 		return sk_err_set(err, -EBADMSG, "the header of rank %d's "
 				  "image is damaged: it has no checksum",
@@ -125,6 +127,12 @@ static int check_sum(const struct sk_layout *l, char *own, struct sk_err *err)
 	return 0;
 }
 
+static int not_its(const struct sk_layout *l, struct sk_err *err)
+{
+	return sk_err_set(err, -EBADMSG, "the header of rank %d's image is "
+			  "not that of its layout", l->rank);
+}
+
 int sk_layout_check(const struct sk_layout *l, const void *header,
 		    struct sk_stamp *stamp, struct sk_err *err)
 {
@@ -136,21 +144,109 @@ int sk_layout_check(const struct sk_layout *l, const void *header,
 	memcpy(own, header, l->header_bytes);
 	if (!memcmp(own, l->header, l->header_bytes))
 		return 0;	/* the template itself */
-	r = check_sum(l, own, err);
+	r = check_sum(l, l->priv, own, err);
 	if (r < 0)
 		return r;
-	if (!take_stamp(l, own, stamp) ||
+	if (!take_stamp(l, l->priv, own, stamp) ||
 	    memcmp(own, l->header, l->header_bytes))
-		return sk_err_set(err, -EBADMSG, "the header of rank %d's "
-				  "image is not that of its layout", l->rank);
+		return not_its(l, err);
 	return 1;
+}
+
+/* ---- without the template ---- */
+
+/* Behind the next @word in a header; NULL: there is none. */
+static const char *after(const char *s, const char *end, const char *word)
+{
+	size_t n = strlen(word);
+
+	s = s ? memmem(s, (size_t)(end - s), word, n) : NULL;
+	return s ? s + n : NULL;
+}
+
+/* Behind a field, where it has room; *ret_at is where it begins. */
+static const char *field(const char *header, const char *s, const char *end,
+			 int width, uint32_t *ret_at)
+{
+	if (!s || end - s < width)
+		return NULL;
+	*ret_at = (uint32_t)(s - header);
+	return s + width;
+}
+
+/* Several of an entry have nothing but this between them. */
+static const char *next_sum(const char *s, const char *end)
+{
+	static const char between[] = "\\\",\\\"";
+	size_t n = sizeof(between) - 1;
+
+	if (s && (size_t)(end - s) >= n && !memcmp(s, between, n))
+		return s + n;
+	return after(s, end, "\\\"xxh3\\\":[\\\"");
+}
+
+static bool find_sums(const char *header, const char *s, const char *end,
+		      uint32_t n, uint32_t *at)
+{
+	s = after(s, end, "],\\\"entries\\\":[");
+	for (uint32_t i = 0; i < n; i++)
+		s = field(header, next_sum(s, end), end, SK_SUM_WIDTH, &at[i]);
+	return s;
+}
+
+/*
+ * Where the stamp's fields are, by the words before them. Within a name each
+ * quote has three backslashes before it, so none of these words is in one.
+ */
+static bool find_places(const struct sk_layout *l, const char *header,
+			struct sk_layout_priv *p)
+{
+	const char *end = header + l->header_bytes;
+	const char *s = after(header, end, SK_HEADER_MIDDLE);
+
+	s = after(s, end, "\\\"xxh3\\\":\\\"");
+	s = field(header, s, end, SK_SUM_WIDTH, &p->sum_at);
+	s = after(s, end, "\\\"run\\\":");
+	s = field(header, s, end, SK_RUN_WIDTH, &p->run_at);
+	s = after(s, end, "\\\"run_id\\\":\\\"");
+	s = field(header, s, end, SK_SUM_WIDTH, &p->run_id_at);
+	s = after(s, end, "\\\"step\\\":");
+	s = field(header, s, end, SK_RUN_WIDTH, &p->step_at);
+	return s && find_sums(header, s, end, l->n_sums, p->sums_at);
+}
+
+/* A sketch has no template, but its digest: what is left when the fields are
+ * blank must have it. */
+static int check_sketch(const struct sk_layout *l, const void *header,
+			struct sk_stamp *stamp, struct sk_err *err)
+{
+	_cleanup_free_ char *own = malloc(l->header_bytes);
+	_cleanup_free_ uint32_t *sums_at = calloc(l->n_sums + 1u,
+						  sizeof(*sums_at));
+	struct sk_layout_priv places = { .sums_at = sums_at };
+	struct sk_digest digest;
+	int r;
+
+	if (!own || !sums_at)
+		return sk_err_set(err, -ENOMEM, "out of memory for a header");
+	memcpy(own, header, l->header_bytes);
+	if (!find_places(l, own, &places))
+		return not_its(l, err);
+	r = check_sum(l, &places, own, err);
+	if (r < 0)
+		return r;
+	if (!take_stamp(l, &places, own, stamp))
+		return not_its(l, err);
+	sk_xxh3_128(own, l->header_bytes, digest.bytes);
+	return sk_digest_equal(&digest, &l->digest) ? 1 : not_its(l, err);
 }
 
 int sk_layout_read_stamp(const struct sk_layout *l, const void *header,
 			 struct sk_stamp *ret_stamp, struct sk_err *err)
 {
 	struct sk_stamp stamp = { .sums = ret_stamp->sums };
-	int r = sk_layout_check(l, header, &stamp, err);
+	int r = l->header ? sk_layout_check(l, header, &stamp, err) :
+			    check_sketch(l, header, &stamp, err);
 
 	if (r == 0)
 		r = sk_err_set(err, -EBADMSG, "the header of rank %d's image "

@@ -274,18 +274,20 @@ int world_restore(struct world *w, int32_t ranks, uint32_t flags,
 	struct sk_comm comm = { .ctx = &chorus, .allgather = repeat };
 	struct sk_report report = { 0 };
 	struct member m = { 0 };
-	uint64_t began, cpu, before;
+	uint64_t began, cpu, agent, before;
 
 	if (member_open(w, 0, ranks, &m))
 		return -1;
 	chorus.agent = m.sk->conn.agent.instance;
 	before = read_so_far();
+	agent = agent_cpu_ns(w->bench);
 	cpu = cpu_ns();
 	began = now_ns();
 	if (sk_restore(m.state, WORLD_STEP, &comm, &o, &report))
 		return world_fail(w, "a restore: %s", sk_error());
 	*ret = (struct world_restore){
 		.wall_ns = now_ns() - began, .cpu_ns = cpu_ns() - cpu,
+		.agent_ns = agent_cpu_ns(w->bench) - agent,
 		.plan_ns = report.plan_ns,
 		.needed = report.bytes_memory + report.bytes_disk,
 		.read = read_so_far() - before + report.bytes_memory +

@@ -23,6 +23,7 @@ static const struct column columns[] = {
 	{ "half_read_bytes", NULL }, { "half_peak_bytes", NULL },
 	{ "disk_cpu_ms", NULL }, { "half_cpu_ms", NULL },
 	{ "half_plan_ms", NULL }, { "list_next_cpu_ms", NULL },
+	{ "disk_agent_ms", NULL }, { "half_agent_ms", NULL },
 	{ "failed", NULL },
 };
 
@@ -72,6 +73,8 @@ static void add_world(struct report *r, const struct world *w)
 	cell_ms(r, f->half.cpu_ns);
 	cell_ms(r, f->half.plan_ns);
 	cell_ms(r, f->next_cpu_ns);
+	cell_ms(r, f->disk.agent_ns);
+	cell_ms(r, f->half.agent_ns);
 	report_cell_text(r, "%s", f->failed);
 }
 

@@ -14,6 +14,7 @@
 /** What one rank's restore took. */
 struct world_restore {
 	uint64_t wall_ns, cpu_ns, plan_ns;
+	uint64_t agent_ns;	/* CPU of the agent meanwhile */
 	uint64_t needed, read;	/* bytes: of tensors, and of all that came */
 	uint64_t told;		/* bytes that the ranks' words came to */
 	uint64_t peak;		/* resident, tensors included */

@@ -231,6 +231,7 @@ Test(layout, sees_each_flipped_bit_of_a_stamped_header, .timeout = 300)
 	struct sk_layout *l = NULL, *back = NULL;
 	char *header = small_header(&l);
 	struct sk_recall *recall = sk_recall_new();
+	struct sk_layout *sketch = sk_layout_sketch(l, l);
 	uint64_t sum;
 	struct sk_stamp stamp = { .sums = &sum };
 	int r;
@@ -241,6 +242,9 @@ Test(layout, sees_each_flipped_bit_of_a_stamped_header, .timeout = 300)
 		header[bit / 8] ^= (char)(1 << bit % 8);
 		cr_assert_eq(sk_layout_read_stamp(l, header, &stamp, NULL),
 			     -EBADMSG, "bit %d", (int)bit);
+		cr_assert_eq(sk_layout_read_stamp(sketch, header, &stamp,
+						  NULL), -EBADMSG, "bit %d",
+			     (int)bit);
 		r = sk_layout_parse(header, l->header_bytes, 0, &back, NULL);
 		cr_assert(r == -EBADMSG || r == -ENODATA, "bit %d: %d",
 			  (int)bit, r);
@@ -251,6 +255,8 @@ Test(layout, sees_each_flipped_bit_of_a_stamped_header, .timeout = 300)
 		header[bit / 8] ^= (char)(1 << bit % 8);
 	}
 	cr_assert_eq(sk_layout_read_stamp(l, header, &stamp, NULL), 0);
+	cr_assert_eq(sk_layout_read_stamp(sketch, header, &stamp, NULL), 0);
+	sk_layout_free(sketch);
 	sk_recall_free(recall);
 	sk_layout_free(l);
 	free(header);
@@ -260,6 +266,7 @@ Test(layout, a_template_has_no_stamp)
 {
 	struct sk_layout *l = NULL;
 	char *header = small_header(&l);
+	struct sk_layout *sketch;
 	uint64_t sum;
 	struct sk_stamp stamp = { .sums = &sum };
 	struct sk_err err = { "" };
@@ -267,6 +274,10 @@ Test(layout, a_template_has_no_stamp)
 	cr_assert_eq(sk_layout_read_stamp(l, l->header, &stamp, &err),
 		     -EBADMSG);
 	cr_assert(strstr(err.text, "not stamped"), "%s", err.text);
+	sketch = sk_layout_sketch(l, l);
+	cr_assert_eq(sk_layout_read_stamp(sketch, l->header, &stamp, &err),
+		     -EBADMSG);
+	sk_layout_free(sketch);
 	sk_layout_free(l);
 	free(header);
 }

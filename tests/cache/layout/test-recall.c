@@ -516,6 +516,76 @@ Test(recall, an_outline_is_the_layout_but_for_its_header)
 	}
 }
 
+static void compare_stamps(const struct sk_layout *sketch,
+			   const struct sk_layout *whole, const char *header)
+{
+	_cleanup_free_ uint64_t *a = calloc(whole->n_sums + 1u, sizeof(*a));
+	_cleanup_free_ uint64_t *b = calloc(whole->n_sums + 1u, sizeof(*b));
+	struct sk_stamp x = { .sums = a }, y = { .sums = b };
+
+	cr_assert_eq(sk_layout_read_stamp(whole, header, &x, NULL), 0);
+	cr_assert_eq(sk_layout_read_stamp(sketch, header, &y, NULL), 0);
+	cr_assert_eq(x.run, y.run);
+	cr_assert_eq(x.run_id, y.run_id);
+	cr_assert_eq(x.step, y.step);
+	cr_assert(!memcmp(a, b, whole->n_sums * sizeof(*a)));
+}
+
+/* And by its digest no other layout's stamp is taken for its own. */
+Test(recall, a_sketch_reads_the_stamp_of_its_header_alone)
+{
+	for (uint32_t seed = 1; seed <= 40; seed++) {
+		struct job j;
+
+		make(&j, "stamps", seed, NULL);
+		for (int n = 0; n < 2 * RANKS; n++) {
+			struct sk_layout *l = j.l[n / 2][n % 2];
+			struct sk_layout *sketch = sk_layout_sketch(j.l[0][0],
+								    l);
+			uint64_t sums[64];
+			struct sk_stamp stamp = { .sums = sums };
+			char *header = stamped(l, seed);
+
+			compare_stamps(sketch, l, header);
+			cr_assert_leq(l->n_sums, 64);
+			sketch->digest.bytes[7] ^= 1;
+			cr_assert_eq(sk_layout_read_stamp(sketch, header,
+							  &stamp, NULL),
+				     -EBADMSG);
+			sk_layout_free(sketch);
+			free(header);
+		}
+		drop(&j);
+	}
+}
+
+/* Names that are the words of a header, and a tensor of several MiB. */
+Test(recall, no_name_is_taken_for_a_field)
+{
+	const char *names[] = {
+		"\"xxh3\":[\"", "],\"entries\":[", "\\\"run\":", "\"step\":\\",
+		"\\", "\\\\\"xxh3\\\":[\\\"0000000000000000\\\"", "xxh3",
+		"\",\"shardkeep\":\"", "\\\",\\\"shardkeep\\\":\\\"",
+	};
+	struct sk_item items[SK_ARRAY_SIZE(names)] = { 0 };
+	struct sk_layout *l, *sketch;
+	char *header;
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(names); i++)
+		items[i].spec = (struct sk_spec){
+			.name = names[i], .dtype = SK_U8, .ndim = 1,
+			.shape = { i % 3 ? 10 : 3 << 20 } };
+	cr_assert_eq(sk_layout_new("run.step", 0, 1, SK_IMAGE_PRIMARY, items,
+				   SK_ARRAY_SIZE(names), &l, NULL), 0);
+	cr_assert_eq(l->n_sums, 3 * 3 + 6);
+	sketch = sk_layout_sketch(l, l);
+	header = stamped(l, 17);
+	compare_stamps(sketch, l, header);
+	free(header);
+	sk_layout_free(sketch);
+	sk_layout_free(l);
+}
+
 struct choice {
 	uint32_t every, asked;
 };
