@@ -229,11 +229,18 @@ static int do_stamp(void *ctx)
 	uint64_t sums[64] = { 1 };
 	struct sk_stamp stamp = { .run = 3, .step = 4, .sums = sums };
 	_cleanup_free_ char *header = malloc(l->header_bytes);
+	_cleanup_layout_ struct sk_layout *sketch = NULL;
+	int r;
 
 	if (!header)
 		return -ENOMEM;
 	sk_layout_stamp(l, &stamp, header);
-	return sk_layout_read_stamp(l, header, &stamp, NULL);
+	r = sk_layout_read_stamp(l, header, &stamp, NULL);
+	sketch = r == 0 ? sk_layout_sketch((struct sk_layout *)l, l) : NULL;
+	if (r == 0)
+		r = sketch ? sk_layout_read_stamp(sketch, header, &stamp,
+						  NULL) : -ENOMEM;
+	return r;
 }
 
 Test(alloc, stamp)

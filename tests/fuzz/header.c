@@ -3,7 +3,7 @@
  * The input is a header's JSON, which is given its length, its padding and, if
  * it is stamped, its checksum, or (first byte 0) a header as it is. What is
  * parsed must be whole, and the same when it is recalled, or stamped and read
- * back.
+ * back, by who has the layout and by who has its digest alone.
  */
 #include "fuzz/fuzz.h"
 
@@ -66,22 +66,32 @@ static void check_entries(const struct sk_layout *l)
 	FUZZ_CHECK(at == l->image_bytes && sums == l->n_sums);
 }
 
+static void check_read(const struct sk_layout *l, const char *header,
+		       const struct sk_stamp *in, struct sk_stamp *out)
+{
+	struct sk_err err = { "" };
+
+	memset(out->sums, 0, l->n_sums * 8);
+	FUZZ_CHECK(sk_layout_read_stamp(l, header, out, &err) == 0);
+	FUZZ_CHECK(out->run == 3 && out->run_id == 4 && out->step == 5);
+	FUZZ_CHECK(memcmp(in->sums, out->sums, l->n_sums * 8) == 0);
+}
+
 static void check_stamp(struct sk_layout *l)
 {
 	struct sk_stamp in = { .run = 3, .run_id = 4, .step = 5 }, out = { 0 };
-	struct sk_layout *again = NULL;
+	struct sk_layout *again = NULL, *sketch = sk_layout_sketch(l, l);
 	struct sk_err err = { "" };
 	char *header = malloc(l->header_bytes);
 
 	in.sums = calloc(l->n_sums + 1, sizeof(*in.sums));
 	out.sums = calloc(l->n_sums + 1, sizeof(*out.sums));
-	FUZZ_CHECK(header && in.sums && out.sums);
+	FUZZ_CHECK(header && in.sums && out.sums && sketch);
 	for (uint32_t i = 0; i < l->n_sums; i++)
 		in.sums[i] = i * UINT64_C(0x9e3779b97f4a7c15);
 	sk_layout_stamp(l, &in, header);
-	FUZZ_CHECK(sk_layout_read_stamp(l, header, &out, &err) == 0);
-	FUZZ_CHECK(out.run == 3 && out.run_id == 4 && out.step == 5);
-	FUZZ_CHECK(memcmp(in.sums, out.sums, l->n_sums * 8) == 0);
+	check_read(l, header, &in, &out);
+	check_read(sketch, header, &in, &out);
 	FUZZ_CHECK(sk_layout_parse(header, l->header_bytes, l->image_bytes,
 				   &again, &err) == 0);
 	FUZZ_CHECK(sk_digest_equal(&again->digest, &l->digest));
@@ -89,6 +99,8 @@ static void check_stamp(struct sk_layout *l)
 	/* One bit of it, and it is nobody's. */
 	header[8 + l->digest.bytes[0] % 64] ^= 1;
 	FUZZ_CHECK(sk_layout_read_stamp(l, header, &out, &err) < 0);
+	FUZZ_CHECK(sk_layout_read_stamp(sketch, header, &out, &err) < 0);
+	sk_layout_free(sketch);
 	free(header);
 	free(in.sums);
 	free(out.sums);
@@ -112,11 +124,35 @@ static void check_recalled(const struct sk_layout *l, const char *header,
 	(void)sk_recall_free(recall);
 }
 
+/* It is not that of a layout which has another digest. */
+static void check_foreign(const char *header, size_t bytes)
+{
+	const struct sk_item item = { .spec = { .name = "w", .ndim = 1,
+						.dtype = SK_U8,
+						.shape = { 5 << 20 } } };
+	struct sk_layout *l = NULL, *sketch;
+	struct sk_stamp stamp = { 0 };
+	struct sk_err err = { "" };
+
+	FUZZ_CHECK(sk_layout_new("job", 0, 1, SK_IMAGE_PRIMARY, &item, 1, &l,
+				 &err) == 0);
+	sketch = sk_layout_sketch(l, l);
+	FUZZ_CHECK(sketch);
+	sketch->header_bytes = bytes;
+	sketch->digest.bytes[0] ^= 1;
+	FUZZ_CHECK(sk_layout_read_stamp(sketch, header, &stamp, &err) ==
+		   -EBADMSG);
+	sk_layout_free(sketch);
+	sk_layout_free(l);
+}
+
 static void try_header(const char *header, size_t bytes)
 {
 	struct sk_layout *l = NULL;
 	struct sk_err err = { "" };
 	int r = sk_layout_parse(header, bytes, 0, &l, &err);
+
+	check_foreign(header, bytes);
 
 	FUZZ_CHECK(r == 0 || r == -EBADMSG || r == -ENODATA || r == -ENOMEM);
 	FUZZ_CHECK(r == 0 || r == -ENOMEM || err.text[0]);
