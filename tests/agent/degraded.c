@@ -13,6 +13,7 @@
 
 #include "agent/whole.h"
 #include "base/util.h"
+#include "support/files.h"
 
 #define SECOND UINT64_C(1000000000)
 #define MORE "more"
@@ -283,6 +284,43 @@ static void test_no_pages(void)
 	whole_remove(&w);
 }
 
+/* ---- how often it looks ---- */
+
+/* In each of so many seconds, a look that is begun has the time to end. */
+static uint64_t looks_in(struct whole *w, int sock, int seconds)
+{
+	uint64_t before = sk_fault_os_calls(w->fault, SK_FAULT_FSTATFS);
+
+	for (int i = 0; i < seconds; i++) {
+		sk_fault_os_advance(w->fault, SECOND);
+		for (int k = 0; k < 20; k++)
+			(void)is_degraded(sock, "store-volatile");
+	}
+	return sk_fault_os_calls(w->fault, SK_FAULT_FSTATFS) - before;
+}
+
+/* A store that a reboot loses is as it is: nothing is to be watched more
+ * closely for it. */
+static void test_volatile(void)
+{
+	char dir[] = "/dev/shm/shardkeep-degraded-XXXXXX", store[64];
+	struct whole w;
+	struct rank r;
+	uint64_t n;
+
+	whole_init(&w);
+	CHECK(mkdtemp(dir), "mkdtemp: %s", strerror(errno));
+	(void)snprintf(store, sizeof(store), "%s/store", dir);
+	w.options.store = store;
+	start(&w, &r, &(struct rank_options){ .job = "degraded", .world = 1 });
+	CHECK(is_degraded(r.sock, "store-volatile"), "%s is volatile", dir);
+	(void)looks_in(&w, r.sock, 20);
+	n = looks_in(&w, r.sock, 60);
+	CHECK(n <= 8, "%d looks in a minute", (int)n);
+	end(&w, &r);
+	CHECK(remove_tree(dir) == 0, "cannot remove %s", dir);
+}
+
 int main(void)
 {
 	test_disks();
@@ -291,5 +329,6 @@ int main(void)
 	test_budget();
 	test_pages();
 	test_no_pages();
+	test_volatile();
 	return 0;
 }

@@ -286,6 +286,62 @@ static void test_gone_under_reader(void)
 	end(&w, sock);
 }
 
+/* ---- not made yet ---- */
+
+/* Both are there when the agent looks. */
+static void ask_and_leave(struct rank *r)
+{
+	const struct sk_layout *l = r->layouts[0];
+	const struct sk_extent all = { .from = l->header_bytes,
+				       .to = l->image_bytes };
+	struct sk_msg ask = { .type = SK_MSG_DEVICE_SLOT,
+			      .body.device_slot = { .state = r->state,
+						    .n_extents = 1 } };
+	struct sk_msg leave = { .type = SK_MSG_UNREGISTER,
+				.body.state = r->state };
+	int fd = memfd_create("extents", MFD_CLOEXEC);
+
+	CHECK(fd >= 0 && write(fd, &all, sizeof(all)) == sizeof(all),
+	      "memfd");
+	memcpy(ask.body.device_slot.uuid, uuid.bytes, sizeof(uuid.bytes));
+	CHECK(sk_channel_send(sk_os_linux(), r->sock, &ask, &fd, 1) == 0,
+	      "send");
+	rig_send(r->sock, &leave);
+	close(fd);
+	CHECK(rig_reply(r->sock, &ask, NULL, NULL) == -EAGAIN, "%s",
+	      rig_why(&ask));
+	CHECK_STATUS(rig_reply(r->sock, &leave, NULL, NULL), 0, &leave);
+}
+
+/* Who leaves while a worker makes its memory, or is about to, holds up nobody,
+ * and takes nothing along. */
+static void test_left_unmade(void)
+{
+	struct whole w;
+	struct rank r;
+
+	whole_init(&w);
+	w.options.device_memory = 8u << 20;
+	whole_start(&w);
+	for (int i = 0; i < 6; i++) {
+		CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
+			.job = "unmade", .world = 1 }), 0, &r.msg);
+		if (i % 2) {
+			(void)ask_slot(&r);
+			CHECK_STATUS(rank_unregister(&r), 0, &r.msg);
+		} else {
+			ask_and_leave(&r);
+		}
+		rank_close(&r);
+	}
+	come(&r, &w.rig);
+	CHECK_STATUS(rank_unregister(&r), 0, &r.msg);
+	AWAIT(used(r.sock) == 0, "%.0f bytes are nobody's", used(r.sock));
+	rank_close(&r);
+	CHECK(rig_stop(&w.rig) == 0, "exit status: %s", whole_log(&w));
+	whole_remove(&w);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 3 && strcmp(argv[1], "--gpu-worker") == 0)
@@ -297,5 +353,6 @@ int main(int argc, char **argv)
 	test_read_for_long();
 	test_image_gone();
 	test_gone_under_reader();
+	test_left_unmade();
 	return 0;
 }

@@ -573,9 +573,9 @@ static void test_headers_are_read_once_in_a_stores_life(void)
 
 /* ---- an index that is not so ---- */
 
-/* What it says of the layout of that image is another one's, and its checksum
- * is right. */
-static void forge_index(const struct whole *w, int step, int rank)
+/* What it says of that image, of its layout or of its checksums, is another
+ * one's, and its own checksum is right. */
+static void forge_index(const struct whole *w, int step, int rank, bool sums)
 {
 	char path[400], file[65536];
 	struct sk_history_brief brief;
@@ -597,7 +597,10 @@ static void forge_index(const struct whole *w, int step, int rank)
 			break;
 	}
 	CHECK(at + (ssize_t)sizeof(brief) <= n, "the image is not in it");
-	brief.digest.bytes[0] ^= 1;
+	if (sums)
+		brief.content[0] ^= 1;
+	else
+		brief.digest.bytes[0] ^= 1;
 	memcpy(file + at, &brief, sizeof(brief));
 	memcpy(file + 8, &sum, sizeof(sum));
 	sum = sk_xxh3(file, (size_t)n);
@@ -607,7 +610,7 @@ static void forge_index(const struct whole *w, int step, int rank)
 }
 
 /* Who opens an image is never told more than its header says. */
-static void test_a_wrong_index_opens_nothing(void)
+static void test_a_wrong_index_opens_nothing(bool sums)
 {
 	struct sk_msg msg = { .type = SK_MSG_OPEN };
 	struct sk_wire_image *images;
@@ -618,7 +621,7 @@ static void test_a_wrong_index_opens_nothing(void)
 	whole_init(&w);
 	make_history(&w, FEW);
 	(void)reads_of_first_list(&w, false);
-	forge_index(&w, FEW, 1);
+	forge_index(&w, FEW, 1, sums);
 	start(&w);
 	sock = rig_connect(&w.rig);
 	CHECK(list(sock, LIMIT, FEW) == LIMIT, "it is believed so far");
@@ -629,7 +632,7 @@ static void test_a_wrong_index_opens_nothing(void)
 			.image = images[rank].image,
 			.place = SK_PLACE_DISK, .flags = SK_OPEN_SUMS } };
 		CHECK_STATUS(rig_call(sock, &msg, NULL, 0, fds, &n_fds),
-			     rank == 1 ? -EBADMSG : 0, &msg);
+			     rank != 1 ? 0 : sums ? -ENOENT : -EBADMSG, &msg);
 		for (int i = 0; i < n_fds; i++)
 			close(fds[i]);
 		n_fds = 0;
@@ -664,7 +667,8 @@ int main(void)
 	test_turns_are_bounded();
 	test_snapshots_cost_the_same_beside_many();
 	test_headers_are_read_once_in_a_stores_life();
-	test_a_wrong_index_opens_nothing();
+	test_a_wrong_index_opens_nothing(false);
+	test_a_wrong_index_opens_nothing(true);
 	test_an_image_is_read_once();
 	return 0;
 }

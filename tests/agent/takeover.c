@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Takeovers that do not go as they should: the taker reads slowly, the agent
+ * before it ends half way, or what is taken is not what was sealed.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/rig.h"
+#include "keeper/kept.h"
+#include "keeper/table.h"
+#include "wire/version.h"
+
+#define RANKS 40
+#define SLOTS 8
+
+/* ---- a taker that reads slowly ---- */
+
+static int bytes_in(int sock)
+{
+	int n = 0;
+
+	CHECK(ioctl(sock, FIONREAD, &n) == 0, "FIONREAD");
+	return n;
+}
+
+/* Until the socket is full, or all is in it: nothing more comes for a while.
+ * Whatever has come, what follows must be so. */
+static void let_fill(int sock)
+{
+	int last = 0;
+
+	for (int still = 0; still < 50; still++) {
+		int n = bytes_in(sock);
+
+		if (n != last)
+			still = 0;
+		last = n;
+		(void)usleep(2000);
+	}
+}
+
+/* All of it comes, however long that takes, and the agent goes on where nobody
+ * says that he has it. */
+static void test_slow(const char *program)
+{
+	struct sk_msg msg = { .type = SK_MSG_TAKEOVER, .body.takeover = {
+		.table_version = TABLE_VERSION,
+		.record_bytes = sizeof(struct table_record) } };
+	struct rank r[RANKS];
+	struct rig rig;
+	uint32_t left, n = 0;
+	int sock;
+
+	rig_init(&rig, program);
+	rig_start(&rig, "--keeper", "--memory", "64M", "--idle-exit", "60",
+		  NULL);
+	for (int i = 0; i < RANKS; i++)
+		CHECK_STATUS(rank_open(&r[i], &rig, &(struct rank_options){
+			.job = "slow", .rank = i, .world = RANKS,
+			.slots = SLOTS, .rows = 1 }), 0, &r[i].msg);
+	sock = rig_connect(&rig);
+	rig_send(sock, &msg);
+	let_fill(sock);
+	do {
+		CHECK_STATUS(rig_reply(sock, &msg, NULL, NULL), 0, &msg);
+		left = msg.body.kept.left;
+		n++;
+	} while (left);
+	CHECK(n >= RANKS * SLOTS, "%u descriptors", n);
+	close(sock);
+	for (int i = 0; i < RANKS; i++)
+		rank_snapshot(&r[i], 1);
+	CHECK_STATUS(rank_wait(&r[0], 1, 2, WAIT_MS), 0, &r[0].msg);
+	for (int i = 0; i < RANKS; i++)
+		rank_close(&r[i]);
+	CHECK(rig_stop(&rig) == 0, "status");
+	rig_remove(&rig);
+}
+
+/* ---- an agent that ends half way ---- */
+
+static int listen_at(const char *path)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	strcpy(addr.sun_path, path);
+	CHECK(sock >= 0 && bind(sock, (struct sockaddr *)&addr,
+				sizeof(addr)) == 0 && listen(sock, 4) == 0,
+	      "listen: %s", strerror(errno));
+	return sock;
+}
+
+static struct sk_msg hear(int sock, uint16_t type)
+{
+	const struct sk_os *os = sk_os_linux();
+	int fds[SK_MSG_FDS], n = 0;
+	struct sk_msg msg;
+
+	CHECK(sk_channel_wait(os, sock, os->now_ns(os) +
+			      WAIT_MS * UINT64_C(1000000)) == 0 &&
+	      sk_channel_recv(os, sock, &msg, fds, &n) == 0, "no message");
+	CHECK(msg.type == type, "message %u", msg.type);
+	while (n)
+		close(fds[--n]);
+	return msg;
+}
+
+static void answer(int sock, struct sk_msg *msg, int fd)
+{
+	CHECK(sk_channel_send(sk_os_linux(), sock, msg, &fd, fd >= 0) == 0,
+	      "send");
+}
+
+/* The first of several, and then no more. */
+static void hand_one_over(int sock)
+{
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	struct sk_msg msg = hear(sock, SK_MSG_HELLO);
+
+	memset(&msg.body, 0, sizeof(msg.body));
+	msg.body.hello_reply = (struct sk_wire_hello_reply){
+		.instance = 1, .pid = (uint32_t)getpid(),
+		.wire = SK_WIRE_VERSION };
+	answer(sock, &msg, -1);
+	msg = hear(sock, SK_MSG_TAKEOVER);
+	memset(&msg.body, 0, sizeof(msg.body));
+	msg.body.kept.left = 3;
+	strcpy(msg.body.kept.name, KEPT_LISTENER);
+	answer(sock, &msg, fd);
+	close(fd);
+	close(sock);
+}
+
+/* The taker says what happened, and does not begin. */
+static void test_half(const char *program)
+{
+	char text[4096] = "";
+	struct rig rig;
+	int out[2], listener, sock, status;
+	ssize_t got;
+	size_t n = 0;
+	pid_t pid;
+
+	rig_init(&rig, program);
+	listener = listen_at(rig.socket);
+	CHECK(pipe2(out, O_CLOEXEC) == 0, "pipe");
+	pid = fork();
+	CHECK(pid >= 0, "fork");
+	if (!pid) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		(void)dup2(out[1], STDERR_FILENO);
+		execl(program, program, "--socket", rig.socket, "--takeover",
+		      "--idle-exit", "60", (char *)NULL);
+		_exit(127);
+	}
+	close(out[1]);
+	sock = accept(listener, NULL, NULL);
+	CHECK(sock >= 0, "accept");
+	hand_one_over(sock);
+	while ((got = read(out[0], text + n, sizeof(text) - 1 - n)) > 0)
+		n += (size_t)got;
+	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) &&
+	      WEXITSTATUS(status) == 1, "status %#x", status);
+	CHECK(strstr(text, "did not hand all over"), "%s", text);
+	close(out[0]);
+	close(listener);
+	CHECK(unlink(rig.socket) == 0, "unlink");
+	rig_remove(&rig);
+}
+
+/* ---- what outlives it is not what was sealed ---- */
+
+static pid_t agent_pid(const struct rig *rig)
+{
+	struct sk_msg msg;
+	int sock = rig_try_connect(rig, &msg);
+
+	CHECK(sock >= 0, "connect: %s", strerror(-sock));
+	close(sock);
+	return (pid_t)msg.body.hello_reply.pid;
+}
+
+/* A rank that writes another header over what it has sealed: of the same size,
+ * in other words. The next agent does not give it out under those. */
+static void test_other_header(const char *program)
+{
+	struct rank_options o = { .job = "header", .world = 1, .more = 1,
+				  .salt = 5 };
+	struct rank r, like;
+	struct rig rig;
+	int slot, sock;
+	uint32_t flags;
+
+	rig_init(&rig, program);
+	rig_start(&rig, "--keeper", "--memory", "64M", "--idle-exit", "60",
+		  NULL);
+	CHECK_STATUS(rank_open(&r, &rig, &o), 0, &r.msg);
+	o.salt = 6;
+	/* It is refused, for there is one; its layout is wanted. */
+	CHECK(rank_open(&like, &rig, &o) < 0, "twice");
+	CHECK(like.layouts[0]->image_bytes == r.layouts[0]->image_bytes,
+	      "another size");
+	slot = rank_slot(&r, 1, 0);
+	CHECK(slot >= 0, "%s", rig_why(&r.msg));
+	rank_fill(&r, slot, 1);
+	CHECK_STATUS(rank_seal(&r, slot, 1), 0, &r.msg);
+	like.maps[slot][0] = r.maps[slot][0];
+	like.run = r.run;
+	like.run_id = r.run_id;
+	rank_fill(&like, slot, 1);
+	like.maps[slot][0] = NULL;
+	CHECK(kill(agent_pid(&rig), SIGKILL) == 0, "kill");
+	AWAIT((sock = rig_try_connect(&rig, &like.msg)) >= 0, "the next one");
+	flags = snapshot_flags(sock, "header", 1);
+	CHECK(!(flags & SK_SNAP_RESIDENT), "it is given out: %#x", flags);
+	CHECK(stat_value(sock, "shardkeep_images_not_revived_total") == 1,
+	      "it is not told of");
+	close(sock);
+	rank_close(&like);
+	rank_close(&r);
+	CHECK(rig_stop(&rig) == 0, "status");
+	rig_remove(&rig);
+}
+
+int main(int argc, char **argv)
+{
+	const char *program = argc > 1 ? argv[1] : NULL;
+
+	test_slow(program);
+	test_half(program);
+	test_other_header(program);
+	return 0;
+}
