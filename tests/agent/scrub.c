@@ -3,8 +3,11 @@
  * once a round, what goes before its turn is passed over, an error is no
  * verdict, and an end in the midst of one leaves nothing. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/whole.h"
@@ -161,10 +164,145 @@ static void test_faults(void)
 	end(&s);
 }
 
+/* ---- another file ---- */
+
+static void evict(struct scene *s, int64_t step, uint32_t flags)
+{
+	struct sk_msg msg;
+	int status;
+
+	AWAIT((status = manage(s->sock, SK_MSG_EVICT, JOB, step,
+			       flags | SK_EVICT_FORCE, &msg)) != -EBUSY,
+	      "step %d is in use", (int)step);
+	CHECK_STATUS(status, 0, &msg);
+}
+
+static void copy_file(const char *from, const char *to)
+{
+	int in = open(from, O_RDONLY | O_CLOEXEC);
+	int out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	char *buf = malloc(PIECE);
+	ssize_t n;
+
+	CHECK(in >= 0 && out >= 0 && buf, "%s", from);
+	while ((n = read(in, buf, PIECE)) > 0)
+		CHECK(write(out, buf, (size_t)n) == n, "write %s", to);
+	CHECK(n == 0, "read %s", from);
+	free(buf);
+	close(in);
+	close(out);
+}
+
+/* A bit of its last piece is another one. */
+static void spoil(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	struct stat st;
+	char c;
+
+	CHECK(fd >= 0 && fstat(fd, &st) == 0 &&
+	      pread(fd, &c, 1, st.st_size - 77) == 1, "read %s", path);
+	c ^= 1;
+	CHECK(pwrite(fd, &c, 1, st.st_size - 77) == 1, "write %s", path);
+	close(fd);
+}
+
+/* What is bad in a file says nothing of the one that has its name by the time
+ * that it is seen. */
+static void test_replaced(void)
+{
+	char path[256], good[256];
+	struct scene s;
+	uint64_t before;
+
+	begin(&s);
+	CHECK_STATUS(rank_unregister(&s.r), 0, &s.r.msg);
+	evict(&s, 1, SK_EVICT_MEMORY | SK_EVICT_DISK);
+	evict(&s, 2, SK_EVICT_MEMORY);
+	(void)snprintf(path, sizeof(path), "%s/" JOB "/step-000000000002/"
+		       "rank-00000-of-00001.safetensors", s.w.rig.store);
+	(void)snprintf(good, sizeof(good), "%s/good", s.w.rig.dir);
+	copy_file(path, good);
+	spoil(path);
+	CHECK(snapshot_flags(s.sock, JOB, 2) & SK_SNAP_DURABLE, "step 2");
+	before = sk_fault_os_calls(s.w.fault, SK_FAULT_PREAD);
+	pass(&s, ROUND);
+	AWAIT((pass(&s, 0), sk_fault_os_calls(s.w.fault, SK_FAULT_PREAD)) >
+	      before, "nothing is read");
+	CHECK(rename(good, path) == 0, "rename");
+	CHECK(snapshot_flags(s.sock, JOB, 2) & SK_SNAP_DURABLE, "step 2");
+	for (int i = 0; i < 5 * PIECES; i++)
+		pass(&s, 1);
+	pass(&s, ROUND);
+	AWAIT(passed(&s) >= 1, "it is not read");
+	CHECK(stat_value(s.sock, BAD) == 0, "a verdict on another file");
+	CHECK(snapshot_flags(s.sock, JOB, 2) & SK_SNAP_DURABLE, "step 2");
+	end(&s);
+}
+
+/* ---- begun without some memory ---- */
+
+static void fail_one(void *ctx)
+{
+	sk_fault_alloc_fail(*(const uint64_t *)ctx, 1);
+}
+
+static bool has_figures(struct scene *s)
+{
+	pass(s, 1);
+	return access(s->w.metrics[0], F_OK) == 0;
+}
+
+/* It is as it was asked to be: it writes its figures and looks at what it
+ * keeps. */
+static void check_whole(struct scene *s)
+{
+	s->sock = rig_connect(&s->w.rig);
+	AWAIT(has_figures(s), "no figures: %s", whole_log(&s->w));
+	CHECK_STATUS(rank_open(&s->r, &s->w.rig, &(struct rank_options){
+		.job = JOB, .world = 1, .rows = 1 }), 0, &s->r.msg);
+	rank_snapshot(&s->r, 1);
+	CHECK_STATUS(rank_wait(&s->r, 1, 3, WAIT_MS), 0, &s->r.msg);
+	pass(s, ROUND);
+	AWAIT(passed(s) >= 2, "nothing is looked at");
+	end(s);
+}
+
+/* One that serves is whole, whichever allocation of its start has failed; else
+ * it says why it does not. */
+static void test_short_start(void)
+{
+	uint64_t hits = 1;
+
+	for (uint64_t n = 1; hits; n++) {
+		struct scene s;
+
+		sk_fault_alloc_share();
+		whole_init(&s.w);
+		whole_metrics(&s.w);
+		s.w.options.scrub_rate = PIECE;
+		s.w.before = fail_one;
+		s.w.ctx = &n;
+		whole_start(&s.w);
+		hits = sk_fault_alloc_hits();
+		sk_fault_alloc_next(0, 0);
+		if (s.w.serves) {
+			check_whole(&s);
+			continue;
+		}
+		CHECK(whole_wait(&s.w) == 1, "status: %s", whole_log(&s.w));
+		CHECK(strstr(whole_log(&s.w), "memory"), "allocation %d: %s",
+		      (int)n, whole_log(&s.w));
+		whole_remove(&s.w);
+	}
+}
+
 int main(void)
 {
 	test_once_each();
 	test_end_within();
 	test_faults();
+	test_replaced();
+	test_short_start();
 	return 0;
 }
