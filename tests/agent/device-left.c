@@ -317,13 +317,20 @@ static void ask_and_leave(struct rank *r)
  * and takes nothing along. */
 static void test_left_unmade(void)
 {
+	const struct rank_options first = { .job = "first", .world = 1 };
+	struct rank r, before;
 	struct whole w;
-	struct rank r;
 
 	whole_init(&w);
 	w.options.device_memory = 8u << 20;
 	whole_start(&w);
 	for (int i = 0; i < 6; i++) {
+		/* The worker may have another one's to make before. */
+		if (i > 2) {
+			CHECK_STATUS(rank_open(&before, &w.rig, &first), 0,
+				     &before.msg);
+			(void)ask_slot(&before);
+		}
 		CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
 			.job = "unmade", .world = 1 }), 0, &r.msg);
 		if (i % 2) {
@@ -333,6 +340,12 @@ static void test_left_unmade(void)
 			ask_and_leave(&r);
 		}
 		rank_close(&r);
+		if (i > 2) {
+			AWAIT(ask_slot(&before) == 0, "it is not made: %s",
+			      rig_why(&before.msg));
+			CHECK_STATUS(rank_unregister(&before), 0, &before.msg);
+			rank_close(&before);
+		}
 	}
 	come(&r, &w.rig);
 	CHECK_STATUS(rank_unregister(&r), 0, &r.msg);

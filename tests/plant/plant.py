@@ -306,6 +306,19 @@ def read(path):
         return {key_in(r): r for r in map(json.loads, lines)}
 
 
+def of_today(records):
+    """Those that the tree still has, at the lines where they are now."""
+    lines = {}
+    for r in records:
+        file = r["file"]
+        if file not in lines:
+            lines[file] = {key_of(f): f.line for f in faults_of(file)} \
+                if (TOP / file).exists() else {}
+        line = lines[file].get(key_in(r))
+        if line:
+            yield {**r, "line": line}
+
+
 def main():
     args = arguments()
     path = PLANT / f"{args.seed}.jsonl"
@@ -322,7 +335,7 @@ def main():
                 os._exit(0)
         for pid in jobs:
             os.waitpid(pid, 0)
-    report(r for r in read(path).values() if not r.get("void"))
+    report(of_today(r for r in read(path).values() if not r.get("void")))
 
 
 if __name__ == "__main__":

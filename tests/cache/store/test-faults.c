@@ -184,6 +184,51 @@ BOTH(short_writes)
 	}
 }
 
+static void take_step(void *ctx)
+{
+	const struct place *p = ctx;
+	char step[128], aside[128];
+
+	(void)snprintf(step, sizeof(step), "%s/job/step-000000000005",
+		       p->store);
+	(void)snprintf(aside, sizeof(aside), "%s/aside", p->path);
+	(void)rename(step, aside);
+}
+
+/* Others have moved the step away while an image was written, and whether they
+ * have cannot be looked at: nobody is told that it is durable. */
+BOTH(where_it_cannot_be_looked_at_it_is_not_durable)
+{
+	struct sk_fault_os fault;
+	struct sk_err err = { "" };
+	struct sk_store *store;
+	struct place p;
+	uint64_t opens = 0, looks = 0;
+
+	for (int again = 0; again < 2; again++) {
+		store = make_store(&p, &fault);
+		cr_assert_eq(put(store, 1, 5, 1), 0);
+		sk_fault_os_init(&fault, sk_os_linux());
+		/* The last of each: of the file, and then of its step. */
+		if (again) {
+			sk_fault_os_meddle(&fault, SK_FAULT_FSTATAT, looks,
+					   take_step, &p);
+			sk_fault_os_fail(&fault, SK_FAULT_OPENAT, opens, 1,
+					 EIO);
+		}
+		cr_assert_eq(put_with(store, backend, 1, 5, 0, &err),
+			     again ? -EIO : 0, "%s", err.text);
+		cr_assert_eq(sk_fault_os_hits(&fault), again ? 2 : 0);
+		opens = sk_fault_os_calls(&fault, SK_FAULT_OPENAT);
+		looks = sk_fault_os_calls(&fault, SK_FAULT_FSTATAT);
+		fault.rule_count = 0;
+		cr_assert_eq(holds(store, 1, 5, 0), !again);
+		sk_store_close(store);
+		place_remove(&p);
+	}
+	cr_assert(strstr(err.text, "cannot look at"), "%s", err.text);
+}
+
 /* A name that is no step's is given back too, or it is said that it is not. */
 Test(store_faults, what_cannot_be_unhidden_is_told)
 {
