@@ -111,12 +111,12 @@ static void run_agent(struct whole *w)
 	sk_fault_alloc_fail(0, 0);
 	if (w->before)
 		w->before(w->ctx);
+	before = held_now();
 	r = endpoint_open(os, w->rig.socket, &endpoint, &err);
 	if (r < 0) {
 		fprintf(stderr, "refused: %s\n", err.text);
 		_exit(err.text[0] ? 1 : 99);
 	}
-	before = held_now();
 	r = agent_run(os, &w->options, &endpoint, NULL);
 	/* On this clock it waits for no closing. */
 	if (!w->hangs)
