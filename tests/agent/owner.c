@@ -104,11 +104,28 @@ static void as_owner(const struct rig *rig)
 	_exit(0);
 }
 
+/* A job has one owner on the store: its name is nobody else's, whoever knows
+ * of it. */
+static void check_name_is_taken(const struct rig *rig)
+{
+	struct rank r;
+
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = JOB, .world = 1 }), -EACCES, &r.msg);
+	CHECK(strstr(rig_why(&r.msg), "another user"), "%s",
+	      rig_why(&r.msg));
+	rank_close(&r);
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = "strangers", .world = 1 }), 0, &r.msg);
+	rank_close(&r);
+}
+
 static void as_stranger(const struct rig *rig)
 {
 	char path[256];
 
 	become(STRANGER);
+	check_name_is_taken(rig);
 	CHECK(is_refused(open(path_of(rig, IMAGE, path), O_RDONLY |
 			      O_CLOEXEC)), "read another user's image");
 	CHECK(!can_list(rig->store), "listed the store");
@@ -159,6 +176,10 @@ int main(int argc, char **argv)
 	run_as(as_owner, &rig);
 	run_as(as_stranger, &rig);
 	test_root(&rig);
+	CHECK(rig_stop(&rig) == 0, "exit status");
+	/* Of the next agent, which knows of no rank. */
+	rig_start(&rig, "--store", rig.store, "--memory", "256M", NULL);
+	run_as(as_stranger, &rig);
 	CHECK(rig_stop(&rig) == 0, "exit status");
 	rig_remove(&rig);
 	return 0;
