@@ -119,6 +119,9 @@ static void live(struct world *w, struct parent *p)
 	if (l->stopping)
 		keeper_stopping(&w->os, &p->keeper);
 	w->now_ns += l->lasts_ns;
+	/* Sanitizers would take some for their own. */
+	if (l->signal)
+		(void)signal(l->signal, SIG_DFL);
 	if (l->signal)
 		(void)kill(getpid(), l->signal);
 	_exit(l->status);
