@@ -298,6 +298,31 @@ static void test_deferred(struct rig *rig)
 	rank_close(&r);
 }
 
+/* A rank that describes itself anew is one rank: what it sealed before stays,
+ * and it ends once. */
+static void test_anew(struct rig *rig)
+{
+	struct rank_options o = { .job = "anew", .world = 1 };
+	int sock = rig_connect(rig);
+	double deaths;
+	struct rank r;
+
+	AWAIT(stat_value(sock, "shardkeep_ranks") == 0, "others live");
+	deaths = stat_value(sock, "shardkeep_rank_deaths_total");
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	o.rows = 8;
+	CHECK_STATUS(rank_again(&r, &o), 0, &r.msg);
+	CHECK(stat_value(sock, "shardkeep_ranks") == 1, "two ranks");
+	rank_close(&r);
+	AWAIT(stat_value(sock, "shardkeep_ranks") == 0, "it stays");
+	CHECK(stat_value(sock, "shardkeep_rank_deaths_total") == deaths + 1,
+	      "%.0f deaths", stat_value(sock, "shardkeep_rank_deaths_total") -
+	      deaths);
+	CHECK(snapshot_flags(sock, "anew", 1) & SK_SNAP_RESIDENT, "step 1");
+	close(sock);
+}
+
 int main(int argc, char **argv)
 {
 	struct rig rig;
@@ -310,6 +335,7 @@ int main(int argc, char **argv)
 	test_runs(&rig);
 	test_bad_seal(&rig);
 	test_deferred(&rig);
+	test_anew(&rig);
 	CHECK(rig_stop(&rig) == 0, "exit status");
 	rig_remove(&rig);
 	return 0;
