@@ -21,6 +21,7 @@
 
 #define RANKS 40
 #define SLOTS 8
+#define TRIES 5
 
 /* ---- a taker that reads slowly ---- */
 
@@ -48,17 +49,33 @@ static void let_fill(int sock)
 	}
 }
 
-/* All of it comes, however long that takes, and the agent goes on where nobody
- * says that he has it. */
-static void test_slow(const char *program)
+/* How many descriptors come; 0: it hung up before the last. */
+static uint32_t take_slowly(const struct rig *rig)
 {
 	struct sk_msg msg = { .type = SK_MSG_TAKEOVER, .body.takeover = {
 		.table_version = TABLE_VERSION,
 		.record_bytes = sizeof(struct table_record) } };
+	int sock = rig_connect(rig), r;
+	uint32_t n = 0;
+
+	rig_send(sock, &msg);
+	let_fill(sock);
+	do {
+		r = rig_reply(sock, &msg, NULL, NULL);
+		n++;
+	} while (r == 0 && msg.body.kept.left);
+	close(sock);
+	return r == 0 ? n : 0;
+}
+
+/* All of it comes to who is not as quick, and the agent goes on where nobody
+ * says that he has it. It bounds for how long others wait, so that a machine
+ * that stands still has another try. */
+static void test_slow(const char *program)
+{
 	struct rank r[RANKS];
 	struct rig rig;
-	uint32_t left, n = 0;
-	int sock;
+	uint32_t n = 0;
 
 	rig_init(&rig, program);
 	rig_start(&rig, "--keeper", "--memory", "64M", "--idle-exit", "60",
@@ -67,16 +84,9 @@ static void test_slow(const char *program)
 		CHECK_STATUS(rank_open(&r[i], &rig, &(struct rank_options){
 			.job = "slow", .rank = i, .world = RANKS,
 			.slots = SLOTS, .rows = 1 }), 0, &r[i].msg);
-	sock = rig_connect(&rig);
-	rig_send(sock, &msg);
-	let_fill(sock);
-	do {
-		CHECK_STATUS(rig_reply(sock, &msg, NULL, NULL), 0, &msg);
-		left = msg.body.kept.left;
-		n++;
-	} while (left);
+	for (int i = 0; i < TRIES && !n; i++)
+		n = take_slowly(&rig);
 	CHECK(n >= RANKS * SLOTS, "%u descriptors", n);
-	close(sock);
 	for (int i = 0; i < RANKS; i++)
 		rank_snapshot(&r[i], 1);
 	CHECK_STATUS(rank_wait(&r[0], 1, 2, WAIT_MS), 0, &r[0].msg);
