@@ -21,7 +21,6 @@ void sk_history_forget(struct sk_history *h)
 	h->order = NULL;
 	h->locals = NULL;
 	h->n = h->room = h->unproved = 0;
-	h->n_locals = 0;
 	h->dir = (struct sk_file_id){ 0 };
 }
 

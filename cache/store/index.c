@@ -279,7 +279,6 @@ static int take_locals(struct sk_history *h, const struct head *head,
 	if (!h->locals)
 		return -ENOMEM;
 	memcpy(h->locals, p->locals, head->n_locals * sizeof(*h->locals));
-	h->n_locals = (uint32_t)head->n_locals;
 	return 0;
 }
 

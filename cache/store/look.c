@@ -207,7 +207,6 @@ static void carry_files(struct sk_history *old, struct sk_history *fresh)
 		was->n_files = was->room_files = was->n_briefs = 0;
 	}
 	fresh->locals = sk_take_ptr(old->locals);
-	fresh->n_locals = old->n_locals;
 }
 
 int sk_history_ask(struct sk_store *store, int job_fd,

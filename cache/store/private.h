@@ -170,7 +170,6 @@ struct sk_history {
 	uint64_t prove_from;		/* the step that is next */
 	uint32_t *order;		/* newest first */
 	int64_t *locals;		/* of briefs */
-	uint32_t n_locals;
 };
 
 /** For qsort(): by step and name. */
