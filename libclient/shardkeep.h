@@ -483,9 +483,11 @@ struct sk_comm_part {
 
 /**
  * A comm that moves the memory of a CUDA device as well has this, its ctx the
- * comm's; sk_comm_nccl() makes one. What goes to tensors on that device, and
- * to no other rank of the node, is then sent from device to device. Functions
- * are called as the comm's are.
+ * comm's; sk_comm_nccl() makes one. What other nodes have of tensors on that
+ * device is then sent from device to device; where several ranks of a node want
+ * it, to one of them, which sends it on to the others. What one of those has
+ * elsewhere comes to the node by way of the host. Functions are called as the
+ * comm's are.
  */
 struct sk_comm_device {
 	int32_t ordinal;	/**< whose memory: this rank's device */
@@ -495,7 +497,9 @@ struct sk_comm_device {
 	 * as before; any other error ends the comm. */
 	int (*begin)(void *ctx, uint32_t timeout_ms);
 	/** As sk_comm.exchange, of parts in that device's memory, which nobody
-	 * else reads or writes meanwhile. When it returns 0, they are there. */
+	 * else reads or writes meanwhile; but between two ranks of a node may
+	 * go several, in the same order on both, and the same bytes may go to
+	 * several ranks. When it returns 0, they are there. */
 	int (*exchange)(void *ctx, const struct sk_comm_part *sends,
 			size_t n_sends, const struct sk_comm_part *receives,
 			size_t n_receives, uint32_t timeout_ms);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What other nodes have, for tensors on a device that the comm can reach: sent
- * from device to device, each piece by whoever has it to whoever wants it.
+ * from device to device, each piece by whoever has it to whoever wants it. What
+ * several ranks of a node want comes to one of them, which passes it on.
  *
- * What several ranks of a node want is not: it comes to the node once, by way
- * of the host. So does all where somebody verifies both ends.
+ * What one of those has elsewhere, on another device or on the host, comes to
+ * the node once, by way of the host. So does all where somebody verifies both
+ * ends.
  */
 #ifndef SK_LIBCLIENT_RESTORE_ACROSS_H
 #define SK_LIBCLIENT_RESTORE_ACROSS_H

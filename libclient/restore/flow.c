@@ -12,14 +12,15 @@ uint64_t sk_flow_cut(struct sk_flow *f, struct sk_flow_part *parts,
 		     size_t *n_parts)
 {
 	uint64_t bytes = 0;
+	size_t runs = 1;
 
-	assert(f->cap && f->units);
+	assert(f->cap && f->units && f->runs);
 	for (size_t k = 0; k < f->units && f->at < f->n; k++) {
 		const struct sk_want *w = &f->wants[f->at];
 		uint64_t left = w->to - w->from - f->done;
 		uint64_t n = left < f->cap - bytes ? left : f->cap - bytes;
 
-		if (!n)
+		if (!n || (k && w->begins && ++runs > f->runs))
 			break;
 		if (parts)
 			parts[(*n_parts)++] = (struct sk_flow_part){
@@ -66,6 +67,8 @@ static void limit(const struct sk_restoring *rs, const struct sk_terms *t,
 	f->cap = cap > SK_FLOW_ALIGN ? cap : SK_FLOW_ALIGN;
 	f->units = SK_FLOW_UNITS / (in ? in : 1);
 	f->units = f->units ? f->units : 1;
+	f->runs = SK_FLOW_RUNS / (in ? in : 1);
+	f->runs = f->runs ? f->runs : 1;
 }
 
 /* Beginnings are apart by what a round takes, its sum included. */
@@ -182,6 +185,15 @@ int sk_flows_agree(struct sk_restoring *rs, int r,
 		if (words[k].extra > *ret_rounds)
 			*ret_rounds = words[k].extra;
 	return r;
+}
+
+size_t sk_flows_runs(const struct sk_flow *flows, size_t n)
+{
+	size_t runs = 0;
+
+	for (size_t i = 0; i < n; i++)
+		runs += flows[i].runs;
+	return runs;
 }
 
 size_t sk_flows_units(const struct sk_flow *flows, size_t n)

@@ -10,6 +10,9 @@
 
 /** Parts of wants that one rank gets in a round, about. */
 #define SK_FLOW_UNITS 1024u
+/** Of those, times that other ranks of the node get what comes than got what
+ * came before, about: each is a message to each of them (relay.h). */
+#define SK_FLOW_RUNS 64u
 /** Where a flow's bytes begin in a window: multiples of it. */
 #define SK_FLOW_ALIGN 32u
 
@@ -21,6 +24,7 @@ struct sk_flow {
 	size_t n;
 	uint64_t cap;			/* bytes of one round */
 	size_t units;			/* parts of one round */
+	size_t runs;			/* and for so many sets of ranks */
 	uint64_t base;			/* in the window */
 	/* How far it is: */
 	size_t at;
@@ -61,5 +65,7 @@ int sk_flows_agree(struct sk_restoring *rs, int r,
 		   const struct sk_flows *flows, uint64_t *ret_rounds);
 /** Parts of a round, at most, of @n flows. */
 size_t sk_flows_units(const struct sk_flow *flows, size_t n);
+/** The same of their runs. */
+size_t sk_flows_runs(const struct sk_flow *flows, size_t n);
 
 #endif

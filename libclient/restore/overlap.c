@@ -7,6 +7,7 @@
 #include "base/array.h"
 #include "base/util.h"
 #include "restore/agree.h"
+#include "restore/by-device.h"
 #include "tensor/box.h"
 #include "tensor/dtype.h"
 
@@ -20,6 +21,8 @@ struct region {
 	int32_t ndim;
 	uint32_t piece;		/* of that rank's plan */
 	int32_t rank;
+	bool on_device;		/* that the comm reaches there */
+	char reserved[7];
 };
 
 struct regions {
@@ -52,6 +55,7 @@ static struct region region_of(const struct sk_restoring *rs, uint32_t index)
 		.ndim = item_of(rs, p)->spec.ndim,
 		.piece = index,
 		.rank = rs->state->job.rank,
+		.on_device = sk_restore_is_by_device(rs, p->local),
 	};
 	size_t bytes = (size_t)region.ndim * sizeof(int64_t);
 
@@ -248,8 +252,11 @@ static void note_shared(struct sk_restoring *rs, uint32_t piece,
 	struct sk_restore_piece *p = &rs->pieces[piece];
 	struct sk_box cut;
 
-	p->shared |= other->rank != rs->state->job.rank &&
-		     sk_box_intersect(other->ndim, &p->box, &other->box, &cut);
+	if (other->rank == rs->state->job.rank ||
+	    !sk_box_intersect(other->ndim, &p->box, &other->box, &cut))
+		return;
+	p->shared = true;
+	p->mixed |= !other->on_device;
 }
 
 /* One of this rank's, by all of its group. A group is of one entry, whose

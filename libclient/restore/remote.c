@@ -190,7 +190,7 @@ int sk_restore_remote(struct sk_restoring *rs, int r)
 	m.beside = (struct sk_beside){ .pool = rs->sk->pool,
 				       .run = run_beside, .ctx = &m };
 	sk_beside_init(&m.beside);
-	r = sk_restore_terms(rs, r, false, &m.terms);
+	r = sk_restore_terms(rs, r, SK_WAY_HOST, &m.terms);
 	if (r >= 0)
 		r = move(&m);
 	release(&m);

@@ -40,7 +40,9 @@
  *   deliver.c   from there into tensors
  *   beside.c    what the pool does while ranks exchange a round
  *   remote.c    rounds: all of that at once, one after the other
- *   across.c    rounds of what goes from device to device
+ *   by-device.c what goes from device to device
+ *   relay.c     and on to other ranks of a node
+ *   across.c    rounds of that
  *   result.c    what moving came to: bad images, what nobody verified
  *   beyond.c    another call: the names that nobody here described
  */
@@ -166,8 +168,10 @@ struct sk_restore_piece {
 	uint32_t place;
 	bool relied;		/* others verify chunks of it */
 	bool across;		/* of other nodes: from device to device */
-	bool shared;		/* of other nodes: a neighbour wants it too,
-				 * by boxes that it said itself; overlap.c */
+	bool shared;		/* of other nodes: a neighbour wants it, too */
+	bool mixed;		/* not all who want it have it on the comm's
+				 * devices; these two: overlap.c for boxes that
+				 * owners said, else by-device.c */
 	uint32_t holder;	/* of other nodes: who is asked; wants.c */
 	const struct sk_entry *entry;
 	struct sk_box box;

@@ -7,6 +7,8 @@
 /* Measured: of 4 MiB, few ranks took up to twice as long. */
 #define WINDOW_LEAST ((uint64_t)1 << 20)
 #define MESSAGE_BYTES ((uint64_t)64 << 10)
+/* Of what the other ranks of a node pass on to one in a round, at most. */
+#define RELAYED_BYTES ((uint64_t)32 << 20)
 
 int sk_terms_no_memory(struct sk_restoring *rs)
 {
@@ -32,7 +34,7 @@ uint64_t sk_terms_window(const struct sk_terms *t, uint64_t flows)
 {
 	uint64_t bytes = WINDOW_LEAST;
 
-	if (t->across || flows > SK_WINDOW_BYTES / MESSAGE_BYTES ||
+	if (t->way != SK_WAY_HOST || flows > SK_WINDOW_BYTES / MESSAGE_BYTES ||
 	    t->round_bytes > SK_WINDOW_BYTES)
 		return SK_WINDOW_BYTES;
 	if (bytes < t->round_bytes)
@@ -43,12 +45,19 @@ uint64_t sk_terms_window(const struct sk_terms *t, uint64_t flows)
 struct sk_staging_size sk_terms_staging(const struct sk_restoring *rs,
 					const struct sk_terms *t, int32_t node)
 {
-	return (struct sk_staging_size){
+	struct sk_staging_size size = {
 		.ranks = rs->nodes[node].n,
 		.flows = t->most_in[node],
 		.units = SK_FLOW_UNITS,
 		.window = sk_terms_window(t, t->most_in[node]),
 	};
+	uint64_t others = (uint32_t)size.ranks - 1u;
+
+	if (t->way == SK_WAY_RELAYS && size.window * others > RELAYED_BYTES)
+		size.window = RELAYED_BYTES / others / SK_PAGE * SK_PAGE;
+	if (!size.window)
+		size.window = SK_PAGE;
+	return size;
 }
 
 static int find_sources(struct sk_restoring *rs, struct sk_terms *t)
@@ -112,7 +121,7 @@ static int gather_terms(struct sk_restoring *rs, struct sk_terms *t)
 	return r < 0 ? r : 0;
 }
 
-int sk_restore_terms(struct sk_restoring *rs, int r, bool across,
+int sk_restore_terms(struct sk_restoring *rs, int r, enum sk_way way,
 		     struct sk_terms *ret)
 {
 	struct sk_restore_word word = { 0 };
@@ -120,10 +129,10 @@ int sk_restore_terms(struct sk_restoring *rs, int r, bool across,
 	*ret = (struct sk_terms){
 		.most_in = calloc((uint32_t)rs->n_nodes,
 				  sizeof(*ret->most_in)),
-		.across = across };
+		.way = way };
 	if (r >= 0 && !ret->most_in)
 		r = sk_terms_no_memory(rs);
-	r = sk_restore_wants(rs, r, across, &ret->wants);
+	r = sk_restore_wants(rs, r, way, &ret->wants);
 	if (r < 0)
 		return r;
 	ret->n_in = count_flows_in(&ret->wants);

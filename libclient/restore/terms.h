@@ -25,14 +25,14 @@ struct sk_terms {
 	uint64_t *most_in;		/* per node: flows into one of it */
 	size_t n_in, n_out;		/* flows of this rank */
 	bool end_to_end;		/* somebody said so */
-	bool across;			/* from device to device */
+	enum sk_way way;
 	uint64_t round_bytes;		/* the most that somebody said */
 };
 
 /** From the plan, as sk_restore_wants(). Collective; @r as of
- * sk_restore_trade(). -ENOMEM, -EPROTO
- * and the errors of the comm; @ret is to be freed in any case. */
-int sk_restore_terms(struct sk_restoring *rs, int r, bool across,
+ * sk_restore_trade(). -ENOMEM, -EPROTO and the errors of the comm; @ret is to
+ * be freed in any case. */
+int sk_restore_terms(struct sk_restoring *rs, int r, enum sk_way way,
 		     struct sk_terms *ret);
 /** What the comm may still read when it has failed stays. */
 void sk_restore_free_terms(const struct sk_restoring *rs,
@@ -44,7 +44,8 @@ size_t sk_terms_asked(const struct sk_terms *terms, int32_t rank);
  * what was packed is then still in the cache when it is sent, and what came
  * when it is delivered; but of each flow enough for a message. Whole pages. */
 uint64_t sk_terms_window(const struct sk_terms *terms, uint64_t flows);
-/** What the staging memory of that node is made for. */
+/** What the staging memory of that node is made for; from device to device,
+ * what a rank of it receives into. */
 struct sk_staging_size sk_terms_staging(const struct sk_restoring *rs,
 					const struct sk_terms *terms,
 					int32_t node);

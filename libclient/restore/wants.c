@@ -10,8 +10,11 @@
 #include "restore/others.h"
 #include "restore/shape.h"
 
-/* Chunks of one want: large entries are read by several ranks of a node. */
+/* Chunks of one want: large entries are read by several ranks of a node. Fewer
+ * of what a fetcher passes on, so that the fetchers of a node have as much to
+ * do. */
 #define WANT_CHUNKS 8u
+#define PASSED_CHUNKS 2u
 
 static int no_memory(struct sk_restoring *rs, size_t n)
 {
@@ -28,7 +31,7 @@ struct mover {
 
 static struct mover movers_of(const struct sk_restoring *rs,
 			      const struct sk_restore_holder *h,
-			      const struct sk_want *w, bool across,
+			      const struct sk_want *w, bool alone,
 			      uint32_t group)
 {
 	const struct sk_restore_node *theirs = &rs->nodes[h->node];
@@ -39,9 +42,9 @@ static struct mover movers_of(const struct sk_restoring *rs,
 		hash = sk_restore_mix(hash + (uint64_t)w->box.offset[d]);
 	/* Large ones go round; small ones fall where they may. */
 	return (struct mover){
-		across ? rs->state->job.rank :
-			 rs->near_ranks[(hash + group) %
-					(uint32_t)rs->n_near],
+		alone ? rs->state->job.rank :
+			rs->near_ranks[(hash + group) %
+				       (uint32_t)rs->n_near],
 		theirs->ranks[((hash >> 32) + group) % (uint32_t)theirs->n],
 	};
 }
@@ -78,13 +81,14 @@ static struct sk_want want_of(const struct sk_restoring *rs,
 	return want;
 }
 
-/* The fetcher stands in want.reserved until they are sorted by it. */
+/* The fetcher stands in want.begins until they are sorted by it. */
 static int want_piece(struct sk_restoring *rs, struct sk_wants *w,
 		      uint32_t index)
 {
 	struct sk_restore_piece *p = &rs->pieces[index];
 	const struct sk_restore_holder *h;
 	struct sk_restore_shape shape;
+	uint32_t chunks = p->across && p->shared ? PASSED_CHUNKS : WANT_CHUNKS;
 	struct sk_want want;
 	int r = 0;
 
@@ -96,16 +100,16 @@ static int want_piece(struct sk_restoring *rs, struct sk_wants *w,
 	want = want_of(rs, p, h);
 	sk_restore_shape(&rs->state->locals[p->local].item, p->entry, &p->box,
 			 &shape);
-	for (uint32_t c = 0; c < p->entry->n_sums && r >= 0;
-	     c += WANT_CHUNKS) {
-		struct mover m = movers_of(rs, h, &want, p->across,
-					   c / WANT_CHUNKS);
+	for (uint32_t c = 0; c < p->entry->n_sums && r >= 0; c += chunks) {
+		struct mover m = movers_of(rs, h, &want,
+					   p->across && !p->shared,
+					   c / chunks);
 
 		want.from = sk_restore_before(&shape, c * SK_SUM_CHUNK);
-		want.to = sk_restore_before(&shape, (c + WANT_CHUNKS) *
-							    SK_SUM_CHUNK);
+		want.to = sk_restore_before(&shape,
+					    (c + chunks) * SK_SUM_CHUNK);
 		want.source = m.source;
-		want.reserved = (uint32_t)m.fetcher;
+		want.begins = (uint32_t)m.fetcher;
 		if (want.from < want.to)
 			r = add_want(rs, w, index, &want);
 	}
@@ -139,15 +143,15 @@ static int sort_by_fetcher(struct sk_restoring *rs, struct sk_wants *w)
 	if (!sorted || !pieces || !at || !w->first_of)
 		return no_memory(rs, w->n);
 	for (size_t i = 0; i < w->n; i++)
-		w->first_of[w->mine[i].reserved + 1]++;
+		w->first_of[w->mine[i].begins + 1]++;
 	for (size_t i = 0; i < world; i++)
 		w->first_of[i + 1] += w->first_of[i];
 	memcpy(at, w->first_of, (world + 1) * sizeof(*at));
 	for (size_t i = 0; i < w->n; i++) {
-		size_t to = at[w->mine[i].reserved]++;
+		size_t to = at[w->mine[i].begins]++;
 
 		sorted[to] = w->mine[i];
-		sorted[to].reserved = 0;
+		sorted[to].begins = 0;
 		pieces[to] = w->pieces[i];
 	}
 	free(w->mine);
@@ -213,6 +217,7 @@ struct given {
 	int32_t rank;
 	uint32_t reserved;
 	uint64_t index;
+	uint64_t others;	/* a number of who else has it; 0: nobody */
 };
 
 static int by_want(const void *a, const void *b)
@@ -221,6 +226,34 @@ static int by_want(const void *a, const void *b)
 	int c = compare_wants(x->want, y->want);
 
 	return c ? c : (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/* So that what the same ranks get lies together. */
+static int by_others(const void *a, const void *b)
+{
+	const struct given *x = a, *y = b;
+
+	if (x->want->source != y->want->source)
+		return x->want->source < y->want->source ? -1 : 1;
+	if (x->others != y->others)
+		return x->others < y->others ? -1 : 1;
+	return by_want(a, b);
+}
+
+static void sort_by_others(const struct sk_restoring *rs, struct given *v,
+			   size_t n)
+{
+	for (size_t i = 0, k; i < n; i = k) {
+		uint64_t others = 0;
+
+		for (k = i; k < n && !compare_wants(v[k].want, v[i].want); k++)
+			if (v[k].rank != rs->state->job.rank)
+				others = sk_restore_mix(
+					others + (uint32_t)v[k].rank + 1u);
+		while (i < k)
+			v[i++].others = others;
+	}
+	qsort(v, n, sizeof(*v), by_others);
 }
 
 static bool is_valid(const struct sk_restoring *rs, const struct sk_want *w)
@@ -249,7 +282,7 @@ static int list_given(struct sk_restoring *rs,
 			if (!is_valid(rs, &w[i]))
 				return sk_err_set(&rs->err, -EPROTO, "rank %d "
 						  "wants what cannot be", k);
-			v[n++] = (struct given){ &w[i], k, 0, i };
+			v[n++] = (struct given){ &w[i], k, 0, i, 0 };
 		}
 	}
 	qsort(v, n, sizeof(*v), by_want);
@@ -258,8 +291,14 @@ static int list_given(struct sk_restoring *rs,
 	return 0;
 }
 
+static void fetch(struct sk_wants *w, const struct given *v, bool begins)
+{
+	w->fetched[w->n_fetched] = *v->want;
+	w->fetched[w->n_fetched++].begins = begins;
+}
+
 /* Each once, and who has it. */
-static int fetch_once(struct sk_restoring *rs,
+static int fetch_once(struct sk_restoring *rs, enum sk_way way,
 		      const struct sk_restore_parcel *given,
 		      struct sk_wants *w)
 {
@@ -273,9 +312,12 @@ static int fetch_once(struct sk_restoring *rs,
 	w->consumers = calloc(n + 1, sizeof(*w->consumers));
 	if (!w->fetched || !w->consumers)
 		return no_memory(rs, n);
+	if (way == SK_WAY_RELAYS)
+		sort_by_others(rs, v, n);
 	for (size_t i = 0; i < n; i++) {
 		if (!i || compare_wants(v[i].want, v[i - 1].want))
-			w->fetched[w->n_fetched++] = *v[i].want;
+			fetch(w, &v[i],
+			      i && v[i].others != v[i - 1].others);
 		w->consumers[w->n_consumers++] = (struct sk_consumer){
 			(uint32_t)(w->n_fetched - 1), v[i].rank, v[i].index };
 	}
@@ -300,23 +342,36 @@ static int ask(struct sk_restoring *rs, int r, struct sk_wants *w)
 	return sk_restore_trade(rs, r, out, &w->asked);
 }
 
-int sk_restore_wants(struct sk_restoring *rs, int r, bool across,
+int sk_restore_wants(struct sk_restoring *rs, int r, enum sk_way way,
 		     struct sk_wants *ret)
 {
 	_cleanup_free_ struct sk_restore_parcel *given = NULL;
 
 	*ret = (struct sk_wants){ 0 };
 	if (r >= 0)
-		r = want_pieces(rs, across, ret);
+		r = want_pieces(rs, way != SK_WAY_HOST, ret);
 	if (r >= 0)
 		r = sort_by_fetcher(rs, ret);
-	if (!across)
+	if (way != SK_WAY_DEVICE)
 		r = give(rs, r, ret, &given);
 	else if (r >= 0)
 		r = keep(rs, ret, &given);
-	if (r < 0 && !across)
+	if (r < 0 && way != SK_WAY_DEVICE)
 		return r;
-	return ask(rs, r < 0 ? r : fetch_once(rs, given, ret), ret);
+	return ask(rs, r < 0 ? r : fetch_once(rs, way, given, ret), ret);
+}
+
+const struct sk_consumer *sk_wants_consumers(const struct sk_wants *w,
+					     size_t want, size_t *ret_n)
+{
+	size_t first = sk_count_before(w->n_consumers, i,
+				       w->consumers[i].want < want);
+	size_t n = first;
+
+	while (n < w->n_consumers && w->consumers[n].want == want)
+		n++;
+	*ret_n = n - first;
+	return &w->consumers[first];
 }
 
 void sk_restore_free_wants(struct sk_wants *wants)

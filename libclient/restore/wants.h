@@ -24,7 +24,8 @@ struct sk_want {
 	uint32_t place;			/* there: 0 memory, 1 disk */
 	uint32_t entry;
 	int32_t source;
-	uint32_t reserved;
+	uint32_t begins;		/* 1: other ranks of the fetcher's node
+					 * have it than have the one before */
 };
 
 /** Who has a want that a rank fetches. */
@@ -52,11 +53,21 @@ struct sk_wants {
 	struct sk_restore_parcel *asked;
 };
 
-/** From the plan: what does not go from device to device, or what does, each
- * of which is fetched by whoever wants it. Collective; @r as of
- * sk_restore_trade(). */
-int sk_restore_wants(struct sk_restoring *rs, int r, bool across,
+/** How what is wanted comes. */
+enum sk_way {
+	SK_WAY_HOST,	/* what does not go from device to device */
+	SK_WAY_DEVICE,	/* what does: each is fetched by whoever wants it */
+	SK_WAY_RELAYS,	/* the same, but what several ranks of a node want has
+			 * one fetcher there, who passes it on: relay.h */
+};
+
+/** From the plan. Collective, all of one way; @r as of sk_restore_trade(). */
+int sk_restore_wants(struct sk_restoring *rs, int r, enum sk_way way,
 		     struct sk_wants *ret);
+/** Who has what this rank fetches as its number @want: *ret_n of them, by
+ * rank. */
+const struct sk_consumer *sk_wants_consumers(const struct sk_wants *wants,
+					     size_t want, size_t *ret_n);
 void sk_restore_free_wants(struct sk_wants *wants);
 
 #endif

@@ -42,7 +42,8 @@ static struct mesh_comm links;
 
 /* Of all ranks together; the processes share it. */
 struct totals {
-	uint64_t received, sent, need, device;
+	uint64_t received, sent, need, device, device_need;
+	uint64_t all;		/* by devices, in all cases */
 };
 
 struct trial {
@@ -76,13 +77,21 @@ static void begin(struct gpu_rank *g, struct rank *rank)
 		CHECK(!setenv("NCCL_HOSTID", host, 1));
 }
 
-/* One in four is on the host. */
+/* In every other trial one in four is on the host, in the others one in 32:
+ * where one of a node's ranks has it there, none of them gets it by devices. */
+static bool is_on_host(const struct random_test *test, int side, int rank,
+		       int i)
+{
+	uint64_t draw = (test->seed * 31 + (uint64_t)i) * 31 +
+			(uint64_t)(rank * 2 + side);
+
+	return !(draw * 0x9e3779b97f4a7c15u >> (test->seed / 2 % 2 ? 62 : 59));
+}
+
 static void add(struct rank *rank, const struct sk_tensor *t, int i,
 		void *ctx)
 {
 	const struct trial *trial = rank->arg;
-	uint64_t draw = (trial->test.seed * 31 + (uint64_t)i) * 31 +
-			(uint64_t)(rank->rank * 2 + trial->side);
 	struct gpu_rank *g = ctx;
 	struct sk_tensor at = *t;
 
@@ -91,10 +100,10 @@ static void add(struct rank *rank, const struct sk_tensor *t, int i,
 		return;
 	}
 	at.device = g->device;
-	if (draw * 0x9e3779b97f4a7c15u >> 62)
-		gpu_add(g, &at, rank_bytes(rank, t), 0xee);
-	else
+	if (is_on_host(&trial->test, trial->side, rank->rank, i))
 		gpu_add_host(g, &at, rank_bytes(rank, t), 0xee);
+	else
+		gpu_add(g, &at, rank_bytes(rank, t), 0xee);
 }
 
 static void fill(struct gpu_rank *g, int64_t step)
@@ -158,10 +167,13 @@ static void save(struct rank *rank)
 
 /* ---- what is needed, element by element ---- */
 
+#define HOSTS 2	/* beside the sides: nodes where it is on a host, after */
+
 struct elements {
+	const struct random_test *test;
 	int side, world;
 	int node_of[RANDOM_RANKS];
-	uint8_t *nodes[RANDOM_TENSORS][2];	/* bit per node that has it */
+	uint8_t *nodes[RANDOM_TENSORS][3];	/* bit per node that has it */
 	int64_t n[RANDOM_TENSORS];
 	unsigned size[RANDOM_TENSORS];
 };
@@ -201,6 +213,8 @@ static void mark_all(struct rank *rank, const struct sk_tensor *t, int i,
 	e->n[i] = sk_box_volume(s.ndim, &whole);
 	e->size[i] = sk_dtype_bits(s.dtype) / 8;
 	e->nodes[i][e->side] = calloc(1, (size_t)e->n[i] + 1);
+	if (e->side)
+		e->nodes[i][HOSTS] = calloc(1, (size_t)e->n[i] + 1);
 	for (int r = 0; r < e->world; r++) {
 		struct sk_box *boxes;
 		int n;
@@ -209,15 +223,19 @@ static void mark_all(struct rank *rank, const struct sk_tensor *t, int i,
 		for (int b = 0; b < n; b++)
 			mark(e->nodes[i][e->side], &s, &boxes[b],
 			     e->node_of[r]);
+		for (int b = 0; e->side && b < n; b++)
+			if (is_on_host(e->test, 1, r, i))
+				mark(e->nodes[i][HOSTS], &s, &boxes[b],
+				     e->node_of[r]);
 		free(boxes);
 	}
 }
 
 /* Bytes that some rank wants, of which its node has none; once per node. */
-static uint64_t count_need(struct rank *rank, const struct random_test *test)
+static void count_need(struct rank *rank, const struct random_test *test,
+		       struct totals *totals)
 {
-	struct elements e = { 0 };
-	uint64_t need = 0;
+	struct elements e = { .test = test };
 
 	for (e.side = 0; e.side < 2; e.side++) {
 		e.world = test->world[e.side];
@@ -225,14 +243,19 @@ static uint64_t count_need(struct rank *rank, const struct random_test *test)
 		random_describe(rank, test, e.side, mark_all, &e);
 	}
 	for (int i = 0; i < RANDOM_TENSORS; i++) {
-		for (int64_t k = 0; k < e.n[i]; k++)
-			need += (uint64_t)__builtin_popcount(
-					e.nodes[i][1][k] &
-					~e.nodes[i][0][k]) * e.size[i];
-		free(e.nodes[i][0]);
-		free(e.nodes[i][1]);
+		for (int64_t k = 0; k < e.n[i]; k++) {
+			unsigned nodes = e.nodes[i][1][k] & ~e.nodes[i][0][k];
+
+			totals->need += (uint64_t)__builtin_popcount(nodes) *
+					e.size[i];
+			nodes &= ~(unsigned)e.nodes[i][HOSTS][k];
+			totals->device_need +=
+				(uint64_t)__builtin_popcount(nodes) *
+				e.size[i];
+		}
+		for (int k = 0; k < 3; k++)
+			free(e.nodes[i][k]);
 	}
-	return need;
 }
 
 static void add_up(const struct trial *t, const struct sk_report *report)
@@ -313,7 +336,7 @@ static void load(struct rank *rank)
 	CHECK(!report.bytes_disk);
 	add_up(t, &report);
 	if (!rank->rank)
-		t->totals->need = count_need(rank, test);
+		count_need(rank, test, t->totals);
 }
 
 static void run_side(struct scene *scene, struct trial *t, const char *job,
@@ -343,13 +366,17 @@ static void check_totals(const struct trial *t)
 	      "seed %d: %llu received, %llu needed", (int)t->test.seed,
 	      (unsigned long long)sum->received,
 	      (unsigned long long)sum->need);
+	/* All that can goes so, what several ranks of a node want as well. */
+	CHECK(sum->device == (on_gpus() ? sum->device_need : 0),
+	      "seed %d: %llu by devices, %llu wanted", (int)t->test.seed,
+	      (unsigned long long)sum->device,
+	      (unsigned long long)sum->device_need);
 }
 
 static void test_property(struct scene *scene, uint64_t first,
 			  uint64_t cases, struct totals *totals)
 {
 	for (uint64_t seed = first; seed < first + cases; seed++) {
-		uint64_t before = totals->device;
 		struct trial t = { .totals = totals };
 		char job[32];
 
@@ -357,9 +384,10 @@ static void test_property(struct scene *scene, uint64_t first,
 		(void)snprintf(job, sizeof(job), "nodes-%d", (int)seed);
 		run_side(scene, &t, job, save);
 		t.side = 1;
-		*totals = (struct totals){ .device = before };
+		*totals = (struct totals){ .all = totals->all };
 		run_side(scene, &t, job, load);
 		check_totals(&t);
+		totals->all += totals->device;
 	}
 }
 
@@ -406,7 +434,7 @@ int main(int argc, char **argv)
 		n = left < BLOCK ? left : BLOCK;
 		fork_block(argc, argv, seed, n, totals);
 	}
-	CHECK(!on_gpus() == !totals->device, "%llu bytes went from device to "
-	      "device", (unsigned long long)totals->device);
+	CHECK(!on_gpus() == !totals->all, "%llu bytes went from device to "
+	      "device", (unsigned long long)totals->all);
 	return 0;
 }
