@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include "libclient/gpu-rank.h"
@@ -19,6 +20,7 @@
 #define COLUMNS 980
 #define WIDE_ROWS 2304	/* of F64, on two ranks: three rounds */
 #define WIDE_COLUMNS 2000
+#define COPY_ROWS 1200	/* of the same, on four: two rounds, and one more */
 
 /* Of those that are forked next; each joins its copy. */
 static struct mesh_comm links;
@@ -40,18 +42,22 @@ struct trial {
 	bool without;			/* NCCL; */
 	const char *why;		/* what the comm says to that */
 	bool twice, wide, save;
+	bool copies;			/* all ranks want all, of the wide */
 };
+
+/* Of all ranks of a restore; the processes share it. */
+static uint64_t *by_device;
 
 static const int *nodes_of(const struct trial *t)
 {
-	if (t->wide)
+	if (t->wide && !t->copies)
 		return t->save ? home_wide : away_wide;
 	return t->save ? home : away;
 }
 
 static int world_of(const struct trial *t)
 {
-	return t->wide ? 2 : RANKS;
+	return t->wide && !t->copies ? 2 : RANKS;
 }
 
 static void describe(struct gpu_rank *g, const struct trial *t, int dim)
@@ -60,14 +66,15 @@ static void describe(struct gpu_rank *g, const struct trial *t, int dim)
 	struct sk_tensor w = { .name = "w", .dtype = SK_F32, .ndim = 2,
 			       .shape = { ROWS, COLUMNS }, .mesh = mesh,
 			       .device = g->device,
-			       .placements = { SK_SHARD(dim) } };
+			       .placements = { t->copies && dim ?
+				       SK_REPLICATE : SK_SHARD(dim) } };
 	struct sk_tensor host = { .name = "host", .dtype = SK_F32, .ndim = 1,
 				  .shape = { 5000 }, .mesh = mesh,
 				  .placements = { SK_SHARD(0) } };
 
 	if (t->wide) {
 		w.dtype = SK_F64;
-		w.shape[0] = WIDE_ROWS;
+		w.shape[0] = t->copies ? COPY_ROWS : WIDE_ROWS;
 		w.shape[1] = WIDE_COLUMNS;
 	}
 	gpu_add(g, &w, rank_bytes(g->rank, &w), 0xee);
@@ -108,17 +115,33 @@ static void save(struct rank *rank)
 
 /* ---- what goes how ---- */
 
+static uint64_t half_of(const struct trial *t)
+{
+	if (t->copies)
+		return COPY_ROWS * WIDE_COLUMNS * 8u / 2;
+	return t->wide ? WIDE_ROWS * WIDE_COLUMNS * 8u / 2 :
+			 ROWS * COLUMNS * 4u / 2;
+}
+
 /* Of what is on devices, each rank wants half of its part that its node has
- * not; the host takes no part in it where it is received. */
+ * not, or half of all, which comes to one of the two of its node. The host
+ * takes no part in it where it is received. */
 static void check_bytes(const struct trial *t,
 			const struct sk_report *report, uint64_t in)
 {
-	uint64_t w = t->wide ? WIDE_ROWS * WIDE_COLUMNS * 8u / 2 / 2 :
-			       ROWS * COLUMNS * 4u / 2 / RANKS;
+	uint64_t w = half_of(t) / (uint64_t)world_of(t);
 	uint64_t out = report->bytes_sent, device = report->bytes_device;
 
-	CHECK(device == (t->without ? 0 : w), "%s: %llu of %llu on devices",
-	      t->name, (unsigned long long)device, (unsigned long long)w);
+	__atomic_fetch_add(by_device, device, __ATOMIC_RELAXED);
+	if (t->copies && !t->without)
+		CHECK(device > half_of(t) / 3 && device < half_of(t) * 2 / 3,
+		      "%s: %llu of %llu are not balanced", t->name,
+		      (unsigned long long)device,
+		      (unsigned long long)half_of(t));
+	else
+		CHECK(device == (t->without ? 0 : w), "%s: %llu of %llu on "
+		      "devices", t->name, (unsigned long long)device,
+		      (unsigned long long)w);
 	CHECK(!report->bytes_disk);
 	if (t->without)
 		return;
@@ -219,21 +242,31 @@ static void run(struct scene *scene, const struct trial *t)
 {
 	pid_t pids[RANKS];
 
+	*by_device = 0;
 	scene->node_of = nodes_of(t);
 	CHECK(!mesh_comm_new(&links, world_of(t)));
-	scene_ranks_start(scene, t->wide ? "wide" : "narrow", world_of(t),
-			  t->save ? save : load, t, pids);
+	scene_ranks_start(scene, t->copies ? "copies" : t->wide ? "wide" :
+							"narrow",
+			  world_of(t), t->save ? save : load, t, pids);
 	mesh_comm_free(&links);
 	end_ranks(t, pids);
 	scene->node_of = NULL;
+	/* To each of the two nodes once. */
+	CHECK(!t->copies || t->save || t->result || t->dies || *by_device ==
+	      (t->without ? 0 : half_of(t) * NODES * (1u + t->twice)), "%s: "
+	      "%llu by devices", t->name, (unsigned long long)*by_device);
 }
 
 static const struct trial trials[] = {
 	{ .name = "save", .culprit = -1, .save = true },
 	{ .name = "save wide", .culprit = -1, .save = true, .wide = true },
+	{ .name = "save copies", .culprit = -1, .save = true, .wide = true,
+	  .copies = true },
 	{ .name = "well", .culprit = -1 },
 	{ .name = "again", .culprit = -1, .twice = true },
 	{ .name = "wide", .culprit = -1, .wide = true },
+	{ .name = "copies", .culprit = -1, .wide = true, .copies = true,
+	  .twice = true },
 	/* Without NCCL: */
 	{ .name = "no library", .culprit = 2, .without = true,
 	  .variable = "SHARDKEEP_LIBNCCL", .value = "/nowhere/libnccl.so.2",
@@ -253,6 +286,13 @@ static const struct trial trials[] = {
 	{ .name = "no room on a device", .culprit = 1, .without = true,
 	  .function = "cuMemAlloc", .nth = 1,
 	  .becomes = SK_CU_OUT_OF_MEMORY },
+	{ .name = "no room for what is passed on", .culprit = 2,
+	  .without = true, .wide = true, .copies = true,
+	  .function = "cuMemAlloc", .nth = 2,
+	  .becomes = SK_CU_OUT_OF_MEMORY },
+	{ .name = "copies on one device", .culprit = 1, .without = true,
+	  .wide = true, .copies = true, .variable = "NCCL_HOSTID",
+	  .value = "node-0", .why = "Duplicate GPU" },
 	/* An end for all: */
 	{ .name = "a send that fails", .culprit = 1, .wide = true,
 	  .function = "ncclSend", .nth = 2,
@@ -261,6 +301,14 @@ static const struct trial trials[] = {
 	{ .name = "a death that nobody tells", .culprit = 0, .wide = true,
 	  .function = "ncclGroupEnd", .nth = 3, .becomes = UINT32_MAX,
 	  .dies = true, .timeout_ms = 5000, .result = -ETIMEDOUT },
+	{ .name = "a copy that is not passed on", .culprit = 3, .wide = true,
+	  .copies = true, .function = "ncclSend", .nth = 3,
+	  .becomes = SK_NCCL_INTERNAL_ERROR, .timeout_ms = 5000,
+	  .result = -ETIMEDOUT },
+	{ .name = "a death among copies", .culprit = 1, .wide = true,
+	  .copies = true, .function = "ncclGroupEnd", .nth = 2,
+	  .becomes = UINT32_MAX, .dies = true, .timeout_ms = 5000,
+	  .result = -ETIMEDOUT },
 	{ .name = "a death at the beginning", .culprit = 2,
 	  .function = "ncclCommInitRankConfig", .nth = 1,
 	  .becomes = UINT32_MAX, .dies = true, .timeout_ms = 5000,
@@ -283,6 +331,11 @@ static void test_deaths(struct scene *scene)
 			.function = calls[i], .nth = 1 + (uint64_t)(i % 2),
 			.becomes = UINT32_MAX, .dies = true,
 			.result = -ETIMEDOUT });
+	/* Between the last that lands and the last that is passed on. */
+	run(scene, &(struct trial){
+		.name = "the last copies", .culprit = 2, .wide = true,
+		.copies = true, .function = "ncclGroupEnd", .nth = 3,
+		.becomes = UINT32_MAX, .dies = true, .result = -ETIMEDOUT });
 	CHECK(!unsetenv("VNCCL_DEATH"));
 }
 
@@ -294,6 +347,9 @@ int main(int argc, char **argv)
 	setenv("VCUDA_DEVICES", "4", 0);
 	if (trainer_nccl_open(&nccl, NULL) < 0 || !nccl.calls)
 		return 77;
+	by_device = mmap(NULL, sizeof(*by_device), PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(by_device != MAP_FAILED);
 	scene_open(&scene, argc, argv);
 	CHECK(!setenv("VNCCL_ORDER", scene.dir, 1));
 	scene_add_nodes(&scene, nodes, NODES, true);
