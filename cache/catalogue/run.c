@@ -65,6 +65,9 @@ static struct sk_cat_run *newest_living(const struct sk_cat_job *job)
 	return NULL;
 }
 
+#define READS "Who reads beside it is no rank of it (SK_JOB_READER, in " \
+	"Python load_tensors())"
+
 /* A rank that lives in a run is never run over, numbered or not: two jobs of
  * one name must not take turns. */
 static int check_alone(const struct sk_cat_run *run, int32_t rank,
@@ -75,8 +78,8 @@ static int check_alone(const struct sk_cat_run *run, int32_t rank,
 	if (!state || !state->living)
 		return 0;
 	return sk_err_set(err, -EEXIST, "rank %" PRId32 " of job \"%s\" lives "
-			  "already in run %" PRIu64 "; two jobs of one name?",
-			  rank, run->job->name, run->number);
+			  "already in run %" PRIu64 "; two jobs of one name? "
+			  READS, rank, run->job->name, run->number);
 }
 
 /* ---- a rank that names no run ---- */
@@ -109,8 +112,8 @@ static int join_or_number(struct sk_cat_job *job, const struct sk_cat_ask *ask,
 		return sk_err_set(err, -EEXIST, "a job \"%s\" of %" PRId32
 				  " ranks lives already in run %" PRIu64
 				  ", this one has %" PRId32 "; two jobs of one "
-				  "name?", job->name, run->world, run->number,
-				  ask->world);
+				  "name? " READS, job->name, run->world,
+				  run->number, ask->world);
 	r = check_alone(run, ask->rank, err);
 	if (r < 0)
 		return r;

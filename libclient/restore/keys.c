@@ -291,7 +291,8 @@ static int check_spec(struct sk_restoring *rs, const struct sk_item *mine,
 	format_spec(&theirs->spec, a, sizeof(a));
 	format_spec(&mine->spec, b, sizeof(b));
 	return sk_err_set(&rs->err, -EINVAL, "tensor \"%.100s\" is %s in the "
-			  "snapshot and %s here", mine->spec.name, a, b);
+			  "snapshot and %s here; restore it as it was saved, "
+			  "and convert it then", mine->spec.name, a, b);
 }
 
 static int check_target(struct sk_restoring *rs, const struct sk_local *local)

@@ -433,7 +433,8 @@ def test_pointers_are_looked_at_every_time(agent):
         assert (model.weight == 5).all() and (model.bias == 6).all()
         assert (model.grown == 7).all()
         model.weight = torch.nn.Parameter(torch.zeros(5, 4))    # resized
-        with pytest.raises(Invalid, match="weight"):
+        with pytest.raises(Invalid, match=r"weight\" is F32 \[4, 4\] in the .*"
+                           r"F32 \[5, 4\] here; restore it as it was"):
             ck.restore()
         assert ck.snapshot(4, wait=10)
 
@@ -738,5 +739,10 @@ def test_what_cannot_be_stored_is_named(agent):
         model.wide = torch.zeros(4, device="meta")
         with pytest.raises(ValueError, match="model.wide.*meta"):
             ck.snapshot(1)
+        model.wide = torch.zeros(4, dtype=torch.complex128)
+        with pytest.raises(TypeError, match="model.wide.*view_as_real"):
+            ck.snapshot(1)
         model.wide = torch.zeros(4)
         assert ck.snapshot(1)
+    with pytest.raises(ValueError, match=r"two .* model\.weight; .*ModuleDict"):
+        Checkpointer([model, torch.nn.Linear(3, 3)], job="named")

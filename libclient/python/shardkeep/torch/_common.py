@@ -83,8 +83,9 @@ def dtype_of(name: str, tensor: torch.Tensor) -> int:
     try:
         return TO_DTYPE[tensor.dtype]
     except KeyError:
+        way = "; its view_as_real() has" if tensor.is_complex() else ""
         raise TypeError(f"{name}: {tensor.dtype} has no place in a "
-                        "safetensors image") from None
+                        f"safetensors image{way}") from None
 
 
 def _of_another_kind(t: torch.Tensor) -> str | None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.torch_version import TorchVersion
 
 from ._common import resolved, unfit
@@ -32,6 +33,8 @@ _FACTORIES: dict[str, Any] = {
 
 
 def _array(t: torch.Tensor) -> dict[str, Any]:
+    if isinstance(t, DTensor):
+        raise _NoForm(t, "DTensor")
     t = resolved(t.detach()) if t.is_conj() or t.is_neg() else t.detach()
     why = unfit(t)
     if why is not None:
@@ -93,7 +96,8 @@ def encode(x: Any, path: str) -> Any:
     except _NoForm as e:
         raise TypeError(
             f"{path}{e.path} is a {e.kind}, which has no safe form; give its "
-            "state as numbers, strings, lists, dicts or tensors") from None
+            "state as numbers, strings, lists, dicts or whole tensors, and "
+            "models as models") from None
 
 
 def _encode(x: Any) -> Any:

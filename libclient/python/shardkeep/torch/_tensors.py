@@ -141,7 +141,9 @@ class LiveTensors:
 
     def _once(self, name: str) -> None:
         if name in self._taken:
-            raise ValueError(f"two tensors are called {name}")
+            raise ValueError(
+                f"two tensors are called {name}; give models that have names "
+                'in common as one: torch.nn.ModuleDict({"a": ..., "b": ...})')
         self._taken.add(name)
 
     def names_of(self, p: torch.nn.Parameter) -> list[str]:
