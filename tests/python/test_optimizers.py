@@ -316,6 +316,26 @@ def test_state_of_no_parameter(agent, caplog):
             ck.snapshot(2)
 
 
+def test_names_that_an_optimizer_was_given(agent, caplog):
+    """Who is in a group is the trainer's own to say."""
+    net = _net(True)
+    named = list(net.named_parameters())
+    optim = torch.optim.SGD([{"params": named[:2]}, {"params": named[2:]}],
+                            lr=2.0)
+    with Checkpointer(net, optim, job="named", **OPTIONS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+    one = torch.optim.SGD(named, lr=1.0)
+    with Checkpointer(net, one, job="named", **OPTIONS) as ck:
+        assert ck.restore() == 1
+    assert one.param_groups[0]["param_names"] == [n for n, _ in named]
+    assert one.param_groups[0]["lr"] == 2.0 and "differed" not in caplog.text
+    bare = torch.optim.SGD(net.parameters(), lr=1.0)
+    with Checkpointer(net, bare, job="named", **OPTIONS) as ck:
+        assert ck.restore() == 1
+    assert "param_names" not in bare.param_groups[0]
+
+
 def test_names_with_dots(agent):
     net = _net(True)
     optim = torch.optim.SGD(net.parameters(), lr=0.1)

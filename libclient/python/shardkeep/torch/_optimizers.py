@@ -134,6 +134,10 @@ def opened(optims: list[Any]) -> list[Stepped]:
 
 # ---- groups ----
 
+#: Of a group: not its settings, but who is in it.
+_MEMBERS = ("params", "param_names")
+
+
 def _set(group: dict[str, Any], key: str, value: Any) -> None:
     """Tensors stay the objects they are: a compiled step has them."""
     old = group.get(key)
@@ -148,7 +152,7 @@ def _set(group: dict[str, Any], key: str, value: Any) -> None:
 def _same(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     """The keys in which two groups differ."""
     return sorted(k for k in a.keys() | b.keys()
-                  if k != "params" and repr(a.get(k)) != repr(b.get(k)))
+                  if k not in _MEMBERS and repr(a.get(k)) != repr(b.get(k)))
 
 
 def load_group(group: dict[str, Any], labels: list[str],
@@ -159,7 +163,7 @@ def load_group(group: dict[str, Any], labels: list[str],
     if not theirs:
         return []
     for key, value in theirs[0].items():
-        if key != "params":
+        if key not in _MEMBERS:
             _set(group, key, value)
     differ: set[str] = set()
     for other in {id(s): s for s in theirs}.values():
