@@ -412,6 +412,62 @@ def test_all_ranks_killed(agent):
     run(3, _after_death, 3)
 
 
+# ---- steps that are taken back ----
+
+def _fresh() -> tuple[Any, Any]:
+    model = Net()
+    fully_shard(model, mesh=_mesh("fsdp"))
+    return model, torch.optim.AdamW(model.parameters())
+
+
+def _take_back(path, again) -> None:
+    model, optim = _fresh()
+    with Checkpointer(model, optim, job="back", raising=True,
+                      **FLUSHLESS) as ck:
+        assert ck.restore() is None
+        _train(model, optim, ck, range(3))
+        ck.flush(0)
+        ck.wait(0, until="durable")
+        for _ in range(again):
+            assert ck.restore(0) == 0
+            _train(model, optim, ck, range(11, 12) if again == 1 else
+                   range(1, 2))
+        want = everything(model, optim)
+        run = ck.status()["run"]
+        if dist.get_rank() == 0:
+            torch.save((want, run), path)
+
+
+def _after_back(path, step) -> None:
+    want, run = torch.load(path)
+    model, optim = _fresh()
+    with Checkpointer(model, optim, job="back", **FLUSHLESS) as ck:
+        assert ck.restore() == step
+        assert ck.report.run == run > 1
+        have = everything(model, optim)
+        assert all(torch.equal(have[name], t) for name, t in want.items())
+
+
+@pytest.mark.parametrize("again, step", [(1, 11), (2, 1)])
+def test_steps_that_are_taken_back(agent, again, step):
+    """What follows an older step is what a crash comes back to."""
+    path = f"{agent}/back.pt"
+    run(2, _take_back, path, again)
+    run(2, _after_back, path, step)
+
+
+def test_steps_of_a_run_with_a_number_are_not_taken_back(agent, caplog):
+    model = torch.nn.Linear(2, 2)
+    with Checkpointer(model, job="given", run=7, **FLUSHLESS) as ck:
+        for step in (1, 2):
+            assert ck.snapshot(step, wait=30)
+            ck.wait()
+        assert ck.restore(1) == 1
+        assert "no snapshots until training is past step 2" in caplog.text
+        assert not ck.snapshot(2)
+        assert ck.snapshot(3, wait=30)
+
+
 # ---- one rank ----
 
 def test_pointers_are_looked_at_every_time(agent):

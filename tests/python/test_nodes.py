@@ -154,6 +154,37 @@ def test_a_node_that_lost_its_memory(nodes):
     run(4, _load, nodes, [0, 1, 0, 1], True, True)
 
 
+def _back(nodes: Nodes, of: list[int], first: bool) -> None:
+    """Nodes may have had other numbers of runs."""
+    model, optim = _job(first)
+    with Checkpointer(model, optim, job="far", raising=True, timeout=60,
+                      slots=3, socket=_on(nodes, of)) as ck:
+        if not first:
+            assert ck.restore() == 2 and not _wrong(model, optim)
+            return
+        assert ck.restore() is None
+        for step in (1, 3):
+            _train(model, optim)
+            ck.snapshot(step, wait=30)
+            ck.wait()
+        assert ck.restore(1) == 1 and not _wrong(model, optim)
+        ck.snapshot(2, wait=30)
+        ck.wait()
+
+
+def test_steps_that_are_taken_back_on_all_nodes(nodes):
+    for node, runs in enumerate((1, 3)):
+        for _ in range(runs):
+            run(1, _alone, nodes[node])
+    run(4, _back, nodes, [0, 0, 1, 1], True)
+    run(4, _back, nodes, [1, 0, 1, 0], False)
+
+
+def _alone(socket: str) -> None:
+    with Checkpointer(Holder({}), job="far", socket=socket) as ck:
+        ck.prepare()
+
+
 def _nothing(nodes: Nodes) -> None:
     model, optim = _job(False)
     with Checkpointer(model, optim, job="far", socket=_on(nodes, [0, 0, 1]),

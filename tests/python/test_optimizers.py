@@ -316,6 +316,51 @@ def test_state_of_no_parameter(agent, caplog):
             ck.snapshot(2)
 
 
+def _grown(net: nn.Module) -> torch.optim.Optimizer:
+    optim = torch.optim.SGD(net[0].parameters(), lr=0.1, momentum=0.9)
+    optim.state[net[0].weight]["step"] = 0
+    return optim
+
+
+def test_state_that_came_after_a_snapshot(agent):
+    """A restore takes it back, as for a fresh optimizer."""
+    net, other = _net(True), _net(True)
+    optim, plain = _grown(net), _grown(other)
+    with Checkpointer(net, optim, job="later", **OPTIONS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+        _step(net, optim, 1)
+        ck.snapshot(2, wait=30)
+        ck.wait()
+        held = optim.state[net[0].weight]["momentum_buffer"]
+        optim.add_param_group({"params": list(net[1].parameters())})
+        _step(net, optim, 1)
+        assert ck.restore(2) == 2
+        assert optim.state[net[0].weight]["momentum_buffer"] is held
+        assert net[1].weight not in optim.state
+        assert ck.restore(1) == 1
+    assert all(k == "step" for s in optim.state.values() for k in s)
+    plain.add_param_group({"params": list(other[1].parameters())})
+    _step(net, optim, 2)
+    _step(other, plain, 2)
+    for (n, a), b in zip(net.named_parameters(), other.named_parameters()):
+        assert torch.equal(a, b[1]), n
+
+
+def test_state_stays_where_a_restore_fails(agent):
+    net = _net(True)
+    optim = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    with Checkpointer(net, optim, job="stays", **OPTIONS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+        _step(net, optim, 1)
+        net.extra = nn.Parameter(torch.ones(2))
+        with pytest.raises(Mismatch, match=r"model\.extra"):
+            ck.restore()
+        assert len(optim.state) == 6
+        assert all(s["momentum_buffer"].any() for s in optim.state.values())
+
+
 def test_names_that_an_optimizer_was_given(agent, caplog):
     """Who is in a group is the trainer's own to say."""
     net = _net(True)

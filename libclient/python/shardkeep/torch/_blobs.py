@@ -110,6 +110,13 @@ class Blobs:
         #: what keeps memory alive, all of it at once.
         self.keep: Any = None
 
+    def move(self, state: State) -> None:
+        """Goes on with a state that knows none of them yet."""
+        self._state = state
+        self._local, self._shared = {}, {}
+        self._rows, self._theirs = {}, {}
+        self._put, self.keep = {}, None
+
     # ---- describing ----
 
     def rooms(self) -> list[bytearray]:

@@ -80,6 +80,11 @@ class Describing:
         self._watch = None
         self.all()
 
+    def move(self, state: State) -> None:
+        """Goes on with a state that was told nothing yet."""
+        self._state, self._names = state, set()
+        self._watch = None
+
     def names(self) -> set[str]:
         """Of what is described."""
         return self._names

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from .. import Client, Error, NotFound, State, _core
+from .. import Client, Error, Mismatch, NotFound, State, _core
 from . import _device
 from ._common import FROM_DTYPE, milliseconds
 from ._blobs import Blobs, alike, rows_in
@@ -26,7 +26,7 @@ from ._links import available as links_available
 from ._nodes import (Held, Teller, candidates, join_runs, names_of,
                      offers, over, several)
 from ._report import Report
-from ._tensors import LiveTensors
+from ._tensors import Dropped, LiveTensors, is_state
 from ._together import PASSED_OVER, together
 
 log = logging.getLogger("shardkeep")
@@ -47,13 +47,20 @@ class Restore:
 
     def __init__(self, client: Client, state: State, comm: Comm, job: str,
                  tensors: LiveTensors, describing: Describing, blobs: Blobs,
-                 kept: Kept) -> None:
+                 kept: Kept, newest: int) -> None:
         self._client, self._state, self._comm = client, state, comm
         self._job, self._tensors, self._describing = job, tensors, describing
         self._blobs, self._kept = blobs, kept
         self.report: Report | None = None
         #: Whether several agents serve the ranks.
         self.several = False
+        #: The newest step of this rank's run, and whether any rank's goes
+        #: beyond what was restored.
+        self._newest, self.taken_back = newest, False
+        #: Whether names differ, and whether what optimizers have and the
+        #: snapshot has not is let go for that; and what was.
+        self._lacking = self._anew = False
+        self._dropped: list[Dropped] = []
         self._device: int | None = None
         #: What objects have from here on, as all ranks have told.
         self._rows: dict[str, int] = {}
@@ -76,7 +83,7 @@ class Restore:
         for found in candidates(told, self.several):
             try:
                 with uncollected():
-                    self._attempt(Saved(*found), flags, strict)
+                    self._try(Saved(*found), flags, strict)
                 return found[1]
             except PASSED_OVER as e:
                 log.warning("step %d cannot be restored: %s", found[1], e)
@@ -92,6 +99,11 @@ class Restore:
                            f"of step {step}")
         return None
 
+    def join(self, state: State) -> None:
+        """Makes what ranks of several agents go on with one run."""
+        self._state = state
+        self._join_runs()
+
     def _join_runs(self) -> None:
         """The run's number comes from each agent: ranks agree on one."""
         links = self._comm.links()
@@ -102,18 +114,32 @@ class Restore:
 
     # ---- one of them ----
 
+    def _try(self, saved: Saved, flags: int, strict: bool) -> None:
+        self._anew = self._lacking = False
+        try:
+            self._attempt(saved, flags, strict)
+        except Mismatch:
+            # All ranks have been told; it may be state of optimizers, which
+            # came after the snapshot.
+            if not self._lacking or not strict:
+                raise
+            self._anew = True
+            self._attempt(saved, flags, strict)
+
     def _attempt(self, saved: Saved, flags: int, strict: bool) -> None:
         if self.several:
             saved.held = Held(self._teller.told(self._together(
                 lambda: self._teller.size(saved.run, saved.step))))
-        one_agent = self._prepare(saved, strict)
+        self._dropped = []
         try:
+            one_agent = self._prepare(saved, strict)
             report = self._move(saved, flags, one_agent)
             if strict:  # described as it will be for the next snapshot,
                 self._describing.is_current()   # unless objects change it
             self._load(strict, report[1])
         except Exception:
             self._blobs.clear()
+            self._tensors.take_again(self._dropped)
             raise
         self._blobs.settle(self._rows)
         if strict:
@@ -133,6 +159,7 @@ class Restore:
         except Exception:       # what was supposed was not agreed on
             self._describing.take_holders(before)
             raise
+        self.taken_back = any(x["newest"] > saved.step for x in said)
         ordinals = [x["device"] for x in said]
         self._device = None if None in ordinals else \
             ordinals[self._comm.rank]
@@ -144,12 +171,15 @@ class Restore:
         items = self._tensors.items()
         self._describing.suppose(items)
         there = [x for x in items if not x[1].is_meta]
-        self._describing.describe(there)
+        known = [x for x in there if not (self._anew and is_state(x[0]))]
+        self._describing.describe(known)
         beyond = self._beyond(saved)
         made = self._tensors.materialize({x[0] for x in beyond})
         made |= self._make_missing(beyond)
+        if len(known) < len(there):
+            self._dropped = self._tensors.drop({x[0] for x in beyond})
         self._blobs.expect(saved.world, beyond)
-        return {**self._describe(strict, made or len(there) < len(items)),
+        return {**self._describe(strict, made or len(known) < len(items)),
                 "rows": rows_in(saved.world, beyond, self._kept.names())}
 
     def _beyond(self, saved: Saved) -> list[_core.Beyond]:
@@ -177,7 +207,7 @@ class Restore:
                 items = [x for x in items if not x[1].is_meta]
             self._describing.describe(items)
         return {"whole": self._describing.supposed(),
-                "place": self._state.announce(),
+                "place": self._state.announce(), "newest": self._newest,
                 "device": self._describing.ordinal()}
 
     def _move(self, saved: Saved, flags: int,
@@ -207,8 +237,12 @@ class Restore:
 
     def _move_bytes(self, saved: Saved, flags: int,
                     way: dict[str, Any]) -> Report:
-        report = Report(**self._state.restore(saved.step, flags,
-                                              run=saved.run, **way))
+        try:
+            report = Report(**self._state.restore(saved.step, flags,
+                                                  run=saved.run, **way))
+        except Mismatch:
+            self._lacking = True
+            raise
         self._describing.aside.give()
         return report
 

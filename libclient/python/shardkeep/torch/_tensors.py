@@ -18,6 +18,9 @@ from ._flat import FlatPart, Piece, flattened_ids, pieces_of
 from ._optimizers import Stepped, load_group, opened
 from ._watch import Watch
 
+#: An optimizer, a parameter, and all that it kept of it.
+Dropped = tuple[Stepped, Any, dict[str, Any]]
+
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.",
              "_fsdp_wrapped_module.")
 
@@ -27,6 +30,11 @@ def clean_name(name: str) -> str:
     for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
     return name
+
+
+def is_state(name: str) -> bool:
+    """Whether a tensor of that name is an optimizer's."""
+    return name.startswith("optim.")
 
 
 def as_list(x: Any) -> list[Any]:
@@ -211,8 +219,7 @@ class LiveTensors:
             str, torch.nn.Parameter, Stepped, str, tuple[int, ...], int]]:
         """State tensors of a snapshot that the optimizers do not have, of
         what it has beyond these tensors; dtypes are the library's."""
-        held = [x for x in beyond
-                if x[1] == "tensor" and x[0].startswith("optim.")]
+        held = [x for x in beyond if x[1] == "tensor" and is_state(x[0])]
         if not held:
             return
         own = {id(x): x.own() for x in self.optims}
@@ -296,6 +303,37 @@ class LiveTensors:
         else:
             stepped.state[p][key] = torch.zeros(shape, dtype=dtype,
                                                 device=where)
+
+    def drop(self, saved: set[str]) -> list[Dropped]:
+        """Lets go of what optimizers keep of parameters and a snapshot has
+        not, as if they were fresh: it was taken before their first step, or
+        while others were trained. ``saved`` are its names."""
+        mine: dict[tuple[int, int], tuple[Stepped, Any, list[str]]] = {}
+        for label, p, stepped in self.parameters():
+            if label and stepped.state.get(p):
+                mine.setdefault((id(stepped), id(p)), (stepped, p, []))[
+                    2].append(label)
+        dropped = []
+        for stepped, p, labels in mine.values():
+            has = stepped.state[p]
+            tensors = [k for k, t in has.items()
+                       if isinstance(t, torch.Tensor)]
+            gone = [k for k in tensors if not any(
+                _state_name(x, k) in saved for x in labels)]
+            if not gone:
+                continue
+            dropped.append((stepped, p, has))
+            stepped.state.pop(p)
+            if len(gone) < len(tensors):
+                stepped.state[p] = {k: v for k, v in has.items()
+                                    if k not in gone}
+        return dropped
+
+    @staticmethod
+    def take_again(dropped: list[Dropped]) -> None:
+        """Gives them back what :meth:`drop` took."""
+        for stepped, p, has in dropped:
+            stepped.state[p] = has
 
     # ---- what is no tensor ----
 

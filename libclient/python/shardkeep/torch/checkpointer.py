@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 from types import TracebackType
 from typing import Any
@@ -131,16 +132,18 @@ class Checkpointer:
         #: What the last restore did, None before one.
         self.report: Report | None = None
         self.last_step: int | None = None
+        self._newest = -1       # step that this run may have
         self._told = False      # what became of that one
         # The first step of what is described now, until one was complete.
         self._unproven: int | None = None
         self._changed = False   # since the last snapshot
         self._client = Client(socket)
-        self._state = State(
-            self._client, job, self.rank, self.world, run=run, slots=slots,
-            flush_every=flush_every, keep_last=keep_last,
-            keep_every=keep_every, keep_age=keep_age, keep_bytes=keep_bytes,
-            flags=_core.JOB_VERIFY if verify else 0)
+        self._job: dict[str, Any] = {
+            "run": run, "slots": slots, "flush_every": flush_every,
+            "keep_last": keep_last, "keep_every": keep_every,
+            "keep_age": keep_age, "keep_bytes": keep_bytes,
+            "flags": _core.JOB_VERIFY if verify else 0}
+        self._state = self._new_state()
         self._blobs = Blobs(self._state, self.rank, self.world)
         self._kept = Kept(self._tensors, self._blobs, self.rank, extra or {},
                           local or {}, rng)
@@ -154,6 +157,10 @@ class Checkpointer:
         self._early = True
         self._hooks = [o.inner.register_step_pre_hook(self._before_step)
                        for o in self._tensors.optims if fence_hook]
+
+    def _new_state(self) -> State:
+        return State(self._client, self.job, self.rank, self.world,
+                     **self._job)
 
     # ---- snapshots ----
 
@@ -247,6 +254,7 @@ class Checkpointer:
         if self._changed:
             self._unproven, self._changed = step, False
         self.last_step, self._told = step, False
+        self._newest = max(self._newest, step)
         return True
 
     def _copy(self, step: int, flags: int, wait_ms: int, stream: Any,
@@ -394,7 +402,8 @@ class Checkpointer:
         several agents serve the ranks, what a node lacks comes out of the
         memory of the others, and a first restore, which finds nothing, makes
         them one run. Every rank must call it, and all restore the same one,
-        or none. Optimizer state that a fresh optimizer lacks is made first,
+        or none. What follows an older step of this life is a run of its own,
+        which is newer than all before it. Optimizer state that a fresh optimizer lacks is made first,
         and tensors on the meta device get their memory. ``strict=False``
         leaves alone what the snapshot lacks and ignores what nobody asks for.
 
@@ -407,14 +416,35 @@ class Checkpointer:
         flags |= _one_of("source", source, _SOURCES)
         restore = Restore(self._client, self._state, self._comm, self.job,
                           self._tensors, self._describing, self._blobs,
-                          self._kept)
+                          self._kept, self._newest)
         found = restore.run(step, flags, strict)
         self._several = restore.several
+        if restore.taken_back:
+            self._begin_run(restore)
         if found is not None:
             self.report = restore.report
             log.log(logging.INFO if self.rank == 0 else logging.DEBUG,
                     "job %s goes on after %s", self.job, self.report)
         return found
+
+    def _begin_run(self, restore: Restore) -> None:
+        """The steps after the one that was restored are there already, and
+        newer ones of what was taken back: who comes after a crash would find
+        those. So all ranks go on in the next run, whose steps are newer."""
+        if self._job["run"] or os.environ.get("SHARDKEEP_RUN"):
+            log.warning("job %s: its run is given a number, so there are no "
+                        "snapshots until training is past step %d again, and "
+                        "a restore finds that; let the agent number runs",
+                        self.job, self._newest)
+            return
+        self._state.close()
+        self._state = self._new_state()
+        self._blobs.move(self._state)
+        self._describing.move(self._state)
+        self.last_step, self._newest, self._unproven = None, -1, None
+        self._changed = True
+        if self._several:
+            restore.join(self._state)
 
     # ---- the end ----
 
