@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from harness import run
 from shardkeep.torch import Checkpointer, _aside
+from shardkeep.torch.full import load_tensors
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -175,3 +176,44 @@ def _pass_beside() -> None:
 
 def test_a_pass_beside_the_copy_of_distributed_buffers(agent) -> None:
     run(2, _pass_beside)
+
+
+# ---- what ranks have values of their own of ----
+
+def _normed() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(3, 40),
+                               torch.nn.BatchNorm1d(40))
+
+
+def _values(rank: int) -> dict[str, torch.Tensor]:
+    return {name: torch.full_like(b, 100 * rank + i)
+            for i, (name, b) in enumerate(_normed().named_buffers())}
+
+
+def _save_statistics() -> None:
+    model = _normed()
+    model.load_state_dict(_values(dist.get_rank()), strict=False)
+    with Checkpointer(model, job="own", timeout=60) as ck:
+        assert ck.restore() is None
+        assert ck.snapshot(1, flush=True, wait=30)
+        ck.wait(until="durable")
+
+
+def _load_statistics(source: str) -> None:
+    """Of two ranks that saved; the third has what rank 0 had."""
+    model = _normed()
+    with Checkpointer(model, job="own", timeout=60) as ck:
+        assert ck.restore(source=source) == 1
+    assert _same(_buffers(model), _values(dist.get_rank() % 2))
+
+
+def test_statistics_of_each_ranks_batches(agent) -> None:
+    """DDP broadcasts rank 0's, and a model has one rank's mean and
+    variance."""
+    run(2, _save_statistics)
+    run(1, _load_statistics, "memory")
+    run(2, _load_statistics, "disk")
+    run(3, _load_statistics, "disk")
+    want = _values(0)
+    saved = load_tensors("own", prefix="model.", names=list(want))
+    assert _same(saved, want)

@@ -19,6 +19,7 @@ from ._blobs import Blobs, rows_of
 from ._comm import Comm
 from ._describe import (Description, Meshes, describe, in_memory, is_whole,
                         locals_of, usual)
+from ._flat import FlatPart
 from ._tensors import LiveTensors
 from ._watch import Watch
 
@@ -119,14 +120,19 @@ class Describing:
                                    self._tensors.buffers & model.keys()})
         others: list[torch.Tensor] = []     # what the library did not read
 
+        apart = self._apart(model)
+
         def slowly(name: str, t: Any, owner: str) -> Description:
             others.extend(locals_of(aside.get(name, t)))
+            if name in apart:
+                return describe(name, FlatPart(aside.get(name, t), None, 0),
+                                self._meshes)
             return in_memory(describe(
                 name, t, self._meshes, self._holders.get(owner),
                 model.get(owner)), aside.get(name))
 
         held, on_devices = self._state.describe(
-            items, self._usual, self._odd(aside), model, slowly,
+            items, self._usual, self._odd(aside) | apart, model, slowly,
             (others, self._blobs.rooms()))
         held += others
         self._blobs.keep = held
@@ -134,6 +140,14 @@ class Describing:
                                          if _device.is_device(x)]
         self.devices = _device.devices_of(self._on_devices)
         self._names = set(model)
+
+    def _apart(self, model: dict[str, Any]) -> set[str]:
+        """What ranks have values of their own of, under one name: each keeps
+        its own. Of what is the same everywhere one copy goes to disk."""
+        if self._comm.world == 1:
+            return set()
+        return {name for name in self._tensors.statistics & model.keys()
+                if is_whole(model[name])}
 
     def _odd(self, aside: dict[str, torch.Tensor]) -> set[str]:
         """Whose descriptions the tensors alone do not tell."""

@@ -21,6 +21,12 @@ from ._watch import Watch
 #: An optimizer, a parameter, and all that it kept of it.
 Dropped = tuple[Stepped, Any, dict[str, Any]]
 
+#: What counts running statistics of its rank alone: DDP overwrites them with
+#: rank 0's before a pass, FSDP leaves them apart.
+_OF_BATCHES = tuple(getattr(torch.nn, f"{lazy}{kind}Norm{n}d")
+                    for lazy in ("", "Lazy") for kind in ("Batch", "Instance")
+                    for n in (1, 2, 3))
+
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.",
              "_fsdp_wrapped_module.")
 
@@ -80,6 +86,8 @@ class LiveTensors:
         self.pieces: dict[str, Piece] = {}      # of flat parameters, by FQN
         self._taken: set[str] = set()
         self.buffers: set[str] = set()
+        #: Buffers that each rank has its own values of, from its own batches.
+        self.statistics: set[str] = set()
         self._fsdp2: list[Any] = []
         self._extra: dict[str, torch.nn.Module] = {}
         seen: set[int] = set()
@@ -118,6 +126,8 @@ class LiveTensors:
                 if key not in passing:
                     self._place(module._buffers, key, t, dot, seen)
                     self.buffers.add("model." + clean_name(dot + key))
+                    if type(module) in _OF_BATCHES:
+                        self.statistics.add("model." + clean_name(dot + key))
 
     def _rebuilt(self) -> bool:
         """Whether modules have other modules, names or parameters than when
