@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from harness import run
+from harness import Logged, run
 from models import whole
 from shardkeep import Mismatch
 from shardkeep.torch import Checkpointer
@@ -103,6 +103,34 @@ def test_pipeline_stages(agent):
     run(2, _save_stages, "two", 4)
     run(4, _load_stages, "two", 4)
     run(1, _load_stages, "two", 4)
+
+
+def _alike(asked: bool) -> None:
+    """Of slices of a Sequential, and of stages with names of their own."""
+    rank, logged = dist.get_rank(), Logged()
+    logging.getLogger("shardkeep").addHandler(logged)
+    torch.manual_seed(rank)
+    slices = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    stages = nn.ModuleDict({f"stage{rank}": nn.Linear(3, 3)})
+    torch.manual_seed(0)
+    copies = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    copies(torch.full((4, 3), float(rank)))
+    for job, model in ("slices", slices), ("stages", stages), ("ddp", copies):
+        with Checkpointer(model, job=job, **OPTIONS) as ck:
+            if asked:
+                assert ck.restore() is None
+            assert ck.snapshot(1)
+            ck.wait()
+        assert len(logged.found) == (rank == 0), logged.found
+    if rank == 0:
+        assert "model.0.bias, model.0.weight: not the same on ranks 0 and 1" \
+            in logged.found[0]
+
+
+def test_stages_of_the_same_names(agent):
+    """One of them would come back as both."""
+    run(2, _alike, True)
+    run(2, _alike, False)
 
 
 def _experts(save: bool) -> None:

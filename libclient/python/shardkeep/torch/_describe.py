@@ -210,6 +210,18 @@ def usual(meshes: Meshes, sharded: type = DTensor) -> _core.Usual | None:
                        meshes.placed, TO_DTYPE)
 
 
+def some_values(t: torch.Tensor) -> bytes:
+    """A few of a tensor's first ones, b"" where there are none to be had."""
+    try:
+        row = t.detach()
+        while row.dim() > 1:
+            row = row[0]
+        row = row.reshape(-1)[:16].cpu().contiguous()
+        return row.view(torch.uint8).numpy().tobytes()
+    except Exception:   # it is refused by its name, or has no memory yet
+        return b""
+
+
 def is_whole(t: Any) -> bool:
     """Whether nothing says how the tensor is sharded."""
     return not (isinstance(t, (DTensor, FlatPart)) or

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,13 +19,20 @@ from ._aside import Aside
 from ._blobs import Blobs, rows_of
 from ._comm import Comm
 from ._describe import (Description, Meshes, describe, in_memory, is_whole,
-                        locals_of, usual)
+                        locals_of, some_values, usual)
 from ._flat import FlatPart
 from ._tensors import LiveTensors
 from ._watch import Watch
 
+log = logging.getLogger("shardkeep")
+
 #: A tensor's name, itself, the name of the one that it belongs to.
 Item = tuple[str, Any, str]
+
+
+def _digest(raw: str | bytes) -> str:
+    raw = raw.encode() if isinstance(raw, str) else raw
+    return hashlib.sha256(raw).hexdigest()[:16]
 
 
 @contextlib.contextmanager
@@ -56,6 +64,7 @@ class Describing:
         self._names: set[str] = set()
         self._whole: list[str] | None = None
         self._holders: dict[str, tuple[int, ...] | None] = {}
+        self._values: dict[str, str] = {}
         #: Whether the optimizer keeps anything but tensors of parameters.
         self.more = False
         #: The GPUs that have any of it.
@@ -175,17 +184,51 @@ class Describing:
         whole = self.whole_of(items)
         if whole != self._whole:
             self.take_words([json.loads(x) for x in self._comm.share(
-                json.dumps(self.word(whole)).encode(), "snapshot()")])
+                json.dumps(self.word(items)).encode(), "snapshot()")],
+                "snapshot()")
 
-    def word(self, whole: list[str]) -> dict[str, Any]:
+    def word(self, items: list[Item]) -> dict[str, Any]:
         """What this rank tells of its whole tensors and its objects, in forms
         that JSON has, for :meth:`take_words`."""
-        return {"whole": whole, "objects": self._sizes()}
+        self._values = self._values_of(items)
+        return {"whole": self.whole_of(items), "objects": self._sizes(),
+                "values": _digest(json.dumps(self._values))}
 
-    def take_words(self, words: list[dict[str, Any]]) -> None:
-        """What all ranks told."""
+    def take_words(self, words: list[dict[str, Any]], what: str) -> None:
+        """What all ranks told, in the call that is named."""
         self.set_holders([x["whole"] for x in words])
         self._blobs.agree(rows_of([x["objects"] for x in words]))
+        if len({x["values"] for x in words}) > 1:
+            self._compare([json.loads(x) for x in self._comm.share(
+                json.dumps(self._values).encode(), what)])
+
+    def _values_of(self, items: list[Item]) -> dict[str, str]:
+        """A digest of some of the values of each whole parameter."""
+        if self._comm.world == 1:
+            return {}
+        return {name: _digest(raw) for name, t, _ in items
+                if name.startswith("model.") and is_whole(t) and
+                name not in self._tensors.buffers
+                for raw in [some_values(t)] if raw}
+
+    def _compare(self, values: list[dict[str, str]]) -> None:
+        """Says where ranks have parameters of one name that are not the same:
+        stages of a pipeline that are not called as in the whole model."""
+        first: dict[str, tuple[str, int]] = {}
+        apart: dict[str, int] = {}
+        for rank, mine in enumerate(values):
+            for name, digest in mine.items():
+                if first.setdefault(name, (digest, rank))[0] != digest:
+                    apart.setdefault(name, rank)
+        if not apart or self._comm.rank:
+            return
+        names = sorted(apart)
+        more = f" and {len(names) - 4} others" if len(names) > 4 else ""
+        log.warning(
+            "%s%s: not the same on ranks %d and %d, and one rank's may come "
+            "back on both; what is not made the same before the first step "
+            "needs names of its own", ", ".join(names[:4]), more,
+            first[names[0]][1], apart[names[0]])
 
     def holders(self) -> Any:
         """What is known of them, for :meth:`take_holders`."""

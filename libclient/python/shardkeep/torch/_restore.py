@@ -91,7 +91,8 @@ class Restore:
         if failed is not None:
             raise failed
         self._describing.take_words(self._together(
-            lambda: self._describing.word(self._whole())))
+            lambda: self._describing.word(self._tensors.items())),
+            "restore()")
         if self.several:
             self._join_runs()
         if step is not None:

@@ -403,7 +403,8 @@ class Checkpointer:
         memory of the others, and a first restore, which finds nothing, makes
         them one run. Every rank must call it, and all restore the same one,
         or none. What follows an older step of this life is a run of its own,
-        which is newer than all before it. Optimizer state that a fresh optimizer lacks is made first,
+        which is newer than all before it. Optimizer state that a fresh
+        optimizer lacks is made first, what came after the snapshot is let go,
         and tensors on the meta device get their memory. ``strict=False``
         leaves alone what the snapshot lacks and ignores what nobody asks for.
 
