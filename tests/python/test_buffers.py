@@ -180,9 +180,13 @@ def test_a_pass_beside_the_copy_of_distributed_buffers(agent) -> None:
 
 # ---- what ranks have values of their own of ----
 
+class _Activated(torch.nn.BatchNorm1d):
+    """As libraries derive them."""
+
+
 def _normed() -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Linear(3, 40),
-                               torch.nn.BatchNorm1d(40))
+    return torch.nn.Sequential(
+        torch.nn.Linear(3, 40), torch.nn.BatchNorm1d(40), _Activated(40))
 
 
 def _values(rank: int) -> dict[str, torch.Tensor]:

@@ -22,10 +22,10 @@ from ._watch import Watch
 Dropped = tuple[Stepped, Any, dict[str, Any]]
 
 #: What counts running statistics of its rank alone: DDP overwrites them with
-#: rank 0's before a pass, FSDP leaves them apart.
-_OF_BATCHES = tuple(getattr(torch.nn, f"{lazy}{kind}Norm{n}d")
-                    for lazy in ("", "Lazy") for kind in ("Batch", "Instance")
-                    for n in (1, 2, 3))
+#: rank 0's before a pass, FSDP leaves them apart. Of batch and instance norms,
+#: lazy ones, and what libraries derive from them.
+_OF_BATCHES = torch.nn.modules.batchnorm._NormBase
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.",
              "_fsdp_wrapped_module.")
@@ -126,7 +126,9 @@ class LiveTensors:
                 if key not in passing:
                     self._place(module._buffers, key, t, dot, seen)
                     self.buffers.add("model." + clean_name(dot + key))
-                    if type(module) in _OF_BATCHES:
+                    if isinstance(module, _OF_BATCHES) and \
+                            not isinstance(module, torch.nn.SyncBatchNorm) \
+                            and key in _STATISTICS:
                         self.statistics.add("model." + clean_name(dot + key))
 
     def _rebuilt(self) -> bool:
