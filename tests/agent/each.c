@@ -51,6 +51,8 @@ static uint64_t meet(struct scene *s, const struct asked *q,
 	*ret_status = q->fn(s);
 	hits = s->hits + hits_of(s);
 	mend(s);
+	CHECK(*ret_status == 0 || !strstr(rig_why(&s->msg), "Connection timed"),
+	      "%s: it is never answered", q->name);
 	return hits;
 }
 
