@@ -151,6 +151,7 @@ static void made(struct order *order, int status,
 	if (d->result >= 0) {
 		d->fd = sk_take_fd(fd);
 		d->bytes = answer->bytes;
+		d->instance = answer->instance != 0;
 		device_keep(d);
 		return;
 	}

@@ -59,9 +59,11 @@ unsigned device_uses(const struct agent *a, struct device_use *ret,
 			continue;
 		if (i == n) {
 			memcpy(ret[i].uuid, d->uuid, sizeof(d->uuid));
+			ret[i].instance = false;
 			ret[n++].bytes = 0;
 		}
 		ret[i].bytes += d->bytes;
+		ret[i].instance |= d->instance;
 	}
 	return n;
 }
@@ -76,9 +78,9 @@ unsigned device_slots_count(const struct agent *a)
 	return n;
 }
 
-void device_name(const uint8_t *uuid, char ret[DEVICE_NAME])
+void device_name(const uint8_t *uuid, bool instance, char ret[DEVICE_NAME])
 {
-	size_t at = (size_t)sprintf(ret, "GPU");
+	size_t at = (size_t)sprintf(ret, "%s", instance ? "MIG" : "GPU");
 
 	for (int i = 0; i < 16; i++)
 		at += (size_t)sprintf(ret + at, "%s%02x", i == 0 || i == 4 ||

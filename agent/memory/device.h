@@ -25,6 +25,8 @@ struct device_slot {
 	struct timer patience;		/* with a process that does not end */
 	bool waits;			/* it is set */
 	uint8_t uuid[16];
+	bool instance;			/* of a GPU that is split, as the worker
+					 * said that made it */
 	int fd;				/* of the driver; -1: see result */
 	uint64_t bytes;			/* while it is made: asked for */
 	struct sk_extent *extents;
@@ -54,6 +56,7 @@ struct device_slot *device_slot_of(const struct agent *a,
 /** What a GPU's memory is taken for. */
 struct device_use {
 	uint8_t uuid[16];
+	bool instance;
 	uint64_t bytes;		/* slots that are being made count as well */
 };
 
@@ -68,8 +71,9 @@ unsigned device_uses(const struct agent *a, struct device_use *ret,
 /** Slots that are there, and serve a rank. */
 unsigned device_slots_count(const struct agent *a);
 
-/** "GPU-01234567-89ab-...", as NVIDIA's tools write it. */
+/** "GPU-01234567-89ab-...", of an instance "MIG-...", as NVIDIA's tools write
+ * it. */
 #define DEVICE_NAME 44
-void device_name(const uint8_t *uuid, char ret[DEVICE_NAME]);
+void device_name(const uint8_t *uuid, bool instance, char ret[DEVICE_NAME]);
 
 #endif

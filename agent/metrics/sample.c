@@ -249,7 +249,8 @@ static void add_gpus(struct samples *s, const struct metric *m,
 		if (!one)
 			return;
 		one->key = "gpu";
-		device_name(seen->gpus[i].uuid, one->gpu);
+		device_name(seen->gpus[i].uuid, seen->gpus[i].instance,
+			    one->gpu);
 	}
 }
 

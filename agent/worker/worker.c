@@ -11,6 +11,7 @@
 #include "cuda/share.h"
 #include "wire/channel.h"
 #include "worker/drain.h"
+#include "worker/name.h"
 
 /* A context takes memory of the device that trainers may want. */
 #define IDLE_NS (UINT64_C(10) * 1000000000)
@@ -28,6 +29,7 @@ static int make_slot(const struct sk_cuda_device *device, struct sk_msg *msg,
 {
 	struct sk_wire_worker *o = &msg->body.worker;
 
+	o->instance = sk_cuda_is_instance(device);
 	return sk_cuda_share_new(device, o->bytes, ret_fd, &o->bytes, err);
 }
 
@@ -41,6 +43,8 @@ static int serve(struct worker *w, struct sk_msg *msg, const int *fds,
 
 	memcpy(uuid.bytes, o->uuid, sizeof(uuid.bytes));
 	r = sk_cuda_device_by_uuid(w->cuda, &uuid, &device, err);
+	if (r == -ENODEV)
+		return worker_sees_none(&uuid, err);
 	if (r < 0)
 		return r;
 	if (msg->type == SK_MSG_MAKE_DEVICE_SLOT)
@@ -93,6 +97,10 @@ int worker_run(const struct sk_os *os, int sock)
 	(void)signal(SIGALRM, SIG_DFL);
 	(void)sigprocmask(SIG_SETMASK, &(sigset_t){ 0 }, NULL);
 	r = sk_cuda_new(os, &w.cuda, &err);
+	if (r >= 0) {
+		(void)alarm(WORKER_ORDER_S);
+		worker_name(os, sock, w.cuda, os->now_ns(os) + IDLE_NS);
+	}
 	while (r >= 0)
 		r = work(&w, &err);
 	(void)sk_cuda_free(w.cuda);

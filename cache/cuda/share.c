@@ -64,6 +64,20 @@ int sk_cuda_uuid(const struct sk_cuda_device *device,
 	return 0;
 }
 
+/* Versions before 11.4 name the GPU, whatever it is split into. */
+bool sk_cuda_is_instance(const struct sk_cuda_device *device)
+{
+	sk_cu_result (*of_gpu)(sk_cu_uuid *uuid, sk_cu_device device) =
+		(sk_cu_result(*)(sk_cu_uuid *, sk_cu_device))
+		sk_cuda_driver_find(device->driver, "cuDeviceGetUuid", 9020);
+	struct sk_cuda_uuid own;
+	sk_cu_uuid gpu;
+
+	return of_gpu && sk_cuda_uuid(device, &own, NULL) >= 0 &&
+	       of_gpu(&gpu, device->id) == SK_CU_SUCCESS &&
+	       memcmp(own.bytes, gpu.bytes, sizeof(own.bytes)) != 0;
+}
+
 /* No context is made of those that are only asked. */
 static int ordinal_of(struct sk_cuda *cuda, const struct sk_cuda_uuid *uuid,
 		      int *ret, struct sk_err *err)
@@ -86,18 +100,31 @@ static int ordinal_of(struct sk_cuda *cuda, const struct sk_cuda_uuid *uuid,
 			  "that UUID among its %d", n);
 }
 
+static int find(struct sk_cuda *cuda, const struct sk_cuda_uuid *uuid,
+		int *ret_ordinal, struct sk_err *err)
+{
+	int r = sk_cuda_ready(cuda, err);
+
+	if (r >= 0)
+		r = check_driver(&cuda->driver, err);
+	return r < 0 ? r : ordinal_of(cuda, uuid, ret_ordinal, err);
+}
+
+int sk_cuda_sees(struct sk_cuda *cuda, const struct sk_cuda_uuid *uuid,
+		 struct sk_err *err)
+{
+	int ordinal;
+
+	return find(cuda, uuid, &ordinal, err);
+}
+
 int sk_cuda_device_by_uuid(struct sk_cuda *cuda,
 			   const struct sk_cuda_uuid *uuid,
 			   struct sk_cuda_device **ret_device,
 			   struct sk_err *err)
 {
-	int ordinal = 0;
-	int r = sk_cuda_ready(cuda, err);
+	int ordinal = 0, r = find(cuda, uuid, &ordinal, err);
 
-	if (r >= 0)
-		r = check_driver(&cuda->driver, err);
-	if (r >= 0)
-		r = ordinal_of(cuda, uuid, &ordinal, err);
 	return r < 0 ? r : sk_cuda_device(cuda, ordinal, ret_device, err);
 }
 

@@ -24,6 +24,21 @@ int sk_cuda_uuid(const struct sk_cuda_device *device,
 		 struct sk_cuda_uuid *ret_uuid, struct sk_err *err);
 
 /**
+ * Whether it is an instance of a GPU that is split (MIG): a device of its own
+ * to whoever has it, with memory and a UUID of its own.
+ */
+bool sk_cuda_is_instance(const struct sk_cuda_device *device);
+
+/**
+ * Whether this process sees the device of that UUID; no context is made. Of
+ * instances a process sees one, the first, or that which $CUDA_VISIBLE_DEVICES
+ * named when the driver was initialized.
+ * Errors: as sk_cuda_device_by_uuid().
+ */
+int sk_cuda_sees(struct sk_cuda *cuda, const struct sk_cuda_uuid *uuid,
+		 struct sk_err *err);
+
+/**
  * The device of that UUID. As sk_cuda_device(). -ENODEV too where this process
  * sees none of that UUID.
  */

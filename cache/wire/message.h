@@ -263,7 +263,8 @@ struct sk_wire_worker {
 	uint64_t run, run_id;
 	int64_t step;
 	uint32_t n_extents;
-	uint32_t reserved;
+	uint32_t instance;	/* of answers: the device is one of a GPU that
+				 * is split, as sk_cuda_is_instance() */
 };
 
 /* UNREGISTER: the rank leaves in order; its images stay. body.state. */

@@ -3,11 +3,11 @@
  * The simulated driver: what device memory is made of, and how much there is.
  *
  * Memory of a device is a memory file. Where $VCUDA_SESSION names a folder,
- * all processes that name it share the devices' $VCUDA_MEM bytes: each file
- * stands there under a name, locked through the description that made it.
- * Descriptors that were handed on and mappings share that description; so a
- * file that is not locked any more is one that no process has any more,
- * whichever of them were killed.
+ * all processes that name it share the devices' $VCUDA_MEM bytes, of which
+ * instances have equal parts: each file stands there under a name, locked
+ * through the description that made it. Descriptors that were handed on and
+ * mappings share that description; so a file that is not locked any more is
+ * one that no process has any more, whichever of them were killed.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -24,11 +24,6 @@
 
 #define NAME "vcuda-device-"
 
-int vcu_physical(int device)
-{
-	return device + (int)vcu_setting("VCUDA_FIRST", 0);
-}
-
 static const char *session(void)
 {
 	const char *said = getenv("VCUDA_SESSION");
@@ -38,7 +33,10 @@ static const char *session(void)
 
 uint64_t vcu_memory_bytes(void)
 {
-	return (uint64_t)vcu_setting("VCUDA_MEM", 80l << 30);
+	const uint64_t all = (uint64_t)vcu_setting("VCUDA_MEM", 80l << 30);
+	const int instances = vcu_instances();
+
+	return instances ? all / (unsigned)instances : all;
 }
 
 static struct flock whole(short type)
@@ -65,14 +63,14 @@ static uint64_t bytes_of(int dir, const char *name)
 	return (uint64_t)st.st_size;
 }
 
-static uint64_t used_of(int dir, int physical)
+static uint64_t used_of(int dir, int unit)
 {
 	char prefix[64];
 	DIR *d = fdopendir(dup(dir));
 	struct dirent *e;
 	uint64_t used = 0;
 
-	(void)snprintf(prefix, sizeof(prefix), NAME "%d.", physical);
+	(void)snprintf(prefix, sizeof(prefix), NAME "%d.", unit);
 	if (d)
 		rewinddir(d);
 	while (d && (e = readdir(d)))
@@ -94,13 +92,13 @@ static int open_session(void)
 	return dir;
 }
 
-static int make_named(int dir, int physical, size_t bytes)
+static int make_named(int dir, int unit, size_t bytes)
 {
 	struct flock lock = whole(F_WRLCK);
 	char name[64];
 	int fd;
 
-	(void)snprintf(name, sizeof(name), NAME "%d.%d.%llu", physical,
+	(void)snprintf(name, sizeof(name), NAME "%d.%d.%llu", unit,
 		       getpid(), (unsigned long long)++vcu()->ids);
 	fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd >= 0 && (fcntl(fd, F_OFD_SETLK, &lock) ||
@@ -111,22 +109,22 @@ static int make_named(int dir, int physical, size_t bytes)
 	return fd;
 }
 
-static int make_counted(int physical, size_t bytes)
+static int make_counted(int unit, size_t bytes)
 {
 	int dir = open_session(), fd = -1;
 
-	if (used_of(dir, physical) + bytes <= vcu_memory_bytes())
-		fd = make_named(dir, physical, bytes);
+	if (used_of(dir, unit) + bytes <= vcu_memory_bytes())
+		fd = make_named(dir, unit, bytes);
 	close(dir);
 	return fd;
 }
 
-static int make_alone(int physical, size_t bytes)
+static int make_alone(int unit, size_t bytes)
 {
 	char name[64];
 	int fd;
 
-	(void)snprintf(name, sizeof(name), NAME "%d.", physical);
+	(void)snprintf(name, sizeof(name), NAME "%d.", unit);
 	fd = memfd_create(name, MFD_CLOEXEC);
 	if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
 		close(fd);
@@ -137,10 +135,10 @@ static int make_alone(int physical, size_t bytes)
 
 int vcu_backing(int device, size_t bytes)
 {
-	int physical = vcu_physical(device);
+	int unit = vcu_unit(device);
 
-	return session() ? make_counted(physical, bytes) :
-			   make_alone(physical, bytes);
+	return session() ? make_counted(unit, bytes) :
+			   make_alone(unit, bytes);
 }
 
 uint64_t vcu_memory_used(int device)
@@ -150,7 +148,7 @@ uint64_t vcu_memory_used(int device)
 
 	if (session()) {
 		dir = open_session();
-		used = used_of(dir, vcu_physical(device));
+		used = used_of(dir, vcu_unit(device));
 		close(dir);
 		return used;
 	}
@@ -165,7 +163,7 @@ int vcu_backing_device(int fd)
 	char link[64], path[PATH_MAX];
 	const char *name;
 	ssize_t n;
-	int physical;
+	int unit;
 
 	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 	n = readlink(link, path, sizeof(path) - 1);
@@ -173,10 +171,10 @@ int vcu_backing_device(int fd)
 		return -1;
 	path[n] = '\0';
 	name = strstr(path, NAME);
-	if (!name || sscanf(name, NAME "%d.", &physical) != 1)
+	if (!name || sscanf(name, NAME "%d.", &unit) != 1)
 		return -1;
 	for (int i = 0; i < vcu()->n_devices; i++)
-		if (vcu_physical(i) == physical)
+		if (vcu_unit(i) == unit)
 			return i;
 	return -1;
 }

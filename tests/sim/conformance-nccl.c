@@ -79,8 +79,10 @@ static void share_id(struct side *s, const int ends[2], sk_nccl_id *id)
 	}
 }
 
-/* Forks the other one; both have a device, a stream and two ids. */
-static void begin(struct side *s, bool one_gpu)
+/* Forks the other one; both have a device, a stream and two ids. @names: of
+ * the devices that they see, or NULL. */
+static void begin_named(struct side *s, bool one_gpu,
+			const char *const *names)
 {
 	int ends[2], devices;
 	char host[16];
@@ -92,6 +94,8 @@ static void begin(struct side *s, bool one_gpu)
 	(void)alarm(60);
 	if (s->rank)
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (names)
+		(void)setenv("CUDA_VISIBLE_DEVICES", names[s->rank], 1);
 	devices = trainer_cuda_devices();
 	if (!one_gpu && devices < 2) {
 		(void)snprintf(host, sizeof(host), "host-%d", s->rank);
@@ -108,6 +112,11 @@ static void begin(struct side *s, bool one_gpu)
 	CHECK(s->host);
 	share_id(s, ends, &s->id);
 	share_id(s, ends, &s->second);
+}
+
+static void begin(struct side *s, bool one_gpu)
+{
+	begin_named(s, one_gpu, NULL);
 }
 
 static void init(struct side *s)
@@ -320,6 +329,34 @@ static void one_gpu(void)
 	end(&s);
 }
 
+/* Each rank has an instance of one GPU. */
+static void two_instances(const char *version, sk_nccl_result expected)
+{
+	static const char *const names[] = {
+		"MIG-76637564-6120-6f66-2061-206e6f640000",
+		"MIG-76637564-6120-6f66-2061-206e6f640100" };
+	struct side s = { 0 };
+
+	(void)setenv("VCUDA_MIG", "2", 1);
+	(void)setenv("VCUDA_DEVICES", "1", 1);
+	(void)setenv("VNCCL_VERSION", version, 1);
+	begin_named(&s, true, names);
+	init(&s);
+	IS(expected, settled(&s));
+	IS(0, s.n.lib.ncclCommAbort(s.comm));
+	end(&s);
+}
+
+static void instances_by_bus(void)
+{
+	two_instances("22809", SK_NCCL_INVALID_USAGE);
+}
+
+static void instances_by_name(void)
+{
+	two_instances("23007", SK_NCCL_SUCCESS);
+}
+
 static void bad_config(void)
 {
 	sk_nccl_config config = not_blocking();
@@ -496,6 +533,8 @@ static const struct item items[] = {
 	{ "two communicators, in one order", two_in_one_order, ITEM_ANY },
 	{ "configs and ranks that are wrong", bad_config, ITEM_ANY },
 	{ "deaths that are told", told_of_death, ITEM_SIM },
+	{ "two instances of one GPU, by the bus", instances_by_bus, ITEM_SIM },
+	{ "two instances of one GPU, by name", instances_by_name, ITEM_SIM },
 	{ "failures", failures, ITEM_SIM },
 	{ "memory that is none", wrong_memory, ITEM_SIM },
 	{ "misuse: sizes that differ", misuse_sizes, ITEM_MISUSE },

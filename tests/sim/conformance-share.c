@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "items.h"
+#include "share-fd.h"
 #include "trainer.h"
 
 static const sk_cu_allocation of_device = {
@@ -243,36 +244,6 @@ static void write_without_right(void)
 }
 
 /* ---- several processes ---- */
-
-static void send_fd(int socket, int fd)
-{
-	char byte = 0, room[CMSG_SPACE(sizeof(int))] = { 0 };
-	struct iovec iov = { &byte, 1 };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1,
-			      .msg_control = room,
-			      .msg_controllen = sizeof(room) };
-	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &fd, sizeof(int));
-	CHECK(sendmsg(socket, &msg, 0) == 1);
-}
-
-static int receive_fd(int socket)
-{
-	char byte, room[CMSG_SPACE(sizeof(int))];
-	struct iovec iov = { &byte, 1 };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1,
-			      .msg_control = room,
-			      .msg_controllen = sizeof(room) };
-	int fd = -1;
-
-	CHECK(recvmsg(socket, &msg, 0) == 1 && CMSG_FIRSTHDR(&msg));
-	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&msg)), sizeof(int));
-	return fd;
-}
 
 /* A process that makes memory, writes "owner", hands it on, and waits to be
  * killed. */

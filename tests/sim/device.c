@@ -19,13 +19,6 @@ struct CUctx_st *vcu_current(void)
 	return stack.n ? stack.contexts[stack.n - 1] : NULL;
 }
 
-static int count_devices(void)
-{
-	long n = vcu_setting("VCUDA_DEVICES", 1);
-
-	return n < 0 ? 0 : n > VCU_DEVICES_MAX ? VCU_DEVICES_MAX : (int)n;
-}
-
 sk_cu_result cuInit(unsigned flags)
 {
 	struct vcu *v = vcu();
@@ -40,7 +33,7 @@ sk_cu_result cuInit(unsigned flags)
 		return SK_CU_NOT_INITIALIZED;
 	vcu_lock();
 	if (!v->initialized) {
-		v->n_devices = count_devices();
+		v->n_devices = vcu_look(v->seen);
 		for (int i = 0; i < v->n_devices; i++)
 			v->contexts[i].device = i;
 		v->pid = getpid();
@@ -158,8 +151,17 @@ sk_cu_result cuDeviceGetUuid_v2(sk_cu_uuid *uuid, sk_cu_device device)
 	VCU_ENTER(cuDeviceGetUuid);
 	if (!is_device(device))
 		return SK_CU_INVALID_DEVICE;
-	memcpy(uuid->bytes, "vcuda of a node ", sizeof(uuid->bytes));
-	uuid->bytes[15] = (char)vcu_physical(device);
+	*uuid = vcu_uuid(device, false);
+	return SK_CU_SUCCESS;
+}
+
+/* Before 11.4, and for who asks for that version: the GPU's. */
+sk_cu_result cuDeviceGetUuid(sk_cu_uuid *uuid, sk_cu_device device)
+{
+	VCU_ENTER(cuDeviceGetUuid);
+	if (!is_device(device))
+		return SK_CU_INVALID_DEVICE;
+	*uuid = vcu_uuid(device, true);
 	return SK_CU_SUCCESS;
 }
 

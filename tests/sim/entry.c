@@ -75,6 +75,7 @@ static const struct entry entries[] = {
 	VCUDA_MORE(ENTRY)
 	/* Functions that have changed, as they were. */
 	{ "cuMemcpyBatchAsync", 12080, (void *)cuMemcpyBatchAsync },
+	{ "cuDeviceGetUuid", 9020, (void *)cuDeviceGetUuid },
 };
 
 /* Asked for by a version whose function is another one. */

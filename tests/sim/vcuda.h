@@ -25,6 +25,7 @@ SK_CUDA_TABLE(VCU_DECLARE)
 VCUDA_MORE(VCU_DECLARE)
 
 VCU_API sk_cu_result cuMemcpyBatchAsync SK_CU_BATCH_12080;
+VCU_API sk_cu_result cuDeviceGetUuid(sk_cu_uuid *uuid, sk_cu_device device);
 
 /** A number for each function, for counting. */
 #define VCU_NUMBER(function, exported, version, need, params)		\
@@ -139,12 +140,19 @@ struct vcu_failure {
 	sk_cu_result result;
 };
 
+/** One of the machine's devices, as this process sees it. */
+struct vcu_seen {
+	int gpu;			/* from $VCUDA_FIRST on */
+	int instance;			/* of it; -1: it is whole */
+};
+
 struct vcu {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool initialized;
 	pid_t pid;			/* that initialized it */
 	int n_devices;
+	struct vcu_seen seen[VCU_DEVICES_MAX];
 	struct CUctx_st contexts[VCU_DEVICES_MAX];
 	struct CUstream_st *streams;
 	struct vcu_memory *memory;
@@ -217,10 +225,22 @@ struct vcu_locked *vcu_locked(const char *ptr, size_t bytes);
 /** Whether any of it is. */
 bool vcu_touches_locked(const char *ptr, size_t bytes);
 
+/* ---- seen.c ---- */
+
+/** Instances that each device is split into; 0: none is. */
+int vcu_instances(void);
+/** Writes down what this process sees; how many. */
+int vcu_look(struct vcu_seen ret[VCU_DEVICES_MAX]);
+/** The machine's number of the GPU that one of this process's devices is, or
+ * is an instance of. */
+int vcu_physical(int device);
+/** What tells its memory from all other memory of the machine. */
+int vcu_unit(int device);
+/** The name of one of this process's devices; @whole: of its GPU. */
+sk_cu_uuid vcu_uuid(int device, bool whole);
+
 /* ---- backing.c; all with the lock held ---- */
 
-/** The machine's number of one of this process's devices. */
-int vcu_physical(int device);
 /** A memory file of a device, of zeros; -1: it has no room. */
 int vcu_backing(int device, size_t bytes);
 /** The device that such a file is of, for this process; -1: of none. */

@@ -19,7 +19,9 @@
 #include "vnccl.h"
 
 struct hello {
-	int version, rank, n, device;
+	int version, rank, n;
+	int gpu;		/* where on the bus */
+	sk_cu_uuid uuid;	/* of the device: instances have their own */
 	char host[64];
 };
 
@@ -80,9 +82,14 @@ static bool put(int fd, const void *buf, size_t bytes)
 
 /* ---- the id's thread ---- */
 
+/* From 2.30 on by name; before that two instances of a GPU are one. */
 static bool same_gpu(const struct hello *a, const struct hello *b)
 {
-	return a->device == b->device && !strcmp(a->host, b->host);
+	if (strcmp(a->host, b->host))
+		return false;
+	return vn_version() >= SK_NCCL_VERSION(2, 30, 0) ?
+	       !memcmp(&a->uuid, &b->uuid, sizeof(a->uuid)) :
+	       a->gpu == b->gpu;
 }
 
 static struct verdict judge(const struct hello *v, int n)
@@ -100,7 +107,7 @@ static struct verdict judge(const struct hello *v, int n)
 			(void)snprintf(bad.text, sizeof(bad.text),
 				       "Duplicate GPU detected : rank %d and "
 				       "rank %d both on CUDA device %d",
-				       v[i].rank, v[k].rank, v[i].device);
+				       v[i].rank, v[k].rank, v[i].gpu);
 			return bad;
 		}
 		if (v[i].n != n)
@@ -190,11 +197,14 @@ static struct verdict say_hello(const struct ncclComm *comm)
 {
 	const char *host = getenv("NCCL_HOSTID");
 	struct hello hello = { .version = vn_version(), .rank = comm->rank,
-			       .n = comm->n, .device = comm->device };
+			       .n = comm->n };
 	struct verdict v = { .result = SK_NCCL_SYSTEM_ERROR,
 			     .text = "nobody listens at the id" };
 	int fd = connect_to(&comm->id, -1);
 
+	(void)vn_driver()->get_attribute(&hello.gpu, SK_CU_DEVICE_PCI_DOMAIN,
+					 comm->device);
+	(void)vn_driver()->get_uuid(&hello.uuid, comm->device);
 	(void)snprintf(hello.host, sizeof(hello.host), "%s",
 		       host ? host : "this");
 	if (fd < 0)

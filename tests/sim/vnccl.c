@@ -61,6 +61,12 @@ const struct vn_driver *vn_driver(void)
 			dlsym(library, "vcudaDemand");
 		vn.driver.get_device = (sk_cu_result(*)(sk_cu_device *))
 			dlsym(library, "cuCtxGetDevice");
+		vn.driver.get_attribute = (sk_cu_result(*)(int *, sk_cu_enum,
+							   sk_cu_device))
+			dlsym(library, "cuDeviceGetAttribute");
+		vn.driver.get_uuid = (sk_cu_result(*)(sk_cu_uuid *,
+						      sk_cu_device))
+			dlsym(library, "cuDeviceGetUuid_v2");
 		vn.driver.view = (void *(*)(uintptr_t, size_t, int *))
 			dlsym(library, "vcudaView");
 	}

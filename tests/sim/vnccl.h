@@ -87,6 +87,8 @@ struct vn_driver {
 	void (*demand)(sk_cu_stream);
 	void *(*view)(uintptr_t, size_t, int *);
 	sk_cu_result (*get_device)(sk_cu_device *);
+	sk_cu_result (*get_attribute)(int *, sk_cu_enum, sk_cu_device);
+	sk_cu_result (*get_uuid)(sk_cu_uuid *, sk_cu_device);
 };
 const struct vn_driver *vn_driver(void);
 
