@@ -4,11 +4,13 @@
  * contiguous is one, rows of a regular distance are one, and planes of such
  * rows are one. No call crosses the end of a piece of page-locked memory,
  * which the driver would not take for locked, and none holds the link for
- * longer than SK_CUDA_CHUNK takes.
+ * longer than SK_CUDA_CHUNK takes. What would be many calls all the same,
+ * elements one by one, goes by a kernel (strided.h).
  */
 #include <assert.h>
 
 #include "cuda/gather.h"
+#include "cuda/strided.h"
 #include "cuda/walk.h"
 
 static struct sk_cuda_place seek(const struct sk_copy *copy, uint64_t row)
@@ -58,8 +60,8 @@ static int copy_now(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 
 /* What is as long as one call may be goes by itself: in a batch with others it
  * would hold the link for as long as they all do. */
-static int copy_bytes(const struct sk_cuda_walk *w, struct sk_cuda_place p,
-		      uint64_t n)
+int sk_cuda_copy_bytes(const struct sk_cuda_walk *w, struct sk_cuda_place p,
+		       uint64_t n)
 {
 	uint64_t chunk = sk_cuda_walk_most(w);
 	int r = 0;
@@ -93,7 +95,7 @@ static int copy_rows(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 		uint64_t n = sk_cuda_rows_at_once(w, p, rows);
 
 		r = n > 1 ? sk_cuda_copy_rows(w, p, n) :
-			    copy_bytes(w, p, copy->run);
+			    sk_cuda_copy_bytes(w, p, copy->run);
 		n = n > 1 ? n : 1;
 		p.dst += (int64_t)n * copy->dst_stride[in];
 		p.src += (int64_t)n * copy->src_stride[in];
@@ -147,7 +149,7 @@ static int copy_part(const struct sk_cuda_walk *w, uint64_t *from, uint64_t to)
 	p.dst += skip;
 	p.src += skip;
 	*from += n;
-	return copy_bytes(w, p, n);
+	return sk_cuda_copy_bytes(w, p, n);
 }
 
 /* From @from on, as far as one row, rows along one dimension, or planes along
@@ -176,9 +178,17 @@ static int copy_next(const struct sk_cuda_walk *w, uint64_t *from, uint64_t to)
 
 static int run(const struct sk_cuda_walk *w, uint64_t from, uint64_t to)
 {
+	const uint64_t element = w->copy->run;
 	int r = 0;
 
 	to = to < w->copy->bytes ? to : w->copy->bytes;
+	if (from < to && from % element)
+		r = copy_part(w, &from, to);
+	if (r >= 0 && from < to &&
+	    sk_cuda_is_strided(w, from, to - to % element)) {
+		r = sk_cuda_copy_strided(w, from, to - to % element);
+		from = to - to % element;
+	}
 	while (from < to && r >= 0)
 		r = copy_next(w, &from, to);
 	return r;

@@ -138,7 +138,9 @@ int sk_cuda_lane_follow(struct sk_cuda_lane *lane, uint64_t stream,
  * Copies the bytes [from, to) of @copy, in row-major order, between the
  * device and the host, of a @copy that need not outlive the call. @lock: what
  * the host's side is locked by, or NULL. Rows of a regular distance are one
- * call, and so are planes of those, of SK_CUDA_CHUNK at most; contiguous
+ * call, and so are planes of those, of SK_CUDA_CHUNK at most; elements that lie
+ * apart, as of a transposed tensor, are a few by a kernel of ours, where it is
+ * to be had, for which the lane takes 8 MiB of the device; contiguous
  * copies are asked for thousands at a time, where the driver can, at the
  * latest by sk_cuda_mark_set() or sk_cuda_lane_finish(), which then say what
  * came of it.

@@ -7,6 +7,7 @@ static const char *const names[SK_CUDA_KERNELS] = {
 	[SK_CUDA_KERNEL_LANES] = "sk_lanes",
 	[SK_CUDA_KERNEL_MERGE] = "sk_merge",
 	[SK_CUDA_KERNEL_COPIES] = "sk_copies",
+	[SK_CUDA_KERNEL_BOX] = "sk_box",
 };
 
 struct sk_cuda_kernels {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What runs on a GPU: checksums of its memory, and many small copies within it.
+ * What runs on a GPU: checksums of its memory, and copies within it that are
+ * many and small, or of elements that lie apart.
  *
  * OpenCL C and C at once. tools/kernels makes kernels.ptx of it, which every
  * driver since CUDA 9 compiles for the GPU that it has; tests, and the
@@ -22,7 +23,9 @@
 #endif
 
 typedef unsigned char sk_u8;
+typedef unsigned short __attribute__((may_alias)) sk_half;
 typedef unsigned int sk_u32;
+typedef sk_u32 __attribute__((may_alias)) sk_quad;
 typedef unsigned long sk_u64;
 /* Memory has whatever types its owner gave it. */
 typedef sk_u64 __attribute__((may_alias)) sk_word;
@@ -39,6 +42,22 @@ struct sk_kernel_copy {
 	sk_u64 dst;
 	sk_u64 src;
 	sk_u64 bytes;
+};
+
+#define SK_BOX_DIMS 8u
+/** The first two dimensions are cut into tiles of so many each way. */
+#define SK_TILE 32u
+
+/** Elements of @run bytes, in @size[0] by @size[1] by ...: those beyond what
+ * there are dimensions are 1. Strides are bytes, and may be negative. The two
+ * sides do not overlap. */
+struct sk_kernel_box {
+	sk_u64 dst;
+	sk_u64 src;
+	sk_u64 run;
+	sk_u64 size[SK_BOX_DIMS];
+	sk_u64 dst_stride[SK_BOX_DIMS];
+	sk_u64 src_stride[SK_BOX_DIMS];
 };
 
 /* ---- XXH3-64, seed 0, as its specification has it ---- */
@@ -373,6 +392,75 @@ static void sk_kernel_copies(sk_u64 thread, sk_u64 threads,
 		dst[i] = src[i];
 }
 
+/* By the widest words that both ends and the length allow. */
+static void sk_copy_element(sk_u64 dst, sk_u64 src, sk_u64 run)
+{
+	sk_u64 low = dst | src | run;
+
+	if (!(low % 8))
+		for (sk_u64 i = 0; i < run; i += 8)
+			*(SK_GLOBAL sk_word *)(dst + i) =
+				*(SK_GLOBAL const sk_word *)(src + i);
+	else if (!(low % 4))
+		for (sk_u64 i = 0; i < run; i += 4)
+			*(SK_GLOBAL sk_quad *)(dst + i) =
+				*(SK_GLOBAL const sk_quad *)(src + i);
+	else if (!(low % 2))
+		for (sk_u64 i = 0; i < run; i += 2)
+			*(SK_GLOBAL sk_half *)(dst + i) =
+				*(SK_GLOBAL const sk_half *)(src + i);
+	else
+		for (sk_u64 i = 0; i < run; i++)
+			*(SK_GLOBAL sk_u8 *)(dst + i) =
+				*(SK_GLOBAL const sk_u8 *)(src + i);
+}
+
+static sk_u64 sk_tiles_along(sk_u64 size)
+{
+	return (size + SK_TILE - 1) / SK_TILE;
+}
+
+static sk_u64 sk_box_tiles(const struct sk_kernel_box *box)
+{
+	sk_u64 n = sk_tiles_along(box->size[0]) *
+		   sk_tiles_along(box->size[1]);
+
+	SK_NO_UNROLL
+	for (sk_u32 d = 2; d < SK_BOX_DIMS; d++)
+		n *= box->size[d];
+	return n;
+}
+
+/* Of @threads that copy one tile of a box: whatever order the two sides have,
+ * what the caches hold of a tile is used before it goes. */
+static void sk_kernel_tile(sk_u64 thread, sk_u64 threads, sk_u64 tile,
+			   const struct sk_kernel_box *box)
+{
+	sk_u64 dst = box->dst, src = box->src, a, b;
+
+	a = tile % sk_tiles_along(box->size[0]) * SK_TILE;
+	tile /= sk_tiles_along(box->size[0]);
+	b = tile % sk_tiles_along(box->size[1]) * SK_TILE;
+	tile /= sk_tiles_along(box->size[1]);
+	SK_NO_UNROLL
+	for (sk_u32 d = 2; d < SK_BOX_DIMS && tile; d++) {
+		dst += tile % box->size[d] * box->dst_stride[d];
+		src += tile % box->size[d] * box->src_stride[d];
+		tile /= box->size[d];
+	}
+	SK_NO_UNROLL
+	for (sk_u64 i = thread; i < SK_TILE * SK_TILE; i += threads) {
+		sk_u64 x = a + i % SK_TILE, y = b + i / SK_TILE;
+
+		if (x < box->size[0] && y < box->size[1])
+			sk_copy_element(dst + x * box->dst_stride[0] +
+						y * box->dst_stride[1],
+					src + x * box->src_stride[0] +
+						y * box->src_stride[1],
+					box->run);
+	}
+}
+
 /* ---- the kernels, as a GPU begins them ---- */
 
 #ifdef __OPENCL_C_VERSION__
@@ -414,5 +502,11 @@ __kernel void sk_copies(__global const struct sk_kernel_copy *copies, ulong n)
 {
 	for (ulong i = sk_group(); i < n; i += sk_groups())
 		sk_kernel_copies(sk_thread(), sk_threads(), &copies[i]);
+}
+
+__kernel void sk_box(struct sk_kernel_box box)
+{
+	for (ulong i = sk_group(); i < sk_box_tiles(&box); i += sk_groups())
+		sk_kernel_tile(sk_thread(), sk_threads(), i, &box);
 }
 #endif

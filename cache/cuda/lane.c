@@ -55,6 +55,7 @@ int sk_cuda_lane_new(struct sk_cuda_device *device,
 	lane->device = device;
 	lane->chunk = SK_CUDA_CHUNK;
 	(void)pthread_mutex_init(&lane->lock, NULL);
+	(void)pthread_mutex_init(&lane->stage_lock, NULL);
 	r = sk_cuda_enter(device, &scope, err);
 	if (r >= 0) {
 		r = make_stream(lane, err);
@@ -75,6 +76,7 @@ struct sk_cuda_lane *sk_cuda_lane_free(struct sk_cuda_lane *lane)
 	if (!lane)
 		return NULL;
 	(void)sk_cuda_gather_free(lane->gather);
+	sk_cuda_release(lane->device, lane->stage);
 	if (sk_cuda_enter(lane->device, &scope, NULL) >= 0) {
 		if (lane->follow)
 			(void)lane->device->driver->cuEventDestroy(
@@ -84,6 +86,7 @@ struct sk_cuda_lane *sk_cuda_lane_free(struct sk_cuda_lane *lane)
 				lane->stream);
 		sk_cuda_leave(&scope);
 	}
+	(void)pthread_mutex_destroy(&lane->stage_lock);
 	(void)pthread_mutex_destroy(&lane->lock);
 	free(lane);
 	return NULL;

@@ -59,6 +59,9 @@ struct sk_cuda_lane {
 	struct sk_cuda_batch batch;
 	struct sk_cuda_gather *gather;	/* gather.h; made late */
 	bool no_gather;		/* it cannot be */
+	pthread_mutex_t stage_lock;	/* of what follows; taken first */
+	uint64_t stage;		/* strided.c: device memory; made late */
+	bool no_stage;		/* there is no room */
 };
 
 /** Whether the driver takes batches. */

@@ -40,6 +40,11 @@ uint64_t sk_cuda_rows_at_once(const struct sk_cuda_walk *w,
 uint64_t sk_cuda_planes_at_once(const struct sk_cuda_walk *w,
 				struct sk_cuda_place p, uint64_t planes);
 
+/** Asks for @n bytes that are contiguous on both sides: those shorter than
+ * @w->together in a batch, others at once. */
+int sk_cuda_copy_bytes(const struct sk_cuda_walk *w, struct sk_cuda_place p,
+		       uint64_t n);
+
 /** Asks for so many rows, or planes, by one call. */
 int sk_cuda_copy_rows(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 		      uint64_t rows);

@@ -702,10 +702,11 @@ static uint64_t copies(const struct gpu_rank *g)
 {
 	static const char *const names[] = {
 		"cuMemcpyDtoDAsync", "cuMemcpyBatchAsync", "cuLaunchKernel",
-		"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync" };
+		"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpy2DAsync",
+		"cuMemcpy3DAsync" };
 	uint64_t n = 0;
 
-	for (int i = 0; simulated && i < 5; i++)
+	for (size_t i = 0; simulated && i < SK_ARRAY_SIZE(names); i++)
 		n += g->cuda.calls(names[i]);
 	return n;
 }
@@ -756,6 +757,75 @@ static void many(struct rank *rank)
 		CHECK(back[i] == (is_gap(i) ? 5 : here[i]), "byte %zu", i);
 }
 
+/* ---- elements that lie apart ---- */
+
+#define SIDE 1000
+
+/* How a rank has none of its device slot, or no kernel. */
+struct lack {
+	const char *variable, *value;
+	bool slow;
+};
+
+static uint64_t snapshot_copies(struct gpu_rank *g, int64_t step)
+{
+	uint64_t before;
+
+	gpu_fill(g, step);
+	before = copies(g);
+	gpu_complete(g, step);
+	return copies(g) - before;
+}
+
+/* A transposed matrix goes by few calls, into its device slot, to memory and
+ * back, and not by one for each of its rows. */
+static void turned(struct rank *rank)
+{
+	const struct lack *lack = rank->arg;
+	struct sk_report report;
+	struct gpu_rank g;
+	uint64_t n;
+	int64_t step = 1;
+
+	if (lack)
+		CHECK(!setenv(lack->variable, lack->value, 1));
+	gpu_begin(&g, rank, 0);
+	gpu_add(&g, &(struct sk_tensor){
+		.name = "turned", .dtype = SK_F32, .ndim = 2,
+		.shape = { SIDE, SIDE }, .device = g.device,
+		.strides = { 1, SIDE } }, 4 * SIDE * SIDE, 1);
+	if (lack)
+		(void)snapshot_copies(&g, step);
+	else
+		step = gpu_until_served(&g);
+	n = snapshot_copies(&g, ++step);
+	CHECK(!simulated || (n < 20) == !(lack && lack->slow),
+	      "%" PRIu64 " calls to save it", n);
+	gpu_fill(&g, step + 1);
+	n = copies(&g);
+	CHECK(!rank_restore(rank, step, 0, &report), "%s", sk_error());
+	n = copies(&g) - n;
+	CHECK(!simulated || (n < 40) == !(lack && lack->slow),
+	      "%" PRIu64 " calls to bring it back", n);
+	CHECK((report.bytes_device_slot > 0) == !lack);
+	CHECK(gpu_wrong(&g, step, rank->rank) == 0);
+}
+
+static void test_turned(struct scene *scene)
+{
+	static const struct lack slot = { "VCUDA_MISSING", "cuMemMap", false },
+				 kernel = { "VCUDA_MISSING", "cuLaunchKernel",
+					    true };
+
+	scene_ranks(scene, "turned", 1, turned, NULL);
+	if (!simulated)
+		return;
+	scene_ranks(scene, "turned-link", 1, turned, &slot);
+	CHECK(!setenv("VCUDA_MODE", "no-share", 1));
+	scene_ranks(scene, "turned-slow", 1, turned, &kernel);
+	CHECK(!unsetenv("VCUDA_MODE"));
+}
+
 int main(int argc, char **argv)
 {
 	struct trainer_cuda t;
@@ -773,6 +843,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "read", 1, read_and_go_on, NULL);
 	test_meshes(&scene);
 	scene_ranks(&scene, "many", 1, many, NULL);
+	test_turned(&scene);
 	if (simulated) {
 		scene_ranks(&scene, "old", 1, many, "12000");
 		test_without(&scene);

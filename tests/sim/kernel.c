@@ -13,10 +13,10 @@
 
 extern const char sk_cuda_kernels_text[];
 
-enum { LANES, MERGE, COPIES, KERNELS };
+enum { LANES, MERGE, COPIES, BOX, KERNELS };
 
 static const char *const names[KERNELS] = {
-	"sk_lanes", "sk_merge", "sk_copies" };
+	"sk_lanes", "sk_merge", "sk_copies", "sk_box" };
 
 struct CUfunc_st {
 	struct CUmod_st *module;
@@ -29,6 +29,7 @@ struct launch {
 	int kernel;
 	uint64_t blocks, threads;	/* of each block */
 	uint64_t params[4];
+	struct sk_kernel_box box;	/* of BOX, in place of those */
 };
 
 /* ---- modules ---- */
@@ -243,12 +244,54 @@ static void copies(const struct launch *l)
 	free(v);
 }
 
+/* Where a side lies, from its first byte to its last, as the driver sees it:
+ * what its address, which may be in the middle, becomes. */
+static bool see_side(const struct launch *l, sk_u64 *at,
+		     const sk_u64 *strides, bool write)
+{
+	int64_t low = 0, high = (int64_t)l->box.run;
+	char *p;
+
+	for (unsigned d = 0; d < SK_BOX_DIMS; d++) {
+		int64_t reach = (int64_t)(l->box.size[d] - 1) *
+				(int64_t)strides[d];
+
+		low += reach < 0 ? reach : 0;
+		high += reach > 0 ? reach : 0;
+	}
+	p = view(l, *at + (uint64_t)low, (uint64_t)(high - low), write);
+	*at = (uintptr_t)p - (uint64_t)low;
+	return p;
+}
+
+static void box(const struct launch *l)
+{
+	struct sk_kernel_box b = l->box;
+	uint64_t bytes = b.run, n;
+
+	if (!see_side(l, &b.src, b.src_stride, false) ||
+	    !see_side(l, &b.dst, b.dst_stride, true))
+		return;
+	n = sk_box_tiles(&b);
+	for (uint64_t i = 0; i < n; i++)
+		for (uint64_t t = 0; t < l->threads; t++)
+			sk_kernel_tile(shuffled(t, l->threads), l->threads,
+				       shuffled(i, n), &b);
+	for (unsigned d = 0; d < SK_BOX_DIMS; d++)
+		bytes *= b.size[d];
+	vcu_lock();
+	vcu()->bytes_across += bytes;
+	vcu_unlock();
+}
+
 static void run(void *data)
 {
 	struct launch *l = data;
 
 	if (l->kernel == COPIES)
 		copies(l);
+	else if (l->kernel == BOX)
+		box(l);
 	else
 		hash(l);
 	free(l);
@@ -282,7 +325,7 @@ sk_cu_result cuLaunchKernel(sk_cu_function function, unsigned grid_x,
 			    unsigned shared_bytes, sk_cu_stream stream,
 			    void **params, void **extra)
 {
-	static const int counts[KERNELS] = { 3, 4, 2 };
+	static const int counts[KERNELS] = { 3, 4, 2, 0 };
 	struct launch l = { .blocks = grid_x, .threads = block_x };
 	sk_cu_result r;
 
@@ -294,6 +337,8 @@ sk_cu_result cuLaunchKernel(sk_cu_function function, unsigned grid_x,
 	l.kernel = function->kernel;
 	for (int i = 0; i < counts[l.kernel]; i++)
 		memcpy(&l.params[i], params[i], sizeof(l.params[i]));
+	if (l.kernel == BOX)
+		memcpy(&l.box, params[0], sizeof(l.box));
 	vcu_lock();
 	r = launch(function, &l, stream);
 	vcu_unlock();

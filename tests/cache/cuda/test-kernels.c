@@ -9,6 +9,7 @@
 
 #include "base/util.h"
 #include "bytes/checksum.h"
+#include "bytes/copy.h"
 
 #include "cuda/kernels.cl"
 
@@ -126,4 +127,81 @@ Test(kernels, copies)
 	free(from);
 	free(to);
 	free(want);
+}
+
+/* ---- boxes ---- */
+
+#define BOX_ROOM ((size_t)1 << 18)
+
+/* Elements of a random shape, their dimensions in a random order on either
+ * side, one of them backwards now and then. */
+static struct sk_copy random_box(char *dst, const char *src, uint64_t *random)
+{
+	struct sk_copy c = { .run = 1u << draw(random) % 5,
+			     .ndim = (int)(1 + draw(random) % 4) };
+	int64_t far[2] = { (int64_t)c.run, (int64_t)c.run };
+
+	c.bytes = c.run;
+	for (int d = 0; d < c.ndim; d++) {
+		c.size[d] = (int64_t)(1 + draw(random) % (d < 2 ? 40 : 2));
+		c.bytes *= (uint64_t)c.size[d];
+	}
+	for (int side = 0; side < 2; side++) {
+		int64_t *strides = side ? c.src_stride : c.dst_stride;
+		bool turned = draw(random) % 2;
+
+		for (int i = 0; i < c.ndim; i++) {
+			int d = turned ? i : c.ndim - 1 - i;
+
+			strides[d] = far[side];
+			far[side] *= c.size[d] + (int64_t)(draw(random) % 2);
+		}
+	}
+	cr_assert(far[0] <= (int64_t)BOX_ROOM && far[1] <= (int64_t)BOX_ROOM);
+	c.dst = dst;
+	c.src = src;
+	if (draw(random) % 4 == 0) {
+		c.src += (c.size[0] - 1) * c.src_stride[0];
+		c.src_stride[0] = -c.src_stride[0];
+	}
+	return c;
+}
+
+static void run_box(const struct sk_copy *c)
+{
+	struct sk_kernel_box box = { .dst = (uintptr_t)c->dst,
+				     .src = (uintptr_t)c->src,
+				     .run = c->run };
+
+	for (unsigned d = 0; d < SK_BOX_DIMS; d++) {
+		bool used = (int)d < c->ndim;
+
+		box.size[d] = used ? (sk_u64)c->size[d] : 1;
+		box.dst_stride[d] = used ? (sk_u64)c->dst_stride[d] : 0;
+		box.src_stride[d] = used ? (sk_u64)c->src_stride[d] : 0;
+	}
+	for (uint64_t tile = sk_box_tiles(&box); tile-- > 0;)
+		for (uint64_t t = 100; t-- > 0;)
+			sk_kernel_tile(t, 100, tile, &box);
+}
+
+Test(kernels, boxes_are_copied_as_the_host_does)
+{
+	char *dst = calloc(1, BOX_ROOM + 8), *same = calloc(1, BOX_ROOM + 8);
+	uint64_t random = 5;
+	char *src = random_bytes(BOX_ROOM + 8, &random);
+
+	cr_assert(dst && same);
+	for (int i = 0; i < 300; i++) {
+		size_t shift = draw(&random) % 8;
+		struct sk_copy c = random_box(dst + shift, src, &random);
+
+		run_box(&c);
+		c.dst = same + shift;
+		sk_copy_run(&c);
+		cr_assert_eq(memcmp(dst, same, BOX_ROOM + 8), 0, "%d", i);
+	}
+	free(dst);
+	free(same);
+	free(src);
 }
