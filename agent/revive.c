@@ -26,6 +26,7 @@ struct entry {
 	struct sk_layout *layouts[2];	/* references, of what is sealed */
 	uint64_t *sums[2];
 	struct entry *device;		/* has what it was to hold; or NULL */
+	struct sk_cat_slot *slot;	/* that it has become; NULL: none */
 };
 
 struct reviving {
@@ -48,6 +49,12 @@ static bool is_device(const struct entry *e)
 static bool has_fd(const struct entry *e, int kind)
 {
 	return is_device(e) || e->record.kind_bytes[kind];
+}
+
+/* Of a device slot: what it holds is in memory as well. */
+static bool is_copy(const struct entry *e)
+{
+	return is_device(e) && e->record.step < 0 && e->record.stands_for;
 }
 
 static void forget_entry(struct reviving *v, struct entry *e)
@@ -293,18 +300,30 @@ static int match(struct reviving *v, struct entry *device, struct entry *slot,
 	return result;
 }
 
-/* Only what stands for a slot is of any use: for all else, the process that
- * might want it has it mapped. */
+/* It was sealed there just when the agent was killed. */
+static bool is_over(const struct entry *first, uint32_t n,
+		    const struct entry *device)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (first[i].record.serial == device->record.stands_for &&
+		    first[i].record.use == TABLE_SEALED &&
+		    first[i].record.step == device->record.step)
+			return true;
+	return false;
+}
+
+/* Only what stands for a slot is of any use, or is a copy of what one holds:
+ * for all else, the process that might want it has it mapped. */
 static void match_devices(struct reviving *v, struct entry *first, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		struct entry *e = &first[i], *slot;
 		struct sk_err err = { "the slot that it stood for did not" };
 
-		if (!e->record.serial || !is_device(e))
+		if (!e->record.serial || !is_device(e) || is_copy(e))
 			continue;
 		slot = stood_for(first, n, e);
-		if (e->record.step < 0)
+		if (e->record.step < 0 || is_over(first, n, e))
 			forget_entry(v, e);
 		else if (!slot || match(v, e, slot, &err) < 0)
 			lose(v, e, err.text);
@@ -419,6 +438,7 @@ static int add_slot(struct reviving *v, struct sk_cat_state *state,
 	}
 	m->record = e->at;
 	m->serial = e->record.serial;
+	e->slot = slot;
 	v->bytes += slot->bytes;
 	return r;
 }
@@ -452,8 +472,34 @@ static void drop_devices(struct reviving *v, struct entry *first, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
 		if (first[i].record.serial && is_device(&first[i]) &&
-		    first[i].fds[0] >= 0)
+		    !is_copy(&first[i]) && first[i].fds[0] >= 0)
 			forget_entry(v, &first[i]);
+}
+
+static struct sk_cat_slot *slot_with(const struct reviving *v,
+				     uint64_t serial)
+{
+	for (uint32_t i = 0; i < v->n; i++)
+		if (v->entries[i].record.serial == serial)
+			return v->entries[i].slot;
+	return NULL;
+}
+
+/* When all slots are there: one may be another registration's by now. */
+static void add_copies(struct reviving *v)
+{
+	for (uint32_t i = 0; i < v->n; i++) {
+		struct entry *e = &v->entries[i];
+		const struct sk_cat_slot *slot;
+
+		if (!e->record.serial || !is_copy(e))
+			continue;
+		slot = slot_with(v, e->record.stands_for);
+		if (!slot || slot->use != SK_CAT_SEALED ||
+		    device_revive_copy(v->agent, &e->record, e->at, e->fds,
+				       slot) < 0)
+			forget_entry(v, e);
+	}
 }
 
 static void add_all(struct reviving *v)
@@ -470,8 +516,10 @@ static void add_all(struct reviving *v)
 		add_group(v, &v->entries[from], to - from);
 		drop_devices(v, &v->entries[from], to - from);
 		for (uint32_t i = from; i < to; i++)
-			free_entry(&v->entries[i]);
+			if (!is_copy(&v->entries[i]))
+				free_entry(&v->entries[i]);
 	}
+	add_copies(v);
 }
 
 /* ---- waiting for the ranks ---- */

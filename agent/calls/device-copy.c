@@ -48,9 +48,29 @@ static bool is_read(const struct device_slot *d)
 	return read;
 }
 
+const struct sk_cat_slot *device_copied_slot(const struct device_slot *d)
+{
+	const struct sk_cat_slot *slot = NULL;
+
+	for (int kind = 0; kind < 2 && !slot; kind++) {
+		const struct sk_cat_image *image = image_of(d, kind);
+
+		slot = image ? image->slot : NULL;
+	}
+	return slot;
+}
+
 static void end_copy(struct device_slot *d)
 {
 	d->copies[0] = d->copies[1] = 0;
+	device_note(d);
+}
+
+static void is_copy_of(struct device_slot *d, const struct sk_cat_slot *slot)
+{
+	for (int kind = 0; kind < 2; kind++)
+		d->copies[kind] = slot->images[kind] ?
+				  slot->images[kind]->id : 0;
 }
 
 void device_stands(struct device_slot *d, const struct sk_cat_slot *slot)
@@ -67,9 +87,8 @@ void device_stands(struct device_slot *d, const struct sk_cat_slot *slot)
 		if (other->use == SK_CAT_FILLING)
 			return;
 	d->dropped = false;
-	for (int kind = 0; kind < 2; kind++)
-		d->copies[kind] = slot->images[kind] ?
-				  slot->images[kind]->id : 0;
+	is_copy_of(d, slot);
+	device_note(d);
 }
 
 bool device_keeps_out(struct agent *a, const struct sk_cat_state *state)
@@ -100,10 +119,8 @@ static void time_is_over(struct timer *timer)
 	agent_changed(d->agent);
 }
 
-/* The next agent would not know what it is. */
 static void leave(struct device_slot *d)
 {
-	device_forget(d);
 	d->state = NULL;
 	d->session = NULL;
 	d->detainer = NULL;
@@ -111,6 +128,14 @@ static void leave(struct device_slot *d)
 	d->patience.fire = time_is_over;
 	timer_set(&d->agent->loop.timers, &d->patience,
 		  agent_now(d->agent) + LEFT_NS);
+	device_note(d);
+}
+
+void device_left_as_copy(struct device_slot *d,
+			 const struct sk_cat_slot *slot)
+{
+	is_copy_of(d, slot);
+	leave(d);
 }
 
 void device_slot_leave(struct device_slot *d)
@@ -125,8 +150,8 @@ void device_slot_leave(struct device_slot *d)
 void device_slot_drop(struct device_slot *d)
 {
 	if (is_read(d)) {
-		device_slot_leave(d);
 		d->dropped = true;
+		device_slot_leave(d);
 	} else {
 		device_slot_free(d);
 	}
@@ -204,6 +229,8 @@ struct device_slot *device_inherit(struct agent *a,
 			continue;
 		if (has_extents(d, extents, n)) {
 			timer_clear(&a->loop.timers, &d->patience);
+			/* It is kept anew, as what it is now. */
+			device_forget(d);
 			end_copy(d);
 			d->state = state;
 			return d;
@@ -283,6 +310,7 @@ bool device_copy_bad(struct agent *a, uint64_t image)
 	sk_link_each(d, &a->device_slots, link)
 		if (image && (d->copies[0] == image || d->copies[1] == image)) {
 			d->dropped = true;
+			device_note(d);
 			return true;
 		}
 	return false;

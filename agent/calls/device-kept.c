@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What outlives the agent of a device slot: its memory, what a worker needs to
- * drain it, and a record that says for which slot something is sealed there.
+ * drain it, and a record that says for which slot something is sealed there,
+ * or which slot's image it has a copy of.
  */
 #include <assert.h>
 #include <string.h>
@@ -46,26 +47,61 @@ void device_keep(struct device_slot *d)
 	device_note(d);
 }
 
+static uint64_t serial_of(const struct sk_cat_slot *slot)
+{
+	const struct memory *m = slot->memory;
+
+	return m->record == TABLE_NONE ? 0 : m->serial;
+}
+
+/* As far as others may read it. */
+static void note_copy(const struct device_slot *d, struct table_record *r)
+{
+	const struct sk_cat_slot *slot = device_copied_slot(d);
+
+	if (!slot || d->dropped)
+		return;
+	r->stands_for = serial_of(slot);
+	r->last_step = slot->snapshot->step;
+	for (int kind = 0; kind < 2; kind++) {
+		const struct sk_cat_image *image = slot->images[kind];
+
+		if (image)
+			record_content(image->layout->layout, image->sums,
+				       &r->content[kind]);
+	}
+}
+
+static void note_sealed(const struct device_slot *d, struct table_record *r)
+{
+	r->step = d->sealed->snapshot->step;
+	r->flags |= d->sealed->flags;
+	r->stands_for = serial_of(d->sealed);
+}
+
 void device_note(const struct device_slot *d)
 {
 	struct table_record r = { .use = TABLE_DEVICE, .step = -1 };
-	const struct sk_cat_slot *slot = d->sealed;
+	struct agent *a = d->agent;
 
-	if (d->record == TABLE_NONE || d->agent->quit)
+	if (d->record == TABLE_NONE || a->quit)
 		return;
-	record_state(d->state, &r);
+	/* Of a rank that is gone it says what it said. */
+	if (d->state)
+		record_state(d->state, &r);
+	else if (!table_get(&a->table, d->record, &r))
+		return;
 	r.serial = d->serial;
 	r.kind_bytes[0] = d->bytes;
 	r.n_extents = d->n_extents;
+	r.flags = d->instance ? TABLE_INSTANCE : 0;
+	r.stands_for = 0;
 	memcpy(r.uuid, d->uuid, sizeof(r.uuid));
-	if (slot) {
-		const struct memory *m = slot->memory;
-
-		r.step = slot->snapshot->step;
-		r.flags = slot->flags;
-		r.stands_for = m->record == TABLE_NONE ? 0 : m->serial;
-	}
-	table_put(&d->agent->table, d->record, &r);
+	if (d->sealed)
+		note_sealed(d, &r);
+	else
+		note_copy(d, &r);
+	table_put(&a->table, d->record, &r);
 }
 
 void device_forget(struct device_slot *d)
@@ -81,27 +117,94 @@ void device_forget(struct device_slot *d)
 	}
 }
 
+/* ---- another agent's ---- */
+
+static struct device_slot *revived(struct agent *a,
+				   const struct table_record *record,
+				   uint32_t at, int fds[2])
+{
+	struct device_slot *d = calloc(1, sizeof(*d));
+
+	if (!d)
+		return NULL;
+	*d = (struct device_slot){
+		.agent = a, .fd = fds[0], .data = fds[1],
+		.bytes = record->kind_bytes[0],
+		.instance = record->flags & TABLE_INSTANCE,
+		.n_extents = record->n_extents, .record = at,
+		.serial = record->serial,
+		/* Behind the templates. */
+		.extents_at = record->header_bytes[0] +
+			      record->header_bytes[1],
+	};
+	memcpy(d->uuid, record->uuid, sizeof(d->uuid));
+	fds[0] = fds[1] = -1;
+	sk_link_init(&d->link);
+	sk_link_insert(&a->device_slots, &d->link);
+	return d;
+}
+
 int device_revive(struct agent *a, const struct table_record *record,
 		  uint32_t at, int fds[2], struct sk_cat_slot *slot)
 {
-	struct device_slot *d = calloc(1, sizeof(*d));
+	struct device_slot *d = revived(a, record, at, fds);
 
 	assert(slot->use == SK_CAT_FILLING);
 	if (!d)
 		return -ENOMEM;
-	*d = (struct device_slot){
-		.agent = a, .state = slot->state, .sealed = slot,
-		.fd = fds[0], .data = fds[1], .bytes = record->kind_bytes[0],
-		.n_extents = record->n_extents, .record = at,
-		.serial = record->serial,
-	};
-	memcpy(d->uuid, record->uuid, sizeof(d->uuid));
-	for (int k = 0; k < 2; k++)
-		if (slot->state->layouts[k])
-			d->extents_at += slot->state->layouts[k]
-						 ->layout->header_bytes;
-	fds[0] = fds[1] = -1;
-	sk_link_init(&d->link);
-	sk_link_insert(&a->device_slots, &d->link);
+	d->state = slot->state;
+	d->sealed = slot;
+	return 0;
+}
+
+/* By which the rank's next life is known to have the same; without, it is
+ * given other memory. */
+static void read_extents(struct device_slot *d)
+{
+	size_t bytes = d->n_extents * sizeof(*d->extents);
+
+	d->extents = malloc(bytes + 1);
+	if (d->extents &&
+	    d->agent->os->pread(d->agent->os, d->data, d->extents, bytes,
+				(off_t)d->extents_at) == (ssize_t)bytes)
+		return;
+	free(d->extents);
+	d->extents = NULL;
+}
+
+static bool is_its_image(const struct table_record *record,
+			 const struct sk_cat_slot *slot)
+{
+	struct sk_digest content;
+
+	if (record->last_step != slot->snapshot->step)
+		return false;
+	for (int kind = 0; kind < 2; kind++) {
+		const struct sk_cat_image *image = slot->images[kind];
+
+		if (!image)
+			continue;
+		record_content(image->layout->layout, image->sums, &content);
+		if (!sk_digest_equal(&content, &record->content[kind]))
+			return false;
+	}
+	return true;
+}
+
+int device_revive_copy(struct agent *a, const struct table_record *record,
+		       uint32_t at, int fds[2],
+		       const struct sk_cat_slot *slot)
+{
+	struct device_slot *d;
+
+	assert(slot->use == SK_CAT_SEALED);
+	if (!device_slots_made(a) || record->n_extents > SK_EXTENTS_MAX ||
+	    !is_its_image(record, slot))
+		return -EBADMSG;
+	d = revived(a, record, at, fds);
+	if (!d)
+		return -ENOMEM;
+	read_extents(d);
+	device_left_as_copy(d, slot);
 	return 0;
 }

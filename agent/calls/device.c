@@ -63,13 +63,14 @@ void device_slots_detain(struct agent *a, const struct sk_cat_state *state,
 		return;
 	}
 	device_drain_end(d);
-	device_forget(d);
 	if (!d->copies[0] && !d->copies[1]) {
+		device_forget(d);
 		d->fd = sk_close_fd(d->fd);
 		d->data = sk_close_fd(d->data);
 	}
 	d->state = NULL;
 	d->session = NULL;
+	/* Of a copy the record stands: its rank was let write to it no more. */
 	d->detainer = detainer;
 }
 

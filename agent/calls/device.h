@@ -65,14 +65,20 @@ struct device_slot *device_inherit(struct agent *a,
 				   const uint8_t *uuid,
 				   const struct sk_extent *extents,
 				   uint32_t n);
+/** The slot that holds what it is a copy of; NULL: it is none. */
+const struct sk_cat_slot *device_copied_slot(const struct device_slot *d);
+/** Another agent's: a copy of what @slot holds, left by its rank just now. */
+void device_left_as_copy(struct device_slot *d,
+			 const struct sk_cat_slot *slot);
 /** A reader found it bad; false: there is no such copy. */
 bool device_copy_bad(struct agent *a, uint64_t image);
 
 /* ---- device-kept.c ---- */
 
-/** It outlives the agent from now on, as far as something is sealed in it. */
+/** It outlives the agent from now on, as far as something is sealed in it, or
+ * it holds a copy. */
 void device_keep(struct device_slot *d);
-/** Something is sealed in it, or nothing any more. */
+/** Something is sealed in it, or copied, or nothing any more. */
 void device_note(const struct device_slot *d);
 /** It outlives the agent no more. */
 void device_forget(struct device_slot *d);
@@ -81,5 +87,11 @@ void device_forget(struct device_slot *d);
  * success; it is drained in the next turn. -ENOMEM. */
 int device_revive(struct agent *a, const struct table_record *record,
 		  uint32_t at, int fds[2], struct sk_cat_slot *slot);
+/** The same of a copy of the image that @slot holds, as its record says; it
+ * is nobody's. -ENOMEM; -EBADMSG: of another image, or this agent makes no
+ * device slots. */
+int device_revive_copy(struct agent *a, const struct table_record *record,
+		       uint32_t at, int fds[2],
+		       const struct sk_cat_slot *slot);
 
 #endif

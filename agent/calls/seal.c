@@ -164,7 +164,6 @@ static void conclude(struct seal *seal, struct sk_cat_slot *slot)
 	struct device_slot *d = device_sealed_for(a, slot);
 
 	assert(slot->use == SK_CAT_FILLING && slot->fill == seal->fill);
-	device_seal_over(a, slot);
 	if (seal->result == 0) {
 		seal_writes(a, slot->memory);
 		seal->result = sk_cat_slot_seal(slot, seal->sums,
@@ -173,6 +172,8 @@ static void conclude(struct seal *seal, struct sk_cat_slot *slot)
 			sk_err_errno(&seal->err, seal->result,
 				     "its image cannot be noted");
 	}
+	/* Not before: whoever is killed in between has one of the two. */
+	device_seal_over(a, slot);
 	agent_changed(a);
 	if (seal->result < 0) {
 		refuse(a, slot, seal);

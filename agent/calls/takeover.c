@@ -107,15 +107,16 @@ static int send_slot(struct handover *h, const struct sk_cat_slot *slot)
 	return r;
 }
 
-/* One in which nothing is sealed holds nothing. */
+/* One in which nothing is sealed, and that is no copy, holds nothing. */
 static int send_device(struct handover *h, const struct device_slot *d)
 {
+	const bool holds = d->sealed || device_copied_slot(d);
 	const int fds[2] = { d->fd, d->data };
 	char name[KEPT_NAME];
 	int r = 0;
 
 	for (int kind = 0; kind < 2 && r == 0; kind++) {
-		if (!d->sealed || d->record == TABLE_NONE)
+		if (!holds || d->record == TABLE_NONE)
 			continue;
 		record_name(d->serial, kind, name, sizeof(name));
 		r = send_one(h, name, fds[kind]);

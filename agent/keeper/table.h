@@ -27,6 +27,7 @@
 #define TABLE_WANTED (1u << 1)		/* on disk, and is not yet */
 #define TABLE_NO_WRITES (1u << 2)	/* sealed against them */
 #define TABLE_BAD (1u << 3)		/* primary; the next bit: replica */
+#define TABLE_INSTANCE (1u << 31)	/* of TABLE_DEVICE: of a GPU's */
 
 /* TABLE_DEVICE: no slot, but memory of a GPU that stands for one. */
 enum table_use {
@@ -53,10 +54,14 @@ struct table_record {
 	int32_t rank, world, numa_node;
 	uint32_t use, flags, flush_every;
 	/* Of TABLE_DEVICE: kind_bytes[0] are its bytes, step is -1 while
-	 * nothing is sealed there, and flags are those that the slot was asked
-	 * for with. */
+	 * nothing is sealed there alone, and flags are those that the slot was
+	 * asked for with. */
 	uint32_t n_extents;
-	uint64_t stands_for;	/* serial of the slot that is being filled */
+	uint64_t stands_for;	/* serial of the slot that is being filled; with
+				 * step -1 of that which holds the image that
+				 * it has a copy of, whose step is last_step:
+				 * agents that know no copies see nothing
+				 * sealed there. 0: of none */
 	uint8_t uuid[16];
 	char job[SK_JOB_MAX + 8];
 };

@@ -73,22 +73,29 @@ static int64_t take_by_device(struct gpu_rank *g)
 	return step;
 }
 
+/* The sum of all that have the name, whatever they are of. */
 static uint64_t count(struct scene *scene, const char *name)
 {
-	char command[256], line[256];
-	uint64_t value = 0;
+	char command[256], line[512];
+	uint64_t value, sum = 0;
 	FILE *f;
 
 	(void)snprintf(command, sizeof(command), "%s --socket %s stats "
 		       "--prometheus", scene->cachectl, scene->socket);
 	f = popen(command, "r");
 	CHECK(f);
-	while (fgets(line, sizeof(line), f))
-		if (!strncmp(line, name, strlen(name)))
-			(void)sscanf(line + strlen(name), " %" SCNu64,
-				     &value);
+	while (fgets(line, sizeof(line), f)) {
+		const char *rest = line + strlen(name);
+
+		if (strncmp(line, name, strlen(name)) != 0 ||
+		    (*rest != ' ' && *rest != '{'))
+			continue;
+		rest = strrchr(line, ' ');
+		if (sscanf(rest, " %" SCNu64, &value) == 1)
+			sum += value;
+	}
 	CHECK(!pclose(f), "%s", command);
-	return value;
+	return sum;
 }
 
 /* ---- restoring ---- */
@@ -529,8 +536,80 @@ static pid_t agent_of(const struct scene *scene)
 	return pid;
 }
 
-/* Memory has all that the next agent does not know of on the GPU; what it
- * brings there itself it knows. */
+static void kill_agent(struct scene *scene)
+{
+	CHECK(!kill(agent_of(scene), SIGKILL));
+}
+
+static void replace_agent(struct scene *scene)
+{
+	const char *const args[] = {
+		scene->program, "--socket", scene->socket, "--takeover",
+		"--keeper", "--log-level", "error", "--idle-exit", "60",
+		NULL };
+	pid_t next = agent_start(args);
+
+	CHECK(next > 0, "it was not taken over");
+	CHECK(waitpid(scene->agent, NULL, 0) == scene->agent);
+	scene->agent = next;
+}
+
+/* The rank lives, and finds its own image on its GPU; its next snapshots go by
+ * the same memory, of which there is no more. */
+static void lose_agent_and_restore(struct rank *rank)
+{
+	uint64_t used;
+	struct gpu_rank g;
+	int64_t step;
+
+	begin(&g, rank);
+	step = take_by_device(&g);
+	used = count(rank->scene, "shardkeep_device_memory_used_bytes");
+	kill_agent(rank->scene);
+	while (rank_restore(rank, step, 0, NULL) < 0)
+		;
+	restore(&g, &all_by_device);
+	do {
+		gpu_fill(&g, ++step);
+		if (gpu_snapshot(&g, step, 0) < 0)
+			continue;
+		CHECK(!sk_wait(rank->state, step, SK_COMPLETE, 60000), "%s",
+		      sk_error());
+	} while (!gpu_device_bytes(&g));
+	CHECK(take(&g, ++step) == ALL);
+	CHECK(count(rank->scene, "shardkeep_device_memory_used_bytes") ==
+	      used);
+	restore(&g, &all_by_device);
+}
+
+/* What is known to be bad is so to the next agent. */
+static void test_keeps_nothing_bad(struct scene *scene)
+{
+	scene_ranks_killed(scene, "spoilt-kept", 1, save_and_spoil, NULL);
+	expect(scene, "spoilt-kept", (struct want){
+		.by_device = ALL - MIB, .hashed = CHUNKS,
+		.damaged = 1 });
+	kill_agent(scene);
+	expect(scene, "spoilt-kept", all_by_host);
+}
+
+/* A process that does not end has been let write nothing since the seal: what
+ * the agent before waited for, the next one need not. */
+static void test_hangs_and_kept(struct scene *scene)
+{
+	int status;
+	pid_t pid;
+
+	scene_ranks_start(scene, "hangs-kept", 1, hang, NULL, &pid);
+	while (!count(scene, "shardkeep_quarantined_bytes"))
+		CHECK(waitpid(pid, &status, WNOHANG) == 0, "it has ended");
+	kill_agent(scene);
+	expect(scene, "hangs-kept", all_by_device);
+	CHECK(!kill(pid, SIGKILL) && waitpid(pid, &status, 0) == pid);
+}
+
+/* The next agent knows what stands on the GPU, and so does the one after
+ * that; what it brings to memory itself it knows as well. */
 static void test_keeper(struct scene *scene)
 {
 	struct want w = all_by_device;
@@ -540,13 +619,21 @@ static void test_keeper(struct scene *scene)
 	scene->keeper = true;
 	scene_start_agent(scene);
 	scene_ranks_killed(scene, "kept", 1, save, NULL);
-	CHECK(!kill(agent_of(scene), SIGKILL));
-	expect(scene, "kept", all_by_host);
+	for (int i = 0; i < 3; i++) {
+		(i == 1 ? replace_agent : kill_agent)(scene);
+		expect(scene, "kept", all_by_device);
+	}
+	CHECK(count(scene, "shardkeep_device_memory_used_bytes") >= ALL);
+	scene_ranks(scene, "lives", 1, lose_agent_and_restore, NULL);
 	pid = run_until(scene, "brought", stop_on_the_way_out);
-	CHECK(!kill(agent_of(scene), SIGKILL) && !kill(pid, SIGKILL));
-	CHECK(waitpid(pid, NULL, 0) == pid);
+	kill_agent(scene);
+	CHECK(!kill(pid, SIGKILL) && waitpid(pid, NULL, 0) == pid);
 	w.step = LAST_STEP;
 	expect(scene, "brought", w);
+	kill_agent(scene);
+	expect(scene, "brought", w);
+	test_keeps_nothing_bad(scene);
+	test_hangs_and_kept(scene);
 	scene_stop_agent(scene, SIGTERM);
 	scene->keeper = false;
 	scene_start_agent(scene);
