@@ -173,4 +173,5 @@ SAME(SK_CU_PROC_ADDRESS_FOUND, (int)CU_GET_PROC_ADDRESS_SUCCESS);
 SK_CUDA_TABLE(SAME_FUNCTION)
 
 SAME_TYPE(PFN_cuMemcpyBatchAsync_v12080, sk_cu_result(*) SK_CU_BATCH_12080);
+SAME_TYPE(PFN_cuDeviceGetUuid_v9020, sk_cu_result(*) SK_CU_GET_UUID_9020);
 SAME_TYPE(PFN_cuGetProcAddress_v12000, sk_cu_get_proc);

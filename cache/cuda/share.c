@@ -67,8 +67,7 @@ int sk_cuda_uuid(const struct sk_cuda_device *device,
 /* Versions before 11.4 name the GPU, whatever it is split into. */
 bool sk_cuda_is_instance(const struct sk_cuda_device *device)
 {
-	sk_cu_result (*of_gpu)(sk_cu_uuid *uuid, sk_cu_device device) =
-		(sk_cu_result(*)(sk_cu_uuid *, sk_cu_device))
+	sk_cu_get_uuid_9020 of_gpu = (sk_cu_get_uuid_9020)
 		sk_cuda_driver_find(device->driver, "cuDeviceGetUuid", 9020);
 	struct sk_cuda_uuid own;
 	sk_cu_uuid gpu;

@@ -913,6 +913,37 @@ static void test_turned(struct scene *scene)
 	CHECK(!unsetenv("VCUDA_MODE"));
 }
 
+/* Its other half: with "kept", what has to do with agents that end, and with
+ * how much there is. */
+static void test_kept(struct scene *scene)
+{
+	test_turned(scene);
+	if (simulated)
+		test_keeper(scene);
+	test_budget(scene);
+}
+
+static void test_all_others(struct scene *scene)
+{
+	test_killed(scene);
+	scene_ranks(scene, "alive", 1, restore_itself, NULL);
+	scene_ranks(scene, "anew", 1, restore_anew, NULL);
+	test_spoilt(scene);
+	scene_ranks(scene, "read", 1, read_and_go_on, NULL);
+	test_meshes(scene);
+	scene_ranks(scene, "many", 1, many, NULL);
+	if (!simulated)
+		return;
+	scene_ranks(scene, "old", 1, many, "12000");
+	test_without(scene);
+	test_doctor(scene, "", "the driver is of CUDA 13.0");
+	test_doctor(scene, "no-compiler", "CUDA 13.0, and takes none of our "
+		    "code");
+	scene_ranks(scene, "killed", 1, load_elsewhere, NULL);
+	test_drained(scene);
+	test_hangs(scene);
+}
+
 int main(int argc, char **argv)
 {
 	struct trainer_cuda t;
@@ -923,26 +954,10 @@ int main(int argc, char **argv)
 	simulated = t.calls;
 	CHECK(!setenv("SHARDKEEP_DEVICE_MEMORY", "64M", 1));
 	scene_open(&scene, argc, argv);
-	test_killed(&scene);
-	scene_ranks(&scene, "alive", 1, restore_itself, NULL);
-	scene_ranks(&scene, "anew", 1, restore_anew, NULL);
-	test_spoilt(&scene);
-	scene_ranks(&scene, "read", 1, read_and_go_on, NULL);
-	test_meshes(&scene);
-	scene_ranks(&scene, "many", 1, many, NULL);
-	test_turned(&scene);
-	if (simulated) {
-		scene_ranks(&scene, "old", 1, many, "12000");
-		test_without(&scene);
-		test_doctor(&scene, "", "the driver is of CUDA 13.0");
-		test_doctor(&scene, "no-compiler", "CUDA 13.0, and takes none "
-			    "of our code");
-		scene_ranks(&scene, "killed", 1, load_elsewhere, NULL);
-		test_drained(&scene);
-		test_hangs(&scene);
-		test_keeper(&scene);
-	}
-	test_budget(&scene);
+	if (argc > 3 && !strcmp(argv[3], "kept"))
+		test_kept(&scene);
+	else
+		test_all_others(&scene);
 	scene_close(&scene);
 	return 0;
 }

@@ -43,7 +43,7 @@ struct identity {
 
 static struct identity ask(void)
 {
-	sk_cu_result (*of_gpu)(sk_cu_uuid *uuid, sk_cu_device device);
+	sk_cu_get_uuid_9020 of_gpu;
 	struct identity who;
 	struct trainer_cuda t;
 
@@ -52,7 +52,7 @@ static struct identity ask(void)
 	IS(0, t.driver.cuDeviceGetUuid(&who.own, 0));
 	IS(0, t.driver.cuDeviceGetAttribute(&who.bus, SK_CU_DEVICE_PCI_BUS,
 					    0));
-	of_gpu = (sk_cu_result(*)(sk_cu_uuid *, sk_cu_device))
+	of_gpu = (sk_cu_get_uuid_9020)
 		sk_cuda_driver_find(&t.driver, "cuDeviceGetUuid", 9020);
 	CHECK(of_gpu);
 	IS(0, of_gpu(&who.gpu, 0));
