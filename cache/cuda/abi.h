@@ -295,7 +295,8 @@ typedef struct sk_cu_memcpy3d_st {
 typedef sk_cu_result(*sk_cu_batch_12080) SK_CU_BATCH_12080;
 
 /** The GPU's name, whatever it is split into: as it was before 11.4. */
-#define SK_CU_GET_UUID_9020 (sk_cu_uuid *uuid, sk_cu_device device)
+#define SK_CU_GET_UUID_9020						\
+	(sk_cu_uuid *ret_uuid, sk_cu_device device)
 typedef sk_cu_result(*sk_cu_get_uuid_9020) SK_CU_GET_UUID_9020;
 
 /** How all others are found; by dlsym, since 12.0. */
