@@ -320,6 +320,7 @@ Test(lane_12_0, calls_are_few)
 
 #define SIDE ((int64_t)700)
 #define MATRIX ((size_t)(4 * SIDE * SIDE))
+#define MATRIX_ROOM ((MATRIX + SK_PAGE - 1) / SK_PAGE * SK_PAGE)
 
 /* A transposed matrix on the device, and the same on the host, page-locked. */
 struct matrix {
@@ -332,7 +333,7 @@ static struct matrix matrix(void)
 {
 	struct matrix m = { .there = trainer_cuda_alloc(&f->t, MATRIX),
 			    .other = trainer_cuda_alloc(&f->t, MATRIX),
-			    .here = aligned_alloc(SK_PAGE, MATRIX + PIECE),
+			    .here = aligned_alloc(SK_PAGE, MATRIX_ROOM),
 			    .turned = malloc(MATRIX),
 			    .spare = malloc(MATRIX) };
 	uint32_t *turned = (uint32_t *)(void *)m.turned;
@@ -342,8 +343,7 @@ static struct matrix matrix(void)
 		turned[i] = (uint32_t)(i % SIDE * SIDE + i / SIDE);
 	memset(m.here, 0, MATRIX);
 	trainer_cuda_put(&f->t, m.there, m.turned, MATRIX);
-	cr_assert_eq(sk_cuda_lock(f->device, m.here,
-				  sk_round_up(MATRIX, SK_PAGE),
+	cr_assert_eq(sk_cuda_lock(f->device, m.here, MATRIX_ROOM,
 				  (uint64_t)1 << 20, &m.lock, NULL), 0);
 	return m;
 }
