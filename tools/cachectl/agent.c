@@ -109,6 +109,21 @@ static void say_stopped(struct context *ctx, const char *lost)
 		    "the agent flushes what is not durable, then stops");
 }
 
+/* It may have been an end by what we asked, or by somebody else. */
+static int say_cut(struct context *ctx)
+{
+	struct sk_err none = { "" };
+	struct sk_conn next = SK_CONN_NULL;
+	int r = sk_conn_open_any(ctx->os, ctx->path, sk_until_ms(ctx->os,
+				 ctx->timeout_ms), &next, &none);
+
+	sk_conn_close(&next);
+	return sk_err_set(&ctx->err, -ECONNRESET, "the agent ended before it "
+			  "said what is lost with it; %s", r >= 0 ? "another "
+			  "one serves there by now, which was not asked to "
+			  "stop" : "nobody serves there by now");
+}
+
 int command_stop(struct context *ctx, int argc, char **argv)
 {
 	struct sk_msg msg = { .type = SK_MSG_STOP, .body.stop.flags =
@@ -124,6 +139,8 @@ int command_stop(struct context *ctx, int argc, char **argv)
 		return sk_err_set(&ctx->err, r, "the agent has stopped, and "
 				  "something was lost with it");
 	}
+	if (r == -ECONNRESET)
+		return say_cut(ctx);
 	if (r >= 0)
 		say_stopped(ctx, ctx->wait ? "" : msg.body.text);
 	return r;

@@ -26,8 +26,30 @@ static uint64_t until(const struct context *ctx)
 		r_;							\
 	})
 
+/* The value of @call of an agent that was connected to; where that ends before
+ * it answers, of the one in its place. */
+#define AGAIN(ctx, call)						\
+	({								\
+		int again_, left_ = AGAIN_MOST;				\
+									\
+		do {							\
+			again_ = ask_connect(ctx);			\
+			if (again_ >= 0)				\
+				again_ = (call);			\
+		} while (again_ == -ECONNRESET && left_--);		\
+		again_;							\
+	})
+
 static const char for_agent[] = "waiting for the agent";
 static const char for_list[] = "waiting for the agent's list";
+
+/* Whatever kept us from an agent, scripts get the one answer. */
+static int reached(struct context *ctx, int r)
+{
+	ctx->unreachable = r < 0 && r != -EPROTO && r != -EACCES;
+	return ctx->unreachable && r != -ETIMEDOUT && r != -ECONNRESET ?
+	       -ENOTCONN : r;
+}
 
 int ask_connect(struct context *ctx)
 {
@@ -45,9 +67,7 @@ int ask_connect(struct context *ctx)
 					   ctx->path);
 	if (differs)
 		fprintf(stderr, "cachectl: warning: %s\n", differs);
-	/* Whatever kept us from it, scripts get the one answer. */
-	ctx->unreachable = r < 0 && r != -EPROTO && r != -EACCES;
-	return ctx->unreachable && r != -ETIMEDOUT ? -ENOTCONN : r;
+	return reached(ctx, r);
 }
 
 int ask(struct context *ctx, struct sk_msg *msg)
@@ -60,14 +80,29 @@ int ask(struct context *ctx, struct sk_msg *msg)
 					       NULL, until(ctx), &ctx->err));
 }
 
+int ask_again(struct context *ctx, struct sk_msg *msg, bool *ret_again)
+{
+	const struct sk_msg asked = *msg;
+	int r = ask(ctx, msg);
+
+	*ret_again = false;
+	for (int i = 0; i < AGAIN_MOST && r == -ECONNRESET; i++) {
+		*ret_again = true;
+		*msg = asked;
+		r = ask(ctx, msg);
+	}
+	return r;
+}
+
 int ask_deferred(struct context *ctx, struct sk_msg *msg, uint32_t timeout_ms)
 {
 	struct sk_conn conn = SK_CONN_NULL;
 	int r = ask_connect(ctx);
 
 	if (r >= 0)
-		r = sk_conn_open_any(ctx->os, ctx->path, until(ctx), &conn,
-				     &ctx->err);
+		r = reached(ctx, sk_conn_open_any(ctx->os, ctx->path,
+						  until(ctx), &conn,
+						  &ctx->err));
 	if (r < 0)
 		return r;
 	r = WAITING(msg->type == SK_MSG_STOP ?
@@ -141,11 +176,9 @@ int ask_snapshots(struct context *ctx, const struct sk_wire_id *id,
 		  struct sk_wire_snapshot **ret, size_t *ret_n)
 {
 	struct sk_list_gaps gaps = { 0 };
-	int r = ask_connect(ctx);
+	int r = AGAIN(ctx, WAITING(for_list, sk_list_snapshots(&ctx->conn, id,
+			0, until(ctx), ret, ret_n, &gaps, &ctx->err)));
 
-	if (r >= 0)
-		r = WAITING(for_list, sk_list_snapshots(&ctx->conn, id,
-				0, until(ctx), ret, ret_n, &gaps, &ctx->err));
 	if (r >= 0 && !*ret_n) {
 		r = sk_list_gaps_error(&gaps, "such a snapshot", &ctx->err);
 		if (r < 0)
@@ -160,19 +193,24 @@ int ask_snapshots(struct context *ctx, const struct sk_wire_id *id,
 int ask_images(struct context *ctx, const struct sk_wire_id *id,
 	       struct sk_wire_image **ret, size_t *ret_n)
 {
-	int r = ask_connect(ctx);
+	return AGAIN(ctx, WAITING(for_list, sk_list_images(&ctx->conn, id,
+			0, until(ctx), ret, ret_n, &ctx->err)));
+}
 
-	return r < 0 ? r : WAITING(for_list, sk_list_images(&ctx->conn, id,
-				0, until(ctx), ret, ret_n, &ctx->err));
+int ask_records(struct context *ctx, struct sk_msg *msg, size_t record_bytes,
+		void *ret, size_t *ret_n)
+{
+	const struct sk_msg asked = *msg;
+
+	return AGAIN(ctx, (*msg = asked, sk_list_read(&ctx->conn, msg,
+			record_bytes, until(ctx), ret, ret_n, &ctx->err)));
 }
 
 int ask_stats(struct context *ctx, struct sk_wire_stat **ret, size_t *ret_n)
 {
 	struct sk_msg msg = { .type = SK_MSG_STATS };
-	int r = ask_connect(ctx);
 
-	return r < 0 ? r : sk_list_read(&ctx->conn, &msg, sizeof(**ret),
-					until(ctx), ret, ret_n, &ctx->err);
+	return ask_records(ctx, &msg, sizeof(**ret), ret, ret_n);
 }
 
 int ask_snapshot(struct context *ctx, const char *text,
@@ -230,7 +268,8 @@ int ask_open(struct context *ctx, const struct sk_wire_image *image,
 	if (r < 0)
 		return r;
 	o = (struct opened){ .fd = open.data,
-			     .image_bytes = open.image_bytes };
+			     .image_bytes = open.image_bytes,
+			     .generation = ctx->conn.generation };
 	r = read_header(ctx, open.header, open.header_bytes, &o);
 	sk_close_fd(open.header);
 	if (r < 0) {
@@ -241,16 +280,28 @@ int ask_open(struct context *ctx, const struct sk_wire_image *image,
 	return 0;
 }
 
+int ask_report_bad(struct context *ctx, const struct sk_wire_image *image,
+		   const struct opened *opened, uint32_t entry)
+{
+	struct sk_msg msg = { .type = SK_MSG_REPORT_BAD, .body.bad = {
+		.image = image->image, .place = image->place,
+		.entry = entry } };
+	int r = sk_conn_call_in(&ctx->conn, opened->generation, &msg,
+				until(ctx), &ctx->err);
+
+	return r == -ECONNRESET ? r : 0;
+}
+
 void ask_close(struct context *ctx, const struct sk_wire_image *image,
 	       struct opened *opened)
 {
 	struct sk_msg msg = { .type = SK_MSG_CLOSE, .body.open = {
 		.image = image->image, .place = image->place } };
-	struct sk_err first = ctx->err;
+	struct sk_err none;
 
 	/* The lease ends with the connection at the latest. */
-	(void)ask(ctx, &msg);
-	ctx->err = first;
+	(void)sk_conn_call_in(&ctx->conn, opened->generation, &msg,
+			      until(ctx), &none);
 	sk_close_fd(opened->fd);
 	sk_layout_free(opened->layout);
 	free(opened->stamp.sums);

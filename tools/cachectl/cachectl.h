@@ -63,8 +63,14 @@ struct context {
 /** Connects; -ENOTCONN when no agent answers, and ctx->unreachable: an agent
  * without a store says -ENOTCONN as well. */
 int ask_connect(struct context *ctx);
-/** One request without descriptors. */
+/** One request without descriptors. -ECONNRESET: the agent ended before it
+ * answered; the next request goes to the one in its place. */
 int ask(struct context *ctx, struct sk_msg *msg);
+/** Agents that may end at one request before we are thought to be why. */
+#define AGAIN_MOST 3
+/** The same of what may be said twice: where an agent ends before it answers,
+ * the next one is asked, and @ret_again set: the first may have done it. */
+int ask_again(struct context *ctx, struct sk_msg *msg, bool *ret_again);
 /** A deferred request on a connection of its own. */
 int ask_deferred(struct context *ctx, struct sk_msg *msg,
 		 uint32_t timeout_ms);
@@ -73,7 +79,11 @@ int ask_deferred(struct context *ctx, struct sk_msg *msg,
 int ask_parse_snapshot(struct context *ctx, const char *text,
 		       struct sk_wire_id *ret_id);
 
-/** Records of a list, malloc'ed. -EPROTO if the agent's do not fit. */
+/** Records of a list, malloc'ed, of the agent that answers: where one ends
+ * before it does, the one in its place is asked. -EPROTO if the agent's do not
+ * fit. */
+int ask_records(struct context *ctx, struct sk_msg *msg, size_t record_bytes,
+		void *ret, size_t *ret_n);
 int ask_snapshots(struct context *ctx, const struct sk_wire_id *id,
 		  struct sk_wire_snapshot **ret, size_t *ret_n);
 int ask_images(struct context *ctx, const struct sk_wire_id *id,
@@ -101,9 +111,15 @@ struct opened {
 	struct sk_stamp stamp;	/* sums are owned */
 	int fd;
 	uint64_t image_bytes;
+	uint64_t generation;	/* of the connection that has the lease */
 };
 int ask_open(struct context *ctx, const struct sk_wire_image *image,
 	     struct opened *ret);
+/** What was read is not what was sealed; @entry as struct sk_wire_bad's. The
+ * agent may refuse to hear it. -ECONNRESET: it ended, and the lease with it, so
+ * that others may have written there: nothing is known of the image. */
+int ask_report_bad(struct context *ctx, const struct sk_wire_image *image,
+		   const struct opened *opened, uint32_t entry);
 void ask_close(struct context *ctx, const struct sk_wire_image *image,
 	       struct opened *opened);
 

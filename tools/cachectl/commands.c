@@ -38,7 +38,8 @@ const struct command commands[] = {
 	  "what is missing and of failed flushes why.",
 	  "cachectl list -v llama\n"
 	  "cachectl --json list | jq '.snapshots[0].step'",
-	  "v", 0, 1, command_list },
+	  "v", 0, 1, command_list,
+	  .again = true },
 	{ "show", "SNAPSHOT [TENSOR]",
 	  "show tensors and images, or who holds a tensor",
 	  "Shows every tensor with dtype, global shape, mesh and placements, "
@@ -46,7 +47,8 @@ const struct command commands[] = {
 	  "rank holds which part of it, and lists the boxes.",
 	  "cachectl show llama\n"
 	  "cachectl show llama/1200 layers.0.wq",
-	  "", 1, 2, command_show },
+	  "", 1, 2, command_show,
+	  .again = true },
 	{ "verify", "[SNAPSHOT...]", "check every byte against its checksum",
 	  "Reads images in memory and on disk, all or those of the snapshots "
 	  "named; of a JOB all of its snapshots. Bad ones are set aside: "
@@ -85,7 +87,8 @@ const struct command commands[] = {
 	  "cachectl retain llama --last 3 --every 1000\n"
 	  "cachectl retain llama --bytes 2T\n"
 	  "cachectl retain llama --default",
-	  "leabD", 1, 1, command_retain },
+	  "leabD", 1, 1, command_retain,
+	  .again = true },
 	{ "export", "SNAPSHOT PATH", "write whole tensors as safetensors",
 	  "Puts the tensors together, verified, into PATH if that ends in "
 	  ".safetensors, else into a directory: model.safetensors or, with "
@@ -93,7 +96,8 @@ const struct command commands[] = {
 	  "takes the tensors whose names begin with it, and leaves it out of "
 	  "the names.",
 	  "cachectl export llama out/ --prefix model. --shard-size 5G",
-	  "xS", 2, 2, command_export },
+	  "xS", 2, 2, command_export,
+	  .again = true },
 	{ "status", "", "one screen: memory, disk, jobs, what is wrong",
 	  "Says since when the agent runs, what of its budget is taken and by "
 	  "which jobs, how far each is sealed, complete and durable, and all "

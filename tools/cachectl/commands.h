@@ -15,6 +15,9 @@ struct command {
 	int min_args, max_args;
 	int (*run)(struct context *ctx, int argc, char **argv);
 	bool live;		/* it prints by itself, again and again */
+	bool again;		/* what it asks goes together, and may be said
+				 * twice: it is begun anew where the agent ends
+				 * and another one is in its place */
 };
 
 extern const struct command commands[];

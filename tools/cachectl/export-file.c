@@ -34,14 +34,12 @@ void export_close(struct export *x, struct export_source *s)
 static int next_place(struct export *x, struct export_source *s,
 		      const struct export_tensor *t, uint32_t entry)
 {
-	const struct sk_wire_image *bad = s->records[s->at];
-	struct sk_msg msg = { .type = SK_MSG_REPORT_BAD, .body.bad = {
-		.image = bad->image, .place = bad->place,
-		.entry = entry + 1 } };
 	struct sk_layout *first = s->opened.layout;
-	int r;
+	int r = ask_report_bad(x->ctx, s->records[s->at], &s->opened,
+			       entry + 1);
 
-	(void)ask(x->ctx, &msg);
+	if (r < 0)
+		return r;
 	if (s->at + 1 == s->n_records)
 		return sk_err_set(&x->ctx->err, -EBADMSG, "\"%.100s\" of rank "
 				  "%d is damaged: its bytes are not what was "

@@ -136,8 +136,8 @@ static void add_retention(struct context *ctx, uint32_t uid,
 
 /* What is to stay on disk, of each job that is listed; of none where the agent
  * has no store, or is an older one. */
-static void add_retentions(struct context *ctx,
-			   const struct sk_wire_snapshot *all, size_t n)
+static int add_retentions(struct context *ctx,
+			  const struct sk_wire_snapshot *all, size_t n)
 {
 	if (ctx->output != OUTPUT_TABLE)
 		report_table(ctx->report, "retention", NULL, retention_columns,
@@ -145,15 +145,18 @@ static void add_retentions(struct context *ctx,
 	for (size_t i = 0; i < n; i++) {
 		struct sk_wire_retain is;
 		size_t first = 0;
+		int r;
 
 		while (strcmp(all[first].id.job, all[i].id.job) != 0)
 			first++;
 		if (first < i)
 			continue;
-		if (ask_retention(ctx, all[i].id.job, &is) < 0)
-			break;
+		r = ask_retention(ctx, all[i].id.job, &is);
+		if (r < 0)
+			return r == -ECONNRESET ? r : 0;
 		add_retention(ctx, all[i].uid, &is);
 	}
+	return 0;
 }
 
 int command_list(struct context *ctx, int argc, char **argv)
@@ -187,6 +190,6 @@ int command_list(struct context *ctx, int argc, char **argv)
 	if (ctx->verbose)
 		add_notes(ctx->report, all, n);
 	if (ctx->verbose || ctx->output != OUTPUT_TABLE)
-		add_retentions(ctx, all, n);
-	return 0;
+		r = add_retentions(ctx, all, n);
+	return r;
 }

@@ -52,18 +52,30 @@ static int exit_code(int r)
 	}
 }
 
+/* What was gathered of an agent that has ended since is not shown. */
+static int run_once(struct context *ctx, const struct command *c, int argc,
+		    char **argv)
+{
+	ctx->report = report_free(ctx->report);
+	ctx->report = report_new();
+	ctx->unreachable = ctx->degraded = ctx->unfit = false;
+	return ctx->report ? c->run(ctx, argc, argv) :
+			     sk_err_set(&ctx->err, -ENOMEM, "out of memory");
+}
+
 static int run(struct context *ctx, const struct command *c, int argc,
 	       char **argv)
 {
-	_cleanup_report_ struct report *report = report_new();
-	int r, e = 0;
+	int r = run_once(ctx, c, argc, argv), e = 0;
 
-	ctx->report = report;
-	r = report ? c->run(ctx, argc, argv) :
-		     sk_err_set(&ctx->err, -ENOMEM, "out of memory");
+	for (int i = 0; c->again && i < AGAIN_MOST && r == -ECONNRESET; i++)
+		r = run_once(ctx, c, argc, argv);
 	/* What verify and stop found is shown along with the verdict. */
-	if (report && !c->live && (r >= 0 || r == -EBADMSG || ctx->lost))
-		e = report_print(report, ctx->output, &ctx->style, stdout);
+	if (ctx->report && !c->live &&
+	    (r >= 0 || r == -EBADMSG || ctx->lost))
+		e = report_print(ctx->report, ctx->output, &ctx->style,
+				 stdout);
+	ctx->report = report_free(ctx->report);
 	sk_conn_close(&ctx->conn);
 	if (r >= 0 && e < 0)
 		r = sk_err_set(&ctx->err, e, "cannot print: %s",

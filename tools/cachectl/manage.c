@@ -7,6 +7,16 @@
 
 #define WAIT_PIECE_MS 250
 
+/* Of this very snapshot: "the newest" may be another one by the second time. */
+static int ask_manage(struct context *ctx, struct sk_msg *msg)
+{
+	bool again;
+	int r = ask_again(ctx, msg, &again);
+
+	/* An agent that ended before it answered has evicted it. */
+	return r == -ENOENT && again && msg->type == SK_MSG_EVICT ? 0 : r;
+}
+
 static int manage(struct context *ctx, const char *text,
 		  enum sk_msg_type type, uint32_t flags, const char *done,
 		  struct sk_wire_snapshot *ret)
@@ -19,7 +29,7 @@ static int manage(struct context *ctx, const char *text,
 	msg.body.manage.id = ret->id;
 	msg.body.manage.id.rank = -1;
 	msg.body.manage.flags = flags;
-	r = ask(ctx, &msg);
+	r = ask_manage(ctx, &msg);
 	if (r < 0)
 		return r;
 	report_text(ctx->report, "job", NULL, "%s", ret->id.job);
@@ -76,7 +86,7 @@ static int wait_durable(struct context *ctx, const struct sk_wire_id *id,
 {
 	struct progress p;
 	uint64_t waited = 0;
-	int r;
+	int lost = 0, r;
 
 	progress_start(&p, "flushed", NULL, bytes);
 	do {
@@ -88,7 +98,10 @@ static int wait_durable(struct context *ctx, const struct sk_wire_id *id,
 		if (r == -ETIMEDOUT)
 			show_flush(ctx, id, &p);
 		waited += WAIT_PIECE_MS;
-	} while (r == -ETIMEDOUT && waited < SK_WAIT_MAX_MS);
+		/* An agent in its place flushes it as well. */
+		lost += r == -ECONNRESET;
+	} while ((r == -ETIMEDOUT && waited < SK_WAIT_MAX_MS) ||
+		 (r == -ECONNRESET && lost <= AGAIN_MOST));
 	progress_end(&p);
 	return r;
 }

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/size.h"
-#include "conn/list.h"
 #include "figures.h"
 
 #define SECOND_NS UINT64_C(1000000000)
@@ -15,12 +14,9 @@ int ask_status(struct context *ctx, struct sk_wire_status_reply *ret,
 	       struct sk_wire_state **ret_states, size_t *ret_n)
 {
 	struct sk_msg msg = { .type = SK_MSG_STATUS };
-	int r = ask_connect(ctx);
+	int r = ask_records(ctx, &msg, sizeof(**ret_states), ret_states,
+			    ret_n);
 
-	if (r >= 0)
-		r = sk_list_read(&ctx->conn, &msg, sizeof(**ret_states),
-				 sk_until_ms(ctx->os, ctx->timeout_ms),
-				 ret_states, ret_n, &ctx->err);
 	if (r < 0)
 		return r;
 	*ret = msg.body.status_reply;

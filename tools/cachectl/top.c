@@ -149,9 +149,6 @@ static int look(struct context *ctx, struct looks *l)
 	l->before_ns = l->now_ns;
 	l->now = (struct figures){ NULL, 0 };
 	r = ask_stats(ctx, &l->now.v, &l->now.n);
-	/* Another agent may be in its place. */
-	if (r == -ECONNRESET)
-		r = ask_stats(ctx, &l->now.v, &l->now.n);
 	l->now_ns = ctx->os->now_ns(ctx->os);
 	return r;
 }

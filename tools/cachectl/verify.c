@@ -67,18 +67,6 @@ static bool header_good(struct verify *v, const struct opened *o)
 	return memcmp(kept, there, n) == 0;
 }
 
-/* @entry: as struct sk_wire_bad's. */
-static void report_bad(struct verify *v, const struct sk_wire_image *m,
-		       uint32_t entry)
-{
-	struct sk_msg msg = { .type = SK_MSG_REPORT_BAD, .body.bad = {
-		.image = m->image, .place = m->place, .entry = entry } };
-
-	/* The agent may refuse; the user is told in any case. */
-	(void)ask(v->ctx, &msg);
-	v->bad_images++;
-}
-
 static void add_row(struct verify *v, const struct sk_wire_image *m,
 		    uint32_t entries, uint32_t bad, const char *names)
 {
@@ -127,12 +115,14 @@ static int verify_image(struct verify *v, const struct sk_wire_image *m)
 	if (bad > 3)
 		(void)snprintf(names + strlen(names),
 			       sizeof(names) - strlen(names), ", ...");
-	v->images++;
-	add_row(v, m, o.layout->n_entries, bad, names);
-	if (bad)
-		report_bad(v, m, first);
+	r = bad ? ask_report_bad(v->ctx, m, &o, first) : 0;
+	if (r == 0) {
+		v->images++;
+		v->bad_images += bad > 0;
+		add_row(v, m, o.layout->n_entries, bad, names);
+	}
 	ask_close(v->ctx, m, &o);
-	return 0;
+	return r;
 }
 
 static bool can_verify(const struct sk_wire_image *m)
@@ -187,7 +177,8 @@ static int verify_listed(struct verify *v, struct gone *gone, bool all,
 		    (!all && !is_one_of(gone, &images[i])))
 			continue;
 		r = verify_image(v, &images[i]);
-		if (r != -ENOENT)
+		/* Another agent has other numbers for them. */
+		if (r != -ENOENT && r != -ECONNRESET)
 			continue;
 		now.images[now.n++] = images[i];
 		r = 0;
