@@ -17,6 +17,7 @@
 
 #define AWAIT_NS (UINT64_C(120) * 1000000000)	/* a rank may take to be back */
 #define ID_BITS 40u		/* of what one agent may count */
+#define LOOK_MOST 8u		/* steps on disk, of each job */
 
 /* A slot that was kept, or a device slot. */
 struct entry {
@@ -555,7 +556,8 @@ static void welcome(struct reviving *v)
 		/* In full: with what was free, and what is no longer. */
 		sk_link_each(s, &job->live, live)
 			record_snapshot(a, s);
-		stored_foresee(a, job);
+		/* That some are durable the last agent may have told. */
+		stored_foresee(a, job, LOOK_MOST);
 	}
 	a->await_timer.fire = await_no_more;
 	timer_set(&a->loop.timers, &a->await_timer, agent_now(a) + AWAIT_NS);

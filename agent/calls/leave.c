@@ -40,7 +40,7 @@ void rank_leave(struct agent *a, struct sk_cat_state *state, const char *why)
 	if (!sk_cat_run_living(run))
 		flush_newest(a, run->job);
 	/* It may be back in a moment. */
-	stored_foresee(a, run->job);
+	stored_foresee(a, run->job, 0);
 	agent_changed(a);
 }
 

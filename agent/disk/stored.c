@@ -240,7 +240,7 @@ static bool leave_some(struct agent *a, struct sk_cat_job *job)
 
 	/* The next look forgets what was noted of their files. */
 	if (n && job->n_snapshots <= KNOWN_MOST)
-		stored_foresee(a, job);
+		stored_foresee(a, job, 0);
 	return n > 0;
 }
 
@@ -286,14 +286,16 @@ static void foreseen(struct stored_wish *wish, int r, const struct sk_err *err)
 	free(wish);
 }
 
-void stored_foresee(struct agent *a, const struct sk_cat_job *job)
+void stored_foresee(struct agent *a, const struct sk_cat_job *job,
+		    size_t most)
 {
 	struct stored_wish *w = calloc(1, sizeof(*w));
 
 	if (!w)
 		return;
 	*w = (struct stored_wish){
-		.granted = foreseen, .range.step = -1, .uid = job->uid,
+		.granted = foreseen, .uid = job->uid,
+		.range = { .most = most, .step = -1 },
 	};
 	memcpy(w->job, job->name, sizeof(w->job));
 	stored_scan(a, w);

@@ -65,8 +65,9 @@ void stored_scan(struct agent *a, struct stored_wish *wish);
  * and it is granted when that is over. */
 bool stored_unwish(struct stored_wish *wish);
 /** Somebody may soon ask about the job: what has changed of it is looked at
- * before. */
-void stored_foresee(struct agent *a, const struct sk_cat_job *job);
+ * before, and the newest @most step directories into. */
+void stored_foresee(struct agent *a, const struct sk_cat_job *job,
+		    size_t most);
 /** What only the disk has need not be known of all steps: the oldest are left
  * to it, some at a time, and not while somebody may use what it was told. */
 void stored_leave(struct agent *a);

@@ -116,11 +116,11 @@ const struct metric metrics[] = {
 	[METRIC_JOB_TO_FLUSH] = GAUGE(JOB, PLAIN, "job_snapshots_to_flush",
 		"snapshots of the job that wait to be written"),
 	[METRIC_JOB_STEP] = GAUGE(JOB_STATE, PLAIN, "job_step",
-		"step that was last sealed, complete, durable; since the "
-		"agent began"),
+		"step that was last sealed, complete, durable; of before the "
+		"agent began: the newest one"),
 	[METRIC_JOB_AGE] = GAUGE(JOB_STATE, SECONDS, "job_age_seconds",
-		"time since one was sealed, complete, durable; none: not "
-		"since the agent began"),
+		"time since that was so; of before the agent began: since "
+		"it was sealed"),
 	COUNTER(sealed, "images_sealed", "images that ranks have sealed"),
 	COUNTER(device_seals, "device_seals",
 		"images that stood on a GPU before they were in memory"),

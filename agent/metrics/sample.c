@@ -8,11 +8,21 @@
 #include "agent.h"
 #include "base/array.h"
 
+#define STATES 3	/* sealed, complete, durable */
+
+/* How far a job is. */
+struct progress {
+	bool known;
+	int64_t step;
+	double age;		/* seconds */
+};
+
 /* Of one job, looked at once. */
 struct told {
 	const struct sk_cat_job *job;
 	uint64_t memory, device;
 	unsigned ranks, to_flush;
+	struct progress progress[STATES];
 };
 
 /* All that is gone through once. */
@@ -68,6 +78,52 @@ static struct told look_at(const struct sk_cat_job *job)
 	return t;
 }
 
+static double seconds(uint64_t ns)
+{
+	return (double)ns / 1e9;
+}
+
+static bool is_sealed(const struct sk_cat_snapshot *s)
+{
+	return s->n_images;
+}
+
+/* By what this agent saw happen, at @at_ns of its clock; else by the newest
+ * snapshot that is so, which an agent before it has seen. */
+static struct progress progress_of(const struct agent *a,
+				   const struct sk_cat_job *job,
+				   uint64_t at_ns, int64_t step,
+				   bool (*is)(const struct sk_cat_snapshot *s))
+{
+	uint64_t wall = a->os->wall_ns(a->os);
+	const struct sk_cat_snapshot *s;
+
+	if (at_ns)
+		return (struct progress){ true, step,
+					  seconds(agent_now(a) - at_ns) };
+	sk_link_each(s, &job->snapshots, link) {
+		job->catalogue->visits++;
+		/* A clock may have been set back. */
+		if (s->created_ns && is(s))
+			return (struct progress){ true, s->step,
+				wall > s->created_ns ?
+				seconds(wall - s->created_ns) : 0 };
+	}
+	return (struct progress){ .known = false };
+}
+
+static void tell_progress(const struct agent *a, struct told *t)
+{
+	const struct sk_cat_figures *f = &t->job->figures;
+
+	t->progress[0] = progress_of(a, t->job, f->sealed_ns, f->sealed_step,
+				     is_sealed);
+	t->progress[1] = progress_of(a, t->job, f->completed_ns,
+				     f->completed_step, sk_cat_complete);
+	t->progress[2] = progress_of(a, t->job, f->durable_ns,
+				     f->durable_step, sk_cat_on_disk);
+}
+
 /* In place of the one that takes least, where there is no room. */
 static void tell_of(struct seen *seen, const struct told *t)
 {
@@ -104,18 +160,16 @@ static void look(struct agent *a,
 		seen->seen++;
 		tell_of(seen, &t);
 	}
-	for (unsigned i = 0; i < seen->n_told; i++)
-		seen->told[i].device = device_bytes_of_job(a,
-							   seen->told[i].job);
+	for (unsigned i = 0; i < seen->n_told; i++) {
+		struct told *t = &seen->told[i];
+
+		t->device = device_bytes_of_job(a, t->job);
+		tell_progress(a, t);
+	}
 	seen->n_gpus = device_uses(a, seen->gpus, SAMPLES_GPUS);
 }
 
 /* ---- values ---- */
-
-static double seconds(uint64_t ns)
-{
-	return (double)ns / 1e9;
-}
 
 static double memory_value(const struct agent *a, enum metric_id id)
 {
@@ -255,24 +309,17 @@ static void add_gpus(struct samples *s, const struct metric *m,
 }
 
 static void add_states(struct samples *s, const struct metric *m, bool age,
-		       const struct told *t, uint64_t now_ns)
+		       const struct told *t)
 {
-	const struct sk_cat_figures *f = &t->job->figures;
-	const struct {
-		const char *word;
-		uint64_t at_ns;
-		int64_t step;
-	} states[] = {
-		{ "sealed", f->sealed_ns, f->sealed_step },
-		{ "complete", f->completed_ns, f->completed_step },
-		{ "durable", f->durable_ns, f->durable_step },
-	};
+	static const char *const words[STATES] = { "sealed", "complete",
+						   "durable" };
 
-	for (size_t i = 0; i < SK_ARRAY_SIZE(states); i++) {
-		if (states[i].at_ns)
-			add_job(s, m, t->job, states[i].word, age ?
-				seconds(now_ns - states[i].at_ns) :
-				(double)states[i].step);
+	for (size_t i = 0; i < STATES; i++) {
+		const struct progress *p = &t->progress[i];
+
+		if (p->known)
+			add_job(s, m, t->job, words[i], age ? p->age :
+				(double)p->step);
 	}
 }
 
@@ -305,8 +352,7 @@ static void add_metric(struct agent *a, struct samples *s,
 		if (m->of == METRIC_OF_JOB)
 			add_job(s, m, t->job, NULL, job_value(m, id, t));
 		else
-			add_states(s, m, id == METRIC_JOB_AGE, t,
-				   seen->now_ns);
+			add_states(s, m, id == METRIC_JOB_AGE, t);
 	}
 }
 

@@ -447,11 +447,26 @@ until "$cachectl" --json stats | grep -A8 '"shardkeep_clients"' |
 	grep -q '"value": 3'; do
 	:
 done
-"$cachectl" --json status >"$dir/out"
+# How far a job is the next agent says as this one did, and how old that is.
+"$trainer" --mesh 2 --steps 2 --flush-every 1 --job far --log "$dir/log7" \
+	>/dev/null || fail "the trainer failed"
+expect 0 flush --wait far
+either "0 7" --json status
+json "[(j['sealed_step'], j['complete_step'], j['durable_step'])
+	for j in d['jobs'] if j['job'] == 'far'] == [(2, 2, 2)]"
 kill -9 "$(python3 -c "import json; print(json.load(open('$dir/out'))['pid'])")"
 "$trainer" --mesh 1 --steps 1 --job over --log "$dir/log6" >/dev/null ||
 	fail "the trainer failed"
 wait "$watcher" || fail "watch ended with the agent: $(cat "$dir/watched")"
+# It looks at the store beside everything else.
+until "$cachectl" --json status | grep -A12 '"job": "far"' |
+	grep -q '"durable_step": 2'; do
+	:
+done
+either "0 7" --json status
+json "[(j['sealed_step'], j['complete_step'], j['durable_step'])
+	for j in d['jobs'] if j['job'] == 'far'] == [(2, 2, 2)]"
+json "all(0 <= j['durable_age_s'] < 300 for j in d['jobs'] if j['job'] == 'far')"
 grep -q '"event":"sealed","job":"over"' "$dir/watched" ||
 	fail "watch told of what was not: $(cat "$dir/watched")"
 kill -0 "$top" || fail "top ended with the agent: $(tail -n 3 "$dir/top")"
