@@ -83,8 +83,8 @@ static int check_fds(const struct message *m, const struct sk_msg *in,
 {
 	if (n_fds <= m->most_fds)
 		return 0;
-	return sk_err_set(err, -EINVAL, "a %s message carries at most %d "
-			  "descriptors, not %d", sk_msg_type_name(in->type),
+	return sk_err_set(err, -EINVAL, "a message \"%s\" carries at "
+			  "most %d descriptors, not %d", sk_msg_type_name(in->type),
 			  m->most_fds, n_fds);
 }
 
@@ -101,9 +101,9 @@ static int check_fields(const struct message *m, const struct sk_msg *in,
 		memcpy(&value, (const char *)in + f->offset, sizeof(value));
 		if (value & ~f->known)
 			return sk_err_set(err, -EINVAL, "the field \"%s\" of a "
-					  "%s message has bits %#x that mean "
-					  "nothing here; is the client newer "
-					  "than the agent %s?", f->name,
+					  "message \"%s\" has bits %#x that "
+					  "mean nothing here; is the client "
+					  "newer than the agent %s?", f->name,
 					  sk_msg_type_name(in->type),
 					  value & ~f->known, SK_VERSION);
 	}

@@ -43,10 +43,15 @@ static int normalize_placement(struct sk_spec *spec, int m,
 				  "dimension %d is Partial, a pending "
 				  "reduction; reduce it before a snapshot",
 				  spec->name, m);
-	default:
+	case SK_PLACEMENT_NONE:
 		return sk_err_set(err, -EINVAL, "tensor \"%s\": mesh "
 				  "dimension %d has no placement",
 				  spec->name, m);
+	default:
+		return sk_err_set(err, -EINVAL, "tensor \"%s\": mesh "
+				  "dimension %d has a placement of kind %d, "
+				  "which there is not", spec->name, m,
+				  p->kind);
 	}
 	if (p->dim < -spec->ndim || p->dim >= spec->ndim)
 		return sk_err_set(err, -EINVAL, "tensor \"%s\": mesh "

@@ -85,11 +85,11 @@ static int lacks(const struct sk_wire_change *c, int r, unsigned version,
 
 	if (!c->bits)
 		return sk_err_set(err, r, "version %u of the protocol, which "
-				  "the other side speaks, has no %s message; "
-				  "upgrade it", version, type);
+				  "the other side speaks, has no message "
+				  "\"%s\"; upgrade it", version, type);
 	return sk_err_set(err, r, "version %u of the protocol, which the "
-			  "other side speaks, has no \"%s\" in a %s message; "
-			  "upgrade it", version, c->name, type);
+			  "other side speaks, has no \"%s\" in a message "
+			  "\"%s\"; upgrade it", version, c->name, type);
 }
 
 int sk_wire_lower(const struct sk_wire_change *changes, size_t n,

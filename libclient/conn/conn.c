@@ -351,11 +351,11 @@ static int lost(struct sk_conn *conn, int r, const struct sk_msg *msg,
 	assert(r < 0);
 	hang_up(conn);
 	if (r == -ETIMEDOUT)
-		return sk_err_set(err, r, "the agent did not answer a %s "
-				  "request in time",
+		return sk_err_set(err, r, "the agent did not answer the "
+				  "request \"%s\" in time",
 				  sk_msg_type_name(msg->type));
 	return sk_err_set(err, -ECONNRESET, "the connection to the agent was "
-			  "lost at a %s request: %s",
+			  "lost at the request \"%s\": %s",
 			  sk_msg_type_name(msg->type), strerror(-r));
 }
 
@@ -427,7 +427,7 @@ static int exchange(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 	/* Only what it brought is lost: the connection is as good as ever. */
 	if (r == -EMFILE && reply.seq == msg->seq)
 		return sk_err_errno(err, r, "cannot take the descriptors that "
-				    "a %s reply brings",
+				    "the reply to \"%s\" brings",
 				    sk_msg_type_name(msg->type));
 	if (r < 0)
 		return lost(conn, r, msg, err);

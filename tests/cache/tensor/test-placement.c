@@ -110,6 +110,25 @@ Test(placement, replicas_of_a_strided_shard)
 	sk_mesh_unref(m);
 }
 
+Test(placement, none_is_told_from_one_that_nobody_knows)
+{
+	struct sk_mesh *m = mesh_of(1, (int64_t[]){ 2 });
+	struct sk_spec spec = { .name = "w", .dtype = SK_F32, .ndim = 1,
+				.shape = { 4 }, .mesh = m };
+	struct sk_err err = { "" };
+
+	cr_assert_eq(sk_spec_normalize(&spec, &err), -EINVAL);
+	cr_assert(strstr(err.text, "has no placement"), "%s", err.text);
+	for (int32_t kind = -1; kind <= 9; kind += 10) {
+		spec.placements[0].kind = kind;
+		cr_assert_eq(sk_spec_normalize(&spec, &err), -EINVAL);
+		cr_assert(strstr(err.text, kind < 0 ? "of kind -1," :
+						      "of kind 9,"),
+			  "%s", err.text);
+	}
+	sk_mesh_unref(m);
+}
+
 Test(placement, refuses_partial_by_name)
 {
 	struct sk_mesh *m = mesh_of(1, (int64_t[]){ 2 });

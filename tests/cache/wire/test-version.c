@@ -115,13 +115,14 @@ Test(version, what_is_needed_is_refused_by_name)
 	cr_assert_eq(lower(NEW, false, &msg, &err), 0);
 	cr_assert_eq(lower(NEW - 1, false, &msg, &err), -EOPNOTSUPP);
 	cr_assert_str_eq(err.text, "version 8 of the protocol, which the other "
-			 "side speaks, has no \"flags\" in a pin message; "
-			 "upgrade it");
+			 "side speaks, has no \"flags\" in a message "
+			 "\"pin\"; upgrade it");
 	cr_assert_eq(msg.body.manage.flags, 3);
 	msg = (struct sk_msg){ .type = SK_MSG_STATUS };
 	cr_assert_eq(lower(NEW, false, &msg, &err), 0);
 	cr_assert_eq(lower(NEW - 1, false, &msg, &err), -EOPNOTSUPP);
-	cr_assert(strstr(err.text, "has no status message"), "%s", err.text);
+	cr_assert(strstr(err.text, "has no message \"status\""), "%s",
+		  err.text);
 }
 
 /* A version says only what it has. */

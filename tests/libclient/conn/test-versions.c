@@ -208,7 +208,7 @@ Test(versions, one_that_hangs_up_always_was_lost)
 {
 	agent.hangs_up = true;
 	begin(SK_WIRE_VERSION + 9);
-	is_refused(-ECONNRESET, "lost at a hello");
+	is_refused(-ECONNRESET, "lost at the request \"hello\"");
 	cr_assert_eq(agent.dials, 1 + SK_WIRE_MUTE);
 }
 
