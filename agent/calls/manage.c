@@ -112,6 +112,19 @@ static void deleted(struct work *work)
 	request_answer(&d->request, d->result, NULL, NULL, 0, &d->err);
 }
 
+/* What is left if memory goes. */
+static bool is_newest_durable(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_snapshot *newest;
+
+	sk_link_each(newest, &s->job->snapshots, link) {
+		s->job->catalogue->visits++;
+		if (sk_cat_on_disk(newest))
+			return s == newest;
+	}
+	return false;
+}
+
 /* On disk as well, the newest complete one is what a restart needs. */
 static const char *disk_protected(const struct sk_cat_snapshot *s)
 {
@@ -120,7 +133,7 @@ static const char *disk_protected(const struct sk_cat_snapshot *s)
 	       s->pinned ? "pinned" :
 	       sk_cat_undecided(s) ? "not known to be complete yet" :
 	       s == sk_cat_newest(s->job) ? "the newest complete snapshot" :
-	       NULL;
+	       is_newest_durable(s) ? "the newest durable snapshot" : NULL;
 }
 
 static const char *stored_dir(const struct sk_cat_snapshot *s)
@@ -182,7 +195,7 @@ static int evict(struct call *c, struct sk_cat_snapshot *s)
 	int r = 0;
 
 	if (flags & SK_EVICT_DISK && !(flags & SK_EVICT_FORCE) &&
-	    s == sk_cat_newest(s->job))
+	    (s == sk_cat_newest(s->job) || is_newest_durable(s)))
 		r = call_newest_looked(c, s->job);
 	if (r)
 		return r;

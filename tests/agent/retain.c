@@ -158,6 +158,36 @@ static void test_in_use(struct rig *rig)
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
 
+/* What is left if memory goes is not evicted, though something newer is
+ * complete there. */
+static void test_last_durable(struct rig *rig)
+{
+	struct sk_msg msg;
+	struct rank r;
+	int slot;
+
+	rig_start(rig, "--store", rig->store, "--keep-last", "0", NULL);
+	open_rank(&r, rig, "last");
+	go(&r, 1, 2);
+	slot = rank_slot(&r, 3, SK_SLOT_NO_FLUSH);
+	CHECK(slot >= 0, "slot: %s", rig_why(&r.msg));
+	rank_fill(&r, slot, 3);
+	CHECK_STATUS(rank_seal(&r, slot, 3), 0, &r.msg);
+	CHECK_STATUS(rank_wait(&r, 3, 2, WAIT_MS), 0, &r.msg);
+	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, "last", 2, SK_EVICT_DISK,
+			    &msg), -EBUSY, &msg);
+	CHECK(strstr(rig_why(&msg), "the newest durable"), "%s",
+	      rig_why(&msg));
+	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, "last", 1, SK_EVICT_DISK,
+			    &msg), 0, &msg);
+	CHECK(!has(rig, "last", 1) && has(rig, "last", 2), "steps");
+	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, "last", 2,
+			    SK_EVICT_DISK | SK_EVICT_FORCE, &msg), 0, &msg);
+	CHECK(!has(rig, "last", 2), "by force it goes");
+	rank_close(&r);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
 /* Nobody says anything: what is new keeps four; what was there before this
  * was keeps all. */
 static void test_default(struct rig *rig)
@@ -379,6 +409,7 @@ int main(int argc, char **argv)
 		test_thousand,
 		test_pinned,
 		test_in_use,
+		test_last_durable,
 		test_default,
 		test_malformed,
 		test_said,
