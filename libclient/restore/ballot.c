@@ -62,6 +62,28 @@ static int newest_first(const void *a, const void *b)
 	return (x->digest > y->digest) - (x->digest < y->digest);
 }
 
+static bool is_older(const struct sk_restore_offer *a,
+		     const struct sk_restore_offer *b)
+{
+	if (a->run != b->run)
+		return a->run < b->run;
+	return a->step != b->step ? a->step < b->step : a->run_id < b->run_id;
+}
+
+struct sk_restore_offer sk_restore_newest_offer(const struct sk_restoring *rs)
+{
+	struct sk_restore_offer newest = { .run = 0 };
+
+	for (uint32_t i = 0; i < rs->n_offers; i++) {
+		const struct sk_restore_offer *o = &rs->offers[i];
+
+		if (o->flags & SK_OFFER_COMPLETE && !was_tried(rs, o) &&
+		    is_older(&newest, o))
+			newest = *o;
+	}
+	return newest;
+}
+
 static int no_memory(struct sk_restoring *rs)
 {
 	return sk_err_set(&rs->err, -ENOMEM, "no memory for what %d ranks "
@@ -254,4 +276,19 @@ int sk_restore_pool_offers(struct sk_restoring *rs,
 		r = compare(rs, &c);
 	free(c.v);
 	return r;
+}
+
+bool sk_restore_out_of_step(const struct sk_restoring *rs,
+			    const struct sk_restore_ballot *ballots)
+{
+	const struct sk_restore_offer *least = &ballots[0].newest;
+
+	if (rs->n_nodes != 1 || are_the_same(rs, ballots))
+		return false;
+	for (int32_t i = 1; i < rs->state->job.world; i++) {
+		if (is_older(&ballots[i].newest, least))
+			least = &ballots[i].newest;
+	}
+	return least->run && (!rs->n_offers ||
+			      is_older(&rs->offers[0], least));
 }

@@ -16,6 +16,9 @@ struct sk_restore_ballot {
 	uint64_t agent;			/* its instance */
 	uint64_t run, run_id;		/* that it registered in; 0: none */
 	uint64_t digest;		/* of its offers */
+	/* The newest of them that is complete and was not tried; run 0: there
+	 * is none. */
+	struct sk_restore_offer newest;
 	uint32_t n_offers;
 	uint32_t n_complete;		/* of them */
 	uint32_t gaps;			/* its word's text is about them */
@@ -27,6 +30,16 @@ struct sk_restore_ballot {
 /** Over the rank's own offers; equal where lists are, whoever made them. */
 uint64_t sk_restore_offers_digest(const struct sk_restore_offer *offers,
 				  uint32_t n);
+/** Of this rank's own offers. */
+struct sk_restore_offer sk_restore_newest_offer(const struct sk_restoring *rs);
+/**
+ * Whether ranks of one agent, which has the same for all, have listed it at
+ * moments between which something came and something went: what all have, the
+ * pooled rs->offers, is older than what each of them has. Another list will
+ * be newer. The same on all ranks.
+ */
+bool sk_restore_out_of_step(const struct sk_restoring *rs,
+			    const struct sk_restore_ballot *ballots);
 /**
  * Makes of this rank's rs->offers those that may be tried, newest first: what
  * all offer as complete, or, where nodes are apart, what any node does, for it

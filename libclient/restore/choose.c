@@ -166,6 +166,12 @@ static int count(struct sk_restoring *rs,
 		r = sk_restore_pool_offers(rs, ballots);
 	if (r < 0)
 		return r;
+	if (rs->listed_again < SK_LIST_AGAIN_MAX &&
+	    sk_restore_out_of_step(rs, ballots)) {
+		rs->stale_anywhere = true;
+		return sk_err_set(&rs->err, -ENOENT, "what ranks have listed "
+				  "has been replaced meanwhile");
+	}
 	return rs->n_offers ? 0 : nothing(rs, ballots);
 }
 
@@ -216,6 +222,8 @@ static void fill_ballot(const struct sk_restoring *rs, int r,
 	mine->exchanges = rs->comm.exchange != NULL;
 	for (uint32_t i = 0; i < mine->n_offers; i++)
 		mine->n_complete += rs->offers[i].flags & SK_OFFER_COMPLETE;
+	if (r >= 0)
+		mine->newest = sk_restore_newest_offer(rs);
 	mine->digest = sk_restore_offers_digest(rs->offers, mine->n_offers);
 }
 
@@ -258,7 +266,7 @@ static int vote(struct sk_restoring *rs, int r)
 int sk_restore_choose(struct sk_restoring *rs, int r)
 {
 	r = vote(rs, r);
-	while (r < 0 && rs->older)
+	while (r < 0 && rs->older && !rs->stale_anywhere)
 		r = vote(rs, 0);
 	return r;
 }

@@ -34,8 +34,6 @@
 /* Names of overwritten tensors that a sentence gives. */
 #define NAMED_MAX 8
 #define AGREE_MS 60000u
-/* Of one that is saved anew each time, no more is to be had. */
-#define LIST_AGAIN_MAX 8u
 
 static uint64_t now(const struct sk_restoring *rs)
 {
@@ -198,7 +196,7 @@ static int connect_again(struct sk_restoring *rs)
 static bool must_list_again(const struct sk_restoring *rs, int r)
 {
 	return passes_over(r) && rs->stale_anywhere &&
-	       rs->listed_again < LIST_AGAIN_MAX;
+	       rs->listed_again < SK_LIST_AGAIN_MAX;
 }
 
 static int attempt_all(struct sk_restoring *rs)

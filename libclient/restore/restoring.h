@@ -56,6 +56,8 @@
 
 /** Most snapshots that a rank offers. */
 #define SK_OFFERS_MAX 64
+/** Of what is saved anew each time that it is listed, no more is to be had. */
+#define SK_LIST_AGAIN_MAX 8u
 /** Bytes of missing names that a rank tells the others. */
 #define SK_NAMES_MAX ((size_t)1 << 18)
 
@@ -239,7 +241,7 @@ struct sk_restoring {
 
 	bool stale;			/* what was listed is not there */
 	bool stale_anywhere;		/* some rank said so */
-	unsigned listed_again;		/* for that */
+	unsigned listed_again;		/* for that, SK_LIST_AGAIN_MAX times */
 
 	/* of one attempt */
 	struct sk_wire_part *listed;	/* all images, by rank */

@@ -164,9 +164,41 @@ static void check(const struct world *w, const struct member *m, bool apart)
 	cr_assert_eq(at, m->rs.n_offers);
 }
 
-static void play(struct world *w, bool apart)
+/* The newest that a rank has by itself, of those that were not tried. */
+static int64_t newest_of(const struct member *m)
 {
-	const uint64_t agents[] = { 7, 7, 7, 9, 9, 9 };
+	for (int64_t step = STEPS - 2; step > 0; step--) {
+		const struct sk_restore_offer *o = find(m, step);
+
+		if (o && o->flags & SK_OFFER_COMPLETE)
+			return step;
+	}
+	return 0;
+}
+
+/* Where one agent says all of it, none goes back past what each has. */
+static void check_step(const struct world *w, const struct member *m,
+		       bool same)
+{
+	int64_t least = STEPS, common = 0;
+
+	for (int i = 0; i < WORLD; i++) {
+		int64_t newest = newest_of(&w->members[i]);
+
+		least = newest < least ? newest : least;
+		cr_assert_eq(w->ballots[i].newest.step, newest);
+	}
+	if (m->rs.n_offers)
+		common = m->rs.offers[0].step;
+	cr_assert_eq(sk_restore_out_of_step(&m->rs, w->ballots),
+		     same && common < least, "%d: %d, %d", same, (int)common,
+		     (int)least);
+}
+
+static void play(struct world *w, bool apart, bool same)
+{
+	const uint64_t agents[] = { 7, 7, 7, same ? 7 : 9, same ? 7 : 9,
+				    same ? 7 : 9 };
 
 	draw_world(w, apart);
 	for (int i = 0; i < WORLD; i++) {
@@ -176,6 +208,7 @@ static void play(struct world *w, bool apart)
 		/* What is newer was tried. */
 		m->rs.past = (struct sk_restore_offer){
 			.run = 1, .run_id = 1, .step = STEPS - 1 };
+		w->ballots[i].newest = sk_restore_newest_offer(&m->rs);
 	}
 	for (int i = 0; i < WORLD; i++)
 		pthread_create(&w->members[i].thread, NULL, run,
@@ -185,6 +218,7 @@ static void play(struct world *w, bool apart)
 	for (int i = 0; i < WORLD; i++) {
 		cr_assert_eq(w->members[i].result, 0);
 		check(w, &w->members[i], apart);
+		check_step(w, &w->members[i], same);
 		sk_restore_forget_nodes(&w->members[i].rs);
 	}
 }
@@ -196,7 +230,7 @@ Test(ballot, what_all_have_or_any_node_has_is_what_is_tried)
 	draw_from(1);
 	pthread_barrier_init(&w->barrier, NULL, WORLD);
 	for (int i = 0; i < ROUNDS; i++)
-		play(w, i % 2);
+		play(w, i % 3 == 1, i % 3 == 2);
 	pthread_barrier_destroy(&w->barrier);
 	free(w);
 }
