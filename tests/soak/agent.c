@@ -38,14 +38,6 @@ struct life {
 	uint64_t seed;
 };
 
-static uint64_t now_ms(void)
-{
-	struct timespec ts;
-
-	CHECK(!clock_gettime(CLOCK_MONOTONIC, &ts));
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
-
 /* ---- ranks ---- */
 
 /* No agent is a reason to lose a step, and no slot; nothing else is. */
@@ -142,93 +134,6 @@ static void read_at_last(struct rank *rank)
 
 /* ---- the killer ---- */
 
-/* Whoever serves; how long it took to be served is noted. */
-static pid_t serving(const struct scene *scene, struct tally *tally)
-{
-	struct sk_options opts = { .socket = scene->socket, .threads = 1,
-				   .flags = SK_OPEN_NO_START,
-				   .timeout_ms = 60000 };
-	uint64_t began = now_ms(), took;
-	struct sk *sk;
-	pid_t pid;
-
-	CHECK(!sk_open(&opts, &sk), "%s", sk_error());
-	took = now_ms() - began;
-	pid = (pid_t)sk->conn.agent.pid;
-	sk_close(sk);
-	if (took > tally->longest_ms)
-		tally->longest_ms = took;
-	tally->slow += took >= 500;
-	return pid;
-}
-
-/* The keeper's only child; 0: there is none just now. */
-static pid_t child_of(pid_t keeper)
-{
-	char path[64];
-	int pid = 0;
-	FILE *f;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children",
-		       (int)keeper, (int)keeper);
-	f = fopen(path, "re");
-	if (f && fscanf(f, "%d", &pid) != 1)
-		pid = 0;
-	if (f)
-		fclose(f);
-	return pid;
-}
-
-static void kill_one(struct scene *scene, pid_t pid, struct dice *dice,
-		     struct tally *tally)
-{
-	pid_t next;
-
-	CHECK(!kill(pid, SIGKILL));
-	tally->agent_kills++;
-	if (dice_below(dice, 3))
-		return;
-	/* When it is killed is what is tried: while it is being born, too. */
-	(void)usleep((useconds_t)dice_below(dice, 30000));
-	next = child_of(scene->agent);
-	if (next && next != pid && !kill(next, SIGKILL))
-		tally->agent_kills++;
-}
-
-/* Another agent takes over, and the one that is to hand over is killed while it
- * does, or a while before or after. Either has all, and serves. */
-static void take_over(struct scene *scene, pid_t pid, struct dice *dice,
-		      struct tally *tally)
-{
-	const char *const args[] = {
-		scene->program, "--socket", scene->socket, "--memory", "1G",
-		"--log-level", "error", "--takeover", "--idle-exit", "60",
-		"--store", scene->store, NULL };
-	bool killed = dice_below(dice, 2);
-	uint64_t delay_us = dice_below(dice, 60000);
-	pid_t killer = killed ? fork() : -1, next;
-	int status;
-
-	if (!killer) {
-		(void)usleep((useconds_t)delay_us);
-		_exit(kill(pid, SIGKILL) != 0);
-	}
-	next = agent_start(args);
-	if (killer > 0)
-		CHECK(waitpid(killer, &status, 0) == killer);
-	tally->agent_kills += killer > 0 && !status;
-	CHECK(killed || next > 0, "nobody was killed, and it did not take "
-	      "over");
-	if (next < 0)
-		return;
-	CHECK(waitpid(scene->agent, &status, 0) == scene->agent);
-	/* One that is killed when it has handed over has done its part. */
-	CHECK(WIFEXITED(status) && (killed || !WEXITSTATUS(status)), "the "
-	      "keeper of the agent that handed over ended with %#x", status);
-	scene->agent = next;
-	tally->takeovers++;
-}
-
 static void kill_agents(struct scene *scene, const struct shared *t,
 			struct dice *dice, struct tally *tally)
 {
@@ -240,9 +145,9 @@ static void kill_agents(struct scene *scene, const struct shared *t,
 	for (int i = 0; i < KILLS; i++) {
 		(void)usleep((useconds_t)dice_below(dice, 150000));
 		if (dice_below(dice, 6))
-			kill_one(scene, pid, dice, tally);
+			serving_kill(scene, pid, dice, tally);
 		else
-			take_over(scene, pid, dice, tally);
+			serving_hand_over(scene, pid, dice, tally);
 		CHECK(!waitpid(scene->agent, NULL, WNOHANG), "the keeper ended");
 		pid = serving(scene, tally);
 	}
@@ -273,11 +178,7 @@ void trial_agent(struct scene *scene, uint64_t seed, struct tally *tally)
 	pid_t ranks[WORLD_MOST], reader[READERS];
 	char job[40];
 
-	if (!scene->keeper) {
-		scene_stop_agent(scene, SIGTERM);
-		scene->keeper = true;
-		scene_start_agent(scene);
-	}
+	serving_keep(scene);
 	readers = *scene;
 	readers.job_flags = SK_JOB_READER;
 	(void)snprintf(job, sizeof(job), "agent-%llu",

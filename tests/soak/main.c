@@ -18,24 +18,28 @@ static const struct kind {
 	{ "flip", trial_flip },
 	{ "fuzz", trial_fuzz },
 	{ "property", trial_property },
+	{ "retain", trial_retain },
 };
 
 static const char usage[] =
 "usage: soak [OPTION...] AGENT [KIND...]\n"
 "\n"
 "Runs trials against the shardkeepd at AGENT until one fails or the time is\n"
-"over. KINDs: kill, agent, flip, fuzz, property (all of them, in\n"
+"over. KINDs: kill, agent, flip, fuzz, property, retain (all of them, in\n"
 "turn).\n"
 "\n"
 "  -m, --minutes N    of each kind (1)\n"
 "  -t, --trials N     of each kind, whatever time they take\n"
 "  -s, --seed N       of the first trial; the next has the next (the clock)\n"
+"  -c, --cachectl PATH    which retain needs\n"
+"  -r, --scrubbing PATH   for it, an agent that reads all the time what it has\n"
 "  -h, --help         this\n"
 "\n"
 "Exit codes: 0 nothing was wrong, 1 something was, 2 usage.\n";
 
 struct settings {
 	uint64_t minutes, trials, seed;
+	char *cachectl, *scrubbing;	/* programs */
 };
 
 static uint64_t now_s(void)
@@ -55,6 +59,12 @@ static void say(const struct kind *kind, const struct tally *t)
 	       (unsigned long long)t->agent_kills,
 	       (unsigned long long)t->flips, (unsigned long long)t->messages,
 	       (unsigned long long)t->restores);
+	if (t->commands)
+		printf("%s: %llu commands, %llu of them refused, %llu restores "
+		       "that found nothing\n", kind->name,
+		       (unsigned long long)t->commands,
+		       (unsigned long long)t->refused,
+		       (unsigned long long)t->none);
 	if (t->steps)
 		printf("%s: %llu takeovers, %llu steps, %llu calls failed; served again after "
 		       "%llu ms at most, %llu times after 500 ms or more\n",
@@ -98,7 +108,7 @@ static void run_kind(const struct kind *kind, const struct settings *s,
 	while (s->trials ? tally.trials < s->trials : now_s() < end) {
 		struct scene scene;
 
-		scene_open(&scene, 2, argv);
+		scene_open(&scene, argv[2] ? 3 : 2, argv);
 		for (int i = 0; i < 8; i++) {
 			if (s->trials && tally.trials == s->trials)
 				break;
@@ -151,17 +161,24 @@ static int parse(int argc, char **argv, struct settings *ret)
 		{ "minutes", required_argument, NULL, 'm' },
 		{ "trials", required_argument, NULL, 't' },
 		{ "seed", required_argument, NULL, 's' },
+		{ "cachectl", required_argument, NULL, 'c' },
+		{ "scrubbing", required_argument, NULL, 'r' },
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
 	int c;
 
-	while ((c = getopt_long(argc, argv, "m:t:s:h", options, NULL)) >= 0) {
+	while ((c = getopt_long(argc, argv, "m:t:s:c:r:h", options,
+				NULL)) >= 0) {
 		uint64_t *to = c == 'm' ? &ret->minutes :
 			       c == 't' ? &ret->trials : &ret->seed;
 
 		if (c == 'h')
 			return puts(usage) < 0 ? -1 : 1;
+		if (c == 'c' || c == 'r') {
+			*(c == 'c' ? &ret->cachectl : &ret->scrubbing) = optarg;
+			continue;
+		}
 		if (c == '?' || !number(optarg, to))
 			return -1;
 	}
@@ -185,7 +202,9 @@ int main(int argc, char **argv)
 		return r < 0 ? 2 : 0;
 	}
 	for (size_t i = 0; i < SK_ARRAY_SIZE(kinds); i++) {
-		char *of_scene[] = { argv[0], argv[optind], NULL };
+		bool scrubs = kinds[i].run == trial_retain && s.scrubbing;
+		char *of_scene[] = { argv[0], scrubs ? s.scrubbing :
+				     argv[optind], s.cachectl, NULL };
 
 		if (chosen(&kinds[i], argv + optind + 1, argc - optind - 1))
 			run_kind(&kinds[i], &s, of_scene);

@@ -10,6 +10,8 @@
  *   flip.c      bits flip in memory and on disk; no wrong byte comes back
  *   fuzz.c      strangers on the socket; another job goes on
  *   property.c  any mesh to any mesh
+ *   retain.c    an operator evicts and says what is to stay, while all read
+ *   serving.c   who serves, and how it is killed or taken over from
  *   model.c     the states that the trials save
  */
 #ifndef SK_TESTS_SOAK_H
@@ -39,6 +41,8 @@ struct tally {
 	/* Of a job whose agent is killed: steps that it got to, calls that
 	 * failed, and how long whoever came had to wait. */
 	uint64_t steps, lost, longest_ms, slow, takeovers;
+	/* Of an operator's, and what restores were answered. */
+	uint64_t commands, refused, none;
 };
 
 /** One trial of @seed in a scene whose agent runs. */
@@ -49,5 +53,18 @@ void trial_kill(struct scene *scene, uint64_t seed, struct tally *tally);
 void trial_flip(struct scene *scene, uint64_t seed, struct tally *tally);
 void trial_fuzz(struct scene *scene, uint64_t seed, struct tally *tally);
 void trial_property(struct scene *scene, uint64_t seed, struct tally *tally);
+void trial_retain(struct scene *scene, uint64_t seed, struct tally *tally);
+
+/** Gives the scene's agent a keeper. */
+void serving_keep(struct scene *scene);
+/** Whoever serves; how long it took to be served is noted. */
+pid_t serving(const struct scene *scene, struct tally *tally);
+/** The agent @pid is killed, maybe the next one as well. */
+void serving_kill(struct scene *scene, pid_t pid, struct dice *dice,
+		  struct tally *tally);
+/** Another agent takes over; the one that hands over may be killed while it
+ * does, or a while before or after. Either has all, and serves. */
+void serving_hand_over(struct scene *scene, pid_t pid, struct dice *dice,
+		       struct tally *tally);
 
 #endif

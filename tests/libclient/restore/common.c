@@ -42,8 +42,11 @@ void scene_start_agent(struct scene *scene)
 		/* Where the keeper is killed with the test, it is alone. */
 		"--idle-exit", scene->keeper ? "60" : "0",
 		scene->store[0] ? "--store" : NULL, scene->store,
-		scene->flush_rate ? "--flush-rate" : NULL, scene->flush_rate,
-		NULL
+		scene->flush_rate ? "--flush-rate" :
+		scene->scrub_rate ? "--scrub-rate" : NULL,
+		scene->flush_rate ? scene->flush_rate : scene->scrub_rate,
+		scene->flush_rate && scene->scrub_rate ? "--scrub-rate" : NULL,
+		scene->scrub_rate, NULL
 	};
 
 	scene->agent = agent_start(args);
@@ -170,7 +173,8 @@ static void open_state(struct rank *rank)
 	struct sk_job job = { .name = rank->job, .rank = rank->rank,
 			      .world = rank->world,
 			      .flush_every = SK_FLUSH_NEVER,
-			      .flags = rank->scene->job_flags };
+			      .flags = rank->scene->job_flags,
+			      .slots = rank->scene->slots };
 
 	CHECK(!sk_open(&opts, &rank->sk), "%s", sk_error());
 	CHECK(!sk_state_create(rank->sk, &job, &rank->state), "%s",

@@ -32,6 +32,7 @@ struct scene {
 	const char *program;
 	const char *cachectl;	/* the second argument, or NULL */
 	const char *flush_rate;	/* of the agent; NULL: no limit */
+	const char *scrub_rate;	/* the same; NULL: as ever */
 	const char *memory;	/* its budget; NULL: 1G */
 	bool keeper;		/* it has one, which is the process below */
 	pid_t agent;
@@ -40,6 +41,7 @@ struct scene {
 	int n_nodes;
 	const int *node_of;	/* per rank; NULL: as many on each */
 	uint32_t job_flags;	/* of all ranks */
+	uint32_t slots;		/* the same; 0: as ever */
 };
 
 /** A directory and an agent in it; the first argument, else
