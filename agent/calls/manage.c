@@ -231,8 +231,11 @@ static void pinned(struct work *work)
 	d->request.busy = false;
 	s = job ? sk_cat_snapshot_find(job, d->run.number, d->run.id,
 				       d->step) : NULL;
+	if (s && !d->pin)
+		s->unpinning = false;
 	if (s && d->result == 0) {
 		s->pinned = d->pin;
+		s->unpinned_at = d->pin ? s->unpinned_at : a->looks;
 		record_snapshot(a, s);
 		retain_due(a, job);
 	}
@@ -247,6 +250,7 @@ static int pin(struct call *c, struct sk_cat_snapshot *s)
 	/* It holds from now on, and is written down with the flush where there
 	 * is nothing on disk yet. */
 	s->pinned = c->in->type == SK_MSG_PIN || dir;
+	s->unpinning = c->in->type == SK_MSG_UNPIN && dir;
 	record_snapshot(c->agent, s);
 	agent_changed(c->agent);
 	return dir ? begin_on_disk(c, s, dir, pin_step, pinned) : 0;

@@ -81,11 +81,13 @@ static struct sk_cat_image *find_image(struct agent *a, const struct found *f)
 		   NULL;
 }
 
-/* The agent that was asked to pin it may have died since. */
-static void take_pin(struct agent *a, const struct found *f,
-		     struct sk_cat_snapshot *s)
+/* The agent that was asked to pin it may have died since. A look that had begun
+ * when it was unpinned may have seen it before. */
+static void take_pin(struct agent *a, const struct scan *scan,
+		     const struct found *f, struct sk_cat_snapshot *s)
 {
-	if (!f->stored.pinned || !s || s->pinned)
+	if (!f->stored.pinned || !s || s->pinned ||
+	    scan->mark <= s->unpinned_at)
 		return;
 	s->pinned = true;
 	record_snapshot(a, s);
@@ -102,7 +104,7 @@ static void mark(struct merging *m, struct found *f)
 	if (!image || !image->stored.dir[0] ||
 	    !sk_cat_same_content(image, f->layout, f->content))
 		return;
-	take_pin(m->agent, f, image->snapshot);
+	take_pin(m->agent, m->scan, f, image->snapshot);
 	image->stored.seen = m->scan->mark;
 	f->known = sk_file_id_equal(&image->stored.file, &f->stored.file) &&
 		   strcmp(image->stored.dir, f->stored.dir) == 0 &&
@@ -274,8 +276,8 @@ static void add(struct agent *a, struct scan *scan, struct found *f)
 		return;
 	}
 	note_image(a, f);
-	take_pin(a, f, sk_cat_snapshot_find(job, found.run, found.run_id,
-					    found.step));
+	take_pin(a, scan, f, sk_cat_snapshot_find(job, found.run,
+						  found.run_id, found.step));
 }
 
 static void add_new(struct merging *m, struct found *f)

@@ -163,6 +163,9 @@ struct sk_cat_snapshot {
 	uint64_t created_ns;		/* wall clock; 0: nothing sealed yet */
 	struct sk_cat_known known;	/* ask sk_cat_complete() and others */
 	bool pinned;
+	bool unpinning;			/* so its owner does, on disk */
+	uint32_t unpinned_at;		/* its owner's look that may have seen
+					 * the pin last; 0: none */
 	bool wanted;			/* on disk */
 	bool by_cadence;		/* nobody said whether it is to be: */
 	bool cadence_due;		/* it is, when it is sealed */

@@ -130,6 +130,64 @@ static void test_pinned(struct rig *rig)
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
 
+static void check_unpinned(const struct rig *rig, const struct rank *r,
+			   int64_t step)
+{
+	char name[64], path[256];
+
+	CHECK(!(snapshot_flags(r->sock, "unpinned", step) & SK_SNAP_PINNED),
+	      "step %d is pinned", (int)step);
+	snprintf(name, sizeof(name), "step-%012lld/.pinned", (long long)step);
+	path_of(rig, "unpinned", name, path);
+	CHECK(access(path, F_OK) < 0, "%s is there", path);
+}
+
+/* What is unpinned stays so, whatever looked at the store or wrote there at
+ * that moment. */
+static void test_unpinned(struct rig *rig)
+{
+	struct sk_msg msg;
+	struct rank r;
+	int other;
+
+	rig_start(rig, "--store", rig->store, "--keep-last", "0", NULL);
+	open_rank(&r, rig, "unpinned");
+	other = rig_connect(rig);
+	go(&r, 1, 2);
+	for (int i = 0; i < 200; i++) {
+		struct sk_msg list = { .type = SK_MSG_LIST, .body.list = {
+			.id = { .step = -1, .rank = -1 },
+			.what = SK_LIST_SNAPSHOTS } };
+		int fds[SK_MSG_FDS], n = 0;
+
+		CHECK_STATUS(manage(r.sock, SK_MSG_PIN, "unpinned", 1, 0,
+				    &msg), 0, &msg);
+		rig_send(other, &list);
+		CHECK_STATUS(manage(r.sock, SK_MSG_UNPIN, "unpinned", 1, 0,
+				    &msg), 0, &msg);
+		CHECK_STATUS(rig_reply(other, &list, fds, &n), 0, &list);
+		while (n)
+			close(fds[--n]);
+		check_unpinned(rig, &r, 1);
+	}
+	for (int64_t step = 3; step < 100; step++) {
+		rank_snapshot(&r, step);
+		CHECK_STATUS(manage(r.sock, SK_MSG_PIN, "unpinned", step, 0,
+				    &msg), 0, &msg);
+		for (int64_t i = 0; i < step % 5; i++)
+			(void)snapshot_flags(r.sock, "unpinned", 1);
+		CHECK_STATUS(manage(r.sock, SK_MSG_UNPIN, "unpinned", step, 0,
+				    &msg), 0, &msg);
+		CHECK_STATUS(rank_wait(&r, step, 3, WAIT_MS), 0, &r.msg);
+		check_unpinned(rig, &r, step);
+	}
+	for (int64_t step = 1; step < 100; step++)
+		check_unpinned(rig, &r, step);
+	close(other);
+	rank_close(&r);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
 /* Whoever reads a step keeps it. */
 static void test_in_use(struct rig *rig)
 {
@@ -240,6 +298,12 @@ static void test_malformed(struct rig *rig)
 	open_rank(&r, rig, "torn");
 	go(&r, 1, 1);
 	path_of(rig, "torn", ".retain", path);
+	/* A look that had begun would go by what made sense. */
+	rank_close(&r);
+	CHECK(rig_stop(rig) == 0, "exit status");
+	write_file(path, texts[0]);
+	rig_start(rig, "--store", rig->store, "--keep-last", "1", NULL);
+	open_rank(&r, rig, "torn");
 	for (int i = 0; i < 5; i++) {
 		write_file(path, texts[i]);
 		go(&r, 2 + i, 2 + i);
@@ -408,6 +472,7 @@ int main(int argc, char **argv)
 	static void (*const tests[])(struct rig *rig) = {
 		test_thousand,
 		test_pinned,
+		test_unpinned,
 		test_in_use,
 		test_last_durable,
 		test_default,
