@@ -71,6 +71,19 @@ int operator_run(const struct scene *scene, ...)
 	return run_args(scene, args);
 }
 
+void operator_show(const struct scene *scene, const char *job)
+{
+	pid_t pid = fork();
+
+	if (!pid) {
+		(void)dup2(STDERR_FILENO, STDOUT_FILENO);
+		(void)execl(scene->cachectl, "cachectl", "--socket",
+			    scene->socket, "list", "-v", job, NULL);
+		_exit(127);
+	}
+	(void)waitpid(pid, NULL, 0);
+}
+
 /* ---- looking ---- */
 
 static void connect_to(const struct scene *scene, struct sk_conn *conn)

@@ -23,6 +23,8 @@ void operate(struct scene *scene, const char *job, struct operating *shared,
 	     uint64_t seed);
 /** One command; its exit code. Arguments up to NULL. */
 int operator_run(const struct scene *scene, ...);
+/** Lists them, for whoever looks at a failure. */
+void operator_show(const struct scene *scene, const char *job);
 /** What the agent has in memory is evicted, of all jobs, whoever wants it. */
 void operator_evict_all(const struct scene *scene);
 /** Of the agent's figures. */
