@@ -415,7 +415,8 @@ static void disturb(struct scene *scene, struct shared *t, struct dice *dice,
 		/* When it is ended is what is tried. */
 		(void)usleep((useconds_t)(1000 + dice_below(dice, 200000)));
 		check_living(n, pids);
-		if (ends && ends--)
+		/* Ranks that do not know of each other yet begin runs apart. */
+		if (ends && atomic_load(&t->o.complete) >= 0 && ends--)
 			end_agent(scene, t, dice, tally);
 	}
 }
