@@ -166,6 +166,16 @@ int option_size(const char *what, const char *text, bool percent,
 			"it is a size such as 500M");
 }
 
+int option_bulk(const char *what, const char *text, bool percent,
+		uint64_t *ret)
+{
+	int r = option_size(what, text, percent, ret);
+
+	return r == 0 && sk_size_lacks_unit(text, *ret) ?
+	       option_complain(what, text, "of bytes that is next to nothing; "
+			       "is a K, M, G or T missing?") : r;
+}
+
 /* 0 is no size. */
 static int set_limit(const char *what, const char *text, uint64_t *ret)
 {
@@ -258,7 +268,10 @@ static int set_retention(int option, const char *arg, struct options *o)
 	case OPTION_KEEP_AGE:
 		return set_age(arg, o);
 	default:
-		return set_limit("--keep-bytes", arg, &keep->keep_bytes);
+		keep->keep_bytes = 0;
+		return strcmp(arg, "0") == 0 ? 0 :
+		       option_bulk("--keep-bytes", arg, false,
+				   &keep->keep_bytes);
 	}
 }
 
@@ -306,7 +319,7 @@ int option_set(int option, const char *arg, struct options *o)
 	case OPTION_METRICS_FILE:
 		return option_text(&o->metrics_file, "--metrics-file", arg);
 	case OPTION_MEMORY:
-		return option_size("--memory", arg, true, &o->memory);
+		return option_bulk("--memory", arg, true, &o->memory);
 	case OPTION_DEVICE:
 		return option_size("--device-memory", arg, false,
 				&o->device_memory);

@@ -34,6 +34,10 @@ int option_set(int option, const char *arg, struct options *o);
  * memory, and a path, which is freed and made anew. */
 int option_size(const char *what, const char *text, bool percent,
 		uint64_t *ret);
+/** The same of what is counted by the GiB: a small number alone lacks a
+ * unit. */
+int option_bulk(const char *what, const char *text, bool percent,
+		uint64_t *ret);
 int option_text(char **to, const char *what, const char *text);
 
 /** Says that @value of @what makes no sense and what would; -EINVAL. */

@@ -110,6 +110,11 @@ int sk_size_parse(const char *text, uint64_t whole, uint64_t *ret_bytes,
 	return 0;
 }
 
+bool sk_size_lacks_unit(const char *text, uint64_t bytes)
+{
+	return bytes < 1u << 20 && !text[strspn(text, "0123456789")];
+}
+
 char *sk_size_format(uint64_t bytes, char *buf, size_t size)
 {
 	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB",

@@ -3,6 +3,7 @@
 #ifndef SK_CACHE_BASE_SIZE_H
 #define SK_CACHE_BASE_SIZE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,6 +24,10 @@
  */
 int sk_size_parse(const char *text, uint64_t whole, uint64_t *ret_bytes,
 		  struct sk_err *err);
+
+/** Whether @text, which is read as @bytes, is a number alone, and of less than
+ * a MiB: who said "64" of memory or of a disk has forgotten the unit. */
+bool sk_size_lacks_unit(const char *text, uint64_t bytes);
 
 /** "77 B", "1.5 GiB". Returns @buf. */
 char *sk_size_format(uint64_t bytes, char *buf, size_t size);

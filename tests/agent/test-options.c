@@ -85,6 +85,8 @@ static const char *const nonsense[] = {
 	"--flush-interval=1s", "--backend=fast", "--backend=", "--keep-last=",
 	"--keep-last=4294967296", "--keep-every=-1", "--keep-age=1h",
 	"--keep-bytes=many", "--scrub-rate=x", "--stop-timeout=1073741825",
+	/* A unit is missing. */
+	"--keep-bytes=500", "--memory=64", "--memory=1048575",
 	"--ready-fd=1048577", "--ready-fd=x", "--gpu-worker=-1",
 	"--idle-exit=1073741825", "--log-level=loud", "--socket=", "--store=",
 	"--metrics=", "--metrics-file=", "--metrics=no:such:place", "--what",

@@ -255,8 +255,8 @@ static void say_what_stays(struct operator *o)
 		       (unsigned long long)dice_below(&o->dice, 9));
 	(void)snprintf(age, sizeof(age), "%llu",
 		       (unsigned long long)dice_below(&o->dice, 3));
-	(void)snprintf(bytes, sizeof(bytes), "%llu",
-		       1 + (unsigned long long)dice_below(&o->dice, 16 << 20));
+	(void)snprintf(bytes, sizeof(bytes), "%lluK",
+		       1 + (unsigned long long)dice_below(&o->dice, 16 << 10));
 	switch (dice_below(&o->dice, 5)) {
 	case 0:
 		(void)DO(o, 1u << 0, "retain", o->job, "--last", last);

@@ -386,7 +386,7 @@ static void check_limits(struct scene *scene, const char *job,
 	CHECK(!operator_run(scene, "retain", job, "--last", KEEP, NULL));
 	await_steps(scene, job, 2);
 	scene_ranks(scene, job, 1, read_last, life);
-	CHECK(!operator_run(scene, "retain", job, "--bytes", "1", NULL));
+	CHECK(!operator_run(scene, "retain", job, "--bytes", "1K", NULL));
 	await_steps(scene, job, 1);
 	scene_ranks(scene, job, 1, read_last, life);
 }

@@ -244,6 +244,9 @@ expect 2 retain a --last 3 --default
 expect 2 retain a --last three
 expect 2 retain a --every -1
 expect 2 retain a --bytes much
+# Two terabytes, two bytes: all but the newest would go.
+expect 2 retain a --bytes 2
+complains 'is a K, M, G or T missing'
 expect 2 retain a/3 --last 3
 expect 2 retain
 expect 4 retain nobody

@@ -146,6 +146,9 @@ static int take_keep(struct context *ctx, int letter)
 		if (strcmp(optarg, "0") != 0 &&
 		    sk_size_parse(optarg, 0, &n, &ctx->err) < 0)
 			return usage("--bytes: %s", ctx->err.text);
+		if (n && sk_size_lacks_unit(optarg, n))
+			return usage("--bytes: of bytes %s is next to nothing; "
+				     "is a K, M, G or T missing?", optarg);
 		keep->keep_bytes = n;
 		return 0;
 	}

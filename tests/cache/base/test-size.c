@@ -165,3 +165,13 @@ Test(size, is_said_in_its_unit)
 		cr_assert_str_eq(sk_size_format(sizes[i].bytes, text,
 						sizeof(text)), sizes[i].said);
 }
+
+Test(size, a_small_number_alone_lacks_a_unit)
+{
+	cr_assert(sk_size_lacks_unit("64", 64));
+	cr_assert(sk_size_lacks_unit("1048575", 1048575));
+	cr_assert(!sk_size_lacks_unit("1048576", 1048576));
+	cr_assert(!sk_size_lacks_unit("64K", 64 << 10));
+	cr_assert(!sk_size_lacks_unit("64 B", 64));
+	cr_assert(!sk_size_lacks_unit("0.5", 0));
+}
