@@ -68,6 +68,9 @@ int call_when_told(struct call *c, const struct sk_cat_job *job);
  * is nowhere to look. */
 int call_when_looked(struct call *c, const struct sk_cat_job *job,
 		     const struct sk_wire_id *id);
+/** Before it counts whether the disk has the snapshot as well: as the call
+ * below. */
+int call_step_looked(struct call *c, const struct sk_cat_snapshot *s);
 /** Before it counts that a snapshot is the newest complete one: the disk may
  * have newer ones that nobody has asked about. 0: that is known; else
  * CALL_LATER, as above, or an error with its sentence. */

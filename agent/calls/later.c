@@ -160,6 +160,14 @@ int call_when_looked(struct call *c, const struct sk_cat_job *job,
 	return look_for_step(c, job->name, job->uid, id);
 }
 
+int call_step_looked(struct call *c, const struct sk_cat_snapshot *s)
+{
+	const struct sk_wire_id id = { .run = s->run, .step = s->step };
+
+	return may_look(c, SESSION_LOOKED_STEP) ?
+	       look_for_step(c, s->job->name, s->job->uid, &id) : 0;
+}
+
 int call_newest_looked(struct call *c, const struct sk_cat_job *job)
 {
 	if (!may_look(c, SESSION_LOOKED_NEWEST))

@@ -16,6 +16,27 @@
 #include "session/rights.h"
 #include "session/stop.h"
 
+static const char *stored_dir(const struct sk_cat_snapshot *s)
+{
+	struct sk_cat_image *image;
+
+	sk_link_each(image, &s->images, link) {
+		if (image->stored.dir[0])
+			return image->stored.dir;
+	}
+	return NULL;
+}
+
+/* What another agent has left in memory and on disk: a pin stands on both, and
+ * the disk was not looked at for it yet. */
+static bool may_be_stored(const struct call *c,
+			  const struct sk_cat_snapshot *s)
+{
+	return s->revived && !stored_dir(s) && c->in->type != SK_MSG_FLUSH &&
+	       (c->in->type != SK_MSG_EVICT ||
+		c->in->body.manage.flags & SK_EVICT_DISK);
+}
+
 static int snapshot_of(struct call *c, struct sk_cat_snapshot **ret)
 {
 	const struct sk_wire_id *id = &c->in->body.manage.id;
@@ -30,6 +51,8 @@ static int snapshot_of(struct call *c, struct sk_cat_snapshot **ret)
 	if (*ret && (id->step < 0 || sk_cat_undecided(*ret)) &&
 	    sk_cat_asking(job))
 		return call_when_told(c, job);
+	if (*ret && may_be_stored(c, *ret))
+		return call_step_looked(c, *ret);
 	return *ret ? 0 : call_when_looked(c, job, id);
 }
 
@@ -134,17 +157,6 @@ static const char *disk_protected(const struct sk_cat_snapshot *s)
 	       sk_cat_undecided(s) ? "not known to be complete yet" :
 	       s == sk_cat_newest(s->job) ? "the newest complete snapshot" :
 	       is_newest_durable(s) ? "the newest durable snapshot" : NULL;
-}
-
-static const char *stored_dir(const struct sk_cat_snapshot *s)
-{
-	struct sk_cat_image *image;
-
-	sk_link_each(image, &s->images, link) {
-		if (image->stored.dir[0])
-			return image->stored.dir;
-	}
-	return NULL;
 }
 
 static int begin_on_disk(struct call *c, const struct sk_cat_snapshot *s,

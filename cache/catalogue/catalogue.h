@@ -160,6 +160,8 @@ struct sk_cat_snapshot {
 	size_t n_images, room_images;
 	unsigned filling, sealed;	/* slots */
 	unsigned leases;		/* sum over its images */
+	bool revived;			/* it outlived its agent, which may have
+					 * written it to disk as well */
 	uint64_t created_ns;		/* wall clock; 0: nothing sealed yet */
 	struct sk_cat_known known;	/* ask sk_cat_complete() and others */
 	bool pinned;

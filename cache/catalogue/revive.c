@@ -73,6 +73,7 @@ int sk_cat_slot_revive(struct sk_cat_slot *slot, int64_t step,
 				run->world);
 	if (!s)
 		return -ENOMEM;
+	s->revived = true;
 	s->filling++;
 	slot->use = SK_CAT_FILLING;
 	slot->flags = SK_SLOT_NO_FLUSH;	/* the caller knows what is wanted */

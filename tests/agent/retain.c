@@ -142,6 +142,47 @@ static void check_unpinned(const struct rig *rig, const struct rank *r,
 	CHECK(access(path, F_OK) < 0, "%s is there", path);
 }
 
+static void check_pin_on_disk(const struct rig *rig, bool there)
+{
+	char path[256];
+
+	path_of(rig, "over", "step-000000000001/.pinned", path);
+	CHECK((access(path, F_OK) == 0) == there, "%s is %sthere", path,
+	      there ? "not " : "");
+}
+
+/* What outlived the last agent lies on disk as well, whoever has looked. */
+static void test_over_agents(struct rig *rig)
+{
+	struct sk_msg msg = { 0 };
+	struct rank r;
+	int sock;
+
+	rig_start(rig, "--store", rig->store, "--keep-last", "0", "--keeper",
+		  "--idle-exit", "60", NULL);
+	open_rank(&r, rig, "over");
+	go(&r, 1, 1);
+	CHECK_STATUS(manage(r.sock, SK_MSG_PIN, "over", 1, 0, &msg), 0, &msg);
+	go(&r, 2, 14);
+	sock = rig_try_connect(rig, &msg);
+	CHECK(sock >= 0 && kill((pid_t)msg.body.hello_reply.pid, SIGKILL) == 0,
+	      "kill");
+	close(sock);
+	rank_close(&r);
+	sock = rig_connect(rig);
+	check_pin_on_disk(rig, true);
+	CHECK_STATUS(manage(sock, SK_MSG_UNPIN, "over", 1, 0, &msg), 0, &msg);
+	check_pin_on_disk(rig, false);
+	CHECK_STATUS(manage(sock, SK_MSG_PIN, "over", 1, 0, &msg), 0, &msg);
+	check_pin_on_disk(rig, true);
+	CHECK_STATUS(manage(sock, SK_MSG_UNPIN, "over", 1, 0, &msg), 0, &msg);
+	CHECK_STATUS(manage(sock, SK_MSG_EVICT, "over", 1, SK_EVICT_DISK,
+			    &msg), 0, &msg);
+	CHECK(!has(rig, "over", 1), "step 1");
+	close(sock);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
 /* What is unpinned stays so, whatever looked at the store or wrote there at
  * that moment. */
 static void test_unpinned(struct rig *rig)
@@ -472,6 +513,7 @@ int main(int argc, char **argv)
 	static void (*const tests[])(struct rig *rig) = {
 		test_thousand,
 		test_pinned,
+		test_over_agents,
 		test_unpinned,
 		test_in_use,
 		test_last_durable,
