@@ -235,11 +235,14 @@ static void check_code(struct operator *o, int code, unsigned may,
 static bool pick(struct operator *o, int64_t *ret_step)
 {
 	int64_t newest = atomic_load(&o->shared->complete);
-	int64_t back = (int64_t)dice_below(&o->dice, OLD_MOST);
+	/* An agent protects what its own ranks have sealed, which may be more
+	 * than what those elsewhere have. */
+	int64_t back = (int64_t)dice_below(&o->dice, OLD_MOST) +
+		       o->shared->apart;
 
-	if (newest < 0)
+	if (newest < o->shared->apart)
 		return false;
-	*ret_step = newest > back ? newest - back : newest;
+	*ret_step = newest > back ? newest - back : 0;
 	(void)snprintf(o->name, sizeof(o->name), "%s@1/%lld", o->job,
 		       (long long)*ret_step);
 	return true;

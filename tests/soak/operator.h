@@ -13,6 +13,7 @@ struct operating {
 	_Atomic(int64_t) complete, durable;	/* newest that ranks were
 						 * told; -1 */
 	atomic_uint kills;		/* of agents; odd: one is under way */
+	bool apart;			/* other ranks are on another node */
 	atomic_bool over;
 	atomic_ullong commands, refused;
 };

@@ -5,7 +5,7 @@
  * and all the while an operator says what is to stay, evicts, pins and flushes.
  * A restore that was begun ends with the right bytes, or all its ranks are told
  * the same; what is complete is there; and at the end the limits hold, and
- * nothing is left.
+ * nothing is left. In some trials ranks and readers are on two nodes.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -44,6 +44,7 @@ struct shared {
 	atomic_bool goes, last_failed;
 	_Atomic(int64_t) least, least_durable;	/* of a turn of the readers */
 	_Atomic(int64_t) last;		/* the last one, which is durable */
+	atomic_int sealed[2];		/* by step: ranks that have, apart */
 	atomic_uint kills, turns;
 	atomic_ullong restores, none, lost;
 	struct outcome outcomes[READERS];
@@ -53,6 +54,29 @@ struct life {
 	struct shared *shared;
 	uint64_t seed;
 };
+
+/* Ranks of two nodes meet by a file, and anew each time: a comm that failed is
+ * of no more use. */
+static int restore(struct rank *rank, bool apart, const char *name,
+		   int64_t step, uint32_t flags, struct sk_report *report)
+{
+	/* One may have been told the last word that another has not. */
+	struct sk_restore_options opts = { .flags = flags,
+					   .timeout_ms = RESTORE_MS };
+	struct sk_comm comm;
+	char at[128];
+	int r;
+
+	(void)snprintf(at, sizeof(at), "%s/meeting-%s", rank->scene->dir, name);
+	if (apart)
+		CHECK(!sk_comm_meet(rank->sk, &(struct sk_meeting){
+			.at = at, .rank = rank->rank, .world = rank->world },
+			&comm), "%s", sk_error());
+	r = sk_restore(rank->state, step, apart ? &comm : NULL, &opts, report);
+	if (apart)
+		sk_comm_meet_free(&comm);
+	return r;
+}
 
 /* ---- ranks ---- */
 
@@ -89,8 +113,13 @@ static void raise_to(_Atomic(int64_t) *at, int64_t step)
 static void train_step(struct rank *rank, struct shared *t, int64_t step)
 {
 	if (!take(rank, t, step, step % 2 == 0, 200) ||
-	    sk_wait(rank->state, step, SK_COMPLETE, 200) < 0)
+	    sk_wait(rank->state, step, t->o.apart ? SK_SEALED : SK_COMPLETE,
+		    200) < 0)
 		return;
+	if (t->o.apart) {
+		atomic_fetch_add(&t->sealed[step % 2], 1);
+		return;
+	}
 	raise_to(&t->o.complete, step);
 	if (sk_wait(rank->state, step - step % 2, SK_DURABLE, 1) == 0)
 		raise_to(&t->o.durable, step - step % 2);
@@ -114,6 +143,15 @@ static void take_last(struct rank *rank, struct shared *t, int64_t step)
 	atomic_store(&t->last, step);
 }
 
+/* No agent can tell what is complete on both nodes. */
+static void note_sealed(struct rank *rank, struct shared *t, int64_t step)
+{
+	if (step >= 0 &&
+	    atomic_load(&t->sealed[step % 2]) == rank->world)
+		raise_to(&t->o.complete, step);
+	atomic_store(&t->sealed[(step + 2) % 2], 0);
+}
+
 /* All take the same step, or none could become complete. */
 static void train(struct rank *rank)
 {
@@ -122,15 +160,22 @@ static void train(struct rank *rank)
 	int64_t step = 0;
 
 	model_describe(rank, life->seed, 0);
+	/* By which they go on in one run. */
+	if (t->o.apart)
+		CHECK(restore(rank, true, "trainers", SK_LATEST, 0, NULL) ==
+		      -ENOENT, "%s", sk_error());
 	for (;; step++) {
 		if (!rank->rank)
 			atomic_store(&t->go[step % 2], !atomic_load(&t->over));
 		(void)pthread_barrier_wait(&t->train);
+		if (!rank->rank && t->o.apart)
+			note_sealed(rank, t, step - 1);
 		if (!atomic_load(&t->go[step % 2]))
 			break;
 		train_step(rank, t, step);
 	}
-	take_last(rank, t, step);
+	if (!t->o.apart)
+		take_last(rank, t, step);
 }
 
 /* ---- readers ---- */
@@ -194,7 +239,9 @@ static void check_error(struct shared *t, const struct turn *turn, int r,
 		return;
 	}
 	atomic_fetch_add(&t->none, 1);
-	CHECK(turn->step != SK_LATEST || least < 0, "step %lld was complete, "
+	/* Ranks of two nodes may never catch one that stands still. */
+	CHECK(turn->step != SK_LATEST || least < 0 || t->o.apart,
+	      "step %lld was complete, "
 	      "and is not there by %#x: %s", (long long)least, turn->flags,
 	      sk_error());
 }
@@ -220,19 +267,18 @@ static void read_turn(struct rank *rank, struct shared *t, unsigned i)
 	int64_t least;
 	unsigned kills = atomic_load(&t->o.kills);
 	struct turn turn = turn_of(life, i);
-	/* One may have been told the last word that another has not. */
-	struct sk_restore_options opts = { .flags = turn.flags,
-					   .timeout_ms = RESTORE_MS };
 	struct sk_report report = { .step = -1 };
 	struct outcome *o = &t->outcomes[rank->rank];
 	bool disturbed;
+	char name[16];
 
 	least = turn.flags == SK_RESTORE_DISK_ONLY ?
 		atomic_load(&t->least_durable) : atomic_load(&t->least);
 	if (turn.cold && !rank->rank)
 		(void)nftw(rank->scene->store, forget, 16, FTW_PHYS);
-	*o = (struct outcome){ .r = sk_restore(rank->state, turn.step, NULL,
-					       &opts, &report) };
+	(void)snprintf(name, sizeof(name), "%u", i);
+	*o = (struct outcome){ .r = restore(rank, t->o.apart, name, turn.step,
+					    turn.flags, &report) };
 	(void)snprintf(o->why, sizeof(o->why), "%s", o->r ? sk_error() : "");
 	disturbed = kills % 2 || kills != atomic_load(&t->o.kills);
 	if (o->r == 0) {
@@ -431,6 +477,8 @@ static void run_trial(struct scene *scene, const char *job, int world,
 
 	readers.job_flags = SK_JOB_READER;
 	readers.slots = 0;
+	if (!life->shared->o.apart)
+		scene->n_nodes = readers.n_nodes = 0;
 	scene_ranks_start(scene, job, world, train, life, pids);
 	scene_ranks_start(&readers, job, READERS, read_on, life,
 			  pids + world);
@@ -444,23 +492,43 @@ static void run_trial(struct scene *scene, const char *job, int world,
 	scene_ranks_end(job, world, pids);
 }
 
+/* A second one beside the scene, which is the first. */
+static void add_node(struct scene *scene)
+{
+	static struct scene nodes[2];
+
+	if (scene->nodes)
+		return;
+	scene_add_nodes(scene, nodes, 2, true);
+	/* The scene has it, whoever takes over. */
+	nodes[0].agent = -1;
+}
+
 void trial_retain(struct scene *scene, uint64_t seed, struct tally *tally)
 {
 	struct dice dice = dice_of(seed);
-	int world = 1 + (int)dice_below(&dice, WORLD_MOST), fds;
+	bool apart = !dice_below(&dice, 3);
+	int world = apart ? 2 : 1 + (int)dice_below(&dice, WORLD_MOST), fds;
 	struct life life = { .shared = share(world), .seed = seed };
 	struct shared *t = life.shared;
 	char job[40];
 
 	scene->scrub_rate = "1G";
 	scene->slots = SLOTS;
+	t->o.apart = apart;
 	serving_keep(scene);
+	if (apart)
+		add_node(scene);
+	scene->n_nodes = scene->nodes ? 2 : 0;
 	fds = fds_of(serving(scene, tally));
 	(void)snprintf(job, sizeof(job), "retain-%llu",
 		       (unsigned long long)seed);
 	run_trial(scene, job, world, &life, &dice, tally);
-	check_limits(scene, job, &life);
+	if (!apart)
+		check_limits(scene, job, &life);
+	scene->n_nodes = scene->nodes ? 2 : 0;
 	check_level(scene, fds, tally);
+	CHECK(atomic_load(&t->restores), "nothing was ever restored");
 	tally->lives++;
 	tally->restores += atomic_load(&t->restores);
 	tally->none += atomic_load(&t->none);
