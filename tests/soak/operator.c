@@ -196,7 +196,7 @@ void operator_evict_all(const struct scene *scene)
 
 /* ---- the operator ---- */
 
-struct operator {
+struct acting {
 	const struct scene *scene;
 	const char *job;
 	struct operating *shared;
@@ -218,7 +218,7 @@ struct operator {
 	code_;								\
 })
 
-static void check_code(struct operator *o, int code, unsigned may,
+static void check_code(struct acting *o, int code, unsigned may,
 		       unsigned before, const char *what)
 {
 	/* One end is no reason; of several, each with another one in it, the
@@ -232,7 +232,7 @@ static void check_code(struct operator *o, int code, unsigned may,
 }
 
 /* One of the newest; false: there is none. */
-static bool pick(struct operator *o, int64_t *ret_step)
+static bool pick(struct acting *o, int64_t *ret_step)
 {
 	int64_t newest = atomic_load(&o->shared->complete);
 	/* An agent protects what its own ranks have sealed, which may be more
@@ -248,7 +248,7 @@ static bool pick(struct operator *o, int64_t *ret_step)
 	return true;
 }
 
-static void say_what_stays(struct operator *o)
+static void say_what_stays(struct acting *o)
 {
 	char last[16], every[16], age[16], bytes[24];
 
@@ -279,7 +279,7 @@ static void say_what_stays(struct operator *o)
 	}
 }
 
-static void pin(struct operator *o, int64_t step)
+static void pin(struct acting *o, int64_t step)
 {
 	/* Of a step that a later one has taken the place of there is none. */
 	if (o->pinned >= 0 || DO(o, 1u << 0 | 1u << 4, "pin", o->name))
@@ -291,7 +291,7 @@ static void pin(struct operator *o, int64_t step)
 }
 
 /* Flushes may have brought it to more places. */
-static void unpin(struct operator *o)
+static void unpin(struct acting *o)
 {
 	uint32_t now;
 
@@ -307,7 +307,7 @@ static void unpin(struct operator *o)
 }
 
 /* By force only what is older than what all are to find. */
-static void evict(struct operator *o, int64_t step)
+static void evict(struct acting *o, int64_t step)
 {
 	bool force = step != o->pinned && !dice_below(&o->dice, 3) &&
 		     step < atomic_load(&o->shared->durable);
@@ -317,7 +317,7 @@ static void evict(struct operator *o, int64_t step)
 		 force ? "--force" : NULL);
 }
 
-static void act(struct operator *o)
+static void act(struct acting *o)
 {
 	int64_t step;
 
@@ -348,7 +348,7 @@ static void act(struct operator *o)
 void operate(struct scene *scene, const char *job, struct operating *shared,
 	     uint64_t seed)
 {
-	struct operator o = { .scene = scene, .job = job, .shared = shared,
+	struct acting o = { .scene = scene, .job = job, .shared = shared,
 			      .dice = dice_of(seed ^ 0x0be7), .pinned = -1 };
 
 	while (!atomic_load(&shared->over))
