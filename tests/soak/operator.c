@@ -10,6 +10,7 @@
 
 #include "base/util.h"
 #include "conn/list.h"
+#include "support/await.h"
 
 #define ARGS_MOST 12
 #define LOOK_MS 60000u
@@ -189,7 +190,8 @@ void operator_evict_all(const struct scene *scene)
 			       all[i].id.job,
 			       (unsigned long long)all[i].id.run,
 			       (long long)all[i].id.step);
-		CHECK(!operator_run(scene, "evict", "--force", name, NULL),
+		/* It may still be flushed, as its last rank has left. */
+		AWAIT(!operator_run(scene, "evict", "--force", name, NULL),
 		      "%s stays", name);
 	}
 }
