@@ -17,7 +17,6 @@
 #include "base/util.h"
 #include "conn/list.h"
 #include "libclient/gpu-rank.h"
-#include "support/agent.h"
 
 #define KILL UINT32_MAX		/* as a result: the call kills the process */
 #define HANG (UINT32_MAX - 1)	/* or hangs, and its sockets are closed */
@@ -522,38 +521,6 @@ static void test_budget(struct scene *scene)
 
 /* ---- the agent is another one ---- */
 
-static pid_t agent_of(const struct scene *scene)
-{
-	char path[64];
-	int pid = 0;
-	FILE *f;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children",
-		       (int)scene->agent, (int)scene->agent);
-	f = fopen(path, "r");
-	CHECK(f && fscanf(f, "%d", &pid) == 1, "%s", path);
-	(void)fclose(f);
-	return pid;
-}
-
-static void kill_agent(struct scene *scene)
-{
-	CHECK(!kill(agent_of(scene), SIGKILL));
-}
-
-static void replace_agent(struct scene *scene)
-{
-	const char *const args[] = {
-		scene->program, "--socket", scene->socket, "--takeover",
-		"--keeper", "--log-level", "error", "--idle-exit", "60",
-		NULL };
-	pid_t next = agent_start(args);
-
-	CHECK(next > 0, "it was not taken over");
-	CHECK(waitpid(scene->agent, NULL, 0) == scene->agent);
-	scene->agent = next;
-}
-
 /* The rank lives, and finds its own image on its GPU; its next snapshots go by
  * the same memory, of which there is no more. */
 static void lose_agent_and_restore(struct rank *rank)
@@ -565,7 +532,7 @@ static void lose_agent_and_restore(struct rank *rank)
 	begin(&g, rank);
 	step = take_by_device(&g);
 	used = count(rank->scene, "shardkeep_device_memory_used_bytes");
-	kill_agent(rank->scene);
+	gpu_lose_agent(rank->scene);
 	while (rank_restore(rank, step, 0, NULL) < 0)
 		;
 	restore(&g, &all_by_device);
@@ -589,7 +556,7 @@ static void test_keeps_nothing_bad(struct scene *scene)
 	expect(scene, "spoilt-kept", (struct want){
 		.by_device = ALL - MIB, .hashed = CHUNKS,
 		.damaged = 1 });
-	kill_agent(scene);
+	gpu_lose_agent(scene);
 	expect(scene, "spoilt-kept", all_by_host);
 }
 
@@ -603,7 +570,7 @@ static void test_hangs_and_kept(struct scene *scene)
 	scene_ranks_start(scene, "hangs-kept", 1, hang, NULL, &pid);
 	while (!count(scene, "shardkeep_quarantined_bytes"))
 		CHECK(waitpid(pid, &status, WNOHANG) == 0, "it has ended");
-	kill_agent(scene);
+	gpu_lose_agent(scene);
 	expect(scene, "hangs-kept", all_by_device);
 	CHECK(!kill(pid, SIGKILL) && waitpid(pid, &status, 0) == pid);
 }
@@ -620,17 +587,17 @@ static void test_keeper(struct scene *scene)
 	scene_start_agent(scene);
 	scene_ranks_killed(scene, "kept", 1, save, NULL);
 	for (int i = 0; i < 3; i++) {
-		(i == 1 ? replace_agent : kill_agent)(scene);
+		(i == 1 ? gpu_replace_agent : gpu_lose_agent)(scene);
 		expect(scene, "kept", all_by_device);
 	}
 	CHECK(count(scene, "shardkeep_device_memory_used_bytes") >= ALL);
 	scene_ranks(scene, "lives", 1, lose_agent_and_restore, NULL);
 	pid = run_until(scene, "brought", stop_on_the_way_out);
-	kill_agent(scene);
+	gpu_lose_agent(scene);
 	CHECK(!kill(pid, SIGKILL) && waitpid(pid, NULL, 0) == pid);
 	w.step = LAST_STEP;
 	expect(scene, "brought", w);
-	kill_agent(scene);
+	gpu_lose_agent(scene);
 	expect(scene, "brought", w);
 	test_keeps_nothing_bad(scene);
 	test_hangs_and_kept(scene);

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "libclient/gpu-rank.h"
-#include "support/agent.h"
 
 #define KILL UINT32_MAX		/* as a result: the call kills the process */
 #define HANG (UINT32_MAX - 1)	/* or hangs, and its sockets are closed */
@@ -292,38 +291,6 @@ static pid_t start_and_stop(struct scene *scene, const char *job, rank_fn fn)
 	return pid;
 }
 
-/* The keeper's only child. */
-static pid_t agent_of(const struct scene *scene)
-{
-	char path[64];
-	int pid = 0;
-	FILE *f;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children",
-		       (int)scene->agent, (int)scene->agent);
-	f = fopen(path, "r");
-	CHECK(f && fscanf(f, "%d", &pid) == 1, "%s", path);
-	(void)fclose(f);
-	return pid;
-}
-
-static void kill_agent(struct scene *scene)
-{
-	CHECK(!kill(agent_of(scene), SIGKILL));
-}
-
-static void take_over(struct scene *scene)
-{
-	const char *const args[] = {
-		scene->program, "--socket", scene->socket, "--takeover",
-		"--log-level", "error", "--idle-exit", "60", NULL };
-	pid_t next = agent_start(args);
-
-	CHECK(next > 0, "it was not taken over");
-	CHECK(waitpid(scene->agent, NULL, 0) == scene->agent);
-	scene->agent = next;
-}
-
 static void test_outlives(struct scene *scene, const char *job,
 			  void (*lose_agent)(struct scene *scene))
 {
@@ -352,7 +319,7 @@ static void test_lost_after(struct scene *scene, const char *job)
 {
 	pid_t pid = start_and_stop(scene, job, stop_on_the_way_out);
 
-	kill_agent(scene);
+	gpu_lose_agent(scene);
 	kill_rank(pid);
 	scene_ranks(scene, job, 1, load_the_one_before, NULL);
 	CHECK(count(scene, "shardkeep_device_lost_total") == 1);
@@ -365,10 +332,10 @@ static void test_keeper(struct scene *scene)
 	scene_stop_agent(scene, SIGTERM);
 	scene->keeper = true;
 	scene_start_agent(scene);
-	test_outlives(scene, "killed", kill_agent);
-	test_goes_on(scene, "goes-on", kill_agent);
-	test_outlives(scene, "taken", take_over);
-	test_goes_on(scene, "taken-on", take_over);
+	test_outlives(scene, "killed", gpu_lose_agent);
+	test_goes_on(scene, "goes-on", gpu_lose_agent);
+	test_outlives(scene, "taken", gpu_replace_agent);
+	test_goes_on(scene, "taken-on", gpu_replace_agent);
 	CHECK(!setenv("VCUDA_FAILS", "cuMemcpyDtoHAsync", 1));
 	scene_stop_agent(scene, SIGTERM);
 	scene_start_agent(scene);

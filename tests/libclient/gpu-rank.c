@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "libclient/gpu-rank.h"
 
+#include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
+
+#include "support/agent.h"
 
 void gpu_use_device(struct gpu_rank *g, int device)
 {
@@ -146,4 +150,26 @@ int64_t gpu_until_served(struct gpu_rank *g)
 		gpu_complete(g, step);
 	} while (!gpu_device_bytes(g));
 	return step;
+}
+
+/* ---- the agent ---- */
+
+void gpu_lose_agent(struct scene *scene)
+{
+	pid_t agent = agent_of_keeper(scene->agent);
+
+	CHECK(agent > 0 && !kill(agent, SIGKILL), "agent %d", (int)agent);
+}
+
+void gpu_replace_agent(struct scene *scene)
+{
+	const char *const args[] = {
+		scene->program, "--socket", scene->socket, "--takeover",
+		"--log-level", "error", "--idle-exit", "60",
+		scene->keeper ? "--keeper" : NULL, NULL };
+	pid_t next = agent_start(args);
+
+	CHECK(next > 0, "it was not taken over");
+	CHECK(waitpid(scene->agent, NULL, 0) == scene->agent);
+	scene->agent = next;
 }

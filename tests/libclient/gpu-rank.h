@@ -62,4 +62,11 @@ uint64_t gpu_device_bytes(struct gpu_rank *g);
  * straight to the slot. Returns the last step. */
 int64_t gpu_until_served(struct gpu_rank *g);
 
+/* ---- the agent ---- */
+
+/** Kills the scene's agent, which has a keeper. */
+void gpu_lose_agent(struct scene *scene);
+/** Another one takes its place. */
+void gpu_replace_agent(struct scene *scene);
+
 #endif

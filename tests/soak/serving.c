@@ -44,23 +44,6 @@ pid_t serving(const struct scene *scene, struct tally *tally)
 	return pid;
 }
 
-/* The keeper's only child; 0: there is none just now. */
-static pid_t child_of(pid_t keeper)
-{
-	char path[64];
-	int pid = 0;
-	FILE *f;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children",
-		       (int)keeper, (int)keeper);
-	f = fopen(path, "re");
-	if (f && fscanf(f, "%d", &pid) != 1)
-		pid = 0;
-	if (f)
-		fclose(f);
-	return pid;
-}
-
 void serving_kill(struct scene *scene, pid_t pid, struct dice *dice,
 		  struct tally *tally)
 {
@@ -72,7 +55,7 @@ void serving_kill(struct scene *scene, pid_t pid, struct dice *dice,
 		return;
 	/* When it is killed is what is tried: while it is being born, too. */
 	(void)usleep((useconds_t)dice_below(dice, 30000));
-	next = child_of(scene->agent);
+	next = agent_of_keeper(scene->agent);
 	if (next && next != pid && !kill(next, SIGKILL))
 		tally->agent_kills++;
 }

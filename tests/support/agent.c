@@ -57,3 +57,19 @@ pid_t agent_start(const char *const *args)
 	}
 	return serves ? agent : -1;
 }
+
+pid_t agent_of_keeper(pid_t keeper)
+{
+	char path[64];
+	int pid = 0;
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children",
+		       (int)keeper, (int)keeper);
+	f = fopen(path, "re");
+	if (f && fscanf(f, "%d", &pid) != 1)
+		pid = 0;
+	if (f)
+		(void)fclose(f);
+	return pid;
+}

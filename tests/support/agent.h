@@ -10,5 +10,7 @@
  * and is killed where the caller ends before it. Its process id; -1 where it
  * does not start. */
 pid_t agent_start(const char *const *args);
+/** The agent that a keeper has, which is its only child; 0: none just now. */
+pid_t agent_of_keeper(pid_t keeper);
 
 #endif

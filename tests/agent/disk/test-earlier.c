@@ -4,27 +4,9 @@
 
 #include <criterion/criterion.h>
 
-#include "tensor/mesh.h"
+#include "agent/disk/rows.h"
 
 #define WORLD 3
-
-static struct sk_cat_layout *layout_of(struct sk_catalogue *cat, int rank)
-{
-	struct sk_item item = {
-		.spec = { .name = "w", .dtype = SK_F32, .ndim = 1,
-			  .shape = { 8 * WORLD },
-			  .placements = { SK_SHARD(0) } } };
-	struct sk_layout *l = NULL;
-	struct sk_mesh *mesh = NULL;
-
-	cr_assert_eq(sk_mesh_new(1, (int64_t[]){ WORLD }, NULL, NULL, &mesh,
-				 NULL), 0);
-	item.spec.mesh = mesh;
-	cr_assert_eq(sk_layout_new("job", rank, WORLD, SK_IMAGE_PRIMARY,
-				   &item, 1, &l, NULL), 0);
-	sk_mesh_unref(mesh);
-	return sk_cat_layout_take(cat, l);
-}
 
 /* The disk has all ranks' images of step 5. */
 static struct sk_cat_snapshot *snapshot(struct sk_catalogue *cat)
@@ -41,7 +23,8 @@ static struct sk_cat_snapshot *snapshot(struct sk_catalogue *cat)
 		struct sk_err err = { "" };
 
 		cr_assert_eq(sk_cat_stored_add(job, &found,
-					       layout_of(cat, rank), &err), 0,
+					       row_of(cat, rank, WORLD),
+					       &err), 0,
 			     "%s", err.text);
 	}
 	return sk_cat_snapshot_find(job, 1, 71, 5);

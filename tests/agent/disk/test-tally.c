@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "base/util.h"
-#include "tensor/mesh.h"
+#include "agent/disk/rows.h"
 
 #define WORLD 2
 #define STEPS 4
@@ -26,24 +26,6 @@ static void begin(struct desk *d)
 	cr_assert(d->job);
 }
 
-static struct sk_cat_layout *layout_of(struct desk *d, int rank)
-{
-	struct sk_item item = {
-		.spec = { .name = "w", .dtype = SK_F32, .ndim = 1,
-			  .shape = { 8 * WORLD },
-			  .placements = { SK_SHARD(0) } } };
-	struct sk_layout *l = NULL;
-	struct sk_mesh *mesh = NULL;
-
-	cr_assert_eq(sk_mesh_new(1, (int64_t[]){ WORLD }, NULL, NULL, &mesh,
-				 NULL), 0);
-	item.spec.mesh = mesh;
-	cr_assert_eq(sk_layout_new("job", rank, WORLD, SK_IMAGE_PRIMARY,
-				   &item, 1, &l, NULL), 0);
-	sk_mesh_unref(mesh);
-	return sk_cat_layout_take(&d->cat, l);
-}
-
 /* The disk has all of it; a rank's image is as long as its number says. */
 static void fill_step(struct desk *d, uint64_t run, int64_t step)
 {
@@ -59,7 +41,8 @@ static void fill_step(struct desk *d, uint64_t run, int64_t step)
 		struct sk_err err = { "" };
 
 		cr_assert_eq(sk_cat_stored_add(d->job, &found,
-					       layout_of(d, rank), &err), 0,
+					       row_of(&d->cat, rank, WORLD),
+					       &err), 0,
 			     "%s", err.text);
 	}
 }
@@ -76,7 +59,7 @@ static struct sk_cat_state *enter(struct desk *d, uint64_t run)
 {
 	const struct sk_cat_ask ask = { .run = run, .run_id = run + 70,
 					.fresh_id = run, .world = WORLD };
-	struct sk_cat_layout *layouts[2] = { layout_of(d, 0), NULL };
+	struct sk_cat_layout *layouts[2] = { row_of(&d->cat, 0, WORLD), NULL };
 	struct sk_cat_state *state;
 	struct sk_cat_run *ret;
 	struct sk_err err = { "" };
