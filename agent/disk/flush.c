@@ -28,8 +28,8 @@
 #define RACES_MOST 16u	/* lost in a row to another agent on the store */
 
 /* What is being written. While its work is out the background has put, head,
- * file, owned, lost, bad, sums, earlier, fs, has_fs, result and err, and the
- * agent's thread the rest; current is both's. */
+ * file, owned, lost, bad, sums, earlier, found, has_found, result and err, and
+ * the agent's thread the rest; current is both's. */
 struct flush {
 	struct work work;
 	struct agent *agent;
@@ -51,8 +51,8 @@ struct flush {
 	uint32_t bad_entry;		/* of it, and 1 */
 	unsigned races;			/* that were lost with this image */
 	struct earlier earlier;		/* images; of the last one alone */
-	struct statfs fs;		/* once the image is there, or not */
-	bool has_fs;
+	struct watch_found found;	/* once the image is there, or not */
+	bool has_found;
 	unsigned rounds;		/* in which some of them were gone */
 	bool deciding;			/* all is written; is it whole? */
 	int result;
@@ -188,7 +188,8 @@ static void write_image(struct work *work)
 	struct agent *a = f->agent;
 
 	put_image(f);
-	f->has_fs = watch_measure(a->os, sk_store_path(a->store), &f->fs) == 0;
+	f->has_found = watch_measure(a->os, sk_store_path(a->store),
+				     &f->found) == 0;
 }
 
 /* ---- one snapshot ---- */
@@ -516,8 +517,8 @@ static void image_written(struct work *work)
 
 	assert(a->flush == f);
 	atomic_store(&f->current, 0);
-	if (f->has_fs)
-		watch_seen(a, &f->fs);
+	if (f->has_found)
+		watch_seen(a, &f->found);
 	forget_gone(f);
 	let_go(f);
 	if (try_again(f)) {

@@ -23,12 +23,13 @@ struct look {
 	const struct sk_os *os;
 	char *path;
 	int result;
-	struct statfs fs;
+	struct watch_found found;
 };
 
 struct watch {
 	struct look *look;		/* under way; NULL: none */
 	uint64_t began_ns, next_ns;
+	uint64_t seen_ns;		/* what is known was so then */
 };
 
 static void unref(struct look *l)
@@ -40,14 +41,15 @@ static void unref(struct look *l)
 }
 
 int watch_measure(const struct sk_os *os, const char *path,
-		  struct statfs *ret_fs)
+		  struct watch_found *ret)
 {
-	int fd = os->openat(os, AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
-	int r;
+	int fd, r;
 
+	ret->at_ns = os->now_ns(os);
+	fd = os->openat(os, AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
 	if (fd < 0)
 		return fd;
-	r = os->fstatfs(os, fd, ret_fs);
+	r = os->fstatfs(os, fd, &ret->fs);
 	(void)os->close(os, fd);
 	return r;
 }
@@ -56,7 +58,7 @@ static void *look(void *arg)
 {
 	struct look *l = arg;
 
-	l->result = watch_measure(l->os, l->path, &l->fs);
+	l->result = watch_measure(l->os, l->path, &l->found);
 	__atomic_store_n(&l->done, 1, __ATOMIC_RELEASE);
 	unref(l);
 	return NULL;
@@ -118,11 +120,22 @@ static void see_size(struct agent *a, const struct statfs *fs)
 	a->store_bytes = (uint64_t)fs->f_blocks * unit;
 }
 
-void watch_seen(struct agent *a, const struct statfs *fs)
+/* A look may take long, and the flusher have been there since. */
+static bool is_newer(struct agent *a, const struct watch_found *found)
 {
-	see_size(a, fs);
+	if (!a->watch || found->at_ns < a->watch->seen_ns)
+		return false;
+	a->watch->seen_ns = found->at_ns;
+	return true;
+}
+
+void watch_seen(struct agent *a, const struct watch_found *found)
+{
+	if (!is_newer(a, found))
+		return;
+	see_size(a, &found->fs);
 	heal(a, DEGRADED_STORE_GONE);
-	if (fs->f_flags & ST_RDONLY)
+	if (found->fs.f_flags & ST_RDONLY)
 		degraded_set(a, DEGRADED_STORE_READ_ONLY, NULL);
 	else
 		heal(a, DEGRADED_STORE_READ_ONLY);
@@ -134,13 +147,15 @@ static void see(struct agent *a, const struct look *l)
 	struct sk_err err = { "" };
 
 	heal(a, DEGRADED_STORE_HANGS);
+	if (l->result < 0 && !is_newer(a, &l->found))
+		return;
 	if (l->result < 0) {
 		a->store_free = a->store_bytes = 0;
 		(void)sk_err_errno(&err, l->result, "%s", l->path);
 		degraded_set(a, DEGRADED_STORE_GONE, err.text);
 		return;
 	}
-	watch_seen(a, &l->fs);
+	watch_seen(a, &l->found);
 }
 
 static bool is_wrong(const struct agent *a)
@@ -180,7 +195,7 @@ void watch_soon(struct agent *a)
 
 int watch_open(struct agent *a)
 {
-	struct statfs fs;
+	struct watch_found found;
 
 	if (!a->store)
 		return 0;
@@ -188,8 +203,8 @@ int watch_open(struct agent *a)
 	if (!a->watch)
 		return -ENOMEM;
 	/* It has just been opened: who asks first is told already. */
-	if (watch_measure(a->os, sk_store_path(a->store), &fs) == 0) {
-		watch_seen(a, &fs);
+	if (watch_measure(a->os, sk_store_path(a->store), &found) == 0) {
+		watch_seen(a, &found);
 		a->watch->next_ns = agent_now(a) + CLOSE_NS;
 	}
 	watch_turn(a);

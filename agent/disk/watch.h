@@ -6,10 +6,17 @@
 #ifndef SK_AGENT_DISK_WATCH_H
 #define SK_AGENT_DISK_WATCH_H
 
+#include <stdint.h>
 #include <sys/vfs.h>
 
 struct agent;
 struct sk_os;
+
+/** How a store's filesystem was. */
+struct watch_found {
+	uint64_t at_ns;		/* then, or later */
+	struct statfs fs;
+};
 
 /** Begins, where there is a store. -ENOMEM. */
 int watch_open(struct agent *a);
@@ -19,10 +26,10 @@ void watch_turn(struct agent *a);
 /** The room on the filesystem at @path; on any thread, which hangs where that
  * does. Errors of the system. */
 int watch_measure(const struct sk_os *os, const char *path,
-		  struct statfs *ret_fs);
+		  struct watch_found *ret);
 /** What somebody has measured at the store's path is so from now on: its room,
- * and that it is there. */
-void watch_seen(struct agent *a, const struct statfs *fs);
+ * and that it is there. What was so before something that is known is not. */
+void watch_seen(struct agent *a, const struct watch_found *found);
 /** Something has changed there: the next turn looks. */
 void watch_soon(struct agent *a);
 /** A look that hangs is left behind. */

@@ -181,6 +181,58 @@ static void test_hangs(void)
 	close(hold[1]);
 }
 
+static void enter_and_hang(void *ctx)
+{
+	const int *ends = ctx;
+	char c = 0;
+
+	(void)!write(ends[1], &c, 1);
+	(void)!read(ends[2], &c, 1);
+}
+
+static bool has_entered(struct whole *w, int end)
+{
+	char c;
+
+	sk_fault_os_advance(w->fault, SECOND);
+	return read(end, &c, 1) == 1;
+}
+
+static bool looks_again(struct whole *w, uint64_t looks)
+{
+	sk_fault_os_advance(w->fault, SECOND);
+	return sk_fault_os_calls(w->fault, SK_FAULT_FSTATFS) > looks;
+}
+
+/* A look ends after a flush that began later, and has found it gone. */
+static void test_outdated(void)
+{
+	const struct rank_options o = { .job = "degraded", .world = 1 };
+	struct whole w;
+	struct rank r;
+	uint64_t looks;
+	int ends[4];
+
+	CHECK(pipe2(ends, O_NONBLOCK) == 0 && pipe(ends + 2) == 0, "pipe");
+	begin(&w, &r, &o);
+	AWAIT(has_room(&w, r.sock), "its room is not known");
+	looks = sk_fault_os_calls(w.fault, SK_FAULT_FSTATFS);
+	sk_fault_os_meddle(w.fault, SK_FAULT_FSTATFS, looks + 1,
+			   enter_and_hang, ends);
+	w.fault->rules[w.fault->rule_count - 1].error = EIO;
+	AWAIT(has_entered(&w, ends[0]), "nobody looks");
+	sk_fault_os_advance(w.fault, SECOND);
+	rank_snapshot(&r, 1);
+	AWAIT(becomes_durable(&w, r.sock, 1), "%s", whole_log(&w));
+	looks = sk_fault_os_calls(w.fault, SK_FAULT_FSTATFS);
+	CHECK(write(ends[3], "", 1) == 1, "it answers");
+	AWAIT(looks_again(&w, looks), "nobody looks again");
+	CHECK(!strstr(whole_log(&w), "store-gone"), "%s", whole_log(&w));
+	end(&w, &r);
+	for (int i = 0; i < 4; i++)
+		close(ends[i]);
+}
+
 /* Ranks that do not fit are refused until there is room. */
 static void test_budget(void)
 {
@@ -326,6 +378,7 @@ int main(void)
 	test_disks();
 	test_gone();
 	test_hangs();
+	test_outdated();
 	test_budget();
 	test_pages();
 	test_no_pages();
