@@ -452,9 +452,13 @@ def test_ddp(agent: str, monkeypatch: Any) -> None:
     run(2, _ddp, True)
     names = held("ddp")
     assert names["model.0.weight"]["boxes"][0]["size"] == [6, 4]
-    assert "model.1.running_mean" in names
-    assert sum(len(t["boxes"]) for n, t in names.items()
-               if n.startswith("model.")) == len(
-                   [n for n in names if n.startswith("model.")])
+    # One copy of each, but for what each rank has of its own batches.
+    copies = {n: len(t["boxes"]) for n, t in names.items()
+              if n.startswith("model.")}
+    statistics = {f"model.1.{x}" for x in ("running_mean", "running_var",
+                                           "num_batches_tracked")}
+    assert len(copies) == 9 and statistics < copies.keys()
+    assert {n for n, k in copies.items() if k == 2} == statistics
+    assert {k for n, k in copies.items() if n not in statistics} == {1}
     run(4, _ddp, False)
     run(1, _ddp, False)
