@@ -244,13 +244,13 @@ size_t sk_relaying_sends(struct sk_relaying *r,
 			 const struct sk_flow_part *landed, size_t n_landed,
 			 uint64_t window, struct sk_comm_part *parts, size_t n)
 {
-	size_t first = n;
+	size_t end = n;
 
 	begin_runs(r);
 	for (size_t i = 0; i < n_landed; i++)
-		n = send_part(r, &landed[i], window, parts, n);
-	assert(n - first <= r->most_sends);
-	return n;
+		end = send_part(r, &landed[i], window, parts, end);
+	assert(end - n <= r->most_sends);
+	return end;
 }
 
 /* The part of it that comes in that round; of @bytes those that are left. */
