@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define SK_PAGE 4096u	/* the alignment of images, files and direct I/O */
+#define SK_HUGE_PAGE (UINT64_C(2) << 20)
 
 #define SK_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 

@@ -76,6 +76,8 @@ struct sk_io {
 	struct sk_io_request *requests;	/* depth of them */
 	struct sk_io_request *idle;	/* those not in flight */
 	unsigned in_flight;
+	void *map;		/* where the buffers lie, or NULL */
+	size_t map_bytes;
 	char *buffers;		/* depth * buffer_bytes, or NULL */
 	size_t buffer_bytes;
 };

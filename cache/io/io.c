@@ -80,9 +80,8 @@ struct sk_io *sk_io_free(struct sk_io *io)
 	assert(!io->in_flight);
 	if (io->engine)
 		io->engine->ops->free(io->engine);
-	if (io->buffers)
-		io->os->munmap(io->os, io->buffers,
-			       io->depth * io->buffer_bytes);
+	if (io->map)
+		io->os->munmap(io->os, io->map, io->map_bytes);
 	free(io->requests);
 	free(io);
 	return NULL;
@@ -207,29 +206,44 @@ int sk_io_open(struct sk_io *io, int dirfd, const char *name, bool direct,
 
 /* ---- buffers ---- */
 
+/* What there was; its pages may be in the engine's table. */
+static void drop_buffers(struct sk_io *io)
+{
+	if (!io->map)
+		return;
+	sk_io_unregister(io, io->buffers);
+	io->os->munmap(io->os, io->map, io->map_bytes);
+	io->map = NULL;
+	io->buffers = NULL;
+}
+
+/*
+ * A device takes so many pieces a request, and a page is one: of small ones a
+ * MiB is too many, and each read becomes two. The kernel joins those of a
+ * registered buffer only where all of it lies in pages of one size, so it
+ * begins and ends at huge ones.
+ */
 int sk_io_have_buffers(struct sk_io *io, size_t bytes, struct sk_err *err)
 {
+	size_t page = io->depth * bytes < SK_HUGE_PAGE ? SK_PAGE : SK_HUGE_PAGE;
+	size_t size = sk_round_up(io->depth * bytes, page);
+	size_t map_bytes = size + (page - SK_PAGE);
 	void *map;
 	int r;
 
 	if (io->buffers && io->buffer_bytes >= bytes)
 		return 0;
-	r = io->os->mmap(io->os, NULL, io->depth * bytes,
-			 PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-			 -1, 0, &map);
+	r = io->os->mmap(io->os, NULL, map_bytes, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, &map);
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot map %u buffers of %zu "
 				    "bytes", io->depth, bytes);
-	/* A device takes so many pieces a request, and a page is one: of small
-	 * ones a MiB is too many, and reads take half as long again. */
-	(void)io->os->madvise(io->os, map, io->depth * bytes, MADV_HUGEPAGE);
-	if (io->buffers) {
-		sk_io_unregister(io, io->buffers);
-		io->os->munmap(io->os, io->buffers,
-			       io->depth * io->buffer_bytes);
-	}
-	io->buffers = map;
+	drop_buffers(io);
+	io->map = map;
+	io->map_bytes = map_bytes;
+	io->buffers = (char *)sk_round_up((uintptr_t)map, page);
 	io->buffer_bytes = bytes;
-	(void)sk_io_register(io, map, io->depth * bytes);
+	(void)io->os->madvise(io->os, io->buffers, size, MADV_HUGEPAGE);
+	(void)sk_io_register(io, io->buffers, size);
 	return 0;
 }

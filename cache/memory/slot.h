@@ -38,7 +38,6 @@ struct sk_slot {
 };
 #define SK_SLOT_NULL { .fd = -1, .numa_node = -1 }
 
-#define SK_HUGE_PAGE (UINT64_C(2) << 20)
 /** What is best faulted in at once: a request for huge pages costs a round of
  * all CPUs, whatever its size. */
 #define SK_SLOT_PIECE (UINT64_C(32) << 20)
