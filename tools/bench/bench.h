@@ -145,6 +145,8 @@ uint64_t hash_parallel(const void *src, uint64_t bytes, unsigned threads);
 /* One file written (then fsync'ed) or read with O_DIRECT through io_uring. */
 int file_pass(const char *path, void *buf, uint64_t bytes, bool write,
 	      unsigned block, unsigned depth);
+/* Faulted in, in huge pages from end to end where the kernel has them: what is
+ * measured against has no smaller pages than what is measured. */
 void *warm_memfd(uint64_t bytes);
 void *warm_memory(uint64_t bytes);
 

@@ -10,8 +10,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "bytes/checksum.h"
 #include "bytes/copy.h"
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25	/* Linux 6.1 */
+#endif
 
 struct share {
 	pthread_t thread;
@@ -117,7 +122,10 @@ static int pass(struct io_uring *ring, int fd, char *buf, uint64_t bytes,
 int file_pass(const char *path, void *buf, uint64_t bytes, bool write,
 	      unsigned block, unsigned depth)
 {
-	struct iovec iov = { .iov_base = buf, .iov_len = bytes };
+	struct iovec iov = {	/* whole huge pages: see warm_memory() */
+		.iov_base = buf,
+		.iov_len = sk_round_up(bytes, SK_HUGE_PAGE),
+	};
 	struct io_uring ring;
 	int fd, r;
 
@@ -146,29 +154,42 @@ close_file:
 	return r;
 }
 
-void *warm_memory(uint64_t bytes)
+/* Where huge pages can lie, as many as it takes. */
+static void *map_huge(int fd, uint64_t bytes)
 {
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t size = sk_round_up(bytes, SK_HUGE_PAGE);
+	int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+	char *room = mmap(NULL, size + SK_HUGE_PAGE, PROT_NONE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *p;
 
+	if (room == MAP_FAILED)
+		abort();
+	p = mmap((void *)sk_round_up((uintptr_t)room, SK_HUGE_PAGE), size,
+		 PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0);
 	if (p == MAP_FAILED)
 		abort();
-	(void)madvise(p, bytes, MADV_HUGEPAGE);
-	memset(p, 1, bytes);
+	(void)madvise(p, size, MADV_HUGEPAGE);
+	memset(p, 1, size);
 	return p;
 }
 
+void *warm_memory(uint64_t bytes)
+{
+	return map_huge(-1, bytes);
+}
+
+/* The kernel may have to be asked, as for slots. */
 void *warm_memfd(uint64_t bytes)
 {
+	uint64_t size = sk_round_up(bytes, SK_HUGE_PAGE);
 	int fd = memfd_create("bench", MFD_CLOEXEC);
 	void *p;
 
-	if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0)
+	if (fd < 0 || ftruncate(fd, (off_t)size) < 0)
 		abort();
-	p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (p == MAP_FAILED)
-		abort();
-	memset(p, 1, bytes);
+	p = map_huge(fd, bytes);
+	(void)madvise(p, size, MADV_COLLAPSE);
 	close(fd);
 	return p;
 }
