@@ -693,7 +693,8 @@ struct sk_report {
 	uint64_t copy_ns;
 	uint64_t total_ns;
 	uint64_t run_id;	/**< random: no other run has it */
-	uint64_t bytes_sent;	/**< by this rank to other nodes */
+	uint64_t bytes_sent;	/**< by this rank to other nodes, what it
+				 * passes on included */
 	uint64_t bytes_received;	/**< by it from other nodes, for all
 				 * ranks of its own: each byte once */
 	uint64_t staging_bytes;	/**< of its memory that they went through,
@@ -703,7 +704,9 @@ struct sk_report {
 	uint64_t bytes_device_slot;	/**< of bytes_memory, from device slots
 				 * on the tensors' own GPU: they did not
 				 * cross the link */
-	uint64_t reserved[2];
+	uint64_t bytes_passed;	/**< of bytes_sent, what it had received
+				 * itself: several nodes want it */
+	uint64_t reserved[1];
 };
 
 /**

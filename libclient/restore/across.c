@@ -66,7 +66,7 @@ static int make_lists(struct across *a)
 	a->receives = calloc(receives + 1, sizeof(*a->receives));
 	if (!a->landing || !a->sends || !a->receives)
 		return sk_terms_no_memory(a->rs);
-	return sk_sending_new(a->rs, &a->flows, &a->sending);
+	return sk_sending_new(a->rs, &a->flows, NULL, &a->sending);
 }
 
 static int make_windows(struct across *a)
@@ -136,7 +136,7 @@ static int push(struct across *a)
 
 	for (size_t i = 0; i < s->n_flows && r >= 0; i++) {
 		uint64_t at = window + s->flows[i].base;
-		uint64_t n = s->bytes[s->round % 2][i];
+		uint64_t n = s->flows[i].bytes;
 		struct sk_copy copy = straight(a->there_out + at,
 					       s->packed + at, n);
 

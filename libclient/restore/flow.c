@@ -40,10 +40,49 @@ uint64_t sk_flow_cut(struct sk_flow *f, struct sk_flow_part *parts,
 	return bytes;
 }
 
+void sk_flows_cut(struct sk_flow *v, size_t n, uint64_t round,
+		  uint64_t sum_bytes, struct sk_flow_part *parts,
+		  size_t *n_parts)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct sk_flow *before = i ? &v[i - 1] : NULL;
+
+		if (before && before->rank == v[i].rank)
+			v[i].base = before->base + before->bytes +
+				    (before->bytes ? sum_bytes : 0);
+		v[i].bytes = 0;
+		if (round >= v[i].delay)
+			v[i].bytes = sk_flow_cut(&v[i], v[i].from ? NULL :
+						 parts, n_parts);
+	}
+}
+
+size_t sk_flows_together(const struct sk_flow *v, size_t n, size_t i)
+{
+	size_t k = i;
+
+	while (k < n && v[k].rank == v[i].rank)
+		k++;
+	return k - i;
+}
+
+uint64_t sk_flows_message(const struct sk_flow *v, size_t n,
+			  uint64_t sum_bytes, uint64_t *ret_sums)
+{
+	uint64_t bytes = 0;
+
+	*ret_sums = 0;
+	for (size_t i = 0; i < n; i++) {
+		bytes += v[i].bytes;
+		*ret_sums += v[i].bytes ? sum_bytes : 0;
+	}
+	return bytes + *ret_sums;
+}
+
 uint64_t sk_flow_rounds(const struct sk_flow *flow)
 {
 	struct sk_flow f = *flow;
-	uint64_t rounds = 0;
+	uint64_t rounds = f.delay;
 
 	f.at = 0;
 	f.done = 0;
@@ -71,8 +110,9 @@ static void limit(const struct sk_restoring *rs, const struct sk_terms *t,
 	f->runs = f->runs ? f->runs : 1;
 }
 
-/* Beginnings are apart by what a round takes, its sum included. */
-static void place_flows(struct sk_flow *v, size_t n, uint64_t sum_bytes)
+/* Beginnings are apart by what a round takes, its sum included; what goes
+ * between the same two lies together. */
+static uint64_t place_flows(struct sk_flow *v, size_t n, uint64_t sum_bytes)
 {
 	uint64_t base = 0;
 
@@ -81,8 +121,10 @@ static void place_flows(struct sk_flow *v, size_t n, uint64_t sum_bytes)
 		base += v[i].cap;
 		v[i].cap -= sum_bytes;
 	}
+	return base;
 }
 
+/* From each source what it is asked for. */
 static void make_in(const struct sk_restoring *rs, const struct sk_terms *t,
 		    struct sk_flows *flows)
 {
@@ -99,50 +141,130 @@ static void make_in(const struct sk_restoring *rs, const struct sk_terms *t,
 			.wants = &w->fetched[i],
 			.first = i,
 			.n = k - i,
+			.children = { -1, -1 },
 		};
 		limit(rs, t, f->rank, rs->state->job.rank, f);
 	}
 	assert(flows->n_in == t->n_in);
-	place_flows(flows->in, flows->n_in, flows->sum_bytes);
 }
 
+/* From whom the source has said. */
+static void make_in_passed(const struct sk_terms *t, struct sk_flows *flows)
+{
+	for (size_t i = 0; i < t->n_branches; i++) {
+		const struct sk_branch *b = &t->branches[i];
+
+		flows->in[flows->n_in++] = (struct sk_flow){
+			.rank = b->word.parent,
+			.wants = &t->wants.fetched[b->first],
+			.first = b->first,
+			.n = b->word.n,
+			.cap = b->word.cap,
+			.units = b->word.units,
+			.runs = SK_FLOW_RUNS,
+			.delay = (uint64_t)b->word.depth * SK_TREE_ROUNDS,
+			.children = { b->word.children[0],
+				      b->word.children[1] },
+			.source = b->source,
+			.number = b->word.number,
+		};
+	}
+}
+
+/* To the first who stands in each tree; whoever else does is passed it on. */
 static void make_out(const struct sk_restoring *rs, const struct sk_terms *t,
 		     struct sk_flows *flows)
 {
-	size_t at = 0;
+	for (uint32_t i = 0; i < t->trees.n; i++) {
+		const struct sk_tree *tree = &t->trees.v[i];
+		struct sk_flow *f = &flows->out[flows->n_out++];
 
-	for (int32_t k = 0; k < rs->state->job.world; k++) {
-		struct sk_flow *f = &flows->out[flows->n_out];
-
-		if (!sk_terms_asked(t, k))
-			continue;
 		*f = (struct sk_flow){
-			.rank = k,
-			.wants = t->wants.asked[k].data,
-			.sourced = &t->sourced[at],
-			.n = sk_terms_asked(t, k),
+			.rank = sk_tree_member(tree, 0),
+			.wants = &t->trees.wants[tree->first],
+			.sourced = &t->trees.sourced[tree->first],
+			.n = tree->n,
+			.cap = tree->cap,
+			.units = tree->units,
+			.runs = SK_FLOW_RUNS,
+			.children = { -1, -1 },
+			.source = rs->state->job.rank,
+			.number = i,
 		};
-		at += f->n;
-		limit(rs, t, rs->state->job.rank, k, f);
-		flows->n_out++;
+		if (!t->passed)
+			limit(rs, t, rs->state->job.rank, f->rank, f);
 	}
-	assert(flows->n_out == t->n_out);
-	place_flows(flows->out, flows->n_out, flows->sum_bytes);
 }
 
-int sk_flows_make(struct sk_restoring *rs, const struct sk_terms *terms,
+static void make_out_passed(struct sk_flows *flows)
+{
+	for (size_t i = 0; i < flows->n_in; i++) {
+		const struct sk_flow *in = &flows->in[i];
+
+		for (size_t k = 0; k < 2; k++) {
+			struct sk_flow *f = &flows->out[flows->n_out];
+
+			if (in->children[k] < 0)
+				continue;
+			*f = *in;
+			f->rank = in->children[k];
+			f->from = in;
+			f->delay += SK_TREE_ROUNDS;
+			flows->n_out++;
+		}
+	}
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct sk_flow *x = a, *y = b;
+
+	if (x->rank != y->rank)
+		return x->rank < y->rank ? -1 : 1;
+	if (x->source != y->source)
+		return x->source < y->source ? -1 : 1;
+	return (x->number > y->number) - (x->number < y->number);
+}
+
+static int make_room(struct sk_restoring *rs, const struct sk_terms *t,
+		     struct sk_flows *flows)
+{
+	size_t in = t->passed ? t->n_branches : t->n_in;
+	size_t out = t->trees.n + (t->passed ? 2 * in : 0);
+
+	flows->in = calloc(in + 1, sizeof(*flows->in));
+	flows->out = calloc(out + 1, sizeof(*flows->out));
+	return flows->in && flows->out ? 0 : sk_terms_no_memory(rs);
+}
+
+int sk_flows_make(struct sk_restoring *rs, struct sk_terms *t,
 		  struct sk_flows *ret)
 {
+	uint64_t window;
+	int r;
+
 	*ret = (struct sk_flows){
-		.in = calloc(terms->n_in + 1, sizeof(*ret->in)),
-		.out = calloc(terms->n_out + 1, sizeof(*ret->out)),
-		.sum_bytes = terms->end_to_end ? SUM_BYTES : 0,
-		.window = sk_terms_window(terms, terms->n_out),
-	};
-	if (!ret->in || !ret->out)
-		return sk_terms_no_memory(rs);
-	make_in(rs, terms, ret);
-	make_out(rs, terms, ret);
+		.sum_bytes = t->end_to_end ? SUM_BYTES : 0 };
+	r = sk_terms_trees(rs, t);
+	if (r >= 0)
+		r = make_room(rs, t, ret);
+	if (r < 0)
+		return r;
+	if (t->passed)
+		make_in_passed(t, ret);
+	else
+		make_in(rs, t, ret);
+	qsort(ret->in, ret->n_in, sizeof(*ret->in), by_rank);
+	(void)place_flows(ret->in, ret->n_in, 0);
+	make_out(rs, t, ret);
+	make_out_passed(ret);
+	qsort(ret->out, ret->n_out, sizeof(*ret->out), by_rank);
+	window = place_flows(ret->out, ret->n_out, ret->sum_bytes);
+	for (size_t i = 0; i < ret->n_in; i++)
+		ret->in[i].cap -= ret->sum_bytes;
+	ret->window = sk_terms_window(t, t->n_out);
+	if (ret->window < window)
+		ret->window = sk_round_up(window, SK_PAGE);
 	return 0;
 }
 
@@ -157,7 +279,7 @@ static uint64_t most_rounds(const struct sk_flow *v, size_t n)
 	uint64_t most = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		uint64_t rounds = sk_flow_rounds(&v[i]);
+		uint64_t rounds = v[i].from ? 0 : sk_flow_rounds(&v[i]);
 
 		most = rounds > most ? rounds : most;
 	}
@@ -201,6 +323,6 @@ size_t sk_flows_units(const struct sk_flow *flows, size_t n)
 	size_t units = 0;
 
 	for (size_t i = 0; i < n; i++)
-		units += flows[i].units;
+		units += flows[i].from ? 1 : flows[i].units;
 	return units;
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flows: the wants between a source and a fetcher as one row of bytes, cut
- * into rounds. Both ends cut alike, so nothing is said of where parts begin.
+ * Flows: wants that go from one rank to another as one row of bytes, cut into
+ * rounds. Both ends cut alike, so nothing is said of where parts begin. Of what
+ * is passed on (trees.h) there may be several between two ranks: in a round they
+ * are one message, one behind the other.
  */
 #ifndef SK_LIBCLIENT_RESTORE_FLOW_H
 #define SK_LIBCLIENT_RESTORE_FLOW_H
@@ -25,10 +27,18 @@ struct sk_flow {
 	uint64_t cap;			/* bytes of one round */
 	size_t units;			/* parts of one round */
 	size_t runs;			/* and for so many sets of ranks */
-	uint64_t base;			/* in the window */
+	uint64_t base;			/* in the window, of a round */
+	/* Of what is passed on: */
+	uint64_t delay;			/* rounds before its first */
+	const struct sk_flow *from;	/* as it came to this rank; NULL: it
+					 * is the source */
+	int32_t children[2];		/* to whom it goes on; -1: nobody */
+	int32_t source;			/* with its number, which tree it is */
+	uint32_t number;
 	/* How far it is: */
 	size_t at;
 	uint64_t done;			/* of that want */
+	uint64_t bytes;			/* of the round that was cut last */
 };
 
 /** A part of a want that goes in one round. */
@@ -42,7 +52,18 @@ struct sk_flow_part {
 /** Cuts off a round; *n_parts are added to. Returns its bytes. */
 uint64_t sk_flow_cut(struct sk_flow *flow, struct sk_flow_part *parts,
 		     size_t *n_parts);
-/** How many rounds it takes from its beginning. */
+/** The same of @n flows, for @round, one after the other from 0: and where in
+ * the window they lie in it. */
+void sk_flows_cut(struct sk_flow *flows, size_t n, uint64_t round,
+		  uint64_t sum_bytes, struct sk_flow_part *parts,
+		  size_t *n_parts);
+/** How many flows from @i on are one message, the first of them there. */
+size_t sk_flows_together(const struct sk_flow *flows, size_t n, size_t i);
+/** The bytes of that message in the round that was cut last; @ret_sums: those
+ * of them that are sums. */
+uint64_t sk_flows_message(const struct sk_flow *flows, size_t n,
+			  uint64_t sum_bytes, uint64_t *ret_sums);
+/** In which round the last of it goes, and one. */
 uint64_t sk_flow_rounds(const struct sk_flow *flow);
 
 /** All of a rank, by the other end's number. */
@@ -55,8 +76,9 @@ struct sk_flows {
 
 /** From what all have said, which has to outlive it. Both ends give a flow as
  * much of a round; those of a rank begin apart from each other in its windows.
- * -ENOMEM; @ret is to be freed in any case. */
-int sk_flows_make(struct sk_restoring *rs, const struct sk_terms *terms,
+ * Collective, and the errors of sk_terms_trees(); -ENOMEM, of this rank alone.
+ * @ret is to be freed in any case. */
+int sk_flows_make(struct sk_restoring *rs, struct sk_terms *terms,
 		  struct sk_flows *ret);
 void sk_flows_free(struct sk_flows *flows);
 /** Collective: *ret_rounds is the most rounds that a flow of any rank takes;

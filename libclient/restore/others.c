@@ -223,8 +223,7 @@ sk_restore_holder(const struct sk_restoring *rs, uint32_t image,
 		n += rs->holders[i].place == place && rs->holders[i].there;
 	if (!n)
 		return NULL;
-	turn = (size_t)sk_restore_mix(((uint64_t)image << 32) +
-				      (uint32_t)rs->node) % n;
+	turn = (size_t)sk_restore_mix(image) % n;
 	for (size_t i = first;; i++)
 		if (rs->holders[i].place == place && rs->holders[i].there &&
 		    !turn--)

@@ -16,8 +16,9 @@ int sk_restore_merge(struct sk_restoring *rs,
 /** Once there are images: who has them elsewhere. -ENOMEM. */
 int sk_restore_note_holders(struct sk_restoring *rs);
 
-/** The holder that this rank's node asks for it at @place, one of those after
- * SK_PLACE_OTHERS; the same for all ranks of a node. NULL: none is left. */
+/** The holder that is asked for it at @place, one of those after
+ * SK_PLACE_OTHERS; the same for all nodes that it is elsewhere to, which have
+ * it of each other then (trees.h). NULL: none is left. */
 const struct sk_restore_holder *
 sk_restore_holder(const struct sk_restoring *rs, uint32_t image,
 		  uint32_t place);

@@ -6,15 +6,6 @@
 
 #include "bytes/checksum.h"
 
-static int32_t own_region(const struct sk_restoring *rs)
-{
-	int32_t region = 0;
-
-	while (rs->near_ranks[region] != rs->state->job.rank)
-		region++;
-	return region;
-}
-
 int sk_receiving_new(struct sk_restoring *rs, const struct sk_wants *wants,
 		     const struct sk_staging *staging,
 		     const struct sk_flows *flows, struct sk_receiving *ret)
@@ -26,19 +17,17 @@ int sk_receiving_new(struct sk_restoring *rs, const struct sk_wants *wants,
 		.rs = rs,
 		.wants = wants,
 		.staging = staging,
-		.region = own_region(rs),
+		.region = sk_staging_region(rs),
 		.flows = flows->in,
 		.n_flows = n,
 		.sum_bytes = flows->sum_bytes,
-		.bytes = calloc(n + 1, sizeof(*ret->bytes)),
 		.parts = calloc(units + 1, sizeof(*ret->parts)),
 	};
-	return ret->bytes && ret->parts ? 0 : sk_terms_no_memory(rs);
+	return ret->parts ? 0 : sk_terms_no_memory(rs);
 }
 
 void sk_receiving_free(struct sk_receiving *r)
 {
-	free(r->bytes);
 	free(r->parts);
 }
 
@@ -52,17 +41,20 @@ size_t sk_receiving_list(struct sk_receiving *r, uint64_t round,
 			 struct sk_comm_part *parts, size_t n)
 {
 	r->n = 0;
-	for (size_t i = 0; i < r->n_flows; i++) {
-		uint64_t bytes = sk_flow_cut(&r->flows[i], r->parts, &r->n);
+	sk_flows_cut(r->flows, r->n_flows, round, r->sum_bytes, r->parts,
+		     &r->n);
+	for (size_t i = 0, of; i < r->n_flows; i += of) {
+		uint64_t sums, bytes;
 
-		r->bytes[i] = bytes;
+		of = sk_flows_together(r->flows, r->n_flows, i);
+		bytes = sk_flows_message(&r->flows[i], of, r->sum_bytes,
+					 &sums);
 		if (!bytes)
 			continue;
-		r->rs->report.bytes_received += bytes;
+		r->rs->report.bytes_received += bytes - sums;
 		parts[n++] = (struct sk_comm_part){
 			r->flows[i].rank, 0,
-			window_of(r, round) + r->flows[i].base,
-			bytes + r->sum_bytes };
+			window_of(r, round) + r->flows[i].base, bytes };
 	}
 	return n;
 }
@@ -73,7 +65,7 @@ static int check_sums(const struct sk_receiving *r, uint64_t round)
 
 	for (size_t i = 0; r->sum_bytes && i < r->n_flows; i++) {
 		const char *at = window_of(r, round) + r->flows[i].base;
-		uint64_t n = r->bytes[i], sum;
+		uint64_t n = r->flows[i].bytes, sum;
 
 		if (!n)
 			continue;

@@ -17,7 +17,6 @@ struct sk_receiving {
 	struct sk_flow *flows;
 	size_t n_flows;
 	uint64_t sum_bytes;		/* struct sk_flows's */
-	uint64_t *bytes;		/* per flow, of the round */
 	struct sk_flow_part *parts;	/* of the round */
 	size_t n;
 };

@@ -10,6 +10,10 @@
  * was received in the round before lies in its window, and that what was
  * received three before has been delivered. So what came in round t is read
  * while round t + 2 is under way, and its window is written again in t + 4.
+ *
+ * What several nodes want goes from one to the next (trees.h): what came in
+ * round t is copied to what is sent while round t + 1 is under way, as is what
+ * this rank reads itself, and sent in t + 2.
  */
 #include "restore/remote.h"
 
@@ -143,7 +147,7 @@ static int make_room(struct remote *m)
 	m->tokens = calloc(near + 1, 1);
 	if (!m->sends || !m->receives || !m->tokens)
 		return sk_terms_no_memory(rs);
-	r = sk_sending_new(rs, &m->flows, &m->sending);
+	r = sk_sending_new(rs, &m->flows, &m->staging, &m->sending);
 	if (r >= 0)
 		r = sk_receiving_new(rs, &m->terms.wants, &m->staging,
 				     &m->flows, &m->receiving);

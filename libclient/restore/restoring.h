@@ -34,6 +34,9 @@
  *   staging.c   memory that the ranks of a node share meanwhile
  *   source.c    reading and packing what others want
  *   terms.c     what ranks know of each other before it is sent
+ *   asked.c     what this rank is asked for, each once
+ *   trees.c     to whom it goes, and who passes it on to whom
+ *   branches.c  what each is told of that
  *   flow.c      what goes between two ranks, cut into rounds
  *   send.c      a round of it packed and handed to the comm
  *   receive.c   a round of it received, and who finds what where

@@ -7,38 +7,47 @@
 #include "base/util.h"
 #include "bytes/checksum.h"
 
-int sk_sending_new(struct sk_restoring *rs, const struct sk_flows *flows,
-		   struct sk_sending *ret)
+static int make_room(struct sk_sending *s)
 {
-	size_t n = flows->n_out;
-	size_t units = sk_flows_units(flows->out, n);
+	size_t n = s->n_flows;
+	size_t units = sk_flows_units(s->flows, n);
 
+	for (int k = 0; k < 2; k++)
+		s->messages[k] = calloc(n + 1, sizeof(*s->messages[k]));
+	s->parts = calloc(units + 1, sizeof(*s->parts));
+	s->passing = calloc(n + 1, sizeof(*s->passing));
+	if (n)
+		s->packed = aligned_alloc(SK_PAGE, 2 * s->window + SK_PAGE);
+	if (!s->messages[0] || !s->messages[1] || !s->parts || !s->passing ||
+	    (n && !s->packed))
+		return sk_terms_no_memory(s->rs);
+	s->rs->report.staging_bytes += n ? 2 * s->window : 0;
+	return 0;
+}
+
+int sk_sending_new(struct sk_restoring *rs, const struct sk_flows *flows,
+		   const struct sk_staging *staging, struct sk_sending *ret)
+{
 	*ret = (struct sk_sending){
 		.rs = rs,
+		.staging = staging,
+		.region = sk_staging_region(rs),
 		.window = flows->window,
 		.flows = flows->out,
-		.n_flows = n,
+		.n_flows = flows->n_out,
 		.sum_bytes = flows->sum_bytes,
-		.bytes = { calloc(n + 1, sizeof(uint64_t)),
-			   calloc(n + 1, sizeof(uint64_t)) },
-		.parts = calloc(units + 1, sizeof(*ret->parts)),
 	};
-	if (n)
-		ret->packed = aligned_alloc(SK_PAGE, 2 * ret->window + SK_PAGE);
-	if (!ret->bytes[0] || !ret->bytes[1] || !ret->parts ||
-	    (n && !ret->packed))
-		return sk_terms_no_memory(rs);
-	rs->report.staging_bytes += n ? 2 * ret->window : 0;
-	return 0;
+	return make_room(ret);
 }
 
 void sk_sending_free(struct sk_sending *s)
 {
 	if (s->rs && !s->rs->broken)
 		free(s->packed);
-	free(s->bytes[0]);
-	free(s->bytes[1]);
+	free(s->messages[0]);
+	free(s->messages[1]);
 	free(s->parts);
+	free(s->passing);
 }
 
 static char *packed_at(const struct sk_sending *s, uint64_t round)
@@ -46,23 +55,74 @@ static char *packed_at(const struct sk_sending *s, uint64_t round)
 	return s->packed + round % 2 * s->window;
 }
 
+/* ---- a round is cut ---- */
+
+/* Both ends of this rank have cut it alike. */
+static void pass_on(struct sk_sending *s, const struct sk_flow *f)
+{
+	const char *came = sk_staging_data(s->staging, s->region,
+					   s->round - SK_TREE_ROUNDS);
+
+	assert(f->from->bytes == f->bytes);
+	s->passing[s->n_passing++] = (struct sk_passed_part){
+		came + f->from->base, f->bytes + s->sum_bytes, f->base };
+	s->passed[s->round % 2] += f->bytes;
+}
+
+static void list_messages(struct sk_sending *s)
+{
+	struct sk_comm_part *v = s->messages[s->round % 2];
+	size_t n = 0;
+
+	for (size_t i = 0, of; i < s->n_flows; i += of) {
+		uint64_t sums, bytes;
+
+		of = sk_flows_together(s->flows, s->n_flows, i);
+		bytes = sk_flows_message(&s->flows[i], of, s->sum_bytes,
+					 &sums);
+		if (!bytes)
+			continue;
+		v[n++] = (struct sk_comm_part){
+			s->flows[i].rank, 0,
+			packed_at(s, s->round) + s->flows[i].base, bytes };
+		s->sent[s->round % 2] += bytes - sums;
+	}
+	s->n_messages[s->round % 2] = n;
+}
+
 void sk_sending_cut(struct sk_sending *s, uint64_t round)
 {
-	s->n = 0;
 	s->round = round;
+	s->n_parts = s->n_passing = 0;
+	s->sent[round % 2] = s->passed[round % 2] = 0;
+	sk_flows_cut(s->flows, s->n_flows, round, s->sum_bytes, s->parts,
+		     &s->n_parts);
 	for (size_t i = 0; i < s->n_flows; i++)
-		s->bytes[round % 2][i] =
-			sk_flow_cut(&s->flows[i], s->parts, &s->n);
+		if (s->flows[i].from && s->flows[i].bytes)
+			pass_on(s, &s->flows[i]);
+	s->n = s->n_parts + s->n_passing;
+	list_messages(s);
 }
+
+/* ---- and packed ---- */
 
 int sk_sending_pack(const struct sk_sending *s, size_t part,
 		    struct sk_err *err)
 {
 	const struct sk_flow_part *p = &s->parts[part];
-	const struct sk_sourced *from = &p->flow->sourced[p->want];
-	char *to = packed_at(s, s->round) + p->offset;
+	const struct sk_sourced *from;
+	char *to = packed_at(s, s->round);
 
 	assert(part < s->n);
+	if (part >= s->n_parts) {
+		const struct sk_passed_part *on = &s->passing[part -
+							      s->n_parts];
+
+		memcpy(to + on->offset, on->from, on->bytes);
+		return 0;
+	}
+	from = &p->flow->sourced[p->want];
+	to += p->offset;
 	if (!from->entry) {
 		memset(to, 0, p->to - p->from);
 		return 0;
@@ -71,30 +131,29 @@ int sk_sending_pack(const struct sk_sending *s, size_t part,
 				      p->from, p->to, to, err);
 }
 
+/* What is passed on has its source's. */
 void sk_sending_seal(const struct sk_sending *s)
 {
 	for (size_t i = 0; s->sum_bytes && i < s->n_flows; i++) {
-		char *at = packed_at(s, s->round) + s->flows[i].base;
-		uint64_t n = s->bytes[s->round % 2][i], sum;
+		const struct sk_flow *f = &s->flows[i];
+		char *at = packed_at(s, s->round) + f->base;
+		uint64_t sum;
 
-		sum = sk_xxh3(at, n);
-		memcpy(at + n, &sum, sizeof(sum));
+		if (f->from || !f->bytes)
+			continue;
+		sum = sk_xxh3(at, f->bytes);
+		memcpy(at + f->bytes, &sum, sizeof(sum));
 	}
 }
 
 size_t sk_sending_list(const struct sk_sending *s, uint64_t round,
 		       struct sk_comm_part *parts, size_t n)
 {
-	for (size_t i = 0; i < s->n_flows; i++) {
-		uint64_t bytes = s->bytes[round % 2][i];
+	struct sk_report *report = &s->rs->report;
 
-		if (!bytes)
-			continue;
-		s->rs->report.bytes_sent += bytes;
-		parts[n++] = (struct sk_comm_part){
-			s->flows[i].rank, 0,
-			packed_at(s, round) + s->flows[i].base,
-			bytes + s->sum_bytes };
-	}
-	return n;
+	report->bytes_sent += s->sent[round % 2];
+	report->bytes_passed += s->passed[round % 2];
+	memcpy(&parts[n], s->messages[round % 2],
+	       s->n_messages[round % 2] * sizeof(*parts));
+	return n + s->n_messages[round % 2];
 }

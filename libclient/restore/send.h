@@ -2,34 +2,54 @@
 /*
  * What a rank sends to other nodes, a round at a time: cut off its flows,
  * packed into one of two windows, handed to the comm. While a round is sent
- * the next one is packed.
+ * the next one is packed. What it passes on it copies out of the window that it
+ * came in.
  */
 #ifndef SK_LIBCLIENT_RESTORE_SEND_H
 #define SK_LIBCLIENT_RESTORE_SEND_H
 
 #include "restore/flow.h"
 
+/** What is passed on in a round, as it came: with its sum. */
+struct sk_passed_part {
+	const char *from;
+	uint64_t bytes;
+	uint64_t offset;		/* in the window */
+};
+
 struct sk_sending {
 	struct sk_restoring *rs;
+	const struct sk_staging *staging;
+	int32_t region;			/* this rank's of it */
 	struct sk_flow *flows;
 	size_t n_flows;
 	uint64_t sum_bytes;		/* struct sk_flows's */
 	uint64_t window;		/* struct sk_flows's */
 	char *packed;			/* two of them */
-	uint64_t *bytes[2];		/* per flow, of a round */
+	struct sk_comm_part *messages[2];	/* of a round */
+	size_t n_messages[2];
+	uint64_t sent[2], passed[2];	/* bytes of it without sums; of those
+					 * that are passed on */
 	struct sk_flow_part *parts;	/* of the round that is packed */
-	size_t n;
+	size_t n_parts;
+	struct sk_passed_part *passing;	/* the same */
+	size_t n_passing;
+	size_t n;			/* both */
 	uint64_t round;			/* that one */
 };
 
 /** Of @flows those that go out, whose progress is its own from then on.
- * Counts its memory into the report. -ENOMEM; to be freed in any case. */
+ * @staging is kept: where what is passed on comes in, in the region of this
+ * rank; NULL where nothing is. Counts its memory into the report. -ENOMEM; to
+ * be freed in any case. */
 int sk_sending_new(struct sk_restoring *rs, const struct sk_flows *flows,
-		   struct sk_sending *ret);
+		   const struct sk_staging *staging, struct sk_sending *ret);
 /** What the comm may still read when it has failed stays. */
 void sk_sending_free(struct sk_sending *s);
 
-/** The next round, one after the other from 0: ->n parts. */
+/** The next round, one after the other from 0: ->n parts. What is passed on in
+ * it came SK_TREE_ROUNDS before, and nothing has been received since the round
+ * after that. */
 void sk_sending_cut(struct sk_sending *s, uint64_t round);
 /** Packs a part of it. Any thread of the pool, one per part; the errors of
  * sk_restore_read_source(). */

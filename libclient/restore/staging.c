@@ -37,20 +37,28 @@ uint64_t sk_staging_window(const struct sk_staging_size *size)
 	return most < size->window ? most : size->window;
 }
 
+int32_t sk_staging_region(const struct sk_restoring *rs)
+{
+	int32_t region = 0;
+
+	while (rs->near_ranks[region] != rs->state->job.rank)
+		region++;
+	return region;
+}
+
 static int share(struct sk_restoring *rs, uint64_t meeting,
 		 struct sk_staging *s)
 {
 	struct sk_node_meeting who = {
 		.job = rs->state->job.name,
 		.meeting = meeting,
+		.rank = sk_staging_region(rs),
 		.n = rs->n_near,
 		.timeout_ms = rs->timeout_ms,
 	};
 	void *map;
 	int r;
 
-	while (rs->near_ranks[who.rank] != rs->state->job.rank)
-		who.rank++;
 	if (s->bytes > UINT32_MAX)
 		return sk_err_set(&rs->err, -E2BIG, "%d ranks on a node share "
 				  "too much memory", rs->n_near);

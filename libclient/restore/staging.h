@@ -48,6 +48,8 @@ uint64_t sk_staging_window(const struct sk_staging_size *size);
 int sk_staging_new(struct sk_restoring *rs, const struct sk_staging_size *size,
 		   uint64_t meeting, struct sk_staging *ret);
 void sk_staging_free(struct sk_staging *staging);
+/** Which region is this rank's. */
+int32_t sk_staging_region(const struct sk_restoring *rs);
 
 /** Of that region: the window of a round. */
 char *sk_staging_data(const struct sk_staging *s, int32_t region,

@@ -25,9 +25,14 @@ static size_t count_flows_in(const struct sk_wants *w)
 	return n;
 }
 
-size_t sk_terms_asked(const struct sk_terms *t, int32_t rank)
+static size_t count_flows_out(const struct sk_restoring *rs,
+			      const struct sk_wants *w)
 {
-	return t->wants.asked[rank].bytes / sizeof(struct sk_want);
+	size_t n = 0;
+
+	for (int32_t k = 0; k < rs->state->job.world; k++)
+		n += w->asked[k].bytes != 0;
+	return n;
 }
 
 uint64_t sk_terms_window(const struct sk_terms *t, uint64_t flows)
@@ -60,29 +65,6 @@ struct sk_staging_size sk_terms_staging(const struct sk_restoring *rs,
 	return size;
 }
 
-static int find_sources(struct sk_restoring *rs, struct sk_terms *t)
-{
-	int32_t world = rs->state->job.world;
-	size_t n = 0, at = 0;
-	int r = 0;
-
-	for (int32_t k = 0; k < world; k++) {
-		n += sk_terms_asked(t, k);
-		t->n_out += sk_terms_asked(t, k) != 0;
-	}
-	t->sourced = calloc(n + 1, sizeof(*t->sourced));
-	if (!t->sourced)
-		return sk_terms_no_memory(rs);
-	for (int32_t k = 0; k < world; k++) {
-		const struct sk_want *w = t->wants.asked[k].data;
-
-		for (size_t i = 0; i < sk_terms_asked(t, k) && r >= 0; i++)
-			r = sk_restore_find_source(rs, &w[i],
-						   &t->sourced[at++]);
-	}
-	return r;
-}
-
 /* What rank @k has said. */
 static int take_term(struct sk_restoring *rs, struct sk_terms *t, int32_t k)
 {
@@ -96,6 +78,7 @@ static int take_term(struct sk_restoring *rs, struct sk_terms *t, int32_t k)
 	if (term->flows_in > *most)
 		*most = term->flows_in;
 	t->end_to_end |= term->end_to_end != 0;
+	t->passed |= term->passed != 0;
 	if (term->round_bytes > t->round_bytes)
 		t->round_bytes = term->round_bytes;
 	return 0;
@@ -109,6 +92,7 @@ static int gather_terms(struct sk_restoring *rs, struct sk_terms *t)
 		.flows_out = t->n_out,
 		.end_to_end = rs->state->job.flags & SK_JOB_VERIFY,
 		.round_bytes = rs->comm.round_bytes,
+		.passed = t->asked.several,
 	};
 	int r = os->random(os, &mine.meeting, sizeof(mine.meeting));
 
@@ -119,6 +103,13 @@ static int gather_terms(struct sk_restoring *rs, struct sk_terms *t)
 	for (int32_t k = 0; k < rs->state->job.world && r >= 0; k++)
 		r = take_term(rs, t, k);
 	return r < 0 ? r : 0;
+}
+
+int sk_terms_trees(struct sk_restoring *rs, struct sk_terms *t)
+{
+	int r = sk_trees_make(rs, t, &t->trees);
+
+	return t->passed ? sk_branches_tell(rs, r, t) : r;
 }
 
 int sk_restore_terms(struct sk_restoring *rs, int r, enum sk_way way,
@@ -136,7 +127,9 @@ int sk_restore_terms(struct sk_restoring *rs, int r, enum sk_way way,
 	if (r < 0)
 		return r;
 	ret->n_in = count_flows_in(&ret->wants);
-	r = sk_restore_agree(rs, find_sources(rs, ret), &word, NULL, 0);
+	ret->n_out = count_flows_out(rs, &ret->wants);
+	r = sk_asked_new(rs, way, &ret->wants, &ret->asked);
+	r = sk_restore_agree(rs, r, &word, NULL, 0);
 	return r < 0 ? r : gather_terms(rs, ret);
 }
 
@@ -144,7 +137,9 @@ void sk_restore_free_terms(const struct sk_restoring *rs, struct sk_terms *t)
 {
 	if (!rs->broken)
 		sk_restore_free_wants(&t->wants);
-	free(t->sourced);
+	sk_asked_free(&t->asked);
+	sk_trees_free(&t->trees);
+	free(t->branches);
 	free(t->ranks);
 	free(t->most_in);
 }

@@ -199,7 +199,7 @@ static int give(struct sk_restoring *rs, int r, const struct sk_wants *w,
 
 /* ---- asked of sources ---- */
 
-static int compare_wants(const struct sk_want *x, const struct sk_want *y)
+int sk_want_compare(const struct sk_want *x, const struct sk_want *y)
 {
 	if (x->source != y->source)
 		return x->source < y->source ? -1 : 1;
@@ -223,7 +223,7 @@ struct given {
 static int by_want(const void *a, const void *b)
 {
 	const struct given *x = a, *y = b;
-	int c = compare_wants(x->want, y->want);
+	int c = sk_want_compare(x->want, y->want);
 
 	return c ? c : (x->rank > y->rank) - (x->rank < y->rank);
 }
@@ -246,7 +246,7 @@ static void sort_by_others(const struct sk_restoring *rs, struct given *v,
 	for (size_t i = 0, k; i < n; i = k) {
 		uint64_t others = 0;
 
-		for (k = i; k < n && !compare_wants(v[k].want, v[i].want); k++)
+		for (k = i; k < n && !sk_want_compare(v[k].want, v[i].want); k++)
 			if (v[k].rank != rs->state->job.rank)
 				others = sk_restore_mix(
 					others + (uint32_t)v[k].rank + 1u);
@@ -315,7 +315,7 @@ static int fetch_once(struct sk_restoring *rs, enum sk_way way,
 	if (way == SK_WAY_RELAYS)
 		sort_by_others(rs, v, n);
 	for (size_t i = 0; i < n; i++) {
-		if (!i || compare_wants(v[i].want, v[i - 1].want))
+		if (!i || sk_want_compare(v[i].want, v[i - 1].want))
 			fetch(w, &v[i],
 			      i && v[i].others != v[i - 1].others);
 		w->consumers[w->n_consumers++] = (struct sk_consumer){

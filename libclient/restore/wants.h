@@ -68,6 +68,8 @@ int sk_restore_wants(struct sk_restoring *rs, int r, enum sk_way way,
  * rank. */
 const struct sk_consumer *sk_wants_consumers(const struct sk_wants *wants,
 					     size_t want, size_t *ret_n);
+/** An order of those of all fetchers; 0: the same. */
+int sk_want_compare(const struct sk_want *x, const struct sk_want *y);
 void sk_restore_free_wants(struct sk_wants *wants);
 
 #endif

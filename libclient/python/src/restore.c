@@ -133,7 +133,7 @@ static PyObject *report_dict(const struct sk_report *r)
 {
 	return Py_BuildValue(
 		"{s:K, s:L, s:i, s:I, s:I, s:I, s:I, s:K, s:K, s:K, s:K, "
-		"s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K}",
+		"s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K}",
 		"run", (unsigned long long)r->run,
 		"step", (long long)r->step, "world", r->world,
 		"tensors", r->tensors, "missing", r->missing,
@@ -147,6 +147,7 @@ static PyObject *report_dict(const struct sk_report *r)
 		"copy_ns", (unsigned long long)r->copy_ns,
 		"total_ns", (unsigned long long)r->total_ns,
 		"bytes_sent", (unsigned long long)r->bytes_sent,
+		"bytes_passed", (unsigned long long)r->bytes_passed,
 		"bytes_received", (unsigned long long)r->bytes_received,
 		"bytes_device", (unsigned long long)r->bytes_device,
 		"bytes_device_slot",

@@ -36,6 +36,7 @@ class Report:
     copy_ns: int
     total_ns: int
     bytes_sent: int         #: by this rank to other nodes
+    bytes_passed: int       #: of those, what it had received itself
     bytes_received: int     #: by it from them, for all ranks of its own
     bytes_device: int       #: of those, from device to device
     bytes_device_slot: int  #: of bytes_memory, from device slots

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "restore/asked.h"
+
+#include <stdlib.h>
+
+#include "base/util.h"
+#include "restore/wants.h"
+
+static int no_memory(struct sk_restoring *rs, size_t n)
+{
+	return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu pieces that "
+			  "other nodes ask for", n);
+}
+
+static int list(struct sk_restoring *rs, const struct sk_wants *w,
+		struct sk_asked *a)
+{
+	int32_t world = rs->state->job.world;
+	size_t n = 0;
+
+	for (int32_t k = 0; k < world; k++)
+		n += w->asked[k].bytes / sizeof(struct sk_want);
+	a->asks = calloc(n + 1, sizeof(*a->asks));
+	a->wants = calloc(n + 1, sizeof(*a->wants));
+	if (!a->asks || !a->wants || n > UINT32_MAX)
+		return no_memory(rs, n);
+	for (int32_t k = 0; k < world; k++) {
+		const struct sk_want *v = w->asked[k].data;
+		size_t of = w->asked[k].bytes / sizeof(*v);
+
+		for (size_t i = 0; i < of; i++)
+			a->asks[a->n++] = (struct sk_ask){ &v[i], k,
+							   (uint32_t)i };
+	}
+	return 0;
+}
+
+static int by_want(const void *x, const void *y)
+{
+	const struct sk_ask *a = x, *b = y;
+	int c = sk_want_compare(a->want, b->want);
+
+	if (c)
+		return c;
+	if (a->rank != b->rank)
+		return a->rank < b->rank ? -1 : 1;
+	return (a->index > b->index) - (a->index < b->index);
+}
+
+/* Who asks for something twice would have it sent to itself. */
+static int add_once(struct sk_restoring *rs, struct sk_asked *a, size_t first,
+		    size_t n)
+{
+	for (size_t i = first + 1; i < first + n; i++)
+		if (a->asks[i].rank == a->asks[i - 1].rank)
+			return sk_err_set(&rs->err, -EPROTO, "rank %d asks for "
+					  "the same bytes twice",
+					  a->asks[i].rank);
+	a->several |= n > 1;
+	a->wants[a->n_wants++] = (struct sk_asked_want){ .first = first,
+							 .n = n };
+	return sk_restore_find_source(rs, a->asks[first].want,
+				      &a->wants[a->n_wants - 1].sourced);
+}
+
+int sk_asked_new(struct sk_restoring *rs, enum sk_way way,
+		 const struct sk_wants *wants, struct sk_asked *ret)
+{
+	bool once = way == SK_WAY_HOST;
+	int r;
+
+	*ret = (struct sk_asked){ 0 };
+	r = list(rs, wants, ret);
+	if (r >= 0 && once)
+		qsort(ret->asks, ret->n, sizeof(*ret->asks), by_want);
+	for (size_t i = 0, k; i < ret->n && r >= 0; i = k) {
+		for (k = i + 1; once && k < ret->n &&
+		     !sk_want_compare(ret->asks[k].want, ret->asks[i].want);)
+			k++;
+		r = add_once(rs, ret, i, k - i);
+	}
+	return r;
+}
+
+void sk_asked_free(struct sk_asked *asked)
+{
+	free(asked->asks);
+	free(asked->wants);
+}

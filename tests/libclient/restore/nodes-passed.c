@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What several nodes want of one source: it sends it once, and they pass it on
+ * to each other. Random nodes, placements and losses: every value is right,
+ * nothing comes twice to a node, and no source sends a byte twice. Then those
+ * who pass it on die, and change what they pass on. $SK_CASES says how many
+ * cases, up to 80 (agents keep them all), $SK_SEED which is the first.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/util.h"
+#include "libclient/restore/common.h"
+#include "mesh-comm.h"
+#include "tensor/box.h"
+
+#define NODES 6
+#define RANKS 12
+#define COLUMNS 900
+#define ROW ((uint64_t)COLUMNS * 4)
+#define CASES 14
+#define STEP 7
+
+static const int64_t rows_of[] = { 1200, 500, 290, 37, 5, 1 };
+
+#define TENSORS SK_ARRAY_SIZE(rows_of)
+#define ROWS 2033	/* all of them */
+#define LARGEST (1200 * ROW)
+
+/* Of those that are forked next; each joins its copy. */
+static struct mesh_comm links;
+
+struct outcome {
+	int result;
+	int calls;
+	char text[256];
+	uint64_t sent, passed, received, disk;
+};
+
+struct side {
+	int world, shards;	/* of each copy of the model */
+	int node_of[RANKS];
+};
+
+struct trial {
+	uint64_t seed;
+	struct side sides[2];
+	bool lost;		/* node 1 loses its memory in between */
+	bool load;
+	uint32_t timeout_ms;
+	int culprit;		/* rank; -1: none */
+	int die_at;
+	bool lies;
+	struct outcome *ends;	/* per rank; the processes share it */
+};
+
+static const struct side *side_of(const struct trial *t)
+{
+	return &t->sides[t->load];
+}
+
+/* ---- a model, on some mesh ---- */
+
+static struct sk_mesh *mesh_for(const struct side *s)
+{
+	return mesh_of(s->world / s->shards, s->shards, NULL, NULL);
+}
+
+static void describe(struct rank *rank, const struct side *s)
+{
+	struct sk_mesh *mesh = mesh_for(s);
+	char name[16];
+
+	for (size_t i = 0; i < TENSORS; i++) {
+		(void)snprintf(name, sizeof(name), "w%zu", i);
+		rank_tensor(rank, &(struct sk_tensor){
+			.name = name, .dtype = SK_F32, .ndim = 2,
+			.shape = { rows_of[i], COLUMNS }, .mesh = mesh,
+			.placements = { SK_REPLICATE, SK_SHARD(0) } }, 0xee);
+	}
+	sk_mesh_release(mesh);
+}
+
+/* Bit per node: whose ranks have the row. */
+static void mark(const struct side *s, uint8_t *nodes)
+{
+	for (size_t i = 0; i < TENSORS; nodes += rows_of[i++]) {
+		int64_t each = (rows_of[i] + s->shards - 1) / s->shards;
+
+		for (int r = 0; r < s->world; r++) {
+			int64_t from = r % s->shards * each;
+
+			for (int64_t k = from; k < from + each &&
+			     k < rows_of[i]; k++)
+				nodes[k] |= (uint8_t)(1 << s->node_of[r]);
+		}
+	}
+}
+
+struct need {
+	uint64_t all;		/* by nodes that lack it, for each of them */
+	uint64_t once;		/* by any of them */
+};
+
+static struct need needed(const struct trial *t)
+{
+	uint8_t has[ROWS] = { 0 }, wants[ROWS] = { 0 };
+	struct need need = { 0 };
+
+	mark(&t->sides[0], has);
+	mark(&t->sides[1], wants);
+	for (int i = 0; i < ROWS; i++) {
+		unsigned from = has[i] & ~(t->lost ? 2u : 0u);
+		unsigned lack = wants[i] & ~from;
+
+		need.all += (uint64_t)__builtin_popcount(lack) * ROW;
+		need.once += lack ? ROW : 0;
+	}
+	return need;
+}
+
+/* ---- the two sides ---- */
+
+static int restore(struct rank *rank, struct sk_report *ret_report)
+{
+	const struct trial *t = rank->arg;
+	struct sk_restore_options o = {
+		.timeout_ms = t->timeout_ms ? t->timeout_ms : 30000,
+		.flags = t->lost ? 0 : SK_RESTORE_MEMORY_ONLY };
+	struct sk_comm comm;
+
+	mesh_comm_join(&links, rank->rank, &comm);
+	if (t->load && rank->rank == t->culprit) {
+		links.die_at = t->die_at;
+		links.lies = t->lies;
+	}
+	return sk_restore(rank->state, SK_LATEST, &comm, &o, ret_report);
+}
+
+static void save(struct rank *rank)
+{
+	const struct trial *t = rank->arg;
+
+	describe(rank, side_of(t));
+	CHECK(restore(rank, NULL) == -ENOENT, "%s", sk_error());
+	rank_write(rank, STEP);
+	rank_snapshot(rank, STEP, SK_SEALED);
+	if (!t->lost)
+		return;
+	CHECK(!sk_flush(rank->state, STEP), "%s", sk_error());
+	CHECK(!sk_wait(rank->state, STEP, SK_WRITTEN, 60000), "%s",
+	      sk_error());
+}
+
+static void load(struct rank *rank)
+{
+	const struct trial *t = rank->arg;
+	struct outcome *end = &t->ends[rank->rank];
+	struct sk_report report = { 0 };
+
+	describe(rank, side_of(t));
+	end->result = restore(rank, &report);
+	end->calls = links.calls;
+	if (end->result < 0) {
+		(void)snprintf(end->text, sizeof(end->text), "%s",
+			       sk_error());
+		return;
+	}
+	CHECK(!rank_wrong(rank, STEP, -1), "seed %d, rank %d", (int)t->seed,
+	      rank->rank);
+	end->sent = report.bytes_sent;
+	end->passed = report.bytes_passed;
+	end->received = report.bytes_received;
+	end->disk = report.bytes_disk;
+}
+
+static void run(struct scene *scene, const char *job, struct trial *t)
+{
+	const struct side *s = side_of(t);
+	pid_t pids[RANKS];
+	int status;
+
+	memset(t->ends, 0, RANKS * sizeof(*t->ends));
+	scene->node_of = s->node_of;
+	CHECK(!mesh_comm_new(&links, s->world));
+	scene_ranks_start(scene, job, s->world, t->load ? load : save, t,
+			  pids);
+	mesh_comm_free(&links);
+	scene->node_of = NULL;
+	for (int i = 0; i < s->world; i++) {
+		CHECK(waitpid(pids[i], &status, 0) == pids[i]);
+		CHECK(!status || (t->load && i == t->culprit && t->die_at),
+		      "seed %d, rank %d: status %#x", (int)t->seed, i,
+		      status);
+	}
+}
+
+/* ---- random cases ---- */
+
+static uint64_t random_state;
+
+static int below(int n)
+{
+	random_state = random_state * 6364136223846793005u +
+		       1442695040888963407u;
+	return (int)((random_state >> 33) % (unsigned)n);
+}
+
+/* Ranks on the first @nodes of the nodes, at least one on each. */
+static void draw_side(struct side *s, int nodes, int most)
+{
+	static const int cuts[] = { 1, 1, 2, 3 };
+
+	s->world = nodes + below(most - nodes + 1);
+	do
+		s->shards = cuts[below(4)];
+	while (s->world % s->shards);
+	for (int i = 0; i < s->world; i++)
+		s->node_of[i] = i < nodes ? i : below(nodes);
+}
+
+static void draw(struct trial *t, uint64_t seed)
+{
+	struct side *from = &t->sides[0];
+
+	*t = (struct trial){ .seed = seed, .culprit = -1, .ends = t->ends };
+	random_state = seed * 0x9e3779b97f4a7c15u + 11;
+	draw_side(from, 1 + below(3), 6);
+	draw_side(&t->sides[1], 3 + below(NODES - 2), RANKS);
+	/* Two nodes with the whole of it each, one of which comes back without;
+	 * else what each saved, once: FSDP. */
+	if (below(3)) {
+		from->shards = below(2) ? from->world : from->shards;
+		return;
+	}
+	from->world = 4;
+	from->shards = 1 + below(2);
+	for (int i = 0; i < 4; i++)
+		from->node_of[i] = i / 2;
+	t->lost = true;
+}
+
+static void lose(struct scene *scene, int node)
+{
+	scene_stop_agent(&scene->nodes[node], SIGKILL);
+	scene_start_agent(&scene->nodes[node]);
+}
+
+static void check(const struct trial *t)
+{
+	struct need need = needed(t);
+	uint64_t sent = 0, passed = 0, received = 0;
+
+	for (int i = 0; i < t->sides[1].world; i++) {
+		const struct outcome *end = &t->ends[i];
+
+		CHECK(!end->result, "seed %d, rank %d: %s", (int)t->seed, i,
+		      end->text);
+		CHECK(!end->disk, "seed %d, rank %d", (int)t->seed, i);
+		/* Nobody has more to pass on than to receive, but for what is
+		 * one want. */
+		CHECK(end->passed <= end->received + 2 * LARGEST &&
+		      end->passed <= 2 * end->received,
+		      "seed %d, rank %d: %llu passed on of %llu",
+		      (int)t->seed, i, (unsigned long long)end->passed,
+		      (unsigned long long)end->received);
+		sent += end->sent;
+		passed += end->passed;
+		received += end->received;
+	}
+	CHECK(sent == received, "seed %d", (int)t->seed);
+	CHECK(received >= need.all && received <= need.all + need.all / 20,
+	      "seed %d: %llu received, %llu needed", (int)t->seed,
+	      (unsigned long long)received, (unsigned long long)need.all);
+	/* Small ones may be asked for by more sets of ranks than have trees. */
+	CHECK(sent - passed >= need.once &&
+	      sent - passed <= need.once + need.once / 20, "seed %d: sources sent %llu of %llu",
+	      (int)t->seed, (unsigned long long)(sent - passed),
+	      (unsigned long long)need.once);
+}
+
+static void test_random(struct scene *scene, struct trial *t)
+{
+	const char *cases = getenv("SK_CASES"), *first = getenv("SK_SEED");
+	uint64_t n = cases ? strtoull(cases, NULL, 10) : CASES;
+	uint64_t seed = first ? strtoull(first, NULL, 10) : 1;
+
+	for (uint64_t end = seed + n; seed < end; seed++) {
+		char job[32];
+
+		draw(t, seed);
+		(void)snprintf(job, sizeof(job), "passed-%d", (int)seed);
+		run(scene, job, t);
+		if (t->lost)
+			lose(scene, 1);
+		t->load = true;
+		run(scene, job, t);
+		check(t);
+	}
+}
+
+/* ---- one source, and all others without ---- */
+
+static void one_source(struct trial *t)
+{
+	*t = (struct trial){ .culprit = -1, .ends = t->ends };
+	t->sides[0] = (struct side){ .world = 1, .shards = 1 };
+	t->sides[1] = (struct side){ .world = NODES, .shards = 1 };
+	for (int i = 0; i < NODES; i++)
+		t->sides[1].node_of[i] = i;
+}
+
+/* Its link has each byte once; so has everybody's. Returns how many calls of
+ * the comm it took. */
+static int test_once(struct scene *scene, struct trial *t, const char *job)
+{
+	one_source(t);
+	run(scene, job, t);
+	t->load = true;
+	run(scene, job, t);
+	check(t);
+	CHECK(t->ends[0].sent == ROWS * ROW && !t->ends[0].passed, "%llu",
+	      (unsigned long long)t->ends[0].sent);
+	for (int i = 1; i < NODES; i++)
+		CHECK(t->ends[i].received == ROWS * ROW &&
+		      t->ends[i].sent == t->ends[i].passed, "rank %d", i);
+	return t->ends[0].calls;
+}
+
+/* Whoever passes on dies, wherever: the others end, and alike. */
+static void test_gone(struct scene *scene, struct trial *t, int calls)
+{
+	for (int at = calls - 9; at <= calls; at += 2) {
+		t->culprit = 1 + at % (NODES - 1);
+		t->die_at = at;
+		t->timeout_ms = 5000;
+		run(scene, "once", t);
+		for (int i = 0; i < NODES; i++)
+			CHECK(i == t->culprit ||
+			      t->ends[i].result == -ETIMEDOUT,
+			      "call %d, rank %d: %d %s", at, i,
+			      t->ends[i].result, t->ends[i].text);
+	}
+	t->die_at = 0;
+	t->culprit = -1;
+}
+
+/* What a passer changes is seen by whoever gets it from there. */
+static void test_lies(struct scene *scene, struct trial *t)
+{
+	bool passes[NODES];
+	int liars = 0;
+
+	scene->job_flags = SK_JOB_VERIFY;
+	(void)test_once(scene, t, "lies");
+	for (int i = 0; i < NODES; i++)
+		liars += passes[i] = t->ends[i].passed != 0;
+	CHECK(liars == NODES - 2, "%d pass something on", liars);
+	for (int liar = 1; liar < NODES; liar++) {
+		if (!passes[liar])
+			continue;
+		t->culprit = liar;
+		t->lies = true;
+		run(scene, "lies", t);
+		for (int i = 0; i < NODES; i++)
+			CHECK(t->ends[i].result == -EBADMSG &&
+			      strstr(t->ends[i].text, "came to rank"),
+			      "rank %d: %d %s", i, t->ends[i].result,
+			      t->ends[i].text);
+	}
+	scene->job_flags = 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct scene scene, nodes[NODES];
+	struct trial t;
+
+	t.ends = mmap(NULL, RANKS * sizeof(*t.ends), PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(t.ends != MAP_FAILED);
+	scene_open(&scene, argc, argv);
+	scene_add_nodes(&scene, nodes, NODES, true);
+	test_gone(&scene, &t, test_once(&scene, &t, "once"));
+	test_lies(&scene, &t);
+	test_random(&scene, &t);
+	scene_close(&scene);
+	return 0;
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Trees that a source makes of what is asked of it: whoever asks for a want gets
+ * it once, from the one who says so, and no later than the logarithm of how
+ * many they are allows; the source sends it once; who passes on in one tree is
+ * a leaf of the other; and what comes to a rank in a round has room there.
+ */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "restore/flow.h"
+#include "restore/terms.h"
+
+#define RANKS 200
+#define WANTS 120
+#define CASES 200
+
+static uint64_t random_state;
+
+static uint64_t below(uint64_t n)
+{
+	random_state = random_state * 6364136223846793005u + 1442695040888963u;
+	return (random_state >> 33) % n;
+}
+
+struct scene {
+	struct sk_state state;
+	struct sk_restoring rs;
+	struct sk_restore_node nodes[RANKS];
+	int32_t node_of[RANKS];
+	struct sk_terms terms;
+	struct sk_term ranks[RANKS];
+	uint64_t most_in[RANKS];
+	struct sk_want wants[WANTS];
+	struct sk_asked_want asked[WANTS];
+	struct sk_ask asks[WANTS * RANKS];
+	uint32_t n_of[RANKS];		/* asks of that rank */
+	uint64_t bytes_of[RANKS];
+	uint64_t bytes, once;
+	uint64_t got[WANTS][RANKS];	/* how often that want comes there */
+};
+
+/* The source is rank 0, and every other one a node of its own. */
+static struct scene *new_scene(int32_t world)
+{
+	struct scene *s = calloc(1, sizeof(*s));
+
+	cr_assert(s);
+	s->state.job.world = world;
+	s->rs.state = &s->state;
+	s->rs.nodes = s->nodes;
+	s->rs.node_of = s->node_of;
+	for (int32_t i = 0; i < world; i++) {
+		s->nodes[i].n = 1;
+		s->node_of[i] = i;
+		s->ranks[i].flows_in = 1 + below(40);
+		s->most_in[i] = s->ranks[i].flows_in;
+	}
+	s->terms.ranks = s->ranks;
+	s->terms.most_in = s->most_in;
+	s->terms.n_out = (size_t)world - 1;
+	s->terms.way = SK_WAY_HOST;
+	s->terms.passed = true;
+	s->terms.asked.asks = s->asks;
+	s->terms.asked.wants = s->asked;
+	return s;
+}
+
+/* Ranks of @step, from @first on, ask for @bytes. */
+static void ask(struct scene *s, int32_t first, int32_t step, uint64_t bytes)
+{
+	struct sk_asked *a = &s->terms.asked;
+	struct sk_want *w = &s->wants[a->n_wants];
+
+	w->to = bytes;
+	w->entry = (uint32_t)a->n_wants;
+	s->asked[a->n_wants].first = a->n;
+	for (int32_t k = first; k < s->state.job.world; k += step) {
+		s->asks[a->n++] = (struct sk_ask){ w, k, s->n_of[k]++ };
+		s->asked[a->n_wants].n++;
+		s->bytes_of[k] += bytes;
+		s->bytes += bytes;
+	}
+	a->several |= s->asked[a->n_wants++].n > 1;
+	s->once += bytes;
+}
+
+static void free_scene(struct scene *s, struct sk_trees *trees)
+{
+	sk_trees_free(trees);
+	free(s);
+}
+
+/* ---- what must hold of any ---- */
+
+static size_t where(const struct sk_tree *t, int32_t rank)
+{
+	size_t i = 0;
+
+	while (i < t->n_members && sk_tree_member(t, i) != rank)
+		i++;
+	cr_assert_lt(i, t->n_members, "rank %d is no member", rank);
+	return i;
+}
+
+/* Parents and children know each other, and all hang together. */
+static void check_places(const struct sk_tree *t)
+{
+	for (size_t i = 0; i < t->n_members; i++) {
+		struct sk_place_in_tree p = sk_tree_place(t, i);
+
+		cr_assert((p.parent < 0) == !i && (!i == !p.depth));
+		cr_assert((size_t)1 << p.depth <= t->n_members);
+		for (int k = 0; k < 2; k++) {
+			struct sk_place_in_tree child;
+
+			if (p.children[k] < 0)
+				continue;
+			child = sk_tree_place(t, where(t, p.children[k]));
+			cr_assert_eq(child.parent, sk_tree_member(t, i));
+			cr_assert_eq(child.depth, p.depth + 1);
+		}
+		if (!i)
+			continue;
+		p = sk_tree_place(t, where(t, p.parent));
+		cr_assert(p.children[0] == sk_tree_member(t, i) ||
+			  p.children[1] == sk_tree_member(t, i));
+	}
+}
+
+static void note_got(struct scene *s, const struct sk_trees *trees,
+		     const struct sk_tree *t)
+{
+	for (size_t i = t->first; i < t->first + t->n; i++)
+		for (size_t k = 0; k < t->n_members; k++) {
+			const struct sk_ask *a = &s->asks[trees->asks[i] + k];
+
+			cr_assert_eq(a->rank, t->members[k].rank);
+			cr_assert_eq(a->want->entry, trees->wants[i].entry);
+			s->got[a->want->entry][a->rank]++;
+		}
+}
+
+/* What comes to a rank in a round: bytes, and parts of wants. */
+static void check_room(struct scene *s, const struct sk_trees *trees,
+		       int32_t rank)
+{
+	struct sk_staging_size size = sk_terms_staging(&s->rs, &s->terms,
+						       rank);
+	uint64_t in = s->ranks[rank].flows_in, bytes = 0, units = 0;
+
+	for (size_t i = 0; i < trees->n; i++)
+		for (size_t k = 0; k < trees->v[i].n_members; k++)
+			if (trees->v[i].members[k].rank == rank) {
+				bytes += trees->v[i].cap;
+				units += trees->v[i].units;
+			}
+	cr_assert_leq(bytes, sk_staging_window(&size) / in, "rank %d", rank);
+	cr_assert_leq(units, SK_FLOW_UNITS / in, "rank %d", rank);
+}
+
+static void check(struct scene *s, struct sk_trees *trees)
+{
+	const struct sk_asked *a = &s->terms.asked;
+
+	for (size_t i = 0; i < trees->n; i++) {
+		cr_assert(trees->v[i].n && trees->v[i].units);
+		cr_assert(trees->v[i].cap >= SK_FLOW_ALIGN &&
+			  trees->v[i].cap % SK_FLOW_ALIGN == 0);
+		check_places(&trees->v[i]);
+		note_got(s, trees, &trees->v[i]);
+	}
+	for (size_t i = 0; i < a->n; i++)
+		cr_assert_eq(s->got[a->asks[i].want->entry][a->asks[i].rank],
+			     1);
+	for (int32_t k = 1; k < s->state.job.world; k++)
+		check_room(s, trees, k);
+}
+
+static uint64_t sent(const struct sk_trees *trees)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < trees->n; i++)
+		bytes += trees->v[i].bytes;
+	return bytes;
+}
+
+/* Whatever is asked: sets of every kind, more of them than there are to be
+ * trees. */
+Test(trees, random)
+{
+	for (int c = 0; c < CASES; c++) {
+		int32_t world = 2 + (int32_t)below(RANKS - 2);
+		struct scene *s = new_scene(world);
+		struct sk_trees trees;
+		int n = 1 + (int)below(WANTS - 1);
+
+		for (int i = 0; i < n; i++)
+			ask(s, 1 + (int32_t)below((uint64_t)world - 1),
+			    1 + (int32_t)below(c % 2 ? 3 : RANKS),
+			    1 + below(8 << 20));
+		cr_assert_eq(sk_trees_make(&s->rs, &s->terms, &trees), 0);
+		check(s, &trees);
+		cr_assert_geq(sent(&trees), s->once);
+		cr_assert_leq(sent(&trees), s->bytes);
+		free_scene(s, &trees);
+	}
+}
+
+/* All want all: each byte is sent once, and by those who pass it on no more
+ * than they receive, but for a want's bytes. */
+Test(trees, once)
+{
+	for (int32_t world = 3; world <= RANKS; world += 7) {
+		struct scene *s = new_scene(world);
+		uint64_t most = 8 << 20, passed;
+		struct sk_trees trees;
+
+		for (int i = 0; i < WANTS; i++)
+			ask(s, 1, 1, 1 + below(most));
+		cr_assert_eq(sk_trees_make(&s->rs, &s->terms, &trees), 0);
+		check(s, &trees);
+		cr_assert_eq(sent(&trees), s->once);
+		cr_assert_eq(trees.n, 2);
+		for (int32_t k = 1; k < world; k++) {
+			passed = 0;
+			for (size_t i = 0; i < 2; i++) {
+				const struct sk_tree *t = &trees.v[i];
+				struct sk_place_in_tree p =
+					sk_tree_place(t, where(t, k));
+
+				passed += ((p.children[0] >= 0) +
+					   (p.children[1] >= 0)) * t->bytes;
+			}
+			cr_assert_leq(passed, s->once + 2 * most);
+		}
+		free_scene(s, &trees);
+	}
+}
+
+/* Nobody asks for what another one does: there is no tree but to each. */
+Test(trees, straight)
+{
+	struct scene *s = new_scene(9);
+	struct sk_trees trees;
+
+	for (int i = 0; i < WANTS; i++)
+		ask(s, 1 + i % 8, RANKS, 1000);
+	cr_assert_eq(sk_trees_make(&s->rs, &s->terms, &trees), 0);
+	check(s, &trees);
+	cr_assert_eq(trees.n, 8);
+	cr_assert_eq(sent(&trees), s->bytes);
+	free_scene(s, &trees);
+}
