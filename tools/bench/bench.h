@@ -29,6 +29,8 @@ struct options {
 	const char *dir;	/* where the store and the files lie */
 	const char *agent;	/* path of shardkeepd */
 	int world;		/* ranks to simulate; 0: phases are measured */
+	int spread;		/* nodes that one's model goes to, and that
+				 * one; 0: the same */
 	const char *models, *meshes;	/* lists; NULL: all */
 	bool json;
 };
@@ -164,6 +166,10 @@ uint64_t agent_extra(struct bench *b, double *ret_shmem);
 /* ---- world.c: measures and prints ---- */
 
 int phase_world(struct bench *b);
+
+/* ---- spread.c: the same ---- */
+
+int phase_spread(struct bench *b);
 
 /* ---- output.c ---- */
 

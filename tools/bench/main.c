@@ -33,7 +33,9 @@ static const char help[] =
 "                     -b (1M) per rank; N is a multiple of 16\n"
 "  -M, --models LIST  of llama,experts (all)\n"
 "  -x, --meshes LIST  of fsdp,hsdp,tp (all)\n"
-"  -j, --json         one JSON document\n"
+"  -s, --spread N     instead: restore on N nodes, up to 16, a model of -b and\n"
+"                     -t that one of them has; what each rank sends\n"
+"  -j, --json         one JSON document; with --spread one for each round\n"
 "  -h, --help         this\n"
 "\n"
 "Progress goes to stderr. Exit codes: 0 measured, 1 a phase failed, 2 usage.";
@@ -45,7 +47,7 @@ static const struct option long_options[] = {
 	{ "dir", 1, NULL, 'd' }, { "agent", 1, NULL, 'a' },
 	{ "phases", 1, NULL, 'p' }, { "world", 1, NULL, 'w' },
 	{ "models", 1, NULL, 'M' }, { "meshes", 1, NULL, 'x' },
-	{ "json", 0, NULL, 'j' },
+	{ "spread", 1, NULL, 's' }, { "json", 0, NULL, 'j' },
 	{ "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
 };
 
@@ -77,7 +79,7 @@ static int parse(int argc, char **argv, struct options *o,
 {
 	int c, r = 0, v;
 
-	while (!r && (c = getopt_long(argc, argv, "r:b:t:n:T:m:d:a:p:w:M:x:jh",
+	while (!r && (c = getopt_long(argc, argv, "r:b:t:n:T:m:d:a:p:w:M:x:s:jh",
 				      long_options, NULL)) != -1) {
 		switch (c) {
 		case 'r': r = parse_int(optarg, 1, BENCH_RANKS_MAX, &o->ranks); break;
@@ -92,6 +94,7 @@ static int parse(int argc, char **argv, struct options *o,
 		case 'w': r = parse_int(optarg, 16, 1 << 20, &o->world); break;
 		case 'M': o->models = optarg; break;
 		case 'x': o->meshes = optarg; break;
+		case 's': r = parse_int(optarg, 2, BENCH_RANKS_MAX, &o->spread); break;
 		case 'j': o->json = true; break;
 		case 'h': puts(help); exit(0);
 		default: return -EINVAL;
@@ -192,6 +195,8 @@ static int measure_apart(struct bench *b, const char *wanted)
 		return 1;
 	if (!pid && b->o.world)
 		exit(phase_world(b) != 0);
+	if (!pid && b->o.spread)
+		exit(phase_spread(b) != 0);
 	if (!pid)
 		exit(measure(b, wanted) || print_results(b));
 	(void)signal(SIGINT, SIG_IGN);	/* the child has the default */

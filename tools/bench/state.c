@@ -18,6 +18,11 @@ static int64_t rows_of(uint64_t total_bytes, int tensors, int64_t columns)
 	return rows ? (int64_t)rows : 12;
 }
 
+static uint64_t part_of(uint64_t bytes, int ranks, enum cut cut)
+{
+	return cut == CUT_NONE ? bytes : bytes / (uint64_t)ranks;
+}
+
 /* Many small tensors are narrow, so that they can be small at all. */
 static int64_t columns_of(uint64_t total_bytes, int tensors)
 {
@@ -30,9 +35,10 @@ static int describe(struct rank_state *s, int ranks, int tensors,
 	struct sk_tensor t = {
 		.dtype = SK_F32, .ndim = 2, .shape = { rows, columns },
 		.mesh = s->mesh,
-		.placements = { cut == CUT_ROWS ? SK_SHARD(0) : SK_SHARD(1) },
+		.placements = { cut == CUT_ROWS ? SK_SHARD(0) :
+				cut == CUT_NONE ? SK_REPLICATE : SK_SHARD(1) },
 	};
-	uint64_t each = (uint64_t)(rows * columns) * 4 / (uint64_t)ranks;
+	uint64_t each = part_of((uint64_t)(rows * columns) * 4, ranks, cut);
 	char name[64];
 	int r = 0;
 
@@ -52,8 +58,8 @@ int state_begin(struct bench *b, int rank, int ranks, const char *job,
 	int64_t columns = columns_of(total_bytes, tensors);
 	int64_t rows = rows_of(total_bytes, tensors, columns);
 	struct rank_state s = {
-		.bytes = (uint64_t)(rows * columns) * 4 *
-			 (uint64_t)tensors / (uint64_t)ranks,
+		.bytes = part_of((uint64_t)(rows * columns) * 4 *
+				 (uint64_t)tensors, ranks, cut),
 	};
 	struct sk_options o = { .socket = b->socket,
 				.threads = b->o.threads,

@@ -6,7 +6,7 @@
 #include "bench.h"
 #include "shardkeep.h"
 
-enum cut { CUT_ROWS, CUT_COLUMNS };
+enum cut { CUT_ROWS, CUT_COLUMNS, CUT_NONE };
 
 struct rank_state {
 	struct sk *sk;
@@ -18,8 +18,8 @@ struct rank_state {
 
 /**
  * @tensors matrices of F32, together @total_bytes over all ranks, sharded by
- * rows or columns over a mesh of @ranks; this rank's shards lie in one warm
- * block. On failure fail() was called.
+ * rows or columns over a mesh of @ranks, or all of them on each; what this rank
+ * has lies in one warm block. On failure fail() was called.
  */
 int state_open(struct bench *b, int rank, int ranks, const char *job,
 	       uint64_t total_bytes, int tensors, enum cut cut,

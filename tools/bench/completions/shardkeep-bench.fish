@@ -14,5 +14,6 @@ complete -c shardkeep-bench -s p -l phases -x -a 'small snapshot many step resto
 complete -c shardkeep-bench -s w -l world -x -d 'ranks to simulate'
 complete -c shardkeep-bench -s M -l models -x -a 'llama experts' -d 'that are simulated'
 complete -c shardkeep-bench -s x -l meshes -x -a 'fsdp hsdp tp' -d 'that they lie on'
+complete -c shardkeep-bench -s s -l spread -x -d 'nodes that one of them has a model for'
 complete -c shardkeep-bench -s j -l json -d 'one JSON document'
 complete -c shardkeep-bench -s h -l help -d 'what there is'

@@ -14,5 +14,6 @@ _arguments \
 	'(-w --world)'{-w,--world}'[ranks to simulate]:ranks' \
 	'(-M --models)'{-M,--models}'[that are simulated]:models:(llama experts)' \
 	'(-x --meshes)'{-x,--meshes}'[that they lie on]:meshes:(fsdp hsdp tp)' \
+	'(-s --spread)'{-s,--spread}'[nodes that one of them has a model for]:nodes:' \
 	'(-j --json)'{-j,--json}'[one JSON document]' \
 	'(-h --help)'{-h,--help}'[what there is]'
