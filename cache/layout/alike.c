@@ -66,25 +66,25 @@ static uint32_t kind_of(struct alike *a, const struct sk_layout *l)
 }
 
 /* 1: each rank has a primary image; 0: not so. */
-static int take_ranks(struct alike *a, const struct sk_coverage_image *images,
+static int take_ranks(struct alike *a, const struct sk_coverage_like *images,
 		      size_t n)
 {
 	int32_t ranks = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		const struct sk_layout *l = images[i].layout;
+		const struct sk_coverage_like *image = &images[i];
 		uint32_t kind;
 
 		++*a->looks;
-		if (l->kind != SK_IMAGE_PRIMARY)
+		if (image->kind != SK_IMAGE_PRIMARY)
 			continue;
-		if (!images[i].present || l->rank >= a->world ||
-		    l->world != a->world || a->kind_of[l->rank])
+		if (!image->present || image->rank >= a->world ||
+		    image->like->world != a->world || a->kind_of[image->rank])
 			return 0;
-		kind = kind_of(a, l);
+		kind = kind_of(a, image->like);
 		if (!kind)
 			return -ENOMEM;
-		a->kind_of[l->rank] = kind;
+		a->kind_of[image->rank] = kind;
 		ranks++;
 	}
 	return ranks == a->world;
@@ -247,7 +247,7 @@ static bool is_settled(struct alike *a, const struct share *s)
 	return first == s ? is_closed(a, s) : first->sum == s->sum;
 }
 
-static int decide(struct alike *a, const struct sk_coverage_image *images,
+static int decide(struct alike *a, const struct sk_coverage_like *images,
 		  size_t n)
 {
 	int r = take_ranks(a, images, n);
@@ -259,7 +259,7 @@ static int decide(struct alike *a, const struct sk_coverage_image *images,
 	return r;
 }
 
-int sk_coverage_alike(const struct sk_coverage_image *images, size_t n,
+int sk_coverage_alike(const struct sk_coverage_like *images, size_t n,
 		      int32_t world, bool *ret_covered, uint64_t *looks)
 {
 	struct alike a = { .world = world, .looks = looks };

@@ -18,7 +18,7 @@
  * boxes were said one by one, a primary image is not there, or ranks of one
  * mesh differ. *looks: grows by ranks and items that were looked at. -ENOMEM.
  */
-int sk_coverage_alike(const struct sk_coverage_image *images, size_t n,
+int sk_coverage_alike(const struct sk_coverage_like *images, size_t n,
 		      int32_t world, bool *ret_covered, uint64_t *looks);
 
 #endif

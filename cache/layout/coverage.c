@@ -383,25 +383,24 @@ static int check_thing(struct check *c, const struct mention *m, size_t n)
 }
 
 /* Of every rank the primary layout must be known: what else might it hold? */
-static int check_ranks(struct check *c, const struct sk_coverage_image *im,
-		       size_t n, int32_t world)
+static int check_ranks(const struct sk_coverage_like *im, size_t n,
+		       int32_t world, struct sk_err *err)
 {
 	_cleanup_free_ bool *known = calloc((size_t)world + 1, sizeof(bool));
 	int32_t absent = 0, first = -1;
 
 	assert(world >= 0);
 	if (!known)
-		return sk_err_set(c->err, -ENOMEM, "out of memory");
+		return sk_err_set(err, -ENOMEM, "out of memory");
 	for (size_t i = 0; i < n; i++)
-		if (im[i].layout->kind == SK_IMAGE_PRIMARY &&
-		    im[i].layout->rank < world)
-			known[im[i].layout->rank] = true;
+		if (im[i].kind == SK_IMAGE_PRIMARY && im[i].rank < world)
+			known[im[i].rank] = true;
 	for (int32_t r = 0; r < world; r++)
 		if (!known[r] && absent++ == 0)
 			first = r;
 	if (!absent)
 		return 0;
-	return sk_err_set(c->err, -ENODATA, "%d of %d ranks have no image, "
+	return sk_err_set(err, -ENODATA, "%d of %d ranks have no image, "
 			  "rank %d first", absent, world, first);
 }
 
@@ -512,17 +511,34 @@ static bool has_sketch(const struct sk_coverage_image *images, size_t n)
 	return false;
 }
 
+int sk_coverage_follows(const struct sk_coverage_like *images, size_t n,
+			int32_t world, bool *ret_covered, struct sk_err *err)
+{
+	uint64_t looks = 0;
+	int r = check_ranks(images, n, world, err);
+
+	*ret_covered = false;
+	if (r >= 0 && sk_coverage_alike(images, n, world, ret_covered,
+					&looks) < 0)
+		r = sk_err_set(err, -ENOMEM, "out of memory");
+	return r;
+}
+
 int sk_coverage_check(const struct sk_coverage_image *images, size_t n,
 		      int32_t world, struct sk_err *err)
 {
-	struct check c = { .err = err };
-	bool covered = false;
-	uint64_t looks = 0;
-	int r = check_ranks(&c, images, n, world);
+	_cleanup_free_ struct sk_coverage_like *like = NULL;
+	bool covered;
+	int r;
 
-	if (r >= 0 && sk_coverage_alike(images, n, world, &covered,
-					&looks) < 0)
-		r = sk_err_set(err, -ENOMEM, "out of memory");
+	like = malloc((n + 1) * sizeof(*like));
+	if (!like)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++)
+		like[i] = (struct sk_coverage_like){
+			images[i].layout, images[i].layout->rank,
+			images[i].layout->kind, images[i].present };
+	r = sk_coverage_follows(like, n, world, &covered, err);
 	if (r < 0 || covered)
 		return r;
 	return has_sketch(images, n) ? check_sketches(images, n, err) :

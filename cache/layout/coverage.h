@@ -19,6 +19,24 @@ struct sk_coverage_image {
 			 * it tells what must be covered and covers nothing */
 };
 
+/** An image by what its rank describes: its layout is known to follow from
+ * @like, of the same description, by arithmetic, or is @like. */
+struct sk_coverage_like {
+	const struct sk_layout *like;
+	int32_t rank;
+	enum sk_image_kind kind;
+	bool present;
+};
+
+/**
+ * What follows from descriptions alone, at a cost of O(n) and of the items of
+ * each description once: *ret_covered, that the present images cover all, for a
+ * job of @world ranks; if not, sk_coverage_check() has to tell. Errors: -ENODATA
+ * of some rank there is no primary image, with a sentence; -ENOMEM.
+ */
+int sk_coverage_follows(const struct sk_coverage_like *images, size_t n,
+			int32_t world, bool *ret_covered, struct sk_err *err);
+
 /**
  * 0 if the present images cover all, for a job of @world ranks.
  * -ENODATA if not, with a sentence that names the first few missing boxes

@@ -139,7 +139,13 @@ static int index_layout(struct sk_restoring *rs,
 
 	for (uint32_t i = 0; i < layout->n_items && r >= 0; i++)
 		r = index_item(rs, i, &layout->items[i], mine);
-	return r < 0 ? r : sk_restore_learn(rs, layout);
+	/* Ranks of several nodes have told each other one of it before. */
+	if (r >= 0 && !sk_restore_described(rs, layout->description))
+		r = sk_restore_learn(rs, layout);
+	if (r >= 0)
+		sk_restore_description(rs, layout->description)->indexed =
+			true;
+	return r;
 }
 
 /* Our own layout tells the names where theirs are the same. */
@@ -151,6 +157,14 @@ static const struct sk_layout *ours(const struct sk_restoring *rs,
 	return l && l->description == image->description ? l : NULL;
 }
 
+static bool is_indexed(const struct sk_restoring *rs, uint64_t description)
+{
+	const struct sk_restore_description *d =
+		sk_restore_description(rs, description);
+
+	return d && d->indexed;
+}
+
 /* The names of an image, unless another one of its description told them. */
 static int index_image(struct sk_restoring *rs, uint32_t image)
 {
@@ -159,7 +173,7 @@ static int index_image(struct sk_restoring *rs, uint32_t image)
 	int r;
 
 	assert(image < rs->n_images);
-	if (sk_restore_described(rs, i->description))
+	if (is_indexed(rs, i->description))
 		return 0;
 	if (!mine && ours(rs, i))
 		return index_layout(rs, ours(rs, i), false);
@@ -174,7 +188,7 @@ static void note_unlearnt(struct sk_restoring *rs)
 {
 	rs->unlearnt = NULL;
 	for (uint32_t i = 0; i < rs->n_images && !rs->unlearnt; i++)
-		if (!sk_restore_described(rs, rs->images[i].description))
+		if (!is_indexed(rs, rs->images[i].description))
 			rs->unlearnt = &rs->images[i];
 }
 

@@ -57,8 +57,8 @@ int sk_restore_learn(struct sk_restoring *rs, const struct sk_layout *layout)
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu "
 				  "descriptions", n);
 	rs->descriptions[rs->n_descriptions++] =
-		(struct sk_restore_description){ layout->description, layout,
-						 NULL };
+		(struct sk_restore_description){
+			.hash = layout->description, .layout = layout };
 	return 0;
 }
 
@@ -312,6 +312,38 @@ int sk_restore_derive(struct sk_restoring *rs, uint32_t image)
 	}
 	i->layout = l;
 	return 0;
+}
+
+static bool keeps_none(const struct sk_layout *layout,
+		       const struct sk_entry *entry, void *ctx)
+{
+	(void)layout;
+	(void)entry;
+	(void)ctx;
+	return false;
+}
+
+int sk_restore_follows(struct sk_restoring *rs, uint32_t image)
+{
+	const struct sk_restore_image *i = &rs->images[image];
+	const struct sk_layout *base = sk_restore_described(rs,
+							    i->description);
+	struct sk_layout *l;
+	int r;
+
+	assert(image < rs->n_images);
+	if (!base || sk_layout_says_boxes(base))
+		return -ENOENT;
+	if (i->layout == base)
+		return 0;
+	r = sk_layout_outline((struct sk_layout *)base, i->rank,
+			      (enum sk_image_kind)i->kind, &i->digest,
+			      keeps_none, NULL, &l);
+	if (r >= 0)
+		sk_layout_free(l);
+	return r != -ENOMEM ? r :
+	       sk_err_set(&rs->err, r, "no memory for the layout of rank %d",
+			  i->rank);
 }
 
 /* What an image that was set aside describes: the agent has its header. */

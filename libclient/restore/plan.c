@@ -189,10 +189,16 @@ static int primary_of(struct sk_restoring *rs,
 	return 0;
 }
 
+/* From device to device nobody passes on what several nodes want, so that they
+ * ask several holders. */
+static uint64_t spread(const struct sk_restoring *rs)
+{
+	return rs->comm.device && !rs->device_off ? (uint64_t)rs->node : 0;
+}
+
 /* In the memory of other nodes. Where they begin to look is the same for all
  * ranks, so that a node asks once, and one holder sends it for all nodes, which
- * pass it on (trees.h); and another for each box. From device to device nobody
- * passes it on, and nodes ask several holders. */
+ * pass it on (trees.h); and another for each box. */
 static int pick_elsewhere(struct sk_restoring *rs,
 			  const struct sk_restore_key *key,
 			  const struct sk_box *box,
@@ -200,11 +206,9 @@ static int pick_elsewhere(struct sk_restoring *rs,
 			  struct sk_restore_source *ret)
 {
 	int64_t n = sk_holders_count(holders);
-	uint64_t start = key->hash;
+	uint64_t start = key->hash + spread(rs);
 	int r = -ENOENT;
 
-	if (rs->comm.device && !rs->device_off)
-		start += (uint64_t)rs->node;
 	for (int d = 0; d < key->item->spec.ndim; d++)
 		start = sk_restore_mix(start + (uint64_t)box->offset[d]);
 	for (int64_t i = 0; rs->apart && i < n && r == -ENOENT; i++)

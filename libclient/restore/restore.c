@@ -55,7 +55,7 @@ static void forget_attempt(struct sk_restoring *rs)
 	rs->bad = NULL;
 	rs->room_pieces = rs->n_pieces = 0;
 	rs->n_jobs = rs->room_jobs = 0;
-	rs->alone = rs->doubted = rs->whole = false;
+	rs->alone = rs->doubted = rs->whole = rs->follow = false;
 }
 
 static int agree(struct sk_restoring *rs, int r)

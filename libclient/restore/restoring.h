@@ -160,6 +160,7 @@ struct sk_restore_key {
 struct sk_restore_description {
 	uint64_t hash;
 	const struct sk_layout *layout;	/* an image's, or the state's */
+	bool indexed;		/* its names are keys */
 	uint32_t *locals;	/* see takes.h; NULL: not asked for yet */
 };
 
@@ -250,6 +251,8 @@ struct sk_restoring {
 	struct sk_wire_part *listed;	/* all images, by rank */
 	size_t n_listed;
 	bool whole;			/* so an agent says, by the list */
+	bool follow;			/* layouts of all images follow from
+					 * what was learnt: tell.c */
 	struct sk_restore_listed *everywhere;	/* the same of all nodes */
 	size_t n_everywhere;
 	struct sk_restore_holder *holders;	/* by image */

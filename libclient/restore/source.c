@@ -100,8 +100,9 @@ int sk_restore_find_source(struct sk_restoring *rs,
 				  "wants an image of rank %d that is not here",
 				  want->rank);
 	ret->image = (uint32_t)image;
-	r = rs->images[image].layout ?
-		    have_at_hand(rs, ret->image, want, &entry) : -ENOENT;
+	r = sk_restore_know(rs, ret->image);
+	if (r >= 0)
+		r = have_at_hand(rs, ret->image, want, &entry);
 	if (r == -ENOENT) {	/* others may have it */
 		sk_bit_set(rs->bad, (uint64_t)want->place * rs->n_images +
 					    ret->image);

@@ -5,6 +5,11 @@
  * First one of each description, from which arithmetic gives those of the
  * other ranks that describe the same; then those that it does not give. All
  * ranks see the same images, so they ask about the same.
+ *
+ * Whether arithmetic gives an image's layout its digest tells, and computing
+ * it takes as long as its rank has tensors. So each rank computes those of its
+ * share of the images, and tells in a bit each whether it was right; what else
+ * it needs it computes when it does.
  */
 #include "restore/tell.h"
 
@@ -14,6 +19,7 @@
 
 #include "base/util.h"
 #include "restore/agree.h"
+#include "restore/images.h"
 #include "restore/open.h"
 
 /* What is asked about: images, and how long a header each rank has of it. */
@@ -265,19 +271,84 @@ static int tell_descriptions(struct asking *a)
 	return r;
 }
 
-/* Which of the others arithmetic does not give some rank. */
+/* ---- whether the others follow from them ---- */
+
+/* Of the images that this rank looks at: bit per image that does not. */
+static int look_at_share(struct sk_restoring *rs, uint8_t *odd)
+{
+	uint32_t world = (uint32_t)rs->state->job.world;
+	uint32_t n = 0;
+	int r = 0;
+
+	for (uint32_t i = (uint32_t)rs->state->job.rank;
+	     i < rs->n_images && r >= 0; i += world, n++) {
+		r = sk_restore_follows(rs, i);
+		if (r != -ENOENT)
+			continue;
+		sk_bit_set(odd, n);
+		r = 0;
+	}
+	return r;
+}
+
+/* Those that the rank of our number had: they tell its names. */
+static int have_own(struct sk_restoring *rs)
+{
+	int32_t own = rs->state->job.rank;
+	int r = 0;
+
+	for (uint32_t i = sk_restore_first_of(rs, own); r >= 0 &&
+	     i < rs->n_images && rs->images[i].rank == own; i++) {
+		r = sk_restore_derive(rs, i);
+		r = r == -ENOENT ? 0 : r;
+	}
+	return r;
+}
+
+/* Asks about all images that do not follow. */
+static int ask_odd(struct asking *a, int r)
+{
+	struct sk_restoring *rs = a->rs;
+	uint32_t world = (uint32_t)rs->state->job.world;
+	size_t bytes = (rs->n_images / world + 1u) / 8 + 1;
+	_cleanup_free_ uint8_t *odd = calloc(1, bytes), *all = NULL;
+	struct sk_restore_word word = { 0 };
+
+	if (r >= 0 && !odd)
+		r = no_memory(rs);
+	if (r >= 0)
+		r = look_at_share(rs, odd);
+	if (r >= 0)
+		r = have_own(rs);
+	r = sk_restore_agree(rs, r, &word, NULL, 0);
+	if (r >= 0)
+		r = sk_restore_gather(rs, odd, bytes, &all, 0);
+	if (r < 0)
+		return r;
+	a->n = 0;
+	for (uint32_t i = 0; i < rs->n_images; i++)
+		if (sk_bit(all + i % world * bytes, i / world))
+			a->images[a->n++] = i;
+	rs->follow = !a->n;
+	return 0;
+}
+
+/* Of those that some rank lacks, and has no header of. */
 static int tell_rest(struct asking *a, int r)
 {
 	struct sk_restoring *rs = a->rs;
-	size_t bytes = rs->n_images / 8 + 1, world;
-	_cleanup_free_ uint8_t *lacks = calloc(1, bytes), *all = NULL;
+	size_t world = (size_t)rs->state->job.world, bytes, n = 0;
+	_cleanup_free_ uint8_t *lacks = NULL, *all = NULL;
 	struct sk_restore_word word = { 0 };
 
-	world = (size_t)rs->state->job.world;
-	for (uint32_t i = 0; i < rs->n_images && r >= 0; i++) {
-		r = sk_restore_derive(rs, i);
-		r = r == -ENOENT ? know(rs, i) : r;
-		if (lacks && !rs->images[i].layout)
+	r = ask_odd(a, r);
+	if (r < 0 || !a->n)
+		return r;
+	bytes = a->n / 8 + 1;
+	lacks = calloc(1, bytes);
+	for (size_t i = 0; i < a->n && r >= 0; i++) {
+		r = know(rs, a->images[i]);
+		if (lacks && !rs->images[a->images[i]].layout)
 			sk_bit_set(lacks, i);
 	}
 	if (r >= 0 && !lacks)
@@ -287,21 +358,20 @@ static int tell_rest(struct asking *a, int r)
 		r = sk_restore_gather(rs, lacks, bytes, &all, 0);
 	if (r < 0)
 		return r;
-	a->n = 0;
-	for (uint32_t i = 0; i < rs->n_images; i++) {
+	for (size_t i = 0; i < a->n; i++) {
 		bool lacked = false;
 
 		for (size_t k = 0; k < world && !lacked; k++)
 			lacked = sk_bit(all + k * bytes, i);
-		if (!lacked)
-			continue;
-		a->images[a->n++] = i;
-		if (r >= 0)
-			r = have_header(rs, i);
+		if (lacked)
+			a->images[n++] = a->images[i];
 	}
+	a->n = n;
+	for (size_t i = 0; i < n && r >= 0; i++)
+		r = have_header(rs, a->images[i]);
 	free(a->all);
 	a->all = NULL;
-	if (!a->n)
+	if (!n)
 		return 0;
 	r = gather_lengths(a, r);
 	return r < 0 ? r : tell_all(a);
@@ -322,8 +392,6 @@ int sk_restore_tell(struct sk_restoring *rs)
 	/* Its last steps are this rank's alone. */
 	if (!rs->broken && (r >= 0 || r == -ENOMEM))
 		r = tell_rest(&a, r);
-	/* So that names are indexed from the first, as by who is alone. */
-	sk_restore_unlearn(rs);
 	free(a.images);
 	free(a.all);
 	return r;

@@ -18,17 +18,24 @@ static bool is_present(const struct sk_restore_image *image)
 	return false;
 }
 
-/* Ranks of several nodes told each other. */
+/* Ranks of several nodes told each other what arithmetic does not give. */
 static int know_all(struct sk_restoring *rs)
 {
 	int r = 0;
 
-	for (uint32_t i = 0; i < rs->n_images && !rs->apart; i++) {
-		r = sk_restore_know(rs, i);
+	for (uint32_t i = 0; i < rs->n_images; i++) {
+		r = rs->apart ? sk_restore_derive(rs, i) :
+				sk_restore_know(rs, i);
 		if (r < 0 && r != -ENOENT)
 			return r;
 	}
 	return 0;
+}
+
+static int no_memory(struct sk_restoring *rs)
+{
+	return sk_err_set(&rs->err, -ENOMEM, "no memory for %u images",
+			  rs->n_images);
 }
 
 static int refuse(struct sk_restoring *rs, int r, const struct sk_err *why)
@@ -46,7 +53,31 @@ static int refuse(struct sk_restoring *rs, int r, const struct sk_err *why)
 			  why->text);
 }
 
-int sk_restore_whole(struct sk_restoring *rs)
+/* Of several nodes, most often: by what ranks describe, whatever its length. */
+static int is_whole(struct sk_restoring *rs, bool *ret_covered)
+{
+	_cleanup_free_ struct sk_coverage_like *like = NULL;
+	struct sk_err err = { "" };
+	int r;
+
+	like = calloc(rs->n_images + 1u, sizeof(*like));
+	if (!like)
+		return no_memory(rs);
+	for (uint32_t i = 0; i < rs->n_images; i++) {
+		const struct sk_restore_image *image = &rs->images[i];
+
+		like[i] = (struct sk_coverage_like){
+			sk_restore_described(rs, image->description),
+			image->rank, (enum sk_image_kind)image->kind,
+			is_present(image) };
+		assert(like[i].like);
+	}
+	r = sk_coverage_follows(like, rs->n_images, rs->world, ret_covered,
+				&err);
+	return r < 0 ? refuse(rs, r, &err) : 0;
+}
+
+static int look_at_all(struct sk_restoring *rs)
 {
 	_cleanup_free_ struct sk_coverage_image *images = NULL;
 	struct sk_err err = { "" };
@@ -58,8 +89,7 @@ int sk_restore_whole(struct sk_restoring *rs)
 		return r;
 	images = calloc(rs->n_images + 1u, sizeof(*images));
 	if (!images)
-		return sk_err_set(&rs->err, -ENOMEM, "no memory for %u images",
-				  rs->n_images);
+		return no_memory(rs);
 	for (uint32_t i = 0; i < rs->n_images; i++)
 		if (rs->images[i].layout)
 			images[n++] = (struct sk_coverage_image){
@@ -71,4 +101,12 @@ int sk_restore_whole(struct sk_restoring *rs)
 	/* Boxes that disagree make no snapshot of this one. */
 	r = r == -EINVAL || r == -E2BIG ? -ENODATA : r;
 	return refuse(rs, r, &err);
+}
+
+int sk_restore_whole(struct sk_restoring *rs)
+{
+	bool covered = false;
+	int r = rs->follow ? is_whole(rs, &covered) : 0;
+
+	return r < 0 || covered ? r : look_at_all(rs);
 }
