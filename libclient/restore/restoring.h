@@ -5,6 +5,7 @@
  *
  *   restore.c   the call, its attempts, its report
  *   agree.c     words that the ranks exchange
+ *   trade.c     what they give to each other
  *   offer.c     snapshots that this rank's agent has
  *   choose.c    which snapshot
  *   ballot.c    what ranks offer, brought together

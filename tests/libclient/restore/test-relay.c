@@ -45,6 +45,13 @@ struct player {
 	size_t n_receives;
 };
 
+/* How long that is, as trade.c has ranks say it. */
+struct said {
+	uint64_t bytes;
+	int32_t rank;
+	uint32_t reserved;
+};
+
 struct scene {
 	int32_t near[RANKS];
 	struct sk_want wants[ALL];
@@ -58,7 +65,8 @@ struct scene {
 	struct player players[RANKS];
 	/* What the fetcher has said to each: */
 	struct sk_relay_word words[RANKS][ALL];
-	uint64_t bytes[RANKS];
+	struct said said[RANKS];
+	uint64_t n_said;
 	int32_t rank;			/* who plays */
 };
 
@@ -66,16 +74,19 @@ static int allgather(void *ctx, const void *in, size_t bytes, void *out,
 		     uint32_t timeout_ms)
 {
 	struct scene *s = ctx;
+	void *kept = NULL;
 
 	(void)timeout_ms;
 	memset(out, 0, RANKS * bytes);
 	memcpy((char *)out + (size_t)s->rank * bytes, in, bytes);
-	if (bytes != sizeof(s->bytes))
-		return 0;
-	if (s->rank)
-		memcpy(out, s->bytes, bytes);
-	else
-		memcpy(s->bytes, in, bytes);
+	if (bytes == sizeof(s->n_said))
+		kept = &s->n_said;
+	else if (bytes == s->n_said * sizeof(s->said[0]))
+		kept = s->said;
+	if (kept && s->rank)
+		memcpy(out, kept, bytes);
+	else if (kept)
+		memcpy(kept, in, bytes);
 	return 0;
 }
 
@@ -316,8 +327,10 @@ Test(relay, words_that_cannot_be)
 		draw(s);
 		s->rank = 1;
 		memcpy(s->words[1], words[i], sizeof(words[i]));
-		s->bytes[1] = words[i][1].cap ? sizeof(words[i]) :
-						sizeof(words[i][0]);
+		s->n_said = 1;
+		s->said[0].rank = 1;
+		s->said[0].bytes = words[i][1].cap ? sizeof(words[i]) :
+						     sizeof(words[i][0]);
 		cr_assert(sk_relaying_new(&p->rs, 0, &p->terms, &none,
 					  &p->relaying) == -EPROTO, "%zu", i);
 		cr_assert(strstr(p->rs.err.text, "rank 0 passes on"));

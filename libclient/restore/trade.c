@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What ranks give to each other. Most have something for a few: so each says
+ * for whom and how long, and not to whom it has nothing to give; all of them say
+ * as many lengths as the one with most.
+ */
+#include <string.h>
+
+#include "base/util.h"
+#include "restore/agree.h"
+
+struct length {
+	uint64_t bytes;
+	int32_t rank;		/* for whom; of 0 bytes for nobody */
+	uint32_t reserved;
+};
+
+static int no_memory(struct sk_restoring *rs)
+{
+	return sk_err_set(&rs->err, -ENOMEM, "no memory for what %d ranks say",
+			  rs->state->job.world);
+}
+
+/* ---- lengths ---- */
+
+static uint64_t list_lengths(const struct sk_restoring *rs,
+			     const struct sk_restore_parcel *out,
+			     struct length *mine)
+{
+	uint64_t n = 0;
+
+	for (int32_t k = 0; k < rs->state->job.world; k++)
+		if (k != rs->state->job.rank && out[k].bytes)
+			mine[n++] = (struct length){ out[k].bytes, k, 0 };
+	return n;
+}
+
+/* *ret_most of each rank, at *ret_all; NULL where nobody says any. */
+static int gather_lengths(struct sk_restoring *rs, const struct length *mine,
+			  uint64_t n, struct length **ret_all,
+			  uint64_t *ret_most)
+{
+	uint64_t world = (uint64_t)rs->state->job.world, most = 0;
+	_cleanup_free_ uint64_t *counts = NULL;
+
+	*ret_all = NULL;
+	if (sk_restore_gather(rs, &n, sizeof(n), &counts, 0) < 0)
+		return -ETIMEDOUT;
+	for (uint64_t k = 0; k < world; k++)
+		most = counts[k] > most ? counts[k] : most;
+	*ret_most = most;
+	if (most > world)
+		return sk_err_set(&rs->err, -EPROTO, "a rank has more to give "
+				  "than there are ranks");
+	if (most && sk_restore_gather(rs, mine, most * sizeof(*mine), ret_all,
+				      0) < 0)
+		return -ETIMEDOUT;
+	return 0;
+}
+
+static uint64_t length_for(const struct length *v, uint64_t n, int32_t rank)
+{
+	for (uint64_t i = 0; i < n; i++)
+		if (v[i].rank == rank && v[i].bytes)
+			return v[i].bytes;
+	return 0;
+}
+
+/* ---- parcels ---- */
+
+/* One piece of memory: the parcels, then what is in them. */
+static struct sk_restore_parcel *make_parcels(const uint64_t *bytes,
+					      size_t world)
+{
+	uint64_t total = world * sizeof(struct sk_restore_parcel);
+	struct sk_restore_parcel *in;
+	char *at;
+
+	for (size_t i = 0; i < world; i++)
+		if (!sk_add_u64(total, sk_round_up(bytes[i], 8), &total))
+			return NULL;
+	in = malloc(total);
+	at = in ? (char *)&in[world] : NULL;
+	for (size_t i = 0; in && i < world; i++) {
+		in[i].bytes = bytes[i];
+		in[i].data = at;
+		at += sk_round_up(in[i].bytes, 8);
+	}
+	return in;
+}
+
+static int make_in(struct sk_restoring *rs,
+		   const struct sk_restore_parcel *out,
+		   const struct length *all, uint64_t most,
+		   struct sk_restore_parcel **ret)
+{
+	size_t world = (size_t)rs->state->job.world;
+	int32_t rank = rs->state->job.rank;
+	_cleanup_free_ uint64_t *bytes = calloc(world, sizeof(*bytes));
+
+	if (!bytes)
+		return no_memory(rs);
+	for (size_t k = 0; k < world && all; k++)
+		bytes[k] = length_for(&all[k * most], most, rank);
+	bytes[rank] = out[rank].bytes;
+	*ret = make_parcels(bytes, world);
+	return *ret ? 0 : no_memory(rs);
+}
+
+static int post(struct sk_restoring *rs, const struct sk_restore_parcel *out,
+		struct sk_restore_parcel *in)
+{
+	size_t world = (size_t)rs->state->job.world, n = 0, m = 0;
+	size_t rank = (size_t)rs->state->job.rank;
+	_cleanup_free_ struct sk_comm_part *parts = NULL;
+	struct sk_comm_part *from;
+
+	parts = calloc(2 * world, sizeof(*parts));
+	if (!parts)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu ranks",
+				  world);
+	from = parts + world;
+	if (out[rank].bytes)
+		memcpy(in[rank].data, out[rank].data, out[rank].bytes);
+	for (size_t i = 0; i < world; i++) {
+		if (i != rank && out[i].bytes)
+			parts[n++] = (struct sk_comm_part){
+				(int32_t)i, 0, out[i].data, out[i].bytes };
+		if (i != rank && in[i].bytes)
+			from[m++] = (struct sk_comm_part){
+				(int32_t)i, 0, in[i].data, in[i].bytes };
+	}
+	return sk_restore_exchange(rs, parts, n, from, m);
+}
+
+int sk_restore_trade(struct sk_restoring *rs, int r,
+		     const struct sk_restore_parcel *out,
+		     struct sk_restore_parcel **ret_in)
+{
+	_cleanup_free_ struct sk_restore_parcel *in = NULL;
+	_cleanup_free_ struct length *mine = NULL, *all = NULL;
+	struct sk_restore_word word = { 0 };
+	uint64_t most;
+	int told;
+
+	mine = calloc((size_t)rs->state->job.world + 1, sizeof(*mine));
+	if (!mine)
+		return no_memory(rs);
+	told = gather_lengths(rs, mine,
+			      r < 0 ? 0 : list_lengths(rs, out, mine), &all,
+			      &most);
+	if (told < 0)
+		return told;
+	if (r >= 0)
+		r = make_in(rs, out, all, most, &in);
+	r = sk_restore_agree(rs, r, &word, NULL, 0);
+	if (r >= 0)
+		r = post(rs, out, in);
+	if (r >= 0)
+		*ret_in = in;
+	/* A comm that failed may still write to it. */
+	if (r >= 0 || rs->broken)
+		(void)sk_take_ptr(in);
+	return r;
+}
