@@ -72,6 +72,21 @@ LIGHTNING = """
     from shardkeep.torch.lightning import Snapshots
 
     job, stop, devices = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    own = sys.argv[4:]      # checkpoints of Lightning's own
+    told = []
+    if own:                 # and what is said of them
+        logging.disable(logging.NOTSET)
+        logging.getLogger("shardkeep").addFilter(
+            lambda r: told.append(r.getMessage()))
+
+    class Batches(lightning.Callback):
+        seen = 0
+        def on_train_batch_start(self, *_):
+            self.seen += 1
+        def state_dict(self):
+            return {"seen": self.seen}
+        def load_state_dict(self, state):
+            self.seen = state["seen"]
 
     class Module(lightning.LightningModule):
         def __init__(self):
@@ -97,14 +112,19 @@ LIGHTNING = """
         torch.linspace(-1, 1, 6).expand(32, 6), batch_size=4 // devices)
     snapshots = Snapshots(job, flush_every=1000, raising=True,
                           wait=100)
+    batches = Batches()
+    callbacks = [batches, snapshots]
+    if own:
+        callbacks.append(lightning.pytorch.callbacks.ModelCheckpoint(
+            own[0], save_top_k=-1, every_n_train_steps=8))
     trainer = lightning.Trainer(
         max_epochs=2, accelerator="cpu", devices=devices, logger=False,
         strategy="ddp" if devices > 1 else "auto",
-        enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[snapshots])
+        enable_checkpointing=bool(own), enable_progress_bar=False,
+        enable_model_summary=False, callbacks=callbacks)
     module = Module()
     try:
-        trainer.fit(module, data)
+        trainer.fit(module, data, ckpt_path=(own + [None, None])[1])
     except BaseException:
         if stop < 0:
             raise
@@ -112,7 +132,7 @@ LIGHTNING = """
         print(json.dumps({
             "weight": module.net.weight.tolist(), "seen": module.seen.item(),
             "steps": module.steps, "restored": snapshots.restored,
-            "global_step": trainer.global_step, "lr": trainer.optimizers[0]
+            "batches": batches.seen, "told": told, "global_step": trainer.global_step, "lr": trainer.optimizers[0]
             .param_groups[0]["lr"] if trainer.optimizers else None}))
 """
 
@@ -136,7 +156,20 @@ def test_lightning(agent: str, devices: int) -> None:
     assert again["restored"] == 11 and again["global_step"] == 16
     assert again["steps"] == 5, "what was done before is not done again"
     assert again["seen"] == 16
+    assert again["batches"] == whole["batches"] + 1, "one was cut"
     assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
+
+
+@needs("lightning")
+def test_a_checkpoint_of_lightnings_own(agent: str) -> None:
+    """Who names one gets it, all of it, and none of a newer snapshot."""
+    whole = python(LIGHTNING, agent, "whole", -1, 1)
+    python(LIGHTNING, agent, "own", 11, 1, f"{agent}/own")
+    again = python(LIGHTNING, agent, "own", -1, 1, f"{agent}/own",
+                   f"{agent}/own/epoch=0-step=8.ckpt")
+    assert again["restored"] is None and again["steps"] == 8
+    assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
+    assert any("no snapshot is restored" in x for x in again["told"])
 
 
 TRAINER = """
@@ -145,6 +178,8 @@ TRAINER = """
     import torch, transformers
     transformers.utils.logging.set_verbosity_error()
     from shardkeep.torch.trainer import Snapshots
+
+    held = []       # as a notebook does, whatever became of them
 
     def train(job, stop, accumulate):
         class Stop(transformers.TrainerCallback):
@@ -169,13 +204,15 @@ TRAINER = """
         args = transformers.TrainingArguments(
             "out", per_device_train_batch_size=4, num_train_epochs=2,
             gradient_accumulation_steps=accumulate,
-            learning_rate=0.01, save_strategy="no", logging_strategy="no",
+            learning_rate=0.01, logging_strategy="no",
+            save_strategy="steps" if job == "own" else "no", save_steps=3,
             report_to=[], use_cpu=True, disable_tqdm=True, seed=3)
         snapshots = Snapshots(job, flush_every=1000, raising=True, wait=100)
         trainer = transformers.Trainer(model, args, train_dataset=data,
                                        callbacks=[Stop(), snapshots, Count()])
+        held.append(trainer)
         try:
-            trainer.train()
+            trainer.train(resume_from_checkpoint=job == "own" and stop < 0)
         except KeyboardInterrupt:
             pass
         return trainer.is_world_process_zero(), {
@@ -215,6 +252,32 @@ def test_hugging_face_trainer(agent: str, ranks: int, accumulate: int,
         assert d["restored"] == last and d["steps"] == []
         assert d["weight"] == whole["weight"]
         assert d["step"] == last and d["epoch"] == 2
+
+
+@needs("transformers")
+@needs("accelerate")
+def test_trainers_of_one_process(agent: str) -> None:
+    """One that an exception ended is not in the way of the next, which goes
+    on at the beginning of an epoch with the generators that begin it; one
+    that is told to take a checkpoint of the Trainer's own takes nothing of a
+    newer snapshot."""
+    whole, _, again, _, own = python(
+        TRAINER, agent, 1, "whole", -1, "cut", 6, "cut", -1, "own", 8, "own",
+        -1)
+    assert again["restored"] == 6 and again["weight"] == whole["weight"]
+    assert again["steps"] == whole["steps"][6:]
+    assert own["restored"] is None and own["weight"] == whole["weight"]
+    assert own["steps"] == whole["steps"][6:]
+
+
+@needs("transformers")
+@needs("accelerate")
+def test_a_trainer_of_other_batches(agent: str) -> None:
+    """What was trained of the data is not trained again."""
+    python(TRAINER, agent, 2, "cut", 3)
+    again, = python(TRAINER, agent, 1, "cut", -1)
+    assert again["restored"] == 3
+    assert again["steps"][0] == [4, 1.1667], "the second epoch's first batch"
 
 
 TITAN = """

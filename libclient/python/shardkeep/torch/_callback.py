@@ -3,10 +3,18 @@
 
 from __future__ import annotations
 
+import logging
 import operator
+import weakref
 from typing import Any
 
 from .checkpointer import Checkpointer
+
+log = logging.getLogger("shardkeep")
+
+#: Who trains in this process, by job.
+_TRAINING: weakref.WeakValueDictionary[str, Callback] = \
+    weakref.WeakValueDictionary()
 
 
 class Callback:
@@ -40,6 +48,36 @@ class Callback:
         self.checkpointer: Checkpointer | None = None
         #: The step that was restored, None on a first run.
         self.restored: int | None = None
+
+    def _open(self, model: Any, optim: Any, extra: dict[str, Any]
+              ) -> Checkpointer:
+        """The Checkpointer of a training that begins.
+
+        One that an exception ended, as a cell of a notebook is, may have told
+        its callback nothing: what that left open is this job's, and closed.
+        """
+        self._close()
+        left = _TRAINING.get(self._job)
+        if left is not None:
+            left._close()
+        self.restored = None
+        self.checkpointer = Checkpointer(
+            model, optim, job=self._job, extra={**extra, **self._extra},
+            **self._options)
+        _TRAINING[self._job] = self
+        return self.checkpointer
+
+    def _restores(self, other: int | str | None) -> bool:
+        """Whether the newest snapshot is to be restored: not beside ``other``,
+        a checkpoint of the framework's own that it was told to resume from.
+        Half of the state would be of one step and half of another."""
+        if self._resume and other is not None:
+            log.warning(
+                "job %s: training resumes from a checkpoint of the "
+                "framework's own (%s), as it was told to, and no snapshot is "
+                "restored; leave that out to go on at the newest snapshot",
+                self._job, other)
+        return self._resume and other is None
 
     def _close(self) -> None:
         if self.checkpointer is not None:

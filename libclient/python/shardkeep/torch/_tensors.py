@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -36,6 +36,27 @@ def clean_name(name: str) -> str:
     for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
     return name
+
+
+#: What has the module that it wraps as ``module``, under names of its own.
+_DATA_PARALLEL = (torch.nn.parallel.DistributedDataParallel,
+                  torch.nn.DataParallel)
+
+
+def _namer(model: torch.nn.Module) -> Callable[[str], str]:
+    """What makes FQNs of the names in a model: those that it would have if
+    nothing in it were wrapped, as ``get_model_state_dict()`` does."""
+    # Innermost first.
+    within = sorted((f"{name}." for name, m in model.named_modules()
+                     if name and isinstance(m, _DATA_PARALLEL)),
+                    key=len, reverse=True)
+
+    def fqn(name: str) -> str:
+        for at in within:
+            if name.startswith(at + "module."):
+                name = at + name.removeprefix(at + "module.")
+        return clean_name(name)
+    return fqn
 
 
 def is_state(name: str) -> bool:
@@ -95,8 +116,9 @@ class LiveTensors:
             self._walk_one(_unwrapped(model), seen)
 
     def _walk_one(self, model: torch.nn.Module, seen: set[int]) -> None:
+        fqn_of = _namer(model)
         for piece, p in pieces_of(model):
-            piece = dataclasses.replace(piece, fqn=clean_name(piece.fqn))
+            piece = dataclasses.replace(piece, fqn=fqn_of(piece.fqn))
             self._once("model." + piece.fqn)
             self.pieces[piece.fqn] = piece
             self._names.setdefault(id(p), []).append(piece.fqn)
@@ -112,24 +134,26 @@ class LiveTensors:
             dot = f"{prefix}." if prefix else ""
             if type(module).get_extra_state is not \
                     torch.nn.Module.get_extra_state:
-                self._extra[clean_name(dot + "_extra_state")] = module
+                self._extra[fqn_of(dot + "_extra_state")] = module
             for key, t in module._parameters.items():
                 if id(t) in flattened:
                     continue
+                fqn = fqn_of(dot + key)
                 if t is not None and id(t) not in seen:
-                    self._names[id(t)] = [clean_name(dot + key)]
-                self._place(module._parameters, key, t, dot, seen)
+                    self._names[id(t)] = [fqn]
+                self._place(module._parameters, key, t, fqn, seen)
             passing = module._non_persistent_buffers_set
             if module._buffers:
                 self._passing.append((passing, frozenset(passing)))
             for key, t in module._buffers.items():
                 if key not in passing:
-                    self._place(module._buffers, key, t, dot, seen)
-                    self.buffers.add("model." + clean_name(dot + key))
+                    fqn = fqn_of(dot + key)
+                    self._place(module._buffers, key, t, fqn, seen)
+                    self.buffers.add("model." + fqn)
                     if isinstance(module, _OF_BATCHES) and \
                             not isinstance(module, torch.nn.SyncBatchNorm) \
                             and key in _STATISTICS:
-                        self.statistics.add("model." + clean_name(dot + key))
+                        self.statistics.add("model." + fqn)
 
     def _rebuilt(self) -> bool:
         """Whether modules have other modules, names or parameters than when
@@ -145,7 +169,7 @@ class LiveTensors:
         return list({id(d): d for d, key, _ in self._were
                      if d.get(key) is None}.values())
 
-    def _place(self, where: Any, key: str, t: Any, dot: str,
+    def _place(self, where: Any, key: str, t: Any, fqn: str,
                seen: set[int]) -> None:
         tied = t is not None and id(t) in seen
         if t is None or tied or isinstance(t, torch.nn.Parameter):
@@ -155,7 +179,7 @@ class LiveTensors:
         if t is None or tied:   # kept once
             return
         seen.add(id(t))
-        name = "model." + clean_name(dot + key)
+        name = "model." + fqn
         self._once(name)
         self._places.append((where, key, name))
 
@@ -459,10 +483,13 @@ class LiveTensors:
 
 def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     """The module itself: compiling and DDP put it under names of theirs."""
-    model = getattr(model, "_orig_mod", model)
-    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-        model = model.module
-    return getattr(model, "_orig_mod", model)
+    while True:
+        inner = getattr(model, "_orig_mod", model)
+        if isinstance(inner, _DATA_PARALLEL):
+            inner = inner.module
+        if inner is model:
+            return model
+        model = inner
 
 
 def _place_for(t: torch.Tensor) -> torch.device:
@@ -522,6 +549,7 @@ def _unsaved_of(model: torch.nn.Module, names: set[str], live: set[int]
         yield (f"what {odd[0] or 'the model'} adds to its state dict by "
                "itself")
         return
+    fqn_of = _namer(model)
     for key, t in model.state_dict(keep_vars=True).items():
-        if clean_name(key) not in names and id(t) not in live:
+        if fqn_of(key) not in names and id(t) not in live:
             yield f'"{key}" of the model\'s state dict'

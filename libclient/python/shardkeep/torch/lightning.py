@@ -5,34 +5,67 @@
 
 A run that is started again goes on where the newest snapshot was taken: model,
 optimizers, schedulers, generators, and the loops' progress, as Lightning's own
-checkpoints have it. A data loader with ``state_dict`` goes on in its epoch.
+checkpoints have it, and the state of its callbacks. A data loader with
+``state_dict`` goes on in its epoch.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 from typing import Any
 
 try:
-    from lightning.pytorch import Callback
+    from lightning.pytorch import Callback, LightningModule
 except ImportError:         # the package under its older name
-    from pytorch_lightning import Callback
+    from pytorch_lightning import Callback, LightningModule
 
-from . import _callback
-from .checkpointer import Checkpointer
+from . import _callback, _objects
+
+log = logging.getLogger("shardkeep")
+
+#: Among the progress of the loops.
+_CALLBACKS = "callbacks"
+#: What adds to a checkpoint of Lightning's own.
+_ADDS = "on_save_checkpoint"
 
 
 class _Loops:
-    """The progress of a trainer's fit loop."""
+    """The progress of a trainer's fit loop, and of its callbacks."""
 
     def __init__(self, trainer: Any) -> None:
         self._loop = trainer.fit_loop
+        self._callbacks = {c.state_key: c for c in trainer.callbacks}
+        self._lost: set[str] = set()    # and said so
 
     def state_dict(self) -> dict[str, Any]:
-        return self._loop.state_dict()
+        states = {key: state for key, c in self._callbacks.items()
+                  if (state := c.state_dict()) and self._has_form(key, state)}
+        return {**self._loop.state_dict(), _CALLBACKS: states}
+
+    def _has_form(self, key: str, state: Any) -> bool:
+        if key in self._lost:
+            return False
+        try:
+            _objects.dumps(state, key)
+            return True
+        except Exception as e:
+            self._lost.add(key)
+            log.warning("snapshots do not hold the state of a callback: %s",
+                        e)
+            return False
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._loop.load_state_dict(copy.deepcopy(state))
+        state = copy.deepcopy(state)
+        for key, mine in state.pop(_CALLBACKS, {}).items():
+            if key in self._callbacks:
+                self._callbacks[key].load_state_dict(mine)
+        self._loop.load_state_dict(state)
+
+
+def _adds_more(x: Any, kind: type) -> bool:
+    """Whether it adds to checkpoints what only itself knows."""
+    return getattr(type(x), _ADDS, None) is not getattr(kind, _ADDS)
 
 
 class Snapshots(_callback.Callback, Callback):
@@ -41,15 +74,25 @@ class Snapshots(_callback.Callback, Callback):
     _last = 0       # the step that was looked at
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        extra = {"loops": _Loops(trainer), **self._extra}
+        extra: dict[str, Any] = {"loops": _Loops(trainer)}
         for i, c in enumerate(trainer.lr_scheduler_configs):
             extra[f"scheduler.{i}"] = c.scheduler
-        self.checkpointer = Checkpointer(
-            trainer.strategy.model, list(trainer.optimizers), job=self._job,
-            extra=extra, **self._options)
-        if self._resume:
-            self.restored = self.checkpointer.restore()
+        self._say_what_is_lost(trainer, pl_module)
+        checkpointer = self._open(trainer.strategy.model,
+                                  list(trainer.optimizers), extra)
+        # Lightning loads its own checkpoint's training state after this.
+        if self._restores(trainer.ckpt_path):
+            self.restored = checkpointer.restore()
         self._last = self.restored or 0
+
+    def _say_what_is_lost(self, trainer: Any, pl_module: Any) -> None:
+        adding = [c for c in trainer.callbacks if _adds_more(c, Callback)]
+        if _adds_more(pl_module, LightningModule):
+            adding.append(pl_module)
+        for x in adding:
+            log.warning("job %s: snapshots do not hold what %s.%s() adds to a "
+                        "checkpoint; what must come back is given as extra={"
+                        "...}", self._job, type(x).__qualname__, _ADDS)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         step = trainer.global_step

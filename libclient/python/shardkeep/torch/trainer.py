@@ -23,7 +23,6 @@ from transformers import TrainerCallback
 
 from ._callback import Callback
 from ._kept import rng_state, set_rng_state
-from .checkpointer import Checkpointer
 
 log = logging.getLogger("shardkeep")
 
@@ -84,8 +83,25 @@ class _Position:
         each = max(-(-batches // accumulate), 1) if batches else 0
         self.epochs = step // each if each else 0
         self.done = (step % each if each else step) * accumulate
-        self.batches = batches
-        stop = batches - batches % accumulate if self.done else batches
+        self.batches, self._accumulate = batches, accumulate
+
+    def is_at(self, epoch: float | None) -> bool:
+        """Whether the epoch that a snapshot tells is this place."""
+        return not self.batches or epoch is None or abs(
+            epoch - self.epochs - self.done / self.batches
+            ) * self.batches < 0.5
+
+    def move(self, epoch: float) -> None:
+        """To the batch where so much of the data was trained."""
+        self.epochs = int(epoch)
+        done = round((epoch - self.epochs) * self.batches)
+        self.done = done - done % self._accumulate
+
+    def take(self, loader: Any) -> None:
+        """Has the loader go on here."""
+        stop = self.batches
+        if self.done:
+            stop -= stop % self._accumulate
         self._skip(loader, self.done, stop)
         self._count_on(loader)
 
@@ -132,21 +148,30 @@ class Snapshots(Callback, TrainerCallback):
                        model: Any = None, optimizer: Any = None,
                        lr_scheduler: Any = None, train_dataloader: Any = None,
                        **_: Any) -> None:
-        self._close()
-        self.checkpointer = Checkpointer(
-            model, optimizer, job=self._job,
-            extra={"progress": _Progress(state), "scheduler": lr_scheduler,
-                   **self._extra}, **self._options)
-        self.restored = self._position = self._rng = None
-        if self._resume:
-            self.restored = self.checkpointer.restore()
+        self._position = self._rng = None
+        checkpointer = self._open(model, optimizer, {
+            "progress": _Progress(state), "scheduler": lr_scheduler})
+        if self._restores(f"step {state.global_step}"
+                          if state.global_step else None):
+            self.restored = checkpointer.restore()
         if self.restored is None:
             return
-        # What draws the next batches must not be the generators that the
-        # next step had.
-        self._rng = rng_state()
         self._position = _Position(train_dataloader, state.global_step,
                                    args.gradient_accumulation_steps)
+        if not self._position.is_at(state.epoch):
+            log.warning(
+                "job %s: step %d was trained at epoch %.4g, with other ranks, "
+                "batches or gradient accumulation than now: the data goes on "
+                "there, and steps and learning rates are counted as they are "
+                "now; keep ranks x batch size x accumulation the same to end "
+                "where the run would have ended", self._job,
+                state.global_step, state.epoch)
+            self._position.move(state.epoch)
+        self._position.take(train_dataloader)
+        # What draws the next batches of an epoch must not be the generators
+        # that the next step had. What begins one draws from those it had.
+        if self._position.done:
+            self._rng = rng_state()
         if state.global_step >= state.max_steps:
             log.info("job %s is at its end: nothing is trained", self._job)
             self._position.nothing(train_dataloader)
