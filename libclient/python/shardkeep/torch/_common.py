@@ -83,9 +83,17 @@ def dtype_of(name: str, tensor: torch.Tensor) -> int:
     try:
         return TO_DTYPE[tensor.dtype]
     except KeyError:
-        way = "; its view_as_real() has" if tensor.is_complex() else ""
+        way = "view_as_real()" if tensor.is_complex() else "view(torch.uint8)"
         raise TypeError(f"{name}: {tensor.dtype} has no place in a "
-                        f"safetensors image{way}") from None
+                        f"safetensors image; its {way} has") from None
+
+
+def _inner(t: torch.Tensor) -> str:
+    """Which ones, where it says so."""
+    try:
+        return f" ({', '.join(t.__tensor_flatten__()[0])})"  # type: ignore
+    except Exception:
+        return ""
 
 
 def _of_another_kind(t: torch.Tensor) -> str | None:
@@ -96,7 +104,7 @@ def _of_another_kind(t: torch.Tensor) -> str | None:
         return "is a nested tensor; store its values and offsets"
     if type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return (f"is a {type(t).__qualname__}, whose values are in other "
-                "tensors; store those")
+                f"tensors{_inner(t)}; store those")
     if torch._C._functorch.is_functorch_wrapped_tensor(t) or \
             torch._is_functional_tensor(t):
         return "is a tensor of a transformation, such as vmap, and has no " \

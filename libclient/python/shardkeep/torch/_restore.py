@@ -192,7 +192,7 @@ class Restore:
         return beyond
 
     def _make_missing(self, beyond: list[_core.Beyond]) -> bool:
-        made = False
+        made = self._tensors.step_fresh(beyond)
         for label, p, stepped, key, shape, dtype in list(
                 self._tensors.missing(beyond)):
             self._tensors.make_state(label, p, stepped, key, shape,

@@ -17,6 +17,8 @@ from . import _device
 from ._flat import FlatPart, Piece, flattened_ids, pieces_of
 from ._optimizers import Stepped, load_group, opened
 from ._watch import Watch
+from ._wrapped import (
+    has_part, is_wrapped, kept_beside, parts_of, places_of, step_once)
 
 #: An optimizer, a parameter, and all that it kept of it.
 Dropped = tuple[Stepped, Any, dict[str, Any]]
@@ -222,8 +224,9 @@ class LiveTensors:
             module.reshard()    # what a forward pass may have left whole
         if self._rebuilt():
             self._walk()
-        found = [(name, where[key], name) for where, key, name in self._places
-                 if where[key] is not None]
+        found = [(part, t, part) for where, key, name in self._places
+                 if where[key] is not None
+                 for part, t in parts_of(name, where[key])]
         found += [("model." + fqn, piece.parameter(), "model." + fqn)
                   for fqn, piece in self.pieces.items()]
         for label, p, stepped in self.parameters():
@@ -237,11 +240,15 @@ class LiveTensors:
             owner, first = "model." + fqn, _state_name(label, "")
             apart = stepped.apart or fqn in self.pieces
             for key, t in mine.items():
-                if isinstance(t, torch.Tensor):
-                    found.append((
-                        first + key if type(key) is str else
-                        _state_name(label, key),
-                        self._placed(fqn, t, stepped) if apart else t, owner))
+                if not isinstance(t, torch.Tensor):
+                    continue
+                name = first + key if type(key) is str else \
+                    _state_name(label, key)
+                if apart:
+                    found.append((name, self._placed(fqn, t, stepped), owner))
+                else:
+                    found += [(part, x, owner) for part, x in
+                              parts_of(name, t)]
         return found
 
     def _placed(self, fqn: str, t: torch.Tensor, stepped: Stepped) -> Any:
@@ -268,13 +275,23 @@ class LiveTensors:
                 if name[:at + 1] not in known:
                     continue
                 label, p, stepped = known[name[:at + 1]]
-                if name[at + 1:] not in stepped.state.get(p, ()):
+                if not has_part(stepped.state.get(p, {}), name[at + 1:]):
                     yield label, p, stepped, name[at + 1:], shape, dtype
                 break
 
+    def step_fresh(self, beyond: list[_core.Beyond]) -> bool:
+        """Has optimizers without state make it by a step, where a snapshot
+        has parts of tensors that they alone can make; whether one did."""
+        fresh = {id(stepped.inner): stepped.inner
+                 for _, _, stepped, key, _, _ in self.missing(beyond)
+                 if "." in key and not stepped.inner.state}
+        for optim in fresh.values():
+            step_once(optim)
+        return bool(fresh)
+
     def watch(self, usual: _core.Usual | None = None) -> Watch:
         """What tells whether all is as :meth:`items` just found it."""
-        places = [place for place in self._tied + [
+        live = [place for place in self._tied + [
             (where, key) for where, key, _ in self._places]
             if place[0].get(place[1]) is not None]
         sizes: list[tuple[Any, int]] = [(d, len(names))
@@ -294,8 +311,11 @@ class LiveTensors:
                 found = [(mine, key) for key, t in mine.items()
                          if isinstance(t, torch.Tensor)]
                 more |= len(found) < len(mine)
-                places += found
+                live += found
         self.mixed = more
+        # An object that has its values in others is to stay the one it is.
+        held += [(d, type(d[key])) for d, key in live if is_wrapped(d[key])]
+        places = [place for d, key in live for place in places_of(d, key)]
         return Watch(
             sizes, held, states, places,
             [(g, g["params"]) for g in self.param_groups()],
@@ -355,7 +375,8 @@ class LiveTensors:
             tensors = [k for k, t in has.items()
                        if isinstance(t, torch.Tensor)]
             gone = [k for k in tensors if not any(
-                _state_name(x, k) in saved for x in labels)]
+                part in saved for x in labels
+                for part, _ in parts_of(_state_name(x, k), has[k]))]
             if not gone:
                 continue
             dropped.append((stepped, p, has))
@@ -477,6 +498,10 @@ class LiveTensors:
         live = {id(where[key]) for where, key, _ in self._places}
         found = [x for model in self.models
                  for x in _unsaved_of(_unwrapped(model), names, live)]
+        found += [f"{', '.join(beside)} of {name}, which is a "
+                  f"{type(where[key]).__qualname__}"
+                  for where, key, name in self._places
+                  if (beside := kept_beside(where[key]))]
         return found + [x for stepped in self.optims
                         for x in stepped.unsaved()]
 
