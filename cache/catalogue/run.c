@@ -65,6 +65,7 @@ static struct sk_cat_run *newest_living(const struct sk_cat_job *job)
 	return NULL;
 }
 
+#define TWICE "two jobs of one name, or a state that was not closed? "
 #define READS "Who reads beside it is no rank of it (SK_JOB_READER, in " \
 	"Python load_tensors())"
 
@@ -78,8 +79,8 @@ static int check_alone(const struct sk_cat_run *run, int32_t rank,
 	if (!state || !state->living)
 		return 0;
 	return sk_err_set(err, -EEXIST, "rank %" PRId32 " of job \"%s\" lives "
-			  "already in run %" PRIu64 "; two jobs of one name? "
-			  READS, rank, run->job->name, run->number);
+			  "already in run %" PRIu64 "; " TWICE READS, rank,
+			  run->job->name, run->number);
 }
 
 /* ---- a rank that names no run ---- */
@@ -111,9 +112,9 @@ static int join_or_number(struct sk_cat_job *job, const struct sk_cat_ask *ask,
 	if (run->world != ask->world)
 		return sk_err_set(err, -EEXIST, "a job \"%s\" of %" PRId32
 				  " ranks lives already in run %" PRIu64
-				  ", this one has %" PRId32 "; two jobs of one "
-				  "name? " READS, job->name, run->world,
-				  run->number, ask->world);
+				  ", this one has %" PRId32 "; " TWICE READS,
+				  job->name, run->world, run->number,
+				  ask->world);
 	r = check_alone(run, ask->rank, err);
 	if (r < 0)
 		return r;

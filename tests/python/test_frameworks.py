@@ -132,7 +132,8 @@ LIGHTNING = """
         print(json.dumps({
             "weight": module.net.weight.tolist(), "seen": module.seen.item(),
             "steps": module.steps, "restored": snapshots.restored,
-            "batches": batches.seen, "told": told, "global_step": trainer.global_step, "lr": trainer.optimizers[0]
+            "batches": batches.seen, "told": told,
+            "global_step": trainer.global_step, "lr": trainer.optimizers[0]
             .param_groups[0]["lr"] if trainer.optimizers else None}))
 """
 
@@ -156,7 +157,7 @@ def test_lightning(agent: str, devices: int) -> None:
     assert again["restored"] == 11 and again["global_step"] == 16
     assert again["steps"] == 5, "what was done before is not done again"
     assert again["seen"] == 16
-    assert again["batches"] == whole["batches"] + 1, "one was cut"
+    assert again["batches"] == whole["batches"], "a callback's own state"
     assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
 
 

@@ -316,6 +316,9 @@ class LiveTensors:
         # An object that has its values in others is to stay the one it is.
         held += [(d, type(d[key])) for d, key in live if is_wrapped(d[key])]
         places = [place for d, key in live for place in places_of(d, key)]
+        if any(d is None for d, _ in places):
+            held.append((None, object))     # looked at each time
+            places = [place for place in places if place[0] is not None]
         return Watch(
             sizes, held, states, places,
             [(g, g["params"]) for g in self.param_groups()],

@@ -36,13 +36,18 @@ def parts_of(name: str, t: Any) -> Iterator[tuple[str, Any]]:
 
 
 def places_of(where: Any, key: str) -> Iterator[tuple[Any, str]]:
-    """The dicts that those are in, and their keys there."""
+    """The dicts that those are in, and their keys there; None for the dict
+    of one that only a property or a slot shows."""
     t = where[key]
     if not is_wrapped(t):
         yield where, key
         return
+    mine = getattr(t, "__dict__", {})
     for inner in t.__tensor_flatten__()[0]:
-        yield from places_of(vars(t), inner)
+        if isinstance(mine.get(inner), torch.Tensor):
+            yield from places_of(mine, inner)
+        else:
+            yield None, inner
 
 
 def kept_beside(t: Any) -> list[str]:
