@@ -65,7 +65,7 @@ static struct sk_cat_run *newest_living(const struct sk_cat_job *job)
 	return NULL;
 }
 
-#define TWICE "two jobs of one name, or a state that was not closed? "
+#define TWICE "two jobs of one name? Or a state that was left open? "
 #define READS "Who reads beside it is no rank of it (SK_JOB_READER, in " \
 	"Python load_tensors())"
 

@@ -107,6 +107,22 @@ def test_state_of_an_optimizer(agent, kind):
         assert ck.snapshot(3, wait=30)
 
 
+@pytest.mark.parametrize("dtype, way", [
+    ("uint4", "it.view(torch.uint8)"), ("bits16", "it.view(torch.uint8)"),
+    ("complex128", "torch.view_as_real(it)")])
+def test_a_dtype_that_has_no_place(agent, dtype, way):
+    model = torch.nn.Module()
+    it = torch.empty(4, dtype=getattr(torch, dtype))
+    model.register_buffer("odd", it)
+    with Checkpointer(model, job="dtype") as ck:
+        with pytest.raises(TypeError, match=r"model\.odd: .*\(.*\) has"
+                           ) as error:
+            ck.snapshot(1)
+        assert f"{way} has" in str(error.value)
+        model.odd = eval(way)       # as it says
+        assert ck.snapshot(1)
+
+
 def test_a_lazy_module(agent):
     model = torch.nn.Sequential(torch.nn.LazyLinear(3))
     with Checkpointer(model, job="lazy") as ck:

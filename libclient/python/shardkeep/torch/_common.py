@@ -83,9 +83,10 @@ def dtype_of(name: str, tensor: torch.Tensor) -> int:
     try:
         return TO_DTYPE[tensor.dtype]
     except KeyError:
-        way = "view_as_real()" if tensor.is_complex() else "view(torch.uint8)"
+        way = "torch.view_as_real(it)" if tensor.is_complex() else \
+            "it.view(torch.uint8)"
         raise TypeError(f"{name}: {tensor.dtype} has no place in a "
-                        f"safetensors image; its {way} has") from None
+                        f"safetensors image; {way} has") from None
 
 
 def _inner(t: torch.Tensor) -> str:
