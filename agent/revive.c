@@ -89,12 +89,10 @@ static void lose(struct reviving *v, struct entry *e, const char *why)
 }
 
 /* Written by an agent, but not by this one. */
-static bool makes_sense(const struct table_record *r)
+static bool slot_makes_sense(const struct table_record *r)
 {
 	return r->use >= TABLE_FREE && r->use <= TABLE_DEVICE && r->state &&
-	       memchr(r->job, 0, sizeof(r->job)) &&
-	       sk_job_check(r->job, NULL) == 0 && r->rank >= 0 &&
-	       r->rank < r->world && r->kind_bytes[0] &&
+	       r->kind_bytes[0] &&
 	       r->kind_bytes[0] % SK_PAGE == 0 &&
 	       r->kind_bytes[1] % SK_PAGE == 0 &&
 	       r->kind_bytes[0] < INT64_MAX / 2 &&
@@ -103,6 +101,16 @@ static bool makes_sense(const struct table_record *r)
 		(r->header_bytes[0] <= r->kind_bytes[0] &&
 		 r->header_bytes[1] <= r->kind_bytes[1])) &&
 	       (r->use != TABLE_SEALED || r->step >= 0);
+}
+
+static bool makes_sense(const struct table_record *r)
+{
+	return memchr(r->job, 0, sizeof(r->job)) &&
+	       sk_job_check(r->job, NULL) == 0 && r->rank >= 0 &&
+	       r->rank < r->world &&
+	       (r->use == TABLE_RUN ? !r->state && !r->kind_bytes[0] &&
+				      !r->kind_bytes[1] :
+				      slot_makes_sense(r));
 }
 
 static void take_fds(struct reviving *v, struct entry *e)
@@ -145,7 +153,7 @@ static int collect(struct reviving *v)
 	return 0;
 }
 
-/* By registration, in their order; of each what is sealed comes first, since
+/* Runs, then by registration, in their order; of each what is sealed comes first, since
  * it tells the layout, on the device before that. */
 static int compare(const void *left, const void *right)
 {
@@ -503,11 +511,34 @@ static void add_copies(struct reviving *v)
 	}
 }
 
+/* Nothing of it need be sealed: its ranks come back to it all the same, and
+ * who had not been told of it yet joins them. */
+static void add_run(struct reviving *v, struct entry *e)
+{
+	const struct table_record *r = &e->record;
+	struct sk_cat_job *job = sk_cat_job_get(&v->agent->cat, r->job,
+						r->uid);
+	struct sk_err err = { "no memory for a job" };
+	struct sk_cat_run *run;
+
+	if (!job || sk_cat_run_revive(job, r->run, r->run_id, r->world, &run,
+				      &err) < 0) {
+		record_unkept(v->agent, "a run", err.text);
+		forget_entry(v, e);
+		return;
+	}
+	run->awaited = true;
+	run->note = e->at + 1;
+}
+
 static void add_all(struct reviving *v)
 {
 	uint32_t from = 0, to;
 
 	qsort(v->entries, v->n, sizeof(*v->entries), compare);
+	for (; from < v->n && !v->entries[from].record.state; from++)
+		if (v->entries[from].record.serial)
+			add_run(v, &v->entries[from]);
 	for (; from < v->n; from = to) {
 		for (to = from; to < v->n && v->entries[to].record.state ==
 					     v->entries[from].record.state;

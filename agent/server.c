@@ -280,6 +280,7 @@ static void init(struct agent *a, const struct sk_os *os,
 	a->cat.owner = a->uid;
 	a->cat.release = release_slot;
 	a->cat.forget = forget_job;
+	a->cat.forget_run = record_run_over;
 	a->cat.noted = record_note;
 	a->cat.ctx = a;
 	sk_link_init(&a->sessions);

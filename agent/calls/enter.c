@@ -10,6 +10,7 @@
 #include "agent.h"
 #include "calls/device.h"
 #include "memory/memory.h"
+#include "memory/record.h"
 #include "session/rights.h"
 #include "session/session.h"
 
@@ -223,6 +224,7 @@ int rank_enter(struct session *s, const struct sk_wire_register *reg,
 		sk_cat_state_cancel(state);
 	if (r < 0)
 		return r;
+	record_run(a, run);
 	*ret_state = state;
 	return 0;
 }

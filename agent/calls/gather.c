@@ -18,6 +18,7 @@ struct gather_rank {
 	struct request request;
 	struct gather *gather;		/* NULL: the round is over */
 	int32_t rank;
+	bool moved;			/* it had the last round elsewhere */
 };
 
 /* One round; it lives as long as somebody waits in it. */
@@ -26,7 +27,7 @@ struct gather {
 	const struct sk_os *os;
 	uid_t uid;
 	char job[SK_JOB_MAX + 1];
-	uint64_t run, run_id;		/* of the readers: no id */
+	uint64_t run, run_id;		/* as named; of the readers: no id */
 	uint64_t round;
 	uint32_t bytes;
 	int32_t world;
@@ -35,6 +36,12 @@ struct gather {
 	char *map;			/* of the memfd */
 	int fd;
 };
+
+/* Readers have none. */
+static uint64_t run_id_of(const struct sk_wire_gather *in)
+{
+	return in->id.run == SK_RUN_READERS ? 0 : in->id.run_id;
+}
 
 static uint64_t gather_bytes(const struct gather *g)
 {
@@ -90,7 +97,6 @@ static uint64_t bytes_of(const struct agent *a, uid_t uid)
 
 static int gather_new(struct agent *a, const struct session *s,
 		      const struct sk_wire_gather *in,
-		      const struct sk_cat_run *run,
 		      struct gather **ret, struct sk_err *err)
 {
 	uint64_t bytes = (uint64_t)in->id.world *
@@ -112,8 +118,8 @@ static int gather_new(struct agent *a, const struct session *s,
 	g->os = a->os;
 	g->uid = s->uid;
 	memcpy(g->job, in->id.job, sizeof(g->job));
-	g->run = run ? run->number : SK_RUN_READERS;
-	g->run_id = run ? run->id : 0;
+	g->run = in->id.run;
+	g->run_id = run_id_of(in);
 	g->round = in->round;
 	g->bytes = in->bytes;
 	g->world = in->id.world;
@@ -131,15 +137,14 @@ static int gather_new(struct agent *a, const struct session *s,
 
 static struct gather *gather_find(const struct agent *a, uid_t uid,
 				  const struct sk_wire_gather *in,
-				  const struct sk_cat_run *run)
+				  uint64_t round)
 {
-	uint64_t number = run ? run->number : SK_RUN_READERS;
-	uint64_t id = run ? run->id : 0;
 	struct gather *g;
 
 	sk_link_each(g, &a->gathers, link) {
-		if (g->uid == uid && g->run == number && g->run_id == id &&
-		    g->round == in->round && strcmp(g->job, in->id.job) == 0)
+		if (g->uid == uid && g->run == in->id.run &&
+		    g->run_id == run_id_of(in) && g->round == round &&
+		    strcmp(g->job, in->id.job) == 0)
 			return g;
 	}
 	return NULL;
@@ -255,6 +260,48 @@ void gather_rank_gone(struct agent *a, const struct sk_cat_run *run,
 	}
 }
 
+/* ---- ranks that are a round apart ---- */
+
+static int go_back(const struct sk_wire_gather *in, struct sk_err *err)
+{
+	return sk_err_set(err, -ESTALE, "ranks of job \"%.40s\" have not had "
+			  "round %" PRIu64 ", which an agent before this one "
+			  "ended", in->id.job, in->round);
+}
+
+/* Of the round before: somebody waits in it, and not this rank. */
+static bool is_ahead(const struct agent *a, uid_t uid,
+		     const struct sk_wire_gather *in)
+{
+	const struct gather *g;
+
+	if (!(in->flags & SK_GATHER_MOVED) || !in->round)
+		return false;
+	g = gather_find(a, uid, in, in->round - 1);
+	return g && g->world == in->id.world && !g->ranks[in->id.rank];
+}
+
+/* Who waits in the round after is needed here first. */
+static void call_back(const struct agent *a, uid_t uid,
+		      const struct sk_wire_gather *in)
+{
+	struct gather *g = gather_find(a, uid, in, in->round + 1);
+	struct sk_err err = { "" };
+
+	if (!g || g->world != in->id.world || g->ranks[in->id.rank])
+		return;
+	(void)go_back(in, &err);
+	for (int32_t i = 0; i < g->world; i++) {
+		struct gather_rank *w = g->ranks[i];
+
+		if (w && w->moved)
+			request_answer(&take_rank(g, i)->request, -ESTALE,
+				       NULL, NULL, 0, &err);
+	}
+	if (!g->here)
+		gather_free(g);
+}
+
 /* ---- the call ---- */
 
 static int check_memfd(struct call *c, const struct gather *g)
@@ -299,46 +346,39 @@ static int take_bytes(struct call *c, const struct sk_wire_gather *in,
 	return 0;
 }
 
-static int check_readers(struct call *c, const struct sk_wire_gather *in,
-			 const struct gather *g)
+static int check_rank(struct call *c, const struct sk_wire_gather *in)
 {
-	if (!in->id.job[0] || in->id.rank < 0 ||
-	    in->id.rank >= in->id.world)
-		return sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " of %"
-				  PRId32 " cannot be", in->id.rank,
-				  in->id.world);
-	if (g && g->world != in->id.world)
-		return sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " reads "
-				  "job \"%s\" with %" PRId32 " ranks, others "
-				  "with %" PRId32, in->id.rank, in->id.job,
-				  in->id.world, g->world);
-	return 0;
+	int r = sk_wire_check_id(&in->id, &c->err);
+
+	if (r == 0 && (!in->id.job[0] || in->id.rank < 0 ||
+		       in->id.rank >= in->id.world))
+		r = sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " of %"
+			       PRId32 " cannot be", in->id.rank,
+			       in->id.world);
+	return r;
 }
 
-static int check_ranks(struct call *c, const struct sk_wire_gather *in,
-		       const struct sk_cat_run **ret_run)
+/* Who cannot name its run exactly is no rank of it. */
+static int check_run(struct call *c, const struct sk_wire_gather *in)
 {
-	const struct sk_cat_run *run;
-	struct sk_cat_job *job;
-	int r;
+	const struct sk_cat_run *run = NULL;
+	const struct sk_cat_job *job =
+		sk_cat_job_find(&c->agent->cat, in->id.job, c->session->uid);
 
-	r = call_job(c, &in->id, &job);
-	if (r < 0)
-		return r;
-	/* Who cannot name its run exactly is no rank of it. */
-	run = in->id.run && in->id.run_id ?
-	      sk_cat_run_find(job, in->id.run, in->id.run_id) : NULL;
-	if (!run)
+	if (in->id.run == SK_RUN_READERS)
+		return 0;
+	if (job)
+		run = sk_cat_run_find(job, in->id.run, in->id.run_id);
+	if (!in->id.run || !in->id.run_id ||
+	    (!run && job && sk_cat_run_find(job, in->id.run, 0)))
 		return sk_err_set(&c->err, -ENOENT, "job \"%s\" has no run %"
-				  PRIu64 " here; register first", job->name,
+				  PRIu64 " here; register first", in->id.job,
 				  in->id.run);
-	if (in->id.world != run->world || in->id.rank < 0 ||
-	    in->id.rank >= run->world)
+	if (run && run->world != in->id.world)
 		return sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " of %"
 				  PRId32 " gathers in a run of %" PRId32
 				  " ranks", in->id.rank, in->id.world,
 				  run->world);
-	*ret_run = run;
 	return 0;
 }
 
@@ -367,41 +407,51 @@ static int join(struct call *c, const struct sk_wire_gather *in,
 	}
 	w->gather = g;
 	w->rank = in->id.rank;
+	w->moved = in->flags & SK_GATHER_MOVED;
 	g->ranks[in->id.rank] = w;
 	g->here++;
 	return 0;
 }
 
+/* That it gives what the others of the round do. */
+static int check_round(struct call *c, const struct sk_wire_gather *in,
+		       struct gather *g)
+{
+	int r;
+
+	if (g->world != in->id.world)
+		return sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " reads "
+				  "job \"%s\" with %" PRId32 " ranks, others "
+				  "with %" PRId32, in->id.rank, in->id.job,
+				  in->id.world, g->world);
+	if (g->bytes == in->bytes)
+		return 0;
+	r = sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " gives %" PRIu32
+		       " bytes to round %" PRIu64 ", others give %" PRIu32,
+		       in->id.rank, in->bytes, in->round, g->bytes);
+	fail_all(g, r, &c->err);
+	return r;
+}
+
 int call_gather(struct call *c)
 {
 	const struct sk_wire_gather *in = &c->in->body.gather;
-	bool readers = in->id.run == SK_RUN_READERS;
 	const struct session *s = c->session;
-	const struct sk_cat_run *run = NULL;
 	struct gather *g;
 	int r;
 
-	r = readers ? sk_wire_check_id(&in->id, &c->err) :
-		      check_ranks(c, in, &run);
+	r = check_rank(c, in);
+	if (r == 0)
+		r = check_run(c, in);
 	if (r < 0)
 		return r;
-	g = gather_find(c->agent, s->uid, in, run);
-	r = readers ? check_readers(c, in, g) : 0;
+	if (is_ahead(c->agent, s->uid, in))
+		return go_back(in, &c->err);
+	g = gather_find(c->agent, s->uid, in, in->round);
+	r = g ? check_round(c, in, g) :
+		gather_new(c->agent, s, in, &g, &c->err);
 	if (r < 0)
 		return r;
-	if (g && g->bytes != in->bytes) {
-		r = sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " gives %"
-			       PRIu32 " bytes to round %" PRIu64 ", others "
-			       "give %" PRIu32, in->id.rank, in->bytes,
-			       in->round, g->bytes);
-		fail_all(g, r, &c->err);
-		return r;
-	}
-	if (!g) {
-		r = gather_new(c->agent, s, in, run, &g, &c->err);
-		if (r < 0)
-			return r;
-	}
 	r = join(c, in, g);
 	if (r < 0) {
 		if (!g->here)
@@ -410,5 +460,7 @@ int call_gather(struct call *c)
 	}
 	if (g->here == g->world)
 		give_all(g);
+	else
+		call_back(c->agent, s->uid, in);
 	return CALL_LATER;
 }

@@ -12,6 +12,7 @@
 #include "disk/flush.h"
 #include "disk/stored.h"
 #include "memory/heap.h"
+#include "memory/record.h"
 #include "session/lease.h"
 #include "session/request.h"
 #include "session/rights.h"
@@ -30,6 +31,7 @@ void rank_leave(struct agent *a, struct sk_cat_state *state, const char *why)
 				   state->layouts[kind]->layout));
 	}
 	lost = sk_cat_state_end(state);
+	record_run_over(a, run);
 	a->counts.discarded_death += lost;
 	run->job->figures.lost += lost;
 	a->counts.deaths++;

@@ -49,7 +49,8 @@ static const struct message messages[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_DISCARD] = { call_discard, { RESERVED(seal) } },
 	[SK_MSG_UNREGISTER] = { call_unregister, { { 0 } } },
 	[SK_MSG_WAIT] = { call_wait, { { 0 } } },
-	[SK_MSG_GATHER] = { call_gather, { { 0 } }, 1 },
+	[SK_MSG_GATHER] = { call_gather, {
+		RESERVED(gather), FIELD(gather, flags, SK_GATHER_MOVED) }, 1 },
 	[SK_MSG_LIST] = { call_list, {
 		FIELD(list, flags, SK_LIST_KNOWN) } },
 	[SK_MSG_OPEN] = { call_open, {

@@ -29,15 +29,19 @@
 #define TABLE_BAD (1u << 3)		/* primary; the next bit: replica */
 #define TABLE_INSTANCE (1u << 31)	/* of TABLE_DEVICE: of a GPU's */
 
-/* TABLE_DEVICE: no slot, but memory of a GPU that stands for one. */
+/* TABLE_DEVICE: no slot, but memory of a GPU that stands for one. TABLE_RUN:
+ * none either, but a run that ranks have been told of; agents that know none
+ * drop it. */
 enum table_use {
 	TABLE_FREE = 1,
 	TABLE_FILLING,
 	TABLE_SEALED,
 	TABLE_DEVICE,
+	TABLE_RUN,
 };
 
-/** A slot: whose it is, and what is in it. No padding: the checksum is of all
+/** A slot: whose it is, and what is in it; of a run its number, id and world,
+ * its job and user, and nothing else. No padding: the checksum is of all
  * bytes. */
 struct table_record {
 	uint64_t serial;	/* names its descriptors; 0: there is none */

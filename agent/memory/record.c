@@ -167,3 +167,34 @@ void record_snapshot(struct agent *a, const struct sk_cat_snapshot *s)
 			record_note(a, image->slot);
 	}
 }
+
+/* ---- runs ---- */
+
+void record_run(struct agent *a, struct sk_cat_run *run)
+{
+	struct table_record r = { .use = TABLE_RUN, .step = -1,
+				  .run = run->number, .run_id = run->id,
+				  .world = run->world,
+				  .uid = run->job->uid };
+	uint32_t at;
+
+	if (run->note || run->ended || a->keeper.kind == KEEPER_NONE ||
+	    !a->table.map)
+		return;
+	at = table_take(&a->table, &r.serial);
+	if (at == TABLE_NONE) {
+		record_unkept(a, "a run", "the table of slots is full");
+		return;
+	}
+	memcpy(r.job, run->job->name, sizeof(run->job->name));
+	table_put(&a->table, at, &r);
+	run->note = at + 1;
+}
+
+void record_run_over(void *ctx, struct sk_cat_run *run)
+{
+	uint32_t at = run->note - 1;
+
+	if (run->note && record_drop(ctx, &at))
+		run->note = 0;
+}

@@ -34,6 +34,11 @@ void record_forget(struct memory *m);
 bool record_drop(struct agent *a, uint32_t *record);
 /** For sk_catalogue.noted. */
 void record_note(void *ctx, const struct sk_cat_slot *slot);
+/** The run outlives the agent, by its number and id, until one of its ranks
+ * ends: before any of them is told of it. Harmless when it does already. */
+void record_run(struct agent *a, struct sk_cat_run *run);
+/** It does no more; for sk_catalogue.forget_run. */
+void record_run_over(void *ctx, struct sk_cat_run *run);
 /** What is told of the snapshot is another: pinned, wanted, durable. */
 void record_snapshot(struct agent *a, const struct sk_cat_snapshot *s);
 

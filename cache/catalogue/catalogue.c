@@ -153,11 +153,12 @@ static bool run_held(const struct sk_cat_run *run)
 		if (state->living || state->n_slots)
 			return true;
 	}
-	return false;
+	return run->awaited;
 }
 
 static void run_free(struct sk_cat_run *run)
 {
+	const struct sk_catalogue *cat = run->job->catalogue;
 	struct sk_cat_state *state;
 	struct sk_cat_slot *slot;
 
@@ -166,6 +167,8 @@ static void run_free(struct sk_cat_run *run)
 			sk_cat_slot_release(slot);
 		sk_cat_state_free(state);
 	}
+	if (cat->forget_run)
+		cat->forget_run(cat->ctx, run);
 	sk_link_remove(&run->link);
 	free(run->kept);
 	free(run);

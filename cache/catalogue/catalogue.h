@@ -93,6 +93,9 @@ struct sk_cat_run {
 	uint64_t id;			/* random */
 	int32_t world;
 	bool ended;			/* one of its ranks died or left */
+	bool awaited;			/* it outlived an agent: its ranks may
+					 * come back */
+	uint32_t note;			/* its owner's; 0 */
 	bool has_local, apart;		/* a snapshot was local; several were:
 					 * its other ranks are elsewhere */
 	int64_t local_step;		/* of the first */
@@ -260,6 +263,8 @@ struct sk_catalogue {
 	void (*completed)(void *ctx, const struct sk_cat_snapshot *snapshot);
 	/** The slot leaves the catalogue; its memory is the owner's again. */
 	void (*release)(void *ctx, struct sk_cat_slot *slot);
+	/** The run leaves the catalogue. NULL is fine. */
+	void (*forget_run)(void *ctx, struct sk_cat_run *run);
 	/** The job leaves the catalogue. */
 	void (*forget)(void *ctx, struct sk_cat_job *job);
 	void *ctx;

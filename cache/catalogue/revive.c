@@ -26,7 +26,6 @@ int sk_cat_run_revive(struct sk_cat_job *job, uint64_t number, uint64_t id,
 	r = run ? 0 : sk_cat_run_new(job, &ask, number, &run, err);
 	if (r < 0)
 		return r;
-	run->ended = true;
 	*ret_run = run;
 	return 0;
 }
@@ -39,7 +38,9 @@ struct sk_cat_state *sk_cat_state_revive(struct sk_cat_run *run, int32_t rank,
 
 	if (!state)
 		return NULL;
-	assert(run->ended && serial);
+	assert(serial);
+	/* What it has sealed nobody else may go on from in its number. */
+	run->ended = true;
 	state->id = 0;
 	state->serial = serial;
 	state->living = false;
@@ -148,6 +149,7 @@ unsigned sk_cat_await_no_more(struct sk_cat_job *job)
 			n += state->awaited && !state->replaced;
 			state->awaited = false;
 		}
+		run->awaited = false;
 		if (n != before)
 			sk_cat_touch_run(run);
 	}

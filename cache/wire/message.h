@@ -282,18 +282,27 @@ struct sk_wire_wait {
  * SK_GATHER_INLINE bytes travel in the message, more in fd 0 (a memfd of
  * exactly @bytes). The reply has a memfd of world * bytes. Every rank must
  * give the same number of bytes, -EINVAL to all otherwise, and name its run and
- * the run's id: -ENOENT to who cannot.
+ * the run's id: -ENOENT to who cannot. A run that this agent does not know at
+ * all is met in as it is named: its ranks come from an agent that is gone.
+ *
+ * Such ranks are a round apart where some heard the answer of the last one and
+ * some did not. Those who are ahead say SK_GATHER_MOVED, the round before they
+ * had of another agent, and are told -ESTALE: they give what they gave to it
+ * once more.
  *
  * Ranks that only read are not registered: they meet as SK_RUN_READERS of the
  * job, and one that dies is noticed when the others' time is over.
  */
 #define SK_RUN_READERS ((uint64_t)INT64_MAX)
+#define SK_GATHER_MOVED (1u << 0)
 struct sk_wire_gather {
 	struct sk_wire_id id;	/* job, run, rank, world */
 	uint64_t round;
 	uint32_t bytes;
 	uint32_t timeout_ms;
 	uint8_t data[SK_GATHER_INLINE];
+	uint32_t flags;		/* SK_GATHER_... */
+	uint32_t reserved;
 };
 
 enum sk_list { SK_LIST_SNAPSHOTS = 1, SK_LIST_IMAGES, SK_LIST_PARTS };

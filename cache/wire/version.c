@@ -19,6 +19,10 @@ const struct sk_wire_change sk_wire_changes[] = {
 	  .bits = UINT32_MAX,
 	  .offset = offsetof(struct sk_msg, body.slot_reply.no_device) },
 	{ .since = 6, .type = SK_MSG_DEVICE_OPEN },
+	/* Who is not told to go back waits for those who are behind. */
+	{ .since = 6, .type = SK_MSG_GATHER, .name = "flags",
+	  .bits = UINT32_MAX,
+	  .offset = offsetof(struct sk_msg, body.gather.flags) },
 };
 const size_t sk_wire_n_changes = sizeof(sk_wire_changes) /
 				 sizeof(sk_wire_changes[0]);

@@ -12,9 +12,26 @@ struct sk_agent_comm {
 	/* Counts the meetings of one restore. From 0 each time: a rank that
 	 * was there too early, and alone, meets the others when they come. */
 	uint64_t round;
+	/* Of the last one: the agent, 0 before there was one, and what this
+	 * rank gave, which is ours. */
+	uint64_t agent;
+	void *last;
+	size_t last_bytes;
 };
 
-/** @ctx is the comm's and must outlive it. */
+/**
+ * A meeting that one agent does not live to end is held at the next one; ranks
+ * that had its answer, and ranks that had not, go on together. -ECONNRESET:
+ * there is none, or another run has the job there.
+ * @ctx is the comm's and must outlive it; sk_agent_comm_free() frees what it
+ * has.
+ */
 void sk_comm_of_agent(struct sk_agent_comm *ctx, struct sk_comm *ret_comm);
+/** After the last meeting, in every rank that had its answer: where the agent
+ * was killed before it had told all of them, they hear it of us, if they ask
+ * the next one soon. */
+void sk_agent_comm_leave(struct sk_agent_comm *ctx);
+/** Harmless where there was none. */
+void sk_agent_comm_free(struct sk_agent_comm *ctx);
 
 #endif

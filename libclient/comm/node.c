@@ -42,6 +42,27 @@ static int map_all(struct sk *sk, int fd, uint64_t bytes, void **ret_map,
 				    "share") : 0;
 }
 
+/* At that very agent. */
+static int meet(struct sk *sk, const struct sk_node_meeting *who,
+		struct sk_msg *msg, int fd, int *fds, int *n,
+		struct sk_err *err)
+{
+	uint64_t until = sk_until_ms(sk->os, who->timeout_ms);
+	struct sk_conn conn = SK_CONN_NULL;
+	int r = sk_conn_open_more(sk->os, &sk->conn, sk->socket_path, until,
+				  &conn, err);
+
+	if (r < 0)
+		return r;
+	msg->body.gather.timeout_ms = sk_wait_ms(sk, until);
+	r = conn.agent.instance == who->agent ?
+	    sk_conn_call(&conn, msg, &fd, 1, fds, n, until, err) :
+	    sk_err_set(err, -ECONNRESET, "the agent has been killed, and "
+		       "another one is in its place");
+	sk_conn_close(&conn);
+	return r;
+}
+
 int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who,
 		   uint32_t bytes, void **ret_map, struct sk_err *err)
 {
@@ -49,7 +70,6 @@ int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who,
 		.id = { .run = SK_RUN_READERS, .rank = who->rank,
 			.world = who->n },
 		.round = who->meeting, .bytes = bytes } };
-	uint64_t until = sk_until_ms(sk->os, who->timeout_ms);
 	int fds[SK_MSG_FDS], n = 0, fd, r;
 
 	assert(who->rank < who->n && bytes > SK_GATHER_INLINE);
@@ -58,7 +78,7 @@ int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who,
 	fd = make_zeros(sk->os, bytes);
 	if (fd < 0)
 		return sk_err_errno(err, fd, "cannot make memory to share");
-	r = sk_call_deferred(sk, &msg, &fd, 1, fds, &n, until, err);
+	r = meet(sk, who, &msg, fd, fds, &n, err);
 	(void)sk->os->close(sk->os, fd);
 	if (r < 0)
 		return r;

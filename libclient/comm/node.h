@@ -9,6 +9,7 @@
  * @meeting, a number that nobody else has. */
 struct sk_node_meeting {
 	const char *job;
+	uint64_t agent;		/* the instance of the node's */
 	uint64_t meeting;
 	int32_t rank, n;
 	uint32_t timeout_ms;
@@ -18,7 +19,8 @@ struct sk_node_meeting {
  * Memory of @n times @bytes (at most SK_GATHER_MAX together) that is zeroed
  * and mapped by all who meet; *ret_map is the caller's, for os->munmap().
  * It is what GATHER gives: one memfd, the same to each.
- * Errors: as sk_conn_call(); -ETIMEDOUT somebody did not come.
+ * Errors: as sk_conn_call(); -ETIMEDOUT somebody did not come; -ECONNRESET that
+ * agent is gone, whoever serves by now: nobody else will come to that one.
  */
 int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who,
 		   uint32_t bytes, void **ret_map, struct sk_err *err);

@@ -171,8 +171,6 @@ static uint32_t *timeout_of(struct sk_msg *msg)
 	switch (msg->type) {
 	case SK_MSG_WAIT:
 		return &msg->body.wait.timeout_ms;
-	case SK_MSG_GATHER:
-		return &msg->body.gather.timeout_ms;
 	case SK_MSG_SLOT_WAIT:
 		return &msg->body.slot_wait.timeout_ms;
 	default:
@@ -195,6 +193,11 @@ static uint32_t agents_part_ms(uint32_t left_ms, bool has_said)
 	return left_ms > back ? left_ms - back : 1;
 }
 
+uint32_t sk_wait_ms(const struct sk *sk, uint64_t until_ns)
+{
+	return agents_part_ms(sk_left_ms(sk->os, until_ns), false);
+}
+
 int sk_call_deferred(struct sk *sk, struct sk_msg *msg, const int *fds,
 		     int n_fds, int *ret_fds, int *ret_n_fds,
 		     uint64_t until_ns, struct sk_err *err)
@@ -212,8 +215,7 @@ int sk_call_deferred(struct sk *sk, struct sk_msg *msg, const int *fds,
 						  said.text[0]);
 		r = sk_call_apart(sk, msg, fds, n_fds, ret_fds, ret_n_fds,
 				  until_ns, &now);
-		over = r != -ETIMEDOUT || asked.type == SK_MSG_GATHER ||
-		       sk->os->now_ns(sk->os) >= until_ns;
+		over = r != -ETIMEDOUT || sk->os->now_ns(sk->os) >= until_ns;
 		/* That no time was left for the last one says less. */
 		if (r != -ETIMEDOUT || !over || !said.text[0])
 			said = now;

@@ -44,11 +44,15 @@ int sk_call_apart(struct sk *sk, struct sk_msg *msg, const int *fds,
 		  int n_fds, int *ret_fds, int *ret_n_fds, uint64_t until_ns,
 		  struct sk_err *err);
 
+/** The timeout of a request that the agent answers later: it gives up first,
+ * for it says more than we could, and in time for its answer to be here by
+ * @until_ns. */
+uint32_t sk_wait_ms(const struct sk *sk, uint64_t until_ns);
+
 /**
- * The same of PREPARE, SLOT_WAIT, WAIT or GATHER, whose timeout is set here:
- * the agent gives up first, for it says more than we could, and in time for its
- * answer to be here by @until_ns, beyond which nothing is waited for. What is
- * left then it is asked for anew, but for a GATHER, which ends for all.
+ * The same of PREPARE, SLOT_WAIT or WAIT, whose timeout is set here, as by
+ * sk_wait_ms(). Beyond @until_ns nothing is waited for; what is left when the
+ * agent gives up it is asked for anew.
  */
 int sk_call_deferred(struct sk *sk, struct sk_msg *msg, const int *fds,
 		     int n_fds, int *ret_fds, int *ret_n_fds,

@@ -34,6 +34,8 @@
 /* Names of overwritten tensors that a sentence gives. */
 #define NAMED_MAX 8
 #define AGREE_MS 60000u
+/* Agents that may be killed while a rank begins. */
+#define AGENTS_MOST 8
 
 static uint64_t now(const struct sk_restoring *rs)
 {
@@ -191,11 +193,15 @@ static int connect_again(struct sk_restoring *rs)
 	return r;
 }
 
-/* It may have come anew, whole, or a newer one in its place: who lists again
- * will see. All ranks heard the same. */
+/* It may have come anew, whole, or a newer one in its place, or an agent was
+ * killed, and the next one has what outlived it: who lists again will see. All
+ * ranks heard the same. */
 static bool must_list_again(const struct sk_restoring *rs, int r)
 {
-	return passes_over(r) && rs->stale_anywhere &&
+	bool other = (passes_over(r) && rs->stale_anywhere) ||
+		     r == -ECONNRESET;
+
+	return other && !rs->broken &&
 	       rs->listed_again < SK_LIST_AGAIN_MAX;
 }
 
@@ -304,6 +310,25 @@ static int copy_options(struct sk_restoring *rs, int64_t step,
 	return 0;
 }
 
+/* Killed then, the agent is followed by another one, or by none. */
+static int find_agent(struct sk_restoring *rs)
+{
+	int r, agents = 0;
+
+	do
+		r = sk_state_register(rs->state, false, sk_until(rs->sk),
+				      &rs->err);
+	while (r == -ECONNRESET && ++agents < AGENTS_MOST);
+	return r;
+}
+
+static int begin_again(struct sk_restoring *rs)
+{
+	int r = find_agent(rs);
+
+	return r < 0 ? r : connect_again(rs);
+}
+
 /* What is needed before the ranks meet. */
 static int connect_first(struct sk_restoring *rs)
 {
@@ -345,7 +370,7 @@ static int choose_and_attempt(struct sk_restoring *rs, int r)
 		rs->listed_again++;
 		rs->lists = 0;
 		rs->stale = rs->stale_anywhere = false;
-		r = sk_restore_choose(rs, connect_again(rs));
+		r = sk_restore_choose(rs, begin_again(rs));
 		if (r >= 0)
 			r = attempt_all(rs);
 	}
@@ -354,9 +379,8 @@ static int choose_and_attempt(struct sk_restoring *rs, int r)
 
 static int run(struct sk_restoring *rs, const struct sk_comm *comm)
 {
-	int r;
+	int r = find_agent(rs);
 
-	r = sk_state_register(rs->state, false, sk_until(rs->sk), &rs->err);
 	if (comm)
 		rs->comm = *comm;
 	else if (r < 0)
@@ -437,6 +461,7 @@ static void release(struct sk_restoring *rs)
 	sk_restore_end_across(rs);
 	forget_attempt(rs);
 	disconnect(rs);
+	sk_agent_comm_free(&rs->agent_comm);
 	sk_recall_clear(rs->sk->recall);
 	free(rs->incomplete);
 	sk_restore_forget_nodes(rs);
@@ -466,6 +491,8 @@ static int restore(struct sk_restoring *rs, const struct sk_comm *comm)
 	if (rs->past.run)
 		r = go_further_back(rs, r);
 	rs->report.total_ns = now(rs) - began;
+	if (!rs->broken)
+		sk_agent_comm_leave(&rs->agent_comm);
 	if (r >= 0 || r == -ENOENT)
 		get_slots(rs->state);
 	if (r < 0)

@@ -51,6 +51,7 @@ static int share(struct sk_restoring *rs, uint64_t meeting,
 {
 	struct sk_node_meeting who = {
 		.job = rs->state->job.name,
+		.agent = rs->nodes[rs->node].agent,
 		.meeting = meeting,
 		.rank = sk_staging_region(rs),
 		.n = rs->n_near,

@@ -102,7 +102,7 @@ static const struct row rows[] = {
 	{ -ENOENT, "run", { .type = SK_MSG_GATHER, .body.gather = {
 		ID(0, -1, .world = 1), .bytes = 1 } } },
 	{ -ENOENT, "run", { .type = SK_MSG_GATHER, .body.gather = {
-		ID(0, -1, .world = 1, .run = 77, .run_id = 7),
+		ID(0, -1, .world = 1, .run = 1, .run_id = 7),
 		.bytes = 1 } } },
 	{ -E2BIG, "more than the agent gathers", { .type = SK_MSG_GATHER,
 		.body.gather = { ID(0, -1, .world = 2, .run = SK_RUN_READERS),

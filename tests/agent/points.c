@@ -217,6 +217,49 @@ static void test_away(struct scene *s)
 	end(s);
 }
 
+/* ---- who has sealed nothing ---- */
+
+static void enter(struct scene *s, struct rank *r, int32_t rank, uint64_t run,
+		  uint64_t id)
+{
+	const struct rank_options o = { .job = OUTLIVE_JOB, .rank = rank,
+					.world = 2, .run = run, .run_id = id };
+
+	*r = (struct rank){ .sock = -1 };
+	CHECK_STATUS(rank_open(r, &s->rig, &o), 0, &r->msg);
+}
+
+/* One rank was told the run's number, the other one had no time to ask: they
+ * are of one run. Once a rank is gone, who comes is of the next. */
+static void test_told(struct scene *s)
+{
+	struct rank told, late, back, next;
+	pid_t first;
+
+	sk_fault_os_forget(s->fault);
+	begin(s);
+	enter(s, &told, 0, 0, 0);
+	first = serving(s);
+	CHECK(first > 0 && kill(first, SIGKILL) == 0, "kill");
+	AWAIT(serving(s) > 0 && serving(s) != first, "nobody serves");
+	enter(s, &late, 1, 0, 0);
+	CHECK(late.run == told.run && late.run_id == told.run_id,
+	      "strangers: run %d and %d", (int)late.run, (int)told.run);
+	enter(s, &back, 0, told.run, told.run_id);
+	rank_close(&told);
+	rank_close(&back);
+	AWAIT(stat_value(late.sock, "shardkeep_rank_deaths_total") == 1,
+	      "its end is not seen");
+	first = serving(s);
+	CHECK(first > 0 && kill(first, SIGKILL) == 0, "kill");
+	AWAIT(serving(s) > 0 && serving(s) != first, "nobody serves");
+	rank_close(&late);
+	enter(s, &next, 0, 0, 0);
+	CHECK(next.run_id != told.run_id, "of a run that has ended");
+	rank_close(&next);
+	end(s);
+}
+
 int main(int argc, char **argv)
 {
 	uint64_t stride = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
@@ -234,5 +277,6 @@ int main(int argc, char **argv)
 	enumerate(&s, "what outlived it", stride, killed_twice);
 	enumerate(&s, "its place", stride, killed_over);
 	test_away(&s);
+	test_told(&s);
 	return 0;
 }

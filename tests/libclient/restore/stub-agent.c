@@ -56,6 +56,16 @@ void sk_comm_of_agent(struct sk_agent_comm *ctx, struct sk_comm *ret_comm)
 	*ret_comm = (struct sk_comm){ 0 };
 }
 
+void sk_agent_comm_leave(struct sk_agent_comm *ctx)
+{
+	(void)ctx;
+}
+
+void sk_agent_comm_free(struct sk_agent_comm *ctx)
+{
+	(void)ctx;
+}
+
 int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who,
 		   uint32_t bytes, void **ret_map, struct sk_err *err)
 {
