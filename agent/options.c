@@ -113,6 +113,7 @@ static void note_environment(struct said *s)
 		const char *name;
 		int option;
 	} variables[] = {
+		{ "SHARDKEEP_SOCKET", OPTION_SOCKET },
 		{ "SHARDKEEP_STORE", OPTION_STORE },
 		{ "SHARDKEEP_MEMORY", OPTION_MEMORY },
 		{ "SHARDKEEP_DEVICE_MEMORY", OPTION_DEVICE },
@@ -166,6 +167,7 @@ static int from_command_line(struct said *s, int argc, char **argv)
 
 static int from_environment(struct options *o)
 {
+	const char *socket = getenv("SHARDKEEP_SOCKET");
 	const char *store = getenv("SHARDKEEP_STORE");
 	const char *memory = getenv("SHARDKEEP_MEMORY");
 	const char *device = getenv("SHARDKEEP_DEVICE_MEMORY");
@@ -174,6 +176,9 @@ static int from_environment(struct options *o)
 	if (device && *device)
 		r = option_size("SHARDKEEP_DEVICE_MEMORY", device, false,
 			     &o->device_memory);
+	/* As clients, who look nowhere else then. */
+	if (r == 0 && socket && *socket)
+		r = option_text(&o->socket, "SHARDKEEP_SOCKET", socket);
 	if (r == 0 && store && *store)
 		r = option_text(&o->store, "SHARDKEEP_STORE", store);
 	if (r == 0 && memory && *memory)

@@ -5,7 +5,7 @@ set -u
 agent=$(realpath "$1")
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-unset SHARDKEEP_STORE SHARDKEEP_MEMORY SHARDKEEP_DEVICE_MEMORY
+unset SHARDKEEP_SOCKET SHARDKEEP_STORE SHARDKEEP_MEMORY SHARDKEEP_DEVICE_MEMORY
 failed=0
 fail() {
 	echo "FAIL: $*" >&2
@@ -42,6 +42,14 @@ SHARDKEEP_MEMORY=1G expect 0 --config="$dir/conf"
 says '^memory = 1G	# SHARDKEEP_MEMORY$'
 SHARDKEEP_MEMORY=1G expect 0 --config "$dir/conf" --memory 2G
 says '^memory = 2G	# command line$'
+# Who exports it for clients means the agent, too.
+printf 'socket = /of/file\n' >"$dir/socket"
+SHARDKEEP_SOCKET=/of/all expect 0 --config "$dir/socket"
+says '^socket = /of/all	# SHARDKEEP_SOCKET$'
+SHARDKEEP_SOCKET= expect 0 --config "$dir/socket"
+says "^socket = /of/file	# $dir/socket:1$"
+SHARDKEEP_SOCKET=/of/all expect 0 --config "$dir/socket" --socket /said
+says '^socket = /said	# command line$'
 # A name that is shortened is the same name, wherever it stands.
 expect 0 --conf "$dir/conf"
 says "^memory = 64M	# $dir/conf:2$"

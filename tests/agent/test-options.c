@@ -98,6 +98,7 @@ static void clear(void)
 {
 	cr_assert_eq(setenv("HOME", "/nonexistent", 1), 0);
 	cr_assert_eq(unsetenv("XDG_CONFIG_HOME"), 0);
+	cr_assert_eq(unsetenv("SHARDKEEP_SOCKET"), 0);
 	cr_assert_eq(unsetenv("SHARDKEEP_STORE"), 0);
 	cr_assert_eq(unsetenv("SHARDKEEP_MEMORY"), 0);
 	cr_assert_eq(unsetenv("SHARDKEEP_DEVICE_MEMORY"), 0);
@@ -251,7 +252,10 @@ Test(options, who_goes_before_whom)
 	cr_assert_eq(setenv("SHARDKEEP_MEMORY", "2M", 1), 0);
 	cr_assert_eq(setenv("SHARDKEEP_DEVICE_MEMORY", "3M", 1), 0);
 	cr_assert_eq(setenv("SHARDKEEP_STORE", "there", 1), 0);
-	cr_assert_eq(parse_file("memory = 1M\nstore = here\n", &o), 0);
+	cr_assert_eq(setenv("SHARDKEEP_SOCKET", "/there", 1), 0);
+	cr_assert_eq(parse_file("memory = 1M\nstore = here\nsocket = /here\n",
+				&o), 0);
+	cr_assert_str_eq(o.socket, "/there");
 	cr_assert_eq(o.memory, 2u << 20);
 	cr_assert_eq(o.device_memory, 3u << 20);
 	cr_assert_str_eq(o.store, "there");
@@ -259,6 +263,10 @@ Test(options, who_goes_before_whom)
 	cr_assert_eq(parse("--memory=4M", "--store=else", &o), 0);
 	cr_assert_eq(o.memory, 4u << 20);
 	cr_assert_str_eq(o.store, "else");
+	cr_assert_str_eq(o.socket, "/there");
+	options_free(&o);
+	cr_assert_eq(parse("--socket=/else", NULL, &o), 0);
+	cr_assert_str_eq(o.socket, "/else");
 	options_free(&o);
 	cr_assert_eq(setenv("SHARDKEEP_DEVICE_MEMORY", "x", 1), 0);
 	cr_assert_eq(parse(NULL, NULL, &o), -EINVAL);

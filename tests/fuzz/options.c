@@ -25,11 +25,11 @@ static void be_quiet(void)
 static void set_environment(const char *word)
 {
 	static const char *const names[] = {
-		"SHARDKEEP_STORE", "SHARDKEEP_MEMORY",
+		"SHARDKEEP_SOCKET", "SHARDKEEP_STORE", "SHARDKEEP_MEMORY",
 		"SHARDKEEP_DEVICE_MEMORY" };
 
-	for (int i = 0; i < 3; i++) {
-		if (word[0] == "smd"[i])
+	for (int i = 0; i < 4; i++) {
+		if (word[0] == "ksmd"[i])
 			FUZZ_CHECK(!setenv(names[i], word + 1, 1));
 		else
 			FUZZ_CHECK(!unsetenv(names[i]));
