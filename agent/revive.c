@@ -153,8 +153,8 @@ static int collect(struct reviving *v)
 	return 0;
 }
 
-/* Runs, then by registration, in their order; of each what is sealed comes first, since
- * it tells the layout, on the device before that. */
+/* Runs, then by registration, in their order; of each what is sealed comes
+ * first, since it tells the layout, on the device before that. */
 static int compare(const void *left, const void *right)
 {
 	const struct table_record *a = &((const struct entry *)left)->record;

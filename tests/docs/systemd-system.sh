@@ -64,8 +64,9 @@ become_systemd() {
 		Requires=shutdown.target After=shutdown.target \
 		SuccessAction=exit-force '[Service]' Type=oneshot \
 		ExecStart=/bin/true
+	settings="SHARDKEEP_MEMORY=256M SHARDKEEP_STORE=$SK_PID1/store"
 	sed -e "s,^ExecStart=[^ ]*,ExecStart=$(realpath "$2")," \
-		-e "s,^Type=.*,&\nEnvironment=SHARDKEEP_MEMORY=256M SHARDKEEP_STORE=$SK_PID1/store," \
+		-e "s,^Type=.*,&\nEnvironment=$settings," \
 		"$1" >"$units/shardkeepd.service"
 	SK_PID1_INSIDE=1 "$self" "$@" >"$SK_PID1/said" 2>&1 &
 	SYSTEMD_UNIT_PATH=$units container=shardkeep-test exec "$systemd" \
