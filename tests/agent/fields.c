@@ -32,6 +32,8 @@ static const struct field fields[] = {
 	FIELD(SLOT, slot, flags, ~(SK_SLOT_FLUSH | SK_SLOT_NO_FLUSH |
 				   SK_SLOT_WILL_WAIT)),
 	FIELD(SLOT_WAIT, slot_wait, reserved, ~0u),
+	FIELD(GATHER, gather, reserved, ~0u),
+	FIELD(GATHER, gather, flags, ~SK_GATHER_MOVED),
 	FIELD(SEAL, seal, reserved, ~0u),
 	FIELD(DISCARD, seal, reserved, ~0u),
 	FIELD(LIST, list, flags, ~SK_LIST_KNOWN),

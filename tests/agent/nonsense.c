@@ -230,6 +230,61 @@ static void test_busy(struct rig *rig)
 	rank_close(&r);
 }
 
+/* ---- ranks that an agent before this one has left a round apart ---- */
+
+static void meet(int sock, int32_t rank, uint64_t round, uint32_t flags)
+{
+	struct sk_msg msg = { .type = SK_MSG_GATHER, .body.gather = {
+		.id = { .job = "elsewhere", .run = 5, .run_id = 9,
+			.rank = rank, .world = 2 },
+		.round = round, .bytes = 4, .timeout_ms = WAIT_MS,
+		.flags = flags } };
+
+	rig_send(sock, &msg);
+}
+
+static void expect(int sock, int status)
+{
+	struct sk_msg msg;
+	int fds[SK_MSG_FDS], n = 0;
+
+	CHECK_STATUS(rig_reply(sock, &msg, fds, &n), status, &msg);
+	while (n)
+		close(fds[--n]);
+}
+
+/* Those who are ahead are told to go back, whoever comes first, and nobody is
+ * who had the last round of this agent. Nobody has registered here. */
+static void test_apart(const struct rig *rig)
+{
+	int a = rig_connect(rig), b = rig_connect(rig);
+
+	meet(a, 0, 1, SK_GATHER_MOVED);
+	meet(b, 1, 0, 0);
+	expect(a, -ESTALE);
+	meet(a, 0, 1, SK_GATHER_MOVED);
+	expect(a, -ESTALE);
+	/* That it is there itself is no reason. */
+	meet(a, 1, 1, SK_GATHER_MOVED);
+	meet(a, 0, 0, 0);
+	expect(a, 0);
+	expect(b, 0);
+	meet(b, 0, 1, 0);
+	expect(a, 0);
+	expect(b, 0);
+	close(a);
+	close(b);
+	a = rig_connect(rig);
+	b = rig_connect(rig);
+	meet(a, 0, 1, 0);
+	meet(b, 1, 0, SK_GATHER_MOVED);
+	meet(b, 1, 1, 0);
+	expect(a, 0);
+	expect(b, 0);
+	close(a);
+	close(b);
+}
+
 int main(int argc, char **argv)
 {
 	struct rig rig;
@@ -254,6 +309,7 @@ int main(int argc, char **argv)
 	close(sock);
 	rank_close(&r);
 	test_busy(&rig);
+	test_apart(&rig);
 	CHECK(rig_stop(&rig) == 0, "its end");
 	rig_remove(&rig);
 	return 0;

@@ -94,7 +94,7 @@ check() {
 
 # What an upgrade does, and what kills; then what lets go.
 operate() {
-	agent=$2 cachectl=$3 trainer=$4
+	cachectl=$3 trainer=$4
 	until systemctl list-units >/dev/null 2>&1; do
 		sleep 0.1
 	done
