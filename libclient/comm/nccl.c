@@ -13,69 +13,25 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/thread.h"
 #include "base/util.h"
+#include "comm/nccl-say.h"
 #include "conn/check.h"
 #include "conn/say.h"
 
 /* Looks at what is under way before it sleeps between them. */
 #define EAGER_LOOKS 64u
 #define PAUSE_NS 50000u
-
-/* ---- what ranks say to each other ---- */
-
-struct word {
-	int32_t status;
-	int32_t version;
-	sk_nccl_id id;		/* of rank 0 */
-	char text[192];
-};
+/* For which a rank waits in an exchange before it asks whether all are well. */
+#define WAIT_NS (UINT64_C(500) * 1000000u)
 
 static int keep(struct sk_nccl_comm *c, int r, const struct sk_err *err)
 {
 	if (r < 0)
 		c->why = *err;
 	return r;
-}
-
-/* Every rank says whether it can; the first that cannot says why for all. */
-static int hear(struct sk_nccl_comm *c, int r, struct word *word,
-		struct word *ret_first, uint32_t timeout_ms)
-{
-	_cleanup_free_ struct word *all = calloc((uint32_t)c->world,
-						 sizeof(*all));
-	int heard;
-
-	word->status = r < 0 ? -1 : 0;
-	if (r < 0)
-		(void)snprintf(word->text, sizeof(word->text), "%.180s",
-			       c->why.text);
-	/* Without memory for it the others would wait in vain. */
-	heard = !all ? -ENOMEM :
-		c->world == 1 ? (all[0] = *word, 0) :
-		sk_check_returned(c->base.allgather(c->base.ctx, word,
-						    sizeof(*word), all,
-						    timeout_ms));
-	/* -ENODEV is a rank that does without: all of them know. */
-	if (heard < 0)
-		return heard == -ENODEV ? -EIO : heard;
-	for (int32_t i = 0; i < c->world; i++) {
-		all[i].text[sizeof(all[i].text) - 1] = '\0';
-		if (all[i].status)
-			return sk_err_set(&c->why, -ENODEV, "rank %d: %s", i,
-					  all[i].text);
-		if (all[i].version != all[0].version)
-			return sk_err_set(&c->why, -ENODEV, "ranks 0 and %d "
-					  "have NCCL of other versions, %d "
-					  "and %d", i, all[0].version,
-					  all[i].version);
-	}
-	if (ret_first)
-		*ret_first = all[0];
-	return 0;
 }
 
 /* ---- its end ---- */
@@ -184,10 +140,42 @@ static int let_go(struct sk_nccl_comm *c)
 
 /* ---- waiting ---- */
 
-static void pause_a_little(const struct sk_os *os, unsigned looks)
+struct waiting {
+	const char *what;
+	uint64_t until;
+	uint64_t asks;		/* when the others are; 0: never */
+	unsigned looks;
+};
+
+static uint32_t left_ms(const struct sk_os *os, uint64_t until)
 {
-	if (looks >= EAGER_LOOKS)
+	uint64_t now = os->now_ns(os);
+
+	return now < until ? (uint32_t)((until - now) / 1000000u) + 1 : 1;
+}
+
+/* A little longer, unless it is too late, or one of the others has failed. */
+static int wait_on(struct sk_nccl_comm *c, struct waiting *w,
+		   struct sk_err *err)
+{
+	const struct sk_os *os = c->sk->os;
+	uint64_t now = os->now_ns(os);
+	int r;
+
+	if (now >= w->until)
+		return sk_err_set(err, -ETIMEDOUT, "NCCL: %s has not ended in "
+				  "time", w->what);
+	if (w->asks && now >= w->asks) {
+		r = sk_nccl_say_waiting(c, left_ms(os, w->until));
+		if (r < 0) {
+			*err = c->why;
+			return r;
+		}
+		w->asks = os->now_ns(os) + WAIT_NS;
+	}
+	if (w->looks++ >= EAGER_LOOKS)
 		(void)os->poll(os, NULL, 0, os->now_ns(os) + PAUSE_NS);
+	return 0;
 }
 
 /* Within the device's context or not. */
@@ -205,47 +193,36 @@ static int ask(struct sk_nccl_comm *c, const char *what, bool *ret_busy,
 	       sk_nccl_failed(&c->lib, r, c->comm, what, err);
 }
 
-static int too_late(const char *what, struct sk_err *err)
-{
-	return sk_err_set(err, -ETIMEDOUT, "NCCL: %s has not ended in time",
-			  what);
-}
-
 /* Until the communicator has done what it was asked for. */
-static int settle(struct sk_nccl_comm *c, const char *what, uint64_t until,
+static int settle(struct sk_nccl_comm *c, struct waiting *w,
 		  struct sk_err *err)
 {
-	const struct sk_os *os = c->sk->os;
-
-	for (unsigned looks = 0;; looks++) {
+	for (;;) {
 		bool busy;
-		int r = ask(c, what, &busy, err);
+		int r = ask(c, w->what, &busy, err);
 
+		if (r >= 0 && busy)
+			r = wait_on(c, w, err);
 		if (r < 0 || !busy)
 			return r;
-		if (os->now_ns(os) >= until)
-			return too_late(what, err);
-		pause_a_little(os, looks);
 	}
 }
 
 /* Until the stream has come to the end of what was launched. */
-static int reach(struct sk_nccl_comm *c, uint64_t until, struct sk_err *err)
+static int reach(struct sk_nccl_comm *c, struct waiting *w,
+		 struct sk_err *err)
 {
-	const struct sk_os *os = c->sk->os;
 	int r = sk_cuda_mark_set(c->mark, c->lane, err);
 
-	for (unsigned looks = 0; r >= 0; looks++) {
+	while (r >= 0) {
 		bool reached = false, busy;
 
 		r = sk_cuda_mark_reached(c->mark, &reached, err);
 		if (r >= 0 && !reached)
-			r = ask(c, "an exchange", &busy, err);
+			r = ask(c, w->what, &busy, err);
 		if (r < 0 || reached)
 			return r;
-		if (os->now_ns(os) >= until)
-			return too_late("an exchange", err);
-		pause_a_little(os, looks);
+		r = wait_on(c, w, err);
 	}
 	return r;
 }
@@ -291,6 +268,7 @@ static int init(struct sk_nccl_comm *c, const sk_nccl_id *id, uint64_t until,
 		.cga_cluster_size = SK_NCCL_UNDEF, .min_ctas = SK_NCCL_UNDEF,
 		.max_ctas = SK_NCCL_UNDEF, .split_share = 0,
 		.traffic_class = SK_NCCL_UNDEF };
+	struct waiting w = { "the beginning of a communicator", until, 0, 0 };
 	struct sk_cuda_scope scope;
 	sk_nccl_result result;
 	int r = sk_cuda_enter(c->gpu, &scope, err);
@@ -306,30 +284,33 @@ static int init(struct sk_nccl_comm *c, const sk_nccl_id *id, uint64_t until,
 		c->comm = NULL;
 		return r;
 	}
-	return settle(c, "the beginning of a communicator", until, err);
+	return settle(c, &w, err);
 }
 
 /* Half of the time for NCCL: the rest is for saying that it did not come. */
 static int begin_all(struct sk_nccl_comm *c, uint32_t timeout_ms)
 {
 	uint64_t until = sk_until_ms(c->sk->os, timeout_ms / 2);
-	struct word word = { 0 }, first = { 0 };
+	struct sk_nccl_word word = { 0 };
+	const struct sk_nccl_word *all;
 	struct sk_err err = { "" };
+	sk_nccl_id id;
 	int r;
 
 	assert(!c->comm);
 	c->why.text[0] = '\0';
+	c->told = false;
 	c->timeout_ms = timeout_ms;
 	r = open_local(c, &err);
 	if (r >= 0)
 		r = make_id(c, &word.id, &err);
-	word.version = c->lib.version;
-	r = hear(c, keep(c, r, &err), &word, &first, timeout_ms);
+	r = sk_nccl_say(c, keep(c, r, &err), &word, &all, timeout_ms);
 	if (r < 0)
 		return r;
-	r = keep(c, init(c, &first.id, until, &err), &err);
-	word = (struct word){ 0 };
-	r = hear(c, r, &word, NULL, timeout_ms);
+	id = all[0].id;
+	r = keep(c, init(c, &id, until, &err), &err);
+	word = (struct sk_nccl_word){ 0 };
+	r = sk_nccl_say(c, r, &word, NULL, timeout_ms);
 	/* The others go on meanwhile, and do not wait for ever. */
 	if (r < 0)
 		end_by(c, c->lib.ncclCommAbort, timeout_ms / 4);
@@ -373,32 +354,39 @@ static sk_nccl_result ask_all(struct sk_nccl_comm *c,
 								      r;
 }
 
+static int exchange_all(struct sk_nccl_comm *c,
+			const struct sk_comm_part *sends, size_t n_sends,
+			const struct sk_comm_part *receives, size_t n_receives,
+			struct waiting *w, struct sk_err *err)
+{
+	struct sk_cuda_scope scope;
+	sk_nccl_result result;
+	int r = sk_cuda_enter(c->gpu, &scope, err);
+
+	if (r < 0)
+		return r;
+	result = ask_all(c, sends, n_sends, receives, n_receives);
+	sk_cuda_leave(&scope);
+	if (result != SK_NCCL_SUCCESS)
+		return sk_nccl_failed(&c->lib, result, c->comm, w->what, err);
+	r = settle(c, w, err);
+	return r < 0 ? r : reach(c, w, err);
+}
+
 static int exchange_device(void *ctx, const struct sk_comm_part *sends,
 			   size_t n_sends, const struct sk_comm_part *receives,
 			   size_t n_receives, uint32_t timeout_ms)
 {
 	struct sk_nccl_comm *c = ctx;
-	uint64_t until = sk_until_ms(c->sk->os, timeout_ms);
+	const struct sk_os *os = c->sk->os;
+	struct waiting w = { "an exchange", sk_until_ms(os, timeout_ms),
+			     os->now_ns(os) + WAIT_NS, 0 };
 	struct sk_err err = { "" };
-	struct sk_cuda_scope scope;
-	sk_nccl_result result;
-	int r;
 
 	assert(c->comm);
 	c->timeout_ms = timeout_ms;
-	r = sk_cuda_enter(c->gpu, &scope, &err);
-	if (r < 0)
-		return keep(c, r, &err);
-	result = ask_all(c, sends, n_sends, receives, n_receives);
-	sk_cuda_leave(&scope);
-	if (result != SK_NCCL_SUCCESS)
-		r = sk_nccl_failed(&c->lib, result, c->comm, "an exchange",
-				   &err);
-	if (r >= 0)
-		r = settle(c, "an exchange", until, &err);
-	if (r >= 0)
-		r = reach(c, until, &err);
-	return keep(c, r, &err);
+	return keep(c, exchange_all(c, sends, n_sends, receives, n_receives,
+				    &w, &err), &err);
 }
 
 static int end(void *ctx)
@@ -407,13 +395,13 @@ static int end(void *ctx)
 	struct sk_err err = { "" };
 
 	if (c->comm) {
-		uint64_t until = sk_until_ms(c->sk->os, c->timeout_ms);
+		struct waiting w = { "the end of a communicator",
+			sk_until_ms(c->sk->os, c->timeout_ms), 0, 0 };
 		sk_nccl_result r = c->lib.ncclCommFinalize(c->comm);
 		bool well = r == SK_NCCL_SUCCESS || r == SK_NCCL_IN_PROGRESS;
 
 		if (well)
-			well = settle(c, "the end of a communicator", until,
-				      &err) >= 0;
+			well = settle(c, &w, &err) >= 0;
 		end_by(c, well ? c->lib.ncclCommDestroy :
 				 c->lib.ncclCommAbort, c->timeout_ms);
 	}
@@ -422,12 +410,21 @@ static int end(void *ctx)
 
 /* ---- the other comm ---- */
 
+/* One that has failed is of no use to say anything by. */
+static int note(struct sk_nccl_comm *c, int r)
+{
+	c->told |= r != 0;
+	return r;
+}
+
 static int allgather(void *ctx, const void *in, size_t bytes, void *out,
 		     uint32_t timeout_ms)
 {
 	struct sk_nccl_comm *c = ctx;
+	int r = c->comm ? sk_nccl_say_done(c, timeout_ms) : 0;
 
-	return c->base.allgather(c->base.ctx, in, bytes, out, timeout_ms);
+	return r < 0 ? r : note(c, c->base.allgather(c->base.ctx, in, bytes,
+						     out, timeout_ms));
 }
 
 static int exchange(void *ctx, const struct sk_comm_part *sends,
@@ -436,8 +433,8 @@ static int exchange(void *ctx, const struct sk_comm_part *sends,
 {
 	struct sk_nccl_comm *c = ctx;
 
-	return c->base.exchange(c->base.ctx, sends, n_sends, receives,
-				n_receives, timeout_ms);
+	return note(c, c->base.exchange(c->base.ctx, sends, n_sends, receives,
+					n_receives, timeout_ms));
 }
 
 static int broadcast(void *ctx, int32_t root, void *data, size_t bytes,
@@ -445,7 +442,8 @@ static int broadcast(void *ctx, int32_t root, void *data, size_t bytes,
 {
 	struct sk_nccl_comm *c = ctx;
 
-	return c->base.broadcast(c->base.ctx, root, data, bytes, timeout_ms);
+	return note(c, c->base.broadcast(c->base.ctx, root, data, bytes,
+					 timeout_ms));
 }
 
 /* The others first: this one's own may take its time. */
@@ -453,6 +451,8 @@ static void abort_all(void *ctx)
 {
 	struct sk_nccl_comm *c = ctx;
 
+	if (c->comm)
+		sk_nccl_say_failed(c, c->timeout_ms / 2);
 	if (c->base.abort)
 		c->base.abort(c->base.ctx);
 	end_by(c, c->lib.ncclCommAbort, c->timeout_ms);
@@ -491,9 +491,13 @@ SK_API int sk_comm_nccl(struct sk *sk, const struct sk_comm *base,
 	if (r < 0)
 		return sk_say(r, &err);
 	c = calloc(1, sizeof(*c));
-	if (!c)
+	if (c)
+		c->said = calloc((size_t)world, sizeof(*c->said));
+	if (!c || !c->said) {
+		free(c);
 		return sk_say(sk_err_set(&err, -ENOMEM, "out of memory"),
 			      &err);
+	}
 	c->sk = sk;
 	c->base = *base;
 	c->rank = rank;
@@ -529,6 +533,7 @@ SK_API void sk_comm_nccl_free(struct sk_comm *comm)
 	if (!c)
 		return;
 	assert(!c->comm);
+	free(c->said);
 	free(c);
 	*comm = (struct sk_comm){ 0 };
 }

@@ -6,13 +6,18 @@
 #include "conn/client.h"
 #include "nccl/nccl.h"
 
+struct sk_nccl_word;
+
 struct sk_nccl_comm {
 	struct sk *sk;
 	struct sk_comm base;		/* the caller's */
 	int32_t rank, world;
 	struct sk_comm_device device;
 	struct sk_err why;		/* it was not used, or failed */
+	struct sk_nccl_word *said;	/* room for one of each rank */
 	uint32_t timeout_ms;		/* of the last call */
+	bool told;			/* that it failed: to this rank, or by
+					 * it; nothing more is said */
 	bool hung;			/* an end never came */
 	/* While a restore has it: */
 	struct sk_nccl lib;		/* version 0: not open; it stays */

@@ -8,8 +8,7 @@
 #include "base/util.h"
 #include "conn/memfd.h"
 
-/* What each brings: nothing, in as many bytes. */
-static int make_zeros(const struct sk_os *os, uint32_t bytes)
+int sk_node_bring(const struct sk_os *os, uint32_t bytes)
 {
 	int fd, r = sk_file_check(os, bytes);
 
@@ -64,22 +63,18 @@ static int meet(struct sk *sk, const struct sk_node_meeting *who,
 }
 
 int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who,
-		   uint32_t bytes, void **ret_map, struct sk_err *err)
+		   int fd, uint32_t bytes, void **ret_map, struct sk_err *err)
 {
 	struct sk_msg msg = { .type = SK_MSG_GATHER, .body.gather = {
 		.id = { .run = SK_RUN_READERS, .rank = who->rank,
 			.world = who->n },
 		.round = who->meeting, .bytes = bytes } };
-	int fds[SK_MSG_FDS], n = 0, fd, r;
+	int fds[SK_MSG_FDS], n = 0, r;
 
 	assert(who->rank < who->n && bytes > SK_GATHER_INLINE);
 	assert(strlen(who->job) <= SK_JOB_MAX);
 	strcpy(msg.body.gather.id.job, who->job);
-	fd = make_zeros(sk->os, bytes);
-	if (fd < 0)
-		return sk_err_errno(err, fd, "cannot make memory to share");
 	r = meet(sk, who, &msg, fd, fds, &n, err);
-	(void)sk->os->close(sk->os, fd);
 	if (r < 0)
 		return r;
 	r = n == 1 ? map_all(sk, fds[0], (uint64_t)bytes * (uint32_t)who->n,

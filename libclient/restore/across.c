@@ -3,7 +3,8 @@
  * Rounds, as remote.c has them, with windows on the device. Sources pack and
  * verify in host memory, as for the host; the window is copied to the device
  * and sent from there. It is received into one of two windows, and copied from
- * there to the tensors. What others of the node want of it is sent to them out
+ * there to the tensors, by way of the host to those that lie elsewhere. What
+ * others of the node want of it is sent to them out
  * of that window in the next round, in the same group: so all that a rank does
  * in a round is one operation, and no order among them could be wrong.
  */
@@ -13,6 +14,7 @@
 
 #include "base/util.h"
 #include "restore/agree.h"
+#include "restore/aside.h"
 #include "restore/beside.h"
 #include "restore/by-device.h"
 #include "restore/relay.h"
@@ -27,6 +29,7 @@ struct across {
 	struct sk_flows flows;
 	struct sk_sending sending;
 	struct sk_relaying relaying;
+	struct sk_aside aside;
 	struct sk_beside beside;
 	struct sk_flow_part *landing;	/* of one round */
 	size_t n_landing;
@@ -92,19 +95,36 @@ static int make_windows(struct across *a)
 	return r;
 }
 
-/* All that rounds need: once they have begun, nothing is made. */
+/* Where some of what comes is not for the device. */
+static int make_aside(struct across *a)
+{
+	const struct sk_restoring *rs = a->rs;
+	const struct sk_wants *w = &a->terms.wants;
+	uint64_t bytes = a->window + a->relaying.window;
+	bool any = false;
+
+	for (size_t i = 0; i < w->n && !any; i++)
+		any = !sk_restore_is_by_device(
+			rs, rs->pieces[w->pieces[i]].local);
+	return any ? sk_aside_new(a->rs, a->gpu, a->lane,
+				  sk_round_up(bytes, SK_PAGE), w->n,
+				  &a->aside) : 0;
+}
+
+/* With the lists all that rounds need: once they have begun, nothing is
+ * made. */
 static int make_room(struct across *a)
 {
 	struct sk_restoring *rs = a->rs;
-	int r = make_lists(a);
+	int r = sk_cuda_device(rs->sk->cuda, rs->comm.device->ordinal,
+			       &a->gpu, &rs->err);
 
-	if (r >= 0)
-		r = sk_cuda_device(rs->sk->cuda, rs->comm.device->ordinal,
-				   &a->gpu, &rs->err);
 	if (r >= 0)
 		r = sk_cuda_lane_new(a->gpu, &a->lane, &rs->err);
 	if (r >= 0)
 		r = make_windows(a);
+	if (r >= 0)
+		r = make_aside(a);
 	/* Without, each copy waits for itself. */
 	if (r >= 0 && a->flows.n_out)
 		(void)sk_cuda_lock(a->gpu, a->sending.packed, OUT_BYTES,
@@ -207,15 +227,19 @@ static int exchange(struct across *a, uint64_t round)
 					  a->receives, n_receives);
 }
 
-/* Bytes [from, to) of that piece, which lie at @bytes. */
+/* Bytes [from, to) of that piece, which lie at @bytes, and would at @at of what
+ * goes aside. */
 static int deliver_part(struct across *a, uint32_t piece, uint64_t from,
-			uint64_t to, uint64_t bytes)
+			uint64_t to, uint64_t bytes, uint64_t at)
 {
 	struct sk_restoring *rs = a->rs;
 	const struct sk_restore_piece *p = &rs->pieces[piece];
 	struct sk_copy copy;
-	int r = sk_restore_unpack(rs, p, &copy, &rs->err);
+	int r;
 
+	if (!sk_restore_is_by_device(rs, p->local))
+		return sk_aside_add(&a->aside, piece, from, to, bytes, at);
+	r = sk_restore_unpack(rs, p, &copy, &rs->err);
 	if (r < 0)
 		return r;
 	rs->touched[p->local] = 1;
@@ -243,7 +267,8 @@ static int deliver_landed(struct across *a, uint64_t round)
 					a, w->pieces[w->first_of[rank] +
 						     c[k].index],
 					p->from, p->to,
-					window_of(a, round) + p->offset);
+					window_of(a, round) + p->offset,
+					p->offset);
 	}
 	return r;
 }
@@ -256,7 +281,8 @@ static int deliver(struct across *a, uint64_t round)
 		const struct sk_relay_part *p = &a->relaying.parts[i];
 
 		r = deliver_part(a, p->piece, p->from, p->to,
-				 a->there_passed + p->offset);
+				 a->there_passed + p->offset,
+				 a->window + p->offset);
 	}
 	return r;
 }
@@ -267,36 +293,58 @@ static void note(int *failed, int r)
 		*failed = r;
 }
 
+static void note_beside(struct across *a, const struct sk_beside *beside,
+			int *failed)
+{
+	if (*failed < 0 || beside->failed >= 0)
+		return;
+	a->rs->err = beside->err;
+	*failed = beside->failed;
+}
+
+/* What was asked of the lane is done; what went aside is delivered from there
+ * meanwhile. */
+static void finish(struct across *a, int *failed)
+{
+	note(failed, sk_cuda_lane_finish(a->lane, *failed < 0 ? NULL :
+								&a->rs->err));
+	if (*failed < 0)
+		a->aside.n = 0;
+	sk_aside_begin(&a->aside);
+}
+
+static void run_round(struct across *a, uint64_t round, int *failed)
+{
+	int r;
+
+	sk_sending_cut(&a->sending, round + 1);
+	sk_beside_begin(&a->beside, a->sending.n);
+	finish(a, failed);
+	r = exchange(a, round);
+	sk_aside_wait(&a->aside);
+	if (r >= 0)
+		r = deliver(a, round);
+	note(failed, r);
+	sk_beside_wait(&a->beside);
+	note(failed, push(a));
+}
+
 /* Who fails goes on, so that nobody waits for it; what it sends is not used
  * then. */
 static int run_rounds(struct across *a)
 {
-	struct sk_restoring *rs = a->rs;
 	int failed = 0;
 
 	sk_sending_cut(&a->sending, 0);
 	sk_beside_begin(&a->beside, a->sending.n);
 	sk_beside_wait(&a->beside);
 	note(&failed, push(a));
-	for (uint64_t t = 0; t < a->rounds + a->relays && !rs->broken; t++) {
-		int r;
-
-		sk_sending_cut(&a->sending, t + 1);
-		sk_beside_begin(&a->beside, a->sending.n);
-		note(&failed, sk_cuda_lane_finish(a->lane, &rs->err));
-		r = exchange(a, t);
-		if (r >= 0)
-			r = deliver(a, t);
-		note(&failed, r);
-		sk_beside_wait(&a->beside);
-		note(&failed, push(a));
-	}
-	note(&failed, sk_cuda_lane_finish(a->lane, failed < 0 ? NULL :
-							       &rs->err));
-	if (failed >= 0 && a->beside.failed < 0) {
-		rs->err = a->beside.err;
-		failed = a->beside.failed;
-	}
+	for (uint64_t t = 0; t < a->rounds + a->relays && !a->rs->broken; t++)
+		run_round(a, t, &failed);
+	finish(a, &failed);
+	sk_aside_wait(&a->aside);
+	note_beside(a, &a->beside, &failed);
+	note_beside(a, &a->aside.beside, &failed);
 	return failed;
 }
 
@@ -317,6 +365,7 @@ static void release(struct across *a)
 		sk_cuda_release(a->gpu, a->there_passed);
 		sk_cuda_release(a->gpu, a->there_out);
 	}
+	sk_aside_free(&a->aside);
 	(void)sk_cuda_unlock(a->lock);
 	(void)sk_cuda_lane_free(a->lane);
 	sk_sending_free(&a->sending);
@@ -329,21 +378,38 @@ static void release(struct across *a)
 	sk_beside_fini(&a->beside);
 }
 
+/* How many rounds it takes, and whether all have room for them. */
+static int agree_rounds(struct across *a, int r, bool *ret_without)
+{
+	struct sk_restoring *rs = a->rs;
+	struct sk_restore_word word = { 0 }, *words;
+
+	if (r >= 0) {
+		word.extra = sk_flows_rounds(&a->flows);
+		word.flags = make_room(a) < 0;
+	}
+	r = sk_restore_agree(rs, r, &word, &words, 0);
+	for (int32_t k = 0; r >= 0 && k < rs->state->job.world; k++) {
+		*ret_without |= words[k].flags != 0;
+		if (words[k].extra > a->rounds)
+			a->rounds = words[k].extra;
+	}
+	return r;
+}
+
 /* *ret_without: this rank, or another one, has no room for it. */
 static int move(struct across *a, bool *ret_without)
 {
-	struct sk_restore_word word = { 0 };
 	int r = sk_restore_terms(a->rs, 0, a->relays ? SK_WAY_RELAYS :
 						       SK_WAY_DEVICE,
 				 &a->terms);
 
 	if (r < 0)
 		return r;
-	r = sk_flows_agree(a->rs, make_room(a), &a->flows, &a->rounds);
-	*ret_without = r < 0 && !a->rs->broken;
-	if (r < 0 || !a->rounds)
+	r = agree_rounds(a, make_lists(a), ret_without);
+	if (r < 0 || *ret_without || !a->rounds)
 		return r;
-	return sk_restore_agree(a->rs, run_rounds(a), &word, NULL, 0);
+	return sk_restore_agreed(a->rs, run_rounds(a));
 }
 
 static int begin(struct sk_restoring *rs)
@@ -381,7 +447,7 @@ int sk_restore_across(struct sk_restoring *rs, int r)
 	rs->device_off |= without;
 	if (without)
 		sk_restore_none_by_device(rs);
-	return without ? 0 : r;
+	return r;
 }
 
 void sk_restore_end_across(struct sk_restoring *rs)

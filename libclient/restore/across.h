@@ -4,9 +4,10 @@
  * from device to device, each piece by whoever has it to whoever wants it. What
  * several ranks of a node want comes to one of them, which passes it on.
  *
- * What one of those has elsewhere, on another device or on the host, comes to
- * the node once, by way of the host. So does all where somebody verifies both
- * ends.
+ * What one of those has elsewhere, on another device or on the host, comes the
+ * same way where another has it on its device, and goes on from this rank's
+ * device to where it has it. Where somebody verifies both ends all comes by way
+ * of the host.
  */
 #ifndef SK_LIBCLIENT_RESTORE_ACROSS_H
 #define SK_LIBCLIENT_RESTORE_ACROSS_H

@@ -8,6 +8,7 @@
 
 #include "base/util.h"
 #include "conn/check.h"
+#include "restore/ballot.h"
 
 /* Bytes of all ranks in one gather, where what each has to say is long. */
 #define AT_ONCE ((size_t)4 << 20)
@@ -15,9 +16,9 @@
 /* A comm that loses what it is given would set ranks at odds; what relies on
  * one's own part of the whole may then rely on it. */
 static int check_own(struct sk_restoring *rs, const void *in, size_t bytes,
-		     const char *all)
+		     const void *all)
 {
-	if (!memcmp(all + (size_t)rs->state->job.rank * bytes, in, bytes))
+	if (!memcmp((const char *)all + (size_t)rs->state->job.rank * bytes, in, bytes))
 		return 0;
 	return sk_err_set(&rs->err, -EPROTO, "the comm's allgather did not "
 			  "bring rank %d back what it gave (%zu bytes); it "
@@ -33,28 +34,17 @@ static void give_up(struct sk_restoring *rs)
 	rs->broken = true;
 }
 
-int sk_restore_gather(struct sk_restoring *rs, const void *in, size_t bytes,
-		      void *ret_all, uint32_t more_ms)
+/* What all give comes to @all, of world * @bytes. */
+static int gather_into(struct sk_restoring *rs, const void *in, size_t bytes,
+		       void *all, uint32_t more_ms)
 {
 	size_t world = (size_t)rs->state->job.world;
 	uint64_t began = rs->sk->os->now_ns(rs->sk->os);
-	uint64_t all_bytes;
-	char *all;
 	int r = 0;
 
 	assert(world && rs->state->job.rank < rs->state->job.world);
-	if (!sk_mul_u64(world, bytes, &all_bytes))
-		return sk_err_set(&rs->err, -EOVERFLOW, "%zu ranks cannot "
-				  "exchange %zu bytes each", world, bytes);
-	all = malloc(all_bytes ? all_bytes : 1);
-	if (rs->broken) {
-		free(all);
+	if (rs->broken)
 		return -ETIMEDOUT;
-	}
-	if (!all)
-		return sk_err_set(&rs->err, -ENOMEM, "no memory for what %zu "
-				  "ranks say (%" PRIu64 " bytes)", world,
-				  all_bytes);
 	if (world == 1)
 		memcpy(all, in, bytes);
 	else
@@ -62,22 +52,43 @@ int sk_restore_gather(struct sk_restoring *rs, const void *in, size_t bytes,
 			rs->comm.ctx, in, bytes, all,
 			rs->timeout_ms + more_ms));
 	rs->report.agree_ns += rs->sk->os->now_ns(rs->sk->os) - began;
-	if (r < 0) {
-		free(all);
-		give_up(rs);
-		sk_err_errno(&rs->err, r, "rank %d cannot agree with the %zu "
-			     "other ranks of job %s on a restore; every rank "
-			     "must call it", rs->state->job.rank, world - 1,
-			     rs->state->job.name);
-		/* As in the exchange in which others may be. */
-		return rs->comm.exchange ? -ETIMEDOUT : r;
-	}
-	r = check_own(rs, in, bytes, all);
-	if (r < 0) {
-		free(all);
+	if (r >= 0)
+		return check_own(rs, in, bytes, all);
+	give_up(rs);
+	sk_err_errno(&rs->err, r, "rank %d cannot agree with the %zu other "
+		     "ranks of job %s on a restore; every rank must call it",
+		     rs->state->job.rank, world - 1, rs->state->job.name);
+	/* As in the exchange in which others may be. */
+	return rs->comm.exchange ? -ETIMEDOUT : r;
+}
+
+static int make_room(struct sk_restoring *rs, size_t bytes, void **ret)
+{
+	size_t world = (size_t)rs->state->job.world;
+	uint64_t all;
+
+	if (!sk_mul_u64(world, bytes, &all))
+		return sk_err_set(&rs->err, -EOVERFLOW, "%zu ranks cannot "
+				  "exchange %zu bytes each", world, bytes);
+	*ret = malloc(all ? all : 1);
+	return *ret ? 0 :
+	       sk_err_set(&rs->err, -ENOMEM, "no memory for what %zu ranks "
+			  "say (%" PRIu64 " bytes)", world, all);
+}
+
+int sk_restore_gather(struct sk_restoring *rs, int r, const void *in,
+		      size_t bytes, void *ret_all)
+{
+	_cleanup_free_ void *all = NULL;
+
+	if (r >= 0)
+		r = make_room(rs, bytes, &all);
+	r = sk_restore_agreed(rs, r);
+	if (r >= 0)
+		r = gather_into(rs, in, bytes, all, 0);
+	if (r < 0)
 		return r;
-	}
-	*(void **)ret_all = all;
+	*(void **)ret_all = sk_take_ptr(all);
 	return 0;
 }
 
@@ -109,25 +120,80 @@ static int heard(struct sk_restoring *rs, const struct sk_restore_word *words)
 	return 0;
 }
 
+/* Room that was there before: first for what is said in each step. */
+static struct sk_restore_word *words_of(const struct sk_restoring *rs)
+{
+	return rs->state->said;
+}
+
+static struct sk_restore_ballot *ballots_of(const struct sk_restoring *rs)
+{
+	static_assert(sizeof(struct sk_restore_word) +
+		      sizeof(struct sk_restore_ballot) <= SK_SAID_BYTES,
+		      "a state has room for them");
+	return (void *)(words_of(rs) + rs->state->job.world);
+}
+
 int sk_restore_agree(struct sk_restoring *rs, int r,
 		     struct sk_restore_word *word,
-		     struct sk_restore_word **ret_words, uint32_t more_ms)
+		     struct sk_restore_word **ret_words,
+		     uint32_t more_ms)
 {
-	_cleanup_free_ struct sk_restore_word *words = NULL;
+	struct sk_restore_word *words = words_of(rs);
 
+	if (r < 0 && rs->told)
+		return r;
 	word->status = r < 0 ? r : 0;
 	word->stale = rs->stale;
 	if (r < 0)
 		memcpy(word->text, rs->err.text, sizeof(word->text));
-	r = sk_restore_gather(rs, word, sizeof(*word), &words, more_ms);
+	r = gather_into(rs, word, sizeof(*word), words, more_ms);
 	if (r < 0)
 		return r;
 	for (int32_t i = 0; i < rs->state->job.world; i++)
 		rs->stale_anywhere |= words[i].stale;
 	r = heard(rs, words);
+	rs->told = r < 0;
 	if (ret_words)
-		*ret_words = sk_take_ptr(words);
+		*ret_words = words;
 	return r;
+}
+
+int sk_restore_agreed(struct sk_restoring *rs, int r)
+{
+	struct sk_restore_word word = { 0 };
+
+	return sk_restore_agree(rs, r, &word, NULL, 0);
+}
+
+int sk_restore_told(struct sk_restoring *rs, int r)
+{
+	const struct sk_err mine = rs->err;
+	bool same = true;
+	int all;
+
+	if (r >= 0 || rs->told || rs->broken)
+		return r;
+	all = sk_restore_agreed(rs, r);
+	for (int32_t i = 0; i < rs->state->job.world; i++)
+		same &= words_of(rs)[i].status == r;
+	if (rs->told && same)
+		rs->err = mine;
+	return all;
+}
+
+void sk_restore_anew(struct sk_restoring *rs)
+{
+	rs->told = false;
+}
+
+int sk_restore_cast(struct sk_restoring *rs,
+		    const struct sk_restore_ballot *mine,
+		    const struct sk_restore_ballot **ret_all,
+		    uint32_t more_ms)
+{
+	*ret_all = ballots_of(rs);
+	return gather_into(rs, mine, sizeof(*mine), ballots_of(rs), more_ms);
 }
 
 /* ---- bytes ---- */

@@ -5,6 +5,8 @@
 
 #include "restore/restoring.h"
 
+struct sk_restore_ballot;
+
 /** What a rank says after each phase. */
 struct sk_restore_word {
 	int32_t status;
@@ -19,22 +21,47 @@ struct sk_restore_word {
 	char text[SK_ERR_MAX];
 };
 
-/** Every rank gives @bytes at @in; *ret_all is malloc'ed, world * bytes. */
-int sk_restore_gather(struct sk_restoring *rs, const void *in, size_t bytes,
-		      void *ret_all, uint32_t more_ms);
-/** How many units of @bytes each rank may give at once, at least one, so that
- * what all of them give is a few MiB: the same on all ranks. */
-size_t sk_restore_portion(const struct sk_restoring *rs, size_t bytes);
+/*
+ * Ranks go in step by a rule: each collective step begins with a word of every
+ * rank, for which there is room before the restore begins. So whatever fails on
+ * one of them, and wherever, its next word says so, and the others hear it in
+ * whichever step they come to next, with nothing in between that would wait for
+ * it. An error that all have heard is said no more: a step that is called with
+ * it is none, on all ranks alike.
+ */
+
 /**
  * Says @word (its status and text are filled in from @r and rs->err) and
  * hears the others'. An error of any rank is everybody's: that of the lowest
  * rank that has one is returned, its sentence in rs->err. *ret_words, where
- * wanted, is malloc'ed, one per rank, set if the result is not an error of
- * the exchange itself.
+ * wanted, are the caller's until the next step, one per rank, if it returns no
+ * error.
  */
 int sk_restore_agree(struct sk_restoring *rs, int r,
 		     struct sk_restore_word *word,
-		     struct sk_restore_word **ret_words, uint32_t more_ms);
+		     struct sk_restore_word **ret_words,
+		     uint32_t more_ms);
+/** The same without a word: before this rank does anything else. */
+int sk_restore_agreed(struct sk_restoring *rs, int r);
+/** The end of what ranks do together, which came to @r: an error that is this
+ * rank's alone so far is told, and is everybody's. Where all have the same,
+ * each keeps its own sentence. */
+int sk_restore_told(struct sk_restoring *rs, int r);
+/** What comes next is new: errors from now on are told. */
+void sk_restore_anew(struct sk_restoring *rs);
+/** Every rank gives @bytes at @in; *ret_all is malloc'ed, world * bytes. @r is
+ * what this rank has to say, and an error is everybody's. */
+int sk_restore_gather(struct sk_restoring *rs, int r, const void *in,
+		      size_t bytes, void *ret_all);
+/** Every rank's ballot into *ret_all, which stays until the next: the first
+ * step, in which nobody has an error that it would not be told with. */
+int sk_restore_cast(struct sk_restoring *rs,
+		    const struct sk_restore_ballot *mine,
+		    const struct sk_restore_ballot **ret_all,
+		    uint32_t more_ms);
+/** How many units of @bytes each rank may give at once, at least one, so that
+ * what all of them give is a few MiB: the same on all ranks. */
+size_t sk_restore_portion(const struct sk_restoring *rs, size_t bytes);
 
 /** What a rank gives to another, or has got from it. */
 struct sk_restore_parcel {

@@ -153,21 +153,20 @@ static int gather_candidates(struct sk_restoring *rs,
 	uint32_t n = (uint32_t)sk_restore_portion(rs, sizeof(*rs->offers));
 	struct sk_restore_offer *mine = rs->offers;
 	uint32_t most = longest(rs, ballots);
-	int r = 0;
+	int r;
 
 	assert(!c->v && most <= OFFERS_MOST);
 	n = n < most ? n : most;
 	c->v = calloc(OFFERS_MOST + (size_t)count_tellers(rs) * n,
 		      sizeof(*c->v));
-	if (!c->v)
-		return no_memory(rs);
+	r = c->v ? 0 : no_memory(rs);
 	for (uint32_t at = 0; at < most && r >= 0; at += n) {
 		_cleanup_free_ struct sk_restore_offer *all = NULL;
 
 		/* The last portion is as long as the others. */
 		n = at + n > most ? most - at : n;
-		r = sk_restore_gather(rs, mine + at, n * sizeof(*mine), &all,
-				      0);
+		r = sk_restore_gather(rs, r, mine + at, n * sizeof(*mine),
+				      &all);
 		if (r >= 0)
 			take(rs, ballots, all, at, n, c);
 	}
@@ -223,7 +222,7 @@ static int compare(struct sk_restoring *rs, const struct candidates *c)
 
 	if (c->n) {
 		mark(rs, c, &mine);
-		r = sk_restore_gather(rs, &mine, sizeof(mine), &masks, 0);
+		r = sk_restore_gather(rs, 0, &mine, sizeof(mine), &masks);
 		if (r < 0)
 			return r;
 	}

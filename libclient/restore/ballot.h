@@ -25,6 +25,8 @@ struct sk_restore_ballot {
 	uint32_t damaged;		/* or about a damaged image */
 	uint32_t cut;			/* it has older ones */
 	uint32_t exchanges;		/* its comm does more than gather */
+	uint32_t devices;		/* and between devices, too */
+	uint32_t reserved;
 };
 
 /** Over the rank's own offers; equal where lists are, whoever made them. */

@@ -225,7 +225,6 @@ static int hear(struct sk_restoring *rs, struct sk_terms *t,
 int sk_branches_tell(struct sk_restoring *rs, int r, struct sk_terms *t)
 {
 	_cleanup_free_ struct sk_restore_parcel *out = NULL, *said = NULL;
-	struct sk_restore_word word = { 0 };
 	char *words = NULL;
 
 	assert(t->passed);
@@ -238,7 +237,5 @@ int sk_branches_tell(struct sk_restoring *rs, int r, struct sk_terms *t)
 	/* A comm that failed may still read it. */
 	if (!rs->broken)
 		free(words);
-	if (r < 0)
-		return r;
-	return sk_restore_agree(rs, hear(rs, t, said), &word, NULL, 0);
+	return r < 0 ? r : hear(rs, t, said);
 }

@@ -26,9 +26,10 @@ struct sk_branch {
 	size_t first;		/* of ->fetched: word.n of them */
 };
 
-/** Collective, where terms->passed; @r is what this rank has to say, and an
- * error is everybody's. Brings what this rank fetches in the order in which it
- * comes. -ENOMEM, -EPROTO and the errors of the comm. */
+/** Collective, where terms->passed; @r is what this rank has to say. Brings
+ * what this rank fetches in the order in which it comes. An error may be this
+ * rank's alone, to be told in the next step: -ENOMEM, -EPROTO; or the errors of
+ * the comm. */
 int sk_branches_tell(struct sk_restoring *rs, int r, struct sk_terms *terms);
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * Ranks of a node that want the same have to decide alike, or it would come
  * twice. Who wants what each sees by itself, by arithmetic. Where the others
- * have it in memory nobody can compute: ranks tell their neighbours what they
- * have elsewhere, but only where some rank has such and some rank has others
- * that are shared.
+ * have it in memory nobody can compute: ranks tell their neighbours what of the
+ * shared they have on their devices, but only where some rank has such and some
+ * rank has others elsewhere.
  */
 #include "restore/by-device.h"
 
@@ -19,7 +19,7 @@
 /* What a rank has to say before. */
 #define SAYS_WANTED ((uint64_t)1)	/* pieces that go so */
 #define SAYS_SHARED ((uint64_t)2)	/* and that a neighbour wants */
-#define SAYS_ELSEWHERE ((uint64_t)4)	/* that lie elsewhere */
+#define SAYS_ELSEWHERE ((uint64_t)4)	/* shared ones that lie elsewhere */
 #define SAYS_VERIFIED ((uint64_t)8)	/* both ends are to be */
 
 bool sk_restore_is_by_device(const struct sk_restoring *rs, uint32_t local)
@@ -76,7 +76,7 @@ static uint64_t says_of(const struct sk_restoring *rs,
 	const struct sk_item *item = &rs->state->locals[p->local].item;
 
 	/* Of boxes that owners said, overlap.c knows how others have them. */
-	p->across = on_device && !(item->explicit_boxes && p->mixed);
+	p->across = on_device || (item->explicit_boxes && p->beside);
 	if (p->across)
 		return SAYS_WANTED | (p->shared ? SAYS_SHARED : 0);
 	return p->shared && !item->explicit_boxes &&
@@ -110,10 +110,10 @@ static int look(struct sk_restoring *rs, uint64_t *said)
 	return r;
 }
 
-/* ---- what neighbours have elsewhere ---- */
+/* ---- what neighbours have on devices ---- */
 
-/* Names that ranks of the node have elsewhere, by their hashes. */
-struct elsewhere {
+/* Names of the shared that ranks of the node have there, by their hashes. */
+struct told {
 	uint64_t *mine;
 	size_t n, room;
 	struct sk_restore_parcel *all;	/* per rank, sorted */
@@ -125,7 +125,7 @@ static int no_memory(struct sk_restoring *rs, size_t n)
 			  "tensors", n);
 }
 
-static int list_mine(struct sk_restoring *rs, struct elsewhere *e)
+static int list_mine(struct sk_restoring *rs, struct told *e)
 {
 	uint32_t last = UINT32_MAX;
 
@@ -133,8 +133,8 @@ static int list_mine(struct sk_restoring *rs, struct elsewhere *e)
 		const struct sk_restore_piece *p = &rs->pieces[i];
 		const struct sk_restore_key *key;
 
-		if (p->place < SK_PLACE_OTHERS || p->across || !p->shared ||
-		    p->local == last)
+		if (!p->across || !p->shared || p->local == last ||
+		    rs->state->locals[p->local].item.explicit_boxes)
 			continue;
 		last = p->local;
 		key = sk_restore_key_of(rs, p->local);
@@ -154,7 +154,7 @@ static int by_number(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-static int tell_near(struct sk_restoring *rs, int r, struct elsewhere *e)
+static int tell_near(struct sk_restoring *rs, int r, struct told *e)
 {
 	_cleanup_free_ struct sk_restore_parcel *out = NULL;
 
@@ -181,8 +181,8 @@ static bool has(const struct sk_restore_parcel *list, uint64_t hash)
 	return at < n && v[at] == hash;
 }
 
-static int is_mixed(struct sk_restoring *rs, const struct elsewhere *e,
-		    uint32_t local, bool *ret)
+static int is_beside(struct sk_restoring *rs, const struct told *e,
+		     uint32_t local, bool *ret)
 {
 	const struct sk_restore_key *key = sk_restore_key_of(rs, local);
 	int r = 0;
@@ -195,34 +195,36 @@ static int is_mixed(struct sk_restoring *rs, const struct elsewhere *e,
 	return r;
 }
 
-static int leave_mixed(struct sk_restoring *rs, const struct elsewhere *e)
+/* What this rank has elsewhere, and one of them on its device. */
+static int join_beside(struct sk_restoring *rs, const struct told *e)
 {
 	uint32_t last = UINT32_MAX;
-	bool mixed = false;
+	bool beside = false;
 	int r = 0;
 
 	for (uint32_t i = 0; i < rs->n_pieces && r >= 0; i++) {
 		struct sk_restore_piece *p = &rs->pieces[i];
+		const struct sk_item *item =
+			&rs->state->locals[p->local].item;
 
-		if (!p->across || !p->shared ||
-		    rs->state->locals[p->local].item.explicit_boxes)
+		if (p->place < SK_PLACE_OTHERS || p->across || !p->shared ||
+		    item->explicit_boxes || item->kind != SK_ITEM_TENSOR)
 			continue;
 		if (p->local != last)
-			r = is_mixed(rs, e, p->local, &mixed);
+			r = is_beside(rs, e, p->local, &beside);
 		last = p->local;
-		p->mixed = r >= 0 && mixed;
-		p->across = !p->mixed;
+		p->beside = p->across = r >= 0 && beside;
 	}
 	return r;
 }
 
-static int settle_mixed(struct sk_restoring *rs)
+static int settle_shared(struct sk_restoring *rs)
 {
-	struct elsewhere e = { 0 };
+	struct told e = { 0 };
 	int r = tell_near(rs, list_mine(rs, &e), &e);
 
 	if (r >= 0)
-		r = leave_mixed(rs, &e);
+		r = join_beside(rs, &e);
 	/* A comm that failed may still read it. */
 	if (!rs->broken)
 		free(e.mine);
@@ -235,24 +237,12 @@ static int settle_mixed(struct sk_restoring *rs)
 /* What all say, of whom each says its part. */
 static int say(struct sk_restoring *rs, int r, uint64_t *said)
 {
-	_cleanup_free_ struct sk_restore_word *words = NULL;
-	struct sk_restore_word word = { .extra = *said };
+	struct sk_restore_word word = { .extra = *said }, *words;
 
 	r = sk_restore_agree(rs, r, &word, &words, 0);
 	for (int32_t k = 0; r >= 0 && k < rs->state->job.world; k++)
 		*said |= words[k].extra;
 	return r;
-}
-
-static uint64_t says_again(const struct sk_restoring *rs)
-{
-	uint64_t said = 0;
-
-	for (uint32_t i = 0; i < rs->n_pieces; i++)
-		if (rs->pieces[i].across)
-			said |= SAYS_WANTED |
-				(rs->pieces[i].shared ? SAYS_SHARED : 0);
-	return said;
 }
 
 int sk_restore_by_device(struct sk_restoring *rs, int r,
@@ -266,11 +256,8 @@ int sk_restore_by_device(struct sk_restoring *rs, int r,
 		r = look(rs, &said);
 	r = say(rs, r, &said);
 	if (r >= 0 && said & SAYS_SHARED && said & SAYS_ELSEWHERE &&
-	    !(said & SAYS_VERIFIED)) {
-		r = settle_mixed(rs);
-		said = r < 0 ? 0 : says_again(rs);
-		r = say(rs, r, &said);
-	}
+	    !(said & SAYS_VERIFIED))
+		r = settle_shared(rs);
 	if (r < 0)
 		return r;
 	ret->any = said & SAYS_WANTED && !(said & SAYS_VERIFIED);

@@ -134,19 +134,20 @@ static int note_nodes(struct sk_restoring *rs,
 {
 	size_t world = (uint32_t)rs->state->job.world;
 	_cleanup_free_ uint64_t *agents = calloc(world, sizeof(*agents));
-	bool exchanges = true;
+	bool exchanges = true, devices = true;
 	int r;
 
+	for (size_t i = 0; i < world; i++) {
+		exchanges &= ballots[i].exchanges;
+		devices &= ballots[i].devices;
+		rs->gaps_anywhere |= ballots[i].gaps;
+	}
+	rs->device_off |= !devices;
 	if (!agents)
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu ranks",
 				  world);
-	rs->older = false;
-	for (size_t i = 0; i < world; i++) {
-		rs->older |= ballots[i].cut;
+	for (size_t i = 0; i < world; i++)
 		agents[i] = ballots[i].agent;
-		exchanges &= ballots[i].exchanges;
-		rs->gaps_anywhere |= ballots[i].gaps;
-	}
 	sk_restore_forget_nodes(rs);
 	r = sk_restore_nodes(rs, agents);
 	rs->apart = exchanges && rs->n_nodes > 1;
@@ -220,6 +221,7 @@ static void fill_ballot(const struct sk_restoring *rs, int r,
 	mine->n_offers = r < 0 ? 0 : rs->n_offers;
 	mine->cut = r >= 0 && rs->cut;
 	mine->exchanges = rs->comm.exchange != NULL;
+	mine->devices = rs->comm.device != NULL;
 	for (uint32_t i = 0; i < mine->n_offers; i++)
 		mine->n_complete += rs->offers[i].flags & SK_OFFER_COMPLETE;
 	if (r >= 0)
@@ -238,29 +240,27 @@ static uint32_t more_time(const struct sk_restoring *rs, uint64_t began)
 /* One list, and what all say of theirs. */
 static int vote(struct sk_restoring *rs, int r)
 {
-	_cleanup_free_ struct sk_restore_ballot *ballots = NULL;
-	_cleanup_free_ struct sk_restore_ballot *mine = NULL;
+	const struct sk_restore_ballot *ballots;
+	struct sk_restore_ballot mine = { 0 };
 	uint64_t began = rs->sk->os->now_ns(rs->sk->os);
 
-	mine = calloc(1, sizeof(*mine));
-	if (!mine)
-		return sk_err_set(&rs->err, -ENOMEM, "no memory to choose a "
-				  "snapshot");
+	sk_restore_anew(rs);
 	rs->older = false;
 	rs->n_offers = 0;
 	if (r >= 0)
 		r = sk_restore_offers(rs);
-	fill_ballot(rs, r, mine);
+	fill_ballot(rs, r, &mine);
 	rs->lists++;
-	r = sk_restore_gather(rs, mine, sizeof(*mine), &ballots,
-			      more_time(rs, began));
+	r = sk_restore_cast(rs, &mine, &ballots, more_time(rs, began));
 	if (r < 0)
 		return r;
 	r = check_ballots(rs, ballots);
 	if (r < 0)
 		return r;
+	for (int32_t i = 0; i < rs->state->job.world; i++)
+		rs->older |= ballots[i].cut;
 	join_one_run(rs, ballots);
-	return count(rs, ballots);
+	return sk_restore_told(rs, count(rs, ballots));
 }
 
 int sk_restore_choose(struct sk_restoring *rs, int r)

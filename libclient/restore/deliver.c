@@ -89,17 +89,14 @@ static int deliver_to_gpu(struct sk_restoring *rs, int gpu,
 	return r;
 }
 
-int sk_delivering_run(const struct sk_delivering *v, size_t index,
-		      struct sk_err *err)
+int sk_deliver(struct sk_restoring *rs, const struct sk_delivery *d,
+	       struct sk_err *err)
 {
-	struct sk_restoring *rs = v->rs;
-	const struct sk_delivery *d = &v->list[index];
 	const struct sk_restore_piece *p = &rs->pieces[d->piece];
 	const struct sk_local *local = &rs->state->locals[p->local];
 	struct sk_copy copy;
 	int r = sk_restore_unpack(rs, p, &copy, err);
 
-	assert(index < v->n);
 	if (r < 0)
 		return r;
 	__atomic_store_n(&rs->touched[p->local], 1, __ATOMIC_RELAXED);
@@ -110,4 +107,11 @@ int sk_delivering_run(const struct sk_delivering *v, size_t index,
 	copy.src = (const char *)((uintptr_t)d->bytes - d->from);
 	sk_copy_run_range(&copy, d->from, d->to);
 	return 0;
+}
+
+int sk_delivering_run(const struct sk_delivering *d, size_t index,
+		      struct sk_err *err)
+{
+	assert(index < d->n);
+	return sk_deliver(d->rs, &d->list[index], err);
 }

@@ -9,12 +9,17 @@
 #include "restore/staging.h"
 #include "restore/wants.h"
 
-/** A part of this rank's that lies in somebody's window. */
+/** A part of this rank's that lies in host memory, as in somebody's window. */
 struct sk_delivery {
 	uint32_t piece;
 	uint64_t from, to;	/* of the packed box */
 	const char *bytes;
 };
+
+/** Delivers it. Any thread of the pool; the errors of shape.h, and of gpu.h
+ * where it goes to a GPU. */
+int sk_deliver(struct sk_restoring *rs, const struct sk_delivery *delivery,
+	       struct sk_err *err);
 
 struct sk_delivering {
 	struct sk_restoring *rs;
@@ -33,8 +38,7 @@ void sk_delivering_free(struct sk_delivering *d);
 
 /** What came for this rank in @round, wherever on its node: ->n of them. */
 void sk_delivering_list(struct sk_delivering *d, uint64_t round);
-/** Delivers one of them. Any thread of the pool, one per index; the errors of
- * shape.h, and of gpu.h where it goes to a GPU. */
+/** Delivers one of them, as sk_deliver(). */
 int sk_delivering_run(const struct sk_delivering *d, size_t index,
 		      struct sk_err *err);
 

@@ -4,7 +4,6 @@
 #include <assert.h>
 
 #include "base/util.h"
-#include "restore/agree.h"
 
 #define SUM_BYTES 8u	/* an XXH3 */
 
@@ -286,27 +285,12 @@ static uint64_t most_rounds(const struct sk_flow *v, size_t n)
 	return most;
 }
 
-static uint64_t rounds_of(const struct sk_flows *flows)
+uint64_t sk_flows_rounds(const struct sk_flows *flows)
 {
 	uint64_t in = most_rounds(flows->in, flows->n_in);
 	uint64_t out = most_rounds(flows->out, flows->n_out);
 
 	return in > out ? in : out;
-}
-
-int sk_flows_agree(struct sk_restoring *rs, int r,
-		   const struct sk_flows *flows, uint64_t *ret_rounds)
-{
-	_cleanup_free_ struct sk_restore_word *words = NULL;
-	struct sk_restore_word word = { 0 };
-
-	*ret_rounds = 0;
-	word.extra = r < 0 ? 0 : rounds_of(flows);
-	r = sk_restore_agree(rs, r, &word, &words, 0);
-	for (int32_t k = 0; r >= 0 && k < rs->state->job.world; k++)
-		if (words[k].extra > *ret_rounds)
-			*ret_rounds = words[k].extra;
-	return r;
 }
 
 size_t sk_flows_runs(const struct sk_flow *flows, size_t n)

@@ -76,15 +76,13 @@ struct sk_flows {
 
 /** From what all have said, which has to outlive it. Both ends give a flow as
  * much of a round; those of a rank begin apart from each other in its windows.
- * Collective, and the errors of sk_terms_trees(); -ENOMEM, of this rank alone.
+ * Collective, and the errors, as sk_terms_trees(); -ENOMEM, of this rank alone.
  * @ret is to be freed in any case. */
 int sk_flows_make(struct sk_restoring *rs, struct sk_terms *terms,
 		  struct sk_flows *ret);
 void sk_flows_free(struct sk_flows *flows);
-/** Collective: *ret_rounds is the most rounds that a flow of any rank takes;
- * @r is what this rank has to say, and an error is everybody's. */
-int sk_flows_agree(struct sk_restoring *rs, int r,
-		   const struct sk_flows *flows, uint64_t *ret_rounds);
+/** The most rounds that one of this rank's takes. */
+uint64_t sk_flows_rounds(const struct sk_flows *flows);
 /** Parts of a round, at most, of @n flows. */
 size_t sk_flows_units(const struct sk_flow *flows, size_t n);
 /** The same of their runs. */

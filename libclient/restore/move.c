@@ -91,7 +91,7 @@ static int from_others(struct sk_restoring *rs, int r)
 	r = sk_restore_overlap(rs, r);
 	if (r < 0)
 		return r;
-	if (rs->comm.device) {
+	if (!rs->device_off) {
 		r = sk_restore_across(rs, r);
 		if (r < 0)
 			return r;

@@ -66,19 +66,19 @@ static int hear_one(struct sk_restoring *rs, int32_t teller, uint64_t *v,
 		    uint64_t n)
 {
 	uint64_t some = sk_restore_portion(rs, sizeof(*v));
-	int r = 0;
+	int r;
 
-	for (uint64_t at = 0; at < n && r >= 0; at += some) {
+	for (uint64_t at = 0; at < n; at += some) {
 		_cleanup_free_ uint64_t *told = NULL;
 
 		some = n - at < some ? n - at : some;
-		r = sk_restore_gather(rs, v + at, some * sizeof(*v), &told,
-				      0);
-		if (r >= 0)
-			memcpy(v + at, told + (size_t)teller * some,
-			       some * sizeof(*v));
+		r = sk_restore_gather(rs, 0, v + at, some * sizeof(*v), &told);
+		if (r < 0)
+			return r;
+		memcpy(v + at, told + (size_t)teller * some,
+		       some * sizeof(*v));
 	}
-	return r;
+	return 0;
 }
 
 /*
@@ -105,7 +105,7 @@ static int common_extras(struct sk_restoring *rs, const uint64_t *mine,
 	if (r < 0)
 		return r;
 	strike(tell, n, mine, n_mine, bits);
-	r = sk_restore_gather(rs, bits, bytes, &all, 0);
+	r = sk_restore_gather(rs, 0, bits, bytes, &all);
 	if (r < 0)
 		return r;
 	for (uint64_t i = 0; i < n; i++) {
@@ -181,7 +181,7 @@ static int write_missing(struct sk_restoring *rs, FILE *f, size_t max,
 		return no_memory(rs);
 	if (rs->missing_bytes)
 		memcpy(mine, rs->missing, rs->missing_bytes);
-	r = sk_restore_gather(rs, mine, max + 1, &all, 0);
+	r = sk_restore_gather(rs, 0, mine, max + 1, &all);
 	if (r < 0)
 		return r;
 	/* Also where a rank did not end what it said. */
@@ -247,18 +247,32 @@ static int refuse(struct sk_restoring *rs, size_t missing_max, bool more,
 	return sk_err_set(&rs->err, -ENOKEY, "%.300s", text);
 }
 
-static int decide(struct sk_restoring *rs, const struct sk_restore_word *words,
+/* What all ranks have said, taken together: their words do not stay. */
+struct summary {
+	uint64_t flags;		/* that any has */
+	size_t missing_max;	/* bytes of names, of the rank with most */
+};
+
+static struct summary sum_up(const struct sk_restoring *rs,
+			     const struct sk_restore_word *words)
+{
+	struct summary sum = { 0 };
+
+	for (int32_t i = 0; i < rs->state->job.world; i++) {
+		sum.flags |= words[i].flags;
+		if (words[i].missing_bytes > sum.missing_max)
+			sum.missing_max = words[i].missing_bytes;
+	}
+	return sum;
+}
+
+static int decide(struct sk_restoring *rs, const struct summary *sum,
 		  const uint64_t *common, uint64_t n_common)
 {
-	size_t missing_max = 0;
-	uint64_t flags = 0;
+	size_t missing_max = sum->missing_max;
+	uint64_t flags = sum->flags;
 
 	rs->report.extra = (uint32_t)n_common;
-	for (int32_t i = 0; i < rs->state->job.world; i++) {
-		flags |= words[i].flags;
-		if (words[i].missing_bytes > missing_max)
-			missing_max = words[i].missing_bytes;
-	}
 	if (missing_max > SK_NAMES_MAX)
 		return sk_err_set(&rs->err, -EPROTO, "a rank lacks names of "
 				  "%zu bytes, more than it can tell",
@@ -323,21 +337,13 @@ static void fill_word(const struct sk_restoring *rs,
 	word->missing_bytes = rs->missing_bytes;
 }
 
-static bool has_flag(const struct sk_restoring *rs,
-		     const struct sk_restore_word *words, uint64_t flag)
-{
-	for (int32_t i = 0; i < rs->state->job.world; i++)
-		if (words[i].flags & flag)
-			return true;
-	return false;
-}
-
 int sk_restore_agree_keys(struct sk_restoring *rs, int r)
 {
-	_cleanup_free_ struct sk_restore_word *words = NULL, *again = NULL;
 	_cleanup_free_ uint64_t *mine = NULL, *common = NULL;
+	struct sk_restore_word *words;
 	struct sk_restore_word word = { 0 };
 	uint64_t n_common = 0;
+	struct summary sum;
 
 	if (r >= 0)
 		r = extras(rs, &mine, &word.extra);
@@ -346,11 +352,17 @@ int sk_restore_agree_keys(struct sk_restoring *rs, int r)
 	r = sk_restore_agree(rs, r, &word, &words, 0);
 	if (r < 0)
 		return r;
+	sum = sum_up(rs, words);
 	r = agree_extras(rs, mine, word.extra, words, &common, &n_common);
-	if (r < 0 || !n_common || !has_flag(rs, words, NAMES_MORE))
-		return r < 0 ? r : decide(rs, words, common, n_common);
-	r = note_undescribed(rs, common, n_common);
-	fill_word(rs, &word);
-	r = sk_restore_agree(rs, r, &word, &again, 0);
-	return r < 0 ? r : decide(rs, again, common, n_common);
+	if (r < 0)
+		return r;
+	if (n_common && sum.flags & NAMES_MORE) {
+		r = note_undescribed(rs, common, n_common);
+		fill_word(rs, &word);
+		r = sk_restore_agree(rs, r, &word, &words, 0);
+		if (r < 0)
+			return r;
+		sum = sum_up(rs, words);
+	}
+	return decide(rs, &sum, common, n_common);
 }

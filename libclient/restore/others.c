@@ -47,12 +47,12 @@ static int by_rank_and_digest(const void *a, const void *b)
 
 /* This rank's own list, and what the others' nodes told. */
 static int join(struct sk_restoring *rs, const struct sk_wire_part *told,
-		const struct sk_restore_word *words, uint64_t most)
+		const uint64_t *lengths, uint64_t most)
 {
 	size_t n = rs->n_listed;
 
 	for (int32_t k = 0; k < rs->n_nodes; k++)
-		n += words[rs->nodes[k].ranks[0]].extra;
+		n += lengths[rs->nodes[k].ranks[0]];
 	rs->everywhere = calloc(n + 1, sizeof(*rs->everywhere));
 	if (!rs->everywhere)
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu "
@@ -64,8 +64,7 @@ static int join(struct sk_restoring *rs, const struct sk_wire_part *told,
 	for (int32_t k = 0; k < rs->n_nodes; k++) {
 		size_t rank = (size_t)rs->nodes[k].ranks[0];
 
-		for (uint64_t i = 0; k != rs->node && i < words[rank].extra;
-		     i++)
+		for (uint64_t i = 0; k != rs->node && i < lengths[rank]; i++)
 			rs->everywhere[rs->n_everywhere++] =
 				(struct sk_restore_listed){
 					told[rank * most + i], k, 0 };
@@ -75,20 +74,20 @@ static int join(struct sk_restoring *rs, const struct sk_wire_part *told,
 	return 0;
 }
 
-static int gather_told(struct sk_restoring *rs, bool disk_too, uint64_t most,
-		       struct sk_wire_part **ret_told)
+static int gather_told(struct sk_restoring *rs, int r, bool disk_too,
+		       uint64_t most, struct sk_wire_part **ret_told)
 {
 	_cleanup_free_ struct sk_wire_part *mine = NULL;
 	size_t n = 0;
 
-	mine = calloc(most + 1, sizeof(*mine));
-	if (!mine)
-		return sk_err_set(&rs->err, -ENOMEM, "no memory to tell of %llu"
-				  " images", (unsigned long long)most);
-	for (size_t i = 0; tells(rs) && i < rs->n_listed; i++)
+	mine = r < 0 ? NULL : calloc(most + 1, sizeof(*mine));
+	if (r >= 0 && !mine)
+		r = sk_err_set(&rs->err, -ENOMEM, "no memory to tell of %llu "
+			       "images", (unsigned long long)most);
+	for (size_t i = 0; mine && tells(rs) && i < rs->n_listed; i++)
 		if (is_told(&rs->listed[i], disk_too))
 			mine[n++] = rs->listed[i];
-	return sk_restore_gather(rs, mine, most * sizeof(*mine), ret_told, 0);
+	return sk_restore_gather(rs, r, mine, most * sizeof(*mine), ret_told);
 }
 
 /* What others say is checked like what a file says. */
@@ -117,8 +116,9 @@ int sk_restore_merge(struct sk_restoring *rs,
 		     const struct sk_restore_offer *offer, int r)
 {
 	bool disk_too = !(offer->flags & SK_OFFER_DURABLE);
-	_cleanup_free_ struct sk_restore_word *words = NULL;
 	_cleanup_free_ struct sk_wire_part *told = NULL;
+	_cleanup_free_ uint64_t *lengths = NULL;
+	struct sk_restore_word *words;
 	struct sk_restore_word word = { 0 };
 	uint64_t most = 0;
 
@@ -132,9 +132,16 @@ int sk_restore_merge(struct sk_restoring *rs,
 		most = words[i].extra > most ? words[i].extra : most;
 	rs->whole = is_whole(rs, words, disk_too);
 	r = check_told(rs, most);
-	if (r >= 0 && most)
-		r = gather_told(rs, disk_too, most, &told);
-	return r < 0 ? r : join(rs, told, words, most);
+	/* Said words do not stay. */
+	lengths = calloc((uint32_t)rs->state->job.world, sizeof(*lengths));
+	if (r >= 0 && !lengths)
+		r = sk_err_set(&rs->err, -ENOMEM, "no memory for %d ranks",
+			       rs->state->job.world);
+	for (int32_t i = 0; lengths && i < rs->state->job.world; i++)
+		lengths[i] = words[i].extra;
+	if (most)
+		r = gather_told(rs, r, disk_too, most, &told);
+	return r < 0 ? r : join(rs, told, lengths, most);
 }
 
 /* ---- who has one ---- */

@@ -135,8 +135,8 @@ static int trade(struct sk_restoring *rs, int r, struct regions *all)
 static int ask_all(struct sk_restoring *rs, int r, const struct regions *all,
 		   bool *ret_any)
 {
-	_cleanup_free_ struct sk_restore_word *words = NULL;
 	struct sk_restore_word word = { .extra = all->mine };
+	struct sk_restore_word *words;
 
 	r = sk_restore_agree(rs, r, &word, &words, 0);
 	for (int32_t i = 0; r >= 0 && i < rs->state->job.world; i++)
@@ -256,7 +256,7 @@ static void note_shared(struct sk_restoring *rs, uint32_t piece,
 	    !sk_box_intersect(other->ndim, &p->box, &other->box, &cut))
 		return;
 	p->shared = true;
-	p->mixed |= !other->on_device;
+	p->beside |= other->on_device;
 }
 
 /* One of this rank's, by all of its group. A group is of one entry, whose

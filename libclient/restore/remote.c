@@ -20,6 +20,7 @@
 #include <assert.h>
 
 #include "base/util.h"
+#include "restore/agree.h"
 #include "restore/beside.h"
 #include "restore/deliver.h"
 #include "restore/receive.h"
@@ -126,9 +127,7 @@ static int make_staging(struct remote *m)
 
 	if (!size.flows)
 		return 0;
-	r = sk_staging_new(rs, &size,
-			   m->terms.ranks[rs->near_ranks[0]].meeting,
-			   &m->staging);
+	r = sk_staging_new(rs, &size, &m->staging);
 	rs->report.staging_bytes += m->staging.bytes;
 	return r;
 }
@@ -140,6 +139,8 @@ static int make_room(struct remote *m)
 	size_t near = (size_t)rs->n_near;
 	int r = sk_flows_make(rs, &m->terms, &m->flows);
 
+	if (r >= 0)
+		r = make_staging(m);
 	if (r < 0)
 		return r;
 	m->sends = calloc(m->flows.n_out + near, sizeof(*m->sends));
@@ -157,17 +158,41 @@ static int make_room(struct remote *m)
 	return r;
 }
 
+static int agree_rounds(struct remote *m, int r)
+{
+	struct sk_restore_word word = { 0 }, *words;
+
+	word.extra = r < 0 ? 0 : sk_flows_rounds(&m->flows);
+	r = sk_restore_agree(m->rs, r, &word, &words, 0);
+	for (int32_t k = 0; r >= 0 && k < m->rs->state->job.world; k++)
+		if (words[k].extra > m->rounds)
+			m->rounds = words[k].extra;
+	return r;
+}
+
+/* When all are known to come. */
+static int meet(struct remote *m)
+{
+	struct sk_restoring *rs = m->rs;
+	int r = 0;
+
+	if (rs->n_nodes == rs->state->job.world)
+		return 0;
+	if (m->staging.shared)
+		r = sk_staging_meet(
+			rs, m->terms.ranks[rs->near_ranks[0]].meeting,
+			&m->staging);
+	return sk_restore_agreed(rs, r);
+}
+
 static int move(struct remote *m)
 {
-	int staged, r;
+	int r = agree_rounds(m, make_room(m));
 
-	/* Ranks of the node meet in it, whatever became of the others. */
-	staged = make_staging(m);
-	r = make_room(m);
-	r = sk_flows_agree(m->rs, r < 0 ? r : staged, &m->flows, &m->rounds);
 	if (r < 0 || !m->rounds)
 		return r;
-	return run_rounds(m);
+	r = meet(m);
+	return r < 0 ? r : run_rounds(m);
 }
 
 static void release(struct remote *m)
@@ -181,14 +206,15 @@ static void release(struct remote *m)
 	free(m->receives);
 	/* What a comm may still read or write when it has failed stays. */
 	if (m->rs->broken)
-		return;
+		m->staging.memory = NULL;
+	else
+		free(m->tokens);
 	sk_staging_free(&m->staging);
-	free(m->tokens);
 }
 
 int sk_restore_remote(struct sk_restoring *rs, int r)
 {
-	struct remote m = { .rs = rs };
+	struct remote m = { .rs = rs, .staging = { .fd = -1 } };
 
 	assert(rs->apart);
 	m.beside = (struct sk_beside){ .pool = rs->sk->pool,

@@ -60,13 +60,6 @@ static void forget_attempt(struct sk_restoring *rs)
 	rs->alone = rs->doubted = rs->whole = rs->follow = false;
 }
 
-static int agree(struct sk_restoring *rs, int r)
-{
-	struct sk_restore_word word = { 0 };
-
-	return sk_restore_agree(rs, r, &word, NULL, 0);
-}
-
 static void note_offer(struct sk_restoring *rs,
 		       const struct sk_restore_offer *offer)
 {
@@ -100,7 +93,7 @@ static int meet_nodes(struct sk_restoring *rs,
 	int r;
 
 	note_offer(rs, offer);
-	r = agree(rs, sk_restore_images(rs, offer));
+	r = sk_restore_agreed(rs, sk_restore_images(rs, offer));
 	return r < 0 ? r : sk_restore_tell(rs);
 }
 
@@ -161,7 +154,7 @@ static int attempt(struct sk_restoring *rs,
 	r = sk_restore_agree_keys(rs, r);
 	if (r < 0)
 		return r;
-	r = agree(rs, explain(rs, prepare(rs)));
+	r = sk_restore_agreed(rs, explain(rs, prepare(rs)));
 	rs->report.plan_ns += now(rs) - began - rs->report.agree_ns + waited;
 	if (r < 0)
 		return r;
@@ -212,12 +205,13 @@ static int attempt_all(struct sk_restoring *rs)
 	int failed = 0, r = 0;
 
 	for (uint32_t i = 0; i < rs->n_offers; i++) {
+		sk_restore_anew(rs);
 		if (i)
-			r = agree(rs, connect_again(rs));
+			r = sk_restore_agreed(rs, connect_again(rs));
 		if (r < 0)
 			return r;
 		rs->past = rs->offers[i];
-		r = attempt(rs, &rs->offers[i]);
+		r = sk_restore_told(rs, attempt(rs, &rs->offers[i]));
 		forget_attempt(rs);
 		if (must_list_again(rs, r)) {
 			rs->past = past;

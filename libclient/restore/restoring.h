@@ -46,6 +46,7 @@
  *   remote.c    rounds: all of that at once, one after the other
  *   by-device.c what goes from device to device
  *   relay.c     and on to other ranks of a node
+ *   aside.c     and to where else this rank has it
  *   across.c    rounds of that
  *   result.c    what moving came to: bad images, what nobody verified
  *   beyond.c    another call: the names that nobody here described
@@ -176,9 +177,9 @@ struct sk_restore_piece {
 	bool relied;		/* others verify chunks of it */
 	bool across;		/* of other nodes: from device to device */
 	bool shared;		/* of other nodes: a neighbour wants it, too */
-	bool mixed;		/* not all who want it have it on the comm's
-				 * devices; these two: overlap.c for boxes that
-				 * owners said, else by-device.c */
+	bool beside;		/* and one has it on its comm's device; these
+				 * two: overlap.c for boxes that owners said,
+				 * else by-device.c */
 	uint32_t holder;	/* of other nodes: who is asked; wants.c */
 	const struct sk_entry *entry;
 	struct sk_box box;
@@ -239,6 +240,8 @@ struct sk_restoring {
 	int32_t *node_of;		/* per rank */
 	bool apart;			/* several nodes, and a comm for them */
 	bool broken;			/* the comm failed */
+	bool told;			/* all ranks have heard the last error;
+					 * agree.h */
 	bool device_on;			/* the comm's is begun */
 	bool device_off;		/* it is done without */
 	const int32_t *near_ranks;	/* of this rank's node */

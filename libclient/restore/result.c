@@ -142,7 +142,7 @@ static int exchange_bad(struct sk_restoring *rs, uint32_t most)
 	uint32_t some = (uint32_t)sk_restore_portion(rs,
 						     sizeof(struct bad_image));
 	_cleanup_free_ struct bad_image *mine = NULL;
-	int r = 0;
+	int r;
 
 	assert(most);
 	if (most > BAD_MAX)
@@ -150,10 +150,9 @@ static int exchange_bad(struct sk_restoring *rs, uint32_t most)
 				  "found %u bad images, more than it can tell "
 				  "of", most);
 	mine = calloc(most, sizeof(*mine));
-	if (!mine)
-		return sk_err_set(&rs->err, -ENOMEM, "no memory to tell of %u "
+	r = mine ? 0 : sk_err_set(&rs->err, -ENOMEM, "no memory to tell of %u "
 				  "bad images", most);
-	if (rs->bad) {
+	if (mine && rs->bad) {
 		name_bad(rs, mine, most);
 		set_aside_found(rs);
 		memset(rs->bad, 0, (size_t)rs->n_images * 2 / 8 + 1);
@@ -162,8 +161,8 @@ static int exchange_bad(struct sk_restoring *rs, uint32_t most)
 		_cleanup_free_ struct bad_image *all = NULL;
 
 		some = most - at < some ? most - at : some;
-		r = sk_restore_gather(rs, mine + at, some * sizeof(*mine),
-				      &all, 0);
+		r = sk_restore_gather(rs, r, mine + at, some * sizeof(*mine),
+				      &all);
 		for (size_t i = 0; r >= 0 && i < world * some; i++)
 			set_aside_told(rs, &all[i]);
 	}
@@ -182,7 +181,7 @@ static uint32_t more_time(const struct sk_restoring *rs)
 
 int sk_restore_agree_moved(struct sk_restoring *rs, int r, bool *ret_again)
 {
-	_cleanup_free_ struct sk_restore_word *words = NULL;
+	struct sk_restore_word *words;
 	struct sk_restore_word word = {
 		.agent = rs->conn.agent.instance,
 		.owed = owed(rs),

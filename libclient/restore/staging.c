@@ -46,8 +46,45 @@ int32_t sk_staging_region(const struct sk_restoring *rs)
 	return region;
 }
 
-static int share(struct sk_restoring *rs, uint64_t meeting,
-		 struct sk_staging *s)
+static int bring(struct sk_restoring *rs, struct sk_staging *s)
+{
+	if (s->bytes > UINT32_MAX)
+		return sk_err_set(&rs->err, -E2BIG, "%d ranks on a node share "
+				  "too much memory", rs->n_near);
+	s->fd = sk_node_bring(s->os, (uint32_t)s->bytes);
+	return s->fd >= 0 ? 0 :
+	       sk_err_errno(&rs->err, s->fd, "cannot make memory to share");
+}
+
+static int take_own(struct sk_restoring *rs, struct sk_staging *s)
+{
+	s->memory = aligned_alloc(SK_PAGE, s->bytes);
+	if (!s->memory)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory for %llu bytes "
+				  "to restore through",
+				  (unsigned long long)s->bytes);
+	for (uint64_t i = 0; i < SK_WINDOWS; i++)
+		*sk_staging_count(s, 0, i) = 0;
+	return 0;
+}
+
+int sk_staging_new(struct sk_restoring *rs, const struct sk_staging_size *size,
+		   struct sk_staging *ret)
+{
+	*ret = (struct sk_staging){
+		.os = rs->sk->os,
+		.window = sk_staging_window(size),
+		.entries = entries_of(size),
+		.n = rs->n_near,
+		.fd = -1,
+		.shared = rs->n_near > 1,
+	};
+	ret->bytes = SK_WINDOWS * (table_bytes(ret->entries) + ret->window);
+	return ret->shared ? bring(rs, ret) : take_own(rs, ret);
+}
+
+int sk_staging_meet(struct sk_restoring *rs, uint64_t meeting,
+		    struct sk_staging *s)
 {
 	struct sk_node_meeting who = {
 		.job = rs->state->job.name,
@@ -60,46 +97,26 @@ static int share(struct sk_restoring *rs, uint64_t meeting,
 	void *map;
 	int r;
 
-	if (s->bytes > UINT32_MAX)
-		return sk_err_set(&rs->err, -E2BIG, "%d ranks on a node share "
-				  "too much memory", rs->n_near);
-	r = sk_node_memory(rs->sk, &who, (uint32_t)s->bytes, &map, &rs->err);
+	assert(s->shared && s->fd >= 0);
+	r = sk_node_memory(rs->sk, &who, s->fd, (uint32_t)s->bytes, &map,
+			   &rs->err);
 	if (r >= 0)
 		s->memory = map;
 	return r;
 }
 
-int sk_staging_new(struct sk_restoring *rs, const struct sk_staging_size *size,
-		   uint64_t meeting, struct sk_staging *ret)
-{
-	*ret = (struct sk_staging){
-		.os = rs->sk->os,
-		.window = sk_staging_window(size),
-		.entries = entries_of(size),
-		.n = rs->n_near,
-		.shared = rs->n_near > 1,
-	};
-	ret->bytes = SK_WINDOWS * (table_bytes(ret->entries) + ret->window);
-	if (ret->shared)
-		return share(rs, meeting, ret);
-	ret->memory = aligned_alloc(SK_PAGE, ret->bytes);
-	if (!ret->memory)
-		return sk_err_set(&rs->err, -ENOMEM, "no memory for %llu bytes "
-				  "to restore through",
-				  (unsigned long long)ret->bytes);
-	for (uint64_t i = 0; i < SK_WINDOWS; i++)
-		*sk_staging_count(ret, 0, i) = 0;
-	return 0;
-}
-
 void sk_staging_free(struct sk_staging *s)
 {
-	if (s->shared && s->memory)
-		(void)s->os->munmap(s->os, s->memory,
-				    s->bytes * (uint32_t)s->n);
-	else
+	if (s->shared) {
+		if (s->memory)
+			(void)s->os->munmap(s->os, s->memory,
+					    s->bytes * (uint32_t)s->n);
+		if (s->fd >= 0)
+			(void)s->os->close(s->os, s->fd);
+	} else {
 		free(s->memory);
-	*s = (struct sk_staging){ 0 };
+	}
+	*s = (struct sk_staging){ .fd = -1 };
 }
 
 static char *window_of(const struct sk_staging *s, int32_t region,

@@ -30,6 +30,7 @@ struct sk_staging {
 	uint64_t window;	/* of data in a window */
 	uint64_t entries;	/* of a window's table, at most */
 	int32_t n;		/* regions */
+	int fd;			/* -1, or what this rank brings to them */
 	bool shared;
 };
 
@@ -43,10 +44,14 @@ struct sk_staging_size {
 
 /** Bytes of data in a window of such a node. */
 uint64_t sk_staging_window(const struct sk_staging_size *size);
-/** Memory for it; with several ranks they all call it, and meet by that
- * number. -ENOMEM and the errors of sk_node_memory(). */
+/** Memory for it; of several ranks only what each brings. -ENOMEM, -E2BIG and
+ * errors of the system; @ret is to be freed in any case. */
 int sk_staging_new(struct sk_restoring *rs, const struct sk_staging_size *size,
-		   uint64_t meeting, struct sk_staging *ret);
+		   struct sk_staging *ret);
+/** When all of them have it: they meet by that number. Errors as of
+ * sk_node_memory(). */
+int sk_staging_meet(struct sk_restoring *rs, uint64_t meeting,
+		    struct sk_staging *staging);
 void sk_staging_free(struct sk_staging *staging);
 /** Which region is this rank's. */
 int32_t sk_staging_region(const struct sk_restoring *rs);

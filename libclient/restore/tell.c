@@ -60,7 +60,6 @@ static int gather_lengths(struct asking *a, int r)
 {
 	struct sk_restoring *rs = a->rs;
 	_cleanup_free_ uint64_t *mine = calloc(a->n + 1, sizeof(*mine));
-	struct sk_restore_word word = { 0 };
 
 	for (size_t i = 0; mine && r >= 0 && i < a->n; i++) {
 		const struct sk_layout *l = rs->images[a->images[i]].layout;
@@ -69,10 +68,9 @@ static int gather_lengths(struct asking *a, int r)
 	}
 	if (r >= 0 && !mine)
 		r = no_memory(rs);
-	r = sk_restore_agree(rs, r, &word, NULL, 0);
-	if (r < 0 || !a->n)
-		return r;
-	return sk_restore_gather(rs, mine, a->n * sizeof(*mine), &a->all, 0);
+	if (!a->n)
+		return sk_restore_agreed(rs, r);
+	return sk_restore_gather(rs, r, mine, a->n * sizeof(*mine), &a->all);
 }
 
 /* ---- telling ---- */
@@ -173,7 +171,6 @@ static int tell_all(struct asking *a)
 	struct sk_restoring *rs = a->rs;
 	_cleanup_free_ struct sk_comm_part *parts = NULL;
 	_cleanup_free_ char *buf = NULL;
-	struct sk_restore_word word = { 0 };
 	uint64_t most;
 	int failed, r;
 
@@ -184,13 +181,13 @@ static int tell_all(struct asking *a)
 	parts = calloc((uint32_t)rs->state->job.world, sizeof(*parts));
 	if (failed >= 0 && (!buf || !parts))
 		failed = no_memory(rs);
-	r = sk_restore_agree(rs, failed, &word, NULL, 0);
+	r = sk_restore_agreed(rs, failed);
 	for (size_t i = 0; i < a->n && r >= 0; i++)
 		r = tell_one(a, i, parts, buf, &failed);
 	/* A comm that failed may still write to it. */
 	if (rs->broken)
 		(void)sk_take_ptr(buf);
-	return r < 0 ? r : sk_restore_agree(rs, failed, &word, NULL, 0);
+	return r < 0 ? r : sk_restore_agreed(rs, failed);
 }
 
 /* ---- what to ask about ---- */
@@ -255,12 +252,12 @@ static int learn(struct sk_restoring *rs, uint32_t image)
 	return sk_restore_learn(rs, i->layout);
 }
 
-static int tell_descriptions(struct asking *a)
+static int tell_descriptions(struct asking *a, int r)
 {
 	struct sk_restoring *rs = a->rs;
-	int r = 0;
 
-	ask_descriptions(a);
+	if (r >= 0)
+		ask_descriptions(a);
 	for (size_t i = 0; i < a->n && r >= 0; i++)
 		r = know(rs, a->images[i]);
 	r = gather_lengths(a, r);
@@ -312,7 +309,6 @@ static int ask_odd(struct asking *a, int r)
 	uint32_t world = (uint32_t)rs->state->job.world;
 	size_t bytes = (rs->n_images / world + 1u) / 8 + 1;
 	_cleanup_free_ uint8_t *odd = calloc(1, bytes), *all = NULL;
-	struct sk_restore_word word = { 0 };
 
 	if (r >= 0 && !odd)
 		r = no_memory(rs);
@@ -320,9 +316,7 @@ static int ask_odd(struct asking *a, int r)
 		r = look_at_share(rs, odd);
 	if (r >= 0)
 		r = have_own(rs);
-	r = sk_restore_agree(rs, r, &word, NULL, 0);
-	if (r >= 0)
-		r = sk_restore_gather(rs, odd, bytes, &all, 0);
+	r = sk_restore_gather(rs, r, odd, bytes, &all);
 	if (r < 0)
 		return r;
 	a->n = 0;
@@ -339,7 +333,6 @@ static int tell_rest(struct asking *a, int r)
 	struct sk_restoring *rs = a->rs;
 	size_t world = (size_t)rs->state->job.world, bytes, n = 0;
 	_cleanup_free_ uint8_t *lacks = NULL, *all = NULL;
-	struct sk_restore_word word = { 0 };
 
 	r = ask_odd(a, r);
 	if (r < 0 || !a->n)
@@ -353,9 +346,7 @@ static int tell_rest(struct asking *a, int r)
 	}
 	if (r >= 0 && !lacks)
 		r = no_memory(rs);
-	r = sk_restore_agree(rs, r, &word, NULL, 0);
-	if (r >= 0)
-		r = sk_restore_gather(rs, lacks, bytes, &all, 0);
+	r = sk_restore_gather(rs, r, lacks, bytes, &all);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < a->n; i++) {
@@ -383,15 +374,10 @@ int sk_restore_tell(struct sk_restoring *rs)
 		.rs = rs,
 		.images = calloc(rs->n_images + 1u, sizeof(*a.images)),
 	};
-	struct sk_restore_word word = { 0 };
-	int r;
+	int r = a.images ? 0 : no_memory(rs);
 
-	r = sk_restore_agree(rs, a.images ? 0 : no_memory(rs), &word, NULL, 0);
-	if (r >= 0)
-		r = tell_descriptions(&a);
-	/* Its last steps are this rank's alone. */
-	if (!rs->broken && (r >= 0 || r == -ENOMEM))
-		r = tell_rest(&a, r);
+	r = tell_descriptions(&a, r);
+	r = tell_rest(&a, r);
 	free(a.images);
 	free(a.all);
 	return r;

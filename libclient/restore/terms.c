@@ -84,7 +84,7 @@ static int take_term(struct sk_restoring *rs, struct sk_terms *t, int32_t k)
 	return 0;
 }
 
-static int gather_terms(struct sk_restoring *rs, struct sk_terms *t)
+static int gather_terms(struct sk_restoring *rs, int r, struct sk_terms *t)
 {
 	const struct sk_os *os = rs->sk->os;
 	struct sk_term mine = {
@@ -94,12 +94,11 @@ static int gather_terms(struct sk_restoring *rs, struct sk_terms *t)
 		.round_bytes = rs->comm.round_bytes,
 		.passed = t->asked.several,
 	};
-	int r = os->random(os, &mine.meeting, sizeof(mine.meeting));
 
-	/* Then it is a number that others may have, too. */
-	if (r < 0)
+	/* Without, it is a number that others may have, too. */
+	if (os->random(os, &mine.meeting, sizeof(mine.meeting)) < 0)
 		mine.meeting = os->now_ns(os);
-	r = sk_restore_gather(rs, &mine, sizeof(mine), &t->ranks, 0);
+	r = sk_restore_gather(rs, r, &mine, sizeof(mine), &t->ranks);
 	for (int32_t k = 0; k < rs->state->job.world && r >= 0; k++)
 		r = take_term(rs, t, k);
 	return r < 0 ? r : 0;
@@ -115,8 +114,6 @@ int sk_terms_trees(struct sk_restoring *rs, struct sk_terms *t)
 int sk_restore_terms(struct sk_restoring *rs, int r, enum sk_way way,
 		     struct sk_terms *ret)
 {
-	struct sk_restore_word word = { 0 };
-
 	*ret = (struct sk_terms){
 		.most_in = calloc((uint32_t)rs->n_nodes,
 				  sizeof(*ret->most_in)),
@@ -129,8 +126,7 @@ int sk_restore_terms(struct sk_restoring *rs, int r, enum sk_way way,
 	ret->n_in = count_flows_in(&ret->wants);
 	ret->n_out = count_flows_out(rs, &ret->wants);
 	r = sk_asked_new(rs, way, &ret->wants, &ret->asked);
-	r = sk_restore_agree(rs, r, &word, NULL, 0);
-	return r < 0 ? r : gather_terms(rs, ret);
+	return gather_terms(rs, r, ret);
 }
 
 void sk_restore_free_terms(const struct sk_restoring *rs, struct sk_terms *t)

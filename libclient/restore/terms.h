@@ -40,8 +40,9 @@ struct sk_terms {
 int sk_restore_terms(struct sk_restoring *rs, int r, enum sk_way way,
 		     struct sk_terms *ret);
 /** To whom this rank sends what it is asked for, and from whom it gets what it
- * fetches: once. Collective where terms->passed; an error is everybody's then,
- * else this rank's alone. -ENOMEM, and the errors of sk_branches_tell(). */
+ * fetches: once. Collective where terms->passed; an error may be this rank's
+ * alone, to be told in the next step. -ENOMEM, and the errors of
+ * sk_branches_tell(). */
 int sk_terms_trees(struct sk_restoring *rs, struct sk_terms *terms);
 /** What the comm may still read when it has failed stays. */
 void sk_restore_free_terms(const struct sk_restoring *rs,

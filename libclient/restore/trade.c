@@ -36,26 +36,25 @@ static uint64_t list_lengths(const struct sk_restoring *rs,
 }
 
 /* *ret_most of each rank, at *ret_all; NULL where nobody says any. */
-static int gather_lengths(struct sk_restoring *rs, const struct length *mine,
-			  uint64_t n, struct length **ret_all,
-			  uint64_t *ret_most)
+static int gather_lengths(struct sk_restoring *rs, int r,
+			  const struct length *mine, uint64_t n,
+			  struct length **ret_all, uint64_t *ret_most)
 {
 	uint64_t world = (uint64_t)rs->state->job.world, most = 0;
 	_cleanup_free_ uint64_t *counts = NULL;
 
 	*ret_all = NULL;
-	if (sk_restore_gather(rs, &n, sizeof(n), &counts, 0) < 0)
-		return -ETIMEDOUT;
+	r = sk_restore_gather(rs, r, &n, sizeof(n), &counts);
+	if (r < 0)
+		return r;
 	for (uint64_t k = 0; k < world; k++)
 		most = counts[k] > most ? counts[k] : most;
 	*ret_most = most;
 	if (most > world)
 		return sk_err_set(&rs->err, -EPROTO, "a rank has more to give "
 				  "than there are ranks");
-	if (most && sk_restore_gather(rs, mine, most * sizeof(*mine), ret_all,
-				      0) < 0)
-		return -ETIMEDOUT;
-	return 0;
+	return most ? sk_restore_gather(rs, 0, mine, most * sizeof(*mine),
+					ret_all) : 0;
 }
 
 static uint64_t length_for(const struct length *v, uint64_t n, int32_t rank)
@@ -107,19 +106,15 @@ static int make_in(struct sk_restoring *rs,
 	return *ret ? 0 : no_memory(rs);
 }
 
+/* The parts that @out has for others, and those of @in that come from them,
+ * in @parts, which has room for all. */
 static int post(struct sk_restoring *rs, const struct sk_restore_parcel *out,
-		struct sk_restore_parcel *in)
+		struct sk_restore_parcel *in, struct sk_comm_part *parts)
 {
 	size_t world = (size_t)rs->state->job.world, n = 0, m = 0;
 	size_t rank = (size_t)rs->state->job.rank;
-	_cleanup_free_ struct sk_comm_part *parts = NULL;
-	struct sk_comm_part *from;
+	struct sk_comm_part *from = parts + world;
 
-	parts = calloc(2 * world, sizeof(*parts));
-	if (!parts)
-		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu ranks",
-				  world);
-	from = parts + world;
 	if (out[rank].bytes)
 		memcpy(in[rank].data, out[rank].data, out[rank].bytes);
 	for (size_t i = 0; i < world; i++) {
@@ -137,25 +132,24 @@ int sk_restore_trade(struct sk_restoring *rs, int r,
 		     const struct sk_restore_parcel *out,
 		     struct sk_restore_parcel **ret_in)
 {
+	size_t world = (size_t)rs->state->job.world;
 	_cleanup_free_ struct sk_restore_parcel *in = NULL;
 	_cleanup_free_ struct length *mine = NULL, *all = NULL;
-	struct sk_restore_word word = { 0 };
-	uint64_t most;
-	int told;
+	_cleanup_free_ struct sk_comm_part *parts = NULL;
+	uint64_t most = 0, n = 0;
 
-	mine = calloc((size_t)rs->state->job.world + 1, sizeof(*mine));
-	if (!mine)
-		return no_memory(rs);
-	told = gather_lengths(rs, mine,
-			      r < 0 ? 0 : list_lengths(rs, out, mine), &all,
-			      &most);
-	if (told < 0)
-		return told;
+	mine = calloc(world + 1, sizeof(*mine));
+	parts = calloc(2 * world, sizeof(*parts));
+	if (r >= 0 && (!mine || !parts))
+		r = no_memory(rs);
+	if (r >= 0)
+		n = list_lengths(rs, out, mine);
+	r = gather_lengths(rs, r, mine, n, &all, &most);
 	if (r >= 0)
 		r = make_in(rs, out, all, most, &in);
-	r = sk_restore_agree(rs, r, &word, NULL, 0);
+	r = sk_restore_agreed(rs, r);
 	if (r >= 0)
-		r = post(rs, out, in);
+		r = post(rs, out, in, parts);
 	if (r >= 0)
 		*ret_in = in;
 	/* A comm that failed may still write to it. */

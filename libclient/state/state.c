@@ -133,7 +133,10 @@ static struct sk_state *state_new(struct sk *sk, const struct sk_job *job,
 	if (!state)
 		return NULL;
 	state->job.name = strdup(job->name);
-	if (!state->job.name) {
+	state->said = calloc((size_t)job->world, SK_SAID_BYTES);
+	if (!state->job.name || !state->said) {
+		free((char *)state->job.name);
+		free(state->said);
 		free(state);
 		return NULL;
 	}
@@ -191,6 +194,7 @@ SK_API void sk_state_free(struct sk_state *state)
 	free(state->locals);
 	sk_names_clear(state);
 	free((char *)state->job.name);
+	free(state->said);
 	(void)pthread_mutex_destroy(&state->lock);
 	__atomic_sub_fetch(&state->sk->states, 1, __ATOMIC_RELAXED);
 	free(state);

@@ -32,9 +32,14 @@ struct sk_slot_map {
 	struct sk_cuda_lock *lock[2];	/* NULL: not page-locked */
 };
 
+/** Bytes of what a rank says in one step of a restore: restore/agree.h. */
+#define SK_SAID_BYTES 1152u
+
 struct sk_state {
 	struct sk *sk;
 	struct sk_job job;	/* name is owned */
+	void *said;		/* room for what all ranks say: a restore in
+				 * which that is lacking could not tell them */
 	pthread_mutex_t lock;
 
 	/* Changed with both locks held, read with either. */

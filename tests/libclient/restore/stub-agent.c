@@ -66,11 +66,19 @@ void sk_agent_comm_free(struct sk_agent_comm *ctx)
 	(void)ctx;
 }
 
-int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who,
+int sk_node_bring(const struct sk_os *os, uint32_t bytes)
+{
+	(void)os;
+	(void)bytes;
+	return -ENOSYS;
+}
+
+int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who, int fd,
 		   uint32_t bytes, void **ret_map, struct sk_err *err)
 {
 	(void)sk;
 	(void)who;
+	(void)fd;
 	(void)bytes;
 	(void)ret_map;
 	return sk_err_set(err, -ENOSYS, "this agent has one node");

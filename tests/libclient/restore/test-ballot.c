@@ -18,6 +18,7 @@ struct member {
 	struct world *w;
 	struct sk sk;
 	struct sk_state state;
+	char room[WORLD * SK_SAID_BYTES] __attribute__((aligned(8)));
 	struct sk_restoring rs;
 	/* What it had before. */
 	struct sk_restore_offer had[2 * SK_OFFERS_MAX];
@@ -80,6 +81,7 @@ static void draw_world(struct world *w, bool apart)
 		m->sk.os = sk_os_linux();
 		m->state.job.rank = i;
 		m->state.job.world = WORLD;
+		m->state.said = m->room;
 		if (same && i) {
 			memcpy(m->had, w->members[0].had, sizeof(m->had));
 			m->n_had = w->members[0].n_had;

@@ -31,6 +31,7 @@ static uint64_t below(uint64_t n)
 struct player {
 	struct sk sk;
 	struct sk_state state;
+	char room[RANKS * SK_SAID_BYTES] __attribute__((aligned(8)));
 	struct sk_restoring rs;
 	struct sk_terms terms;
 	struct sk_term said[RANKS];
@@ -115,6 +116,7 @@ static void seat(struct scene *s, int32_t rank)
 	p->sk.os = sk_os_linux();
 	p->state.job.rank = rank;
 	p->state.job.world = RANKS;
+	p->state.said = p->room;
 	p->rs.sk = &p->sk;
 	p->rs.state = &p->state;
 	p->rs.near_ranks = s->near;
