@@ -65,7 +65,7 @@ static int say(struct sk_nccl_comm *c, bool waits, uint32_t timeout_ms,
 	for (int32_t i = 0; r >= 0 && i < c->world; i++)
 		*ret_waits |= all[i].waits != 0;
 	c->told |= r < 0;
-	return r == -ENODEV ? -EIO : r;
+	return r;
 }
 
 int sk_nccl_say_waiting(struct sk_nccl_comm *c, uint32_t timeout_ms)

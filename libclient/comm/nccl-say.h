@@ -29,7 +29,7 @@ struct sk_nccl_word {
  */
 int sk_nccl_say(struct sk_nccl_comm *c, int r, struct sk_nccl_word *word,
 		const struct sk_nccl_word **ret_all, uint32_t timeout_ms);
-/** Has waited for so long. -EIO: one has failed, or the other comm has. */
+/** Has waited for a while. Errors as above; of -ENODEV all know then. */
 int sk_nccl_say_waiting(struct sk_nccl_comm *c, uint32_t timeout_ms);
 /** Has done all that it was to do; returns when all have. Errors as above. */
 int sk_nccl_say_done(struct sk_nccl_comm *c, uint32_t timeout_ms);

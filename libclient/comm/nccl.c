@@ -144,6 +144,7 @@ struct waiting {
 	const char *what;
 	uint64_t until;
 	uint64_t asks;		/* when the others are; 0: never */
+	uint32_t ask_ms;	/* and for how long; 0: until then */
 	unsigned looks;
 };
 
@@ -166,7 +167,8 @@ static int wait_on(struct sk_nccl_comm *c, struct waiting *w,
 		return sk_err_set(err, -ETIMEDOUT, "NCCL: %s has not ended in "
 				  "time", w->what);
 	if (w->asks && now >= w->asks) {
-		r = sk_nccl_say_waiting(c, left_ms(os, w->until));
+		r = sk_nccl_say_waiting(c, w->ask_ms ? w->ask_ms :
+					left_ms(os, w->until));
 		if (r < 0) {
 			*err = c->why;
 			return r;
@@ -268,7 +270,9 @@ static int init(struct sk_nccl_comm *c, const sk_nccl_id *id, uint64_t until,
 		.cga_cluster_size = SK_NCCL_UNDEF, .min_ctas = SK_NCCL_UNDEF,
 		.max_ctas = SK_NCCL_UNDEF, .split_share = 0,
 		.traffic_class = SK_NCCL_UNDEF };
-	struct waiting w = { "the beginning of a communicator", until, 0, 0 };
+	struct waiting w = { "the beginning of a communicator", until,
+			     c->sk->os->now_ns(c->sk->os) + WAIT_NS,
+			     c->timeout_ms, 0 };
 	struct sk_cuda_scope scope;
 	sk_nccl_result result;
 	int r = sk_cuda_enter(c->gpu, &scope, err);
@@ -310,7 +314,10 @@ static int begin_all(struct sk_nccl_comm *c, uint32_t timeout_ms)
 	id = all[0].id;
 	r = keep(c, init(c, &id, until, &err), &err);
 	word = (struct sk_nccl_word){ 0 };
-	r = sk_nccl_say(c, r, &word, NULL, timeout_ms);
+	if (r >= 0)
+		r = sk_nccl_say_done(c, timeout_ms);
+	else if (!c->told)
+		r = sk_nccl_say(c, r, &word, NULL, timeout_ms);
 	/* The others go on meanwhile, and do not wait for ever. */
 	if (r < 0)
 		end_by(c, c->lib.ncclCommAbort, timeout_ms / 4);
@@ -380,13 +387,14 @@ static int exchange_device(void *ctx, const struct sk_comm_part *sends,
 	struct sk_nccl_comm *c = ctx;
 	const struct sk_os *os = c->sk->os;
 	struct waiting w = { "an exchange", sk_until_ms(os, timeout_ms),
-			     os->now_ns(os) + WAIT_NS, 0 };
+			     os->now_ns(os) + WAIT_NS, 0, 0 };
 	struct sk_err err = { "" };
+	int r;
 
 	assert(c->comm);
 	c->timeout_ms = timeout_ms;
-	return keep(c, exchange_all(c, sends, n_sends, receives, n_receives,
-				    &w, &err), &err);
+	r = exchange_all(c, sends, n_sends, receives, n_receives, &w, &err);
+	return keep(c, r == -ENODEV ? -EIO : r, &err);
 }
 
 static int end(void *ctx)
@@ -396,7 +404,7 @@ static int end(void *ctx)
 
 	if (c->comm) {
 		struct waiting w = { "the end of a communicator",
-			sk_until_ms(c->sk->os, c->timeout_ms), 0, 0 };
+			sk_until_ms(c->sk->os, c->timeout_ms), 0, 0, 0 };
 		sk_nccl_result r = c->lib.ncclCommFinalize(c->comm);
 		bool well = r == SK_NCCL_SUCCESS || r == SK_NCCL_IN_PROGRESS;
 
@@ -423,8 +431,10 @@ static int allgather(void *ctx, const void *in, size_t bytes, void *out,
 	struct sk_nccl_comm *c = ctx;
 	int r = c->comm ? sk_nccl_say_done(c, timeout_ms) : 0;
 
-	return r < 0 ? r : note(c, c->base.allgather(c->base.ctx, in, bytes,
-						     out, timeout_ms));
+	if (r < 0)
+		return r == -ENODEV ? -EIO : r;
+	return note(c, c->base.allgather(c->base.ctx, in, bytes, out,
+					 timeout_ms));
 }
 
 static int exchange(void *ctx, const struct sk_comm_part *sends,

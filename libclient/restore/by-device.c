@@ -257,7 +257,7 @@ int sk_restore_by_device(struct sk_restoring *rs, int r,
 	r = say(rs, r, &said);
 	if (r >= 0 && said & SAYS_SHARED && said & SAYS_ELSEWHERE &&
 	    !(said & SAYS_VERIFIED))
-		r = settle_shared(rs);
+		r = sk_restore_agreed(rs, settle_shared(rs));
 	if (r < 0)
 		return r;
 	ret->any = said & SAYS_WANTED && !(said & SAYS_VERIFIED);

@@ -3,8 +3,8 @@
  * What several ranks of a node want of another node comes there once, however
  * they say it: by a mesh, as parallelisms have it, or box by box, the same
  * boxes or such that overlap. 8 ranks on 2 nodes; with $SHARDKEEP_LIBNCCL on
- * simulated GPUs, where all of it goes from device to device, but for what one
- * of them has in host memory. Counted row by row.
+ * simulated GPUs, where all of it goes from device to device, but for what all
+ * of a node have in host memory. Counted row by row.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -312,8 +312,7 @@ static void load(struct rank *rank)
 			   __ATOMIC_RELAXED);
 }
 
-/* Whether a rank of the node has, or wants, the row; also one to whose host
- * memory it goes. */
+/* Whether one of these ranks is of the node and has, or wants, the row. */
 static bool is_had(enum how how, const int *nodes, int node, int64_t row,
 		   int ranks)
 {
@@ -342,7 +341,7 @@ static struct need needed(const struct way *w)
 			    !is_had(w->to, w->nodes, node, row, -1))
 				continue;
 			need.all += ROW;
-			if (!is_had(w->to, w->nodes, node, row, w->on_host))
+			if (is_had(w->to, w->nodes, node, row, ~w->on_host))
 				need.device += ROW;
 		}
 	need.all += w->lost ? norm : 0;

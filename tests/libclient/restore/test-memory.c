@@ -82,8 +82,9 @@ Test(memory, a_rank_of_a_large_world_has_a_word_of_each)
 		cr_assert_leq(many, few + 480u * (16384 - 1024) + PORTION,
 			      "%" PRIu64 " bytes, then %" PRIu64, few, many);
 	}
-	/* Eight lists in portions of six, and who has what. */
-	cr_assert_eq(gathers[2], gathers[1] + 3, "%u gathers, then %u",
+	/* Eight lists in portions of six, and who has what, each with a word
+	 * before. */
+	cr_assert_eq(gathers[2], gathers[1] + 6, "%u gathers, then %u",
 		     gathers[1], gathers[2]);
 }
 
