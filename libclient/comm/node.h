@@ -15,18 +15,35 @@ struct sk_node_meeting {
 	uint32_t timeout_ms;
 };
 
-/** What each brings there: nothing, in as many bytes. A descriptor, or an
- * error of the system: then nobody should wait for this rank. */
-int sk_node_bring(const struct sk_os *os, uint32_t bytes);
+/** One that has said that it comes. */
+struct sk_node_share {
+	struct sk_conn conn;
+	struct sk_msg msg;
+	uint64_t bytes;		/* of all */
+	uint64_t until_ns;
+};
+#define SK_NODE_SHARE_NULL { .conn = SK_CONN_NULL }
+
 /**
- * Memory of @n times @bytes (at most SK_GATHER_MAX together) that is zeroed
- * and mapped by all who meet; *ret_map is the caller's, for os->munmap(), and
- * so stays @fd, of sk_node_bring().
- * It is what GATHER gives: one memfd, the same to each.
- * Errors: as sk_conn_call(); -ETIMEDOUT somebody did not come; -ECONNRESET that
- * agent is gone, whoever serves by now: nobody else will come to that one.
+ * Asks the agent for memory of @n times @bytes (at most SK_GATHER_MAX
+ * together), zeroed: then this rank has come, whatever the others do, and who
+ * has heard that of all of them does not wait in vain. @ret is to be left in
+ * any case.
+ * Errors: as sk_conn_call(), and of the system; -ECONNRESET that agent is gone,
+ * whoever serves by now: nobody else will come to that one.
  */
-int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who, int fd,
-		   uint32_t bytes, void **ret_map, struct sk_err *err);
+int sk_node_come(struct sk *sk, const struct sk_node_meeting *who,
+		 uint32_t bytes, struct sk_node_share *ret,
+		 struct sk_err *err);
+/**
+ * When all have come: it is mapped by all who meet; *ret_map is the caller's,
+ * for os->munmap(). It is what GATHER gives: one memfd, the same to each.
+ * Errors: as sk_conn_call(); -ETIMEDOUT somebody did not come; -ECONNRESET the
+ * agent is gone.
+ */
+int sk_node_memory(struct sk *sk, struct sk_node_share *share, void **ret_map,
+		   struct sk_err *err);
+/** Comes no more. One that never came is fine. */
+void sk_node_leave(struct sk_node_share *share);
 
 #endif

@@ -402,12 +402,10 @@ static bool answers(const struct sk_conn *conn, const struct sk_msg *msg,
 				conn->version, true, reply, NULL)));
 }
 
-/* With the lock held. */
-static int exchange(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
-		    int n_fds, int *got, int *n_got, uint64_t until_ns,
-		    struct sk_err *err)
+/* With the lock held, as the next. */
+static int ask(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
+	       int n_fds, uint64_t until_ns, struct sk_err *err)
 {
-	struct sk_msg reply = { 0 };
 	int r;
 
 	if (conn->sock < 0)
@@ -420,8 +418,19 @@ static int exchange(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 		return r;
 	msg->seq = ++conn->seq;
 	r = send_until(conn, msg, fds, n_fds, until_ns);
-	if (r >= 0)
-		r = recv_until(conn, &reply, got, n_got, until_ns);
+	return r < 0 ? lost(conn, r, msg, err) : 0;
+}
+
+static int hear(struct sk_conn *conn, struct sk_msg *msg, int *got,
+		int *n_got, uint64_t until_ns, struct sk_err *err)
+{
+	struct sk_msg reply = { 0 };
+	int r;
+
+	if (conn->sock < 0)
+		return sk_err_set(err, -ECONNRESET,
+				  "there is no connection to the agent");
+	r = recv_until(conn, &reply, got, n_got, until_ns);
 	if (r >= 0 && !answers(conn, msg, &reply))
 		r = -EPROTO;
 	/* Only what it brought is lost: the connection is as good as ever. */
@@ -433,6 +442,15 @@ static int exchange(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 		return lost(conn, r, msg, err);
 	*msg = reply;
 	return 0;
+}
+
+static int exchange(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
+		    int n_fds, int *got, int *n_got, uint64_t until_ns,
+		    struct sk_err *err)
+{
+	int r = ask(conn, msg, fds, n_fds, until_ns, err);
+
+	return r < 0 ? r : hear(conn, msg, got, n_got, until_ns, err);
 }
 
 static int status_of(const struct sk_msg *msg, struct sk_err *err)
@@ -475,6 +493,44 @@ int sk_conn_call_in(struct sk_conn *conn, uint64_t generation,
 	return r;
 }
 
+/* What came of it, and what it brought. */
+static int take(struct sk_conn *conn, int r, const struct sk_msg *msg,
+		int *got, int n, int *ret_fds, int *ret_n_fds,
+		struct sk_err *err)
+{
+	if (r >= 0)
+		r = status_of(msg, err);
+	if (r < 0 || !ret_fds) {
+		sk_close_fds(conn->os, got, n);
+		return r;
+	}
+	memcpy(ret_fds, got, (size_t)n * sizeof(*got));
+	*ret_n_fds = n;
+	return 0;
+}
+
+int sk_conn_ask(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
+		int n_fds, uint64_t until_ns, struct sk_err *err)
+{
+	int r;
+
+	(void)pthread_mutex_lock(&conn->lock);
+	r = ask(conn, msg, fds, n_fds, until_ns, err);
+	(void)pthread_mutex_unlock(&conn->lock);
+	return r;
+}
+
+int sk_conn_hear(struct sk_conn *conn, struct sk_msg *msg, int *ret_fds,
+		 int *ret_n_fds, uint64_t until_ns, struct sk_err *err)
+{
+	int got[SK_MSG_FDS], n = 0, r;
+
+	(void)pthread_mutex_lock(&conn->lock);
+	r = hear(conn, msg, got, &n, until_ns, err);
+	(void)pthread_mutex_unlock(&conn->lock);
+	return take(conn, r, msg, got, n, ret_fds, ret_n_fds, err);
+}
+
 int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 		 int n_fds, int *ret_fds, int *ret_n_fds, uint64_t until_ns,
 		 struct sk_err *err)
@@ -485,13 +541,5 @@ int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 	(void)pthread_mutex_lock(&conn->lock);
 	r = exchange(conn, msg, fds, n_fds, got, &n, until_ns, err);
 	(void)pthread_mutex_unlock(&conn->lock);
-	if (r >= 0)
-		r = status_of(msg, err);
-	if (r < 0 || !ret_fds) {
-		sk_close_fds(conn->os, got, n);
-		return r;
-	}
-	memcpy(ret_fds, got, (size_t)n * sizeof(*got));
-	*ret_n_fds = n;
-	return 0;
+	return take(conn, r, msg, got, n, ret_fds, ret_n_fds, err);
 }

@@ -98,6 +98,14 @@ int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 		 int n_fds, int *ret_fds, int *ret_n_fds, uint64_t until_ns,
 		 struct sk_err *err);
 
+/** The two halves of it, between which nobody else uses the connection: the
+ * request is with the agent, and the reply to @msg as that left it. Who does
+ * not hear it closes the connection, which takes the request back. */
+int sk_conn_ask(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
+		int n_fds, uint64_t until_ns, struct sk_err *err);
+int sk_conn_hear(struct sk_conn *conn, struct sk_msg *msg, int *ret_fds,
+		 int *ret_n_fds, uint64_t until_ns, struct sk_err *err);
+
 /** A request without descriptors, on the connection of that @generation and
  * no later one: -ECONNRESET there. */
 int sk_conn_call_in(struct sk_conn *conn, uint64_t generation,

@@ -127,7 +127,9 @@ static int make_staging(struct remote *m)
 
 	if (!size.flows)
 		return 0;
-	r = sk_staging_new(rs, &size, &m->staging);
+	r = sk_staging_new(rs, &size,
+			   m->terms.ranks[rs->near_ranks[0]].meeting,
+			   &m->staging);
 	rs->report.staging_bytes += m->staging.bytes;
 	return r;
 }
@@ -170,7 +172,7 @@ static int agree_rounds(struct remote *m, int r)
 	return r;
 }
 
-/* When all are known to come. */
+/* When all are known to have come. */
 static int meet(struct remote *m)
 {
 	struct sk_restoring *rs = m->rs;
@@ -179,9 +181,7 @@ static int meet(struct remote *m)
 	if (rs->n_nodes == rs->state->job.world)
 		return 0;
 	if (m->staging.shared)
-		r = sk_staging_meet(
-			rs, m->terms.ranks[rs->near_ranks[0]].meeting,
-			&m->staging);
+		r = sk_staging_meet(rs, &m->staging);
 	return sk_restore_agreed(rs, r);
 }
 
@@ -214,7 +214,8 @@ static void release(struct remote *m)
 
 int sk_restore_remote(struct sk_restoring *rs, int r)
 {
-	struct remote m = { .rs = rs, .staging = { .fd = -1 } };
+	struct remote m = {
+		.rs = rs, .staging.share = SK_NODE_SHARE_NULL };
 
 	assert(rs->apart);
 	m.beside = (struct sk_beside){ .pool = rs->sk->pool,

@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 
 #include "base/util.h"
-#include "comm/node.h"
 
 /* Before the table: how much of it there is; a line of its own. */
 #define COUNT_BYTES 64u
@@ -46,14 +45,23 @@ int32_t sk_staging_region(const struct sk_restoring *rs)
 	return region;
 }
 
-static int bring(struct sk_restoring *rs, struct sk_staging *s)
+static int come(struct sk_restoring *rs, uint64_t meeting,
+		struct sk_staging *s)
 {
+	struct sk_node_meeting who = {
+		.job = rs->state->job.name,
+		.agent = rs->nodes[rs->node].agent,
+		.meeting = meeting,
+		.rank = sk_staging_region(rs),
+		.n = rs->n_near,
+		.timeout_ms = rs->timeout_ms,
+	};
+
 	if (s->bytes > UINT32_MAX)
 		return sk_err_set(&rs->err, -E2BIG, "%d ranks on a node share "
 				  "too much memory", rs->n_near);
-	s->fd = sk_node_bring(s->os, (uint32_t)s->bytes);
-	return s->fd >= 0 ? 0 :
-	       sk_err_errno(&rs->err, s->fd, "cannot make memory to share");
+	return sk_node_come(rs->sk, &who, (uint32_t)s->bytes, &s->share,
+			    &rs->err);
 }
 
 static int take_own(struct sk_restoring *rs, struct sk_staging *s)
@@ -69,54 +77,42 @@ static int take_own(struct sk_restoring *rs, struct sk_staging *s)
 }
 
 int sk_staging_new(struct sk_restoring *rs, const struct sk_staging_size *size,
-		   struct sk_staging *ret)
+		   uint64_t meeting, struct sk_staging *ret)
 {
 	*ret = (struct sk_staging){
 		.os = rs->sk->os,
 		.window = sk_staging_window(size),
 		.entries = entries_of(size),
 		.n = rs->n_near,
-		.fd = -1,
 		.shared = rs->n_near > 1,
+		.share = SK_NODE_SHARE_NULL,
 	};
 	ret->bytes = SK_WINDOWS * (table_bytes(ret->entries) + ret->window);
-	return ret->shared ? bring(rs, ret) : take_own(rs, ret);
+	return ret->shared ? come(rs, meeting, ret) : take_own(rs, ret);
 }
 
-int sk_staging_meet(struct sk_restoring *rs, uint64_t meeting,
-		    struct sk_staging *s)
+int sk_staging_meet(struct sk_restoring *rs, struct sk_staging *s)
 {
-	struct sk_node_meeting who = {
-		.job = rs->state->job.name,
-		.agent = rs->nodes[rs->node].agent,
-		.meeting = meeting,
-		.rank = sk_staging_region(rs),
-		.n = rs->n_near,
-		.timeout_ms = rs->timeout_ms,
-	};
 	void *map;
 	int r;
 
-	assert(s->shared && s->fd >= 0);
-	r = sk_node_memory(rs->sk, &who, s->fd, (uint32_t)s->bytes, &map,
-			   &rs->err);
+	assert(s->shared);
+	r = sk_node_memory(rs->sk, &s->share, &map, &rs->err);
 	if (r >= 0)
 		s->memory = map;
+	sk_node_leave(&s->share);
 	return r;
 }
 
 void sk_staging_free(struct sk_staging *s)
 {
-	if (s->shared) {
-		if (s->memory)
-			(void)s->os->munmap(s->os, s->memory,
-					    s->bytes * (uint32_t)s->n);
-		if (s->fd >= 0)
-			(void)s->os->close(s->os, s->fd);
-	} else {
+	if (!s->shared)
 		free(s->memory);
-	}
-	*s = (struct sk_staging){ .fd = -1 };
+	else if (s->memory)
+		(void)s->os->munmap(s->os, s->memory,
+				    s->bytes * (uint32_t)s->n);
+	sk_node_leave(&s->share);
+	*s = (struct sk_staging){ .share = SK_NODE_SHARE_NULL };
 }
 
 static char *window_of(const struct sk_staging *s, int32_t region,

@@ -8,6 +8,7 @@
 #ifndef SK_LIBCLIENT_RESTORE_STAGING_H
 #define SK_LIBCLIENT_RESTORE_STAGING_H
 
+#include "comm/node.h"
 #include "restore/restoring.h"
 
 /** Windows that a region has: see remote.c. Most bytes of one. */
@@ -30,8 +31,8 @@ struct sk_staging {
 	uint64_t window;	/* of data in a window */
 	uint64_t entries;	/* of a window's table, at most */
 	int32_t n;		/* regions */
-	int fd;			/* -1, or what this rank brings to them */
 	bool shared;
+	struct sk_node_share share;	/* until it is there */
 };
 
 /** What all ranks of a node compute alike. */
@@ -44,14 +45,13 @@ struct sk_staging_size {
 
 /** Bytes of data in a window of such a node. */
 uint64_t sk_staging_window(const struct sk_staging_size *size);
-/** Memory for it; of several ranks only what each brings. -ENOMEM, -E2BIG and
- * errors of the system; @ret is to be freed in any case. */
+/** Memory for it; several ranks meet in it by that number, and come here.
+ * -ENOMEM, -E2BIG and the errors of sk_node_come(); @ret is to be freed in any
+ * case. */
 int sk_staging_new(struct sk_restoring *rs, const struct sk_staging_size *size,
-		   struct sk_staging *ret);
-/** When all of them have it: they meet by that number. Errors as of
- * sk_node_memory(). */
-int sk_staging_meet(struct sk_restoring *rs, uint64_t meeting,
-		    struct sk_staging *staging);
+		   uint64_t meeting, struct sk_staging *ret);
+/** When all of them have come. Errors as of sk_node_memory(). */
+int sk_staging_meet(struct sk_restoring *rs, struct sk_staging *staging);
 void sk_staging_free(struct sk_staging *staging);
 /** Which region is this rank's. */
 int32_t sk_staging_region(const struct sk_restoring *rs);

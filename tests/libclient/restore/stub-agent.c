@@ -66,22 +66,29 @@ void sk_agent_comm_free(struct sk_agent_comm *ctx)
 	(void)ctx;
 }
 
-int sk_node_bring(const struct sk_os *os, uint32_t bytes)
-{
-	(void)os;
-	(void)bytes;
-	return -ENOSYS;
-}
-
-int sk_node_memory(struct sk *sk, const struct sk_node_meeting *who, int fd,
-		   uint32_t bytes, void **ret_map, struct sk_err *err)
+int sk_node_come(struct sk *sk, const struct sk_node_meeting *who,
+		 uint32_t bytes, struct sk_node_share *ret,
+		 struct sk_err *err)
 {
 	(void)sk;
 	(void)who;
-	(void)fd;
 	(void)bytes;
+	(void)ret;
+	return sk_err_set(err, -ENOSYS, "this agent has one node");
+}
+
+int sk_node_memory(struct sk *sk, struct sk_node_share *share, void **ret_map,
+		   struct sk_err *err)
+{
+	(void)sk;
+	(void)share;
 	(void)ret_map;
 	return sk_err_set(err, -ENOSYS, "this agent has one node");
+}
+
+void sk_node_leave(struct sk_node_share *share)
+{
+	(void)share;
 }
 
 int sk_conn_open_more(const struct sk_os *os, struct sk_conn *handle,
