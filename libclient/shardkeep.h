@@ -485,9 +485,9 @@ struct sk_comm_part {
  * A comm that moves the memory of a CUDA device as well has this, its ctx the
  * comm's; sk_comm_nccl() makes one. What other nodes have of tensors on that
  * device is then sent from device to device; where several ranks of a node want
- * it, to one of them, which sends it on to the others. What one of those has
- * elsewhere comes to the node by way of the host. Functions are called as the
- * comm's are.
+ * it, to one of them, which sends it on to the others, also to those that have
+ * it elsewhere than on their comm's device. Where the comm of one rank has
+ * none, all do without. Functions are called as the comm's are.
  */
 struct sk_comm_device {
 	int32_t ordinal;	/**< whose memory: this rank's device */
@@ -522,6 +522,8 @@ struct sk_comm_device {
  * it has been given is the caller's again when it returns. @exchange is needed
  * where ranks take bytes out of other nodes' memory; without it each restores
  * from what its own agent can reach. All ranks must have the same functions.
+ * What fails on one rank, but in the comm itself, is told by @allgather: all
+ * end with its error, and none waits for its timeout.
  */
 struct sk_comm {
 	void *ctx;
@@ -565,7 +567,8 @@ struct sk_comm {
  * all ranks the same version. Where a rank has none, or ranks share a device,
  * or it does not begin within half of the restore's timeout, all ranks do
  * without, through @base and host memory; sk_comm_nccl_why() says why. A rank
- * that dies, or does not come, ends the restore as with any comm.
+ * that dies, or does not come, ends the restore as with any comm; one that fails
+ * in NCCL tells the others by @base.
  *
  * Errors: -EINVAL no such rank or device, or @base is no such comm; -ENOMEM;
  * -EOWNERDEAD.

@@ -43,6 +43,9 @@ struct trial {
 	const char *why;		/* what the comm says to that */
 	bool twice, wide, save;
 	bool copies;			/* all ranks want all, of the wide */
+	unsigned on_host;		/* bit per rank that has it there; */
+	unsigned on_another;		/* or on another device */
+	bool bare;			/* the culprit's comm has no device */
 };
 
 /* Of all ranks of a restore; the processes share it. */
@@ -77,7 +80,12 @@ static void describe(struct gpu_rank *g, const struct trial *t, int dim)
 		w.shape[0] = t->copies ? COPY_ROWS : WIDE_ROWS;
 		w.shape[1] = WIDE_COLUMNS;
 	}
-	gpu_add(g, &w, rank_bytes(g->rank, &w), 0xee);
+	if (dim && t->on_another >> g->rank->rank & 1)
+		w.device = (w.device + 1) % g->devices;
+	if (dim && t->on_host >> g->rank->rank & 1)
+		gpu_add_host(g, &w, rank_bytes(g->rank, &w), 0xee);
+	else
+		gpu_add(g, &w, rank_bytes(g->rank, &w), 0xee);
 	gpu_add_host(g, &host, rank_bytes(g->rank, &host), 0xee);
 	sk_mesh_release(mesh);
 }
@@ -143,7 +151,8 @@ static void check_bytes(const struct trial *t,
 		      "devices", t->name, (unsigned long long)device,
 		      (unsigned long long)w);
 	CHECK(!report->bytes_disk);
-	if (t->without)
+	/* To another device it goes by the host, as it must. */
+	if (t->without || t->on_another)
 		return;
 	/* What it sends goes in, and what its own node has for it. */
 	CHECK(in <= out + report->bytes_memory, "%llu into the device, %llu "
@@ -213,8 +222,11 @@ static void load(struct rank *rank)
 	begin(&g, rank, nodes_of(t));
 	describe(&g, t, 1);
 	mesh_comm_join(&links, rank->rank, &base);
-	CHECK(!sk_comm_nccl(rank->sk, &base, rank->rank, rank->world,
-			    g.device, &comm), "%s", sk_error());
+	if (t->bare && rank->rank == t->culprit)
+		comm = base;
+	else
+		CHECK(!sk_comm_nccl(rank->sk, &base, rank->rank, rank->world,
+				    g.device, &comm), "%s", sk_error());
 	go_wrong(&g, t);
 	for (int i = 0; i <= t->twice; i++)
 		load_once(&g, t, &comm);
@@ -267,7 +279,16 @@ static const struct trial trials[] = {
 	{ .name = "wide", .culprit = -1, .wide = true },
 	{ .name = "copies", .culprit = -1, .wide = true, .copies = true,
 	  .twice = true },
+	/* Among those who share it, one has it elsewhere: once all the same. */
+	{ .name = "copies on a host", .culprit = -1, .wide = true,
+	  .copies = true, .on_host = 0x2, .twice = true },
+	{ .name = "copies elsewhere", .culprit = -1, .wide = true,
+	  .copies = true, .on_host = 0x4, .on_another = 0x1 },
 	/* Without NCCL: */
+	{ .name = "a rank without a device", .culprit = 3, .without = true,
+	  .bare = true },
+	{ .name = "copies, and a rank without", .culprit = 0, .without = true,
+	  .bare = true, .wide = true, .copies = true, .on_host = 0x1 },
 	{ .name = "no library", .culprit = 2, .without = true,
 	  .variable = "SHARDKEEP_LIBNCCL", .value = "/nowhere/libnccl.so.2",
 	  .why = "rank 2: no NCCL" },
@@ -305,6 +326,10 @@ static const struct trial trials[] = {
 	  .copies = true, .function = "ncclSend", .nth = 3,
 	  .becomes = SK_NCCL_INTERNAL_ERROR, .timeout_ms = 5000,
 	  .result = -ETIMEDOUT },
+	{ .name = "a death where it is on the host", .culprit = 1,
+	  .wide = true, .copies = true, .on_host = 0x2,
+	  .function = "ncclGroupEnd", .nth = 2, .becomes = UINT32_MAX,
+	  .dies = true, .timeout_ms = 5000, .result = -ETIMEDOUT },
 	{ .name = "a death among copies", .culprit = 1, .wide = true,
 	  .copies = true, .function = "ncclGroupEnd", .nth = 2,
 	  .becomes = UINT32_MAX, .dies = true, .timeout_ms = 5000,
