@@ -12,6 +12,8 @@
 #define AGENTS_MOST 8
 /* Who did not hear the answer has lost its connection, and is there. */
 #define LEAVE_MS 2000u
+/* Of a lack that may pass: looks so often whether it has. */
+#define PAUSE_NS 10000000u
 
 /* What a rank gives to a meeting, and where all that it brings goes. */
 struct meeting {
@@ -22,63 +24,128 @@ struct meeting {
 	uint64_t until_ns;
 };
 
+/* ---- what may pass ---- */
+
+/* The others wait for this rank, and nobody else could tell them that it does
+ * not come: what it lacks it waits for as well. After a pause. */
+static bool must_try_again(const struct sk_agent_comm *c, int r,
+			   uint64_t until_ns)
+{
+	const struct sk_os *os = c->sk->os;
+
+	if (r != -ENOMEM && r != -ENOBUFS && r != -EMFILE && r != -ENFILE)
+		return false;
+	if (os->now_ns(os) >= until_ns)
+		return false;
+	(void)os->poll(os, NULL, 0, os->now_ns(os) + PAUSE_NS);
+	return true;
+}
+
+static void *make_room(const struct sk_agent_comm *c, size_t bytes,
+		       uint64_t until_ns)
+{
+	void *room;
+
+	do
+		room = malloc(bytes + 1);
+	while (!room && must_try_again(c, -ENOMEM, until_ns));
+	return room;
+}
+
+static int connect_to(struct sk_agent_comm *c, uint64_t until_ns,
+		      struct sk_conn *ret)
+{
+	struct sk_err err = { "" };
+
+	*ret = (struct sk_conn)SK_CONN_NULL;
+	return sk_conn_open_more(c->sk->os, &c->sk->conn, c->sk->socket_path,
+				 until_ns, ret, &err);
+}
+
 /* ---- one meeting at one agent ---- */
 
-static int exchange(struct sk_agent_comm *c, struct sk_conn *conn,
-		    const struct meeting *m, struct sk_msg *msg)
+static int ask(struct sk_agent_comm *c, struct sk_conn *conn,
+	       const struct meeting *m, int fd, struct sk_msg *msg)
+{
+	bool moved = c->agent && c->agent != conn->agent.instance;
+	struct sk_err err = { "" };
+
+	*msg = (struct sk_msg){ .type = SK_MSG_GATHER, .body.gather = {
+		.id = c->id, .round = m->round, .bytes = (uint32_t)m->bytes,
+		.timeout_ms = sk_wait_ms(c->sk, m->until_ns),
+		.flags = moved ? SK_GATHER_MOVED : 0 } };
+	if (fd < 0)
+		memcpy(msg->body.gather.data, m->in, m->bytes);
+	return sk_conn_ask(conn, msg, &fd, fd >= 0, m->until_ns, &err);
+}
+
+static int try_to_give(struct sk_agent_comm *c, const struct meeting *m,
+		       struct sk_conn *conn, struct sk_msg *msg)
 {
 	const struct sk_os *os = c->sk->os;
 	const struct iovec part = { (void *)m->in, m->bytes };
-	int fds[SK_MSG_FDS], fd = -1, n = 0, r;
-	struct sk_err err = { "" };
+	int fd = -1, r = connect_to(c, m->until_ns, conn);
 
-	if (m->bytes <= SK_GATHER_INLINE) {
-		memcpy(msg->body.gather.data, m->in, m->bytes);
-	} else {
-		fd = sk_memfd_with(os, "shardkeep:gather", &part, 1);
-		if (fd < 0)
-			return fd;
-	}
-	r = sk_conn_call(conn, msg, &fd, fd >= 0, fds, &n, m->until_ns, &err);
+	if (r < 0)
+		return r;
+	if (m->bytes > SK_GATHER_INLINE)
+		r = fd = sk_memfd_with(os, "shardkeep:gather", &part, 1);
+	if (r >= 0)
+		r = ask(c, conn, m, fd, msg);
 	if (fd >= 0)
 		(void)os->close(os, fd);
 	if (r < 0)
+		sk_conn_close(conn);
+	return r;
+}
+
+static int give(struct sk_agent_comm *c, const struct meeting *m,
+		struct sk_conn *conn, struct sk_msg *msg)
+{
+	int r;
+
+	do
+		r = try_to_give(c, m, conn, msg);
+	while (must_try_again(c, r, m->until_ns));
+	return r;
+}
+
+/* Once it is held this rank has been there, whatever it can take of it. */
+static int take(struct sk_agent_comm *c, const struct meeting *m,
+		struct sk_conn *conn, struct sk_msg *msg)
+{
+	const struct sk_os *os = c->sk->os;
+	int fds[SK_MSG_FDS], n = 0, r;
+	struct sk_err err = { "" };
+
+	r = sk_conn_hear(conn, msg, fds, &n, m->until_ns, &err);
+	c->met = r >= 0 || r == -EMFILE;
+	if (c->met)
+		c->agent = conn->agent.instance;
+	if (r < 0)
 		return r;
-	r = n == 1 ? sk_read_all(os, fds[0], m->out, m->bytes *
-				 (size_t)c->id.world, 0) : -EPROTO;
+	if (m->out)
+		r = n == 1 ? sk_read_all(os, fds[0], m->out, m->bytes *
+					 (size_t)c->id.world, 0) : -EPROTO;
 	sk_close_fds(os, fds, n);
 	return r == -ENODATA ? -EPROTO : r;
 }
 
 /* -ESTALE: others have not been in the meeting before. */
-static int meet_at(struct sk_agent_comm *c, struct sk_conn *conn,
-		   const struct meeting *m)
-{
-	bool moved = c->agent && c->agent != conn->agent.instance;
-	struct sk_msg msg = { .type = SK_MSG_GATHER, .body.gather = {
-		.id = c->id, .round = m->round, .bytes = (uint32_t)m->bytes,
-		.timeout_ms = sk_wait_ms(c->sk, m->until_ns),
-		.flags = moved ? SK_GATHER_MOVED : 0 } };
-	int r = exchange(c, conn, m, &msg);
-
-	if (r >= 0)
-		c->agent = conn->agent.instance;
-	/* Nothing of a snapshot is said by that. */
-	return r == -ENOENT ? -ECONNRESET : r;
-}
-
 static int meet(struct sk_agent_comm *c, const struct meeting *m)
 {
-	struct sk_conn conn = SK_CONN_NULL;
-	struct sk_err err = { "" };
-	int r = sk_conn_open_more(c->sk->os, &c->sk->conn, c->sk->socket_path,
-				  m->until_ns, &conn, &err);
+	struct sk_conn conn;
+	struct sk_msg msg;
+	int r;
 
+	c->met = false;
+	r = give(c, m, &conn, &msg);
 	if (r < 0)
 		return r;
-	r = meet_at(c, &conn, m);
+	r = take(c, m, &conn, &msg);
 	sk_conn_close(&conn);
-	return r;
+	/* Nothing of a snapshot is said by that. */
+	return r == -ENOENT ? -ECONNRESET : r;
 }
 
 /* ---- at whichever agent there is ---- */
@@ -86,17 +153,16 @@ static int meet(struct sk_agent_comm *c, const struct meeting *m)
 /* The last one once more, for those who did not hear of it. */
 static int meet_again(struct sk_agent_comm *c, uint64_t until_ns)
 {
-	struct meeting m = { c->round - 1, c->last, c->last_bytes, NULL,
-			     until_ns };
+	const struct meeting m = { c->round - 1, c->last, c->last_bytes, NULL,
+				   until_ns };
 	int r;
 
 	if (!c->round || !c->agent)
 		return -EPROTO;
-	m.out = malloc(m.bytes * (size_t)c->id.world + 1);
-	if (!m.out)
-		return -ENOMEM;
 	r = meet(c, &m);
-	free(m.out);
+	if (c->met)
+		r = 0;
+	c->met = false;
 	return r;
 }
 
@@ -120,23 +186,22 @@ static int allgather(void *ctx, const void *in, size_t bytes, void *out,
 	struct sk_agent_comm *c = ctx;
 	const struct meeting m = { c->round, in, bytes, out,
 				   sk_until_ms(c->sk->os, timeout_ms) };
-	void *last;
+	_cleanup_free_ void *last = NULL;
 	int r;
 
 	assert(c->id.rank >= 0 && c->id.rank < c->id.world);
+	c->met = false;
 	if (bytes > SK_GATHER_MAX)
 		return -EMSGSIZE;
-	last = malloc(bytes + 1);
+	last = make_room(c, bytes, m.until_ns);
 	if (!last)
 		return -ENOMEM;
 	memcpy(last, in, bytes);
 	r = meet_somewhere(c, &m);
-	if (r < 0) {
-		free(last);
+	if (!c->met)
 		return r;
-	}
 	free(c->last);
-	c->last = last;
+	c->last = sk_take_ptr(last);
 	c->last_bytes = bytes;
 	c->round++;
 	return r;
@@ -149,24 +214,33 @@ void sk_comm_of_agent(struct sk_agent_comm *ctx, struct sk_comm *ret_comm)
 
 /* ---- the end ---- */
 
+/* 1: the agent of the last meeting is there; 0: another one. */
+static int is_there(struct sk_agent_comm *c, uint64_t until_ns)
+{
+	struct sk_conn conn;
+	int r;
+
+	do
+		r = connect_to(c, until_ns, &conn);
+	while (must_try_again(c, r, until_ns));
+	if (r >= 0)
+		r = conn.agent.instance == c->agent;
+	sk_conn_close(&conn);
+	return r;
+}
+
 /* The agent tells all ranks at once: as long as it is there, it has. Else who
  * waits for us has us called back. -ECONNRESET: so it was, or another agent was
  * killed. */
 static int take_leave(struct sk_agent_comm *c)
 {
 	static const char bye[] = "leaves";
-	_cleanup_free_ char *out = malloc(sizeof(bye) * (size_t)c->id.world);
-	struct sk_conn conn = SK_CONN_NULL;
-	struct sk_err err = { "" };
-	struct meeting m = { c->round, bye, sizeof(bye), out,
-			     sk_until_ms(c->sk->os, LEAVE_MS) };
-	int r = out ? sk_conn_open_more(c->sk->os, &c->sk->conn,
-					c->sk->socket_path, m.until_ns, &conn,
-					&err) : -ENOMEM;
+	const struct meeting m = { c->round, bye, sizeof(bye), NULL,
+				   sk_until_ms(c->sk->os, LEAVE_MS) };
+	int r = is_there(c, m.until_ns);
 
-	if (r >= 0 && conn.agent.instance != c->agent)
-		r = meet_at(c, &conn, &m);
-	sk_conn_close(&conn);
+	if (!r)
+		r = meet(c, &m);
 	if (r == -ESTALE)
 		r = meet_again(c, m.until_ns);
 	else if (r >= 0)

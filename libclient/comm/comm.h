@@ -12,11 +12,13 @@ struct sk_agent_comm {
 	/* Counts the meetings of one restore. From 0 each time: a rank that
 	 * was there too early, and alone, meets the others when they come. */
 	uint64_t round;
-	/* Of the last one: the agent, 0 before there was one, and what this
-	 * rank gave, which is ours. */
+	/* Of the last one that was held: the agent, 0 before there was one, and
+	 * what this rank gave, which is ours. */
 	uint64_t agent;
 	void *last;
 	size_t last_bytes;
+	bool met;	/* it was the last one that was called for: what failed
+			 * then is this rank's, and the others have all */
 };
 
 /**

@@ -54,6 +54,11 @@ static int gather_into(struct sk_restoring *rs, const void *in, size_t bytes,
 	rs->report.agree_ns += rs->sk->os->now_ns(rs->sk->os) - began;
 	if (r >= 0)
 		return check_own(rs, in, bytes, all);
+	/* The others have all: this rank says so with its next word. */
+	if (world > 1 && rs->comm.ctx == &rs->agent_comm && rs->agent_comm.met)
+		return sk_err_errno(&rs->err, r, "rank %d cannot take what "
+				    "the other ranks say",
+				    rs->state->job.rank);
 	give_up(rs);
 	sk_err_errno(&rs->err, r, "rank %d cannot agree with the %zu other "
 		     "ranks of job %s on a restore; every rank must call it",

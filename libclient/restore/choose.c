@@ -252,11 +252,10 @@ static int vote(struct sk_restoring *rs, int r)
 	fill_ballot(rs, r, &mine);
 	rs->lists++;
 	r = sk_restore_cast(rs, &mine, &ballots, more_time(rs, began));
+	if (r >= 0)
+		r = check_ballots(rs, ballots);
 	if (r < 0)
-		return r;
-	r = check_ballots(rs, ballots);
-	if (r < 0)
-		return r;
+		return sk_restore_told(rs, r);
 	for (int32_t i = 0; i < rs->state->job.world; i++)
 		rs->older |= ballots[i].cut;
 	join_one_run(rs, ballots);

@@ -377,8 +377,8 @@ static int run(struct sk_restoring *rs, const struct sk_comm *comm)
 
 	if (comm)
 		rs->comm = *comm;
-	else if (r < 0)
-		return r;	/* nobody to tell it to */
+	else if (r < 0 && !rs->state->run_id)
+		return r;	/* in no run: nobody to tell it to */
 	else
 		use_agent_comm(rs);
 	if (r >= 0)

@@ -6,7 +6,8 @@
  * With $SHARDKEEP_LIBNCCL tensors lie on simulated GPUs, one of what two ranks
  * of a node share in host memory on one of them.
  *
- * Arguments: path of shardkeepd, and "memory", "calls" or "devices".
+ * Arguments: path of shardkeepd, and "memory", "calls", "devices", or "agent":
+ * on one node, by its agent's comm.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -25,14 +26,17 @@
 #define RANKS 3
 #define ROUNDS_MOST 5000
 /* Who waits for a rank that does not come waits so long, and says so. */
-#define TIMEOUT_MS 100000u
+#define TIMEOUT_MS 40000u
 
 /* Of those that are forked next; each joins its copy. By the second they
  * compare what came of it. */
 static struct mesh_comm links, talk;
 static struct sk_comm talking;
 
-static const int home[RANKS] = { 0, 0, 1 }, away[RANKS] = { 1, 1, 0 };
+static const int home[RANKS] = { 0, 0, 1 }, away[RANKS] = { 1, 1, 0 },
+		 together[RANKS] = { 0, 0, 0 };
+
+static bool by_agent;		/* the comm is */
 
 static bool on_gpus(void)
 {
@@ -86,7 +90,8 @@ static void save(struct rank *rank)
 	begin(&g, rank);
 	describe(&g, false);
 	mesh_comm_join(&links, rank->rank, &comm);
-	CHECK(sk_restore(rank->state, SK_LATEST, &comm, &o, NULL) == -ENOENT,
+	CHECK(sk_restore(rank->state, SK_LATEST, by_agent ? NULL : &comm, &o,
+			 NULL) == -ENOENT,
 	      "%s", sk_error());
 	if (on_gpus())
 		gpu_fill(&g, 5);
@@ -109,6 +114,7 @@ struct failing {
 	void (*begin)(const struct failing *f, struct gpu_rank *g, uint64_t n);
 	uint64_t (*end)(const struct failing *f, struct gpu_rank *g);
 	const char *function;
+	enum sk_fault_op op;
 	unsigned becomes;	/* an errno, or the function's result */
 };
 
@@ -134,7 +140,7 @@ static void begin_calls(const struct failing *f, struct gpu_rank *g,
 {
 	(void)g;
 	sk_fault_os_forget(&fault);
-	sk_fault_os_fail(&fault, SK_FAULT_ANY, n, 1, (int)f->becomes);
+	sk_fault_os_fail(&fault, f->op, n, 1, (int)f->becomes);
 }
 
 static uint64_t end_calls(const struct failing *f, struct gpu_rank *g)
@@ -204,7 +210,8 @@ static void run_once(struct gpu_rank *g, struct sk_comm *base,
 				    g->device, &nccl), "%s", sk_error());
 	if (fails)
 		f->begin(f, g, n);
-	ret->result = sk_restore(g->rank->state, 5, on_gpus() ? &nccl : base,
+	ret->result = sk_restore(g->rank->state, 5,
+				 by_agent ? NULL : on_gpus() ? &nccl : base,
 				 &o, NULL);
 	ret->hits = fails ? f->end(f, g) : 0;
 	ret->ms = (uint32_t)(now_ms() - began);
@@ -266,6 +273,8 @@ static void load(struct rank *rank, const struct failing *f, size_t n,
 	mesh_comm_join(&links, rank->rank, &base);
 	mesh_comm_join(&talk, rank->rank, &talking);
 	base.abort = NULL;
+	/* Who is in no run yet can tell the agent's comm nothing. */
+	CHECK(!by_agent || !rank_restore(rank, 5, 0, NULL), "%s", sk_error());
 	for (size_t i = 0; i < n; i++)
 		fail_each(&g, &base, &f[i], least);
 }
@@ -273,7 +282,7 @@ static void load(struct rank *rank, const struct failing *f, size_t n,
 static void load_memory(struct rank *rank)
 {
 	const struct failing f = { "allocation", begin_memory, end_memory,
-				   NULL, 0 };
+				   NULL, 0, 0 };
 
 	load(rank, &f, 1, 50);
 }
@@ -297,11 +306,25 @@ static void open_on_fault(struct rank *rank)
 static void load_calls(struct rank *rank)
 {
 	const struct failing f[] = {
-		{ "call", begin_calls, end_calls, NULL, EIO },
-		{ "call", begin_calls, end_calls, NULL, EMFILE } };
+		{ "call", begin_calls, end_calls, NULL, SK_FAULT_ANY, EIO },
+		{ "call", begin_calls, end_calls, NULL, SK_FAULT_ANY,
+		  EMFILE } };
 
 	open_on_fault(rank);
 	load(rank, f, SK_ARRAY_SIZE(f), 20);
+}
+
+static void load_by_agent(struct rank *rank)
+{
+	const struct failing f[] = {
+		{ "allocation", begin_memory, end_memory, NULL, 0, 0 },
+		{ "memfd", begin_calls, end_calls, NULL,
+		  SK_FAULT_MEMFD_CREATE, EMFILE },
+		{ "socket", begin_calls, end_calls, NULL, SK_FAULT_SOCKET,
+		  EMFILE } };
+
+	open_on_fault(rank);
+	load(rank, f, SK_ARRAY_SIZE(f), 2);
 }
 
 static void run(struct scene *scene, const int *node_of, rank_fn fn)
@@ -365,7 +388,7 @@ static void fail_devices(struct scene *scene)
 	for (size_t i = 0; i < SK_ARRAY_SIZE(of); i++)
 		for (int k = 0; k < 6; k++) {
 			next.f = (struct failing){ of[i].function,
-				begin_device, end_device, of[i].function,
+				begin_device, end_device, of[i].function, 0,
 				of[i].becomes };
 			next.culprit = k % RANKS;
 			next.n = 1 + (uint64_t)k / 2;
@@ -383,9 +406,12 @@ int main(int argc, char **argv)
 	scene_open(&scene, argc, argv);
 	(void)alarm(0);
 	scene_add_nodes(&scene, nodes, NODES, true);
-	run(&scene, home, save);
+	by_agent = !strcmp(what, "agent");
+	run(&scene, by_agent ? together : home, save);
 	if (!strcmp(what, "devices"))
 		fail_devices(&scene);
+	else if (by_agent)
+		run(&scene, together, load_by_agent);
 	else
 		run(&scene, away, !strcmp(what, "calls") ? load_calls :
 							   load_memory);
