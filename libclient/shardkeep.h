@@ -567,8 +567,8 @@ struct sk_comm {
  * all ranks the same version. Where a rank has none, or ranks share a device,
  * or it does not begin within half of the restore's timeout, all ranks do
  * without, through @base and host memory; sk_comm_nccl_why() says why. A rank
- * that dies, or does not come, ends the restore as with any comm; one that fails
- * in NCCL tells the others by @base.
+ * that dies, or does not come, ends the restore as with any comm; one that
+ * fails in NCCL tells the others by @base.
  *
  * Errors: -EINVAL no such rank or device, or @base is no such comm; -ENOMEM;
  * -EOWNERDEAD.

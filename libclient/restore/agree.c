@@ -18,7 +18,10 @@
 static int check_own(struct sk_restoring *rs, const void *in, size_t bytes,
 		     const void *all)
 {
-	if (!memcmp((const char *)all + (size_t)rs->state->job.rank * bytes, in, bytes))
+	const char *own = (const char *)all +
+			  (size_t)rs->state->job.rank * bytes;
+
+	if (!memcmp(own, in, bytes))
 		return 0;
 	return sk_err_set(&rs->err, -EPROTO, "the comm's allgather did not "
 			  "bring rank %d back what it gave (%zu bytes); it "
