@@ -47,14 +47,15 @@ void sk_aside_free(struct sk_aside *a)
 int sk_aside_add(struct sk_aside *a, uint32_t piece, uint64_t from,
 		 uint64_t to, uint64_t there, uint64_t at)
 {
-	struct sk_copy copy = {
-		.dst = a->memory + at,
-		.src = (const char *)(uintptr_t)there,
-		.run = to - from, .bytes = to - from };
+	struct sk_copy copy;
+	char *here;
 
 	assert(a->memory && a->n < a->most);
-	a->list[a->n++] = (struct sk_delivery){ piece, from, to,
-						a->memory + at };
+	here = a->memory + at;
+	copy = (struct sk_copy){ .dst = here,
+				 .src = (const char *)(uintptr_t)there,
+				 .run = to - from, .bytes = to - from };
+	a->list[a->n++] = (struct sk_delivery){ piece, from, to, here };
 	return sk_cuda_lane_out(a->lane, &copy, 0, to - from, a->lock,
 				&a->rs->err);
 }
