@@ -738,7 +738,8 @@ struct sk_report {
  * the comm does not bring back what it is given; -EDQUOT, -EMFILE, -ENFILE more
  * images than may be open; -ENODEV, -EFAULT a tensor is on a CUDA device that
  * cannot be reached, or in memory that was freed; -EBUSY one of its streams
- * captures a graph; -ENOMEM; -ECONNRESET the agent is gone; -EOWNERDEAD.
+ * captures a graph; -ENOMEM; -ECONNRESET the agent is gone, and no other in its
+ * place; -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,
 	       const struct sk_comm *comm,
