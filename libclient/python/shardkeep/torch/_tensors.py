@@ -224,9 +224,11 @@ class LiveTensors:
             module.reshard()    # what a forward pass may have left whole
         if self._rebuilt():
             self._walk()
-        found = [(part, t, part) for where, key, name in self._places
-                 if where[key] is not None
-                 for part, t in parts_of(name, where[key])]
+        found = [(name, where[key], name) for where, key, name in self._places
+                 if where[key] is not None]
+        if any(is_wrapped(t) for _, t, _ in found):
+            found = [(part, x, part) for name, t, _ in found
+                     for part, x in parts_of(name, t)]
         found += [("model." + fqn, piece.parameter(), "model." + fqn)
                   for fqn, piece in self.pieces.items()]
         for label, p, stepped in self.parameters():
@@ -246,9 +248,11 @@ class LiveTensors:
                     _state_name(label, key)
                 if apart:
                     found.append((name, self._placed(fqn, t, stepped), owner))
-                else:
+                elif is_wrapped(t):
                     found += [(part, x, owner) for part, x in
                               parts_of(name, t)]
+                else:
+                    found.append((name, t, owner))
         return found
 
     def _placed(self, fqn: str, t: torch.Tensor, stepped: Stepped) -> Any:
@@ -315,7 +319,7 @@ class LiveTensors:
         self.mixed = more
         # An object that has its values in others is to stay the one it is.
         held += [(d, type(d[key])) for d, key in live if is_wrapped(d[key])]
-        places = [place for d, key in live for place in places_of(d, key)]
+        places = _places_of_all(live)
         if any(d is None for d, _ in places):
             held.append((None, object))     # looked at each time
             places = [place for place in places if place[0] is not None]
@@ -507,6 +511,12 @@ class LiveTensors:
                   if (beside := kept_beside(where[key]))]
         return found + [x for stepped in self.optims
                         for x in stepped.unsaved()]
+
+
+def _places_of_all(live: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
+    if not any(is_wrapped(d[key]) for d, key in live):
+        return live
+    return [place for d, key in live for place in places_of(d, key)]
 
 
 def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
