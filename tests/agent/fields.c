@@ -32,8 +32,6 @@ static const struct field fields[] = {
 	FIELD(SLOT, slot, flags, ~(SK_SLOT_FLUSH | SK_SLOT_NO_FLUSH |
 				   SK_SLOT_WILL_WAIT)),
 	FIELD(SLOT_WAIT, slot_wait, reserved, ~0u),
-	FIELD(GATHER, gather, reserved, ~0u),
-	FIELD(GATHER, gather, flags, ~SK_GATHER_MOVED),
 	FIELD(SEAL, seal, reserved, ~0u),
 	FIELD(DISCARD, seal, reserved, ~0u),
 	FIELD(LIST, list, flags, ~SK_LIST_KNOWN),
@@ -56,6 +54,8 @@ static const struct field fields[] = {
 	FIELD(DEVICE_SLOT, device_slot, reserved, ~0u),
 	FIELD(DEVICE_SEAL, seal, reserved, ~0u),
 #if SK_WIRE_VERSION >= 6
+	FIELD(GATHER, gather, reserved, ~0u),
+	FIELD(GATHER, gather, flags, ~SK_GATHER_MOVED),
 	FIELD(DEVICE_OPEN, device_open, reserved, ~0u),
 	FIELD(DEVICE_OPEN, device_open, flags, ~0u),
 #endif
