@@ -62,6 +62,8 @@ static bool on_gpus(void)
 	return getenv("SHARDKEEP_LIBNCCL") != NULL;
 }
 
+static int devices;		/* that this rank's process sees */
+
 /* Its device is that of its number, as if all were of one host. */
 static void begin(struct gpu_rank *g, struct rank *rank)
 {
@@ -71,6 +73,7 @@ static void begin(struct gpu_rank *g, struct rank *rank)
 	if (!on_gpus())
 		return;
 	gpu_begin(g, rank, rank->rank);
+	devices = g->devices;
 	/* Where they share one, NCCL is to take them for others. */
 	(void)snprintf(host, sizeof(host), "rank-%d", rank->rank);
 	if (g->devices < rank->world)
@@ -91,7 +94,9 @@ static enum where where_is(const struct random_test *test, int side, int rank,
 	draw *= 0x9e3779b97f4a7c15u;
 	if (draw >> 58 >= elsewhere[test->seed / 2 % 4])
 		return ON_DEVICE;
-	return draw >> 32 & 3 ? ON_HOST : ON_ANOTHER;
+	if (draw >> 32 & 3)
+		return ON_HOST;
+	return devices > 1 ? ON_ANOTHER : ON_DEVICE;
 }
 
 static void add(struct rank *rank, const struct sk_tensor *t, int i,
