@@ -79,6 +79,7 @@ static size_t list_groups(struct growing *g, struct group *groups)
 	const struct sk_asked *a = g->asked;
 	size_t n = 0;
 
+	assert(g->shared);
 	for (uint32_t i = 0; i < a->n_wants; i++)
 		if (a->wants[i].n > 1)
 			g->shared[g->n_shared++] = i;
