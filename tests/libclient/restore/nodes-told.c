@@ -6,8 +6,9 @@
  * With $SHARDKEEP_LIBNCCL tensors lie on simulated GPUs, one of what two ranks
  * of a node share in host memory on one of them.
  *
- * Arguments: path of shardkeepd, and "memory", "calls", "devices", or "agent":
- * on one node, by its agent's comm.
+ * Arguments: path of shardkeepd, and "memory", "calls", "devices", "agent": on
+ * one node, by its agent's comm, or "passed": memory, on nodes that pass on to
+ * each other what several want.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@
 #include "mesh-comm.h"
 #include "sim/trainer-nccl.h"
 
-#define NODES 2
+#define NODES 3
 #define RANKS 3
 #define ROUNDS_MOST 5000
 /* Who waits for a rank that does not come waits so long, and says so. */
@@ -34,9 +35,10 @@ static struct mesh_comm links, talk;
 static struct sk_comm talking;
 
 static const int home[RANKS] = { 0, 0, 1 }, away[RANKS] = { 1, 1, 0 },
-		 together[RANKS] = { 0, 0, 0 };
+		 together[RANKS] = { 0, 0, 0 }, apart[RANKS] = { 0, 1, 2 };
 
 static bool by_agent;		/* the comm is */
+static bool passes;		/* something is passed on */
 
 static bool on_gpus(void)
 {
@@ -107,6 +109,7 @@ struct outcome {
 	int32_t result;
 	uint32_t ms;
 	uint64_t hits;
+	uint64_t passed;
 };
 
 struct failing {
@@ -202,6 +205,7 @@ static void run_once(struct gpu_rank *g, struct sk_comm *base,
 		     struct outcome *ret)
 {
 	struct sk_restore_options o = { .timeout_ms = TIMEOUT_MS };
+	struct sk_report report = { 0 };
 	struct sk_comm nccl = { 0 };
 	uint64_t began = now_ms();
 
@@ -212,7 +216,8 @@ static void run_once(struct gpu_rank *g, struct sk_comm *base,
 		f->begin(f, g, n);
 	ret->result = sk_restore(g->rank->state, 5,
 				 by_agent ? NULL : on_gpus() ? &nccl : base,
-				 &o, NULL);
+				 &o, &report);
+	ret->passed = report.bytes_passed;
 	ret->hits = fails ? f->end(f, g) : 0;
 	ret->ms = (uint32_t)(now_ms() - began);
 	sk_comm_nccl_free(&nccl);
@@ -221,7 +226,10 @@ static void run_once(struct gpu_rank *g, struct sk_comm *base,
 static void check(struct gpu_rank *g, const struct failing *f, int culprit,
 		  uint64_t n, const struct outcome *all)
 {
+	uint64_t passed = 0;
+
 	for (int i = 0; i < RANKS; i++) {
+		passed += all[i].passed;
 		CHECK(all[i].result == all[0].result, "%s, the %lluth on rank "
 		      "%d: rank 0 has %d, rank %d %d: %s", f->name,
 		      (unsigned long long)n, culprit, all[0].result, i,
@@ -230,6 +238,8 @@ static void check(struct gpu_rank *g, const struct failing *f, int culprit,
 		      "rank %d took %u ms: %s", f->name, (unsigned long long)n,
 		      culprit, i, all[i].ms, sk_error());
 	}
+	CHECK(all[0].result || !passes == !passed, "%s: %llu bytes", f->name,
+	      (unsigned long long)passed);
 	if (!all[0].result)
 		CHECK(!(on_gpus() ? gpu_wrong(g, 5, -1) :
 				    rank_wrong(g->rank, 5, -1)), "%s", f->name);
@@ -407,11 +417,14 @@ int main(int argc, char **argv)
 	(void)alarm(0);
 	scene_add_nodes(&scene, nodes, NODES, true);
 	by_agent = !strcmp(what, "agent");
-	run(&scene, by_agent ? together : home, save);
+	passes = !strcmp(what, "passed");
+	run(&scene, by_agent ? together : passes ? apart : home, save);
 	if (!strcmp(what, "devices"))
 		fail_devices(&scene);
 	else if (by_agent)
 		run(&scene, together, load_by_agent);
+	else if (passes)
+		run(&scene, apart, load_memory);
 	else
 		run(&scene, away, !strcmp(what, "calls") ? load_calls :
 							   load_memory);
