@@ -8,6 +8,7 @@
 #include "restore/images.h"
 #include "restore/keys.h"
 #include "restore/open.h"
+#include "state/layout.h"
 #include "state/names.h"
 #include "state/register.h"
 
@@ -81,11 +82,38 @@ static int tell(struct sk_restoring *rs, const struct sk_beyond *to)
 	return r;
 }
 
+/* Known by its digest, it is not read where images are indexed. */
+static int expect(struct sk_restoring *rs, struct sk_layout **ret)
+{
+	int r = sk_state_layout(rs->state, ret, &rs->err);
+
+	if (r >= 0)
+		sk_recall_add(rs->sk->recall, *ret);
+	return r;
+}
+
+/* Whether @mine is this rank's in the snapshot, and all others' follow. */
+static bool is_same(const struct sk_restoring *rs,
+		    const struct sk_layout *mine)
+{
+	bool there = false;
+
+	for (uint32_t i = 0; i < rs->n_images; i++) {
+		if (rs->images[i].description != mine->description)
+			return false;
+		there |= rs->images[i].rank == mine->rank;
+	}
+	return there && rs->world == mine->world;
+}
+
 static int look(struct sk_restoring *rs, const struct sk_beyond *to)
 {
+	_cleanup_layout_ struct sk_layout *mine = NULL;
 	struct sk_restore_offer offer;
-	int r = list(rs, &offer);
+	int r = to->same ? expect(rs, &mine) : 0;
 
+	if (r >= 0)
+		r = list(rs, &offer);
 	if (r < 0)
 		return r;
 	rs->report.run = offer.run;
@@ -96,6 +124,8 @@ static int look(struct sk_restoring *rs, const struct sk_beyond *to)
 		r = sk_restore_index(rs);
 	if (r >= 0)
 		r = tell(rs, to);
+	if (r >= 0 && mine)
+		*to->same = is_same(rs, mine);
 	return r == -ENODATA ? -ENOENT : r;
 }
 

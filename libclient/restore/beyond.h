@@ -12,6 +12,12 @@ struct sk_beyond {
 	/** @item is what one rank described; @mine: the rank of this number,
 	 * which alone can have a local blob back. Negative ends it. */
 	int (*name)(void *ctx, const struct sk_item *item, bool mine);
+	/** NULL, or what is described is expected to be the very thing that
+	 * each rank of the snapshot described: it is told whether that is so.
+	 * Then no header is read, for the layout is computed from what is
+	 * described, which costs about half as much; where it is not so,
+	 * that is lost. */
+	bool *same;
 };
 
 /**

@@ -8,6 +8,7 @@
 #include "conn/memfd.h"
 #include "conn/say.h"
 #include "memory/slot.h"
+#include "state/layout.h"
 #include "state/slots.h"
 #include "state/warm.h"
 #include "state/work.h"
@@ -45,35 +46,10 @@ void sk_state_unregister(struct sk_state *state)
 	forget(state);
 }
 
-/* A restore has looked at the very same, as a rule. */
-static int make_primary(struct sk_state *state, const struct sk_item *items,
-			struct sk_err *err)
-{
-	const struct sk_job *job = &state->job;
-
-	state->layouts[0] = sk_recall_same(state->sk->recall, job->name,
-					   job->rank, job->world,
-					   SK_IMAGE_PRIMARY, items,
-					   state->n_locals);
-	return state->layouts[0] ? 0 :
-	       sk_layout_new(job->name, job->rank, job->world,
-			     SK_IMAGE_PRIMARY, items, state->n_locals,
-			     &state->layouts[0], err);
-}
-
 static int make_layouts(struct sk_state *state, struct sk_err *err)
 {
-	_cleanup_free_ struct sk_item *items = NULL;
-	int r;
+	int r = sk_state_layout(state, &state->layouts[0], err);
 
-	/* A rank that asks for nothing takes part in a restore all the same:
-	 * the others could not agree without it. */
-	items = calloc(state->n_locals + 1u, sizeof(*items));
-	if (!items)
-		return sk_err_set(err, -ENOMEM, "out of memory");
-	for (uint32_t i = 0; i < state->n_locals; i++)
-		items[i] = state->locals[i].item;
-	r = make_primary(state, items, err);
 	if (r >= 0 && !(state->job.flags & SK_JOB_NO_REPLICAS))
 		r = sk_layout_other(state->layouts[0], SK_IMAGE_REPLICA,
 				    &state->layouts[1], err);

@@ -16,9 +16,11 @@
 #include "restore/beyond.h"
 
 const char state_beyond_doc[] =
-	"beyond(run, step)\n--\n\n"
+	"beyond(run, step, same=False)\n--\n\n"
 	"What that snapshot holds beyond what is described: how many ranks "
-	"saved it, and (name, kind, mine, dtype, shape) each.";
+	"saved it, (name, kind, mine, dtype, shape) each, and whether each of "
+	"them described the very same, where that is expected: then its "
+	"headers need not be read.";
 
 const char state_announce_doc[] =
 	"announce()\n--\n\n"
@@ -104,9 +106,10 @@ static PyObject *names_list(const struct all *all)
 
 /* The sentence stays this thread's. */
 static int look(struct state *s, unsigned long long run, long long step,
-		struct all *all, int32_t *ret_world)
+		struct all *all, int32_t *ret_world, bool *ret_same)
 {
-	const struct sk_beyond to = { .ctx = all, .name = note };
+	const struct sk_beyond to = { .ctx = all, .name = note,
+				      .same = ret_same };
 	struct sk_err err = { "no memory for the names of a snapshot" };
 	int r = sk_state_check(s->state, &err);
 
@@ -123,20 +126,23 @@ PyObject *state_beyond(PyObject *self, PyObject *args)
 	struct all all = { 0 };
 	PyObject *list = NULL;
 	int32_t world = 0;
+	int expected = 0, r;
+	bool same = false;
 	long long step;
-	int r;
 
-	if (!PyArg_ParseTuple(args, "O&L:beyond", take_natural, &run, &step) ||
+	if (!PyArg_ParseTuple(args, "O&L|p:beyond", take_natural, &run, &step,
+			      &expected) ||
 	    !state_usable(s))
 		return NULL;
 	s->busy++;
 	Py_BEGIN_ALLOW_THREADS
-	r = look(s, run.value, step, &all, &world);
+	r = look(s, run.value, step, &all, &world, expected ? &same : NULL);
 	Py_END_ALLOW_THREADS
 	s->busy--;
 	list = r < 0 ? raise_error(r) : names_list(&all);
 	forget(&all);
-	return list ? Py_BuildValue("(iN)", (int)world, list) : NULL;
+	return list ? Py_BuildValue("(iNO)", (int)world, list,
+				    same ? Py_True : Py_False) : NULL;
 }
 
 PyObject *state_announce(PyObject *self, PyObject *args)

@@ -34,6 +34,7 @@ struct asking {
 	struct rank ranks[RANKS_MAX];
 	struct told told;
 	int32_t world;
+	bool expects, same;
 };
 
 static void begin(struct asking *a, int from, int to)
@@ -47,7 +48,8 @@ static void begin(struct asking *a, int from, int to)
 
 static int ask(struct asking *a, int rank, int64_t step)
 {
-	const struct sk_beyond to = { .ctx = &a->told, .name = note };
+	const struct sk_beyond to = { .ctx = &a->told, .name = note,
+				      .same = a->expects ? &a->same : NULL };
 	struct rank *r = &a->ranks[rank];
 	struct sk_err err = { "" };
 	int ret;
@@ -102,6 +104,65 @@ Test(beyond, a_header_is_read_once)
 	cr_assert_gt(bytes, 0);
 	cr_assert_eq(ask(&a, 0, 10), 0);
 	cr_assert_eq(agent.header_bytes, bytes);
+	end(&a);
+}
+
+Test(beyond, of_what_is_expected_no_header_is_read)
+{
+	struct asking a;
+
+	begin(&a, 2, 2);
+	a.expects = true;
+	for (int i = 0; i < 2; i++) {
+		a.same = false;
+		cr_assert_eq(ask(&a, i, 10), 0, "%s", a.ranks[i].text);
+		cr_assert(a.same);
+		cr_assert_eq(a.told.n, 0, "%s", a.told.names[0]);
+		cr_assert_eq(a.world, 2);
+	}
+	cr_assert_eq(agent.header_bytes, 0);
+	end(&a);
+}
+
+Test(beyond, what_is_not_as_expected_is_read)
+{
+	struct asking a;
+
+	begin(&a, 2, 2);
+	a.expects = a.same = true;
+	cr_assert_eq(sk_state_remove(a.ranks[0].state, "wq"), 0);
+	cr_assert_eq(ask(&a, 0, 10), 0, "%s", a.ranks[0].text);
+	cr_assert_not(a.same);
+	cr_assert_eq(a.told.n, 1);
+	cr_assert_str_eq(a.told.names[0], "wq");
+	cr_assert_gt(agent.header_bytes, 0);
+	end(&a);
+}
+
+/* The snapshot lacks it, which no name beyond says. */
+Test(beyond, more_than_was_saved_is_not_the_same)
+{
+	char more[4] = "abc";
+	struct asking a;
+
+	begin(&a, 1, 1);
+	a.expects = a.same = true;
+	cr_assert_eq(sk_state_blob(a.ranks[0].state, "more", more, 4), 0);
+	cr_assert_eq(ask(&a, 0, 10), 0, "%s", a.ranks[0].text);
+	cr_assert_not(a.same);
+	cr_assert_eq(a.told.n, 0);
+	end(&a);
+}
+
+Test(beyond, other_ranks_are_not_the_same)
+{
+	struct asking a;
+
+	begin(&a, 3, 2);
+	a.expects = a.same = true;
+	cr_assert_eq(ask(&a, 1, 10), 0, "%s", a.ranks[1].text);
+	cr_assert_not(a.same);
+	cr_assert_eq(a.world, 3);
 	end(&a);
 }
 

@@ -161,6 +161,10 @@ class Blobs:
         self._agreed = rows
         self._put = {}
 
+    def rows(self) -> dict[str, int]:
+        """The bytes of this rank's rows, by name."""
+        return {name: len(room) for name, room in self._rows.items()}
+
     def disagree(self) -> bool:
         """Leaves off rows, which are not those of all ranks; whether there
         were any."""

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from .. import Mismatch
 from . import _device, _objects
-from ._blobs import Blobs
+from ._blobs import Blobs, rows_of
 from ._optimizers import refresh_schedulers
 from ._tensors import LiveTensors
 
@@ -117,6 +118,27 @@ class Kept:
         except Exception as e:
             log.debug("no rows for objects: %s", e)
             return None
+
+    def describe_as_now(self, world: int) -> bool:
+        """Makes room as for a snapshot that is taken now, if all ranks have
+        objects of this one's sizes. False, and some rooms may be there: that
+        could not be told, or not without asking what may change by it: a data
+        loader that tells its state may begin to load."""
+        objects = [*self._extra.values(), *self._local.values()]
+        if self._tensors.extra_names() or any(
+                hasattr(x, "state_dict") and not isinstance(x, LRScheduler)
+                for x in objects):
+            return False
+        sizes = self.sizes()
+        if sizes is None:
+            return False
+        try:
+            self._blobs.agree(rows_of([sizes] * world))
+            self.put(True)
+        except TypeError as e:
+            log.debug("not described as now: %s", e)
+            return False
+        return True
 
     def _labels(self) -> bytes:
         """Which parameters each group has: thousands of names, written only

@@ -20,7 +20,7 @@ from . import _device
 from ._common import FROM_DTYPE, milliseconds
 from ._blobs import Blobs, alike, rows_in
 from ._comm import Comm
-from ._describing import Describing, uncollected
+from ._describing import Describing, Item, uncollected
 from ._kept import Kept
 from ._links import available as links_available
 from ._nodes import (Held, Teller, candidates, join_runs, names_of,
@@ -64,6 +64,8 @@ class Restore:
         self._device: int | None = None
         #: What objects have from here on, as all ranks have told.
         self._rows: dict[str, int] = {}
+        #: How many ranks saved which run and step, as this agent knows.
+        self._worlds: dict[tuple[int, int], int] = {}
 
     def _together(self, act: Callable[[], Any]) -> list[Any]:
         return together(self._comm, "restore()", act)
@@ -73,7 +75,8 @@ class Restore:
     def run(self, step: int | None, flags: int, strict: bool) -> int | None:
         """The step that was restored; None on a first run."""
         failed: Error | None = None
-        told = self._together(lambda: offers(self._client, self._job, step))
+        told = self._together(lambda: offers(self._client, self._job, step,
+                                             self._worlds))
         self.several = several(told) and links_available()
         if self.several:
             self._teller = Teller(
@@ -174,6 +177,9 @@ class Restore:
         there = [x for x in items if not x[1].is_meta]
         known = [x for x in there if not (self._anew and is_state(x[0]))]
         self._describing.describe(known)
+        if len(known) == len(items) and self._is_as_now(saved, items):
+            return {**self._describe(strict, False),
+                    "rows": self._blobs.rows()}
         beyond = self._beyond(saved)
         made = self._tensors.materialize({x[0] for x in beyond})
         made |= self._make_missing(beyond)
@@ -183,12 +189,35 @@ class Restore:
         return {**self._describe(strict, made or len(known) < len(items)),
                 "rows": rows_in(saved.world, beyond, self._kept.names())}
 
+    def _is_as_now(self, saved: Saved, items: list[Item]) -> bool:
+        """Whether the snapshot holds the very things that one would which is
+        taken now, objects included, as it mostly does where the optimizer has
+        its state: then nothing needs to be read to know that, and all is
+        described. Else no object is."""
+        if saved.held is not None or not self._may_be_all(items) or \
+                self._worlds.get((saved.run, saved.step)) != self._comm.world:
+            return False
+        same = False
+        try:
+            if self._kept.describe_as_now(self._comm.world):
+                saved.world, _, same = self._state.beyond(
+                    saved.run, saved.step, True)
+        finally:
+            if not same:
+                self._blobs.clear()
+        return same
+
+    def _may_be_all(self, items: list[Item]) -> bool:
+        """Whether the optimizers have state, if there are any."""
+        return not self._tensors.optims or any(
+            is_state(name) for name, _, _ in reversed(items))
+
     def _beyond(self, saved: Saved) -> list[_core.Beyond]:
         if saved.held is not None:
             saved.world = saved.held.world
             return saved.held.beyond(self._describing.names(),
                                      self._comm.rank)
-        saved.world, beyond = self._state.beyond(saved.run, saved.step)
+        saved.world, beyond, _ = self._state.beyond(saved.run, saved.step)
         return beyond
 
     def _make_missing(self, beyond: list[_core.Beyond]) -> bool:
