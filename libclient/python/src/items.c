@@ -17,7 +17,8 @@ const char state_describe_doc[] =
 	"Describes tensors, (name, tensor, name of the one that it belongs "
 	"to) each: what is usual (a Usual, or None) and neither it nor its "
 	"owner among the odd is read at once, slowly(name, tensor, owner) "
-	"gives the tuple of tensors() of any other; model has the owners. "
+	"gives the tuple of tensors() of any other, or None to leave it out; "
+	"model has the owners. "
 	"Returns the tensors that have the memory of those read at once, and "
 	"those of them on devices; that and keep is what is pointed into.";
 
@@ -90,15 +91,21 @@ static int read_usual(struct reading *r, PyObject *item, size_t i)
 static int read_slowly(struct reading *r, PyObject *item, size_t i)
 {
 	PyObject *tuple = PyObject_Call(r->slowly, item, NULL);
-	int done = tuple ? PyList_Append(r->tuples, tuple) : -1;
+	int done;
 
+	if (!tuple || tuple == Py_None) {
+		Py_XDECREF(tuple);
+		return tuple ? 0 : -1;
+	}
+	done = PyList_Append(r->tuples, tuple);
 	if (!done)
 		done = described_take(tuple, &r->block.tensors[i],
 				      r->block.local_shapes[i]);
-	Py_XDECREF(tuple);
-	return done;
+	Py_DECREF(tuple);
+	return done ? -1 : 1;
 }
 
+/* 1, 0 where it is left out, -1 raised. */
 static int read_one(struct reading *r, PyObject *item, size_t i)
 {
 	int done;
@@ -118,13 +125,16 @@ static int read_block(struct reading *r, PyObject *items, Py_ssize_t at)
 	Py_ssize_t n = PyTuple_GET_SIZE(items) - at;
 	struct sk_err err = { "" };
 	int done = described_room(&r->block, n < BLOCK ? n : BLOCK);
+	size_t taken = 0;
 
-	for (size_t i = 0; i < r->block.n && done >= 0; i++)
+	for (size_t i = 0; i < r->block.n && done >= 0; i++) {
 		done = read_one(r, PyTuple_GET_ITEM(items, at + (Py_ssize_t)i),
-				i);
+				taken);
+		taken += done > 0;
+	}
 	if (done >= 0) {
 		done = sk_say(sk_describe_more(&r->all, r->block.tensors,
-					       r->block.n, SK_ITEM_TENSOR,
+					       taken, SK_ITEM_TENSOR,
 					       &err), &err);
 		if (done < 0)
 			raise_error(done);

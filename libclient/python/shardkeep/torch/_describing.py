@@ -117,21 +117,28 @@ class Describing:
         self.more = (self._tensors.mixed and bool(self._tensors.scalars())
                      ) or any(self._tensors.others())
 
-    def describe(self, items: list[Item]) -> None:
+    def describe(self, items: list[Item], absent: set[str] | None = None
+                 ) -> None:
+        """What has no memory is refused, or is left out where ``absent`` is
+        given, which then has its names."""
         self._watch = None
         for gone in self._names - {name for name, _, _ in items}:
             self._state.remove(gone)
             self._names.discard(gone)
         model = {name: t for name, t, _ in items}
         for name in self._tensors.buffers & model.keys():
-            describe(name, model[name], self._meshes)   # or refuses it
+            if absent is None or not model[name].is_meta:
+                describe(name, model[name], self._meshes)   # or refuses it
         aside = self.aside.choose({name: model[name] for name in
                                    self._tensors.buffers & model.keys()})
         others: list[torch.Tensor] = []     # what the library did not read
 
         apart = self._apart(model)
 
-        def slowly(name: str, t: Any, owner: str) -> Description:
+        def slowly(name: str, t: Any, owner: str) -> Description | None:
+            if absent is not None and t.is_meta:
+                absent.add(name)
+                return None
             others.extend(locals_of(aside.get(name, t)))
             if name in apart:
                 return describe(name, FlatPart(aside.get(name, t), None, 0),
@@ -148,7 +155,7 @@ class Describing:
         self._on_devices = on_devices + [x for x in others
                                          if _device.is_device(x)]
         self.devices = _device.devices_of(self._on_devices)
-        self._names = set(model)
+        self._names = set(model) - (absent or set())
 
     def _apart(self, model: dict[str, Any]) -> set[str]:
         """What ranks have values of their own of, under one name: each keeps

@@ -87,7 +87,10 @@ class Kept:
     def put(self, more: bool) -> bool:
         """The objects as they are now, into the state's blobs; whether the
         rows of all ranks are others than before."""
-        found = {name: (raw, False) for name, raw in self._shared(more)}
+        return self._put(dict(self._shared(more)))
+
+    def _put(self, shared: dict[str, bytes]) -> bool:
+        found = {name: (raw, False) for name, raw in shared.items()}
         for name, x in self._local.items():
             found["local." + name] = (_written("local." + name, x), True)
         if self._rng:
@@ -129,13 +132,12 @@ class Kept:
                 hasattr(x, "state_dict") and not isinstance(x, LRScheduler)
                 for x in objects):
             return False
-        sizes = self.sizes()
-        if sizes is None:
-            return False
         try:
-            self._blobs.agree(rows_of([sizes] * world))
-            self.put(True)
-        except TypeError as e:
+            shared = dict(self._shared(True))
+            self._blobs.agree(rows_of(
+                [{name: len(raw) for name, raw in shared.items()}] * world))
+            self._put(shared)
+        except Exception as e:      # the snapshot will say it
             log.debug("not described as now: %s", e)
             return False
         return True

@@ -174,19 +174,21 @@ class Restore:
         self._blobs.clear()
         items = self._tensors.items()
         self._describing.suppose(items)
-        there = [x for x in items if not x[1].is_meta]
-        known = [x for x in there if not (self._anew and is_state(x[0]))]
-        self._describing.describe(known)
-        if len(known) == len(items) and self._is_as_now(saved, items):
+        known = [x for x in items if not is_state(x[0])] if self._anew \
+            else items
+        absent: set[str] = set()    # on the meta device
+        self._describing.describe(known, absent)
+        lacking = len(known) < len(items)
+        if not absent and not lacking and self._is_as_now(saved, items):
             return {**self._describe(strict, False),
                     "rows": self._blobs.rows()}
         beyond = self._beyond(saved)
         made = self._tensors.materialize({x[0] for x in beyond})
         made |= self._make_missing(beyond)
-        if len(known) < len(there):
+        if lacking:
             self._dropped = self._tensors.drop({x[0] for x in beyond})
         self._blobs.expect(saved.world, beyond)
-        return {**self._describe(strict, made or len(known) < len(items)),
+        return {**self._describe(strict, made or lacking or bool(absent)),
                 "rows": rows_in(saved.world, beyond, self._kept.names())}
 
     def _is_as_now(self, saved: Saved, items: list[Item]) -> bool:

@@ -91,7 +91,7 @@ class LiveTensors:
         self._labels: list[list[list[str]]] | None = None
         self._found: list[tuple[str, Any, Stepped]] | None = None
         #: Whether any state of a parameter had more than tensors in it when
-        #: it was watched last.
+        #: they were looked at last.
         self.mixed = True
         self._walk()
 
@@ -231,6 +231,7 @@ class LiveTensors:
                      for part, x in parts_of(name, t)]
         found += [("model." + fqn, piece.parameter(), "model." + fqn)
                   for fqn, piece in self.pieces.items()]
+        others = False          # beside tensors, in a state
         for label, p, stepped in self.parameters():
             mine = stepped.state.get(p)
             if not mine:
@@ -243,6 +244,7 @@ class LiveTensors:
             apart = stepped.apart or fqn in self.pieces
             for key, t in mine.items():
                 if not isinstance(t, torch.Tensor):
+                    others = True
                     continue
                 name = first + key if type(key) is str else \
                     _state_name(label, key)
@@ -334,6 +336,8 @@ class LiveTensors:
         and are called so; the objects stay, so optimizers keep them. Whether
         there was one."""
         made = False
+        if self._taken.isdisjoint(names):
+            return made
         for where, key, name in self._places:
             t = where[key]
             if t is None or name not in names or not t.is_meta:
@@ -446,7 +450,7 @@ class LiveTensors:
                         for g in stepped.groups] for stepped in self.optims]}
         if more:
             kept["others"] = self.others()
-            kept["scalars"] = self.scalars()
+            kept["scalars"] = self.scalars() if self.mixed else {}
         return kept
 
     def covered_by(self, saved: dict[str, Any]) -> bool:
