@@ -7,8 +7,7 @@
 #include <sys/un.h>
 
 #include "base/util.h"
-#include "conn/memfd.h"
-#include "wire/channel.h"
+#include "conn/private.h"
 #include "wire/version.h"
 
 #define MS_NS UINT64_C(1000000)
@@ -114,7 +113,7 @@ static int check_peer(const struct sk_os *os, int sock, const char *path,
 			  geteuid());
 }
 
-static void hang_up(struct sk_conn *conn)
+void sk_conn_hang_up(struct sk_conn *conn)
 {
 	if (conn->sock >= 0)
 		(void)conn->os->close(conn->os, conn->sock);
@@ -178,7 +177,7 @@ static int greet_each(struct sk_conn *conn, const char *path, bool any_user,
 	if (version == SK_WIRE_VERSION || (r < 0 && r != -EPROTO))
 		return r;
 	for (int tries = r < 0 ? REFUSED_TRIES : 1; tries; tries--) {
-		hang_up(conn);
+		sk_conn_hang_up(conn);
 		again = greet(conn, path, any_user, SK_WIRE_VERSION, until_ns,
 			      &why);
 		if (again == -ECONNRESET)
@@ -187,7 +186,7 @@ static int greet_each(struct sk_conn *conn, const char *path, bool any_user,
 			*err = why;
 		return again;
 	}
-	hang_up(conn);
+	sk_conn_hang_up(conn);
 	return r < 0 ? r : greet(conn, path, any_user, version, until_ns, err);
 }
 
@@ -204,7 +203,7 @@ static int open_conn(const struct sk_os *os, const char *path, bool any_user,
 	if (known && known != SK_WIRE_VERSION)
 		r = greet(&conn, path, any_user, known, until_ns, err);
 	if (r == -EPROTO || r == -ECONNRESET) {
-		hang_up(&conn);
+		sk_conn_hang_up(&conn);
 		r = greet_each(&conn, path, any_user, until_ns, err);
 	}
 	if (r < 0) {
@@ -270,7 +269,7 @@ static void notice_end(struct sk_conn *conn)
 		return;
 	p.fd = conn->sock;
 	if (conn->sock >= 0 && conn->os->poll(conn->os, &p, 1, 0) > 0)
-		hang_up(conn);
+		sk_conn_hang_up(conn);
 	(void)pthread_mutex_unlock(&conn->lock);
 }
 
@@ -338,208 +337,7 @@ void sk_conn_close(struct sk_conn *conn)
 {
 	if (!conn->os)
 		return;
-	hang_up(conn);
+	sk_conn_hang_up(conn);
 	(void)pthread_mutex_destroy(&conn->lock);
 	conn->os = NULL;
-}
-
-/* ---- requests ---- */
-
-static int lost(struct sk_conn *conn, int r, const struct sk_msg *msg,
-		struct sk_err *err)
-{
-	assert(r < 0);
-	hang_up(conn);
-	if (r == -ETIMEDOUT)
-		return sk_err_set(err, r, "the agent did not answer the "
-				  "request \"%s\" in time",
-				  sk_msg_type_name(msg->type));
-	return sk_err_set(err, -ECONNRESET, "the connection to the agent was "
-			  "lost at the request \"%s\": %s",
-			  sk_msg_type_name(msg->type), strerror(-r));
-}
-
-static int send_until(struct sk_conn *conn, struct sk_msg *msg,
-		      const int *fds, int n_fds, uint64_t until_ns)
-{
-	struct pollfd p = { .fd = conn->sock, .events = POLLOUT };
-	int r;
-
-	assert(n_fds >= 0 && n_fds <= SK_MSG_FDS);
-	for (;;) {
-		r = sk_channel_send(conn->os, conn->sock, msg, fds, n_fds);
-		if (r != -EAGAIN)
-			return r;
-		r = conn->os->poll(conn->os, &p, 1, until_ns);
-		if (r < 0)
-			return r;
-	}
-}
-
-static int recv_until(struct sk_conn *conn, struct sk_msg *ret_msg, int *got,
-		      int *n_got, uint64_t until_ns)
-{
-	int r;
-
-	assert(conn->sock >= 0);
-	do {
-		r = sk_channel_wait(conn->os, conn->sock, until_ns);
-		if (r >= 0)
-			r = sk_channel_recv(conn->os, conn->sock, ret_msg,
-					    got, n_got);
-	} while (r == -EAGAIN);
-	return r;
-}
-
-/* Whether it is of the version that both speak is not known at a HELLO. */
-static bool answers(const struct sk_conn *conn, const struct sk_msg *msg,
-		    const struct sk_msg *reply)
-{
-	return reply->seq == msg->seq && reply->type == msg->type &&
-	       (msg->type == SK_MSG_HELLO ||
-		(reply->version == conn->version &&
-		 !sk_wire_check(sk_wire_changes, sk_wire_n_changes,
-				conn->version, true, reply, NULL)));
-}
-
-/* With the lock held, as the next. */
-static int ask(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
-	       int n_fds, uint64_t until_ns, struct sk_err *err)
-{
-	int r;
-
-	if (conn->sock < 0)
-		return sk_err_set(err, -ECONNRESET,
-				  "there is no connection to the agent");
-	msg->version = (uint16_t)conn->version;
-	r = sk_wire_lower(sk_wire_changes, sk_wire_n_changes, conn->version,
-			  false, msg, err);
-	if (r < 0)
-		return r;
-	msg->seq = ++conn->seq;
-	r = send_until(conn, msg, fds, n_fds, until_ns);
-	return r < 0 ? lost(conn, r, msg, err) : 0;
-}
-
-static int hear(struct sk_conn *conn, struct sk_msg *msg, int *got,
-		int *n_got, uint64_t until_ns, struct sk_err *err)
-{
-	struct sk_msg reply = { 0 };
-	int r;
-
-	if (conn->sock < 0)
-		return sk_err_set(err, -ECONNRESET,
-				  "there is no connection to the agent");
-	r = recv_until(conn, &reply, got, n_got, until_ns);
-	if (r >= 0 && !answers(conn, msg, &reply))
-		r = -EPROTO;
-	/* Only what it brought is lost: the connection is as good as ever. */
-	if (r == -EMFILE && reply.seq == msg->seq)
-		return sk_err_errno(err, r, "cannot take the descriptors that "
-				    "the reply to \"%s\" brings",
-				    sk_msg_type_name(msg->type));
-	if (r < 0)
-		return lost(conn, r, msg, err);
-	*msg = reply;
-	return 0;
-}
-
-static int exchange(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
-		    int n_fds, int *got, int *n_got, uint64_t until_ns,
-		    struct sk_err *err)
-{
-	int r = ask(conn, msg, fds, n_fds, until_ns, err);
-
-	return r < 0 ? r : hear(conn, msg, got, n_got, until_ns, err);
-}
-
-static int status_of(const struct sk_msg *msg, struct sk_err *err)
-{
-	const char *text = msg->type == SK_MSG_SLOT ?
-			   msg->body.slot_reply.text : msg->body.text;
-
-	if (msg->status >= 0)
-		return 0;
-	return sk_err_set(err, msg->status, "%.*s", SK_ERR_MAX - 1, text);
-}
-
-int sk_conn_call_fds_in(struct sk_conn *conn, uint64_t generation,
-			struct sk_msg *msg, const int *fds, int n_fds,
-			int *ret_fds, int *ret_n_fds, uint64_t until_ns,
-			struct sk_err *err)
-{
-	int r;
-
-	*ret_n_fds = 0;
-	(void)pthread_mutex_lock(&conn->lock);
-	r = conn->generation == generation ?
-	    exchange(conn, msg, fds, n_fds, ret_fds, ret_n_fds, until_ns,
-		     err) :
-	    sk_err_set(err, -ECONNRESET, "the connection to the agent was "
-		       "lost, and what it held with it");
-	(void)pthread_mutex_unlock(&conn->lock);
-	return r < 0 ? r : status_of(msg, err);
-}
-
-int sk_conn_call_in(struct sk_conn *conn, uint64_t generation,
-		    struct sk_msg *msg, uint64_t until_ns,
-		    struct sk_err *err)
-{
-	int got[SK_MSG_FDS], n, r;
-
-	r = sk_conn_call_fds_in(conn, generation, msg, NULL, 0, got, &n,
-				until_ns, err);
-	sk_close_fds(conn->os, got, n);
-	return r;
-}
-
-/* What came of it, and what it brought. */
-static int take(struct sk_conn *conn, int r, const struct sk_msg *msg,
-		int *got, int n, int *ret_fds, int *ret_n_fds,
-		struct sk_err *err)
-{
-	if (r >= 0)
-		r = status_of(msg, err);
-	if (r < 0 || !ret_fds) {
-		sk_close_fds(conn->os, got, n);
-		return r;
-	}
-	memcpy(ret_fds, got, (size_t)n * sizeof(*got));
-	*ret_n_fds = n;
-	return 0;
-}
-
-int sk_conn_ask(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
-		int n_fds, uint64_t until_ns, struct sk_err *err)
-{
-	int r;
-
-	(void)pthread_mutex_lock(&conn->lock);
-	r = ask(conn, msg, fds, n_fds, until_ns, err);
-	(void)pthread_mutex_unlock(&conn->lock);
-	return r;
-}
-
-int sk_conn_hear(struct sk_conn *conn, struct sk_msg *msg, int *ret_fds,
-		 int *ret_n_fds, uint64_t until_ns, struct sk_err *err)
-{
-	int got[SK_MSG_FDS], n = 0, r;
-
-	(void)pthread_mutex_lock(&conn->lock);
-	r = hear(conn, msg, got, &n, until_ns, err);
-	(void)pthread_mutex_unlock(&conn->lock);
-	return take(conn, r, msg, got, n, ret_fds, ret_n_fds, err);
-}
-
-int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
-		 int n_fds, int *ret_fds, int *ret_n_fds, uint64_t until_ns,
-		 struct sk_err *err)
-{
-	int got[SK_MSG_FDS], n = 0, r;
-
-	assert(!ret_fds == !ret_n_fds);
-	(void)pthread_mutex_lock(&conn->lock);
-	r = exchange(conn, msg, fds, n_fds, got, &n, until_ns, err);
-	(void)pthread_mutex_unlock(&conn->lock);
-	return take(conn, r, msg, got, n, ret_fds, ret_n_fds, err);
 }

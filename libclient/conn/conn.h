@@ -106,6 +106,27 @@ int sk_conn_ask(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 int sk_conn_hear(struct sk_conn *conn, struct sk_msg *msg, int *ret_fds,
 		 int *ret_n_fds, uint64_t until_ns, struct sk_err *err);
 
+/** Requests that are sent before the first of them is answered: fewer than an
+ * agent of any version lets wait on one connection. */
+#define SK_CONN_AT_ONCE 8
+
+/** One of several requests. */
+struct sk_conn_request {
+	struct sk_msg msg;		/* then its reply */
+	int fds[SK_MSG_FDS];		/* that came with it, for the caller */
+	int n_fds;
+	int r;				/* as of sk_conn_call() */
+	struct sk_err err;		/* for r < 0 */
+	bool answered;			/* within the call */
+};
+
+/** At most SK_CONN_AT_ONCE requests in one round trip; the agent may answer
+ * them in any order. 0: each has its own result. A lost connection, or what
+ * the agent's version has no word for, is returned, as by sk_conn_call(), and
+ * nothing is left to close. */
+int sk_conn_call_all(struct sk_conn *conn, struct sk_conn_request *asks, int n,
+		     uint64_t until_ns, struct sk_err *err);
+
 /** A request without descriptors, on the connection of that @generation and
  * no later one: -ECONNRESET there. */
 int sk_conn_call_in(struct sk_conn *conn, uint64_t generation,

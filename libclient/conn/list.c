@@ -248,23 +248,17 @@ static int check_sums(const struct sk_os *os, int fd, uint32_t n,
 			  "%u checksums", (uint64_t)st.st_size, n);
 }
 
-int sk_image_open_sums(struct sk_conn *conn, uint64_t image,
-		       enum sk_place place, uint64_t until_ns,
-		       struct sk_wire_open_reply *ret_reply, int *ret_data,
-		       int *ret_sums, struct sk_err *err)
+int sk_image_take_sums(struct sk_conn *conn, const struct sk_msg *msg,
+		       int *fds, int n_fds, int *ret_data, int *ret_sums,
+		       struct sk_err *err)
 {
-	struct sk_msg msg = { .type = SK_MSG_OPEN, .body.open = {
-		.image = image, .place = place, .flags = SK_OPEN_SUMS } };
-	int fds[SK_MSG_FDS], n_fds = 0, r;
+	int r;
 
-	r = sk_conn_call(conn, &msg, NULL, 0, fds, &n_fds, until_ns, err);
-	if (r < 0)
-		return r;
 	if (n_fds != 2)
 		r = sk_err_set(err, -EPROTO, "the agent opened an image with "
 			       "%d descriptors", n_fds);
 	else
-		r = check_sums(conn->os, fds[1], msg.body.open_reply.n_sums,
+		r = check_sums(conn->os, fds[1], msg->body.open_reply.n_sums,
 			       err);
 	if (r < 0) {
 		sk_close_fds(conn->os, fds, n_fds);
@@ -272,6 +266,28 @@ int sk_image_open_sums(struct sk_conn *conn, uint64_t image,
 	}
 	*ret_data = fds[0];
 	*ret_sums = fds[1];
-	*ret_reply = msg.body.open_reply;
 	return 0;
+}
+
+struct sk_msg sk_image_ask_sums(uint64_t image, enum sk_place place)
+{
+	return (struct sk_msg){ .type = SK_MSG_OPEN, .body.open = {
+		.image = image, .place = place, .flags = SK_OPEN_SUMS } };
+}
+
+int sk_image_open_sums(struct sk_conn *conn, uint64_t image,
+		       enum sk_place place, uint64_t until_ns,
+		       struct sk_wire_open_reply *ret_reply, int *ret_data,
+		       int *ret_sums, struct sk_err *err)
+{
+	struct sk_msg msg = sk_image_ask_sums(image, place);
+	int fds[SK_MSG_FDS], n_fds = 0, r;
+
+	r = sk_conn_call(conn, &msg, NULL, 0, fds, &n_fds, until_ns, err);
+	if (r >= 0)
+		r = sk_image_take_sums(conn, &msg, fds, n_fds, ret_data,
+				       ret_sums, err);
+	if (r >= 0)
+		*ret_reply = msg.body.open_reply;
+	return r;
 }

@@ -62,6 +62,14 @@ int sk_image_open(struct sk_conn *conn, uint64_t image, enum sk_place place,
 		  uint64_t until_ns, struct sk_opened_image *ret,
 		  struct sk_err *err);
 
+/** OPEN for who knows the layout, as a request of sk_conn_call_all(). */
+struct sk_msg sk_image_ask_sums(uint64_t image, enum sk_place place);
+/** Of its reply in @msg: the descriptors that came, which are *ret_data and
+ * *ret_sums then, or closed. -EPROTO a reply that cannot be. */
+int sk_image_take_sums(struct sk_conn *conn, const struct sk_msg *msg,
+		       int *fds, int n_fds, int *ret_data, int *ret_sums,
+		       struct sk_err *err);
+
 /** OPEN for who knows the layout: *ret_reply says whose image it is, *ret_data
  * is its descriptor, *ret_sums that of its n_sums checksums, to be read as
  * they are needed; both are the caller's. Errors: as sk_conn_call(); -EPROTO

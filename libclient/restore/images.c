@@ -355,6 +355,6 @@ void sk_restore_release_images(struct sk_restoring *rs)
 	rs->n_holders = 0;
 	rs->images = NULL;
 	rs->memory_ranks = NULL;
-	rs->n_images = rs->n_open = 0;
+	rs->n_images = rs->n_open = rs->n_asked = 0;
 	rs->n_memory_ranks = 0;
 }

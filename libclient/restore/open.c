@@ -109,8 +109,25 @@ static int check_reply(struct sk_restoring *rs,
 			  image->rank, o->rank, o->step, o->run);
 }
 
-/* Its data, and of its checksums those that are not there yet: what this rank
- * takes of it, or @all. */
+/* Its data at @fd is kept, and of its checksums those that are not there yet:
+ * what this rank takes of it, or @all. Both descriptors are taken over. */
+static int take_known(struct sk_restoring *rs, struct sk_restore_image *image,
+		      const struct sk_wire_open_reply *reply, int fd, int sums,
+		      bool all, int *ret_fd)
+{
+	int r = check_reply(rs, image, reply);
+
+	if (r >= 0 && (all || !image->sums.values))
+		r = sk_restore_read_sums(rs, image, sums, all);
+	close_fd(rs, sums);
+	if (r < 0) {
+		close_fd(rs, fd);
+		return r;
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
 static int open_known(struct sk_restoring *rs, struct sk_restore_image *image,
 		      uint32_t place, bool all, int *ret_fd)
 {
@@ -121,18 +138,8 @@ static int open_known(struct sk_restoring *rs, struct sk_restore_image *image,
 	r = sk_image_open_sums(&rs->conn, image->places[place].id,
 			       sk_restore_place_number(place),
 			       sk_until(rs->sk), &reply, &fd, &sums, &rs->err);
-	if (r < 0)
-		return r;
-	r = check_reply(rs, image, &reply);
-	if (r >= 0 && (all || !image->sums.values))
-		r = sk_restore_read_sums(rs, image, sums, all);
-	close_fd(rs, sums);
-	if (r < 0) {
-		close_fd(rs, fd);
-		return r;
-	}
-	*ret_fd = fd;
-	return 0;
+	return r < 0 ? r : take_known(rs, image, &reply, fd, sums, all,
+				      ret_fd);
 }
 
 /* The header says what the list said: rank, kind, run and step. */
@@ -234,6 +241,27 @@ static bool is_fatal(int r)
 	       r == -EPROTO || r == -EMFILE || r == -ENFILE;
 }
 
+/* What came of opening it: its data, or @r. -ENOENT: that image alone is not
+ * to be had; others end the restore. */
+static int note_opened(struct sk_restoring *rs, uint32_t image,
+		       uint32_t place, int r, int fd)
+{
+	struct sk_restore_place *p = &rs->images[image].places[place];
+
+	if (is_fatal(r))
+		return r;
+	if (r >= 0) {
+		p->checked = true;
+		keep_fd(rs, p, fd);
+		return 0;
+	}
+	p->there = false;
+	rs->stale |= r == -ENOENT;
+	if (r == -EBADMSG)
+		sk_restore_set_aside(rs, image, place, true);
+	return -ENOENT;
+}
+
 int sk_restore_open(struct sk_restoring *rs, uint32_t image, uint32_t place)
 {
 	struct sk_restore_image *i = &rs->images[image];
@@ -245,22 +273,97 @@ int sk_restore_open(struct sk_restoring *rs, uint32_t image, uint32_t place)
 	/* The node that has it opens it. */
 	if (place >= SK_PLACE_OTHERS)
 		return 0;
-	if (i->places[place].checked)
+	if (i->places[place].checked || i->places[place].asked)
 		return 0;
-	r = i->layout ? open_known(rs, i, place, false, &fd) :
-			open_unknown(rs, i, place, &fd);
-	if (is_fatal(r))
-		return r;
-	if (r >= 0) {
-		i->places[place].checked = true;
-		keep_fd(rs, &i->places[place], fd);
+	if (rs->later && i->layout) {
+		i->places[place].asked = true;
+		rs->n_asked++;
 		return 0;
 	}
-	i->places[place].there = false;
-	rs->stale |= r == -ENOENT;
-	if (r == -EBADMSG)
-		sk_restore_set_aside(rs, image, place, true);
-	return -ENOENT;
+	fd = -1;
+	r = i->layout ? open_known(rs, i, place, false, &fd) :
+			open_unknown(rs, i, place, &fd);
+	return note_opened(rs, image, place, r, fd);
+}
+
+/* ---- together ---- */
+
+/* Of those that are to be opened. */
+struct together {
+	struct sk_conn_request asks[SK_CONN_AT_ONCE];
+	uint32_t image[SK_CONN_AT_ONCE], place[SK_CONN_AT_ONCE];
+	int n;
+};
+
+static int take_answer(struct sk_restoring *rs, struct together *t, int k)
+{
+	struct sk_conn_request *a = &t->asks[k];
+	int fd = -1, sums, r = a->r;
+
+	if (r < 0)
+		rs->err = a->err;
+	else
+		r = sk_image_take_sums(&rs->conn, &a->msg, a->fds, a->n_fds,
+				       &fd, &sums, &rs->err);
+	a->n_fds = 0;
+	if (r >= 0)
+		r = take_known(rs, &rs->images[t->image[k]],
+			       &a->msg.body.open_reply, fd, sums, false, &fd);
+	return note_opened(rs, t->image[k], t->place[k], r, fd);
+}
+
+/* One round trip. */
+static int open_together(struct sk_restoring *rs, struct together *t,
+			 bool *ret_lost)
+{
+	int r = sk_conn_call_all(&rs->conn, t->asks, t->n, sk_until(rs->sk),
+				 &rs->err);
+
+	for (int k = 0; k < t->n && r >= 0; k++) {
+		r = take_answer(rs, t, k);
+		*ret_lost |= r == -ENOENT;
+		r = r == -ENOENT ? 0 : r;
+	}
+	for (int k = 0; k < t->n; k++)	/* those that were not looked at */
+		for (int i = 0; i < t->asks[k].n_fds; i++)
+			close_fd(rs, t->asks[k].fds[i]);
+	t->n = 0;
+	return r;
+}
+
+static void ask(struct sk_restoring *rs, struct together *t, uint32_t image,
+		uint32_t place)
+{
+	struct sk_restore_place *p = &rs->images[image].places[place];
+
+	p->asked = false;
+	rs->n_asked--;
+	t->image[t->n] = image;
+	t->place[t->n] = place;
+	t->asks[t->n++] = (struct sk_conn_request){
+		.msg = sk_image_ask_sums(p->id,
+					 sk_restore_place_number(place)) };
+}
+
+int sk_restore_open_asked(struct sk_restoring *rs, bool *ret_lost)
+{
+	_cleanup_free_ struct together *t = NULL;
+	int r = 0;
+
+	*ret_lost = false;
+	if (!rs->n_asked)
+		return 0;
+	t = calloc(1, sizeof(*t));
+	if (!t)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory to open %u "
+				  "images", rs->n_asked);
+	for (uint32_t i = 0; i < 2 * rs->n_images && r >= 0; i++) {
+		if (rs->images[i / 2].places[i % 2].asked)
+			ask(rs, t, i / 2, i % 2);
+		if (t->n == SK_CONN_AT_ONCE)
+			r = open_together(rs, t, ret_lost);
+	}
+	return r < 0 || !t->n ? r : open_together(rs, t, ret_lost);
 }
 
 /* ---- layouts ---- */

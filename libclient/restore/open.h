@@ -28,6 +28,10 @@ int sk_restore_named_entry(struct sk_restoring *rs, uint32_t image,
  * Errors: -ENOENT it is not to be had any more; others end the restore. */
 int sk_restore_need_sums(struct sk_restoring *rs, uint32_t image,
 			 uint32_t place, const struct sk_entry *entry);
+/** Opens, several in one round trip, those that sk_restore_open() has put off
+ * while rs->later; *ret_lost: one of them is not to be had, and is not there
+ * any more. Errors end the restore. */
+int sk_restore_open_asked(struct sk_restoring *rs, bool *ret_lost);
 /** Has the data of a place that was opened at hand, mapped if it is memory. */
 int sk_restore_reach(struct sk_restoring *rs, uint32_t image, uint32_t place);
 /** Has its file no longer open. */

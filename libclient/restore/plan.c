@@ -468,7 +468,7 @@ static bool plan_of(struct sk_restoring *rs, uint32_t local,
 	return item->kind != SK_ITEM_BLOB_LOCAL || ret_p->key->mine;
 }
 
-int sk_restore_plan(struct sk_restoring *rs)
+static int plan_all(struct sk_restoring *rs)
 {
 	int r = 0;
 
@@ -482,6 +482,24 @@ int sk_restore_plan(struct sk_restoring *rs)
 		for (; (int)p.part < local->item.n_boxes && r >= 0; p.part++)
 			r = plan_box(&p, &local->parts[p.part].box);
 	}
+	return r;
+}
+
+/* By what is listed; then all that it takes is opened. Where some of that is
+ * not to be had, it is planned anew without. */
+int sk_restore_plan(struct sk_restoring *rs)
+{
+	bool lost;
+	int r;
+
+	do {
+		lost = false;
+		rs->later = true;
+		r = plan_all(rs);
+		rs->later = false;
+		if (r >= 0)
+			r = sk_restore_open_asked(rs, &lost);
+	} while (r >= 0 && lost);
 	return r;
 }
 

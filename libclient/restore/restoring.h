@@ -115,6 +115,7 @@ struct sk_restore_place {
 	bool listed;		/* and perhaps set aside */
 	bool there;		/* and not */
 	bool checked;		/* opened once: it is what was listed */
+	bool asked;		/* to be opened with others; open.c */
 	uint32_t bad_entry;	/* that was found damaged in it, and 1 */
 	int fd;			/* of the data; -1: not open */
 	void *map;		/* memory only; NULL: not mapped */
@@ -287,6 +288,9 @@ struct sk_restoring {
 	uint8_t *bad;			/* bit per (place, image) */
 	bool alone;			/* this rank verifies all it reads */
 	bool doubted;			/* what others were to verify */
+	bool later;			/* images are opened when it is known
+					 * which; open.c */
+	uint32_t n_asked;
 	struct sk_restore_gpus *gpus;	/* while jobs run; gpu.c */
 
 	/* of all attempts */

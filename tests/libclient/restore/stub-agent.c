@@ -322,6 +322,21 @@ int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 	return r;
 }
 
+int sk_conn_call_all(struct sk_conn *conn, struct sk_conn_request *asks, int n,
+		     uint64_t until_ns, struct sk_err *err)
+{
+	(void)err;
+	cr_assert(n && n <= SK_CONN_AT_ONCE);
+	for (int i = n; i-- > 0;)	/* in whichever order */
+		asks[i].r = sk_conn_call(conn, &asks[i].msg, NULL, 0,
+					 asks[i].fds, &asks[i].n_fds,
+					 until_ns, &asks[i].err);
+	pthread_mutex_lock(&agent.lock);
+	agent.together++;
+	pthread_mutex_unlock(&agent.lock);
+	return 0;
+}
+
 void forget_images(void)
 {
 	for (int i = 0; i < agent.n; i++) {
@@ -333,6 +348,7 @@ void forget_images(void)
 	}
 	agent.n = 0;
 	agent.incomplete = false;
+	agent.together = 0;
 	agent.opens = agent.lists = agent.snapshot_lists = 0;
 	agent.records = 0;
 	agent.header_bytes = 0;

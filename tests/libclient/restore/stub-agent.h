@@ -32,6 +32,7 @@ struct stub_agent {
 	uint64_t run_id;	/* of the runs that are saved */
 	unsigned unreadable;	/* of the store */
 	unsigned opens;
+	unsigned together;	/* round trips of several */
 	uint64_t header_bytes;	/* that were given away */
 	size_t records;		/* of lists, told to one rank */
 	unsigned lists;		/* of images */

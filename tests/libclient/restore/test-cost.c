@@ -30,6 +30,28 @@ Test(restore, on_the_same_mesh_each_opens_its_own)
 	}
 }
 
+/* Images are opened when it is known which: several in a round trip. */
+Test(restore, images_are_opened_together)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 60, 1);
+	for (int where = 0; where < 3; where++) {
+		save(&test, 1, 10, where);
+		agent.opens = agent.together = 0;
+		cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL), "%s",
+			  ranks[0].text);
+		cr_assert(!wrong_elements(&test, ranks));
+		cr_assert_gt(agent.opens, 3u * SK_CONN_AT_ONCE);
+		cr_assert_leq(agent.together,
+			      agent.opens / SK_CONN_AT_ONCE + 1);
+		close_ranks(&test, ranks);
+		forget_images();
+	}
+	free_test(&test);
+}
+
 /* One rank wants a row of what many have. */
 static void want_a_row(int world, int where, int own_more,
 		       unsigned *ret_opens, uint64_t *ret_header_bytes)

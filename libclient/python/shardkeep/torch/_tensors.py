@@ -255,6 +255,7 @@ class LiveTensors:
                               parts_of(name, t)]
                 else:
                     found.append((name, t, owner))
+        self.mixed = others
         return found
 
     def _placed(self, fqn: str, t: torch.Tensor, stepped: Stepped) -> Any:
