@@ -473,6 +473,11 @@ static int plan_all(struct sk_restoring *rs)
 	int r = 0;
 
 	rs->n_pieces = 0;
+	/* Mostly a piece each: an array that grew would be copied, and touch
+	 * memory that it leaves again. */
+	if (!rs->names && rs->state->n_locals &&
+	    sk_array_fit(rs->pieces, rs->room_pieces, rs->state->n_locals) < 0)
+		return no_memory(rs);
 	for (uint32_t i = 0; i < rs->state->n_locals && r >= 0; i++) {
 		const struct sk_local *local = &rs->state->locals[i];
 		struct planning p;
