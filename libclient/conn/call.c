@@ -280,8 +280,8 @@ static int hear_one(struct sk_conn *conn, struct sk_conn_request *asks, int n,
 	return r < 0 || ask ? r : -EPROTO;
 }
 
-static int exchange_all(struct sk_conn *conn, struct sk_conn_request *asks, int n,
-			uint64_t until_ns, struct sk_err *err)
+static int exchange_all(struct sk_conn *conn, struct sk_conn_request *asks,
+			int n, uint64_t until_ns, struct sk_err *err)
 {
 	int r;
 
