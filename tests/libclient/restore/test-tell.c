@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What ranks of several nodes tell each other of layouts, the proof that their
- * images are the whole, and what they say of what they give each other: by what a rank computes, keeps and says in worlds
- * of two sizes. The comm is a script: all others say what this one says, but for
- * the bits of one of them. $SK_WORLD and $SK_TENSORS have it say what that takes.
+ * images are the whole, and what they say of what they give each other: by what
+ * a rank computes, keeps and says in worlds of two sizes. The comm is a script:
+ * all others say what this one says, but for the bits of one of them. $SK_WORLD
+ * and $SK_TENSORS have it say what that takes.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
