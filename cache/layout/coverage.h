@@ -30,9 +30,9 @@ struct sk_coverage_like {
 
 /**
  * What follows from descriptions alone, at a cost of O(n) and of the items of
- * each description once: *ret_covered, that the present images cover all, for a
- * job of @world ranks; if not, sk_coverage_check() has to tell. Errors: -ENODATA
- * of some rank there is no primary image, with a sentence; -ENOMEM.
+ * each description once: *ret_covered, that the present images cover all, for
+ * a job of @world ranks; if not, sk_coverage_check() has to tell. Errors:
+ * -ENODATA of some rank there is no primary image, with a sentence; -ENOMEM.
  */
 int sk_coverage_follows(const struct sk_coverage_like *images, size_t n,
 			int32_t world, bool *ret_covered, struct sk_err *err);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Flows: wants that go from one rank to another as one row of bytes, cut into
- * rounds. Both ends cut alike, so nothing is said of where parts begin. Of what
- * is passed on (trees.h) there may be several between two ranks: in a round they
- * are one message, one behind the other.
+ * rounds. Both ends cut alike, so nothing is said of where parts begin. Of
+ * what is passed on (trees.h) there may be several between two ranks: in a
+ * round they are one message, one behind the other.
  */
 #ifndef SK_LIBCLIENT_RESTORE_FLOW_H
 #define SK_LIBCLIENT_RESTORE_FLOW_H

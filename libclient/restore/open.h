@@ -13,8 +13,8 @@
 int sk_restore_know(struct sk_restoring *rs, uint32_t image);
 /** The same without any header; -ENOENT where that does not give it. */
 int sk_restore_derive(struct sk_restoring *rs, uint32_t image);
-/** Whether arithmetic on what was learnt gives it, as it gives it to whoever has
- * learnt the same: 0, or -ENOENT; nothing of it is kept. -ENOMEM. */
+/** Whether arithmetic on what was learnt gives it, as it gives it to whoever
+ * has learnt the same: 0, or -ENOENT; nothing of it is kept. -ENOMEM. */
 int sk_restore_follows(struct sk_restoring *rs, uint32_t image);
 /** Opens what is known at @place, which no byte is taken from before: it is
  * what was listed, and the checksums of what this rank takes of it are there.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What ranks give to each other. Most have something for a few: so each says
- * for whom and how long, and not to whom it has nothing to give; all of them say
- * as many lengths as the one with most.
+ * for whom and how long, and not to whom it has nothing to give; all of them
+ * say as many lengths as the one with most.
  */
 #include <string.h>
 

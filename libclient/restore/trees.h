@@ -18,8 +18,8 @@
 
 #include "restore/asked.h"
 
-/** Rounds between a want's coming and its going on: it is copied from window
- * to window meanwhile. */
+/** Rounds between the coming of a want and its going on: it is copied from
+ * window to window meanwhile. */
 #define SK_TREE_ROUNDS 2u
 
 struct sk_terms;

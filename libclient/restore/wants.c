@@ -246,7 +246,8 @@ static void sort_by_others(const struct sk_restoring *rs, struct given *v,
 	for (size_t i = 0, k; i < n; i = k) {
 		uint64_t others = 0;
 
-		for (k = i; k < n && !sk_want_compare(v[k].want, v[i].want); k++)
+		for (k = i; k < n &&
+		     !sk_want_compare(v[k].want, v[i].want); k++)
 			if (v[k].rank != rs->state->job.rank)
 				others = sk_restore_mix(
 					others + (uint32_t)v[k].rank + 1u);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trees that a source makes of what is asked of it: whoever asks for a want gets
- * it once, from the one who says so, and no later than the logarithm of how
- * many they are allows; the source sends it once; who passes on in one tree is
+ * Trees that a source makes of what is asked of it: whoever asks for a want
+ * gets it once, from the one who says so, and no later than the logarithm of
+ * how many they are allows; the source sends it once; who passes on in one tree is
  * a leaf of the other; and what comes to a rank in a round has room there.
  */
 #include <criterion/criterion.h>
@@ -211,7 +211,7 @@ Test(trees, random)
 }
 
 /* All want all: each byte is sent once, and by those who pass it on no more
- * than they receive, but for a want's bytes. */
+ * than they receive, but for the bytes of one want. */
 Test(trees, once)
 {
 	for (int32_t world = 3; world <= RANKS; world += 7) {
