@@ -2,8 +2,9 @@
 /*
  * Trees that a source makes of what is asked of it: whoever asks for a want
  * gets it once, from the one who says so, and no later than the logarithm of
- * how many they are allows; the source sends it once; who passes on in one tree is
- * a leaf of the other; and what comes to a rank in a round has room there.
+ * how many they are allows; the source sends it once; who passes on in one
+ * tree is a leaf of the other; and what comes to a rank in a round has room
+ * there.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
