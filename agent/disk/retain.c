@@ -9,6 +9,7 @@
 
 #include "agent.h"
 #include "disk/census.h"
+#include "disk/flush.h"
 #include "disk/index.h"
 #include "disk/merge.h"
 #include "disk/stored.h"
@@ -288,6 +289,12 @@ static void note_deleted(struct pass *p)
 	agent_changed(a);
 }
 
+/* An agent that stops makes room as long as it has something to write. */
+static bool ends(const struct agent *a)
+{
+	return a->quit || (a->stopping && !flush_pending(a));
+}
+
 static void step_deleted(struct work *work)
 {
 	struct pass *p = sk_link_object(work, struct pass, work);
@@ -295,7 +302,7 @@ static void step_deleted(struct work *work)
 	uint64_t took = agent_now(a) - p->began_ns;
 
 	note_deleted(p);
-	if (a->quit || a->stopping) {
+	if (ends(a)) {
 		end_pass(p);
 		return;
 	}
@@ -344,7 +351,7 @@ static void delete_next(struct pass *p)
 {
 	struct agent *a = p->agent;
 
-	if (!next_victim(p) || a->quit || a->stopping || !is_still_so(p)) {
+	if (!next_victim(p) || ends(a) || !is_still_so(p)) {
 		end_pass(p);
 		return;
 	}
@@ -379,7 +386,7 @@ static void judged(struct work *work)
 	struct kept *kept = job ? job->owner : NULL;
 	struct agent *a = p->agent;
 
-	if (p->result < 0 || !job || a->quit || a->stopping) {
+	if (p->result < 0 || !job || ends(a)) {
 		end_pass(p);
 		return;
 	}
@@ -402,7 +409,7 @@ static void count(struct chore *chore)
 	struct agent *a = p->agent;
 	int r = tally_go_on(p->tally, PORTION);
 
-	if (r < 0 || a->quit || a->stopping) {
+	if (r < 0 || ends(a)) {
 		end_pass(p);
 	} else if (r > 0) {
 		loop_queue(&a->loop, chore);
@@ -484,7 +491,7 @@ static void retention_read(struct work *work)
 
 	if (p->result < 0)
 		complain(p);
-	if (p->result < 0 || a->quit || a->stopping) {
+	if (p->result < 0 || ends(a)) {
 		end_pass(p);
 		return;
 	}
@@ -535,7 +542,7 @@ static void next_pass(struct agent *a)
 {
 	struct sk_cat_job *job;
 
-	if (a->retain->pass || a->quit || a->stopping)
+	if (a->retain->pass || ends(a))
 		return;
 	job = job_due(a);
 	if (job)

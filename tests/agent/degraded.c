@@ -233,6 +233,53 @@ static void test_outdated(void)
 		close(ends[i]);
 }
 
+static bool has_step(const struct whole *w, int step)
+{
+	char path[200];
+
+	(void)snprintf(path, sizeof(path), "%s/degraded/step-%012d",
+		       w->rig.store, step);
+	return access(path, F_OK) == 0;
+}
+
+/* Its disk has no room for the newest until an older one is deleted, and that
+ * is due only once a flush that was under way has ended. */
+static void test_full_at_stop(void)
+{
+	const struct rank_options o = { .job = "degraded", .world = 1,
+					.slots = 3, .keep_last = 1 };
+	struct whole w;
+	struct rank r;
+	uint64_t calls;
+	int ends[4];
+
+	CHECK(pipe2(ends, O_NONBLOCK) == 0 && pipe(ends + 2) == 0, "pipe");
+	whole_init(&w);
+	w.options.level = LOG_LEVEL_INFO;
+	start(&w, &r, &o);
+	rank_snapshot(&r, 1);
+	AWAIT(becomes_durable(&w, r.sock, 1), "%s", whole_log(&w));
+	calls = sk_fault_os_calls(w.fault, SK_FAULT_FALLOCATE);
+	sk_fault_os_meddle(w.fault, SK_FAULT_FALLOCATE, calls + 1,
+			   enter_and_hang, ends);
+	sk_fault_os_fail(w.fault, SK_FAULT_FALLOCATE, calls + 2,
+			 SK_FAULT_ALWAYS, ENOSPC);
+	rank_snapshot(&r, 2);
+	AWAIT(has_entered(&w, ends[0]), "it is not flushed");
+	rank_snapshot(&r, 3);
+	rank_close(&r);
+	CHECK(kill(w.rig.agent, SIGTERM) == 0, "kill");
+	AWAIT(strstr(whole_log(&w), "stopping"), "%s", whole_log(&w));
+	CHECK(write(ends[3], "", 1) == 1, "there is room for that one");
+	AWAIT(!has_step(&w, 1), "the older one stays: %s", whole_log(&w));
+	sk_fault_os_forget(w.fault);
+	CHECK(whole_wait(&w) == 0, "exit status: %s", whole_log(&w));
+	CHECK(has_step(&w, 3), "the newest is lost");
+	whole_remove(&w);
+	for (int i = 0; i < 4; i++)
+		close(ends[i]);
+}
+
 /* Ranks that do not fit are refused until there is room. */
 static void test_budget(void)
 {
@@ -379,6 +426,7 @@ int main(void)
 	test_gone();
 	test_hangs();
 	test_outdated();
+	test_full_at_stop();
 	test_budget();
 	test_pages();
 	test_no_pages();
