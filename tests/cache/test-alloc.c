@@ -716,7 +716,7 @@ Test(alloc, catalogue)
 
 	for (int i = 0; i < WORLD; i++)
 		layouts[i] = built(i, SK_IMAGE_PRIMARY);
-	fail_all_but(do_catalogue, layouts, 9);
+	fail_all_but(do_catalogue, layouts, 10);
 	for (int i = 0; i < WORLD; i++)
 		sk_layout_free(layouts[i]);
 }
