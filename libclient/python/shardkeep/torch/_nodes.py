@@ -22,12 +22,14 @@ _NEVER = (1 << 62) - 1
 
 
 def offers(client: Client, job: str, step: int | None,
-           worlds: dict[tuple[int, int], int]) -> dict[str, Any]:
+           worlds: dict[tuple[int, int], int] | None = None
+           ) -> dict[str, Any]:
     """What this rank's agent has, newest first: what it knows to be complete,
     and what may be with what others have. How many ranks saved each run and
     step is put into ``worlds``, which is not for the others."""
     known = [s for s in snapshots(client, job) if step in (None, s["step"])]
-    worlds.update({(s["run"], s["step"]): s["world"] for s in known})
+    if worlds is not None:
+        worlds.update({(s["run"], s["step"]): s["world"] for s in known})
     return {"agent": client.instance(),
             "complete": [[s["run"], s["step"]] for s in known
                          if s["complete"]],
