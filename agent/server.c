@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's birth, its turns, and its death. */
-#include "base/size.h"
-#include "base/strangers.h"
 #include "server.h"
 
 #include <assert.h>
@@ -10,6 +8,8 @@
 #include <sys/signalfd.h>
 
 #include "agent.h"
+#include "base/size.h"
+#include "base/strangers.h"
 #include "calls/call.h"
 #include "calls/device.h"
 #include "calls/leave.h"
@@ -37,7 +37,7 @@
 #include "session/stop.h"
 #include "shardkeep-version.h"
 #include "reload.h"
-#include "revive.h"
+#include "revive/revive.h"
 #include "health.h"
 #include "upkeep.h"
 

@@ -30,7 +30,7 @@ HOUSES = {
     "agent": ["agent/loop/", "agent/keeper/", "agent/worker/", "agent/*.h",
               "agent/memory/", "agent/disk/",
               "agent/session/", "agent/metrics/", "agent/calls/",
-              "agent/*.c"],
+              "agent/revive/", "agent/*.c"],
     "libclient": ["libclient/*", "libclient/conn/", "libclient/state/",
                   "libclient/snapshot/", "libclient/comm/",
                   "libclient/restore/", "libclient/inspect/",

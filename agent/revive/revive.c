@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "revive/revive.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent.h"
+#include "base/size.h"
+#include "base/util.h"
+#include "calls/device.h"
+#include "disk/flush.h"
+#include "disk/stored.h"
+#include "memory/memory.h"
+#include "memory/record.h"
+#include "revive/left.h"
+#include "revive/sealed.h"
+
+#define AWAIT_NS (UINT64_C(120) * 1000000000)	/* a rank may take to be back */
+#define ID_BITS 40u		/* of what one agent may count */
+#define LOOK_MOST 8u		/* steps on disk, of each job */
+
+/* Runs, then by registration, in their order; of each what is sealed comes
+ * first, since it tells the layout, on the device before that. */
+static int compare(const void *left, const void *right)
+{
+	const struct table_record *a = &((const struct left *)left)->record;
+	const struct table_record *b = &((const struct left *)right)->record;
+
+	if (a->state != b->state)
+		return a->state < b->state ? -1 : 1;
+	return (int)b->use - (int)a->use;
+}
+
+/* ---- into the catalogue ---- */
+
+static int add_state(struct agent *a, const struct left *e,
+		     struct sk_cat_state **ret, struct sk_err *err)
+{
+	const struct table_record *r = &e->record;
+	struct sk_cat_layout *layouts[2] = { NULL, NULL };
+	struct sk_cat_job *job = sk_cat_job_get(&a->cat, r->job, r->uid);
+	struct sk_cat_run *run;
+	int result;
+
+	if (!job)
+		return sk_err_set(err, -ENOMEM, "no memory for a job");
+	result = sk_cat_run_revive(job, r->run, r->run_id, r->world, &run,
+				   err);
+	if (result < 0)
+		return result;
+	for (int kind = 0; kind < 2; kind++) {
+		if (e->layouts[kind])
+			layouts[kind] = sk_cat_layout_take(
+				&a->cat, sk_layout_ref(e->layouts[kind]));
+	}
+	*ret = layouts[0] && !layouts[1] == !e->layouts[1] ?
+	       sk_cat_state_revive(run, r->rank, r->state, layouts) : NULL;
+	if (*ret) {
+		(*ret)->numa_node = r->numa_node;
+		(*ret)->flush_every = r->flush_every;
+		return 0;
+	}
+	sk_cat_layout_unref(layouts[0]);
+	sk_cat_layout_unref(layouts[1]);
+	return sk_err_set(err, -ENOMEM, "no memory for a rank");
+}
+
+/* What its record says beside: of the snapshot, and of damage. */
+static void mark_sealed(struct sk_cat_slot *slot,
+			const struct table_record *r)
+{
+	struct sk_cat_snapshot *s = slot->snapshot;
+
+	s->pinned |= !!(r->flags & TABLE_PINNED);
+	s->wanted |= !!(r->flags & TABLE_WANTED);
+	for (int kind = 0; kind < 2; kind++) {
+		if (slot->images[kind] && r->flags & TABLE_BAD << kind)
+			sk_cat_image_bad(slot->images[kind], false, 0);
+	}
+}
+
+static int fill_slot(struct sk_cat_slot *slot, struct left *e)
+{
+	const struct table_record *r = &e->record;
+	int result;
+
+	if (r->last_step > slot->state->last_step)
+		slot->state->last_step = r->last_step;
+	if (e->device)
+		return sk_cat_slot_resume(slot, r->step,
+					  e->device->record.flags);
+	if (r->use != TABLE_SEALED)
+		return 0;
+	result = sk_cat_slot_revive(slot, r->step, e->sums, r->created_ns);
+	if (result < 0)
+		return result;
+	e->sums[0] = e->sums[1] = NULL;
+	mark_sealed(slot, r);
+	return 0;
+}
+
+static int add_slot(struct reviving *v, struct sk_cat_state *state,
+		    struct left *e, struct sk_err *err)
+{
+	struct agent *a = v->agent;
+	struct sk_cat_slot *slot;
+	struct memory *m;
+	int r;
+
+	r = memory_adopt(a, e->record.kind_bytes, e->fds,
+			 e->record.numa_node, &m, err);
+	if (r < 0)
+		return r;
+	m->sealed_writes = e->record.flags & TABLE_NO_WRITES;
+	/* Until all is there, the record stays as it was. */
+	slot = sk_cat_slot_add(state, e->record.kind_bytes, m);
+	r = slot ? fill_slot(slot, e) : -ENOMEM;
+	if (!slot) {
+		memory_release(m);
+		return sk_err_set(err, r, "no memory for a slot");
+	}
+	if (r == 0 && e->device)
+		r = device_revive(a, &e->device->record, e->device->at,
+				  e->device->fds, slot);
+	/* The record is dropped, and not this slot's any more. */
+	if (r < 0) {
+		sk_cat_slot_clear(slot);
+		return sk_err_errno(err, r, "it cannot be taken up");
+	}
+	m->record = e->at;
+	m->serial = e->record.serial;
+	e->slot = slot;
+	v->bytes += slot->bytes;
+	return r;
+}
+
+/* The slots of one registration; what was being filled is free. */
+static void add_group(struct reviving *v, struct left *first, uint32_t n)
+{
+	struct sk_cat_state *state = NULL;
+	struct sk_err err = { "no image tells what it holds" };
+	int r = -ENODATA;
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct left *e = &first[i];
+
+		if (!e->record.serial || left_is_device(e))
+			continue;
+		/* The first one that is whole: it has the layouts. */
+		if (!state && (e->record.use == TABLE_SEALED || e->device))
+			r = add_state(v->agent, e, &state, &err);
+		if (state)
+			r = add_slot(v, state, e, &err);
+		if (r < 0)
+			left_lose(v, e, err.text);
+		else
+			v->images += e->record.use == TABLE_SEALED;
+	}
+}
+
+/* Those whose slots could not be taken up. */
+static void drop_devices(struct reviving *v, struct left *first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (first[i].record.serial && left_is_device(&first[i]) &&
+		    !left_is_copy(&first[i]) && first[i].fds[0] >= 0)
+			left_forget(v, &first[i]);
+}
+
+static struct sk_cat_slot *slot_with(const struct reviving *v,
+				     uint64_t serial)
+{
+	for (uint32_t i = 0; i < v->n; i++)
+		if (v->entries[i].record.serial == serial)
+			return v->entries[i].slot;
+	return NULL;
+}
+
+/* When all slots are there: one may be another registration's by now. */
+static void add_copies(struct reviving *v)
+{
+	for (uint32_t i = 0; i < v->n; i++) {
+		struct left *e = &v->entries[i];
+		const struct sk_cat_slot *slot;
+
+		if (!e->record.serial || !left_is_copy(e))
+			continue;
+		slot = slot_with(v, e->record.stands_for);
+		if (!slot || slot->use != SK_CAT_SEALED ||
+		    device_revive_copy(v->agent, &e->record, e->at, e->fds,
+				       slot) < 0)
+			left_forget(v, e);
+	}
+}
+
+/* Nothing of it need be sealed: its ranks come back to it all the same, and
+ * who had not been told of it yet joins them. */
+static void add_run(struct reviving *v, struct left *e)
+{
+	const struct table_record *r = &e->record;
+	struct sk_cat_job *job = sk_cat_job_get(&v->agent->cat, r->job,
+						r->uid);
+	struct sk_err err = { "no memory for a job" };
+	struct sk_cat_run *run;
+
+	if (!job || sk_cat_run_revive(job, r->run, r->run_id, r->world, &run,
+				      &err) < 0) {
+		record_unkept(v->agent, "a run", err.text);
+		left_forget(v, e);
+		return;
+	}
+	run->awaited = true;
+	run->note = e->at + 1;
+}
+
+static void add_all(struct reviving *v)
+{
+	uint32_t from = 0, to;
+
+	qsort(v->entries, v->n, sizeof(*v->entries), compare);
+	for (; from < v->n && !v->entries[from].record.state; from++)
+		if (v->entries[from].record.serial)
+			add_run(v, &v->entries[from]);
+	for (; from < v->n; from = to) {
+		for (to = from; to < v->n && v->entries[to].record.state ==
+					     v->entries[from].record.state;
+		     to++)
+			sealed_read(v, &v->entries[to]);
+		sealed_match(v, &v->entries[from], to - from);
+		add_group(v, &v->entries[from], to - from);
+		drop_devices(v, &v->entries[from], to - from);
+		for (uint32_t i = from; i < to; i++)
+			if (!left_is_copy(&v->entries[i]))
+				left_free(&v->entries[i]);
+	}
+	add_copies(v);
+}
+
+/* ---- waiting for the ranks ---- */
+
+static void await_no_more(struct timer *timer)
+{
+	struct agent *a = sk_link_object(timer, struct agent, await_timer);
+	struct sk_cat_job *job;
+	unsigned n = 0, away;
+
+	sk_link_each(job, &a->cat.jobs, link) {
+		away = sk_cat_await_no_more(job);
+		n += away;
+		/* As when the last rank goes. */
+		if (away)
+			flush_newest(a, job);
+	}
+	if (n)
+		log_info(a, "%u ranks of before the restart did not come "
+			 "back", n);
+	(void)sk_cat_trim_free(&a->cat, NULL);
+	agent_changed(a);
+}
+
+static void welcome(struct reviving *v)
+{
+	struct agent *a = v->agent;
+	struct sk_cat_snapshot *s;
+	struct sk_cat_job *job;
+	char text[32];
+
+	sk_link_each(job, &a->cat.jobs, link) {
+		/* In full: with what was free, and what is no longer. */
+		sk_link_each(s, &job->live, live)
+			record_snapshot(a, s);
+		/* That some are durable the last agent may have told. */
+		stored_foresee(a, job, LOOK_MOST);
+	}
+	a->await_timer.fire = await_no_more;
+	timer_set(&a->loop.timers, &a->await_timer, agent_now(a) + AWAIT_NS);
+	a->counts.revived += v->images;
+	a->counts.lost_images += v->lost;
+	log_info(a, "%u images outlived the last agent, in slots of %s",
+		 v->images, sk_size_format(v->bytes, text, sizeof(text)));
+	agent_changed(a);
+}
+
+/* ---- all of it ---- */
+
+static int new_table(struct agent *a, struct sk_err *err)
+{
+	int r = table_new(a->os, &a->table, err);
+
+	if (r < 0)
+		return r;
+	if (!keeper_give(a->os, &a->keeper, KEPT_TABLE, a->table.fd))
+		log_warning(a, "the keeper takes nothing: what memory holds "
+			    "will not outlive this agent");
+	return 0;
+}
+
+static int take_table(struct agent *a, struct kept *kept, struct sk_err *err)
+{
+	int fd = kept_take(kept, KEPT_TABLE), r;
+	size_t n;
+
+	if (fd < 0)
+		return new_table(a, err);
+	r = table_adopt(a->os, fd, &a->table, err);
+	if (r == 0)
+		return 0;
+	(void)a->os->close(a->os, fd);
+	if (r != -EPROTO)
+		return r;
+	n = kept_drop(a->os, kept, "slot-");
+	log_error(a, "%s; %zu kept descriptors of slots are let go", err->text,
+		  n);
+	return new_table(a, err);
+}
+
+/* Those that no record names: of slots that were being made, or given back. */
+static void drop_rest(struct agent *a, struct kept *kept)
+{
+	for (size_t i = 0; i < kept->n; i++) {
+		const struct kept_fd *k = &kept->v[i];
+
+		if (k->fd < 0 || strncmp(k->name, "slot-", 5) != 0)
+			continue;
+		keeper_forget(a->os, &a->keeper, k->name);
+		(void)sk_close_fd(kept_take(kept, k->name));
+	}
+}
+
+int revive(struct agent *a, struct kept *kept, struct sk_err *err)
+{
+	struct reviving v = { .agent = a, .kept = kept };
+	int r;
+
+	if (a->keeper.kind == KEEPER_NONE)
+		return 0;
+	r = take_table(a, kept, err);
+	if (r < 0)
+		return r;
+	a->cat.next_id = table_lives(&a->table) << ID_BITS;
+	r = left_collect(&v);
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot take up what was kept");
+	add_all(&v);
+	drop_rest(a, kept);
+	if (v.n)
+		welcome(&v);
+	device_drain_dead(a);
+	free(v.entries);
+	return 0;
+}
+
+void revive_close(struct agent *a)
+{
+	timer_clear(&a->loop.timers, &a->await_timer);
+	table_close(a->os, &a->table);
+}
