@@ -224,9 +224,10 @@ int sk_restore_wanted(struct sk_restoring *rs)
 {
 	uint32_t n = rs->state->n_locals;
 
-	assert(!rs->wanted && !rs->touched);
+	free(rs->wanted);
 	rs->wanted = calloc(n ? n : 1, sizeof(*rs->wanted));
-	rs->touched = calloc(n ? n : 1, sizeof(*rs->touched));
+	if (!rs->touched)
+		rs->touched = calloc(n ? n : 1, sizeof(*rs->touched));
 	if (!rs->wanted || !rs->touched)
 		return no_memory(rs);
 	for (uint32_t i = 0; i < n; i++)

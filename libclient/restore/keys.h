@@ -5,7 +5,8 @@
 
 #include "restore/restoring.h"
 
-/** Which locals the options ask for. */
+/** Which locals the options ask for; each time that there is another agent.
+ * -EINVAL: a name that none can have; -ENOMEM. */
 int sk_restore_wanted(struct sk_restoring *rs);
 int sk_restore_index(struct sk_restoring *rs);
 /** Lets go of the names, and of what was missing. */

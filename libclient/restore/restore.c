@@ -316,15 +316,8 @@ static int find_agent(struct sk_restoring *rs)
 	return r;
 }
 
-static int begin_again(struct sk_restoring *rs)
-{
-	int r = find_agent(rs);
-
-	return r < 0 ? r : connect_again(rs);
-}
-
-/* What is needed before the ranks meet. */
-static int connect_first(struct sk_restoring *rs)
+/* What is needed before the ranks meet, of an agent that was found. */
+static int begin(struct sk_restoring *rs)
 {
 	int r;
 
@@ -337,6 +330,14 @@ static int connect_first(struct sk_restoring *rs)
 	for (int k = 0; k < 2; k++)
 		sk_recall_add(rs->sk->recall, rs->state->layouts[k]);
 	return sk_restore_wanted(rs);
+}
+
+/* There may have been no agent before. */
+static int begin_again(struct sk_restoring *rs)
+{
+	int r = find_agent(rs);
+
+	return r < 0 ? r : begin(rs);
 }
 
 static void use_agent_comm(struct sk_restoring *rs)
@@ -382,7 +383,7 @@ static int run(struct sk_restoring *rs, const struct sk_comm *comm)
 	else
 		use_agent_comm(rs);
 	if (r >= 0)
-		r = connect_first(rs);
+		r = begin(rs);
 	return choose_and_attempt(rs, r);
 }
 

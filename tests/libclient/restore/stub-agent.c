@@ -21,6 +21,18 @@ int sk_check(const struct sk *sk, struct sk_err *err)
 	return 0;
 }
 
+/* Whether the agent is gone once more. */
+static bool is_gone(unsigned *times)
+{
+	bool gone;
+
+	pthread_mutex_lock(&agent.lock);
+	gone = *times > 0;
+	*times -= gone;
+	pthread_mutex_unlock(&agent.lock);
+	return gone;
+}
+
 int sk_state_register(struct sk_state *state, bool slots, uint64_t until_ns,
 		      struct sk_err *err)
 {
@@ -30,6 +42,8 @@ int sk_state_register(struct sk_state *state, bool slots, uint64_t until_ns,
 
 	(void)slots;
 	(void)until_ns;
+	if (is_gone(&agent.deaf))
+		return sk_err_set(err, -ECONNRESET, "the agent is gone");
 	state->run = 99;
 	cr_assert(items);
 	for (uint32_t i = 0; i < state->n_locals; i++)
@@ -98,7 +112,8 @@ int sk_conn_open_more(const struct sk_os *os, struct sk_conn *handle,
 	(void)handle;
 	(void)socket_path;
 	(void)until_ns;
-	(void)err;
+	if (is_gone(&agent.away))
+		return sk_err_set(err, -ECONNRESET, "the agent is gone");
 	ret_conn->os = os;
 	ret_conn->sock = -1;
 	ret_conn->agent.instance = 7;
@@ -353,4 +368,5 @@ void forget_images(void)
 	agent.records = 0;
 	agent.header_bytes = 0;
 	agent.gone = agent.liar = 0;
+	agent.deaf = agent.away = 0;
 }

@@ -39,6 +39,8 @@ struct stub_agent {
 	unsigned snapshot_lists;
 	int gone, liar;		/* one more than the image that is listed and
 				 * not there, or not what it was */
+	unsigned deaf;		/* so often nobody is registered, */
+	unsigned away;		/* or connected, from now on */
 };
 
 extern struct stub_agent agent;

@@ -83,6 +83,27 @@ Test(restore, where_the_newest_are_damaged_an_older_one_is_taken)
 	}
 }
 
+/* It comes back while the ranks meet, and they list what it has then. */
+Test(restore, an_agent_that_comes_late_is_waited_for)
+{
+	for (int k = 0; k < 2; k++) {
+		struct rank ranks[RANKS_MAX] = { 0 };
+		int n = k ? 2 : 1;
+		struct test test;
+
+		plain_test(&test, n, n);
+		save(&test, 1, 10, 0);
+		agent.deaf = k ? 0 : 8;
+		agent.away = k ? 1 : 0;
+		cr_assert(!run_plain(&test, ranks, SK_LATEST, NULL), "%s",
+			  ranks[0].text);
+		cr_assert(!agent.deaf && !agent.away);
+		cr_assert(!wrong_elements(&test, ranks));
+		close_ranks(&test, ranks);
+		free_test(&test);
+	}
+}
+
 Test(restore, a_run_that_is_newer_comes_first)
 {
 	struct sk_restore_options o = { .run = 4 };
