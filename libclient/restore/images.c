@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "bytes/checksum.h"
 #include "conn/list.h"
 #include "memory/slot.h"
 #include "restore/others.h"
@@ -230,6 +231,29 @@ int sk_restore_images(struct sk_restoring *rs,
 	       sk_err_set(&rs->err, -ENODATA, "no image of step %" PRId64
 			  " of run %" PRIu64 " can be opened", offer->step,
 			  offer->run);
+}
+
+uint64_t sk_restore_images_digest(const struct sk_restoring *rs)
+{
+	struct {
+		uint64_t before, description, bytes;
+		int32_t rank;
+		uint32_t kind;
+		struct sk_digest digest;
+	} one = { 0 };
+
+	static_assert(sizeof(one) == 32 + sizeof(one.digest), "no padding");
+	for (uint32_t i = 0; i < rs->n_images; i++) {
+		const struct sk_restore_image *image = &rs->images[i];
+
+		one.description = image->description;
+		one.bytes = image->bytes;
+		one.rank = image->rank;
+		one.kind = image->kind;
+		one.digest = image->digest;
+		one.before = sk_xxh3(&one, sizeof(one));
+	}
+	return one.before;
 }
 
 uint32_t sk_restore_first_of(const struct sk_restoring *rs, int32_t rank)

@@ -8,6 +8,8 @@
 /** Lists the images of one offer; opens none. */
 int sk_restore_images(struct sk_restoring *rs,
 		      const struct sk_restore_offer *offer);
+/** Of those, all that ranks have to see alike. */
+uint64_t sk_restore_images_digest(const struct sk_restoring *rs);
 /** The first image of @rank, or where it would be. */
 uint32_t sk_restore_first_of(const struct sk_restoring *rs, int32_t rank);
 /** What SK_MSG_OPEN calls a place. */

@@ -86,6 +86,27 @@ static int examine(struct sk_restoring *rs,
 	return sk_restore_compare(rs);
 }
 
+/* From here on ranks name images to each other by their numbers. Those of one
+ * node may have listed it at moments between which some came or went. */
+static int see_alike(struct sk_restoring *rs, int r)
+{
+	struct sk_restore_word word = { 0 }, *words;
+
+	if (r >= 0)
+		word.extra = sk_restore_images_digest(rs);
+	r = sk_restore_agree(rs, r, &word, &words, 0);
+	for (int32_t i = 1; r >= 0 && i < rs->state->job.world; i++)
+		if (words[i].extra != words[0].extra) {
+			rs->stale_anywhere = true;
+			r = sk_err_set(&rs->err, -EIO, "ranks 0 and %" PRId32
+				       " see other images of step %" PRId64
+				       " of run %" PRIu64 ", for some came or "
+				       "went meanwhile", i, rs->report.step,
+				       rs->report.run);
+		}
+	return r;
+}
+
 /* Ranks of several nodes have each other's lists and layouts. */
 static int meet_nodes(struct sk_restoring *rs,
 		      const struct sk_restore_offer *offer)
@@ -93,7 +114,7 @@ static int meet_nodes(struct sk_restoring *rs,
 	int r;
 
 	note_offer(rs, offer);
-	r = sk_restore_agreed(rs, sk_restore_images(rs, offer));
+	r = see_alike(rs, sk_restore_images(rs, offer));
 	return r < 0 ? r : sk_restore_tell(rs);
 }
 

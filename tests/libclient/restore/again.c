@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include "base/util.h"
-#include "conn/list.h"
 #include "support/fault-os.h"
 
 #define OLD 10
@@ -106,38 +105,10 @@ static void replace_when_planned(struct rank *rank, int meeting)
 		replace(rank, NEW);
 }
 
-static void find(struct sk_conn *conn, struct rank *rank, int64_t step,
-		 struct sk_wire_id *ret)
-{
-	struct sk_wire_snapshot *listed = NULL;
-	struct sk_list_gaps gaps = { 0 };
-	struct sk_err err = { "" };
-	size_t n = 0;
-
-	*ret = (struct sk_wire_id){ .step = step, .rank = -1 };
-	(void)snprintf(ret->job, sizeof(ret->job), "%s", rank->job);
-	CHECK(!sk_list_snapshots(conn, ret, 0, sk_until(rank->sk), &listed, &n,
-				 &gaps, &err), "%s", err.text);
-	CHECK(n == 1, "%zu snapshots of step %lld", n, (long long)step);
-	*ret = listed[0].id;
-	free(listed);
-}
-
 static void evict_when_planned(struct rank *rank, int meeting)
 {
-	struct sk_conn conn = SK_CONN_NULL;
-	struct sk_msg msg = { .type = SK_MSG_EVICT,
-			      .body.manage.flags = SK_EVICT_FORCE };
-	struct sk_err err = { "" };
-
-	if (meeting != 2)
-		return;
-	CHECK(!sk_conn_open(rank->sk->os, rank->scene->socket,
-			    sk_until(rank->sk), &conn, &err), "%s", err.text);
-	find(&conn, rank, NEW, &msg.body.manage.id);
-	CHECK(!sk_conn_call(&conn, &msg, NULL, 0, NULL, NULL,
-			    sk_until(rank->sk), &err), "%s", err.text);
-	sk_conn_close(&conn);
+	if (meeting == 2)
+		rank_evict(rank, NEW);
 }
 
 /* ---- meeting ---- */

@@ -9,11 +9,14 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#include "tensor/box.h"
+#include "base/util.h"
 #include "bytes/checksum.h"
-#include "tensor/dtype.h"
+#include "conn/client.h"
+#include "conn/list.h"
 #include "support/agent.h"
 #include "support/files.h"
+#include "tensor/box.h"
+#include "tensor/dtype.h"
 
 #define BOUND_S 240	/* of one process, so that nothing hangs for good */
 #define RANKS_MAX 16
@@ -436,6 +439,38 @@ void rank_snapshot(struct rank *rank, int64_t step, int until)
 		CHECK(!sk_wait(rank->state, step, SK_DURABLE, 60000), "%s",
 		      sk_error());
 	}
+}
+
+static void find(struct sk_conn *conn, struct rank *rank, int64_t step,
+		 struct sk_wire_id *ret)
+{
+	struct sk_wire_snapshot *listed = NULL;
+	struct sk_list_gaps gaps = { 0 };
+	struct sk_err err = { "" };
+	size_t n = 0;
+
+	*ret = (struct sk_wire_id){ .step = step, .rank = -1 };
+	(void)snprintf(ret->job, sizeof(ret->job), "%s", rank->job);
+	CHECK(!sk_list_snapshots(conn, ret, 0, sk_until(rank->sk), &listed, &n,
+				 &gaps, &err), "%s", err.text);
+	CHECK(n == 1, "%zu snapshots of step %lld", n, (long long)step);
+	*ret = listed[0].id;
+	free(listed);
+}
+
+void rank_evict(struct rank *rank, int64_t step)
+{
+	struct sk_conn conn = SK_CONN_NULL;
+	struct sk_msg msg = { .type = SK_MSG_EVICT,
+			      .body.manage.flags = SK_EVICT_FORCE };
+	struct sk_err err = { "" };
+
+	CHECK(!sk_conn_open(sk_os_linux(), rank->scene->socket,
+			    sk_until(rank->sk), &conn, &err), "%s", err.text);
+	find(&conn, rank, step, &msg.body.manage.id);
+	CHECK(!sk_conn_call(&conn, &msg, NULL, 0, NULL, NULL,
+			    sk_until(rank->sk), &err), "%s", err.text);
+	sk_conn_close(&conn);
 }
 
 int rank_restore(struct rank *rank, int64_t step, uint32_t flags,
