@@ -237,6 +237,20 @@ static uint32_t more_time(const struct sk_restoring *rs, uint64_t began)
 	return ms > 3000000 ? 3000000 : (uint32_t)ms;
 }
 
+/* Whether another list would have more; who fails has told why, and no list
+ * makes up for that. */
+static bool may_be_older(const struct sk_restoring *rs,
+			 const struct sk_restore_ballot *ballots)
+{
+	bool older = false, failed = false;
+
+	for (int32_t i = 0; i < rs->state->job.world; i++) {
+		older |= ballots[i].cut;
+		failed |= ballots[i].word.status < 0;
+	}
+	return older && !failed;
+}
+
 /* One list, and what all say of theirs. */
 static int vote(struct sk_restoring *rs, int r)
 {
@@ -256,8 +270,7 @@ static int vote(struct sk_restoring *rs, int r)
 		r = check_ballots(rs, ballots);
 	if (r < 0)
 		return sk_restore_told(rs, r);
-	for (int32_t i = 0; i < rs->state->job.world; i++)
-		rs->older |= ballots[i].cut;
+	rs->older = may_be_older(rs, ballots);
 	join_one_run(rs, ballots);
 	return sk_restore_told(rs, count(rs, ballots));
 }

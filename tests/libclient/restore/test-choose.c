@@ -104,6 +104,29 @@ Test(restore, an_agent_that_comes_late_is_waited_for)
 	}
 }
 
+/* However many snapshots there are that were not listed yet. */
+Test(restore, what_one_rank_cannot_ask_for_nobody_gets)
+{
+	const char *names[] = { NULL };
+	struct sk_restore_options o = { .names = names, .n_names = 1 };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	for (int64_t step = 1; step <= 20; step++)
+		save(&test, 1, step, 0);
+	for (int i = 0; i < 2; i++)
+		ranks[i].step = SK_LATEST;
+	ranks[1].opts = &o;
+	restore(&test, ranks);
+	cr_assert(one_result(&test, ranks, 0) == -EINVAL, "%d: %s",
+		  ranks[0].result, ranks[0].text);
+	cr_assert(strstr(ranks[0].text, "null pointer"), "%s", ranks[0].text);
+	cr_assert(agent.snapshot_lists == 1, "%u", agent.snapshot_lists);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
 Test(restore, a_run_that_is_newer_comes_first)
 {
 	struct sk_restore_options o = { .run = 4 };
