@@ -107,7 +107,8 @@ static int make_aside(struct across *a)
 		any = !sk_restore_is_by_device(
 			rs, rs->pieces[w->pieces[i]].local);
 	return any ? sk_aside_new(a->rs, a->gpu, a->lane,
-				  sk_round_up(bytes, SK_PAGE), w->n,
+				  sk_round_up(bytes, SK_PAGE),
+				  w->n + a->relaying.most_parts,
 				  &a->aside) : 0;
 }
 

@@ -12,9 +12,27 @@ static int no_memory(struct sk_restoring *rs, size_t n)
 			  "other nodes ask for", n);
 }
 
+/* What rank @k says is checked before anything is counted by it. */
+static int add_asks(struct sk_restoring *rs, int32_t k,
+		    const struct sk_restore_parcel *asked, struct sk_asked *a)
+{
+	const struct sk_want *v = asked->data;
+	size_t n = asked->bytes / sizeof(*v);
+
+	for (size_t i = 0; i < n; i++) {
+		if (v[i].from >= v[i].to ||
+		    v[i].source != rs->state->job.rank)
+			return sk_err_set(&rs->err, -EPROTO, "rank %d asks "
+					  "for what cannot be", k);
+		a->asks[a->n++] = (struct sk_ask){ &v[i], k, (uint32_t)i };
+	}
+	return 0;
+}
+
 static int list(struct sk_restoring *rs, const struct sk_wants *w,
 		struct sk_asked *a)
 {
+	int r = 0;
 	int32_t world = rs->state->job.world;
 	size_t n = 0;
 
@@ -24,15 +42,9 @@ static int list(struct sk_restoring *rs, const struct sk_wants *w,
 	a->wants = calloc(n + 1, sizeof(*a->wants));
 	if (!a->asks || !a->wants || n > UINT32_MAX)
 		return no_memory(rs, n);
-	for (int32_t k = 0; k < world; k++) {
-		const struct sk_want *v = w->asked[k].data;
-		size_t of = w->asked[k].bytes / sizeof(*v);
-
-		for (size_t i = 0; i < of; i++)
-			a->asks[a->n++] = (struct sk_ask){ &v[i], k,
-							   (uint32_t)i };
-	}
-	return 0;
+	for (int32_t k = 0; k < world && r >= 0; k++)
+		r = add_asks(rs, k, &w->asked[k], a);
+	return r;
 }
 
 static int by_want(const void *x, const void *y)

@@ -96,7 +96,7 @@ struct hearing {
 	struct sk_want *wants;	/* as they come */
 	size_t *where;		/* there, per want that is fetched; and 1 */
 	size_t n;
-	uint64_t bytes;		/* of one round */
+	uint64_t bytes, units;	/* of one round */
 };
 
 static int wrong(const struct hearing *h, int32_t source)
@@ -135,6 +135,7 @@ static int hear_branch(struct hearing *h, int32_t source, size_t first,
 	t->branches[t->n_branches++] = (struct sk_branch){
 		.word = *word, .source = source, .first = h->n };
 	h->bytes += word->cap;
+	h->units += word->units;
 	for (uint32_t i = 0; i < word->n; i++) {
 		if (numbers[i] >= n || h->where[first + numbers[i]])
 			return wrong(h, source);
@@ -186,6 +187,15 @@ static void put_in_order(struct hearing *h)
 	memcpy(w->fetched, h->wants, w->n_fetched * sizeof(*w->fetched));
 }
 
+/* In a round there is room for what comes from all sources. */
+static bool has_room(const struct hearing *h,
+		     const struct sk_staging_size *size)
+{
+	uint64_t units = size->units > size->flows ? size->units : size->flows;
+
+	return h->bytes <= sk_staging_window(size) && h->units <= units;
+}
+
 static int hear_all(struct hearing *h, const struct sk_restore_parcel *said)
 {
 	const struct sk_wants *w = &h->terms->wants;
@@ -199,7 +209,7 @@ static int hear_all(struct hearing *h, const struct sk_restore_parcel *said)
 		for (k = i; k < w->n_fetched && w->fetched[k].source == source;)
 			k++;
 		r = hear_source(h, &said[source], source, i, k - i);
-		if (r >= 0 && h->bytes > sk_staging_window(&size))
+		if (r >= 0 && !has_room(h, &size))
 			r = wrong(h, source);
 	}
 	if (r >= 0)

@@ -256,3 +256,38 @@ Test(trees, straight)
 	cr_assert_eq(sent(&trees), s->bytes);
 	free_scene(s, &trees);
 }
+
+/* ---- what others ask for ---- */
+
+static int hear(struct sk_want *want, struct sk_err *ret_err)
+{
+	struct sk_restore_parcel asked[2] = { { NULL, 0 },
+					      { want, sizeof(*want) } };
+	const struct sk_wants wants = { .asked = asked };
+	struct scene *s = new_scene(2);
+	struct sk_asked a;
+	int r = sk_asked_new(&s->rs, SK_WAY_HOST, &wants, &a);
+
+	*ret_err = s->rs.err;
+	sk_asked_free(&a);
+	free(s);
+	return r;
+}
+
+/* No byte is counted of what ends before it begins, or is asked of another
+ * rank; of what can be, the image is looked for. */
+Test(asked, what_cannot_be)
+{
+	struct sk_want wants[] = { { .from = 9, .to = 9 },
+				   { .from = 9, .to = 8 },
+				   { .to = 8, .source = 1 },
+				   { .to = 8 } };
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(wants); i++) {
+		struct sk_err err = { "" };
+
+		cr_assert_eq(hear(&wants[i], &err), -EPROTO);
+		cr_assert(strstr(err.text, i < 3 ? "what cannot be" :
+				 "that is not here"), "%s", err.text);
+	}
+}
