@@ -236,18 +236,17 @@ int sk_restore_images(struct sk_restoring *rs,
 uint64_t sk_restore_images_digest(const struct sk_restoring *rs)
 {
 	struct {
-		uint64_t before, description, bytes;
+		uint64_t before;
 		int32_t rank;
 		uint32_t kind;
 		struct sk_digest digest;
 	} one = { 0 };
 
-	static_assert(sizeof(one) == 32 + sizeof(one.digest), "no padding");
+	/* All else about one follows from its layout's digest. */
+	static_assert(sizeof(one) == 16 + sizeof(one.digest), "no padding");
 	for (uint32_t i = 0; i < rs->n_images; i++) {
 		const struct sk_restore_image *image = &rs->images[i];
 
-		one.description = image->description;
-		one.bytes = image->bytes;
 		one.rank = image->rank;
 		one.kind = image->kind;
 		one.digest = image->digest;
