@@ -58,10 +58,8 @@ static void save(struct rank *rank)
 
 /* ---- what goes between two lists ---- */
 
-/* The ranks share it. */
-static struct {
-	bool gone;
-} *board;
+/* That it is gone; the ranks share it. */
+static bool *gone;
 
 static struct rank *self;
 static bool listed;		/* this rank has asked for a list of images */
@@ -75,7 +73,7 @@ static ssize_t send_late(const struct sk_os *os, int fd,
 	if (msg->type == SK_MSG_LIST && msg->body.list.what == SK_LIST_PARTS) {
 		listed = true;
 		while (self->rank == 1 &&
-		       !__atomic_load_n(&board->gone, __ATOMIC_ACQUIRE))
+		       !__atomic_load_n(gone, __ATOMIC_ACQUIRE))
 			(void)os->poll(os, NULL, 0, os->now_ns(os) + 1000000);
 	}
 	return sk_os_linux()->sendmsg(os, fd, h, flags);
@@ -88,9 +86,9 @@ static int (*meet)(void *ctx, const void *in, size_t bytes, void *out,
 static int evict_and_meet(void *ctx, const void *in, size_t bytes, void *out,
 			  uint32_t timeout_ms)
 {
-	if (!self->rank && listed && !board->gone) {
+	if (!self->rank && listed && !*gone) {
 		rank_evict(self, NEW);
-		__atomic_store_n(&board->gone, true, __ATOMIC_RELEASE);
+		__atomic_store_n(gone, true, __ATOMIC_RELEASE);
 	}
 	return meet(ctx, in, bytes, out, timeout_ms);
 }
@@ -115,7 +113,7 @@ static void load(struct rank *rank)
 	r = sk_restore(rank->state, SK_LATEST, &comm, &o, &report);
 	rank->sk->os = os;
 	CHECK(!r, "rank %d: %d: %s", rank->rank, r, sk_error());
-	CHECK(board->gone && report.step == OLD, "step %lld",
+	CHECK(*gone && report.step == OLD, "step %lld",
 	      (long long)report.step);
 	CHECK(!rank_wrong(rank, OLD, rank->rank), "rank %d", rank->rank);
 }
@@ -131,15 +129,15 @@ int main(int argc, char **argv)
 {
 	struct scene scene, nodes[2];
 
-	board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE,
+	gone = mmap(NULL, sizeof(*gone), PROT_READ | PROT_WRITE,
 		     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(board != MAP_FAILED);
+	CHECK(gone != MAP_FAILED);
 	scene_open(&scene, argc, argv);
 	scene_add_nodes(&scene, nodes, 2, true);
 	scene.node_of = home;
 	run(&scene, save);
 	run(&scene, load);
 	scene_close(&scene);
-	CHECK(!munmap(board, sizeof(*board)));
+	CHECK(!munmap(gone, sizeof(*gone)));
 	return 0;
 }
