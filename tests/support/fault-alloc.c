@@ -6,6 +6,7 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@ struct fault {
  * two have one together. */
 static struct fault own = { .lock = PTHREAD_MUTEX_INITIALIZER };
 static struct fault *fault = &own;
-static bool apart;		/* what this process does is not counted */
+static atomic_bool apart;	/* what this process does is not counted */
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t n, size_t size);

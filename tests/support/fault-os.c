@@ -21,50 +21,68 @@ static uint64_t count(struct sk_fault_os *fault, enum sk_fault_op op)
 	return __atomic_add_fetch(&fault->calls[op], 1, __ATOMIC_RELAXED);
 }
 
-/* Counts a call of @op; the rule that changes it, or NULL. */
-static const struct sk_fault_rule *rule_for(struct sk_fault_os *fault,
-					    enum sk_fault_op op)
+/* One may be put in another's place while a thread still looks at that: it
+ * meets the one or the other, or something of both, once. */
+static void copy_rule(const struct sk_fault_rule *from,
+		      struct sk_fault_rule *to)
+{
+#define COPY(field) __atomic_store_n(&to->field,				\
+	__atomic_load_n(&from->field, __ATOMIC_RELAXED), __ATOMIC_RELAXED)
+	COPY(op);
+	COPY(first);
+	COPY(times);
+	COPY(error);
+	COPY(most);
+	COPY(meddle);
+	COPY(ctx);
+#undef COPY
+}
+
+/* Counts a call of @op; whether a rule changes it, which is *ret. */
+static bool rule_for(struct sk_fault_os *fault, enum sk_fault_op op,
+		     struct sk_fault_rule *ret)
 {
 	uint64_t nth = count(fault, op);
 	uint64_t nth_any = count(fault, SK_FAULT_ANY);
 	int n_rules = __atomic_load_n(&fault->rule_count, __ATOMIC_ACQUIRE);
 
 	for (int i = 0; i < n_rules; i++) {
-		const struct sk_fault_rule *rule = &fault->rules[i];
-		uint64_t n = rule->op == SK_FAULT_ANY ? nth_any : nth;
+		uint64_t n;
 
-		if (rule->op != op && rule->op != SK_FAULT_ANY)
+		copy_rule(&fault->rules[i], ret);
+		n = ret->op == SK_FAULT_ANY ? nth_any : nth;
+		if (ret->op != op && ret->op != SK_FAULT_ANY)
 			continue;
-		if (n < rule->first || n - rule->first >= rule->times)
+		if (n < ret->first || n - ret->first >= ret->times)
 			continue;
 		__atomic_store_n(&fault->hit, op, __ATOMIC_RELAXED);
 		__atomic_add_fetch(&fault->hits, 1, __ATOMIC_RELAXED);
-		if (rule->meddle)
-			rule->meddle(rule->ctx);
-		return rule;
+		if (ret->meddle)
+			ret->meddle(ret->ctx);
+		return true;
 	}
-	return NULL;
+	return false;
 }
 
 /* The error that this call of @op meets, or 0. */
 static int meet(const struct sk_os *os, enum sk_fault_op op)
 {
-	const struct sk_fault_rule *rule = rule_for(fault_of(os), op);
+	struct sk_fault_rule rule;
 
-	return rule ? -rule->error : 0;
+	return rule_for(fault_of(os), op, &rule) ? -rule.error : 0;
 }
 
 /* The same for a call that moves @size bytes, which a rule may shorten. */
 static int meet_bytes(const struct sk_os *os, enum sk_fault_op op,
 		      size_t *size)
 {
-	const struct sk_fault_rule *rule = rule_for(fault_of(os), op);
+	struct sk_fault_rule rule;
 
-	if (!rule)
+	if (!rule_for(fault_of(os), op, &rule))
 		return 0;
-	if (!rule->error && *size > rule->most)
-		*size = (size_t)rule->most;
-	return -rule->error;
+	if (!rule.error && *size > rule.most)
+		*size = (size_t)rule.most;
+	return -rule.error;
 }
 
 /* 0 where that is free, as of a table of operations that is not Linux's own,
@@ -475,18 +493,17 @@ static int fault_uring_result(const struct sk_os *os, enum sk_uring_op op,
 			      int result)
 {
 	const struct sk_os *inner = inner_of(os);
-	const struct sk_fault_rule *rule;
-	int r;
+	struct sk_fault_rule rule;
+	bool ruled = rule_for(fault_of(os), fault_op_of_ring(op), &rule);
+	int r = inner->uring_result(inner, op, result);
 
-	rule = rule_for(fault_of(os), fault_op_of_ring(op));
-	r = inner->uring_result(inner, op, result);
-	if (!rule)
+	if (!ruled)
 		return r;
-	if (rule->error)
-		return -rule->error;
+	if (rule.error)
+		return -rule.error;
 	if (op == SK_URING_FSYNC || r < 0)
 		return r;
-	return (uint64_t)r > rule->most ? (int)rule->most : r;
+	return (uint64_t)r > rule.most ? (int)rule.most : r;
 }
 
 static const struct sk_os fault_table = {
@@ -579,7 +596,7 @@ static void add_rule(struct sk_fault_os *fault, struct sk_fault_rule rule)
 {
 	assert(fault->rule_count < SK_FAULT_RULES);
 	assert(rule.first >= 1 && rule.error >= 0);
-	fault->rules[fault->rule_count] = rule;
+	copy_rule(&rule, &fault->rules[fault->rule_count]);
 	__atomic_add_fetch(&fault->rule_count, 1, __ATOMIC_RELEASE);
 }
 
