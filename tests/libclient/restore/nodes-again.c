@@ -97,8 +97,7 @@ static void load(struct rank *rank)
 {
 	struct sk_restore_options o = { .flags = SK_RESTORE_MEMORY_ONLY,
 					.timeout_ms = TIMEOUT_MS };
-	static struct sk_os late;	/* the pool may use it after that */
-	const struct sk_os *os = rank->sk->os;
+	static struct sk_os late;	/* threads use it to the end */
 	struct sk_report report = { 0 };
 	struct sk_comm comm;
 	int r;
@@ -108,11 +107,10 @@ static void load(struct rank *rank)
 	mesh_comm_join(&links, rank->rank, &comm);
 	meet = comm.allgather;
 	comm.allgather = evict_and_meet;
-	late = *os;
+	late = *rank->sk->os;
 	late.sendmsg = send_late;
 	rank->sk->os = &late;
 	r = sk_restore(rank->state, SK_LATEST, &comm, &o, &report);
-	rank->sk->os = os;
 	CHECK(!r, "rank %d: %d: %s", rank->rank, r, sk_error());
 	CHECK(*gone && report.step == OLD, "step %lld",
 	      (long long)report.step);
