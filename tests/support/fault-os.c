@@ -26,8 +26,9 @@ static uint64_t count(struct sk_fault_os *fault, enum sk_fault_op op)
 static void copy_rule(const struct sk_fault_rule *from,
 		      struct sk_fault_rule *to)
 {
-#define COPY(field) __atomic_store_n(&to->field,				\
-	__atomic_load_n(&from->field, __ATOMIC_RELAXED), __ATOMIC_RELAXED)
+#define LOOK(field) __atomic_load_n(&from->field, __ATOMIC_RELAXED)
+#define COPY(field) \
+	__atomic_store_n(&to->field, LOOK(field), __ATOMIC_RELAXED)
 	COPY(op);
 	COPY(first);
 	COPY(times);
@@ -36,6 +37,7 @@ static void copy_rule(const struct sk_fault_rule *from,
 	COPY(meddle);
 	COPY(ctx);
 #undef COPY
+#undef LOOK
 }
 
 /* Counts a call of @op; whether a rule changes it, which is *ret. */
