@@ -272,17 +272,23 @@ static void fail_each(struct gpu_rank *g, struct sk_comm *base,
 	}
 }
 
+/* Its state, and both comms, of which the restore's cannot be broken off. */
+static void come(struct gpu_rank *g, struct rank *rank, struct sk_comm *base)
+{
+	begin(g, rank);
+	describe(g, true);
+	mesh_comm_join(&links, rank->rank, base);
+	mesh_comm_join(&talk, rank->rank, &talking);
+	base->abort = NULL;
+}
+
 static void load(struct rank *rank, const struct failing *f, size_t n,
 		 uint64_t least)
 {
 	struct sk_comm base;
 	struct gpu_rank g;
 
-	begin(&g, rank);
-	describe(&g, true);
-	mesh_comm_join(&links, rank->rank, &base);
-	mesh_comm_join(&talk, rank->rank, &talking);
-	base.abort = NULL;
+	come(&g, rank, &base);
 	/* Who is in no run yet can tell the agent's comm nothing. */
 	CHECK(!by_agent || !rank_restore(rank, 5, 0, NULL), "%s", sk_error());
 	for (size_t i = 0; i < n; i++)
@@ -361,11 +367,7 @@ static void load_device(struct rank *rank)
 	struct sk_comm base;
 	struct gpu_rank g;
 
-	begin(&g, rank);
-	describe(&g, true);
-	mesh_comm_join(&links, rank->rank, &base);
-	mesh_comm_join(&talk, rank->rank, &talking);
-	base.abort = NULL;
+	come(&g, rank, &base);
 	(void)fail_one(&g, &base, &next.f, next.culprit, next.n);
 }
 
