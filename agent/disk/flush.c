@@ -4,9 +4,7 @@
  * own, out of the slots. A snapshot under way is protected, so what the thread
  * reads stays where it is; what is written is compared with its checksums.
  */
-#include "base/size.h"
 #include "disk/flush.h"
-#include "disk/wrote.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -15,61 +13,19 @@
 
 #include "agent.h"
 #include "disk/earlier.h"
+#include "disk/flushing.h"
 #include "disk/index.h"
+#include "disk/outcome.h"
 #include "disk/retain.h"
+#include "disk/settle.h"
 #include "disk/watch.h"
+#include "disk/wrote.h"
 #include "layout/sums.h"
 #include "memory/memory.h"
 #include "memory/record.h"
 
 #define SECOND_NS UINT64_C(1000000000)
-#define RETRY_MOST_S 60u
-#define RATE_LEAST ((uint64_t)8 << 20)	/* that tell how fast bytes go */
 #define RACES_MOST 16u	/* lost in a row to another agent on the store */
-
-/* What is being written. While its work is out the background has put, head,
- * file, owned, lost, bad, sums, earlier, found, has_found, result and err, and
- * the agent's thread the rest; current is both's. */
-struct flush {
-	struct work work;
-	struct agent *agent;
-	struct sk_cat_snapshot *snapshot;
-	struct sk_cat_image *image;	/* being written */
-	uint64_t bytes;			/* of all its images */
-	uint64_t done;			/* of whole images */
-	atomic_uint_fast64_t current;	/* of the one under way */
-	uint64_t started_ns;
-	struct sk_store_put put;
-	struct sk_file_id file;		/* what it has become */
-	struct memory *memory;
-	struct sk_sums_walk *sums;	/* of what is written */
-	void *head;
-	uid_t uid;
-	int owned;			/* 0, or why the file is not its */
-	bool lost;			/* the name is somebody else's */
-	bool bad;			/* memory is not what was sealed */
-	uint32_t bad_entry;		/* of it, and 1 */
-	unsigned races;			/* that were lost with this image */
-	struct earlier earlier;		/* images; of the last one alone */
-	struct watch_found found;	/* once the image is there, or not */
-	bool has_found;
-	unsigned rounds;		/* in which some of them were gone */
-	bool deciding;			/* all is written; is it whole? */
-	int result;
-	struct sk_err err;
-};
-
-/* A step whose directory gets the name that readers look for. */
-struct settling {
-	struct work work;
-	struct agent *agent;
-	char job[SK_JOB_MAX + 1];
-	uint64_t step;
-	struct sk_store_run run;
-	bool pinned, complete;
-	int result;
-	struct sk_err err;
-};
 
 int flush_open(struct agent *a, struct sk_err *err)
 {
@@ -263,140 +219,6 @@ static bool submit_image(struct agent *a, struct flush *f,
 	return true;
 }
 
-static void name_step(char dir[SK_CAT_DIR_MAX], int64_t step)
-{
-	(void)snprintf(dir, SK_CAT_DIR_MAX, "step-%012" PRId64, step);
-}
-
-static void settle_in_store(struct work *work)
-{
-	struct settling *t = sk_link_object(work, struct settling, work);
-	struct sk_store *store = t->agent->store;
-	char dir[SK_CAT_DIR_MAX];
-
-	name_step(dir, (int64_t)t->step);
-	if (t->pinned)
-		t->result = sk_store_pin(store, t->job, dir, &t->run, true,
-					 &t->err);
-	if (t->complete && t->result == 0)
-		t->result = sk_store_settle(store, t->job, t->step, &t->run,
-					    &t->err);
-}
-
-static void step_settled(struct work *work)
-{
-	struct settling *t = sk_link_object(work, struct settling, work);
-
-	if (t->result < 0)
-		log_warning(t->agent, "%s", t->err.text);
-	index_changed(t->agent, t->job);
-	free(t);
-}
-
-static void settle_step(struct agent *a, const struct sk_cat_snapshot *s)
-{
-	struct settling *t;
-
-	if (!s->pinned && !sk_cat_on_disk(s))
-		return;
-	t = calloc(1, sizeof(*t));
-	if (!t)
-		return;		/* the next complete flush does it */
-	t->agent = a;
-	memcpy(t->job, s->job->name, sizeof(t->job));
-	t->step = (uint64_t)s->step;
-	t->run = (struct sk_store_run){ s->run, s->run_id };
-	t->pinned = s->pinned && !s->unpinning;
-	t->complete = sk_cat_on_disk(s);
-	t->work.run = settle_in_store;
-	t->work.finish = step_settled;
-	work_submit(&a->loop.works, a->slow, &t->work);
-}
-
-static void measure(struct agent *a, const struct flush *f)
-{
-	double seconds = (double)(agent_now(a) - f->started_ns) / 1e9;
-
-	if (f->done && seconds > 0)
-		a->flush_rate = (double)f->done / seconds;
-	/* Of a small one the time is what any takes. */
-	if (f->done >= RATE_LEAST && seconds > 0)
-		a->flush_pace = a->flush_rate;
-	f->snapshot->job->flush_took_ns = agent_now(a) - f->started_ns;
-}
-
-static void snapshot_durable(struct agent *a, const struct flush *f)
-{
-	struct sk_cat_snapshot *s = f->snapshot;
-	char bytes[32];
-
-	sk_cat_set_failure(s, NULL);
-	s->failures = 0;
-	a->store_failed = false;
-	degraded_clear(a, DEGRADED_STORE_FULL);
-	record_snapshot(a, s);
-	measure(a, f);
-	if (sk_cat_on_disk(s)) {
-		a->counts.durable++;
-		a->durable_ns = agent_now(a);
-		s->job->figures.durable++;
-		s->job->figures.durable_ns = a->durable_ns;
-		s->job->figures.durable_step = s->step;
-	} else {
-		/* What is missing is not here to be written. */
-		s->hopeless_on_disk = true;
-		if (!sk_cat_local(s))
-			sk_cat_set_failure(s, "memory holds some parts as "
-					   "replicas only, which do not go to "
-					   "disk");
-	}
-	settle_step(a, s);
-	log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is %s (%s "
-		 "written)", s->job->name, s->run, s->step,
-		 sk_cat_on_disk(s) ? "durable" :
-		 sk_cat_local(s) ? "durable as far as it is "
-		 "on this node" : "not whole on disk: memory holds some parts "
-		 "as replicas only", sk_size_format(f->done, bytes,
-						  sizeof(bytes)));
-}
-
-/* What is the store's fault; the rest is said of the snapshot alone. */
-static void say_degraded(struct agent *a, const struct flush *f)
-{
-	int r = f->result;
-
-	if (f->bad || f->lost || r == -ENOMEM || r == -ECANCELED)
-		return;
-	a->store_failed = true;
-	watch_soon(a);
-	if (r == -ENOSPC || r == -EDQUOT) {
-		a->flush_needs = f->bytes - f->done;
-		degraded_set(a, DEGRADED_STORE_FULL, f->err.text);
-	} else {
-		degraded_set(a, DEGRADED_STORE_ERROR, f->err.text);
-	}
-}
-
-static void snapshot_failed(struct agent *a, const struct flush *f)
-{
-	struct sk_cat_snapshot *s = f->snapshot;
-	/* 1 s, 2 s, 4 s, ...: a disk that is full may be for a while. */
-	uint64_t wait_s = s->failures < 6 ? UINT64_C(1) << s->failures :
-					    RETRY_MOST_S;
-
-	a->counts.flush_errors++;
-	s->job->figures.flush_errors++;
-	say_degraded(a, f);
-	sk_cat_set_failure(s, f->err.text);
-	s->failures++;
-	s->failures_total++;
-	/* Another try would be refused as well. */
-	s->hopeless_on_disk = f->lost;
-	s->retry_ns = agent_now(a) + wait_s * SECOND_NS;
-	log_error(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " could not "
-		  "be flushed: %s", s->job->name, s->run, s->step, f->err.text);
-}
-
 static void finish_flush(struct agent *a, struct flush *f)
 {
 	uint64_t took_ns = agent_now(a) - f->started_ns;
@@ -410,9 +232,9 @@ static void finish_flush(struct agent *a, struct flush *f)
 	/* What was to be kept is not; the newest one is another now. */
 	f->snapshot->job->flush_due |= f->bad;
 	if (f->result < 0)
-		snapshot_failed(a, f);
+		outcome_failed(a, f);
 	else
-		snapshot_durable(a, f);
+		outcome_durable(a, f);
 	if (f->result == 0)
 		retain_due(a, f->snapshot->job);
 	else if (f->result == -ENOSPC || f->result == -EDQUOT)
@@ -461,7 +283,7 @@ static void add_stored(struct agent *a, struct flush *f)
 		.dir = dir, .file = f->file,
 	};
 
-	name_step(dir, s->step);
+	settle_name(dir, s->step);
 	memcpy(found.content, f->image->content, sizeof(found.content));
 	f->result = sk_cat_stored_add(s->job, &found,
 				      sk_cat_layout_ref(f->image->layout),
@@ -552,7 +374,7 @@ static void no_memory(struct agent *a, struct sk_cat_snapshot *s)
 	struct flush f = { .agent = a, .snapshot = s };
 
 	f.result = sk_err_set(&f.err, -ENOMEM, "no memory for a flush");
-	snapshot_failed(a, &f);
+	outcome_failed(a, &f);
 	agent_changed(a);
 }
 

@@ -2,7 +2,8 @@
 /*
  * The flusher: writes snapshots to the store, one at a time.
  *
- * flush.c writes one; due.c says which is next and what is still to come.
+ * flush.c writes one, outcome.c says what came of it; due.c says which is next
+ * and what is still to come.
  */
 #ifndef SK_AGENT_DISK_FLUSH_H
 #define SK_AGENT_DISK_FLUSH_H

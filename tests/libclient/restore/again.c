@@ -34,23 +34,9 @@ struct plan {
 	int link[2];		/* between the two ranks */
 };
 
-/* The whole of "w" is rank 0's: rank 1 has its own blob alone. */
-static void describe(struct rank *rank)
-{
-	static const int32_t first[] = { 0 };
-	static char own[32];
-	struct sk_mesh *mesh = mesh_of(1, 0, first, NULL);
-
-	rank_tensor(rank, &(struct sk_tensor){
-		.name = "w", .dtype = SK_F32, .ndim = 2, .shape = { 60, 90 },
-		.mesh = mesh, .placements = { SK_REPLICATE } }, 0xee);
-	CHECK(!sk_state_blob_local(rank->state, "rng", own, sizeof(own)));
-	sk_mesh_release(mesh);
-}
-
 static void save(struct rank *rank)
 {
-	describe(rank);
+	rank_whole(rank);
 	for (int64_t step = OLD; step <= NEW; step += NEW - OLD) {
 		rank_write(rank, step);
 		rank_snapshot(rank, step, SK_DURABLE);
@@ -173,7 +159,7 @@ static void load(struct rank *rank)
 	struct sk_report report = { 0 };
 	int r;
 
-	describe(rank);
+	rank_whole(rank);
 	r = sk_restore(rank->state, p->step, &comm, &o, &report);
 	CHECK(r == p->result, "%d, wanted %d: %s", r, p->result, sk_error());
 	if (r < 0)

@@ -208,6 +208,19 @@ static void run_rank(struct scene *scene, const char *job, int world, int i,
 	exit(0);
 }
 
+void rank_whole(struct rank *rank)
+{
+	static const int32_t first[] = { 0 };
+	static char own[32];
+	struct sk_mesh *mesh = mesh_of(1, 0, first, NULL);
+
+	rank_tensor(rank, &(struct sk_tensor){
+		.name = "w", .dtype = SK_F32, .ndim = 2, .shape = { 60, 90 },
+		.mesh = mesh, .placements = { SK_REPLICATE } }, 0xee);
+	CHECK(!sk_state_blob_local(rank->state, "rng", own, sizeof(own)));
+	sk_mesh_release(mesh);
+}
+
 void scene_ranks_start(struct scene *scene, const char *job, int world,
 		       rank_fn fn, const void *arg, pid_t *pids)
 {

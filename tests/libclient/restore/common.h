@@ -94,6 +94,9 @@ char *rank_tensor(struct rank *rank, const struct sk_tensor *tensor,
 /** Describes a small model: "wq" of @rows rows that all ranks share, "norm"
  * that each has, both of 900 columns of F32, and "rng", which is its own. */
 void rank_model(struct rank *rank, int64_t rows);
+/** Describes "w", 60 rows of 90 of F32, the whole of which is rank 0's, and "rng",
+ * which is each one's own: what the others describe is another thing. */
+void rank_whole(struct rank *rank);
 /** Writes the values of @step into all tensors and blobs of the state. */
 void rank_write(struct rank *rank, int64_t step);
 /** Elements that are not those of @step, over all tensors and blobs. Local

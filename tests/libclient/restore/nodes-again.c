@@ -24,25 +24,11 @@ static struct mesh_comm links;
 
 static const int home[RANKS] = { 0, 0, 1 };
 
-/* The whole of "w" is rank 0's: what the others describe is another thing. */
-static void describe(struct rank *rank)
-{
-	static const int32_t first[] = { 0 };
-	static char own[32];
-	struct sk_mesh *mesh = mesh_of(1, 0, first, NULL);
-
-	rank_tensor(rank, &(struct sk_tensor){
-		.name = "w", .dtype = SK_F32, .ndim = 2, .shape = { 60, 90 },
-		.mesh = mesh, .placements = { SK_REPLICATE } }, 0xee);
-	CHECK(!sk_state_blob_local(rank->state, "rng", own, sizeof(own)));
-	sk_mesh_release(mesh);
-}
-
 static void save(struct rank *rank)
 {
 	struct sk_comm comm;
 
-	describe(rank);
+	rank_whole(rank);
 	mesh_comm_join(&links, rank->rank, &comm);
 	CHECK(sk_restore(rank->state, SK_LATEST, &comm, NULL, NULL) == -ENOENT,
 	      "%s", sk_error());
@@ -103,7 +89,7 @@ static void load(struct rank *rank)
 	int r;
 
 	self = rank;
-	describe(rank);
+	rank_whole(rank);
 	mesh_comm_join(&links, rank->rank, &comm);
 	meet = comm.allgather;
 	comm.allgather = evict_and_meet;

@@ -11,6 +11,7 @@
 
 #include "base/os.h"
 #include "restore/relay.h"
+#include "support/random.h"
 
 #define RANKS 5
 #define FLOWS 4
@@ -22,8 +23,7 @@ static uint64_t random_state;
 
 static uint64_t below(uint64_t n)
 {
-	random_state = random_state * 6364136223846793005u + 1442695040888963u;
-	return (random_state >> 33) % n;
+	return draw(&random_state, n);
 }
 
 /* ---- ranks, and how they talk ---- */
@@ -160,7 +160,7 @@ static void draw_want(struct scene *s, size_t i, bool first)
 	}
 }
 
-static void draw(struct scene *s)
+static void draw_scene(struct scene *s)
 {
 	uint64_t base = 0;
 
@@ -292,7 +292,7 @@ Test(relay, any_wants_in_any_rounds)
 		size_t n;
 
 		random_state = seed;
-		draw(s);
+		draw_scene(s);
 		begin(s);
 		for (uint64_t round = 0; (n = land(s)); round++) {
 			n = sk_relaying_sends(&s->players[0].relaying,
@@ -326,7 +326,7 @@ Test(relay, words_that_cannot_be)
 		struct player *p = &s->players[1];
 		struct sk_flows none = { 0 };
 
-		draw(s);
+		draw_scene(s);
 		s->rank = 1;
 		memcpy(s->words[1], words[i], sizeof(words[i]));
 		s->n_said = 1;

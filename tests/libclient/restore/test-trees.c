@@ -13,6 +13,7 @@
 #include "base/util.h"
 #include "restore/flow.h"
 #include "restore/terms.h"
+#include "support/random.h"
 
 #define RANKS 200
 #define WANTS 120
@@ -22,8 +23,7 @@ static uint64_t random_state;
 
 static uint64_t below(uint64_t n)
 {
-	random_state = random_state * 6364136223846793005u + 1442695040888963u;
-	return (random_state >> 33) % n;
+	return draw(&random_state, n);
 }
 
 struct scene {

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "disk/outcome.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "base/size.h"
+#include "disk/settle.h"
+#include "memory/record.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+#define RETRY_MOST_S 60u
+#define RATE_LEAST ((uint64_t)8 << 20)	/* that tell how fast bytes go */
+
+static void measure(struct agent *a, const struct flush *f)
+{
+	double seconds = (double)(agent_now(a) - f->started_ns) / 1e9;
+
+	if (f->done && seconds > 0)
+		a->flush_rate = (double)f->done / seconds;
+	/* Of a small one the time is what any takes. */
+	if (f->done >= RATE_LEAST && seconds > 0)
+		a->flush_pace = a->flush_rate;
+	f->snapshot->job->flush_took_ns = agent_now(a) - f->started_ns;
+}
+
+void outcome_durable(struct agent *a, const struct flush *f)
+{
+	struct sk_cat_snapshot *s = f->snapshot;
+	char bytes[32];
+
+	sk_cat_set_failure(s, NULL);
+	s->failures = 0;
+	a->store_failed = false;
+	degraded_clear(a, DEGRADED_STORE_FULL);
+	record_snapshot(a, s);
+	measure(a, f);
+	if (sk_cat_on_disk(s)) {
+		a->counts.durable++;
+		a->durable_ns = agent_now(a);
+		s->job->figures.durable++;
+		s->job->figures.durable_ns = a->durable_ns;
+		s->job->figures.durable_step = s->step;
+	} else {
+		/* What is missing is not here to be written. */
+		s->hopeless_on_disk = true;
+		if (!sk_cat_local(s))
+			sk_cat_set_failure(s, "memory holds some parts as "
+					   "replicas only, which do not go to "
+					   "disk");
+	}
+	settle_step(a, s);
+	log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is %s (%s "
+		 "written)", s->job->name, s->run, s->step,
+		 sk_cat_on_disk(s) ? "durable" :
+		 sk_cat_local(s) ? "durable as far as it is "
+		 "on this node" : "not whole on disk: memory holds some parts "
+		 "as replicas only", sk_size_format(f->done, bytes,
+						  sizeof(bytes)));
+}
+
+/* What is the store's fault; the rest is said of the snapshot alone. */
+static void say_degraded(struct agent *a, const struct flush *f)
+{
+	int r = f->result;
+
+	if (f->bad || f->lost || r == -ENOMEM || r == -ECANCELED)
+		return;
+	a->store_failed = true;
+	watch_soon(a);
+	if (r == -ENOSPC || r == -EDQUOT) {
+		a->flush_needs = f->bytes - f->done;
+		degraded_set(a, DEGRADED_STORE_FULL, f->err.text);
+	} else {
+		degraded_set(a, DEGRADED_STORE_ERROR, f->err.text);
+	}
+}
+
+void outcome_failed(struct agent *a, const struct flush *f)
+{
+	struct sk_cat_snapshot *s = f->snapshot;
+	/* 1 s, 2 s, 4 s, ...: a disk that is full may be for a while. */
+	uint64_t wait_s = s->failures < 6 ? UINT64_C(1) << s->failures :
+					    RETRY_MOST_S;
+
+	a->counts.flush_errors++;
+	s->job->figures.flush_errors++;
+	say_degraded(a, f);
+	sk_cat_set_failure(s, f->err.text);
+	s->failures++;
+	s->failures_total++;
+	/* Another try would be refused as well. */
+	s->hopeless_on_disk = f->lost;
+	s->retry_ns = agent_now(a) + wait_s * SECOND_NS;
+	log_error(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " could not "
+		  "be flushed: %s", s->job->name, s->run, s->step, f->err.text);
+}

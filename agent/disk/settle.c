@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "disk/settle.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent.h"
+#include "disk/index.h"
+
+/* A step whose directory gets the name that readers look for. */
+struct settling {
+	struct work work;
+	struct agent *agent;
+	char job[SK_JOB_MAX + 1];
+	uint64_t step;
+	struct sk_store_run run;
+	bool pinned, complete;
+	int result;
+	struct sk_err err;
+};
+
+void settle_name(char dir[SK_CAT_DIR_MAX], int64_t step)
+{
+	(void)snprintf(dir, SK_CAT_DIR_MAX, "step-%012" PRId64, step);
+}
+
+static void settle_in_store(struct work *work)
+{
+	struct settling *t = sk_link_object(work, struct settling, work);
+	struct sk_store *store = t->agent->store;
+	char dir[SK_CAT_DIR_MAX];
+
+	settle_name(dir, (int64_t)t->step);
+	if (t->pinned)
+		t->result = sk_store_pin(store, t->job, dir, &t->run, true,
+					 &t->err);
+	if (t->complete && t->result == 0)
+		t->result = sk_store_settle(store, t->job, t->step, &t->run,
+					    &t->err);
+}
+
+static void step_settled(struct work *work)
+{
+	struct settling *t = sk_link_object(work, struct settling, work);
+
+	if (t->result < 0)
+		log_warning(t->agent, "%s", t->err.text);
+	index_changed(t->agent, t->job);
+	free(t);
+}
+
+void settle_step(struct agent *a, const struct sk_cat_snapshot *s)
+{
+	struct settling *t;
+
+	if (!s->pinned && !sk_cat_on_disk(s))
+		return;
+	t = calloc(1, sizeof(*t));
+	if (!t)
+		return;		/* the next complete flush does it */
+	t->agent = a;
+	memcpy(t->job, s->job->name, sizeof(t->job));
+	t->step = (uint64_t)s->step;
+	t->run = (struct sk_store_run){ s->run, s->run_id };
+	t->pinned = s->pinned && !s->unpinning;
+	t->complete = sk_cat_on_disk(s);
+	t->work.run = settle_in_store;
+	t->work.finish = step_settled;
+	work_submit(&a->loop.works, a->slow, &t->work);
+}
