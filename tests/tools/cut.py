@@ -153,6 +153,11 @@ class Scene:
                         "/dev/null"], check=True, stdout=subprocess.DEVNULL,
                        env=self.env | {"SHARDKEEP_SOCKET":
                                        str(self.folder / "real.sock")})
+        # Images on disk come while one looks, else.
+        self.between.begin()
+        for step in range(1, steps + 1):
+            r = self.run("flush", "--wait", f"{job}/{step}")
+            assert r.returncode == 0, r
 
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([CACHECTL, *args], check=False, text=True,
@@ -202,10 +207,6 @@ def check_evict(scene: Scene) -> None:
         for done in (False, True):
             job = next(fresh)
             scene.train(job)
-            scene.between.begin()
-            for step in (1, 2):
-                r = scene.run("flush", "--wait", f"{job}/{step}")
-                assert r.returncode == 0, r
             scene.between.begin("evict", done=done)
             r = scene.run("evict", place, f"{job}/1")
             assert r.returncode == 0, (place, done, r)
