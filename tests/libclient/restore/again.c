@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -21,6 +22,7 @@
 
 #define OLD 10
 #define NEW 20
+#define TRIES 10
 
 /* What happens before ranks meet; the number of the meeting, from 1. */
 typedef void (*meanwhile_fn)(struct rank *rank, int meeting);
@@ -31,6 +33,7 @@ struct plan {
 	int result;
 	int64_t got;
 	meanwhile_fn meanwhile;
+	bool *found;		/* set where the newest may be, and is */
 	int link[2];		/* between the two ranks */
 };
 
@@ -161,6 +164,11 @@ static void load(struct rank *rank)
 
 	rank_whole(rank);
 	r = sk_restore(rank->state, p->step, &comm, &o, &report);
+	if (p->found && r >= 0 && report.step == NEW) {
+		CHECK(!rank_wrong(rank, NEW, rank->rank), "%d", rank->rank);
+		*p->found = true;
+		return;
+	}
 	CHECK(r == p->result, "%d, wanted %d: %s", r, p->result, sk_error());
 	if (r < 0)
 		return;
@@ -201,14 +209,32 @@ static void replaced(struct scene *scene)
 	}
 }
 
+/* A look of the agent's own, as after ranks have gone, may come between a
+ * replacement and the opening: then the newest is there. Not each time. */
+static void try_unseen(struct scene *scene, const char *job, struct plan p)
+{
+	bool *found = mmap(NULL, sizeof(*found), PROT_READ | PROT_WRITE,
+			   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int tries = 0;
+
+	CHECK(found != MAP_FAILED);
+	p.found = found;
+	do {
+		*found = false;
+		try(scene, job, &p);
+	} while (*found && ++tries < TRIES);
+	CHECK(!*found, "the newest each time");
+	munmap(found, sizeof(*found));
+}
+
 /* It ends, and with something older if there is any. */
 static void replaced_without_end(struct scene *scene)
 {
 	scene_ranks(scene, "restless", 2, save, NULL);
-	try(scene, "restless", &(struct plan){
+	try_unseen(scene, "restless", (struct plan){
 		.step = SK_LATEST, .flags = SK_RESTORE_DISK_ONLY,
 		.got = OLD, .meanwhile = replace_always });
-	try(scene, "restless", &(struct plan){
+	try_unseen(scene, "restless", (struct plan){
 		.step = NEW, .flags = SK_RESTORE_DISK_ONLY,
 		.result = -ENOENT, .meanwhile = replace_always });
 	try(scene, "restless", &(struct plan){
