@@ -20,6 +20,8 @@
 #include "keeper/table.h"
 #include "support/agent.h"
 
+#define TRIES 10
+
 /* ---- what is looked at ---- */
 
 static pid_t agent_pid(const struct rig *rig)
@@ -310,31 +312,49 @@ static void test_keeps_no_more(struct rig *rig)
 	}
 }
 
+/* Kills the agent while it writes; the step. A test that stands still for the
+ * seconds that this takes has another try. */
+static int64_t cut_short(struct rig *rig, struct rank r[2],
+			 struct rank_options o)
+{
+	o.world = 2;
+	for (int64_t step = 1; step <= TRIES; step++) {
+		rank_snapshot(&r[0], step);
+		rank_snapshot(&r[1], step);
+		CHECK_STATUS(rank_wait(&r[0], step, 2, WAIT_MS), 0,
+			     &r[0].msg);
+		(void)kill_agent(rig);
+		if (!(flags_of(rig, o.job, step) & SK_SNAP_DURABLE))
+			return step;
+		for (o.rank = 0; o.rank < 2; o.rank++)
+			come_back(&r[o.rank], rig, o);
+	}
+	CHECK(false, "each was written too soon");
+	return 0;
+}
+
 /* A flush that was cut short begins again. */
 static void test_flush(const char *program)
 {
 	struct rank_options o = { .job = "flush", .rows = 512 };
 	struct rank r[2];
 	struct rig rig;
+	int64_t step;
 
 	rig_init(&rig, program);
 	rig_start(&rig, "--keeper", "--store", rig.store, "--flush-rate",
 		  "2M", "--idle-exit", "60", NULL);
 	open_ranks(r, &rig, o);
-	rank_snapshot(&r[0], 1);
-	rank_snapshot(&r[1], 1);
-	CHECK_STATUS(rank_wait(&r[0], 1, 2, WAIT_MS), 0, &r[0].msg);
-	CHECK(!(flags_of(&rig, "flush", 1) & SK_SNAP_DURABLE), "too soon");
-	(void)kill_agent(&rig);
+	step = cut_short(&rig, r, o);
 	close_ranks(r);
 	o.world = 2;
 	CHECK_STATUS(rank_open(&r[0], &rig, &o), 0, &r[0].msg);
 	r[0].run = 1;
-	CHECK_STATUS(rank_wait(&r[0], 1, 3, WAIT_MS), 0, &r[0].msg);
+	CHECK_STATUS(rank_wait(&r[0], step, 3, WAIT_MS), 0, &r[0].msg);
 	/* What is durable need not be written again. */
 	CHECK(stat_of(&rig, "shardkeep_snapshots_durable_total") == 1, "1");
 	(void)kill_agent(&rig);
-	CHECK(flags_of(&rig, "flush", 1) & SK_SNAP_DURABLE, "durable");
+	CHECK(flags_of(&rig, "flush", step) & SK_SNAP_DURABLE, "durable");
 	CHECK(stat_of(&rig, "shardkeep_bytes_flushed_total") == 0, "written");
 	rank_close(&r[0]);
 	CHECK(rig_stop(&rig) == 0, "status");
