@@ -28,6 +28,8 @@ NAMES = {1: "hello", 9: "wait", 11: "list", 12: "open", 13: "close",
          14: "report", 15: "pin", 16: "unpin", 17: "evict", 18: "flush",
          19: "stats", 20: "stop", 22: "retain", 26: "status"}
 ALWAYS = 1 << 30
+# What the machine lacks may change meanwhile, by what else runs on it.
+EITHER = {"status": (0, 7), "doctor": (0, 7, 8)}
 
 
 def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
@@ -167,7 +169,7 @@ class Scene:
         """Its messages when nobody ends."""
         self.between.begin()
         done = self.run(*args)
-        assert done.returncode in (0, 7), (args, done)
+        assert done.returncode in (0, 7, 8), (args, done)
         return {n: k for n, k in self.between.seen.items() if n != "close"}
 
 
@@ -182,7 +184,8 @@ def each_cut(scene: Scene, *args: str) -> Iterator[str]:
 def shape(text: str) -> object:
     """What does not change from one second to the next."""
     doc = json.loads(text)
-    return {k: len(v) if isinstance(v, list) else type(v)
+    return {k: len(v) if isinstance(v, list) and
+            k not in ("degraded", "checks") else type(v)
             for k, v in doc.items()}
 
 
@@ -195,7 +198,8 @@ def check_looks(scene: Scene) -> None:
         fine = scene.run(*args)
         for what in each_cut(scene, *args):
             done = scene.run(*args)
-            assert done.returncode == fine.returncode, (what, done)
+            well = EITHER.get(command, (fine.returncode,))
+            assert done.returncode in well, (what, done)
             assert shape(done.stdout) == shape(fine.stdout), (what, done)
             assert not done.stderr, (what, done)
 
