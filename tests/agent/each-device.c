@@ -15,7 +15,6 @@
 
 #define JOB "device"
 #define DEAD "dead"
-#define TRIES 4000		/* of some milliseconds each */
 #define SECOND UINT64_C(1000000000)
 
 /* By this process's own driver: the agent has none. */
@@ -43,11 +42,12 @@ static int ask_slot(struct scene *s, const struct rank *r)
 	const struct sk_extent all = { .from = l->header_bytes,
 				       .to = l->image_bytes };
 	int fd = memfd_create("extents", MFD_CLOEXEC), fds[SK_MSG_FDS], n = 0;
+	uint64_t until = await_until();
 	int status = -EAGAIN;
 
 	CHECK(fd >= 0 && write(fd, &all, sizeof(all)) == sizeof(all),
 	      "memfd");
-	for (int i = 0; i < TRIES && status == -EAGAIN; i++) {
+	while (status == -EAGAIN && !await_late(until)) {
 		s->msg = (struct sk_msg){ .type = SK_MSG_DEVICE_SLOT,
 					  .body.device_slot = {
 			.state = r->state, .n_extents = 1 } };
@@ -209,10 +209,11 @@ static void die_early(struct scene *s, int64_t step)
 {
 	struct rank r;
 	int status = come(s, &r, DEAD), slot;
+	uint64_t until = await_until();
 
 	/* The one before may not be known to be dead yet. */
-	for (int i = 0; i < TRIES && status < 0 &&
-	     strstr(rig_why(&s->msg), "lives already"); i++) {
+	while (status < 0 && strstr(rig_why(&s->msg), "lives already") &&
+	       !await_late(until)) {
 		rank_close(&r);
 		(void)usleep(1000);
 		status = come(s, &r, DEAD);

@@ -117,11 +117,10 @@ static void check_open(int sock, const struct sk_wire_image *image,
 static int evict_unused(int sock, const char *job, int64_t step,
 			struct sk_msg *msg)
 {
-	int r = -EBUSY;
+	int r;
 
-	/* Each request is a turn, in which it looks at the others as well. */
-	for (unsigned i = 0; i < WAIT_MS && r == -EBUSY; i++)
-		r = manage(sock, SK_MSG_EVICT, job, step, 0, msg);
+	AWAIT((r = manage(sock, SK_MSG_EVICT, job, step, 0, msg)) != -EBUSY,
+	      "step %d is in use", (int)step);
 	return r;
 }
 

@@ -85,13 +85,10 @@ static void stray_end(const struct stray *s)
 	close(s->told);
 }
 
-/* Each question is a turn, in which the agent looks at others as well. */
 static void await_stat(int sock, const char *name, double value)
 {
-	for (unsigned i = 0; i < WAIT_MS; i++)
-		if (stat_value(sock, name) == value)
-			return;
-	CHECK(false, "%s is %f", name, stat_value(sock, name));
+	AWAIT(stat_value(sock, name) == value, "%s is %f", name,
+	      stat_value(sock, name));
 }
 
 static void test_nobody_else(const char *program)

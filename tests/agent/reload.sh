@@ -17,7 +17,7 @@ conf() { printf '%s\n' "$@" >"$dir/conf"; }
 # heard TEXT: reads the log up to a line that has it.
 heard() {
 	local line
-	while read -r -t 30 -u 3 line; do
+	while read -r -t 60 -u 3 line; do
 		[[ $line == *"$1"* ]] && return
 	done
 	fail "the log has no \"$1\""
@@ -67,7 +67,7 @@ mkfifo "$dir/ready"
 exec 4<>"$dir/ready"
 "$agent" --config "$dir/conf" --socket "$dir/agent.sock" --detach \
 	--no-keeper --ready-fd 4
-read -r -N 1 -t 30 -u 4 _ || fail "it is not ready"
+read -r -N 1 -t 60 -u 4 _ || fail "it is not ready"
 pid=$("$cachectl" --socket "$dir/agent.sock" --json status |
 	python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])')
 mv "$dir/agent.log" "$dir/agent.log.1"

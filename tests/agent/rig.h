@@ -18,7 +18,7 @@
 #include "support/await.h"
 #include "wire/channel.h"
 
-#define WAIT_MS 30000u
+#define WAIT_MS 60000u
 
 struct rig {
 	const char *program;

@@ -45,7 +45,7 @@ start_agent() {
 		--store "$dir/$1/store" --memory 256M --device-memory 64M \
 		--log-level warning --ready-fd 9 --no-keeper &
 	pids[$1]=$!
-	read -r -t 30 -n 1 _ <&9 || fail "an agent did not start"
+	read -r -t 60 -n 1 _ <&9 || fail "an agent did not start"
 	exec 9>&-
 	rm "$dir/ready"
 }

@@ -101,7 +101,7 @@ exec 9<>"$dir/ready"
 shardkeepd --socket "$dir/agent.sock" --memory 64M --no-keeper \
 	--log-level error --ready-fd 9 &
 agent=$!
-read -r -N 1 -t 30 -u 9 _ || fail "no agent"
+read -r -N 1 -t 60 -u 9 _ || fail "no agent"
 scontrol update NodeName="$(sinfo -h -t drain -o %n | paste -sd,)" State=RESUME
 until_true "two idle nodes again" is_idle
 srun -N2 -o "$dir/ran.txt" echo ran || fail "refused on nodes with an agent"

@@ -21,7 +21,7 @@
 
 #define ROWS 13
 #define COLUMNS 7
-#define WAIT_MS 30000
+#define WAIT_MS 60000
 
 /* Breaking the fence is a data race, and means to be one. */
 #ifdef __SANITIZE_THREAD__

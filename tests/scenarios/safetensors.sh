@@ -22,7 +22,7 @@ exec 9<>"$dir/ready"
 "$agent" --socket "$SHARDKEEP_SOCKET" --store "$dir/store" --memory 256M \
 	--log-level warning --ready-fd 9 &
 pid=$!
-read -r -t 30 -n 1 _ <&9
+read -r -t 60 -n 1 _ <&9
 exec 9>&-
 "$trainer" --mesh 2x2 --steps 4 --flush-every 2 --log "$dir/log"
 "$cachectl" export demo "$dir/whole.safetensors" >/dev/null

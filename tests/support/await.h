@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define AWAIT_MS 30000
+#define AWAIT_MS 60000
 
 /**
  * Asks again until it is so. A question that is a message, as of an agent's

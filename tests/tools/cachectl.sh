@@ -79,7 +79,7 @@ start_agent() {
 	"$agent" --socket "$SHARDKEEP_SOCKET" "${store[@]}" "${keeper[@]}" \
 		--memory 256M --log-level error --ready-fd 9 &
 	pid=$!
-	read -r -t 30 -n 1 _ <&9 || fail "the agent did not start"
+	read -r -t 60 -n 1 _ <&9 || fail "the agent did not start"
 	exec 9>&-
 }
 
@@ -553,7 +553,7 @@ if unshare -m mount -t tmpfs none /run 2>/dev/null; then
 		exec 9<>/run/ready
 		"$1" --socket /run/shardkeep/agent.sock --memory 16M \
 			--log-level error --ready-fd 9 &
-		read -r -t 30 -n 1 _ <&9
+		read -r -t 60 -n 1 _ <&9
 		stat -c %a /run/shardkeep
 		kill $! && wait $!' _ "$agent")
 	[ "$mode" = 755 ] || fail "/run/shardkeep has mode $mode"

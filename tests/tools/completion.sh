@@ -21,7 +21,7 @@ start_agent() {
 	"$agent" --socket "$SHARDKEEP_SOCKET" --store "$dir/store" \
 		--memory 256M --log-level error --ready-fd 9 &
 	pid=$!
-	read -r -t 30 -n 1 _ <&9
+	read -r -t 60 -n 1 _ <&9
 	exec 9>&-
 }
 
