@@ -200,7 +200,7 @@ static struct life *new_life(struct scene *scene, uint64_t n)
 	struct life *l = calloc(1, sizeof(*l));
 
 	CHECK(l);
-	(void)alarm(60);
+	(void)alarm(240);
 	if (n % LIVES_OF_AGENT == 0) {
 		scene_stop_agent(scene, SIGKILL);
 		scene_start_agent(scene);

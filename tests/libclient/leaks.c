@@ -165,7 +165,7 @@ static void clean_up(void)
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
-	(void)alarm(120);
+	(void)alarm(300);
 	CHECK(mkdtemp(dir));
 	CHECK(!atexit(clean_up));
 	(void)snprintf(sock, sizeof(sock), "%s/agent.sock", dir);

@@ -28,7 +28,7 @@ import torch._dynamo
 import torch.distributed as dist
 from shardkeep._tools import path as program
 
-BOUND_S = 120
+BOUND_S = 300
 
 
 @functools.cache

@@ -18,7 +18,7 @@
 #include "tensor/box.h"
 #include "tensor/dtype.h"
 
-#define BOUND_S 240	/* of one process, so that nothing hangs for good */
+#define BOUND_S 600	/* of one process, so that nothing hangs for good */
 #define RANKS_MAX 16
 
 void scene_fail(const char *file, int line, const char *what,

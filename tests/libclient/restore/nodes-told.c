@@ -404,7 +404,7 @@ static void fail_devices(struct scene *scene)
 				of[i].becomes };
 			next.culprit = k % RANKS;
 			next.n = 1 + (uint64_t)k / 2;
-			(void)alarm(240);
+			(void)alarm(600);
 			run(scene, away, load_device);
 		}
 }
