@@ -258,7 +258,7 @@ Test(endpoint, takes_no_name_that_something_else_has)
 	user_end(&u);
 }
 
-Test(endpoint, is_another_ones_who_does_not_answer, .timeout = 60)
+Test(endpoint, is_another_ones_who_does_not_answer, .timeout = 300)
 {
 	struct endpoint first, second;
 	struct sk_err err = { "" };

@@ -161,7 +161,7 @@ static void meet_run(struct sk_task *task, size_t unit)
 }
 
 /* Would hang if the units of a task ran one after the other. */
-Test(pool, units_of_one_task_run_on_all_threads, .timeout = 120)
+Test(pool, units_of_one_task_run_on_all_threads, .timeout = 300)
 {
 	struct sk_pool *pool = make_pool(4);
 	struct meeting m = { .task = { .units = 4, .run = meet_run } };

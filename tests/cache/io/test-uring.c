@@ -67,7 +67,7 @@ static void *disturb(void *arg)
 	return write(s->pipe, "x", 1) == 1 ? s : NULL;
 }
 
-Test(uring, waits_through_signals, .init = need_uring, .timeout = 60)
+Test(uring, waits_through_signals, .init = need_uring, .timeout = 300)
 {
 	struct sigaction action = { .sa_handler = on_signal };
 	struct sk_io_engine *engine = make_engine(4);
@@ -97,7 +97,7 @@ Test(uring, waits_through_signals, .init = need_uring, .timeout = 60)
 
 /* ---- more than the ring holds ---- */
 
-Test(uring, loses_nothing_when_it_is_full, .init = need_uring, .timeout = 60)
+Test(uring, loses_nothing_when_it_is_full, .init = need_uring, .timeout = 300)
 {
 	struct sk_io_engine *engine = make_engine(1);
 	struct sk_io_request q[200] = { 0 }, *back = NULL;

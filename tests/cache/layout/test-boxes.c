@@ -158,7 +158,7 @@ static void add_grids(struct job *j, bool cut)
 }
 
 /* Nobody's event loop is held by boxes that were made to be hard. */
-Test(boxes, what_cannot_be_told_in_time_is_refused, .timeout = 60)
+Test(boxes, what_cannot_be_told_in_time_is_refused, .timeout = 300)
 {
 	struct job j = { .n = 0 };
 

@@ -389,7 +389,7 @@ static void says_the_truth(const struct job *j, const char *text)
 	}
 }
 
-Test(coverage, is_what_marking_every_element_says, .timeout = 120)
+Test(coverage, is_what_marking_every_element_says, .timeout = 300)
 {
 	static struct job j;
 	int covered = 0, followed = 0;
@@ -460,7 +460,7 @@ static uint64_t looks_for(int32_t world, uint32_t n_items)
 	return looks;
 }
 
-Test(coverage, of_a_world_costs_its_ranks_and_its_items, .timeout = 60)
+Test(coverage, of_a_world_costs_its_ranks_and_its_items, .timeout = 300)
 {
 	cr_assert_eq(looks_for(64, 10), 64 + 10);
 	cr_assert_eq(looks_for(16384, 10), 16384 + 10);

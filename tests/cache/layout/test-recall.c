@@ -314,7 +314,7 @@ Test(layout_recall, a_header_costs_the_same_among_few_and_many)
 }
 
 /* What is beyond the bytes goes, oldest first, and can be had again. */
-Test(layout_recall, the_oldest_are_forgotten, .timeout = 60)
+Test(layout_recall, the_oldest_are_forgotten, .timeout = 300)
 {
 	enum { N = 80, BOXES = 1 << 16 };
 	struct sk_item item = { .kind = SK_ITEM_BLOB_LOCAL, .spec = {

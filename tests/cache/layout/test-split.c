@@ -236,7 +236,7 @@ static void check_rank(const struct state *s, int rank)
 	sk_layout_free(l[1]);
 }
 
-Test(split, is_the_rule_on_every_rank, .timeout = 120)
+Test(split, is_the_rule_on_every_rank, .timeout = 300)
 {
 	static struct state s;
 

@@ -80,12 +80,12 @@ static void need_uring(void)
 
 #define BOTH(name)						\
 	static void name(enum sk_io_backend backend);		\
-	Test(store_faults, name##_by_uring, .timeout = 120)	\
+	Test(store_faults, name##_by_uring, .timeout = 300)	\
 	{							\
 		need_uring();					\
 		name(SK_IO_URING);				\
 	}							\
-	Test(store_faults, name##_by_threads, .timeout = 120)	\
+	Test(store_faults, name##_by_threads, .timeout = 300)	\
 	{							\
 		name(SK_IO_THREADS);				\
 	}							\
@@ -246,7 +246,7 @@ Test(store_faults, what_cannot_be_unhidden_is_told)
 }
 
 /* A file that takes no more bytes is full, and said to be. */
-Test(store_faults, a_write_of_nothing_is_an_error, .timeout = 20)
+Test(store_faults, a_write_of_nothing_is_an_error, .timeout = 300)
 {
 	struct sk_fault_os fault;
 	FILE *file = tmpfile();
@@ -280,7 +280,7 @@ Test(store_faults, a_file_that_is_made_stays)
 	place_remove(&p);
 }
 
-Test(store_faults, opening, .timeout = 120)
+Test(store_faults, opening, .timeout = 300)
 {
 	struct sk_fault_os fault;
 	int n;
@@ -322,7 +322,7 @@ static int count_in(const struct place *p, const char *name)
 }
 
 /* Deletes through faults: the step is there whole, or is gone. */
-Test(store_faults, deleting, .timeout = 120)
+Test(store_faults, deleting, .timeout = 300)
 {
 	struct sk_fault_os fault;
 	int n, r;
@@ -410,7 +410,7 @@ static void fail_scan(int error, bool shortage)
 	place_remove(&p);
 }
 
-Test(store_faults, no_error_of_looking_becomes_nothing, .timeout = 120)
+Test(store_faults, no_error_of_looking_becomes_nothing, .timeout = 300)
 {
 	fail_scan(EIO, false);
 	fail_scan(EACCES, false);
@@ -420,7 +420,7 @@ Test(store_faults, no_error_of_looking_becomes_nothing, .timeout = 120)
 }
 
 /* Reading and small writes through faults. */
-Test(store_faults, scanning_and_owning, .timeout = 120)
+Test(store_faults, scanning_and_owning, .timeout = 300)
 {
 	struct sk_fault_os fault;
 	struct sk_store *store;
@@ -604,7 +604,7 @@ static void run_agents(const struct place *p, struct agent *agents)
 	pthread_barrier_destroy(&start);
 }
 
-Test(store_agents, of_one_run_fill_one_directory, .timeout = 120)
+Test(store_agents, of_one_run_fill_one_directory, .timeout = 300)
 {
 	struct agent agents[AGENTS] = { 0 };
 	struct sk_store *store;
@@ -627,7 +627,7 @@ Test(store_agents, of_one_run_fill_one_directory, .timeout = 120)
 }
 
 /* Old and new runs at once: no directory ever holds images of two. */
-Test(store_agents, of_two_runs_are_not_mixed, .timeout = 120)
+Test(store_agents, of_two_runs_are_not_mixed, .timeout = 300)
 {
 	struct agent agents[AGENTS] = { 0 };
 	struct sk_stored *images;
@@ -793,7 +793,7 @@ static uint64_t interrupt_delete(uint64_t first, uint64_t second)
 	return hits;
 }
 
-Test(store_agents, deletes_no_other_ones, .timeout = 120)
+Test(store_agents, deletes_no_other_ones, .timeout = 300)
 {
 	uint64_t hits = 2;
 
@@ -804,7 +804,7 @@ Test(store_agents, deletes_no_other_ones, .timeout = 120)
 	}
 }
 
-Test(store_agents, lose_nothing_between_two_calls, .timeout = 120)
+Test(store_agents, lose_nothing_between_two_calls, .timeout = 300)
 {
 	for (int i = 0; i < 4; i++)
 		cr_assert_gt(interrupt_put(i & 1, i & 2), 20);
@@ -839,7 +839,7 @@ static void *scan_on(void *arg)
 	return (void *)failed;
 }
 
-Test(store_agents, may_scan_meanwhile, .timeout = 120)
+Test(store_agents, may_scan_meanwhile, .timeout = 300)
 {
 	struct churn churn = { 0 };
 	pthread_t thread;

@@ -134,7 +134,7 @@ static bool meet(int (*fn)(struct sk_store *store),
 	return other.r != -EINPROGRESS;
 }
 
-Test(keep, a_pin_holds_or_its_owner_is_told, .timeout = 60)
+Test(keep, a_pin_holds_or_its_owner_is_told, .timeout = 300)
 {
 	uint64_t n;
 
@@ -148,7 +148,7 @@ Test(keep, a_pin_holds_or_its_owner_is_told, .timeout = 60)
 
 /* Killed at any call, and what it left is cleaned up: the step is whole, or
  * nothing of it is there. */
-Test(keep, who_retires_is_killed_anywhere, .timeout = 60)
+Test(keep, who_retires_is_killed_anywhere, .timeout = 300)
 {
 	bool gone = false;
 	uint64_t n;

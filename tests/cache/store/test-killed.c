@@ -103,7 +103,7 @@ Test(store_killed, who_settles_takes_no_other_step_along, .timeout = 300)
 }
 
 /* What it was deleting itself is deleted by who cleans up. */
-Test(store_killed, who_deletes_is_not_undone, .timeout = 60)
+Test(store_killed, who_deletes_is_not_undone, .timeout = 300)
 {
 	struct sk_store *store, *third;
 	struct sk_fault_os fault;

@@ -155,7 +155,7 @@ static void leave_some(const struct place *p)
 	kill_store(store);
 }
 
-Test(store_zero, any_descriptor_may_be_0, .timeout = 120)
+Test(store_zero, any_descriptor_may_be_0, .timeout = 300)
 {
 	uint64_t hits = 1, n;
 

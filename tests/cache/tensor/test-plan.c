@@ -338,7 +338,7 @@ static void check_taken(const struct test *t, int round)
 		     (long long)taken, (long long)wanted);
 }
 
-Test(plan, is_what_marking_every_element_says, .timeout = 120)
+Test(plan, is_what_marking_every_element_says, .timeout = 300)
 {
 	static struct test t;
 
@@ -375,7 +375,7 @@ static void check_boxes(const struct test *t, int rank)
 		cr_assert_eq(have[i], t->has[rank][i], "rank %d", rank);
 }
 
-Test(plan, boxes_are_what_cutting_lists_says, .timeout = 120)
+Test(plan, boxes_are_what_cutting_lists_says, .timeout = 300)
 {
 	static struct test t;
 

@@ -77,7 +77,7 @@ static void expect_list(const struct sk_steps *s, const int32_t *ranks,
 		cr_assert_eq(sk_steps_find(s, rank), search(ranks, n, rank));
 }
 
-Test(steps, are_the_list_that_they_stand_for, .timeout = 120)
+Test(steps, are_the_list_that_they_stand_for, .timeout = 300)
 {
 	int accepted = 0, rounds = 4000;
 
@@ -102,7 +102,7 @@ Test(steps, are_the_list_that_they_stand_for, .timeout = 120)
 }
 
 /* Whatever list: if it has steps they are it, and one change ends that. */
-Test(steps, of_any_list, .timeout = 120)
+Test(steps, of_any_list, .timeout = 300)
 {
 	for (int round = 0; round < 4000; round++) {
 		struct sk_steps s;

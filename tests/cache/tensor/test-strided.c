@@ -67,7 +67,7 @@ static void random_intervals(struct sk_intervals *in)
 	}
 }
 
-Test(strided, a_cut_is_what_lists_of_elements_give, .timeout = 60)
+Test(strided, a_cut_is_what_lists_of_elements_give, .timeout = 300)
 {
 	for (int round = 0; round < 20000; round++) {
 		struct sk_cut cut = { .pieces = 1 + pick(6),
@@ -94,7 +94,7 @@ Test(strided, a_cut_is_what_lists_of_elements_give, .timeout = 60)
 }
 
 /* As many chunks as elements, and no end of either. */
-Test(strided, more_chunks_than_can_be_counted, .timeout = 20)
+Test(strided, more_chunks_than_can_be_counted, .timeout = 300)
 {
 	struct sk_interval all = { 0, (int64_t)1 << 60 };
 	const struct sk_intervals in = { .v = &all, .n = 1,
@@ -154,7 +154,7 @@ static void check_rank(const struct sk_spec *spec, int rank)
 	free(boxes);
 }
 
-Test(strided, boxes_lie_behind_those_before_them, .timeout = 60)
+Test(strided, boxes_lie_behind_those_before_them, .timeout = 300)
 {
 	struct sk_mesh *m = NULL;
 

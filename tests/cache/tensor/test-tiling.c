@@ -157,7 +157,7 @@ static void random_space(struct sk_box *whole, int *ret_ndim)
 		whole->size[d] = 1 + pick(sides[*ret_ndim]);
 }
 
-Test(tiling, is_what_every_element_and_every_pair_says, .timeout = 120)
+Test(tiling, is_what_every_element_and_every_pair_says, .timeout = 300)
 {
 	int filled = 0, overlapping = 0, rounds = 20000;
 
@@ -219,7 +219,7 @@ static bool is_hole(int ndim, const struct sk_box *whole,
 	return true;
 }
 
-Test(tiling, a_hole_is_one_and_as_wide_as_it_can_be, .timeout = 120)
+Test(tiling, a_hole_is_one_and_as_wide_as_it_can_be, .timeout = 300)
 {
 	int holes = 0, rounds = 20000;
 
@@ -433,7 +433,7 @@ static double visits_each(make_fn make, int ndim, size_t n, bool fills)
 }
 
 /* Twice the boxes take about one more round each, 4 doublings four. */
-Test(tiling, boxes_that_cuts_can_part_take_n_log_n_visits, .timeout = 120)
+Test(tiling, boxes_that_cuts_can_part_take_n_log_n_visits, .timeout = 300)
 {
 	for (size_t m = 0; m < SK_ARRAY_SIZE(makes); m++)
 		for (int ndim = 1; ndim <= 3; ndim++)
@@ -572,7 +572,7 @@ static size_t make_random(int ndim, size_t n, struct sk_box *whole,
 }
 
 /* Whatever is asked ends within the visits, with an answer or without. */
-Test(tiling, a_hard_question_costs_no_more_than_was_offered, .timeout = 120)
+Test(tiling, a_hard_question_costs_no_more_than_was_offered, .timeout = 300)
 {
 	static const make_fn hard[] = { make_rods, make_onion, make_lattice,
 					make_random, make_grids,

@@ -198,7 +198,7 @@ static struct taken prove(int32_t world, uint32_t tensors)
 /* What a rank computes and keeps is the same in any world; what it says is a
  * bit for each image of its share; what it has room for besides, where that is
  * not the state's, are some bytes an image. */
-Test(tell, does_not_grow_with_the_world, .timeout = 120)
+Test(tell, does_not_grow_with_the_world, .timeout = 300)
 {
 	struct taken few = prove(64, TENSORS), many = prove(1024, TENSORS);
 

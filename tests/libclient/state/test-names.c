@@ -45,7 +45,7 @@ static void drop(struct sk_state *state, uint32_t at)
 	sk_names_put(state, at);
 }
 
-Test(names, are_found_whatever_came_and_went, .timeout = 60)
+Test(names, are_found_whatever_came_and_went, .timeout = 300)
 {
 	static struct sk_local locals[NAMES];
 	static char names[NAMES][8];
