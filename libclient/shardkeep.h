@@ -497,8 +497,8 @@ struct sk_comm_device {
 	 * as before; any other error ends the comm. */
 	int (*begin)(void *ctx, uint32_t timeout_ms);
 	/** As sk_comm.exchange, of parts in that device's memory, which nobody
-	 * else reads or writes meanwhile; but between two ranks of a node may
-	 * go several, in the same order on both, and the same bytes may go to
+	 * else reads or writes meanwhile; but between two ranks may go
+	 * several, in the same order on both, and the same bytes may go to
 	 * several ranks. When it returns 0, they are there. */
 	int (*exchange)(void *ctx, const struct sk_comm_part *sends,
 			size_t n_sends, const struct sk_comm_part *receives,

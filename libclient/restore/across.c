@@ -4,9 +4,9 @@
  * verify in host memory, as for the host; the window is copied to the device
  * and sent from there. It is received into one of two windows, and copied from
  * there to the tensors, by way of the host to those that lie elsewhere. What
- * others of the node want of it is sent to them out
- * of that window in the next round, in the same group: so all that a rank does
- * in a round is one operation, and no order among them could be wrong.
+ * others of the node want of it (relay.h), and other nodes (trees.h), is sent to
+ * them out of that window in the next round, in the same group: so all that a
+ * rank does in a round is one operation, and no order among them could be wrong.
  */
 #include "restore/across.h"
 
@@ -20,8 +20,6 @@
 #include "restore/relay.h"
 #include "restore/send.h"
 #include "restore/shape.h"
-
-#define OUT_BYTES (2 * SK_WINDOW_BYTES + SK_PAGE)
 
 struct across {
 	struct sk_restoring *rs;
@@ -76,6 +74,7 @@ static int make_windows(struct across *a)
 {
 	struct sk_restoring *rs = a->rs;
 	uint64_t in = end_of(a->flows.in, a->flows.n_in);
+	uint64_t out = a->sending.packed_bytes;
 	int r = 0;
 
 	a->window = in > SK_WINDOW_BYTES ? sk_round_up(in, SK_PAGE) :
@@ -86,12 +85,15 @@ static int make_windows(struct across *a)
 	if (r >= 0 && a->relaying.window)
 		r = sk_cuda_alloc(a->gpu, a->relaying.window, &a->there_passed,
 				  &rs->err);
-	if (r >= 0 && a->flows.n_out)
-		r = sk_cuda_alloc(a->gpu, OUT_BYTES, &a->there_out, &rs->err);
+	if (r >= 0 && out)
+		r = sk_cuda_alloc(a->gpu, out, &a->there_out, &rs->err);
 	rs->report.staging_bytes +=
 		(a->there_in ? 2 * a->window : 0) +
 		(a->there_passed ? a->relaying.window : 0) +
-		(a->there_out ? OUT_BYTES : 0);
+		(a->there_out ? out : 0);
+	a->sending.there = a->there_out;
+	a->sending.came = a->there_in;
+	a->sending.came_bytes = a->window;
 	return r;
 }
 
@@ -117,6 +119,7 @@ static int make_aside(struct across *a)
 static int make_room(struct across *a)
 {
 	struct sk_restoring *rs = a->rs;
+	uint64_t out = a->sending.packed_bytes;
 	int r = sk_cuda_device(rs->sk->cuda, rs->comm.device->ordinal,
 			       &a->gpu, &rs->err);
 
@@ -127,9 +130,9 @@ static int make_room(struct across *a)
 	if (r >= 0)
 		r = make_aside(a);
 	/* Without, each copy waits for itself. */
-	if (r >= 0 && a->flows.n_out)
-		(void)sk_cuda_lock(a->gpu, a->sending.packed, OUT_BYTES,
-				   OUT_BYTES, &a->lock, NULL);
+	if (r >= 0 && out)
+		(void)sk_cuda_lock(a->gpu, a->sending.packed, out, out,
+				   &a->lock, NULL);
 	return r;
 }
 
@@ -152,7 +155,7 @@ static struct sk_copy straight(uint64_t dst, const char *src, uint64_t bytes)
 static int push(struct across *a)
 {
 	const struct sk_sending *s = &a->sending;
-	uint64_t window = s->round % 2 * SK_WINDOW_BYTES;
+	uint64_t window = s->round % 2 * s->window;
 	int r = 0;
 
 	for (size_t i = 0; i < s->n_flows && r >= 0; i++) {
@@ -161,7 +164,7 @@ static int push(struct across *a)
 		struct sk_copy copy = straight(a->there_out + at,
 					       s->packed + at, n);
 
-		if (n)
+		if (n && !s->flows[i].from)
 			r = sk_cuda_lane_in(a->lane, &copy, 0, n, a->lock,
 					    &a->rs->err);
 	}
@@ -179,40 +182,28 @@ static size_t list_receives(struct across *a, uint64_t round)
 	size_t n_receives = 0;
 
 	a->n_landing = 0;
+	sk_flows_cut(a->flows.in, a->flows.n_in, round, 0, a->landing,
+		     &a->n_landing);
 	for (size_t i = 0; i < a->flows.n_in; i++) {
-		struct sk_flow *f = &a->flows.in[i];
-		uint64_t n = sk_flow_cut(f, a->landing, &a->n_landing);
+		const struct sk_flow *f = &a->flows.in[i];
 
-		if (!n)
+		if (!f->bytes)
 			continue;
-		report->bytes_received += n;
-		report->bytes_device += n;
+		report->bytes_received += f->bytes;
+		report->bytes_device += f->bytes;
 		a->receives[n_receives++] = (struct sk_comm_part){
 			f->rank, 0,
 			(void *)(uintptr_t)(window_of(a, round) + f->base),
-			n };
+			f->bytes };
 	}
 	return n_receives;
-}
-
-static size_t list_sends(struct across *a, uint64_t round)
-{
-	size_t n = sk_sending_list(&a->sending, round, a->sends, 0);
-
-	for (size_t i = 0; i < n; i++) {
-		const char *packed = a->sends[i].data;
-
-		a->sends[i].data = (void *)(uintptr_t)(
-			a->there_out + (uint64_t)(packed -
-						  a->sending.packed));
-	}
-	return n;
 }
 
 /* With it goes on what landed in the round before. */
 static int exchange(struct across *a, uint64_t round)
 {
-	size_t n_sends = list_sends(a, round), n_receives;
+	size_t n_sends = sk_sending_list(&a->sending, round, a->sends, 0);
+	size_t n_receives;
 
 	if (a->relays && round)
 		n_sends = sk_relaying_sends(&a->relaying, a->landing,

@@ -40,7 +40,7 @@ static int list(struct sk_restoring *rs, const struct sk_wants *w,
 		n += w->asked[k].bytes / sizeof(struct sk_want);
 	a->asks = calloc(n + 1, sizeof(*a->asks));
 	a->wants = calloc(n + 1, sizeof(*a->wants));
-	if (!a->asks || !a->wants || n > UINT32_MAX)
+	if (!a->asks || !a->wants || n > INT32_MAX)
 		return no_memory(rs, n);
 	for (int32_t k = 0; k < world && r >= 0; k++)
 		r = add_asks(rs, k, &w->asked[k], a);
@@ -75,18 +75,17 @@ static int add_once(struct sk_restoring *rs, struct sk_asked *a, size_t first,
 				      &a->wants[a->n_wants - 1].sourced);
 }
 
-int sk_asked_new(struct sk_restoring *rs, enum sk_way way,
-		 const struct sk_wants *wants, struct sk_asked *ret)
+int sk_asked_new(struct sk_restoring *rs, const struct sk_wants *wants,
+		 struct sk_asked *ret)
 {
-	bool once = way == SK_WAY_HOST;
 	int r;
 
 	*ret = (struct sk_asked){ 0 };
 	r = list(rs, wants, ret);
-	if (r >= 0 && once)
+	if (r >= 0)
 		qsort(ret->asks, ret->n, sizeof(*ret->asks), by_want);
 	for (size_t i = 0, k; i < ret->n && r >= 0; i = k) {
-		for (k = i + 1; once && k < ret->n &&
+		for (k = i + 1; k < ret->n &&
 		     !sk_want_compare(ret->asks[k].want, ret->asks[i].want);)
 			k++;
 		r = add_once(rs, ret, i, k - i);

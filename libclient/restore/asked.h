@@ -29,11 +29,10 @@ struct sk_asked {
 	bool several;		/* ranks ask for one of them */
 };
 
-/** From what was asked, which has to outlive it; @way: on the host alone what
- * several ask for is one. -EPROTO, -ENOMEM and the errors of
- * sk_restore_find_source(); @ret is to be freed in any case. */
-int sk_asked_new(struct sk_restoring *rs, enum sk_way way,
-		 const struct sk_wants *wants, struct sk_asked *ret);
+/** From what was asked, which has to outlive it. -EPROTO, -ENOMEM and the
+ * errors of sk_restore_find_source(); @ret is to be freed in any case. */
+int sk_asked_new(struct sk_restoring *rs, const struct sk_wants *wants,
+		 struct sk_asked *ret);
 void sk_asked_free(struct sk_asked *asked);
 
 #endif

@@ -39,6 +39,7 @@ static void say(const struct sk_restoring *rs, const struct sk_terms *t,
 	struct sk_branch_word word = {
 		.cap = of->cap,
 		.units = of->units,
+		.runs = of->runs,
 		.n = (uint32_t)of->n,
 		.number = tree,
 		.parent = place.parent < 0 ? rs->state->job.rank :
@@ -50,9 +51,14 @@ static void say(const struct sk_restoring *rs, const struct sk_terms *t,
 	size_t among = of->turned ? of->n_members - 1 - member : member;
 
 	memcpy(to, &word, sizeof(word));
-	for (size_t i = 0; i < of->n; i++)
+	for (size_t i = 0; i < of->n; i++) {
+		const struct sk_want *w = &t->trees.wants[of->first + i];
+
 		numbers[i] = t->asked.asks[t->trees.asks[of->first + i] +
 					   among].index;
+		if (i && w->others != w[-1].others)
+			numbers[i] |= SK_BRANCH_BEGINS;
+	}
 }
 
 /* All parcels lie in one piece of memory, which is the caller's. */
@@ -117,7 +123,8 @@ static bool can_be(const struct hearing *h, const struct sk_branch_word *w,
 	const int32_t *c = w->children;
 
 	return w->n && word_bytes(w->n) <= room && w->units &&
-	       w->units <= SK_FLOW_UNITS && w->depth <= DEPTH_MOST &&
+	       w->units <= SK_FLOW_UNITS && w->runs &&
+	       w->runs <= SK_FLOW_RUNS && w->depth <= DEPTH_MOST &&
 	       w->cap >= SK_FLOW_ALIGN && w->cap <= SK_WINDOW_BYTES &&
 	       w->cap % SK_FLOW_ALIGN == 0 &&
 	       is_elsewhere(h->rs, w->parent) &&
@@ -131,16 +138,21 @@ static int hear_branch(struct hearing *h, int32_t source, size_t first,
 {
 	const uint32_t *numbers = (const uint32_t *)(word + 1);
 	struct sk_terms *t = h->terms;
+	uint64_t others = 0;
 
 	t->branches[t->n_branches++] = (struct sk_branch){
 		.word = *word, .source = source, .first = h->n };
 	h->bytes += word->cap;
 	h->units += word->units;
 	for (uint32_t i = 0; i < word->n; i++) {
-		if (numbers[i] >= n || h->where[first + numbers[i]])
+		uint32_t number = numbers[i] & ~SK_BRANCH_BEGINS;
+
+		if (number >= n || h->where[first + number])
 			return wrong(h, source);
-		h->wants[h->n++] = t->wants.fetched[first + numbers[i]];
-		h->where[first + numbers[i]] = h->n;
+		others += number != numbers[i];
+		h->wants[h->n] = t->wants.fetched[first + number];
+		h->wants[h->n++].others = others;
+		h->where[first + number] = h->n;
 	}
 	return 0;
 }

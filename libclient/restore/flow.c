@@ -19,7 +19,8 @@ uint64_t sk_flow_cut(struct sk_flow *f, struct sk_flow_part *parts,
 		uint64_t left = w->to - w->from - f->done;
 		uint64_t n = left < f->cap - bytes ? left : f->cap - bytes;
 
-		if (!n || (k && w->begins && ++runs > f->runs))
+		if (!n || (k && w->others != w[-1].others &&
+			   ++runs > f->runs))
 			break;
 		if (parts)
 			parts[(*n_parts)++] = (struct sk_flow_part){
@@ -46,7 +47,7 @@ void sk_flows_cut(struct sk_flow *v, size_t n, uint64_t round,
 	for (size_t i = 0; i < n; i++) {
 		const struct sk_flow *before = i ? &v[i - 1] : NULL;
 
-		if (before && before->rank == v[i].rank)
+		if (before && before->rank == v[i].rank && !v[i].apart)
 			v[i].base = before->base + before->bytes +
 				    (before->bytes ? sum_bytes : 0);
 		v[i].bytes = 0;
@@ -58,9 +59,10 @@ void sk_flows_cut(struct sk_flow *v, size_t n, uint64_t round,
 
 size_t sk_flows_together(const struct sk_flow *v, size_t n, size_t i)
 {
-	size_t k = i;
+	size_t k = i + 1;
 
-	while (k < n && v[k].rank == v[i].rank)
+	assert(i < n);
+	while (k < n && v[k].rank == v[i].rank && !v[k].apart)
 		k++;
 	return k - i;
 }
@@ -110,14 +112,17 @@ static void limit(const struct sk_restoring *rs, const struct sk_terms *t,
 }
 
 /* Beginnings are apart by what a round takes, its sum included; what goes
- * between the same two lies together. */
-static uint64_t place_flows(struct sk_flow *v, size_t n, uint64_t sum_bytes)
+ * between the same two lies together. From device to device what is passed on
+ * stays where it landed. */
+static uint64_t place_flows(enum sk_way way, struct sk_flow *v, size_t n,
+			    uint64_t sum_bytes)
 {
 	uint64_t base = 0;
 
 	for (size_t i = 0; i < n; i++) {
+		v[i].apart = way != SK_WAY_HOST;
 		v[i].base = base;
-		base += v[i].cap;
+		base += v[i].apart && v[i].from ? 0 : v[i].cap;
 		v[i].cap -= sum_bytes;
 	}
 	return base;
@@ -160,8 +165,9 @@ static void make_in_passed(const struct sk_terms *t, struct sk_flows *flows)
 			.n = b->word.n,
 			.cap = b->word.cap,
 			.units = b->word.units,
-			.runs = SK_FLOW_RUNS,
-			.delay = (uint64_t)b->word.depth * SK_TREE_ROUNDS,
+			.runs = b->word.runs,
+			.delay = (uint64_t)b->word.depth *
+				 sk_tree_rounds(t->way),
 			.children = { b->word.children[0],
 				      b->word.children[1] },
 			.source = b->source,
@@ -185,7 +191,7 @@ static void make_out(const struct sk_restoring *rs, const struct sk_terms *t,
 			.n = tree->n,
 			.cap = tree->cap,
 			.units = tree->units,
-			.runs = SK_FLOW_RUNS,
+			.runs = tree->runs,
 			.children = { -1, -1 },
 			.source = rs->state->job.rank,
 			.number = i,
@@ -195,7 +201,7 @@ static void make_out(const struct sk_restoring *rs, const struct sk_terms *t,
 	}
 }
 
-static void make_out_passed(struct sk_flows *flows)
+static void make_out_passed(const struct sk_terms *t, struct sk_flows *flows)
 {
 	for (size_t i = 0; i < flows->n_in; i++) {
 		const struct sk_flow *in = &flows->in[i];
@@ -208,7 +214,7 @@ static void make_out_passed(struct sk_flows *flows)
 			*f = *in;
 			f->rank = in->children[k];
 			f->from = in;
-			f->delay += SK_TREE_ROUNDS;
+			f->delay += sk_tree_rounds(t->way);
 			flows->n_out++;
 		}
 	}
@@ -254,14 +260,14 @@ int sk_flows_make(struct sk_restoring *rs, struct sk_terms *t,
 	else
 		make_in(rs, t, ret);
 	qsort(ret->in, ret->n_in, sizeof(*ret->in), by_rank);
-	(void)place_flows(ret->in, ret->n_in, 0);
+	(void)place_flows(t->way, ret->in, ret->n_in, 0);
 	make_out(rs, t, ret);
-	make_out_passed(ret);
+	make_out_passed(t, ret);
 	qsort(ret->out, ret->n_out, sizeof(*ret->out), by_rank);
-	window = place_flows(ret->out, ret->n_out, ret->sum_bytes);
+	window = place_flows(t->way, ret->out, ret->n_out, ret->sum_bytes);
 	for (size_t i = 0; i < ret->n_in; i++)
 		ret->in[i].cap -= ret->sum_bytes;
-	ret->window = sk_terms_window(t, t->n_out);
+	ret->window = window ? sk_terms_window(t, t->n_out) : 0;
 	if (ret->window < window)
 		ret->window = sk_round_up(window, SK_PAGE);
 	return 0;

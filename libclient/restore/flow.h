@@ -2,8 +2,9 @@
 /*
  * Flows: wants that go from one rank to another as one row of bytes, cut into
  * rounds. Both ends cut alike, so nothing is said of where parts begin. Of
- * what is passed on (trees.h) there may be several between two ranks: in a
- * round they are one message, one behind the other.
+ * what is passed on (trees.h) there may be several between two ranks: on the
+ * host they are one message in a round, one behind the other; from device to
+ * device each is one, for it goes on from where it landed.
  */
 #ifndef SK_LIBCLIENT_RESTORE_FLOW_H
 #define SK_LIBCLIENT_RESTORE_FLOW_H
@@ -33,6 +34,7 @@ struct sk_flow {
 	const struct sk_flow *from;	/* as it came to this rank; NULL: it
 					 * is the source */
 	int32_t children[2];		/* to whom it goes on; -1: nobody */
+	bool apart;			/* a message of its own */
 	int32_t source;			/* with its number, which tree it is */
 	uint32_t number;
 	/* How far it is: */
@@ -71,7 +73,8 @@ struct sk_flows {
 	struct sk_flow *in, *out;
 	size_t n_in, n_out;
 	uint64_t sum_bytes;	/* after the bytes of each in a round, or 0 */
-	uint64_t window;	/* of what goes out in a round, at most */
+	uint64_t window;	/* of what is packed for a round, at most; 0:
+				 * nothing is */
 };
 
 /** From what all have said, which has to outlive it. Both ends give a flow as

@@ -189,13 +189,6 @@ static int primary_of(struct sk_restoring *rs,
 	return 0;
 }
 
-/* From device to device nobody passes on what several nodes want, so that they
- * ask several holders. */
-static uint64_t spread(const struct sk_restoring *rs)
-{
-	return rs->comm.device && !rs->device_off ? (uint64_t)rs->node : 0;
-}
-
 /* In the memory of other nodes. Where they begin to look is the same for all
  * ranks, so that a node asks once, and one holder sends it for all nodes, which
  * pass it on (trees.h); and another for each box. */
@@ -206,7 +199,7 @@ static int pick_elsewhere(struct sk_restoring *rs,
 			  struct sk_restore_source *ret)
 {
 	int64_t n = sk_holders_count(holders);
-	uint64_t start = key->hash + spread(rs);
+	uint64_t start = key->hash;
 	int r = -ENOENT;
 
 	for (int d = 0; d < key->item->spec.ndim; d++)
@@ -395,9 +388,9 @@ static int go_through(struct planning *p, const struct sk_box *box)
 	};
 	struct sk_restoring *rs = p->rs;
 	struct boxes left = { 0 };
-	/* Of other nodes, where all ranks of this one begin. */
+	/* Of other nodes, where all ranks begin, as above. */
 	uint32_t near = sk_restore_first_of(rs, rs->state->job.rank);
-	uint32_t far = (uint32_t)((p->key->hash + (uint64_t)rs->node) %
+	uint32_t far = (uint32_t)(p->key->hash %
 				  (rs->n_images ? rs->n_images : 1));
 	int r;
 

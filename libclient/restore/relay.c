@@ -51,7 +51,7 @@ static void say_flow(struct saying *s, const struct sk_flow *flow,
 	struct sk_flow f = *flow;
 	size_t n;
 
-	for (uint64_t round = 0;; round++) {
+	for (uint64_t round = f.delay;; round++) {
 		n = 0;
 		if (!sk_flow_cut(&f, parts, &n))
 			return;
@@ -125,6 +125,7 @@ static int hear_rank(struct sk_relaying *relaying, const struct sk_terms *t,
 	const size_t *first = &relaying->wants->first_of[rank];
 	uint64_t flows = t->ranks[rank].flows_in;
 	uint64_t most = SK_WINDOW_BYTES + flows * SK_FLOW_ALIGN;
+	size_t rows = relaying->n_rows;
 
 	for (size_t i = 0; i < n; i++) {
 		const struct sk_relay_word *last = i ? &v[i - 1] : NULL;
@@ -139,12 +140,13 @@ static int hear_rank(struct sk_relaying *relaying, const struct sk_terms *t,
 		}
 		relaying->rows[relaying->n_rows - 1].n++;
 	}
-	if (n) {
+	if (n)
 		relaying->most_parts += flows > SK_FLOW_UNITS ? flows :
 								SK_FLOW_UNITS;
-		relaying->most_receives += flows > SK_FLOW_RUNS ? flows :
-								  SK_FLOW_RUNS;
-	}
+	/* Of each flow one at least. */
+	if (n)
+		relaying->most_receives += SK_FLOW_RUNS + relaying->n_rows -
+					   rows;
 	return 0;
 }
 

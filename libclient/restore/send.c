@@ -16,12 +16,13 @@ static int make_room(struct sk_sending *s)
 		s->messages[k] = calloc(n + 1, sizeof(*s->messages[k]));
 	s->parts = calloc(units + 1, sizeof(*s->parts));
 	s->passing = calloc(n + 1, sizeof(*s->passing));
-	if (n)
-		s->packed = aligned_alloc(SK_PAGE, 2 * s->window + SK_PAGE);
+	s->packed_bytes = s->window ? 2 * s->window + SK_PAGE : 0;
+	if (s->window)
+		s->packed = aligned_alloc(SK_PAGE, s->packed_bytes);
 	if (!s->messages[0] || !s->messages[1] || !s->parts || !s->passing ||
-	    (n && !s->packed))
+	    (s->window && !s->packed))
 		return sk_terms_no_memory(s->rs);
-	s->rs->report.staging_bytes += n ? 2 * s->window : 0;
+	s->rs->report.staging_bytes += 2 * s->window;
 	return 0;
 }
 
@@ -57,16 +58,34 @@ static char *packed_at(const struct sk_sending *s, uint64_t round)
 
 /* ---- a round is cut ---- */
 
-/* Both ends of this rank have cut it alike. */
+/* From device to device out of where it will have landed. */
 static void pass_on(struct sk_sending *s, const struct sk_flow *f)
 {
-	const char *came = sk_staging_data(s->staging, s->region,
-					   s->round - SK_TREE_ROUNDS);
+	const char *came;
 
+	s->passed[s->round % 2] += f->bytes;
+	if (!s->staging)
+		return;
+	came = sk_staging_data(s->staging, s->region,
+			       s->round - sk_tree_rounds(SK_WAY_HOST));
+	/* Both ends of this rank have cut it alike. */
 	assert(f->from->bytes == f->bytes);
 	s->passing[s->n_passing++] = (struct sk_passed_part){
 		came + f->from->base, f->bytes + s->sum_bytes, f->base };
-	s->passed[s->round % 2] += f->bytes;
+}
+
+static void *where_is(const struct sk_sending *s, const struct sk_flow *f)
+{
+	uint64_t round = s->round;
+
+	if (s->staging)
+		return packed_at(s, round) + f->base;
+	if (!f->from)
+		return (void *)(uintptr_t)(s->there + round % 2 * s->window +
+					   f->base);
+	round -= sk_tree_rounds(SK_WAY_DEVICE);
+	return (void *)(uintptr_t)(s->came + round % 2 * s->came_bytes +
+				   f->from->base);
 }
 
 static void list_messages(struct sk_sending *s)
@@ -83,8 +102,8 @@ static void list_messages(struct sk_sending *s)
 		if (!bytes)
 			continue;
 		v[n++] = (struct sk_comm_part){
-			s->flows[i].rank, 0,
-			packed_at(s, s->round) + s->flows[i].base, bytes };
+			s->flows[i].rank, 0, where_is(s, &s->flows[i]),
+			bytes };
 		s->sent[s->round % 2] += bytes - sums;
 	}
 	s->n_messages[s->round % 2] = n;

@@ -21,10 +21,13 @@ struct sk_sending {
 	struct sk_restoring *rs;
 	const struct sk_staging *staging;
 	int32_t region;			/* this rank's of it */
+	uint64_t there;			/* on the device what is packed, */
+	uint64_t came, came_bytes;	/* and what came in: two windows */
 	struct sk_flow *flows;
 	size_t n_flows;
 	uint64_t sum_bytes;		/* struct sk_flows's */
 	uint64_t window;		/* struct sk_flows's */
+	uint64_t packed_bytes;
 	char *packed;			/* two of them */
 	struct sk_comm_part *messages[2];	/* of a round */
 	size_t n_messages[2];
@@ -40,7 +43,8 @@ struct sk_sending {
 
 /** Of @flows those that go out, whose progress is its own from then on.
  * @staging is kept: where what is passed on comes in, in the region of this
- * rank; NULL where nothing is. Counts its memory into the report. -ENOMEM; to
+ * rank. NULL: all goes from device to device, where it lies as ->there, ->came
+ * and ->came_bytes say, which are set before anything is cut. Counts its memory into the report. -ENOMEM; to
  * be freed in any case. */
 int sk_sending_new(struct sk_restoring *rs, const struct sk_flows *flows,
 		   const struct sk_staging *staging, struct sk_sending *ret);
@@ -48,8 +52,8 @@ int sk_sending_new(struct sk_restoring *rs, const struct sk_flows *flows,
 void sk_sending_free(struct sk_sending *s);
 
 /** The next round, one after the other from 0: ->n parts. What is passed on in
- * it came SK_TREE_ROUNDS before, and nothing has been received since the round
- * after that. */
+ * it came sk_tree_rounds() before, and nothing has been received since the
+ * round after that; from device to device it is still to come. */
 void sk_sending_cut(struct sk_sending *s, uint64_t round);
 /** Packs a part of it. Any thread of the pool, one per part; the errors of
  * sk_restore_read_source(). */
@@ -58,7 +62,8 @@ int sk_sending_pack(const struct sk_sending *s, size_t part,
 /** Once all of the round is packed. */
 void sk_sending_seal(const struct sk_sending *s);
 /** Appends what goes in @round, which has been sealed, to the @n parts, and
- * returns how many there are then; one per flow at most. */
+ * returns how many there are then; one per flow at most. From device to device
+ * they lie there. */
 size_t sk_sending_list(const struct sk_sending *s, uint64_t round,
 		       struct sk_comm_part *parts, size_t n);
 

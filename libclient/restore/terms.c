@@ -125,7 +125,7 @@ int sk_restore_terms(struct sk_restoring *rs, int r, enum sk_way way,
 		return r;
 	ret->n_in = count_flows_in(&ret->wants);
 	ret->n_out = count_flows_out(rs, &ret->wants);
-	r = sk_asked_new(rs, way, &ret->wants, &ret->asked);
+	r = sk_asked_new(rs, &ret->wants, &ret->asked);
 	return gather_terms(rs, r, ret);
 }
 

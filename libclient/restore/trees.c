@@ -55,13 +55,29 @@ static int compare_askers(const struct sk_asked *a, uint32_t x, uint32_t y)
 	return 0;
 }
 
-/* And in the order in which the first of them asks. */
+/* Of wants that the same ranks ask for: who else of their nodes has them. */
+static int compare_others(const struct sk_asked *a, size_t x, size_t y)
+{
+	const struct sk_asked_want *p = &a->wants[x], *q = &a->wants[y];
+
+	assert(p->n == q->n);
+	for (size_t i = 0; i < p->n; i++) {
+		uint64_t s = a->asks[p->first + i].want->others;
+		uint64_t t = a->asks[q->first + i].want->others;
+
+		if (s != t)
+			return s < t ? -1 : 1;
+	}
+	return 0;
+}
+
 static int by_askers(const void *x, const void *y, void *ctx)
 {
 	const struct sk_asked *a = ctx;
 	uint32_t p = *(const uint32_t *)x, q = *(const uint32_t *)y;
 	int c = compare_askers(a, p, q);
 
+	c = c ? c : compare_others(a, p, q);
 	return c ? c : (p > q) - (p < q);
 }
 
@@ -116,6 +132,13 @@ static uint64_t units_of(const struct growing *g, int32_t rank)
 	return SK_FLOW_UNITS / (in ? in : 1);
 }
 
+static uint64_t runs_of(const struct growing *g, int32_t rank)
+{
+	uint64_t in = g->terms->ranks[rank].flows_in;
+
+	return SK_FLOW_RUNS / (in ? in : 1);
+}
+
 /* Beside its own one. */
 static bool has_room(const struct growing *g, int32_t rank, uint32_t more)
 {
@@ -139,13 +162,16 @@ static struct sk_tree *add_tree(struct growing *g, const struct sk_ask *members,
 	return t;
 }
 
+/* @begins: others have it than have the one before. */
 static void add_want(struct growing *g, struct sk_tree *t, size_t want,
-		     size_t ask)
+		     size_t ask, bool begins)
 {
 	struct sk_trees *trees = g->trees;
 	size_t at = trees->n_wants++;
 
 	trees->wants[at] = *g->asked->asks[ask].want;
+	trees->wants[at].others = t->n ? trees->wants[at - 1].others + begins :
+					 0;
 	trees->sourced[at] = g->asked->wants[want].sourced;
 	trees->asks[at] = ask;
 	t->n++;
@@ -169,7 +195,9 @@ static void grow(struct growing *g, const struct group *group)
 			t = add_tree(g, &a->asks[any->first], any->n, true);
 			turned = true;
 		}
-		add_want(g, t, want, a->wants[want].first);
+		add_want(g, t, want, a->wants[want].first,
+			 i > group->from &&
+				 compare_others(a, want, g->shared[i - 1]));
 	}
 }
 
@@ -227,7 +255,9 @@ static int grow_straight(struct growing *g)
 	for (size_t i = 0; i < n; i++) {
 		if (!i || left[i].of->rank != left[i - 1].of->rank)
 			t = add_tree(g, left[i].of, 1, false);
-		add_want(g, t, left[i].want, left[i].ask);
+		add_want(g, t, left[i].want, left[i].ask,
+			 i && left[i].of->want->others !=
+				      left[i - 1].of->want->others);
 	}
 	return 0;
 }
@@ -252,15 +282,19 @@ static void limit(const struct growing *g, struct sk_tree *t, uint64_t window,
 {
 	t->cap = part_of(window, g->trees->n, t->bytes, all);
 	t->units = SK_FLOW_UNITS;
+	t->runs = SK_FLOW_RUNS;
 	for (size_t i = 0; i < t->n_members; i++) {
 		int32_t rank = t->members[i].rank;
 		uint64_t cap = part_of(share_of(g, rank), g->in[rank],
 				       t->bytes, g->bytes[rank]);
 		uint64_t units = units_of(g, rank) / g->in[rank];
+		uint64_t runs = runs_of(g, rank) / g->in[rank];
 
 		t->cap = cap < t->cap ? cap : t->cap;
 		units = units ? units : 1;
 		t->units = units < t->units ? units : t->units;
+		runs = runs ? runs : 1;
+		t->runs = runs < t->runs ? runs : t->runs;
 	}
 }
 

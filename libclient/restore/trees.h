@@ -2,7 +2,7 @@
 /*
  * What several nodes want of one source it sends once: to the first of those
  * who fetch it, and each of them passes on what it has received to two others
- * at most, two rounds later. They stand in two trees, half of the bytes in
+ * at most, a round or two later. They stand in two trees, half of the bytes in
  * each, one in the order of the other turned round: who passes on in one is a
  * leaf of the other, so nobody sends more than it receives, and how long the
  * last one waits grows with the logarithm of how many they are.
@@ -12,15 +12,23 @@
  * straight, which is a tree of one, and so does what would make a rank
  * stand in too many. Only the source knows who asks for what: it tells each
  * where it stands, and how much comes in a round.
+ *
+ * From device to device a fetcher passes on to ranks of its own node as well
+ * (relay.h), and what the same ones have of each node lies together. So a tree
+ * has its wants in the order of who else has them, in all nodes.
  */
 #ifndef SK_LIBCLIENT_RESTORE_TREES_H
 #define SK_LIBCLIENT_RESTORE_TREES_H
 
 #include "restore/asked.h"
 
-/** Rounds between the coming of a want and its going on: it is copied from
- * window to window meanwhile. */
-#define SK_TREE_ROUNDS 2u
+/** Rounds from the coming of a want to its going on. On the host it is copied
+ * from window to window meanwhile; from device to device it goes on out of the
+ * window that it came in. */
+static inline uint64_t sk_tree_rounds(enum sk_way way)
+{
+	return way == SK_WAY_HOST ? 2 : 1;
+}
 
 struct sk_terms;
 
@@ -32,13 +40,15 @@ struct sk_tree {
 	bool turned;		/* the last of them is the first */
 	uint64_t cap;		/* bytes of one round; 0: not said */
 	uint64_t units;		/* parts of one round */
+	uint64_t runs;		/* and for so many sets of ranks; flow.h */
 };
 
 /** Those of a source. */
 struct sk_trees {
 	struct sk_tree *v;
 	size_t n;
-	struct sk_want *wants;	/* those of one tree together */
+	struct sk_want *wants;	/* those of one tree together; ->others: a
+				 * number of those of all who stand in it */
 	struct sk_sourced *sourced;
 	size_t *asks;		/* per want the first of who asks for it */
 	size_t n_wants;

@@ -2,6 +2,7 @@
 #include "restore/wants.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/array.h"
@@ -11,8 +12,8 @@
 #include "restore/shape.h"
 
 /* Chunks of one want: large entries are read by several ranks of a node. Fewer
- * of what a fetcher passes on, so that the fetchers of a node have as much to
- * do. */
+ * where fetchers pass something on, so that those of a node have as much to do;
+ * the same for all nodes, whose wants are one then. */
 #define WANT_CHUNKS 8u
 #define PASSED_CHUNKS 2u
 
@@ -81,14 +82,13 @@ static struct sk_want want_of(const struct sk_restoring *rs,
 	return want;
 }
 
-/* The fetcher stands in want.begins until they are sorted by it. */
+/* The fetcher stands in want.others until they are sorted by it. */
 static int want_piece(struct sk_restoring *rs, struct sk_wants *w,
-		      uint32_t index)
+		      uint32_t index, uint32_t chunks)
 {
 	struct sk_restore_piece *p = &rs->pieces[index];
 	const struct sk_restore_holder *h;
 	struct sk_restore_shape shape;
-	uint32_t chunks = p->across && p->shared ? PASSED_CHUNKS : WANT_CHUNKS;
 	struct sk_want want;
 	int r = 0;
 
@@ -109,22 +109,24 @@ static int want_piece(struct sk_restoring *rs, struct sk_wants *w,
 		want.to = sk_restore_before(&shape,
 					    (c + chunks) * SK_SUM_CHUNK);
 		want.source = m.source;
-		want.begins = (uint32_t)m.fetcher;
+		want.others = (uint32_t)m.fetcher;
 		if (want.from < want.to)
 			r = add_want(rs, w, index, &want);
 	}
 	return r;
 }
 
-static int want_pieces(struct sk_restoring *rs, bool across,
+static int want_pieces(struct sk_restoring *rs, enum sk_way way,
 		       struct sk_wants *w)
 {
+	uint32_t chunks = way == SK_WAY_RELAYS ? PASSED_CHUNKS : WANT_CHUNKS;
+	bool across = way != SK_WAY_HOST;
 	int r = 0;
 
 	for (uint32_t i = 0; i < rs->n_pieces && r >= 0; i++)
 		if (rs->pieces[i].place >= SK_PLACE_OTHERS &&
 		    rs->pieces[i].across == across)
-			r = want_piece(rs, w, i);
+			r = want_piece(rs, w, i, chunks);
 	return r;
 }
 
@@ -143,15 +145,15 @@ static int sort_by_fetcher(struct sk_restoring *rs, struct sk_wants *w)
 	if (!sorted || !pieces || !at || !w->first_of)
 		return no_memory(rs, w->n);
 	for (size_t i = 0; i < w->n; i++)
-		w->first_of[w->mine[i].begins + 1]++;
+		w->first_of[w->mine[i].others + 1]++;
 	for (size_t i = 0; i < world; i++)
 		w->first_of[i + 1] += w->first_of[i];
 	memcpy(at, w->first_of, (world + 1) * sizeof(*at));
 	for (size_t i = 0; i < w->n; i++) {
-		size_t to = at[w->mine[i].begins]++;
+		size_t to = at[w->mine[i].others]++;
 
 		sorted[to] = w->mine[i];
-		sorted[to].begins = 0;
+		sorted[to].others = 0;
 		pieces[to] = w->pieces[i];
 	}
 	free(w->mine);
@@ -209,7 +211,7 @@ int sk_want_compare(const struct sk_want *x, const struct sk_want *y)
 		return x->entry < y->entry ? -1 : 1;
 	if (x->from != y->from)
 		return x->from < y->from ? -1 : 1;
-	return memcmp(x, y, sizeof(*x));
+	return memcmp(x, y, offsetof(struct sk_want, others));
 }
 
 struct given {
@@ -292,10 +294,10 @@ static int list_given(struct sk_restoring *rs,
 	return 0;
 }
 
-static void fetch(struct sk_wants *w, const struct given *v, bool begins)
+static void fetch(struct sk_wants *w, const struct given *v)
 {
 	w->fetched[w->n_fetched] = *v->want;
-	w->fetched[w->n_fetched++].begins = begins;
+	w->fetched[w->n_fetched++].others = v->others;
 }
 
 /* Each once, and who has it. */
@@ -317,8 +319,7 @@ static int fetch_once(struct sk_restoring *rs, enum sk_way way,
 		sort_by_others(rs, v, n);
 	for (size_t i = 0; i < n; i++) {
 		if (!i || sk_want_compare(v[i].want, v[i - 1].want))
-			fetch(w, &v[i],
-			      i && v[i].others != v[i - 1].others);
+			fetch(w, &v[i]);
 		w->consumers[w->n_consumers++] = (struct sk_consumer){
 			(uint32_t)(w->n_fetched - 1), v[i].rank, v[i].index };
 	}
@@ -350,7 +351,7 @@ int sk_restore_wants(struct sk_restoring *rs, int r, enum sk_way way,
 
 	*ret = (struct sk_wants){ 0 };
 	if (r >= 0)
-		r = want_pieces(rs, way != SK_WAY_HOST, ret);
+		r = want_pieces(rs, way, ret);
 	if (r >= 0)
 		r = sort_by_fetcher(rs, ret);
 	if (way != SK_WAY_DEVICE)

@@ -24,8 +24,10 @@ struct sk_want {
 	uint32_t place;			/* there: 0 memory, 1 disk */
 	uint32_t entry;
 	int32_t source;
-	uint32_t begins;		/* 1: other ranks of the fetcher's node
-					 * have it than have the one before */
+	uint32_t reserved;
+	/* Last, for it is the fetcher's: a number of which other ranks of its
+	 * node have it; 0: none. */
+	uint64_t others;
 };
 
 /** Who has a want that a rank fetches. */
@@ -56,7 +58,8 @@ struct sk_wants {
 /** How what is wanted comes. */
 enum sk_way {
 	SK_WAY_HOST,	/* what does not go from device to device */
-	SK_WAY_DEVICE,	/* what does: each is fetched by whoever wants it */
+	SK_WAY_DEVICE,	/* what does: each is fetched by whoever wants it; in
+			 * both ways nodes pass it on to each other: trees.h */
 	SK_WAY_RELAYS,	/* the same, but what several ranks of a node want has
 			 * one fetcher there, who passes it on: relay.h */
 };
@@ -68,7 +71,7 @@ int sk_restore_wants(struct sk_restoring *rs, int r, enum sk_way way,
  * rank. */
 const struct sk_consumer *sk_wants_consumers(const struct sk_wants *wants,
 					     size_t want, size_t *ret_n);
-/** An order of those of all fetchers; 0: the same. */
+/** An order of those of all fetchers; 0: the same, whoever else has it. */
 int sk_want_compare(const struct sk_want *x, const struct sk_want *y);
 void sk_restore_free_wants(struct sk_wants *wants);
 

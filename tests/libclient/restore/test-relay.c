@@ -144,7 +144,7 @@ static void draw_want(struct scene *s, size_t i, bool first)
 	s->has[i] = i && !first && below(3) ? s->has[i - 1] :
 					      (uint32_t)below(1u << RANKS);
 	s->has[i] = s->has[i] ? s->has[i] : 1;
-	s->wants[i].begins = !first && s->has[i] != s->has[i - 1];
+	s->wants[i].others = s->has[i];
 	for (int32_t k = 0; k < RANKS; k++) {
 		struct player *p = &s->players[k];
 		size_t mine = p->first_of[1];
@@ -187,6 +187,14 @@ static char value(size_t want, uint64_t at)
 
 /* ---- rounds ---- */
 
+/* Others have it than have the one before. */
+static bool is_other(const struct sk_flow_part *p)
+{
+	const struct sk_want *w = &p->flow->wants[p->want];
+
+	return w->others != w[-1].others;
+}
+
 /* Parts of one round; how many messages of them may be for one rank. */
 static size_t land(struct scene *s)
 {
@@ -198,8 +206,7 @@ static size_t land(struct scene *s)
 		bytes += sk_flow_cut(&s->in[f], s->landed, &n);
 		cr_assert(n - first <= s->in[f].units);
 		for (size_t i = first; i < n; i++)
-			runs += i > first &&
-				s->in[f].wants[s->landed[i].want].begins;
+			runs += i > first && is_other(&s->landed[i]);
 		cr_assert(runs <= s->in[f].runs);
 	}
 	for (size_t i = 0; i < n; i++) {

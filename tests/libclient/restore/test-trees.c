@@ -266,7 +266,7 @@ static int hear(struct sk_want *want, struct sk_err *ret_err)
 	const struct sk_wants wants = { .asked = asked };
 	struct scene *s = new_scene(2);
 	struct sk_asked a;
-	int r = sk_asked_new(&s->rs, SK_WAY_HOST, &wants, &a);
+	int r = sk_asked_new(&s->rs, &wants, &a);
 
 	*ret_err = s->rs.err;
 	sk_asked_free(&a);
