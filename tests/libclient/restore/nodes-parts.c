@@ -2,7 +2,8 @@
 /*
  * What several ranks of a node want of another node comes there once, however
  * they say it: by a mesh, as parallelisms have it, or box by box, the same
- * boxes or such that overlap. 8 ranks on 2 nodes; with $SHARDKEEP_LIBNCCL on
+ * boxes or such that overlap; and what several nodes want of one source that
+ * sends once. 8 ranks on 2 nodes, and on 4; with $SHARDKEEP_LIBNCCL on
  * simulated GPUs, where all of it goes from device to device, but for what all
  * of a node have in host memory. Counted row by row.
  */
@@ -17,7 +18,7 @@
 #include "mesh-comm.h"
 #include "tensor/box.h"
 
-#define NODES 2
+#define NODES 4
 #define RANKS 8
 #define ROWS 640
 #define COLUMNS 500
@@ -31,7 +32,9 @@ static const int home[RANKS] = { 0, 0, 0, 0, 1, 1, 1, 1 },
 		 away[RANKS] = { 1, 1, 1, 1, 0, 0, 0, 0 },
 		 mixed[RANKS] = { 0, 1, 0, 1, 0, 1, 0, 1 },
 		 uneven[RANKS] = { 0, 1, 1, 1, 1, 1, 0, 0 },
-		 one[RANKS] = { 1, 1, 1, 0, 1, 1, 1, 1 };
+		 one[RANKS] = { 1, 1, 1, 0, 1, 1, 1, 1 },
+		 wide[RANKS] = { 0, 0, 1, 1, 2, 2, 3, 3 },
+		 fresh[RANKS] = { 2, 0, 1, 3, 2, 2, 3, 3 };
 
 /* How the ranks of a side have the rows. */
 enum how {
@@ -56,11 +59,12 @@ struct way {
 };
 
 struct totals {
-	uint64_t received, sent, device, disk;
+	uint64_t received, sent, passed, device, disk;
 };
 
 struct need {
 	uint64_t all, device;
+	uint64_t once;		/* by any node; by devices and by the host */
 };
 
 struct side {
@@ -306,11 +310,15 @@ static void load(struct rank *rank)
 			   __ATOMIC_RELAXED);
 	__atomic_fetch_add(&s->totals->sent, report.bytes_sent,
 			   __ATOMIC_RELAXED);
+	__atomic_fetch_add(&s->totals->passed, report.bytes_passed,
+			   __ATOMIC_RELAXED);
 	__atomic_fetch_add(&s->totals->device, report.bytes_device,
 			   __ATOMIC_RELAXED);
 	__atomic_fetch_add(&s->totals->disk, report.bytes_disk,
 			   __ATOMIC_RELAXED);
 }
+
+#define NORM_ROW ROWS	/* the norm, which all of them have */
 
 /* Whether one of these ranks is of the node and has, or wants, the row. */
 static bool is_had(enum how how, const int *nodes, int node, int64_t row,
@@ -321,8 +329,8 @@ static bool is_had(enum how how, const int *nodes, int node, int64_t row,
 
 	for (int r = 0; r < RANKS; r++) {
 		rows_of(how, r, &from, &to);
-		has |= ranks >> r & 1 && nodes[r] == node && row >= from &&
-		       row < to;
+		if (ranks >> r & 1 && nodes[r] == node)
+			has |= row == NORM_ROW || (row >= from && row < to);
 	}
 	return has;
 }
@@ -331,21 +339,24 @@ static bool is_had(enum how how, const int *nodes, int node, int64_t row,
 static struct need needed(const struct way *w)
 {
 	struct need need = { 0 };
-	uint64_t norm = NORM * sizeof(uint32_t);
 
-	for (int node = 0; node < NODES; node++)
-		for (int64_t row = 0; row < ROWS; row++) {
-			bool has = is_had(w->from, home, node, row, -1);
+	for (int64_t row = 0; row <= NORM_ROW; row++) {
+		uint64_t bytes = row == NORM_ROW ? NORM * 4 : ROW;
+		bool once[2] = { false };
+
+		for (int node = 0; node < NODES; node++) {
+			bool has = is_had(w->from, home, node, row, -1), on;
 
 			if ((has && !(w->lost && node)) ||
 			    !is_had(w->to, w->nodes, node, row, -1))
 				continue;
-			need.all += ROW;
-			if (is_had(w->to, w->nodes, node, row, ~w->on_host))
-				need.device += ROW;
+			on = is_had(w->to, w->nodes, node, row, ~w->on_host);
+			need.all += bytes;
+			need.device += on ? bytes : 0;
+			once[on] = true;
 		}
-	need.all += w->lost ? norm : 0;
-	need.device += w->lost ? norm : 0;
+		need.once += (uint64_t)(once[0] + once[1]) * bytes;
+	}
 	return need;
 }
 
@@ -367,6 +378,11 @@ static void check(const struct way *w, const struct totals *sum)
 	      sum->received <= need.all + need.all / 20, "%s: %llu received, "
 	      "%llu needed", w->name, (unsigned long long)sum->received,
 	      (unsigned long long)need.all);
+	CHECK(sum->sent - sum->passed >= need.once &&
+	      sum->sent - sum->passed <= need.once + need.once / 20,
+	      "%s: sources sent %llu of %llu", w->name,
+	      (unsigned long long)(sum->sent - sum->passed),
+	      (unsigned long long)need.once);
 	if (!getenv("SHARDKEEP_LIBNCCL"))
 		return;
 	CHECK(sum->device == need.device, "%s: %llu by devices, %llu needed",
@@ -429,6 +445,18 @@ static const struct way ways[] = {
 	{ "tp-on-hosts", HYBRID, CROSSED, mixed, .on_host = 0x12 },
 	{ "windows-on-hosts", EACH, OVERLAPPING, away, .on_host = 0x24 },
 	{ "some-on-a-host", EACH, SOME, mixed, .on_host = 0x80 },
+	/* On nodes that had none of it, too. */
+	{ "fsdp-to-ddp-wide", SHARDED, REPLICATED, wide },
+	{ "ddp-fresh", REPLICATED, REPLICATED, fresh },
+	{ "hsdp-to-tp-fresh", HYBRID, CROSSED, fresh },
+	{ "experts-to-all-wide", EACH, ALL, wide },
+	{ "halves-to-all-fresh", HALF, ALL, fresh },
+	{ "halves-to-ddp-fresh", HALF, REPLICATED, fresh },
+	{ "all-to-halves-fresh", ALL, HALF, fresh },
+	{ "windows-to-tp-fresh", OVERLAPPING, CROSSED, fresh },
+	{ "experts-to-windows-wide", EACH, OVERLAPPING, wide },
+	{ "all-on-hosts-wide", EACH, ALL, wide, .on_host = 0x15 },
+	{ "halves-on-hosts-fresh", HALF, ALL, fresh, .on_host = 0xc1 },
 };
 
 int main(int argc, char **argv)
