@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cuda/hash.h"
 #include "items.h"
 #include "share-fd.h"
 #include "trainer.h"
@@ -321,6 +322,132 @@ static void only_a_descriptor_is_left(void)
 	CHECK(has_word(&t, map_fd(&t, fd, grain(&t))));
 }
 
+/* One that runs with memory of another's; what it does there. */
+static pid_t guest(int fd, void (*act)(const struct trainer_cuda *t,
+				       sk_cu_ptr ptr, size_t bytes, int tell),
+		   size_t grains, int *ret_told)
+{
+	int ends[2];
+	pid_t pid;
+
+	CHECK(!pipe2(ends, O_CLOEXEC));
+	pid = fork();		/* before there is a driver here */
+	CHECK(pid >= 0);
+	if (!pid) {
+		struct trainer_cuda t;
+		size_t bytes;
+
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		trainer_cuda_begin(&t, 0);
+		bytes = grains * grain(&t);
+		act(&t, map_fd(&t, fd, bytes), bytes, ends[1]);
+		_exit(0);
+	}
+	close(ends[1]);
+	*ret_told = ends[0];
+	return pid;
+}
+
+static void tell(int fd)
+{
+	CHECK(write(fd, "!", 1) == 1);
+}
+
+static void hear(int fd)
+{
+	char byte;
+
+	CHECK(read(fd, &byte, 1) == 1);
+	close(fd);
+}
+
+/* A kernel of ours reads at an address that is none. */
+static void break_down(const struct trainer_cuda *t, sk_cu_ptr ptr,
+		       size_t bytes, int told)
+{
+	const struct sk_cuda_span none = { 0x10, 4096 };
+	struct sk_cuda_device *device;
+	struct sk_cuda_hash *hash;
+	struct sk_cuda_lane *lane;
+	struct sk_cuda *cuda;
+	uint64_t sum;
+
+	(void)bytes;
+	CHECK(has_word(t, ptr));
+	CHECK(!sk_cuda_new(sk_os_linux(), &cuda, NULL));
+	CHECK(!sk_cuda_device(cuda, 0, &device, NULL));
+	CHECK(!sk_cuda_lane_new(device, &lane, NULL));
+	CHECK(!sk_cuda_hash_new(device, &hash, NULL));
+	CHECK(sk_cuda_hash_run(hash, lane, &none, 1, &sum, NULL) < 0);
+	tell(told);
+	for (;;)
+		(void)pause();
+}
+
+/* Its memory, and whoever else works with it, are as before. */
+static void one_breaks_down(void)
+{
+	struct trainer_cuda t;
+	pid_t pid, broken;
+	sk_cu_ptr ptr;
+	int fd, told;
+
+	pid = owner(1, &fd);
+	broken = guest(fd, break_down, 1, &told);
+	trainer_cuda_begin(&t, 0);
+	ptr = map_fd(&t, fd, grain(&t));
+	hear(told);
+	CHECK(has_word(&t, ptr));
+	end(broken);
+	CHECK(has_word(&t, ptr));
+	end(pid);
+	CHECK(has_word(&t, ptr));
+	CHECK(has_word(&t, map_fd(&t, fd, grain(&t))));
+}
+
+#define WRITTEN 16	/* grains */
+
+/* Without end, and never waits: there is always more asked for than done. */
+static void write_on(const struct trainer_cuda *t, sk_cu_ptr ptr,
+		     size_t bytes, int told)
+{
+	sk_cu_stream s;
+
+	IS(0, t->cuStreamCreate(&s, SK_CU_STREAM_NON_BLOCKING));
+	for (unsigned i = 0;; i++) {
+		IS(0, t->cuMemsetD8Async(ptr, (unsigned char)i, bytes, s));
+		if (i == 100)
+			tell(told);
+		if (i % 100 == 99)
+			(void)usleep(1000);
+	}
+}
+
+/* Once its process has ended, what it had asked for is over. */
+static void what_was_asked_is_over(void)
+{
+	static char before[WRITTEN << 21], after[WRITTEN << 21];
+	struct trainer_cuda t;
+	pid_t pid, writer;
+	size_t bytes;
+	int fd, told;
+	sk_cu_ptr ptr;
+
+	pid = owner(WRITTEN, &fd);
+	writer = guest(fd, write_on, WRITTEN, &told);
+	trainer_cuda_begin(&t, 0);
+	bytes = WRITTEN * grain(&t);
+	CHECK(bytes <= sizeof(before));
+	ptr = map_fd(&t, fd, bytes);
+	hear(told);
+	end(writer);
+	trainer_cuda_get(&t, before, ptr, bytes);
+	(void)usleep(200000);
+	trainer_cuda_get(&t, after, ptr, bytes);
+	CHECK(!memcmp(before, after, bytes));
+	end(pid);
+}
+
 static void devices_have_one_name(void)
 {
 	struct trainer_cuda t;
@@ -385,6 +512,9 @@ static const struct item items[] = {
 	{ "written to, to be read", write_without_right, ITEM_SIM },
 	{ "the owner is killed", owner_is_killed, ITEM_ANY },
 	{ "only a descriptor is left", only_a_descriptor_is_left, ITEM_ANY },
+	{ "a process breaks down", one_breaks_down, ITEM_ANY },
+	{ "what a killed one has asked for", what_was_asked_is_over,
+	  ITEM_ANY },
 	{ "devices have one name", devices_have_one_name, ITEM_ANY },
 	{ "what processes use together", budget, ITEM_SIM },
 };

@@ -14,10 +14,10 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cuda/hash.h"
+#include "facts.h"
 #include "items.h"
 #include "trainer.h"
 
@@ -29,31 +29,17 @@ static size_t largest;		/* bytes; set once */
 
 static double now(void)
 {
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+	return fact_now();
 }
 
 static void *shared_pages(size_t bytes)
 {
-	int fd = memfd_create("facts", MFD_CLOEXEC);
-	void *p;
-
-	CHECK(fd >= 0 && !ftruncate(fd, (off_t)bytes));
-	p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	CHECK(p != MAP_FAILED);
-	memset(p, 1, bytes);
-	close(fd);
-	return p;
+	return fact_pages(bytes, 0);
 }
 
 static sk_cu_stream stream(const struct trainer_cuda *t)
 {
-	sk_cu_stream s;
-
-	IS(0, t->cuStreamCreate(&s, SK_CU_STREAM_NON_BLOCKING));
-	return s;
+	return fact_stream(t);
 }
 
 /* ---- rates ---- */
@@ -417,6 +403,10 @@ static const struct {
 	{ "page-locking", locking },
 	{ "batches", batches },
 	{ "checksums on the device", checksums },
+	{ "kernels beside copies", fact_beside },
+	{ "page-locking of other pages", fact_locking },
+	{ "copies by flag", fact_flags },
+	{ "memory that is shared", fact_shared },
 	{ "rows return at once", rows_are_back },
 	{ "a copy returns at once", copy_is_back },
 	{ "page-locking beside work returns", locking_is_back },
@@ -448,7 +438,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "%s\n", err.text);
 		return 77;
 	}
-	largest = (mib < 4 ? 4 : mib) * MIB;
+	largest = fact_largest = (mib < 4 ? 4 : mib) * MIB;
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
 		bool taken = take(facts[i].take);
 
