@@ -5,7 +5,8 @@
  * boxes or such that overlap; and what several nodes want of one source that
  * sends once. 8 ranks on 2 nodes, and on 4; with $SHARDKEEP_LIBNCCL on
  * simulated GPUs, where all of it goes from device to device, but for what all
- * of a node have in host memory. Counted row by row.
+ * of a node have in host memory. Counted row by row. $SK_WAYS
+ * says which, with commas between them; else it is all of them.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -150,6 +151,21 @@ static size_t bytes_of(const struct memory *m)
 	return rows_bytes(m) + NORM * sizeof(uint32_t);
 }
 
+/* NCCL is to take two ranks on one GPU for others. */
+static void name_host(const struct gpu_rank *g, const int *nodes, int rank)
+{
+	int near = 0;
+	char host[16];
+
+	for (int i = 0; i < RANKS; i++)
+		near += nodes[i] == nodes[rank];
+	if (near > g->devices)
+		(void)snprintf(host, sizeof(host), "rank-%d", rank);
+	else
+		(void)snprintf(host, sizeof(host), "node-%d", nodes[rank]);
+	CHECK(!setenv("NCCL_HOSTID", host, 1));
+}
+
 static const int *nodes_of(const struct side *s)
 {
 	return s->load ? s->way->nodes : home;
@@ -166,18 +182,16 @@ static void begin(struct memory *m, struct rank *rank)
 	const struct side *s = rank->arg;
 	const int *nodes = nodes_of(s);
 	int number = 0;
-	char host[16];
 
 	m->gpu = getenv("SHARDKEEP_LIBNCCL") != NULL;
 	m->on_host = !m->gpu || (s->load && is_on_host(s->way, rank->rank));
 	m->here = rank_memory(bytes_of(m), 0xee);
 	if (!m->gpu)
 		return;
-	(void)snprintf(host, sizeof(host), "node-%d", nodes[rank->rank]);
-	CHECK(!setenv("NCCL_HOSTID", host, 1));
 	for (int i = 0; i < rank->rank; i++)
 		number += nodes[i] == nodes[rank->rank];
 	gpu_begin(&m->g, rank, number);
+	name_host(&m->g, nodes, rank->rank);
 	if (m->on_host)
 		return;
 	m->there = trainer_cuda_alloc(&m->g.cuda, bytes_of(m));
@@ -459,6 +473,19 @@ static const struct way ways[] = {
 	{ "halves-on-hosts-fresh", HALF, ALL, fresh, .on_host = 0xc1 },
 };
 
+static bool is_chosen(const char *name)
+{
+	const char *at = getenv("SK_WAYS");
+	size_t n = strlen(name);
+
+	for (const char *end; at; at = *end ? end + 1 : NULL) {
+		end = strchrnul(at, ',');
+		if ((size_t)(end - at) == n && !strncmp(at, name, n))
+			return true;
+	}
+	return !getenv("SK_WAYS");
+}
+
 int main(int argc, char **argv)
 {
 	struct totals *totals = mmap(NULL, sizeof(*totals),
@@ -471,7 +498,8 @@ int main(int argc, char **argv)
 	scene_open(&scene, argc, argv);
 	scene_add_nodes(&scene, nodes, NODES, true);
 	for (size_t i = 0; i < SK_ARRAY_SIZE(ways); i++)
-		go(&scene, &ways[i], totals);
+		if (is_chosen(ways[i].name))
+			go(&scene, &ways[i], totals);
 	scene_close(&scene);
 	return 0;
 }

@@ -114,18 +114,21 @@ static void describe(struct gpu_rank *g, const struct trial *t)
 	sk_mesh_release(mesh);
 }
 
-/* Each has a device of its own. */
+/* Each has a device of its own, or NCCL is to take it for a host. */
 static void begin(struct gpu_rank *g, struct rank *rank)
 {
 	const struct trial *t = rank->arg;
 	char host[16];
 
 	*g = (struct gpu_rank){ .rank = rank };
-	(void)snprintf(host, sizeof(host), "node-%d",
-		       side_of(t)->node_of[rank->rank]);
-	CHECK(!setenv("NCCL_HOSTID", host, 1));
 	if (on_gpus())
 		gpu_begin(g, rank, rank->rank);
+	if (g->devices < rank->world)
+		(void)snprintf(host, sizeof(host), "rank-%d", rank->rank);
+	else
+		(void)snprintf(host, sizeof(host), "node-%d",
+			       side_of(t)->node_of[rank->rank]);
+	CHECK(!setenv("NCCL_HOSTID", host, 1));
 	describe(g, t);
 }
 
@@ -201,8 +204,19 @@ static int calls_of(void)
 
 	if (!on_gpus())
 		return links.calls;
-	CHECK(!trainer_nccl_open(&nccl, NULL) && nccl.calls);
-	return (int)nccl.calls("ncclGroupEnd");
+	CHECK(!trainer_nccl_open(&nccl, NULL));
+	return nccl.calls ? (int)nccl.calls("ncclGroupEnd") : 0;
+}
+
+/* A GPU that is one takes its time, and nothing fails at will there. */
+static bool is_simulated(void)
+{
+	struct trainer_nccl nccl;
+
+	if (!on_gpus())
+		return true;
+	CHECK(!trainer_nccl_open(&nccl, NULL));
+	return nccl.calls != NULL;
 }
 
 static int restore(struct gpu_rank *g, struct sk_report *ret_report)
@@ -536,10 +550,12 @@ int main(int argc, char **argv)
 	setenv("VCUDA_DEVICES", "16", 0);
 	scene_open(&scene, argc, argv);
 	scene_add_nodes(&scene, nodes, NODES, true);
-	test_once(&scene, &t, "many", NODES);
 	test_once(&scene, &t, "once", FEW);
-	test_gone(&scene, &t);
-	test_slow(&scene, &t);
+	if (is_simulated()) {
+		test_gone(&scene, &t);
+		test_slow(&scene, &t);
+		test_once(&scene, &t, "many", NODES);
+	}
 	/* Where both ends verify, nothing goes by devices. */
 	if (!on_gpus())
 		test_lies(&scene, &t);
