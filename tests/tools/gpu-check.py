@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 
@@ -25,6 +26,43 @@ def replace(folder: Path, program: str, text: str) -> None:
     file = folder / "bin" / program
     file.write_text("#!/bin/sh\n" + text + "\n")
     file.chmod(0o755)
+
+
+def check_lacks(folder: Path) -> None:
+    """What is not there is said first, and the rest goes on without."""
+    only = ["--only", "before", "--only", "conformance"]
+    program = (folder / "bin/cachectl").read_bytes()
+    replace(folder, "cachectl", "echo 'no such libc' >&2; exit 1")
+    status, steps = run(folder, *only)
+    assert status == 1
+    lacks = {f["what"]: f["why"] for f in steps["before"]["lacks"]}
+    assert lacks == {"cachectl": "no such libc"}
+    assert steps["conformance"]["result"] == "passed"
+    (folder / "bin/cachectl").write_bytes(program)
+
+    (folder / "bin/vcuda.so.1").rename(folder / "away")
+    status, steps = run(folder, *only)
+    assert status == 1
+    assert [f["what"] for f in steps["before"]["lacks"]] == ["driver"]
+    assert steps["conformance"]["why"]
+    (folder / "away").rename(folder / "bin/vcuda.so.1")
+
+
+def check_ended(folder: Path) -> None:
+    """Ended in a step: what came before, and what that said, are there."""
+    replace(folder, "cuda-conformance", "echo begun; exec sleep 99")
+    with subprocess.Popen([str(folder / "gpu-check"), "--simulate", "--short",
+                           "--out", str(folder / "out"), "--only", "before",
+                           "--only", "conformance"]) as p:
+        log = folder / "out/gpu-check.log"
+        while not log.exists() or "begun" not in log.read_text():
+            assert p.poll() is None
+            time.sleep(0.05)
+        p.terminate()
+        assert p.wait() == 143
+    report = json.loads((folder / "out/gpu-check.json").read_text())
+    assert report["running"] == "conformance"
+    assert [s["result"] for s in report["steps"]] == ["passed"]
 
 
 def main() -> None:
@@ -45,20 +83,27 @@ def main() -> None:
         assert all(f["ok"] for f in steps["facts"]["facts"]
                    if f["fact"] == "taken")
         assert set(steps["conformance"]["items"].values()) == {"ok"}
+        known = {f["what"]: f for f in steps["before"]["facts"]}
+        assert known["driver"]["ok"] and known["NCCL"]["at"]
+        assert known["devices"]["count"] and "lacks" not in steps["before"]
         assert os.path.getsize(folder / "out/gpu-check.log")
 
+        check_lacks(folder)
         # What fails and what hangs is told, and stops nothing.
-        replace(folder, "cuda-conformance", "echo 'FAIL: a thing'; exit 3")
-        replace(folder, "cuda-conformance-share", "echo begun; exec sleep 99")
+        replace(folder, "cuda-conformance-share",
+                "echo 'FAIL: a thing'; exit 3")
+        replace(folder, "cuda-conformance", "echo begun; exec sleep 99")
         status, steps = run(folder, "--only", "conformance", "--only",
                             "conformance of sharing", "--only", "machine",
                             "--seconds", "7")
         assert status == 1
-        assert steps["conformance"]["status"] == 3
-        assert steps["conformance"]["items"] == {"a thing": "FAIL"}
-        assert steps["conformance of sharing"]["result"] == "took too long"
-        assert "begun" in steps["conformance of sharing"]["tail"]
+        assert steps["conformance of sharing"]["status"] == 3
+        assert steps["conformance of sharing"]["items"] == {"a thing": "FAIL"}
+        assert steps["conformance"]["result"] == "took too long"
+        assert "begun" in steps["conformance"]["tail"]
         assert len(steps) == 3
+        (folder / "out/gpu-check.log").unlink()
+        check_ended(folder)
 
 
 if __name__ == "__main__":
