@@ -496,6 +496,7 @@ int main(int argc, char **argv)
 	CHECK(totals != MAP_FAILED);
 	setenv("VCUDA_DEVICES", "7", 0);
 	scene_open(&scene, argc, argv);
+	CHECK(!setenv("VNCCL_ORDER", scene.dir, 1));
 	scene_add_nodes(&scene, nodes, NODES, true);
 	for (size_t i = 0; i < SK_ARRAY_SIZE(ways); i++)
 		if (is_chosen(ways[i].name))

@@ -37,6 +37,7 @@ struct scene {
 	struct sk_want wants[WANTS];
 	struct sk_asked_want asked[WANTS];
 	struct sk_ask asks[WANTS * RANKS];
+	struct sk_want asked_of[WANTS * RANKS];	/* as each asks */
 	uint32_t n_of[RANKS];		/* asks of that rank */
 	uint64_t bytes_of[RANKS];
 	uint64_t bytes, once;
@@ -144,6 +145,25 @@ static void note_got(struct scene *s, const struct sk_trees *trees,
 		}
 }
 
+/* Of a tree: each set of those who have what its members pass on comes in one
+ * go, and a round has room for one at least. */
+static void check_others(struct scene *s, const struct sk_trees *trees,
+			 const struct sk_tree *t)
+{
+	cr_assert(t->runs && t->runs <= SK_FLOW_RUNS);
+	for (size_t i = t->first; i < t->first + t->n; i++)
+		for (size_t k = t->first; k < i; k++) {
+			const struct sk_ask *x = &s->asks[trees->asks[i]];
+			const struct sk_ask *y = &s->asks[trees->asks[k]];
+			bool same = true;
+
+			for (size_t m = 0; m < t->n_members; m++)
+				same &= x[m].want->others == y[m].want->others;
+			cr_assert_eq(same, trees->wants[i].others ==
+						   trees->wants[k].others);
+		}
+}
+
 /* What comes to a rank in a round: bytes, and parts of wants. */
 static void check_room(struct scene *s, const struct sk_trees *trees,
 		       int32_t rank)
@@ -207,6 +227,33 @@ Test(trees, random)
 		check(s, &trees);
 		cr_assert_geq(sent(&trees), s->once);
 		cr_assert_leq(sent(&trees), s->bytes);
+		free_scene(s, &trees);
+	}
+}
+
+/* Ranks of nodes who pass on to others of theirs, other ones of each want. */
+Test(trees, with_others)
+{
+	for (int c = 0; c < CASES / 4; c++) {
+		struct scene *s = new_scene(2 + (int32_t)below(40));
+		struct sk_trees trees;
+		int n = 1 + (int)below(WANTS - 1);
+
+		s->terms.way = SK_WAY_RELAYS;
+		for (int i = 0; i < n; i++)
+			ask(s, 1, 1 + (int32_t)below(2), 1 + below(2 << 20));
+		for (size_t i = 0; i < s->terms.asked.n; i++) {
+			struct sk_ask *a = &s->asks[i];
+
+			s->asked_of[i] = *a->want;
+			s->asked_of[i].others = below(3);
+			a->want = &s->asked_of[i];
+		}
+		cr_assert_eq(sk_trees_make(&s->rs, &s->terms, &trees), 0);
+		check(s, &trees);
+		for (size_t i = 0; i < trees.n; i++)
+			if (trees.v[i].n_members > 1)
+				check_others(s, &trees, &trees.v[i]);
 		free_scene(s, &trees);
 	}
 }
