@@ -4,9 +4,10 @@
  * verify in host memory, as for the host; the window is copied to the device
  * and sent from there. It is received into one of two windows, and copied from
  * there to the tensors, by way of the host to those that lie elsewhere. What
- * others of the node want of it (relay.h), and other nodes (trees.h), is sent to
- * them out of that window in the next round, in the same group: so all that a
- * rank does in a round is one operation, and no order among them could be wrong.
+ * others of the node want of it (relay.h), and other nodes (trees.h), is sent
+ * to them out of that window in the next round, in the same group: so all that
+ * a rank does in a round is one operation, and no order among them could be
+ * wrong.
  */
 #include "restore/across.h"
 

@@ -44,8 +44,8 @@ struct sk_sending {
 /** Of @flows those that go out, whose progress is its own from then on.
  * @staging is kept: where what is passed on comes in, in the region of this
  * rank. NULL: all goes from device to device, where it lies as ->there, ->came
- * and ->came_bytes say, which are set before anything is cut. Counts its memory into the report. -ENOMEM; to
- * be freed in any case. */
+ * and ->came_bytes say, which are set before anything is cut. Counts its memory
+ * into the report. -ENOMEM; to be freed in any case. */
 int sk_sending_new(struct sk_restoring *rs, const struct sk_flows *flows,
 		   const struct sk_staging *staging, struct sk_sending *ret);
 /** What the comm may still read when it has failed stays. */
