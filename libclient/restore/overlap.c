@@ -186,7 +186,8 @@ static int group(struct sk_restoring *rs, struct regions *all)
 	all->group = calloc(all->n + 1, sizeof(*all->group));
 	if (!all->group)
 		return no_memory(rs, all->n);
-	qsort(all->v, all->n, sizeof(*all->v), by_entry);
+	if (all->n)	/* of who is alone on its node there are none */
+		qsort(all->v, all->n, sizeof(*all->v), by_entry);
 	for (uint32_t i = 0; i < all->n; i++)
 		all->group[i] = i;
 	for (uint32_t i = 0; i < all->n; i++) {

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "support/agent.h"
 
@@ -15,6 +16,18 @@ void gpu_use_device(struct gpu_rank *g, int device)
 		return;
 	CHECK(!g->cuda.driver.cuDevicePrimaryCtxRetain(&context, device));
 	CHECK(!g->cuda.cuCtxSetCurrent(context));
+}
+
+int gpu_devices(void)
+{
+	pid_t pid = fork();
+	int status;
+
+	CHECK(pid >= 0);
+	if (!pid)
+		_exit(trainer_cuda_devices());
+	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+	return WEXITSTATUS(status);
 }
 
 void gpu_begin(struct gpu_rank *g, struct rank *rank, int number)

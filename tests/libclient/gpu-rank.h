@@ -32,6 +32,9 @@ struct gpu_rank {
 	int n;
 };
 
+/** How many devices there are, by a process of its own: before any of this one
+ * begins, and before it has threads, beside which no variable may be set. */
+int gpu_devices(void);
 /** On device @number, modulo those that there are. */
 void gpu_begin(struct gpu_rank *g, struct rank *rank, int number);
 /** Makes that device's context the thread's current one. */

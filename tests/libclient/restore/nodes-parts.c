@@ -152,14 +152,14 @@ static size_t bytes_of(const struct memory *m)
 }
 
 /* NCCL is to take two ranks on one GPU for others. */
-static void name_host(const struct gpu_rank *g, const int *nodes, int rank)
+static void name_host(const int *nodes, int rank)
 {
 	int near = 0;
 	char host[16];
 
 	for (int i = 0; i < RANKS; i++)
 		near += nodes[i] == nodes[rank];
-	if (near > g->devices)
+	if (near > gpu_devices())
 		(void)snprintf(host, sizeof(host), "rank-%d", rank);
 	else
 		(void)snprintf(host, sizeof(host), "node-%d", nodes[rank]);
@@ -190,8 +190,8 @@ static void begin(struct memory *m, struct rank *rank)
 		return;
 	for (int i = 0; i < rank->rank; i++)
 		number += nodes[i] == nodes[rank->rank];
+	name_host(nodes, rank->rank);
 	gpu_begin(&m->g, rank, number);
-	name_host(&m->g, nodes, rank->rank);
 	if (m->on_host)
 		return;
 	m->there = trainer_cuda_alloc(&m->g.cuda, bytes_of(m));

@@ -122,14 +122,14 @@ static void begin(struct gpu_rank *g, struct rank *rank)
 	char host[16];
 
 	*g = (struct gpu_rank){ .rank = rank };
-	if (on_gpus())
-		gpu_begin(g, rank, rank->rank);
-	if (g->devices < rank->world)
+	if (on_gpus() && gpu_devices() < rank->world)
 		(void)snprintf(host, sizeof(host), "rank-%d", rank->rank);
 	else
 		(void)snprintf(host, sizeof(host), "node-%d",
 			       side_of(t)->node_of[rank->rank]);
 	CHECK(!setenv("NCCL_HOSTID", host, 1));
+	if (on_gpus())
+		gpu_begin(g, rank, rank->rank);
 	describe(g, t);
 }
 

@@ -72,12 +72,12 @@ static void begin(struct gpu_rank *g, struct rank *rank)
 	*g = (struct gpu_rank){ .rank = rank };
 	if (!on_gpus())
 		return;
-	gpu_begin(g, rank, rank->rank);
-	devices = g->devices;
+	devices = gpu_devices();
 	/* Where they share one, NCCL is to take them for others. */
 	(void)snprintf(host, sizeof(host), "rank-%d", rank->rank);
-	if (g->devices < rank->world)
+	if (devices < rank->world)
 		CHECK(!setenv("NCCL_HOSTID", host, 1));
+	gpu_begin(g, rank, rank->rank);
 }
 
 enum where { ON_DEVICE, ON_HOST, ON_ANOTHER };
