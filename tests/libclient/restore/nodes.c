@@ -24,7 +24,7 @@
 
 #define NODES 3
 #define CASES 16
-#define BLOCK 50	/* cases that one process and its agents see: each
+#define BLOCK 20	/* cases that one process and its agents see: each
 			 * process has a bound, and agents gather jobs */
 
 static int most_nodes(void)
