@@ -78,7 +78,8 @@ struct sk_options {
 				 * else a private agent is started there (in
 				 * /tmp/shardkeep-UID without the variable) */
 	uint32_t flags;		/**< SK_OPEN_... */
-	uint32_t threads;	/**< that copy; 0: half the CPUs, 1 to 8 */
+	uint32_t threads;	/**< that copy, at most 1,024; 0: half as many
+				 * as there are CPUs, but 1 to 8 */
 	uint32_t timeout_ms;	/**< bound of every request; 0: 10,000. Who
 				 * asks what there is waits for longer while
 				 * the agent looks at more and more files of
@@ -161,7 +162,7 @@ struct sk_state;
 struct sk_job {
 	const char *name;	/**< [A-Za-z0-9._-]+, at most 128 */
 	int32_t rank;
-	int32_t world;		/**< ranks in the job */
+	int32_t world;		/**< ranks in the job, at most 2^24 */
 	uint64_t run;		/**< this incarnation, at most 2^61, larger
 				 * than all before it; 0: $SHARDKEEP_RUN, else
 				 * the agent numbers it: ranks that come after
@@ -231,7 +232,8 @@ struct sk_tensor {
 	const struct sk_mesh *mesh;	/**< NULL: every rank holds it whole,
 					 * and placements that cut it are
 					 * refused where there are several */
-	struct sk_placement placements[SK_MAX_DIMS];	/**< per mesh dim */
+	struct sk_placement placements[SK_MAX_DIMS];	/**< per mesh dim; one
+					 * more that cuts is refused */
 	void *data;		/**< this rank's part; NULL if it is empty */
 	int64_t strides[SK_MAX_DIMS];	/**< of @data, in elements;
 					 * all 0: dense, row-major */
@@ -360,11 +362,12 @@ struct sk_snapshot_options {
  * Errors: -EBUSY no slot is free (the sentence and sk_status.busy_ns say how
  * long the oldest flush still needs), or the CUDA stream captures a graph;
  * -EFAULT a tensor's device memory was freed since it was described; -EEXIST
- * this step is there already, from this run; -EINVAL @step is negative,
+ * this step is there already, from this run (all ranks that go back to an older
+ * one free their states, and go on with new ones); -EINVAL @step is negative,
  * nothing is described, or something without its data, boxes of a tensor
- * overlap, or @opts contradict each other; -ECANCELED the tensors
- * of the previous snapshot changed before their fence, and no fence and no
- * wait has said so; -EROFS this is a reader; those of sk_prepare().
+ * overlap or end inside a byte, or @opts contradict each other; -ECANCELED the
+ * tensors of the previous snapshot changed before their fence, and no fence and
+ * no wait has said so; -EROFS this is a reader; those of sk_prepare().
  */
 int sk_snapshot(struct sk_state *state, int64_t step,
 		const struct sk_snapshot_options *opts);

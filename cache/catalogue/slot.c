@@ -41,8 +41,10 @@ static int check_step(const struct sk_cat_state *state, int64_t step,
 	if (!s || sk_cat_image_find(s, state->rank, SK_IMAGE_PRIMARY))
 		return sk_err_set(err, -EEXIST, "rank %" PRId32 " of job "
 				  "\"%s\" has sealed step %" PRId64 " of run %"
-				  PRIu64 " already", state->rank,
-				  run->job->name, step, run->number);
+				  PRIu64 " already; who goes back to an older "
+				  "step begins a run of its own, with a new "
+				  "state", state->rank, run->job->name, step,
+				  run->number);
 	sk_link_each(slot, &state->slots, link) {
 		if (slot->use == SK_CAT_FILLING && slot->snapshot == s)
 			return sk_err_set(err, -EEXIST, "rank %" PRId32

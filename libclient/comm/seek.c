@@ -35,6 +35,7 @@ static uint64_t share(const struct sk_os *os, uint64_t until, uint32_t places)
 int sk_seek_parse(const char *at, char ret_host[256], uint16_t *ret_port,
 		  struct sk_err *err)
 {
+	const char *start = at;
 	size_t all = strcspn(at, ",");
 	const char *colon = memrchr(at, ':', all);
 	size_t n = colon ? (size_t)(colon - at) : 0;
@@ -51,7 +52,9 @@ int sk_seek_parse(const char *at, char ret_host[256], uint16_t *ret_port,
 	}
 	if (!n || n > 255 || !rest || (*rest && *rest != ',') || port > 65535)
 		return sk_err_set(err, -EINVAL, "ranks meet at \"HOST:PORT\", "
-				  "\"[ADDRESS]:PORT\" or \"/PATH\"");
+				  "\"[ADDRESS]:PORT\" or \"/PATH\", not at "
+				  "\"%.*s\"", (int)sk_min_i64((int64_t)all,
+								100), start);
 	memcpy(ret_host, at, n);
 	ret_host[n] = '\0';
 	*ret_port = (uint16_t)port;

@@ -12,6 +12,9 @@
 
 #define TIMEOUT_MS 10000
 
+/* More than any machine can use, and less than starves a node. */
+#define THREADS_MOST 1024u
+
 /* Those that whoever started it left it. */
 static unsigned usable_cpus(void)
 {
@@ -63,6 +66,9 @@ static int check_options(const struct sk_options *o, struct sk_err *err)
 	if (r >= 0 && o->socket && !*o->socket)
 		r = sk_err_set(err, -EINVAL, "sk_options.socket is empty; "
 			       "NULL finds one");
+	if (r >= 0 && o->threads > THREADS_MOST)
+		r = sk_err_set(err, -EINVAL, "sk_options.threads is %u; at "
+			       "most %u", o->threads, THREADS_MOST);
 	if (r >= 0)
 		r = sk_check_zero(&o->reserved_, sizeof(o->reserved_),
 				  "sk_options.reserved_", err);

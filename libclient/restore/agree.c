@@ -64,7 +64,8 @@ static int gather_into(struct sk_restoring *rs, const void *in, size_t bytes,
 				    rs->state->job.rank);
 	give_up(rs);
 	sk_err_errno(&rs->err, r, "rank %d cannot agree with the %zu other "
-		     "ranks of job %s on a restore; every rank must call it",
+		     "ranks of job \"%s\" on a restore; every rank must call "
+		     "it",
 		     rs->state->job.rank, world - 1, rs->state->job.name);
 	/* As in the exchange in which others may be. */
 	return rs->comm.exchange ? -ETIMEDOUT : r;
@@ -213,7 +214,7 @@ static int outcome(struct sk_restoring *rs, int r)
 		return 0;
 	give_up(rs);
 	sk_err_errno(&rs->err, r, "rank %d cannot exchange bytes with other "
-		     "ranks of job %s in a restore", rs->state->job.rank,
+		     "ranks of job \"%s\" in a restore", rs->state->job.rank,
 		     rs->state->job.name);
 	return -ETIMEDOUT;
 }

@@ -55,8 +55,8 @@ static int none_of(struct sk_restoring *rs,
 	char asked[128];
 
 	asked_for(rs, asked, sizeof(asked));
-	return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot%s that "
-			  "rank %d can reach%s", job, asked, i,
+	return sk_err_set(&rs->err, -ENOENT, "job \"%s\" has no snapshot%s "
+			  "that rank %d can reach%s", job, asked, i,
 			  has_any(rs, ballots) ? ", of what it asks for; other "
 			  "ranks can" :
 			  asked[0] ? "" : "; this is its first run, or its "
@@ -74,14 +74,14 @@ static int nothing(struct sk_restoring *rs,
 	for (int32_t i = 0; i < rs->state->job.world; i++)
 		if (ballots[i].gaps)
 			return sk_err_set(&rs->err, -EIO, "nobody can tell "
-					  "whether job %s has a snapshot, rank "
-					  "%d cannot read the store: %.*s",
+					  "whether job \"%s\" has a snapshot, "
+					  "rank %d cannot read the store: %.*s",
 					  job, i, SK_ERR_MAX - 1,
 					  ballots[i].word.text);
 	/* Nor is it a first run where something was, and is damaged. */
 	for (int32_t i = 0; i < rs->state->job.world; i++)
 		if (ballots[i].damaged && !ballots[i].n_complete)
-			return sk_err_set(&rs->err, -EBADMSG, "job %s has "
+			return sk_err_set(&rs->err, -EBADMSG, "job \"%s\" has "
 					  "nothing to restore: %.*s", job,
 					  SK_ERR_MAX - 1,
 					  ballots[i].word.text);
@@ -91,14 +91,14 @@ static int nothing(struct sk_restoring *rs,
 		if (ballots[i].n_complete)
 			continue;
 		if (w->text[0])
-			return sk_err_set(&rs->err, -ENOENT, "job %s has "
+			return sk_err_set(&rs->err, -ENOENT, "job \"%s\" has "
 					  "nothing to restore: %.*s", job,
 					  SK_ERR_MAX - 1, w->text);
 		return none_of(rs, ballots, i);
 	}
 	asked_for(rs, asked, sizeof(asked));
-	return sk_err_set(&rs->err, -ENOENT, "job %s has no snapshot%s that "
-			  "all %d ranks can reach", job, asked,
+	return sk_err_set(&rs->err, -ENOENT, "job \"%s\" has no snapshot%s "
+			  "that all %d ranks can reach", job, asked,
 			  rs->state->job.world);
 }
 

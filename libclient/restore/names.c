@@ -227,8 +227,8 @@ static int refuse(struct sk_restoring *rs, size_t missing_max, bool more,
 	if (!f)
 		return no_memory(rs);
 	/* The remedy first: of long lists the sentence has the beginning. */
-	fprintf(f, "step %" PRId64 " of run %" PRIu64 " of job %s has other "
-		"names than this state (SK_RESTORE_MISSING_OK and "
+	fprintf(f, "step %" PRId64 " of run %" PRIu64 " of job \"%s\" has "
+		"other names than this state (SK_RESTORE_MISSING_OK and "
 		"SK_RESTORE_EXTRA_OK, in Python strict=False, restore what "
 		"there is); ", rs->report.step, rs->report.run,
 		rs->state->job.name);

@@ -10,6 +10,10 @@
 #include "state/describe.h"
 #include "state/names.h"
 #include "state/state.h"
+#include "tensor/name.h"
+
+/* Bits of more are not counted. */
+#define BLOB_MOST ((size_t)1 << 60)
 
 /* Whoever changes a description waits for its copy, and excludes the fences
  * that look for a name meanwhile. */
@@ -148,9 +152,13 @@ int sk_describe_begin(struct sk_state *state, size_t n,
 {
 	int r = sk_state_check(state, err);
 
-	*ret = (struct sk_describing){ .state = state, .room = n + 1 };
+	*ret = (struct sk_describing){ .state = state };
 	if (r < 0)
 		return r;
+	if (n >= INT32_MAX)
+		return sk_err_set(err, -E2BIG, "%zu tensors are more than a "
+				  "state can have", n);
+	ret->room = n + 1;
 	ret->made = calloc(ret->room, sizeof(*ret->made));
 	return ret->made ? 0 : sk_err_set(err, -ENOMEM, "out of memory");
 }
@@ -223,10 +231,12 @@ static int blob(struct sk_state *state, const char *name, void *data,
 	};
 	struct sk_err err = { "" };
 
-	if (size > INT64_MAX)
+	if (sk_name_check(name, "blob", &err) < 0)
+		return sk_say(-EINVAL, &err);
+	if (size > BLOB_MOST)
 		return sk_say(sk_err_set(&err, -EOVERFLOW, "blob \"%s\" has %zu "
 					 "bytes, more than can be counted",
-					 name ? name : "", size), &err);
+					 name, size), &err);
 	return describe(state, &t, 1, kind);
 }
 

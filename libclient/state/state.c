@@ -13,6 +13,7 @@
 #include "conn/say.h"
 #include "state/names.h"
 #include "state/register.h"
+#include "tensor/mesh.h"
 
 int sk_state_check(const struct sk_state *state, struct sk_err *err)
 {
@@ -67,15 +68,30 @@ static int check_retention(const struct sk_job *job, struct sk_err *err)
 			  "2^63 - 1");
 }
 
+static int check_rank(const struct sk_job *job, struct sk_err *err)
+{
+	if (job->world < 1)
+		return sk_err_set(err, -EINVAL, "a job of %d ranks: "
+				  "sk_job.world is at least 1", job->world);
+	if (job->world > SK_MESH_MAX_RANKS)
+		return sk_err_set(err, -EINVAL, "a job of %d ranks: there may "
+				  "be at most %d", job->world,
+				  SK_MESH_MAX_RANKS);
+	if (job->rank < 0 || job->rank >= job->world)
+		return sk_err_set(err, -EINVAL, "rank %d of %d ranks: they "
+				  "are 0 to %d", job->rank, job->world,
+				  job->world - 1);
+	return 0;
+}
+
 static int check_job(const struct sk_job *job, struct sk_err *err)
 {
 	if (!job || !job->name)
 		return sk_err_set(err, -EINVAL, "a job needs a name");
 	if (sk_job_check(job->name, err) < 0)
 		return -EINVAL;
-	if (job->world < 1 || job->rank < 0 || job->rank >= job->world)
-		return sk_err_set(err, -EINVAL, "rank %d of %d ranks",
-				  job->rank, job->world);
+	if (check_rank(job, err) < 0)
+		return -EINVAL;
 	if (job->slots == 1)
 		return sk_err_set(err, -EINVAL, "a rank needs at least 2 "
 				  "slots: one stands while the other fills");
