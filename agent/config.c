@@ -48,11 +48,16 @@ static int read_line(const char *path, int number, char *line,
 	if (value)
 		*value++ = 0;
 	line = trim(line);
-	if (!value && (!*line || *line == '#'))
+	if (*line == '#' || (!value && !*line))
 		return 0;
-	if (*line == '#')
-		return 0;
-	r = set(ctx, line, value ? trim(value) : "", number);
+	value = value ? trim(value) : "";
+	if (*value == '"' || *value == '\'') {
+		fprintf(stderr, "shardkeepd: %s:%d: the value of \"%s\" "
+			"begins with a quotation mark, which would belong to "
+			"it; leave it away\n", path, number, line);
+		return -EINVAL;
+	}
+	r = set(ctx, line, value, number);
 	if (r < 0)
 		fprintf(stderr, "shardkeepd: %s:%d: \"%s\" is not taken\n",
 			path, number, line);

@@ -158,42 +158,39 @@ static uint64_t physical(void)
 }
 
 int option_size(const char *what, const char *text, bool percent,
-		    uint64_t *ret)
-{
-	if (sk_size_parse(text, percent ? physical() : 0, ret, NULL) == 0)
-		return 0;
-	return option_complain(what, text, percent ?
-			"it is a size such as 64G, or a percentage" :
-			"it is a size such as 500M");
-}
-
-int option_bulk(const char *what, const char *text, bool percent,
 		uint64_t *ret)
 {
-	int r = option_size(what, text, percent, ret);
-
-	return r == 0 && sk_size_lacks_unit(text, *ret) ?
-	       option_complain(what, text, "of bytes that is next to nothing; "
-			       "is a K, M, G or T missing?") : r;
+	if (sk_size_parse(text, percent ? physical() : 0, ret, NULL) < 0)
+		return option_complain(what, text, percent ?
+			"it is a size such as 64G, or a percentage" :
+			"it is a size such as 500M");
+	if (!sk_size_lacks_unit(text, *ret))
+		return 0;
+	return option_complain(what, text, "of bytes that is next to nothing; "
+			       "is a K, M, G or T missing?");
 }
 
 /* 0 is no size. */
 static int set_limit(const char *what, const char *text, uint64_t *ret)
 {
 	*ret = 0;
-	return strcmp(text, "0") == 0 ? 0 : option_size(what, text, false, ret);
+	return strcmp(text, "0") == 0 ? 0 :
+	       option_size(what, text, false, ret);
 }
 
 static int set_unsigned(const char *what, const char *text, unsigned long most,
 			unsigned *ret)
 {
 	unsigned long value;
-	char *end;
+	char want[64], *end;
 
 	errno = 0;
 	value = strtoul(text, &end, 10);
-	if (!isdigit((unsigned char)*text) || *end || errno || value > most)
-		return option_complain(what, text, "it is a whole number");
+	if (!isdigit((unsigned char)*text) || *end || errno || value > most) {
+		(void)snprintf(want, sizeof(want), "it is a whole number from "
+			       "0 to %lu", most);
+		return option_complain(what, text, want);
+	}
 	*ret = (unsigned)value;
 	return 0;
 }
@@ -271,7 +268,7 @@ static int set_retention(int option, const char *arg, struct options *o)
 	default:
 		keep->keep_bytes = 0;
 		return strcmp(arg, "0") == 0 ? 0 :
-		       option_bulk("--keep-bytes", arg, false,
+		       option_size("--keep-bytes", arg, false,
 				   &keep->keep_bytes);
 	}
 }
@@ -320,7 +317,7 @@ int option_set(int option, const char *arg, struct options *o)
 	case OPTION_METRICS_FILE:
 		return option_text(&o->metrics_file, "--metrics-file", arg);
 	case OPTION_MEMORY:
-		return option_bulk("--memory", arg, true, &o->memory);
+		return option_size("--memory", arg, true, &o->memory);
 	case OPTION_DEVICE:
 		return option_size("--device-memory", arg, false,
 				&o->device_memory);

@@ -30,13 +30,10 @@ extern const struct option option_list[];
 int option_set(int option, const char *arg, struct options *o);
 
 /** The same for values that have another name, @what, where they come from:
- * bytes, with a suffix or where @percent is set a share of this machine's
- * memory, and a path, which is freed and made anew. */
+ * bytes, with a suffix (a small number alone lacks it) or where @percent is set
+ * a share of this machine's memory, and a path, which is freed and made anew.
+ */
 int option_size(const char *what, const char *text, bool percent,
-		uint64_t *ret);
-/** The same of what is counted by the GiB: a small number alone lacks a
- * unit. */
-int option_bulk(const char *what, const char *text, bool percent,
 		uint64_t *ret);
 int option_text(char **to, const char *what, const char *text);
 

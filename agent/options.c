@@ -182,7 +182,7 @@ static int from_environment(struct options *o)
 	if (r == 0 && store && *store)
 		r = option_text(&o->store, "SHARDKEEP_STORE", store);
 	if (r == 0 && memory && *memory)
-		r = option_bulk("SHARDKEEP_MEMORY", memory, true, &o->memory);
+		r = option_size("SHARDKEEP_MEMORY", memory, true, &o->memory);
 	return r;
 }
 

@@ -232,8 +232,10 @@ struct sk_tensor {
 	const struct sk_mesh *mesh;	/**< NULL: every rank holds it whole,
 					 * and placements that cut it are
 					 * refused where there are several */
-	struct sk_placement placements[SK_MAX_DIMS];	/**< per mesh dim; one
-					 * more that cuts is refused */
+	struct sk_placement placements[SK_MAX_DIMS];	/**< per mesh dim;
+					 * further ones mean nothing, as where
+					 * the mesh is one of fewer dimensions
+					 * than was meant: @local_shape tells */
 	void *data;		/**< this rank's part; NULL if it is empty */
 	int64_t strides[SK_MAX_DIMS];	/**< of @data, in elements;
 					 * all 0: dense, row-major */
@@ -264,7 +266,8 @@ struct sk_tensor {
  * than can be counted; -EEXIST a blob bears the name (and a tensor where a blob
  * is described: the one must be removed first); -ENODEV it is on a CUDA device,
  * and there is no driver (the first such tensor opens it), or no such device;
- * -EFAULT its data is no memory of that device; -E2BIG more than 16 devices;
+ * -EFAULT its data is no memory of that device, or its strides lead out of all
+ * memory; -E2BIG more than 16 devices, or tensors than can be counted;
  * -EIO the driver failed; -EAGAIN no thread can be started for that device;
  * -ENOMEM; -EOWNERDEAD.
  */

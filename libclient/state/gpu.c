@@ -77,41 +77,21 @@ void sk_gpus_free(struct sk_state *state)
 
 /* ---- pointers ---- */
 
-/* Elements from the first to the one at the ends of all dimensions, on either
- * side; false: they are more than can be counted. */
-static bool reach(const struct sk_local *local, const struct sk_part *part,
-		  int64_t *ret_low, int64_t *ret_high)
-{
-	int64_t last;
-
-	*ret_low = *ret_high = 0;
-	for (int d = 0; d < local->item.spec.ndim; d++) {
-		if (__builtin_mul_overflow(part->box.size[d] - 1,
-					   part->strides[d], &last) ||
-		    (last < 0 && __builtin_add_overflow(*ret_low, last,
-							ret_low)) ||
-		    (last > 0 && __builtin_add_overflow(*ret_high, last,
-							ret_high)))
-			return false;
-	}
-	/* So that bits and addresses can be. */
-	return *ret_low > INT64_MIN / 128 && *ret_high < INT64_MAX / 128;
-}
-
 /* The bytes that a part touches, from the first to the last. */
-static int extent(const struct sk_local *local, const struct sk_part *part,
-		  struct sk_cuda_range *ret, struct sk_err *err)
+static void extent(const struct sk_local *local, const struct sk_part *part,
+		   struct sk_cuda_range *ret)
 {
 	int64_t bits = (int64_t)sk_dtype_bits(local->item.spec.dtype);
 	int64_t low, high;
+	bool counts = sk_strides_reach(local->item.spec.ndim, part->box.size,
+				       part->strides, &low, &high);
 
-	if (!reach(local, part, &low, &high))
-		return sk_err_set(err, -EFAULT, "its strides lead out of all "
-				  "memory");
+	/* Else it could not have been described. */
+	assert(counts);
+	(void)counts;
 	ret->from = (uintptr_t)part->data + (uint64_t)(low * bits / 8);
 	ret->to = (uintptr_t)part->data +
 		  (uint64_t)(((high + 1) * bits + 7) / 8);
-	return 0;
 }
 
 static bool is_empty(const struct sk_local *local, const struct sk_part *part)
@@ -139,10 +119,10 @@ static int find_part(struct look *look, const struct sk_local *local,
 		     struct sk_err *err)
 {
 	struct sk_cuda_range all = { 0 };
-	int r = extent(local, part, &all, err);
+	int r;
 
-	if (r >= 0)
-		r = find(look, all.from, err);
+	extent(local, part, &all);
+	r = find(look, all.from, err);
 	if (r < 0)
 		return r;
 	*ret_id = look->last.id;

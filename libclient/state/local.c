@@ -86,27 +86,37 @@ static int check_local_shape(const struct sk_local *l, int32_t rank,
 			  format_sizes(ndim, computed, b, sizeof(b)));
 }
 
-/* An address that cannot be counted is none of its elements'. */
+bool sk_strides_reach(int ndim, const int64_t *size, const int64_t *strides,
+		      int64_t *ret_low, int64_t *ret_high)
+{
+	int64_t last;
+
+	*ret_low = *ret_high = 0;
+	for (int d = 0; d < ndim; d++) {
+		if (__builtin_mul_overflow(size[d] - 1, strides[d], &last) ||
+		    (last < 0 && __builtin_add_overflow(*ret_low, last,
+							ret_low)) ||
+		    (last > 0 && __builtin_add_overflow(*ret_high, last,
+							ret_high)))
+			return false;
+	}
+	/* So that bits and addresses can be. */
+	return *ret_low > INT64_MIN / 128 && *ret_high < INT64_MAX / 128;
+}
+
 static int check_reach(const struct sk_local *l, const int64_t *size,
 		       const int64_t *strides, struct sk_err *err)
 {
-	unsigned bits = sk_dtype_bits(l->item.spec.dtype);
-	int64_t reach = 0, one;
-	bool counts = true;
+	int ndim = l->item.spec.ndim;
+	int64_t low, high;
 
-	for (int d = 0; d < l->item.spec.ndim; d++) {
+	for (int d = 0; d < ndim; d++)
 		if (!size[d])
 			return 0;
-		counts &= !__builtin_mul_overflow(size[d] - 1, strides[d],
-						  &one) && one > INT64_MIN &&
-			  !__builtin_add_overflow(reach, one < 0 ? -one : one,
-						  &reach);
-	}
-	if (counts && !__builtin_mul_overflow(reach, (int64_t)bits, &one))
+	if (sk_strides_reach(ndim, size, strides, &low, &high))
 		return 0;
-	return sk_err_set(err, -EOVERFLOW, "tensor \"%s\" has strides that "
-			  "reach further than memory does",
-			  l->item.spec.name);
+	return sk_err_set(err, -EFAULT, "tensor \"%s\": its strides lead out "
+			  "of all memory", l->item.spec.name);
 }
 
 /* What lies on itself could be saved, and never restored. */
@@ -142,7 +152,7 @@ static int slice(const struct sk_tensor *t, struct sk_local *l,
 		return sk_err_set(err, -ENOMEM, "out of memory");
 	strides_of(l->item.spec.ndim, shape, t->strides, stride);
 	if (check_reach(l, shape, stride, err) < 0)
-		return -EOVERFLOW;
+		return -EFAULT;
 	for (int b = 0; b < l->item.n_boxes; b++) {
 		int64_t elements = 0;
 
@@ -189,7 +199,7 @@ static int take_parts(const struct sk_tensor *t, struct sk_local *l,
 			   t->parts[i].strides, l->parts[i].strides);
 		if (check_reach(l, it->boxes[i].size, l->parts[i].strides,
 				err) < 0)
-			return -EOVERFLOW;
+			return -EFAULT;
 		if (check_strides(l, &l->parts[i], err) < 0)
 			return -EINVAL;
 	}
@@ -238,33 +248,13 @@ static int check_reserved(const struct sk_tensor *t, struct sk_err *err)
 					 "sk_tensor.reserved", err);
 }
 
-/* Where a mesh, or one of its dimensions, is not there, what was to cut the
- * tensor leaves it whole, and a rank's part would be taken for all of it. A
- * rank that is alone and names no mesh has that. */
-static int check_placements(const struct sk_tensor *t,
-			    const struct sk_job *job, struct sk_err *err)
-{
-	int ndim = t->mesh ? sk_mesh_ndim(t->mesh) : 0;
-
-	if (t->parts || (!t->mesh && job->world == 1))
-		return 0;
-	for (int m = ndim; m < SK_MAX_DIMS; m++) {
-		if (t->placements[m].kind <= SK_PLACEMENT_REPLICATE)
-			continue;
-		if (!t->mesh)
-			return sk_err_set(err, -EINVAL, "tensor \"%s\" has "
-					  "placements, and no mesh of the %d "
-					  "ranks", t->name, job->world);
-		return sk_err_set(err, -EINVAL, "tensor \"%s\" has a "
-				  "placement for mesh dimension %d, and its "
-				  "mesh has %d dimensions", t->name, m, ndim);
-	}
-	return 0;
-}
-
+/* A pointer that was forgotten leaves out of account what it is for: a rank's
+ * part would be taken for the whole. A rank that is alone has that. */
 static int check_meant(const struct sk_tensor *t, const struct sk_job *job,
 		       struct sk_err *err)
 {
+	bool whole = t->mesh || t->parts || job->world == 1;
+
 	if (t->n_parts && !t->parts)
 		return sk_err_set(err, -EINVAL, "tensor \"%s\" has %u parts, and "
 				  "no list of them", t->name, t->n_parts);
@@ -272,7 +262,12 @@ static int check_meant(const struct sk_tensor *t, const struct sk_job *job,
 		return sk_err_set(err, -EINVAL, "tensor \"%s\" has %u parts, "
 				  "more than there can be", t->name,
 				  t->n_parts);
-	return check_placements(t, job, err);
+	for (int d = 0; d < SK_MAX_DIMS && !whole; d++)
+		if (t->placements[d].kind > SK_PLACEMENT_REPLICATE)
+			return sk_err_set(err, -EINVAL, "tensor \"%s\" has "
+					  "placements, and no mesh of the %d "
+					  "ranks", t->name, job->world);
+	return 0;
 }
 
 int sk_local_make(const struct sk_tensor *t, enum sk_item_kind kind,

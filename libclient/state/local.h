@@ -30,6 +30,12 @@ int sk_local_make(const struct sk_tensor *t, enum sk_item_kind kind,
 		  struct sk_err *err);
 void sk_local_clear(struct sk_local *l);
 
+/** Elements from the first of a part, none of whose dimensions is empty, to the
+ * one at the ends of all, on either side. False: they are more than can be
+ * counted. */
+bool sk_strides_reach(int ndim, const int64_t *size, const int64_t *strides,
+		      int64_t *ret_low, int64_t *ret_high);
+
 /** Whether both have the same place in a layout: only pointers and strides
  * may differ. */
 bool sk_local_same_boxes(const struct sk_local *a, const struct sk_local *b);

@@ -73,12 +73,19 @@ says "^store = /srv/a b	# $dir/again:"
 for line in 'memory = lots' 'colour = red' 'no-direct = maybe' 'memory' \
 	'ready-fd = 3' 'takeover = yes' '= 3' 'help = yes' 'keep-last = -1' \
 	'log-level = loud' 'admin-uid = 4294967295' 'admin-uid = -1' \
+	'store = "/srv/ckpt"' "store = '/srv/ckpt'" 'flush-rate = 500' \
+	'scrub-rate = 16' 'user-memory = 7' 'user-layouts = 64' \
+	'device-memory = 2' \
 	'metrics = 0.0.0.0:1'; do
 	printf '# x\n%s\n' "$line" >"$dir/bad"
 	expect 2 --config "$dir/bad"
 	[ "$line" = 'metrics = 0.0.0.0:1' ] || says "$dir/bad:2"
 done
 expect 0 --admin-uid 4294967294
+expect 2 --stop-timeout 99999999999
+says 'from 0 to 1073741824'
+expect 2 --flush-rate 500
+says 'is a K, M, G or T missing'
 expect 2 --config "$dir/none"
 says 'there is no such file'
 head -c 70000 /dev/zero | tr '\0' '#' >"$dir/large"

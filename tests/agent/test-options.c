@@ -24,7 +24,7 @@ struct number {
 static const struct number numbers[] = {
 	{ "memory", "3M", FIELD(memory), 3u << 20 },
 	{ "device-memory", "5K", FIELD(device_memory), 5u << 10 },
-	{ "user-memory", "7", FIELD(user_memory), 7 },
+	{ "user-memory", "7K", FIELD(user_memory), 7u << 10 },
 	{ "user-layouts", "9M", FIELD(user_layouts), 9u << 20 },
 	{ "admin-uid", "0", FIELD(admin_uid), 0 },
 	{ "admin-uid", "4294967294", FIELD(admin_uid), UINT32_MAX - 1 },

@@ -416,6 +416,18 @@ expect 0 stop
 says 'lost with the agent: step 1 of job "gone" \(the agent has no store\)'
 wait "$pid" && pid=
 
+# ---- a variable that is not set names no other agent than was meant ----
+expect 2 --socket '' stop
+complains 'the path of --socket is empty'
+
+# ---- a terminal that can do nothing gets one table after the other ----
+start_agent
+TERM=dumb script -qec "$cachectl top -n 1" /dev/null </dev/null >"$dir/out" 2>&1
+says 'copied/s'
+! grep -q $'\e' "$dir/out" || fail "a dumb terminal is told what it cannot do"
+expect 0 stop --wait
+wait "$pid" && pid=
+
 # ---- a terminal sees that we wait; what is not one, nothing ----
 start_agent
 kill -STOP "$pid"

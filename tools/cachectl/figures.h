@@ -5,7 +5,9 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
+#include "report.h"
 #include "wire/message.h"
 
 #define FIGURE_WORD (sizeof(((struct sk_wire_stat *)0)->word) +		\
@@ -17,8 +19,11 @@ struct figures {
 	size_t n;
 };
 
-/** One of the agent's own; 0 where there is none. */
-double figure(const struct figures *f, const char *name);
+/** Towards 0, and not beyond what a whole number can be; of what is no number
+ * 0. */
+int64_t figure_whole(double value);
+/** One of the agent's own, as figure_whole(); 0 where there is none. */
+int64_t figure(const struct figures *f, const char *name);
 /** One of a job's; @word: of what, or "". False: there is none. */
 bool figure_of(const struct figures *f, const char *name, const char *job,
 	       uint32_t uid, const char *word, double *ret);
@@ -31,9 +36,16 @@ char *figure_word(const struct sk_wire_stat *s, char buf[FIGURE_WORD]);
  * job's name and uid. */
 const struct sk_wire_stat *figure_job(const struct figures *f, size_t i);
 
-/* ---- gpus.c ---- */
+/* ---- of reports ---- */
 
-struct report;
+/** A cell of one of a job's, as figure_of(); empty where there is none. */
+void figures_cell(struct report *r, enum cell_kind kind,
+		  const struct figures *f, const char *name,
+		  const struct sk_wire_stat *job, const char *word);
+/** What of the budget is taken; @table: in words as well. */
+void figures_memory(struct report *r, const struct figures *f, bool table);
+
+/* ---- gpus.c ---- */
 
 /** Whether the agent gives memory of GPUs, or has any of it out. */
 bool figures_have_gpus(const struct figures *f);

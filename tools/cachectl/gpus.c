@@ -20,17 +20,17 @@ bool figures_have_gpus(const struct figures *f)
 static void add_count(struct report *r, const struct figures *f,
 		      const char *key, const char *label, const char *name)
 {
-	double n = figure(f, name);
+	int64_t n = figure(f, name);
 
 	/* People hear of what has happened. */
-	report_number(r, key, n > 0 ? label : NULL, CELL_INT, (int64_t)n);
+	report_number(r, key, n > 0 ? label : NULL, CELL_INT, n);
 }
 
 void figures_count_gpus(struct report *r, const struct figures *f)
 {
 	report_number(r, "device_slots", figures_have_gpus(f) ?
 		      "device slots" : NULL, CELL_INT,
-		      (int64_t)figure(f, "shardkeep_device_slots"));
+		      figure(f, "shardkeep_device_slots"));
 	add_count(r, f, "device_slots_refused", "refused",
 		  "shardkeep_device_slots_refused_total");
 	add_count(r, f, "device_slots_failed", "failed",
@@ -51,7 +51,7 @@ void figures_list_gpus(struct report *r, const struct figures *f, bool table)
 	report_table(r, "gpus", NULL, columns, SK_ARRAY_SIZE(columns));
 	for (size_t i = 0; (s = figure_at(f, USED, i)); i++) {
 		report_cell_name(r, "%s", figure_word(s, name));
-		report_cell(r, CELL_BYTES, (int64_t)s->value);
-		report_cell(r, CELL_BYTES, (int64_t)figure(f, BUDGET));
+		report_cell(r, CELL_BYTES, figure_whole(s->value));
+		report_cell(r, CELL_BYTES, figure(f, BUDGET));
 	}
 }

@@ -97,14 +97,15 @@ struct style choose_style(void)
 {
 	const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
 	struct winsize w = { 0 };
-	bool tty = isatty(STDOUT_FILENO);
+	bool able = isatty(STDOUT_FILENO) &&
+		    !(term && strcmp(term, "dumb") == 0);
 
 	/* In a pipe, too, a table is for people: scripts have --json. */
-	if (tty && ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) < 0)
+	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) < 0)
 		w.ws_col = 0;
 	return (struct style){
-		.colour = tty && !(no && *no) &&
-			  !(term && strcmp(term, "dumb") == 0),
+		.colour = able && !(no && *no),
+		.clears = able,
 		.columns = w.ws_col > 80 ? w.ws_col : 80,
 	};
 }
@@ -170,7 +171,11 @@ static int take_option(struct context *ctx, int letter)
 	switch (letter) {
 	case 'j': ctx->output = OUTPUT_JSON; break;
 	case 'p': ctx->output = OUTPUT_PROMETHEUS; break;
-	case 's': ctx->socket = optarg; break;
+	case 's':
+		if (!*optarg)
+			return usage("%s", "the path of --socket is empty");
+		ctx->socket = optarg;
+		break;
 	case 'v': ctx->verbose = true; break;
 	case 'f': ctx->force = true; break;
 	case 'm': ctx->memory = true; break;

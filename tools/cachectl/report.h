@@ -73,6 +73,7 @@ void report_draw(struct report *r, const char *fmt, ...)
 /** How it looks to people; formats for scripts know neither. */
 struct style {
 	bool colour;
+	bool clears;	/* it can be emptied */
 	int columns;	/* of the screen; 0: 80 */
 };
 

@@ -53,22 +53,6 @@ static void add_agent(struct context *ctx,
 	report_text(r, "metrics", "metrics", "%s", s->metrics);
 }
 
-static void add_room(struct context *ctx, const struct figures *f)
-{
-	struct report *r = ctx->report;
-	double used = figure(f, "shardkeep_memory_used_bytes");
-	double budget = figure(f, "shardkeep_memory_budget_bytes");
-	char a[SK_SIZE_TEXT], b[SK_SIZE_TEXT];
-
-	report_number(r, "memory_used_bytes", NULL, CELL_BYTES, (int64_t)used);
-	report_number(r, "memory_budget_bytes", NULL, CELL_BYTES,
-		      (int64_t)budget);
-	if (ctx->output == OUTPUT_TABLE)
-		report_text(r, "memory", "memory", "%s of %s",
-			    sk_size_format((uint64_t)used, a, sizeof(a)),
-			    sk_size_format((uint64_t)budget, b, sizeof(b)));
-}
-
 static void add_disk(struct context *ctx,
 		     const struct sk_wire_status_reply *s,
 		     const struct figures *f)
@@ -92,9 +76,9 @@ static void add_disk(struct context *ctx,
 			    s->io);
 	report_text(r, "io", NULL, "%s", s->io);
 	report_number(r, "snapshots_to_flush", "to flush", CELL_INT,
-		      (int64_t)figure(f, "shardkeep_snapshots_to_flush"));
+		      figure(f, "shardkeep_snapshots_to_flush"));
 	report_number(r, "clients", "clients", CELL_INT,
-		      (int64_t)figure(f, "shardkeep_clients"));
+		      figure(f, "shardkeep_clients"));
 }
 
 /* ---- jobs ---- */
@@ -110,18 +94,6 @@ static void add_disk(struct context *ctx,
 static const struct column job_columns[] = JOB_COLUMNS(NULL);
 static const struct column gpu_job_columns[] = JOB_COLUMNS("GPUS");
 
-static void add_figure(struct report *r, enum cell_kind kind,
-		       const struct figures *f, const char *name,
-		       const struct sk_wire_stat *job, const char *word)
-{
-	double value;
-
-	if (figure_of(f, name, job->job, job->uid, word, &value))
-		report_cell(r, kind, (int64_t)value);
-	else
-		report_cell(r, CELL_NONE, 0);
-}
-
 static void add_jobs(struct report *r, const struct figures *f)
 {
 	static const char *const states[] = { "sealed", "complete",
@@ -134,18 +106,18 @@ static void add_jobs(struct report *r, const struct figures *f)
 	for (size_t i = 0; (job = figure_job(f, i)); i++) {
 		report_cell_name(r, "%s", job->job);
 		report_cell(r, CELL_INT, job->uid);
-		add_figure(r, CELL_INT, f, "shardkeep_job_ranks", job, "");
-		add_figure(r, CELL_BYTES, f, "shardkeep_job_memory_bytes",
-			   job, "");
-		add_figure(r, CELL_BYTES, f,
-			   "shardkeep_job_device_memory_bytes", job, "");
-		add_figure(r, CELL_INT, f,
-			   "shardkeep_job_snapshots_to_flush", job, "");
+		figures_cell(r, CELL_INT, f, "shardkeep_job_ranks", job, "");
+		figures_cell(r, CELL_BYTES, f, "shardkeep_job_memory_bytes",
+			     job, "");
+		figures_cell(r, CELL_BYTES, f,
+			     "shardkeep_job_device_memory_bytes", job, "");
+		figures_cell(r, CELL_INT, f,
+			     "shardkeep_job_snapshots_to_flush", job, "");
 		for (size_t k = 0; k < SK_ARRAY_SIZE(states); k++)
-			add_figure(r, CELL_INT, f, "shardkeep_job_step", job,
-				   states[k]);
-		add_figure(r, CELL_AGE, f, "shardkeep_job_age_seconds", job,
-			   "durable");
+			figures_cell(r, CELL_INT, f, "shardkeep_job_step",
+				     job, states[k]);
+		figures_cell(r, CELL_AGE, f, "shardkeep_job_age_seconds", job,
+			     "durable");
 	}
 }
 
@@ -201,7 +173,7 @@ int command_status(struct context *ctx, int argc, char **argv)
 	if (r < 0)
 		return r;
 	add_agent(ctx, &status);
-	add_room(ctx, &f);
+	figures_memory(ctx->report, &f, ctx->output == OUTPUT_TABLE);
 	add_disk(ctx, &status, &f);
 	figures_count_gpus(ctx->report, &f);
 	figures_list_gpus(ctx->report, &f, ctx->output == OUTPUT_TABLE);

@@ -62,36 +62,26 @@ static double rate(const struct looks *l, const char *name,
 static const struct column columns[] = COLUMNS(NULL);
 static const struct column gpu_columns[] = COLUMNS("GPUS");
 
-static void add_figure(struct report *r, enum cell_kind kind,
-		       const struct looks *l, const char *name,
-		       const struct sk_wire_stat *job, const char *word)
-{
-	double value;
-
-	if (figure_of(&l->now, name, job->job, job->uid, word, &value))
-		report_cell(r, kind, (int64_t)value);
-	else
-		report_cell(r, CELL_NONE, 0);
-}
-
 static void add_job(struct report *r, const struct looks *l,
 		    const struct sk_wire_stat *job)
 {
+	const struct figures *f = &l->now;
+
 	report_cell_name(r, "%s", job->job);
 	report_cell(r, CELL_INT, job->uid);
-	add_figure(r, CELL_INT, l, "shardkeep_job_ranks", job, "");
-	add_figure(r, CELL_BYTES, l, "shardkeep_job_memory_bytes", job, "");
-	add_figure(r, CELL_BYTES, l, "shardkeep_job_device_memory_bytes", job,
-		   "");
-	add_figure(r, CELL_INT, l, "shardkeep_job_step", job, "sealed");
-	add_figure(r, CELL_INT, l, "shardkeep_job_step", job, "complete");
-	add_figure(r, CELL_INT, l, "shardkeep_job_step", job, "durable");
-	add_figure(r, CELL_INT, l, "shardkeep_job_snapshots_to_flush", job,
-		   "");
-	report_cell(r, CELL_BYTES, (int64_t)
-		    rate(l, "shardkeep_job_bytes_sealed_total", job));
-	report_cell(r, CELL_BYTES, (int64_t)
-		    rate(l, "shardkeep_job_bytes_flushed_total", job));
+	figures_cell(r, CELL_INT, f, "shardkeep_job_ranks", job, "");
+	figures_cell(r, CELL_BYTES, f, "shardkeep_job_memory_bytes", job, "");
+	figures_cell(r, CELL_BYTES, f, "shardkeep_job_device_memory_bytes",
+		     job, "");
+	figures_cell(r, CELL_INT, f, "shardkeep_job_step", job, "sealed");
+	figures_cell(r, CELL_INT, f, "shardkeep_job_step", job, "complete");
+	figures_cell(r, CELL_INT, f, "shardkeep_job_step", job, "durable");
+	figures_cell(r, CELL_INT, f, "shardkeep_job_snapshots_to_flush", job,
+		     "");
+	report_cell(r, CELL_BYTES, figure_whole(
+		    rate(l, "shardkeep_job_bytes_sealed_total", job)));
+	report_cell(r, CELL_BYTES, figure_whole(
+		    rate(l, "shardkeep_job_bytes_flushed_total", job)));
 	/* Of each second, by all its ranks. */
 	report_cell_real(r, rate(l, "shardkeep_job_stall_seconds_total",
 				 job));
@@ -99,24 +89,15 @@ static void add_job(struct report *r, const struct looks *l,
 
 static void add_agent(struct report *r, const struct looks *l, bool table)
 {
-	double used = figure(&l->now, "shardkeep_memory_used_bytes");
-	double budget = figure(&l->now, "shardkeep_memory_budget_bytes");
-	char a[SK_SIZE_TEXT], b[SK_SIZE_TEXT];
-
-	report_number(r, "memory_used_bytes", NULL, CELL_BYTES, (int64_t)used);
-	report_number(r, "memory_budget_bytes", NULL, CELL_BYTES,
-		      (int64_t)budget);
-	if (table)
-		report_text(r, "memory", "memory", "%s of %s",
-			    sk_size_format((uint64_t)used, a, sizeof(a)),
-			    sk_size_format((uint64_t)budget, b, sizeof(b)));
+	figures_memory(r, &l->now, table);
 	report_number(r, "clients", "clients", CELL_INT,
-		      (int64_t)figure(&l->now, "shardkeep_clients"));
+		      figure(&l->now, "shardkeep_clients"));
 	report_number(r, "sealed_bytes_per_s", "copied/s", CELL_BYTES,
-		      (int64_t)rate(l, "shardkeep_bytes_sealed_total", NULL));
+		      figure_whole(rate(l, "shardkeep_bytes_sealed_total",
+					NULL)));
 	report_number(r, "flushed_bytes_per_s", "flushed/s", CELL_BYTES,
-		      (int64_t)rate(l, "shardkeep_bytes_flushed_total",
-				    NULL));
+		      figure_whole(rate(l, "shardkeep_bytes_flushed_total",
+					NULL)));
 }
 
 static int show(struct context *ctx, const struct looks *l)
@@ -132,7 +113,7 @@ static int show(struct context *ctx, const struct looks *l)
 		     gpu_columns : columns, SK_ARRAY_SIZE(columns));
 	for (size_t i = 0; (job = figure_job(&l->now, i)); i++)
 		add_job(r, l, job);
-	if (ctx->output == OUTPUT_TABLE && isatty(STDOUT_FILENO))
+	if (ctx->output == OUTPUT_TABLE && ctx->style.clears)
 		fputs(CLEAR, stdout);
 	/* Whoever looks may have made the window larger. */
 	ctx->style = choose_style();
