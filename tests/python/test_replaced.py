@@ -154,3 +154,16 @@ def test_objects_that_replace_tensors_when_they_come_back(agent: str
     with Checkpointer(fresh, job="extra", rng=False, raising=True) as ck:
         assert ck.restore() == 2
     assert (fresh.table == 2).all(), "the tensor itself was saved"
+
+
+def test_a_parameter_that_the_optimizer_alone_has_is_told(agent: str) -> None:
+    model = nn.Linear(3, 3)
+    optim = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with Checkpointer(model, optim, job="stranger") as ck:
+        model(torch.ones(2, 3)).sum().backward()
+        optim.step()
+        assert ck.snapshot(0)
+        model.bias = nn.Parameter(torch.ones(3))
+        with pytest.raises(ValueError, match="parameter 1 of group 0, of "
+                                             r"shape \[3\], that is not"):
+            ck.snapshot(1)

@@ -237,8 +237,7 @@ class LiveTensors:
             if not mine:
                 continue
             if not label:
-                raise ValueError("the optimizer steps a parameter that is "
-                                 "not the model's")
+                raise ValueError(_stranger(p, stepped))
             fqn = _split(label)[1]
             owner, first = "model." + fqn, _state_name(label, "")
             apart = stepped.apart or fqn in self.pieces
@@ -540,6 +539,17 @@ def _place_for(t: torch.Tensor) -> torch.device:
     if isinstance(t, DTensor):
         return _device.current(t.device_mesh.device_type)
     return _device.default()
+
+
+def _stranger(p: torch.Tensor, stepped: Stepped) -> str:
+    """Why the state of a parameter cannot be kept; it has no name."""
+    at = next((f"parameter {i} of group {g}"
+               for g, group in enumerate(stepped.groups)
+               for i, x in enumerate(group["params"]) if x is p),
+              "a parameter")
+    return (f"the optimizer steps {at}, of shape {list(p.shape)}, that is not "
+            "the model's: was it replaced since? The optimizer is to be made "
+            "of what the model has")
 
 
 def _split(label: str) -> tuple[str, str]:
