@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/un.h>
 
 #include "base/cgroup.h"
 #include "base/size.h"
@@ -15,17 +16,25 @@
 
 /* ---- where it listens ---- */
 
-static void private_socket(char *path)
+static int private_socket(char *path, struct sk_err *err)
 {
 	const char *run = getenv("XDG_RUNTIME_DIR");
+	size_t most = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
+	int n;
 
 	if (run && *run == '/')
-		(void)snprintf(path, SK_PATH_ROOM, "%s/shardkeep/agent.sock",
-			       run);
+		n = snprintf(path, SK_PATH_ROOM, "%s/shardkeep/agent.sock",
+			     run);
 	else
-		(void)snprintf(path, SK_PATH_ROOM,
-			       "/tmp/shardkeep-%u/agent.sock",
-			       (unsigned)getuid());
+		n = snprintf(path, SK_PATH_ROOM,
+			     "/tmp/shardkeep-%u/agent.sock",
+			     (unsigned)getuid());
+	if (n >= 0 && (size_t)n <= most)
+		return 0;
+	return sk_err_set(err, -ENAMETOOLONG, "the path of a private agent's "
+			  "socket, %.200s, is longer than %zu bytes; let "
+			  "XDG_RUNTIME_DIR be a shorter one, or set "
+			  "SHARDKEEP_SOCKET", path, most);
 }
 
 const char *sk_agent_named(const char *option)
@@ -89,7 +98,9 @@ int sk_agent_connect(const struct sk_os *os, const char *option,
 	 * for this user is not. */
 	if (r >= 0 || (!is_nobody(r) && r != -EACCES && r != -EPERM))
 		return r;
-	private_socket(ret_path);
+	r = private_socket(ret_path, err);
+	if (r < 0)
+		return r;
 	r = connect_private(os, ret_path, open, until_ns, ret_conn, err);
 	/* Reset: another process has just started one, which ended. Ours will
 	 * tell why. */
@@ -210,7 +221,10 @@ static int make_private_dir(const struct sk_os *os, const char *socket_path,
 	*strrchr(dir, '/') = 0;
 	r = os->mkdirat(os, AT_FDCWD, dir, 0700);
 	if (r < 0 && r != -EEXIST)
-		return sk_err_errno(err, r, "cannot make %s", dir);
+		return sk_err_errno(err, r, "cannot make %s for a private "
+				    "agent; let XDG_RUNTIME_DIR be a directory "
+				    "that is there, or set SHARDKEEP_SOCKET",
+				    dir);
 	return check_private_dir(os, socket_path, err);
 }
 

@@ -397,6 +397,29 @@ static void strangers_directory(struct scene *scene)
 	end(pid);
 }
 
+/* The private agent's place is said by the environment: that it cannot be
+ * there is said in its words, and of no other variable. */
+static void no_place(void)
+{
+	struct sk_options o = { .timeout_ms = 20000 };
+	struct sk *sk = NULL;
+	char far[6000];
+
+	CHECK(!unsetenv("SHARDKEEP_SOCKET"));
+	for (size_t n = 100; n < sizeof(far); n += 5000) {
+		memset(far, 'x', n);
+		far[0] = '/';
+		far[n] = '\0';
+		CHECK(!setenv("XDG_RUNTIME_DIR", far, 1));
+		CHECK(sk_open(&o, &sk) == -ENAMETOOLONG, "%s", sk_error());
+		CHECK(strstr(sk_error(), "XDG_RUNTIME_DIR"), "%s", sk_error());
+	}
+	CHECK(!setenv("XDG_RUNTIME_DIR", "/proc/none", 1));
+	CHECK(sk_open(&o, &sk) == -ENOENT, "%s", sk_error());
+	CHECK(strstr(sk_error(), "XDG_RUNTIME_DIR"), "%s", sk_error());
+	CHECK(!unsetenv("XDG_RUNTIME_DIR"));
+}
+
 /* A stranger listens at the path that we were given. */
 static void strangers_socket(struct scene *scene)
 {
@@ -718,6 +741,7 @@ int main(int argc, char **argv)
 	early(&scene);
 	little_memory(&scene);
 	slow_disk(&scene);
+	no_place();
 	if (!geteuid()) {	/* else nobody can be another user */
 		strangers_directory(&scene);
 		strangers_socket(&scene);
