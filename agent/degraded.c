@@ -15,8 +15,9 @@ const struct degraded_info degraded_infos[DEGRADED_COUNT] = {
 	[DEGRADED_STORE_ERROR] = { "store-error",
 		"the store does not take what is to be flushed; it stays in "
 		"memory and is tried again",
-		"look at the disk and the kernel's log; nothing that failed is "
-		"called durable" },
+		"where it may not write (permission denied), give the store to "
+		"the agent's user; else look at the disk and the kernel's log; "
+		"nothing that failed is called durable" },
 	[DEGRADED_STORE_GONE] = { "store-gone",
 		"the store's directory cannot be opened",
 		"mount or make it again; the agent goes on with it by itself" },
@@ -26,7 +27,9 @@ const struct degraded_info degraded_infos[DEGRADED_COUNT] = {
 	[DEGRADED_STORE_READ_ONLY] = { "store-read-only",
 		"the store's filesystem is mounted read-only",
 		"mount it for writing; after an error the kernel may have "
-		"changed that itself, see its log" },
+		"changed that itself, see its log; for a unit of systemd "
+		"ProtectHome= and ProtectSystem= may have, where "
+		"ReadWritePaths= helps" },
 	[DEGRADED_STORE_VOLATILE] = { "store-volatile",
 		"the store lies in memory; a power loss empties it",
 		"give --store a directory on a disk" },

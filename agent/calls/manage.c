@@ -344,9 +344,8 @@ int call_stop(struct call *c)
 {
 	struct sk_err lost = { "" };
 
-	if (!session_admin(c->session))
-		return sk_err_set(&c->err, -EPERM, "only uid 0 and uid %u may "
-				  "stop this agent", (unsigned)c->agent->uid);
+	if (session_check_admin(c->session, "stop this agent", &c->err) < 0)
+		return -EPERM;
 	if (c->in->body.stop.flags & SK_STOP_WAIT)
 		return stop_and_wait(c);
 	if (!c->agent->store)

@@ -29,10 +29,9 @@ static int check(struct call *c)
 	const struct sk_wire_takeover *in = &c->in->body.takeover;
 	struct agent *a = c->agent;
 
-	if (!session_admin(c->session))
-		return sk_err_set(&c->err, -EPERM, "only uid 0 and uid %u may "
-				  "take this agent's place",
-				  (unsigned)a->uid);
+	if (session_check_admin(c->session, "take this agent's place",
+				&c->err) < 0)
+		return -EPERM;
 	if (a->keeper.kind == KEEPER_SYSTEMD)
 		return sk_err_set(&c->err, -EOPNOTSUPP, "this agent is a "
 				  "service of systemd; \"systemctl restart\" "

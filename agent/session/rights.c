@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "session/rights.h"
 
-#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "agent.h"
@@ -14,6 +15,24 @@ bool session_admin(const struct session *s)
 	return s->uid == 0 || s->uid == a->uid ||
 	       (a->now.admin_uid != (uid_t)-1 &&
 		s->uid == a->now.admin_uid);
+}
+
+int session_check_admin(const struct session *s, const char *what,
+			struct sk_err *err)
+{
+	const struct agent *a = s->agent;
+	char agents[32] = "", admins[32] = "";
+
+	if (session_admin(s))
+		return 0;
+	if (a->uid)
+		(void)snprintf(agents, sizeof(agents), " or %u",
+			       (unsigned)a->uid);
+	if (a->now.admin_uid != (uid_t)-1)
+		(void)snprintf(admins, sizeof(admins), " or %u",
+			       (unsigned)a->now.admin_uid);
+	return sk_err_set(err, -EPERM, "only uid 0%s%s may %s", agents, admins,
+			  what);
 }
 
 bool session_sees(const struct session *s, const struct sk_cat_job *job)

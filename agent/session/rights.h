@@ -10,6 +10,9 @@
 struct session;
 
 bool session_admin(const struct session *s);
+/** 0, or -EPERM and who else may do @what. */
+int session_check_admin(const struct session *s, const char *what,
+			struct sk_err *err);
 /** May the session see the job? */
 bool session_sees(const struct session *s, const struct sk_cat_job *job);
 /** The job of that name that the session means, or NULL. */

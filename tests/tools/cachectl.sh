@@ -420,6 +420,23 @@ wait "$pid" && pid=
 expect 2 --socket '' stop
 complains 'the path of --socket is empty'
 
+# ---- who is not the agent's user does not judge by what it may itself ----
+stranger=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+if [ "$(id -u)" -eq 0 ] && "${stranger[@]}" test -x "$cachectl" 2>/dev/null; then
+	start_agent
+	chmod 755 "$dir" "$dir/store"
+	"${stranger[@]}" "$cachectl" doctor >"$dir/out" 2>"$dir/err"
+	says "^store +(ok|warn) "
+	! grep -q "give it to the agent's user" "$dir/out" ||
+		fail "another user is told to take the store"
+	"${stranger[@]}" "$cachectl" stop >"$dir/out" 2>"$dir/err"
+	[ $? -eq 1 ] || fail "a stranger stops the agent"
+	complains 'only uid 0 may stop'
+	chmod 700 "$dir"
+	expect 0 stop --wait
+	wait "$pid" && pid=
+fi
+
 # ---- a terminal that can do nothing gets one table after the other ----
 start_agent
 TERM=dumb script -qec "$cachectl top -n 1" /dev/null </dev/null >"$dir/out" 2>&1

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <linux/magic.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/size.h"
 
@@ -27,7 +28,14 @@ static const struct {
 	{ OVERLAYFS_SUPER_MAGIC, "overlayfs", false },
 };
 
-static void say_filesystem(struct doctor *d, const struct statfs *fs)
+/* An agent of another user writes there, and we need not be able to. */
+static bool is_anothers(const struct doctor *d)
+{
+	return d->has_agent && d->ctx->conn.agent.uid != geteuid();
+}
+
+static void say_filesystem(struct doctor *d, const struct statfs *fs,
+			   const char *what)
 {
 	for (size_t i = 0; i < SK_ARRAY_SIZE(filesystems); i++) {
 		if ((unsigned)fs->f_type != filesystems[i].magic)
@@ -36,12 +44,12 @@ static void say_filesystem(struct doctor *d, const struct statfs *fs)
 			   VERDICT_WARN : VERDICT_OK,
 			   filesystems[i].is_volatile ? "a power loss empties "
 			   "it; give --store a directory on a disk" : NULL,
-			   "%s can be written to, on %s", d->store,
+			   "%s %s, on %s", d->store, what,
 			   filesystems[i].name);
 		return;
 	}
-	doctor_say(d, "store", VERDICT_OK, NULL, "%s can be written to, on a "
-		   "filesystem of type %#x", d->store, (unsigned)fs->f_type);
+	doctor_say(d, "store", VERDICT_OK, NULL, "%s %s, on a filesystem of "
+		   "type %#x", d->store, what, (unsigned)fs->f_type);
 }
 
 /* By a file that never has a name. */
@@ -87,12 +95,14 @@ void check_store(struct doctor *d)
 		return;
 	}
 	r = os->faccessat(os, dir, ".", 2 | 1);	/* W_OK, X_OK */
-	if (r < 0)
+	if (r == -EACCES && is_anothers(d) && os->fstatfs(os, dir, &fs) == 0)
+		say_filesystem(d, &fs, "is for the agent's user to write to");
+	else if (r < 0)
 		doctor_say(d, "store", VERDICT_FAIL, "mount it for writing, "
 			   "or give it to the agent's user", "%s cannot be "
 			   "written to by this user", d->store);
 	else if (os->fstatfs(os, dir, &fs) == 0)
-		say_filesystem(d, &fs);
+		say_filesystem(d, &fs, "can be written to");
 	if (r == 0)
 		check_direct(d, dir);
 	(void)os->close(os, dir);
