@@ -52,38 +52,57 @@ static void count_refused(struct agent *a, int r)
 			  r == -EDQUOT ? REFUSED_SHARE : REFUSED_MEMORY]++;
 }
 
+/* Slots that it had in this life, and those of who had its number before. */
+static void take_its_own(struct sk_cat_state *state, uint32_t slots,
+			 const uint64_t kinds[2])
+{
+	while (state->n_slots < slots &&
+	       sk_cat_slot_return(state, kinds, fit_for_others))
+		;
+	while (state->n_slots < slots &&
+	       sk_cat_slot_inherit(state, kinds, fit_for_others))
+		;
+}
+
+/* Room for the slots that it still lacks, of @bytes each. Where there is none
+ * it takes over what dead ranks of its job have, one by one. */
+static int make_room(struct agent *a, struct sk_cat_state *state,
+		     uint32_t slots, const uint64_t kinds[2], uint64_t bytes,
+		     struct sk_err *err)
+{
+	uint64_t fds = !!kinds[0] + !!kinds[1];
+	uint64_t left = slots - state->n_slots, asked;
+	int r;
+
+	if (!sk_mul_u64(bytes, left, &asked))
+		asked = UINT64_MAX;
+	r = sk_cat_make_room(&a->cat, asked, left * fds, state->run->job, err);
+	if (r > 0)
+		a->counts.evictions += (uint64_t)r;
+	while (r < 0 && state->n_slots < slots &&
+	       sk_cat_slot_adopt(state, kinds, fit_for_others)) {
+		left = slots - state->n_slots;
+		r = sk_cat_make_room(&a->cat, bytes * left, left * fds,
+				     state->run->job, err);
+	}
+	return r;
+}
+
 /*
  * Where the agent was lost and not the rank, the slots that it had, as they
- * are. Else free slots of the rank's last life first, then new ones, for which old
- * images must make room, and last of all slots whose old image still stands
+ * are. Else free slots of the rank's last life first, then new ones, for which
+ * old images must make room, and last of all slots whose old image still stands
  * in them: they serve when newer images are complete.
  */
 static int get_slots(struct agent *a, struct sk_cat_state *state,
 		     const struct sk_wire_register *reg, struct sk_err *err)
 {
 	uint64_t kinds[2], bytes = sk_cat_slot_bytes(reg->image_bytes, kinds);
-	uint64_t fds = !!kinds[0] + !!kinds[1], asked, left;
 	int r;
 
-	while (state->n_slots < reg->slots &&
-	       sk_cat_slot_return(state, kinds, fit_for_others))
-		;
-	while (state->n_slots < reg->slots &&
-	       sk_cat_slot_inherit(state, kinds, fit_for_others))
-		;
-	left = reg->slots - state->n_slots;
-	if (!sk_mul_u64(bytes, left, &asked))
-		asked = UINT64_MAX;
-	r = sk_cat_make_room(&a->cat, asked, left * fds, state->run->job, err);
-	if (r > 0)
-		a->counts.evictions += (uint64_t)r;
-	while (r < 0 && state->n_slots < reg->slots &&
-	       sk_cat_slot_adopt(state, kinds, fit_for_others)) {
-		left = reg->slots - state->n_slots;
-		r = sk_cat_make_room(&a->cat, bytes * left, left * fds,
-				     state->run->job, err);
-	}
-	for (; r >= 0 && state->n_slots < reg->slots; )
+	take_its_own(state, reg->slots, kinds);
+	r = make_room(a, state, reg->slots, kinds, bytes, err);
+	while (r >= 0 && state->n_slots < reg->slots)
 		r = new_slot(a, state, kinds, err);
 	if (r == -ENOMEM || r == -EMFILE || r == -EDQUOT)
 		count_refused(a, r);
@@ -180,6 +199,28 @@ static int run_of(struct agent *a, struct session *s,
 	return open_run(a, job, &reg->id, ret_run, err);
 }
 
+/* Takes @layouts over, whatever happens. */
+static struct sk_cat_state *new_state(struct session *s,
+				      const struct sk_wire_register *reg,
+				      struct sk_cat_run *run,
+				      struct sk_cat_layout *layouts[2],
+				      struct sk_err *err)
+{
+	struct sk_cat_state *state = sk_cat_state_new(run, reg->id.rank,
+						      layouts);
+
+	if (!state) {
+		sk_cat_layout_unref(layouts[0]);
+		sk_cat_layout_unref(layouts[1]);
+		(void)sk_err_set(err, -ENOMEM, "no memory for a rank");
+		return NULL;
+	}
+	state->owner = s;
+	state->flush_every = reg->flush_every;
+	state->numa_node = reg->numa_node;
+	return state;
+}
+
 int rank_enter(struct session *s, const struct sk_wire_register *reg,
 	       struct sk_layout *layouts[2], struct sk_cat_state **ret_state,
 	       struct sk_err *err)
@@ -200,15 +241,9 @@ int rank_enter(struct session *s, const struct sk_wire_register *reg,
 		r = take_layouts(a, layouts, taken, err);
 	if (r < 0)
 		return r;
-	state = sk_cat_state_new(run, reg->id.rank, taken);
-	if (!state) {
-		sk_cat_layout_unref(taken[0]);
-		sk_cat_layout_unref(taken[1]);
-		return sk_err_set(err, -ENOMEM, "no memory for a rank");
-	}
-	state->owner = s;
-	state->flush_every = reg->flush_every;
-	state->numa_node = reg->numa_node;
+	state = new_state(s, reg, run, taken, err);
+	if (!state)
+		return -ENOMEM;
 	/* A restore may come next. */
 	if (old)
 		device_slots_leave(a, old);

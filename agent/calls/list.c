@@ -516,14 +516,11 @@ static void look_first(struct call *c, struct listing *l)
 	look_at_store(l);
 }
 
-int call_list(struct call *c)
+static int check_asked(struct call *c)
 {
 	const struct sk_wire_list *in = &c->in->body.list;
-	struct sk_err none = { "" };
-	struct listing *l;
-	int r;
+	int r = sk_wire_check_id(&in->id, &c->err);
 
-	r = sk_wire_check_id(&in->id, &c->err);
 	if (r < 0)
 		return r;
 	if (in->what < SK_LIST_SNAPSHOTS || in->what > SK_LIST_PARTS)
@@ -536,6 +533,18 @@ int call_list(struct call *c)
 	if (in->limit && !in->id.job[0])
 		return sk_err_set(&c->err, -EINVAL, "a list has a limit where "
 				  "it is of one job");
+	return 0;
+}
+
+int call_list(struct call *c)
+{
+	const struct sk_wire_list *in = &c->in->body.list;
+	struct sk_err none = { "" };
+	struct listing *l;
+	int r = check_asked(c);
+
+	if (r < 0)
+		return r;
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return sk_err_set(&c->err, -ENOMEM, "no memory for a list");

@@ -332,6 +332,25 @@ static void layouts_parsed(struct lane_work *work)
 
 /* ---- the call ---- */
 
+/* Of images of both kinds; replicas need not be. */
+static int check_sizes(const struct sk_wire_register *reg, struct sk_err *err)
+{
+	for (int kind = 0; kind < 2; kind++) {
+		uint64_t head = reg->header_bytes[kind];
+		uint64_t image = reg->image_bytes[kind];
+
+		if (kind && !head && !image)
+			continue;
+		if (head < SK_PAGE || head % SK_PAGE ||
+		    head > SK_HEADER_MAX + 2 * SK_PAGE || image < head ||
+		    image > INT64_MAX / 2)
+			return sk_err_set(err, -EINVAL, "an image of %" PRIu64
+					  " bytes with a header of %" PRIu64
+					  " cannot be", image, head);
+	}
+	return 0;
+}
+
 static int check_numbers(struct call *c, const struct sk_wire_register *reg)
 {
 	struct sk_err *err = &c->err;
@@ -351,20 +370,7 @@ static int check_numbers(struct call *c, const struct sk_wire_register *reg)
 	if (reg->slots < 2 || reg->slots > SK_STATE_SLOTS_MAX)
 		return sk_err_set(err, -EINVAL, "%" PRIu32 " slots; a rank has "
 				  "2 to %u", reg->slots, SK_STATE_SLOTS_MAX);
-	for (int kind = 0; kind < 2; kind++) {
-		uint64_t head = reg->header_bytes[kind];
-		uint64_t image = reg->image_bytes[kind];
-
-		if (kind && !head && !image)
-			continue;
-		if (head < SK_PAGE || head % SK_PAGE ||
-		    head > SK_HEADER_MAX + 2 * SK_PAGE || image < head ||
-		    image > INT64_MAX / 2)
-			return sk_err_set(err, -EINVAL, "an image of %" PRIu64
-					  " bytes with a header of %" PRIu64
-					  " cannot be", image, head);
-	}
-	return 0;
+	return check_sizes(reg, err);
 }
 
 /* The memory must hold still in length while it is read. */

@@ -43,6 +43,25 @@ int call_map(struct call *c)
 	return r;
 }
 
+static void say_busy(struct call *c, struct sk_cat_state *state)
+{
+	struct agent *a = c->agent;
+
+	a->counts.refused_busy++;
+	a->counts.refused[REFUSED_BUSY]++;
+	state->run->job->figures.refused_slots++;
+	c->out.body.slot_reply.eta_ns = flush_eta(a);
+}
+
+static void say_slot(struct call *c, struct sk_cat_state *state,
+		     struct sk_cat_slot *slot)
+{
+	((struct memory *)slot->memory)->alone = c->session->faults_nothing;
+	c->out.body.slot_reply.slot = slot->number;
+	c->out.body.slot_reply.ranks = sk_cat_run_ranks(state->run);
+	c->out.body.slot_reply.no_device = device_keeps_out(c->agent, state);
+}
+
 int call_slot(struct call *c)
 {
 	const struct sk_wire_slot *in = &c->in->body.slot;
@@ -70,19 +89,12 @@ int call_slot(struct call *c)
 		cadence_step(a, state, in->step);
 	r = sk_cat_slot_take(state, in->step, in->flags, false, &slot,
 			     &evicted, &c->err);
-	if (r == -EBUSY) {
-		a->counts.refused_busy++;
-		a->counts.refused[REFUSED_BUSY]++;
-		state->run->job->figures.refused_slots++;
-		c->out.body.slot_reply.eta_ns = flush_eta(a);
-	}
+	if (r == -EBUSY)
+		say_busy(c, state);
 	if (r < 0)
 		return r;
-	((struct memory *)slot->memory)->alone = c->session->faults_nothing;
 	a->counts.evictions += evicted;
-	c->out.body.slot_reply.slot = slot->number;
-	c->out.body.slot_reply.ranks = sk_cat_run_ranks(state->run);
-	c->out.body.slot_reply.no_device = device_keeps_out(a, state);
+	say_slot(c, state, slot);
 	agent_changed(a);
 	return 0;
 }

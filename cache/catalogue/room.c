@@ -128,6 +128,32 @@ static bool fits(const struct amount *used, const struct amount *asked,
 
 /* ---- saying why not ---- */
 
+/* The jobs that hold most memory, the largest first. */
+static void find_holders(struct sk_catalogue *cat,
+			 const struct sk_cat_job *ret_top[HOLDERS],
+			 uint64_t ret_bytes[HOLDERS])
+{
+	struct sk_cat_job *job;
+
+	sk_link_each(job, &cat->jobs, link) {
+		const struct sk_cat_job *j = job;
+		uint64_t b = sk_cat_job_bytes(job);
+
+		/* Into its place; whoever stands there goes one further. */
+		for (int i = 0; i < HOLDERS && b; i++) {
+			const struct sk_cat_job *lower = ret_top[i];
+			uint64_t less = ret_bytes[i];
+
+			if (b <= less)
+				continue;
+			ret_top[i] = j;
+			ret_bytes[i] = b;
+			j = lower;
+			b = less;
+		}
+	}
+}
+
 /* The largest holders, largest first; other users' jobs have no name here. */
 static void name_holders(struct sk_catalogue *cat,
 			 const struct sk_cat_job *asker, char *buf,
@@ -135,26 +161,10 @@ static void name_holders(struct sk_catalogue *cat,
 {
 	const struct sk_cat_job *top[HOLDERS] = { NULL };
 	uint64_t bytes[HOLDERS] = { 0 };
-	struct sk_cat_job *job;
 	size_t at = 0;
 	char text[32];
 
-	sk_link_each(job, &cat->jobs, link) {
-		const struct sk_cat_job *j = job;
-		uint64_t b = sk_cat_job_bytes(job);
-
-		for (int i = 0; i < HOLDERS && b; i++) {
-			const struct sk_cat_job *lower = top[i];
-			uint64_t less = bytes[i];
-
-			if (b <= less)
-				continue;
-			top[i] = j;
-			bytes[i] = b;
-			j = lower;
-			b = less;
-		}
-	}
+	find_holders(cat, top, bytes);
 	buf[0] = 0;
 	for (int i = 0; i < HOLDERS && bytes[i] && at < size; i++)
 		at += (size_t)snprintf(buf + at, size - at, "%s%.40s %s",

@@ -327,12 +327,29 @@ static int ask_odd(struct asking *a, int r)
 	return 0;
 }
 
+/* Of the images asked for those whose layout a rank lacks; @all: of each rank
+ * @bytes of bits. */
+static void keep_lacked(struct asking *a, const uint8_t *all, size_t bytes)
+{
+	size_t world = (size_t)a->rs->state->job.world, n = 0;
+
+	for (size_t i = 0; i < a->n; i++) {
+		bool lacked = false;
+
+		for (size_t k = 0; k < world && !lacked; k++)
+			lacked = sk_bit(all + k * bytes, i);
+		if (lacked)
+			a->images[n++] = a->images[i];
+	}
+	a->n = n;
+}
+
 /* Of those that some rank lacks, and has no header of. */
 static int tell_rest(struct asking *a, int r)
 {
 	struct sk_restoring *rs = a->rs;
-	size_t world = (size_t)rs->state->job.world, bytes, n = 0;
 	_cleanup_free_ uint8_t *lacks = NULL, *all = NULL;
+	size_t bytes;
 
 	r = ask_odd(a, r);
 	if (r < 0 || !a->n)
@@ -349,20 +366,12 @@ static int tell_rest(struct asking *a, int r)
 	r = sk_restore_gather(rs, r, lacks, bytes, &all);
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < a->n; i++) {
-		bool lacked = false;
-
-		for (size_t k = 0; k < world && !lacked; k++)
-			lacked = sk_bit(all + k * bytes, i);
-		if (lacked)
-			a->images[n++] = a->images[i];
-	}
-	a->n = n;
-	for (size_t i = 0; i < n && r >= 0; i++)
+	keep_lacked(a, all, bytes);
+	for (size_t i = 0; i < a->n && r >= 0; i++)
 		r = have_header(rs, a->images[i]);
 	free(a->all);
 	a->all = NULL;
-	if (!n)
+	if (!a->n)
 		return 0;
 	r = gather_lengths(a, r);
 	return r < 0 ? r : tell_all(a);

@@ -20,6 +20,7 @@ static const struct column columns[] = {
 
 /* What changes each time that it is looked at cannot be verified. */
 #define LOOKS_MAX 4
+#define NAMED 3u			/* of bad parts */
 
 /* Those that were not what was listed when they were opened. */
 struct gone {
@@ -86,35 +87,48 @@ static void add_row(struct verify *v, const struct sk_wire_image *m,
 	report_cell(r, CELL_INT, bad);
 }
 
+/* How many parts of it are bad, the names of a few, and the first of its
+ * entries, from 1 on; 0: none. */
+static uint32_t find_bad(struct verify *v, struct opened *o, char *names,
+			 size_t size, uint32_t *ret_first)
+{
+	uint32_t bad = 0, n = o->layout->n_entries;
+	char key[SK_ERR_MAX];
+
+	*ret_first = 0;
+	if (!header_good(v, o)) {
+		(void)snprintf(names, size, "the header");
+		bad++;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		const struct sk_entry *e = &o->layout->entries[i];
+		size_t at = strlen(names);
+
+		if (entry_good(v, o, e))
+			continue;
+		*ret_first = *ret_first ? *ret_first : i + 1;
+		if (bad++ < NAMED)
+			(void)snprintf(names + at, size - at, "%s%s",
+				       at ? ", " : "",
+				       sk_layout_key(o->layout, e, key,
+						     sizeof(key)));
+	}
+	if (bad > NAMED)
+		(void)snprintf(names + strlen(names), size - strlen(names),
+			       ", ...");
+	return bad;
+}
+
 static int verify_image(struct verify *v, const struct sk_wire_image *m)
 {
-	char names[200] = "", key[SK_ERR_MAX];
+	char names[200] = "";
+	uint32_t bad, first;
 	struct opened o;
-	uint32_t bad = 0, first = 0;
 	int r = ask_open(v->ctx, m, &o);
 
 	if (r < 0)
 		return r;
-	if (!header_good(v, &o)) {
-		strcpy(names, "the header");
-		bad++;
-	}
-	for (uint32_t i = 0; i < o.layout->n_entries; i++) {
-		size_t at = strlen(names);
-
-		if (entry_good(v, &o, &o.layout->entries[i]))
-			continue;
-		first = first ? first : i + 1;
-		if (bad++ < 3)
-			(void)snprintf(names + at, sizeof(names) - at, "%s%s",
-				       at ? ", " : "",
-				       sk_layout_key(o.layout,
-						     &o.layout->entries[i],
-						     key, sizeof(key)));
-	}
-	if (bad > 3)
-		(void)snprintf(names + strlen(names),
-			       sizeof(names) - strlen(names), ", ...");
+	bad = find_bad(v, &o, names, sizeof(names), &first);
 	r = bad ? ask_report_bad(v->ctx, m, &o, first) : 0;
 	if (r == 0) {
 		v->images++;
