@@ -741,6 +741,17 @@ def test_a_wait_is_as_long_as_it_says(agent):
         assert ck.restore() == 1
 
 
+@pytest.mark.parametrize("said", ["2", "1", "", "two", None])
+def test_a_rank_that_is_alone_among_several_is_told(agent, caplog,
+                                                    monkeypatch, said):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if said is not None:
+        monkeypatch.setenv("WORLD_SIZE", said)
+    with Checkpointer(torch.nn.Linear(3, 3), job="alone", **FLUSHLESS) as ck:
+        assert ck.world == 1
+    assert ("after init_process_group" in caplog.text) == (said == "2")
+
+
 def test_failures_do_not_end_training(agent, caplog):
     model = torch.nn.Linear(3, 3)
     optim = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -16,6 +16,7 @@ import datetime
 import errno
 import hashlib
 import logging
+import os
 import time
 from typing import Any
 
@@ -76,6 +77,12 @@ class Comm:
                 f"initialized, as one rank alone, and there are "
                 f"{dist.get_world_size()}; make it afterwards, or give the "
                 "group of this rank")
+
+    def launched(self) -> int:
+        """How many ranks a launcher says there are, where this is one that
+        was made alone; 0: it says nothing of it."""
+        said = os.environ.get("WORLD_SIZE", "") if self._alone else ""
+        return int(said) if said.isdecimal() and int(said) > 1 else 0
 
     @classmethod
     def at(cls, key: str, rank: int, world: int, timeout: float) -> Comm:

@@ -128,6 +128,11 @@ class Checkpointer:
         self._comm = Comm(group, job, timeout)
         self.rank, self.world = self._comm.rank, self._comm.world
         self.job = job
+        if self._comm.launched():
+            log.warning("job %s: WORLD_SIZE is %d, and torch.distributed is "
+                        "not initialized: this process is a job of one rank; "
+                        "make the Checkpointer after init_process_group()",
+                        job, self._comm.launched())
         self.raising = raising
         #: What the last restore did, None before one.
         self.report: Report | None = None
