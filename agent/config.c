@@ -42,7 +42,7 @@ static int read_line(const char *path, int number, char *line,
 		     int (*set)(void *ctx, const char *name,
 				const char *value, int line), void *ctx)
 {
-	char *value = strchr(line, '=');
+	char none[] = "", *value = strchr(line, '=');
 	int r;
 
 	if (value)
@@ -50,7 +50,7 @@ static int read_line(const char *path, int number, char *line,
 	line = trim(line);
 	if (*line == '#' || (!value && !*line))
 		return 0;
-	value = value ? trim(value) : "";
+	value = value ? trim(value) : none;
 	if (*value == '"' || *value == '\'') {
 		fprintf(stderr, "shardkeepd: %s:%d: the value of \"%s\" "
 			"begins with a quotation mark, which would belong to "

@@ -204,6 +204,15 @@ static int check_metrics(const struct options *o)
 	return -EINVAL;
 }
 
+/* What is asked for, and kept from having an effect by something else. */
+static void say_idle(const struct options *o)
+{
+	if (o->device_memory && o->seal_writes)
+		fprintf(stderr, "shardkeepd: --device-memory has no effect "
+			"with --seal-writes, as nobody but its rank could "
+			"fill a slot; leave one of them away\n");
+}
+
 int options_parse(int argc, char **argv, struct options *ret)
 {
 	struct options o = {
@@ -235,6 +244,8 @@ int options_parse(int argc, char **argv, struct options *ret)
 			"Try 'shardkeepd --help'.\n", argv[optind]);
 		r = -EINVAL;
 	}
+	if (r == 0)
+		say_idle(&o);
 	if (r == 0 && said.check) {
 		print_said(&said);
 		r = 1;

@@ -82,6 +82,11 @@ for line in 'memory = lots' 'colour = red' 'no-direct = maybe' 'memory' \
 	[ "$line" = 'metrics = 0.0.0.0:1' ] || says "$dir/bad:2"
 done
 expect 0 --admin-uid 4294967294
+# One that has no effect beside another is told, and holds nobody up.
+expect 0 --seal-writes --device-memory 2G
+says 'device-memory has no effect with --seal-writes'
+expect 0 --device-memory 2G
+! grep -q 'no effect' "$dir/out" || fail "it has an effect"
 expect 2 --stop-timeout 99999999999
 says 'from 0 to 1073741824'
 expect 2 --flush-rate 500
