@@ -10,6 +10,7 @@
 #include <strings.h>
 #include <time.h>
 
+#include "base/text.h"
 #include "base/util.h"
 
 static const char *const words[] = {
@@ -126,6 +127,7 @@ void log_line(const struct log *log, enum log_level level,
 	va_start(ap, fmt);
 	(void)vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
+	sk_text_clean(text);
 	if (log->plain)
 		(void)snprintf(head, sizeof(head), "<%d>", priorities[level]);
 	else

@@ -4,10 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 int sk_err_vset(struct sk_err *err, int r, const char *fmt, va_list ap)
 {
-	if (err)
-		(void)vsnprintf(err->text, sizeof(err->text), fmt, ap);
+	if (!err)
+		return r;
+	(void)vsnprintf(err->text, sizeof(err->text), fmt, ap);
+	/* Names and paths in it are others' words. */
+	sk_text_clean(err->text);
 	return r;
 }
 
@@ -32,6 +37,7 @@ static void put_before(struct sk_err *err, const char *text, const char *fmt,
 	/* Cutting the end of a long sentence is what SK_ERR_MAX promises. */
 	if (snprintf(err->text, sizeof(err->text), "%s: %s", words, old) < 0)
 		err->text[0] = 0;
+	sk_text_clean(err->text);
 }
 
 int sk_err_prefix(struct sk_err *err, int r, const char *fmt, ...)

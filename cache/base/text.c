@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 int sk_text_read(const struct sk_os *os, const char *path, char *ret,
 		 size_t room)
@@ -24,4 +26,41 @@ int sk_text_read(const struct sk_os *os, const char *path, char *ret,
 	(void)os->close(os, fd);
 	ret[at] = 0;
 	return n < 0 ? (int)n : n > 0 ? -EFBIG : 0;
+}
+
+/* C0, DEL and C1: a terminal may take each for the beginning of a command. */
+static bool controls(uint32_t code)
+{
+	return code < 0x20 || (code >= 0x7f && code < 0xa0);
+}
+
+int sk_text_character(const char *text)
+{
+	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+	const unsigned char *s = (const unsigned char *)text;
+	int n = s[0] < 0x80 ? 1 : (s[0] & 0xe0) == 0xc0 ? 2 :
+		(s[0] & 0xf0) == 0xe0 ? 3 : (s[0] & 0xf8) == 0xf0 ? 4 : 0;
+	uint32_t code = n < 2 ? s[0] : s[0] & (0x7fu >> n);
+
+	for (int i = 1; i < n; i++) {
+		if ((s[i] & 0xc0) != 0x80)
+			return 0;
+		code = code << 6 | (s[i] & 0x3f);
+	}
+	if (n == 0 || code < least[n] || code > 0x10ffff ||
+	    (code >= 0xd800 && code < 0xe000) || controls(code))
+		return 0;
+	return n;
+}
+
+void sk_text_clean(char *text)
+{
+	while (*text) {
+		int n = sk_text_character(text);
+
+		if (n)
+			text += n;
+		else
+			*text++ = '?';
+	}
 }

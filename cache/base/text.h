@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small files of text, as those of /proc and /sys and of settings. */
+/* Small files of text, as those of /proc and /sys and of settings; and what may
+ * stand in a line for people. */
 #ifndef SK_CACHE_BASE_TEXT_H
 #define SK_CACHE_BASE_TEXT_H
 
@@ -14,5 +15,13 @@
  */
 int sk_text_read(const struct sk_os *os, const char *path, char *ret,
 		 size_t room);
+
+/** The bytes of the character that @s begins with; 0: of none in UTF-8, of a
+ * control character, or at the end. Pure. */
+int sk_text_character(const char *s);
+
+/** Makes one line of @text that no log and no terminal takes for more: what is
+ * no character, or controls, becomes '?', a byte for a byte. */
+void sk_text_clean(char *text);
 
 #endif

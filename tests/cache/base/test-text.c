@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "base/text.h"
 
 /* A table that reads at most so much at once, and fails at a place. */
@@ -90,4 +91,49 @@ Test(text, that_fails_leaves_what_was_read)
 	cr_expect_eq(sk_text_read(&s.os, path, text, sizeof(text)), -EIO);
 	cr_expect_str_eq(text, "1234");
 	unlink(path);
+}
+
+static const char *cleaned(const char *text)
+{
+	static char buf[128];
+
+	strcpy(buf, text);
+	sk_text_clean(buf);
+	return buf;
+}
+
+/* Who names a tensor does not write lines into a log, nor to a terminal. */
+Test(text, is_one_line_of_characters_when_it_is_clean)
+{
+	cr_expect_str_eq(cleaned(""), "");
+	cr_expect_str_eq(cleaned("tensor \"w\", größer, 層, 😀"),
+			 "tensor \"w\", größer, 層, 😀");
+	cr_expect_str_eq(cleaned("a\n<0>b\tc\r\x1b[31m\x7f"),
+			 "a?<0>b?c??[31m?");
+	/* The second set of control characters: CSI, and the next line. */
+	cr_expect_str_eq(cleaned("\xc2\x9b" "31m\xc2\x85.\xc2\xa0"),
+			 "??31m??.\xc2\xa0");
+	/* What is no UTF-8, or was cut within a character. */
+	cr_expect_str_eq(cleaned("\xff\xc0\xaf\xed\xa0\x80z\xe5\xb1"),
+			 "??????z??");
+}
+
+Test(text, of_an_error_is_clean)
+{
+	char long_name[2 * SK_ERR_MAX];
+	struct sk_err err = { "" };
+
+	sk_err_set(&err, -EINVAL, "the name \"%s\"", "x\n<0>forged");
+	cr_expect_str_eq(err.text, "the name \"x?<0>forged\"");
+	sk_err_prefix(&err, -EINVAL, "job %s", "\x1b[2J");
+	cr_expect_str_eq(err.text, "job ?[2J: the name \"x?<0>forged\"");
+	sk_err_errno(&err, -ENOENT, "file \x9b");
+	cr_expect_str_eq(err.text, "file ?: No such file or directory");
+	/* Cut at the end of its room, and not within a character. */
+	for (size_t i = 0; i + 3 < sizeof(long_name); i += 3)
+		memcpy(long_name + i, "\xe5\xb1\xa4", 4);
+	sk_err_set(&err, -EINVAL, "%s", long_name);
+	for (const char *s = err.text; *s; s += sk_text_character(s))
+		cr_assert(sk_text_character(s), "at %zu",
+			  (size_t)(s - err.text));
 }
