@@ -39,7 +39,7 @@ on_nodes --kill-on-bad-exit=0 shardkeepd --socket "$SHARDKEEP_SOCKET" \
 	--keeper --memory 60% &
 agents=$!
 on_nodes timeout 60 \
-	sh -c 'until cachectl list >/dev/null 2>&1; do sleep 0.2; done' || exit
+	sh -c 'until cachectl stats >/dev/null 2>&1; do sleep 0.2; done' || exit
 
 status=1
 for _ in 1 2 3; do
