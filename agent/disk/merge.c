@@ -41,7 +41,7 @@ static void ignore(struct agent *a, const struct found *f)
 {
 	if (f->stored.rank < 0) {
 		a->counts.unreadable++;
-		log_warning(a, "passing over %s", f->err.text);
+		log_warning(a, "passing over: %s", f->err.text);
 		return;
 	}
 	a->counts.ignored_files++;
