@@ -138,6 +138,13 @@ static int check_strides(const struct sk_local *l, const struct sk_part *p,
 	return 0;
 }
 
+/* Of none there is something as well. No more than that: each page that is
+ * touched for the first time costs as much as describing a tensor. */
+static size_t room_for(int n)
+{
+	return n ? (size_t)n : 1;
+}
+
 /* Slices the one local tensor into a part per box. */
 static int slice(const struct sk_tensor *t, struct sk_local *l,
 		 const int64_t *shape, struct sk_err *err)
@@ -147,7 +154,7 @@ static int slice(const struct sk_tensor *t, struct sk_local *l,
 	const struct sk_box *boxes = l->item.boxes;
 
 	assert(!l->parts && (!l->item.n_boxes || boxes));
-	l->parts = calloc((size_t)l->item.n_boxes + 1, sizeof(*l->parts));
+	l->parts = calloc(room_for(l->item.n_boxes), sizeof(*l->parts));
 	if (!l->parts)
 		return sk_err_set(err, -ENOMEM, "out of memory");
 	strides_of(l->item.spec.ndim, shape, t->strides, stride);
@@ -184,8 +191,8 @@ static int take_parts(const struct sk_tensor *t, struct sk_local *l,
 	assert(!it->boxes && !l->parts);
 	it->explicit_boxes = true;
 	it->n_boxes = (int)t->n_parts;
-	it->boxes = calloc(t->n_parts + 1u, sizeof(*it->boxes));
-	l->parts = calloc(t->n_parts + 1u, sizeof(*l->parts));
+	it->boxes = calloc(room_for(it->n_boxes), sizeof(*it->boxes));
+	l->parts = calloc(room_for(it->n_boxes), sizeof(*l->parts));
 	if (!it->boxes || !l->parts)
 		return sk_err_set(err, -ENOMEM, "out of memory");
 	for (uint32_t i = 0; i < t->n_parts; i++) {

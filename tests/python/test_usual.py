@@ -15,6 +15,7 @@ from harness import run
 from models import Holder, everything
 from shardkeep import Client, State, _core, inspect
 from shardkeep.torch import Checkpointer, _describing, _objects
+from shardkeep.torch import _describe as _describe_module
 from shardkeep.torch._describe import Meshes, describe, locals_of, usual
 from shardkeep.torch._tensors import LiveTensors
 from torch import nn
@@ -268,6 +269,64 @@ def test_a_restart_looks_once(agent: str, n: int, monkeypatch: Any) -> None:
         assert counts.of["items"] == 1, "it is as the restore described it"
     got = everything(model, optim)
     assert all(torch.equal(got[k], want[k]) for k in want)
+
+
+def _asking(samples: Any) -> tuple[Any, list[Any]]:
+    """What reads as usual() has it, and what it asked keys of."""
+    asked: list[Any] = []
+
+    def keys(t: Any) -> Any:
+        asked.append(t)
+        return _describe_module.KINDS(t)
+
+    how = _core.Usual(
+        _describe_module._API, keys, _describe_module.fit,
+        _describe_module._PLAIN, DTensor, _describe_module._PLACEMENTS,
+        Meshes().placed, _describe_module.TO_DTYPE, samples)
+    return how, asked
+
+
+@pytest.mark.parametrize("n", [5, 300])
+def test_keys_are_asked_once_of_each_kind(agent: str, n: int) -> None:
+    items = [(f"t{i}", t, f"t{i}") for i in range(n)
+             for t in [torch.ones(2) if i % 2 else
+                       nn.Parameter(torch.ones(2))]]
+    _describe_kinds(items[:2])
+    how, asked = _asking(_describe_module._samples())
+    with _state("asked") as (_, state):
+        held, _ = state.describe(items, how, set(), {}, _no_call)
+        assert len(held) == n and len(asked) == 2
+        how, asked = _asking(())
+        held, _ = state.describe(items, how, set(), {}, _no_call)
+        assert len(held) == n and len(asked) == n
+
+
+def _shifted(samples: Any, at: int) -> Any:
+    """One of them says otherwise than it is."""
+    one = list(samples[1])
+    one[at] += 8
+    return samples[0], tuple(one), *samples[2:]
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
+def test_samples_that_do_not_agree_teach_nothing(agent: str, at: int) -> None:
+    items = [(f"t{i}", torch.ones(2), f"t{i}") for i in range(6)]
+    _describe_kinds(items[:1])
+    samples = _shifted(_describe_module._samples(), at)
+    if at == 1:     # as it stands nothing may be read by
+        samples = (samples[0], (samples[1][0], samples[0][1],
+                                *samples[1][2:]), *samples[2:])
+    how, asked = _asking(samples)
+    with _state("wrong") as (_, state):
+        held, _ = state.describe(items, how, set(), {}, _no_call)
+        assert len(held) == 6 and len(asked) == 6
+
+
+@pytest.mark.parametrize("samples", [1, (1, 2), ((1, 2), (3, 4)),
+                                     (("a", "b", 1, 1, 1, 1),) * 2])
+def test_samples_that_are_none_are_refused(samples: Any) -> None:
+    with pytest.raises(TypeError):
+        _asking(samples)
 
 
 def _sharded(n: int) -> None:

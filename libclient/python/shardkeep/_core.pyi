@@ -130,7 +130,9 @@ class Usual:
                  fit: dict[Any, str], plain: tuple[type, ...], sharded: type,
                  kinds: tuple[tuple[type, int], ...],
                  placed: Callable[[str, Any], Any],
-                 dtypes: dict[Any, int]) -> None: ...
+                 dtypes: dict[Any, int],
+                 samples: tuple[tuple[Any, int, int, int, int, int], ...]
+                 ) -> None: ...
 
 class Watch:
     def __init__(self, places: Sequence[tuple[Any, str]],

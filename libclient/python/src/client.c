@@ -200,9 +200,16 @@ bool is_tuple(PyObject *from, const char *what)
 	return PyTuple_Check(from);
 }
 
+/* A shape is of a type of its own, which PySequence_Fast() would copy. */
+static PyObject *fast_of(PyObject *from, const char *what)
+{
+	return PyTuple_Check(from) ? Py_NewRef(from) :
+				     PySequence_Fast(from, what);
+}
+
 int take_numbers(PyObject *from, const char *what, int64_t *ret)
 {
-	PyObject *fast = PySequence_Fast(from, what);
+	PyObject *fast = fast_of(from, what);
 	Py_ssize_t n;
 
 	if (!fast)

@@ -119,6 +119,15 @@ static int read_one(struct reading *r, PyObject *item, size_t i)
 	return done ? done : read_slowly(r, item, i);
 }
 
+static PyObject *tensor_at(void *items, Py_ssize_t i)
+{
+	PyObject *item = i < PyTuple_GET_SIZE((PyObject *)items) ?
+		PyTuple_GET_ITEM((PyObject *)items, i) : NULL;
+
+	return item && PyTuple_Check(item) && PyTuple_GET_SIZE(item) == 3 ?
+		PyTuple_GET_ITEM(item, 1) : NULL;
+}
+
 /* The items from @at on: a block of them, or those that are left. */
 static int read_block(struct reading *r, PyObject *items, Py_ssize_t at)
 {
@@ -128,6 +137,9 @@ static int read_block(struct reading *r, PyObject *items, Py_ssize_t at)
 	size_t taken = 0;
 
 	for (size_t i = 0; i < r->block.n && done >= 0; i++) {
+		if (r->usual)
+			usual_ahead(r->usual, tensor_at, items,
+				    at + (Py_ssize_t)i);
 		done = read_one(r, PyTuple_GET_ITEM(items, at + (Py_ssize_t)i),
 				taken);
 		taken += done > 0;

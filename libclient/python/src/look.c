@@ -40,9 +40,9 @@ static int same_place(struct watched *w)
 
 /* ---- the local tensor ---- */
 
-Py_ssize_t look_slot(PyTypeObject *type)
+Py_ssize_t look_slot(PyTypeObject *type, const char *attribute)
 {
-	PyObject *found = PyObject_GetAttrString((PyObject *)type, LOCAL);
+	PyObject *found = PyObject_GetAttrString((PyObject *)type, attribute);
 	Py_ssize_t slot = 0;
 
 	if (found && Py_IS_TYPE(found, &PyMemberDescr_Type)) {
@@ -177,45 +177,46 @@ static PyObject *ask(PyObject *local_of, PyObject *tensor)
 	return local;
 }
 
-static int take(const struct usual *u, PyObject *where, PyObject *key,
-		PyObject *local_of, struct watched *ret)
+int look_find(PyObject *from, struct watched *ret)
 {
-	PyObject *tensor = PyDict_GetItemWithError(where, key), *local;
-	Py_ssize_t slot = 0;
-	bool usual;
+	PyObject *where, *key, *tensor;
 
+	if (!PyTuple_Check(from) || PyTuple_GET_SIZE(from) != 2) {
+		PyErr_SetString(PyExc_TypeError, "a place is a pair: dict, key");
+		return -1;
+	}
+	where = PyTuple_GET_ITEM(from, 0);
+	key = PyTuple_GET_ITEM(from, 1);
+	if (!PyDict_Check(where))
+		return 0;
+	tensor = PyDict_GetItemWithError(where, key);
 	if (!tensor) {
 		if (!PyErr_Occurred())
 			PyErr_SetObject(PyExc_KeyError, key);
 		return -1;
 	}
-	local = u ? Py_XNewRef(usual_memory(u, tensor, &slot)) : NULL;
-	usual = local;
-	if (!local && !PyErr_Occurred()) {
-		local = ask(local_of, tensor);
-		slot = local == tensor ? 0 : look_slot(Py_TYPE(tensor));
-	}
-	if (!local)
-		return PyErr_Occurred() ? -1 : 0;
 	*ret = (struct watched){
 		.where = Py_NewRef(where), .key = Py_NewRef(key),
-		.tensor = Py_NewRef(tensor), .local = local,
-		.slot = slot,
+		.tensor = Py_NewRef(tensor),
 	};
-	return remember(u, ret, usual);
+	return 1;
 }
 
-int look_take(const struct usual *u, PyObject *from, PyObject *local_of,
-	      struct watched *ret)
+int look_take(const struct usual *u, PyObject *local_of, struct watched *w)
 {
-	if (!PyTuple_Check(from) || PyTuple_GET_SIZE(from) != 2) {
-		PyErr_SetString(PyExc_TypeError, "a place is a pair: dict, key");
-		return -1;
+	PyObject *tensor = w->tensor;
+	bool usual;
+
+	w->local = u ? Py_XNewRef(usual_memory(u, tensor, &w->slot)) : NULL;
+	usual = w->local;
+	if (!w->local && !PyErr_Occurred()) {
+		w->local = ask(local_of, tensor);
+		w->slot = w->local == tensor ? 0 :
+					       look_slot(Py_TYPE(tensor), LOCAL);
 	}
-	if (!PyDict_Check(PyTuple_GET_ITEM(from, 0)))
-		return 0;
-	return take(u, PyTuple_GET_ITEM(from, 0), PyTuple_GET_ITEM(from, 1),
-		    local_of, ret);
+	if (!w->local)
+		return PyErr_Occurred() ? -1 : 0;
+	return remember(u, w, usual);
 }
 
 void look_drop(struct watched *w)

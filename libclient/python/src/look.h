@@ -35,15 +35,15 @@ struct watched {
 /** What a capsule has that can show tensors; NULL: nothing. -1 raised. */
 int look_api(PyObject *capsule, const struct dlpack_api **ret);
 
-/** Where objects of a sharded type keep the tensor that has their data; 0: it
- * must be asked for. */
-Py_ssize_t look_slot(PyTypeObject *type);
+/** Where objects of a type keep an attribute; 0: it must be asked for. */
+Py_ssize_t look_slot(PyTypeObject *type, const char *attribute);
 
-/** Takes (dict, key): the tensor that is there, which @u, or NULL, may know;
- * of any other, @local_of tells what has its data. @ret is zero, and to be let
- * go of in any case. 1, 0 where there is nothing to look at, -1 raised. */
-int look_take(const struct usual *u, PyObject *from, PyObject *local_of,
-	      struct watched *ret);
+/** Takes (dict, key) and the tensor that is there. @ret is zero, and to be let
+ * go of in any case. 1, 0 where it is no place to look at, -1 raised. */
+int look_find(PyObject *from, struct watched *ret);
+/** Then how it looks, by @u, which may be NULL; of what that does not know,
+ * @local_of tells what has its data. The same is returned. */
+int look_take(const struct usual *u, PyObject *local_of, struct watched *w);
 void look_drop(struct watched *w);
 
 /** Whether it is where and as it was; -1 raised. */

@@ -3,12 +3,13 @@
 
 #include <string.h>
 
+#include "insides.h"
 #include "look.h"
 
 /* Names of attributes, made once. */
 enum name {
 	LOCAL, SPEC, MESH, PLACEMENTS, SHAPE, DIM, SPLIT, DTYPE, STORAGE,
-	NBYTES, OFFSET, RAW, OUTSIDE, SHARDS, GLOBAL, INSIDES, META,
+	NBYTES, OFFSET, RAW, OUTSIDE, SHARDS, GLOBAL, META,
 	N_NAMES
 };
 
@@ -24,12 +25,25 @@ struct place {
 /* With more than so many, Python tells of the others. */
 #define PLACES_MAX 64
 
+/* A type and dispatch keys that were found fit. */
+struct kind {
+	PyTypeObject *type;		/* one of the plain ones */
+	uint64_t keys;
+	PyObject *device;		/* what stands in fit: its kind */
+};
+
+#define KINDS_MAX 8
+
 struct usual {
 	PyObject_HEAD
 	PyObject *args;			/* the following are borrowed from */
 	PyObject *keys, *fit, *plain, *kinds, *placed, *dtypes;
 	PyTypeObject *sharded;
 	Py_ssize_t slot;		/* of a sharded one's own part */
+	Py_ssize_t spec_slot;		/* and of its spec; 0: asked for */
+	struct insides insides;
+	struct kind found[KINDS_MAX];
+	int n_found;
 	const struct dlpack_api *api;
 	PyObject *names[N_NAMES];
 	struct place places[PLACES_MAX];
@@ -41,6 +55,15 @@ struct usual {
 static PyObject *get(const struct usual *u, PyObject *from, enum name name)
 {
 	return PyObject_GetAttr(from, u->names[name]);
+}
+
+/* The same of a sharded one, by its slot where it has one. */
+static PyObject *get_slot(const struct usual *u, PyObject *t, Py_ssize_t slot,
+			  enum name name)
+{
+	PyObject *found = slot ? *(PyObject **)((char *)t + slot) : NULL;
+
+	return found ? Py_NewRef(found) : get(u, t, name);
 }
 
 /* Of a call without arguments, or of an attribute; -1 raised. */
@@ -77,10 +100,8 @@ static int says_parts(const struct usual *u, PyObject *t)
 	return r ? r : PyDict_Contains(*own, u->names[GLOBAL]);
 }
 
-/* Whether its values are the bytes at its address, as is known of its type and
- * dispatch keys once one of them was looked at: where its kind of device
- * stands in @fit. Borrowed, or NULL: not known, or raised. */
-static PyObject *find_kind(const struct usual *u, PyObject *t)
+/* As the framework tells them. */
+static PyObject *ask_kind(const struct usual *u, PyObject *t)
 {
 	PyObject *keys = PyObject_CallOneArg(u->keys, t);
 	PyObject *raw = keys ? PyObject_CallMethodNoArgs(keys, u->names[RAW]) :
@@ -92,6 +113,29 @@ static PyObject *find_kind(const struct usual *u, PyObject *t)
 	Py_XDECREF(raw);
 	Py_XDECREF(kind);
 	return found;
+}
+
+/* Whether its values are the bytes at its address, as is known of its type and
+ * dispatch keys once one of them was looked at: where its kind of device
+ * stands in @fit. Borrowed, or NULL: not known, or raised. */
+static PyObject *find_kind(struct usual *u, PyObject *t)
+{
+	struct kind like = { .type = Py_TYPE(t) };
+	PyObject *device;
+
+	if (!u->insides.known)
+		return ask_kind(u, t);
+	like.keys = insides_keys(&u->insides, t);
+	for (int i = 0; i < u->n_found; i++)
+		if (u->found[i].type == like.type &&
+		    u->found[i].keys == like.keys)
+			return u->found[i].device;
+	device = ask_kind(u, t);
+	if (device && u->n_found < KINDS_MAX) {
+		like.device = Py_NewRef(device);
+		u->found[u->n_found++] = like;
+	}
+	return device;
 }
 
 /* ---- its memory ---- */
@@ -117,25 +161,35 @@ static int64_t extent(const struct dlpack_tensor *d)
 	return none ? 0 : end;
 }
 
+/* Where in its storage it begins, and the bytes of that; -1 raised. */
+static int ask_extent(const struct usual *u, PyObject *t, int64_t *ret_from,
+		      int64_t *ret_bytes)
+{
+	PyObject *storage;
+
+	*ret_from = call(u, t, OFFSET);
+	storage = *ret_from < 0 ? NULL :
+		  PyObject_CallMethodNoArgs(t, u->names[STORAGE]);
+	if (!storage)
+		return -1;
+	*ret_bytes = call(u, storage, NBYTES);
+	Py_DECREF(storage);
+	return *ret_bytes < 0 ? -1 : 0;
+}
+
 /* Whether its storage has all of them. */
 static int has_memory(const struct usual *u, PyObject *t,
 		      const struct dlpack_tensor *d, int64_t end)
 {
 	int64_t size = d->dtype.bits * d->dtype.lanes / 8, from, bytes;
-	PyObject *storage;
 
 	if (!d->data || !size)
 		return 0;
-	from = call(u, t, OFFSET);
-	storage = from < 0 ? NULL :
-		  PyObject_CallMethodNoArgs(t, u->names[STORAGE]);
-	if (!storage)
+	if (!insides_extent(&u->insides, t, &from, &bytes) &&
+	    ask_extent(u, t, &from, &bytes))
 		return -1;
-	bytes = call(u, storage, NBYTES);
-	Py_DECREF(storage);
-	if (bytes < 0)
-		return -1;
-	return from <= INT64_MAX - end && from + end <= bytes / size;
+	return from >= 0 && from <= INT64_MAX - end &&
+	       from + end <= bytes / size;
 }
 
 static int read_dtype(const struct usual *u, PyObject *t,
@@ -329,8 +383,8 @@ static int read_shape(const struct usual *u, PyObject *spec,
 static int read_sharded(struct usual *u, PyObject *name, PyObject *t,
 			struct usual_read *ret)
 {
-	PyObject *local = get(u, t, LOCAL);
-	PyObject *spec = local ? get(u, t, SPEC) : NULL;
+	PyObject *local = get_slot(u, t, u->slot, LOCAL);
+	PyObject *spec = local ? get_slot(u, t, u->spec_slot, SPEC) : NULL;
 	const struct place *place = NULL;
 	bool some = false;
 	int ndim = 0, r;
@@ -366,7 +420,7 @@ static int read_owner(struct usual *u, PyObject *name, PyObject *owner,
 		return 1;
 	if (Py_TYPE(owner) != u->sharded)
 		return 0;
-	spec = get(u, owner, SPEC);
+	spec = get_slot(u, owner, u->spec_slot, SPEC);
 	r = spec ? read_place(u, name, owner, spec, &place) : -1;
 	Py_XDECREF(spec);
 	if (r > 0)
@@ -420,30 +474,85 @@ PyObject *usual_memory(const struct usual *u, PyObject *t, Py_ssize_t *ret_slot)
 	if (Py_TYPE(t) != u->sharded)
 		return NULL;
 	*ret_slot = u->slot;
-	local = get(u, t, LOCAL);
+	local = get_slot(u, t, u->slot, LOCAL);
 	Py_XDECREF(local);	/* the tensor has it */
 	return local && is_plain(u, local) ? local : NULL;
-}
-
-static const char *address_of(const struct usual *u, PyObject *object)
-{
-	PyObject *at = object ? get(u, object, INSIDES) : NULL;
-	void *found = at ? PyLong_AsVoidPtr(at) : NULL;
-
-	Py_XDECREF(at);
-	PyErr_Clear();
-	return found;
 }
 
 void usual_insides(const struct usual *u, PyObject *t, const char **ret_impl,
 		   const char **ret_storage)
 {
-	PyObject *storage = PyObject_CallMethodNoArgs(t, u->names[STORAGE]);
+	const struct insides *in = &u->insides;
 
-	PyErr_Clear();
-	*ret_impl = address_of(u, t);
-	*ret_storage = address_of(u, storage);
-	Py_XDECREF(storage);
+	*ret_impl = in->known ? insides_word(t, in->impl) : NULL;
+	*ret_storage = *ret_impl ? insides_word(*ret_impl, in->storage) : NULL;
+}
+
+/* ---- ahead ---- */
+
+/* What is asked of the memory by the distance, each by what the one before has
+ * brought: the object, its own part, what that really is, its storage. */
+#define AHEAD 3
+
+static PyObject *own_part(const struct usual *u, PyObject *t)
+{
+	PyObject *local = Py_TYPE(t) == u->sharded && u->slot ?
+		*(PyObject **)((char *)t + u->slot) : NULL;
+
+	return local ? local : t;
+}
+
+static bool has_insides(const struct usual *u, PyObject *t)
+{
+	return u->insides.known && is_plain(u, t);
+}
+
+static void ahead_spec(const struct usual *u, PyObject *t)
+{
+	if (Py_TYPE(t) == u->sharded && u->spec_slot)
+		__builtin_prefetch(*(char **)((char *)t + u->spec_slot));
+}
+
+static void ahead_impl(const struct usual *u, PyObject *t)
+{
+	const char *impl;
+
+	if (!has_insides(u, t))
+		return;
+	impl = insides_word(t, u->insides.impl);
+	__builtin_prefetch(impl);
+	__builtin_prefetch(impl + 64);
+	__builtin_prefetch(impl + 128);
+	__builtin_prefetch(impl + 192);
+}
+
+static void ahead_storage(const struct usual *u, PyObject *t)
+{
+	if (has_insides(u, t))
+		__builtin_prefetch(insides_word(insides_word(
+			t, u->insides.impl), u->insides.storage));
+}
+
+void usual_ahead(const struct usual *u, PyObject *(*at)(void *, Py_ssize_t),
+		 void *of, Py_ssize_t i)
+{
+	PyObject *t = at(of, i + 4 * AHEAD);
+
+	if (t) {
+		__builtin_prefetch(t);
+		__builtin_prefetch((const char *)t + 64);
+	}
+	t = at(of, i + 3 * AHEAD);
+	if (t) {
+		__builtin_prefetch(own_part(u, t));
+		ahead_spec(u, t);
+	}
+	t = at(of, i + 2 * AHEAD);
+	if (t)
+		ahead_impl(u, own_part(u, t));
+	t = at(of, i + AHEAD);
+	if (t)
+		ahead_storage(u, own_part(u, t));
 }
 
 const struct dlpack_api *usual_api(const struct usual *u)
@@ -462,8 +571,7 @@ static int make_names(struct usual *u)
 		[STORAGE] = "untyped_storage", [NBYTES] = "nbytes",
 		[OFFSET] = "storage_offset", [RAW] = "raw_repr",
 		[OUTSIDE] = "outside", [SHARDS] = "local_shards",
-		[GLOBAL] = "global_shape", [INSIDES] = "_cdata",
-		[META] = "tensor_meta",
+		[GLOBAL] = "global_shape", [META] = "tensor_meta",
 	};
 
 	for (int i = 0; i < N_NAMES; i++) {
@@ -477,26 +585,28 @@ static int make_names(struct usual *u)
 static int usual_init(PyObject *object, PyObject *args, PyObject *kwargs)
 {
 	struct usual *u = (struct usual *)object;
-	PyObject *capsule;
+	PyObject *capsule, *samples;
 
 	if (u->args || (kwargs && PyDict_GET_SIZE(kwargs))) {
 		PyErr_SetString(PyExc_TypeError, "Usual(api, keys, fit, plain, "
-				"sharded, kinds, placed, dtypes)");
+				"sharded, kinds, placed, dtypes, samples)");
 		return -1;
 	}
-	if (!PyArg_ParseTuple(args, "OOO!O!O!O!OO!:Usual", &capsule, &u->keys,
+	if (!PyArg_ParseTuple(args, "OOO!O!O!O!OO!O!:Usual", &capsule, &u->keys,
 			      &PyDict_Type, &u->fit, &PyTuple_Type, &u->plain,
 			      &PyType_Type, &u->sharded, &PyTuple_Type,
 			      &u->kinds, &u->placed, &PyDict_Type,
-			      &u->dtypes) ||
-	    look_api(capsule, &u->api) || make_names(u))
+			      &u->dtypes, &PyTuple_Type, &samples) ||
+	    look_api(capsule, &u->api) || make_names(u) ||
+	    insides_learn(&u->insides, samples))
 		return -1;
 	if (!u->api) {
 		PyErr_SetString(PyExc_ValueError,
 				"the framework shows no tensors this way");
 		return -1;
 	}
-	u->slot = look_slot(u->sharded);
+	u->slot = look_slot(u->sharded, "_local_tensor");
+	u->spec_slot = look_slot(u->sharded, "_spec");
 	u->args = Py_NewRef(args);
 	return 0;
 }
@@ -521,6 +631,11 @@ static int usual_clear(PyObject *object)
 		Py_CLEAR(p->device_mesh);
 		Py_CLEAR(p->mesh);
 	}
+	while (u->n_found) {
+		struct kind *k = &u->found[--u->n_found];
+
+		Py_CLEAR(k->device);
+	}
 	for (int i = 0; i < N_NAMES; i++)
 		Py_CLEAR(u->names[i]);
 	Py_CLEAR(u->args);
@@ -538,13 +653,14 @@ PyTypeObject usual_type = {
 	PyVarObject_HEAD_INIT(NULL, 0)
 	.tp_name = "shardkeep._core.Usual",
 	.tp_doc = "Usual(api, keys, fit, plain, sharded, kinds, placed, "
-		  "dtypes)\n--\n\n"
+		  "dtypes, samples)\n--\n\n"
 		  "How State.describe() reads what most tensors are. api: the "
 		  "capsule that shows them; keys(tensor) and the type are "
 		  "found in fit where such tensors can be stored; plain: "
 		  "types; sharded: the type that has a mesh; kinds: (type of "
 		  "placement, number) each; placed(name, tensor): its mesh; "
-		  "dtypes: numbers.",
+		  "dtypes: numbers; samples: (tensor, address, storage's, "
+		  "keys, offset, bytes) of some, or none.",
 	.tp_basicsize = sizeof(struct usual),
 	.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
 	.tp_new = PyType_GenericNew,

@@ -33,10 +33,15 @@ int usual_read(struct usual *u, PyObject *name, PyObject *t, PyObject *owner,
 PyObject *usual_memory(const struct usual *u, PyObject *t,
 		       Py_ssize_t *ret_slot);
 
-/** Where the framework keeps an object's insides, and its storage's; NULL
- * where it does not say. Memory is asked for by it, and never read. */
+/** Where a plain tensor really is, and its storage; NULL where that is not
+ * known. Memory is asked for by it, and never read. */
 void usual_insides(const struct usual *u, PyObject *t, const char **ret_impl,
 		   const char **ret_storage);
+
+/** Asks the memory for what will be read of tensors to come, before the one
+ * at @i is: they lie all over it. @at: borrowed, NULL beyond the last. */
+void usual_ahead(const struct usual *u, PyObject *(*at)(void *, Py_ssize_t),
+		 void *of, Py_ssize_t i);
 
 const struct dlpack_api *usual_api(const struct usual *u);
 

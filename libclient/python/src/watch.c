@@ -123,6 +123,27 @@ static int take_counts(struct watch *self, PyObject *fast)
 	return r;
 }
 
+static PyObject *tensor_at(void *watch, Py_ssize_t i)
+{
+	const struct watch *self = watch;
+
+	return i < self->n ? self->tensors[i].tensor : NULL;
+}
+
+/* How those that were found look. */
+static int take_looks(struct watch *self, PyObject *local_of)
+{
+	struct usual *usual = (struct usual *)self->usual;
+	int r = 1;
+
+	for (Py_ssize_t i = 0; i < self->n && r > 0; i++) {
+		if (usual)
+			usual_ahead(usual, tensor_at, self, i);
+		r = look_take(usual, local_of, &self->tensors[i]);
+	}
+	return r;
+}
+
 static int take_places(struct watch *self, PyObject *fast, PyObject *local_of)
 {
 	Py_ssize_t n = PySequence_Fast_GET_SIZE(fast);
@@ -134,9 +155,10 @@ static int take_places(struct watch *self, PyObject *fast, PyObject *local_of)
 		return -1;
 	}
 	for (Py_ssize_t i = 0; i < n && r > 0; i++)
-		r = look_take((struct usual *)self->usual,
-			      PySequence_Fast_GET_ITEM(fast, i), local_of,
+		r = look_find(PySequence_Fast_GET_ITEM(fast, i),
 			      &self->tensors[self->n++]);
+	if (r > 0)
+		r = take_looks(self, local_of);
 	self->blind = !r;
 	return r < 0 ? -1 : 0;
 }
