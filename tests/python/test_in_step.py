@@ -195,7 +195,24 @@ def _meetings_of_gpus() -> None:
     _meetings()
 
 
-@pytest.mark.parametrize("meetings", [_meetings, _meetings_of_gpus])
+def _meetings_of_many() -> None:
+    _comm._FEW = 2      # with so many the words do not go along
+    _meetings()
+
+
+def _words_that_go_along() -> None:
+    """What is short needs nothing but the store, of whatever bytes it is."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    comm = Comm(None, "along", 60)
+    Comm._gather = None
+    for word in (b"", b"\0", b"\0\xff" * 200, b"go\0", bytes(504)):
+        assert comm.share(word + bytes([rank]) * (len(word) < 504), "w") == [
+            word + bytes([r]) * (len(word) < 504) for r in range(world)]
+
+
+@pytest.mark.parametrize("meetings", [_meetings, _meetings_of_gpus,
+                                      _meetings_of_many,
+                                      _words_that_go_along])
 def test_meetings(meetings):
     run(3, meetings)
 

@@ -6,7 +6,8 @@ is entered late meets another rank's next one. So ranks meet first, in the
 store of torch.distributed: each says which call it is in, and none begins to
 exchange before all of them are in the same one. Whoever waits too long says
 for all that this meeting did not take place; a late rank reads it and is in
-step again.
+step again. Where ranks are few, a short word of each goes along: the last one
+to come reads all, and they stand in what it says.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import hashlib
 import logging
 import os
 import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -29,8 +31,9 @@ from ._links import Gloo, Links, Meeting, Sockets, without_sockets
 
 log = logging.getLogger("shardkeep")
 
-_GO = "go"
+_GO = b"go\0"
 _SHORT = 504     # bytes that go along with their number
+_FEW = 16        # ranks whose words the store takes along
 _ANSWER = 0.00005       # seconds that a store takes for one
 
 
@@ -42,6 +45,19 @@ def carries_cpu(group: dist.ProcessGroup | None) -> bool:
 def default_store() -> dist.Store:
     """Where all ranks of torch.distributed can write and read."""
     return dist.distributed_c10d._get_default_store()
+
+
+def _packed(words: Iterable[bytes]) -> bytes:
+    return b"".join(len(x).to_bytes(4, "little") + x for x in words)
+
+
+def _unpacked(raw: bytes) -> list[bytes]:
+    words, at = [], 0
+    while at < len(raw):
+        end = at + 4 + int.from_bytes(raw[at:at + 4], "little")
+        words.append(raw[at + 4:end])
+        at = end
+    return words
 
 
 class Apart(Timeout):
@@ -100,7 +116,8 @@ class Comm:
         self._group: dist.ProcessGroup | None = None
         self._by_group = False
         self._round = 0
-        self._last = ""     # what the round before was for
+        #: Keys of rounds that were votes, besides those that all have.
+        self._votes: dict[int, tuple[str, ...]] = {}
         self._links: Links | None = None
         self._linked = 0
         self._gloo_only = False
@@ -117,38 +134,46 @@ class Comm:
 
     # ---- meeting ----
 
-    def meet(self, what: str, timeout: float | None = None) -> None:
-        """Returns when all ranks are in ``what``; Apart says who is not."""
+    def meet(self, what: str, timeout: float | None = None,
+             word: bytes = b"") -> list[bytes]:
+        """Returns when all ranks are in ``what``, with the words of all where
+        ranks are few, else nothing; Apart says who is not."""
         timeout = self.timeout if timeout is None else timeout
         n, self._round = self._round, self._round + 1
         store = self._store
-        store.set(f"{n}/{self.rank}", what)
-        store.add(f"{n}/{what}", 1)
+        store.set(f"{n}/{self.rank}", what.encode() + b"\0" + word)
         # Only one of them is the last.
         if store.add(f"{n}/there", 1) == self.world:
-            said = self._decide(n, what, timeout)
+            said = self._decide(n, what, timeout, range(self.world))
         else:
             said = self._await_verdict(n, what, timeout)
-        if said != _GO:
-            raise Apart(errno.ETIMEDOUT, said)
-        self._forget(n - 1, self._last)
-        self._last = what
+        if not said.startswith(_GO):
+            raise Apart(errno.ETIMEDOUT, said.decode())
+        self._forget(n - 1)
+        return _unpacked(said[len(_GO):])
 
-    def _decide(self, n: int, what: str, timeout: float) -> str:
+    def _decide(self, n: int, what: str, timeout: float,
+                there: Sequence[int]) -> bytes:
         """The first verdict stands."""
-        same = self._store.add(f"{n}/{what}", 0)
-        verdict = _GO if same == self.world else self._absent(n, what,
-                                                              timeout)
-        return self._store.compare_set(f"{n}/verdict", "", verdict).decode()
+        said = [x.split(b"\0", 1) for x in self._store.multi_get(
+            [f"{n}/{r}" for r in there])]
+        verdict = self._absent(what, timeout, dict(zip(
+            there, (where.decode() for where, _ in said)))).encode()
+        if not verdict:
+            verdict = _GO + _packed(word for _, word in said
+                                    if self.world <= _FEW)
+        return self._store.compare_set(f"{n}/verdict", "", verdict)
 
-    def _await_verdict(self, n: int, what: str, timeout: float) -> str:
+    def _await_verdict(self, n: int, what: str, timeout: float) -> bytes:
         key, began = f"{n}/verdict", time.monotonic()
         while not self._store.check([key]):
             waited = time.monotonic() - began
             if waited >= timeout:
-                return self._decide(n, what, timeout)
+                return self._decide(n, what, timeout, [
+                    r for r in range(self.world)
+                    if self._store.check([f"{n}/{r}"])])
             time.sleep(self.pause(waited))
-        return self._store.get(key).decode()
+        return self._store.get(key)
 
     def pause(self, waited: float) -> float:
         """Seconds until a rank that waits asks again: an eighth of what it
@@ -157,36 +182,37 @@ class Comm:
         least = self.world * _ANSWER
         return min(max(waited / 8, least), max(0.02, least))
 
-    def _absent(self, n: int, what: str, timeout: float) -> str:
-        missing, elsewhere = [], []
-        for r in range(self.world):
-            if not self._store.check([f"{n}/{r}"]):
-                missing.append(str(r))
-                continue
-            where = self._store.get(f"{n}/{r}").decode()
-            if where != what:
-                elsewhere.append(f"rank {r} is in {where}")
+    def _absent(self, what: str, timeout: float, there: dict[int, str]
+                ) -> str:
+        """Who is not in it, in a sentence, by where those are that came; ""
+        where all are."""
+        elsewhere = [f"rank {r} is in {where}" for r, where in there.items()
+                     if where != what]
         if elsewhere:
             return (f"rank {self.rank} is in {what}, {', '.join(elsewhere)}: "
                     "all ranks must make the same calls in the same order")
+        missing = [str(r) for r in range(self.world) if r not in there]
+        if not missing:
+            return ""
         plural = "s" if len(missing) > 1 else ""
         return (f"rank{plural} {', '.join(missing)} did not come to {what} "
                 f"within {timeout:g} s; every rank must call it")
 
-    def _forget(self, n: int, what: str) -> None:
+    def _forget(self, n: int) -> None:
         """What all have read: that they are further says so."""
         if n < 0:
             return
         with contextlib.suppress(RuntimeError, NotImplementedError):
             self._store.delete_key(f"{n}/{self.rank}")
             if self.rank == 0:
-                for key in (what, "there", "verdict", "yes", "failed"):
+                for key in ("there", "verdict", *self._votes.pop(n, ())):
                     self._store.delete_key(f"{n}/{key}")
 
     def whether(self, mine: bool, what: str) -> bool:
         """Whether one of the ranks says so; nothing else is exchanged. Error
         where one has failed before it came."""
         n = self._round
+        self._votes[n] = ("yes", "failed")
         self._store.add(f"{n}/yes", int(mine))
         self.meet(what)
         if self._store.add(f"{n}/failed", 0):
@@ -196,6 +222,7 @@ class Comm:
     def fail(self, what: str) -> None:
         """Instead of :meth:`whether`: this rank cannot go on, and the others need
         not wait for it."""
+        self._votes[self._round] = ("yes", "failed")
         self._store.add(f"{self._round}/failed", 1)
         self.meet(what)
 
@@ -205,7 +232,7 @@ class Comm:
         with contextlib.suppress(RuntimeError, NotImplementedError):
             for r in range(self.world):
                 self._store.delete_key(f"{self._round - 1}/{r}")
-        self._forget(self._round - 1, self._last)
+        self._forget(self._round - 1)
 
     # ---- exchanging ----
 
@@ -284,16 +311,22 @@ class Comm:
         exchange where all of it is short, else in two."""
         if self.world == 1:
             return [mine]
-        head = len(mine).to_bytes(8, "little") + mine[:_SHORT]
-        every = self.allgather(head.ljust(8 + _SHORT, b"\0"), what, timeout)
-        heads = [every[i:i + 8 + _SHORT]
-                 for i in range(0, len(every), 8 + _SHORT)]
+        heads = self._heads(len(mine).to_bytes(8, "little") + mine[:_SHORT],
+                            what, timeout)
         n = [int.from_bytes(x[:8], "little") for x in heads]
         most = max(n)
         if most <= _SHORT:
             return [x[8:8 + n[i]] for i, x in enumerate(heads)]
         every = self.allgather(mine.ljust(most, b"\0"), what, timeout)
         return [every[i * most:i * most + n[i]] for i in range(self.world)]
+
+    def _heads(self, mine: bytes, what: str, timeout: float | None
+               ) -> list[bytes]:
+        if self.world <= _FEW:
+            return self.meet(what, timeout, mine)
+        size = 8 + _SHORT
+        every = self.allgather(mine.ljust(size, b"\0"), what, timeout)
+        return [every[i:i + size] for i in range(0, len(every), size)]
 
     def for_restore(self, mine: bytes, timeout_ms: int) -> bytes:
         """The comm that :meth:`State.restore` takes."""
