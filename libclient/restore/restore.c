@@ -27,6 +27,7 @@
 #include "restore/open.h"
 #include "restore/plan.h"
 #include "restore/result.h"
+#include "restore/room.h"
 #include "restore/tell.h"
 #include "restore/whole.h"
 #include "state/register.h"
@@ -486,15 +487,6 @@ static void release(struct sk_restoring *rs)
 	free(rs->text);
 }
 
-/* Training goes on from here: memory is faulted in beside it, and not beside
- * the restore. What fails is told by the snapshot that misses it. */
-static void get_slots(struct sk_state *state)
-{
-	if (state->n_locals && !(state->job.flags & SK_JOB_READER))
-		(void)sk_state_register(state, true, sk_until(state->sk),
-					NULL);
-}
-
 static int restore(struct sk_restoring *rs, const struct sk_comm *comm)
 {
 	uint64_t began = now(rs);
@@ -509,8 +501,6 @@ static int restore(struct sk_restoring *rs, const struct sk_comm *comm)
 	rs->report.total_ns = now(rs) - began;
 	if (!rs->broken)
 		sk_agent_comm_leave(&rs->agent_comm);
-	if (r >= 0 || r == -ENOENT)
-		get_slots(rs->state);
 	if (r < 0)
 		r = say(rs, r);
 	release(rs);
@@ -518,10 +508,10 @@ static int restore(struct sk_restoring *rs, const struct sk_comm *comm)
 	return r;
 }
 
-SK_API int sk_restore(struct sk_state *state, int64_t step,
-		      const struct sk_comm *comm,
-		      const struct sk_restore_options *opts,
-		      struct sk_report *ret_report)
+int sk_restore_first(struct sk_state *state, int64_t step,
+		     const struct sk_comm *comm,
+		     const struct sk_restore_options *opts,
+		     struct sk_report *ret_report)
 {
 	struct sk_restoring rs = { .state = state, .conn = SK_CONN_NULL };
 	int r;
@@ -541,4 +531,29 @@ SK_API int sk_restore(struct sk_state *state, int64_t step,
 	if (ret_report)
 		*ret_report = rs.report;
 	return 0;
+}
+
+/* Training goes on from here: memory is faulted in beside it, and not beside
+ * the restore. */
+void sk_restore_room(struct sk_state *state)
+{
+	if (sk_state_check(state, NULL) < 0)
+		return;
+	pthread_mutex_lock(&state->lock);
+	if (state->n_locals && !(state->job.flags & SK_JOB_READER))
+		(void)sk_state_register(state, true, sk_until(state->sk),
+					NULL);
+	pthread_mutex_unlock(&state->lock);
+}
+
+SK_API int sk_restore(struct sk_state *state, int64_t step,
+		      const struct sk_comm *comm,
+		      const struct sk_restore_options *opts,
+		      struct sk_report *ret_report)
+{
+	int r = sk_restore_first(state, step, comm, opts, ret_report);
+
+	if (r >= 0 || r == -ENOENT)
+		sk_restore_room(state);
+	return r;
 }

@@ -17,6 +17,7 @@ from shardkeep import Client, State, _core, inspect
 from shardkeep.torch import Checkpointer, _describing, _objects
 from shardkeep.torch import _describe as _describe_module
 from shardkeep.torch._describe import Meshes, describe, locals_of, usual
+from shardkeep.torch._kept import Kept
 from shardkeep.torch._tensors import LiveTensors
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -269,6 +270,33 @@ def test_a_restart_looks_once(agent: str, n: int, monkeypatch: Any) -> None:
         assert counts.of["items"] == 1, "it is as the restore described it"
     got = everything(model, optim)
     assert all(torch.equal(got[k], want[k]) for k in want)
+
+
+def _mapped() -> int:
+    """Slots that this process can write to."""
+    with open("/proc/self/maps", encoding="ascii") as f:
+        return sum("memfd:shardkeep:room:" in line and " rw-s " in line
+                   for line in f)
+
+
+def test_memory_for_snapshots_comes_after_all_else(agent: str,
+                                                   monkeypatch: Any) -> None:
+    """It is faulted in beside whatever goes on, which is the training."""
+    model, optim = _trained(3)
+    with Checkpointer(model, optim, job="room") as ck:
+        ck.snapshot(1)
+        ck.wait()
+    before, seen = _mapped(), []
+    load, watch = Kept.load, LiveTensors.watch
+    monkeypatch.setattr(Kept, "load", lambda *x: (
+        seen.append(_mapped()), load(*x))[1])
+    monkeypatch.setattr(LiveTensors, "watch", lambda *x: (
+        seen.append(_mapped()), watch(*x))[1])
+    model, optim = _trained(3)
+    with Checkpointer(model, optim, job="room") as ck:
+        assert ck.restore() == 1
+        assert seen == [before] * 2 and _mapped() > before
+        assert ck.snapshot(2)
 
 
 def _asking(samples: Any) -> tuple[Any, list[Any]]:

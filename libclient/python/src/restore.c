@@ -5,10 +5,12 @@
 #include <errno.h>
 #include <string.h>
 
+#include "restore/room.h"
+
 const char state_restore_doc[] =
 	"restore(step=LATEST, flags=0, timeout_ms=0, names=None, run=0, "
 	"allgather=None, world=1, exchange=None, abort=None, device=None, "
-	"comm=None)"
+	"comm=None, room=True)"
 	"\n--\n\n"
 	"Brings the described tensors and blobs back; every rank must call "
 	"it. Returns a dict with the report. allgather(bytes, timeout_ms) "
@@ -18,7 +20,28 @@ const char state_restore_doc[] =
 	"lists of (rank, memoryview), which are valid until it returns; "
 	"abort() is called once one of them has failed. comm: Links, in place "
 	"of those four; ranks may differ in that. What goes to "
-	"tensors on CUDA device number device then goes by NCCL.";
+	"tensors on CUDA device number device then goes by NCCL. room=False "
+	"leaves it to make_room() to ask for the memory of snapshots.";
+
+const char state_make_room_doc[] =
+	"make_room()\n--\n\n"
+	"Asks for the memory of snapshots, as restore() does at its end. What "
+	"fails is told by the snapshot that misses it.";
+
+PyObject *state_make_room(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+
+	(void)args;
+	if (!state_usable(s))
+		return NULL;
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	sk_restore_room(s->state);
+	Py_END_ALLOW_THREADS
+	s->busy--;
+	Py_RETURN_NONE;
+}
 
 /* Of an exchange, which is calls of Python and of the process group: of 1 MiB
  * each, a restore by gloo takes a third longer. */
@@ -184,14 +207,15 @@ static const struct sk_comm *comm_of(struct comm *c)
 }
 
 static PyObject *run(struct state *s, long long step, struct comm *comm,
-		     const struct sk_restore_options *o)
+		     const struct sk_restore_options *o, bool room)
 {
 	struct sk_report report;
 	int r;
 
 	s->busy++;
 	Py_BEGIN_ALLOW_THREADS
-	r = sk_restore(s->state, step, comm_of(comm), o, &report);
+	r = (room ? sk_restore : sk_restore_first)(s->state, step,
+						   comm_of(comm), o, &report);
 	Py_END_ALLOW_THREADS
 	s->busy--;
 	if (r >= 0)
@@ -281,7 +305,7 @@ PyObject *state_restore(PyObject *self, PyObject *args, PyObject *kwargs)
 {
 	static char *words[] = { "step", "flags", "timeout_ms", "names",
 				 "run", "allgather", "world", "exchange",
-				 "abort", "device", "comm", NULL };
+				 "abort", "device", "comm", "room", NULL };
 	PyObject *names = Py_None, *fast = NULL, *ret = NULL;
 	PyObject *gatherer = Py_None, *exchange = Py_None, *abort = Py_None;
 	PyObject *device = Py_None, *links = Py_None;
@@ -292,12 +316,13 @@ PyObject *state_restore(PyObject *self, PyObject *args, PyObject *kwargs)
 	struct natural timeout = { "timeout_ms", UINT32_MAX, 0 };
 	struct comm comm = { .world = 1 };
 	Py_ssize_t world = 1;
+	int room = true;
 
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|LIO&OO&OnOOOO:restore",
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|LIO&OO&OnOOOOp:restore",
 					 words, &step, &o.flags, take_natural,
 					 &timeout, &names, take_natural,
 					 &of_run, &gatherer, &world, &exchange,
-					 &abort, &device, &links) ||
+					 &abort, &device, &links, &room) ||
 	    !state_usable(s))
 		return NULL;
 	o.run = of_run.value;
@@ -319,7 +344,7 @@ PyObject *state_restore(PyObject *self, PyObject *args, PyObject *kwargs)
 	}
 	if (!take_links(s, &comm, links)) {
 		if (!make_comm(s, &comm, device))
-			ret = run(s, step, &comm, &o);
+			ret = run(s, step, &comm, &o, room);
 		ret = end_comm(&comm, ret);
 		if (comm.links)
 			links_give(links);

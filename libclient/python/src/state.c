@@ -467,6 +467,7 @@ static PyMethodDef state_methods[] = {
 	{ "beyond", state_beyond, METH_VARARGS, state_beyond_doc },
 	{ "announce", state_announce, METH_NOARGS, state_announce_doc },
 	{ "restore", WITH_WORDS(state_restore), state_restore_doc },
+	{ "make_room", state_make_room, METH_NOARGS, state_make_room_doc },
 	{ "close", state_close, METH_NOARGS,
 	  "close()\n--\n\nWaits for the seal and lets go; images stay." },
 	{ 0 },

@@ -270,8 +270,8 @@ class Restore:
     def _move_bytes(self, saved: Saved, flags: int,
                     way: dict[str, Any]) -> Report:
         try:
-            report = Report(**self._state.restore(saved.step, flags,
-                                                  run=saved.run, **way))
+            report = Report(**self._state.restore(
+                saved.step, flags, run=saved.run, room=False, **way))
         except Mismatch:
             self._lacking = True
             raise

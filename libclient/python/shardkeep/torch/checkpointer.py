@@ -427,6 +427,8 @@ class Checkpointer:
         self._several = restore.several
         if restore.taken_back:
             self._begin_run(restore)
+        elif found is not None:
+            self._state.make_room()     # when all else is done
         if found is not None:
             self.report = restore.report
             log.log(logging.INFO if self.rank == 0 else logging.DEBUG,

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A restore in two parts, for a caller that has more to bring back than the
+ * library knows of: as long as it does, nobody faults in memory beside it.
+ * Thread-safety: as sk_restore().
+ */
+#ifndef SK_LIBCLIENT_RESTORE_ROOM_H
+#define SK_LIBCLIENT_RESTORE_ROOM_H
+
+#include "state/state.h"
+
+/** sk_restore() without what follows it: the memory for snapshots. */
+int sk_restore_first(struct sk_state *state, int64_t step,
+		     const struct sk_comm *comm,
+		     const struct sk_restore_options *opts,
+		     struct sk_report *ret_report);
+
+/** That. What fails is told by the snapshot that misses it. */
+void sk_restore_room(struct sk_state *state);
+
+#endif
