@@ -68,6 +68,37 @@ static int add_piece(struct planning *p, uint32_t image, uint32_t place,
 
 /* ---- by arithmetic ---- */
 
+static bool is_entry(const struct sk_layout *l, const struct sk_entry *e,
+		     const struct sk_restore_key *key, const int64_t *offset)
+{
+	const struct sk_item *item = &l->items[e->item];
+	const struct sk_spec *spec = &key->item->spec;
+
+	return item->kind == key->item->kind && item->spec.ndim == spec->ndim &&
+	       !memcmp(e->box.offset, offset,
+		       (size_t)spec->ndim * sizeof(*offset)) &&
+	       !strcmp(item->spec.name, spec->name);
+}
+
+/* Mostly what comes next is what was saved next: then it is not looked for. */
+static const struct sk_entry *find_entry(struct sk_restore_image *image,
+					 const struct sk_restore_key *key,
+					 const int64_t *offset)
+{
+	const struct sk_layout *l = image->layout;
+	const struct sk_entry *e = NULL;
+
+	if (image->next < l->n_entries &&
+	    is_entry(l, &l->entries[image->next], key, offset))
+		e = &l->entries[image->next];
+	if (!e)
+		e = sk_layout_find(l, key->item->kind, key->item->spec.name,
+				   offset);
+	if (e)
+		image->next = (uint32_t)(e - l->entries) + 1;
+	return e;
+}
+
 /* The entry that is just @box, in an image of @rank at @place, which is opened
  * for it. -ENOENT: none; other errors end the restore. */
 static int entry_at(struct sk_restoring *rs, const struct sk_restore_key *key,
@@ -87,8 +118,7 @@ static int entry_at(struct sk_restoring *rs, const struct sk_restore_key *key,
 		r = sk_restore_know(rs, i);
 		if (r < 0)
 			continue;
-		e = sk_layout_find(rs->images[i].layout, key->item->kind,
-				   spec->name, box->offset);
+		e = find_entry(&rs->images[i], key, box->offset);
 		r = !e || !sk_box_equal(spec->ndim, &e->box, box) ? -ENOENT :
 			sk_restore_open(rs, i, place);
 		*ret = (struct sk_restore_source){ e, i, place };

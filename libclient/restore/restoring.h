@@ -48,6 +48,7 @@
  *   relay.c     and on to other ranks of a node
  *   aside.c     and to where else this rank has it
  *   across.c    rounds of that
+ *   room.h      and what follows all of it: memory for snapshots
  *   result.c    what moving came to: bad images, what nobody verified
  *   beyond.c    another call: the names that nobody here described
  */
@@ -146,6 +147,7 @@ struct sk_restore_image {
 	struct sk_layout *whole;	/* where others were needed, or NULL */
 	struct sk_restore_sums sums;
 	int64_t *turns;			/* sk_layout_turns(); NULL: not asked */
+	uint32_t next;			/* after the entry found last: plan.c */
 	uint8_t *verified;		/* bit per checksum: source.c */
 	struct sk_restore_place places[SK_PLACES];
 };

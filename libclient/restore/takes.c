@@ -3,17 +3,27 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "restore/open.h"
 #include "state/names.h"
 #include "tensor/box.h"
 
-/* Which local, and 1, is restored from the item; 0: none. */
-static uint32_t local_of(const struct sk_restoring *rs,
+/* Mostly all is described in the order in which it was saved. */
+static int64_t find_local(const struct sk_restoring *rs, uint32_t i,
+			  const char *name)
+{
+	if (i < rs->state->n_locals &&
+	    !strcmp(rs->state->locals[i].item.spec.name, name))
+		return i;
+	return sk_state_find(rs->state, name);
+}
+
+/* Which local, and 1, is restored from the layout's item @i; 0: none. */
+static uint32_t local_of(const struct sk_restoring *rs, uint32_t i,
 			 const struct sk_item *item)
 {
-	int64_t at = rs->wanted ? sk_state_find(rs->state, item->spec.name) :
-				  -1;
+	int64_t at = rs->wanted ? find_local(rs, i, item->spec.name) : -1;
 
 	if (at < 0 || !rs->wanted[at] ||
 	    rs->state->locals[at].item.kind != item->kind)
@@ -28,7 +38,7 @@ static int find_locals(const struct sk_restoring *rs,
 	if (!d->locals)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < d->layout->n_items; i++)
-		d->locals[i] = local_of(rs, &d->layout->items[i]);
+		d->locals[i] = local_of(rs, i, &d->layout->items[i]);
 	return 0;
 }
 
