@@ -13,6 +13,9 @@
 #include "layout/text.h"
 #include "tensor/dtype.h"
 
+#define ENTRY_BYTES 320u
+#define SUM_BYTES 24u
+
 static void put_ints(struct sk_text *t, const int64_t *v, int n)
 {
 	sk_text_word(t, "[");
@@ -376,6 +379,14 @@ static void put_header(struct sk_text *t, struct sk_layout *l,
 		sk_text_byte(t, ' ');
 }
 
+/* About what a header comes to: text that grew would be copied, and touch
+ * memory that it leaves again; what is not needed is never touched. */
+static size_t expected_bytes(const struct sk_layout *l)
+{
+	return (size_t)l->n_entries * ENTRY_BYTES +
+	       (size_t)l->n_sums * SUM_BYTES;
+}
+
 int sk_layout_write_header(struct sk_layout *l, struct sk_err *err)
 {
 	struct meshes meshes = { 0 };
@@ -386,6 +397,7 @@ int sk_layout_write_header(struct sk_layout *l, struct sk_err *err)
 	if (!l->priv->base)
 		l->priv->boxes = calloc(l->n_items + 1u,
 					sizeof(*l->priv->boxes));
+	(void)sk_text_room(&t, expected_bytes(l));
 	if (l->priv->sums_at && (l->priv->base || (l->priv->boxes &&
 						   collect_meshes(l, &meshes))))
 		put_header(&t, l, &meshes);

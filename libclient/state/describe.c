@@ -158,7 +158,9 @@ int sk_describe_begin(struct sk_state *state, size_t n,
 	if (n >= INT32_MAX)
 		return sk_err_set(err, -E2BIG, "%zu tensors are more than a "
 				  "state can have", n);
-	ret->room = n + 1;
+	/* The array becomes the state's: a few more come without moving it,
+	 * and what is not used is never touched. */
+	ret->room = n + n / 64 + 1;
 	ret->made = calloc(ret->room, sizeof(*ret->made));
 	return ret->made ? 0 : sk_err_set(err, -ENOMEM, "out of memory");
 }
