@@ -210,6 +210,34 @@ def _words_that_go_along() -> None:
             word + bytes([r]) * (len(word) < 504) for r in range(world)]
 
 
+def _what_meetings_leave() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    store = _comm.default_store()
+    dist.barrier()
+    comm, before = Comm.at("left", rank, world, 60), store.num_keys()
+    dist.barrier()
+    for i in range(30):
+        if i % 2:
+            assert comm.whether(rank == 1, "w")
+        else:
+            comm.meet("m")
+        dist.barrier()      # each leaves a few keys of its own
+        assert store.num_keys() <= before + 8 * (world + 4) + 64, i
+    dist.barrier()
+    if rank == 0:
+        comm.end()
+        assert not any(store.check([f"left/{n}/{key}"]) for n in range(30)
+                       for key in (*range(world), "there", "verdict", "yes",
+                                   "failed"))
+    dist.barrier()
+
+
+@pytest.mark.parametrize("few", [1, 16])
+def test_meetings_leave_nothing(few, monkeypatch):
+    monkeypatch.setattr(_comm, "_FEW", few)
+    run(3, _what_meetings_leave)
+
+
 @pytest.mark.parametrize("meetings", [_meetings, _meetings_of_gpus,
                                       _meetings_of_many,
                                       _words_that_go_along])

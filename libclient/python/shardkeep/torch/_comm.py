@@ -34,6 +34,7 @@ log = logging.getLogger("shardkeep")
 _GO = b"go\0"
 _SHORT = 504     # bytes that go along with their number
 _FEW = 16        # ranks whose words the store takes along
+_ROUNDS = 8      # of few ranks, that stay in the store: a restore takes less
 _ANSWER = 0.00005       # seconds that a store takes for one
 
 
@@ -149,7 +150,7 @@ class Comm:
             said = self._await_verdict(n, what, timeout)
         if not said.startswith(_GO):
             raise Apart(errno.ETIMEDOUT, said.decode())
-        self._forget(n - 1)
+        self._forget(n - self._behind())
         return _unpacked(said[len(_GO):])
 
     def _decide(self, n: int, what: str, timeout: float,
@@ -198,6 +199,10 @@ class Comm:
         return (f"rank{plural} {', '.join(missing)} did not come to {what} "
                 f"within {timeout:g} s; every rank must call it")
 
+    def _behind(self) -> int:
+        """How long ago a round was that is forgotten."""
+        return _ROUNDS if self.world <= _FEW else 1
+
     def _forget(self, n: int) -> None:
         """What all have read: that they are further says so."""
         if n < 0:
@@ -227,12 +232,13 @@ class Comm:
         self.meet(what)
 
     def end(self) -> None:
-        """Takes away what the last meeting left in the store. For one rank,
+        """Takes away what the last meetings left in the store. For one rank,
         when all others are through with it."""
-        with contextlib.suppress(RuntimeError, NotImplementedError):
-            for r in range(self.world):
-                self._store.delete_key(f"{self._round - 1}/{r}")
-        self._forget(self._round - 1)
+        for n in range(max(0, self._round - self._behind()), self._round):
+            with contextlib.suppress(RuntimeError, NotImplementedError):
+                for r in range(self.world):
+                    self._store.delete_key(f"{n}/{r}")
+            self._forget(n)
 
     # ---- exchanging ----
 
