@@ -297,7 +297,8 @@ void sk_links_comm(struct sk_links *l, struct sk_comm *ret_comm)
 						    &on, sizeof(on));
 	*ret_comm = (struct sk_comm){ .ctx = l, .allgather = allgather,
 				      .exchange = exchange,
-				      .abort = abort_all };
+				      .abort = abort_all,
+				      .world = l->world, .rank = l->rank };
 }
 
 struct sk_links *sk_links_of(const struct sk_comm *comm)

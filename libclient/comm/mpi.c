@@ -222,6 +222,8 @@ int sk_comm_mpi(const void *mpi_comm, struct sk_comm *ret_comm)
 		.allgather = allgather,
 		.exchange = exchange,
 		.broadcast = broadcast,
+		.world = m->world,
+		.rank = m->rank,
 	};
 	return 0;
 }

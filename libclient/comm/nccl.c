@@ -484,6 +484,10 @@ static int check(const struct sk *sk, const struct sk_comm *base, int32_t rank,
 	if (world < 1 || rank < 0 || rank >= world)
 		return sk_err_set(err, -EINVAL, "there is no rank %d of %d",
 				  rank, world);
+	if (base->world && (base->world != world || base->rank != rank))
+		return sk_err_set(err, -EINVAL, "the base of the comm of rank "
+				  "%d of %d is that of rank %d of %d", rank,
+				  world, base->rank, base->world);
 	return device >= 0 ? 0 :
 	       sk_err_set(err, -EINVAL, "there is no CUDA device %d", device);
 }
@@ -519,7 +523,8 @@ SK_API int sk_comm_nccl(struct sk *sk, const struct sk_comm *base,
 		.ctx = c, .allgather = allgather, .exchange = exchange,
 		.broadcast = base->broadcast ? broadcast : NULL,
 		.abort = abort_all, .device = &c->device,
-		.round_bytes = base->round_bytes };
+		.round_bytes = base->round_bytes,
+		.world = world, .rank = rank };
 	return 0;
 }
 

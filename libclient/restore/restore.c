@@ -286,12 +286,27 @@ static int check_options(const struct sk_restore_options *o,
 	return 0;
 }
 
-static int check_comm(const struct sk_comm *comm, struct sk_err *err)
+/* What others gather would else be written beyond what this rank has. */
+static int check_ranks(const struct sk_job *job, const struct sk_comm *comm,
+		       struct sk_err *err)
+{
+	if (!comm->world ||
+	    (comm->world == job->world && comm->rank == job->rank))
+		return 0;
+	return sk_err_set(err, -EINVAL, "job \"%s\": the state is rank %d of %d, "
+			  "and the comm has it as rank %d of %d", job->name,
+			  job->rank, job->world, comm->rank, comm->world);
+}
+
+static int check_comm(const struct sk_job *job, const struct sk_comm *comm,
+		      struct sk_err *err)
 {
 	int r = !comm ? 0 : sk_check_zero(comm->reserved,
 					  sizeof(comm->reserved),
 					  "sk_comm.reserved", err);
 
+	if (r >= 0 && comm)
+		r = check_ranks(job, comm, err);
 	if (r < 0 || !comm)
 		return r;
 	if (!comm->allgather)
@@ -522,7 +537,7 @@ int sk_restore_first(struct sk_state *state, int64_t step,
 	rs.sk = state->sk;
 	r = copy_options(&rs, step, opts);
 	if (r >= 0)
-		r = check_comm(comm, &rs.err);
+		r = check_comm(&state->job, comm, &rs.err);
 	if (r < 0)
 		return sk_say(r, &rs.err);
 	r = restore(&rs, comm);

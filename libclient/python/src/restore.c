@@ -269,7 +269,9 @@ static int make_comm(struct state *s, struct comm *c, PyObject *device)
 	if (PyErr_Occurred())
 		return -1;
 	c->comm = (struct sk_comm){ .ctx = c,
-				    .allgather = gather_from_python };
+				    .allgather = gather_from_python,
+				    .world = (int32_t)c->world,
+				    .rank = s->rank };
 	if (c->allgather && c->exchange != Py_None) {
 		c->comm.exchange = exchange_from_python;
 		c->comm.round_bytes = ROUND_BYTES;

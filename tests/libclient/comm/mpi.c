@@ -111,6 +111,28 @@ static void miss(struct rank *rank, const struct sk_comm *comm)
 	close_rank(rank);
 }
 
+/* Of a comm over more ranks than the job has, or in another order, nothing is
+ * gathered: there would be no room for it. */
+static void mistake(const struct rank *rank, const struct sk_comm *comm)
+{
+	for (int k = 0; k < 2; k++) {
+		struct rank other = *rank;
+		int r;
+
+		if (k)
+			other.rank = (rank->rank + 1) % rank->world;
+		else if (rank->rank < rank->world - 1)
+			other.world--;
+		else
+			continue;
+		open_rank(&other, rank->rank % NODES, 1);
+		r = sk_restore(other.state, SK_LATEST, comm, NULL, NULL);
+		CHECK(r == -EINVAL && strstr(sk_error(), "the comm has it as"),
+		      "%d %s", r, sk_error());
+		close_rank(&other);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	struct rank rank = { .job = "mpi" };
@@ -129,6 +151,8 @@ int main(int argc, char **argv)
 		agent = start_agent(argv[1], rank.rank);
 	CHECK(!MPI_Barrier(world));
 	CHECK(!sk_comm_mpi(&world, &comm));
+	mistake(&rank, &comm);
+	CHECK(!MPI_Barrier(world));
 	save(&rank, &comm);
 	CHECK(!MPI_Barrier(world));
 	load(&rank, &comm);
