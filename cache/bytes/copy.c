@@ -122,6 +122,24 @@ static void copy_part(struct walk *walk, uint64_t from, uint64_t to)
 	sk_stream_copy(walk->at.dst + from, walk->at.src + from, to - from);
 }
 
+static void copy_long_rows(const struct walk *walk, int64_t dst_stride,
+			   int64_t src_stride, uint64_t count)
+{
+	const struct sk_stream *kernel = sk_stream_best();
+	const char *src = walk->at.src;
+	char *dst = walk->at.dst;
+
+	for (; count; count--) {
+		/* Rows may lie anywhere, so the next one is a number. */
+		uintptr_t next = (uintptr_t)src + (uintptr_t)src_stride;
+
+		sk_stream_row(kernel, dst, src, walk->at.copy->run,
+			      count > 1 ? (const char *)next : NULL);
+		src = (const char *)next;
+		dst += dst_stride;
+	}
+}
+
 /* @count rows along the innermost dimension. */
 static void copy_inner(struct walk *walk, uint64_t count)
 {
@@ -141,10 +159,7 @@ static void copy_inner(struct walk *walk, uint64_t count)
 			  copy->run, count);
 		return;
 	}
-	for (uint64_t i = 0; i < count; i++)
-		sk_stream_copy(walk->at.dst + (int64_t)i * dst_stride,
-			       walk->at.src + (int64_t)i * src_stride,
-			       copy->run);
+	copy_long_rows(walk, dst_stride, src_stride, count);
 }
 
 /*
@@ -175,7 +190,7 @@ static uint64_t copy_transposed(struct walk *walk, uint64_t rows)
 	tile.rows = tile.rows < left ? tile.rows : left;
 	if (!sk_tile_pays(&tile))
 		return 0;
-	sk_tile_copy(&tile, sk_stream_at(0));
+	sk_tile_copy(&tile, sk_stream_best());
 	sk_cursor_advance(&walk->at, out, tile.rows);
 	return tile.rows * tile.cols;
 }
@@ -233,7 +248,7 @@ static void copy_staged(struct walk *walk, const struct sk_stream *kernel,
 
 static void run_range(const struct sk_copy *copy, uint64_t from, uint64_t to)
 {
-	const struct sk_stream *kernel = sk_stream_at(0);
+	const struct sk_stream *kernel = sk_stream_best();
 	struct walk walk = { 0 };
 	uint64_t skip = from % copy->run;
 	uint64_t rows;

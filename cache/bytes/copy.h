@@ -13,10 +13,12 @@
 #ifndef SK_CACHE_BYTES_COPY_H
 #define SK_CACHE_BYTES_COPY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/os.h"
 #include "shardkeep-types.h"
 
 /** A prepared copy. Dimensions are joined where both sides are dense. */
@@ -74,7 +76,19 @@ void sk_stream_copy_twice(void *dst, void *twin, const void *src,
 			  size_t size);
 /** Orders streaming stores before what follows. */
 void sk_stream_fence(void);
-/** "avx512", "avx2", "sse2" or "memcpy". */
+/** "avx512", "avx2" or "sse2", with what sk_copy_measure() found, or
+ * "memcpy". */
 const char *sk_copy_backend(void);
+
+/**
+ * Measures which ways over memory are the fastest of this CPU, once in a
+ * process, a third of a millisecond; copies and checksums go by them from then
+ * on, and until then by those that are right for most. The bytes are the same.
+ * On the clock of @os. Thread-safe.
+ */
+void sk_copy_measure(const struct sk_os *os);
+/** Whether it found that a contiguous copy which hashes takes no longer than
+ * one that does not. */
+bool sk_copy_hash_is_free(void);
 
 #endif

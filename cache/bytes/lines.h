@@ -29,9 +29,14 @@ struct sk_lines {
 	void (*end)(uint64_t *lanes, const char *src);
 };
 
-/** The @i-th kernel that this CPU has, the fastest first; NULL behind the
- * last. */
+/** How many ways to ask for lines each of a CPU's sets of vectors comes in. */
+#define SK_LINES_WAYS 2u
+
+/** The @i-th kernel that this CPU has: its widest vectors first,
+ * SK_LINES_WAYS of each; NULL behind the last. */
 const struct sk_lines *sk_lines_at(unsigned i);
+/** The one that is to be used: what sk_copy_measure() found, or the first. */
+const struct sk_lines *sk_lines_best(void);
 
 extern const uint8_t sk_xxh3_secret[SK_XXH3_SECRET];
 

@@ -188,7 +188,7 @@ void sk_pass_begin_by(struct sk_pass *pass, const struct sk_lines *lines,
 
 void sk_pass_begin(struct sk_pass *pass, uint64_t bytes)
 {
-	sk_pass_begin_by(pass, sk_lines_at(0), bytes);
+	sk_pass_begin_by(pass, sk_lines_best(), bytes);
 }
 
 void sk_pass_take(struct sk_pass *pass, char *dst, const char *src, uint64_t n)

@@ -7,8 +7,17 @@
 #include "bytes/copy.h"
 #include "bytes/stream.h"
 
-void sk_stream_span(const struct sk_stream *kernel, char *dst,
-		    const char *src, size_t size)
+static void move_lines(const struct sk_stream *kernel, char *dst,
+		       const char *src, size_t size, const char *next)
+{
+	if (next && kernel->copy_row)
+		kernel->copy_row(dst, src, size, next);
+	else
+		kernel->copy(dst, src, size);
+}
+
+void sk_stream_row(const struct sk_stream *kernel, char *dst, const char *src,
+		   size_t size, const char *next)
 {
 	size_t head = -(uintptr_t)dst % SK_LINE;
 	size_t body;
@@ -20,8 +29,14 @@ void sk_stream_span(const struct sk_stream *kernel, char *dst,
 	body = (size - head) / SK_LINE * SK_LINE;
 	assert(head + body <= size);
 	memcpy(dst, src, head);
-	kernel->copy(dst + head, src + head, body);
+	move_lines(kernel, dst + head, src + head, body, next);
 	memcpy(dst + head + body, src + head + body, size - head - body);
+}
+
+void sk_stream_span(const struct sk_stream *kernel, char *dst,
+		    const char *src, size_t size)
+{
+	sk_stream_row(kernel, dst, src, size, NULL);
 }
 
 void sk_stream_copy(void *dst, const void *src, size_t size)
@@ -31,12 +46,12 @@ void sk_stream_copy(void *dst, const void *src, size_t size)
 			memcpy(dst, src, size);
 		return;
 	}
-	sk_stream_span(sk_stream_at(0), dst, src, size);
+	sk_stream_span(sk_stream_best(), dst, src, size);
 }
 
 void sk_stream_copy_twice(void *dst, void *twin, const void *src, size_t size)
 {
-	const struct sk_stream *kernel = sk_stream_at(0);
+	const struct sk_stream *kernel = sk_stream_best();
 	size_t head = -(uintptr_t)dst % SK_LINE, body;
 	const char *from = src;
 	char *to = dst, *too = twin;
@@ -58,7 +73,7 @@ void sk_stream_copy_twice(void *dst, void *twin, const void *src, size_t size)
 
 void sk_stream_fence(void)
 {
-	const struct sk_stream *kernel = sk_stream_at(0);
+	const struct sk_stream *kernel = sk_stream_best();
 
 	if (kernel)
 		kernel->fence();
@@ -66,7 +81,7 @@ void sk_stream_fence(void)
 
 const char *sk_copy_backend(void)
 {
-	const struct sk_stream *kernel = sk_stream_at(0);
+	const struct sk_stream *kernel = sk_stream_best();
 
 	return kernel ? kernel->name : "memcpy";
 }

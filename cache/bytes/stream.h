@@ -20,16 +20,28 @@ struct sk_stream {
 	 * cache: each is read once. */
 	void (*copy_twice)(char *dst, char *twin, const char *src,
 			   size_t size);
+	/** As copy(), of a row that the one at @next follows, or comes again:
+	 * what is asked for ahead is never read. NULL: copy() is as good. */
+	void (*copy_row)(char *dst, const char *src, size_t size,
+			 const char *next);
 	void (*fence)(void);
 };
 
-/** The @i-th kernel that this CPU has, the fastest first; NULL behind the
- * last. Where there is none at all: use memcpy. */
+/** How many ways to walk each of a CPU's sets of vectors comes in. */
+#define SK_WALKS 2u
+
+/** The @i-th kernel that this CPU has: its widest vectors first, SK_WALKS of
+ * each; NULL behind the last. Where there is none at all: use memcpy. */
 const struct sk_stream *sk_stream_at(unsigned i);
+/** The one that is to be used: what sk_copy_measure() found, or the first. */
+const struct sk_stream *sk_stream_best(void);
 
 /** Copies anything: whole lines by @kernel, the ends (and everything where
  * @kernel is NULL) through the cache. No fence. */
 void sk_stream_span(const struct sk_stream *kernel, char *dst,
 		    const char *src, size_t size);
+/** The same of a row that the one at @next follows. */
+void sk_stream_row(const struct sk_stream *kernel, char *dst, const char *src,
+		   size_t size, const char *next);
 
 #endif

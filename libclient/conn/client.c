@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "bytes/copy.h"
 #include "conn/agent.h"
 #include "conn/check.h"
 #include "conn/say.h"
@@ -97,6 +98,8 @@ static int open_handle(const struct sk_options *o, struct sk *sk,
 	r = sk_cuda_new(sk->os, &sk->cuda, err);
 	if (r < 0)
 		return r;
+	sk_copy_measure(sk->os);
+	sk->hash_is_free = sk_copy_hash_is_free();
 	return sk_pool_new(o->threads ? o->threads : default_threads(), -1,
 			   "shardkeep", &sk->pool, err);
 }

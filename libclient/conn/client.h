@@ -3,6 +3,7 @@
 #ifndef SK_LIBCLIENT_CONN_CLIENT_H
 #define SK_LIBCLIENT_CONN_CLIENT_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "base/os.h"
@@ -19,6 +20,7 @@ struct sk {
 	uint32_t timeout_ms;
 	struct sk_pool *pool;		/* copies, hashes */
 	unsigned cpus;			/* that this process may use */
+	bool hash_is_free;		/* in step with a copy, on this CPU */
 	struct sk_cuda *cuda;		/* opened by the first device */
 	struct sk_recall *recall;	/* layouts, from a list to a restore */
 	struct sk_conn conn;		/* short requests; states live here */

@@ -153,12 +153,20 @@ static void give_back(struct sk_state *state, int64_t step, uint32_t slot)
 			      sk_until(state->sk), NULL);
 }
 
+/* Where it takes the copy no time, or where nobody waits for the copy and the
+ * time that it takes later is a training's. */
+static bool hash_in_step(struct sk_state *state, uint32_t ranks)
+{
+	return state->sk->hash_is_free ||
+	       (sk_fences_calm(&state->fences) &&
+		sk_hash_in_step(state->sk->cpus, ranks));
+}
+
 static int copy_to(struct sk_state *state, int64_t step,
 		   const struct given *given, uint64_t stream, bool verify,
 		   uint64_t start_ns, struct sk_err *err)
 {
-	bool in_step = !verify && sk_fences_calm(&state->fences) &&
-		       sk_hash_in_step(state->sk->cpus, given->ranks);
+	bool in_step = !verify && hash_in_step(state, given->ranks);
 	struct sk_copying *c = sk_copying_new(state, step, given->slot, stream,
 					      verify, in_step);
 	int r = 0;

@@ -3,10 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bytes/copy.h"
-#include "bytes/tile.h"
-#include "bytes/stream.h"
 #include "base/util.h"
+#include "bytes/choice.h"
+#include "bytes/copy.h"
+#include "bytes/lines.h"
+#include "bytes/stream.h"
+#include "bytes/tile.h"
 #include "support/random.h"
 
 #define SEED 20240607u
@@ -502,9 +504,116 @@ Test(copy, every_kernel_of_this_cpu_copies_lines)
 	}
 }
 
-Test(copy, backend_is_the_first_kernel)
+/* What is asked for ahead may lie nowhere. */
+Test(copy, every_kernel_of_this_cpu_copies_rows)
+{
+	const char *const nowhere = (const char *)(uintptr_t)64;
+	size_t room = 8 * 1024;
+	_cleanup_free_ char *dst = aligned_alloc(64, room + SK_LINE);
+	_cleanup_free_ char *src = malloc(room + 64);
+	uint64_t state = SEED;
+	const struct sk_stream *kernel;
+
+	cr_assert(dst && src);
+	fill(&state, src, room + 64);
+	for (unsigned k = 0; (kernel = sk_stream_at(k)); k++) {
+		for (size_t n = 0; n <= room; n += 1 + n % 191) {
+			size_t to = n % 61, from = n % 64;
+			size_t fits = n + to <= room ? n : room - to;
+
+			memset(dst, 0x5a, room + SK_LINE);
+			sk_stream_row(kernel, dst + to, src + from, fits,
+				      n % 2 ? nowhere : src);
+			kernel->fence();
+			cr_assert_eq(memcmp(dst + to, src + from, fits), 0,
+				     "%s, %zu bytes", kernel->name, fits);
+			cr_assert_eq(dst[to + fits], 0x5a, "%s wrote on",
+				     kernel->name);
+			cr_assert(!to || dst[to - 1] == 0x5a,
+				  "%s wrote before", kernel->name);
+		}
+	}
+}
+
+/* ---- which kernel ---- */
+
+Test(copy, the_first_way_is_left_for_one_that_is_faster_by_a_tenth)
+{
+	static const struct {
+		uint64_t ns[3];
+		unsigned n, want;
+	} cases[] = {
+		{ { 100, 0, 0 }, 1, 0 },	{ { 100, 89, 200 }, 3, 1 },
+		{ { 100, 91, 90 }, 3, 0 },	{ { 100, 89, 50 }, 3, 2 },
+		{ { 50, 100, 200 }, 3, 0 },	{ { 100, 50, 50 }, 3, 1 },
+		{ { 0, 0, 0 }, 3, 0 },		{ { 7, 7, 7 }, 3, 0 },
+	};
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(cases); i++)
+		cr_assert_eq(sk_choose(cases[i].ns, cases[i].n),
+			     cases[i].want, "case %zu", i);
+}
+
+/* A clock on which each look takes as long as the test wants. */
+static uint64_t at_ns;
+static unsigned looks;
+static uint64_t (*took_ns)(unsigned run);
+
+static uint64_t look(const struct sk_os *os)
+{
+	(void)os;
+	if (looks++ % 2)
+		at_ns += took_ns(looks / 2 - 1);
+	return at_ns;
+}
+
+/* Two runs that do not count come before each kind's rounds. */
+static uint64_t second_is_faster(unsigned run)
+{
+	return run % 2 ? 50 : 100;
+}
+
+static const struct sk_os *on_a_clock_of(uint64_t (*ns)(unsigned run))
+{
+	static struct sk_os os;
+
+	os = *sk_os_linux();
+	os.now_ns = look;
+	took_ns = ns;
+	at_ns = looks = 0;
+	return &os;
+}
+
+Test(copy, backend_is_the_first_kernel_until_another_was_found_faster)
 {
 	const struct sk_stream *kernel = sk_stream_at(0);
 
 	cr_assert_str_eq(sk_copy_backend(), kernel ? kernel->name : "memcpy");
+	sk_copy_measure(on_a_clock_of(second_is_faster));
+	if (!kernel) {
+		cr_assert_eq(looks, 0);
+		return;
+	}
+	cr_assert_str_eq(sk_copy_backend(), sk_stream_at(1)->name);
+	cr_assert_eq(sk_copy_hash_is_free(), sk_lines_at(0) != NULL);
+	cr_assert_eq(sk_lines_best(), sk_lines_at(1));
+	/* Once and for all. */
+	looks = 0;
+	sk_copy_measure(on_a_clock_of(second_is_faster));
+	cr_assert_eq(looks, 0);
+	check_stream(false);
+	check_stream(true);
+}
+
+static uint64_t hashing_takes_longer(unsigned run)
+{
+	return run < 14 ? 100 : 120;
+}
+
+Test(copy, a_hash_that_takes_longer_is_not_free)
+{
+	sk_copy_measure(on_a_clock_of(hashing_takes_longer));
+	cr_assert_eq(sk_stream_best(), sk_stream_at(0));
+	cr_assert_eq(sk_lines_best(), sk_lines_at(0));
+	cr_assert(!sk_copy_hash_is_free());
 }
