@@ -152,6 +152,13 @@ int file_pass(const char *path, void *buf, uint64_t bytes, bool write,
 void *warm_memfd(uint64_t bytes);
 void *warm_memory(uint64_t bytes);
 
+/* ---- list.c: names with commas between them; NULL: all there are ---- */
+
+bool list_has(const char *list, const char *name);
+/* That each is @name(i) for some i, which is NULL behind the last; else says
+ * which is not, of which option. */
+int list_check(const char *list, char option, const char *(*name)(int i));
+
 /* ---- phases ---- */
 
 int phase_snapshot(struct bench *b);	/* snapshot.c */

@@ -12,6 +12,7 @@
 #include "bench.h"
 #include "base/size.h"
 #include "bytes/copy.h"
+#include "model.h"
 #include "shardkeep.h"
 
 static const char help[] =
@@ -28,7 +29,8 @@ static const char help[] =
 "  -m, --step-ms N    length of a compute step (1000)\n"
 "  -d, --dir DIR      filesystem to measure (.)\n"
 "  -a, --agent PATH   shardkeepd (beside this program, else on the PATH)\n"
-"  -p, --phases LIST  of small,snapshot,many,step,restore,nodes (all)\n"
+"  -p, --phases LIST  of small,snapshot,many,step,restore,nodes (all); snapshot\n"
+"                     goes with restore\n"
 "  -w, --world N      instead: simulate worlds of up to N ranks, each half of\n"
 "                     the next, and measure what grows; of -t (96) tensors and\n"
 "                     -b (1M) per rank; N is a multiple of 16\n"
@@ -63,6 +65,19 @@ static const struct {
 	{ "restore", phase_restore },
 	{ "nodes", phase_nodes },
 };
+
+static const char *phase_name(int i)
+{
+	return i < (int)(sizeof(phases) / sizeof(*phases)) ? phases[i].name :
+							     NULL;
+}
+
+/* What is restored has to be there. */
+static bool is_wanted(const char *list, const char *name)
+{
+	return list_has(list, name) || (!strcmp(name, "snapshot") &&
+					list_has(list, "restore"));
+}
 
 static int parse_int(const char *text, int min, int max, int *ret)
 {
@@ -103,6 +118,12 @@ static int parse(int argc, char **argv, struct options *o,
 		if (r)
 			note("\"%s\" is not a value for -%c", optarg, c);
 	}
+	if (!r)
+		r = list_check(*ret_phases, 'p', phase_name);
+	if (!r)
+		r = list_check(o->models, 'M', model_name);
+	if (!r)
+		r = list_check(o->meshes, 'x', model_mesh_name);
 	if (!r && o->world % 16) {
 		note("%d ranks are no multiple of 16", o->world);
 		return -EINVAL;
@@ -179,7 +200,7 @@ static int measure(struct bench *b, const char *wanted)
 	}
 	r = agent_start(b);
 	for (size_t i = 0; i < sizeof(phases) / sizeof(*phases) && !r; i++)
-		if (!wanted || strstr(wanted, phases[i].name))
+		if (is_wanted(wanted, phases[i].name))
 			r = phases[i].run(b);
 	if (b->agent && agent_stop(b) && !r)
 		r = -EIO;

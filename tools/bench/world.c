@@ -169,11 +169,6 @@ static int run_world(struct world *w)
 
 /* ---- all of them ---- */
 
-static bool is_wanted(const char *list, const char *name)
-{
-	return !list || strstr(list, name);
-}
-
 /* The worlds of one model on one mesh: halves of the largest. */
 static int add_worlds(struct bench *b, int kind, int mesh,
 		      struct world *worlds, int n)
@@ -198,8 +193,8 @@ int phase_world(struct bench *b)
 
 	for (int kind = 0; kind < MODEL_KINDS; kind++)
 		for (int mesh = 0; mesh < MESH_KINDS; mesh++)
-			if (is_wanted(b->o.models, model_name(kind)) &&
-			    is_wanted(b->o.meshes, model_mesh_name(mesh)))
+			if (list_has(b->o.models, model_name(kind)) &&
+			    list_has(b->o.meshes, model_mesh_name(mesh)))
 				n = add_worlds(b, kind, mesh, worlds, n);
 	for (int i = 0; i < n; i++)
 		r |= run_world(&worlds[i]);

@@ -13,7 +13,7 @@ _shardkeep_bench()
 		compopt -o default
 		COMPREPLY=()
 		return ;;
-	-p | --phases) options='small snapshot many step restore' ;;
+	-p | --phases) options='small snapshot many step restore nodes' ;;
 	-M | --models) options='llama experts' ;;
 	-x | --meshes) options='fsdp hsdp tp' ;;
 	esac

@@ -10,7 +10,7 @@ complete -c shardkeep-bench -s T -l threads -x -d 'that copy, per rank'
 complete -c shardkeep-bench -s m -l step-ms -x -d 'length of a compute step'
 complete -c shardkeep-bench -s d -l dir -r -F -d 'filesystem to measure'
 complete -c shardkeep-bench -s a -l agent -r -F -d shardkeepd
-complete -c shardkeep-bench -s p -l phases -x -a 'small snapshot many step restore' -d 'that are measured'
+complete -c shardkeep-bench -s p -l phases -x -a 'small snapshot many step restore nodes' -d 'that are measured'
 complete -c shardkeep-bench -s w -l world -x -d 'ranks to simulate'
 complete -c shardkeep-bench -s M -l models -x -a 'llama experts' -d 'that are simulated'
 complete -c shardkeep-bench -s x -l meshes -x -a 'fsdp hsdp tp' -d 'that they lie on'

@@ -1,0 +1,37 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# shardkeep-bench: what it is not told well it does not measure. Argument: path
+# of shardkeep-bench.
+set -euo pipefail
+
+bench=$1
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+
+# refuses WORDS OPTION...: exit code 2, a line that has the words, nothing left.
+refuses()
+{
+	local words=$1 r=0
+	shift
+	"$bench" --dir "$dir" "$@" >"$dir/out" 2>"$dir/err" || r=$?
+	if [ "$r" != 2 ] || ! grep -qF -- "$words" "$dir/err" ||
+	   [ -s "$dir/out" ]; then
+		echo "shardkeep-bench $*: exit code $r, said:" >&2
+		cat "$dir/out" "$dir/err" >&2
+		exit 1
+	fi
+	rm "$dir/out" "$dir/err"
+	rmdir "$dir"
+	mkdir "$dir"
+}
+
+refuses '"snap" is none of the names that -p has' --phases snap
+refuses '"" is none of the names that -p has' --phases ''
+refuses '"" is none of the names that -p has' --phases small,
+refuses '"restores" is none' --phases small,restores,nodes
+refuses '"gpt" is none of the names that -M has' --world 16 --models llama,gpt
+refuses '"dp" is none of the names that -x has' --world 16 --meshes dp
+refuses 'no multiple of 16' --world 17
+refuses '"0" is not a value for -n' --rounds 0
+refuses 'shardkeep-bench --help shows how' --no-such-option
+refuses 'shardkeep-bench --help shows how' a-word
