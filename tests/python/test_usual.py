@@ -272,10 +272,10 @@ def test_a_restart_looks_once(agent: str, n: int, monkeypatch: Any) -> None:
     assert all(torch.equal(got[k], want[k]) for k in want)
 
 
-def _mapped() -> int:
-    """Slots that this process can write to."""
+def _mapped(job: str = "room") -> int:
+    """Slots of the job that this process can write to."""
     with open("/proc/self/maps", encoding="ascii") as f:
-        return sum("memfd:shardkeep:room:" in line and " rw-s " in line
+        return sum(f"memfd:shardkeep:{job}:" in line and " rw-s " in line
                    for line in f)
 
 
@@ -297,6 +297,26 @@ def test_memory_for_snapshots_comes_after_all_else(agent: str,
         assert ck.restore() == 1
         assert seen == [before] * 2 and _mapped() > before
         assert ck.snapshot(2)
+
+
+@pytest.mark.parametrize("number", [0, 7])
+def test_memory_comes_where_steps_are_taken_back(agent: str, number: int
+                                                 ) -> None:
+    """At once where the run goes on, as one with a number does; for a new
+    run when training has begun."""
+    model, optim = _trained(3)
+    with Checkpointer(model, optim, job="taken", run=number,
+                      flush_every=1 << 30) as ck:
+        for step in (1, 2):
+            assert ck.snapshot(step, wait=30)
+            ck.wait()
+        model.register_buffer("more", torch.zeros(5))   # laid out anew
+        assert ck.restore(1, strict=False) == 1
+        assert (_mapped("taken") > 0) == bool(number)
+        optim.step()
+        optim.step()
+        assert _mapped("taken")
+        assert ck.snapshot(3, wait=30)
 
 
 def _asking(samples: Any) -> tuple[Any, list[Any]]:

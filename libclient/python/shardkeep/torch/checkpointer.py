@@ -427,9 +427,8 @@ class Checkpointer:
         self._several = restore.several
         if restore.taken_back:
             self._begin_run(restore)
-        elif found is not None:
-            self._state.make_room()     # when all else is done
         if found is not None:
+            self._state.make_room()     # when all else is done
             self.report = restore.report
             log.log(logging.INFO if self.rank == 0 else logging.DEBUG,
                     "job %s goes on after %s", self.job, self.report)
@@ -450,7 +449,7 @@ class Checkpointer:
         self._blobs.move(self._state)
         self._describing.move(self._state)
         self.last_step, self._newest, self._unproven = None, -1, None
-        self._changed = True
+        self._changed = self._early = True
         if self._several:
             restore.join(self._state)
 
