@@ -183,6 +183,18 @@ def test_a_sharded_tensor_without_its_part_is_not_the_same() -> None:
     assert not watch.holds()
 
 
+@pytest.mark.parametrize("what", [KeyboardInterrupt, MemoryError,
+                                  AttributeError])
+@pytest.mark.parametrize("how", [None, _USUAL], ids=["attributes", "usual"])
+def test_what_goes_wrong_while_looking_is_raised(what: type[BaseException],
+                                                 how: Any) -> None:
+    def local_of(t: Any) -> Any:
+        raise what("here")
+
+    with pytest.raises(what, match="here"):
+        _core.Watch([({"one": Plain()}, "one")], [], [], how, local_of)
+
+
 class Trained:
     """A model and its optimizer after a step."""
 

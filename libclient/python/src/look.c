@@ -211,8 +211,8 @@ int look_take(const struct usual *u, PyObject *local_of, struct watched *w)
 	usual = w->local;
 	if (!w->local && !PyErr_Occurred()) {
 		w->local = ask(local_of, tensor);
-		w->slot = w->local == tensor ?
-			0 : look_slot(Py_TYPE(tensor), LOCAL);
+		w->slot = w->local && w->local != tensor ?
+				  look_slot(Py_TYPE(tensor), LOCAL) : 0;
 	}
 	if (!w->local)
 		return PyErr_Occurred() ? -1 : 0;
