@@ -20,8 +20,10 @@ from shardkeep.torch._describe import Meshes, describe, locals_of, usual
 from shardkeep.torch._kept import Kept
 from shardkeep.torch._tensors import LiveTensors
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.overrides import TorchFunctionMode
 
 Item = tuple[str, Any, str]
 
@@ -347,6 +349,62 @@ def test_keys_are_asked_once_of_each_kind(agent: str, n: int) -> None:
         how, asked = _asking(())
         held, _ = state.describe(items, how, set(), {}, _no_call)
         assert len(held) == n and len(asked) == n
+
+
+def _in_a_transformation(act: Callable[[], None]) -> None:
+    def once(x: torch.Tensor) -> torch.Tensor:
+        act()
+        return x.sum()
+
+    torch.func.grad(once)(torch.zeros(3))
+
+
+def _within(mode: Any) -> Callable[[Callable[[], None]], None]:
+    def within(act: Callable[[], None]) -> None:
+        with mode():
+            act()
+
+    return within
+
+
+class _Renaming(TorchFunctionMode):
+    """Makes of all tensors another type's."""
+
+    def __torch_function__(self, f: Any, types: Any, args: Any = (),
+                           kwargs: Any = None) -> Any:
+        found = f(*args, **(kwargs or {}))
+        return found.as_subclass(_Odd) if type(found) is torch.Tensor \
+            else found
+
+
+@pytest.mark.parametrize("within", [
+    _within(lambda: torch.device("meta")), _within(FakeTensorMode),
+    _within(torch.inference_mode), _within(_Renaming),
+    _in_a_transformation],
+    ids=["device", "fake", "inference", "functions", "transformation"])
+def test_samples_are_the_same_wherever_they_are_made(
+        agent: str, within: Any, monkeypatch: Any) -> None:
+    items = [(f"t{i}", torch.ones(2), f"t{i}") for i in range(6)]
+    _describe_kinds(items[:1])
+    monkeypatch.setattr(_describe_module, "_made", [])
+    within(_describe_module._samples)
+    samples = _describe_module._samples()
+    assert [(type(x), x.device.type, x.is_inference())
+            for x, *_ in samples] == [
+        (nn.Parameter if i == 1 else torch.Tensor,
+         "meta" if i == 4 else "cpu", False) for i in range(5)]
+    how, asked = _asking(samples)
+    with _state("where") as (_, state):
+        state.describe(items, how, set(), {}, _no_call)
+    assert len(asked) == 1
+
+
+def test_samples_that_cannot_be_made_are_made_later(monkeypatch: Any) -> None:
+    monkeypatch.setattr(_describe_module, "_made", [])
+    with monkeypatch.context() as m:
+        m.setattr(torch, "_neg_view", _no_call)
+        assert not _describe_module._samples()
+    assert _describe_module._samples()
 
 
 def _shifted(samples: Any, at: int) -> Any:

@@ -8,8 +8,9 @@ before anything is written. Anything else is whole on every rank that has it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -211,22 +212,42 @@ def usual(meshes: Meshes, sharded: type = DTensor) -> _core.Usual | None:
                        meshes.placed, TO_DTYPE, _samples())
 
 
-@functools.cache
-def _samples() -> tuple[tuple[Any, int, int, int, int, int], ...]:
+_Sample = tuple[Any, int, int, int, int, int]
+_made: list[_Sample] = []
+
+
+@contextlib.contextmanager
+def _out_of_modes() -> Iterator[None]:
+    """Whatever the caller is in, tensors are what they are without it."""
+    from torch._functorch.pyfunctorch import (
+        temporarily_clear_interpreter_stack)
+    from torch.utils._python_dispatch import _disable_current_modes
+    with (torch.inference_mode(False), torch._C.DisableTorchFunction(),
+          temporarily_clear_interpreter_stack(), _disable_current_modes()):
+        yield
+
+
+def _samples() -> tuple[_Sample, ...]:
     """Tensors of which no two answer alike, and what they do: by those the
     library finds where it stands. None where one cannot be asked."""
-    numbers = torch.zeros(7)
-    try:
-        return tuple((
-            t, t._cdata, t.untyped_storage()._cdata,
-            KINDS(t).raw_repr() if KINDS else 0, t.storage_offset(),
-            t.untyped_storage().nbytes()) for t in (
-                numbers[3:], torch.nn.Parameter(torch.zeros(2, 3)),
-                torch.zeros(5, dtype=torch.complex64)[1:].conj(),
-                torch._neg_view(torch.zeros(11)[2:]),
-                torch.empty(13, device="meta")))
-    except Exception:
-        return ()
+    if not _made:
+        with contextlib.suppress(Exception), _out_of_modes():
+            _made.extend([_sample(t) for t in _different()])
+    return tuple(_made)
+
+
+def _different() -> Iterator[torch.Tensor]:
+    yield torch.zeros(7, device="cpu")[3:]
+    yield torch.nn.Parameter(torch.zeros(2, 3, device="cpu"))
+    yield torch.zeros(5, dtype=torch.complex64, device="cpu")[1:].conj()
+    yield torch._neg_view(torch.zeros(11, device="cpu")[2:])
+    yield torch.empty(13, device="meta")
+
+
+def _sample(t: Any) -> _Sample:
+    storage = t.untyped_storage()
+    return (t, t._cdata, storage._cdata, KINDS(t).raw_repr() if KINDS else 0,
+            t.storage_offset(), storage.nbytes())
 
 
 def some_values(t: torch.Tensor) -> bytes:
