@@ -232,6 +232,20 @@ def test_one_rank_that_is_to_take_gloo_is_followed(nodes):
     run(4, _load_by, nodes, ["Gloo"] * 2, {"SHARDKEEP_LINKS": "gloo"}, [])
 
 
+def _load_elsewhere(nodes: Nodes) -> None:
+    model, optim = _job(False)
+    with Checkpointer(model, optim, job="far", raising=True,
+                      socket=_on(nodes, [1, 0, 1, 0]), timeout=60) as ck:
+        with torch.device("meta"):      # the trainer's default
+            assert ck.restore(strict=False) == 1
+        assert not _wrong(model, optim)
+
+
+def test_links_whatever_the_default_device(nodes, way):
+    _saved(nodes)
+    run(4, _load_elsewhere, nodes)
+
+
 def test_an_interface_that_no_others_can_come_to(nodes, monkeypatch):
     """Gloo would not begin with it, either: it is told another one."""
     class Meeting(_links.Meeting):

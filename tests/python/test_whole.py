@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from shardkeep import NotFound
 from shardkeep._tools import path as program
 from shardkeep.torch import Checkpointer
+from shardkeep.torch._objects import dumps, loads
 from shardkeep.torch.dcp import ShardkeepReader
 from shardkeep.torch.full import (broadcast_from_rank0, full_state_dict,
                                   load_tensors)
@@ -96,6 +97,18 @@ def test_gathered_from_two_nodes(nodes):
     run(4, _gather_over, nodes)
 
 
+def test_wherever_tensors_are_made(agent):
+    """A default device is for what the trainer makes."""
+    full = _full()
+    dcp.save(full, checkpoint_id=f"{agent}/dcp", no_dist=True)
+    with torch.device("meta"):
+        assert import_checkpoint(f"{agent}/dcp", "made", 1) == 3
+        got = load_tensors("made")
+        none = loads(dumps(torch.zeros(0, 3, device="cpu"), "none"))
+    assert all(torch.equal(got[k], t) for k, t in full.items())
+    assert none.device.type == "cpu" and none.shape == (0, 3)
+
+
 def _spread() -> None:
     mesh = init_device_mesh("cpu", (2, 2))
     full = _full()
@@ -111,6 +124,17 @@ def _spread() -> None:
 
 def test_spread_from_rank_0(agent):
     run(4, _spread)
+
+
+def _spread_elsewhere() -> None:
+    full, into = {"a": torch.ones(3)}, {"a": torch.zeros(3)}
+    with torch.device("meta"):
+        broadcast_from_rank0(full if dist.get_rank() == 0 else {}, into)
+    assert torch.equal(into["a"], full["a"])
+
+
+def test_spread_whatever_the_default_device(agent):
+    run(2, _spread_elsewhere)
 
 
 def _spread_unlike() -> None:

@@ -230,7 +230,8 @@ class Gloo(Links):
         """As many bytes of each, joined in rank order; Timeout as above."""
         if not mine:
             return b""
-        every = torch.empty(self._world, len(mine), dtype=torch.uint8)
+        every = torch.empty(self._world, len(mine), dtype=torch.uint8,
+                            device="cpu")
         # By rank 0, which takes 2 messages a rank; gloo's own, a ring, takes
         # as many as there are pairs of ranks.
         parts = [list(every.unbind())] if self._rank == 0 else []

@@ -186,7 +186,7 @@ def _tensor(x: dict[str, Any]) -> torch.Tensor:
     dtype = getattr(torch, x["dtype"])
     raw = bytearray(base64.b64decode(x["data"]))
     if not raw:
-        return torch.empty(x["shape"], dtype=dtype)
+        return torch.empty(x["shape"], dtype=dtype, device="cpu")
     return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).reshape(
         x["shape"]).clone()
 

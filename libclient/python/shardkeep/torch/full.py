@@ -46,9 +46,9 @@ class _Wanted:
 
     def describe(self, held: dict[str, Any]) -> Described:
         """As ``State.tensors()`` takes them; memory is made for them."""
-        self._found = {t["name"]: torch.empty(t["shape"],
-                                              dtype=FROM_NAME[t["dtype"]])
-                       for t in held["tensors"] if self._is_wanted(t)}
+        self._found = {t["name"]: torch.empty(
+            t["shape"], dtype=FROM_NAME[t["dtype"]], device="cpu")
+            for t in held["tensors"] if self._is_wanted(t)}
         missing = set(self._names or ()) - {
             n[len(self._prefix):] for n in self._found}
         if missing:
@@ -180,7 +180,8 @@ def broadcast_from_rank0(full: dict[str, torch.Tensor],
         whole = (resolved(full[name].detach().to("cpu", local.dtype)
                           ).contiguous()
                  if rank0
-                 else torch.empty(target.shape, dtype=local.dtype))
+                 else torch.empty(target.shape, dtype=local.dtype,
+                                  device="cpu"))
         dist.broadcast(whole, group_src=0, group=group)
         if not isinstance(target, DTensor):
             target.detach().copy_(whole)

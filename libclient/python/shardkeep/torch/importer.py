@@ -73,7 +73,7 @@ def _distributed(path: Path) -> Iterator[tuple[str, Any]]:
     metadata = reader.read_metadata()
     for name, m in metadata.state_dict_metadata.items():
         if isinstance(m, TensorStorageMetadata):
-            t = torch.empty(m.size, dtype=m.properties.dtype)
+            t = torch.empty(m.size, dtype=m.properties.dtype, device="cpu")
             dcp.load({name: t}, storage_reader=reader, no_dist=True)
             yield name, t
         else:
