@@ -51,6 +51,7 @@ def _walk(where: str, kind: str) -> None:
             "beyond": (restoring.Restore, "_beyond"),
             "missing": (restoring.Restore, "_make_missing"),
             "describe": (restoring.Restore, "_describe"),
+            "ready": (restoring.Restore, "_make_ready"),
             "objects": (type(ck._kept), "load"),
             "suffices": (type(ck._kept), "suffices"),
             "list": (restoring, "offers"),
@@ -72,15 +73,15 @@ def _walk(where: str, kind: str) -> None:
         ck.wait()
 
 
-@pytest.mark.parametrize("where", ["beyond", "missing", "describe", "items",
-                                   "suffices", "objects"])
+@pytest.mark.parametrize("where", ["beyond", "missing", "describe", "ready",
+                                   "items", "suffices", "objects"])
 def test_a_candidate_is_left_together(agent, where):
     run(2, _walk, where, "damaged")
 
 
 @pytest.mark.parametrize("where, kind", [
     ("list", "refused"), ("beyond", "gone"), ("objects", "other"),
-    ("describe", "other")])
+    ("describe", "other"), ("ready", "other")])
 def test_what_cannot_be_passed_over_is_told_to_all(agent, where, kind):
     run(2, _walk, where, kind)
 

@@ -8,7 +8,6 @@ it, and none waits in a call that another will not make.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import logging
@@ -238,6 +237,7 @@ class Restore:
             if not strict:      # what is not there needs no memory yet
                 items = [x for x in items if not x[1].is_meta]
             self._describing.describe(items)
+        self._make_ready()
         return {"whole": self._describing.supposed(),
                 "place": self._state.announce(), "newest": self._newest,
                 "device": self._describing.ordinal()}
@@ -254,8 +254,6 @@ class Restore:
             over(self._comm, links, self._device)
 
         def move() -> bool:
-            with links.needed() if links else contextlib.nullcontext():
-                self._make_ready()
             reports.append(self._move_bytes(saved, flags, way))
             return saved.world == self._comm.world and self._kept.suffices()
 
@@ -263,6 +261,8 @@ class Restore:
         return reports[0], all(suffice)
 
     def _make_ready(self) -> None:
+        """Before all hear that all can go on: from there on they may be in an
+        exchange that this rank would not come to."""
         # What the snapshot lacks stays as it is.
         self._describing.aside.take()
         _device.settle(self._describing.devices)
