@@ -18,7 +18,7 @@ from harness import Nodes, run, start, wait
 from models import (Replicate, Shard, local_part, sharded, whole,
                     wrong)
 from shardkeep import Client, snapshots
-from shardkeep.torch import Checkpointer, _dcp_states
+from shardkeep.torch import Checkpointer, _comm, _dcp_states
 from shardkeep.torch._reading import _merged
 from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
 from torch.distributed.checkpoint import CheckpointException
@@ -114,6 +114,36 @@ def test_saves_are_of_one_run(nodes):
     run(4, _save, nodes, HALVES, [1, 2, 3])
     a, b = _runs(nodes)
     assert a == b and len({r for r, _ in a}) == 1
+
+
+def _many_saves(nodes: Nodes) -> None:
+    """Every other one fails on a rank, before it is to meet others, or when
+    it has."""
+    store, most, rank = _comm.default_store(), 0, dist.get_rank()
+    for step in range(24):
+        where = (None, "save", None, "open")[step % 4]
+        with pytest.MonkeyPatch.context() as m:
+            if where and rank == 1:
+                _dcp_states.STATES.close()
+                m.setattr(_dcp_states.Entry, where, _refused)
+            if where:
+                with pytest.raises(CheckpointException):
+                    _save(nodes, HALVES, [step])
+            else:
+                _save(nodes, HALVES, [step])
+        dist.barrier()
+        keys = store.num_keys()
+        dist.barrier()
+        most = keys if step == 8 else most
+        assert step % 4 or step <= 8 or keys <= most, (step, keys, most)
+
+
+def _refused(*_: object) -> None:
+    raise ValueError("not here")
+
+
+def test_saves_leave_nothing_in_the_store(nodes):
+    run(3, _many_saves, nodes)
 
 
 def _after_other_jobs(nodes: Nodes) -> None:

@@ -13,8 +13,9 @@ import torch
 import torch.distributed as dist
 from harness import run, start, wait
 from shardkeep import Damaged, Error, NotFound, Timeout
-from shardkeep.torch import Checkpointer, _comm
+from shardkeep.torch import Checkpointer, _comm, _meeting
 from shardkeep.torch._comm import Comm
+from shardkeep.torch._together import together
 from torch import nn
 
 OPTIONS: dict[str, Any] = {"flush_every": 1 << 30, "raising": True}
@@ -197,7 +198,7 @@ def _meetings_of_gpus() -> None:
 
 
 def _meetings_of_many() -> None:
-    _comm._FEW = 2      # with so many the words do not go along
+    _meeting._FEW = 2      # with so many the words do not go along
     _meetings()
 
 
@@ -209,6 +210,109 @@ def _words_that_go_along() -> None:
     for word in (b"", b"\0", b"\0\xff" * 200, b"go\0", bytes(504)):
         assert comm.share(word + bytes([rank]) * (len(word) < 504), "w") == [
             word + bytes([r]) * (len(word) < 504) for r in range(world)]
+
+
+def _at_different_points() -> None:
+    """Each in the call that the others are in, and not in step there."""
+    rank = dist.get_rank()
+    comm = Comm(None, "points", 60)
+    calls = [lambda: comm.allgather(b"x", "call()"),
+             lambda: comm.share(b"x", "call()"),
+             lambda: comm.share(b"x", "call()", kind="links"),
+             lambda: comm.whether(True, "call()"),
+             lambda: comm.meet("call()")]
+    for one in calls:
+        for other in calls:
+            if one is other:
+                continue
+            with pytest.raises(Timeout, match=r"rank . and ranks? .* are at "
+                                              r"different points of call\(\)"):
+                one() if rank else other()
+            assert comm.share(b"%d" % rank, "after") == [b"0", b"1", b"2"]
+
+
+def _fails_apart(kind: type[Exception]) -> None:
+    """A rank raises what it has to tell and nobody hears; what has others try
+    another snapshot has them try none here."""
+    rank = dist.get_rank()
+    comm = Comm(None, "fails", 60)
+
+    def fail() -> None:
+        raise kind(5, "of its own")
+
+    with pytest.raises(kind if rank and kind is Error else Timeout,
+                       match="of its own" if rank else "different points"):
+        together(comm, "call()", fail) if rank == 1 else \
+            comm.allgather(b"x", "call()")
+    assert together(comm, "call()", lambda: rank) == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [Error, NotFound])
+def test_what_fails_where_the_others_do_not_hear_it(kind):
+    run(2, _fails_apart, kind)
+
+
+@pytest.mark.parametrize("few", [1, 16])
+def test_ranks_at_different_points_of_a_call(few, monkeypatch):
+    monkeypatch.setattr(_meeting, "_FEW", few)
+    run(3, _at_different_points)
+
+
+def _another_version(raw: bytes) -> None:
+    """Rank 1 does in the store what those of others do."""
+    rank = dist.get_rank()
+    comm = Comm.at("versions", rank, 2, 60)
+    if rank:
+        comm._store.set("0/1", raw)
+        comm._store.add("0/there", 1)
+        comm._store.set("1/verdict", b"go\0")
+    dist.barrier()
+    if rank == 0:
+        for whose in ("rank 1", "others"):
+            with pytest.raises(Timeout, match=f"{whose} and rank 0 have "
+                               "different versions of shardkeep"):
+                comm.meet("restore()")
+    dist.barrier()
+
+
+@pytest.mark.parametrize("raw", [b"restore()", b"restore()\0",
+                                 b"restore()\0\5\0\0\0\0\0\0\0words",
+                                 b"restore()\0later\0words", b"", b"\xff\0"])
+def test_ranks_of_another_version(raw):
+    run(2, _another_version, raw)
+
+
+def _what_rounds_without_all_leave() -> None:
+    """Those that some did not come to, and votes, of whoever is not rank 0."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    store = _comm.default_store()
+    dist.barrier()
+    comm, most = Comm.at("apart", rank, world, 60), 0
+    for i in range(60):
+        if i % 4:
+            with pytest.raises(Timeout):
+                comm.meet(f"m{rank}")
+        else:
+            assert comm.whether(rank == 1, "w")
+        dist.barrier()
+        keys = store.num_keys()
+        dist.barrier()      # leaves none that differ from turn to turn
+        most = keys if i == 20 else most
+        assert i <= 20 or i % 4 or keys <= most, (i, keys, most)
+    assert len(comm._votes) <= 8
+    dist.barrier()
+    if rank == 1:
+        comm.end()
+        assert not any(store.check([f"apart/{n}/{key}"]) for n in range(60)
+                       for key in (*range(world), "there", "verdict", "yes",
+                                   "failed"))
+    dist.barrier()
+
+
+@pytest.mark.parametrize("few", [1, 16])
+def test_rounds_that_not_all_came_to_leave_nothing(few, monkeypatch):
+    monkeypatch.setattr(_meeting, "_FEW", few)
+    run(3, _what_rounds_without_all_leave)
 
 
 def _what_meetings_leave() -> None:
@@ -235,7 +339,7 @@ def _what_meetings_leave() -> None:
 
 @pytest.mark.parametrize("few", [1, 16])
 def test_meetings_leave_nothing(few, monkeypatch):
-    monkeypatch.setattr(_comm, "_FEW", few)
+    monkeypatch.setattr(_meeting, "_FEW", few)
     run(3, _what_meetings_leave)
 
 

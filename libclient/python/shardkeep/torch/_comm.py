@@ -3,11 +3,8 @@
 
 A collective that another rank does not enter has no end of its own, and what
 is entered late meets another rank's next one. So ranks meet first, in the
-store of torch.distributed: each says which call it is in, and none begins to
-exchange before all of them are in the same one. Whoever waits too long says
-for all that this meeting did not take place; a late rank reads it and is in
-step again. Where ranks are few, a short word of each goes along: the last one
-to come reads all, and they stand in what it says.
+store of torch.distributed (:mod:`_meeting`), and none begins to exchange
+before all of them are in the same call.
 """
 
 from __future__ import annotations
@@ -18,24 +15,18 @@ import errno
 import hashlib
 import logging
 import os
-import time
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from .. import Error, Timeout
-from ._common import lasting
+from .. import Error
 from ._links import Gloo, Links, Meeting, Sockets, without_sockets
+from ._meeting import Meetings
 
 log = logging.getLogger("shardkeep")
 
-_GO = b"go\0"
 _SHORT = 504     # bytes that go along with their number
-_FEW = 16        # ranks whose words the store takes along
-_ROUNDS = 8      # of few ranks, that stay in the store: a restore takes less
-_ANSWER = 0.00005       # seconds that a store takes for one
 
 
 def carries_cpu(group: dist.ProcessGroup | None) -> bool:
@@ -48,24 +39,7 @@ def default_store() -> dist.Store:
     return dist.distributed_c10d._get_default_store()
 
 
-def _packed(words: Iterable[bytes]) -> bytes:
-    return b"".join(len(x).to_bytes(4, "little") + x for x in words)
-
-
-def _unpacked(raw: bytes) -> list[bytes]:
-    words, at = [], 0
-    while at < len(raw):
-        end = at + 4 + int.from_bytes(raw[at:at + 4], "little")
-        words.append(raw[at + 4:end])
-        at = end
-    return words
-
-
-class Apart(Timeout):
-    """The ranks did not meet; all that came know it."""
-
-
-class Comm:
+class Comm(Meetings):
     """The ranks of a process group; one rank without torch.distributed.
 
     Where the group cannot carry CPU tensors, as NCCL's alone, words go by
@@ -111,14 +85,10 @@ class Comm:
         return comm
 
     def _begin(self, rank: int, world: int, timeout: float) -> None:
-        self.rank, self.world = rank, world
-        self.timeout = lasting("timeout", timeout, some=True)
+        super().__init__(rank, world, timeout)
         self._alone = False     # made without torch.distributed
         self._group: dist.ProcessGroup | None = None
         self._by_group = False
-        self._round = 0
-        #: Keys of rounds that were votes, besides those that all have.
-        self._votes: dict[int, tuple[str, ...]] = {}
         self._links: Links | None = None
         self._linked = 0
         self._gloo_only = False
@@ -133,113 +103,6 @@ class Comm:
         nth = store.add(f"shardkeep/{whose}/{self.rank}", 1)
         return dist.PrefixStore(f"shardkeep/{whose}/{nth}", store)
 
-    # ---- meeting ----
-
-    def meet(self, what: str, timeout: float | None = None,
-             word: bytes = b"") -> list[bytes]:
-        """Returns when all ranks are in ``what``, with the words of all where
-        ranks are few, else nothing; Apart says who is not."""
-        timeout = self.timeout if timeout is None else timeout
-        n, self._round = self._round, self._round + 1
-        store = self._store
-        store.set(f"{n}/{self.rank}", what.encode() + b"\0" + word)
-        # Only one of them is the last.
-        if store.add(f"{n}/there", 1) == self.world:
-            said = self._decide(n, what, timeout, range(self.world))
-        else:
-            said = self._await_verdict(n, what, timeout)
-        if not said.startswith(_GO):
-            raise Apart(errno.ETIMEDOUT, said.decode())
-        self._forget(n - self._behind())
-        return _unpacked(said[len(_GO):])
-
-    def _decide(self, n: int, what: str, timeout: float,
-                there: Sequence[int]) -> bytes:
-        """The first verdict stands."""
-        said = [x.split(b"\0", 1) for x in self._store.multi_get(
-            [f"{n}/{r}" for r in there])]
-        verdict = self._absent(what, timeout, dict(zip(
-            there, (where.decode() for where, _ in said)))).encode()
-        if not verdict:
-            verdict = _GO + _packed(word for _, word in said
-                                    if self.world <= _FEW)
-        return self._store.compare_set(f"{n}/verdict", "", verdict)
-
-    def _await_verdict(self, n: int, what: str, timeout: float) -> bytes:
-        key, began = f"{n}/verdict", time.monotonic()
-        while not self._store.check([key]):
-            waited = time.monotonic() - began
-            if waited >= timeout:
-                return self._decide(n, what, timeout, [
-                    r for r in range(self.world)
-                    if self._store.check([f"{n}/{r}"])])
-            time.sleep(self.pause(waited))
-        return self._store.get(key)
-
-    def pause(self, waited: float) -> float:
-        """Seconds until a rank that waits asks again: an eighth of what it
-        has waited; but one store answers all ranks, some 20,000 times a
-        second."""
-        least = self.world * _ANSWER
-        return min(max(waited / 8, least), max(0.02, least))
-
-    def _absent(self, what: str, timeout: float, there: dict[int, str]
-                ) -> str:
-        """Who is not in it, in a sentence, by where those are that came; ""
-        where all are."""
-        elsewhere = [f"rank {r} is in {where}" for r, where in there.items()
-                     if where != what]
-        if elsewhere:
-            return (f"rank {self.rank} is in {what}, {', '.join(elsewhere)}: "
-                    "all ranks must make the same calls in the same order")
-        missing = [str(r) for r in range(self.world) if r not in there]
-        if not missing:
-            return ""
-        plural = "s" if len(missing) > 1 else ""
-        return (f"rank{plural} {', '.join(missing)} did not come to {what} "
-                f"within {timeout:g} s; every rank must call it")
-
-    def _behind(self) -> int:
-        """How long ago a round was that is forgotten."""
-        return _ROUNDS if self.world <= _FEW else 1
-
-    def _forget(self, n: int) -> None:
-        """What all have read: that they are further says so."""
-        if n < 0:
-            return
-        with contextlib.suppress(RuntimeError, NotImplementedError):
-            self._store.delete_key(f"{n}/{self.rank}")
-            if self.rank == 0:
-                for key in ("there", "verdict", *self._votes.pop(n, ())):
-                    self._store.delete_key(f"{n}/{key}")
-
-    def whether(self, mine: bool, what: str) -> bool:
-        """Whether one of the ranks says so; nothing else is exchanged. Error
-        where one has failed before it came."""
-        n = self._round
-        self._votes[n] = ("yes", "failed")
-        self._store.add(f"{n}/yes", int(mine))
-        self.meet(what)
-        if self._store.add(f"{n}/failed", 0):
-            raise Error(errno.EIO, f"{what}: another rank has failed")
-        return self._store.add(f"{n}/yes", 0) > 0
-
-    def fail(self, what: str) -> None:
-        """Instead of :meth:`whether`: this rank cannot go on, and the others need
-        not wait for it."""
-        self._votes[self._round] = ("yes", "failed")
-        self._store.add(f"{self._round}/failed", 1)
-        self.meet(what)
-
-    def end(self) -> None:
-        """Takes away what the last meetings left in the store. For one rank,
-        when all others are through with it."""
-        for n in range(max(0, self._round - self._behind()), self._round):
-            with contextlib.suppress(RuntimeError, NotImplementedError):
-                for r in range(self.world):
-                    self._store.delete_key(f"{n}/{r}")
-            self._forget(n)
-
     # ---- exchanging ----
 
     def links(self) -> Links:
@@ -247,7 +110,7 @@ class Comm:
         mine = b"there"
         if self._links is None or self._links.broken:
             mine = b"gloo" if without_sockets() else b"lacking"
-        said = set(self.share(mine, "restore()"))
+        said = set(self.share(mine, "restore()", kind="links"))
         if said != {b"there"}:
             self._gloo_only |= b"gloo" in said
             self._links = None
@@ -269,8 +132,8 @@ class Comm:
                            self.pause).attend()
         except (Error, RuntimeError) as e:
             why = f"rank {self.rank}: {e}"
-        failed = [x for x in self.share(why.encode()[:_SHORT], "restore()")
-                  if x]
+        failed = [x for x in self.share(why.encode()[:_SHORT], "restore()",
+                                        kind="links") if x]
         if self.rank == 0:
             with contextlib.suppress(RuntimeError, NotImplementedError):
                 store.delete_key("at")
@@ -293,13 +156,14 @@ class Comm:
                 datetime.timedelta(seconds=self.timeout))
         return self._words.allgather([parts], [mine])
 
-    def allgather(self, mine: bytes, what: str,
-                  timeout: float | None = None) -> bytes:
-        """As many bytes from each, joined in rank order."""
+    def allgather(self, mine: bytes, what: str, timeout: float | None = None,
+                  kind: str = "bytes") -> bytes:
+        """As many bytes from each, joined in rank order; ``kind`` as of
+        :meth:`meet`."""
         if self.world == 1:
             return mine
         timeout = self.timeout if timeout is None else timeout
-        self.meet(what, timeout)
+        self.meet(what, timeout, kind=kind)
         if not mine:
             return b""
         send = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
@@ -311,27 +175,27 @@ class Comm:
                         f"exchange {len(mine)} bytes each: {e}") from e
         return b"".join(p.numpy().tobytes() for p in parts)
 
-    def share(self, mine: bytes, what: str,
-              timeout: float | None = None) -> list[bytes]:
+    def share(self, mine: bytes, what: str, timeout: float | None = None,
+              kind: str = "words") -> list[bytes]:
         """What every rank gives, of any length, in rank order: in one
         exchange where all of it is short, else in two."""
         if self.world == 1:
             return [mine]
         heads = self._heads(len(mine).to_bytes(8, "little") + mine[:_SHORT],
-                            what, timeout)
+                            what, timeout, kind)
         n = [int.from_bytes(x[:8], "little") for x in heads]
         most = max(n)
         if most <= _SHORT:
             return [x[8:8 + n[i]] for i, x in enumerate(heads)]
-        every = self.allgather(mine.ljust(most, b"\0"), what, timeout)
+        every = self.allgather(mine.ljust(most, b"\0"), what, timeout, "rest")
         return [every[i * most:i * most + n[i]] for i in range(self.world)]
 
-    def _heads(self, mine: bytes, what: str, timeout: float | None
-               ) -> list[bytes]:
-        if self.world <= _FEW:
-            return self.meet(what, timeout, mine)
+    def _heads(self, mine: bytes, what: str, timeout: float | None,
+               kind: str) -> list[bytes]:
+        if self.are_few():
+            return self.meet(what, timeout, mine, kind)
         size = 8 + _SHORT
-        every = self.allgather(mine.ljust(size, b"\0"), what, timeout)
+        every = self.allgather(mine.ljust(size, b"\0"), what, timeout, kind)
         return [every[i:i + size] for i in range(0, len(every), size)]
 
     def for_restore(self, mine: bytes, timeout_ms: int) -> bytes:

@@ -88,12 +88,37 @@ def _key(channel: str, job: str, step: int) -> str:
     return f"shardkeep/dcp/{channel}/{job}/{step}"
 
 
-def announce(job: str, step: int) -> str:
+def _channel() -> str:
+    return f"{_mine}-{os.getpid()}"
+
+
+class _Place:
+    """Where the ranks of one save meet, which its coordinator takes away."""
+
+    def __init__(self, key: str, comm: Comm) -> None:
+        self.comm, self._key = comm, key
+
+    def take_away(self) -> None:
+        self.comm.end()
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            default_store().delete_key(self._key)
+
+
+#: By job and ranks: of saves that this process coordinates, until they end.
+_places: dict[tuple[str, int], _Place] = {}
+
+
+def announce(job: str, step: int, world: int) -> str:
     """By the coordinator, before its plans go out: where the ranks of this
-    save meet. The same text for all saves, as plans may be kept."""
-    channel = f"{_mine}-{os.getpid()}"
-    default_store().set(_key(channel, job, step), uuid.uuid4().hex)
-    return channel
+    save meet. The same text for all saves, as plans may be kept. All ranks
+    are through with the save before, which may have failed."""
+    before = _places.pop((job, world), None)
+    if before is not None:
+        before.take_away()
+    key, value = _key(_channel(), job, step), uuid.uuid4().hex
+    default_store().set(key, value)
+    _places[job, world] = _Place(key, Comm.at(f"{key}/{value}", 0, world, 1))
+    return _channel()
 
 
 class Nodes:
@@ -102,12 +127,14 @@ class Nodes:
 
     def __init__(self, channel: str, job: str, step: int, rank: int,
                  world: int, timeout: float) -> None:
-        self._channel, self._job, self._step = channel, job, step
+        self._step, self._mine = step, (job, world)
         self._what = f"dcp.save() of {job}/{step}"
         store, key = default_store(), _key(channel, job, step)
         store.wait([key], datetime.timedelta(seconds=timeout))
         self._comm = Comm.at(f"{key}/{store.get(key).decode()}", rank, world,
                              timeout)
+        if channel == _channel():
+            _places[self._mine].comm = self._comm
 
     def begin(self, entry: Entry) -> None:
         """Has all ranks write in one run, and in a new one where one of them
@@ -141,10 +168,7 @@ class Nodes:
 
     def end(self) -> None:
         """By the coordinator, when all ranks have written."""
-        self._comm.end()
-        with contextlib.suppress(RuntimeError, NotImplementedError):
-            default_store().delete_key(
-                _key(self._channel, self._job, self._step))
+        _places.pop(self._mine).take_away()
 
 
 def can_be() -> bool:

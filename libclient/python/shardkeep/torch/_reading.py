@@ -15,10 +15,11 @@ import torch.distributed as dist
 
 from .. import LATEST, Client, Error, NotFound, State, _core, inspect
 from . import _objects
-from ._comm import Apart, Comm, default_store
+from ._comm import Comm, default_store
 from ._common import PLAN
 from ._dcp_nodes import can_be
 from ._links import available as links_available
+from ._meeting import Apart
 from ._nodes import Teller, candidates, offers, over, several
 from ._together import PASSED_OVER, together
 

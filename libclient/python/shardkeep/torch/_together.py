@@ -17,7 +17,8 @@ from typing import Any
 import shardkeep
 
 from .. import Damaged, Error, NotFound
-from ._comm import Apart, Comm
+from ._comm import Comm
+from ._meeting import Apart
 
 log = logging.getLogger("shardkeep")
 
@@ -39,6 +40,22 @@ def _of_another(rank: int, word: list[Any]) -> Exception:
     return RuntimeError(text)
 
 
+def _told(comm: Comm, what: str, mine: Any, failure: Exception | None
+          ) -> list[dict[str, Any]]:
+    """By all ranks. Where they are apart, which ends the call for all of
+    them, this rank raises what it had to tell."""
+    try:
+        return [json.loads(x) for x in comm.share(json.dumps(
+            {"failed": _word(failure)} if failure else mine
+        ).encode(), what)]
+    except Apart as e:
+        if failure is None:
+            raise
+        if isinstance(failure, PASSED_OVER):    # no other snapshot is tried
+            raise Apart(e.errno, f"{failure}; {e.strerror}") from failure
+        raise failure from e
+
+
 def together(comm: Comm, what: str, act: Callable[[], Any]) -> list[Any]:
     """What the act gave on every rank, in forms that JSON has; where it
     failed on one, all raise: this rank's own exception before another's.
@@ -51,9 +68,7 @@ def together(comm: Comm, what: str, act: Callable[[], Any]) -> list[Any]:
         raise       # all that came know it
     except Exception as e:
         failure = e
-    words = [json.loads(x) for x in comm.share(json.dumps(
-        {"failed": _word(failure)} if failure else {"value": value}
-    ).encode(), what)]
+    words = _told(comm, what, {"value": value}, failure)
     failed = {r: w["failed"] for r, w in enumerate(words) if "failed" in w}
     if not failed:
         return [w["value"] for w in words]
