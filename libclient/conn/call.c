@@ -89,22 +89,6 @@ static int no_descriptors(const struct sk_msg *msg, struct sk_err *err)
 			    sk_msg_type_name(msg->type));
 }
 
-/* With the lock held, as the next. */
-static int ask(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
-	       int n_fds, uint64_t until_ns, struct sk_err *err)
-{
-	int r;
-
-	if (conn->sock < 0)
-		return sk_err_set(err, -ECONNRESET,
-				  "there is no connection to the agent");
-	r = prepare(conn, msg, err);
-	if (r < 0)
-		return r;
-	r = send_until(conn, msg, fds, n_fds, until_ns);
-	return r < 0 ? lost(conn, r, msg, err) : 0;
-}
-
 static int hear(struct sk_conn *conn, struct sk_msg *msg, int *got,
 		int *n_got, uint64_t until_ns, struct sk_err *err)
 {
@@ -123,6 +107,36 @@ static int hear(struct sk_conn *conn, struct sk_msg *msg, int *got,
 		return lost(conn, r, msg, err);
 	*msg = reply;
 	return 0;
+}
+
+/* The reply to what was asked ahead comes before any other. */
+static void settle(struct sk_conn *conn, uint64_t until_ns)
+{
+	struct sk_conn_ahead *a = conn->ahead;
+	int got[SK_MSG_FDS], n = 0;
+
+	conn->ahead = NULL;
+	if (!a)
+		return;
+	a->r = hear(conn, &a->msg, got, &n, until_ns, &a->err);
+	sk_close_fds(conn->os, got, n);
+}
+
+/* With the lock held, as the next. */
+static int ask(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
+	       int n_fds, uint64_t until_ns, struct sk_err *err)
+{
+	int r;
+
+	settle(conn, until_ns);
+	if (conn->sock < 0)
+		return sk_err_set(err, -ECONNRESET,
+				  "there is no connection to the agent");
+	r = prepare(conn, msg, err);
+	if (r < 0)
+		return r;
+	r = send_until(conn, msg, fds, n_fds, until_ns);
+	return r < 0 ? lost(conn, r, msg, err) : 0;
 }
 
 static int exchange(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
@@ -144,6 +158,15 @@ static int status_of(const struct sk_msg *msg, struct sk_err *err)
 	return sk_err_set(err, msg->status, "%.*s", SK_ERR_MAX - 1, text);
 }
 
+/* What was held at another connection is not held here. */
+static int check_generation(const struct sk_conn *conn, uint64_t generation,
+			    struct sk_err *err)
+{
+	return conn->generation == generation ? 0 :
+	       sk_err_set(err, -ECONNRESET, "the connection to the agent was "
+			  "lost, and what it held with it");
+}
+
 int sk_conn_call_fds_in(struct sk_conn *conn, uint64_t generation,
 			struct sk_msg *msg, const int *fds, int n_fds,
 			int *ret_fds, int *ret_n_fds, uint64_t until_ns,
@@ -153,11 +176,10 @@ int sk_conn_call_fds_in(struct sk_conn *conn, uint64_t generation,
 
 	*ret_n_fds = 0;
 	(void)pthread_mutex_lock(&conn->lock);
-	r = conn->generation == generation ?
-	    exchange(conn, msg, fds, n_fds, ret_fds, ret_n_fds, until_ns,
-		     err) :
-	    sk_err_set(err, -ECONNRESET, "the connection to the agent was "
-		       "lost, and what it held with it");
+	r = check_generation(conn, generation, err);
+	if (r >= 0)
+		r = exchange(conn, msg, fds, n_fds, ret_fds, ret_n_fds,
+			     until_ns, err);
 	(void)pthread_mutex_unlock(&conn->lock);
 	return r < 0 ? r : status_of(msg, err);
 }
@@ -225,6 +247,38 @@ int sk_conn_call(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 	return take(conn, r, msg, got, n, ret_fds, ret_n_fds, err);
 }
 
+/* ---- ahead ---- */
+
+int sk_conn_ask_ahead(struct sk_conn *conn, uint64_t generation,
+		      struct sk_conn_ahead *ahead, uint64_t until_ns,
+		      struct sk_err *err)
+{
+	int r;
+
+	(void)pthread_mutex_lock(&conn->lock);
+	r = conn->ahead ? -EBUSY : check_generation(conn, generation, err);
+	if (r >= 0)
+		r = ask(conn, &ahead->msg, NULL, 0, until_ns, err);
+	if (r >= 0)
+		conn->ahead = ahead;
+	(void)pthread_mutex_unlock(&conn->lock);
+	return r;
+}
+
+int sk_conn_hear_ahead(struct sk_conn *conn, struct sk_conn_ahead *ahead,
+		       uint64_t until_ns, struct sk_err *err)
+{
+	(void)pthread_mutex_lock(&conn->lock);
+	if (conn->ahead == ahead)
+		settle(conn, until_ns);
+	(void)pthread_mutex_unlock(&conn->lock);
+	if (ahead->r >= 0)
+		return status_of(&ahead->msg, err);
+	if (err)
+		*err = ahead->err;
+	return ahead->r;
+}
+
 /* ---- several at once ---- */
 
 /* With the lock held; how many were sent, all or none of them by what the
@@ -285,6 +339,7 @@ static int exchange_all(struct sk_conn *conn, struct sk_conn_request *asks,
 {
 	int r;
 
+	settle(conn, until_ns);
 	if (conn->sock < 0)
 		return sk_err_set(err, -ECONNRESET,
 				  "there is no connection to the agent");

@@ -118,6 +118,11 @@ void sk_conn_hang_up(struct sk_conn *conn)
 	if (conn->sock >= 0)
 		(void)conn->os->close(conn->os, conn->sock);
 	conn->sock = -1;
+	if (conn->ahead)
+		conn->ahead->r = sk_err_set(&conn->ahead->err, -ECONNRESET,
+					    "the connection to the agent was "
+					    "lost");
+	conn->ahead = NULL;
 }
 
 /* Greets in @version; -ECONNRESET where the agent hangs up on that. */

@@ -19,6 +19,8 @@
 #include "base/os.h"
 #include "wire/message.h"
 
+struct sk_conn_ahead;
+
 struct sk_conn {
 	const struct sk_os *os;
 	pthread_mutex_t lock;
@@ -26,6 +28,7 @@ struct sk_conn {
 	uint32_t seq;
 	unsigned version;		/* of the wire, that both speak */
 	uint64_t generation;		/* counts connections made */
+	struct sk_conn_ahead *ahead;	/* not heard of yet, or NULL */
 	struct sk_wire_hello_reply agent;
 };
 #define SK_CONN_NULL { .sock = -1 }
@@ -105,6 +108,24 @@ int sk_conn_ask(struct sk_conn *conn, struct sk_msg *msg, const int *fds,
 		int n_fds, uint64_t until_ns, struct sk_err *err);
 int sk_conn_hear(struct sk_conn *conn, struct sk_msg *msg, int *ret_fds,
 		 int *ret_n_fds, uint64_t until_ns, struct sk_err *err);
+
+/** A request that is made before its reply is needed. */
+struct sk_conn_ahead {
+	struct sk_msg msg;		/* then its reply */
+	int r;				/* what became of it */
+	struct sk_err err;		/* for r < 0 */
+};
+
+/** One such request without descriptors, on the connection of that
+ * @generation. @ahead stays where it is until it was heard, or the connection
+ * closed; meanwhile others use the connection, who take in the reply before
+ * they ask. Errors: -EBUSY there is one already; as sk_conn_call_in(). */
+int sk_conn_ask_ahead(struct sk_conn *conn, uint64_t generation,
+		      struct sk_conn_ahead *ahead, uint64_t until_ns,
+		      struct sk_err *err);
+/** Its reply, as that of sk_conn_call_in(). */
+int sk_conn_hear_ahead(struct sk_conn *conn, struct sk_conn_ahead *ahead,
+		       uint64_t until_ns, struct sk_err *err);
 
 /** Requests that are sent before the first of them is answered: fewer than an
  * agent of any version lets wait on one connection. */

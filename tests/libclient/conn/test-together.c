@@ -67,7 +67,8 @@ static void *serve(void *data)
 	return NULL;
 }
 
-static void begin(int refuses, int forges, int dies_after)
+static void begin_as(void *(*agent)(void *), int refuses, int forges,
+		     int dies_after)
 {
 	t.refuses = refuses;
 	t.forges = forges;
@@ -77,7 +78,12 @@ static void begin(int refuses, int forges, int dies_after)
 	t.conn = (struct sk_conn){ .os = sk_os_linux(), .sock = t.socks[0],
 				   .version = SK_WIRE_VERSION };
 	cr_assert_eq(pthread_mutex_init(&t.conn.lock, NULL), 0);
-	cr_assert_eq(pthread_create(&t.thread, NULL, serve, NULL), 0);
+	cr_assert_eq(pthread_create(&t.thread, NULL, agent, NULL), 0);
+}
+
+static void begin(int refuses, int forges, int dies_after)
+{
+	begin_as(serve, refuses, forges, dies_after);
 }
 
 static int call(void)
@@ -160,4 +166,122 @@ Test(together, what_nobody_asked_for_ends_the_connection)
 Test(together, an_agent_that_dies_leaves_nothing_open)
 {
 	ends_the_connection(-1, 4, "lost at the request");
+}
+
+/* ---- ahead of its use ---- */
+
+static struct sk_conn_ahead a;
+
+static uint64_t until(void)
+{
+	return t.conn.os->now_ns(t.conn.os) + UNTIL_NS;
+}
+
+static int ask_ahead(uint64_t image)
+{
+	a = (struct sk_conn_ahead){ .msg = {
+		.type = SK_MSG_OPEN, .body.open.image = image } };
+	return sk_conn_ask_ahead(&t.conn, 0, &a, until(), &t.err);
+}
+
+/* The agent of one that is asked alone answers at once. */
+static void *serve_each(void *data)
+{
+	struct sk_msg msg;
+
+	(void)data;
+	while (recv(t.socks[1], &msg, sizeof(msg), 0) == sizeof(msg)) {
+		if (t.asked++ == (unsigned)t.dies_after)
+			break;
+		answer(&msg);
+	}
+	(void)shutdown(t.socks[1], SHUT_RDWR);
+	return NULL;
+}
+
+static void begin_each(int refuses, int dies_after)
+{
+	begin_as(serve_each, refuses, -1, dies_after);
+}
+
+static void end_each(void)
+{
+	(void)shutdown(t.socks[1], SHUT_RDWR);
+	end();
+}
+
+static int call_one(uint64_t image, uint64_t *ret_bytes)
+{
+	struct sk_msg msg = { .type = SK_MSG_OPEN, .body.open.image = image };
+	int r = sk_conn_call(&t.conn, &msg, NULL, 0, NULL, NULL, until(),
+			     &t.err);
+
+	*ret_bytes = msg.body.open_reply.image_bytes;
+	return r;
+}
+
+Test(ahead, its_reply_waits_while_others_ask)
+{
+	struct sk_conn_ahead other = { .msg.type = SK_MSG_OPEN };
+	uint64_t bytes;
+
+	begin_each(-1, -1);
+	cr_assert_eq(ask_ahead(5), 0);
+	cr_assert_eq(sk_conn_ask_ahead(&t.conn, 0, &other, until(), &t.err),
+		     -EBUSY);
+	for (uint64_t i = 0; i < 3; i++) {
+		cr_assert_eq(call_one(i, &bytes), 0, "%s", t.err.text);
+		cr_assert_eq(bytes, i * 10);
+	}
+	cr_assert_eq(sk_conn_hear_ahead(&t.conn, &a, until(), &t.err), 0);
+	cr_assert_eq(a.msg.body.open_reply.image_bytes, 50);
+	cr_assert_eq(ask_ahead(7), 0);
+	cr_assert_eq(sk_conn_hear_ahead(&t.conn, &a, until(), &t.err), 0);
+	cr_assert_eq(a.msg.body.open_reply.image_bytes, 70);
+	end_each();
+}
+
+Test(ahead, what_is_refused_is_told_when_it_is_heard)
+{
+	uint64_t bytes;
+
+	begin_each(3, -1);
+	for (int others = 0; others < 2; others++) {
+		cr_assert_eq(ask_ahead(3), 0);
+		if (others)
+			cr_assert_eq(call_one(1, &bytes), 0);
+		cr_assert_eq(sk_conn_hear_ahead(&t.conn, &a, until(), &t.err),
+			     -ENOENT);
+		cr_assert_str_eq(t.err.text, "no such image");
+	}
+	end_each();
+}
+
+Test(ahead, a_connection_that_is_lost_takes_it_along)
+{
+	uint64_t bytes;
+
+	begin_each(-1, 0);
+	cr_assert_eq(ask_ahead(1), 0);
+	cr_assert_eq(call_one(2, &bytes), -ECONNRESET);
+	cr_assert_eq(sk_conn_hear_ahead(&t.conn, &a, until(), &t.err),
+		     -ECONNRESET);
+	cr_assert_eq(ask_ahead(1), -ECONNRESET);
+	cr_assert_null(t.conn.ahead);
+	end_each();
+}
+
+Test(ahead, another_connection_has_no_reply_to_it)
+{
+	begin_each(-1, -1);
+	cr_assert_eq(sk_conn_ask_ahead(&t.conn, 1, &a, until(), &t.err),
+		     -ECONNRESET);
+	cr_assert_eq(ask_ahead(1), 0);
+	sk_conn_close(&t.conn);
+	cr_assert_null(t.conn.ahead);
+	cr_assert_eq(a.r, -ECONNRESET);
+	cr_assert_str_not_empty(a.err.text);
+	t.conn.os = sk_os_linux();
+	cr_assert_eq(pthread_mutex_init(&t.conn.lock, NULL), 0);
+	end_each();
 }
