@@ -7,6 +7,7 @@
 #include "conn/say.h"
 #include "snapshot/copying.h"
 #include "snapshot/verify.h"
+#include "state/ahead.h"
 #include "state/names.h"
 #include "state/register.h"
 #include "state/work.h"
@@ -23,13 +24,6 @@ struct given {
 	uint32_t ranks;		/* that the agent serves */
 	bool no_device;		/* the device slot is being read */
 };
-
-static uint32_t slot_flags(uint32_t flags, bool will_wait)
-{
-	return (flags & SK_SNAPSHOT_FLUSH ? SK_SLOT_FLUSH : 0) |
-	       (flags & SK_SNAPSHOT_NO_FLUSH ? SK_SLOT_NO_FLUSH : 0) |
-	       (will_wait ? SK_SLOT_WILL_WAIT : 0);
-}
 
 /* How long it will be: in the sentence, and for who would rather count. */
 static void note_busy(struct sk_state *state, uint64_t eta_ns,
@@ -53,9 +47,11 @@ static int ask_slot(struct sk_state *state, int64_t step, uint32_t flags,
 {
 	struct sk_msg msg = { .type = SK_MSG_SLOT, .body.slot = {
 		.state = state->id, .step = step, .flags = flags } };
-	int r = sk_conn_call_in(&state->sk->conn, state->generation, &msg,
-				until_ns, err);
+	int r;
 
+	if (!sk_ahead_take(state, &msg, until_ns, &r, err))
+		r = sk_conn_call_in(&state->sk->conn, state->generation, &msg,
+				    until_ns, err);
 	if (r == -EBUSY)
 		note_busy(state, msg.body.slot_reply.eta_ns, err);
 	if (r >= 0 && msg.body.slot_reply.slot >= state->n_slots)
@@ -92,12 +88,12 @@ static int get_slot_once(struct sk_state *state, int64_t step,
 		r = sk_work_prepare(state, err);
 	if (r < 0)
 		return r;
-	r = ask_slot(state, step, slot_flags(o->flags, o->wait_ms), until,
+	r = ask_slot(state, step, sk_slot_flags(o->flags, o->wait_ms), until,
 		     ret, err);
 	if (r != -EBUSY || !o->wait_ms)
 		return r;
 	wait_slot(state, o->wait_ms);
-	return ask_slot(state, step, slot_flags(o->flags, false),
+	return ask_slot(state, step, sk_slot_flags(o->flags, false),
 			sk_until(state->sk), ret, err);
 }
 
@@ -141,18 +137,6 @@ static int check(const struct sk_state *state, int64_t step,
 	return 0;
 }
 
-/* Whatever keeps us from using a slot, the agent has it back: as one that is
- * being filled it would be lost to this rank for good. */
-static void give_back(struct sk_state *state, int64_t step, uint32_t slot)
-{
-	struct sk_msg msg = { .type = SK_MSG_DISCARD, .body.seal = {
-		.state = state->id, .step = step, .slot = slot } };
-
-	assert(slot < state->n_slots);
-	(void)sk_conn_call_in(&state->sk->conn, state->generation, &msg,
-			      sk_until(state->sk), NULL);
-}
-
 /* Where it takes the copy no time, or where nobody waits for the copy and the
  * time that it takes later is a training's. */
 static bool hash_in_step(struct sk_state *state, uint32_t ranks)
@@ -180,7 +164,8 @@ static int copy_to(struct sk_state *state, int64_t step,
 	if (r >= 0 && verify)
 		r = sk_verify_before(c, err);
 	if (r < 0) {
-		give_back(state, step, given->slot);
+		/* Whatever keeps us from using it, the agent has it back. */
+		sk_slot_give_back(state, step, given->slot);
 		sk_copying_free(c);
 		return r;
 	}
@@ -238,7 +223,9 @@ SK_API int sk_snapshot(struct sk_state *state, int64_t step,
 	if (r < 0)
 		return sk_say(r, &err);
 	(void)pthread_mutex_lock(&state->lock);
+	state->ahead.vain = false;
 	r = snapshot(state, step, opts ? opts : &none, &err);
+	sk_ahead_drop(state);
 	(void)pthread_mutex_unlock(&state->lock);
 	return sk_say(r, &err);
 }

@@ -8,6 +8,7 @@
 #include "conn/memfd.h"
 #include "conn/say.h"
 #include "memory/slot.h"
+#include "state/ahead.h"
 #include "state/layout.h"
 #include "state/slots.h"
 #include "state/warm.h"
@@ -38,6 +39,7 @@ void sk_state_unregister(struct sk_state *state)
 	struct sk_msg msg = { .type = SK_MSG_UNREGISTER,
 			      .body.state = state->id };
 
+	sk_ahead_drop(state);
 	/* An agent that is gone needs no good-bye. */
 	if (state->id)
 		(void)sk_conn_call_in(&state->sk->conn, state->generation,
@@ -183,6 +185,8 @@ static int register_anew(struct sk_state *state, bool slots,
 {
 	int r;
 
+	sk_ahead_drop(state);
+	state->ahead.vain = true;
 	(void)sk_fences_settle(&state->fences, SK_FOREVER);
 	forget(state);
 	r = make_layouts(state, err);

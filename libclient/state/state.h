@@ -32,6 +32,14 @@ struct sk_slot_map {
 	struct sk_cuda_lock *lock[2];	/* NULL: not page-locked */
 };
 
+/** A slot that is asked for before it is needed: ahead.h. */
+struct sk_ahead {
+	bool asked;
+	bool vain;		/* the last snapshot had new slots */
+	struct sk_wire_slot slot;	/* what was asked */
+	struct sk_conn_ahead request;
+};
+
 /** Bytes of what a rank says in one step of a restore: restore/agree.h. */
 #define SK_SAID_BYTES 1152u
 
@@ -60,6 +68,7 @@ struct sk_state {
 	uint64_t slot_bytes;
 	uint32_t n_slots;
 	struct sk_slot_map *slots;
+	struct sk_ahead ahead;
 	bool agent_faults;	/* it alone faults them in */
 	bool faulted_in;	/* and has, all of them; atomic */
 	bool slow_pages;	/* protecting slots would cost too much */

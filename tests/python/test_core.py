@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import pydoc
+import signal
 import subprocess
 import sys
 import threading
@@ -20,10 +21,11 @@ from typing import Any
 
 import pytest
 import shardkeep
-from harness import private_agent
+from harness import Nodes, private_agent
 from shardkeep import (DTYPES, Busy, Client, Error, Invalid, Mesh, Mismatch,
                        NotFound, State, TensorChanged, _core, inspect,
                        snapshots)
+from shardkeep._tools import path as program
 
 
 @pytest.fixture(autouse=True)
@@ -500,3 +502,112 @@ def test_no_wait_is_taken_for_another_one(client):
                 act()
     with pytest.raises(ValueError, match="run is -1"):
         inspect(client, "waits", run=-1)
+
+
+# ---- a slot that is asked for ahead ----
+
+def _discarded() -> int:
+    said = subprocess.run([program("cachectl"), "stats", "--json"], check=True,
+                          capture_output=True).stdout
+    return sum(int(s["value"]) for s in json.loads(said)["stats"]
+               if "discarded_client" in s["name"])
+
+
+def _described(client: Client, job: str) -> tuple[State, Memory]:
+    """With two slots, and a state that is as it was."""
+    m = Memory(6)
+    state = state_of(client, job)
+    state.tensors([m.described("w")], m)
+    taken(state, 1)
+    taken(state, 2)
+    return state, m
+
+
+def test_a_slot_that_is_asked_for_is_the_snapshots(client: Client) -> None:
+    state, m = _described(client, "ahead")
+    before = _discarded()
+    for step in range(3, 9):
+        m.values[0] = step
+        state.ask(step, 0, 30000)
+        assert all(s["step"] < step or not s["complete"]
+                   for s in snapshots(client, "ahead"))    # asks in between
+        taken(state, step)
+    assert _discarded() == before
+    m.values[0] = 0
+    assert state.restore()["step"] == 8 and m.values[0] == 8
+
+
+@pytest.mark.parametrize("end", ["no more", "another step", "other flags",
+                                 "described", "removed", "not taken",
+                                 "closed"])
+def test_a_slot_that_is_asked_for_in_vain_is_given_back(
+        client: Client, end: str) -> None:
+    """Two slots would be lost after the second time."""
+    state, m = _described(client, "vain")
+    more = Memory(2)
+    for step in range(3, 9):
+        state.ask(step, 0, 30000)
+        if end == "no more":
+            state.ask_no_more()
+        elif end == "another step":
+            state.snapshot(100 + step, wait_ms=30000)
+            state.fence()
+            state.wait(100 + step, _core.SEALED, 30000)
+        elif end == "other flags":
+            state.snapshot(step, _core.SNAPSHOT_NO_FLUSH, 30000)
+            state.fence()
+            state.wait(step, _core.SEALED, 30000)
+            continue
+        elif end == "described":
+            state.tensors([more.described(f"more{step}")], more)
+        elif end == "removed":
+            state.tensors([more.described("x")], more)
+            state.remove("x")
+        elif end == "not taken":
+            with pytest.raises(Invalid):
+                state.snapshot(-1)
+        else:
+            state.close()
+            state = state_of(client, "vain")
+            state.tensors([m.described("w")], m)
+        step = 200 + step if end == "another step" else step
+        taken(state, step)
+        found = [s for s in snapshots(client, "vain") if s["complete"]]
+        assert any(s["step"] == step for s in found)
+
+
+def test_a_slot_that_an_agent_took_with_it_is_asked_for_again(
+        tmp_path: Path) -> None:
+    nodes = Nodes([str(tmp_path)])
+    client = Client(nodes[0])
+    state, _ = _described(client, "gone")
+    for step in range(3, 8):
+        state.ask(step, 0, 30000)
+        if step % 2:
+            nodes.restart(0, signal.SIGKILL)
+        taken(state, step)
+    state.close()
+    client.close()
+    nodes.end()
+
+
+def test_two_states_that_ask_at_once(client: Client) -> None:
+    a, _ = _described(client, "one")
+    b, _ = _described(client, "other")
+    before = _discarded()
+    for step in range(3, 7):
+        a.ask(step, 0, 30000)
+        b.ask(step, 0, 30000)   # finds that another is under way
+        taken(b, step)
+        taken(a, step)
+    assert _discarded() == before
+
+
+def test_the_oldest_is_all_that_asking_in_vain_costs(client: Client) -> None:
+    state, m = _described(client, "cost")
+    for step in range(3, 40):
+        state.ask(step, 0, 30000)
+        state.ask_no_more()
+        assert [s["step"] for s in snapshots(client, "cost")
+                if s["complete"]] == [2]
+    assert state.restore()["step"] == 2

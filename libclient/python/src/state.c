@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "state/ahead.h"
+
 /* A wait returns to the interpreter so often, for Ctrl-C. */
 #define SLICE_MS 200u
 
@@ -301,6 +303,40 @@ static PyObject *state_snapshot(PyObject *self, PyObject *args,
 	return none_or_error(r);
 }
 
+static PyObject *state_ask(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+	struct natural wait = { "wait_ms", UINT32_MAX, 0 };
+	struct sk_snapshot_options o = { 0 };
+	long long step;
+
+	if (!PyArg_ParseTuple(args, "LIO&:ask", &step, &o.flags, take_natural,
+			      &wait) || !state_usable(s))
+		return NULL;
+	o.wait_ms = (uint32_t)wait.value;
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	sk_ahead_ask(s->state, step, &o);
+	Py_END_ALLOW_THREADS
+	s->busy--;
+	Py_RETURN_NONE;
+}
+
+static PyObject *state_ask_no_more(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+
+	(void)args;
+	if (!state_usable(s))
+		return NULL;
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	sk_ahead_end(s->state);
+	Py_END_ALLOW_THREADS
+	s->busy--;
+	Py_RETURN_NONE;
+}
+
 /* What a snapshot holds is let go of as soon as it is copied: device memory
  * is dear. @was is what was held before the question; what another thread's
  * snapshot holds since is not touched. */
@@ -450,6 +486,13 @@ static PyMethodDef state_methods[] = {
 	  "snapshot(step, flags=0, wait_ms=0, keep=None, stream=0)\n--\n\n"
 	  "Starts a snapshot; keep is held until its tensors may be let go. "
 	  "stream is the CUDA stream that wrote them last." },
+	{ "ask", state_ask, METH_VARARGS,
+	  "ask(step, flags, wait_ms)\n--\n\n"
+	  "Asks for the slot that snapshot() with the same words will need, "
+	  "and does not wait for it. Follow it by that, or by "
+	  "ask_no_more()." },
+	{ "ask_no_more", state_ask_no_more, METH_NOARGS,
+	  "ask_no_more()\n--\n\nGives back what was asked for." },
 	{ "fence", state_fence, METH_VARARGS,
 	  "fence(name=None)\n--\n\nWaits until all tensors, or one, may be "
 	  "overwritten." },

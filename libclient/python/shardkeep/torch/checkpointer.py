@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -247,8 +249,9 @@ class Checkpointer:
             _device.refuse_capture()
             self._let_go()          # before its blobs are written again
             self._look_back()
-            self._describe()
-            self._copy(step, flags, wait_ms, stream, on)
+            with self._asking(step, flags, wait_ms):
+                self._describe()
+                self._copy(step, flags, wait_ms, stream, on)
         except Mismatch:
             raise
         except Error as e:
@@ -261,6 +264,17 @@ class Checkpointer:
         self.last_step, self._told = step, False
         self._newest = max(self._newest, step)
         return True
+
+    @contextlib.contextmanager
+    def _asking(self, step: int, flags: int, wait_ms: int) -> Iterator[None]:
+        """The agent has a slot ready by the time that all is looked at."""
+        state = self._state
+        state.ask(step, flags, wait_ms)
+        try:
+            yield
+        except BaseException:
+            state.ask_no_more()
+            raise
 
     def _copy(self, step: int, flags: int, wait_ms: int, stream: Any,
               on: int | None) -> None:
