@@ -125,7 +125,7 @@ def _many_saves(nodes: Nodes) -> None:
         with pytest.MonkeyPatch.context() as m:
             if where and rank == 1:
                 _dcp_states.STATES.close()
-                m.setattr(_dcp_states.Entry, where, _refused)
+                m.setattr(_dcp_states.Entry, where, _cannot)
             if where:
                 with pytest.raises(CheckpointException):
                     _save(nodes, HALVES, [step])
@@ -138,7 +138,7 @@ def _many_saves(nodes: Nodes) -> None:
         assert step % 4 or step <= 8 or keys <= most, (step, keys, most)
 
 
-def _refused(*_: object) -> None:
+def _cannot(*_: object) -> None:
     raise ValueError("not here")
 
 
