@@ -2,6 +2,7 @@
 #include "state/ahead.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <string.h>
 
 #include "base/util.h"
@@ -43,7 +44,7 @@ void sk_ahead_ask(struct sk_state *state, int64_t step,
 	if (is_worth_it(state) && step >= 0) {
 		a->slot = (struct sk_wire_slot){
 			.state = state->id, .step = step,
-			.flags = sk_slot_flags(o->flags, o->wait_ms) };
+			.flags = sk_slot_flags(o->flags, true) };
 		a->request = (struct sk_conn_ahead){ .msg = {
 			.type = SK_MSG_SLOT, .body.slot = a->slot } };
 		a->asked = sk_conn_ask_ahead(
@@ -84,15 +85,21 @@ void sk_ahead_end(struct sk_state *state)
 bool sk_ahead_take(struct sk_state *state, struct sk_msg *msg,
 		   uint64_t until_ns, int *ret_result, struct sk_err *err)
 {
+	struct sk_wire_slot wanted = msg->body.slot;
 	struct sk_ahead *a = &state->ahead;
+	int r;
 
+	wanted.flags |= SK_SLOT_WILL_WAIT;
 	if (!a->asked)
 		return false;
-	if (memcmp(&a->slot, &msg->body.slot, sizeof(a->slot))) {
+	if (memcmp(&a->slot, &wanted, sizeof(wanted))) {
 		sk_ahead_drop(state);
 		return false;
 	}
-	*ret_result = hear(state, until_ns, err);
+	r = hear(state, until_ns, err);
+	if (r == -EBUSY)	/* then; there may be one by now */
+		return false;
+	*ret_result = r;
 	*msg = a->request.msg;
 	return true;
 }

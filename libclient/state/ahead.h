@@ -29,7 +29,8 @@ void sk_ahead_drop(struct sk_state *state);
 
 /** Whether the slot of @msg was asked for; then its reply is in @msg and what
  * became of it in @ret_result, as of sk_conn_call_in(). What was asked for
- * another one is given back. With state->lock held. */
+ * another one is given back, and that there was none then does not count.
+ * With state->lock held. */
 bool sk_ahead_take(struct sk_state *state, struct sk_msg *msg,
 		   uint64_t until_ns, int *ret_result, struct sk_err *err);
 

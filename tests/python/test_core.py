@@ -611,3 +611,26 @@ def test_the_oldest_is_all_that_asking_in_vain_costs(client: Client) -> None:
         assert [s["step"] for s in snapshots(client, "cost")
                 if s["complete"]] == [2]
     assert state.restore()["step"] == 2
+
+
+def _pin(word: str, steps: list[int]) -> None:
+    for step in steps:
+        subprocess.run([program("cachectl"), word, f"busy/{step}"],
+                       check=True)
+
+
+def test_that_there_was_no_slot_then_is_no_answer(client: Client) -> None:
+    state, _ = _described(client, "busy")
+    for step in range(3, 6):
+        held = [s["step"] for s in snapshots(client, "busy")]
+        _pin("pin", held)
+        state.ask(step, 0, 0)
+        snapshots(client, "busy")       # it has been answered
+        with pytest.raises(Busy):
+            state.snapshot(step)
+        state.ask(step, 0, 0)
+        snapshots(client, "busy")
+        _pin("unpin", held)
+        state.snapshot(step)
+        state.fence()
+        state.wait(step, _core.COMPLETE, 30000)
