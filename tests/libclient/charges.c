@@ -56,24 +56,58 @@ static int put(const struct group *g, const char *file, const char *text)
 	return n < 0 ? -errno : 0;
 }
 
+static const char *root_of(unsigned version)
+{
+	return version == 1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
+}
+
+/* Whether groups below this one, of version 2, have memory of their own. */
+static bool hands_memory_on(const char *group)
+{
+	char path[SK_CGROUP_ROOM + 96], names[512] = "";
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "%s%s/cgroup.subtree_control",
+		       root_of(2), group);
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	(void)!fgets(names, sizeof(names), f);
+	fclose(f);
+	return strstr(names, "memory") != NULL;
+}
+
+/* Of version 2, groups have memory where the one above says so, which one that
+ * has processes may not: the next above ours that does, as the slice does that
+ * a session lies in; else ours, which says so if it may. */
+static void find_parent(struct sk_cgroup *group)
+{
+	struct sk_cgroup at = *group;
+	struct group ours = { .version = 2 };
+	char *slash;
+
+	while (!hands_memory_on(at.path) && (slash = strrchr(at.path, '/')))
+		*slash = 0;
+	if (hands_memory_on(at.path)) {
+		*group = at;
+		return;
+	}
+	(void)snprintf(ours.dir, sizeof(ours.dir), "%s%s", root_of(2),
+		       group->path);
+	(void)put(&ours, "cgroup.subtree_control", "+memory");
+}
+
 static int make_group(struct group *g, const char *name)
 {
-	struct sk_cgroup mine;
-	struct group parent;
+	struct sk_cgroup above;
 
-	if (sk_cgroup_of(sk_os_linux(), "self", &mine) < 0 || !mine.version)
+	if (sk_cgroup_of(sk_os_linux(), "self", &above) < 0 || !above.version)
 		return -ENOENT;
-	parent = (struct group){ .version = mine.version };
-	(void)snprintf(parent.dir, sizeof(parent.dir), "%s%s",
-		       mine.version == 1 ? "/sys/fs/cgroup/memory" :
-		       "/sys/fs/cgroup", mine.path);
-	*g = (struct group){ .version = mine.version };
-	(void)snprintf(g->dir, sizeof(g->dir), "%.4000s/shardkeep-%d-%s",
-		       parent.dir, (int)getpid(), name);
-	/* Of version 2, groups have memory where the one above says so, which
-	 * one that has processes may not. */
-	if (mine.version == 2)
-		(void)put(&parent, "cgroup.subtree_control", "+memory");
+	if (above.version == 2)
+		find_parent(&above);
+	*g = (struct group){ .version = above.version };
+	(void)snprintf(g->dir, sizeof(g->dir), "%s%s/shardkeep-%d-%s",
+		       root_of(g->version), above.path, (int)getpid(), name);
 	if (mkdir(g->dir, 0755) < 0)
 		return -errno;
 	return 0;
