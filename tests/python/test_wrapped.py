@@ -44,7 +44,8 @@ class Coded(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.detach.default:
+        if func in (torch.ops.aten.detach.default,
+                    torch.ops.aten.view.default):   # of its own shape
             return cls(args[0].codes, args[0].scale)
         if func is torch.ops.aten.is_pinned.default:
             return False

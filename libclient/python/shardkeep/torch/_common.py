@@ -105,7 +105,8 @@ def _of_another_kind(t: torch.Tensor) -> str | None:
         return "is a nested tensor; store its values and offsets"
     if type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return (f"is a {type(t).__qualname__}, whose values are in other "
-                f"tensors{_inner(t)}; store those")
+                f"tensors{_inner(t)}; store those, as "
+                "shardkeep.torch.dcp.parts() gives them")
     if torch._C._functorch.is_functorch_wrapped_tensor(t) or \
             torch._is_functional_tensor(t):
         return "is a tensor of a transformation, such as vmap, and has no " \

@@ -117,6 +117,8 @@ class FlatPart:
             raise ValueError(f"{name}: the flat tensor it is a part of is "
                              "not contiguous")
         if self.piece is None:
+            if not base.numel():
+                return ()
             zeros = (0,) * base.dim()
             return ((zeros, tuple(base.shape), base.data_ptr(), None),)
         step = base.element_size()

@@ -18,7 +18,7 @@ from ._flat import FlatPart, Piece, flattened_ids, pieces_of
 from ._optimizers import Stepped, load_group, opened
 from ._watch import Watch
 from ._wrapped import (
-    has_part, is_wrapped, kept_beside, parts_of, places_of, step_once)
+    has_part, has_parts, kept_beside, parts_of, places_of, step_once)
 
 #: An optimizer, a parameter, and all that it kept of it.
 Dropped = tuple[Stepped, Any, dict[str, Any]]
@@ -226,7 +226,7 @@ class LiveTensors:
             self._walk()
         found = [(name, where[key], name) for where, key, name in self._places
                  if where[key] is not None]
-        if any(is_wrapped(t) for _, t, _ in found):
+        if any(has_parts(t) for _, t, _ in found):
             found = [(part, x, part) for name, t, _ in found
                      for part, x in parts_of(name, t)]
         found += [("model." + fqn, piece.parameter(), "model." + fqn)
@@ -249,7 +249,7 @@ class LiveTensors:
                     _state_name(label, key)
                 if apart:
                     found.append((name, self._placed(fqn, t, stepped), owner))
-                elif is_wrapped(t):
+                elif has_parts(t):
                     found += [(part, x, owner) for part, x in
                               parts_of(name, t)]
                 else:
@@ -320,7 +320,7 @@ class LiveTensors:
                 live += found
         self.mixed = more
         # An object that has its values in others is to stay the one it is.
-        held += [(d, type(d[key])) for d, key in live if is_wrapped(d[key])]
+        held += [(d, type(d[key])) for d, key in live if has_parts(d[key])]
         places = _places_of_all(live)
         if any(d is None for d, _ in places):
             held.append((None, object))     # looked at each time
@@ -518,7 +518,7 @@ class LiveTensors:
 
 
 def _places_of_all(live: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
-    if not any(is_wrapped(d[key]) for d, key in live):
+    if not any(has_parts(d[key]) for d, key in live):
         return live
     return [place for d, key in live for place in places_of(d, key)]
 

@@ -5,6 +5,11 @@ weights and the states of its optimizers of few bits.
 What has ``__tensor_flatten__()`` says which tensors those are: they are the
 bytes that are kept, each under the name of the whole and its own. They come
 back in place, into an object of the same make, so no code is ever stored.
+
+Where it is the local part of a DTensor, nothing says how those tensors are
+cut: codes and the scales of blocks of them are what this shard was made into.
+So each shard's have names of their own, which say what they are a shard of,
+and come back into the same shard, on whichever rank that is.
 """
 
 from __future__ import annotations
@@ -13,41 +18,88 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ._flat import FlatPart
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, DTensor)
 
 
 def is_wrapped(t: Any) -> bool:
-    """Whether its values are in tensors that it names."""
+    """Whether its values are in tensors that it names; what a collective has
+    yet to bring is none of its own."""
     return type(t) not in _PLAIN and isinstance(t, torch.Tensor) and \
-        not isinstance(t, DTensor) and not t.is_nested and \
+        not isinstance(t, (DTensor, AsyncCollectiveTensor)) and \
+        not t.is_nested and \
         is_traceable_wrapper_subclass(t)
+
+
+def has_parts(t: Any) -> bool:
+    """Whether it, or what this rank holds of it, is one of those."""
+    return is_wrapped(t._local_tensor if isinstance(t, DTensor) else t)
+
+
+def _shard_of(t: DTensor) -> str:
+    """Which shard of it this rank holds, of how many along which dimension:
+    "dim0-1of4"; "" where nothing is cut."""
+    mesh, told = t.device_mesh, []
+    at = mesh.get_coordinate() or [0] * mesh.ndim
+    for i, p in enumerate(t.placements):
+        if p.is_replicate():
+            continue
+        split = getattr(p, "split_factor", None)
+        told.append(f"dim{getattr(p, 'dim', '')}-{at[i]}of{mesh.size(i)}" +
+                    (f"by{split}" if split is not None else ""))
+    return "-".join(told)
 
 
 def parts_of(name: str, t: Any) -> Iterator[tuple[str, Any]]:
     """The tensors that have the values of one, by name: mostly itself."""
-    if not is_wrapped(t):
+    if not has_parts(t):
         yield name, t
-        return
-    for inner in t.__tensor_flatten__()[0]:
-        yield from parts_of(f"{name}.{inner}", getattr(t, inner))
+    elif isinstance(t, DTensor):
+        shard = _shard_of(t)
+        for part, x in parts_of(f"{name}.{shard}" if shard else name,
+                                t._local_tensor):
+            yield part, FlatPart(x, None, 0)    # the ranks that have it know
+    else:
+        for inner in t.__tensor_flatten__()[0]:
+            yield from parts_of(f"{name}.{inner}", getattr(t, inner))
 
 
 def places_of(where: Any, key: str) -> Iterator[tuple[Any, str]]:
     """The dicts that those are in, and their keys there; None for the dict
     of one that only a property or a slot shows."""
     t = where[key]
-    if not is_wrapped(t):
+    if not has_parts(t):
         yield where, key
         return
     mine = getattr(t, "__dict__", {})
-    for inner in t.__tensor_flatten__()[0]:
+    inners = t.__tensor_flatten__()[0] if is_wrapped(t) else [key]
+    for inner in inners:
         if isinstance(mine.get(inner), torch.Tensor):
             yield from places_of(mine, inner)
         else:
             yield None, inner
+
+
+def parts(state: Any) -> Any:
+    """A state dict with dicts of those in the place of each tensor that has
+    its values in others, as ``dcp.save()`` and ``dcp.load()`` can take it:
+    the same memory, so what is loaded comes back in place."""
+    if isinstance(state, dict):
+        return {key: parts(x) for key, x in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(parts(x) for x in state)
+    if not has_parts(state):
+        return state
+    if isinstance(state, DTensor):
+        shard, local = _shard_of(state), parts(state._local_tensor)
+        return {shard: local} if shard else local
+    return {inner: parts(getattr(state, inner))
+            for inner in state.__tensor_flatten__()[0]}
 
 
 def kept_beside(t: Any) -> list[str]:
@@ -61,12 +113,11 @@ def kept_beside(t: Any) -> list[str]:
 
 
 def has_part(mine: dict[str, Any], key: str) -> bool:
-    """Whether one of an optimizer's tensors, or a part of one, is called
-    so."""
+    """Whether one of an optimizer's tensors is called so, or has its values
+    in what may be: of one in shards, another rank's are no part of ours."""
     return key in mine or "." in key and any(
-        is_wrapped(t) and any(key == name for name, _ in parts_of(k, t))
-        for k, t in mine.items()
-        if isinstance(k, str) and key.startswith(k + "."))
+        has_parts(t) and key.startswith(k + ".")
+        for k, t in mine.items() if isinstance(k, str))
 
 
 @torch.no_grad()

@@ -46,6 +46,7 @@ from ._common import (
 from ._reading import Alone, Question, described_bytes
 from ._dcp_states import STATES, key_of
 from ._together import absent_are_logged
+from ._wrapped import parts
 
 log = logging.getLogger("shardkeep")
 
