@@ -21,12 +21,14 @@ struct sk_text {
 	bool failed;		/* out of memory: what follows is dropped */
 };
 
-/** Room for @n more bytes, or NULL; who wrote them adds them to n. */
+/** Room for @n more bytes, 0 as well, or NULL; who wrote them adds them to
+ * n. */
 char *sk_text_more(struct sk_text *t, size_t n);
 static inline char *sk_text_room(struct sk_text *t, size_t n)
 {
-	return !t->failed && t->room - t->n >= n ? t->v + t->n :
-						   sk_text_more(t, n);
+	/* More than that: what is empty has no room for nothing either. */
+	return !t->failed && t->room - t->n > n ? t->v + t->n :
+						  sk_text_more(t, n);
 }
 
 /** As they are, whether nested or not. Here, so that of a word that is written

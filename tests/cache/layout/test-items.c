@@ -9,6 +9,7 @@
 #include "base/util.h"
 #include "layout/layout.h"
 #include "layout/private.h"
+#include "layout/text.h"
 #include "support/random.h"
 
 #define ITEMS_MAX 24
@@ -241,4 +242,14 @@ Test(items, more_of_them_take_no_more_json)
 	cr_assert_gt(json_for(10), 0);	/* that they are counted */
 	cr_assert_eq(json_for(10), json_for(2000));
 	json_set_alloc_funcs(malloc, free);
+}
+
+/* NULL would be for want of memory; nor may it be reckoned with. */
+Test(items, an_empty_text_has_room_for_nothing)
+{
+	struct sk_text t = { 0 };
+
+	cr_assert(sk_text_room(&t, 0));
+	cr_assert_not(t.failed);
+	free(t.v);
 }
