@@ -103,8 +103,7 @@ static int by_listed_rank(const void *a, const void *b)
 	return memcmp(&x->digest, &y->digest, sizeof(x->digest));
 }
 
-/* By which the agent says that where the restore may look is the whole. */
-static uint32_t whole_flag(const struct sk_restoring *rs)
+uint32_t sk_restore_whole_flag(const struct sk_restoring *rs)
 {
 	if (rs->flags & SK_RESTORE_MEMORY_ONLY)
 		return SK_SNAP_RESIDENT;
@@ -124,9 +123,11 @@ static int list(struct sk_restoring *rs, const struct sk_restore_offer *offer)
 	strcpy(id.job, rs->state->job.name);
 	r = sk_list_parts(&rs->conn, &id, sk_until(rs->sk), &rs->listed,
 			  &rs->n_listed, &flags, &rs->err);
-	rs->whole = flags & whole_flag(rs);
-	/* A moment ago it was complete. */
-	rs->stale |= !(flags & SK_SNAP_COMPLETE) && !rs->apart;
+	rs->whole = flags & sk_restore_whole_flag(rs);
+	/* A moment ago it was complete, or all of it where it may be read. */
+	rs->stale |= !rs->apart && (!(flags & SK_SNAP_COMPLETE) ||
+				    (offer->flags & SK_OFFER_THERE &&
+				     !rs->whole));
 	if (r >= 0 && rs->n_listed)
 		qsort(rs->listed, rs->n_listed, sizeof(*rs->listed),
 		      by_listed_rank);

@@ -5,6 +5,9 @@
 
 #include "restore/restoring.h"
 
+/** By which the agent says that where the restore may look is the whole:
+ * SK_SNAP_... */
+uint32_t sk_restore_whole_flag(const struct sk_restoring *rs);
 /** Lists the images of one offer; opens none. */
 int sk_restore_images(struct sk_restoring *rs,
 		      const struct sk_restore_offer *offer);

@@ -97,18 +97,24 @@ static int list(struct sk_restoring *rs, struct sk_wire_snapshot **ret,
 	return 0;
 }
 
-static struct sk_restore_offer offer_of(const struct sk_wire_snapshot *s)
+static struct sk_restore_offer offer_of(const struct sk_restoring *rs,
+					const struct sk_wire_snapshot *s)
 {
-	return (struct sk_restore_offer){
+	struct sk_restore_offer offer = {
 		.run = s->id.run,
 		.run_id = s->id.run_id,
 		.step = s->id.step,
 		.digest = s->digest,
 		.world = s->id.world,
-		.flags = (s->flags & SK_SNAP_COMPLETE ? SK_OFFER_COMPLETE :
-							0) |
-			 (s->flags & SK_SNAP_DURABLE ? SK_OFFER_DURABLE : 0),
 	};
+
+	if (s->flags & SK_SNAP_COMPLETE)
+		offer.flags |= SK_OFFER_COMPLETE;
+	if (s->flags & SK_SNAP_DURABLE)
+		offer.flags |= SK_OFFER_DURABLE;
+	if (s->flags & sk_restore_whole_flag(rs))
+		offer.flags |= SK_OFFER_THERE;
+	return offer;
 }
 
 int sk_restore_offers(struct sk_restoring *rs)
@@ -131,7 +137,7 @@ int sk_restore_offers(struct sk_restoring *rs)
 		if (!whole)
 			r = note_incomplete(rs, &s[i]);
 		if (offered[whole]++ < SK_OFFERS_MAX)
-			rs->offers[rs->n_offers++] = offer_of(&s[i]);
+			rs->offers[rs->n_offers++] = offer_of(rs, &s[i]);
 	}
 	return r;
 }

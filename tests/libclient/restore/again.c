@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/util.h"
+#include "support/await.h"
 #include "support/fault-os.h"
 
 #define OLD 10
@@ -98,6 +99,19 @@ static void evict_when_planned(struct rank *rank, int meeting)
 {
 	if (meeting == 2)
 		rank_evict(rank, NEW);
+}
+
+/* It goes from disk between the two lists, and is back before the next: what
+ * memory has is complete all the while. */
+static void leave_disk_for_a_while(struct rank *rank, int meeting)
+{
+	if (meeting == 1)
+		rank_manage(rank, NEW, SK_MSG_EVICT,
+			    SK_EVICT_FORCE | SK_EVICT_DISK);
+	if (meeting != 2)
+		return;
+	rank_manage(rank, NEW, SK_MSG_FLUSH, 0);
+	AWAIT(rank_flags_of(rank, NEW) & SK_SNAP_DURABLE, "not flushed");
 }
 
 /* ---- meeting ---- */
@@ -257,6 +271,18 @@ static void evicted(struct scene *scene)
 		.meanwhile = evict_when_planned });
 }
 
+/* One place alone counts where nothing else may be looked at. */
+static void away_from_disk(struct scene *scene)
+{
+	scene_ranks(scene, "away", 2, save, NULL);
+	try(scene, "away", &(struct plan){
+		.step = SK_LATEST, .flags = SK_RESTORE_DISK_ONLY,
+		.got = NEW, .meanwhile = leave_disk_for_a_while });
+	try(scene, "away", &(struct plan){
+		.step = NEW, .flags = SK_RESTORE_DISK_ONLY,
+		.got = NEW, .meanwhile = leave_disk_for_a_while });
+}
+
 /* ---- those who look ---- */
 
 static void evict(void *arg)
@@ -322,6 +348,7 @@ int main(int argc, char **argv)
 	replaced(&scene);
 	replaced_without_end(&scene);
 	evicted(&scene);
+	away_from_disk(&scene);
 	inspected(&scene);
 	scene_close(&scene);
 	return 0;

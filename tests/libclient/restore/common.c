@@ -454,36 +454,60 @@ void rank_snapshot(struct rank *rank, int64_t step, int until)
 	}
 }
 
-static void find(struct sk_conn *conn, struct rank *rank, int64_t step,
-		 struct sk_wire_id *ret)
+static struct sk_wire_snapshot find(struct sk_conn *conn, struct rank *rank,
+				    int64_t step)
 {
-	struct sk_wire_snapshot *listed = NULL;
+	struct sk_wire_id id = { .step = step, .rank = -1 };
+	struct sk_wire_snapshot *listed = NULL, found;
 	struct sk_list_gaps gaps = { 0 };
 	struct sk_err err = { "" };
 	size_t n = 0;
 
-	*ret = (struct sk_wire_id){ .step = step, .rank = -1 };
-	(void)snprintf(ret->job, sizeof(ret->job), "%s", rank->job);
-	CHECK(!sk_list_snapshots(conn, ret, 0, sk_until(rank->sk), &listed, &n,
+	(void)snprintf(id.job, sizeof(id.job), "%s", rank->job);
+	CHECK(!sk_list_snapshots(conn, &id, 0, sk_until(rank->sk), &listed, &n,
 				 &gaps, &err), "%s", err.text);
 	CHECK(n == 1, "%zu snapshots of step %lld", n, (long long)step);
-	*ret = listed[0].id;
+	found = listed[0];
 	free(listed);
+	return found;
+}
+
+static void meet_agent(struct rank *rank, struct sk_conn *conn)
+{
+	struct sk_err err = { "" };
+
+	CHECK(!sk_conn_open(sk_os_linux(), rank->scene->socket,
+			    sk_until(rank->sk), conn, &err), "%s", err.text);
+}
+
+uint32_t rank_flags_of(struct rank *rank, int64_t step)
+{
+	struct sk_conn conn = SK_CONN_NULL;
+	uint32_t flags;
+
+	meet_agent(rank, &conn);
+	flags = find(&conn, rank, step).flags;
+	sk_conn_close(&conn);
+	return flags;
+}
+
+void rank_manage(struct rank *rank, int64_t step, uint32_t type,
+		 uint32_t flags)
+{
+	struct sk_conn conn = SK_CONN_NULL;
+	struct sk_msg msg = { .type = type, .body.manage.flags = flags };
+	struct sk_err err = { "" };
+
+	meet_agent(rank, &conn);
+	msg.body.manage.id = find(&conn, rank, step).id;
+	CHECK(!sk_conn_call(&conn, &msg, NULL, 0, NULL, NULL,
+			    sk_until(rank->sk), &err), "%s", err.text);
+	sk_conn_close(&conn);
 }
 
 void rank_evict(struct rank *rank, int64_t step)
 {
-	struct sk_conn conn = SK_CONN_NULL;
-	struct sk_msg msg = { .type = SK_MSG_EVICT,
-			      .body.manage.flags = SK_EVICT_FORCE };
-	struct sk_err err = { "" };
-
-	CHECK(!sk_conn_open(sk_os_linux(), rank->scene->socket,
-			    sk_until(rank->sk), &conn, &err), "%s", err.text);
-	find(&conn, rank, step, &msg.body.manage.id);
-	CHECK(!sk_conn_call(&conn, &msg, NULL, 0, NULL, NULL,
-			    sk_until(rank->sk), &err), "%s", err.text);
-	sk_conn_close(&conn);
+	rank_manage(rank, step, SK_MSG_EVICT, SK_EVICT_FORCE);
 }
 
 int rank_restore(struct rank *rank, int64_t step, uint32_t flags,

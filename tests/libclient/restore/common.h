@@ -107,7 +107,12 @@ uint64_t rank_wrong_in(struct rank *rank, int64_t step, const char *name);
 /** Takes a snapshot and waits until this rank's part of it is SK_SEALED, or
  * the whole of it SK_COMPLETE or SK_DURABLE. */
 void rank_snapshot(struct rank *rank, int64_t step, int until);
-/** Has the rank's agent have that step in memory no more. */
+/** What the rank's agent says of that step: SK_SNAP_... */
+uint32_t rank_flags_of(struct rank *rank, int64_t step);
+/** Sends it a message about that step: @type is SK_MSG_PIN and the like. */
+void rank_manage(struct rank *rank, int64_t step, uint32_t type,
+		 uint32_t flags);
+/** Has it have that step in memory no more. */
 void rank_evict(struct rank *rank, int64_t step);
 /** sk_restore() with the agent's comm. */
 int rank_restore(struct rank *rank, int64_t step, uint32_t flags,
