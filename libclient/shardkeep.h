@@ -744,12 +744,13 @@ struct sk_report {
  * can be, or a comm that says other ranks than the job's; -EBADMSG a
  * checksum failed, now or when somebody else looked, and no other holder is
  * left; -ETIMEDOUT a rank did not come; -EIO, also where nothing was found and
- * the store, or a part of it, could not be read: that is no first run; -EPROTO
- * the comm does not bring back what it is given; -EDQUOT, -EMFILE, -ENFILE more
- * images than may be open; -ENODEV, -EFAULT a tensor is on a CUDA device that
- * cannot be reached, or in memory that was freed; -EBUSY one of its streams
- * captures a graph; -ENOMEM; -ECONNRESET the agent is gone, and no other in its
- * place; -EOWNERDEAD.
+ * the store, or a part of it, could not be read, or SK_LATEST was asked for and
+ * all that there is went before it was read, again and again: that is no first
+ * run; -EPROTO the comm does not bring back what it is given; -EDQUOT, -EMFILE,
+ * -ENFILE more images than may be open; -ENODEV, -EFAULT a tensor is on a CUDA
+ * device that cannot be reached, or in memory that was freed; -EBUSY one of its
+ * streams captures a graph; -ENOMEM; -ECONNRESET the agent is gone, and no other
+ * in its place; -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,
 	       const struct sk_comm *comm,

@@ -220,6 +220,23 @@ static bool must_list_again(const struct sk_restoring *rs, int r)
 	       rs->listed_again < SK_LIST_AGAIN_MAX;
 }
 
+/* Who could not look must not say that there is nothing: a job would begin
+ * anew. */
+static int say_lacking(struct sk_restoring *rs, int r)
+{
+	if (r != -ENODATA && r != -ENOENT)
+		return r;
+	if (r == -ENODATA && rs->apart && rs->gaps_anywhere)
+		return sk_err_prefix(&rs->err, -EIO, "a store cannot be read, "
+				     "and without it");
+	if (rs->step == SK_LATEST && rs->stale_anywhere)
+		return sk_err_prefix(&rs->err, -EIO, "what there is was "
+				     "replaced or went each of %u times that "
+				     "it was listed, and", rs->listed_again +
+				     1);
+	return -ENOENT;
+}
+
 static int attempt_all(struct sk_restoring *rs)
 {
 	struct sk_restore_offer past = rs->past;
@@ -253,11 +270,7 @@ static int attempt_all(struct sk_restoring *rs)
 		rs->err = first;
 		r = failed;
 	}
-	/* Who could not look must not say that there is nothing. */
-	if (r == -ENODATA && rs->apart && rs->gaps_anywhere)
-		return sk_err_prefix(&rs->err, -EIO, "a store cannot be read, "
-				     "and without it");
-	return r == -ENODATA ? -ENOENT : r;
+	return say_lacking(rs, r);
 }
 
 /* ---- the call ---- */

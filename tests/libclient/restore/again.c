@@ -47,6 +47,13 @@ static void save(struct rank *rank)
 	}
 }
 
+static void save_one(struct rank *rank)
+{
+	rank_whole(rank);
+	rank_write(rank, NEW);
+	rank_snapshot(rank, NEW, SK_DURABLE);
+}
+
 /* ---- what happens meanwhile ---- */
 
 static void path_of(const struct rank *rank, int64_t step, char *ret,
@@ -254,6 +261,11 @@ static void replaced_without_end(struct scene *scene)
 	try(scene, "restless", &(struct plan){
 		.step = SK_LATEST, .got = NEW,
 		.meanwhile = replace_always });
+	/* No first run, of which nothing would be taken. */
+	scene_ranks(scene, "only", 2, save_one, NULL);
+	try_unseen(scene, "only", (struct plan){
+		.step = SK_LATEST, .flags = SK_RESTORE_DISK_ONLY,
+		.result = -EIO, .meanwhile = replace_always });
 }
 
 /* What is on disk is the same; memory alone has the one before it. */
