@@ -32,6 +32,7 @@ cat >"$dir/conf" <<-EOF
 	seal-writes = no
 EOF
 expect 0 --config "$dir/conf"
+! grep "cannot" "$dir/out" || fail "something is said of a file that is fine"
 says "^memory = 64M	# $dir/conf:2$"
 says "^store = /srv/a b	# $dir/conf:3$"
 says "^no-direct = yes	# $dir/conf:6$"

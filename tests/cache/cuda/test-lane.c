@@ -612,6 +612,8 @@ Test(lane_12_0, nearest_node)
 	setenv("VCUDA_NUMA", "5", 1);
 	cr_assert_eq(node_by_file("2\n"), 2);
 	cr_assert_eq(node_by_file("0\n"), 0);
+	cr_assert_eq(node_by_file("2147483647\n"), 2147483647);
+	cr_assert_eq(node_by_file("2147483648\n"), -1);
 	cr_assert_eq(node_by_file("-1\n"), -1);
 	cr_assert_eq(node_by_file("none\n"), -1);
 	cr_assert_eq(node_by_file(""), -1);

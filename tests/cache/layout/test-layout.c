@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -258,6 +259,43 @@ Test(layout, sees_each_flipped_bit_of_a_stamped_header, .timeout = 300)
 	cr_assert_eq(sk_layout_read_stamp(sketch, header, &stamp, NULL), 0);
 	sk_layout_free(sketch);
 	sk_recall_free(recall);
+	sk_layout_free(l);
+	free(header);
+}
+
+static char *behind(char *header, size_t n, const char *word)
+{
+	char *at = memmem(header, n, word, strlen(word));
+
+	cr_assert(at);
+	return at + strlen(word);
+}
+
+/* Its checksum is right, and a number is none. */
+Test(layout, a_stamp_that_is_no_number_is_not_its)
+{
+	struct sk_layout *l = NULL;
+	char *header = small_header(&l), *sum_at, digits[17];
+	struct sk_layout *sketch = sk_layout_sketch(l, l);
+	const struct sk_layout *both[] = { l, sketch };
+	uint64_t sum;
+	struct sk_stamp stamp = { .sums = &sum };
+
+	sum_at = behind(header, l->header_bytes, "\\\"xxh3\\\":\\\"");
+	*behind(header, l->header_bytes, "\\\"run\\\":") = 'x';
+	memset(sum_at, '0', 16);
+	(void)snprintf(digits, sizeof(digits), "%016" PRIx64,
+		       sk_xxh3(header, l->header_bytes));
+	memcpy(sum_at, digits, 16);
+	for (int i = 0; i < 2; i++) {
+		struct sk_err err = { "" };
+
+		cr_assert_eq(sk_layout_read_stamp(both[i], header, &stamp,
+						  &err), -EBADMSG);
+		cr_assert(strstr(err.text, "not that of its layout"), "%s",
+			  err.text);
+	}
+	sk_layout_free(sketch);
 	sk_layout_free(l);
 	free(header);
 }
