@@ -97,6 +97,12 @@ static int nothing(struct sk_restoring *rs,
 		return none_of(rs, ballots, i);
 	}
 	asked_for(rs, asked, sizeof(asked));
+	/* Of one agent, which has some, and never the same for all. */
+	if (rs->step == SK_LATEST && sk_restore_out_of_step(rs, ballots))
+		return sk_err_set(&rs->err, -EIO, "job \"%s\" has no snapshot"
+				  "%s that all %d ranks have listed before it "
+				  "was replaced, of %u times", job, asked,
+				  rs->state->job.world, rs->listed_again + 1);
 	return sk_err_set(&rs->err, -ENOENT, "job \"%s\" has no snapshot%s "
 			  "that all %d ranks can reach", job, asked,
 			  rs->state->job.world);

@@ -241,6 +241,7 @@ static int list_snapshots(struct sk_msg *msg)
 				 s[k].id.step != agent.images[i].step))
 			k++;
 		give_id(&s[k].id, &agent.images[i]);
+		s[k].id.step += agent.restless ? agent.snapshot_lists : 0;
 		s[k].flags = agent.incomplete ? 0 : SK_SNAP_COMPLETE;
 		s[k].flags |= SK_SNAP_MEMORY | SK_SNAP_DISK;
 		if (agent.incomplete)
@@ -362,7 +363,7 @@ void forget_images(void)
 		sk_layout_free(agent.images[i].layout);
 	}
 	agent.n = 0;
-	agent.incomplete = false;
+	agent.incomplete = agent.restless = false;
 	agent.together = 0;
 	agent.opens = agent.lists = agent.snapshot_lists = 0;
 	agent.records = 0;

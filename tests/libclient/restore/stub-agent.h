@@ -29,6 +29,7 @@ struct stub_agent {
 	struct image images[IMAGES_MAX];
 	int n;
 	bool incomplete;
+	bool restless;		/* each list has other steps than the last */
 	uint64_t run_id;	/* of the runs that are saved */
 	unsigned unreadable;	/* of the store */
 	unsigned opens;

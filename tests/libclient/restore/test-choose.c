@@ -251,6 +251,21 @@ Test(restore, nothing_to_restore_says_so)
 	free_test(&test);
 }
 
+/* Ranks of one agent never hear of the same: a job must not begin anew. */
+Test(restore, what_never_stands_still_is_no_first_run)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	agent.restless = true;
+	cr_assert_eq(run_plain(&test, ranks, SK_LATEST, NULL), -EIO);
+	cr_assert(strstr(ranks[0].text, "of 9 times"), "%s", ranks[0].text);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
 /* Each byte that several ranks of a node read is verified by one of them. */
 Test(restore, ranks_share_the_verification)
 {
