@@ -16,6 +16,7 @@
 
 #define JOB "left"
 #define CLIENTS "shardkeep_clients"
+#define MOST 64			/* more than a connection may have waiting */
 
 struct scene {
 	struct whole w;
@@ -171,6 +172,24 @@ static void test(struct scene *s, const struct asked *q)
 	close(ends[1]);
 }
 
+/* What is refused, since as many wait as may, leaves nothing either. */
+static void test_busy(struct scene *s)
+{
+	struct sk_msg msg = { .type = SK_MSG_RETAIN, .body.retain = {
+		.id = { .job = JOB, .step = -1, .rank = -1 },
+		.flags = SK_RETAIN_DEFAULT } };
+
+	CHECK(rank_slot(&s->r, 3, 0) >= 0, "no slot: %s", rig_why(&s->r.msg));
+	for (int i = 0; i < MOST; i++)
+		rank_send_wait(&s->r, 3, 1, WAIT_MS);
+	msg.seq = 1;
+	rig_send(s->r.sock, &msg);
+	do
+		CHECK_STATUS(rig_reply(s->r.sock, &msg, NULL, NULL), -EBUSY,
+			     &msg);
+	while (msg.type != SK_MSG_RETAIN);
+}
+
 int main(void)
 {
 	struct scene s;
@@ -181,6 +200,7 @@ int main(void)
 	CHECK(snapshot_flags(s.sock, JOB, 2) & SK_SNAP_PINNED, "the pin");
 	CHECK(!(snapshot_flags(s.sock, JOB, 1) & SK_SNAP_DISK),
 	      "step 1 is there");
+	test_busy(&s);
 	end(&s);
 	return 0;
 }

@@ -151,6 +151,18 @@ Test(steps, refuse_what_is_none)
 	}
 }
 
+/* As many loops as there may be, none of which goes into another. */
+Test(steps, as_many_as_there_may_be)
+{
+	struct sk_steps s = { .n = SK_STEPS_MAX };
+	int64_t stride = 1;
+
+	for (int i = 0; i < SK_STEPS_MAX; i++, stride *= 3)
+		s.v[i] = (struct sk_step){ 2, stride };
+	cr_assert(sk_steps_normalize(&s, 1 << SK_STEPS_MAX));
+	cr_assert_eq(s.n, SK_STEPS_MAX);
+}
+
 /* Slices and subsets of meshes as trainers have them are said by steps. */
 Test(steps, say_what_meshes_are)
 {
