@@ -10,6 +10,7 @@ Arguments: the root of the sources, shardkeepd, cachectl, shardkeep-bench.
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -218,6 +219,20 @@ def check_paths(root: Path, documents: dict[str, str]) -> None:
                   f"{name} names {path}")
 
 
+def check_tests(documents: dict[str, str]) -> None:
+    """Of a build, which is where tests run: meson passes over others."""
+    there = {t["name"] for t in json.loads(
+        Path("meson-info/intro-tests.json").read_text())}
+    named = 0
+    for name, text in documents.items():
+        for command in re.findall(r"`meson test ([^`]+)`", text):
+            words = shlex.split(command.replace("-C build/test", ""))
+            named += len(words)
+            for word in words:
+                check(word in there, f"{name} names a test {word}")
+    check(named > 10, f"{named} tests are named")
+
+
 def check_roff(root: Path) -> None:
     """A line that begins with a dot is a request, and is not seen."""
     for path in (root / "docs/man").glob("*.scd"):
@@ -258,6 +273,7 @@ def main() -> None:
     check_messages(root, code)
     check_names(root, code, documents)
     check_paths(root, documents)
+    check_tests(documents)
     check_roff(root)
     check_huge_pages(documents)
     check_monitoring(root)
