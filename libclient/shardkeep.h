@@ -556,9 +556,9 @@ struct sk_comm {
 	 * what it costs whatever it moves: up to 4 MiB. 0: 1 MiB, for which
 	 * what passes stays in the caches. Of all ranks' the most counts. */
 	uint64_t round_bytes;
-	/** How many ranks it joins, and which of them this one is: sk_comm_mpi(),
-	 * sk_comm_meet() and sk_comm_nccl() say so, as theirs need not be the
-	 * job's. @world 0: the caller answers for both. */
+	/** How many ranks it joins, and which of them this one is:
+	 * sk_comm_mpi(), sk_comm_meet() and sk_comm_nccl() say so, as theirs
+	 * need not be the job's. @world 0: the caller answers for both. */
 	int32_t world, rank;
 	void *reserved[1];	/**< NULL */
 };
@@ -738,19 +738,19 @@ struct sk_report {
  * Errors: -ENOENT nothing to restore: a first run where SK_LATEST was asked for
  * and nothing else, and no reason to begin anew where a step, a run or a place
  * was (the sentence has them, and names what is missing where something was
- * there); -ENOKEY keys missing on either side, or
- * named in @opts and described by no rank (sk_error() lists them); -EINVAL
- * dtype or global shape differs, options that contradict, a name that none
- * can be, or a comm that says other ranks than the job's; -EBADMSG a
- * checksum failed, now or when somebody else looked, and no other holder is
- * left; -ETIMEDOUT a rank did not come; -EIO, also where nothing was found and
- * the store, or a part of it, could not be read, or SK_LATEST was asked for and
- * all that there is went before it was read, again and again: that is no first
- * run; -EPROTO the comm does not bring back what it is given; -EDQUOT, -EMFILE,
- * -ENFILE more images than may be open; -ENODEV, -EFAULT a tensor is on a CUDA
- * device that cannot be reached, or in memory that was freed; -EBUSY one of its
- * streams captures a graph; -ENOMEM; -ECONNRESET the agent is gone, and no other
- * in its place; -EOWNERDEAD.
+ * there); -ENOKEY keys missing on either side, or named in @opts and described
+ * by no rank (sk_error() lists them); -EINVAL dtype or global shape differs,
+ * options that contradict, a name that none can be, or a comm that says other
+ * ranks than the job's; -EBADMSG a checksum failed, now or when somebody else
+ * looked, and no other holder is left; -ETIMEDOUT a rank did not come; -EIO,
+ * also where nothing was found and the store, or a part of it, could not be
+ * read, or SK_LATEST was asked for and all that there is went before it was
+ * read, again and again: that is no first run; -EPROTO the comm does not bring
+ * back what it is given; -EDQUOT, -EMFILE, -ENFILE more images than may be
+ * open; -ENODEV, -EFAULT a tensor is on a CUDA device that cannot be reached,
+ * or in memory that was freed; -EBUSY one of its streams captures a graph;
+ * -ENOMEM; -ECONNRESET the agent is gone, and no other in its place;
+ * -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,
 	       const struct sk_comm *comm,

@@ -48,6 +48,9 @@ from ._dcp_states import STATES, key_of
 from ._together import absent_are_logged
 from ._wrapped import parts
 
+__all__ = ["ShardkeepReader", "ShardkeepWriter", "is_ours", "parse_id",
+           "parts"]
+
 log = logging.getLogger("shardkeep")
 
 # What FileSystemWriter takes and memory has no use for.
@@ -387,7 +390,7 @@ def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
                    ) -> tuple[list[Any], list[Any], list[WriteResult]]:
     """What to keep alive, the descriptions, the results."""
     keep: list[Any] = []
-    parts: dict[str, list[Any]] = {}
+    boxes: dict[str, list[Any]] = {}
     heads: dict[str, tuple[Any, ...]] = {}
     held: dict[str, list[torch.Tensor]] = {}
     results = []
@@ -395,7 +398,7 @@ def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
     def put_bytes(name: str, raw: bytearray) -> int:
         keep.append(raw)
         heads[name] = (name, _core.DTYPES["U8"], (len(raw),))
-        parts[name] = list(_objects.as_parts(raw))
+        boxes[name] = list(_objects.as_parts(raw))
         return len(raw)
 
     for item in plan.items:
@@ -419,7 +422,7 @@ def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
             heads[fqn] = (fqn, dtype_of(fqn, t),
                           tuple(item.tensor_data.size))
             size = t.numel() * t.element_size()
-            parts.setdefault(fqn, []).append(
+            boxes.setdefault(fqn, []).append(
                 (tuple(chunk.offsets), tuple(chunk.sizes),
                  t.data_ptr() if t.numel() else 0,
                  t.stride() if t.numel() else None))
@@ -427,7 +430,7 @@ def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
                                    storage_data=rank))
     put_bytes(f"{PLAN}{rank}",
               bytearray(_objects.dumps(about, "the plan")))
-    described = [(*head, None, (), 0, None, None, tuple(parts[name]),
+    described = [(*head, None, (), 0, None, None, tuple(boxes[name]),
                   _device.ordinal_of(name, held.get(name, ())))
                  for name, head in heads.items()]
     return keep, described, results
@@ -589,7 +592,7 @@ class ShardkeepReader(_Named, StorageReader):
               waiting: list[Any], planner: LoadPlanner) -> list[Any]:
         """Reads objects, and the boxes that do not overlap; returns what is
         left."""
-        parts: dict[str, list[Any]] = {}
+        boxes: dict[str, list[Any]] = {}
         held: dict[str, list[torch.Tensor]] = {}
         taken, left = [], []
         for w in waiting:
@@ -597,7 +600,7 @@ class ShardkeepReader(_Named, StorageReader):
             if not _volume(size):
                 taken.append(w)
                 continue
-            mine = parts.setdefault(fqn, [])
+            mine = boxes.setdefault(fqn, [])
             if any(_meet(box, size, p[0], p[1]) for p in mine):
                 left.append(w)
                 continue
@@ -608,7 +611,7 @@ class ShardkeepReader(_Named, StorageReader):
             described_bytes(objects) +
             [(fqn, dtype_of(fqn, held[fqn][0]), tuple(self._sizes[fqn]), None,
               (), 0, None, None, tuple(p), _device.ordinal_of(fqn, held[fqn]))
-             for fqn, p in parts.items() if p],
+             for fqn, p in boxes.items() if p],
             [objects, *(w[2] for w in taken)]))
         for item, target, memory, *_ in taken:
             if memory is not target:
