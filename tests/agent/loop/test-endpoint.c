@@ -191,6 +191,34 @@ Test(endpoint, trusts_no_directory_that_others_write)
 	user_end(&u);
 }
 
+/* Made anew while it serves: a directory that was said may be shared. */
+static int renewed_where_others_write(struct user *u, const char *said)
+{
+	struct sk_err err = { "" };
+	struct endpoint e;
+	int r;
+
+	cr_assert_eq(endpoint_open(&u->fault.os, said, &e, &err), 0, "%s",
+		     err.text);
+	cr_assert_eq(sk_dir_remove(sk_os_linux(), AT_FDCWD, u->dir), 0);
+	cr_assert(mkdir(u->dir, 0700) == 0 && chmod(u->dir, 0777) == 0);
+	r = endpoint_renew(&u->fault.os, &e, &err);
+	cr_assert(r == 0 || strstr(err.text, "ours alone"), "%s", err.text);
+	endpoint_close(&u->fault.os, &e);
+	(void)sk_dir_remove(sk_os_linux(), AT_FDCWD, u->dir);
+	return r;
+}
+
+Test(endpoint, trusts_none_that_others_made_meanwhile)
+{
+	struct user u;
+
+	user_init(&u);
+	cr_assert_eq(renewed_where_others_write(&u, NULL), -EPERM);
+	cr_assert_eq(renewed_where_others_write(&u, u.path), 0);
+	user_end(&u);
+}
+
 Test(endpoint, takes_no_file_or_link_for_a_directory)
 {
 	struct user u;
