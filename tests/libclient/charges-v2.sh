@@ -7,8 +7,10 @@
 # Arguments: client-charges, shardkeepd.
 set -u
 "$(dirname "$0")/../support/need" linux.uml timeout || exit
-case $1$2 in
-*/tmp/*)
+charges=$(realpath "$1")
+agent=$(realpath "$2")
+case "$charges:$agent" in
+/tmp/* | *:/tmp/*)
 	echo "what lies in /tmp is not seen in there: not tested"
 	exit 77
 	;;
@@ -22,12 +24,12 @@ mount -t proc none /proc
 mount -t sysfs none /sys
 mount -t tmpfs none /tmp
 mount -t cgroup2 none /sys/fs/cgroup
-"$1" "$2"; echo "root group: status \$?"
+"$charges" "$agent"; echo "root group: status \$?"
 cd /sys/fs/cgroup && mkdir slice slice/session
 echo +memory >cgroup.subtree_control
 echo +memory >slice/cgroup.subtree_control
 echo \$\$ >slice/session/cgroup.procs
-"$1" "$2"; echo "session: status \$?"
+"$charges" "$agent"; echo "session: status \$?"
 echo o >/proc/sysrq-trigger
 sleep 60
 END
