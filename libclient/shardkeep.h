@@ -676,6 +676,14 @@ void sk_comm_meet_free(struct sk_comm *comm);
 /** Do not verify checksums. For measuring what they cost. */
 #define SK_RESTORE_NO_VERIFY (1u << 4)
 
+/**
+ * Ranks of one restore need not ask for the same. Of names, what one allows
+ * (SK_RESTORE_MISSING_OK, EXTRA_OK) is allowed. A step, a run, a run_id and a
+ * place (MEMORY_ONLY, DISK_ONLY) that one asks for is everybody's, and two
+ * that do not go together are -EINVAL on all, with both ranks. Checksums are
+ * left out where all leave them out. Which names it wants is each one's own,
+ * and how long it waits: who waits least ends it for all.
+ */
 struct sk_restore_options {
 	uint32_t flags;		/**< SK_RESTORE_... */
 	uint32_t timeout_ms;	/**< to agree with the other ranks; 0: 60,000 */
@@ -740,17 +748,17 @@ struct sk_report {
  * was (the sentence has them, and names what is missing where something was
  * there); -ENOKEY keys missing on either side, or named in @opts and described
  * by no rank (sk_error() lists them); -EINVAL dtype or global shape differs,
- * options that contradict, a name that none can be, or a comm that says other
- * ranks than the job's; -EBADMSG a checksum failed, now or when somebody else
- * looked, and no other holder is left; -ETIMEDOUT a rank did not come; -EIO,
- * also where nothing was found and the store, or a part of it, could not be
- * read, or SK_LATEST was asked for and all that there is went before it was
- * read, again and again: that is no first run; -EPROTO the comm does not bring
- * back what it is given; -EDQUOT, -EMFILE, -ENFILE more images than may be
- * open; -ENODEV, -EFAULT a tensor is on a CUDA device that cannot be reached,
- * or in memory that was freed; -EBUSY one of its streams captures a graph;
- * -ENOMEM; -ECONNRESET the agent is gone, and no other in its place;
- * -EOWNERDEAD.
+ * options that contradict each other or those of other ranks, ranks of several
+ * jobs or worlds, a name that none can be, or a comm that says other ranks than
+ * the job's; -EBADMSG a checksum failed, now or when somebody else looked, and
+ * no other holder is left; -ETIMEDOUT a rank did not come; -EIO, also where
+ * nothing was found and the store, or a part of it, could not be read, or
+ * SK_LATEST was asked for and all that there is went before it was read, again
+ * and again: that is no first run; -EPROTO the comm does not bring back what it
+ * is given; -EDQUOT, -EMFILE, -ENFILE more images than may be open; -ENODEV,
+ * -EFAULT a tensor is on a CUDA device that cannot be reached, or in memory
+ * that was freed; -EBUSY one of its streams captures a graph; -ENOMEM;
+ * -ECONNRESET the agent is gone, and no other in its place; -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,
 	       const struct sk_comm *comm,

@@ -9,6 +9,7 @@
 #define SK_LIBCLIENT_RESTORE_BALLOT_H
 
 #include "restore/agree.h"
+#include "restore/limits.h"
 
 /** A rank's part of the choice. */
 struct sk_restore_ballot {
@@ -26,7 +27,8 @@ struct sk_restore_ballot {
 	uint32_t cut;			/* it has older ones */
 	uint32_t exchanges;		/* its comm does more than gather */
 	uint32_t devices;		/* and between devices, too */
-	uint32_t reserved;
+	uint32_t broadcasts;		/* and from one to all */
+	struct sk_restore_limits limits;	/* it offers by these */
 };
 
 /** Over the rank's own offers; equal where lists are, whoever made them. */

@@ -12,6 +12,7 @@
 
 #include "base/util.h"
 #include "restore/ballot.h"
+#include "restore/limits.h"
 #include "restore/nodes.h"
 #include "restore/offer.h"
 #include "state/register.h"
@@ -140,15 +141,18 @@ static int note_nodes(struct sk_restoring *rs,
 {
 	size_t world = (uint32_t)rs->state->job.world;
 	_cleanup_free_ uint64_t *agents = calloc(world, sizeof(*agents));
-	bool exchanges = true, devices = true;
+	bool exchanges = true, devices = true, broadcasts = true;
 	int r;
 
 	for (size_t i = 0; i < world; i++) {
 		exchanges &= ballots[i].exchanges;
 		devices &= ballots[i].devices;
+		broadcasts &= ballots[i].broadcasts;
 		rs->gaps_anywhere |= ballots[i].gaps;
 	}
 	rs->device_off |= !devices;
+	if (!broadcasts)
+		rs->comm.broadcast = NULL;
 	if (!agents)
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu ranks",
 				  world);
@@ -228,6 +232,8 @@ static void fill_ballot(const struct sk_restoring *rs, int r,
 	mine->cut = r >= 0 && rs->cut;
 	mine->exchanges = rs->comm.exchange != NULL;
 	mine->devices = rs->comm.device != NULL;
+	mine->broadcasts = rs->comm.broadcast != NULL;
+	mine->limits = sk_restore_limits(rs);
 	for (uint32_t i = 0; i < mine->n_offers; i++)
 		mine->n_complete += rs->offers[i].flags & SK_OFFER_COMPLETE;
 	if (r >= 0)
@@ -257,8 +263,9 @@ static bool may_be_older(const struct sk_restoring *rs,
 	return older && !failed;
 }
 
-/* One list, and what all say of theirs. */
-static int vote(struct sk_restoring *rs, int r)
+/* One list, and what all say of theirs. *ret_again: some have listed by other
+ * limits than all have now. */
+static int vote(struct sk_restoring *rs, int r, bool *ret_again)
 {
 	const struct sk_restore_ballot *ballots;
 	struct sk_restore_ballot mine = { 0 };
@@ -276,15 +283,27 @@ static int vote(struct sk_restoring *rs, int r)
 		r = check_ballots(rs, ballots);
 	if (r < 0)
 		return sk_restore_told(rs, r);
+	r = sk_restore_share_limits(rs, ballots, ret_again);
+	if (r < 0)
+		return sk_restore_told(rs, r);
 	rs->older = may_be_older(rs, ballots);
 	join_one_run(rs, ballots);
-	return sk_restore_told(rs, count(rs, ballots));
+	r = *ret_again ? first_error(rs, ballots) : count(rs, ballots);
+	return sk_restore_told(rs, r);
 }
 
 int sk_restore_choose(struct sk_restoring *rs, int r)
 {
-	r = vote(rs, r);
+	bool again = false;
+
+	r = vote(rs, r, &again);
+	if (r >= 0 && again) {
+		/* From now on all have the same. */
+		again = false;
+		rs->lists = 0;
+		r = vote(rs, 0, &again);
+	}
 	while (r < 0 && rs->older && !rs->stale_anywhere)
-		r = vote(rs, 0);
+		r = vote(rs, 0, &again);
 	return r;
 }

@@ -8,6 +8,7 @@
  *   trade.c     what they give to each other
  *   offer.c     snapshots that this rank's agent has
  *   choose.c    which snapshot
+ *   limits.c    what all ask for, because one does
  *   ballot.c    what ranks offer, brought together
  *   nodes.c     which ranks share an agent
  *   images.c    its images: listed, set aside, let go

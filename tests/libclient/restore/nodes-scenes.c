@@ -38,6 +38,7 @@ struct scene_of_nodes {
 	int64_t from, to;	/* steps to save; else it is a restore */
 	bool write;		/* and to wait for on disk */
 	uint32_t flags, timeout_ms;
+	int only;		/* rank that says so; -1: all */
 	int slow_node;		/* -1: none */
 	unsigned slow_ms;
 	int culprit;		/* rank that kills; -1: none */
@@ -47,12 +48,13 @@ struct scene_of_nodes {
 };
 
 static const struct scene_of_nodes well = { .nodes = away, .slow_node = -1,
-					    .culprit = -1 };
+					    .culprit = -1, .only = -1 };
 
 static int restore(struct rank *rank, const struct scene_of_nodes *s,
 		   struct sk_report *ret_report)
 {
-	struct sk_restore_options o = { .flags = s->flags,
+	bool says = s->only < 0 || s->only == rank->rank;
+	struct sk_restore_options o = { .flags = says ? s->flags : 0,
 		.timeout_ms = s->timeout_ms ? s->timeout_ms : 20000 };
 	struct sk_comm comm;
 
@@ -193,6 +195,14 @@ static void test_places(struct scene *scene, struct ends *e)
 	s.flags = SK_RESTORE_DISK_ONLY;
 	r = load_alike(scene, "places", &s, 10);
 	CHECK(!r && !e->memory && e->disk, "%d", r);
+	/* What one rank says holds for all. */
+	s.only = 2;
+	r = load_alike(scene, "places", &s, 10);
+	CHECK(!r && !e->memory && e->disk, "%d", r);
+	s.flags = SK_RESTORE_MEMORY_ONLY;
+	r = load_alike(scene, "places", &s, 12);
+	CHECK(!r && e->memory && e->remote && !e->disk, "%d", r);
+	s.only = -1;
 	/* A node loses its memory: there is none left that is whole. */
 	restart(scene, 1, SIGKILL);
 	s.flags = SK_RESTORE_MEMORY_ONLY;

@@ -15,7 +15,7 @@
 
 #define PORTION ((uint64_t)4 << 20)	/* of what is long */
 
-/* They say what this rank says. */
+/* They say what this rank says, as themselves. */
 struct others {
 	int32_t world;
 	bool otherwise;	/* and that their lists are others */
@@ -25,14 +25,18 @@ struct others {
 static int repeat(void *ctx, const void *in, size_t bytes, void *out,
 		  uint32_t timeout_ms)
 {
+	struct sk_restore_ballot *ballots = out;
 	struct others *o = ctx;
 	char *all = out;
 
 	(void)timeout_ms;
 	for (int32_t i = 0; i < o->world; i++) {
 		memcpy(all + (size_t)i * bytes, in, bytes);
-		if (i && !o->gathers && o->otherwise)
-			((struct sk_restore_ballot *)out)[i].digest ^= 1;
+		if (o->gathers)
+			continue;
+		ballots[i].limits.rank = i;
+		if (i && o->otherwise)
+			ballots[i].digest ^= 1;
 	}
 	o->gathers++;
 	return 0;

@@ -30,6 +30,9 @@ static int allgather(void *ctx, const void *in, size_t bytes, void *out,
 	if (!r->rank)
 		m->all = malloc(bytes * (size_t)m->world);
 	pthread_barrier_wait(&m->barrier);
+	/* Before anybody hears it, also this rank. */
+	if (r->lie)
+		r->lie((void *)in, bytes);
 	memcpy(m->all + bytes * (size_t)r->rank, in, bytes);
 	pthread_barrier_wait(&m->barrier);
 	memcpy(out, m->all, bytes * (size_t)m->world);

@@ -27,6 +27,8 @@ struct rank {
 	struct sk_report report;
 	uint64_t gathers, gathered;	/* how often, bytes given */
 	void (*more)(struct rank *r);	/* describes more, or otherwise */
+	/* NULL, or: changes @bytes that this one says. */
+	void (*lie)(void *said, size_t bytes);
 };
 
 /** Opens one and describes what it restores; @m: where it meets the others, or
