@@ -9,6 +9,7 @@
 
 #include "agent.h"
 #include "calls/device.h"
+#include "calls/gather.h"
 #include "memory/memory.h"
 #include "memory/record.h"
 #include "session/rights.h"
@@ -260,6 +261,7 @@ int rank_enter(struct session *s, const struct sk_wire_register *reg,
 	if (r < 0)
 		return r;
 	record_run(a, run);
+	gather_run_entered(a, run);
 	*ret_state = state;
 	return 0;
 }

@@ -260,6 +260,47 @@ void gather_rank_gone(struct agent *a, const struct sk_cat_run *run,
 	}
 }
 
+/* ---- a newer run ---- */
+
+static int is_followed(const char *job, uint64_t run, uint64_t by,
+		       struct sk_err *err)
+{
+	return sk_err_set(err, -ENOENT, "run %" PRIu64 " of job \"%.40s\" is "
+			  "followed by run %" PRIu64 ", where ranks of it may "
+			  "be", run, job, by);
+}
+
+void gather_run_entered(struct agent *a, const struct sk_cat_run *run)
+{
+	struct sk_err err = { "" };
+	struct gather *g;
+
+	sk_link_each(g, &a->gathers, link) {
+		if (g->uid != run->job->uid || g->round ||
+		    g->run >= run->number ||
+		    strcmp(g->job, run->job->name) != 0)
+			continue;
+		fail_all(g, is_followed(g->job, g->run, run->number, &err),
+			 &err);
+	}
+}
+
+/* Before its ranks have met, who waits in an older one waits for nobody. */
+static int check_newest(struct call *c, const struct sk_wire_gather *in,
+			const struct sk_cat_job *job)
+{
+	const struct sk_cat_run *run;
+
+	if (in->round || !job)
+		return 0;
+	sk_link_each(run, &job->runs, link) {
+		if (run->number > in->id.run && sk_cat_run_living(run))
+			return is_followed(in->id.job, in->id.run,
+					   run->number, &c->err);
+	}
+	return 0;
+}
+
 /* ---- ranks that are a round apart ---- */
 
 static int go_back(const struct sk_wire_gather *in, struct sk_err *err)
@@ -379,7 +420,7 @@ static int check_run(struct call *c, const struct sk_wire_gather *in)
 				  PRId32 " gathers in a run of %" PRId32
 				  " ranks", in->id.rank, in->id.world,
 				  run->world);
-	return 0;
+	return check_newest(c, in, job);
 }
 
 static int join(struct call *c, const struct sk_wire_gather *in,

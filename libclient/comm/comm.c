@@ -7,6 +7,7 @@
 
 #include "base/util.h"
 #include "conn/memfd.h"
+#include "state/register.h"
 
 /* Agents that may be killed over one meeting. */
 #define AGENTS_MOST 8
@@ -62,6 +63,59 @@ static int connect_to(struct sk_agent_comm *c, uint64_t until_ns,
 				 until_ns, ret, &err);
 }
 
+/* ---- an agent that does not know the run ---- */
+
+/* It was registered at another one, and may not be the first to come here. */
+static bool is_unknown(const struct sk_agent_comm *c,
+		       const struct sk_conn *conn)
+{
+	return c->state && !c->agent &&
+	       c->state->instance != conn->agent.instance;
+}
+
+/* Others are in another run there, so nobody has met this one. */
+static int go_where_others_are(struct sk_agent_comm *c, uint64_t until_ns)
+{
+	struct sk_err err = { "" };
+	int r;
+
+	sk_state_unregister(c->state);
+	sk_state_set_run(c->state, 0, 0);
+	r = sk_state_register(c->state, false, until_ns, &err);
+	if (r < 0)
+		return r;
+	c->id = sk_state_wire_id(c->state, 0);
+	c->astray = true;
+	return -ECONNRESET;
+}
+
+/* Comes back into its run. */
+static int come_in(struct sk_agent_comm *c, uint64_t until_ns)
+{
+	struct sk_err err = { "" };
+	int r = sk_state_register(c->state, false, until_ns, &err);
+
+	if (c->fresh && (r == -EEXIST || r == -ESTALE))
+		return go_where_others_are(c, until_ns);
+	return r;
+}
+
+static int connect_known(struct sk_agent_comm *c, uint64_t until_ns,
+			 struct sk_conn *ret)
+{
+	int r, agents = 0;
+
+	do {
+		r = connect_to(c, until_ns, ret);
+		if (r < 0 || !is_unknown(c, ret))
+			return r;
+		sk_conn_close(ret);
+		r = come_in(c, until_ns);
+	} while ((r >= 0 || r == -ECONNRESET) && !c->astray &&
+		 ++agents < AGENTS_MOST);
+	return r < 0 ? r : -ECONNRESET;
+}
+
 /* ---- one meeting at one agent ---- */
 
 static int ask(struct sk_agent_comm *c, struct sk_conn *conn,
@@ -84,7 +138,7 @@ static int try_to_give(struct sk_agent_comm *c, const struct meeting *m,
 {
 	const struct sk_os *os = c->sk->os;
 	const struct iovec part = { (void *)m->in, m->bytes };
-	int fd = -1, r = connect_to(c, m->until_ns, conn);
+	int fd = -1, r = connect_known(c, m->until_ns, conn);
 
 	if (r < 0)
 		return r;
@@ -144,6 +198,8 @@ static int meet(struct sk_agent_comm *c, const struct meeting *m)
 		return r;
 	r = take(c, m, &conn, &msg);
 	sk_conn_close(&conn);
+	if (r == -ENOENT && c->state && c->fresh && !c->agent)
+		return go_where_others_are(c, m->until_ns);
 	/* Nothing of a snapshot is said by that. */
 	return r == -ENOENT ? -ECONNRESET : r;
 }
@@ -174,7 +230,7 @@ static int meet_somewhere(struct sk_agent_comm *c, const struct meeting *m)
 		r = meet(c, m);
 		if (r == -ESTALE)
 			r = meet_again(c, m->until_ns);
-		else if (r != -ECONNRESET)
+		else if (r != -ECONNRESET || c->astray)
 			return r;
 	} while ((r >= 0 || r == -ECONNRESET) && ++agents < AGENTS_MOST);
 	return r < 0 ? r : -ECONNRESET;

@@ -4,11 +4,18 @@
 #define SK_LIBCLIENT_COMM_COMM_H
 
 #include "conn/client.h"
+#include "state/state.h"
 
 /** Who meets: @id's rank of its world, in its job and run. */
 struct sk_agent_comm {
 	struct sk *sk;
 	struct sk_wire_id id;
+	/* Registered by whoever calls; NULL: readers, who need not be. */
+	struct sk_state *state;
+	bool fresh;	/* it is in its run since just now: in another one, if
+			 * the next agent has that in its place */
+	bool astray;	/* so it is, and has not met anybody yet: what it gave
+			 * has been heard by nobody */
 	/* Counts the meetings of one restore. From 0 each time: a rank that
 	 * was there too early, and alone, meets the others when they come. */
 	uint64_t round;
@@ -24,7 +31,9 @@ struct sk_agent_comm {
 /**
  * A meeting that one agent does not live to end is held at the next one; ranks
  * that had its answer, and ranks that had not, go on together. -ECONNRESET:
- * there is none, or another run has the job there.
+ * there is none, or another run has the job there, or @ctx->astray, and @ctx->id
+ * is as it is then. Before its first meeting a rank registers at that agent: who
+ * comes there first finds the run that others are in.
  * @ctx is the comm's and must outlive it; sk_agent_comm_free() frees what it
  * has.
  */

@@ -37,6 +37,27 @@ static void give_up(struct sk_restoring *rs)
 	rs->broken = true;
 }
 
+/* Why no word of the others comes any more. */
+static void explain(struct sk_restoring *rs, int r)
+{
+	const struct sk_job *job = &rs->state->job;
+	bool ours = rs->comm.ctx == &rs->agent_comm;
+
+	if (ours && r == -ECONNRESET)
+		sk_err_set(&rs->err, r, "rank %d cannot agree with the %d "
+			   "other ranks of job \"%s\" on a restore: the agent "
+			   "that they met through is gone, with what it held%s",
+			   job->rank, job->world - 1, job->name,
+			   !rs->moved ? "" : "; all that this rank wants is "
+			   "restored, and of the others nobody can tell: "
+			   "restore again on all");
+	else
+		sk_err_errno(&rs->err, r, "rank %d cannot agree with the %d "
+			     "other ranks of job \"%s\" on a restore; every "
+			     "rank must call it", job->rank, job->world - 1,
+			     job->name);
+}
+
 /* What all give comes to @all, of world * @bytes. */
 static int gather_into(struct sk_restoring *rs, const void *in, size_t bytes,
 		       void *all, uint32_t more_ms)
@@ -58,15 +79,14 @@ static int gather_into(struct sk_restoring *rs, const void *in, size_t bytes,
 	if (r >= 0)
 		return check_own(rs, in, bytes, all);
 	/* The others have all: this rank says so with its next word. */
-	if (world > 1 && rs->comm.ctx == &rs->agent_comm && rs->agent_comm.met)
+	if (rs->agent_comm.met)
 		return sk_err_errno(&rs->err, r, "rank %d cannot take what "
 				    "the other ranks say",
 				    rs->state->job.rank);
+	if (rs->agent_comm.astray)
+		return r;
 	give_up(rs);
-	sk_err_errno(&rs->err, r, "rank %d cannot agree with the %zu other "
-		     "ranks of job \"%s\" on a restore; every rank must call "
-		     "it",
-		     rs->state->job.rank, world - 1, rs->state->job.name);
+	explain(rs, r);
 	/* As in the exchange in which others may be. */
 	return rs->comm.exchange ? -ETIMEDOUT : r;
 }

@@ -279,6 +279,8 @@ static int vote(struct sk_restoring *rs, int r, bool *ret_again)
 	fill_ballot(rs, r, &mine);
 	rs->lists++;
 	r = sk_restore_cast(rs, &mine, &ballots, more_time(rs, began));
+	if (r < 0 && rs->agent_comm.astray)
+		return r;
 	if (r >= 0)
 		r = check_ballots(rs, ballots);
 	if (r < 0)

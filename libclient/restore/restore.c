@@ -390,32 +390,49 @@ static int begin_again(struct sk_restoring *rs)
 	return r < 0 ? r : begin(rs);
 }
 
-static void use_agent_comm(struct sk_restoring *rs)
+static void use_agent_comm(struct sk_restoring *rs, bool fresh)
 {
 	struct sk_state *state = rs->state;
 
 	rs->agent_comm = (struct sk_agent_comm){
 		.sk = rs->sk,
 		.id = sk_state_wire_id(state, 0),
+		.state = state,
+		.fresh = fresh,
 	};
 	if (state->job.flags & SK_JOB_READER) {
+		rs->agent_comm.state = NULL;
 		rs->agent_comm.id.run = SK_RUN_READERS;
 		rs->agent_comm.id.run_id = 0;
 	}
 	sk_comm_of_agent(&rs->agent_comm, &rs->comm);
 }
 
+/* Of another run now, and heard by nobody yet, it says so anew. */
+static int choose(struct sk_restoring *rs, int r)
+{
+	int agents = 0;
+
+	r = sk_restore_choose(rs, r);
+	while (r < 0 && rs->agent_comm.astray && ++agents < AGENTS_MOST) {
+		rs->agent_comm.astray = false;
+		rs->lists = 0;
+		r = sk_restore_choose(rs, begin_again(rs));
+	}
+	return r;
+}
+
 /* @r: what comes of the connection. */
 static int choose_and_attempt(struct sk_restoring *rs, int r)
 {
-	r = sk_restore_choose(rs, r);
+	r = choose(rs, r);
 	if (r >= 0)
 		r = attempt_all(rs);
 	while (must_list_again(rs, r)) {
 		rs->listed_again++;
 		rs->lists = 0;
 		rs->stale = rs->stale_anywhere = false;
-		r = sk_restore_choose(rs, begin_again(rs));
+		r = choose(rs, begin_again(rs));
 		if (r >= 0)
 			r = attempt_all(rs);
 	}
@@ -424,6 +441,7 @@ static int choose_and_attempt(struct sk_restoring *rs, int r)
 
 static int run(struct sk_restoring *rs, const struct sk_comm *comm)
 {
+	bool fresh = !rs->state->run_id;
 	int r = find_agent(rs);
 
 	if (comm)
@@ -431,7 +449,7 @@ static int run(struct sk_restoring *rs, const struct sk_comm *comm)
 	else if (r < 0 && !rs->state->run_id)
 		return r;	/* in no run: nobody to tell it to */
 	else
-		use_agent_comm(rs);
+		use_agent_comm(rs, fresh);
 	if (r >= 0)
 		r = begin(rs);
 	return choose_and_attempt(rs, r);

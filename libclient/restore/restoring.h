@@ -291,6 +291,8 @@ struct sk_restoring {
 	size_t n_jobs, room_jobs;
 	uint8_t *bad;			/* bit per (place, image) */
 	bool alone;			/* this rank verifies all it reads */
+	bool moved;			/* this rank's bytes are back, as far as
+					 * it knows */
 	bool doubted;			/* what others were to verify */
 	bool later;			/* images are opened when it is known
 					 * which; open.c */

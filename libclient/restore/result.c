@@ -189,9 +189,11 @@ int sk_restore_agree_moved(struct sk_restoring *rs, int r, bool *ret_again)
 	};
 	uint32_t most = 0;
 
+	rs->moved = r >= 0 && !word.bad;
 	r = sk_restore_agree(rs, r, &word, &words, more_time(rs));
 	if (r < 0)
 		return r;
+	rs->moved = false;
 	for (int32_t i = 0; i < rs->state->job.world; i++)
 		if (words[i].bad > most)
 			most = words[i].bad;
