@@ -28,6 +28,7 @@ struct said {
 		char value[256];
 	} v[OPTION_COUNT];
 	bool check;
+	bool keeper, no_keeper;		/* by the file, or the command line */
 	char usual[4096];
 };
 
@@ -49,10 +50,24 @@ static bool fits_file(int option)
 	       option != OPTION_HELP;
 }
 
+/* Within the file, or the command line, which of them counts is not told by the
+ * order; the command line goes before the file. */
+static int check_keepers(struct said *s, int option)
+{
+	s->keeper |= option == OPTION_KEEPER;
+	s->no_keeper |= option == OPTION_NO_KEEPER;
+	if (!s->keeper || !s->no_keeper)
+		return 0;
+	fputs("shardkeepd: --keeper and --no-keeper contradict each other; "
+	      "leave one of them away\n", stderr);
+	return -EINVAL;
+}
+
 static int set_from_file(void *ctx, const char *name, const char *value,
 			 int line)
 {
 	struct said *s = ctx;
+	int r;
 
 	for (size_t i = 0; i < OPTION_COUNT; i++) {
 		const struct option *l = &option_list[i];
@@ -64,7 +79,10 @@ static int set_from_file(void *ctx, const char *name, const char *value,
 		if (flag && !no && strcmp(value, "yes") != 0)
 			return option_complain(name, value, "it is yes or no");
 		note(s, i, s->path, line, value);
-		return no ? 0 : option_set(l->val, value, s->o);
+		if (no)
+			return 0;
+		r = check_keepers(s, l->val);
+		return r ? r : option_set(l->val, value, s->o);
 	}
 	return option_complain("the name", name, "no option of a file is called so");
 }
@@ -150,13 +168,16 @@ static int from_command_line(struct said *s, int argc, char **argv)
 	int option, i = 0, r = 0;
 	bool by_file = s->o->retention_said;
 
-	s->o->retention_said = false;
+	s->o->retention_said = s->keeper = s->no_keeper = false;
 	optind = 0;	/* they may have been read before */
 	while (r == 0 && (option = getopt_long(argc, argv, "", option_list,
 					       &i)) != -1) {
 		if (option == OPTION_CHECK_CONFIG)
 			s->check = true;
 		else if (option != OPTION_CONFIG)
+			r = check_keepers(s, option);
+		if (r == 0 && option != OPTION_CHECK_CONFIG &&
+		    option != OPTION_CONFIG)
 			r = option_set(option, optarg, s->o);
 		if (r == 0)
 			note(s, (size_t)i, "command line", 0, optarg);
@@ -207,6 +228,13 @@ static int check_metrics(const struct options *o)
 /* What is asked for, and kept from having an effect by something else. */
 static void say_idle(const struct options *o)
 {
+	const char *file = o->metrics_file;
+	size_t n = file ? strlen(file) : 0;
+
+	if (file && (n < 5 || strcmp(file + n - 5, ".prom") != 0))
+		fprintf(stderr, "shardkeepd: --metrics-file %s: the node "
+			"exporter's textfile collector reads *.prom alone\n",
+			file);
 	if (o->device_memory && o->seal_writes)
 		fprintf(stderr, "shardkeepd: --device-memory has no effect "
 			"with --seal-writes, as nobody but its rank could "

@@ -459,7 +459,8 @@ struct sk_status {
 	uint64_t failed;
 	uint64_t busy_ns;	/**< where sk_snapshot() said -EBUSY last: how
 				 * long the oldest flush still needed; 0: not
-				 * so, or nothing is being flushed */
+				 * so, nothing is being flushed, or that is
+				 * not known yet */
 	uint64_t locked_bytes;	/**< of slot_bytes, page-locked for CUDA
 				 * devices; what is not is copied through the
 				 * driver's own buffers, more slowly */

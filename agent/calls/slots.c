@@ -46,11 +46,18 @@ int call_map(struct call *c)
 static void say_busy(struct call *c, struct sk_cat_state *state)
 {
 	struct agent *a = c->agent;
+	struct sk_err why;
 
 	a->counts.refused_busy++;
 	a->counts.refused[REFUSED_BUSY]++;
 	state->run->job->figures.refused_slots++;
 	c->out.body.slot_reply.eta_ns = flush_eta(a);
+	if (!a->flush || c->out.body.slot_reply.eta_ns)
+		return;
+	why = c->err;
+	(void)sk_err_set(&c->err, -EBUSY, "%.*s; a flush has just begun, and "
+			 "how long it needs is not known yet",
+			 SK_ERR_MAX - 80, why.text);
 }
 
 static void say_slot(struct call *c, struct sk_cat_state *state,

@@ -431,7 +431,7 @@ uint64_t flush_eta(const struct agent *a)
 	if (done && seconds > 0.1)
 		rate = (double)done / seconds;
 	if (rate <= 0)
-		return SECOND_NS;
+		return 0;
 	left = done < f->bytes ? (double)(f->bytes - done) : 0;
 	return 1 + (uint64_t)(left / rate * 1e9);
 }

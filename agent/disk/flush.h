@@ -23,7 +23,8 @@ void flush_close(struct agent *a);
 void flush_go_on(struct agent *a);
 /** Begins the next flush, if any is due and none is under way. */
 void flush_kick(struct agent *a);
-/** Nanoseconds that the flush under way still needs; 0: none is. */
+/** Nanoseconds that the flush under way still needs; 0: none is, or nothing
+ * is known of how fast it is yet. */
 uint64_t flush_eta(const struct agent *a);
 /** Bytes of the snapshot that are written, the file under way included. */
 uint64_t flush_done(const struct agent *a, const struct sk_cat_snapshot *s);

@@ -34,7 +34,8 @@ static bool controls(uint32_t code)
 	return code < 0x20 || (code >= 0x7f && code < 0xa0);
 }
 
-int sk_text_character(const char *text)
+/* 0: none, of one in UTF-8. */
+static int decode(const char *text, uint32_t *ret_code)
 {
 	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
 	const unsigned char *s = (const unsigned char *)text;
@@ -48,18 +49,41 @@ int sk_text_character(const char *text)
 		code = code << 6 | (s[i] & 0x3f);
 	}
 	if (n == 0 || code < least[n] || code > 0x10ffff ||
-	    (code >= 0xd800 && code < 0xe000) || controls(code))
+	    (code >= 0xd800 && code < 0xe000))
 		return 0;
+	*ret_code = code;
 	return n;
+}
+
+int sk_text_character(const char *text)
+{
+	uint32_t code = 0;
+	int n = decode(text, &code);
+
+	return controls(code) ? 0 : n;
+}
+
+int sk_text_turns(const char *text)
+{
+	uint32_t code = 0;
+	int n = decode(text, &code);
+	bool turns = code == 0x61c || code == 0x200e || code == 0x200f ||
+		     (code >= 0x2028 && code <= 0x202e) ||
+		     (code >= 0x2066 && code <= 0x2069);
+
+	return turns ? n : 0;
 }
 
 void sk_text_clean(char *text)
 {
 	while (*text) {
-		int n = sk_text_character(text);
+		int n = sk_text_character(text), turns = sk_text_turns(text);
 
-		if (n)
+		if (n && !turns)
 			text += n;
+		else if (n)
+			while (n--)
+				*text++ = '?';
 		else
 			*text++ = '?';
 	}

@@ -20,8 +20,14 @@ int sk_text_read(const struct sk_os *os, const char *path, char *ret,
  * control character, or at the end. Pure. */
 int sk_text_character(const char *s);
 
+/** The bytes of the character that @s begins with, where it is none that is
+ * seen but turns the direction of what stands beside it, or ends a line (U+200E,
+ * U+202A, U+2066 and their like, U+2028); else 0. A name may have it, and what
+ * people see of the name must not. Pure. */
+int sk_text_turns(const char *s);
+
 /** Makes one line of @text that no log and no terminal takes for more: what is
- * no character, or controls, becomes '?', a byte for a byte. */
+ * no character, or controls, or turns, becomes '?', a byte for a byte. */
 void sk_text_clean(char *text);
 
 #endif

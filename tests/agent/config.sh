@@ -43,6 +43,17 @@ SHARDKEEP_MEMORY=1G expect 0 --config="$dir/conf"
 says '^memory = 1G	# SHARDKEEP_MEMORY$'
 SHARDKEEP_MEMORY=1G expect 0 --config "$dir/conf" --memory 2G
 says '^memory = 2G	# command line$'
+# One of them alone counts, in a file too; the command line goes before it.
+printf 'keeper = yes\nno-keeper = yes\n' >"$dir/keepers"
+expect 2 --config "$dir/keepers"
+says 'contradict each other'
+printf 'keeper = yes\nno-keeper = no\n' >"$dir/keepers"
+expect 0 --config "$dir/keepers" --no-keeper
+# What the collector would never read is said, and written all the same.
+expect 0 --metrics-file "$dir/figures.txt"
+says "reads \*\.prom alone"
+expect 0 --metrics-file "$dir/figures.prom"
+grep -q alone "$dir/out" && fail 'a name that is read'
 # Who exports it for clients means the agent, too.
 printf 'socket = /of/file\n' >"$dir/socket"
 SHARDKEEP_SOCKET=/of/all expect 0 --config "$dir/socket"

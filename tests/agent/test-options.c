@@ -225,6 +225,16 @@ Test(options, texts)
 	options_free(&o);
 }
 
+Test(options, there_is_a_keeper_or_none)
+{
+	struct options o;
+
+	cr_assert_eq(parse("--no-keeper", "--keeper", &o), -EINVAL);
+	cr_assert_eq(parse("--keeper", "--no-keeper", &o), -EINVAL);
+	cr_assert_eq(parse("--keeper", "--keeper", &o), 0);
+	options_free(&o);
+}
+
 Test(options, a_takeover_has_a_keeper)
 {
 	struct options o;

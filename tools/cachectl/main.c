@@ -102,11 +102,12 @@ struct style choose_style(void)
 
 	/* In a pipe, too, a table is for people: scripts have --json. */
 	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) < 0)
-		w.ws_col = 0;
+		w.ws_col = w.ws_row = 0;
 	return (struct style){
 		.colour = able && !(no && *no),
 		.clears = able,
 		.columns = w.ws_col > 80 ? w.ws_col : 80,
+		.rows = w.ws_row,
 	};
 }
 

@@ -3,8 +3,11 @@
  * For people: aligned fields and tables that fit the screen. Numbers are
  * never cut, names are cut in the middle, texts go on in the next line.
  */
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "report-private.h"
 
 #define COLUMNS_MAX 32
@@ -283,7 +286,8 @@ static bool is_shown(const struct part *part)
 	return part->kind != PART_FIELD || part->title;
 }
 
-static int print(const struct report *r, const struct style *style, FILE *out)
+static void print_parts(const struct report *r, const struct style *style,
+			FILE *out)
 {
 	const struct part *before = NULL;
 	int w = field_width(r);
@@ -300,6 +304,35 @@ static int print(const struct report *r, const struct style *style, FILE *out)
 		print_part(part, w, style, out);
 		before = part;
 	}
+}
+
+/* Names as they are would have a terminal show others: one for one, so that
+ * columns stay. Scripts, and --json, have them as they are. */
+static void show(const char *text, FILE *out)
+{
+	while (*text) {
+		int turns = sk_text_turns(text);
+
+		fputc(turns ? '?' : *text, out);
+		text += turns ? turns : 1;
+	}
+}
+
+static int print(const struct report *r, const struct style *style, FILE *out)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+
+	if (!f)
+		return -ENOMEM;
+	print_parts(r, style, f);
+	if (fclose(f)) {
+		free(text);
+		return -ENOMEM;
+	}
+	show(text, out);
+	free(text);
 	return 0;
 }
 

@@ -75,6 +75,7 @@ struct style {
 	bool colour;
 	bool clears;	/* it can be emptied */
 	int columns;	/* of the screen; 0: 80 */
+	int rows;	/* of it; 0: not known */
 };
 
 /** Prints to @out; @style NULL: no colour, 80 columns. 0 or -ENOMEM, -EIO. */

@@ -100,24 +100,80 @@ static void add_agent(struct report *r, const struct looks *l, bool table)
 					NULL)));
 }
 
-static int show(struct context *ctx, const struct looks *l)
+/* Of the jobs, the first @most. */
+static struct report *make_report(struct context *ctx, const struct looks *l,
+				  size_t most)
 {
-	_cleanup_report_ struct report *r = report_new();
+	struct report *r = report_new();
 	const struct sk_wire_stat *job;
 
 	if (!r)
-		return sk_err_set(&ctx->err, -ENOMEM, "out of memory");
+		return NULL;
 	add_agent(r, l, ctx->output == OUTPUT_TABLE);
 	figures_list_gpus(r, &l->now, ctx->output == OUTPUT_TABLE);
 	report_table(r, "jobs", NULL, figures_have_gpus(&l->now) ?
 		     gpu_columns : columns, SK_ARRAY_SIZE(columns));
-	for (size_t i = 0; (job = figure_job(&l->now, i)); i++)
+	for (size_t i = 0; i < most && (job = figure_job(&l->now, i)); i++)
 		add_job(r, l, job);
-	if (ctx->output == OUTPUT_TABLE && ctx->style.clears)
-		fputs(CLEAR, stdout);
+	return r;
+}
+
+/* Lines of it on the screen. */
+static int count_lines(const struct context *ctx, const struct report *r,
+		       size_t *ret)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	int e = f ? report_print(r, ctx->output, &ctx->style, f) : -ENOMEM;
+
+	if (f && fclose(f) && e >= 0)
+		e = -ENOMEM;
+	*ret = 0;
+	for (const char *at = text; e >= 0 && (at = strchr(at, '\n')); at++)
+		++*ret;
+	free(text);
+	return e;
+}
+
+/* How many of @n jobs leave what stands above them on the screen, and room for
+ * a line that counts the others, and the cursor. */
+static size_t jobs_that_fit(const struct context *ctx, const struct report *r,
+			    size_t n)
+{
+	size_t rows = (size_t)ctx->style.rows, lines, over;
+
+	if (!ctx->style.clears || !rows || count_lines(ctx, r, &lines) < 0 ||
+	    lines < rows)
+		return n;
+	over = lines + 2 - rows;
+	return over + 1 < n ? n - over : 1;
+}
+
+static int show(struct context *ctx, const struct looks *l)
+{
+	_cleanup_report_ struct report *r = make_report(ctx, l, SIZE_MAX);
+	size_t n = 0, fit;
+	int e;
+
 	/* Whoever looks may have made the window larger. */
 	ctx->style = choose_style();
-	return live_print(ctx, r);
+	while (figure_job(&l->now, n))
+		n++;
+	fit = !r || ctx->output != OUTPUT_TABLE ? n :
+						  jobs_that_fit(ctx, r, n);
+	if (fit < n) {
+		report_free(r);
+		r = make_report(ctx, l, fit);
+	}
+	if (!r)
+		return sk_err_set(&ctx->err, -ENOMEM, "out of memory");
+	if (ctx->output == OUTPUT_TABLE && ctx->style.clears)
+		fputs(CLEAR, stdout);
+	e = live_print(ctx, r);
+	if (e >= 0 && fit < n)
+		printf("%zu more: cachectl top --json has all\n", n - fit);
+	return e;
 }
 
 /* What was now is before. */

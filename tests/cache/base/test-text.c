@@ -113,6 +113,11 @@ Test(text, is_one_line_of_characters_when_it_is_clean)
 	/* The second set of control characters: CSI, and the next line. */
 	cr_expect_str_eq(cleaned("\xc2\x9b" "31m\xc2\x85.\xc2\xa0"),
 			 "??31m??.\xc2\xa0");
+	/* What has the rest read from right to left, and ends of lines. */
+	cr_expect_str_eq(cleaned("a\u202egpj.exe\u2066\u200f\u061c\u2028z"),
+			 "a???gpj.exe????????" "???z");
+	cr_expect_str_eq(cleaned("\u202f\u2065\u206a"),
+			 "\u202f\u2065\u206a");
 	/* What is no UTF-8, or was cut within a character. */
 	cr_expect_str_eq(cleaned("\xff\xc0\xaf\xed\xa0\x80z\xe5\xb1"),
 			 "??????z??");
