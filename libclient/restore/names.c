@@ -13,6 +13,7 @@
 #include "base/util.h"
 #include "restore/agree.h"
 #include "restore/keys.h"
+#include "restore/portions.h"
 #include "state/names.h"
 
 /* Beside the options' flags in a rank's word: it names what it has not
@@ -81,6 +82,22 @@ static int hear_one(struct sk_restoring *rs, int32_t teller, uint64_t *v,
 	return 0;
 }
 
+/* Of what no rank asked for, in bits: what all say. */
+struct common {
+	size_t world;
+	uint8_t *bits;
+};
+
+static void keep_common(void *ctx, const void *all, size_t at, size_t n)
+{
+	const struct common *c = ctx;
+	const uint8_t *said = all;
+
+	for (size_t k = 0; k < c->world; k++)
+		for (size_t i = 0; i < n; i++)
+			c->bits[at + i] &= said[k * n + i];
+}
+
 /*
  * Of the names that the rank with the fewest did not ask for, those that no
  * rank did: it tells its own, and each rank says which of them are extra with
@@ -90,14 +107,15 @@ static int common_extras(struct sk_restoring *rs, const uint64_t *mine,
 			 uint64_t n_mine, uint64_t n, int32_t teller,
 			 uint64_t **ret_common, uint64_t *ret_n)
 {
-	size_t world = (size_t)rs->state->job.world, bytes = n / 8 + 1;
-	_cleanup_free_ uint8_t *bits = calloc(1, bytes), *all = NULL;
+	size_t bytes = n / 8 + 1;
+	_cleanup_free_ uint8_t *bits = calloc(1, bytes), *all = malloc(bytes);
+	struct common c = { (size_t)rs->state->job.world, all };
 	_cleanup_free_ uint64_t *tell = calloc(n, sizeof(*tell));
 	uint64_t kept = 0;
 	int r;
 
 	assert(n && teller >= 0 && teller < rs->state->job.world);
-	if (!bits || !tell)
+	if (!bits || !all || !tell)
 		return no_memory(rs);
 	if (rs->state->job.rank == teller)
 		memcpy(tell, mine, n * sizeof(*tell));
@@ -105,17 +123,13 @@ static int common_extras(struct sk_restoring *rs, const uint64_t *mine,
 	if (r < 0)
 		return r;
 	strike(tell, n, mine, n_mine, bits);
-	r = sk_restore_gather(rs, 0, bits, bytes, &all);
+	memset(all, 0xff, bytes);
+	r = sk_restore_gather_long(rs, 0, bits, bytes, 1, keep_common, &c);
 	if (r < 0)
 		return r;
-	for (uint64_t i = 0; i < n; i++) {
-		bool common = true;
-
-		for (size_t k = 0; k < world && common; k++)
-			common = sk_bit(all + k * bytes, i);
-		if (common)
+	for (uint64_t i = 0; i < n; i++)
+		if (sk_bit(all, i))
 			tell[kept++] = tell[i];
-	}
 	*ret_common = sk_take_ptr(tell);
 	*ret_n = kept;
 	return 0;

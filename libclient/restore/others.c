@@ -12,6 +12,7 @@
 #include "restore/agree.h"
 #include "restore/images.h"
 #include "restore/nodes.h"
+#include "restore/portions.h"
 
 /* ---- what all have ---- */
 
@@ -45,9 +46,21 @@ static int by_rank_and_digest(const void *a, const void *b)
 		      sizeof(x->part.digest));
 }
 
-/* This rank's own list, and what the others' nodes told. */
-static int join(struct sk_restoring *rs, const struct sk_wire_part *told,
-		const uint64_t *lengths, uint64_t most)
+/* Lists of all nodes, as they come in. */
+struct joining {
+	struct sk_restoring *rs;
+	const uint64_t *lengths;	/* of every rank's list */
+};
+
+static void add_listed(struct sk_restoring *rs, const struct sk_wire_part *part,
+		       int32_t node)
+{
+	rs->everywhere[rs->n_everywhere++] =
+		(struct sk_restore_listed){ *part, node, 0 };
+}
+
+/* Room for this rank's own list, which is there, and what others tell. */
+static int begin_join(struct sk_restoring *rs, const uint64_t *lengths)
 {
 	size_t n = rs->n_listed;
 
@@ -58,25 +71,28 @@ static int join(struct sk_restoring *rs, const struct sk_wire_part *told,
 		return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu "
 				  "images", n);
 	for (size_t i = 0; i < rs->n_listed; i++)
-		rs->everywhere[rs->n_everywhere++] =
-			(struct sk_restore_listed){ rs->listed[i], rs->node,
-						    0 };
-	for (int32_t k = 0; k < rs->n_nodes; k++) {
-		size_t rank = (size_t)rs->nodes[k].ranks[0];
-
-		for (uint64_t i = 0; k != rs->node && i < lengths[rank]; i++)
-			rs->everywhere[rs->n_everywhere++] =
-				(struct sk_restore_listed){
-					told[rank * most + i], k, 0 };
-	}
-	qsort(rs->everywhere, rs->n_everywhere, sizeof(*rs->everywhere),
-	      by_rank_and_digest);
+		add_listed(rs, &rs->listed[i], rs->node);
 	return 0;
 }
 
-static int gather_told(struct sk_restoring *rs, int r, bool disk_too,
-		       uint64_t most, struct sk_wire_part **ret_told)
+static void join(void *ctx, const void *all, size_t at, size_t n)
 {
+	const struct joining *j = ctx;
+	const struct sk_wire_part *told = all;
+
+	for (int32_t k = 0; k < j->rs->n_nodes; k++) {
+		size_t rank = (size_t)j->rs->nodes[k].ranks[0];
+
+		for (size_t i = 0; k != j->rs->node && i < n &&
+		     at + i < j->lengths[rank]; i++)
+			add_listed(j->rs, &told[rank * n + i], k);
+	}
+}
+
+static int gather_told(struct sk_restoring *rs, int r, bool disk_too,
+		       uint64_t most, const uint64_t *lengths)
+{
+	struct joining j = { rs, lengths };
 	_cleanup_free_ struct sk_wire_part *mine = NULL;
 	size_t n = 0;
 
@@ -87,7 +103,8 @@ static int gather_told(struct sk_restoring *rs, int r, bool disk_too,
 	for (size_t i = 0; mine && tells(rs) && i < rs->n_listed; i++)
 		if (is_told(&rs->listed[i], disk_too))
 			mine[n++] = rs->listed[i];
-	return sk_restore_gather(rs, r, mine, most * sizeof(*mine), ret_told);
+	return sk_restore_gather_long(rs, r, mine, most, sizeof(*mine), join,
+				      &j);
 }
 
 /* What others say is checked like what a file says. */
@@ -116,7 +133,6 @@ int sk_restore_merge(struct sk_restoring *rs,
 		     const struct sk_restore_offer *offer, int r)
 {
 	bool disk_too = !(offer->flags & SK_OFFER_DURABLE);
-	_cleanup_free_ struct sk_wire_part *told = NULL;
 	_cleanup_free_ uint64_t *lengths = NULL;
 	struct sk_restore_word *words;
 	struct sk_restore_word word = { 0 };
@@ -139,9 +155,14 @@ int sk_restore_merge(struct sk_restoring *rs,
 			       rs->state->job.world);
 	for (int32_t i = 0; lengths && i < rs->state->job.world; i++)
 		lengths[i] = words[i].extra;
-	if (most)
-		r = gather_told(rs, r, disk_too, most, &told);
-	return r < 0 ? r : join(rs, told, lengths, most);
+	if (r >= 0)
+		r = begin_join(rs, lengths);
+	r = gather_told(rs, r, disk_too, most, lengths);
+	if (r < 0)
+		return r;
+	qsort(rs->everywhere, rs->n_everywhere, sizeof(*rs->everywhere),
+	      by_rank_and_digest);
+	return 0;
 }
 
 /* ---- who has one ---- */

@@ -5,6 +5,7 @@
  *
  *   restore.c   the call, its attempts, its report
  *   agree.c     words that the ranks exchange
+ *   portions.c  what is long, some of it at a time
  *   trade.c     what they give to each other
  *   offer.c     snapshots that this rank's agent has
  *   choose.c    which snapshot

@@ -8,6 +8,7 @@
 
 #include "base/util.h"
 #include "restore/agree.h"
+#include "restore/portions.h"
 
 struct length {
 	uint64_t bytes;
@@ -35,34 +36,44 @@ static uint64_t list_lengths(const struct sk_restoring *rs,
 	return n;
 }
 
-/* *ret_most of each rank, at *ret_all; NULL where nobody says any. */
+/* What all have for this rank. */
+struct hearing {
+	size_t world;
+	int32_t rank;
+	uint64_t *bytes;		/* by rank */
+};
+
+static void hear(void *ctx, const void *all, size_t at, size_t n)
+{
+	const struct hearing *h = ctx;
+	const struct length *v = all;
+
+	(void)at;
+	for (size_t i = 0; i < h->world * n; i++)
+		if (v[i].rank == h->rank && v[i].bytes)
+			h->bytes[i / n] = v[i].bytes;
+}
+
+/* @bytes of each rank for this one. */
 static int gather_lengths(struct sk_restoring *rs, int r,
 			  const struct length *mine, uint64_t n,
-			  struct length **ret_all, uint64_t *ret_most)
+			  uint64_t *bytes)
 {
-	uint64_t world = (uint64_t)rs->state->job.world, most = 0;
+	struct hearing h = { .world = (size_t)rs->state->job.world,
+			     .rank = rs->state->job.rank, .bytes = bytes };
 	_cleanup_free_ uint64_t *counts = NULL;
+	uint64_t most = 0;
 
-	*ret_all = NULL;
 	r = sk_restore_gather(rs, r, &n, sizeof(n), &counts);
 	if (r < 0)
 		return r;
-	for (uint64_t k = 0; k < world; k++)
+	for (uint64_t k = 0; k < h.world; k++)
 		most = counts[k] > most ? counts[k] : most;
-	*ret_most = most;
-	if (most > world)
+	if (most > h.world)
 		return sk_err_set(&rs->err, -EPROTO, "a rank has more to give "
 				  "than there are ranks");
-	return most ? sk_restore_gather(rs, 0, mine, most * sizeof(*mine),
-					ret_all) : 0;
-}
-
-static uint64_t length_for(const struct length *v, uint64_t n, int32_t rank)
-{
-	for (uint64_t i = 0; i < n; i++)
-		if (v[i].rank == rank && v[i].bytes)
-			return v[i].bytes;
-	return 0;
+	return sk_restore_gather_long(rs, 0, mine, most, sizeof(*mine), hear,
+				      &h);
 }
 
 /* ---- parcels ---- */
@@ -86,24 +97,6 @@ static struct sk_restore_parcel *make_parcels(const uint64_t *bytes,
 		at += sk_round_up(in[i].bytes, 8);
 	}
 	return in;
-}
-
-static int make_in(struct sk_restoring *rs,
-		   const struct sk_restore_parcel *out,
-		   const struct length *all, uint64_t most,
-		   struct sk_restore_parcel **ret)
-{
-	size_t world = (size_t)rs->state->job.world;
-	int32_t rank = rs->state->job.rank;
-	_cleanup_free_ uint64_t *bytes = calloc(world, sizeof(*bytes));
-
-	if (!bytes)
-		return no_memory(rs);
-	for (size_t k = 0; k < world && all; k++)
-		bytes[k] = length_for(&all[k * most], most, rank);
-	bytes[rank] = out[rank].bytes;
-	*ret = make_parcels(bytes, world);
-	return *ret ? 0 : no_memory(rs);
 }
 
 /* The parts that @out has for others, and those of @in that come from them,
@@ -134,19 +127,24 @@ int sk_restore_trade(struct sk_restoring *rs, int r,
 {
 	size_t world = (size_t)rs->state->job.world;
 	_cleanup_free_ struct sk_restore_parcel *in = NULL;
-	_cleanup_free_ struct length *mine = NULL, *all = NULL;
+	_cleanup_free_ struct length *mine = NULL;
 	_cleanup_free_ struct sk_comm_part *parts = NULL;
-	uint64_t most = 0, n = 0;
+	_cleanup_free_ uint64_t *bytes = NULL;
+	uint64_t n = 0;
 
 	mine = calloc(world + 1, sizeof(*mine));
 	parts = calloc(2 * world, sizeof(*parts));
-	if (r >= 0 && (!mine || !parts))
+	bytes = calloc(world, sizeof(*bytes));
+	if (r >= 0 && (!mine || !parts || !bytes))
 		r = no_memory(rs);
 	if (r >= 0)
 		n = list_lengths(rs, out, mine);
-	r = gather_lengths(rs, r, mine, n, &all, &most);
-	if (r >= 0)
-		r = make_in(rs, out, all, most, &in);
+	r = gather_lengths(rs, r, mine, n, bytes);
+	if (r >= 0) {
+		bytes[rs->state->job.rank] = out[rs->state->job.rank].bytes;
+		in = make_parcels(bytes, world);
+		r = in ? 0 : no_memory(rs);
+	}
 	r = sk_restore_agreed(rs, r);
 	if (r >= 0)
 		r = post(rs, out, in, parts);

@@ -10,6 +10,8 @@
 
 #include "fault-alloc.h"
 #include "restore/ballot.h"
+#include "restore/nodes.h"
+#include "restore/others.h"
 #include "stub-agent.h"
 #include "thread-ranks.h"
 
@@ -173,4 +175,65 @@ Test(memory, an_image_more_costs_what_is_read_of_it)
 
 	cr_assert_leq(many, few + (48 - 6) * (uint64_t)OF_IMAGE,
 		      "%" PRIu64 " bytes, then %" PRIu64, few, many);
+}
+
+/* ---- lists of very different length ---- */
+
+#define LONG 20000u	/* images that the first node lists; others one */
+
+/* All else says nothing. */
+static int tell_long(void *ctx, const void *in, size_t bytes, void *out,
+		     uint32_t timeout_ms)
+{
+	const struct sk_state *state = ctx;
+	struct sk_restore_word *words = out;
+
+	(void)timeout_ms;
+	memset(out, 0, (size_t)state->job.world * bytes);
+	memcpy((char *)out + (size_t)state->job.rank * bytes, in, bytes);
+	for (int32_t i = 0; bytes == sizeof(*words) &&
+	     words[state->job.rank].extra && i < state->job.world; i++)
+		words[i].extra = i ? 1 : LONG;
+	return 0;
+}
+
+/* Each rank is a node of its own. */
+static uint64_t peak_of_lists(int32_t world)
+{
+	struct sk_state state = { .job = { .name = "job", .rank = 1,
+					   .world = world } };
+	struct sk_wire_part part = { .place = SK_PLACE_MEMORY };
+	struct sk_restore_offer offer = { .run = 1 };
+	uint64_t *agents = calloc((size_t)world, sizeof(*agents));
+	struct sk sk = { .os = sk_os_linux() };
+	struct sk_restoring rs = { .state = &state, .sk = &sk, .apart = true,
+		.listed = &part, .n_listed = 1,
+		.comm = { .ctx = &state, .allgather = tell_long } };
+
+	state.said = calloc((size_t)world, SK_SAID_BYTES);
+	for (int32_t i = 0; i < world; i++)
+		agents[i] = (uint64_t)i + 1;
+	cr_assert_eq(sk_restore_nodes(&rs, agents), 0);
+	sk_fault_alloc_fail(0, 0);
+	cr_assert_eq(sk_restore_merge(&rs, &offer, 0), 0, "%s", rs.err.text);
+	(void)sk_fault_alloc_end(NULL);
+	cr_assert_eq(rs.n_everywhere, LONG + (size_t)world - 1);
+	free(rs.everywhere);
+	sk_restore_forget_nodes(&rs);
+	free(state.said);
+	free(agents);
+	return sk_fault_alloc_peak();
+}
+
+/* What others list takes the room of what they list, not of as many lists as
+ * long as the longest. */
+Test(memory, one_long_list_is_no_world_of_them)
+{
+	uint64_t few = peak_of_lists(16), many = peak_of_lists(1024);
+
+	cr_assert_leq(many, few + 512u * (1024 - 16) + PORTION,
+		      "%" PRIu64 " bytes, then %" PRIu64, few, many);
+	cr_assert_leq(few, LONG * (sizeof(struct sk_wire_part) +
+				   sizeof(struct sk_restore_listed)) +
+		      PORTION + 65536, "%" PRIu64, few);
 }
