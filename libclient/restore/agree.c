@@ -130,25 +130,6 @@ size_t sk_restore_portion(const struct sk_restoring *rs, size_t bytes)
 	return n ? n : 1;
 }
 
-/* The status of all: that of the first rank which has one. */
-static int heard(struct sk_restoring *rs, const struct sk_restore_word *words)
-{
-	assert(rs->state->job.world > 0);
-	for (int32_t i = 0; i < rs->state->job.world; i++) {
-		const struct sk_restore_word *w = &words[i];
-		char text[SK_ERR_MAX];
-
-		if (w->status >= 0)
-			continue;
-		(void)snprintf(text, sizeof(text), "%.*s", SK_ERR_MAX - 1,
-			       w->text);
-		if (rs->state->job.world == 1)
-			return sk_err_set(&rs->err, w->status, "%s", text);
-		return sk_err_set(&rs->err, w->status, "rank %d: %s", i, text);
-	}
-	return 0;
-}
-
 /* Room that was there before: first for what is said in each step. */
 static struct sk_restore_word *words_of(const struct sk_restoring *rs)
 {
@@ -163,29 +144,85 @@ static struct sk_restore_ballot *ballots_of(const struct sk_restoring *rs)
 	return (void *)(words_of(rs) + rs->state->job.world);
 }
 
+/* Cannot this rank take a portion, the others can, and wait for the next. */
+int sk_restore_hear(struct sk_restoring *rs, int32_t of, const char *mine,
+		    char *ret)
+{
+	char said[SK_ERR_MAX] = "", *all = (void *)words_of(rs);
+	size_t n = sizeof(struct sk_restore_word);
+
+	(void)snprintf(said, sizeof(said), "%s", mine);
+	memset(ret, 0, SK_ERR_MAX);
+	for (size_t at = 0; at < SK_ERR_MAX - 1; at += n) {
+		int r;
+
+		n = SK_ERR_MAX - at < n ? SK_ERR_MAX - at : n;
+		r = gather_into(rs, said + at, n, all, 0);
+		if (r < 0 && rs->broken)
+			return r;
+		if (r >= 0)
+			memcpy(ret + at, all + (size_t)of * n, n);
+	}
+	ret[SK_ERR_MAX - 1] = '\0';
+	return 0;
+}
+
+/* Of the first rank that has one. */
+static int32_t first_failed(const struct sk_restoring *rs)
+{
+	int32_t i = 0;
+
+	while (i < rs->state->job.world && words_of(rs)[i].status >= 0)
+		i++;
+	return i;
+}
+
+/* The status of all: that of rank @i, whose sentence all hear. */
+static int hear_error(struct sk_restoring *rs, int32_t i, int status)
+{
+	char text[SK_ERR_MAX];
+	int r = sk_restore_hear(rs, i, rs->err.text, text);
+
+	if (r < 0)
+		return r;
+	if (rs->state->job.world == 1)
+		return status;
+	return sk_err_set(&rs->err, status, "rank %d: %.*s", i,
+			  SK_ERR_MAX - 1, text);
+}
+
+static int exchange_words(struct sk_restoring *rs, int r,
+			  struct sk_restore_word *word, uint32_t more_ms)
+{
+	struct sk_restore_word *words = words_of(rs);
+
+	word->status = r < 0 ? r : 0;
+	word->stale = rs->stale;
+	r = gather_into(rs, word, sizeof(*word), words, more_ms);
+	for (int32_t i = 0; r >= 0 && i < rs->state->job.world; i++)
+		rs->stale_anywhere |= words[i].stale;
+	return r;
+}
+
 int sk_restore_agree(struct sk_restoring *rs, int r,
 		     struct sk_restore_word *word,
 		     struct sk_restore_word **ret_words,
 		     uint32_t more_ms)
 {
-	struct sk_restore_word *words = words_of(rs);
+	int32_t failed;
 
 	if (r < 0 && rs->told)
 		return r;
-	word->status = r < 0 ? r : 0;
-	word->stale = rs->stale;
-	if (r < 0)
-		memcpy(word->text, rs->err.text, sizeof(word->text));
-	r = gather_into(rs, word, sizeof(*word), words, more_ms);
+	r = exchange_words(rs, r, word, more_ms);
 	if (r < 0)
 		return r;
-	for (int32_t i = 0; i < rs->state->job.world; i++)
-		rs->stale_anywhere |= words[i].stale;
-	r = heard(rs, words);
-	rs->told = r < 0;
+	failed = first_failed(rs);
+	rs->told = failed < rs->state->job.world;
+	if (rs->told)
+		return hear_error(rs, failed, words_of(rs)[failed].status);
 	if (ret_words)
-		*ret_words = words;
-	return r;
+		*ret_words = words_of(rs);
+	return 0;
 }
 
 int sk_restore_agreed(struct sk_restoring *rs, int r)
@@ -197,18 +234,30 @@ int sk_restore_agreed(struct sk_restoring *rs, int r)
 
 int sk_restore_told(struct sk_restoring *rs, int r)
 {
+	struct sk_restore_word word = { 0 };
 	const struct sk_err mine = rs->err;
 	bool same = true;
+	int32_t failed;
 	int all;
 
 	if (r >= 0 || rs->told || rs->broken)
 		return r;
-	all = sk_restore_agreed(rs, r);
+	all = exchange_words(rs, r, &word, 0);
+	if (all < 0)
+		return all;
 	for (int32_t i = 0; i < rs->state->job.world; i++)
 		same &= words_of(rs)[i].status == r;
-	if (rs->told && same)
-		rs->err = mine;
-	return all;
+	rs->told = true;
+	rs->err = mine;
+	failed = first_failed(rs);
+	return same ? r : hear_error(rs, failed, words_of(rs)[failed].status);
+}
+
+uint32_t sk_restore_more_ms(uint64_t ns)
+{
+	uint64_t ms = ns / 1000000 * 8;
+
+	return ms > 3000000 ? 3000000 : (uint32_t)ms;
 }
 
 void sk_restore_anew(struct sk_restoring *rs)

@@ -18,7 +18,6 @@ struct sk_restore_word {
 	uint64_t extra;
 	uint32_t stale;		/* what its agent listed is not there */
 	uint32_t whole;		/* its agent says that it has all */
-	char text[SK_ERR_MAX];
 };
 
 /*
@@ -26,7 +25,8 @@ struct sk_restore_word {
  * rank, for which there is room before the restore begins. So whatever fails on
  * one of them, and wherever, its next word says so, and the others hear it in
  * whichever step they come to next, with nothing in between that would wait for
- * it. An error that all have heard is said no more: a step that is called with
+ * it. Its sentence comes after it, of one rank alone and in the words' room, so
+ * that a world's words stay small. An error that all have heard is said no more: a step that is called with
  * it is none, on all ranks alike.
  */
 
@@ -47,6 +47,14 @@ int sk_restore_agreed(struct sk_restoring *rs, int r);
  * rank's alone so far is told, and is everybody's. Where all have the same,
  * each keeps its own sentence. */
 int sk_restore_told(struct sk_restoring *rs, int r);
+/** All hear what rank @of says, and gives at @mine, in @ret (SK_ERR_MAX bytes):
+ * where all know that it has something to say. The words of the step before are
+ * gone then. Fails, with a sentence, only where the comm does. */
+int sk_restore_hear(struct sk_restoring *rs, int32_t of, const char *mine,
+		    char *ret);
+/** What is left to the others, beside their timeout, for what took this rank
+ * @ns: they may have much more to do. */
+uint32_t sk_restore_more_ms(uint64_t ns);
 /** What comes next is new: errors from now on are told. */
 void sk_restore_anew(struct sk_restoring *rs);
 /** Every rank gives @bytes at @in; *ret_all is malloc'ed, world * bytes. @r is

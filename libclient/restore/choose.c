@@ -64,38 +64,57 @@ static int none_of(struct sk_restoring *rs,
 			  "images are gone");
 }
 
+/* What rank @i says of what it has, for all. */
+static int heard_of(struct sk_restoring *rs, int32_t i, int status,
+		    const char *what)
+{
+	char text[SK_ERR_MAX];
+	int r = sk_restore_hear(rs, i, rs->note, text);
+
+	return r < 0 ? r : sk_err_set(&rs->err, status, "job \"%s\" %s%.*s",
+				      rs->state->job.name, what,
+				      SK_ERR_MAX - 1, text);
+}
+
+static int cannot_tell(struct sk_restoring *rs, int32_t i)
+{
+	char text[SK_ERR_MAX];
+	int r = sk_restore_hear(rs, i, rs->note, text);
+
+	return r < 0 ? r : sk_err_set(&rs->err, -EIO, "nobody can tell "
+				      "whether job \"%s\" has a snapshot, "
+				      "rank %d cannot read the store: %.*s",
+				      rs->state->job.name, i, SK_ERR_MAX - 1,
+				      text);
+}
+
 /* The sentence of a restore that finds nothing. */
 static int nothing(struct sk_restoring *rs,
 		   const struct sk_restore_ballot *ballots)
 {
 	const char *job = rs->state->job.name;
 	char asked[128];
+	int r;
 
+	/* A rank may have failed since the ballots. */
+	r = sk_restore_agreed(rs, 0);
+	if (r < 0)
+		return r;
 	/* One who could not look must not say that there is nothing. */
 	for (int32_t i = 0; i < rs->state->job.world; i++)
 		if (ballots[i].gaps)
-			return sk_err_set(&rs->err, -EIO, "nobody can tell "
-					  "whether job \"%s\" has a snapshot, "
-					  "rank %d cannot read the store: %.*s",
-					  job, i, SK_ERR_MAX - 1,
-					  ballots[i].word.text);
+			return cannot_tell(rs, i);
 	/* Nor is it a first run where something was, and is damaged. */
 	for (int32_t i = 0; i < rs->state->job.world; i++)
 		if (ballots[i].damaged && !ballots[i].n_complete)
-			return sk_err_set(&rs->err, -EBADMSG, "job \"%s\" has "
-					  "nothing to restore: %.*s", job,
-					  SK_ERR_MAX - 1,
-					  ballots[i].word.text);
+			return heard_of(rs, i, -EBADMSG,
+					"has nothing to restore: ");
 	for (int32_t i = 0; i < rs->state->job.world; i++) {
-		const struct sk_restore_word *w = &ballots[i].word;
-
 		if (ballots[i].n_complete)
 			continue;
-		if (w->text[0])
-			return sk_err_set(&rs->err, -ENOENT, "job \"%s\" has "
-					  "nothing to restore: %.*s", job,
-					  SK_ERR_MAX - 1, w->text);
-		return none_of(rs, ballots, i);
+		return ballots[i].says ?
+		       heard_of(rs, i, -ENOENT, "has nothing to restore: ") :
+		       none_of(rs, ballots, i);
 	}
 	asked_for(rs, asked, sizeof(asked));
 	/* Of one agent, which has some, and never the same for all. */
@@ -112,16 +131,20 @@ static int nothing(struct sk_restoring *rs,
 static int first_error(struct sk_restoring *rs,
 		       const struct sk_restore_ballot *ballots)
 {
-	for (int32_t i = 0; i < rs->state->job.world; i++) {
-		const struct sk_restore_word *w = &ballots[i].word;
+	char text[SK_ERR_MAX];
+	int32_t i = 0;
+	int r;
 
-		if (w->status < 0 && rs->state->job.world == 1)
-			return w->status;
-		if (w->status < 0)
-			return sk_err_set(&rs->err, w->status, "rank %d: %.*s",
-					  i, SK_ERR_MAX - 1, w->text);
-	}
-	return 0;
+	while (i < rs->state->job.world && ballots[i].status >= 0)
+		i++;
+	if (i == rs->state->job.world)
+		return 0;
+	if (rs->state->job.world == 1)
+		return ballots[i].status;
+	r = sk_restore_hear(rs, i, rs->note, text);
+	return r < 0 ? r : sk_err_set(&rs->err, ballots[i].status,
+				      "rank %d: %.*s", i, SK_ERR_MAX - 1,
+				      text);
 }
 
 static int check_ballots(struct sk_restoring *rs,
@@ -129,7 +152,7 @@ static int check_ballots(struct sk_restoring *rs,
 {
 	for (int32_t i = 0; i < rs->state->job.world; i++)
 		if (ballots[i].n_offers > 2 * SK_OFFERS_MAX ||
-		    ballots[i].word.status > 0)
+		    ballots[i].status > 0)
 			return sk_err_set(&rs->err, -EPROTO, "what the comm "
 					  "brought of rank %d is nothing that "
 					  "a rank says", i);
@@ -212,19 +235,18 @@ static void join_one_run(struct sk_restoring *rs,
 	(void)sk_state_register(state, false, sk_until(rs->sk), NULL);
 }
 
-static void fill_ballot(const struct sk_restoring *rs, int r,
+static void fill_ballot(struct sk_restoring *rs, int r,
 			struct sk_restore_ballot *mine)
 {
-	mine->word.status = r < 0 ? r : 0;
+	const char *note = r < 0 ? rs->err.text :
+			   rs->gaps.n ? rs->gaps.first :
+			   rs->incomplete ? rs->incomplete : "";
+
+	(void)snprintf(rs->note, sizeof(rs->note), "%s", note);
+	mine->status = r < 0 ? r : 0;
+	mine->says = *note != '\0';
 	mine->gaps = rs->gaps.n;
 	mine->damaged = rs->damaged;
-	if (r < 0)
-		memcpy(mine->word.text, rs->err.text, SK_ERR_MAX);
-	else if (rs->gaps.n)
-		memcpy(mine->word.text, rs->gaps.first, SK_ERR_MAX);
-	else if (rs->incomplete)
-		(void)snprintf(mine->word.text, SK_ERR_MAX, "%s",
-			       rs->incomplete);
 	mine->agent = rs->conn.agent.instance;
 	mine->run = rs->state->run;
 	mine->run_id = rs->state->run_id;
@@ -241,14 +263,6 @@ static void fill_ballot(const struct sk_restoring *rs, int r,
 	mine->digest = sk_restore_offers_digest(rs->offers, mine->n_offers);
 }
 
-/* Whose agents see a store for the first time take as long, more or less. */
-static uint32_t more_time(const struct sk_restoring *rs, uint64_t began)
-{
-	uint64_t ms = (rs->sk->os->now_ns(rs->sk->os) - began) / 1000000 * 8;
-
-	return ms > 3000000 ? 3000000 : (uint32_t)ms;
-}
-
 /* Whether another list would have more; who fails has told why, and no list
  * makes up for that. */
 static bool may_be_older(const struct sk_restoring *rs,
@@ -258,7 +272,7 @@ static bool may_be_older(const struct sk_restoring *rs,
 
 	for (int32_t i = 0; i < rs->state->job.world; i++) {
 		older |= ballots[i].cut;
-		failed |= ballots[i].word.status < 0;
+		failed |= ballots[i].status < 0;
 	}
 	return older && !failed;
 }
@@ -278,7 +292,10 @@ static int vote(struct sk_restoring *rs, int r, bool *ret_again)
 		r = sk_restore_offers(rs);
 	fill_ballot(rs, r, &mine);
 	rs->lists++;
-	r = sk_restore_cast(rs, &mine, &ballots, more_time(rs, began));
+	/* Whose agents see a store for the first time take as long, more or
+	 * less. */
+	r = sk_restore_cast(rs, &mine, &ballots, sk_restore_more_ms(
+		rs->sk->os->now_ns(rs->sk->os) - began));
 	if (r < 0 && rs->agent_comm.astray)
 		return r;
 	if (r >= 0)

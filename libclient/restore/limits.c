@@ -21,18 +21,31 @@ struct sk_restore_limits sk_restore_limits(const struct sk_restoring *rs)
 		.rank = job->rank, .world = job->world, .flags = rs->flags,
 	};
 
-	(void)snprintf(mine.name, sizeof(mine.name), "%s", job->name);
 	return mine;
 }
 
 /* ---- what can be no restore ---- */
 
+/* All have seen that rank @i's is another one. */
+static int refuse_job(struct sk_restoring *rs, int32_t i)
+{
+	const char *mine = rs->state->job.name;
+	char first[SK_ERR_MAX], other[SK_ERR_MAX];
+	int r = sk_restore_hear(rs, 0, mine, first);
+
+	if (r >= 0)
+		r = sk_restore_hear(rs, i, mine, other);
+	if (r < 0)
+		return r;
+	return sk_err_set(&rs->err, -EINVAL, "rank 0 restores job %.80s and "
+			  "rank %" PRId32 " job %.80s: a restore is of one",
+			  first, i, other);
+}
+
 static int check_job(struct sk_restoring *rs,
 		     const struct sk_restore_limits *first,
 		     const struct sk_restore_limits *l, int32_t i)
 {
-	const int most = (int)sizeof(l->name) - 1;
-
 	if (l->rank != i)
 		return sk_err_set(&rs->err, -EINVAL, "the comm brings what "
 				  "rank %" PRId32 " of the job says as rank %"
@@ -42,10 +55,7 @@ static int check_job(struct sk_restoring *rs,
 				  " ranks in the job and rank %" PRId32 " %"
 				  PRId32, first->world, i, l->world);
 	if (l->job != first->job)
-		return sk_err_set(&rs->err, -EINVAL, "rank 0 restores job "
-				  "%.*s and rank %" PRId32 " job %.*s: a "
-				  "restore is of one", most, first->name, i,
-				  most, l->name);
+		return refuse_job(rs, i);
 	return 0;
 }
 

@@ -16,7 +16,6 @@ struct sk_restore_limits {
 	int64_t step;		/* SK_LATEST: any */
 	uint64_t run, run_id;	/* 0: any */
 	uint64_t job;		/* a hash of its name */
-	char name[40];		/* how that begins */
 	int32_t rank, world;
 	uint32_t flags;		/* SK_RESTORE_..., as it was called with */
 	uint32_t reserved;

@@ -226,6 +226,7 @@ struct sk_restoring {
 	struct sk_report report;
 	struct sk_err err;
 	char *text;			/* malloc'ed; instead of err */
+	char note[SK_ERR_MAX];		/* what its ballot has to say */
 
 	struct sk_conn conn;		/* its own: leases end with it */
 	bool connected;

@@ -171,14 +171,6 @@ static int exchange_bad(struct sk_restoring *rs, uint32_t most)
 
 /* ---- together ---- */
 
-/* The sooner ranks wait for the later ones, who may have much more to do. */
-static uint32_t more_time(const struct sk_restoring *rs)
-{
-	uint64_t ms = rs->report.copy_ns / 1000000 * 8;
-
-	return ms > 3000000 ? 3000000 : (uint32_t)ms;
-}
-
 int sk_restore_agree_moved(struct sk_restoring *rs, int r, bool *ret_again)
 {
 	struct sk_restore_word *words;
@@ -190,7 +182,7 @@ int sk_restore_agree_moved(struct sk_restoring *rs, int r, bool *ret_again)
 	uint32_t most = 0;
 
 	rs->moved = r >= 0 && !word.bad;
-	r = sk_restore_agree(rs, r, &word, &words, more_time(rs));
+	r = sk_restore_agree(rs, r, &word, &words, sk_restore_more_ms(rs->report.copy_ns));
 	if (r < 0)
 		return r;
 	rs->moved = false;

@@ -41,7 +41,7 @@ struct sk_ahead {
 };
 
 /** Bytes of what a rank says in one step of a restore: restore/agree.h. */
-#define SK_SAID_BYTES 1152u
+#define SK_SAID_BYTES 256u
 
 struct sk_state {
 	struct sk *sk;
