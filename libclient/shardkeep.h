@@ -459,8 +459,7 @@ struct sk_status {
 	uint64_t failed;
 	uint64_t busy_ns;	/**< where sk_snapshot() said -EBUSY last: how
 				 * long the oldest flush still needed; 0: not
-				 * so, nothing is being flushed, or that is
-				 * not known yet */
+				 * so, no flush, or not known yet */
 	uint64_t locked_bytes;	/**< of slot_bytes, page-locked for CUDA
 				 * devices; what is not is copied through the
 				 * driver's own buffers, more slowly */
@@ -557,9 +556,9 @@ struct sk_comm {
 	 * what it costs whatever it moves: up to 4 MiB. 0: 1 MiB, for which
 	 * what passes stays in the caches. Of all ranks' the most counts. */
 	uint64_t round_bytes;
-	/** How many ranks it joins, and which of them this one is:
-	 * sk_comm_mpi(), sk_comm_meet() and sk_comm_nccl() say so, as theirs
-	 * need not be the job's. @world 0: the caller answers for both. */
+	/** How many ranks it joins, and which of them this one is: said by
+	 * sk_comm_mpi(), sk_comm_meet() and sk_comm_nccl(), as theirs need not
+	 * be the job's. @world 0: the caller answers for both. */
 	int32_t world, rank;
 	void *reserved[1];	/**< NULL */
 };
@@ -677,14 +676,6 @@ void sk_comm_meet_free(struct sk_comm *comm);
 /** Do not verify checksums. For measuring what they cost. */
 #define SK_RESTORE_NO_VERIFY (1u << 4)
 
-/**
- * Ranks of one restore need not ask for the same. Of names, what one allows
- * (SK_RESTORE_MISSING_OK, EXTRA_OK) is allowed. A step, a run, a run_id and a
- * place (MEMORY_ONLY, DISK_ONLY) that one asks for is everybody's, and two
- * that do not go together are -EINVAL on all, with both ranks. Checksums are
- * left out where all leave them out. Which names it wants is each one's own,
- * and how long it waits: who waits least ends it for all.
- */
 struct sk_restore_options {
 	uint32_t flags;		/**< SK_RESTORE_... */
 	uint32_t timeout_ms;	/**< to agree with the other ranks; 0: 60,000 */
@@ -735,14 +726,15 @@ struct sk_report {
  * Brings the described tensors back from a snapshot of this job by any mesh,
  * from the nearest memory that holds each piece, else from the store. Every
  * rank of the job must call it, also one that has described nothing, and all
- * restore the same step. @comm, @opts, @ret_report may be NULL. An incomplete
- * or damaged snapshot is passed over for the next older one when SK_LATEST is
- * asked for. It blocks until this rank's tensors are back; nothing is
- * written to them before all ranks have agreed. Where tensors lie on CUDA
- * devices, it waits first for all that those have been asked to do, and
- * returns when the bytes are there. Errors are the same on all
- * ranks, but for those of a rank's own memory and reads. When tensors may have
- * been overwritten already, the sentence says which.
+ * restore the same step: a step, a run or a place that one asks for is
+ * everybody's, checksums are left out where all leave them out. @comm, @opts,
+ * @ret_report may be NULL. An incomplete or damaged snapshot is passed over for
+ * the next older one when SK_LATEST is asked for. It blocks until this rank's
+ * tensors are back; nothing is written to them before all ranks have agreed.
+ * Where tensors lie on CUDA devices, it waits first for all that those have
+ * been asked to do, and returns when the bytes are there. Errors are the same
+ * on all ranks, but for those of a rank's own memory and reads. When tensors
+ * may have been overwritten already, the sentence says which.
  *
  * Errors: -ENOENT nothing to restore: a first run where SK_LATEST was asked for
  * and nothing else, and no reason to begin anew where a step, a run or a place
@@ -759,8 +751,8 @@ struct sk_report {
  * is given; -EDQUOT, -EMFILE, -ENFILE more images than may be open; -ENODEV,
  * -EFAULT a tensor is on a CUDA device that cannot be reached, or in memory
  * that was freed; -EBUSY one of its streams captures a graph; -ENOMEM; -E2BIG
- * without a @comm, more ranks than an agent brings together, about a million;
- * -ECONNRESET the agent is gone, and no other in its place; -EOWNERDEAD.
+ * a million ranks without @comm; -ECONNRESET the agent is gone, and no other in
+ * its place; -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,
 	       const struct sk_comm *comm,

@@ -21,9 +21,9 @@ int sk_text_read(const struct sk_os *os, const char *path, char *ret,
 int sk_text_character(const char *s);
 
 /** The bytes of the character that @s begins with, where it is none that is
- * seen but turns the direction of what stands beside it, or ends a line (U+200E,
- * U+202A, U+2066 and their like, U+2028); else 0. A name may have it, and what
- * people see of the name must not. Pure. */
+ * seen but turns the direction of what stands beside it, or ends a line
+ * (U+200E, U+202A, U+2066 and their like, U+2028); else 0. A name may have it,
+ * and what people see of the name must not. Pure. */
 int sk_text_turns(const char *s);
 
 /** Makes one line of @text that no log and no terminal takes for more: what is

@@ -162,7 +162,8 @@ struct sk_wire_prepare {
  * A slot for a step. The reply has the slot's number. The slot is FILLING
  * until SEAL, DISCARD or the end of the connection. -EBUSY: eta_ns in the
  * reply says how long the oldest flush still needs, 0 where nothing is being
- * flushed, or that is not known yet. -EEXIST: (run, step) has a sealed image of this rank.
+ * flushed, or that is not known yet. -EEXIST: (run, step) has a sealed image
+ * of this rank.
  */
 /* flags: memory/flags.h */
 struct sk_wire_slot {

@@ -31,9 +31,9 @@ struct sk_agent_comm {
 /**
  * A meeting that one agent does not live to end is held at the next one; ranks
  * that had its answer, and ranks that had not, go on together. -ECONNRESET:
- * there is none, or another run has the job there, or @ctx->astray, and @ctx->id
- * is as it is then. Before its first meeting a rank registers at that agent: who
- * comes there first finds the run that others are in.
+ * there is none, or another run has the job there, or @ctx->astray, and
+ * @ctx->id is as it is then. Before its first meeting a rank registers at that
+ * agent: who comes there next finds the run that others are in.
  * @ctx is the comm's and must outlive it; sk_agent_comm_free() frees what it
  * has.
  */

@@ -26,8 +26,8 @@ struct sk_restore_word {
  * one of them, and wherever, its next word says so, and the others hear it in
  * whichever step they come to next, with nothing in between that would wait for
  * it. Its sentence comes after it, of one rank alone and in the words' room, so
- * that a world's words stay small. An error that all have heard is said no more: a step that is called with
- * it is none, on all ranks alike.
+ * that a world's words stay small. An error that all have heard is said no
+ * more: a step that is called with it is none, on all ranks alike.
  */
 
 /**

@@ -14,7 +14,7 @@
 /** A rank's part of the choice. */
 struct sk_restore_ballot {
 	int32_t status;
-	uint32_t says;			/* it has a sentence: of its error, or */
+	uint32_t says;			/* of its error, or what follows */
 	uint64_t agent;			/* its instance */
 	uint64_t run, run_id;		/* that it registered in; 0: none */
 	uint64_t digest;		/* of its offers */
@@ -23,8 +23,8 @@ struct sk_restore_ballot {
 	struct sk_restore_offer newest;
 	uint32_t n_offers;
 	uint32_t n_complete;		/* of them */
-	uint32_t gaps;			/* about them */
-	uint32_t damaged;		/* or about a damaged image */
+	uint32_t gaps;			/* it says something of them */
+	uint32_t damaged;		/* or of a damaged image */
 	uint32_t cut;			/* it has older ones */
 	uint32_t exchanges;		/* its comm does more than gather */
 	uint32_t devices;		/* and between devices, too */

@@ -182,7 +182,8 @@ int sk_restore_agree_moved(struct sk_restoring *rs, int r, bool *ret_again)
 	uint32_t most = 0;
 
 	rs->moved = r >= 0 && !word.bad;
-	r = sk_restore_agree(rs, r, &word, &words, sk_restore_more_ms(rs->report.copy_ns));
+	r = sk_restore_agree(rs, r, &word, &words,
+			     sk_restore_more_ms(rs->report.copy_ns));
 	if (r < 0)
 		return r;
 	rs->moved = false;

@@ -41,7 +41,7 @@ struct story {
 	bool reads;		/* by readers */
 	struct rig rig;
 	struct options options;
-	struct endpoint endpoint;	/* the parent holds it, if one follows */
+	struct endpoint endpoint;	/* the parent's, if one follows */
 	struct sk_fault_os *fault;	/* shared with agents and ranks */
 	struct board *board;
 	uint64_t tried, apart;
