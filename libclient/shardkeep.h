@@ -457,9 +457,8 @@ struct sk_status {
 	uint64_t slot_bytes;	/**< their memory */
 	uint64_t taken;		/**< snapshots sealed by this state */
 	uint64_t failed;
-	uint64_t busy_ns;	/**< where sk_snapshot() said -EBUSY last: how
-				 * long the oldest flush still needed; 0: not
-				 * so, no flush, or not known yet */
+	uint64_t busy_ns;	/**< where sk_snapshot() said -EBUSY last: what
+				 * the oldest flush still needed, 0: unknown */
 	uint64_t locked_bytes;	/**< of slot_bytes, page-locked for CUDA
 				 * devices; what is not is copied through the
 				 * driver's own buffers, more slowly */
