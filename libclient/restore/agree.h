@@ -105,5 +105,9 @@ int sk_restore_broadcast(struct sk_restoring *rs, int32_t root, void *data,
 int sk_restore_trade(struct sk_restoring *rs, int r,
 		     const struct sk_restore_parcel *out,
 		     struct sk_restore_parcel **ret_in);
+/** The same, where this rank gives one thing to each other of its node. A comm
+ * that has failed may still read it. */
+int sk_restore_trade_near(struct sk_restoring *rs, int r, void *data,
+			  uint64_t bytes, struct sk_restore_parcel **ret_in);
 
 #endif

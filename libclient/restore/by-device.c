@@ -75,11 +75,11 @@ static uint64_t says_of(const struct sk_restoring *rs,
 {
 	const struct sk_item *item = &rs->state->locals[p->local].item;
 
-	/* Of boxes that owners said, overlap.c knows how others have them. */
-	p->across = on_device || (item->explicit_boxes && p->beside);
+	/* Of boxes that ranks tell, overlap.c knows how others have them. */
+	p->across = on_device || (rs->boxes_told[p->local] && p->beside);
 	if (p->across)
 		return SAYS_WANTED | (p->shared ? SAYS_SHARED : 0);
-	return p->shared && !item->explicit_boxes &&
+	return p->shared && !rs->boxes_told[p->local] &&
 	       item->kind == SK_ITEM_TENSOR ? SAYS_ELSEWHERE : 0;
 }
 
@@ -93,16 +93,16 @@ static int look(struct sk_restoring *rs, uint64_t *said)
 	sk_restore_none_by_device(rs);
 	for (uint32_t i = 0; i < rs->n_pieces && r >= 0; i++) {
 		struct sk_restore_piece *p = &rs->pieces[i];
-		const struct sk_local *l = &rs->state->locals[p->local];
 
 		if (rs->device_off || p->place < SK_PLACE_OTHERS)
 			continue;
-		if (p->local != last && !l->item.explicit_boxes)
-			r = is_shared(rs, l, &shared);
+		if (p->local != last && !rs->boxes_told[p->local])
+			r = is_shared(rs, &rs->state->locals[p->local],
+				      &shared);
 		if (p->local != last)
 			on_device = sk_restore_is_by_device(rs, p->local);
 		last = p->local;
-		if (r >= 0 && !l->item.explicit_boxes)
+		if (r >= 0 && !rs->boxes_told[p->local])
 			p->shared = shared;
 		if (r >= 0)
 			*said |= says_of(rs, p, on_device);
@@ -134,7 +134,7 @@ static int list_mine(struct sk_restoring *rs, struct told *e)
 		const struct sk_restore_key *key;
 
 		if (!p->across || !p->shared || p->local == last ||
-		    rs->state->locals[p->local].item.explicit_boxes)
+		    rs->boxes_told[p->local])
 			continue;
 		last = p->local;
 		key = sk_restore_key_of(rs, p->local);
@@ -156,16 +156,8 @@ static int by_number(const void *a, const void *b)
 
 static int tell_near(struct sk_restoring *rs, int r, struct told *e)
 {
-	_cleanup_free_ struct sk_restore_parcel *out = NULL;
-
-	out = calloc((size_t)rs->state->job.world, sizeof(*out));
-	if (r >= 0 && !out)
-		r = no_memory(rs, e->n);
-	for (int32_t k = 0; r >= 0 && k < rs->n_near; k++)
-		if (rs->near_ranks[k] != rs->state->job.rank)
-			out[rs->near_ranks[k]] = (struct sk_restore_parcel){
-				e->mine, e->n * sizeof(*e->mine) };
-	r = sk_restore_trade(rs, r, out, &e->all);
+	r = sk_restore_trade_near(rs, r, e->mine, e->n * sizeof(*e->mine),
+				  &e->all);
 	for (int32_t k = 0; r >= 0 && k < rs->state->job.world; k++)
 		qsort(e->all[k].data, e->all[k].bytes / sizeof(*e->mine),
 		      sizeof(*e->mine), by_number);
@@ -208,7 +200,7 @@ static int join_beside(struct sk_restoring *rs, const struct told *e)
 			&rs->state->locals[p->local].item;
 
 		if (p->place < SK_PLACE_OTHERS || p->across || !p->shared ||
-		    item->explicit_boxes || item->kind != SK_ITEM_TENSOR)
+		    rs->boxes_told[p->local] || item->kind != SK_ITEM_TENSOR)
 			continue;
 		if (p->local != last)
 			r = is_beside(rs, e, p->local, &beside);

@@ -8,6 +8,7 @@
 #include "base/util.h"
 #include "restore/agree.h"
 #include "restore/by-device.h"
+#include "restore/unlike.h"
 #include "tensor/box.h"
 #include "tensor/dtype.h"
 
@@ -28,7 +29,7 @@ struct region {
 struct regions {
 	struct region *v;
 	uint32_t *group;	/* of those that overlap: the first's index */
-	size_t n, room, mine;	/* so many of them are this rank's */
+	size_t n, room;
 };
 
 static int no_memory(struct sk_restoring *rs, size_t n)
@@ -84,13 +85,11 @@ static int collect(struct sk_restoring *rs, struct regions *all)
 		const struct sk_restore_piece *p = &rs->pieces[i];
 		struct region region;
 
-		if (p->place < SK_PLACE_OTHERS ||
-		    !item_of(rs, p)->explicit_boxes)
+		if (p->place < SK_PLACE_OTHERS || !rs->boxes_told[p->local])
 			continue;
 		region = region_of(rs, i);
 		r = add(rs, all, &region);
 	}
-	all->mine = all->n;
 	return r;
 }
 
@@ -118,29 +117,65 @@ static int take_in(struct sk_restoring *rs, struct regions *all,
 
 static int trade(struct sk_restoring *rs, int r, struct regions *all)
 {
-	_cleanup_free_ struct sk_restore_parcel *out = NULL, *in = NULL;
+	_cleanup_free_ struct sk_restore_parcel *in = NULL;
+	struct region *mine;
 
-	out = calloc((size_t)rs->state->job.world, sizeof(*out));
-	if (r >= 0 && !out)
-		r = no_memory(rs, all->n);
-	for (int32_t k = 0; r >= 0 && k < rs->n_near; k++)
-		if (rs->near_ranks[k] != rs->state->job.rank)
-			out[rs->near_ranks[k]] = (struct sk_restore_parcel){
-				all->v, all->n * sizeof(*all->v) };
-	r = sk_restore_trade(rs, r, out, &in);
+	if (r >= 0)
+		r = collect(rs, all);
+	mine = all->v;
+	r = sk_restore_trade_near(rs, r, mine, all->n * sizeof(*mine), &in);
+	/* A comm that failed may still read them. */
+	if (rs->broken)
+		all->v = NULL;
 	return r < 0 ? r : take_in(rs, all, in);
 }
 
-/* Whether any rank has any. */
-static int ask_all(struct sk_restoring *rs, int r, const struct regions *all,
-		   bool *ret_any)
-{
-	struct sk_restore_word word = { .extra = all->mine };
-	struct sk_restore_word *words;
+/* ---- of which tensors ---- */
 
+/* Those that owners said themselves; of others it may turn out. */
+static int begin(struct sk_restoring *rs)
+{
+	uint32_t n = rs->state->n_locals;
+
+	if (!rs->boxes_told)
+		rs->boxes_told = calloc(n ? n : 1, sizeof(*rs->boxes_told));
+	if (!rs->boxes_told)
+		return no_memory(rs, n);
+	for (uint32_t i = 0; i < n; i++)
+		rs->boxes_told[i] = rs->state->locals[i].item.explicit_boxes;
+	return 0;
+}
+
+static bool wants_told(const struct sk_restoring *rs)
+{
+	for (uint32_t i = 0; rs->n_near > 1 && i < rs->n_pieces; i++)
+		if (rs->pieces[i].place >= SK_PLACE_OTHERS &&
+		    rs->boxes_told[rs->pieces[i].local])
+			return true;
+	return false;
+}
+
+/* What any rank has. */
+struct said {
+	bool told;	/* boxes to tell */
+	bool unlike;	/* a neighbour that described something else */
+};
+
+static int ask_all(struct sk_restoring *rs, int r, struct said *ret)
+{
+	struct sk_restore_word word = { 0 }, *words;
+
+	if (r >= 0) {
+		word.flags = wants_told(rs);
+		word.extra = sk_restore_described_as(rs);
+	}
 	r = sk_restore_agree(rs, r, &word, &words, 0);
-	for (int32_t i = 0; r >= 0 && i < rs->state->job.world; i++)
-		*ret_any |= words[i].extra != 0;
+	for (int32_t i = 0; r >= 0 && i < rs->state->job.world; i++) {
+		int32_t near = rs->nodes[rs->node_of[i]].ranks[0];
+
+		ret->told |= words[i].flags;
+		ret->unlike |= words[i].extra != words[near].extra;
+	}
 	return r;
 }
 
@@ -302,17 +337,18 @@ static int settle_all(struct sk_restoring *rs, struct regions *all)
 int sk_restore_overlap(struct sk_restoring *rs, int r)
 {
 	struct regions all = { 0 };
-	bool any = false;
+	struct said said = { 0 };
 
 	assert(rs->apart);
 	if (r >= 0)
-		r = collect(rs, &all);
-	r = ask_all(rs, r, &all, &any);
-	if (r >= 0 && any) {
+		r = begin(rs);
+	r = ask_all(rs, r, &said);
+	if (said.unlike)
+		r = sk_restore_unlike(rs, r);
+	if (said.told || said.unlike)
 		r = trade(rs, r, &all);
-		if (r >= 0)
-			r = settle_all(rs, &all);
-	}
+	if (r >= 0)
+		r = settle_all(rs, &all);
 	free(all.v);
 	free(all.group);
 	return r;

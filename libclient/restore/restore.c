@@ -529,6 +529,7 @@ static void release(struct sk_restoring *rs)
 	free(rs->incomplete);
 	sk_restore_forget_nodes(rs);
 	free(rs->wanted);
+	free(rs->boxes_told);
 	free(rs->touched);
 	free(rs->text);
 }

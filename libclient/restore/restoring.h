@@ -32,6 +32,7 @@
  *   device-copy.c   an image's copy there
  *   memory.c    jobs out of memory
  *   disk.c      jobs out of files
+ *   unlike.c    tensors that ranks of a node describe differently
  *   overlap.c   boxes of other nodes that several ranks want
  *   wants.c     what is wanted of other nodes: who asks, who reads
  *   staging.c   memory that the ranks of a node share meanwhile
@@ -184,7 +185,7 @@ struct sk_restore_piece {
 	bool across;		/* of other nodes: from device to device */
 	bool shared;		/* of other nodes: a neighbour wants it, too */
 	bool beside;		/* and one has it on its comm's device; these
-				 * two: overlap.c for boxes that owners said,
+				 * two: overlap.c for boxes that ranks tell,
 				 * else by-device.c */
 	uint32_t holder;	/* of other nodes: who is asked; wants.c */
 	const struct sk_entry *entry;
@@ -303,6 +304,9 @@ struct sk_restoring {
 
 	/* of all attempts */
 	bool *wanted;			/* per local */
+	bool *boxes_told;		/* the same: ranks of the node tell
+					 * each other what they want of it;
+					 * overlap.c. NULL: not asked yet */
 	uint8_t *touched;		/* per local: perhaps overwritten */
 };
 

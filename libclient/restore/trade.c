@@ -155,3 +155,18 @@ int sk_restore_trade(struct sk_restoring *rs, int r,
 		(void)sk_take_ptr(in);
 	return r;
 }
+
+int sk_restore_trade_near(struct sk_restoring *rs, int r, void *data,
+			  uint64_t bytes, struct sk_restore_parcel **ret_in)
+{
+	_cleanup_free_ struct sk_restore_parcel *out = NULL;
+
+	out = calloc((size_t)rs->state->job.world, sizeof(*out));
+	if (r >= 0 && !out)
+		r = no_memory(rs);
+	for (int32_t k = 0; r >= 0 && k < rs->n_near; k++)
+		if (rs->near_ranks[k] != rs->state->job.rank)
+			out[rs->near_ranks[k]] = (struct sk_restore_parcel){
+				data, bytes };
+	return sk_restore_trade(rs, r, out, ret_in);
+}

@@ -19,6 +19,7 @@ struct growing {
 	uint32_t *shared;	/* wants that several ask for, by who does */
 	size_t n_shared;
 	bool *taken;		/* per want: it stands in a tree */
+	size_t *asked_on;	/* per node: the last want, and 1 */
 	uint32_t *in;		/* per rank: trees that it stands in */
 	uint64_t *bytes;	/* per rank: that it asks for */
 };
@@ -90,6 +91,22 @@ static int by_spared(const void *x, const void *y)
 	return (a->from > b->from) - (a->from < b->from);
 }
 
+/* Nobody passes on to its own node: there is relay.h for that. Its ranks ask
+ * for the same once, but for what they did not know of each other. */
+static bool is_of_nodes(struct growing *g, size_t want)
+{
+	const struct sk_asked_want *w = &g->asked->wants[want];
+
+	for (size_t i = w->first; i < w->first + w->n; i++) {
+		int32_t node = g->rs->node_of[g->asked->asks[i].rank];
+
+		if (g->asked_on[node] == want + 1)
+			return false;
+		g->asked_on[node] = want + 1;
+	}
+	return true;
+}
+
 static size_t list_groups(struct growing *g, struct group *groups)
 {
 	const struct sk_asked *a = g->asked;
@@ -97,7 +114,7 @@ static size_t list_groups(struct growing *g, struct group *groups)
 
 	assert(g->shared);
 	for (uint32_t i = 0; i < a->n_wants; i++)
-		if (a->wants[i].n > 1)
+		if (a->wants[i].n > 1 && is_of_nodes(g, i))
 			g->shared[g->n_shared++] = i;
 	qsort_r(g->shared, g->n_shared, sizeof(*g->shared), by_askers,
 		(void *)a);
@@ -329,10 +346,12 @@ static int make_room(struct growing *g)
 	t->asks = calloc(n + 1, sizeof(*t->asks));
 	g->shared = calloc(n + 1, sizeof(*g->shared));
 	g->taken = calloc(n + 1, sizeof(*g->taken));
+	g->asked_on = calloc(world, sizeof(*g->asked_on));
 	g->in = calloc(world, sizeof(*g->in));
 	g->bytes = calloc(world, sizeof(*g->bytes));
 	return t->v && t->wants && t->sourced && t->asks && g->shared &&
-	       g->taken && g->in && g->bytes ? 0 : sk_terms_no_memory(g->rs);
+	       g->taken && g->asked_on && g->in && g->bytes ?
+		       0 : sk_terms_no_memory(g->rs);
 }
 
 static int grow_all(struct growing *g)
@@ -364,6 +383,7 @@ int sk_trees_make(struct sk_restoring *rs, const struct sk_terms *terms,
 	r = grow_all(&g);
 	free(g.shared);
 	free(g.taken);
+	free(g.asked_on);
 	free(g.in);
 	free(g.bytes);
 	return r;

@@ -48,6 +48,9 @@ enum how {
 	OVERLAPPING,	/* boxes: each a quarter, half of it the next one's */
 	ALL,		/* a box: all of it */
 	SOME,		/* a box: what the others of a node have least of */
+	LANES,		/* a quarter: even ranks in a mesh, odd in another */
+	SKEWED,		/* so, but of the odd ones each has a half */
+	SAID,		/* all: ranks 0, 3 and 6 by a box, others by a mesh */
 };
 
 struct way {
@@ -74,9 +77,11 @@ struct side {
 	struct totals *totals;
 };
 
-static bool is_boxes(enum how how)
+static bool is_boxes(enum how how, int rank)
 {
-	return how == EACH || how >= HALF;
+	if (how == SAID)
+		return rank % 3 == 0;
+	return how == EACH || (how >= HALF && how < LANES);
 }
 
 /* Rows [from, to) that the rank has. */
@@ -109,8 +114,18 @@ static void rows_of(enum how how, int rank, int64_t *from, int64_t *to)
 		*from = rank % 4 * 7;
 		*to = ROWS - rank % 3 * 11;
 		break;
+	case LANES:
+		*from = rank / 2 * (ROWS / 4);
+		*to = *from + ROWS / 4;
+		break;
+	case SKEWED:
+		each = rank % 2 ? ROWS / 2 : ROWS / 4;
+		*from = rank / 2 % (ROWS / each) * each;
+		*to = *from + each;
+		break;
 	case REPLICATED:
 	case ALL:
+	case SAID:
 		break;
 	}
 }
@@ -120,7 +135,18 @@ static uint32_t value(int64_t row, int64_t column)
 	return (uint32_t)(row * 100003 + column * 7 + 1);
 }
 
-static void place(enum how how, struct sk_tensor *t, struct sk_mesh **ret)
+/* Of the ranks that are even, or of those that are odd. */
+static struct sk_mesh *lane_of(int rank, int cuts)
+{
+	int32_t ranks[RANKS / 2];
+
+	for (int i = 0; i < RANKS / 2; i++)
+		ranks[i] = 2 * i + rank % 2;
+	return mesh_of(RANKS / 2 / cuts, cuts, ranks, NULL);
+}
+
+static void place(enum how how, int rank, struct sk_tensor *t,
+		  struct sk_mesh **ret)
 {
 	t->placements[0] = SK_REPLICATE;
 	t->placements[1] = SK_SHARD(0);
@@ -128,6 +154,8 @@ static void place(enum how how, struct sk_tensor *t, struct sk_mesh **ret)
 		t->placements[0] = SK_SHARD(0);
 	*ret = how == HYBRID ? mesh_of(2, 4, NULL, NULL) :
 	       how == CROSSED ? mesh_of(4, 2, NULL, NULL) :
+	       how == LANES ? lane_of(rank, 4) :
+	       how == SKEWED ? lane_of(rank, rank % 2 ? 2 : 4) :
 				mesh_of(RANKS, 0, NULL, NULL);
 	t->mesh = *ret;
 }
@@ -232,14 +260,14 @@ static void describe(struct memory *m, struct rank *rank)
 	begin(m, rank);
 	data = m->on_host ? m->here : (void *)(uintptr_t)m->there;
 	describe_as(m, &t);
-	if (is_boxes(how)) {
+	if (is_boxes(how, rank->rank)) {
 		part.box.offset[0] = m->from;
 		part.box.size[0] = m->to - m->from;
 		part.data = data;
 		t.parts = &part;
 		t.n_parts = 1;
 	} else {
-		place(how, &t, &mesh);
+		place(how, rank->rank, &t, &mesh);
 		t.data = data;
 	}
 	CHECK(!sk_state_tensor(rank->state, &t), "%s", sk_error());
@@ -471,6 +499,19 @@ static const struct way ways[] = {
 	{ "experts-to-windows-wide", EACH, OVERLAPPING, wide },
 	{ "all-on-hosts-wide", EACH, ALL, wide, .on_host = 0x15 },
 	{ "halves-on-hosts-fresh", HALF, ALL, fresh, .on_host = 0xc1 },
+	/* Ranks of a node say otherwise of whom they share it with. */
+	{ "fsdp-to-lanes", SHARDED, LANES, away },
+	{ "fsdp-to-skewed", SHARDED, SKEWED, mixed },
+	{ "fsdp-to-said", SHARDED, SAID, away },
+	{ "experts-to-lanes", EACH, LANES, uneven },
+	{ "hsdp-to-lanes-wide", HYBRID, LANES, wide },
+	{ "fsdp-to-skewed-fresh", SHARDED, SKEWED, fresh },
+	{ "ddp-to-skewed-fresh", REPLICATED, SKEWED, fresh },
+	{ "halves-to-skewed-wide", HALF, SKEWED, wide },
+	{ "ddp-to-said-fresh", REPLICATED, SAID, fresh },
+	{ "lanes-on-hosts", SHARDED, LANES, away, .on_host = 0x12 },
+	{ "skewed-on-hosts", SHARDED, SKEWED, mixed, .on_host = 0x81 },
+	{ "said-on-hosts-wide", SHARDED, SAID, wide, .on_host = 0x09 },
 };
 
 static bool is_chosen(const char *name)

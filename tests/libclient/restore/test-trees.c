@@ -304,6 +304,25 @@ Test(trees, straight)
 	free_scene(s, &trees);
 }
 
+/* What two ranks of a node ask for goes to each; what those of several nodes
+ * do, once. */
+Test(trees, of_one_node)
+{
+	struct scene *s = new_scene(9);
+	struct sk_trees trees;
+
+	s->node_of[4] = s->node_of[6] = 4;
+	for (int i = 0; i < WANTS; i++)
+		ask(s, 1 + i % 2, 1 + i % 2 * 2, 1000);
+	cr_assert_eq(sk_trees_make(&s->rs, &s->terms, &trees), 0);
+	check(s, &trees);
+	for (size_t i = 0; i < trees.n; i++)
+		cr_assert(trees.v[i].n_members != 8);
+	/* 1 to 8 for the even ones, 2, 5 and 8 for the others. */
+	cr_assert_eq(sent(&trees), WANTS / 2 * (8 + 1) * 1000);
+	free_scene(s, &trees);
+}
+
 /* ---- what others ask for ---- */
 
 static int hear(struct sk_want *want, struct sk_err *ret_err)
