@@ -60,20 +60,32 @@ static void add(struct gpu_rank *g, const struct sk_tensor *t, bool on_host)
 		gpu_add(g, &at, rank_bytes(g->rank, &at), 0xee);
 }
 
+/* What rank 1 has, beside rank 0, is on a mesh of its own. */
+static struct sk_mesh *other_mesh(int rank)
+{
+	static const int32_t ranks[] = { 0, 2, 1 };
+
+	return rank == 1 ? mesh_of(1, 0, &ranks[2], NULL) :
+			   mesh_of(2, 0, ranks, NULL);
+}
+
 static void describe(struct gpu_rank *g, bool load)
 {
 	struct sk_mesh *mesh = mesh_of(RANKS, 0, NULL, NULL);
+	struct sk_mesh *other = other_mesh(g->rank->rank);
 	struct sk_tensor w = { .name = "w", .dtype = SK_F32, .ndim = 2,
 			       .shape = { 90, 70 }, .mesh = mesh,
 			       .placements = { load ? SK_REPLICATE :
 						      SK_SHARD(0) } };
 	struct sk_tensor v = { .name = "v", .dtype = SK_F64, .ndim = 2,
-			       .shape = { 40, 30 }, .mesh = mesh,
+			       .shape = { 40, 30 },
+			       .mesh = load ? other : mesh,
 			       .placements = { SK_SHARD(load ? 1 : 0) } };
 
 	add(g, &w, load && g->rank->rank == 1);
 	add(g, &v, false);
 	sk_mesh_release(mesh);
+	sk_mesh_release(other);
 }
 
 static void begin(struct gpu_rank *g, struct rank *rank)
