@@ -13,6 +13,9 @@
 #include "base/util.h"
 #include "shardkeep-version.h"
 
+/* Fewer bytes per second nobody means who says them without a unit. */
+#define RATE_LEAST 4096u
+
 static const char help[] =
 "Usage: shardkeepd [OPTION]...\n"
 "\n"
@@ -157,25 +160,43 @@ static uint64_t physical(void)
 	return sk_memory_total(sk_os_linux());
 }
 
+static int parse_size(const char *what, const char *text, bool percent,
+		      uint64_t *ret)
+{
+	if (sk_size_parse(text, percent ? physical() : 0, ret, NULL) >= 0)
+		return 0;
+	return option_complain(what, text, percent ?
+		"it is a size such as 64G, or a percentage" :
+		"it is a size such as 500M");
+}
+
 int option_size(const char *what, const char *text, bool percent,
 		uint64_t *ret)
 {
-	if (sk_size_parse(text, percent ? physical() : 0, ret, NULL) < 0)
-		return option_complain(what, text, percent ?
-			"it is a size such as 64G, or a percentage" :
-			"it is a size such as 500M");
-	if (!sk_size_lacks_unit(text, *ret))
-		return 0;
+	int r = parse_size(what, text, percent, ret);
+
+	if (r < 0 || !sk_size_lacks_unit(text, *ret))
+		return r;
 	return option_complain(what, text, "of bytes that is next to nothing; "
 			       "is a K, M, G or T missing?");
 }
 
-/* 0 is no size. */
-static int set_limit(const char *what, const char *text, uint64_t *ret)
+/* Bytes per second are often said in digits, but not so few. */
+static int set_rate(const char *what, const char *text, uint64_t *ret)
+{
+	int r = parse_size(what, text, false, ret);
+
+	if (r < 0 || *ret >= RATE_LEAST || !sk_size_lacks_unit(text, *ret))
+		return r;
+	return option_complain(what, text, "so few bytes per second are next "
+			       "to none; is a K, M or G missing?");
+}
+
+/* 0 is no rate, but says that there is to be none. */
+static int set_rate_or_none(const char *what, const char *text, uint64_t *ret)
 {
 	*ret = 0;
-	return strcmp(text, "0") == 0 ? 0 :
-	       option_size(what, text, false, ret);
+	return strcmp(text, "0") == 0 ? 0 : set_rate(what, text, ret);
 }
 
 static int set_unsigned(const char *what, const char *text, unsigned long most,
@@ -333,12 +354,12 @@ int option_set(int option, const char *arg, struct options *o)
 		return set_unsigned("--admin-uid", arg, UINT32_MAX - 1,
 				    &o->admin_uid);
 	case OPTION_RATE:
-		return option_size("--flush-rate", arg, false, &o->flush_rate);
+		return set_rate("--flush-rate", arg, &o->flush_rate);
 	case OPTION_INTERVAL:
 		return set_unsigned("--flush-interval", arg, 1u << 20,
 				    &o->flush_interval_s);
 	case OPTION_SCRUB:
-		return set_limit("--scrub-rate", arg, &o->scrub_rate);
+		return set_rate_or_none("--scrub-rate", arg, &o->scrub_rate);
 	case OPTION_BACKEND:
 		return set_backend(arg, o);
 	case OPTION_STOP:

@@ -101,8 +101,18 @@ expect 0 --device-memory 2G
 ! grep -q 'no effect' "$dir/out" || fail "it has an effect"
 expect 2 --stop-timeout 99999999999
 says 'from 0 to 1073741824'
-expect 2 --flush-rate 500
-says 'is a K, M, G or T missing'
+# A rate in digits is one, but for so few that a unit is what it lacks.
+for rate in --flush-rate --scrub-rate; do
+	for digits in 500 4095 16; do
+		expect 2 "$rate" "$digits"
+		says "^shardkeepd: $rate \"$digits\" makes no sense; "
+		says 'is a K, M or G missing'
+	done
+	for digits in 4096 500000 1048576 2K; do
+		expect 0 "$rate" "$digits"
+	done
+done
+expect 0 --scrub-rate 0
 expect 2 --config "$dir/none"
 says 'there is no such file'
 head -c 70000 /dev/zero | tr '\0' '#' >"$dir/large"
