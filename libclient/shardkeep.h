@@ -555,9 +555,11 @@ struct sk_comm {
 	 * what it costs whatever it moves: up to 4 MiB. 0: 1 MiB, for which
 	 * what passes stays in the caches. Of all ranks' the most counts. */
 	uint64_t round_bytes;
-	/** How many ranks it joins, and which of them this one is: said by
-	 * sk_comm_mpi(), sk_comm_meet() and sk_comm_nccl(), as theirs need not
-	 * be the job's. @world 0: the caller answers for both. */
+	/** How many ranks it joins, and which of them this one is: sk_comm_mpi(),
+	 * sk_comm_meet() and sk_comm_nccl() say so, as theirs need not be the
+	 * job's. @world 0: the caller answers for both. Of another world a
+	 * restore is -EINVAL, after @abort; another rank is -EINVAL on all
+	 * ranks. A job of one rank has no use for a comm, whatever it says. */
 	int32_t world, rank;
 	void *reserved[1];	/**< NULL */
 };

@@ -13,13 +13,21 @@
 /* Bytes of all ranks in one gather, where what each has to say is long. */
 #define AT_ONCE ((size_t)4 << 20)
 
+/* Where the comm puts what this rank gives: where it says, though it be wrong
+ * of the job, which is told by it then. */
+static size_t own_place(const struct sk_restoring *rs)
+{
+	bool says = rs->comm.world && rs->state->job.world > 1;
+
+	return (size_t)(says ? rs->comm.rank : rs->state->job.rank);
+}
+
 /* A comm that loses what it is given would set ranks at odds; what relies on
  * one's own part of the whole may then rely on it. */
 static int check_own(struct sk_restoring *rs, const void *in, size_t bytes,
 		     const void *all)
 {
-	const char *own = (const char *)all +
-			  (size_t)rs->state->job.rank * bytes;
+	const char *own = (const char *)all + own_place(rs) * bytes;
 
 	if (!memcmp(own, in, bytes))
 		return 0;

@@ -299,16 +299,40 @@ static int check_options(const struct sk_restore_options *o,
 	return 0;
 }
 
-/* What others gather would else be written beyond what this rank has. */
-static int check_ranks(const struct sk_job *job, const struct sk_comm *comm,
+static int other_ranks(const struct sk_job *job, const struct sk_comm *comm,
 		       struct sk_err *err)
 {
-	if (!comm->world ||
-	    (comm->world == job->world && comm->rank == job->rank))
-		return 0;
-	return sk_err_set(err, -EINVAL, "job \"%s\": the state is rank %d of %d, "
-			  "and the comm has it as rank %d of %d", job->name,
+	return sk_err_set(err, -EINVAL, "job \"%s\": the state is rank %d of "
+			  "%d, and the comm has it as rank %d of %d", job->name,
 			  job->rank, job->world, comm->rank, comm->world);
+}
+
+/* Whether it is said, and means anything: who is alone gathers nothing. */
+static bool says_ranks(const struct sk_job *job, const struct sk_comm *comm)
+{
+	return job->world > 1 && comm->world;
+}
+
+/* What others gather would else be written beyond what this rank has; they
+ * need not wait for who does not come. */
+static int check_world(const struct sk_job *job, const struct sk_comm *comm,
+		       struct sk_err *err)
+{
+	if (!says_ranks(job, comm) ||
+	    (comm->world == job->world && comm->rank >= 0 &&
+	     comm->rank < comm->world))
+		return 0;
+	if (comm->abort)
+		comm->abort(comm->ctx);
+	return other_ranks(job, comm, err);
+}
+
+/* That it is another one of them, all can be told. */
+static int check_rank(const struct sk_job *job, const struct sk_comm *comm,
+		      struct sk_err *err)
+{
+	return !comm || !says_ranks(job, comm) || comm->rank == job->rank ?
+		       0 : other_ranks(job, comm, err);
 }
 
 static int check_comm(const struct sk_job *job, const struct sk_comm *comm,
@@ -319,7 +343,7 @@ static int check_comm(const struct sk_job *job, const struct sk_comm *comm,
 					  "sk_comm.reserved", err);
 
 	if (r >= 0 && comm)
-		r = check_ranks(job, comm, err);
+		r = check_world(job, comm, err);
 	if (r < 0 || !comm)
 		return r;
 	if (!comm->allgather)
@@ -442,8 +466,10 @@ static int choose_and_attempt(struct sk_restoring *rs, int r)
 static int run(struct sk_restoring *rs, const struct sk_comm *comm)
 {
 	bool fresh = !rs->state->run_id;
-	int r = find_agent(rs);
+	int r = check_rank(&rs->state->job, comm, &rs->err);
 
+	if (r >= 0)
+		r = find_agent(rs);
 	if (comm)
 		rs->comm = *comm;
 	else if (r < 0 && !rs->state->run_id)

@@ -317,3 +317,83 @@ Test(restore, options_that_make_no_sense)
 	close_ranks(&test, ranks);
 	free_test(&test);
 }
+
+/* ---- comms of other ranks ---- */
+
+/* Nobody waits for who is another one in the comm than its state says. */
+Test(restore, a_rank_that_is_another_one_in_the_comm_is_told_to_all)
+{
+	for (int wrong = 0; wrong < 3; wrong++) {
+		struct rank ranks[RANKS_MAX] = { 0 };
+		struct test test;
+		char words[64];
+
+		plain_test(&test, 3, 3);
+		save(&test, 1, 10, 0);
+		for (int i = 0; i < 3; i++)
+			ranks[i].comm_world = 3;
+		ranks[wrong].shift = 1;
+		cr_assert_eq(run_plain(&test, ranks, SK_LATEST, NULL),
+			     -EINVAL);
+		(void)snprintf(words, sizeof(words), "the state is rank %d of "
+			       "3, and the comm has it as rank %d of 3",
+			       (wrong + 1) % 3, wrong);
+		for (int i = 0; i < 3; i++) {
+			cr_assert(strstr(ranks[i].text, words), "rank %d: %s",
+				  i, ranks[i].text);
+			cr_assert_eq(ranks[i].aborts, 0);
+			cr_assert_eq(ranks[i].gathers, ranks[0].gathers);
+		}
+		close_ranks(&test, ranks);
+		free_test(&test);
+	}
+}
+
+static int restore_alone(struct test *test, int32_t comm_world,
+			 struct rank *ret_rank)
+{
+	struct rank ranks[RANKS_MAX] = { { .comm_world = comm_world } };
+
+	ranks[0].step = SK_LATEST;
+	restore(test, ranks);
+	*ret_rank = ranks[0];
+	if (!ranks[0].result)
+		cr_assert_eq(wrong_elements(test, ranks), 0);
+	close_ranks(test, ranks);
+	return ret_rank->result;
+}
+
+/* What so many give has no room; the others of the comm need not wait for who
+ * will not come. */
+Test(restore, a_comm_of_more_ranks_is_broken_off)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	ranks[0].comm_world = ranks[1].comm_world = 5;
+	cr_assert_eq(run_plain(&test, ranks, SK_LATEST, NULL), -EINVAL);
+	for (int i = 0; i < 2; i++) {
+		cr_assert(strstr(ranks[i].text, "of 2, and the comm has it as"),
+			  "%s", ranks[i].text);
+		cr_assert(ranks[i].aborts == 1 && !ranks[i].gathers);
+	}
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+/* Who is alone asks nobody, whatever joins it to others. */
+Test(restore, alone_has_no_use_for_a_comm)
+{
+	struct rank rank;
+	struct test test;
+
+	plain_test(&test, 2, 1);
+	save(&test, 1, 10, 3);
+	cr_assert_eq(restore_alone(&test, 5, &rank), 0, "%s", rank.text);
+	cr_assert(!rank.gathers && !rank.aborts && !rank.devices);
+	cr_assert_eq(restore_alone(&test, 1, &rank), 0, "%s", rank.text);
+	cr_assert(!rank.gathers && !rank.aborts && !rank.devices);
+	free_test(&test);
+}

@@ -131,10 +131,60 @@ static void describe_all(struct rank *r)
 				       own));
 }
 
+static void count_abort(void *ctx)
+{
+	struct rank *r = ctx;
+
+	r->aborts++;
+}
+
+static int count_begin(void *ctx, uint32_t timeout_ms)
+{
+	struct rank *r = ctx;
+
+	(void)timeout_ms;
+	r->devices++;
+	return -EIO;
+}
+
+static int count_end(void *ctx)
+{
+	struct rank *r = ctx;
+
+	r->devices++;
+	return 0;
+}
+
+static int count_exchange(void *ctx, const struct sk_comm_part *sends,
+			  size_t n_sends, const struct sk_comm_part *receives,
+			  size_t n_receives, uint32_t timeout_ms)
+{
+	(void)sends;
+	(void)n_sends;
+	(void)receives;
+	(void)n_receives;
+	return count_begin(ctx, timeout_ms);
+}
+
+/* Where they say their ranks, they could do more than gather. */
+static struct sk_comm comm_of(struct rank *r)
+{
+	static const struct sk_comm_device device = {
+		.begin = count_begin, .exchange = count_exchange,
+		.end = count_end };
+
+	if (!r->comm_world)
+		return (struct sk_comm){ .ctx = r, .allgather = allgather };
+	return (struct sk_comm){ .ctx = r, .allgather = allgather,
+				 .exchange = count_exchange,
+				 .abort = count_abort, .device = &device,
+				 .world = r->comm_world, .rank = r->rank };
+}
+
 static void *rank_main(void *arg)
 {
 	struct rank *r = arg;
-	struct sk_comm comm = { .ctx = r, .allgather = allgather };
+	struct sk_comm comm = comm_of(r);
 
 	r->result = sk_restore(r->state, r->step, &comm, r->opts, &r->report);
 	if (r->result < 0)
@@ -145,8 +195,8 @@ static void *rank_main(void *arg)
 void open_rank(struct rank *r, const struct test *test, int rank,
 	       struct meeting *m)
 {
-	struct sk_job job = { .name = JOB, .rank = rank,
-			      .world = test->world[1] };
+	struct sk_job job = { .name = JOB, .world = test->world[1],
+			      .rank = (rank + r->shift) % test->world[1] };
 
 	r->test = test;
 	r->rank = rank;
