@@ -28,10 +28,12 @@ int sk_text_read(const struct sk_os *os, const char *path, char *ret,
 	return n < 0 ? (int)n : n > 0 ? -EFBIG : 0;
 }
 
-/* C0, DEL and C1: a terminal may take each for the beginning of a command. */
-static bool controls(uint32_t code)
+/* C0 and DEL, and C1: a terminal may take each for the beginning of a
+ * command. */
+static bool controls(uint32_t code, bool second)
 {
-	return code < 0x20 || (code >= 0x7f && code < 0xa0);
+	return code < 0x20 || code == 0x7f ||
+	       (second && code >= 0x80 && code < 0xa0);
 }
 
 /* 0: none, of one in UTF-8. */
@@ -60,7 +62,15 @@ int sk_text_character(const char *text)
 	uint32_t code = 0;
 	int n = decode(text, &code);
 
-	return controls(code) ? 0 : n;
+	return controls(code, true) ? 0 : n;
+}
+
+int sk_text_stored(const char *text)
+{
+	uint32_t code = 0;
+	int n = decode(text, &code);
+
+	return controls(code, false) ? 0 : n;
 }
 
 int sk_text_turns(const char *text)

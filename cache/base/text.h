@@ -19,6 +19,9 @@ int sk_text_read(const struct sk_os *os, const char *path, char *ret,
 /** The bytes of the character that @s begins with; 0: of none in UTF-8, of a
  * control character, or at the end. Pure. */
 int sk_text_character(const char *s);
+/** The same, but those of the second set of control characters, U+0080 to
+ * U+009F, are as good: what has been stored may have them. Pure. */
+int sk_text_stored(const char *s);
 
 /** The bytes of the character that @s begins with, where it is none that is
  * seen but turns the direction of what stands beside it, or ends a line

@@ -8,7 +8,8 @@
 
 #define NAME_MAX_BYTES 1023
 
-int sk_name_check(const char *name, const char *what, struct sk_err *err)
+static int check(const char *name, const char *what,
+		 int (*character)(const char *), struct sk_err *err)
 {
 	size_t length = name ? strnlen(name, NAME_MAX_BYTES + 1) : 0;
 
@@ -19,7 +20,7 @@ int sk_name_check(const char *name, const char *what, struct sk_err *err)
 				  "%s is longer than %d bytes", name, what,
 				  NAME_MAX_BYTES);
 	for (size_t i = 0; i < length;) {
-		int n = sk_text_character(name + i);
+		int n = character(name + i);
 
 		if (!n)
 			return sk_err_set(err, -EINVAL, "the name \"%.40s\" "
@@ -28,4 +29,14 @@ int sk_name_check(const char *name, const char *what, struct sk_err *err)
 		i += (size_t)n;
 	}
 	return 0;
+}
+
+int sk_name_check(const char *name, const char *what, struct sk_err *err)
+{
+	return check(name, what, sk_text_stored, err);
+}
+
+int sk_name_check_said(const char *name, const char *what, struct sk_err *err)
+{
+	return check(name, what, sk_text_character, err);
 }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
+
 /* The sentence is freed with its thread. */
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -26,6 +28,9 @@ static void make_key(void)
 int sk_say_long(int r, char *text)
 {
 	(void)pthread_once(&once, make_key);
+	/* Names in it may be those of what was stored. */
+	if (text)
+		sk_text_clean(text);
 	drop(pthread_getspecific(key));
 	(void)pthread_setspecific(key, text ? text : no_memory);
 	return r;

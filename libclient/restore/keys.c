@@ -241,7 +241,8 @@ int sk_restore_wanted(struct sk_restoring *rs)
 					  "to restore is a null pointer", i,
 					  rs->n_names);
 		/* What cannot be a name is not told to others as one. */
-		r = sk_name_check(rs->names[i], "tensor to restore", &rs->err);
+		r = sk_name_check_said(rs->names[i], "tensor to restore",
+				       &rs->err);
 		if (r < 0)
 			return sk_err_prefix(&rs->err, r, "name %zu of %zu", i,
 					     rs->n_names);

@@ -233,7 +233,7 @@ static int blob(struct sk_state *state, const char *name, void *data,
 	};
 	struct sk_err err = { "" };
 
-	if (sk_name_check(name, "blob", &err) < 0)
+	if (sk_name_check_said(name, "blob", &err) < 0)
 		return sk_say(-EINVAL, &err);
 	if (size > BLOB_MOST)
 		return sk_say(sk_err_set(&err, -EOVERFLOW, "blob \"%s\" has %zu "

@@ -11,6 +11,7 @@
 #include "state/names.h"
 #include "tensor/box.h"
 #include "tensor/dtype.h"
+#include "tensor/name.h"
 
 #define METADATA "__metadata__"
 
@@ -238,6 +239,8 @@ static int take_spec(const struct sk_tensor *t, struct sk_spec *s,
 	s->name = strdup(t->name ? t->name : "");
 	if (!s->name)
 		return sk_err_set(err, -ENOMEM, "out of memory");
+	if (sk_name_check_said(s->name, "tensor", err) < 0)
+		return -EINVAL;
 	s->dtype = (enum sk_dtype)t->dtype;
 	s->ndim = t->ndim;
 	memcpy(s->shape, t->shape, (size_t)t->ndim * sizeof(*s->shape));

@@ -258,9 +258,14 @@ static void bad_names(struct rank *rank)
 	struct sk_mesh *mesh = NULL, *child = NULL;
 
 	refused_for(sk_state_tensor(rank->state, &t), "__metadata__");
-	for (size_t i = 0; i < SK_ARRAY_SIZE(odd); i++)
+	for (size_t i = 0; i < SK_ARRAY_SIZE(odd); i++) {
 		CHECK(sk_mesh_create(1, (int64_t[]){ 1 }, NULL, &odd[i],
 				     &mesh) == -EINVAL, "%s", odd[i]);
+		t.name = odd[i];
+		CHECK(sk_state_tensor(rank->state, &t) == -EINVAL);
+		CHECK(sk_state_blob(rank->state, odd[i], t.data, 16) ==
+		      -EINVAL);
+	}
 	mesh = mesh_of(1, 0, NULL, (const char *[]){ "dp" });
 	refused_for(sk_mesh_child(mesh, 0, (const char *[]){ NULL }, 1,
 				  &child), "null pointer");

@@ -8,6 +8,7 @@
 
 #include "commands.h"
 #include "show.h"
+#include "tensor/name.h"
 
 #define TIMEOUT_MS 1000		/* somebody waits at the keyboard */
 #define FILES ":files"
@@ -142,9 +143,12 @@ static void offer_names(const struct typed *t, const struct sk_layout *l)
 {
 	char shape[160];
 
+	/* What nobody can type is nothing to complete. */
 	for (uint32_t i = 0; l && i < l->n_items; i++)
-		offer(t, l->items[i].spec.name,
-		      format_shape(&l->items[i].spec, shape, sizeof(shape)));
+		if (!sk_name_check_said(l->items[i].spec.name, "tensor", NULL))
+			offer(t, l->items[i].spec.name,
+			      format_shape(&l->items[i].spec, shape,
+					   sizeof(shape)));
 }
 
 /* Ranks hold the same names mostly: the shells show a name once. */

@@ -73,6 +73,26 @@ fail:
 	return NULL;
 }
 
+/* Jansson leaves U+0080 to U+009F as they are, by which a terminal may be
+ * driven. Each comes in one piece. */
+static int put(const char *text, size_t n, void *ctx)
+{
+	FILE *out = ctx;
+
+	for (size_t i = 0; i < n; i++) {
+		unsigned char c = (unsigned char)text[i];
+		unsigned char next = i + 1 < n ? (unsigned char)text[i + 1] : 0;
+
+		if (c == 0xc2 && next >= 0x80 && next < 0xa0) {
+			fprintf(out, "\\u%04x", next);
+			i++;
+		} else {
+			fputc(c, out);
+		}
+	}
+	return ferror(out) ? -1 : 0;
+}
+
 static int print(const struct report *r, const struct style *style, FILE *out)
 {
 	json_t *doc = json_object();
@@ -92,7 +112,8 @@ static int print(const struct report *r, const struct style *style, FILE *out)
 		json_decref(doc);
 		return -ENOMEM;
 	}
-	e = json_dumpf(doc, out, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+	e = json_dump_callback(doc, put, out,
+			       JSON_INDENT(2) | JSON_PRESERVE_ORDER);
 	fputc('\n', out);
 	json_decref(doc);
 	return e ? -EIO : 0;

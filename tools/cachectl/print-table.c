@@ -306,15 +306,25 @@ static void print_parts(const struct report *r, const struct style *style,
 	}
 }
 
-/* Names as they are would have a terminal show others: one for one, so that
- * columns stay. Scripts, and --json, have them as they are. */
+/* Bytes of a character that has a terminal show others, or, as older builds
+ * let into names, begins a command to it; 0: of none. */
+static int drives(const char *text)
+{
+	int n = sk_text_turns(text);
+
+	return n ? n : !sk_text_character(text) && (*text & 0x80) ?
+		       sk_text_stored(text) : 0;
+}
+
+/* One for one, so that columns stay. Scripts, and --json, have names as they
+ * are. */
 static void show(const char *text, FILE *out)
 {
 	while (*text) {
-		int turns = sk_text_turns(text);
+		int n = drives(text);
 
-		fputc(turns ? '?' : *text, out);
-		text += turns ? turns : 1;
+		fputc(n ? '?' : *text, out);
+		text += n ? n : 1;
 	}
 }
 

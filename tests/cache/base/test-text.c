@@ -123,6 +123,23 @@ Test(text, is_one_line_of_characters_when_it_is_clean)
 			 "??????z??");
 }
 
+/* Older builds let the second set of control characters stand in names. */
+Test(text, that_is_stored_may_have_what_is_not_said_any_more)
+{
+	for (int c = 0x80; c < 0xa0; c++) {
+		char text[] = { (char)0xc2, (char)c, 0 };
+
+		cr_expect_eq(sk_text_character(text), 0, "%#x", (unsigned)c);
+		cr_expect_eq(sk_text_stored(text), 2, "%#x", (unsigned)c);
+	}
+	for (int c = 0; c < 0x20; c++)
+		cr_expect_eq(sk_text_stored((char[]){ (char)c, 0 }), 0);
+	cr_expect_eq(sk_text_stored("\x7f"), 0);
+	cr_expect_eq(sk_text_stored("\x9b"), 0, "no UTF-8");
+	cr_expect_eq(sk_text_stored("\xc2\xa0"), 2);
+	cr_expect_eq(sk_text_stored("層"), 3);
+}
+
 Test(text, of_an_error_is_clean)
 {
 	char long_name[2 * SK_ERR_MAX];

@@ -217,6 +217,28 @@ Test(name, has_so_many_bytes)
 	cr_assert_str_eq(err.text, "a thing has no name");
 }
 
+/* What older builds stored is read; nobody describes it any more. */
+Test(name, that_is_stored_may_have_what_none_may_that_is_said)
+{
+	const char *const old[] = { "w\xc2\x9b", "\xc2\x80", "a\xc2\x85z" };
+	const char *const never[] = { "a\nb", "\x1b[2J", "x\x7f", "\xc2",
+				      "\xff" };
+	struct sk_err err = { "" };
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(old); i++) {
+		cr_expect_eq(sk_name_check(old[i], "thing", &err), 0, "%zu",
+			     i);
+		cr_expect_eq(sk_name_check_said(old[i], "thing", &err),
+			     -EINVAL, "%zu", i);
+	}
+	for (size_t i = 0; i < SK_ARRAY_SIZE(never); i++) {
+		cr_expect_eq(sk_name_check(never[i], "thing", &err), -EINVAL);
+		cr_expect_eq(sk_name_check_said(never[i], "thing", &err),
+			     -EINVAL);
+	}
+	cr_expect_eq(sk_name_check_said("größer\xc2\xa0", "thing", &err), 0);
+}
+
 Test(mesh, copies_what_it_is_given)
 {
 	int32_t ranks[] = { 3, 1 };
