@@ -10,6 +10,14 @@
 
 /* Most trees of one source that a rank stands in, but for its own one. */
 #define TREES_MOST 16u
+/* The pair of those who ask for most, whatever a round has room for: without,
+ * their source would send all of it to each. */
+#define TREES_LEAST 2u
+
+/* What comes to a rank by all trees that it stands in. */
+struct load {
+	uint64_t bytes, wants, runs;
+};
 
 struct growing {
 	struct sk_restoring *rs;
@@ -21,7 +29,7 @@ struct growing {
 	bool *taken;		/* per want: it stands in a tree */
 	size_t *asked_on;	/* per node: the last want, and 1 */
 	uint32_t *in;		/* per rank: trees that it stands in */
-	uint64_t *bytes;	/* per rank: that it asks for */
+	struct load *loads;	/* per rank */
 };
 
 /* Wants that the same ranks ask for. */
@@ -156,12 +164,20 @@ static uint64_t runs_of(const struct growing *g, int32_t rank)
 	return SK_FLOW_RUNS / (in ? in : 1);
 }
 
+/* Each of them is messages of its own to who else of the node has it. */
+static bool has_runs(const struct growing *g, int32_t rank, uint64_t trees)
+{
+	return g->terms->way != SK_WAY_RELAYS || trees <= TREES_LEAST ||
+	       trees + 1 <= runs_of(g, rank);
+}
+
 /* Beside its own one. */
 static bool has_room(const struct growing *g, int32_t rank, uint32_t more)
 {
 	uint64_t n = g->in[rank] + more, share = share_of(g, rank);
 
-	return n <= TREES_MOST && n + 1 <= units_of(g, rank) &&
+	return n <= TREES_MOST && has_runs(g, rank, n) &&
+	       n + 1 <= units_of(g, rank) &&
 	       n + 1 <= share / SK_FLOW_ALIGN;
 }
 
@@ -294,6 +310,18 @@ static uint64_t part_of(uint64_t room, uint64_t n, uint64_t bytes,
 	return more / SK_FLOW_ALIGN * SK_FLOW_ALIGN + SK_FLOW_ALIGN;
 }
 
+/* The same of what is counted one by one: one at least. */
+static uint64_t some_of(uint64_t room, uint64_t n, uint64_t part, uint64_t all)
+{
+	return 1 + (room > n ? (room - n) * part / all : 0);
+}
+
+/* Times that others have what comes than have what came before. */
+static uint64_t runs_in(const struct growing *g, const struct sk_tree *t)
+{
+	return g->trees->wants[t->first + t->n - 1].others + 1;
+}
+
 static void limit(const struct growing *g, struct sk_tree *t, uint64_t window,
 		  uint64_t all)
 {
@@ -302,16 +330,28 @@ static void limit(const struct growing *g, struct sk_tree *t, uint64_t window,
 	t->runs = SK_FLOW_RUNS;
 	for (size_t i = 0; i < t->n_members; i++) {
 		int32_t rank = t->members[i].rank;
-		uint64_t cap = part_of(share_of(g, rank), g->in[rank],
-				       t->bytes, g->bytes[rank]);
-		uint64_t units = units_of(g, rank) / g->in[rank];
-		uint64_t runs = runs_of(g, rank) / g->in[rank];
+		const struct load *l = &g->loads[rank];
+		uint64_t n = g->in[rank];
+		uint64_t cap = part_of(share_of(g, rank), n, t->bytes,
+				       l->bytes);
+		uint64_t units = some_of(units_of(g, rank), n, t->n, l->wants);
+		uint64_t runs = some_of(runs_of(g, rank), n, runs_in(g, t),
+					l->runs);
 
 		t->cap = cap < t->cap ? cap : t->cap;
-		units = units ? units : 1;
 		t->units = units < t->units ? units : t->units;
-		runs = runs ? runs : 1;
 		t->runs = runs < t->runs ? runs : t->runs;
+	}
+}
+
+static void add_load(struct growing *g, const struct sk_tree *t)
+{
+	for (size_t i = 0; i < t->n_members; i++) {
+		struct load *l = &g->loads[t->members[i].rank];
+
+		l->bytes += t->bytes;
+		l->wants += t->n;
+		l->runs += runs_in(g, t);
 	}
 }
 
@@ -320,13 +360,10 @@ static void limit_all(struct growing *g)
 	struct sk_trees *trees = g->trees;
 	uint64_t all = 0;
 
-	for (size_t i = 0; i < g->asked->n; i++) {
-		const struct sk_ask *a = &g->asked->asks[i];
-
-		g->bytes[a->rank] += a->want->to - a->want->from;
-	}
-	for (size_t i = 0; i < trees->n; i++)
+	for (size_t i = 0; i < trees->n; i++) {
+		add_load(g, &trees->v[i]);
 		all += trees->v[i].bytes;
+	}
 	for (size_t i = 0; i < trees->n; i++)
 		limit(g, &trees->v[i],
 		      sk_terms_window(g->terms, g->terms->n_out), all);
@@ -348,9 +385,9 @@ static int make_room(struct growing *g)
 	g->taken = calloc(n + 1, sizeof(*g->taken));
 	g->asked_on = calloc(world, sizeof(*g->asked_on));
 	g->in = calloc(world, sizeof(*g->in));
-	g->bytes = calloc(world, sizeof(*g->bytes));
+	g->loads = calloc(world, sizeof(*g->loads));
 	return t->v && t->wants && t->sourced && t->asks && g->shared &&
-	       g->taken && g->asked_on && g->in && g->bytes ?
+	       g->taken && g->asked_on && g->in && g->loads ?
 		       0 : sk_terms_no_memory(g->rs);
 }
 
@@ -385,7 +422,7 @@ int sk_trees_make(struct sk_restoring *rs, const struct sk_terms *terms,
 	free(g.taken);
 	free(g.asked_on);
 	free(g.in);
-	free(g.bytes);
+	free(g.loads);
 	return r;
 }
 

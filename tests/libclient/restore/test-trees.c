@@ -171,15 +171,20 @@ static void check_room(struct scene *s, const struct sk_trees *trees,
 	struct sk_staging_size size = sk_terms_staging(&s->rs, &s->terms,
 						       rank);
 	uint64_t in = s->ranks[rank].flows_in, bytes = 0, units = 0;
+	uint64_t most = SK_FLOW_RUNS / in, runs = 0;
 
 	for (size_t i = 0; i < trees->n; i++)
 		for (size_t k = 0; k < trees->v[i].n_members; k++)
 			if (trees->v[i].members[k].rank == rank) {
 				bytes += trees->v[i].cap;
 				units += trees->v[i].units;
+				runs += trees->v[i].runs;
 			}
 	cr_assert_leq(bytes, sk_staging_window(&size) / in, "rank %d", rank);
 	cr_assert_leq(units, SK_FLOW_UNITS / in, "rank %d", rank);
+	/* A pair of trees and its own one may take a run each. */
+	if (s->terms.way == SK_WAY_RELAYS)
+		cr_assert_leq(runs, most > 3 ? most : 3, "rank %d", rank);
 }
 
 static void check(struct scene *s, struct sk_trees *trees)
@@ -256,6 +261,68 @@ Test(trees, with_others)
 				check_others(s, &trees, &trees.v[i]);
 		free_scene(s, &trees);
 	}
+}
+
+/* The most rounds that one of the trees takes. */
+static uint64_t rounds_of(const struct sk_trees *trees)
+{
+	uint64_t most = 0;
+
+	for (size_t i = 0; i < trees->n; i++) {
+		const struct sk_tree *t = &trees->v[i];
+		struct sk_flow f = { .wants = &trees->wants[t->first],
+				     .n = t->n, .cap = t->cap,
+				     .units = t->units, .runs = t->runs };
+		uint64_t rounds = sk_flow_rounds(&f);
+
+		most = rounds > most ? rounds : most;
+	}
+	return most;
+}
+
+/* Rank 8 stands in seven pairs of trees, of which one has many small wants, of
+ * other neighbours each: it has as much of a round as it needs. */
+static uint64_t rounds_with(uint64_t flows_in, bool others)
+{
+	struct scene *s = new_scene(9);
+	struct sk_trees trees;
+	uint64_t rounds;
+
+	s->terms.way = SK_WAY_RELAYS;
+	for (int32_t k = 1; k < 9; k++)
+		s->ranks[k].flows_in = s->most_in[k] = flows_in;
+	for (int i = 0; i < 96; i++)
+		ask(s, 1, 1, 4096);
+	for (int32_t first = 2; first < 8; first++)
+		for (int i = 0; i < 2; i++)
+			ask(s, first, 1, 4096);
+	for (size_t i = 0; i < s->terms.asked.n; i++) {
+		struct sk_ask *a = &s->asks[i];
+
+		s->asked_of[i] = *a->want;
+		s->asked_of[i].others = others ? a->want->entry : 0;
+		a->want = &s->asked_of[i];
+	}
+	cr_assert_eq(sk_trees_make(&s->rs, &s->terms, &trees), 0);
+	check(s, &trees);
+	/* The largest set has its pair, whatever else has none. */
+	cr_assert(trees.n >= 2 && trees.v[0].n_members == 8 &&
+		  trees.v[1].n_members == 8);
+	rounds = rounds_of(&trees);
+	free_scene(s, &trees);
+	return rounds;
+}
+
+Test(trees, have_of_a_round_what_they_need)
+{
+	/* 48 of 64, less one for each of 15 trees, and such. */
+	cr_expect_leq(rounds_with(1, true), 3);
+	cr_expect_leq(rounds_with(4, true), 48);
+	cr_expect_leq(rounds_with(60, true), 48);
+	/* Parts of wants: 68 in a round of 15 sources, 17 of 60. */
+	cr_expect_leq(rounds_with(1, false), 1);
+	cr_expect_leq(rounds_with(15, false), 2);
+	cr_expect_leq(rounds_with(60, false), 8);
 }
 
 /* All want all: each byte is sent once, and by those who pass it on no more
