@@ -490,8 +490,9 @@ struct sk_comm_part {
  * A comm that moves the memory of a CUDA device as well has this, its ctx the
  * comm's; sk_comm_nccl() makes one. What other nodes have of tensors on that
  * device is then sent from device to device; where several ranks of a node want
- * it, to one of them, which sends it on to the others, also to those that have
- * it elsewhere than on their comm's device. Where the comm of one rank has
+ * it, to one of them, which sends it on to the others. Of a tensor that any
+ * rank has on its comm's device it comes so to all, also to those that have it
+ * elsewhere. Where the comm of one rank has
  * none, all do without. Functions are called as the comm's are.
  */
 struct sk_comm_device {

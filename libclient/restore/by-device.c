@@ -1,26 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks of a node that want the same have to decide alike, or it would come
- * twice. Who wants what each sees by itself, by arithmetic. Where the others
- * have it in memory nobody can compute: ranks tell their neighbours what of the
- * shared they have on their devices, but only where some rank has such and some
- * rank has others elsewhere.
+ * Ranks that want the same have to decide alike, or it would come twice. Who of
+ * a node wants what each sees by itself, by arithmetic. Where others have it in
+ * memory nobody can compute: ranks tell each other, but only where some have
+ * tensors on their devices that others have elsewhere (elsewhere.h).
  */
 #include "restore/by-device.h"
 
-#include <string.h>
-
-#include "base/array.h"
-#include "base/util.h"
 #include "restore/agree.h"
-#include "restore/keys.h"
+#include "restore/elsewhere.h"
 #include "tensor/box.h"
 
 /* What a rank has to say before. */
 #define SAYS_WANTED ((uint64_t)1)	/* pieces that go so */
 #define SAYS_SHARED ((uint64_t)2)	/* and that a neighbour wants */
-#define SAYS_ELSEWHERE ((uint64_t)4)	/* shared ones that lie elsewhere */
-#define SAYS_VERIFIED ((uint64_t)8)	/* both ends are to be */
+#define SAYS_ELSEWHERE ((uint64_t)4)	/* others, of tensors */
+#define SAYS_SHARED_ELSEWHERE ((uint64_t)8)	/* the same of those */
+#define SAYS_VERIFIED ((uint64_t)16)	/* both ends are to be */
 
 bool sk_restore_is_by_device(const struct sk_restoring *rs, uint32_t local)
 {
@@ -73,14 +69,12 @@ static int is_shared(struct sk_restoring *rs, const struct sk_local *local,
 static uint64_t says_of(const struct sk_restoring *rs,
 			struct sk_restore_piece *p, bool on_device)
 {
-	const struct sk_item *item = &rs->state->locals[p->local].item;
-
-	/* Of boxes that ranks tell, overlap.c knows how others have them. */
-	p->across = on_device || (rs->boxes_told[p->local] && p->beside);
-	if (p->across)
+	p->across = on_device;
+	if (on_device)
 		return SAYS_WANTED | (p->shared ? SAYS_SHARED : 0);
-	return p->shared && !rs->boxes_told[p->local] &&
-	       item->kind == SK_ITEM_TENSOR ? SAYS_ELSEWHERE : 0;
+	if (rs->state->locals[p->local].item.kind != SK_ITEM_TENSOR)
+		return 0;
+	return SAYS_ELSEWHERE | (p->shared ? SAYS_SHARED_ELSEWHERE : 0);
 }
 
 /* Pieces of a local lie together. */
@@ -110,149 +104,46 @@ static int look(struct sk_restoring *rs, uint64_t *said)
 	return r;
 }
 
-/* ---- what neighbours have on devices ---- */
-
-/* Names of the shared that ranks of the node have there, by their hashes. */
-struct told {
-	uint64_t *mine;
-	size_t n, room;
-	struct sk_restore_parcel *all;	/* per rank, sorted */
-};
-
-static int no_memory(struct sk_restoring *rs, size_t n)
-{
-	return sk_err_set(&rs->err, -ENOMEM, "no memory for %zu names of "
-			  "tensors", n);
-}
-
-static int list_mine(struct sk_restoring *rs, struct told *e)
-{
-	uint32_t last = UINT32_MAX;
-
-	for (uint32_t i = 0; i < rs->n_pieces; i++) {
-		const struct sk_restore_piece *p = &rs->pieces[i];
-		const struct sk_restore_key *key;
-
-		if (!p->across || !p->shared || p->local == last ||
-		    rs->boxes_told[p->local])
-			continue;
-		last = p->local;
-		key = sk_restore_key_of(rs, p->local);
-		if (!key)
-			continue;
-		if (sk_array_fit(e->mine, e->room, e->n + 1) < 0)
-			return no_memory(rs, e->n);
-		e->mine[e->n++] = key->hash;
-	}
-	return 0;
-}
-
-static int by_number(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
-
-static int tell_near(struct sk_restoring *rs, int r, struct told *e)
-{
-	r = sk_restore_trade_near(rs, r, e->mine, e->n * sizeof(*e->mine),
-				  &e->all);
-	for (int32_t k = 0; r >= 0 && k < rs->state->job.world; k++)
-		qsort(e->all[k].data, e->all[k].bytes / sizeof(*e->mine),
-		      sizeof(*e->mine), by_number);
-	return r;
-}
-
-static bool has(const struct sk_restore_parcel *list, uint64_t hash)
-{
-	const uint64_t *v = list->data;
-	size_t n = list->bytes / sizeof(*v);
-	size_t at = sk_count_before(n, i, v[i] < hash);
-
-	return at < n && v[at] == hash;
-}
-
-static int is_beside(struct sk_restoring *rs, const struct told *e,
-		     uint32_t local, bool *ret)
-{
-	const struct sk_restore_key *key = sk_restore_key_of(rs, local);
-	int r = 0;
-
-	*ret = false;
-	for (int32_t k = 0; key && k < rs->n_near && !*ret && r >= 0; k++)
-		if (has(&e->all[rs->near_ranks[k]], key->hash))
-			r = wants_any(rs, &rs->state->locals[local],
-				      rs->near_ranks[k], ret);
-	return r;
-}
-
-/* What this rank has elsewhere, and one of them on its device. */
-static int join_beside(struct sk_restoring *rs, const struct told *e)
-{
-	uint32_t last = UINT32_MAX;
-	bool beside = false;
-	int r = 0;
-
-	for (uint32_t i = 0; i < rs->n_pieces && r >= 0; i++) {
-		struct sk_restore_piece *p = &rs->pieces[i];
-		const struct sk_item *item =
-			&rs->state->locals[p->local].item;
-
-		if (p->place < SK_PLACE_OTHERS || p->across || !p->shared ||
-		    rs->boxes_told[p->local] || item->kind != SK_ITEM_TENSOR)
-			continue;
-		if (p->local != last)
-			r = is_beside(rs, e, p->local, &beside);
-		last = p->local;
-		p->beside = p->across = r >= 0 && beside;
-	}
-	return r;
-}
-
-static int settle_shared(struct sk_restoring *rs)
-{
-	struct told e = { 0 };
-	int r = tell_near(rs, list_mine(rs, &e), &e);
-
-	if (r >= 0)
-		r = join_beside(rs, &e);
-	/* A comm that failed may still read it. */
-	if (!rs->broken)
-		free(e.mine);
-	free(e.all);
-	return r;
-}
-
 /* ---- together ---- */
 
 /* What all say, of whom each says its part. */
-static int say(struct sk_restoring *rs, int r, uint64_t *said)
-{
-	struct sk_restore_word word = { .extra = *said }, *words;
+struct said {
+	uint64_t flags;
+	bool differ;		/* in what they have on devices */
+};
 
+static int say(struct sk_restoring *rs, int r, uint64_t mine, struct said *ret)
+{
+	struct sk_restore_word word = { .flags = mine }, *words;
+
+	*ret = (struct said){ 0 };
+	if (r >= 0)
+		word.extra = sk_restore_lies_as(rs);
 	r = sk_restore_agree(rs, r, &word, &words, 0);
-	for (int32_t k = 0; r >= 0 && k < rs->state->job.world; k++)
-		*said |= words[k].extra;
+	for (int32_t k = 0; r >= 0 && k < rs->state->job.world; k++) {
+		ret->flags |= words[k].flags;
+		ret->differ |= words[k].extra != words[0].extra;
+	}
 	return r;
 }
 
 int sk_restore_by_device(struct sk_restoring *rs, int r,
 			 struct sk_by_device *ret)
 {
-	uint64_t said = rs->state->job.flags & SK_JOB_VERIFY ? SAYS_VERIFIED :
+	uint64_t mine = rs->state->job.flags & SK_JOB_VERIFY ? SAYS_VERIFIED :
 							       0;
+	struct said said;
 
 	*ret = (struct sk_by_device){ 0 };
 	if (r >= 0)
-		r = look(rs, &said);
-	r = say(rs, r, &said);
-	if (r >= 0 && said & SAYS_SHARED && said & SAYS_ELSEWHERE &&
-	    !(said & SAYS_VERIFIED))
-		r = sk_restore_agreed(rs, settle_shared(rs));
-	if (r < 0)
+		r = look(rs, &mine);
+	r = say(rs, r, mine, &said);
+	if (r < 0 || said.flags & SAYS_VERIFIED || !(said.flags & SAYS_WANTED))
 		return r;
-	ret->any = said & SAYS_WANTED && !(said & SAYS_VERIFIED);
-	ret->shared = ret->any && said & SAYS_SHARED;
-	return 0;
+	ret->any = true;
+	ret->shared = said.flags & SAYS_SHARED;
+	if (!said.differ || !(said.flags & SAYS_ELSEWHERE))
+		return 0;
+	ret->shared |= (said.flags & SAYS_SHARED_ELSEWHERE) != 0;
+	return sk_restore_agreed(rs, sk_restore_elsewhere(rs, 0));
 }

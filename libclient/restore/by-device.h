@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which pieces of other nodes go from device to device: those for tensors that
- * lie on the device which the comm reaches, on any rank of the node that wants
- * them. What others of these have elsewhere comes to them the same way.
+ * lie on the device which the comm reaches, on any rank that wants some of
+ * them. To those who have them elsewhere they come the same way.
  */
 #ifndef SK_LIBCLIENT_RESTORE_BY_DEVICE_H
 #define SK_LIBCLIENT_RESTORE_BY_DEVICE_H

@@ -7,7 +7,6 @@
 #include "base/array.h"
 #include "base/util.h"
 #include "restore/agree.h"
-#include "restore/by-device.h"
 #include "restore/unlike.h"
 #include "tensor/box.h"
 #include "tensor/dtype.h"
@@ -22,8 +21,6 @@ struct region {
 	int32_t ndim;
 	uint32_t piece;		/* of that rank's plan */
 	int32_t rank;
-	bool on_device;		/* that the comm reaches there */
-	char reserved[7];
 };
 
 struct regions {
@@ -56,7 +53,6 @@ static struct region region_of(const struct sk_restoring *rs, uint32_t index)
 		.ndim = item_of(rs, p)->spec.ndim,
 		.piece = index,
 		.rank = rs->state->job.rank,
-		.on_device = sk_restore_is_by_device(rs, p->local),
 	};
 	size_t bytes = (size_t)region.ndim * sizeof(int64_t);
 
@@ -292,7 +288,6 @@ static void note_shared(struct sk_restoring *rs, uint32_t piece,
 	    !sk_box_intersect(other->ndim, &p->box, &other->box, &cut))
 		return;
 	p->shared = true;
-	p->beside |= other->on_device;
 }
 
 /* One of this rank's, by all of its group. A group is of one entry, whose

@@ -11,8 +11,7 @@
 #include "restore/restoring.h"
 
 /** Cuts pieces of the plan that come from other nodes, and says of each whether
- * a neighbour wants it as well, and has it on the comm's device. Collective;
- * @r as of sk_restore_trade(). */
+ * a neighbour wants it as well. Collective; @r as of sk_restore_trade(). */
 int sk_restore_overlap(struct sk_restoring *rs, int r);
 
 #endif

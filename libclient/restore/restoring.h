@@ -48,6 +48,7 @@
  *   beside.c    what the pool does while ranks exchange a round
  *   remote.c    rounds: all of that at once, one after the other
  *   by-device.c what goes from device to device
+ *   elsewhere.c and is not on a device everywhere
  *   relay.c     and on to other ranks of a node
  *   aside.c     and to where else this rank has it
  *   across.c    rounds of that
@@ -183,10 +184,9 @@ struct sk_restore_piece {
 	uint32_t place;
 	bool relied;		/* others verify chunks of it */
 	bool across;		/* of other nodes: from device to device */
-	bool shared;		/* of other nodes: a neighbour wants it, too */
-	bool beside;		/* and one has it on its comm's device; these
-				 * two: overlap.c for boxes that ranks tell,
-				 * else by-device.c */
+	bool shared;		/* of other nodes: a neighbour wants it, too;
+				 * overlap.c for boxes that ranks tell, else
+				 * by-device.c */
 	uint32_t holder;	/* of other nodes: who is asked; wants.c */
 	const struct sk_entry *entry;
 	struct sk_box box;

@@ -5,7 +5,7 @@
  * boxes or such that overlap; and what several nodes want of one source that
  * sends once. 8 ranks on 2 nodes, and on 4; with $SHARDKEEP_LIBNCCL on
  * simulated GPUs, where all of it goes from device to device, but for what all
- * of a node have in host memory. Counted row by row. $SK_WAYS
+ * have in host memory. Counted row by row. $SK_WAYS
  * says which, with commas between them; else it is all of them.
  */
 #include <signal.h>
@@ -68,7 +68,7 @@ struct totals {
 
 struct need {
 	uint64_t all, device;
-	uint64_t once;		/* by any node; by devices and by the host */
+	uint64_t once;		/* by any node */
 };
 
 struct side {
@@ -377,27 +377,44 @@ static bool is_had(enum how how, const int *nodes, int node, int64_t row,
 	return has;
 }
 
+/* Whether these ranks of the node want the row, and none there has it. */
+static bool is_lacked(const struct way *w, int node, int64_t row, int ranks)
+{
+	return is_had(w->to, w->nodes, node, row, ranks) &&
+	       (!is_had(w->from, home, node, row, -1) || (w->lost && node));
+}
+
+/* Of what has these rows: whether it comes to any device, and so by devices to
+ * whoever wants it. */
+static bool goes_by_devices(const struct way *w, int64_t from, int64_t to)
+{
+	bool any = false;
+
+	for (int64_t row = from; row < to; row++)
+		for (int node = 0; node < NODES; node++)
+			any |= is_lacked(w, node, row, ~w->on_host);
+	return any;
+}
+
 /* Rows that a rank of a node wants and none there has, once per node. */
 static struct need needed(const struct way *w)
 {
+	const bool on[2] = { goes_by_devices(w, 0, ROWS),
+			     goes_by_devices(w, NORM_ROW, NORM_ROW + 1) };
 	struct need need = { 0 };
 
 	for (int64_t row = 0; row <= NORM_ROW; row++) {
 		uint64_t bytes = row == NORM_ROW ? NORM * 4 : ROW;
-		bool once[2] = { false };
+		bool once = false;
 
 		for (int node = 0; node < NODES; node++) {
-			bool has = is_had(w->from, home, node, row, -1), on;
-
-			if ((has && !(w->lost && node)) ||
-			    !is_had(w->to, w->nodes, node, row, -1))
+			if (!is_lacked(w, node, row, -1))
 				continue;
-			on = is_had(w->to, w->nodes, node, row, ~w->on_host);
 			need.all += bytes;
-			need.device += on ? bytes : 0;
-			once[on] = true;
+			need.device += on[row == NORM_ROW] ? bytes : 0;
+			once = true;
 		}
-		need.once += (uint64_t)(once[0] + once[1]) * bytes;
+		need.once += once ? bytes : 0;
 	}
 	return need;
 }
@@ -499,6 +516,15 @@ static const struct way ways[] = {
 	{ "experts-to-windows-wide", EACH, OVERLAPPING, wide },
 	{ "all-on-hosts-wide", EACH, ALL, wide, .on_host = 0x15 },
 	{ "halves-on-hosts-fresh", HALF, ALL, fresh, .on_host = 0xc1 },
+	/* All of a node have it there, others on devices; then all of all. */
+	{ "ddp-host-node-wide", SHARDED, REPLICATED, wide, .on_host = 0xc0 },
+	{ "ddp-host-nodes-fresh", REPLICATED, REPLICATED, fresh,
+	  .on_host = 0xcb },
+	{ "tp-host-node-fresh", HYBRID, CROSSED, fresh, .on_host = 0x31 },
+	{ "windows-host-node-wide", EACH, OVERLAPPING, wide, .on_host = 0x0c },
+	{ "all-host-node-wide", EACH, ALL, wide, .on_host = 0x30 },
+	{ "lanes-host-node-wide", SHARDED, LANES, wide, .on_host = 0xc0 },
+	{ "ddp-hosts-wide", SHARDED, REPLICATED, wide, .on_host = 0xff },
 	/* Ranks of a node say otherwise of whom they share it with. */
 	{ "fsdp-to-lanes", SHARDED, LANES, away },
 	{ "fsdp-to-skewed", SHARDED, SKEWED, mixed },

@@ -154,28 +154,42 @@ static void mark(const struct side *s, const struct trial *devices,
 
 struct need {
 	uint64_t all;		/* by nodes that lack it, for each of them */
-	uint64_t once;		/* by any of them; and of what some have by
-				 * devices and others not, both ways */
+	uint64_t once;		/* by any of them */
 	uint64_t device;	/* of all, what goes by devices */
 };
+
+/* Of a tensor's rows: what comes to any device comes by devices to all. */
+static void add_need(struct need *need, const struct trial *t, size_t rows,
+		     const uint16_t *has, const uint16_t *wants,
+		     const uint16_t *on)
+{
+	uint64_t all = 0;
+	bool by_devices = false;
+
+	for (size_t i = 0; i < rows; i++) {
+		unsigned from = has[i] & ~(t->lost ? 2u : 0u);
+		unsigned lack = wants[i] & ~from;
+
+		all += (uint64_t)__builtin_popcount(lack) * ROW;
+		need->once += lack ? ROW : 0;
+		by_devices |= (lack & on[i]) != 0;
+	}
+	need->all += all;
+	need->device += by_devices ? all : 0;
+}
 
 static struct need needed(const struct trial *t)
 {
 	uint16_t has[ROWS] = { 0 }, wants[ROWS] = { 0 }, on[ROWS] = { 0 };
 	struct need need = { 0 };
+	size_t at = 0;
 
 	mark(&t->sides[0], NULL, has);
 	mark(&t->sides[1], NULL, wants);
 	mark(&t->sides[1], t, on);
-	for (int i = 0; i < ROWS; i++) {
-		unsigned from = has[i] & ~(t->lost ? 2u : 0u);
-		unsigned lack = wants[i] & ~from;
-
-		need.all += (uint64_t)__builtin_popcount(lack) * ROW;
-		need.device += (uint64_t)__builtin_popcount(lack & on[i]) *
-			       ROW;
-		need.once += (!!(lack & on[i]) + !!(lack & ~on[i])) * ROW;
-	}
+	for (size_t i = 0; i < TENSORS; at += (size_t)rows_of[i++])
+		add_need(&need, t, (size_t)rows_of[i], has + at, wants + at,
+			 on + at);
 	return need;
 }
 

@@ -82,8 +82,8 @@ static void begin(struct gpu_rank *g, struct rank *rank)
 
 enum where { ON_DEVICE, ON_HOST, ON_ANOTHER };
 
-/* Of 64 in some trials 2 are elsewhere, in others 20 or 60: where one of a
- * node's ranks has it on its device, all of them get it by devices. */
+/* Of 64 in some trials 2 are elsewhere, in others 20 or 60: where one of the
+ * ranks has it on its device, all of them get it by devices. */
 static enum where where_is(const struct random_test *test, int side, int rank,
 			   int i)
 {
@@ -215,42 +215,52 @@ static void mark(uint8_t *nodes, const struct sk_spec *s,
 	}
 }
 
+/* What rank @r has of tensor @i, by its own mesh. */
+static void mark_rank(struct elements *e, const struct sk_spec *t, int i,
+		      int r)
+{
+	struct sk_mesh *mesh = random_mesh(e->test, e->side, i, r);
+	struct sk_spec s = *t;
+	struct sk_box *boxes;
+	int n;
+
+	s.mesh = mesh;
+	CHECK(!sk_spec_normalize(&s, NULL));
+	CHECK(!sk_spec_boxes(&s, r, &boxes, &n, NULL));
+	for (int b = 0; b < n; b++)
+		mark(e->nodes[i][e->side], &s, &boxes[b], e->node_of[r]);
+	for (int b = 0; e->side && b < n; b++)
+		if (where_is(e->test, 1, r, i) == ON_DEVICE)
+			mark(e->nodes[i][DEVICES], &s, &boxes[b],
+			     e->node_of[r]);
+	free(boxes);
+	sk_mesh_release(mesh);
+}
+
 static void mark_all(struct rank *rank, const struct sk_tensor *t, int i,
 		     void *ctx)
 {
 	struct elements *e = ctx;
 	struct sk_spec s = { .name = t->name,
 			     .dtype = (enum sk_dtype)t->dtype,
-			     .ndim = t->ndim, .mesh = t->mesh };
+			     .ndim = t->ndim };
 	struct sk_box whole;
 
 	(void)rank;
 	memcpy(s.shape, t->shape, sizeof(s.shape));
 	memcpy(s.placements, t->placements, sizeof(s.placements));
-	CHECK(!sk_spec_normalize(&s, NULL));
 	whole = sk_box_whole(s.ndim, s.shape);
 	e->n[i] = sk_box_volume(s.ndim, &whole);
 	e->size[i] = sk_dtype_bits(s.dtype) / 8;
 	e->nodes[i][e->side] = calloc(1, (size_t)e->n[i] + 1);
 	if (e->side)
 		e->nodes[i][DEVICES] = calloc(1, (size_t)e->n[i] + 1);
-	for (int r = 0; r < e->world; r++) {
-		struct sk_box *boxes;
-		int n;
-
-		CHECK(!sk_spec_boxes(&s, r, &boxes, &n, NULL));
-		for (int b = 0; b < n; b++)
-			mark(e->nodes[i][e->side], &s, &boxes[b],
-			     e->node_of[r]);
-		for (int b = 0; e->side && b < n; b++)
-			if (where_is(e->test, 1, r, i) == ON_DEVICE)
-				mark(e->nodes[i][DEVICES], &s, &boxes[b],
-				     e->node_of[r]);
-		free(boxes);
-	}
+	for (int r = 0; r < e->world; r++)
+		mark_rank(e, &s, i, r);
 }
 
-/* Bytes that some rank wants, of which its node has none; once per node. */
+/* Bytes that some rank wants, of which its node has none; once per node. Of a
+ * tensor of which any comes to a device all do. */
 static void count_need(struct rank *rank, const struct random_test *test,
 		       struct totals *totals)
 {
@@ -262,16 +272,18 @@ static void count_need(struct rank *rank, const struct random_test *test,
 		random_describe(rank, test, e.side, mark_all, &e);
 	}
 	for (int i = 0; i < RANDOM_TENSORS; i++) {
+		uint64_t need = 0;
+		bool by_devices = false;
+
 		for (int64_t k = 0; k < e.n[i]; k++) {
 			unsigned nodes = e.nodes[i][1][k] & ~e.nodes[i][0][k];
 
-			totals->need += (uint64_t)__builtin_popcount(nodes) *
-					e.size[i];
-			nodes &= e.nodes[i][DEVICES][k];
-			totals->device_need +=
-				(uint64_t)__builtin_popcount(nodes) *
+			need += (uint64_t)__builtin_popcount(nodes) *
 				e.size[i];
+			by_devices |= (nodes & e.nodes[i][DEVICES][k]) != 0;
 		}
+		totals->need += need;
+		totals->device_need += by_devices ? need : 0;
 		for (int k = 0; k < 3; k++)
 			free(e.nodes[i][k]);
 	}
@@ -385,7 +397,7 @@ static void check_totals(const struct trial *t)
 	      "seed %d: %llu received, %llu needed", (int)t->test.seed,
 	      (unsigned long long)sum->received,
 	      (unsigned long long)sum->need);
-	/* All that can goes so: what any rank of a node has on its device. */
+	/* All that can goes so: of what any rank has on its device. */
 	CHECK(sum->device == (on_gpus() ? sum->device_need : 0),
 	      "seed %d: %llu by devices, %llu wanted", (int)t->test.seed,
 	      (unsigned long long)sum->device,

@@ -62,6 +62,27 @@ void random_test_of(struct random_test *test, uint64_t seed, int ranks)
 		place(t, 0, test->world[0]);
 		place(t, 1, test->world[1]);
 	}
+	for (int i = 0; i < RANDOM_TENSORS; i++)
+		test->tensors[i].lanes = below(3) ? 1 : 1 + below(3);
+}
+
+struct sk_mesh *random_mesh(const struct random_test *test, int side, int i,
+			    int rank)
+{
+	const struct random_tensor *t = &test->tensors[i];
+	int lanes = side ? t->lanes : 1, lane = 0, n = 0;
+	int32_t ranks[RANDOM_RANKS];
+
+	for (int k = 0; k < t->ranks[side]; k++)
+		if ((t->first[side] + k) % test->world[side] == rank)
+			lane = k % lanes;
+	for (int k = lane; k < t->ranks[side]; k += lanes)
+		ranks[n++] = (t->first[side] + k) % test->world[side];
+	if (!n)
+		return NULL;
+	return t->rows[side] > 1 && n % 2 == 0 ?
+		       mesh_of(2, n / 2, ranks, NULL) :
+		       mesh_of(n, 0, ranks, NULL);
 }
 
 void random_describe(struct rank *rank, const struct random_test *test,
@@ -73,19 +94,12 @@ void random_describe(struct rank *rank, const struct random_test *test,
 		const struct random_tensor *t = &test->tensors[i];
 		struct sk_tensor st = { .name = t->name, .dtype = t->dtype,
 					.ndim = t->ndim };
-		int n = t->ranks[side], rows = t->rows[side];
-		struct sk_mesh *mesh = NULL;
-		int32_t ranks[RANDOM_RANKS];
+		struct sk_mesh *mesh = random_mesh(test, side, i, rank->rank);
 
 		memcpy(st.shape, t->shape, sizeof(t->shape));
-		for (int k = 0; k < n; k++)
-			ranks[k] = (t->first[side] + k) % test->world[side];
-		if (n)
+		if (mesh)
 			memcpy(st.placements, t->placements[side],
 			       sizeof(t->placements[side]));
-		if (n)
-			mesh = rows > 1 ? mesh_of(rows, n / rows, ranks, NULL) :
-					  mesh_of(n, 0, ranks, NULL);
 		st.mesh = mesh;
 		add(rank, &st, i, ctx);
 		sk_mesh_release(mesh);
