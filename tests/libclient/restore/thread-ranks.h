@@ -28,7 +28,7 @@ struct rank {
 	uint64_t gathers, gathered;	/* how often, bytes given */
 	uint64_t aborts, devices;	/* calls of the comm's others */
 	int32_t comm_world;		/* that it says; 0: none */
-	int shift;			/* its state is of the rank so many on */
+	int shift;			/* its state is of a rank so many on */
 	void (*more)(struct rank *r);	/* describes more, or otherwise */
 	/* NULL, or: changes @bytes that this one says. */
 	void (*lie)(void *said, size_t bytes);
