@@ -488,11 +488,10 @@ struct sk_comm_part {
 
 /**
  * A comm that moves the memory of a CUDA device as well has this, its ctx the
- * comm's; sk_comm_nccl() makes one. What other nodes have of tensors on that
- * device is then sent from device to device, by one of the ranks of a node that
- * want it; and what any rank has there, also to those who have it elsewhere.
- * Where the comm of one rank has none, all do without. Functions are called as
- * the comm's are.
+ * comm's; sk_comm_nccl() makes one. What other nodes have of tensors that any
+ * rank has there goes from device to device, to one rank of a node, which sends
+ * it on to all others there that want it, wherever they have it. Where the comm
+ * of one rank has none, all do without. Functions are called as the comm's are.
  */
 struct sk_comm_device {
 	int32_t ordinal;	/**< whose memory: this rank's device */
@@ -555,10 +554,9 @@ struct sk_comm {
 	 * what it costs whatever it moves: up to 4 MiB. 0: 1 MiB, for which
 	 * what passes stays in the caches. Of all ranks' the most counts. */
 	uint64_t round_bytes;
-	/** How many ranks it joins and which of them this one is, as those of
-	 * this library say. @world 0: the caller answers for both. If not the
-	 * job's, -EINVAL: another rank on all ranks, another world after
-	 * @abort. A job of one rank may have any. */
+	/** How many ranks it joins and which this one is. @world 0: the caller
+	 * answers for both. If not the job's, -EINVAL: another rank on all
+	 * ranks, another world after @abort. A job of one rank has any. */
 	int32_t world, rank;
 	void *reserved[1];	/**< NULL */
 };
