@@ -362,6 +362,8 @@ static int copy_options(struct sk_restoring *rs, int64_t step,
 	int r;
 
 	o = o ? o : &none;
+	/* First, for it holds for telling others what is wrong as well. */
+	rs->timeout_ms = o->timeout_ms ? o->timeout_ms : AGREE_MS;
 	if (step < SK_LATEST)
 		return sk_err_set(&rs->err, -EINVAL, "step %" PRId64 " is "
 				  "neither a step nor SK_LATEST", step);
@@ -374,7 +376,6 @@ static int copy_options(struct sk_restoring *rs, int64_t step,
 	rs->flags = o->flags | (o->names ? SK_RESTORE_EXTRA_OK : 0);
 	rs->names = o->names;
 	rs->n_names = o->n_names;
-	rs->timeout_ms = o->timeout_ms ? o->timeout_ms : AGREE_MS;
 	return 0;
 }
 
@@ -463,11 +464,13 @@ static int choose_and_attempt(struct sk_restoring *rs, int r)
 	return r;
 }
 
-static int run(struct sk_restoring *rs, const struct sk_comm *comm)
+/* @r: what this rank has to tell the others before. */
+static int run(struct sk_restoring *rs, const struct sk_comm *comm, int r)
 {
 	bool fresh = !rs->state->run_id;
-	int r = check_rank(&rs->state->job, comm, &rs->err);
 
+	if (r >= 0)
+		r = check_rank(&rs->state->job, comm, &rs->err);
 	if (r >= 0)
 		r = find_agent(rs);
 	if (comm)
@@ -560,15 +563,14 @@ static void release(struct sk_restoring *rs)
 	free(rs->text);
 }
 
-static int restore(struct sk_restoring *rs, const struct sk_comm *comm)
+static int restore(struct sk_restoring *rs, const struct sk_comm *comm, int r)
 {
 	uint64_t began = now(rs);
-	int r;
 
 	pthread_mutex_lock(&rs->state->lock);
 	/* The last snapshot may still read what is to be overwritten. */
 	(void)sk_fences_settle(&rs->state->fences, SK_FOREVER);
-	r = run(rs, comm);
+	r = run(rs, comm, r);
 	if (rs->past.run)
 		r = go_further_back(rs, r);
 	rs->report.total_ns = now(rs) - began;
@@ -593,12 +595,14 @@ int sk_restore_first(struct sk_state *state, int64_t step,
 	if (r < 0)
 		return sk_say(r, &rs.err);
 	rs.sk = state->sk;
-	r = copy_options(&rs, step, opts);
-	if (r >= 0)
-		r = check_comm(&state->job, comm, &rs.err);
+	r = check_comm(&state->job, comm, &rs.err);
 	if (r < 0)
 		return sk_say(r, &rs.err);
-	r = restore(&rs, comm);
+	r = copy_options(&rs, step, opts);
+	/* The agent's comm would need an agent first. */
+	if (r < 0 && !comm)
+		return sk_say(r, &rs.err);
+	r = restore(&rs, comm, r);
 	if (r < 0)
 		return r;
 	if (ret_report)

@@ -349,6 +349,33 @@ Test(restore, a_rank_that_is_another_one_in_the_comm_is_told_to_all)
 	}
 }
 
+/* Nor for who asks for what makes no sense. */
+Test(restore, options_of_one_rank_that_make_no_sense_are_told_to_all)
+{
+	const struct sk_restore_options wrong[] = {
+		{ .flags = UINT32_C(1) << 31 },
+		{ .flags = SK_RESTORE_MEMORY_ONLY | SK_RESTORE_DISK_ONLY },
+		{ .n_names = 3 } };
+
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		struct rank ranks[RANKS_MAX] = { 0 };
+		struct test test;
+
+		plain_test(&test, 3, 3);
+		save(&test, 1, 10, 0);
+		for (int k = 0; k < 3; k++)
+			ranks[k].step = SK_LATEST;
+		ranks[1].opts = &wrong[i];
+		restore(&test, ranks);
+		cr_assert_eq(one_result(&test, ranks, i), -EINVAL);
+		for (int k = 0; k < 3; k++)
+			cr_assert(!strncmp(ranks[k].text, "rank 1: ", 8),
+				  "rank %d: %s", k, ranks[k].text);
+		close_ranks(&test, ranks);
+		free_test(&test);
+	}
+}
+
 static int restore_alone(struct test *test, int32_t comm_world,
 			 struct rank *ret_rank)
 {
