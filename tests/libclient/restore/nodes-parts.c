@@ -60,6 +60,7 @@ struct way {
 	bool lost;		/* node 1 loses its memory in between */
 	int on_host;		/* bit per rank that comes back to host
 				 * memory */
+	int no_norm;		/* and that asks for the rest alone */
 };
 
 struct totals {
@@ -164,6 +165,7 @@ struct memory {
 	struct gpu_rank g;
 	bool gpu;		/* it has one; and NCCL */
 	bool on_host;		/* but the tensor is in host memory */
+	bool no_norm;		/* it is not asked for */
 	int64_t from, to;
 	char *here;
 	sk_cu_ptr there;
@@ -288,7 +290,7 @@ static uint64_t look(struct memory *m, bool write)
 			if (write)
 				*v = value(row, c);
 		}
-	for (int64_t i = 0; i < NORM; i++, v++) {
+	for (int64_t i = 0; !m->no_norm && i < NORM; i++, v++) {
 		wrong += *v != value(ROWS, i);
 		if (write)
 			*v = value(ROWS, i);
@@ -304,9 +306,13 @@ static int restore(struct memory *m, struct rank *rank,
 	const struct side *s = rank->arg;
 	struct sk_restore_options o = { .timeout_ms = 30000,
 		.flags = s->way->lost ? 0 : SK_RESTORE_MEMORY_ONLY };
+	static const char *const names[] = { "w" };
 	struct sk_comm comm, nccl;
 	int r;
 
+	m->no_norm = s->load && s->way->no_norm >> rank->rank & 1;
+	o.names = m->no_norm ? names : NULL;
+	o.n_names = m->no_norm;
 	mesh_comm_join(&links, rank->rank, &comm);
 	if (!m->gpu)
 		return sk_restore(rank->state, SK_LATEST, &comm, &o,
@@ -380,6 +386,8 @@ static bool is_had(enum how how, const int *nodes, int node, int64_t row,
 /* Whether these ranks of the node want the row, and none there has it. */
 static bool is_lacked(const struct way *w, int node, int64_t row, int ranks)
 {
+	if (row == NORM_ROW)
+		ranks &= ~w->no_norm;
 	return is_had(w->to, w->nodes, node, row, ranks) &&
 	       (!is_had(w->from, home, node, row, -1) || (w->lost && node));
 }
@@ -525,6 +533,13 @@ static const struct way ways[] = {
 	{ "all-host-node-wide", EACH, ALL, wide, .on_host = 0x30 },
 	{ "lanes-host-node-wide", SHARDED, LANES, wide, .on_host = 0xc0 },
 	{ "ddp-hosts-wide", SHARDED, REPLICATED, wide, .on_host = 0xff },
+	/* Some ask for less than the others. */
+	{ "ddp-lost-without-norm", REPLICATED, REPLICATED, home, .lost = true,
+	  .no_norm = 0xa5 },
+	{ "ddp-fresh-without-norm", REPLICATED, REPLICATED, fresh,
+	  .no_norm = 0xc2 },
+	{ "all-wide-without-norm", EACH, ALL, wide, .on_host = 0x11,
+	  .no_norm = 0x33 },
 	/* Ranks of a node say otherwise of whom they share it with. */
 	{ "fsdp-to-lanes", SHARDED, LANES, away },
 	{ "fsdp-to-skewed", SHARDED, SKEWED, mixed },
