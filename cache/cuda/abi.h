@@ -65,6 +65,7 @@ enum {
 	SK_CU_POINTER_MEMORY_TYPE = 2,
 	SK_CU_POINTER_BUFFER_ID = 7,
 	SK_CU_POINTER_DEVICE_ORDINAL = 9,
+	SK_CU_POINTER_OF_ALLOC = 10,	/* cuIpc would take it */
 	SK_CU_POINTER_RANGE_START = 11,
 	SK_CU_POINTER_RANGE_SIZE = 12,
 	SK_CU_DEVICE_MAX_PITCH = 11,
@@ -198,6 +199,8 @@ typedef struct sk_cu_memcpy3d_st {
 	  sk_cu_ptr ptr))						\
 	X(cuMemAlloc, cuMemAlloc_v2, 3020, REQUIRED,			\
 	  (sk_cu_ptr *ptr, size_t bytes))				\
+	X(cuMemGetAddressRange, cuMemGetAddressRange_v2, 3020,		\
+	  REQUIRED, (sk_cu_ptr *start, size_t *bytes, sk_cu_ptr ptr))	\
 	X(cuMemFree, cuMemFree_v2, 3020, REQUIRED, (sk_cu_ptr ptr))	\
 	X(cuMemHostRegister, cuMemHostRegister_v2, 6050, REQUIRED,	\
 	  (void *ptr, size_t bytes, unsigned flags))			\

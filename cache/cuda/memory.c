@@ -10,6 +10,7 @@
 struct known {
 	unsigned type;
 	int ordinal;
+	int of_alloc;		/* its range is what was allocated at once */
 	sk_cu_ptr start;
 	size_t bytes;
 	unsigned long long id;
@@ -21,28 +22,67 @@ static sk_cu_result ask(const struct sk_cuda_driver *driver, uint64_t ptr,
 	sk_cu_enum which[] = {
 		SK_CU_POINTER_MEMORY_TYPE, SK_CU_POINTER_DEVICE_ORDINAL,
 		SK_CU_POINTER_RANGE_START, SK_CU_POINTER_RANGE_SIZE,
-		SK_CU_POINTER_BUFFER_ID,
+		SK_CU_POINTER_BUFFER_ID, SK_CU_POINTER_OF_ALLOC,
 	};
 	void *values[] = { &ret->type, &ret->ordinal, &ret->start,
-			   &ret->bytes, &ret->id };
+			   &ret->bytes, &ret->id, &ret->of_alloc };
 
 	return driver->cuPointerGetAttributes(SK_ARRAY_SIZE(which), which,
 					      values, ptr);
+}
+
+/* The range of memory that was mapped is all that was reserved with it, as
+ * PyTorch's expandable segments reserve a device at once: what one id is of is
+ * asked of another function, which a thread without a context may not call. */
+static sk_cu_result ask_mapped(const struct sk_cuda_device *device,
+			       uint64_t ptr, struct known *ret)
+{
+	const struct sk_cuda_driver *driver = device->driver;
+	struct sk_cuda_scope scope;
+	sk_cu_result result;
+
+	result = driver->cuMemGetAddressRange(&ret->start, &ret->bytes, ptr);
+	if (result == SK_CU_INVALID_CONTEXT &&
+	    sk_cuda_enter(device, &scope, NULL) >= 0) {
+		result = driver->cuMemGetAddressRange(&ret->start,
+						      &ret->bytes, ptr);
+		sk_cuda_leave(&scope);
+	}
+	if (result != SK_CU_NOT_FOUND && result != SK_CU_INVALID_VALUE)
+		return result;
+	ret->bytes = 0;			/* nothing is mapped there */
+	return SK_CU_SUCCESS;
+}
+
+static int know(const struct sk_cuda_device *device, uint64_t ptr,
+		struct known *ret, struct sk_err *err)
+{
+	const char *what = "cuPointerGetAttributes";
+	/* Of no context: the driver knows whose it is. */
+	sk_cu_result result = ask(device->driver, ptr, ret);
+
+	/* So it says of memory that no context has to do with. */
+	if (result == SK_CU_INVALID_CONTEXT || result == SK_CU_INVALID_VALUE) {
+		ret->type = 0;
+		return 0;
+	}
+	if (result == SK_CU_SUCCESS && ret->type == SK_CU_MEMORY_DEVICE &&
+	    !ret->of_alloc) {
+		what = "cuMemGetAddressRange";
+		result = ask_mapped(device, ptr, ret);
+	}
+	return result == SK_CU_SUCCESS ? 0 :
+	       sk_cuda_driver_failed(device->driver, result, what, err);
 }
 
 int sk_cuda_find(const struct sk_cuda_device *device, uint64_t ptr,
 		 struct sk_cuda_range *ret_range, struct sk_err *err)
 {
 	struct known known = { .ordinal = -1 };
-	/* Of no context: the driver knows whose it is. */
-	sk_cu_result result = ask(device->driver, ptr, &known);
+	int r = know(device, ptr, &known, err);
 
-	/* So it says of memory that no context has to do with. */
-	if (result == SK_CU_INVALID_CONTEXT || result == SK_CU_INVALID_VALUE)
-		known.type = 0;
-	else if (result != SK_CU_SUCCESS)
-		return sk_cuda_driver_failed(device->driver, result,
-					     "cuPointerGetAttributes", err);
+	if (r < 0)
+		return r;
 	if (known.type != SK_CU_MEMORY_DEVICE ||
 	    known.ordinal != device->ordinal || known.start > ptr ||
 	    known.bytes <= ptr - known.start)

@@ -177,6 +177,34 @@ static void what_it_is(void)
 	CHECK(type == SK_CU_MEMORY_DEVICE && ordinal == 0);
 }
 
+/* One range, two pieces of it side by side, and room behind: a pointer's range
+ * may be all that was reserved, cuMemGetAddressRange() tells of what was mapped;
+ * one copy goes across. */
+static void side_by_side(void)
+{
+	char there[64] = "there", back[64] = "";
+	struct trainer_cuda t;
+	sk_cu_ptr ptr, start;
+	size_t g, bytes;
+
+	trainer_cuda_begin(&t, 0);
+	g = grain(&t);
+	IS(0, t.driver.cuMemAddressReserve(&ptr, 4 * g, 0, 0, 0));
+	for (size_t i = 0; i < 2; i++) {
+		IS(0, t.driver.cuMemMap(ptr + i * g, g, 0, create(&t, g), 0));
+		permit(&t, ptr + i * g, g, SK_CU_ACCESS_READ_WRITE);
+	}
+	for (size_t i = 0; i < 2; i++) {
+		IS(0, t.driver.cuMemGetAddressRange(&start, &bytes,
+						    ptr + i * g + 7));
+		CHECK(start == ptr + i * g && bytes == g);
+	}
+	CHECK(t.driver.cuMemGetAddressRange(&start, &bytes, ptr + 2 * g));
+	trainer_cuda_put(&t, ptr + g - 32, there, sizeof(there));
+	trainer_cuda_get(&t, back, ptr + g - 32, sizeof(back));
+	CHECK(!memcmp(there, back, sizeof(there)));
+}
+
 static void no_handles(void)
 {
 	struct trainer_cuda t;
@@ -506,6 +534,7 @@ static const struct item items[] = {
 	{ "made without a context", without_context, ITEM_ANY },
 	{ "mapped twice", there_and_back, ITEM_ANY },
 	{ "what its pointers are", what_it_is, ITEM_ANY },
+	{ "pieces side by side", side_by_side, ITEM_ANY },
 	{ "what is no handle", no_handles, ITEM_ANY },
 	{ "addresses that are mapped", mapped_addresses_stay, ITEM_SIM },
 	{ "no access was given", read_without_access, ITEM_SIM },

@@ -26,8 +26,7 @@ static sk_cu_result device_side(sk_cu_ptr ptr, size_t bytes, bool write,
 
 	if (!m)
 		return SK_CU_INVALID_VALUE;
-	if (m->shared && m->access != SK_CU_ACCESS_READ_WRITE &&
-	    (write || m->access != SK_CU_ACCESS_READ)) {
+	if (!vcu_may(ptr, bytes, write)) {
 		__atomic_store_n(&vcu_current()->sticky,
 				 SK_CU_ILLEGAL_ADDRESS, __ATOMIC_RELAXED);
 		return SK_CU_ILLEGAL_ADDRESS;

@@ -119,15 +119,6 @@ sk_cu_result cuModuleGetFunction(sk_cu_function *function,
 
 /* ---- what a kernel touches ---- */
 
-static bool is_mine(const struct CUctx_st *context,
-		    const struct vcu_memory *m, bool write)
-{
-	if (!m || m->device != context->device)
-		return false;
-	return !m->shared || m->access == SK_CU_ACCESS_READ_WRITE ||
-	       (!write && m->access == SK_CU_ACCESS_READ);
-}
-
 /* As the driver itself sees it; what a device may not touch breaks the
  * context. */
 static void *view(const struct launch *l, uint64_t at, uint64_t bytes,
@@ -138,7 +129,7 @@ static void *view(const struct launch *l, uint64_t at, uint64_t bytes,
 
 	vcu_lock();
 	m = vcu_memory(at, bytes);
-	if (is_mine(l->context, m, write))
+	if (m && m->device == l->context->device && vcu_may(at, bytes, write))
 		p = m->view + (at - (uintptr_t)m->base);
 	else
 		__atomic_store_n(&l->context->sticky, SK_CU_ILLEGAL_ADDRESS,

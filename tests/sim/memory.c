@@ -11,16 +11,49 @@
 #define GRAIN ((size_t)64 << 10)
 #define INVALID_DEVICE (-2)
 
-struct vcu_memory *vcu_memory(uintptr_t ptr, size_t bytes)
+/* What lies at an address. */
+static struct vcu_memory *memory_at(uintptr_t ptr)
 {
 	for (struct vcu_memory *m = vcu()->memory; m; m = m->next) {
 		uintptr_t base = (uintptr_t)m->base;
 
-		if (!m->freed && ptr >= base && ptr - base < m->bytes &&
-		    bytes <= m->bytes - (ptr - base))
+		if (!m->freed && ptr >= base && ptr - base < m->bytes)
 			return m;
 	}
 	return NULL;
+}
+
+/* Behind @m, in the same range; NULL: nothing is mapped there. */
+static struct vcu_memory *next_of(const struct vcu_memory *m)
+{
+	struct vcu_memory *next;
+
+	if (!m->shared || !vcu_range(m->base, m->bytes + 1))
+		return NULL;
+	next = memory_at((uintptr_t)m->base + m->bytes);
+	return next && next->device == m->device ? next : NULL;
+}
+
+struct vcu_memory *vcu_memory(uintptr_t ptr, size_t bytes)
+{
+	struct vcu_memory *first = memory_at(ptr), *m;
+
+	for (m = first; m && bytes > m->bytes - (ptr - (uintptr_t)m->base);
+	     m = next_of(m)) {
+		bytes -= m->bytes - (ptr - (uintptr_t)m->base);
+		ptr = (uintptr_t)m->base + m->bytes;
+	}
+	return m ? first : NULL;
+}
+
+bool vcu_may(uintptr_t ptr, size_t bytes, bool write)
+{
+	for (struct vcu_memory *m = memory_at(ptr);
+	     m && (uintptr_t)m->base < ptr + bytes; m = next_of(m))
+		if (m->shared && m->access != SK_CU_ACCESS_READ_WRITE &&
+		    (write || m->access != SK_CU_ACCESS_READ))
+			return false;
+	return true;
 }
 
 /* ---- allocations ---- */
@@ -126,9 +159,13 @@ sk_cu_result cuMemFree_v2(sk_cu_ptr ptr)
 
 /* ---- what a pointer is ---- */
 
+/* Of what is mapped, the range is all that was reserved with it. */
 static bool attribute(sk_cu_enum which, void *value,
 		      const struct vcu_memory *m, bool locked)
 {
+	const struct vcu_range *range = m && m->shared ?
+					vcu_range(m->base, m->bytes) : NULL;
+
 	switch (which) {
 	case SK_CU_POINTER_MEMORY_TYPE:
 		*(unsigned *)value = m ? SK_CU_MEMORY_DEVICE :
@@ -140,11 +177,15 @@ static bool attribute(sk_cu_enum which, void *value,
 	case SK_CU_POINTER_DEVICE_ORDINAL:
 		*(int *)value = m ? m->device : INVALID_DEVICE;
 		return true;
+	case SK_CU_POINTER_OF_ALLOC:
+		*(int *)value = m && !m->shared;
+		return true;
 	case SK_CU_POINTER_RANGE_START:
-		*(sk_cu_ptr *)value = m ? (uintptr_t)m->base : 0;
+		*(sk_cu_ptr *)value = range ? (uintptr_t)range->base :
+				      m ? (uintptr_t)m->base : 0;
 		return true;
 	case SK_CU_POINTER_RANGE_SIZE:
-		*(size_t *)value = m ? m->bytes : 0;
+		*(size_t *)value = range ? range->bytes : m ? m->bytes : 0;
 		return true;
 	default:
 		return false;
@@ -166,6 +207,23 @@ sk_cu_result cuPointerGetAttributes(unsigned n, sk_cu_enum *attributes,
 		known &= attribute(attributes[i], values[i], m, locked);
 	vcu_unlock();
 	return known ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
+}
+
+/* Of what is mapped, what was mapped with it. */
+sk_cu_result cuMemGetAddressRange_v2(sk_cu_ptr *start, size_t *bytes,
+				     sk_cu_ptr ptr)
+{
+	const struct vcu_memory *m;
+
+	VCU_ENTER_CONTEXT(cuMemGetAddressRange);
+	vcu_lock();
+	m = vcu_memory(ptr, 1);
+	if (m) {
+		*start = (uintptr_t)m->base;
+		*bytes = m->bytes;
+	}
+	vcu_unlock();
+	return m ? SK_CU_SUCCESS : SK_CU_NOT_FOUND;
 }
 
 /* Where the driver itself has those bytes, of the device or page-locked; NULL:

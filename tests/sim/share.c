@@ -159,27 +159,34 @@ sk_cu_result cuMemImportFromShareableHandle(sk_cu_handle *handle, void *from,
 
 /* ---- addresses ---- */
 
+/* At @at, whatever is there, or anywhere. */
+static void *reserve(void *at, size_t bytes)
+{
+	return mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS |
+		    MAP_NORESERVE | (at ? MAP_FIXED : 0), -1, 0);
+}
+
 sk_cu_result cuMemAddressReserve(sk_cu_ptr *ptr, size_t bytes,
 				 size_t alignment, sk_cu_ptr at,
 				 unsigned long long flags)
 {
 	struct vcu_range *range;
-	char *map, *base;
+	char *map, *view, *base;
 
 	VCU_ENTER(cuMemAddressReserve);
 	if (!ptr || !bytes || bytes % GRANULARITY || flags ||
 	    alignment & (alignment - 1) || at)
 		return SK_CU_INVALID_VALUE;
 	range = calloc(1, sizeof(*range));
-	map = mmap(NULL, bytes + GRANULARITY, PROT_NONE,
-		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (!range || map == MAP_FAILED) {
+	map = reserve(NULL, bytes + GRANULARITY);
+	view = reserve(NULL, bytes);
+	if (!range || map == MAP_FAILED || view == MAP_FAILED) {
 		free(range);
 		return SK_CU_OUT_OF_MEMORY;
 	}
 	base = map + (GRANULARITY - (uintptr_t)map % GRANULARITY);
 	*range = (struct vcu_range){ .base = base, .bytes = bytes,
-				     .map = map };
+				     .map = map, .view = view };
 	vcu_lock();
 	range->next = vcu()->ranges;
 	vcu()->ranges = range;
@@ -198,13 +205,13 @@ static bool is_mapped(const char *base, size_t bytes)
 	return false;
 }
 
-static bool is_reserved(const char *base, size_t bytes)
+struct vcu_range *vcu_range(const char *base, size_t bytes)
 {
 	for (struct vcu_range *r = vcu()->ranges; r; r = r->next)
 		if (base >= r->base && bytes <= r->bytes &&
 		    (size_t)(base - r->base) <= r->bytes - bytes)
-			return true;
-	return false;
+			return r;
+	return NULL;
 }
 
 sk_cu_result cuMemAddressFree(sk_cu_ptr ptr, size_t bytes)
@@ -219,6 +226,7 @@ sk_cu_result cuMemAddressFree(sk_cu_ptr ptr, size_t bytes)
 		range = *at;
 		*at = range->next;
 		(void)munmap(range->map, bytes + GRANULARITY);
+		(void)munmap(range->view, bytes);
 		free(range);
 	}
 	vcu_unlock();
@@ -228,10 +236,12 @@ sk_cu_result cuMemAddressFree(sk_cu_ptr ptr, size_t bytes)
 /* ---- mappings ---- */
 
 /* Nobody may touch it yet. */
-static sk_cu_result map(char *base, size_t bytes, const struct vcu_handle *h)
+static sk_cu_result map(const struct vcu_range *range, char *base,
+			size_t bytes, const struct vcu_handle *h)
 {
 	struct vcu_memory *m = calloc(1, sizeof(*m));
-	void *view = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+	void *view = mmap(range->view + (base - range->base), bytes,
+			  PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
 			  h->fd, 0);
 
 	if (!m || view == MAP_FAILED) {
@@ -250,6 +260,7 @@ sk_cu_result cuMemMap(sk_cu_ptr ptr, size_t bytes, size_t offset,
 		      sk_cu_handle handle, unsigned long long flags)
 {
 	char *base = (char *)(uintptr_t)ptr;
+	const struct vcu_range *range;
 	const struct vcu_handle *h;
 	sk_cu_result r = SK_CU_INVALID_VALUE;
 
@@ -258,9 +269,9 @@ sk_cu_result cuMemMap(sk_cu_ptr ptr, size_t bytes, size_t offset,
 		return SK_CU_INVALID_VALUE;
 	vcu_lock();
 	h = find(handle);
-	if (h && bytes <= h->bytes && is_reserved(base, bytes) &&
-	    !is_mapped(base, bytes))
-		r = map(base, bytes, h);
+	range = vcu_range(base, bytes);
+	if (h && bytes <= h->bytes && range && !is_mapped(base, bytes))
+		r = map(range, base, bytes, h);
 	vcu_unlock();
 	return r;
 }
@@ -279,11 +290,20 @@ sk_cu_result cuMemUnmap(sk_cu_ptr ptr, size_t bytes)
 		m = *at;
 		vcu_drain(&vcu()->contexts[m->device]);
 		*at = m->next;
-		(void)munmap(m->view, m->room);
+		(void)reserve(m->view, m->room);
 		free(m);
 	}
 	vcu_unlock();
 	return m ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
+}
+
+/* To all that is mapped there. */
+static void give_access(const char *base, size_t bytes, sk_cu_enum flags)
+{
+	for (struct vcu_memory *m = vcu()->memory; m; m = m->next)
+		if (m->shared && m->base < base + bytes &&
+		    base < m->base + m->bytes)
+			m->access = flags;
 }
 
 sk_cu_result cuMemSetAccess(sk_cu_ptr ptr, size_t bytes,
@@ -301,7 +321,8 @@ sk_cu_result cuMemSetAccess(sk_cu_ptr ptr, size_t bytes,
 	for (size_t i = 0; m && i < n; i++)
 		if (access[i].location.type == SK_CU_LOCATION_DEVICE &&
 		    access[i].location.id == m->device)
-			m->access = access[i].flags;
+			give_access((char *)(uintptr_t)ptr, bytes,
+				    access[i].flags);
 	vcu_unlock();
 	return m ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
 }

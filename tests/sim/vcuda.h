@@ -119,10 +119,11 @@ struct vcu_handle {
 	bool exports;
 };
 
-/** Addresses that are reserved. */
+/** Addresses that are reserved. What is mapped side by side in it lies side by
+ * side in the driver's view as well. */
 struct vcu_range {
 	struct vcu_range *next;
-	char *base, *map;
+	char *base, *map, *view;
 	size_t bytes;
 };
 
@@ -219,8 +220,13 @@ bool vcu_relaxed(void);
 
 /* ---- memory.c; all with the lock held ---- */
 
-/** The memory that [ptr, ptr + bytes) lies in, or NULL. */
+/** The memory that [ptr, ptr + bytes) lies in, or begins in where what is
+ * mapped goes on side by side; or NULL. */
 struct vcu_memory *vcu_memory(uintptr_t ptr, size_t bytes);
+/** Whether a thread of the device may read all of that, or write to it. */
+bool vcu_may(uintptr_t ptr, size_t bytes, bool write);
+/** The addresses that were reserved together, or NULL. */
+struct vcu_range *vcu_range(const char *base, size_t bytes);
 struct vcu_locked *vcu_locked(const char *ptr, size_t bytes);
 /** Whether any of it is. */
 bool vcu_touches_locked(const char *ptr, size_t bytes);
