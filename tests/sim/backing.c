@@ -23,6 +23,7 @@
 #include "vcuda.h"
 
 #define NAME "vcuda-device-"
+#define NODE_NAME "vcuda-node"
 
 static const char *session(void)
 {
@@ -119,13 +120,10 @@ static int make_counted(int unit, size_t bytes)
 	return fd;
 }
 
-static int make_alone(int unit, size_t bytes)
+static int make_alone(const char *name, size_t bytes)
 {
-	char name[64];
-	int fd;
+	int fd = memfd_create(name, MFD_CLOEXEC);
 
-	(void)snprintf(name, sizeof(name), NAME "%d.", unit);
-	fd = memfd_create(name, MFD_CLOEXEC);
 	if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
 		close(fd);
 		fd = -1;
@@ -135,10 +133,14 @@ static int make_alone(int unit, size_t bytes)
 
 int vcu_backing(int device, size_t bytes)
 {
-	int unit = vcu_unit(device);
+	char name[64];
 
-	return session() ? make_counted(unit, bytes) :
-			   make_alone(unit, bytes);
+	if (device == VCU_NODE)
+		return make_alone(NODE_NAME, bytes);
+	if (session())
+		return make_counted(vcu_unit(device), bytes);
+	(void)snprintf(name, sizeof(name), NAME "%d.", vcu_unit(device));
+	return make_alone(name, bytes);
 }
 
 uint64_t vcu_memory_used(int device)
@@ -168,13 +170,15 @@ int vcu_backing_device(int fd)
 	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 	n = readlink(link, path, sizeof(path) - 1);
 	if (n < 0)
-		return -1;
+		return VCU_NO_DEVICE;
 	path[n] = '\0';
+	if (strstr(path, NODE_NAME))
+		return VCU_NODE;
 	name = strstr(path, NAME);
 	if (!name || sscanf(name, NAME "%d.", &unit) != 1)
-		return -1;
+		return VCU_NO_DEVICE;
 	for (int i = 0; i < vcu()->n_devices; i++)
 		if (vcu_unit(i) == unit)
 			return i;
-	return -1;
+	return VCU_NO_DEVICE;
 }

@@ -40,11 +40,14 @@ static sk_cu_result device_side(sk_cu_ptr ptr, size_t bytes, bool write,
 /* What lies in two pieces of locked memory is not known to be locked. */
 static sk_cu_result host_side(const void *ptr, size_t bytes, struct side *ret)
 {
+	const struct vcu_memory *m;
+
 	ret->at = (char *)ptr;
 	ret->locked = vcu_locked(ptr, bytes);
 	if (!ret->locked && vcu_touches_locked(ptr, bytes))
 		return SK_CU_INVALID_VALUE;
-	if (vcu_memory((uintptr_t)ptr, 0))
+	m = vcu_memory((uintptr_t)ptr, 0);
+	if (m && m->device >= 0)
 		vcu_misuse("a device pointer where the host's was asked for");
 	return SK_CU_SUCCESS;
 }

@@ -167,44 +167,6 @@ static void locking(void)
 	}
 }
 
-#define COPIES 2048
-
-static void batches(void)
-{
-	static sk_cu_ptr to[COPIES], from[COPIES];
-	static size_t sizes[COPIES];
-	sk_cu_copy_attributes how = {
-		.source_order = SK_CU_SOURCE_IN_STREAM_ORDER };
-	struct trainer_cuda t;
-	sk_cu_ptr a, b;
-	sk_cu_stream s;
-	size_t first = 0;
-
-	trainer_cuda_begin(&t, 0);
-	if (!t.driver.cuMemcpyBatchAsync)
-		return;
-	a = trainer_cuda_alloc(&t, COPIES * 65536);
-	b = trainer_cuda_alloc(&t, COPIES * 65536);
-	s = stream(&t);
-	for (size_t size = 1024; size <= 65536; size *= 8) {
-		double begun = now(), returned;
-
-		for (size_t i = 0; i < COPIES; i++) {
-			to[i] = a + i * 65536;
-			from[i] = b + i * 65536;
-			sizes[i] = size;
-		}
-		IS(0, t.driver.cuMemcpyBatchAsync(to, from, sizes, COPIES,
-						  &how, &first, 1, s));
-		returned = now();
-		IS(0, t.driver.cuStreamSynchronize(s));
-		printf("{\"fact\": \"batch\", \"bytes\": %zu, \"copies\": %d, "
-		       "\"call_us_each\": %.3f, \"gb_per_s\": %.3f}\n", size,
-		       COPIES, (returned - begun) * 1e6 / COPIES,
-		       (double)(size * COPIES) / (now() - begun) / 1e9);
-	}
-}
-
 /* ---- what blocks: the device cannot go on before the call is back ---- */
 
 enum call { CALL_2D, CALL_D2H, CALL_LOCK, CALL_ALLOC };
@@ -273,41 +235,7 @@ static void allocation_is_back(void)
 	is_back(CALL_ALLOC);
 }
 
-/* ---- answers ---- */
-
-static void answer(const char *what, sk_cu_result result)
-{
-	printf("{\"fact\": \"answer\", \"to\": \"%s\", \"result\": %u}\n",
-	       what, result);
-}
-
-static void answers(void)
-{
-	struct trainer_cuda t;
-	sk_cu_handle handle;
-	int none[2];
-	char *p;
-
-	trainer_cuda_begin(&t, 0);
-	p = shared_pages(4 * MIB);
-	answer("lock 0 bytes", t.driver.cuMemHostRegister(p, 0, 1));
-	answer("lock one piece", t.driver.cuMemHostRegister(p, MIB, 1));
-	answer("lock the next", t.driver.cuMemHostRegister(p + MIB, MIB, 1));
-	answer("copy across both", t.driver.cuMemcpyDtoHAsync(
-		       p + MIB / 2, trainer_cuda_alloc(&t, MIB), MIB, NULL));
-	answer("and its end", t.driver.cuCtxSynchronize());
-	CHECK(!mprotect(p + 2 * MIB, MIB, PROT_READ));
-	answer("lock what is read-only",
-	       t.driver.cuMemHostRegister(p + 2 * MIB, MIB, 1));
-	answer("the same, said",
-	       t.driver.cuMemHostRegister(p + 2 * MIB, MIB, 9));
-	CHECK(!pipe(none));
-	if (t.driver.cuMemImportFromShareableHandle)
-		answer("import a pipe",
-		       t.driver.cuMemImportFromShareableHandle(
-			       &handle, (void *)(intptr_t)none[0],
-			       SK_CU_HANDLE_POSIX_FD));
-}
+/* ---- contexts ---- */
 
 /* Of a primary context, by what another process sees is left. */
 static void context_cost(void)
@@ -395,13 +323,14 @@ static const struct {
 	const char *name;
 	void (*take)(void);
 } facts[] = {
-	{ "answers", answers },
+	{ "answers", fact_answers },
 	{ "a primary context", context_cost },
 	{ "rates", rates },
 	{ "rates, not locked", rates_pageable },
 	{ "long copies in pieces", pace },
 	{ "page-locking", locking },
-	{ "batches", batches },
+	{ "small copies", fact_small },
+	{ "memory of a node of the host", fact_node },
 	{ "checksums on the device", checksums },
 	{ "kernels beside copies", fact_beside },
 	{ "page-locking of other pages", fact_locking },

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What only hardware can tell: what facts.c and facts-beside.c share. */
+/* What only hardware can tell: what its files share. */
 #ifndef SK_TESTS_SIM_FACTS_H
 #define SK_TESTS_SIM_FACTS_H
 
@@ -13,6 +13,14 @@ void *fact_pages(size_t bytes, unsigned flags);
 sk_cu_stream fact_stream(const struct trainer_cuda *t);
 
 /* Facts, each in a process of its own. */
+/** Results that nothing relies on. */
+void fact_answers(void);
+/** Thousands of small copies, by batches and by a kernel of ours, beside one of
+ * as many bytes; a transposed matrix. */
+void fact_small(void);
+/** What cuMemCreate() makes on a node of the host: whether it can be had in
+ * place of a memory file, what it takes, and what can be done with it. */
+void fact_node(void);
 /** What copies to the host and kernels cost each other, of one process and of
  * two. */
 void fact_beside(void);

@@ -168,8 +168,9 @@ static bool attribute(sk_cu_enum which, void *value,
 
 	switch (which) {
 	case SK_CU_POINTER_MEMORY_TYPE:
-		*(unsigned *)value = m ? SK_CU_MEMORY_DEVICE :
-				     locked ? SK_CU_MEMORY_HOST : 0;
+		*(unsigned *)value = m && m->device >= 0 ?
+				     SK_CU_MEMORY_DEVICE :
+				     m || locked ? SK_CU_MEMORY_HOST : 0;
 		return true;
 	case SK_CU_POINTER_BUFFER_ID:
 		*(unsigned long long *)value = m ? m->id : 0;
@@ -283,7 +284,7 @@ static bool is_writable(const char *ptr, size_t bytes)
 	return at >= end;
 }
 
-static sk_cu_result lock_pages(char *ptr, size_t bytes)
+sk_cu_result vcu_lock_pages(char *ptr, size_t bytes)
 {
 	struct vcu_locked *l;
 
@@ -315,28 +316,36 @@ sk_cu_result cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned flags)
 	vcu_lock();
 	r = vcu_check_unsafe();
 	if (r == SK_CU_SUCCESS)
-		r = lock_pages(ptr, bytes);
+		r = vcu_lock_pages(ptr, bytes);
 	vcu_unlock();
 	return r;
 }
 
+bool vcu_forget_locked(const char *ptr)
+{
+	struct vcu_locked **at, *l;
+
+	for (at = &vcu()->locked; *at && (*at)->base != ptr;)
+		at = &(*at)->next;
+	l = *at;
+	if (!l)
+		return false;
+	if (l->flying)
+		vcu_misuse("%u copies are under way in the %zu bytes at %p "
+			   "that are unregistered", l->flying, l->bytes,
+			   (const void *)ptr);
+	*at = l->next;
+	free(l);
+	return true;
+}
+
 sk_cu_result cuMemHostUnregister(void *ptr)
 {
-	struct vcu_locked **at, *l = NULL;
+	bool was;
 
 	VCU_ENTER_CONTEXT(cuMemHostUnregister);
 	vcu_lock();
-	for (at = &vcu()->locked; *at && (*at)->base != ptr;)
-		at = &(*at)->next;
-	if (*at) {
-		l = *at;
-		if (l->flying)
-			vcu_misuse("%u copies are under way in the %zu bytes "
-				   "at %p that are unregistered", l->flying,
-				   l->bytes, ptr);
-		*at = l->next;
-		free(l);
-	}
+	was = vcu_forget_locked(ptr);
 	vcu_unlock();
-	return l ? SK_CU_SUCCESS : SK_CU_NOT_REGISTERED;
+	return was ? SK_CU_SUCCESS : SK_CU_NOT_REGISTERED;
 }

@@ -18,12 +18,20 @@
 
 /* ---- allocations ---- */
 
+static bool is_of_node(const sk_cu_allocation *what)
+{
+	return what->location.type == SK_CU_LOCATION_HOST_NUMA;
+}
+
+/* Nodes of the host: whatever number they have. */
 static bool is_ours(const sk_cu_allocation *what)
 {
-	return what && what->type == SK_CU_ALLOCATION_PINNED &&
-	       what->location.type == SK_CU_LOCATION_DEVICE &&
-	       what->location.id >= 0 &&
-	       what->location.id < vcu()->n_devices;
+	if (!what || what->type != SK_CU_ALLOCATION_PINNED ||
+	    what->location.id < 0)
+		return false;
+	return is_of_node(what) ||
+	       (what->location.type == SK_CU_LOCATION_DEVICE &&
+		what->location.id < vcu()->n_devices);
 }
 
 sk_cu_result cuMemGetAllocationGranularity(size_t *bytes,
@@ -59,11 +67,12 @@ static sk_cu_result add(sk_cu_handle *handle, int fd, size_t bytes,
 static sk_cu_result create(sk_cu_handle *handle, size_t bytes,
 			   const sk_cu_allocation *what)
 {
-	int fd = vcu_backing(what->location.id, bytes);
+	int device = is_of_node(what) ? VCU_NODE : what->location.id;
+	int fd = vcu_backing(device, bytes);
 
 	if (fd < 0)
 		return SK_CU_OUT_OF_MEMORY;
-	return add(handle, fd, bytes, what->location.id,
+	return add(handle, fd, bytes, device,
 		   what->handles == SK_CU_HANDLE_POSIX_FD);
 }
 
@@ -148,7 +157,7 @@ sk_cu_result cuMemImportFromShareableHandle(sk_cu_handle *handle, void *from,
 	if (!handle || type != SK_CU_HANDLE_POSIX_FD || fstat(fd, &st))
 		return SK_CU_INVALID_VALUE;
 	device = vcu_backing_device(fd);
-	fd = device < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	fd = device == VCU_NO_DEVICE ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	if (fd < 0)
 		return SK_CU_INVALID_VALUE;
 	vcu_lock();
@@ -253,6 +262,10 @@ static sk_cu_result map(const struct vcu_range *range, char *base,
 				  .device = h->device, .id = ++vcu()->ids,
 				  .shared = true };
 	vcu()->memory = m;
+	/* A node's the host will see there, too. */
+	if (h->device == VCU_NODE)
+		(void)mmap(base, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED,
+			   h->fd, 0);
 	return SK_CU_SUCCESS;
 }
 
@@ -276,6 +289,14 @@ sk_cu_result cuMemMap(sk_cu_ptr ptr, size_t bytes, size_t offset,
 	return r;
 }
 
+/* What may touch the memory of a device, or of a node of the host. */
+static void drain(int device)
+{
+	for (int i = 0; i < vcu()->n_devices; i++)
+		if (i == device || device == VCU_NODE)
+			vcu_drain(&vcu()->contexts[i]);
+}
+
 sk_cu_result cuMemUnmap(sk_cu_ptr ptr, size_t bytes)
 {
 	struct vcu_memory **at, *m = NULL;
@@ -288,22 +309,45 @@ sk_cu_result cuMemUnmap(sk_cu_ptr ptr, size_t bytes)
 		at = &(*at)->next;
 	if (*at) {
 		m = *at;
-		vcu_drain(&vcu()->contexts[m->device]);
+		drain(m->device);
 		*at = m->next;
 		(void)reserve(m->view, m->room);
+		if (m->device == VCU_NODE) {
+			vcu_forget_locked(m->base);
+			(void)reserve(m->base, m->room);
+		}
 		free(m);
 	}
 	vcu_unlock();
 	return m ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
 }
 
-/* To all that is mapped there. */
-static void give_access(const char *base, size_t bytes, sk_cu_enum flags)
+/* To the host, which has it at the same address, locked. */
+static void give_host(struct vcu_memory *m, const sk_cu_access *access)
 {
-	for (struct vcu_memory *m = vcu()->memory; m; m = m->next)
-		if (m->shared && m->base < base + bytes &&
-		    base < m->base + m->bytes)
-			m->access = flags;
+	if (access->location.type == SK_CU_LOCATION_DEVICE)
+		return;
+	(void)mprotect(m->base, m->bytes,
+		       access->flags == SK_CU_ACCESS_READ_WRITE ?
+		       PROT_READ | PROT_WRITE : PROT_READ);
+	if (!vcu_locked(m->base, m->bytes))
+		(void)vcu_lock_pages(m->base, m->bytes);
+}
+
+/* To all that is mapped there. */
+static void give_access(const char *base, size_t bytes,
+			const sk_cu_access *access)
+{
+	for (struct vcu_memory *m = vcu()->memory; m; m = m->next) {
+		if (!m->shared || m->base >= base + bytes ||
+		    base >= m->base + m->bytes)
+			continue;
+		if (m->device == VCU_NODE)
+			give_host(m, access);
+		else if (access->location.type == SK_CU_LOCATION_DEVICE &&
+			 access->location.id == m->device)
+			m->access = access->flags;
+	}
 }
 
 sk_cu_result cuMemSetAccess(sk_cu_ptr ptr, size_t bytes,
@@ -319,10 +363,7 @@ sk_cu_result cuMemSetAccess(sk_cu_ptr ptr, size_t bytes,
 	if (m && !m->shared)
 		m = NULL;
 	for (size_t i = 0; m && i < n; i++)
-		if (access[i].location.type == SK_CU_LOCATION_DEVICE &&
-		    access[i].location.id == m->device)
-			give_access((char *)(uintptr_t)ptr, bytes,
-				    access[i].flags);
+		give_access((char *)(uintptr_t)ptr, bytes, &access[i]);
 	vcu_unlock();
 	return m ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
 }

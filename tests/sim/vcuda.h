@@ -18,6 +18,9 @@
 
 #define VCU_API __attribute__((visibility("default")))
 #define VCU_DEVICES_MAX 16
+/** In place of a device: none, and a node of the host. */
+#define VCU_NO_DEVICE (-1)
+#define VCU_NODE (-2)
 
 #define VCU_DECLARE(function, exported, version, need, params)		\
 	VCU_API sk_cu_result exported params;
@@ -228,6 +231,9 @@ bool vcu_may(uintptr_t ptr, size_t bytes, bool write);
 /** The addresses that were reserved together, or NULL. */
 struct vcu_range *vcu_range(const char *base, size_t bytes);
 struct vcu_locked *vcu_locked(const char *ptr, size_t bytes);
+sk_cu_result vcu_lock_pages(char *ptr, size_t bytes);
+/** What begins there is locked no more; whether any was. */
+bool vcu_forget_locked(const char *ptr);
 /** Whether any of it is. */
 bool vcu_touches_locked(const char *ptr, size_t bytes);
 
@@ -247,9 +253,9 @@ sk_cu_uuid vcu_uuid(int device, bool whole);
 
 /* ---- backing.c; all with the lock held ---- */
 
-/** A memory file of a device, of zeros; -1: it has no room. */
+/** A memory file of a device, or of VCU_NODE, of zeros; -1: it has no room. */
 int vcu_backing(int device, size_t bytes);
-/** The device that such a file is of, for this process; -1: of none. */
+/** The device that such a file is of, for this process; VCU_NO_DEVICE. */
 int vcu_backing_device(int fd);
 /** What a device has, and what of it is used, by this process or by all of
  * the session. */

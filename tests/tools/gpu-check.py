@@ -28,6 +28,29 @@ def replace(folder: Path, program: str, text: str) -> None:
     file.chmod(0o755)
 
 
+def check_figures(steps: dict) -> None:
+    """Whatever they are here: each is there, with what it is compared with."""
+    bars = {(f["tier"], f["of"], f["what"]) for f in steps["bars"]["facts"]}
+    for tier, rate in (("host", "link"), ("device", "device")):
+        for of in ("one tensor", "small tensors"):
+            assert {what for t, o, what in bars if (t, o) == (tier, of)} == {
+                "ms of the snapshot's call",
+                "ms with a fence of the stream behind it",
+                f"safe to overwrite, of the {rate}'s rate",
+                f"restored, of the {rate}'s rate"}
+    by = {(f["way"], f["by"]) for f in steps["facts"]["facts"]
+          if f["fact"] == "small copies"}
+    assert by == {("h2d", "batch"), ("d2h", "batch"), ("d2d", "batch"),
+                  ("d2d", "kernel")}
+    node = [f for f in steps["facts"]["facts"]
+            if f["fact"] == "memory of a node"]
+    assert [f["result"] for f in node if "to" in f] == [0, 0, 0]
+    assert any("d2h_gb_per_s" in f for f in node)
+    killed = [f for f in steps["facts of NCCL"]["facts"]
+              if f["fact"] == "nccl of a killed peer"]
+    assert killed[0]["abort_ms"] >= 0 and killed[0]["stream_free_ms"] >= 0
+
+
 def check_lacks(folder: Path) -> None:
     """What is not there is said first, and the rest goes on without."""
     only = ["--only", "before", "--only", "conformance"]
@@ -83,6 +106,7 @@ def main() -> None:
         assert all(f["ok"] for f in steps["facts"]["facts"]
                    if f["fact"] == "taken")
         assert set(steps["conformance"]["items"].values()) == {"ok"}
+        check_figures(steps)
         known = {f["what"]: f for f in steps["before"]["facts"]}
         assert known["driver"]["ok"] and known["NCCL"]["at"]
         assert known["devices"]["count"] and "lacks" not in steps["before"]
