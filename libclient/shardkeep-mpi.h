@@ -25,8 +25,10 @@ extern "C" {
  * is -ETIMEDOUT. Whether one that died is noticed sooner, and whether the job
  * lives on, is MPI's.
  *
- * Errors: -EINVAL MPI is not initialised, or has been finalised; -EIO MPI
- * failed; -ENOMEM. There is no sentence in sk_error().
+ * Errors: -EINVAL MPI is not initialised, or has been finalised; -ETIMEDOUT a
+ * rank did not come here within five minutes, and the communicator cannot do
+ * anything collective any more; -EIO MPI failed; -ENOMEM. There is no sentence
+ * in sk_error().
  */
 int sk_comm_mpi(const void *mpi_comm, struct sk_comm *ret_comm);
 
