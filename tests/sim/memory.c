@@ -146,6 +146,9 @@ sk_cu_result cuMemFree_v2(sk_cu_ptr ptr)
 	vcu_lock();
 	m = vcu_memory(ptr, 0);
 	if (m && m->base == (char *)(uintptr_t)ptr) {
+		/* From here on nobody is given it: draining gives up the
+		 * lock. */
+		m->bytes = 0;
 		vcu_drain(&vcu()->contexts[m->device]);
 		(void)munmap(m->view, m->room);
 		m->view = NULL;

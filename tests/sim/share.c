@@ -309,8 +309,9 @@ sk_cu_result cuMemUnmap(sk_cu_ptr ptr, size_t bytes)
 		at = &(*at)->next;
 	if (*at) {
 		m = *at;
-		drain(m->device);
+		/* It is nobody's while draining gives up the lock. */
 		*at = m->next;
+		drain(m->device);
 		(void)reserve(m->view, m->room);
 		if (m->device == VCU_NODE) {
 			vcu_forget_locked(m->base);

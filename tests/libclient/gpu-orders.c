@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What trainers with tensors on GPUs do in an order that is not the usual one:
+ * tensors move from device to device, streams go before the fence, memory goes
+ * between a snapshot and its fence, and processes fork.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/util.h"
+#include "libclient/gpu-rank.h"
+
+#define BYTES 3000000
+
+static struct gpu_tensor *begin_one(struct gpu_rank *g, struct rank *rank)
+{
+	gpu_begin(g, rank, 0);
+	return gpu_add(g, &(struct sk_tensor){
+		.name = "x", .dtype = SK_U8, .ndim = 1,
+		.shape = { BYTES } }, BYTES, 1);
+}
+
+/* ---- from device to device ---- */
+
+/* To the other one, as model.to() does: new memory, then the old is freed. */
+static void move(struct gpu_rank *g, struct gpu_tensor *x)
+{
+	sk_cu_ptr old = x->there;
+	int from = x->device;
+
+	x->device = (from + 1) % g->devices;
+	gpu_use_device(g, x->device);
+	x->there = trainer_cuda_alloc(&g->cuda, x->bytes);
+	gpu_describe(g, x, true);
+	gpu_use_device(g, from);
+	CHECK(!g->cuda.driver.cuMemFree(old));
+	gpu_use_device(g, g->device);
+}
+
+/* With a device slot on the one and then on the other. */
+static void moves(struct rank *rank)
+{
+	struct gpu_tensor *x;
+	struct gpu_rank g;
+	int64_t step;
+
+	x = begin_one(&g, rank);
+	(void)gpu_until_served(&g);
+	step = 1000;
+	for (int i = 0; i < 6; i++, step += 10) {
+		struct sk_report report;
+
+		move(&g, x);
+		gpu_fill(&g, step);
+		/* Of the trainer's device each: 0 is the default stream. */
+		CHECK(!sk_snapshot(rank->state, step, &(
+			struct sk_snapshot_options){ .wait_ms = 60000 }),
+		      "%s", sk_error());
+		CHECK(!sk_fence(rank->state), "%s", sk_error());
+		CHECK(!sk_wait(rank->state, step, SK_COMPLETE, 60000), "%s",
+		      sk_error());
+		gpu_fill(&g, step + 1);
+		if (i % 2)
+			move(&g, x);
+		CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s",
+		      sk_error());
+		CHECK(report.step == step && !gpu_wrong(&g, step, 0));
+	}
+}
+
+/* ---- streams that go ---- */
+
+static void streams(struct rank *rank)
+{
+	struct gpu_rank g;
+	sk_cu_stream gone;
+	uint64_t handle;
+
+	(void)begin_one(&g, rank);
+	CHECK(!g.cuda.cuStreamCreate(&gone, SK_CU_STREAM_NON_BLOCKING));
+	handle = (uintptr_t)gone;
+	gpu_fill(&g, 1);
+	CHECK(!sk_snapshot(rank->state, 1, &(struct sk_snapshot_options){
+		.stream = handle }), "%s", sk_error());
+	CHECK(!g.cuda.driver.cuStreamDestroy(gone));
+	CHECK(!sk_fence(rank->state), "%s", sk_error());
+	CHECK(!sk_wait(rank->state, 1, SK_COMPLETE, 60000), "%s", sk_error());
+	/* What a driver makes of one that is gone is its own business. */
+	if (g.cuda.calls) {
+		CHECK(sk_snapshot(rank->state, 2, &(
+			struct sk_snapshot_options){ .stream = handle,
+						     .wait_ms = 60000 }) < 0);
+		CHECK(strstr(sk_error(), "CUDA"), "%s", sk_error());
+	}
+	gpu_complete(&g, 3);
+	CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s", sk_error());
+	CHECK(!gpu_wrong(&g, 1, 0));
+}
+
+/* ---- memory that goes between the snapshot and its fence ---- */
+
+/* It is not the snapshot's any more: it is sealed whole, or never; what was
+ * there stands, and the next one is taken. */
+static void freed(struct rank *rank)
+{
+	struct gpu_tensor *x;
+	struct gpu_rank g;
+	int r;
+
+	x = begin_one(&g, rank);
+	gpu_fill(&g, 1);
+	gpu_complete(&g, 1);
+	for (int64_t step = 2; step < 12; step++) {
+		gpu_fill(&g, step);
+		CHECK(!gpu_snapshot(&g, step, 0), "%s", sk_error());
+		CHECK(!g.cuda.driver.cuMemFree(x->there));
+		r = sk_fence(rank->state);
+		x->there = trainer_cuda_alloc(&g.cuda, x->bytes);
+		gpu_describe(&g, x, true);
+		if (r < 0) {
+			CHECK(strstr(sk_error(), "CUDA"), "%s", sk_error());
+			CHECK(sk_wait(rank->state, step, SK_SEALED, 60000) <
+			      0);
+			gpu_fill(&g, step);
+			gpu_complete(&g, step);
+		}
+		CHECK(!sk_wait(rank->state, step, SK_COMPLETE, 60000), "%s",
+		      sk_error());
+		CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s",
+		      sk_error());
+		CHECK(!gpu_wrong(&g, step, 0));
+	}
+}
+
+/* ---- forks ---- */
+
+static void in_child(struct gpu_rank *g)
+{
+	struct sk_state *state = g->rank->state;
+	bool right = gpu_snapshot(g, 9, 0) == -EOWNERDEAD &&
+		     sk_fence(state) == -EOWNERDEAD &&
+		     sk_fence_stream(state, 0) == -EOWNERDEAD &&
+		     sk_restore(state, SK_LATEST, NULL, NULL, NULL) ==
+			     -EOWNERDEAD &&
+		     sk_state_tensor(state, &g->tensors[0].t) == -EOWNERDEAD;
+
+	sk_state_free(state);
+	sk_close(g->rank->sk);
+	_exit(!right);
+}
+
+/* As data loaders do, in the middle of a snapshot too. */
+static void forks(struct rank *rank)
+{
+	struct trainer_gate gate;
+	struct gpu_rank g;
+	int status;
+	pid_t pid;
+
+	(void)begin_one(&g, rank);
+	trainer_gate_init(&gate);
+	gpu_fill(&g, 1);
+	gpu_complete(&g, 1);
+	trainer_gate_hold(&g.cuda, &gate, g.stream);
+	CHECK(!gpu_snapshot(&g, 2, 0), "%s", sk_error());
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid)
+		in_child(&g);
+	CHECK(waitpid(pid, &status, 0) == pid && !status, "%#x", status);
+	trainer_gate_open(&gate);
+	CHECK(!sk_fence(rank->state), "%s", sk_error());
+	CHECK(!sk_wait(rank->state, 2, SK_COMPLETE, 60000), "%s", sk_error());
+	gpu_complete(&g, 3);
+	CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s", sk_error());
+	CHECK(!gpu_wrong(&g, 1, 0));
+}
+
+int main(int argc, char **argv)
+{
+	struct trainer_cuda t;
+	struct scene scene;
+
+	setenv("VCUDA_DEVICES", "2", 0);
+	if (trainer_cuda_open(&t, NULL) < 0 && !getenv("SHARDKEEP_LIBCUDA"))
+		return 77;
+	CHECK(!setenv("SHARDKEEP_DEVICE_MEMORY", "64M", 1));
+	scene_open(&scene, argc, argv);
+	scene_ranks(&scene, "moves", 1, moves, NULL);
+	scene_ranks(&scene, "streams", 1, streams, NULL);
+	scene_ranks(&scene, "freed", 1, freed, NULL);
+	scene_ranks(&scene, "forks", 1, forks, NULL);
+	scene_close(&scene);
+	return 0;
+}
