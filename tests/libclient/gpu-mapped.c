@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tensors in memory that was mapped in pieces, as PyTorch's expandable segments
- * are: one range of addresses is reserved for all of a device, pieces are mapped
- * into it one by one, tensors lie across them, and pieces go and others come in
+ * are: one range of addresses is reserved for all of a device, pieces are
+ * mapped into it one by one, tensors lie across them, and pieces go and others come in
  * their place.
  */
 #include <errno.h>

@@ -178,8 +178,8 @@ static void what_it_is(void)
 }
 
 /* One range, two pieces of it side by side, and room behind: a pointer's range
- * may be all that was reserved, cuMemGetAddressRange() tells of what was mapped;
- * one copy goes across. */
+ * may be all that was reserved, cuMemGetAddressRange() tells of what was
+ * mapped; one copy goes across. */
 static void side_by_side(void)
 {
 	char there[64] = "there", back[64] = "";

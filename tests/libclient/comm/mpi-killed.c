@@ -2,8 +2,8 @@
 /*
  * Ranks of an mpirun that lets the others live when one is killed: each of them
  * ends in its time, with an error and a sentence, and so does what comes after.
- * Arguments: the agent; what becomes of the last rank: "absent" it does not come
- * when the comm is made, "before" it is killed before its first word in a
+ * Arguments: the agent; what becomes of the last rank: "absent" it does not
+ * come when the comm is made, "before" it is killed before its first word in a
  * restore, "within" when bytes are to move, "stopped" there, and goes on when
  * the others have given up.
  */
