@@ -24,8 +24,8 @@ static sk_cu_result ask(const struct sk_cuda_driver *driver, uint64_t ptr,
 		SK_CU_POINTER_RANGE_START, SK_CU_POINTER_RANGE_SIZE,
 		SK_CU_POINTER_BUFFER_ID, SK_CU_POINTER_OF_ALLOC,
 	};
-	void *values[] = { &ret->type, &ret->ordinal, &ret->start,
-			   &ret->bytes, &ret->id, &ret->of_alloc };
+	void *values[] = { &ret->type,	&ret->ordinal, &ret->start,
+			   &ret->bytes, &ret->id,      &ret->of_alloc };
 
 	return driver->cuPointerGetAttributes(SK_ARRAY_SIZE(which), which,
 					      values, ptr);

@@ -123,17 +123,22 @@ static void say_rate(const struct trial *t, const char *what, double of_most,
 	say_no_more();
 }
 
+struct name {
+	char text[24];
+};
+
 static void describe(struct trial *t)
 {
 	struct sk_tensor *tensors = calloc(t->shape.n, sizeof(*tensors));
-	char (*names)[24] = calloc(t->shape.n, sizeof(*names));
+	struct name *names = calloc(t->shape.n, sizeof(*names));
 
 	CHECK(tensors && names);
 	t->slab = trainer_cuda_alloc(&t->g.cuda, bytes_of(t));
 	for (size_t i = 0; i < t->shape.n; i++) {
-		(void)snprintf(names[i], sizeof(names[i]), "t%zu", i);
+		(void)snprintf(names[i].text, sizeof(names[i].text), "t%zu",
+			       i);
 		tensors[i] = (struct sk_tensor){
-			.name = names[i], .dtype = SK_U8, .ndim = 1,
+			.name = names[i].text, .dtype = SK_U8, .ndim = 1,
 			.shape = { (int64_t)t->shape.each },
 			.memory = SK_CUDA,
 			.data = (void *)(uintptr_t)(t->slab +

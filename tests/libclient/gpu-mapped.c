@@ -2,8 +2,8 @@
 /*
  * Tensors in memory that was mapped in pieces, as PyTorch's expandable segments
  * are: one range of addresses is reserved for all of a device, pieces are
- * mapped into it one by one, tensors lie across them, and pieces go and others come in
- * their place.
+ * mapped into it one by one, tensors lie across them, and pieces go and others
+ * come in their place.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory of the host that the driver makes, on one of its nodes: processes
- * share it by a descriptor, and none has to lock it. Would it be better than memory
- * files that each process locks?
+ * share it by a descriptor, and none has to lock it. Would it be better than
+ * memory files that each process locks?
  */
 #include "facts.h"
 
