@@ -22,7 +22,7 @@ static sk_cu_result ask(const struct sk_cuda_driver *driver, uint64_t ptr,
 	sk_cu_enum which[] = {
 		SK_CU_POINTER_MEMORY_TYPE, SK_CU_POINTER_DEVICE_ORDINAL,
 		SK_CU_POINTER_RANGE_START, SK_CU_POINTER_RANGE_SIZE,
-		SK_CU_POINTER_BUFFER_ID, SK_CU_POINTER_OF_ALLOC,
+		SK_CU_POINTER_BUFFER_ID,   SK_CU_POINTER_OF_ALLOC,
 	};
 	void *values[] = { &ret->type,	&ret->ordinal, &ret->start,
 			   &ret->bytes, &ret->id,      &ret->of_alloc };
