@@ -420,11 +420,11 @@ enum sk_until {
 /**
  * Waits until the snapshot of @step is @until (enum sk_until), at most
  * @timeout_ms; 0 is to look once, for which the agent has half a second. Any
- * rank may ask, not only one that took it. Where @step is
- * that of this state's last snapshot, it is a fence as well, and an error of
- * that snapshot is the answer; of another step it answers alone, whatever
- * became of the last. Where flush_every is 0, waiting for SK_DURABLE or
- * SK_WRITTEN has this agent's part of the snapshot written now.
+ * rank may ask, not only one that took it. Where @step is that of this state's
+ * last snapshot, it is a fence as well, and an error of that snapshot is the
+ * answer; of another step it answers alone, whatever became of the last. Where
+ * flush_every is 0, waiting for SK_DURABLE or SK_WRITTEN has this agent's part
+ * of the snapshot written now.
  *
  * Errors: those of sk_fence(), of the last snapshot's step; -ETIMEDOUT;
  * -ENOENT no such snapshot (discarded, evicted), or it will not be @until;
@@ -470,10 +470,7 @@ struct sk_status {
 };
 
 /** Copies out what the state knows of its last snapshot; asks and waits for
- * nobody.
- *
- * Errors: -EOWNERDEAD.
- */
+ * nobody. Errors: -EOWNERDEAD. */
 int sk_status(struct sk_state *state, struct sk_status *ret_status);
 
 /* ---- restore ---------------------------------------------------------- */
