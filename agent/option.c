@@ -181,6 +181,14 @@ int option_size(const char *what, const char *text, bool percent,
 			       "is a K, M, G or T missing?");
 }
 
+int option_size_or_none(const char *what, const char *text, bool percent,
+			uint64_t *ret)
+{
+	*ret = 0;
+	return strcmp(text, "0") == 0 ? 0 :
+					option_size(what, text, percent, ret);
+}
+
 /* Bytes per second are often said in digits, but not so few. */
 static int set_rate(const char *what, const char *text, uint64_t *ret)
 {
@@ -287,10 +295,8 @@ static int set_retention(int option, const char *arg, struct options *o)
 	case OPTION_KEEP_AGE:
 		return set_age(arg, o);
 	default:
-		keep->keep_bytes = 0;
-		return strcmp(arg, "0") == 0 ? 0 :
-		       option_size("--keep-bytes", arg, false,
-				   &keep->keep_bytes);
+		return option_size_or_none("--keep-bytes", arg, false,
+					   &keep->keep_bytes);
 	}
 }
 
@@ -340,21 +346,21 @@ int option_set(int option, const char *arg, struct options *o)
 	case OPTION_MEMORY:
 		return option_size("--memory", arg, true, &o->memory);
 	case OPTION_DEVICE:
-		return option_size("--device-memory", arg, false,
-				&o->device_memory);
+		return option_size_or_none("--device-memory", arg, false,
+					   &o->device_memory);
 	case OPTION_WORKER:
 		return set_fd("--gpu-worker", arg, &o->worker_fd);
 	case OPTION_USER:
-		return option_size("--user-memory", arg, true,
-				&o->user_memory);
+		return option_size_or_none("--user-memory", arg, true,
+					   &o->user_memory);
 	case OPTION_LAYOUTS:
-		return option_size("--user-layouts", arg, true,
-				&o->user_layouts);
+		return option_size_or_none("--user-layouts", arg, true,
+					   &o->user_layouts);
 	case OPTION_ADMIN:
 		return set_unsigned("--admin-uid", arg, UINT32_MAX - 1,
 				    &o->admin_uid);
 	case OPTION_RATE:
-		return set_rate("--flush-rate", arg, &o->flush_rate);
+		return set_rate_or_none("--flush-rate", arg, &o->flush_rate);
 	case OPTION_INTERVAL:
 		return set_unsigned("--flush-interval", arg, 1u << 20,
 				    &o->flush_interval_s);

@@ -35,6 +35,9 @@ int option_set(int option, const char *arg, struct options *o);
  */
 int option_size(const char *what, const char *text, bool percent,
 		uint64_t *ret);
+/** The same, where 0 is to have none of it, or no bound, whatever else says. */
+int option_size_or_none(const char *what, const char *text, bool percent,
+			uint64_t *ret);
 int option_text(char **to, const char *what, const char *text);
 
 /** Says that @value of @what makes no sense and what would; -EINVAL. */

@@ -195,8 +195,8 @@ static int from_environment(struct options *o)
 	int r = 0;
 
 	if (device && *device)
-		r = option_size("SHARDKEEP_DEVICE_MEMORY", device, false,
-			     &o->device_memory);
+		r = option_size_or_none("SHARDKEEP_DEVICE_MEMORY", device,
+					false, &o->device_memory);
 	/* As clients, who look nowhere else then. */
 	if (r == 0 && socket && *socket)
 		r = option_text(&o->socket, "SHARDKEEP_SOCKET", socket);

@@ -170,12 +170,19 @@ static bool is_of_use(const struct device_slot *d)
 	return use && !d->dropped;
 }
 
+/* The agent before this one could have more of its GPU. */
+static bool is_too_much(const struct device_slot *d)
+{
+	return device_bytes(d->agent, d->uuid) > d->agent->opts->device_memory;
+}
+
 void device_copies_tidy(struct agent *a)
 {
 	struct device_slot *d;
 
 	sk_link_each(d, &a->device_slots, link) {
-		if (is_left(d) && !is_read(d) && !is_of_use(d))
+		if (is_left(d) && !is_read(d) &&
+		    (!is_of_use(d) || is_too_much(d)))
 			device_slot_free(d);
 	}
 }

@@ -53,7 +53,8 @@ bool device_keeps_out(struct agent *a, const struct sk_cat_state *state);
 void device_slot_leave(struct device_slot *d);
 /** It is freed, as soon as nobody reads it. */
 void device_slot_drop(struct device_slot *d);
-/** What was left and serves nobody any more is freed. Once a turn. */
+/** What was left is freed where it serves nobody any more, or where its GPU
+ * has more than this agent may take. Once a turn. */
 void device_copies_tidy(struct agent *a);
 /** Frees one that was left on that device; false: there is none. */
 bool device_make_room(struct agent *a, const uint8_t *uuid);

@@ -46,10 +46,6 @@ static int check_job(struct sk_restoring *rs,
 		     const struct sk_restore_limits *first,
 		     const struct sk_restore_limits *l, int32_t i)
 {
-	if (l->rank != i)
-		return sk_err_set(&rs->err, -EINVAL, "the comm brings what "
-				  "rank %" PRId32 " of the job says as rank %"
-				  PRId32 "'s", l->rank, i);
 	if (l->world != first->world)
 		return sk_err_set(&rs->err, -EINVAL, "rank 0 counts %" PRId32
 				  " ranks in the job and rank %" PRId32 " %"

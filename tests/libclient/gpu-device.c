@@ -343,6 +343,38 @@ static void test_keeper(struct scene *scene)
 	test_lost_after(scene, "lost-after");
 }
 
+/* ---- another takes over, with less memory of the device, or none: what is
+ * there is brought out, and the device is let go of ---- */
+
+static void replace_by_less(struct scene *scene)
+{
+	CHECK(!setenv("SHARDKEEP_DEVICE_MEMORY", "1M", 1));
+	gpu_replace_agent(scene);
+}
+
+static void replace_by_none(struct scene *scene)
+{
+	CHECK(!setenv("SHARDKEEP_DEVICE_MEMORY", "0", 1));
+	gpu_replace_agent(scene);
+}
+
+static void restart(struct scene *scene, const char *memory)
+{
+	scene_stop_agent(scene, SIGTERM);
+	CHECK(!setenv("SHARDKEEP_DEVICE_MEMORY", memory, 1));
+	scene_start_agent(scene);
+}
+
+static void test_less(struct scene *scene, const char *jobs[2],
+		      void (*replace)(struct scene *scene))
+{
+	restart(scene, "64M");
+	test_outlives(scene, jobs[0], replace);
+	restart(scene, "64M");
+	test_goes_on(scene, jobs[1], replace);
+	CHECK(!count(scene, "shardkeep_device_memory_used_bytes"));
+}
+
 /* ---- without ---- */
 
 /* Another user of the device has all of it. */
@@ -357,13 +389,6 @@ static void none_left(struct rank *rank)
 		gpu_complete(&g, step);
 		CHECK(!gpu_device_bytes(&g));
 	}
-}
-
-static void restart(struct scene *scene, const char *memory)
-{
-	scene_stop_agent(scene, SIGTERM);
-	CHECK(!setenv("SHARDKEEP_DEVICE_MEMORY", memory, 1));
-	scene_start_agent(scene);
 }
 
 int main(int argc, char **argv)
@@ -384,6 +409,10 @@ int main(int argc, char **argv)
 		CHECK(count(&scene, "shardkeep_device_drains_total") == 1);
 		test_hangs(&scene);
 		test_keeper(&scene);
+		test_less(&scene, (const char *[]){ "less", "less-on" },
+			  replace_by_less);
+		test_less(&scene, (const char *[]){ "none", "none-on" },
+			  replace_by_none);
 		scene.keeper = false;
 		/* Where the worker fails, too, that step is lost. */
 		CHECK(!setenv("VCUDA_FAILS", "cuMemcpyDtoHAsync", 1));
