@@ -470,7 +470,10 @@ struct sk_status {
 };
 
 /** Copies out what the state knows of its last snapshot; asks and waits for
- * nobody. Errors: -EOWNERDEAD. */
+ * nobody.
+ *
+ * Errors: -EOWNERDEAD.
+ */
 int sk_status(struct sk_state *state, struct sk_status *ret_status);
 
 /* ---- restore ---------------------------------------------------------- */
