@@ -221,6 +221,7 @@ static int open_conn(const struct sk_os *os, const char *path, bool any_user,
 	ret_conn->seq = conn.seq;
 	ret_conn->version = conn.version;
 	ret_conn->agent = conn.agent;
+	ret_conn->ahead = NULL;
 	ret_conn->generation++;
 	(void)pthread_mutex_destroy(&conn.lock);
 	(void)pthread_mutex_init(&ret_conn->lock, NULL);
