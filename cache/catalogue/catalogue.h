@@ -386,7 +386,8 @@ void sk_cat_state_empty(struct sk_cat_state *state);
 /** The registration came to nothing: as if it had not been, but for images
  * in slots that it adopted. */
 void sk_cat_state_cancel(struct sk_cat_state *state);
-/** The same rank goes on with another layout, as @next. */
+/** The same rank goes on with another layout, as @next. What it was filling is
+ * let go of, and still expected of it: it has more to save. */
 unsigned sk_cat_state_replace(struct sk_cat_state *state,
 			      struct sk_cat_state *next);
 

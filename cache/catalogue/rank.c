@@ -96,16 +96,32 @@ void sk_cat_state_cancel(struct sk_cat_state *state)
 	sk_cat_touch_run(run);
 }
 
+/* Who registers anew between a slot and its seal has more to save in that step
+ * and will ask for it again: it is not lost to others. */
+static void hand_on_steps(const struct sk_cat_state *state,
+			  struct sk_cat_state *next)
+{
+	const struct sk_cat_slot *slot;
+
+	next->last_step = state->last_step;
+	next->lost_step = state->lost_step;
+	sk_link_each(slot, &state->slots, link) {
+		if (slot->use == SK_CAT_FILLING &&
+		    slot->snapshot->step == state->last_step)
+			next->last_step--;
+	}
+}
+
 unsigned sk_cat_state_replace(struct sk_cat_state *state,
 			      struct sk_cat_state *next)
 {
-	unsigned lost = drop_filling(state);
+	unsigned lost;
 
 	assert(state != next && state->run == next->run);
 	assert(state->living && state->rank == next->rank);
 	next->id = state->id;
-	next->last_step = state->last_step;
-	next->lost_step = state->lost_step;
+	hand_on_steps(state, next);
+	lost = drop_filling(state);
 	state->run->job->changes++;
 	state->id = 0;
 	state->living = false;

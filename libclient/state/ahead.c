@@ -12,7 +12,6 @@ void sk_slot_give_back(struct sk_state *state, int64_t step, uint32_t slot)
 	struct sk_msg msg = { .type = SK_MSG_DISCARD, .body.seal = {
 		.state = state->id, .step = step, .slot = slot } };
 
-	assert(slot < state->n_slots);
 	(void)sk_conn_call_in(&state->sk->conn, state->generation, &msg,
 			      sk_until(state->sk), NULL);
 }
@@ -64,13 +63,18 @@ static int hear(struct sk_state *state, uint64_t until_ns, struct sk_err *err)
 void sk_ahead_drop(struct sk_state *state)
 {
 	struct sk_ahead *a = &state->ahead;
-	uint32_t slot;
 
 	if (!a->asked || hear(state, sk_until(state->sk), NULL) < 0)
 		return;
-	slot = a->request.msg.body.slot_reply.slot;
-	if (a->slot.state == state->id && slot < state->n_slots)
-		sk_slot_give_back(state, a->slot.step, slot);
+	if (a->slot.state == state->id)
+		sk_slot_give_back(state, a->slot.step,
+				  a->request.msg.body.slot_reply.slot);
+}
+
+void sk_ahead_forget(struct sk_state *state)
+{
+	if (state->ahead.asked)
+		(void)hear(state, sk_until(state->sk), NULL);
 }
 
 void sk_ahead_end(struct sk_state *state)

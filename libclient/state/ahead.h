@@ -24,8 +24,13 @@ void sk_ahead_ask(struct sk_state *state, int64_t step,
  * sk_snapshot(). */
 void sk_ahead_end(struct sk_state *state);
 
-/** The same with state->lock held. */
+/** The same with state->lock held. Others who wait for that step are told that
+ * this rank does not bring it. */
 void sk_ahead_drop(struct sk_state *state);
+
+/** The state was registered anew, by which the agent has it back: the step is
+ * still to come. With state->lock held. */
+void sk_ahead_forget(struct sk_state *state);
 
 /** Whether the slot of @msg was asked for; then its reply is in @msg and what
  * became of it in @ret_result, as of sk_conn_call_in(). What was asked for

@@ -185,15 +185,17 @@ static int register_anew(struct sk_state *state, bool slots,
 {
 	int r;
 
-	sk_ahead_drop(state);
 	state->ahead.vain = true;
 	(void)sk_fences_settle(&state->fences, SK_FOREVER);
 	forget(state);
 	r = make_layouts(state, err);
 	if (r >= 0)
 		r = ask_and_map(state, slots, until_ns, err);
-	if (r < 0)
+	if (r < 0) {
+		sk_ahead_drop(state);
 		return r;
+	}
+	sk_ahead_forget(state);
 	state->changed = false;
 	state->moved = false;
 	return 0;

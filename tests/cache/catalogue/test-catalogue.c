@@ -690,6 +690,27 @@ Test(catalogue, a_rank_that_waits_has_lost_nothing)
 	end(&b);
 }
 
+/* One that has a slot, and describes more before it fills it, will ask for
+ * that step again; who goes on to the next one does not. */
+Test(catalogue, a_rank_that_registers_anew_has_lost_nothing)
+{
+	struct sk_cat_layout *layouts[2] = { NULL, NULL };
+	struct sk_cat_state *s[2], *next;
+	struct sk_cat_slot *slot;
+	struct bench b;
+
+	start_half_way(&b, s);
+	cr_assert_eq(fill(s[1], 2, &slot), 0);
+	layouts[0] = take(&b, "job", 1, 2, SK_IMAGE_PRIMARY, false);
+	next = sk_cat_state_new(s[1]->run, 1, layouts);
+	cr_assert_eq(sk_cat_state_replace(s[1], next), 1);
+	cr_assert(!sk_cat_hopeless(find(&b, 1, 2)));
+	cr_assert(sk_cat_slot_add(next, (uint64_t[]){ 8192, 0 }, NULL));
+	cr_assert_eq(fill(next, 3, &slot), 0);
+	cr_assert(sk_cat_hopeless(find(&b, 1, 2)));
+	end(&b);
+}
+
 /* ---- death ---- */
 
 Test(catalogue, death_while_filling)
