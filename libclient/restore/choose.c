@@ -190,19 +190,16 @@ static int note_nodes(struct sk_restoring *rs,
 static int count(struct sk_restoring *rs,
 		 const struct sk_restore_ballot *ballots)
 {
-	int r;
+	int r = note_nodes(rs, ballots);
 
-	r = first_error(rs, ballots);
-	if (r < 0)
-		return r;
-	r = note_nodes(rs, ballots);
 	if (r >= 0)
 		r = sk_restore_pool_offers(rs, ballots);
 	if (r < 0)
 		return r;
 	if (rs->listed_again < SK_LIST_AGAIN_MAX &&
 	    sk_restore_out_of_step(rs, ballots)) {
-		rs->stale_anywhere = true;
+		/* Said to who could not take what the others gave. */
+		rs->stale = true;
 		return sk_err_set(&rs->err, -ENOENT, "what ranks have listed "
 				  "has been replaced meanwhile");
 	}
@@ -284,6 +281,7 @@ static int vote(struct sk_restoring *rs, int r, bool *ret_again)
 	const struct sk_restore_ballot *ballots;
 	struct sk_restore_ballot mine = { 0 };
 	uint64_t began = rs->sk->os->now_ns(rs->sk->os);
+	int failed;
 
 	sk_restore_anew(rs);
 	rs->older = false;
@@ -300,14 +298,18 @@ static int vote(struct sk_restoring *rs, int r, bool *ret_again)
 		return r;
 	if (r >= 0)
 		r = check_ballots(rs, ballots);
+	if (r >= 0)
+		r = sk_restore_check_jobs(rs, ballots);
 	if (r < 0)
 		return sk_restore_told(rs, r);
-	r = sk_restore_share_limits(rs, ballots, ret_again);
+	/* Who fails may not know what it asks for: why it does comes first. */
+	failed = first_error(rs, ballots);
+	r = failed < 0 ? 0 : sk_restore_share_limits(rs, ballots, ret_again);
 	if (r < 0)
 		return sk_restore_told(rs, r);
 	rs->older = may_be_older(rs, ballots);
 	join_one_run(rs, ballots);
-	r = *ret_again ? first_error(rs, ballots) : count(rs, ballots);
+	r = failed < 0 || *ret_again ? failed : count(rs, ballots);
 	return sk_restore_told(rs, r);
 }
 

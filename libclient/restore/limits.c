@@ -55,6 +55,25 @@ static int check_job(struct sk_restoring *rs,
 	return 0;
 }
 
+int sk_restore_check_jobs(struct sk_restoring *rs,
+			  const struct sk_restore_ballot *ballots)
+{
+	int r = 0;
+
+	for (int32_t i = 0; i < rs->state->job.world && r >= 0; i++)
+		r = check_job(rs, &ballots[0].limits, &ballots[i].limits, i);
+	return r;
+}
+
+static int check_place(struct sk_restoring *rs,
+		       const struct sk_restore_limits *l, int32_t i)
+{
+	return l->rank == i ? 0 :
+	       sk_err_set(&rs->err, -EINVAL, "the comm brings what rank %"
+			  PRId32 " of the job says as rank %" PRId32 "'s",
+			  l->rank, i);
+}
+
 /* ---- what one asks for, all do ---- */
 
 /* All ranks', so far, and the first rank that asked for each. */
@@ -151,7 +170,6 @@ int sk_restore_share_limits(struct sk_restoring *rs,
 			    const struct sk_restore_ballot *ballots,
 			    bool *ret_again)
 {
-	const struct sk_restore_limits *first = &ballots[0].limits;
 	struct shared s = { .all = { .step = SK_LATEST,
 				     .flags = SK_RESTORE_NO_VERIFY } };
 	bool again = false;
@@ -160,7 +178,7 @@ int sk_restore_share_limits(struct sk_restoring *rs,
 	for (int32_t i = 0; i < rs->state->job.world && r >= 0; i++) {
 		const struct sk_restore_limits *l = &ballots[i].limits;
 
-		r = check_job(rs, first, l, i);
+		r = check_place(rs, l, i);
 		if (r >= 0)
 			r = share_step(rs, &s, l);
 		if (r >= 0)

@@ -23,6 +23,10 @@ struct sk_restore_limits {
 
 /** This rank's. */
 struct sk_restore_limits sk_restore_limits(const struct sk_restoring *rs);
+/** -EINVAL, with a sentence that has the two ranks, where they are not of one
+ * job. */
+int sk_restore_check_jobs(struct sk_restoring *rs,
+			  const struct sk_restore_ballot *ballots);
 /**
  * Makes those of all ranks this rank's, and *ret_again true where some rank
  * has offered by others: the same on all ranks. -EINVAL, with a sentence that

@@ -98,7 +98,7 @@ static int see_alike(struct sk_restoring *rs, int r)
 	r = sk_restore_agree(rs, r, &word, &words, 0);
 	for (int32_t i = 1; r >= 0 && i < rs->state->job.world; i++)
 		if (words[i].extra != words[0].extra) {
-			rs->stale_anywhere = true;
+			rs->stale = true;	/* which all hear next */
 			r = sk_err_set(&rs->err, -EIO, "ranks 0 and %" PRId32
 				       " see other images of step %" PRId64
 				       " of run %" PRIu64 ", for some came or "

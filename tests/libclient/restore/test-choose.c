@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which snapshot is restored, and what is said where there is none. */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
+#include "restore/agree.h"
 #include "stub-agent.h"
 #include "thread-ranks.h"
 
@@ -250,6 +252,19 @@ Test(restore, nothing_to_restore_says_so)
 	free_test(&test);
 }
 
+static unsigned words_of_stale;
+
+/* Who could not take what the others gave hears of it by their words. */
+static void hear_stale(void *said, size_t bytes)
+{
+	const struct sk_restore_word *w = said;
+
+	if (bytes != sizeof(*w) || w->status != -ENOENT)
+		return;
+	cr_assert(w->stale);
+	words_of_stale++;
+}
+
 /* Ranks of one agent never hear of the same: a job must not begin anew. */
 Test(restore, what_never_stands_still_is_no_first_run)
 {
@@ -259,7 +274,9 @@ Test(restore, what_never_stands_still_is_no_first_run)
 	plain_test(&test, 2, 2);
 	save(&test, 1, 10, 0);
 	agent.restless = true;
+	ranks[1].lie = hear_stale;
 	cr_assert_eq(run_plain(&test, ranks, SK_LATEST, NULL), -EIO);
+	cr_assert_eq(words_of_stale, SK_LIST_AGAIN_MAX);
 	cr_assert(strstr(ranks[0].text, "of 9 times"), "%s", ranks[0].text);
 	close_ranks(&test, ranks);
 	free_test(&test);
