@@ -107,9 +107,9 @@ static void measure(struct bench *b)
 	time_all(b, hash, SK_LINES_WAYS, hash_by);
 	way = sk_choose(hash, SK_LINES_WAYS);
 	__atomic_store_n(&lines_way, way, __ATOMIC_RELAXED);
-	__atomic_store_n(&hash_is_free,
-			 hash[way] * TENTHS_LEAST <= copy[walk] * 10,
-			 __ATOMIC_RELAXED);
+	/* A clock that stands still, or is too coarse, tells nothing. */
+	__atomic_store_n(&hash_is_free, hash[way] && hash[way] * TENTHS_LEAST <=
+					copy[walk] * 10, __ATOMIC_RELAXED);
 }
 
 void sk_copy_measure(const struct sk_os *os)

@@ -64,7 +64,7 @@ bool sk_hash_in_step(unsigned cpus, uint32_t ranks)
 
 struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
 				  uint32_t slot, uint64_t stream, bool verify,
-				  bool in_step)
+				  enum sk_sums when)
 {
 	const struct sk_work *w = state->work;
 	struct sk_copying *c = calloc(1, sizeof(*c));
@@ -79,7 +79,7 @@ struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
 			     .asked = !w->n_gpu_units,
 			     .judge = sk_verify_judge, .release = release },
 		.state = state, .work = w, .slot = slot,
-		.stream = stream, .in_step = in_step,
+		.stream = stream, .when = when,
 		.parts_left = w->n_gpu_units ? 2 : 1,
 		.base = { state->slots[slot].map[0],
 			  state->slots[slot].map[1] },
@@ -118,6 +118,13 @@ static void give_up(struct sk_copying *c, int r)
 	sk_copying_refuse(c, r);
 }
 
+bool sk_copying_in_step(const struct sk_copying *c, const struct sk_op *op)
+{
+	return op->gpu < 0 && (c->when == SK_SUMS_IN_STEP ||
+			       (c->when == SK_SUMS_WHERE_FREE &&
+				!op->copy.ndim));
+}
+
 /* On a thread of the pool: of small pages it takes a while, and an agent that
  * faults in alone may not have done so yet. */
 static void open_slot(struct sk_task *task)
@@ -151,7 +158,7 @@ static void copy_op(const struct sk_copying *c, const struct sk_op *op,
 	sk_warm_range(c->state->warming, c->slot, op->kind, offset + from,
 		      offset + to);
 	copy.dst = c->base[op->kind] + offset;
-	if (c->in_step)
+	if (sk_copying_in_step(c, op))
 		c->sums[op->kind][sk_copying_chunk(op, u).sum] =
 			sk_copy_run_hashed(&copy, from, to);
 	else
@@ -272,10 +279,15 @@ static void hash_unit(struct sk_task *task, size_t i)
 	const struct sk_unit *u = &c->work->units[i];
 
 	assert(i < c->work->n_units);
-	if (c->in_step && !of_gpu(c, u))
-		return;
 	for (uint32_t k = u->first; k < u->last; k++)
-		sum(c, &c->work->ops[k], u);
+		if (!sk_copying_in_step(c, &c->work->ops[k]))
+			sum(c, &c->work->ops[k], u);
+}
+
+static bool is_hashed(const struct sk_copying *c)
+{
+	return c->when != SK_SUMS_AFTER && !c->work->n_gpu_units &&
+	       (c->when == SK_SUMS_IN_STEP || !c->work->n_strided);
 }
 
 static void hash_done(struct sk_task *task)
@@ -310,9 +322,8 @@ static void part_done(struct sk_copying *c)
 		give_up(c, c->failed);
 		return;
 	}
-	c->hash = (struct sk_task){ .units = c->in_step &&
-					     !c->work->n_gpu_units ? 0 :
-					     c->work->n_units,
+	c->hash = (struct sk_task){ .units = is_hashed(c) ? 0 :
+						     c->work->n_units,
 				    .run = hash_unit, .done = hash_done };
 	sk_pool_submit(c->state->sk->pool, &c->hash);
 }

@@ -15,6 +15,15 @@
 #include "state/state.h"
 #include "state/work.h"
 
+/** When checksums of host memory are taken. */
+enum sk_sums {
+	SK_SUMS_AFTER,		/* of the slot, once all is copied */
+	SK_SUMS_WHERE_FREE,	/* with the copy where that takes no longer: of
+				 * what is contiguous. Rows that are gathered
+				 * have to be read again */
+	SK_SUMS_IN_STEP,	/* with the copy, of everything */
+};
+
 struct sk_copying {
 	struct sk_pending pending;
 	struct sk_task open, copy, copy_gpu, hash;
@@ -24,7 +33,7 @@ struct sk_copying {
 	uint32_t slot;
 	uint64_t stream;		/* of the trainer's GPU */
 	bool no_device;			/* the device slot is not written to */
-	bool in_step;			/* host tensors are hashed as copied */
+	enum sk_sums when;
 	unsigned parts_left;		/* of the copy: host, GPUs; under the
 					 * fences' lock, as is: */
 	int failed;			/* the first error of a part */
@@ -41,7 +50,9 @@ struct sk_copying {
  * lanes of the state's GPUs follow. */
 struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
 				  uint32_t slot, uint64_t stream,
-				  bool verify, bool in_step);
+				  bool verify, enum sk_sums when);
+/** Whether the checksums of @op are taken with its copy. */
+bool sk_copying_in_step(const struct sk_copying *c, const struct sk_op *op);
 /** Whether CPUs are scarce for a process that may use @cpus, one of @ranks on
  * this node (0: not known): there is less than one for each rank's trainer and
  * another for its copy. */

@@ -137,22 +137,24 @@ static int check(const struct sk_state *state, int64_t step,
 	return 0;
 }
 
-/* Where it takes the copy no time, or where nobody waits for the copy and the
- * time that it takes later is a training's. */
-static bool hash_in_step(struct sk_state *state, uint32_t ranks)
+/* In step where nobody waits for the copy and the time that it takes later is
+ * a training's; else where it takes the copy no time. */
+static enum sk_sums when_to_hash(struct sk_state *state, uint32_t ranks)
 {
-	return state->sk->hash_is_free ||
-	       (sk_fences_calm(&state->fences) &&
-		sk_hash_in_step(state->sk->cpus, ranks));
+	if (sk_fences_calm(&state->fences) &&
+	    sk_hash_in_step(state->sk->cpus, ranks))
+		return SK_SUMS_IN_STEP;
+	return state->sk->hash_is_free ? SK_SUMS_WHERE_FREE : SK_SUMS_AFTER;
 }
 
 static int copy_to(struct sk_state *state, int64_t step,
 		   const struct given *given, uint64_t stream, bool verify,
 		   uint64_t start_ns, struct sk_err *err)
 {
-	bool in_step = !verify && hash_in_step(state, given->ranks);
+	enum sk_sums when = verify ? SK_SUMS_AFTER :
+				     when_to_hash(state, given->ranks);
 	struct sk_copying *c = sk_copying_new(state, step, given->slot, stream,
-					      verify, in_step);
+					      verify, when);
 	int r = 0;
 
 	assert(given->slot < state->n_slots);
@@ -169,7 +171,7 @@ static int copy_to(struct sk_state *state, int64_t step,
 		sk_copying_free(c);
 		return r;
 	}
-	state->in_step += in_step;
+	state->in_step += when != SK_SUMS_AFTER;
 	sk_copying_begin(c, start_ns);
 	return 0;
 }

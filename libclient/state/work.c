@@ -41,6 +41,7 @@ static int add_ops(const struct sk_state *state, int kind, struct sk_work *w,
 			return sk_err_prefix(err, r, "tensor \"%s\"",
 					     s->name);
 		w->bytes += op->copy.bytes;
+		w->n_strided += op->gpu < 0 && op->copy.ndim;
 		w->n_ops++;
 	}
 	return r;

@@ -28,6 +28,7 @@ struct sk_work {
 	uint32_t *left;		/* units that touch each item */
 	uint32_t n_ops, n_units, n_items, n_sums[2];
 	uint32_t n_gpu_units;
+	uint32_t n_strided;	/* ops of host memory that is not contiguous */
 	uint32_t gpus;		/* a bit for each that has some of it */
 	uint64_t bytes;
 };

@@ -610,6 +610,19 @@ static uint64_t hashing_takes_longer(unsigned run)
 	return run < 14 ? 100 : 120;
 }
 
+static uint64_t stands_still(unsigned run)
+{
+	(void)run;
+	return 0;
+}
+
+Test(copy, a_clock_that_stands_still_tells_nothing)
+{
+	sk_copy_measure(on_a_clock_of(stands_still));
+	cr_assert_eq(sk_stream_best(), sk_stream_at(0));
+	cr_assert(!sk_copy_hash_is_free());
+}
+
 Test(copy, a_hash_that_takes_longer_is_not_free)
 {
 	sk_copy_measure(on_a_clock_of(hashing_takes_longer));

@@ -29,6 +29,22 @@ struct life {
 	int64_t step;
 };
 
+/* Large, and in one unit with what is contiguous. */
+static void describe_strided(struct rank *rank, struct sk_mesh *mesh)
+{
+	static const int64_t rows[] = { 6000, 30 };
+	char name[32];
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(rows); i++) {
+		(void)snprintf(name, sizeof(name), "strided.%zu", i);
+		rank_tensor(rank, &(struct sk_tensor){
+			.name = name, .dtype = SK_F32, .ndim = 2,
+			.shape = { rows[i], 300 },
+			.strides = { 1, rows[i] / WORLD }, .mesh = mesh,
+			.placements = { SK_SHARD(0) } }, 0xee);
+	}
+}
+
 /* Of many units, of one, of parts of one, and empty. */
 static void describe(struct rank *rank)
 {
@@ -46,6 +62,7 @@ static void describe(struct rank *rank)
 	rank_tensor(rank, &(struct sk_tensor){
 		.name = "everywhere", .dtype = SK_I64, .ndim = 1,
 		.shape = { 100000 } }, 0xee);
+	describe_strided(rank, mesh);
 	sk_mesh_release(mesh);
 }
 
@@ -74,11 +91,36 @@ static void take(struct rank *rank, int64_t step, int until)
 	      sk_error());
 }
 
+/* Where it is free, of what is contiguous; where CPUs are scarce, of all. */
+static void check_ops(struct rank *rank)
+{
+	static const enum sk_sums when[] = {
+		SK_SUMS_AFTER, SK_SUMS_WHERE_FREE, SK_SUMS_IN_STEP };
+	uint32_t in_step[SK_ARRAY_SIZE(when)] = { 0 };
+	const struct sk_work *w;
+
+	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+	w = rank->state->work;
+	for (size_t i = 0; i < SK_ARRAY_SIZE(when); i++) {
+		struct sk_copying *c = sk_copying_new(rank->state, 1, 0, 0,
+						      false, when[i]);
+
+		for (uint32_t k = 0; k < w->n_ops; k++)
+			in_step[i] += sk_copying_in_step(c, &w->ops[k]);
+		sk_copying_free(c);
+	}
+	CHECK(w->n_strided && w->n_ops > w->n_strided);
+	CHECK(!in_step[0] && in_step[1] == w->n_ops - w->n_strided &&
+	      in_step[2] == w->n_ops, "%u, %u and %u of %u", in_step[0],
+	      in_step[1], in_step[2], w->n_ops);
+}
+
 static void save(struct rank *rank)
 {
 	const struct life *l = rank->arg;
 
 	describe(rank);
+	check_ops(rank);
 	rank->sk->cpus = machines[l->machine].cpus[rank->rank];
 	rank->sk->hash_is_free = machines[l->machine].is_free[rank->rank];
 	rank_write(rank, l->step);
