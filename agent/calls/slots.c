@@ -43,14 +43,23 @@ int call_map(struct call *c)
 	return r;
 }
 
-static void say_busy(struct call *c, struct sk_cat_state *state)
+/* Who waits, or has asked ahead, asks again: it is refused if there is none
+ * then. */
+static void count_busy(struct agent *a, struct sk_cat_state *state,
+		       uint32_t flags)
+{
+	if (flags & SK_SLOT_WILL_WAIT)
+		return;
+	a->counts.refused_busy++;
+	a->counts.refused[REFUSED_BUSY]++;
+	state->run->job->figures.refused_slots++;
+}
+
+static void say_busy(struct call *c)
 {
 	struct agent *a = c->agent;
 	struct sk_err why;
 
-	a->counts.refused_busy++;
-	a->counts.refused[REFUSED_BUSY]++;
-	state->run->job->figures.refused_slots++;
 	c->out.body.slot_reply.eta_ns = flush_eta(a);
 	if (!a->flush || c->out.body.slot_reply.eta_ns)
 		return;
@@ -96,8 +105,10 @@ int call_slot(struct call *c)
 		cadence_step(a, state, in->step);
 	r = sk_cat_slot_take(state, in->step, in->flags, false, &slot,
 			     &evicted, &c->err);
-	if (r == -EBUSY)
-		say_busy(c, state);
+	if (r == -EBUSY) {
+		count_busy(a, state, in->flags);
+		say_busy(c);
+	}
 	if (r < 0)
 		return r;
 	a->counts.evictions += evicted;

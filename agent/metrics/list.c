@@ -156,7 +156,7 @@ const struct metric metrics[] = {
 	COUNTER(discarded_bad, "discarded_bad_header",
 		"images refused at sealing"),
 	COUNTER(refused_busy, "slots_refused",
-		"requests for a slot when none was free"),
+		"slots that were refused, as none was free"),
 	COUNTER(refused_memory, "registrations_refused_memory",
 		"registrations that exceeded the memory budget"),
 	COUNTER(retired, "steps_retired",

@@ -272,6 +272,7 @@ static void test_deferred(struct rig *rig)
 {
 	struct sk_msg msg = { .type = SK_MSG_PREPARE, .body.prepare = {
 		.id = { .step = -1 }, .timeout_ms = WAIT_MS } };
+	double refused;
 	struct rank r;
 	int other;
 
@@ -282,7 +283,13 @@ static void test_deferred(struct rig *rig)
 	CHECK_STATUS(rig_call(other, &msg, NULL, 0, NULL, NULL), 0, &msg);
 	rank_snapshot(&r, 1);
 	CHECK(rank_slot(&r, 2, 0) >= 0, "slot");
+	refused = stat_value(r.sock, "shardkeep_slots_refused_total");
+	CHECK_STATUS(rank_slot(&r, 3, SK_SLOT_WILL_WAIT), -EBUSY, &r.msg);
+	CHECK(stat_value(r.sock, "shardkeep_slots_refused_total") == refused,
+	      "it asks again");
 	CHECK_STATUS(rank_slot(&r, 3, 0), -EBUSY, &r.msg);
+	CHECK(stat_value(r.sock, "shardkeep_slots_refused_total") ==
+	      refused + 1);
 	CHECK(strstr(rig_why(&r.msg), "being filled"), "%s",
 	      rig_why(&r.msg));
 	msg = (struct sk_msg){ .type = SK_MSG_SLOT_WAIT, .body.slot_wait = {
