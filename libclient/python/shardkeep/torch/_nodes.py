@@ -44,10 +44,9 @@ def several(told: list[dict[str, Any]]) -> bool:
 def candidates(told: list[dict[str, Any]], together: bool
                ) -> list[tuple[int, int]]:
     """Runs and steps to try, newest first; ``together``: in parts, too."""
-    if not together:        # all take the first's
-        return [(run, step) for run, step in told[0]["complete"]]
-    return sorted({(run, step) for x in told
-                   for run, step in x["complete"] + x["parts"]}, reverse=True)
+    return sorted({(run, step) for x in told for run, step in
+                   x["complete"] + (x["parts"] if together else [])},
+                  reverse=True)
 
 
 class Held:

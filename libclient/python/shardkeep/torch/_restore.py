@@ -14,13 +14,14 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from .. import Client, Error, Mismatch, NotFound, State, _core
+from .. import LATEST, Client, Error, Mismatch, NotFound, State, _core
 from . import _device
 from ._common import FROM_DTYPE, milliseconds
 from ._blobs import Blobs, alike, rows_in
 from ._comm import Comm
 from ._describing import Describing, Item, uncollected
 from ._kept import Kept
+from ._links import Links
 from ._links import available as links_available
 from ._nodes import (Held, Teller, candidates, join_runs, names_of,
                      offers, over, several)
@@ -29,6 +30,9 @@ from ._tensors import Dropped, LiveTensors, is_state
 from ._together import PASSED_OVER, together
 
 log = logging.getLogger("shardkeep")
+
+#: Times that snapshots are listed which have gone when they are looked at.
+_LISTED_MOST = 8
 
 
 @dataclasses.dataclass
@@ -73,7 +77,33 @@ class Restore:
 
     def run(self, step: int | None, flags: int, strict: bool) -> int | None:
         """The step that was restored; None on a first run."""
-        failed: Error | None = None
+        for _ in range(_LISTED_MOST):
+            failed: Error | None = None
+            for found in self._candidates(step):
+                try:
+                    with uncollected():
+                        self._try(Saved(*found), flags, strict)
+                    return found[1]
+                except PASSED_OVER as e:
+                    log.warning("step %d cannot be restored: %s", found[1], e)
+                    failed = failed or e
+            if failed is not None:
+                raise failed
+            if self._is_nothing(step, flags):
+                break
+        else:
+            raise Error(errno.EIO, f"job {self._job} has snapshots that went "
+                        f"each of {_LISTED_MOST} times that they were listed")
+        self._describing.take_words(self._together(
+            lambda: self._describing.word(self._tensors.items())),
+            "restore()")
+        if step is not None:
+            raise NotFound(errno.ENOENT, f"job {self._job} has no snapshot "
+                           f"of step {step}")
+        return None
+
+    def _candidates(self, step: int | None) -> list[tuple[int, int]]:
+        """Runs and steps to try, the same on all ranks."""
         told = self._together(lambda: offers(self._client, self._job, step,
                                              self._worlds))
         self.several = several(told) and links_available()
@@ -82,25 +112,35 @@ class Restore:
                 self._comm, [x["agent"] for x in told],
                 lambda run, step: names_of(self._client, self._job, run,
                                            step))
-        for found in candidates(told, self.several):
-            try:
-                with uncollected():
-                    self._try(Saved(*found), flags, strict)
-                return found[1]
-            except PASSED_OVER as e:
-                log.warning("step %d cannot be restored: %s", found[1], e)
-                failed = failed or e
-        if failed is not None:
-            raise failed
-        self._describing.take_words(self._together(
-            lambda: self._describing.word(self._tensors.items())),
-            "restore()")
+        return candidates(told, self.several)
+
+    def _is_nothing(self, step: int | None, flags: int) -> bool:
+        """Where nothing was listed that could be tried, whether there is
+        nothing indeed. What is damaged, or may be in a store that nobody
+        could read, is raised: a trainer that begins anew has its snapshots
+        take the place of those."""
         if self.several:
-            self._join_runs()
-        if step is not None:
-            raise NotFound(errno.ENOENT, f"job {self._job} has no snapshot "
-                           f"of step {step}")
-        return None
+            self._join_runs()       # asks all of them
+            return True
+        places = self._together(self._state.announce)
+        way = self._way(all(x == places[0] for x in places), None)
+
+        def ask() -> bool:
+            try:
+                self._state.restore(LATEST if step is None else step, flags,
+                                    names=[], room=False, **way)
+            except NotFound:
+                return True
+            return False        # it came meanwhile
+
+        return all(self._together(ask))
+
+    def _way(self, one_agent: bool, links: Links | None) -> dict[str, Any]:
+        """How ranks exchange words and bytes; ``one_agent`` where it serves
+        all of them, in one run: then through it."""
+        if one_agent:
+            return {"timeout_ms": milliseconds("timeout", self._comm.timeout)}
+        return over(self._comm, links, self._device)
 
     def join(self, state: State) -> None:
         """Makes what ranks of several agents go on with one run."""
@@ -244,14 +284,11 @@ class Restore:
 
     def _move(self, saved: Saved, flags: int,
               one_agent: bool) -> tuple[Report, bool]:
-        """The bytes; ``one_agent`` where it serves all ranks, which
-        then exchange words through it. Whether all have the objects that
-        they need as well."""
+        """The bytes, and whether all have the objects that they need as
+        well."""
         reports: list[Report] = []
-        links = self._comm.links() if self.several else None
-        ms = milliseconds("timeout", self._comm.timeout)
-        way = {"timeout_ms": ms} if one_agent else \
-            over(self._comm, links, self._device)
+        way = self._way(one_agent,
+                        self._comm.links() if self.several else None)
 
         def move() -> bool:
             reports.append(self._move_bytes(saved, flags, way))

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who finds nothing begins anew: that is said where there is nothing, and not
+where something is that cannot be restored."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import signal
+from typing import Any
+
+import pytest
+import shardkeep.torch._restore as restoring
+import torch
+import torch.distributed as dist
+from harness import Nodes, run
+from models import Shard, sharded, whole
+from shardkeep import Client, Damaged, Error, snapshots
+from shardkeep.torch import Checkpointer
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+OPTIONS: dict[str, Any] = {"job": "once", "raising": True, "timeout": 60}
+
+
+def _save(socket: str, steps: tuple[int, ...] = (3,)) -> None:
+    with Checkpointer(nn.Linear(3, 3), socket=socket, **OPTIONS) as ck:
+        for step in steps:
+            ck.snapshot(step, flush=True, wait=30)
+            ck.wait(until="durable")
+
+
+def _flip_the_last_byte(path: str) -> None:
+    with open(path, "r+b") as f:
+        f.seek(-1, 2)
+        last = f.read(1)[0]
+        f.seek(-1, 2)
+        f.write(bytes([last ^ 1]))
+
+
+def _files(nodes: Nodes) -> list[str]:
+    found = glob.glob(f"{nodes._directories[0]}/store/once/*/rank-*")
+    assert found
+    return found
+
+
+def _restores_nothing(socket: str) -> None:
+    """However often it is tried."""
+    with Checkpointer(nn.Linear(3, 3), socket=socket, **OPTIONS) as ck:
+        for _ in range(2):
+            with pytest.raises(Damaged):
+                ck.restore()
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_what_is_damaged_is_there(nodes, world):
+    run(world, _save, nodes[0])
+    nodes.restart(0, signal.SIGKILL)
+    for path in _files(nodes):
+        _flip_the_last_byte(path)
+    run(world, _restores_nothing, nodes[0])
+    run(world, _restores_nothing, nodes[0])     # by the next life as well
+
+
+def _restores_none(sockets: list[str]) -> None:
+    """The first rank's node has nothing."""
+    with Checkpointer(nn.Linear(3, 3), socket=sockets[dist.get_rank()],
+                      **OPTIONS) as ck, pytest.raises(Error):
+        ck.restore()
+
+
+def test_what_one_node_alone_has_is_there(nodes, monkeypatch):
+    """By a torch that has nothing to bring it with."""
+    run(1, _save, nodes[1])
+    monkeypatch.setattr(restoring, "links_available", lambda: False)
+    run(2, _restores_none, list(nodes))
+
+
+def _finds_at_second_sight(socket: str) -> None:
+    """It is whole when the library looks, as what was replaced meanwhile."""
+    real, looks = restoring.offers, []
+
+    def offers(*args: Any) -> Any:
+        told = real(*args)
+        looks.append(told)
+        return {**told, "complete": [], "parts": []} if len(looks) < 2 \
+            else told
+
+    with pytest.MonkeyPatch.context() as m, Checkpointer(
+            nn.Linear(3, 3), socket=socket, **OPTIONS) as ck:
+        m.setattr(restoring, "offers", offers)
+        assert ck.restore() == 3
+        m.setattr(restoring, "offers", lambda *args: {
+            **real(*args), "complete": [], "parts": []})
+        with pytest.raises(Error) as e:
+            ck.restore()
+        assert e.value.errno == errno.EIO
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_what_comes_while_it_is_looked_for_is_there(nodes, world):
+    run(world, _save, nodes[0])
+    run(world, _finds_at_second_sight, nodes[0])
+
+
+def _ends_in_its_first(socket: str, rank: int) -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = nn.Module()
+    model.w = nn.Parameter(sharded(whole("w", (6, 2)), mesh, (Shard(0),),
+                                   True))
+    with Checkpointer(model, socket=socket, **OPTIONS) as ck:
+        assert ck.restore() is None
+        if dist.get_rank() == rank:
+            ck.snapshot(1)
+            ck.wait(until="sealed")
+        os._exit(0)
+
+
+def test_what_never_was_whole_is_nothing(nodes):
+    """A job that ended in its first snapshot begins anew."""
+    for rank in (0, 1, 0):
+        run(2, _ends_in_its_first, nodes[0], rank)
+    client = Client(nodes[0])
+    found = snapshots(client, "once")
+    client.close()
+    assert found and not any(s["complete"] for s in found)
