@@ -206,6 +206,39 @@ def test_async_save(nodes):
     run(4, _in_background, nodes)
 
 
+class _Slow(DefaultSavePlanner):
+    """Comes to the others after they have waited for it."""
+
+    def resolve_data(self, write_item):
+        if dist.get_rank() == 2:
+            time.sleep(0.2)
+        return super().resolve_data(write_item)
+
+
+def _two_at_once(nodes: Nodes) -> None:
+    """Each in a thread, which ranks begin in another order."""
+    groups = [dist.new_group(backend="gloo") for _ in range(2)]
+    keys = []
+    for step in (0, 2, 4):
+        order = (0, 1) if dist.get_rank() != 1 else (1, 0)
+        for save in [dcp.async_save(
+                _state(True, step + i), process_group=groups[i],
+                planner=_Slow(), storage_writer=ShardkeepWriter(
+                    job="far", step=step + i, timeout=20,
+                    socket=_socket(nodes, HALVES))) for i in order]:
+            save.result()
+        dist.barrier()
+        keys.append(_comm.default_store().num_keys())
+        dist.barrier()
+    assert keys[1] == keys[2], keys
+    for step in (4, 5):
+        _load(nodes, HALVES[::-1], step, step)
+
+
+def test_two_async_saves_at_once(nodes):
+    run(4, _two_at_once, nodes)
+
+
 def _save_large(nodes: Nodes) -> None:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     large = torch.ones(8192, 8192)      # a disk needs a moment for it

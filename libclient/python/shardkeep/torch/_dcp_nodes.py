@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import threading
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -95,30 +97,56 @@ def _channel() -> str:
 class _Place:
     """Where the ranks of one save meet, which its coordinator takes away."""
 
-    def __init__(self, key: str, comm: Comm) -> None:
-        self.comm, self._key = comm, key
+    def __init__(self, key: str, world: int) -> None:
+        self.key, self._value = key, uuid.uuid4().hex
+        self._thread = threading.current_thread()
+        self.comm = Comm.at(f"{key}/{self._value}", 0, world, 1)
+
+    def tell(self) -> None:
+        default_store().set(self.key, self._value)
+
+    def is_over(self) -> bool:
+        """Whether its save has ended, if only because it failed: the thread
+        that made it has, or makes another."""
+        return self._thread is threading.current_thread() or \
+            not self._thread.is_alive()
 
     def take_away(self) -> None:
         self.comm.end()
         with contextlib.suppress(RuntimeError, NotImplementedError):
-            default_store().delete_key(self._key)
+            default_store().delete_key(self.key)
 
 
 #: By job and ranks: of saves that this process coordinates, until they end.
 _places: dict[tuple[str, int], _Place] = {}
+_placing = threading.Lock()
+#: Seconds between two looks at whether a save has ended.
+_PAUSE = 0.01
 
 
-def announce(job: str, step: int, world: int) -> str:
+def announce(job: str, step: int, world: int, timeout: float) -> str:
     """By the coordinator, before its plans go out: where the ranks of this
-    save meet. The same text for all saves, as plans may be kept. All ranks
-    are through with the save before, which may have failed."""
-    before = _places.pop((job, world), None)
+    save meet. The same text for all saves, as plans may be kept. Another
+    save of the job that is under way ends first, or ``timeout`` seconds:
+    ranks that came to the two in another order would wait for each other."""
+    place = _Place(_key(_channel(), job, step), world)
+    before = _follow((job, world), place, time.monotonic() + timeout)
     if before is not None:
         before.take_away()
-    key, value = _key(_channel(), job, step), uuid.uuid4().hex
-    default_store().set(key, value)
-    _places[job, world] = _Place(key, Comm.at(f"{key}/{value}", 0, world, 1))
+    place.tell()
     return _channel()
+
+
+def _follow(mine: tuple[str, int], place: _Place, end: float
+            ) -> _Place | None:
+    """Puts it there; what was left there by a save that has ended."""
+    while True:
+        with _placing:
+            before = _places.get(mine)
+            if before is None or before.is_over() or time.monotonic() >= end:
+                _places[mine] = place
+                return before
+        time.sleep(_PAUSE)
 
 
 class Nodes:
@@ -133,8 +161,9 @@ class Nodes:
         store.wait([key], datetime.timedelta(seconds=timeout))
         self._comm = Comm.at(f"{key}/{store.get(key).decode()}", rank, world,
                              timeout)
-        if channel == _channel():
-            _places[self._mine].comm = self._comm
+        place = _places.get(self._mine)     # where this is the coordinator
+        if place is not None and place.key == key:
+            place.comm = self._comm
 
     def begin(self, entry: Entry) -> None:
         """Has all ranks write in one run, and in a new one where one of them
@@ -168,7 +197,12 @@ class Nodes:
 
     def end(self) -> None:
         """By the coordinator, when all ranks have written."""
-        _places.pop(self._mine).take_away()
+        with _placing:
+            place = _places.get(self._mine)
+            if place is None or place.comm is not self._comm:
+                return      # it took too long: another one followed
+            del _places[self._mine]
+        place.take_away()
 
 
 def can_be() -> bool:

@@ -234,7 +234,8 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
         _check_boxes(_whole_plans(plans))
         if not self._overwrite and _dcp_nodes.is_there(plans):
             raise self._exists()
-        channel = _dcp_nodes.announce(*self._which(), len(plans)) \
+        channel = _dcp_nodes.announce(
+            *self._which(), len(plans), self._timeout) \
             if _dcp_nodes.several(plans) else ""
         return [dataclasses.replace(p, storage_data=(i, len(plans), channel))
                 for i, p in enumerate(plans)]
