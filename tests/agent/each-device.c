@@ -36,7 +36,8 @@ static const struct sk_cuda_uuid *device_name(void)
 }
 
 /* All of its image but the header; asked for until it is made. */
-static int ask_slot(struct scene *s, const struct rank *r)
+static int ask_slot_of(struct scene *s, const struct rank *r,
+		       const struct sk_cuda_uuid *device)
 {
 	const struct sk_layout *l = r->layouts[0];
 	const struct sk_extent all = { .from = l->header_bytes,
@@ -51,7 +52,7 @@ static int ask_slot(struct scene *s, const struct rank *r)
 		s->msg = (struct sk_msg){ .type = SK_MSG_DEVICE_SLOT,
 					  .body.device_slot = {
 			.state = r->state, .n_extents = 1 } };
-		memcpy(s->msg.body.device_slot.uuid, device_name(),
+		memcpy(s->msg.body.device_slot.uuid, device,
 		       sizeof(s->msg.body.device_slot.uuid));
 		status = ask_on(s, r->sock, &fd, 1, fds, &n);
 		if (status == -EAGAIN && strstr(rig_why(&s->msg), "failed"))
@@ -65,6 +66,11 @@ static int ask_slot(struct scene *s, const struct rank *r)
 		close(fds[--n]);
 	close(fd);
 	return status;
+}
+
+static int ask_slot(struct scene *s, const struct rank *r)
+{
+	return ask_slot_of(s, r, device_name());
 }
 
 static int come(struct scene *s, struct rank *r, const char *job)
@@ -118,6 +124,25 @@ static int make_anew(struct scene *s)
 {
 	kill_workers(s);
 	return make_one(s);
+}
+
+/* What its worker says of an order that it cannot do is told to the rank. */
+static int make_nowhere(struct scene *s)
+{
+	struct sk_cuda_uuid none;
+	struct rank r;
+	int status = rank_open(&r, &s->w.rig, &(struct rank_options){
+		.job = "nowhere", .world = 1, .rows = 1 });
+
+	s->msg = r.msg;
+	if (status < 0)
+		return leave(s, &r, status);
+	memset(&none, 0xee, sizeof(none));
+	status = ask_slot_of(s, &r, &none);
+	CHECK(status < 0, "a device that is not there has memory");
+	if (status == -ENODEV && strstr(rig_why(&s->msg), "no CUDA device"))
+		status = 0;
+	return leave(s, &r, status);
 }
 
 /* ---- a copy ---- */
@@ -263,6 +288,7 @@ static int rescue(struct scene *s)
 static const struct asked all[] = {
 	{ "a device slot", make_one, ANY, .keeps = true },
 	{ "a device slot, by another worker", make_anew, ANY, .keeps = true },
+	{ "a device slot of no device", make_nowhere, ANY, .keeps = true },
 	{ "a copy on a device", copy, ANY, .keeps = true },
 	{ "what the dead left", rescue, ANY, .keeps = true, .most = 25 },
 };

@@ -6,6 +6,9 @@
 #include "agent/each.h"
 #include "base/util.h"
 
+#define STORED "stored"		/* its step 1 is on disk alone */
+#define LONG_NS UINT64_C(31000000000)	/* what was opened is forgotten */
+
 static int list(struct scene *s, uint32_t what, uint32_t flags, void *ret,
 		size_t most, uint64_t *ret_n)
 {
@@ -111,11 +114,34 @@ static int list_of_parts(struct scene *s)
 	return r;
 }
 
+static int open_image(struct scene *s, const struct sk_wire_image *image,
+		      uint32_t flags)
+{
+	int fds[SK_MSG_FDS], n = 0, r;
+	uint32_t word = 0;
+
+	s->msg = (struct sk_msg){ .type = SK_MSG_OPEN, .body.open = {
+		.image = image->image, .place = image->place,
+		.flags = flags } };
+	r = ask_on(s, s->sock, NULL, 0, fds, &n);
+	if (r < 0)
+		return r;
+	CHECK(n == 2, "%d descriptors", n);
+	CHECK(pread(fds[0], &word, sizeof(word), (off_t)
+		    s->ranks[0].layouts[0]->entries[0].offset) ==
+	      sizeof(word) && word == rank_word(image->id.rank, 1),
+	      "it is another image");
+	close(fds[0]);
+	close(fds[1]);
+	s->msg = (struct sk_msg){ .type = SK_MSG_CLOSE, .body.open = {
+		.image = image->image, .place = image->place } };
+	return ask(s, s->sock);
+}
+
 static int open_at(struct scene *s, enum sk_place place, uint32_t flags)
 {
 	struct sk_wire_image images[4] = { 0 };
-	int fds[SK_MSG_FDS], n_fds = 0, r, i = 0;
-	uint32_t word = 0;
+	int r, i = 0;
 	uint64_t n;
 
 	r = list(s, SK_LIST_IMAGES, SK_LIST_KNOWN, images, sizeof(images), &n);
@@ -123,21 +149,7 @@ static int open_at(struct scene *s, enum sk_place place, uint32_t flags)
 		return r;
 	while (i < 3 && images[i].place != place)
 		i++;
-	s->msg = (struct sk_msg){ .type = SK_MSG_OPEN, .body.open = {
-		.image = images[i].image, .place = place, .flags = flags } };
-	r = ask_on(s, s->sock, NULL, 0, fds, &n_fds);
-	if (r < 0)
-		return r;
-	CHECK(n_fds == 2, "%d descriptors", n_fds);
-	CHECK(pread(fds[0], &word, sizeof(word), (off_t)
-		    s->ranks[0].layouts[0]->entries[0].offset) ==
-	      sizeof(word) && word == rank_word(images[i].id.rank, 1),
-	      "it is another image");
-	close(fds[0]);
-	close(fds[1]);
-	s->msg = (struct sk_msg){ .type = SK_MSG_CLOSE, .body.open = {
-		.image = images[i].image, .place = place } };
-	return ask(s, s->sock);
+	return open_image(s, &images[i], flags);
 }
 
 static int open_memory(struct scene *s)
@@ -153,6 +165,65 @@ static int open_disk(struct scene *s)
 static int open_sums(struct scene *s)
 {
 	return open_at(s, SK_PLACE_DISK, SK_OPEN_SUMS);
+}
+
+/* A job whose memory has gone. */
+static void store_one(struct scene *s)
+{
+	struct rank r;
+
+	CHECK_STATUS(rank_open(&r, &s->w.rig, &(struct rank_options){
+		.job = STORED, .world = 1 }), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	CHECK_STATUS(await_step(s, STORED, 1, 3, 1), 0, &s->msg);
+	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, STORED, 1, SK_EVICT_MEMORY |
+			    SK_EVICT_FORCE, &s->msg), 0, &s->msg);
+	CHECK_STATUS(rank_unregister(&r), 0, &r.msg);
+	rank_close(&r);
+	s->stored = true;
+}
+
+/* The first has its checksums from the file, and the next from the first,
+ * unless that is long ago. */
+static int open_stored(struct scene *s, uint32_t flags)
+{
+	struct sk_wire_image image = { 0 };
+	uint64_t n;
+	int r;
+
+	if (!s->stored)
+		store_one(s);
+	s->msg = (struct sk_msg){ .type = SK_MSG_LIST, .body.list = {
+		.id = { .job = STORED, .step = 1, .rank = -1 },
+		.what = SK_LIST_IMAGES, .flags = SK_LIST_KNOWN } };
+	r = ask_records(s, s->sock, &image, sizeof(image), &n);
+	if (r < 0)
+		return r;
+	CHECK(n == 1 && image.place == SK_PLACE_DISK, "%d images, place %u",
+	      (int)n, image.place);
+	return open_image(s, &image, flags);
+}
+
+static int open_stored_whole(struct scene *s)
+{
+	return open_stored(s, 0);
+}
+
+static int open_stored_sums(struct scene *s)
+{
+	return open_stored(s, SK_OPEN_SUMS);
+}
+
+static int open_stored_anew(struct scene *s)
+{
+	int r = open_stored(s, 0);
+
+	s->why = s->msg;
+	s->hits = hits_of(s);
+	mend(s);
+	sk_fault_os_advance(s->w.fault, LONG_NS);
+	s->msg = s->why;
+	return r;
 }
 
 /* What tells some apart is named, and whose they are. */
@@ -216,6 +287,9 @@ static const struct asked all[] = {
 	{ "open, in memory", open_memory, 0 },
 	{ "open, on disk", open_disk, 0 },
 	{ "open, by checksums", open_sums, 0 },
+	{ "open, on disk alone", open_stored_whole, 0 },
+	{ "open, on disk alone, by checksums", open_stored_sums, 0 },
+	{ "open, on disk alone, anew", open_stored_anew, ANY },
 	{ "stats", tell_stats, 0 },
 	{ "status", tell_status, 0 },
 };

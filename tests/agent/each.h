@@ -25,6 +25,7 @@ struct scene {
 	struct sk_msg why;	/* an earlier one, with an error */
 	uint64_t hits;		/* what was failed until then */
 	bool lost;		/* its connection */
+	bool stored;		/* a job of the disk's alone */
 };
 
 #define ANY UINT_MAX		/* it works in the background as well */

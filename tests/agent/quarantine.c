@@ -154,10 +154,47 @@ static void test_no_room(const char *program)
 	rig_remove(&rig);
 }
 
+/* What a process that has ended had is its rank's next life's, not a second
+ * time beside it. */
+static void test_next_life(const char *program)
+{
+	const struct rank_options o = { .job = "next", .world = 1 };
+	struct rank r;
+	struct rig rig;
+	double used;
+	int sock, status;
+	pid_t pid;
+
+	rig_init(&rig, program);
+	rig_start(&rig, NULL);
+	sock = rig_connect(&rig);
+	pid = fork();
+	CHECK(pid >= 0, "fork");
+	if (!pid) {
+		CHECK_STATUS(rank_open(&r, &rig, &o), 0, &r.msg);
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && !status, "%#x", status);
+	await_stat(sock, "shardkeep_rank_deaths_total", 1);
+	await_stat(sock, "shardkeep_quarantined_bytes", 0);
+	used = stat_value(sock, "shardkeep_memory_used_bytes");
+	CHECK(used > 0, "nothing is left");
+	CHECK_STATUS(rank_open(&r, &rig, &o), 0, &r.msg);
+	CHECK(stat_value(sock, "shardkeep_memory_used_bytes") == used,
+	      "%.0f bytes, not %.0f",
+	      stat_value(sock, "shardkeep_memory_used_bytes"), used);
+	rank_snapshot(&r, 1);
+	rank_close(&r);
+	close(sock);
+	CHECK(!rig_stop(&rig), "the agent");
+	rig_remove(&rig);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2, "usage: quarantine AGENT");
 	test_nobody_else(argv[1]);
 	test_no_room(argv[1]);
+	test_next_life(argv[1]);
 	return 0;
 }
