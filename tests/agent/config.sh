@@ -130,6 +130,15 @@ mkdir "$dir/gone"
 	exec "$agent" --socket "$dir/sock" --store here --memory 64M) \
 	>"$dir/out" 2>&1 && fail 'it serves from nowhere'
 says 'cannot find the store here: No such file'
+# Whoever cannot have its store does not serve without it.
+touch "$dir/file"
+for keeper in --no-keeper --keeper; do
+	timeout 60 "$agent" --socket "$dir/sock" --store "$dir/file" \
+		--memory 64M "$keeper" >"$dir/out" 2>&1
+	status=$?
+	[ $status -eq 1 ] || fail "$keeper: it ended with $status"
+	says 'file": Not a directory'
+done
 # Started without any of the three, it opens nothing of its own in their place.
 for keeper in --no-keeper --keeper; do
 	"$agent" --socket "$dir/sock" --memory 64M "$keeper" \
