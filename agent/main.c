@@ -150,6 +150,20 @@ static int run_child(struct parent *p, struct options *o)
 	return r;
 }
 
+/* Where no agent has served, none has taken its address away. */
+static void end_keeping(struct parent *p, const struct endpoint *e)
+{
+	struct endpoint own = *e;
+
+	own.sock = kept_take(&p->kept, KEPT_LISTENER);
+	own.lock = kept_take(&p->kept, KEPT_LOCK);
+	if (p->was_ready)
+		endpoint_leave(&own);
+	else
+		endpoint_close(p->os, &own);
+	kept_clear(p->os, &p->kept);
+}
+
 /* The agent, and a parent that outlives it. */
 static int run_kept(const struct sk_os *os, struct options *o,
 		    const struct endpoint *e, struct birth *birth)
@@ -168,7 +182,10 @@ static int run_kept(const struct sk_os *os, struct options *o,
 	if (r < 0)
 		return 1;
 	r = parent_run(&p);
-	return r == PARENT_CHILD ? run_child(&p, o) : r;
+	if (r == PARENT_CHILD)
+		return run_child(&p, o);
+	end_keeping(&p, e);
+	return r;
 }
 
 static int run(const struct sk_os *os, struct options *o,

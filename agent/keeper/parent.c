@@ -287,6 +287,5 @@ int parent_run(struct parent *p)
 			break;
 		pause_a_while(p);
 	}
-	kept_clear(p->os, &p->kept);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }

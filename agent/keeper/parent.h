@@ -37,8 +37,8 @@ struct parent {
  * Begins the agent, and another one for each that is killed or could not
  * begin again; like fork(), it returns in each of them: PARENT_CHILD, with
  * what is kept and how to tell. In the parent it returns the exit status when
- * an agent has ended by itself. os, log, kept, ready_fd and was_ready are set
- * before.
+ * an agent has ended by itself; what is kept is the caller's to close then. os,
+ * log, kept, ready_fd and was_ready are set before.
  *
  * SIGTERM and SIGINT go to the agent; they are blocked in it. One that ends in
  * order, or says that it is stopping, is the last one. Where three in a row are

@@ -138,6 +138,7 @@ for keeper in --no-keeper --keeper; do
 	status=$?
 	[ $status -eq 1 ] || fail "$keeper: it ended with $status"
 	says 'file": Not a directory'
+	[ ! -e "$dir/sock" ] || fail "$keeper: its socket is left"
 done
 # Started without any of the three, it opens nothing of its own in their place.
 for keeper in --no-keeper --keeper; do
