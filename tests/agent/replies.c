@@ -229,7 +229,7 @@ static bool has_reply(int sock)
 	return poll(&p, 1, 0) == 1;
 }
 
-/* Whether a list of what was just sealed waits. */
+/* Whether a list of what was just sealed waits; it is quiet from then on. */
 static bool waits(struct rank *r, int sock, int lister, const char *job)
 {
 	double turns;
@@ -243,7 +243,6 @@ static bool waits(struct rank *r, int sock, int lister, const char *job)
 		(void)stat_value(sock, TURNS);
 	turns = stat_value(sock, TURNS) - turns;
 	CHECK(turns <= 2 * STATS, "%.0f turns for %d questions", turns, STATS);
-	world->quiet = false;
 	return !has_reply(lister);
 }
 
@@ -262,6 +261,7 @@ static void open_one_that_waits(struct whole *w, struct rank *r, char *job,
 			.more = ITEMS + i }), 0, &r->msg);
 		if (waits(r, sock, lister, job))
 			return;
+		world->quiet = false;
 		(void)take_list(lister, &msg);
 		rank_close(r);
 	}
@@ -293,6 +293,7 @@ static void test_list_waits(void)
 	send_list(lister, job);
 	/* What is done for another one wakes it, if it is told by then. */
 	world->loud = true;
+	world->quiet = false;
 	CHECK_STATUS(rank_open(&other, &w.rig, &(struct rank_options){
 		.job = "other", .world = 1, .rows = 1 }), 0, &other.msg);
 	CHECK(take_list(lister, &msg).flags & SK_SNAP_COMPLETE,
