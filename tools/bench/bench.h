@@ -22,6 +22,8 @@
 
 struct options {
 	int ranks, rounds;
+	int nodes;		/* that phase nodes spreads the ranks over */
+	bool more_meshes;	/* of it, which take more memory */
 	uint64_t bytes;		/* a rank's state */
 	int tensors;
 	uint32_t threads;	/* that copy, per rank */
@@ -70,6 +72,10 @@ enum phase {
 	PHASE_NODES_COLUMNS_COMM,	/* ceiling: its exchange */
 	PHASE_NODES_MOVED,
 	PHASE_NODES_MOVED_COMM,
+	PHASE_NODES_WITHIN,
+	PHASE_NODES_WITHIN_COMM,
+	PHASE_NODES_ACROSS,
+	PHASE_NODES_ACROSS_COMM,
 	PHASE_ROUND_TRIP,
 	PHASE_PLAN_1K,
 	PHASE_PLAN_16K,
@@ -89,6 +95,13 @@ struct shared {
 	double pss_shmem[BENCH_RANKS_MAX];
 };
 
+/* Bytes between nodes in one kind of restore: of the round with most. */
+struct traffic {
+	uint64_t needed, received, sent, passed;
+	uint64_t most;		/* that one rank sent */
+};
+#define NODES_KINDS 4
+
 struct bench {
 	struct options o;
 	char dir[256];			/* temporary, removed at the end */
@@ -96,6 +109,7 @@ struct bench {
 	pid_t agent;
 	struct shared *shared;
 	struct series series[PHASE_COUNT];
+	struct traffic traffic[NODES_KINDS];
 	uint64_t beyond;		/* memory beyond the slots, bytes */
 	uint64_t slots;			/* bytes of all slots */
 	unsigned write_block, write_depth;	/* of the ceiling */
@@ -165,7 +179,7 @@ int phase_snapshot(struct bench *b);	/* snapshot.c */
 int phase_many(struct bench *b);	/* snapshot.c */
 int phase_step(struct bench *b);	/* step.c */
 int phase_restore(struct bench *b);	/* restore.c */
-int phase_nodes(struct bench *b);	/* nodes.c */
+int phase_nodes(struct bench *b);	/* nodes.c; nodes.h */
 int phase_small(struct bench *b);	/* small.c: planner, round trip */
 void measure_memory(struct bench *b, int rank, uint64_t tensors);
 uint64_t agent_extra(struct bench *b, double *ret_shmem);

@@ -15,6 +15,8 @@
 #include "model.h"
 #include "shardkeep.h"
 
+#define NODES_BYTES (64u << 20)	/* of each rank, for each node has all once */
+
 static const char help[] =
 "usage: shardkeep-bench [OPTION...]\n"
 "\n"
@@ -31,6 +33,9 @@ static const char help[] =
 "  -a, --agent PATH   shardkeepd (beside this program, else on the PATH)\n"
 "  -p, --phases LIST  of small,snapshot,many,step,restore,nodes (all); snapshot\n"
 "                     goes with restore\n"
+"  -N, --nodes N      agents that nodes spreads the ranks over, up to 16 (2),\n"
+"                     and more meshes; without -p that phase alone, of -b (64M)\n"
+"                     and of 2 ranks for each agent, of 1 from 9 agents on\n"
 "  -w, --world N      instead: simulate worlds of up to N ranks, each half of\n"
 "                     the next, and measure what grows; of -t (96) tensors and\n"
 "                     -b (1M) per rank; N is a multiple of 16\n"
@@ -50,7 +55,7 @@ static const struct option long_options[] = {
 	{ "dir", 1, NULL, 'd' }, { "agent", 1, NULL, 'a' },
 	{ "phases", 1, NULL, 'p' }, { "world", 1, NULL, 'w' },
 	{ "models", 1, NULL, 'M' }, { "meshes", 1, NULL, 'x' },
-	{ "spread", 1, NULL, 's' }, { "json", 0, NULL, 'j' },
+	{ "spread", 1, NULL, 's' }, { "nodes", 1, NULL, 'N' }, { "json", 0, NULL, 'j' },
 	{ "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
 };
 
@@ -95,7 +100,7 @@ static int parse(int argc, char **argv, struct options *o,
 {
 	int c, r = 0, v;
 
-	while (!r && (c = getopt_long(argc, argv, "r:b:t:n:T:m:d:a:p:w:M:x:s:jh",
+	while (!r && (c = getopt_long(argc, argv, "r:b:t:n:T:m:d:a:p:w:M:x:s:N:jh",
 				      long_options, NULL)) != -1) {
 		switch (c) {
 		case 'r': r = parse_int(optarg, 1, BENCH_RANKS_MAX, &o->ranks); break;
@@ -111,6 +116,7 @@ static int parse(int argc, char **argv, struct options *o,
 		case 'M': o->models = optarg; break;
 		case 'x': o->meshes = optarg; break;
 		case 's': r = parse_int(optarg, 2, BENCH_RANKS_MAX, &o->spread); break;
+		case 'N': r = parse_int(optarg, 2, BENCH_RANKS_MAX, &o->nodes); break;
 		case 'j': o->json = true; break;
 		case 'h': puts(help); exit(0);
 		default: return -EINVAL;
@@ -128,7 +134,18 @@ static int parse(int argc, char **argv, struct options *o,
 		note("%d ranks are no multiple of 16", o->world);
 		return -EINVAL;
 	}
+	if (!r && o->nodes && o->ranks % o->nodes) {
+		note("%d ranks are not on %d nodes alike", o->ranks, o->nodes);
+		return -EINVAL;
+	}
 	return r || optind != argc ? -EINVAL : 0;
+}
+
+static int usual_ranks(int nodes)
+{
+	if (!nodes)
+		return 2;
+	return 2 * nodes <= BENCH_RANKS_MAX ? 2 * nodes : nodes;
 }
 
 /* What was not asked for, by what is measured. */
@@ -136,6 +153,11 @@ static void fill_in(struct options *o)
 {
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 
+	if (!o->ranks)
+		o->ranks = usual_ranks(o->nodes);
+	o->more_meshes = o->nodes;
+	if (!o->nodes)
+		o->nodes = 2;
 	if (!o->bytes)
 		o->bytes = o->world ? 1ull << 20 : 1ull << 30;
 	if (!o->tensors)
@@ -192,7 +214,7 @@ static int find_write_ceiling(struct bench *b)
 
 static int measure(struct bench *b, const char *wanted)
 {
-	int r = find_write_ceiling(b);
+	int r = is_wanted(wanted, "snapshot") ? find_write_ceiling(b) : 0;
 
 	if (r) {
 		note("direct I/O on %s: %s", b->o.dir, strerror(-r));
@@ -234,11 +256,14 @@ int main(int argc, char **argv)
 	const char *wanted = NULL;
 	int r;
 
-	b.o = (struct options){ .ranks = 2, .rounds = 5, .step_ms = 1000,
-				.dir = "." };
+	b.o = (struct options){ .rounds = 5, .step_ms = 1000, .dir = "." };
 	if (parse(argc, argv, &b.o, &wanted)) {
 		fputs("shardkeep-bench --help shows how\n", stderr);
 		return 2;
+	}
+	if (b.o.nodes && !wanted) {
+		wanted = "nodes";
+		b.o.bytes = b.o.bytes ? b.o.bytes : NODES_BYTES;
 	}
 	fill_in(&b.o);
 	/* Ceilings go by the fastest copy of this CPU, too. */

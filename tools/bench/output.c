@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "bench.h"
-#include "report.h"
 #include "base/util.h"
+#include "nodes.h"
+#include "report.h"
 
 static const struct column columns[] = {
 	{ "figure", "FIGURE" }, { "value_ms", NULL }, { NULL, "MEDIAN" },
@@ -62,11 +62,17 @@ static const struct figure {
 	  PHASE_COPY_OUT, "slot to memory", true, BAR_NONE, 0 },
 	{ "restore from memory, one rank fewer", PHASE_RESTORE_FEWER,
 	  PHASE_COPY_OUT, "slot to memory", true, BAR_NONE, 0 },
-	{ "restore over two nodes, columns for rows", PHASE_NODES_COLUMNS,
+	{ "restore over nodes, columns for rows", PHASE_NODES_COLUMNS,
 	  PHASE_NODES_COLUMNS_COMM, "the comm's exchange", true, BAR_AT_MOST,
 	  1.5 },
-	{ "  each rank on the other node", PHASE_NODES_MOVED,
+	{ "  each rank on the next node", PHASE_NODES_MOVED,
 	  PHASE_NODES_MOVED_COMM, "the comm's exchange", true, BAR_AT_MOST,
+	  1.5 },
+	{ "  all of it on each node", PHASE_NODES_WITHIN,
+	  PHASE_NODES_WITHIN_COMM, "the comm's exchange", false, BAR_AT_MOST,
+	  1.5 },
+	{ "  a node's columns on each of its ranks", PHASE_NODES_ACROSS,
+	  PHASE_NODES_ACROSS_COMM, "the comm's exchange", false, BAR_AT_MOST,
 	  1.5 },
 	{ "restore from disk, cold", PHASE_RESTORE_DISK, PHASE_READ, "read",
 	  true, BAR_AT_LEAST_SPEED, 0.9 },
@@ -176,6 +182,8 @@ static void add_memory(struct report *r, const struct bench *b)
 {
 	double limit = (double)b->slots * 0.01 + (8 << 20);
 
+	if (!b->slots)
+		return;
 	report_number(r, "slot_bytes", "slots", CELL_BYTES,
 		      (int64_t)b->slots);
 	report_number(r, "beyond_slots_bytes", "memory beyond the slots",
@@ -191,20 +199,24 @@ int print_results(const struct bench *b)
 	if (!r)
 		return -ENOMEM;
 	report_number(r, "ranks", "ranks", CELL_INT, b->o.ranks);
+	report_number(r, "nodes", "nodes, where there are several", CELL_INT,
+		      b->o.nodes);
 	report_number(r, "bytes_per_rank", "bytes per rank", CELL_BYTES,
 		      (int64_t)b->o.bytes);
 	report_number(r, "tensors", "tensors", CELL_INT, b->o.tensors);
 	report_number(r, "rounds", "rounds", CELL_INT, b->o.rounds);
 	report_number(r, "threads", "copy threads per rank", CELL_INT,
 		      b->o.threads);
-	report_text(r, "write_ceiling", "io_uring ceiling",
-		    "%u KiB blocks, depth %u", b->write_block / 1024,
-		    b->write_depth);
+	if (b->write_depth)
+		report_text(r, "write_ceiling", "io_uring ceiling",
+			    "%u KiB blocks, depth %u", b->write_block / 1024,
+			    b->write_depth);
 	add_seal(r, b);
 	add_memory(r, b);
 	report_table(r, "figures", NULL, columns, SK_ARRAY_SIZE(columns));
 	for (size_t i = 0; i < SK_ARRAY_SIZE(figures); i++)
 		add_figure(r, b, &figures[i]);
+	nodes_report(r, b);
 	return report_print(r, b->o.json ? OUTPUT_JSON : OUTPUT_TABLE,
 			    &(struct style){ .columns = 140 }, stdout);
 }

@@ -18,9 +18,37 @@ static int64_t rows_of(uint64_t total_bytes, int tensors, int64_t columns)
 	return rows ? (int64_t)rows : 12;
 }
 
-static uint64_t part_of(uint64_t bytes, int ranks, enum cut cut)
+/* By how many ranks, or groups of them, each of the two is cut. */
+struct cuts {
+	int rows, columns;
+};
+
+static struct cuts cuts_of(const struct bench *b, int ranks, enum cut cut)
 {
-	return cut == CUT_NONE ? bytes : bytes / (uint64_t)ranks;
+	switch (cut) {
+	case CUT_ROWS:
+		return (struct cuts){ ranks, 1 };
+	case CUT_COLUMNS:
+		return (struct cuts){ 1, ranks };
+	case CUT_WITHIN:
+		return (struct cuts){ ranks / b->o.nodes, 1 };
+	case CUT_ACROSS:
+		return (struct cuts){ 1, b->o.nodes };
+	default:
+		return (struct cuts){ 1, 1 };
+	}
+}
+
+/* What the rank with most has of them. */
+static int64_t most_of(int64_t n, int parts)
+{
+	return (n + parts - 1) / parts;
+}
+
+static uint64_t part_of(int64_t rows, int64_t columns, struct cuts cuts)
+{
+	return (uint64_t)(most_of(rows, cuts.rows) *
+			  most_of(columns, cuts.columns)) * 4;
 }
 
 /* Many small tensors are narrow, so that they can be small at all. */
@@ -29,19 +57,40 @@ static int64_t columns_of(uint64_t total_bytes, int tensors)
 	return total_bytes / (uint64_t)tensors >= (4u << 20) ? COLUMNS : 240;
 }
 
-static int describe(struct rank_state *s, int ranks, int tensors,
-		    int64_t rows, int64_t columns, enum cut cut)
+static int make_mesh(const struct bench *b, int ranks, enum cut cut,
+		     struct sk_mesh **ret)
+{
+	if (cut == CUT_WITHIN || cut == CUT_ACROSS)
+		return sk_mesh_create(2, (int64_t[]){ b->o.nodes,
+						      ranks / b->o.nodes },
+				      NULL, NULL, ret);
+	return sk_mesh_create(1, &(int64_t){ ranks }, NULL, NULL, ret);
+}
+
+static void place(struct sk_tensor *t, enum cut cut)
+{
+	const struct sk_placement placements[][2] = {
+		[CUT_ROWS] = { SK_SHARD(0) },
+		[CUT_COLUMNS] = { SK_SHARD(1) },
+		[CUT_NONE] = { SK_REPLICATE },
+		[CUT_WITHIN] = { SK_REPLICATE, SK_SHARD(0) },
+		[CUT_ACROSS] = { SK_SHARD(1), SK_REPLICATE },
+	};
+
+	memcpy(t->placements, placements[cut], sizeof(placements[cut]));
+}
+
+static int describe(struct rank_state *s, int tensors, enum cut cut)
 {
 	struct sk_tensor t = {
-		.dtype = SK_F32, .ndim = 2, .shape = { rows, columns },
+		.dtype = SK_F32, .ndim = 2, .shape = { s->rows, s->columns },
 		.mesh = s->mesh,
-		.placements = { cut == CUT_ROWS ? SK_SHARD(0) :
-				cut == CUT_NONE ? SK_REPLICATE : SK_SHARD(1) },
 	};
-	uint64_t each = part_of((uint64_t)(rows * columns) * 4, ranks, cut);
+	uint64_t each = s->bytes / (uint64_t)tensors;
 	char name[64];
 	int r = 0;
 
+	place(&t, cut);
 	t.name = name;
 	for (int i = 0; i < tensors && !r; i++) {
 		(void)snprintf(name, sizeof(name), "layers.%d.weight", i);
@@ -58,8 +107,9 @@ int state_begin(struct bench *b, int rank, int ranks, const char *job,
 	int64_t columns = columns_of(total_bytes, tensors);
 	int64_t rows = rows_of(total_bytes, tensors, columns);
 	struct rank_state s = {
-		.bytes = part_of((uint64_t)(rows * columns) * 4 *
-				 (uint64_t)tensors, ranks, cut),
+		.rows = rows, .columns = columns,
+		.bytes = part_of(rows, columns, cuts_of(b, ranks, cut)) *
+			 (uint64_t)tensors,
 	};
 	struct sk_options o = { .socket = b->socket,
 				.threads = b->o.threads,
@@ -69,9 +119,9 @@ int state_begin(struct bench *b, int rank, int ranks, const char *job,
 
 	s.data = warm_memory(s.bytes);
 	if (sk_open(&o, &s.sk) ||
-	    sk_mesh_create(1, &(int64_t){ ranks }, NULL, NULL, &s.mesh) ||
+	    make_mesh(b, ranks, cut, &s.mesh) ||
 	    sk_state_create(s.sk, &j, &s.state) ||
-	    describe(&s, ranks, tensors, rows, columns, cut))
+	    describe(&s, tensors, cut))
 		return fail(b, rank, "%s", sk_error());
 	*ret = s;
 	return 0;

@@ -6,20 +6,24 @@
 #include "bench.h"
 #include "shardkeep.h"
 
-enum cut { CUT_ROWS, CUT_COLUMNS, CUT_NONE };
+/* What a rank has: some rows, some columns, or all of it; where ranks are
+ * spread over b->o.nodes nodes, rows over the ranks of a node, the same on each
+ * node, or columns over the nodes, the same on each rank of one. */
+enum cut { CUT_ROWS, CUT_COLUMNS, CUT_NONE, CUT_WITHIN, CUT_ACROSS };
 
 struct rank_state {
 	struct sk *sk;
 	struct sk_mesh *mesh;
 	struct sk_state *state;
 	char *data;
-	uint64_t bytes;
+	uint64_t bytes;			/* room: ranks may have a row less */
+	int64_t rows, columns;		/* of each matrix */
 };
 
 /**
- * @tensors matrices of F32, together @total_bytes over all ranks, sharded by
- * rows or columns over a mesh of @ranks, or all of them on each; what this rank
- * has lies in one warm block. On failure fail() was called.
+ * @tensors matrices of F32, together @total_bytes over all ranks, cut over a
+ * mesh of @ranks; what this rank has lies in one warm block. On failure fail()
+ * was called.
  */
 int state_open(struct bench *b, int rank, int ranks, const char *job,
 	       uint64_t total_bytes, int tensors, enum cut cut,

@@ -6,8 +6,8 @@ _shardkeep_bench()
 	local word=${COMP_WORDS[COMP_CWORD]} options
 
 	options='--ranks --bytes --tensors --rounds --threads --step-ms --dir
-		--agent --phases --world --models --meshes --spread --json
-		--help'
+		--agent --phases --nodes --world --models --meshes --spread
+		--json --help'
 	case ${COMP_WORDS[COMP_CWORD - 1]} in
 	-d | --dir | -a | --agent)
 		compopt -o default

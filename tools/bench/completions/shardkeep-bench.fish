@@ -11,6 +11,7 @@ complete -c shardkeep-bench -s m -l step-ms -x -d 'length of a compute step'
 complete -c shardkeep-bench -s d -l dir -r -F -d 'filesystem to measure'
 complete -c shardkeep-bench -s a -l agent -r -F -d shardkeepd
 complete -c shardkeep-bench -s p -l phases -x -a 'small snapshot many step restore nodes' -d 'that are measured'
+complete -c shardkeep-bench -s N -l nodes -x -d 'agents that the ranks are spread over'
 complete -c shardkeep-bench -s w -l world -x -d 'ranks to simulate'
 complete -c shardkeep-bench -s M -l models -x -a 'llama experts' -d 'that are simulated'
 complete -c shardkeep-bench -s x -l meshes -x -a 'fsdp hsdp tp' -d 'that they lie on'

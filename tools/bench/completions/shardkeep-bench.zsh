@@ -11,6 +11,7 @@ _arguments \
 	'(-d --dir)'{-d,--dir}'[filesystem to measure]:directory:_files -/' \
 	'(-a --agent)'{-a,--agent}'[shardkeepd]:file:_files' \
 	'(-p --phases)'{-p,--phases}'[that are measured]:phases:(small snapshot many step restore nodes)' \
+	'(-N --nodes)'{-N,--nodes}'[agents that the ranks are spread over]:nodes:' \
 	'(-w --world)'{-w,--world}'[ranks to simulate]:ranks' \
 	'(-M --models)'{-M,--models}'[that are simulated]:models:(llama experts)' \
 	'(-x --meshes)'{-x,--meshes}'[that they lie on]:meshes:(fsdp hsdp tp)' \
