@@ -65,15 +65,6 @@ int sk_restore_check_jobs(struct sk_restoring *rs,
 	return r;
 }
 
-static int check_place(struct sk_restoring *rs,
-		       const struct sk_restore_limits *l, int32_t i)
-{
-	return l->rank == i ? 0 :
-	       sk_err_set(&rs->err, -EINVAL, "the comm brings what rank %"
-			  PRId32 " of the job says as rank %" PRId32 "'s",
-			  l->rank, i);
-}
-
 /* ---- what one asks for, all do ---- */
 
 /* All ranks', so far, and the first rank that asked for each. */
@@ -178,9 +169,7 @@ int sk_restore_share_limits(struct sk_restoring *rs,
 	for (int32_t i = 0; i < rs->state->job.world && r >= 0; i++) {
 		const struct sk_restore_limits *l = &ballots[i].limits;
 
-		r = check_place(rs, l, i);
-		if (r >= 0)
-			r = share_step(rs, &s, l);
+		r = share_step(rs, &s, l);
 		if (r >= 0)
 			r = share_run(rs, &s, l);
 		if (r >= 0)

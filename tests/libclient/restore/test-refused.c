@@ -349,7 +349,26 @@ Test(restore, a_rank_that_is_another_one_in_the_comm_is_told_to_all)
 	}
 }
 
-/* Nor for who asks for what makes no sense. */
+/* Nor for who asks for what makes no sense, of whatever step. */
+static void refuse_alone(const struct sk_restore_options *wrong, int64_t step)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 3, 3);
+	save(&test, 1, 10, 0);
+	for (int k = 0; k < 3; k++)
+		ranks[k].step = step;
+	ranks[1].opts = wrong;
+	restore(&test, ranks);
+	cr_assert_eq(one_result(&test, ranks, 0), -EINVAL);
+	for (int k = 0; k < 3; k++)
+		cr_assert(!strncmp(ranks[k].text, "rank 1: ", 8),
+			  "rank %d: %s", k, ranks[k].text);
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
 Test(restore, options_of_one_rank_that_make_no_sense_are_told_to_all)
 {
 	const struct sk_restore_options wrong[] = {
@@ -358,22 +377,8 @@ Test(restore, options_of_one_rank_that_make_no_sense_are_told_to_all)
 		{ .n_names = 3 } };
 
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-		struct rank ranks[RANKS_MAX] = { 0 };
-		struct test test;
-
-		plain_test(&test, 3, 3);
-		save(&test, 1, 10, 0);
-		/* What it asks for beside it does not count. */
-		for (int k = 0; k < 3; k++)
-			ranks[k].step = i ? SK_LATEST : 10;
-		ranks[1].opts = &wrong[i];
-		restore(&test, ranks);
-		cr_assert_eq(one_result(&test, ranks, i), -EINVAL);
-		for (int k = 0; k < 3; k++)
-			cr_assert(!strncmp(ranks[k].text, "rank 1: ", 8),
-				  "rank %d: %s", k, ranks[k].text);
-		close_ranks(&test, ranks);
-		free_test(&test);
+		refuse_alone(&wrong[i], SK_LATEST);
+		refuse_alone(&wrong[i], 10);
 	}
 }
 
