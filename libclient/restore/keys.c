@@ -15,10 +15,10 @@
 #include "bytes/checksum.h"
 #include "restore/images.h"
 #include "restore/open.h"
+#include "state/local.h"
 #include "state/names.h"
 #include "tensor/box.h"
 #include "tensor/dtype.h"
-#include "tensor/name.h"
 
 static int no_memory(struct sk_restoring *rs)
 {
@@ -241,8 +241,8 @@ int sk_restore_wanted(struct sk_restoring *rs)
 					  "to restore is a null pointer", i,
 					  rs->n_names);
 		/* What cannot be a name is not told to others as one. */
-		r = sk_name_check_said(rs->names[i], "tensor to restore",
-				       &rs->err);
+		r = sk_local_check_name(&rs->state->job, rs->names[i],
+					"tensor to restore", &rs->err);
 		if (r < 0)
 			return sk_err_prefix(&rs->err, r, "name %zu of %zu", i,
 					     rs->n_names);

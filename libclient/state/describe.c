@@ -10,7 +10,6 @@
 #include "state/describe.h"
 #include "state/names.h"
 #include "state/state.h"
-#include "tensor/name.h"
 
 /* Bits of more are not counted. */
 #define BLOB_MOST ((size_t)1 << 60)
@@ -232,9 +231,12 @@ static int blob(struct sk_state *state, const char *name, void *data,
 		.shape = { (int64_t)size }, .data = data,
 	};
 	struct sk_err err = { "" };
+	int r = sk_state_check(state, &err);
 
-	if (sk_name_check_said(name, "blob", &err) < 0)
-		return sk_say(-EINVAL, &err);
+	if (r >= 0)
+		r = sk_local_check_name(&state->job, name, "blob", &err);
+	if (r < 0)
+		return sk_say(r, &err);
 	if (size > BLOB_MOST)
 		return sk_say(sk_err_set(&err, -EOVERFLOW, "blob \"%s\" has %zu "
 					 "bytes, more than can be counted",

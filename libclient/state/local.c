@@ -228,8 +228,16 @@ static int take_placements(const struct sk_tensor *t, int32_t rank,
 	return r < 0 ? r : slice(t, l, shape, err);
 }
 
-static int take_spec(const struct sk_tensor *t, struct sk_spec *s,
-		     struct sk_err *err)
+int sk_local_check_name(const struct sk_job *job, const char *name,
+			const char *what, struct sk_err *err)
+{
+	return job->flags & SK_JOB_READER ?
+	       sk_name_check(name, what, err) :
+	       sk_name_check_said(name, what, err);
+}
+
+static int take_spec(const struct sk_tensor *t, const struct sk_job *job,
+		     struct sk_spec *s, struct sk_err *err)
 {
 	if (t->ndim < 0 || t->ndim > SK_MAX_DIMS)
 		return sk_err_set(err, -EINVAL, "tensor \"%s\" has %d "
@@ -239,7 +247,7 @@ static int take_spec(const struct sk_tensor *t, struct sk_spec *s,
 	s->name = strdup(t->name ? t->name : "");
 	if (!s->name)
 		return sk_err_set(err, -ENOMEM, "out of memory");
-	if (sk_name_check_said(s->name, "tensor", err) < 0)
+	if (sk_local_check_name(job, s->name, "tensor", err) < 0)
 		return -EINVAL;
 	s->dtype = (enum sk_dtype)t->dtype;
 	s->ndim = t->ndim;
@@ -291,7 +299,7 @@ int sk_local_make(const struct sk_tensor *t, enum sk_item_kind kind,
 				  .device = t->device, .gpu = -1 };
 	r = check_reserved(t, err);
 	if (r >= 0)
-		r = take_spec(t, &ret->item.spec, err);
+		r = take_spec(t, job, &ret->item.spec, err);
 	/* A reader may have described what others hold. */
 	if (r >= 0 && !(job->flags & SK_JOB_READER))
 		r = sk_spec_check_world(&ret->item.spec, job->world, err);

@@ -23,6 +23,11 @@ struct sk_local {
 	uint64_t *ids;		/* of device memory, per box: gpu.h */
 };
 
+/** Whether that may be a name here: who describes has no use for control
+ * characters, a reader asks for what is stored (tensor/name.h). @what as of
+ * sk_name_check(). Errors: -EINVAL. */
+int sk_local_check_name(const struct sk_job *job, const char *name,
+			const char *what, struct sk_err *err);
 /** Checks the description and makes a local of it, for @job's rank. On an
  * error what was made is still to be cleared. Errors: as sk_state_tensor(). */
 int sk_local_make(const struct sk_tensor *t, enum sk_item_kind kind,

@@ -51,6 +51,30 @@ static void save(struct rank *rank)
 	rank_snapshot(rank, STEP, SK_DURABLE);
 }
 
+/* Who reads what is stored has to ask for it by its name. */
+static void read_old(struct rank *rank)
+{
+	const struct sk_job job = { .name = rank->job, .world = 1,
+				    .flags = SK_JOB_READER };
+	char name[sizeof(tensor)];
+	const char *names[] = { name };
+	struct sk_restore_options o = { .names = names, .n_names = 1 };
+	struct sk_tensor t = { .name = name, .dtype = SK_F32, .ndim = 1,
+			       .shape = { 5000 } };
+	struct sk_report report = { 0 };
+	struct sk_state *state;
+
+	memcpy(name, tensor, sizeof(name));
+	make_old(name);
+	t.data = rank_memory(5000 * sizeof(float), 0xee);
+	CHECK(!sk_state_create(rank->sk, &job, &state), "%s", sk_error());
+	CHECK(!sk_state_tensor(state, &t), "%s", sk_error());
+	CHECK(!sk_restore(state, STEP, NULL, &o, &report), "%s", sk_error());
+	CHECK(report.tensors == 1 && !report.missing);
+	CHECK(report.bytes_verified >= 5000 * sizeof(float));
+	sk_state_free(state);
+}
+
 static void load(struct rank *rank)
 {
 	struct sk_report report;
@@ -65,6 +89,7 @@ static void load(struct rank *rank)
 	CHECK(report.bytes_disk == 5000 * sizeof(float));
 	CHECK(report.bytes_verified >= report.bytes_disk);
 	CHECK(!rank_wrong(rank, STEP, 0));
+	read_old(rank);
 }
 
 /* What cachectl prints. */
