@@ -300,37 +300,52 @@ static int set_retention(int option, const char *arg, struct options *o)
 	}
 }
 
+static void set_keeper(enum keep keep, bool yes, struct options *o)
+{
+	if (yes)
+		o->keeper = keep;
+	else if (o->keeper == keep)
+		o->keeper = KEEP_DEFAULT;
+}
+
 /* Those without a value; false: it is none of them. */
-static bool set_flag(int option, struct options *o)
+static bool set_flag(int option, bool yes, struct options *o)
 {
 	switch (option) {
 	case OPTION_SEAL:
-		o->seal_writes = true;
+		o->seal_writes = yes;
 		return true;
 	case OPTION_METRICS_PUBLIC:
-		o->metrics_public = true;
+		o->metrics_public = yes;
 		return true;
 	case OPTION_NO_DIRECT:
-		o->no_direct = true;
+		o->no_direct = yes;
 		return true;
 	case OPTION_DETACH:
-		o->detach = true;
+		o->detach = yes;
 		return true;
 	case OPTION_KEEPER:
+		set_keeper(KEEP_ALWAYS, yes, o);
+		return true;
 	case OPTION_NO_KEEPER:
-		o->keeper = option == OPTION_KEEPER ? KEEP_ALWAYS : KEEP_NEVER;
+		set_keeper(KEEP_NEVER, yes, o);
 		return true;
 	case OPTION_TAKEOVER:
-		o->takeover = true;
+		o->takeover = yes;
 		return true;
 	default:
 		return false;
 	}
 }
 
+void option_unset(int option, struct options *o)
+{
+	(void)set_flag(option, false, o);
+}
+
 int option_set(int option, const char *arg, struct options *o)
 {
-	if (set_flag(option, o))
+	if (set_flag(option, true, o))
 		return 0;
 	if (option >= OPTION_KEEP_LAST && option <= OPTION_KEEP_BYTES)
 		return set_retention(option, arg, o);

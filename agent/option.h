@@ -29,7 +29,10 @@ extern const struct option option_list[];
  * are the caller's. */
 int option_set(int option, const char *arg, struct options *o);
 
-/** The same for values that have another name, @what, where they come from:
+/** A flag that a line before said, and that is not to be. */
+void option_unset(int option, struct options *o);
+
+/** As option_set() for values that have another name, @what, where they come from:
  * bytes, with a suffix (a small number alone lacks it) or where @percent is set
  * a share of this machine's memory, and a path, which is freed and made anew.
  */

@@ -52,10 +52,12 @@ static bool fits_file(int option)
 
 /* Within the file, or the command line, which of them counts is not told by the
  * order; the command line goes before the file. */
-static int check_keepers(struct said *s, int option)
+static int check_keepers(struct said *s, int option, bool yes)
 {
-	s->keeper |= option == OPTION_KEEPER;
-	s->no_keeper |= option == OPTION_NO_KEEPER;
+	if (option == OPTION_KEEPER)
+		s->keeper = yes;
+	if (option == OPTION_NO_KEEPER)
+		s->no_keeper = yes;
 	if (!s->keeper || !s->no_keeper)
 		return 0;
 	fputs("shardkeepd: --keeper and --no-keeper contradict each other; "
@@ -79,10 +81,10 @@ static int set_from_file(void *ctx, const char *name, const char *value,
 		if (flag && !no && strcmp(value, "yes") != 0)
 			return option_complain(name, value, "it is yes or no");
 		note(s, i, s->path, line, value);
-		if (no)
-			return 0;
-		r = check_keepers(s, l->val);
-		return r ? r : option_set(l->val, value, s->o);
+		r = check_keepers(s, l->val, !no);
+		if (r == 0 && no)
+			option_unset(l->val, s->o);
+		return r || no ? r : option_set(l->val, value, s->o);
 	}
 	return option_complain("the name", name, "no option of a file is called so");
 }
@@ -162,6 +164,30 @@ static void print_said(const struct said *s)
 	}
 }
 
+static bool is_retention(int option)
+{
+	return option >= OPTION_KEEP_LAST && option <= OPTION_KEEP_BYTES;
+}
+
+static bool is_keeper(int option)
+{
+	return option == OPTION_KEEPER || option == OPTION_NO_KEEPER;
+}
+
+/* Lines of the file that do not hold beside that of the command line, whose
+ * names are others. */
+static void overrule(struct said *s, int option)
+{
+	for (size_t i = 0; i < OPTION_COUNT; i++) {
+		int other = option_list[i].val;
+
+		if (s->v[i].line &&
+		    ((is_retention(option) && is_retention(other)) ||
+		     (is_keeper(option) && is_keeper(other))))
+			s->v[i].by = NULL;
+	}
+}
+
 /* What it says of retention is all that is said. */
 static int from_command_line(struct said *s, int argc, char **argv)
 {
@@ -175,10 +201,11 @@ static int from_command_line(struct said *s, int argc, char **argv)
 		if (option == OPTION_CHECK_CONFIG)
 			s->check = true;
 		else if (option != OPTION_CONFIG)
-			r = check_keepers(s, option);
+			r = check_keepers(s, option, true);
 		if (r == 0 && option != OPTION_CHECK_CONFIG &&
 		    option != OPTION_CONFIG)
 			r = option_set(option, optarg, s->o);
+		overrule(s, option);
 		if (r == 0)
 			note(s, (size_t)i, "command line", 0, optarg);
 	}

@@ -49,6 +49,19 @@ expect 2 --config "$dir/keepers"
 says 'contradict each other'
 printf 'keeper = yes\nno-keeper = no\n' >"$dir/keepers"
 expect 0 --config "$dir/keepers" --no-keeper
+# What is overruled does not hold, and is not said to: what is printed is a file
+# that is taken.
+says '^no-keeper = yes	# command line$'
+grep -q '^keeper = ' "$dir/out" && fail 'both hold'
+printf 'keep-last = 7\nkeep-every = 10\n' >"$dir/keeps"
+expect 0 --config "$dir/keeps" --keep-last 2 --keep-age 60
+says '^keep-last = 2	# command line$'
+says '^keep-age = 60	# command line$'
+grep -q '^keep-every = ' "$dir/out" && fail 'what is no longer said'
+# Of two lines of one name the last one holds, flags too.
+printf 'keeper = yes\nkeeper = no\nno-keeper = yes\n' >"$dir/keepers"
+expect 0 --config "$dir/keepers"
+says '^no-keeper = yes	'
 # What the collector would never read is said, and written all the same.
 expect 0 --metrics-file "$dir/figures.txt"
 says "reads \*\.prom alone"

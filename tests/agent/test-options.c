@@ -239,6 +239,27 @@ Test(options, there_is_a_keeper_or_none)
 	options_free(&o);
 }
 
+/* In a file, where a flag can be said not to be. */
+Test(options, the_last_line_of_a_flag_holds)
+{
+	struct options o;
+
+	cr_assert_eq(parse_file("seal-writes = yes\nseal-writes = no\n"
+				"no-direct = no\nno-direct = yes\n"
+				"keeper = yes\nkeeper = no\n", &o), 0);
+	cr_expect(!o.seal_writes);
+	cr_expect(o.no_direct);
+	cr_expect_eq(o.keeper, KEEP_DEFAULT);
+	options_free(&o);
+	cr_assert_eq(parse_file("no-keeper = yes\nkeeper = no\n", &o), 0);
+	cr_expect_eq(o.keeper, KEEP_NEVER);
+	options_free(&o);
+	cr_assert_eq(parse_file("keeper = yes\nkeeper = no\n"
+				"no-keeper = yes\n", &o), 0);
+	cr_expect_eq(o.keeper, KEEP_NEVER);
+	options_free(&o);
+}
+
 Test(options, a_takeover_has_a_keeper)
 {
 	struct options o;
