@@ -64,7 +64,7 @@ static void say_busy(struct call *c)
 	if (!a->flush || c->out.body.slot_reply.eta_ns)
 		return;
 	why = c->err;
-	(void)sk_err_set(&c->err, -EBUSY, "%.*s; a flush has just begun, and "
+	(void)sk_err_set(&c->err, -EBUSY, "%.*s; a flush is under way, and "
 			 "how long it needs is not known yet",
 			 SK_ERR_MAX - 80, why.text);
 }
