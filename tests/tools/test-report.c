@@ -76,6 +76,23 @@ Test(table, a_name_cannot_turn_what_stands_beside_it)
 		  strstr(text, "a\\u202ebc\\u2066"), "%s", text);
 }
 
+/* Paths, and what an agent that is another's says, may be any bytes. */
+Test(report, of_any_bytes_is_shown_and_drives_nothing)
+{
+	static const char any[] = "/a\x1b[31m\x7f\xc2\x9b\x9b/\xe9t\xc3\xa9";
+	_cleanup_report_ struct report *r = report_new();
+
+	report_text(r, "store", "store", "%s", any);
+	report_table(r, "snapshots", NULL, columns, 5);
+	add_row(r, any, 1, "sealed");
+	cr_expect(strstr(print(r, OUTPUT_TABLE, 200), "store  /a?[31m??" "?/?t\xc3"
+			 "\xa9\n"), "%s", text);
+	cr_expect(strstr(text, "\n/a?[31m??" "?/?t\xc3\xa9  "), "%s", text);
+	print(r, OUTPUT_JSON, 0);
+	cr_expect(strstr(text, "\"/a\\u001B[31m\\u007f\\u009b?/?t\xc3\xa9\""),
+		  "%s", text);
+}
+
 Test(table, fits_the_screen)
 {
 	_cleanup_report_ struct report *r = report_new();

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cachectl.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/text.h"
 #include "base/util.h"
 #include "conn/agent.h"
 #include "conn/list.h"
@@ -65,6 +67,8 @@ int ask_connect(struct context *ctx)
 	if (r >= 0)
 		differs = sk_agent_differs(ctx->os, &ctx->conn.agent,
 					   ctx->path);
+	if (differs)
+		sk_text_clean(differs);
 	if (differs)
 		fprintf(stderr, "cachectl: warning: %s\n", differs);
 	return reached(ctx, r);
@@ -172,6 +176,14 @@ int ask_parse_snapshot(struct context *ctx, const char *text,
 	return 0;
 }
 
+/* An agent that is another user's may say anything, and what it says is shown
+ * on a terminal. */
+static void make_text(char *text, size_t size)
+{
+	text[size - 1] = 0;
+	sk_text_clean(text);
+}
+
 int ask_snapshots(struct context *ctx, const struct sk_wire_id *id,
 		  struct sk_wire_snapshot **ret, size_t *ret_n)
 {
@@ -179,6 +191,9 @@ int ask_snapshots(struct context *ctx, const struct sk_wire_id *id,
 	int r = AGAIN(ctx, WAITING(for_list, sk_list_snapshots(&ctx->conn, id,
 			0, until(ctx), ret, ret_n, &gaps, &ctx->err)));
 
+	for (size_t i = 0; r >= 0 && i < *ret_n; i++)
+		make_text((*ret)[i].id.job, sizeof((*ret)[i].id.job));
+	make_text(gaps.first, sizeof(gaps.first));
 	if (r >= 0 && !*ret_n) {
 		r = sk_list_gaps_error(&gaps, "such a snapshot", &ctx->err);
 		if (r < 0)
@@ -193,8 +208,12 @@ int ask_snapshots(struct context *ctx, const struct sk_wire_id *id,
 int ask_images(struct context *ctx, const struct sk_wire_id *id,
 	       struct sk_wire_image **ret, size_t *ret_n)
 {
-	return AGAIN(ctx, WAITING(for_list, sk_list_images(&ctx->conn, id,
+	int r = AGAIN(ctx, WAITING(for_list, sk_list_images(&ctx->conn, id,
 			0, until(ctx), ret, ret_n, &ctx->err)));
+
+	for (size_t i = 0; r >= 0 && i < *ret_n; i++)
+		make_text((*ret)[i].id.job, sizeof((*ret)[i].id.job));
+	return r;
 }
 
 int ask_records(struct context *ctx, struct sk_msg *msg, size_t record_bytes,
@@ -206,11 +225,26 @@ int ask_records(struct context *ctx, struct sk_msg *msg, size_t record_bytes,
 			record_bytes, until(ctx), ret, ret_n, &ctx->err)));
 }
 
+static void make_texts(struct sk_wire_stat *s)
+{
+	make_text(s->name, sizeof(s->name));
+	make_text(s->help, sizeof(s->help));
+	make_text(s->job, sizeof(s->job));
+	make_text(s->key, sizeof(s->key));
+	/* Of a long word the end stands behind it. */
+	make_text(s->rest, sizeof(s->rest));
+	make_text((char *)s + offsetof(struct sk_wire_stat, word),
+		  sizeof(s->word) + sizeof(s->rest));
+}
+
 int ask_stats(struct context *ctx, struct sk_wire_stat **ret, size_t *ret_n)
 {
 	struct sk_msg msg = { .type = SK_MSG_STATS };
+	int r = ask_records(ctx, &msg, sizeof(**ret), ret, ret_n);
 
-	return ask_records(ctx, &msg, sizeof(**ret), ret, ret_n);
+	for (size_t i = 0; r >= 0 && i < *ret_n; i++)
+		make_texts(&(*ret)[i]);
+	return r;
 }
 
 int ask_snapshot(struct context *ctx, const char *text,

@@ -1,11 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* For scripts: one JSON document, exact numbers. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <jansson.h>
 
+#include "base/text.h"
+#include "base/util.h"
 #include "report-private.h"
+
+/* A path need not be UTF-8, which JSON is. */
+static json_t *text_value(const char *text, size_t n)
+{
+	json_t *value = json_stringn(text, n);
+	_cleanup_free_ char *copy = value ? NULL : strndup(text, n);
+
+	for (char *at = copy; at && *at;) {
+		int bytes = sk_text_stored(at);
+
+		if (!bytes && *at & 0x80)
+			*at = '?';
+		at += bytes ? bytes : 1;
+	}
+	return value ? value : copy ? json_string(copy) : NULL;
+}
 
 static json_t *words(const char *text)
 {
@@ -14,7 +33,7 @@ static json_t *words(const char *text)
 	while (array && text && *text) {
 		size_t n = strcspn(text, " ");
 
-		if (n && json_array_append_new(array, json_stringn(text, n)))
+		if (n && json_array_append_new(array, text_value(text, n)))
 			goto fail;
 		text += n + strspn(text + n, " ");
 	}
@@ -29,7 +48,7 @@ static json_t *value(const struct cell *cell)
 	switch (cell->kind) {
 	case CELL_TEXT:
 	case CELL_NAME:
-		return json_string(cell->text);
+		return text_value(cell->text, strlen(cell->text));
 	case CELL_NUMBERS:
 		return json_loads(cell->text, 0, NULL);
 	case CELL_WORDS:
@@ -73,7 +92,7 @@ fail:
 	return NULL;
 }
 
-/* Jansson leaves U+0080 to U+009F as they are, by which a terminal may be
+/* Jansson leaves U+007F to U+009F as they are, by which a terminal may be
  * driven. Each comes in one piece. */
 static int put(const char *text, size_t n, void *ctx)
 {
@@ -86,6 +105,8 @@ static int put(const char *text, size_t n, void *ctx)
 		if (c == 0xc2 && next >= 0x80 && next < 0xa0) {
 			fprintf(out, "\\u%04x", next);
 			i++;
+		} else if (c == 0x7f) {
+			fputs("\\u007f", out);
 		} else {
 			fputc(c, out);
 		}

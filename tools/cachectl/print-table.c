@@ -3,8 +3,6 @@
  * For people: aligned fields and tables that fit the screen. Numbers are
  * never cut, names are cut in the middle, texts go on in the next line.
  */
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -17,6 +15,33 @@
 #define WORD_MOST 40		/* longer words are broken */
 
 static const char bold[] = "\033[1m", dim[] = "\033[2m", plain[] = "\033[0m";
+
+/* ---- what a terminal is given ---- */
+
+/* Bytes of the character that @text begins with, where it may be shown; else 0,
+ * and *ret_bytes of what is not: what a terminal takes for a command, older
+ * builds let it into names, or what has it show others, or is no UTF-8. */
+static int shown(const char *text, int *ret_bytes)
+{
+	int turns = sk_text_turns(text), stored = sk_text_stored(text);
+
+	*ret_bytes = turns ? turns : stored ? stored : 1;
+	return turns ? 0 : sk_text_character(text);
+}
+
+/* One '?' for each that is not, so that columns stay. Scripts, and --json, have
+ * names as they are. */
+static void put(FILE *out, const char *text, size_t bytes)
+{
+	const char *end = text + bytes;
+	int n;
+
+	for (; text < end && *text; text += n)
+		if (shown(text, &n))
+			(void)fwrite(text, 1, (size_t)n, out);
+		else
+			fputc('?', out);
+}
 
 /* ---- columns ---- */
 
@@ -145,7 +170,8 @@ static void print_padded(struct line *line, const char *text, size_t bytes,
 	pad = at_least(w - text_width(piece), 0);
 	line->owed += right ? pad : 0;
 	if (*piece) {
-		fprintf(line->out, "%*s%s", line->owed, "", piece);
+		fprintf(line->out, "%*s", line->owed, "");
+		put(line->out, piece, sizeof(piece));
 		line->owed = 0;
 	}
 	line->owed += (right ? 0 : pad) + GAP;
@@ -260,9 +286,12 @@ static void print_field(const struct part *part, int w,
 	text = cell_text(&part->cells[0], buf);
 	/* A path stays in one piece, whatever the screen. */
 	room = at_least(room, text_longest_word(text));
-	for (; n = text_line(text, room, &next), text[next]; text += next)
-		fprintf(out, "%.*s\n%*s", (int)n, text, w + GAP, "");
-	fprintf(out, "%.*s\n", (int)n, text);
+	for (; n = text_line(text, room, &next), text[next]; text += next) {
+		put(out, text, n);
+		fprintf(out, "\n%*s", w + GAP, "");
+	}
+	put(out, text, n);
+	fputc('\n', out);
 }
 
 static void print_part(const struct part *part, int w,
@@ -286,8 +315,7 @@ static bool is_shown(const struct part *part)
 	return part->kind != PART_FIELD || part->title;
 }
 
-static void print_parts(const struct report *r, const struct style *style,
-			FILE *out)
+static int print(const struct report *r, const struct style *style, FILE *out)
 {
 	const struct part *before = NULL;
 	int w = field_width(r);
@@ -304,45 +332,6 @@ static void print_parts(const struct report *r, const struct style *style,
 		print_part(part, w, style, out);
 		before = part;
 	}
-}
-
-/* Bytes of a character that has a terminal show others, or, as older builds
- * let into names, begins a command to it; 0: of none. */
-static int drives(const char *text)
-{
-	int n = sk_text_turns(text);
-
-	return n ? n : !sk_text_character(text) && (*text & 0x80) ?
-		       sk_text_stored(text) : 0;
-}
-
-/* One for one, so that columns stay. Scripts, and --json, have names as they
- * are. */
-static void show(const char *text, FILE *out)
-{
-	while (*text) {
-		int n = drives(text);
-
-		fputc(n ? '?' : *text, out);
-		text += n ? n : 1;
-	}
-}
-
-static int print(const struct report *r, const struct style *style, FILE *out)
-{
-	char *text = NULL;
-	size_t size;
-	FILE *f = open_memstream(&text, &size);
-
-	if (!f)
-		return -ENOMEM;
-	print_parts(r, style, f);
-	if (fclose(f)) {
-		free(text);
-		return -ENOMEM;
-	}
-	show(text, out);
-	free(text);
 	return 0;
 }
 
