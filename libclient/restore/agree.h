@@ -31,7 +31,7 @@ struct sk_restore_word {
  */
 
 /**
- * Says @word (its status and text are filled in from @r and rs->err) and
+ * Says @word, whose status is filled in from @r, and what is stale from rs, and
  * hears the others'. An error of any rank is everybody's: that of the lowest
  * rank that has one is returned, its sentence in rs->err. *ret_words, where
  * wanted, are the caller's until the next step, one per rank, if it returns no
