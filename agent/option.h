@@ -32,10 +32,10 @@ int option_set(int option, const char *arg, struct options *o);
 /** A flag that a line before said, and that is not to be. */
 void option_unset(int option, struct options *o);
 
-/** As option_set() for values that have another name, @what, where they come from:
- * bytes, with a suffix (a small number alone lacks it) or where @percent is set
- * a share of this machine's memory, and a path, which is freed and made anew.
- */
+/** As option_set() for values that have another name, @what, where they come
+ * from: bytes, with a suffix (a small number alone lacks it) or where @percent
+ * is set a share of this machine's memory, and a path, which is freed and made
+ * anew. */
 int option_size(const char *what, const char *text, bool percent,
 		uint64_t *ret);
 /** The same, where 0 is to have none of it, or no bound, whatever else says. */

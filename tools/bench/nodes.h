@@ -25,7 +25,7 @@ const struct nodes_kind *nodes_kind(const struct bench *b, int k);
 /* Bytes that have to come to the nodes, each once to each. */
 uint64_t nodes_needed(const struct bench *b, const struct nodes_kind *kind,
 		      int64_t rows, int64_t columns);
-/* What all ranks counted, @counts, in b->traffic: the round with most counts. */
+/* What all ranks counted, in b->traffic: the round with most counts. */
 void nodes_add(struct bench *b, const struct nodes_kind *kind,
 	       const struct nodes_count *counts);
 /* A table of that; none where nothing was restored over nodes. */
