@@ -288,7 +288,8 @@ static int rescue(struct scene *s)
 static const struct asked all[] = {
 	{ "a device slot", make_one, ANY, .keeps = true },
 	{ "a device slot, by another worker", make_anew, ANY, .keeps = true },
-	{ "a device slot of no device", make_nowhere, ANY, .keeps = true },
+	{ "a device slot of no device", make_nowhere, ANY, .keeps = true,
+	  .most = 3 },
 	{ "a copy on a device", copy, ANY, .keeps = true },
 	{ "what the dead left", rescue, ANY, .keeps = true, .most = 25 },
 };
