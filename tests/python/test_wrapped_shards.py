@@ -19,7 +19,7 @@ from test_wrapped import OPTIONS, Coded
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 
 class Sharded8(torch.optim.Optimizer):
@@ -184,3 +184,29 @@ def test_parts_of_what_is_no_dtensor(agent):
     dcp.load(parts({"w": w}), no_dist=True,
              storage_reader=ShardkeepReader("whole/1"))
     assert w.codes.tolist() == [0, 1, 2] and w.scale == 2
+
+
+def _turned(fill: int) -> nn.Module:
+    """A weight whose codes lie column by column."""
+    codes = torch.arange(12, dtype=torch.int8).reshape(4, 3) + dist.get_rank()
+    model = nn.Module()
+    model.w = nn.Parameter(DTensor.from_local(
+        Coded((codes * fill).t(), torch.full((), 2. * fill)),
+        init_device_mesh("cpu", (2,)), (Shard(0),), run_check=False,
+        shape=torch.Size((6, 4)), stride=(4, 1)), requires_grad=False)
+    return model
+
+
+def _by_columns() -> None:
+    with Checkpointer(_turned(1), job="turned", **OPTIONS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+    model = _turned(0)
+    with Checkpointer(model, job="turned", **OPTIONS) as ck:
+        assert ck.restore() == 1
+    mine, want = _local(model.w), _local(_turned(1).w)
+    assert torch.equal(mine.codes, want.codes) and mine.scale == want.scale
+
+
+def test_shards_in_another_order_of_memory(agent):
+    run(2, _by_columns)

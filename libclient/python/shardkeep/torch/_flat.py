@@ -113,14 +113,14 @@ class FlatPart:
     def parts(self, name: str) -> tuple[Any, ...]:
         """The boxes with their memory, for ``State.tensors``."""
         base = check_local(name, self.base)
-        if not base.is_contiguous():
-            raise ValueError(f"{name}: the flat tensor it is a part of is "
-                             "not contiguous")
         if self.piece is None:
             if not base.numel():
                 return ()
-            zeros = (0,) * base.dim()
-            return ((zeros, tuple(base.shape), base.data_ptr(), None),)
+            return (((0,) * base.dim(), tuple(base.shape), base.data_ptr(),
+                     base.stride()),)
+        if not base.is_contiguous():
+            raise ValueError(f"{name}: the flat tensor it is a part of is "
+                             "not contiguous")
         step = base.element_size()
         return tuple((offset, size, base.data_ptr() + (self.begin + at) * step,
                       None) for offset, size, at in self.piece.boxes)
