@@ -25,6 +25,7 @@ from shardkeep._tools import path as program
 from shardkeep.torch import Checkpointer
 from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
 from shardkeep.torch.full import full_state_dict, load_tensors
+from test_core import _discarded
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -772,6 +773,35 @@ def test_failures_do_not_end_training(agent, caplog):
         for p in model.parameters():
             assert torch.equal(fresh.state[p]["momentum_buffer"],
                                optim.state[p]["momentum_buffer"])
+
+
+class _Interrupted:
+    """A state whose user presses Ctrl-C when it has asked for a slot."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+    def ask(self, *args: Any) -> None:
+        self._state.ask(*args)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_leaves_no_slot_asked_for(agent):
+    with Checkpointer(torch.nn.Linear(3, 3), job="stops", **FLUSHLESS) as ck:
+        for step in (1, 2):
+            assert ck.snapshot(step, wait=30)
+            ck.wait()
+        state, before = ck._state, _discarded()
+        ck._state = _Interrupted(state)
+        with pytest.raises(KeyboardInterrupt):
+            ck.snapshot(3, wait=30)
+        assert _discarded() == before + 1, "given back at once"
+        ck._state = state
+        assert ck.snapshot(3, wait=30)
+        ck.wait()
 
 
 @pytest.mark.parametrize("raising", [False, True])

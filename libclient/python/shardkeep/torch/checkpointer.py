@@ -269,8 +269,8 @@ class Checkpointer:
     def _asking(self, step: int, flags: int, wait_ms: int) -> Iterator[None]:
         """The agent has a slot ready by the time that all is looked at."""
         state = self._state
-        state.ask(step, flags, wait_ms)
         try:
+            state.ask(step, flags, wait_ms)
             yield
         except BaseException:
             state.ask_no_more()
