@@ -14,11 +14,14 @@ import pytest
 import shardkeep.torch._restore as restoring
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from harness import Nodes, run
 from models import Shard, sharded, whole
 from shardkeep import Client, Damaged, Error, snapshots
 from shardkeep.torch import Checkpointer
+from shardkeep.torch.dcp import ShardkeepReader
 from torch import nn
+from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.device_mesh import init_device_mesh
 
 OPTIONS: dict[str, Any] = {"job": "once", "raising": True, "timeout": 60}
@@ -53,6 +56,14 @@ def _restores_nothing(socket: str) -> None:
                 ck.restore()
 
 
+def _loads_nothing(socket: str) -> None:
+    for group in (None, dist.group.WORLD):
+        with pytest.raises(CheckpointException, match="is damaged"):
+            dcp.load({"model.weight": torch.zeros(3, 3)},
+                     storage_reader=ShardkeepReader(
+                         job="once", socket=socket, process_group=group))
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_what_is_damaged_is_there(nodes, world):
     run(world, _save, nodes[0])
@@ -61,6 +72,7 @@ def test_what_is_damaged_is_there(nodes, world):
         _flip_the_last_byte(path)
     run(world, _restores_nothing, nodes[0])
     run(world, _restores_nothing, nodes[0])     # by the next life as well
+    run(world, _loads_nothing, nodes[0])
 
 
 def _restores_none(sockets: list[str]) -> None:

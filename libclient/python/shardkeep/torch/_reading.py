@@ -82,6 +82,13 @@ class Alone:
         self.bring(lambda: (described_bytes(raw), raw))
         return [_objects.loads(b) for b in raw.values()]
 
+    def refuse_unreadable(self, run: int, step: int) -> None:
+        """Where nothing whole was found: raises what the library says of it
+        if that is not that there is nothing, as of what is damaged. Who hears
+        of nothing may begin anew."""
+        with self._reader(0, 1) as state, contextlib.suppress(NotFound):
+            state.restore(step, run=run, names=[])
+
     def whether(self, mine: bool) -> bool:
         """Whether a rank has something to read; all ranks ask."""
         return mine
@@ -272,7 +279,11 @@ class Question:
 
     def _ask_alone(self, agent: Agent) -> Answer:
         way = Alone(agent, self.job)
-        held = way.look(self.run, self.step)
+        try:
+            held = way.look(self.run, self.step)
+        except NotFound:
+            way.refuse_unreadable(self.run, self.step)
+            raise
         return way, held, way.plans(held)
 
     def _ask_together(self, agent: Agent, comm: Comm) -> Answer:
@@ -291,7 +302,10 @@ class Question:
         apart = several(told) and links_available()
         found = [x for x in candidates(told, apart)
                  if self.run in (0, x[0])]
+        way = Alone(agent, self.job)
         if not found:
+            together(comm, _LOAD, lambda: way.refuse_unreadable(
+                self.run, self.step))
             which = "" if step is None else f" of step {step}"
             which += f" of run {self.run}" if self.run else ""
             raise NotFound(errno.ENOENT, f"job {self.job} has no complete "
@@ -299,7 +313,6 @@ class Question:
         if apart:
             return self._try_each(found, Several(
                 agent, self.job, comm, [x["agent"] for x in told]))
-        way = Alone(agent, self.job)
         way.run, way.step = found[0]
         return way, {}, []
 
