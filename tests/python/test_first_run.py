@@ -11,6 +11,7 @@ import signal
 from typing import Any
 
 import pytest
+import shardkeep.torch._reading as reading
 import shardkeep.torch._restore as restoring
 import torch
 import torch.distributed as dist
@@ -108,6 +109,12 @@ def _finds_at_second_sight(socket: str) -> None:
         with pytest.raises(Error) as e:
             ck.restore()
         assert e.value.errno == errno.EIO
+        m.setattr(reading, "offers", restoring.offers)
+        if dist.get_world_size() > 1:
+            with pytest.raises(CheckpointException, match="load again"):
+                dcp.load({}, storage_reader=ShardkeepReader(
+                    job="once", socket=socket,
+                    process_group=dist.group.WORLD))
 
 
 @pytest.mark.parametrize("world", [1, 2])

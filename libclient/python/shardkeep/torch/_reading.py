@@ -86,8 +86,13 @@ class Alone:
         """Where nothing whole was found: raises what the library says of it
         if that is not that there is nothing, as of what is damaged. Who hears
         of nothing may begin anew."""
-        with self._reader(0, 1) as state, contextlib.suppress(NotFound):
-            state.restore(step, run=run, names=[])
+        with self._reader(0, 1) as state:
+            try:
+                state.restore(step, run=run, names=[])
+            except NotFound:
+                return
+        raise Error(errno.EIO, f"job {self._job}: a snapshot came while it "
+                    "was looked for; load again")
 
     def whether(self, mine: bool) -> bool:
         """Whether a rank has something to read; all ranks ask."""
