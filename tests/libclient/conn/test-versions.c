@@ -141,6 +141,23 @@ static void is_refused(int r, const char *words)
 	end();
 }
 
+/* Who opens one need not have made anything of its memory. */
+Test(versions, what_was_where_a_connection_is_does_not_matter)
+{
+	const struct sk_os *os = sk_os_linux();
+	struct sk_msg msg = { .type = SK_MSG_STATS };
+	struct sk_err err = { "" };
+	struct sk_conn conn;
+
+	begin(SK_WIRE_VERSION);
+	memset(&conn, 0x5a, sizeof(conn));
+	cr_assert_eq(sk_conn_open(os, agent.path, os->now_ns(os) + UNTIL_NS,
+				  &conn, &err), 0, "%s", err.text);
+	cr_assert_eq(ask(&conn, &msg, &err), 0, "%s", err.text);
+	sk_conn_close(&conn);
+	end();
+}
+
 /* An agent of before versions were agreed on. */
 Test(versions, one_that_hangs_up_is_greeted_in_its_own)
 {
