@@ -189,8 +189,7 @@ struct sk_job {
 	uint32_t reserved_;
 	uint64_t keep_age_s;	/**< none that is older than the newest
 				 * complete one by so much; 0: any */
-	uint64_t keep_bytes;	/**< no more in all, the newest first; 0: any
-				 * number */
+	uint64_t keep_bytes;	/**< no more in all, the newest first; 0: any */
 	uint64_t reserved[5];	/**< 0 */
 };
 
