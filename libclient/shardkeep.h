@@ -771,8 +771,7 @@ int sk_restore(struct sk_state *state, int64_t step,
  */
 int sk_snapshots(struct sk *sk, const char *job, char **ret_json);
 
-/** Leaves out meshes, placements, explicit and boxes: what a restart needs to
- * know of large states it has sooner. */
+/** Leaves out meshes, placements, explicit and boxes: it is sooner there. */
 #define SK_INSPECT_BRIEF (1u << 0)
 
 /**
@@ -785,9 +784,10 @@ int sk_snapshots(struct sk *sk, const char *job, char **ret_json);
  * [{"rank", "offset", "size"}] of primary images, each once}. @flags:
  * SK_INSPECT_... Bytes are not read.
  *
- * Errors: -ENOENT there is no such job, or no such snapshot of it; -EINVAL;
- * -EIO the store cannot be read; -ENOMEM; -ECONNRESET the agent is gone;
- * -ETIMEDOUT; -EPROTO what it said makes no sense; -EOWNERDEAD.
+ * Errors: -ENOENT there is no such job or snapshot; -EBADMSG none is complete,
+ * and one is damaged; -EIO the store cannot be read; -EPROTO what the agent
+ * said makes no sense; -ECONNRESET it is gone; -EINVAL; -ENOMEM; -ETIMEDOUT;
+ * -EOWNERDEAD.
  */
 int sk_inspect(struct sk *sk, const char *job, int64_t step, uint64_t run,
 	       uint32_t flags, char **ret_json);

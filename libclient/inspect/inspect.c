@@ -278,6 +278,28 @@ static int set_id(struct inspecting *in, const char *job, uint64_t run,
 	return 0;
 }
 
+/* What there was is no nothing: who hears of that may begin anew. -EBADMSG; 0:
+ * none of those is damaged. */
+static int refuse_damaged(struct inspecting *in,
+			  const struct sk_wire_snapshot *all, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct sk_wire_snapshot *s = &all[i];
+		bool memory = s->bad_memory >= 0;
+
+		if (!memory && s->bad_disk < 0)
+			continue;
+		return sk_err_set(&in->err, -EBADMSG, "job \"%s\" has no "
+				  "complete snapshot: of step %" PRId64
+				  " of run %" PRIu64 " the image of rank %"
+				  PRId32 " %s is damaged", s->id.job,
+				  s->id.step, s->id.run,
+				  memory ? s->bad_memory : s->bad_disk,
+				  memory ? "in memory" : "on disk");
+	}
+	return 0;
+}
+
 /* The newest complete one, or, where none is asked for by number, refused. */
 static int choose(struct inspecting *in, const char *job, uint64_t run,
 		  int64_t step)
@@ -303,6 +325,8 @@ static int choose(struct inspecting *in, const char *job, uint64_t run,
 		return 0;
 	}
 	r = sk_list_gaps_error(&gaps, "such a snapshot", &in->err);
+	if (r >= 0 && step < 0)
+		r = refuse_damaged(in, all, n);
 	if (r < 0)
 		return r;
 	if (run)

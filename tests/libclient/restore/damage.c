@@ -171,6 +171,18 @@ static void memory_is_damaged(struct scene *scene)
 		.step = SK_LATEST, .got = 10 });
 }
 
+static void find_it_damaged(struct rank *rank)
+{
+	char *text = NULL;
+
+	CHECK(sk_inspect(rank->sk, rank->job, SK_LATEST, 0, 0, &text) ==
+	      -EBADMSG, "%s", sk_error());
+	CHECK(!text && strstr(sk_error(), "the image of rank 1 in memory is "
+			      "damaged"), "%s", sk_error());
+	CHECK(sk_inspect(rank->sk, "nobody", SK_LATEST, 0, 0, &text) ==
+	      -ENOENT, "%s", sk_error());
+}
+
 /* Nothing but damage is left: that is no first run. */
 static void all_is_damaged(struct scene *scene)
 {
@@ -182,6 +194,7 @@ static void all_is_damaged(struct scene *scene)
 	flip_in_memory(scene, "all", 20);
 	for (int again = 0; again < 2; again++)
 		scene_ranks(scene, "all", 2, load, &bad);
+	scene_ranks(scene, "all", 1, find_it_damaged, NULL);
 	scene_ranks(scene, "all", 3, load, &bad);
 }
 
