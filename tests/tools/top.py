@@ -55,9 +55,11 @@ def check(env: dict[str, str]) -> None:
 
 with tempfile.TemporaryDirectory() as folder:
     env = os.environ | {"SHARDKEEP_SOCKET": f"{folder}/sock"}
-    agent = subprocess.Popen([AGENT, "--socket", f"{folder}/sock",
-                              "--memory", "256M"])
+    agent = subprocess.Popen([AGENT, "--socket", f"{folder}/sock", "--memory",
+                              "256M", "--ready-fd", "1"],
+                             stdout=subprocess.PIPE)
     try:
+        assert agent.stdout and agent.stdout.read(1)
         for i in range(JOBS):
             subprocess.run([TRAINER, "--mesh", "1", "--steps", "1", "--job",
                             f"job-{i}", "--log", "/dev/null"], env=env,
