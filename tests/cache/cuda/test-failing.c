@@ -101,29 +101,50 @@ static int follow_other(struct sk_err *err)
 	return sk_cuda_lane_follow(f->far, (uintptr_t)f->stream, err);
 }
 
-/* @n runs of a byte, every second one; what is asked for late is told late. */
+/* The @ith run of a byte, of every second one. */
+static int copy_byte(int i, enum sk_cuda_way way, struct sk_err *err)
+{
+	char *here = f->here + 2 * i;
+	void *there = (void *)(uintptr_t)(f->there + 2 * (sk_cu_ptr)i);
+	struct sk_copy c;
+
+	cr_assert_eq(sk_copy_init(&c, 8, 0, NULL, way == SK_CUDA_OUT ?
+				  here : there, NULL,
+				  way == SK_CUDA_OUT ? there :
+				  way == SK_CUDA_IN ? here :
+				  (char *)there + ROOM / 2, NULL, NULL), 0);
+	return way == SK_CUDA_ACROSS ?
+	       sk_cuda_lane_across(f->lane, &c, 0, 1, err) :
+	       (way == SK_CUDA_IN ? sk_cuda_lane_in : sk_cuda_lane_out)(
+		       f->lane, &c, 0, 1, f->lock, err);
+}
+
+/* What is asked for late is told late. */
+static int finish(int r, struct sk_err *err)
+{
+	int finished = sk_cuda_lane_finish(f->lane, r < 0 ? NULL : err);
+
+	return r < 0 ? r : finished;
+}
+
 static int copy(int n, enum sk_cuda_way way, struct sk_err *err)
 {
-	int r = 0, finished;
+	int r = 0;
 
-	for (int i = 0; i < n && r >= 0; i++) {
-		char *here = f->here + 2 * i;
-		void *there = (void *)(uintptr_t)(f->there + 2 * (sk_cu_ptr)i);
-		struct sk_copy c;
+	for (int i = 0; i < n && r >= 0; i++)
+		r = copy_byte(i, way, err);
+	return finish(r, err);
+}
 
-		cr_assert_eq(sk_copy_init(&c, 8, 0, NULL, way == SK_CUDA_OUT ?
-					  here : there, NULL,
-					  way == SK_CUDA_OUT ? there :
-					  way == SK_CUDA_IN ? here :
-					  (char *)there + ROOM / 2, NULL,
-					  NULL), 0);
-		r = way == SK_CUDA_ACROSS ?
-		    sk_cuda_lane_across(f->lane, &c, 0, 1, err) :
-		    (way == SK_CUDA_IN ? sk_cuda_lane_in : sk_cuda_lane_out)(
-			    f->lane, &c, 0, 1, f->lock, err);
-	}
-	finished = sk_cuda_lane_finish(f->lane, r < 0 ? NULL : err);
-	return r < 0 ? r : finished;
+/* The second way has what waits of the first asked for: where that fails,
+ * it is told here, for nothing of it waits any more. */
+static int copy_two_ways(struct sk_err *err)
+{
+	int r = copy_byte(0, SK_CUDA_OUT, err);
+
+	if (r >= 0)
+		r = copy_byte(1, SK_CUDA_ACROSS, err);
+	return finish(r, err);
 }
 
 static int copy_out(struct sk_err *err)
@@ -243,6 +264,7 @@ static const struct deed {
 	{ "a copy out", copy_out }, { "a copy in", copy_in },
 	{ "a copy across", copy_across }, { "copies out", copy_few },
 	{ "copies across", copy_few_across },
+	{ "copies of two ways", copy_two_ways },
 	{ "a mark", mark_new, 1 }, { "setting it", mark_set },
 	{ "holding by it", mark_hold }, { "asking for it", mark_reached },
 	{ "waiting for it", mark_wait },
