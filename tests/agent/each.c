@@ -174,6 +174,25 @@ static void test(struct scene *s, const struct asked *q)
 	test_zeros(s, q);
 }
 
+/* Who cannot be noted as one that waits for the end is told so, and nothing
+ * ends. */
+static void test_stop(struct scene *s)
+{
+	struct sk_wire_state state;
+	uint64_t n;
+
+	s->msg = (struct sk_msg){ .type = SK_MSG_STOP,
+				  .body.stop.flags = SK_STOP_WAIT };
+	sk_fault_alloc_next(1, SK_FAULT_ALLOC_ALWAYS);
+	CHECK_STATUS(ask(s, s->sock), -ENOMEM, &s->msg);
+	mend(s);
+	CHECK(strstr(rig_why(&s->msg), "to wait"), "%s", rig_why(&s->msg));
+	s->msg = (struct sk_msg){ .type = SK_MSG_STATUS };
+	CHECK_STATUS(ask_records(s, s->sock, &state, sizeof(state), &n), 0,
+		     &s->msg);
+	CHECK(!s->msg.body.status_reply.stopping, "it stops all the same");
+}
+
 int main(int argc, char **argv)
 {
 	const struct asked_set *sets[] = { &asked_for, &asked_to };
@@ -189,6 +208,7 @@ int main(int argc, char **argv)
 			if (argc < 2 ||
 			    strcmp(argv[1], sets[k]->v[i].name) == 0)
 				test(&s, &sets[k]->v[i]);
+	test_stop(&s);
 	end(&s);
 	return 0;
 }
