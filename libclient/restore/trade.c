@@ -86,8 +86,10 @@ static struct sk_restore_parcel *make_parcels(const uint64_t *bytes,
 	struct sk_restore_parcel *in;
 	char *at;
 
+	/* What others say may be any length; rounded up it must not wrap. */
 	for (size_t i = 0; i < world; i++)
-		if (!sk_add_u64(total, sk_round_up(bytes[i], 8), &total))
+		if (bytes[i] > INT64_MAX ||
+		    !sk_add_u64(total, sk_round_up(bytes[i], 8), &total))
 			return NULL;
 	in = malloc(total);
 	at = in ? (char *)&in[world] : NULL;

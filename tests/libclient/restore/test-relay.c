@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/os.h"
+#include "base/util.h"
 #include "restore/relay.h"
 #include "support/random.h"
 
@@ -343,6 +344,34 @@ Test(relay, words_that_cannot_be)
 		cr_assert(sk_relaying_new(&p->rs, 0, &p->terms, &none,
 					  &p->relaying) == -EPROTO, "%zu", i);
 		cr_assert(strstr(p->rs.err.text, "rank 0 passes on"));
+		sk_relaying_free(&p->relaying);
+		free(s);
+	}
+}
+
+/* Nor does a length that no memory has, or wraps where it is rounded up, have
+ * anything received. */
+Test(relay, lengths_that_cannot_be)
+{
+	static const uint64_t lengths[] = {
+		UINT64_MAX, UINT64_MAX - 6, UINT64_MAX - 7,
+		UINT64_MAX - 200, (uint64_t)INT64_MAX + 1, INT64_MAX,
+	};
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(lengths); i++) {
+		struct scene *s = calloc(1, sizeof(*s));
+		struct player *p = &s->players[1];
+		struct sk_flows none = { 0 };
+
+		draw_scene(s);
+		s->rank = 1;
+		s->n_said = 1;
+		s->said[0].rank = 1;
+		s->said[0].bytes = lengths[i];
+		cr_assert(sk_relaying_new(&p->rs, 0, &p->terms, &none,
+					  &p->relaying) == -ENOMEM, "%zu", i);
+		cr_assert(strstr(p->rs.err.text, "what 5 ranks say"), "%s",
+			  p->rs.err.text);
 		sk_relaying_free(&p->relaying);
 		free(s);
 	}
