@@ -255,6 +255,81 @@ Test(index, what_came_since_is_looked_at_alone)
 	cr_assert_eq(stats[0], stats[1], "%lu, %lu", stats[0], stats[1]);
 }
 
+static uint64_t device_of(const struct desk *d)
+{
+	struct stat st;
+	char path[PATH];
+
+	path_of(d, "job", path);
+	cr_assert_eq(stat(path, &st), 0, "%s", path);
+	return st.st_dev;
+}
+
+static struct sk_file_id file_of(const struct sk_history_step *s, int rank)
+{
+	return (struct sk_file_id){ .inode = 1000 * s->step + (uint64_t)rank,
+				    .bytes = 5 * SK_PAGE, .mtime_ns = 6,
+				    .ctime_ns = 7 };
+}
+
+/* As its header was read. */
+static void note_file(struct desk *d, const char *name, int rank)
+{
+	struct sk_history_step *s = sk_history_find(d->history, name);
+	struct sk_history_file file = { .rank = rank, .world = 4 };
+
+	file.id = file_of(s, rank);
+	file.run = s->run;
+	file.content[0] = file.id.inode + 1;
+	cr_assert_eq(sk_layout_new("job", rank, 4, SK_IMAGE_PRIMARY, NULL, 0,
+				   &file.layout, NULL), 0);
+	cr_assert_not_null(sk_history_file_note(s, &file));
+	sk_layout_free(file.layout);
+}
+
+static bool is_known(struct desk *d, const char *name, int rank, bool changed)
+{
+	const struct sk_history_step *s = sk_history_find(d->history, name);
+	struct sk_file_id id = file_of(s, rank);
+	struct sk_layout_brief brief;
+	uint64_t content[2];
+
+	id.device = device_of(d);
+	id.mtime_ns += changed;
+	return sk_history_brief_find(d->history, s, rank, 4, &id, &brief,
+				     content) &&
+	       brief.rank == rank && content[0] == id.inode + 1;
+}
+
+/* What headers said is known to the next agent, each of its step and rank, as
+ * long as it is the same file: none is read again. */
+Test(index, what_headers_said_is_known_to_the_next)
+{
+	const char *steps[] = { "step-000000000000", "step-000000000001",
+				"step-000000000002" };
+	struct desk d;
+
+	desk_open(&d);
+	make_steps(&d, 3);
+	look_at(&d);
+	note_file(&d, steps[0], 0);
+	note_file(&d, steps[0], 3);
+	note_file(&d, steps[2], 1);
+	save(&d);
+	restart(&d);
+	look_at(&d);
+	for (size_t i = 0; i < SK_ARRAY_SIZE(steps); i++)
+		for (int rank = 0; rank < 4; rank++) {
+			bool noted = i == 0 ? rank % 3 == 0 :
+					      i == 2 && rank == 1;
+
+			cr_assert_eq(is_known(&d, steps[i], rank, false),
+				     noted, "%s, rank %d", steps[i], rank);
+			cr_assert_not(is_known(&d, steps[i], rank, true));
+		}
+	desk_close(&d);
+}
+
 /* ---- what is not believed ---- */
 
 /* The step is another run's, and whatever the index says is not so. */
