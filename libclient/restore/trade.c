@@ -86,10 +86,12 @@ static struct sk_restore_parcel *make_parcels(const uint64_t *bytes,
 	struct sk_restore_parcel *in;
 	char *at;
 
-	/* What others say may be any length; rounded up it must not wrap. */
+	/* What others say may be any length; rounded up it must not wrap, and
+	 * no object is longer than that. */
 	for (size_t i = 0; i < world; i++)
 		if (bytes[i] > INT64_MAX ||
-		    !sk_add_u64(total, sk_round_up(bytes[i], 8), &total))
+		    !sk_add_u64(total, sk_round_up(bytes[i], 8), &total) ||
+		    total > INT64_MAX)
 			return NULL;
 	in = malloc(total);
 	at = in ? (char *)&in[world] : NULL;
