@@ -27,6 +27,7 @@
 static char dir[64] = "/tmp/shardkeep-mpi-XXXXXX";
 static const char *mode;
 static struct sk_comm mpi;	/* as it was made */
+static int others;		/* beside the last rank */
 
 static int64_t now_s(void)
 {
@@ -88,6 +89,38 @@ static void save(struct rank *rank, const char *path)
 	close_rank(rank);
 }
 
+/* ---- that a rank has given up, which the last one waits for ---- */
+
+static const char *sign_of(int rank, char *ret, size_t size)
+{
+	(void)snprintf(ret, size, "%s/%d.over", dir, rank);
+	return ret;
+}
+
+static void say_over(int rank)
+{
+	char path[96];
+	FILE *f = fopen(sign_of(rank, path, sizeof(path)), "w");
+
+	CHECK(f && !fclose(f), "%s: %s", path, strerror(errno));
+}
+
+/* Or has ended since, and the folder with all of them. */
+static bool is_over(int rank)
+{
+	char path[96];
+
+	return !access(sign_of(rank, path, sizeof(path)), F_OK) ||
+	       access(dir, F_OK);
+}
+
+static void await_others(void)
+{
+	for (int i = 0; i < others; i++)
+		while (!is_over(i))
+			(void)usleep(10000);
+}
+
 /* ---- the last rank ---- */
 
 static void end_here(void)
@@ -95,7 +128,7 @@ static void end_here(void)
 	if (strcmp(mode, "stopped"))
 		(void)raise(SIGKILL);
 	/* As a rank that hangs. */
-	(void)sleep(2 * TIMEOUT_MS / 1000);
+	await_others();
 }
 
 static int its_allgather(void *ctx, const void *in, size_t bytes, void *out,
@@ -139,6 +172,8 @@ static void load(struct rank *rank, const char *path)
 	}
 	open_rank(rank, path, 1);
 	r = restore(rank, &comm);
+	if (!last)
+		say_over(rank->rank);
 	CHECK(r == -ETIMEDOUT && strstr(sk_error(), "other ranks of job"),
 	      "%d %s", r, sk_error());
 	/* What has failed is said at once, and again. */
@@ -182,6 +217,7 @@ int main(int argc, char **argv)
 	CHECK(!MPI_Init(&argc, &argv) && argc > 2);
 	CHECK(!MPI_Comm_rank(world, &rank.rank));
 	CHECK(!MPI_Comm_size(world, &rank.world));
+	others = rank.world - 1;
 	mode = argv[2];
 	CHECK(rank.rank || mkdtemp(dir));
 	CHECK(!MPI_Bcast(dir, sizeof(dir), MPI_CHAR, 0, world));
@@ -192,6 +228,8 @@ int main(int argc, char **argv)
 		CHECK(!sk_comm_mpi(&world, &mpi));
 		save(&rank, path);
 		load(&rank, path);
+		if (!rank.rank)
+			await_others();		/* the folder is theirs, too */
 		CHECK(!kill(agent, SIGTERM) &&
 		      waitpid(agent, NULL, 0) == agent);
 	}
