@@ -16,12 +16,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "libclient/restore/common.h"
+#include "libclient/comm/mpi-rank.h"
 #include "shardkeep-mpi.h"
 #include "support/agent.h"
 #include "support/files.h"
 
 #define TIMEOUT_MS 2000u
+#define ROWS 1023
 #define LATE_S 60		/* far beyond: a loaded machine is slow */
 
 static char dir[64] = "/tmp/shardkeep-mpi-XXXXXX";
@@ -50,43 +51,18 @@ static pid_t start_agent(const char *program, char *path, size_t n, int rank)
 	return agent;
 }
 
-static void open_rank(struct rank *rank, const char *path, int dim)
-{
-	struct sk_options opts = { .socket = path, .threads = 1,
-				   .timeout_ms = 60000 };
-	struct sk_job job = { .name = "mpi", .rank = rank->rank,
-			      .world = rank->world,
-			      .flush_every = SK_FLUSH_NEVER };
-	struct sk_mesh *mesh = mesh_of(rank->world, 0, NULL, NULL);
-
-	CHECK(!sk_open(&opts, &rank->sk), "%s", sk_error());
-	CHECK(!sk_state_create(rank->sk, &job, &rank->state), "%s",
-	      sk_error());
-	rank_tensor(rank, &(struct sk_tensor){
-		.name = "w", .dtype = SK_F32, .ndim = 2,
-		.shape = { 1023, 1000 }, .mesh = mesh,
-		.placements = { SK_SHARD(dim) } }, 0xee);
-	sk_mesh_release(mesh);
-}
-
-static void close_rank(struct rank *rank)
-{
-	sk_state_free(rank->state);
-	sk_close(rank->sk);
-}
-
 static void save(struct rank *rank, const char *path)
 {
 	int r;
 
-	open_rank(rank, path, 0);
+	mpi_rank_open(rank, path, ROWS, 0);
 	r = sk_restore(rank->state, SK_LATEST, &mpi, NULL, NULL);
 	CHECK(r == -ENOENT, "%d %s", r, sk_error());
 	rank_write(rank, 5);
 	CHECK(!sk_snapshot(rank->state, 5, NULL), "%s", sk_error());
 	CHECK(!sk_wait(rank->state, 5, SK_SEALED, 60000), "%s", sk_error());
 	CHECK(!MPI_Barrier(MPI_COMM_WORLD));
-	close_rank(rank);
+	mpi_rank_close(rank);
 }
 
 /* ---- that a rank has given up, which the last one waits for ---- */
@@ -170,7 +146,7 @@ static void load(struct rank *rank, const char *path)
 		comm.allgather = its_allgather;
 		comm.exchange = its_exchange;
 	}
-	open_rank(rank, path, 1);
+	mpi_rank_open(rank, path, ROWS, 1);
 	r = restore(rank, &comm);
 	if (!last)
 		say_over(rank->rank);
@@ -191,7 +167,7 @@ static void load(struct rank *rank, const char *path)
 			(void)usleep(100000);
 		}
 	sk_comm_mpi_free(&mpi);
-	close_rank(rank);
+	mpi_rank_close(rank);
 }
 
 static int absent(const struct rank *rank)

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "libclient/restore/common.h"
+#include "libclient/comm/mpi-rank.h"
 #include "shardkeep-mpi.h"
 #include "support/agent.h"
 #include "support/files.h"
@@ -39,30 +39,11 @@ static pid_t start_agent(const char *program, int node)
 	return agent;
 }
 
-static void open_rank(struct rank *rank, int node, int placed)
+static void open_rank(struct rank *rank, int node, int dim)
 {
 	char path[96];
-	struct sk_options opts = { .socket = socket_of(node, path),
-				   .threads = 1, .timeout_ms = 60000 };
-	struct sk_job job = { .name = "mpi", .rank = rank->rank,
-			      .world = rank->world,
-			      .flush_every = SK_FLUSH_NEVER };
-	struct sk_mesh *mesh = mesh_of(rank->world, 0, NULL, NULL);
 
-	CHECK(!sk_open(&opts, &rank->sk), "%s", sk_error());
-	CHECK(!sk_state_create(rank->sk, &job, &rank->state), "%s",
-	      sk_error());
-	rank_tensor(rank, &(struct sk_tensor){
-		.name = "w", .dtype = SK_F32, .ndim = 2,
-		.shape = { ROWS, 1000 }, .mesh = mesh,
-		.placements = { SK_SHARD(placed) } }, 0xee);
-	sk_mesh_release(mesh);
-}
-
-static void close_rank(struct rank *rank)
-{
-	sk_state_free(rank->state);
-	sk_close(rank->sk);
+	mpi_rank_open(rank, socket_of(node, path), ROWS, dim);
 }
 
 static void save(struct rank *rank, const struct sk_comm *comm)
@@ -76,7 +57,7 @@ static void save(struct rank *rank, const struct sk_comm *comm)
 	CHECK(!sk_snapshot(rank->state, 5, NULL), "%s", sk_error());
 	CHECK(!sk_fence(rank->state), "%s", sk_error());
 	CHECK(!sk_wait(rank->state, 5, SK_SEALED, 60000), "%s", sk_error());
-	close_rank(rank);
+	mpi_rank_close(rank);
 }
 
 static void load(struct rank *rank, const struct sk_comm *comm)
@@ -94,7 +75,7 @@ static void load(struct rank *rank, const struct sk_comm *comm)
 			     MPI_SUM, MPI_COMM_WORLD));
 	/* Each needs the half of its part that the other node has. */
 	CHECK(sums[0] == sums[1] && sums[0], "%llu, %llu", sums[0], sums[1]);
-	close_rank(rank);
+	mpi_rank_close(rank);
 }
 
 /* The last rank calls no restore: the others give up, and alike. */
@@ -108,7 +89,7 @@ static void miss(struct rank *rank, const struct sk_comm *comm)
 		r = sk_restore(rank->state, SK_LATEST, comm, &o, NULL);
 		CHECK(r == -ETIMEDOUT, "%d %s", r, sk_error());
 	}
-	close_rank(rank);
+	mpi_rank_close(rank);
 }
 
 /* Of a comm over more ranks than the job has, or in another order, nothing is
@@ -129,7 +110,7 @@ static void mistake(const struct rank *rank, const struct sk_comm *comm)
 		r = sk_restore(other.state, SK_LATEST, comm, NULL, NULL);
 		CHECK(r == -EINVAL && strstr(sk_error(), "the comm has it as"),
 		      "%d %s", r, sk_error());
-		close_rank(&other);
+		mpi_rank_close(&other);
 	}
 }
 
