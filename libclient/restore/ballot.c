@@ -27,8 +27,8 @@ uint64_t sk_restore_offers_digest(const struct sk_restore_offer *offers,
 	return sk_xxh3(offers, n * sizeof(*offers));
 }
 
-static bool same_snapshot(const struct sk_restore_offer *a,
-			  const struct sk_restore_offer *b)
+bool sk_restore_same_offer(const struct sk_restore_offer *a,
+			   const struct sk_restore_offer *b)
 {
 	return a->run == b->run && a->run_id == b->run_id && a->step == b->step;
 }
@@ -99,7 +99,8 @@ static void sift(const struct sk_restoring *rs, struct candidates *c)
 
 	qsort(c->v, c->n, sizeof(*c->v), newest_first);
 	for (size_t i = 0; i < c->n && kept < OFFERS_MOST; i++)
-		if (!(kept && same_snapshot(&c->v[i], &c->v[kept - 1])) &&
+		if (!(kept && sk_restore_same_offer(&c->v[i],
+						    &c->v[kept - 1])) &&
 		    !was_tried(rs, &c->v[i]))
 			c->v[kept++] = c->v[i];
 	c->n = kept;
@@ -184,7 +185,7 @@ static void mark(const struct sk_restoring *rs, const struct candidates *c,
 		for (uint32_t k = 0; k < rs->n_offers; k++) {
 			const struct sk_restore_offer *o = &rs->offers[k];
 
-			if (!same_snapshot(o, &c->v[i]) ||
+			if (!sk_restore_same_offer(o, &c->v[i]) ||
 			    o->digest != c->v[i].digest)
 				continue;
 			if (o->flags & SK_OFFER_COMPLETE)

@@ -45,6 +45,9 @@ struct sk_restore_offer sk_restore_newest_offer(const struct sk_restoring *rs);
  */
 bool sk_restore_out_of_step(const struct sk_restoring *rs,
 			    const struct sk_restore_ballot *ballots);
+/** Whether it is the same snapshot, whatever is known of it. */
+bool sk_restore_same_offer(const struct sk_restore_offer *a,
+			   const struct sk_restore_offer *b);
 /**
  * Makes of this rank's rs->offers those that may be tried, newest first: what
  * all offer as complete, or, where nodes are apart, what any node does, for it

@@ -88,6 +88,17 @@ static int cannot_tell(struct sk_restoring *rs, int32_t i)
 				      text);
 }
 
+static int never_alike(struct sk_restoring *rs)
+{
+	char asked[128];
+
+	asked_for(rs, asked, sizeof(asked));
+	return sk_err_set(&rs->err, -EIO, "job \"%s\" has no snapshot%s that "
+			  "all %d ranks have listed before it was replaced, of "
+			  "%u times", rs->state->job.name, asked,
+			  rs->state->job.world, rs->listed_again + 1);
+}
+
 /* The sentence of a restore that finds nothing. */
 static int nothing(struct sk_restoring *rs,
 		   const struct sk_restore_ballot *ballots)
@@ -117,12 +128,6 @@ static int nothing(struct sk_restoring *rs,
 		       none_of(rs, ballots, i);
 	}
 	asked_for(rs, asked, sizeof(asked));
-	/* Of one agent, which has some, and never the same for all. */
-	if (rs->step == SK_LATEST && sk_restore_out_of_step(rs, ballots))
-		return sk_err_set(&rs->err, -EIO, "job \"%s\" has no snapshot"
-				  "%s that all %d ranks have listed before it "
-				  "was replaced, of %u times", job, asked,
-				  rs->state->job.world, rs->listed_again + 1);
 	return sk_err_set(&rs->err, -ENOENT, "job \"%s\" has no snapshot%s "
 			  "that all %d ranks can reach", job, asked,
 			  rs->state->job.world);
@@ -187,6 +192,22 @@ static int note_nodes(struct sk_restoring *rs,
 	return r;
 }
 
+/* Each has something newer than all have. */
+static int out_of_step(struct sk_restoring *rs,
+		       const struct sk_restore_ballot *ballots)
+{
+	if (rs->listed_again < SK_LIST_AGAIN_MAX) {
+		/* Said to who could not take what the others gave. */
+		rs->stale = true;
+		return sk_err_set(&rs->err, -ENOENT, "what ranks have listed "
+				  "has been replaced meanwhile");
+	}
+	rs->moving = rs->step == SK_LATEST;
+	if (rs->moving)
+		return never_alike(rs);
+	return rs->n_offers ? 0 : nothing(rs, ballots);
+}
+
 static int count(struct sk_restoring *rs,
 		 const struct sk_restore_ballot *ballots)
 {
@@ -196,14 +217,9 @@ static int count(struct sk_restoring *rs,
 		r = sk_restore_pool_offers(rs, ballots);
 	if (r < 0)
 		return r;
-	if (rs->listed_again < SK_LIST_AGAIN_MAX &&
-	    sk_restore_out_of_step(rs, ballots)) {
-		/* Said to who could not take what the others gave. */
-		rs->stale = true;
-		return sk_err_set(&rs->err, -ENOENT, "what ranks have listed "
-				  "has been replaced meanwhile");
-	}
-	return rs->n_offers ? 0 : nothing(rs, ballots);
+	if (!sk_restore_out_of_step(rs, ballots))
+		return rs->n_offers ? 0 : nothing(rs, ballots);
+	return out_of_step(rs, ballots);
 }
 
 /*
@@ -324,7 +340,7 @@ int sk_restore_choose(struct sk_restoring *rs, int r)
 		rs->lists = 0;
 		r = vote(rs, 0, &again);
 	}
-	while (r < 0 && rs->older && !rs->stale_anywhere)
+	while (r < 0 && rs->older && !rs->stale_anywhere && !rs->moving)
 		r = vote(rs, 0, &again);
 	return r;
 }

@@ -16,6 +16,7 @@
 #include "conn/say.h"
 #include "restore/across.h"
 #include "restore/agree.h"
+#include "restore/ballot.h"
 #include "restore/choose.h"
 #include "restore/gpu.h"
 #include "restore/images.h"
@@ -220,21 +221,32 @@ static bool must_list_again(const struct sk_restoring *rs, int r)
 	       rs->listed_again < SK_LIST_AGAIN_MAX;
 }
 
+static int say_went(struct sk_restoring *rs)
+{
+	return sk_err_prefix(&rs->err, -EIO, "what there is was replaced or "
+			     "went each of %u times that it was listed, and",
+			     rs->listed_again + 1);
+}
+
 /* Who could not look must not say that there is nothing: a job would begin
  * anew. */
-static int say_lacking(struct sk_restoring *rs, int r)
+static int say_lacking(struct sk_restoring *rs, int r, bool went)
 {
 	if (r != -ENODATA && r != -ENOENT)
 		return r;
 	if (r == -ENODATA && rs->apart && rs->gaps_anywhere)
 		return sk_err_prefix(&rs->err, -EIO, "a store cannot be read, "
 				     "and without it");
-	if (rs->step == SK_LATEST && rs->stale_anywhere)
-		return sk_err_prefix(&rs->err, -EIO, "what there is was "
-				     "replaced or went each of %u times that "
-				     "it was listed, and", rs->listed_again +
-				     1);
-	return -ENOENT;
+	return rs->step == SK_LATEST && went ? say_went(rs) : -ENOENT;
+}
+
+/* It was listed, and has gone, as did another one the last time: there will be
+ * newer ones than what was listed after it. */
+static bool is_moving(const struct sk_restoring *rs,
+		      const struct sk_restore_offer *o)
+{
+	return rs->stale_anywhere && !rs->broken &&
+	       !sk_restore_same_offer(o, &rs->gone);
 }
 
 static int attempt_all(struct sk_restoring *rs)
@@ -242,9 +254,11 @@ static int attempt_all(struct sk_restoring *rs)
 	struct sk_restore_offer past = rs->past;
 	struct sk_err first = { 0 };
 	int failed = 0, r = 0;
+	bool went = false;
 
 	for (uint32_t i = 0; i < rs->n_offers; i++) {
 		sk_restore_anew(rs);
+		rs->stale = rs->stale_anywhere = false;
 		if (i)
 			r = sk_restore_agreed(rs, connect_again(rs));
 		if (r < 0)
@@ -254,11 +268,16 @@ static int attempt_all(struct sk_restoring *rs)
 		forget_attempt(rs);
 		if (must_list_again(rs, r)) {
 			rs->past = past;
+			rs->gone = rs->offers[i];
 			return r;
 		}
 		past = rs->past;
 		if (!passes_over(r) || rs->step != SK_LATEST)
 			break;
+		rs->moving = is_moving(rs, &rs->offers[i]);
+		if (rs->moving)
+			return say_went(rs);
+		went |= rs->stale_anywhere;
 		if (!failed) {
 			failed = r;
 			first = rs->err;
@@ -270,7 +289,7 @@ static int attempt_all(struct sk_restoring *rs)
 		rs->err = first;
 		r = failed;
 	}
-	return say_lacking(rs, r);
+	return say_lacking(rs, r, went);
 }
 
 /* ---- the call ---- */
@@ -490,7 +509,8 @@ static int go_further_back(struct sk_restoring *rs, int failed)
 	struct sk_err first = rs->err;
 	int r = failed;
 
-	while (passes_over(r) && rs->older && rs->step == SK_LATEST)
+	while (passes_over(r) && rs->older && rs->step == SK_LATEST &&
+	       !rs->moving)
 		r = choose_and_attempt(rs, connect_again(rs));
 	if (!passes_over(r))
 		return r;

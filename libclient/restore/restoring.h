@@ -258,6 +258,9 @@ struct sk_restoring {
 	bool stale;			/* what was listed is not there */
 	bool stale_anywhere;		/* some rank said so */
 	unsigned listed_again;		/* for that, SK_LIST_AGAIN_MAX times */
+	struct sk_restore_offer gone;	/* for which that was, the last time */
+	bool moving;			/* and each time another one: what is
+					 * older is not to take its place */
 
 	/* of one attempt */
 	struct sk_wire_part *listed;	/* all images, by rank */

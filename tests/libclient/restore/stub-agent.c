@@ -175,16 +175,18 @@ static bool is_asked(const struct sk_wire_id *id, const struct image *i)
 static uint32_t whole_flags(const struct sk_wire_id *id)
 {
 	uint32_t flags = SK_SNAP_COMPLETE | SK_SNAP_RESIDENT | SK_SNAP_DURABLE;
+	bool any = false;
 
 	for (int i = 0; i < agent.n; i++) {
 		if (!is_asked(id, &agent.images[i]))
 			continue;
+		any = true;
 		if (!is_listed(&agent.images[i], 0))
 			flags &= ~SK_SNAP_RESIDENT;
 		if (!is_listed(&agent.images[i], 1))
 			flags &= ~SK_SNAP_DURABLE;
 	}
-	return agent.incomplete ? 0 : flags;
+	return any && !agent.incomplete ? flags : 0;
 }
 
 static int list_images(struct sk_msg *msg)
@@ -241,7 +243,8 @@ static int list_snapshots(struct sk_msg *msg)
 				 s[k].id.step != agent.images[i].step))
 			k++;
 		give_id(&s[k].id, &agent.images[i]);
-		s[k].id.step += agent.restless ? agent.snapshot_lists : 0;
+		if (agent.restless && s[k].id.step != agent.standing)
+			s[k].id.step += agent.snapshot_lists;
 		s[k].flags = agent.incomplete ? 0 : SK_SNAP_COMPLETE;
 		s[k].flags |= SK_SNAP_MEMORY | SK_SNAP_DISK;
 		if (agent.incomplete)
@@ -364,6 +367,7 @@ void forget_images(void)
 	}
 	agent.n = 0;
 	agent.incomplete = agent.restless = false;
+	agent.standing = 0;
 	agent.together = 0;
 	agent.opens = agent.lists = agent.snapshot_lists = 0;
 	agent.records = 0;

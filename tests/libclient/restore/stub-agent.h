@@ -29,7 +29,8 @@ struct stub_agent {
 	struct image images[IMAGES_MAX];
 	int n;
 	bool incomplete;
-	bool restless;		/* each list has other steps than the last */
+	bool restless;		/* each list has other steps than the last, */
+	int64_t standing;	/* but for this one */
 	uint64_t run_id;	/* of the runs that are saved */
 	unsigned unreadable;	/* of the store */
 	unsigned opens;

@@ -282,6 +282,34 @@ Test(restore, what_never_stands_still_is_no_first_run)
 	free_test(&test);
 }
 
+/* Nor does something old take the place of what never stood still: ranks that
+ * list differently, and one that finds nothing of what it has listed. */
+Test(restore, what_never_stands_still_is_nothing_older)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+	int r;
+
+	for (int world = 1; world <= 2; world++) {
+		plain_test(&test, world, world);
+		save(&test, 1, 3, 0);
+		save(&test, 1, 10, 0);
+		agent.restless = true;
+		agent.standing = 3;
+		r = run_plain(&test, ranks, SK_LATEST, NULL);
+		cr_assert_eq(r, -EIO, "%d ranks: %d, step %" PRId64 ": %s",
+			     world, r, ranks[0].report.step, ranks[0].text);
+		cr_assert(strstr(ranks[0].text, "of 9 times"), "%s",
+			  ranks[0].text);
+		close_ranks(&test, ranks);
+		/* What was asked for by its number is there. */
+		cr_assert(!run_plain(&test, ranks, 3, NULL), "%s",
+			  ranks[0].text);
+		close_ranks(&test, ranks);
+		free_test(&test);
+	}
+}
+
 /* Each byte that several ranks of a node read is verified by one of them. */
 Test(restore, ranks_share_the_verification)
 {

@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from .. import DTYPES, Client, NotFound, State, _core, inspect, snapshots
+from .. import (
+    DTYPES, Client, Error, NotFound, State, _core, inspect, snapshots)
 from ._comm import Comm
 from ._common import milliseconds
 from ._links import Links
 
 #: Snapshots that a node tells of.
 _OFFERS = 16
+#: Times that a job's snapshots are listed, where those that were listed have
+#: gone when they are looked at.
+LISTED_MOST = 8
 #: A step that is nobody's.
 _NEVER = (1 << 62) - 1
 
@@ -47,6 +52,32 @@ def candidates(told: list[dict[str, Any]], together: bool
     return sorted({(run, step) for x in told for run, step in
                    x["complete"] + (x["parts"] if together else [])},
                   reverse=True)
+
+
+def each(job: str, listed: Callable[[], list[tuple[int, int]]]
+         ) -> Iterator[tuple[int, int]]:
+    """Runs and steps to try, newest first. They are listed again after each
+    that cannot be had, for it may have gone because newer ones came: what is
+    older is not to take their place. Error where others come each time."""
+    tried: set[tuple[int, int]] = set()
+    before: list[tuple[int, int]] = []
+    for _ in range(LISTED_MOST):
+        found = listed()
+        left = [x for x in found if x not in tried]
+        if not left:
+            return
+        yield left[0]
+        tried.add(left[0])
+        moving, before = left[0] not in before, found
+    if moving:
+        raise went_each_time(job)
+    yield from left[1:]
+
+
+def went_each_time(job: str) -> Error:
+    """What is raised of snapshots that never stand still."""
+    return Error(errno.EIO, f"job {job} has snapshots that went each of "
+                 f"{LISTED_MOST} times that they were listed")
 
 
 class Held:

@@ -20,7 +20,7 @@ from ._common import PLAN
 from ._dcp_nodes import can_be
 from ._links import available as links_available
 from ._meeting import Apart
-from ._nodes import Teller, candidates, offers, over, several
+from ._nodes import Teller, candidates, each, offers, over, several
 from ._together import PASSED_OVER, together
 
 #: Descriptions as State.tensors() takes them, and what holds their memory.
@@ -301,36 +301,41 @@ class Question:
     def choose(self, agent: Agent, comm: Comm) -> Answer:
         """The snapshot that all ranks are to read; where one agent serves
         them it was not looked at."""
-        step = None if self.step == LATEST else self.step
-        told = together(comm, _LOAD,
-                        lambda: offers(agent.client(), self.job, step))
-        apart = several(told) and links_available()
-        found = [x for x in candidates(told, apart)
-                 if self.run in (0, x[0])]
-        way = Alone(agent, self.job)
-        if not found:
-            together(comm, _LOAD, lambda: way.refuse_unreadable(
-                self.run, self.step))
-            which = "" if step is None else f" of step {step}"
-            which += f" of run {self.run}" if self.run else ""
-            raise NotFound(errno.ENOENT, f"job {self.job} has no complete "
-                           f"snapshot{which}")
-        if apart:
-            return self._try_each(found, Several(
-                agent, self.job, comm, [x["agent"] for x in told]))
-        way.run, way.step = found[0]
-        return way, {}, []
+        wanted = None if self.step == LATEST else self.step
+        told: list[dict[str, Any]] = []
 
-    def _try_each(self, found: list[tuple[int, int]], way: Several) -> Answer:
+        def apart() -> bool:
+            return several(told) and links_available()
+
+        def listed() -> list[tuple[int, int]]:
+            told[:] = together(comm, _LOAD, lambda: offers(
+                agent.client(), self.job, wanted))
+            return [x for x in candidates(told, apart())
+                    if self.run in (0, x[0])]
+
         failed: Error | None = None
-        for run, step in found:
+        for run, step in each(self.job, listed):
+            if not apart():
+                alone = Alone(agent, self.job)
+                alone.run, alone.step = run, step
+                return alone, {}, []
+            way = Several(agent, self.job, comm, [x["agent"] for x in told])
             try:
                 held = way.look(run, step)
                 return way, held, way.plans(held)
             except PASSED_OVER as e:
                 failed = failed or e
-        assert failed is not None
-        raise failed
+        raise failed or self._nothing(agent, comm)
+
+    def _nothing(self, agent: Agent, comm: Comm) -> Error:
+        """What is raised where nothing was listed; what nobody could read is
+        raised here."""
+        together(comm, _LOAD, lambda: Alone(
+            agent, self.job).refuse_unreadable(self.run, self.step))
+        which = "" if self.step == LATEST else f" of step {self.step}"
+        which += f" of run {self.run}" if self.run else ""
+        return NotFound(errno.ENOENT, f"job {self.job} has no complete "
+                        f"snapshot{which}")
 
 
 _comms: dict[tuple[int, ...], tuple[int, Any, Comm]] = {}

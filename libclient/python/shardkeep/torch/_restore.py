@@ -23,16 +23,13 @@ from ._describing import Describing, Item, uncollected
 from ._kept import Kept
 from ._links import Links
 from ._links import available as links_available
-from ._nodes import (Held, Teller, candidates, join_runs, names_of,
-                     offers, over, several)
+from ._nodes import (LISTED_MOST, Held, Teller, candidates, each, join_runs,
+                     names_of, offers, over, several, went_each_time)
 from ._report import Report
 from ._tensors import Dropped, LiveTensors, is_state
 from ._together import PASSED_OVER, together
 
 log = logging.getLogger("shardkeep")
-
-#: Times that snapshots are listed which have gone when they are looked at.
-_LISTED_MOST = 8
 
 
 @dataclasses.dataclass
@@ -77,9 +74,9 @@ class Restore:
 
     def run(self, step: int | None, flags: int, strict: bool) -> int | None:
         """The step that was restored; None on a first run."""
-        for _ in range(_LISTED_MOST):
+        for _ in range(LISTED_MOST):
             failed: Error | None = None
-            for found in self._candidates(step):
+            for found in each(self._job, lambda: self._candidates(step)):
                 try:
                     with uncollected():
                         self._try(Saved(*found), flags, strict)
@@ -92,8 +89,7 @@ class Restore:
             if self._is_nothing(step, flags):
                 break
         else:
-            raise Error(errno.EIO, f"job {self._job} has snapshots that went "
-                        f"each of {_LISTED_MOST} times that they were listed")
+            raise went_each_time(self._job)
         self._describing.take_words(self._together(
             lambda: self._describing.word(self._tensors.items())),
             "restore()")
