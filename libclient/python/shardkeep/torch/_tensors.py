@@ -93,6 +93,9 @@ class LiveTensors:
         #: Whether any state of a parameter had more than tensors in it when
         #: they were looked at last.
         self.mixed = True
+        #: How many there were when they were looked at last, where none had
+        #: its values in others.
+        self._simple: int | None = None
         self._walk()
 
     def _walk(self) -> None:
@@ -226,7 +229,9 @@ class LiveTensors:
             self._walk()
         found = [(name, where[key], name) for where, key, name in self._places
                  if where[key] is not None]
-        if any(has_parts(t) for _, t, _ in found):
+        parted = any(has_parts(t) for _, t, _ in found)
+        simple = not parted and not self.pieces
+        if parted:
             found = [(part, x, part) for name, t, _ in found
                      for part, x in parts_of(name, t)]
         found += [("model." + fqn, piece.parameter(), "model." + fqn)
@@ -248,13 +253,16 @@ class LiveTensors:
                 name = first + key if type(key) is str else \
                     _state_name(label, key)
                 if apart:
+                    simple = False
                     found.append((name, self._placed(fqn, t, stepped), owner))
                 elif has_parts(t):
+                    simple = False
                     found += [(part, x, owner) for part, x in
                               parts_of(name, t)]
                 else:
                     found.append((name, t, owner))
         self.mixed = others
+        self._simple = len(found) if simple else None
         return found
 
     def _placed(self, fqn: str, t: torch.Tensor, stepped: Stepped) -> Any:
@@ -297,9 +305,8 @@ class LiveTensors:
 
     def watch(self, usual: _core.Usual | None = None) -> Watch:
         """What tells whether all is as :meth:`items` just found it."""
-        live = [place for place in self._tied + [
-            (where, key) for where, key, _ in self._places]
-            if place[0].get(place[1]) is not None]
+        live = [(where, key) for where, key, _ in self._places
+                if where.get(key) is not None]
         sizes: list[tuple[Any, int]] = [(d, len(names))
                                         for d, names in self._dicts]
         sizes += [(now, len(were)) for now, were in self._passing]
@@ -319,14 +326,13 @@ class LiveTensors:
                 more |= len(found) < len(mine)
                 live += found
         self.mixed = more
-        # An object that has its values in others is to stay the one it is.
-        held += [(d, type(d[key])) for d, key in live if has_parts(d[key])]
-        places = _places_of_all(live)
-        if any(d is None for d, _ in places):
-            held.append((None, object))     # looked at each time
-            places = [place for place in places if place[0] is not None]
+        simple = len(live) == self._simple
+        live += [(where, key) for where, key in self._tied
+                 if where.get(key) is not None]
+        if not simple:
+            live = _places_of_all(live, held)
         return Watch(
-            sizes, held, states, places,
+            sizes, held, states, live,
             [(g, g["params"]) for g in self.param_groups()],
             list({id(x.flat): x for x in self.pieces.values()}.values()),
             usual)
@@ -517,10 +523,15 @@ class LiveTensors:
                         for x in stepped.unsaved()]
 
 
-def _places_of_all(live: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
-    if not any(has_parts(d[key]) for d, key in live):
-        return live
-    return [place for d, key in live for place in places_of(d, key)]
+def _places_of_all(live: list[tuple[Any, str]], held: list[tuple[Any, type]]
+                   ) -> list[tuple[Any, str]]:
+    """Where the values are; ``held`` gets the objects that have theirs in
+    others, each of which is to stay the one it is."""
+    held += [(d, type(d[key])) for d, key in live if has_parts(d[key])]
+    places = [place for d, key in live for place in places_of(d, key)]
+    if any(d is None for d, _ in places):
+        held.append((None, object))     # looked at each time
+    return [place for place in places if place[0] is not None]
 
 
 def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:

@@ -24,7 +24,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ._flat import FlatPart
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter, DTensor)
+_WHOLE = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = (*_WHOLE, DTensor)
 
 
 def is_wrapped(t: Any) -> bool:
@@ -38,7 +39,11 @@ def is_wrapped(t: Any) -> bool:
 
 def has_parts(t: Any) -> bool:
     """Whether it, or what this rank holds of it, is one of those."""
-    return is_wrapped(t._local_tensor if isinstance(t, DTensor) else t)
+    if type(t) in _WHOLE:       # each restore asks of all
+        return False
+    if isinstance(t, DTensor):
+        t = t._local_tensor
+    return type(t) not in _PLAIN and is_wrapped(t)
 
 
 def _shard_of(t: DTensor) -> str:
