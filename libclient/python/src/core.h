@@ -6,7 +6,7 @@
  *   client.c    Client: the connection to the agent; Mesh
  *   state.c     State: one rank of one job
  *   describe.c  Python tuples into struct sk_tensor
- *   usual.c     Usual: what most tensors are, read without an object made
+ *   usual*.c    Usual: what most tensors are, read without an object made
  *   insides.c   where the framework keeps what it tells
  *   items.c     State.describe(): tensors by name, the usual and the others
  *   beyond.c    State.beyond() and announce(), before a restore
