@@ -176,7 +176,7 @@ static int gather_candidates(struct sk_restoring *rs,
 
 /* ---- who has them ---- */
 
-static void mark(const struct sk_restoring *rs, const struct candidates *c,
+static void mark(const struct sk_restoring *rs, struct candidates *c,
 		 struct mask *mask)
 {
 	for (size_t i = 0; i < c->n; i++) {
@@ -185,8 +185,10 @@ static void mark(const struct sk_restoring *rs, const struct candidates *c,
 		for (uint32_t k = 0; k < rs->n_offers; k++) {
 			const struct sk_restore_offer *o = &rs->offers[k];
 
-			if (!sk_restore_same_offer(o, &c->v[i]) ||
-			    o->digest != c->v[i].digest)
+			if (!sk_restore_same_offer(o, &c->v[i]))
+				continue;
+			c->v[i].flags |= SK_OFFER_MINE;
+			if (o->digest != c->v[i].digest)
 				continue;
 			if (o->flags & SK_OFFER_COMPLETE)
 				mask->complete[i / 64] |= bit;
@@ -215,7 +217,7 @@ static void keep(struct sk_restoring *rs, const struct candidates *c,
 }
 
 /* What all say of each. */
-static int compare(struct sk_restoring *rs, const struct candidates *c)
+static int compare(struct sk_restoring *rs, struct candidates *c)
 {
 	_cleanup_free_ struct mask *masks = NULL;
 	struct mask mine = { 0 };

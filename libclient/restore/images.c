@@ -111,6 +111,30 @@ uint32_t sk_restore_whole_flag(const struct sk_restoring *rs)
 						  SK_SNAP_COMPLETE;
 }
 
+/* Where the restore may look. */
+static bool has_any(const struct sk_restoring *rs)
+{
+	for (size_t i = 0; i < rs->n_listed; i++) {
+		bool disk = rs->listed[i].place == SK_PLACE_DISK;
+
+		if (!(rs->flags & (disk ? SK_RESTORE_MEMORY_ONLY :
+					  SK_RESTORE_DISK_ONLY)))
+			return true;
+	}
+	return false;
+}
+
+/* Whether what was listed a moment ago has gone since: it was complete, or all
+ * of it where it may be read; of several nodes, this one had some of it. */
+static bool has_gone(const struct sk_restoring *rs,
+		     const struct sk_restore_offer *offer, uint32_t flags)
+{
+	if (rs->apart)
+		return offer->flags & SK_OFFER_MINE && !has_any(rs);
+	return !(flags & SK_SNAP_COMPLETE) ||
+	       (offer->flags & SK_OFFER_THERE && !rs->whole);
+}
+
 /* The store was looked at when the snapshots were listed. */
 static int list(struct sk_restoring *rs, const struct sk_restore_offer *offer)
 {
@@ -124,10 +148,7 @@ static int list(struct sk_restoring *rs, const struct sk_restore_offer *offer)
 	r = sk_list_parts(&rs->conn, &id, sk_until(rs->sk), &rs->listed,
 			  &rs->n_listed, &flags, &rs->err);
 	rs->whole = flags & sk_restore_whole_flag(rs);
-	/* A moment ago it was complete, or all of it where it may be read. */
-	rs->stale |= !rs->apart && (!(flags & SK_SNAP_COMPLETE) ||
-				    (offer->flags & SK_OFFER_THERE &&
-				     !rs->whole));
+	rs->stale |= (r >= 0 || !rs->apart) && has_gone(rs, offer, flags);
 	if (r >= 0 && rs->n_listed)
 		qsort(rs->listed, rs->n_listed, sizeof(*rs->listed),
 		      by_listed_rank);

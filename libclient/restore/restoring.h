@@ -82,10 +82,12 @@ struct sk_restore_offer {
 	int32_t world;
 	uint32_t flags;		/* SK_OFFER_... */
 };
-/** To the agent that has it; on its disk; where the restore may look. */
+/** To the agent that has it; on its disk; where the restore may look; this
+ * rank's own agent had some of it. */
 #define SK_OFFER_COMPLETE (1u << 0)
 #define SK_OFFER_DURABLE (1u << 1)
 #define SK_OFFER_THERE (1u << 2)
+#define SK_OFFER_MINE (1u << 3)
 
 /** The ranks of one agent, ascending. */
 struct sk_restore_node {

@@ -158,7 +158,8 @@ static void check(const struct world *w, const struct member *m, bool apart)
 			continue;
 		flags = (o->flags & SK_OFFER_COMPLETE) |
 			(all_have(w, o, SK_OFFER_DURABLE) ? SK_OFFER_DURABLE :
-							    0);
+							    0) |
+			(find(m, step) ? SK_OFFER_MINE : 0);
 		cr_assert_lt(at++, m->rs.n_offers);
 		cr_assert(got->step == step && got->digest == o->digest &&
 			  got->flags == flags);
