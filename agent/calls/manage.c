@@ -233,6 +233,24 @@ static void pin_step(struct work *work)
 				 &d->run, d->pin, &d->err);
 }
 
+/* A pin that was refused is none, unless there was one. */
+static void pin_ended(struct deletion *d, struct sk_cat_snapshot *s)
+{
+	s->pinning -= s->pinning > 0;
+	s->was_pinned |= d->result == 0;
+	s->pinned = s->pinning || s->was_pinned;
+}
+
+static void unpin_ended(struct deletion *d, struct sk_cat_snapshot *s)
+{
+	s->unpinning = false;
+	if (d->result < 0)
+		return;
+	s->was_pinned = false;
+	s->pinned = s->pinning > 0;
+	s->unpinned_at = d->request.agent->looks;
+}
+
 static void pinned(struct work *work)
 {
 	struct deletion *d = sk_link_object(work, struct deletion, work);
@@ -243,11 +261,8 @@ static void pinned(struct work *work)
 	d->request.busy = false;
 	s = job ? sk_cat_snapshot_find(job, d->run.number, d->run.id,
 				       d->step) : NULL;
-	if (s && !d->pin)
-		s->unpinning = false;
-	if (s && d->result == 0) {
-		s->pinned = d->pin;
-		s->unpinned_at = d->pin ? s->unpinned_at : a->looks;
+	if (s) {
+		(d->pin ? pin_ended : unpin_ended)(d, s);
 		record_snapshot(a, s);
 		retain_due(a, job);
 	}
@@ -258,14 +273,19 @@ static void pinned(struct work *work)
 static int pin(struct call *c, struct sk_cat_snapshot *s)
 {
 	const char *dir = c->agent->store ? stored_dir(s) : NULL;
+	int r = dir ? begin_on_disk(c, s, dir, pin_step, pinned) : 0;
 
+	if (r < 0)
+		return r;
+	if (c->in->type == SK_MSG_PIN && dir && !s->pinning++)
+		s->was_pinned = s->pinned && !s->unpinning;
 	/* It holds from now on, and is written down with the flush where there
 	 * is nothing on disk yet. */
 	s->pinned = c->in->type == SK_MSG_PIN || dir;
 	s->unpinning = c->in->type == SK_MSG_UNPIN && dir;
 	record_snapshot(c->agent, s);
 	agent_changed(c->agent);
-	return dir ? begin_on_disk(c, s, dir, pin_step, pinned) : 0;
+	return r;
 }
 
 static int ask_flush(struct call *c, struct sk_cat_snapshot *s)

@@ -63,7 +63,7 @@ void settle_step(struct agent *a, const struct sk_cat_snapshot *s)
 	memcpy(t->job, s->job->name, sizeof(t->job));
 	t->step = (uint64_t)s->step;
 	t->run = (struct sk_store_run){ s->run, s->run_id };
-	t->pinned = s->pinned && !s->unpinning;
+	t->pinned = (s->pinning ? s->was_pinned : s->pinned) && !s->unpinning;
 	t->complete = sk_cat_on_disk(s);
 	t->work.run = settle_in_store;
 	t->work.finish = step_settled;

@@ -169,6 +169,8 @@ struct sk_cat_snapshot {
 	struct sk_cat_known known;	/* ask sk_cat_complete() and others */
 	bool pinned;
 	bool unpinning;			/* so its owner does, on disk */
+	unsigned pinning;		/* times that it does, and until then */
+	bool was_pinned;		/* whether it was, before those */
 	uint32_t unpinned_at;		/* its owner's look that may have seen
 					 * the pin last; 0: none */
 	bool wanted;			/* on disk */

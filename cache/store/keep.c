@@ -37,17 +37,10 @@ static int unpin(struct sk_store *store, int fd)
 	return r < 0 && r != -ENOENT ? r : sk_dir_sync(store->os, fd);
 }
 
-static int pin_open(struct sk_store *store, int job_fd, int fd,
-		    const char *dir, bool pinned, struct sk_err *err)
+static int write_pin(struct sk_store *store, int job_fd, int fd,
+		     const char *dir, struct sk_err *err)
 {
-	int r;
-
-	if (!pinned) {
-		r = unpin(store, fd);
-		return r < 0 ? sk_err_errno(err, r, "cannot unpin \"%s\"",
-					    dir) : 0;
-	}
-	r = sk_dir_write_text(store, fd, SK_PINNED_FILE, "pinned\n", err);
+	int r = sk_dir_write_text(store, fd, SK_PINNED_FILE, "pinned\n", err);
 	if (r < 0)
 		return sk_err_prefix(err, r, "\"%s\" is not pinned", dir);
 	/* Whoever deletes it has looked before, or looks again. */
@@ -57,6 +50,24 @@ static int pin_open(struct sk_store *store, int job_fd, int fd,
 				  "being pinned", dir);
 	return r < 0 ? sk_err_errno(err, r, "cannot tell whether \"%s\" is "
 				    "still there", dir) : 0;
+}
+
+static int pin_open(struct sk_store *store, int job_fd, int fd,
+		    const char *dir, bool pinned, struct sk_err *err)
+{
+	int r, before;
+
+	if (!pinned) {
+		r = unpin(store, fd);
+		return r < 0 ? sk_err_errno(err, r, "cannot unpin \"%s\"",
+					    dir) : 0;
+	}
+	before = sk_step_pinned(store, fd);
+	r = write_pin(store, job_fd, fd, dir, err);
+	/* What is refused is not there for the next look to find. */
+	if (r < 0 && before == 0)
+		(void)unpin(store, fd);
+	return r;
 }
 
 int sk_store_pin(struct sk_store *store, const char *job, const char *dir,

@@ -188,7 +188,16 @@ static int pin_and_unpin(struct scene *s)
 {
 	int r = manage_step(s, SK_MSG_PIN);
 
-	return r < 0 ? r : manage_step(s, SK_MSG_UNPIN);
+	if (r == 0)
+		return manage_step(s, SK_MSG_UNPIN);
+	s->why = s->msg;
+	s->hits = hits_of(s);
+	mend(s);
+	CHECK(s->lost || !(snapshot_flags(s->sock, EACH_JOB, 1) &
+			   SK_SNAP_PINNED), "it was refused: %s",
+	      rig_why(&s->why));
+	s->msg = s->why;
+	return r;
 }
 
 static int retain(struct scene *s, uint32_t flags)

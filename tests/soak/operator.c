@@ -203,7 +203,7 @@ struct acting {
 	const char *job;
 	struct operating *shared;
 	struct dice dice;
-	int64_t pinned;		/* a step; -1: none */
+	int64_t pinned;		/* a step, or maybe; -1: none */
 	uint32_t pinned_flags;	/* where it was then */
 	char name[128];		/* of the snapshot that it takes up */
 };
@@ -283,13 +283,22 @@ static void say_what_stays(struct acting *o)
 
 static void pin(struct acting *o, int64_t step)
 {
+	int code;
+
+	if (o->pinned >= 0)
+		return;
 	/* Of a step that a later one has taken the place of there is none. */
-	if (o->pinned >= 0 || DO(o, 1u << 0 | 1u << 4, "pin", o->name))
+	code = DO(o, 1u << 0 | 1u << 4, "pin", o->name);
+	if (code == 4)
+		return;
+	o->pinned = step;
+	o->pinned_flags = 0;
+	/* Agents that ended before they answered may have done it. */
+	if (code == 3)
 		return;
 	o->pinned_flags = flags_of(o->scene, o->job, step);
 	CHECK(o->pinned_flags & SK_SNAP_PINNED, "%s is not pinned: %#x",
 	      o->name, o->pinned_flags);
-	o->pinned = step;
 }
 
 /* Flushes may have brought it to more places. */
@@ -304,8 +313,9 @@ static void unpin(struct acting *o)
 	now = flags_of(o->scene, o->job, o->pinned);
 	CHECK(!(o->pinned_flags & (STAYS | SK_SNAP_PINNED) & ~now), "%s was "
 	      "pinned at %#x, and is at %#x", o->name, o->pinned_flags, now);
-	(void)DO(o, 1u << 0, "unpin", o->name);
-	o->pinned = -1;
+	if (DO(o, 1u << 0 | (o->pinned_flags ? 0 : 1u << 4), "unpin",
+	       o->name) != 3)
+		o->pinned = -1;
 }
 
 /* By force only what is older than what all are to find. */
@@ -355,5 +365,6 @@ void operate(struct scene *scene, const char *job, struct operating *shared,
 
 	while (!atomic_load(&shared->over))
 		act(&o);
-	unpin(&o);
+	while (o.pinned >= 0)
+		unpin(&o);
 }
