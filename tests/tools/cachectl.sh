@@ -557,6 +557,39 @@ for command in list 'show j' 'verify j' 'pin j' 'unpin j' 'flush --wait j' \
 done
 expect 0 --json show j model.head.weight
 promised 'show TENSOR'
+
+# ---- files of one export, never of two ----
+sums() {
+	(cd "$dir/$1" && sha256sum -- *)
+}
+expect 0 export --shard-size 4K j "$dir/cut"
+[ -s "$dir/cut/model.safetensors.index.json" ] || fail "no index"
+expect 0 export --shard-size 4K j "$dir/cut"
+sums cut >"$dir/sums"
+# Others' would be loaded with it, or in its place.
+expect 1 export j "$dir/cut"
+complains 'of another export'
+expect 1 export --shard-size 64K j "$dir/cut"
+complains 'of another export'
+expect 0 export j "$dir/whole"
+expect 0 export j "$dir/whole"
+expect 1 export --shard-size 4K j "$dir/whole"
+complains 'model.safetensors of another export'
+# One that fails half-way leaves the one before, and nothing of its own.
+(ulimit -f 6 && expect 1 export --shard-size 4K j "$dir/cut" &&
+	complains 'File too large' && exit "$failed") || failed=1
+sums cut | cmp -s - "$dir/sums" || fail "two exports in one directory"
+# So does one that is interrupted.
+python3 - "$cachectl" --json export --shard-size 4K j "$dir/cut" \
+	>"$dir/out" 2>"$dir/err" <<'EOP'
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+os.kill(os.getpid(), signal.SIGINT)     # pending, over exec() as well
+os.execv(sys.argv[1], sys.argv[1:])
+EOP
+[ $? -eq 1 ] || fail "an export that is interrupted"
+complains 'interrupted'
+sums cut | cmp -s - "$dir/sums" || fail "an interrupted export left something"
 expect 0 --json stop --wait
 promised stop
 wait "$pid" && pid=

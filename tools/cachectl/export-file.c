@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing one file: header, fallocate, copies into a mapping, fsync, rename. */
+/* Writing one file: header, fallocate, copies into a mapping, fsync. */
 #include "export.h"
 
 #include <endian.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <libgen.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -82,7 +82,18 @@ static int prepare_copy(struct export *x, const struct export_tensor *t,
 		       0;
 }
 
-/* 1: all of it was what was sealed; 0: not, or it cannot be read. */
+/* Signals that end a program wait until what has no name yet is gone. */
+static bool interrupted(void)
+{
+	sigset_t pending;
+
+	return sigpending(&pending) == 0 &&
+	       (sigismember(&pending, SIGINT) ||
+		sigismember(&pending, SIGTERM) ||
+		sigismember(&pending, SIGHUP));
+}
+
+/* 1: all of it was what was sealed; 0: not, or it cannot be read; -EINTR. */
 static int copy_entry(struct export *x, const struct export_source *s,
 		      const struct sk_entry *e, const struct sk_copy *whole)
 {
@@ -92,6 +103,8 @@ static int copy_entry(struct export *x, const struct export_source *s,
 							    SK_SUM_CHUNK;
 		struct sk_copy copy = *whole;
 
+		if (interrupted())
+			return sk_err_set(&x->ctx->err, -EINTR, "interrupted");
 		if (sk_read_all(x->ctx->os, s->opened.fd, x->buf, n,
 				e->offset + at) < 0 ||
 		    sk_xxh3(x->buf, n) !=
@@ -119,7 +132,7 @@ static int copy_tensor(struct export *x, const struct export_tensor *t,
 		if (!e->bytes)
 			continue;
 		r = prepare_copy(x, t, e, data, &copy);
-		while (r >= 0 && !copy_entry(x, s, e, &copy))
+		while (r >= 0 && (r = copy_entry(x, s, e, &copy)) == 0)
 			r = next_place(x, s, t, t->pieces[i].entry);
 		if (r < 0)
 			return r;
@@ -208,46 +221,61 @@ static int fill(struct export *x, int fd, const char *path, size_t first,
 	for (size_t i = first; i < last && r >= 0; i++)
 		r = copy_tensor(x, &x->tensors[i], map + header_bytes);
 	munmap(map, bytes);
-	if (r >= 0 && fsync(fd) < 0)
-		r = sk_err_errno(&x->ctx->err, -errno, "cannot write %s",
-				 path);
 	return r;
 }
 
-static int sync_directory(struct export *x, const char *path)
+/* Beside @path. Not found is said of snapshots. */
+static int make_temporary(struct export *x, const char *path,
+			  char **ret_temporary)
 {
-	_cleanup_free_ char *copy = strdup(path);
-	int fd, r = 0;
+	int fd;
 
-	if (!copy)
+	if (asprintf(ret_temporary, "%s.partial.XXXXXX", path) < 0) {
+		*ret_temporary = NULL;
 		return sk_err_set(&x->ctx->err, -ENOMEM, "out of memory");
-	fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0 || fsync(fd) < 0)
-		r = sk_err_errno(&x->ctx->err, -errno, "cannot sync the "
-				 "directory of %s", path);
+	}
+	fd = mkostemp(*ret_temporary, O_CLOEXEC);
+	if (fd < 0) {
+		sk_err_errno(&x->ctx->err, -errno, "cannot make %s", path);
+		free(sk_take_ptr(*ret_temporary));
+		return -EIO;
+	}
+	return fd;
+}
+
+/* What was written so far came to @r. */
+static int finish(struct export *x, const char *path, int fd, char *temporary,
+		  int r)
+{
+	if (r >= 0 && (fsync(fd) < 0 || fchmod(fd, 0644) < 0))
+		r = sk_err_errno(&x->ctx->err, -errno, "cannot write %s",
+				 path);
 	sk_close_fd(fd);
+	if (r >= 0)
+		return export_add_file(x, path, temporary);
+	(void)unlink(temporary);
+	free(temporary);
 	return r;
 }
 
 int export_write(struct export *x, const char *path, size_t first, size_t last)
 {
-	_cleanup_free_ char *temporary = NULL;
-	int fd, r;
+	char *temporary;
+	int fd = make_temporary(x, path, &temporary);
 
-	if (asprintf(&temporary, "%s.partial.XXXXXX", path) < 0)
-		return sk_err_set(&x->ctx->err, -ENOMEM, "out of memory");
-	fd = mkostemp(temporary, O_CLOEXEC);
-	if (fd < 0) {
-		/* Not found is said of snapshots. */
-		sk_err_errno(&x->ctx->err, -errno, "cannot make %s", path);
-		return -EIO;
-	}
-	r = fill(x, fd, path, first, last);
-	if (r >= 0 && (fchmod(fd, 0644) < 0 || rename(temporary, path) < 0))
-		r = sk_err_errno(&x->ctx->err, -errno, "cannot name %s", path);
-	sk_close_fd(fd);
-	if (r >= 0)
-		return sync_directory(x, path);
-	(void)unlink(temporary);
-	return r;
+	return fd < 0 ? fd : finish(x, path, fd, temporary,
+				    fill(x, fd, path, first, last));
+}
+
+int export_write_text(struct export *x, const char *path, const char *text)
+{
+	char *temporary;
+	int fd = make_temporary(x, path, &temporary), r = 0;
+
+	if (fd < 0)
+		return fd;
+	if (dprintf(fd, "%s", text) < 0)
+		r = sk_err_errno(&x->ctx->err, -errno, "cannot write %s",
+				 path);
+	return finish(x, path, fd, temporary, r);
 }

@@ -5,18 +5,15 @@
  */
 #include "export.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <jansson.h>
 
 #include "base/array.h"
 #include "tensor/dtype.h"
-
-#define INDEX "model.safetensors.index.json"
 
 static const struct column columns[] = {
 	{ "file", "FILE" }, { "tensors", "TENSORS" }, { "bytes", "BYTES" },
@@ -207,39 +204,6 @@ static uint64_t cut_files(struct export *x, uint64_t most)
 
 /* ---- files ---- */
 
-static void file_name(const struct export *x, size_t file, char *ret,
-		      size_t size)
-{
-	if (x->n_files == 1)
-		(void)snprintf(ret, size, "model.safetensors");
-	else
-		(void)snprintf(ret, size, "model-%05zu-of-%05zu.safetensors",
-			       file + 1, x->n_files);
-}
-
-static int write_index(struct export *x, const char *directory,
-		       uint64_t total)
-{
-	_cleanup_free_ char *path = NULL;
-	json_t *root, *map = json_object();
-	char name[64];
-	int r = 0;
-
-	for (size_t i = 0; i < x->n_tensors; i++) {
-		file_name(x, x->tensors[i].file, name, sizeof(name));
-		json_object_set_new(map, x->tensors[i].name,
-				    json_string(name));
-	}
-	root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size",
-			 (json_int_t)total, "weight_map", map);
-	if (asprintf(&path, "%s/" INDEX, directory) < 0 || !root)
-		r = sk_err_set(&x->ctx->err, -ENOMEM, "out of memory");
-	else if (json_dump_file(root, path, JSON_INDENT(2)) < 0)
-		r = sk_err_set(&x->ctx->err, -EIO, "cannot write %s", path);
-	json_decref(root);
-	return r;
-}
-
 static int write_one(struct export *x, const char *path, size_t first,
 		     size_t *ret_last)
 {
@@ -253,43 +217,66 @@ static int write_one(struct export *x, const char *path, size_t first,
 	r = export_write(x, path, first, last);
 	if (r < 0)
 		return r;
-	report_cell_name(x->ctx->report, "%s", path);
-	report_cell(x->ctx->report, CELL_INT, (int64_t)(last - first));
-	report_cell(x->ctx->report, CELL_BYTES, (int64_t)bytes);
+	x->written[x->n_written - 1].tensors = last - first;
+	x->written[x->n_written - 1].bytes = bytes;
 	*ret_last = last;
 	return 0;
 }
 
-static int write_files(struct export *x, const char *path, bool directory,
-		       uint64_t total)
+static int name_all(struct export *x, const char *index)
 {
+	struct report *report = x->ctx->report;
+	int r = export_name(x, index);
+
+	for (size_t i = 0; i < x->n_written && r >= 0; i++) {
+		const struct export_file *f = &x->written[i];
+
+		if (!f->tensors)
+			continue;
+		report_cell_name(report, "%s", f->path);
+		report_cell(report, CELL_INT, (int64_t)f->tensors);
+		report_cell(report, CELL_BYTES, (int64_t)f->bytes);
+	}
+	return r;
+}
+
+static int write_directory(struct export *x, const char *path, uint64_t total)
+{
+	_cleanup_free_ char *index = NULL;
+	int r = export_enter(x, path);
 	size_t first = 0;
 	char name[64];
-	int r = 0;
 
-	if (!directory)
-		return write_one(x, path, 0, &first);
-	if (mkdir(path, 0777) < 0 && errno != EEXIST) {
-		sk_err_errno(&x->ctx->err, -errno, "cannot make the "
-			     "directory %s", path);
-		return -EIO;
-	}
 	for (size_t i = 0; i < x->n_files && r >= 0; i++) {
 		_cleanup_free_ char *file = NULL;
 
-		file_name(x, i, name, sizeof(name));
+		export_file_name(x, i, name, sizeof(name));
 		if (asprintf(&file, "%s/%s", path, name) < 0)
 			return sk_err_set(&x->ctx->err, -ENOMEM,
 					  "out of memory");
 		r = write_one(x, file, first, &first);
 	}
-	return r >= 0 && x->n_files > 1 ? write_index(x, path, total) : r;
+	if (r >= 0 && x->n_files > 1)
+		r = asprintf(&index, "%s/" EXPORT_INDEX, path) < 0 ?
+			    sk_err_set(&x->ctx->err, -ENOMEM,
+				       "out of memory") :
+			    export_write_index(x, index, total);
+	return r < 0 ? r : name_all(x, index);
+}
+
+static int write_file(struct export *x, const char *path)
+{
+	size_t last;
+	int r = write_one(x, path, 0, &last);
+
+	return r < 0 ? r : name_all(x, NULL);
 }
 
 /* ---- the command ---- */
 
 static void release(struct export *x)
 {
+	export_release_files(x);
 	for (size_t i = 0; i < x->n_tensors; i++)
 		free(x->tensors[i].pieces);
 	free(x->tensors);
@@ -320,8 +307,26 @@ static int export(struct export *x, const struct sk_wire_snapshot *s,
 		return r;
 	total = cut_files(x, directory ? x->ctx->shard_bytes : 0);
 	progress_start(&x->progress, "exported", NULL, total);
-	r = write_files(x, path, directory, total);
+	r = directory ? write_directory(x, path, total) : write_file(x, path);
 	progress_end(&x->progress);
+	return r;
+}
+
+/* What would end this program does so when nothing of it is left. */
+static int export_held(struct export *x, const struct sk_wire_snapshot *s,
+		       const char *path)
+{
+	sigset_t ending, before;
+	int r;
+
+	(void)sigemptyset(&ending);
+	(void)sigaddset(&ending, SIGINT);
+	(void)sigaddset(&ending, SIGTERM);
+	(void)sigaddset(&ending, SIGHUP);
+	(void)sigprocmask(SIG_BLOCK, &ending, &before);
+	r = export(x, s, path);
+	release(x);
+	(void)sigprocmask(SIG_SETMASK, &before, NULL);
 	return r;
 }
 
@@ -349,7 +354,5 @@ int command_export(struct context *ctx, int argc, char **argv)
 	s.id.rank = -1;
 	report_table(ctx->report, "files", NULL, columns,
 		     SK_ARRAY_SIZE(columns));
-	r = export(&x, &s, argv[1]);
-	release(&x);
-	return r;
+	return export_held(&x, &s, argv[1]);
 }

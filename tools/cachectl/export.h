@@ -2,13 +2,15 @@
 /*
  * A snapshot as whole tensors in plain safetensors files, for export.c.
  *
- * Not thread-safe. A file is written under a temporary name and renamed when
- * it is whole and synced.
+ * Not thread-safe. Files are written under temporary names, and get their own
+ * when all are whole and synced.
  */
 #ifndef SK_CACHECTL_EXPORT_H
 #define SK_CACHECTL_EXPORT_H
 
 #include "cachectl.h"
+
+#define EXPORT_INDEX "model.safetensors.index.json"
 
 /** One box of a tensor: entry @entry of the image of @rank. */
 struct export_piece {
@@ -35,6 +37,14 @@ struct export_source {
 	struct opened opened;
 };
 
+/** A file that is whole, until it has its name. */
+struct export_file {
+	char *path;
+	char *temporary;	/* NULL: it has its name */
+	size_t tensors;		/* 0: the index */
+	uint64_t bytes;
+};
+
 struct export {
 	struct context *ctx;
 	struct sk_wire_image *records;
@@ -43,7 +53,9 @@ struct export {
 	size_t n_sources;
 	struct export_tensor *tensors;
 	size_t n_tensors;
-	size_t n_files;
+	size_t n_files;		/* without the index */
+	struct export_file *written;
+	size_t n_written, room_written;
 	struct progress progress;
 	uint64_t done;
 	char *buf;		/* SK_SUM_CHUNK bytes */
@@ -54,11 +66,39 @@ int export_open(struct export *x, struct export_source *s);
 void export_close(struct export *x, struct export_source *s);
 
 /**
- * Writes the tensors [first, last), all of file @path, which replaces what was
- * there. Every byte is verified; a bad image is set aside and another place
- * used. Errors: -EBADMSG no place is left; -ENOSPC; -EIO; -EACCES; -ENOMEM.
+ * Writes the tensors [first, last), all of file @path, beside it, to be named
+ * by export_name(). Every byte is verified; a bad image is set aside and
+ * another place used. SIGINT, SIGTERM and SIGHUP, which the caller has blocked,
+ * end it. Errors: -EBADMSG no place is left; -EINTR; -ENOSPC; -EFBIG; -EIO;
+ * -EACCES; -ENOMEM.
  */
 int export_write(struct export *x, const char *path, size_t first,
 		 size_t last);
+
+/** The same of a text. */
+int export_write_text(struct export *x, const char *path, const char *text);
+
+/* ---- export-names.c ---- */
+
+/** What file @file of n_files is called in a directory. */
+void export_file_name(const struct export *x, size_t file, char *ret,
+		      size_t size);
+
+/** The index of a directory, beside @path, of @total bytes of tensors. */
+int export_write_index(struct export *x, const char *path, uint64_t total);
+
+/** Makes @directory where there is none. Errors: -EEXIST it has weights that
+ * this export does not replace; -EIO. */
+int export_enter(struct export *x, const char *directory);
+
+/** @temporary is whole, and to become @path. It is taken over. */
+int export_add_file(struct export *x, const char *path, char *temporary);
+
+/** Names all that was added, in that order; @index, which may be NULL, is taken
+ * away before the first, and is to be the last. Errors: -EIO; -ENOMEM. */
+int export_name(struct export *x, const char *index);
+
+/** Takes away what has no name yet. */
+void export_release_files(struct export *x);
 
 #endif

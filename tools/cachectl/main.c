@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -261,6 +262,8 @@ int main(int argc, char **argv)
 
 	/* What is printed must not go to the agent's socket. */
 	sk_standard_hold(ctx.os, O_RDONLY);
+	/* A limit of files' sizes is said as a full disk is. */
+	(void)signal(SIGXFSZ, SIG_IGN);
 	if (argc > 1 && strcmp(argv[1], "--complete") == 0)
 		return complete(&ctx, argc - 2, argv + 2);
 	r = take_options(&ctx, argc, argv, given);
