@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/un.h>
 
 #include "base/cgroup.h"
 #include "base/size.h"
@@ -233,6 +234,15 @@ int option_text(char **to, const char *what, const char *text)
 	return *to ? 0 : -ENOMEM;
 }
 
+int option_socket(char **to, const char *what, const char *text)
+{
+	/* With the zero at its end. */
+	if (strlen(text) >= sizeof(((struct sockaddr_un *)0)->sun_path))
+		return option_complain(what, text, "a socket's path has no "
+				       "more than 107 bytes");
+	return option_text(to, what, text);
+}
+
 static int set_backend(const char *text, struct options *o)
 {
 	static const char *const names[] = { "auto", "uring", "threads" };
@@ -351,7 +361,7 @@ int option_set(int option, const char *arg, struct options *o)
 		return set_retention(option, arg, o);
 	switch (option) {
 	case OPTION_SOCKET:
-		return option_text(&o->socket, "--socket", arg);
+		return option_socket(&o->socket, "--socket", arg);
 	case OPTION_STORE:
 		return option_text(&o->store, "--store", arg);
 	case OPTION_METRICS:

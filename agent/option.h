@@ -42,6 +42,8 @@ int option_size(const char *what, const char *text, bool percent,
 int option_size_or_none(const char *what, const char *text, bool percent,
 			uint64_t *ret);
 int option_text(char **to, const char *what, const char *text);
+/** The same of a path that a socket can have. */
+int option_socket(char **to, const char *what, const char *text);
 
 /** Says that @value of @what makes no sense and what would; -EINVAL. */
 int option_complain(const char *what, const char *value, const char *want);

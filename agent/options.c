@@ -226,7 +226,7 @@ static int from_environment(struct options *o)
 					false, &o->device_memory);
 	/* As clients, who look nowhere else then. */
 	if (r == 0 && socket && *socket)
-		r = option_text(&o->socket, "SHARDKEEP_SOCKET", socket);
+		r = option_socket(&o->socket, "SHARDKEEP_SOCKET", socket);
 	if (r == 0 && store && *store)
 		r = option_text(&o->store, "SHARDKEEP_STORE", store);
 	if (r == 0 && memory && *memory)

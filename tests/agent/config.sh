@@ -38,6 +38,17 @@ says "^store = /srv/a b	# $dir/conf:3$"
 says "^no-direct = yes	# $dir/conf:6$"
 says "^seal-writes = no	# $dir/conf:7$"
 says '^# scrub-rate: default$'
+# What no socket can have is found here, and not when the agent starts.
+long=/run/$(printf '%0103d' 0)
+printf 'socket = %s\n' "${long%0}" >"$dir/socket"
+expect 0 --config "$dir/socket"
+printf 'socket = %s\n' "$long" >"$dir/socket"
+expect 2 --config "$dir/socket"
+says 'no more than 107 bytes'
+says "$dir/socket:1: \"socket\" is not taken"
+SHARDKEEP_SOCKET=$long expect 2
+says '^shardkeepd: SHARDKEEP_SOCKET .* no more than 107 bytes'
+expect 2 --takeover --socket "$long"
 # The command line goes before the environment, and that before the file.
 SHARDKEEP_MEMORY=1G expect 0 --config="$dir/conf"
 says '^memory = 1G	# SHARDKEEP_MEMORY$'
