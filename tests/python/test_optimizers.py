@@ -172,6 +172,31 @@ def test_groups_that_become_one(agent, caplog):
     assert "differed in lr, weight_decay" in caplog.text
 
 
+def test_another_kind_of_optimizer_is_told(agent, caplog):
+    model = nn.Linear(3, 3)
+
+    def goes_on(optim: torch.optim.Optimizer) -> str:
+        caplog.clear()
+        with Checkpointer(model, optim, job="kind", **OPTIONS) as ck:
+            assert ck.restore() == 1
+        return caplog.text
+
+    optim = torch.optim.AdamW([{"params": [model.weight], "of": "mine"},
+                               {"params": [model.bias]}])
+    with Checkpointer(model, optim, job="kind", **OPTIONS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+    told = goes_on(torch.optim.SGD(model.parameters(), lr=1, momentum=0.9))
+    assert "has amsgrad, betas, eps" in told and "none of kind SGD" in told
+    assert "restore the model alone" in told
+    assert told.count("none of kind") == 1, "once for all groups"
+    # Its like, with settings of its own as well, have nothing to be told of.
+    likes = [torch.optim.AdamW(model.parameters(), fused=True),
+             torch.optim.Adam([{"params": model.parameters(), "by": "me"}])]
+    for like in likes:
+        assert "kind" not in goes_on(like)
+
+
 # ---- ranks that disagree ----
 
 def _disagree() -> None:

@@ -155,6 +155,28 @@ def _same(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
                   if k not in _MEMBERS and repr(a.get(k)) != repr(b.get(k)))
 
 
+#: Settings that versions of torch have given to what had none of them.
+_ADDED = ("foreach", "fused", "maximize", "capturable", "differentiable",
+          "decoupled_weight_decay")
+
+
+def of_another_kind(stepped: Stepped, group: dict[str, Any],
+                    saved: dict[str, Any]) -> str:
+    """What tells that another kind of optimizer had the settings that are
+    saved, which its kind alone can use as its state; "": nothing does."""
+    ours = set(getattr(stepped.inner, "defaults", ()))
+    lacking = sorted(ours - saved.keys() - set(_ADDED))
+    beyond = sorted(saved.keys() - ours - group.keys() - {
+        *_MEMBERS, *_ADDED, "initial_lr"})
+    if not lacking or not beyond:
+        return ""
+    return (f"the snapshot's optimizer has {', '.join(beyond)} and no "
+            f"{', '.join(lacking)}, so it is none of kind "
+            f"{_name(stepped.inner)}, which has all of its settings and its "
+            "state now; where that is not meant, restore the model alone, "
+            "optim=None and strict=False")
+
+
 def load_group(group: dict[str, Any], labels: list[str],
                saved: dict[str, dict[str, Any]]) -> list[str]:
     """Gives a group the settings that its parameters had; what they differed

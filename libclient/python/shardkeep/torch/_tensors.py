@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from .. import _core
 from . import _device
 from ._flat import FlatPart, Piece, flattened_ids, pieces_of
-from ._optimizers import Stepped, load_group, opened
+from ._optimizers import Stepped, load_group, of_another_kind, opened
 from ._watch import Watch
 from ._wrapped import (
     has_part, has_parts, kept_beside, parts_of, places_of, step_once)
@@ -481,6 +481,11 @@ class LiveTensors:
         for i, (stepped, labels) in enumerate(zip(self.optims,
                                                   self.labels())):
             for n, (group, names) in enumerate(zip(stepped.groups, labels)):
+                theirs = next((by_label[x] for x in names if x in by_label),
+                              None)
+                kind = theirs and of_another_kind(stepped, group, theirs)
+                if kind and kind not in said:
+                    said.append(kind)
                 differ = load_group(group, names, by_label)
                 if not names:
                     _load_empty(group, saved[0]["groups"], i, n)
