@@ -230,6 +230,19 @@ static struct found *add_found(struct scan *scan, const char *job)
 	return f;
 }
 
+static void note_damaged(struct scan *scan, const struct found *f)
+{
+	const struct sk_stored *stored = &f->stored;
+
+	if (!scan->unreadable++)
+		(void)sk_err_set(&scan->first, -EBADMSG, "%s/%s/%s, rank %"
+				 PRId32 " of %" PRId32 ", is damaged: %s",
+				 sk_store_path(scan->agent->store),
+				 stored->job, stored->dir, stored->rank,
+				 stored->world, f->err.text[0] ? f->err.text :
+				 "the log says how");
+}
+
 /* -EMFILE and its like are this process's trouble: all else would fail for
  * it too, and look as if it were not there. */
 static int note_result(struct scan *scan, const struct found *f)
@@ -239,9 +252,9 @@ static int note_result(struct scan *scan, const struct found *f)
 		scan->err = f->err;
 		return f->result;
 	}
-	if (!found_unreadable(f))
-		return 0;
-	if (!scan->unreadable++)
+	if (found_damaged(f))
+		note_damaged(scan, f);
+	else if (found_unreadable(f) && !scan->unreadable++)
 		scan->first = f->err;
 	return 0;
 }

@@ -54,6 +54,15 @@ static inline bool found_unreadable(const struct found *f)
 	       f->result != -ENODATA && f->result != -ENOENT;
 }
 
+/** A file of one of our steps that is no whole image, or not that of its name:
+ * what it was when it got that name is lost, and no reason to begin anew. */
+static inline bool found_damaged(const struct found *f)
+{
+	return f->stored.rank >= 0 && f->stored.run.number && !f->layout &&
+	       (f->result == 0 || f->result == -EBADMSG ||
+		f->result == -ENODATA);
+}
+
 struct scan {
 	struct work work;
 	struct agent *agent;
@@ -73,7 +82,7 @@ struct scan {
 	struct census census;
 	bool learnt;			/* what the index does not say */
 	bool unproved;			/* some steps are, yet */
-	unsigned unreadable;		/* of what was found */
+	unsigned unreadable;		/* of what was found, or damaged */
 	struct sk_err first;		/* the first of those */
 	int result;			/* < 0: nothing is known of the disk */
 	struct sk_err err;

@@ -52,7 +52,7 @@ struct stored_wish {
 	struct stored_end end;		/* of one job */
 	uint64_t newest_run;		/* that is named there; 0: none */
 	unsigned unreadable;		/* directories and files that were
-					 * passed over */
+					 * passed over, or are damaged */
 	struct sk_err first;		/* the first of them */
 	/* private: */
 	struct sk_link link;

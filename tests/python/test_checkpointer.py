@@ -5,6 +5,7 @@ another, compared element by element."""
 from __future__ import annotations
 
 import enum
+import gc
 import json
 import os
 import random
@@ -20,7 +21,7 @@ import torch.distributed as dist
 from harness import run, start, wait
 from models import (Holder, Replicate, Shard, _StridedShard, everything,
                     sharded, whole, wrong)
-from shardkeep import Invalid, Mismatch, NotFound, TensorChanged
+from shardkeep import LATEST, Invalid, Mismatch, NotFound, TensorChanged
 from shardkeep._tools import path as program
 from shardkeep.torch import Checkpointer
 from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
@@ -558,12 +559,47 @@ def test_objects_that_a_snapshot_lacks_are_all_named(agent):
         ck.snapshot(1)
         ck.wait()
     mine = {"a": {"n": 0}, "b": {}, "c": 3}
+    with torch.no_grad():
+        model.weight.fill_(7)
     with Checkpointer(model, job="lacks", extra=mine) as ck:
         with pytest.raises(Mismatch, match="no object b, c .*strict=False"):
             ck.restore()
         assert mine["a"] == {"n": 0}, "none of them is given"
+        assert (model.weight == 7).all(), "nor is any tensor"
         assert ck.restore(strict=False) == 1
+        assert not (model.weight == 7).any()
     assert mine == {"a": {"n": 1}, "b": {}, "c": 3}
+
+
+def test_one_that_nobody_has_any_more_lets_go_of_its_job(agent):
+    model = torch.nn.Linear(2, 2)
+    optim = torch.optim.AdamW(model.parameters())
+
+    def cell() -> Checkpointer:
+        return Checkpointer(model, optim, job="cell", **FLUSHLESS)
+
+    gc.disable()
+    try:
+        ck = cell()
+        assert ck.restore() is None
+        assert ck.snapshot(1)
+        ck = cell()         # with the same optimizer, which has a hook of it
+        assert ck.restore() == 1
+        optim.step()
+        assert ck.snapshot(2)
+        ck.close()
+    finally:
+        gc.enable()
+
+
+def test_a_step_that_none_can_be_is_not_looked_for(agent):
+    model = torch.nn.Linear(2, 2)
+    with Checkpointer(model, job="which", **FLUSHLESS) as ck:
+        ck.snapshot(4)
+        ck.wait()
+        assert ck.restore(LATEST) == 4, "as everywhere"
+        with pytest.raises(ValueError, match="step -2 is negative"):
+            ck.restore(-2)
 
 
 def _made_too_early() -> None:

@@ -23,7 +23,7 @@ from torch.distributed.fsdp import fully_shard
 
 
 def test_ids():
-    assert parse_id("llama/100") == ("llama", 100)
+    assert parse_id("llama/100") == parse_id("llama/100/") == ("llama", 100)
     assert parse_id("shardkeep:llama-3.1/7") == ("llama-3.1", 7)
     job, step = parse_id("/scratch/run 1/step_000250")
     assert step == 250 and job.startswith("dcp-")

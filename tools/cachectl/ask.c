@@ -205,6 +205,21 @@ int ask_snapshots(struct context *ctx, const struct sk_wire_id *id,
 	return r;
 }
 
+int ask_gaps(struct context *ctx, const struct sk_wire_id *id)
+{
+	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
+	struct sk_list_gaps gaps = { 0 };
+	size_t n = 0;
+	int r = AGAIN(ctx, WAITING(for_list, sk_list_snapshots(&ctx->conn, id,
+			0, until(ctx), &all, &n, &gaps, &ctx->err)));
+
+	make_text(gaps.first, sizeof(gaps.first));
+	return r < 0 || !gaps.n ? r :
+		       sk_err_set(&ctx->err, -EBADMSG, "%u parts of the store "
+				  "are no images any more, or cannot be read, "
+				  "the first: %s", gaps.n, gaps.first);
+}
+
 int ask_images(struct context *ctx, const struct sk_wire_id *id,
 	       struct sk_wire_image **ret, size_t *ret_n)
 {

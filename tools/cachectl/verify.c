@@ -244,6 +244,21 @@ static int verify_some(struct verify *v, const char *text)
 	return r;
 }
 
+/* What lies on disk as an image and is none is in no list of images. */
+static int verify_all_of(struct verify *v, const char *text)
+{
+	struct sk_wire_id id = { .step = -1, .rank = -1 };
+	int found = verify_some(v, text), r = 0;
+
+	if (found < 0 && found != -ENOENT)
+		return found;
+	if (text)
+		r = ask_parse_snapshot(v->ctx, text, &id);
+	if (r >= 0)
+		r = ask_gaps(v->ctx, &id);
+	return r < 0 ? r : found;
+}
+
 int command_verify(struct context *ctx, int argc, char **argv)
 {
 	_cleanup_free_ char *buf = malloc(SK_SUM_CHUNK);
@@ -258,9 +273,9 @@ int command_verify(struct context *ctx, int argc, char **argv)
 	for (int i = 0; i < argc && r >= 0; i++)	/* all, or none */
 		r = ask_parse_snapshot(ctx, argv[i], &id);
 	if (!argc)
-		r = verify_some(&v, NULL);
+		r = verify_all_of(&v, NULL);
 	for (int i = 0; i < argc && r >= 0; i++)
-		r = verify_some(&v, argv[i]);
+		r = verify_all_of(&v, argv[i]);
 	if (r >= 0 && v.bad_images)
 		return sk_err_set(&ctx->err, -EBADMSG,
 				  "%zu of %zu images have bytes that are not "

@@ -63,6 +63,12 @@ def rows_in(world: int, beyond: list[_core.Beyond],
     return found
 
 
+def objects_in(beyond: list[_core.Beyond]) -> set[str]:
+    """The names of what any rank of a snapshot kept for others as well."""
+    return {_split(full)[0] for full, kind, *_ in beyond
+            if kind == "tensor" and full.startswith(SHARED)}
+
+
 def are_apart(note: str) -> bool:
     """Whether an agent says that the rows of one rank are not those of the
     others: one of them was not told what they agreed on."""

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -152,6 +152,19 @@ class Kept:
 
     # ---- restoring ----
 
+    def insist(self, there: set[str]) -> None:
+        """Refuses a snapshot that has not all objects which are to come back,
+        before anything is written; ``there`` are those of all its ranks."""
+        if "model" not in there:
+            self._insist_on_modules({})
+        _refuse(x for x in self._extra if "extra." + x not in there)
+
+    def _insist_on_modules(self, found: dict[str, Any]) -> None:
+        lacking = sorted(self._tensors.extra_names() - found.keys())
+        if lacking:
+            raise Mismatch(errno.ENOKEY, "the snapshot has no model."
+                           f"{', model.'.join(lacking)}")
+
     def suffices(self) -> bool:
         """Whether what this rank's number had saved is all that it needs."""
         mine = {name: raw.decode() for name, raw in
@@ -222,10 +235,8 @@ class Kept:
         for s in reversed(saved):
             found.update(_objects.loads(s["model"].encode())
                          if "model" in s else {})
-        lacking = sorted(self._tensors.extra_names() - found.keys())
-        if lacking and strict:
-            raise Mismatch(errno.ENOKEY, "the snapshot has no model."
-                           f"{', model.'.join(lacking)}")
+        if strict:
+            self._insist_on_modules(found)
         self._tensors.load_extra_state(found)
 
     def _compare(self, told: list[dict[str, Any]]) -> None:
@@ -253,11 +264,8 @@ class Kept:
     def _load_objects(self, saved: dict[int, dict[str, Any]],
                       strict: bool) -> None:
         found = {name: self._extra_of(saved, name) for name in self._extra}
-        lacking = sorted(k for k, v in found.items() if v is _ABSENT)
-        if lacking and strict:
-            raise Mismatch(errno.ENOKEY, "the snapshot has no object "
-                           f"{', '.join(lacking)} (strict=False restores "
-                           "what there is)")
+        if strict:
+            _refuse(k for k, v in found.items() if v is _ABSENT)
         for name, value in found.items():
             _give(self._extra, name, self._extra[name], value)
         for name, x in self._local.items():
@@ -276,6 +284,13 @@ class Kept:
     def _own(self, name: str) -> Any:
         raw = self._blobs.local(name)
         return _ABSENT if raw is None else _objects.loads(raw)
+
+
+def _refuse(lacking: Iterable[str]) -> None:
+    names = ", ".join(sorted(lacking))
+    if names:
+        raise Mismatch(errno.ENOKEY, f"the snapshot has no object {names} "
+                       "(strict=False restores what there is)")
 
 
 def _give(where: dict[str, Any], name: str, x: Any, value: Any) -> None:

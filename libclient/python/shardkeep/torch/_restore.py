@@ -17,7 +17,7 @@ from typing import Any
 from .. import LATEST, Client, Error, Mismatch, NotFound, State, _core
 from . import _device
 from ._common import FROM_DTYPE, milliseconds
-from ._blobs import Blobs, alike, rows_in
+from ._blobs import Blobs, alike, objects_in, rows_in
 from ._comm import Comm
 from ._describing import Describing, Item, uncollected
 from ._kept import Kept
@@ -218,6 +218,8 @@ class Restore:
             return {**self._describe(strict, False),
                     "rows": self._blobs.rows()}
         beyond = self._beyond(saved)
+        if strict:
+            self._kept.insist(objects_in(beyond))
         made = self._tensors.materialize({x[0] for x in beyond})
         made |= self._make_missing(beyond)
         if lacking:

@@ -8,7 +8,8 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from .. import (
-    Client, Error, Mismatch, NotFound, State, Timeout, _core, snapshots)
+    LATEST, Client, Error, Mismatch, NotFound, State, Timeout, _core,
+    snapshots)
 from . import _device
 from ._blobs import Blobs, are_apart
 from ._comm import Comm
@@ -42,6 +44,19 @@ def _one_of(name: str, value: Any, known: dict[Any, int]) -> int:
         words = ", ".join(f'"{k}"' for k in known if k is not None)
         raise ValueError(f"{name}={value!r}: one of {words}")
     return known[value]
+
+
+def _while_there(method: Callable[..., None]) -> Callable[..., None]:
+    """A hook that keeps nothing alive: a Checkpointer that nobody has any
+    more, as where a notebook's cell runs again, is to let go of its job."""
+    there = weakref.WeakMethod(method)
+
+    def hook(*args: Any) -> None:
+        method = there()
+        if method is not None:
+            method(*args)
+
+    return hook
 
 
 def _check_named(what: str, objects: Any) -> None:
@@ -162,8 +177,9 @@ class Checkpointer:
         self._several = False       # agents, as the last restore has found
         self._stepped: set[int] = set()     # ids of optimizers
         self._early = True
-        self._hooks = [o.inner.register_step_pre_hook(self._before_step)
-                       for o in self._tensors.optims if fence_hook]
+        self._hooks = [o.inner.register_step_pre_hook(
+            _while_there(self._before_step))
+            for o in self._tensors.optims if fence_hook]
 
     def _new_state(self) -> State:
         return State(self._client, self.job, self.rank, self.world,
@@ -416,7 +432,8 @@ class Checkpointer:
                 source: str | None = None) -> int | None:
         """Brings everything back, in place, on whatever mesh it lies now.
 
-        The newest complete snapshot, or that of ``step``, from the node's
+        The newest complete snapshot (``step`` None or
+        :data:`shardkeep.LATEST`), or that of ``step``, from the node's
         memory, else from disk (``source``: "memory" or "disk" alone). Where
         several agents serve the ranks, what a node lacks comes out of the
         memory of the others, and a first restore, which finds nothing, makes
@@ -430,14 +447,16 @@ class Checkpointer:
         Returns the step, None on a first run. ``report`` has the details.
         """
         self._comm.check_world()
-        step = None if step is None else step_of(step)
+        step = LATEST if step is None else step_of(step)
+        if step < LATEST:
+            raise ValueError(f"step {step} is negative")
         flags = 0 if strict else (_core.RESTORE_MISSING_OK |
                                   _core.RESTORE_EXTRA_OK)
         flags |= _one_of("source", source, _SOURCES)
         restore = Restore(self._client, self._state, self._comm, self.job,
                           self._tensors, self._describing, self._blobs,
                           self._kept, self._newest)
-        found = restore.run(step, flags, strict)
+        found = restore.run(None if step == LATEST else step, flags, strict)
         self._several = restore.several
         if restore.taken_back:
             self._begin_run(restore)

@@ -63,14 +63,15 @@ _VERSION = "1.0.0"
 def parse_id(checkpoint_id: str | os.PathLike[str]) -> tuple[str, int]:
     """The job and the step that a checkpoint id means.
 
-    ``job/step`` and ``shardkeep:job/step`` are just that; of any other text,
-    such as the path of a directory, the job is made, and a number at its end
-    is the step. The address of another storage, ``s3://bucket``, is refused.
+    ``job/step`` and ``shardkeep:job/step`` are just that, with a slash at the
+    end or without; of any other text, such as the path of a directory, the job
+    is made, and a number at its end is the step. The address of another
+    storage, ``s3://bucket``, is refused.
     """
     text = os.fspath(checkpoint_id).removeprefix("shardkeep:")
     if not is_ours(text):
         raise ValueError(f"{checkpoint_id} is the address of another storage")
-    match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)/(\d+)", text)
+    match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)/(\d+)/?", text)
     if match:
         return match[1], int(match[2])
     match = re.fullmatch(r"(.*?)[^0-9A-Za-z]*(\d{1,15})/?", text)
