@@ -742,7 +742,7 @@ struct sk_report {
  * jobs or worlds, a name that none can be, or a comm that says other ranks than
  * the job's; -EBADMSG a checksum failed, now or when somebody else looked, and
  * no other holder is left; -ETIMEDOUT a rank did not come; -EIO, also where
- * nothing was found and the store, or a part of it, could not be read, or
+ * nothing was found and a part of the store is damaged or not to be read, or
  * SK_LATEST was asked for and all that there is went before it was read, again
  * and again: that is no first run; -EPROTO the comm does not bring back what it
  * is given; -EDQUOT, -EMFILE, -ENFILE more images than may be open; -ENODEV,

@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -227,6 +228,48 @@ static void test_memory_answers(struct rig *rig, struct sk_fault_os *fault)
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
 
+/* ---- what is damaged ---- */
+
+static void cut_files(const struct rig *rig, const char *job)
+{
+	for (int step = 5; step < 7; step++) {
+		char path[PATH_MAX];
+
+		(void)snprintf(path, sizeof(path), "%s/%s/step-%012d/"
+			       "rank-00000-of-00001.safetensors", rig->store,
+			       job, step);
+		CHECK(truncate(path, step == 5 ? 100 : 0) == 0, "%s", path);
+	}
+}
+
+/* A file that is no image any more was one: who finds nothing else must not
+ * take that for a first run, at the first look and at each later one. */
+static void test_damaged_is_not_nothing(struct rig *rig,
+					struct sk_fault_os *fault)
+{
+	struct sk_msg msg;
+	int sock;
+
+	start(rig, fault);
+	make_steps(rig, "cut");
+	CHECK(rig_stop(rig) == 0, "exit status");
+	cut_files(rig, "cut");
+	start(rig, fault);
+	sock = rig_connect(rig);
+	for (int i = 0; i < 3; i++) {
+		CHECK_STATUS(ask_list(sock, "cut", &msg), 0, &msg);
+		CHECK(msg.body.list_reply.n == 0, "taken for images");
+		CHECK(msg.body.list_reply.unreadable == 2, "%u are damaged",
+		      msg.body.list_reply.unreadable);
+		CHECK(strstr(msg.body.list_reply.text, "is damaged: "),
+		      "why: %s", msg.body.list_reply.text);
+	}
+	/* Its runs are known: whoever begins anew can. */
+	CHECK(enter(rig, "cut", false) == 0, "a run after it");
+	close(sock);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
 /* ---- what comes during a look ---- */
 
 struct pause {
@@ -411,6 +454,7 @@ int main(int argc, char **argv)
 	test_one_fails(&rig, fault, SK_FAULT_PREAD, EIO);
 	test_one_fails(&rig, fault, SK_FAULT_FSTATAT, EACCES);
 	test_memory_answers(&rig, fault);
+	test_damaged_is_not_nothing(&rig, fault);
 	test_flushed_meanwhile(&rig, fault);
 	test_long_look(&rig, fault);
 	rig_remove(&rig);

@@ -76,11 +76,50 @@ def test_what_is_damaged_is_there(nodes, world):
     run(world, _loads_nothing, nodes[0])
 
 
+def _flip_in_the_header(path: str) -> None:
+    with open(path, "r+b") as f:
+        f.seek(200)
+        byte = f.read(1)[0]
+        f.seek(200)
+        f.write(bytes([byte ^ 1]))
+
+
+def _cut(path: str) -> None:
+    os.truncate(path, os.path.getsize(path) // 2)
+
+
+def _raises(socket: str) -> None:
+    with Checkpointer(nn.Linear(3, 3), socket=socket, **OPTIONS) as ck:
+        for _ in range(2):
+            with pytest.raises(Error, match="is damaged: ") as e:
+                ck.restore()
+            assert e.value.errno == errno.EIO
+
+
+@pytest.mark.parametrize("damage", [_flip_in_the_header, _cut])
+@pytest.mark.parametrize("world", [1, 2])
+def test_what_is_no_image_any_more_was_there(nodes, world, damage):
+    """Of one rank alone, too: then the rest is not whole."""
+    run(world, _save, nodes[0])
+    nodes.restart(0, signal.SIGKILL)
+    damage(sorted(_files(nodes))[-1])
+    run(world, _raises, nodes[0])
+    run(world, _raises, nodes[0])
+
+
 def _restores_none(sockets: list[str]) -> None:
     """The first rank's node has nothing."""
     with Checkpointer(nn.Linear(3, 3), socket=sockets[dist.get_rank()],
                       **OPTIONS) as ck, pytest.raises(Error):
         ck.restore()
+
+
+def test_what_is_no_image_any_more_was_there_for_all_nodes(nodes):
+    run(1, _save, nodes[0])
+    nodes.restart(0, signal.SIGKILL)
+    for path in _files(nodes):
+        _cut(path)
+    run(2, _restores_none, list(nodes))
 
 
 def test_what_one_node_alone_has_is_there(nodes, monkeypatch):

@@ -558,6 +558,19 @@ done
 expect 0 --json show j model.head.weight
 promised 'show TENSOR'
 
+# ---- what lies on disk as an image and is none ----
+cut=$(ls "$dir"/store/older/step-*2/rank-00001-*)
+cp "$cut" "$dir/kept"
+truncate -s 100 "$cut"
+expect 5 verify older
+complains 'rank 1 of 2, is damaged: '
+says '^older .* good'
+expect 5 verify
+expect 5 --json verify older/2
+expect 0 verify older/4
+cat "$dir/kept" >"$cut"
+expect 0 verify older
+
 # ---- files of one export, never of two ----
 sums() {
 	(cd "$dir/$1" && sha256sum -- *)

@@ -86,6 +86,9 @@ int ask_records(struct context *ctx, struct sk_msg *msg, size_t record_bytes,
 		void *ret, size_t *ret_n);
 int ask_snapshots(struct context *ctx, const struct sk_wire_id *id,
 		  struct sk_wire_snapshot **ret, size_t *ret_n);
+/** -EBADMSG: parts of the store, as far as it is asked about, are damaged or
+ * cannot be read, and are in no list. */
+int ask_gaps(struct context *ctx, const struct sk_wire_id *id);
 int ask_images(struct context *ctx, const struct sk_wire_id *id,
 	       struct sk_wire_image **ret, size_t *ret_n);
 
