@@ -525,8 +525,8 @@ struct sk_comm_device {
  * it has been given is the caller's again when it returns. @exchange is needed
  * where ranks take bytes out of other nodes' memory; without it each restores
  * from what its own agent can reach. All ranks must have the same functions.
- * What fails on one rank, but in the comm itself, is told by @allgather: all
- * end with its error, and none waits for its timeout.
+ * What fails on one rank, a wrong call included, but in the comm itself, is
+ * told by @allgather: all end with its error, and none waits for its timeout.
  */
 struct sk_comm {
 	void *ctx;
@@ -544,8 +544,8 @@ struct sk_comm {
 	/** NULL (@exchange then does it), or: @data of rank @root, on all. */
 	int (*broadcast)(void *ctx, int32_t root, void *data, size_t bytes,
 			 uint32_t timeout_ms);
-	/** NULL, or: called once one of the above has failed, after which none
-	 * is called any more. Makes what other ranks wait for fail soon. */
+	/** NULL, or: called once one of the above has failed, or @allgather is
+	 * lacking; then none is called. Has what others wait for fail soon. */
 	void (*abort)(void *ctx);
 	/** NULL, or: for the memory of devices; as long as the comm. */
 	const struct sk_comm_device *device;

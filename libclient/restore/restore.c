@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "conn/check.h"
 #include "conn/say.h"
 #include "restore/across.h"
 #include "restore/agree.h"
@@ -26,6 +25,7 @@
 #include "restore/names.h"
 #include "restore/nodes.h"
 #include "restore/open.h"
+#include "restore/options.h"
 #include "restore/plan.h"
 #include "restore/result.h"
 #include "restore/room.h"
@@ -35,7 +35,6 @@
 
 /* Names of overwritten tensors that a sentence gives. */
 #define NAMED_MAX 8
-#define AGREE_MS 60000u
 /* Agents that may be killed while a rank begins. */
 #define AGENTS_MOST 8
 
@@ -294,110 +293,6 @@ static int attempt_all(struct sk_restoring *rs)
 
 /* ---- the call ---- */
 
-static int check_options(const struct sk_restore_options *o,
-			 struct sk_err *err)
-{
-	int r = sk_check_flags(o->flags, SK_RESTORE_PARTIAL |
-			       SK_RESTORE_MEMORY_ONLY | SK_RESTORE_DISK_ONLY |
-			       SK_RESTORE_NO_VERIFY,
-			       "sk_restore_options.flags", err);
-
-	if (r >= 0)
-		r = sk_check_zero(o->reserved, sizeof(o->reserved),
-				  "sk_restore_options.reserved", err);
-	if (r < 0)
-		return r;
-	if (o->flags & SK_RESTORE_MEMORY_ONLY &&
-	    o->flags & SK_RESTORE_DISK_ONLY)
-		return sk_err_set(err, -EINVAL, "a restore from memory only "
-				  "and from disk only has nowhere to restore "
-				  "from");
-	if (o->n_names && !o->names)
-		return sk_err_set(err, -EINVAL, "%zu names to restore, and no "
-				  "list of them", o->n_names);
-	return 0;
-}
-
-static int other_ranks(const struct sk_job *job, const struct sk_comm *comm,
-		       struct sk_err *err)
-{
-	return sk_err_set(err, -EINVAL, "job \"%s\": the state is rank %d of "
-			  "%d, and the comm has it as rank %d of %d", job->name,
-			  job->rank, job->world, comm->rank, comm->world);
-}
-
-/* Whether it is said, and means anything: who is alone gathers nothing. */
-static bool says_ranks(const struct sk_job *job, const struct sk_comm *comm)
-{
-	return job->world > 1 && comm->world;
-}
-
-/* What others gather would else be written beyond what this rank has; they
- * need not wait for who does not come. */
-static int check_world(const struct sk_job *job, const struct sk_comm *comm,
-		       struct sk_err *err)
-{
-	if (!says_ranks(job, comm) ||
-	    (comm->world == job->world && comm->rank >= 0 &&
-	     comm->rank < comm->world))
-		return 0;
-	if (comm->abort)
-		comm->abort(comm->ctx);
-	return other_ranks(job, comm, err);
-}
-
-/* That it is another one of them, all can be told. */
-static int check_rank(const struct sk_job *job, const struct sk_comm *comm,
-		      struct sk_err *err)
-{
-	return !comm || !says_ranks(job, comm) || comm->rank == job->rank ?
-		       0 : other_ranks(job, comm, err);
-}
-
-static int check_comm(const struct sk_job *job, const struct sk_comm *comm,
-		      struct sk_err *err)
-{
-	int r = !comm ? 0 : sk_check_zero(comm->reserved,
-					  sizeof(comm->reserved),
-					  "sk_comm.reserved", err);
-
-	if (r >= 0 && comm)
-		r = check_world(job, comm, err);
-	if (r < 0 || !comm)
-		return r;
-	if (!comm->allgather)
-		return sk_err_set(err, -EINVAL, "sk_comm.allgather is NULL");
-	if (comm->device && !(comm->device->begin && comm->device->exchange &&
-			      comm->device->end))
-		return sk_err_set(err, -EINVAL, "sk_comm.device lacks a "
-				  "function");
-	return 0;
-}
-
-static int copy_options(struct sk_restoring *rs, int64_t step,
-			const struct sk_restore_options *o)
-{
-	static const struct sk_restore_options none;
-	int r;
-
-	o = o ? o : &none;
-	/* First, for it holds for telling others what is wrong as well. */
-	rs->timeout_ms = o->timeout_ms ? o->timeout_ms : AGREE_MS;
-	if (step < SK_LATEST)
-		return sk_err_set(&rs->err, -EINVAL, "step %" PRId64 " is "
-				  "neither a step nor SK_LATEST", step);
-	r = check_options(o, &rs->err);
-	if (r < 0)
-		return r;
-	rs->step = step;
-	rs->run = o->run;
-	rs->run_id = o->run_id;
-	rs->flags = o->flags | (o->names ? SK_RESTORE_EXTRA_OK : 0);
-	rs->names = o->names;
-	rs->n_names = o->n_names;
-	return 0;
-}
-
 /* Killed then, the agent is followed by another one, or by none. */
 static int find_agent(struct sk_restoring *rs)
 {
@@ -410,10 +305,20 @@ static int find_agent(struct sk_restoring *rs)
 	return r;
 }
 
-/* What is needed before the ranks meet, of an agent that was found. */
+static int refuse(struct sk_restoring *rs)
+{
+	rs->err = rs->refusal;
+	return rs->refused;
+}
+
+/* What is needed before the ranks meet, of an agent that was found; who asks
+ * for what makes no sense has only that to say to them. */
 static int begin(struct sk_restoring *rs)
 {
 	int r;
+
+	if (rs->refused)
+		return refuse(rs);
 
 	r = sk_restore_settle_gpus(rs);
 	if (r >= 0)
@@ -483,24 +388,64 @@ static int choose_and_attempt(struct sk_restoring *rs, int r)
 	return r;
 }
 
-/* @r: what this rank has to tell the others before. */
-static int run(struct sk_restoring *rs, const struct sk_comm *comm, int r)
+/* What an agent may say no to because of what is described, or the system. */
+static bool may_come_without(int r)
+{
+	return r == -EINVAL || r == -E2BIG || r == -EFBIG || r == -ENOMEM ||
+	       r == -EOVERFLOW || r == -EDQUOT;
+}
+
+/* Finds the agent, and the others by its comm: @r is why this rank cannot be
+ * registered with what it describes. It is let into the run with nothing, for
+ * the others to hear that. */
+static void come_without(struct sk_restoring *rs, int r)
+{
+	if (!rs->state->run_id && may_come_without(r))
+		(void)sk_state_register_bare(rs->state, sk_until(rs->sk));
+}
+
+/* Who is in no run has nobody to tell anything by the agent. */
+static bool can_meet(const struct sk_restoring *rs)
+{
+	return rs->comm.allgather || rs->state->run_id ||
+	       rs->state->job.flags & SK_JOB_READER;
+}
+
+static int find_agent_and_comm(struct sk_restoring *rs)
 {
 	bool fresh = !rs->state->run_id;
+	int r = find_agent(rs);
 
-	if (r >= 0)
-		r = check_rank(&rs->state->job, comm, &rs->err);
-	if (r >= 0)
-		r = find_agent(rs);
-	if (comm)
-		rs->comm = *comm;
-	else if (r < 0 && !rs->state->run_id)
-		return r;	/* in no run: nobody to tell it to */
-	else
+	if (rs->comm.allgather)
+		return r;
+	if (r < 0)
+		come_without(rs, r);
+	if (can_meet(rs))
 		use_agent_comm(rs, fresh);
-	if (r >= 0)
+	return r;
+}
+
+/* What this rank has to tell the others first, where it is refused. */
+static int run(struct sk_restoring *rs)
+{
+	struct sk_err first;
+	int r = 0, mine;
+
+	/* By a comm of the caller's it can be told without an agent. */
+	if (!rs->refused || !rs->comm.allgather)
+		r = find_agent_and_comm(rs);
+	if (!can_meet(rs))
+		return rs->refused ? refuse(rs) : r;
+	if (rs->refused || r >= 0)
 		r = begin(rs);
-	return choose_and_attempt(rs, r);
+	mine = r;
+	first = rs->err;
+	r = choose_and_attempt(rs, r);
+	if (mine >= 0 || !rs->broken || rs->listed_again)
+		return r;
+	/* They did not come to hear it; it is why, all the same. */
+	rs->err = first;
+	return mine;
 }
 
 /* All that were listed are none: there are older ones. */
@@ -583,14 +528,15 @@ static void release(struct sk_restoring *rs)
 	free(rs->text);
 }
 
-static int restore(struct sk_restoring *rs, const struct sk_comm *comm, int r)
+static int restore(struct sk_restoring *rs)
 {
 	uint64_t began = now(rs);
+	int r;
 
 	pthread_mutex_lock(&rs->state->lock);
 	/* The last snapshot may still read what is to be overwritten. */
 	(void)sk_fences_settle(&rs->state->fences, SK_FOREVER);
-	r = run(rs, comm, r);
+	r = run(rs);
 	if (rs->past.run)
 		r = go_further_back(rs, r);
 	rs->report.total_ns = now(rs) - began;
@@ -601,6 +547,14 @@ static int restore(struct sk_restoring *rs, const struct sk_comm *comm, int r)
 	release(rs);
 	pthread_mutex_unlock(&rs->state->lock);
 	return r;
+}
+
+/* To what is wrong with the call nobody listens where the rank is alone, or the
+ * comm is none. */
+static bool can_be_told(const struct sk_restoring *rs,
+			const struct sk_comm *comm)
+{
+	return rs->state->job.world > 1 && (!comm || rs->comm.allgather);
 }
 
 int sk_restore_first(struct sk_state *state, int64_t step,
@@ -615,14 +569,13 @@ int sk_restore_first(struct sk_state *state, int64_t step,
 	if (r < 0)
 		return sk_say(r, &rs.err);
 	rs.sk = state->sk;
-	r = check_comm(&state->job, comm, &rs.err);
-	if (r < 0)
+	r = sk_restore_take_comm(&rs, comm);
+	r = sk_restore_take_options(&rs, step, opts, r);
+	if (r < 0 && !can_be_told(&rs, comm))
 		return sk_say(r, &rs.err);
-	r = copy_options(&rs, step, opts);
-	/* The agent's comm would need an agent first. */
-	if (r < 0 && !comm)
-		return sk_say(r, &rs.err);
-	r = restore(&rs, comm, r);
+	rs.refused = r;
+	rs.refusal = rs.err;
+	r = restore(&rs);
 	if (r < 0)
 		return r;
 	if (ret_report)

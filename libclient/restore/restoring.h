@@ -4,6 +4,7 @@
  * jobs that move bytes. Each file fills in its part, in this order:
  *
  *   restore.c   the call, its attempts, its report
+ *   options.c   what is asked for, and whether that makes sense
  *   agree.c     words that the ranks exchange
  *   portions.c  what is long, some of it at a time
  *   trade.c     what they give to each other
@@ -230,6 +231,8 @@ struct sk_restoring {
 	struct sk_err err;
 	char *text;			/* malloc'ed; instead of err */
 	char note[SK_ERR_MAX];		/* what its ballot has to say */
+	int refused;			/* what was asked for: all hear it */
+	struct sk_err refusal;		/* first, with this. 0: it was not */
 
 	struct sk_conn conn;		/* its own: leases end with it */
 	bool connected;

@@ -234,6 +234,20 @@ int sk_state_register(struct sk_state *state, bool slots, uint64_t until_ns,
 	return slots && !state->n_slots ? add_slots(state, until_ns, err) : 0;
 }
 
+int sk_state_register_bare(struct sk_state *state, uint64_t until_ns)
+{
+	uint32_t described = state->n_locals;
+	int r;
+
+	state->n_locals = 0;
+	state->changed = true;
+	r = sk_state_register(state, false, until_ns, NULL);
+	state->n_locals = described;
+	/* What is kept of it is of nothing. */
+	state->changed = true;
+	return r;
+}
+
 /* ---- sk_prepare ---- */
 
 /* Until the agent has faulted in what is its, and we what we map. */

@@ -15,6 +15,11 @@
 int sk_state_register(struct sk_state *state, bool slots, uint64_t until_ns,
 		      struct sk_err *err);
 
+/** As a rank that describes nothing, where what it describes cannot be
+ * registered: so it is in the job's run, and can meet the others. The next
+ * sk_state_register() tries all of it again. Errors: the same. */
+int sk_state_register_bare(struct sk_state *state, uint64_t until_ns);
+
 /** Takes leave of the agent, unmaps the slots and forgets the layouts. No
  * snapshot may be under way. */
 void sk_state_unregister(struct sk_state *state);

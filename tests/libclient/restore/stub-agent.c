@@ -58,6 +58,13 @@ int sk_state_register(struct sk_state *state, bool slots, uint64_t until_ns,
 	return r;
 }
 
+int sk_state_register_bare(struct sk_state *state, uint64_t until_ns)
+{
+	(void)state;
+	(void)until_ns;
+	return -ECONNRESET;
+}
+
 void sk_state_unregister(struct sk_state *state)
 {
 	for (int kind = 0; kind < 2; kind++)

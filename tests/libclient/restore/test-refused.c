@@ -382,6 +382,121 @@ Test(restore, options_of_one_rank_that_make_no_sense_are_told_to_all)
 	}
 }
 
+static void lack_a_function(struct sk_comm *comm)
+{
+	static const struct sk_comm_device half = { .ordinal = 0 };
+
+	comm->device = &half;
+}
+
+/* Nothing but what it must have is called. */
+static void leave_reserved(struct sk_comm *comm)
+{
+	comm->reserved[0] = comm;
+	comm->exchange = (void *)1;
+	comm->abort = (void *)1;
+	comm->device = (void *)1;
+}
+
+/* Nor for whose comm is not as the others'. */
+Test(restore, a_comm_of_one_rank_that_makes_no_sense_is_told_to_all)
+{
+	static const struct {
+		void (*spoil)(struct sk_comm *comm);
+		const char *words;
+	} cases[] = {
+		{ lack_a_function, "rank 1: sk_comm.device lacks a function" },
+		{ leave_reserved, "rank 1: sk_comm.reserved" },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct rank ranks[RANKS_MAX] = { 0 };
+		struct test test;
+
+		plain_test(&test, 3, 3);
+		save(&test, 1, 10, 0);
+		for (int k = 0; k < 3; k++)
+			ranks[k].comm_world = 3;
+		ranks[1].spoil = cases[i].spoil;
+		cr_assert_eq(run_plain(&test, ranks, SK_LATEST, NULL),
+			     -EINVAL);
+		for (int k = 0; k < 3; k++) {
+			cr_assert(!strncmp(ranks[k].text, cases[i].words,
+					   strlen(cases[i].words)),
+				  "rank %d: %s", k, ranks[k].text);
+			cr_assert_eq(ranks[k].aborts, 0);
+			cr_assert_eq(ranks[k].gathers, ranks[0].gathers);
+		}
+		close_ranks(&test, ranks);
+		free_test(&test);
+	}
+}
+
+static void have_no_way(struct sk_comm *comm)
+{
+	comm->allgather = NULL;
+}
+
+/* They cannot be told, and need not wait. */
+Test(restore, a_comm_without_words_is_broken_off)
+{
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	for (int i = 0; i < 2; i++) {
+		ranks[i].comm_world = 2;
+		ranks[i].spoil = have_no_way;
+	}
+	cr_assert_eq(run_plain(&test, ranks, SK_LATEST, NULL), -EINVAL);
+	for (int i = 0; i < 2; i++) {
+		cr_assert_str_eq(ranks[i].text, "sk_comm.allgather is NULL");
+		cr_assert_eq(ranks[i].aborts, 1);
+	}
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
+/* Whom nobody hears says what is wrong with the call, and not that. */
+static int nobody_comes(void *ctx, const void *in, size_t bytes, void *out,
+			uint32_t timeout_ms)
+{
+	(void)ctx;
+	(void)in;
+	(void)bytes;
+	(void)out;
+	(void)timeout_ms;
+	return -ETIMEDOUT;
+}
+
+static void be_left_alone(struct sk_comm *comm)
+{
+	comm->allgather = nobody_comes;
+}
+
+Test(restore, who_is_refused_and_alone_knows_why)
+{
+	const struct sk_restore_options wrong = { .flags = 1u << 31 };
+	struct rank ranks[RANKS_MAX] = { 0 };
+	struct test test;
+
+	plain_test(&test, 2, 2);
+	save(&test, 1, 10, 0);
+	for (int i = 0; i < 2; i++) {
+		ranks[i].comm_world = 2;
+		ranks[i].spoil = be_left_alone;
+	}
+	cr_assert_eq(run_plain(&test, ranks, SK_LATEST, &wrong), -EINVAL);
+	for (int i = 0; i < 2; i++) {
+		cr_assert(strstr(ranks[i].text, "sk_restore_options.flags"),
+			  "%s", ranks[i].text);
+		cr_assert_eq(ranks[i].aborts, 1);
+	}
+	close_ranks(&test, ranks);
+	free_test(&test);
+}
+
 static int restore_alone(struct test *test, int32_t comm_world,
 			 struct rank *ret_rank)
 {

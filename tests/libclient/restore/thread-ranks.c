@@ -186,6 +186,8 @@ static void *rank_main(void *arg)
 	struct rank *r = arg;
 	struct sk_comm comm = comm_of(r);
 
+	if (r->spoil)
+		r->spoil(&comm);
 	r->result = sk_restore(r->state, r->step, &comm, r->opts, &r->report);
 	if (r->result < 0)
 		(void)snprintf(r->text, sizeof(r->text), "%s", sk_error());

@@ -30,6 +30,7 @@ struct rank {
 	int32_t comm_world;		/* that it says; 0: none */
 	int shift;			/* its state is of a rank so many on */
 	void (*more)(struct rank *r);	/* describes more, or otherwise */
+	void (*spoil)(struct sk_comm *comm);	/* NULL, or: of its comm */
 	/* NULL, or: changes @bytes that this one says. */
 	void (*lie)(void *said, size_t bytes);
 };
