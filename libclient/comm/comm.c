@@ -2,6 +2,7 @@
 #include "comm/comm.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -133,35 +134,56 @@ static int ask(struct sk_agent_comm *c, struct sk_conn *conn,
 	return sk_conn_ask(conn, msg, &fd, fd >= 0, m->until_ns, &err);
 }
 
-static int try_to_give(struct sk_agent_comm *c, const struct meeting *m,
-		       struct sk_conn *conn, struct sk_msg *msg)
+/* The descriptor of what is given: of what is said in the message itself one of
+ * no use, in the place of that which the answer will bring. Who cannot have one
+ * now could not take it either, when the others have gone on. */
+static int make_descriptor(struct sk_agent_comm *c, const struct meeting *m,
+			   const struct sk_conn *conn)
 {
 	const struct sk_os *os = c->sk->os;
 	const struct iovec part = { (void *)m->in, m->bytes };
-	int fd = -1, r = connect_known(c, m->until_ns, conn);
+
+	if (m->bytes > SK_GATHER_INLINE)
+		return sk_memfd_with(os, "shardkeep:gather", &part, 1);
+	return os->fcntl(os, conn->sock, F_DUPFD_CLOEXEC, 3);
+}
+
+static int try_to_give(struct sk_agent_comm *c, const struct meeting *m,
+		       struct sk_conn *conn, struct sk_msg *msg, int *ret_fd)
+{
+	int fd, r = connect_known(c, m->until_ns, conn);
 
 	if (r < 0)
 		return r;
-	if (m->bytes > SK_GATHER_INLINE)
-		r = fd = sk_memfd_with(os, "shardkeep:gather", &part, 1);
+	r = fd = make_descriptor(c, m, conn);
 	if (r >= 0)
-		r = ask(c, conn, m, fd, msg);
-	if (fd >= 0)
-		(void)os->close(os, fd);
-	if (r < 0)
+		r = ask(c, conn, m, m->bytes > SK_GATHER_INLINE ? fd : -1, msg);
+	if (r < 0) {
+		sk_close_fds(c->sk->os, &fd, fd >= 0);
 		sk_conn_close(conn);
-	return r;
+		return r;
+	}
+	*ret_fd = fd;
+	return 0;
 }
 
+/* The descriptor is held until there is an answer. */
 static int give(struct sk_agent_comm *c, const struct meeting *m,
 		struct sk_conn *conn, struct sk_msg *msg)
 {
-	int r;
+	const struct sk_os *os = c->sk->os;
+	struct pollfd answer = { .events = POLLIN };
+	int r, fd = -1;
 
 	do
-		r = try_to_give(c, m, conn, msg);
+		r = try_to_give(c, m, conn, msg, &fd);
 	while (must_try_again(c, r, m->until_ns));
-	return r;
+	if (r < 0)
+		return r;
+	answer.fd = conn->sock;
+	(void)os->poll(os, &answer, 1, m->until_ns);
+	(void)os->close(os, fd);
+	return 0;
 }
 
 /* Once it is held this rank has been there, whatever it can take of it. */

@@ -8,7 +8,6 @@
 
 #include "base/util.h"
 #include "conn/check.h"
-#include "restore/ballot.h"
 
 /* Bytes of all ranks in one gather, where what each has to say is long. */
 #define AT_ONCE ((size_t)4 << 20)
@@ -66,15 +65,15 @@ static void explain(struct sk_restoring *rs, int r)
 			     job->name);
 }
 
-/* What all give comes to @all, of world * @bytes. */
-static int gather_into(struct sk_restoring *rs, const void *in, size_t bytes,
-		       void *all, uint32_t more_ms)
+int sk_restore_give(struct sk_restoring *rs, const void *in, size_t bytes,
+		    void *all, uint32_t more_ms)
 {
 	size_t world = (size_t)rs->state->job.world;
 	uint64_t began = rs->sk->os->now_ns(rs->sk->os);
 	int r = 0;
 
 	assert(world && rs->state->job.rank < rs->state->job.world);
+	rs->missed = false;
 	if (rs->broken)
 		return -ETIMEDOUT;
 	if (world == 1)
@@ -87,7 +86,8 @@ static int gather_into(struct sk_restoring *rs, const void *in, size_t bytes,
 	if (r >= 0)
 		return check_own(rs, in, bytes, all);
 	/* The others have all: this rank says so with its next word. */
-	if (rs->agent_comm.met)
+	rs->missed = rs->agent_comm.met;
+	if (rs->missed)
 		return sk_err_errno(&rs->err, r, "rank %d cannot take what "
 				    "the other ranks say",
 				    rs->state->job.rank);
@@ -117,12 +117,18 @@ int sk_restore_gather(struct sk_restoring *rs, int r, const void *in,
 		      size_t bytes, void *ret_all)
 {
 	_cleanup_free_ void *all = NULL;
+	bool gives;
+	int given = 0;
 
 	if (r >= 0)
 		r = make_room(rs, bytes, &all);
+	gives = r >= 0;
 	r = sk_restore_agreed(rs, r);
-	if (r >= 0)
-		r = gather_into(rs, in, bytes, all, 0);
+	/* Who has not heard that the others go on is needed all the same. */
+	if (r >= 0 || (gives && rs->missed))
+		given = sk_restore_give(rs, in, bytes, all, 0);
+	if (r >= 0 || (given < 0 && !rs->missed))
+		r = given;
 	if (r < 0)
 		return r;
 	*(void **)ret_all = sk_take_ptr(all);
@@ -136,150 +142,6 @@ size_t sk_restore_portion(const struct sk_restoring *rs, size_t bytes)
 	assert(bytes && rs->state->job.world > 0);
 	n = AT_ONCE / (uint32_t)rs->state->job.world / bytes;
 	return n ? n : 1;
-}
-
-/* Room that was there before: first for what is said in each step. */
-static struct sk_restore_word *words_of(const struct sk_restoring *rs)
-{
-	return rs->state->said;
-}
-
-static struct sk_restore_ballot *ballots_of(const struct sk_restoring *rs)
-{
-	static_assert(sizeof(struct sk_restore_word) +
-		      sizeof(struct sk_restore_ballot) <= SK_SAID_BYTES,
-		      "a state has room for them");
-	return (void *)(words_of(rs) + rs->state->job.world);
-}
-
-/* Cannot this rank take a portion, the others can, and wait for the next. */
-int sk_restore_hear(struct sk_restoring *rs, int32_t of, const char *mine,
-		    char *ret)
-{
-	char said[SK_ERR_MAX] = "", *all = (void *)words_of(rs);
-	size_t n = sizeof(struct sk_restore_word);
-
-	(void)snprintf(said, sizeof(said), "%s", mine);
-	memset(ret, 0, SK_ERR_MAX);
-	for (size_t at = 0; at < SK_ERR_MAX - 1; at += n) {
-		int r;
-
-		n = SK_ERR_MAX - at < n ? SK_ERR_MAX - at : n;
-		r = gather_into(rs, said + at, n, all, 0);
-		if (r < 0 && rs->broken)
-			return r;
-		if (r >= 0)
-			memcpy(ret + at, all + (size_t)of * n, n);
-	}
-	ret[SK_ERR_MAX - 1] = '\0';
-	return 0;
-}
-
-/* Of the first rank that has one. */
-static int32_t first_failed(const struct sk_restoring *rs)
-{
-	int32_t i = 0;
-
-	while (i < rs->state->job.world && words_of(rs)[i].status >= 0)
-		i++;
-	return i;
-}
-
-/* The status of all: that of rank @i, whose sentence all hear. */
-static int hear_error(struct sk_restoring *rs, int32_t i, int status)
-{
-	char text[SK_ERR_MAX];
-	int r = sk_restore_hear(rs, i, rs->err.text, text);
-
-	if (r < 0)
-		return r;
-	if (rs->state->job.world == 1)
-		return status;
-	return sk_err_set(&rs->err, status, "rank %d: %.*s", i,
-			  SK_ERR_MAX - 1, text);
-}
-
-static int exchange_words(struct sk_restoring *rs, int r,
-			  struct sk_restore_word *word, uint32_t more_ms)
-{
-	struct sk_restore_word *words = words_of(rs);
-
-	word->status = r < 0 ? r : 0;
-	word->stale = rs->stale;
-	r = gather_into(rs, word, sizeof(*word), words, more_ms);
-	for (int32_t i = 0; r >= 0 && i < rs->state->job.world; i++)
-		rs->stale_anywhere |= words[i].stale;
-	return r;
-}
-
-int sk_restore_agree(struct sk_restoring *rs, int r,
-		     struct sk_restore_word *word,
-		     struct sk_restore_word **ret_words,
-		     uint32_t more_ms)
-{
-	int32_t failed;
-
-	if (r < 0 && rs->told)
-		return r;
-	r = exchange_words(rs, r, word, more_ms);
-	if (r < 0)
-		return r;
-	failed = first_failed(rs);
-	rs->told = failed < rs->state->job.world;
-	if (rs->told)
-		return hear_error(rs, failed, words_of(rs)[failed].status);
-	if (ret_words)
-		*ret_words = words_of(rs);
-	return 0;
-}
-
-int sk_restore_agreed(struct sk_restoring *rs, int r)
-{
-	struct sk_restore_word word = { 0 };
-
-	return sk_restore_agree(rs, r, &word, NULL, 0);
-}
-
-int sk_restore_told(struct sk_restoring *rs, int r)
-{
-	struct sk_restore_word word = { 0 };
-	const struct sk_err mine = rs->err;
-	bool same = true;
-	int32_t failed;
-	int all;
-
-	if (r >= 0 || rs->told || rs->broken)
-		return r;
-	all = exchange_words(rs, r, &word, 0);
-	if (all < 0)
-		return all;
-	for (int32_t i = 0; i < rs->state->job.world; i++)
-		same &= words_of(rs)[i].status == r;
-	rs->told = true;
-	rs->err = mine;
-	failed = first_failed(rs);
-	return same ? r : hear_error(rs, failed, words_of(rs)[failed].status);
-}
-
-uint32_t sk_restore_more_ms(uint64_t ns)
-{
-	uint64_t ms = ns / 1000000 * 8;
-
-	return ms > 3000000 ? 3000000 : (uint32_t)ms;
-}
-
-void sk_restore_anew(struct sk_restoring *rs)
-{
-	rs->told = false;
-}
-
-int sk_restore_cast(struct sk_restoring *rs,
-		    const struct sk_restore_ballot *mine,
-		    const struct sk_restore_ballot **ret_all,
-		    uint32_t more_ms)
-{
-	*ret_all = ballots_of(rs);
-	return gather_into(rs, mine, sizeof(*mine), ballots_of(rs), more_ms);
 }
 
 /* ---- bytes ---- */

@@ -18,6 +18,9 @@ struct sk_restore_word {
 	uint64_t extra;
 	uint32_t stale;		/* what its agent listed is not there */
 	uint32_t whole;		/* its agent says that it has all */
+	uint64_t reserved;
+	uint32_t kind;		/* words.c: where this rank is */
+	uint32_t reserved_;
 };
 
 /*
@@ -28,6 +31,10 @@ struct sk_restore_word {
  * it. Its sentence comes after it, of one rank alone and in the words' room, so
  * that a world's words stay small. An error that all have heard is said no
  * more: a step that is called with it is none, on all ranks alike.
+ *
+ * By the agent a rank may have given its word, and not take those of the others
+ * (rs->missed): they may be hearing a sentence by then, which it hears by saying
+ * its word again.
  */
 
 /**
@@ -48,10 +55,11 @@ int sk_restore_agreed(struct sk_restoring *rs, int r);
  * each keeps its own sentence. */
 int sk_restore_told(struct sk_restoring *rs, int r);
 /** All hear what rank @of says, and gives at @mine, in @ret (SK_ERR_MAX bytes):
- * where all know that it has something to say. The words of the step before are
- * gone then. Fails, with a sentence, only where the comm does. */
-int sk_restore_hear(struct sk_restoring *rs, int32_t of, const char *mine,
-		    char *ret);
+ * where all know that it has something to say, of what is @status to all. The
+ * words of the step before are gone then. Fails, with a sentence, only where
+ * the comm does. */
+int sk_restore_hear(struct sk_restoring *rs, int32_t of, int status,
+		    const char *mine, char *ret);
 /** What is left to the others, beside their timeout, for what took this rank
  * @ns: they may have much more to do. */
 uint32_t sk_restore_more_ms(uint64_t ns);
@@ -61,6 +69,10 @@ void sk_restore_anew(struct sk_restoring *rs);
  * what this rank has to say, and an error is everybody's. */
 int sk_restore_gather(struct sk_restoring *rs, int r, const void *in,
 		      size_t bytes, void *ret_all);
+/** The comm's allgather: what all give comes to @all, of world * @bytes. It is
+ * no step; steps are made of it. */
+int sk_restore_give(struct sk_restoring *rs, const void *in, size_t bytes,
+		    void *all, uint32_t more_ms);
 /** Every rank's ballot into *ret_all, which stays until the next: the first
  * step, in which nobody has an error that it would not be told with. */
 int sk_restore_cast(struct sk_restoring *rs,

@@ -69,8 +69,9 @@ static int heard_of(struct sk_restoring *rs, int32_t i, int status,
 		    const char *what)
 {
 	char text[SK_ERR_MAX];
-	int r = sk_restore_hear(rs, i, rs->note, text);
+	int r = sk_restore_hear(rs, i, status, rs->note, text);
 
+	rs->told = true;
 	return r < 0 ? r : sk_err_set(&rs->err, status, "job \"%s\" %s%.*s",
 				      rs->state->job.name, what,
 				      SK_ERR_MAX - 1, text);
@@ -79,8 +80,9 @@ static int heard_of(struct sk_restoring *rs, int32_t i, int status,
 static int cannot_tell(struct sk_restoring *rs, int32_t i)
 {
 	char text[SK_ERR_MAX];
-	int r = sk_restore_hear(rs, i, rs->note, text);
+	int r = sk_restore_hear(rs, i, -EIO, rs->note, text);
 
+	rs->told = true;
 	return r < 0 ? r : sk_err_set(&rs->err, -EIO, "nobody can tell "
 				      "whether job \"%s\" has a snapshot, "
 				      "rank %d cannot read the store: %.*s",
@@ -138,7 +140,7 @@ static int first_error(struct sk_restoring *rs,
 {
 	char text[SK_ERR_MAX];
 	int32_t i = 0;
-	int r;
+	int status, r;
 
 	while (i < rs->state->job.world && ballots[i].status >= 0)
 		i++;
@@ -146,10 +148,11 @@ static int first_error(struct sk_restoring *rs,
 		return 0;
 	if (rs->state->job.world == 1)
 		return ballots[i].status;
-	r = sk_restore_hear(rs, i, rs->note, text);
-	return r < 0 ? r : sk_err_set(&rs->err, ballots[i].status,
-				      "rank %d: %.*s", i, SK_ERR_MAX - 1,
-				      text);
+	status = ballots[i].status;
+	r = sk_restore_hear(rs, i, status, rs->note, text);
+	rs->told = true;
+	return r < 0 ? r : sk_err_set(&rs->err, status, "rank %d: %.*s", i,
+				      SK_ERR_MAX - 1, text);
 }
 
 static int check_ballots(struct sk_restoring *rs,

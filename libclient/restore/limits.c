@@ -31,10 +31,10 @@ static int refuse_job(struct sk_restoring *rs, int32_t i)
 {
 	const char *mine = rs->state->job.name;
 	char first[SK_ERR_MAX], other[SK_ERR_MAX];
-	int r = sk_restore_hear(rs, 0, mine, first);
+	int r = sk_restore_hear(rs, 0, -EINVAL, mine, first);
 
 	if (r >= 0)
-		r = sk_restore_hear(rs, i, mine, other);
+		r = sk_restore_hear(rs, i, -EINVAL, mine, other);
 	if (r < 0)
 		return r;
 	return sk_err_set(&rs->err, -EINVAL, "rank 0 restores job %.80s and "

@@ -404,13 +404,8 @@ static void come_without(struct sk_restoring *rs, int r)
 		(void)sk_state_register_bare(rs->state, sk_until(rs->sk));
 }
 
-/* Who is in no run has nobody to tell anything by the agent. */
-static bool can_meet(const struct sk_restoring *rs)
-{
-	return rs->comm.allgather || rs->state->run_id ||
-	       rs->state->job.flags & SK_JOB_READER;
-}
-
+/* Who is in no run has nobody to tell anything by the agent, and gets no comm
+ * of it. */
 static int find_agent_and_comm(struct sk_restoring *rs)
 {
 	bool fresh = !rs->state->run_id;
@@ -420,7 +415,7 @@ static int find_agent_and_comm(struct sk_restoring *rs)
 		return r;
 	if (r < 0)
 		come_without(rs, r);
-	if (can_meet(rs))
+	if (r >= 0 || rs->state->run_id)
 		use_agent_comm(rs, fresh);
 	return r;
 }
@@ -434,7 +429,7 @@ static int run(struct sk_restoring *rs)
 	/* By a comm of the caller's it can be told without an agent. */
 	if (!rs->refused || !rs->comm.allgather)
 		r = find_agent_and_comm(rs);
-	if (!can_meet(rs))
+	if (r < 0 && !rs->comm.allgather)
 		return rs->refused ? refuse(rs) : r;
 	if (rs->refused || r >= 0)
 		r = begin(rs);

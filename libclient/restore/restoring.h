@@ -5,7 +5,8 @@
  *
  *   restore.c   the call, its attempts, its report
  *   options.c   what is asked for, and whether that makes sense
- *   agree.c     words that the ranks exchange
+ *   agree.c     what the ranks exchange, by whichever comm
+ *   words.c     words that they say in turn, and sentences
  *   portions.c  what is long, some of it at a time
  *   trade.c     what they give to each other
  *   offer.c     snapshots that this rank's agent has
@@ -253,6 +254,8 @@ struct sk_restoring {
 	int32_t *node_of;		/* per rank */
 	bool apart;			/* several nodes, and a comm for them */
 	bool broken;			/* the comm failed */
+	bool missed;			/* it did not, the last time, but this
+					 * rank could not take what came */
 	bool told;			/* all ranks have heard the last error;
 					 * agree.h */
 	bool device_on;			/* the comm's is begun */
