@@ -287,6 +287,9 @@ static bool killed_at(struct story *t, enum sk_fault_op op, uint64_t nth)
 	start(t, pids, restore);
 	hit = end_life(t, pids);
 	__atomic_store_n(&t->fault->rule_count, 0, __ATOMIC_SEQ_CST);
+	/* It dies, though it may not be dead by now. */
+	for (; !hit && sk_fault_os_hits(t->fault); usleep(1000))
+		hit = see_to_agent(t);
 	hit |= was_killed_late(t);
 	check_results(t, op, nth);
 	t->tried++;
