@@ -8,6 +8,7 @@ import errno
 import glob
 import os
 import signal
+import subprocess
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from harness import Nodes, run
 from models import Shard, sharded, whole
-from shardkeep import Client, Damaged, Error, snapshots
+from shardkeep import Client, Damaged, Error, NotFound, snapshots
+from shardkeep._tools import path as program
 from shardkeep.torch import Checkpointer
 from shardkeep.torch.dcp import ShardkeepReader
 from torch import nn
@@ -183,3 +185,58 @@ def test_what_never_was_whole_is_nothing(nodes):
     found = snapshots(client, "once")
     client.close()
     assert found and not any(s["complete"] for s in found)
+
+
+def _sharded(sockets: list[str]) -> Checkpointer:
+    """Of a model that takes both ranks; their agents are two."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = nn.Module()
+    model.w = nn.Parameter(sharded(whole("w", (6, 2)), mesh, (Shard(0),),
+                                   True))
+    return Checkpointer(model, socket=sockets[dist.get_rank()], **OPTIONS)
+
+
+def _saves_in_part(sockets: list[str], ranks: tuple[int, ...]) -> None:
+    """Each rank that is named; the others end before that."""
+    with _sharded(sockets) as ck:
+        assert ck.restore() is None
+        if dist.get_rank() in ranks:
+            ck.snapshot(1)
+            ck.wait(until="sealed")
+        os._exit(0)
+
+
+def _is_in_part(sockets: list[str]) -> None:
+    with _sharded(sockets) as ck:
+        for _ in range(2):
+            with pytest.raises(NotFound, match="step 1 .* is not complete on "
+                                               "the 2 nodes"):
+                ck.restore()
+
+
+def _begins_anew(sockets: list[str]) -> None:
+    with _sharded(sockets) as ck:
+        assert ck.restore() is None
+        ck.snapshot(1)
+        ck.wait(until="sealed")
+
+
+def _goes_on(sockets: list[str]) -> None:
+    with _sharded(sockets) as ck:
+        assert ck.restore() == 1
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_is_there_in_part_of_several_nodes(nodes, lost):
+    """Whether it was ever whole no agent knows: a job that ended in its first
+    snapshot, and one of which a node has lost its memory, leave the same.
+    Somebody says that nothing was, and it begins anew."""
+    run(2, _saves_in_part, list(nodes), (0, 1) if lost else (0,))
+    if lost:
+        nodes.restart(1, signal.SIGKILL, disk=False)
+    run(2, _is_in_part, list(nodes))
+    for where in ("--memory", "--disk"):
+        subprocess.run([program("cachectl"), "evict", "--force", where,
+                        "--socket", nodes[0], "once/1"], check=False)
+    run(2, _begins_anew, list(nodes))
+    run(2, _goes_on, list(nodes))
