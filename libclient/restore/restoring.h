@@ -3,8 +3,11 @@
  * One restore: what its files share, from the snapshots that there are to the
  * jobs that move bytes. Each file fills in its part, in this order:
  *
- *   restore.c   the call, its attempts, its report
+ *   restore.c   the call, attempt after attempt, its report
  *   options.c   what is asked for, and whether that makes sense
+ *   begin.c     the agent, before ranks meet
+ *   attempt.c   one snapshot that is tried
+ *   sentence.c  what is said of a failure
  *   agree.c     what the ranks exchange, by whichever comm
  *   words.c     words that they say in turn, and sentences
  *   portions.c  what is long, some of it at a time
