@@ -33,8 +33,8 @@ struct sk_restore_word {
  * more: a step that is called with it is none, on all ranks alike.
  *
  * By the agent a rank may have given its word, and not take those of the others
- * (rs->missed): they may be hearing a sentence by then, which it hears by saying
- * its word again.
+ * (rs->missed): they may be hearing a sentence by then, which it hears as well
+ * by saying its word again.
  */
 
 /**
