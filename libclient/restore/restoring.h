@@ -160,7 +160,8 @@ struct sk_restore_image {
 	struct sk_restore_sums sums;
 	int64_t *turns;			/* sk_layout_turns(); NULL: not asked */
 	uint32_t next;			/* after the entry found last: plan.c */
-	uint8_t *verified;		/* bit per checksum: source.c */
+	uint8_t *verified;		/* bit per (place, checksum), of
+					 * this node's; NULL: none. sums.h */
 	struct sk_restore_place places[SK_PLACES];
 };
 

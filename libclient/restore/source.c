@@ -80,11 +80,7 @@ static int have_at_hand(struct sk_restoring *rs, uint32_t image,
 		r = sk_restore_named_entry(rs, image, w->entry, ret);
 	if (r >= 0 && *ret)
 		r = sk_restore_need_sums(rs, image, w->place, *ret);
-	if (r < 0 || i->verified)
-		return r;
-	i->verified = calloc(1, i->layout->n_sums / 8 + 1u);
-	return i->verified ? r :
-	       sk_err_set(&rs->err, -ENOMEM, "no memory to verify an image");
+	return r < 0 ? r : sk_restore_may_verify(rs, i);
 }
 
 int sk_restore_find_source(struct sk_restoring *rs,
@@ -141,14 +137,13 @@ static void note_bad(struct sk_restoring *rs, const struct sk_sourced *s)
 static void note_sum(struct sk_restoring *rs, const struct sk_sourced *s,
 		     uint32_t chunk, uint64_t sum, uint64_t bytes)
 {
-	const struct sk_restore_image *image = &rs->images[s->image];
-	uint32_t i = s->entry->first_sum + chunk;
+	struct sk_restore_image *image = &rs->images[s->image];
 
 	__atomic_fetch_add(&rs->report.bytes_verified, bytes,
 			   __ATOMIC_RELAXED);
 	if (sum != sk_restore_sum(image, s->entry, chunk))
 		note_bad(rs, s);
-	sk_bit_set(image->verified, i);
+	sk_restore_note_verified(image, s->place, s->entry, chunk);
 }
 
 /* Of a file: a copy of ours, of all of the chunk or of what is wanted. */
@@ -177,7 +172,8 @@ static int pack_chunk(struct sk_restoring *rs, const struct sk_sourced *s,
 {
 	const struct sk_restore_image *image = &rs->images[s->image];
 	bool verify = !(rs->flags & SK_RESTORE_NO_VERIFY) &&
-		      !sk_bit(image->verified, s->entry->first_sum + chunk);
+		      !sk_restore_is_verified(image, s->place, s->entry,
+					      chunk);
 	uint64_t sum;
 	int r = 0;
 

@@ -147,3 +147,37 @@ int sk_restore_read_sums(struct sk_restoring *rs,
 		sk_restore_free_sums(image);
 	return r;
 }
+
+/* ---- those that were compared ---- */
+
+int sk_restore_may_verify(struct sk_restoring *rs,
+			  struct sk_restore_image *image)
+{
+	assert(image->layout);
+	if (!image->verified)
+		image->verified = calloc(1, (uint64_t)image->layout->n_sums *
+						2 / 8 + 1);
+	return image->verified ? 0 : no_memory(rs, image);
+}
+
+static uint64_t bit_of(const struct sk_restore_image *image, uint32_t place,
+		       const struct sk_entry *e, uint32_t chunk)
+{
+	assert(place < 2 && chunk < e->n_sums);
+	return (uint64_t)place * image->layout->n_sums + e->first_sum + chunk;
+}
+
+bool sk_restore_is_verified(const struct sk_restore_image *image,
+			    uint32_t place, const struct sk_entry *e,
+			    uint32_t chunk)
+{
+	return image->verified &&
+	       sk_bit(image->verified, bit_of(image, place, e, chunk));
+}
+
+void sk_restore_note_verified(struct sk_restore_image *image, uint32_t place,
+			      const struct sk_entry *e, uint32_t chunk)
+{
+	if (image->verified)
+		sk_bit_set(image->verified, bit_of(image, place, e, chunk));
+}

@@ -23,4 +23,16 @@ bool sk_restore_has_sums(const struct sk_restore_image *image,
 uint64_t sk_restore_sum(const struct sk_restore_image *image,
 			const struct sk_entry *entry, uint32_t chunk);
 
+/** Room to note which chunks of the image this rank has verified. -ENOMEM. */
+int sk_restore_may_verify(struct sk_restoring *rs,
+			  struct sk_restore_image *image);
+/** Whether it has, of those at @place, 0 or 1: what is damaged at one may be
+ * good at the other, and the other way round. Any thread. */
+bool sk_restore_is_verified(const struct sk_restore_image *image,
+			    uint32_t place, const struct sk_entry *entry,
+			    uint32_t chunk);
+/** It has, whatever came of it. Where there is room; any thread. */
+void sk_restore_note_verified(struct sk_restore_image *image, uint32_t place,
+			      const struct sk_entry *entry, uint32_t chunk);
+
 #endif

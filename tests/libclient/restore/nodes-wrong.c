@@ -5,6 +5,7 @@
  * come back with less than they had.
  */
 #include <fcntl.h>
+#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,6 +35,7 @@ static const int home[4] = { 0, 0, 1, 1 }, away[4] = { 0, 1, 2, 1 };
 
 struct going_wrong {
 	int64_t from, to;	/* steps to save, where it is that side */
+	bool write;		/* and to wait for on disk */
 	int culprit;		/* rank; -1: none */
 	int die_at, stop_at, odd_at;
 	bool lies;
@@ -70,6 +72,11 @@ static void save_steps(struct rank *rank)
 	for (int64_t step = g->from; step <= g->to; step++) {
 		rank_write(rank, step);
 		rank_snapshot(rank, step, SK_SEALED);
+		if (!g->write)
+			continue;
+		CHECK(!sk_flush(rank->state, step), "%s", sk_error());
+		CHECK(!sk_wait(rank->state, step, SK_WRITTEN, 60000), "%s",
+		      sk_error());
 	}
 }
 
@@ -181,6 +188,17 @@ static void test_lies(struct scene *scene, struct sums *sums)
 	scene->job_flags = 0;
 }
 
+static void flip_last(const char *path, uint64_t bytes)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	char byte;
+
+	CHECK(fd >= 0 && pread(fd, &byte, 1, (off_t)bytes - 1) == 1);
+	byte ^= 4;
+	CHECK(pwrite(fd, &byte, 1, (off_t)bytes - 1) == 1);
+	close(fd);
+}
+
 /* The last byte of an image in the memory of a node. */
 static void flip(const struct scene *node, const char *job, int64_t step,
 		 int rank)
@@ -191,9 +209,8 @@ static void flip(const struct scene *node, const char *job, int64_t step,
 	struct sk_wire_image *images;
 	struct sk_opened_image o;
 	struct sk_err err = { "" };
-	char path[64], byte;
+	char path[64];
 	size_t n, flipped = 0;
-	int fd;
 
 	strcpy(id.job, job);
 	CHECK(!sk_conn_open(os, node->socket, sk_until_ms(os, 10000), &conn,
@@ -209,12 +226,7 @@ static void flip(const struct scene *node, const char *job, int64_t step,
 		      err.text);
 		(void)snprintf(path, sizeof(path), "/proc/self/fd/%d",
 			       o.data);
-		fd = open(path, O_RDWR | O_CLOEXEC);
-		CHECK(fd >= 0 && pread(fd, &byte, 1,
-				       (off_t)images[i].bytes - 1) == 1);
-		byte ^= 4;
-		CHECK(pwrite(fd, &byte, 1, (off_t)images[i].bytes - 1) == 1);
-		close(fd);
+		flip_last(path, images[i].bytes);
 		sk_close_fd(o.data);
 		sk_close_fd(o.header);
 		flipped++;
@@ -222,6 +234,16 @@ static void flip(const struct scene *node, const char *job, int64_t step,
 	free(images);
 	sk_conn_close(&conn);
 	CHECK(flipped == 1, "%zu images", flipped);
+}
+
+/* And on its disk: of rank 1, of step 11. */
+static int flip_file(const char *path, const struct stat *st, int type,
+		     struct FTW *ftw)
+{
+	if (type == FTW_F && strstr(path, "step-000000000011/") &&
+	    !strncmp(path + ftw->base, "rank-00001-", 11))
+		flip_last(path, (uint64_t)st->st_size);
+	return 0;
 }
 
 static void restart(struct scene *node, int sig)
@@ -251,6 +273,23 @@ static void test_damage(struct scene *scene, struct sums *sums)
 		run_wrong(scene, job, &g, load_wrong);
 		CHECK(sums->damaged, "nobody set an image aside");
 	}
+}
+
+/* What was found spoilt in memory is looked at again on the same node's disk,
+ * and is as spoilt there. Rank 1 comes back on another node. */
+static void test_damaged_twice(struct scene *scene, struct sums *sums)
+{
+	struct going_wrong g = { .from = 10, .to = 11, .write = true,
+				 .culprit = -1 };
+
+	run_wrong(scene, "twice", &g, save_steps);
+	flip(&scene->nodes[0], "twice", 11, 1);
+	CHECK(!nftw(scene->nodes[0].store, flip_file, 16, FTW_PHYS));
+	*sums = (struct sums){ 0 };
+	g = (struct going_wrong){ .culprit = -1, .got = 10, .sums = sums };
+	run_wrong(scene, "twice", &g, load_wrong);
+	CHECK(sums->damaged >= 2, "%llu images set aside",
+	      (unsigned long long)sums->damaged);
 }
 
 /* A node that was stopped has what it wrote, and one that was killed has not:
@@ -284,6 +323,7 @@ static void test_wrong(struct scene *scene)
 	test_gone(scene);
 	test_odd(scene);
 	test_lies(scene, sums);
+	test_damaged_twice(scene, sums);
 	test_lost(scene, sums);
 	test_damage(scene, sums);
 	CHECK(!munmap(sums, sizeof(*sums)));
