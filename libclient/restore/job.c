@@ -108,6 +108,16 @@ static int deliver(struct sk_restoring *rs, const struct sk_local *local,
 	return 0;
 }
 
+bool sk_restore_job_is_verified(const struct sk_restoring *rs,
+				const struct sk_restore_job *job)
+{
+	const struct sk_restore_piece *p = &rs->pieces[job->piece];
+
+	return !p->place && !sk_bit(rs->bad, p->image) &&
+	       sk_restore_is_verified(&rs->images[p->image], 0, p->entry,
+				      job->chunk);
+}
+
 /* For others, who read it where it is. */
 static void hash_chunk(struct sk_restoring *rs, struct sk_restore_job *job,
 		       uintptr_t base)
@@ -126,10 +136,14 @@ int sk_restore_run_job(struct sk_restoring *rs, struct sk_restore_job *job,
 	const struct sk_restore_piece *p = &rs->pieces[job->piece];
 	struct sk_passing passing;
 	uint64_t *bytes, sum = 0;
+	bool verify;
 	int r;
 
+	job->good |= job->verify && sk_restore_job_is_verified(rs, job);
+	verify = job->verify && !job->good;
 	if (job->hash_only) {
-		hash_chunk(rs, job, base);
+		if (verify)
+			hash_chunk(rs, job, base);
 		return 0;
 	}
 	r = sk_restore_prepare_job(rs, job, base, &passing, err);
@@ -137,10 +151,10 @@ int sk_restore_run_job(struct sk_restoring *rs, struct sk_restore_job *job,
 		return r;
 	touch(rs, p);
 	r = deliver(rs, &rs->state->locals[p->local], &passing,
-		    job->verify ? &sum : NULL, err);
+		    verify ? &sum : NULL, err);
 	if (r < 0)
 		return r;
-	if (job->verify)
+	if (verify)
 		note_sum(rs, job, sum, passing.to - passing.from);
 	bytes = p->place ? &rs->report.bytes_disk : &rs->report.bytes_memory;
 	__atomic_fetch_add(bytes, passing.last - passing.first,

@@ -50,19 +50,31 @@ static uint64_t job_end(const struct sk_restoring *rs,
 	return entry->offset + to;
 }
 
-/* Faults in what the jobs [from, to) read, which lies in one image. Where the
- * system cannot, touching the pages does the same. */
+void sk_restore_populate(const struct sk_restoring *rs, uint32_t image,
+			 uint64_t from, uint64_t to)
+{
+	const struct sk_restore_image *i = &rs->images[image];
+
+	assert(from < to && to <= i->bytes);
+	from = from / SK_PAGE * SK_PAGE;
+	(void)rs->sk->os->madvise(rs->sk->os, (char *)i->places[0].map + from,
+				  sk_round_up(to, SK_PAGE) - from,
+				  MADV_POPULATE_READ);
+}
+
+/* What the jobs [from, to) read, which lies in one image: from the first page
+ * to the last that were not faulted in when they were sent to others. */
 static void populate(const struct sk_restoring *rs, size_t from, size_t to)
 {
-	const struct sk_restore_piece *p = &rs->pieces[rs->jobs[from].piece];
-	const struct sk_restore_image *image = &rs->images[p->image];
-	uint64_t start = job_offset(rs, &rs->jobs[from]) / SK_PAGE * SK_PAGE;
-	uint64_t end = sk_round_up(job_end(rs, &rs->jobs[to - 1]), SK_PAGE);
-
 	assert(from < to && to <= rs->n_jobs);
-	(void)rs->sk->os->madvise(rs->sk->os,
-				  (char *)image->places[0].map + start,
-				  end - start, MADV_POPULATE_READ);
+	while (from < to && sk_restore_job_is_verified(rs, &rs->jobs[from]))
+		from++;
+	while (from < to && sk_restore_job_is_verified(rs, &rs->jobs[to - 1]))
+		to--;
+	if (from < to)
+		sk_restore_populate(rs, rs->pieces[rs->jobs[from].piece].image,
+				    job_offset(rs, &rs->jobs[from]),
+				    job_end(rs, &rs->jobs[to - 1]));
 }
 
 static void run_unit(struct sk_task *task, size_t unit)

@@ -7,6 +7,7 @@
 #include "base/util.h"
 #include "conn/memfd.h"
 #include "restore/images.h"
+#include "restore/memory.h"
 #include "restore/open.h"
 #include "restore/passing.h"
 #include "restore/sums.h"
@@ -165,6 +166,18 @@ static int hold_file(struct sk_restoring *rs, const struct sk_sourced *s,
 	return r;
 }
 
+/* Of a mapping what is more than a fault brings along. */
+#define POPULATE_LEAST ((uint64_t)128 << 10)
+
+/* All of a chunk that nobody has read yet is about to be. */
+static void populate(const struct sk_restoring *rs, const struct sk_sourced *s,
+		     const struct sk_passing *p)
+{
+	if (!s->place && p->to - p->from >= POPULATE_LEAST)
+		sk_restore_populate(rs, s->image, s->entry->offset + p->from,
+				    s->entry->offset + p->to);
+}
+
 /* What is verified is what is sent. */
 static int pack_chunk(struct sk_restoring *rs, const struct sk_sourced *s,
 		      uint32_t chunk, struct sk_passing *p, char *buf,
@@ -183,6 +196,7 @@ static int pack_chunk(struct sk_restoring *rs, const struct sk_sourced *s,
 		sk_copy_run_range(&p->copy, p->first, p->last);
 	if (r < 0 || !verify)
 		return r;
+	populate(rs, s, p);
 	r = sk_passing_run(p, &sum, err);
 	if (r >= 0)
 		note_sum(rs, s, chunk, sum, p->to - p->from);
