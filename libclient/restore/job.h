@@ -10,9 +10,9 @@
  * ours, only the chunk's bytes are touched). */
 int sk_restore_run_job(struct sk_restoring *rs, struct sk_restore_job *job,
 		       uintptr_t base, struct sk_err *err);
-/** Whether its chunk lies in memory, and this rank has read and verified it when
- * it was sent to another node: it is good where it lies, for this rank and for
- * those who rely on it. Any thread. */
+/** Whether its chunk lies in memory, and this rank has read and verified it
+ * when it was sent to another node: it is good where it lies, for this rank
+ * and for those who rely on it. Any thread. */
 bool sk_restore_job_is_verified(const struct sk_restoring *rs,
 				const struct sk_restore_job *job);
 /** How its chunk passes; the same @base. -EINVAL. */

@@ -19,6 +19,7 @@
 #include "restore/nodes.h"
 #include "restore/plan.h"
 #include "restore/shape.h"
+#include "restore/wants.h"
 
 static int no_memory(struct sk_restoring *rs)
 {
@@ -158,13 +159,6 @@ static bool touches(const struct sk_restore_shape *shape, uint64_t from,
 	return sk_restore_before(shape, from) != sk_restore_before(shape, to);
 }
 
-/* Multiples of the golden ratio spread evenly, whatever the stride in which
- * large entries stand among small ones. */
-static uint64_t turn_of(uint64_t index, uint32_t n)
-{
-	return (uint64_t)((uint32_t)index * 2654435769u) * n >> 32;
-}
-
 /* Of a chunk that @rank takes: the same number at every rank. */
 static uint64_t share_of(const struct sk_restoring *rs,
 			 const struct sk_restore_piece *p, uint32_t chunk,
@@ -197,13 +191,14 @@ static size_t after_rank(const struct readers *readers, size_t i)
 }
 
 /* Those who read the chunk: how many, the shares of all but this rank, and
- * who is the @turn-th. */
+ * who is the @turn-th, or @first, if it is one of them. */
 static uint32_t count_readers(const struct readers *readers, uint32_t chunk,
-			      uint64_t turn, uint64_t *ret_shares,
-			      int32_t *ret_whose)
+			      uint64_t turn, int32_t first,
+			      uint64_t *ret_shares, int32_t *ret_whose)
 {
 	const struct sk_restoring *rs = readers->rs;
 	uint64_t from, to;
+	bool found = false;
 	uint32_t n = 0;
 	size_t i = 0;
 
@@ -213,8 +208,10 @@ static uint32_t count_readers(const struct readers *readers, uint32_t chunk,
 	while ((i = next_reader(readers, i, from, to)) < readers->n) {
 		int32_t rank = readers->v[i].rank;
 
-		if (n++ == turn)
+		if (rank == first || (n == turn && !found))
 			*ret_whose = rank;
+		found |= rank == first;
+		n++;
 		if (rank != rs->state->job.rank)
 			*ret_shares += share_of(rs, readers->piece, chunk,
 						rank);
@@ -223,7 +220,8 @@ static uint32_t count_readers(const struct readers *readers, uint32_t chunk,
 	return n;
 }
 
-/* Who verifies the chunk, and what comes of it. */
+/* Who verifies the chunk, and what comes of it. Of what other nodes may want,
+ * whoever reads it for them. */
 static void take_turn(const struct readers *readers,
 		      struct sk_restore_job *job)
 {
@@ -231,16 +229,20 @@ static void take_turn(const struct readers *readers,
 	const struct sk_restore_piece *p = readers->piece;
 	uint64_t index = p->entry->first_sum + job->chunk +
 			 (uint64_t)rs->images[p->image].rank;
-	int32_t whose = rs->state->job.rank;
+	int32_t whose = rs->state->job.rank, first = -1;
 	uint64_t shares = 0;
 	uint32_t n;
 
+	if (rs->apart && !p->place)
+		first = sk_wants_reader(rs, &rs->images[p->image], p->entry,
+					job->chunk);
 	n = readers->n < 2 ? 1 : count_readers(readers, job->chunk, UINT64_MAX,
-					       &shares, &whose);
+					       first, &shares, &whose);
 	job->sharers = n ? n : 1;
 	if (n > 1)
-		(void)count_readers(readers, job->chunk, turn_of(index, n),
-				    &shares, &whose);
+		(void)count_readers(readers, job->chunk,
+				    sk_restore_turn(index, n), first, &shares,
+				    &whose);
 	if (rs->flags & SK_RESTORE_NO_VERIFY)
 		return;
 	job->verify = whose == rs->state->job.rank;

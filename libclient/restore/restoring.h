@@ -338,6 +338,13 @@ static inline void sk_restore_chunk(const struct sk_entry *entry,
 		*ret_to = entry->bytes;
 }
 
+/** Whose turn it is of @n. Multiples of the golden ratio spread evenly,
+ * whatever the stride in which large entries stand among small ones. */
+static inline uint64_t sk_restore_turn(uint64_t index, uint32_t n)
+{
+	return (uint64_t)((uint32_t)index * 2654435769u) * n >> 32;
+}
+
 static inline bool sk_bit(const uint8_t *bits, uint64_t i)
 {
 	return __atomic_load_n(&bits[i / 8], __ATOMIC_RELAXED) >> i % 8 & 1;

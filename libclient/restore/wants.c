@@ -23,6 +23,27 @@ static int no_memory(struct sk_restoring *rs, size_t n)
 			  "other nodes", n);
 }
 
+/* ---- who reads ---- */
+
+/* Whatever is wanted of the group of chunks. Entries take turns, and so do the
+ * groups of a large one. */
+static int32_t source_of(const struct sk_restore_node *node, int32_t rank,
+			 uint32_t entry, uint32_t group)
+{
+	uint32_t n = (uint32_t)node->n;
+	uint64_t index = (uint64_t)(uint32_t)rank + entry;
+
+	return node->ranks[(sk_restore_turn(index, n) + group) % n];
+}
+
+int32_t sk_wants_reader(const struct sk_restoring *rs,
+			const struct sk_restore_image *image,
+			const struct sk_entry *entry, uint32_t chunk)
+{
+	return source_of(&rs->nodes[rs->node], image->rank, entry->index,
+			 chunk / WANT_CHUNKS);
+}
+
 /* ---- this rank's ---- */
 
 /* The rank that fetches a want for its node, and the one that reads it. */
@@ -46,7 +67,7 @@ static struct mover movers_of(const struct sk_restoring *rs,
 		alone ? rs->state->job.rank :
 			rs->near_ranks[(hash + group) %
 				       (uint32_t)rs->n_near],
-		theirs->ranks[((hash >> 32) + group) % (uint32_t)theirs->n],
+		source_of(theirs, w->rank, w->entry, group),
 	};
 }
 

@@ -71,6 +71,11 @@ int sk_restore_wants(struct sk_restoring *rs, int r, enum sk_way way,
  * rank. */
 const struct sk_consumer *sk_wants_consumers(const struct sk_wants *wants,
 					     size_t want, size_t *ret_n);
+/** Which rank of this node reads a chunk of an entry for other nodes, whoever
+ * of them wants what of it, if any does. */
+int32_t sk_wants_reader(const struct sk_restoring *rs,
+			const struct sk_restore_image *image,
+			const struct sk_entry *entry, uint32_t chunk);
 /** An order of those of all fetchers; 0: the same, whoever else has it. */
 int sk_want_compare(const struct sk_want *x, const struct sk_want *y);
 void sk_restore_free_wants(struct sk_wants *wants);

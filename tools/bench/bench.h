@@ -99,6 +99,7 @@ struct shared {
 struct traffic {
 	uint64_t needed, received, sent, passed;
 	uint64_t most;		/* that one rank sent */
+	double hashed;		/* by all, times what there is of the model */
 };
 #define NODES_KINDS 4
 

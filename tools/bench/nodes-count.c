@@ -102,24 +102,30 @@ void nodes_add(struct bench *b, const struct nodes_kind *kind,
 	       const struct nodes_count *counts)
 {
 	struct traffic *t = &b->traffic[kind - kinds];
-	uint64_t received = 0, sent = 0, passed = 0;
+	uint64_t received = 0, sent = 0, passed = 0, verified = 0;
+	double all = (double)counts[0].rows * (double)counts[0].columns * 4 *
+		     b->o.tensors;
 
 	for (int i = 0; i < b->o.ranks; i++) {
 		received += counts[i].received;
 		sent += counts[i].sent;
 		passed += counts[i].passed;
+		verified += counts[i].verified;
 		keep_most(&t->most, counts[i].sent);
 	}
 	t->needed = nodes_needed(b, kind, counts[0].rows, counts[0].columns);
 	keep_most(&t->received, received);
 	keep_most(&t->sent, sent);
 	keep_most(&t->passed, passed);
+	if ((double)verified / all > t->hashed)
+		t->hashed = (double)verified / all;
 }
 
 static const struct column columns[] = {
 	{ "restore", "RESTORE" }, { "needed", "NEEDED" },
 	{ "received", "RECEIVED" }, { "sent", "SENT" },
 	{ "passed", "PASSED ON" }, { "most", "MOST BY A RANK" },
+	{ "hashed", NULL }, { NULL, "HASHED / THERE IS" },
 	{ "ratio", NULL }, { NULL, "SENT / NEEDED" }, { "bar", "BAR" },
 	{ "met", "MET" },
 };
@@ -135,6 +141,8 @@ static void add_row(struct report *r, const char *what,
 	report_cell(r, CELL_BYTES, (int64_t)t->sent);
 	report_cell(r, CELL_BYTES, (int64_t)t->passed);
 	report_cell(r, CELL_BYTES, (int64_t)t->most);
+	report_cell_real(r, t->hashed);
+	report_cell_text(r, "%.3f x", t->hashed);
 	report_cell_real(r, ratio);
 	report_cell_text(r, "%.3f x", ratio);
 	report_cell_text(r, "<= %g x", BAR);

@@ -209,6 +209,7 @@ static int rank_restore(struct bench *b, int rank)
 	counts[rank] = (struct nodes_count){
 		.received = report.bytes_received, .sent = report.bytes_sent,
 		.passed = report.bytes_passed,
+		.verified = report.bytes_verified,
 		.rows = seat.s.rows, .columns = seat.s.columns };
 	meet(b);
 	meet(b);

@@ -17,6 +17,7 @@ struct nodes_kind {
 /* Of a rank, in one restore. */
 struct nodes_count {
 	uint64_t received, sent, passed;	/* bytes */
+	uint64_t verified;		/* the same, hashed */
 	int64_t rows, columns;		/* of each matrix */
 };
 
