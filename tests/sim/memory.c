@@ -9,6 +9,7 @@
 #include "vcuda.h"
 
 #define GRAIN ((size_t)64 << 10)
+#define SOILED (4 * GRAIN)	/* at either end */
 #define INVALID_DEVICE (-2)
 
 /* What lies at an address. */
@@ -103,6 +104,16 @@ static struct vcu_memory *reserve(size_t room)
 	return m;
 }
 
+/* What was there before is not zero: at least not all of it, for what nobody
+ * touches is not to cost its pages. */
+static void soil(char *view, size_t room)
+{
+	size_t n = room < SOILED ? room : SOILED;
+
+	memset(view, 0xa5, n);
+	memset(view + room - n, 0xa5, n);
+}
+
 static sk_cu_result allocate(sk_cu_ptr *ptr, size_t bytes)
 {
 	size_t room = (bytes + GRAIN - 1) / GRAIN * GRAIN;
@@ -111,8 +122,7 @@ static sk_cu_result allocate(sk_cu_ptr *ptr, size_t bytes)
 
 	if (!view)
 		return SK_CU_OUT_OF_MEMORY;
-	/* What was there before is not zero. */
-	memset(view, 0xa5, room);
+	soil(view, room);
 	m->view = view;
 	m->bytes = bytes;
 	m->device = vcu_current()->device;

@@ -26,9 +26,10 @@ bool vcu_reached(struct vcu_point point)
 
 static void demand(struct vcu_point point)
 {
-	if (point.stream && point.stream->demanded < point.number)
-		point.stream->demanded = point.number;
-	(void)pthread_cond_broadcast(&vcu()->changed);
+	if (!point.stream || point.stream->demanded >= point.number)
+		return;
+	point.stream->demanded = point.number;
+	(void)pthread_cond_signal(&point.stream->work);
 }
 
 void vcu_reach(struct vcu_point point)
@@ -105,16 +106,28 @@ static void perform(const struct vcu_op *op)
 			move_row(op, row);
 }
 
-/* With the lock held. */
+/* With the lock held; NULL: there will be none. */
 static struct vcu_op *next_op(struct CUstream_st *stream)
 {
 	bool late = vcu_said("VCUDA_SCHED", "late");
 
-	while (!stream->head ||
-	       (late && stream->demanded <= stream->done &&
-		!stream->destroyed))
-		(void)pthread_cond_wait(&vcu()->changed, &vcu()->lock);
+	while (!stream->destroyed &&
+	       (!stream->head || (late && stream->demanded <= stream->done)))
+		(void)pthread_cond_wait(&stream->work, &vcu()->lock);
 	return stream->head;
+}
+
+/* Whoever makes and destroys streams for hours has no more of them to walk,
+ * and no threads. */
+static void leave(struct CUstream_st *stream)
+{
+	struct CUstream_st **at = &vcu()->streams;
+
+	while (*at != stream)
+		at = &(*at)->next;
+	*at = stream->next;
+	stream->next_ended = vcu()->ended;
+	vcu()->ended = stream;
 }
 
 static void *run(void *arg)
@@ -123,9 +136,7 @@ static void *run(void *arg)
 	bool eager = vcu_said("VCUDA_SCHED", "eager");
 
 	vcu_lock();
-	for (;;) {
-		struct vcu_op *op = next_op(stream);
-
+	for (struct vcu_op *op; (op = next_op(stream));) {
 		if (op->kind == VCU_WAIT)
 			vcu_reach(op->after);
 		vcu_unlock();
@@ -144,6 +155,8 @@ static void *run(void *arg)
 		free(op);
 		(void)pthread_cond_broadcast(&vcu()->changed);
 	}
+	leave(stream);
+	vcu_unlock();
 	return NULL;
 }
 
@@ -161,7 +174,7 @@ static struct vcu_point append(struct CUstream_st *stream,
 	*stream->tail = copy;
 	stream->tail = &copy->next;
 	stream->queued++;
-	(void)pthread_cond_broadcast(&vcu()->changed);
+	(void)pthread_cond_signal(&stream->work);
 	return end_of(stream);
 }
 
@@ -205,6 +218,7 @@ static struct CUstream_st *new_stream(struct CUctx_st *context, bool blocking)
 	stream->context = context;
 	stream->blocking = blocking;
 	stream->tail = &stream->head;
+	(void)pthread_cond_init(&stream->work, NULL);
 	stream->random = (uint64_t)vcu_setting("VCUDA_SEED", 1) * 77 +
 			 ++v->ids;
 	stream->next = v->streams;
@@ -374,7 +388,7 @@ sk_cu_result cuStreamDestroy_v2(sk_cu_stream handle)
 	if ((uintptr_t)handle > SK_CU_STREAM_LEGACY && is_stream(handle)) {
 		handle->destroyed = true;
 		vcu()->live_streams--;
-		(void)pthread_cond_broadcast(&vcu()->changed);
+		(void)pthread_cond_signal(&handle->work);
 		r = SK_CU_SUCCESS;
 	}
 	vcu_unlock();

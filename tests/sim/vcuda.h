@@ -82,6 +82,7 @@ enum vcu_capture { VCU_NONE, VCU_ACTIVE, VCU_INVALIDATED };
 /** Streams are never freed: points name them. */
 struct CUstream_st {
 	struct CUstream_st *next;
+	struct CUstream_st *next_ended;	/* kept: points may name it */
 	struct CUctx_st *context;
 	bool blocking;			/* with the legacy stream */
 	bool destroyed;
@@ -92,6 +93,7 @@ struct CUstream_st {
 	uint64_t demanded;		/* that somebody waits for */
 	uint64_t random;
 	pthread_t thread;
+	pthread_cond_t work;		/* for its thread alone */
 };
 
 struct CUevent_st {
@@ -152,13 +154,13 @@ struct vcu_seen {
 
 struct vcu {
 	pthread_mutex_t lock;
-	pthread_cond_t changed;
+	pthread_cond_t changed;		/* a stream got further */
 	bool initialized;
 	pid_t pid;			/* that initialized it */
 	int n_devices;
 	struct vcu_seen seen[VCU_DEVICES_MAX];
 	struct CUctx_st contexts[VCU_DEVICES_MAX];
-	struct CUstream_st *streams;
+	struct CUstream_st *streams, *ended;
 	struct vcu_memory *memory;
 	struct vcu_locked *locked;
 	struct vcu_handle *handles;
