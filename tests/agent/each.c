@@ -77,11 +77,12 @@ static bool goes_on(const struct asked *q, uint64_t n)
 static void test_allocations(struct scene *s, const struct asked *q,
 			     uint64_t times, unsigned most_spared)
 {
+	const uint64_t every = sk_fault_every();
 	uint64_t hits = 1;
 	unsigned spared = 0;
 	int r;
 
-	for (uint64_t n = 1; hits && goes_on(q, n); n++) {
+	for (uint64_t n = 1; hits && goes_on(q, n); n += every) {
 		sk_fault_alloc_next(n, times);
 		hits = meet(s, q, &r);
 		/* A connection that cannot be made is none. */
@@ -100,10 +101,11 @@ static void test_allocations(struct scene *s, const struct asked *q,
 static void test_calls(struct scene *s, const struct asked *q, size_t k)
 {
 	const char *words = strerror(calls[k].error);
+	const uint64_t every = sk_fault_every();
 	uint64_t hits = 1;
 	int r;
 
-	for (uint64_t n = 1; hits && goes_on(q, n); n++) {
+	for (uint64_t n = 1; hits && goes_on(q, n); n += every) {
 		mend(s);
 		sk_fault_os_fail(s->w.fault, calls[k].op, n, 1,
 				 calls[k].error);
@@ -142,7 +144,7 @@ static void test_zeros(struct scene *s, const struct asked *q)
 	uint64_t n = 1, calls_made = 1;
 	int r;
 
-	for (; n <= calls_made; n++) {
+	for (; n <= calls_made; n += sk_fault_every()) {
 		mend(s);
 		sk_fault_os_meddle(s->w.fault, SK_FAULT_ANY, 1,
 				   whole_take_zero, NULL);

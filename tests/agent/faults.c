@@ -4,8 +4,8 @@
  * good. It refuses with a sentence or does what it is asked; it does not
  * crash, hang, or say what is not so.
  *
- * argv[1]: only every so many calls (for slow builds). argv[2]: only from that
- * call on (to look at one).
+ * $SK_EVERY: only every so many calls. argv[1]: only from that call on (to look
+ * at one).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -153,10 +153,10 @@ static void test_each_operation(void)
 
 int main(int argc, char **argv)
 {
-	uint64_t stride = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
-	uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+	uint64_t stride = sk_fault_every();
+	uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
 
-	if (argc < 3) {
+	if (argc < 2) {
 		test_none();
 		test_each_operation();
 		test_each_zero(SK_FAULT_OPENAT, stride);

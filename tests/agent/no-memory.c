@@ -3,7 +3,7 @@
  * The agent where memory ends: each allocation of it and of what it links is
  * failed, once and from then on.
  *
- * argv[1]: only every so many allocations (for slow builds).
+ * $SK_EVERY: only every so many allocations.
  */
 #include <sys/mman.h>
 
@@ -50,9 +50,9 @@ static struct story run(uint64_t first, uint64_t times,
 	return story;
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-	uint64_t stride = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, last;
+	uint64_t stride = sk_fault_every(), last;
 	struct allocations *shared;
 	struct story s;
 

@@ -5,7 +5,7 @@
  * or ends and another one takes it up; none is killed by it, and what is told
  * to be there is there.
  *
- * argv[1]: only every so many (for slow builds).
+ * $SK_EVERY: only every so many.
  */
 #include <errno.h>
 #include <signal.h>
@@ -168,7 +168,7 @@ static void failing(struct scene *s, struct lives *l, enum sk_fault_op op,
 	CHECK(!hits, "there is no end");
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
 	static const struct {
 		enum sk_fault_op op;
@@ -178,7 +178,7 @@ int main(int argc, char **argv)
 		{ SK_FAULT_FSTAT, EIO }, { SK_FAULT_FCNTL, EMFILE },
 		{ SK_FAULT_MEMFD_CREATE, EMFILE },
 	};
-	uint64_t stride = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+	uint64_t stride = sk_fault_every();
 	struct lives *l = mmap(NULL, sizeof(*l), PROT_READ | PROT_WRITE,
 			       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	struct scene s = { .before = begins, .after = has_ended, .ctx = l,

@@ -251,7 +251,7 @@ static void fail_calls(struct scene *scene, int error)
 	uint64_t n = 1;
 
 	while (fail_call(scene, n, error))
-		CHECK(++n < ROUNDS_MOST);
+		CHECK((n += sk_fault_every()) < ROUNDS_MOST);
 	CHECK(n > 100, "only %llu calls", (unsigned long long)n);
 }
 
@@ -299,7 +299,7 @@ static void fail_allocations(struct scene *scene, uint64_t times)
 	uint64_t n = 1;
 
 	while (fail_allocation(scene, n, times))
-		CHECK(++n < ROUNDS_MOST);
+		CHECK((n += sk_fault_every()) < ROUNDS_MOST);
 	CHECK(n > 100, "only %llu allocations", (unsigned long long)n);
 }
 

@@ -4,7 +4,16 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <unistd.h>
+
+uint64_t sk_fault_every(void)
+{
+	const char *every = getenv("SK_EVERY");
+	uint64_t n = every ? strtoull(every, NULL, 10) : 1;
+
+	return n ? n : 1;
+}
 
 static struct sk_fault_os *fault_of(const struct sk_os *os)
 {

@@ -278,7 +278,7 @@ static void fail_each(struct gpu_rank *g, struct sk_comm *base,
 
 		(void)alarm(600);
 		while (fail_one(g, base, f, culprit, n))
-			CHECK(++n < ROUNDS_MOST);
+			CHECK((n += sk_fault_every()) < ROUNDS_MOST);
 		/* What ranks say by the agent fits into its messages. */
 		CHECK(n > least || (f->op == SK_FAULT_MEMFD_CREATE && n == 1),
 		      "%s: only %llu on rank %d", f->name,
