@@ -9,7 +9,7 @@
 #include "vcuda.h"
 
 #define GRAIN ((size_t)64 << 10)
-#define SOILED (4 * GRAIN)	/* at either end */
+#define SOILED GRAIN	/* at either end */
 #define INVALID_DEVICE (-2)
 
 /* What lies at an address. */
