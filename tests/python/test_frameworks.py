@@ -71,13 +71,7 @@ LIGHTNING = """
     import torch, lightning
     from shardkeep.torch.lightning import Snapshots
 
-    job, stop, devices = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    own = sys.argv[4:]      # checkpoints of Lightning's own
-    told = []
-    if own:                 # and what is said of them
-        logging.disable(logging.NOTSET)
-        logging.getLogger("shardkeep").addFilter(
-            lambda r: told.append(r.getMessage()))
+    devices = int(sys.argv[1])
 
     class Batches(lightning.Callback):
         seen = 0
@@ -89,17 +83,17 @@ LIGHTNING = """
             self.seen = state["seen"]
 
     class Module(lightning.LightningModule):
-        def __init__(self):
+        def __init__(self, stop):
             super().__init__()
             torch.manual_seed(1)
             self.net = torch.nn.Linear(6, 3)
             self.register_buffer("seen", torch.zeros(()))
-            self.steps = 0
+            self.steps, self.stop = 0, stop
 
         def training_step(self, batch, i):
             self.steps += 1
             self.seen += 1
-            if self.trainer.global_step == stop:
+            if self.trainer.global_step == self.stop:
                 raise KeyboardInterrupt
             return self.net(batch).square().mean()
 
@@ -108,34 +102,50 @@ LIGHTNING = """
             return [o], [{"scheduler": torch.optim.lr_scheduler.StepLR(
                 o, 3, 0.5), "interval": "step"}]
 
-    data = torch.utils.data.DataLoader(
-        torch.linspace(-1, 1, 6).expand(32, 6), batch_size=4 // devices)
-    snapshots = Snapshots(job, flush_every=1000, raising=True,
-                          wait=100)
-    batches = Batches()
-    callbacks = [batches, snapshots]
-    if own:
-        callbacks.append(lightning.pytorch.callbacks.ModelCheckpoint(
-            own[0], save_top_k=-1, every_n_train_steps=8))
-    trainer = lightning.Trainer(
-        max_epochs=2, accelerator="cpu", devices=devices, logger=False,
-        strategy="ddp" if devices > 1 else "auto",
-        enable_checkpointing=bool(own), enable_progress_bar=False,
-        enable_model_summary=False, callbacks=callbacks)
-    module = Module()
-    try:
-        trainer.fit(module, data, ckpt_path=(own + [None, None])[1])
-    except BaseException:
-        if stop < 0:
-            raise
-    if trainer.global_rank == 0:
-        print(json.dumps({
+    # Checkpoints of Lightning's own lie in that directory, if any.
+    def train(job, stop=-1, own=None, ckpt_path=None):
+        told = []
+        if own:
+            logging.disable(logging.NOTSET)
+            logging.getLogger("shardkeep").addFilter(
+                lambda r: told.append(r.getMessage()))
+        data = torch.utils.data.DataLoader(
+            torch.linspace(-1, 1, 6).expand(32, 6), batch_size=4 // devices)
+        snapshots = Snapshots(job, flush_every=1000, raising=True, wait=100)
+        batches = Batches()
+        callbacks = [batches, snapshots]
+        if own:
+            callbacks.append(lightning.pytorch.callbacks.ModelCheckpoint(
+                own, save_top_k=-1, every_n_train_steps=8))
+        trainer = lightning.Trainer(
+            max_epochs=2, accelerator="cpu", devices=devices, logger=False,
+            strategy="ddp" if devices > 1 else "auto",
+            enable_checkpointing=bool(own), enable_progress_bar=False,
+            enable_model_summary=False, callbacks=callbacks)
+        module = Module(stop)
+        try:
+            trainer.fit(module, data, ckpt_path=ckpt_path)
+        except BaseException:
+            if stop < 0:
+                raise
+        return trainer.global_rank == 0, {
             "weight": module.net.weight.tolist(), "seen": module.seen.item(),
             "steps": module.steps, "restored": snapshots.restored,
             "batches": batches.seen, "told": told,
             "global_step": trainer.global_step, "lr": trainer.optimizers[0]
-            .param_groups[0]["lr"] if trainer.optimizers else None}))
+            .param_groups[0]["lr"] if trainer.optimizers else None}
+
+    # Importing all this takes longer than a training.
+    told = [train(**json.loads(x)) for x in sys.argv[2:]]
+    if told[-1][0]:
+        print(json.dumps([result for _, result in told]))
 """
+
+
+def lightning(directory: str, devices: int, *trainings: dict[str, Any]
+              ) -> Any:
+    """One after the other, in one process for each device."""
+    return python(LIGHTNING, directory, devices, *map(json.dumps, trainings))
 
 
 @pytest.mark.parametrize("every, error", [
@@ -150,10 +160,10 @@ def test_what_is_asked_of_a_callback_makes_sense(every: Any, error: str
 @needs("lightning")
 @pytest.mark.parametrize("devices", [1, 2])
 def test_lightning(agent: str, devices: int) -> None:
-    whole = python(LIGHTNING, agent, "whole", -1, devices)
+    whole, _ = lightning(agent, devices, {"job": "whole"},
+                         {"job": "cut", "stop": 11})
     assert whole["global_step"] == 16 and whole["restored"] is None
-    python(LIGHTNING, agent, "cut", 11, devices)
-    again = python(LIGHTNING, agent, "cut", -1, devices)
+    again, = lightning(agent, devices, {"job": "cut"})
     assert again["restored"] == 11 and again["global_step"] == 16
     assert again["steps"] == 5, "what was done before is not done again"
     assert again["seen"] == 16
@@ -164,10 +174,10 @@ def test_lightning(agent: str, devices: int) -> None:
 @needs("lightning")
 def test_a_checkpoint_of_lightnings_own(agent: str) -> None:
     """Who names one gets it, all of it, and none of a newer snapshot."""
-    whole = python(LIGHTNING, agent, "whole", -1, 1)
-    python(LIGHTNING, agent, "own", 11, 1, f"{agent}/own")
-    again = python(LIGHTNING, agent, "own", -1, 1, f"{agent}/own",
-                   f"{agent}/own/epoch=0-step=8.ckpt")
+    own = {"job": "own", "own": f"{agent}/own"}
+    whole, _ = lightning(agent, 1, {"job": "whole"}, {**own, "stop": 11})
+    again, = lightning(agent, 1, {
+        **own, "ckpt_path": f"{agent}/own/epoch=0-step=8.ckpt"})
     assert again["restored"] is None and again["steps"] == 8
     assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
     assert any("no snapshot is restored" in x for x in again["told"])
@@ -234,21 +244,26 @@ TRAINER = """
 
 @needs("transformers")
 @needs("accelerate")
-@pytest.mark.parametrize("ranks, accumulate, cut", [
-    (1, 1, 4), (1, 1, 8), (1, 2, 4), (2, 1, 5)])
+@pytest.mark.parametrize("ranks, accumulate, cuts", [
+    (1, 1, [4, 8]), (1, 2, [4]), (2, 1, [5])])
 def test_hugging_face_trainer(agent: str, ranks: int, accumulate: int,
-                              cut: int) -> None:
+                              cuts: list[int]) -> None:
     last = 12 // ranks // accumulate
-    whole, _ = python(TRAINER, agent, accumulate, "whole", -1, "cut", cut,
-                      ranks=ranks)
+    once = [x for cut in cuts for x in (f"cut-{cut}", -1)]
+    whole, *_ = python(TRAINER, agent, accumulate, "whole", -1,
+                       *(x for cut in cuts for x in (f"cut-{cut}", cut)),
+                       ranks=ranks)
     assert whole["restored"] is None and whole["step"] == last
     # A finished run trains nothing more, however often it is started.
-    again, *done = python(TRAINER, agent, accumulate, "cut", -1, "cut", -1,
-                          ranks=ranks)
-    done += python(TRAINER, agent, accumulate, "cut", -1, ranks=ranks)
-    assert again["restored"] == cut and again["step"] == last
-    assert again["steps"] == whole["steps"][cut:], "and epochs"
-    assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
+    told = python(TRAINER, agent, accumulate, *once, *once, ranks=ranks)
+    done = told[len(cuts):]
+    if len(cuts) > 1:
+        done += python(TRAINER, agent, accumulate, *once, ranks=ranks)
+    for cut, again in zip(cuts, told):
+        assert again["restored"] == cut and again["step"] == last
+        assert again["steps"] == whole["steps"][cut:], "and epochs"
+        assert again["weight"] == whole["weight"]
+        assert again["lr"] == whole["lr"]
     for d in done:
         assert d["restored"] == last and d["steps"] == []
         assert d["weight"] == whole["weight"]
