@@ -16,6 +16,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from . import _device
+from ._common import made_to_last
 from ._describe import is_whole
 
 #: Bytes of a rank's buffers that are copied within a snapshot's call, the
@@ -62,7 +63,7 @@ class Aside:
             left -= size
             if left < 0:
                 break
-            with torch.no_grad():
+            with made_to_last():
                 chosen[name] = torch.empty_like(
                     memory[name], requires_grad=False)
         self._live = [memory[name] for name in chosen]

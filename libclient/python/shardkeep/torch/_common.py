@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -174,6 +176,14 @@ def check_local(name: str, tensor: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"{name} is expanded: several of its elements share "
                          "memory, and cannot be restored apart; clone it")
     return tensor
+
+
+@contextlib.contextmanager
+def made_to_last() -> Iterator[None]:
+    """Tensors that are made within may be written to outside as well, even
+    where the caller evaluates in an inference mode."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def resolved(t: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.torch_version import TorchVersion
 
-from ._common import resolved, unfit
+from ._common import made_to_last, resolved, unfit
 
 _TAG = "__shardkeep__"
 #: What a defaultdict may make its values by: other callables are code.
@@ -185,10 +185,11 @@ def _descr(x: Any) -> Any:
 def _tensor(x: dict[str, Any]) -> torch.Tensor:
     dtype = getattr(torch, x["dtype"])
     raw = bytearray(base64.b64decode(x["data"]))
-    if not raw:
-        return torch.empty(x["shape"], dtype=dtype, device="cpu")
-    return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).reshape(
-        x["shape"]).clone()
+    with made_to_last():
+        if not raw:
+            return torch.empty(x["shape"], dtype=dtype, device="cpu")
+        return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).reshape(
+            x["shape"]).clone()
 
 
 def _numpy(x: dict[str, Any]) -> Any:

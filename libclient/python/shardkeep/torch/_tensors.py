@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from .. import _core
 from . import _device
+from ._common import made_to_last
 from ._flat import FlatPart, Piece, flattened_ids, pieces_of
 from ._optimizers import Stepped, load_group, of_another_kind, opened
 from ._watch import Watch
@@ -337,6 +338,7 @@ class LiveTensors:
             list({id(x.flat): x for x in self.pieces.values()}.values()),
             usual)
 
+    @made_to_last()
     def materialize(self, names: set[str]) -> bool:
         """Gives memory to the model's tensors that are on the meta device
         and are called so; the objects stay, so optimizers keep them. Whether
@@ -355,6 +357,7 @@ class LiveTensors:
             made = True
         return made
 
+    @made_to_last()
     def make_state(self, label: str, p: torch.nn.Parameter, stepped: Stepped,
                    key: str, shape: tuple[int, ...],
                    dtype: torch.dtype) -> None:

@@ -22,6 +22,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ._common import made_to_last
 from ._flat import FlatPart
 
 _WHOLE = (torch.Tensor, torch.nn.Parameter)
@@ -125,7 +126,7 @@ def has_part(mine: dict[str, Any], key: str) -> bool:
         for k, t in mine.items() if isinstance(k, str))
 
 
-@torch.no_grad()
+@made_to_last()
 def step_once(optim: torch.optim.Optimizer) -> None:
     """Has a fresh optimizer make its state as only it knows how: by a step
     with gradients of zero, at a learning rate of zero."""

@@ -42,7 +42,7 @@ from .. import LATEST, Client, _core, snapshots
 from . import _dcp_nodes, _device, _objects
 from ._common import (
     BYTES, FROM_NAME, PLAN, SHARED, check_local, dtype_of, lasting,
-    milliseconds, resolved, step_of)
+    made_to_last, milliseconds, resolved, step_of)
 from ._reading import Alone, Question, described_bytes
 from ._dcp_states import STATES, key_of
 from ._together import absent_are_logged
@@ -176,13 +176,14 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
 
     def stage(self, state_dict: Any) -> Any:
         """A copy of the state dict on the CPU."""
-        if self.cache_staged_state_dict and self.state_dict_cache is None \
-                and not _device.can_pin():
-            from torch.distributed._state_dict_utils import (
-                _create_cpu_state_dict)
-            # There is nothing to pin for.
-            self.state_dict_cache = _create_cpu_state_dict(state_dict)
-        return super().stage(state_dict)
+        with made_to_last():        # the memory is that of the next as well
+            if self.cache_staged_state_dict and \
+                    self.state_dict_cache is None and not _device.can_pin():
+                from torch.distributed._state_dict_utils import (
+                    _create_cpu_state_dict)
+                # There is nothing to pin for.
+                self.state_dict_cache = _create_cpu_state_dict(state_dict)
+            return super().stage(state_dict)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None
               ) -> None:
