@@ -266,14 +266,15 @@ class Describing:
 
     def set_holders(self, lists: list[list[str]]) -> None:
         """By the whole tensors of all ranks."""
-        self._whole = whole = lists[self._comm.rank]
+        whole = lists[self._comm.rank]
         if all(x == whole for x in lists):
-            self._holders = dict.fromkeys(whole)
+            self._whole, self._holders = whole, dict.fromkeys(whole)
             return
         ranks: dict[str, list[int]] = {}
         for r, names in enumerate(lists):
             for name in names:
                 ranks.setdefault(name, []).append(r)
-        self._holders = {name: tuple(ranks[name])
-                         if len(ranks[name]) < self._comm.world else None
-                         for name in whole}
+        self._whole, self._holders = whole, {
+            name: tuple(ranks[name])
+            if len(ranks[name]) < self._comm.world else None
+            for name in whole}

@@ -176,7 +176,7 @@ class Restore:
             if strict:  # described as it will be for the next snapshot,
                 self._describing.is_current()   # unless objects change it
             self._load(strict, report[1])
-        except Exception:
+        except BaseException:
             self._blobs.clear()
             self._tensors.take_again(self._dropped)
             raise
@@ -195,7 +195,7 @@ class Restore:
             if not self._describing.all_alike([x["whole"] for x in said]):
                 self._describing.set_holders(self._together(self._whole))
                 said = self._together(lambda: self._describe(strict))
-        except Exception:       # what was supposed was not agreed on
+        except BaseException:   # what was supposed was not agreed on
             self._describing.take_holders(before)
             raise
         self.taken_back = any(x["newest"] > saved.step for x in said)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import operator
 from collections.abc import Callable, Iterator
@@ -100,6 +101,13 @@ class LiveTensors:
         self._walk()
 
     def _walk(self) -> None:
+        """Wholly or not at all: after an error or an interrupt half of the
+        modules would pass for all of them."""
+        new = copy.copy(self)
+        new._walk_anew()
+        self.__dict__.update(new.__dict__)
+
+    def _walk_anew(self) -> None:
         #: Those of the modules, with their names and modules in them then.
         self._dicts: list[tuple[Any, tuple[str, ...]]] = []
         self._modules: list[tuple[Any, tuple[Any, ...]]] = []
