@@ -10,6 +10,7 @@ import pytest
 import shardkeep
 import torch
 from shardkeep.torch import Checkpointer
+from shardkeep.torch.full import load_tensors
 from torch import nn
 
 
@@ -167,3 +168,38 @@ def test_a_parameter_that_the_optimizer_alone_has_is_told(agent: str) -> None:
         with pytest.raises(ValueError, match="parameter 1 of group 0, of "
                                              r"shape \[3\], that is not"):
             ck.snapshot(1)
+
+
+def _other_modules(model: torch.nn.Module) -> None:
+    del model[2:]       # which makes it another dict, of the same ones
+    model.append(torch.nn.Linear(3, 3))
+
+
+def _other_parameters(model: torch.nn.Module) -> None:
+    model[0]._parameters = {
+        name: torch.nn.Parameter(torch.full_like(p, 7))
+        for name, p in model[0].named_parameters()}
+
+
+def _other_buffers(model: torch.nn.Module) -> None:
+    model[1]._buffers = {k: b + 5 for k, b in model[1]._buffers.items()}
+
+
+def _other_persistence(model: torch.nn.Module) -> None:
+    model[1]._non_persistent_buffers_set = {"running_mean"}
+
+
+@pytest.mark.parametrize("change", [
+    _other_modules, _other_parameters, _other_buffers, _other_persistence])
+def test_what_a_module_has_its_parts_in(agent, change):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3),
+                                torch.nn.BatchNorm1d(3))
+    with Checkpointer(model, job="parts", raising=True) as ck:
+        assert ck.snapshot(0, wait=60)
+        change(model)
+        assert ck.snapshot(1, wait=60)
+        ck.wait()
+    found = load_tensors("parts", prefix="model.")
+    want = model.state_dict()
+    assert found.keys() == want.keys()
+    assert all(torch.equal(found[name], t) for name, t in want.items())

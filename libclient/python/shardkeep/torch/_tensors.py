@@ -31,6 +31,9 @@ Dropped = tuple[Stepped, Any, dict[str, Any]]
 _OF_BATCHES = torch.nn.modules.batchnorm._NormBase
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
+#: Where a module has its parts.
+_OWNED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.",
              "_fsdp_wrapped_module.")
 
@@ -111,6 +114,8 @@ class LiveTensors:
         #: Those of the modules, with their names and modules in them then.
         self._dicts: list[tuple[Any, tuple[str, ...]]] = []
         self._modules: list[tuple[Any, tuple[Any, ...]]] = []
+        #: What modules have those in: another may take their place.
+        self._owned: list[tuple[dict[str, Any], str, Any]] = []
         self._places: list[tuple[Any, str, str]] = []
         #: Where a name had which parameter, None, or one that is tied.
         self._were: list[tuple[Any, str, Any]] = []
@@ -156,6 +161,8 @@ class LiveTensors:
                 if t is not None and id(t) not in seen:
                     self._names[id(t)] = [fqn]
                 self._place(module._parameters, key, t, fqn, seen)
+            self._owned += [(vars(module), key, vars(module)[key])
+                            for key in _OWNED if key in vars(module)]
             passing = module._non_persistent_buffers_set
             if module._buffers:
                 self._passing.append((passing, frozenset(passing)))
@@ -175,7 +182,8 @@ class LiveTensors:
         return any(tuple(d) != names for d, names in self._dicts) or any(
             not all(map(operator.is_, d.values(), were))
             for d, were in self._modules) or any(
-            d.get(key) is not were for d, key, were in self._were) or any(
+            d.get(key) is not were
+            for d, key, were in self._were + self._owned) or any(
             now != were for now, were in self._passing)
 
     def _with_none(self) -> list[Any]:
@@ -344,7 +352,7 @@ class LiveTensors:
             sizes, held, states, live,
             [(g, g["params"]) for g in self.param_groups()],
             list({id(x.flat): x for x in self.pieces.values()}.values()),
-            usual)
+            usual, self._owned)
 
     @made_to_last()
     def materialize(self, names: set[str]) -> bool:
