@@ -162,7 +162,8 @@ class LiveTensors:
                     self._names[id(t)] = [fqn]
                 self._place(module._parameters, key, t, fqn, seen)
             self._owned += [(vars(module), key, vars(module)[key])
-                            for key in _OWNED if key in vars(module)]
+                            for key in _OWNED[:4 if module._buffers else 3]
+                            if key in vars(module)]
             passing = module._non_persistent_buffers_set
             if module._buffers:
                 self._passing.append((passing, frozenset(passing)))
