@@ -285,7 +285,7 @@ def test_training_changes_nothing() -> None:
         assert watch.holds()
 
 
-def _holds(what: Any, kind: type) -> Callable[[], bool]:
+def _holds(what: Any, kind: Any) -> Callable[[], bool]:
     return _core.Watch([], [], [(what, kind)], None, _own_part).holds
 
 
@@ -305,6 +305,23 @@ def test_values_of_a_dict_are_the_same_objects() -> None:
     d["d"] = []
     assert not holds()
     del d["d"], d["b"]
+    assert not holds()
+
+
+def test_values_of_names_are_the_same_objects() -> None:
+    one: list[Any] = []
+    d = {"a": one, "b": 1}
+    holds = _holds(d, ("a", "none"))
+    assert holds()
+    d["b"] = d["c"] = 2     # of other names
+    assert holds() and holds()
+    d["a"] = []             # equal, and another
+    assert not holds()
+    d["a"] = one
+    assert holds()
+    d["none"] = one
+    assert not holds()
+    del d["none"], d["a"]
     assert not holds()
 
 
@@ -338,7 +355,8 @@ def test_it_lets_go() -> None:
     (1, [], [], None), ([], [1], [], None), ([], [([],)], [], None),
     ([], [([], "a")], [], None), ([], [], [1], None),
     ([], [], [((), object)], None), ([], [], [([], 1)], None),
-    ([], [], [([],)], None), ([], [], [], "usual")])
+    ([], [], [([],)], None), ([], [], [], "usual"),
+    ([], [], [([], ("a",))], None), ([], [], [({}, ([],))], None)])
 def test_nonsense_is_refused(args: Any) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError, KeyError)):
         _core.Watch(*args, _own_part)

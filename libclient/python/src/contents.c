@@ -20,6 +20,15 @@ static bool next(const struct contents *c, Py_ssize_t *at, PyObject **key,
 	return false;
 }
 
+static bool names_same(const struct contents *c)
+{
+	for (Py_ssize_t i = 0; i < c->n; i++)
+		if (PyDict_GetItem(c->what, c->items[2 * i]) !=
+		    c->items[2 * i + 1])
+			return false;
+	return true;
+}
+
 bool contents_same(struct contents *c)
 {
 	bool dict = PyDict_Check(c->what);
@@ -29,42 +38,72 @@ bool contents_same(struct contents *c)
 
 	if (version && version == c->version)
 		return true;
-	for (; next(c, &at, &key, &value); i++)
+	if (!c->type && !names_same(c))
+		return false;
+	for (; c->type && next(c, &at, &key, &value); i++)
 		if (i == c->n || c->items[2 * i] != key ||
 		    c->items[2 * i + 1] != value)
 			return false;
-	if (i != c->n)
+	if (c->type && i != c->n)
 		return false;
 	c->version = version;
 	return true;
 }
 
+static void keep(struct contents *c, PyObject *key, PyObject *value)
+{
+	c->items[2 * c->n] = Py_XNewRef(key);
+	c->items[2 * c->n + 1] = Py_XNewRef(value);
+	c->n++;
+}
+
+/* NULL where there is none of that name: nor shall there be. */
+static int keep_named(struct contents *c, PyObject *names)
+{
+	for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
+		PyObject *name = PyTuple_GET_ITEM(names, i);
+		PyObject *value = PyDict_GetItemWithError(c->what, name);
+
+		if (!value && PyErr_Occurred())
+			return -1;
+		keep(c, name, value);
+	}
+	return 0;
+}
+
+static bool may_take(PyObject *what, PyObject *which)
+{
+	return PyTuple_Check(which) ? PyDict_Check(what) :
+	       PyType_Check(which) &&
+	       (PyDict_Check(what) || PyList_Check(what));
+}
+
 int contents_take(PyObject *from, struct contents *ret)
 {
-	PyObject *what, *key, *value;
-	PyTypeObject *type;
-	Py_ssize_t at = 0;
+	PyObject *what, *which, *key, *value;
+	Py_ssize_t at = 0, most;
 
 	if (!PyTuple_Check(from) ||
-	    !PyArg_ParseTuple(from, "OO!", &what, &PyType_Type, &type) ||
-	    !(PyDict_Check(what) || PyList_Check(what))) {
+	    !PyArg_ParseTuple(from, "OO", &what, &which) ||
+	    !may_take(what, which)) {
 		if (!PyErr_Occurred())
 			PyErr_SetString(PyExc_TypeError, "contents are of a "
-					"pair: dict or list, type");
+					"pair: dict or list, type; or dict, "
+					"names");
 		return -1;
 	}
+	most = PyObject_Length(PyTuple_Check(which) ? which : what);
 	ret->what = Py_NewRef(what);
-	ret->type = (PyTypeObject *)Py_NewRef(type);
-	ret->items = PyMem_Calloc(2 * (size_t)PyObject_Length(what) + 1,
-				  sizeof(*ret->items));
+	ret->items = PyMem_Calloc(2 * (size_t)most + 1, sizeof(*ret->items));
 	if (!ret->items) {
 		PyErr_NoMemory();
 		return -1;
 	}
-	for (; next(ret, &at, &key, &value); ret->n++) {
-		ret->items[2 * ret->n] = Py_XNewRef(key);
-		ret->items[2 * ret->n + 1] = Py_NewRef(value);
-	}
+	if (PyTuple_Check(which))
+		return keep_named(ret, which);
+	ret->type = (PyTypeObject *)Py_NewRef(which);
+	while (next(ret, &at, &key, &value))
+		keep(ret, key, value);
 	return 0;
 }
 

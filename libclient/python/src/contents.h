@@ -14,7 +14,8 @@
 
 struct contents {
 	PyObject *what;
-	PyTypeObject *type;	/* values of others are nobody's business */
+	PyTypeObject *type;	/* values of others are nobody's business;
+				 * NULL: those of other names */
 	uint64_t version;	/* of a dict, when it was compared last */
 	PyObject **items;	/* key, NULL in a list, and value each */
 	Py_ssize_t n;
@@ -31,7 +32,7 @@ static inline uint64_t dict_version(PyObject *dict)
 #endif
 }
 
-/** Takes (dict or list, type). @ret is zero, and to be let go of in either
+/** Takes (dict or list, type), or (dict, names). @ret is zero, and to be let go of in either
  * case. -1 raised. */
 int contents_take(PyObject *from, struct contents *ret);
 void contents_drop(struct contents *c);

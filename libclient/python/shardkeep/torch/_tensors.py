@@ -115,7 +115,8 @@ class LiveTensors:
         self._dicts: list[tuple[Any, tuple[str, ...]]] = []
         self._modules: list[tuple[Any, tuple[Any, ...]]] = []
         #: What modules have those in: another may take their place.
-        self._owned: list[tuple[dict[str, Any], str, Any]] = []
+        self._owned: list[tuple[dict[str, Any], tuple[str, ...],
+                                list[Any]]] = []
         self._places: list[tuple[Any, str, str]] = []
         #: Where a name had which parameter, None, or one that is tied.
         self._were: list[tuple[Any, str, Any]] = []
@@ -161,9 +162,9 @@ class LiveTensors:
                 if t is not None and id(t) not in seen:
                     self._names[id(t)] = [fqn]
                 self._place(module._parameters, key, t, fqn, seen)
-            self._owned += [(vars(module), key, vars(module)[key])
-                            for key in _OWNED[:4 if module._buffers else 3]
-                            if key in vars(module)]
+            has = _OWNED[:4 if module._buffers else 3]
+            self._owned.append((vars(module), has,
+                                list(map(vars(module).get, has))))
             passing = module._non_persistent_buffers_set
             if module._buffers:
                 self._passing.append((passing, frozenset(passing)))
@@ -183,8 +184,9 @@ class LiveTensors:
         return any(tuple(d) != names for d, names in self._dicts) or any(
             not all(map(operator.is_, d.values(), were))
             for d, were in self._modules) or any(
-            d.get(key) is not were
-            for d, key, were in self._were + self._owned) or any(
+            not all(map(operator.is_, map(d.get, names), were))
+            for d, names, were in self._owned) or any(
+            d.get(key) is not were for d, key, were in self._were) or any(
             now != were for now, were in self._passing)
 
     def _with_none(self) -> list[Any]:
@@ -328,7 +330,9 @@ class LiveTensors:
         sizes: list[tuple[Any, int]] = [(d, len(names))
                                         for d, names in self._dicts]
         sizes += [(now, len(were)) for now, were in self._passing]
-        held: list[tuple[Any, type]] = [(d, object) for d, _ in self._modules]
+        held: list[tuple[Any, type | tuple[str, ...]]] = [
+            (d, object) for d, _ in self._modules]
+        held += [(d, names) for d, names, _ in self._owned]
         held += [(d, type(None)) for d in self._with_none()]
         held += [(g["params"], object) for g in self.param_groups()]
         states, more = [], False
@@ -353,7 +357,7 @@ class LiveTensors:
             sizes, held, states, live,
             [(g, g["params"]) for g in self.param_groups()],
             list({id(x.flat): x for x in self.pieces.values()}.values()),
-            usual, self._owned)
+            usual)
 
     @made_to_last()
     def materialize(self, names: set[str]) -> bool:
@@ -548,7 +552,8 @@ class LiveTensors:
                         for x in stepped.unsaved()]
 
 
-def _places_of_all(live: list[tuple[Any, str]], held: list[tuple[Any, type]]
+def _places_of_all(live: list[tuple[Any, str]],
+                   held: list[tuple[Any, type | tuple[str, ...]]]
                    ) -> list[tuple[Any, str]]:
     """Where the values are; ``held`` gets the objects that have theirs in
     others, each of which is to stay the one it is."""

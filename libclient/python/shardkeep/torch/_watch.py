@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
 from typing import Any
 
 from torch.distributed.tensor import DTensor
@@ -31,28 +29,24 @@ class Watch:
 
     Args:
         sizes: what keeps its length, and that.
-        held: dicts and lists that keep their values of a type, and the type.
+        held: dicts and lists that keep their values of a type, and the type;
+            or dicts that keep those of some names, and the names.
         states: optimizers, their states and groups.
         places: the dicts that tensors are in, and their names there.
         params: groups, and their lists of parameters.
         pieces: what is flattened.
         usual: how most tensors are looked at, if not by their attributes.
-        owned: dicts, names in them, and what these are to stay.
     """
 
     def __init__(self, sizes: list[tuple[Any, int]],
-                 held: list[tuple[Any, type]],
+                 held: list[tuple[Any, type | tuple[str, ...]]],
                  states: list[tuple[Any, Any, Any]],
                  places: list[tuple[Any, str]],
                  params: list[tuple[Any, Any]],
-                 pieces: list[Piece], usual: _core.Usual | None,
-                 owned: Sequence[tuple[dict[str, Any], str, Any]] = ()
-                 ) -> None:
+                 pieces: list[Piece], usual: _core.Usual | None) -> None:
         self._states, self._params = states, params
         self._flats = [(x, x.shard().data_ptr(), x.shard().numel())
                        for x in pieces]
-        self._dicts, self._names, self._values = (
-            [x[i] for x in owned] for i in range(3))
         self._tensors: _core.Watch | None = None
         if all(isinstance(x, (dict, list)) for x, _ in held):
             self._tensors = _core.Watch(places, sizes, held, usual, _local_of)
@@ -71,5 +65,4 @@ class Watch:
             now = piece.shard()
             if now.data_ptr() != at or now.numel() != numel:
                 return False
-        return all(map(operator.is_, map(dict.get, self._dicts, self._names),
-                       self._values)) and self._tensors.holds()
+        return self._tensors.holds()
