@@ -91,10 +91,11 @@ struct sk_options {
 /**
  * Connects to this node's agent. @opts may be NULL. A private agent is looked
  * for as $SHARDKEEP_AGENT, beside this library, and on the PATH; it takes
- * $SHARDKEEP_STORE and $SHARDKEEP_MEMORY from the environment and outlives
- * this process. Where a socket is named, none is started. *ret_sk is the
- * caller's, for sk_close(). After 0, sk_error() is empty, or says what of the
- * two an agent that ran already does not honour: worth a line in the log.
+ * $SHARDKEEP_STORE and $SHARDKEEP_MEMORY from the environment, outlives this
+ * process, and has none of its descriptors. Where a socket is named, none is
+ * started; a relative path is one from the directory of this call. *ret_sk is
+ * the caller's, for sk_close(). After 0, sk_error() is empty, or says what of
+ * the two an agent that ran already does not honour: worth a line in the log.
  *
  * Errors: -ENOENT, -ECONNREFUSED no agent answers, or the one that was
  * started ended, with its reason; -EPROTO its version of the

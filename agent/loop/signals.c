@@ -17,5 +17,7 @@ int signals_open(const struct sk_os *os)
 		return -errno;
 	(void)signal(SIGPIPE, SIG_IGN);
 	(void)signal(SIGHUP, SIG_IGN);
+	/* Whoever starts us may ignore how children end; we do not. */
+	(void)signal(SIGCHLD, SIG_DFL);
 	return os->signalfd(os, &set);
 }

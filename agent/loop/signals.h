@@ -6,8 +6,9 @@
 #include "base/os.h"
 
 /** SIGTERM and SIGINT are blocked, and read from the descriptor that it
- * returns, the caller's; SIGPIPE and SIGHUP are ignored. Threads that are made
- * after it, and children, inherit that. A negative errno. */
+ * returns, the caller's; SIGPIPE and SIGHUP are ignored, and SIGCHLD is not.
+ * Threads that are made after it, and children, inherit that. A negative
+ * errno. */
 int signals_open(const struct sk_os *os);
 
 #endif

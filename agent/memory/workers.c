@@ -199,7 +199,7 @@ static int start(struct worker_process *w, struct sk_err *err)
 	r = os->socketpair(os, AF_UNIX, SOCK_SEQPACKET, 0, fds);
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot start a worker for a GPU");
-	(void)snprintf(number, sizeof(number), "%d", fds[1]);
+	(void)snprintf(number, sizeof(number), "%d", SK_SPAWN_FD);
 	r = os->spawn(os, "/proc/self/exe", argv, fds[1]);
 	(void)os->close(os, fds[1]);
 	if (r < 0) {

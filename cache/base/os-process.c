@@ -15,10 +15,39 @@ int sk_linux_fork(const struct sk_os *os)
 	return sk_os_result(fork());
 }
 
+/* What others opened without O_CLOEXEC would live as long as the program. */
+static int leave_files(posix_spawn_file_actions_t *actions, int keep_fd)
+{
+	int r = 0, first = SK_SPAWN_FD;
+
+	/* Onto itself it is kept open, too. */
+	if (keep_fd >= 0)
+		r = posix_spawn_file_actions_adddup2(actions, keep_fd,
+						     first++);
+	return r ? r : posix_spawn_file_actions_addclosefrom_np(actions,
+								first);
+}
+
+/* As where nothing was ignored or blocked. */
+static int leave_signals(posix_spawnattr_t *attr)
+{
+	sigset_t all, none;
+	int r;
+
+	(void)sigfillset(&all);
+	(void)sigemptyset(&none);
+	r = posix_spawnattr_setsigdefault(attr, &all);
+	if (r == 0)
+		r = posix_spawnattr_setsigmask(attr, &none);
+	return r ? r : posix_spawnattr_setflags(attr, POSIX_SPAWN_SETSIGDEF |
+						      POSIX_SPAWN_SETSIGMASK);
+}
+
 int sk_linux_spawn(const struct sk_os *os, const char *program,
 		   char *const argv[], int keep_fd)
 {
 	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attr;
 	pid_t pid = -1;
 	int r;
 
@@ -26,13 +55,16 @@ int sk_linux_spawn(const struct sk_os *os, const char *program,
 	r = posix_spawn_file_actions_init(&actions);
 	if (r)
 		return -r;
-	/* Onto itself: kept open across exec in the child only. */
-	if (keep_fd >= 0)
-		r = posix_spawn_file_actions_adddup2(&actions, keep_fd,
-						     keep_fd);
-	if (r == 0)
-		r = posix_spawnp(&pid, program, &actions, NULL, argv,
-				 environ);
+	r = posix_spawnattr_init(&attr);
+	if (r == 0) {
+		r = leave_files(&actions, keep_fd);
+		if (r == 0)
+			r = leave_signals(&attr);
+		if (r == 0)
+			r = posix_spawnp(&pid, program, &actions, &attr, argv,
+					 environ);
+		(void)posix_spawnattr_destroy(&attr);
+	}
 	(void)posix_spawn_file_actions_destroy(&actions);
 	return r ? -r : pid;
 }

@@ -35,6 +35,7 @@
 #include <sys/vfs.h>
 
 #define SK_FOREVER UINT64_MAX
+#define SK_SPAWN_FD 3	/* of a program that is started with one */
 
 enum sk_uring_op { SK_URING_READ, SK_URING_WRITE, SK_URING_FSYNC };
 
@@ -147,8 +148,9 @@ struct sk_os {
 			 pthread_mutex_t *mutex, uint64_t until_ns);
 	/* processes */
 	int (*fork)(const struct sk_os *os);		/* the child's id */
-	/* Starts a program, looked for in PATH, which inherits @keep_fd
-	 * (-1: none) under its number; its process id. */
+	/* Starts a program, looked for in PATH, which inherits the standard
+	 * three, @keep_fd (-1: none) as SK_SPAWN_FD, no other descriptor, and
+	 * no signal ignored or blocked; its process id. */
 	int (*spawn)(const struct sk_os *os, const char *program,
 		     char *const argv[], int keep_fd);
 	int (*waitpid)(const struct sk_os *os, pid_t pid, int *ret_status);

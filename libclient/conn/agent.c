@@ -253,7 +253,7 @@ static int spawn_agent(const struct sk_os *os, const char *path, int ready,
 			 (char *)"--ready-fd", fd, NULL };
 	int pid;
 
-	(void)snprintf(fd, sizeof(fd), "%d", ready);
+	(void)snprintf(fd, sizeof(fd), "%d", SK_SPAWN_FD);
 	pid = os->spawn(os, agent, argv, ready);
 	if (pid < 0)
 		return sk_err_errno(err, pid, "cannot start the agent %s; set "

@@ -2,8 +2,11 @@
 #include "conn/client.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/un.h>
 
 #include "base/util.h"
 #include "bytes/copy.h"
@@ -77,6 +80,19 @@ static int check_options(const struct sk_options *o, struct sk_err *err)
 					 "sk_options.reserved", err);
 }
 
+/* The caller's: a trainer may go to another directory. One that would be too
+ * long for an address is good as long as it does not. */
+static char *path_to_stay(const struct sk_os *os, const char *path)
+{
+	size_t most = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
+	char here[PATH_MAX], *ret;
+
+	if (*path == '/' || os->getcwd(os, here, sizeof(here)) < 0 ||
+	    strlen(here) + 1 + strlen(path) > most)
+		return strdup(path);
+	return asprintf(&ret, "%s/%s", here, path) < 0 ? NULL : ret;
+}
+
 static int open_handle(const struct sk_options *o, struct sk *sk,
 		       struct sk_err *err)
 {
@@ -91,7 +107,7 @@ static int open_handle(const struct sk_options *o, struct sk *sk,
 		r = find_or_start(sk, o, path, err);
 	if (r < 0)
 		return r;
-	sk->socket_path = strdup(path);
+	sk->socket_path = path_to_stay(sk->os, path);
 	sk->recall = sk_recall_new();
 	if (!sk->socket_path || !sk->recall)
 		return sk_err_set(err, -ENOMEM, "out of memory");

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -424,7 +425,7 @@ Test(os, a_program_is_started_and_inherits_one_descriptor)
 
 	cr_assert_eq(os->pipe(os, fds), 0);
 	cr_assert_eq(os->fcntl(os, fds[1], F_GETFD, 0), FD_CLOEXEC);
-	snprintf(text, sizeof(text), "printf x >/proc/self/fd/%d", fds[1]);
+	snprintf(text, sizeof(text), "printf x >/proc/self/fd/%d", SK_SPAWN_FD);
 	pid = os->spawn(os, "sh", argv, fds[1]);
 	cr_assert_gt(pid, 0);
 	cr_assert_eq(os->waitpid(os, pid, &status), pid);
@@ -434,6 +435,32 @@ Test(os, a_program_is_started_and_inherits_one_descriptor)
 	cr_assert_eq(os->spawn(os, "/no/such/program", argv, -1), -ENOENT);
 	sk_close_fd(fds[0]);
 	sk_close_fd(fds[1]);
+}
+
+/* What a host program has opened, ignored and blocked is its own. Signals 32
+ * and 33 are the C library's. */
+Test(os, a_program_is_started_with_nothing_else_of_its_parents)
+{
+	const struct sk_os *os = sk_os_linux();
+	char *argv[] = { (char *)"sh", (char *)"-c", (char *)
+			 "grep -q '^SigBlk:.0*$' /proc/$$/status && "
+			 "grep -q '^SigIgn:.*0000000$' /proc/$$/status && "
+			 "test ! -e /proc/$$/fd/57 && "
+			 "test ! -e /proc/$$/fd/3", NULL };
+	int status = 0, pid;
+	sigset_t set;
+
+	cr_assert_eq(dup2(STDERR_FILENO, 57), 57);
+	cr_assert_neq(signal(SIGCHLD, SIG_IGN), SIG_ERR);
+	cr_assert_neq(signal(SIGTERM, SIG_IGN), SIG_ERR);
+	sigfillset(&set);
+	cr_assert_eq(pthread_sigmask(SIG_BLOCK, &set, NULL), 0);
+	pid = os->spawn(os, "sh", argv, -1);
+	cr_assert_neq(signal(SIGCHLD, SIG_DFL), SIG_ERR);
+	cr_assert_gt(pid, 0);
+	cr_assert_eq(os->waitpid(os, pid, &status), pid);
+	cr_assert_eq(status, 0);
+	close(57);
 }
 
 /* ---- the one that fails ---- */
