@@ -17,9 +17,9 @@
  * Functions return 0, or a negative errno that is listed at each; outputs are
  * set on success only. sk_error() has the sentence of the calling thread's
  * last failure: what, which object, how much, what to do. NULL where something
- * is needed is -EINVAL. No function aborts,
- * exits, prints, installs a signal handler or waits without a bound. A failed
- * snapshot is never a reason to stop training: go on, try at the next step.
+ * is needed is -EINVAL; no descriptor left, of any call, -EMFILE or -ENFILE. No
+ * function aborts, exits, prints, installs a signal handler or waits without a
+ * bound. A failed snapshot is no reason to stop training: try at the next step.
  *
  * Threads
  *

@@ -153,11 +153,17 @@ static void start_one(const struct scene *scene)
 int main(int argc, char **argv)
 {
 	struct scene scene;
+	char *program;
 
 	scene_open(&scene, argc, argv);
+	/* It is named from where the test begins. */
+	program = realpath(scene.program, NULL);
+	CHECK(program);
+	scene.program = program;
 	go_elsewhere(&scene);
 	stay_deep(&scene);
 	start_one(&scene);
 	scene_close(&scene);
+	free(program);
 	return 0;
 }
