@@ -165,7 +165,7 @@ static void drop_line(void *ctx, const char *fmt, va_list ap)
 
 static struct MHD_Daemon *start(struct http *h, int sock)
 {
-	return MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD |
+	return MHD_start_daemon(MHD_USE_POLL_INTERNAL_THREAD |
 				MHD_USE_ERROR_LOG, 0, NULL, NULL, answer, h,
 				MHD_OPTION_EXTERNAL_LOGGER, drop_line, NULL,
 				MHD_OPTION_LISTEN_SOCKET, sock,

@@ -8,6 +8,7 @@ Arguments: shardkeepd, cachectl, the demo's trainer.
 import http.client
 import os
 import re
+import resource
 import signal
 import socket
 import stat
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
@@ -25,7 +27,8 @@ CLIENTS = 16        # HTTP_CLIENTS of agent/metrics/http.h
 
 
 class Agent:
-    def __init__(self, folder: str, *options: str) -> None:
+    def __init__(self, folder: str, *options: str,
+                 held: Sequence[int] = ()) -> None:
         self.socket = f"{folder}/agent.sock"
         self.log = open(f"{folder}/log", "w+", encoding="utf-8")
         ready, told = os.pipe()
@@ -33,7 +36,7 @@ class Agent:
                        if not k.startswith("SHARDKEEP_")}
         self.process = subprocess.Popen(
             [AGENT, "--socket", self.socket, "--memory", "64M", "--ready-fd",
-             str(told), *options], pass_fds=[told], env=environment,
+             str(told), *options], pass_fds=[told, *held], env=environment,
             stderr=self.log)
         os.close(told)
         assert os.read(ready, 1) == b"1", "the agent did not start"
@@ -194,6 +197,23 @@ def check_many(agent: Agent) -> None:
                 assert two.samples[name][key] >= value, name
 
 
+def check_descriptors(folder: str) -> None:
+    """An agent with many slots has more descriptors than the 1,024 that
+    select() can wait for: figures are served by those beyond as well."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] != resource.RLIM_INFINITY and limits[1] < 4096:
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, limits[1]))
+    os.mkdir(f"{folder}/many")
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    agent = Agent(f"{folder}/many", "--metrics", "127.0.0.1:0", held=held)
+    for fd in held:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    scrape(agent.port())
+    agent.end()
+
+
 def refuses(*options: str) -> str:
     r = subprocess.run([AGENT, "--socket", "/nowhere/x", *options],
                        capture_output=True, text=True, check=False)
@@ -299,6 +319,7 @@ def main() -> None:
         check_many(agent)
         check_two(folder, agent)
         agent.end()
+        check_descriptors(folder)
         check_addresses(folder)
         check_path(folder)
         check_file(folder)
