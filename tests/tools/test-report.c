@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reports as people and scripts get them. */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/util.h"
 #include "report.h"
 
 #define TEXT 65536
@@ -30,6 +32,25 @@ Test(report, a_style_is_not_needed)
 	cr_assert_eq(report_print(r, OUTPUT_TABLE, NULL, out), 0);
 	fclose(out);
 	cr_assert(strstr(text, "its value"), "%s", text);
+	report_free(r);
+}
+
+/* More than a buffer holds: it is found full before the end. */
+Test(report, a_full_disk_is_named_in_each_form)
+{
+	static const enum output outputs[] = { OUTPUT_TABLE, OUTPUT_JSON };
+	struct report *r = report_new();
+	FILE *out;
+
+	for (int i = 0; i < 2000; i++)
+		report_text(r, "a", "a field", "%s", "its value");
+	for (size_t i = 0; i < SK_ARRAY_SIZE(outputs); i++) {
+		out = fopen("/dev/full", "w");
+		cr_assert(out);
+		cr_assert_eq(report_print(r, outputs[i], NULL, out), -ENOSPC,
+			     "output %d", outputs[i]);
+		fclose(out);
+	}
 	report_free(r);
 }
 

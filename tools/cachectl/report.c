@@ -217,10 +217,12 @@ int report_print(const struct report *r, enum output output,
 
 	if (r->failed)
 		return -ENOMEM;
+	errno = 0;
 	e = formatters[output]->print(r, style ? style : &plain, out);
-	if (e)
+	if (e && e != -EIO)
 		return e;
-	if (fflush(out))
+	/* A stream tells that it failed; of why errno is all there is. */
+	if (e || fflush(out) || ferror(out))
 		return errno ? -errno : -EIO;
-	return ferror(out) ? -EIO : 0;
+	return 0;
 }
