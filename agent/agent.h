@@ -188,7 +188,9 @@ struct agent {
 	struct timer health_timer;
 	struct watch *watch;		/* of the store's path; NULL: none */
 	uint64_t store_free, store_bytes;	/* 0: not known */
+	uint64_t store_files;		/* that can still be made there */
 	uint64_t flush_needs;		/* bytes that found no room there */
+	uint64_t flush_files;		/* files; 0: none found no room */
 	bool store_failed;		/* the last flush, by the store's fault */
 	bool store_short;		/* it was seen to have less than that */
 	uint64_t memory_asked;		/* bytes that the budget had not */

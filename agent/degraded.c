@@ -10,8 +10,8 @@ const struct degraded_info degraded_infos[DEGRADED_COUNT] = {
 	[DEGRADED_STORE_FULL] = { "store-full",
 		"the store has no room for what is to be flushed; it stays in "
 		"memory and is tried again",
-		"free space there, or keep less: cachectl retain, --keep-last, "
-		"--keep-bytes" },
+		"free space there, or files where df -i has none left, or keep "
+		"less: cachectl retain, --keep-last, --keep-bytes" },
 	[DEGRADED_STORE_ERROR] = { "store-error",
 		"the store does not take what is to be flushed; it stays in "
 		"memory and is tried again",

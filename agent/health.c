@@ -34,7 +34,7 @@ static void look_at_flushes(struct agent *a)
 	     !degraded_on(&a->degraded, DEGRADED_STORE_ERROR)) ||
 	    flushes_fail(a) || (a->store_failed && flush_pending(a)))
 		return;
-	a->flush_needs = 0;
+	a->flush_needs = a->flush_files = 0;
 	degraded_clear(a, DEGRADED_STORE_FULL);
 	degraded_clear(a, DEGRADED_STORE_ERROR);
 }

@@ -10,6 +10,7 @@
 
 #define SECOND_NS UINT64_C(1000000000)
 #define RETRY_MOST_S 60u
+#define FILES_BESIDE 3u		/* images: their directories, and its run */
 #define RATE_LEAST ((uint64_t)8 << 20)	/* that tell how fast bytes go */
 
 static void measure(struct agent *a, const struct flush *f)
@@ -70,6 +71,7 @@ static void say_degraded(struct agent *a, const struct flush *f)
 	watch_soon(a);
 	if (r == -ENOSPC || r == -EDQUOT) {
 		a->flush_needs = f->bytes - f->done;
+		a->flush_files = f->snapshot->n_images + FILES_BESIDE;
 		degraded_set(a, DEGRADED_STORE_FULL, f->err.text);
 	} else {
 		degraded_set(a, DEGRADED_STORE_ERROR, f->err.text);

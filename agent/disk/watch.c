@@ -99,14 +99,15 @@ static void heal(struct agent *a, enum degraded_id id)
 	flush_try_anew(a);
 }
 
-/* Where a quota was met, or inodes ran out, there was room by these numbers all
- * the time: then trying alone tells. */
+/* Where a quota was met there was room by these numbers all the time: then
+ * trying alone tells. */
 static void see_room(struct agent *a)
 {
-	bool is_short = a->flush_needs && a->store_free < a->flush_needs;
+	bool is_short = (a->flush_needs && a->store_free < a->flush_needs) ||
+			a->store_files < a->flush_files;
 
 	if (a->store_short && !is_short) {
-		a->flush_needs = 0;
+		a->flush_needs = a->flush_files = 0;
 		heal(a, DEGRADED_STORE_FULL);
 	}
 	a->store_short = is_short;
@@ -118,6 +119,8 @@ static void see_size(struct agent *a, const struct statfs *fs)
 
 	a->store_free = (uint64_t)fs->f_bavail * unit;
 	a->store_bytes = (uint64_t)fs->f_blocks * unit;
+	/* Of a filesystem that counts none there are any number. */
+	a->store_files = fs->f_files ? (uint64_t)fs->f_ffree : UINT64_MAX;
 }
 
 /* A look may take long, and the flusher have been there since. */

@@ -103,6 +103,64 @@ static void test_disks(void)
 	test_disk("store-error", syncs, EIO);
 }
 
+/* Shared with the agent's process. */
+static uint64_t *files_left;
+
+static int count_files(const struct sk_os *os, int fd, struct statfs *ret)
+{
+	int r = sk_os_linux()->fstatfs(os, fd, ret);
+
+	ret->f_files = 1000;
+	ret->f_ffree = __atomic_load_n(files_left, __ATOMIC_RELAXED);
+	return r;
+}
+
+/* Each look that is begun has the time to end, as has each try. */
+static bool durable_within(struct whole *w, int sock, int seconds)
+{
+	for (int i = 0; i < seconds; i++) {
+		sk_fault_os_advance(w->fault, SECOND);
+		for (int k = 0; k < 20; k++)
+			if (snapshot_flags(sock, "degraded", 1) &
+			    SK_SNAP_DURABLE)
+				return true;
+	}
+	return false;
+}
+
+static bool has_failed(struct whole *w, int sock, int times)
+{
+	sk_fault_os_advance(w->fault, SECOND);
+	return stat_value(sock, "shardkeep_flush_errors_total") >= times;
+}
+
+/* There is room for bytes and for no file. When some can be made again it is
+ * not waited for until the next try, a minute later. */
+static void test_files(void)
+{
+	struct whole w;
+	struct rank r;
+
+	files_left = mmap(NULL, sizeof(*files_left), PROT_READ | PROT_WRITE,
+			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(files_left != MAP_FAILED, "mmap");
+	*files_left = 1;
+	whole_init(&w);
+	w.fault->os.fstatfs = count_files;
+	start(&w, &r, &(struct rank_options){ .job = "degraded", .world = 1 });
+	sk_fault_os_fail(w.fault, SK_FAULT_MKDIRAT, 1, SK_FAULT_ALWAYS,
+			 ENOSPC);
+	rank_snapshot(&r, 1);
+	AWAIT_STATE(&w, r.sock, "store-full", true);
+	AWAIT(has_failed(&w, r.sock, 8), "%s", whole_log(&w));
+	sk_fault_os_forget(w.fault);
+	__atomic_store_n(files_left, 1000, __ATOMIC_RELAXED);
+	CHECK(durable_within(&w, r.sock, 40), "not tried: %s", whole_log(&w));
+	AWAIT_STATE(&w, r.sock, "store-full", false);
+	end(&w, &r);
+	CHECK(munmap(files_left, sizeof(*files_left)) == 0, "munmap");
+}
+
 /* A file stands in the store's place: it cannot be had, or made. */
 static void test_gone(void)
 {
@@ -430,6 +488,7 @@ static void test_volatile(void)
 int main(void)
 {
 	test_disks();
+	test_files();
 	test_gone();
 	test_hangs();
 	test_outdated();
