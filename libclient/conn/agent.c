@@ -121,6 +121,17 @@ static bool same_dir(const char *a, const char *b)
 	return strcmp(real_a ? real_a : a, real_b ? real_b : b) == 0;
 }
 
+/* What an agent tells of a long path is its beginning. */
+static bool begins_so(const char *path, const char *has)
+{
+	_cleanup_free_ char *real = realpath(path, NULL);
+	size_t n = strlen(has);
+
+	return n == sizeof(((struct sk_wire_hello_reply *)0)->store) - 1 &&
+	       (strncmp(path, has, n) == 0 ||
+		(real && strncmp(real, has, n) == 0));
+}
+
 /* Parts of the sentence, or NULL; also where there is no memory for it, which
  * keeps nobody from its agent. */
 static char *store_differs(const struct sk_wire_hello_reply *agent,
@@ -131,7 +142,8 @@ static char *store_differs(const struct sk_wire_hello_reply *agent,
 	char has[sizeof(agent->store) + 1], *ret;
 
 	(void)snprintf(has, sizeof(has), "%.*s", n, agent->store);
-	if (!want || !*want || (agent->has_store && same_dir(want, has)))
+	if (!want || !*want || (agent->has_store &&
+				(same_dir(want, has) || begins_so(want, has))))
 		return NULL;
 	return asprintf(&ret, "SHARDKEEP_STORE is %s, but the agent that runs "
 			"already, at %s, %s%s", want, socket_path,

@@ -126,6 +126,17 @@ def check(folder: str) -> None:
     agent.durable("full")
     assert agent.metric("store-full") == 0
 
+    # Room for bytes and for no file, and then for files.
+    has = os.statvfs(store)
+    mount("-o", f"remount,nr_inodes={has.f_files - has.f_ffree}", store)
+    assert agent.doctor()["room"] == "warn"
+    agent.train("files")
+    agent.until("store-full", True)
+    mount("-o", "remount,nr_inodes=10000", store)
+    agent.until("store-full", False)
+    agent.durable("files")
+    assert agent.doctor()["room"] == "ok"
+
     # Read-only, as far as the path says, and then not.
     mount("--bind", store, store)
     mount("-o", "remount,bind,ro", store)

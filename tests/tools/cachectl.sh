@@ -74,7 +74,7 @@ start_agent() {
 	# It is open before the agent writes: what it has written stays.
 	[ -p "$dir/ready" ] || mkfifo "$dir/ready"
 	exec 9<>"$dir/ready"
-	local store=(--store "$dir/store")
+	local store=(--store "${stored:-$dir/store}")
 	[ $# -eq 0 ] || store=()
 	"$agent" --socket "$SHARDKEEP_SOCKET" "${store[@]}" "${keeper[@]}" \
 		--memory 256M --log-level error --ready-fd 9 &
@@ -469,6 +469,20 @@ says 'SIGCONT it, or end it'
 kill -CONT "$pid"
 expect 0 stop --wait
 ! [ -s "$dir/err" ] || fail "progress where nobody looks"
+wait "$pid" && pid=
+
+# ---- a store whose path is longer than an agent tells ----
+stored=$dir/$(printf '%0200d/%0100d' 0 0)
+mkdir -p "$stored"
+start_agent
+either "0 7" --json doctor
+says 'its path is longer than an agent tells'
+SHARDKEEP_STORE=$stored either "0 7" --json doctor
+says '"check": "room"'
+! grep -q 'longer than an agent' "$dir/out" || fail "it was told"
+! [ -s "$dir/err" ] || fail "another store is said to be there"
+stored=
+expect 0 stop --wait
 wait "$pid" && pid=
 
 # ---- the agent goes under them, and another one takes its place ----

@@ -11,6 +11,7 @@ struct doctor {
 	struct context *ctx;
 	bool has_agent;		/* ctx->conn.agent is its word */
 	const char *store;	/* NULL: none */
+	bool store_cut;		/* that is only its beginning */
 	uint64_t budget;	/* bytes; 0: not known */
 	char pid[16];		/* of /proc whose limits count */
 	enum verdict worst;

@@ -84,6 +84,13 @@ void check_store(struct doctor *d)
 			   "holds goes with this node");
 		return;
 	}
+	if (d->store_cut) {
+		doctor_say(d, "store", VERDICT_WARN, "name it in "
+			   "$SHARDKEEP_STORE", "its path is longer than an "
+			   "agent tells: %s...", d->store);
+		d->store = NULL;
+		return;
+	}
 	dir = os->openat(os, AT_FDCWD, d->store, O_RDONLY | O_DIRECTORY, 0);
 	if (dir < 0) {
 		(void)sk_err_errno(&err, dir, "%s", d->store);
@@ -165,6 +172,12 @@ void check_room(struct doctor *d)
 		return;
 	left = (uint64_t)fs.f_bavail *
 	       (uint64_t)(fs.f_frsize ? fs.f_frsize : fs.f_bsize);
+	if (fs.f_files && !fs.f_ffree) {
+		doctor_say(d, "room", VERDICT_WARN, "remove some (df -i), or "
+			   "keep less: cachectl retain", "no file can be made "
+			   "on the store any more");
+		return;
+	}
 	need = all_need(d);
 	(void)sk_size_format(left, a, sizeof(a));
 	(void)sk_size_format(need, b, sizeof(b));

@@ -119,6 +119,24 @@ static void check_versions(struct doctor *d)
 			   conn->version);
 }
 
+/* What the agent tells of a long path is its beginning; the variable may have
+ * all of it. */
+static void take_store(struct doctor *d)
+{
+	const struct sk_wire_hello_reply *agent = &d->ctx->conn.agent;
+	size_t n = strlen(agent->store);
+
+	if (!agent->has_store) {
+		d->store = NULL;
+		return;
+	}
+	d->store_cut = n == sizeof(agent->store) - 1;
+	if (d->store_cut && d->store && strncmp(d->store, agent->store, n) == 0)
+		d->store_cut = false;
+	else
+		d->store = agent->store;
+}
+
 static void check_agent(struct doctor *d)
 {
 	struct context *ctx = d->ctx;
@@ -141,7 +159,7 @@ static void check_agent(struct doctor *d)
 		return;
 	d->has_agent = true;
 	d->budget = ctx->conn.agent.budget_bytes;
-	d->store = ctx->conn.agent.has_store ? ctx->conn.agent.store : NULL;
+	take_store(d);
 	(void)snprintf(d->pid, sizeof(d->pid), "%u", ctx->conn.agent.pid);
 	check_versions(d);
 	check_socket(d);
