@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* shardkeepd: starting, and going to the background. */
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -203,6 +204,15 @@ static int run(const struct sk_os *os, struct options *o,
 	return agent_run(os, o, e, birth);
 }
 
+/* The exit status of what prints, and ends. */
+static int printed(void)
+{
+	if (!fflush(stdout) && !ferror(stdout))
+		return 0;
+	fprintf(stderr, "shardkeepd: cannot print: %s\n", strerror(errno));
+	return 1;
+}
+
 int main(int argc, char **argv)
 {
 	const struct sk_os *os = sk_os_linux();
@@ -217,7 +227,7 @@ int main(int argc, char **argv)
 	sk_standard_hold(os, O_RDWR);
 	r = options_parse(argc, argv, &o);
 	if (r)
-		return r < 0 ? 2 : 0;
+		return r < 0 ? 2 : printed();
 	/* Each mode is said where something is made; no file says more than
 	 * 0600, but root's directories are for users to come through. */
 	(void)umask(022);

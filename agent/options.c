@@ -2,6 +2,7 @@
 #include "options.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@ struct said {
 	struct {
 		const char *by;		/* NULL: nobody, the default holds */
 		int line;		/* of the file */
-		char value[256];
+		char *value;	/* owned; NULL: no memory for it */
 	} v[OPTION_COUNT];
 	bool check;
 	bool keeper, no_keeper;		/* by the file, or the command line */
@@ -37,8 +38,18 @@ static void note(struct said *s, size_t i, const char *by, int line,
 {
 	s->v[i].by = by;
 	s->v[i].line = line;
-	(void)snprintf(s->v[i].value, sizeof(s->v[i].value), "%s",
-		       value ? value : "yes");
+	free(s->v[i].value);
+	s->v[i].value = strdup(value ? value : "yes");
+	/* No file can say those, and a terminal would do what they say. */
+	for (char *c = s->v[i].value; c && *c; c++)
+		if (iscntrl((unsigned char)*c))
+			*c = '?';
+}
+
+static void forget(struct said *s)
+{
+	for (size_t i = 0; i < OPTION_COUNT; i++)
+		free(s->v[i].value);
 }
 
 /* Those that are of one start alone, or of no file. */
@@ -150,17 +161,20 @@ static void note_environment(struct said *s)
 
 static void print_said(const struct said *s)
 {
+	const char *value;
+
 	for (size_t i = 0; i < OPTION_COUNT; i++) {
 		if (!fits_file(option_list[i].val))
 			continue;
+		value = s->v[i].value ? s->v[i].value : "?";
 		if (!s->v[i].by)
 			printf("# %s: default\n", option_list[i].name);
 		else if (s->v[i].line)
 			printf("%s = %s\t# %s:%d\n", option_list[i].name,
-			       s->v[i].value, s->v[i].by, s->v[i].line);
+			       value, s->v[i].by, s->v[i].line);
 		else
 			printf("%s = %s\t# %s\n", option_list[i].name,
-			       s->v[i].value, s->v[i].by);
+			       value, s->v[i].by);
 	}
 }
 
@@ -305,6 +319,7 @@ int options_parse(int argc, char **argv, struct options *ret)
 		print_said(&said);
 		r = 1;
 	}
+	forget(&said);
 	if (r) {
 		options_free(&o);
 		return r;

@@ -105,6 +105,19 @@ done
 "$agent" --check-config --config "$dir/conf" | sed 's/	#.*//' >"$dir/again"
 expect 0 --config "$dir/again"
 says "^store = /srv/a b	# $dir/again:"
+# However long it is, and whatever stands in it.
+long=/srv/$(printf '%0300d' 0)
+printf 'store = %s\n' "$long" >"$dir/long"
+expect 0 --config "$dir/long"
+says "^store = $long	# $dir/long:1$"
+expect 0 --store "$(printf '/srv/a\nmemory = 1G')"
+says '^store = /srv/a[?]memory = 1G	# command line$'
+# What cannot be printed is no success.
+for option in --check-config --help --version; do
+	"$agent" $option >/dev/full 2>"$dir/out"
+	[ $? -eq 1 ] || fail "$option printed nothing, and was fine"
+	says '^shardkeepd: cannot print: No space left'
+done
 # Wrong lines, by their number.
 for line in 'memory = lots' 'colour = red' 'no-direct = maybe' 'memory' \
 	'ready-fd = 3' 'takeover = yes' '= 3' 'help = yes' 'keep-last = -1' \
