@@ -93,9 +93,8 @@ struct sk_options {
  * for as $SHARDKEEP_AGENT, beside this library, and on the PATH; it takes
  * $SHARDKEEP_STORE and $SHARDKEEP_MEMORY from the environment, outlives this
  * process, and has none of its descriptors. Where a socket is named, none is
- * started; a relative path is one from the directory of this call. *ret_sk is
- * the caller's, for sk_close(). After 0, sk_error() is empty, or says what of
- * the two an agent that ran already does not honour: worth a line in the log.
+ * started; a relative path is from here. *ret_sk is for sk_close(). After 0,
+ * sk_error() is "", or has, for the log, what of those an old agent ignores.
  *
  * Errors: -ENOENT, -ECONNREFUSED no agent answers, or the one that was
  * started ended, with its reason; -EPROTO its version of the

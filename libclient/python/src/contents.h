@@ -32,8 +32,8 @@ static inline uint64_t dict_version(PyObject *dict)
 #endif
 }
 
-/** Takes (dict or list, type), or (dict, names). @ret is zero, and to be let go of in either
- * case. -1 raised. */
+/** Takes (dict or list, type), or (dict, names). @ret is zero, and to be let
+ * go of in either case. -1 raised. */
 int contents_take(PyObject *from, struct contents *ret);
 void contents_drop(struct contents *c);
 int contents_visit(const struct contents *c, visitproc visit, void *arg);
