@@ -138,6 +138,8 @@ static void begin(struct device_slot *d)
 	int none = -1, r;
 
 	fill_order(d);
+	/* It was for the process to end; this takes what it takes. */
+	timer_clear(&d->agent->loop.timers, &d->patience);
 	d->draining = true;
 	memory_hold(d->sealed->memory);
 	r = order_submit(d->agent, &d->order);

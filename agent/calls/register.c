@@ -36,6 +36,7 @@ struct registration {
 	struct sk_layout *layouts[2];
 	int result;
 	struct sk_err err;
+	struct sk_err unended;	/* why it waited in vain; "": it did not */
 };
 
 /* ---- in the background: the layouts ---- */
@@ -209,6 +210,9 @@ static int enter(struct registration *g, struct sk_msg *msg,
 	int r;
 
 	r = rank_enter(g->request.session, &g->reg, g->layouts, &state, err);
+	/* It is no other job that has its place: it may come again. */
+	if (r == -EEXIST && g->unended.text[0])
+		return sk_err_set(err, -EAGAIN, "%s", g->unended.text);
 	if (r < 0)
 		return r;
 	keep(g, state->run->job);
@@ -288,10 +292,14 @@ static int registration_outcome(struct request *q, struct sk_err *err)
 static void registration_drained(struct request *q, int status,
 				 const struct sk_err *err)
 {
+	struct registration *g = sk_link_object(q, struct registration,
+						request);
+
 	/* It was waited for as long as a client can be kept waiting. */
 	(void)status;
-	registration_answer(sk_link_object(q, struct registration, request),
-			    0, err);
+	if (q->session)
+		(void)registration_outcome(q, &g->unended);
+	registration_answer(g, 0, err);
 }
 
 static void registration_granted(struct stored_wish *wish, int r,

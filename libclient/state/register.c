@@ -145,17 +145,34 @@ static int ask_register(struct sk_state *state, bool slots, uint64_t until_ns,
 	return 0;
 }
 
+/* Again where its last life's place is not free yet, of which the agent says
+ * so after some seconds each time. */
+static int ask_patiently(struct sk_state *state, bool slots,
+			 uint64_t until_ns, uint32_t *ret_slots,
+			 struct sk_err *err)
+{
+	const struct sk_os *os = state->sk->os;
+	int r;
+
+	do {
+		r = ask_register(state, slots, until_ns, ret_slots, err);
+	} while (r == -EAGAIN && os->now_ns(os) < until_ns);
+	return r == -EAGAIN ? sk_err_prefix(err, -ETIMEDOUT, "rank %d of job "
+					    "\"%s\"", state->job.rank,
+					    state->job.name) : r;
+}
+
 /* An id that the agent does not know, for whatever reason, is forgotten:
  * nothing is known by it, and to insist would be to fail for ever. */
 static int ask_as_known(struct sk_state *state, bool slots, uint64_t until_ns,
 			uint32_t *ret_slots, struct sk_err *err)
 {
-	int r = ask_register(state, slots, until_ns, ret_slots, err);
+	int r = ask_patiently(state, slots, until_ns, ret_slots, err);
 
 	if (r != -ENOENT || !state->id)
 		return r;
 	state->id = 0;
-	return ask_register(state, slots, until_ns, ret_slots, err);
+	return ask_patiently(state, slots, until_ns, ret_slots, err);
 }
 
 static int ask_and_map(struct sk_state *state, bool slots, uint64_t until_ns,

@@ -16,6 +16,7 @@
 #define KILL UINT32_MAX		/* as a result: the call kills the process */
 #define HANG (UINT32_MAX - 1)	/* or hangs, and its sockets are closed */
 #define STOP (UINT32_MAX - 2)	/* or stops the process, until SIGCONT */
+#define LATE_US 7000000u	/* the agent keeps a client for 5 s */
 
 static void add_all(struct gpu_rank *g)
 {
@@ -233,12 +234,53 @@ static void test_hangs(struct scene *scene)
 	CHECK(says(scene, "status", "lost on GPUs", "1"));
 }
 
-/* ---- the agent killed, or another in its place, in that very moment ---- */
-
 static void stop_on_the_way_out(struct rank *rank)
 {
 	end_on_the_way_out(rank, STOP);
 }
+
+/* Until the rank is stopped there. */
+static pid_t start_and_stop(struct scene *scene, const char *job, rank_fn fn)
+{
+	int status;
+	pid_t pid;
+
+	scene_ranks_start(scene, job, 1, fn, NULL, &pid);
+	CHECK(waitpid(pid, &status, WUNTRACED) == pid);
+	CHECK(WIFSTOPPED(status), "status %#x", status);
+	return pid;
+}
+
+/* The agent's children, its workers. */
+static void signal_workers(const struct scene *scene, int sig)
+{
+	char path[64];
+	int pid, n = 0;
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children",
+		       (int)scene->agent, (int)scene->agent);
+	f = fopen(path, "re");
+	while (f && fscanf(f, "%d", &pid) == 1)
+		n += !kill(pid, sig);
+	CHECK(f && !fclose(f) && n, "no worker gets signal %d", sig);
+}
+
+/* What the dead has left takes longer to bring out than the agent lets a client
+ * wait: the rank's next life is no other job, and comes in when it is there. */
+static void test_takes_long(struct scene *scene)
+{
+	pid_t pid = start_and_stop(scene, "slow", stop_on_the_way_out);
+
+	signal_workers(scene, SIGSTOP);
+	kill_rank(pid);
+	scene_ranks_start(scene, "slow", 1, load_last, NULL, &pid);
+	(void)usleep(LATE_US);
+	signal_workers(scene, SIGCONT);
+	scene_ranks_end("slow", 1, &pid);
+}
+
+/* ---- the agent killed, or another in its place, in that very moment ---- */
 
 /* Whatever it is told of that snapshot: it goes on, and what stood on the
  * device is in memory, byte for byte. */
@@ -277,18 +319,6 @@ static void save_once_more(struct rank *rank)
 	gpu_begin(&g, rank, 0);
 	add_all(&g);
 	(void)gpu_until_served(&g);
-}
-
-/* Until the rank is stopped there. */
-static pid_t start_and_stop(struct scene *scene, const char *job, rank_fn fn)
-{
-	int status;
-	pid_t pid;
-
-	scene_ranks_start(scene, job, 1, fn, NULL, &pid);
-	CHECK(waitpid(pid, &status, WUNTRACED) == pid);
-	CHECK(WIFSTOPPED(status), "status %#x", status);
-	return pid;
 }
 
 static void test_outlives(struct scene *scene, const char *job,
@@ -408,6 +438,7 @@ int main(int argc, char **argv)
 		scene_ranks(&scene, "died", 1, load_last, NULL);
 		CHECK(count(&scene, "shardkeep_device_drains_total") == 1);
 		test_hangs(&scene);
+		test_takes_long(&scene);
 		test_keeper(&scene);
 		test_less(&scene, (const char *[]){ "less", "less-on" },
 			  replace_by_less);
