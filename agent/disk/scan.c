@@ -508,6 +508,50 @@ static int scan_one_of_all(struct scan *scan, const char *job)
 	return note_result(scan, f);
 }
 
+struct missing {
+	char **jobs;			/* that the store has, by name */
+	size_t n_jobs;
+	struct sk_history **v;		/* of those that it has no more */
+	size_t n, room;
+	int result;
+};
+
+static int compare_jobs(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void note_missing(void *ctx, struct sk_history *h)
+{
+	struct missing *m = ctx;
+	const char *job = sk_history_job(h);
+
+	if (m->n_jobs && bsearch(&job, m->jobs, m->n_jobs, sizeof(job),
+				 compare_jobs))
+		return;
+	if (sk_array_fit(m->v, m->room, m->n + 1) < 0)
+		m->result = -ENOMEM;
+	else
+		m->v[m->n++] = h;
+}
+
+/* Of a job whose directory is gone all is: no look at the others tells. */
+static void scan_missing(struct scan *scan, char **jobs, size_t n_jobs)
+{
+	struct missing m = { .jobs = jobs, .n_jobs = n_jobs };
+	char job[SK_JOB_MAX + 1];
+
+	histories_each(scan->agent, note_missing, &m);
+	if (m.result < 0)
+		scan->result = sk_err_set(&scan->err, m.result, "no memory to "
+					  "look for jobs that are gone");
+	for (size_t i = 0; i < m.n && scan->result == 0; i++) {
+		(void)snprintf(job, sizeof(job), "%s", sk_history_job(m.v[i]));
+		scan->result = scan_one_of_all(scan, job);
+	}
+	free(m.v);
+}
+
 static void scan_all(struct scan *scan)
 {
 	char **jobs = NULL;
@@ -515,6 +559,8 @@ static void scan_all(struct scan *scan)
 
 	scan->result = sk_store_jobs(scan->agent->store, &jobs, &n,
 				     &scan->err);
+	if (scan->result == 0)
+		scan_missing(scan, jobs, n);
 	for (size_t i = 0; i < n; i++) {
 		if (scan->result == 0)
 			scan->result = scan_one_of_all(scan, jobs[i]);

@@ -11,6 +11,7 @@ own, where it may mount; skipped where there are none to be had.
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -158,6 +159,16 @@ def check(folder: str) -> None:
     os.mkdir(store)
     mount("-t", "tmpfs", "-o", "size=64M", "none", store)
     agent.until("store-gone", False)
+    agent.durable("gone")
+
+    # A job's directory goes: who lists all jobs sees that, and it is written
+    # once more.
+    shutil.rmtree(f"{store}/gone")
+    end = time.monotonic() + MOST_S
+    while not os.path.exists(f"{store}/gone/step-000000000003"):
+        assert agent.cachectl("list")[0] == 0
+        assert time.monotonic() < end, agent.cachectl("list", "-v")
+        threading.Event().wait(0.1)
     agent.durable("gone")
     agent.end()
     for state in ("store-full", "store-read-only", "store-gone"):
