@@ -94,7 +94,7 @@ struct sk_options {
  * $SHARDKEEP_STORE and $SHARDKEEP_MEMORY from the environment, outlives this
  * process, and has none of its descriptors. Where a socket is named, none is
  * started; a relative path is from here. *ret_sk is for sk_close(). After 0,
- * sk_error() is "", or has, for the log, what of those a running one ignores.
+ * sk_error() is "", or says which of the two variables a running one ignores.
  *
  * Errors: -ENOENT, -ECONNREFUSED no agent answers, or the one that was
  * started ended, with its reason; -EPROTO its version of the
