@@ -13,7 +13,6 @@
 #include "layout/recall.h"
 
 #define TENSORS 5000
-#define LIVES 50
 #define RANKS 8
 #define RESIDENT_MOST_KIB (long)(SK_RECALL_BYTES / 1024 + 65536)
 #define NOBODY 65534
@@ -21,8 +20,10 @@
 /* Sanitizers keep what is freed. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define OWN_HEAP true
+#define LIVES 8
 #else
 #define OWN_HEAP false
+#define LIVES 50
 #endif
 
 static struct rank_options many(const char *job, unsigned salt)

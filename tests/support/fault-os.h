@@ -125,9 +125,9 @@ struct sk_fault_os {
 	uint64_t now, wall;
 };
 
-/** Of calls and allocations that are failed one after the other, how many to
- * go on by: $SK_EVERY, or 1. For builds that take long, and look for what each
- * whole run has as well. */
+/** Of what is tried one after the other, most of all which call or allocation
+ * fails, how many to go on by: $SK_EVERY, or 1. For builds that take long, and
+ * look for what each whole run has as well. */
 uint64_t sk_fault_every(void);
 
 /** Fills @fault in place: no rules, real clock. It must not be moved. */

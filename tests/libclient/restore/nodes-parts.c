@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 
 #include "base/util.h"
+#include "fault-os.h"
 #include "libclient/gpu-rank.h"
 #include "mesh-comm.h"
 #include "tensor/box.h"
@@ -580,7 +581,7 @@ int main(int argc, char **argv)
 	scene_open(&scene, argc, argv);
 	CHECK(!setenv("VNCCL_ORDER", scene.dir, 1));
 	scene_add_nodes(&scene, nodes, NODES, true);
-	for (size_t i = 0; i < SK_ARRAY_SIZE(ways); i++)
+	for (size_t i = 0; i < SK_ARRAY_SIZE(ways); i += sk_fault_every())
 		if (is_chosen(ways[i].name))
 			go(&scene, &ways[i], totals);
 	scene_close(&scene);

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/util.h"
+#include "fault-os.h"
 #include "libclient/gpu-rank.h"
 #include "mesh-comm.h"
 #include "sim/trainer-nccl.h"
@@ -31,7 +32,7 @@
 #define FEW_RANKS 12
 #define COLUMNS 900
 #define ROW ((uint64_t)COLUMNS * 4)
-#define CASES 14
+#define CASES 13
 #define STEP 7
 
 static const int64_t rows_of[] = { 1200, 500, 290, 37, 5, 1 };
@@ -433,7 +434,8 @@ static void check(const struct trial *t)
 static void test_random(struct scene *scene, struct trial *t)
 {
 	const char *cases = getenv("SK_CASES"), *first = getenv("SK_SEED");
-	uint64_t n = cases ? strtoull(cases, NULL, 10) : CASES;
+	uint64_t n = cases ? strtoull(cases, NULL, 10) :
+			     1 + CASES / sk_fault_every();
 	uint64_t seed = first ? strtoull(first, NULL, 10) : 1;
 
 	for (uint64_t end = seed + n; seed < end; seed++) {

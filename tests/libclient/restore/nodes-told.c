@@ -411,16 +411,17 @@ static void fail_devices(struct scene *scene)
 		{ "ncclCommGetAsyncError", SK_NCCL_INTERNAL_ERROR },
 	};
 
-	for (size_t i = 0; i < SK_ARRAY_SIZE(of); i++)
-		for (int k = 0; k < 6; k++) {
-			next.f = (struct failing){ of[i].function,
-				begin_device, end_device, of[i].function, 0,
-				of[i].becomes };
-			next.culprit = k % RANKS;
-			next.n = 1 + (uint64_t)k / 2;
-			(void)alarm(600);
-			run(scene, away, load_device);
-		}
+	for (uint64_t i = 0; i < 6 * SK_ARRAY_SIZE(of);
+	     i += sk_fault_every()) {
+		const char *function = of[i / 6].function;
+
+		next.f = (struct failing){ function, begin_device, end_device,
+					   function, 0, of[i / 6].becomes };
+		next.culprit = (int)(i % RANKS);
+		next.n = 1 + i % 6 / 2;
+		(void)alarm(600);
+		run(scene, away, load_device);
+	}
 }
 
 int main(int argc, char **argv)
