@@ -114,6 +114,17 @@ static bool has_entry(const struct sk_layout *l, const struct sk_item *item,
 	return primary == (l->kind == SK_IMAGE_PRIMARY);
 }
 
+static uint64_t header_most(const struct sk_layout *l)
+{
+	return l->priv->header_most ? l->priv->header_most : SK_HEADER_MAX;
+}
+
+/* Each takes its digits, in quotes. */
+static uint64_t most_sums(const struct sk_layout *l)
+{
+	return header_most(l) / (SK_SUM_WIDTH + 2);
+}
+
 static int add_entry(struct sk_layout *l, uint32_t i, int box,
 		     struct sk_err *err)
 {
@@ -133,10 +144,13 @@ static int add_entry(struct sk_layout *l, uint32_t i, int box,
 		return sk_err_prefix(err, r, "tensor \"%s\", box %d",
 				     item->spec.name, box);
 	n = e.bytes ? (e.bytes + SK_SUM_CHUNK - 1) / SK_SUM_CHUNK : 1;
+	/* Of a few bytes in a header there would be a header of gigabytes. */
 	if (!sk_add_u64(l->image_bytes, e.bytes, &l->image_bytes) ||
-	    l->image_bytes > (uint64_t)1 << 50 || n > UINT32_MAX - l->n_sums)
+	    n > most_sums(l) - l->n_sums)
 		return sk_err_set(err, -E2BIG, "the state of rank %d is too "
-				  "large", l->rank);
+				  "large: its checksums alone take more than "
+				  "the %llu bytes of a header", l->rank,
+				  (unsigned long long)header_most(l));
 	e.n_sums = (uint32_t)n;
 	l->n_sums += e.n_sums;
 	l->entries[l->n_entries++] = e;
@@ -250,7 +264,7 @@ int sk_layout_finish(struct sk_layout *l, struct sk_err *err)
 }
 
 static int build(struct sk_layout *l, const struct sk_item *items, uint32_t n,
-		 struct sk_err *err)
+		 uint64_t most, struct sk_err *err)
 {
 	uint64_t visits = VISITS_FREE;
 	int r = 0;
@@ -259,6 +273,7 @@ static int build(struct sk_layout *l, const struct sk_item *items, uint32_t n,
 	l->priv = calloc(1, sizeof(*l->priv));
 	if (!l->items || !l->priv)
 		return sk_err_set(err, -ENOMEM, "out of memory for a layout");
+	l->priv->header_most = most;
 	for (uint32_t i = 0; i < n && r >= 0; i++, l->n_items = i)
 		r = copy_item(l, &items[i], &l->items[i], &visits, err);
 	if (r >= 0)
@@ -273,10 +288,10 @@ static int build(struct sk_layout *l, const struct sk_item *items, uint32_t n,
 	return 0;
 }
 
-int sk_layout_new(const char *job, int32_t rank, int32_t world,
-		  enum sk_image_kind kind, const struct sk_item *items,
-		  uint32_t n_items, struct sk_layout **ret_layout,
-		  struct sk_err *err)
+int sk_layout_new_within(const char *job, int32_t rank, int32_t world,
+			 enum sk_image_kind kind, const struct sk_item *items,
+			 uint32_t n_items, uint64_t most,
+			 struct sk_layout **ret_layout, struct sk_err *err)
 {
 	struct sk_layout *l;
 	int r = sk_job_check(job, err);
@@ -297,13 +312,22 @@ int sk_layout_new(const char *job, int32_t rank, int32_t world,
 	l->rank = rank;
 	l->world = world;
 	l->kind = kind;
-	r = build(l, items, n_items, err);
+	r = build(l, items, n_items, most, err);
 	if (r < 0) {
 		sk_layout_free(l);
 		return r;
 	}
 	*ret_layout = l;
 	return 0;
+}
+
+int sk_layout_new(const char *job, int32_t rank, int32_t world,
+		  enum sk_image_kind kind, const struct sk_item *items,
+		  uint32_t n_items, struct sk_layout **ret_layout,
+		  struct sk_err *err)
+{
+	return sk_layout_new_within(job, rank, world, kind, items, n_items, 0,
+				    ret_layout, err);
 }
 
 struct sk_layout *sk_layout_ref(struct sk_layout *l)

@@ -20,6 +20,7 @@ struct parse {
 	size_t n_meshes;
 	struct sk_item *items;
 	size_t n_items;
+	uint64_t bytes;		/* of the header */
 	struct sk_err *err;
 };
 
@@ -277,10 +278,11 @@ static int rebuild(struct parse *p, const json_t *root,
 		r = parse_items(p, json_object_get(root, "items"));
 	if (r < 0)
 		return r;
-	r = sk_layout_new(job, (int32_t)rank, (int32_t)world,
-			  strcmp(kind, "replica") ? SK_IMAGE_PRIMARY :
-						    SK_IMAGE_REPLICA,
-			  p->items, (uint32_t)p->n_items, ret, p->err);
+	r = sk_layout_new_within(job, (int32_t)rank, (int32_t)world,
+				 strcmp(kind, "replica") ? SK_IMAGE_PRIMARY :
+							   SK_IMAGE_REPLICA,
+				 p->items, (uint32_t)p->n_items, p->bytes, ret,
+				 p->err);
 	return r < 0 && r != -ENOMEM ? -EBADMSG : r;
 }
 
@@ -291,7 +293,7 @@ static void parse_free(struct parse *p)
 	sk_items_free(p->items, p->n_items);
 	free(p->meshes);
 	free(p->text);
-	*p = (struct parse){ .err = p->err };
+	*p = (struct parse){ .bytes = p->bytes, .err = p->err };
 }
 
 /* @s moved past @text if it begins so, else NULL. */
@@ -462,6 +464,7 @@ int sk_layout_parse(const void *header, size_t size, uint64_t image_bytes,
 		return sk_err_set(err, -EBADMSG, "the header is cut short: "
 				  "%zu of %llu bytes", size,
 				  (unsigned long long)bytes);
+	p.bytes = bytes;
 	r = parse_ours(&p, header, bytes, &layout);
 	if (r == -ENOMSG)
 		r = parse_any(&p, header, bytes, &layout);

@@ -32,6 +32,7 @@ struct sk_layout_priv {
 	uint32_t *sums_at;
 	struct sk_table entries, items;	/* indices, by name; see lookup.c */
 	uint64_t memory;		/* see sk_layout_memory() */
+	uint64_t header_most;		/* bytes; 0: SK_HEADER_MAX */
 	/* What is described, in the header: [from, to). */
 	uint32_t described_from, described_to;
 	struct sk_words *boxes;		/* and of it each item's boxes */
@@ -57,6 +58,13 @@ static inline struct sk_layout *sk_layout_root(struct sk_layout *layout)
  * items of one name and kind, -ENOMEM. */
 int sk_layout_index_items(struct sk_layout *layout, struct sk_err *err);
 int sk_layout_index_entries(struct sk_layout *layout, struct sk_err *err);
+
+/** As sk_layout_new(), of what is known to have a header of @most bytes: what
+ * takes more is told before memory is taken for it. 0: of any length. */
+int sk_layout_new_within(const char *job, int32_t rank, int32_t world,
+			 enum sk_image_kind kind, const struct sk_item *items,
+			 uint32_t n_items, uint64_t most,
+			 struct sk_layout **ret_layout, struct sk_err *err);
 
 /** Entries of a layout that has its items. Errors: as sk_layout_new(). */
 int sk_layout_fill(struct sk_layout *layout, struct sk_err *err);

@@ -7,7 +7,7 @@
 #include "bytes/checksum.h"
 #include "layout/coverage.h"
 #include "tensor/dtype.h"
-#include "layout/layout.h"
+#include "layout/private.h"
 #include "layout/recall.h"
 #include "base/util.h"
 
@@ -380,6 +380,38 @@ Test(layout, refuses_states_beyond_any_memory)
 	err.text[0] = 0;
 	cr_assert_eq(sk_layout_new("j", 0, 1, 0, items, 1, &l, &err), -E2BIG);
 	cr_assert(strstr(err.text, "rank 0 is too large"), "%s", err.text);
+}
+
+/* A header of a tensor of 2 TiB would have its 2 million checksums: one that
+ * has not is told by its length, before memory is taken for them. However it
+ * is written: as ours, and as any JSON. */
+Test(layout, refuses_more_than_a_header_has_room_for)
+{
+	static const char *const before[] = { "", " " };
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(before); i++) {
+		struct sk_layout *l = NULL;
+		struct sk_err err = { "" };
+		char header[1024] = "";
+		uint64_t n;
+
+		n = (uint64_t)snprintf(header + 8, sizeof(header) - 8,
+			SK_HEADER_BEGIN "{}" SK_HEADER_MIDDLE
+			"{\\\"version\\\":%d,\\\"xxh3\\\":\\\"%016d\\\","
+			"%s\\\"job\\\":\\\"j\\\",\\\"run\\\":%20d,"
+			"\\\"rank\\\":0,\\\"world\\\":1,"
+			"\\\"kind\\\":\\\"primary\\\",\\\"meshes\\\":[],"
+			"\\\"items\\\":[{\\\"name\\\":\\\"w\\\","
+			"\\\"kind\\\":\\\"tensor\\\",\\\"dtype\\\":\\\"U8\\\","
+			"\\\"shape\\\":[%lld],\\\"boxes\\\":[[[0,%lld]]]}]}\"}}",
+			SK_FORMAT_VERSION, 0, before[i], 1, 1ll << 41,
+			1ll << 41);
+		memcpy(header, &n, sizeof(n));
+		cr_assert_eq(sk_layout_parse(header, n + 8, 0, &l, &err),
+			     -EBADMSG);
+		cr_assert(strstr(err.text, "rank 0 is too large: its checksums"
+				 " alone take more than the"), "%s", err.text);
+	}
 }
 
 /* A length and nothing behind it: it is that which is told. */
