@@ -170,7 +170,7 @@ static bool is_awaited(const struct sk_cat_snapshot *s)
 }
 
 /* All ranks that this agent knows sealed it, but the world has more: they
- * are other agents'. */
+ * are other agents', also where the store has what those have written. */
 static bool is_local(const struct sk_cat_snapshot *s)
 {
 	struct sk_cat_run *run = sk_cat_run_of(s);
@@ -239,7 +239,7 @@ static struct sk_cat_known *look(const struct sk_cat_snapshot *asked)
 {
 	struct sk_cat_snapshot *s = (struct sk_cat_snapshot *)asked;
 	struct sk_cat_known *k = &s->known;
-	bool wait;
+	bool wait, local;
 	int r;
 
 	if (k->fresh && (k->complete || k->ranks_at == ranks_of(s)))
@@ -251,8 +251,9 @@ static struct sk_cat_known *look(const struct sk_cat_snapshot *asked)
 	k->ranks_at = ranks_of(s);
 	k->complete = r == 0;
 	k->undecided = !is_known(r);
-	k->local = r < 0 && !wait && is_local(s);
-	if (k->local)
+	local = !wait && is_local(s);
+	k->local = r < 0 && local;
+	if (local)
 		note_local(sk_cat_run_of(s), s->step);
 	note_undecided(s);
 	if (k->complete && k->announce)

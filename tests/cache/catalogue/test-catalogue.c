@@ -774,6 +774,29 @@ Test(catalogue, a_first_local_snapshot_counts)
 	end(&b);
 }
 
+/* On a store that nodes share, what the others wrote makes a snapshot complete
+ * before it was ever local here, as after a restart of the agent: that it has
+ * their images tells as well that they are elsewhere, and the next one is not
+ * kept for ranks that never come. */
+Test(catalogue, who_shares_a_store_is_not_waited_for)
+{
+	struct sk_cat_state *s;
+	struct sk_cat_slot *slot;
+	struct bench b;
+
+	start(&b);
+	s = enter(&b, 0, 0, 2, 2);
+	cr_assert_eq(store_as(&b, 1, s->run->id, 10, 1, 0, NULL), 0);
+	snap(&b, s, 10);
+	cr_assert(sk_cat_complete(find(&b, 1, 10)));
+	cr_assert_eq(sk_cat_newest(job_of(&b)), find(&b, 1, 10));
+	snap(&b, s, 11);
+	cr_assert(sk_cat_local(find(&b, 1, 11)));
+	cr_assert_eq(sk_cat_newest(job_of(&b)), find(&b, 1, 11));
+	cr_assert_eq(fill(s, 12, &slot), 0, "there is a slot for the next");
+	end(&b);
+}
+
 /* Replicas of the others cover what a dead rank did not save. */
 Test(catalogue, replicas_cover)
 {
