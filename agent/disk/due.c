@@ -66,20 +66,55 @@ struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns)
 	return best;
 }
 
-void flush_newest(struct agent *a, struct sk_cat_job *job)
+/* All of it that this node has in memory is on disk. */
+static bool is_written(const struct sk_cat_snapshot *s)
 {
-	struct sk_cat_snapshot *s = sk_cat_newest(job);
-	bool on_disk = s && sk_cat_on_disk(s);
+	const struct sk_cat_image *image;
 
-	/* A newer one may turn out to be complete, or this one not to be on
-	 * disk: both are known later, where they are asked now. */
-	job->flush_due = !sk_link_empty(&job->undecided);
-	if (!a->store || !s || s->hopeless_on_disk || on_disk)
+	if (sk_cat_on_disk(s) || !sk_cat_local(s))
+		return sk_cat_on_disk(s);
+	sk_link_each(image, &s->images, link) {
+		if (image->kind == SK_IMAGE_PRIMARY && image->slot &&
+		    (!image->stored.dir[0] || image->bad_disk))
+			return false;
+	}
+	return true;
+}
+
+static void want(struct agent *a, struct sk_cat_snapshot *s)
+{
+	if (s->hopeless_on_disk || is_written(s))
 		return;
 	s->wanted = true;
 	s->retry_ns = 0;
 	record_snapshot(a, s);
 	agent_changed(a);
+}
+
+/* Of a job on several nodes nobody here knows which step all of them have: the
+ * others may be one behind the newest here, or as far as one that does not
+ * count as that yet. */
+void flush_newest(struct agent *a, struct sk_cat_job *job)
+{
+	struct sk_cat_snapshot *s, *newest = sk_cat_newest(job);
+	bool complete = newest && sk_cat_complete(newest), passed = false;
+
+	/* A newer one may turn out to be complete, or this one not to be on
+	 * disk: both are known later, where they are asked now. */
+	if (newest)
+		(void)sk_cat_on_disk(newest);
+	job->flush_due = !sk_link_empty(&job->undecided);
+	if (!a->store || !newest)
+		return;
+	sk_link_each(s, &job->snapshots, link) {
+		a->cat.visits++;
+		if (s != newest && !sk_cat_local(s))
+			continue;
+		want(a, s);
+		if (passed || (s == newest && complete))
+			break;
+		passed |= s == newest;
+	}
 }
 
 bool flush_pending(const struct agent *a)
@@ -130,9 +165,11 @@ static bool is_lost(const struct agent *a, const struct sk_cat_snapshot *s)
 	bool kept = (a->store && s->wanted && !is_superseded(s)) ||
 		    s == sk_cat_newest(s->job);
 
-	/* One that is undecided may be complete. */
-	return !sk_cat_on_disk(s) && (sk_cat_undecided(s) ||
-				      (kept && sk_cat_complete(s)));
+	/* One that is undecided may be complete; so may one of several nodes,
+	 * with what the others have. */
+	return !is_written(s) && (sk_cat_undecided(s) ||
+				  (kept && (sk_cat_complete(s) ||
+					    sk_cat_local(s))));
 }
 
 static const char *why_lost(const struct agent *a,

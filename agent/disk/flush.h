@@ -34,7 +34,8 @@ uint64_t flush_done(const struct agent *a, const struct sk_cat_snapshot *s);
 /** The snapshot to be written next, or NULL; sets the timer of the next try
  * where one that failed waits for it. */
 struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns);
-/** Has the newest complete snapshot written, where there is a store. */
+/** Has the newest complete snapshot written, where there is a store; of a job
+ * whose other ranks are on other nodes all that may be it. */
 void flush_newest(struct agent *a, struct sk_cat_job *job);
 /** True while something is to be written that can be. */
 bool flush_pending(const struct agent *a);

@@ -82,6 +82,98 @@ static void break_store(const struct rig *rig, struct rank *r, char *path,
 	      "it is not counted");
 }
 
+/* A job whose other rank is on another node. */
+static void take_apart(struct rank *r, const struct rig *rig, const char *job,
+		       int64_t steps)
+{
+	CHECK_STATUS(rank_open(r, rig, &(struct rank_options){
+		.job = job, .world = 2, .flush_every = UINT32_MAX }), 0,
+		&r->msg);
+	for (int64_t step = 1; step <= steps; step++)
+		rank_snapshot(r, step);
+}
+
+static void check_written(const struct rig *rig, const char *job, int64_t step)
+{
+	char path[256];
+
+	(void)snprintf(path, sizeof(path), "%s/%s/step-%012lld/"
+		       "rank-00000-of-00002.safetensors", rig->store, job,
+		       (long long)step);
+	AWAIT(!access(path, F_OK), "%s is lost", path);
+}
+
+/* The other node may have been ended before it had sealed the newest one: so
+ * the one before it, which may be the newest that is whole, is written too,
+ * when the agent ends and when the last rank goes. */
+static void test_others_a_step_behind(struct rig *rig)
+{
+	struct rank r;
+	struct sk_msg msg;
+
+	rig_start(rig, "--store", rig->store, "--memory", "64M", NULL);
+	take_apart(&r, rig, "behind", 3);
+	CHECK_STATUS(stop(r.sock, SK_STOP_WAIT, &msg), 0, &msg);
+	CHECK(rig_wait(rig) == 0, "exit status");
+	check_written(rig, "behind", 3);
+	check_written(rig, "behind", 2);
+	rank_close(&r);
+
+	rig_start(rig, "--store", rig->store, "--memory", "64M", NULL);
+	take_apart(&r, rig, "gone", 3);
+	rank_close(&r);
+	check_written(rig, "gone", 3);
+	check_written(rig, "gone", 2);
+	(void)rig_stop(rig);
+}
+
+/* What a run has begun with is not given up for what the run before had. */
+static void test_others_in_their_first_step(struct rig *rig)
+{
+	struct rank r;
+	struct sk_msg msg;
+
+	rig_start(rig, "--store", rig->store, "--memory", "64M", NULL);
+	take_apart(&r, rig, "first", 3);
+	rank_close(&r);
+	take_apart(&r, rig, "first", 0);
+	rank_snapshot(&r, 4);
+	CHECK_STATUS(stop(r.sock, SK_STOP_WAIT, &msg), 0, &msg);
+	CHECK(rig_wait(rig) == 0, "exit status");
+	check_written(rig, "first", 4);
+	rank_close(&r);
+}
+
+/* This node's part of what may be whole is lost, and it is said. */
+static void test_others_and_no_disk(struct rig *rig)
+{
+	struct rank r;
+	struct sk_msg msg;
+	char path[200];
+	int fd;
+
+	rig_start(rig, "--memory", "64M", NULL);
+	take_apart(&r, rig, "nowhere", 2);
+	CHECK_STATUS(stop(r.sock, SK_STOP_WAIT, &msg), -ENODATA, &msg);
+	CHECK(strstr(rig_why(&msg), "step 2 of job \"nowhere\""), "%s",
+	      rig_why(&msg));
+	CHECK(rig_wait(rig) == 0, "there was no store to go to");
+	rank_close(&r);
+
+	snprintf(path, sizeof(path), "%s/nothing", rig->store);
+	fd = open(path, O_CREAT | O_WRONLY, 0600);
+	CHECK(fd >= 0, "create");
+	close(fd);
+	rig_start(rig, "--store", rig->store, "--memory", "64M", NULL);
+	take_apart(&r, rig, "nothing", 2);
+	CHECK_STATUS(stop(r.sock, SK_STOP_WAIT, &msg), -ENODATA, &msg);
+	CHECK(strstr(rig_why(&msg), "step 2 of job \"nothing\""), "%s",
+	      rig_why(&msg));
+	CHECK(rig_wait(rig) == 1, "exit status");
+	rank_close(&r);
+	CHECK(!unlink(path), "unlink");
+}
+
 /* It failed often, but at the stop there is space again. */
 static void test_space_is_back(struct rig *rig)
 {
@@ -337,6 +429,9 @@ int main(int argc, char **argv)
 	test_newest_is_damaged(&rig);
 	test_newest_is_damaged_and_left(&rig);
 	test_superseded(&rig);
+	test_others_a_step_behind(&rig);
+	test_others_in_their_first_step(&rig);
+	test_others_and_no_disk(&rig);
 	test_asked_at_the_end(&rig);
 	test_more_at_the_end(&rig);
 	CHECK(!system("rm -r \"$STORE\"/broken"), "rm");
