@@ -187,9 +187,12 @@ static bool is_superseded(const struct retaining *r,
 static bool is_replaced(const struct retaining *r, size_t i, size_t by)
 {
 	const struct sk_retain_step *s = &r->steps[i];
-	size_t same = 0, newer = 0, most = by + SK_RETAIN_AWAIT;
+	size_t same = 0, newer = 0, most;
 	bool full = r->full[i];
 
+	if (full && by < SK_RETAIN_APART)
+		by = SK_RETAIN_APART;
+	most = by + SK_RETAIN_AWAIT;
 	while (i-- && newer < most && same < (full ? by : most)) {
 		const struct sk_retain_step *than = &r->steps[i];
 

@@ -14,7 +14,9 @@
  *   ones have images of all its ranks, and, where steps of its run have images
  *   of others too, RETAIN_AWAIT more. So a store that is one node's alone, on
  *   which no step ever is complete, keeps the last ones of its ranks, and on
- *   one that is shared a node may fall behind.
+ *   one that is shared a node may fall behind. It keeps RETAIN_APART at least:
+ *   the newest one that is whole may be the one before, which the others' stores
+ *   have as their newest.
  *   Those at keep_every stay there, too.
  * - What is pinned or in use stays, and so does what a stranger wrote: a run
  *   of a number that another run has as well.
@@ -27,6 +29,7 @@
 #include "base/retention.h"
 
 #define SK_RETAIN_AWAIT 16u
+#define SK_RETAIN_APART 2u
 
 /** A step directory of the job. */
 struct sk_retain_step {

@@ -149,6 +149,27 @@ Test(retention, a_node_of_its_own_keeps_the_last_of_its_ranks)
 	expect(&l, "....xxxxx");
 }
 
+/* What the others have written may be the one before its newest: whatever is
+ * said, that stays as well. */
+Test(retention, a_node_of_its_own_keeps_one_for_those_behind)
+{
+	struct list l = { .n = 0 };
+
+	for (int64_t step = 5; step > 0; step--)
+		add(&l, 1, step, 4, 3)->bytes = 100;
+	(void)decide(&l, (struct sk_retention){ .keep_last = 1 });
+	expect(&l, "..xxx");
+	(void)decide(&l, (struct sk_retention){ .keep_bytes = 100 });
+	expect(&l, "..xxx");
+	/* What it has of a new run replaces nothing yet. */
+	l = (struct list){ .n = 0 };
+	add(&l, 2, 6, 4, 3);
+	for (int64_t step = 5; step > 2; step--)
+		add(&l, 1, step, 4, 3);
+	(void)decide(&l, (struct sk_retention){ .keep_last = 1 });
+	expect(&l, "..xx");
+}
+
 /* On a shared store a node may be behind the others. */
 Test(retention, steps_wait_for_a_node_that_is_behind)
 {
@@ -310,6 +331,8 @@ static bool replaced(const struct list *l, size_t i, size_t by)
 {
 	size_t theirs = 0, others = 0;
 
+	if (full(l, i) && by < SK_RETAIN_APART)
+		by = SK_RETAIN_APART;
 	for (size_t j = 0; j < i; j++) {
 		if (strange(l, j))
 			continue;
