@@ -135,17 +135,21 @@ static void deleted(struct work *work)
 	request_answer(&d->request, d->result, NULL, NULL, 0, &d->err);
 }
 
-/* What is left if memory goes. */
-static bool is_newest_durable(const struct sk_cat_snapshot *s)
+/* What is left if memory goes; where nothing is whole there, as on one of
+ * several nodes' own disks, the newest of which it has anything. */
+static const char *last_on_disk(const struct sk_cat_snapshot *s)
 {
-	const struct sk_cat_snapshot *newest;
+	const struct sk_cat_snapshot *newest, *part = NULL;
 
 	sk_link_each(newest, &s->job->snapshots, link) {
 		s->job->catalogue->visits++;
 		if (sk_cat_on_disk(newest))
-			return s == newest;
+			return s == newest ? "the newest durable snapshot" :
+					     NULL;
+		if (!part && stored_dir(newest))
+			part = newest;
 	}
-	return false;
+	return s == part ? "the newest on disk, where none is whole" : NULL;
 }
 
 /* On disk as well, the newest complete one is what a restart needs. */
@@ -156,7 +160,7 @@ static const char *disk_protected(const struct sk_cat_snapshot *s)
 	       s->pinned ? "pinned" :
 	       sk_cat_undecided(s) ? "not known to be complete yet" :
 	       s == sk_cat_newest(s->job) ? "the newest complete snapshot" :
-	       is_newest_durable(s) ? "the newest durable snapshot" : NULL;
+	       last_on_disk(s);
 }
 
 static int begin_on_disk(struct call *c, const struct sk_cat_snapshot *s,
@@ -207,7 +211,7 @@ static int evict(struct call *c, struct sk_cat_snapshot *s)
 	int r = 0;
 
 	if (flags & SK_EVICT_DISK && !(flags & SK_EVICT_FORCE) &&
-	    (s == sk_cat_newest(s->job) || is_newest_durable(s)))
+	    (s == sk_cat_newest(s->job) || last_on_disk(s)))
 		r = call_newest_looked(c, s->job);
 	if (r)
 		return r;

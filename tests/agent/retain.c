@@ -287,6 +287,38 @@ static void test_last_durable(struct rig *rig)
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
 
+/* Of a job on several nodes a store may have no step that is whole: this
+ * node's part of the newest one is what the others' are of use with. */
+static void test_last_part(struct rig *rig)
+{
+	const struct rank_options o = { .job = "part", .world = 2,
+					.flush_every = UINT32_MAX };
+	struct sk_msg msg;
+	struct rank r;
+
+	rig_start(rig, "--store", rig->store, "--keep-last", "0", NULL);
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	for (int64_t step = 1; step <= 2; step++) {
+		rank_snapshot(&r, step);
+		CHECK_STATUS(manage(r.sock, SK_MSG_FLUSH, "part", step, 0,
+				    &msg), 0, &msg);
+		CHECK_STATUS(rank_wait(&r, step, 4, WAIT_MS), 0, &r.msg);
+	}
+	rank_snapshot(&r, 3);
+	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, "part", 2, SK_EVICT_DISK,
+			    &msg), -EBUSY, &msg);
+	CHECK(strstr(rig_why(&msg), "the newest on disk"), "%s",
+	      rig_why(&msg));
+	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, "part", 1, SK_EVICT_DISK,
+			    &msg), 0, &msg);
+	CHECK(!has(rig, "part", 1) && has(rig, "part", 2), "steps");
+	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, "part", 2,
+			    SK_EVICT_DISK | SK_EVICT_FORCE, &msg), 0, &msg);
+	CHECK(!has(rig, "part", 2), "by force it goes");
+	rank_close(&r);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
 /* Nobody says anything: what is new keeps four; what was there before this
  * was keeps all. */
 static void test_default(struct rig *rig)
@@ -517,6 +549,7 @@ int main(int argc, char **argv)
 		test_unpinned,
 		test_in_use,
 		test_last_durable,
+		test_last_part,
 		test_default,
 		test_malformed,
 		test_said,

@@ -67,10 +67,10 @@ const struct command commands[] = {
 	{ "evict", "SNAPSHOT", "free its memory, or delete it from disk",
 	  "Frees the memory that it takes, or with --disk deletes its files. "
 	  "Refuses, and says why, what is protected: the newest complete "
-	  "snapshot, on disk the newest durable one as well, a pinned one, one "
+	  "snapshot, on disk the newest durable one as well (where none is "
+	  "whole there, the newest of which it has a part), a pinned one, one "
 	  "in use by a restore, one not yet durable where a store is "
-	  "configured. --force overrides all but "
-	  "use by a restore.",
+	  "configured. --force overrides all but use by a restore.",
 	  "cachectl evict llama/1100\n"
 	  "cachectl evict --disk llama@3/1000",
 	  "fmd", 1, 1, command_evict },
