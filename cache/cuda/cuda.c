@@ -107,6 +107,7 @@ static int open_device(struct sk_cuda *cuda, int ordinal,
 		device = calloc(1, sizeof(*device));
 		if (!device)
 			return sk_err_set(err, -ENOMEM, "out of memory");
+		device->os = cuda->os;
 		device->driver = &cuda->driver;
 		device->ordinal = ordinal;
 		r = sk_cuda_kernels_new(device, err);

@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/pages.h"
 #include "cuda/gather.h"
 #include "cuda/kernels.h"
 
@@ -24,6 +25,7 @@ struct copy {
 };
 
 #define TABLE_BYTES (SK_CUDA_BATCH_MAX * sizeof(struct copy))
+#define HOST_BYTES (TABLES * TABLE_BYTES)
 
 struct sk_cuda_gather {
 	const struct sk_cuda_device *device;
@@ -63,14 +65,14 @@ static int make_events(struct sk_cuda_gather *g, struct sk_err *err)
 static int make(const struct sk_cuda_device *device,
 		struct sk_cuda_gather **ret, struct sk_err *err)
 {
-	const uint64_t bytes = TABLES * TABLE_BYTES;
+	const uint64_t bytes = HOST_BYTES;
 	struct sk_cuda_gather *g = calloc(1, sizeof(*g));
 	int r;
 
 	if (!g)
 		return sk_err_set(err, -ENOMEM, "out of memory");
 	g->device = device;
-	g->host = aligned_alloc(SK_PAGE, bytes);
+	g->host = sk_pages_new(device->os, bytes);
 	r = g->host ? make_events(g, err) :
 		      sk_err_set(err, -ENOMEM, "out of memory");
 	if (r >= 0)
@@ -99,7 +101,7 @@ struct sk_cuda_gather *sk_cuda_gather_free(struct sk_cuda_gather *g)
 					g->done[i]);
 		sk_cuda_leave(&scope);
 	}
-	free(g->host);
+	(void)sk_pages_free(g->device->os, g->host, HOST_BYTES);
 	free(g);
 	return NULL;
 }

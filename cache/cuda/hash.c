@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/pages.h"
 #include "cuda/kernels.h"
 
 #define LANES 8u		/* threads of a span: kernels.cl's SK_LANES */
@@ -14,6 +15,7 @@
  * kernel leaves to the next. */
 #define SPANS_BYTES (SK_CUDA_SPANS_MAX * sizeof(struct sk_cuda_span))
 #define SUMS_BYTES (SK_CUDA_SPANS_MAX * sizeof(uint64_t))
+#define HOST_BYTES (SPANS_BYTES + SUMS_BYTES)
 
 struct sk_cuda_hash {
 	const struct sk_cuda_device *device;
@@ -30,7 +32,7 @@ int sk_cuda_hash_can(const struct sk_cuda_device *device, struct sk_err *err)
 int sk_cuda_hash_new(const struct sk_cuda_device *device,
 		     struct sk_cuda_hash **ret_hash, struct sk_err *err)
 {
-	const uint64_t bytes = SPANS_BYTES + SUMS_BYTES;
+	const uint64_t bytes = HOST_BYTES;
 	struct sk_cuda_hash *hash;
 	int r = sk_cuda_kernels_load(device, err);
 
@@ -40,7 +42,7 @@ int sk_cuda_hash_new(const struct sk_cuda_device *device,
 	if (!hash)
 		return sk_err_set(err, -ENOMEM, "out of memory");
 	hash->device = device;
-	hash->host = aligned_alloc(SK_PAGE, bytes);
+	hash->host = sk_pages_new(device->os, bytes);
 	r = hash->host ? sk_cuda_alloc(device, bytes + LANES * SUMS_BYTES,
 				       &hash->there, err) :
 			 sk_err_set(err, -ENOMEM, "out of memory");
@@ -60,7 +62,7 @@ struct sk_cuda_hash *sk_cuda_hash_free(struct sk_cuda_hash *hash)
 		return NULL;
 	sk_cuda_release(hash->device, hash->there);
 	(void)sk_cuda_unlock(hash->lock);
-	free(hash->host);
+	(void)sk_pages_free(hash->device->os, hash->host, HOST_BYTES);
 	free(hash);
 	return NULL;
 }

@@ -12,6 +12,7 @@
 #define SK_CUDA_DEVICES_MAX 64
 
 struct sk_cuda_device {
+	const struct sk_os *os;
 	const struct sk_cuda_driver *driver;
 	int ordinal;
 	sk_cu_device id;

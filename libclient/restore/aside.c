@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "base/pages.h"
 #include "restore/terms.h"
 
 static int deliver(void *ctx, size_t unit, struct sk_err *err)
@@ -19,7 +20,8 @@ int sk_aside_new(struct sk_restoring *rs, struct sk_cuda_device *gpu,
 	*ret = (struct sk_aside){
 		.rs = rs,
 		.lane = lane,
-		.memory = aligned_alloc(SK_PAGE, bytes),
+		.memory = sk_pages_new(rs->sk->os, bytes),
+		.bytes = bytes,
 		.list = calloc(most + 1, sizeof(*ret->list)),
 		.most = most,
 		.beside = { .pool = rs->sk->pool, .run = deliver, .ctx = ret },
@@ -39,7 +41,7 @@ void sk_aside_free(struct sk_aside *a)
 	if (!a->rs)
 		return;
 	(void)sk_cuda_unlock(a->lock);
-	free(a->memory);
+	(void)sk_pages_free(a->rs->sk->os, a->memory, a->bytes);
 	free(a->list);
 	sk_beside_fini(&a->beside);
 }

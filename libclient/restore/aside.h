@@ -15,6 +15,7 @@ struct sk_aside {
 	struct sk_cuda_lane *lane;
 	struct sk_cuda_lock *lock;	/* of the memory; or NULL */
 	char *memory;			/* a round's; NULL: there is none */
+	uint64_t bytes;			/* of it */
 	struct sk_delivery *list;	/* of a round */
 	size_t n, most;
 	struct sk_beside beside;

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "base/pages.h"
 #include "base/util.h"
 #include "layout/layout.h"
 
@@ -12,6 +13,7 @@
 /* Those of one GPU. */
 struct stages {
 	char *memory;
+	size_t bytes;			/* of it */
 	struct sk_cuda_lock *lock;
 	struct sk_restore_stage *v;	/* NULL: it takes nothing */
 	size_t n, next;
@@ -34,13 +36,13 @@ int sk_restore_settle_gpus(struct sk_restoring *rs)
 
 /* ---- making and letting go ---- */
 
-static void free_stages(struct stages *s)
+static void free_stages(const struct sk_restoring *rs, struct stages *s)
 {
 	for (size_t i = 0; s->v && i < s->n; i++)
 		(void)sk_cuda_mark_free(s->v[i].mark);
 	free(s->v);
 	(void)sk_cuda_unlock(s->lock);
-	free(s->memory);
+	(void)sk_pages_free(rs->sk->os, s->memory, s->bytes);
 }
 
 static int make_stages(const struct sk_restoring *rs,
@@ -53,7 +55,8 @@ static int make_stages(const struct sk_restoring *rs,
 	s->n = STAGES_PER_THREAD * sk_pool_threads(rs->sk->pool);
 	bytes = s->n * SK_SUM_CHUNK;
 	s->v = calloc(s->n, sizeof(*s->v));
-	s->memory = aligned_alloc(SK_PAGE, bytes);
+	s->memory = sk_pages_new(rs->sk->os, bytes);
+	s->bytes = bytes;
 	if (!s->v || !s->memory)
 		return sk_err_set(err, -ENOMEM, "no memory for %zu bytes to "
 				  "restore through", bytes);
@@ -103,7 +106,7 @@ int sk_restore_end_gpus(struct sk_restoring *rs, int r)
 					 r < 0 ? NULL : &rs->err) : 0;
 
 		r = r < 0 ? r : one;
-		free_stages(s);
+		free_stages(rs, s);
 	}
 	(void)pthread_mutex_destroy(&rs->gpus->lock);
 	free(rs->gpus);

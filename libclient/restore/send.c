@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/pages.h"
 #include "base/util.h"
 #include "bytes/checksum.h"
 
@@ -18,7 +19,7 @@ static int make_room(struct sk_sending *s)
 	s->passing = calloc(n + 1, sizeof(*s->passing));
 	s->packed_bytes = s->window ? 2 * s->window + SK_PAGE : 0;
 	if (s->window)
-		s->packed = aligned_alloc(SK_PAGE, s->packed_bytes);
+		s->packed = sk_pages_new(s->rs->sk->os, s->packed_bytes);
 	if (!s->messages[0] || !s->messages[1] || !s->parts || !s->passing ||
 	    (s->window && !s->packed))
 		return sk_terms_no_memory(s->rs);
@@ -44,7 +45,8 @@ int sk_sending_new(struct sk_restoring *rs, const struct sk_flows *flows,
 void sk_sending_free(struct sk_sending *s)
 {
 	if (s->rs && !s->rs->broken)
-		free(s->packed);
+		(void)sk_pages_free(s->rs->sk->os, s->packed,
+				    s->packed_bytes);
 	free(s->messages[0]);
 	free(s->messages[1]);
 	free(s->parts);

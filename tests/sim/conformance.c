@@ -228,6 +228,51 @@ static void page_locking(void)
 	CHECK(t.driver.cuMemHostRegister(p, 4 * PAGE, 1) != SK_CU_SUCCESS);
 }
 
+/* ---- forks ---- */
+
+/* A page that is written when a child may have it as well, and copied. */
+static void copy_after_fork(int advice)
+{
+	char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct trainer_cuda t;
+	sk_cu_stream s;
+	sk_cu_ptr p;
+	pid_t child;
+	char *b;
+
+	CHECK(page != MAP_FAILED && !madvise(page, PAGE, advice));
+	trainer_cuda_begin(&t, 0);
+	s = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	p = trainer_cuda_alloc(&t, PAGE);
+	b = locked(&t, PAGE);
+	IS(0, t.driver.cuMemHostRegister(page, PAGE, 1));
+	memset(page, 1, PAGE);
+	child = trainer_fork();
+	memset(page, 2, PAGE);
+	IS(0, t.driver.cuMemcpyHtoDAsync(p, page, PAGE, s));
+	IS(0, t.driver.cuMemcpyDtoHAsync(b, p, PAGE, s));
+	IS(0, t.driver.cuStreamSynchronize(s));
+	CHECK(all_are(b, PAGE, 2));
+	memset(page, 3, PAGE);
+	IS(0, t.driver.cuMemcpyDtoHAsync(page, p, PAGE, s));
+	IS(0, t.driver.cuStreamSynchronize(s));
+	CHECK(all_are(page, PAGE, 2));
+	IS(0, t.driver.cuMemHostUnregister(page));
+	trainer_reap(child);
+}
+
+/* Of pages that no child gets, the process and the device have the same. */
+static void locked_and_forked(void)
+{
+	copy_after_fork(MADV_DONTFORK);
+}
+
+static void misuse_forked(void)
+{
+	copy_after_fork(MADV_NORMAL);
+}
+
 /* ---- copies ---- */
 
 static void there_and_back(void)
@@ -615,6 +660,7 @@ static const struct item items[] = {
 	{ "the host touches device memory", host_touches_device, ITEM_ANY },
 	{ "what pointers are", pointers, ITEM_ANY },
 	{ "page locking", page_locking, ITEM_ANY },
+	{ "page locking, and a fork", locked_and_forked, ITEM_ANY },
 	{ "there and back", there_and_back, ITEM_ANY },
 	{ "rows", rows, ITEM_ANY },
 	{ "planes", planes, ITEM_ANY },
@@ -628,6 +674,7 @@ static const struct item items[] = {
 	{ "bounds", bounds, ITEM_SIM },
 	{ "errors that stay", sticky, ITEM_SIM },
 	{ "misuse: unlocked while copies fly", misuse_unregister, ITEM_MISUSE },
+	{ "misuse: private pages after a fork", misuse_forked, ITEM_MISUSE },
 	{ "misuse: work on a capturing stream", misuse_capture, ITEM_MISUSE },
 	{ "misuse: another signature", misuse_version, ITEM_MISUSE },
 };

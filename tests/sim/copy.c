@@ -46,6 +46,11 @@ static sk_cu_result host_side(const void *ptr, size_t bytes, struct side *ret)
 	ret->locked = vcu_locked(ptr, bytes);
 	if (!ret->locked && vcu_touches_locked(ptr, bytes))
 		return SK_CU_INVALID_VALUE;
+	if (ret->locked && ret->locked->forked)
+		vcu_misuse("a copy of %zu bytes at %p, which were page-locked "
+			   "and private when the process forked: the device "
+			   "may have other pages than the process", bytes,
+			   ptr);
 	m = vcu_memory((uintptr_t)ptr, 0);
 	if (m && m->device >= 0)
 		vcu_misuse("a device pointer where the host's was asked for");

@@ -23,6 +23,7 @@ sk_cu_result cuInit(unsigned flags)
 {
 	struct vcu *v = vcu();
 	sk_cu_result r = SK_CU_SUCCESS;
+	bool first;
 
 	(void)vcu_enter(VCU_cuInit);
 	if (flags)
@@ -32,7 +33,8 @@ sk_cu_result cuInit(unsigned flags)
 	if (v->initialized && v->pid != getpid())
 		return SK_CU_NOT_INITIALIZED;
 	vcu_lock();
-	if (!v->initialized) {
+	first = !v->initialized;
+	if (first) {
 		v->n_devices = vcu_look(v->seen);
 		for (int i = 0; i < v->n_devices; i++)
 			v->contexts[i].device = i;
@@ -44,6 +46,8 @@ sk_cu_result cuInit(unsigned flags)
 			r = SK_CU_NO_DEVICE;
 	}
 	vcu_unlock();
+	if (first && r == SK_CU_SUCCESS)
+		vcu_watch_forks();
 	return r;
 }
 

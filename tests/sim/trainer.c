@@ -3,8 +3,12 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define FIND(function, exported, version, need, params)			\
 	ret_cuda->function = (sk_cu_result(*) params)			\
@@ -127,4 +131,23 @@ void trainer_gate_open(struct trainer_gate *gate)
 	gate->open = true;
 	(void)pthread_cond_broadcast(&gate->changed);
 	(void)pthread_mutex_unlock(&gate->lock);
+}
+
+pid_t trainer_fork(void)
+{
+	pid_t child = fork();
+
+	if (child < 0)
+		MUST(SK_CU_OUT_OF_MEMORY);
+	if (child)
+		return child;
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	for (;;)
+		pause();
+}
+
+void trainer_reap(pid_t child)
+{
+	(void)kill(child, SIGKILL);
+	(void)waitpid(child, NULL, 0);
 }

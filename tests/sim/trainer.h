@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "cuda/driver.h"
 #include "more.h"
@@ -41,6 +42,11 @@ void trainer_cuda_put(const struct trainer_cuda *cuda, sk_cu_ptr to,
 		      const void *from, size_t bytes);
 void trainer_cuda_get(const struct trainer_cuda *cuda, void *to,
 		      sk_cu_ptr from, size_t bytes);
+
+/** A child that has what a fork gives it, and only waits, as a data loader
+ * does; and its end. */
+pid_t trainer_fork(void);
+void trainer_reap(pid_t child);
 
 /** A function of the host, for a stream, that holds it up until it is let go;
  * any number of streams. */

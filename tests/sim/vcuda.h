@@ -137,6 +137,7 @@ struct vcu_locked {
 	struct vcu_locked *next;
 	char *base;
 	size_t bytes;
+	bool forked;			/* a child may have got the pages */
 	unsigned flying;		/* operations that touch it */
 };
 
@@ -238,6 +239,12 @@ sk_cu_result vcu_lock_pages(char *ptr, size_t bytes);
 bool vcu_forget_locked(const char *ptr);
 /** Whether any of it is. */
 bool vcu_touches_locked(const char *ptr, size_t bytes);
+
+/* ---- forks.c ---- */
+
+/** Has what is page-locked and copied on write noted, from now on, when the
+ * process forks. Once, without the lock. */
+void vcu_watch_forks(void);
 
 /* ---- seen.c ---- */
 

@@ -116,6 +116,23 @@ Test(hash, in_the_order_of_the_lane)
 	(void)sk_cuda_hash_free(hash);
 }
 
+Test(hash, after_a_fork)
+{
+	struct sk_cuda_hash *hash = begin();
+
+	for (size_t from = 0; from < 2; from++) {
+		const struct sk_cuda_span span = { f->there + from, BYTES / 2 };
+		pid_t child = trainer_fork();
+		uint64_t sum = 0;
+
+		cr_assert_eq(sk_cuda_hash_run(hash, f->lane, &span, 1, &sum,
+					      NULL), 0);
+		cr_assert_eq(sum, sk_xxh3(f->here + from, BYTES / 2));
+		trainer_reap(child);
+	}
+	sk_cuda_hash_free(hash);
+}
+
 Test(hash, as_many_as_one_call_takes)
 {
 	static struct sk_cuda_span spans[SK_CUDA_SPANS_MAX];

@@ -691,6 +691,17 @@ Test(lane_12_0, small_ones_within)
 	}
 }
 
+/* The table is written again, when others may have its pages as well. */
+Test(lane_12_0, small_ones_after_a_fork)
+{
+	pid_t child;
+
+	small_ones_within("cuLaunchKernel", 3);
+	child = trainer_fork();
+	small_ones_within("cuLaunchKernel", 6);
+	trainer_reap(child);
+}
+
 /* What is long goes by itself. */
 Test(lane_12_0, long_ones_within)
 {
