@@ -38,8 +38,13 @@ static int make_stream(struct sk_cuda_lane *lane, struct sk_err *err)
 		   "cuStreamCreateWithPriority", err);
 	if (r < 0)
 		return r;
+	r = failed(lane->device,
+		   driver->cuEventCreate(&lane->follow, EVENT_FLAGS),
+		   "cuEventCreate", err);
+	if (r < 0)
+		return r;
 	return failed(lane->device,
-		      driver->cuEventCreate(&lane->follow, EVENT_FLAGS),
+		      driver->cuEventCreate(&lane->end, EVENT_FLAGS),
 		      "cuEventCreate", err);
 }
 
@@ -78,6 +83,8 @@ struct sk_cuda_lane *sk_cuda_lane_free(struct sk_cuda_lane *lane)
 	(void)sk_cuda_gather_free(lane->gather);
 	sk_cuda_release(lane->device, lane->stage);
 	if (sk_cuda_enter(lane->device, &scope, NULL) >= 0) {
+		if (lane->end)
+			(void)lane->device->driver->cuEventDestroy(lane->end);
 		if (lane->follow)
 			(void)lane->device->driver->cuEventDestroy(
 				lane->follow);
@@ -212,6 +219,23 @@ int sk_cuda_lane_follow(struct sk_cuda_lane *lane, uint64_t stream,
 
 /* ---- waiting ---- */
 
+/* Who waits for a stream keeps a CPU busy, for as long as the link is; who
+ * waits for an event that was made for it sleeps. */
+static int wait_for_end(const struct sk_cuda_lane *lane, struct sk_err *err)
+{
+	const struct sk_cuda_driver *driver = lane->device->driver;
+	int r = failed(lane->device,
+		       driver->cuEventRecord(lane->end, lane->stream),
+		       "cuEventRecord", err);
+
+	if (r >= 0)
+		return failed(lane->device,
+			      driver->cuEventSynchronize(lane->end),
+			      "cuEventSynchronize", err);
+	(void)driver->cuStreamSynchronize(lane->stream);
+	return r;
+}
+
 int sk_cuda_lane_finish(struct sk_cuda_lane *lane, struct sk_err *err)
 {
 	int asked = sk_cuda_batch_flush(lane, err), r;
@@ -222,9 +246,7 @@ int sk_cuda_lane_finish(struct sk_cuda_lane *lane, struct sk_err *err)
 	r = sk_cuda_enter(lane->device, &scope, err);
 	if (r < 0)
 		return asked < 0 ? asked : r;
-	r = failed(lane->device,
-		   lane->device->driver->cuStreamSynchronize(lane->stream),
-		   "cuStreamSynchronize", err);
+	r = wait_for_end(lane, err);
 	sk_cuda_leave(&scope);
 	return asked < 0 ? asked : r;
 }

@@ -57,6 +57,7 @@ struct sk_cuda_lane {
 	uint64_t chunk;		/* SK_CUDA_CHUNK */
 	pthread_mutex_t lock;	/* of what follows */
 	sk_cu_event follow;	/* on the trainer's stream */
+	sk_cu_event end;	/* of what was asked for */
 	struct sk_cuda_batch batch;
 	struct sk_cuda_gather *gather;	/* gather.h; made late */
 	bool no_gather;		/* it cannot be */

@@ -35,14 +35,16 @@ static void add_plain(struct gpu_rank *g, int fill_byte)
 static void save_plain(struct rank *rank)
 {
 	struct gpu_rank g;
-	uint64_t pageable;
+	uint64_t pageable, busy;
 
 	gpu_begin(&g, rank, 0);
 	add_plain(&g, 1);
 	gpu_fill(&g, 5);
 	pageable = gpu_count(&g, "pageable");
+	busy = gpu_count(&g, "busy");
 	gpu_complete(&g, 5);
 	CHECK(gpu_count(&g, "pageable") == pageable);
+	CHECK(gpu_count(&g, "busy") == busy);
 	CHECK(calls(&g, "cuStreamSynchronize") == 0);
 	rank_ready(rank);
 }

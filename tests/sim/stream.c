@@ -427,6 +427,7 @@ sk_cu_result cuStreamSynchronize(sk_cu_stream handle)
 	if (r == SK_CU_SUCCESS) {
 		if (stream == stream->context->legacy)
 			order(stream);
+		vcu()->busy++;
 		vcu_reach(end_of(stream));
 		r = broken(stream->context);
 	}
@@ -521,6 +522,7 @@ sk_cu_result cuEventCreate(sk_cu_event *event, unsigned flags)
 	if (!*event)
 		return SK_CU_OUT_OF_MEMORY;
 	(*event)->context = vcu_current();
+	(*event)->sleeps = flags & SK_CU_EVENT_BLOCKING_SYNC;
 	vcu_lock();
 	vcu()->live_events++;
 	vcu_unlock();
@@ -576,8 +578,10 @@ sk_cu_result cuEventSynchronize(sk_cu_event event)
 	VCU_ENTER_CONTEXT(cuEventSynchronize);
 	vcu_lock();
 	r = vcu_check_unsafe();
-	if (r == SK_CU_SUCCESS)
+	if (r == SK_CU_SUCCESS) {
+		vcu()->busy += !event->sleeps;
 		vcu_reach(event->point);
+	}
 	vcu_unlock();
 	return r == SK_CU_SUCCESS ? broken(event->context) : r;
 }

@@ -98,6 +98,7 @@ struct CUstream_st {
 
 struct CUevent_st {
 	struct CUctx_st *context;
+	bool sleeps;			/* who waits for it does */
 	struct vcu_point point;
 };
 
@@ -172,6 +173,7 @@ struct vcu {
 	uint64_t bytes_out, bytes_in;	/* that crossed the link */
 	uint64_t bytes_across;		/* within devices */
 	uint64_t bytes_hashed;		/* on devices */
+	uint64_t busy;			/* waits that keep a CPU busy */
 	int64_t live_events, live_streams;
 	bool race;			/* what is set races on purpose */
 	struct vcu_failure failures[VCU_FUNCTIONS];

@@ -935,6 +935,28 @@ Test(lane, allocations_are_found)
 
 /* ---- asking ---- */
 
+/* Copies take long, and the trainer's threads want the CPUs. */
+Test(lane, who_waits_sleeps)
+{
+	struct sk_cuda_mark *mark = NULL;
+	struct sk_copy copy;
+
+	if (!f->t.count)
+		cr_skip_test("on a simulated driver only");
+	cr_assert_eq(sk_cuda_mark_new(f->device, &mark, NULL), 0);
+	cr_assert_eq(sk_copy_init(&copy, 8, 0, NULL, f->here, NULL,
+				  (void *)(uintptr_t)f->there, NULL, NULL), 0);
+	for (int i = 0; i < 2; i++) {
+		cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, 1, f->lock,
+					      NULL), 0);
+		cr_assert_eq(sk_cuda_mark_set(mark, f->lane, NULL), 0);
+		cr_assert_eq(i ? sk_cuda_mark_wait(mark, NULL) :
+				 sk_cuda_lane_finish(f->lane, NULL), 0);
+	}
+	cr_assert_eq(f->t.count("busy"), 0);
+	sk_cuda_mark_free(mark);
+}
+
 Test(lane, a_mark_is_asked_whether_it_is_reached)
 {
 	struct trainer_gate gate;

@@ -396,7 +396,7 @@ static void fail_devices(struct scene *scene)
 		{ "cuEventCreate", SK_CU_OUT_OF_MEMORY },
 		{ "cuEventRecord", 700 },
 		{ "cuEventQuery", 700 },
-		{ "cuStreamSynchronize", 700 },
+		{ "cuEventSynchronize", 700 },
 		{ "cuMemcpyHtoDAsync", 700 },
 		{ "cuMemcpyDtoHAsync", 700 },
 		{ "cuMemcpyDtoDAsync", 700 },
