@@ -8,6 +8,7 @@
  * elements one by one, goes by a kernel (strided.h).
  */
 #include <assert.h>
+#include <errno.h>
 
 #include "cuda/gather.h"
 #include "cuda/strided.h"
@@ -84,6 +85,27 @@ int sk_cuda_copy_bytes(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 	return r;
 }
 
+/* Within a device the driver may refuse distances that it has not chosen itself,
+ * as its documentation says. */
+static bool is_refused(const struct sk_cuda_walk *w, int r)
+{
+	return r == -EINVAL && w->way == SK_CUDA_ACROSS;
+}
+
+static int copy_row_by_row(const struct sk_cuda_walk *w,
+			   struct sk_cuda_place p, uint64_t rows)
+{
+	const struct sk_copy *copy = w->copy;
+	int in = copy->ndim - 1, r = 0;
+
+	for (; rows && r >= 0; rows--) {
+		r = sk_cuda_copy_bytes(w, p, copy->run);
+		p.dst += copy->dst_stride[in];
+		p.src += copy->src_stride[in];
+	}
+	return r;
+}
+
 /* @rows whole rows along the innermost dimension. */
 static int copy_rows(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 		     uint64_t rows)
@@ -94,9 +116,10 @@ static int copy_rows(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 	while (rows && r >= 0) {
 		uint64_t n = sk_cuda_rows_at_once(w, p, rows);
 
-		r = n > 1 ? sk_cuda_copy_rows(w, p, n) :
-			    sk_cuda_copy_bytes(w, p, copy->run);
+		r = n > 1 ? sk_cuda_copy_rows(w, p, n) : -EINVAL;
 		n = n > 1 ? n : 1;
+		if (n == 1 || is_refused(w, r))
+			r = copy_row_by_row(w, p, n);
 		p.dst += (int64_t)n * copy->dst_stride[in];
 		p.src += (int64_t)n * copy->src_stride[in];
 		rows -= n;
@@ -114,9 +137,10 @@ static int copy_planes(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 	while (planes && r >= 0) {
 		uint64_t n = sk_cuda_planes_at_once(w, p, planes);
 
-		r = n > 1 ? sk_cuda_copy_planes(w, p, n) :
-			    copy_rows(w, p, (uint64_t)copy->size[in]);
-		n = n > 1 ? n : 1;
+		r = n > 1 ? sk_cuda_copy_planes(w, p, n) : -EINVAL;
+		n = n > 1 && !is_refused(w, r) ? n : 1;
+		if (n == 1)
+			r = copy_rows(w, p, (uint64_t)copy->size[in]);
 		p.dst += (int64_t)n * copy->dst_stride[in - 1];
 		p.src += (int64_t)n * copy->src_stride[in - 1];
 		planes -= n;

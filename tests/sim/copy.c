@@ -8,6 +8,8 @@
 
 #include "vcuda.h"
 
+#define PITCH 512u	/* what cuMemAllocPitch() would choose */
+
 /* One side of a copy, and what it lies in. */
 struct side {
 	char *at;			/* as this process can touch it */
@@ -202,6 +204,9 @@ static sk_cu_result copy_rows(const sk_cu_memcpy2d *c, sk_cu_stream stream)
 	if (!out && !in)
 		vcu_misuse("a copy of kinds %u to %u is not simulated",
 			   c->src_type, c->dst_type);
+	if (out && in && vcu_mode("pitches") &&
+	    (c->src_pitch % PITCH || c->dst_pitch % PITCH))
+		return SK_CU_INVALID_VALUE;
 	if (out && in)
 		return copy_across(stream, c->dst_device + to, c->dst_pitch,
 				   c->src_device + from, c->src_pitch,

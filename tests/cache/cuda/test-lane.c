@@ -268,6 +268,39 @@ Test(lane_12_0, copies_across_are_those_of_the_host)
 	compare_many_across();
 }
 
+/* Rows and planes of them that no kernel takes, where the driver refuses rows
+ * within the device, as it may. */
+static void compare_without_rows(void)
+{
+	char *from = malloc(ROOM), *to = malloc(ROOM), *result = malloc(ROOM);
+	struct shape s = { .ndim = 3, .bytes = 1, .size = { 6, 5, 300 },
+			   .wide = { 7 * 400, 400, 1 } };
+	uint64_t dense;
+
+	cr_assert(from && to && result);
+	cr_assert_eq(sk_cuda_alloc(f->device, ROOM, &dense, NULL), 0);
+	sk_dense_strides(s.ndim, s.size, s.dense);
+	setenv("VCUDA_MODE", "pitches", 1);
+	for (int i = 0; i < 10; i++)
+		compare_across(&s, dense, from, to, result);
+	cr_assert(!f->t.calls || (calls("cuMemcpy2DAsync") &&
+				  calls("cuMemcpy3DAsync")));
+	sk_cuda_release(f->device, dense);
+	free(from);
+	free(to);
+	free(result);
+}
+
+Test(lane, rows_that_are_refused)
+{
+	compare_without_rows();
+}
+
+Test(lane_12_0, rows_that_are_refused)
+{
+	compare_without_rows();
+}
+
 Test(lane, memory_that_there_is_not)
 {
 	struct sk_err err = { "" };
