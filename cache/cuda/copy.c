@@ -85,8 +85,8 @@ int sk_cuda_copy_bytes(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 	return r;
 }
 
-/* Within a device the driver may refuse distances that it has not chosen itself,
- * as its documentation says. */
+/* Within a device the driver may refuse distances that it has not chosen
+ * itself, as its documentation says. */
 static bool is_refused(const struct sk_cuda_walk *w, int r)
 {
 	return r == -EINVAL && w->way == SK_CUDA_ACROSS;

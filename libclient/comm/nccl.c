@@ -13,6 +13,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/thread.h"
@@ -231,6 +232,14 @@ static int reach(struct sk_nccl_comm *c, struct waiting *w,
 
 /* ---- its beginning ---- */
 
+/* The library takes its environment's word for that, and not ours. */
+static bool would_block(void)
+{
+	const char *said = getenv("NCCL_COMM_BLOCKING");
+
+	return said && strtol(said, NULL, 0) == 1;
+}
+
 static int open_local(struct sk_nccl_comm *c, struct sk_err *err)
 {
 	int r = 0;
@@ -238,6 +247,10 @@ static int open_local(struct sk_nccl_comm *c, struct sk_err *err)
 	if (c->hung)
 		return sk_err_set(err, -ENODEV, "an earlier communicator of "
 				  "NCCL never ended in this process");
+	if (would_block())
+		return sk_err_set(err, -ENODEV, "NCCL_COMM_BLOCKING=1 has "
+				  "NCCL wait without end for a rank that does "
+				  "not come; unset it");
 	if (!c->lib.version)
 		r = sk_nccl_open(c->sk->os, NULL, &c->lib, err);
 	if (r >= 0)

@@ -121,6 +121,15 @@ static bool config_is_right(const sk_nccl_config *config)
 	       config->blocking == 1;
 }
 
+/* The environment's word counts for more than the config. */
+static bool would_block(const sk_nccl_config *config)
+{
+	if (vn_said("NCCL_COMM_BLOCKING", "0") ||
+	    vn_said("NCCL_COMM_BLOCKING", "1"))
+		return vn_said("NCCL_COMM_BLOCKING", "1");
+	return !config || config->blocking != 0;
+}
+
 static struct ncclComm *new_comm(int n, sk_nccl_id id, int rank, int device,
 				 bool blocking)
 {
@@ -168,8 +177,7 @@ sk_nccl_result ncclCommInitRankConfig(sk_nccl_comm *ret, int n, sk_nccl_id id,
 	if (vn_driver()->get_device(&device) != SK_CU_SUCCESS)
 		vn_misuse("a communicator is made on a thread without a "
 			  "device");
-	*ret = new_comm(n, id, rank, device,
-			!config || config->blocking != 0);
+	*ret = new_comm(n, id, rank, device, would_block(config));
 	vn_list(*ret);
 	if (vn_listen(*ret) < 0)
 		vn_misuse("two are rank %d, or the id is another's", rank);

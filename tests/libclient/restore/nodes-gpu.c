@@ -301,6 +301,10 @@ static const struct trial trials[] = {
 	{ .name = "never begins, never ends", .culprit = 3, .without = true,
 	  .variable = "VNCCL_INIT", .value = "hang", .timeout_ms = 8000,
 	  .why = "", .twice = true },
+	/* Nobody could be kept from waiting for one that does not come. */
+	{ .name = "calls that block", .culprit = 2, .without = true,
+	  .variable = "NCCL_COMM_BLOCKING", .value = "1",
+	  .why = "NCCL_COMM_BLOCKING" },
 	{ .name = "no id", .culprit = 0, .without = true,
 	  .function = "ncclGetUniqueId", .nth = 1,
 	  .becomes = SK_NCCL_SYSTEM_ERROR, .why = "unhandled" },
