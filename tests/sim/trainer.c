@@ -135,13 +135,15 @@ void trainer_gate_open(struct trainer_gate *gate)
 
 pid_t trainer_fork(void)
 {
-	pid_t child = fork();
+	pid_t parent = getpid(), child = fork();
 
 	if (child < 0)
 		MUST(SK_CU_OUT_OF_MEMORY);
 	if (child)
 		return child;
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)	/* it has ended before that */
+		_exit(1);
 	for (;;)
 		pause();
 }
