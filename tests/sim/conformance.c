@@ -21,6 +21,7 @@
 
 #define BYTES ((size_t)3 << 20)
 #define PAGE ((size_t)4096)
+#define LARGE ((size_t)64 << 20)
 
 static char *pages(size_t bytes)
 {
@@ -439,6 +440,12 @@ static void batches(void)
 
 /* ---- streams and events ---- */
 
+struct ending {
+	struct trainer_cuda t;
+	sk_cu_context context;
+	sk_cu_event done;
+};
+
 static void asynchronous(void)
 {
 	struct trainer_gate gate;
@@ -532,6 +539,39 @@ static void default_stream(void)
 	trainer_gate_open(&gate);
 	IS(0, t.driver.cuEventSynchronize(a));
 	IS(0, t.driver.cuEventSynchronize(b));
+}
+
+static void *wait_for(void *data)
+{
+	const struct ending *e = data;
+
+	(void)e->t.cuCtxSetCurrent(e->context);
+	(void)e->t.driver.cuEventSynchronize(e->done);
+	return NULL;
+}
+
+/* A process ends when one of its threads waits for copies, as ours does when a
+ * trainer's main() returns: it neither hangs nor dies of it. */
+static void ends_beside_a_wait(void)
+{
+	static struct ending e;
+	pthread_t thread;
+	sk_cu_stream s;
+	sk_cu_ptr p;
+	char *b;
+
+	trainer_cuda_begin(&e.t, 0);
+	IS(0, e.t.cuCtxGetCurrent(&e.context));
+	s = stream(&e.t, SK_CU_STREAM_NON_BLOCKING);
+	e.done = event(&e.t);
+	p = trainer_cuda_alloc(&e.t, LARGE);
+	b = locked(&e.t, LARGE);
+	for (int i = 0; i < 100; i++)
+		IS(0, e.t.driver.cuMemcpyDtoHAsync(b, p, LARGE, s));
+	IS(0, e.t.driver.cuEventRecord(e.done, s));
+	CHECK(!pthread_create(&thread, NULL, wait_for, &e));
+	(void)alarm(10);
+	exit(0);
 }
 
 static void capturing(void)
@@ -669,6 +709,7 @@ static const struct item items[] = {
 	{ "streams run later", asynchronous, ITEM_ANY },
 	{ "events", events, ITEM_ANY },
 	{ "the default stream", default_stream, ITEM_ANY },
+	{ "an end beside a wait", ends_beside_a_wait, ITEM_ANY },
 	{ "capturing", capturing, ITEM_ANY },
 	{ "a capture that is spoilt", capture_is_spoilt, ITEM_ANY },
 	{ "bounds", bounds, ITEM_SIM },

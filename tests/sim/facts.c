@@ -339,6 +339,8 @@ static const struct {
 	{ "rows return at once", rows_are_back },
 	{ "a copy returns at once", copy_is_back },
 	{ "page-locking beside work returns", locking_is_back },
+	{ "calls beside page-locking", fact_stalls },
+	{ "the first kernel beside work returns", fact_first_kernel },
 	{ "an allocation beside work returns", allocation_is_back },
 };
 

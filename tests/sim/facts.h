@@ -24,6 +24,11 @@ void fact_node(void);
 /** What copies to the host and kernels cost each other, of one process and of
  * two. */
 void fact_beside(void);
+/** How long a small call of a trainer's takes while another thread page-locks
+ * memory, in pieces of which size. */
+void fact_stalls(void);
+/** Whether a kernel of ours is loaded, and runs, beside a stream that waits. */
+void fact_first_kernel(void);
 /** Huge pages, and pages that another process has locked, too. */
 void fact_locking(void);
 /** Whether a flag of a batch changes what a copy within the device takes. */
