@@ -220,6 +220,19 @@ class LiveTensors:
         is not the model's."""
         return self._names.get(id(p), [""])
 
+    def are_of(self, optim: Any) -> bool:
+        """Whether an optimizer wraps one of these."""
+        return any(optim in (x.outer, x.given) or
+                   optim.param_groups is x.inner.param_groups
+                   for x in self.optims)
+
+    def first_of(self, optim: Any) -> str:
+        """The FQN of the first of the model's parameters that an optimizer
+        steps; "" if it steps none."""
+        return next((fqn for group in optim.param_groups
+                     for p in group["params"]
+                     for fqn in self.names_of(p) if fqn), "")
+
     def parameters(self) -> list[tuple[str, torch.nn.Parameter, Stepped]]:
         """Those that the optimizers step, by the label of their state: the
         FQN; of one that several optimizers step, ``1:FQN`` for the second. As

@@ -27,6 +27,7 @@ from ._describing import Describing
 from ._kept import Kept
 from ._report import Report
 from ._restore import Restore
+from ._steps import STEPS
 from ._tensors import LiveTensors, as_list
 
 log = logging.getLogger("shardkeep")
@@ -109,9 +110,10 @@ class Checkpointer:
         keep_age: none that is so many seconds older than the newest one.
         keep_bytes: no more than that of all ranks, the newest first.
         verify: refuse snapshots whose tensors changed before the fence.
-        fence_hook: fence before every step of the optimizer by itself; at its
-            second step, when its state is there, the agent is told to make
-            room, so that the first snapshot finds its memory warm.
+        fence_hook: fence before every step of any optimizer by itself; at the
+            second step of ``optim``, when its state is there, the agent is
+            told to make room, so that the first snapshot finds its memory
+            warm.
         raising: whether a failed snapshot is an exception, not a log line.
         socket: of the agent; None: where the library looks for it.
         timeout: seconds to wait for other ranks where all must come.
@@ -180,6 +182,9 @@ class Checkpointer:
         self._hooks = [o.inner.register_step_pre_hook(
             _while_there(self._before_step))
             for o in self._tensors.optims if fence_hook]
+        self._others: weakref.WeakSet[Any] = weakref.WeakSet()
+        if fence_hook:
+            STEPS.tell(self._before_another)
 
     def _new_state(self) -> State:
         return State(self._client, self.job, self.rank, self.world,
@@ -209,12 +214,33 @@ class Checkpointer:
         self._describe()
         self._state.prepare(milliseconds("timeout", timeout))
 
-    def _before_step(self, optim: torch.optim.Optimizer, *_: Any) -> None:
+    def _fence_step(self) -> None:
         devices = self._describing.devices
         if devices and _device.captures():
             self._say_captured()
             devices = []
         self._let_go(self._streams.for_fence(devices))
+
+    def _before_another(self, optim: torch.optim.Optimizer) -> None:
+        """One that was not given may write to the same memory."""
+        if any(optim is x.inner for x in self._tensors.optims):
+            return      # by its own hook
+        self._fence_step()
+        if self._tensors.optims and optim not in self._others and \
+                not self._tensors.are_of(optim):
+            self._others.add(optim)
+            self._say_not_given(optim)
+
+    def _say_not_given(self, optim: torch.optim.Optimizer) -> None:
+        name = self._tensors.first_of(optim)
+        if name:
+            log.warning("job %s: %s steps %s, and was not given to this "
+                        "Checkpointer: snapshots do not hold its state; make "
+                        "a Checkpointer of what steps now", self.job,
+                        type(optim).__qualname__, name)
+
+    def _before_step(self, optim: torch.optim.Optimizer, *_: Any) -> None:
+        self._fence_step()
         if self._early and id(optim) in self._stepped:
             self._make_room()
         elif self._early:
@@ -493,6 +519,7 @@ class Checkpointer:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        STEPS.tell_no_more(self._before_another)
         self._state.close()
         self._client.close()
 
