@@ -6,6 +6,7 @@ from __future__ import annotations
 import glob
 import os
 import random
+import re
 
 import pytest
 import torch
@@ -27,9 +28,27 @@ def test_ids():
     assert parse_id("shardkeep:llama-3.1/7") == ("llama-3.1", 7)
     job, step = parse_id("/scratch/run 1/step_000250")
     assert step == 250 and job.startswith("dcp-")
-    assert parse_id("/scratch/run 1/step_251/") == (job, 251)
+    assert parse_id("/scratch//run 1/step_000251/") == (job, 251)
     assert parse_id("/scratch/run-1/step_000250")[0] != job
     assert parse_id("/a")[1] == 0
+
+
+def test_no_two_paths_are_one_snapshot():
+    paths = ["/a", "/a0", "/a00", "/a/0", "/a-0", "/a_0", "/a1", "/a01",
+             "/a-1", "/a--1", "/a/1", "/a./1", "/a.1", "/a.01", "/a.001",
+             "/lr0.1", "/lr0.01", "/lr0_1", "/lr0_01", "/1e-4", "/1e4", "a",
+             "b/a-1", "/" + "9" * 15, "/" + "9" * 16, "/9" + "0" * 15,
+             "/a/\n/1", "/a//\udcff/1", "/a/-/1"]
+    found = {parse_id(p): p for p in paths}
+    assert len(found) == len(paths)
+    assert all(re.fullmatch("[A-Za-z0-9][A-Za-z0-9._-]*", job)
+               for job, _ in found)
+    assert parse_id("/a/./1") == parse_id("/b/../a//1/") == parse_id("/a/1")
+    # The steps of a run are of one job.
+    for step in ("/r/step-{}", "/r/{}/", "/r/step_{:08}", "/r{}"):
+        told = [parse_id(step.format(n)) for n in (1, 20, 300)]
+        assert [x[1] for x in told] == [1, 20, 300]
+        assert len({x[0] for x in told}) == 1
 
 
 # ---- one rank ----

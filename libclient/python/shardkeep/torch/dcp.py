@@ -20,6 +20,7 @@ import hashlib
 import io
 import logging
 import os
+import posixpath
 import re
 import uuid
 from typing import Any
@@ -65,8 +66,9 @@ def parse_id(checkpoint_id: str | os.PathLike[str]) -> tuple[str, int]:
 
     ``job/step`` and ``shardkeep:job/step`` are just that, with a slash at the
     end or without; of any other text, such as the path of a directory, the job
-    is made, and a number at its end is the step. The address of another
-    storage, ``s3://bucket``, is refused.
+    is made, and a number at its end is the step; no two paths mean the same
+    snapshot. Where numbers begin with zeros, those of as many digits are of
+    one job. The address of another storage, ``s3://bucket``, is refused.
     """
     text = os.fspath(checkpoint_id).removeprefix("shardkeep:")
     if not is_ours(text):
@@ -74,12 +76,16 @@ def parse_id(checkpoint_id: str | os.PathLike[str]) -> tuple[str, int]:
     match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)/(\d+)/?", text)
     if match:
         return match[1], int(match[2])
-    match = re.fullmatch(r"(.*?)[^0-9A-Za-z]*(\d{1,15})/?", text)
-    step = int(match[2]) if match else 0
-    path = match[1] if match else text
-    digest = hashlib.sha256(path.encode()).hexdigest()[:12]
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", path).strip("-")[-80:]
-    return f"dcp-{name}-{digest}" if name else f"dcp-{digest}", step
+    text = posixpath.normpath(text)
+    match = re.fullmatch(r"(.*?)([0-9]{1,15})", text, re.DOTALL)
+    before, number = match.groups() if match else (text, "")
+    # So that no two texts are one snapshot: 0.1 and 0.01, x and x0.
+    form = "none" if not number else \
+        f"{len(number)}" if number.startswith("0") and number != "0" else ""
+    digest = hashlib.sha256(f"{before}\0{form}".encode(
+        errors="surrogateescape")).hexdigest()[:12]
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", before).strip("-_")[-80:]
+    return f"dcp-{name}-{digest}" if name else f"dcp-{digest}", int(number or 0)
 
 
 def is_ours(checkpoint_id: str | os.PathLike[str]) -> bool:
