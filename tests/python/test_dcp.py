@@ -7,6 +7,7 @@ import glob
 import os
 import random
 import re
+import threading
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from models import Replicate, Shard, _StridedShard, sharded, whole, wrong
 from shardkeep import Client, snapshots
 from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter, parse_id
 from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.state_dict import (get_state_dict,
                                                      set_state_dict)
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -101,6 +103,33 @@ def test_one_rank(agent):
     with pytest.raises(CheckpointException):
         dcp.load(part, storage_reader=ShardkeepReader("one/99"),
                  no_dist=True)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed")
+def test_saves_at_once_by_one_writer(agent):
+    """Each goes where it was told to, whichever began last."""
+    begun, other = threading.Event(), threading.Event()
+
+    class Waiting(DefaultSavePlanner):
+        def create_local_plan(self):
+            begun.set()
+            assert other.wait(60)
+            return super().create_local_plan()
+
+    writer = ShardkeepWriter()
+    first = dcp.async_save({"w": torch.full((4,), 1.)}, no_dist=True,
+                           checkpoint_id="first/1", storage_writer=writer,
+                           planner=Waiting())
+    assert begun.wait(60)
+    dcp.async_save({"w": torch.full((4,), 2.)}, no_dist=True,
+                   checkpoint_id="second/2", storage_writer=writer).result()
+    other.set()
+    first.result()
+    assert writer.checkpoint_id == "second/2"
+    for name, value in ("first/1", 1.), ("second/2", 2.):
+        found = {"w": torch.zeros(4)}
+        dcp.load(found, storage_reader=ShardkeepReader(name), no_dist=True)
+        assert (found["w"] == value).all(), name
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed")

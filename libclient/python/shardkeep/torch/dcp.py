@@ -15,14 +15,18 @@ its name before anything is written.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import hashlib
 import io
 import logging
 import os
 import posixpath
 import re
+import threading
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -129,6 +133,25 @@ class _Named:
         return is_ours(checkpoint_id)
 
 
+class _Saves(threading.local):
+    """What the save on this thread is about: of ``dcp.async_save`` several
+    may be under way by one writer, each on a thread of its own."""
+
+    mine: ShardkeepWriter | None = None
+
+    def __reduce__(self) -> Any:
+        return _Saves, ()
+
+
+def _of_save(phase: Callable[..., Any]) -> Any:
+    """A method that the framework calls for the save that this thread has
+    begun by ``reset()``."""
+    @functools.wraps(phase)
+    def call(self: ShardkeepWriter, *args: Any, **kwargs: Any) -> Any:
+        return phase(self._saves.mine or self, *args, **kwargs)
+    return call
+
+
 class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
     """A ``StorageWriter`` whose storage is the node's agent.
 
@@ -175,6 +198,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
         self._alone: tuple[int, int, str] | None = None
         self._nodes: _dcp_nodes.Nodes | None = None
         self._coordinator = True
+        self._saves = _Saves()
         self.save_id = str(uuid.uuid4())
         self._rename(checkpoint_id)
 
@@ -193,9 +217,15 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None
               ) -> None:
+        mine = copy.copy(self)
+        mine._rename(checkpoint_id)
+        mine.save_id = str(uuid.uuid4())
+        self._saves.mine = mine
+        # Whoever asks the writer hears of the last one.
         self._rename(checkpoint_id)
-        self.save_id = str(uuid.uuid4())
+        self.save_id = mine.save_id
 
+    @_of_save
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any,
                               **kwargs: Any) -> None:
         if self._job is None or self._step is None:
@@ -206,6 +236,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
         if not kwargs.get("use_collectives", True) and dist.is_initialized():
             self._alone = (kwargs["rank"], dist.get_world_size(), "")
 
+    @_of_save
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         if not self._overwrite and self._coordinator:
             self._refuse_existing()
@@ -236,6 +267,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
             f"Checkpoint already exists: job {self._job} has step "
             f"{self._step}, and overwrite=False")
 
+    @_of_save
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         if self._alone is not None:
             return plans        # nobody sees what the others hold
@@ -248,6 +280,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
         return [dataclasses.replace(p, storage_data=(i, len(plans), channel))
                 for i, p in enumerate(plans)]
 
+    @_of_save
     def write_data(self, plan: SavePlan, planner: SavePlanner
                    ) -> Future[list[WriteResult]]:
         rank, world, channel = _place_of(plan)
@@ -276,6 +309,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
         future.set_result(results)
         return future
 
+    @_of_save
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]
                ) -> None:
         metadata.version = _VERSION
@@ -293,6 +327,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
             entry.open().wait(step, state,
                               milliseconds("timeout", self._timeout))
 
+    @_of_save
     def storage_meta(self) -> StorageMeta | None:
         return StorageMeta(checkpoint_id=self._id, save_id=self.save_id)
 
