@@ -257,11 +257,27 @@ static void test_in_use(struct rig *rig)
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
 
+/* Of steps 1 and 2 on disk the second is refused by that reason. */
+static void check_kept(const struct rig *rig, int sock, const char *job,
+		       const char *why)
+{
+	struct sk_msg msg;
+
+	CHECK_STATUS(manage(sock, SK_MSG_EVICT, job, 2, SK_EVICT_DISK, &msg),
+		     -EBUSY, &msg);
+	CHECK(strstr(rig_why(&msg), why), "%s", rig_why(&msg));
+	CHECK_STATUS(manage(sock, SK_MSG_EVICT, job, 1, SK_EVICT_DISK, &msg),
+		     0, &msg);
+	CHECK(!has(rig, job, 1) && has(rig, job, 2), "steps");
+	CHECK_STATUS(manage(sock, SK_MSG_EVICT, job, 2,
+			    SK_EVICT_DISK | SK_EVICT_FORCE, &msg), 0, &msg);
+	CHECK(!has(rig, job, 2), "by force it goes");
+}
+
 /* What is left if memory goes is not evicted, though something newer is
  * complete there. */
 static void test_last_durable(struct rig *rig)
 {
-	struct sk_msg msg;
 	struct rank r;
 	int slot;
 
@@ -273,16 +289,7 @@ static void test_last_durable(struct rig *rig)
 	rank_fill(&r, slot, 3);
 	CHECK_STATUS(rank_seal(&r, slot, 3), 0, &r.msg);
 	CHECK_STATUS(rank_wait(&r, 3, 2, WAIT_MS), 0, &r.msg);
-	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, "last", 2, SK_EVICT_DISK,
-			    &msg), -EBUSY, &msg);
-	CHECK(strstr(rig_why(&msg), "the newest durable"), "%s",
-	      rig_why(&msg));
-	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, "last", 1, SK_EVICT_DISK,
-			    &msg), 0, &msg);
-	CHECK(!has(rig, "last", 1) && has(rig, "last", 2), "steps");
-	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, "last", 2,
-			    SK_EVICT_DISK | SK_EVICT_FORCE, &msg), 0, &msg);
-	CHECK(!has(rig, "last", 2), "by force it goes");
+	check_kept(rig, r.sock, "last", "the newest durable");
 	rank_close(&r);
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
@@ -305,16 +312,7 @@ static void test_last_part(struct rig *rig)
 		CHECK_STATUS(rank_wait(&r, step, 4, WAIT_MS), 0, &r.msg);
 	}
 	rank_snapshot(&r, 3);
-	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, "part", 2, SK_EVICT_DISK,
-			    &msg), -EBUSY, &msg);
-	CHECK(strstr(rig_why(&msg), "the newest on disk"), "%s",
-	      rig_why(&msg));
-	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, "part", 1, SK_EVICT_DISK,
-			    &msg), 0, &msg);
-	CHECK(!has(rig, "part", 1) && has(rig, "part", 2), "steps");
-	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, "part", 2,
-			    SK_EVICT_DISK | SK_EVICT_FORCE, &msg), 0, &msg);
-	CHECK(!has(rig, "part", 2), "by force it goes");
+	check_kept(rig, r.sock, "part", "the newest on disk");
 	rank_close(&r);
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
