@@ -337,9 +337,9 @@ int sk_prepare(struct sk_state *state, uint32_t timeout_ms);
 /** To memory only, whatever flush_every says. */
 #define SK_SNAPSHOT_NO_FLUSH (1u << 1)
 /**
- * Verification mode: hashes the tensors before returning (so the call takes
- * one pass over them), compares after copying and again at the fence. A
- * tensor that changed before the fence is named, and the snapshot refused.
+ * Verification mode: hashes the tensors before returning, compares after the
+ * copy and at the fence: after all that sk_fence_stream()'s stream has, else
+ * the default ones. What changed before is named, and the snapshot refused.
  */
 #define SK_SNAPSHOT_VERIFY (1u << 2)
 

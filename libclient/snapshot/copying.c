@@ -63,7 +63,7 @@ bool sk_hash_in_step(unsigned cpus, uint32_t ranks)
 }
 
 struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
-				  uint32_t slot, uint64_t stream, bool verify,
+				  uint32_t slot, bool verify,
 				  enum sk_sums when)
 {
 	const struct sk_work *w = state->work;
@@ -79,7 +79,7 @@ struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
 			     .asked = !w->n_gpu_units,
 			     .judge = sk_verify_judge, .release = release },
 		.state = state, .work = w, .slot = slot,
-		.stream = stream, .when = when,
+		.when = when,
 		.parts_left = w->n_gpu_units ? 2 : 1,
 		.base = { state->slots[slot].map[0],
 			  state->slots[slot].map[1] },

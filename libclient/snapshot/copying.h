@@ -31,7 +31,6 @@ struct sk_copying {
 	const struct sk_work *work;
 	char *base[2];			/* of the slot, by kind */
 	uint32_t slot;
-	uint64_t stream;		/* of the trainer's GPU */
 	bool no_device;			/* the device slot is not written to */
 	enum sk_sums when;
 	unsigned parts_left;		/* of the copy: host, GPUs; under the
@@ -46,11 +45,10 @@ struct sk_copying {
 };
 
 /** A snapshot of the prepared state into a slot that the agent gave; NULL: no
- * memory. It has one reference and does nothing yet. @stream: which the
- * lanes of the state's GPUs follow. */
+ * memory. It has one reference and does nothing yet. */
 struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
-				  uint32_t slot, uint64_t stream,
-				  bool verify, enum sk_sums when);
+				  uint32_t slot, bool verify,
+				  enum sk_sums when);
 /** Whether the checksums of @op are taken with its copy. */
 bool sk_copying_in_step(const struct sk_copying *c, const struct sk_op *op);
 /** Whether CPUs are scarce for a process that may use @cpus, one of @ranks on

@@ -148,13 +148,13 @@ static enum sk_sums when_to_hash(struct sk_state *state, uint32_t ranks)
 }
 
 static int copy_to(struct sk_state *state, int64_t step,
-		   const struct given *given, uint64_t stream, bool verify,
-		   uint64_t start_ns, struct sk_err *err)
+		   const struct given *given, bool verify, uint64_t start_ns,
+		   struct sk_err *err)
 {
 	enum sk_sums when = verify ? SK_SUMS_AFTER :
 				     when_to_hash(state, given->ranks);
-	struct sk_copying *c = sk_copying_new(state, step, given->slot, stream,
-					      verify, when);
+	struct sk_copying *c = sk_copying_new(state, step, given->slot, verify,
+					      when);
 	int r = 0;
 
 	assert(given->slot < state->n_slots);
@@ -212,7 +212,7 @@ static int snapshot(struct sk_state *state, int64_t step,
 		r = get_slot(state, step, o, &given, err);
 	if (r < 0)
 		return r;
-	return copy_to(state, step, &given, o->stream, verify, start_ns, err);
+	return copy_to(state, step, &given, verify, start_ns, err);
 }
 
 SK_API int sk_snapshot(struct sk_state *state, int64_t step,
@@ -272,7 +272,8 @@ SK_API int sk_fence_stream(struct sk_state *state, uint64_t stream)
 	int r = sk_state_check(state, &err);
 
 	if (r >= 0)
-		r = sk_fence_wait_asked(&state->fences, SK_FOREVER, &err);
+		r = sk_fence_wait_asked(&state->fences, stream, SK_FOREVER,
+					&err);
 	if (r >= 0)
 		r = hold_stream(state, stream, &err);
 	return sk_say(r, &err);

@@ -121,9 +121,20 @@ static const char *first_changed(const struct sk_copying *c,
 	return NULL;
 }
 
+/* What the trainer has queued since counts as well. The stream that it had at
+ * the snapshot may be gone, or another one of that name: only one that is
+ * given in this call is followed. Beside a capture nobody can be. */
+static int follow(const struct sk_copying *c, uint64_t stream,
+		  struct sk_err *err)
+{
+	int r = sk_gpus_follow(c->state, c->work->gpus, stream, err);
+
+	return r == -EBUSY ? 0 : r;
+}
+
 /* What was copied is what was there before, and is there still. */
-static int compare(struct sk_copying *c, const char **ret_changed,
-		   struct sk_err *err)
+static int compare(struct sk_copying *c, uint64_t stream,
+		   const char **ret_changed, struct sk_err *err)
 {
 	_cleanup_free_ uint64_t *primary = NULL;
 	_cleanup_free_ uint64_t *replica = NULL;
@@ -137,8 +148,7 @@ static int compare(struct sk_copying *c, const char **ret_changed,
 	if (!primary || !replica)
 		return sk_err_set(err, -ENOMEM, "out of memory for "
 				  "verification");
-	/* What the trainer has queued since counts as well. */
-	r = sk_gpus_follow(c->state, c->work->gpus, c->stream, err);
+	r = follow(c, stream, err);
 	if (r >= 0)
 		r = hash_tensors(c, (uint64_t *[]){ primary, replica }, err);
 	if (r >= 0)
@@ -147,11 +157,11 @@ static int compare(struct sk_copying *c, const char **ret_changed,
 	return r;
 }
 
-void sk_verify_judge(struct sk_pending *p)
+void sk_verify_judge(struct sk_pending *p, uint64_t stream)
 {
 	struct sk_copying *c = (struct sk_copying *)p;
 	const char *name = NULL;
-	int r = compare(c, &name, &p->err);
+	int r = compare(c, stream, &name, &p->err);
 
 	assert(p->verify && p->hashed);
 	if (name)

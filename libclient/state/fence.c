@@ -81,6 +81,8 @@ bool sk_fences_calm(struct sk_fences *f)
 /* What sk_fence_wait_asked() waits for, beside the items. */
 #define ASKED (-1)
 
+#define DEFAULT_STREAM 0
+
 static bool holds(const struct sk_pending *p, int64_t item)
 {
 	if (p->verify)
@@ -121,13 +123,13 @@ static int wait_finished(struct sk_fences *f, const struct sk_pending *p,
 /* With the lock held, which is given up meanwhile. The first fence judges,
  * the others wait for its word. */
 static int wait_for_judge(struct sk_fences *f, struct sk_pending *p,
-			  uint64_t until_ns)
+			  uint64_t stream, uint64_t until_ns)
 {
 	assert(p->verify && p->hashed && !p->units_left);
 	if (!p->judged) {
 		p->judged = true;
 		sk_fences_unlock(f);
-		p->judge(p);
+		p->judge(p, stream);
 		sk_fences_lock(f);
 	}
 	return wait_finished(f, p, until_ns);
@@ -135,12 +137,13 @@ static int wait_for_judge(struct sk_fences *f, struct sk_pending *p,
 
 /* With the lock held: until it has let go of @item. */
 static int wait_for_item(struct sk_fences *f, struct sk_pending *p,
-			 int64_t item, uint64_t until_ns, struct sk_err *err)
+			 int64_t item, uint64_t stream, uint64_t until_ns,
+			 struct sk_err *err)
 {
 	int r = wait_for_copy(f, p, item, until_ns);
 
 	if (r >= 0 && p->verify)
-		r = wait_for_judge(f, p, until_ns);
+		r = wait_for_judge(f, p, stream, until_ns);
 	return r >= 0 ? 0 : sk_err_set(err, r, "the snapshot still holds the "
 				       "tensors: the time is over");
 }
@@ -156,8 +159,8 @@ static int tell(struct sk_pending *p, struct sk_err *err)
 	return p->result;
 }
 
-static int wait_newest(struct sk_fences *f, int64_t item, uint64_t until_ns,
-		       bool untold, struct sk_err *err)
+static int wait_newest(struct sk_fences *f, int64_t item, uint64_t stream,
+		       uint64_t until_ns, bool untold, struct sk_err *err)
 {
 	struct sk_pending *p;
 	int r = 0;
@@ -168,7 +171,7 @@ static int wait_newest(struct sk_fences *f, int64_t item, uint64_t until_ns,
 		p->refs++;
 		if (holds(p, item))
 			f->hurry = SK_FENCE_HURRY;
-		r = wait_for_item(f, p, item, until_ns, err);
+		r = wait_for_item(f, p, item, stream, until_ns, err);
 		if (r >= 0 && !(untold && p->told))
 			r = tell(p, err);
 		sk_pending_unref(p);
@@ -181,19 +184,20 @@ int sk_fence_wait(struct sk_fences *f, int64_t item, uint64_t until_ns,
 		  struct sk_err *err)
 {
 	assert(item >= 0);
-	return wait_newest(f, item, until_ns, false, err);
+	return wait_newest(f, item, DEFAULT_STREAM, until_ns, false, err);
 }
 
 int sk_fence_wait_untold(struct sk_fences *f, uint64_t until_ns,
 			 struct sk_err *err)
 {
-	return wait_newest(f, SK_FENCE_ALL, until_ns, true, err);
+	return wait_newest(f, SK_FENCE_ALL, DEFAULT_STREAM, until_ns, true,
+			   err);
 }
 
-int sk_fence_wait_asked(struct sk_fences *f, uint64_t until_ns,
-			struct sk_err *err)
+int sk_fence_wait_asked(struct sk_fences *f, uint64_t stream,
+			uint64_t until_ns, struct sk_err *err)
 {
-	return wait_newest(f, ASKED, until_ns, false, err);
+	return wait_newest(f, ASKED, stream, until_ns, false, err);
 }
 
 int sk_fence_wait_step(struct sk_fences *f, int64_t step, uint64_t until_ns,
@@ -206,7 +210,8 @@ int sk_fence_wait_step(struct sk_fences *f, int64_t step, uint64_t until_ns,
 	p = f->newest;
 	if (p && p->step == step) {
 		p->refs++;
-		r = wait_for_item(f, p, SK_FENCE_ALL, until_ns, err);
+		r = wait_for_item(f, p, SK_FENCE_ALL, DEFAULT_STREAM, until_ns,
+				  err);
 		if (r >= 0)
 			r = wait_finished(f, p, until_ns);
 		if (r == -ETIMEDOUT)

@@ -34,10 +34,10 @@ struct sk_pending {
 	int result;		/* once it is finished, or sooner where it
 				 * failed */
 	struct sk_err err;
-	/* The fence of a verified snapshot was reached: looks at the
-	 * tensors once more, seals or refuses, and has it finished. Without
-	 * the lock. */
-	void (*judge)(struct sk_pending *p);
+	/* The fence of a verified snapshot was reached: looks at the tensors
+	 * once more, after @stream of the calling thread, seals or refuses,
+	 * and has it finished. Without the lock. */
+	void (*judge)(struct sk_pending *p, uint64_t stream);
 	/* The last reference is gone. With the lock. */
 	void (*release)(struct sk_pending *p);
 };
@@ -81,7 +81,8 @@ bool sk_fences_calm(struct sk_fences *f);
 /**
  * Waits until the newest snapshot has let go of @item, by its number in the
  * description; an item that it does not know it never held. A verified one is
- * judged, whatever @item is.
+ * judged, whatever @item is, after the default stream of each device: that is
+ * there whoever calls, which no other stream is sure to be.
  * Errors: what became of it, if that is known; -ETIMEDOUT.
  */
 int sk_fence_wait(struct sk_fences *f, int64_t item, uint64_t until_ns,
@@ -96,9 +97,10 @@ int sk_fence_wait_step(struct sk_fences *f, int64_t step, uint64_t until_ns,
 		       struct sk_err *err);
 /** Waits until the newest snapshot has copied what is host memory, and has
  * asked for all the rest: streams can wait for that from here on. Of a
- * verified one as sk_fence_wait(). Errors: as that. */
-int sk_fence_wait_asked(struct sk_fences *f, uint64_t until_ns,
-			struct sk_err *err);
+ * verified one as sk_fence_wait(), but judged after @stream. Errors: as
+ * that. */
+int sk_fence_wait_asked(struct sk_fences *f, uint64_t stream,
+			uint64_t until_ns, struct sk_err *err);
 /** Waits until none is under way; a fence as well. -ETIMEDOUT. */
 int sk_fences_settle(struct sk_fences *f, uint64_t until_ns);
 /** Forgets the newest: nobody waits for it, nobody is told of it again. */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What trainers with tensors on GPUs do in an order that is not the usual one:
- * tensors move from device to device, streams go before the fence, memory goes
- * between a snapshot and its fence, and processes fork.
+ * tensors move from device to device, streams go before the fence, another
+ * thread fences, memory goes between a snapshot and its fence, and processes
+ * fork.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -87,14 +89,66 @@ static void streams(struct rank *rank)
 	CHECK(!g.cuda.driver.cuStreamDestroy(gone));
 	CHECK(!sk_fence(rank->state), "%s", sk_error());
 	CHECK(!sk_wait(rank->state, 1, SK_COMPLETE, 60000), "%s", sk_error());
-	/* What a driver makes of one that is gone is its own business. */
-	if (g.cuda.calls) {
-		CHECK(sk_snapshot(rank->state, 2, &(
-			struct sk_snapshot_options){ .stream = handle,
-						     .wait_ms = 60000 }) < 0);
-		CHECK(strstr(sk_error(), "CUDA"), "%s", sk_error());
-	}
 	gpu_complete(&g, 3);
+	CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s", sk_error());
+	CHECK(!gpu_wrong(&g, 1, 0));
+}
+
+/* ---- verified ones, which look again at the fence ---- */
+
+static void begin_verified(struct rank *rank, int64_t step, uint64_t stream)
+{
+	CHECK(!sk_snapshot(rank->state, step, &(struct sk_snapshot_options){
+		.stream = stream, .wait_ms = 60000,
+		.flags = SK_SNAPSHOT_VERIFY }), "%s", sk_error());
+}
+
+static void verified_gone(struct rank *rank)
+{
+	struct gpu_rank g;
+	sk_cu_stream gone;
+
+	(void)begin_one(&g, rank);
+	CHECK(!g.cuda.cuStreamCreate(&gone, SK_CU_STREAM_NON_BLOCKING));
+	gpu_fill(&g, 1);
+	begin_verified(rank, 1, (uintptr_t)gone);
+	CHECK(!g.cuda.driver.cuStreamDestroy(gone));
+	CHECK(!sk_fence(rank->state), "%s", sk_error());
+	CHECK(!sk_wait(rank->state, 1, SK_COMPLETE, 60000), "%s", sk_error());
+	CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s", sk_error());
+	CHECK(!gpu_wrong(&g, 1, 0));
+}
+
+static void *fence_elsewhere(void *data)
+{
+	const struct rank *rank = data;
+
+	CHECK(sk_fence(rank->state) == -ECANCELED, "%s", sk_error());
+	CHECK(strstr(sk_error(), "\"x\""), "%s", sk_error());
+	return NULL;
+}
+
+/* What a thread has queued on its own stream, under the name that every
+ * thread's has, counts where another one fences. */
+static void verified_elsewhere(struct rank *rank)
+{
+	const uint64_t own = SK_CU_STREAM_PER_THREAD;
+	struct gpu_tensor *x;
+	struct gpu_rank g;
+	pthread_t thread;
+
+	x = begin_one(&g, rank);
+	gpu_fill(&g, 1);
+	begin_verified(rank, 1, own);
+	CHECK(!sk_fence(rank->state), "%s", sk_error());
+	CHECK(!sk_wait(rank->state, 1, SK_COMPLETE, 60000), "%s", sk_error());
+	begin_verified(rank, 2, own);
+	if (g.cuda.race)
+		g.cuda.race(1);
+	CHECK(!g.cuda.cuMemsetD8Async(x->there + BYTES - 1, 77, 1,
+				      (sk_cu_stream)(uintptr_t)own));
+	CHECK(!pthread_create(&thread, NULL, fence_elsewhere, rank));
+	CHECK(!pthread_join(thread, NULL));
 	CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s", sk_error());
 	CHECK(!gpu_wrong(&g, 1, 0));
 }
@@ -190,6 +244,8 @@ int main(int argc, char **argv)
 	scene_open(&scene, argc, argv);
 	scene_ranks(&scene, "moves", 1, moves, NULL);
 	scene_ranks(&scene, "streams", 1, streams, NULL);
+	scene_ranks(&scene, "verified-gone", 1, verified_gone, NULL);
+	scene_ranks(&scene, "verified-elsewhere", 1, verified_elsewhere, NULL);
 	scene_ranks(&scene, "freed", 1, freed, NULL);
 	scene_ranks(&scene, "forks", 1, forks, NULL);
 	scene_close(&scene);

@@ -454,7 +454,8 @@ static void verified(struct rank *rank)
 		g.cuda.race(1);
 	CHECK(!g.cuda.cuMemsetD8Async(g.tensors[0].there + 2000000, 9, 1,
 				      g.stream));
-	refused(sk_fence(rank->state), -ECANCELED, "\"big\"");
+	refused(sk_fence_stream(rank->state, (uintptr_t)g.stream), -ECANCELED,
+		"\"big\"");
 	CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s", sk_error());
 	CHECK(gpu_wrong(&g, 1, rank->rank) == 0);
 }

@@ -440,6 +440,12 @@ static void batches(void)
 
 /* ---- streams and events ---- */
 
+struct holder {
+	struct trainer_cuda t;
+	sk_cu_context context;
+	struct trainer_gate gate;
+};
+
 struct ending {
 	struct trainer_cuda t;
 	sk_cu_context context;
@@ -548,6 +554,40 @@ static void *wait_for(void *data)
 	(void)e->t.cuCtxSetCurrent(e->context);
 	(void)e->t.driver.cuEventSynchronize(e->done);
 	return NULL;
+}
+
+#define OWN ((sk_cu_stream)(uintptr_t)SK_CU_STREAM_PER_THREAD)
+
+static void *hold_own(void *data)
+{
+	struct holder *h = data;
+
+	IS(0, h->t.cuCtxSetCurrent(h->context));
+	trainer_gate_hold(&h->t, &h->gate, OWN);
+	return NULL;
+}
+
+/* The same handle is another stream to another thread; the default one waits
+ * for all of them. */
+static void thread_stream(void)
+{
+	struct holder h;
+	sk_cu_event a, b;
+	pthread_t thread;
+
+	trainer_cuda_begin(&h.t, 0);
+	trainer_gate_init(&h.gate);
+	IS(0, h.t.cuCtxGetCurrent(&h.context));
+	CHECK(!pthread_create(&thread, NULL, hold_own, &h));
+	CHECK(!pthread_join(thread, NULL));
+	a = event(&h.t);
+	b = event(&h.t);
+	IS(0, h.t.driver.cuEventRecord(a, OWN));
+	IS(0, h.t.driver.cuEventSynchronize(a));
+	IS(0, h.t.driver.cuEventRecord(b, NULL));
+	IS(SK_CU_NOT_READY, h.t.driver.cuEventQuery(b));
+	trainer_gate_open(&h.gate);
+	IS(0, h.t.driver.cuEventSynchronize(b));
 }
 
 /* A process ends when one of its threads waits for copies, as ours does when a
@@ -680,6 +720,18 @@ static void misuse_capture(void)
 	(void)t.driver.cuEventRecord(event(&t), s);
 }
 
+static void misuse_destroyed(void)
+{
+	struct trainer_cuda t;
+	sk_cu_context c;
+	sk_cu_stream s;
+
+	trainer_cuda_begin(&t, 0);
+	s = stream(&t, SK_CU_STREAM_NON_BLOCKING);
+	IS(0, t.driver.cuStreamDestroy(s));
+	(void)t.driver.cuStreamGetCtx(s, &c);
+}
+
 static void misuse_version(void)
 {
 	struct trainer_cuda t;
@@ -709,6 +761,7 @@ static const struct item items[] = {
 	{ "streams run later", asynchronous, ITEM_ANY },
 	{ "events", events, ITEM_ANY },
 	{ "the default stream", default_stream, ITEM_ANY },
+	{ "a thread's own stream", thread_stream, ITEM_ANY },
 	{ "an end beside a wait", ends_beside_a_wait, ITEM_ANY },
 	{ "capturing", capturing, ITEM_ANY },
 	{ "a capture that is spoilt", capture_is_spoilt, ITEM_ANY },
@@ -717,6 +770,7 @@ static const struct item items[] = {
 	{ "misuse: unlocked while copies fly", misuse_unregister, ITEM_MISUSE },
 	{ "misuse: private pages after a fork", misuse_forked, ITEM_MISUSE },
 	{ "misuse: work on a capturing stream", misuse_capture, ITEM_MISUSE },
+	{ "misuse: a stream that is gone", misuse_destroyed, ITEM_MISUSE },
 	{ "misuse: another signature", misuse_version, ITEM_MISUSE },
 };
 

@@ -244,11 +244,37 @@ static bool is_stream(const struct CUstream_st *stream)
 	return false;
 }
 
+/* A driver reads what it has freed, or takes it for the next one that lies
+ * there. */
+static void refuse_destroyed(sk_cu_stream handle)
+{
+	for (struct CUstream_st *s = vcu()->streams; s; s = s->next)
+		if (s == handle && s->destroyed)
+			vcu_misuse("a stream that was destroyed is used");
+	for (struct CUstream_st *s = vcu()->ended; s; s = s->next_ended)
+		if (s == handle)
+			vcu_misuse("a stream that was destroyed is used");
+}
+
+/* The thread's own default stream, which blocks with the legacy one. */
+static struct CUstream_st *thread_stream(struct CUctx_st *context)
+{
+	static _Thread_local struct CUstream_st *own[VCU_DEVICES_MAX];
+	struct CUstream_st **at = &own[context->device];
+
+	if (!*at)
+		*at = new_stream(context, true);
+	return *at;
+}
+
 /* NULL: there is none. */
 static struct CUstream_st *lookup(sk_cu_stream handle)
 {
 	if ((uintptr_t)handle <= SK_CU_STREAM_LEGACY)
 		return legacy_stream(vcu_current());
+	if ((uintptr_t)handle == SK_CU_STREAM_PER_THREAD)
+		return thread_stream(vcu_current());
+	refuse_destroyed(handle);
 	return is_stream(handle) ? handle : NULL;
 }
 
@@ -385,6 +411,7 @@ sk_cu_result cuStreamDestroy_v2(sk_cu_stream handle)
 
 	VCU_ENTER_CONTEXT(cuStreamDestroy);
 	vcu_lock();
+	refuse_destroyed(handle);
 	if ((uintptr_t)handle > SK_CU_STREAM_LEGACY && is_stream(handle)) {
 		handle->destroyed = true;
 		vcu()->live_streams--;

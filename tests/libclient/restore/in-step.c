@@ -102,7 +102,7 @@ static void check_ops(struct rank *rank)
 	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
 	w = rank->state->work;
 	for (size_t i = 0; i < SK_ARRAY_SIZE(when); i++) {
-		struct sk_copying *c = sk_copying_new(rank->state, 1, 0, 0,
+		struct sk_copying *c = sk_copying_new(rank->state, 1, 0,
 						      false, when[i]);
 
 		for (uint32_t k = 0; k < w->n_ops; k++)
