@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/size.h"
+#include "needs.h"
 
 #define XFS_MAGIC 0x58465342
 #define NFS_KERNEL_MAGIC 0x6969
@@ -115,24 +116,18 @@ void check_store(struct doctor *d)
 	(void)os->close(os, dir);
 }
 
-/* Bytes of a job that its retention lets grow beyond what lies there. */
-static uint64_t still_needs(struct doctor *d,
-			    const struct sk_wire_snapshot *all, size_t n)
+static uint64_t job_needs(struct doctor *d, const struct sk_wire_snapshot *all,
+			  size_t n)
 {
 	struct sk_wire_retain is = { .retention.keep_last = KEEP_LAST };
-	uint64_t largest = 0, there = 0, keep;
+	struct sk_retention keep;
 
-	for (size_t i = 0; i < n; i++) {
-		uint64_t bytes = all[i].bytes_disk > all[i].bytes_memory ?
-				 all[i].bytes_disk : all[i].bytes_memory;
-
-		largest = bytes > largest ? bytes : largest;
-		there += all[i].bytes_disk;
-	}
 	(void)ask_retention(d->ctx, all[0].id.job, &is);
-	keep = is.retention.keep_last ? is.retention.keep_last : n;
-	/* One more lies there before the oldest goes. */
-	return largest * (keep + 1) > there ? largest * (keep + 1) - there : 0;
+	keep = (struct sk_retention){
+		.keep_last = is.retention.keep_last,
+		.keep_bytes = is.retention.keep_bytes,
+	};
+	return still_needs(&keep, all, n);
 }
 
 static uint64_t all_need(struct doctor *d)
@@ -148,7 +143,7 @@ static uint64_t all_need(struct doctor *d)
 		for (end = i + 1; end < n && all[end].uid == all[i].uid &&
 		     strcmp(all[end].id.job, all[i].id.job) == 0; end++)
 			;
-		need += still_needs(d, all + i, end - i);
+		need += job_needs(d, all + i, end - i);
 	}
 	return need;
 }
