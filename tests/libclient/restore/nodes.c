@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fault-os.h"
 #include "libclient/gpu-rank.h"
 #include "libclient/restore/random.h"
 #include "mesh-comm.h"
@@ -460,6 +461,7 @@ int main(int argc, char **argv)
 				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
 	CHECK(totals != MAP_FAILED);
+	left = (left + sk_fault_every() - 1) / sk_fault_every();
 	setenv("VCUDA_DEVICES", "8", 0);
 	for (; left; left -= n, seed += n) {
 		n = left < BLOCK ? left : BLOCK;
