@@ -15,7 +15,7 @@
 #define REST_NS UINT64_C(1000000000)	/* after one that failed */
 
 /* The kernel ends it by itself before that, unless the driver holds it. */
-#define ORDER_NS ((WORKER_ORDER_S + 5) * UINT64_C(1000000000))
+#define STILL_NS ((WORKER_STILL_S + 5) * UINT64_C(1000000000))
 
 struct worker_process {
 	struct sk_link link;		/* in agent->workers */
@@ -23,7 +23,8 @@ struct worker_process {
 	uint8_t uuid[16];
 	struct source source;		/* its socket; fd -1: none runs */
 	struct sk_link children;	/* that have not ended yet */
-	struct timer timer;		/* of the order that was sent */
+	struct timer timer;		/* of the order that was sent, since
+					 * it got further */
 	struct sk_link orders;		/* the first may have been sent */
 };
 
@@ -150,6 +151,13 @@ static void time_over(struct timer *timer)
 	next_order(w);
 }
 
+static void await_answer(struct worker_process *w)
+{
+	w->timer.fire = time_over;
+	timer_set(&w->agent->loop.timers, &w->timer,
+		  agent_now(w->agent) + STILL_NS);
+}
+
 static void close_fds(struct worker_process *w, const int *fds, int n)
 {
 	for (int i = 0; i < n; i++)
@@ -176,6 +184,11 @@ static void answered(struct source *source, uint32_t events)
 		close_fds(w, fds, n);
 		fail_sent(w, "ended before it answered");
 		next_order(w);
+		return;
+	}
+	if (msg.status == SK_WORKER_FURTHER) {
+		close_fds(w, fds, n);
+		await_answer(w);
 		return;
 	}
 	if (msg.status < 0) {
@@ -226,9 +239,7 @@ static void send_order(struct worker_process *w, struct order *order,
 		r = sk_channel_send(a->os, w->source.fd, &order->msg,
 				    order->fds, order->n_fds);
 	if (r >= 0) {
-		w->timer.fire = time_over;
-		timer_set(&a->loop.timers, &w->timer,
-			  agent_now(a) + ORDER_NS);
+		await_answer(w);
 		return;
 	}
 	let_go(w);

@@ -15,6 +15,8 @@ struct draining {
 	const struct sk_os *os;
 	const struct sk_wire_worker *order;
 	const int *fds;
+	const struct drain_watch *watch;
+	uint64_t since;			/* bytes, since it was told last */
 	char *data;			/* templates, and extents */
 	const struct sk_extent *extents;
 	struct sk_layout *layouts[2];
@@ -103,20 +105,50 @@ static int check_extents(const struct draining *d, struct sk_err *err)
 
 /* ---- copying ---- */
 
+/* So much more is done. */
+static void advance(struct draining *d, uint64_t bytes)
+{
+	d->since += bytes;
+	if (d->since < DRAIN_STEP)
+		return;
+	d->since = 0;
+	d->watch->further(d->watch->ctx);
+}
+
+/* A step at a time: a link that others use is slow, and no reason to give up
+ * while bytes come. */
+static int copy_extent(struct draining *d, const struct sk_extent *p,
+		       uint64_t base, struct sk_err *err)
+{
+	const struct sk_copy copy = {
+		.dst = (char *)d->images[p->kind] + p->from,
+		.src = (const char *)(uintptr_t)base,
+		.run = p->to - p->from, .bytes = p->to - p->from };
+	uint64_t at = 0;
+	int r = 0;
+
+	while (at < copy.bytes && r >= 0) {
+		uint64_t left = copy.bytes - at, n = DRAIN_STEP - d->since;
+
+		n = n < left ? n : left;
+		r = sk_cuda_lane_out(d->lane, &copy, at, at + n, NULL, err);
+		if (r >= 0 && d->since + n == DRAIN_STEP)
+			r = sk_cuda_lane_finish(d->lane, err);
+		if (r >= 0)
+			advance(d, n);
+		at += n;
+	}
+	return r;
+}
+
 static int copy_all(struct draining *d, struct sk_err *err)
 {
 	uint64_t base = sk_cuda_share_ptr(d->share);
 	int r = 0;
 
 	for (uint32_t i = 0; i < d->order->n_extents && r >= 0; i++) {
-		const struct sk_extent *p = &d->extents[i];
-		struct sk_copy copy = {
-			.dst = (char *)d->images[p->kind] + p->from,
-			.src = (const char *)(uintptr_t)base,
-			.run = p->to - p->from, .bytes = p->to - p->from };
-
-		r = sk_cuda_lane_out(d->lane, &copy, 0, copy.bytes, NULL, err);
-		base = sk_extent_next(p, base);
+		r = copy_extent(d, &d->extents[i], base, err);
+		base = sk_extent_next(&d->extents[i], base);
 	}
 	/* Whatever failed: what was asked for writes to the slot. */
 	if (r < 0) {
@@ -126,7 +158,7 @@ static int copy_all(struct draining *d, struct sk_err *err)
 	return sk_cuda_lane_finish(d->lane, err);
 }
 
-static void take_sums(const struct draining *d, int k)
+static void take_sums(struct draining *d, int k)
 {
 	const struct sk_layout *l = d->layouts[k];
 
@@ -134,16 +166,17 @@ static void take_sums(const struct draining *d, int k)
 		const struct sk_entry *e = &l->entries[i];
 
 		for (uint32_t s = 0; s < e->n_sums; s++) {
-			uint64_t at = s * SK_SUM_CHUNK, left = e->bytes - at;
+			uint64_t at = s * SK_SUM_CHUNK, n = e->bytes - at;
 
+			n = n < SK_SUM_CHUNK ? n : SK_SUM_CHUNK;
 			d->sums[k][e->first_sum + s] = sk_xxh3(
-				(char *)d->images[k] + e->offset + at,
-				left < SK_SUM_CHUNK ? left : SK_SUM_CHUNK);
+				(char *)d->images[k] + e->offset + at, n);
+			advance(d, n);
 		}
 	}
 }
 
-static void stamp(const struct draining *d)
+static void stamp(struct draining *d)
 {
 	for (int k = 0; k < 2; k++) {
 		const struct sk_stamp stamp = {
@@ -173,9 +206,10 @@ static void release(struct draining *d)
 
 int drain(const struct sk_os *os, struct sk_cuda_device *device,
 	  const struct sk_wire_worker *order, const int *fds, int n_fds,
-	  struct sk_err *err)
+	  const struct drain_watch *watch, struct sk_err *err)
 {
-	struct draining d = { .os = os, .order = order, .fds = fds };
+	struct draining d = { .os = os, .order = order, .fds = fds,
+			      .watch = watch };
 	int r;
 
 	if (n_fds < FD_IMAGES)

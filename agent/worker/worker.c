@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
 #include "base/util.h"
 #include "cuda/share.h"
@@ -24,6 +23,19 @@ struct worker {
 
 /* ---- orders ---- */
 
+/* An agent that does not read is busy, and waits for nobody meanwhile. */
+static void further(void *ctx)
+{
+	struct worker *w = ctx;
+	struct pollfd p = { .fd = w->sock, .events = POLLOUT };
+	struct sk_msg msg = { .type = SK_MSG_DRAIN,
+			      .status = SK_WORKER_FURTHER };
+
+	(void)w->os->alarm(w->os, WORKER_STILL_S);
+	if (w->os->poll(w->os, &p, 1, w->os->now_ns(w->os)) == 1)
+		(void)sk_channel_send(w->os, w->sock, &msg, NULL, 0);
+}
+
 static int make_slot(const struct sk_cuda_device *device, struct sk_msg *msg,
 		     int *ret_fd, struct sk_err *err)
 {
@@ -38,6 +50,7 @@ static int serve(struct worker *w, struct sk_msg *msg, const int *fds,
 {
 	const struct sk_wire_worker *o = &msg->body.worker;
 	struct sk_cuda_device *device;
+	const struct drain_watch watch = { further, w };
 	struct sk_cuda_uuid uuid;
 	int r;
 
@@ -50,7 +63,7 @@ static int serve(struct worker *w, struct sk_msg *msg, const int *fds,
 	if (msg->type == SK_MSG_MAKE_DEVICE_SLOT)
 		return make_slot(device, msg, ret_fd, err);
 	if (msg->type == SK_MSG_DRAIN)
-		return drain(w->os, device, o, fds, n_fds, err);
+		return drain(w->os, device, o, fds, n_fds, &watch, err);
 	return sk_err_set(err, -EINVAL, "%u is no order", msg->type);
 }
 
@@ -73,9 +86,9 @@ static int work(struct worker *w, struct sk_err *err)
 	if (r < 0)
 		return -ECONNRESET;
 	/* A driver that hangs cannot be asked to stop. */
-	(void)alarm(WORKER_ORDER_S);
+	(void)w->os->alarm(w->os, WORKER_STILL_S);
 	status = serve(w, &msg, fds, n_fds, &made, err);
-	(void)alarm(0);
+	(void)w->os->alarm(w->os, 0);
 	close_all(w, fds, n_fds);
 	msg.status = status;
 	if (status < 0)
@@ -98,7 +111,7 @@ int worker_run(const struct sk_os *os, int sock)
 	(void)sigprocmask(SIG_SETMASK, &(sigset_t){ 0 }, NULL);
 	r = sk_cuda_new(os, &w.cuda, &err);
 	if (r >= 0) {
-		(void)alarm(WORKER_ORDER_S);
+		(void)os->alarm(os, WORKER_STILL_S);
 		worker_name(os, sock, w.cuda, os->now_ns(os) + IDLE_NS);
 	}
 	while (r >= 0)

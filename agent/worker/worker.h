@@ -11,12 +11,14 @@
 
 #include "base/os.h"
 
-/** Most that one order may take; the kernel then ends the process. */
-#define WORKER_ORDER_S 60u
+/** Most that an order may take without getting further, however much there is
+ * to do; the kernel then ends the process. */
+#define WORKER_STILL_S 60u
 
 /**
  * Serves the orders that come on @sock, an AF_UNIX socket of packets: each
- * MAKE_DEVICE_SLOT or DRAIN of wire/message.h gets one answer. Returns when
+ * MAKE_DEVICE_SLOT or DRAIN of wire/message.h gets one answer, and DRAIN says
+ * before it that it gets further. Returns when
  * the other side is gone, when nothing has come for a while, or after an
  * order that failed: 0, or 1.
  */

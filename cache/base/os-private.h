@@ -87,6 +87,7 @@ int sk_linux_spawn(const struct sk_os *os, const char *program,
 int sk_linux_waitpid(const struct sk_os *os, pid_t pid, int *ret_status);
 int sk_linux_kill(const struct sk_os *os, pid_t pid, int signal);
 int sk_linux_pidfd_open(const struct sk_os *os, pid_t pid);
+int sk_linux_alarm(const struct sk_os *os, unsigned seconds);
 int sk_linux_setsid(const struct sk_os *os);
 int sk_linux_setpriority(const struct sk_os *os, int which, id_t who,
 			 int nice);

@@ -95,6 +95,12 @@ int sk_linux_pidfd_open(const struct sk_os *os, pid_t pid)
 	return sk_os_new_fd((int)syscall(SYS_pidfd_open, pid, 0));
 }
 
+int sk_linux_alarm(const struct sk_os *os, unsigned seconds)
+{
+	(void)os;
+	return (int)alarm(seconds);
+}
+
 int sk_linux_setsid(const struct sk_os *os)
 {
 	(void)os;

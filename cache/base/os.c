@@ -382,6 +382,7 @@ static const struct sk_os linux_os = {
 	.waitpid = sk_linux_waitpid,
 	.kill = sk_linux_kill,
 	.pidfd_open = sk_linux_pidfd_open,
+	.alarm = sk_linux_alarm,
 	.setsid = sk_linux_setsid,
 	.setpriority = sk_linux_setpriority,
 	.getrlimit = sk_linux_getrlimit,

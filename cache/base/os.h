@@ -156,6 +156,9 @@ struct sk_os {
 	int (*waitpid)(const struct sk_os *os, pid_t pid, int *ret_status);
 	int (*kill)(const struct sk_os *os, pid_t pid, int signal);
 	int (*pidfd_open)(const struct sk_os *os, pid_t pid);
+	/* The kernel ends the process that late, unless it is said anew; 0:
+	 * it does not. What was left of the one before; never an error. */
+	int (*alarm)(const struct sk_os *os, unsigned seconds);
 	int (*setsid)(const struct sk_os *os);
 	int (*setpriority)(const struct sk_os *os, int which, id_t who,
 			   int nice);

@@ -254,7 +254,9 @@ struct sk_wire_device_open_reply {
 /* MAKE_DEVICE_SLOT: fd 0 of the answer is the memory. DRAIN: fd 0 is a device
  * slot, 1 a memfd with the templates of the headers and the extents, 2 and 3
  * the slot's images. The extents are copied, and the images' checksums taken
- * and stamped. */
+ * and stamped; answers of status SK_WORKER_FURTHER come before the last one,
+ * while it gets further. */
+#define SK_WORKER_FURTHER 1
 struct sk_wire_worker {
 	uint8_t uuid[16];
 	uint64_t bytes;		/* of the device slot: wanted, and in answers

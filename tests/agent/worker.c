@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A GPU's worker and orders that make no sense: each is refused in a sentence,
- * and it ends in order, as after any that fails. */
+ * and it ends in order, as after any that fails. It has as long as it takes,
+ * while it gets further; where it does not, the kernel ends it. */
+#include <dlfcn.h>
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -10,15 +13,78 @@
 
 #include "agent/rig.h"
 #include "cuda/share.h"
+#include "memory/extent.h"
+#include "memory/slot.h"
+#include "worker/drain.h"
 #include "worker/worker.h"
 
 #define BYTES (UINT64_C(1) << 20)
 #define HEADER 4096u
+#define TOLD "SK_TEST_TOLD"	/* where it is; workers may begin anew */
+#define STEPS 3u		/* of a long drain, and some more */
+#define LONG (STEPS * DRAIN_STEP + 2 * BYTES)	/* whole grains */
 
 struct hired {
 	pid_t pid;
 	int sock;
 };
+
+/* What workers have the kernel told, in memory of all. */
+struct told {
+	unsigned alarms;	/* that were set */
+	bool hangs;		/* the driver, in the second copy */
+};
+static struct told *told;
+
+/* ---- a worker ---- */
+
+/* In the worker: a minute is over at once where the driver hangs for good. */
+static int tell_alarm(const struct sk_os *os, unsigned seconds)
+{
+	const struct sk_os *inner = sk_os_linux();
+
+	(void)os;
+	if (seconds) {
+		told->alarms++;
+		CHECK(seconds == WORKER_STILL_S, "%u s", seconds);
+	}
+	return inner->alarm(inner, seconds && told->hangs ? 1 : seconds);
+}
+
+static int be_worker(const char *fd)
+{
+	const char *memory = getenv(TOLD);
+	void (*fail)(const char *, uint64_t, unsigned);
+	struct sk_os os = *sk_os_linux();
+	void *lib;
+
+	CHECK(memory, "not of a test");
+	told = mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE, MAP_SHARED,
+		    atoi(memory), 0);
+	CHECK(told != MAP_FAILED, "mmap");
+	os.alarm = tell_alarm;
+	if (told->hangs) {
+		lib = dlopen(getenv("SHARDKEEP_LIBCUDA"), RTLD_NOW);
+		fail = lib ? (void (*)(const char *, uint64_t, unsigned))
+			     dlsym(lib, "vcudaFail") : NULL;
+		CHECK(fail, "%s", dlerror());
+		fail("cuMemcpyDtoHAsync", 2, UINT32_MAX - 1);
+	}
+	return worker_run(&os, atoi(fd));
+}
+
+static void share_told(void)
+{
+	int fd = memfd_create("told", 0);
+	char number[16];
+
+	CHECK(fd >= 0 && ftruncate(fd, sizeof(*told)) == 0, "memfd");
+	told = mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE, MAP_SHARED,
+		    fd, 0);
+	CHECK(told != MAP_FAILED, "mmap");
+	(void)snprintf(number, sizeof(number), "%d", fd);
+	CHECK(setenv(TOLD, number, 1) == 0, "setenv");
+}
 
 static struct hired hire(void)
 {
@@ -40,14 +106,12 @@ static struct hired hire(void)
 	return h;
 }
 
-/* Its answer is in @msg, what comes with it in *ret_fd. */
-static int order(const struct hired *h, struct sk_msg *msg, const int *fds,
-		 int n_fds, int *ret_fd)
+/* It is in @msg, what comes with it in *ret_fd. */
+static int answer(const struct hired *h, struct sk_msg *msg, int *ret_fd)
 {
 	const struct sk_os *os = sk_os_linux();
 	int got[SK_MSG_FDS], n = 0;
 
-	CHECK(sk_channel_send(os, h->sock, msg, fds, n_fds) == 0, "send");
 	CHECK(sk_channel_wait(os, h->sock, os->now_ns(os) +
 			      WAIT_MS * UINT64_C(1000000)) == 0, "wait");
 	CHECK(sk_channel_recv(os, h->sock, msg, got, &n) == 0,
@@ -56,6 +120,14 @@ static int order(const struct hired *h, struct sk_msg *msg, const int *fds,
 	if (n)
 		*ret_fd = got[0];
 	return msg->status;
+}
+
+static int order(const struct hired *h, struct sk_msg *msg, const int *fds,
+		 int n_fds, int *ret_fd)
+{
+	CHECK(sk_channel_send(sk_os_linux(), h->sock, msg, fds, n_fds) == 0,
+	      "send");
+	return answer(h, msg, ret_fd);
 }
 
 /* Its exit status. */
@@ -86,14 +158,15 @@ static struct sk_msg message(enum sk_msg_type type)
 	return msg;
 }
 
-static int make_slot(void)
+static int make_slot(uint64_t bytes)
 {
 	struct sk_msg msg = message(SK_MSG_MAKE_DEVICE_SLOT);
 	struct hired h = hire();
 	int fd = -1;
 
+	msg.body.worker.bytes = bytes;
 	CHECK_STATUS(order(&h, &msg, NULL, 0, &fd), 0, &msg);
-	CHECK(fd >= 0 && msg.body.worker.bytes >= BYTES, "too small");
+	CHECK(fd >= 0 && msg.body.worker.bytes >= bytes, "too small");
 	CHECK(dismiss(&h) == 0, "nobody needs it any more");
 	return fd;
 }
@@ -114,7 +187,7 @@ static void refused(struct sk_msg msg, const int *fds, int n_fds,
 static void test_drain(void)
 {
 	struct sk_msg msg = message(SK_MSG_DRAIN);
-	int fds[3] = { make_slot() };
+	int fds[3] = { make_slot(BYTES) };
 
 	for (int i = 1; i < 3; i++) {
 		fds[i] = memfd_create("drain", MFD_CLOEXEC);
@@ -131,12 +204,112 @@ static void test_drain(void)
 		close(fds[i]);
 }
 
+/* ---- a long one ---- */
+
+struct long_drain {
+	struct sk_layout *layout;
+	struct sk_msg msg;
+	int fds[3];
+	struct sk_slot slot;
+};
+
+static struct sk_layout *one_tensor(void)
+{
+	struct sk_item item = { .spec = {
+		.name = "w", .dtype = SK_U8, .ndim = 1, .shape = { LONG },
+		.placements = { SK_SHARD(0) } } };
+	struct sk_layout *layout = NULL;
+	struct sk_mesh *mesh = NULL;
+	struct sk_err err = { "" };
+
+	CHECK(sk_mesh_new(1, (int64_t[]){ 1 }, NULL, NULL, &mesh, &err) == 0,
+	      "%s", err.text);
+	item.spec.mesh = mesh;
+	CHECK(sk_layout_new("long", 0, 1, SK_IMAGE_PRIMARY, &item, 1, &layout,
+			    &err) == 0, "%s", err.text);
+	sk_mesh_unref(mesh);
+	return layout;
+}
+
+static void begin_long(struct long_drain *l)
+{
+	struct sk_extent all = { 0 };
+	struct sk_err err = { "" };
+
+	*l = (struct long_drain){ .layout = one_tensor(),
+				  .msg = message(SK_MSG_DRAIN) };
+	all.from = l->layout->header_bytes;
+	all.to = all.from + LONG;
+	CHECK(sk_slot_create(sk_os_linux(), "long", l->layout->image_bytes,
+			     -1, &l->slot, &err) == 0, "%s", err.text);
+	l->fds[0] = make_slot(LONG);
+	l->fds[1] = memfd_create("long", MFD_CLOEXEC);
+	CHECK(l->fds[1] >= 0 &&
+	      write(l->fds[1], l->layout->header, l->layout->header_bytes) ==
+	      (ssize_t)l->layout->header_bytes &&
+	      write(l->fds[1], &all, sizeof(all)) == sizeof(all), "memfd");
+	l->fds[2] = l->slot.fd;
+	l->msg.body.worker.bytes = LONG;
+	l->msg.body.worker.n_extents = 1;
+	l->msg.body.worker.header_bytes[0] = l->layout->header_bytes;
+	l->msg.body.worker.image_bytes[0] = l->layout->image_bytes;
+	*told = (struct told){ 0 };
+}
+
+static void end_long(struct long_drain *l)
+{
+	close(l->fds[0]);
+	close(l->fds[1]);
+	sk_slot_destroy(sk_os_linux(), &l->slot);
+	sk_layout_free(l->layout);
+}
+
+/* The agent and the kernel wait on with each step, of copies and of sums. */
+static void test_long_drain(void)
+{
+	struct long_drain l;
+	unsigned words = 0;
+	struct hired h;
+	int status;
+
+	begin_long(&l);
+	h = hire();
+	status = order(&h, &l.msg, l.fds, 3, NULL);
+	for (; status == SK_WORKER_FURTHER; words++)
+		status = answer(&h, &l.msg, NULL);
+	CHECK_STATUS(status, 0, &l.msg);
+	CHECK(words == 2 * STEPS, "%u words", words);
+	/* Those, the order's, and that of its name. */
+	CHECK(told->alarms == words + 2, "%u alarms", told->alarms);
+	CHECK(dismiss(&h) == 0, "it had something to do");
+	end_long(&l);
+}
+
+static void test_hung_driver(void)
+{
+	struct long_drain l;
+	struct hired h;
+	int status;
+
+	begin_long(&l);
+	told->hangs = true;
+	h = hire();
+	CHECK(sk_channel_send(sk_os_linux(), h.sock, &l.msg, l.fds, 3) == 0,
+	      "send");
+	CHECK(waitpid(h.pid, &status, 0) == h.pid, "waitpid");
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM, "%#x",
+	      status);
+	close(h.sock);
+	end_long(&l);
+}
+
 int main(int argc, char **argv)
 {
 	struct sk_msg msg;
 
 	if (argc == 3 && strcmp(argv[1], "--gpu-worker") == 0)
-		return worker_run(sk_os_linux(), atoi(argv[2]));
+		return be_worker(argv[2]);
+	share_told();
 	refused(message(SK_MSG_PIN), NULL, 0, "is no order");
 	for (int drains = 0; drains < 2; drains++) {
 		msg = message(drains ? SK_MSG_DRAIN : SK_MSG_MAKE_DEVICE_SLOT);
@@ -145,5 +318,7 @@ int main(int argc, char **argv)
 		refused(msg, NULL, 0, "no CUDA device");
 	}
 	test_drain();
+	test_long_drain();
+	test_hung_driver();
 	return 0;
 }

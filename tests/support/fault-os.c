@@ -454,6 +454,14 @@ static int fault_poll(const struct sk_os *os, struct pollfd *fds, nfds_t n,
 	return r;
 }
 
+/* Nothing that can fail. */
+static int fault_alarm(const struct sk_os *os, unsigned seconds)
+{
+	const struct sk_os *inner = inner_of(os);
+
+	return inner->alarm(inner, seconds);
+}
+
 static int fault_cond_wait(const struct sk_os *os, pthread_cond_t *cond,
 			   pthread_mutex_t *mutex, uint64_t until_ns)
 {
@@ -577,6 +585,7 @@ static const struct sk_os fault_table = {
 	.waitpid = fault_waitpid,
 	.kill = fault_kill,
 	.pidfd_open = fault_pidfd_open,
+	.alarm = fault_alarm,
 	.setsid = fault_setsid,
 	.setpriority = fault_setpriority,
 	.getrlimit = fault_getrlimit,
