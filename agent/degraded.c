@@ -56,6 +56,11 @@ const struct degraded_info degraded_infos[DEGRADED_COUNT] = {
 		"the limit of locked memory is below 64 MiB; buffers are not "
 		"registered and slots for GPUs not page-locked",
 		"LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited" },
+	[DEGRADED_GPU_EXCLUSIVE] = { "gpu-exclusive",
+		"a GPU takes one process at a time; there are no device slots "
+		"there, and snapshots go straight to memory",
+		"nvidia-smi --compute-mode=DEFAULT, and start the job anew; or "
+		"the agent without --device-memory" },
 	[DEGRADED_KEEPER] = { "keeper-gone",
 		"the keeper is gone; what memory holds will not outlive this "
 		"agent",

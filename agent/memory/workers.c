@@ -21,6 +21,8 @@ struct worker_process {
 	struct sk_link link;		/* in agent->workers */
 	struct agent *agent;
 	uint8_t uuid[16];
+	bool exclusive;			/* the GPU takes one process at a
+					 * time, as it was seen last */
 	struct source source;		/* its socket; fd -1: none runs */
 	struct sk_link children;	/* that have not ended yet */
 	struct timer timer;		/* of the order that was sent, since
@@ -104,6 +106,27 @@ static void let_go(struct worker_process *w)
 	w->source.fd = sk_close_fd(w->source.fd);
 }
 
+/* A drain says nothing: it may have found the GPU free. */
+static void note_mode(struct worker_process *w, const struct order *order,
+		      int status, const struct sk_err *err)
+{
+	struct agent *a = w->agent;
+	struct worker_process *other;
+
+	if (status == -EUSERS) {
+		w->exclusive = true;
+		degraded_set(a, DEGRADED_GPU_EXCLUSIVE, err->text);
+		return;
+	}
+	if (status < 0 || order->msg.type != SK_MSG_MAKE_DEVICE_SLOT)
+		return;
+	w->exclusive = false;
+	sk_link_each(other, &a->workers, link)
+		if (other->exclusive)
+			return;
+	degraded_clear(a, DEGRADED_GPU_EXCLUSIVE);
+}
+
 static void finish(struct worker_process *w, int status,
 		   const struct sk_msg *answer, int *fd,
 		   const struct sk_err *err)
@@ -114,6 +137,7 @@ static void finish(struct worker_process *w, int status,
 	timer_clear(&w->agent->loop.timers, &w->timer);
 	if (status < 0)
 		w->agent->worker_failed_ns = agent_now(w->agent);
+	note_mode(w, order, status, err);
 	sk_link_remove(&order->link);
 	order->done(order, status, answer ? &answer->body.worker : NULL, fd,
 		    err);
@@ -301,11 +325,14 @@ static struct worker_process *worker_of(struct agent *a, const uint8_t *uuid)
 			idle = w;
 		n++;
 	}
-	if (!idle && n < WORKERS_MAX)
-		idle = new_worker(a);
-	if (idle)
-		memcpy(idle->uuid, uuid, sizeof(idle->uuid));
-	return idle;
+	/* One that is idle knows something of its GPU. */
+	w = n < WORKERS_MAX ? new_worker(a) : NULL;
+	w = w ? w : idle;
+	if (w) {
+		memcpy(w->uuid, uuid, sizeof(w->uuid));
+		w->exclusive = false;
+	}
+	return w;
 }
 
 bool workers_rest(const struct agent *a)

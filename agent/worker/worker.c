@@ -19,6 +19,7 @@ struct worker {
 	const struct sk_os *os;
 	int sock;
 	struct sk_cuda *cuda;
+	bool exclusive;			/* the device of this order */
 };
 
 /* ---- orders ---- */
@@ -45,6 +46,33 @@ static int make_slot(const struct sk_cuda_device *device, struct sk_msg *msg,
 	return sk_cuda_share_new(device, o->bytes, ret_fd, &o->bytes, err);
 }
 
+/* What a worker takes there keeps the next trainer out. */
+static int is_taken(const struct sk_msg *msg, struct sk_err *err)
+{
+	if (msg->type != SK_MSG_MAKE_DEVICE_SLOT)
+		return 0;
+	return sk_err_set(err, -EUSERS, "the GPU takes one process at a time "
+			  "(compute mode exclusive-process), which is the "
+			  "rank's; its snapshots go straight to memory");
+}
+
+/* 0: *ret_device; a device that one process has is none for the agent. */
+static int find(struct worker *w, const struct sk_msg *msg,
+		const struct sk_cuda_uuid *uuid,
+		struct sk_cuda_device **ret_device, struct sk_err *err)
+{
+	int r;
+
+	w->exclusive = sk_cuda_is_exclusive(w->cuda, uuid);
+	r = w->exclusive ? is_taken(msg, err) : 0;
+	if (r < 0)
+		return r;
+	r = sk_cuda_device_by_uuid(w->cuda, uuid, ret_device, err);
+	if (r < 0 && w->exclusive)
+		return -EUSERS;
+	return r == -ENODEV ? worker_sees_none(uuid, err) : r;
+}
+
 static int serve(struct worker *w, struct sk_msg *msg, const int *fds,
 		 int n_fds, int *ret_fd, struct sk_err *err)
 {
@@ -55,9 +83,7 @@ static int serve(struct worker *w, struct sk_msg *msg, const int *fds,
 	int r;
 
 	memcpy(uuid.bytes, o->uuid, sizeof(uuid.bytes));
-	r = sk_cuda_device_by_uuid(w->cuda, &uuid, &device, err);
-	if (r == -ENODEV)
-		return worker_sees_none(&uuid, err);
+	r = find(w, msg, &uuid, &device, err);
 	if (r < 0)
 		return r;
 	if (msg->type == SK_MSG_MAKE_DEVICE_SLOT)
@@ -73,7 +99,7 @@ static void close_all(struct worker *w, const int *fds, int n)
 		(void)w->os->close(w->os, fds[i]);
 }
 
-/* One order; what it came to, or that there is none any more. */
+/* One order; what it came to, or that there are to be no more. */
 static int work(struct worker *w, struct sk_err *err)
 {
 	int fds[SK_MSG_FDS], n_fds = 0, made = -1, r, status;
@@ -88,6 +114,9 @@ static int work(struct worker *w, struct sk_err *err)
 	/* A driver that hangs cannot be asked to stop. */
 	(void)w->os->alarm(w->os, WORKER_STILL_S);
 	status = serve(w, &msg, fds, n_fds, &made, err);
+	/* It is free for a trainer before anybody knows. */
+	if (w->exclusive)
+		w->cuda = sk_cuda_free(w->cuda);
 	(void)w->os->alarm(w->os, 0);
 	close_all(w, fds, n_fds);
 	msg.status = status;
@@ -96,6 +125,8 @@ static int work(struct worker *w, struct sk_err *err)
 	r = sk_channel_send(w->os, w->sock, &msg, &made, made >= 0);
 	if (made >= 0)
 		(void)w->os->close(w->os, made);
+	if (status >= 0 && w->exclusive)
+		return -ECONNRESET;
 	return status < 0 ? status : r;
 }
 

@@ -18,7 +18,8 @@
 /**
  * Serves the orders that come on @sock, an AF_UNIX socket of packets: each
  * MAKE_DEVICE_SLOT or DRAIN of wire/message.h gets one answer, and DRAIN says
- * before it that it gets further. Returns when
+ * before it that it gets further; -EUSERS: the GPU is one process's alone.
+ * Returns when
  * the other side is gone, when nothing has come for a while, or after an
  * order that failed: 0, or 1.
  */

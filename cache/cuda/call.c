@@ -24,6 +24,7 @@ static int errno_of(sk_cu_result result)
 	case SK_CU_INVALID_VALUE:
 		return -EINVAL;
 	case SK_CU_STUB_LIBRARY:
+	case SK_CU_DEVICE_UNAVAILABLE:
 	case SK_CU_NO_DEVICE:
 	case SK_CU_INVALID_DEVICE:
 		return -ENODEV;

@@ -86,6 +86,13 @@ static int retain(struct sk_cuda_device *device, struct sk_err *err)
 					     err);
 	result = driver->cuDevicePrimaryCtxRetain(&device->context,
 						  device->id);
+	if (result == SK_CU_DEVICE_UNAVAILABLE)
+		return sk_err_set(err, -ENODEV, "CUDA device %d takes no "
+				  "other process (CUDA_ERROR_DEVICE_"
+				  "UNAVAILABLE): another one has it for "
+				  "itself, where its compute mode is "
+				  "exclusive, or it is full",
+				  device->ordinal);
 	if (result != SK_CU_SUCCESS)
 		return sk_cuda_driver_failed(driver, result,
 					     "cuDevicePrimaryCtxRetain", err);

@@ -36,11 +36,18 @@ SK_DEFINE_CLEANUP(struct sk_cuda *, sk_cuda_free)
  * The device of that ordinal. The first call opens the driver and initializes
  * it, the first for a device retains its primary context. *ret_device is
  * @cuda's.
- * Errors: -ENODEV with a sentence: no driver, or no such device; -ENOMEM;
- * -EIO the driver failed.
+ * Errors: -ENODEV with a sentence: no driver, no such device, or another
+ * process has it for itself; -ENOMEM; -EIO the driver failed.
  */
 int sk_cuda_device(struct sk_cuda *cuda, int ordinal,
 		   struct sk_cuda_device **ret_device, struct sk_err *err);
+
+/**
+ * The first device that takes contexts of one process at a time, as its compute
+ * mode says (exclusive-process), by its ordinal; -1: none does, or there is no
+ * driver. No context is made.
+ */
+int sk_cuda_exclusive(struct sk_cuda *cuda);
 
 /** The calling thread, while it uses a device. */
 struct sk_cuda_scope {

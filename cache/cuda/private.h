@@ -31,6 +31,9 @@ struct sk_cuda {
 /** Opens and initializes the driver, if that was not done yet. */
 int sk_cuda_ready(struct sk_cuda *cuda, struct sk_err *err);
 
+/** Whether contexts of one process at a time are taken; no context is made. */
+bool sk_cuda_takes_one(const struct sk_cuda_driver *driver, int ordinal);
+
 struct sk_cuda_lock {
 	const struct sk_cuda_device *device;
 	char *map;

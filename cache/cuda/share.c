@@ -117,6 +117,15 @@ int sk_cuda_sees(struct sk_cuda *cuda, const struct sk_cuda_uuid *uuid,
 	return find(cuda, uuid, &ordinal, err);
 }
 
+bool sk_cuda_is_exclusive(struct sk_cuda *cuda,
+			  const struct sk_cuda_uuid *uuid)
+{
+	int ordinal;
+
+	return find(cuda, uuid, &ordinal, NULL) >= 0 &&
+	       sk_cuda_takes_one(&cuda->driver, ordinal);
+}
+
 int sk_cuda_device_by_uuid(struct sk_cuda *cuda,
 			   const struct sk_cuda_uuid *uuid,
 			   struct sk_cuda_device **ret_device,

@@ -38,6 +38,11 @@ bool sk_cuda_is_instance(const struct sk_cuda_device *device);
 int sk_cuda_sees(struct sk_cuda *cuda, const struct sk_cuda_uuid *uuid,
 		 struct sk_err *err);
 
+/** Whether the device of that UUID, which this process sees, takes contexts of
+ * one process at a time; no context is made. */
+bool sk_cuda_is_exclusive(struct sk_cuda *cuda,
+			  const struct sk_cuda_uuid *uuid);
+
 /**
  * The device of that UUID. As sk_cuda_device(). -ENODEV too where this process
  * sees none of that UUID.

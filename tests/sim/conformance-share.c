@@ -495,6 +495,47 @@ static void devices_have_one_name(void)
 	CHECK(waitpid(pid, NULL, 0) == pid);
 }
 
+/* ---- one process at a time ---- */
+
+static void has_a_mode(void)
+{
+	struct trainer_cuda t;
+	int mode = -1;
+
+	CHECK(trainer_cuda_open(&t, NULL) == 0);
+	IS(0, t.driver.cuInit(0));
+	IS(0, t.driver.cuDeviceGetAttribute(&mode, SK_CU_DEVICE_COMPUTE_MODE,
+					    0));
+	CHECK(mode == SK_CU_COMPUTE_DEFAULT ||
+	      mode == SK_CU_COMPUTE_EXCLUSIVE);
+}
+
+/* Whoever has a context keeps the others out, until it has none, or ends;
+ * memory without an address needs none. */
+static void one_at_a_time(void)
+{
+	char file[] = "/tmp/vcuda-exclusive-XXXXXX";
+	struct trainer_cuda t;
+	sk_cu_context context;
+	int fd = mkstemp(file), owned;
+	pid_t pid;
+
+	CHECK(fd >= 0 && write(fd, "!", 1) == 1 && !close(fd));
+	(void)setenv("VCUDA_EXCLUSIVE", file, 1);
+	pid = owner(1, &owned);
+	CHECK(trainer_cuda_open(&t, NULL) == 0);
+	IS(0, t.driver.cuInit(0));
+	IS(SK_CU_DEVICE_UNAVAILABLE,
+	   t.driver.cuDevicePrimaryCtxRetain(&context, 0));
+	IS(0, t.driver.cuMemRelease(create(&t, grain(&t))));
+	end(pid);
+	IS(0, t.driver.cuDevicePrimaryCtxRetain(&context, 0));
+	IS(0, t.driver.cuDevicePrimaryCtxRetain(&context, 0));
+	IS(0, t.driver.cuDevicePrimaryCtxRelease(0));
+	IS(0, t.driver.cuDevicePrimaryCtxRelease(0));
+	CHECK(!unlink(file));
+}
+
 /* ---- how much there is ---- */
 
 static void budget(void)
@@ -545,6 +586,8 @@ static const struct item items[] = {
 	{ "what a killed one has asked for", what_was_asked_is_over,
 	  ITEM_ANY },
 	{ "devices have one name", devices_have_one_name, ITEM_ANY },
+	{ "a device has a compute mode", has_a_mode, ITEM_ANY },
+	{ "one process at a time", one_at_a_time, ITEM_SIM },
 	{ "what processes use together", budget, ITEM_SIM },
 };
 

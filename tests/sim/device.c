@@ -75,6 +75,7 @@ static const char *name_of(sk_cu_result result)
 		{ SK_CU_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY" },
 		{ SK_CU_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED" },
 		{ SK_CU_STUB_LIBRARY, "CUDA_ERROR_STUB_LIBRARY" },
+		{ SK_CU_DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE" },
 		{ SK_CU_NO_DEVICE, "CUDA_ERROR_NO_DEVICE" },
 		{ SK_CU_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE" },
 		{ SK_CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT" },
@@ -179,6 +180,10 @@ sk_cu_result cuDeviceGetAttribute(int *value, sk_cu_enum attribute,
 	case SK_CU_DEVICE_MAX_PITCH:
 		*value = 0x7fffffff;
 		return SK_CU_SUCCESS;
+	case SK_CU_DEVICE_COMPUTE_MODE:
+		*value = vcu_exclusive() ? SK_CU_COMPUTE_EXCLUSIVE :
+					   SK_CU_COMPUTE_DEFAULT;
+		return SK_CU_SUCCESS;
 	case SK_CU_DEVICE_PCI_BUS:
 		*value = 0xff;	/* where no machine has anything */
 		return SK_CU_SUCCESS;
@@ -206,14 +211,19 @@ sk_cu_result cuDeviceGetAttribute(int *value, sk_cu_enum attribute,
 sk_cu_result cuDevicePrimaryCtxRetain(sk_cu_context *context,
 				      sk_cu_device device)
 {
+	bool may;
+
 	VCU_ENTER(cuDevicePrimaryCtxRetain);
 	if (!is_device(device))
 		return SK_CU_INVALID_DEVICE;
 	vcu_lock();
-	vcu()->contexts[device].refs++;
-	*context = &vcu()->contexts[device];
+	may = vcu()->contexts[device].refs || vcu_take(device);
+	if (may) {
+		vcu()->contexts[device].refs++;
+		*context = &vcu()->contexts[device];
+	}
 	vcu_unlock();
-	return SK_CU_SUCCESS;
+	return may ? SK_CU_SUCCESS : SK_CU_DEVICE_UNAVAILABLE;
 }
 
 sk_cu_result cuDevicePrimaryCtxRelease_v2(sk_cu_device device)
@@ -225,8 +235,8 @@ sk_cu_result cuDevicePrimaryCtxRelease_v2(sk_cu_device device)
 		return SK_CU_INVALID_DEVICE;
 	vcu_lock();
 	was_active = vcu()->contexts[device].refs;
-	if (was_active)
-		vcu()->contexts[device].refs--;
+	if (was_active && !--vcu()->contexts[device].refs)
+		vcu_let_go(device);
 	vcu_unlock();
 	return was_active ? SK_CU_SUCCESS : SK_CU_INVALID_CONTEXT;
 }

@@ -168,6 +168,7 @@ struct vcu {
 	struct vcu_handle *handles;
 	struct vcu_range *ranges;
 	struct CUmod_st *modules;
+	int mode_fd;			/* of $VCUDA_EXCLUSIVE; 0: not open */
 	uint64_t ids;
 	uint64_t pageable;		/* copies that were not async */
 	uint64_t bytes_out, bytes_in;	/* that crossed the link */
@@ -247,6 +248,16 @@ bool vcu_touches_locked(const char *ptr, size_t bytes);
 /** Has what is page-locked and copied on write noted, from now on, when the
  * process forks. Once, without the lock. */
 void vcu_watch_forks(void);
+
+/* ---- mode.c ---- */
+
+/** Whether a device takes contexts of one process at a time. */
+bool vcu_exclusive(void);
+/** This process has a context of the device; false: another one has, and it
+ * takes one process. With the lock held. */
+bool vcu_take(int device);
+/** It has none any more. With the lock held. */
+void vcu_let_go(int device);
 
 /* ---- seen.c ---- */
 

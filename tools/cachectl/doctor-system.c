@@ -208,13 +208,35 @@ static int try_kernels(const struct doctor *d, struct sk_err *err)
 	return r;
 }
 
+/* The first GPU that takes one process at a time, which must not be this one;
+ * -1: none does. */
+static int find_exclusive(const struct doctor *d)
+{
+	struct sk_cuda *cuda;
+	int ordinal;
+
+	if (sk_cuda_new(d->ctx->os, &cuda, NULL) < 0)
+		return -1;
+	ordinal = sk_cuda_exclusive(cuda);
+	(void)sk_cuda_free(cuda);
+	return ordinal;
+}
+
 static void say_driver(struct doctor *d, const struct sk_cuda_driver *driver)
 {
 	int major = driver->version / 1000;
 	int minor = driver->version % 1000 / 10;
+	int exclusive = find_exclusive(d);
 	struct sk_err err = { "" };
 
-	if (try_kernels(d, &err) == 0)
+	if (exclusive >= 0)
+		doctor_say(d, "cuda", VERDICT_WARN, "nvidia-smi "
+			   "--compute-mode=DEFAULT, if there are to be device "
+			   "slots", "the driver is of CUDA %d.%d; GPU %d takes "
+			   "one process at a time (compute mode "
+			   "exclusive-process), so it has no device slots",
+			   major, minor, exclusive);
+	else if (try_kernels(d, &err) == 0)
 		doctor_say(d, "cuda", VERDICT_OK, NULL, "the driver is of "
 			   "CUDA %d.%d", major, minor);
 	else
