@@ -5,7 +5,7 @@ state, and what of both is kept."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -46,6 +46,18 @@ class Stepped:
         return any(g.get("capturable") or g.get("fused")
                    for g in self.inner.param_groups
                    if any(x is p for x in g["params"]))
+
+    def without(self, p: torch.Tensor, key: str) -> Callable[[], None]:
+        """What takes that of a parameter out of the state, and leaves it as
+        it is now."""
+        known = p in self.state
+
+        def take_out() -> None:
+            self.state[p].pop(key, None)
+            if not known and not self.state[p]:
+                del self.state[p]
+
+        return take_out
 
     def others(self) -> dict[str, Any]:
         """State that belongs to no tensor: ``optim.state["name"]``."""

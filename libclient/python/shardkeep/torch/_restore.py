@@ -26,7 +26,7 @@ from ._links import available as links_available
 from ._nodes import (LISTED_MOST, Held, Teller, candidates, each, join_runs,
                      names_of, offers, over, several, went_each_time)
 from ._report import Report
-from ._tensors import Dropped, LiveTensors, is_state
+from ._tensors import LiveTensors, is_state
 from ._together import PASSED_OVER, together
 
 log = logging.getLogger("shardkeep")
@@ -58,9 +58,10 @@ class Restore:
         #: beyond what was restored.
         self._newest, self.taken_back = newest, False
         #: Whether names differ, and whether what optimizers have and the
-        #: snapshot has not is let go for that; and what was.
+        #: snapshot has not is let go for that.
         self._lacking = self._anew = False
-        self._dropped: list[Dropped] = []
+        #: Takes back what was made and let go, the last first.
+        self._undo: list[Callable[[], None]] = []
         self._device: int | None = None
         #: What objects have from here on, as all ranks have told.
         self._rows: dict[str, int] = {}
@@ -169,17 +170,22 @@ class Restore:
         if self.several:
             saved.held = Held(self._teller.told(self._together(
                 lambda: self._teller.size(saved.run, saved.step))))
-        self._dropped = []
+        moved = False
         try:
             one_agent = self._prepare(saved, strict)
             report = self._move(saved, flags, one_agent)
+            moved = True
             if strict:  # described as it will be for the next snapshot,
                 self._describing.is_current()   # unless objects change it
             self._load(strict, report[1])
         except BaseException:
             self._blobs.clear()
-            self._tensors.take_again(self._dropped)
+            while self._undo:
+                undo = self._undo.pop()
+                if not moved:   # what was made for it has no values
+                    undo()
             raise
+        self._undo = []
         self._blobs.settle(self._rows)
         if strict:
             self._describing.has_more()
@@ -220,10 +226,10 @@ class Restore:
         beyond = self._beyond(saved)
         if strict:
             self._kept.insist(objects_in(beyond))
-        made = self._tensors.materialize({x[0] for x in beyond})
+        made = self._tensors.materialize({x[0] for x in beyond}, self._undo)
         made |= self._make_missing(beyond)
         if lacking:
-            self._dropped = self._tensors.drop({x[0] for x in beyond})
+            self._tensors.drop({x[0] for x in beyond}, self._undo)
         self._blobs.expect(saved.world, beyond)
         return {**self._describe(strict, made or lacking or bool(absent)),
                 "rows": rows_in(saved.world, beyond, self._kept.names())}
@@ -260,9 +266,10 @@ class Restore:
         return beyond
 
     def _make_missing(self, beyond: list[_core.Beyond]) -> bool:
-        made = self._tensors.step_fresh(beyond)
+        made = self._tensors.step_fresh(beyond, self._undo)
         for label, p, stepped, key, shape, dtype in list(
                 self._tensors.missing(beyond)):
+            self._undo.append(stepped.without(p, key))
             self._tensors.make_state(label, p, stepped, key, shape,
                                      FROM_DTYPE[dtype])
             made = True

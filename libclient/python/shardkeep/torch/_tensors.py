@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,8 +23,8 @@ from ._watch import Watch
 from ._wrapped import (
     has_part, has_parts, kept_beside, parts_of, places_of, step_once)
 
-#: An optimizer, a parameter, and all that it kept of it.
-Dropped = tuple[Stepped, Any, dict[str, Any]]
+#: What takes back what a restore did before its bytes came, the last first.
+Undo = list[Callable[[], None]]
 
 #: What counts running statistics of its rank alone: DDP overwrites them with
 #: rank 0's before a pass, FSDP leaves them apart. Of batch and instance norms,
@@ -326,13 +327,14 @@ class LiveTensors:
                     yield label, p, stepped, name[at + 1:], shape, dtype
                 break
 
-    def step_fresh(self, beyond: list[_core.Beyond]) -> bool:
+    def step_fresh(self, beyond: list[_core.Beyond], undo: Undo) -> bool:
         """Has optimizers without state make it by a step, where a snapshot
         has parts of tensors that they alone can make; whether one did."""
         fresh = {id(stepped.inner): stepped.inner
                  for _, _, stepped, key, _, _ in self.missing(beyond)
                  if "." in key and not stepped.inner.state}
         for optim in fresh.values():
+            undo.append(optim.state.clear)
             step_once(optim)
         return bool(fresh)
 
@@ -373,7 +375,7 @@ class LiveTensors:
             usual)
 
     @made_to_last()
-    def materialize(self, names: set[str]) -> bool:
+    def materialize(self, names: set[str], undo: Undo) -> bool:
         """Gives memory to the model's tensors that are on the meta device
         and are called so; the objects stay, so optimizers keep them. Whether
         there was one."""
@@ -384,10 +386,8 @@ class LiveTensors:
             t = where[key]
             if t is None or name not in names or not t.is_meta:
                 continue
-            new = torch.empty_like(t, device=_place_for(t))
-            if isinstance(t, torch.nn.Parameter):
-                new = torch.nn.Parameter(new, t.requires_grad)
-            torch.utils.swap_tensors(t, new)
+            undo.append(functools.partial(_move_to, t, t.device))
+            _move_to(t, _place_for(t))
             made = True
         return made
 
@@ -414,7 +414,7 @@ class LiveTensors:
             stepped.state[p][key] = torch.zeros(shape, dtype=dtype,
                                                 device=where)
 
-    def drop(self, saved: set[str]) -> list[Dropped]:
+    def drop(self, saved: set[str], undo: Undo) -> None:
         """Lets go of what optimizers keep of parameters and a snapshot has
         not, as if they were fresh: it was taken before their first step, or
         while others were trained. ``saved`` are its names."""
@@ -423,7 +423,6 @@ class LiveTensors:
             if label and stepped.state.get(p):
                 mine.setdefault((id(stepped), id(p)), (stepped, p, []))[
                     2].append(label)
-        dropped = []
         for stepped, p, labels in mine.values():
             has = stepped.state[p]
             tensors = [k for k, t in has.items()
@@ -433,18 +432,11 @@ class LiveTensors:
                 for part, _ in parts_of(_state_name(x, k), has[k]))]
             if not gone:
                 continue
-            dropped.append((stepped, p, has))
+            undo.append(functools.partial(stepped.state.__setitem__, p, has))
             stepped.state.pop(p)
             if len(gone) < len(tensors):
                 stepped.state[p] = {k: v for k, v in has.items()
                                     if k not in gone}
-        return dropped
-
-    @staticmethod
-    def take_again(dropped: list[Dropped]) -> None:
-        """Gives them back what :meth:`drop` took."""
-        for stepped, p, has in dropped:
-            stepped.state[p] = has
 
     # ---- what is no tensor ----
 
@@ -586,6 +578,15 @@ def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
         if inner is model:
             return model
         model = inner
+
+
+@made_to_last()
+def _move_to(t: torch.Tensor, device: torch.device) -> None:
+    """Gives a tensor other memory, of no values; it stays the object."""
+    new = torch.empty_like(t, device=device)
+    if isinstance(t, torch.nn.Parameter):
+        new = torch.nn.Parameter(new, t.requires_grad)
+    torch.utils.swap_tensors(t, new)
 
 
 def _place_for(t: torch.Tensor) -> torch.device:
