@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -58,6 +60,17 @@ def _while_there(method: Callable[..., None]) -> Callable[..., None]:
             method(*args)
 
     return hook
+
+
+def _in_turn(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that one thread at a time is in; others wait."""
+    @functools.wraps(method)
+    def call(self: Checkpointer, *args: Any, **kwargs: Any) -> Any:
+        # A forked child may have it locked, by a thread that it has not.
+        with self._turn if self._is_ours() else contextlib.nullcontext():
+            return method(self, *args, **kwargs)
+
+    return call
 
 
 def _check_named(what: str, objects: Any) -> None:
@@ -124,8 +137,10 @@ class Checkpointer:
     the host only for tensors of host memory. A captured graph has no fence in
     it: call :meth:`fence` before each replay that writes the tensors.
 
-    Methods of one object must be called by one thread at a time, in the same
-    order on all ranks; :meth:`fence` may be called by any.
+    Any thread may call any method; what another one's :meth:`snapshot`,
+    :meth:`restore`, :meth:`prepare` or :meth:`close` has begun is waited for.
+    The ranks must call them in the same order. A Checkpointer is neither
+    copied nor pickled, and is no forked child's, whose steps it lets pass.
     """
 
     def __init__(self, model: torch.nn.Module | list[torch.nn.Module],
@@ -143,6 +158,8 @@ class Checkpointer:
         _check_named("local", local)
         if model is None:
             raise TypeError("the model is None")
+        self._turn = threading.RLock()
+        self._pid, self._closed = os.getpid(), False
         self._tensors = LiveTensors(as_list(model), as_list(optim))
         self._comm = Comm(group, job, timeout)
         self.rank, self.world = self._comm.rank, self._comm.world
@@ -186,6 +203,17 @@ class Checkpointer:
         if fence_hook:
             STEPS.tell(self._before_another)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            f"the Checkpointer of job {self.job} is a rank of it in this "
+            "process, and can be neither copied nor pickled; leave it out of "
+            "what is, as by __getstate__()")
+
+    def _is_ours(self) -> bool:
+        """Whether this process made it: a forked child has memory of its
+        own."""
+        return self._pid == os.getpid()
+
     def _new_state(self) -> State:
         return State(self._client, self.job, self.rank, self.world,
                      **self._job)
@@ -202,6 +230,7 @@ class Checkpointer:
         self._changed |= self._describing.all()
         self._changed |= self._kept.put(self._describing.more)
 
+    @_in_turn
     def prepare(self, timeout: float = 60) -> None:
         """Waits until the memory for snapshots is warm.
 
@@ -215,6 +244,8 @@ class Checkpointer:
         self._state.prepare(milliseconds("timeout", timeout))
 
     def _fence_step(self) -> None:
+        if self._closed:
+            return
         devices = self._describing.devices
         if devices and _device.captures():
             self._say_captured()
@@ -240,6 +271,8 @@ class Checkpointer:
                         type(optim).__qualname__, name)
 
     def _before_step(self, optim: torch.optim.Optimizer, *_: Any) -> None:
+        if not self._is_ours():
+            return
         self._fence_step()
         if self._early and id(optim) in self._stepped:
             self._make_room()
@@ -264,6 +297,7 @@ class Checkpointer:
         except Exception as e:
             log.debug("no room is made yet: %s", e)
 
+    @_in_turn
     def snapshot(self, step: int, *, flush: bool | None = None,
                  wait: float = 0, stream: Any = None) -> bool:
         """Starts a snapshot and returns at once.
@@ -454,6 +488,7 @@ class Checkpointer:
 
     # ---- restoring ----
 
+    @_in_turn
     def restore(self, step: int | None = None, *, strict: bool = True,
                 source: str | None = None) -> int | None:
         """Brings everything back, in place, on whatever mesh it lies now.
@@ -514,13 +549,23 @@ class Checkpointer:
 
     # ---- the end ----
 
+    @_in_turn
     def close(self) -> None:
-        """Waits for the last seal and lets go; the images stay."""
+        """Waits for the last seal and lets go; the images stay. While another
+        thread waits in it that is refused, and it stays open."""
+        if not self._closed:
+            with contextlib.suppress(Error):
+                self._state.fence()     # from here on no step needs one
+        self._closed = True
+        try:
+            self._state.close()
+        except RuntimeError:
+            self._closed = False
+            raise
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
         STEPS.tell_no_more(self._before_another)
-        self._state.close()
         self._client.close()
 
     def __enter__(self) -> Checkpointer:
