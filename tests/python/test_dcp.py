@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import copy
 import glob
 import os
+import pickle
 import random
 import re
 import threading
@@ -18,7 +20,8 @@ from models import Replicate, Shard, _StridedShard, sharded, whole, wrong
 from shardkeep import Client, snapshots
 from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter, parse_id
 from torch.distributed.checkpoint import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner, DefaultSavePlanner)
 from torch.distributed.checkpoint.state_dict import (get_state_dict,
                                                      set_state_dict)
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -130,6 +133,73 @@ def test_saves_at_once_by_one_writer(agent):
         found = {"w": torch.zeros(4)}
         dcp.load(found, storage_reader=ShardkeepReader(name), no_dist=True)
         assert (found["w"] == value).all(), name
+
+
+def _save_of(value: float, name: str) -> None:
+    dcp.save({"w": torch.full((4,), value), "n": value}, no_dist=True,
+             storage_writer=ShardkeepWriter(name))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed")
+@pytest.mark.parametrize("named", [True, False])
+def test_loads_at_once_by_one_reader_each_have_their_own(agent, named):
+    """By an id of its own, or what was the newest when it began."""
+    begun, other = threading.Event(), threading.Event()
+    failed = []
+
+    class Waiting(DefaultLoadPlanner):
+        def create_local_plan(self):
+            begun.set()
+            assert other.wait(60)
+            return super().create_local_plan()
+
+    reader = ShardkeepReader(job="both")
+    first = {"w": torch.zeros(4), "n": 0.}
+
+    def load() -> None:
+        try:
+            dcp.load(first, storage_reader=reader, no_dist=True,
+                     checkpoint_id="first/1" if named else None,
+                     planner=Waiting())
+        except BaseException as e:
+            failed.append(e)
+
+    _save_of(1., "first/1" if named else "both/1")
+    thread = threading.Thread(target=load)
+    thread.start()
+    assert begun.wait(60)
+    _save_of(2., "second/2" if named else "both/2")
+    second = {"w": torch.zeros(4), "n": 0.}
+    dcp.load(second, storage_reader=reader, no_dist=True,
+             checkpoint_id="second/2" if named else None)
+    other.set()
+    thread.join()
+    assert not failed, failed
+    for found, value in (first, 1.), (second, 2.):
+        assert (found["w"] == value).all() and found["n"] == value
+    assert reader.checkpoint_id == ("second/2" if named else "both")
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed")
+@pytest.mark.parametrize("make", [
+    copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))],
+    ids=["copy", "deepcopy", "pickle"])
+def test_copies_of_readers_and_writers_are_others(agent, make):
+    writer, reader = ShardkeepWriter("a/1"), ShardkeepReader("a/1")
+    for _ in range(2):      # before they were used, and after
+        other_writer, other_reader = make(writer), make(reader)
+        dcp.save({"w": torch.full((4,), 1.)}, storage_writer=writer,
+                 no_dist=True)
+        dcp.save({"w": torch.full((4,), 2.)}, storage_writer=other_writer,
+                 checkpoint_id="b/1", no_dist=True)
+        dcp.save({"w": torch.full((4,), 3.)}, storage_writer=writer,
+                 no_dist=True)
+        found = {"w": torch.zeros(4)}
+        for r, name, value in ((reader, None, 3.), (other_reader, "b/1", 2.),
+                               (reader, None, 3.), (other_reader, None, 2.)):
+            dcp.load(found, storage_reader=r, checkpoint_id=name,
+                     no_dist=True)
+            assert (found["w"] == value).all()
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed")

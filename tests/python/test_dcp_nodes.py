@@ -396,7 +396,7 @@ def _on_devices(nodes: Nodes, of: list[int]) -> None:
         return
     reader = _reader(nodes, of)
     dcp.load(state, storage_reader=reader)
-    assert reader._way.reports[-1]["bytes_device"] > 0, "by NCCL"
+    assert reader._last._way.reports[-1]["bytes_device"] > 0, "by NCCL"
     assert torch.equal(state["w"]._local_tensor.cpu(),
                        local_part(full, mesh, (Shard(0),)))
     assert state["n"] == 5

@@ -106,10 +106,33 @@ def _one_id(checkpoint_id: str | os.PathLike[str] | None,
     return path if checkpoint_id is None else checkpoint_id
 
 
+class _Mine(threading.local):
+    """What the save or the load on this thread is about: several may be under
+    way by one object, each on a thread of its own."""
+
+    it: Any = None
+    #: Whether this thread has said of which checkpoint.
+    told = False
+
+    def __reduce__(self) -> Any:
+        return _Mine, ()
+
+
+def _of_this(phase: Callable[..., Any]) -> Any:
+    """A method that the framework calls for what this thread has begun, or
+    else another one last."""
+    @functools.wraps(phase)
+    def call(self: _Named, *args: Any, **kwargs: Any) -> Any:
+        return phase(self._mine.it or self._last or self, *args, **kwargs)
+    return call
+
+
 class _Named:
     """Whose storage a checkpoint id names: a job's step."""
 
     def _name(self, job: str | None, step: int | None) -> None:
+        self._mine = _Mine()
+        self._last: Any = None
         self._id: str | os.PathLike[str] | None = None
         self._job = job
         self._step = None if step is None else step_of(step)
@@ -118,6 +141,17 @@ class _Named:
         if checkpoint_id is not None:
             self._id = checkpoint_id
             self._job, self._step = parse_id(checkpoint_id)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of copies, which are in the midst of nothing."""
+        return {**self.__dict__, "_mine": _Mine(), "_last": None}
+
+    def _begin(self) -> Any:
+        """Stands for it in what this thread begins."""
+        mine = copy.copy(self)
+        mine._mine = self._mine
+        self._mine.it = mine
+        return mine
 
     @property
     def checkpoint_id(self) -> str | os.PathLike[str]:
@@ -131,25 +165,6 @@ class _Named:
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]
                                ) -> bool:
         return is_ours(checkpoint_id)
-
-
-class _Saves(threading.local):
-    """What the save on this thread is about: of ``dcp.async_save`` several
-    may be under way by one writer, each on a thread of its own."""
-
-    mine: ShardkeepWriter | None = None
-
-    def __reduce__(self) -> Any:
-        return _Saves, ()
-
-
-def _of_save(phase: Callable[..., Any]) -> Any:
-    """A method that the framework calls for the save that this thread has
-    begun by ``reset()``."""
-    @functools.wraps(phase)
-    def call(self: ShardkeepWriter, *args: Any, **kwargs: Any) -> Any:
-        return phase(self._saves.mine or self, *args, **kwargs)
-    return call
 
 
 class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
@@ -198,7 +213,6 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
         self._alone: tuple[int, int, str] | None = None
         self._nodes: _dcp_nodes.Nodes | None = None
         self._coordinator = True
-        self._saves = _Saves()
         self.save_id = str(uuid.uuid4())
         self._rename(checkpoint_id)
 
@@ -217,15 +231,14 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None
               ) -> None:
-        mine = copy.copy(self)
+        mine = self._begin()
         mine._rename(checkpoint_id)
         mine.save_id = str(uuid.uuid4())
-        self._saves.mine = mine
         # Whoever asks the writer hears of the last one.
         self._rename(checkpoint_id)
         self.save_id = mine.save_id
 
-    @_of_save
+    @_of_this
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any,
                               **kwargs: Any) -> None:
         if self._job is None or self._step is None:
@@ -236,7 +249,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
         if not kwargs.get("use_collectives", True) and dist.is_initialized():
             self._alone = (kwargs["rank"], dist.get_world_size(), "")
 
-    @_of_save
+    @_of_this
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         if not self._overwrite and self._coordinator:
             self._refuse_existing()
@@ -267,7 +280,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
             f"Checkpoint already exists: job {self._job} has step "
             f"{self._step}, and overwrite=False")
 
-    @_of_save
+    @_of_this
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         if self._alone is not None:
             return plans        # nobody sees what the others hold
@@ -280,7 +293,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
         return [dataclasses.replace(p, storage_data=(i, len(plans), channel))
                 for i, p in enumerate(plans)]
 
-    @_of_save
+    @_of_this
     def write_data(self, plan: SavePlan, planner: SavePlanner
                    ) -> Future[list[WriteResult]]:
         rank, world, channel = _place_of(plan)
@@ -309,7 +322,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
         future.set_result(results)
         return future
 
-    @_of_save
+    @_of_this
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]
                ) -> None:
         metadata.version = _VERSION
@@ -327,7 +340,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
             entry.open().wait(step, state,
                               milliseconds("timeout", self._timeout))
 
-    @_of_save
+    @_of_this
     def storage_meta(self) -> StorageMeta | None:
         return StorageMeta(checkpoint_id=self._id, save_id=self.save_id)
 
@@ -484,7 +497,8 @@ class ShardkeepReader(_Named, StorageReader):
     """A ``StorageReader`` whose storage is the node's agent.
 
     It reads what :class:`ShardkeepWriter` and ``Checkpointer`` saved, beside
-    the living ranks of the job. Without a step it reads the newest one.
+    the living ranks of the job. Without a step it reads the newest one. It
+    may load on several threads at once.
 
     Args:
         checkpoint_id: what :func:`parse_id` understands; or ``job``, ``step``.
@@ -517,10 +531,28 @@ class ShardkeepReader(_Named, StorageReader):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None
               ) -> None:
+        mine = self._begin_load()
+        mine._rename(checkpoint_id)
+        mine.load_id = str(uuid.uuid4())
+        self._mine.told = True
+        # Whoever asks the reader hears of the last one.
         self._rename(checkpoint_id)
-        self.load_id = str(uuid.uuid4())
+        self.load_id = mine.load_id
+
+    def _begin_load(self) -> ShardkeepReader:
+        mine: ShardkeepReader = self._begin()
+        mine._failure = mine._way = None
+        self._last = mine
+        return mine
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        mine = self._mine.it
+        if mine is None or not self._mine.told and "rank" not in kwargs:
+            mine = self._begin_load()
+        found: Metadata = mine._read_metadata(kwargs)
+        return found
+
+    def _read_metadata(self, kwargs: dict[str, Any]) -> Metadata:
         if self._job is None:
             raise ValueError("a ShardkeepReader needs a checkpoint_id or a "
                              "job")
@@ -551,10 +583,11 @@ class ShardkeepReader(_Named, StorageReader):
                          None))
         return metadata
 
+    @_of_this
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool,
                               *args: Any, **kwargs: Any) -> None:
         if self._way is None:
-            self.read_metadata()
+            self._read_metadata({})
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         return plan
@@ -562,6 +595,7 @@ class ShardkeepReader(_Named, StorageReader):
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         return plans
 
+    @_of_this
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         way = self._way
         if way is None:
