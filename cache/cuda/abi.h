@@ -289,6 +289,8 @@ typedef struct sk_cu_memcpy3d_st {
 	X(cuModuleGetFunction, cuModuleGetFunction, 2000, OPTIONAL,	\
 	  (sk_cu_function *function, sk_cu_module module,		\
 	  const char *name))						\
+	X(cuFuncLoad, cuFuncLoad, 12040, OPTIONAL,			\
+	  (sk_cu_function function))					\
 	X(cuLaunchKernel, cuLaunchKernel, 4000, OPTIONAL,		\
 	  (sk_cu_function function, unsigned grid_x, unsigned grid_y,	\
 	  unsigned grid_z, unsigned block_x, unsigned block_y,		\

@@ -49,6 +49,11 @@ int sk_cuda_device(struct sk_cuda *cuda, int ordinal,
  */
 int sk_cuda_exclusive(struct sk_cuda *cuda);
 
+/** Has what copies and checksums may need of code loaded now, which may wait
+ * for all that the device does, and no more where they need it. What fails is
+ * done without. */
+void sk_cuda_warm(const struct sk_cuda_device *device);
+
 /** The calling thread, while it uses a device. */
 struct sk_cuda_scope {
 	const struct sk_cuda_driver *driver;

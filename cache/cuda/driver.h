@@ -45,8 +45,8 @@ void *sk_cuda_driver_find(const struct sk_cuda_driver *driver,
 
 /** What @result of the call @what means: a negative errno, and a sentence with
  * the driver's own name for it. Errors: -ENOMEM; -EBUSY a stream captures;
- * -ENODEV there is no such device, none for this process, or no driver; -EINVAL;
- * else -EIO. */
+ * -ENODEV there is no such device, or none for this process, or no driver;
+ * -EINVAL; else -EIO. */
 int sk_cuda_driver_failed(const struct sk_cuda_driver *driver,
 			  sk_cu_result result, const char *what,
 			  struct sk_err *err);

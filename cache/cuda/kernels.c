@@ -54,6 +54,25 @@ static int cannot(const struct sk_cuda_device *device, sk_cu_result result,
 	return -ENODEV;
 }
 
+/* Drivers from 12.4 on may put off what a kernel takes until its first launch,
+ * which then waits for the whole context; older ones have it with its handle.
+ */
+static int find(const struct sk_cuda_device *device, int kernel,
+		struct sk_err *err)
+{
+	const struct sk_cuda_driver *driver = device->driver;
+	struct sk_cuda_kernels *k = device->kernels;
+	int r = cannot(device,
+		       driver->cuModuleGetFunction(&k->functions[kernel],
+						   k->module, names[kernel]),
+		       "cuModuleGetFunction", err);
+
+	if (r < 0 || !driver->cuFuncLoad)
+		return r;
+	return cannot(device, driver->cuFuncLoad(k->functions[kernel]),
+		      "cuFuncLoad", err);
+}
+
 /* Within the device's context. */
 static int load(const struct sk_cuda_device *device, struct sk_err *err)
 {
@@ -69,10 +88,7 @@ static int load(const struct sk_cuda_device *device, struct sk_err *err)
 		return r;
 	}
 	for (int i = 0; i < SK_CUDA_KERNELS && r >= 0; i++)
-		r = cannot(device,
-			   driver->cuModuleGetFunction(&k->functions[i],
-						       k->module, names[i]),
-			   "cuModuleGetFunction", err);
+		r = find(device, i, err);
 	return r;
 }
 
@@ -109,6 +125,11 @@ int sk_cuda_kernels_load(const struct sk_cuda_device *device,
 		*err = k->err;
 	(void)pthread_mutex_unlock(&k->lock);
 	return r;
+}
+
+void sk_cuda_warm(const struct sk_cuda_device *device)
+{
+	(void)sk_cuda_kernels_load(device, NULL);
 }
 
 /* ---- launching ---- */

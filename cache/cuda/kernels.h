@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Our own code on a GPU (kernels.cl). The library carries it as PTX, and the
- * driver makes the GPU's own code of it when it is first wanted. A driver that
+ * driver makes the GPU's own code of it when a state is warmed up, or when it is
+ * first wanted. A driver that
  * cannot, for lack of its compiler or of the functions, is asked once for each
  * device; everything goes on without.
  *

@@ -252,6 +252,14 @@ int sk_gpus_follow(const struct sk_state *state, uint32_t used,
 	return r;
 }
 
+void sk_gpus_warm(const struct sk_state *state)
+{
+	int n = __atomic_load_n(&state->gpus.n, __ATOMIC_ACQUIRE);
+
+	for (int i = 0; i < n; i++)
+		sk_cuda_warm(state->gpus.v[i].device);
+}
+
 /* ---- slots ---- */
 
 /* One image that is locked is better than none. */

@@ -67,6 +67,9 @@ int sk_gpus_numa_node(const struct sk_state *state);
 int sk_gpus_follow(const struct sk_state *state, uint32_t used,
 		   uint64_t stream, struct sk_err *err);
 
+/** Loads what the devices run of ours, so that no copy waits for it. Any
+ * thread, no lock. */
+void sk_gpus_warm(const struct sk_state *state);
 /** Page-locks a mapped slot, unless there is no GPU or that was tried already;
  * copies work without, more slowly. Any thread, no lock. */
 void sk_gpus_lock_slot(struct sk_state *state, uint32_t slot);

@@ -184,6 +184,8 @@ static void *run(void *arg)
 	uint32_t n = agent_is_done(w) ? w->state->n_slots : 0;
 
 	warm_slots(w, n);
+	if (n && may(w))
+		sk_gpus_warm(w->state);
 	lock_slots(w, n);
 	(void)pthread_mutex_lock(&w->lock);
 	w->over = true;

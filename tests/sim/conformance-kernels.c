@@ -54,6 +54,19 @@ static void begin(struct loaded *l)
 	trainer_cuda_put(&l->t, l->bytes, l->here, BYTES);
 }
 
+/* Whether the driver has put it off or not. */
+static void loading(void)
+{
+	struct loaded l;
+
+	begin(&l);
+	if (!l.t.driver.cuFuncLoad)
+		return;		/* before 12.4 */
+	for (int i = 0; i < 3; i++)
+		IS(0, l.t.driver.cuFuncLoad(l.functions[i]));
+	IS(0, l.t.driver.cuFuncLoad(l.functions[0]));
+}
+
 static unsigned launch(const struct loaded *l, int which, unsigned blocks,
 		       unsigned threads, void **params)
 {
@@ -183,6 +196,7 @@ static void beyond(void)
 
 static const struct item items[] = {
 	{ "modules", modules, ITEM_ANY },
+	{ "kernels are loaded ahead", loading, ITEM_ANY },
 	{ "checksums on the device", checksums, ITEM_ANY },
 	{ "kernels in the order of their stream", order, ITEM_ANY },
 	{ "copies by a kernel", copies, ITEM_ANY },

@@ -185,7 +185,8 @@ VCU_API void vcudaRace(int on)
 /* What there is: "events", "streams", "handles" of memory, and bytes: "locked",
  * "memory" with an address, "reserved" addresses, "modules" of code; what was:
  * "pageable" copies, bytes "out", "in", "across" and "hashed", "calls" of
- * any, and "busy" waits, of which the driver makes loops: for a stream, and for
+ * any, "lazy" launches, which had to load their kernel first, "loads" of code by
+ * the calling thread, and "busy" waits, of which the driver makes loops: for a stream, and for
  * an event that was not made for sleeping. */
 VCU_API uint64_t vcudaCount(const char *what);
 VCU_API uint64_t vcudaCount(const char *what)
@@ -208,6 +209,10 @@ VCU_API uint64_t vcudaCount(const char *what)
 		n = v->bytes_across;
 	else if (!strcmp(what, "hashed"))
 		n = v->bytes_hashed;
+	else if (!strcmp(what, "lazy"))
+		n = v->lazy;
+	else if (!strcmp(what, "loads"))
+		n = vcu_loads();
 	else if (!strcmp(what, "busy"))
 		n = v->busy;
 	else if (!strcmp(what, "modules"))

@@ -21,7 +21,23 @@ static const char *const names[KERNELS] = {
 struct CUfunc_st {
 	struct CUmod_st *module;
 	int kernel;
+	bool loaded;
 };
+
+/* Calls of this thread that load code, and may wait for the context. */
+static _Thread_local uint64_t loads;
+
+uint64_t vcu_loads(void)
+{
+	return loads;
+}
+
+/* With the lock held. */
+static void finish_loading(sk_cu_function f)
+{
+	loads += !f->loaded;
+	f->loaded = true;
+}
 
 /* One that was launched. */
 struct launch {
@@ -45,7 +61,8 @@ static sk_cu_result load(sk_cu_module *module)
 	m->next = vcu()->modules;
 	vcu()->modules = m;
 	for (int i = 0; i < KERNELS; i++)
-		m->functions[i] = (struct CUfunc_st){ m, i };
+		m->functions[i] = (struct CUfunc_st){ m, i, false };
+	loads++;
 	*module = m;
 	return SK_CU_SUCCESS;
 }
@@ -112,9 +129,22 @@ sk_cu_result cuModuleGetFunction(sk_cu_function *function,
 		if (!strcmp(name, names[i])) {
 			*function = &module->functions[i];
 			r = SK_CU_SUCCESS;
+			if (vcu_setting("VCUDA_VERSION", 13000) < 12040)
+				finish_loading(*function);
 		}
 	vcu_unlock();
 	return r;
+}
+
+sk_cu_result cuFuncLoad(sk_cu_function function)
+{
+	VCU_ENTER_CONTEXT(cuFuncLoad);
+	if (!function)
+		return SK_CU_INVALID_VALUE;
+	vcu_lock();
+	finish_loading(function);
+	vcu_unlock();
+	return SK_CU_SUCCESS;
 }
 
 /* ---- what a kernel touches ---- */
@@ -303,6 +333,8 @@ static sk_cu_result launch(sk_cu_function f, const struct launch *what,
 	l = malloc(sizeof(*l));
 	if (!l)
 		return SK_CU_OUT_OF_MEMORY;
+	vcu()->lazy += !f->loaded;
+	finish_loading(f);
 	*l = *what;
 	l->context = stream->context;
 	(void)vcu_append(stream, &(struct vcu_op){

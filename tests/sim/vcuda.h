@@ -174,6 +174,7 @@ struct vcu {
 	uint64_t bytes_out, bytes_in;	/* that crossed the link */
 	uint64_t bytes_across;		/* within devices */
 	uint64_t bytes_hashed;		/* on devices */
+	uint64_t lazy;			/* launches that loaded their code */
 	uint64_t busy;			/* waits that keep a CPU busy */
 	int64_t live_events, live_streams;
 	bool race;			/* what is set races on purpose */
@@ -248,6 +249,11 @@ bool vcu_touches_locked(const char *ptr, size_t bytes);
 /** Has what is page-locked and copied on write noted, from now on, when the
  * process forks. Once, without the lock. */
 void vcu_watch_forks(void);
+
+/* ---- kernel.c ---- */
+
+/** How often the calling thread has had code loaded. */
+uint64_t vcu_loads(void);
 
 /* ---- mode.c ---- */
 
