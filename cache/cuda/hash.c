@@ -34,7 +34,7 @@ int sk_cuda_hash_new(const struct sk_cuda_device *device,
 {
 	const uint64_t bytes = HOST_BYTES;
 	struct sk_cuda_hash *hash;
-	int r = sk_cuda_kernels_load(device, err);
+	int r = sk_cuda_kernels_load_now(device, err);
 
 	if (r < 0)
 		return r;

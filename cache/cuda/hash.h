@@ -20,7 +20,8 @@ struct sk_cuda_hash;
 
 /**
  * Whether that device takes sums at all, which its driver is asked once.
- * -ENODEV: no, with the reason; everything is done without.
+ * -ENODEV: no, with the reason; everything is done without. -ENOMEM: the device
+ * had no room for what takes them.
  */
 int sk_cuda_hash_can(const struct sk_cuda_device *device, struct sk_err *err);
 

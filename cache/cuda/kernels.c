@@ -51,7 +51,7 @@ static int cannot(const struct sk_cuda_device *device, sk_cu_result result,
 	if (result == SK_CU_SUCCESS)
 		return 0;
 	(void)sk_cuda_driver_failed(device->driver, result, what, err);
-	return -ENODEV;
+	return result == SK_CU_OUT_OF_MEMORY ? -ENOMEM : -ENODEV;
 }
 
 /* Drivers from 12.4 on may put off what a kernel takes until its first launch,
@@ -78,11 +78,13 @@ static int load(const struct sk_cuda_device *device, struct sk_err *err)
 {
 	const struct sk_cuda_driver *driver = device->driver;
 	struct sk_cuda_kernels *k = device->kernels;
-	int r;
+	int r = 0;
 
-	r = cannot(device, driver->cuModuleLoadData(&k->module,
-						    sk_cuda_kernels_text),
-		   "cuModuleLoadData", err);
+	/* There may have been room for it, and for no more. */
+	if (!k->module)
+		r = cannot(device, driver->cuModuleLoadData(
+				   &k->module, sk_cuda_kernels_text),
+			   "cuModuleLoadData", err);
 	if (r < 0) {
 		k->module = NULL;
 		return r;
@@ -127,9 +129,21 @@ int sk_cuda_kernels_load(const struct sk_cuda_device *device,
 	return r;
 }
 
+int sk_cuda_kernels_load_now(const struct sk_cuda_device *device,
+			     struct sk_err *err)
+{
+	struct sk_cuda_kernels *k = device->kernels;
+
+	(void)pthread_mutex_lock(&k->lock);
+	if (k->result == -ENOMEM)
+		k->tried = false;
+	(void)pthread_mutex_unlock(&k->lock);
+	return sk_cuda_kernels_load(device, err);
+}
+
 void sk_cuda_warm(const struct sk_cuda_device *device)
 {
-	(void)sk_cuda_kernels_load(device, NULL);
+	(void)sk_cuda_kernels_load_now(device, NULL);
 }
 
 /* ---- launching ---- */

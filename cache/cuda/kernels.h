@@ -32,10 +32,14 @@ void sk_cuda_kernels_free(struct sk_cuda_device *device);
 
 /**
  * Has them loaded, within its context or not. Any thread. -ENODEV: not with
- * this driver, with its reason, the same each time.
+ * this driver; -ENOMEM: the device had no room; with the reason, the same each
+ * time, for whoever copies asks for each tensor.
  */
 int sk_cuda_kernels_load(const struct sk_cuda_device *device,
 			 struct sk_err *err);
+/** The same, but where the device had no room it is asked once more. */
+int sk_cuda_kernels_load_now(const struct sk_cuda_device *device,
+			     struct sk_err *err);
 
 /**
  * Launches one that was loaded, @blocks of @threads, as kernels.cl says its

@@ -176,6 +176,29 @@ Test(hash, without_a_compiler)
 	refused("cuModuleLoadData failed");
 }
 
+/* Whichever call finds no room: it is for that time, and nothing is left. */
+Test(hash, without_room)
+{
+	static const char *const calls[] = { "cuModuleLoadData",
+					     "cuModuleGetFunction",
+					     "cuFuncLoad" };
+	struct sk_cuda_hash *hash = NULL;
+
+	if (!f->t.calls)
+		cr_skip_test("on a simulated driver only");
+	for (size_t i = 0; i < SK_ARRAY_SIZE(calls); i++) {
+		f->t.fail(calls[i], 1, SK_CU_OUT_OF_MEMORY);
+		cr_assert_eq(sk_cuda_hash_new(f->device, &hash, NULL),
+			     -ENOMEM, "%s", calls[i]);
+		/* Who asks for each tensor does not ask the driver. */
+		cr_assert_eq(sk_cuda_hash_can(f->device, NULL), -ENOMEM);
+		cr_assert_eq(f->t.calls("cuModuleLoadData"), i ? 2 : 1);
+	}
+	(void)sk_cuda_hash_free(begin());
+	cr_assert_eq(sk_cuda_hash_can(f->device, NULL), 0);
+	cr_assert_eq(f->t.count("modules"), 1);
+}
+
 static void set_up_without(void)
 {
 	setenv("VCUDA_MISSING", "cuLaunchKernel", 1);
