@@ -205,6 +205,12 @@ static int delete_of_job(struct sk_store *store, const char *job,
 	if (!sk_step_name_parse(dir, &step))
 		return sk_err_set(err, -EINVAL, "\"%s\" is not the name of a "
 				  "step directory", dir);
+	r = sk_store_find(store);
+	if (r < 0)
+		(void)sk_err_errno(err, r, "cannot find the store \"%s\"",
+				   store->path);
+	if (r < 0)
+		return -EIO;	/* -ENOENT is of the step, and as good as done */
 	fd = sk_store_job_dir(store, job, err);
 	if (fd < 0)
 		return fd;
@@ -287,7 +293,9 @@ int sk_store_settle(struct sk_store *store, const char *job, uint64_t step,
 	};
 	int fd, r;
 
-	fd = sk_store_job_dir(store, job, err);
+	fd = sk_store_find(store);
+	if (fd == 0)
+		fd = sk_store_job_dir(store, job, err);
 	if (fd < 0)
 		return fd == -ENOENT ? 0 : fd;
 	r = still_has(store, fd, step, run, err);

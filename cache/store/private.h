@@ -223,8 +223,10 @@ void sk_index_sweep(struct sk_store *store,
 
 /* store.c */
 
-/** The directory that the path is by now. Any thread. */
-void sk_store_find(struct sk_store *store);
+/** The directory that the path is by now. Any thread. -ENOENT, or why it cannot
+ * be opened: who reads goes on in the one that is open, and who writes or
+ * deletes does not, for nobody looks for it there. */
+int sk_store_find(struct sk_store *store);
 
 /** The job's directory. -ENOENT without a sentence. */
 int sk_store_job_dir(struct sk_store *store, const char *job,

@@ -189,6 +189,15 @@ static int put_step(struct sk_store *store, struct sk_io *io, int job_fd,
 	return r;
 }
 
+/* It may have been moved away, with the image in it. */
+static int check_store(struct sk_store *store, struct sk_err *err)
+{
+	int r = sk_store_find(store);
+
+	return r < 0 ? sk_err_errno(err, r, "cannot find the store \"%s\" "
+				    "again", store->path) : 0;
+}
+
 int sk_store_put_image(struct sk_store *store, struct sk_io *io,
 		       const struct sk_store_put *put, struct sk_err *err)
 {
@@ -203,6 +212,8 @@ int sk_store_put_image(struct sk_store *store, struct sk_io *io,
 		return sk_not_stale(fd);
 	r = put_step(store, io, fd, put, err);
 	store->os->close(store->os, fd);
+	if (r == 0)
+		r = check_store(store, err);
 	if (r < 0)
 		return sk_err_prefix(err, r, "%s, step %" PRIu64, put->job,
 				     put->step);

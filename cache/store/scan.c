@@ -63,7 +63,7 @@ int sk_store_jobs(struct sk_store *store, char ***ret_jobs, size_t *ret_n,
 	struct strings s = { .os = store->os };
 	int r;
 
-	sk_store_find(store);
+	(void)sk_store_find(store);
 	r = sk_dir_each(store->os, store->fd, add_job, &s);
 	if (r < 0) {
 		free_strings(&s);

@@ -12,6 +12,8 @@
 
 #include "store/private.h"
 
+#define ROOT_FLAGS (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+
 /* Root's agent has all users' jobs: each comes through to what is theirs. */
 static mode_t root_mode(void)
 {
@@ -52,16 +54,15 @@ static int make_path(const struct sk_os *os, const char *path)
 
 static int open_root(const struct sk_os *os, const char *path)
 {
-	int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 	int fd, r;
 
-	fd = os->openat(os, AT_FDCWD, path, flags, 0);
+	fd = os->openat(os, AT_FDCWD, path, ROOT_FLAGS, 0);
 	if (fd != -ENOENT)
 		return fd;
 	r = make_path(os, path);
 	if (r < 0)
 		return r;
-	return os->openat(os, AT_FDCWD, path, flags, 0);
+	return os->openat(os, AT_FDCWD, path, ROOT_FLAGS, 0);
 }
 
 static int is_volatile(const struct sk_os *os, int fd)
@@ -135,16 +136,17 @@ const char *sk_store_path(const struct sk_store *store)
 	return store->path;
 }
 
-/* Whether the path is still the directory that is open. What cannot be told
- * is not another one, unless a server has lost it. */
-static bool has_moved(const struct sk_store *store)
+/* 1: the path is another directory than the one that is open. What cannot be
+ * told is not another one, unless a server has lost it. */
+static int has_moved(const struct sk_store *store)
 {
 	const struct sk_os *os = store->os;
 	struct stat open, named;
 	int r;
 
-	if (os->fstatat(os, AT_FDCWD, store->path, 0, &named) < 0)
-		return false;
+	r = os->fstatat(os, AT_FDCWD, store->path, 0, &named);
+	if (r < 0)
+		return r == -ENOENT || r == -ENOTDIR ? -ENOENT : 0;
 	r = os->fstat(os, store->fd, &open);
 	if (r < 0)
 		return r == -ESTALE;
@@ -153,26 +155,33 @@ static bool has_moved(const struct sk_store *store)
 
 /* The new directory gets the number of the old one, which other threads may
  * be using. */
-static void reopen(struct sk_store *store)
+static int reopen(struct sk_store *store)
 {
 	const struct sk_os *os = store->os;
-	int fd = open_root(os, store->path);
+	int fd = os->openat(os, AT_FDCWD, store->path, ROOT_FLAGS, 0);
+	int r;
 
 	if (fd < 0)
-		return;
-	if (os->dup2(os, fd, store->fd) >= 0) {
+		return fd;
+	r = os->dup2(os, fd, store->fd);
+	if (r >= 0) {
 		(void)os->fcntl(os, store->fd, F_SETFD, FD_CLOEXEC);
 		sk_store_move(store);
 	}
 	os->close(os, fd);
+	return r < 0 ? r : 0;
 }
 
-void sk_store_find(struct sk_store *store)
+int sk_store_find(struct sk_store *store)
 {
+	int r;
+
 	pthread_mutex_lock(&store->lock);
-	if (has_moved(store))
-		reopen(store);
+	r = has_moved(store);
+	if (r > 0)
+		r = reopen(store);
 	pthread_mutex_unlock(&store->lock);
+	return sk_not_stale(r);
 }
 
 int sk_store_job_dir(struct sk_store *store, const char *job,
@@ -184,7 +193,7 @@ int sk_store_job_dir(struct sk_store *store, const char *job,
 	r = sk_job_check(job, err);
 	if (r < 0)
 		return r;
-	sk_store_find(store);
+	(void)sk_store_find(store);
 	fd = sk_dir_open(store->os, store->fd, job);
 	if (fd < 0)
 		return sk_err_errno(err, fd, "cannot open job \"%s\" of the "
@@ -201,8 +210,9 @@ int sk_store_make_job_dir(struct sk_store *store, const char *job,
 	r = sk_job_check(job, err);
 	if (r < 0)
 		return r;
-	sk_store_find(store);
-	r = store->os->mkdirat(store->os, store->fd, job, mode);
+	r = sk_store_find(store);
+	if (r == 0)
+		r = store->os->mkdirat(store->os, store->fd, job, mode);
 	/* Another agent may have made it and not come to this yet. */
 	if (r == 0 || r == -EEXIST)
 		r = sk_dir_sync(store->os, store->fd);

@@ -247,7 +247,7 @@ unsigned sk_store_sweep(struct sk_store *store, unsigned stale_s)
 	struct cleaning c = { .store = store, .stale_s = stale_s };
 	unsigned n;
 
-	sk_store_find(store);
+	(void)sk_store_find(store);
 	(void)sk_dir_each(store->os, store->fd, note_dead, &c);
 	n = c.n_dead;
 	if (n || stale_s != SK_STORE_DEAD_ONLY) {

@@ -260,6 +260,47 @@ Test(store, finds_its_directory_again)
 	place_remove(&p);
 }
 
+static void take_store(void *ctx)
+{
+	const struct place *p = ctx;
+	char aside[128];
+
+	(void)snprintf(aside, sizeof(aside), "%s.aside", p->store);
+	(void)rename(p->store, aside);
+}
+
+/* Moved away, it is read where it is, and as the agent would write or delete
+ * where nobody looks for it, nothing changes there. */
+Test(store, neither_writes_nor_deletes_what_was_moved_away)
+{
+	struct sk_fault_os fault;
+	struct sk_store *store;
+	char aside[128];
+	struct place p;
+
+	store = make_store(&p, &fault);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	snprintf(aside, sizeof(aside), "%s.aside", p.store);
+	cr_assert_eq(rename(p.store, aside), 0);
+	cr_assert(holds(store, 1, 5, 0));
+	cr_assert_eq(put(store, 1, 6, 0), -ENOENT);
+	cr_assert_eq(delete (store, "job", "step-000000000005", 1, NULL),
+		     -EIO);
+	cr_assert_not(exists(&p, "job"));
+	cr_assert_eq(rename(aside, p.store), 0);
+	cr_assert(exists(&p, "job/step-000000000005"));
+	cr_assert_not(exists(&p, "job/step-000000000006"));
+	sk_fault_os_init(&fault, sk_os_linux());
+	sk_fault_os_meddle(&fault, SK_FAULT_RENAMEAT, 1, take_store, &p);
+	cr_assert_eq(put(store, 1, 6, 1), -ENOENT);
+	fault.rule_count = 0;
+	cr_assert_eq(rename(aside, p.store), 0);
+	cr_assert_eq(put(store, 1, 6, 1), 0);
+	cr_assert(holds(store, 1, 5, 0) && holds(store, 1, 6, 1));
+	sk_store_close(store);
+	place_remove(&p);
+}
+
 /* What is open may not even say any more which directory it was. */
 Test(store, finds_its_directory_again_after_a_server_lost_it)
 {
