@@ -98,7 +98,12 @@ static int read_file(struct agent *a, struct found *f, int fd)
 	/* Of what was read, which may not be what was seen first. */
 	f->stored.file = file;
 	r = read_layout(a->recall, f, header, bytes);
-	return r < 0 ? r : check_identity(f);
+	if (r == 0)
+		r = check_identity(f);
+	/* One that is another's is none of this file. */
+	if (r < 0)
+		f->layout = sk_layout_free(f->layout);
+	return r;
 }
 
 /* What is wrong with one file stands with that file: the others are read. */

@@ -242,12 +242,26 @@ static void cut_files(const struct rig *rig, const char *job)
 	}
 }
 
+/* Both steps of the job, at the first look and at each later one. */
+static void check_damaged(int sock, const char *job)
+{
+	struct sk_msg msg;
+
+	for (int i = 0; i < 3; i++) {
+		CHECK_STATUS(ask_list(sock, job, &msg), 0, &msg);
+		CHECK(msg.body.list_reply.n == 0, "taken for images");
+		CHECK(msg.body.list_reply.unreadable == 2, "%u are damaged",
+		      msg.body.list_reply.unreadable);
+		CHECK(strstr(msg.body.list_reply.text, "is damaged: "),
+		      "why: %s", msg.body.list_reply.text);
+	}
+}
+
 /* A file that is no image any more was one: who finds nothing else must not
- * take that for a first run, at the first look and at each later one. */
+ * take that for a first run. */
 static void test_damaged_is_not_nothing(struct rig *rig,
 					struct sk_fault_os *fault)
 {
-	struct sk_msg msg;
 	int sock;
 
 	start(rig, fault);
@@ -256,18 +270,28 @@ static void test_damaged_is_not_nothing(struct rig *rig,
 	cut_files(rig, "cut");
 	start(rig, fault);
 	sock = rig_connect(rig);
-	for (int i = 0; i < 3; i++) {
-		CHECK_STATUS(ask_list(sock, "cut", &msg), 0, &msg);
-		CHECK(msg.body.list_reply.n == 0, "taken for images");
-		CHECK(msg.body.list_reply.unreadable == 2, "%u are damaged",
-		      msg.body.list_reply.unreadable);
-		CHECK(strstr(msg.body.list_reply.text, "is damaged: "),
-		      "why: %s", msg.body.list_reply.text);
-	}
+	check_damaged(sock, "cut");
 	/* Its runs are known: whoever begins anew can. */
 	CHECK(enter(rig, "cut", false) == 0, "a run after it");
 	close(sock);
 	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
+/* Nor is what bears another job's name, which each file's header tells. */
+static void test_renamed_is_damaged(struct rig *rig, struct sk_fault_os *fault)
+{
+	char from[PATH_MAX], to[PATH_MAX];
+	int sock;
+
+	start(rig, fault);
+	make_steps(rig, "was");
+	sock = rig_connect(rig);
+	(void)snprintf(from, sizeof(from), "%s/was", rig->store);
+	(void)snprintf(to, sizeof(to), "%s/is", rig->store);
+	CHECK(rename(from, to) == 0, "%s", to);
+	check_damaged(sock, "is");
+	close(sock);
+	CHECK(rig_stop(rig) >= 0, "it ends");
 }
 
 /* ---- what comes during a look ---- */
@@ -455,6 +479,7 @@ int main(int argc, char **argv)
 	test_one_fails(&rig, fault, SK_FAULT_FSTATAT, EACCES);
 	test_memory_answers(&rig, fault);
 	test_damaged_is_not_nothing(&rig, fault);
+	test_renamed_is_damaged(&rig, fault);
 	test_flushed_meanwhile(&rig, fault);
 	test_long_look(&rig, fault);
 	rig_remove(&rig);
