@@ -65,11 +65,11 @@ static void take_its_own(struct sk_cat_state *state, uint32_t slots,
 		;
 }
 
-/* Room for the slots that it still lacks, of @bytes each. Where there is none
- * it takes over what dead ranks of its job have, one by one. */
-static int make_room(struct agent *a, struct sk_cat_state *state,
-		     uint32_t slots, const uint64_t kinds[2], uint64_t bytes,
-		     struct sk_err *err)
+/* Room for the slots that it still lacks, of @bytes each. */
+static int make_room_until(struct agent *a, const struct sk_cat_state *state,
+			   uint32_t slots, const uint64_t kinds[2],
+			   uint64_t bytes, enum sk_cat_turn until,
+			   struct sk_err *err)
 {
 	uint64_t fds = !!kinds[0] + !!kinds[1];
 	uint64_t left = slots - state->n_slots, asked;
@@ -77,15 +77,29 @@ static int make_room(struct agent *a, struct sk_cat_state *state,
 
 	if (!sk_mul_u64(bytes, left, &asked))
 		asked = UINT64_MAX;
-	r = sk_cat_make_room(&a->cat, asked, left * fds, state->run->job, err);
+	r = sk_cat_make_room(&a->cat, asked, left * fds, until,
+			     state->run->job, err);
 	if (r > 0)
 		a->counts.evictions += (uint64_t)r;
+	return r;
+}
+
+/* Where there is none it takes over what dead ranks of its job have, one by
+ * one; and only where that does not do, what it began with goes. */
+static int make_room(struct agent *a, struct sk_cat_state *state,
+		     uint32_t slots, const uint64_t kinds[2], uint64_t bytes,
+		     struct sk_err *err)
+{
+	int r = make_room_until(a, state, slots, kinds, bytes, SK_CAT_AS_OLD,
+				err);
+
 	while (r < 0 && state->n_slots < slots &&
-	       sk_cat_slot_adopt(state, kinds, fit_for_others)) {
-		left = slots - state->n_slots;
-		r = sk_cat_make_room(&a->cat, bytes * left, left * fds,
-				     state->run->job, err);
-	}
+	       sk_cat_slot_adopt(state, kinds, fit_for_others))
+		r = make_room_until(a, state, slots, kinds, bytes,
+				    SK_CAT_AS_OLD, err);
+	if (r < 0)
+		r = make_room_until(a, state, slots, kinds, bytes,
+				    SK_CAT_LAST, err);
 	return r;
 }
 
@@ -222,6 +236,20 @@ static struct sk_cat_state *new_state(struct session *s,
 	return state;
 }
 
+/* Before anything goes to make room for it. */
+static void note_begun(struct sk_cat_run *run,
+		       const struct sk_wire_register *reg)
+{
+	const struct sk_cat_begun begun = {
+		.run = reg->begun.run, .run_id = reg->begun.run_id,
+		.step = reg->begun.step,
+		.newest = reg->flags & SK_REGISTER_NEWEST,
+	};
+
+	if (reg->flags & SK_REGISTER_BEGUN)
+		sk_cat_run_began(run, &begun);
+}
+
 int rank_enter(struct session *s, const struct sk_wire_register *reg,
 	       struct sk_layout *layouts[2], struct sk_cat_state **ret_state,
 	       struct sk_err *err)
@@ -250,6 +278,7 @@ int rank_enter(struct session *s, const struct sk_wire_register *reg,
 		device_slots_leave(a, old);
 	if (old)
 		a->counts.discarded_client += sk_cat_state_replace(old, state);
+	note_begun(run, reg);
 	r = reg->flags & SK_REGISTER_LATER ? 0 :
 					     get_slots(a, state, reg, err);
 	/* One that was here before stays, by its id and in its run, and may

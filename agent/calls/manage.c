@@ -160,6 +160,7 @@ static const char *disk_protected(const struct sk_cat_snapshot *s)
 	       s->pinned ? "pinned" :
 	       sk_cat_undecided(s) ? "not known to be complete yet" :
 	       s == sk_cat_newest(s->job) ? "the newest complete snapshot" :
+	       sk_cat_begun_with(s) ? "what its job was restored from" :
 	       last_on_disk(s);
 }
 

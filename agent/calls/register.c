@@ -375,6 +375,12 @@ static int check_numbers(struct call *c, const struct sk_wire_register *reg)
 	    reg->retention.keep_bytes > INT64_MAX)
 		return sk_err_set(err, -EINVAL, "an age or a number of bytes "
 				  "to keep is beyond 2^63");
+	if (reg->flags & SK_REGISTER_BEGUN &&
+	    (!reg->begun.run || reg->begun.run > SK_RUN_MAX ||
+	     reg->begun.step < 0))
+		return sk_err_set(err, -EINVAL, "step %" PRId64 " of run %"
+				  PRIu64 ", which it began with, cannot be",
+				  reg->begun.step, reg->begun.run);
 	if (reg->slots < 2 || reg->slots > SK_STATE_SLOTS_MAX)
 		return sk_err_set(err, -EINVAL, "%" PRIu32 " slots; a rank has "
 				  "2 to %u", reg->slots, SK_STATE_SLOTS_MAX);

@@ -22,11 +22,16 @@ static bool is_newer(const struct sk_cat_snapshot *s,
 	return sk_cat_order(s->run, s->run_id, s->step, than) > 0;
 }
 
-/* Oldest first, so that slots become free; but at the end newest first. */
+/* Oldest first, so that slots become free; but at the end newest first. What
+ * is passed over comes after all that somebody may go back to. */
 static bool goes_before(const struct agent *a, const struct sk_cat_snapshot *s,
 			const struct sk_cat_snapshot *than)
 {
-	return !than || is_newer(s, than) == a->stopping;
+	bool passed = sk_cat_passed_over(s);
+
+	if (!than || passed != sk_cat_passed_over(than))
+		return !than || !passed;
+	return is_newer(s, than) == a->stopping;
 }
 
 static bool given_up(const struct agent *a, const struct sk_cat_snapshot *s)
@@ -108,7 +113,7 @@ void flush_newest(struct agent *a, struct sk_cat_job *job)
 		return;
 	sk_link_each(s, &job->snapshots, link) {
 		a->cat.visits++;
-		if (s != newest && !sk_cat_local(s))
+		if (s != newest && (!sk_cat_local(s) || sk_cat_passed_over(s)))
 			continue;
 		want(a, s);
 		if (passed || (s == newest && complete))
@@ -166,10 +171,11 @@ static bool is_lost(const struct agent *a, const struct sk_cat_snapshot *s)
 		    s == sk_cat_newest(s->job);
 
 	/* One that is undecided may be complete; so may one of several nodes,
-	 * with what the others have. */
+	 * with what the others have, unless it was found not to be. */
 	return !is_written(s) && (sk_cat_undecided(s) ||
 				  (kept && (sk_cat_complete(s) ||
-					    sk_cat_local(s))));
+					    (sk_cat_local(s) &&
+					     !sk_cat_passed_over(s)))));
 }
 
 static const char *why_lost(const struct agent *a,

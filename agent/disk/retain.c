@@ -317,7 +317,7 @@ static bool has_become_busy(const struct pass *p)
 	struct sk_cat_snapshot *s = snapshot_at(p);
 
 	return s && (s->leases || s->flushing || s->pinned || s->filling ||
-		     s == sk_cat_newest(s->job));
+		     s == sk_cat_newest(s->job) || sk_cat_begun_with(s));
 }
 
 /* What the others go for must still be there. */

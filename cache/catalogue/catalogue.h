@@ -47,6 +47,17 @@ struct sk_cat_layout {
 
 enum sk_cat_slot_use { SK_CAT_FREE = 0, SK_CAT_FILLING, SK_CAT_SEALED };
 
+/* In which turn memory of a snapshot goes, the lowest first. */
+enum sk_cat_turn {
+	SK_CAT_STAYS = 0,
+	SK_CAT_FIRST,			/* it is passed over */
+	SK_CAT_AS_OLD,			/* the oldest first */
+	SK_CAT_LAST,			/* a run began with it: where nothing
+					 * else is to be had */
+	SK_CAT_FOLLOWED			/* that run has something here by now:
+					 * only for more of it */
+};
+
 struct sk_cat_slot {
 	struct sk_link link;		/* in its state */
 	struct sk_cat_state *state;
@@ -199,6 +210,15 @@ struct sk_cat_figures {
 	int64_t sealed_step, completed_step, durable_step;
 };
 
+/** What the ranks of a run began with: they restored it. */
+struct sk_cat_begun {
+	uint64_t run, run_id;		/* the snapshot; run 0: none */
+	int64_t step;
+	bool newest;			/* what is newer was found lacking, with
+					 * what all nodes had */
+	uint64_t by;			/* the run that began with it */
+};
+
 struct sk_cat_job {
 	struct sk_link link;
 	struct sk_catalogue *catalogue;
@@ -222,6 +242,7 @@ struct sk_cat_job {
 					 * first step; the agent's clock */
 	uint64_t flush_took_ns;		/* the last one */
 	bool flush_due;			/* the newest one, when it is known */
+	struct sk_cat_begun begun;	/* by the newest run that says so */
 	void *owner;			/* the agent's: what it knows of disk */
 	struct sk_cat_figures figures;
 };
@@ -417,11 +438,13 @@ uint64_t sk_cat_trim_free(struct sk_catalogue *cat, struct sk_cat_job *job);
 
 /** Makes room for slots of @bytes and @fds in all, within the budgets and the
  * user's share of them: free slots of the dead, then the oldest images of the
- * dead that the rules let go. Nothing is let go if that does not suffice.
+ * dead that the rules let go, turn by turn up to @until. Nothing is let go if
+ * that does not suffice.
  * Returns how many images went, or with the sentence -ENOMEM: the budget,
  * -EMFILE: the descriptors, -EDQUOT: the user's share of one of them. */
 int sk_cat_make_room(struct sk_catalogue *cat, uint64_t bytes, uint64_t fds,
-		     const struct sk_cat_job *job, struct sk_err *err);
+		     enum sk_cat_turn until, const struct sk_cat_job *job,
+		     struct sk_err *err);
 
 /** Whether ranks of the user may have @layouts (either may be NULL) as well,
  * beside those that they have, living and dead. Where they may not, what waits
@@ -509,12 +532,24 @@ bool sk_cat_asking(const struct sk_cat_job *job);
 
 /** Why memory of it must not be let go, or NULL. */
 const char *sk_cat_protected(const struct sk_cat_snapshot *snapshot);
+/** When it is let go of where others need that memory. */
+enum sk_cat_turn sk_cat_turn(const struct sk_cat_snapshot *snapshot);
 /**
  * The newest complete snapshot, or NULL. A local one counts as well where the
  * run's other ranks are known to be elsewhere, and where there is no other:
- * who comes first after a restart must not cost what all had.
+ * who comes first after a restart must not cost what all had. But for those
+ * that are passed over.
  */
 struct sk_cat_snapshot *sk_cat_newest(const struct sk_cat_job *job);
+/** The run began with it; one without a say, or an older one, changes nothing.
+ * It is kept until a snapshot of that run, or of a later one, is the newest. */
+void sk_cat_run_began(const struct sk_cat_run *run,
+		      const struct sk_cat_begun *with);
+/** A run has begun with it, and has nothing of its own yet. */
+bool sk_cat_begun_with(const struct sk_cat_snapshot *snapshot);
+/** It is of a life before, and incomplete as far as this agent can tell; who
+ * restored found it so with what all nodes had: nobody goes back to it. */
+bool sk_cat_passed_over(const struct sk_cat_snapshot *snapshot);
 /** Complete, and no image of it is on disk alone. */
 bool sk_cat_whole_in_memory(const struct sk_cat_snapshot *snapshot);
 /** True if it can no longer become complete; false where that is not known

@@ -17,6 +17,7 @@ struct amount {
 struct account {
 	const uid_t *uid;	/* NULL: all */
 	struct amount most;	/* 0: any number */
+	enum sk_cat_turn until;	/* what goes in a later turn stays */
 };
 
 /* ---- giving back ---- */
@@ -64,34 +65,43 @@ uint64_t sk_cat_trim_free(struct sk_catalogue *cat, struct sk_cat_job *only)
 
 /* ---- looking ---- */
 
-/* May this slot of a dead rank be given to somebody else? */
-static bool reclaimable(const struct sk_cat_slot *slot)
+/* May this slot of a dead rank be given to somebody else? When, if it has an
+ * image. */
+static enum sk_cat_turn turn_of(const struct sk_cat_slot *slot)
 {
-	return is_dead(slot->state) && !slot->detainer &&
-	       (slot->use == SK_CAT_FREE ||
-		(slot->use == SK_CAT_SEALED &&
-		 !sk_cat_protected(slot->snapshot)));
+	if (!is_dead(slot->state) || slot->detainer)
+		return SK_CAT_STAYS;
+	return slot->use == SK_CAT_FREE ? SK_CAT_FIRST :
+	       slot->use == SK_CAT_SEALED ? sk_cat_turn(slot->snapshot) :
+					    SK_CAT_STAYS;
 }
 
-/* What an account's slots take, what of it can be had, and the slot with the
- * oldest image that can. */
+/* What an account's slots take, what of it can be had, and of those with an
+ * image that can and go first the one with the oldest. */
 struct survey {
 	struct amount used, free;
 	struct sk_cat_slot *oldest;
+	enum sk_cat_turn first;
 };
 
-static void survey_slot(struct survey *v, struct sk_cat_slot *slot)
+static void survey_slot(struct survey *v, struct sk_cat_slot *slot,
+			enum sk_cat_turn until)
 {
+	enum sk_cat_turn turn = turn_of(slot);
+
 	v->used.bytes += slot->bytes;
 	v->used.fds += slot->fds;
-	if (!reclaimable(slot))
+	if (turn == SK_CAT_STAYS || turn > until)
 		return;
 	v->free.bytes += slot->bytes;
 	v->free.fds += slot->fds;
 	if (slot->use == SK_CAT_SEALED &&
-	    (!v->oldest || slot->snapshot->created_ns <
-			   v->oldest->snapshot->created_ns))
+	    (!v->oldest || turn < v->first ||
+	     (turn == v->first && slot->snapshot->created_ns <
+				  v->oldest->snapshot->created_ns))) {
 		v->oldest = slot;
+		v->first = turn;
+	}
 }
 
 static struct survey survey(struct sk_catalogue *cat,
@@ -109,7 +119,8 @@ static struct survey survey(struct sk_catalogue *cat,
 		sk_link_each(run, &job->runs, link)
 			sk_link_each(state, &run->states, link)
 				sk_link_each(slot, &state->slots, link)
-					survey_slot(&v, slot);
+					survey_slot(&v, slot,
+						    account->until);
 	}
 	return v;
 }
@@ -266,12 +277,14 @@ static int evict_until_fit(struct sk_catalogue *cat,
 }
 
 int sk_cat_make_room(struct sk_catalogue *cat, uint64_t bytes, uint64_t fds,
-		     const struct sk_cat_job *job, struct sk_err *err)
+		     enum sk_cat_turn until, const struct sk_cat_job *job,
+		     struct sk_err *err)
 {
 	const struct amount asked = { bytes, fds };
-	const struct account all = { NULL, { cat->budget, cat->budget_fds } };
+	const struct account all = {
+		NULL, { cat->budget, cat->budget_fds }, until };
 	const struct account user = {
-		&job->uid, { cat->user_budget, cat->user_fds } };
+		&job->uid, { cat->user_budget, cat->user_fds }, until };
 	bool bounded = job->uid && job->uid != cat->owner;
 	int evicted = 0, r;
 

@@ -16,13 +16,63 @@ static bool counts(const struct sk_cat_snapshot *s)
 	return run && run->apart;
 }
 
+/* ---- what a run began with ---- */
+
+void sk_cat_run_began(const struct sk_cat_run *run,
+		      const struct sk_cat_begun *with)
+{
+	struct sk_cat_job *job = run->job;
+
+	if (!with->run || run->number < job->begun.by)
+		return;
+	job->begun = *with;
+	job->begun.by = run->number;
+	job->changes++;
+}
+
+static bool is_begun(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_begun *b = &s->job->begun;
+
+	return b->run && !sk_cat_order(b->run, b->run_id, b->step, s);
+}
+
+bool sk_cat_passed_over(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_begun *b = &s->job->begun;
+
+	return b->newest && s->run < b->by &&
+	       sk_cat_order(b->run, b->run_id, b->step, s) < 0 &&
+	       !sk_cat_complete(s) && !sk_cat_undecided(s);
+}
+
+bool sk_cat_begun_with(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_snapshot *newest;
+
+	if (!is_begun(s))
+		return false;
+	newest = sk_cat_newest(s->job);
+	return !newest || newest->run < s->job->begun.by;
+}
+
+/* ---- the newest ---- */
+
+/* Of what all nodes had, it is the newest that was whole. */
+static bool is_whole_elsewhere(const struct sk_cat_snapshot *s)
+{
+	return s->job->begun.newest && is_begun(s);
+}
+
 struct sk_cat_snapshot *sk_cat_newest(const struct sk_cat_job *job)
 {
 	struct sk_cat_snapshot *s, *local = NULL;
 
 	sk_link_each(s, &job->snapshots, link) {
 		job->catalogue->visits++;
-		if (counts(s))
+		if (sk_cat_passed_over(s))
+			continue;
+		if (counts(s) || is_whole_elsewhere(s))
 			return s;
 		if (!local && sk_cat_local(s))
 			local = s;
@@ -50,7 +100,7 @@ newest_for(const struct sk_cat_snapshot *s)
 		if (own->run < s->run)
 			break;
 		if (own->run == s->run && own->run_id == s->run_id &&
-		    counts(own))
+		    counts(own) && !sk_cat_passed_over(own))
 			return own;
 	}
 	return NULL;
@@ -61,6 +111,11 @@ static bool awaits_disk(const struct sk_cat_snapshot *s)
 	return s->job->catalogue->has_store && s->wanted &&
 	       !s->hopeless_on_disk && !sk_cat_on_disk(s);
 }
+
+/* ---- what stays ---- */
+
+static const char newest_complete[] = "the newest complete snapshot";
+static const char begun_with[] = "what its job was restored from";
 
 const char *sk_cat_protected(const struct sk_cat_snapshot *s)
 {
@@ -74,7 +129,7 @@ const char *sk_cat_protected(const struct sk_cat_snapshot *s)
 		return "pinned";
 	newest = newest_for(s);
 	if (s == newest)
-		return "the newest complete snapshot";
+		return newest_complete;
 	/* A disk that fails must not take the slots as well: a newer snapshot
 	 * is complete, and is tried in its stead. */
 	if (!s->failed && awaits_disk(s)) {
@@ -83,11 +138,47 @@ const char *sk_cat_protected(const struct sk_cat_snapshot *s)
 		if (sk_cat_undecided(s))
 			return "not known to be complete yet";
 	}
+	if (sk_cat_passed_over(s))
+		return NULL;
 	if (is_newer(s, newest) && !sk_cat_hopeless(s))
 		return "newer than the newest complete snapshot, and may "
 		       "still become complete";
-	return NULL;
+	return sk_cat_begun_with(s) ? begun_with : NULL;
 }
+
+/* It is of a life before, and all ranks that this one has here have sealed
+ * something: who restored together had all ranks registered. Where slots are
+ * as few as that takes, no other would ever follow. */
+static bool is_followed(const struct sk_cat_snapshot *newest)
+{
+	const struct sk_cat_job *job = newest->job;
+	const struct sk_cat_snapshot *s;
+
+	if (newest->run >= job->begun.by)
+		return false;
+	sk_link_each(s, &job->snapshots, link) {
+		job->catalogue->visits++;
+		if (s->run < job->begun.by)
+			break;
+		if (sk_cat_local(s))
+			return true;
+	}
+	return false;
+}
+
+enum sk_cat_turn sk_cat_turn(const struct sk_cat_snapshot *s)
+{
+	const char *why = sk_cat_protected(s);
+
+	if (why == begun_with)
+		return SK_CAT_LAST;
+	if (why)
+		return why == newest_complete && is_followed(s) ?
+		       SK_CAT_FOLLOWED : SK_CAT_STAYS;
+	return sk_cat_passed_over(s) ? SK_CAT_FIRST : SK_CAT_AS_OLD;
+}
+
+/* ---- disk, and what is in use ---- */
 
 bool sk_cat_flushable(const struct sk_cat_snapshot *s)
 {

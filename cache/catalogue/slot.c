@@ -61,19 +61,26 @@ static bool is_older(const struct sk_cat_snapshot *s,
 	return sk_cat_order(s->run, s->run_id, s->step, than) < 0;
 }
 
-/* A free slot, else the one with this rank's oldest image that may go. */
+/* A free slot, else of those that may go first the one with this rank's oldest
+ * image. */
 static struct sk_cat_slot *choose_slot(const struct sk_cat_state *state)
 {
+	enum sk_cat_turn turn, first = SK_CAT_STAYS;
 	struct sk_cat_slot *slot, *oldest = NULL;
 
 	sk_link_each(slot, &state->slots, link) {
 		if (slot->use == SK_CAT_FREE)
 			return slot;
-		if (slot->use != SK_CAT_SEALED ||
-		    sk_cat_protected(slot->snapshot))
+		turn = slot->use == SK_CAT_SEALED ?
+		       sk_cat_turn(slot->snapshot) : SK_CAT_STAYS;
+		if (turn == SK_CAT_STAYS)
 			continue;
-		if (!oldest || is_older(slot->snapshot, oldest->snapshot))
+		if (!oldest || turn < first ||
+		    (turn == first && is_older(slot->snapshot,
+					       oldest->snapshot))) {
 			oldest = slot;
+			first = turn;
+		}
 	}
 	return oldest;
 }

@@ -65,7 +65,8 @@ struct sk_cat_snapshot *sk_cat_snapshot_find(const struct sk_cat_job *job,
 			continue;
 		if (sk_cat_complete(s))
 			return s;
-		if (!first)
+		if (!first || (sk_cat_passed_over(first) &&
+			       !sk_cat_passed_over(s)))
 			first = s;
 	}
 	return first;

@@ -120,12 +120,23 @@ struct sk_wire_hello_reply {
 #define SK_REGISTER_LATER (1u << 0)
 /* It says what is to stay of the job on disk. */
 #define SK_REGISTER_RETAIN (1u << 1)
+/* It says what its run began with, since it restored that. */
+#define SK_REGISTER_BEGUN (1u << 2)
+/* What is newer of the runs before was found incomplete, with what all agents
+ * of the job had. */
+#define SK_REGISTER_NEWEST (1u << 3)
 /* struct sk_retention. */
 struct sk_wire_retention {
 	uint32_t keep_last;
 	uint32_t keep_every;
 	uint64_t keep_age_s;
 	uint64_t keep_bytes;
+};
+/* A snapshot. */
+struct sk_wire_begun {
+	uint64_t run;
+	uint64_t run_id;
+	int64_t step;
 };
 struct sk_wire_register {
 	struct sk_wire_id id;	/* job, run (0: number it), run_id (not 0: that
@@ -138,6 +149,7 @@ struct sk_wire_register {
 	int32_t numa_node;
 	uint32_t flags;
 	struct sk_wire_retention retention;	/* with SK_REGISTER_RETAIN */
+	struct sk_wire_begun begun;	/* with SK_REGISTER_BEGUN */
 };
 struct sk_wire_register_reply {
 	uint64_t state;

@@ -14,6 +14,10 @@ const struct sk_wire_change sk_wire_changes[] = {
 	{ .since = 6, .type = SK_MSG_LIST, .name = "looking", .reply = true,
 	  .needed = true, .bits = UINT32_MAX,
 	  .offset = offsetof(struct sk_msg, body.list_reply.looking) },
+	/* Who does not say what it began with has it kept as any other. */
+	{ .since = 6, .type = SK_MSG_REGISTER, .name = "flags",
+	  .bits = SK_REGISTER_BEGUN | SK_REGISTER_NEWEST,
+	  .offset = offsetof(struct sk_msg, body.reg.flags) },
 	/* Nobody reads the device slot of one who could not be told. */
 	{ .since = 6, .type = SK_MSG_SLOT, .name = "no_device", .reply = true,
 	  .bits = UINT32_MAX,

@@ -102,6 +102,7 @@ static int attempt_all(struct sk_restoring *rs)
 		past = rs->past;
 		if (!passes_over(r) || rs->step != SK_LATEST)
 			break;
+		rs->doubtful |= r != -ENODATA || rs->stale_anywhere;
 		rs->moving = is_moving(rs, &rs->offers[i]);
 		if (rs->moving)
 			return say_went(rs);
@@ -206,6 +207,23 @@ static void release(struct sk_restoring *rs)
 	free(rs->text);
 }
 
+/* Nobody goes back to what is newer, where any would have done, and what each
+ * node has counted. What is brought back for its names alone is only read. */
+static void note_begun(const struct sk_restoring *rs)
+{
+	if (rs->names)
+		return;
+	rs->state->begun = (struct sk_begun){
+		.run = rs->report.run, .run_id = rs->report.run_id,
+		.step = rs->report.step,
+		.newest = rs->step == SK_LATEST && !rs->run && !rs->run_id &&
+			  !(rs->flags & (SK_RESTORE_MEMORY_ONLY |
+					 SK_RESTORE_DISK_ONLY)) &&
+			  (rs->apart || rs->n_nodes == 1) &&
+			  !rs->gaps_anywhere && !rs->doubtful,
+	};
+}
+
 static int restore(struct sk_restoring *rs)
 {
 	uint64_t began = now(rs);
@@ -222,6 +240,8 @@ static int restore(struct sk_restoring *rs)
 		sk_agent_comm_leave(&rs->agent_comm);
 	if (r < 0)
 		r = sk_restore_say(rs, r);
+	else
+		note_begun(rs);
 	release(rs);
 	pthread_mutex_unlock(&rs->state->lock);
 	return r;
@@ -271,6 +291,25 @@ void sk_restore_room(struct sk_state *state)
 	if (state->n_locals && !(state->job.flags & SK_JOB_READER))
 		(void)sk_state_register(state, true, sk_until(state->sk),
 					NULL);
+	pthread_mutex_unlock(&state->lock);
+}
+
+struct sk_begun sk_restore_begun(struct sk_state *state)
+{
+	struct sk_begun begun;
+
+	pthread_mutex_lock(&state->lock);
+	begun = state->begun;
+	pthread_mutex_unlock(&state->lock);
+	return begun;
+}
+
+void sk_restore_begin_with(struct sk_state *state,
+			   const struct sk_begun *begun)
+{
+	pthread_mutex_lock(&state->lock);
+	state->begun = *begun;
+	state->begun.by_id = 0;
 	pthread_mutex_unlock(&state->lock);
 }
 

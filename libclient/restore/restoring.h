@@ -252,6 +252,8 @@ struct sk_restoring {
 	bool cut;			/* the last one ended at its limit */
 	bool older;			/* so did some rank's */
 	struct sk_restore_offer past;	/* the last one that was tried */
+	bool doubtful;			/* one that was passed over may be whole
+					 * another time */
 	bool gaps_anywhere;		/* some rank could not look */
 	struct sk_restore_node *nodes;
 	int32_t n_nodes, node;		/* this rank's */

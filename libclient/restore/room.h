@@ -18,4 +18,12 @@ int sk_restore_first(struct sk_state *state, int64_t step,
 /** That. What fails is told by the snapshot that misses it. */
 void sk_restore_room(struct sk_state *state);
 
+/** What the state restored last; run 0: nothing. */
+struct sk_begun sk_restore_begun(struct sk_state *state);
+/** The run that the state is in, or enters, goes on from that: where another
+ * state restored it, or nothing that is newer came into question. Before
+ * sk_restore_room(). */
+void sk_restore_begin_with(struct sk_state *state,
+			   const struct sk_begun *begun);
+
 #endif

@@ -96,6 +96,19 @@ static void put_retention(const struct sk_job *job, struct sk_wire_register *q)
 	};
 }
 
+/* With the first slots since it restored; later in the same run, for the agent
+ * may be another one that was not told. */
+static void put_begun(const struct sk_state *state, bool slots,
+		      struct sk_wire_register *q)
+{
+	const struct sk_begun *b = &state->begun;
+
+	if (!b->run || (b->by_id ? b->by_id != state->run_id : !slots))
+		return;
+	q->flags |= SK_REGISTER_BEGUN | (b->newest ? SK_REGISTER_NEWEST : 0);
+	q->begun = (struct sk_wire_begun){ b->run, b->run_id, b->step };
+}
+
 static void fill_request(struct sk_state *state, bool slots,
 			 struct sk_wire_register *q)
 {
@@ -112,6 +125,7 @@ static void fill_request(struct sk_state *state, bool slots,
 		q->numa_node = sk_numa_node_here();
 	q->flags = slots ? 0 : SK_REGISTER_LATER;
 	put_retention(&state->job, q);
+	put_begun(state, slots, q);
 	for (int k = 0; k < 2; k++)
 		if (state->layouts[k]) {
 			q->header_bytes[k] = state->layouts[k]->header_bytes;
@@ -139,6 +153,8 @@ static int ask_register(struct sk_state *state, bool slots, uint64_t until_ns,
 	state->id = msg.body.reg_reply.state;
 	sk_state_set_run(state, msg.body.reg_reply.run,
 			 msg.body.reg_reply.run_id);
+	if (slots && !state->begun.by_id)
+		state->begun.by_id = state->run_id;
 	state->slot_bytes = msg.body.reg_reply.slot_bytes;
 	/* Inherited ones are not asked for, and may be there all the same. */
 	*ret_slots = slots ? msg.body.reg_reply.slots : 0;

@@ -40,6 +40,14 @@ struct sk_ahead {
 	struct sk_conn_ahead request;
 };
 
+/** What was restored, and the run that began with it. */
+struct sk_begun {
+	uint64_t run, run_id;	/* the snapshot; run 0: none */
+	int64_t step;
+	bool newest;		/* what is newer was found incomplete */
+	uint64_t by_id;		/* the run's; 0: it has no slots yet */
+};
+
 /** Bytes of what a rank says in one step of a restore: restore/agree.h. */
 #define SK_SAID_BYTES 256u
 
@@ -65,6 +73,7 @@ struct sk_state {
 	uint64_t instance;	/* of the agent it is registered with */
 	uint64_t generation;	/* of the connection it is registered on */
 	uint64_t run, run_id;	/* which the agent told; as the first ones */
+	struct sk_begun begun;
 	uint64_t slot_bytes;
 	uint32_t n_slots;
 	struct sk_slot_map *slots;

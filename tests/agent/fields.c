@@ -23,10 +23,17 @@ struct field {
 	{ SK_MSG_##type, offsetof(struct sk_msg, body.member.field), (bits), \
 	  #field }
 
+#if SK_WIRE_VERSION >= 6
+#define REGISTER_FLAGS							\
+	(SK_REGISTER_LATER | SK_REGISTER_RETAIN | SK_REGISTER_BEGUN |	\
+	 SK_REGISTER_NEWEST)
+#else
+#define REGISTER_FLAGS (SK_REGISTER_LATER | SK_REGISTER_RETAIN)
+#endif
+
 static const struct field fields[] = {
 	FIELD(HELLO, hello, flags, ~0u),
-	FIELD(REGISTER, reg, flags, ~(SK_REGISTER_LATER |
-				      SK_REGISTER_RETAIN)),
+	FIELD(REGISTER, reg, flags, ~REGISTER_FLAGS),
 	FIELD(PREPARE, prepare, reserved, ~0u),
 	FIELD(SLOT, slot, reserved, ~0u),
 	FIELD(SLOT, slot, flags, ~(SK_SLOT_FLUSH | SK_SLOT_NO_FLUSH |
@@ -114,6 +121,29 @@ static void check_registration(int sock)
 		      "\"%s\" does not say \"%s\"", rig_why(&msg),
 		      bad[i].named);
 	}
+}
+
+/* What cannot have been restored. */
+static void check_begun(int sock)
+{
+#if SK_WIRE_VERSION >= 6
+	static const struct sk_wire_begun bad[] = {
+		{ 0, 1, 1 }, { (uint64_t)INT64_MAX, 1, 1 }, { 1, 1, -1 },
+	};
+	struct sk_msg msg;
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(bad); i++) {
+		msg = (struct sk_msg){ .type = SK_MSG_REGISTER, .body.reg = {
+			.id = { .job = "fields", .world = 1 }, .slots = 2,
+			.flags = SK_REGISTER_BEGUN, .begun = bad[i] } };
+		CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL),
+			     -EINVAL, &msg);
+		CHECK(strstr(rig_why(&msg), "began with"), "%s",
+		      rig_why(&msg));
+	}
+#else
+	(void)sock;
+#endif
 }
 
 /* A header longer than its layout's, by a page: it is of another one. */
@@ -229,6 +259,7 @@ int main(int argc, char **argv)
 		}
 	}
 	check_registration(sock);
+	check_begun(sock);
 	check_length(&rig, sock);
 	check_readers(sock);
 	check_twice(&rig);

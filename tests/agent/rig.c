@@ -259,6 +259,21 @@ static int map_slot(struct rank *r, uint32_t slot)
 }
 
 /* REGISTER, of the state that it is already if there is one. */
+static void put_begun(const struct rank_options *o,
+		      struct sk_wire_register *reg)
+{
+#if SK_WIRE_VERSION >= 6
+	if (!o->of)
+		return;
+	reg->flags |= SK_REGISTER_BEGUN | (o->newest ? SK_REGISTER_NEWEST : 0);
+	reg->begun = (struct sk_wire_begun){ o->of->run, o->of->run_id,
+					     o->begun };
+#else
+	CHECK(!o->of, "nobody can say so");
+	(void)reg;
+#endif
+}
+
 static int do_register(struct rank *r, const struct rank_options *o,
 		       uint32_t flags)
 {
@@ -284,6 +299,7 @@ static int do_register(struct rank *r, const struct rank_options *o,
 	reg->retention.keep_last = o->keep_last;
 	reg->flags |= o->keep_last ? SK_REGISTER_RETAIN : 0;
 	reg->numa_node = -1;
+	put_begun(o, reg);
 	fd = headers_fd(r);
 	status = rig_call(r->sock, &r->msg, &fd, 1, NULL, NULL);
 	close(fd);

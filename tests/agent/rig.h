@@ -82,6 +82,10 @@ struct rank_options {
 	bool replicated;
 	unsigned more;		/* tensors of one element beside it */
 	unsigned salt;		/* stands in their names */
+	const struct rank *of;	/* not NULL: it has restored a step of that
+				 * one's run; */
+	int64_t begun;		/* this one, */
+	bool newest;		/* and what is newer is not whole */
 };
 
 /** Connects and registers; the status. */

@@ -797,6 +797,168 @@ Test(catalogue, who_shares_a_store_is_not_waited_for)
 	end(&b);
 }
 
+/* ---- what a run began with ---- */
+
+/* For so many slots. */
+static int make_room(struct bench *b, unsigned n, enum sk_cat_turn until,
+		     struct sk_err *err)
+{
+	return sk_cat_make_room(&b->cat, n * 8192, 0, until, job_of(b), err);
+}
+
+/* One of two ranks, with steps up to @last of a run that has ended, and in its
+ * next life, with @slots of its own. */
+static struct sk_cat_state *come_back(struct bench *b, int64_t last,
+				      unsigned slots)
+{
+	struct sk_cat_state *s;
+
+	start(b);
+	s = enter(b, 0, 0, 2, 3);
+	for (int64_t step = last - 2; step <= last; step++)
+		snap(b, s, step);
+	sk_cat_state_end(s);
+	cr_assert_eq(sk_cat_newest(job_of(b)), find(b, 1, last));
+	return enter(b, 0, 0, 2, slots);
+}
+
+static void begin(struct bench *b, const struct sk_cat_state *state,
+		  uint64_t run, int64_t step, bool newest)
+{
+	const struct sk_cat_begun with = {
+		.run = run, .run_id = find(b, run, step)->run_id,
+		.step = step, .newest = newest };
+
+	sk_cat_run_began(state->run, &with);
+}
+
+/* The other node is a step behind: what both had stays until there is more of
+ * the new life than one step of this node's, and what is newer goes first. */
+Test(catalogue, what_all_nodes_had_stays)
+{
+	struct sk_cat_state *next;
+	struct sk_err err;
+	struct bench b;
+
+	next = come_back(&b, 10, 2);
+	cr_assert_eq(sk_cat_turn(find(&b, 1, 10)), SK_CAT_STAYS);
+	begin(&b, next, 1, 9, true);
+	cr_assert_eq(sk_cat_newest(job_of(&b)), find(&b, 1, 9));
+	cr_assert_eq(sk_cat_snapshot_find(job_of(&b), 0, 0, -1),
+		     find(&b, 1, 9));
+	cr_assert_str_eq(sk_cat_protected(find(&b, 1, 9)),
+			 "the newest complete snapshot");
+	cr_assert(sk_cat_passed_over(find(&b, 1, 10)));
+	cr_assert_null(sk_cat_protected(find(&b, 1, 10)));
+	b.cat.budget = b.cat.used;
+	cr_assert_eq(make_room(&b, 1, SK_CAT_AS_OLD, &err), 1);
+	cr_assert(!find(&b, 1, 10) && find(&b, 1, 8));
+	snap(&b, next, 10);
+	cr_assert_eq(sk_cat_newest(job_of(&b)), find(&b, 1, 9));
+	snap(&b, next, 11);
+	cr_assert_eq(sk_cat_newest(job_of(&b)), find(&b, 2, 11));
+	cr_assert_null(sk_cat_protected(find(&b, 1, 9)));
+	end(&b);
+}
+
+/* Who dies again before that begins with it once more, and what the life in
+ * between had goes as well. */
+Test(catalogue, what_all_nodes_had_stays_again)
+{
+	struct sk_cat_state *next;
+	struct bench b;
+
+	next = come_back(&b, 10, 3);
+	begin(&b, next, 1, 9, true);
+	snap(&b, next, 10);
+	snap(&b, next, 11);
+	sk_cat_state_end(next);
+	cr_assert_eq(sk_cat_newest(job_of(&b)), find(&b, 2, 11));
+	next = enter(&b, 0, 0, 2, 2);
+	begin(&b, next, 1, 9, true);
+	cr_assert_eq(next->run->number, 3);
+	cr_assert_eq(sk_cat_newest(job_of(&b)), find(&b, 1, 9));
+	cr_assert_eq(sk_cat_turn(find(&b, 2, 10)), SK_CAT_FIRST);
+	cr_assert_eq(sk_cat_turn(find(&b, 2, 11)), SK_CAT_FIRST);
+	end(&b);
+}
+
+/* All slots that a rank has hold what it began with, and the first one since:
+ * the third one comes about all the same. */
+Test(catalogue, what_a_run_began_with_is_in_nobodys_way)
+{
+	const uint64_t kinds[2] = { 8192, 0 };
+	struct sk_cat_state *next;
+	struct sk_cat_slot *slot;
+	struct bench b;
+
+	next = come_back(&b, 10, 0);
+	begin(&b, next, 1, 9, true);
+	sk_cat_evict_memory(find(&b, 1, 8));
+	while (next->n_slots < 2)
+		cr_assert(sk_cat_slot_adopt(next, kinds, NULL));
+	cr_assert_eq(fill(next, 10, &slot), 0);
+	cr_assert(!find(&b, 1, 10), "what is passed over goes first");
+	seal(&b, slot);
+	cr_assert_eq(sk_cat_turn(find(&b, 1, 9)), SK_CAT_FOLLOWED);
+	cr_assert(sk_cat_protected(find(&b, 1, 9)));
+	cr_assert_eq(fill(next, 11, &slot), 0);
+	cr_assert(!find(&b, 1, 9));
+	end(&b);
+}
+
+/* A step that somebody named is not the newest for that: what is, stays; and
+ * the other one as long as there is something else to go. */
+Test(catalogue, what_was_asked_for_goes_last)
+{
+	struct sk_cat_state *next;
+	struct sk_err err;
+	struct bench b;
+
+	next = come_back(&b, 10, 2);
+	begin(&b, next, 1, 8, false);
+	cr_assert_eq(sk_cat_newest(job_of(&b)), find(&b, 1, 10));
+	cr_assert_eq(sk_cat_turn(find(&b, 1, 10)), SK_CAT_STAYS);
+	cr_assert_eq(sk_cat_turn(find(&b, 1, 9)), SK_CAT_AS_OLD);
+	cr_assert_eq(sk_cat_turn(find(&b, 1, 8)), SK_CAT_LAST);
+	cr_assert_str_eq(sk_cat_protected(find(&b, 1, 8)),
+			 "what its job was restored from");
+	b.cat.budget = b.cat.used;
+	cr_assert_eq(make_room(&b, 1, SK_CAT_AS_OLD, &err), 1);
+	cr_assert(find(&b, 1, 8) && !find(&b, 1, 9));
+	cr_assert_eq(make_room(&b, 2, SK_CAT_AS_OLD, &err), -ENOMEM);
+	cr_assert_eq(make_room(&b, 2, SK_CAT_LAST, &err), 1);
+	cr_assert(!find(&b, 1, 8) && find(&b, 1, 10));
+	end(&b);
+}
+
+/* Nor is what is whole passed over, or what comes of a run that nobody has
+ * judged; and a life before has no say any more. */
+Test(catalogue, nothing_whole_is_passed_over)
+{
+	struct sk_cat_state *next, *old;
+	struct bench b;
+
+	next = come_back(&b, 10, 2);
+	old = next;
+	snap(&b, next, 20);
+	snap(&b, next, 21);
+	sk_cat_state_end(next);
+	next = enter(&b, 0, 0, 2, 2);
+	begin(&b, next, 1, 9, true);
+	cr_assert_eq(store_as(&b, 2, find(&b, 2, 21)->run_id, 21, 1, 0, NULL),
+		     0);
+	cr_assert(sk_cat_complete(find(&b, 2, 21)));
+	cr_assert(!sk_cat_passed_over(find(&b, 2, 21)));
+	cr_assert(sk_cat_passed_over(find(&b, 2, 20)));
+	cr_assert_eq(sk_cat_newest(job_of(&b)), find(&b, 2, 21));
+	begin(&b, old, 1, 10, true);
+	cr_assert_eq(job_of(&b)->begun.step, 9, "of an older run");
+	snap(&b, next, 10);
+	cr_assert(!sk_cat_passed_over(find(&b, 3, 10)));
+	end(&b);
+}
+
 /* Replicas of the others cover what a dead rank did not save. */
 Test(catalogue, replicas_cover)
 {
@@ -862,13 +1024,11 @@ Test(catalogue, room)
 	sk_cat_state_end(dead);
 	b.cat.budget = b.cat.used;
 	/* A free slot and an old image can go, the newest cannot. */
-	cr_assert_eq(sk_cat_make_room(&b.cat, 3 * 8192, 0, job_of(&b), &err),
-		     -ENOMEM);
+	cr_assert_eq(make_room(&b, 3, SK_CAT_LAST, &err), -ENOMEM);
 	cr_assert(strstr(err.text, "job 24.0 KiB"), "%s", err.text);
 	cr_assert(find(&b, 1, 1), "nothing goes for nothing");
-	cr_assert_eq(sk_cat_make_room(&b.cat, 8192, 0, job_of(&b), &err), 0);
-	cr_assert_eq(sk_cat_make_room(&b.cat, 2 * 8192, 0, job_of(&b), &err),
-		     1);
+	cr_assert_eq(make_room(&b, 1, SK_CAT_AS_OLD, &err), 0);
+	cr_assert_eq(make_room(&b, 2, SK_CAT_AS_OLD, &err), 1);
 	cr_assert(!find(&b, 1, 1));
 	cr_assert(find(&b, 1, 2));
 	cr_assert_eq(b.released, 2);
