@@ -61,6 +61,7 @@ static int add_step(struct tally *t, const struct sk_cat_snapshot *s)
 		.run = s->run, .run_id = s->run_id, .step = s->step,
 		.world = s->world, .on_disk = sk_cat_on_disk(s),
 		.pinned = s->pinned,
+		.passed = sk_cat_passed_over(s),
 		.in_use = s->leases || s->flushing || s->filling ||
 			  s->known.disk_undecided || sk_cat_flushable(s),
 		.ranks_at = t->n_words,

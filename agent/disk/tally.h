@@ -22,6 +22,7 @@ struct tally_step {
 	int32_t world;
 	bool on_disk;			/* complete there */
 	bool pinned;
+	bool passed;			/* sk_cat_passed_over() */
 	bool in_use;			/* read, written, to be written, or
 					 * nobody can tell yet */
 	uint64_t bytes;			/* of the images */

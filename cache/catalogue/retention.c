@@ -196,7 +196,7 @@ static bool is_replaced(const struct retaining *r, size_t i, size_t by)
 	while (i-- && newer < most && same < (full ? by : most)) {
 		const struct sk_retain_step *than = &r->steps[i];
 
-		if (r->strange[i])
+		if (r->strange[i] || than->passed)
 			continue;
 		same += has_ranks_of(than, s);
 		newer += has_ranks_of(than, s) ||

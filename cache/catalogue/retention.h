@@ -16,7 +16,7 @@
  *   which no step ever is complete, keeps the last ones of its ranks, and on
  *   one that is shared a node may fall behind. It keeps RETAIN_APART at least:
  *   the newest one that is whole may be the one before, which the others' stores
- *   have as their newest.
+ *   have as their newest. What a restart passed over is not counted for that.
  *   Those at keep_every stay there, too.
  * - What is pinned or in use stays, and so does what a stranger wrote: a run
  *   of a number that another run has as well.
@@ -40,6 +40,8 @@ struct sk_retain_step {
 	bool pinned;
 	bool in_use;		/* read, written, or to be written */
 	bool living;		/* ranks of its run live */
+	bool passed;		/* incomplete wherever anything of it is:
+				 * sk_cat_passed_over() */
 	bool ours;		/* the run is known not to be a stranger's */
 	uint64_t bytes;		/* 0: not known */
 	uint64_t written_ns;	/* when it was last written to */

@@ -170,6 +170,19 @@ Test(retention, a_node_of_its_own_keeps_one_for_those_behind)
 	expect(&l, "..xx");
 }
 
+/* What a restart passed over takes no other's place. */
+Test(retention, a_node_of_its_own_does_not_count_what_nobody_goes_back_to)
+{
+	struct list l = { .n = 0 };
+
+	add(&l, 2, 10, 2, 1);
+	add(&l, 1, 10, 2, 1)->passed = true;
+	add(&l, 1, 9, 2, 1);
+	add(&l, 1, 8, 2, 1);
+	(void)decide(&l, (struct sk_retention){ .keep_last = 1 });
+	expect(&l, "...x");
+}
+
 /* On a shared store a node may be behind the others. */
 Test(retention, steps_wait_for_a_node_that_is_behind)
 {
@@ -334,7 +347,7 @@ static bool replaced(const struct list *l, size_t i, size_t by)
 	if (full(l, i) && by < SK_RETAIN_APART)
 		by = SK_RETAIN_APART;
 	for (size_t j = 0; j < i; j++) {
-		if (strange(l, j))
+		if (strange(l, j) || l->steps[j].passed)
 			continue;
 		theirs += covers(l, j, i);
 		others += !covers(l, j, i) && full(l, j) && !same(l, i, j);
@@ -417,6 +430,7 @@ static void draw_list(uint64_t *state, struct list *l)
 		s->ours = run == all && s->run_id == run;
 		s->pinned = !draw(state, 30);
 		s->in_use = !draw(state, 30);
+		s->passed = !s->complete && !draw(state, 8);
 		s->bytes = draw(state, 5);
 		s->written_ns = draw(state, 100) * SECOND;
 	}
