@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import signal
+import subprocess
 import time
 from typing import Any
 
@@ -18,6 +19,7 @@ import vcuda
 from harness import Logged, Nodes, run, start, wait
 from models import Holder, Shard, local_part, sharded, whole
 from shardkeep import NotFound, Timeout
+from shardkeep._tools import path as program
 from shardkeep.torch import Checkpointer, _comm, _links, _restore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -178,6 +180,65 @@ def test_steps_that_are_taken_back_on_all_nodes(nodes):
             run(1, _alone, nodes[node])
     run(4, _back, nodes, [0, 0, 1, 1], True)
     run(4, _back, nodes, [1, 0, 1, 0], False)
+
+
+def _end_apart(nodes: Nodes, goes_on: bool) -> None:
+    """Rank 0 is a step ahead. All are killed, or go on."""
+    model, optim = _job(True)
+    ck = Checkpointer(model, optim, job="far", raising=True, timeout=60,
+                      socket=_on(nodes, [0, 1]))
+    assert ck.restore() is None
+    _train(model, optim)
+    for step in (1, 2)[:2 - dist.get_rank()]:
+        ck.snapshot(step, wait=30, flush=False)
+        ck.wait(until="sealed")
+    dist.barrier()
+    if not goes_on:
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert ck.restore() == 1 and not _wrong(model, optim)
+    ck.prepare()
+    _only_the_step_of_all_stays(nodes)
+    ck.close()
+
+
+def _go_on_apart(nodes: Nodes) -> None:
+    model, optim = _job(False)
+    with Checkpointer(model, optim, job="far", raising=True, timeout=60,
+                      socket=_on(nodes, [0, 1])) as ck:
+        assert ck.restore() == 1 and not _wrong(model, optim)
+        _only_the_step_of_all_stays(nodes)
+
+
+def _only_the_step_of_all_stays(nodes: Nodes) -> None:
+    def evict(step: int) -> str:
+        return subprocess.run(
+            [program("cachectl"), "--socket", nodes[0], "evict",
+             f"far/{step}"], stderr=subprocess.PIPE, text=True).stderr
+
+    end = time.monotonic() + 60
+    while dist.get_rank() == 0 and (why := evict(2)):
+        assert time.monotonic() < end, why      # it is being flushed
+        time.sleep(0.05)
+    if dist.get_rank() == 0:
+        assert "the newest complete" in evict(1)
+    dist.barrier()
+
+
+def test_the_step_that_all_nodes_had_stays(nodes):
+    wait(start(2, _end_apart, nodes, False))
+    run(2, _go_on_apart, nodes)
+    run(2, _go_on_apart_again, nodes)
+
+
+def _go_on_apart_again(nodes: Nodes) -> None:
+    model, optim = _job(False)
+    with Checkpointer(model, optim, job="far", raising=True, timeout=60,
+                      socket=_on(nodes, [0, 1])) as ck:
+        assert ck.restore(source="memory") == 1
+
+
+def test_the_step_that_all_nodes_had_stays_where_they_go_back(nodes):
+    run(2, _end_apart, nodes, True)
 
 
 def _alone(socket: str) -> None:

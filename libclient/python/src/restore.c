@@ -24,19 +24,50 @@ const char state_restore_doc[] =
 	"leaves it to make_room() to ask for the memory of snapshots.";
 
 const char state_make_room_doc[] =
-	"make_room()\n--\n\n"
+	"make_room(begun, newest)\n--\n\n"
 	"Asks for the memory of snapshots, as restore() does at its end. What "
-	"fails is told by the snapshot that misses it.";
+	"fails is told by the snapshot that misses it. begun: what begun() of "
+	"this state gave, or of the one before it; newest: what is newer was "
+	"found incomplete, with what all ranks' agents have.";
 
-PyObject *state_make_room(PyObject *self, PyObject *args)
+const char state_begun_doc[] =
+	"begun()\n--\n\n"
+	"Run, its id and step of what was restored last; of run 0, nothing.";
+
+PyObject *state_begun(PyObject *self, PyObject *args)
 {
 	struct state *s = (struct state *)self;
+	struct sk_begun begun;
 
 	(void)args;
 	if (!state_usable(s))
 		return NULL;
 	s->busy++;
 	Py_BEGIN_ALLOW_THREADS
+	begun = sk_restore_begun(s->state);
+	Py_END_ALLOW_THREADS
+	s->busy--;
+	return Py_BuildValue("(KKL)", (unsigned long long)begun.run,
+			     (unsigned long long)begun.run_id,
+			     (long long)begun.step);
+}
+
+PyObject *state_make_room(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+	unsigned long long run, run_id;
+	struct sk_begun begun;
+	long long step;
+	int newest;
+
+	if (!PyArg_ParseTuple(args, "(KKL)p:make_room", &run, &run_id, &step,
+			      &newest) || !state_usable(s))
+		return NULL;
+	begun = (struct sk_begun){ .run = run, .run_id = run_id, .step = step,
+				   .newest = newest };
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	sk_restore_begin_with(s->state, &begun);
 	sk_restore_room(s->state);
 	Py_END_ALLOW_THREADS
 	s->busy--;

@@ -57,6 +57,8 @@ class Restore:
         #: The newest step of this rank's run, and whether any rank's goes
         #: beyond what was restored.
         self._newest, self.taken_back = newest, False
+        #: Whether what is newer was found incomplete, with what all have.
+        self.is_newest = False
         #: Whether names differ, and whether what optimizers have and the
         #: snapshot has not is let go for that.
         self._lacking = self._anew = False
@@ -75,6 +77,8 @@ class Restore:
 
     def run(self, step: int | None, flags: int, strict: bool) -> int | None:
         """The step that was restored; None on a first run."""
+        self.is_newest = step is None and not flags & (
+            _core.RESTORE_MEMORY_ONLY | _core.RESTORE_DISK_ONLY)
         for _ in range(LISTED_MOST):
             failed: Error | None = None
             for found in each(self._job, lambda: self._candidates(step)):
@@ -85,6 +89,7 @@ class Restore:
                 except PASSED_OVER as e:
                     log.warning("step %d cannot be restored: %s", found[1], e)
                     failed = failed or e
+                    self.is_newest &= isinstance(e, NotFound)
             if failed is not None:
                 raise failed
             if self._is_nothing(step, flags):
@@ -103,7 +108,10 @@ class Restore:
         """Runs and steps to try, the same on all ranks."""
         told = self._together(lambda: offers(self._client, self._job, step,
                                              self._worlds))
-        self.several = several(told) and links_available()
+        apart = several(told)
+        self.several = apart and links_available()
+        # What memory has in parts comes from nowhere without.
+        self.is_newest &= self.several or not apart
         if self.several:
             self._teller = Teller(
                 self._comm, [x["agent"] for x in told],

@@ -519,10 +519,11 @@ class Checkpointer:
                           self._kept, self._newest)
         found = restore.run(None if step == LATEST else step, flags, strict)
         self._several = restore.several
+        begun = self._state.begun()
         if restore.taken_back:
             self._begin_run(restore)
-        if found is not None:
-            self._state.make_room()     # when all else is done
+        if found is not None:           # and all else is done
+            self._state.make_room(begun, restore.is_newest)
             self.report = restore.report
             log.log(logging.INFO if self.rank == 0 else logging.DEBUG,
                     "job %s goes on after %s", self.job, self.report)
