@@ -229,10 +229,12 @@ static int wait_for_end(const struct sk_cuda_lane *lane, struct sk_err *err)
 		       "cuEventRecord", err);
 
 	if (r >= 0)
-		return failed(lane->device,
-			      driver->cuEventSynchronize(lane->end),
-			      "cuEventSynchronize", err);
-	(void)driver->cuStreamSynchronize(lane->stream);
+		r = failed(lane->device,
+			   driver->cuEventSynchronize(lane->end),
+			   "cuEventSynchronize", err);
+	/* Whatever failed: what was asked for is under way. */
+	if (r < 0)
+		(void)driver->cuStreamSynchronize(lane->stream);
 	return r;
 }
 

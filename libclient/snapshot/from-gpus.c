@@ -17,6 +17,13 @@ static int wait_mark(struct sk_gpu *gpu, struct sk_err *err)
 	return sk_cuda_mark_wait(gpu->copied, err);
 }
 
+/* A mark that could not be set is that of another snapshot, and one that could
+ * not be waited for tells nothing. */
+static int finish_lane(struct sk_gpu *gpu, struct sk_err *err)
+{
+	return sk_cuda_lane_finish(gpu->lane, err);
+}
+
 /* Of all the snapshot's GPUs, whatever came of the ones before: what was asked
  * for writes to the slot. Returns @r, or else the first error. */
 static int on_gpus(struct sk_copying *c, int r,
@@ -59,7 +66,10 @@ static int copy_ops(struct sk_copying *c,
 	r = on_gpus(c, r, set_mark);
 	if (r >= 0)
 		all_asked(c);
-	r = on_gpus(c, r, wait_mark);
+	if (r >= 0)
+		r = on_gpus(c, r, wait_mark);
+	if (r < 0)
+		(void)on_gpus(c, r, finish_lane);
 	for (uint32_t k = 0; k < w->n_units && r >= 0; k++)
 		if (w->ops[w->units[k].first].gpu >= 0)
 			sk_copying_unit_done(c, &w->units[k]);

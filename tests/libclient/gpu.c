@@ -395,6 +395,17 @@ static void no_driver(struct rank *rank)
 
 /* ---- what fails ---- */
 
+/* Where the end of its copies cannot be marked, or waited for, they are over
+ * all the same when the fence says so: the slot is another snapshot's then. */
+static void unmarked(struct gpu_rank *g, int64_t step, const char *call,
+		     uint64_t nth)
+{
+	g->cuda.fail(call, nth, 999);
+	CHECK(!gpu_snapshot(g, step, 0), "%s", sk_error());
+	refused(sk_fence(g->rank->state), -EIO, call);
+	CHECK(!gpu_count(g, "pending"), "it is copied after the fence");
+}
+
 static void failures(struct rank *rank)
 {
 	struct gpu_rank g;
@@ -412,6 +423,8 @@ static void failures(struct rank *rank)
 	g.cuda.fail("cuEventRecord", 1, 999);
 	refused(gpu_snapshot(&g, 4, 0), -EIO, "cuEventRecord");
 	gpu_complete(&g, 4);
+	unmarked(&g, 5, "cuEventRecord", 2);
+	unmarked(&g, 5, "cuEventSynchronize", 1);
 	g.cuda.fail("cuMemcpyHtoDAsync", 1, 999);
 	refused(rank_restore(rank, 4, 0, NULL), -EIO, "a copy to the device");
 	CHECK(!rank_restore(rank, 4, 0, NULL), "%s", sk_error());

@@ -183,11 +183,12 @@ VCU_API void vcudaRace(int on)
 }
 
 /* What there is: "events", "streams", "handles" of memory, and bytes: "locked",
- * "memory" with an address, "reserved" addresses, "modules" of code; what was:
- * "pageable" copies, bytes "out", "in", "across" and "hashed", "calls" of
- * any, "lazy" launches, which had to load their kernel first, "loads" of code by
- * the calling thread, and "busy" waits, of which the driver makes loops: for a stream, and for
- * an event that was not made for sleeping. */
+ * "memory" with an address, "reserved" addresses, "modules" of code, "pending"
+ * operations of streams; what was: "pageable" copies, bytes "out", "in",
+ * "across" and "hashed", "calls" of any, "lazy" launches, which had to load
+ * their kernel first, "loads" of code by the calling thread, and "busy" waits,
+ * of which the driver makes loops: for a stream, and for an event that was not
+ * made for sleeping. */
 VCU_API uint64_t vcudaCount(const char *what);
 VCU_API uint64_t vcudaCount(const char *what)
 {
@@ -209,6 +210,9 @@ VCU_API uint64_t vcudaCount(const char *what)
 		n = v->bytes_across;
 	else if (!strcmp(what, "hashed"))
 		n = v->bytes_hashed;
+	else if (!strcmp(what, "pending"))
+		for (struct CUstream_st *s = v->streams; s; s = s->next)
+			n += s->queued - s->done;
 	else if (!strcmp(what, "lazy"))
 		n = v->lazy;
 	else if (!strcmp(what, "loads"))

@@ -990,6 +990,26 @@ Test(lane, who_waits_sleeps)
 	sk_cuda_mark_free(mark);
 }
 
+/* What was asked for may write to what somebody lets go of then. */
+Test(lane, who_cannot_wait_by_an_event_waits_all_the_same)
+{
+	static const char *const names[] = { "cuEventRecord",
+					     "cuEventSynchronize" };
+	const struct sk_copy copy = {
+		.dst = f->here, .src = (const char *)(uintptr_t)f->there,
+		.run = PIECE, .bytes = PIECE };
+
+	if (!f->t.calls)
+		cr_skip_test("on a simulated driver only");
+	for (size_t i = 0; i < SK_ARRAY_SIZE(names); i++) {
+		f->t.fail(names[i], 1, 999);
+		cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, PIECE,
+					      f->lock, NULL), 0);
+		cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), -EIO);
+		cr_assert_eq(f->t.count("pending"), 0, "%s", names[i]);
+	}
+}
+
 Test(lane, a_mark_is_asked_whether_it_is_reached)
 {
 	struct trainer_gate gate;
