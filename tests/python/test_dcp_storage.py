@@ -5,6 +5,7 @@ framework's own are: cached plans, stagers, threads, many jobs, converters."""
 from __future__ import annotations
 
 import io
+import re
 import threading
 import warnings
 from typing import Any
@@ -213,3 +214,20 @@ def test_metadata_has_a_version(agent):
     saved = _save({"w": torch.ones(3)}, "version/1")
     reader = ShardkeepReader("version/1")
     assert saved.version == reader.read_metadata().version == "1.0.0"
+
+
+# ---- names ----
+
+@pytest.mark.parametrize("name", ["python:x", "dcp.bytes.z", "dcp.plan.0",
+                                  "a\0b", "a\nb", "\ud800"])
+def test_names_that_would_be_lost_are_refused(agent, name):
+    """By the save: a load would not find what is called so."""
+    with pytest.raises(CheckpointException, match=re.escape(repr(name))):
+        _save({name: torch.ones(2), "b": torch.ones(1)}, "names/1")
+    with pytest.raises(CheckpointException, match="no snapshot|no job|no comp"):
+        _load({"b": torch.zeros(1)}, "names/1")
+    if name.isprintable():      # objects are not called that
+        _save({name: "object", "b": torch.ones(1)}, "names/2")
+        found = {name: "", "b": torch.zeros(1)}
+        _load(found, "names/2")
+        assert found[name] == "object"

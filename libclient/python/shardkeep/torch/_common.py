@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -37,6 +38,28 @@ FROM_DTYPE = {n: t for t, n in TO_DTYPE.items()}
 #: The name in safetensors to torch.dtype.
 FROM_NAME = {s: getattr(torch, t) for t, s in _NAMES.items()
              if hasattr(torch, t)}
+
+
+def check_name(name: str, of_tensor: bool) -> None:
+    """Refuses what no tensor, or no object, can be called."""
+    taken = next((x for x in OBJECTS if name.startswith(x)), None)
+    if taken and of_tensor:
+        raise ValueError(f"{name!r} begins with {taken!r}, as what Shardkeep "
+                         "keeps of objects does; give it another name")
+    if any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
+        raise ValueError(f"the name {name!r} has control characters, or "
+                         "surrogates; give it another one")
+
+
+def wrote_to(tensors: Iterable[torch.Tensor]) -> None:
+    """Has autograd know what it did not see: who would go backward through
+    values that are no more is refused, and not given wrong gradients."""
+    found = list(tensors)
+    try:
+        torch.autograd.graph.increment_version(found)
+    except (AttributeError, TypeError):     # older ones take one
+        for t in found:
+            torch.autograd.graph.increment_version(t)
 
 
 #: Seconds that the library can be told: it has a word of milliseconds.

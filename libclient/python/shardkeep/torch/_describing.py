@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from .. import State
 from . import _device
 from ._aside import Aside
 from ._blobs import Blobs, rows_of
 from ._comm import Comm
+from ._common import wrote_to
 from ._describe import (Description, Meshes, describe, in_memory, is_whole,
                         locals_of, some_values, usual)
 from ._flat import FlatPart
@@ -62,6 +64,7 @@ class Describing:
         self._usual = usual(self._meshes)
         self._watch: Watch | None = None
         self._names: set[str] = set()
+        self._live: list[Any] = []      # what is called so
         self._whole: list[str] | None = None
         self._holders: dict[str, tuple[int, ...] | None] = {}
         self._values: dict[str, str] = {}
@@ -156,6 +159,13 @@ class Describing:
                                          if _device.is_device(x)]
         self.devices = _device.devices_of(self._on_devices)
         self._names = set(model) - (absent or set())
+        self._live = list(model.values())
+
+    def wrote(self) -> None:
+        """The library has written to what is described."""
+        self.aside.give()
+        wrote_to(x for t in self._live for x in (
+            *locals_of(t), *((t,) if isinstance(t, DTensor) else ())))
 
     def _apart(self, model: dict[str, Any]) -> set[str]:
         """What ranks have values of their own of, under one name: each keeps

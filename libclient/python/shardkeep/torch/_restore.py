@@ -325,7 +325,7 @@ class Restore:
         except Mismatch:
             self._lacking = True
             raise
-        self._describing.aside.give()
+        self._describing.wrote()
         return report
 
     def _load(self, strict: bool, suffices: bool) -> None:

@@ -24,7 +24,8 @@ from .. import (
 from . import _device
 from ._blobs import Blobs, are_apart
 from ._comm import Comm
-from ._common import lasting, milliseconds, number_of, step_of
+from ._common import (
+    check_name, lasting, milliseconds, number_of, step_of)
 from ._describing import Describing
 from ._kept import Kept
 from ._report import Report
@@ -83,6 +84,7 @@ def _check_named(what: str, objects: Any) -> None:
         if not isinstance(name, str):
             raise TypeError(f"{what} has an object under {name!r}: names are "
                             "strings")
+        check_name(name, False)
 
 
 class Checkpointer:

@@ -46,8 +46,8 @@ from torch.futures import Future
 from .. import LATEST, Client, _core, snapshots
 from . import _dcp_nodes, _device, _objects
 from ._common import (
-    BYTES, FROM_NAME, PLAN, SHARED, check_local, dtype_of, lasting,
-    made_to_last, milliseconds, resolved, step_of)
+    BYTES, FROM_NAME, PLAN, SHARED, check_local, check_name, dtype_of,
+    lasting, made_to_last, milliseconds, resolved, step_of, wrote_to)
 from ._reading import Alone, Question, described_bytes
 from ._dcp_states import STATES, key_of
 from ._together import absent_are_logged
@@ -460,6 +460,7 @@ def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
 
     for item in plan.items:
         fqn = item.index.fqn
+        check_name(fqn, item.type != WriteItemType.BYTE_IO)
         if item.type == WriteItemType.BYTE_IO:
             size = put_bytes(BYTES + fqn, bytearray(
                 _objects.dumps(_object_of(item, planner), fqn)))
@@ -691,6 +692,7 @@ class ShardkeepReader(_Named, StorageReader):
               (), 0, None, None, tuple(p), _device.ordinal_of(fqn, held[fqn]))
              for fqn, p in boxes.items() if p],
             [objects, *(w[2] for w in taken)]))
+        wrote_to(t for _, t, memory, *_ in taken if memory is t)
         for item, target, memory, *_ in taken:
             if memory is not target:
                 target.copy_(memory)

@@ -23,7 +23,7 @@ import torch
 from .. import FLUSH_NEVER, Client, Error, State, _core
 from . import _objects
 from ._common import (
-    BYTES, check_local, dtype_of, milliseconds, step_of)
+    BYTES, check_local, check_name, dtype_of, milliseconds, step_of)
 
 
 @contextlib.contextmanager
@@ -109,6 +109,7 @@ def import_checkpoint(path: str | os.PathLike[str], job: str, step: int, *,
     keep: list[Any] = []
     tensors = 0
     for name, value in read(path):
+        check_name(prefix + name, isinstance(value, torch.Tensor))
         if isinstance(value, torch.Tensor):
             t = check_local(name, value.detach())
             name = prefix + name
