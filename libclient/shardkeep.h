@@ -160,7 +160,7 @@ struct sk_state;
 #define SK_KEEP_ALL UINT32_MAX
 
 struct sk_job {
-	const char *name;	/**< [A-Za-z0-9._-]+, at most 128 */
+	const char *name;	/**< [A-Za-z0-9._-]{1,128}, not a dot first */
 	int32_t rank;
 	int32_t world;		/**< ranks in the job, at most 2^24 */
 	uint64_t run;		/**< this incarnation, at most 2^61, larger

@@ -89,12 +89,12 @@ static int claim(struct flush *f)
 	uid_t owner;
 	int r;
 
-	r = sk_store_owner(store, f->put.job, &owner, NULL);
+	r = sk_store_owner(store, f->put.job, &owner, &f->err);
 	if (r == -ENOENT)
 		return claim_new(f);
 	if (r < 0)
-		return sk_err_errno(&f->err, r, "cannot tell whose job \"%s\" "
-				    "on the store is", f->put.job);
+		return sk_err_prefix(&f->err, r, "cannot tell whose job \"%s\" "
+				     "on the store is", f->put.job);
 	f->lost = owner != f->uid;
 	if (f->lost)
 		return sk_err_set(&f->err, -EACCES, "the store holds a job "

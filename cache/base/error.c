@@ -26,6 +26,18 @@ int sk_err_set(struct sk_err *err, int r, const char *fmt, ...)
 	return r;
 }
 
+/* The reason stands at the end: of both together being too long it is the words
+ * before it that are cut, but for a third of the room. */
+static void make_room(char words[SK_ERR_MAX], size_t text)
+{
+	size_t most = SK_ERR_MAX / 3;
+
+	if (text + sizeof(": ") < SK_ERR_MAX - most)
+		most = SK_ERR_MAX - sizeof(": ") - text;
+	if (strlen(words) > most)
+		strcpy(words + most - strlen("..."), "...");
+}
+
 /* "words: @text". Both may be of the sentence that is replaced. */
 static void put_before(struct sk_err *err, const char *text, const char *fmt,
 		       va_list ap)
@@ -34,6 +46,7 @@ static void put_before(struct sk_err *err, const char *text, const char *fmt,
 
 	(void)vsnprintf(words, sizeof(words), fmt, ap);
 	(void)snprintf(old, sizeof(old), "%s", text);
+	make_room(words, strlen(old));
 	/* Cutting the end of a long sentence is what SK_ERR_MAX promises. */
 	if (snprintf(err->text, sizeof(err->text), "%s: %s", words, old) < 0)
 		err->text[0] = 0;

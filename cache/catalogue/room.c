@@ -2,6 +2,7 @@
 /* Catalogue, room: what slots take, and what may go to make room for others. */
 #include <assert.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/size.h"
 #include "catalogue/private.h"
@@ -198,26 +199,43 @@ static uint64_t left_of(uint64_t most, uint64_t used)
 	return used < most ? most - used : 0;
 }
 
-static int say_bytes(struct sk_catalogue *cat, uint64_t asked, uint64_t left,
+/* How much can be had, or that there is too much already: the budget may have
+ * been larger. */
+static void say_left(uint64_t asked, uint64_t kept,
+		     const struct account *account, char *buf, size_t size)
+{
+	uint64_t most = account->most.bytes;
+	char all[32], part[32];
+
+	sk_size_format(most, all, sizeof(all));
+	sk_size_format(kept > most ? kept : most - kept, part, sizeof(part));
+	if (kept > most)
+		(void)snprintf(buf, size, "%s, but %s that cannot go are more "
+			       "than the %s of %s; held by", asked ? " more" :
+			       "", part, account->uid ? "share" : "budget", all);
+	else if (account->uid)
+		(void)snprintf(buf, size, " more, but of the %s that one user "
+			       "may take only %s can be had; held by", all, part);
+	else
+		(void)snprintf(buf, size, " more, but of the budget of %s only %s "
+			       "can be had; held by", all, part);
+}
+
+static int say_bytes(struct sk_catalogue *cat, uint64_t asked, uint64_t kept,
 		     const struct account *account,
 		     const struct sk_cat_job *job, struct sk_err *err)
 {
-	char want[32], most[32], had[32], holders[280];
+	char want[32] = "the slots that it had", left[160], holders[280];
 
 	name_holders(cat, job, holders, sizeof(holders));
-	sk_size_format(asked, want, sizeof(want));
-	sk_size_format(account->most.bytes, most, sizeof(most));
-	sk_size_format(left, had, sizeof(had));
-	if (account->uid)
-		return sk_err_set(err, -EDQUOT, "job \"%.40s\" asked for %s "
-				  "more, but of the %s that one user may take "
-				  "only %s can be had; held by: %s; use fewer "
-				  "slots or give users more --user-memory",
-				  job->name, want, most, had, holders);
-	return sk_err_set(err, -ENOMEM, "job \"%.40s\" asked for %s more, "
-			  "but of the budget of %s only %s can be had; held by: "
-			  "%s; use fewer slots or give the agent more "
-			  "--memory", job->name, want, most, had, holders);
+	if (asked)
+		sk_size_format(asked, want, sizeof(want));
+	say_left(asked, kept, account, left, sizeof(left));
+	return sk_err_set(err, account->uid ? -EDQUOT : -ENOMEM, "job "
+			  "\"%.40s\" asked for %s%s: %s; use fewer "
+			  "slots or give %s", job->name, want, left,
+			  holders, account->uid ? "users more --user-memory" :
+			  "the agent more --memory");
 }
 
 static int say_fds(uint64_t asked, uint64_t left,
@@ -248,9 +266,8 @@ static int can_have(struct sk_catalogue *cat, const struct account *account,
 
 	assert(v.used.bytes >= v.free.bytes && v.used.fds >= v.free.fds);
 	if (!fits_in(kept.bytes, asked->bytes, most->bytes))
-		return say_bytes(cat, asked->bytes,
-				 left_of(most->bytes, kept.bytes), account,
-				 job, err);
+		return say_bytes(cat, asked->bytes, kept.bytes, account, job,
+				 err);
 	if (!fits_in(kept.fds, asked->fds, most->fds))
 		return say_fds(asked->fds, left_of(most->fds, kept.fds),
 			       account, job, err);

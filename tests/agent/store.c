@@ -391,7 +391,9 @@ static void test_damaged_owner(struct rig *rig)
 		snprintf(path, sizeof(path), "%s/owned/.owner", rig->store);
 		write_owner(path, "x\n");
 	}
-	CHECK(strstr(rig_why(&r.msg), "whose job"), "%s", rig_why(&r.msg));
+	CHECK(strstr(rig_why(&r.msg), "whose job") &&
+	      strstr(rig_why(&r.msg), "a user's number"), "%s",
+	      rig_why(&r.msg));
 	snprintf(owner, sizeof(owner), "%u\n", (unsigned)geteuid());
 	write_owner(path, owner);
 	CHECK_STATUS(rank_wait(&r, 2, 3, WAIT_MS), 0, &r.msg);

@@ -144,6 +144,7 @@ for command in show pin unpin evict flush list verify; do
 	expect 2 $command a/latest/3
 	expect 2 $command a/-1
 	expect 2 $command a@x/1
+	expect 2 $command a@0/1
 done
 expect 2 verify a 'no name'
 expect 2 export 'no name' "$dir/exported"

@@ -143,7 +143,8 @@ static int parse_parts(char *job, struct sk_wire_id *id)
 	run = strchr(job, '@');
 	if (run) {
 		*run++ = 0;
-		if (parse_u64(run, &id->run))
+		/* 0 would be any. */
+		if (parse_u64(run, &id->run) || !id->run)
 			return -EINVAL;
 	}
 	if (step && strcmp(step, "latest") != 0) {

@@ -159,3 +159,34 @@ Test(text, of_an_error_is_clean)
 		cr_assert(sk_text_character(s), "at %zu",
 			  (size_t)(s - err.text));
 }
+
+/* ---- sentences ---- */
+
+/* What a long path leaves no room for is not the reason. */
+Test(text, a_sentence_that_is_too_long_keeps_its_reason)
+{
+	char path[2 * SK_ERR_MAX];
+	struct sk_err err;
+
+	memset(path, 'p', sizeof(path) - 1);
+	path[sizeof(path) - 1] = 0;
+	for (size_t n = 0; n < sizeof(path); n++) {
+		const char *p = path + sizeof(path) - 1 - n;
+		bool fits = strlen("cannot open \"\": No such file or "
+				   "directory") + n < SK_ERR_MAX;
+
+		cr_assert_eq(sk_err_errno(&err, -ENOENT, "cannot open \"%s\"",
+					  p), -ENOENT);
+		cr_assert(strstr(err.text, fits ? "p\": No such file" : "...: "
+				 "No such file or directory") || !n, "%zu: %s",
+			  n, err.text);
+		cr_assert_eq(sk_err_prefix(&err, -EIO, "job"), -EIO);
+		cr_assert(!strncmp(err.text, "job: cannot open", 16), "%s",
+			  err.text);
+	}
+	/* Of a long reason, the words stay, and it begins. */
+	cr_assert_eq(sk_err_set(&err, -EIO, "because %s", path), -EIO);
+	cr_assert_eq(sk_err_prefix(&err, -EIO, "\"%s\"", path), -EIO);
+	cr_assert(strstr(err.text, "pp...: because ppp"), "%s", err.text);
+	cr_assert_eq(strlen(err.text), SK_ERR_MAX - 1);
+}

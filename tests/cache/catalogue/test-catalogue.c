@@ -1026,7 +1026,15 @@ Test(catalogue, room)
 	/* A free slot and an old image can go, the newest cannot. */
 	cr_assert_eq(make_room(&b, 3, SK_CAT_LAST, &err), -ENOMEM);
 	cr_assert(strstr(err.text, "job 24.0 KiB"), "%s", err.text);
+	cr_assert(strstr(err.text, "of the budget of 24.0 KiB only 16.0 KiB "
+			 "can be had; held by: job"), "%s", err.text);
 	cr_assert(find(&b, 1, 1), "nothing goes for nothing");
+	/* It was larger: who asks for nothing more is told that, too. */
+	b.cat.budget = 4096;
+	cr_assert_eq(make_room(&b, 0, SK_CAT_LAST, &err), -ENOMEM);
+	cr_assert(strstr(err.text, "the slots that it had, but 8.0 KiB that "
+			 "cannot go are more than the budget of 4.0 KiB"), "%s", err.text);
+	b.cat.budget = b.cat.used;
 	cr_assert_eq(make_room(&b, 1, SK_CAT_AS_OLD, &err), 0);
 	cr_assert_eq(make_room(&b, 2, SK_CAT_AS_OLD, &err), 1);
 	cr_assert(!find(&b, 1, 1));
