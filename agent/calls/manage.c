@@ -269,7 +269,9 @@ static void pinned(struct work *work)
 	if (s) {
 		(d->pin ? pin_ended : unpin_ended)(d, s);
 		record_snapshot(a, s);
-		retain_due(a, job);
+		/* A pin leaves nothing to go: the next one may be pinned, too. */
+		if (!d->pin)
+			retain_due(a, job);
 	}
 	agent_changed(a);
 	request_answer(&d->request, d->result, NULL, NULL, 0, &d->err);

@@ -505,6 +505,21 @@ static void retention_read(struct work *work)
 
 /* ---- which job ---- */
 
+/* A living rank that has no slots yet restores, and nobody knows which step it
+ * will ask for: one that need not stay, as one that was brought back. When it
+ * has its slots, the job is due again. */
+static bool is_restoring(const struct sk_cat_job *job)
+{
+	const struct sk_cat_state *state;
+	const struct sk_cat_run *run;
+
+	sk_link_each(run, &job->runs, link)
+		sk_link_each(state, &run->states, link)
+			if (state->living && !state->n_slots)
+				return true;
+	return false;
+}
+
 static struct sk_cat_job *job_due(struct agent *a)
 {
 	struct sk_cat_job *job;
@@ -512,7 +527,7 @@ static struct sk_cat_job *job_due(struct agent *a)
 	sk_link_each(job, &a->cat.jobs, link) {
 		const struct kept *kept = job->owner;
 
-		if (kept && kept->due)
+		if (kept && kept->due && !is_restoring(job))
 			return job;
 	}
 	return NULL;

@@ -446,6 +446,71 @@ static void test_said(struct rig *rig)
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
 
+static void copy_step(const struct rig *rig, int64_t step, bool back)
+{
+	char name[64], path[256], aside[256], command[600];
+
+	snprintf(name, sizeof(name), "step-%012lld", (long long)step);
+	path_of(rig, "back", name, path);
+	snprintf(aside, sizeof(aside), "%s.%s", rig->store, name);
+	snprintf(command, sizeof(command), "cp -a %s %s", back ? aside : path,
+		 back ? path : aside);
+	CHECK(system(command) == 0, "%s", command);
+}
+
+/* Whatever was due of any job is done. */
+static void end_passes(const struct rig *rig, int64_t first)
+{
+	struct rank r;
+
+	open_rank(&r, rig, "other");
+	go(&r, first, first + 3);
+	await_steps(rig, &r, "other", 2);
+	rank_close(&r);
+}
+
+/* Steps that were put back from a backup, older than what is to stay: whoever
+ * comes to restore one finds it, and who pins one after the other all. */
+static void test_brought_back(struct rig *rig)
+{
+	const struct rank_options o = { .job = "back", .world = 1, .rows = 1,
+					.slots = 3, .keep_last = 2 };
+	struct sk_msg msg;
+	struct rank r;
+
+	rig_start(rig, "--store", rig->store, "--keep-last", "2", NULL);
+	open_rank(&r, rig, "back");
+	go(&r, 1, 2);
+	copy_step(rig, 1, false);
+	copy_step(rig, 2, false);
+	go(&r, 3, 6);
+	await_steps(rig, &r, "back", 2);
+	end_passes(rig, 1);
+	copy_step(rig, 1, true);
+	copy_step(rig, 2, true);
+	/* As a restore registers. */
+	CHECK_STATUS(rank_again(&r, &o), 0, &r.msg);
+	end_passes(rig, 5);
+	CHECK(has(rig, "back", 1) && has(rig, "back", 2), "while it restores");
+	CHECK_STATUS(manage(r.sock, SK_MSG_PIN, "back", 1, 0, &msg), 0, &msg);
+	end_passes(rig, 9);
+	CHECK_STATUS(manage(r.sock, SK_MSG_PIN, "back", 2, 0, &msg), 0, &msg);
+	CHECK_STATUS(manage(r.sock, SK_MSG_UNPIN, "back", 2, 0, &msg), 0,
+		     &msg);
+	rank_close(&r);
+	/* One that has its slots is no such one. */
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	await_steps(rig, &r, "back", 3);
+	CHECK(has(rig, "back", 1) && !has(rig, "back", 2), "the pinned one");
+	/* It pins what was put back beside it. */
+	copy_step(rig, 2, true);
+	CHECK_STATUS(manage(r.sock, SK_MSG_PIN, "back", 1, 0, &msg), 0, &msg);
+	end_passes(rig, 13);
+	CHECK(has(rig, "back", 2), "by a pin");
+	rank_close(&r);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
 /* A node each: two agents, a rank each, one run. */
 struct nodes {
 	struct rig *a, b;
@@ -551,6 +616,7 @@ int main(int argc, char **argv)
 		test_default,
 		test_malformed,
 		test_said,
+		test_brought_back,
 		test_own_stores,
 		/* Who of them deletes what is chance. */
 		test_two_agents, test_two_agents, test_two_agents,
