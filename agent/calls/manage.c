@@ -269,7 +269,7 @@ static void pinned(struct work *work)
 	if (s) {
 		(d->pin ? pin_ended : unpin_ended)(d, s);
 		record_snapshot(a, s);
-		/* A pin leaves nothing to go: the next one may be pinned, too. */
+		/* A pin lets nothing go: the next may be pinned, too. */
 		if (!d->pin)
 			retain_due(a, job);
 	}

@@ -210,7 +210,7 @@ static int delete_of_job(struct sk_store *store, const char *job,
 		(void)sk_err_errno(err, r, "cannot find the store \"%s\"",
 				   store->path);
 	if (r < 0)
-		return -EIO;	/* -ENOENT is of the step, and as good as done */
+		return -EIO;	/* -ENOENT is of the step: as good as done */
 	fd = sk_store_job_dir(store, job, err);
 	if (fd < 0)
 		return fd;
