@@ -275,8 +275,8 @@ class Restore:
 
     def _make_missing(self, beyond: list[_core.Beyond]) -> bool:
         made = self._tensors.step_fresh(beyond, self._undo)
-        for label, p, stepped, key, shape, dtype in list(
-                self._tensors.missing(beyond)):
+        for label, p, stepped, key, shape, dtype in \
+                self._tensors.missing(beyond):
             self._undo.append(stepped.without(p, key))
             self._tensors.make_state(label, p, stepped, key, shape,
                                      FROM_DTYPE[dtype])

@@ -23,6 +23,9 @@ from ._watch import Watch
 from ._wrapped import (
     has_part, has_parts, kept_beside, parts_of, places_of, step_once)
 
+#: A parameter's label, itself, its optimizer; a key of its state, shape, dtype.
+Missing = tuple[str, torch.nn.Parameter, Stepped, str, tuple[int, ...], int]
+
 #: What takes back what a restore did before its bytes came, the last first.
 Undo = list[Callable[[], None]]
 
@@ -306,10 +309,17 @@ class LiveTensors:
             return piece.state(t)
         return FlatPart(t, None, 0) if stepped.apart else t
 
-    def missing(self, beyond: list[_core.Beyond]) -> Iterator[tuple[
-            str, torch.nn.Parameter, Stepped, str, tuple[int, ...], int]]:
+    def missing(self, beyond: list[_core.Beyond]) -> list[Missing]:
         """State tensors of a snapshot that the optimizers do not have, of
-        what it has beyond these tensors; dtypes are the library's."""
+        what it has beyond these tensors; dtypes are the library's. In an
+        order that is the same on all ranks, and not that of the images: who
+        gathers state goes by the order in which it was made."""
+        found = list(self._find_missing(beyond))
+        nth = {label: i for i, (label, _, _) in enumerate(
+            self.parameters())} if found else {}
+        return sorted(found, key=lambda x: (nth[x[0]], x[3] != "step", x[3]))
+
+    def _find_missing(self, beyond: list[_core.Beyond]) -> Iterator[Missing]:
         held = [x for x in beyond if x[1] == "tensor" and is_state(x[0])]
         if not held:
             return
