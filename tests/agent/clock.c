@@ -154,6 +154,93 @@ static void test_flush_retry(void)
 	whole_remove(&w);
 }
 
+/* Durable steps, one after the other. */
+static void go(struct rank *r, int64_t first, int64_t last)
+{
+	for (int64_t step = first; step <= last; step++) {
+		CHECK_STATUS(rank_await_slot(r), 0, &r->msg);
+		rank_snapshot(r, step);
+		CHECK_STATUS(rank_wait(r, step, 3, WAIT_MS), 0, &r->msg);
+	}
+}
+
+static unsigned count_steps(const struct whole *w, int64_t last)
+{
+	char path[256];
+	unsigned n = 0;
+
+	for (int64_t step = 1; step <= last; step++) {
+		snprintf(path, sizeof(path), "%s/held/step-%012lld",
+			 w->rig.store, (long long)step);
+		n += access(path, F_OK) == 0;
+	}
+	return n;
+}
+
+/* What takes the agent no time here is not to seem to: it rests by that. */
+static void pass_slowly(struct whole *w, int sock, uint64_t seconds)
+{
+	for (uint64_t i = 0; i < seconds; i += 10)
+		pass(w, sock, 10);
+}
+
+
+static bool are_left(struct whole *w, int sock, int64_t last, unsigned n)
+{
+	sk_fault_os_advance(w->fault, SECOND);
+	let_turn(sock);
+	return count_steps(w, last) == n;
+}
+
+/* Whatever is due of any job begins. */
+static void write_another(struct whole *w, int sock, int64_t step)
+{
+	struct rank r;
+
+	CHECK_STATUS(rank_open(&r, &w->rig, &(struct rank_options){
+		.job = "other", .world = 1, .rows = 1 }), 0, &r.msg);
+	go(&r, step, step);
+	rank_close(&r);
+	let_turn(sock);
+}
+
+/* A rank that came to restore, and neither gets slots nor goes: that somebody
+ * may want what need not stay does not fill the disk for good. */
+static void test_restoring_for_good(void)
+{
+	struct rank_options o = { .job = "held", .world = 1, .rows = 1,
+				  .slots = 3 };
+	struct rank r;
+	struct whole w;
+	int sock;
+
+	whole_init(&w);
+	whole_start(&w);
+	sock = rig_connect(&w.rig);
+	for (int64_t life = 0; life < 2; life++) {
+		int64_t last = 4 * (life + 1);
+
+		o.keep_last = 2;
+		CHECK_STATUS(rank_open(&r, &w.rig, &o), 0, &r.msg);
+		go(&r, last - 3, last);
+		AWAIT(are_left(&w, sock, last, 2), "two are to stay");
+		pass_slowly(&w, sock, 200);
+		o.keep_last = 1;
+		CHECK_STATUS(rank_again(&r, &o), 0, &r.msg);
+		pass_slowly(&w, sock, 580);
+		write_another(&w, sock, 100 * life + 1);
+		CHECK(are_left(&w, sock, last, 2), "too early");
+		pass_slowly(&w, sock, 30);
+		for (int i = 0; i < 20 && !are_left(&w, sock, last, 1); i++)
+			write_another(&w, sock, 100 * life + 2 + i);
+		AWAIT(are_left(&w, sock, last, 1), "nothing goes any more");
+		rank_close(&r);
+	}
+	close(sock);
+	CHECK(rig_stop(&w.rig) == 0, "exit status");
+	whole_remove(&w);
+}
+
 /* Snapshots a second, an hour long: twice a minute one goes to disk, the first
  * and the last do, and so does one that somebody waits for. */
 static void test_cadence(void)
@@ -252,6 +339,7 @@ int main(void)
 	test_left_slots();
 	test_request_timeout();
 	test_flush_retry();
+	test_restoring_for_good();
 	test_cadence();
 	test_scrub();
 	return 0;
