@@ -59,8 +59,8 @@ const char *sk_version(void);
 /**
  * The sentence that explains the calling thread's last failed call; "" if
  * none failed. The string is the library's, and valid until the thread's next
- * call into it. Lists that a restore refuses for (missing keys) stand in it
- * whole, up to 256 KiB of a rank's, and it says where there is more.
+ * call into it. Lists that a restore refuses for stand in it whole; of names
+ * that are not saved up to 256 KiB of a rank's, and it says where there is more.
  */
 const char *sk_error(void);
 

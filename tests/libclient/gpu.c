@@ -404,6 +404,8 @@ static void unmarked(struct gpu_rank *g, int64_t step, const char *call,
 	CHECK(!gpu_snapshot(g, step, 0), "%s", sk_error());
 	refused(sk_fence(g->rank->state), -EIO, call);
 	CHECK(!gpu_count(g, "pending"), "it is copied after the fence");
+	/* The agent hears of it later than who waits at the fence. */
+	CHECK(sk_wait(g->rank->state, step, SK_SEALED, 1000) < 0);
 }
 
 static void failures(struct rank *rank)
@@ -424,16 +426,16 @@ static void failures(struct rank *rank)
 	refused(gpu_snapshot(&g, 4, 0), -EIO, "cuEventRecord");
 	gpu_complete(&g, 4);
 	unmarked(&g, 5, "cuEventRecord", 2);
-	unmarked(&g, 5, "cuEventSynchronize", 1);
+	unmarked(&g, 6, "cuEventSynchronize", 1);
 	g.cuda.fail("cuMemcpyHtoDAsync", 1, 999);
 	refused(rank_restore(rank, 4, 0, NULL), -EIO, "a copy to the device");
 	CHECK(!rank_restore(rank, 4, 0, NULL), "%s", sk_error());
 	/* A context that is broken stays so: what was sealed is not lost, and
 	 * what needs no GPU goes on. */
 	g.cuda.fail("cuMemcpyBatchAsync", 1, SK_CU_ILLEGAL_ADDRESS);
-	CHECK(!gpu_snapshot(&g, 5, 0), "%s", sk_error());
+	CHECK(!gpu_snapshot(&g, 7, 0), "%s", sk_error());
 	refused(sk_fence(rank->state), -EIO, "ILLEGAL_ADDRESS");
-	refused(gpu_snapshot(&g, 6, 0), -EIO, "ILLEGAL_ADDRESS");
+	refused(gpu_snapshot(&g, 8, 0), -EIO, "ILLEGAL_ADDRESS");
 	rank_ready(rank);
 }
 
