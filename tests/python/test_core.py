@@ -359,6 +359,26 @@ def test_a_client_stays_while_its_states_do() -> None:
     state.close()
 
 
+def test_what_was_never_made_is_refused(client: Client) -> None:
+    state = state_of(client, "unmade")
+    mesh, usual, links = (kind.__new__(kind) for kind in (
+        Mesh, _core.Usual, _core.Links))
+    unmade: Any = _core.State.__new__(_core.State)
+    with pytest.raises(ValueError, match="the mesh was not made"):
+        state.tensors([("a", DTYPES["U8"], (4,), mesh, ((0, 0, 0),), 0, None,
+                        None, None)])
+    with pytest.raises(ValueError, match="the Usual was not made"):
+        state.describe([], usual, set(), {}, lambda *_: None)
+    with pytest.raises(ValueError, match="the Usual was not made"):
+        _core.Watch([], [], [], usual, lambda t: t)
+    with pytest.raises(RuntimeError, match="have not met"):
+        state.restore(comm=links)
+    with pytest.raises(ValueError, match="the state is closed"):
+        unmade.restore()
+    with pytest.raises(ValueError, match="the client is closed"):
+        State(Client.__new__(Client), "z", 0, 1)
+
+
 def test_after_a_fork_the_child_is_told(client: Client) -> None:
     m = Memory(3)
     state = state_of(client, "fork")

@@ -200,13 +200,9 @@ PyObject *state_describe(PyObject *self, PyObject *args)
 
 	if (!PyArg_ParseTuple(args, "OOO!O!O|O:describe", &items, &usual,
 			      &PySet_Type, &r.odd, &PyDict_Type, &r.model,
-			      &r.slowly, &keep) || !state_usable(s))
+			      &r.slowly, &keep) || !state_usable(s) ||
+	    usual_take(usual, &r.usual))
 		return NULL;
-	if (usual != Py_None && !PyObject_TypeCheck(usual, &usual_type)) {
-		PyErr_SetString(PyExc_TypeError, "usual is a Usual or None");
-		return NULL;
-	}
-	r.usual = usual == Py_None ? NULL : (struct usual *)usual;
 	r.tuples = PyList_New(0);
 	r.held = PyList_New(0);
 	r.on_devices = PyList_New(0);

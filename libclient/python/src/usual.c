@@ -205,6 +205,23 @@ static int usual_init(PyObject *object, PyObject *args, PyObject *kwargs)
 	return 0;
 }
 
+int usual_take(PyObject *from, struct usual **ret)
+{
+	*ret = NULL;
+	if (from == Py_None)
+		return 0;
+	if (!PyObject_TypeCheck(from, &usual_type)) {
+		PyErr_SetString(PyExc_TypeError, "usual is a Usual or None");
+		return -1;
+	}
+	if (!((struct usual *)from)->args) {
+		PyErr_SetString(PyExc_ValueError, "the Usual was not made");
+		return -1;
+	}
+	*ret = (struct usual *)from;
+	return 0;
+}
+
 static int usual_traverse(PyObject *object, visitproc visit, void *arg)
 {
 	struct usual *u = (struct usual *)object;

@@ -11,6 +11,10 @@
 
 struct usual;
 
+/** A Usual, borrowed; of None NULL. -1 raised: it is another object, or one
+ * that was never made whole. */
+int usual_take(PyObject *from, struct usual **ret);
+
 /** What is read of one: its memory is borrowed from it. */
 struct usual_read {
 	struct sk_tensor *tensor;	/* zero; its name is the caller's */

@@ -191,13 +191,11 @@ static int take(struct watch *self, PyObject *from, const char *what,
 
 static int take_usual(struct watch *self, PyObject *usual)
 {
-	if (usual == Py_None)
-		return 0;
-	if (!PyObject_TypeCheck(usual, &usual_type)) {
-		PyErr_SetString(PyExc_TypeError, "usual is a Usual or None");
+	struct usual *taken;
+
+	if (usual_take(usual, &taken))
 		return -1;
-	}
-	self->usual = Py_NewRef(usual);
+	self->usual = taken ? Py_NewRef(usual) : NULL;
 	return 0;
 }
 
