@@ -10,6 +10,7 @@
 #include "agent.h"
 #include "disk/census.h"
 #include "disk/flush.h"
+#include "disk/hold.h"
 #include "disk/index.h"
 #include "disk/merge.h"
 #include "disk/stored.h"
@@ -29,9 +30,6 @@
 #define BEHIND 16u
 /* Images that are counted in one turn. */
 #define PORTION 512u
-/* So long nothing goes for a rank that came to restore, and no longer: it may
- * have come for something else, or memory have no slots for it. */
-#define HOLD_NS (600 * UINT64_C(1000000000))
 
 /* What is known of a job; its job->owner. */
 struct kept {
@@ -41,8 +39,7 @@ struct kept {
 	bool complained;	/* of its file, once */
 	unsigned gone;		/* since its last flush began */
 	unsigned were_going;	/* when it was last looked at */
-	uint64_t held_for;	/* the last rank that nothing goes for; 0 */
-	uint64_t held_ns;	/* since when */
+	struct hold hold;	/* for who restores; then it is due again */
 };
 
 /* A look at one job, and the deletions that follow. While its work is out,
@@ -510,35 +507,6 @@ static void retention_read(struct work *work)
 
 /* ---- which job ---- */
 
-/* A living rank that has no slots yet restores, and nobody knows which step it
- * will ask for: one that need not stay, as one that was brought back. When it
- * has its slots, the job is due again. The serial of the last such; 0: none. */
-static uint64_t who_restores(const struct sk_cat_job *job)
-{
-	const struct sk_cat_state *state;
-	const struct sk_cat_run *run;
-	uint64_t last = 0;
-
-	sk_link_each(run, &job->runs, link)
-		sk_link_each(state, &run->states, link)
-			if (state->living && !state->n_slots &&
-			    state->serial > last)
-				last = state->serial;
-	return last;
-}
-
-static bool is_held(const struct agent *a, const struct sk_cat_job *job,
-		    struct kept *kept)
-{
-	uint64_t who = who_restores(job);
-
-	if (who > kept->held_for) {
-		kept->held_for = who;
-		kept->held_ns = agent_now(a);
-	}
-	return who && agent_now(a) - kept->held_ns < HOLD_NS;
-}
-
 static struct sk_cat_job *job_due(struct agent *a)
 {
 	struct sk_cat_job *job;
@@ -546,7 +514,8 @@ static struct sk_cat_job *job_due(struct agent *a)
 	sk_link_each(job, &a->cat.jobs, link) {
 		struct kept *kept = job->owner;
 
-		if (kept && kept->due && !is_held(a, job, kept))
+		if (kept && kept->due &&
+		    !hold_stands(&kept->hold, job, agent_now(a)))
 			return job;
 	}
 	return NULL;
