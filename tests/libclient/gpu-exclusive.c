@@ -119,8 +119,10 @@ static void save_without(struct rank *rank)
 		gpu_complete(&g, step);
 		CHECK(!gpu_device_bytes(&g));
 	}
+	CHECK(!raise(SIGSTOP));
 	gpu_fill(&g, LAST_STEP);
 	gpu_complete(&g, LAST_STEP);
+	CHECK(!gpu_device_bytes(&g));
 }
 
 /* Stops when it has a device slot; then it goes on as @rank->arg says. */
@@ -144,16 +146,22 @@ static void save_within(struct rank *rank)
 	CHECK(gpu_device_bytes(&g), "it has none any more");
 }
 
+static void await_stop(pid_t pid)
+{
+	int status;
+
+	CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status),
+	      "status %#x", status);
+}
+
 /* It has its device slot, and the GPU is its alone from then on. */
 static pid_t start(struct scene *scene, const char *job, const unsigned *end)
 {
-	int status;
 	pid_t pid;
 
 	set_exclusive(false);
 	scene_ranks_start(scene, job, 1, save_within, end, &pid);
-	CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status),
-	      "status %#x", status);
+	await_stop(pid);
 	kill_workers(scene);
 	set_exclusive(true);
 	CHECK(!kill(pid, SIGCONT));
@@ -173,10 +181,19 @@ static void await_death(pid_t pid)
 /* One worker for a registration, and none for its snapshots. */
 static void test_without(struct scene *scene)
 {
+	static const char failed[] = "shardkeep_device_slots_failed_total";
+	pid_t pid;
+
 	set_exclusive(true);
 	CHECK(!says(scene, "status", "gpu-exclusive"));
-	scene_ranks(scene, "without", 1, save_without, NULL);
-	CHECK(count(scene, "shardkeep_device_slots_failed_total") == 1);
+	scene_ranks_start(scene, "without", 1, save_without, NULL, &pid);
+	await_stop(pid);
+	/* The worker says no when it has begun, beside the snapshots. */
+	while (!count(scene, failed))
+		CHECK(waitpid(pid, NULL, WNOHANG) == 0);
+	CHECK(!kill(pid, SIGCONT));
+	scene_ranks_end("without", 1, &pid);
+	CHECK(count(scene, failed) == 1);
 	CHECK(says(scene, "status", "gpu-exclusive"));
 	CHECK(says(scene, "doctor", "compute-mode=DEFAULT"));
 	CHECK(says(scene, "doctor", "gpu-exclusive"));
@@ -237,8 +254,7 @@ static void test_taken(struct scene *scene)
 	pid_t pid = start(scene, "taken", &stops), other;
 	int status;
 
-	/* Stopped again, on the way out. */
-	CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
+	await_stop(pid);	/* again, on the way out */
 	set_exclusive(false);
 	other = occupy();
 	set_exclusive(true);
