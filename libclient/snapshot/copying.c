@@ -401,9 +401,9 @@ void sk_copying_seal(struct sk_copying *c)
 		if (l)
 			sk_layout_stamp(l, &stamp, c->base[k]);
 	}
+	/* Once it is sealed the agent may give it to the next one. */
+	sk_slot_protect(c->state, c->slot);
 	r = sk_copying_tell(c, SK_MSG_SEAL, &c->pending.err);
-	if (r >= 0)
-		sk_slot_protect(c->state, c->slot);
 	finish(c, r);
 }
 

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A slot that is only read from its seal on: whoever fills it next is given it
+ * when that is done, however late the thread is that does it.
+ * Argument: path of shardkeepd.
+ */
+#include "libclient/restore/common.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "conn/client.h"
+
+#define BYTES 100000
+
+/* The first to protect a slot stands still until it may go on. */
+struct held {
+	struct sk_os os;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool came, may_go;
+};
+
+static int protect(const struct sk_os *os, void *at, size_t bytes, int prot)
+{
+	struct held *h = os->ctx;
+
+	(void)pthread_mutex_lock(&h->lock);
+	if (prot == PROT_READ && !h->came) {
+		h->came = true;
+		(void)pthread_cond_broadcast(&h->changed);
+		while (!h->may_go)
+			(void)pthread_cond_wait(&h->changed, &h->lock);
+	}
+	(void)pthread_mutex_unlock(&h->lock);
+	return sk_os_linux()->mprotect(sk_os_linux(), at, bytes, prot);
+}
+
+static void await_first(struct held *h)
+{
+	(void)pthread_mutex_lock(&h->lock);
+	while (!h->came)
+		(void)pthread_cond_wait(&h->changed, &h->lock);
+	(void)pthread_mutex_unlock(&h->lock);
+}
+
+static void let_go(struct held *h)
+{
+	(void)pthread_mutex_lock(&h->lock);
+	h->may_go = true;
+	(void)pthread_cond_broadcast(&h->changed);
+	(void)pthread_mutex_unlock(&h->lock);
+}
+
+static int take(struct sk_state *state, char *data, int64_t step,
+		uint32_t wait_ms)
+{
+	const struct sk_snapshot_options o = { .wait_ms = wait_ms };
+
+	CHECK(!sk_fence(state), "%s", sk_error());
+	memset(data, (int)step, BYTES);
+	return sk_snapshot(state, step, &o);
+}
+
+static void check_restored(struct sk_state *state, char *data, int64_t step)
+{
+	CHECK(!sk_wait(state, step, SK_COMPLETE, 60000), "%s", sk_error());
+	memset(data, 0, BYTES);
+	CHECK(!sk_restore(state, step, NULL, NULL, NULL), "%s", sk_error());
+	for (int i = 0; i < BYTES; i++)
+		CHECK(data[i] == step, "%d at %d", data[i], i);
+}
+
+static void given_when_protected(struct rank *rank)
+{
+	struct held h = { .os = *sk_os_linux(),
+			  .lock = PTHREAD_MUTEX_INITIALIZER,
+			  .changed = PTHREAD_COND_INITIALIZER };
+	struct sk_job job = { .name = "protected", .world = 1,
+			      .flush_every = SK_FLUSH_NEVER };
+	char *data = rank_memory(BYTES, 0);
+	struct sk_state *state;
+	struct sk *sk;
+
+	h.os.ctx = &h;
+	h.os.mprotect = protect;
+	CHECK(!sk_open_on(&h.os, &(struct sk_options){
+		.socket = rank->scene->socket, .threads = 2 }, &sk), "%s",
+	      sk_error());
+	CHECK(!sk_state_create(sk, &job, &state), "%s", sk_error());
+	CHECK(!sk_state_blob(state, "b", data, BYTES), "%s", sk_error());
+	CHECK(!take(state, data, 1, 60000), "%s", sk_error());
+	await_first(&h);
+	CHECK(!take(state, data, 2, 60000), "%s", sk_error());
+	CHECK(!sk_wait(state, 2, SK_COMPLETE, 60000), "%s", sk_error());
+	/* The other one is still in the hands of that thread. */
+	CHECK(take(state, data, 3, 0) == -EBUSY, "%s", sk_error());
+	let_go(&h);
+	CHECK(!take(state, data, 4, 60000), "%s", sk_error());
+	check_restored(state, data, 4);
+	sk_state_free(state);
+	sk_close(sk);
+}
+
+int main(int argc, char **argv)
+{
+	struct scene scene;
+
+	scene_open(&scene, argc, argv);
+	scene_ranks(&scene, "protected", 1, given_when_protected, NULL);
+	scene_close(&scene);
+	return 0;
+}
