@@ -266,8 +266,11 @@ static int read_names(struct sk_history *old, struct sk_history *fresh,
 	if (r == 0)
 		r = ask_runs(fresh, store, fd, &learnt);
 	if (r == 0)
+		r = sk_history_put_in_order(fresh);
+	/* Last: a look that fails leaves the old as it was. */
+	if (r == 0)
 		carry_files(old, fresh);
-	return r < 0 ? r : sk_history_put_in_order(fresh);
+	return r;
 }
 
 static int look_anew(struct sk_history *h, struct sk_store *store, int fd,

@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "store/history.h"
 #include "support/fault-alloc.h"
 #include "support/random.h"
 
@@ -601,4 +602,57 @@ Test(store_points, who_has_no_memory_to_open_says_so)
 			  "allocation %d: %d %s", (int)n, r, err.text);
 		cr_assert_eq(sk_dir_remove(sk_os_linux(), AT_FDCWD, path), 0);
 	}
+}
+
+/* ---- looks ---- */
+
+/* As its header was read. */
+static void note_file(struct sk_history *h)
+{
+	struct sk_history_step *s = sk_history_find(h, "step-000000000006");
+	struct sk_history_file file = { .rank = 0, .world = 1 };
+
+	cr_assert_not_null(s);
+	file.run = s->run;
+	cr_assert_eq(sk_layout_new("job", 0, 1, SK_IMAGE_PRIMARY, NULL, 0,
+				   &file.layout, NULL), 0);
+	cr_assert_not_null(sk_history_file_note(s, &file));
+	sk_layout_free(file.layout);
+}
+
+static bool is_noted(const struct sk_history *h)
+{
+	const struct sk_history_step *s =
+		sk_history_find(h, "step-000000000006");
+
+	return s && sk_history_file_find(s, 0, 1);
+}
+
+/* What was noted of files too, where a step has come meanwhile. */
+Test(store_points, a_look_that_fails_leaves_what_was_known)
+{
+	struct sk_history *h = sk_history_new("job");
+	uint64_t hits = 1;
+	struct scene s;
+
+	begin(&s, &deeds[0]);
+	cr_assert_eq(put_by(s.store, s.io, 1, 6, 0, NULL), 0);
+	cr_assert_eq(sk_history_look(h, s.store, NULL), 0);
+	note_file(h);
+	cr_assert_eq(put_by(s.store, s.io, 1, 7, 0, NULL), 0);
+	for (uint64_t n = 1; hits; n++) {
+		struct sk_err err = { "" };
+		int r;
+
+		sk_fault_alloc_fail(n, 1);
+		r = sk_history_look(h, s.store, &err);
+		hits = sk_fault_alloc_end(NULL);
+		cr_assert(hits ? r == -ENOMEM : r == 0, "allocation %d: %d %s",
+			  (int)n, r, err.text);
+		cr_assert(is_noted(h), "allocation %d", (int)n);
+	}
+	sk_history_free(h);
+	sk_io_free(s.io);
+	sk_store_close(s.store);
+	place_remove(&s.place);
 }
