@@ -200,19 +200,37 @@ static bool tells(const struct sk_wire_part *part)
 	return part->kind == SK_IMAGE_PRIMARY && part->state != SK_IMAGE_BAD;
 }
 
-static bool told_before(const struct sk_wire_part *parts, size_t i)
-{
-	for (size_t j = i; j-- > 0 && parts[j].rank == parts[i].rank;)
-		if (tells(&parts[j]))
-			return true;
-	return false;
-}
-
 static int by_rank(const void *a, const void *b)
 {
 	const struct sk_wire_part *x = a, *y = b;
 
 	return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+/* The one that tells of each rank goes to the front, by rank. */
+static size_t keep_telling(struct sk_wire_part *parts, size_t n)
+{
+	size_t kept = 0;
+
+	if (n)
+		qsort(parts, n, sizeof(*parts), by_rank);
+	for (size_t i = 0; i < n; i++)
+		if (tells(&parts[i]) &&
+		    (!kept || parts[kept - 1].rank != parts[i].rank))
+			parts[kept++] = parts[i];
+	return kept;
+}
+
+/* Whether of what was listed a moment ago some has gone since. */
+static int check_there(struct inspecting *in, size_t n)
+{
+	const struct sk_wire_snapshot *s = &in->snapshot;
+
+	if (n >= s->images)
+		return 0;
+	return sk_err_set(&in->err, -ENOENT, "of step %" PRId64 " of run %"
+			  PRIu64 " of job \"%s\" images went while they were "
+			  "looked at", s->id.step, s->id.run, s->id.job);
 }
 
 /* Headers are read of those that nothing else tells. */
@@ -228,11 +246,12 @@ static int add_images(struct inspecting *in)
 					   .id = id };
 	r = sk_list_parts(&in->conn, &id, sk_until(in->sk), &parts, &n,
 			  NULL, &in->err);
-	if (r >= 0 && n)
-		qsort(parts, n, sizeof(*parts), by_rank);
+	if (r >= 0) {
+		n = keep_telling(parts, n);
+		r = check_there(in, n);
+	}
 	for (size_t i = 0; i < n && r >= 0; i++)
-		if (tells(&parts[i]) && !told_before(parts, i))
-			r = add_image(in, &parts[i]);
+		r = add_image(in, &parts[i]);
 	sk_layouts_forget(&in->layouts);
 	return r;
 }

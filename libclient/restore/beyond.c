@@ -22,7 +22,8 @@ find(const struct sk_restoring *rs, const struct sk_wire_snapshot *all,
 	return NULL;
 }
 
-static int list(struct sk_restoring *rs, struct sk_restore_offer *ret)
+static int list(struct sk_restoring *rs, struct sk_restore_offer *ret,
+		uint32_t *ret_images)
 {
 	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
 	struct sk_wire_id id = { .run = rs->run, .step = rs->step,
@@ -50,7 +51,30 @@ static int list(struct sk_restoring *rs, struct sk_restore_offer *ret)
 					  .run_id = found->id.run_id,
 					  .step = found->id.step,
 					  .world = found->id.world };
+	*ret_images = found->images;
 	return 0;
+}
+
+/* Whether of @n ranks' images, as listed a moment ago, some have gone since:
+ * what they alone describe would not be told. */
+static int check_there(struct sk_restoring *rs, uint32_t n)
+{
+	int32_t last = -1;
+	uint32_t there = 0;
+
+	for (uint32_t i = 0; i < rs->n_images; i++) {
+		const struct sk_restore_image *image = &rs->images[i];
+
+		if (image->kind != SK_IMAGE_PRIMARY || image->rank == last)
+			continue;
+		last = image->rank;
+		there++;
+	}
+	if (there >= n)
+		return 0;
+	return sk_err_set(&rs->err, -ENOENT, "of step %" PRId64 " of run %"
+			  PRIu64 " images went while they were looked at",
+			  rs->report.step, rs->report.run);
 }
 
 /* Mostly in the order in which it was saved. */
@@ -110,16 +134,19 @@ static int look(struct sk_restoring *rs, const struct sk_beyond *to)
 {
 	_cleanup_layout_ struct sk_layout *mine = NULL;
 	struct sk_restore_offer offer;
+	uint32_t images = 0;
 	int r = to->same ? expect(rs, &mine) : 0;
 
 	if (r >= 0)
-		r = list(rs, &offer);
+		r = list(rs, &offer, &images);
 	if (r < 0)
 		return r;
 	rs->report.run = offer.run;
 	rs->report.run_id = offer.run_id;
 	rs->report.step = offer.step;
 	r = sk_restore_images(rs, &offer);
+	if (r >= 0)
+		r = check_there(rs, images);
 	if (r >= 0)
 		r = sk_restore_index(rs);
 	if (r >= 0)

@@ -24,8 +24,9 @@ struct sk_beyond {
  * Tells each name of the snapshot (@run, @step) that is not described, and
  * how many ranks saved it. No byte of a tensor is read; what is learnt of its
  * layouts, sk_restore() knows. Takes state->lock.
- * Errors: -ENOENT there is no such snapshot; -EBADMSG what a rank saved cannot
- * be told; what @to returned; -ENOMEM; those of a connection.
+ * Errors: -ENOENT there is no such snapshot, or some of it went meanwhile;
+ * -EBADMSG what a rank saved cannot be told; what @to returned; -ENOMEM; those
+ * of a connection.
  */
 int sk_restore_beyond(struct sk_state *state, uint64_t run, int64_t step,
 		      const struct sk_beyond *to, int32_t *ret_world,

@@ -12,13 +12,14 @@ import array
 import contextlib
 import json
 import os
+import shutil
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 AGENT, TRAINER, CACHECTL = sys.argv[1:]
@@ -76,13 +77,16 @@ class Between:
 
     def begin(self, cut: str = "", at: int = 1, times: int = 1,
               done: bool = False, spoil: bool = False,
-              last: bool = False) -> None:
+              last: bool = False,
+              before: Callable[[], object] | None = None) -> None:
         """From its @at-th message called @cut on, @times are cut; @done: when
         the agent has done it. @spoil: its reply arrives, of memory that others
-        have written to since. @last: nobody is in its place."""
+        have written to since. @last: nobody is in its place. @before: nothing
+        is cut; that is done before they are passed on."""
         with self.lock:
             self.cut, self.at, self.times = cut, at, times
             self.done, self.spoil, self.last = done, spoil, last
+            self.before = before
             self.seen: dict[str, int] = {}
 
     def cuts(self, name: str) -> bool:
@@ -91,6 +95,9 @@ class Between:
             cut = name == self.cut and self.at <= n < self.at + self.times
         if cut and self.last:
             self.leave()
+        if cut and self.before:
+            self.before()
+            return False
         return cut
 
     def leave(self) -> None:
@@ -240,6 +247,20 @@ def check_damaged(scene: Scene) -> None:
     assert scene.run("verify", "a").returncode == 0
 
 
+def check_leaves(scene: Scene) -> None:
+    """Of what leaves between two lists the rest is no whole export."""
+    scene.train("leaves")
+    assert scene.run("evict", "--memory", "leaves/1").returncode == 0
+    assert scene.run("export", "leaves/1", f"{scene.folder}/z").returncode == 0
+    shutil.rmtree(scene.folder / "z")
+    image, = scene.folder.glob("store/leaves/step-*1/rank-00001-*")
+    scene.between.begin("list", at=2, before=image.unlink)
+    r = scene.run("export", "leaves/1", f"{scene.folder}/z")
+    assert not image.exists(), "asked once"
+    assert r.returncode == 4 and "went while" in r.stderr, r
+    assert not list(scene.folder.glob("z/*")), "left over"
+
+
 def check_always(scene: Scene) -> None:
     """Agents that end whenever they are asked are not asked for ever."""
     for command, name in (("list", "list"), ("status", "stats"),
@@ -286,6 +307,7 @@ def main() -> None:
             scene.train("a")
             check_looks(scene)
             check_damaged(scene)
+            check_leaves(scene)
             check_evict(scene)
             check_always(scene)
             check_gone(scene)

@@ -49,9 +49,20 @@ static void add_record(struct export_source *s, const struct sk_wire_image *m)
 	}
 }
 
-static int open_sources(struct export *x, const struct sk_wire_id *id)
+/* Whether of what was listed a moment ago some has gone since: nobody has the
+ * bytes that are only there. */
+static int check_there(struct export *x, const struct sk_wire_snapshot *s)
 {
-	int r = ask_images(x->ctx, id, &x->records, &x->n_records);
+	if (x->n_sources >= s->images)
+		return 0;
+	return sk_err_set(&x->ctx->err, -ENOENT, "of step %" PRId64 " of run %"
+			  PRIu64 " of job \"%s\" images went while they were "
+			  "looked at", s->id.step, s->id.run, s->id.job);
+}
+
+static int open_sources(struct export *x, const struct sk_wire_snapshot *s)
+{
+	int r = ask_images(x->ctx, &s->id, &x->records, &x->n_records);
 
 	if (r < 0)
 		return r;
@@ -62,6 +73,7 @@ static int open_sources(struct export *x, const struct sk_wire_id *id)
 		if (readable(&x->records[i]))
 			add_record(source_of(x, x->records[i].id.rank),
 				   &x->records[i]);
+	r = check_there(x, s);
 	for (size_t i = 0; i < x->n_sources && r >= 0; i++)
 		r = export_open(x, &x->sources[i]);
 	return r;
@@ -300,7 +312,7 @@ static int export(struct export *x, const struct sk_wire_snapshot *s,
 	uint64_t total;
 	int r;
 
-	r = open_sources(x, &s->id);
+	r = open_sources(x, s);
 	if (r >= 0)
 		r = collect(x, x->ctx->prefix);
 	if (r < 0)

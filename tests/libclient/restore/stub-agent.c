@@ -161,6 +161,14 @@ static bool is_listed(const struct image *i, int place)
 	return (place ? i->disk : i->memory) >= 0;
 }
 
+/* Whether it counts for its rank. */
+static bool is_there(const struct image *i)
+{
+	return i->layout->kind == SK_IMAGE_PRIMARY &&
+	       ((is_listed(i, 0) && !i->reported[0]) ||
+		(is_listed(i, 1) && !i->reported[1]));
+}
+
 static void give_id(struct sk_wire_id *id, const struct image *i)
 {
 	strcpy(id->job, JOB);
@@ -200,9 +208,11 @@ static int list_images(struct sk_msg *msg)
 {
 	const struct sk_wire_id id = msg->body.list.id;
 	struct sk_wire_part w[2 * IMAGES_MAX] = { 0 };
+	int first = agent.leaving > 0;
 	size_t n = 0;
 
-	for (int i = 0; i < agent.n; i++)
+	agent.leaving -= (unsigned)first;
+	for (int i = first; i < agent.n; i++)
 		for (int place = 0; place < 2; place++) {
 			if (!is_listed(&agent.images[i], place) ||
 			    !is_asked(&id, &agent.images[i]))
@@ -254,6 +264,7 @@ static int list_snapshots(struct sk_msg *msg)
 			s[k].id.step += agent.snapshot_lists;
 		s[k].flags = agent.incomplete ? 0 : SK_SNAP_COMPLETE;
 		s[k].flags |= SK_SNAP_MEMORY | SK_SNAP_DISK;
+		s[k].images += is_there(&agent.images[i]);
 		if (agent.incomplete)
 			strcpy(s[k].text, "wq [0:4] of rank 1 is missing");
 		s[k].bad_memory = s[k].bad_disk = -1;
@@ -379,6 +390,7 @@ void forget_images(void)
 	agent.opens = agent.lists = agent.snapshot_lists = 0;
 	agent.records = 0;
 	agent.header_bytes = 0;
+	agent.leaving = 0;
 	agent.gone = agent.liar = 0;
 	agent.deaf = agent.away = 0;
 }

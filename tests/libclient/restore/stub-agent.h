@@ -39,6 +39,7 @@ struct stub_agent {
 	size_t records;		/* of lists, told to one rank */
 	unsigned lists;		/* of images */
 	unsigned snapshot_lists;
+	unsigned leaving;	/* so often a list of images lacks the first */
 	int gone, liar;		/* one more than the image that is listed and
 				 * not there, or not what it was */
 	unsigned deaf;		/* so often nobody is registered, */

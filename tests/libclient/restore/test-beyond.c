@@ -199,6 +199,25 @@ Test(beyond, what_is_not_there_is_refused)
 	end(&a);
 }
 
+/* Of three ranks' images one goes between two lists. */
+Test(beyond, what_goes_meanwhile_is_not_half_told)
+{
+	struct asking a;
+
+	begin(&a, 3, 1);
+	cr_assert_eq(sk_state_clear(a.ranks[0].state), 0);
+	agent.leaving = 1;
+	cr_assert_eq(ask(&a, 0, 10), -ENOENT);
+	cr_assert(strstr(a.ranks[0].text, "went while"), "%s",
+		  a.ranks[0].text);
+	cr_assert_eq(a.told.n, 0);
+	cr_assert_eq(ask(&a, 0, 10), 0, "%s", a.ranks[0].text);
+	/* Of one that is damaged the names count. */
+	agent.images[0].reported[0] = true;
+	cr_assert_eq(ask(&a, 0, 10), 0, "%s", a.ranks[0].text);
+	end(&a);
+}
+
 Test(beyond, a_damaged_description_is_no_empty_one)
 {
 	struct asking a;

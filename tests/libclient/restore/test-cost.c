@@ -256,3 +256,37 @@ Test(inspect, a_large_world_is_told_by_few_headers)
 		cr_assert(few == many && few <= 2, "%u, then %u", few, many);
 	}
 }
+
+static int inspect(char **ret_text)
+{
+	struct sk sk = { .os = sk_os_linux(), .recall = sk_recall_new() };
+	int r = sk_inspect(&sk, JOB, SK_LATEST, 0, 0, ret_text);
+
+	sk_recall_free(sk.recall);
+	return r;
+}
+
+/* What goes between two lists is looked for again: nobody is told of a part of
+ * a snapshot as of all of it. */
+Test(inspect, images_that_leave_between_two_lists)
+{
+	char *all = NULL, *again = NULL;
+	struct test test;
+
+	plain_test(&test, 4, 1);
+	save(&test, 1, 10, 0);
+	cr_assert(!inspect(&all), "%s", sk_error());
+	agent.leaving = 1;
+	cr_assert(!inspect(&again), "%s", sk_error());
+	cr_assert_str_eq(again, all);
+	free(all);
+	free(again);
+	agent.leaving = 100;
+	cr_assert_eq(inspect(&again), -ENOENT);
+	cr_assert(strstr(sk_error(), "went while"), "%s", sk_error());
+	/* Steps that are all gone by the second list. */
+	agent.leaving = 0;
+	agent.restless = true;
+	cr_assert_eq(inspect(&again), -ENOENT);
+	free_test(&test);
+}
