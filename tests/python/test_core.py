@@ -461,6 +461,38 @@ def test_ranks_agree_by_the_callers_allgather(client: Client) -> None:
     assert not failed, failed
 
 
+_DESCRIBES = """
+import sys, threading
+import shardkeep
+state = shardkeep.State(shardkeep.Client(), "beside", 0, 2)
+state.blob("a", bytearray(8))
+asked = threading.Event()
+def describe():
+    asked.wait(30)
+    if sys.argv[1] == "blob":
+        state.blob("b", bytearray(4))
+    else:
+        state.remove("a")
+def allgather(mine, timeout_ms):
+    asked.set()
+    other.join(0.3)     # it waits for this restore, and must let it go on
+    raise OSError("network")
+other = threading.Thread(target=describe)
+other.start()
+try:
+    state.restore(allgather=allgather, world=2)
+except (OSError, shardkeep.Error):
+    other.join(30)
+    sys.exit(other.is_alive())
+"""
+
+
+@pytest.mark.parametrize("call", ["blob", "remove"])
+def test_who_describes_beside_a_restore_lets_it_go_on(call: str) -> None:
+    subprocess.run([sys.executable, "-c", _DESCRIBES, call], timeout=60,
+                   check=True)
+
+
 def test_an_exception_of_the_allgather_is_raised(client: Client) -> None:
     class Mine(Exception):
         pass

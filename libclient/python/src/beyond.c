@@ -184,6 +184,10 @@ PyObject *client_instance(PyObject *self, PyObject *args)
 		PyErr_SetString(PyExc_ValueError, "the client is closed");
 		return NULL;
 	}
+	c->busy++;
+	Py_BEGIN_ALLOW_THREADS
 	(void)sk_conn_is_open(&c->sk->conn, &generation, &instance);
+	Py_END_ALLOW_THREADS
+	c->busy--;
 	return PyLong_FromUnsignedLongLong(instance);
 }

@@ -26,6 +26,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -52,10 +53,20 @@ struct state {
 	PyObject *copying;	/* keeps what the last snapshot reads */
 	PyObject *blobs;	/* dict: name -> the memoryview it lies in */
 	unsigned busy;
+	/* Whoever describes: what the library was told last is what is held.
+	 * Waited for without the interpreter; objects are let go of after
+	 * it. */
+	pthread_mutex_t describing;
 };
 
 extern PyTypeObject client_type, mesh_type, state_type, usual_type,
 	watch_type;
+
+/** Before the library is told of a description, and when what it points into
+ * is held. The first one without the interpreter. A forked child, who is
+ * refused, does not wait for a thread that it does not have. */
+void describing_begin(struct state *s);
+void describing_end(struct state *s);
 
 /** Raises shardkeep.Error(-r, sentence); NULL. */
 PyObject *raise_error(int r);

@@ -175,20 +175,23 @@ static int read_all(struct reading *r, struct sk_state *state,
 
 static PyObject *tell(struct state *s, struct reading *r, PyObject *keep)
 {
-	PyObject *all = Py_BuildValue("(OO)", r->held, keep);
+	PyObject *all = Py_BuildValue("(OO)", r->held, keep), *was;
 	struct sk_err err = { "" };
 	int done;
 
 	if (!all)
 		return NULL;
 	Py_BEGIN_ALLOW_THREADS
+	describing_begin(s);
 	done = sk_say(sk_describe_end(&r->all, &err), &err);
 	Py_END_ALLOW_THREADS
-	if (done < 0) {
-		Py_DECREF(all);
+	was = done < 0 ? all : s->described;
+	if (done >= 0)
+		s->described = all;
+	describing_end(s);
+	Py_XDECREF(was);
+	if (done < 0)
 		return raise_error(done);
-	}
-	Py_XSETREF(s->described, all);
 	return Py_BuildValue("(OO)", r->held, r->on_devices);
 }
 

@@ -16,6 +16,18 @@ bool state_usable(const struct state *s)
 	return s->state;
 }
 
+void describing_begin(struct state *s)
+{
+	if (s->client->pid == getpid())
+		(void)pthread_mutex_lock(&s->describing);
+}
+
+void describing_end(struct state *s)
+{
+	if (s->client->pid == getpid())
+		(void)pthread_mutex_unlock(&s->describing);
+}
+
 /* The arguments of State() but client, job, rank, world and flags. */
 enum { RUN, SLOTS, FLUSH_EVERY, KEEP_LAST, KEEP_EVERY, KEEP_AGE, KEEP_BYTES };
 
@@ -68,6 +80,7 @@ static int state_init(PyObject *self, PyObject *args, PyObject *kwargs)
 				"the client is closed");
 		return -1;
 	}
+	s->describing = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	s->rank = job.rank;
 	s->world = job.world;
 	s->blobs = PyDict_New();
@@ -153,7 +166,7 @@ static PyObject *state_tensors(PyObject *self, PyObject *args)
 {
 	struct state *s = (struct state *)self;
 	struct described d;
-	PyObject *list, *keep = Py_None;
+	PyObject *list, *keep = Py_None, *was = NULL;
 	int r;
 
 	if (!PyArg_ParseTuple(args, "O|O:tensors", &list, &keep) ||
@@ -165,13 +178,49 @@ static PyObject *state_tensors(PyObject *self, PyObject *args)
 	}
 	s->busy++;
 	Py_BEGIN_ALLOW_THREADS
+	describing_begin(s);
 	r = sk_state_tensors(s->state, d.tensors, d.n);
 	Py_END_ALLOW_THREADS
+	if (r >= 0) {
+		was = s->described;
+		s->described = Py_NewRef(keep);
+	}
+	describing_end(s);
 	s->busy--;
 	described_free(&d);
-	if (r >= 0)
-		Py_XSETREF(s->described, Py_NewRef(keep));
+	Py_XDECREF(was);
 	return none_or_error(r);
+}
+
+/* The library's part of a blob, and the interpreter's. -1 raised; 0, or what
+ * the library says. */
+static int take_blob(struct state *s, const char *name, PyObject *view,
+		     bool local)
+{
+	const Py_buffer *b = PyMemoryView_GET_BUFFER(view);
+	PyObject *was = NULL;
+	int r, held = 0;
+
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	describing_begin(s);
+	r = (local ? sk_state_blob_local : sk_state_blob)(s->state, name,
+							  b->buf,
+							  (size_t)b->len);
+	Py_END_ALLOW_THREADS
+	if (r >= 0) {
+		was = Py_XNewRef(PyDict_GetItemString(s->blobs, name));
+		held = PyDict_SetItemString(s->blobs, name, view);
+	}
+	if (held) {
+		Py_BEGIN_ALLOW_THREADS
+		(void)sk_state_remove(s->state, name);
+		Py_END_ALLOW_THREADS
+	}
+	describing_end(s);
+	s->busy--;
+	Py_XDECREF(was);
+	return held ? -1 : r;
 }
 
 static PyObject *state_blob(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -197,53 +246,67 @@ static PyObject *state_blob(PyObject *self, PyObject *args, PyObject *kwargs)
 		Py_DECREF(view);
 		return NULL;
 	}
-	r = local ? sk_state_blob_local(s->state, name, b->buf,
-					(size_t)b->len) :
-		    sk_state_blob(s->state, name, b->buf, (size_t)b->len);
-	if (r >= 0 && PyDict_SetItemString(s->blobs, name, view)) {
-		(void)sk_state_remove(s->state, name);
-		Py_DECREF(view);
-		return NULL;
-	}
+	r = take_blob(s, name, view, local);
 	Py_DECREF(view);
-	return none_or_error(r);
+	return PyErr_Occurred() ? NULL : none_or_error(r);
 }
 
 static PyObject *state_remove(PyObject *self, PyObject *args)
 {
 	struct state *s = (struct state *)self;
+	PyObject *was = NULL;
 	const char *name;
-	int r;
+	int r, held = 0;
 
 	if (!PyArg_ParseTuple(args, "s:remove", &name) || !state_usable(s))
 		return NULL;
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	describing_begin(s);
 	r = sk_state_remove(s->state, name);
-	if (r >= 0 && PyDict_GetItemString(s->blobs, name) &&
-	    PyDict_DelItemString(s->blobs, name))
-		return NULL;
-	return none_or_error(r);
+	Py_END_ALLOW_THREADS
+	if (r >= 0)
+		was = Py_XNewRef(PyDict_GetItemString(s->blobs, name));
+	if (was)
+		held = PyDict_DelItemString(s->blobs, name);
+	describing_end(s);
+	s->busy--;
+	Py_XDECREF(was);
+	return held ? NULL : none_or_error(r);
 }
 
 /* Nothing copies any more once this returns: see sk_snapshot(). */
 static PyObject *state_clear(PyObject *self, PyObject *args)
 {
+	PyObject *blobs = PyDict_New(), *described = NULL, *copying = NULL;
 	struct state *s = (struct state *)self;
 	int r;
 
 	(void)args;
-	if (!state_usable(s))
+	if (!blobs || !state_usable(s)) {
+		Py_XDECREF(blobs);
 		return NULL;
+	}
 	s->busy++;
 	Py_BEGIN_ALLOW_THREADS
 	(void)sk_fence(s->state);
+	describing_begin(s);
 	r = sk_state_clear(s->state);
 	Py_END_ALLOW_THREADS
-	s->busy--;
 	if (r >= 0) {
-		PyDict_Clear(s->blobs);
-		Py_CLEAR(s->described);
-		Py_CLEAR(s->copying);
+		PyObject *was = s->blobs;
+
+		s->blobs = blobs;
+		blobs = was;
+		described = s->described;
+		copying = s->copying;
+		s->described = s->copying = NULL;
 	}
+	describing_end(s);
+	s->busy--;
+	Py_DECREF(blobs);
+	Py_XDECREF(described);
+	Py_XDECREF(copying);
 	return none_or_error(r);
 }
 
