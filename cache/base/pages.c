@@ -3,6 +3,16 @@
 
 #include <assert.h>
 #include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/util.h"
+
+size_t sk_page_bytes(void)
+{
+	long bytes = sysconf(_SC_PAGESIZE);
+
+	return bytes > (long)SK_PAGE ? (size_t)bytes : SK_PAGE;
+}
 
 void *sk_pages_new(const struct sk_os *os, size_t bytes)
 {

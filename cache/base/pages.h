@@ -11,6 +11,11 @@
 
 #include "base/os.h"
 
+/** The system's page, in bytes: SK_PAGE, or a multiple of it, as 64 KiB on many
+ * ARM systems with GPUs. What is mapped, unmapped and advised begins with one.
+ * Any thread. */
+size_t sk_page_bytes(void);
+
 /** @bytes, 1 or more, of zeros, that begin with a page; NULL: there is no
  * memory. Any thread. */
 void *sk_pages_new(const struct sk_os *os, size_t bytes);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/pages.h"
 #include "memory/slot.h"
 
 /* Kernel interfaces that are newer than the C library may be. */
@@ -78,7 +79,8 @@ static int gather_empty(const struct sk_os *os, char *at, uint64_t bytes)
  * Shared memory comes in small pages unless the system is set up for others,
  * but a range of it may become huge pages on request (Linux 6.1), and that
  * takes a third of the time of faulting the small ones in. What holds pages
- * already is left alone: it would be copied.
+ * already is left alone: it would be copied. Where the system's own pages are
+ * larger, so are its huge ones, 512 MiB to 64 KiB, and few ranges have one.
  */
 static int ask_huge(const struct sk_os *os, char *map, uint64_t from,
 		    uint64_t to)
@@ -89,6 +91,8 @@ static int ask_huge(const struct sk_os *os, char *map, uint64_t from,
 	int r = 0, one;
 
 	assert(from <= to);
+	if (sk_page_bytes() != SK_PAGE)
+		return 0;
 	for (; at < end; at += SK_SLOT_PIECE) {
 		one = gather_empty(os, (char *)at, end - at < SK_SLOT_PIECE ?
 						   end - at : SK_SLOT_PIECE);
@@ -142,7 +146,7 @@ static bool means_no_memory(int r)
 int sk_slot_populate(const struct sk_os *os, struct sk_slot *slot,
 		     uint64_t from, uint64_t to, struct sk_err *err)
 {
-	uint64_t page = sk_slot_page(slot);
+	uint64_t page = sk_slot_page(slot), least = sk_page_bytes();
 	int r;
 
 	if (from > to || to > slot->bytes)
@@ -151,7 +155,7 @@ int sk_slot_populate(const struct sk_os *os, struct sk_slot *slot,
 				  " bytes", from, to, slot->bytes);
 	if (from == to)
 		return 0;
-	from = from / page * page;
+	from -= from % (page > least ? page : least);
 	to = sk_round_up(to, page);
 	if (!slot->huge && ask_huge(os, slot->map, from, to) < 0)
 		__atomic_store_n(&slot->small, true, __ATOMIC_RELAXED);

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/pages.h"
+
 /* Kernel interfaces that are newer than the C library may be. */
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008u
@@ -86,7 +88,7 @@ static int reserve_aligned(const struct sk_os *os, uint64_t bytes,
 	void *map;
 	int r;
 
-	assert(bytes && bytes % SK_PAGE == 0);
+	assert(bytes && bytes % sk_page_bytes() == 0);
 	r = os->mmap(os, NULL, more, PROT_NONE,
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0,
 		     &map);
@@ -113,7 +115,7 @@ static int map_aligned(const struct sk_os *os, int fd, uint64_t bytes,
 	if (bytes < SK_HUGE_PAGE)
 		return os->mmap(os, NULL, bytes, prot, MAP_SHARED, fd, 0,
 				ret_map);
-	bytes = sk_round_up(bytes, SK_PAGE);
+	bytes = sk_round_up(bytes, sk_page_bytes());
 	r = reserve_aligned(os, bytes, &at);
 	if (r < 0)
 		return r;

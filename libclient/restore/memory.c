@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/pages.h"
 #include "base/util.h"
 #include "restore/job.h"
 
@@ -54,9 +55,10 @@ void sk_restore_populate(const struct sk_restoring *rs, uint32_t image,
 			 uint64_t from, uint64_t to)
 {
 	const struct sk_restore_image *i = &rs->images[image];
+	uint64_t page = sk_page_bytes();
 
 	assert(from < to && to <= i->bytes);
-	from = from / SK_PAGE * SK_PAGE;
+	from = from / page * page;
 	(void)rs->sk->os->madvise(rs->sk->os, (char *)i->places[0].map + from,
 				  sk_round_up(to, SK_PAGE) - from,
 				  MADV_POPULATE_READ);

@@ -8,6 +8,7 @@
 #include <sys/timex.h>
 #include <sys/utsname.h>
 
+#include "base/pages.h"
 #include "base/size.h"
 #include "cuda/driver.h"
 #include "cuda/hash.h"
@@ -111,6 +112,10 @@ void check_pages(struct doctor *d)
 	if (r < 0)
 		doctor_say(d, "huge pages", VERDICT_FAIL, "free memory",
 			   "not even 4 MiB can be had: %s", err.text);
+	else if (!slot.huge && sk_page_bytes() != SK_PAGE)
+		doctor_say(d, "huge pages", VERDICT_OK, NULL, "slots lie in "
+			   "pages of %zu KiB, which are large enough",
+			   sk_page_bytes() >> 10);
 	else if (slot.huge || !slot.small)
 		doctor_say(d, "huge pages", VERDICT_OK, NULL, "slots lie in "
 			   "them%s", slot.huge ? ", in reserved ones" : "");
