@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from .. import Error
+from ._common import bytes_of
 from ._links import Gloo, Links, Meeting, Sockets, without_sockets
 from ._meeting import Meetings
 
@@ -173,7 +174,7 @@ class Comm(Meetings):
         except RuntimeError as e:
             raise Error(errno.EIO, f"{what}: {self.world} ranks could not "
                         f"exchange {len(mine)} bytes each: {e}") from e
-        return b"".join(p.numpy().tobytes() for p in parts)
+        return b"".join(map(bytes_of, parts))
 
     def share(self, mine: bytes, what: str, timeout: float | None = None,
               kind: str = "words") -> list[bytes]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import operator
 import unicodedata
@@ -166,6 +167,15 @@ def _without_memory(t: torch.Tensor) -> bool:
         (n - 1) * s for n, s in zip(t.shape, t.stride())))
     return not t.data_ptr() or \
         t.untyped_storage().nbytes() < end * t.element_size()
+
+
+def bytes_of(t: torch.Tensor) -> bytes:
+    """The bytes of a contiguous tensor of host memory. ``t.numpy()`` gives
+    them only where numpy is, which torch can be without."""
+    if _without_memory(t):
+        raise ValueError("has no memory")
+    n = t.numel() * t.element_size()
+    return ctypes.string_at(t.data_ptr(), n) if n else b""
 
 
 def unfit(t: torch.Tensor) -> str | None:

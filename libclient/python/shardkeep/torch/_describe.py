@@ -19,7 +19,8 @@ from torch.distributed.tensor import (
 
 from .. import Mesh, _core
 from . import _device
-from ._common import KINDS, TO_DTYPE, check_local, dtype_of, fit
+from ._common import (
+    KINDS, TO_DTYPE, bytes_of, check_local, dtype_of, fit)
 from ._flat import FlatPart
 
 Description = tuple[Any, ...]
@@ -256,8 +257,7 @@ def some_values(t: torch.Tensor) -> bytes:
         row = t.detach()
         while row.dim() > 1:
             row = row[0]
-        row = row.reshape(-1)[:16].cpu().contiguous()
-        return row.view(torch.uint8).numpy().tobytes()
+        return bytes_of(row.reshape(-1)[:16].cpu().contiguous())
     except Exception:   # it is refused by its name, or has no memory yet
         return b""
 

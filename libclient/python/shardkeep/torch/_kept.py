@@ -30,7 +30,7 @@ def rng_state() -> dict[str, Any]:
     on_device = _device.generator_state()
     if on_device is not None:
         state["cuda"] = on_device
-    if "numpy" in sys.modules:
+    if sys.modules.get("numpy"):    # None: somebody keeps it out
         state["numpy"] = sys.modules["numpy"].random.get_state(legacy=False)
     return state
 

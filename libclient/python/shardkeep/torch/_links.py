@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from .. import Error, Timeout, _core
-from ._common import milliseconds
+from ._common import bytes_of, milliseconds
 
 #: The number of a peer, and memory.
 Part = tuple[int, memoryview]
@@ -237,7 +237,7 @@ class Gloo(Links):
         parts = [list(every.unbind())] if self._rank == 0 else []
         with self._exchanging("did not hear what all others have to say"):
             self._wait(self._gathered(parts, every, mine), timeout_ms)
-        return every.numpy().tobytes()
+        return bytes_of(every)
 
     def _gathered(self, parts: list[list[torch.Tensor]], every: torch.Tensor,
                   mine: bytes) -> Iterator[Any]:

@@ -21,7 +21,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.torch_version import TorchVersion
 
-from ._common import made_to_last, resolved, unfit
+from ._common import bytes_of, made_to_last, resolved, unfit
 
 _TAG = "__shardkeep__"
 #: What a defaultdict may make its values by: other callables are code.
@@ -40,12 +40,9 @@ def _array(t: torch.Tensor) -> dict[str, Any]:
     if why is not None:
         raise _NoForm(t, f"tensor that {why}")
     t = t.cpu().contiguous()
-    flat = t.reshape(-1).view(torch.uint8) if t.numel() else t.reshape(-1)
     return {_TAG: "tensor", "dtype": str(t.dtype).removeprefix("torch."),
             "shape": list(t.shape),
-            "data": base64.b64encode(bytes(flat.tolist() if not t.numel()
-                                           else flat.numpy().tobytes())
-                                     ).decode("ascii")}
+            "data": base64.b64encode(bytes_of(t)).decode("ascii")}
 
 
 def _number(x: float) -> Any:

@@ -29,8 +29,11 @@ from ._common import (
 @contextlib.contextmanager
 def _whole(file: Path) -> Iterator[Any]:
     """A safetensors file; one that is damaged is refused by name."""
-    from safetensors import SafetensorError, safe_open
-
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ModuleNotFoundError as e:
+        raise ValueError(f"reading {file} needs the package safetensors: "
+                         "pip install safetensors") from e
     try:
         with safe_open(file, framework="pt") as f:
             yield f
