@@ -23,12 +23,15 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import older
 import torch
 import torch._dynamo
 import torch.distributed as dist
 from shardkeep._tools import path as program
 
 BOUND_S = 300
+
+older.prepare()
 
 
 @functools.cache

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
@@ -75,7 +76,27 @@ __all__ = ["Holder", "Replicate", "Shard", "_StridedShard", "local_part",
 
 
 def full(t: torch.Tensor) -> torch.Tensor:
-    return t.full_tensor() if isinstance(t, DTensor) else t.detach()
+    if not isinstance(t, DTensor):
+        return t.detach()
+    if any(isinstance(p, _StridedShard) for p in t.placements):
+        return _gathered(t)
+    return t.full_tensor()
+
+
+def _gathered(t: DTensor) -> torch.Tensor:
+    """What all ranks hold, each at its place: torch 2.9 puts the rows of
+    uneven strided shards elsewhere."""
+    places = local_part(torch.arange(t.numel()).reshape(t.shape),
+                        t.device_mesh, t.placements)
+    held = [(places.reshape(-1), t._local_tensor.detach().reshape(-1))]
+    for dim in range(t.device_mesh.ndim):
+        told: list[Any] = [None] * t.device_mesh.size(dim)
+        dist.all_gather_object(told, held, t.device_mesh.get_group(dim))
+        held = [x for each in told for x in each]
+    found = torch.empty(t.shape, dtype=t.dtype).reshape(-1)
+    for at, values in held:
+        found[at] = values
+    return found.reshape(t.shape)
 
 
 def everything(model: torch.nn.Module, optim: Any) -> dict[str, torch.Tensor]:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.nn as nn
 from harness import private_agent, run
 from models import everything, full
+from older import needs_fsdp2, needs_uneven
 from shardkeep import Client, inspect
 from shardkeep.torch import Checkpointer
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -149,7 +150,8 @@ def _experts_check(wrap: str) -> None:
                     range(i, world, 4))                              # E4
 
 
-@pytest.mark.parametrize("wrap", ["fsdp1", "fsdp2"])
+@pytest.mark.parametrize("wrap", ["fsdp1", pytest.param(
+    "fsdp2", marks=needs_fsdp2)])
 def test_experts(agent: str, wrap: str, monkeypatch: Any) -> None:
     monkeypatch.chdir(agent)
     run(8, _experts_save, wrap)
@@ -222,7 +224,8 @@ def _two_d_load(sizes: tuple[int, ...], plain: bool) -> None:
 
 
 @pytest.mark.parametrize("world", [4, 8])
-@pytest.mark.parametrize("sizes", [(8, 16, 8, 4), (6, 10, 15, 7)])
+@pytest.mark.parametrize("sizes", [(8, 16, 8, 4), pytest.param(
+    (6, 10, 15, 7), marks=needs_uneven)])
 def test_fsdp_over_tensor_parallel(agent: str, world: int,
                                    sizes: tuple[int, ...],
                                    monkeypatch: Any) -> None:

@@ -288,7 +288,8 @@ def test_fsdp2(agent, asynchronous):
     run(4, _load_model, path)
     run(3, _load_model, path)
     directory, = glob.glob(f"{agent}/store/fsdp/step-*")
-    run(2, _load_without_us, path, directory)
+    if hasattr(dcp, "HuggingFaceStorageReader"):
+        run(2, _load_without_us, path, directory)
 
 
 def _random(seeds, save) -> None:
@@ -348,8 +349,15 @@ def _upstream_is_wrong(dp, tp, n) -> None:
     mesh = init_device_mesh("cpu", (dp, tp), mesh_dim_names=("dp", "tp"))
     state = {"w": sharded(whole("w", (n, 3)), mesh,
                           (_StridedShard(0, split_factor=tp), Shard(0)))}
-    with pytest.raises(CheckpointException):
+    try:
         dcp.save(state, storage_writer=ShardkeepWriter("wrong/1"))
+    except CheckpointException:
+        pass
+    else:       # 2.9's is right
+        got = torch.zeros(n, 3)
+        dcp.load({"w": got}, storage_reader=ShardkeepReader("wrong/1"))
+        assert torch.equal(got, whole("w", (n, 3)))
+        return
     if dist.get_rank() == 0:
         client = Client()
         assert not any(s["complete"] for s in snapshots(client, "wrong"))
@@ -357,7 +365,7 @@ def _upstream_is_wrong(dp, tp, n) -> None:
 
 
 @pytest.mark.parametrize("dp, tp, n", [(4, 2, 9), (4, 2, 17), (3, 2, 7)])
-def test_metadata_that_disagrees_with_the_data(agent, dp, tp, n):
+def test_metadata_that_disagrees_is_refused(agent, dp, tp, n):
     run(dp * tp, _upstream_is_wrong, dp, tp, n)
 
 

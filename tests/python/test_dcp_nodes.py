@@ -17,6 +17,7 @@ import vcuda
 from harness import Nodes, run, start, wait
 from models import (Replicate, Shard, local_part, sharded, whole,
                     wrong)
+from older import needs_alone, needs_plan_caching
 from shardkeep import Client, snapshots
 from shardkeep.torch import Checkpointer, _comm, _dcp_states
 from shardkeep.torch._reading import _merged
@@ -157,6 +158,7 @@ def _after_other_jobs(nodes: Nodes) -> None:
     _load(nodes, HALVES[::-1], 2)
 
 
+@needs_alone
 def test_a_rank_that_let_go_of_its_state(nodes):
     """It has no run any more, and the others have one."""
     run(4, _after_other_jobs, nodes)
@@ -188,6 +190,7 @@ def _with_cached_plans(nodes: Nodes) -> None:
         _load(nodes, HALVES[::-1], step)
 
 
+@needs_plan_caching
 def test_plans_that_are_cached(nodes):
     run(4, _with_cached_plans, nodes)
 
@@ -549,6 +552,7 @@ def _one_is_late(nodes: Nodes) -> None:
     _load(nodes, HALVES, 1)
 
 
+@needs_alone
 def test_a_load_that_not_all_come_to(nodes):
     run(4, _save, nodes, HALVES, [1])
     run(4, _one_is_late, nodes)

@@ -22,6 +22,9 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.nn as nn
 from harness import private_agent, run
+from older import (
+    AsyncCheckpointerType, needs_no_collectives, needs_plan_caching,
+    needs_processes)
 from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
 from torch.distributed._shard import sharded_tensor
 from torch.distributed._shard.sharding_spec import (
@@ -32,8 +35,6 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict, set_state_dict)
 from torch.distributed.checkpoint.state_dict_loader import (
     _load_state_dict_from_keys)
-from torch.distributed.checkpoint.state_dict_saver import (
-    AsyncCheckpointerType)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import ShardingStrategy, StateDictType
@@ -273,8 +274,8 @@ def _whole_job(kind: str, how: str) -> None:
             state, storage_writer=dcp.FileSystemWriter(
                 "job/2", cache_staged_state_dict=how == "cached"),
             process_group=dist.new_group(),
-            async_checkpointer_type=AsyncCheckpointerType.PROCESS
-            if how == "process" else AsyncCheckpointerType.THREAD)
+            **{"async_checkpointer_type": AsyncCheckpointerType.PROCESS}
+            if how == "process" else {})
         getattr(future, "upload_completion", future).result()
     model, optim = _patched(kind)
     again = _TrainState()
@@ -290,7 +291,8 @@ def test_models_and_optimizers(kind: str) -> None:
         run(4, _whole_job, kind, "save")
 
 
-@pytest.mark.parametrize("how", ["thread", "cached", "process"])
+@pytest.mark.parametrize("how", ["thread", "cached", pytest.param(
+    "process", marks=needs_processes)])
 def test_async_save(how: str) -> None:
     with swapped():
         run(2, _whole_job, "fsdp", how)
@@ -644,6 +646,7 @@ def _without_collectives() -> None:
     assert into["same"].tolist() == [4, 4, 4]
 
 
+@needs_no_collectives
 def test_saves_without_collectives() -> None:
     with swapped():
         run(3, _without_collectives)
@@ -705,6 +708,7 @@ def _cached_plans() -> None:
         assert (into["t"] == step).all() and into["step"] == step
 
 
+@needs_plan_caching
 def test_cached_plans() -> None:
     with swapped():
         run(2, _cached_plans)

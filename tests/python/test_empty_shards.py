@@ -9,6 +9,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from harness import run
 from models import Shard, local_part, sharded, whole, wrong
+from older import needs_uneven
 from shardkeep.torch import Checkpointer
 from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
 from torch import nn
@@ -67,6 +68,7 @@ def _load(dp: int, tp: int, inner: int) -> None:
                       whole(n, tuple(p.shape))), n
 
 
+@needs_uneven
 @pytest.mark.parametrize("dp, tp, inner", [
     (1, 4, 5), (1, 3, 4), (2, 2, 1)])
 def test_features_that_do_not_reach_all_ranks(agent, dp, tp, inner):
@@ -89,6 +91,7 @@ def _distributed(dp: int, tp: int, inner: int, save: bool) -> None:
         assert _holds(p, whole(n, tuple(p.shape))), n
 
 
+@needs_uneven
 @pytest.mark.parametrize("dp, tp, inner", [(1, 4, 5), (2, 2, 1)])
 def test_distributed_checkpoint_of_them(agent, dp, tp, inner):
     run(dp * tp, _distributed, dp, tp, inner, True)

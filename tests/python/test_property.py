@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from harness import start, wait
 from models import local_part, whole
+from older import needs_uneven
 from shardkeep.torch import Checkpointer
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -187,6 +188,7 @@ def _lived(seed: int, kind: str, until: int, job: str) -> None:
         _check(plan, model, optim, max(first, until))
 
 
+@needs_uneven
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_lives_of_a_job(agent, seed):
     rng = random.Random(seed)

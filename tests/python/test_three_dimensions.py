@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from harness import run
 from models import everything
+from older import needs_uneven
 from shardkeep.torch import Checkpointer
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -94,6 +95,7 @@ def _go_on(mesh: tuple[int, int, int], step: int, file: str) -> None:
         torch.save(whole, file)
 
 
+@needs_uneven
 def test_there_and_back(agent):
     for step, mesh in enumerate(((2, 2, 2), (4, 1, 2), (1, 2, 1), (1, 1, 1),
                                  (2, 1, 2))):

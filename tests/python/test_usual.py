@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from harness import run
 from models import Holder, everything
+from older import EXCHANGE, needs_exchange
 from shardkeep import Client, State, _core, inspect
 from shardkeep.torch import Checkpointer, _describing, _objects
 from shardkeep.torch import _describe as _describe_module
@@ -113,7 +114,7 @@ def _either_way() -> None:
     for job, at_once in (("usual", True), ("slow", False)):
         with _state(job) as (client, state):
             told = _describe(state, items, at_once)
-            assert told == (0 if at_once else len(items))
+            assert told == (0 if at_once and EXCHANGE else len(items))
             state.snapshot(1)
             state.fence()
             state.wait(1, _core.COMPLETE, 60_000)
@@ -152,6 +153,7 @@ def _shrunk() -> torch.Tensor:
     return t
 
 
+@needs_exchange
 @pytest.mark.parametrize("make", [
     lambda: torch.arange(4.).as_subclass(_Odd), _says_parts, _shrunk,
     lambda: torch.ones(1).expand(3), lambda: torch.ones(2, 0).expand(2, 0),
@@ -179,6 +181,7 @@ def test_of_others_python_tells(agent: str, make: Callable[[], Any]) -> None:
         assert held[0] is items[0][1]
 
 
+@needs_exchange
 def test_what_is_called_odd_is_told(agent: str) -> None:
     told = []
 
@@ -247,6 +250,7 @@ def _trained(n: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, optim
 
 
+@needs_exchange
 @pytest.mark.parametrize("n", [3, 60])
 def test_a_restart_looks_once(agent: str, n: int, monkeypatch: Any) -> None:
     model, optim = _trained(n)
@@ -330,12 +334,13 @@ def _asking(samples: Any) -> tuple[Any, list[Any]]:
         return _describe_module.KINDS(t)
 
     how = _core.Usual(
-        _describe_module._API, keys, _describe_module.fit,
+        EXCHANGE, keys, _describe_module.fit,
         _describe_module._PLAIN, DTensor, _describe_module._PLACEMENTS,
         Meshes().placed, _describe_module.TO_DTYPE, samples)
     return how, asked
 
 
+@needs_exchange
 @pytest.mark.parametrize("n", [5, 300])
 def test_keys_are_asked_once_of_each_kind(agent: str, n: int) -> None:
     items = [(f"t{i}", t, f"t{i}") for i in range(n)
@@ -377,6 +382,7 @@ class _Renaming(TorchFunctionMode):
             else found
 
 
+@needs_exchange
 @pytest.mark.parametrize("within", [
     _within(lambda: torch.device("meta")), _within(FakeTensorMode),
     _within(torch.inference_mode), _within(_Renaming),
@@ -414,6 +420,7 @@ def _shifted(samples: Any, at: int) -> Any:
     return samples[0], tuple(one), *samples[2:]
 
 
+@needs_exchange
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
 def test_samples_that_do_not_agree_teach_nothing(agent: str, at: int) -> None:
     items = [(f"t{i}", torch.ones(2), f"t{i}") for i in range(6)]
@@ -428,6 +435,7 @@ def test_samples_that_do_not_agree_teach_nothing(agent: str, at: int) -> None:
         assert len(held) == 6 and len(asked) == 6
 
 
+@needs_exchange
 @pytest.mark.parametrize("samples", [1, (1, 2), ((1, 2), (3, 4)),
                                      (("a", "b", 1, 1, 1, 1),) * 2])
 def test_samples_that_are_none_are_refused(samples: Any) -> None:
@@ -453,6 +461,7 @@ def _sharded(n: int) -> None:
         assert len(calls) <= 4, "of each mesh and placements"
 
 
+@needs_exchange
 @pytest.mark.parametrize("n", [4, 40])
 def test_meshes_are_asked_for_once(agent: str, n: int) -> None:
     run(2, _sharded, n)

@@ -161,11 +161,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 	{
 		setDevice(d);
 	}
-	c10::Stream getStream(c10::Device d) const override
+	c10::Stream getStream(c10::Device d) const noexcept override
 	{
 		return c10::Stream(c10::Stream::DEFAULT, d);
 	}
-	c10::Stream exchangeStream(c10::Stream s) const override { return s; }
+	c10::Stream exchangeStream(c10::Stream s) const noexcept override
+	{
+		return s;
+	}
 	c10::DeviceIndex deviceCount() const noexcept override
 	{
 		return (char)count();
@@ -175,8 +178,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
 struct Hooks final : at::PrivateUse1HooksInterface {
-	bool isBuilt() const override { return true; }
-	bool isAvailable() const override { return true; }
+	// Torch 2.6 has nothing that these override.
+	bool isBuilt() const { return true; }
+	bool isAvailable() const { return true; }
 	bool hasPrimaryContext(c10::DeviceIndex) const override
 	{
 		return true;

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from . import _device
 from ._common import made_to_last
 from ._describe import is_whole
+from ._versions import Buffer, copy_each, overlaps
 
 #: Bytes of a rank's buffers that are copied within a snapshot's call, the
 #: smallest ones: some milliseconds at most. Frozen tables and quantized
@@ -26,7 +27,7 @@ MOST_BYTES = 64 << 20
 
 #: Whose memory is what they say: subclasses may be written to otherwise. Those
 #: that say which shards they hold say it of themselves, and not of a copy.
-_PLAIN = (torch.Tensor, getattr(torch.nn, "Buffer", torch.Tensor))
+_PLAIN = (torch.Tensor, Buffer)
 
 
 def _memory_of(t: Any) -> Any:
@@ -41,7 +42,7 @@ def _can_stand_aside(t: Any) -> bool:
             (t.is_cpu or _device.is_device(t)) and t.numel() > 0 and
             not t.is_inference() and not t.is_quantized and
             not t.is_conj() and not t.is_neg() and
-            torch._debug_has_internal_overlap(t) == 0)
+            not overlaps(t))
 
 
 class Aside:
@@ -78,10 +79,10 @@ class Aside:
         on = contextlib.nullcontext() if stream is None else \
             torch.get_device_module(stream.device).stream(stream)
         with torch.no_grad(), on:
-            torch._foreach_copy_(self._copies, self._live)
+            copy_each(self._copies, self._live)
 
     def give(self) -> None:
         """The buffers are what the copies are."""
         if self._live:
             with torch.no_grad():
-                torch._foreach_copy_(self._live, self._copies)
+                copy_each(self._live, self._copies)

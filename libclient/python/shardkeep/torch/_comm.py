@@ -24,6 +24,7 @@ from .. import Error
 from ._common import bytes_of
 from ._links import Gloo, Links, Meeting, Sockets, without_sockets
 from ._meeting import Meetings
+from ._versions import default_store
 
 log = logging.getLogger("shardkeep")
 
@@ -33,11 +34,6 @@ _SHORT = 504     # bytes that go along with their number
 def carries_cpu(group: dist.ProcessGroup | None) -> bool:
     """Whether it moves tensors of host memory."""
     return "cpu:" in dist.get_backend_config(group)
-
-
-def default_store() -> dist.Store:
-    """Where all ranks of torch.distributed can write and read."""
-    return dist.distributed_c10d._get_default_store()
 
 
 class Comm(Meetings):

@@ -8,13 +8,14 @@ import ctypes
 import math
 import operator
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from .. import DTYPES
 from . import _device
+from ._versions import KINDS, is_of_a_transformation
 
 #: Objects stand as tensors of bytes under these names (docs/format.md): one
 #: that a later rank may need, an object of a DCP state dict, what DCP's
@@ -50,17 +51,6 @@ def check_name(name: str, of_tensor: bool) -> None:
     if any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
         raise ValueError(f"the name {name!r} has control characters, or "
                          "surrogates; give it another one")
-
-
-def wrote_to(tensors: Iterable[torch.Tensor]) -> None:
-    """Has autograd know what it did not see: who would go backward through
-    values that are no more is refused, and not given wrong gradients."""
-    found = list(tensors)
-    try:
-        torch.autograd.graph.increment_version(found)
-    except (AttributeError, TypeError):     # older ones take one
-        for t in found:
-            torch.autograd.graph.increment_version(t)
 
 
 #: Seconds that the library can be told: it has a word of milliseconds.
@@ -133,8 +123,7 @@ def _of_another_kind(t: torch.Tensor) -> str | None:
         return (f"is a {type(t).__qualname__}, whose values are in other "
                 f"tensors{_inner(t)}; store those, as "
                 "shardkeep.torch.dcp.parts() gives them")
-    if torch._C._functorch.is_functorch_wrapped_tensor(t) or \
-            torch._is_functional_tensor(t):
+    if is_of_a_transformation(t):
         return "is a tensor of a transformation, such as vmap, and has no " \
             "memory outside of it"
     if t.is_quantized:
@@ -150,8 +139,6 @@ def _of_another_kind(t: torch.Tensor) -> str | None:
 #: Types and dispatch keys whose values were found to be the bytes at their
 #: address, on which kind of device. The keys say all that is asked about.
 fit: dict[Any, str] = {}
-#: A tensor's dispatch keys; older versions have no such function.
-KINDS = getattr(torch._C, "_dispatch_keys", None)
 
 
 def _kind(t: torch.Tensor) -> Any:

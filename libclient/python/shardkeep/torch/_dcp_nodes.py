@@ -21,10 +21,11 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.planner import SavePlan
 
 from .. import Client, Error, NotFound, inspect
-from ._comm import Comm, default_store
+from ._comm import Comm
 from ._links import available as links_available
 from ._nodes import join_runs
 from ._together import together
+from ._versions import default_store
 
 if TYPE_CHECKING:
     from ._dcp_states import Entry

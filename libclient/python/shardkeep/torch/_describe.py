@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.distributed.tensor import (
-    DTensor, Replicate, Shard, placement_types)
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from .. import Mesh, _core
 from . import _device
-from ._common import (
-    KINDS, TO_DTYPE, bytes_of, check_local, dtype_of, fit)
+from ._common import TO_DTYPE, bytes_of, check_local, dtype_of, fit
 from ._flat import FlatPart
+from ._versions import EXCHANGE, KINDS, STRIDED
 
 Description = tuple[Any, ...]
 
@@ -191,25 +190,22 @@ def in_memory(described: Description, local: torch.Tensor | None
     return (*described[:5], local.data_ptr(), local.stride(), *described[7:])
 
 
-#: The framework's functions that show a tensor to C; older ones have none.
-_API = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-#: Whose data those functions show as it is.
+#: Whose data the framework's functions for C show as it is.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _PLACEMENTS = tuple(
     (kind, number) for kind, number in (
         (Replicate, _core.REPLICATE), (Shard, _core.SHARD),
-        (getattr(placement_types, "_StridedShard", None),
-         _core.STRIDED_SHARD)) if kind is not None)
+        (STRIDED, _core.STRIDED_SHARD)) if kind is not None)
 
 
 def usual(meshes: Meshes, sharded: type = DTensor) -> _core.Usual | None:
     """How the library reads what most tensors are, as :func:`describe` would;
     None where the framework does not show them to it."""
-    if _API is None or KINDS is None:
+    if EXCHANGE is None or KINDS is None:
         return None
     plain = tuple(x for x in _PLAIN if not hasattr(x, "local_shards")
                   and not hasattr(x, "global_shape"))
-    return _core.Usual(_API, KINDS, fit, plain, sharded, _PLACEMENTS,
+    return _core.Usual(EXCHANGE, KINDS, fit, plain, sharded, _PLACEMENTS,
                        meshes.placed, TO_DTYPE, _samples())
 
 

@@ -19,11 +19,11 @@ from . import _device
 from ._aside import Aside
 from ._blobs import Blobs, rows_of
 from ._comm import Comm
-from ._common import wrote_to
 from ._describe import (Description, Meshes, describe, in_memory, is_whole,
                         locals_of, some_values, usual)
 from ._flat import FlatPart
 from ._tensors import LiveTensors
+from ._versions import wrote_to
 from ._watch import Watch
 
 log = logging.getLogger("shardkeep")

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ._common import check_local
+from ._versions import fsdp1
 
 #: Offset and size of a box, and where in the interval its elements begin.
 Box = tuple[tuple[int, ...], tuple[int, ...], int]
@@ -174,25 +175,28 @@ def _pieces_of(handle: Any, prefix: str) -> Iterator[tuple[Piece, Any]]:
                     math.prod(shape) == flat._numels[i]), own[i]
 
 
+def _wrapping(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """Its modules that have flattened something, by name."""
+    kind = fsdp1() or ()
+    for name, module in model.named_modules():
+        if isinstance(module, kind) and module._handle:
+            yield name, module._handle
+
+
 def pieces_of(model: torch.nn.Module) -> Iterator[tuple[Piece, Any]]:
     """Each flattened parameter of a model, with the parameter that the
     optimizer steps for it: itself, or the flat one."""
-    from torch.distributed.fsdp import FullyShardedDataParallel
-    for prefix, module in model.named_modules():
-        if isinstance(module, FullyShardedDataParallel) and module._handle:
-            yield from _pieces_of(module._handle,
-                                  f"{prefix}." if prefix else "")
+    for prefix, handle in _wrapping(model):
+        yield from _pieces_of(handle, f"{prefix}." if prefix else "")
 
 
 def flattened_ids(model: torch.nn.Module) -> set[int]:
     """The ids of what a walk over the modules must pass over: the flat
     parameters, and the views of them."""
-    from torch.distributed.fsdp import FullyShardedDataParallel
     found: set[int] = set()
-    for module in model.modules():
-        if isinstance(module, FullyShardedDataParallel) and module._handle:
-            flat = module._handle.flat_param
-            found.update(map(id, [flat, *(flat._params or ()),
-                                  *(flat._shared_params or ()),
-                                  *(flat._tensors or ())]))
+    for _, handle in _wrapping(model):
+        flat = handle.flat_param
+        found.update(map(id, [flat, *(flat._params or ()),
+                              *(flat._shared_params or ()),
+                              *(flat._tensors or ())]))
     return found

@@ -107,7 +107,7 @@ def _open(given: Any) -> Stepped:
     o = given
     while True:
         if _is_zero(o):
-            if o._overlap_with_ddp:
+            if getattr(o, "_overlap_with_ddp", False):
                 raise TypeError(
                     "ZeroRedundancyOptimizer with overlap_with_ddp makes its "
                     "optimizer in the third step: what it holds cannot be "

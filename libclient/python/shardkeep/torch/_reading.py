@@ -15,13 +15,14 @@ import torch.distributed as dist
 
 from .. import LATEST, Client, Error, NotFound, State, _core, inspect
 from . import _objects
-from ._comm import Comm, default_store
+from ._comm import Comm
 from ._common import PLAN
 from ._dcp_nodes import can_be
 from ._links import available as links_available
 from ._meeting import Apart
 from ._nodes import Teller, candidates, each, offers, over, several
 from ._together import PASSED_OVER, together
+from ._versions import default_store
 
 #: Descriptions as State.tensors() takes them, and what holds their memory.
 Described = tuple[list[Any], Any]

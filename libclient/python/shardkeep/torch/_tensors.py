@@ -19,6 +19,7 @@ from . import _device
 from ._common import made_to_last
 from ._flat import FlatPart, Piece, flattened_ids, pieces_of
 from ._optimizers import Stepped, load_group, of_another_kind, opened
+from ._versions import OF_BATCHES
 from ._watch import Watch
 from ._wrapped import (
     has_part, has_parts, kept_beside, parts_of, places_of, step_once)
@@ -29,10 +30,9 @@ Missing = tuple[str, torch.nn.Parameter, Stepped, str, tuple[int, ...], int]
 #: What takes back what a restore did before its bytes came, the last first.
 Undo = list[Callable[[], None]]
 
-#: What counts running statistics of its rank alone: DDP overwrites them with
-#: rank 0's before a pass, FSDP leaves them apart. Of batch and instance norms,
-#: lazy ones, and what libraries derive from them.
-_OF_BATCHES = torch.nn.modules.batchnorm._NormBase
+#: Running statistics of one rank alone: DDP overwrites them with rank 0's
+#: before a pass, FSDP leaves them apart. Of batch and instance norms, lazy
+#: ones, and what libraries derive from them.
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 #: Where a module has its parts.
@@ -177,7 +177,7 @@ class LiveTensors:
                     fqn = fqn_of(dot + key)
                     self._place(module._buffers, key, t, fqn, seen)
                     self.buffers.add("model." + fqn)
-                    if isinstance(module, _OF_BATCHES) and \
+                    if isinstance(module, OF_BATCHES) and \
                             not isinstance(module, torch.nn.SyncBatchNorm) \
                             and key in _STATISTICS:
                         self.statistics.add("model." + fqn)

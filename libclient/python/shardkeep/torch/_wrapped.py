@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ._common import made_to_last
 from ._flat import FlatPart
+from ._versions import Async, flattens
 
 _WHOLE = (torch.Tensor, torch.nn.Parameter)
 _PLAIN = (*_WHOLE, DTensor)
@@ -33,9 +32,8 @@ def is_wrapped(t: Any) -> bool:
     """Whether its values are in tensors that it names; what a collective has
     yet to bring is none of its own."""
     return type(t) not in _PLAIN and isinstance(t, torch.Tensor) and \
-        not isinstance(t, (DTensor, AsyncCollectiveTensor)) and \
-        not t.is_nested and \
-        is_traceable_wrapper_subclass(t)
+        not isinstance(t, DTensor) and not isinstance(t, Async) and \
+        not t.is_nested and flattens(t)
 
 
 def has_parts(t: Any) -> bool:

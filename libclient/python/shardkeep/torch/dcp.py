@@ -47,10 +47,11 @@ from .. import LATEST, Client, _core, snapshots
 from . import _dcp_nodes, _device, _objects
 from ._common import (
     BYTES, FROM_NAME, PLAN, SHARED, check_local, check_name, dtype_of,
-    lasting, made_to_last, milliseconds, resolved, step_of, wrote_to)
+    lasting, made_to_last, milliseconds, resolved, step_of)
 from ._reading import Alone, Question, described_bytes
 from ._dcp_states import STATES, key_of
 from ._together import absent_are_logged
+from ._versions import memory_for, staged, wrote_to
 from ._wrapped import parts
 
 __all__ = ["ShardkeepReader", "ShardkeepWriter", "is_ours", "parse_id",
@@ -221,12 +222,12 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
     def stage(self, state_dict: Any) -> Any:
         """A copy of the state dict on the CPU."""
         with made_to_last():        # the memory is that of the next as well
-            if self.cache_staged_state_dict and \
-                    self.state_dict_cache is None and not _device.can_pin():
-                from torch.distributed._state_dict_utils import (
-                    _create_cpu_state_dict)
+            if not self.cache_staged_state_dict:
+                copied = staged(state_dict, self.type_check)
+                return super().stage(state_dict) if copied is None else copied
+            if self.state_dict_cache is None and not _device.can_pin():
                 # There is nothing to pin for.
-                self.state_dict_cache = _create_cpu_state_dict(state_dict)
+                self.state_dict_cache = memory_for(state_dict)
             return super().stage(state_dict)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None
@@ -559,8 +560,10 @@ class ShardkeepReader(_Named, StorageReader):
                              "job")
         if self._failure is not None and "rank" in kwargs:
             # Asked once more, for what a rank wrote by itself: there is no
-            # such thing, and who waits for the others would wait again.
-            raise self._failure
+            # such thing, and who waits for the others would wait again. Some
+            # versions keep to themselves what is raised here: it is said in
+            # set_up_storage_reader(), which they call next.
+            return Metadata(state_dict_metadata={})
         self._failure = None
         try:
             with absent_are_logged():
@@ -587,6 +590,8 @@ class ShardkeepReader(_Named, StorageReader):
     @_of_this
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool,
                               *args: Any, **kwargs: Any) -> None:
+        if self._failure is not None:
+            raise self._failure
         if self._way is None:
             self._read_metadata({})
 
@@ -719,6 +724,7 @@ def _metadata_of(held: dict[str, Any], plans: list[Any]) -> Metadata:
     planner_data: dict[str, Any] = {}
     for plan in plans:
         planner_data.update(plan.get("planner_data") or {})
-    return Metadata(state_dict_metadata=state,
-                    planner_data=planner_data or None, storage_data={},
-                    version=_VERSION)
+    metadata = Metadata(state_dict_metadata=state,
+                        planner_data=planner_data or None, storage_data={})
+    metadata.version = _VERSION     # no argument of an older one
+    return metadata

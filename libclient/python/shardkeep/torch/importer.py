@@ -24,6 +24,7 @@ from .. import FLUSH_NEVER, Client, Error, State, _core
 from . import _objects
 from ._common import (
     BYTES, check_local, check_name, dtype_of, milliseconds, step_of)
+from ._versions import load_alone, safetensors_reader
 
 
 @contextlib.contextmanager
@@ -68,20 +69,20 @@ def _sharded_safetensors(path: Path) -> bool:
 
 
 def _distributed(path: Path) -> Iterator[tuple[str, Any]]:
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-    reader: Any = dcp.HuggingFaceStorageReader(str(path)) \
-        if _sharded_safetensors(path) else dcp.FileSystemReader(path)
+    reader: Any = safetensors_reader(str(path)) \
+        if _sharded_safetensors(path) else FileSystemReader(path)
     metadata = reader.read_metadata()
     for name, m in metadata.state_dict_metadata.items():
         if isinstance(m, TensorStorageMetadata):
             t = torch.empty(m.size, dtype=m.properties.dtype, device="cpu")
-            dcp.load({name: t}, storage_reader=reader, no_dist=True)
+            load_alone({name: t}, reader)
             yield name, t
         else:
             state: dict[str, Any] = {name: None}
-            dcp.load(state, storage_reader=reader, no_dist=True)
+            load_alone(state, reader)
             yield name, state[name]
 
 
