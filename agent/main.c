@@ -2,7 +2,6 @@
 /* shardkeepd: starting, and going to the background. */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -43,25 +42,21 @@ static int detach(const struct sk_os *os, const struct endpoint *e)
 	r = os->setsid(os);
 	if (r >= 0)
 		r = move_output(os, e);
-	return r < 0 ? r : os->chdir(os, "/");
+	/* One whose whole path is too long for an address is found from where
+	 * we are alone. */
+	return r < 0 || e->path[0] != '/' ? r : os->chdir(os, "/");
 }
 
-/* A relative store must not move with the working directory. */
-static int fix_store(const struct sk_os *os, struct options *o)
+/* What the shell that started us has open besides, pipes that somebody reads to
+ * their end, does not live as long as we do. The one that is to be told gets a
+ * number of its own, which may have been that of standard output. */
+static void leave_files(const struct sk_os *os, struct options *o)
 {
-	char here[PATH_MAX], *path;
-	int r;
+	int first = SK_SPAWN_FD;
 
-	if (!o->store || o->store[0] == '/')
-		return 0;
-	r = os->getcwd(os, here, sizeof(here));
-	if (r < 0)
-		return r;
-	if (asprintf(&path, "%s/%s", here, o->store) < 0)
-		return -ENOMEM;
-	free(o->store);
-	o->store = path;
-	return 0;
+	if (o->ready_fd >= 0 && os->dup2(os, o->ready_fd, first) >= 0)
+		o->ready_fd = first++;
+	closefrom(first);
 }
 
 /* The asker waits for a byte, and another agent is as good as ours. */
@@ -236,12 +231,12 @@ int main(int argc, char **argv)
 		options_free(&o);
 		return status;
 	}
-	birth.keeper = keeper_from_environment(os);
 	r = kept_from_environment(os, &birth.kept);
-	if (r == 0)
-		r = fix_store(os, &o);
+	if (o.detach && !birth.kept.n)
+		leave_files(os, &o);
+	birth.keeper = keeper_from_environment(os);
 	if (r < 0)
-		sk_err_errno(&err, r, "cannot find the store %s", o.store);
+		sk_err_errno(&err, r, "cannot take up what was kept");
 	else
 		r = take_over(os, &o, &birth, &err);
 	if (r == 0)

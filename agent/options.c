@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "metrics/address.h"
 #include "metrics/http.h"
 #include "option.h"
+#include "paths.h"
 
 #define KEEP_LAST 4u
 #define FLUSH_INTERVAL_S 30u
@@ -31,6 +33,7 @@ struct said {
 	bool check;
 	bool keeper, no_keeper;		/* by the file, or the command line */
 	char usual[4096];
+	char *named;			/* --config, from where we started */
 };
 
 static void note(struct said *s, size_t i, const char *by, int line,
@@ -50,6 +53,7 @@ static void forget(struct said *s)
 {
 	for (size_t i = 0; i < OPTION_COUNT; i++)
 		free(s->v[i].value);
+	free(s->named);
 }
 
 /* Those that are of one start alone, or of no file. */
@@ -122,9 +126,14 @@ static int from_file(struct said *s, int argc, char **argv)
 	int r;
 
 	config_usual(s->usual, sizeof(s->usual));
-	s->path = named ? named : s->usual;
 	if (named && !*named)
 		return option_complain("--config", named, "it is a path");
+	if (named) {
+		s->named = path_from(s->o->here, named);
+		if (!s->named)
+			return -ENOMEM;
+	}
+	s->path = named ? s->named : s->usual;
 	if (!*s->path)
 		return 0;
 	r = config_read(sk_os_linux(), s->path, set_from_file, s);
@@ -282,9 +291,19 @@ static void say_idle(const struct options *o)
 			"fill a slot; leave one of them away\n");
 }
 
-int options_parse(int argc, char **argv, struct options *ret)
+/* Where we are; NULL: nowhere any more. */
+static char *find_here(void)
+{
+	const struct sk_os *os = sk_os_linux();
+	char here[PATH_MAX];
+
+	return os->getcwd(os, here, sizeof(here)) < 0 ? NULL : strdup(here);
+}
+
+static int parse(int argc, char **argv, char *here, struct options *ret)
 {
 	struct options o = {
+		.here = here,
 		.memory = sk_memory_total(sk_os_linux()) / 2,
 		.user_layouts = UINT64_C(1) << 30,
 		.admin_uid = (uid_t)-1,
@@ -314,6 +333,8 @@ int options_parse(int argc, char **argv, struct options *ret)
 		r = -EINVAL;
 	}
 	if (r == 0)
+		r = paths_fix(&o);
+	if (r == 0)
 		say_idle(&o);
 	if (r == 0 && said.check) {
 		print_said(&said);
@@ -330,10 +351,15 @@ int options_parse(int argc, char **argv, struct options *ret)
 	return 0;
 }
 
+int options_parse(int argc, char **argv, struct options *ret)
+{
+	return parse(argc, argv, find_here(), ret);
+}
+
 int options_again(const struct options *o, struct options *ret)
 {
 	assert(o->argv);
-	return options_parse(o->argc, o->argv, ret);
+	return parse(o->argc, o->argv, o->here ? strdup(o->here) : NULL, ret);
 }
 
 void options_free(struct options *o)
@@ -342,4 +368,5 @@ void options_free(struct options *o)
 	free(o->store);
 	free(o->metrics);
 	free(o->metrics_file);
+	free(o->here);
 }

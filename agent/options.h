@@ -44,12 +44,14 @@ struct options {
 	bool seal_writes;
 	bool no_direct;
 	bool detach;
+	char *here;		/* where relative paths are from; NULL: that
+				 * directory is gone */
 	int argc;		/* what they were made of, to be read again; */
 	char **argv;		/* NULL: nothing that could be */
 };
 
-/** 0 go on, 1 done (help, version), -EINVAL said why. Options that are set
- * are freed by options_free(). */
+/** 0 go on, 1 done (help, version), -EINVAL said why. Relative paths are made
+ * absolute (paths.h). Options that are set are freed by options_free(). */
 int options_parse(int argc, char **argv, struct options *ret);
 /** The same again, after the file has changed: all that they would be if the
  * agent began now. As options_parse(). */

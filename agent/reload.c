@@ -38,9 +38,7 @@ static void name_fixed(const struct options *was, const struct options *is,
 		bool changed;
 	} fixed[] = {
 		{ "socket", differ(was->socket, is->socket) },
-		/* Ours may have been made absolute. */
-		{ "store", is->store && is->store[0] != '/' ? !was->store :
-			   differ(was->store, is->store) },
+		{ "store", differ(was->store, is->store) },
 		{ "metrics", differ(was->metrics, is->metrics) },
 		{ "metrics-public", was->metrics_public !=
 				    is->metrics_public },

@@ -213,19 +213,45 @@ Test(options, what_makes_no_sense_is_refused)
 	}
 }
 
+/* Of where the agent was started: it goes elsewhere, and reads them again. */
+static void is_from(const char *here, const char *path, const char *got)
+{
+	size_t n = strcmp(here, "/") ? strlen(here) : 0;
+
+	cr_assert(strncmp(got, here, n) == 0 && got[n] == '/', "%s", got);
+	cr_assert_str_eq(got + n + 1, path);
+}
+
 Test(options, texts)
 {
-	struct options o;
+	char here[4096], long_name[120];
+	struct options o, again;
 
+	cr_assert(getcwd(here, sizeof(here)));
+	cr_assert_eq(parse("--store=/b", "--store=/c", &o), 0);
+	cr_assert_str_eq(o.store, "/c");
+	options_free(&o);
+	cr_assert_eq(parse("--metrics-file=/d", NULL, &o), 0);
+	cr_assert_str_eq(o.metrics_file, "/d");
+	options_free(&o);
+	cr_assert_eq(parse("--store=b", "--metrics-file=d/e", &o), 0);
+	is_from(here, "b", o.store);
+	is_from(here, "d/e", o.metrics_file);
+	cr_assert_eq(chdir("/"), 0);
+	cr_assert_eq(options_again(&o, &again), 0);
+	cr_assert_str_eq(again.store, o.store);
+	cr_assert_str_eq(again.metrics_file, o.metrics_file);
+	options_free(&again);
+	options_free(&o);
 	cr_assert_eq(parse("--socket=a", "--store=b", &o), 0);
-	cr_assert_str_eq(o.socket, "a");
-	cr_assert_str_eq(o.store, "b");
+	cr_assert_str_eq(o.socket, "/a");
+	cr_assert_str_eq(o.store, "/b");
 	options_free(&o);
-	cr_assert_eq(parse("--store=b", "--store=c", &o), 0);
-	cr_assert_str_eq(o.store, "c");
-	options_free(&o);
-	cr_assert_eq(parse("--metrics-file=d", NULL, &o), 0);
-	cr_assert_str_eq(o.metrics_file, "d");
+	/* Its whole path would be no address. */
+	cr_assert_eq(chdir("/tmp"), 0);
+	(void)snprintf(long_name, sizeof(long_name), "--socket=%0*d", 104, 0);
+	cr_assert_eq(parse(long_name, NULL, &o), 0);
+	cr_assert_str_eq(o.socket, long_name + 9);
 	options_free(&o);
 }
 
@@ -286,18 +312,18 @@ Test(options, who_goes_before_whom)
 
 	cr_assert_eq(setenv("SHARDKEEP_MEMORY", "2M", 1), 0);
 	cr_assert_eq(setenv("SHARDKEEP_DEVICE_MEMORY", "3M", 1), 0);
-	cr_assert_eq(setenv("SHARDKEEP_STORE", "there", 1), 0);
+	cr_assert_eq(setenv("SHARDKEEP_STORE", "/there/store", 1), 0);
 	cr_assert_eq(setenv("SHARDKEEP_SOCKET", "/there", 1), 0);
 	cr_assert_eq(parse_file("memory = 1M\nstore = here\nsocket = /here\n",
 				&o), 0);
 	cr_assert_str_eq(o.socket, "/there");
 	cr_assert_eq(o.memory, 2u << 20);
 	cr_assert_eq(o.device_memory, 3u << 20);
-	cr_assert_str_eq(o.store, "there");
+	cr_assert_str_eq(o.store, "/there/store");
 	options_free(&o);
-	cr_assert_eq(parse("--memory=4M", "--store=else", &o), 0);
+	cr_assert_eq(parse("--memory=4M", "--store=/else", &o), 0);
 	cr_assert_eq(o.memory, 4u << 20);
-	cr_assert_str_eq(o.store, "else");
+	cr_assert_str_eq(o.store, "/else");
 	cr_assert_str_eq(o.socket, "/there");
 	options_free(&o);
 	cr_assert_eq(parse("--socket=/else", NULL, &o), 0);
