@@ -10,6 +10,9 @@ shows that it sees each of these broken.
 
 Arguments: the root of the tree, the C compiler, a folder with the headers that
 are made from NAME.h.in when it is built.
+
+What runs in a trainer's process does not follow the trainer's locale, which may
+have commas for points and an "I" that is no capital "i".
 """
 
 import re
@@ -171,6 +174,21 @@ def check_named(root: Path) -> list[str]:
             and not any(t.endswith("/" + name) for t in there)]
 
 
+# Of the C library, and of printf().
+LOCALE = re.compile(r"\b(?:strto(?:d|f|ld)|atof|strcasecmp|strncasecmp|"
+                    r"is(?:alpha|alnum|print|punct|upper|lower|space)|"
+                    r"toupper|tolower|strftime)\s*\(|"
+                    r'"[^"\n]*%[-+ #0]*[0-9.*]*l?[aefgAEFG][^"\n]*"')
+
+
+def check_locale(root: Path) -> list[str]:
+    return [f"{path} follows the trainer's locale: {found.strip()}"
+            for path in sources(root)
+            if path.startswith(("cache/", "libclient/"))
+            for found in LOCALE.findall(
+                COMMENT.sub("", (root / path).read_text()))]
+
+
 def compiles(root: Path, path: str, cc: list[str]) -> str | None:
     """@cc is the compiler, and where it finds the headers that are made."""
     includes = ["-I" + str(root / r) for r in ROOTS[house_of(path)]]
@@ -194,7 +212,7 @@ def check_headers(root: Path, cc: list[str]) -> list[str]:
 
 def check(root: Path, cc: list[str]) -> list[str]:
     return (check_includes(root) + check_names(root) + check_named(root)
-            + check_headers(root, cc))
+            + check_locale(root) + check_headers(root, cc))
 
 
 # ---- that it can fail ----
@@ -211,6 +229,8 @@ PLANTS = [
     ("cache/attic/planted.c", "int attic;\n", "no room"),
     ("libclient/store/store.h", "int twice;\n", "both have"),
     ("cache/bytes/planted.c", "/* As in bytes/gone.c. */\n", "speaks"),
+    ("cache/tensor/planted.c", 'x = "%.1f s";\n', "locale"),
+    ("libclient/conn/planted.c", "x = atof (y);\n", "locale"),
     ("cache/tensor/planted.h", "sk_unknown planted(void);\n", "alone"),
 ]
 
@@ -227,7 +247,7 @@ def self_test(root: Path, cc: list[str]) -> list[str]:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
             found = check_includes(copy) + check_names(copy)
-            found += check_named(copy)
+            found += check_named(copy) + check_locale(copy)
             if file.suffix == ".h":
                 found.append(compiles(copy, path, cc) or "")
             if not any("planted" in f and word in f or word == "both have"

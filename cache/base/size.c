@@ -2,11 +2,10 @@
 #include "base/size.h"
 
 #include <assert.h>
-#include <ctype.h>
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/util.h"
 
@@ -47,17 +46,23 @@ static const char *take_number(const char *s, struct number *ret)
 	return s;
 }
 
+/* In no locale's alphabet: in some, "i" is no small "I". */
+static bool is_byte(const char *s)
+{
+	return (*s == 'b' || *s == 'B') && !s[1];
+}
+
 /* 0: there is no such unit. */
 static uint64_t unit_bytes(const char *s)
 {
 	static const char units[] = "KMGTP";
 	const char *unit;
 
-	if (!*s || strcasecmp(s, "B") == 0)
+	if (!*s || is_byte(s))
 		return 1;
-	unit = strchr(units, toupper((unsigned char)*s));
-	if (!unit || (s[1] && strcasecmp(s + 1, "B") != 0 &&
-		      strcasecmp(s + 1, "iB") != 0))
+	unit = strchr(units, *s >= 'a' ? *s - 'a' + 'A' : *s);
+	if (!unit || (s[1] && !is_byte(s + 1) &&
+		      ((s[1] != 'i' && s[1] != 'I') || !is_byte(s + 2))))
 		return 0;
 	return (uint64_t)1 << 10 * (unit - units + 1);
 }
@@ -115,18 +120,38 @@ bool sk_size_lacks_unit(const char *text, uint64_t bytes)
 	return bytes < 1u << 20 && !text[strspn(text, "0123456789")];
 }
 
+/* printf() would write what the trainer's locale has for a point. */
+char *sk_size_tenths(uint64_t tenths, char *buf, size_t size)
+{
+	(void)snprintf(buf, size, "%" PRIu64 ".%u", tenths / 10,
+		       (unsigned)(tenths % 10));
+	return buf;
+}
+
+/* Halves go to the even one. */
+static uint64_t tenths_of(uint64_t bytes, uint64_t unit)
+{
+	unsigned __int128 n = (unsigned __int128)bytes * 10;
+	uint64_t whole = (uint64_t)(n / unit), rest = (uint64_t)(n % unit);
+
+	return whole + (rest > unit / 2 || (rest == unit / 2 && whole % 2));
+}
+
 char *sk_size_format(uint64_t bytes, char *buf, size_t size)
 {
 	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB",
 					     "PiB" };
-	double value = (double)bytes;
+	char number[24];
 	size_t u = 0;
 
 	assert(size);
-	while (value >= 1024 && u + 1 < SK_ARRAY_SIZE(units)) {
-		value /= 1024;
+	while (bytes >> 10 * u >= 1024 && u + 1 < SK_ARRAY_SIZE(units))
 		u++;
-	}
-	(void)snprintf(buf, size, u ? "%.1f %s" : "%.0f %s", value, units[u]);
+	if (u)
+		(void)sk_size_tenths(tenths_of(bytes, (uint64_t)1 << 10 * u),
+				     number, sizeof(number));
+	else
+		(void)snprintf(number, sizeof(number), "%" PRIu64, bytes);
+	(void)snprintf(buf, size, "%s %s", number, units[u]);
 	return buf;
 }

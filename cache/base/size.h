@@ -29,7 +29,11 @@ int sk_size_parse(const char *text, uint64_t whole, uint64_t *ret_bytes,
  * a MiB: who said "64" of memory or of a disk has forgotten the unit. */
 bool sk_size_lacks_unit(const char *text, uint64_t bytes);
 
-/** "77 B", "1.5 GiB". Returns @buf. */
+/** "77 B", "1.5 GiB". Returns @buf. In any locale with a point: a trainer may
+ * have set one that has commas there. */
 char *sk_size_format(uint64_t bytes, char *buf, size_t size);
+
+/** "12.3" of 123, so in any locale. Returns @buf. */
+char *sk_size_tenths(uint64_t tenths, char *buf, size_t size);
 
 #endif

@@ -2,6 +2,7 @@
 /* Taking snapshots, and fences. */
 #include <assert.h>
 
+#include "base/size.h"
 #include "base/util.h"
 #include "conn/check.h"
 #include "conn/say.h"
@@ -11,6 +12,8 @@
 #include "state/names.h"
 #include "state/register.h"
 #include "state/work.h"
+
+#define TENTH_NS UINT64_C(100000000)	/* of a second */
 
 static uint64_t now(const struct sk_state *state)
 {
@@ -30,6 +33,7 @@ static void note_busy(struct sk_state *state, uint64_t eta_ns,
 		      struct sk_err *err)
 {
 	struct sk_err why = { "" };
+	char seconds[24];
 
 	sk_fences_lock(&state->fences);
 	state->status.busy_ns = eta_ns;
@@ -37,9 +41,10 @@ static void note_busy(struct sk_state *state, uint64_t eta_ns,
 	if (!eta_ns || !err)
 		return;
 	why = *err;
-	(void)sk_err_set(err, -EBUSY, "%.*s; the oldest flush needs %.1f s "
+	(void)sk_err_set(err, -EBUSY, "%.*s; the oldest flush needs %s s "
 			 "more", SK_ERR_MAX - 64, why.text,
-			 (double)eta_ns / 1e9);
+			 sk_size_tenths((eta_ns + TENTH_NS / 2) / TENTH_NS,
+					seconds, sizeof(seconds)));
 }
 
 static int ask_slot(struct sk_state *state, int64_t step, uint32_t flags,

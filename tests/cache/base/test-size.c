@@ -98,6 +98,24 @@ Test(size, reads_what_it_says)
 			 "16384.0 PiB");
 }
 
+/* Beside printf(), whose locale here has a point. */
+Test(size, says_what_printf_says)
+{
+	static const char *const units[] = { "KiB", "MiB", "GiB", "TiB" };
+	char text[SK_SIZE_TEXT], want[64];
+
+	for (size_t u = 0; u < SK_ARRAY_SIZE(units); u++)
+		for (uint64_t n = 0; n < 2000; n++) {
+			uint64_t unit = (uint64_t)1024 << 10 * u;
+			uint64_t bytes = unit + n * (unit / 20) % (unit * 1023);
+
+			(void)snprintf(want, sizeof(want), "%.1f %s",
+				       (double)bytes / (double)unit, units[u]);
+			sk_size_format(bytes, text, sizeof(text));
+			cr_assert_str_eq(text, want, "%" PRIu64, bytes);
+		}
+}
+
 /* Beside a walk: of none, of all, of equal ones, and in between. */
 Test(array, counts_what_comes_before)
 {
