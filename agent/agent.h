@@ -157,6 +157,8 @@ struct agent {
 	uint64_t asked_ns;		/* when somebody last asked for them */
 	struct file_key *ignored;	/* damaged or foreign, said once */
 	size_t n_ignored, room_ignored;
+	struct passed *passed;		/* cannot be looked at, said once */
+	size_t n_passed, sorted_passed, room_passed;
 	struct retain *retain;		/* what need not stay goes */
 	struct sk_pool *keeping;	/* its thread */
 	struct scrub *scrub;		/* NULL: none */

@@ -452,8 +452,6 @@ static void listing_granted(struct stored_wish *wish, int r,
 	timer_clear(&q->agent->loop.timers, &l->patience);
 	l->looked = r;
 	l->err = *why;
-	if (r < 0)
-		log_warning(q->agent, "%s", why->text);
 	if (!q->session) {
 		request_answer(q, -ECONNRESET, NULL, NULL, 0, &err);
 		return;

@@ -9,6 +9,7 @@
 #include "agent.h"
 #include "base/array.h"
 #include "disk/ignored.h"
+#include "disk/passed.h"
 #include "memory/record.h"
 
 /* Images that are looked at in one turn. */
@@ -37,22 +38,23 @@ struct merging {
 	unsigned left;			/* of the portion */
 };
 
+/* A failed read may do better next time: it is tried again. */
 static void ignore(struct agent *a, const struct found *f)
 {
-	if (f->stored.rank < 0) {
-		a->counts.unreadable++;
-		log_warning(a, "passing over: %s", f->err.text);
-		return;
-	}
-	a->counts.ignored_files++;
-	log_warning(a, "ignoring %s/%s, rank %" PRId32 " of %" PRId32 ": %s",
-		    f->stored.job, f->stored.dir, f->stored.rank,
-		    f->stored.world, f->err.text);
-	/* A failed read may do better next time. */
-	if (found_unreadable(f))
-		a->counts.unreadable++;
-	else
+	bool tried_again = f->stored.rank < 0 || found_unreadable(f);
+
+	a->counts.unreadable += tried_again;
+	a->counts.ignored_files += f->stored.rank >= 0;
+	if (!tried_again)
 		ignored_add(a, f);
+	else if (!passed_is_new(a, &f->stored, &f->err))
+		return;
+	if (f->stored.rank < 0)
+		log_warning(a, "passing over: %s", f->err.text);
+	else
+		log_warning(a, "ignoring %s/%s, rank %" PRId32 " of %" PRId32
+			    ": %s", f->stored.job, f->stored.dir,
+			    f->stored.rank, f->stored.world, f->err.text);
 }
 
 /* ---- what is the same ---- */

@@ -12,6 +12,7 @@
 #include "base/array.h"
 #include "disk/histories.h"
 #include "disk/ignored.h"
+#include "disk/passed.h"
 #include "disk/scan-file.h"
 
 int file_key_compare(const void *a, const void *b)
@@ -376,6 +377,7 @@ void scan_run(struct work *work)
 	struct scan *scan = sk_link_object(work, struct scan, work);
 
 	ignored_sort(scan->agent);
+	passed_sort(scan->agent);
 	if (scan->job[0])
 		scan->result = scan_job(scan, scan->job);
 	else
@@ -388,6 +390,7 @@ void scan_run(struct work *work)
 		qsort(scan->found, scan->n_found, sizeof(*scan->found),
 		      found_compare);
 	ignored_forget(scan->agent, scan);
+	passed_forget(scan->agent, scan);
 }
 
 void scan_drop(struct scan *scan)

@@ -10,6 +10,7 @@
 #include "disk/histories.h"
 #include "disk/index.h"
 #include "disk/merge.h"
+#include "disk/passed.h"
 #include "disk/prove.h"
 #include "disk/scan.h"
 #include "disk/wrote.h"
@@ -102,6 +103,8 @@ static void scan_merged(struct scan *scan)
 	 * them. */
 	a->scanning = false;
 	note_asked(scan);
+	if (scan->result < 0)
+		passed_all(a, scan);
 	grant_all(scan);
 	if (scan->learnt)
 		index_changed(a, NULL);
@@ -317,6 +320,8 @@ void stored_close(struct agent *a)
 	}
 	free(a->ignored);
 	a->ignored = NULL;
+	free(a->passed);
+	a->passed = NULL;
 	wrote_close(a);
 	histories_free(a);
 	timer_clear(&a->loop.timers, &a->leave_timer);
