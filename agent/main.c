@@ -164,13 +164,17 @@ static void end_keeping(struct parent *p, const struct endpoint *e)
 static int run_kept(const struct sk_os *os, struct options *o,
 		    const struct endpoint *e, struct birth *birth)
 {
+	char log_path[sizeof(e->path) + 16];
 	struct log log;
-	struct parent p = { .os = os, .log = &log, .ready_fd = o->ready_fd,
+	struct parent p = { .os = os, .log = &log,
+			    .log_path = o->detach ? log_path : NULL,
+			    .ready_fd = o->ready_fd,
 			    .kept = birth->kept, .standby = &birth->standby,
 			    .was_ready = o->takeover };
 	int r;
 
 	birth->kept = (struct kept){ 0 };
+	endpoint_log_path(e, log_path, sizeof(log_path));
 	log_open(&log, os, o->level);
 	r = kept_add(os, &p.kept, KEPT_LISTENER, e->sock);
 	if (r == 0)

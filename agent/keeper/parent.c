@@ -117,6 +117,8 @@ static void pass_signal_on(struct parent *p)
 		 * anyway. */
 		if (info.ssi_signo != SIGHUP)
 			p->told = (int)info.ssi_signo;
+		else if (p->log_path)
+			(void)log_to_file(p->os, p->log_path);
 		if (p->child > 0)
 			(void)p->os->kill(p->os, p->child,
 					  (int)info.ssi_signo);
@@ -189,6 +191,9 @@ static int begin(struct parent *p)
 static void say_end(const struct parent *p, int status)
 {
 	size_t n = 0;
+
+	if (p->log_path)
+		(void)log_to_file(p->os, p->log_path);
 
 	for (size_t i = 0; i < p->kept.n; i++)
 		n += p->kept.v[i].fd >= 0;

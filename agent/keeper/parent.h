@@ -15,6 +15,8 @@
 struct parent {
 	const struct sk_os *os;
 	const struct log *log;
+	const char *log_path;	/* its file, which may have been moved away, or
+				 * put aside by an agent; NULL: it has none */
 	struct kept kept;	/* what it holds */
 	int ready_fd;		/* open until an agent is ready; -1: none */
 	struct keeper keeper;	/* the child's: how it tells its parent */

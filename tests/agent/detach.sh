@@ -69,6 +69,12 @@ grep -q 'options were read again' run/agent.log || fail "the file is lost"
 ! grep -q 'has to be restarted' run/agent.log || fail "paths have changed"
 rm run/agent.sock
 until_so test -S run/agent.sock || fail "it listens somewhere else"
+# A log that was rotated: what its keeper says goes to the new one.
+mv run/agent.log run/agent.log.1
+kill -KILL "$pid"
+until_so grep -qs 'ended by signal 9' run/agent.log ||
+	fail "the keeper writes to the log that was moved away"
+until_so test -S run/agent.sock || fail "no agent after it"
 stop
 # From the root directory, whose path ends with a slash.
 (cd / && "$agent" --detach --ready-fd 1 --socket "${dir#/}/run/agent.sock" \
