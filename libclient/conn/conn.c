@@ -15,6 +15,8 @@
 #define RETRY_NS (2 * MS_NS)
 /* Agents that may be killed at a hello before one is thought too old. */
 #define REFUSED_TRIES 4
+/* Longer than a keeper waits between two agents. */
+#define PATIENCE_MS 6000u
 
 uint32_t sk_left_ms(const struct sk_os *os, uint64_t until_ns)
 {
@@ -47,14 +49,15 @@ static int connect_until(const struct sk_os *os, int sock,
 	}
 }
 
-static int explain_dial(const char *path, int r, struct sk_err *err)
+/* One that is begun again by its keeper may take that long, and hangs not. */
+static int explain_late(const char *path, uint32_t ms, struct sk_err *err)
 {
-	assert(r < 0);
-	if (r == -ETIMEDOUT)
-		return sk_err_set(err, r, "the agent at %s takes no "
-				  "connection: it hangs, or is stopped", path);
-	return sk_err_errno(err, r, "no agent answers at %s; start "
-			    "shardkeepd --socket %s", path, path);
+	if (ms < PATIENCE_MS)
+		return sk_err_set(err, -ETIMEDOUT, "the agent at %s has not "
+				  "answered within %u ms: it is busy, begins "
+				  "again, or is stopped", path, ms);
+	return sk_err_set(err, -ETIMEDOUT, "the agent at %s does not answer: "
+			  "it hangs, or is stopped", path);
 }
 
 static int dial(const struct sk_os *os, const char *path, uint64_t until_ns,
@@ -74,7 +77,8 @@ static int dial(const struct sk_os *os, const char *path, uint64_t until_ns,
 	r = connect_until(os, sock, &a, until_ns);
 	if (r < 0) {
 		(void)os->close(os, sock);
-		return explain_dial(path, r, err);
+		return sk_err_errno(err, r, "no agent answers at %s; start "
+				    "shardkeepd --socket %s", path, path);
 	}
 	return sock;
 }
@@ -140,9 +144,6 @@ static int greet(struct sk_conn *conn, const char *path, bool any_user,
 	if (r >= 0)
 		r = sk_conn_call(conn, &msg, NULL, 0, NULL, NULL, until_ns,
 				 err);
-	if (r == -ETIMEDOUT)
-		return sk_err_set(err, r, "the agent at %s does not answer: "
-				  "it hangs, or is stopped", path);
 	if (r >= 0)
 		r = sk_wire_greeted(&msg, err);
 	if (r < 0)
@@ -202,6 +203,7 @@ static int open_conn(const struct sk_os *os, const char *path, bool any_user,
 		     struct sk_conn *ret_conn, struct sk_err *err)
 {
 	struct sk_conn conn = { .os = os, .sock = -1 };
+	uint32_t ms = sk_left_ms(os, until_ns);
 	int r = -EPROTO;
 
 	(void)pthread_mutex_init(&conn.lock, NULL);
@@ -213,7 +215,7 @@ static int open_conn(const struct sk_os *os, const char *path, bool any_user,
 	}
 	if (r < 0) {
 		sk_conn_close(&conn);
-		return r;
+		return r == -ETIMEDOUT ? explain_late(path, ms, err) : r;
 	}
 	/* A mutex must not be copied once it was used. */
 	ret_conn->os = os;
@@ -222,6 +224,7 @@ static int open_conn(const struct sk_os *os, const char *path, bool any_user,
 	ret_conn->version = conn.version;
 	ret_conn->agent = conn.agent;
 	ret_conn->ahead = NULL;
+	ret_conn->user = geteuid();
 	ret_conn->generation++;
 	(void)pthread_mutex_destroy(&conn.lock);
 	(void)pthread_mutex_init(&ret_conn->lock, NULL);
@@ -242,12 +245,18 @@ int sk_conn_open_any(const struct sk_os *os, const char *socket_path,
 	return open_conn(os, socket_path, true, 0, until_ns, ret_conn, err);
 }
 
-static int open_more(const struct sk_os *os, const char *path, unsigned known,
-		     uint64_t until_ns, struct sk_conn *ret_conn,
-		     struct sk_err *err)
+static int open_more(const struct sk_os *os, const struct sk_conn *handle,
+		     const char *path, unsigned known, uint64_t until_ns,
+		     struct sk_conn *ret_conn, struct sk_err *err)
 {
-	int r = open_conn(os, path, false, known, until_ns, ret_conn, err);
+	int r;
 
+	if (handle->user != geteuid())
+		return sk_err_set(err, -EACCES, "this handle was opened by "
+				  "user %u, and the process is user %u now, "
+				  "whose jobs are others; open one as that "
+				  "user", handle->user, geteuid());
+	r = open_conn(os, path, false, known, until_ns, ret_conn, err);
 	if (r == -ENOENT || r == -ECONNREFUSED)
 		return sk_err_prefix(err, -ECONNRESET, "the agent is gone");
 	return r;
@@ -262,7 +271,8 @@ int sk_conn_open_more(const struct sk_os *os, struct sk_conn *handle,
 	(void)pthread_mutex_lock(&handle->lock);
 	known = handle->version;
 	(void)pthread_mutex_unlock(&handle->lock);
-	return open_more(os, socket_path, known, until_ns, ret_conn, err);
+	return open_more(os, handle, socket_path, known, until_ns, ret_conn,
+			 err);
 }
 
 /* An agent that ended since the last request is found out before the next one,
@@ -288,7 +298,7 @@ int sk_conn_again(const char *socket_path, uint64_t until_ns,
 	notice_end(conn);
 	if (sk_conn_is_open(conn, NULL, NULL))
 		return 0;
-	r = open_more(conn->os, socket_path, 0, until_ns, &fresh, err);
+	r = open_more(conn->os, conn, socket_path, 0, until_ns, &fresh, err);
 	if (r < 0)
 		return r;
 	(void)pthread_mutex_lock(&conn->lock);

@@ -30,6 +30,7 @@ struct sk_conn {
 	uint64_t generation;		/* counts connections made */
 	struct sk_conn_ahead *ahead;	/* not heard of yet, or NULL */
 	struct sk_wire_hello_reply agent;
+	uid_t user;			/* who connected, as the agent sees it */
 };
 #define SK_CONN_NULL { .sock = -1 }
 
@@ -66,7 +67,9 @@ int sk_conn_open_any(const struct sk_os *os, const char *socket_path,
 /**
  * One more connection of a handle, beside @handle. Who has one had an agent:
  * that nobody answers any more is -ECONNRESET, and not what sk_conn_open()
- * says, which is told apart from a snapshot that is not there. Else its errors.
+ * says, which is told apart from a snapshot that is not there; and so is that
+ * this process is another user by now, who has none of that one's: -EACCES. Else
+ * its errors.
  * It begins with the version that the handle has found: some agents log who
  * greets in one that they do not know.
  */

@@ -260,6 +260,22 @@ static void full_backlog(struct bounds *b)
 	resume(b);
 }
 
+/* Who gave it next to no time is not told that it hangs. */
+static void short_of_time(struct bounds *b, bool full)
+{
+	struct sk *sk;
+
+	stop(b);
+	if (full)
+		fill_backlog(b);
+	CHECK(sk_open(&(struct sk_options){ .socket = b->scene->socket,
+			.timeout_ms = 20 }, &sk) == -ETIMEDOUT);
+	CHECK(strstr(sk_error(), "not answered within 20 ms") &&
+	      !strstr(sk_error(), "hangs"), "%s", sk_error());
+	empty_backlog(b);
+	resume(b);
+}
+
 /* The last thing that a rank does. */
 static void free_of_stopped_agent(struct bounds *b)
 {
@@ -480,6 +496,8 @@ int main(int argc, char **argv)
 	timer = begin_signals();
 	stopped_agent(&b);
 	full_backlog(&b);
+	short_of_time(&b, false);
+	short_of_time(&b, true);
 	free_of_stopped_agent(&b);
 	(void)timer_delete(timer);
 	scene_close(&scene);

@@ -74,6 +74,47 @@ static void stay_deep(const struct scene *scene)
 	CHECK(!chdir("/"));
 }
 
+/* ---- another user ---- */
+
+static void is_refused(int r)
+{
+	CHECK(r == -EACCES, "%d: %s", r, sk_error());
+	CHECK(strstr(sk_error(), "opened by user 0, and the process is user "
+				 "4711 now"), "%s", sk_error());
+}
+
+/* Whose jobs are others: what was root's is not told for a first run. */
+static void become_another(struct scene *scene)
+{
+	struct sk_options o = { .socket = scene->socket };
+	struct sk_job job = { .name = "roots", .world = 1 };
+	struct sk_state *state;
+	char data[] = "data", *json;
+	struct sk *sk;
+
+	if (geteuid())
+		return;		/* nor can it become one */
+	CHECK(!chmod(scene->dir, 0755));
+	CHECK(!sk_open(&o, &sk), "%s", sk_error());
+	CHECK(!sk_state_create(sk, &job, &state), "%s", sk_error());
+	CHECK(!sk_state_blob(state, "b", data, sizeof(data)));
+	CHECK(!sk_snapshot(state, 1, NULL), "%s", sk_error());
+	CHECK(!sk_wait(state, 1, SK_COMPLETE, 30000), "%s", sk_error());
+	memset(data, 0, sizeof(data));
+	CHECK(!seteuid(4711));
+	is_refused(sk_restore(state, SK_LATEST, NULL, NULL, NULL));
+	is_refused(sk_wait(state, 1, SK_DURABLE, 30000));
+	is_refused(sk_inspect(sk, "roots", SK_LATEST, 0, 0, &json));
+	is_refused(sk_snapshots(sk, "roots", &json));
+	CHECK(!data[0]);
+	CHECK(!seteuid(0));
+	CHECK(!sk_restore(state, SK_LATEST, NULL, NULL, NULL), "%s",
+	      sk_error());
+	CHECK(!strcmp(data, "data"));
+	sk_state_free(state);
+	sk_close(sk);
+}
+
 /* ---- an agent that is started ---- */
 
 static uint32_t start_agent(void)
@@ -162,6 +203,7 @@ int main(int argc, char **argv)
 	scene.program = program;
 	go_elsewhere(&scene);
 	stay_deep(&scene);
+	become_another(&scene);
 	start_one(&scene);
 	scene_close(&scene);
 	free(program);
