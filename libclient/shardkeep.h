@@ -27,10 +27,9 @@
  * Calls that change one state (describe, snapshot, restore, free) exclude
  * each other; sk_fence(), sk_fence_tensor(), sk_wait() and sk_status() may
  * run beside them and beside each other. Nothing may run beside sk_close(),
- * or beside sk_state_free() of the same state, or in a signal handler. After
- * fork() the child must not use what the parent opened: every call there
- * returns -EOWNERDEAD; after setuid() those that need the agent say -EACCES.
- * Once loaded the library stays: dlclose() does not unload it.
+ * beside sk_state_free() of the same state, or in a signal handler. In a child
+ * of fork() every call on what the parent opened returns -EOWNERDEAD; after
+ * setuid() those that need the agent say -EACCES. dlclose() unloads nothing.
  *
  * Memory
  *

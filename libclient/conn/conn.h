@@ -30,7 +30,7 @@ struct sk_conn {
 	uint64_t generation;		/* counts connections made */
 	struct sk_conn_ahead *ahead;	/* not heard of yet, or NULL */
 	struct sk_wire_hello_reply agent;
-	uid_t user;			/* who connected, as the agent sees it */
+	uid_t user;			/* who connected, for the agent */
 };
 #define SK_CONN_NULL { .sock = -1 }
 

@@ -17,16 +17,24 @@
 #define FUSE_MAGIC 0x65735546
 #define KEEP_LAST 4u		/* where nobody has said anything */
 
+#define IN_MEMORY "a power loss empties it; give --store a directory on a disk"
+#define IN_LAYERS "it goes with its container, and steps of a lower layer "	\
+	"cannot be deleted; give --store a volume"
+#define NO_LARGE_FILES "it takes no file of 4 GiB and knows no users; give "	\
+	"--store a directory on ext4 or XFS"
+
 static const struct {
 	unsigned magic;
 	const char *name;
-	bool is_volatile;
+	const char *remedy;	/* NULL: nothing is wrong with it */
 } filesystems[] = {
-	{ EXT4_SUPER_MAGIC, "ext4", false }, { XFS_MAGIC, "XFS", false },
-	{ BTRFS_SUPER_MAGIC, "Btrfs", false }, { TMPFS_MAGIC, "tmpfs", true },
-	{ RAMFS_MAGIC, "ramfs", true }, { NFS_KERNEL_MAGIC, "NFS", false },
-	{ LUSTRE_MAGIC, "Lustre", false }, { FUSE_MAGIC, "FUSE", false },
-	{ OVERLAYFS_SUPER_MAGIC, "overlayfs", false },
+	{ EXT4_SUPER_MAGIC, "ext4", NULL }, { XFS_MAGIC, "XFS", NULL },
+	{ BTRFS_SUPER_MAGIC, "Btrfs", NULL },
+	{ TMPFS_MAGIC, "tmpfs", IN_MEMORY },
+	{ RAMFS_MAGIC, "ramfs", IN_MEMORY }, { NFS_KERNEL_MAGIC, "NFS", NULL },
+	{ LUSTRE_MAGIC, "Lustre", NULL }, { FUSE_MAGIC, "FUSE", NULL },
+	{ OVERLAYFS_SUPER_MAGIC, "overlayfs", IN_LAYERS },
+	{ MSDOS_SUPER_MAGIC, "FAT", NO_LARGE_FILES },
 };
 
 /* An agent of another user writes there, and we need not be able to. */
@@ -41,12 +49,9 @@ static void say_filesystem(struct doctor *d, const struct statfs *fs,
 	for (size_t i = 0; i < SK_ARRAY_SIZE(filesystems); i++) {
 		if ((unsigned)fs->f_type != filesystems[i].magic)
 			continue;
-		doctor_say(d, "store", filesystems[i].is_volatile ?
-			   VERDICT_WARN : VERDICT_OK,
-			   filesystems[i].is_volatile ? "a power loss empties "
-			   "it; give --store a directory on a disk" : NULL,
-			   "%s %s, on %s", d->store, what,
-			   filesystems[i].name);
+		doctor_say(d, "store", filesystems[i].remedy ? VERDICT_WARN :
+			   VERDICT_OK, filesystems[i].remedy, "%s %s, on %s",
+			   d->store, what, filesystems[i].name);
 		return;
 	}
 	doctor_say(d, "store", VERDICT_OK, NULL, "%s %s, on a filesystem of "
