@@ -638,19 +638,16 @@ wait "$pid" && pid=
 # ---- the command of the guide, for a node: other users must reach it ----
 # A container's own layers are no place for a store.
 mkdir "$dir/layers"
-if unshare -m bash -c '
-	cd "$1" && mount -t tmpfs none . && mkdir lower upper work all &&
+layers='mount -t tmpfs none "$1" && cd "$1" && mkdir lower upper work all &&
 	mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work \
-		overlay all' _ "$dir/layers" 2>/dev/null; then
-	found=$(unshare -m bash -c '
-		cd "$1" && mount -t tmpfs none . && mkdir lower upper work all
-		mount -t overlay overlay all \
-			-o lowerdir=lower,upperdir=upper,workdir=work
-		SHARDKEEP_SOCKET=none SHARDKEEP_STORE=$1/all \
-			"$2" --json doctor' _ "$dir/layers" "$(realpath "$cachectl")" |
+		overlay all'
+if unshare -m bash -c "$layers" _ "$dir/layers" 2>/dev/null; then
+	found=$(unshare -m bash -c "$layers"' && SHARDKEEP_SOCKET=none \
+		SHARDKEEP_STORE=$1/all "$2" --json doctor' _ "$dir/layers" \
+			"$(realpath "$cachectl")" |
 		python3 -c 'import json, sys
-print(*("{verdict} {found} {remedy}".format(**c) for c in json.load(sys.stdin)["checks"]
-        if c["check"] == "store"))')
+print(*("{verdict} {found} {remedy}".format(**c)
+        for c in json.load(sys.stdin)["checks"] if c["check"] == "store"))')
 	[[ $found == warn*overlayfs*volume* ]] || fail "doctor says: $found"
 fi
 if unshare -m mount -t tmpfs none /run 2>/dev/null; then
