@@ -161,6 +161,8 @@ struct agent {
 	size_t n_passed, sorted_passed, room_passed;
 	struct retain *retain;		/* what need not stay goes */
 	struct sk_pool *keeping;	/* its thread */
+	struct sk_link restoring;	/* jobs: disk/restoring.h */
+	struct timer restoring_timer;
 	struct scrub *scrub;		/* NULL: none */
 	struct sk_pool *scrubber;
 	struct sums *sums;		/* of files that were opened last */

@@ -19,6 +19,7 @@
 #include "disk/flush.h"
 #include "disk/index.h"
 #include "disk/prove.h"
+#include "disk/restoring.h"
 #include "disk/retain.h"
 #include "disk/scrub.h"
 #include "disk/stored.h"
@@ -297,6 +298,7 @@ static void init(struct agent *a, const struct sk_os *os,
 	sk_link_init(&a->quarantines);
 	sk_link_init(&a->to_populate);
 	sk_link_init(&a->wishes);
+	sk_link_init(&a->restoring);
 	log_open(&a->log, os, o->level);
 	a->began_ns = os->now_ns(os);
 }
@@ -414,6 +416,7 @@ static void close_agent(struct agent *a)
 	index_close(a);
 	prove_close(a);
 	retain_close(a);
+	restoring_close(a);
 	cadence_close(a);
 	a->store = sk_store_close(a->store);
 	a->signals.fd = sk_close_fd(a->signals.fd);

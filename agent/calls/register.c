@@ -14,6 +14,7 @@
 #include "calls/device.h"
 #include "calls/enter.h"
 #include "calls/quarantine.h"
+#include "disk/restoring.h"
 #include "disk/retain.h"
 #include "disk/stored.h"
 #include "memory/heap.h"
@@ -32,6 +33,7 @@ struct registration {
 	struct stored_wish wish;
 	struct sk_wire_register reg;
 	uid_t uid;
+	bool comes;		/* restoring_came() is owed */
 	int fd;			/* the layouts' memory, a client's */
 	struct sk_layout *layouts[2];
 	int result;
@@ -126,6 +128,8 @@ static void registration_release(struct request *q)
 	struct registration *g = sk_link_object(q, struct registration,
 						request);
 
+	if (g->comes)
+		restoring_came(q->agent, g->reg.id.job, g->uid);
 	closer_close(q->agent->closer, g->uid, g->fd);
 	heap_freed(q->agent, PARSING * (g->reg.header_bytes[0] +
 					g->reg.header_bytes[1]));
@@ -329,10 +333,13 @@ static void layouts_parsed(struct lane_work *work)
 		registration_answer(g, g->result, &g->err);
 		return;
 	}
+	if (g->reg.flags & SK_REGISTER_LATER && g->request.agent->store)
+		g->comes = restoring_comes(g->request.agent, g->reg.id.job,
+					   g->uid);
 	g->wish = (struct stored_wish){
 		.granted = registration_granted,
 		.range = { .step = -1 }, .enters = true,
-		.uid = g->request.session->uid,
+		.uid = g->request.session->uid, .restores = g->comes,
 	};
 	memcpy(g->wish.job, g->reg.id.job, sizeof(g->wish.job));
 	stored_scan(g->request.agent, &g->wish);

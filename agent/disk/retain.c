@@ -30,6 +30,8 @@
 #define BEHIND 16u
 /* Images that are counted in one turn. */
 #define PORTION 512u
+/* Of who restores at another agent nobody hears that they are done. */
+#define AGAIN_NS (5 * UINT64_C(1000000000))
 
 /* What is known of a job; its job->owner. */
 struct kept {
@@ -40,6 +42,7 @@ struct kept {
 	unsigned gone;		/* since its last flush began */
 	unsigned were_going;	/* when it was last looked at */
 	struct hold hold;	/* for who restores; then it is due again */
+	uint64_t again_ns;	/* not before that */
 };
 
 /* A look at one job, and the deletions that follow. While its work is out,
@@ -74,6 +77,7 @@ struct pass {
 struct retain {
 	struct agent *agent;
 	struct pass *pass;		/* NULL: none is under way */
+	struct timer again;		/* of those that wait */
 };
 
 static struct kept *kept_of(struct sk_cat_job *job)
@@ -207,6 +211,19 @@ static void end_pass(struct pass *p)
 	agent_changed(a);
 }
 
+/* Ranks restore, here or elsewhere. */
+static void end_for_now(struct pass *p)
+{
+	struct sk_cat_job *job = job_of(p);
+	struct kept *kept = job ? job->owner : NULL;
+
+	if (kept) {
+		kept->due = true;
+		kept->again_ns = agent_now(p->agent) + AGAIN_NS;
+	}
+	end_pass(p);
+}
+
 static void delete_next(struct pass *p);
 
 static void rested(struct timer *timer)
@@ -284,7 +301,8 @@ static void note_deleted(struct pass *p)
 		kept = snapshot_at(p);
 		if (kept)
 			kept->pinned = true;
-	} else if (p->result != -ENOENT && p->result != -ESTALE) {
+	} else if (p->result != -ENOENT && p->result != -ESTALE &&
+		   p->result != -EAGAIN) {
 		a->counts.retire_errors++;
 		log_error(a, "%s", p->err.text);
 	}
@@ -304,8 +322,8 @@ static void step_deleted(struct work *work)
 	uint64_t took = agent_now(a) - p->began_ns;
 
 	note_deleted(p);
-	if (ends(a)) {
-		end_pass(p);
+	if (ends(a) || p->result == -EAGAIN) {
+		end_for_now(p);
 		return;
 	}
 	p->rest.fire = rested;
@@ -459,9 +477,8 @@ static size_t look_first(const struct sk_retention *r)
 /* ---- what the store says of the job ---- */
 
 /* The trainer's word is written down where it is another one. */
-static void read_retention(struct work *work)
+static void read_retention(struct pass *p)
 {
-	struct pass *p = sk_link_object(work, struct pass, work);
 	struct sk_store *store = p->agent->store;
 
 	p->result = sk_store_retention(store, p->job, &p->from, &p->file,
@@ -472,6 +489,23 @@ static void read_retention(struct work *work)
 		return;
 	p->result = sk_store_set_retention(store, p->job, SK_RETENTION_JOB,
 					   &p->retention, &p->err);
+}
+
+/* -EAGAIN: nothing is to go now, for ranks restore. */
+static void read_job(struct work *work)
+{
+	struct pass *p = sk_link_object(work, struct pass, work);
+	int r;
+
+	read_retention(p);
+	if (p->result < 0)
+		return;
+	r = sk_store_is_restoring(p->agent->store, p->job);
+	if (r < 0)
+		p->result = sk_err_errno(&p->err, r, "cannot tell whether "
+					 "ranks of job \"%s\" restore", p->job);
+	else if (r)
+		p->result = -EAGAIN;
 }
 
 static void complain(struct pass *p)
@@ -485,12 +519,16 @@ static void complain(struct pass *p)
 	log_error(p->agent, "%s", p->err.text);
 }
 
-static void retention_read(struct work *work)
+static void job_read(struct work *work)
 {
 	struct pass *p = sk_link_object(work, struct pass, work);
 	struct sk_retention by_job = p->retention;
 	struct agent *a = p->agent;
 
+	if (p->result == -EAGAIN && !ends(a)) {
+		end_for_now(p);
+		return;
+	}
 	if (p->result < 0)
 		complain(p);
 	if (p->result < 0 || ends(a)) {
@@ -507,17 +545,30 @@ static void retention_read(struct work *work)
 
 /* ---- which job ---- */
 
+bool retain_is_held(struct agent *a, struct sk_cat_job *job)
+{
+	struct kept *kept = kept_of(job);
+
+	return kept && hold_stands(&kept->hold, job, agent_now(a));
+}
+
 static struct sk_cat_job *job_due(struct agent *a)
 {
+	uint64_t now = agent_now(a), soonest = UINT64_MAX;
 	struct sk_cat_job *job;
 
 	sk_link_each(job, &a->cat.jobs, link) {
 		struct kept *kept = job->owner;
 
-		if (kept && kept->due &&
-		    !hold_stands(&kept->hold, job, agent_now(a)))
+		if (!kept || !kept->due || retain_is_held(a, job))
+			continue;
+		if (kept->again_ns <= now)
 			return job;
+		if (kept->again_ns < soonest)
+			soonest = kept->again_ns;
 	}
+	if (soonest != UINT64_MAX)
+		timer_set(&a->loop.timers, &a->retain->again, soonest);
 	return NULL;
 }
 
@@ -535,8 +586,8 @@ static void begin_pass(struct agent *a, const struct sk_cat_job *job)
 	p->retention = kept->retention;
 	memcpy(p->job, job->name, sizeof(p->job));
 	sk_link_init(&p->chore.link);
-	p->work.run = read_retention;
-	p->work.finish = retention_read;
+	p->work.run = read_job;
+	p->work.finish = job_read;
 	a->retain->pass = p;
 	work_submit(&a->loop.works, a->keeping, &p->work);
 }
@@ -550,6 +601,25 @@ static void next_pass(struct agent *a)
 	job = job_due(a);
 	if (job)
 		begin_pass(a, job);
+}
+
+static void due_again(struct timer *timer)
+{
+	next_pass(sk_link_object(timer, struct retain, again)->agent);
+}
+
+void retain_go_on(struct agent *a, const char *name)
+{
+	struct sk_cat_job *job;
+
+	sk_link_each(job, &a->cat.jobs, link) {
+		struct kept *kept = job->owner;
+
+		if (kept && strcmp(job->name, name) == 0)
+			kept->again_ns = 0;
+	}
+	if (a->retain)
+		next_pass(a);
 }
 
 void retain_due(struct agent *a, struct sk_cat_job *only)
@@ -575,6 +645,7 @@ int retain_open(struct agent *a, struct sk_err *err)
 	if (!a->retain)
 		return sk_err_set(err, -ENOMEM, "out of memory");
 	a->retain->agent = a;
+	a->retain->again.fire = due_again;
 	r = sk_pool_new(1, -1, "sk-keep", &a->keeping, err);
 	return r;
 }
@@ -586,6 +657,8 @@ void retain_close(struct agent *a)
 	a->keeping = sk_pool_free(a->keeping);
 	if (p)
 		free_pass(p);	/* it rests, or counts */
+	if (a->retain)
+		timer_clear(&a->loop.timers, &a->retain->again);
 	free(a->retain);
 	a->retain = NULL;
 }

@@ -27,6 +27,10 @@ void retain_due(struct agent *a, struct sk_cat_job *job);
 /** What its trainer says; it is written to the store with the next look. */
 void retain_by_job(struct agent *a, struct sk_cat_job *job,
 		   const struct sk_retention *retention);
+/** One of its ranks restores, as far as one can tell. */
+bool retain_is_held(struct agent *a, struct sk_cat_job *job);
+/** What waited for that goes on. */
+void retain_go_on(struct agent *a, const char *job);
 /** What is in force, of what the store's file says. */
 enum sk_retention_from
 retain_in_force(const struct agent *a, const struct sk_cat_job *job,

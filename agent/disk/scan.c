@@ -378,6 +378,9 @@ void scan_run(struct work *work)
 
 	ignored_sort(scan->agent);
 	passed_sort(scan->agent);
+	if (scan->restores)
+		scan->told = sk_store_restoring(scan->agent->store, scan->job,
+						&scan->untold);
 	if (scan->job[0])
 		scan->result = scan_job(scan, scan->job);
 	else

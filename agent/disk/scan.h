@@ -71,6 +71,7 @@ struct scan {
 	struct stored_range range;
 	uint64_t serial;		/* of the catalogue when it began */
 	uint32_t mark;			/* of what it has looked into */
+	bool restores;			/* ranks of the one job do */
 	bool counts;			/* takes a census of the one job */
 	struct wrote_list wrote;	/* of the jobs that it looks at */
 	/* The answer: */
@@ -86,6 +87,8 @@ struct scan {
 	struct sk_err first;		/* the first of those */
 	int result;			/* < 0: nothing is known of the disk */
 	struct sk_err err;
+	int told;			/* < 0: the other agents were not */
+	struct sk_err untold;
 };
 
 /** Whether the job is one that it looks at. */

@@ -105,6 +105,8 @@ static void scan_merged(struct scan *scan)
 	note_asked(scan);
 	if (scan->result < 0)
 		passed_all(a, scan);
+	if (scan->told < 0)
+		log_warning(a, "%s", scan->untold.text);
 	grant_all(scan);
 	if (scan->learnt)
 		index_changed(a, NULL);
@@ -150,6 +152,7 @@ static void take_wishes(struct agent *a, struct scan *scan)
 		sk_link_insert(&scan->wishes, &w->link);
 		w->taken = true;
 		scan->counts |= w->census != NULL;
+		scan->restores |= w->restores;
 	}
 }
 

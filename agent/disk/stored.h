@@ -45,6 +45,7 @@ struct stored_wish {
 	uid_t uid;			/* whose the job is to be */
 	struct stored_range range;
 	bool enters;			/* a rank: the job must be its own */
+	bool restores;			/* which other agents are told first */
 	struct census *census;		/* NULL: nobody wants it; else it has
 					 * the names of the job's steps if the
 					 * look went well. One wish has it */

@@ -107,12 +107,33 @@ static int refuse_pinned(const struct sk_store *store, int fd, const char *dir,
 	return r ? sk_err_set(err, -EBUSY, "\"%s\" is pinned", dir) : 0;
 }
 
-/* Who pins it looks afterwards whether it bears its name still: so either they
- * learn that it is gone, or it is found pinned here, and gets its name back. */
-static int check_again(struct sk_store *store, int job_fd, const char *dir,
-		       int fd, const char *deleted, struct sk_err *err)
+static int refuse_restoring(struct sk_store *store, const char *job,
+			    struct sk_err *err)
 {
-	int r = refuse_pinned(store, fd, dir, err), back;
+	int r = sk_store_is_restoring(store, job);
+
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot tell whether ranks "
+				    "restore");
+	return r ? sk_err_set(err, -EAGAIN, "ranks restore just now") : 0;
+}
+
+static int refuse_spared(struct sk_store *store, int fd, const char *dir,
+			 const char *job, struct sk_err *err)
+{
+	int r = refuse_pinned(store, fd, dir, err);
+
+	return r < 0 ? r : refuse_restoring(store, job, err);
+}
+
+/* Who pins it, or comes to restore, looks afterwards whether it bears its name
+ * still: so either they learn that it is gone, or they are found here, and it
+ * gets its name back. */
+static int check_again(struct sk_store *store, int job_fd, const char *dir,
+		       int fd, const char *deleted, const char *job,
+		       struct sk_err *err)
+{
+	int r = refuse_spared(store, fd, dir, job, err), back;
 
 	if (r == 0)
 		return 0;
@@ -122,7 +143,7 @@ static int check_again(struct sk_store *store, int job_fd, const char *dir,
 }
 
 int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
-		   const struct sk_store_run *run, bool spare,
+		   const struct sk_store_run *run, const char *spare,
 		   struct sk_err *err)
 {
 	char deleted[SK_STORE_NAME_MAX];
@@ -131,11 +152,11 @@ int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
 	fd = sk_step_open_of(store, job_fd, dir, run, err);
 	if (fd < 0)
 		return fd;
-	r = spare ? refuse_pinned(store, fd, dir, err) : 0;
+	r = spare ? refuse_spared(store, fd, dir, spare, err) : 0;
 	if (r == 0)
 		r = hide_step(store, job_fd, dir, fd, deleted, err);
 	if (r == 0 && spare)
-		r = check_again(store, job_fd, dir, fd, deleted, err);
+		r = check_again(store, job_fd, dir, fd, deleted, spare, err);
 	store->os->close(store->os, fd);
 	if (r < 0)
 		return r;
@@ -214,7 +235,7 @@ static int delete_of_job(struct sk_store *store, const char *job,
 	fd = sk_store_job_dir(store, job, err);
 	if (fd < 0)
 		return fd;
-	r = sk_step_delete(store, fd, dir, run, spare, err);
+	r = sk_step_delete(store, fd, dir, run, spare ? job : NULL, err);
 	store->os->close(store->os, fd);
 	if (r < 0)
 		return sk_err_prefix(err, r, "job \"%s\"", job);
@@ -237,6 +258,7 @@ int sk_store_retire(struct sk_store *store, const char *job, const char *dir,
 
 struct settling {
 	struct sk_store *store;
+	const char *job;
 	uint64_t step;
 	const struct sk_store_run *run;
 	struct sk_err *err;
@@ -264,8 +286,10 @@ static int settle_entry(void *ctx, int job_fd, const char *name)
 				    name);
 	if (run.number >= s->run->number)
 		return 0;
-	r = sk_step_delete(s->store, job_fd, name, &run, true, s->err);
-	return r == -ENOENT || r == -ESTALE || r == -EBUSY ? 0 : r;
+	r = sk_step_delete(s->store, job_fd, name, &run, s->job, s->err);
+	/* Retention has it later, where ranks may want it now. */
+	return r == -ENOENT || r == -ESTALE || r == -EBUSY || r == -EAGAIN ?
+	       0 : r;
 }
 
 /* Whether the step's name still stands for @run: a newer one, which is not
@@ -289,7 +313,8 @@ int sk_store_settle(struct sk_store *store, const char *job, uint64_t step,
 {
 	struct sk_err why = { "" };
 	struct settling s = {
-		.store = store, .step = step, .run = run, .err = &why,
+		.store = store, .job = job, .step = step, .run = run,
+		.err = &why,
 	};
 	int fd, r;
 

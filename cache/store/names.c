@@ -17,6 +17,7 @@
 #define TEMPORARY ".tmp"
 #define DELETED ".deleted-"
 #define ALIVE ".agent-"
+#define RESTORING ".restoring-"
 #define RANDOM_DIGITS 16
 
 /* Goes past @word where it stands. */
@@ -267,4 +268,25 @@ bool sk_alive_name_parse(const char *name, uint32_t *ret_instance)
 	*ret_instance = (uint32_t)strtoul(at, NULL, 16);
 	sk_alive_name_format(again, *ret_instance);
 	return strcmp(name, again) == 0;
+}
+
+void sk_restoring_name(struct sk_store *store, const char *job,
+		       char buf[SK_RESTORING_NAME_MAX])
+{
+	char id[RANDOM_DIGITS + 1];
+
+	format_id(store, id);
+	(void)snprintf(buf, SK_RESTORING_NAME_MAX, RESTORING "%s-%s", id, job);
+}
+
+bool sk_restoring_name_parse(const char *name, uint32_t *ret_instance,
+			     const char **ret_job)
+{
+	const char *at = name;
+
+	if (!skip(&at, RESTORING) || !skip_id(&at, ret_instance) ||
+	    !skip(&at, "-"))
+		return false;
+	*ret_job = at;
+	return sk_job_check(at, NULL) == 0;
 }

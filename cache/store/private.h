@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
+#include "base/link.h"
 #include "store/history.h"
 #include "store/store.h"
 
@@ -38,7 +39,10 @@
 #define SK_DIR_ENTERED 0711
 #define SK_DIR_LISTED 0755
 #define SK_DISPLACED_MAX 1000u	/* names of one step and run */
-#define SK_STORE_NAME_MAX 128	/* longest name of ours, NUL included */
+#define SK_STORE_NAME_MAX 128	/* longest name of ours, NUL included; but */
+#define SK_RESTORING_NAME_MAX (32 + SK_JOB_MAX)	/* with a job in it */
+/* A name that stands for so long is of nobody; who lives renews it. */
+#define SK_RESTORING_NS (5 * SK_STORE_RENEW_NS)
 
 struct sk_store {
 	const struct sk_os *os;	/* immutable, but for what is said */
@@ -49,6 +53,9 @@ struct sk_store {
 	atomic_uint names;	/* that were given */
 	pthread_mutex_t lock;	/* while the path is looked up; guards: */
 	int alive;		/* the file that is locked; -1: none */
+	pthread_mutex_t restoring_lock;	/* before the other; guards: */
+	struct sk_link restoring;	/* jobs, ours; restoring.c */
+	struct sk_link seen;		/* others' names of that kind */
 };
 
 /* names: names.c */
@@ -88,6 +95,12 @@ bool sk_leftover_name(const char *name, struct sk_leftover *ret_left);
 /** ".agent-<instance>". */
 void sk_alive_name_format(char buf[SK_STORE_NAME_MAX], uint32_t instance);
 bool sk_alive_name_parse(const char *name, uint32_t *ret_instance);
+/** ".restoring-<id>-<job>"; no two of a store are alike. */
+void sk_restoring_name(struct sk_store *store, const char *job,
+		       char buf[SK_RESTORING_NAME_MAX]);
+/** Whose it is, and the job, within the name. */
+bool sk_restoring_name_parse(const char *name, uint32_t *ret_instance,
+			     const char **ret_job);
 /** A decimal number and nothing else. */
 bool sk_decimal_parse(const char *text, uint64_t *ret_value);
 /** What stands in ".run", without the end of the line. */
@@ -155,6 +168,14 @@ int sk_store_live(struct sk_store *store);
 void sk_store_die(struct sk_store *store);
 /** The directory is another one: we live there. */
 void sk_store_move(struct sk_store *store);
+
+/* restoring.c */
+
+void sk_restoring_open(struct sk_store *store);
+/** What is ours of it is removed. */
+void sk_restoring_close(struct sk_store *store);
+/** What is known of it is freed, and the names stay. */
+void sk_restoring_forget(struct sk_store *store);
 
 /* history.c */
 
@@ -244,9 +265,10 @@ int sk_step_run_file(struct sk_store *store, int fd,
 /** The run of a step directory; number 0 where nothing says it. */
 int sk_step_run(struct sk_store *store, int fd, struct sk_store_run *ret_run);
 /** Deletes the step directory @dir: renamed first. -ESTALE: it is another
- * run's. -EBUSY: it is pinned, and @spare says that this matters. In drop.c. */
+ * run's. With the job as @spare, so that this matters (else NULL), -EBUSY: it
+ * is pinned; -EAGAIN: ranks of the job restore. In drop.c. */
 int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
-		   const struct sk_store_run *run, bool spare,
+		   const struct sk_store_run *run, const char *spare,
 		   struct sk_err *err);
 /** The directory of that name, if it is @run's: its descriptor, or -ESTALE. In
  * drop.c. */

@@ -100,6 +100,7 @@ int sk_store_open(const struct sk_os *os, const char *path, unsigned stale_s,
 	store->os = os;
 	store->fd = store->alive = -1;
 	pthread_mutex_init(&store->lock, NULL);
+	sk_restoring_open(store);
 	store->path = trimmed(path);
 	if (!store->path)
 		return sk_err_errno(err, -ENOMEM, "cannot open a store");
@@ -122,6 +123,7 @@ struct sk_store *sk_store_close(struct sk_store *store)
 {
 	if (!store)
 		return NULL;
+	sk_restoring_close(store);
 	sk_store_die(store);
 	if (store->fd >= 0)
 		store->os->close(store->os, store->fd);

@@ -165,9 +165,25 @@ int sk_store_settle(struct sk_store *store, const char *job, uint64_t step,
 int sk_store_delete(struct sk_store *store, const char *job, const char *dir,
 		    const struct sk_store_run *run, struct sk_err *err);
 
-/** The same, but -EBUSY where the step is pinned. */
+/** The same, but -EBUSY where the step is pinned, and -EAGAIN where ranks of
+ * the job restore: whether they do is looked at right before the renaming and
+ * after it, when the step gets its name back. */
 int sk_store_retire(struct sk_store *store, const char *job, const char *dir,
 		    const struct sk_store_run *run, struct sk_err *err);
+
+/** Ranks of the job restore at this agent: none of its steps is retired, by
+ * this agent or any other on the store, until sk_store_restored(). It is to be
+ * said anew each SK_STORE_RENEW_NS. An error, with a sentence: the other agents
+ * do not know it. */
+int sk_store_restoring(struct sk_store *store, const char *job,
+		       struct sk_err *err);
+#define SK_STORE_RENEW_NS (120 * UINT64_C(1000000000))
+void sk_store_restored(struct sk_store *store, const char *job);
+/** 1: at this agent, or at another that has said so and seems to live; 0;
+ * errno. Whose name stands as it is for five times SK_STORE_RENEW_NS of this
+ * agent's clock does not. */
+int sk_store_is_restoring(struct sk_store *store, const char *job);
+
 /** Pins the step directory @dir, durably, for all agents, or does so no more.
  * -ENOENT, -ESTALE: it is gone, or another run's than @run's. */
 int sk_store_pin(struct sk_store *store, const char *job, const char *dir,

@@ -208,8 +208,15 @@ static int clean_entry(void *ctx, int dirfd, const char *name)
 	struct cleaning *c = ctx;
 	const struct sk_os *os = c->store->os;
 	struct sk_leftover left;
+	uint32_t instance;
+	const char *job;
 	int fd;
 
+	if (c->depth == 0 && sk_restoring_name_parse(name, &instance, &job)) {
+		if (is_left(c, dirfd, name, instance))
+			(void)os->unlinkat(os, dirfd, name, 0);
+		return 0;
+	}
 	if (c->depth > 0 && sk_leftover_name(name, &left)) {
 		if (is_left(c, dirfd, name, left.instance))
 			(void)clear_left(c, dirfd, name, &left);

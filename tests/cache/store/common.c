@@ -215,6 +215,7 @@ void kill_store(struct sk_store *store)
 {
 	close(store->alive);
 	store->alive = -1;
+	sk_restoring_forget(store);
 	sk_store_close(store);
 }
 
