@@ -19,7 +19,7 @@ const struct degraded_info degraded_infos[DEGRADED_COUNT] = {
 		"the agent's user; else look at the disk and the kernel's log; "
 		"nothing that failed is called durable" },
 	[DEGRADED_STORE_GONE] = { "store-gone",
-		"the store's directory cannot be opened",
+		"the store's directory cannot be opened, or is not mounted",
 		"mount or make it again; the agent goes on with it by itself" },
 	[DEGRADED_STORE_HANGS] = { "store-hangs",
 		"the store has not answered for 30 s; snapshots stay in memory",

@@ -142,9 +142,11 @@ static void write_image(struct work *work)
 {
 	struct flush *f = sk_link_object(work, struct flush, work);
 	struct agent *a = f->agent;
+	struct sk_store_place place;
 
 	put_image(f);
-	f->has_found = watch_measure(a->os, sk_store_path(a->store),
+	place = sk_store_place(a->store);
+	f->has_found = watch_measure(a->os, sk_store_path(a->store), &place,
 				     &f->found) == 0;
 }
 

@@ -22,6 +22,7 @@ struct look {
 	int done;			/* atomic: what stands below is so */
 	const struct sk_os *os;
 	char *path;
+	struct sk_store_place place;
 	int result;
 	struct watch_found found;
 };
@@ -41,15 +42,21 @@ static void unref(struct look *l)
 }
 
 int watch_measure(const struct sk_os *os, const char *path,
+		  const struct sk_store_place *place,
 		  struct watch_found *ret)
 {
+	struct stat st;
 	int fd, r;
 
 	ret->at_ns = os->now_ns(os);
 	fd = os->openat(os, AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
 	if (fd < 0)
 		return fd;
-	r = os->fstatfs(os, fd, &ret->fs);
+	r = os->fstat(os, fd, &st);
+	if (r == 0 && sk_store_is_below(place, st.st_dev))
+		r = -ENODEV;
+	if (r == 0)
+		r = os->fstatfs(os, fd, &ret->fs);
 	(void)os->close(os, fd);
 	return r;
 }
@@ -58,7 +65,7 @@ static void *look(void *arg)
 {
 	struct look *l = arg;
 
-	l->result = watch_measure(l->os, l->path, &l->found);
+	l->result = watch_measure(l->os, l->path, &l->place, &l->found);
 	__atomic_store_n(&l->done, 1, __ATOMIC_RELEASE);
 	unref(l);
 	return NULL;
@@ -77,6 +84,7 @@ static int begin(struct agent *a)
 		return -ENOMEM;
 	}
 	l->os = a->os;
+	l->place = sk_store_place(a->store);
 	l->refs = 2;
 	r = sk_thread_start(&thread, look, l);
 	if (r < 0) {
@@ -154,7 +162,11 @@ static void see(struct agent *a, const struct look *l)
 		return;
 	if (l->result < 0) {
 		a->store_free = a->store_bytes = 0;
-		(void)sk_err_errno(&err, l->result, "%s", l->path);
+		if (l->result == -ENODEV)
+			(void)sk_err_set(&err, l->result, "%s: its filesystem "
+					 "is not mounted", l->path);
+		else
+			(void)sk_err_errno(&err, l->result, "%s", l->path);
 		degraded_set(a, DEGRADED_STORE_GONE, err.text);
 		return;
 	}
@@ -198,15 +210,18 @@ void watch_soon(struct agent *a)
 
 int watch_open(struct agent *a)
 {
+	struct sk_store_place place;
 	struct watch_found found;
 
 	if (!a->store)
 		return 0;
+	place = sk_store_place(a->store);
 	a->watch = calloc(1, sizeof(*a->watch));
 	if (!a->watch)
 		return -ENOMEM;
 	/* It has just been opened: who asks first is told already. */
-	if (watch_measure(a->os, sk_store_path(a->store), &found) == 0) {
+	if (watch_measure(a->os, sk_store_path(a->store), &place,
+			  &found) == 0) {
 		watch_seen(a, &found);
 		a->watch->next_ns = agent_now(a) + CLOSE_NS;
 	}

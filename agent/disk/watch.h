@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <sys/vfs.h>
 
+#include "store/store.h"
+
 struct agent;
 struct sk_os;
 
@@ -24,8 +26,9 @@ int watch_open(struct agent *a);
  * may be called as often as it suits. */
 void watch_turn(struct agent *a);
 /** The room on the filesystem at @path; on any thread, which hangs where that
- * does. Errors of the system. */
+ * does. Errors of the system; -ENODEV: what was at @place is not mounted. */
 int watch_measure(const struct sk_os *os, const char *path,
+		  const struct sk_store_place *place,
 		  struct watch_found *ret);
 /** What somebody has measured at the store's path is so from now on: its room,
  * and that it is there. What was so before something that is known is not. */

@@ -228,8 +228,7 @@ static int delete_of_job(struct sk_store *store, const char *job,
 				  "step directory", dir);
 	r = sk_store_find(store);
 	if (r < 0)
-		(void)sk_err_errno(err, r, "cannot find the store \"%s\"",
-				   store->path);
+		(void)sk_store_lost(store, r, "cannot find the store", err);
 	if (r < 0)
 		return -EIO;	/* -ENOENT is of the step: as good as done */
 	fd = sk_store_job_dir(store, job, err);

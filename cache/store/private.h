@@ -50,6 +50,8 @@ struct sk_store {
 	int fd;			/* its number; sk_store_find() changes which
 				 * directory it is */
 	uint32_t instance;	/* stands in our temporary names */
+	_Atomic uint64_t device;	/* of the directory */
+	_Atomic uint64_t below;	/* what that one is mounted on */
 	atomic_uint names;	/* that were given */
 	pthread_mutex_t lock;	/* while the path is looked up; guards: */
 	int alive;		/* the file that is locked; -1: none */
@@ -244,10 +246,14 @@ void sk_index_sweep(struct sk_store *store,
 
 /* store.c */
 
-/** The directory that the path is by now. Any thread. -ENOENT, or why it cannot
- * be opened: who reads goes on in the one that is open, and who writes or
- * deletes does not, for nobody looks for it there. */
+/** The directory that the path is by now. Any thread. -ENOENT, -ENODEV (its
+ * filesystem is not mounted), or why it cannot be opened: who reads goes on in
+ * the one that is open, and who writes or deletes does not, for nobody looks
+ * for it there. */
 int sk_store_find(struct sk_store *store);
+/** The sentence of an error that it returned. */
+int sk_store_lost(const struct sk_store *store, int r, const char *what,
+		  struct sk_err *err);
 
 /** The job's directory. -ENOENT without a sentence. */
 int sk_store_job_dir(struct sk_store *store, const char *job,

@@ -194,8 +194,8 @@ static int check_store(struct sk_store *store, struct sk_err *err)
 {
 	int r = sk_store_find(store);
 
-	return r < 0 ? sk_err_errno(err, r, "cannot find the store \"%s\" "
-				    "again", store->path) : 0;
+	return r < 0 ? sk_store_lost(store, r, "cannot find again the store",
+				     err) : 0;
 }
 
 int sk_store_put_image(struct sk_store *store, struct sk_io *io,

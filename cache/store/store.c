@@ -12,6 +12,7 @@
 
 #include "store/private.h"
 
+#define DEPTH_MAX 64	/* that is looked up for another filesystem */
 #define ROOT_FLAGS (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 
 /* Root's agent has all users' jobs: each comes through to what is theirs. */
@@ -74,6 +75,45 @@ static int is_volatile(const struct sk_os *os, int fd)
 	return sfs.f_type == TMPFS_MAGIC || sfs.f_type == RAMFS_MAGIC;
 }
 
+/* The filesystem that the one of @fd, @device, is mounted on: that of the first
+ * directory above that is on another. */
+static uint64_t find_below(const struct sk_os *os, int fd, uint64_t device)
+{
+	char up[3 * DEPTH_MAX] = "..";
+	struct stat st, last = { 0 };
+
+	for (int i = 0; i < DEPTH_MAX - 1; i++) {
+		if (os->fstatat(os, fd, up, 0, &st) < 0)
+			break;
+		if (st.st_dev != device)
+			return st.st_dev;
+		if (i && st.st_ino == last.st_ino)
+			break;	/* the root */
+		last = st;
+		strcat(up, "/..");
+	}
+	return device;
+}
+
+static void note_place(struct sk_store *store)
+{
+	const struct sk_os *os = store->os;
+	struct stat st;
+
+	if (os->fstat(os, store->fd, &st) < 0)
+		return;
+	atomic_store(&store->device, st.st_dev);
+	atomic_store(&store->below, find_below(os, store->fd, st.st_dev));
+}
+
+struct sk_store_place sk_store_place(const struct sk_store *store)
+{
+	return (struct sk_store_place){
+		.device = atomic_load(&store->device),
+		.below = atomic_load(&store->below),
+	};
+}
+
 /* A copy without slashes at its end. */
 static char *trimmed(const char *path)
 {
@@ -108,6 +148,7 @@ int sk_store_open(const struct sk_os *os, const char *path, unsigned stale_s,
 	if (store->fd < 0)
 		return sk_err_errno(err, store->fd, "cannot open or make the "
 				    "store \"%s\"", path);
+	note_place(store);
 	r = sk_store_live(store);
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot draw an id for the store "
@@ -139,9 +180,11 @@ const char *sk_store_path(const struct sk_store *store)
 }
 
 /* 1: the path is another directory than the one that is open. What cannot be
- * told is not another one, unless a server has lost it. */
+ * told is not another one, unless a server has lost it. -ENODEV: it is the one
+ * that its filesystem was mounted on. */
 static int has_moved(const struct sk_store *store)
 {
+	const struct sk_store_place place = sk_store_place(store);
 	const struct sk_os *os = store->os;
 	struct stat open, named;
 	int r;
@@ -149,6 +192,8 @@ static int has_moved(const struct sk_store *store)
 	r = os->fstatat(os, AT_FDCWD, store->path, 0, &named);
 	if (r < 0)
 		return r == -ENOENT || r == -ENOTDIR ? -ENOENT : 0;
+	if (sk_store_is_below(&place, named.st_dev))
+		return -ENODEV;
 	r = os->fstat(os, store->fd, &open);
 	if (r < 0)
 		return r == -ESTALE;
@@ -159,19 +204,37 @@ static int has_moved(const struct sk_store *store)
  * be using. */
 static int reopen(struct sk_store *store)
 {
+	const struct sk_store_place place = sk_store_place(store);
 	const struct sk_os *os = store->os;
 	int fd = os->openat(os, AT_FDCWD, store->path, ROOT_FLAGS, 0);
+	struct stat st;
 	int r;
 
 	if (fd < 0)
 		return fd;
-	r = os->dup2(os, fd, store->fd);
+	/* It may have been unmounted since it was looked up. */
+	r = os->fstat(os, fd, &st);
+	if (r == 0 && sk_store_is_below(&place, st.st_dev))
+		r = -ENODEV;
+	if (r == 0)
+		r = os->dup2(os, fd, store->fd);
 	if (r >= 0) {
 		(void)os->fcntl(os, store->fd, F_SETFD, FD_CLOEXEC);
+		note_place(store);
 		sk_store_move(store);
 	}
 	os->close(os, fd);
 	return r < 0 ? r : 0;
+}
+
+int sk_store_lost(const struct sk_store *store, int r, const char *what,
+		  struct sk_err *err)
+{
+	if (r == -ENODEV)
+		return sk_err_set(err, r, "%s \"%s\": its filesystem is not "
+				  "mounted, and what lies there is another "
+				  "one's", what, store->path);
+	return sk_err_errno(err, r, "%s \"%s\"", what, store->path);
 }
 
 int sk_store_find(struct sk_store *store)
@@ -213,8 +276,9 @@ int sk_store_make_job_dir(struct sk_store *store, const char *job,
 	if (r < 0)
 		return r;
 	r = sk_store_find(store);
-	if (r == 0)
-		r = store->os->mkdirat(store->os, store->fd, job, mode);
+	if (r < 0)
+		return sk_store_lost(store, r, "cannot find the store", err);
+	r = store->os->mkdirat(store->os, store->fd, job, mode);
 	/* Another agent may have made it and not come to this yet. */
 	if (r == 0 || r == -EEXIST)
 		r = sk_dir_sync(store->os, store->fd);

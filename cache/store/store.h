@@ -45,13 +45,30 @@ struct sk_store;
  * cannot hold images durably is not an error but *ret_volatile = 1 (tmpfs,
  * ramfs). Sweeps, see below. The path is looked up again from time to time:
  * where it has become another directory, made anew or mounted, that one is
- * the store from then on. */
+ * the store from then on; but not what is left of it when its filesystem is
+ * unmounted: the directory on which it was mounted. */
 int sk_store_open(const struct sk_os *os, const char *path, unsigned stale_s,
 		  struct sk_store **ret_store, int *ret_volatile,
 		  struct sk_err *err);
 struct sk_store *sk_store_close(struct sk_store *store);
 SK_DEFINE_CLEANUP(struct sk_store *, sk_store_close)
 const char *sk_store_path(const struct sk_store *store);
+
+/** Where a store lies: numbers of filesystems, as stat() has them. */
+struct sk_store_place {
+	uint64_t device;
+	uint64_t below;		/* on which that is mounted; device: none is */
+};
+
+/** Any thread; waits for nobody. */
+struct sk_store_place sk_store_place(const struct sk_store *store);
+/** Whether a directory of that filesystem is below the place: its own is not
+ * mounted, and will not have what is written there. */
+static inline bool sk_store_is_below(const struct sk_store_place *place,
+				     uint64_t device)
+{
+	return device == place->below && device != place->device;
+}
 
 #define SK_STORE_DEAD_ONLY UINT32_MAX
 /** Removes left-over ".tmp" and ".deleted-" names of agents that are known to

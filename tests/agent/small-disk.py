@@ -171,6 +171,17 @@ def check(folder: str) -> None:
     assert newest["step"] == 3, newest
     assert "durable" not in newest["state"] or os.path.exists(written), newest
     agent.durable("gone")
+
+    # Nothing in its place but what it was mounted on: that is not the store.
+    subprocess.run(["umount", "-l", store], check=True)
+    agent.until("store-gone", True)
+    agent.train("bare")
+    threading.Event().wait(0.5)
+    assert not os.listdir(store), os.listdir(store)
+    assert agent.doctor()["store-gone"] == "warn"
+    mount("-t", "tmpfs", "-o", "size=64M", "none", store)
+    agent.until("store-gone", False)
+    agent.durable("bare")
     agent.end()
     for state in ("store-full", "store-read-only", "store-gone"):
         assert f"degraded: {state}" in agent.said, state

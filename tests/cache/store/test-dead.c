@@ -2,6 +2,7 @@
 /* What the dead leave, what is strange, and a directory that goes. */
 #include "common.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -315,6 +316,127 @@ Test(store, finds_its_directory_again_after_a_server_lost_it)
 	cr_assert_eq(put(store, 1, 5, 0), 0);
 	cr_assert_eq(sk_fault_os_calls(&fault, SK_FAULT_DUP2), 1);
 	cr_assert(holds(store, 1, 5, 0));
+	sk_store_close(store);
+	place_remove(&p);
+}
+
+/* ---- a filesystem that is not mounted ---- */
+
+/* To whom the directories of these inodes are each on a device of its own: the
+ * first on number 1 beyond that of all others, and so on. */
+struct mounts {
+	struct sk_os os;
+	ino_t inodes[2];
+};
+
+static void tell_device(const struct sk_os *os, struct stat *st)
+{
+	const struct mounts *m = (const struct mounts *)os;
+
+	for (unsigned i = 0; i < 2; i++)
+		if (m->inodes[i] && m->inodes[i] == st->st_ino)
+			st->st_dev += 1 + i;
+}
+
+static int fstat_mounted(const struct sk_os *os, int fd, struct stat *ret_st)
+{
+	int r = sk_os_linux()->fstat(sk_os_linux(), fd, ret_st);
+
+	if (r == 0)
+		tell_device(os, ret_st);
+	return r;
+}
+
+static int fstatat_mounted(const struct sk_os *os, int dirfd, const char *path,
+			   int flags, struct stat *ret_st)
+{
+	int r = sk_os_linux()->fstatat(sk_os_linux(), dirfd, path, flags,
+				       ret_st);
+
+	if (r == 0)
+		tell_device(os, ret_st);
+	return r;
+}
+
+static void mount_at(struct mounts *m, unsigned i, const char *path)
+{
+	struct stat st;
+
+	cr_assert_eq(mkdir(path, 0700), 0);
+	cr_assert_eq(stat(path, &st), 0);
+	m->inodes[i] = st.st_ino;
+}
+
+/* Nothing comes into the directory below the mount point, which would be taken
+ * for the store where nobody looks for it later. */
+static void check_bare(struct sk_store *store, const struct place *p)
+{
+	struct sk_err err = { "" };
+
+	cr_assert_eq(mkdir(p->store, 0700), 0);
+	cr_assert_eq(put_with(store, SK_IO_AUTO, 1, 6, 0, &err), -ENODEV);
+	cr_assert(strstr(err.text, "not mounted"), "%s", err.text);
+	cr_assert_eq(delete(store, "job", "step-000000000005", 1, NULL),
+		     -EIO);
+	cr_assert(holds(store, 1, 5, 0), "it is read where it is");
+	cr_assert_eq(sk_store_restoring(store, "job", NULL), -ENODEV);
+	sk_store_restored(store, "job");
+	cr_assert_eq(rmdir(p->store), 0, "something lies there");
+}
+
+Test(store, is_not_what_it_was_mounted_on)
+{
+	struct mounts m = { .os = *sk_os_linux() };
+	char aside[128], other[128];
+	struct sk_store *store;
+	struct place p;
+
+	m.os.fstat = fstat_mounted;
+	m.os.fstatat = fstatat_mounted;
+	place_make(&p);
+	(void)snprintf(aside, sizeof(aside), "%s.aside", p.store);
+	(void)snprintf(other, sizeof(other), "%s.other", p.store);
+	sk_store_close(open_store(&m.os, &p));
+	cr_assert_eq(sk_dir_remove(sk_os_linux(), AT_FDCWD, p.store), 0);
+	mount_at(&m, 0, p.store);
+	store = open_store(&m.os, &p);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	cr_assert_eq(rename(p.store, aside), 0);
+	check_bare(store, &p);
+	/* Mounted again; and then another one in its place. */
+	cr_assert_eq(rename(aside, p.store), 0);
+	cr_assert_eq(put(store, 1, 6, 0), 0);
+	cr_assert_eq(rename(p.store, aside), 0);
+	mount_at(&m, 1, p.store);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	cr_assert_not(holds(store, 1, 6, 0));
+	cr_assert_eq(rename(p.store, other), 0);
+	check_bare(store, &p);
+	cr_assert_eq(rename(aside, p.store), 0);
+	cr_assert_eq(put(store, 1, 7, 0), 0);
+	cr_assert(holds(store, 1, 6, 0));
+	sk_store_close(store);
+	place_remove(&p);
+}
+
+/* An agent that was started before its filesystem was mounted goes there. */
+Test(store, goes_to_what_is_mounted_over_it)
+{
+	struct mounts m = { .os = *sk_os_linux() };
+	struct sk_store *store;
+	char aside[128];
+	struct place p;
+
+	m.os.fstat = fstat_mounted;
+	m.os.fstatat = fstatat_mounted;
+	place_make(&p);
+	(void)snprintf(aside, sizeof(aside), "%s.aside", p.store);
+	store = open_store(&m.os, &p);
+	cr_assert_eq(rename(p.store, aside), 0);
+	mount_at(&m, 0, p.store);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	cr_assert(holds(store, 1, 5, 0));
+	cr_assert(exists(&p, "job/step-000000000005"));
 	sk_store_close(store);
 	place_remove(&p);
 }
