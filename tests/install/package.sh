@@ -57,6 +57,27 @@ for deb in "${debs[@]}"; do
 		fail "$deb is of $who"
 done
 
+# ---- Python's is for the Python that it was built for ----
+mkdir "$dir/python"
+(cd "$dir/python" && touch shardkeep.h _core.cpython-399-any.so &&
+	echo 'Version: 1.2.3' >shardkeep.pc)
+cat >"$dir/python/meson.build" <<'END'
+project('shardkeep')
+install_data('shardkeep.h', install_dir: 'include')
+install_data('shardkeep.pc', install_dir: 'lib/pkgconfig')
+install_data('_core.cpython-399-any.so',
+  install_dir: 'lib/python3.99/site-packages/shardkeep')
+END
+if ! { meson setup "$dir/python/build" "$dir/python" &&
+	"$package" --from "$dir/python/build" "$dir/python"; } >"$dir/log" 2>&1
+then
+	cat "$dir/log"
+	fail "the Python package"
+fi
+needs=$(dpkg-deb -f "$dir"/python/python3-shardkeep_*.deb Depends)
+[ "$needs" = 'python3 (>= 3.99), python3 (<< 3.100), shardkeep' ] ||
+	fail "the Python package needs $needs"
+
 root=$dir/root
 mkdir -p "$root/var/lib/dpkg/info" "$root/var/lib/dpkg/updates"
 : >"$root/var/lib/dpkg/status"
