@@ -15,7 +15,7 @@
 #endif
 
 #define MESSAGES_A_TURN 16	/* then it is the others' turn */
-#define NOBODY ((uid_t)-1)	/* whose connection it is not known */
+#define NOBODY ((uid_t)~0)	/* whose connection it is not known */
 #define MAX_PENDING 1024u	/* of a user, not closed yet */
 
 /* ---- messages ---- */

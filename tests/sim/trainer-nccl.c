@@ -15,10 +15,12 @@ int trainer_nccl_open(struct trainer_nccl *ret, struct sk_err *err)
 	if (r < 0)
 		return r;
 	library = dlopen(file ? file : "libnccl.so.2", RTLD_NOW);
-	ret->calls = (uint64_t(*)(const char *))dlsym(library, "vncclCalls");
+	ret->calls = (uint64_t (*)(const char *))
+		dlsym(library, "vncclCalls");
 	ret->fail = (void (*)(const char *, uint64_t, unsigned))
 		dlsym(library, "vncclFail");
 	ret->wreck = (void (*)(unsigned))dlsym(library, "vncclBreak");
-	ret->count = (uint64_t(*)(const char *))dlsym(library, "vncclCount");
+	ret->count = (uint64_t (*)(const char *))
+		dlsym(library, "vncclCount");
 	return 0;
 }
