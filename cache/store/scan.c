@@ -81,7 +81,7 @@ struct scan {
 	struct sk_store *store;
 	const struct sk_os *os;
 	const char *job;
-	const char *dir;	/* the step directory being scanned */
+	char dir[SK_STEP_DIR_MAX];	/* the step directory being scanned */
 	uint64_t step;
 	struct sk_store_run run;
 	bool pinned;
@@ -167,14 +167,12 @@ static int scan_images(struct scan *scan, int fd)
 static int scan_step(struct scan *scan, int job_fd,
 		     const struct sk_history_step *step)
 {
-	char name[SK_STEP_DIR_MAX];
 	int fd, r;
 
-	sk_history_name(step, name);
+	sk_history_name(step, scan->dir);
 	scan->step = step->step;
-	scan->dir = name;
 	scan->run = (struct sk_store_run){ 0 };
-	fd = r = sk_dir_open(scan->os, job_fd, name);
+	fd = r = sk_dir_open(scan->os, job_fd, scan->dir);
 	if (fd >= 0) {
 		r = scan_images(scan, fd);
 		scan->os->close(scan->os, fd);

@@ -142,7 +142,7 @@ static int exchange_bad(struct sk_restoring *rs, uint32_t most)
 	uint32_t some = (uint32_t)sk_restore_portion(rs,
 						     sizeof(struct bad_image));
 	_cleanup_free_ struct bad_image *mine = NULL;
-	int r;
+	int r = 0;
 
 	assert(most);
 	if (most > BAD_MAX)
@@ -150,9 +150,10 @@ static int exchange_bad(struct sk_restoring *rs, uint32_t most)
 				  "found %u bad images, more than it can tell "
 				  "of", most);
 	mine = calloc(most, sizeof(*mine));
-	r = mine ? 0 : sk_err_set(&rs->err, -ENOMEM, "no memory to tell of %u "
+	if (!mine)
+		return sk_err_set(&rs->err, -ENOMEM, "no memory to tell of %u "
 				  "bad images", most);
-	if (mine && rs->bad) {
+	if (rs->bad) {
 		name_bad(rs, mine, most);
 		set_aside_found(rs);
 		memset(rs->bad, 0, (size_t)rs->n_images * 2 / 8 + 1);
