@@ -145,7 +145,7 @@ static int count_images(struct tally *t, const struct sk_cat_snapshot *s,
 
 static int add_run(struct tally *t, const struct sk_cat_run *run)
 {
-	size_t bytes = run->n_kept * sizeof(*run->kept);
+	size_t n = run->n_kept;
 	struct tally_run *to;
 
 	if (sk_array_fit(t->runs, t->room_runs, t->n_runs + 1) < 0)
@@ -153,13 +153,13 @@ static int add_run(struct tally *t, const struct sk_cat_run *run)
 	to = &t->runs[t->n_runs];
 	*to = (struct tally_run){
 		.number = run->number, .id = run->id,
-		.living = sk_cat_run_living(run), .n_kept = run->n_kept,
-		.kept = malloc(bytes + 1),
+		.living = sk_cat_run_living(run), .n_kept = n,
+		.kept = malloc((n ? n : 1) * sizeof(*run->kept)),
 	};
 	if (!to->kept)
 		return -ENOMEM;
-	if (bytes)
-		memcpy(to->kept, run->kept, bytes);
+	if (n)
+		memcpy(to->kept, run->kept, n * sizeof(*run->kept));
 	t->n_runs++;
 	return 0;
 }

@@ -49,15 +49,19 @@ static void exec_agent(struct bench *b, int ready)
 
 int agent_start(struct bench *b)
 {
-	int ready[2];
+	int ready[2], r;
 	char c;
 	ssize_t n;
 
 	if (pipe(ready) < 0)
 		return -errno;
 	b->agent = fork();
-	if (b->agent < 0)
-		return -errno;
+	if (b->agent < 0) {
+		r = -errno;
+		close(ready[0]);
+		close(ready[1]);
+		return r;
+	}
 	if (!b->agent) {
 		close(ready[0]);
 		exec_agent(b, ready[1]);
