@@ -125,7 +125,8 @@ static void save_replicas(const struct test *test, struct model *m)
 		cr_assert_eq(sk_layout_new(JOB, rank, test->world[0],
 					   SK_IMAGE_PRIMARY, m->items, TENSORS,
 					   &l, NULL), 0);
-		cr_assert_eq(l->n_entries, TENSORS / test->world[0]);
+		cr_assert_eq(l->n_entries,
+			     (uint32_t)(TENSORS / test->world[0]));
 		add_image(l, 1, 10, false, true);
 	}
 }
