@@ -52,7 +52,7 @@ static void says_and_reads(void)
 
 int main(void)
 {
-	char text[32];
+	char text[64];
 	bool all;
 
 	if (!mkdtemp(dir))
