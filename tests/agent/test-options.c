@@ -110,13 +110,17 @@ static void clear(void)
 
 TestSuite(options, .init = clear);
 
+/* options_again() reads them once more, until the next call. */
 static int parse(const char *one, const char *other, struct options *ret)
 {
 	/* Not what this machine's agent is told. */
-	char *argv[] = { (char[]){ "shardkeepd" },
-			 (char[]){ "--config=/dev/null" }, (char *)one,
-			 (char *)other, NULL };
+	static char name[] = "shardkeepd", config[] = "--config=/dev/null";
+	static char *argv[5];
 
+	argv[0] = name;
+	argv[1] = config;
+	argv[2] = (char *)one;
+	argv[3] = (char *)other;
 	*ret = (struct options){ 0 };
 	return options_parse(2 + !!one + !!other, argv, ret);
 }
