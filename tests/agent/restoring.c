@@ -9,13 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
+#include "agent/forked.h"
 #include "agent/rig.h"
 #include "base/util.h"
 #include "fault-os.h"
-#include "server.h"
 
 /* Where the agent stops, and what it waits for. */
 struct pause {
@@ -29,46 +28,6 @@ static void hold(void *ctx)
 
 	CHECK(write(pause->arrived[1], "", 1) == 1, "write");
 	CHECK(read(pause->go[0], &c, 1) == 1, "read");
-}
-
-static void serve(struct rig *rig, struct sk_fault_os *fault, int ready)
-{
-	char fd[16];
-	char *argv[] = { (char *)rig->program, (char *)"--socket", rig->socket,
-			 (char *)"--store", rig->store, (char *)"--memory",
-			 (char *)"64M", (char *)"--keep-last", (char *)"2",
-			 (char *)"--log-level", (char *)"error",
-			 (char *)"--ready-fd", fd, NULL };
-	struct endpoint endpoint;
-	struct options o = { 0 };
-	struct sk_err err;
-
-	snprintf(fd, sizeof(fd), "%d", ready);
-	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-	unsetenv("SHARDKEEP_STORE");
-	unsetenv("SHARDKEEP_MEMORY");
-	if (options_parse((int)SK_ARRAY_SIZE(argv) - 1, argv, &o) ||
-	    endpoint_open(&fault->os, o.socket, &endpoint, &err))
-		_exit(99);
-	_exit(agent_run(&fault->os, &o, &endpoint, NULL));
-}
-
-static void start(struct rig *rig, struct sk_fault_os *fault)
-{
-	int ready[2];
-	char c;
-
-	sk_fault_os_init(fault, sk_os_linux());
-	CHECK(pipe(ready) == 0, "pipe");
-	rig->agent = fork();
-	CHECK(rig->agent >= 0, "fork");
-	if (!rig->agent) {
-		close(ready[0]);
-		serve(rig, fault, ready[1]);
-	}
-	close(ready[1]);
-	CHECK(read(ready[0], &c, 1) == 1, "the agent did not start");
-	close(ready[0]);
 }
 
 /* ---- what there is ---- */
@@ -139,7 +98,7 @@ static void test_judged(struct rig *rig, struct sk_fault_os *fault)
 	char c = 0;
 
 	CHECK(!pipe(pause.arrived) && !pipe(pause.go), "pipe");
-	start(rig, fault);
+	forked_start(rig, fault, "--keep-last=2");
 	open_rank(&r, rig, "judged");
 	go(&r, 1, 1);
 	before = renames(fault);

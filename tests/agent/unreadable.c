@@ -10,58 +10,16 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include "agent/forked.h"
 #include "agent/rig.h"
 #include "base/util.h"
 #include "fault-os.h"
-#include "server.h"
 
 static const int errors[] = { EMFILE, ENFILE, ENOMEM, EIO, EACCES };
-
-/* ---- the agent ---- */
-
-static void serve(struct rig *rig, struct sk_fault_os *fault, int ready)
-{
-	char fd[16];
-	char *argv[] = { (char *)rig->program, (char *)"--socket", rig->socket,
-			 (char *)"--store", rig->store, (char *)"--memory",
-			 (char *)"64M", (char *)"--log-level",
-			 (char *)"error", (char *)"--ready-fd", fd, NULL };
-	struct endpoint endpoint;
-	struct options o = { 0 };
-	struct sk_err err;
-
-	snprintf(fd, sizeof(fd), "%d", ready);
-	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-	unsetenv("SHARDKEEP_STORE");
-	unsetenv("SHARDKEEP_MEMORY");
-	if (options_parse((int)SK_ARRAY_SIZE(argv) - 1, argv, &o) ||
-	    endpoint_open(&fault->os, o.socket, &endpoint, &err))
-		_exit(99);
-	_exit(agent_run(&fault->os, &o, &endpoint, NULL));
-}
-
-static void start(struct rig *rig, struct sk_fault_os *fault)
-{
-	int ready[2];
-	char c;
-
-	sk_fault_os_init(fault, sk_os_linux());
-	CHECK(pipe(ready) == 0, "pipe");
-	rig->agent = fork();
-	CHECK(rig->agent >= 0, "fork");
-	if (!rig->agent) {
-		close(ready[0]);
-		serve(rig, fault, ready[1]);
-	}
-	close(ready[1]);
-	CHECK(read(ready[0], &c, 1) == 1, "the agent did not start");
-	close(ready[0]);
-}
 
 /* ---- what it is asked ---- */
 
@@ -130,7 +88,7 @@ static void test_all_fails(struct rig *rig, struct sk_fault_os *fault,
 {
 	int sock;
 
-	start(rig, fault);
+	forked_start(rig, fault, NULL);
 	sk_fault_os_fail(fault, SK_FAULT_OPENAT, 1, SK_FAULT_ALWAYS, error);
 	(void)enter(rig, "one", true);
 	sock = rig_connect(rig);
@@ -154,7 +112,7 @@ static void test_one_fails(struct rig *rig, struct sk_fault_os *fault,
 	int sock;
 
 	for (uint64_t n = 1; hits; n++) {
-		start(rig, fault);
+		forked_start(rig, fault, NULL);
 		sock = rig_connect(rig);
 		sk_fault_os_forget(fault);
 		sk_fault_os_fail(fault, op, n, 1, error);
@@ -175,7 +133,7 @@ static void test_known_stays(struct rig *rig, struct sk_fault_os *fault,
 	struct sk_msg msg;
 	int sock;
 
-	start(rig, fault);
+	forked_start(rig, fault, NULL);
 	sock = rig_connect(rig);
 	for (uint64_t n = 1; hits; n++) {
 		check_list(sock, "one", false);
@@ -198,7 +156,7 @@ static void test_registration(struct rig *rig, struct sk_fault_os *fault,
 	uint64_t hits = 1;
 
 	for (uint64_t n = 1; hits; n++) {
-		start(rig, fault);
+		forked_start(rig, fault, NULL);
 		sk_fault_os_forget(fault);
 		sk_fault_os_fail(fault, SK_FAULT_OPENAT, n, 1, error);
 		(void)enter(rig, "one", false);
@@ -214,7 +172,7 @@ static void test_memory_answers(struct rig *rig, struct sk_fault_os *fault)
 	struct rank r;
 	struct sk_msg msg;
 
-	start(rig, fault);
+	forked_start(rig, fault, NULL);
 	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
 		.job = "warm", .world = 1, .flush_every = UINT32_MAX }), 0,
 		&r.msg);
@@ -264,11 +222,11 @@ static void test_damaged_is_not_nothing(struct rig *rig,
 {
 	int sock;
 
-	start(rig, fault);
+	forked_start(rig, fault, NULL);
 	make_steps(rig, "cut");
 	CHECK(rig_stop(rig) == 0, "exit status");
 	cut_files(rig, "cut");
-	start(rig, fault);
+	forked_start(rig, fault, NULL);
 	sock = rig_connect(rig);
 	check_damaged(sock, "cut");
 	/* Its runs are known: whoever begins anew can. */
@@ -283,7 +241,7 @@ static void test_renamed_is_damaged(struct rig *rig, struct sk_fault_os *fault)
 	char from[PATH_MAX], to[PATH_MAX];
 	int sock;
 
-	start(rig, fault);
+	forked_start(rig, fault, NULL);
 	make_steps(rig, "was");
 	sock = rig_connect(rig);
 	(void)snprintf(from, sizeof(from), "%s/was", rig->store);
@@ -365,7 +323,7 @@ static void hold_next_look(struct held *h, struct rig *rig,
 	uint64_t reads;
 
 	CHECK(!pipe(h->pause.arrived) && !pipe(h->pause.go), "pipe");
-	start(rig, fault);
+	forked_start(rig, fault, NULL);
 	stop_the_clock(fault);
 	CHECK_STATUS(rank_open(&h->rank, rig, &(struct rank_options){
 		.job = "during", .world = 1 }), 0, &h->rank.msg);
@@ -464,7 +422,7 @@ int main(int argc, char **argv)
 		     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(fault != MAP_FAILED, "mmap");
 	rig_init(&rig, argc > 1 ? argv[1] : argv[0]);
-	start(&rig, fault);
+	forked_start(&rig, fault, NULL);
 	make_steps(&rig, "one");
 	make_steps(&rig, "two");
 	CHECK(rig_stop(&rig) == 0, "exit status");
