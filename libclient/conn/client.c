@@ -137,7 +137,7 @@ int sk_open_on(const struct sk_os *os, const struct sk_options *opts,
 		return sk_say(sk_err_set(&err, -ENOMEM, "out of memory"),
 			      &err);
 	sk->os = os;
-	sk->conn.sock = -1;
+	sk->conn.sock = sk->apart.sock = -1;
 	r = open_handle(opts ? opts : &none, sk, &err);
 	if (r < 0) {
 		sk_close(sk);
@@ -163,6 +163,7 @@ SK_API void sk_close(struct sk *sk)
 	if (sk->pid == getpid()) {
 		sk_pool_free(sk->pool);
 		sk_cuda_free(sk->cuda);
+		sk_conn_close(&sk->apart);
 		sk_conn_close(&sk->conn);
 		sk_recall_free(sk->recall);
 	}
@@ -170,19 +171,42 @@ SK_API void sk_close(struct sk *sk)
 	free(sk);
 }
 
+/* The one that was kept goes to the agent of the handle, and stands. */
+static bool is_kept(struct sk *sk)
+{
+	uint64_t instance;
+
+	(void)sk_conn_is_open(&sk->conn, NULL, &instance);
+	return sk->apart.os && sk->apart.user == geteuid() &&
+	       sk->apart.agent.instance == instance &&
+	       sk_conn_stands(&sk->apart);
+}
+
+static int open_apart(struct sk *sk, struct sk_conn *conn, uint64_t until_ns,
+		      struct sk_err *err)
+{
+	sk_conn_close(conn);
+	return sk_conn_open_more(sk->os, &sk->conn, sk->socket_path, until_ns,
+				 conn, err);
+}
+
 int sk_call_apart(struct sk *sk, struct sk_msg *msg, const int *fds,
 		  int n_fds, int *ret_fds, int *ret_n_fds, uint64_t until_ns,
 		  struct sk_err *err)
 {
-	struct sk_conn conn = SK_CONN_NULL;
-	int r = sk_conn_open_more(sk->os, &sk->conn, sk->socket_path,
-				  until_ns, &conn, err);
+	struct sk_conn mine = SK_CONN_NULL;
+	bool taken = atomic_exchange(&sk->apart_taken, true);
+	struct sk_conn *conn = taken ? &mine : &sk->apart;
+	int r = 0;
 
-	if (r < 0)
-		return r;
-	r = sk_conn_call(&conn, msg, fds, n_fds, ret_fds, ret_n_fds, until_ns,
-			 err);
-	sk_conn_close(&conn);
+	if (taken || !is_kept(sk))
+		r = open_apart(sk, conn, until_ns, err);
+	if (r >= 0)
+		r = sk_conn_call(conn, msg, fds, n_fds, ret_fds, ret_n_fds,
+				 until_ns, err);
+	if (!taken)
+		atomic_store(&sk->apart_taken, false);
+	sk_conn_close(&mine);
 	return r;
 }
 

@@ -3,6 +3,7 @@
 #ifndef SK_LIBCLIENT_CONN_CLIENT_H
 #define SK_LIBCLIENT_CONN_CLIENT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -24,6 +25,8 @@ struct sk {
 	struct sk_cuda *cuda;		/* opened by the first device */
 	struct sk_recall *recall;	/* layouts, from a list to a restore */
 	struct sk_conn conn;		/* short requests; states live here */
+	struct sk_conn apart;		/* kept for requests of their own */
+	atomic_bool apart_taken;	/* by whoever asks something there */
 	unsigned states;		/* not freed yet; atomic */
 };
 
@@ -40,8 +43,9 @@ static inline uint64_t sk_until(const struct sk *sk)
 	return sk_until_ms(sk->os, sk->timeout_ms);
 }
 
-/** A request on a short-lived connection of its own; else as sk_conn_call().
- * For those that are answered later. */
+/** A request on a connection that nobody else uses meanwhile; else as
+ * sk_conn_call(). For those that are answered later. One such connection is
+ * kept for the next. */
 int sk_call_apart(struct sk *sk, struct sk_msg *msg, const int *fds,
 		  int n_fds, int *ret_fds, int *ret_n_fds, uint64_t until_ns,
 		  struct sk_err *err);

@@ -295,8 +295,7 @@ int sk_conn_again(const char *socket_path, uint64_t until_ns,
 	struct sk_conn fresh = SK_CONN_NULL;
 	int r;
 
-	notice_end(conn);
-	if (sk_conn_is_open(conn, NULL, NULL))
+	if (sk_conn_stands(conn))
 		return 0;
 	r = open_more(conn->os, conn, socket_path, 0, until_ns, &fresh, err);
 	if (r < 0)
@@ -312,6 +311,12 @@ int sk_conn_again(const char *socket_path, uint64_t until_ns,
 	(void)pthread_mutex_unlock(&conn->lock);
 	sk_conn_close(&fresh);
 	return 0;
+}
+
+bool sk_conn_stands(struct sk_conn *conn)
+{
+	notice_end(conn);
+	return sk_conn_is_open(conn, NULL, NULL);
 }
 
 bool sk_conn_is_open(struct sk_conn *conn, uint64_t *ret_generation,

@@ -83,6 +83,8 @@ void sk_conn_close(struct sk_conn *conn);
  * sk_conn_open_more(). */
 int sk_conn_again(const char *socket_path, uint64_t until_ns,
 		  struct sk_conn *conn, struct sk_err *err);
+/** Whether it is connected, and nobody hung up by now. */
+bool sk_conn_stands(struct sk_conn *conn);
 /** Whether it is connected; and to what, as of the last connection. */
 bool sk_conn_is_open(struct sk_conn *conn, uint64_t *ret_generation,
 		     uint64_t *ret_instance);
