@@ -116,6 +116,7 @@ struct agent {
 			 int *fds, int n_fds);
 
 	struct sk_link waiting;		/* requests, asked on a change */
+	struct sk_link crowds;		/* connections with many of those */
 	struct sk_link gathers;
 	struct sk_link stops;		/* those who wait for the end */
 	bool changed;			/* see agent_changed() */
@@ -142,7 +143,8 @@ struct agent {
 	struct sk_store *store;		/* NULL: none */
 	int store_volatile;
 	struct sweep *sweep;		/* of what dead agents left */
-	struct sk_link wishes;		/* that no scan serves yet */
+	struct sk_link wishes;		/* that no scan serves yet, by rounds */
+	uint64_t wish_round;		/* of the last that one served */
 	bool scanning;			/* a look has histories and ignored */
 	struct merging *merging;	/* what a look has found; or NULL */
 	struct wrote *wrote;		/* files, since the last look */

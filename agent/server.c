@@ -128,8 +128,10 @@ static void end_turn(struct agent *a)
 		a->most_visits = a->cat.visits - a->visits;
 	a->visits = a->cat.visits;
 	if (a->stopping && !flush_pending(a) && !index_pending(a) &&
-	    !device_draining(a, NULL))
+	    !device_draining(a, NULL)) {
+		requests_answer_crowds(a);
 		a->quit = true;
+	}
 }
 
 /* ---- birth and death ---- */
@@ -290,6 +292,7 @@ static void init(struct agent *a, const struct sk_os *os,
 	sk_link_init(&a->flights);
 	sk_link_init(&a->unread);
 	sk_link_init(&a->waiting);
+	sk_link_init(&a->crowds);
 	sk_link_init(&a->gathers);
 	sk_link_init(&a->stops);
 	sk_link_init(&a->workers);

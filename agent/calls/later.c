@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls that are made once more when more is known: what images cover, or what
  * the disk has. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,28 +79,53 @@ struct looking {
 	struct request request;
 	struct stored_wish wish;
 	unsigned looked;	/* for what, by then */
+	struct chore chore;	/* when that is over: */
+	int result;
+	struct sk_err err;
 };
 
 static void looking_release(struct request *q)
 {
-	free(sk_link_object(q, struct looking, request));
+	struct looking *l = sk_link_object(q, struct looking, request);
+
+	sk_link_remove(&l->chore.link);
+	free(l);
 }
 
 static const struct request_kind looking_kind = { .release = looking_release };
 
-static void looked(struct stored_wish *wish, int r, const struct sk_err *err)
+static void go_on(struct chore *chore)
 {
-	struct looking *l = sk_link_object(wish, struct looking, wish);
+	struct looking *l = sk_link_object(chore, struct looking, chore);
 	struct session *s = l->request.session;
 
-	l->request.busy = false;
-	if (!s || r < 0) {
-		request_answer(&l->request, r, NULL, NULL, 0, err);
+	assert(s);
+	if (l->result < 0) {
+		request_answer(&l->request, l->result, NULL, NULL, 0, &l->err);
 		return;
 	}
 	s->looked = l->looked;
 	request_again(&l->request);
 	s->looked = 0;
+}
+
+/* One look may be that of a thousand requests, and others wait. */
+static void looked(struct stored_wish *wish, int r, const struct sk_err *err)
+{
+	struct looking *l = sk_link_object(wish, struct looking, wish);
+	struct request *q = &l->request;
+
+	q->busy = false;
+	if (!q->session) {
+		request_answer(q, r, NULL, NULL, 0, err);
+		return;
+	}
+	l->result = r;
+	l->err = *err;
+	l->chore = (struct chore){ .run = go_on, .brief = true,
+				   .party = q->session->chore.party };
+	sk_link_init(&l->chore.link);
+	loop_queue(&q->agent->loop, &l->chore);
 }
 
 static int look(struct call *c, const char *job, uid_t uid, unsigned what,
@@ -117,8 +143,10 @@ static int look(struct call *c, const char *job, uid_t uid, unsigned what,
 		free(l);
 		return r;
 	}
+	sk_link_init(&l->chore.link);
 	l->looked = c->session->looked | what;
 	l->wish = (struct stored_wish){ .granted = looked, .uid = uid,
+					.party = c->session->chore.party,
 					.range = *range };
 	(void)snprintf(l->wish.job, sizeof(l->wish.job), "%s", job);
 	l->request.busy = true;

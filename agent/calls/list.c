@@ -264,6 +264,7 @@ static void put_together(struct chore *chore)
 static void queue(struct listing *l, void (*run)(struct chore *chore))
 {
 	l->chore.run = run;
+	l->chore.party = l->request.session->chore.party;
 	loop_queue(&l->request.agent->loop, &l->chore);
 }
 
@@ -505,6 +506,7 @@ static void look_first(struct call *c, struct listing *l)
 		job = session_job(c->session, in->id.job);
 	l->wish = (struct stored_wish){
 		.granted = listing_granted,
+		.party = c->session->chore.party,
 		.range = { .most = in->limit ? in->limit : SIZE_MAX,
 			   .run = in->id.run, .step = in->id.step },
 		.uid = job ? job->uid : c->session->uid,

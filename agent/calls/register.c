@@ -338,6 +338,7 @@ static void layouts_parsed(struct lane_work *work)
 					   g->uid);
 	g->wish = (struct stored_wish){
 		.granted = registration_granted,
+		.party = g->request.session->chore.party,
 		.range = { .step = -1 }, .enters = true,
 		.uid = g->request.session->uid, .restores = g->comes,
 	};

@@ -135,6 +135,27 @@ static bool same_range(const struct stored_range *a,
 	return a->most == b->most && a->run == b->run && a->step == b->step;
 }
 
+/* One of each who waits, and then the next of each: however many looks some
+ * want, who wants one waits for one of each. */
+static void queue_wish(struct agent *a, struct stored_wish *wish)
+{
+	struct sk_link *at = &a->wishes;
+	struct stored_wish *w;
+
+	wish->round = a->wish_round + 1;
+	sk_link_each(w, &a->wishes, link) {
+		if (w->party == wish->party && w->round >= wish->round)
+			wish->round = w->round + 1;
+	}
+	sk_link_each(w, &a->wishes, link) {
+		if (w->round <= wish->round)
+			continue;
+		at = &w->link;
+		break;
+	}
+	sk_link_insert(at, &wish->link);
+}
+
 /* All that wish the same are served by one look. */
 static void take_wishes(struct agent *a, struct scan *scan)
 {
@@ -144,6 +165,7 @@ static void take_wishes(struct agent *a, struct scan *scan)
 	first = sk_link_object(a->wishes.next, struct stored_wish, link);
 	memcpy(scan->job, first->job, sizeof(scan->job));
 	scan->range = first->range;
+	a->wish_round = first->round;
 	sk_link_each(w, &a->wishes, link) {
 		if (strcmp(w->job, scan->job) != 0 ||
 		    !same_range(&w->range, &scan->range))
@@ -219,7 +241,7 @@ void stored_scan(struct agent *a, struct stored_wish *wish)
 		wish->granted(wish, 0, &err);
 		return;
 	}
-	sk_link_insert(&a->wishes, &wish->link);
+	queue_wish(a, wish);
 	stored_go_on(a);
 }
 

@@ -15,6 +15,7 @@
 
 struct agent;
 struct census;
+struct party;
 
 /** Which step directories of a job are looked into, the newest first; their
  * names, and whose they are, are known of all. */
@@ -43,6 +44,7 @@ struct stored_wish {
 			const struct sk_err *err);
 	char job[SK_JOB_MAX + 1];	/* "": all */
 	uid_t uid;			/* whose the job is to be */
+	const struct party *party;	/* who waits for it; NULL: the agent */
 	struct stored_range range;
 	bool enters;			/* a rank: the job must be its own */
 	bool restores;			/* which other agents are told first */
@@ -57,6 +59,7 @@ struct stored_wish {
 	struct sk_err first;		/* the first of them */
 	/* private: */
 	struct sk_link link;
+	uint64_t round;			/* of those who wait */
 	bool taken;			/* by a look that is under way */
 };
 

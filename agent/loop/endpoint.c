@@ -15,7 +15,7 @@
 
 #include "base/util.h"
 
-#define BACKLOG 1024
+#define BACKLOG 128
 #define LISTEN_NS UINT64_C(2000000000)	/* most, from the lock on */
 #define RETRY_NS UINT64_C(20000000)
 

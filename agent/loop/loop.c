@@ -5,6 +5,10 @@
 #include <assert.h>
 
 #define EVENTS 64
+/* Then descriptors are looked at again: whoever has come meanwhile may be
+ * next. */
+#define TURN_NS UINT64_C(100000)
+#define CHORES_A_TURN 64
 
 static void wake_ready(struct source *s, uint32_t events)
 {
@@ -17,7 +21,7 @@ int loop_open(struct loop *loop, const struct sk_os *os)
 	int r;
 
 	*loop = (struct loop){ .os = os, .epoll = -1 };
-	sk_link_init(&loop->chores);
+	turns_init(&loop->chores);
 	r = works_open(&loop->works, os);
 	if (r < 0)
 		return r;
@@ -59,19 +63,17 @@ int loop_watch(struct loop *loop, struct source *s, uint32_t events)
 
 void loop_queue(struct loop *loop, struct chore *chore)
 {
-	assert(chore->run && sk_link_empty(&chore->link));
-	sk_link_insert(&loop->chores, &chore->link);
+	turns_queue(&loop->chores, chore);
 }
 
-static void run_chore(struct loop *loop)
+static void run_chores(struct loop *loop)
 {
-	struct chore *chore;
+	uint64_t until = loop_now(loop) + TURN_NS;
 
-	if (sk_link_empty(&loop->chores))
-		return;
-	chore = sk_link_object(loop->chores.next, struct chore, link);
-	sk_link_remove(&chore->link);
-	chore->run(chore);
+	for (int i = 0; i < CHORES_A_TURN; i++)
+		if (!turns_take(&loop->chores, loop->os) ||
+		    loop_now(loop) >= until)
+			return;
 }
 
 /* What was served since the last wait kept all others waiting. */
@@ -79,7 +81,7 @@ static void end_turn(struct loop *loop)
 {
 	uint64_t now = loop_now(loop);
 
-	if (loop->turns++ && now - loop->turn_ns > loop->longest_ns)
+	if (loop->n_turns++ && now - loop->turn_ns > loop->longest_ns)
 		loop->longest_ns = now - loop->turn_ns;
 }
 
@@ -90,7 +92,7 @@ void loop_turn(struct loop *loop)
 	int n;
 
 	end_turn(loop);
-	if (!sk_link_empty(&loop->chores))
+	if (!turns_idle(&loop->chores))
 		until = 0;	/* long past */
 	n = loop->os->epoll_wait(loop->os, loop->epoll, events, EVENTS, until);
 	loop->turn_ns = loop_now(loop);
@@ -99,6 +101,6 @@ void loop_turn(struct loop *loop)
 
 		s->ready(s, events[i].events);
 	}
+	run_chores(loop);
 	timers_run(&loop->timers, loop_now(loop));
-	run_chore(loop);
 }

@@ -10,6 +10,7 @@
 #define SK_AGENT_LOOP_LOOP_H
 
 #include "loop/timer.h"
+#include "loop/turns.h"
 #include "loop/work.h"
 
 /** A descriptor that is watched. It stays its owner's. */
@@ -21,24 +22,14 @@ struct source {
 	bool watched;
 };
 
-/** What takes long and must be done by the loop's thread: in portions, one
- * each turn, so that nobody waits for all of it. Those that are queued take
- * turns. */
-struct chore {
-	/** Does a portion, which is bounded. Queued no more meanwhile: what has
-	 * more to do queues itself anew. May free the chore. */
-	void (*run)(struct chore *chore);
-	struct sk_link link;		/* in the loop; on its own: idle */
-};
-
 struct loop {
 	const struct sk_os *os;
 	struct timers timers;
 	struct works works;
-	struct sk_link chores;
+	struct turns chores;
 	struct source wake;	/* of works */
 	int epoll;
-	uint64_t turns;
+	uint64_t n_turns;
 	uint64_t turn_ns;	/* when the last wait ended */
 	uint64_t longest_ns;	/* that a turn took, all that follows too */
 };
@@ -47,12 +38,13 @@ struct loop {
 int loop_open(struct loop *loop, const struct sk_os *os);
 /** Harmless for one that did not open; no work may be out. */
 void loop_close(struct loop *loop);
-/** Watches, or (events 0) forgets, the source's descriptor. */
+/** Watches, or (events 0) forgets, the source's descriptor. What is ready is
+ * served at once, before all chores: it has to be little. */
 int loop_watch(struct loop *loop, struct source *s, uint32_t events);
 /** @chore's next portion is due; it is idle. */
 void loop_queue(struct loop *loop, struct chore *chore);
-/** Waits until something is ready or a time has come, and serves all that
- * is. */
+/** Waits until something is ready, due, or a time has come; serves what is
+ * ready, and for a moment what is due. */
 void loop_turn(struct loop *loop);
 
 static inline uint64_t loop_now(const struct loop *loop)

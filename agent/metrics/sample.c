@@ -215,7 +215,7 @@ static double agent_value(const struct agent *a, enum metric_id id,
 	switch (id) {
 	case METRIC_KEEPER:
 		return a->keeper.lost ? KEEPER_NONE : a->keeper.kind;
-	case METRIC_TURNS: return (double)a->loop.turns;
+	case METRIC_TURNS: return (double)a->loop.n_turns;
 	case METRIC_LONGEST_TURN: return seconds(a->loop.longest_ns);
 	case METRIC_VISITS: return (double)a->cat.visits;
 	case METRIC_LONGEST_TURN_VISITS: return (double)a->most_visits;

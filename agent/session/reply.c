@@ -34,7 +34,7 @@ static void reply_free(struct session *s, struct reply *r)
 static void watch(struct session *s)
 {
 	struct agent *a = s->agent;
-	uint32_t events = EPOLLRDHUP;
+	uint32_t events = EPOLLRDHUP | EPOLLET;
 
 	timer_clear(&a->loop.timers, &s->retry);
 	if (sk_link_empty(&s->replies))

@@ -8,6 +8,9 @@
 #include "agent.h"
 
 #define MS_NS UINT64_C(1000000)
+/* Of a process, that are asked at the turn's end, of which all others wait for
+ * the end. */
+#define FEW 16u
 
 /* Nobody has it any more but its object. */
 static void unlink_request(struct request *q)
@@ -19,6 +22,7 @@ static void unlink_request(struct request *q)
 	assert(q->session->n_requests);
 	sk_link_remove(&q->link);
 	q->session->n_requests--;
+	q->session->chore.party->pending--;
 	q->session = NULL;
 }
 
@@ -72,13 +76,34 @@ int request_init(struct request *q, const struct request_kind *kind,
 		timer_set(&a->loop.timers, &q->timer, agent_now(a) +
 			  timeout_ms * MS_NS);
 	s->n_requests++;
+	s->chore.party->pending++;
 	sk_link_insert(&s->requests, &q->link);
 	return 0;
+}
+
+static void ask_crowd(struct session *s)
+{
+	if (sk_link_empty(&s->asking.link))
+		loop_queue(&s->agent->loop, &s->asking);
+}
+
+static void join_crowd(struct request *q)
+{
+	struct session *s = q->session;
+
+	sk_link_insert(&s->crowd, &q->queue);
+	if (sk_link_empty(&s->crowded))
+		sk_link_insert(&s->agent->crowds, &s->crowded);
+	ask_crowd(s);
 }
 
 void request_await_change(struct request *q)
 {
 	assert(q->kind->outcome && sk_link_empty(&q->queue));
+	if (q->session->chore.party->pending > FEW) {
+		join_crowd(q);
+		return;
+	}
 	sk_link_insert(&q->agent->waiting, &q->queue);
 	agent_changed(q->agent);
 }
@@ -144,15 +169,16 @@ void requests_abandon(struct session *s)
 	assert(!s->n_requests);
 }
 
-void requests_answer_due(struct agent *a)
+/* All of a list. */
+static void ask(struct sk_link *list)
 {
 	struct sk_link round;
 
 	/* Off the list one by one: those that come to it meanwhile, and those
 	 * that go back to it, have their turn at the next change. */
 	sk_link_init(&round);
-	sk_link_insert(&a->waiting, &round);
-	sk_link_remove(&a->waiting);
+	sk_link_insert(list, &round);
+	sk_link_remove(list);
 	while (!sk_link_empty(&round)) {
 		struct request *q = sk_link_object(round.next, struct request,
 						   queue);
@@ -163,8 +189,34 @@ void requests_answer_due(struct agent *a)
 		sk_link_remove(&q->queue);
 		r = q->kind->outcome(q, &err);
 		if (r == -EAGAIN)
-			sk_link_insert(&a->waiting, &q->queue);
+			sk_link_insert(list, &q->queue);
 		else
 			finish(q, r, &err);
 	}
+}
+
+void requests_ask_crowd(struct chore *chore)
+{
+	struct session *s = sk_link_object(chore, struct session, asking);
+
+	ask(&s->crowd);
+	if (sk_link_empty(&s->crowd))
+		sk_link_remove(&s->crowded);
+}
+
+void requests_answer_due(struct agent *a)
+{
+	struct session *s;
+
+	ask(&a->waiting);
+	sk_link_each(s, &a->crowds, crowded)
+		ask_crowd(s);
+}
+
+void requests_answer_crowds(struct agent *a)
+{
+	struct session *s;
+
+	sk_link_each(s, &a->crowds, crowded)
+		requests_ask_crowd(&s->asking);
 }

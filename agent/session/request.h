@@ -40,7 +40,8 @@ struct request {
 	bool over;			/* its time: a sentence is wanted */
 	/* private: */
 	struct sk_link link;		/* in its session */
-	struct sk_link queue;		/* in agent->waiting */
+	struct sk_link queue;		/* in agent->waiting, or its session's
+					 * crowd */
 	struct timer timer;
 };
 
@@ -50,7 +51,8 @@ struct request {
 int request_init(struct request *q, const struct request_kind *kind,
 		 struct session *s, const struct sk_msg *msg,
 		 uint32_t timeout_ms, struct sk_err *err);
-/** It is asked for its outcome at this turn's end and on each change. */
+/** It is asked for its outcome at this turn's end and on each change; where its
+ * process has many that wait, when it is that one's turn. */
 void request_await_change(struct request *q);
 /** The same, for so long from now at most. */
 void request_await_change_for(struct request *q, uint32_t timeout_ms);
@@ -66,7 +68,11 @@ void request_leave(struct request *q, int status, struct sk_msg *msg,
 void request_again(struct request *q);
 /** The connections' requests have nobody who waits for them any more. */
 void requests_abandon(struct session *s);
+/** Asks the session's crowd: the chore of each. */
+void requests_ask_crowd(struct chore *chore);
 /** Answers those that wait for a change and have an outcome now. */
 void requests_answer_due(struct agent *a);
+/** Of the crowds too, before the agent ends. */
+void requests_answer_crowds(struct agent *a);
 
 #endif

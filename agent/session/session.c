@@ -9,12 +9,15 @@
 #include "agent.h"
 #include "session/flight.h"
 #include "session/reply.h"
+#include "session/request.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
 
-#define MESSAGES_A_TURN 16	/* then it is the others' turn */
+#define MESSAGES_LEFT 16	/* of one that is gone, that are heard */
+#define ACCEPTED_A_TURN 4	/* then it is the others' turn */
+#define MAX_UNHEARD 256u	/* connections of a process: more are refused */
 #define NOBODY ((uid_t)~0)	/* whose connection it is not known */
 #define MAX_PENDING 1024u	/* of a user, not closed yet */
 
@@ -38,45 +41,68 @@ static void close_foreign(struct session *s, const int *fds, int n)
 				       "take long to close");
 }
 
-static void receive(struct session *s)
+static void count_heard(struct session *s)
 {
-	const struct sk_os *os = s->agent->os;
-
-	for (int i = 0; i < MESSAGES_A_TURN && !s->closing; i++) {
-		int fds[SK_CHANNEL_FDS], n_fds, r;
-		struct sk_msg msg;
-
-		if (!sk_link_empty(&s->replies))
-			return;
-		r = sk_channel_recv_all(os, s->source.fd, &msg, fds, &n_fds);
-		if (r == -EAGAIN)
-			return;
-		if (r == -EPROTO)
-			session_protocol_error(s, "it sent a malformed "
-					       "message");
-		else if (r < 0)
-			session_close(s, NULL);
-		else
-			s->agent->dispatch(s, &msg, fds, n_fds);
-		close_foreign(s, fds, n_fds);
-		if (r < 0)
-			return;
-	}
+	if (s->heard)
+		return;
+	s->heard = true;
+	s->chore.party->unheard--;
 }
 
+/* One message. Whether there may be another. */
+static bool receive(struct session *s)
+{
+	const struct sk_os *os = s->agent->os;
+	int fds[SK_CHANNEL_FDS], n_fds, r;
+	struct sk_msg msg;
+
+	if (s->closing || !sk_link_empty(&s->replies))
+		return false;
+	r = sk_channel_recv_all(os, s->source.fd, &msg, fds, &n_fds);
+	if (r == -EAGAIN)
+		return false;
+	count_heard(s);
+	if (r == -EPROTO)
+		session_protocol_error(s, "it sent a malformed message");
+	else if (r < 0)
+		session_close(s, NULL);
+	else
+		s->agent->dispatch(s, &msg, fds, n_fds);
+	close_foreign(s, fds, n_fds);
+	return r >= 0;
+}
+
+/* What it sent and waits for, or that it went, is served when it is its
+ * process's turn. Said once: what is left over then is kept in mind here. */
 static void session_ready(struct source *source, uint32_t events)
 {
 	struct session *s = sk_link_object(source, struct session, source);
 
 	if (s->closing)
 		return;
+	s->events |= events;
+	if (sk_link_empty(&s->chore.link))
+		loop_queue(&s->agent->loop, &s->chore);
+}
+
+static void serve(struct chore *chore)
+{
+	struct session *s = sk_link_object(chore, struct session, chore);
+	uint32_t events = s->events;
+
+	s->events = 0;
 	if (events & EPOLLOUT)
 		replies_send(s);
 	/* What it sent before it went is still heard. */
-	if (events & EPOLLIN)
-		receive(s);
+	if (events & EPOLLIN && receive(s) && !s->closing) {
+		s->events |= events & ~(uint32_t)EPOLLOUT;
+		if (sk_link_empty(&s->chore.link))
+			loop_queue(&s->agent->loop, &s->chore);
+		return;
+	}
+	/* Who is not listened to any more has nothing left to say. */
 	if (!s->closing && events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP) &&
-	    !(events & EPOLLIN))
+	    (!(events & EPOLLIN) || !sk_link_empty(&s->replies)))
 		session_close(s, NULL);
 }
 
@@ -92,7 +118,8 @@ static void peer_ready(struct source *source, uint32_t events)
 		agent_changed(s->agent);
 		return;
 	}
-	receive(s);
+	for (int i = 0; i < MESSAGES_LEFT && receive(s); i++)
+		;
 	if (!s->closing)
 		session_close(s, NULL);
 }
@@ -129,9 +156,58 @@ static unsigned connections_of(const struct agent *a, uid_t uid)
 	return n;
 }
 
+/* Its party has not more connections than it can have served. */
+static int join(struct session *s)
+{
+	struct turns *turns = &s->agent->loop.chores;
+	struct party *party;
+	int r;
+
+	r = turns_join(turns, s->uid, s->pid, &party);
+	if (r < 0)
+		return r;
+	if (party->unheard >= MAX_UNHEARD) {
+		turns_leave(turns, party);
+		return -EMFILE;
+	}
+	party->unheard++;
+	s->chore = (struct chore){ .run = serve, .party = party,
+				   .brief = true };
+	s->asking = (struct chore){ .run = requests_ask_crowd, .party = party,
+				    .brief = true };
+	sk_link_init(&s->chore.link);
+	sk_link_init(&s->asking.link);
+	sk_link_init(&s->crowd);
+	sk_link_init(&s->crowded);
+	return 0;
+}
+
+static void leave(struct session *s)
+{
+	sk_link_remove(&s->chore.link);
+	sk_link_remove(&s->asking.link);
+	sk_link_remove(&s->crowded);
+	count_heard(s);
+	turns_leave(&s->agent->loop.chores, s->chore.party);
+}
+
+static int session_watch(struct session *s)
+{
+	int r = join(s);
+
+	if (r < 0)
+		return r;
+	r = loop_watch(&s->agent->loop, &s->source,
+		       EPOLLIN | EPOLLRDHUP | EPOLLET);
+	if (r < 0)
+		leave(s);
+	return r;
+}
+
 static int session_new(struct agent *a, int fd, const struct ucred *who)
 {
 	struct session *s;
+	int r;
 
 	/* No user takes all: the others can still connect. */
 	if (a->n_sessions >= a->max_sessions ||
@@ -155,11 +231,12 @@ static int session_new(struct agent *a, int fd, const struct ucred *who)
 		free(s);
 		return -ENOMEM;
 	}
-	if (loop_watch(&a->loop, &s->source, EPOLLIN | EPOLLRDHUP) < 0) {
+	r = session_watch(s);
+	if (r < 0) {
 		s->source.fd = -1;	/* the caller's still */
 		flight_end(s);
 		free(s);
-		return -ENOMEM;
+		return r;
 	}
 	watch_peer(s);
 	sk_link_insert(&a->sessions, &s->link);
@@ -187,7 +264,7 @@ void session_accept(struct agent *a)
 {
 	const struct sk_os *os = a->os;
 
-	for (int i = 0; i < MESSAGES_A_TURN; i++) {
+	for (int i = 0; i < ACCEPTED_A_TURN; i++) {
 		struct ucred who = { .uid = (uid_t)-1 };
 		socklen_t size = sizeof(who);
 		int fd;
@@ -217,6 +294,7 @@ void session_close(struct session *s, const char *why)
 		log_warning(a, "connection of pid %d, uid %u closed: %s",
 			    (int)s->pid, (unsigned)s->uid, why);
 	sk_link_remove(&s->link);
+	sk_link_remove(&s->chore.link);
 	if (!s->held || a->quit) {
 		sk_link_insert(&a->closing, &s->link);
 		return;
@@ -259,6 +337,7 @@ void session_free(struct session *s)
 	(void)loop_watch(&a->loop, &s->peer, 0);
 	replies_drop(s);
 	flight_end(s);
+	leave(s);
 	s->peer.fd = sk_close_fd(s->peer.fd);
 	sk_link_remove(&s->link);
 	assert(a->n_sessions);

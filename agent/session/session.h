@@ -29,12 +29,15 @@ struct agent;
 
 struct session {
 	struct source source;
+	uint32_t events;		/* of it, not served yet */
+	struct chore chore;		/* to serve them */
 	struct source peer;		/* its pidfd */
 	struct sk_link link;		/* in agent->sessions, or ->closing */
 	struct agent *agent;
 	uint64_t id;
 	uid_t uid;
 	pid_t pid;
+	bool heard;			/* it said something */
 	bool greeted;
 	unsigned version;		/* that it speaks; 0: ours */
 	bool faults_nothing;		/* another memory cgroup is charged for
@@ -46,6 +49,9 @@ struct session {
 	unsigned held;			/* and not before this is 0 */
 	struct sk_link requests;
 	unsigned n_requests;
+	struct sk_link crowd;		/* those that are asked in its turn */
+	struct sk_link crowded;		/* in agent->crowds, while there are */
+	struct chore asking;		/* them */
 	struct sk_link replies;		/* that its socket had no room for */
 	unsigned n_replies;
 	struct flight *flight;		/* its user's descriptors */

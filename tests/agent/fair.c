@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A process that asks for much, over many connections, and one that asks for
+ * little and comes last. The agent stands still until both have asked, and what
+ * it answers in which order is noted where it sends: no time is taken.
+ */
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/whole.h"
+
+#define CONNECTIONS 16
+#define EACH 16
+#define ALL (CONNECTIONS * EACH)
+#define MINE 60000u		/* the number of the one request */
+#define SOON 48			/* answers; then it has waited for them */
+#define NOT_FLUSHED 1000u
+
+/* ---- the order of answers ---- */
+
+struct order {
+	atomic_uint n;
+	uint32_t seq[4 * ALL];
+};
+static struct order *order;
+
+static ssize_t (*send_on)(const struct sk_os *os, int fd,
+			  const struct msghdr *h, int flags);
+
+static ssize_t note(const struct sk_os *os, int fd, const struct msghdr *h,
+		    int flags)
+{
+	const struct sk_msg *msg = h->msg_iov->iov_base;
+
+	/* Before whoever gets it goes on. */
+	order->seq[atomic_fetch_add(&order->n, 1) % (4 * ALL)] = msg->seq;
+	return send_on(os, fd, h, flags);
+}
+
+static unsigned answers_before_mine(void)
+{
+	for (unsigned i = 0; i < atomic_load(&order->n); i++)
+		if (order->seq[i] == MINE)
+			return i;
+	CHECK(false, "it was not answered");
+	return 0;
+}
+
+static void start(struct whole *w)
+{
+	order = mmap(NULL, sizeof(*order), PROT_READ | PROT_WRITE,
+		     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(order != MAP_FAILED, "mmap");
+	whole_init(w);
+	send_on = w->fault->os.sendmsg;
+	w->fault->os.sendmsg = note;
+	whole_start(w);
+	CHECK(w->serves, "%s", whole_log(w));
+}
+
+/* ---- who asks for much ---- */
+
+struct crowd {
+	pid_t pid;
+	int said[2], go[2];
+};
+
+static void say_and_wait(const struct crowd *c)
+{
+	char byte = 0;
+
+	CHECK(write(c->said[1], &byte, 1) == 1 && read(c->go[0], &byte, 1) == 1,
+	      "a pipe");
+}
+
+static void hear(const struct crowd *c)
+{
+	char byte;
+
+	CHECK(read(c->said[0], &byte, 1) == 1, "the crowd ended");
+}
+
+static void go(const struct crowd *c)
+{
+	CHECK(write(c->go[1], "", 1) == 1, "a pipe");
+}
+
+static void be_crowd(const struct rig *rig, const struct crowd *c,
+		     void (*make)(struct sk_msg *msg, int i), int want)
+{
+	int socks[CONNECTIONS];
+
+	for (int i = 0; i < CONNECTIONS; i++)
+		socks[i] = rig_connect(rig);
+	say_and_wait(c);
+	for (int i = 0; i < ALL; i++) {
+		struct sk_msg msg = { .seq = (uint32_t)i };
+
+		make(&msg, i);
+		CHECK(sk_channel_send(sk_os_linux(), socks[i % CONNECTIONS],
+				      &msg, NULL, 0) == 0, "send %d", i);
+	}
+	say_and_wait(c);
+	for (int i = 0; i < ALL; i++) {
+		struct sk_msg msg;
+		int status = rig_reply(socks[i % CONNECTIONS], &msg, NULL,
+				       NULL);
+
+		CHECK_STATUS(status, want, &msg);
+	}
+	_exit(0);
+}
+
+/* They are connected when this returns. */
+static void crowd_begin(struct crowd *c, const struct rig *rig,
+			void (*make)(struct sk_msg *msg, int i), int want)
+{
+	CHECK(pipe(c->said) == 0 && pipe(c->go) == 0, "pipe");
+	c->pid = fork();
+	CHECK(c->pid >= 0, "fork");
+	if (!c->pid) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		be_crowd(rig, c, make, want);
+	}
+	hear(c);
+}
+
+static void crowd_ask(const struct crowd *c)
+{
+	go(c);
+	hear(c);
+}
+
+/* Each was answered, as wanted. */
+static void crowd_end(const struct crowd *c)
+{
+	int status;
+
+	CHECK(waitpid(c->pid, &status, 0) == c->pid && status == 0,
+	      "the crowd: %#x", (unsigned)status);
+	for (int i = 0; i < 2; i++) {
+		close(c->said[i]);
+		close(c->go[i]);
+	}
+}
+
+static void freeze(const struct whole *w)
+{
+	int status;
+
+	CHECK(kill(w->rig.agent, SIGSTOP) == 0 &&
+	      waitpid(w->rig.agent, &status, WUNTRACED) == w->rig.agent &&
+	      WIFSTOPPED(status), "stop");
+	atomic_store(&order->n, 0);
+}
+
+static void thaw(const struct whole *w)
+{
+	CHECK(kill(w->rig.agent, SIGCONT) == 0, "go on");
+}
+
+/* ---- questions ---- */
+
+static void make_status(struct sk_msg *msg, int i)
+{
+	(void)i;
+	msg->type = SK_MSG_STATUS;
+}
+
+static void make_wait(struct sk_msg *msg, const char *job, int64_t step,
+		      uint32_t until)
+{
+	struct sk_wire_wait *w = &msg->body.wait;
+
+	msg->type = SK_MSG_WAIT;
+	strcpy(w->id.job, job);
+	w->id.step = step;
+	w->until = until;
+	w->timeout_ms = WAIT_MS;
+}
+
+/* For each of them the store is looked at. */
+static void make_look(struct sk_msg *msg, int i)
+{
+	make_wait(msg, "busy", 1000 + i, 2);
+}
+
+static void make_complete(struct sk_msg *msg, int i)
+{
+	(void)i;
+	make_wait(msg, "busy", 1, 2);
+}
+
+static void make_durable(struct sk_msg *msg, int i)
+{
+	(void)i;
+	make_wait(msg, "busy", 1, 3);
+}
+
+/* One request, after all of the crowd's, and yet soon. */
+static void test_soon(struct whole *w,
+		      void (*make)(struct sk_msg *msg, int i), int want,
+		      struct sk_msg mine)
+{
+	int sock = rig_connect(&w->rig), status;
+	struct crowd c;
+
+	crowd_begin(&c, &w->rig, make, want);
+	freeze(w);
+	crowd_ask(&c);
+	mine.seq = MINE;
+	CHECK(sk_channel_send(sk_os_linux(), sock, &mine, NULL, 0) == 0,
+	      "send");
+	thaw(w);
+	status = rig_reply(sock, &mine, NULL, NULL);
+	CHECK_STATUS(status, want, &mine);
+	go(&c);
+	crowd_end(&c);
+	CHECK(answers_before_mine() < SOON, "%u of %d came first",
+	      answers_before_mine(), ALL);
+	close(sock);
+}
+
+static void test_messages(struct whole *w)
+{
+	struct sk_msg mine = { 0 };
+
+	make_status(&mine, 0);
+	test_soon(w, make_status, 0, mine);
+}
+
+static void test_looks(struct whole *w)
+{
+	struct sk_msg mine = { 0 };
+
+	make_wait(&mine, "other", 1000, 2);
+	test_soon(w, make_look, -ENOENT, mine);
+}
+
+/* ---- many that wait ---- */
+
+static void rank_begin(struct rank *r, const struct whole *w, const char *job,
+		       int32_t rank, int32_t world)
+{
+	CHECK_STATUS(rank_open(r, &w->rig, &(struct rank_options){
+		.job = job, .rank = rank, .world = world, .rows = 1,
+		.run = rank ? r[-1].run : 0,
+		.run_id = rank ? r[-1].run_id : 0,
+		.flush_every = NOT_FLUSHED }), 0, &r->msg);
+}
+
+/* All of them hear of what they wait for, and what others do meanwhile is
+ * served. */
+static void test_crowd_waits(struct whole *w, struct rank *ranks)
+{
+	struct crowd c;
+
+	rank_snapshot(&ranks[0], 1);
+	crowd_begin(&c, &w->rig, make_complete, 0);
+	crowd_ask(&c);
+	CHECK_STATUS(rank_wait(&ranks[0], 1, 1, WAIT_MS), 0, &ranks[0].msg);
+	rank_snapshot(&ranks[1], 1);
+	go(&c);
+	crowd_end(&c);
+}
+
+/* Those who wait when the agent is to end are told what came of it. */
+static void test_crowd_at_the_end(struct whole *w, struct rank *ranks)
+{
+	struct crowd c;
+
+	crowd_begin(&c, &w->rig, make_durable, 0);
+	crowd_ask(&c);
+	go(&c);
+	for (int i = 0; i < 2; i++)
+		CHECK_STATUS(rank_wait(&ranks[i], 1, 2, WAIT_MS), 0,
+			     &ranks[i].msg);
+	CHECK(kill(w->rig.agent, SIGTERM) == 0, "kill");
+	CHECK(whole_wait(w) == 0, "%s", whole_log(w));
+	crowd_end(&c);
+}
+
+int main(void)
+{
+	struct rank ranks[2], other;
+	struct whole w;
+
+	start(&w);
+	rank_begin(&ranks[0], &w, "busy", 0, 2);
+	rank_begin(&ranks[1], &w, "busy", 1, 2);
+	rank_begin(&other, &w, "other", 0, 1);
+	test_messages(&w);
+	test_looks(&w);
+	test_crowd_waits(&w, ranks);
+	test_crowd_at_the_end(&w, ranks);
+	rank_close(&ranks[0]);
+	rank_close(&ranks[1]);
+	rank_close(&other);
+	whole_remove(&w);
+	return 0;
+}
