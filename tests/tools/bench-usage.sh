@@ -34,6 +34,7 @@ refuses '"dp" is none of the names that -x has' --world 16 --meshes dp
 refuses 'no multiple of 16' --world 17
 refuses '"0" is not a value for -n' --rounds 0
 refuses '"1" is not a value for -N' --nodes 1
+refuses '"0" is not a value for -A' --attack 0
 refuses '5 ranks are not on 2 nodes alike' --nodes 2 --ranks 5
 refuses 'shardkeep-bench --help shows how' --no-such-option
 refuses 'shardkeep-bench --help shows how' a-word

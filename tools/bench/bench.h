@@ -33,6 +33,8 @@ struct options {
 	int world;		/* ranks to simulate; 0: phases are measured */
 	int spread;		/* nodes that one's model goes to, and that
 				 * one; 0: the same */
+	int attack;		/* processes that attack the agent; 0: the
+				 * same */
 	const char *models, *meshes;	/* lists; NULL: all */
 	bool json;
 };
@@ -108,6 +110,7 @@ struct bench {
 	char dir[256];			/* temporary, removed at the end */
 	char socket[300], store[300];
 	pid_t agent;
+	const char *log_level;		/* of the agent; NULL: warning */
 	struct shared *shared;
 	struct series series[PHASE_COUNT];
 	struct traffic traffic[NODES_KINDS];
@@ -192,6 +195,10 @@ int phase_world(struct bench *b);
 /* ---- spread.c: the same ---- */
 
 int phase_spread(struct bench *b);
+
+/* ---- attacked.c: the same ---- */
+
+int phase_attacked(struct bench *b);
 
 /* ---- output.c ---- */
 

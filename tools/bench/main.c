@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bench.h"
+#include "attack.h"
 #include "base/size.h"
 #include "bytes/copy.h"
 #include "model.h"
@@ -43,6 +43,8 @@ static const char help[] =
 "  -x, --meshes LIST  of fsdp,hsdp,tp (all)\n"
 "  -s, --spread N     instead: restore on N nodes, up to 16, a model of -b and\n"
 "                     -t that one of them has; what each rank sends\n"
+"  -A, --attack N     instead: snapshots of a job, of -b (64M), beside N processes\n"
+"                     that keep its agent busy in one way after the other\n"
 "  -j, --json         one JSON document; with --spread one for each round\n"
 "  -h, --help         this\n"
 "\n"
@@ -55,7 +57,8 @@ static const struct option long_options[] = {
 	{ "dir", 1, NULL, 'd' }, { "agent", 1, NULL, 'a' },
 	{ "phases", 1, NULL, 'p' }, { "world", 1, NULL, 'w' },
 	{ "models", 1, NULL, 'M' }, { "meshes", 1, NULL, 'x' },
-	{ "spread", 1, NULL, 's' }, { "nodes", 1, NULL, 'N' }, { "json", 0, NULL, 'j' },
+	{ "spread", 1, NULL, 's' }, { "nodes", 1, NULL, 'N' },
+	{ "attack", 1, NULL, 'A' }, { "json", 0, NULL, 'j' },
 	{ "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
 };
 
@@ -100,7 +103,7 @@ static int parse(int argc, char **argv, struct options *o,
 {
 	int c, r = 0, v;
 
-	while (!r && (c = getopt_long(argc, argv, "r:b:t:n:T:m:d:a:p:w:M:x:s:N:jh",
+	while (!r && (c = getopt_long(argc, argv, "r:b:t:n:T:m:d:a:p:w:M:x:s:N:A:jh",
 				      long_options, NULL)) != -1) {
 		switch (c) {
 		case 'r': r = parse_int(optarg, 1, BENCH_RANKS_MAX, &o->ranks); break;
@@ -117,6 +120,7 @@ static int parse(int argc, char **argv, struct options *o,
 		case 'x': o->meshes = optarg; break;
 		case 's': r = parse_int(optarg, 2, BENCH_RANKS_MAX, &o->spread); break;
 		case 'N': r = parse_int(optarg, 2, BENCH_RANKS_MAX, &o->nodes); break;
+		case 'A': r = parse_int(optarg, 1, ATTACKERS_MAX - 1, &o->attack); break;
 		case 'j': o->json = true; break;
 		case 'h': puts(help); exit(0);
 		default: return -EINVAL;
@@ -159,7 +163,8 @@ static void fill_in(struct options *o)
 	if (!o->nodes)
 		o->nodes = 2;
 	if (!o->bytes)
-		o->bytes = o->world ? 1ull << 20 : 1ull << 30;
+		o->bytes = o->world ? 1ull << 20 :
+			   o->attack ? 64ull << 20 : 1ull << 30;
 	if (!o->tensors)
 		o->tensors = o->world ? 96 : 64;
 	if (!o->threads)
@@ -241,6 +246,8 @@ static int measure_apart(struct bench *b, const char *wanted)
 		exit(phase_world(b) != 0);
 	if (!pid && b->o.spread)
 		exit(phase_spread(b) != 0);
+	if (!pid && b->o.attack)
+		exit(phase_attacked(b) != 0);
 	if (!pid)
 		exit(measure(b, wanted) || print_results(b));
 	(void)signal(SIGINT, SIG_IGN);	/* the child has the default */

@@ -40,8 +40,8 @@ static void exec_agent(struct bench *b, int ready)
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	(void)snprintf(fd, sizeof(fd), "%d", ready);
 	execlp(b->o.agent, b->o.agent, "--socket", b->socket, "--store",
-	       b->store, "--memory", "80%", "--log-level", "warning",
-	       "--ready-fd", fd, NULL);
+	       b->store, "--memory", "80%", "--log-level",
+	       b->log_level ? b->log_level : "warning", "--ready-fd", fd, NULL);
 	fprintf(stderr, "shardkeep-bench: cannot run %s: %s\n", b->o.agent,
 		strerror(errno));
 	_exit(127);

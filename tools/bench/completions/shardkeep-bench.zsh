@@ -16,5 +16,6 @@ _arguments \
 	'(-M --models)'{-M,--models}'[that are simulated]:models:(llama experts)' \
 	'(-x --meshes)'{-x,--meshes}'[that they lie on]:meshes:(fsdp hsdp tp)' \
 	'(-s --spread)'{-s,--spread}'[nodes that one of them has a model for]:nodes:' \
+	'(-A --attack)'{-A,--attack}'[processes that keep the agent busy]:processes:' \
 	'(-j --json)'{-j,--json}'[one JSON document]' \
 	'(-h --help)'{-h,--help}'[what there is]'
