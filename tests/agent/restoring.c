@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Retention, and ranks that come to restore while it is at work: at the same
- * agent, which is held right before it renames a step, and at another one on
- * the same store.
+ * Retention, and ranks that come to restore, or open an image, while it is at
+ * work: at the same agent, which is held right before it renames a step, and at
+ * another one on the same store.
  */
 #include <errno.h>
 #include <signal.h>
@@ -70,12 +70,23 @@ static void go(struct rank *r, int64_t first, int64_t last)
 	}
 }
 
+/* What is to stay of it, as an operator says it. */
+static void retain(struct rank *r, uint32_t keep_last)
+{
+	struct sk_msg msg = { .type = SK_MSG_RETAIN, .body.retain = {
+		.retention.keep_last = keep_last, .flags = SK_RETAIN_SET } };
+
+	strcpy(msg.body.retain.id.job, r->job);
+	CHECK_STATUS(rig_call(r->sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+}
+
 /* Whatever was under way of any job is over. */
 static void end_passes(const struct rig *rig)
 {
 	struct rank r;
 
 	open_rank(&r, rig, "other");
+	retain(&r, 2);
 	go(&r, 1, 4);
 	await_gone(rig, &r, "other", 1);
 	await_gone(rig, &r, "other", 2);
@@ -116,6 +127,66 @@ static void test_judged(struct rig *rig, struct sk_fault_os *fault)
 	rank_close(&r);
 	open_rank(&r, rig, "judged");
 	await_gone(rig, &r, "judged", 1);
+	rank_close(&r);
+	CHECK(rig_stop(rig) == 0, "exit status");
+	for (int i = 0; i < 2; i++)
+		CHECK(!close(pause.arrived[i]) && !close(pause.go[i]),
+		      "close");
+}
+
+/* OPEN, or CLOSE: in between it is in use. */
+static void use(struct rank *r, enum sk_msg_type type, uint64_t image)
+{
+	struct sk_msg msg = { .type = (uint16_t)type, .body.open = {
+		.image = image, .place = SK_PLACE_DISK } };
+
+	CHECK_STATUS(rig_call(r->sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+}
+
+static uint64_t stored_image(struct rank *r, int64_t step)
+{
+	size_t n;
+	struct sk_wire_image *images = list_images(r->sock, r->job, step, &n);
+	uint64_t id = 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (images[i].place == SK_PLACE_DISK)
+			id = images[i].image;
+	free(images);
+	CHECK(id, "step %d is not on disk", (int)step);
+	return id;
+}
+
+/* It has judged that neither step 1 nor step 2 need stay, is about to rename
+ * the one, and somebody opens the other. */
+static void test_opened(struct rig *rig, struct sk_fault_os *fault)
+{
+	struct pause pause;
+	uint64_t before, image;
+	struct rank r;
+	char c = 0;
+
+	CHECK(!pipe(pause.arrived) && !pipe(pause.go), "pipe");
+	forked_start(rig, fault, "--keep-last=50");
+	open_rank(&r, rig, "opened");
+	go(&r, 1, 4);
+	image = stored_image(&r, 2);
+	before = renames(fault);
+	retain(&r, 40);
+	before = renames(fault) - before;
+	sk_fault_os_forget(fault);
+	sk_fault_os_meddle(fault, SK_FAULT_RENAMEAT, before + 1, hold, &pause);
+	retain(&r, 2);
+	CHECK(read(pause.arrived[0], &c, 1) == 1, "nobody deletes");
+	CHECK(has(rig, "opened", 1) && has(rig, "opened", 2), "one has gone");
+	use(&r, SK_MSG_OPEN, image);
+	CHECK(write(pause.go[1], &c, 1) == 1, "go");
+	await_gone(rig, &r, "opened", 1);
+	end_passes(rig);
+	CHECK(has(rig, "opened", 2), "it is in use");
+	use(&r, SK_MSG_CLOSE, image);
+	go(&r, 5, 5);
+	await_gone(rig, &r, "opened", 2);
 	rank_close(&r);
 	CHECK(rig_stop(rig) == 0, "exit status");
 	for (int i = 0; i < 2; i++)
@@ -174,6 +245,9 @@ int main(int argc, char **argv)
 	CHECK(fault != MAP_FAILED, "mmap");
 	rig_init(&rig, argc > 1 ? argv[1] : NULL);
 	test_judged(&rig, fault);
+	rig_remove(&rig);
+	rig_init(&rig, argc > 1 ? argv[1] : NULL);
+	test_opened(&rig, fault);
 	rig_remove(&rig);
 	rig_init(&rig, argc > 1 ? argv[1] : NULL);
 	test_elsewhere(&rig);
