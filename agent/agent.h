@@ -89,6 +89,7 @@ struct agent {
 	struct closer *closer;		/* of what clients have sent */
 	struct sk_pool *slow, *populate, *flusher, *parsers;
 	struct lanes lanes;		/* on the parsers */
+	struct lanes deeds;		/* of operators, on the slow one */
 	struct sk_pool *tellers;	/* of what images cover */
 	struct lanes questions;		/* on them */
 	struct sk_pool *sealers;	/* who read headers */

@@ -235,6 +235,7 @@ static int open_pools(struct agent *a, struct sk_err *err)
 	if (r == 0)
 		r = sk_pool_new(1, -1, "sk-flush", &a->flusher, err);
 	lanes_init(&a->lanes, &a->loop.works, a->parsers);
+	lanes_init(&a->deeds, &a->loop.works, a->slow);
 	lanes_init(&a->seals, &a->loop.works, a->sealers);
 	lanes_init(&a->questions, &a->loop.works, a->tellers);
 	decide_open(a);

@@ -90,7 +90,7 @@ static int evict_memory(struct call *c, struct sk_cat_snapshot *s)
 /* A step directory that is being deleted, or pinned, for one who asked. */
 struct deletion {
 	struct request request;
-	struct work work;
+	struct lane_work work;
 	char job[SK_JOB_MAX + 1];
 	uid_t uid;
 	struct sk_store_run run;
@@ -110,7 +110,7 @@ static const struct request_kind deletion_kind = {
 	.release = deletion_release,
 };
 
-static void delete_step(struct work *work)
+static void delete_step(struct lane_work *work)
 {
 	struct deletion *d = sk_link_object(work, struct deletion, work);
 
@@ -118,7 +118,7 @@ static void delete_step(struct work *work)
 				    &d->run, &d->err);
 }
 
-static void deleted(struct work *work)
+static void deleted(struct lane_work *work)
 {
 	struct deletion *d = sk_link_object(work, struct deletion, work);
 	struct agent *a = d->request.agent;
@@ -165,8 +165,8 @@ static const char *disk_protected(const struct sk_cat_snapshot *s)
 }
 
 static int begin_on_disk(struct call *c, const struct sk_cat_snapshot *s,
-			 const char *dir, void (*run)(struct work *work),
-			 void (*finish)(struct work *work))
+			 const char *dir, void (*run)(struct lane_work *work),
+			 void (*finish)(struct lane_work *work))
 {
 	struct deletion *d = calloc(1, sizeof(*d));
 	int r;
@@ -189,7 +189,8 @@ static int begin_on_disk(struct call *c, const struct sk_cat_snapshot *s,
 	d->work.run = run;
 	d->work.finish = finish;
 	d->request.busy = true;
-	work_submit(&c->agent->loop.works, c->agent->slow, &d->work);
+	/* By the job's owner: what is done to a step keeps its order. */
+	lanes_submit(&c->agent->deeds, d->uid, &d->work);
 	return CALL_LATER;
 }
 
@@ -230,7 +231,7 @@ static int evict(struct call *c, struct sk_cat_snapshot *s)
 
 /* ---- pins ---- */
 
-static void pin_step(struct work *work)
+static void pin_step(struct lane_work *work)
 {
 	struct deletion *d = sk_link_object(work, struct deletion, work);
 
@@ -256,7 +257,7 @@ static void unpin_ended(struct deletion *d, struct sk_cat_snapshot *s)
 	s->unpinned_at = d->request.agent->looks;
 }
 
-static void pinned(struct work *work)
+static void pinned(struct lane_work *work)
 {
 	struct deletion *d = sk_link_object(work, struct deletion, work);
 	struct agent *a = d->request.agent;

@@ -52,8 +52,15 @@ static unsigned answers_before_mine(void)
 	return 0;
 }
 
+/* Where the agent stops, and what it waits for. */
+struct pause {
+	int arrived[2], go[2];
+};
+static struct pause held;
+
 static void start(struct whole *w)
 {
+	CHECK(!pipe(held.arrived) && !pipe(held.go), "pipe");
 	order = mmap(NULL, sizeof(*order), PROT_READ | PROT_WRITE,
 		     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(order != MAP_FAILED, "mmap");
@@ -69,6 +76,7 @@ static void start(struct whole *w)
 struct crowd {
 	pid_t pid;
 	int said[2], go[2];
+	bool settles;		/* it has been heard before it says so */
 };
 
 static void say_and_wait(const struct crowd *c)
@@ -91,6 +99,14 @@ static void go(const struct crowd *c)
 	CHECK(write(c->go[1], "", 1) == 1, "a pipe");
 }
 
+/* Of one connection, messages are heard in order. */
+static void be_heard(int sock)
+{
+	struct sk_msg msg = { .type = SK_MSG_STATUS };
+
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+}
+
 static void be_crowd(const struct rig *rig, const struct crowd *c,
 		     void (*make)(struct sk_msg *msg, int i), int want)
 {
@@ -106,6 +122,8 @@ static void be_crowd(const struct rig *rig, const struct crowd *c,
 		CHECK(sk_channel_send(sk_os_linux(), socks[i % CONNECTIONS],
 				      &msg, NULL, 0) == 0, "send %d", i);
 	}
+	for (int i = 0; i < CONNECTIONS && c->settles; i++)
+		be_heard(socks[i]);
 	say_and_wait(c);
 	for (int i = 0; i < ALL; i++) {
 		struct sk_msg msg;
@@ -191,6 +209,14 @@ static void make_look(struct sk_msg *msg, int i)
 	make_wait(msg, "busy", 1000 + i, 2);
 }
 
+static void make_pin(struct sk_msg *msg, int i)
+{
+	msg->type = i & CONNECTIONS ? SK_MSG_UNPIN : SK_MSG_PIN;
+	strcpy(msg->body.manage.id.job, "other");
+	msg->body.manage.id.step = 1;
+	msg->body.manage.id.rank = -1;
+}
+
 static void make_complete(struct sk_msg *msg, int i)
 {
 	(void)i;
@@ -205,13 +231,13 @@ static void make_durable(struct sk_msg *msg, int i)
 
 /* One request, after all of the crowd's, and yet soon. */
 static void test_soon(struct whole *w,
-		      void (*make)(struct sk_msg *msg, int i), int want,
-		      struct sk_msg mine)
+		      void (*make)(struct sk_msg *msg, int i), int theirs,
+		      struct sk_msg mine, int want)
 {
 	int sock = rig_connect(&w->rig), status;
-	struct crowd c;
+	struct crowd c = { .settles = false };
 
-	crowd_begin(&c, &w->rig, make, want);
+	crowd_begin(&c, &w->rig, make, theirs);
 	freeze(w);
 	crowd_ask(&c);
 	mine.seq = MINE;
@@ -232,7 +258,7 @@ static void test_messages(struct whole *w)
 	struct sk_msg mine = { 0 };
 
 	make_status(&mine, 0);
-	test_soon(w, make_status, 0, mine);
+	test_soon(w, make_status, 0, mine, 0);
 }
 
 static void test_looks(struct whole *w)
@@ -240,7 +266,55 @@ static void test_looks(struct whole *w)
 	struct sk_msg mine = { 0 };
 
 	make_wait(&mine, "other", 1000, 2);
-	test_soon(w, make_look, -ENOENT, mine);
+	test_soon(w, make_look, -ENOENT, mine, -ENOENT);
+}
+
+/* ---- many changes of the store ---- */
+
+static void hold(void *ctx)
+{
+	const struct pause *p = ctx;
+	char c;
+
+	CHECK(write(p->arrived[1], "", 1) == 1 &&
+	      read(p->go[0], &c, 1) == 1, "a pipe");
+}
+
+static void make_durable_step(struct rank *r)
+{
+	rank_snapshot(r, 1);
+	CHECK_STATUS(manage(r->sock, SK_MSG_FLUSH, r->job, 1, 0, &r->msg), 0,
+		     &r->msg);
+	CHECK_STATUS(rank_wait(r, 1, 3, WAIT_MS), 0, &r->msg);
+}
+
+/* The store is being changed, and all of the crowd's changes wait for that, when
+ * somebody wants it looked at. */
+static void test_changes(struct whole *w, struct rank *r)
+{
+	struct crowd c = { .settles = true };
+	struct sk_msg mine = { .seq = MINE };
+	int sock = rig_connect(&w->rig);
+	char byte;
+
+	make_durable_step(r);
+	crowd_begin(&c, &w->rig, make_pin, 0);
+	sk_fault_os_forget(w->fault);
+	sk_fault_os_meddle(w->fault, SK_FAULT_FSYNC, 1, hold, &held);
+	crowd_ask(&c);
+	CHECK(read(held.arrived[0], &byte, 1) == 1, "nobody pins");
+	atomic_store(&order->n, 0);
+	make_wait(&mine, "other", 1000, 2);
+	CHECK(sk_channel_send(sk_os_linux(), sock, &mine, NULL, 0) == 0,
+	      "send");
+	be_heard(rig_connect(&w->rig));
+	CHECK(write(held.go[1], "", 1) == 1, "a pipe");
+	CHECK_STATUS(rig_reply(sock, &mine, NULL, NULL), -ENOENT, &mine);
+	go(&c);
+	crowd_end(&c);
+	CHECK(answers_before_mine() < SOON, "%u of %d changes came first",
+	      answers_before_mine(), ALL);
+	close(sock);
 }
 
 /* ---- many that wait ---- */
@@ -259,7 +333,7 @@ static void rank_begin(struct rank *r, const struct whole *w, const char *job,
  * served. */
 static void test_crowd_waits(struct whole *w, struct rank *ranks)
 {
-	struct crowd c;
+	struct crowd c = { .settles = false };
 
 	rank_snapshot(&ranks[0], 1);
 	crowd_begin(&c, &w->rig, make_complete, 0);
@@ -273,7 +347,7 @@ static void test_crowd_waits(struct whole *w, struct rank *ranks)
 /* Those who wait when the agent is to end are told what came of it. */
 static void test_crowd_at_the_end(struct whole *w, struct rank *ranks)
 {
-	struct crowd c;
+	struct crowd c = { .settles = false };
 
 	crowd_begin(&c, &w->rig, make_durable, 0);
 	crowd_ask(&c);
@@ -297,6 +371,7 @@ int main(void)
 	rank_begin(&other, &w, "other", 0, 1);
 	test_messages(&w);
 	test_looks(&w);
+	test_changes(&w, &other);
 	test_crowd_waits(&w, ranks);
 	test_crowd_at_the_end(&w, ranks);
 	rank_close(&ranks[0]);
