@@ -15,7 +15,8 @@
 
 #include "base/util.h"
 
-#define BACKLOG 128
+/* Short: who comes while others keep it full is one of few. */
+#define BACKLOG 32
 #define LISTEN_NS UINT64_C(2000000000)	/* most, from the lock on */
 #define RETRY_NS UINT64_C(20000000)
 

@@ -16,7 +16,7 @@
 #endif
 
 #define MESSAGES_LEFT 16	/* of one that is gone, that are heard */
-#define ACCEPTED_A_TURN 4	/* then it is the others' turn */
+#define ACCEPTED_A_TURN 8	/* then it is the others' turn */
 #define MAX_UNHEARD 256u	/* connections of a process: more are refused */
 #define NOBODY ((uid_t)~0)	/* whose connection it is not known */
 #define MAX_PENDING 1024u	/* of a user, not closed yet */

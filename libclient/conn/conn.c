@@ -11,8 +11,10 @@
 #include "wire/version.h"
 
 #define MS_NS UINT64_C(1000000)
-/* Between two tries to connect where the agent's backlog is full. */
-#define RETRY_NS (2 * MS_NS)
+/* Between two tries to connect where the agent's backlog is full: at first, and
+ * at most. */
+#define RETRY_NS (MS_NS / 20)
+#define RETRY_MOST_NS (2 * MS_NS)
 /* Agents that may be killed at a hello before one is thought too old. */
 #define REFUSED_TRIES 4
 /* Longer than a keeper waits between two agents. */
@@ -34,6 +36,8 @@ uint32_t sk_left_ms(const struct sk_os *os, uint64_t until_ns)
 static int connect_until(const struct sk_os *os, int sock,
 			 const struct sockaddr_un *a, uint64_t until_ns)
 {
+	uint64_t pause = RETRY_NS;
+
 	assert(sock >= 0);
 	for (;;) {
 		int r = os->connect(os, sock, (const struct sockaddr *)a,
@@ -44,8 +48,9 @@ static int connect_until(const struct sk_os *os, int sock,
 			return r;
 		if (now >= until_ns)
 			return -ETIMEDOUT;
-		(void)os->poll(os, NULL, 0, now + RETRY_NS < until_ns ?
-			       now + RETRY_NS : until_ns);
+		(void)os->poll(os, NULL, 0, now + pause < until_ns ?
+			       now + pause : until_ns);
+		pause = pause < RETRY_MOST_NS ? 2 * pause : pause;
 	}
 }
 

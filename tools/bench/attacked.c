@@ -26,6 +26,8 @@ static const struct column columns[] = {
 	{ "attacked_per_s", "ATTACKED, 1/S" }, { "ratio", NULL },
 	{ NULL, "RATIO" }, { "fair_slowest_ms", NULL },
 	{ NULL, "SLOWEST BESIDE" }, { "slowest_ms", NULL },
+	{ NULL, "ATTACKED" }, { "fair_restore_ms", NULL },
+	{ NULL, "RESTORE BESIDE" }, { "restore_ms", NULL },
 	{ NULL, "ATTACKED" }, { "agent_cores", NULL }, { NULL, "AGENT" },
 	{ "bar", "BAR" }, { "met", "MET" },
 };
@@ -39,6 +41,7 @@ static struct window *window;
 
 static struct figures {
 	struct series fair, attacked;		/* ns a snapshot */
+	struct series fair_restore, restore;	/* ns, of the last one */
 	struct series agent;			/* cores that it took */
 	uint64_t fair_slowest, slowest;		/* ns */
 } figures[ATTACKS_MAX];
@@ -62,6 +65,17 @@ static int snapshots(struct bench *b, int rank, struct rank_state *s, int n,
 		if (took > window->slowest[rank])
 			window->slowest[rank] = took;
 	}
+	return 0;
+}
+
+/* Where they restart as well. */
+static int restore(struct bench *b, int rank, struct rank_state *s)
+{
+	struct sk_restore_options o = { .flags = SK_RESTORE_MEMORY_ONLY,
+					.timeout_ms = WAIT_MS };
+
+	if (sk_restore(s->state, SK_LATEST, NULL, &o, NULL))
+		return fail(b, rank, "restore: %s", sk_error());
 	return 0;
 }
 
@@ -105,6 +119,12 @@ static int rank_attacked(struct bench *b, int rank)
 		mark_end(b, rank);
 		meet(b);
 		meet(b);
+		mark_start(b, rank);
+		if (restore(b, rank, &s))
+			return -1;
+		mark_end(b, rank);
+		meet(b);
+		meet(b);
 	}
 	state_close(&s);
 	return 0;
@@ -121,7 +141,7 @@ static void settle(void)
 
 static void one_window(struct bench *b, int ranks, const struct attack *attack,
 		       int n, struct series *took, uint64_t *slowest,
-		       struct series *agent)
+		       struct series *restored, struct series *agent)
 {
 	struct attackers attackers;
 	uint64_t cpu;
@@ -135,8 +155,11 @@ static void one_window(struct bench *b, int ranks, const struct attack *attack,
 	meet(b);
 	meet(b);
 	cpu = agent_cpu_ns(b) - cpu;
-	attackers_end(&attackers);
 	ns = marked(b, ranks);
+	meet(b);
+	meet(b);
+	attackers_end(&attackers);
+	series_add(restored, marked(b, ranks));
 	series_add(took, ns / window->steps);
 	if (agent)
 		series_add(agent, (double)cpu / ns);
@@ -160,9 +183,10 @@ static void lead_attacked(struct bench *b, int ranks)
 		note("%s", attack->name);
 		for (int k = 0; k < b->o.rounds; k++) {
 			one_window(b, ranks, &attack_none, b->o.attack + 1,
-				   &f->fair, &f->fair_slowest, NULL);
+				   &f->fair, &f->fair_slowest,
+				   &f->fair_restore, NULL);
 			one_window(b, ranks, attack, b->o.attack, &f->attacked,
-				   &f->slowest, &f->agent);
+				   &f->slowest, &f->restore, &f->agent);
 		}
 	}
 }
@@ -187,6 +211,8 @@ static void add_attack(struct report *r, const char *name,
 	report_cell_text(r, "%.2f x", ratio);
 	cell_ms(r, f->fair_slowest);
 	cell_ms(r, f->slowest);
+	cell_ms(r, (uint64_t)series_median(&f->fair_restore));
+	cell_ms(r, (uint64_t)series_median(&f->restore));
 	report_cell_real(r, series_median(&f->agent));
 	report_cell_text(r, "%.2f cores", series_median(&f->agent));
 	report_cell_text(r, ">= %g x", BAR);
@@ -209,7 +235,7 @@ static int print(const struct bench *b)
 	for (int i = 0; (attack = attack_at(i)); i++)
 		add_attack(r, attack->name, &figures[i]);
 	return report_print(r, b->o.json ? OUTPUT_JSON : OUTPUT_TABLE,
-			    &(struct style){ .columns = 140 }, stdout);
+			    &(struct style){ .columns = 170 }, stdout);
 }
 
 int phase_attacked(struct bench *b)
