@@ -143,19 +143,30 @@ static struct party *least_party(struct user *u)
 	return least;
 }
 
-static struct party *next_party(struct turns *t)
+static struct user *least_user(struct turns *t)
 {
-	struct party *p, *least = NULL;
-	struct user *u;
+	struct user *u, *least = NULL;
 
 	sk_link_each(u, &t->due_users, due) {
-		p = least_party(u);
-		if (!p)
-			sk_link_remove(&u->due);
-		else if (!least || u->at < least->user->at)
-			least = p;
+		if (!least || u->at < least->at)
+			least = u;
 	}
 	return least;
+}
+
+/* However many processes the other users have, they are not looked at. */
+static struct party *next_party(struct turns *t)
+{
+	struct party *p;
+	struct user *u;
+
+	while ((u = least_user(t))) {
+		p = least_party(u);
+		if (p)
+			return p;
+		sk_link_remove(&u->due);
+	}
+	return NULL;
 }
 
 void turns_charge(struct party *party, uint64_t ns)
