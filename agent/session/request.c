@@ -42,6 +42,8 @@ static void time_is_over(struct timer *timer)
 
 	if (q->busy)	/* bounded by what has it */
 		return;
+	/* A crowd is asked later: it may be gone on with by then. */
+	sk_link_remove(&q->queue);
 	q->over = true;
 	/* Its kind may say better what is missing. */
 	if (q->kind->outcome)
