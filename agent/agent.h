@@ -144,8 +144,8 @@ struct agent {
 	struct sk_store *store;		/* NULL: none */
 	int store_volatile;
 	struct sweep *sweep;		/* of what dead agents left */
-	struct sk_link wishes;		/* that no scan serves yet, by rounds */
-	uint64_t wish_round;		/* of the last that one served */
+	struct sk_link wishes;		/* that no scan serves yet */
+	uint64_t wish_round;		/* of the last user that one served */
 	bool scanning;			/* a look has histories and ignored */
 	struct merging *merging;	/* what a look has found; or NULL */
 	struct wrote *wrote;		/* files, since the last look */

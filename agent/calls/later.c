@@ -92,7 +92,15 @@ static void looking_release(struct request *q)
 	free(l);
 }
 
-static const struct request_kind looking_kind = { .release = looking_release };
+static bool looking_take_back(struct request *q)
+{
+	return stored_unwish(&sk_link_object(q, struct looking, request)->wish);
+}
+
+static const struct request_kind looking_kind = {
+	.take_back = looking_take_back,
+	.release = looking_release,
+};
 
 static void go_on(struct chore *chore)
 {

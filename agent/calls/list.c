@@ -436,9 +436,15 @@ static void listing_release(struct request *q)
 	free(l);
 }
 
+static bool listing_take_back(struct request *q)
+{
+	return stored_unwish(&sk_link_object(q, struct listing, request)->wish);
+}
+
 static const struct request_kind listing_kind = {
 	.outcome = listing_outcome,
 	.answer = listing_answer,
+	.take_back = listing_take_back,
 	.release = listing_release,
 };
 

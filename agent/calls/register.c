@@ -142,9 +142,19 @@ static int registration_outcome(struct request *q, struct sk_err *err);
 static void registration_drained(struct request *q, int status,
 				 const struct sk_err *err);
 
+/* The lane has it until it wishes for something. */
+static bool registration_take_back(struct request *q)
+{
+	struct registration *g = sk_link_object(q, struct registration,
+						request);
+
+	return g->wish.granted && stored_unwish(&g->wish);
+}
+
 static const struct request_kind registration_kind = {
 	.outcome = registration_outcome,
 	.answer = registration_drained,
+	.take_back = registration_take_back,
 	.release = registration_release,
 };
 

@@ -135,37 +135,62 @@ static bool same_range(const struct stored_range *a,
 	return a->most == b->most && a->run == b->run && a->step == b->step;
 }
 
-/* One of each who waits, and then the next of each: however many looks some
- * want, who wants one waits for one of each. */
+/* Whoever waits is connected; see take_back of struct request_kind. */
+static struct party *party_of(struct agent *a, const struct stored_wish *wish)
+{
+	return wish->party ? wish->party : &a->loop.chores.own;
+}
+
+/* One of each user who waits, and then the next of each, and of each user's
+ * processes the same: however many looks some want, who wants one waits for
+ * one of each. */
 static void queue_wish(struct agent *a, struct stored_wish *wish)
 {
-	struct sk_link *at = &a->wishes;
-	struct stored_wish *w;
+	struct party *p = party_of(a, wish);
+	struct user *u = p->user;
 
-	wish->round = a->wish_round + 1;
+	if (p->look < u->look)
+		p->look = u->look;
+	wish->round = ++p->look;
+	if (u->looks <= a->wish_round)
+		u->looks = a->wish_round + 1;
+	sk_link_insert(&a->wishes, &wish->link);
+}
+
+static bool is_before(struct agent *a, const struct stored_wish *w,
+		      const struct stored_wish *than)
+{
+	uint64_t looks = party_of(a, w)->user->looks;
+	uint64_t others = party_of(a, than)->user->looks;
+
+	return looks != others ? looks < others : w->round < than->round;
+}
+
+static const struct stored_wish *next_wish(struct agent *a)
+{
+	const struct stored_wish *next;
+	struct stored_wish *w;
+	struct user *u;
+
+	next = sk_link_object(a->wishes.next, struct stored_wish, link);
 	sk_link_each(w, &a->wishes, link) {
-		if (w->party == wish->party && w->round >= wish->round)
-			wish->round = w->round + 1;
+		if (is_before(a, w, next))
+			next = w;
 	}
-	sk_link_each(w, &a->wishes, link) {
-		if (w->round <= wish->round)
-			continue;
-		at = &w->link;
-		break;
-	}
-	sk_link_insert(at, &wish->link);
+	u = party_of(a, next)->user;
+	u->look = next->round;
+	a->wish_round = u->looks++;
+	return next;
 }
 
 /* All that wish the same are served by one look. */
 static void take_wishes(struct agent *a, struct scan *scan)
 {
-	const struct stored_wish *first;
+	const struct stored_wish *first = next_wish(a);
 	struct stored_wish *w;
 
-	first = sk_link_object(a->wishes.next, struct stored_wish, link);
 	memcpy(scan->job, first->job, sizeof(scan->job));
 	scan->range = first->range;
-	a->wish_round = first->round;
 	sk_link_each(w, &a->wishes, link) {
 		if (strcmp(w->job, scan->job) != 0 ||
 		    !same_range(&w->range, &scan->range))

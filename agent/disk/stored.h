@@ -44,7 +44,9 @@ struct stored_wish {
 			const struct sk_err *err);
 	char job[SK_JOB_MAX + 1];	/* "": all */
 	uid_t uid;			/* whose the job is to be */
-	const struct party *party;	/* who waits for it; NULL: the agent */
+	struct party *party;		/* who waits for it, and must not go
+					 * before stored_unwish(); NULL: the
+					 * agent */
 	struct stored_range range;
 	bool enters;			/* a rank: the job must be its own */
 	bool restores;			/* which other agents are told first */
@@ -59,7 +61,7 @@ struct stored_wish {
 	struct sk_err first;		/* the first of them */
 	/* private: */
 	struct sk_link link;
-	uint64_t round;			/* of those who wait */
+	uint64_t round;			/* of the user's processes */
 	bool taken;			/* by a look that is under way */
 };
 

@@ -47,6 +47,7 @@ struct party {
 	unsigned refs;
 	unsigned unheard;	/* its connections that said nothing yet */
 	unsigned pending;	/* its requests that wait */
+	uint64_t look;		/* the round of its last look at the store */
 };
 
 /** All that a user has. */
@@ -57,6 +58,8 @@ struct user {
 	uint64_t at;
 	uint64_t clock;		/* where its parties are */
 	uint64_t left;		/* where the last were that left */
+	uint64_t look;		/* the round of looks of its parties */
+	uint64_t looks;		/* the round that its next look is in */
 	uid_t uid;
 };
 

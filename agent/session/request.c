@@ -164,6 +164,8 @@ void requests_abandon(struct session *s)
 						   struct request, link);
 
 		unlink_request(q);
+		if (q->busy && q->kind->take_back)
+			q->busy = !q->kind->take_back(q);
 		/* A worker still owns a busy one; its answer is dropped. */
 		if (!q->busy)
 			q->kind->release(q);

@@ -24,6 +24,10 @@ struct request_kind {
 	 * or goes on with it, and does so later.
 	 * NULL: the status and the sentence are the answer. */
 	void (*answer)(struct request *q, int status, const struct sk_err *err);
+	/** Of a busy one, of which nobody wants to hear any more: whether what
+	 * has it lets it go, as nothing has begun.
+	 * NULL: not before it is done. */
+	bool (*take_back)(struct request *q);
 	/** It was answered, or its connection is gone: lets go of what it
 	 * waited for, and frees the object. */
 	void (*release)(struct request *q);
