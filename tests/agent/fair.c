@@ -288,6 +288,25 @@ static void make_durable_step(struct rank *r)
 	CHECK_STATUS(rank_wait(r, 1, 3, WAIT_MS), 0, &r->msg);
 }
 
+/* The agent stands still in the first change of the store that follows. */
+static void hold_changes(struct whole *w)
+{
+	sk_fault_os_forget(w->fault);
+	sk_fault_os_meddle(w->fault, SK_FAULT_FSYNC, 1, hold, &held);
+}
+
+static void await_held(void)
+{
+	char byte;
+
+	CHECK(read(held.arrived[0], &byte, 1) == 1, "nobody pins");
+}
+
+static void let_go(void)
+{
+	CHECK(write(held.go[1], "", 1) == 1, "a pipe");
+}
+
 /* The store is being changed, and all of the crowd's changes wait for that, when
  * somebody wants it looked at. */
 static void test_changes(struct whole *w, struct rank *r)
@@ -295,25 +314,69 @@ static void test_changes(struct whole *w, struct rank *r)
 	struct crowd c = { .settles = true };
 	struct sk_msg mine = { .seq = MINE };
 	int sock = rig_connect(&w->rig);
-	char byte;
 
 	make_durable_step(r);
 	crowd_begin(&c, &w->rig, make_pin, 0);
-	sk_fault_os_forget(w->fault);
-	sk_fault_os_meddle(w->fault, SK_FAULT_FSYNC, 1, hold, &held);
+	hold_changes(w);
 	crowd_ask(&c);
-	CHECK(read(held.arrived[0], &byte, 1) == 1, "nobody pins");
+	await_held();
 	atomic_store(&order->n, 0);
 	make_wait(&mine, "other", 1000, 2);
 	CHECK(sk_channel_send(sk_os_linux(), sock, &mine, NULL, 0) == 0,
 	      "send");
 	be_heard(rig_connect(&w->rig));
-	CHECK(write(held.go[1], "", 1) == 1, "a pipe");
+	let_go();
 	CHECK_STATUS(rig_reply(sock, &mine, NULL, NULL), -ENOENT, &mine);
 	go(&c);
 	crowd_end(&c);
 	CHECK(answers_before_mine() < SOON, "%u of %d changes came first",
 	      answers_before_mine(), ALL);
+	close(sock);
+}
+
+/* As many looks as a crowd wants, one after the other: calls that it took. */
+static uint64_t look_often(struct whole *w, int sock)
+{
+	uint64_t calls = sk_fault_os_calls(w->fault, SK_FAULT_ANY);
+
+	for (int i = 0; i < ALL; i++) {
+		struct sk_msg msg = { 0 };
+
+		make_wait(&msg, "other", 2000 + i, 2);
+		CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL),
+			     -ENOENT, &msg);
+	}
+	return sk_fault_os_calls(w->fault, SK_FAULT_ANY) - calls;
+}
+
+/* Whoever wanted looks is killed before any of them began. */
+static void test_given_up(struct whole *w)
+{
+	struct sk_msg pin = { 0 };
+	struct crowd c = { .settles = true };
+	int sock = rig_connect(&w->rig), status;
+	double clients = stat_value(sock, "shardkeep_clients");
+	uint64_t before, calls;
+
+	before = look_often(w, sock);
+	crowd_begin(&c, &w->rig, make_look, -ENOENT);
+	hold_changes(w);
+	make_pin(&pin, 0);
+	CHECK(sk_channel_send(sk_os_linux(), sock, &pin, NULL, 0) == 0,
+	      "send");
+	await_held();
+	crowd_ask(&c);
+	CHECK(kill(c.pid, SIGKILL) == 0 &&
+	      waitpid(c.pid, &status, 0) == c.pid, "kill");
+	status = rig_connect(&w->rig);
+	AWAIT(stat_value(status, "shardkeep_clients") <= clients + 1,
+	      "the crowd is still there");
+	let_go();
+	CHECK_STATUS(rig_reply(sock, &pin, NULL, NULL), 0, &pin);
+	calls = look_often(w, sock);
+	CHECK(calls < before + before / 8, "%llu calls, %llu before",
+	      (unsigned long long)calls, (unsigned long long)before);
+	close(status);
 	close(sock);
 }
 
@@ -372,6 +435,7 @@ int main(void)
 	test_messages(&w);
 	test_looks(&w);
 	test_changes(&w, &other);
+	test_given_up(&w);
 	test_crowd_waits(&w, ranks);
 	test_crowd_at_the_end(&w, ranks);
 	rank_close(&ranks[0]);
