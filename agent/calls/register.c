@@ -285,6 +285,21 @@ static int learn_runs(struct registration *g, int r, struct sk_err *err)
 			     "the store cannot be read", w->job);
 }
 
+/* What it asked for last may still be under way, or its end not heard yet. */
+static bool last_life_ends(const struct sk_cat_job *job, int32_t rank)
+{
+	const struct sk_cat_state *state;
+	const struct sk_cat_run *run;
+
+	sk_link_each(run, &job->runs, link) {
+		state = sk_cat_state_find(run, rank);
+		if (state && state->living && state->owner &&
+		    session_is_ending(state->owner))
+			return true;
+	}
+	return false;
+}
+
 /* The rank's last life may still have its place in the run. */
 static int registration_outcome(struct request *q, struct sk_err *err)
 {
@@ -297,6 +312,9 @@ static int registration_outcome(struct request *q, struct sk_err *err)
 	if (job && sk_cat_rank_detained(job, g->reg.id.rank))
 		return sk_err_set(err, -EAGAIN, "the process of the rank's last "
 				  "life has not ended yet");
+	if (job && last_life_ends(job, g->reg.id.rank))
+		return sk_err_set(err, -EAGAIN, "the rank's last life is being "
+				  "ended");
 	if (!job || !device_draining(q->agent, job))
 		return 0;
 	return sk_err_set(err, -EAGAIN, "what a rank left on a GPU is still "

@@ -311,6 +311,11 @@ bool session_is_gone(const struct session *s)
 	return s->gone || (s->closing && s->peer.fd < 0);
 }
 
+bool session_is_ending(const struct session *s)
+{
+	return s->closing || s->gone || s->events & (EPOLLHUP | EPOLLRDHUP);
+}
+
 void session_hold(struct session *s)
 {
 	assert(!s->closing);

@@ -11,8 +11,9 @@
  * A request has a sequence number and gets one reply of the same type and
  * number; status is 0 or a negative errno, and with an error body.text has the
  * sentence. Requests marked "deferred" are answered when the thing happens or
- * its timeout (at most SK_WAIT_MAX_MS) is over; a client makes a connection of
- * its own for each, so they never hold up others. What a connection holds
+ * its timeout (at most SK_WAIT_MAX_MS) is over; a client asks each on a
+ * connection that it uses for nothing else meanwhile, so they never hold up
+ * others. What a connection holds
  * (states, leases, waits) ends with it.
  *
  * Reserved bytes are zero and are checked. Nothing in a message is trusted.

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "agent/whole.h"
@@ -23,6 +24,7 @@ struct scene {
 	struct rank r;		/* its steps 1 and 2 are durable */
 	uint64_t image;		/* of step 2 */
 	int sock;
+	int held[2];		/* what the agent is held by */
 };
 
 static void begin(struct scene *s)
@@ -30,6 +32,8 @@ static void begin(struct scene *s)
 	struct sk_wire_image *images;
 	size_t n;
 
+	/* Of both processes. */
+	CHECK(pipe(s->held) == 0, "pipe");
 	whole_init(&s->w);
 	whole_start(&s->w);
 	CHECK(s->w.serves, "it did not start: %s", whole_log(&s->w));
@@ -54,6 +58,8 @@ static void end(struct scene *s)
 	CHECK(kill(s->w.rig.agent, SIGTERM) == 0, "kill");
 	CHECK(whole_wait(&s->w) == 0, "exit status: %s", whole_log(&s->w));
 	whole_remove(&s->w);
+	close(s->held[0]);
+	close(s->held[1]);
 }
 
 /* ---- what is asked ---- */
@@ -146,13 +152,12 @@ static void hold(void *ctx)
 static void test(struct scene *s, const struct asked *q)
 {
 	double clients = stat_value(s->sock, CLIENTS);
-	int ends[2], sock = rig_connect(&s->w.rig), next, status;
+	int sock = rig_connect(&s->w.rig), next, status;
 	struct sk_msg msg = { 0 };
 
-	CHECK(pipe(ends) == 0, "pipe");
 	next = rig_connect(&s->w.rig);
 	sk_fault_os_forget(s->w.fault);
-	sk_fault_os_meddle(s->w.fault, q->op, 1, hold, &ends[0]);
+	sk_fault_os_meddle(s->w.fault, q->op, 1, hold, &s->held[0]);
 	q->ask(s, sock);
 	AWAIT(sk_fault_os_hits(s->w.fault), "%s: nobody is at it", q->name);
 	close(sock);
@@ -161,15 +166,75 @@ static void test(struct scene *s, const struct asked *q)
 	q->ask(s, next);
 	/* It has been heard. */
 	(void)stat_value(s->sock, CLIENTS);
-	CHECK(write(ends[1], "", 1) == 1, "write");
+	CHECK(write(s->held[1], "", 1) == 1, "write");
 	status = rig_reply(next, &msg, NULL, NULL);
 	CHECK(status == q->status || status == q->or_status, "%s: %d, %s",
 	      q->name, status, status < 0 ? rig_why(&msg) : "");
 	close(next);
 	AWAIT(stat_value(s->sock, CLIENTS) == clients, "%s: it stays",
 	      q->name);
-	close(ends[0]);
-	close(ends[1]);
+}
+
+/* ---- who comes back ---- */
+
+#define LONG "long"		/* its headers are read in the background */
+#define TURNS 200		/* that it may take to be refused */
+
+static void send_seal(struct rank *r, int slot, int64_t step)
+{
+	struct sk_msg msg = { .type = SK_MSG_SEAL, .body.seal = {
+		.state = r->state, .step = step, .slot = (uint32_t)slot } };
+
+	rig_send(r->sock, &msg);
+}
+
+static void send_register(struct rank *r, int sock)
+{
+	const struct sk_layout *l = r->layouts[0];
+	struct sk_msg msg = { .type = SK_MSG_REGISTER, .body.reg = {
+		.id = { .job = LONG, .rank = 0, .world = 1 },
+		.header_bytes = { l->header_bytes },
+		.image_bytes = { l->image_bytes }, .slots = 2,
+		.numa_node = -1 } };
+	int fd = memfd_create("layouts", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	CHECK(fd >= 0 && write(fd, l->header, l->header_bytes) ==
+	      (ssize_t)l->header_bytes &&
+	      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0, "layouts");
+	CHECK(sk_channel_send(sk_os_linux(), sock, &msg, &fd, 1) == 0,
+	      "send");
+	close(fd);
+}
+
+/* A rank dies while its step is being sealed, and its next life is there before
+ * that is over: it waits, and the step is sealed all the same. */
+static void test_next_life(struct scene *s)
+{
+	int next = rig_connect(&s->w.rig), slot, status;
+	struct sk_msg msg = { 0 };
+	struct rank r;
+
+	CHECK_STATUS(rank_open(&r, &s->w.rig, &(struct rank_options){
+		.job = LONG, .world = 1, .rows = 1, .more = 2000,
+		.flush_every = 1000 }), 0, &r.msg);
+	slot = rank_slot(&r, 1, 0);
+	CHECK(slot >= 0, "no slot: %s", rig_why(&r.msg));
+	rank_fill(&r, slot, 1);
+	sk_fault_os_forget(s->w.fault);
+	sk_fault_os_meddle(s->w.fault, SK_FAULT_PREAD, 1, hold, &s->held[0]);
+	send_seal(&r, slot, 1);
+	AWAIT(sk_fault_os_hits(s->w.fault), "nobody reads its header");
+	CHECK(shutdown(r.sock, SHUT_RDWR) == 0, "it goes");
+	send_register(&r, next);
+	for (int i = 0; i < TURNS; i++)
+		(void)stat_value(s->sock, CLIENTS);
+	CHECK(write(s->held[1], "", 1) == 1, "write");
+	status = rig_reply(next, &msg, NULL, NULL);
+	CHECK_STATUS(status, 0, &msg);
+	CHECK(snapshot_flags(s->sock, LONG, 1) & SK_SNAP_COMPLETE,
+	      "it is not sealed");
+	close(next);
+	rank_close(&r);
 }
 
 /* What is refused, since as many wait as may, leaves nothing either. */
@@ -200,6 +265,7 @@ int main(void)
 	CHECK(snapshot_flags(s.sock, JOB, 2) & SK_SNAP_PINNED, "the pin");
 	CHECK(!(snapshot_flags(s.sock, JOB, 1) & SK_SNAP_DISK),
 	      "step 1 is there");
+	test_next_life(&s);
 	test_busy(&s);
 	end(&s);
 	return 0;
