@@ -108,6 +108,23 @@ static void follow_up(struct agent *a)
 		stored_leave(a);
 }
 
+static bool is_over(struct agent *a)
+{
+	return a->stopping && !flush_pending(a) && !index_pending(a) &&
+	       !device_draining(a, NULL);
+}
+
+/* What came with the word to end is answered, and who still waits. */
+static void end_if_over(struct agent *a)
+{
+	if (!is_over(a))
+		return;
+	loop_serve(&a->loop);
+	follow_up(a);
+	requests_answer_crowds(a);
+	a->quit = is_over(a);
+}
+
 /* Connections that are marked end here, where nothing is being walked; that
  * may answer others, and so mark more. */
 static void end_turn(struct agent *a)
@@ -127,11 +144,7 @@ static void end_turn(struct agent *a)
 	if (a->cat.visits - a->visits > a->most_visits)
 		a->most_visits = a->cat.visits - a->visits;
 	a->visits = a->cat.visits;
-	if (a->stopping && !flush_pending(a) && !index_pending(a) &&
-	    !device_draining(a, NULL)) {
-		requests_answer_crowds(a);
-		a->quit = true;
-	}
+	end_if_over(a);
 }
 
 /* ---- birth and death ---- */

@@ -66,14 +66,17 @@ void loop_queue(struct loop *loop, struct chore *chore)
 	turns_queue(&loop->chores, chore);
 }
 
-static void run_chores(struct loop *loop)
+static void run_chores(struct loop *loop, uint64_t until)
 {
-	uint64_t until = loop_now(loop) + TURN_NS;
-
 	for (int i = 0; i < CHORES_A_TURN; i++)
 		if (!turns_take(&loop->chores, loop->os) ||
 		    loop_now(loop) >= until)
 			return;
+}
+
+void loop_serve(struct loop *loop)
+{
+	run_chores(loop, UINT64_MAX);
 }
 
 /* What was served since the last wait kept all others waiting. */
@@ -101,6 +104,6 @@ void loop_turn(struct loop *loop)
 
 		s->ready(s, events[i].events);
 	}
-	run_chores(loop);
+	run_chores(loop, loop_now(loop) + TURN_NS);
 	timers_run(&loop->timers, loop_now(loop));
 }
