@@ -46,8 +46,8 @@ void loop_queue(struct loop *loop, struct chore *chore);
 /** Waits until something is ready, due, or a time has come; serves what is
  * ready, and for a moment what is due. */
 void loop_turn(struct loop *loop);
-/** Serves what is due already, whatever time that takes, if not for ever: before
- * the last turn ends. */
+/** Serves what is due already, whatever time that takes, if not for ever:
+ * before the last turn ends. */
 void loop_serve(struct loop *loop);
 
 static inline uint64_t loop_now(const struct loop *loop)

@@ -74,7 +74,8 @@ void session_unhold(struct session *s);
 /** Whether its process is gone; also where nobody can tell, and the connection
  * has ended. */
 bool session_is_gone(const struct session *s);
-/** Whether it ends, or will when its turn comes: nobody is at the other side. */
+/** Whether it ends, or will when its turn comes: nobody is at the other
+ * side. */
 bool session_is_ending(const struct session *s);
 /** Counts an error of the other side, and marks it. */
 void session_protocol_error(struct session *s, const char *why);
