@@ -106,23 +106,29 @@ static void list(const struct scene *s, int sock)
 	rig_send(sock, &msg);
 }
 
-/* Another rank of the same job, as far as it gets. */
-static void come(const struct scene *s, int sock)
+static void send_register(const struct rank *r, const char *job, int sock)
 {
-	const struct sk_layout *l = s->r.layouts[0];
+	const struct sk_layout *l = r->layouts[0];
 	struct sk_msg msg = { .type = SK_MSG_REGISTER, .body.reg = {
-		.id = { .job = "other", .rank = 0, .world = 1 },
+		.id = { .rank = 0, .world = 1 },
 		.header_bytes = { l->header_bytes },
 		.image_bytes = { l->image_bytes }, .slots = 2,
 		.numa_node = -1 } };
 	int fd = memfd_create("layouts", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
+	strcpy(msg.body.reg.id.job, job);
 	CHECK(fd >= 0 && write(fd, l->header, l->header_bytes) ==
 	      (ssize_t)l->header_bytes &&
 	      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0, "layouts");
 	CHECK(sk_channel_send(sk_os_linux(), sock, &msg, &fd, 1) == 0,
 	      "send");
 	close(fd);
+}
+
+/* Another rank, as far as it gets. */
+static void come(const struct scene *s, int sock)
+{
+	send_register(&s->r, "other", sock);
 }
 
 static const struct asked {
@@ -188,24 +194,6 @@ static void send_seal(struct rank *r, int slot, int64_t step)
 	rig_send(r->sock, &msg);
 }
 
-static void send_register(struct rank *r, int sock)
-{
-	const struct sk_layout *l = r->layouts[0];
-	struct sk_msg msg = { .type = SK_MSG_REGISTER, .body.reg = {
-		.id = { .job = LONG, .rank = 0, .world = 1 },
-		.header_bytes = { l->header_bytes },
-		.image_bytes = { l->image_bytes }, .slots = 2,
-		.numa_node = -1 } };
-	int fd = memfd_create("layouts", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-	CHECK(fd >= 0 && write(fd, l->header, l->header_bytes) ==
-	      (ssize_t)l->header_bytes &&
-	      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0, "layouts");
-	CHECK(sk_channel_send(sk_os_linux(), sock, &msg, &fd, 1) == 0,
-	      "send");
-	close(fd);
-}
-
 /* A rank dies while its step is being sealed, and its next life is there before
  * that is over: it waits, and the step is sealed all the same. */
 static void test_next_life(struct scene *s)
@@ -225,7 +213,7 @@ static void test_next_life(struct scene *s)
 	send_seal(&r, slot, 1);
 	AWAIT(sk_fault_os_hits(s->w.fault), "nobody reads its header");
 	CHECK(shutdown(r.sock, SHUT_RDWR) == 0, "it goes");
-	send_register(&r, next);
+	send_register(&r, LONG, next);
 	for (int i = 0; i < TURNS; i++)
 		(void)stat_value(s->sock, CLIENTS);
 	CHECK(write(s->held[1], "", 1) == 1, "write");
