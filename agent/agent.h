@@ -132,6 +132,8 @@ struct agent {
 	struct sk_link to_populate;	/* memories by order, in turn */
 	uint64_t fill_round;		/* memory.c: counts its looks */
 	unsigned populating;		/* pieces under way */
+	struct sk_link to_collapse;	/* memories that are faulted in */
+	struct collapsing *collapsing;	/* collapse.h */
 	unsigned small_memories;	/* of which some lies in small pages */
 	struct timer await_timer;	/* of ranks from before a restart */
 	struct timer trim_timer;	/* of what the dead left behind */

@@ -51,7 +51,7 @@ const struct degraded_info degraded_infos[DEGRADED_COUNT] = {
 		"slots lie in small pages; faulting in and mapping take longer",
 		"echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled "
 		"(Linux 6.1 needs no more than that it is not deny), and free "
-		"memory" },
+		"memory; the agent goes on by itself, within an hour" },
 	[DEGRADED_MEMLOCK] = { "memlock",
 		"the limit of locked memory is below 64 MiB; buffers are not "
 		"registered and slots for GPUs not page-locked",

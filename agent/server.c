@@ -26,6 +26,7 @@
 #include "disk/sums.h"
 #include "disk/sweep.h"
 #include "loop/signals.h"
+#include "memory/collapse.h"
 #include "memory/heap.h"
 #include "memory/memory.h"
 #include "memory/record.h"
@@ -103,6 +104,7 @@ static void follow_up(struct agent *a)
 		sk_link_each(job, &a->cat.jobs, link)
 			(void)sk_cat_job_trim(job);
 		memory_populate(a);
+		collapse_go_on(a);
 	}
 	if (changed)
 		stored_leave(a);
@@ -234,7 +236,7 @@ static int open_pools(struct agent *a, struct sk_err *err)
 
 	a->recall = sk_recall_new();
 	a->sums = sums_new();
-	if (!a->recall || !a->sums)
+	if (!a->recall || !a->sums || collapse_open(a) < 0)
 		return sk_err_set(err, -ENOMEM, "out of memory");
 	r = sk_pool_new(1, -1, "sk-slow", &a->slow, err);
 	if (r == 0)
@@ -314,6 +316,7 @@ static void init(struct agent *a, const struct sk_os *os,
 	sk_link_init(&a->device_slots);
 	sk_link_init(&a->quarantines);
 	sk_link_init(&a->to_populate);
+	sk_link_init(&a->to_collapse);
 	sk_link_init(&a->wishes);
 	sk_link_init(&a->restoring);
 	log_open(&a->log, os, o->level);
@@ -412,6 +415,7 @@ static void close_agent(struct agent *a)
 	metrics_close(a);
 	health_close(a);
 	heap_close(a);
+	collapse_close(a);
 	works_drain(&a->loop.works);
 	scrub_close(a);
 	stored_close(a);
@@ -424,6 +428,7 @@ static void close_agent(struct agent *a)
 	a->tellers = sk_pool_free(a->tellers);
 	a->sealers = sk_pool_free(a->sealers);
 	a->populate = sk_pool_free(a->populate);
+	collapse_free(a);
 	a->flusher = sk_pool_free(a->flusher);
 	a->recall = sk_recall_free(a->recall);
 	timer_clear(&a->loop.timers, &a->sums_timer);

@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 
 #include "agent.h"
+#include "memory/collapse.h"
 #include "memory/record.h"
 
 #define POPULATE_NICE 10
@@ -148,11 +149,12 @@ int memory_adopt(struct agent *a, const uint64_t bytes[2], int fds[2],
 		return r;
 	fds[0] = fds[1] = -1;
 	(*ret)->populated = (*ret)->bytes;
+	collapse_add(*ret);
 	return 0;
 }
 
 /* Of its slots some lie in small pages, as long as they are there. */
-static void count_small(struct memory *m, bool small)
+void memory_count_small(struct memory *m, bool small)
 {
 	struct agent *a = m->agent;
 
@@ -168,7 +170,7 @@ void memory_release(struct memory *m)
 	assert(!m->released);
 	record_forget(m);
 	sk_link_remove(&m->link);
-	count_small(m, false);
+	memory_count_small(m, false);
 	m->released = true;
 	bury_unused(m);
 }
@@ -205,7 +207,7 @@ static void see_pages(struct memory *m)
 		small |= __atomic_load_n(&m->slots[kind].small,
 					 __ATOMIC_RELAXED);
 	if (!m->released)
-		count_small(m, small);
+		memory_count_small(m, small);
 }
 
 static void piece_populated(struct work *work)
@@ -265,10 +267,7 @@ static void hand_out(struct agent *a, struct memory *m)
 	work_submit(&a->loop.works, a->populate, &p->work);
 }
 
-/* What is being filled is faulted in by its rank, which touches it anyway:
- * two that fault in the same pages only wait for each other. Where that would
- * be charged to the rank, it waits for us instead. */
-static void mark_filling(struct agent *a)
+void memory_look_who_is_used(struct agent *a)
 {
 	const struct sk_cat_state *state;
 	const struct sk_cat_slot *slot;
@@ -282,19 +281,33 @@ static void mark_filling(struct agent *a)
 	sk_link_each(state, &run->states, link)
 	sk_link_each(slot, &state->slots, link) {
 		m = slot->memory;
-		if (slot->use != SK_CAT_FILLING || m->alone)
-			continue;
-		m->filling = a->fill_round;
+		if (slot->use == SK_CAT_FILLING)
+			m->filling = a->fill_round;
+		else if (slot->snapshot && slot->snapshot->flushing)
+			m->flushing = a->fill_round;
 	}
 }
 
+bool memory_filling(const struct memory *m)
+{
+	return m->filling == m->agent->fill_round;
+}
+
+bool memory_flushing(const struct memory *m)
+{
+	return m->flushing == m->agent->fill_round;
+}
+
+/* What is being filled is faulted in by its rank, which touches it anyway:
+ * two that fault in the same pages only wait for each other. Where that would
+ * be charged to the rank, it waits for us instead. */
 static struct memory *next_memory(struct agent *a)
 {
 	struct memory *m;
 
-	mark_filling(a);
+	memory_look_who_is_used(a);
 	sk_link_each(m, &a->to_populate, link)
-		if (m->filling != a->fill_round)
+		if (m->alone || !memory_filling(m))
 			return m;
 	return NULL;
 }
@@ -311,5 +324,7 @@ void memory_populate(struct agent *a)
 		sk_link_remove(&m->link);
 		if (m->populated < m->bytes)
 			line_up(a, m);
+		else
+			collapse_add(m);
 	}
 }

@@ -32,13 +32,20 @@ struct memory_piece {
 };
 
 struct memory {
-	struct sk_link link;		/* in to_populate */
+	struct sk_link link;		/* in to_populate, then to_collapse */
 	struct agent *agent;
 	struct sk_slot slots[2];	/* by kind */
 	uint64_t bytes;			/* of both */
 	uint64_t populated;		/* bytes handed out so far */
 	uint32_t order;			/* which slot of its rank */
 	uint64_t filling;		/* equals agent->fill_round: it is */
+	uint64_t flushing;		/* the same: it is being written */
+	struct memory_collapse {	/* collapse.h */
+		uint64_t done;		/* bytes, in this pass */
+		uint64_t due_ns;	/* not before */
+		unsigned passes;	/* in which something was refused */
+		bool refused;		/* in this one */
+	} collapse;
 	struct memory_piece pieces[MEMORY_PIECES];
 	unsigned busy;			/* pieces under way */
 	unsigned held;			/* by the background, that reads it */
@@ -74,6 +81,13 @@ void memory_hold(struct memory *m);
 void memory_unhold(struct memory *m);
 /** Hands pieces out that are still to be faulted in. */
 void memory_populate(struct agent *a);
+/** Finds out which are being filled, and which are being written to disk, for
+ * the two below. */
+void memory_look_who_is_used(struct agent *a);
+bool memory_filling(const struct memory *m);
+bool memory_flushing(const struct memory *m);
+/** Some of its slots lies in small pages, or none does. */
+void memory_count_small(struct memory *m, bool small);
 
 /** All of it is faulted in, or was tried to: see result. */
 static inline bool memory_ready(const struct memory *m)

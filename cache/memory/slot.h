@@ -87,6 +87,15 @@ int sk_slot_populate(const struct sk_os *os, struct sk_slot *slot,
 int sk_slot_populate_map(const struct sk_os *os, void *map, uint64_t from,
 			 uint64_t to, bool huge);
 
+/** Has what lies in small pages of [from, to), as far as that are whole huge
+ * pages of a slot that is faulted in, lie in huge ones. Its bytes are copied;
+ * who uses them meanwhile waits for that, of a huge page at a time, and what is
+ * page-locked stays as it is. Harmless, and soon done, where they lie so.
+ * Errors, by which some of it may still lie in small pages: -EAGAIN somebody
+ * holds a page; -ENOMEM; -EINVAL the system has no such pages to give. */
+int sk_slot_collapse(const struct sk_os *os, const struct sk_slot *slot,
+		     uint64_t from, uint64_t to);
+
 /** No new writable mapping, write, hole or truncation from now on; mappings
  * that exist keep storing. For nodes where other users are not trusted. */
 int sk_slot_seal_writes(const struct sk_os *os, struct sk_slot *slot,

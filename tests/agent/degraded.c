@@ -386,8 +386,8 @@ static void prepare(struct rank *r, const char *job)
 	CHECK_STATUS(rig_call(r->sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
 }
 
-/* The system gives no huge pages for one slot, and for the next one it does:
- * so it is until they are given back, and it is said once. */
+/* The system gives no huge pages: so it is until the slots are given back, and
+ * it is said once. */
 static void test_pages(void)
 {
 	const struct rank_options o = { .job = "degraded", .world = 1,
@@ -402,11 +402,11 @@ static void test_pages(void)
 	CHECK(w.serves, "it did not start: %s", whole_log(&w));
 	/* Making the two slots takes three calls each. */
 	sk_fault_os_fail(w.fault, SK_FAULT_MADVISE,
-			 sk_fault_os_calls(w.fault, SK_FAULT_MADVISE) + 7, 1,
-			 EINVAL);
+			 sk_fault_os_calls(w.fault, SK_FAULT_MADVISE) + 7,
+			 SK_FAULT_ALWAYS, EINVAL);
 	CHECK_STATUS(rank_open(&r, &w.rig, &o), 0, &r.msg);
 	prepare(&r, "degraded");
-	CHECK(sk_fault_os_hits(w.fault) == 1, "no huge page was refused");
+	CHECK(sk_fault_os_hits(w.fault) > 0, "no huge page was refused");
 	CHECK(is_degraded(r.sock, "small-pages"), "it is forgotten");
 	CHECK_STATUS(rank_unregister(&r), 0, &r.msg);
 	rank_close(&r);

@@ -458,6 +458,59 @@ Test(slot, populate_loses_no_store_beside_it)
 	}
 }
 
+/* ---- small pages, later ---- */
+
+static void *load_all(void *map)
+{
+	for (int round = 0; round < 20; round++)
+		for (size_t i = 0; i < STORED / sizeof(uint64_t); i += 512)
+			cr_assert_eq(((volatile uint64_t *)map)[i], i * 3);
+	return NULL;
+}
+
+/* Of every mapping, and while others load and store. */
+Test(slot, collapse_gives_huge_pages_to_what_is_small)
+{
+	const struct sk_os *os = sk_os_linux();
+	struct sk_slot slot = create(STORED + SK_PAGE);
+	pthread_t storing, loading;
+	void *map;
+
+	cr_assert_eq(sk_slot_map_fd(os, slot.fd, slot.bytes, true, &map,
+				    NULL), 0);
+	store_all(map);
+	cr_assert_eq(in_huge_pages(map), 0);
+	cr_assert_eq(pthread_create(&storing, NULL, store_all, map), 0);
+	cr_assert_eq(pthread_create(&loading, NULL, load_all, map), 0);
+	for (int i = 0; i < 2; i++)	/* the second time is for nothing */
+		cr_assert_eq(sk_slot_collapse(os, &slot, 0, slot.bytes) == 0,
+			     can_collapse());
+	cr_assert_eq(pthread_join(storing, NULL), 0);
+	cr_assert_eq(pthread_join(loading, NULL), 0);
+	load_all(slot.map);
+	load_all(map);	/* mapped anew, as it is touched */
+	cr_assert_eq(in_huge_pages(slot.map), can_collapse() ? STORED : 0);
+	cr_assert_eq(in_huge_pages(map), in_huge_pages(slot.map));
+	sk_slot_unmap(os, map, slot.bytes);
+	sk_slot_destroy(os, &slot);
+}
+
+/* Whole huge pages alone; a failure is told. */
+Test(slot, collapse_asks_for_what_is_whole)
+{
+	struct sk_slot slot = create(3 * HUGE);
+	struct sk_fault_os fault;
+
+	sk_fault_os_init(&fault, sk_os_linux());
+	sk_fault_os_fail(&fault, SK_FAULT_MADVISE, 1, 1, ENOMEM);
+	cr_assert_eq(sk_slot_collapse(&fault.os, &slot, 0, 0), 0);
+	cr_assert_eq(sk_slot_collapse(&fault.os, &slot, 5, 2 * HUGE - 1), 0);
+	cr_assert_eq(sk_fault_os_calls(&fault, SK_FAULT_MADVISE), 0);
+	cr_assert_eq(sk_slot_collapse(&fault.os, &slot, 5, 3 * HUGE - 1),
+		     -ENOMEM);
+	sk_slot_destroy(sk_os_linux(), &slot);
+}
+
 /* ---- sealing writes ---- */
 
 Test(slot, sealed_writes_leave_old_mappings_only)
