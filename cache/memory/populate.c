@@ -101,16 +101,23 @@ static int ask_huge(const struct sk_os *os, char *map, uint64_t from,
 	return r;
 }
 
-int sk_slot_collapse(const struct sk_os *os, const struct sk_slot *slot,
-		     uint64_t from, uint64_t to)
+int sk_slot_collapse_map(const struct sk_os *os, void *map, uint64_t from,
+			 uint64_t to)
 {
 	uint64_t at = sk_round_up(from, SK_HUGE_PAGE);
 	uint64_t end = to / SK_HUGE_PAGE * SK_HUGE_PAGE;
 
-	assert(from <= to && to <= slot->bytes);
-	if (slot->huge || at >= end || sk_page_bytes() != SK_PAGE)
+	assert(from <= to && (uintptr_t)map % SK_PAGE == 0);
+	if (at >= end || sk_page_bytes() != SK_PAGE)
 		return 0;
-	return collapse(os, (char *)slot->map + at, end - at);
+	return collapse(os, (char *)map + at, end - at);
+}
+
+int sk_slot_collapse(const struct sk_os *os, const struct sk_slot *slot,
+		     uint64_t from, uint64_t to)
+{
+	assert(to <= slot->bytes);
+	return slot->huge ? 0 : sk_slot_collapse_map(os, slot->map, from, to);
 }
 
 static int populate(const struct sk_os *os, void *map, uint64_t from,

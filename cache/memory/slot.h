@@ -95,6 +95,9 @@ int sk_slot_populate_map(const struct sk_os *os, void *map, uint64_t from,
  * holds a page; -ENOMEM; -EINVAL the system has no such pages to give. */
 int sk_slot_collapse(const struct sk_os *os, const struct sk_slot *slot,
 		     uint64_t from, uint64_t to);
+/** The same for a client's mapping, as sk_slot_map_fd() gave it. */
+int sk_slot_collapse_map(const struct sk_os *os, void *map, uint64_t from,
+			 uint64_t to);
 
 /** No new writable mapping, write, hole or truncation from now on; mappings
  * that exist keep storing. For nodes where other users are not trusted. */

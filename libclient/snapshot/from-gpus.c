@@ -79,12 +79,19 @@ static int copy_ops(struct sk_copying *c,
 /* ---- straight into the slot ---- */
 
 /* Locking takes the pages one by one: they are huge before. */
-static void lock_slot(const struct sk_copying *c)
+static void lock_in_a_hurry(const struct sk_copying *c)
 {
 	for (int k = 0; k < 2; k++)
 		if (c->state->layouts[k])
 			sk_warm_range(c->state->warming, c->slot, k, 0,
 				      c->state->layouts[k]->image_bytes);
+	sk_gpus_lock_slot(c->state, c->slot);
+}
+
+/* All of it stands on the device: the trainer goes on. */
+static void lock_at_leisure(const struct sk_copying *c)
+{
+	sk_warm_slot(c->state->warming, c->slot);
 	sk_gpus_lock_slot(c->state, c->slot);
 }
 
@@ -157,7 +164,7 @@ static int by_device(struct sk_copying *c)
 	wait_for_host(c);
 	/* An agent that is gone hears it when it is asked to seal. */
 	(void)sk_copying_tell(c, SK_MSG_DEVICE_SEAL, NULL);
-	lock_slot(c);
+	lock_at_leisure(c);
 	return bring_out(c, &c->pending.err);
 }
 
@@ -172,7 +179,7 @@ int sk_copying_from_gpus(struct sk_copying *c)
 	if (!c->pending.verify && !c->no_device &&
 	    sk_device_slot_serves(c->state, c->work))
 		return by_device(c);
-	lock_slot(c);
+	lock_in_a_hurry(c);
 	r = copy_ops(c, ask_for_slot);
 	if (r >= 0)
 		sk_device_slot_ask(c->state, c->work, c->id, c->generation);

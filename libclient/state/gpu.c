@@ -276,6 +276,18 @@ static void lock_slot(struct sk_state *state, struct sk_slot_map *map)
 					   __ATOMIC_RELAXED);
 }
 
+bool sk_gpus_will_lock(struct sk_state *state, uint32_t slot)
+{
+	struct sk_gpus *g = &state->gpus;
+	bool tried;
+
+	assert(slot < state->n_slots);
+	(void)pthread_mutex_lock(&g->locking);
+	tried = state->slots[slot].lock_tried;
+	(void)pthread_mutex_unlock(&g->locking);
+	return !tried && __atomic_load_n(&g->n, __ATOMIC_ACQUIRE);
+}
+
 void sk_gpus_lock_slot(struct sk_state *state, uint32_t slot)
 {
 	struct sk_gpus *g = &state->gpus;

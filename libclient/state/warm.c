@@ -101,6 +101,13 @@ void sk_warm_range(struct sk_warming *w, uint32_t slot, int kind,
 		warm_piece(w, slot, kind, i, true);
 }
 
+void sk_warm_slot(struct sk_warming *w, uint32_t slot)
+{
+	for (int kind = 0; w && kind < 2; kind++)
+		for (size_t i = 0; i < w->n[kind]; i++)
+			warm_piece(w, slot, kind, i, false);
+}
+
 /* A snapshot that is being copied needs the CPUs itself. */
 static bool may(struct sk_warming *w)
 {
@@ -172,10 +179,31 @@ static void warm_slots(struct sk_warming *w, uint32_t n)
 				warm_piece(w, slot, kind, i - 1, false);
 }
 
+/* What was faulted in in a hurry may lie in small pages, which the agent brings
+ * into huge ones in time; but once it is page-locked nobody can. */
+static void collapse_slot(struct sk_warming *w, uint32_t slot)
+{
+	for (int kind = 0; kind < 2; kind++)
+		for (size_t i = 0; i < w->n[kind] && may(w); i++) {
+			uint64_t from = i * SK_SLOT_PIECE;
+			uint64_t left = w->bytes[kind] - from;
+
+			(void)sk_slot_collapse_map(
+				w->state->sk->os,
+				w->state->slots[slot].map[kind], from,
+				from + (left < SK_SLOT_PIECE ? left :
+							       SK_SLOT_PIECE));
+		}
+}
+
 static void lock_slots(struct sk_warming *w, uint32_t n)
 {
-	for (uint32_t slot = 0; slot < n && may(w); slot++)
-		sk_gpus_lock_slot(w->state, slot);
+	for (uint32_t slot = 0; slot < n && may(w); slot++) {
+		if (!w->state->agent_faults && sk_gpus_will_lock(w->state, slot))
+			collapse_slot(w, slot);
+		if (may(w))
+			sk_gpus_lock_slot(w->state, slot);
+	}
 }
 
 static void *run(void *arg)

@@ -27,5 +27,8 @@ int sk_warm_finish(struct sk_warming *w, uint64_t until_ns);
  * faulted in, which it does itself where nobody has begun. Any thread. */
 void sk_warm_range(struct sk_warming *w, uint32_t slot, int kind,
 		   uint64_t from, uint64_t to);
+/** The same for all of a slot, where no trainer waits: in huge pages, however
+ * long it takes to get them. */
+void sk_warm_slot(struct sk_warming *w, uint32_t slot);
 
 #endif

@@ -5,6 +5,8 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "libclient/gpu-rank.h"
@@ -84,6 +86,54 @@ static void none(struct rank *rank)
 	CHECK(gpu_wrong(&g, 1, rank->rank) == 0);
 }
 
+/* ---- huge pages, before they are locked ---- */
+
+#define COLLAPSE 25	/* MADV_COLLAPSE */
+#define LARGE ((size_t)12 << 20)
+#define RANGES 32
+
+/* What of this process was asked to lie in huge pages, since it was faulted
+ * in; and what was locked then. */
+static struct asked {
+	const struct gpu_rank *rank;	/* NULL: nobody listens */
+	const char *at[RANGES];
+	uint64_t locked[RANGES];
+	unsigned n;			/* atomic */
+} asked;
+
+/* In the C library's place. */
+int madvise(void *at, size_t size, int advice)
+{
+	unsigned n;
+
+	if (asked.rank && advice == COLLAPSE && size >= LARGE / 2) {
+		n = __atomic_fetch_add(&asked.n, 1, __ATOMIC_RELAXED);
+		CHECK(n < RANGES);
+		asked.at[n] = at;
+		asked.locked[n] = gpu_count(asked.rank, "locked");
+	}
+	return (int)syscall(SYS_madvise, at, size, advice);
+}
+
+/* Each slot is asked for once more, right before it is locked: the last
+ * requests are one for each, and what is locked grows from one to the next. */
+static void collapsed(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	gpu_begin(&g, rank, 0);
+	gpu_add(&g, &(struct sk_tensor){
+		.name = "w", .dtype = SK_U8, .ndim = 1,
+		.shape = { (int64_t)LARGE }, .device = g.device }, LARGE, 1);
+	asked.rank = &g;
+	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+	asked.rank = NULL;
+	CHECK(gpu_count(&g, "locked") >= 2 * LARGE);
+	CHECK(asked.n >= 2 && asked.at[asked.n - 2] != asked.at[asked.n - 1]);
+	CHECK(!asked.locked[asked.n - 2] &&
+	      asked.locked[asked.n - 1] >= LARGE, "not right before that");
+}
+
 int main(int argc, char **argv)
 {
 	struct trainer_cuda t;
@@ -96,6 +146,7 @@ int main(int argc, char **argv)
 	scene_open(&scene, argc, argv);
 	scene_ranks(&scene, "prepared", 1, prepared, NULL);
 	scene_ranks(&scene, "unprepared", 1, unprepared, NULL);
+	scene_ranks(&scene, "collapsed", 1, collapsed, NULL);
 	CHECK(!setenv("VCUDA_VERSION", "12000", 1));
 	scene_ranks(&scene, "older", 1, prepared, NULL);
 	CHECK(!unsetenv("VCUDA_VERSION"));
