@@ -199,7 +199,8 @@ static void collapse_slot(struct sk_warming *w, uint32_t slot)
 static void lock_slots(struct sk_warming *w, uint32_t n)
 {
 	for (uint32_t slot = 0; slot < n && may(w); slot++) {
-		if (!w->state->agent_faults && sk_gpus_will_lock(w->state, slot))
+		if (!w->state->agent_faults &&
+		    sk_gpus_will_lock(w->state, slot))
 			collapse_slot(w, slot);
 		if (may(w))
 			sk_gpus_lock_slot(w->state, slot);
