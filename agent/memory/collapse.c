@@ -23,8 +23,6 @@ struct collapsing {
 
 #define NICE 10
 #define REST 3u				/* times what a piece took */
-#define AGAIN_NS UINT64_C(60000000000)
-#define DOUBLED_MOST 6u			/* up to about an hour */
 
 void collapse_add(struct memory *m)
 {
@@ -52,17 +50,14 @@ static void collapse_piece(struct work *work)
 static void pass_is_over(struct memory *m)
 {
 	struct memory_collapse *mc = &m->collapse;
-	unsigned doubled = mc->passes < DOUBLED_MOST ? mc->passes :
-						       DOUBLED_MOST;
 
 	memory_count_small(m, mc->refused);
 	sk_link_remove(&m->link);
 	if (!mc->refused)
 		return;
-	mc->passes++;
 	mc->done = 0;
 	mc->refused = false;
-	mc->due_ns = agent_now(m->agent) + (AGAIN_NS << doubled);
+	sk_again_refused(&mc->again, agent_now(m->agent));
 	sk_link_insert(&m->agent->to_collapse, &m->link);
 }
 
@@ -92,10 +87,10 @@ static bool any_is_due(const struct agent *a, uint64_t now_ns,
 
 	*ret_soonest = SK_FOREVER;
 	sk_link_each(m, &a->to_collapse, link) {
-		if (m->collapse.due_ns <= now_ns)
+		if (sk_again_is_due(&m->collapse.again, now_ns))
 			return true;
-		if (m->collapse.due_ns < *ret_soonest)
-			*ret_soonest = m->collapse.due_ns;
+		if (m->collapse.again.at_ns < *ret_soonest)
+			*ret_soonest = m->collapse.again.at_ns;
 	}
 	return false;
 }
@@ -107,8 +102,9 @@ static struct memory *next_memory(struct agent *a, uint64_t now_ns)
 
 	memory_look_who_is_used(a);
 	sk_link_each(m, &a->to_collapse, link)
-		if (m->collapse.due_ns <= now_ns && memory_ready(m) &&
-		    !memory_filling(m) && !memory_flushing(m))
+		if (sk_again_is_due(&m->collapse.again, now_ns) &&
+		    memory_ready(m) && !memory_filling(m) &&
+		    !memory_flushing(m))
 			return m;
 	return NULL;
 }

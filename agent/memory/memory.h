@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 
+#include "base/again.h"
 #include "base/error.h"
 #include "base/link.h"
 #include "loop/work.h"
@@ -42,8 +43,7 @@ struct memory {
 	uint64_t flushing;		/* the same: it is being written */
 	struct memory_collapse {	/* collapse.h */
 		uint64_t done;		/* bytes, in this pass */
-		uint64_t due_ns;	/* not before */
-		unsigned passes;	/* in which something was refused */
+		struct sk_again again;	/* when the next one begins */
 		bool refused;		/* in this one */
 	} collapse;
 	struct memory_piece pieces[MEMORY_PIECES];

@@ -106,15 +106,24 @@ struct sk_cuda_gather *sk_cuda_gather_free(struct sk_cuda_gather *g)
 	return NULL;
 }
 
+static void try(struct sk_cuda_lane *lane)
+{
+	const struct sk_os *os = lane->device->os;
+
+	if (!sk_again_is_due(&lane->gather_again, os->now_ns(os)))
+		return;
+	if (sk_cuda_kernels_load(lane->device, NULL) < 0 ||
+	    make(lane->device, &lane->gather, NULL) < 0)
+		sk_again_refused(&lane->gather_again, os->now_ns(os));
+}
+
 bool sk_cuda_can_gather(struct sk_cuda_lane *lane)
 {
 	bool can;
 
 	(void)pthread_mutex_lock(&lane->lock);
-	if (!lane->gather && !lane->no_gather &&
-	    (sk_cuda_kernels_load(lane->device, NULL) < 0 ||
-	     make(lane->device, &lane->gather, NULL) < 0))
-		lane->no_gather = true;
+	if (!lane->gather)
+		try(lane);
 	can = lane->gather;
 	(void)pthread_mutex_unlock(&lane->lock);
 	return can;

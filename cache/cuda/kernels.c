@@ -14,6 +14,7 @@ struct sk_cuda_kernels {
 	pthread_mutex_t lock;	/* of all that follows, until it is loaded */
 	bool tried;
 	int result;		/* of loading them */
+	struct sk_again again;	/* where there was no room */
 	struct sk_err err;
 	sk_cu_module module;
 	sk_cu_function functions[SK_CUDA_KERNELS];
@@ -116,11 +117,17 @@ int sk_cuda_kernels_load(const struct sk_cuda_device *device,
 			 struct sk_err *err)
 {
 	struct sk_cuda_kernels *k = device->kernels;
+	const struct sk_os *os = device->os;
 	int r;
 
 	(void)pthread_mutex_lock(&k->lock);
+	if (k->result == -ENOMEM && sk_again_is_due(&k->again,
+						    os->now_ns(os)))
+		k->tried = false;
 	if (!k->tried)
 		k->result = try(device, &k->err);
+	if (!k->tried && k->result == -ENOMEM)
+		sk_again_refused(&k->again, os->now_ns(os));
 	k->tried = true;
 	r = k->result;
 	if (r < 0 && err)

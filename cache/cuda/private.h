@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "base/again.h"
 #include "cuda/cuda.h"
 #include "cuda/driver.h"
 
@@ -63,10 +64,10 @@ struct sk_cuda_lane {
 	sk_cu_event end;	/* of what was asked for */
 	struct sk_cuda_batch batch;
 	struct sk_cuda_gather *gather;	/* gather.h; made late */
-	bool no_gather;		/* it cannot be */
+	struct sk_again gather_again;	/* when it may be tried */
 	pthread_mutex_t stage_lock;	/* of what follows; taken first */
 	uint64_t stage;		/* strided.c: device memory; made late */
-	bool no_stage;		/* there is no room */
+	struct sk_again stage_again;	/* when there may be room */
 };
 
 /** Whether the driver takes batches. */

@@ -101,13 +101,15 @@ static bool can_cross(const struct sk_cuda_walk *w, uint64_t first,
 
 static bool has_stage(struct sk_cuda_lane *lane)
 {
+	const struct sk_os *os = lane->device->os;
 	bool has;
 
 	(void)pthread_mutex_lock(&lane->stage_lock);
-	if (!lane->stage && !lane->no_stage &&
+	if (!lane->stage &&
+	    sk_again_is_due(&lane->stage_again, os->now_ns(os)) &&
 	    sk_cuda_alloc(lane->device, STAGE, &lane->stage, NULL) < 0)
-		lane->no_stage = true;
-	has = !lane->no_stage;
+		sk_again_refused(&lane->stage_again, os->now_ns(os));
+	has = lane->stage;
 	(void)pthread_mutex_unlock(&lane->stage_lock);
 	return has;
 }

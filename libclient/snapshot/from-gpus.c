@@ -93,6 +93,7 @@ static void lock_at_leisure(const struct sk_copying *c)
 {
 	sk_warm_slot(c->state->warming, c->slot);
 	sk_gpus_lock_slot(c->state, c->slot);
+	sk_gpus_lock_again(c->state, c->slot);
 }
 
 static int ask_for_slot(const struct sk_copying *c, const struct sk_op *op,
@@ -181,6 +182,8 @@ int sk_copying_from_gpus(struct sk_copying *c)
 		return by_device(c);
 	lock_in_a_hurry(c);
 	r = copy_ops(c, ask_for_slot);
+	if (r >= 0)
+		sk_gpus_lock_again(c->state, c->slot);
 	if (r >= 0)
 		sk_device_slot_ask(c->state, c->work, c->id, c->generation);
 	return r;

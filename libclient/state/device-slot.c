@@ -18,7 +18,7 @@ void sk_device_slot_free(struct sk_state *state)
 	free(d->at);
 	/* Who asks for the status needs no lock. */
 	__atomic_store_n(&d->bytes, 0, __ATOMIC_RELAXED);
-	d->refused = false;
+	d->again = (struct sk_again){ 0 };
 	d->gpu = 0;
 	d->share = NULL;
 	d->extents = NULL;
@@ -51,7 +51,8 @@ static uint32_t join(struct sk_extent *v, uint32_t n)
 	return n ? last + 1 : 0;
 }
 
-static bool find_extents(struct sk_device_slot *d, const struct sk_work *w)
+/* Errors: -ENOMEM; -E2BIG none, or too many. */
+static int find_extents(struct sk_device_slot *d, const struct sk_work *w)
 {
 	uint64_t at = 0;
 	uint32_t n = 0;
@@ -59,7 +60,7 @@ static bool find_extents(struct sk_device_slot *d, const struct sk_work *w)
 	d->extents = calloc(w->n_ops + 1u, sizeof(*d->extents));
 	d->at = calloc(w->n_ops + 1u, sizeof(*d->at));
 	if (!d->extents || !d->at)
-		return false;
+		return -ENOMEM;
 	for (uint32_t i = 0; i < w->n_ops; i++) {
 		const struct sk_op *op = &w->ops[i];
 		uint64_t from = (uintptr_t)op->copy.dst;
@@ -75,7 +76,7 @@ static bool find_extents(struct sk_device_slot *d, const struct sk_work *w)
 		d->at[i] = at;
 		at = sk_extent_next(&d->extents[i], at);
 	}
-	return d->n_extents && d->n_extents <= SK_EXTENTS_MAX;
+	return d->n_extents && d->n_extents <= SK_EXTENTS_MAX ? 0 : -E2BIG;
 }
 
 uint64_t sk_device_slot_at(const struct sk_device_slot *d,
@@ -145,24 +146,47 @@ bool sk_device_slot_serves(const struct sk_state *state,
 	return d->share && work->gpus == 1u << d->gpu;
 }
 
+/* What no time changes: none serves that many extents, there are none at this
+ * agent, or the GPU takes one process at a time. */
+static bool is_final(int r)
+{
+	return r == -E2BIG || r == -ENODEV || r == -EUSERS || r == -EINVAL;
+}
+
+static void refused(struct sk_state *state, int r)
+{
+	struct sk_device_slot *d = &state->device_slot;
+	const struct sk_os *os = state->sk->os;
+	struct sk_again again = d->again;
+
+	sk_device_slot_free(state);
+	if (r != -EAGAIN)	/* else it is being made */
+		sk_again_refused(&again, os->now_ns(os));
+	if (is_final(r))
+		sk_again_never(&again);
+	d->again = again;
+}
+
 void sk_device_slot_ask(struct sk_state *state, const struct sk_work *work,
 			uint64_t id, uint64_t generation)
 {
 	struct sk_device_slot *d = &state->device_slot;
+	const struct sk_os *os = state->sk->os;
 	struct sk_cuda_uuid uuid;
 	int r;
 
-	if (d->share || d->refused ||
+	if (d->share || !sk_again_is_due(&d->again, os->now_ns(os)) ||
 	    !sk_conn_makes_device_slots(&state->sk->conn) ||
 	    __builtin_popcount(work->gpus) != 1)
 		return;
 	d->gpu = __builtin_ctz(work->gpus);
 	r = sk_cuda_uuid(state->gpus.v[d->gpu].device, &uuid, NULL);
 	if (r >= 0)
-		r = find_extents(d, work) ? ask(state, &uuid, id, generation) :
-					   -E2BIG;
+		r = find_extents(d, work);
 	if (r >= 0)
-		return;
-	sk_device_slot_free(state);
-	d->refused = r != -EAGAIN;
+		r = ask(state, &uuid, id, generation);
+	if (r < 0)
+		refused(state, r);
+	else
+		d->again = (struct sk_again){ 0 };
 }

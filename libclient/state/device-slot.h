@@ -11,6 +11,7 @@
 #ifndef SK_LIBCLIENT_STATE_DEVICE_SLOT_H
 #define SK_LIBCLIENT_STATE_DEVICE_SLOT_H
 
+#include "base/again.h"
 #include "cuda/share.h"
 #include "memory/extent.h"
 
@@ -19,7 +20,7 @@ struct sk_work;
 struct sk_op;
 
 struct sk_device_slot {
-	bool refused;			/* it is not asked for again */
+	struct sk_again again;		/* when it is asked for */
 	int gpu;			/* the state's, that it is on */
 	uint64_t bytes;			/* of it; atomic: status tells */
 	struct sk_cuda_share *share;	/* NULL: there is none */
@@ -33,7 +34,10 @@ bool sk_device_slot_serves(const struct sk_state *state,
 			   const struct sk_work *work);
 /** Asks the agent for one, where all of @work's device tensors are on one GPU
  * and the agent gives any. It may take until the next snapshots have asked
- * again; what it cannot be had for is not told, since all goes on without. */
+ * again; what it cannot be had for is not told, since all goes on without. What
+ * was refused for want of room, or failed, is asked for after a minute, two,
+ * four, up to about an hour: the trainer, or another job, may have had all of
+ * the device just then. */
 void sk_device_slot_ask(struct sk_state *state, const struct sk_work *work,
 			uint64_t id, uint64_t generation);
 /** The device's address of the entry that @op copies. */

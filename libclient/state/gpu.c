@@ -265,15 +265,42 @@ void sk_gpus_warm(const struct sk_state *state)
 /* One image that is locked is better than none. */
 static void lock_slot(struct sk_state *state, struct sk_slot_map *map)
 {
+	const struct sk_os *os = state->sk->os;
+	bool all = true;
+
 	map->lock_tried = true;
-	for (int k = 0; k < 2; k++)
-		if (map->map[k] &&
-		    sk_cuda_lock(state->gpus.v[0].device, map->map[k],
+	for (int k = 0; k < 2; k++) {
+		if (!map->map[k] || map->lock[k])
+			continue;
+		if (sk_cuda_lock(state->gpus.v[0].device, map->map[k],
 				 state->layouts[k]->image_bytes,
 				 SK_CUDA_PIECE, &map->lock[k], NULL) >= 0)
 			__atomic_fetch_add(&state->gpus.locked_bytes,
 					   state->layouts[k]->image_bytes,
 					   __ATOMIC_RELAXED);
+		else
+			all = false;
+	}
+	if (all)
+		sk_again_never(&map->lock_again);
+	else
+		sk_again_refused(&map->lock_again, os->now_ns(os));
+}
+
+void sk_gpus_lock_again(struct sk_state *state, uint32_t slot)
+{
+	struct sk_slot_map *map = &state->slots[slot];
+	const struct sk_os *os = state->sk->os;
+	struct sk_gpus *g = &state->gpus;
+
+	assert(slot < state->n_slots);
+	if (!__atomic_load_n(&g->n, __ATOMIC_ACQUIRE))
+		return;
+	(void)pthread_mutex_lock(&g->locking);
+	if (map->lock_tried &&
+	    sk_again_is_due(&map->lock_again, os->now_ns(os)))
+		lock_slot(state, map);
+	(void)pthread_mutex_unlock(&g->locking);
 }
 
 bool sk_gpus_will_lock(struct sk_state *state, uint32_t slot)
@@ -313,4 +340,5 @@ void sk_gpus_unlock_slot(struct sk_state *state, uint32_t slot)
 		map->lock[k] = sk_cuda_unlock(map->lock[k]);
 	}
 	map->lock_tried = false;
+	map->lock_again = (struct sk_again){ 0 };
 }

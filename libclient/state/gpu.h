@@ -73,7 +73,10 @@ void sk_gpus_warm(const struct sk_state *state);
 /** Page-locks a mapped slot, unless there is no GPU or that was tried already;
  * copies work without, more slowly. Any thread, no lock. */
 void sk_gpus_lock_slot(struct sk_state *state, uint32_t slot);
-/** Whether that would try. Any thread, no lock. */
+/** The same for what could not be locked, once that is due. Where nobody waits:
+ * to lock takes longer than to copy. */
+void sk_gpus_lock_again(struct sk_state *state, uint32_t slot);
+/** Whether the first would try. Any thread, no lock. */
 bool sk_gpus_will_lock(struct sk_state *state, uint32_t slot);
 /** Before it is unmapped; nobody locks it meanwhile. */
 void sk_gpus_unlock_slot(struct sk_state *state, uint32_t slot);

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#include "base/again.h"
 #include "base/table.h"
 #include "conn/client.h"
 #include "layout/layout.h"
@@ -29,6 +30,7 @@ struct sk_slot_map {
 	void *map[2];
 	bool read_only;		/* sealed; see slots.h */
 	bool lock_tried;	/* see gpu.h */
+	struct sk_again lock_again;	/* what could not be locked then */
 	struct sk_cuda_lock *lock[2];	/* NULL: not page-locked */
 };
 

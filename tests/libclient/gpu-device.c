@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "libclient/gpu-rank.h"
+#include "state/state.h"
 
 #define KILL UINT32_MAX		/* as a result: the call kills the process */
 #define HANG (UINT32_MAX - 1)	/* or hangs, and its sockets are closed */
@@ -421,6 +422,35 @@ static void none_left(struct rank *rank)
 	}
 }
 
+/* Another job's rank has all that the agent gives, and leaves: the next one is
+ * served when it asks again, a minute later, without being started anew. */
+static void room_later(struct rank *rank)
+{
+	struct sk_device_slot *d = &rank->state->device_slot;
+	const struct sk_job job = { .name = "room-first", .world = 1 };
+	struct rank other = *rank;
+	struct gpu_rank first, g;
+
+	CHECK(!sk_state_create(rank->sk, &job, &other.state), "%s",
+	      sk_error());
+	gpu_begin(&first, &other, 0);
+	add_all(&first);
+	(void)gpu_until_served(&first);
+	gpu_begin(&g, rank, 0);
+	add_all(&g);
+	for (int64_t step = 1; step < 4; step++) {
+		gpu_fill(&g, step);
+		gpu_complete(&g, step);
+		CHECK(!gpu_device_bytes(&g));
+	}
+	CHECK(d->again.refusals == 1, "asked %u times", d->again.refusals);
+	sk_state_free(other.state);
+	CHECK(d->again.at_ns > 1 && d->again.at_ns < SK_FOREVER);
+	d->again.at_ns = 1;
+	(void)gpu_until_served(&g);
+	CHECK(!d->again.refusals);
+}
+
 int main(int argc, char **argv)
 {
 	struct trainer_cuda t;
@@ -457,6 +487,11 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "none", 1, none_left, NULL);
 	CHECK(count(&scene, "shardkeep_device_slots_refused_total") > 0);
 	CHECK(!count(&scene, "shardkeep_device_memory_used_bytes"));
+	if (t.calls) {
+		/* Of 2.8 MB each, in granules. */
+		restart(&scene, "4M");
+		scene_ranks(&scene, "room", 1, room_later, NULL);
+	}
 	scene_close(&scene);
 	return 0;
 }

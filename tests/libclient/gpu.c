@@ -10,6 +10,7 @@
 
 #include "base/util.h"
 #include "libclient/gpu-rank.h"
+#include "state/state.h"
 
 static uint64_t calls(const struct gpu_rank *g, const char *function)
 {
@@ -547,6 +548,37 @@ static void host_only(struct rank *rank)
 	CHECK(!t.calls || t.calls("cuInit") == 0);
 }
 
+/* The system had no memory to lock for a moment: what that has left is locked
+ * by a snapshot that comes a minute later, and not by those before. */
+static void locked_later(struct rank *rank)
+{
+	struct sk_status status;
+	uint64_t tried;
+	struct gpu_rank g;
+
+	gpu_begin(&g, rank, 0);
+	add_plain(&g, 1);
+	g.cuda.fail("cuMemHostRegister", 1, SK_CU_OUT_OF_MEMORY);
+	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+	CHECK(!sk_status(rank->state, &status));
+	CHECK(status.locked_bytes < 2 * 2800000, "none was refused");
+	tried = calls(&g, "cuMemHostRegister");
+	for (int64_t step = 1; step < 4; step++)
+		gpu_complete(&g, step);
+	CHECK(calls(&g, "cuMemHostRegister") == tried, "asked at each");
+	for (uint32_t i = 0; i < rank->state->n_slots; i++) {
+		struct sk_again *again = &rank->state->slots[i].lock_again;
+
+		if (again->at_ns != SK_FOREVER)
+			again->at_ns = 1;
+	}
+	for (int64_t step = 4; step < 6; step++)
+		gpu_complete(&g, step);
+	CHECK(!sk_status(rank->state, &status));
+	CHECK(status.locked_bytes >= 2 * 2800000);
+	CHECK(gpu_count(&g, "locked") == status.locked_bytes);
+}
+
 static void nothing_left(struct rank *rank)
 {
 	struct sk_options o = { .socket = rank->scene->socket, .threads = 1 };
@@ -604,6 +636,8 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "verified", 1, verified, NULL);
 	scene_ranks(&scene, "many", 1, many, NULL);
 	scene_ranks(&scene, "left", 1, nothing_left, NULL);
+	if (t.calls)
+		scene_ranks(&scene, "later", 1, locked_later, NULL);
 	if (t.calls)
 		save_and_load(&scene, "failures", 1, 1, failures,
 			      after_failures);
