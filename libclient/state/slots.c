@@ -14,6 +14,8 @@
  * long that is of small pages, of a GiB. */
 #define LARGE ((uint64_t)256 << 20)
 #define SLOW_NS_PER_GIB UINT64_C(20000000)
+/* Until it is tried once more: small pages may have become huge ones. */
+#define SLOW_FOR_NS UINT64_C(600000000000)
 
 static uint64_t image_bytes(const struct sk_state *state, int kind)
 {
@@ -123,7 +125,7 @@ void sk_slot_protect(struct sk_state *state, uint32_t slot)
 	uint64_t began = os->now_ns(os);
 
 	assert(slot < state->n_slots && !state->slots[slot].read_only);
-	if (__atomic_load_n(&state->slow_pages, __ATOMIC_RELAXED))
+	if (began < __atomic_load_n(&state->protect_ns, __ATOMIC_RELAXED))
 		return;
 	/* Where it fails in the middle, it is undone when it is filled. */
 	(void)set_access(state, slot, PROT_READ);
@@ -131,7 +133,8 @@ void sk_slot_protect(struct sk_state *state, uint32_t slot)
 	if (bytes < LARGE || os->now_ns(os) - began <
 	    (bytes >> 20) * SLOW_NS_PER_GIB / 1024)
 		return;
-	__atomic_store_n(&state->slow_pages, true, __ATOMIC_RELAXED);
+	__atomic_store_n(&state->protect_ns, began + SLOW_FOR_NS,
+			 __ATOMIC_RELAXED);
 	(void)sk_slot_unprotect(state, slot, NULL);
 }
 

@@ -82,7 +82,8 @@ struct sk_state {
 	struct sk_ahead ahead;
 	bool agent_faults;	/* it alone faults them in */
 	bool faulted_in;	/* and has, all of them; atomic */
-	bool slow_pages;	/* protecting slots would cost too much */
+	uint64_t protect_ns;	/* before, protecting slots would cost too
+				 * much; atomic */
 	struct sk_gpus gpus;
 	struct sk_device_slot device_slot;
 	struct sk_warming *warming;	/* of the slots, or NULL */

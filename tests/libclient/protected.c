@@ -104,12 +104,86 @@ static void given_when_protected(struct rank *rank)
 	sk_close(sk);
 }
 
+/* ---- where it takes long ---- */
+
+#define LARGE ((size_t)256 << 20)
+#define MINUTE UINT64_C(60000000000)
+
+/* Each change of a large slot's access takes @slow on this system's clock. */
+struct slow {
+	struct sk_os os;
+	uint64_t passed, slow;		/* atomic */
+	unsigned read_only;		/* times; atomic */
+};
+
+static uint64_t slow_now(const struct sk_os *os)
+{
+	struct slow *s = os->ctx;
+
+	return sk_os_linux()->now_ns(sk_os_linux()) +
+	       __atomic_load_n(&s->passed, __ATOMIC_RELAXED);
+}
+
+static int slow_protect(const struct sk_os *os, void *at, size_t bytes,
+			int prot)
+{
+	struct slow *s = os->ctx;
+
+	if (bytes >= LARGE && prot == PROT_READ) {
+		__atomic_fetch_add(&s->read_only, 1, __ATOMIC_RELAXED);
+		__atomic_fetch_add(&s->passed,
+				   __atomic_load_n(&s->slow, __ATOMIC_RELAXED),
+				   __ATOMIC_RELAXED);
+	}
+	return sk_os_linux()->mprotect(sk_os_linux(), at, bytes, prot);
+}
+
+static unsigned read_only_after(struct sk_state *state, struct slow *s,
+				int64_t step)
+{
+	const struct sk_snapshot_options o = { .wait_ms = 60000 };
+
+	CHECK(!sk_snapshot(state, step, &o), "%s", sk_error());
+	CHECK(!sk_wait(state, step, SK_COMPLETE, 60000), "%s", sk_error());
+	CHECK(!sk_fence(state), "%s", sk_error());
+	return __atomic_load_n(&s->read_only, __ATOMIC_RELAXED);
+}
+
+/* Slots of small pages are left as they are, and looked at again after ten
+ * minutes: they may lie in huge ones by then. */
+static void again_when_fast(struct rank *rank)
+{
+	struct slow s = { .os = *sk_os_linux(), .slow = MINUTE };
+	struct sk_job job = { .name = "slow", .world = 1,
+			      .flush_every = SK_FLUSH_NEVER };
+	char *data = rank_memory(LARGE, 0);
+	struct sk_state *state;
+	struct sk *sk;
+
+	s.os.ctx = &s;
+	s.os.mprotect = slow_protect;
+	s.os.now_ns = slow_now;
+	CHECK(!sk_open_on(&s.os, &(struct sk_options){
+		.socket = rank->scene->socket }, &sk), "%s", sk_error());
+	CHECK(!sk_state_create(sk, &job, &state), "%s", sk_error());
+	CHECK(!sk_state_blob(state, "b", data, LARGE), "%s", sk_error());
+	CHECK(read_only_after(state, &s, 1) == 1);
+	CHECK(read_only_after(state, &s, 2) == 1, "at each");
+	__atomic_store_n(&s.slow, 0, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&s.passed, 10 * MINUTE, __ATOMIC_RELAXED);
+	CHECK(read_only_after(state, &s, 3) == 2, "never again");
+	CHECK(read_only_after(state, &s, 4) == 3);
+	sk_state_free(state);
+	sk_close(sk);
+}
+
 int main(int argc, char **argv)
 {
 	struct scene scene;
 
 	scene_open(&scene, argc, argv);
 	scene_ranks(&scene, "protected", 1, given_when_protected, NULL);
+	scene_ranks(&scene, "slow", 1, again_when_fast, NULL);
 	scene_close(&scene);
 	return 0;
 }
