@@ -14,6 +14,7 @@ struct collapsing {
 	struct agent *agent;
 	struct timer timer;		/* of the next one */
 	uint64_t rest_until_ns;
+	uint64_t none_until_ns;		/* is due */
 	struct memory *memory;		/* held; NULL: none is */
 	const struct sk_slot *slot;
 	uint64_t from, to;		/* bytes within the slot */
@@ -29,6 +30,7 @@ void collapse_add(struct memory *m)
 	if (m->slots[0].huge || m->bytes < SK_HUGE_PAGE)
 		return;
 	sk_link_insert(&m->agent->to_collapse, &m->link);
+	m->agent->collapsing->none_until_ns = 0;
 }
 
 /* ---- in the background ---- */
@@ -59,6 +61,7 @@ static void pass_is_over(struct memory *m)
 	mc->refused = false;
 	sk_again_refused(&mc->again, agent_now(m->agent));
 	sk_link_insert(&m->agent->to_collapse, &m->link);
+	m->agent->collapsing->none_until_ns = 0;
 }
 
 static void piece_collapsed(struct work *work)
@@ -134,6 +137,8 @@ static void time_to(struct timer *timer)
 
 static void come_back(struct agent *a, uint64_t at_ns)
 {
+	if (at_ns == SK_FOREVER)
+		return;
 	a->collapsing->timer.fire = time_to;
 	timer_set(&a->loop.timers, &a->collapsing->timer, at_ns);
 }
@@ -145,9 +150,10 @@ void collapse_go_on(struct agent *a)
 	struct memory *m;
 
 	if (c->memory || a->populating || a->stopping || a->quit ||
-	    sk_link_empty(&a->to_collapse))
+	    now < c->none_until_ns)
 		return;
 	if (!any_is_due(a, now, &soonest)) {
+		c->none_until_ns = soonest;
 		come_back(a, soonest);
 		return;
 	}
