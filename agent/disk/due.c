@@ -22,16 +22,48 @@ static bool is_newer(const struct sk_cat_snapshot *s,
 	return sk_cat_order(s->run, s->run_id, s->step, than) > 0;
 }
 
-/* Oldest first, so that slots become free; but at the end newest first. What
- * is passed over comes after all that somebody may go back to. */
-static bool goes_before(const struct agent *a, const struct sk_cat_snapshot *s,
-			const struct sk_cat_snapshot *than)
-{
-	bool passed = sk_cat_passed_over(s);
+struct candidate {
+	struct sk_cat_snapshot *s;	/* NULL: none */
+	uint64_t user_turn;		/* of its user's last flush */
+};
 
-	if (!than || passed != sk_cat_passed_over(than))
-		return !than || !passed;
-	return is_newer(s, than) == a->stopping;
+/* Users take turns, and so do the jobs of each: who writes much keeps nobody
+ * waiting for longer than one snapshot of each takes. Of a job the oldest
+ * comes first, so that slots become free. */
+static bool has_turn_before(const struct candidate *c,
+			    const struct candidate *than)
+{
+	const struct sk_cat_job *job = c->s->job, *other = than->s->job;
+
+	if (c->user_turn != than->user_turn)
+		return c->user_turn < than->user_turn;
+	if (job->flush_turn != other->flush_turn)
+		return job->flush_turn < other->flush_turn;
+	return is_newer(than->s, c->s);
+}
+
+/* At the end newest first. What is passed over comes after all that somebody
+ * may go back to. */
+static bool goes_before(const struct agent *a, const struct candidate *c,
+			const struct candidate *than)
+{
+	bool passed = sk_cat_passed_over(c->s);
+
+	if (!than->s || passed != sk_cat_passed_over(than->s))
+		return !than->s || !passed;
+	return a->stopping ? is_newer(c->s, than->s) :
+			     has_turn_before(c, than);
+}
+
+static uint64_t turn_of_user(const struct agent *a, uid_t uid)
+{
+	const struct sk_cat_job *job;
+	uint64_t last = 0;
+
+	sk_link_each(job, &a->cat.jobs, link)
+		if (job->uid == uid && job->flush_turn > last)
+			last = job->flush_turn;
+	return last;
 }
 
 static bool given_up(const struct agent *a, const struct sk_cat_snapshot *s)
@@ -48,9 +80,10 @@ static void retry(struct timer *timer)
 
 struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns)
 {
-	struct sk_cat_snapshot *s, *best = NULL;
-	struct sk_cat_job *job;
+	struct candidate best = { 0 }, c = { 0 };
 	uint64_t soonest = UINT64_MAX;
+	struct sk_cat_snapshot *s;
+	struct sk_cat_job *job;
 
 	sk_link_each(job, &a->cat.jobs, link)
 	sk_link_each(s, &job->live, live) {
@@ -62,13 +95,17 @@ struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns)
 				soonest = s->retry_ns;
 			continue;
 		}
-		if (goes_before(a, s, best))
-			best = s;
+		/* Most often of the same user as the last one. */
+		if (!c.s || c.s->job->uid != job->uid)
+			c.user_turn = turn_of_user(a, job->uid);
+		c.s = s;
+		if (goes_before(a, &c, &best))
+			best = c;
 	}
 	a->flush_timer.fire = retry;
-	if (!best && soonest != UINT64_MAX)
+	if (!best.s && soonest != UINT64_MAX)
 		timer_set(&a->loop.timers, &a->flush_timer, soonest);
-	return best;
+	return best.s;
 }
 
 /* All of it that this node has in memory is on disk. */

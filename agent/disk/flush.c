@@ -407,6 +407,7 @@ void flush_kick(struct agent *a)
 	sk_cat_flushing(s, true);
 	retain_flush_begins(s->job);
 	s->job->flushed_ns = now;
+	s->job->flush_turn = ++a->flush_turns;
 	a->flush = f;
 	next_step(a, f);
 }

@@ -241,6 +241,8 @@ struct sk_cat_job {
 	uint64_t flushed_ns;		/* when its last flush began, or its
 					 * first step; the agent's clock */
 	uint64_t flush_took_ns;		/* the last one */
+	uint64_t flush_turn;		/* the agent's count of flushes, when
+					 * its last one began */
 	bool flush_due;			/* the newest one, when it is known */
 	struct sk_cat_begun begun;	/* by the newest run that says so */
 	void *owner;			/* the agent's: what it knows of disk */
