@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * REGISTER: the layouts are read and checked in the background, then the
- * disk is asked for older runs, then the rank gets its run and its slots.
+ * REGISTER: the layouts are read and checked in the background, unless the
+ * rank names what it has here already; then the disk is asked for older runs,
+ * then the rank gets its run and its slots.
  */
 #include <assert.h>
 #include <fcntl.h>
@@ -130,9 +131,11 @@ static void registration_release(struct request *q)
 
 	if (g->comes)
 		restoring_came(q->agent, g->reg.id.job, g->uid);
-	closer_close(q->agent->closer, g->uid, g->fd);
-	heap_freed(q->agent, PARSING * (g->reg.header_bytes[0] +
-					g->reg.header_bytes[1]));
+	if (!(g->reg.flags & SK_REGISTER_KNOWN)) {
+		closer_close(q->agent->closer, g->uid, g->fd);
+		heap_freed(q->agent, PARSING * (g->reg.header_bytes[0] +
+						g->reg.header_bytes[1]));
+	}
 	sk_layout_free(g->layouts[0]);
 	sk_layout_free(g->layouts[1]);
 	free(g);
@@ -351,16 +354,9 @@ static void registration_granted(struct stored_wish *wish, int r,
 	request_await_change_for(&g->request, DRAIN_MS);
 }
 
-/* Back from the background, and on to the disk: its runs have numbers too. */
-static void layouts_parsed(struct lane_work *work)
+/* On to the disk: its runs have numbers too. */
+static void ask_disk(struct registration *g)
 {
-	struct registration *g = sk_link_object(work, struct registration,
-						work);
-
-	if (!g->request.session || g->result < 0) {
-		registration_answer(g, g->result, &g->err);
-		return;
-	}
 	if (g->reg.flags & SK_REGISTER_LATER && g->request.agent->store)
 		g->comes = restoring_comes(g->request.agent, g->reg.id.job,
 					   g->uid);
@@ -372,6 +368,18 @@ static void layouts_parsed(struct lane_work *work)
 	};
 	memcpy(g->wish.job, g->reg.id.job, sizeof(g->wish.job));
 	stored_scan(g->request.agent, &g->wish);
+}
+
+/* Back from the background. */
+static void layouts_parsed(struct lane_work *work)
+{
+	struct registration *g = sk_link_object(work, struct registration,
+						work);
+
+	if (!g->request.session || g->result < 0)
+		registration_answer(g, g->result, &g->err);
+	else
+		ask_disk(g);
 }
 
 /* ---- the call ---- */
@@ -431,6 +439,10 @@ static int check_memory(struct call *c, const struct sk_wire_register *reg)
 	struct stat st;
 	int seals;
 
+	if (reg->flags & SK_REGISTER_KNOWN)
+		return !c->n_fds ? 0 :
+		       sk_err_set(&c->err, -EINVAL, "a registration by digests "
+				  "comes with no descriptor");
 	if (c->n_fds != 1)
 		return sk_err_set(&c->err, -EINVAL, "a registration comes "
 				  "with 1 descriptor, not %d", c->n_fds);
@@ -444,9 +456,67 @@ static int check_memory(struct call *c, const struct sk_wire_register *reg)
 	return 0;
 }
 
+/* What this very rank had registered, or saved, before. */
+static int find_layouts(struct call *c, struct registration *g)
+{
+	const struct sk_wire_register *reg = &g->reg;
+	const struct sk_cat_job *job = sk_cat_job_find(&c->agent->cat,
+						       reg->id.job, g->uid);
+	struct sk_layout *l;
+	int r = 0;
+
+	for (int kind = 0; kind < 2 && r == 0; kind++) {
+		if (!reg->header_bytes[kind])
+			continue;
+		l = job ? sk_cat_layout_known(job, reg->id.rank,
+					      (enum sk_image_kind)kind,
+					      &reg->known[kind]) : NULL;
+		if (!l)
+			return sk_err_set(&c->err, -ENODATA, "nothing that "
+					  "rank %" PRId32 " of job \"%s\" has "
+					  "here is described like that",
+					  reg->id.rank, reg->id.job);
+		g->layouts[kind] = sk_layout_ref(l);
+		r = check_layout(reg, kind, l, &c->err);
+	}
+	return r;
+}
+
+static struct registration *new_registration(struct call *c, bool known,
+					     int *ret)
+{
+	struct registration *g = calloc(1, sizeof(*g));
+
+	if (!g) {
+		*ret = sk_err_set(&c->err, -ENOMEM, "no memory for a rank");
+		return NULL;
+	}
+	g->reg = c->in->body.reg;
+	g->uid = c->session->uid;
+	*ret = known ? find_layouts(c, g) : 0;
+	if (*ret == 0)
+		*ret = request_init(&g->request, &registration_kind,
+				    c->session, c->in, 0, &c->err);
+	if (*ret == 0)
+		return g;
+	sk_layout_free(g->layouts[0]);
+	sk_layout_free(g->layouts[1]);
+	free(g);
+	return NULL;
+}
+
+static void go_on_parsing(struct call *c, struct registration *g)
+{
+	g->fd = sk_take_fd(&c->fds[0]);
+	g->work.run = parse;
+	g->work.finish = layouts_parsed;
+	lanes_submit(&c->agent->lanes, g->uid, &g->work);
+}
+
 int call_register(struct call *c)
 {
 	const struct sk_wire_register *reg = &c->in->body.reg;
+	bool known = reg->flags & SK_REGISTER_KNOWN;
 	struct registration *g;
 	int r;
 
@@ -457,25 +527,18 @@ int call_register(struct call *c)
 		r = check_memory(c, reg);
 	if (r < 0)
 		return r;
-	if (lanes_waiting(&c->agent->lanes, c->session->uid) >= MAX_WAITING)
+	if (!known &&
+	    lanes_waiting(&c->agent->lanes, c->session->uid) >= MAX_WAITING)
 		return sk_err_set(&c->err, -EBUSY, "%u registrations of uid %u "
 				  "wait already; try again later", MAX_WAITING,
 				  (unsigned)c->session->uid);
-	g = calloc(1, sizeof(*g));
+	g = new_registration(c, known, &r);
 	if (!g)
-		return sk_err_set(&c->err, -ENOMEM, "no memory for a rank");
-	r = request_init(&g->request, &registration_kind, c->session, c->in,
-			 0, &c->err);
-	if (r < 0) {
-		free(g);
 		return r;
-	}
-	g->reg = *reg;
-	g->uid = c->session->uid;
-	g->fd = sk_take_fd(&c->fds[0]);
-	g->work.run = parse;
-	g->work.finish = layouts_parsed;
 	g->request.busy = true;
-	lanes_submit(&c->agent->lanes, c->session->uid, &g->work);
+	if (known)
+		ask_disk(g);	/* which may be over by then, and it gone */
+	else
+		go_on_parsing(c, g);
 	return CALL_LATER;
 }

@@ -365,6 +365,12 @@ struct sk_cat_image *sk_cat_image_by_id(const struct sk_catalogue *cat,
  * reference. NULL: no memory, @layout is freed. */
 struct sk_cat_layout *sk_cat_layout_take(struct sk_catalogue *cat,
 					 struct sk_layout *layout);
+/** The layout of that digest, with its header, that rank @rank has registered
+ * in a run of @job that is here, or that one of its last snapshots has: never
+ * another job's, whose owner may have made it up. Borrowed; NULL. */
+struct sk_layout *sk_cat_layout_known(const struct sk_cat_job *job,
+				      int32_t rank, enum sk_image_kind kind,
+				      const struct sk_digest *digest);
 /** NULL is fine in both. */
 struct sk_cat_layout *sk_cat_layout_ref(struct sk_cat_layout *layout);
 void sk_cat_layout_unref(struct sk_cat_layout *layout);

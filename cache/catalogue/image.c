@@ -8,6 +8,10 @@
 #include "base/util.h"
 #include "catalogue/private.h"
 
+/* A rank that comes back is asked about so many of its job's snapshots: it
+ * restores the newest, or one that failed a few times is behind it. */
+#define KNOWN_LAST 8u
+
 /* ---- layouts ---- */
 
 /* Sketches have no headers. */
@@ -78,6 +82,49 @@ struct sk_cat_layout *sk_cat_layout_take(struct sk_catalogue *cat,
 	sk_cat_layout_mark(known);
 	cat->layout_bytes += sk_layout_memory(layout);
 	return known;
+}
+
+static struct sk_layout *if_known(const struct sk_cat_layout *layout,
+				  const struct sk_digest *digest)
+{
+	return layout && layout->layout->header &&
+	       sk_digest_equal(&layout->layout->digest, digest) ?
+		       layout->layout : NULL;
+}
+
+static struct sk_layout *registered(const struct sk_cat_job *job,
+				    int32_t rank, enum sk_image_kind kind,
+				    const struct sk_digest *digest)
+{
+	const struct sk_cat_state *state;
+	const struct sk_cat_run *run;
+	struct sk_layout *l;
+
+	sk_link_each(run, &job->runs, link) {
+		state = sk_cat_state_find(run, rank);
+		l = state ? if_known(state->layouts[kind], digest) : NULL;
+		if (l)
+			return l;
+	}
+	return NULL;
+}
+
+struct sk_layout *sk_cat_layout_known(const struct sk_cat_job *job,
+				      int32_t rank, enum sk_image_kind kind,
+				      const struct sk_digest *digest)
+{
+	struct sk_layout *l = registered(job, rank, kind, digest);
+	const struct sk_cat_snapshot *s;
+	const struct sk_cat_image *image;
+	unsigned left = KNOWN_LAST;
+
+	sk_link_each(s, &job->snapshots, link) {
+		if (l || !left--)
+			return l;
+		image = sk_cat_image_find(s, rank, kind);
+		l = image ? if_known(image->layout, digest) : NULL;
+	}
+	return l;
 }
 
 struct sk_cat_layout *sk_cat_layout_ref(struct sk_cat_layout *layout)

@@ -136,14 +136,15 @@ static int not_its(const struct sk_layout *l, struct sk_err *err)
 int sk_layout_check(const struct sk_layout *l, const void *header,
 		    struct sk_stamp *stamp, struct sk_err *err)
 {
-	_cleanup_free_ char *own = malloc(l->header_bytes);
+	_cleanup_free_ char *own = NULL;
 	int r;
 
+	if (!memcmp(header, l->header, l->header_bytes))
+		return 0;	/* the template itself */
+	own = malloc(l->header_bytes);
 	if (!own)
 		return sk_err_set(err, -ENOMEM, "out of memory for a header");
 	memcpy(own, header, l->header_bytes);
-	if (!memcmp(own, l->header, l->header_bytes))
-		return 0;	/* the template itself */
 	r = check_sum(l, l->priv, own, err);
 	if (r < 0)
 		return r;

@@ -112,7 +112,9 @@ struct sk_wire_hello_reply {
 
 /*
  * Registers one rank's state: fd 0 is a memfd with the template headers of
- * the primary image and, behind it, of the replica image (0 bytes: none).
+ * the primary image and, behind it, of the replica image (0 bytes: none). With
+ * SK_REGISTER_KNOWN there is none, but the digests of those layouts; -ENODATA:
+ * the agent has not both of that rank of that job, and wants the headers.
  * state 0: a new one; else the state of this connection whose layout changes
  * (its old images stay, its slots are made anew).
  * Deferred in so far as parsing a large layout may take a moment.
@@ -126,6 +128,8 @@ struct sk_wire_hello_reply {
 /* What is newer of the runs before was found incomplete, with what all agents
  * of the job had. */
 #define SK_REGISTER_NEWEST (1u << 3)
+/* It says by their digests what it describes. */
+#define SK_REGISTER_KNOWN (1u << 4)
 /* struct sk_retention. */
 struct sk_wire_retention {
 	uint32_t keep_last;
@@ -151,6 +155,7 @@ struct sk_wire_register {
 	uint32_t flags;
 	struct sk_wire_retention retention;	/* with SK_REGISTER_RETAIN */
 	struct sk_wire_begun begun;	/* with SK_REGISTER_BEGUN */
+	struct sk_digest known[2];	/* with SK_REGISTER_KNOWN, by kind */
 };
 struct sk_wire_register_reply {
 	uint64_t state;

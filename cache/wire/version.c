@@ -18,6 +18,9 @@ const struct sk_wire_change sk_wire_changes[] = {
 	{ .since = 6, .type = SK_MSG_REGISTER, .name = "flags",
 	  .bits = SK_REGISTER_BEGUN | SK_REGISTER_NEWEST,
 	  .offset = offsetof(struct sk_msg, body.reg.flags) },
+	{ .since = 6, .type = SK_MSG_REGISTER, .name = "flags",
+	  .needed = true, .bits = SK_REGISTER_KNOWN,
+	  .offset = offsetof(struct sk_msg, body.reg.flags) },
 	/* Nobody reads the device slot of one who could not be told. */
 	{ .since = 6, .type = SK_MSG_SLOT, .name = "no_device", .reply = true,
 	  .bits = UINT32_MAX,

@@ -14,19 +14,8 @@
 #include "state/warm.h"
 #include "state/work.h"
 
-/* The descriptor that tells the agent what is described. */
-static void drop_headers(struct sk_state *state)
-{
-	const struct sk_os *os = state->sk->os;
-
-	if (state->keeps_headers)
-		(void)os->close(os, state->headers);
-	state->keeps_headers = false;
-}
-
 static void forget(struct sk_state *state)
 {
-	drop_headers(state);
 	sk_slots_unmap(state);
 	sk_device_slot_free(state);
 	state->work = sk_work_free(state->work);
@@ -60,16 +49,13 @@ static int make_layouts(struct sk_state *state, struct sk_err *err)
 	return r;
 }
 
-/* Both headers, one behind the other. They are kept until slots are asked for:
- * a restore registers twice. */
-static int put_headers(struct sk_state *state, struct sk_err *err)
+/* Both headers, one behind the other. */
+static int headers(const struct sk_state *state, int *ret, struct sk_err *err)
 {
 	struct iovec parts[2] = { 0 };
 	int fd, n = 0;
 
 	assert(state->layouts[0]);
-	if (state->keeps_headers)
-		return 0;
 	for (int k = 0; k < 2; k++)
 		if (state->layouts[k])
 			parts[n++] = (struct iovec){
@@ -78,8 +64,7 @@ static int put_headers(struct sk_state *state, struct sk_err *err)
 	fd = sk_memfd_with(state->sk->os, "shardkeep:layout", parts, n);
 	if (fd < 0)
 		return sk_err_errno(err, fd, "cannot hand over a layout");
-	state->headers = fd;
-	state->keeps_headers = true;
+	*ret = fd;
 	return 0;
 }
 
@@ -133,21 +118,62 @@ static void fill_request(struct sk_state *state, bool slots,
 		}
 }
 
+/* By what the agent has of the rank, as a rule: who came back describes what
+ * it had saved, and whoever restored registers twice. */
+static int say_known(struct sk_state *state, struct sk_msg *msg,
+		     uint64_t until_ns, struct sk_err *err)
+{
+	struct sk_wire_register *q = &msg->body.reg;
+
+	q->flags |= SK_REGISTER_KNOWN;
+	for (int k = 0; k < 2; k++)
+		if (state->layouts[k])
+			q->known[k] = state->layouts[k]->digest;
+	return sk_conn_call(&state->sk->conn, msg, NULL, 0, NULL, NULL,
+			    until_ns, err);
+}
+
+static int say_all(struct sk_state *state, struct sk_msg *msg,
+		   uint64_t until_ns, struct sk_err *err)
+{
+	const struct sk_os *os = state->sk->os;
+	int fd, r = headers(state, &fd, err);
+
+	if (r < 0)
+		return r;
+	r = sk_conn_call(&state->sk->conn, msg, &fd, 1, NULL, NULL, until_ns,
+			 err);
+	(void)os->close(os, fd);
+	return r;
+}
+
+/* An agent that has not got it asks for all of it, and so has an older one. */
+static int say(struct sk_state *state, bool slots, uint64_t until_ns,
+	       struct sk_msg *msg, struct sk_err *err)
+{
+	int r;
+
+	*msg = (struct sk_msg){ .type = SK_MSG_REGISTER };
+	fill_request(state, slots, &msg->body.reg);
+	r = say_known(state, msg, until_ns, err);
+	if (r != -ENODATA && r != -EOPNOTSUPP)
+		return r;
+	*msg = (struct sk_msg){ .type = SK_MSG_REGISTER };
+	fill_request(state, slots, &msg->body.reg);
+	return say_all(state, msg, until_ns, err);
+}
+
 /* *ret_slots: how many to map. */
 static int ask_register(struct sk_state *state, bool slots, uint64_t until_ns,
 			uint32_t *ret_slots, struct sk_err *err)
 {
-	struct sk_msg msg = { .type = SK_MSG_REGISTER };
-	int r = put_headers(state, err);
+	struct sk_msg msg;
+	int r;
 
-	if (r < 0)
-		return r;
-	fill_request(state, slots, &msg.body.reg);
 	/* Lost in between, it is not taken for registered. */
 	(void)sk_conn_is_open(&state->sk->conn, &state->generation,
 			      &state->instance);
-	r = sk_conn_call(&state->sk->conn, &msg, &state->headers, 1, NULL,
-			 NULL, until_ns, err);
+	r = say(state, slots, until_ns, &msg, err);
 	if (r < 0)
 		return r;
 	state->id = msg.body.reg_reply.state;
@@ -197,8 +223,6 @@ static int ask_and_map(struct sk_state *state, bool slots, uint64_t until_ns,
 	uint32_t n;
 	int r = ask_as_known(state, slots, until_ns, &n, err);
 
-	if (slots || r < 0)
-		drop_headers(state);
 	return r >= 0 && slots ? sk_slots_map(state, n, until_ns, err) : r;
 }
 

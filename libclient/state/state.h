@@ -69,8 +69,6 @@ struct sk_state {
 	bool moved;		/* pointers changed: work must be made anew */
 
 	struct sk_layout *layouts[2];	/* by sk_image_kind; replica or NULL */
-	bool keeps_headers;	/* what tells the agent of them */
-	int headers;		/* a memfd, where it is kept */
 	uint64_t id;		/* at the agent; 0: not registered */
 	uint64_t instance;	/* of the agent it is registered with */
 	uint64_t generation;	/* of the connection it is registered on */

@@ -17,7 +17,8 @@ from older import EXCHANGE, needs_exchange
 from shardkeep import Client, State, _core, inspect
 from shardkeep.torch import Checkpointer, _describing, _objects
 from shardkeep.torch import _describe as _describe_module
-from shardkeep.torch._describe import Meshes, describe, locals_of, usual
+from shardkeep.torch._describe import (
+    Meshes, describe, locals_of, parts_of, usual)
 from shardkeep.torch._kept import Kept
 from shardkeep.torch._tensors import LiveTensors
 from torch import nn
@@ -354,6 +355,35 @@ def test_keys_are_asked_once_of_each_kind(agent: str, n: int) -> None:
         how, asked = _asking(())
         held, _ = state.describe(items, how, set(), {}, _no_call)
         assert len(held) == n and len(asked) == n
+
+
+class _Other(torch.Tensor):
+    """Of no type that the library knows."""
+
+
+@needs_exchange
+def test_parts_are_those_that_have_values() -> None:
+    run(1, _parts)
+
+
+def _parts() -> None:
+    items = [t for _, t, _ in _items()] * 20
+    items.insert(7, torch.ones(3).as_subclass(_Other))
+    how = usual(Meshes())
+    assert how is not None
+    for begin, end in ((0, len(items)), (3, 11), (5, 5), (9, 10**9)):
+        found = how.parts(items, begin, end, parts_of)
+        expected = [x for t in items[begin:end] for x in parts_of(t)]
+        assert [id(x) for x in found] == [id(x) for x in expected]
+    for bad in ((-1, 3, parts_of), (0, 9, None), (0, 9, lambda t: 1 / 0)):
+        with pytest.raises((ValueError, TypeError, ZeroDivisionError)):
+            how.parts(items, *bad)
+
+    def shorten(t: Any) -> list[Any]:
+        del items[2:]
+        return [t]
+
+    assert how.parts(items, 7, len(items), shorten)[0] is not None
 
 
 def _in_a_transformation(act: Callable[[], None]) -> None:

@@ -139,6 +139,8 @@ class Usual:
                  dtypes: dict[Any, int],
                  samples: tuple[tuple[Any, int, int, int, int, int], ...]
                  ) -> None: ...
+    def parts(self, tensors: list[Any], begin: int, end: int,
+              others: Callable[[Any], list[Any]]) -> list[Any]: ...
 
 class Watch:
     def __init__(self, places: Sequence[tuple[Any, str]],

@@ -2,7 +2,7 @@
 /*
  * What the files of Usual share: usual.c reads one tensor, usual-memory.c
  * where its bytes lie, usual-place.c the mesh that cuts it, usual-ahead.c asks
- * for the memory of those to come.
+ * for the memory of those to come, usual-parts.c lists what they consist of.
  */
 #ifndef SK_PYTHON_USUAL_PRIVATE_H
 #define SK_PYTHON_USUAL_PRIVATE_H
@@ -96,5 +96,8 @@ int usual_read_memory(struct usual *u, PyObject *t, struct usual_read *ret,
 /* Of a sharded one, by its spec; *@ret is @u's. As above. */
 int usual_read_place(struct usual *u, PyObject *name, PyObject *t,
 		     PyObject *spec, const struct place **ret);
+
+/* The method parts(). */
+PyObject *usual_parts(PyObject *usual, PyObject *args);
 
 #endif

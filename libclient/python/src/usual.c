@@ -260,6 +260,15 @@ static void usual_dealloc(PyObject *object)
 	Py_TYPE(object)->tp_free(object);
 }
 
+static PyMethodDef methods[] = {
+	{ "parts", usual_parts, METH_VARARGS,
+	  "parts(tensors, begin, end, others)\n--\n\n"
+	  "Those of the list's tensors from begin to end, or its end, that "
+	  "have values of their own: plain ones, sharded ones and their own "
+	  "parts; of any other what others(tensor) lists." },
+	{ 0 },
+};
+
 PyTypeObject usual_type = {
 	PyVarObject_HEAD_INIT(NULL, 0)
 	.tp_name = "shardkeep._core.Usual",
@@ -279,4 +288,5 @@ PyTypeObject usual_type = {
 	.tp_traverse = usual_traverse,
 	.tp_clear = usual_clear,
 	.tp_dealloc = usual_dealloc,
+	.tp_methods = methods,
 };

@@ -94,6 +94,12 @@ def locals_of(tensor: Any) -> list[torch.Tensor]:
     return [tensor]
 
 
+def parts_of(tensor: Any) -> list[torch.Tensor]:
+    """What has values of a tensor, and who writes to it writes to."""
+    return locals_of(tensor) + ([tensor] if isinstance(tensor, DTensor) else
+                                [])
+
+
 def _pointer(t: torch.Tensor) -> int:
     return t.data_ptr() if t.numel() else 0
 

@@ -12,21 +12,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
-
 from .. import State
 from . import _device
 from ._aside import Aside
 from ._blobs import Blobs, rows_of
 from ._comm import Comm
 from ._describe import (Description, Meshes, describe, in_memory, is_whole,
-                        locals_of, some_values, usual)
+                        locals_of, parts_of, some_values, usual)
 from ._flat import FlatPart
 from ._tensors import LiveTensors
 from ._versions import wrote_to
 from ._watch import Watch
 
 log = logging.getLogger("shardkeep")
+
+#: Tensors that a processor's own cache has, with what they consist of.
+AT_ONCE = 512
 
 #: A tensor's name, itself, the name of the one that it belongs to.
 Item = tuple[str, Any, str]
@@ -164,8 +165,11 @@ class Describing:
     def wrote(self) -> None:
         """The library has written to what is described."""
         self.aside.give()
-        wrote_to(x for t in self._live for x in (
-            *locals_of(t), *((t,) if isinstance(t, DTensor) else ())))
+        for i in range(0, len(self._live), AT_ONCE):
+            wrote_to(self._usual.parts(self._live, i, i + AT_ONCE, parts_of)
+                     if self._usual else
+                     [x for t in self._live[i:i + AT_ONCE]
+                      for x in parts_of(t)])
 
     def _apart(self, model: dict[str, Any]) -> set[str]:
         """What ranks have values of their own of, under one name: each keeps

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who says by digests what it describes: let in with what it has here, and
+ * with nothing that another rank, job or user has.
+ */
+#include <errno.h>
+#include <grp.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/rig.h"
+
+#define NOBODY 65534
+
+static struct rank_options options(void)
+{
+	/* The second one: it has images of both kinds. */
+	return (struct rank_options){ .job = "known", .rank = 1, .world = 2,
+				      .replicated = true };
+}
+
+/* As @r described itself, with nothing but the digests. */
+static struct sk_msg registration(const struct rank *r)
+{
+	struct sk_msg msg = { .type = SK_MSG_REGISTER };
+	struct sk_wire_register *q = &msg.body.reg;
+
+	q->id = (struct sk_wire_id){ .rank = r->rank, .world = r->world };
+	snprintf(q->id.job, sizeof(q->id.job), "%s", r->job);
+	q->slots = 2;
+	q->flush_every = 1;
+	q->numa_node = -1;
+	q->flags = SK_REGISTER_KNOWN;
+	for (int k = 0; k < 2 && r->layouts[k]; k++) {
+		q->header_bytes[k] = r->layouts[k]->header_bytes;
+		q->image_bytes[k] = r->layouts[k]->image_bytes;
+		q->known[k] = r->layouts[k]->digest;
+	}
+	return msg;
+}
+
+static int say(int sock, const struct rank *r, struct sk_msg *ret)
+{
+	*ret = registration(r);
+	return rig_call(sock, ret, NULL, 0, NULL, NULL);
+}
+
+static double jobs(int sock)
+{
+	return stat_value(sock, "shardkeep_jobs");
+}
+
+/* Nothing is known yet, nor after it was asked for. */
+static void test_nothing(const struct rig *rig, const struct rank *like)
+{
+	struct rank r = *like;
+	int sock = rig_connect(rig);
+	struct sk_msg msg;
+	double before = jobs(sock);
+
+	strcpy(r.job, "nothing");
+	CHECK_STATUS(say(sock, &r, &msg), -ENODATA, &msg);
+	CHECK(strstr(rig_why(&msg), "nothing"), "%s", rig_why(&msg));
+	CHECK(jobs(sock) == before, "%g jobs, before %g", jobs(sock), before);
+	close(sock);
+}
+
+static void refused(const struct rig *rig, struct sk_msg msg, const int *fd,
+		    int status)
+{
+	int sock = rig_connect(rig);
+
+	CHECK_STATUS(rig_call(sock, &msg, fd, !!fd, NULL, NULL), status, &msg);
+	close(sock);
+}
+
+/* What is not that rank's own, and what is told wrong of it. */
+static void test_refused(const struct rig *rig, const struct rank *r)
+{
+	int fd = memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct sk_msg msg = registration(r);
+
+	CHECK(fd >= 0 && r->layouts[1], "memfd, or one image");
+	refused(rig, msg, &fd, -EINVAL);
+	close(fd);
+	msg.body.reg.image_bytes[0] += 4096;
+	refused(rig, msg, NULL, -EINVAL);
+	msg = registration(r);
+	msg.body.reg.id.rank = !r->rank;
+	refused(rig, msg, NULL, -ENODATA);
+	msg = registration(r);
+	msg.body.reg.known[1] = msg.body.reg.known[0];
+	refused(rig, msg, NULL, -ENODATA);
+	msg = registration(r);
+	msg.body.reg.id.world = r->world + 1;
+	refused(rig, msg, NULL, -EINVAL);
+	msg = registration(r);
+	msg.body.reg.known[0].bytes[3] ^= 1;
+	refused(rig, msg, NULL, -ENODATA);
+	msg.body.reg.header_bytes[0] = 0;
+	refused(rig, msg, NULL, -EINVAL);
+}
+
+/* A job of that name with those very tensors is another one. */
+static void test_other_user(const struct rig *rig, const struct rank *r)
+{
+	struct sk_msg msg;
+	int status;
+	pid_t pid;
+
+	if (geteuid() != 0)
+		return;
+	pid = fork();
+	CHECK(pid >= 0, "fork");
+	if (!pid) {
+		CHECK(setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 &&
+		      setuid(NOBODY) == 0, "setuid");
+		CHECK_STATUS(say(rig_connect(rig), r, &msg), -ENODATA, &msg);
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0, "status %#x",
+	      status);
+}
+
+/* By itself on its connection, which keeps its place; then by the next life
+ * of the rank, with what the last one registered or saved. */
+static void test_again(const struct rig *rig)
+{
+	struct rank_options o = options();
+	struct rank r;
+	struct sk_msg msg;
+	int sock;
+
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	test_nothing(rig, &r);
+	test_refused(rig, &r);
+	test_other_user(rig, &r);
+	msg = registration(&r);
+	msg.body.reg.state = r.state;
+	CHECK_STATUS(rig_call(r.sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+	CHECK(msg.body.reg_reply.state == r.state &&
+	      msg.body.reg_reply.run == r.run, "another place");
+	rank_close(&r);
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	msg = registration(&r);
+	rank_close(&r);
+	sock = rig_connect(rig);
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+	CHECK(msg.body.reg_reply.slots == 2, "%u slots",
+	      msg.body.reg_reply.slots);
+	close(sock);
+}
+
+/* What the disk alone has: read before, or handed over. */
+static void test_from_disk(struct rig *rig)
+{
+	struct rank_options o = options();
+	struct rank r[2];
+	struct sk_msg msg;
+	int sock, status;
+
+	o.job = "stored";
+	for (o.rank = 0; o.rank < 2; o.rank++)
+		CHECK_STATUS(rank_open(&r[o.rank], rig, &o), 0,
+			     &r[o.rank].msg);
+	rank_snapshot(&r[0], 1);
+	rank_snapshot(&r[1], 1);
+	CHECK_STATUS(rank_wait(&r[0], 1, 3, WAIT_MS), 0, &r[0].msg);
+	CHECK(rig_stop(rig) == 0, "exit status");
+	rig_start(rig, "--memory", "256M", "--log-level", "error", "--store",
+		  rig->store, NULL);
+	sock = rig_connect(rig);
+	free(list_snapshots(sock, "stored", &(size_t){ 0 }));
+	status = say(sock, &r[0], &msg);
+	CHECK(status == 0 || status == -ENODATA, "%s", rig_why(&msg));
+	close(sock);
+	for (int i = 0; i < 2; i++)
+		rank_close(&r[i]);
+	o.rank = 0;
+	CHECK_STATUS(rank_open(&r[0], rig, &o), 0, &r[0].msg);
+	rank_snapshot(&r[0], 2);
+	rank_close(&r[0]);
+}
+
+int main(int argc, char **argv)
+{
+	struct rig rig;
+
+	rig_init(&rig, argc > 1 ? argv[1] : NULL);
+	rig_start(&rig, "--memory", "256M", "--log-level", "error", "--store",
+		  rig.store, NULL);
+	test_again(&rig);
+	test_from_disk(&rig);
+	CHECK(rig_stop(&rig) == 0, "exit status");
+	rig_remove(&rig);
+	return 0;
+}
