@@ -119,6 +119,18 @@ static int by_reader(const void *a, const void *b)
 	return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
+/* Whether each element is one rank's alone, now as when it was saved: nobody
+ * reads what another one does. */
+static bool is_each_ones_own(const struct sk_spec *saved,
+			     const struct sk_spec *now)
+{
+	for (int m = 0; saved->mesh && m < sk_mesh_ndim(saved->mesh); m++)
+		if (saved->placements[m].kind == SK_PLACEMENT_REPLICATE &&
+		    sk_mesh_dim(saved->mesh, m) > 1)
+			return false;
+	return saved->mesh && sk_spec_same_layout(saved, now);
+}
+
 /* Fills in who reads the entry of a piece; nobody known: this rank alone. */
 static int collect_readers(struct sk_restoring *rs,
 			   const struct sk_restore_piece *piece,
@@ -134,7 +146,8 @@ static int collect_readers(struct sk_restoring *rs,
 	readers->key = sk_restore_key_of(rs, piece->local);
 	if (rs->alone || rs->state->job.world == 1 || item->explicit_boxes ||
 	    item->kind == SK_ITEM_BLOB_LOCAL || !readers->key ||
-	    readers->key->is_explicit)
+	    readers->key->is_explicit ||
+	    is_each_ones_own(&readers->key->item->spec, &item->spec))
 		return 0;
 	r = sk_plan_box(&readers->key->item->spec, rs->world,
 			&piece->entry->box, on_source, readers);
