@@ -200,7 +200,7 @@ struct agent {
 	uint64_t store_files;		/* that can still be made there */
 	uint64_t flush_needs;		/* bytes that found no room there */
 	uint64_t flush_files;		/* files; 0: none found no room */
-	uint64_t flush_turns;		/* flushes that were begun */
+	uint64_t flush_turns;		/* flushes that were begun, and 1 */
 	bool store_failed;		/* the last flush, by the store's fault */
 	bool store_short;		/* it was seen to have less than that */
 	uint64_t memory_asked;		/* bytes that the budget had not */

@@ -293,6 +293,7 @@ static void init(struct agent *a, const struct sk_os *os,
 		.loop = { .os = os, .epoll = -1 },
 		.keeper = KEEPER_NULL, .table = TABLE_NULL,
 		.dispatch = call_dispatch,
+		.flush_turns = 1,
 	};
 	sk_cat_init(&a->cat);
 	reload_apply(a, o);

@@ -27,9 +27,16 @@ struct candidate {
 	uint64_t user_turn;		/* of its user's last flush */
 };
 
+/* Where it stands among its user's: behind all that waited when it came. */
+static uint64_t place_of(const struct sk_cat_job *job)
+{
+	return job->flush_turn ? job->flush_turn : job->flush_came;
+}
+
 /* Users take turns, and so do the jobs of each: who writes much keeps nobody
- * waiting for longer than one snapshot of each takes. Of a job the oldest
- * comes first, so that slots become free. */
+ * waiting for longer than one snapshot of each takes, and nor do jobs that come
+ * one after the other. Of a job the oldest comes first, so that slots become
+ * free. */
 static bool has_turn_before(const struct candidate *c,
 			    const struct candidate *than)
 {
@@ -37,6 +44,9 @@ static bool has_turn_before(const struct candidate *c,
 
 	if (c->user_turn != than->user_turn)
 		return c->user_turn < than->user_turn;
+	if (place_of(job) != place_of(other))
+		return place_of(job) < place_of(other);
+	/* One has just been served, and the other came meanwhile. */
 	if (job->flush_turn != other->flush_turn)
 		return job->flush_turn < other->flush_turn;
 	return is_newer(than->s, c->s);
@@ -98,6 +108,8 @@ struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns)
 		/* Most often of the same user as the last one. */
 		if (!c.s || c.s->job->uid != job->uid)
 			c.user_turn = turn_of_user(a, job->uid);
+		if (!job->flush_came)
+			job->flush_came = a->flush_turns;
 		c.s = s;
 		if (goes_before(a, &c, &best))
 			best = c;

@@ -242,7 +242,9 @@ struct sk_cat_job {
 					 * first step; the agent's clock */
 	uint64_t flush_took_ns;		/* the last one */
 	uint64_t flush_turn;		/* the agent's count of flushes, when
-					 * its last one began */
+					 * its last one began; 0: none did */
+	uint64_t flush_came;		/* the same, when it had one to wait
+					 * for first */
 	bool flush_due;			/* the newest one, when it is known */
 	struct sk_cat_begun begun;	/* by the newest run that says so */
 	void *owner;			/* the agent's: what it knows of disk */

@@ -112,6 +112,37 @@ static void test_jobs(void)
 	end(&w);
 }
 
+/* Who waits is not passed by job after job that comes meanwhile. */
+static void test_newcomers(void)
+{
+	static const char *const jobs[] = { "first", "second", "third" };
+	struct rank waits, r[3];
+	struct whole w;
+
+	begin(&w);
+	join(&w, &waits, "waits");
+	stop_next(&w);
+	take(&w, &waits, 1);
+	await_flush();
+	check_flushing(waits.sock, "waits", 1);
+	take(&w, &waits, 2);
+	for (int i = 0; i < 3; i++) {
+		join(&w, &r[i], jobs[i]);
+		take(&w, &r[i], 1);
+		next(&w);
+		if (i == 1)
+			check_flushing(waits.sock, "waits", 2);
+		else
+			check_flushing(r[i / 2].sock, jobs[i / 2], 1);
+	}
+	next(&w);
+	check_flushing(r[2].sock, "third", 1);
+	for (int i = 0; i < 3; i++)
+		rank_close(&r[i]);
+	rank_close(&waits);
+	end(&w);
+}
+
 /* Another user's rank takes its first snapshot, and says so. */
 static void be_other(struct whole *w, int ready, int go)
 {
@@ -175,6 +206,7 @@ static void test_users(void)
 int main(void)
 {
 	test_jobs();
+	test_newcomers();
 	if (geteuid() == 0)	/* who may be somebody else */
 		test_users();
 	return 0;
