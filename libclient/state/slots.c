@@ -2,7 +2,7 @@
 #include "state/slots.h"
 
 #include <assert.h>
-
+#include <errno.h>
 #include <sys/mman.h>
 
 #include "base/util.h"
@@ -10,9 +10,11 @@
 #include "memory/slot.h"
 #include "state/warm.h"
 
-/* From this size on it matters how long it takes to protect a slot; and how
- * long that is of small pages, of a GiB. */
+/* From this size on it matters how long it takes to protect a slot: more than
+ * that of small pages, of a GiB, which is enough to tell. No more at once than
+ * a piece: all else here that maps memory waits for that. */
 #define LARGE ((uint64_t)256 << 20)
+#define ENOUGH ((uint64_t)1 << 30)
 #define SLOW_NS_PER_GIB UINT64_C(20000000)
 /* Until it is tried once more: small pages may have become huge ones. */
 #define SLOW_FOR_NS UINT64_C(600000000000)
@@ -105,37 +107,87 @@ int sk_slots_map(struct sk_state *state, uint32_t n, uint64_t until_ns,
 
 /* ---- sealed ones ---- */
 
-static int set_access(struct sk_state *state, uint32_t slot, int prot)
+static uint64_t mapped_bytes(const struct sk_state *state, uint32_t slot,
+			     int kind)
+{
+	return state->slots[slot].map[kind] ?
+	       sk_round_up(image_bytes(state, kind), SK_PAGE) : 0;
+}
+
+/* A piece from there on; its bytes, or an error. */
+static int64_t set_piece(struct sk_state *state, uint32_t slot, int kind,
+			 uint64_t from, int prot)
 {
 	const struct sk_os *os = state->sk->os;
-	int r = 0;
+	uint64_t left = mapped_bytes(state, slot, kind) - from;
+	uint64_t bytes = left < LARGE ? left : LARGE;
+	char *at = (char *)state->slots[slot].map[kind] + from;
+	int r = os->mprotect(os, at, bytes, prot);
 
-	for (int k = 0; k < 2 && r >= 0; k++)
-		if (state->slots[slot].map[k])
-			r = os->mprotect(os, state->slots[slot].map[k],
-					 sk_round_up(image_bytes(state, k),
-						     SK_PAGE), prot);
-	return r;
+	/* Refused where it would cut a huge page: then it is the whole one. */
+	if (r == -EINVAL)
+		r = os->mprotect(os, at, sk_round_up(bytes, SK_HUGE_PAGE),
+				 prot);
+	return r < 0 ? r : (int64_t)bytes;
+}
+
+static bool is_slow(const struct sk_state *state, uint64_t began,
+		    uint64_t bytes)
+{
+	const struct sk_os *os = state->sk->os;
+
+	return bytes >= LARGE && os->now_ns(os) - began >=
+	       (bytes >> 20) * SLOW_NS_PER_GIB / 1024;
+}
+
+/* False: it takes long, and is broken off. What fails is left as it is. */
+static bool protect(struct sk_state *state, uint32_t slot, uint64_t began)
+{
+	uint64_t done = 0;
+
+	for (int k = 0; k < 2; k++)
+		for (uint64_t at = 0; at < mapped_bytes(state, slot, k);) {
+			int64_t n = set_piece(state, slot, k, at, PROT_READ);
+
+			if (n < 0)
+				return true;
+			at += (uint64_t)n;
+			done += (uint64_t)n;
+			if (done >= ENOUGH && is_slow(state, began, done))
+				return false;
+		}
+	return !is_slow(state, began, done);
 }
 
 void sk_slot_protect(struct sk_state *state, uint32_t slot)
 {
 	const struct sk_os *os = state->sk->os;
-	uint64_t bytes = image_bytes(state, 0) + image_bytes(state, 1);
 	uint64_t began = os->now_ns(os);
 
 	assert(slot < state->n_slots && !state->slots[slot].read_only);
 	if (began < __atomic_load_n(&state->protect_ns, __ATOMIC_RELAXED))
 		return;
-	/* Where it fails in the middle, it is undone when it is filled. */
-	(void)set_access(state, slot, PROT_READ);
 	state->slots[slot].read_only = true;
-	if (bytes < LARGE || os->now_ns(os) - began <
-	    (bytes >> 20) * SLOW_NS_PER_GIB / 1024)
+	if (protect(state, slot, began))
 		return;
 	__atomic_store_n(&state->protect_ns, began + SLOW_FOR_NS,
 			 __ATOMIC_RELAXED);
 	(void)sk_slot_unprotect(state, slot, NULL);
+}
+
+static int unprotect(struct sk_state *state, uint32_t slot)
+{
+	int64_t n;
+
+	for (int k = 0; k < 2; k++)
+		for (uint64_t at = 0; at < mapped_bytes(state, slot, k);
+		     at += (uint64_t)n) {
+			n = set_piece(state, slot, k, at,
+				      PROT_READ | PROT_WRITE);
+			if (n < 0)
+				return (int)n;
+		}
+	return 0;
 }
 
 int sk_slot_unprotect(struct sk_state *state, uint32_t slot,
@@ -146,7 +198,7 @@ int sk_slot_unprotect(struct sk_state *state, uint32_t slot,
 	assert(slot < state->n_slots);
 	if (!state->slots[slot].read_only)
 		return 0;
-	r = set_access(state, slot, PROT_READ | PROT_WRITE);
+	r = unprotect(state, slot);
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot write to slot %u of rank "
 				    "%d again", slot, state->job.rank);

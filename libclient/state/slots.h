@@ -17,9 +17,9 @@ void sk_slots_unmap(struct sk_state *state);
  * A slot that is about to be sealed is only read in this process: a stray
  * pointer faults where it is, instead of spoiling the snapshot. Of huge pages
  * that costs nothing; large slots of small ones, where it would cost a part of
- * the copy, are left as they are for ten minutes. By the thread that has the
- * slot in hand, before the agent is asked to seal: after that the slot may be
- * another's.
+ * the copy, are left as they are for ten minutes; a GiB of them tells, and no
+ * more than 256 MiB is changed at once. By the thread that has the slot in
+ * hand, before the agent is asked to seal: after that the slot may be another's.
  */
 void sk_slot_protect(struct sk_state *state, uint32_t slot);
 /** Before it is filled again. Errors: those of mprotect(2), with a

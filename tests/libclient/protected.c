@@ -7,11 +7,14 @@
 #include "libclient/restore/common.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "conn/client.h"
+#include "state/slots.h"
+#include "state/state.h"
 
 #define BYTES 100000
 
@@ -179,10 +182,83 @@ static void again_when_fast(struct rank *rank)
 	sk_close(sk);
 }
 
+/* ---- a piece at a time ---- */
+
+#define HUGE ((uint64_t)2 << 20)
+#define GIB ((uint64_t)1 << 30)
+#define MAP ((uintptr_t)1 << 40)	/* where nothing is */
+
+/* A system with one mapping, of which it knows what can be written to. */
+struct mapping {
+	struct sk_os os;
+	uint64_t now, ns_per_gib, page;
+	uint64_t most, tried;		/* bytes, at once and read-only */
+	uint64_t read_only;		/* from its start on */
+};
+
+static uint64_t mapping_now(const struct sk_os *os)
+{
+	return ((struct mapping *)os->ctx)->now;
+}
+
+static int mapping_protect(const struct sk_os *os, void *at, size_t bytes,
+			   int prot)
+{
+	struct mapping *m = os->ctx;
+	uint64_t from = (uintptr_t)at - MAP;
+
+	if (from % m->page || bytes % m->page)
+		return -EINVAL;
+	m->most = bytes > m->most ? bytes : m->most;
+	if (prot == PROT_READ) {
+		CHECK(from == m->read_only);
+		m->read_only += bytes;
+		m->tried += bytes;
+	} else if (from < m->read_only && from + bytes >= m->read_only) {
+		m->read_only = 0;
+	}
+	m->now += m->ns_per_gib * (bytes >> 20) / 1024;
+	return 0;
+}
+
+static struct mapping protect_mapping(uint64_t bytes, uint64_t page,
+				      uint64_t ns_per_gib)
+{
+	struct mapping m = { .now = 1, .ns_per_gib = ns_per_gib, .page = page,
+			     .os = { .now_ns = mapping_now,
+				     .mprotect = mapping_protect } };
+	struct sk_layout layout = { .image_bytes = bytes };
+	struct sk_slot_map slot = { .map = { (void *)MAP } };
+	struct sk sk = { .os = &m.os };
+	struct sk_state state = { .sk = &sk, .layouts = { &layout },
+				  .slots = &slot, .n_slots = 1 };
+
+	m.os.ctx = &m;
+	sk_slot_protect(&state, 0);
+	CHECK(slot.read_only == (m.read_only > 0));
+	CHECK((state.protect_ns > 0) == !m.read_only);
+	return m;
+}
+
+static void in_pieces(void)
+{
+	struct mapping m = protect_mapping(40 * GIB + 4096, 4096, 1000);
+
+	CHECK(m.read_only == 40 * GIB + 4096);
+	CHECK(m.most <= 256 << 20, "%" PRIu64 " at once", m.most);
+	/* Small pages: it is soon known, and undone. */
+	m = protect_mapping(40 * GIB + 4096, 4096, 22000000);
+	CHECK(!m.read_only && m.tried <= GIB, "%" PRIu64 " bytes", m.tried);
+	/* Pages that were set aside are changed as a whole. */
+	m = protect_mapping(3 * HUGE - 4096, HUGE, 1000);
+	CHECK(m.read_only == 3 * HUGE, "%" PRIu64 " bytes", m.read_only);
+}
+
 int main(int argc, char **argv)
 {
 	struct scene scene;
 
+	in_pieces();
 	scene_open(&scene, argc, argv);
 	scene_ranks(&scene, "protected", 1, given_when_protected, NULL);
 	scene_ranks(&scene, "slow", 1, again_when_fast, NULL);
