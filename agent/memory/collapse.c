@@ -25,9 +25,15 @@ struct collapsing {
 #define NICE 10
 #define REST 3u				/* times what a piece took */
 
+/* Of pages that are set aside there may have been enough for one alone. */
+static bool may_be_small(const struct sk_slot *slot)
+{
+	return !slot->huge && slot->bytes >= SK_HUGE_PAGE;
+}
+
 void collapse_add(struct memory *m)
 {
-	if (m->slots[0].huge || m->bytes < SK_HUGE_PAGE)
+	if (!may_be_small(&m->slots[0]) && !may_be_small(&m->slots[1]))
 		return;
 	sk_link_insert(&m->agent->to_collapse, &m->link);
 	m->agent->collapsing->none_until_ns = 0;

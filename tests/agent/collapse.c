@@ -72,6 +72,35 @@ static int pretend(const struct sk_os *os, void *at, size_t bytes, int advice)
 	       __atomic_load_n(&kernel->answer, __ATOMIC_RELAXED);
 }
 
+/* Of the huge pages that somebody has set aside there are as many as the first
+ * image takes, and those are but said to be. */
+static int open_number(const struct sk_os *os, int dir, const char *path,
+		       int flags, unsigned mode)
+{
+	static unsigned looks;
+	const char *text = "0";
+	int fd;
+
+	(void)os;
+	if (!strstr(path, "_hugepages"))
+		return sk_os_linux()->openat(sk_os_linux(), dir, path, flags,
+					     mode);
+	if (strstr(path, "free_hugepages") && !looks++)
+		text = "5";
+	fd = memfd_create("number", MFD_CLOEXEC);
+	CHECK(fd >= 0 && write(fd, text, 1) == 1, "number");
+	return fd;
+}
+
+static int create_small(const struct sk_os *os, const char *name,
+			unsigned flags)
+{
+	(void)os;
+	if (flags & MFD_HUGETLB)
+		flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+	return sk_os_linux()->memfd_create(sk_os_linux(), name, flags);
+}
+
 static unsigned asked(void)
 {
 	return __atomic_load_n(&kernel->asked, __ATOMIC_RELAXED);
@@ -237,6 +266,29 @@ static void test_gone(void)
 	end(&w, &r);
 }
 
+/* One image found room among the huge pages that are set aside, and the other
+ * three did not. */
+static void test_other_image(void)
+{
+	struct rank_options o = { .job = JOB, .rank = 1, .world = 2,
+				  .rows = 2048, .replicated = true,
+				  .wide = 2097152 };
+	struct whole w;
+	struct rank r;
+
+	*kernel = (struct kernel){ .refused = 3 };
+	whole_init(&w);
+	w.fault->os.madvise = pretend;
+	w.fault->os.openat = open_number;
+	w.fault->os.memfd_create = create_small;
+	whole_start(&w);
+	CHECK(w.serves, "it did not start: %s", whole_log(&w));
+	CHECK_STATUS(rank_open(&r, &w.rig, &o), 0, &r.msg);
+	AWAIT(asked() == 6, "%u times: %s", asked(), whole_log(&w));
+	AWAIT(!is_degraded(r.sock, "small-pages"), "%s", whole_log(&w));
+	end(&w, &r);
+}
+
 int main(void)
 {
 	kernel = mmap(NULL, sizeof(*kernel), PROT_READ | PROT_WRITE,
@@ -249,5 +301,6 @@ int main(void)
 	test_seldom();
 	test_used();
 	test_gone();
+	test_other_image();
 	return 0;
 }

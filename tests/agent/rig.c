@@ -175,7 +175,7 @@ static struct sk_item *make_items(const struct rank_options *o,
 			    .shape = { rows * o->world, COLUMNS },
 			    .placements = { SK_SHARD(0) } } },
 		{ .spec = { .name = "r", .dtype = SK_F32, .ndim = 1,
-			    .shape = { COLUMNS } } },
+			    .shape = { o->wide ? o->wide : COLUMNS } } },
 	};
 	uint32_t n = o->replicated ? 2 : 1;
 	struct sk_item *items = calloc(n + o->more, sizeof(*items));

@@ -80,6 +80,7 @@ struct rank_options {
 	uint32_t keep_last;	/* 0: it says nothing */
 	int64_t rows;		/* of "w" per rank; 0: 16 of 4 KiB each */
 	bool replicated;
+	int64_t wide;		/* elements of "r", then; 0: 1024 */
 	unsigned more;		/* tensors of one element beside it */
 	unsigned salt;		/* stands in their names */
 	const struct rank *of;	/* not NULL: it has restored a step of that
