@@ -252,6 +252,8 @@ typedef struct sk_cu_memcpy3d_st {
 	  size_t n_attributes, sk_cu_stream stream))			\
 	X(cuDeviceGetUuid, cuDeviceGetUuid_v2, 11040, OPTIONAL,		\
 	  (sk_cu_uuid *uuid, sk_cu_device device))			\
+	X(cuMemGetInfo, cuMemGetInfo_v2, 3020, OPTIONAL,		\
+	  (size_t *left, size_t *all))					\
 	X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity,	\
 	  10020, OPTIONAL, (size_t *bytes,				\
 	  const sk_cu_allocation *what, sk_cu_enum which))		\

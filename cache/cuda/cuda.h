@@ -75,6 +75,9 @@ void sk_cuda_leave(const struct sk_cuda_scope *scope);
 /** @bytes of memory of the device, at an address of its. -ENOMEM; -EIO. */
 int sk_cuda_alloc(const struct sk_cuda_device *device, uint64_t bytes,
 		  uint64_t *ret_ptr, struct sk_err *err);
+/** Bytes of the device that nobody has just now; UINT64_MAX: the driver does
+ * not tell. Waits for nothing. */
+uint64_t sk_cuda_left(const struct sk_cuda_device *device);
 /** Waits for all that the device does; 0 is fine. */
 void sk_cuda_release(const struct sk_cuda_device *device, uint64_t ptr);
 

@@ -116,6 +116,20 @@ int sk_cuda_alloc(const struct sk_cuda_device *device, uint64_t bytes,
 	return 0;
 }
 
+uint64_t sk_cuda_left(const struct sk_cuda_device *device)
+{
+	const struct sk_cuda_driver *driver = device->driver;
+	sk_cu_result result;
+	struct sk_cuda_scope scope;
+	size_t left = 0, all;
+
+	if (!driver->cuMemGetInfo || sk_cuda_enter(device, &scope, NULL) < 0)
+		return UINT64_MAX;
+	result = driver->cuMemGetInfo(&left, &all);
+	sk_cuda_leave(&scope);
+	return result == SK_CU_SUCCESS ? left : UINT64_MAX;
+}
+
 void sk_cuda_release(const struct sk_cuda_device *device, uint64_t ptr)
 {
 	struct sk_cuda_scope scope;

@@ -9,6 +9,9 @@
 #include "state/state.h"
 #include "state/work.h"
 
+/* What one takes of a device is not told; some hundred MiB. */
+#define CONTEXT ((uint64_t)512 << 20)
+
 void sk_device_slot_free(struct sk_state *state)
 {
 	struct sk_device_slot *d = &state->device_slot;
@@ -153,6 +156,20 @@ static bool is_final(int r)
 	return r == -E2BIG || r == -ENODEV || r == -EUSERS || r == -EINVAL;
 }
 
+/* A worker's context takes memory of the device that the trainer may want just
+ * then, so none is begun for nothing each time. The first may find one that the
+ * agent has still. */
+static int check_room(const struct sk_state *state)
+{
+	const struct sk_device_slot *d = &state->device_slot;
+	uint32_t last = d->n_extents - 1;
+	uint64_t bytes = sk_extent_next(&d->extents[last], d->at[last]);
+
+	return d->again.refusals &&
+	       sk_cuda_left(state->gpus.v[d->gpu].device) < bytes + CONTEXT ?
+	       -ENOMEM : 0;
+}
+
 static void refused(struct sk_state *state, int r)
 {
 	struct sk_device_slot *d = &state->device_slot;
@@ -183,6 +200,8 @@ void sk_device_slot_ask(struct sk_state *state, const struct sk_work *work,
 	r = sk_cuda_uuid(state->gpus.v[d->gpu].device, &uuid, NULL);
 	if (r >= 0)
 		r = find_extents(d, work);
+	if (r >= 0)
+		r = check_room(state);
 	if (r >= 0)
 		r = ask(state, &uuid, id, generation);
 	if (r < 0)

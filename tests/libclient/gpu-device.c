@@ -451,6 +451,56 @@ static void room_later(struct rank *rank)
 	CHECK(!d->again.refusals);
 }
 
+static void take_again(struct gpu_rank *g, int64_t step)
+{
+	struct sk_device_slot *d = &g->rank->state->device_slot;
+
+	d->again.at_ns = d->again.at_ns > 1 ? 1 : d->again.at_ns;
+	gpu_fill(g, step);
+	gpu_complete(g, step);
+}
+
+/* The trainer has all of the device. A worker that is begun to see that takes
+ * of it what its context takes, each time: once, and then not before the rank
+ * sees that there is room. */
+static void full_for_now(struct rank *rank)
+{
+	static const char failed[] = "shardkeep_device_slots_failed_total";
+	struct sk_device_slot *d = &rank->state->device_slot;
+	size_t left, all;
+	struct gpu_rank g;
+	int64_t step = 0;
+	sk_cu_ptr hog;
+
+	gpu_begin(&g, rank, 0);
+	add_all(&g);
+	CHECK(!g.cuda.driver.cuMemGetInfo(&left, &all));
+	hog = trainer_cuda_alloc(&g.cuda, left - (2 << 20));
+	while (d->again.refusals < 2)
+		take_again(&g, ++step);
+	CHECK(count(rank->scene, failed) == 1);
+	CHECK(!g.cuda.driver.cuMemFree(hog));
+	while (!gpu_device_bytes(&g))
+		take_again(&g, ++step);
+}
+
+/* Of the device's bytes the agent's workers know what others have. */
+static void test_full(struct scene *scene)
+{
+	char dir[] = "/tmp/vcuda-session-XXXXXX", command[64];
+
+	CHECK(mkdtemp(dir));
+	CHECK(!setenv("VCUDA_SESSION", dir, 1));
+	CHECK(!setenv("VCUDA_MEM", "4294967296", 1));
+	restart(scene, "64M");
+	scene_ranks(scene, "full", 1, full_for_now, NULL);
+	scene_stop_agent(scene, SIGTERM);
+	CHECK(!unsetenv("VCUDA_SESSION") && !unsetenv("VCUDA_MEM"));
+	(void)snprintf(command, sizeof(command), "rm -rf %s", dir);
+	CHECK(!system(command));
+	scene_start_agent(scene);
+}
+
 int main(int argc, char **argv)
 {
 	struct trainer_cuda t;
@@ -488,6 +538,7 @@ int main(int argc, char **argv)
 	CHECK(count(&scene, "shardkeep_device_slots_refused_total") > 0);
 	CHECK(!count(&scene, "shardkeep_device_memory_used_bytes"));
 	if (t.calls) {
+		test_full(&scene);
 		/* Of 2.8 MB each, in granules. */
 		restart(&scene, "4M");
 		scene_ranks(&scene, "room", 1, room_later, NULL);

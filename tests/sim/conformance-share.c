@@ -552,16 +552,16 @@ static void budget(void)
 	(void)setenv("VCUDA_MEM", "16777216", 1);
 	pid = owner(4, &fd);
 	trainer_cuda_begin(&t, 0);
-	IS(0, t.cuMemGetInfo(&before, &all));
+	IS(0, t.driver.cuMemGetInfo(&before, &all));
 	CHECK(all == 8 * g && before == 4 * g);
 	IS(SK_CU_OUT_OF_MEMORY,
 	   t.driver.cuMemCreate(&handle, 5 * g, &of_device, 0));
 	/* What only a descriptor keeps is kept. */
 	end(pid);
-	IS(0, t.cuMemGetInfo(&left, &all));
+	IS(0, t.driver.cuMemGetInfo(&left, &all));
 	CHECK(left == before);
 	close(fd);
-	IS(0, t.cuMemGetInfo(&left, &all));
+	IS(0, t.driver.cuMemGetInfo(&left, &all));
 	CHECK(left == all);
 	IS(0, t.driver.cuMemRelease(create(&t, 5 * g)));
 	(void)snprintf(command, sizeof(command), "rm -rf %s", dir);

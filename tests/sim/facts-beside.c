@@ -286,7 +286,7 @@ void fact_shared(void)
 	if (!t.driver.cuMemCreate)
 		return;
 	make_shared(&t, bytes);
-	IS(0, t.cuMemGetInfo(&left, &all));
+	IS(0, t.driver.cuMemGetInfo(&left, &all));
 	if (left / 16 > bytes)
 		make_shared(&t, 16 * bytes);
 }

@@ -257,9 +257,9 @@ static void context_cost(void)
 			pause();
 	}
 	trainer_cuda_begin(&t, 0);
-	IS(0, t.cuMemGetInfo(&before, &all));
+	IS(0, t.driver.cuMemGetInfo(&before, &all));
 	CHECK(write(back[1], &byte, 1) == 1 && read(ends[0], &byte, 1) == 1);
-	IS(0, t.cuMemGetInfo(&after, &all));
+	IS(0, t.driver.cuMemGetInfo(&after, &all));
 	CHECK(!kill(pid, SIGKILL) && waitpid(pid, NULL, 0) == pid);
 	printf("{\"fact\": \"context\", \"mib\": %.1f, \"device_mib\": %zu}\n",
 	       ((double)before - (double)after) / (double)MIB, all / MIB);

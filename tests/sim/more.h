@@ -27,8 +27,6 @@ typedef void (*vcu_host_function)(void *data);
 	  (sk_cu_context context))					\
 	X(cuCtxGetDevice, cuCtxGetDevice, 2000, REQUIRED,		\
 	  (sk_cu_device *device))					\
-	X(cuMemGetInfo, cuMemGetInfo_v2, 3020, REQUIRED,		\
-	  (size_t *left, size_t *all))					\
 	X(cuMemsetD8Async, cuMemsetD8Async, 3020, REQUIRED,		\
 	  (sk_cu_ptr ptr, unsigned char byte, size_t bytes,		\
 	  sk_cu_stream stream))						\
