@@ -12,6 +12,7 @@
 struct collapsing {
 	struct work work;
 	struct agent *agent;
+	bool can;			/* the system can */
 	struct timer timer;		/* of the next one */
 	uint64_t rest_until_ns;
 	uint64_t none_until_ns;		/* is due */
@@ -33,7 +34,8 @@ static bool may_be_small(const struct sk_slot *slot)
 
 void collapse_add(struct memory *m)
 {
-	if (!may_be_small(&m->slots[0]) && !may_be_small(&m->slots[1]))
+	if (!m->agent->collapsing->can ||
+	    (!may_be_small(&m->slots[0]) && !may_be_small(&m->slots[1])))
 		return;
 	sk_link_insert(&m->agent->to_collapse, &m->link);
 	m->agent->collapsing->none_until_ns = 0;
@@ -178,6 +180,7 @@ int collapse_open(struct agent *a)
 	if (!a->collapsing)
 		return -ENOMEM;
 	a->collapsing->agent = a;
+	a->collapsing->can = sk_slots_collapse(a->os);
 	return 0;
 }
 

@@ -9,7 +9,8 @@
  * that took. What is being filled or written to disk is left for later; where
  * the system refuses, as for what is page-locked, the next pass comes after a
  * minute, then two, up to an hour. Whether a pass was refused something is what
- * the state "small-pages" says from then on.
+ * the state "small-pages" says from then on. Where the system knows no such
+ * thing it stays what was seen as they were faulted in.
  *
  * The first pass goes through all that was faulted in: nobody can tell what a
  * rank has faulted in how, and what lies in huge pages takes next to no time.

@@ -43,15 +43,33 @@ static int collapse(const struct sk_os *os, char *at, uint64_t bytes)
 	return r;
 }
 
+/* One page of each was asked for, and all came: the system gives memfds huge
+ * pages by itself, however old it is. */
+static bool came_whole(const struct sk_os *os, char *at, uint64_t bytes)
+{
+	unsigned char seen[SK_SLOT_PIECE / SK_PAGE] = { 0 };
+
+	assert(bytes <= SK_SLOT_PIECE);
+	if (os->mincore(os, at, bytes, seen) < 0)
+		return false;
+	for (size_t i = 0; i < bytes / SK_PAGE; i++)
+		if (!(seen[i] & 1))
+			return false;
+	return true;
+}
+
 /* One page of each has to be there before they can become huge ones. 1, or -1:
  * they are not to be had. */
 static int gather(const struct sk_os *os, char *at, uint64_t bytes)
 {
+	int r;
+
 	assert(bytes && bytes % SK_HUGE_PAGE == 0);
 	for (uint64_t i = 0; i < bytes; i += SK_HUGE_PAGE)
 		if (os->madvise(os, at + i, SK_PAGE, MADV_POPULATE_WRITE) < 0)
 			return -1;
-	return collapse(os, at, bytes) < 0 ? -1 : 1;
+	r = collapse(os, at, bytes);
+	return r < 0 && !(r == -EINVAL && came_whole(os, at, bytes)) ? -1 : 1;
 }
 
 /* What of [at, at + bytes), whole huge pages, holds next to nothing. As
@@ -99,6 +117,12 @@ static int ask_huge(const struct sk_os *os, char *map, uint64_t from,
 		r = one < 0 ? one : r;
 	}
 	return r;
+}
+
+bool sk_slots_collapse(const struct sk_os *os)
+{
+	return sk_page_bytes() == SK_PAGE &&
+	       os->madvise(os, NULL, 0, MADV_COLLAPSE) != -EINVAL;
 }
 
 int sk_slot_collapse_map(const struct sk_os *os, void *map, uint64_t from,

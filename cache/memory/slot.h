@@ -87,6 +87,9 @@ int sk_slot_populate(const struct sk_os *os, struct sk_slot *slot,
 int sk_slot_populate_map(const struct sk_os *os, void *map, uint64_t from,
 			 uint64_t to, bool huge);
 
+/** Whether the system knows how to do what follows: Linux 6.1, unless it was
+ * built without huge pages. */
+bool sk_slots_collapse(const struct sk_os *os);
 /** Has what lies in small pages of [from, to), as far as that are whole huge
  * pages of a slot that is faulted in, lie in huge ones. Its bytes are copied;
  * who uses them meanwhile waits for that, of a huge page at a time, and what is

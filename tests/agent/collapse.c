@@ -24,6 +24,7 @@ struct kernel {
 	int answer;
 	unsigned refused;	/* so many of the first, whatever that is */
 	bool holds;		/* who is asked waits at the gate */
+	bool old;		/* it never heard of it */
 	unsigned asked;
 	struct range {
 		uintptr_t at, bytes;
@@ -61,6 +62,8 @@ static int pretend(const struct sk_os *os, void *at, size_t bytes, int advice)
 	unsigned n;
 
 	(void)os;
+	if (advice == COLLAPSE && !bytes)
+		return kernel->old ? -EINVAL : 0;
 	if (advice != COLLAPSE)
 		return sk_os_linux()->madvise(sk_os_linux(), at, bytes,
 					      advice);
@@ -111,13 +114,18 @@ static void answer(int status)
 	__atomic_store_n(&kernel->answer, status, __ATOMIC_RELAXED);
 }
 
-/* Two slots of one piece each, of which so many are refused: for either the
- * agent has asked as it faulted it in, and once more. */
-static void begin(struct whole *w, struct rank *r, unsigned refused)
+static void prepare(struct rank *r)
 {
 	struct sk_msg msg = { .type = SK_MSG_PREPARE, .body.prepare = {
 		.id = { .step = -1, .job = JOB }, .timeout_ms = WAIT_MS } };
 
+	CHECK_STATUS(rig_call(r->sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+}
+
+/* Two slots of one piece each, of which so many are refused: for either the
+ * agent has asked as it faulted it in, and once more. */
+static void begin(struct whole *w, struct rank *r, unsigned refused)
+{
 	*kernel = (struct kernel){ .refused = refused };
 	whole_init(w);
 	w->options.level = LOG_LEVEL_INFO;
@@ -126,7 +134,7 @@ static void begin(struct whole *w, struct rank *r, unsigned refused)
 	CHECK(w->serves, "it did not start: %s", whole_log(w));
 	CHECK_STATUS(rank_open(r, &w->rig, &(struct rank_options){
 		.job = JOB, .world = 1, .rows = 2048 }), 0, &r->msg);
-	CHECK_STATUS(rig_call(r->sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+	prepare(r);
 	AWAIT(asked() == 4, "%u times: %s", asked(), whole_log(w));
 }
 
@@ -289,6 +297,41 @@ static void test_other_image(void)
 	end(&w, &r);
 }
 
+/* With the first page of a huge one that is asked for come the others. */
+static int whole_there(const struct sk_os *os, void *at, size_t bytes,
+		       unsigned char *seen)
+{
+	int r = sk_os_linux()->mincore(sk_os_linux(), at, bytes, seen);
+
+	(void)os;
+	for (size_t i = 0; i < bytes / SK_PAGE; i++)
+		seen[i] = seen[i / 512 * 512];
+	return r;
+}
+
+/* A system before Linux 6.1 that gives memfds huge pages where they are faulted
+ * in: there is nothing to mend, and nobody is asked to. */
+static void test_old(void)
+{
+	struct whole w;
+	struct rank r;
+
+	*kernel = (struct kernel){ .old = true, .answer = -EINVAL };
+	whole_init(&w);
+	w.fault->os.madvise = pretend;
+	w.fault->os.mincore = whole_there;
+	whole_start(&w);
+	CHECK(w.serves, "it did not start: %s", whole_log(&w));
+	CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
+		.job = JOB, .world = 1, .rows = 2048 }), 0, &r.msg);
+	prepare(&r);
+	CHECK(!is_degraded(r.sock, "small-pages"), "%s", whole_log(&w));
+	pass(&w, &r, 300);
+	CHECK(asked() == 2, "%u times", asked());
+	CHECK(!is_degraded(r.sock, "small-pages"), "%s", whole_log(&w));
+	end(&w, &r);
+}
+
 int main(void)
 {
 	kernel = mmap(NULL, sizeof(*kernel), PROT_READ | PROT_WRITE,
@@ -302,5 +345,6 @@ int main(void)
 	test_used();
 	test_gone();
 	test_other_image();
+	test_old();
 	return 0;
 }
