@@ -57,6 +57,12 @@ static void collapse_piece(struct work *work)
 
 /* ---- what came of it ---- */
 
+static bool is_over(const struct memory *m)
+{
+	return m->collapse.done == m->bytes ||
+	       m->collapse.roomless == SK_SLOT_ROOMLESS;
+}
+
 static void pass_is_over(struct memory *m)
 {
 	struct memory_collapse *mc = &m->collapse;
@@ -66,6 +72,7 @@ static void pass_is_over(struct memory *m)
 	if (!mc->refused)
 		return;
 	mc->done = 0;
+	mc->roomless = 0;
 	mc->refused = false;
 	sk_again_refused(&mc->again, agent_now(m->agent));
 	sk_link_insert(&m->agent->to_collapse, &m->link);
@@ -82,7 +89,8 @@ static void piece_collapsed(struct work *work)
 	c->rest_until_ns = agent_now(a) + REST * c->took_ns;
 	m->collapse.done += c->to - c->from;
 	m->collapse.refused |= c->result < 0;
-	if (!m->released && m->collapse.done == m->bytes)
+	m->collapse.roomless += sk_slot_has_no_room(c->result);
+	if (!m->released && is_over(m))
 		pass_is_over(m);
 	memory_unhold(m);
 	collapse_go_on(a);

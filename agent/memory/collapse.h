@@ -8,9 +8,10 @@
  * A piece at a time, at a low priority, and at rest three times as long as
  * that took. What is being filled or written to disk is left for later; where
  * the system refuses, as for what is page-locked, the next pass comes after a
- * minute, then two, up to an hour. Whether a pass was refused something is what
- * the state "small-pages" says from then on. Where the system knows no such
- * thing it stays what was seen as they were faulted in.
+ * minute, then two, up to an hour; where it has no room, this one ends after a
+ * few pieces, for to find that out is not free. Whether a pass was refused
+ * something is what the state "small-pages" says from then on. Where the system
+ * knows no such thing it stays what was seen as they were faulted in.
  *
  * The first pass goes through all that was faulted in: nobody can tell what a
  * rank has faulted in how, and what lies in huge pages takes next to no time.

@@ -44,6 +44,7 @@ struct memory {
 	struct memory_collapse {	/* collapse.h */
 		uint64_t done;		/* bytes, in this pass */
 		struct sk_again again;	/* when the next one begins */
+		unsigned roomless;	/* pieces of this one */
 		bool refused;		/* in this one */
 	} collapse;
 	struct memory_piece pieces[MEMORY_PIECES];

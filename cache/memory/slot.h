@@ -13,6 +13,7 @@
 #ifndef SK_CACHE_MEMORY_SLOT_H
 #define SK_CACHE_MEMORY_SLOT_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -95,10 +96,19 @@ bool sk_slots_collapse(const struct sk_os *os);
  * who uses them meanwhile waits for that, of a huge page at a time, and what is
  * page-locked stays as it is. Harmless, and soon done, where they lie so.
  * Errors, by which some of it may still lie in small pages: -EAGAIN somebody
- * holds a page; -ENOMEM; -EINVAL the system has no such pages to give. */
+ * holds a page; -ENOMEM; -EBUSY the memory cgroup has no room; -EINVAL the
+ * system has no such pages to give. */
 int sk_slot_collapse(const struct sk_os *os, const struct sk_slot *slot,
 		     uint64_t from, uint64_t to);
-/** The same for a client's mapping, as sk_slot_map_fd() gave it. */
+/** Whether it was for want of room. Before it says so the system has looked for
+ * some, and taken it from files that it has read: who has heard it of so many
+ * pieces leaves the others. */
+#define SK_SLOT_ROOMLESS 8u
+static inline bool sk_slot_has_no_room(int r)
+{
+	return r == -ENOMEM || r == -EBUSY;
+}
+/** As sk_slot_collapse(), of a client's mapping, as sk_slot_map_fd() gave it. */
 int sk_slot_collapse_map(const struct sk_os *os, void *map, uint64_t from,
 			 uint64_t to);
 

@@ -179,21 +179,28 @@ static void warm_slots(struct sk_warming *w, uint32_t n)
 				warm_piece(w, slot, kind, i - 1, false);
 }
 
+static int collapse_piece(const struct sk_warming *w, uint32_t slot, int kind,
+			  size_t i)
+{
+	uint64_t from = i * SK_SLOT_PIECE, left = w->bytes[kind] - from;
+
+	return sk_slot_collapse_map(w->state->sk->os,
+				    w->state->slots[slot].map[kind], from,
+				    from + (left < SK_SLOT_PIECE ?
+						    left : SK_SLOT_PIECE));
+}
+
 /* What was faulted in in a hurry may lie in small pages, which the agent brings
  * into huge ones in time; but once it is page-locked nobody can. */
 static void collapse_slot(struct sk_warming *w, uint32_t slot)
 {
-	for (int kind = 0; kind < 2; kind++)
-		for (size_t i = 0; i < w->n[kind] && may(w); i++) {
-			uint64_t from = i * SK_SLOT_PIECE;
-			uint64_t left = w->bytes[kind] - from;
+	unsigned roomless = 0;
 
-			(void)sk_slot_collapse_map(
-				w->state->sk->os,
-				w->state->slots[slot].map[kind], from,
-				from + (left < SK_SLOT_PIECE ? left :
-							       SK_SLOT_PIECE));
-		}
+	for (int kind = 0; kind < 2; kind++)
+		for (size_t i = 0; i < w->n[kind] && may(w) &&
+				   roomless < SK_SLOT_ROOMLESS; i++)
+			roomless += sk_slot_has_no_room(collapse_piece(
+				w, slot, kind, i));
 }
 
 static void lock_slots(struct sk_warming *w, uint32_t n)

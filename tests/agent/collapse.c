@@ -16,7 +16,8 @@
 
 #define SECOND UINT64_C(1000000000)
 #define JOB "collapse"
-#define COLLAPSE 25	/* MADV_COLLAPSE */
+#define POPULATE_WRITE 23	/* MADV_POPULATE_WRITE */
+#define COLLAPSE 25		/* MADV_COLLAPSE */
 #define RANGES 64
 
 /* Shared with the agent; numbers are atomic. */
@@ -25,6 +26,7 @@ struct kernel {
 	unsigned refused;	/* so many of the first, whatever that is */
 	bool holds;		/* who is asked waits at the gate */
 	bool old;		/* it never heard of it */
+	bool lazy;		/* it only says that it faults in */
 	unsigned asked;
 	struct range {
 		uintptr_t at, bytes;
@@ -64,6 +66,8 @@ static int pretend(const struct sk_os *os, void *at, size_t bytes, int advice)
 	(void)os;
 	if (advice == COLLAPSE && !bytes)
 		return kernel->old ? -EINVAL : 0;
+	if (advice == POPULATE_WRITE && kernel->lazy)
+		return 0;
 	if (advice != COLLAPSE)
 		return sk_os_linux()->madvise(sk_os_linux(), at, bytes,
 					      advice);
@@ -297,6 +301,34 @@ static void test_other_image(void)
 	end(&w, &r);
 }
 
+/* Where there is no room, the system looks for it long, each time: after a few
+ * pieces of a slot the others wait as well. */
+static void test_no_room(void)
+{
+	struct whole w;
+	struct rank r;
+
+	*kernel = (struct kernel){ .lazy = true, .answer = -ENOMEM };
+	whole_init(&w);
+	w.options.memory = UINT64_C(2) << 30;
+	w.fault->os.madvise = pretend;
+	whole_start(&w);
+	CHECK(w.serves, "it did not start: %s", whole_log(&w));
+	/* 16 pieces each. */
+	CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
+		.job = JOB, .world = 1, .rows = 131072 }), 0, &r.msg);
+	prepare(&r);
+	AWAIT(asked() == 2 * (16 + 8), "%u times", asked());
+	pass(&w, &r, 50);
+	CHECK(asked() == 2 * (16 + 8), "%u times", asked());
+	CHECK(is_degraded(r.sock, "small-pages"), "%s", whole_log(&w));
+	answer(0);
+	pass(&w, &r, 20);
+	AWAIT(!is_degraded(r.sock, "small-pages"), "%u times", asked());
+	CHECK(asked() == 2 * (16 + 8 + 16), "%u times", asked());
+	end(&w, &r);
+}
+
 /* With the first page of a huge one that is asked for come the others. */
 static int whole_there(const struct sk_os *os, void *at, size_t bytes,
 		       unsigned char *seen)
@@ -346,5 +378,6 @@ int main(void)
 	test_gone();
 	test_other_image();
 	test_old();
+	test_no_room();
 	return 0;
 }

@@ -3,6 +3,8 @@
  * What a rank's GPU runs of ours is loaded beside the trainer: by sk_prepare(),
  * before the first snapshot, and never by a call of the trainer's thread.
  */
+#include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -88,7 +90,8 @@ static void none(struct rank *rank)
 
 /* ---- huge pages, before they are locked ---- */
 
-#define COLLAPSE 25	/* MADV_COLLAPSE */
+#define POPULATE_WRITE 23	/* MADV_POPULATE_WRITE */
+#define COLLAPSE 25		/* MADV_COLLAPSE */
 #define LARGE ((size_t)12 << 20)
 #define RANGES 32
 
@@ -101,11 +104,28 @@ static struct asked {
 	unsigned n;			/* atomic */
 } asked;
 
+/* Where there is no room: what is asked for beside what a thread has asked for
+ * a page of just before, as who faults in does. */
+static bool full;
+static unsigned in_vain;		/* atomic */
+static _Thread_local bool faults_in;
+
+static int refuse(size_t size)
+{
+	if (size >= LARGE / 2 && !faults_in)
+		__atomic_fetch_add(&in_vain, 1, __ATOMIC_RELAXED);
+	errno = ENOMEM;
+	return -1;
+}
+
 /* In the C library's place. */
 int madvise(void *at, size_t size, int advice)
 {
 	unsigned n;
 
+	if (full && advice == COLLAPSE)
+		return refuse(size);
+	faults_in = advice == POPULATE_WRITE && size == SK_PAGE;
 	if (asked.rank && advice == COLLAPSE && size >= LARGE / 2) {
 		n = __atomic_fetch_add(&asked.n, 1, __ATOMIC_RELAXED);
 		CHECK(n < RANGES);
@@ -134,8 +154,27 @@ static void collapsed(struct rank *rank)
 	      asked.locked[asked.n - 1] >= LARGE, "not right before that");
 }
 
+/* Of each slot that is to be locked a few pieces are asked for, and then the
+ * system has no room for the others either. */
+static void no_room(struct rank *rank)
+{
+	const size_t bytes = 9 * ((size_t)32 << 20);
+	struct gpu_rank g;
+
+	gpu_begin(&g, rank, 0);
+	gpu_add(&g, &(struct sk_tensor){
+		.name = "w", .dtype = SK_U8, .ndim = 1,
+		.shape = { (int64_t)bytes }, .device = g.device }, bytes, 1);
+	full = true;
+	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+	full = false;
+	CHECK(gpu_count(&g, "locked") >= 2 * bytes);
+	CHECK(in_vain == 16, "%u times", in_vain);
+}
+
 int main(int argc, char **argv)
 {
+	const char *sched = getenv("VCUDA_SCHED");
 	struct trainer_cuda t;
 	struct scene scene;
 
@@ -147,6 +186,9 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "prepared", 1, prepared, NULL);
 	scene_ranks(&scene, "unprepared", 1, unprepared, NULL);
 	scene_ranks(&scene, "collapsed", 1, collapsed, NULL);
+	/* However the device goes about it, once is enough: it is large. */
+	if (sched && !strcmp(sched, "eager"))
+		scene_ranks(&scene, "no-room", 1, no_room, NULL);
 	CHECK(!setenv("VCUDA_VERSION", "12000", 1));
 	scene_ranks(&scene, "older", 1, prepared, NULL);
 	CHECK(!unsetenv("VCUDA_VERSION"));
