@@ -90,19 +90,28 @@ static void keeper_gone(struct source *s, uint32_t events)
 
 /* ---- the turn ---- */
 
-/* What follows from what happened in this turn. */
+static void trim_jobs(struct agent *a)
+{
+	struct sk_cat_job *job;
+	struct sk_link awake;
+
+	sk_cat_awake_take(&a->cat, SK_CAT_TRIM, &awake);
+	while ((job = sk_cat_awake_next(&awake, SK_CAT_TRIM)))
+		(void)sk_cat_job_trim(job);
+}
+
+/* What follows from what happened in this turn: of jobs, for those that are
+ * awake. */
 static void follow_up(struct agent *a)
 {
 	bool changed = a->changed;
-	struct sk_cat_job *job;
 
 	while (a->changed && !a->quit) {
 		a->changed = false;
 		decide_anew(a);
 		flush_kick(a);
 		requests_answer_due(a);
-		sk_link_each(job, &a->cat.jobs, link)
-			(void)sk_cat_job_trim(job);
+		trim_jobs(a);
 		memory_populate(a);
 		collapse_go_on(a);
 	}

@@ -306,6 +306,7 @@ static int ask_flush(struct call *c, struct sk_cat_snapshot *s)
 	s->wanted = true;
 	s->hopeless_on_disk = false;
 	s->retry_ns = 0;
+	sk_cat_wake(s->job);
 	record_snapshot(c->agent, s);
 	agent_changed(c->agent);
 	return 0;

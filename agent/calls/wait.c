@@ -251,6 +251,7 @@ static void want_on_disk(struct call *c)
 	if (!s || !s->by_cadence || s->wanted || sk_cat_on_disk(s))
 		return;
 	s->wanted = true;
+	sk_cat_wake(job);
 	agent_changed(c->agent);
 }
 

@@ -22,11 +22,6 @@ static bool is_newer(const struct sk_cat_snapshot *s,
 	return sk_cat_order(s->run, s->run_id, s->step, than) > 0;
 }
 
-struct candidate {
-	struct sk_cat_snapshot *s;	/* NULL: none */
-	uint64_t user_turn;		/* of its user's last flush */
-};
-
 /* Where it stands among its user's: behind all that waited when it came. */
 static uint64_t place_of(const struct sk_cat_job *job)
 {
@@ -37,43 +32,31 @@ static uint64_t place_of(const struct sk_cat_job *job)
  * waiting for longer than one snapshot of each takes, and nor do jobs that come
  * one after the other. Of a job the oldest comes first, so that slots become
  * free. */
-static bool has_turn_before(const struct candidate *c,
-			    const struct candidate *than)
+static bool has_turn_before(const struct sk_cat_snapshot *s,
+			    const struct sk_cat_snapshot *than)
 {
-	const struct sk_cat_job *job = c->s->job, *other = than->s->job;
+	const struct sk_cat_job *job = s->job, *other = than->job;
 
-	if (c->user_turn != than->user_turn)
-		return c->user_turn < than->user_turn;
+	if (job->user->flush_turn != other->user->flush_turn)
+		return job->user->flush_turn < other->user->flush_turn;
 	if (place_of(job) != place_of(other))
 		return place_of(job) < place_of(other);
 	/* One has just been served, and the other came meanwhile. */
 	if (job->flush_turn != other->flush_turn)
 		return job->flush_turn < other->flush_turn;
-	return is_newer(than->s, c->s);
+	return is_newer(than, s);
 }
 
 /* At the end newest first. What is passed over comes after all that somebody
  * may go back to. */
-static bool goes_before(const struct agent *a, const struct candidate *c,
-			const struct candidate *than)
+static bool goes_before(const struct agent *a, const struct sk_cat_snapshot *s,
+			const struct sk_cat_snapshot *than)
 {
-	bool passed = sk_cat_passed_over(c->s);
+	bool passed = sk_cat_passed_over(s);
 
-	if (!than->s || passed != sk_cat_passed_over(than->s))
-		return !than->s || !passed;
-	return a->stopping ? is_newer(c->s, than->s) :
-			     has_turn_before(c, than);
-}
-
-static uint64_t turn_of_user(const struct agent *a, uid_t uid)
-{
-	const struct sk_cat_job *job;
-	uint64_t last = 0;
-
-	sk_link_each(job, &a->cat.jobs, link)
-		if (job->uid == uid && job->flush_turn > last)
-			last = job->flush_turn;
-	return last;
+	if (!than || passed != sk_cat_passed_over(than))
+		return !than || !passed;
+	return a->stopping ? is_newer(s, than) : has_turn_before(s, than);
 }
 
 static bool given_up(const struct agent *a, const struct sk_cat_snapshot *s)
@@ -81,43 +64,67 @@ static bool given_up(const struct agent *a, const struct sk_cat_snapshot *s)
 	return a->stopping && s->failures >= TRIES_AT_STOP;
 }
 
+static bool may_be_retried(const struct sk_cat_job *job)
+{
+	const struct sk_cat_snapshot *s;
+
+	sk_link_each(s, &job->live, live) {
+		if (s->retry_ns)
+			return true;
+	}
+	return false;
+}
+
+/* Whose time has not come yet is asleep again with the next look. */
 static void retry(struct timer *timer)
 {
 	struct agent *a = sk_link_object(timer, struct agent, flush_timer);
+	struct sk_cat_job *job;
 
+	sk_link_each(job, &a->cat.jobs, link) {
+		if (may_be_retried(job))
+			sk_cat_wake_for(job, SK_CAT_WRITE);
+	}
 	agent_changed(a);
+}
+
+/* False: it has nothing that can be written, before something happens to it or
+ * the time of the next try has come. */
+static bool look_at_job(struct agent *a, struct sk_cat_job *job,
+			uint64_t now_ns, struct sk_cat_snapshot **best)
+{
+	struct sk_cat_snapshot *s;
+	bool any = false;
+
+	a->cat.visits++;
+	sk_link_each(s, &job->live, live) {
+		if (!sk_cat_flushable(s) || given_up(a, s))
+			continue;
+		if (s->retry_ns > now_ns) {
+			timer_set_by(&a->loop.timers, &a->flush_timer,
+				     s->retry_ns);
+			continue;
+		}
+		any = true;
+		if (!job->flush_came)
+			job->flush_came = a->flush_turns;
+		if (!retain_holds(a, job) && goes_before(a, s, *best))
+			*best = s;
+	}
+	return any;
 }
 
 struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns)
 {
-	struct candidate best = { 0 }, c = { 0 };
-	uint64_t soonest = UINT64_MAX;
-	struct sk_cat_snapshot *s;
+	struct sk_cat_snapshot *best = NULL;
 	struct sk_cat_job *job;
 
-	sk_link_each(job, &a->cat.jobs, link)
-	sk_link_each(s, &job->live, live) {
-		if (!sk_cat_flushable(s) || given_up(a, s) ||
-		    retain_holds(a, job))
-			continue;
-		if (s->retry_ns > now_ns) {
-			if (s->retry_ns < soonest)
-				soonest = s->retry_ns;
-			continue;
-		}
-		/* Most often of the same user as the last one. */
-		if (!c.s || c.s->job->uid != job->uid)
-			c.user_turn = turn_of_user(a, job->uid);
-		if (!job->flush_came)
-			job->flush_came = a->flush_turns;
-		c.s = s;
-		if (goes_before(a, &c, &best))
-			best = c;
-	}
 	a->flush_timer.fire = retry;
-	if (!best.s && soonest != UINT64_MAX)
-		timer_set(&a->loop.timers, &a->flush_timer, soonest);
-	return best.s;
+	sk_link_each(job, &a->cat.awake[SK_CAT_WRITE], awake[SK_CAT_WRITE]) {
+		if (!look_at_job(a, job, now_ns, &best))
+			sk_cat_sleep(job, SK_CAT_WRITE);
+	}
+	return best;
 }
 
 /* All of it that this node has in memory is on disk. */
@@ -141,6 +148,7 @@ static void want(struct agent *a, struct sk_cat_snapshot *s)
 		return;
 	s->wanted = true;
 	s->retry_ns = 0;
+	sk_cat_wake(s->job);
 	record_snapshot(a, s);
 	agent_changed(a);
 }
@@ -158,6 +166,8 @@ void flush_newest(struct agent *a, struct sk_cat_job *job)
 	if (newest)
 		(void)sk_cat_on_disk(newest);
 	job->flush_due = !sk_link_empty(&job->undecided);
+	if (job->flush_due)
+		sk_cat_wake_for(job, SK_CAT_DECIDE);
 	if (!a->store || !newest)
 		return;
 	sk_link_each(s, &job->snapshots, link) {
@@ -195,10 +205,12 @@ void flush_try_anew(struct agent *a)
 	struct sk_cat_job *job;
 
 	/* Only what memory has was tried. */
-	sk_link_each(job, &a->cat.jobs, link)
-	sk_link_each(s, &job->live, live) {
-		s->failures = 0;
-		s->retry_ns = 0;
+	sk_link_each(job, &a->cat.jobs, link) {
+		sk_link_each(s, &job->live, live) {
+			s->failures = 0;
+			s->retry_ns = 0;
+		}
+		sk_cat_wake(job);
 	}
 	agent_changed(a);
 }

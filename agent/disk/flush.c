@@ -233,6 +233,7 @@ static void finish_flush(struct agent *a, struct flush *f)
 	index_changed(a, f->snapshot->job->name);
 	/* What was to be kept is not; the newest one is another now. */
 	f->snapshot->job->flush_due |= f->bad;
+	sk_cat_wake(f->snapshot->job);
 	if (f->result < 0)
 		outcome_failed(a, f);
 	else
@@ -407,7 +408,7 @@ void flush_kick(struct agent *a)
 	sk_cat_flushing(s, true);
 	retain_flush_begins(s->job);
 	s->job->flushed_ns = now;
-	s->job->flush_turn = ++a->flush_turns;
+	s->job->flush_turn = s->job->user->flush_turn = ++a->flush_turns;
 	a->flush = f;
 	next_step(a, f);
 }

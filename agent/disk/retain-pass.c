@@ -66,8 +66,10 @@ static void try_failed_anew(struct agent *a)
 
 	sk_link_each(job, &a->cat.jobs, link)
 	sk_link_each(s, &job->live, live) {
-		if (s->failed)
-			s->retry_ns = 0;
+		if (!s->failed)
+			continue;
+		s->retry_ns = 0;
+		sk_cat_wake_for(job, SK_CAT_WRITE);
 	}
 	agent_changed(a);
 }
@@ -107,7 +109,7 @@ static void end_for_now(struct retain_pass *p)
 	struct kept *kept = job ? job->owner : NULL;
 
 	if (kept) {
-		kept->due = true;
+		retain_line_up(p->agent, kept);
 		kept->again_ns = agent_now(p->agent) + AGAIN_NS;
 	}
 	end_pass(p);
@@ -408,7 +410,7 @@ void retain_pass_begin(struct agent *a, const struct sk_cat_job *job)
 
 	if (!p)
 		return;		/* what is due stays so */
-	kept->due = false;
+	sk_link_remove(&kept->due);
 	p->agent = a;
 	p->uid = job->uid;
 	p->said = kept->said;

@@ -13,16 +13,28 @@
 /* Who writes faster than can be deleted waits: for each that comes one goes
  * first, and two where so many are to. */
 #define BEHIND 16u
+
 static struct kept *kept_of(struct sk_cat_job *job)
 {
-	if (!job->owner)
-		job->owner = calloc(1, sizeof(struct kept));
-	return job->owner;
+	struct kept *kept = job->owner;
+
+	if (kept)
+		return kept;
+	kept = calloc(1, sizeof(*kept));
+	if (!kept)
+		return NULL;
+	kept->job = job;
+	sk_link_init(&kept->due);
+	return job->owner = kept;
 }
 
 void retain_job_gone(struct sk_cat_job *job)
 {
-	free(job->owner);
+	struct kept *kept = job->owner;
+
+	if (kept)
+		sk_link_remove(&kept->due);
+	free(kept);
 	job->owner = NULL;
 }
 
@@ -136,15 +148,14 @@ bool retain_is_held(struct agent *a, struct sk_cat_job *job)
 static struct sk_cat_job *job_due(struct agent *a)
 {
 	uint64_t now = agent_now(a), soonest = UINT64_MAX;
-	struct sk_cat_job *job;
+	struct kept *kept;
 
-	sk_link_each(job, &a->cat.jobs, link) {
-		struct kept *kept = job->owner;
-
-		if (!kept || !kept->due || retain_is_held(a, job))
+	sk_link_each(kept, &a->retain->due, due) {
+		a->cat.visits++;
+		if (retain_is_held(a, kept->job))
 			continue;
 		if (kept->again_ns <= now)
-			return job;
+			return kept->job;
 		if (kept->again_ns < soonest)
 			soonest = kept->again_ns;
 	}
@@ -183,17 +194,31 @@ void retain_go_on(struct agent *a, const char *name)
 		retain_next(a);
 }
 
+void retain_line_up(struct agent *a, struct kept *kept)
+{
+	if (sk_link_empty(&kept->due))
+		sk_link_insert(&a->retain->due, &kept->due);
+}
+
+static void job_is_due(struct agent *a, struct sk_cat_job *job)
+{
+	struct kept *kept = kept_of(job);
+
+	if (kept)
+		retain_line_up(a, kept);
+}
+
 void retain_due(struct agent *a, struct sk_cat_job *only)
 {
 	struct sk_cat_job *job;
 
 	if (!a->retain)
 		return;
-	sk_link_each(job, &a->cat.jobs, link) {
-		struct kept *kept = !only || job == only ? kept_of(job) : NULL;
-
-		if (kept)
-			kept->due = true;
+	if (only) {
+		job_is_due(a, only);
+	} else {
+		sk_link_each(job, &a->cat.jobs, link)
+			job_is_due(a, job);
 	}
 	retain_next(a);
 }
@@ -207,6 +232,7 @@ int retain_open(struct agent *a, struct sk_err *err)
 		return sk_err_set(err, -ENOMEM, "out of memory");
 	a->retain->agent = a;
 	a->retain->again.fire = due_again;
+	sk_link_init(&a->retain->due);
 	r = sk_pool_new(1, -1, "sk-keep", &a->keeping, err);
 	return r;
 }

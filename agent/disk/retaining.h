@@ -14,7 +14,8 @@ struct retain_pass;
 
 /* What is known of a job; its job->owner. */
 struct kept {
-	bool due;
+	struct sk_cat_job *job;
+	struct sk_link due;	/* in retain->due, while it is */
 	bool said;		/* by the trainer: */
 	struct sk_retention retention;
 	bool complained;	/* of its file, once */
@@ -27,6 +28,7 @@ struct kept {
 struct retain {
 	struct agent *agent;
 	struct retain_pass *pass;		/* NULL: none is under way */
+	struct sk_link due;		/* what is known of jobs that are */
 	struct timer again;		/* of those that wait */
 };
 
@@ -39,6 +41,8 @@ enum sk_retention_from retain_choose(const struct agent *a, bool said,
 				     const struct sk_retention *by_job);
 /** An agent that stops makes room as long as it has something to write. */
 bool retain_ends(const struct agent *a);
+/** The job is due, in its turn. */
+void retain_line_up(struct agent *a, struct kept *kept);
 /** Begins one over the next job that is due, unless one is under way. */
 void retain_next(struct agent *a);
 

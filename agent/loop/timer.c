@@ -106,6 +106,12 @@ void timer_set(struct timers *ts, struct timer *t, uint64_t at_ns)
 	ts->first = meld(ts->first, t);
 }
 
+void timer_set_by(struct timers *ts, struct timer *t, uint64_t at_ns)
+{
+	if (!t->set || t->at_ns > at_ns)
+		timer_set(ts, t, at_ns);
+}
+
 uint64_t timers_next(const struct timers *ts)
 {
 	return ts->first ? ts->first->at_ns : SK_FOREVER;

@@ -30,6 +30,8 @@ struct timers {
 
 /** Sets it, or sets it anew. Its fire must stand in it. */
 void timer_set(struct timers *ts, struct timer *t, uint64_t at_ns);
+/** Sets it, unless it fires by then already. Its fire must stand in it. */
+void timer_set_by(struct timers *ts, struct timer *t, uint64_t at_ns);
 /** It will not fire; harmless where it is not set. */
 void timer_clear(struct timers *ts, struct timer *t);
 /** When the first fires; SK_FOREVER: there is none. */

@@ -75,6 +75,7 @@ static void mark_sealed(struct sk_cat_slot *slot,
 
 	s->pinned |= !!(r->flags & TABLE_PINNED);
 	s->wanted |= !!(r->flags & TABLE_WANTED);
+	sk_cat_wake(s->job);
 	for (int kind = 0; kind < 2; kind++) {
 		if (slot->images[kind] && r->flags & TABLE_BAD << kind)
 			sk_cat_image_bad(slot->images[kind], false, 0);

@@ -25,14 +25,22 @@ static void tell(struct lane_work *work)
 
 static void decide_again(struct timer *timer)
 {
-	agent_changed(sk_link_object(timer, struct agent, decide_timer));
+	struct agent *a = sk_link_object(timer, struct agent, decide_timer);
+	struct sk_cat_job *job;
+
+	sk_link_each(job, &a->cat.jobs, link) {
+		if (!sk_link_empty(&job->undecided))
+			sk_cat_wake_for(job, SK_CAT_DECIDE);
+	}
+	agent_changed(a);
 }
 
+/* Who comes later does not put it off. */
 static void wait_for_memory(struct agent *a)
 {
 	a->decide_timer.fire = decide_again;
-	timer_set(&a->loop.timers, &a->decide_timer,
-		  agent_now(a) + DECIDE_NS);
+	timer_set_by(&a->loop.timers, &a->decide_timer,
+		     agent_now(a) + DECIDE_NS);
 }
 
 static void told(struct lane_work *work)
@@ -86,8 +94,10 @@ void decide_anew(struct agent *a)
 {
 	struct sk_cat_job *job;
 	unsigned undecided = 0;
+	struct sk_link awake;
 
-	sk_link_each(job, &a->cat.jobs, link) {
+	sk_cat_awake_take(&a->cat, SK_CAT_DECIDE, &awake);
+	while ((job = sk_cat_awake_next(&awake, SK_CAT_DECIDE))) {
 		undecided += sk_cat_refresh(job);
 		/* Once: it begins a flush that failed anew. */
 		if (job->flush_due && sk_link_empty(&job->undecided))

@@ -56,22 +56,10 @@ struct sk_cat_job *session_job(const struct session *s, const char *name)
 
 struct sk_cat_state *session_state(const struct session *s, uint64_t id)
 {
-	struct sk_cat_state *state;
-	struct sk_cat_run *run;
-	struct sk_cat_job *job;
+	struct sk_cat_state *state = sk_cat_state_by_id(&s->agent->cat, id);
 
-	if (!id)
-		return NULL;
-	sk_link_each(job, &s->agent->cat.jobs, link) {
-		if (job->uid != s->uid)
-			continue;
-		sk_link_each(run, &job->runs, link)
-		sk_link_each(state, &run->states, link) {
-			if (state->id == id && state->owner == s)
-				return state;
-		}
-	}
-	return NULL;
+	return state && state->owner == s &&
+	       state->run->job->uid == s->uid ? state : NULL;
 }
 
 struct sk_cat_state *session_any_state(const struct session *s)

@@ -13,6 +13,8 @@ void sk_cat_init(struct sk_catalogue *cat)
 {
 	*cat = (struct sk_catalogue){ .next_id = 1, .next_layout = 1 };
 	sk_link_init(&cat->jobs);
+	sk_link_init(&cat->users);
+	sk_cat_awake_init(cat->awake);
 }
 
 /* ---- slots and states ---- */
@@ -22,6 +24,7 @@ void sk_cat_slot_release(struct sk_cat_slot *slot)
 	struct sk_catalogue *cat = slot->state->run->job->catalogue;
 
 	assert(slot->state->n_slots);
+	sk_cat_wake(slot->state->run->job);
 	assert(cat->used >= slot->bytes && cat->used_fds >= slot->fds);
 	sk_link_remove(&slot->link);
 	slot->state->n_slots--;
@@ -36,6 +39,7 @@ void sk_cat_state_free(struct sk_cat_state *state)
 {
 	assert(!state->n_slots && sk_link_empty(&state->slots));
 	sk_link_remove(&state->link);
+	(void)sk_cat_state_name(state, 0);
 	sk_cat_layout_unref(state->layouts[0]);
 	sk_cat_layout_unref(state->layouts[1]);
 	free(state);
@@ -51,6 +55,27 @@ struct sk_cat_state *sk_cat_state_find(const struct sk_cat_run *run,
 			return state;
 	}
 	return NULL;
+}
+
+struct sk_cat_state *sk_cat_state_by_id(const struct sk_catalogue *cat,
+					uint64_t id)
+{
+	struct sk_table_walk walk = sk_table_find(&cat->states, id);
+	uintptr_t at;
+
+	return sk_table_next(&walk, &at) ? (struct sk_cat_state *)at : NULL;
+}
+
+int sk_cat_state_name(struct sk_cat_state *state, uint64_t id)
+{
+	struct sk_table *states = &state->run->job->catalogue->states;
+
+	if (id && sk_table_reserve(states, states->count + 1) < 0)
+		return -ENOMEM;
+	if (state->id)
+		(void)sk_table_remove(states, state->id, (uintptr_t)state);
+	state->id = id;
+	return id ? sk_table_add(states, id, (uintptr_t)state) : 0;
 }
 
 /* ---- runs and jobs ---- */
@@ -94,16 +119,71 @@ uint32_t sk_cat_run_ranks(const struct sk_cat_run *run)
 	return n;
 }
 
-struct sk_cat_job *sk_cat_job_find(struct sk_catalogue *cat, const char *name,
-				   uid_t uid)
+static uint64_t hash_job(const char *name, uid_t uid)
 {
-	struct sk_cat_job *job;
+	return sk_hash_bytes(sk_hash_seed() + uid, name, strlen(name));
+}
 
-	sk_link_each(job, &cat->jobs, link) {
+struct sk_cat_job *sk_cat_job_find(const struct sk_catalogue *cat,
+				   const char *name, uid_t uid)
+{
+	struct sk_table_walk walk = sk_table_find(&cat->by_name,
+						  hash_job(name, uid));
+	uintptr_t at;
+
+	while (sk_table_next(&walk, &at)) {
+		struct sk_cat_job *job = (struct sk_cat_job *)at;
+
 		if (job->uid == uid && strcmp(job->name, name) == 0)
 			return job;
 	}
 	return NULL;
+}
+
+static struct sk_cat_user *user_get(struct sk_catalogue *cat, uid_t uid)
+{
+	struct sk_cat_user *user;
+
+	sk_link_each(user, &cat->users, link) {
+		if (user->uid == uid)
+			return user;
+	}
+	user = calloc(1, sizeof(*user));
+	if (!user)
+		return NULL;
+	user->uid = uid;
+	sk_link_insert(&cat->users, &user->link);
+	return user;
+}
+
+static void user_leave(struct sk_cat_user *user)
+{
+	if (--user->n_jobs)
+		return;
+	sk_link_remove(&user->link);
+	free(user);
+}
+
+static struct sk_cat_job *job_new(struct sk_catalogue *cat, const char *name,
+				  uid_t uid)
+{
+	struct sk_cat_job *job = calloc(1, sizeof(*job));
+	struct sk_cat_user *user = job ? user_get(cat, uid) : NULL;
+
+	if (user)
+		user->n_jobs++;
+	if (!user || sk_table_add(&cat->by_name, hash_job(name, uid),
+				  (uintptr_t)job) < 0) {
+		if (user)
+			user_leave(user);
+		free(job);
+		return NULL;
+	}
+	(void)snprintf(job->name, sizeof(job->name), "%s", name);
+	job->catalogue = cat;
+	job->user = user;
+	job->uid = uid;
+	return job;
 }
 
 struct sk_cat_job *sk_cat_job_get(struct sk_catalogue *cat, const char *name,
@@ -114,20 +194,18 @@ struct sk_cat_job *sk_cat_job_get(struct sk_catalogue *cat, const char *name,
 	assert(strlen(name) < sizeof(job->name));
 	if (job)
 		return job;
-	job = calloc(1, sizeof(*job));
+	job = job_new(cat, name, uid);
 	if (!job)
 		return NULL;
-	job->catalogue = cat;
-	job->uid = uid;
-	(void)snprintf(job->name, sizeof(job->name), "%s", name);
 	sk_link_init(&job->runs);
 	sk_link_init(&job->snapshots);
 	sk_link_init(&job->cursors);
 	sk_link_init(&job->live);
 	sk_link_init(&job->undecided);
 	sk_link_init(&job->verdict_order);
-	job->changes = 1;
+	sk_cat_awake_init(job->awake);
 	sk_link_insert(&cat->jobs, &job->link);
+	sk_cat_changed(job);
 	return job;
 }
 
@@ -198,6 +276,10 @@ static void job_free(struct sk_cat_job *job)
 	sk_table_free(&job->by_step);
 	sk_cat_verdicts_free(job);
 	sk_link_remove(&job->link);
+	sk_cat_awake_leave(job);
+	(void)sk_table_remove(&cat->by_name, hash_job(job->name, job->uid),
+			      (uintptr_t)job);
+	user_leave(job->user);
 	if (cat->forget)
 		cat->forget(cat->ctx, job);
 	free(job);
@@ -219,6 +301,7 @@ bool sk_cat_job_trim(struct sk_cat_job *job)
 {
 	struct sk_cat_run *run;
 
+	job->catalogue->visits++;
 	sk_link_each(run, &job->runs, link)
 		forget_replaced(run);
 	sk_link_each(run, &job->runs, link) {
@@ -242,7 +325,9 @@ void sk_cat_destroy(struct sk_catalogue *cat)
 
 	sk_link_each(job, &cat->jobs, link)
 		job_free(job);
-	assert(!cat->images.count);
+	assert(!cat->images.count && !cat->states.count);
 	sk_table_free(&cat->images);
+	sk_table_free(&cat->states);
+	sk_table_free(&cat->by_name);
 	sk_table_free(&cat->layouts);
 }

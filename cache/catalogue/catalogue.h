@@ -219,11 +219,31 @@ struct sk_cat_begun {
 	uint64_t by;			/* the run that began with it */
 };
 
+/** Who has jobs here. */
+struct sk_cat_user {
+	struct sk_link link;
+	uid_t uid;
+	size_t n_jobs;
+	uint64_t flush_turn;		/* the owner's count of flushes, when
+					 * the last one of any of them began */
+};
+
+/** What goes on from what changes, each by a list of the jobs of which
+ * something has since it looked at them: awake.c. */
+enum sk_cat_duty {
+	SK_CAT_DECIDE = 0,		/* sk_cat_refresh(), and what follows */
+	SK_CAT_WRITE,			/* which snapshot is written next */
+	SK_CAT_TRIM,			/* sk_cat_job_trim() */
+	SK_CAT_DUTIES
+};
+
 struct sk_cat_job {
 	struct sk_link link;
+	struct sk_link awake[SK_CAT_DUTIES];	/* in the catalogue's */
 	struct sk_catalogue *catalogue;
 	char name[SK_JOB_MAX + 1];
 	uid_t uid;
+	struct sk_cat_user *user;
 	uint64_t newest_run;		/* in memory or on disk */
 	struct sk_link runs;
 	struct sk_link snapshots;
@@ -241,7 +261,7 @@ struct sk_cat_job {
 	uint64_t flushed_ns;		/* when its last flush began, or its
 					 * first step; the agent's clock */
 	uint64_t flush_took_ns;		/* the last one */
-	uint64_t flush_turn;		/* the agent's count of flushes, when
+	uint64_t flush_turn;		/* the owner's count of flushes, when
 					 * its last one began; 0: none did */
 	uint64_t flush_came;		/* the same, when it had one to wait
 					 * for first */
@@ -253,6 +273,10 @@ struct sk_cat_job {
 
 struct sk_catalogue {
 	struct sk_link jobs;
+	struct sk_link users;
+	struct sk_link awake[SK_CAT_DUTIES];	/* jobs */
+	struct sk_table by_name;	/* jobs, with their uid */
+	struct sk_table states;		/* by id, those that have one */
 	struct sk_table layouts;	/* by digest */
 	struct sk_table images;		/* by id */
 	uint64_t next_id;		/* of states, images and fills */
@@ -271,8 +295,8 @@ struct sk_catalogue {
 	uid_t owner;
 	bool has_store;
 	uint64_t coverage_checks;	/* that no verdict answered */
-	/** Snapshots, ranks and images that were looked at to decide: tests
-	 * tell by it how work grows. */
+	/** Jobs, snapshots, ranks and images that were looked at to decide:
+	 * tests tell by it how work grows. */
 	uint64_t visits;
 	/**
 	 * What sets of images cover, where that takes longer than a client
@@ -308,14 +332,14 @@ int sk_cat_order(uint64_t run, uint64_t run_id, int64_t step,
 		 const struct sk_cat_snapshot *snapshot);
 
 /** The job of that name and owner, or NULL. */
-struct sk_cat_job *sk_cat_job_find(struct sk_catalogue *cat, const char *name,
-				   uid_t uid);
+struct sk_cat_job *sk_cat_job_find(const struct sk_catalogue *cat,
+				   const char *name, uid_t uid);
 /** Finds or makes it; NULL: no memory. */
 struct sk_cat_job *sk_cat_job_get(struct sk_catalogue *cat, const char *name,
 				  uid_t uid);
 /** Forgets runs, and the job, of which nothing is left: no living rank, no
  * slot, no snapshot; and what replaced ranks leave behind. True: the job is
- * gone. */
+ * gone. It is for the jobs that are awake for it. */
 bool sk_cat_job_trim(struct sk_cat_job *job);
 /** Bytes of its slots. */
 uint64_t sk_cat_job_bytes(const struct sk_cat_job *job);
@@ -325,6 +349,9 @@ struct sk_cat_run *sk_cat_run_find(const struct sk_cat_job *job,
 				   uint64_t number, uint64_t id);
 struct sk_cat_state *sk_cat_state_find(const struct sk_cat_run *run,
 				       int32_t rank);
+/** The state that has that id, or NULL. */
+struct sk_cat_state *sk_cat_state_by_id(const struct sk_catalogue *cat,
+					uint64_t id);
 /** Whether a step of the run was left to the disk, where it is complete. */
 bool sk_cat_run_kept(const struct sk_cat_run *run, int64_t step);
 bool sk_cat_run_living(const struct sk_cat_run *run);
@@ -376,6 +403,28 @@ struct sk_layout *sk_cat_layout_known(const struct sk_cat_job *job,
 /** NULL is fine in both. */
 struct sk_cat_layout *sk_cat_layout_ref(struct sk_cat_layout *layout);
 void sk_cat_layout_unref(struct sk_cat_layout *layout);
+
+/* ---- awake.c: who has changed ---- */
+
+/**
+ * The job is awake: every duty looks at it once more. The catalogue does so
+ * itself where slots, ranks, images, what is known of coverage, or a flush
+ * change; for its owner it is to do so where what the owner sets makes a
+ * snapshot one that can be written (wanted, hopeless_on_disk, retry_ns) or has
+ * the newest one written (flush_due).
+ */
+void sk_cat_wake(struct sk_cat_job *job);
+/** For one duty alone. Also while its list is walked. */
+void sk_cat_wake_for(struct sk_cat_job *job, enum sk_cat_duty duty);
+/** There is nothing for the duty to do with it before it is awake again. */
+void sk_cat_sleep(struct sk_cat_job *job, enum sk_cat_duty duty);
+/** Takes those that are awake for the duty over into @ret, from which jobs may
+ * go meanwhile; who wakes from then on is for the next time. */
+void sk_cat_awake_take(struct sk_catalogue *cat, enum sk_cat_duty duty,
+		       struct sk_link *ret);
+/** The next of them, asleep now; NULL: no more. */
+struct sk_cat_job *sk_cat_awake_next(struct sk_link *taken,
+				     enum sk_cat_duty duty);
 
 /* ---- run.c, rank.c: how runs and ranks come and go ---- */
 
@@ -512,8 +561,9 @@ bool sk_cat_run_awaited(const struct sk_cat_run *run);
 
 /** Answers it; touches nothing but the question. */
 void sk_cat_question_run(struct sk_cat_question *question);
-/** Its verdict is known from now on: sk_cat_refresh() tells what follows. Frees
- * the question. False: there was no memory to answer it. */
+/** Its verdict is known from now on: sk_cat_refresh() tells what follows, and
+ * its job is awake. Frees the question. False: there was no memory to answer
+ * it. */
 bool sk_cat_question_end(struct sk_cat_question *question);
 /** Whose it is. */
 uid_t sk_cat_question_uid(const struct sk_cat_question *question);

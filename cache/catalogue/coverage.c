@@ -210,10 +210,14 @@ static void note_undecided(struct sk_cat_snapshot *s)
 {
 	bool undecided = s->known.undecided || s->known.disk_undecided;
 
-	if (!undecided)
-		sk_link_remove(&s->undecided);
-	else if (sk_link_empty(&s->undecided))
+	if (undecided != sk_link_empty(&s->undecided))
+		return;
+	if (undecided)
 		sk_link_insert(&s->job->undecided, &s->undecided);
+	else
+		sk_link_remove(&s->undecided);
+	/* The newest one may be another now, or be due to be written. */
+	sk_cat_wake(s->job);
 }
 
 static void announce(struct sk_cat_snapshot *s)
@@ -355,7 +359,7 @@ bool sk_cat_whole_in_memory(const struct sk_cat_snapshot *s)
 void sk_cat_touch(struct sk_cat_snapshot *s)
 {
 	s->known.fresh = false;
-	s->job->changes++;
+	sk_cat_changed(s->job);
 	/* Memory alone makes nothing durable, nor less so. */
 	if (!s->known.on_disk)
 		s->known.disk_fresh = false;
@@ -364,12 +368,12 @@ void sk_cat_touch(struct sk_cat_snapshot *s)
 void sk_cat_touch_disk(struct sk_cat_snapshot *s)
 {
 	s->known.fresh = s->known.disk_fresh = false;
-	s->job->changes++;
+	sk_cat_changed(s->job);
 }
 
 void sk_cat_touch_run(struct sk_cat_run *run)
 {
-	run->job->changes++;
+	sk_cat_changed(run->job);
 	run->changes++;
 }
 
@@ -378,6 +382,7 @@ void sk_cat_flushing(struct sk_cat_snapshot *s, bool flushing)
 	assert(s->flushing != flushing);
 	s->flushing = flushing;
 	s->known.disk_fresh = false;
+	sk_cat_wake(s->job);
 }
 
 unsigned sk_cat_refresh(struct sk_cat_job *job)
@@ -385,6 +390,7 @@ unsigned sk_cat_refresh(struct sk_cat_job *job)
 	struct sk_cat_snapshot *s;
 	unsigned undecided = 0;
 
+	job->catalogue->visits++;
 	sk_link_each(s, &job->undecided, undecided) {
 		s->known.fresh &= !s->known.undecided;
 		s->known.disk_fresh &= !s->known.disk_undecided;

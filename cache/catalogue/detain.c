@@ -17,7 +17,7 @@ void sk_cat_state_detain(struct sk_cat_state *state, void *detainer)
 static void let_go(struct sk_cat_slot *slot)
 {
 	slot->detainer = NULL;
-	slot->state->run->job->changes++;
+	sk_cat_changed(slot->state->run->job);
 	if (slot->left && slot->use == SK_CAT_FREE && !slot->state->living)
 		sk_cat_slot_release(slot);
 	else

@@ -43,6 +43,11 @@ int sk_cat_run_new(struct sk_cat_job *job, const struct sk_cat_ask *ask,
 		   struct sk_err *err);
 /** The state has no slots. */
 void sk_cat_state_free(struct sk_cat_state *state);
+/** It is found by that id from now on, 0: no more. -ENOMEM: nothing happened;
+ * not where another state has lost its id since this one got its. */
+int sk_cat_state_name(struct sk_cat_state *state, uint64_t id);
+/** Its slots, images or ranks are others. */
+void sk_cat_changed(struct sk_cat_job *job);
 /** Something happened to it that may change what is complete. */
 void sk_cat_touch(struct sk_cat_snapshot *snapshot);
 /** The same, of what the disk has of it. */
@@ -53,6 +58,13 @@ void sk_cat_touch_run(struct sk_cat_run *run);
 void sk_cat_snapshot_settle(struct sk_cat_snapshot *snapshot);
 /** The run of the snapshot, or NULL: nothing but the snapshot is left. */
 struct sk_cat_run *sk_cat_run_of(const struct sk_cat_snapshot *snapshot);
+
+/* ---- awake.c ---- */
+
+/** None is awake; of a job too. */
+void sk_cat_awake_init(struct sk_link lists[SK_CAT_DUTIES]);
+/** The job goes. */
+void sk_cat_awake_leave(struct sk_cat_job *job);
 
 /* ---- verdict.c ---- */
 

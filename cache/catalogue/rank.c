@@ -17,15 +17,19 @@ struct sk_cat_state *sk_cat_state_new(struct sk_cat_run *run, int32_t rank,
 
 	if (!state)
 		return NULL;
+	state->run = run;
+	state->serial = run->job->catalogue->next_id++;
+	if (sk_cat_state_name(state, state->serial) < 0) {
+		free(state);
+		return NULL;
+	}
 	assert(layouts[0] && rank >= 0 && rank < run->world);
 	/* The one of this rank that tells what the run must cover. */
 	sk_link_each(old, &run->states, link) {
 		if (old->rank == rank)
 			old->replaced = true;
 	}
-	state->run = run;
 	state->rank = rank;
-	state->id = state->serial = run->job->catalogue->next_id++;
 	state->living = true;
 	state->numa_node = -1;
 	state->layouts[0] = layouts[0];
@@ -60,7 +64,7 @@ unsigned sk_cat_state_end(struct sk_cat_state *state)
 	assert(state->living);
 	state->living = false;
 	state->owner = NULL;
-	state->id = 0;
+	(void)sk_cat_state_name(state, 0);
 	run->ended = true;
 	sk_cat_touch_run(run);
 	return lost;
@@ -69,7 +73,7 @@ unsigned sk_cat_state_end(struct sk_cat_state *state)
 void sk_cat_state_waits(struct sk_cat_state *state)
 {
 	state->lost_step = -1;
-	state->run->job->changes++;
+	sk_cat_changed(state->run->job);
 }
 
 void sk_cat_state_empty(struct sk_cat_state *state)
@@ -89,7 +93,7 @@ void sk_cat_state_cancel(struct sk_cat_state *state)
 	state->living = false;
 	state->replaced = true;
 	state->owner = NULL;
-	state->id = 0;
+	(void)sk_cat_state_name(state, 0);
 	sk_cat_state_empty(state);
 	if (!state->n_slots)
 		sk_cat_state_free(state);
@@ -115,15 +119,19 @@ static void hand_on_steps(const struct sk_cat_state *state,
 unsigned sk_cat_state_replace(struct sk_cat_state *state,
 			      struct sk_cat_state *next)
 {
+	uint64_t id = state->id;
 	unsigned lost;
+	int r;
 
 	assert(state != next && state->run == next->run);
 	assert(state->living && state->rank == next->rank);
-	next->id = state->id;
+	(void)sk_cat_state_name(state, 0);
+	r = sk_cat_state_name(next, id);
+	assert(r == 0);
+	(void)r;
 	hand_on_steps(state, next);
 	lost = drop_filling(state);
-	state->run->job->changes++;
-	state->id = 0;
+	sk_cat_changed(state->run->job);
 	state->living = false;
 	state->replaced = true;
 	state->owner = NULL;
@@ -176,6 +184,7 @@ struct sk_cat_slot *sk_cat_slot_move(struct sk_cat_slot *slot,
 				     struct sk_cat_state *state)
 {
 	sk_link_remove(&slot->link);
+	sk_cat_wake(state->run->job);
 	slot->state->n_slots--;
 	slot->state = state;
 	slot->number = state->next_number++;

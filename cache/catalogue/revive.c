@@ -41,7 +41,7 @@ struct sk_cat_state *sk_cat_state_revive(struct sk_cat_run *run, int32_t rank,
 	assert(serial);
 	/* What it has sealed nobody else may go on from in its number. */
 	run->ended = true;
-	state->id = 0;
+	(void)sk_cat_state_name(state, 0);
 	state->serial = serial;
 	state->living = false;
 	state->awaited = true;
@@ -153,6 +153,7 @@ unsigned sk_cat_await_no_more(struct sk_cat_job *job)
 		if (n != before)
 			sk_cat_touch_run(run);
 	}
+	sk_cat_wake(job);
 	return n;
 }
 

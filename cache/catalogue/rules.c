@@ -27,7 +27,7 @@ void sk_cat_run_began(const struct sk_cat_run *run,
 		return;
 	job->begun = *with;
 	job->begun.by = run->number;
-	job->changes++;
+	sk_cat_changed(job);
 }
 
 static bool is_begun(const struct sk_cat_snapshot *s)

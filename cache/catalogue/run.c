@@ -7,8 +7,10 @@
 
 void sk_cat_run_seen(struct sk_cat_job *job, uint64_t number)
 {
-	if (number > job->newest_run)
-		job->newest_run = number;
+	if (number <= job->newest_run)
+		return;
+	job->newest_run = number;
+	sk_cat_wake(job);	/* of those before it nothing may be left */
 }
 
 int sk_cat_run_new(struct sk_cat_job *job, const struct sk_cat_ask *ask,
@@ -34,6 +36,7 @@ int sk_cat_run_new(struct sk_cat_job *job, const struct sk_cat_ask *ask,
 		}
 	}
 	sk_link_insert(at, &run->link);
+	sk_cat_wake(job);
 	/* Newest first. */
 	sk_link_each(s, &job->snapshots, link) {
 		job->catalogue->visits++;

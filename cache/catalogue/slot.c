@@ -150,7 +150,7 @@ int sk_cat_slot_take(struct sk_cat_state *state, int64_t step, uint32_t flags,
 	slot = choose_slot(state);
 	if (!slot && !dry && !(flags & SK_SLOT_WILL_WAIT)) {
 		state->lost_step = step;
-		run->job->changes++;
+		sk_cat_changed(run->job);
 	}
 	if (!slot)
 		return say_busy(state, err);
@@ -281,7 +281,7 @@ void sk_cat_slot_clear(struct sk_cat_slot *slot)
 	slot->left = slot->detainer && !was_filling;
 	if (!state->living && !was_filling && !slot->detainer)
 		sk_cat_slot_release(slot);
-	job->changes++;
+	sk_cat_changed(job);
 	if (!sk_cat_snapshot_trim(s))
 		sk_cat_touch(s);
 }

@@ -114,6 +114,7 @@ static void leave_snapshot(struct sk_cat_snapshot *s)
 	}
 	if (job->met == s)
 		job->met = NULL;
+	sk_cat_wake(job);
 	(void)sk_table_remove(&job->by_step, hash_step(s->step),
 			      (uintptr_t)s);
 	sk_link_remove(&s->link);

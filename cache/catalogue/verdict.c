@@ -204,7 +204,7 @@ bool sk_cat_question_end(struct sk_cat_question *q)
 	if (job) {
 		assert(!job->question || job->question == q);
 		job->question = NULL;
-		job->changes++;
+		sk_cat_changed(job);
 	}
 	if (job && known)
 		keep(job, q);

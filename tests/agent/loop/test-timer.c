@@ -56,11 +56,21 @@ static void set(struct clock *c, struct alarm *a)
 	timer_set(&c->timers, &a->timer, a->at);
 }
 
+static void set_by(struct clock *c, struct alarm *a)
+{
+	uint64_t at = c->now + 1 + (uint64_t)random() % SPAN;
+
+	if (!a->set || a->at > at)
+		a->at = at;
+	a->set = true;
+	timer_set_by(&c->timers, &a->timer, at);
+}
+
 static void step(struct clock *c)
 {
 	struct alarm *a = &c->alarms[random() % TIMERS];
 
-	switch (random() % 4) {
+	switch (random() % 5) {
 	case 0:
 		timer_clear(&c->timers, &a->timer);
 		a->set = false;
@@ -70,6 +80,9 @@ static void step(struct clock *c)
 		c->last = 0;
 		timers_run(&c->timers, c->now);
 		cr_assert_gt(first_of(c), c->now, "one did not fire");
+		break;
+	case 2:
+		set_by(c, a);
 		break;
 	default:
 		set(c, a);
