@@ -125,11 +125,9 @@ static void end(struct whole *w, struct rank *r)
 /* The agent has seen the clock, and what has come before. */
 static void pass(struct whole *w, const struct rank *r, uint64_t seconds)
 {
-	for (int turn = 0; turn < TURNS; turn++)
-		(void)stat_value(r->sock, "shardkeep_clients");
+	rig_turns(r->sock, TURNS);
 	sk_fault_os_advance(w->fault, seconds * SECOND);
-	for (int turn = 0; turn < TURNS; turn++)
-		(void)stat_value(r->sock, "shardkeep_clients");
+	rig_turns(r->sock, TURNS);
 }
 
 /* Ten minutes, a word each minute. */

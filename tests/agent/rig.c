@@ -549,6 +549,14 @@ double stat_value(int sock, const char *name)
 	return value;
 }
 
+void rig_turns(int sock, unsigned n)
+{
+	double first = stat_value(sock, "shardkeep_turns_total");
+
+	while (stat_value(sock, "shardkeep_turns_total") <= first + n)
+		;
+}
+
 bool is_degraded(int sock, const char *name)
 {
 	struct sk_msg msg = { .type = SK_MSG_STATUS };

@@ -127,6 +127,9 @@ struct sk_wire_image *list_known(int sock, const char *job, int64_t step,
 /** The snapshot's flags; 0: there is none. */
 uint32_t snapshot_flags(int sock, const char *job, int64_t step);
 double stat_value(int sock, const char *name);
+/** Until the agent's loop has been through @n turns: so often it has looked at
+ * all descriptors and at the clock. In one it may answer many requests. */
+void rig_turns(int sock, unsigned n);
 /** STATUS: whether it is in that state; the sentences must be there. */
 bool is_degraded(int sock, const char *name);
 /** PIN, UNPIN, EVICT, FLUSH. */
