@@ -16,8 +16,8 @@
 
 #include "base/array.h"
 #include "restore/keys.h"
+#include "restore/neighbour.h"
 #include "restore/nodes.h"
-#include "restore/plan.h"
 #include "restore/shape.h"
 #include "restore/wants.h"
 
@@ -38,7 +38,7 @@ struct readers {
 	struct sk_restoring *rs;
 	const struct sk_restore_piece *piece;	/* ours of that entry */
 	const struct sk_restore_key *key;
-	const struct sk_holders *sources;
+	struct sk_restore_having having;	/* who has the entry */
 	struct reader *v;
 	size_t n, room;
 };
@@ -61,8 +61,7 @@ static bool takes(const struct readers *readers, int32_t rank)
 {
 	const struct sk_restoring *rs = readers->rs;
 	const struct sk_restore_piece *mine = readers->piece;
-	int64_t at = 0;
-	int32_t from = sk_restore_neighbour(rs, readers->sources, rank, &at);
+	int32_t from = sk_restore_having_for(&readers->having, rank);
 
 	return from < 0 ? mine->place == 1 :
 			  !mine->place && rs->images[mine->image].rank == from;
@@ -84,7 +83,7 @@ static int on_target(const struct sk_piece *piece,
 	bool by_holder = n <= rs->n_near;
 	int r = 0;
 
-	assert(readers->sources && rs->node_of);
+	assert(readers->having.holders && rs->node_of);
 	n = by_holder ? n : rs->n_near;
 	for (int64_t i = 0; i < n && r >= 0; i++) {
 		int32_t rank = by_holder ? sk_holders_rank(holders, i) :
@@ -102,14 +101,17 @@ static int on_source(const struct sk_piece *piece,
 		     const struct sk_holders *holders, void *ctx)
 {
 	struct readers *readers = ctx;
+	const struct sk_box *box = &readers->piece->entry->box;
 	const struct sk_local *local =
 		&readers->rs->state->locals[readers->piece->local];
+	int r;
 
 	(void)piece;
-	readers->sources = holders;
-	return sk_plan_box(&local->item.spec,
-			   readers->rs->state->job.world,
-			   &readers->piece->entry->box, on_target, readers);
+	r = sk_restore_having_find(&readers->having, readers->key, box,
+				   holders);
+	return r < 0 ? r :
+	       sk_plan_box(&local->item.spec, readers->rs->state->job.world,
+			   box, on_target, readers);
 }
 
 static int by_reader(const void *a, const void *b)
@@ -339,6 +341,8 @@ int sk_restore_jobs(struct sk_restoring *rs)
 
 	rs->n_jobs = 0;
 	r = have_map(rs);
+	if (r >= 0)
+		r = sk_restore_having_begin(rs, &readers.having);
 	for (uint32_t i = 0; i < rs->n_pieces && r >= 0; i++) {
 		if (rs->pieces[i].place >= SK_PLACE_OTHERS)
 			continue;
@@ -347,6 +351,7 @@ int sk_restore_jobs(struct sk_restoring *rs)
 			r = cut_piece(rs, i, &readers);
 	}
 	free(readers.v);
+	sk_restore_having_end(&readers.having);
 	if (r < 0)
 		return r == -ENOMEM ? no_memory(rs) : r;
 	if (rs->n_jobs)

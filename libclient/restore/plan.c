@@ -16,6 +16,7 @@
 #include "base/util.h"
 #include "restore/images.h"
 #include "restore/keys.h"
+#include "restore/neighbour.h"
 #include "restore/nodes.h"
 #include "restore/open.h"
 #include "restore/shape.h"
@@ -68,109 +69,27 @@ static int add_piece(struct planning *p, uint32_t image, uint32_t place,
 
 /* ---- by arithmetic ---- */
 
-static bool is_entry(const struct sk_layout *l, const struct sk_entry *e,
-		     const struct sk_restore_key *key, const int64_t *offset)
-{
-	const struct sk_item *item = &l->items[e->item];
-	const struct sk_spec *spec = &key->item->spec;
-
-	return item->kind == key->item->kind && item->spec.ndim == spec->ndim &&
-	       !memcmp(e->box.offset, offset,
-		       (size_t)spec->ndim * sizeof(*offset)) &&
-	       !strcmp(item->spec.name, spec->name);
-}
-
-/* Mostly what comes next is what was saved next: then it is not looked for. */
-static const struct sk_entry *find_entry(struct sk_restore_image *image,
-					 const struct sk_restore_key *key,
-					 const int64_t *offset)
-{
-	const struct sk_layout *l = image->layout;
-	const struct sk_entry *e = NULL;
-
-	if (image->next < l->n_entries &&
-	    is_entry(l, &l->entries[image->next], key, offset))
-		e = &l->entries[image->next];
-	if (!e)
-		e = sk_layout_find(l, key->item->kind, key->item->spec.name,
-				   offset);
-	if (e)
-		image->next = (uint32_t)(e - l->entries) + 1;
-	return e;
-}
-
 /* The entry that is just @box, in an image of @rank at @place, which is opened
  * for it. -ENOENT: none; other errors end the restore. */
 static int entry_at(struct sk_restoring *rs, const struct sk_restore_key *key,
 		    const struct sk_box *box, int32_t rank, uint32_t place,
 		    struct sk_restore_source *ret)
 {
-	const struct sk_spec *spec = &key->item->spec;
 	int r = -ENOENT;
 
 	assert(place < SK_PLACES);
 	for (uint32_t i = sk_restore_first_of(rs, rank); r == -ENOENT &&
 	     i < rs->n_images && rs->images[i].rank == rank; i++) {
-		const struct sk_entry *e;
+		const struct sk_entry *e = NULL;
 
 		if (!rs->images[i].places[place].there)
 			continue;
-		r = sk_restore_know(rs, i);
-		if (r < 0)
-			continue;
-		e = find_entry(&rs->images[i], key, box->offset);
-		r = !e || !sk_box_equal(spec->ndim, &e->box, box) ? -ENOENT :
-			sk_restore_open(rs, i, place);
+		r = sk_restore_entry_in(rs, i, key, box, &e);
+		if (r >= 0)
+			r = sk_restore_open(rs, i, place);
 		*ret = (struct sk_restore_source){ e, i, place };
 	}
 	return r;
-}
-
-static int32_t first_in_memory(const struct sk_restoring *rs, int32_t rank)
-{
-	return (int32_t)sk_count_before(rs->n_memory_ranks, i,
-					rs->memory_ranks[i] < rank);
-}
-
-static bool is_in_memory(const struct sk_restoring *rs, int32_t rank)
-{
-	int32_t at = first_in_memory(rs, rank);
-
-	return at < rs->n_memory_ranks && rs->memory_ranks[at] == rank;
-}
-
-/* The rank's own image, which it may have left on its own NUMA node; else
- * spread over the holders, by whichever of the two lists is shorter. */
-int32_t sk_restore_neighbour(const struct sk_restoring *rs,
-			     const struct sk_holders *holders, int32_t rank,
-			     int64_t *at)
-{
-	int64_t n = sk_holders_count(holders), of = rs->n_memory_ranks;
-	int32_t start = first_in_memory(rs, rank);
-
-	assert(*at >= 0);
-	if (!*at && of && is_in_memory(rs, rank) &&
-	    sk_holders_find(holders, rank) >= 0) {
-		++*at;
-		return rank;
-	}
-	for (; of && n <= of && *at <= n; ++*at) {
-		int32_t holder = sk_holders_rank(holders, (rank + *at) % n);
-
-		if (is_in_memory(rs, holder)) {
-			++*at;
-			return holder;
-		}
-	}
-	for (; n > of && *at <= of && of; ++*at) {
-		int32_t other = rs->memory_ranks[(start + *at) % of];
-
-		if (sk_holders_find(holders, other) >= 0) {
-			++*at;
-			return other;
-		}
-	}
-	return -1;
 }
 
 static int find_turns(struct sk_restoring *rs, struct sk_restore_image *i)

@@ -26,6 +26,7 @@
  *   whole.c     whether the images of all nodes are the whole
  *   keys.c      the names in it, and what is missing on either side
  *   names.c     what all ranks together lack
+ *   neighbour.c in whose memory that is looked for, and who has it
  *   plan.c      pieces: which part of which image goes where
  *   shape.c     how a piece lies in its entry
  *   jobs.c      jobs, and which rank verifies what several read

@@ -374,16 +374,35 @@ int sk_conn_call_all(struct sk_conn *conn, struct sk_conn_request *asks, int n,
 	return 0;
 }
 
+void lose_images(bool (*goes)(const struct image *image))
+{
+	int n = 0;
+
+	for (int i = 0; i < agent.n; i++) {
+		struct image *image = &agent.images[i];
+
+		if (!goes(image)) {
+			agent.images[n++] = *image;
+			continue;
+		}
+		sk_close_fd(image->memory);
+		sk_close_fd(image->disk);
+		sk_close_fd(image->header);
+		sk_close_fd(image->sums);
+		sk_layout_free(image->layout);
+	}
+	agent.n = n;
+}
+
+static bool goes(const struct image *image)
+{
+	(void)image;
+	return true;
+}
+
 void forget_images(void)
 {
-	for (int i = 0; i < agent.n; i++) {
-		sk_close_fd(agent.images[i].memory);
-		sk_close_fd(agent.images[i].disk);
-		sk_close_fd(agent.images[i].header);
-		sk_close_fd(agent.images[i].sums);
-		sk_layout_free(agent.images[i].layout);
-	}
-	agent.n = 0;
+	lose_images(goes);
 	agent.incomplete = agent.restless = false;
 	agent.standing = 0;
 	agent.together = 0;

@@ -52,6 +52,8 @@ extern struct stub_agent agent;
 int memfd_of(const void *data, size_t bytes);
 /** Another bit at that byte, though it is sealed. */
 void flip(int fd, uint64_t at);
+/** Some of what it has is gone: all that @goes says of. */
+void lose_images(bool (*goes)(const struct image *image));
 /** As at the start. */
 void forget_images(void);
 
