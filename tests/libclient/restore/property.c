@@ -2,11 +2,13 @@
 /*
  * Any mesh to any mesh, by processes and an agent: each case saves a random
  * state on 1 to 4 ranks, lets them end, and restores it on 1 to 4 others with
- * other meshes and placements, from memory and from disk.
+ * other meshes and placements, from memory and from disk; every third without
+ * replicas.
  */
 #include <stdio.h>
 
 #include "libclient/restore/random.h"
+#include "tensor/dtype.h"
 
 static void add(struct rank *rank, const struct sk_tensor *t, int i,
 		void *ctx)
@@ -25,6 +27,25 @@ static void save(struct rank *rank)
 	rank_snapshot(rank, 10, test->disk ? SK_DURABLE : SK_COMPLETE);
 }
 
+/* Each byte is read once, whoever else reads it. */
+static uint64_t bytes_of(const struct rank *rank, bool was_there)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < rank->state->n_locals; i++) {
+		const struct sk_local *local = &rank->state->locals[i];
+		const struct sk_spec *spec = &local->item.spec;
+		uint64_t bits = (uint64_t)sk_dtype_bits(spec->dtype);
+
+		if (local->item.kind == SK_ITEM_BLOB_LOCAL && !was_there)
+			continue;
+		for (int p = 0; p < local->item.n_boxes; p++)
+			bytes += (uint64_t)sk_box_volume(spec->ndim,
+					&local->parts[p].box) * bits / 8;
+	}
+	return bytes;
+}
+
 static void load(struct rank *rank)
 {
 	const struct random_test *test = rank->arg;
@@ -39,8 +60,13 @@ static void load(struct rank *rank)
 	CHECK(report.step == 10 && report.world == test->world[0]);
 	CHECK(!rank_wrong(rank, 10, owner), "seed %llu, %d to %d ranks",
 	      (unsigned long long)test->seed, test->world[0], test->world[1]);
-	CHECK(report.bytes_disk == 0 || test->disk);
-	CHECK(report.bytes_memory == 0 || !test->disk);
+	CHECK((test->disk ? report.bytes_memory : report.bytes_disk) == 0);
+	CHECK(report.bytes_memory + report.bytes_disk ==
+	      bytes_of(rank, owner >= 0), "seed %llu, %d to %d ranks: %llu of "
+	      "%llu", (unsigned long long)test->seed, test->world[0],
+	      test->world[1],
+	      (unsigned long long)(report.bytes_memory + report.bytes_disk),
+	      (unsigned long long)bytes_of(rank, owner >= 0));
 }
 
 int main(int argc, char **argv)
@@ -53,6 +79,7 @@ int main(int argc, char **argv)
 		char job[32];
 
 		random_test(&test, seed);
+		scene.job_flags = seed % 3 == 1 ? SK_JOB_NO_REPLICAS : 0;
 		(void)snprintf(job, sizeof(job), "property-%d", (int)seed);
 		scene_ranks(&scene, job, test.world[0], save, &test);
 		scene_ranks(&scene, job, test.world[1], load, &test);
