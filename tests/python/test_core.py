@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -526,6 +527,27 @@ def test_what_comes_back_is_json(client: Client) -> None:
     assert found["tensors"][0]["name"] == "quo\"te\\ ä"
     assert found["meshes"] == []
     assert shardkeep.version().count(".") == 2
+
+
+def steps_on_disk(client: Client, job: str) -> list[int]:
+    return sorted(s["step"] for s in snapshots(client, job) if s["durable"])
+
+
+def test_a_job_keeps_all_where_others_keep_the_last(client):
+    m = Memory(2)
+    for job, said in ("all", {"keep_last": shardkeep.KEEP_ALL}), ("last", {}):
+        state = state_of(client, job, **said)
+        state.tensors([m.described("w")], m)
+        for step in range(1, 7):
+            taken(state, step)
+            state.flush(step)
+            state.wait(step, _core.DURABLE, 30000)
+    until = time.monotonic() + 30
+    while len(steps_on_disk(client, "last")) > 4:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert steps_on_disk(client, "last") == [3, 4, 5, 6]
+    assert steps_on_disk(client, "all") == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("wrong", [
