@@ -103,7 +103,7 @@ LIGHTNING = """
                 o, 3, 0.5), "interval": "step"}]
 
     # Checkpoints of Lightning's own lie in that directory, if any.
-    def train(job, stop=-1, own=None, ckpt_path=None):
+    def train(job, stop=-1, own=None, ckpt_path=None, **how):
         told = []
         if own:
             logging.disable(logging.NOTSET)
@@ -111,7 +111,8 @@ LIGHTNING = """
                 lambda r: told.append(r.getMessage()))
         data = torch.utils.data.DataLoader(
             torch.linspace(-1, 1, 6).expand(32, 6), batch_size=4 // devices)
-        snapshots = Snapshots(job, flush_every=1000, raising=True, wait=100)
+        snapshots = Snapshots(job, flush_every=1000, raising=True, wait=100,
+                              **how)
         batches = Batches()
         callbacks = [batches, snapshots]
         if own:
@@ -169,6 +170,17 @@ def test_lightning(agent: str, devices: int) -> None:
     assert again["seen"] == 16
     assert again["batches"] == whole["batches"], "a callback's own state"
     assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
+
+
+@needs("lightning")
+def test_lightning_from_the_beginning(agent: str) -> None:
+    """Who does not resume begins another run; the next goes on with that."""
+    _, anew = lightning(agent, 1, {"job": "anew", "stop": 11},
+                        {"job": "anew", "stop": 4, "resume": False})
+    assert anew["restored"] is None and anew["global_step"] == 4
+    again, = lightning(agent, 1, {"job": "anew"})
+    assert again["restored"] == 4 and again["global_step"] == 16
+    assert again["steps"] == 12
 
 
 @needs("lightning")
