@@ -41,28 +41,33 @@ static uint64_t bytes_wanted(const struct rank *rank)
 	return bytes;
 }
 
+static uint64_t bytes_read(const struct rank *rank)
+{
+	return rank->report.bytes_memory + rank->report.bytes_disk;
+}
+
 /* Who had to verify what others were to has read it a second time. */
 static void each_reads_once(const struct test *test, struct rank *ranks,
 			    uint64_t seed)
 {
 	for (int i = 0; i < test->world[1]; i++)
-		cr_assert_eq(ranks[i].report.bytes_memory,
-			     bytes_wanted(&ranks[i]),
+		cr_assert_eq(bytes_read(&ranks[i]), bytes_wanted(&ranks[i]),
 			     "seed %" PRIu64 ", %d to %d ranks: rank %d read %"
 			     PRIu64 " bytes of %" PRIu64, seed,
 			     test->world[0], test->world[1], i,
-			     ranks[i].report.bytes_memory,
-			     bytes_wanted(&ranks[i]));
+			     bytes_read(&ranks[i]), bytes_wanted(&ranks[i]));
 }
 
-static void restore_without(bool (*goes)(const struct image *), uint64_t seed)
+/* @where as of save(). */
+static void restore_without(bool (*goes)(const struct image *), int where,
+			    uint64_t seed)
 {
 	struct sk_restore_options o = { .flags = SK_RESTORE_EXTRA_OK };
 	struct rank ranks[RANKS_MAX] = { 0 };
 	struct test test;
 
 	random_test(&test, seed);
-	save(&test, 1, 10, 0);
+	save(&test, 1, 10, where);
 	lose_images(goes);
 	cr_assert(!run_plain(&test, ranks, SK_LATEST, &o), "seed %" PRIu64
 		  ": %s", seed, ranks[0].text);
@@ -81,19 +86,26 @@ static bool stays(const struct image *image)
 Test(sharing, with_all_images_each_rank_reads_once)
 {
 	for (uint64_t seed = 1; seed <= 150; seed++)
-		restore_without(stays, seed);
+		restore_without(stays, 0, seed);
 }
 
 Test(sharing, without_replicas_each_rank_reads_once)
 {
 	for (uint64_t seed = 1001; seed <= 1150; seed++)
-		restore_without(is_replica, seed);
+		restore_without(is_replica, 0, seed);
 }
 
 Test(sharing, with_some_replicas_each_rank_reads_once)
 {
 	for (uint64_t seed = 2001; seed <= 2150; seed++)
-		restore_without(may_be_gone, seed);
+		restore_without(may_be_gone, 0, seed);
+}
+
+/* Also what memory has not. */
+Test(sharing, of_memory_and_disk_each_rank_reads_once)
+{
+	for (uint64_t seed = 3001; seed <= 3150; seed++)
+		restore_without(may_be_gone, 3, seed);
 }
 
 /* ---- what all ranks hold ---- */
