@@ -144,8 +144,8 @@ void sk_mesh_release(struct sk_mesh *mesh);
 
 struct sk_state;
 
-/** Keep no image of what another rank stores as primary: saves memory, loses
- * the second holder of replicated tensors. */
+/** Keep no image of what another rank stores as primary: saves memory and
+ * copying; what a rank that died did not save, no other rank's memory has. */
 #define SK_JOB_NO_REPLICAS (1u << 0)
 /** Every snapshot in verification mode (SK_SNAPSHOT_VERIFY). */
 #define SK_JOB_VERIFY (1u << 1)

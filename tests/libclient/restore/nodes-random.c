@@ -240,8 +240,11 @@ int main(int argc, char **argv)
 	/* One that is restored, and two that others have not. */
 	for (int i = 0; i < NODES; i++)
 		nodes[i].slots = 3;
-	for (; n; n--, story.seed++)
+	for (; n; n--, story.seed++) {
+		/* What all have, one of them keeps. */
+		scene.job_flags = story.seed % 2 ? 0 : SK_JOB_NO_REPLICAS;
 		tell(&scene, &story);
+	}
 	scene_close(&scene);
 	CHECK(!munmap(story.lives, LIVES * sizeof(*story.lives)));
 	return 0;

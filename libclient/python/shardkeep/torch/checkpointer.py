@@ -87,6 +87,11 @@ def _check_named(what: str, objects: Any) -> None:
         check_name(name, False)
 
 
+def _flags(verify: bool, replicas: bool) -> int:
+    return (_core.JOB_VERIFY if verify else 0) | \
+        (0 if replicas else _core.JOB_NO_REPLICAS)
+
+
 class Checkpointer:
     """Keeps a training job's state in the agent's memory.
 
@@ -124,6 +129,12 @@ class Checkpointer:
         keep_every: and those of steps that are multiples of it.
         keep_age: none that is so many seconds older than the newest one.
         keep_bytes: no more than that of all ranks, the newest first.
+        replicas: whether each rank keeps all that it has, also what other
+            ranks have as well (DDP, HSDP). Without, of what several have one
+            does, each a like share: memory, and what a snapshot copies, are
+            less by as much. But what a rank that died had not saved, or lay
+            on a node that is gone, is to be had on disk alone, or not at all:
+            the newest whole step is an older one.
         verify: refuse snapshots whose tensors changed before the fence.
         fence_hook: fence before every step of any optimizer by itself; at the
             second step of ``optim``, when its state is there, the agent is
@@ -153,9 +164,10 @@ class Checkpointer:
                  group: dist.ProcessGroup | None = None, rng: bool = True,
                  run: int = 0, slots: int = 0, flush_every: int = 0,
                  keep_last: int = 0, keep_every: int = 0, keep_age: int = 0,
-                 keep_bytes: int = 0, verify: bool = False,
-                 fence_hook: bool = True, raising: bool = False,
-                 socket: str | None = None, timeout: float = 300) -> None:
+                 keep_bytes: int = 0, replicas: bool = True,
+                 verify: bool = False, fence_hook: bool = True,
+                 raising: bool = False, socket: str | None = None,
+                 timeout: float = 300) -> None:
         _check_named("extra", extra)
         _check_named("local", local)
         if model is None:
@@ -185,7 +197,7 @@ class Checkpointer:
             "run": run, "slots": slots, "flush_every": flush_every,
             "keep_last": keep_last, "keep_every": keep_every,
             "keep_age": keep_age, "keep_bytes": keep_bytes,
-            "flags": _core.JOB_VERIFY if verify else 0}
+            "flags": _flags(verify, replicas)}
         self._state = self._new_state()
         self._blobs = Blobs(self._state, self.rank, self.world)
         self._kept = Kept(self._tensors, self._blobs, self.rank, extra or {},

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that all ranks have whole: kept by each of them, or once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from harness import run, start, wait
+from shardkeep import Client, snapshots
+from shardkeep.torch import Checkpointer
+from torch import nn
+
+SAVED = 3       # ranks that save
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(64, 96), nn.Linear(96, 64),
+                         nn.Linear(64, 8))
+
+
+def _training() -> tuple[nn.Module, torch.optim.Optimizer]:
+    ddp = nn.parallel.DistributedDataParallel(_model())
+    return ddp, torch.optim.AdamW(ddp.parameters(), lr=0.01)
+
+
+def _step(model: nn.Module, optim: torch.optim.Optimizer) -> None:
+    optim.zero_grad()
+    model(torch.linspace(-1, 1, 64).expand(4, 64)).square().sum().backward()
+    optim.step()
+
+
+def _values(model: nn.Module, optim: torch.optim.Optimizer
+            ) -> list[torch.Tensor]:
+    moments = [s[k] for s in optim.state.values()
+               for k in ("exp_avg", "exp_avg_sq", "step")]
+    return [*model.parameters(), *moments]
+
+
+def _save(directory: str, replicas: bool) -> None:
+    model, optim = _training()
+    ck = Checkpointer(model, optim, job=f"whole-{replicas}",
+                      replicas=replicas, raising=True)
+    assert ck.restore() is None
+    for step in range(1, 4):
+        _step(model, optim)
+        ck.snapshot(step, wait=60)
+    ck.wait(3)
+    if dist.get_rank() == 0:
+        torch.save(_values(model, optim), f"{directory}/values")
+    dist.barrier()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _load(directory: str, replicas: bool) -> None:
+    model, optim = _training()
+    ck = Checkpointer(model, optim, job=f"whole-{replicas}",
+                      replicas=replicas, raising=True)
+    assert ck.restore() == 3
+    assert ck.report is not None and ck.report.bytes_disk == 0
+    for mine, its in zip(_values(model, optim),
+                         torch.load(f"{directory}/values"), strict=True):
+        assert torch.equal(mine, its)
+    ck.close()
+
+
+def _memory_bytes(replicas: bool) -> int:
+    client = Client()
+    found: list[dict[str, Any]] = snapshots(client, f"whole-{replicas}")
+    client.close()
+    return next(s["memory_bytes"] for s in found if s["step"] == 3)
+
+
+@pytest.mark.parametrize("world", [1, SAVED, 4])
+def test_a_whole_model_is_kept_once(agent: str, world: int) -> None:
+    bytes_kept = {}
+    for replicas in (True, False):
+        codes = wait(start(SAVED, _save, agent, replicas))
+        assert codes == [-signal.SIGKILL] * SAVED
+        bytes_kept[replicas] = _memory_bytes(replicas)
+        run(world, _load, agent, replicas)
+    # Of parameters and two moments of each; besides, objects of each rank.
+    whole = 3 * 4 * sum(p.numel() for p in _model().parameters())
+    assert whole <= bytes_kept[False] < 3 * whole
+    assert bytes_kept[True] - bytes_kept[False] >= (SAVED - 1) * whole
