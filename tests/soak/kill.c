@@ -228,12 +228,16 @@ void trial_kill(struct scene *scene, uint64_t seed, struct tally *tally)
 		struct life life = { .truth = t, .seed = seed, .number = i };
 		pid_t pids[WORLD_MOST];
 
+		/* Each life as it likes, with what others left. */
+		scene->job_flags = dice_below(&dice, 3) ? 0 :
+				   SK_JOB_NO_REPLICAS;
 		atomic_store(&t->disturbed, false);
 		atomic_store(&t->present, 0);
 		scene_ranks_start(scene, job, world, train, &life, pids);
 		end_life(scene, t, pids, world, &dice, tally);
 		tally->lives++;
 	}
+	scene->job_flags = 0;
 	tally->restores += atomic_load(&t->restores);
 	close(t->arrived);
 	CHECK(!munmap(t, sizeof(*t)));

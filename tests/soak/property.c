@@ -50,8 +50,10 @@ void trial_property(struct scene *scene, uint64_t seed, struct tally *tally)
 	s.world = 1 + (int)dice_below(&dice, WORLD_MOST);
 	world = 1 + (int)dice_below(&dice, WORLD_MOST);
 	s.disk = dice_below(&dice, 2);
+	scene->job_flags = dice_below(&dice, 2) ? 0 : SK_JOB_NO_REPLICAS;
 	scene_ranks(scene, job, s.world, save, &s);
 	s.life = 1;
 	scene_ranks(scene, job, world, load, &s);
+	scene->job_flags = 0;
 	tally->restores++;
 }
