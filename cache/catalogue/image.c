@@ -29,7 +29,7 @@ static uint64_t hash_layout(const struct sk_layout *layout)
 			     sizeof(layout->digest.bytes));
 }
 
-static struct sk_cat_layout *find_layout(const struct sk_catalogue *cat,
+struct sk_cat_layout *sk_cat_layout_find(const struct sk_catalogue *cat,
 					 const struct sk_layout *layout)
 {
 	struct sk_table_walk walk = sk_table_find(&cat->layouts,
@@ -62,7 +62,7 @@ static void prefer_whole(struct sk_cat_layout *known, struct sk_layout *layout)
 struct sk_cat_layout *sk_cat_layout_take(struct sk_catalogue *cat,
 					 struct sk_layout *layout)
 {
-	struct sk_cat_layout *known = find_layout(cat, layout);
+	struct sk_cat_layout *known = sk_cat_layout_find(cat, layout);
 
 	if (known) {
 		prefer_whole(known, layout);

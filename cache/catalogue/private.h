@@ -17,6 +17,9 @@ static inline bool sk_cat_on_store(const struct sk_cat_image *image)
 	return image->stored.dir[0] && !image->bad_disk;
 }
 
+/** What the catalogue has that is equal, whole or a sketch; NULL. */
+struct sk_cat_layout *sk_cat_layout_find(const struct sk_catalogue *cat,
+					 const struct sk_layout *layout);
 /** A new image in the snapshot; the layout's reference is taken over. */
 struct sk_cat_image *sk_cat_image_new(struct sk_cat_snapshot *snapshot,
 				      struct sk_cat_layout *layout);

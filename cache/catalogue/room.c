@@ -348,6 +348,25 @@ static uint64_t layouts_of(struct sk_catalogue *cat, uid_t uid)
 	return bytes;
 }
 
+/* Bytes of those that are not counted already: who registers again, as whoever
+ * restored does, describes what it has. */
+static uint64_t new_layouts(const struct sk_catalogue *cat,
+			    const struct sk_layout *const layouts[2])
+{
+	const struct sk_cat_layout *known;
+	uint64_t bytes = 0;
+
+	for (int kind = 0; kind < 2; kind++) {
+		if (!layouts[kind])
+			continue;
+		known = sk_cat_layout_find(cat, layouts[kind]);
+		if (!known || !known->layout->header ||
+		    known->counted != cat->counts)
+			bytes += sk_layout_memory(layouts[kind]);
+	}
+	return bytes;
+}
+
 /* What waits for ranks that did not come back. */
 static void trim_user(struct sk_catalogue *cat, uid_t uid)
 {
@@ -366,16 +385,17 @@ int sk_cat_room_for_layouts(struct sk_catalogue *cat, uid_t uid,
 			    struct sk_err *err)
 {
 	char want[32], most[32], had[32];
-	uint64_t asked = 0, used;
+	uint64_t asked, used;
 
 	if (!cat->user_layouts || !uid || uid == cat->owner)
 		return 0;
-	for (int kind = 0; kind < 2; kind++)
-		asked += layouts[kind] ? sk_layout_memory(layouts[kind]) : 0;
-	if (fits_in(layouts_of(cat, uid), asked, cat->user_layouts))
+	used = layouts_of(cat, uid);
+	asked = new_layouts(cat, layouts);
+	if (!asked || fits_in(used, asked, cat->user_layouts))
 		return 0;
 	trim_user(cat, uid);
 	used = layouts_of(cat, uid);
+	asked = new_layouts(cat, layouts);
 	if (fits_in(used, asked, cat->user_layouts))
 		return 0;
 	return sk_err_set(err, -EDQUOT, "descriptions of tensors would take %s "

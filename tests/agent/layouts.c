@@ -120,6 +120,8 @@ static void be_nobody(struct rig *rig)
 	CHECK(setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 &&
 	      setuid(NOBODY) == 0, "setuid");
 	CHECK_STATUS(rank_open(&first, rig, &o), 0, &first.msg);
+	/* As who restored and then wants slots: nothing more is taken. */
+	CHECK_STATUS(rank_again(&first, &o), 0, &first.msg);
 	CHECK_STATUS(rank_open(&second, rig, &p), -EDQUOT, &second.msg);
 	CHECK(strstr(rig_why(&second.msg), "--user-layouts"), "%s",
 	      rig_why(&second.msg));

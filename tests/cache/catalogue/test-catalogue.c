@@ -1126,6 +1126,42 @@ Test(catalogue, layouts_are_shared)
 	end(&b);
 }
 
+static int room_for(struct bench *b, uid_t uid, const struct sk_layout *l)
+{
+	return sk_cat_room_for_layouts(&b->cat, uid,
+				       (const struct sk_layout *[2]){ l, NULL },
+				       NULL);
+}
+
+/* What a user has is no more where it is described once again, whatever the
+ * bound is by then; another user has nothing of it. */
+Test(catalogue, a_description_is_counted_once)
+{
+	struct sk_layout *same, *other;
+	struct sk_cat_layout *l[2] = { NULL, NULL };
+	const struct sk_cat_ask ask = { .fresh_id = 1, .world = 2 };
+	struct sk_cat_run *run;
+	struct bench b;
+
+	start(&b);
+	same = layout("job", 0, 2, SK_IMAGE_PRIMARY, false);
+	other = layout("job", 1, 2, SK_IMAGE_PRIMARY, false);
+	cr_assert_eq(sk_cat_run_open(sk_cat_job_get(&b.cat, "job", 7), &ask,
+				     &run, NULL), 0);
+	l[0] = take(&b, "job", 0, 2, SK_IMAGE_PRIMARY, false);
+	cr_assert(sk_cat_state_new(run, 0, l));
+	b.cat.user_layouts = sk_layout_memory(same);
+	cr_assert_eq(room_for(&b, 7, same), 0);
+	cr_assert_eq(room_for(&b, 7, other), -EDQUOT);
+	cr_assert_eq(room_for(&b, 8, same), 0);
+	b.cat.user_layouts = 1;
+	cr_assert_eq(room_for(&b, 7, same), 0);
+	cr_assert_eq(room_for(&b, 8, same), -EDQUOT);
+	sk_layout_free(same);
+	sk_layout_free(other);
+	end(&b);
+}
+
 /* ---- disk ---- */
 
 Test(catalogue, disk_and_memory_are_one)
