@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -366,9 +367,17 @@ def test_parts_are_those_that_have_values() -> None:
     run(1, _parts)
 
 
+def _says_shards() -> torch.Tensor:
+    t: Any = torch.arange(4.)
+    shards = [SimpleNamespace(tensor=torch.zeros(2)) for _ in range(2)]
+    t.local_shards = lambda: shards
+    return t
+
+
 def _parts() -> None:
     items = [t for _, t, _ in _items()] * 20
-    items.insert(7, torch.ones(3).as_subclass(_Other))
+    items[7:7] = [torch.ones(3).as_subclass(_Other), _says_shards(),
+                  _says_parts()]
     how = usual(Meshes())
     assert how is not None
     for begin, end in ((0, len(items)), (3, 11), (5, 5), (9, 10**9)):

@@ -31,11 +31,14 @@ static int add_others(PyObject *others, PyObject *t, PyObject *to)
 static int add(const struct usual *u, PyObject *t, PyObject *others,
 	       PyObject *to)
 {
+	int r;
+
 	if (Py_TYPE(t) == u->sharded)
 		return add_sharded(u, t, to);
-	if (usual_is_plain(u, t))
-		return PyList_Append(to, t);
-	return add_others(others, t, to);
+	r = usual_is_plain(u, t) ? usual_says_parts(u, t) : 1;
+	if (r < 0)
+		return -1;
+	return r ? add_others(others, t, to) : PyList_Append(to, t);
 }
 
 PyObject *usual_parts(PyObject *object, PyObject *args)

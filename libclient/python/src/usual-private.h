@@ -88,6 +88,10 @@ static inline bool usual_is_plain(const struct usual *u, PyObject *t)
 	return false;
 }
 
+/* Whether a plain one says itself which parts it holds: by attributes of its
+ * own. -1 raised. */
+int usual_says_parts(const struct usual *u, PyObject *t);
+
 /* The rank's own tensor: dtype, memory, strides and its shape. 1 if that was
  * read, 0 where Python is to tell, -1 raised. */
 int usual_read_memory(struct usual *u, PyObject *t, struct usual_read *ret,

@@ -5,8 +5,7 @@
 
 /* ---- one tensor ---- */
 
-/* One that says itself which parts it holds: by attributes of its own. */
-static int says_parts(const struct usual *u, PyObject *t)
+int usual_says_parts(const struct usual *u, PyObject *t)
 {
 	PyObject **own = _PyObject_GetDictPtr(t);
 	int r;
@@ -93,7 +92,7 @@ static int read_whole(struct usual *u, PyObject *name, PyObject *t,
 		      PyObject *owner, struct usual_read *ret)
 {
 	struct sk_tensor *to = ret->tensor;
-	int r = says_parts(u, t);
+	int r = usual_says_parts(u, t);
 	bool some;
 
 	if (r)
@@ -131,7 +130,7 @@ PyObject *usual_memory(const struct usual *u, PyObject *t, Py_ssize_t *ret_slot)
 
 	*ret_slot = 0;
 	if (usual_is_plain(u, t))
-		return says_parts(u, t) ? NULL : t;
+		return usual_says_parts(u, t) ? NULL : t;
 	if (Py_TYPE(t) != u->sharded)
 		return NULL;
 	*ret_slot = u->slot;
