@@ -37,7 +37,7 @@ struct registration {
 	bool comes;		/* restoring_came() is owed */
 	int fd;			/* the layouts' memory, a client's */
 	struct sk_layout *layouts[2];
-	int result;
+	int result;		/* of reading them; then of the look */
 	struct sk_err err;
 	struct sk_err unended;	/* why it waited in vain; "": it did not */
 };
@@ -330,11 +330,17 @@ static void registration_drained(struct request *q, int status,
 	struct registration *g = sk_link_object(q, struct registration,
 						request);
 
+	struct sk_err why = g->err;
+	int r;
+
 	/* It was waited for as long as a client can be kept waiting. */
 	(void)status;
+	(void)err;
 	if (q->session)
 		(void)registration_outcome(q, &g->unended);
-	registration_answer(g, 0, err);
+	/* The job may have gone with its last life, and be another one now. */
+	r = learn_runs(g, g->result, &why);
+	registration_answer(g, r, &why);
 }
 
 static void registration_granted(struct stored_wish *wish, int r,
@@ -344,6 +350,8 @@ static void registration_granted(struct stored_wish *wish, int r,
 						wish);
 	struct sk_err err = *why;
 
+	g->result = r;
+	g->err = *why;
 	r = learn_runs(g, r, &err);
 	if (r < 0 || !g->request.session ||
 	    registration_outcome(&g->request, &err) == 0) {

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <grp.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -185,6 +186,92 @@ static void test_from_disk(struct rig *rig)
 	rank_close(&r[0]);
 }
 
+/* ---- numbers of runs ---- */
+
+#define CROWD 20	/* more than are looked at with each change */
+
+/* A process that has closed its rank's connection, and lives on. */
+static pid_t be_stray(const struct rig *rig, const struct rank_options *o)
+{
+	int told[2];
+	char byte;
+	pid_t pid;
+
+	CHECK(!pipe(told), "pipe");
+	pid = fork();
+	CHECK(pid >= 0, "fork");
+	if (!pid) {
+		struct rank r;
+
+		CHECK_STATUS(rank_open(&r, rig, o), 0, &r.msg);
+		CHECK(r.run == 2, "run %d", (int)r.run);
+		close(r.sock);
+		CHECK(write(told[1], "", 1) == 1, "write");
+		pause();
+	}
+	close(told[1]);
+	CHECK(read(told[0], &byte, 1) == 1, "the stray is gone");
+	close(told[0]);
+	return pid;
+}
+
+/* A rank's life without a snapshot, over by then. */
+static void live(const struct rig *rig, const struct rank_options *o)
+{
+	struct rank r;
+	int status;
+	pid_t pid = fork();
+
+	CHECK(pid >= 0, "fork");
+	if (!pid) {
+		CHECK_STATUS(rank_open(&r, rig, o), 0, &r.msg);
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && !status, "%#x", status);
+}
+
+/* With many that wait beside it, a registration that waits for its rank's last
+ * life is looked at after that is gone, and the job with it: what the store
+ * said of its runs is kept in mind. */
+static void test_number(struct rig *rig)
+{
+	const struct rank_options o = { .job = "numbered", .world = 1 };
+	struct rank r, crowd;
+	struct sk_msg msg;
+	pid_t stray;
+	int sock;
+
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	CHECK_STATUS(rank_wait(&r, 1, 3, WAIT_MS), 0, &r.msg);
+	CHECK(rig_stop(rig) == 0, "exit status");
+	/* Two fit, and the third makes what nobody has any more go. */
+	rig_start(rig, "--memory", "400K", "--log-level", "error", "--store",
+		  rig->store, NULL);
+	stray = be_stray(rig, &o);
+	sock = rig_connect(rig);
+	AWAIT(stat_value(sock, "shardkeep_quarantines_total") > 0, "none");
+	live(rig, &(struct rank_options){ .job = "past", .world = 1 });
+	AWAIT(stat_value(sock, "shardkeep_rank_deaths_total") > 1, "none");
+	CHECK_STATUS(rank_open(&crowd, rig, &(struct rank_options){
+		.job = "crowd", .world = 2 }), 0, &crowd.msg);
+	rank_snapshot(&crowd, 1);
+	for (int i = 0; i < CROWD; i++)
+		rank_send_wait(&crowd, 1, 2, WAIT_MS);
+	close(r.sock);
+	r.sock = rig_connect(rig);
+	msg = registration(&r);
+	rig_send(r.sock, &msg);
+	rig_turns(sock, 200);
+	CHECK(!kill(stray, SIGKILL) && waitpid(stray, NULL, 0) == stray,
+	      "the stray");
+	CHECK_STATUS(rig_reply(r.sock, &msg, NULL, NULL), 0, &msg);
+	CHECK(msg.body.reg_reply.run > 1, "run 1 again, which the store has");
+	rank_close(&r);
+	rank_close(&crowd);
+	close(sock);
+}
+
 int main(int argc, char **argv)
 {
 	struct rig rig;
@@ -194,6 +281,7 @@ int main(int argc, char **argv)
 		  rig.store, NULL);
 	test_again(&rig);
 	test_from_disk(&rig);
+	test_number(&rig);
 	CHECK(rig_stop(&rig) == 0, "exit status");
 	rig_remove(&rig);
 	return 0;
