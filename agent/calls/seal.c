@@ -11,6 +11,7 @@
 #include "calls/call.h"
 #include "calls/device.h"
 #include "calls/seal.h"
+#include "disk/cadence.h"
 #include "memory/memory.h"
 #include "session/request.h"
 #include "session/rights.h"
@@ -183,6 +184,7 @@ static void conclude(struct seal *seal, struct sk_cat_slot *slot)
 	if (d)
 		device_stands(d, slot);
 	count_sealed(seal, slot);
+	cadence_sealed(a, s);
 	/* Now, so that it is known soon where it must be told. */
 	(void)sk_cat_complete(s);
 }

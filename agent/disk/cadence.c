@@ -22,11 +22,10 @@ static void look(struct timer *timer);
 
 static void look_later(struct agent *a)
 {
-	if (a->cadence_timer.set)
-		return;
 	a->cadence_timer.fire = look;
-	timer_set(&a->loop.timers, &a->cadence_timer,
-		  agent_now(a) + interval_ns(a));
+	/* The time may have been a longer one, before the options changed. */
+	timer_set_by(&a->loop.timers, &a->cadence_timer,
+		     agent_now(a) + interval_ns(a));
 }
 
 /* Training may have stopped, or gone over to other steps. */
@@ -62,6 +61,12 @@ void cadence_step(struct agent *a, const struct sk_cat_state *state,
 	if (!job->flushed_ns)
 		job->flushed_ns = now;
 	if (least)
+		look_later(a);
+}
+
+void cadence_sealed(struct agent *a, const struct sk_cat_snapshot *s)
+{
+	if (a->store && s->by_cadence && !s->wanted && interval_ns(a))
 		look_later(a);
 }
 

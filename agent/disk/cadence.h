@@ -14,6 +14,8 @@ struct agent;
 /** A rank asks for a slot. */
 void cadence_step(struct agent *a, const struct sk_cat_state *state,
 		  int64_t step);
+/** It was sealed; no step may come after it. */
+void cadence_sealed(struct agent *a, const struct sk_cat_snapshot *s);
 void cadence_close(struct agent *a);
 
 #endif

@@ -240,6 +240,24 @@ static void test_restoring_for_good(void)
 	whole_remove(&w);
 }
 
+/* What is sealed after a look that found nothing left is looked for as well,
+ * though no other snapshot follows. */
+static void seal_late(struct whole *w, struct rank *r, int sock, int64_t step)
+{
+	int slot;
+
+	CHECK_STATUS(rank_await_slot(r), 0, &r->msg);
+	slot = rank_slot(r, step, 0);
+	CHECK(slot >= 0, "%s", rig_why(&r->msg));
+	for (int i = 0; i < 3; i++)
+		pass(w, sock, 31);
+	rank_fill(r, slot, step);
+	CHECK_STATUS(rank_seal(r, slot, step), 0, &r->msg);
+	for (int i = 0; i < 3; i++)
+		pass(w, sock, 31);
+	AWAIT(snapshot_flags(sock, r->job, step) & SK_SNAP_DURABLE, "late");
+}
+
 /* Snapshots a second, an hour long: twice a minute one goes to disk, the first
  * and the last do, and so does one that somebody waits for. */
 static void test_cadence(void)
@@ -280,6 +298,7 @@ static void test_cadence(void)
 		rank_snapshot(&r, step);
 		CHECK_STATUS(rank_wait(&r, step, 3, WAIT_MS), 0, &r.msg);
 	}
+	seal_late(&w, &r, sock, step);
 	rank_close(&r);
 	close(sock);
 	CHECK(rig_stop(&w.rig) == 0, "exit status");
