@@ -70,7 +70,7 @@ const struct command commands[] = {
 	  "snapshot, on disk the newest durable one as well (where none is "
 	  "whole there, the newest of which it has a part), a pinned one, one "
 	  "in use by a restore, one not yet durable where a store is "
-	  "configured. --force overrides all but use by a restore.",
+	  "configured. --force overrides all but use by a restore, and a flush.",
 	  "cachectl evict llama/1100\n"
 	  "cachectl evict --disk llama@3/1000",
 	  "fmd", 1, 1, command_evict },
