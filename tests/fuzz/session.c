@@ -179,6 +179,22 @@ static void take_body(struct feed *f, struct sk_msg *msg)
 	}
 }
 
+/* As it described itself, by digests. */
+static void put_known(const struct rank *r, struct sk_wire_register *q)
+{
+	*q = (struct sk_wire_register){
+		.id = { .rank = r->rank, .world = r->world },
+		.state = r->state, .slots = 2, .flags = SK_REGISTER_KNOWN,
+		.numa_node = -1,
+	};
+	strcpy(q->id.job, r->job);
+	for (int k = 0; k < 2 && r->layouts[k]; k++) {
+		q->header_bytes[k] = r->layouts[k]->header_bytes;
+		q->image_bytes[k] = r->layouts[k]->image_bytes;
+		q->known[k] = r->layouts[k]->digest;
+	}
+}
+
 static void say_anything(struct feed *f, struct scene *s, unsigned who)
 {
 	struct sk_msg msg = { .type = (uint16_t)feed_below(f,
@@ -190,6 +206,8 @@ static void say_anything(struct feed *f, struct scene *s, unsigned who)
 		if (!s->open[who])
 			return;
 	}
+	if (msg.type == SK_MSG_REGISTER && s->ranks[who].layouts[0])
+		put_known(&s->ranks[who], &msg.body.reg);
 	take_body(f, &msg);
 	bound(&msg);
 	for (unsigned k = feed_byte(f); n < SK_MSG_FDS && k & 1; k >>= 1)
