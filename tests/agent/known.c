@@ -155,15 +155,34 @@ static void test_again(const struct rig *rig)
 	close(sock);
 }
 
+/* By what it saved before it described itself in another way. */
+static void test_saved(const struct rig *rig)
+{
+	struct rank_options o = options(), other = options();
+	struct sk_msg msg;
+	struct rank r;
+
+	o.job = other.job = "saved";
+	other.more = 1;
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	msg = registration(&r);
+	CHECK_STATUS(rank_again(&r, &other), 0, &r.msg);
+	msg.body.reg.state = r.state;
+	CHECK_STATUS(rig_call(r.sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+	rank_close(&r);
+}
+
 /* What the disk alone has: read before, or handed over. */
 static void test_from_disk(struct rig *rig)
 {
 	struct rank_options o = options();
 	struct rank r[2];
 	struct sk_msg msg;
-	int sock, status;
+	int sock, status, whole = 0;
 
 	o.job = "stored";
+	o.replicated = false;	/* replicas are not on disk */
 	for (o.rank = 0; o.rank < 2; o.rank++)
 		CHECK_STATUS(rank_open(&r[o.rank], rig, &o), 0,
 			     &r[o.rank].msg);
@@ -175,11 +194,15 @@ static void test_from_disk(struct rig *rig)
 		  rig->store, NULL);
 	sock = rig_connect(rig);
 	free(list_snapshots(sock, "stored", &(size_t){ 0 }));
-	status = say(sock, &r[0], &msg);
-	CHECK(status == 0 || status == -ENODATA, "%s", rig_why(&msg));
-	close(sock);
-	for (int i = 0; i < 2; i++)
+	/* Of ranks that are alike the agent has one's description whole. */
+	for (int i = 0; i < 2; i++) {
+		status = say(sock, &r[i], &msg);
+		CHECK(status == 0 || status == -ENODATA, "%s", rig_why(&msg));
+		whole += status == 0;
 		rank_close(&r[i]);
+	}
+	CHECK(whole < 2, "one is known by what the other describes alone");
+	close(sock);
 	o.rank = 0;
 	CHECK_STATUS(rank_open(&r[0], rig, &o), 0, &r[0].msg);
 	rank_snapshot(&r[0], 2);
@@ -280,6 +303,7 @@ int main(int argc, char **argv)
 	rig_start(&rig, "--memory", "256M", "--log-level", "error", "--store",
 		  rig.store, NULL);
 	test_again(&rig);
+	test_saved(&rig);
 	test_from_disk(&rig);
 	test_number(&rig);
 	CHECK(rig_stop(&rig) == 0, "exit status");
