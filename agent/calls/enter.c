@@ -138,6 +138,7 @@ static unsigned states_of(const struct agent *a, uid_t uid)
 	unsigned n = 0;
 
 	sk_link_each(job, &a->cat.jobs, link) {
+		job->catalogue->visits++;
 		if (job->uid != uid)
 			continue;
 		sk_link_each(run, &job->runs, link)

@@ -180,6 +180,7 @@ static bool memory_answers(struct session *session,
 	const struct sk_cat_job *job;
 
 	sk_link_each(job, &session->agent->cat.jobs, link) {
+		job->catalogue->visits++;
 		if (!session_sees(session, job) || !is_asked(in, job))
 			continue;
 		sk_link_each(s, &job->live, live) {
@@ -348,11 +349,13 @@ static const struct sk_cat_job *draining(const struct listing *l)
 	const struct request *q = &l->request;
 	const struct sk_cat_job *job;
 
-	sk_link_each(job, &q->agent->cat.jobs, link)
+	sk_link_each(job, &q->agent->cat.jobs, link) {
+		job->catalogue->visits++;
 		if (session_sees(q->session, job) &&
 		    is_asked(&q->msg.body.list, job) &&
 		    device_draining(q->agent, job))
 			return job;
+	}
 	return NULL;
 }
 

@@ -116,6 +116,7 @@ void quarantine_begin(struct agent *a, struct session *s)
 	sk_link_each(job, &a->cat.jobs, link)
 	sk_link_each(run, &job->runs, link)
 	sk_link_each(state, &run->states, link) {
+		a->cat.visits++;
 		if (!state->living || state->owner != s)
 			continue;
 		if (!q) {

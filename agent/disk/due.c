@@ -189,6 +189,7 @@ bool flush_pending(const struct agent *a)
 	if (a->flush)
 		return true;
 	sk_link_each(job, &a->cat.jobs, link) {
+		job->catalogue->visits++;
 		if (job->flush_due && sk_cat_asking(job))
 			return true;
 		sk_link_each(s, &job->live, live) {

@@ -347,6 +347,7 @@ static int list_jobs(struct merging *m)
 	const struct sk_cat_job *job;
 
 	sk_link_each(job, &m->agent->cat.jobs, link) {
+		job->catalogue->visits++;
 		if (!scan_covers(m->scan, job))
 			continue;
 		if (sk_array_fit(m->jobs, m->room_jobs, m->n_jobs + 1) < 0)

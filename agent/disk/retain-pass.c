@@ -66,6 +66,7 @@ static void try_failed_anew(struct agent *a)
 
 	sk_link_each(job, &a->cat.jobs, link)
 	sk_link_each(s, &job->live, live) {
+		a->cat.visits++;
 		if (!s->failed)
 			continue;
 		s->retry_ns = 0;

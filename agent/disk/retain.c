@@ -187,6 +187,7 @@ void retain_go_on(struct agent *a, const char *name)
 	sk_link_each(job, &a->cat.jobs, link) {
 		struct kept *kept = job->owner;
 
+		a->cat.visits++;
 		if (kept && strcmp(job->name, name) == 0)
 			kept->again_ns = 0;
 	}

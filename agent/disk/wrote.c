@@ -38,6 +38,7 @@ void wrote_take(struct agent *a, const char *job, struct wrote_list *ret)
 	for (size_t i = 0; i < a->n_wrote; i++) {
 		struct wrote w = a->wrote[i];
 
+		a->cat.visits++;
 		if (job[0] && strcmp(w.job, job) != 0)
 			a->wrote[n++] = w;
 		else if (sk_array_fit(ret->files, ret->room, ret->n + 1) < 0)

@@ -280,6 +280,7 @@ void memory_look_who_is_used(struct agent *a)
 	sk_link_each(run, &job->runs, link)
 	sk_link_each(state, &run->states, link)
 	sk_link_each(slot, &state->slots, link) {
+		a->cat.visits++;
 		m = slot->memory;
 		if (slot->use == SK_CAT_FILLING)
 			m->filling = a->fill_round;

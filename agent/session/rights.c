@@ -48,6 +48,7 @@ struct sk_cat_job *session_job(const struct session *s, const char *name)
 	if (job || !session_admin(s))
 		return job;
 	sk_link_each(job, &s->agent->cat.jobs, link) {
+		job->catalogue->visits++;
 		if (strcmp(job->name, name) == 0)
 			return job;
 	}
@@ -71,6 +72,7 @@ struct sk_cat_state *session_any_state(const struct session *s)
 	sk_link_each(job, &s->agent->cat.jobs, link)
 	sk_link_each(run, &job->runs, link)
 	sk_link_each(state, &run->states, link) {
+		job->catalogue->visits++;
 		if (state->owner == s)
 			return state;
 	}

@@ -34,9 +34,11 @@ void sk_cat_detain_end(struct sk_catalogue *cat, const void *detainer)
 	sk_link_each(job, &cat->jobs, link)
 		sk_link_each(run, &job->runs, link)
 			sk_link_each(state, &run->states, link)
-				sk_link_each(slot, &state->slots, link)
+				sk_link_each(slot, &state->slots, link) {
+					cat->visits++;
 					if (slot->detainer == detainer)
 						let_go(slot);
+				}
 }
 
 static uint64_t bytes_in(const struct sk_cat_state *state,
@@ -45,6 +47,7 @@ static uint64_t bytes_in(const struct sk_cat_state *state,
 	const struct sk_cat_slot *slot;
 	uint64_t bytes = 0;
 
+	state->run->job->catalogue->visits++;
 	sk_link_each(slot, &state->slots, link)
 		if (slot->detainer &&
 		    (!detainer || slot->detainer == detainer))

@@ -55,6 +55,7 @@ uint64_t sk_cat_trim_free(struct sk_catalogue *cat, struct sk_cat_job *only)
 	uint64_t bytes = 0;
 
 	sk_link_each(job, &cat->jobs, link) {
+		cat->visits++;
 		if (only && job != only)
 			continue;
 		sk_link_each(run, &job->runs, link)
@@ -90,6 +91,7 @@ static void survey_slot(struct survey *v, struct sk_cat_slot *slot,
 {
 	enum sk_cat_turn turn = turn_of(slot);
 
+	slot->state->run->job->catalogue->visits++;
 	v->used.bytes += slot->bytes;
 	v->used.fds += slot->fds;
 	if (turn == SK_CAT_STAYS || turn > until)
@@ -337,6 +339,7 @@ static uint64_t layouts_of(struct sk_catalogue *cat, uid_t uid)
 
 	cat->counts++;
 	sk_link_each(job, &cat->jobs, link) {
+		cat->visits++;
 		if (job->uid != uid)
 			continue;
 		sk_link_each(run, &job->runs, link)
@@ -373,6 +376,7 @@ static void trim_user(struct sk_catalogue *cat, uid_t uid)
 	struct sk_cat_job *job;
 
 	sk_link_each(job, &cat->jobs, link) {
+		cat->visits++;
 		if (job->uid != uid)
 			continue;
 		(void)sk_cat_trim_free(cat, job);
