@@ -130,7 +130,6 @@ struct agent {
 	struct sk_link quarantines;	/* calls/quarantine.h */
 
 	struct sk_link to_populate;	/* memories by order, in turn */
-	uint64_t fill_round;		/* memory.c: counts its looks */
 	unsigned populating;		/* pieces under way */
 	struct sk_link to_collapse;	/* memories that are faulted in */
 	struct collapsing *collapsing;	/* collapse.h */

@@ -30,6 +30,7 @@ static bool fit_for_others(const struct sk_cat_slot *slot)
 static int new_slot(struct agent *a, struct sk_cat_state *state,
 		    const uint64_t kind_bytes[2], struct sk_err *err)
 {
+	struct sk_cat_slot *slot;
 	struct memory *m;
 	char name[64];
 	int r;
@@ -40,10 +41,13 @@ static int new_slot(struct agent *a, struct sk_cat_state *state,
 		       state->n_slots, &m, err);
 	if (r < 0)
 		return r;
-	if (sk_cat_slot_add(state, kind_bytes, m))
-		return 0;
-	memory_release(m);
-	return sk_err_set(err, -ENOMEM, "no memory for a slot");
+	slot = sk_cat_slot_add(state, kind_bytes, m);
+	if (!slot) {
+		memory_release(m);
+		return sk_err_set(err, -ENOMEM, "no memory for a slot");
+	}
+	memory_serves(m, slot);
+	return 0;
 }
 
 static void count_refused(struct agent *a, int r)

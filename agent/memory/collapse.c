@@ -119,7 +119,6 @@ static struct memory *next_memory(struct agent *a, uint64_t now_ns)
 {
 	struct memory *m;
 
-	memory_look_who_is_used(a);
 	sk_link_each(m, &a->to_collapse, link)
 		if (sk_again_is_due(&m->collapse.again, now_ns) &&
 		    memory_ready(m) && !memory_filling(m) &&

@@ -169,6 +169,7 @@ void memory_release(struct memory *m)
 {
 	assert(!m->released);
 	record_forget(m);
+	m->of = NULL;
 	sk_link_remove(&m->link);
 	memory_count_small(m, false);
 	m->released = true;
@@ -267,36 +268,21 @@ static void hand_out(struct agent *a, struct memory *m)
 	work_submit(&a->loop.works, a->populate, &p->work);
 }
 
-void memory_look_who_is_used(struct agent *a)
+void memory_serves(struct memory *m, const struct sk_cat_slot *slot)
 {
-	const struct sk_cat_state *state;
-	const struct sk_cat_slot *slot;
-	const struct sk_cat_run *run;
-	const struct sk_cat_job *job;
-	struct memory *m;
-
-	a->fill_round++;
-	sk_link_each(job, &a->cat.jobs, link)
-	sk_link_each(run, &job->runs, link)
-	sk_link_each(state, &run->states, link)
-	sk_link_each(slot, &state->slots, link) {
-		a->cat.visits++;
-		m = slot->memory;
-		if (slot->use == SK_CAT_FILLING)
-			m->filling = a->fill_round;
-		else if (slot->snapshot && slot->snapshot->flushing)
-			m->flushing = a->fill_round;
-	}
+	assert(!m->released && slot->memory == m);
+	m->of = slot;
 }
 
 bool memory_filling(const struct memory *m)
 {
-	return m->filling == m->agent->fill_round;
+	return m->of && m->of->use == SK_CAT_FILLING;
 }
 
 bool memory_flushing(const struct memory *m)
 {
-	return m->flushing == m->agent->fill_round;
+	return m->of && m->of->use == SK_CAT_SEALED &&
+	       m->of->snapshot->flushing;
 }
 
 /* What is being filled is faulted in by its rank, which touches it anyway:
@@ -306,7 +292,6 @@ static struct memory *next_memory(struct agent *a)
 {
 	struct memory *m;
 
-	memory_look_who_is_used(a);
 	sk_link_each(m, &a->to_populate, link)
 		if (m->alone || !memory_filling(m))
 			return m;

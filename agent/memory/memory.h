@@ -19,6 +19,7 @@
 #include "memory/slot.h"
 
 struct agent;
+struct sk_cat_slot;
 
 #define MEMORY_PIECES 2u	/* of all memories, in the background at once */
 
@@ -39,8 +40,8 @@ struct memory {
 	uint64_t bytes;			/* of both */
 	uint64_t populated;		/* bytes handed out so far */
 	uint32_t order;			/* which slot of its rank */
-	uint64_t filling;		/* equals agent->fill_round: it is */
-	uint64_t flushing;		/* the same: it is being written */
+	const struct sk_cat_slot *of;	/* the catalogue's; NULL: none yet, or
+					 * it was given back */
 	struct memory_collapse {	/* collapse.h */
 		uint64_t done;		/* bytes, in this pass */
 		struct sk_again again;	/* when the next one begins */
@@ -82,9 +83,9 @@ void memory_hold(struct memory *m);
 void memory_unhold(struct memory *m);
 /** Hands pieces out that are still to be faulted in. */
 void memory_populate(struct agent *a);
-/** Finds out which are being filled, and which are being written to disk, for
- * the two below. */
-void memory_look_who_is_used(struct agent *a);
+/** It is the slot's, until it is given back. */
+void memory_serves(struct memory *m, const struct sk_cat_slot *slot);
+/** Its slot is being filled; what is in it is being written to disk. */
 bool memory_filling(const struct memory *m);
 bool memory_flushing(const struct memory *m);
 /** Some of its slots lies in small pages, or none does. */

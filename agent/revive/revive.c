@@ -117,11 +117,12 @@ static int add_slot(struct reviving *v, struct sk_cat_state *state,
 	m->sealed_writes = e->record.flags & TABLE_NO_WRITES;
 	/* Until all is there, the record stays as it was. */
 	slot = sk_cat_slot_add(state, e->record.kind_bytes, m);
-	r = slot ? fill_slot(slot, e) : -ENOMEM;
 	if (!slot) {
 		memory_release(m);
-		return sk_err_set(err, r, "no memory for a slot");
+		return sk_err_set(err, -ENOMEM, "no memory for a slot");
 	}
+	memory_serves(m, slot);
+	r = fill_slot(slot, e);
 	if (r == 0 && e->device)
 		r = device_revive(a, &e->device->record, e->device->at,
 				  e->device->fds, slot);
