@@ -134,24 +134,6 @@ static int get_slots(struct agent *a, struct sk_cat_state *state,
 
 /* ---- the state ---- */
 
-static unsigned states_of(const struct agent *a, uid_t uid)
-{
-	struct sk_cat_state *state;
-	struct sk_cat_run *run;
-	struct sk_cat_job *job;
-	unsigned n = 0;
-
-	sk_link_each(job, &a->cat.jobs, link) {
-		job->catalogue->visits++;
-		if (job->uid != uid)
-			continue;
-		sk_link_each(run, &job->runs, link)
-		sk_link_each(state, &run->states, link)
-			n += state->living;
-	}
-	return n;
-}
-
 /* Into the catalogue, which may know them; or freed. */
 static int take_layouts(struct agent *a, struct sk_layout *layouts[2],
 			struct sk_cat_layout *ret[2], struct sk_err *err)
@@ -209,7 +191,7 @@ static int run_of(struct agent *a, struct session *s,
 		*ret_run = old->run;
 		return 0;
 	}
-	if (states_of(a, s->uid) >= MAX_STATES)
+	if (sk_cat_user_ranks(&a->cat, s->uid) >= MAX_STATES)
 		return sk_err_set(err, -EDQUOT, "uid %u has %u ranks here "
 				  "already", (unsigned)s->uid, MAX_STATES);
 	job = sk_cat_job_get(&a->cat, reg->id.job, s->uid);
@@ -235,7 +217,7 @@ static struct sk_cat_state *new_state(struct session *s,
 		(void)sk_err_set(err, -ENOMEM, "no memory for a rank");
 		return NULL;
 	}
-	state->owner = s;
+	sk_cat_state_own(state, s, &s->states);
 	state->flush_every = reg->flush_every;
 	state->numa_node = reg->numa_node;
 	return state;

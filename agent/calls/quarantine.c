@@ -104,21 +104,15 @@ void quarantine_begin(struct agent *a, struct session *s)
 {
 	struct quarantine *q = NULL;
 	struct sk_cat_state *state;
-	struct sk_cat_run *run;
-	struct sk_cat_job *job;
 
-	if (s->gone || a->quit || !session_any_state(s))
+	if (s->gone || a->quit || sk_link_empty(&s->states))
 		return;
 	q = find(a, s);
 	if (!q && s->peer.fd >= 0)
 		q = begin(a, s);
 	a->counts.quarantines += q != NULL;
-	sk_link_each(job, &a->cat.jobs, link)
-	sk_link_each(run, &job->runs, link)
-	sk_link_each(state, &run->states, link) {
+	sk_link_each(state, &s->states, owned) {
 		a->cat.visits++;
-		if (!state->living || state->owner != s)
-			continue;
 		if (!q) {
 			keep_from_others(state);
 			continue;

@@ -226,6 +226,7 @@ static int session_new(struct agent *a, int fd, const struct ucred *who)
 	sk_link_init(&s->link);
 	sk_link_init(&s->requests);
 	replies_init(s);
+	sk_link_init(&s->states);
 	sk_link_init(&s->leases);
 	if (flight_begin(s) < 0) {
 		free(s);
@@ -335,7 +336,8 @@ void session_free(struct session *s)
 {
 	struct agent *a = s->agent;
 
-	assert(s->closing && !s->n_requests && !s->n_leases);
+	assert(s->closing && !s->n_requests && !s->n_leases &&
+	       sk_link_empty(&s->states));
 	/* A socket that is still watched would name us until it is closed. */
 	if (loop_watch(&a->loop, &s->source, 0) < 0)
 		s->source.fd = sk_close_fd(s->source.fd);

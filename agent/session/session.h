@@ -59,6 +59,7 @@ struct session {
 	bool short_of_fds;		/* why the first of replies waits */
 	struct timer retry;		/* then */
 	uint64_t retry_ns;
+	struct sk_link states;		/* ranks that live on it */
 	struct sk_link leases;
 	unsigned n_leases;
 };

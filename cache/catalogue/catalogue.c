@@ -14,6 +14,7 @@ void sk_cat_init(struct sk_catalogue *cat)
 	*cat = (struct sk_catalogue){ .next_id = 1, .next_layout = 1 };
 	sk_link_init(&cat->jobs);
 	sk_link_init(&cat->users);
+	sk_link_init(&cat->detained);
 	sk_cat_awake_init(cat->awake);
 }
 
@@ -27,6 +28,7 @@ void sk_cat_slot_release(struct sk_cat_slot *slot)
 	sk_cat_wake(slot->state->run->job);
 	assert(cat->used >= slot->bytes && cat->used_fds >= slot->fds);
 	sk_link_remove(&slot->link);
+	sk_link_remove(&slot->detained);
 	slot->state->n_slots--;
 	cat->used -= slot->bytes;
 	cat->used_fds -= slot->fds;
@@ -38,6 +40,8 @@ void sk_cat_slot_release(struct sk_cat_slot *slot)
 void sk_cat_state_free(struct sk_cat_state *state)
 {
 	assert(!state->n_slots && sk_link_empty(&state->slots));
+	if (state->living)
+		sk_cat_state_live(state, false);
 	sk_link_remove(&state->link);
 	(void)sk_cat_state_name(state, 0);
 	sk_cat_layout_unref(state->layouts[0]);
@@ -140,7 +144,7 @@ struct sk_cat_job *sk_cat_job_find(const struct sk_catalogue *cat,
 	return NULL;
 }
 
-static struct sk_cat_user *user_get(struct sk_catalogue *cat, uid_t uid)
+static struct sk_cat_user *user_find(const struct sk_catalogue *cat, uid_t uid)
 {
 	struct sk_cat_user *user;
 
@@ -148,6 +152,22 @@ static struct sk_cat_user *user_get(struct sk_catalogue *cat, uid_t uid)
 		if (user->uid == uid)
 			return user;
 	}
+	return NULL;
+}
+
+unsigned sk_cat_user_ranks(const struct sk_catalogue *cat, uid_t uid)
+{
+	const struct sk_cat_user *user = user_find(cat, uid);
+
+	return user ? user->n_living : 0;
+}
+
+static struct sk_cat_user *user_get(struct sk_catalogue *cat, uid_t uid)
+{
+	struct sk_cat_user *user = user_find(cat, uid);
+
+	if (user)
+		return user;
 	user = calloc(1, sizeof(*user));
 	if (!user)
 		return NULL;

@@ -73,6 +73,7 @@ struct sk_cat_slot {
 	void *memory;			/* the owner's */
 	void *detainer;			/* the owner's: whoever wrote to it may
 					 * still; NULL: detain.c */
+	struct sk_link detained;	/* in the catalogue, while it is so */
 	bool left;			/* given back once it is not detained */
 };
 
@@ -95,6 +96,8 @@ struct sk_cat_state {
 	int64_t last_step;		/* newest step that got a slot; -1 */
 	int64_t lost_step;		/* last one discarded or refused; -1 */
 	void *owner;			/* the agent's connection */
+	struct sk_link owned;		/* in a list of its owner's, while it
+					 * lives: sk_cat_state_own() */
 };
 
 struct sk_cat_run {
@@ -224,6 +227,7 @@ struct sk_cat_user {
 	struct sk_link link;
 	uid_t uid;
 	size_t n_jobs;
+	unsigned n_living;		/* ranks */
 	uint64_t flush_turn;		/* the owner's count of flushes, when
 					 * the last one of any of them began */
 };
@@ -275,6 +279,7 @@ struct sk_catalogue {
 	struct sk_link jobs;
 	struct sk_link users;
 	struct sk_link awake[SK_CAT_DUTIES];	/* jobs */
+	struct sk_link detained;	/* slots */
 	struct sk_table by_name;	/* jobs, with their uid */
 	struct sk_table states;		/* by id, those that have one */
 	struct sk_table layouts;	/* by digest */
@@ -355,8 +360,9 @@ struct sk_cat_state *sk_cat_state_by_id(const struct sk_catalogue *cat,
 /** Whether a step of the run was left to the disk, where it is complete. */
 bool sk_cat_run_kept(const struct sk_cat_run *run, int64_t step);
 bool sk_cat_run_living(const struct sk_cat_run *run);
-/** How many of its ranks live. */
+/** How many of its ranks live; of all that the user's jobs have. */
 uint32_t sk_cat_run_ranks(const struct sk_cat_run *run);
+unsigned sk_cat_user_ranks(const struct sk_catalogue *cat, uid_t uid);
 
 /**
  * A place among a job's snapshots that stays good while they come and go: what
@@ -456,6 +462,11 @@ void sk_cat_run_seen(struct sk_cat_job *job, uint64_t number);
  * no memory, nothing was taken. */
 struct sk_cat_state *sk_cat_state_new(struct sk_cat_run *run, int32_t rank,
 				      struct sk_cat_layout *const layouts[2]);
+
+/** The living rank is @owner's from now on, and in that list of its, which may
+ * be walked: who ends or is replaced is in it no more. */
+void sk_cat_state_own(struct sk_cat_state *state, void *owner,
+		      struct sk_link *list);
 
 /**
  * The rank has left or died: what it was filling is FREE, and free slots stay

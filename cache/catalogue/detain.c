@@ -7,16 +7,21 @@
 
 void sk_cat_state_detain(struct sk_cat_state *state, void *detainer)
 {
+	struct sk_catalogue *cat = state->run->job->catalogue;
 	struct sk_cat_slot *slot;
 
 	assert(detainer);
-	sk_link_each(slot, &state->slots, link)
+	sk_link_each(slot, &state->slots, link) {
 		slot->detainer = detainer;
+		sk_link_remove(&slot->detained);
+		sk_link_insert(&cat->detained, &slot->detained);
+	}
 }
 
 static void let_go(struct sk_cat_slot *slot)
 {
 	slot->detainer = NULL;
+	sk_link_remove(&slot->detained);
 	sk_cat_changed(slot->state->run->job);
 	if (slot->left && slot->use == SK_CAT_FREE && !slot->state->living)
 		sk_cat_slot_release(slot);
@@ -26,47 +31,36 @@ static void let_go(struct sk_cat_slot *slot)
 
 void sk_cat_detain_end(struct sk_catalogue *cat, const void *detainer)
 {
-	struct sk_cat_state *state;
 	struct sk_cat_slot *slot;
-	struct sk_cat_run *run;
-	struct sk_cat_job *job;
 
-	sk_link_each(job, &cat->jobs, link)
-		sk_link_each(run, &job->runs, link)
-			sk_link_each(state, &run->states, link)
-				sk_link_each(slot, &state->slots, link) {
-					cat->visits++;
-					if (slot->detainer == detainer)
-						let_go(slot);
-				}
-}
-
-static uint64_t bytes_in(const struct sk_cat_state *state,
-			 const void *detainer)
-{
-	const struct sk_cat_slot *slot;
-	uint64_t bytes = 0;
-
-	state->run->job->catalogue->visits++;
-	sk_link_each(slot, &state->slots, link)
-		if (slot->detainer &&
-		    (!detainer || slot->detainer == detainer))
-			bytes += slot->bytes;
-	return bytes;
+	sk_link_each(slot, &cat->detained, detained) {
+		cat->visits++;
+		if (slot->detainer == detainer)
+			let_go(slot);
+	}
 }
 
 uint64_t sk_cat_detained(const struct sk_catalogue *cat, const void *detainer)
 {
-	const struct sk_cat_state *state;
-	const struct sk_cat_run *run;
-	const struct sk_cat_job *job;
+	const struct sk_cat_slot *slot;
 	uint64_t bytes = 0;
 
-	sk_link_each(job, &cat->jobs, link)
-		sk_link_each(run, &job->runs, link)
-			sk_link_each(state, &run->states, link)
-				bytes += bytes_in(state, detainer);
+	sk_link_each(slot, &cat->detained, detained) {
+		if (!detainer || slot->detainer == detainer)
+			bytes += slot->bytes;
+	}
 	return bytes;
+}
+
+static bool any_detained(const struct sk_cat_state *state)
+{
+	const struct sk_cat_slot *slot;
+
+	sk_link_each(slot, &state->slots, link) {
+		if (slot->detainer)
+			return true;
+	}
+	return false;
 }
 
 bool sk_cat_rank_detained(const struct sk_cat_job *job, int32_t rank)
@@ -76,7 +70,7 @@ bool sk_cat_rank_detained(const struct sk_cat_job *job, int32_t rank)
 
 	sk_link_each(run, &job->runs, link)
 		sk_link_each(state, &run->states, link)
-			if (state->rank == rank && bytes_in(state, NULL))
+			if (state->rank == rank && any_detained(state))
 				return true;
 	return false;
 }

@@ -44,6 +44,8 @@ struct sk_cat_slot *sk_cat_slot_move(struct sk_cat_slot *slot,
 int sk_cat_run_new(struct sk_cat_job *job, const struct sk_cat_ask *ask,
 		   uint64_t number, struct sk_cat_run **ret_run,
 		   struct sk_err *err);
+/** The rank lives, or does no more, and then is nobody's. */
+void sk_cat_state_live(struct sk_cat_state *state, bool living);
 /** The state has no slots. */
 void sk_cat_state_free(struct sk_cat_state *state);
 /** It is found by that id from now on, 0: no more. -ENOMEM: nothing happened;

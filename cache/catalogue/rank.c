@@ -10,6 +10,27 @@
 
 /* ---- states ---- */
 
+void sk_cat_state_live(struct sk_cat_state *state, bool living)
+{
+	struct sk_cat_user *user = state->run->job->user;
+
+	assert(state->living != living && (living || user->n_living));
+	state->living = living;
+	user->n_living += living ? 1 : -1u;
+	if (living)
+		return;
+	state->owner = NULL;
+	sk_link_remove(&state->owned);
+}
+
+void sk_cat_state_own(struct sk_cat_state *state, void *owner,
+		      struct sk_link *list)
+{
+	assert(state->living && !state->owner);
+	state->owner = owner;
+	sk_link_insert(list, &state->owned);
+}
+
 struct sk_cat_state *sk_cat_state_new(struct sk_cat_run *run, int32_t rank,
 				      struct sk_cat_layout *const layouts[2])
 {
@@ -30,7 +51,8 @@ struct sk_cat_state *sk_cat_state_new(struct sk_cat_run *run, int32_t rank,
 			old->replaced = true;
 	}
 	state->rank = rank;
-	state->living = true;
+	sk_link_init(&state->owned);
+	sk_cat_state_live(state, true);
 	state->numa_node = -1;
 	state->layouts[0] = layouts[0];
 	state->layouts[1] = layouts[1];
@@ -62,8 +84,7 @@ unsigned sk_cat_state_end(struct sk_cat_state *state)
 	unsigned lost = drop_filling(state);
 
 	assert(state->living);
-	state->living = false;
-	state->owner = NULL;
+	sk_cat_state_live(state, false);
 	(void)sk_cat_state_name(state, 0);
 	run->ended = true;
 	sk_cat_touch_run(run);
@@ -90,9 +111,8 @@ void sk_cat_state_cancel(struct sk_cat_state *state)
 {
 	struct sk_cat_run *run = state->run;
 
-	state->living = false;
+	sk_cat_state_live(state, false);
 	state->replaced = true;
-	state->owner = NULL;
 	(void)sk_cat_state_name(state, 0);
 	sk_cat_state_empty(state);
 	if (!state->n_slots)
@@ -132,9 +152,8 @@ unsigned sk_cat_state_replace(struct sk_cat_state *state,
 	hand_on_steps(state, next);
 	lost = drop_filling(state);
 	sk_cat_changed(state->run->job);
-	state->living = false;
+	sk_cat_state_live(state, false);
 	state->replaced = true;
-	state->owner = NULL;
 	sk_cat_state_empty(state);
 	return lost;
 }
@@ -172,6 +191,7 @@ struct sk_cat_slot *sk_cat_slot_add(struct sk_cat_state *state,
 	slot->bytes = kind_bytes[0] + kind_bytes[1];
 	slot->fds = !!kind_bytes[0] + !!kind_bytes[1];
 	slot->memory = memory;
+	sk_link_init(&slot->detained);
 	sk_link_insert(&state->slots, &slot->link);
 	state->n_slots++;
 	state->run->job->catalogue->used += slot->bytes;

@@ -43,7 +43,7 @@ struct sk_cat_state *sk_cat_state_revive(struct sk_cat_run *run, int32_t rank,
 	run->ended = true;
 	(void)sk_cat_state_name(state, 0);
 	state->serial = serial;
-	state->living = false;
+	sk_cat_state_live(state, false);
 	state->awaited = true;
 	return state;
 }

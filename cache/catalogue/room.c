@@ -47,21 +47,28 @@ static uint64_t trim_state(struct sk_cat_state *state)
 	return bytes;
 }
 
-uint64_t sk_cat_trim_free(struct sk_catalogue *cat, struct sk_cat_job *only)
+static uint64_t trim_job(struct sk_cat_job *job)
 {
 	struct sk_cat_state *state;
 	struct sk_cat_run *run;
+	uint64_t bytes = 0;
+
+	job->catalogue->visits++;
+	sk_link_each(run, &job->runs, link)
+	sk_link_each(state, &run->states, link)
+		bytes += trim_state(state);
+	return bytes;
+}
+
+uint64_t sk_cat_trim_free(struct sk_catalogue *cat, struct sk_cat_job *only)
+{
 	struct sk_cat_job *job;
 	uint64_t bytes = 0;
 
-	sk_link_each(job, &cat->jobs, link) {
-		cat->visits++;
-		if (only && job != only)
-			continue;
-		sk_link_each(run, &job->runs, link)
-			sk_link_each(state, &run->states, link)
-				bytes += trim_state(state);
-	}
+	if (only)
+		return trim_job(only);
+	sk_link_each(job, &cat->jobs, link)
+		bytes += trim_job(job);
 	return bytes;
 }
 
