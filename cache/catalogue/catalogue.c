@@ -18,24 +18,7 @@ void sk_cat_init(struct sk_catalogue *cat)
 	sk_cat_awake_init(cat->awake);
 }
 
-/* ---- slots and states ---- */
-
-void sk_cat_slot_release(struct sk_cat_slot *slot)
-{
-	struct sk_catalogue *cat = slot->state->run->job->catalogue;
-
-	assert(slot->state->n_slots);
-	sk_cat_wake(slot->state->run->job);
-	assert(cat->used >= slot->bytes && cat->used_fds >= slot->fds);
-	sk_link_remove(&slot->link);
-	sk_link_remove(&slot->detained);
-	slot->state->n_slots--;
-	cat->used -= slot->bytes;
-	cat->used_fds -= slot->fds;
-	if (cat->release)
-		cat->release(cat->ctx, slot);
-	free(slot);
-}
+/* ---- states ---- */
 
 void sk_cat_state_free(struct sk_cat_state *state)
 {

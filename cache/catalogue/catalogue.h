@@ -222,12 +222,18 @@ struct sk_cat_begun {
 	uint64_t by;			/* the run that began with it */
 };
 
+/** Of slots. */
+struct sk_cat_amount {
+	uint64_t bytes, fds;
+};
+
 /** Who has jobs here. */
 struct sk_cat_user {
 	struct sk_link link;
 	uid_t uid;
 	size_t n_jobs;
 	unsigned n_living;		/* ranks */
+	struct sk_cat_amount used;	/* by slots of its jobs */
 	uint64_t flush_turn;		/* the owner's count of flushes, when
 					 * the last one of any of them began */
 };

@@ -160,6 +160,46 @@ unsigned sk_cat_state_replace(struct sk_cat_state *state,
 
 /* ---- slots ---- */
 
+/* The budget, and its user's share, have that much less; and again more. */
+static void charge(const struct sk_cat_slot *slot)
+{
+	const struct sk_cat_job *job = slot->state->run->job;
+
+	job->catalogue->used += slot->bytes;
+	job->catalogue->used_fds += slot->fds;
+	job->user->used.bytes += slot->bytes;
+	job->user->used.fds += slot->fds;
+}
+
+static void discharge(const struct sk_cat_slot *slot)
+{
+	const struct sk_cat_job *job = slot->state->run->job;
+	struct sk_catalogue *cat = job->catalogue;
+	struct sk_cat_amount *used = &job->user->used;
+
+	assert(cat->used >= slot->bytes && cat->used_fds >= slot->fds);
+	assert(used->bytes >= slot->bytes && used->fds >= slot->fds);
+	cat->used -= slot->bytes;
+	cat->used_fds -= slot->fds;
+	used->bytes -= slot->bytes;
+	used->fds -= slot->fds;
+}
+
+void sk_cat_slot_release(struct sk_cat_slot *slot)
+{
+	struct sk_catalogue *cat = slot->state->run->job->catalogue;
+
+	assert(slot->state->n_slots);
+	sk_cat_wake(slot->state->run->job);
+	sk_link_remove(&slot->link);
+	sk_link_remove(&slot->detained);
+	slot->state->n_slots--;
+	discharge(slot);
+	if (cat->release)
+		cat->release(cat->ctx, slot);
+	free(slot);
+}
+
 void sk_cat_slot_noted(const struct sk_cat_slot *slot)
 {
 	const struct sk_catalogue *cat = slot->state->run->job->catalogue;
@@ -194,8 +234,7 @@ struct sk_cat_slot *sk_cat_slot_add(struct sk_cat_state *state,
 	sk_link_init(&slot->detained);
 	sk_link_insert(&state->slots, &slot->link);
 	state->n_slots++;
-	state->run->job->catalogue->used += slot->bytes;
-	state->run->job->catalogue->used_fds += slot->fds;
+	charge(slot);
 	sk_cat_slot_noted(slot);
 	return slot;
 }
@@ -203,6 +242,7 @@ struct sk_cat_slot *sk_cat_slot_add(struct sk_cat_state *state,
 struct sk_cat_slot *sk_cat_slot_move(struct sk_cat_slot *slot,
 				     struct sk_cat_state *state)
 {
+	assert(slot->state->run->job == state->run->job);
 	sk_link_remove(&slot->link);
 	sk_cat_wake(state->run->job);
 	slot->state->n_slots--;

@@ -9,15 +9,10 @@
 
 #define HOLDERS 3
 
-/* Bytes and descriptors. */
-struct amount {
-	uint64_t bytes, fds;
-};
-
 /* Whose slots are counted: all, or one user's. */
 struct account {
-	const uid_t *uid;	/* NULL: all */
-	struct amount most;	/* 0: any number */
+	const struct sk_cat_user *user;	/* NULL: all */
+	struct sk_cat_amount most;	/* 0: any number */
 	enum sk_cat_turn until;	/* what goes in a later turn stays */
 };
 
@@ -85,10 +80,17 @@ static enum sk_cat_turn turn_of(const struct sk_cat_slot *slot)
 					    SK_CAT_STAYS;
 }
 
-/* What an account's slots take, what of it can be had, and of those with an
- * image that can and go first the one with the oldest. */
+static struct sk_cat_amount used_of(const struct sk_catalogue *cat,
+				    const struct account *account)
+{
+	return account->user ? account->user->used :
+	       (struct sk_cat_amount){ cat->used, cat->used_fds };
+}
+
+/* What of an account's slots can be had, and of those with an image that can
+ * and go first the one with the oldest. */
 struct survey {
-	struct amount used, free;
+	struct sk_cat_amount free;
 	struct sk_cat_slot *oldest;
 	enum sk_cat_turn first;
 };
@@ -99,8 +101,6 @@ static void survey_slot(struct survey *v, struct sk_cat_slot *slot,
 	enum sk_cat_turn turn = turn_of(slot);
 
 	slot->state->run->job->catalogue->visits++;
-	v->used.bytes += slot->bytes;
-	v->used.fds += slot->fds;
 	if (turn == SK_CAT_STAYS || turn > until)
 		return;
 	v->free.bytes += slot->bytes;
@@ -124,7 +124,7 @@ static struct survey survey(struct sk_catalogue *cat,
 	struct sk_cat_job *job;
 
 	sk_link_each(job, &cat->jobs, link) {
-		if (account->uid && job->uid != *account->uid)
+		if (account->user && job->user != account->user)
 			continue;
 		sk_link_each(run, &job->runs, link)
 			sk_link_each(state, &run->states, link)
@@ -140,11 +140,14 @@ static bool fits_in(uint64_t used, uint64_t asked, uint64_t most)
 	return !most || (used <= most && asked <= most - used);
 }
 
-static bool fits(const struct amount *used, const struct amount *asked,
-		 const struct amount *most)
+static bool fits(const struct sk_catalogue *cat, const struct account *account,
+		 const struct sk_cat_amount *asked)
 {
-	return fits_in(used->bytes, asked->bytes, most->bytes) &&
-	       fits_in(used->fds, asked->fds, most->fds);
+	const struct sk_cat_amount *most = &account->most;
+	struct sk_cat_amount used = used_of(cat, account);
+
+	return fits_in(used.bytes, asked->bytes, most->bytes) &&
+	       fits_in(used.fds, asked->fds, most->fds);
 }
 
 /* ---- saying why not ---- */
@@ -221,8 +224,8 @@ static void say_left(uint64_t asked, uint64_t kept,
 	if (kept > most)
 		(void)snprintf(buf, size, "%s, but %s that cannot go are more "
 			       "than the %s of %s; held by", asked ? " more" :
-			       "", part, account->uid ? "share" : "budget", all);
-	else if (account->uid)
+			       "", part, account->user ? "share" : "budget", all);
+	else if (account->user)
 		(void)snprintf(buf, size, " more, but of the %s that one user "
 			       "may take only %s can be had; held by", all, part);
 	else
@@ -240,10 +243,10 @@ static int say_bytes(struct sk_catalogue *cat, uint64_t asked, uint64_t kept,
 	if (asked)
 		sk_size_format(asked, want, sizeof(want));
 	say_left(asked, kept, account, left, sizeof(left));
-	return sk_err_set(err, account->uid ? -EDQUOT : -ENOMEM, "job "
+	return sk_err_set(err, account->user ? -EDQUOT : -ENOMEM, "job "
 			  "\"%.40s\" asked for %s%s: %s; use fewer "
 			  "slots or give %s", job->name, want, left,
-			  holders, account->uid ? "users more --user-memory" :
+			  holders, account->user ? "users more --user-memory" :
 			  "the agent more --memory");
 }
 
@@ -251,29 +254,34 @@ static int say_fds(uint64_t asked, uint64_t left,
 		   const struct account *account,
 		   const struct sk_cat_job *job, struct sk_err *err)
 {
-	return sk_err_set(err, account->uid ? -EDQUOT : -EMFILE,
+	return sk_err_set(err, account->user ? -EDQUOT : -EMFILE,
 			  "job \"%.40s\" asked for %llu descriptors more, but "
 			  "of the %llu that %s only %llu can be had; use fewer "
 			  "slots or raise the agent's limit of open files",
 			  job->name, (unsigned long long)asked,
 			  (unsigned long long)account->most.fds,
-			  account->uid ? "one user may take" : "slots may take",
+			  account->user ? "one user may take" : "slots may take",
 			  (unsigned long long)left);
 }
 
 /* ---- making room ---- */
 
-/* Whether what can be had suffices; nothing changes. */
+/* Whether what can be had suffices; nothing changes. Where all fits as it is
+ * nobody is asked what could go. */
 static int can_have(struct sk_catalogue *cat, const struct account *account,
-		    const struct amount *asked, const struct sk_cat_job *job,
-		    struct sk_err *err)
+		    const struct sk_cat_amount *asked,
+		    const struct sk_cat_job *job, struct sk_err *err)
 {
-	struct survey v = survey(cat, account);
-	struct amount kept = { v.used.bytes - v.free.bytes,
-			       v.used.fds - v.free.fds };
-	const struct amount *most = &account->most;
+	const struct sk_cat_amount *most = &account->most;
+	struct sk_cat_amount kept = used_of(cat, account);
+	struct survey v;
 
-	assert(v.used.bytes >= v.free.bytes && v.used.fds >= v.free.fds);
+	if (fits(cat, account, asked))
+		return 0;
+	v = survey(cat, account);
+	assert(kept.bytes >= v.free.bytes && kept.fds >= v.free.fds);
+	kept.bytes -= v.free.bytes;
+	kept.fds -= v.free.fds;
 	if (!fits_in(kept.bytes, asked->bytes, most->bytes))
 		return say_bytes(cat, asked->bytes, kept.bytes, account, job,
 				 err);
@@ -285,17 +293,18 @@ static int can_have(struct sk_catalogue *cat, const struct account *account,
 
 static int evict_until_fit(struct sk_catalogue *cat,
 			   const struct account *account,
-			   const struct amount *asked)
+			   const struct sk_cat_amount *asked)
 {
-	struct survey v = survey(cat, account);
 	int evicted = 0;
 
-	if (fits(&v.used, asked, &account->most))
+	if (fits(cat, account, asked))
 		return 0;
 	(void)sk_cat_trim_free(cat, NULL);
-	for (v = survey(cat, account);
-	     !fits(&v.used, asked, &account->most) && v.oldest;
-	     v = survey(cat, account)) {
+	while (!fits(cat, account, asked)) {
+		struct survey v = survey(cat, account);
+
+		if (!v.oldest)
+			break;
 		sk_cat_slot_clear(v.oldest);
 		evicted++;
 	}
@@ -306,11 +315,11 @@ int sk_cat_make_room(struct sk_catalogue *cat, uint64_t bytes, uint64_t fds,
 		     enum sk_cat_turn until, const struct sk_cat_job *job,
 		     struct sk_err *err)
 {
-	const struct amount asked = { bytes, fds };
+	const struct sk_cat_amount asked = { bytes, fds };
 	const struct account all = {
 		NULL, { cat->budget, cat->budget_fds }, until };
 	const struct account user = {
-		&job->uid, { cat->user_budget, cat->user_fds }, until };
+		job->user, { cat->user_budget, cat->user_fds }, until };
 	bool bounded = job->uid && job->uid != cat->owner;
 	int evicted = 0, r;
 
@@ -396,9 +405,14 @@ int sk_cat_room_for_layouts(struct sk_catalogue *cat, uid_t uid,
 			    struct sk_err *err)
 {
 	char want[32], most[32], had[32];
-	uint64_t asked, used;
+	uint64_t asked = 0, used;
 
 	if (!cat->user_layouts || !uid || uid == cat->owner)
+		return 0;
+	for (int kind = 0; kind < 2; kind++)
+		asked += layouts[kind] ? sk_layout_memory(layouts[kind]) : 0;
+	/* All users' together are at least as much. */
+	if (fits_in(cat->layout_bytes, asked, cat->user_layouts))
 		return 0;
 	used = layouts_of(cat, uid);
 	asked = new_layouts(cat, layouts);
