@@ -67,10 +67,10 @@ static bool is_beyond(const struct listing *l, const struct sk_cat_snapshot *s)
 					 (int64_t)end->step, s) > 0;
 }
 
-static bool is_asked(const struct sk_wire_list *in,
-		     const struct sk_cat_job *job)
+/* The jobs that are asked for. */
+static struct sk_cat_jobs jobs_asked(const struct request *q)
 {
-	return !in->id.job[0] || strcmp(job->name, in->id.job) == 0;
+	return sk_cat_jobs_named(&q->agent->cat, q->msg.body.list.id.job);
 }
 
 static void visit(struct listing *l, size_t n)
@@ -91,14 +91,13 @@ static int compare_jobs(const struct sk_cat_job *job, const char *name,
 /* By name, descending; within a job they come newest first already. */
 static struct sk_cat_job *next_job(struct listing *l)
 {
-	struct session *session = l->request.session;
+	struct sk_cat_jobs jobs = jobs_asked(&l->request);
 	struct sk_cat_job *job, *best = NULL;
 	struct walk *w = &l->walk;
 
-	sk_link_each(job, &session->agent->cat.jobs, link) {
+	while ((job = sk_cat_jobs_next(&jobs))) {
 		visit(l, 1);
-		if (!session_sees(session, job) ||
-		    !is_asked(&l->request.msg.body.list, job) ||
+		if (!session_sees(l->request.session, job) ||
 		    (w->job[0] && compare_jobs(job, w->job, w->uid) <= 0))
 			continue;
 		if (!best || compare_jobs(job, best->name, best->uid) < 0)
@@ -173,18 +172,19 @@ static void walk_on(struct listing *l, const struct sk_cat_snapshot *s)
 
 /* Whether memory alone has a snapshot that can be restored: then it answers
  * where the disk does not. */
-static bool memory_answers(struct session *session,
-			   const struct sk_wire_list *in)
+static bool memory_answers(const struct request *q)
 {
+	struct sk_cat_jobs jobs = jobs_asked(q);
 	const struct sk_cat_snapshot *s;
 	const struct sk_cat_job *job;
 
-	sk_link_each(job, &session->agent->cat.jobs, link) {
+	while ((job = sk_cat_jobs_next(&jobs))) {
 		job->catalogue->visits++;
-		if (!session_sees(session, job) || !is_asked(in, job))
+		if (!session_sees(q->session, job))
 			continue;
 		sk_link_each(s, &job->live, live) {
-			if (is_listed(in, s) && sk_cat_whole_in_memory(s))
+			if (is_listed(&q->msg.body.list, s) &&
+			    sk_cat_whole_in_memory(s))
 				return true;
 		}
 	}
@@ -275,7 +275,7 @@ static void begin_reply(struct listing *l)
 	struct request *q = &l->request;
 	struct sk_err err = { "" };
 
-	if (l->looked < 0 && !memory_answers(q->session, &q->msg.body.list)) {
+	if (l->looked < 0 && !memory_answers(q)) {
 		answer(l, l->looked, &l->err);
 		return;
 	}
@@ -347,12 +347,12 @@ static int say_undecided(const struct sk_cat_snapshot *s, struct sk_err *err)
 static const struct sk_cat_job *draining(const struct listing *l)
 {
 	const struct request *q = &l->request;
+	struct sk_cat_jobs jobs = jobs_asked(q);
 	const struct sk_cat_job *job;
 
-	sk_link_each(job, &q->agent->cat.jobs, link) {
+	while ((job = sk_cat_jobs_next(&jobs))) {
 		job->catalogue->visits++;
 		if (session_sees(q->session, job) &&
-		    is_asked(&q->msg.body.list, job) &&
 		    device_draining(q->agent, job))
 			return job;
 	}

@@ -344,12 +344,12 @@ static void do_portion(struct chore *chore)
 
 static int list_jobs(struct merging *m)
 {
+	const struct sk_catalogue *cat = &m->agent->cat;
+	struct sk_cat_jobs jobs = sk_cat_jobs_named(cat, m->scan->job);
 	const struct sk_cat_job *job;
 
-	sk_link_each(job, &m->agent->cat.jobs, link) {
+	while ((job = sk_cat_jobs_next(&jobs))) {
 		job->catalogue->visits++;
-		if (!scan_covers(m->scan, job))
-			continue;
 		if (sk_array_fit(m->jobs, m->room_jobs, m->n_jobs + 1) < 0)
 			return -ENOMEM;
 		memcpy(m->jobs[m->n_jobs].name, job->name, sizeof(job->name));

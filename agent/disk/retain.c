@@ -182,13 +182,13 @@ static void due_again(struct timer *timer)
 
 void retain_go_on(struct agent *a, const char *name)
 {
+	struct sk_cat_jobs jobs = sk_cat_jobs_named(&a->cat, name);
 	struct sk_cat_job *job;
 
-	sk_link_each(job, &a->cat.jobs, link) {
+	while ((job = sk_cat_jobs_next(&jobs))) {
 		struct kept *kept = job->owner;
 
-		a->cat.visits++;
-		if (kept && strcmp(job->name, name) == 0)
+		if (kept)
 			kept->again_ns = 0;
 	}
 	if (a->retain)

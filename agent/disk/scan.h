@@ -7,7 +7,6 @@
 #define SK_AGENT_DISK_SCAN_H
 
 #include <stdbool.h>
-#include <string.h>
 
 #include "catalogue/catalogue.h"
 #include "disk/census.h"
@@ -90,13 +89,6 @@ struct scan {
 	int told;			/* < 0: the other agents were not */
 	struct sk_err untold;
 };
-
-/** Whether the job is one that it looks at. */
-static inline bool scan_covers(const struct scan *scan,
-			       const struct sk_cat_job *job)
-{
-	return !scan->job[0] || strcmp(job->name, scan->job) == 0;
-}
 
 /** Fills the answer in; the run of its work. Until it is merged it has the
  * agent's histories, and what is ignored. */

@@ -106,21 +106,55 @@ uint32_t sk_cat_run_ranks(const struct sk_cat_run *run)
 	return n;
 }
 
-static uint64_t hash_job(const char *name, uid_t uid)
+static uint64_t hash_name(const char *name)
 {
-	return sk_hash_bytes(sk_hash_seed() + uid, name, strlen(name));
+	return sk_hash_bytes(sk_hash_seed(), name, strlen(name));
+}
+
+struct sk_cat_jobs sk_cat_jobs_named(const struct sk_catalogue *cat,
+				     const char *name)
+{
+	struct sk_cat_jobs walk = { .cat = cat, .at = cat->jobs.next };
+
+	if (!name[0])
+		return walk;
+	walk.name = name;
+	walk.named = sk_table_find(&cat->by_name, hash_name(name));
+	return walk;
+}
+
+static struct sk_cat_job *next_of_all(struct sk_cat_jobs *w)
+{
+	const struct sk_link *at = w->at;
+
+	if (at == &w->cat->jobs)
+		return NULL;
+	w->at = at->next;
+	return sk_link_object(at, struct sk_cat_job, link);
+}
+
+struct sk_cat_job *sk_cat_jobs_next(struct sk_cat_jobs *w)
+{
+	uintptr_t at;
+
+	if (!w->name)
+		return next_of_all(w);
+	while (sk_table_next(&w->named, &at)) {
+		struct sk_cat_job *job = (struct sk_cat_job *)at;
+
+		if (strcmp(job->name, w->name) == 0)
+			return job;
+	}
+	return NULL;
 }
 
 struct sk_cat_job *sk_cat_job_find(const struct sk_catalogue *cat,
 				   const char *name, uid_t uid)
 {
-	struct sk_table_walk walk = sk_table_find(&cat->by_name,
-						  hash_job(name, uid));
-	uintptr_t at;
+	struct sk_cat_jobs walk = sk_cat_jobs_named(cat, name);
+	struct sk_cat_job *job;
 
-	while (sk_table_next(&walk, &at)) {
-		struct sk_cat_job *job = (struct sk_cat_job *)at;
-
+	while ((job = sk_cat_jobs_next(&walk))) {
 		if (job->uid == uid && strcmp(job->name, name) == 0)
 			return job;
 	}
@@ -175,7 +209,7 @@ static struct sk_cat_job *job_new(struct sk_catalogue *cat, const char *name,
 
 	if (user)
 		user->n_jobs++;
-	if (!user || sk_table_add(&cat->by_name, hash_job(name, uid),
+	if (!user || sk_table_add(&cat->by_name, hash_name(name),
 				  (uintptr_t)job) < 0) {
 		if (user)
 			user_leave(user);
@@ -280,7 +314,7 @@ static void job_free(struct sk_cat_job *job)
 	sk_cat_verdicts_free(job);
 	sk_link_remove(&job->link);
 	sk_cat_awake_leave(job);
-	(void)sk_table_remove(&cat->by_name, hash_job(job->name, job->uid),
+	(void)sk_table_remove(&cat->by_name, hash_name(job->name),
 			      (uintptr_t)job);
 	user_leave(job->user);
 	if (cat->forget)

@@ -286,7 +286,7 @@ struct sk_catalogue {
 	struct sk_link users;
 	struct sk_link awake[SK_CAT_DUTIES];	/* jobs */
 	struct sk_link detained;	/* slots */
-	struct sk_table by_name;	/* jobs, with their uid */
+	struct sk_table by_name;	/* jobs, of all users */
 	struct sk_table states;		/* by id, those that have one */
 	struct sk_table layouts;	/* by digest */
 	struct sk_table images;		/* by id */
@@ -345,6 +345,20 @@ int sk_cat_order(uint64_t run, uint64_t run_id, int64_t step,
 /** The job of that name and owner, or NULL. */
 struct sk_cat_job *sk_cat_job_find(const struct sk_catalogue *cat,
 				   const char *name, uid_t uid);
+/** A walk through the jobs of one name, whoever's they are, or all. None comes
+ * or goes meanwhile. */
+struct sk_cat_jobs {
+	const struct sk_catalogue *cat;
+	const char *name;		/* NULL: all */
+	struct sk_table_walk named;
+	const struct sk_link *at;	/* of all */
+};
+
+/** @name "": all of them. It is borrowed. */
+struct sk_cat_jobs sk_cat_jobs_named(const struct sk_catalogue *cat,
+				     const char *name);
+/** The next one, in no set order; NULL: no more. */
+struct sk_cat_job *sk_cat_jobs_next(struct sk_cat_jobs *walk);
 /** Finds or makes it; NULL: no memory. */
 struct sk_cat_job *sk_cat_job_get(struct sk_catalogue *cat, const char *name,
 				  uid_t uid);
