@@ -297,16 +297,19 @@ static bool leave_some(struct agent *a, struct sk_cat_job *job)
 	return n > 0;
 }
 
-/* Whether there is more, of any job. */
+/* Whether there is more, of any job. Who has too many stays awake for it,
+ * whatever keeps them: nothing tells of the end of all that. */
 static bool leave_of_all(struct agent *a, bool asked)
 {
 	struct sk_cat_job *job;
 	bool more = false;
 
-	sk_link_each(job, &a->cat.jobs, link) {
+	sk_link_each(job, &a->cat.awake[SK_CAT_LEAVE], awake[SK_CAT_LEAVE]) {
 		a->cat.visits++;
 		if (job->n_snapshots > KNOWN_MOST)
 			more |= asked || leave_some(a, job);
+		else
+			sk_cat_sleep(job, SK_CAT_LEAVE);
 	}
 	return more;
 }

@@ -14,6 +14,7 @@
 #define JOBS 4
 #define RANKS 2
 #define QUESTIONS 16
+#define KNOWN 5u		/* snapshots, of a job */
 
 static const uint64_t kinds[2] = { 4096, 0 };
 
@@ -175,6 +176,17 @@ static void trim(struct desk *d)
 		(void)sk_cat_job_trim(job);
 }
 
+static void leave_to_disk(struct desk *d)
+{
+	struct sk_cat_job *job;
+
+	sk_link_each(job, &d->cat.awake[SK_CAT_LEAVE], awake[SK_CAT_LEAVE]) {
+		(void)sk_cat_stored_leave(job, KNOWN, KNOWN);
+		if (job->n_snapshots <= KNOWN)
+			sk_cat_sleep(job, SK_CAT_LEAVE);
+	}
+}
+
 static void follow_up(struct desk *d)
 {
 	/* What is decided wakes it for what follows from that. */
@@ -182,6 +194,7 @@ static void follow_up(struct desk *d)
 		decide(d);
 		look_what_to_write(d);
 		trim(d);
+		leave_to_disk(d);
 	}
 }
 
@@ -438,6 +451,8 @@ static void check_asleep(const struct desk *d, struct sk_cat_job *job,
 
 	cr_assert(is_awake(job, SK_CAT_WRITE) || !can_be_written(job),
 		  "seed %u, turn %d: it can be written", seed, turn);
+	cr_assert(is_awake(job, SK_CAT_LEAVE) || job->n_snapshots <= KNOWN,
+		  "seed %u, turn %d: too many are known", seed, turn);
 	if (!is_awake(job, SK_CAT_DECIDE) && !d->full) {
 		cr_assert(!before.undecided || sk_cat_asking(job),
 			  "seed %u, turn %d: nobody asks", seed, turn);
