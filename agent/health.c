@@ -15,11 +15,10 @@
 static bool flushes_fail(const struct agent *a)
 {
 	struct sk_cat_snapshot *s;
-	struct sk_cat_job *job;
 
-	sk_link_each(job, &a->cat.jobs, link)
-	sk_link_each(s, &job->live, live) {
-		if (s->failures && (s->flushing || sk_cat_flushable(s)))
+	sk_link_each(s, &a->cat.failing, failing) {
+		if (s->failures && !sk_link_empty(&s->live) &&
+		    (s->flushing || sk_cat_flushable(s)))
 			return true;
 	}
 	return false;

@@ -64,27 +64,14 @@ static bool given_up(const struct agent *a, const struct sk_cat_snapshot *s)
 	return a->stopping && s->failures >= TRIES_AT_STOP;
 }
 
-static bool may_be_retried(const struct sk_cat_job *job)
-{
-	const struct sk_cat_snapshot *s;
-
-	sk_link_each(s, &job->live, live) {
-		if (s->retry_ns)
-			return true;
-	}
-	return false;
-}
-
 /* Whose time has not come yet is asleep again with the next look. */
 static void retry(struct timer *timer)
 {
 	struct agent *a = sk_link_object(timer, struct agent, flush_timer);
-	struct sk_cat_job *job;
+	const struct sk_cat_snapshot *s;
 
-	sk_link_each(job, &a->cat.jobs, link) {
-		if (may_be_retried(job))
-			sk_cat_wake_for(job, SK_CAT_WRITE);
-	}
+	sk_link_each(s, &a->cat.failing, failing)
+		sk_cat_wake_for(s->job, SK_CAT_WRITE);
 	agent_changed(a);
 }
 

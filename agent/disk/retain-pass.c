@@ -62,15 +62,11 @@ static struct sk_cat_job *job_of(const struct retain_pass *p)
 static void try_failed_anew(struct agent *a)
 {
 	struct sk_cat_snapshot *s;
-	struct sk_cat_job *job;
 
-	sk_link_each(job, &a->cat.jobs, link)
-	sk_link_each(s, &job->live, live) {
+	sk_link_each(s, &a->cat.failing, failing) {
 		a->cat.visits++;
-		if (!s->failed)
-			continue;
 		s->retry_ns = 0;
-		sk_cat_wake_for(job, SK_CAT_WRITE);
+		sk_cat_wake_for(s->job, SK_CAT_WRITE);
 	}
 	agent_changed(a);
 }

@@ -15,6 +15,7 @@ void sk_cat_init(struct sk_catalogue *cat)
 	sk_link_init(&cat->jobs);
 	sk_link_init(&cat->users);
 	sk_link_init(&cat->detained);
+	sk_link_init(&cat->failing);
 	sk_cat_awake_init(cat->awake);
 }
 

@@ -166,6 +166,7 @@ struct sk_cat_snapshot {
 	struct sk_link link;		/* in its job, newest first */
 	struct sk_link live;		/* in its job, while slots hold it */
 	struct sk_link undecided;	/* in its job, while it is */
+	struct sk_link failing;		/* in the catalogue, while it failed */
 	struct sk_cat_job *job;
 	uint64_t run;			/* number and id: whose it is */
 	uint64_t run_id;
@@ -288,6 +289,7 @@ struct sk_catalogue {
 	struct sk_link users;
 	struct sk_link awake[SK_CAT_DUTIES];	/* jobs */
 	struct sk_link detained;	/* slots */
+	struct sk_link failing;		/* snapshots whose last flush failed */
 	struct sk_table by_name;	/* jobs, of all users */
 	struct sk_table states;		/* by id, those that have one */
 	struct sk_table layouts;	/* by digest */

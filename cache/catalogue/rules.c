@@ -188,6 +188,9 @@ bool sk_cat_flushable(const struct sk_cat_snapshot *s)
 
 void sk_cat_set_failure(struct sk_cat_snapshot *s, const char *text)
 {
+	sk_link_remove(&s->failing);
+	if (text)
+		sk_link_insert(&s->job->catalogue->failing, &s->failing);
 	free(s->text);
 	s->failed = text;
 	s->text = text ? strdup(text) : NULL;

@@ -127,6 +127,7 @@ void sk_cat_snapshot_drop(struct sk_cat_snapshot *s)
 	leave_snapshot(s);
 	sk_link_remove(&s->live);
 	sk_link_remove(&s->undecided);
+	sk_link_remove(&s->failing);
 	free(s->by_rank);
 	free(s->text);
 	free(s);
@@ -201,6 +202,7 @@ struct sk_cat_snapshot *sk_cat_snapshot_get(struct sk_cat_job *job,
 	sk_link_init(&s->images);
 	sk_link_init(&s->live);
 	sk_link_init(&s->undecided);
+	sk_link_init(&s->failing);
 	sk_link_insert(place_of(job, run, run_id, step), &s->link);
 	count_snapshot(s, 1);
 	return job->met = s;
