@@ -279,6 +279,9 @@ struct sk_cat_job {
 	uint64_t flush_came;		/* the same, when it had one to wait
 					 * for first */
 	bool flush_due;			/* the newest one, when it is known */
+	struct sk_cat_slot *first_out;	/* room.c, while it makes room: which
+					 * goes first, if any can, */
+	enum sk_cat_turn first_turn;	/* and in which turn */
 	struct sk_cat_begun begun;	/* by the newest run that says so */
 	void *owner;			/* the agent's: what it knows of disk */
 	struct sk_cat_figures figures;

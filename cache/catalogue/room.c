@@ -87,52 +87,79 @@ static struct sk_cat_amount used_of(const struct sk_catalogue *cat,
 	       (struct sk_cat_amount){ cat->used, cat->used_fds };
 }
 
-/* What of an account's slots can be had, and of those with an image that can
- * and go first the one with the oldest. */
-struct survey {
-	struct sk_cat_amount free;
-	struct sk_cat_slot *oldest;
-	enum sk_cat_turn first;
-};
+static bool is_of(const struct account *account, const struct sk_cat_job *job)
+{
+	return !account->user || job->user == account->user;
+}
 
-static void survey_slot(struct survey *v, struct sk_cat_slot *slot,
-			enum sk_cat_turn until)
+static bool goes_before(enum sk_cat_turn turn, const struct sk_cat_slot *slot,
+			const struct sk_cat_job *than)
+{
+	const struct sk_cat_slot *other = than->first_out;
+
+	return !other || turn < than->first_turn ||
+	       (turn == than->first_turn && slot->snapshot->created_ns <
+					    other->snapshot->created_ns);
+}
+
+static void survey_slot(struct sk_cat_job *job, struct sk_cat_slot *slot,
+			enum sk_cat_turn until, struct sk_cat_amount *can_go)
 {
 	enum sk_cat_turn turn = turn_of(slot);
 
-	slot->state->run->job->catalogue->visits++;
+	job->catalogue->visits++;
 	if (turn == SK_CAT_STAYS || turn > until)
 		return;
-	v->free.bytes += slot->bytes;
-	v->free.fds += slot->fds;
-	if (slot->use == SK_CAT_SEALED &&
-	    (!v->oldest || turn < v->first ||
-	     (turn == v->first && slot->snapshot->created_ns <
-				  v->oldest->snapshot->created_ns))) {
-		v->oldest = slot;
-		v->first = turn;
-	}
+	can_go->bytes += slot->bytes;
+	can_go->fds += slot->fds;
+	if (slot->use != SK_CAT_SEALED || !goes_before(turn, slot, job))
+		return;
+	job->first_out = slot;
+	job->first_turn = turn;
 }
 
-static struct survey survey(struct sk_catalogue *cat,
-			    const struct account *account)
+/* What of its slots can be had, and of those with an image that can and go
+ * first the one with the oldest. Other jobs have no say in it. */
+static void survey_job(struct sk_cat_job *job, enum sk_cat_turn until,
+		       struct sk_cat_amount *can_go)
 {
-	struct survey v = { .oldest = NULL };
 	struct sk_cat_state *state;
 	struct sk_cat_slot *slot;
 	struct sk_cat_run *run;
+
+	job->first_out = NULL;
+	sk_link_each(run, &job->runs, link)
+	sk_link_each(state, &run->states, link)
+	sk_link_each(slot, &state->slots, link)
+		survey_slot(job, slot, until, can_go);
+}
+
+static struct sk_cat_amount survey(struct sk_catalogue *cat,
+				   const struct account *account)
+{
+	struct sk_cat_amount can_go = { 0 };
 	struct sk_cat_job *job;
 
 	sk_link_each(job, &cat->jobs, link) {
-		if (account->user && job->user != account->user)
-			continue;
-		sk_link_each(run, &job->runs, link)
-			sk_link_each(state, &run->states, link)
-				sk_link_each(slot, &state->slots, link)
-					survey_slot(&v, slot,
-						    account->until);
+		if (is_of(account, job))
+			survey_job(job, account->until, &can_go);
 	}
-	return v;
+	return can_go;
+}
+
+/* Whose goes first of all; NULL: none can. They were surveyed. */
+static struct sk_cat_job *first_of(struct sk_catalogue *cat,
+				   const struct account *account)
+{
+	struct sk_cat_job *job, *first = NULL;
+
+	sk_link_each(job, &cat->jobs, link) {
+		if (is_of(account, job) && job->first_out &&
+		    (!first || goes_before(job->first_turn, job->first_out,
+					   first)))
+			first = job;
+	}
+	return first;
 }
 
 static bool fits_in(uint64_t used, uint64_t asked, uint64_t most)
@@ -273,15 +300,14 @@ static int can_have(struct sk_catalogue *cat, const struct account *account,
 		    const struct sk_cat_job *job, struct sk_err *err)
 {
 	const struct sk_cat_amount *most = &account->most;
-	struct sk_cat_amount kept = used_of(cat, account);
-	struct survey v;
+	struct sk_cat_amount kept = used_of(cat, account), can_go;
 
 	if (fits(cat, account, asked))
 		return 0;
-	v = survey(cat, account);
-	assert(kept.bytes >= v.free.bytes && kept.fds >= v.free.fds);
-	kept.bytes -= v.free.bytes;
-	kept.fds -= v.free.fds;
+	can_go = survey(cat, account);
+	assert(kept.bytes >= can_go.bytes && kept.fds >= can_go.fds);
+	kept.bytes -= can_go.bytes;
+	kept.fds -= can_go.fds;
 	if (!fits_in(kept.bytes, asked->bytes, most->bytes))
 		return say_bytes(cat, asked->bytes, kept.bytes, account, job,
 				 err);
@@ -295,17 +321,17 @@ static int evict_until_fit(struct sk_catalogue *cat,
 			   const struct account *account,
 			   const struct sk_cat_amount *asked)
 {
+	struct sk_cat_amount can_go;
+	struct sk_cat_job *job;
 	int evicted = 0;
 
 	if (fits(cat, account, asked))
 		return 0;
 	(void)sk_cat_trim_free(cat, NULL);
-	while (!fits(cat, account, asked)) {
-		struct survey v = survey(cat, account);
-
-		if (!v.oldest)
-			break;
-		sk_cat_slot_clear(v.oldest);
+	can_go = survey(cat, account);
+	while (!fits(cat, account, asked) && (job = first_of(cat, account))) {
+		sk_cat_slot_clear(job->first_out);
+		survey_job(job, account->until, &can_go);
 		evicted++;
 	}
 	return evicted;
