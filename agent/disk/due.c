@@ -154,7 +154,7 @@ void flush_newest(struct agent *a, struct sk_cat_job *job)
 		(void)sk_cat_on_disk(newest);
 	job->flush_due = !sk_link_empty(&job->undecided);
 	if (job->flush_due)
-		sk_cat_wake_for(job, SK_CAT_DECIDE);
+		sk_cat_wake(job);
 	if (!a->store || !newest)
 		return;
 	sk_link_each(s, &job->snapshots, link) {
@@ -168,21 +168,35 @@ void flush_newest(struct agent *a, struct sk_cat_job *job)
 	}
 }
 
-bool flush_pending(const struct agent *a)
+/* Whenever that may be. */
+static bool is_to_be_written(const struct agent *a,
+			     const struct sk_cat_job *job)
 {
-	struct sk_cat_snapshot *s;
+	const struct sk_cat_snapshot *s;
+
+	if (job->flush_due && sk_cat_asking(job))
+		return true;
+	sk_link_each(s, &job->live, live) {
+		if (sk_cat_flushable(s) && !given_up(a, s))
+			return true;
+	}
+	return false;
+}
+
+bool flush_pending(struct agent *a)
+{
 	struct sk_cat_job *job;
 
 	if (a->flush)
 		return true;
-	sk_link_each(job, &a->cat.jobs, link) {
-		job->catalogue->visits++;
-		if (job->flush_due && sk_cat_asking(job))
+	/* The first that has something keeps its place, and is found again. */
+	sk_link_each(job, &a->cat.awake[SK_CAT_FINISH], awake[SK_CAT_FINISH]) {
+		a->cat.visits++;
+		if (is_to_be_written(a, job))
 			return true;
-		sk_link_each(s, &job->live, live) {
-			if (sk_cat_flushable(s) && !given_up(a, s))
-				return true;
-		}
+		/* It may ask yet, of which nothing tells. */
+		if (!job->flush_due)
+			sk_cat_sleep(job, SK_CAT_FINISH);
 	}
 	return false;
 }

@@ -38,7 +38,7 @@ struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns);
  * whose other ranks are on other nodes all that may be it. */
 void flush_newest(struct agent *a, struct sk_cat_job *job);
 /** True while something is to be written that can be. */
-bool flush_pending(const struct agent *a);
+bool flush_pending(struct agent *a);
 /** How many snapshots are lost if the agent ends now, and in @ret_err, which
  * may be NULL, which and why: the newest complete ones of their jobs, and those
  * that were to be written, as far as they are not on disk. */

@@ -133,7 +133,7 @@ void retain_forget(struct agent *a, const char *name, uid_t uid,
 
 /* ---- which job ---- */
 
-bool retain_ends(const struct agent *a)
+bool retain_ends(struct agent *a)
 {
 	return a->quit || (a->stopping && !flush_pending(a));
 }

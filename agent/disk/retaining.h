@@ -40,7 +40,7 @@ enum sk_retention_from retain_choose(const struct agent *a, bool said,
 				     struct sk_retention *retention,
 				     const struct sk_retention *by_job);
 /** An agent that stops makes room as long as it has something to write. */
-bool retain_ends(const struct agent *a);
+bool retain_ends(struct agent *a);
 /** The job is due, in its turn. */
 void retain_line_up(struct agent *a, struct kept *kept);
 /** Begins one over the next job that is due, unless one is under way. */

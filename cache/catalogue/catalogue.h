@@ -244,6 +244,8 @@ struct sk_cat_user {
 enum sk_cat_duty {
 	SK_CAT_DECIDE = 0,		/* sk_cat_refresh(), and what follows */
 	SK_CAT_WRITE,			/* which snapshot is written next */
+	SK_CAT_FINISH,			/* what is to be written before the
+					 * owner ends */
 	SK_CAT_TRIM,			/* sk_cat_job_trim() */
 	SK_CAT_LEAVE,			/* sk_cat_stored_leave(); who has a new
 					 * snapshot is awake for it */

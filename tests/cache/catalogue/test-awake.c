@@ -164,6 +164,10 @@ static void look_what_to_write(struct desk *d)
 		if (!can_be_written(job))
 			sk_cat_sleep(job, SK_CAT_WRITE);
 	}
+	sk_link_each(job, &d->cat.awake[SK_CAT_FINISH], awake[SK_CAT_FINISH]) {
+		if (!can_be_written(job))
+			sk_cat_sleep(job, SK_CAT_FINISH);
+	}
 }
 
 static void trim(struct desk *d)
@@ -449,7 +453,8 @@ static void check_asleep(const struct desk *d, struct sk_cat_job *job,
 {
 	struct count before = count(job), after;
 
-	cr_assert(is_awake(job, SK_CAT_WRITE) || !can_be_written(job),
+	cr_assert((is_awake(job, SK_CAT_WRITE) &&
+		   is_awake(job, SK_CAT_FINISH)) || !can_be_written(job),
 		  "seed %u, turn %d: it can be written", seed, turn);
 	cr_assert(is_awake(job, SK_CAT_LEAVE) || job->n_snapshots <= KNOWN,
 		  "seed %u, turn %d: too many are known", seed, turn);
