@@ -308,6 +308,24 @@ Test(idle, a_snapshot_fails_until_it_does_not_or_goes)
 	cat_close(&cat);
 }
 
+Test(idle, who_gets_a_snapshot_may_know_too_many)
+{
+	struct sk_cat_snapshot *s;
+	struct sk_cat_state *state;
+	struct sk_catalogue cat;
+	struct sk_cat_job *job;
+
+	cat_open(&cat);
+	state = enter(&cat, "a");
+	job = state->run->job;
+	sk_cat_sleep(job, SK_CAT_LEAVE);
+	s = sk_cat_snapshot_get(job, state->run->number, state->run->id, 1, 1);
+	cr_assert(s);
+	cr_assert(!sk_link_empty(&job->awake[SK_CAT_LEAVE]));
+	cr_assert(sk_cat_snapshot_trim(s));
+	cat_close(&cat);
+}
+
 /* ---- by name ---- */
 
 static unsigned count_named(const struct sk_catalogue *cat, const char *name)
