@@ -16,7 +16,7 @@
 #define ROUNDS 8
 #define NEVER UINT32_MAX
 #define SECOND UINT64_C(1000000000)
-#define LARGE 8193		/* rows: two pieces that are faulted in, a slot */
+#define LARGE 8193	/* rows: two pieces of each slot to fault in */
 
 /* ---- the agent, and the idle ---- */
 

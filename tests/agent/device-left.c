@@ -103,8 +103,10 @@ static uint64_t image_of(int sock)
 	size_t n;
 
 	images = list_known(sock, JOB, 1, &n);
-	CHECK(n == 1 && images[0].image, "%zu images", n);
+	CHECK(n && images[0].image, "%zu images", n);
+	/* It may be on disk as well by now. */
 	image = images[0].image;
+	CHECK(n == 1 || (n == 2 && images[1].image == image), "%zu images", n);
 	free(images);
 	return image;
 }

@@ -139,8 +139,9 @@ static void detain_one(struct sk_catalogue *cat, struct sk_cat_state *state)
 	cr_assert_eq(sk_cat_detained(cat, NULL), 0);
 }
 
-static uint64_t visits_of(void (*deed)(struct sk_catalogue *cat,
-				       struct sk_cat_state *state), int idle)
+typedef void deed_run(struct sk_catalogue *cat, struct sk_cat_state *state);
+
+static uint64_t visits_of(deed_run *deed, int idle)
 {
 	struct sk_cat_state *state;
 	struct sk_catalogue cat;
@@ -158,8 +159,7 @@ static uint64_t visits_of(void (*deed)(struct sk_catalogue *cat,
 
 Test(idle, what_is_done_for_one_looks_at_no_other)
 {
-	static void (*const deeds[])(struct sk_catalogue *cat,
-				     struct sk_cat_state *state) = {
+	static deed_run *const deeds[] = {
 		ask_for_room, ask_for_layouts, trim_one, detain_one,
 	};
 
