@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "agent.h"
+#include "base/size.h"
 #include "calls/device.h"
 #include "calls/gather.h"
 #include "memory/memory.h"
@@ -107,6 +108,17 @@ static int make_room(struct agent *a, struct sk_cat_state *state,
 	return r;
 }
 
+/* What the job itself could do about it. */
+static void add_remedy(uint64_t replica, struct sk_err *err)
+{
+	const struct sk_err said = *err;
+	char bytes[32];
+
+	(void)sk_err_set(err, 0, "%s; without replicas (SK_JOB_NO_REPLICAS) "
+			 "each slot is %s less", said.text,
+			 sk_size_format(replica, bytes, sizeof(bytes)));
+}
+
 /*
  * Where the agent was lost and not the rank, the slots that it had, as they
  * are. Else free slots of the rank's last life first, then new ones, for which
@@ -121,6 +133,8 @@ static int get_slots(struct agent *a, struct sk_cat_state *state,
 
 	take_its_own(state, reg->slots, kinds);
 	r = make_room(a, state, reg->slots, kinds, bytes, err);
+	if ((r == -ENOMEM || r == -EDQUOT) && kinds[1])
+		add_remedy(kinds[1], err);
 	while (r >= 0 && state->n_slots < reg->slots)
 		r = new_slot(a, state, kinds, err);
 	if (r == -ENOMEM || r == -EMFILE || r == -EDQUOT)

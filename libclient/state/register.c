@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/size.h"
 #include "base/util.h"
 #include "conn/memfd.h"
 #include "conn/say.h"
@@ -218,29 +217,12 @@ static int ask_as_known(struct sk_state *state, bool slots, uint64_t until_ns,
 	return ask_patiently(state, slots, until_ns, ret_slots, err);
 }
 
-/* What the job itself could do about it. */
-static void add_remedy(const struct sk_state *state, struct sk_err *err)
-{
-	const struct sk_layout *replica = state->layouts[SK_IMAGE_REPLICA];
-	struct sk_err said;
-	char bytes[32];
-
-	if (!replica || !err)
-		return;
-	said = *err;
-	sk_size_format(replica->image_bytes, bytes, sizeof(bytes));
-	(void)sk_err_set(err, 0, "%s; without replicas (SK_JOB_NO_REPLICAS) "
-			 "each slot is %s less", said.text, bytes);
-}
-
 static int ask_and_map(struct sk_state *state, bool slots, uint64_t until_ns,
 		       struct sk_err *err)
 {
 	uint32_t n;
 	int r = ask_as_known(state, slots, until_ns, &n, err);
 
-	if (r == -ENOMEM || r == -EDQUOT)
-		add_remedy(state, err);
 	return r >= 0 && slots ? sk_slots_map(state, n, until_ns, err) : r;
 }
 
