@@ -149,11 +149,11 @@ static void save_twice(struct rank *rank)
 
 	map_all(&m, rank);
 	add_all(&m);
-	gpu_fill(&m.g, 2);
-	step = gpu_until_served(&m.g);
-	gpu_complete(&m.g, step + 1);
+	step = gpu_until_served(&m.g) + 1;
+	gpu_fill(&m.g, step);
+	gpu_complete(&m.g, step);
 	CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s", sk_error());
-	CHECK(gpu_wrong(&m.g, 2, rank->rank) == 0);
+	CHECK(gpu_wrong(&m.g, step, rank->rank) == 0);
 }
 
 int main(int argc, char **argv)
