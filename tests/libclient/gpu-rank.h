@@ -33,7 +33,9 @@ struct gpu_rank {
 };
 
 /** How many devices there are, by a process of its own: before any of this one
- * begins, and before it has threads, beside which no variable may be set. */
+ * begins. That is found out once, by a main() before it forks its ranks: these
+ * have threads, and what is forked beside them may wait for what one of those
+ * held. */
 int gpu_devices(void);
 /** On device @number, modulo those that there are. */
 void gpu_begin(struct gpu_rank *g, struct rank *rank, int number);

@@ -578,6 +578,7 @@ int main(int argc, char **argv)
 
 	CHECK(totals != MAP_FAILED);
 	setenv("VCUDA_DEVICES", "7", 0);
+	(void)gpu_devices();
 	scene_open(&scene, argc, argv);
 	CHECK(!setenv("VNCCL_ORDER", scene.dir, 1));
 	scene_add_nodes(&scene, nodes, NODES, true);

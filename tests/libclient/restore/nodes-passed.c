@@ -570,6 +570,8 @@ int main(int argc, char **argv)
 		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(t.ends != MAP_FAILED);
 	setenv("VCUDA_DEVICES", "16", 0);
+	if (on_gpus())
+		(void)gpu_devices();
 	scene_open(&scene, argc, argv);
 	CHECK(!setenv("VNCCL_ORDER", scene.dir, 1));
 	scene_add_nodes(&scene, nodes, NODES, true);

@@ -64,7 +64,7 @@ static bool on_gpus(void)
 	return getenv("SHARDKEEP_LIBNCCL") != NULL;
 }
 
-static int devices;		/* that this rank's process sees */
+static int devices;		/* that each rank's process sees */
 
 /* Its device is that of its number, as if all were of one host. */
 static void begin(struct gpu_rank *g, struct rank *rank)
@@ -74,7 +74,6 @@ static void begin(struct gpu_rank *g, struct rank *rank)
 	*g = (struct gpu_rank){ .rank = rank };
 	if (!on_gpus())
 		return;
-	devices = gpu_devices();
 	/* Where they share one, NCCL is to take them for others. */
 	(void)snprintf(host, sizeof(host), "rank-%d", rank->rank);
 	if (devices < rank->world)
@@ -477,6 +476,7 @@ int main(int argc, char **argv)
 	CHECK(totals != MAP_FAILED);
 	left = (left + sk_fault_every() - 1) / sk_fault_every();
 	setenv("VCUDA_DEVICES", "8", 0);
+	devices = on_gpus() ? gpu_devices() : 0;
 	for (; left; left -= n, seed += n) {
 		n = left < BLOCK ? left : BLOCK;
 		fork_block(argc, argv, seed, n, totals);
