@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pathlib
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -16,6 +20,7 @@ from shardkeep.torch import Checkpointer
 from torch import nn
 
 SAVED = 3       # ranks that save
+TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools/bench-replicas"
 
 
 def _model() -> nn.Module:
@@ -88,3 +93,15 @@ def test_a_whole_model_is_kept_once(agent: str, world: int) -> None:
     whole = 3 * 4 * sum(p.numel() for p in _model().parameters())
     assert whole <= bytes_kept[False] < 3 * whole
     assert bytes_kept[True] - bytes_kept[False] >= (SAVED - 1) * whole
+
+
+def test_what_the_benchmark_says_of_it(tmp_path: pathlib.Path) -> None:
+    said = subprocess.run(
+        [sys.executable, str(TOOL), "--ranks", "2", "--bytes", "3M",
+         "--tensors", "6", "--rounds", "1", "--dir", str(tmp_path), "--json"],
+        check=True, capture_output=True, text=True)
+    each, once = json.loads(said.stdout)["figures"].values()
+    assert each["kept_bytes"] > 1.8 * once["kept_bytes"] > 1.8 * (2 << 20)
+    for way in each, once:
+        assert 0 < way["call"] <= way["safe"]
+        assert way["copy"] > 0 and way["restore"] > 0
