@@ -14,6 +14,7 @@
 #define FEW 10
 #define MANY 200
 #define ROUNDS 8
+#define TRIES 3
 #define NEVER UINT32_MAX
 #define SECOND UINT64_C(1000000000)
 #define LARGE 8193	/* rows: two pieces of each slot to fault in */
@@ -164,20 +165,26 @@ static void begin_to_stop(struct scene *s)
 	rank_snapshot(r, 1);
 	CHECK_STATUS(rank_wait(r, 1, 3, WAIT_MS), 0, &r->msg);
 	before = errors(s);
-	sk_fault_os_fail(s->w.fault, SK_FAULT_RENAMEAT, 1, SK_FAULT_ALWAYS,
+	sk_fault_os_fail(s->w.fault, SK_FAULT_MKDIRAT, 1, SK_FAULT_ALWAYS,
 			 EIO);
 	rank_snapshot(r, 2);
-	AWAIT(errors(s) == before + 1, "it does not fail");
+	AWAIT(errors(s) >= before + 1, "it does not fail");
 	CHECK(kill(s->w.rig.agent, SIGTERM) == 0, "kill");
-	AWAIT(errors(s) == before + 2, "it is not tried again");
+	AWAIT(errors(s) >= before + 2, "it is not tried again");
 	s->stops = true;
 }
 
-static void ask_while_it_stops(struct scene *s)
+/* Each has it ask whether it may end. */
+static void pin_while_it_stops(struct scene *s)
 {
+	struct sk_msg msg;
+
 	if (!s->stops)
 		begin_to_stop(s);
-	(void)errors(s);
+	CHECK_STATUS(manage(s->sock, SK_MSG_PIN, "idle-1", 1, 0, &msg), 0,
+		     &msg);
+	CHECK_STATUS(manage(s->sock, SK_MSG_UNPIN, "idle-1", 1, 0, &msg), 0,
+		     &msg);
 }
 
 static const struct deed {
@@ -191,43 +198,39 @@ static const struct deed {
 	{ "faulting slots in", fault_in },
 	{ "writing, and retiring what was written", write_and_retire },
 	{ "a snapshot each second", let_time_pass },
-	{ "asking while it waits for the disk to end", ask_while_it_stops },
+	{ "pinning while it waits for the disk to end", pin_while_it_stops },
 };
 
 #define DEEDS (sizeof(deeds) / sizeof(*deeds))
 
 /* ---- what it costs ---- */
 
-static double visits(int sock)
-{
-	return stat_value(sock, "shardkeep_visits_total");
-}
-
-/* Nothing goes on that was begun before: asking is all that costs. */
-static bool is_quiet(int sock)
-{
-	double before = visits(sock), now = visits(sock), each = now - before;
-
-	for (int i = 0; i < 20; i++) {
-		before = now;
-		now = visits(sock);
-		if (now - before != each)
-			return false;
-	}
-	return true;
-}
-
-static double visits_of(struct scene *s, const struct deed *deed)
+static double visits_once(struct scene *s, const struct deed *deed)
 {
 	double before;
 
-	deed->run(s);	/* the first time is another matter */
-	AWAIT(is_quiet(s->sock), "something goes on");
-	before = visits(s->sock);
+	AWAIT(rig_is_quiet(s->sock), "something goes on");
+	before = rig_visits(s->sock);
 	for (int i = 0; i < ROUNDS; i++)
 		deed->run(s);
-	AWAIT(is_quiet(s->sock), "something goes on");
-	return visits(s->sock) - before;
+	AWAIT(rig_is_quiet(s->sock), "something goes on");
+	return rig_visits(s->sock) - before;
+}
+
+/* The least of some: threads that end meanwhile, as those that write for an
+ * agent that stops, have it look once at all that they may concern. */
+static double visits_of(struct scene *s, const struct deed *deed)
+{
+	double least;
+
+	deed->run(s);	/* the first time is another matter */
+	least = visits_once(s, deed);
+	for (int i = 1; i < TRIES; i++) {
+		double now = visits_once(s, deed);
+
+		least = now < least ? now : least;
+	}
+	return least;
 }
 
 static void count(int idle, double ret[DEEDS])

@@ -60,37 +60,18 @@ static void make_idle(struct whole *w, int n)
 	}
 }
 
-static double visits(int sock)
-{
-	return stat_value(sock, "shardkeep_visits_total");
-}
-
-/* Nothing goes on that was begun before: asking is all that costs. */
-static bool is_quiet(int sock)
-{
-	double before = visits(sock), now = visits(sock), each = now - before;
-
-	for (int i = 0; i < 20; i++) {
-		before = now;
-		now = visits(sock);
-		if (now - before != each)
-			return false;
-	}
-	return true;
-}
-
 static double visits_of(struct rank *r, int64_t from, uint32_t until)
 {
 	double before;
 
-	AWAIT(is_quiet(r->sock), "something goes on");
-	before = visits(r->sock);
+	AWAIT(rig_is_quiet(r->sock), "something goes on");
+	before = rig_visits(r->sock);
 	for (int64_t step = from; step < from + SNAPSHOTS; step++) {
 		rank_snapshot(r, step);
 		CHECK_STATUS(rank_wait(r, step, until, WAIT_MS), 0, &r->msg);
 	}
-	AWAIT(is_quiet(r->sock), "something goes on");
-	return visits(r->sock) - before;
+	AWAIT(rig_is_quiet(r->sock), "something goes on");
+	return rig_visits(r->sock) - before;
 }
 
 /* In memory; and on disk. */

@@ -549,6 +549,25 @@ double stat_value(int sock, const char *name)
 	return value;
 }
 
+double rig_visits(int sock)
+{
+	return stat_value(sock, "shardkeep_visits_total");
+}
+
+bool rig_is_quiet(int sock)
+{
+	double before = rig_visits(sock), now = rig_visits(sock);
+	double each = now - before;
+
+	for (int i = 0; i < 20; i++) {
+		before = now;
+		now = rig_visits(sock);
+		if (now - before != each)
+			return false;
+	}
+	return true;
+}
+
 void rig_turns(int sock, unsigned n)
 {
 	double first = stat_value(sock, "shardkeep_turns_total");

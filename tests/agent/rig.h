@@ -127,6 +127,10 @@ struct sk_wire_image *list_known(int sock, const char *job, int64_t step,
 /** The snapshot's flags; 0: there is none. */
 uint32_t snapshot_flags(int sock, const char *job, int64_t step);
 double stat_value(int sock, const char *name);
+/** The jobs, ranks and slots that were gone through so far. */
+double rig_visits(int sock);
+/** Nothing goes on that was begun before: asking is all that is counted. */
+bool rig_is_quiet(int sock);
 /** Until the agent's loop has been through @n turns: so often it has looked at
  * all descriptors and at the clock. In one it may answer many requests. */
 void rig_turns(int sock, unsigned n);
