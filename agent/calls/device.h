@@ -39,6 +39,11 @@ void device_seal_over(struct agent *a, const struct sk_cat_slot *slot);
 void device_drain_dead(struct agent *a);
 /** Whether something of the job is; NULL: of any. */
 bool device_draining(const struct agent *a, const struct sk_cat_job *job);
+/** A job of which something is, and that @is says is meant; NULL: none. */
+const struct sk_cat_job *
+device_draining_which(const struct agent *a,
+		      bool (*is)(const void *ctx, const struct sk_cat_job *job),
+		      const void *ctx);
 /** Nothing becomes of it any more. The session may end with the turn. */
 void device_drain_end(struct device_slot *d);
 

@@ -196,6 +196,19 @@ void device_drain_dead(struct agent *a)
 	}
 }
 
+const struct sk_cat_job *
+device_draining_which(const struct agent *a,
+		      bool (*is)(const void *ctx, const struct sk_cat_job *job),
+		      const void *ctx)
+{
+	const struct device_slot *d;
+
+	sk_link_each(d, &a->device_slots, link)
+		if (is_left(d) && is(ctx, d->state->run->job))
+			return d->state->run->job;
+	return NULL;
+}
+
 bool device_draining(const struct agent *a, const struct sk_cat_job *job)
 {
 	const struct device_slot *d;

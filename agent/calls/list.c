@@ -20,11 +20,13 @@
 #define FURTHER 8u
 /* Snapshots and images that are gone through in one turn. */
 #define PORTION 512u
+#define NOBODY ((uid_t)-1)	/* comes before all users */
 
 /* Through all that is listed, as far as a portion goes. */
 struct walk {
 	struct sk_cat_cursor at;
-	char job[SK_JOB_MAX + 1];	/* that it is at; "": before the first */
+	char job[SK_JOB_MAX + 1];	/* that it is at, or has been, for it
+					 * may go; "": before the first */
 	uid_t uid;
 	uint32_t complete;		/* that it has passed, of this job */
 	uint32_t all;			/* and of all */
@@ -67,53 +69,37 @@ static bool is_beyond(const struct listing *l, const struct sk_cat_snapshot *s)
 					 (int64_t)end->step, s) > 0;
 }
 
-/* The jobs that are asked for. */
-static struct sk_cat_jobs jobs_asked(const struct request *q)
-{
-	return sk_cat_jobs_named(&q->agent->cat, q->msg.body.list.id.job);
-}
-
 static void visit(struct listing *l, size_t n)
 {
 	l->request.agent->cat.visits += n;
 	l->left -= l->left < n ? l->left : (unsigned)n;
 }
 
-/* < 0: the job comes before that one. */
-static int compare_jobs(const struct sk_cat_job *job, const char *name,
-			uid_t uid)
+/* What comes after its place: by name, descending; within a job they come newest
+ * first already. */
+static struct sk_cat_job *next_job(const struct listing *l)
 {
-	int order = strcmp(name, job->name);
+	const char *only = l->request.msg.body.list.id.job;
+	const struct walk *w = &l->walk;
+	struct sk_cat_job *job;
 
-	return order ? order : (uid > job->uid) - (uid < job->uid);
-}
-
-/* By name, descending; within a job they come newest first already. */
-static struct sk_cat_job *next_job(struct listing *l)
-{
-	struct sk_cat_jobs jobs = jobs_asked(&l->request);
-	struct sk_cat_job *job, *best = NULL;
-	struct walk *w = &l->walk;
-
-	while ((job = sk_cat_jobs_next(&jobs))) {
-		visit(l, 1);
-		if (!session_sees(l->request.session, job) ||
-		    (w->job[0] && compare_jobs(job, w->job, w->uid) <= 0))
-			continue;
-		if (!best || compare_jobs(job, best->name, best->uid) < 0)
-			best = job;
-	}
-	return best;
+	job = sk_cat_job_after(&l->request.agent->cat,
+			       w->job[0] ? w->job : NULL, w->uid);
+	return job && (!only[0] || strcmp(job->name, only) == 0) ? job : NULL;
 }
 
 static void walk_begin(struct listing *l)
 {
 	sk_cat_cursor_end(&l->walk.at);
-	l->walk = (struct walk){ .over = false };
+	/* Before all of that name, or of any. */
+	l->walk = (struct walk){ .uid = NOBODY };
+	memcpy(l->walk.job, l->request.msg.body.list.id.job,
+	       sizeof(l->walk.job));
 }
 
-/* Whether there is another job; it stands on its newest then. */
-static bool walk_to_job(struct listing *l)
+/* It stands on the newest of another job, or on none that the caller does not
+ * see; or it is over. */
+static void walk_to_job(struct listing *l)
 {
 	struct sk_cat_job *job = next_job(l);
 	struct walk *w = &l->walk;
@@ -122,11 +108,11 @@ static bool walk_to_job(struct listing *l)
 	w->over = !job;
 	w->complete = 0;
 	if (!job)
-		return false;
+		return;
 	memcpy(w->job, job->name, sizeof(w->job));
 	w->uid = job->uid;
-	sk_cat_cursor_begin(&w->at, job);
-	return true;
+	if (session_sees(l->request.session, job))
+		sk_cat_cursor_begin(&w->at, job);
 }
 
 /* Whether the job has no more that are listed. */
@@ -150,7 +136,7 @@ static struct sk_cat_snapshot *walk_at(struct listing *l)
 
 		visit(l, 1);
 		if (!s || is_enough(l, s))
-			(void)walk_to_job(l);
+			walk_to_job(l);
 		else if (is_listed(in, s))
 			return s;
 		else
@@ -174,7 +160,8 @@ static void walk_on(struct listing *l, const struct sk_cat_snapshot *s)
  * where the disk does not. */
 static bool memory_answers(const struct request *q)
 {
-	struct sk_cat_jobs jobs = jobs_asked(q);
+	struct sk_cat_jobs jobs = sk_cat_jobs_named(&q->agent->cat,
+						    q->msg.body.list.id.job);
 	const struct sk_cat_snapshot *s;
 	const struct sk_cat_job *job;
 
@@ -343,20 +330,21 @@ static int say_undecided(const struct sk_cat_snapshot *s, struct sk_err *err)
 			  s->job->name);
 }
 
+static bool is_asked(const void *ctx, const struct sk_cat_job *job)
+{
+	const struct request *q = ctx;
+	const char *only = q->msg.body.list.id.job;
+
+	return (!only[0] || strcmp(job->name, only) == 0) &&
+	       session_sees(q->session, job);
+}
+
 /* A job that is listed, and of which a dead rank left something on a GPU. */
 static const struct sk_cat_job *draining(const struct listing *l)
 {
 	const struct request *q = &l->request;
-	struct sk_cat_jobs jobs = jobs_asked(q);
-	const struct sk_cat_job *job;
 
-	while ((job = sk_cat_jobs_next(&jobs))) {
-		job->catalogue->visits++;
-		if (session_sees(q->session, job) &&
-		    device_draining(q->agent, job))
-			return job;
-	}
-	return NULL;
+	return device_draining_which(q->agent, is_asked, q);
 }
 
 static int say_draining(const struct sk_cat_job *job, struct sk_err *err)

@@ -243,6 +243,7 @@ struct sk_cat_job *sk_cat_job_get(struct sk_catalogue *cat, const char *name,
 	sk_link_init(&job->verdict_order);
 	sk_cat_awake_init(job->awake);
 	sk_link_insert(&cat->jobs, &job->link);
+	sk_cat_order_add(job);
 	sk_cat_changed(job);
 	return job;
 }
@@ -314,6 +315,7 @@ static void job_free(struct sk_cat_job *job)
 	sk_table_free(&job->by_step);
 	sk_cat_verdicts_free(job);
 	sk_link_remove(&job->link);
+	sk_cat_order_remove(job);
 	sk_cat_awake_leave(job);
 	(void)sk_table_remove(&cat->by_name, hash_name(job->name),
 			      (uintptr_t)job);

@@ -28,6 +28,7 @@
 #include "base/file-id.h"
 #include "base/link.h"
 #include "base/table.h"
+#include "base/tree.h"
 #include "catalogue/cadence.h"
 #include "layout/layout.h"
 
@@ -254,6 +255,7 @@ enum sk_cat_duty {
 
 struct sk_cat_job {
 	struct sk_link link;
+	struct sk_tree_node ordered;	/* in the catalogue */
 	struct sk_link awake[SK_CAT_DUTIES];	/* in the catalogue's */
 	struct sk_catalogue *catalogue;
 	char name[SK_JOB_MAX + 1];
@@ -296,6 +298,7 @@ struct sk_catalogue {
 	struct sk_link detained;	/* slots */
 	struct sk_link failing;		/* snapshots whose last flush failed */
 	struct sk_table by_name;	/* jobs, of all users */
+	struct sk_tree ordered;		/* the same, as they are listed */
 	struct sk_table states;		/* by id, those that have one */
 	struct sk_table layouts;	/* by digest */
 	struct sk_table images;		/* by id */
@@ -368,6 +371,11 @@ struct sk_cat_jobs sk_cat_jobs_named(const struct sk_catalogue *cat,
 				     const char *name);
 /** The next one, in no set order; NULL: no more. */
 struct sk_cat_job *sk_cat_jobs_next(struct sk_cat_jobs *walk);
+/** The job that comes next after that one, be it there or not, in the order in
+ * which they are listed: by name and user, descending. @name NULL: the first of
+ * all. NULL: no more. */
+struct sk_cat_job *sk_cat_job_after(const struct sk_catalogue *cat,
+				    const char *name, uid_t uid);
 /** Finds or makes it; NULL: no memory. */
 struct sk_cat_job *sk_cat_job_get(struct sk_catalogue *cat, const char *name,
 				  uid_t uid);

@@ -64,6 +64,12 @@ void sk_cat_snapshot_settle(struct sk_cat_snapshot *snapshot);
 /** The run of the snapshot, or NULL: nothing but the snapshot is left. */
 struct sk_cat_run *sk_cat_run_of(const struct sk_cat_snapshot *snapshot);
 
+/* ---- order.c ---- */
+
+/** The job has its name and user. */
+void sk_cat_order_add(struct sk_cat_job *job);
+void sk_cat_order_remove(struct sk_cat_job *job);
+
 /* ---- awake.c ---- */
 
 /** None is awake; of a job too. */

@@ -360,3 +360,86 @@ Test(idle, jobs_of_one_name_are_found_whoevers_they_are)
 	cr_assert_null(sk_cat_job_find(&cat, "a", 3));
 	cat_close(&cat);
 }
+
+/* ---- in the order in which they are listed ---- */
+
+static void check_order(const struct sk_catalogue *cat,
+			const struct sk_cat_job *const jobs[], size_t n)
+{
+	const struct sk_cat_job *job = sk_cat_job_after(cat, NULL, 0);
+
+	for (size_t i = 0; i < n; i++) {
+		cr_assert_eq(job, jobs[i], "%zu", i);
+		job = sk_cat_job_after(cat, job->name, job->uid);
+	}
+	cr_assert_null(job);
+}
+
+Test(idle, jobs_come_by_name_and_user_descending)
+{
+	const struct sk_cat_job *jobs[4];
+	struct sk_catalogue cat;
+
+	cat_open(&cat);
+	check_order(&cat, NULL, 0);
+	jobs[1] = enter_as(&cat, "b", 2)->run->job;
+	jobs[3] = enter_as(&cat, "a", 1)->run->job;
+	jobs[2] = enter_as(&cat, "b", 1)->run->job;
+	jobs[0] = enter_as(&cat, "ba", 1)->run->job;
+	check_order(&cat, jobs, 4);
+	cr_assert_eq(sk_cat_job_after(&cat, "b", (uid_t)-1), jobs[1],
+		     "the first of a name");
+	cr_assert_eq(sk_cat_job_after(&cat, "aa", 0), jobs[3]);
+	cat_close(&cat);
+}
+
+static void leave(struct sk_catalogue *cat, const char *name)
+{
+	struct sk_cat_job *job = sk_cat_job_find(cat, name, USER);
+	struct sk_cat_state *state;
+
+	state = sk_cat_state_find(sk_cat_run_find(job, 0, 0), 0);
+	(void)sk_cat_state_end(state);
+	(void)sk_cat_trim_free(cat, job);
+	cr_assert(sk_cat_job_trim(job));
+}
+
+static void come_or_go(struct sk_catalogue *cat, const char *kind, int i)
+{
+	char name[32];
+
+	(void)snprintf(name, sizeof(name), "%s-%d", kind, i);
+	if (sk_cat_job_find(cat, name, USER))
+		leave(cat, name);
+	else
+		(void)enter(cat, name);
+}
+
+/* Who goes on from the name of a job that has gone since meets each of those
+ * that stay, and none twice. */
+Test(idle, who_stays_is_met_once_whoever_comes_and_goes)
+{
+	char at[SK_JOB_MAX + 1] = "";
+	const struct sk_cat_job *job;
+	struct sk_catalogue cat;
+	int met = 0, steps = 0;
+
+	cat_open(&cat);
+	for (int i = 0; i < FEW; i++) {
+		come_or_go(&cat, "mid", i);
+		come_or_go(&cat, "stays", i);
+	}
+	while ((job = sk_cat_job_after(&cat, at[0] ? at : NULL, USER))) {
+		cr_assert(!at[0] || strcmp(job->name, at) < 0);
+		met += strncmp(job->name, "stays", 5) == 0;
+		(void)snprintf(at, sizeof(at), "%s", job->name);
+		if (at[0] != 's')
+			leave(&cat, at);
+		come_or_go(&cat, "a", steps % FEW);
+		come_or_go(&cat, "st", steps % 7);
+		come_or_go(&cat, "z", steps++ % FEW);
+	}
+	cr_assert_eq(met, FEW);
+	cr_assert_geq(steps, 2 * FEW);
+	cat_close(&cat);
+}
