@@ -317,9 +317,11 @@ int sk_store_settle(struct sk_store *store, const char *job, uint64_t step,
 	};
 	int fd, r;
 
-	fd = sk_store_find(store);
-	if (fd == 0)
-		fd = sk_store_job_dir(store, job, err);
+	r = sk_store_find(store);
+	if (r < 0)
+		return r == -ENOENT ? 0 :
+		       sk_store_lost(store, r, "cannot find the store", err);
+	fd = sk_store_job_dir(store, job, err);
 	if (fd < 0)
 		return fd == -ENOENT ? 0 : fd;
 	r = still_has(store, fd, step, run, err);

@@ -17,7 +17,6 @@
 #define TEMPORARY ".tmp"
 #define DELETED ".deleted-"
 #define ALIVE ".agent-"
-#define RESTORING ".restoring-"
 #define RANDOM_DIGITS 16
 
 /* Goes past @word where it stands. */
@@ -276,7 +275,7 @@ void sk_restoring_name(struct sk_store *store, const char *job,
 	char id[RANDOM_DIGITS + 1];
 
 	format_id(store, id);
-	(void)snprintf(buf, SK_RESTORING_NAME_MAX, RESTORING "%s-%s", id, job);
+	(void)snprintf(buf, SK_RESTORING_NAME_MAX, "%s-%s", id, job);
 }
 
 bool sk_restoring_name_parse(const char *name, uint32_t *ret_instance,
@@ -284,8 +283,7 @@ bool sk_restoring_name_parse(const char *name, uint32_t *ret_instance,
 {
 	const char *at = name;
 
-	if (!skip(&at, RESTORING) || !skip_id(&at, ret_instance) ||
-	    !skip(&at, "-"))
+	if (!skip_id(&at, ret_instance) || !skip(&at, "-"))
 		return false;
 	*ret_job = at;
 	return sk_job_check(at, NULL) == 0;

@@ -29,6 +29,7 @@
 #define SK_PINNED_FILE ".pinned"	/* of a step */
 #define SK_RETAIN_FILE ".retain"	/* of a job */
 #define SK_INDEX_DIR ".index"	/* of the store; a file for each job */
+#define SK_RESTORING_DIR ".restoring"	/* of the store; restoring.c */
 #define SK_INDEX_TEMPORARY "index"
 /*
  * Directories that another user's files are reached through: a job is entered
@@ -97,7 +98,7 @@ bool sk_leftover_name(const char *name, struct sk_leftover *ret_left);
 /** ".agent-<instance>". */
 void sk_alive_name_format(char buf[SK_STORE_NAME_MAX], uint32_t instance);
 bool sk_alive_name_parse(const char *name, uint32_t *ret_instance);
-/** ".restoring-<id>-<job>"; no two of a store are alike. */
+/** "<id>-<job>"; no two of a store are alike. */
 void sk_restoring_name(struct sk_store *store, const char *job,
 		       char buf[SK_RESTORING_NAME_MAX]);
 /** Whose it is, and the job, within the name. */
@@ -178,6 +179,11 @@ void sk_restoring_open(struct sk_store *store);
 void sk_restoring_close(struct sk_store *store);
 /** What is known of it is freed, and the names stay. */
 void sk_restoring_forget(struct sk_store *store);
+/** Removes the names that @is_left says are left over. */
+void sk_restoring_sweep(struct sk_store *store,
+			bool (*is_left)(void *ctx, int dirfd, const char *name,
+					uint32_t instance),
+			void *ctx);
 
 /* history.c */
 

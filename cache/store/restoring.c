@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Store, who restores: an agent whose ranks may be about to read a step of a
- * job has an empty file ".restoring-<id>-<job>" in the store, and whoever
- * retires a step of that job looks for such names before and after the
- * renaming. A name is never used twice: who lives renews it, so one that
+ * job has an empty file "<id>-<job>" in the store's directory ".restoring", and
+ * whoever retires a step of that job looks for such names before and after the
+ * renaming: among those who restore, not among all jobs of the store. A name is never used twice: who lives renews it, so one that
  * stands for long is of nobody, whatever any clock says; and those of an agent
  * that is known to be dead are swept.
  */
@@ -35,10 +35,43 @@ void sk_restoring_open(struct sk_store *store)
 	sk_link_init(&store->seen);
 }
 
-static void remove_name(struct sk_store *store, const char *name)
+/* ---- the directory ---- */
+
+static int open_dir(struct sk_store *store)
+{
+	return sk_dir_open(store->os, store->fd, SK_RESTORING_DIR);
+}
+
+/* Whoever may make names in the store may do so there. */
+static int make_dir(struct sk_store *store)
+{
+	const struct sk_os *os = store->os;
+	struct stat st;
+	int r = os->fstat(os, store->fd, &st);
+
+	if (r == 0)
+		r = os->mkdirat(os, store->fd, SK_RESTORING_DIR,
+				st.st_mode & 07777);
+	if (r == 0)	/* whatever the umask */
+		(void)os->fchmodat(os, store->fd, SK_RESTORING_DIR,
+				   st.st_mode & 07777);
+	return r < 0 && r != -EEXIST ? r : open_dir(store);
+}
+
+static void remove_at(struct sk_store *store, int dir, const char *name)
 {
 	if (*name)
-		(void)store->os->unlinkat(store->os, store->fd, name, 0);
+		(void)store->os->unlinkat(store->os, dir, name, 0);
+}
+
+static void remove_name(struct sk_store *store, const char *name)
+{
+	int dir = *name ? open_dir(store) : -ENOENT;
+
+	if (dir < 0)
+		return;
+	remove_at(store, dir, name);
+	store->os->close(store->os, dir);
 }
 
 void sk_restoring_forget(struct sk_store *store)
@@ -93,23 +126,37 @@ static struct restoring *find_or_add(struct sk_store *store, const char *job)
 }
 
 /* The new name is there before the one that it stands for goes. */
-static int renew(struct sk_store *store, struct restoring *mine)
+static int renew_at(struct sk_store *store, int dir, struct restoring *mine)
 {
 	const struct sk_os *os = store->os;
 	char name[SK_RESTORING_NAME_MAX];
-	int fd, r = sk_store_find(store);
+	int fd;
 
-	if (r < 0)
-		return r;
 	sk_restoring_name(store, mine->job, name);
-	fd = os->openat(os, store->fd, name, O_WRONLY | O_CREAT | O_EXCL |
+	fd = os->openat(os, dir, name, O_WRONLY | O_CREAT | O_EXCL |
 			O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return fd;
 	os->close(os, fd);
-	remove_name(store, mine->name);
+	remove_at(store, dir, mine->name);
 	memcpy(mine->name, name, sizeof(name));
 	return 0;
+}
+
+static int renew(struct sk_store *store, struct restoring *mine)
+{
+	int dir, r = sk_store_find(store);
+
+	if (r < 0)
+		return r;
+	dir = open_dir(store);
+	if (dir == -ENOENT)
+		dir = make_dir(store);
+	if (dir < 0)
+		return dir;
+	r = renew_at(store, dir, mine);
+	store->os->close(store->os, dir);
+	return r;
 }
 
 int sk_store_restoring(struct sk_store *store, const char *job,
@@ -206,6 +253,19 @@ static void forget_gone(struct sk_store *store)
 	}
 }
 
+/* Where there is no directory nobody restores. */
+static int look_at_all(struct sk_store *store, struct look *look)
+{
+	int dir = open_dir(store), r = 0;
+
+	if (dir >= 0) {
+		r = sk_dir_each(store->os, dir, look_at, look);
+		store->os->close(store->os, dir);
+	}
+	forget_gone(store);
+	return dir < 0 && dir != -ENOENT ? dir : r;
+}
+
 int sk_store_is_restoring(struct sk_store *store, const char *job)
 {
 	struct look look = { .store = store, .job = job,
@@ -214,10 +274,43 @@ int sk_store_is_restoring(struct sk_store *store, const char *job)
 
 	pthread_mutex_lock(&store->restoring_lock);
 	look.found = find(store, job);
-	if (!look.found) {
-		r = sk_dir_each(store->os, store->fd, look_at, &look);
-		forget_gone(store);
-	}
+	if (!look.found)
+		r = look_at_all(store, &look);
 	pthread_mutex_unlock(&store->restoring_lock);
 	return r < 0 ? sk_not_stale(r) : look.found;
+}
+
+/* ---- what the dead left ---- */
+
+struct restoring_sweep {
+	struct sk_store *store;
+	bool (*is_left)(void *ctx, int dirfd, const char *name,
+			uint32_t instance);
+	void *ctx;
+};
+
+static int sweep_name(void *ctx, int dirfd, const char *name)
+{
+	const struct restoring_sweep *sweep = ctx;
+	uint32_t instance;
+	const char *job;
+
+	if (sk_restoring_name_parse(name, &instance, &job) &&
+	    sweep->is_left(sweep->ctx, dirfd, name, instance))
+		remove_at(sweep->store, dirfd, name);
+	return 0;
+}
+
+void sk_restoring_sweep(struct sk_store *store,
+			bool (*is_left)(void *ctx, int dirfd, const char *name,
+					uint32_t instance),
+			void *ctx)
+{
+	struct restoring_sweep sweep = { store, is_left, ctx };
+	int dir = open_dir(store);
+
+	if (dir < 0)
+		return;
+	(void)sk_dir_each(store->os, dir, sweep_name, &sweep);
+	store->os->close(store->os, dir);
 }

@@ -208,15 +208,8 @@ static int clean_entry(void *ctx, int dirfd, const char *name)
 	struct cleaning *c = ctx;
 	const struct sk_os *os = c->store->os;
 	struct sk_leftover left;
-	uint32_t instance;
-	const char *job;
 	int fd;
 
-	if (c->depth == 0 && sk_restoring_name_parse(name, &instance, &job)) {
-		if (is_left(c, dirfd, name, instance))
-			(void)os->unlinkat(os, dirfd, name, 0);
-		return 0;
-	}
 	if (c->depth > 0 && sk_leftover_name(name, &left)) {
 		if (is_left(c, dirfd, name, left.instance))
 			(void)clear_left(c, dirfd, name, &left);
@@ -260,6 +253,7 @@ unsigned sk_store_sweep(struct sk_store *store, unsigned stale_s)
 	if (n || stale_s != SK_STORE_DEAD_ONLY) {
 		(void)sk_dir_each(store->os, store->fd, clean_entry, &c);
 		sk_index_sweep(store, is_left, &c);
+		sk_restoring_sweep(store, is_left, &c);
 	}
 	bury(&c);
 	return n;

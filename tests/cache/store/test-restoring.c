@@ -20,11 +20,14 @@ static int retire(struct sk_store *store, const char *job)
 static int names(const struct place *p)
 {
 	struct dirent *entry;
-	DIR *dir = opendir(p->store);
+	char path[128];
+	DIR *dir;
 	int n = 0;
 
+	(void)snprintf(path, sizeof(path), "%s/" SK_RESTORING_DIR, p->store);
+	dir = opendir(path);
 	while (dir && (entry = readdir(dir)))
-		n += strncmp(entry->d_name, ".restoring-", 11) == 0;
+		n += entry->d_name[0] != '.';
 	if (dir)
 		closedir(dir);
 	return n;
@@ -191,10 +194,12 @@ Test(restoring, a_full_disk_and_strange_names)
 
 	store = make_store(&p, &fault);
 	cr_assert_eq(put(store, 1, 5, 0), 0);
-	make_file(&p, ".restoring-", "");
-	make_file(&p, ".restoring-0123456789abcdef", "");
-	make_file(&p, ".restoring-0123456789abcdeg-job", "");
-	make_file(&p, ".restoring-0123456789abcdef-.job", "");
+	cr_assert_eq(sk_store_restoring(store, "other", NULL), 0);
+	sk_store_restored(store, "other");
+	make_file(&p, SK_RESTORING_DIR "/job", "");
+	make_file(&p, SK_RESTORING_DIR "/0123456789abcdef", "");
+	make_file(&p, SK_RESTORING_DIR "/0123456789abcdeg-job", "");
+	make_file(&p, SK_RESTORING_DIR "/0123456789abcdef-.job", "");
 	cr_assert_eq(sk_store_is_restoring(store, "job"), 0);
 	sk_fault_os_forget(&fault);
 	sk_fault_os_fail(&fault, SK_FAULT_OPENAT, 1, 1, ENOSPC);
@@ -220,6 +225,7 @@ Test(restoring, what_cannot_be_told_deletes_nothing)
 
 	store = make_store(&p, &fault);
 	cr_assert_eq(put(store, 1, 5, 0), 0);
+	cr_assert_eq(sk_store_restoring(store, "other", NULL), 0);
 	for (uint64_t nth = 1; nth <= 2; nth++) {
 		sk_fault_os_forget(&fault);
 		sk_fault_os_fail(&fault, SK_FAULT_GETDENTS, nth, 1, EIO);
@@ -227,6 +233,66 @@ Test(restoring, what_cannot_be_told_deletes_nothing)
 		sk_fault_os_forget(&fault);
 		cr_assert(holds(store, 1, 5, 0), "call %d", (int)nth);
 	}
+	sk_store_close(store);
+	place_remove(&p);
+}
+
+/* ---- the directory of those names ---- */
+
+/* Calls that read names, of one that is retired beside @n other jobs. */
+static uint64_t reads_to_retire(int n)
+{
+	struct sk_fault_os fault;
+	struct sk_store *store;
+	struct place p;
+	char path[128];
+	uint64_t reads;
+
+	store = make_store(&p, &fault);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	cr_assert_eq(sk_store_restoring(store, "other", NULL), 0);
+	for (int i = 0; i < n; i++) {
+		(void)snprintf(path, sizeof(path), "%s/other-%d", p.store, i);
+		cr_assert_eq(mkdir(path, 0700), 0);
+	}
+	sk_fault_os_forget(&fault);
+	cr_assert_eq(retire(store, "job"), 0);
+	reads = sk_fault_os_calls(&fault, SK_FAULT_GETDENTS);
+	sk_store_close(store);
+	place_remove(&p);
+	return reads;
+}
+
+Test(restoring, other_jobs_of_the_store_are_not_looked_at)
+{
+	cr_assert_eq(reads_to_retire(1), reads_to_retire(2000));
+}
+
+/* Whoever can make names in the store can do so there; and where it is lost it
+ * is made again. */
+Test(restoring, the_directory_is_as_the_store_is)
+{
+	struct sk_store *store;
+	char path[128];
+	struct stat st;
+	struct place p;
+
+	store = make_store(&p, NULL);
+	(void)snprintf(path, sizeof(path), "%s/" SK_RESTORING_DIR, p.store);
+	cr_assert_eq(chmod(p.store, 0770), 0);
+	cr_assert_eq(sk_store_restoring(store, "job", NULL), 0);
+	cr_assert_eq(stat(path, &st), 0);
+	cr_assert_eq(st.st_mode & 07777, 0770, "%o", st.st_mode);
+	remove_tree(path);
+	sk_store_restored(store, "job");
+	cr_assert_eq(sk_store_is_restoring(store, "job"), 0);
+	cr_assert_eq(sk_store_restoring(store, "job", NULL), 0);
+	cr_assert_eq(names(&p), 1);
+	/* What is none is no word that nobody restores. */
+	sk_store_restored(store, "job");
+	remove_tree(path);
+	make_file(&p, SK_RESTORING_DIR, "");
+	cr_assert_eq(sk_store_is_restoring(store, "job"), -ENOTDIR);
 	sk_store_close(store);
 	place_remove(&p);
 }
