@@ -13,42 +13,31 @@
 /* A stopping agent does not wait for a disk that stays broken. */
 #define TRIES_AT_STOP 3u
 
-/* Within a job its own order counts: the wall clock may have been set. */
-static bool is_newer(const struct sk_cat_snapshot *s,
-		     const struct sk_cat_snapshot *than)
+/* By what the disk is given: users take turns, and so do the jobs of each: who
+ * writes much keeps nobody waiting for longer than one snapshot of each takes,
+ * and nor do jobs that come one after the other. At the end newest first. What
+ * is passed over comes after all that somebody may go back to. */
+static struct sk_cat_queue_place place_of(const struct agent *a,
+					  const struct sk_cat_snapshot *s)
 {
-	if (s->job != than->job)
-		return s->created_ns > than->created_ns;
-	return sk_cat_order(s->run, s->run_id, s->step, than) > 0;
+	const struct sk_cat_job *job = s->job;
+	uint64_t passed = sk_cat_passed_over(s);
+
+	if (a->stopping)
+		return (struct sk_cat_queue_place){
+			.before = passed << 63 |
+				  (INT64_MAX - s->created_ns % INT64_MAX) };
+	return (struct sk_cat_queue_place){
+		.before = passed,
+		/* Behind all that waited when it came. */
+		.turn = job->flush_turn ? job->flush_turn : job->flush_came,
+		/* One has just been served, and the other came meanwhile. */
+		.served = job->flush_turn,
+	};
 }
 
-/* Where it stands among its user's: behind all that waited when it came. */
-static uint64_t place_of(const struct sk_cat_job *job)
-{
-	return job->flush_turn ? job->flush_turn : job->flush_came;
-}
-
-/* Users take turns, and so do the jobs of each: who writes much keeps nobody
- * waiting for longer than one snapshot of each takes, and nor do jobs that come
- * one after the other. Of a job the oldest comes first, so that slots become
- * free. */
-static bool has_turn_before(const struct sk_cat_snapshot *s,
-			    const struct sk_cat_snapshot *than)
-{
-	const struct sk_cat_job *job = s->job, *other = than->job;
-
-	if (job->user->flush_turn != other->user->flush_turn)
-		return job->user->flush_turn < other->user->flush_turn;
-	if (place_of(job) != place_of(other))
-		return place_of(job) < place_of(other);
-	/* One has just been served, and the other came meanwhile. */
-	if (job->flush_turn != other->flush_turn)
-		return job->flush_turn < other->flush_turn;
-	return is_newer(than, s);
-}
-
-/* At the end newest first. What is passed over comes after all that somebody
- * may go back to. */
+/* Of a job the oldest comes first, so that slots become free; at the end the
+ * newest. Its own order counts: the wall clock may have been set. */
 static bool goes_before(const struct agent *a, const struct sk_cat_snapshot *s,
 			const struct sk_cat_snapshot *than)
 {
@@ -56,7 +45,8 @@ static bool goes_before(const struct agent *a, const struct sk_cat_snapshot *s,
 
 	if (!than || passed != sk_cat_passed_over(than))
 		return !than || !passed;
-	return a->stopping ? is_newer(s, than) : has_turn_before(s, than);
+	return (sk_cat_order(s->run, s->run_id, s->step, than) > 0) ==
+	       a->stopping;
 }
 
 static bool given_up(const struct agent *a, const struct sk_cat_snapshot *s)
@@ -75,43 +65,57 @@ static void retry(struct timer *timer)
 	agent_changed(a);
 }
 
-/* False: it has nothing that can be written, before something happens to it or
- * the time of the next try has come. */
-static bool look_at_job(struct agent *a, struct sk_cat_job *job,
-			uint64_t now_ns, struct sk_cat_snapshot **best)
+static bool can_be_written(struct agent *a, const struct sk_cat_snapshot *s,
+			   uint64_t now_ns)
 {
-	struct sk_cat_snapshot *s;
-	bool any = false;
+	if (!sk_cat_flushable(s) || given_up(a, s))
+		return false;
+	if (s->retry_ns <= now_ns)
+		return true;
+	timer_set_by(&a->loop.timers, &a->flush_timer, s->retry_ns);
+	return false;
+}
+
+/* It stands in the queue with what can be written of it, before something
+ * happens to it or the time of the next try has come. */
+static void look_at_job(struct agent *a, struct sk_cat_job *job,
+			uint64_t now_ns)
+{
+	struct sk_cat_snapshot *s, *best = NULL;
+	struct sk_cat_queue_place place;
 
 	a->cat.visits++;
 	sk_link_each(s, &job->live, live) {
-		if (!sk_cat_flushable(s) || given_up(a, s))
-			continue;
-		if (s->retry_ns > now_ns) {
-			timer_set_by(&a->loop.timers, &a->flush_timer,
-				     s->retry_ns);
-			continue;
-		}
-		any = true;
-		if (!job->flush_came)
-			job->flush_came = a->flush_turns;
-		if (!retain_holds(a, job) && goes_before(a, s, *best))
-			*best = s;
+		if (can_be_written(a, s, now_ns) && goes_before(a, s, best))
+			best = s;
 	}
-	return any;
+	if (!best) {
+		sk_cat_queue_leave(job);
+		return;
+	}
+	if (!job->flush_came)
+		job->flush_came = a->flush_turns;
+	place = place_of(a, best);
+	sk_cat_queue_put(best, &place);
 }
 
 struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns)
 {
-	struct sk_cat_snapshot *best = NULL;
+	struct sk_cat_snapshot *s;
 	struct sk_cat_job *job;
 
 	a->flush_timer.fire = retry;
 	sk_link_each(job, &a->cat.awake[SK_CAT_WRITE], awake[SK_CAT_WRITE]) {
-		if (!look_at_job(a, job, now_ns, &best))
-			sk_cat_sleep(job, SK_CAT_WRITE);
+		sk_cat_sleep(job, SK_CAT_WRITE);
+		look_at_job(a, job, now_ns);
 	}
-	return best;
+	while ((s = sk_cat_queue_first(&a->cat)) &&
+	       (retain_holds(a, s->job) || !can_be_written(a, s, now_ns))) {
+		/* It is looked at again the next time. */
+		sk_cat_wake_for(s->job, SK_CAT_WRITE);
+		sk_cat_queue_leave(s->job);
+	}
+	return s;
 }
 
 /* All of it that this node has in memory is on disk. */
@@ -221,17 +225,18 @@ void flush_try_anew(struct agent *a)
 
 /* A newer run has the step's name on the store, and something to go on with:
  * nobody would go back to this one. */
-static bool is_superseded(const struct sk_cat_snapshot *s)
+static bool is_superseded(const struct sk_cat_snapshot *s,
+			  const struct sk_cat_snapshot *newest)
 {
-	const struct sk_cat_snapshot *newest = sk_cat_newest(s->job);
-
 	return s->hopeless_on_disk && newest && newest->run > s->run;
 }
 
-static bool is_lost(const struct agent *a, const struct sk_cat_snapshot *s)
+/* @newest: of its job. */
+static bool is_lost(const struct agent *a, const struct sk_cat_snapshot *s,
+		    const struct sk_cat_snapshot *newest)
 {
-	bool kept = (a->store && s->wanted && !is_superseded(s)) ||
-		    s == sk_cat_newest(s->job);
+	bool kept = (a->store && s->wanted && !is_superseded(s, newest)) ||
+		    s == newest;
 
 	/* One that is undecided may be complete; so may one of several nodes,
 	 * with what the others have, unless it was found not to be. */
@@ -264,36 +269,45 @@ static void add_lost(const struct agent *a, const struct sk_cat_snapshot *s,
 
 unsigned flush_lost(const struct agent *a, struct sk_err *ret_err)
 {
+	struct sk_cat_snapshot *s, *newest;
 	struct sk_err err = { "" };
-	struct sk_cat_snapshot *s;
 	struct sk_cat_job *job;
 	unsigned n = 0;
 
-	sk_link_each(job, &a->cat.jobs, link)
-	sk_link_each(s, &job->snapshots, link) {
-		if (is_lost(a, s))
-			add_lost(a, s, n++, &err);
+	sk_link_each(job, &a->cat.jobs, link) {
+		newest = sk_cat_newest(job);
+		sk_link_each(s, &job->snapshots, link) {
+			if (is_lost(a, s, newest))
+				add_lost(a, s, n++, &err);
+		}
 	}
 	if (ret_err)
 		*ret_err = err;
 	return n;
 }
 
+static void log_lost(const struct agent *a, const struct sk_cat_snapshot *s)
+{
+	log_line(&a->log, a->store ? LOG_LEVEL_ERROR : LOG_LEVEL_WARNING,
+		 "job \"%s\" run %" PRIu64 " step %" PRId64 " is lost with "
+		 "this agent: %s", s->job->name, s->run, s->step,
+		 why_lost(a, s));
+}
+
 bool flush_all_durable(const struct agent *a)
 {
-	struct sk_cat_snapshot *s;
+	struct sk_cat_snapshot *s, *newest;
 	struct sk_cat_job *job;
-	bool all = true;
+	bool lost = false;
 
-	sk_link_each(job, &a->cat.jobs, link)
-	sk_link_each(s, &job->snapshots, link) {
-		if (!is_lost(a, s))
-			continue;
-		log_line(&a->log, a->store ? LOG_LEVEL_ERROR :
-			 LOG_LEVEL_WARNING, "job \"%s\" run %" PRIu64
-			 " step %" PRId64 " is lost with this agent: %s",
-			 job->name, s->run, s->step, why_lost(a, s));
-		all &= !a->store;
+	sk_link_each(job, &a->cat.jobs, link) {
+		newest = sk_cat_newest(job);
+		sk_link_each(s, &job->snapshots, link) {
+			if (!is_lost(a, s, newest))
+				continue;
+			log_lost(a, s);
+			lost = true;
+		}
 	}
-	return all;
+	return !lost || !a->store;
 }

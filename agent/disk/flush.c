@@ -409,6 +409,7 @@ void flush_kick(struct agent *a)
 	retain_flush_begins(s->job);
 	s->job->flushed_ns = now;
 	s->job->flush_turn = s->job->user->flush_turn = ++a->flush_turns;
+	sk_cat_queue_leave(s->job);
 	a->flush = f;
 	next_step(a, f);
 }

@@ -7,6 +7,7 @@
 
 #include "agent.h"
 #include "base/array.h"
+#include "base/table.h"
 #include "disk/histories.h"
 #include "disk/prove.h"
 #include "disk/stored.h"
@@ -22,9 +23,11 @@ struct job_name {
 	char name[SK_JOB_MAX + 1];
 };
 
+/* None twice. */
 struct job_names {
 	struct job_name *jobs;
 	size_t n, room;
+	struct sk_table by_name;	/* of them */
 };
 
 /* While its work is out the background has looked, failed and err. */
@@ -111,15 +114,35 @@ static void wait_to_write(struct index *x)
 	x->changed = true;
 }
 
+static bool is_noted(const struct job_names *names, const char *job,
+		     uint64_t hash)
+{
+	struct sk_table_walk walk = sk_table_find(&names->by_name, hash);
+	uintptr_t at;
+
+	while (sk_table_next(&walk, &at))
+		if (strcmp(names->jobs[at].name, job) == 0)
+			return true;
+	return false;
+}
+
 static void note_job(struct job_names *names, const char *job)
 {
-	for (size_t i = 0; i < names->n; i++)
-		if (strcmp(names->jobs[i].name, job) == 0)
-			return;
+	uint64_t hash = sk_hash_bytes(sk_hash_seed(), job, strlen(job));
+
+	if (is_noted(names, job, hash))
+		return;
 	/* Without it, it is looked at when somebody asks. */
-	if (sk_array_fit(names->jobs, names->room, names->n + 1) < 0)
+	if (sk_array_fit(names->jobs, names->room, names->n + 1) < 0 ||
+	    sk_table_add(&names->by_name, hash, names->n) < 0)
 		return;
 	strcpy(names->jobs[names->n++].name, job);
+}
+
+static void forget_jobs(struct job_names *names)
+{
+	sk_table_free(&names->by_name);
+	names->n = 0;
 }
 
 void index_changed(struct agent *a, const char *job)
@@ -165,7 +188,7 @@ void index_begin(struct agent *a)
 	timer_clear(&a->loop.timers, &x->timer);
 	x->looked = x->noted;
 	x->noted = looked;
-	x->noted.n = 0;
+	forget_jobs(&x->noted);
 	x->due = x->changed = false;
 	x->out = true;
 	wrote_take(a, "", &x->wrote);
@@ -205,6 +228,8 @@ void index_close(struct agent *a)
 		return;
 	assert(!x->out);
 	timer_clear(&a->loop.timers, &x->timer);
+	forget_jobs(&x->noted);
+	forget_jobs(&x->looked);
 	free(x->noted.jobs);
 	free(x->looked.jobs);
 	free(x);

@@ -317,6 +317,7 @@ static void job_free(struct sk_cat_job *job)
 	sk_link_remove(&job->link);
 	sk_cat_order_remove(job);
 	sk_cat_awake_leave(job);
+	sk_cat_queue_leave(job);
 	(void)sk_table_remove(&cat->by_name, hash_name(job->name),
 			      (uintptr_t)job);
 	user_leave(job->user);

@@ -229,6 +229,13 @@ struct sk_cat_amount {
 	uint64_t bytes, fds;
 };
 
+/** In the queue to the disk: queue.c. */
+#define SK_CAT_QUEUE_KEY 6
+struct sk_cat_queued {
+	struct sk_tree_node node;
+	uint64_t key[SK_CAT_QUEUE_KEY];	/* that it stands there by */
+};
+
 /** Who has jobs here. */
 struct sk_cat_user {
 	struct sk_link link;
@@ -238,6 +245,8 @@ struct sk_cat_user {
 	struct sk_cat_amount used;	/* by slots of its jobs */
 	uint64_t flush_turn;		/* the owner's count of flushes, when
 					 * the last one of any of them began */
+	struct sk_tree queue;		/* jobs that have something to write */
+	struct sk_cat_queued queued;	/* in the catalogue's, while some have */
 };
 
 /** What goes on from what changes, each by a list of the jobs of which
@@ -283,6 +292,9 @@ struct sk_cat_job {
 	uint64_t flush_came;		/* the same, when it had one to wait
 					 * for first */
 	bool flush_due;			/* the newest one, when it is known */
+	struct sk_cat_queued queued;	/* in its user's queue, with */
+	struct sk_cat_snapshot *next_out;	/* what is written next of it;
+					 * NULL: it is not in it */
 	struct sk_cat_slot *first_out;	/* room.c, while it makes room: which
 					 * goes first, if any can, */
 	enum sk_cat_turn first_turn;	/* and in which turn */
@@ -297,6 +309,8 @@ struct sk_catalogue {
 	struct sk_link awake[SK_CAT_DUTIES];	/* jobs */
 	struct sk_link detained;	/* slots */
 	struct sk_link failing;		/* snapshots whose last flush failed */
+	struct sk_tree queue;		/* users whose jobs have something to
+					 * write */
 	struct sk_table by_name;	/* jobs, of all users */
 	struct sk_tree ordered;		/* the same, as they are listed */
 	struct sk_table states;		/* by id, those that have one */
@@ -468,6 +482,26 @@ void sk_cat_awake_take(struct sk_catalogue *cat, enum sk_cat_duty duty,
 /** The next of them, asleep now; NULL: no more. */
 struct sk_cat_job *sk_cat_awake_next(struct sk_link *taken,
 				     enum sk_cat_duty duty);
+
+/* ---- queue.c: what is written next ---- */
+
+/** Where a job stands in the queue, the lowest first; jobs that are alike in all
+ * of it by the age of what they have. */
+struct sk_cat_queue_place {
+	uint64_t before;	/* counts before whose user's turn it is */
+	uint64_t turn;		/* among its user's */
+	uint64_t served;	/* of those of one turn */
+};
+
+/** The snapshot is what its owner would write next of the job, which stands there
+ * from now on, and nowhere else. */
+void sk_cat_queue_put(struct sk_cat_snapshot *snapshot,
+		      const struct sk_cat_queue_place *place);
+/** The job has nothing to write, or is served: then it is its user's next turn,
+ * of which flush_turn has been set. */
+void sk_cat_queue_leave(struct sk_cat_job *job);
+/** NULL: none is in it. */
+struct sk_cat_snapshot *sk_cat_queue_first(const struct sk_catalogue *cat);
 
 /* ---- run.c, rank.c: how runs and ranks come and go ---- */
 

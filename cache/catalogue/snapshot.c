@@ -114,6 +114,8 @@ static void leave_snapshot(struct sk_cat_snapshot *s)
 	}
 	if (job->met == s)
 		job->met = NULL;
+	if (job->next_out == s)
+		sk_cat_queue_leave(job);
 	sk_cat_wake(job);
 	(void)sk_table_remove(&job->by_step, hash_step(s->step),
 			      (uintptr_t)s);

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Many that wait for the disk at once: what the agent looks at for each of them
+ * is counted, where they are few and where they are many.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "agent/whole.h"
+
+#define FEW 10
+#define MANY 100
+#define SECOND UINT64_C(1000000000)
+
+static void join(struct whole *w, struct rank *r, int i)
+{
+	char name[16];
+
+	(void)snprintf(name, sizeof(name), "job-%d", i);
+	CHECK_STATUS(rank_open(r, &w->rig, &(struct rank_options){
+		.job = name, .world = 1, .rows = 1 }), 0, &r->msg);
+}
+
+/* All fail once, and wait for the same second. */
+static void fail_all(struct whole *w, struct rank *r, int n, int sock)
+{
+	sk_fault_os_fail(w->fault, SK_FAULT_RENAMEAT, 1, SK_FAULT_ALWAYS, EIO);
+	for (int i = 0; i < n; i++)
+		rank_snapshot(&r[i], 1);
+	AWAIT(stat_value(sock, "shardkeep_flush_errors_total") == n,
+	      "not all fail");
+	sk_fault_os_forget(w->fault);
+}
+
+/* A job's, once all can be written. */
+static double visits_to_write(int n)
+{
+	struct rank *r = calloc((size_t)n, sizeof(*r));
+	struct whole w;
+	double before;
+	int sock;
+
+	CHECK(r, "no memory");
+	whole_init(&w);
+	whole_start(&w);
+	CHECK(w.serves, "it did not start: %s", whole_log(&w));
+	sock = rig_connect(&w.rig);
+	for (int i = 0; i < n; i++)
+		join(&w, &r[i], i);
+	fail_all(&w, r, n, sock);
+	AWAIT(rig_is_quiet(sock), "something goes on");
+	before = rig_visits(sock);
+	sk_fault_os_advance(w.fault, 2 * SECOND);
+	for (int i = 0; i < n; i++)
+		CHECK_STATUS(rank_wait(&r[i], 1, 3, WAIT_MS), 0, &r[i].msg);
+	AWAIT(rig_is_quiet(sock), "something goes on");
+	before = rig_visits(sock) - before;
+	for (int i = 0; i < n; i++)
+		rank_close(&r[i]);
+	close(sock);
+	CHECK(kill(w.rig.agent, SIGTERM) == 0, "kill");
+	CHECK(whole_wait(&w) == 0, "exit status: %s", whole_log(&w));
+	whole_remove(&w);
+	free(r);
+	return before / n;
+}
+
+int main(void)
+{
+	double few = visits_to_write(FEW), many = visits_to_write(MANY);
+
+	CHECK(many < 2 * few, "%g visits each where %d wait, %g where %d do",
+	      few, FEW, many, MANY);
+	return 0;
+}
