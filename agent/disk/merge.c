@@ -171,6 +171,7 @@ static void want_no_more(struct agent *a, struct sk_cat_snapshot *s)
 			break;
 	}
 	s->wanted = false;
+	sk_cat_wake(s->job);
 	record_snapshot(a, s);
 }
 

@@ -66,7 +66,7 @@ static void give(struct metrics *m)
 {
 	struct figures *f = calloc(1, sizeof(*f)), *old;
 
-	if (f && samples_take(m->agent, NULL, NULL, &f->samples) < 0) {
+	if (f && samples_take(m->agent, NULL, &f->samples) < 0) {
 		free(f);
 		f = NULL;
 	}
@@ -276,7 +276,7 @@ static void file_due(struct timer *timer)
 	struct metrics *m = sk_link_object(timer, struct metrics, file_timer);
 	struct agent *a = m->agent;
 
-	if (samples_take(a, NULL, NULL, &m->written) < 0) {
+	if (samples_take(a, NULL, &m->written) < 0) {
 		timer_set(&a->loop.timers, timer, agent_now(a) + FILE_NS);
 		return;
 	}

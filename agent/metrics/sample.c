@@ -20,16 +20,14 @@ struct progress {
 /* Of one job, looked at once. */
 struct told {
 	const struct sk_cat_job *job;
-	uint64_t memory, device;
-	unsigned ranks, to_flush;
+	uint64_t device;
 	struct progress progress[STATES];
 };
 
-/* All that is gone through once. */
+/* All that is looked at once. */
 struct seen {
 	struct told told[SAMPLES_JOBS];
-	unsigned n_told, jobs, seen, ranks, to_flush;
-	size_t snapshots;
+	size_t n_told, seen;		/* jobs */
 	uint64_t now_ns;
 	struct device_use gpus[SAMPLES_GPUS];
 	unsigned n_gpus;
@@ -63,20 +61,7 @@ static void add_job(struct samples *s, const struct metric *m,
 	one->word = state;
 }
 
-/* ---- one look at all jobs ---- */
-
-static struct told look_at(const struct sk_cat_job *job)
-{
-	struct told t = { .job = job, .memory = sk_cat_job_bytes(job) };
-	struct sk_cat_snapshot *snapshot;
-	struct sk_cat_run *run;
-
-	sk_link_each(run, &job->runs, link)
-		t.ranks += sk_cat_run_ranks(run);
-	sk_link_each(snapshot, &job->live, live)
-		t.to_flush += sk_cat_flushable(snapshot);
-	return t;
-}
+/* ---- one look ---- */
 
 static double seconds(uint64_t ns)
 {
@@ -124,46 +109,21 @@ static void tell_progress(const struct agent *a, struct told *t)
 				     f->durable_step, sk_cat_on_disk);
 }
 
-/* In place of the one that takes least, where there is no room. */
-static void tell_of(struct seen *seen, const struct told *t)
+/* Those that take most; the rest is counted as it comes and goes. */
+static void look(struct agent *a, const uid_t *only, struct seen *seen)
 {
-	unsigned least = 0;
-
-	if (seen->n_told < SAMPLES_JOBS) {
-		seen->told[seen->n_told++] = *t;
-		return;
-	}
-	for (unsigned i = 1; i < SAMPLES_JOBS; i++) {
-		if (seen->told[i].memory < seen->told[least].memory)
-			least = i;
-	}
-	if (t->memory > seen->told[least].memory)
-		seen->told[least] = *t;
-}
-
-static void look(struct agent *a,
-		 bool (*sees)(const void *ctx, const struct sk_cat_job *job),
-		 const void *ctx, struct seen *seen)
-{
-	struct sk_cat_job *job;
+	struct sk_cat_user *user = only ? sk_cat_user_find(&a->cat, *only) :
+					  NULL;
+	const struct sk_cat_job *job = NULL;
 
 	seen->now_ns = agent_now(a);
-	sk_link_each(job, &a->cat.jobs, link) {
-		struct told t = look_at(job);
+	sk_cat_tell(&a->cat);
+	seen->seen = user ? user->n_jobs : only ? 0 : a->cat.by_name.count;
+	while (seen->n_told < SAMPLES_JOBS && seen->n_told < seen->seen) {
+		struct told *t = &seen->told[seen->n_told++];
 
-		seen->jobs++;
-		seen->ranks += t.ranks;
-		seen->to_flush += t.to_flush;
-		seen->snapshots += job->n_snapshots;
-		if (sees && !sees(ctx, job))
-			continue;
-		seen->seen++;
-		tell_of(seen, &t);
-	}
-	for (unsigned i = 0; i < seen->n_told; i++) {
-		struct told *t = &seen->told[i];
-
-		t->device = device_bytes_of_job(a, t->job);
+		t->job = job = sk_cat_largest(&a->cat, user, job);
+		t->device = device_bytes_of_job(a, job);
 		tell_progress(a, t);
 	}
 	seen->n_gpus = device_uses(a, seen->gpus, SAMPLES_GPUS);
@@ -220,11 +180,11 @@ static double agent_value(const struct agent *a, enum metric_id id,
 	case METRIC_VISITS: return (double)a->cat.visits;
 	case METRIC_LONGEST_TURN_VISITS: return (double)a->most_visits;
 	case METRIC_UPTIME: return seconds(seen->now_ns - a->began_ns);
-	case METRIC_JOBS: return seen->jobs;
-	case METRIC_JOBS_UNTOLD: return seen->seen - seen->n_told;
-	case METRIC_RANKS: return seen->ranks;
-	case METRIC_SNAPSHOTS: return (double)seen->snapshots;
-	case METRIC_TO_FLUSH: return seen->to_flush;
+	case METRIC_JOBS: return (double)a->cat.by_name.count;
+	case METRIC_JOBS_UNTOLD: return (double)(seen->seen - seen->n_told);
+	case METRIC_RANKS: return a->cat.n_living;
+	case METRIC_SNAPSHOTS: return (double)a->cat.n_snapshots;
+	case METRIC_TO_FLUSH: return (double)a->cat.n_to_write;
 	case METRIC_CLIENTS: return a->n_sessions;
 	default:
 		return id < METRIC_KEEPER ? memory_value(a, id) :
@@ -251,11 +211,11 @@ static double job_value(const struct metric *m, enum metric_id id,
 			const struct told *t)
 {
 	switch (id) {
-	case METRIC_JOB_MEMORY: return (double)t->memory;
+	case METRIC_JOB_MEMORY: return (double)t->job->used.bytes;
 	case METRIC_JOB_DEVICE: return (double)t->device;
-	case METRIC_JOB_RANKS: return t->ranks;
+	case METRIC_JOB_RANKS: return t->job->n_living;
 	case METRIC_JOB_SNAPSHOTS: return (double)t->job->n_snapshots;
-	case METRIC_JOB_TO_FLUSH: return t->to_flush;
+	case METRIC_JOB_TO_FLUSH: return t->job->n_to_write;
 	default: return counted(&t->job->figures, m);
 	}
 }
@@ -346,7 +306,7 @@ static void add_metric(struct agent *a, struct samples *s,
 	case METRIC_OF_JOB_STATE:
 		break;
 	}
-	for (unsigned i = 0; i < seen->n_told; i++) {
+	for (size_t i = 0; i < seen->n_told; i++) {
 		const struct told *t = &seen->told[i];
 
 		if (m->of == METRIC_OF_JOB)
@@ -356,14 +316,12 @@ static void add_metric(struct agent *a, struct samples *s,
 	}
 }
 
-int samples_take(struct agent *a, bool (*sees)(const void *ctx,
-					       const struct sk_cat_job *job),
-		 const void *ctx, struct samples *ret)
+int samples_take(struct agent *a, const uid_t *only, struct samples *ret)
 {
 	struct samples s = SAMPLES_NULL;
 	struct seen seen = { .n_told = 0 };
 
-	look(a, sees, ctx, &seen);
+	look(a, only, &seen);
 	for (size_t i = 0; i < n_metrics; i++) {
 		assert(metrics[i].name && metrics[i].help);
 		add_metric(a, &s, &metrics[i], &seen);

@@ -38,20 +38,17 @@ struct samples {
 
 #define SAMPLES_NULL { NULL, 0, 0, false }
 
-/** Jobs with samples of their own: those with most memory of the first so
- * many that are known. */
+/** Jobs with samples of their own: those with most memory. */
 #define SAMPLES_JOBS 64u
 /** GPUs with samples of their own. */
 #define SAMPLES_GPUS 64u
 
 /**
- * Takes them; the loop's thread. @sees: whether a job is to be told of; NULL:
- * all are. -ENOMEM. What it costs grows with the jobs and their snapshots in
- * memory, not with what was looked at before.
+ * Takes them; the loop's thread. @only: whose jobs are told of; NULL: all users'
+ * are. -ENOMEM. What it costs grows with the jobs that something has happened to
+ * since the last time, and with those that are told of.
  */
-int samples_take(struct agent *a, bool (*sees)(const void *ctx,
-					       const struct sk_cat_job *job),
-		 const void *ctx, struct samples *ret);
+int samples_take(struct agent *a, const uid_t *only, struct samples *ret);
 void samples_free(struct samples *s);
 
 #endif

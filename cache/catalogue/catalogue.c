@@ -162,7 +162,7 @@ struct sk_cat_job *sk_cat_job_find(const struct sk_catalogue *cat,
 	return NULL;
 }
 
-static struct sk_cat_user *user_find(const struct sk_catalogue *cat, uid_t uid)
+struct sk_cat_user *sk_cat_user_find(const struct sk_catalogue *cat, uid_t uid)
 {
 	struct sk_cat_user *user;
 
@@ -175,14 +175,14 @@ static struct sk_cat_user *user_find(const struct sk_catalogue *cat, uid_t uid)
 
 unsigned sk_cat_user_ranks(const struct sk_catalogue *cat, uid_t uid)
 {
-	const struct sk_cat_user *user = user_find(cat, uid);
+	const struct sk_cat_user *user = sk_cat_user_find(cat, uid);
 
 	return user ? user->n_living : 0;
 }
 
 static struct sk_cat_user *user_get(struct sk_catalogue *cat, uid_t uid)
 {
-	struct sk_cat_user *user = user_find(cat, uid);
+	struct sk_cat_user *user = sk_cat_user_find(cat, uid);
 
 	if (user)
 		return user;
@@ -244,22 +244,9 @@ struct sk_cat_job *sk_cat_job_get(struct sk_catalogue *cat, const char *name,
 	sk_cat_awake_init(job->awake);
 	sk_link_insert(&cat->jobs, &job->link);
 	sk_cat_order_add(job);
+	sk_cat_told_add(job);
 	sk_cat_changed(job);
 	return job;
-}
-
-uint64_t sk_cat_job_bytes(const struct sk_cat_job *job)
-{
-	struct sk_cat_state *state;
-	struct sk_cat_slot *slot;
-	struct sk_cat_run *run;
-	uint64_t bytes = 0;
-
-	sk_link_each(run, &job->runs, link)
-	sk_link_each(state, &run->states, link)
-	sk_link_each(slot, &state->slots, link)
-		bytes += slot->bytes;
-	return bytes;
 }
 
 static bool run_held(const struct sk_cat_run *run)
@@ -316,6 +303,9 @@ static void job_free(struct sk_cat_job *job)
 	sk_cat_verdicts_free(job);
 	sk_link_remove(&job->link);
 	sk_cat_order_remove(job);
+	sk_cat_told_remove(job);
+	cat->n_snapshots -= job->n_snapshots;
+	cat->n_to_write -= job->n_to_write;
 	sk_cat_awake_leave(job);
 	sk_cat_queue_leave(job);
 	(void)sk_table_remove(&cat->by_name, hash_name(job->name),

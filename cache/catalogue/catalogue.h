@@ -243,6 +243,7 @@ struct sk_cat_user {
 	size_t n_jobs;
 	unsigned n_living;		/* ranks */
 	struct sk_cat_amount used;	/* by slots of its jobs */
+	struct sk_tree by_bytes;	/* jobs, by their slots: told.c */
 	uint64_t flush_turn;		/* the owner's count of flushes, when
 					 * the last one of any of them began */
 	struct sk_tree queue;		/* jobs that have something to write */
@@ -259,17 +260,22 @@ enum sk_cat_duty {
 	SK_CAT_TRIM,			/* sk_cat_job_trim() */
 	SK_CAT_LEAVE,			/* sk_cat_stored_leave(); who has a new
 					 * snapshot is awake for it */
+	SK_CAT_TELL,			/* sk_cat_tell() */
 	SK_CAT_DUTIES
 };
 
 struct sk_cat_job {
 	struct sk_link link;
 	struct sk_tree_node ordered;	/* in the catalogue */
+	struct sk_tree_node by_bytes[2];	/* there, and of its user */
 	struct sk_link awake[SK_CAT_DUTIES];	/* in the catalogue's */
 	struct sk_catalogue *catalogue;
 	char name[SK_JOB_MAX + 1];
 	uid_t uid;
 	struct sk_cat_user *user;
+	struct sk_cat_amount used;	/* by its slots */
+	unsigned n_living;		/* ranks */
+	unsigned n_to_write;		/* snapshots: sk_cat_tell() */
 	uint64_t newest_run;		/* in memory or on disk */
 	struct sk_link runs;
 	struct sk_link snapshots;
@@ -313,6 +319,10 @@ struct sk_catalogue {
 					 * write */
 	struct sk_table by_name;	/* jobs, of all users */
 	struct sk_tree ordered;		/* the same, as they are listed */
+	struct sk_tree by_bytes;	/* the same, by their slots: told.c */
+	size_t n_snapshots;		/* of all jobs */
+	unsigned n_living;		/* ranks */
+	size_t n_to_write;		/* snapshots: sk_cat_tell() */
 	struct sk_table states;		/* by id, those that have one */
 	struct sk_table layouts;	/* by digest */
 	struct sk_table images;		/* by id */
@@ -397,8 +407,6 @@ struct sk_cat_job *sk_cat_job_get(struct sk_catalogue *cat, const char *name,
  * slot, no snapshot; and what replaced ranks leave behind. True: the job is
  * gone. It is for the jobs that are awake for it. */
 bool sk_cat_job_trim(struct sk_cat_job *job);
-/** Bytes of its slots. */
-uint64_t sk_cat_job_bytes(const struct sk_cat_job *job);
 
 /** @number 0: the newest; @id 0: the last that was opened of that number. */
 struct sk_cat_run *sk_cat_run_find(const struct sk_cat_job *job,
@@ -414,6 +422,9 @@ bool sk_cat_run_living(const struct sk_cat_run *run);
 /** How many of its ranks live; of all that the user's jobs have. */
 uint32_t sk_cat_run_ranks(const struct sk_cat_run *run);
 unsigned sk_cat_user_ranks(const struct sk_catalogue *cat, uid_t uid);
+/** NULL: that user has no jobs. */
+struct sk_cat_user *sk_cat_user_find(const struct sk_catalogue *cat,
+				     uid_t uid);
 
 /**
  * A place among a job's snapshots that stays good while they come and go: what
@@ -467,8 +478,8 @@ void sk_cat_layout_unref(struct sk_cat_layout *layout);
  * The job is awake: every duty looks at it once more. The catalogue does so
  * itself where slots, ranks, images, what is known of coverage, or a flush
  * change; for its owner it is to do so where what the owner sets makes a
- * snapshot one that can be written (wanted, hopeless_on_disk, retry_ns) or has
- * the newest one written (flush_due).
+ * snapshot one that can be written, or no more (wanted, hopeless_on_disk,
+ * retry_ns), or has the newest one written (flush_due).
  */
 void sk_cat_wake(struct sk_cat_job *job);
 /** For one duty alone. Also while its list is walked. */
@@ -502,6 +513,17 @@ void sk_cat_queue_put(struct sk_cat_snapshot *snapshot,
 void sk_cat_queue_leave(struct sk_cat_job *job);
 /** NULL: none is in it. */
 struct sk_cat_snapshot *sk_cat_queue_first(const struct sk_catalogue *cat);
+
+/* ---- told.c: what is told of it ---- */
+
+/** What n_to_write counts, of each job and of all, is so from now on until
+ * something changes. */
+void sk_cat_tell(struct sk_catalogue *cat);
+/** The job whose slots take most, or most of those that come after @after;
+ * @user's, or (NULL) of all. NULL: no more. */
+struct sk_cat_job *sk_cat_largest(const struct sk_catalogue *cat,
+				  const struct sk_cat_user *user,
+				  const struct sk_cat_job *after);
 
 /* ---- run.c, rank.c: how runs and ranks come and go ---- */
 

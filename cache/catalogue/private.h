@@ -64,6 +64,12 @@ void sk_cat_snapshot_settle(struct sk_cat_snapshot *snapshot);
 /** The run of the snapshot, or NULL: nothing but the snapshot is left. */
 struct sk_cat_run *sk_cat_run_of(const struct sk_cat_snapshot *snapshot);
 
+/* ---- told.c ---- */
+
+/** The job is found by what it takes; not while that changes. */
+void sk_cat_told_add(struct sk_cat_job *job);
+void sk_cat_told_remove(struct sk_cat_job *job);
+
 /* ---- order.c ---- */
 
 /** The job has its name and user. */

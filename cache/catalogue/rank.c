@@ -12,11 +12,14 @@
 
 void sk_cat_state_live(struct sk_cat_state *state, bool living)
 {
-	struct sk_cat_user *user = state->run->job->user;
+	struct sk_cat_job *job = state->run->job;
+	unsigned one = living ? 1 : -1u;
 
-	assert(state->living != living && (living || user->n_living));
+	assert(state->living != living && (living || job->n_living));
 	state->living = living;
-	user->n_living += living ? 1 : -1u;
+	job->n_living += one;
+	job->user->n_living += one;
+	job->catalogue->n_living += one;
 	if (living)
 		return;
 	state->owner = NULL;
@@ -160,29 +163,29 @@ unsigned sk_cat_state_replace(struct sk_cat_state *state,
 
 /* ---- slots ---- */
 
-/* The budget, and its user's share, have that much less; and again more. */
-static void charge(const struct sk_cat_slot *slot)
+static void add_to(struct sk_cat_amount *used, const struct sk_cat_slot *slot,
+		   bool more)
 {
-	const struct sk_cat_job *job = slot->state->run->job;
-
-	job->catalogue->used += slot->bytes;
-	job->catalogue->used_fds += slot->fds;
-	job->user->used.bytes += slot->bytes;
-	job->user->used.fds += slot->fds;
+	assert(more || (used->bytes >= slot->bytes && used->fds >= slot->fds));
+	used->bytes += more ? slot->bytes : -slot->bytes;
+	used->fds += more ? slot->fds : -(uint64_t)slot->fds;
 }
 
-static void discharge(const struct sk_cat_slot *slot)
+/* The budget, its job and its user's share have that much less; or again
+ * more. */
+static void charge(const struct sk_cat_slot *slot, bool more)
 {
-	const struct sk_cat_job *job = slot->state->run->job;
+	struct sk_cat_job *job = slot->state->run->job;
 	struct sk_catalogue *cat = job->catalogue;
-	struct sk_cat_amount *used = &job->user->used;
+	struct sk_cat_amount all = { cat->used, cat->used_fds };
 
-	assert(cat->used >= slot->bytes && cat->used_fds >= slot->fds);
-	assert(used->bytes >= slot->bytes && used->fds >= slot->fds);
-	cat->used -= slot->bytes;
-	cat->used_fds -= slot->fds;
-	used->bytes -= slot->bytes;
-	used->fds -= slot->fds;
+	add_to(&all, slot, more);
+	cat->used = all.bytes;
+	cat->used_fds = all.fds;
+	add_to(&job->user->used, slot, more);
+	sk_cat_told_remove(job);
+	add_to(&job->used, slot, more);
+	sk_cat_told_add(job);
 }
 
 void sk_cat_slot_release(struct sk_cat_slot *slot)
@@ -194,7 +197,7 @@ void sk_cat_slot_release(struct sk_cat_slot *slot)
 	sk_link_remove(&slot->link);
 	sk_link_remove(&slot->detained);
 	slot->state->n_slots--;
-	discharge(slot);
+	charge(slot, false);
 	if (cat->release)
 		cat->release(cat->ctx, slot);
 	free(slot);
@@ -234,7 +237,7 @@ struct sk_cat_slot *sk_cat_slot_add(struct sk_cat_state *state,
 	sk_link_init(&slot->detained);
 	sk_link_insert(&state->slots, &slot->link);
 	state->n_slots++;
-	charge(slot);
+	charge(slot, true);
 	sk_cat_slot_noted(slot);
 	return slot;
 }

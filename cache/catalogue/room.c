@@ -179,51 +179,27 @@ static bool fits(const struct sk_catalogue *cat, const struct account *account,
 
 /* ---- saying why not ---- */
 
-/* The jobs that hold most memory, the largest first. */
-static void find_holders(struct sk_catalogue *cat,
-			 const struct sk_cat_job *ret_top[HOLDERS],
-			 uint64_t ret_bytes[HOLDERS])
-{
-	struct sk_cat_job *job;
-
-	sk_link_each(job, &cat->jobs, link) {
-		const struct sk_cat_job *j = job;
-		uint64_t b = sk_cat_job_bytes(job);
-
-		/* Into its place; whoever stands there goes one further. */
-		for (int i = 0; i < HOLDERS && b; i++) {
-			const struct sk_cat_job *lower = ret_top[i];
-			uint64_t less = ret_bytes[i];
-
-			if (b <= less)
-				continue;
-			ret_top[i] = j;
-			ret_bytes[i] = b;
-			j = lower;
-			b = less;
-		}
-	}
-}
-
 /* The largest holders, largest first; other users' jobs have no name here. */
 static void name_holders(struct sk_catalogue *cat,
 			 const struct sk_cat_job *asker, char *buf,
 			 size_t size)
 {
-	const struct sk_cat_job *top[HOLDERS] = { NULL };
-	uint64_t bytes[HOLDERS] = { 0 };
+	const struct sk_cat_job *job = NULL;
 	size_t at = 0;
 	char text[32];
 
-	find_holders(cat, top, bytes);
 	buf[0] = 0;
-	for (int i = 0; i < HOLDERS && bytes[i] && at < size; i++)
+	for (int i = 0; i < HOLDERS && at < size; i++) {
+		job = sk_cat_largest(cat, NULL, job);
+		if (!job || !job->used.bytes)
+			break;
 		at += (size_t)snprintf(buf + at, size - at, "%s%.40s %s",
 				       i ? ", " : "",
-				       top[i]->uid == asker->uid ?
-				       top[i]->name : "another user's job",
-				       sk_size_format(bytes[i], text,
-						    sizeof(text)));
+				       job->uid == asker->uid ?
+				       job->name : "another user's job",
+				       sk_size_format(job->used.bytes, text,
+						      sizeof(text)));
+	}
 	if (!at)
 		(void)snprintf(buf, size, "nobody");
 	else if (at < size && sk_cat_detained(cat, NULL))

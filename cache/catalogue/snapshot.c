@@ -140,6 +140,7 @@ static void count_snapshot(const struct sk_cat_snapshot *s, int count)
 	struct sk_cat_run *run = sk_cat_run_of(s);
 
 	s->job->n_snapshots += (size_t)count;
+	s->job->catalogue->n_snapshots += (size_t)count;
 	if (count > 0)
 		sk_cat_wake_for(s->job, SK_CAT_LEAVE);
 	if (run)

@@ -135,15 +135,18 @@ static bool is_awake(const struct sk_cat_job *job, enum sk_cat_duty duty)
 	return !sk_link_empty(&job->awake[duty]);
 }
 
-static bool can_be_written(const struct sk_cat_job *job)
+/* The oldest; NULL: none. */
+static struct sk_cat_snapshot *can_be_written(const struct sk_cat_job *job)
 {
-	struct sk_cat_snapshot *s;
+	struct sk_cat_snapshot *s, *best = NULL;
 
 	sk_link_each(s, &job->live, live) {
-		if (sk_cat_flushable(s))
-			return true;
+		if (sk_cat_flushable(s) &&
+		    (!best || sk_cat_order(s->run, s->run_id, s->step,
+					   best) < 0))
+			best = s;
 	}
-	return false;
+	return best;
 }
 
 static void decide(struct desk *d)
@@ -158,11 +161,17 @@ static void decide(struct desk *d)
 
 static void look_what_to_write(struct desk *d)
 {
+	const struct sk_cat_queue_place at = { 0 };
+	struct sk_cat_snapshot *s;
 	struct sk_cat_job *job;
 
 	sk_link_each(job, &d->cat.awake[SK_CAT_WRITE], awake[SK_CAT_WRITE]) {
-		if (!can_be_written(job))
-			sk_cat_sleep(job, SK_CAT_WRITE);
+		sk_cat_sleep(job, SK_CAT_WRITE);
+		s = can_be_written(job);
+		if (s)
+			sk_cat_queue_put(s, &at);
+		else
+			sk_cat_queue_leave(job);
 	}
 	sk_link_each(job, &d->cat.awake[SK_CAT_FINISH], awake[SK_CAT_FINISH]) {
 		if (!can_be_written(job))
@@ -200,6 +209,7 @@ static void follow_up(struct desk *d)
 		trim(d);
 		leave_to_disk(d);
 	}
+	sk_cat_tell(&d->cat);
 }
 
 /* ---- what wakes a job, one by one ---- */
@@ -230,7 +240,7 @@ static void set_out(struct scene *c)
 	answer_one(&c->desk);
 	follow_up(&c->desk);
 	cr_assert(sk_cat_complete(c->s));
-	cr_assert(is_awake(c->job, SK_CAT_WRITE), "it is to be written");
+	cr_assert_eq(c->job->next_out, c->s, "it is to be written");
 	for (int duty = 0; duty < SK_CAT_DUTIES; duty++) {
 		cr_assert(!is_awake(c->other, (enum sk_cat_duty)duty));
 		sk_cat_sleep(c->job, (enum sk_cat_duty)duty);
@@ -453,8 +463,10 @@ static void check_asleep(const struct desk *d, struct sk_cat_job *job,
 {
 	struct count before = count(job), after;
 
-	cr_assert((is_awake(job, SK_CAT_WRITE) &&
-		   is_awake(job, SK_CAT_FINISH)) || !can_be_written(job),
+	cr_assert(is_awake(job, SK_CAT_WRITE) ||
+		  can_be_written(job) == job->next_out,
+		  "seed %u, turn %d: another one is next", seed, turn);
+	cr_assert(is_awake(job, SK_CAT_FINISH) || !can_be_written(job),
 		  "seed %u, turn %d: it can be written", seed, turn);
 	cr_assert(is_awake(job, SK_CAT_LEAVE) || job->n_snapshots <= KNOWN,
 		  "seed %u, turn %d: too many are known", seed, turn);
@@ -476,6 +488,41 @@ static void check_asleep(const struct desk *d, struct sk_cat_job *job,
 		  "seed %u, turn %d: something is left over", seed, turn);
 }
 
+/* What is kept of it is what a look at all of it finds. */
+static void check_told(const struct desk *d, unsigned seed, int turn)
+{
+	size_t snapshots = 0, to_write = 0, jobs = 0;
+	const struct sk_cat_job *job, *before = NULL;
+	const struct sk_cat_snapshot *s;
+	unsigned living = 0, ranks;
+	struct sk_cat_run *run;
+	uint64_t used = 0;
+
+	while ((job = sk_cat_largest(&d->cat, NULL, before))) {
+		cr_assert(!before || before->used.bytes >= job->used.bytes);
+		ranks = 0;
+		sk_link_each(run, &job->runs, link)
+			ranks += sk_cat_run_ranks(run);
+		cr_assert_eq(ranks, job->n_living, "seed %u, turn %d", seed,
+			     turn);
+		sk_link_each(s, &job->live, live)
+			to_write += sk_cat_flushable(s);
+		snapshots += job->n_snapshots;
+		living += ranks;
+		used += job->used.bytes;
+		jobs++;
+		before = job;
+	}
+	cr_assert_eq(jobs, d->cat.by_name.count, "seed %u, turn %d", seed,
+		     turn);
+	cr_assert(used == d->cat.used && living == d->cat.n_living &&
+		  snapshots == d->cat.n_snapshots, "seed %u, turn %d", seed,
+		  turn);
+	cr_assert_eq(to_write, d->cat.n_to_write, "seed %u, turn %d: %zu are "
+		     "to be written, not %zu", seed, turn, to_write,
+		     d->cat.n_to_write);
+}
+
 static struct sk_cat_snapshot *any_snapshot(const struct sk_cat_job *job)
 {
 	size_t n = job->n_snapshots ? (size_t)random() % job->n_snapshots : 0;
@@ -495,9 +542,10 @@ static void meet_disk(struct sk_cat_snapshot *s)
 
 	if (!s || !image)
 		return;
-	if (random() % 8 == 0)
+	if (random() % 8 == 0) {
 		s->wanted = false;
-	else if (random() % 4 == 0)
+		sk_cat_wake(s->job);
+	} else if (random() % 4 == 0)
 		sk_cat_flushing(s, !s->flushing);
 	else if (random() % 8 == 0)
 		sk_cat_image_bad(image, !image->slot, 0);
@@ -583,11 +631,14 @@ static void live(unsigned seed)
 		if (random() % 4 == 0)
 			continue;
 		follow_up(&d);
+		check_told(&d, seed, turn);
 		sk_link_each(job, &d.cat.jobs, link)
 			check_asleep(&d, job, seed, turn);
 	}
 	d.full = false;
 	desk_close(&d);
+	cr_assert(!d.cat.n_living && !d.cat.n_snapshots && !d.cat.n_to_write &&
+		  !d.cat.by_bytes.root, "seed %u: something is told of", seed);
 }
 
 Test(awake, nothing_is_left_undone)

@@ -1250,7 +1250,7 @@ static void check_all(struct bench *b, unsigned seed, int turn)
 			     "seed %u, turn %d", seed, turn);
 	}
 	cr_assert_eq(used, b->cat.used, "seed %u, turn %d", seed, turn);
-	cr_assert_eq(used, sk_cat_job_bytes(job));
+	cr_assert_eq(used, job->used.bytes);
 	sk_link_each(s, &job->snapshots, link) {
 		cr_assert_eq(sk_cat_complete(s), whole(s), "seed %u, turn %d: run %d "
 			     "step %d: %s", seed, turn, (int)s->run,

@@ -188,8 +188,7 @@ static uint64_t visits_to_evict(int n)
 		char name[16];
 
 		(void)snprintf(name, sizeof(name), "idle-%d", i);
-		cr_assert_eq(sk_cat_job_bytes(sk_cat_job_find(&cat, name,
-							      USER)),
+		cr_assert_eq(sk_cat_job_find(&cat, name, USER)->used.bytes,
 			     (i < MANY - n ? 2 : 1) * kinds[0], "job %d", i);
 	}
 	before = cat.visits - before;
