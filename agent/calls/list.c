@@ -75,8 +75,8 @@ static void visit(struct listing *l, size_t n)
 	l->left -= l->left < n ? l->left : (unsigned)n;
 }
 
-/* What comes after its place: by name, descending; within a job they come newest
- * first already. */
+/* What comes after its place: by name, descending; within a job they come
+ * newest first already. */
 static struct sk_cat_job *next_job(const struct listing *l)
 {
 	const char *only = l->request.msg.body.list.id.job;

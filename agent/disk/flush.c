@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "agent.h"
+#include "catalogue/queue.h"
 #include "disk/earlier.h"
 #include "disk/flushing.h"
 #include "disk/index.h"

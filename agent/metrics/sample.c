@@ -7,6 +7,7 @@
 
 #include "agent.h"
 #include "base/array.h"
+#include "catalogue/told.h"
 
 #define STATES 3	/* sealed, complete, durable */
 

@@ -44,9 +44,9 @@ struct samples {
 #define SAMPLES_GPUS 64u
 
 /**
- * Takes them; the loop's thread. @only: whose jobs are told of; NULL: all users'
- * are. -ENOMEM. What it costs grows with the jobs that something has happened to
- * since the last time, and with those that are told of.
+ * Takes them; the loop's thread. @only: whose jobs are told of; NULL: all
+ * users' are. -ENOMEM. What it costs grows with the jobs that something has
+ * happened to since the last time, and with those that are told of.
  */
 int samples_take(struct agent *a, const uid_t *only, struct samples *ret);
 void samples_free(struct samples *s);

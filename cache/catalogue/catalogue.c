@@ -8,6 +8,7 @@
 
 #include "base/util.h"
 #include "catalogue/private.h"
+#include "catalogue/queue.h"
 
 void sk_cat_init(struct sk_catalogue *cat)
 {

@@ -301,9 +301,11 @@ struct sk_cat_job {
 	struct sk_cat_queued queued;	/* in its user's queue, with */
 	struct sk_cat_snapshot *next_out;	/* what is written next of it;
 					 * NULL: it is not in it */
-	struct sk_cat_slot *first_out;	/* room.c, while it makes room: which
-					 * goes first, if any can, */
-	enum sk_cat_turn first_turn;	/* and in which turn */
+	/* room.c, while it makes room: what can go, which of it goes first, if
+	 * it has an image, and in which turn */
+	struct sk_cat_amount can_go;
+	struct sk_cat_slot *first_out;
+	enum sk_cat_turn first_turn;
 	struct sk_cat_begun begun;	/* by the newest run that says so */
 	void *owner;			/* the agent's: what it knows of disk */
 	struct sk_cat_figures figures;
@@ -493,37 +495,6 @@ void sk_cat_awake_take(struct sk_catalogue *cat, enum sk_cat_duty duty,
 /** The next of them, asleep now; NULL: no more. */
 struct sk_cat_job *sk_cat_awake_next(struct sk_link *taken,
 				     enum sk_cat_duty duty);
-
-/* ---- queue.c: what is written next ---- */
-
-/** Where a job stands in the queue, the lowest first; jobs that are alike in all
- * of it by the age of what they have. */
-struct sk_cat_queue_place {
-	uint64_t before;	/* counts before whose user's turn it is */
-	uint64_t turn;		/* among its user's */
-	uint64_t served;	/* of those of one turn */
-};
-
-/** The snapshot is what its owner would write next of the job, which stands there
- * from now on, and nowhere else. */
-void sk_cat_queue_put(struct sk_cat_snapshot *snapshot,
-		      const struct sk_cat_queue_place *place);
-/** The job has nothing to write, or is served: then it is its user's next turn,
- * of which flush_turn has been set. */
-void sk_cat_queue_leave(struct sk_cat_job *job);
-/** NULL: none is in it. */
-struct sk_cat_snapshot *sk_cat_queue_first(const struct sk_catalogue *cat);
-
-/* ---- told.c: what is told of it ---- */
-
-/** What n_to_write counts, of each job and of all, is so from now on until
- * something changes. */
-void sk_cat_tell(struct sk_catalogue *cat);
-/** The job whose slots take most, or most of those that come after @after;
- * @user's, or (NULL) of all. NULL: no more. */
-struct sk_cat_job *sk_cat_largest(const struct sk_catalogue *cat,
-				  const struct sk_cat_user *user,
-				  const struct sk_cat_job *after);
 
 /* ---- run.c, rank.c: how runs and ranks come and go ---- */
 

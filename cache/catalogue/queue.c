@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Catalogue, the queue to the disk: users stand in it in the order of what each
- * has in it first, and the jobs of a user among themselves, so that the next
- * one is found without a look at the others.
- */
+/* Users stand in the queue in the order of what each has in it first, and the
+ * jobs of a user among themselves. */
+#include "catalogue/queue.h"
+
 #include <string.h>
 
 #include "catalogue/private.h"
@@ -69,7 +68,11 @@ void sk_cat_queue_put(struct sk_cat_snapshot *s,
 {
 	struct sk_cat_job *job = s->job;
 	const uint64_t key[SK_CAT_QUEUE_KEY] = {
-		at->before, 0, at->turn, at->served, s->created_ns,
+		at->before,
+		0,
+		at->turn,
+		at->served,
+		s->created_ns,
 		(uintptr_t)job,
 	};
 

@@ -6,6 +6,7 @@
 
 #include "base/size.h"
 #include "catalogue/private.h"
+#include "catalogue/told.h"
 
 #define HOLDERS 3
 
@@ -103,15 +104,15 @@ static bool goes_before(enum sk_cat_turn turn, const struct sk_cat_slot *slot,
 }
 
 static void survey_slot(struct sk_cat_job *job, struct sk_cat_slot *slot,
-			enum sk_cat_turn until, struct sk_cat_amount *can_go)
+			enum sk_cat_turn until)
 {
 	enum sk_cat_turn turn = turn_of(slot);
 
 	job->catalogue->visits++;
 	if (turn == SK_CAT_STAYS || turn > until)
 		return;
-	can_go->bytes += slot->bytes;
-	can_go->fds += slot->fds;
+	job->can_go.bytes += slot->bytes;
+	job->can_go.fds += slot->fds;
 	if (slot->use != SK_CAT_SEALED || !goes_before(turn, slot, job))
 		return;
 	job->first_out = slot;
@@ -120,34 +121,47 @@ static void survey_slot(struct sk_cat_job *job, struct sk_cat_slot *slot,
 
 /* What of its slots can be had, and of those with an image that can and go
  * first the one with the oldest. Other jobs have no say in it. */
-static void survey_job(struct sk_cat_job *job, enum sk_cat_turn until,
-		       struct sk_cat_amount *can_go)
+static void survey_job(struct sk_cat_job *job, enum sk_cat_turn until)
 {
 	struct sk_cat_state *state;
 	struct sk_cat_slot *slot;
 	struct sk_cat_run *run;
 
+	job->can_go = (struct sk_cat_amount){ 0 };
 	job->first_out = NULL;
 	sk_link_each(run, &job->runs, link)
 	sk_link_each(state, &run->states, link)
 	sk_link_each(slot, &state->slots, link)
-		survey_slot(job, slot, until, can_go);
+		survey_slot(job, slot, until);
 }
 
-static struct sk_cat_amount survey(struct sk_catalogue *cat,
-				   const struct account *account)
+static void survey(struct sk_catalogue *cat, const struct account *account)
 {
-	struct sk_cat_amount can_go = { 0 };
 	struct sk_cat_job *job;
 
 	sk_link_each(job, &cat->jobs, link) {
 		if (is_of(account, job))
-			survey_job(job, account->until, &can_go);
+			survey_job(job, account->until);
 	}
-	return can_go;
 }
 
-/* Whose goes first of all; NULL: none can. They were surveyed. */
+/* They were surveyed, in this as in what follows. */
+static struct sk_cat_amount can_go_of(const struct sk_catalogue *cat,
+				      const struct account *account)
+{
+	struct sk_cat_amount all = { 0 };
+	const struct sk_cat_job *job;
+
+	sk_link_each(job, &cat->jobs, link) {
+		if (!is_of(account, job))
+			continue;
+		all.bytes += job->can_go.bytes;
+		all.fds += job->can_go.fds;
+	}
+	return all;
+}
+
+/* Whose goes first of all; NULL: none can. */
 static struct sk_cat_job *first_of(struct sk_catalogue *cat,
 				   const struct account *account)
 {
@@ -269,8 +283,7 @@ static int say_fds(uint64_t asked, uint64_t left,
 
 /* ---- making room ---- */
 
-/* Whether what can be had suffices; nothing changes. Where all fits as it is
- * nobody is asked what could go. */
+/* Whether what can be had suffices; nothing changes. */
 static int can_have(struct sk_catalogue *cat, const struct account *account,
 		    const struct sk_cat_amount *asked,
 		    const struct sk_cat_job *job, struct sk_err *err)
@@ -280,7 +293,7 @@ static int can_have(struct sk_catalogue *cat, const struct account *account,
 
 	if (fits(cat, account, asked))
 		return 0;
-	can_go = survey(cat, account);
+	can_go = can_go_of(cat, account);
 	assert(kept.bytes >= can_go.bytes && kept.fds >= can_go.fds);
 	kept.bytes -= can_go.bytes;
 	kept.fds -= can_go.fds;
@@ -297,17 +310,16 @@ static int evict_until_fit(struct sk_catalogue *cat,
 			   const struct account *account,
 			   const struct sk_cat_amount *asked)
 {
-	struct sk_cat_amount can_go;
 	struct sk_cat_job *job;
 	int evicted = 0;
 
 	if (fits(cat, account, asked))
 		return 0;
+	/* Of what has an image none goes with them. */
 	(void)sk_cat_trim_free(cat, NULL);
-	can_go = survey(cat, account);
 	while (!fits(cat, account, asked) && (job = first_of(cat, account))) {
 		sk_cat_slot_clear(job->first_out);
-		survey_job(job, account->until, &can_go);
+		survey_job(job, account->until);
 		evicted++;
 	}
 	return evicted;
@@ -323,9 +335,13 @@ int sk_cat_make_room(struct sk_catalogue *cat, uint64_t bytes, uint64_t fds,
 	const struct account user = {
 		job->user, { cat->user_budget, cat->user_fds }, until };
 	bool bounded = job->uid && job->uid != cat->owner;
+	bool full = !fits(cat, &all, &asked);
 	int evicted = 0, r;
 
 	assert(cat->budget);
+	/* Where all fits as it is nobody is asked what could go. */
+	if (full || (bounded && !fits(cat, &user, &asked)))
+		survey(cat, full ? &all : &user);
 	r = bounded ? can_have(cat, &user, &asked, job, err) : 0;
 	if (r == 0)
 		r = can_have(cat, &all, &asked, job, err);

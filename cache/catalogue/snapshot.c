@@ -6,6 +6,7 @@
 
 #include "base/util.h"
 #include "catalogue/private.h"
+#include "catalogue/queue.h"
 
 int sk_cat_order(uint64_t run, uint64_t run_id, int64_t step,
 		 const struct sk_cat_snapshot *s)

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Catalogue, what is told of it: counts that are kept, and the jobs by the
- * memory that they take, so that who asks costs the same however many there
- * are.
- */
+#include "catalogue/told.h"
+
 #include "catalogue/private.h"
 
 enum { OF_ALL = 0, OF_USER };	/* whose tree */

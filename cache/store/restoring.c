@@ -3,9 +3,10 @@
  * Store, who restores: an agent whose ranks may be about to read a step of a
  * job has an empty file "<id>-<job>" in the store's directory ".restoring", and
  * whoever retires a step of that job looks for such names before and after the
- * renaming: among those who restore, not among all jobs of the store. A name is never used twice: who lives renews it, so one that
- * stands for long is of nobody, whatever any clock says; and those of an agent
- * that is known to be dead are swept.
+ * renaming: among those who restore, not among all jobs of the store. A name is
+ * never used twice: who lives renews it, so one that stands for long is of
+ * nobody, whatever any clock says; and those of an agent that is known to be
+ * dead are swept.
  */
 #include <fcntl.h>
 #include <stdio.h>

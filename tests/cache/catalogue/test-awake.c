@@ -9,6 +9,8 @@
 
 #include "base/util.h"
 #include "catalogue/private.h"
+#include "catalogue/queue.h"
+#include "catalogue/told.h"
 
 #define SEED 5300u
 #define JOBS 4

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "catalogue/catalogue.h"
+#include "catalogue/queue.h"
 #include "support/random.h"
 
 #define USERS 4
