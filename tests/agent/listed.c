@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What lists say of what is under way: images that are being filled, and how
- * far a flush has come. Argument: path of shardkeepd. */
+/* What lists say of what is under way: images that are being filled, how far a
+ * flush has come, and jobs that come and go while all are listed. Argument: path
+ * of shardkeepd. */
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "agent/rig.h"
 
 #define WORLD 2
 #define JOB "under-way"
+#define STAY 250		/* jobs: a list of them takes several portions */
+#define LISTS 20
 
 static void open_all(struct rank *r, const struct rig *rig, int64_t rows)
 {
@@ -94,6 +99,73 @@ static void test_flushing(struct rig *rig)
 	close_all(r);
 }
 
+static void come(const struct rig *rig, const char *job, bool stays)
+{
+	const struct rank_options o = { .job = job, .world = 1, .rows = 1 };
+	struct rank r;
+
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	CHECK_STATUS(rank_unregister(&r), 0, &r.msg);
+	if (!stays)
+		CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, job, 1,
+				    SK_EVICT_FORCE, &r.msg), 0, &r.msg);
+	rank_close(&r);
+}
+
+/* Before, between and behind those that stay. */
+static pid_t come_and_go(const struct rig *rig)
+{
+	static const char *const kinds[] = { "a", "stay1", "z" };
+	pid_t pid = fork();
+	char name[32];
+
+	CHECK(pid >= 0, "fork");
+	for (unsigned i = 0; !pid; i++) {
+		(void)snprintf(name, sizeof(name), "%s-%u", kinds[i % 3],
+			       i % 7);
+		come(rig, name, false);
+	}
+	return pid;
+}
+
+static void check_all(int sock)
+{
+	struct sk_wire_snapshot *s;
+	int stay = 0;
+	size_t n;
+
+	s = list_snapshots(sock, "", &n);
+	for (size_t i = 0; i < n; i++) {
+		int order = i ? strcmp(s[i].id.job, s[i - 1].id.job) : -1;
+
+		CHECK(order < 0 || (!order && s[i].id.step <
+					      s[i - 1].id.step),
+		      "%s after %s", s[i].id.job, s[i - 1].id.job);
+		stay += !strchr(s[i].id.job, '-');
+	}
+	CHECK(stay == STAY, "%d of %d", stay, STAY);
+	free(s);
+}
+
+static void test_jobs_come_and_go(const struct rig *rig)
+{
+	int sock = rig_connect(rig), status;
+	char name[32];
+	pid_t pid;
+
+	for (int i = 0; i < STAY; i++) {
+		(void)snprintf(name, sizeof(name), "stay%d", i);
+		come(rig, name, true);
+	}
+	pid = come_and_go(rig);
+	for (int i = 0; i < LISTS; i++)
+		check_all(sock);
+	CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, &status, 0) == pid &&
+	      WIFSIGNALED(status), "it ended by itself");
+	close(sock);
+}
+
 int main(int argc, char **argv)
 {
 	struct rig rig;
@@ -102,6 +174,7 @@ int main(int argc, char **argv)
 	rig_init(&rig, argv[1]);
 	rig_start(&rig, NULL);
 	test_filling(&rig);
+	test_jobs_come_and_go(&rig);
 	CHECK(!rig_stop(&rig), "the agent");
 	rig_start(&rig, "--store", rig.store, "--flush-rate", "1M",
 		  "--stop-timeout", "0", NULL);
