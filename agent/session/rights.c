@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "agent.h"
 #include "session/session.h"
@@ -42,17 +41,14 @@ bool session_sees(const struct session *s, const struct sk_cat_job *job)
 
 struct sk_cat_job *session_job(const struct session *s, const char *name)
 {
+	struct sk_cat_jobs named;
 	struct sk_cat_job *job;
 
 	job = sk_cat_job_find(&s->agent->cat, name, s->uid);
-	if (job || !session_admin(s))
+	if (job || !session_admin(s) || !name[0])
 		return job;
-	sk_link_each(job, &s->agent->cat.jobs, link) {
-		job->catalogue->visits++;
-		if (strcmp(job->name, name) == 0)
-			return job;
-	}
-	return NULL;
+	named = sk_cat_jobs_named(&s->agent->cat, name);
+	return sk_cat_jobs_next(&named);
 }
 
 struct sk_cat_state *session_state(const struct session *s, uint64_t id)

@@ -115,6 +115,11 @@ static void ask_for_one(struct scene *s)
 	      "it is not there");
 }
 
+static void ask_for_none(struct scene *s)
+{
+	CHECK(!snapshot_flags(s->sock, "none", 1), "it is there");
+}
+
 static void ask_for_figures(struct scene *s)
 {
 	CHECK(stat_value(s->sock, "shardkeep_jobs") > FEW, "there are none");
@@ -200,6 +205,7 @@ static const struct deed {
 	{ "a rank that comes and leaves", come_and_leave },
 	{ "a rank that comes and dies", come_and_die },
 	{ "asking for one job", ask_for_one },
+	{ "asking for one that nobody knows", ask_for_none },
 	{ "asking for figures", ask_for_figures },
 	{ "faulting slots in", fault_in },
 	{ "writing, and retiring what was written", write_and_retire },

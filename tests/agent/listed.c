@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What lists say of what is under way: images that are being filled, how far a
- * flush has come, and jobs that come and go while all are listed. Argument: path
- * of shardkeepd. */
+ * flush has come, and jobs that come and go while all are listed. Argument:
+ * path of shardkeepd. */
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 #define WORLD 2
 #define JOB "under-way"
-#define STAY 250		/* jobs: a list of them takes several portions */
+#define STAY 250		/* jobs: a list of them takes portions */
 #define LISTS 20
 
 static void open_all(struct rank *r, const struct rig *rig, int64_t rows)
