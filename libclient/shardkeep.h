@@ -747,9 +747,9 @@ struct sk_report {
  * and again: that is no first run; -EPROTO the comm does not bring back what it
  * is given; -EDQUOT, -EMFILE, -ENFILE more images than may be open; -ENODEV,
  * -EFAULT a tensor is on a CUDA device that cannot be reached, or in memory
- * that was freed; -EBUSY one of its streams captures a graph; -ENOMEM; -E2BIG
- * a million ranks without @comm; -ECONNRESET the agent is gone, and no other in
- * its place; -EOWNERDEAD.
+ * that was freed; -EBUSY one of its streams captures a graph, which is spoilt:
+ * all of the device is waited for; -ENOMEM; -E2BIG a million ranks without
+ * @comm; -ECONNRESET the agent is gone, and no other in its place; -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,
 	       const struct sk_comm *comm,

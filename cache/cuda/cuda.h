@@ -179,7 +179,8 @@ uint64_t sk_cuda_lane_stream(const struct sk_cuda_lane *lane);
  * before it, failed. */
 int sk_cuda_lane_finish(struct sk_cuda_lane *lane, struct sk_err *err);
 
-/** Waits for all streams of the device, the trainer's too. -EBUSY, -EIO. */
+/** Waits for all streams of the device, the trainer's too. -EBUSY one captures a
+ * graph, which is spoilt; -EIO. */
 int sk_cuda_settle(const struct sk_cuda_device *device, struct sk_err *err);
 
 /* ---- marks ---- */

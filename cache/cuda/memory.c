@@ -33,21 +33,18 @@ static sk_cu_result ask(const struct sk_cuda_driver *driver, uint64_t ptr,
 
 /* The range of memory that was mapped is all that was reserved with it, as
  * PyTorch's expandable segments reserve a device at once: what one id is of is
- * asked of another function, which a thread without a context may not call. */
+ * asked of another function, which tells of the current context's memory. */
 static sk_cu_result ask_mapped(const struct sk_cuda_device *device,
 			       uint64_t ptr, struct known *ret)
 {
-	const struct sk_cuda_driver *driver = device->driver;
 	struct sk_cuda_scope scope;
 	sk_cu_result result;
 
-	result = driver->cuMemGetAddressRange(&ret->start, &ret->bytes, ptr);
-	if (result == SK_CU_INVALID_CONTEXT &&
-	    sk_cuda_enter(device, &scope, NULL) >= 0) {
-		result = driver->cuMemGetAddressRange(&ret->start,
-						      &ret->bytes, ptr);
-		sk_cuda_leave(&scope);
-	}
+	if (sk_cuda_enter(device, &scope, NULL) < 0)
+		return SK_CU_INVALID_CONTEXT;
+	result = device->driver->cuMemGetAddressRange(&ret->start, &ret->bytes,
+						      ptr);
+	sk_cuda_leave(&scope);
 	if (result != SK_CU_NOT_FOUND && result != SK_CU_INVALID_VALUE)
 		return result;
 	ret->bytes = 0;			/* nothing is mapped there */

@@ -3,6 +3,7 @@
 #include "cuda/share.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <string.h>
 
 #include "cuda/private.h"
@@ -189,6 +190,8 @@ int sk_cuda_share_new(const struct sk_cuda_device *device, uint64_t bytes,
 		return sk_cuda_driver_failed(driver, result,
 					     "cuMemExportToShareableHandle",
 					     err);
+	/* The driver does not say whether it has seen to that. */
+	(void)device->os->fcntl(device->os, fd, F_SETFD, FD_CLOEXEC);
 	*ret_fd = fd;
 	*ret_bytes = all;
 	return 0;

@@ -361,13 +361,21 @@ static int close_copy(struct sk_conn *conn, uint64_t image)
 }
 
 /* Bytes that the snapshot moves within the device. */
-static uint64_t take(struct gpu_rank *g, int64_t step)
+static uint64_t taken(struct gpu_rank *g, int64_t step)
 {
 	uint64_t across = gpu_count(g, "across");
 
 	gpu_fill(g, step);
 	gpu_complete(g, step);
 	return gpu_count(g, "across") - across;
+}
+
+static void take(struct gpu_rank *g, int64_t step, uint64_t expected)
+{
+	uint64_t across = taken(g, step);
+
+	CHECK(!simulated || across == expected, "%" PRIu64 " of %" PRIu64,
+	      across, expected);
 }
 
 static void read_and_go_on(struct rank *rank)
@@ -392,13 +400,13 @@ static void read_and_go_on(struct rank *rank)
 	/* Twice by one connection is closed twice. */
 	CHECK(!open_copy(&conn, &g, image) && !close_copy(&conn, image));
 	/* Straight to the slot, while somebody reads. */
-	CHECK(!simulated || take(&g, ++step) == 0);
+	take(&g, ++step, 0);
 	CHECK(!open_copy(&conn, &g, image) && !close_copy(&conn, image));
 	CHECK(!close_copy(&conn, image));
 	/* A lease ends with its connection; the next snapshot waits for a slot
 	 * until it has. */
 	sk_conn_close(&other);
-	CHECK(!simulated || take(&g, ++step) == by_device);
+	take(&g, ++step, by_device);
 	CHECK(open_copy(&conn, &g, image) == -ENOENT);
 	CHECK(image_of(&conn, rank->job) != image);
 	CHECK(!open_copy(&conn, &g, image_of(&conn, rank->job)));
@@ -495,7 +503,7 @@ static void take_over(struct rank *rank)
 	gpu_fill(&g, 1001);
 	gpu_complete(&g, 1001);
 	CHECK(gpu_device_bytes(&g) > 0);
-	CHECK(!simulated || take(&g, 1002) == ALL);
+	take(&g, 1002, ALL);
 	restore(&g, &all_by_device);
 	rank_ready(rank);
 }
@@ -543,7 +551,7 @@ static void lose_agent_and_restore(struct rank *rank)
 		CHECK(!sk_wait(rank->state, step, SK_COMPLETE, 60000), "%s",
 		      sk_error());
 	} while (!gpu_device_bytes(&g));
-	CHECK(take(&g, ++step) == ALL);
+	take(&g, ++step, ALL);
 	CHECK(count(rank->scene, "shardkeep_device_memory_used_bytes") ==
 	      used);
 	restore(&g, &all_by_device);

@@ -296,7 +296,7 @@ static void save_streamed(struct rank *rank)
 	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
 	CHECK(!sk_status(rank->state, &status));
 	CHECK(status.locked_bytes >= 2 * x->bytes);
-	CHECK(gpu_count(&g, "locked") == status.locked_bytes);
+	CHECK(!g.cuda.count || gpu_count(&g, "locked") == status.locked_bytes);
 	trainer_gate_hold(&g.cuda, &gate, g.stream);
 	CHECK(!g.cuda.cuMemsetD8Async(x->there, 2, x->bytes, g.stream));
 	CHECK(!gpu_snapshot(&g, 1, 0), "%s", sk_error());
@@ -370,11 +370,15 @@ static void capture(struct rank *rank)
 	add_plain(&g, 1);
 	CHECK(!g.cuda.cuStreamBeginCapture(g.stream, 0));
 	refused(gpu_snapshot(&g, 1, 0), -EBUSY, "captur");
-	refused(rank_restore(rank, SK_LATEST, 0, NULL), -EBUSY, "captur");
 	refused(sk_fence_stream(rank->state, (uintptr_t)g.stream), -EBUSY,
 		"captur");
 	/* What it captured is not spoilt. */
 	CHECK(!g.cuda.cuStreamEndCapture(g.stream, &graph));
+	/* Here it is: all of the device is waited for. */
+	CHECK(!g.cuda.cuStreamBeginCapture(g.stream, 0));
+	refused(rank_restore(rank, SK_LATEST, 0, NULL), -EBUSY, "captur");
+	CHECK(g.cuda.cuStreamEndCapture(g.stream, &graph) ==
+	      VCU_CAPTURE_INVALIDATED);
 	gpu_complete(&g, 1);
 }
 

@@ -27,7 +27,7 @@
 
 static const char *session(void)
 {
-	const char *said = getenv("VCUDA_SESSION");
+	const char *said = vcu_getenv("VCUDA_SESSION");
 
 	return said && *said ? said : NULL;
 }

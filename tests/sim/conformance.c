@@ -444,6 +444,7 @@ struct holder {
 	struct trainer_cuda t;
 	sk_cu_context context;
 	struct trainer_gate gate;
+	pthread_barrier_t held, over;
 };
 
 struct ending {
@@ -564,6 +565,9 @@ static void *hold_own(void *data)
 
 	IS(0, h->t.cuCtxSetCurrent(h->context));
 	trainer_gate_hold(&h->t, &h->gate, OWN);
+	(void)pthread_barrier_wait(&h->held);
+	/* Its stream ends with it, and may be waited for then. */
+	(void)pthread_barrier_wait(&h->over);
 	return NULL;
 }
 
@@ -578,8 +582,10 @@ static void thread_stream(void)
 	trainer_cuda_begin(&h.t, 0);
 	trainer_gate_init(&h.gate);
 	IS(0, h.t.cuCtxGetCurrent(&h.context));
+	CHECK(!pthread_barrier_init(&h.held, NULL, 2));
+	CHECK(!pthread_barrier_init(&h.over, NULL, 2));
 	CHECK(!pthread_create(&thread, NULL, hold_own, &h));
-	CHECK(!pthread_join(thread, NULL));
+	(void)pthread_barrier_wait(&h.held);
 	a = event(&h.t);
 	b = event(&h.t);
 	IS(0, h.t.driver.cuEventRecord(a, OWN));
@@ -588,6 +594,8 @@ static void thread_stream(void)
 	IS(SK_CU_NOT_READY, h.t.driver.cuEventQuery(b));
 	trainer_gate_open(&h.gate);
 	IS(0, h.t.driver.cuEventSynchronize(b));
+	(void)pthread_barrier_wait(&h.over);
+	CHECK(!pthread_join(thread, NULL));
 }
 
 /* A process ends when one of its threads waits for copies, as ours does when a

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The simulated driver: copies. Pointers are checked when the call is made,
- * bytes are read when the operation runs. A copy between the device and host
- * memory that is not page-locked is done before the call returns.
+ * bytes are read when the operation runs. A copy to host memory that is not
+ * page-locked is done before the call returns; of one to the device the host's
+ * bytes are read by then.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "vcuda.h"
@@ -72,23 +74,50 @@ void vcu_landed(const struct vcu_op *op)
 		l->flying--;
 }
 
+/* What goes to the device is read in the call, and arrives later. */
+static void stage(struct vcu_op *op)
+{
+	op->staged = malloc(op->width * op->height);
+	if (!op->staged)
+		vcu_misuse("out of memory");
+	for (size_t row = 0; row < op->height; row++)
+		memcpy(op->staged + row * op->width,
+		       op->src + row * op->src_pitch, op->width);
+	op->src = op->staged;
+	op->src_pitch = op->width;
+}
+
 /* With the lock held. */
-static sk_cu_result launch(sk_cu_stream handle, const struct vcu_op *op,
+static sk_cu_result launch_pageable(struct CUstream_st *stream, bool out,
+				    struct vcu_op *op)
+{
+	struct vcu_point end;
+	sk_cu_result r = vcu_check_unsafe();
+
+	if (r != SK_CU_SUCCESS)
+		return r;
+	vcu()->pageable++;
+	if (!out)
+		stage(op);
+	end = vcu_append(stream, op);
+	if (out)
+		vcu_reach(end);
+	return SK_CU_SUCCESS;
+}
+
+/* With the lock held. */
+static sk_cu_result launch(sk_cu_stream handle, bool out, struct vcu_op *op,
 			   const struct side *host)
 {
 	struct CUstream_st *stream;
-	struct vcu_point end;
 	sk_cu_result r = vcu_stream(handle, &stream);
 
 	if (r != SK_CU_SUCCESS)
 		return r;
-	if (host->locked)
-		host->locked->flying++;
-	end = vcu_append(stream, op);
-	if (host->locked)
-		return SK_CU_SUCCESS;
-	vcu()->pageable++;
-	vcu_reach(end);
+	if (!host->locked)
+		return launch_pageable(stream, out, op);
+	host->locked->flying++;
+	(void)vcu_append(stream, op);
 	return SK_CU_SUCCESS;
 }
 
@@ -114,11 +143,16 @@ static sk_cu_result copy(sk_cu_stream stream, bool out, sk_cu_ptr device,
 		.width = width,
 		.height = height,
 	};
-	r = launch(stream, &op, &h);
+	r = launch(stream, out, &op, &h);
 	if (r == SK_CU_SUCCESS)
 		*(out ? &vcu()->bytes_out : &vcu()->bytes_in) +=
 			width * height;
 	return r;
+}
+
+static bool overlap(uintptr_t a, size_t a_bytes, uintptr_t b, size_t b_bytes)
+{
+	return a < b + b_bytes && b < a + a_bytes;
 }
 
 /* Within a device. With the lock held. */
@@ -130,6 +164,8 @@ static sk_cu_result copy_across(sk_cu_stream handle, sk_cu_ptr dst,
 	struct CUstream_st *stream;
 	sk_cu_result r;
 
+	if (height == 1 && overlap(dst, width, src, width))
+		vcu_misuse("a copy of %zu bytes to where they are", width);
 	r = device_side(dst, span(dst_pitch, width, height), true, &to);
 	if (r == SK_CU_SUCCESS)
 		r = device_side(src, span(src_pitch, width, height), false,
@@ -328,6 +364,60 @@ static bool attributes_are_right(const sk_cu_copy_attributes *attributes,
 	return true;
 }
 
+struct place {
+	sk_cu_ptr at;
+	size_t bytes;
+};
+
+static int by_address(const void *a, const void *b)
+{
+	const struct place *x = a, *y = b;
+
+	return (x->at > y->at) - (x->at < y->at);
+}
+
+/* The last that begins before there; those that come lie behind it. */
+static const struct place *last_before(const struct place *v, size_t n,
+				       sk_cu_ptr end)
+{
+	size_t low = 0, high = n;
+
+	while (low < high) {
+		size_t mid = low + (high - low) / 2;
+
+		if (v[mid].at < end)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low ? &v[low - 1] : NULL;
+}
+
+/* Copies of a batch come in any order: none may have to do with what another
+ * one writes. */
+static void check_independent(const sk_cu_ptr *dsts, const sk_cu_ptr *srcs,
+			      const size_t *sizes, size_t n)
+{
+	struct place *v = calloc(n, sizeof(*v));
+
+	if (!v)
+		vcu_misuse("out of memory");
+	for (size_t i = 0; i < n; i++)
+		v[i] = (struct place){ dsts[i], sizes[i] };
+	qsort(v, n, sizeof(*v), by_address);
+	for (size_t i = 1; i < n; i++)
+		if (v[i - 1].at + v[i - 1].bytes > v[i].at)
+			vcu_misuse("two copies of a batch to one place");
+	for (size_t i = 0; i < n; i++) {
+		const struct place *p = last_before(v, n, srcs[i] + sizes[i]);
+
+		if (p && overlap(p->at, p->bytes, srcs[i], sizes[i]))
+			vcu_misuse("a copy of a batch reads what another one "
+				   "of it writes");
+	}
+	free(v);
+}
+
 /* With the lock held. */
 static sk_cu_result copy_either(sk_cu_ptr dst, sk_cu_ptr src, size_t bytes,
 				sk_cu_stream stream)
@@ -351,8 +441,12 @@ static sk_cu_result batch(sk_cu_ptr *dsts, sk_cu_ptr *srcs, size_t *sizes,
 	if (!n || (uintptr_t)stream <= SK_CU_STREAM_LEGACY ||
 	    !attributes_are_right(attributes, first_of, n_attributes, n))
 		return SK_CU_INVALID_VALUE;
+	for (size_t i = 0; i < n; i++)
+		if (!sizes[i])
+			return SK_CU_INVALID_VALUE;
+	check_independent(dsts, srcs, sizes, n);
 	vcu_lock();
-	for (size_t i = 0; i < n && r == SK_CU_SUCCESS; i++) {
+	for (size_t i = n; i-- > 0 && r == SK_CU_SUCCESS;) {
 		r = copy_either(dsts[i], srcs[i], sizes[i], stream);
 		if (r != SK_CU_SUCCESS && failed)
 			*failed = i;

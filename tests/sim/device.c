@@ -312,23 +312,3 @@ sk_cu_result cuCtxGetDevice(sk_cu_device *device)
 	*device = vcu_current()->device;
 	return SK_CU_SUCCESS;
 }
-
-/* What the thread may do while streams capture; 0: nothing unsafe. */
-static _Thread_local sk_cu_enum capture_mode;
-
-bool vcu_relaxed(void)
-{
-	return capture_mode == SK_CU_CAPTURE_MODE_RELAXED;
-}
-
-sk_cu_result cuThreadExchangeStreamCaptureMode(sk_cu_enum *mode)
-{
-	sk_cu_enum before = capture_mode;
-
-	VCU_ENTER(cuThreadExchangeStreamCaptureMode);
-	if (*mode > SK_CU_CAPTURE_MODE_RELAXED)
-		return SK_CU_INVALID_VALUE;
-	capture_mode = *mode;
-	*mode = before;
-	return SK_CU_SUCCESS;
-}

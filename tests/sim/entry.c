@@ -28,9 +28,21 @@ void vcu_unlock(void)
 	(void)pthread_mutex_unlock(&vcu()->lock);
 }
 
+const char *vcu_getenv(const char *variable)
+{
+	static const char *const kept[] = { "VCUDA_DEVICES", "VCUDA_MIG",
+					    "VCUDA_SCHED", "VCUDA_SEED" };
+	const char *hardware = getenv("VCUDA_AS_HARDWARE");
+	bool asked = !hardware || !*hardware;
+
+	for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++)
+		asked |= !strcmp(variable, kept[i]);
+	return asked ? getenv(variable) : NULL;
+}
+
 bool vcu_said(const char *variable, const char *value)
 {
-	const char *said = getenv(variable);
+	const char *said = vcu_getenv(variable);
 
 	return said && !strcmp(said, value);
 }
@@ -42,7 +54,7 @@ bool vcu_mode(const char *mode)
 
 long vcu_setting(const char *name, long otherwise)
 {
-	const char *said = getenv(name);
+	const char *said = vcu_getenv(name);
 
 	return said && *said ? strtol(said, NULL, 0) : otherwise;
 }
@@ -105,16 +117,13 @@ static bool is_other(const char *name, int version)
 
 static void *find(const char *name, int version)
 {
-	const char *missing = getenv("VCUDA_MISSING");
+	const char *missing = vcu_getenv("VCUDA_MISSING");
 	const struct entry *best = NULL;
 
 	if (missing && !strcmp(name, missing))
 		return NULL;
 	if (is_other(name, version))
 		return (void *)other_function;
-	/* It cannot know what came after it. */
-	if (version > vcu_setting("VCUDA_VERSION", 13000))
-		version = (int)vcu_setting("VCUDA_VERSION", 13000);
 	for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++)
 		if (!strcmp(name, entries[i].name) &&
 		    version >= entries[i].version &&
@@ -132,12 +141,14 @@ VCU_API sk_cu_result cuGetProcAddress_v2(const char *name, void **function,
 {
 	if (vcu_mode("stub"))
 		return SK_CU_STUB_LIBRARY;
-	if (!name || !function || flags)
+	/* It cannot know what came after it. */
+	if (!name || !function || flags ||
+	    version > vcu_setting("VCUDA_VERSION", 13000))
 		return SK_CU_INVALID_VALUE;
 	*function = find(name, version);
 	if (found)
 		*found = !*function;	/* 1: there is no such symbol */
-	return *function ? SK_CU_SUCCESS : SK_CU_NOT_FOUND;
+	return *function || found ? SK_CU_SUCCESS : SK_CU_NOT_FOUND;
 }
 
 /* ---- for tests ---- */
@@ -309,6 +320,9 @@ sk_cu_result vcu_enter(enum vcu_function function)
 	/* A forked child has no driver, and may not even take its lock. */
 	if (v->pid != getpid())
 		return SK_CU_NOT_INITIALIZED;
+	if (vcu_is_inside())
+		vcu_misuse("%s is called by a function that a stream runs",
+			   entries[function].name);
 	if (vcu_said("VCUDA_FAILS", entries[function].name))
 		return SK_CU_LAUNCH_FAILED;
 	return planned_failure(function);

@@ -25,6 +25,10 @@ struct item {
  * Returns how many did. */
 int items_run(const struct item *items, size_t n, bool simulated);
 
+/** What one may take: $SK_ITEM_SECONDS, so that one that hangs takes no more of
+ * a machine that is lent for minutes. */
+unsigned item_seconds(unsigned otherwise);
+
 /** What ends an item's process. */
 #define IS(expected, call) item_is(expected, call, #call, __LINE__)
 #define CHECK(what) item_check(what, #what, __LINE__)

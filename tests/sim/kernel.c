@@ -101,6 +101,7 @@ sk_cu_result cuModuleUnload(sk_cu_module module)
 	struct CUmod_st **at, *m;
 
 	VCU_ENTER_CONTEXT(cuModuleUnload);
+	VCU_UNSAFE();
 	vcu_lock();
 	at = find(module);
 	m = *at;
@@ -121,6 +122,7 @@ sk_cu_result cuModuleGetFunction(sk_cu_function *function,
 	sk_cu_result r;
 
 	VCU_ENTER_CONTEXT(cuModuleGetFunction);
+	VCU_UNSAFE();
 	if (!function || !name)
 		return SK_CU_INVALID_VALUE;
 	vcu_lock();
@@ -139,6 +141,7 @@ sk_cu_result cuModuleGetFunction(sk_cu_function *function,
 sk_cu_result cuFuncLoad(sk_cu_function function)
 {
 	VCU_ENTER_CONTEXT(cuFuncLoad);
+	VCU_UNSAFE();
 	if (!function)
 		return SK_CU_INVALID_VALUE;
 	vcu_lock();

@@ -153,9 +153,10 @@ sk_cu_result cuMemFree_v2(sk_cu_ptr ptr)
 	struct vcu_memory *m;
 
 	VCU_ENTER_CONTEXT(cuMemFree);
+	VCU_UNSAFE();
 	vcu_lock();
 	m = vcu_memory(ptr, 0);
-	if (m && m->base == (char *)(uintptr_t)ptr) {
+	if (m && !m->shared && m->base == (char *)(uintptr_t)ptr) {
 		/* From here on nobody is given it: draining gives up the
 		 * lock. */
 		m->bytes = 0;
@@ -232,6 +233,9 @@ sk_cu_result cuMemGetAddressRange_v2(sk_cu_ptr *start, size_t *bytes,
 	VCU_ENTER_CONTEXT(cuMemGetAddressRange);
 	vcu_lock();
 	m = vcu_memory(ptr, 1);
+	/* Another context's is not told. */
+	if (m && m->device >= 0 && m->device != vcu_current()->device)
+		m = NULL;
 	if (m) {
 		*start = (uintptr_t)m->base;
 		*bytes = m->bytes;
@@ -277,8 +281,7 @@ bool vcu_touches_locked(const char *ptr, size_t bytes)
 	return false;
 }
 
-/* Whether all of it is mapped, and may be written to. */
-static bool is_writable(const char *ptr, size_t bytes)
+bool vcu_is_mapped(const char *ptr, size_t bytes, bool write)
 {
 	uintptr_t at = (uintptr_t)ptr, end = at + bytes;
 	FILE *maps = fopen("/proc/self/maps", "r");
@@ -288,7 +291,7 @@ static bool is_writable(const char *ptr, size_t bytes)
 	while (maps && at < end && fgets(line, sizeof(line), maps))
 		if (sscanf(line, "%lx-%lx %4s", &from, &to, right) == 3 &&
 		    from <= at && at < to) {
-			if (right[1] != 'w')
+			if (write && right[1] != 'w')
 				break;
 			at = to;
 		}
@@ -303,7 +306,7 @@ sk_cu_result vcu_lock_pages(char *ptr, size_t bytes)
 
 	if (vcu_touches_locked(ptr, bytes))
 		return SK_CU_ALREADY_REGISTERED;
-	if (!is_writable(ptr, bytes))
+	if (!vcu_is_mapped(ptr, bytes, true))
 		return SK_CU_INVALID_VALUE;
 	l = calloc(1, sizeof(*l));
 	if (!l)
@@ -343,6 +346,9 @@ bool vcu_forget_locked(const char *ptr)
 	l = *at;
 	if (!l)
 		return false;
+	if (!vcu_is_mapped(l->base, l->bytes, false))
+		vcu_misuse("the %zu bytes at %p were unmapped before they "
+			   "were unregistered", l->bytes, (const void *)ptr);
 	if (l->flying)
 		vcu_misuse("%u copies are under way in the %zu bytes at %p "
 			   "that are unregistered", l->flying, l->bytes,
@@ -357,6 +363,7 @@ sk_cu_result cuMemHostUnregister(void *ptr)
 	bool was;
 
 	VCU_ENTER_CONTEXT(cuMemHostUnregister);
+	VCU_UNSAFE();
 	vcu_lock();
 	was = vcu_forget_locked(ptr);
 	vcu_unlock();

@@ -14,7 +14,7 @@
 
 static const char *file(void)
 {
-	const char *said = getenv("VCUDA_EXCLUSIVE");
+	const char *said = vcu_getenv("VCUDA_EXCLUSIVE");
 
 	return said && *said ? said : NULL;
 }

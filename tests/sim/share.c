@@ -83,6 +83,7 @@ sk_cu_result cuMemCreate(sk_cu_handle *handle, size_t bytes,
 	sk_cu_result r;
 
 	VCU_ENTER(cuMemCreate);
+	VCU_UNSAFE();
 	if (!handle || !bytes || bytes % GRANULARITY || !is_ours(what) ||
 	    flags)
 		return SK_CU_INVALID_VALUE;
@@ -110,6 +111,7 @@ sk_cu_result cuMemRelease(sk_cu_handle handle)
 	struct vcu_handle **at, *h = NULL;
 
 	VCU_ENTER(cuMemRelease);
+	VCU_UNSAFE();
 	vcu_lock();
 	for (at = &vcu()->handles; *at && (*at)->id != handle;)
 		at = &(*at)->next;
@@ -133,12 +135,13 @@ sk_cu_result cuMemExportToShareableHandle(void *ret, sk_cu_handle handle,
 	int fd = -1;
 
 	VCU_ENTER(cuMemExportToShareableHandle);
+	VCU_UNSAFE();
 	if (!ret || flags || type != SK_CU_HANDLE_POSIX_FD)
 		return SK_CU_INVALID_VALUE;
 	vcu_lock();
 	h = find(handle);
 	if (h && h->exports)
-		fd = fcntl(h->fd, F_DUPFD_CLOEXEC, 3);
+		fd = fcntl(h->fd, F_DUPFD, 3);
 	vcu_unlock();
 	if (fd < 0)
 		return SK_CU_INVALID_VALUE;
@@ -154,6 +157,7 @@ sk_cu_result cuMemImportFromShareableHandle(sk_cu_handle *handle, void *from,
 	sk_cu_result r;
 
 	VCU_ENTER(cuMemImportFromShareableHandle);
+	VCU_UNSAFE();
 	if (!handle || type != SK_CU_HANDLE_POSIX_FD || fstat(fd, &st))
 		return SK_CU_INVALID_VALUE;
 	device = vcu_backing_device(fd);
@@ -183,6 +187,7 @@ sk_cu_result cuMemAddressReserve(sk_cu_ptr *ptr, size_t bytes,
 	char *map, *view, *base;
 
 	VCU_ENTER(cuMemAddressReserve);
+	VCU_UNSAFE();
 	if (!ptr || !bytes || bytes % GRANULARITY || flags ||
 	    alignment & (alignment - 1) || at)
 		return SK_CU_INVALID_VALUE;
@@ -228,6 +233,7 @@ sk_cu_result cuMemAddressFree(sk_cu_ptr ptr, size_t bytes)
 	struct vcu_range **at, *range = NULL;
 
 	VCU_ENTER(cuMemAddressFree);
+	VCU_UNSAFE();
 	vcu_lock();
 	for (at = &vcu()->ranges; *at && (uintptr_t)(*at)->base != ptr;)
 		at = &(*at)->next;
@@ -278,6 +284,7 @@ sk_cu_result cuMemMap(sk_cu_ptr ptr, size_t bytes, size_t offset,
 	sk_cu_result r = SK_CU_INVALID_VALUE;
 
 	VCU_ENTER(cuMemMap);
+	VCU_UNSAFE();
 	if (!bytes || bytes % GRANULARITY || offset || flags)
 		return SK_CU_INVALID_VALUE;
 	vcu_lock();
@@ -289,19 +296,12 @@ sk_cu_result cuMemMap(sk_cu_ptr ptr, size_t bytes, size_t offset,
 	return r;
 }
 
-/* What may touch the memory of a device, or of a node of the host. */
-static void drain(int device)
-{
-	for (int i = 0; i < vcu()->n_devices; i++)
-		if (i == device || device == VCU_NODE)
-			vcu_drain(&vcu()->contexts[i]);
-}
-
 sk_cu_result cuMemUnmap(sk_cu_ptr ptr, size_t bytes)
 {
 	struct vcu_memory **at, *m = NULL;
 
 	VCU_ENTER(cuMemUnmap);
+	VCU_UNSAFE();
 	vcu_lock();
 	for (at = &vcu()->memory;
 	     *at && !((*at)->shared && (uintptr_t)(*at)->base == ptr &&
@@ -309,9 +309,9 @@ sk_cu_result cuMemUnmap(sk_cu_ptr ptr, size_t bytes)
 		at = &(*at)->next;
 	if (*at) {
 		m = *at;
-		/* It is nobody's while draining gives up the lock. */
+		/* It is nobody's while waiting gives up the lock. */
 		*at = m->next;
-		drain(m->device);
+		vcu_vanish(m->view, m->room);
 		(void)reserve(m->view, m->room);
 		if (m->device == VCU_NODE) {
 			vcu_forget_locked(m->base);
@@ -357,6 +357,7 @@ sk_cu_result cuMemSetAccess(sk_cu_ptr ptr, size_t bytes,
 	struct vcu_memory *m;
 
 	VCU_ENTER(cuMemSetAccess);
+	VCU_UNSAFE();
 	if (!access || !n)
 		return SK_CU_INVALID_VALUE;
 	vcu_lock();

@@ -96,10 +96,30 @@ static void move_row(const struct vcu_op *op, size_t row)
 	}
 }
 
+/* A driver may have one thread for all of them. */
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local bool inside;
+
+bool vcu_is_inside(void)
+{
+	return inside;
+}
+
+static void call_trainer(const struct vcu_op *op)
+{
+	(void)pthread_mutex_lock(&one_at_a_time);
+	inside = true;
+	op->function(op->data);
+	inside = false;
+	(void)pthread_mutex_unlock(&one_at_a_time);
+}
+
 /* Without the lock. */
 static void perform(const struct vcu_op *op)
 {
-	if (op->kind == VCU_HOST)
+	if (op->kind == VCU_HOST && op->trainers)
+		call_trainer(op);
+	else if (op->kind == VCU_HOST)
 		op->function(op->data);
 	if (op->kind == VCU_COPY || op->kind == VCU_SET)
 		for (size_t row = 0; row < op->height; row++)
@@ -139,6 +159,7 @@ static void *run(void *arg)
 	for (struct vcu_op *op; (op = next_op(stream));) {
 		if (op->kind == VCU_WAIT)
 			vcu_reach(op->after);
+		stream->running = true;
 		vcu_unlock();
 		if (!eager && op->kind != VCU_MARK)
 			delay(stream);
@@ -147,17 +168,64 @@ static void *run(void *arg)
 				     __ATOMIC_RELAXED))
 			perform(op);
 		vcu_lock();
+		stream->running = false;
 		stream->head = op->next;
 		if (!stream->head)
 			stream->tail = &stream->head;
 		stream->done++;
 		vcu_landed(op);
+		free(op->staged);
 		free(op);
 		(void)pthread_cond_broadcast(&vcu()->changed);
 	}
 	leave(stream);
 	vcu_unlock();
 	return NULL;
+}
+
+/* ---- memory that goes ---- */
+
+static bool is_within(const char *at, size_t pitch, const struct vcu_op *op,
+		      const char *view, size_t bytes)
+{
+	return at && op->height && at < view + bytes &&
+	       view < at + pitch * (op->height - 1) + op->width;
+}
+
+static bool touches(const struct vcu_op *op, const char *view, size_t bytes)
+{
+	if (op->kind != VCU_COPY && op->kind != VCU_SET)
+		return false;
+	return is_within(op->dst, op->dst_pitch, op, view, bytes) ||
+	       is_within(op->src, op->src_pitch, op, view, bytes);
+}
+
+/* A copy that runs, or code of a device's, which may touch anything: this
+ * process must not take the bytes from under it. */
+static bool is_at(const struct CUstream_st *s, const char *view, size_t bytes)
+{
+	const struct vcu_op *op = s->head;
+
+	return s->running && (touches(op, view, bytes) ||
+			      (op->kind == VCU_HOST && !op->trainers));
+}
+
+void vcu_vanish(const char *view, size_t bytes)
+{
+	struct CUstream_st *s;
+
+	for (s = vcu()->streams; s; s = s->next)
+		for (struct vcu_op *op = s->head; op; op = op->next)
+			if (touches(op, view, bytes))
+				__atomic_store_n(&s->context->sticky,
+						 SK_CU_ILLEGAL_ADDRESS,
+						 __ATOMIC_RELAXED);
+	do {
+		for (s = vcu()->streams; s && !is_at(s, view, bytes);)
+			s = s->next;
+		if (s)
+			(void)pthread_cond_wait(&vcu()->changed, &vcu()->lock);
+	} while (s);
 }
 
 /* ---- queues ---- */
@@ -236,7 +304,7 @@ static struct CUstream_st *legacy_stream(struct CUctx_st *context)
 	return context->legacy;
 }
 
-static bool is_stream(const struct CUstream_st *stream)
+bool vcu_is_stream(const struct CUstream_st *stream)
 {
 	for (struct CUstream_st *s = vcu()->streams; s; s = s->next)
 		if (s == stream)
@@ -268,105 +336,14 @@ static struct CUstream_st *thread_stream(struct CUctx_st *context)
 }
 
 /* NULL: there is none. */
-static struct CUstream_st *lookup(sk_cu_stream handle)
+struct CUstream_st *vcu_lookup(sk_cu_stream handle)
 {
 	if ((uintptr_t)handle <= SK_CU_STREAM_LEGACY)
 		return legacy_stream(vcu_current());
 	if ((uintptr_t)handle == SK_CU_STREAM_PER_THREAD)
 		return thread_stream(vcu_current());
 	refuse_destroyed(handle);
-	return is_stream(handle) ? handle : NULL;
-}
-
-/* ---- capturing ---- */
-
-static struct CUstream_st *capturing(const struct CUctx_st *context,
-				     bool blocking_only)
-{
-	for (struct CUstream_st *s = vcu()->streams; s; s = s->next)
-		if (s->capture && (!context || s->context == context) &&
-		    (s->blocking || !blocking_only))
-			return s;
-	return NULL;
-}
-
-sk_cu_result vcu_check_unsafe(void)
-{
-	struct CUstream_st *s = capturing(NULL, false);
-
-	if (!s || s->capture_mode || vcu_relaxed())
-		return SK_CU_SUCCESS;
-	s->capture = VCU_INVALIDATED;
-	return SK_CU_CAPTURE_UNSUPPORTED;
-}
-
-sk_cu_result vcu_stream(sk_cu_stream handle, struct CUstream_st **ret)
-{
-	struct CUstream_st *stream = lookup(handle), *other;
-
-	if (!stream || stream->context != vcu_current())
-		return SK_CU_INVALID_HANDLE;
-	other = stream == stream->context->legacy ?
-		capturing(stream->context, true) : NULL;
-	if (other) {
-		other->capture = VCU_INVALIDATED;
-		return SK_CU_CAPTURE_IMPLICIT;
-	}
-	if (stream->capture)
-		vcu_misuse("work on a stream that captures: it would become "
-			   "part of the trainer's graph");
-	*ret = stream;
-	return SK_CU_SUCCESS;
-}
-
-sk_cu_result cuStreamBeginCapture_v2(sk_cu_stream handle, sk_cu_enum mode)
-{
-	sk_cu_result r = SK_CU_INVALID_HANDLE;
-
-	VCU_ENTER_CONTEXT(cuStreamBeginCapture);
-	vcu_lock();
-	if ((uintptr_t)handle > SK_CU_STREAM_LEGACY && is_stream(handle)) {
-		handle->capture = VCU_ACTIVE;
-		handle->capture_mode = mode;
-		r = SK_CU_SUCCESS;
-	}
-	vcu_unlock();
-	return r;
-}
-
-sk_cu_result cuStreamEndCapture(sk_cu_stream handle, vcu_graph *graph)
-{
-	sk_cu_result r = SK_CU_INVALID_HANDLE;
-
-	VCU_ENTER_CONTEXT(cuStreamEndCapture);
-	vcu_lock();
-	if (is_stream(handle) && handle->capture) {
-		r = handle->capture == VCU_ACTIVE ? SK_CU_SUCCESS :
-		    VCU_CAPTURE_INVALIDATED;
-		handle->capture = VCU_NONE;
-		*graph = NULL;
-	}
-	vcu_unlock();
-	return r;
-}
-
-sk_cu_result cuStreamIsCapturing(sk_cu_stream handle, sk_cu_enum *status)
-{
-	sk_cu_result r = SK_CU_SUCCESS;
-	struct CUstream_st *stream;
-
-	VCU_ENTER_CONTEXT(cuStreamIsCapturing);
-	vcu_lock();
-	stream = lookup(handle);
-	if (!stream)
-		r = SK_CU_INVALID_HANDLE;
-	else if (stream == stream->context->legacy &&
-		 capturing(stream->context, true))
-		r = SK_CU_CAPTURE_IMPLICIT;
-	else
-		*status = stream->capture;
-	vcu_unlock();
-	return r;
+	return vcu_is_stream(handle) ? handle : NULL;
 }
 
 /* ---- streams ---- */
@@ -412,7 +389,7 @@ sk_cu_result cuStreamDestroy_v2(sk_cu_stream handle)
 	VCU_ENTER_CONTEXT(cuStreamDestroy);
 	vcu_lock();
 	refuse_destroyed(handle);
-	if ((uintptr_t)handle > SK_CU_STREAM_LEGACY && is_stream(handle)) {
+	if ((uintptr_t)handle > SK_CU_STREAM_LEGACY && vcu_is_stream(handle)) {
 		handle->destroyed = true;
 		vcu()->live_streams--;
 		(void)pthread_cond_signal(&handle->work);
@@ -428,7 +405,7 @@ sk_cu_result cuStreamGetCtx(sk_cu_stream handle, sk_cu_context *context)
 
 	VCU_ENTER_CONTEXT(cuStreamGetCtx);
 	vcu_lock();
-	stream = lookup(handle);
+	stream = vcu_lookup(handle);
 	if (stream)
 		*context = stream->context;
 	vcu_unlock();
@@ -448,7 +425,7 @@ sk_cu_result cuStreamSynchronize(sk_cu_stream handle)
 	VCU_ENTER_CONTEXT(cuStreamSynchronize);
 	vcu_lock();
 	r = vcu_check_unsafe();
-	stream = lookup(handle);
+	stream = vcu_lookup(handle);
 	if (!stream)
 		r = SK_CU_INVALID_HANDLE;
 	if (r == SK_CU_SUCCESS) {
@@ -469,10 +446,11 @@ sk_cu_result cuStreamQuery(sk_cu_stream handle)
 
 	VCU_ENTER_CONTEXT(cuStreamQuery);
 	vcu_lock();
-	stream = lookup(handle);
+	stream = vcu_lookup(handle);
 	if (stream) {
-		r = vcu_reached(end_of(stream)) ? SK_CU_SUCCESS :
-		    SK_CU_NOT_READY;
+		r = vcu_check_unsafe();
+		if (r == SK_CU_SUCCESS && !vcu_reached(end_of(stream)))
+			r = SK_CU_NOT_READY;
 		demand(end_of(stream));
 	}
 	vcu_unlock();
@@ -481,13 +459,12 @@ sk_cu_result cuStreamQuery(sk_cu_stream handle)
 
 sk_cu_result cuCtxSynchronize(void)
 {
-	sk_cu_result r = SK_CU_SUCCESS;
+	sk_cu_result r;
 
 	VCU_ENTER_CONTEXT(cuCtxSynchronize);
 	vcu_lock();
-	if (capturing(vcu_current(), false))
-		r = SK_CU_CAPTURE_UNSUPPORTED;
-	else
+	r = vcu_check_whole();
+	if (r == SK_CU_SUCCESS)
 		vcu_drain(vcu_current());
 	vcu_unlock();
 	return r == SK_CU_SUCCESS ? broken(vcu_current()) : r;
@@ -497,7 +474,7 @@ sk_cu_result cuLaunchHostFunc(sk_cu_stream handle, vcu_host_function function,
 			      void *data)
 {
 	const struct vcu_op op = { .kind = VCU_HOST, .function = function,
-				   .data = data };
+				   .trainers = true, .data = data };
 	struct CUstream_st *stream;
 	sk_cu_result r;
 
@@ -520,7 +497,8 @@ bool vcudaEnqueue(sk_cu_stream handle, void (*function)(void *), void *data)
 	bool known;
 
 	vcu_lock();
-	known = (uintptr_t)handle > SK_CU_STREAM_LEGACY && is_stream(handle);
+	known = (uintptr_t)handle > SK_CU_STREAM_LEGACY &&
+		vcu_is_stream(handle);
 	if (known && handle->capture)
 		vcu_misuse("NCCL on a stream that captures");
 	if (known)
@@ -533,7 +511,7 @@ bool vcudaEnqueue(sk_cu_stream handle, void (*function)(void *), void *data)
 void vcudaDemand(sk_cu_stream handle)
 {
 	vcu_lock();
-	if (is_stream(handle))
+	if (vcu_is_stream(handle))
 		demand(end_of(handle));
 	vcu_unlock();
 }

@@ -10,6 +10,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+bool trainer_is_told(void)
+{
+	const char *said = getenv("VCUDA_AS_HARDWARE");
+
+	return !said || !*said;
+}
+
 #define FIND(function, exported, version, need, params)			\
 	ret_cuda->function = (sk_cu_result(*) params)			\
 		sk_cuda_driver_find(&ret_cuda->driver, #function, version); \
@@ -27,6 +34,8 @@ int trainer_cuda_open(struct trainer_cuda *ret_cuda, struct sk_err *err)
 	if (r < 0)
 		return r;
 	VCUDA_MORE(FIND)
+	if (!trainer_is_told())
+		return 0;
 	library = dlopen(file ? file : "libcuda.so.1", RTLD_NOW);
 	ret_cuda->calls = (uint64_t(*)(const char *))
 		dlsym(library, "vcudaCalls");

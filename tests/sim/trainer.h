@@ -24,6 +24,10 @@ struct trainer_cuda {
 	void (*race)(int on);
 };
 
+/** Whether simulations say what they count, and fail where they are told to;
+ * with $VCUDA_AS_HARDWARE a test has no more than hardware gives it. */
+bool trainer_is_told(void);
+
 /** As sk_cuda_driver_open(); -ENODEV too where a function lacks. */
 int trainer_cuda_open(struct trainer_cuda *ret_cuda, struct sk_err *err);
 /** The same; initialized, with the primary context of a device current. What

@@ -21,6 +21,8 @@
 /** In place of a device: none, and a node of the host. */
 #define VCU_NO_DEVICE (-1)
 #define VCU_NODE (-2)
+/** A thread that said nothing, and a capture that forbids others as well. */
+#define VCU_CAPTURE_MODE_GLOBAL 0
 
 #define VCU_DECLARE(function, exported, version, need, params)		\
 	VCU_API sk_cu_result exported params;
@@ -74,7 +76,9 @@ struct vcu_op {
 	bool race;			/* of VCU_SET: is meant to */
 	struct vcu_point after;		/* of VCU_WAIT */
 	vcu_host_function function;
+	bool trainers;			/* it is: one at a time, and no calls */
 	void *data;
+	char *staged;			/* what @src is, of the driver's own */
 };
 
 enum vcu_capture { VCU_NONE, VCU_ACTIVE, VCU_INVALIDATED };
@@ -88,7 +92,9 @@ struct CUstream_st {
 	bool destroyed;
 	enum vcu_capture capture;
 	sk_cu_enum capture_mode;
+	pthread_t capturer;		/* whose capture it is */
 	struct vcu_op *head, **tail;
+	bool running;			/* the head is */
 	uint64_t queued, done;		/* operations */
 	uint64_t demanded;		/* that somebody waits for */
 	uint64_t random;
@@ -195,6 +201,9 @@ struct vcu *vcu(void);
 void vcu_lock(void);
 void vcu_unlock(void);
 
+/** What the environment says; of most nothing with $VCUDA_AS_HARDWARE, which no
+ * variable of ours makes another one. */
+const char *vcu_getenv(const char *variable);
 /** What $VCUDA_MODE says. */
 bool vcu_mode(const char *mode);
 bool vcu_said(const char *variable, const char *value);
@@ -217,6 +226,13 @@ sk_cu_result vcu_enter_context(enum vcu_function function);
 		return r_;						\
 } while (0)
 
+/** What it returns where captures forbid it. */
+#define VCU_UNSAFE() do {						\
+	sk_cu_result r_ = vcu_check_unsafe_now();			\
+	if (r_ != SK_CU_SUCCESS)					\
+		return r_;						\
+} while (0)
+
 /** The test has done what a driver would not survive, or would let pass and
  * must not be relied on: says so and ends the process. */
 void vcu_misuse(const char *fmt, ...)
@@ -225,9 +241,6 @@ void vcu_misuse(const char *fmt, ...)
 /* ---- device.c ---- */
 
 struct CUctx_st *vcu_current(void);
-/** Whether the thread may do what is unsafe while others capture. */
-bool vcu_relaxed(void);
-
 /* ---- memory.c; all with the lock held ---- */
 
 /** The memory that [ptr, ptr + bytes) lies in, or begins in where what is
@@ -241,6 +254,8 @@ struct vcu_locked *vcu_locked(const char *ptr, size_t bytes);
 sk_cu_result vcu_lock_pages(char *ptr, size_t bytes);
 /** What begins there is locked no more; whether any was. */
 bool vcu_forget_locked(const char *ptr);
+/** Whether all of it is mapped, to be written to or not. */
+bool vcu_is_mapped(const char *ptr, size_t bytes, bool write);
 /** Whether any of it is. */
 bool vcu_touches_locked(const char *ptr, size_t bytes);
 
@@ -290,11 +305,25 @@ int vcu_backing_device(int fd);
 uint64_t vcu_memory_bytes(void);
 uint64_t vcu_memory_used(int device);
 
-/* ---- stream.c ---- */
+/* ---- capture.c ---- */
 
 /** The stream of a handle, for an operation: 0 where it is none, or captures.
  * With the lock held. */
 sk_cu_result vcu_stream(sk_cu_stream handle, struct CUstream_st **ret);
+/** What is unsafe while a stream captures: 900, and the captures that forbid it
+ * are spoilt. With the lock held, or without. */
+sk_cu_result vcu_check_unsafe(void);
+sk_cu_result vcu_check_unsafe_now(void);
+/** The same of what is asked of the whole current context, which no capture in
+ * it survives. With the lock held. */
+sk_cu_result vcu_check_whole(void);
+
+/* ---- stream.c ---- */
+
+/** The stream of a handle, of which the current context has its own for some;
+ * NULL: it is none. With the lock held. */
+struct CUstream_st *vcu_lookup(sk_cu_stream handle);
+bool vcu_is_stream(const struct CUstream_st *stream);
 /** Appends a copy of @op; the point where it is done. With the lock held. */
 struct vcu_point vcu_append(struct CUstream_st *stream,
 			    const struct vcu_op *op);
@@ -303,9 +332,11 @@ void vcu_reach(struct vcu_point point);
 bool vcu_reached(struct vcu_point point);
 /** Waits for all of a context's streams. With the lock held. */
 void vcu_drain(const struct CUctx_st *context);
-/** What is unsafe while a stream captures: 900, and the capture is spoilt.
- * With the lock held. */
-sk_cu_result vcu_check_unsafe(void);
+/** Memory goes whose bytes the driver sees there, and waits for nobody: a
+ * context that has still to do with it is broken. With the lock held. */
+void vcu_vanish(const char *view, size_t bytes);
+/** The calling thread runs a trainer's function for a stream. */
+bool vcu_is_inside(void);
 /** The operations of a stream are over: what they touched is free again. With
  * the lock held. */
 void vcu_landed(const struct vcu_op *op);

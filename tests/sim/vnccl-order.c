@@ -169,7 +169,7 @@ static void note_overlaps(const char *folder, struct ncclComm *comm,
 
 void vn_note_launch(struct ncclComm *comm, struct ncclComm *all)
 {
-	const char *folder = getenv("VNCCL_ORDER");
+	const char *folder = vn_getenv("VNCCL_ORDER");
 	uint64_t number = __atomic_add_fetch(&comm->launched, 1,
 					     __ATOMIC_RELAXED);
 	char line[64];

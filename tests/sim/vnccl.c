@@ -30,16 +30,25 @@ void vn_misuse(const char *fmt, ...)
 	abort();
 }
 
+const char *vn_getenv(const char *variable)
+{
+	const char *hardware = getenv("VCUDA_AS_HARDWARE");
+
+	if (hardware && *hardware && !strncmp(variable, "VNCCL_", 6))
+		return NULL;
+	return getenv(variable);
+}
+
 bool vn_said(const char *variable, const char *value)
 {
-	const char *said = getenv(variable);
+	const char *said = vn_getenv(variable);
 
 	return said && !strcmp(said, value);
 }
 
 int vn_version(void)
 {
-	const char *said = getenv("VNCCL_VERSION");
+	const char *said = vn_getenv("VNCCL_VERSION");
 
 	return said ? (int)strtol(said, NULL, 0) : 22809;
 }

@@ -72,6 +72,9 @@ struct ncclComm {
 /** The test has done what the library would not survive. */
 void vn_misuse(const char *fmt, ...)
 	__attribute__((noreturn, format(printf, 1, 2)));
+/** What the environment says; of our own variables nothing with
+ * $VCUDA_AS_HARDWARE. */
+const char *vn_getenv(const char *variable);
 bool vn_said(const char *variable, const char *value);
 int vn_version(void);
 /** Sets the state and the words of an error; the lock is not held. */

@@ -322,6 +322,8 @@ Test(lane_12_0, calls_are_few)
 	int64_t dense[3];
 	struct sk_copy copy;
 
+	if (!f->t.calls)
+		return;		/* hardware counts none */
 	sk_dense_strides(3, size, dense);
 	cr_assert_eq(sk_copy_init(&copy, 32, 3, size, f->here, dense,
 				  (void *)(uintptr_t)f->there, dense, NULL),
