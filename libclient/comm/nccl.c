@@ -35,6 +35,13 @@ static int keep(struct sk_nccl_comm *c, int r, const struct sk_err *err)
 	return r;
 }
 
+/* Whether a call was taken: of a communicator that does not block, any may say
+ * that it is on its way. */
+static bool is_taken(sk_nccl_result r)
+{
+	return r == SK_NCCL_SUCCESS || r == SK_NCCL_IN_PROGRESS;
+}
+
 /* ---- its end ---- */
 
 /* A call that may not return, on a thread of its own. Whoever is last of the
@@ -295,7 +302,7 @@ static int init(struct sk_nccl_comm *c, const sk_nccl_id *id, uint64_t until,
 	result = c->lib.ncclCommInitRankConfig(&c->comm, c->world, *id,
 					       c->rank, &config);
 	sk_cuda_leave(&scope);
-	if (result != SK_NCCL_SUCCESS && result != SK_NCCL_IN_PROGRESS) {
+	if (!is_taken(result)) {
 		r = sk_nccl_failed(&c->lib, result, NULL,
 				   "ncclCommInitRankConfig", err);
 		c->comm = NULL;
@@ -359,19 +366,18 @@ static sk_nccl_result ask_all(struct sk_nccl_comm *c,
 		(sk_cu_stream)(uintptr_t)sk_cuda_lane_stream(c->lane);
 	sk_nccl_result r = c->lib.ncclGroupStart(), ended;
 
-	if (r != SK_NCCL_SUCCESS)
+	if (!is_taken(r))
 		return r;
-	for (size_t i = 0; i < n_receives && r == SK_NCCL_SUCCESS; i++)
+	for (size_t i = 0; i < n_receives && is_taken(r); i++)
 		r = c->lib.ncclRecv(receives[i].data, receives[i].bytes,
 				    SK_NCCL_UINT8, receives[i].rank, c->comm,
 				    stream);
-	for (size_t i = 0; i < n_sends && r == SK_NCCL_SUCCESS; i++)
+	for (size_t i = 0; i < n_sends && is_taken(r); i++)
 		r = c->lib.ncclSend(sends[i].data, sends[i].bytes,
 				    SK_NCCL_UINT8, sends[i].rank, c->comm,
 				    stream);
 	ended = c->lib.ncclGroupEnd();
-	return r == SK_NCCL_SUCCESS && ended != SK_NCCL_IN_PROGRESS ? ended :
-								      r;
+	return is_taken(r) ? ended : r;
 }
 
 static int exchange_all(struct sk_nccl_comm *c,
@@ -387,7 +393,7 @@ static int exchange_all(struct sk_nccl_comm *c,
 		return r;
 	result = ask_all(c, sends, n_sends, receives, n_receives);
 	sk_cuda_leave(&scope);
-	if (result != SK_NCCL_SUCCESS)
+	if (!is_taken(result))
 		return sk_nccl_failed(&c->lib, result, c->comm, w->what, err);
 	r = settle(c, w, err);
 	return r < 0 ? r : reach(c, w, err);
@@ -419,7 +425,7 @@ static int end(void *ctx)
 		struct waiting w = { "the end of a communicator",
 			sk_until_ms(c->sk->os, c->timeout_ms), 0, 0, 0 };
 		sk_nccl_result r = c->lib.ncclCommFinalize(c->comm);
-		bool well = r == SK_NCCL_SUCCESS || r == SK_NCCL_IN_PROGRESS;
+		bool well = is_taken(r);
 
 		if (well)
 			well = settle(c, &w, &err) >= 0;

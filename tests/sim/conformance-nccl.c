@@ -73,8 +73,8 @@ static void both_ways(void)
 	fill(&s, s.b, 99);
 	for (int i = 0; i < 3; i++) {
 		IS(0, s.n.lib.ncclGroupStart());
-		IS(0, side_put(&s, s.a, BYTES));
-		IS(0, side_get(&s, s.b, BYTES));
+		side_begun(side_put(&s, s.a, BYTES));
+		side_begun(side_get(&s, s.b, BYTES));
 		side_launch(&s);
 		IS(0, s.t.driver.cuEventSynchronize(s.done));
 		CHECK(holds(&s, s.b, BYTES, !s.rank));
@@ -94,9 +94,9 @@ static void in_order(void)
 	IS(0, s.n.lib.ncclGroupStart());
 	for (size_t i = 0; i < 8; i++) {
 		if (s.rank)
-			IS(0, side_get(&s, s.b + i * 4096, 1000 + i));
+			side_begun(side_get(&s, s.b + i * 4096, 1000 + i));
 		else
-			IS(0, side_put(&s, s.a + i * 4096, 1000 + i));
+			side_begun(side_put(&s, s.a + i * 4096, 1000 + i));
 	}
 	side_launch(&s);
 	IS(0, s.t.driver.cuEventSynchronize(s.done));
@@ -144,17 +144,23 @@ static void missing_rank(void)
 	side_end(&s);
 }
 
-/* Rank 0, which wants bytes of rank 1, which is dead. */
+/* Rank 0, which wants bytes of rank 1, which is dead. They had something to do
+ * with each other before: only then are they connected. */
 static void want_of_the_dead(struct side *s)
 {
 	int status;
 
 	begin_both(s);
+	IS(0, s->n.lib.ncclGroupStart());
+	side_begun(side_put(s, s->a, 8));
+	side_begun(side_get(s, s->b, 8));
+	side_launch(s);
+	IS(0, s->t.driver.cuEventSynchronize(s->done));
 	if (s->rank)
 		(void)raise(SIGKILL);
 	CHECK(waitpid(s->child, &status, 0) == s->child);
 	IS(0, s->n.lib.ncclGroupStart());
-	IS(0, side_get(s, s->b, BYTES));
+	side_begun(side_get(s, s->b, BYTES));
 	side_begun(s->n.lib.ncclGroupEnd());
 }
 
@@ -257,7 +263,7 @@ static void failures(void)
 	begin_both(&s);
 	s.n.fail("ncclGroupEnd", 1, SK_NCCL_SYSTEM_ERROR);
 	IS(0, s.n.lib.ncclGroupStart());
-	IS(0, side_put(&s, s.a, 8));
+	side_begun(side_put(&s, s.a, 8));
 	IS(SK_NCCL_SYSTEM_ERROR, s.n.lib.ncclGroupEnd());
 	s.n.wreck(SK_NCCL_INTERNAL_ERROR);
 	IS(SK_NCCL_INTERNAL_ERROR, side_settled(&s));
@@ -286,9 +292,9 @@ static void misuse_sizes(void)
 	begin_both(&s);
 	IS(0, s.n.lib.ncclGroupStart());
 	if (s.rank)
-		IS(0, side_put(&s, s.a, 100));
+		side_begun(side_put(&s, s.a, 100));
 	else
-		IS(0, side_get(&s, s.b, 200));
+		side_begun(side_get(&s, s.b, 200));
 	side_launch(&s);
 	(void)s.t.driver.cuEventSynchronize(s.done);
 	if (s.rank)
@@ -334,8 +340,8 @@ static void begin_two(struct side *s, struct side *t)
 static void swap_later(struct side *s, size_t at)
 {
 	IS(0, s->n.lib.ncclGroupStart());
-	IS(0, side_put(s, s->a + at, 1000));
-	IS(0, side_get(s, s->b + at, 1000));
+	side_begun(side_put(s, s->a + at, 1000));
+	side_begun(side_get(s, s->b + at, 1000));
 	side_begun(s->n.lib.ncclGroupEnd());
 	IS(0, side_settled(s));
 }

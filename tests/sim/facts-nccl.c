@@ -35,8 +35,8 @@ static void begin(struct side *s)
 static void swap(struct side *s, size_t bytes)
 {
 	IS(0, s->n.lib.ncclGroupStart());
-	IS(0, side_put(s, s->a, bytes));
-	IS(0, side_get(s, s->b, bytes));
+	side_begun(side_put(s, s->a, bytes));
+	side_begun(side_get(s, s->b, bytes));
 	side_launch(s);
 	IS(0, s->t.driver.cuEventSynchronize(s->done));
 }
@@ -105,7 +105,7 @@ static double told(struct side *s)
 static void want(struct side *s)
 {
 	IS(0, s->n.lib.ncclGroupStart());
-	IS(0, side_get(s, s->b, largest));
+	side_begun(side_get(s, s->b, largest));
 	side_begun(s->n.lib.ncclGroupEnd());
 	(void)side_settled(s);
 	IS(0, s->t.driver.cuEventRecord(s->done, s->stream));

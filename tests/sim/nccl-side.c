@@ -61,7 +61,7 @@ void side_begin(struct side *s, bool one_gpu, const char *const *names)
 	s->child = fork();
 	CHECK(s->child >= 0);
 	s->rank = !s->child;
-	(void)alarm(60);
+	(void)alarm(item_seconds(60));
 	if (s->rank)
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (names)

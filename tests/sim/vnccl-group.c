@@ -152,9 +152,12 @@ static sk_nccl_result ask(bool send, const void *at, size_t n,
 	VN_OUTSIDE(comm);
 	if (r != SK_NCCL_SUCCESS && group.failed == SK_NCCL_SUCCESS)
 		group.failed = group.depth ? r : SK_NCCL_SUCCESS;
-	if (r == SK_NCCL_SUCCESS && !group.depth)
-		r = end_group();
-	return r;
+	if (r != SK_NCCL_SUCCESS)
+		return r;
+	/* Of one that does not block, any call may say that it is on its
+	 * way. */
+	return !group.depth ? end_group() :
+	       comm->blocking ? SK_NCCL_SUCCESS : SK_NCCL_IN_PROGRESS;
 }
 
 sk_nccl_result ncclSend(const void *from, size_t n, sk_nccl_enum type,
