@@ -21,7 +21,7 @@
 #include "items.h"
 #include "trainer.h"
 
-#define BOUND_S 40		/* of one fact */
+#define BOUND_S 30		/* of one fact */
 #define MIB ((size_t)1 << 20)
 #define ROUNDS 5
 
