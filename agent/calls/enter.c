@@ -234,6 +234,7 @@ static struct sk_cat_state *new_state(struct session *s,
 	sk_cat_state_own(state, s, &s->states);
 	state->flush_every = reg->flush_every;
 	state->numa_node = reg->numa_node;
+	state->on_devices = reg->flags & SK_REGISTER_DEVICES;
 	return state;
 }
 

@@ -2,6 +2,7 @@
 #include "calls/quarantine.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 
 #include "agent.h"
@@ -12,13 +13,15 @@
 #include "session/session.h"
 
 #define PATIENCE_NS UINT64_C(5000000000)	/* then the log has it */
+#define HEIRS_NS UINT64_C(30000000000)	/* then a GPU has done it all */
 
 struct quarantine {
 	struct sk_link link;		/* in agent->quarantines */
 	struct agent *agent;
-	struct source peer;		/* the process's pidfd */
+	struct source peer;		/* the process's pidfd, or the socket
+					 * that its heirs have */
 	struct timer patience;
-	pid_t pid;
+	pid_t pid;			/* 0: of heirs */
 	bool over;			/* freed when the turn ends */
 };
 
@@ -100,13 +103,90 @@ static void keep_from_others(struct sk_cat_state *state)
 	}
 }
 
+/* ---- heirs ---- */
+
+static void heirs_time_over(struct timer *timer)
+{
+	struct quarantine *q = sk_link_object(timer, struct quarantine,
+					      patience);
+
+	q->over = true;
+	agent_changed(q->agent);
+}
+
+/* Whether anybody has the other end of the connection still. */
+static bool has_heirs(const struct agent *a, const struct session *s)
+{
+	struct pollfd p = { s->source.fd, POLLRDHUP, 0 };
+
+	return s->source.fd >= 0 &&
+	       a->os->poll(a->os, &p, 1, 0) == -ETIMEDOUT;
+}
+
+/* By a descriptor of its own: the connection's own has its ways to end. */
+static struct quarantine *begin_heirs(struct agent *a, const struct session *s)
+{
+	struct quarantine *q = calloc(1, sizeof(*q));
+
+	if (!q)
+		return NULL;
+	q->agent = a;
+	q->peer = (struct source){
+		.ready = peer_ready,
+		.fd = a->os->fcntl(a->os, s->source.fd, F_DUPFD_CLOEXEC, 3) };
+	q->patience.fire = heirs_time_over;
+	if (q->peer.fd < 0 ||
+	    loop_watch(&a->loop, &q->peer, EPOLLRDHUP) < 0) {
+		q->peer.fd = sk_close_fd(q->peer.fd);
+		free(q);
+		return NULL;
+	}
+	timer_set(&a->loop.timers, &q->patience, agent_now(a) + HEIRS_NS);
+	sk_link_insert(&a->quarantines, &q->link);
+	return q;
+}
+
+static bool is_written_to(const struct session *s)
+{
+	const struct sk_cat_state *state;
+
+	sk_link_each(state, &s->states, owned)
+		if (state->on_devices)
+			return true;
+	return false;
+}
+
+/* What stands on the GPU alone is brought out as ever: that is read there, and
+ * the same is written. */
+static void detain_for_heirs(struct agent *a, struct session *s)
+{
+	struct sk_cat_state *state;
+	struct quarantine *q;
+	bool any = false;
+
+	if (!is_written_to(s) || !has_heirs(a, s))
+		return;
+	q = begin_heirs(a, s);
+	if (!q)
+		return;
+	sk_link_each(state, &s->states, owned)
+		if (state->on_devices)
+			any |= sk_cat_filling_detain(state, q);
+	q->over = !any;
+	a->counts.quarantines += any;
+}
+
 void quarantine_begin(struct agent *a, struct session *s)
 {
 	struct quarantine *q = NULL;
 	struct sk_cat_state *state;
 
-	if (s->gone || a->quit || sk_link_empty(&s->states))
+	if (a->quit || sk_link_empty(&s->states))
 		return;
+	if (s->gone) {
+		detain_for_heirs(a, s);
+		return;
+	}
 	q = find(a, s);
 	if (!q && s->peer.fd >= 0)
 		q = begin(a, s);

@@ -88,6 +88,7 @@ struct sk_cat_state {
 	bool awaited;			/* its rank is not dead: the agent was,
 					 * and it may be back */
 	bool replaced;			/* by the rank's next registration */
+	bool on_devices;		/* a GPU writes to its slots */
 	uint32_t flush_every;
 	int32_t numa_node;
 	struct sk_cat_layout *layouts[2];
@@ -592,6 +593,8 @@ int sk_cat_room_for_layouts(struct sk_catalogue *cat, uid_t uid,
 /** The state's slots are given to no other state, and not given back, until
  * sk_cat_detain_end() of the same @detainer, which is not NULL. */
 void sk_cat_state_detain(struct sk_cat_state *state, void *detainer);
+/** The same of those alone that are being filled; whether any was. */
+bool sk_cat_filling_detain(struct sk_cat_state *state, void *detainer);
 void sk_cat_detain_end(struct sk_catalogue *cat, const void *detainer);
 /** Bytes of slots that @detainer, or (NULL) any, keeps. */
 uint64_t sk_cat_detained(const struct sk_catalogue *cat, const void *detainer);

@@ -5,17 +5,36 @@
 
 #include "catalogue/private.h"
 
-void sk_cat_state_detain(struct sk_cat_state *state, void *detainer)
+static void detain(struct sk_cat_slot *slot, void *detainer)
 {
-	struct sk_catalogue *cat = state->run->job->catalogue;
-	struct sk_cat_slot *slot;
+	struct sk_catalogue *cat = slot->state->run->job->catalogue;
 
 	assert(detainer);
+	slot->detainer = detainer;
+	sk_link_remove(&slot->detained);
+	sk_link_insert(&cat->detained, &slot->detained);
+}
+
+void sk_cat_state_detain(struct sk_cat_state *state, void *detainer)
+{
+	struct sk_cat_slot *slot;
+
+	sk_link_each(slot, &state->slots, link)
+		detain(slot, detainer);
+}
+
+bool sk_cat_filling_detain(struct sk_cat_state *state, void *detainer)
+{
+	struct sk_cat_slot *slot;
+	bool any = false;
+
 	sk_link_each(slot, &state->slots, link) {
-		slot->detainer = detainer;
-		sk_link_remove(&slot->detained);
-		sk_link_insert(&cat->detained, &slot->detained);
+		if (slot->use != SK_CAT_FILLING)
+			continue;
+		detain(slot, detainer);
+		any = true;
 	}
+	return any;
 }
 
 static void let_go(struct sk_cat_slot *slot)

@@ -130,6 +130,9 @@ struct sk_wire_hello_reply {
 #define SK_REGISTER_NEWEST (1u << 3)
 /* It says by their digests what it describes. */
 #define SK_REGISTER_KNOWN (1u << 4)
+/* A GPU writes to its slots: for as long as any process has the descriptors of
+ * the driver that the rank had, a child of a fork too. */
+#define SK_REGISTER_DEVICES (1u << 5)
 /* struct sk_retention. */
 struct sk_wire_retention {
 	uint32_t keep_last;

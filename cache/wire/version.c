@@ -14,9 +14,11 @@ const struct sk_wire_change sk_wire_changes[] = {
 	{ .since = 6, .type = SK_MSG_LIST, .name = "looking", .reply = true,
 	  .needed = true, .bits = UINT32_MAX,
 	  .offset = offsetof(struct sk_msg, body.list_reply.looking) },
-	/* Who does not say what it began with has it kept as any other. */
+	/* Who does not say what it began with has it kept as any other; what a
+	 * GPU writes to, as what processes do. */
 	{ .since = 6, .type = SK_MSG_REGISTER, .name = "flags",
-	  .bits = SK_REGISTER_BEGUN | SK_REGISTER_NEWEST,
+	  .bits = SK_REGISTER_BEGUN | SK_REGISTER_NEWEST |
+		  SK_REGISTER_DEVICES,
 	  .offset = offsetof(struct sk_msg, body.reg.flags) },
 	{ .since = 6, .type = SK_MSG_REGISTER, .name = "flags",
 	  .needed = true, .bits = SK_REGISTER_KNOWN,

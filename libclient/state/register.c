@@ -109,6 +109,8 @@ static void fill_request(struct sk_state *state, bool slots,
 	if (q->numa_node < 0)
 		q->numa_node = sk_numa_node_here();
 	q->flags = slots ? 0 : SK_REGISTER_LATER;
+	if (__atomic_load_n(&state->gpus.n, __ATOMIC_ACQUIRE))
+		q->flags |= SK_REGISTER_DEVICES;
 	put_retention(&state->job, q);
 	put_begun(state, slots, q);
 	for (int k = 0; k < 2; k++)

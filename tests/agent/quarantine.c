@@ -190,11 +190,78 @@ static void test_next_life(const char *program)
 	rig_remove(&rig);
 }
 
+/* A rank that fills a slot, begins another process by a fork, as a data loader
+ * does, and is killed. That process, which has its descriptors. */
+static pid_t leave_heir(const struct rig *rig, const struct rank_options *o)
+{
+	int ends[2], status;
+	pid_t pid, heir;
+	struct rank r;
+
+	CHECK(!pipe(ends), "pipe");
+	pid = fork();
+	CHECK(pid >= 0, "fork");
+	if (!pid) {
+		CHECK_STATUS(rank_open(&r, rig, o), 0, &r.msg);
+		rank_snapshot(&r, 1);
+		CHECK(rank_slot(&r, 2, 0) >= 0, "%s", rig_why(&r.msg));
+		heir = fork();
+		CHECK(heir >= 0, "fork");
+		if (!heir) {
+			(void)alarm(60);	/* whoever began it fails */
+			for (;;)
+				pause();
+		}
+		CHECK(write(ends[1], &heir, sizeof(heir)) == sizeof(heir),
+		      "write");
+		(void)raise(SIGKILL);
+	}
+	CHECK(read(ends[0], &heir, sizeof(heir)) == sizeof(heir), "read");
+	CHECK(waitpid(pid, &status, 0) == pid, "wait");
+	close(ends[0]);
+	close(ends[1]);
+	return heir;
+}
+
+/* Whether what it was filling is kept back until the last who has its
+ * descriptors has ended; what was sealed is not. */
+static void test_heirs(const char *program)
+{
+	struct rank_options o = { .job = "heirs", .world = 1 };
+	double used;
+	struct rig rig;
+	pid_t heir;
+	int sock;
+
+	rig_init(&rig, program);
+	rig_start(&rig, NULL);
+	sock = rig_connect(&rig);
+	heir = leave_heir(&rig, &o);
+	await_stat(sock, "shardkeep_rank_deaths_total", 1);
+	CHECK(stat_value(sock, "shardkeep_quarantined_bytes") == 0,
+	      "no GPU writes there");
+	CHECK(!kill(heir, SIGKILL), "kill");
+	o.job = "of-devices";
+	o.on_devices = true;
+	used = stat_value(sock, "shardkeep_memory_used_bytes");
+	heir = leave_heir(&rig, &o);
+	await_stat(sock, "shardkeep_rank_deaths_total", 2);
+	used = stat_value(sock, "shardkeep_memory_used_bytes") - used;
+	CHECK(stat_value(sock, "shardkeep_quarantined_bytes") == used / 2,
+	      "%f", stat_value(sock, "shardkeep_quarantined_bytes"));
+	CHECK(!kill(heir, SIGKILL), "kill");
+	await_stat(sock, "shardkeep_quarantined_bytes", 0);
+	close(sock);
+	CHECK(!rig_stop(&rig), "the agent");
+	rig_remove(&rig);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2, "usage: quarantine AGENT");
 	test_nobody_else(argv[1]);
 	test_no_room(argv[1]);
 	test_next_life(argv[1]);
+	test_heirs(argv[1]);
 	return 0;
 }

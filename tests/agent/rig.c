@@ -263,6 +263,7 @@ static void put_begun(const struct rank_options *o,
 		      struct sk_wire_register *reg)
 {
 #if SK_WIRE_VERSION >= 6
+	reg->flags |= o->on_devices ? SK_REGISTER_DEVICES : 0;
 	if (!o->of)
 		return;
 	reg->flags |= SK_REGISTER_BEGUN | (o->newest ? SK_REGISTER_NEWEST : 0);

@@ -87,6 +87,7 @@ struct rank_options {
 				 * one's run; */
 	int64_t begun;		/* this one, */
 	bool newest;		/* and what is newer is not whole */
+	bool on_devices;	/* a GPU writes to its slots */
 };
 
 /** Connects and registers; the status. */

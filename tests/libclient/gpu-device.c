@@ -204,6 +204,42 @@ static void run_and_die(struct scene *scene, const char *job)
 	CHECK(WIFSIGNALED(status), "status %#x", status);
 }
 
+/* ---- it left heirs ---- */
+
+static void die_with_an_heir(struct rank *rank)
+{
+	int end = *(const int *)rank->arg;
+	pid_t heir = fork();
+
+	CHECK(heir >= 0);
+	if (!heir) {
+		(void)alarm(60);
+		for (;;)
+			(void)pause();
+	}
+	CHECK(write(end, &heir, sizeof(heir)) == sizeof(heir));
+	end_on_the_way_out(rank, KILL);
+}
+
+/* A child that it has forked, as a data loader does, has the driver's
+ * descriptors, and the connection's: what stood on the GPU is brought out all
+ * the same. */
+static void test_heirs(struct scene *scene)
+{
+	uint64_t drains = count(scene, "shardkeep_device_drains_total");
+	int ends[2], status;
+	pid_t pid, heir;
+
+	CHECK(!pipe(ends));
+	scene_ranks_start(scene, "heirs", 1, die_with_an_heir, &ends[1], &pid);
+	CHECK(read(ends[0], &heir, sizeof(heir)) == sizeof(heir));
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+	scene_ranks(scene, "heirs", 1, load_last, NULL);
+	CHECK(count(scene, "shardkeep_device_drains_total") == drains + 1);
+	CHECK(!kill(heir, SIGKILL));
+	CHECK(!close(ends[0]) && !close(ends[1]));
+}
+
 static void kill_rank(pid_t pid)
 {
 	int status;
@@ -519,6 +555,7 @@ int main(int argc, char **argv)
 		run_and_die(&scene, "died");
 		scene_ranks(&scene, "died", 1, load_last, NULL);
 		CHECK(count(&scene, "shardkeep_device_drains_total") == 1);
+		test_heirs(&scene);
 		test_hangs(&scene);
 		test_takes_long(&scene);
 		test_keeper(&scene);

@@ -325,6 +325,7 @@ static const struct {
 } facts[] = {
 	{ "answers", fact_answers },
 	{ "a primary context", context_cost },
+	{ "a killed process with an heir", fact_heir },
 	{ "rates", rates },
 	{ "rates, not locked", rates_pageable },
 	{ "long copies in pieces", pace },
