@@ -39,21 +39,32 @@ static sk_cu_result ask_all(struct sk_cuda_lane *lane)
 						&failed_at, lane->stream);
 }
 
-static sk_cu_result ask_one(struct sk_cuda_lane *lane)
+static sk_cu_result ask_one(struct sk_cuda_lane *lane, size_t i)
 {
 	const struct sk_cuda_driver *driver = lane->device->driver;
 	const struct sk_cuda_batch *b = &lane->batch;
 
 	if (b->way == SK_CUDA_ACROSS)
-		return driver->cuMemcpyDtoDAsync(b->dsts[0], b->srcs[0],
-						 b->sizes[0], lane->stream);
+		return driver->cuMemcpyDtoDAsync(b->dsts[i], b->srcs[i],
+						 b->sizes[i], lane->stream);
 	if (b->way == SK_CUDA_OUT)
 		return driver->cuMemcpyDtoHAsync(
-			(void *)(uintptr_t)b->dsts[0], b->srcs[0],
-			b->sizes[0], lane->stream);
+			(void *)(uintptr_t)b->dsts[i], b->srcs[i],
+			b->sizes[i], lane->stream);
 	return driver->cuMemcpyHtoDAsync(
-		b->dsts[0], (const void *)(uintptr_t)b->srcs[0], b->sizes[0],
+		b->dsts[i], (const void *)(uintptr_t)b->srcs[i], b->sizes[i],
 		lane->stream);
+}
+
+/* There is the function, and this device, or whoever stands between us and it,
+ * does not have it: slower, and as right. */
+static sk_cu_result ask_each(struct sk_cuda_lane *lane)
+{
+	sk_cu_result result = SK_CU_SUCCESS;
+
+	for (size_t i = 0; i < lane->batch.n && result == SK_CU_SUCCESS; i++)
+		result = ask_one(lane, i);
+	return result;
 }
 
 /* Within the device's context. */
@@ -63,7 +74,9 @@ static int ask(struct sk_cuda_lane *lane, struct sk_err *err)
 
 	if (lane->batch.n > 1 && !sk_cuda_has_batches(lane))
 		return sk_cuda_gather_run(lane, err);
-	result = lane->batch.n > 1 ? ask_all(lane) : ask_one(lane);
+	result = lane->batch.n > 1 ? ask_all(lane) : ask_one(lane, 0);
+	if (result == SK_CU_NOT_SUPPORTED && lane->batch.n > 1)
+		result = ask_each(lane);
 	if (result == SK_CU_SUCCESS)
 		return 0;
 	return sk_cuda_driver_failed(lane->device->driver, result,

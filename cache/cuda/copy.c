@@ -226,7 +226,7 @@ int sk_cuda_lane_out(struct sk_cuda_lane *lane, const struct sk_copy *copy,
 	const struct sk_cuda_walk w = {
 		.lane = lane, .copy = copy, .lock = lock,
 		.way = SK_CUDA_OUT,
-		.together = lock && sk_cuda_has_batches(lane) ?
+		.together = lock && sk_cuda_has_host_batches(lane) ?
 			    lane->chunk : 0,
 		.err = err };
 
@@ -240,7 +240,7 @@ int sk_cuda_lane_in(struct sk_cuda_lane *lane, const struct sk_copy *copy,
 	const struct sk_cuda_walk w = {
 		.lane = lane, .copy = copy, .lock = lock,
 		.way = SK_CUDA_IN,
-		.together = lock && sk_cuda_has_batches(lane) ?
+		.together = lock && sk_cuda_has_host_batches(lane) ?
 			    lane->chunk : 0,
 		.err = err };
 

@@ -79,6 +79,7 @@ static int retain(struct sk_cuda_device *device, struct sk_err *err)
 {
 	const struct sk_cuda_driver *driver = device->driver;
 	sk_cu_result result;
+	int can = 0;
 
 	result = driver->cuDeviceGet(&device->id, device->ordinal);
 	if (result != SK_CU_SUCCESS)
@@ -96,6 +97,10 @@ static int retain(struct sk_cuda_device *device, struct sk_err *err)
 	if (result != SK_CU_SUCCESS)
 		return sk_cuda_driver_failed(driver, result,
 					     "cuDevicePrimaryCtxRetain", err);
+	device->host_pointers =
+		driver->cuDeviceGetAttribute(&can, SK_CU_DEVICE_HOST_POINTERS,
+					     device->id) == SK_CU_SUCCESS &&
+		can;
 	return 0;
 }
 

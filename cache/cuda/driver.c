@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/util.h"
 
@@ -68,6 +69,14 @@ static int too_old(const char *file, int version, struct sk_err *err)
 			  version % 1000 / 10);
 }
 
+/* Whether whoever has trouble with them has said so. */
+static bool may_batch(void)
+{
+	const char *said = getenv("SHARDKEEP_CUDA_BATCHES");
+
+	return !said || strcmp(said, "0") != 0;
+}
+
 static int fill(struct sk_cuda_driver *driver, const char *file,
 		struct sk_err *err)
 {
@@ -79,7 +88,9 @@ static int fill(struct sk_cuda_driver *driver, const char *file,
 	if (driver->cuDriverGetVersion)
 		(void)driver->cuDriverGetVersion(&driver->version);
 	missing = find_all(driver);
-	if (!driver->cuMemcpyBatchAsync)
+	if (!may_batch())
+		driver->cuMemcpyBatchAsync = NULL;
+	else if (!driver->cuMemcpyBatchAsync)
 		driver->cuMemcpyBatchAsync_12080 = (sk_cu_batch_12080)
 			sk_cuda_driver_find(driver, "cuMemcpyBatchAsync",
 					    12080);

@@ -18,6 +18,7 @@ struct sk_cuda_device {
 	int ordinal;
 	sk_cu_device id;
 	sk_cu_context context;	/* the primary one, retained */
+	bool host_pointers;	/* serve for page-locked memory */
 	struct sk_cuda_kernels *kernels;	/* kernels.h; loaded late */
 };
 
@@ -76,6 +77,14 @@ static inline bool sk_cuda_has_batches(const struct sk_cuda_lane *lane)
 	const struct sk_cuda_driver *driver = lane->device->driver;
 
 	return driver->cuMemcpyBatchAsync || driver->cuMemcpyBatchAsync_12080;
+}
+
+/** The same for copies to and from page-locked memory: where devices have other
+ * addresses for that, as under Windows and where they are shared out among
+ * guests, a batch takes the host's for theirs, and breaks the context. */
+static inline bool sk_cuda_has_host_batches(const struct sk_cuda_lane *lane)
+{
+	return lane->device->host_pointers && sk_cuda_has_batches(lane);
 }
 
 /** Adds a copy of @bytes, contiguous on both sides; a batch that is full is

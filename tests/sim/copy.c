@@ -418,10 +418,16 @@ static void check_independent(const sk_cu_ptr *dsts, const sk_cu_ptr *srcs,
 	free(v);
 }
 
-/* With the lock held. */
+/* With the lock held. Addresses of a batch are the device's. */
 static sk_cu_result copy_either(sk_cu_ptr dst, sk_cu_ptr src, size_t bytes,
 				sk_cu_stream stream)
 {
+	if (vcu_mode("no-host-pointers") &&
+	    !(vcu_memory(src, 0) && vcu_memory(dst, 0))) {
+		__atomic_store_n(&vcu_current()->sticky,
+				 SK_CU_ILLEGAL_ADDRESS, __ATOMIC_RELAXED);
+		return SK_CU_SUCCESS;
+	}
 	if (vcu_memory(src, 0) && vcu_memory(dst, 0))
 		return copy_across(stream, dst, bytes, src, bytes, bytes, 1);
 	if (vcu_memory(src, 0))

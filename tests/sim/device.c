@@ -195,6 +195,9 @@ sk_cu_result cuDeviceGetAttribute(int *value, sk_cu_enum attribute,
 		*value = (int)vcu_setting("VCUDA_NUMA", -1);
 		return vcu_setting("VCUDA_VERSION", 13000) < 12020 ?
 			       SK_CU_INVALID_VALUE : SK_CU_SUCCESS;
+	case SK_CU_DEVICE_HOST_POINTERS:
+		*value = !vcu_mode("no-host-pointers");
+		return SK_CU_SUCCESS;
 	case SK_CU_DEVICE_HOST_REGISTER_SUPPORTED:
 		*value = !vcu_mode("no-register");
 		return SK_CU_SUCCESS;

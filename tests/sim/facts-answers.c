@@ -17,6 +17,34 @@ static void answer(const char *what, sk_cu_result result)
 	       what, result);
 }
 
+/* By their numbers in cuda.h. */
+static void of_device(const struct trainer_cuda *t)
+{
+	static const struct {
+		sk_cu_enum which;
+		const char *name;
+	} asked[] = {
+		{ 88, "pageable memory access" },
+		{ SK_CU_DEVICE_HOST_POINTERS, "host pointers" },
+		{ SK_CU_DEVICE_HOST_REGISTER_SUPPORTED, "host register" },
+		{ 100, "host page tables" },
+		{ 102, "virtual memory" },
+		{ SK_CU_DEVICE_POSIX_FD_SUPPORTED, "descriptors" },
+		{ 113, "read-only host register" },
+		{ SK_CU_DEVICE_HOST_NUMA_ID, "node" },
+	};
+
+	for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++) {
+		int value = -1;
+		sk_cu_result result = t->driver.cuDeviceGetAttribute(
+			&value, asked[i].which, 0);
+
+		printf("{\"fact\": \"attribute\", \"of\": \"%s\", "
+		       "\"result\": %u, \"value\": %d}\n", asked[i].name,
+		       result, value);
+	}
+}
+
 static void of_locking(const struct trainer_cuda *t)
 {
 	char *p = fact_pages(4 * MIB, 0);
@@ -112,6 +140,7 @@ void fact_answers(void)
 	struct trainer_cuda t;
 
 	trainer_cuda_begin(&t, 0);
+	of_device(&t);
 	of_locking(&t);
 	of_sharing(&t);
 	of_batches(&t);

@@ -324,6 +324,7 @@ static const struct {
 	void (*take)(void);
 } facts[] = {
 	{ "answers", fact_answers },
+	{ "what pointers are", fact_pointers },
 	{ "a primary context", context_cost },
 	{ "a killed process with an heir", fact_heir },
 	{ "rates", rates },

@@ -33,6 +33,8 @@ void fact_first_kernel(void);
 void fact_locking(void);
 /** Whether a flag of a batch changes what a copy within the device takes. */
 void fact_flags(void);
+/** What is said of pointers to memory of pools, managed, or in pieces. */
+void fact_pointers(void);
 /** What a killed process leaves where a child of a fork has its descriptors. */
 void fact_heir(void);
 /** What making, mapping and taking over a large piece of memory takes. */

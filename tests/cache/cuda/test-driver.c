@@ -61,6 +61,20 @@ Test(driver, finds_all_and_initializes_nothing)
 	cr_assert_eq(cuda.calls("cuDriverGetVersion"), 1);
 }
 
+/* As whoever has trouble with them says. */
+Test(driver, takes_no_batches_where_it_is_told)
+{
+	struct trainer_cuda cuda;
+
+	setenv("SHARDKEEP_CUDA_BATCHES", "0", 1);
+	cr_assert_eq(trainer_cuda_open(&cuda, NULL), 0);
+	cr_assert_null(cuda.driver.cuMemcpyBatchAsync);
+	cr_assert_null(cuda.driver.cuMemcpyBatchAsync_12080);
+	setenv("SHARDKEEP_CUDA_BATCHES", "1", 1);
+	cr_assert_eq(trainer_cuda_open(&cuda, NULL), 0);
+	cr_assert_not_null(cuda.driver.cuMemcpyBatchAsync);
+}
+
 Test(driver, says_that_there_is_none)
 {
 	assert_refused("libnobody.so.7", "libnobody.so.7");

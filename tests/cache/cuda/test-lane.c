@@ -820,6 +820,46 @@ Test(lane_12_8, small_ones_go_together)
 	small_ones_go_together();
 }
 
+static void set_up_other_addresses(void)
+{
+	setenv("VCUDA_MODE", "no-host-pointers", 1);
+	set_up();
+}
+
+/* Where devices have other addresses for page-locked memory, copies to it go
+ * one by one, and those within a device as ever. */
+Test(lane, small_ones_go_alone_to_other_addresses,
+     .init = set_up_other_addresses)
+{
+	if (!f->t.calls)
+		cr_skip_test("on a simulated driver only");
+	cr_assert_eq(f->t.cuMemsetD8Async(f->there, 1, ROOM, f->stream), 0);
+	cr_assert_eq(sk_cuda_lane_follow(f->lane, (uintptr_t)f->stream, NULL),
+		     0);
+	copy_bytes(50);
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	cr_assert_eq(calls("cuMemcpyBatchAsync"), 0);
+	cr_assert_eq(calls("cuMemcpyDtoHAsync"), 50);
+	for (int i = 0; i < 100; i++)
+		cr_assert_eq(f->here[i], i % 2 == 0);
+	small_ones_within("cuMemcpyBatchAsync", 3);
+}
+
+Test(lane, a_batch_that_is_not_supported_goes_one_by_one)
+{
+	if (!f->t.fail)
+		cr_skip_test("on a simulated driver only");
+	cr_assert_eq(f->t.cuMemsetD8Async(f->there, 1, ROOM, f->stream), 0);
+	cr_assert_eq(sk_cuda_lane_follow(f->lane, (uintptr_t)f->stream, NULL),
+		     0);
+	f->t.fail("cuMemcpyBatchAsync", 1, SK_CU_NOT_SUPPORTED);
+	copy_bytes(50);
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	cr_assert_eq(calls("cuMemcpyDtoHAsync"), 50);
+	for (int i = 0; i < 100; i++)
+		cr_assert_eq(f->here[i], i % 2 == 0);
+}
+
 Test(lane, a_batch_that_fails_is_told_and_forgotten)
 {
 	struct sk_err err = { "" };
