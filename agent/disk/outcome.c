@@ -25,6 +25,22 @@ static void measure(struct agent *a, const struct flush *f)
 	f->snapshot->job->flush_took_ns = agent_now(a) - f->started_ns;
 }
 
+/* All is written, and the disk has not all of it: ranks that died had not saved
+ * theirs, or some never had what arithmetic takes to be theirs. */
+static void say_replicas(struct agent *a, struct sk_cat_snapshot *s)
+{
+	struct sk_err why = { 0 }, said = { 0 };
+
+	(void)sk_cat_missing_on_disk(s, &why);
+	(void)sk_err_set(&said, 0, "memory holds some parts as replicas only, "
+			 "which do not go to disk%s%s", *why.text ? "; " : "",
+			 why.text);
+	sk_cat_set_failure(s, said.text);
+	log_warning(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is not "
+		    "whole on disk: %s", s->job->name, s->run, s->step,
+		    said.text);
+}
+
 void outcome_durable(struct agent *a, const struct flush *f)
 {
 	struct sk_cat_snapshot *s = f->snapshot;
@@ -46,18 +62,15 @@ void outcome_durable(struct agent *a, const struct flush *f)
 		/* What is missing is not here to be written. */
 		s->hopeless_on_disk = true;
 		if (!sk_cat_local(s))
-			sk_cat_set_failure(s, "memory holds some parts as "
-					   "replicas only, which do not go to "
-					   "disk");
+			say_replicas(a, s);
 	}
 	settle_step(a, s);
 	log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is %s (%s "
 		 "written)", s->job->name, s->run, s->step,
 		 sk_cat_on_disk(s) ? "durable" :
-		 sk_cat_local(s) ? "durable as far as it is "
-		 "on this node" : "not whole on disk: memory holds some parts "
-		 "as replicas only", sk_size_format(f->done, bytes,
-						  sizeof(bytes)));
+		 sk_cat_local(s) ? "durable as far as it is on this node" :
+		 "written as far as it can be",
+		 sk_size_format(f->done, bytes, sizeof(bytes)));
 }
 
 /* What is the store's fault; the rest is said of the snapshot alone. */

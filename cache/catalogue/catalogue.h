@@ -663,6 +663,9 @@ bool sk_cat_undecided(const struct sk_cat_snapshot *snapshot);
 /** Why it is not complete: -ENODATA with the sentence of coverage, -EAGAIN a
  * rank is awaited, -EINPROGRESS that is not known yet, -ENOMEM. 0: it is. */
 int sk_cat_missing(const struct sk_cat_snapshot *snapshot, struct sk_err *err);
+/** Why it is not so on disk, as sk_cat_missing() without those awaited. */
+int sk_cat_missing_on_disk(const struct sk_cat_snapshot *snapshot,
+			   struct sk_err *err);
 /** A question of the job is out: what is undecided will be known. */
 bool sk_cat_asking(const struct sk_cat_job *job);
 

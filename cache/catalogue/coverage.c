@@ -337,6 +337,11 @@ int sk_cat_missing(const struct sk_cat_snapshot *s, struct sk_err *err)
 	return covered(s, ASKED_ANYWHERE, err);
 }
 
+int sk_cat_missing_on_disk(const struct sk_cat_snapshot *s, struct sk_err *err)
+{
+	return sk_cat_on_disk(s) ? 0 : covered(s, ASKED_DISK, err);
+}
+
 bool sk_cat_asking(const struct sk_cat_job *job)
 {
 	return job->question;

@@ -11,6 +11,7 @@ outgrown its row, is a tensor of its own, which its rank holds whole.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,6 +24,10 @@ _LOCAL = "python."
 _ROOM = 1024        # least bytes of an object: it may grow without a new layout
 _ROWS = "all"       # in the place of the rank: the tensor of all ranks' rows
 _UNEVEN = 4         # what needs more times the least room has no row
+#: A tensor's name, a box of it, and why nobody has that.
+_UNHELD = re.compile(
+    r"(?:^|, )(\S(?:(?!, ).)*?) \[[^\]]*\] \((?:rank \d+ does not describe it|"
+    r"(?:described|held) by no rank|no rank describes all of it)\)")
 
 
 def _room_for(n: int) -> int:
@@ -69,11 +74,23 @@ def objects_in(beyond: list[_core.Beyond]) -> set[str]:
             if kind == "tensor" and full.startswith(SHARED)}
 
 
+def unheld_in(note: str) -> set[str]:
+    """Of what an agent says is missing, what no rank has, as one that was to
+    have it does not describe it: names, as far as the agent says them."""
+    return set(_UNHELD.findall(note.removeprefix("missing: ")))
+
+
 def are_apart(note: str) -> bool:
     """Whether an agent says that the rows of one rank are not those of the
     others: one of them was not told what they agreed on."""
-    return SHARED in note and f":{_ROWS}" in note and (
-        "does not describe it" in note or "disagree" in note)
+    if "disagree" in note:
+        return SHARED in note and f":{_ROWS}" in note
+    return any(map(is_row, unheld_in(note)))
+
+
+def is_row(name: str) -> bool:
+    """Whether it is that of a tensor of all ranks' rows."""
+    return name.startswith(SHARED) and name.endswith(f":{_ROWS}")
 
 
 def alike(told: list[dict[str, int]]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from .. import (
     LATEST, Client, Error, Mismatch, NotFound, State, Timeout, _core,
     snapshots)
 from . import _device
-from ._blobs import Blobs, are_apart
+from ._blobs import Blobs, are_apart, is_row, unheld_in
 from ._comm import Comm
 from ._common import (
     check_name, lasting, milliseconds, number_of, step_of)
@@ -191,6 +191,7 @@ class Checkpointer:
         self._told = False      # what became of that one
         # The first step of what is described now, until one was complete.
         self._unproven: int | None = None
+        self._unheld: set[str] = set()      # of such a step, and said so
         self._changed = False   # since the last snapshot
         self._client = Client(socket)
         self._job: dict[str, Any] = {
@@ -393,8 +394,10 @@ class Checkpointer:
                 continue
             if s["complete"]:
                 self._unproven = None
+                self._unheld = set()
                 return
             self._refuse(s["step"], s["note"])
+            self._say_unheld(s["step"], s["note"])
 
     def _refuse(self, step: int, note: str) -> None:
         """Ranks that disagree never make a snapshot that can be restored."""
@@ -407,6 +410,22 @@ class Checkpointer:
             raise Mismatch(errno.ENOKEY, f"step {step} of job {self.job} will "
                            f"never be complete: {note}; give what differs "
                            "between ranks names of its own")
+
+    def _say_unheld(self, step: int, note: str) -> None:
+        """What ranks hold together, and one of them has not. That may come,
+        as an optimizer's state does with the first gradients."""
+        names = {x for x in unheld_in(note) if not is_row(x)}
+        if names <= self._unheld:
+            return
+        self._unheld |= names
+        each = "" if self._job["flags"] & _core.JOB_NO_REPLICAS == 0 else \
+            ", or keep what each rank has (replicas=True)"
+        said = (f"step {step} of job {self.job} is not complete, and none is "
+                f"while that is so: {note}; have all ranks step it, with "
+                f"gradients of zero where there are none{each}")
+        if self.raising:
+            raise Mismatch(errno.ENOKEY, said)
+        log.warning("%s", said)
 
     def fence(self, stream: Any = None) -> None:
         """Returns when the last snapshot has let go of the tensors.
