@@ -257,6 +257,7 @@ static struct sk_cat_known *look(const struct sk_cat_snapshot *asked)
 	k->undecided = !is_known(r);
 	local = !wait && is_local(s);
 	k->local = r < 0 && local;
+	s->elsewhere |= k->local;
 	if (local)
 		note_local(sk_cat_run_of(s), s->step);
 	note_undecided(s);
@@ -321,6 +322,17 @@ bool sk_cat_undecided(const struct sk_cat_snapshot *s)
 	return look(s)->undecided || look_at_disk(s)->disk_undecided;
 }
 
+/* Ranks that are gone tell nobody any more that the others were elsewhere. */
+static int missing(const struct sk_cat_snapshot *s, struct sk_err *err)
+{
+	struct sk_err why = { 0 };
+	int r = covered(s, ASKED_ANYWHERE, &why);
+
+	if (r != -ENODATA || !s->elsewhere)
+		return sk_err_set(err, r, "%s", why.text);
+	return sk_err_set(err, r, "%s; other agents had the rest", why.text);
+}
+
 int sk_cat_missing(const struct sk_cat_snapshot *s, struct sk_err *err)
 {
 	const struct sk_cat_state *state;
@@ -334,7 +346,7 @@ int sk_cat_missing(const struct sk_cat_snapshot *s, struct sk_err *err)
 				  s->world);
 	if (sk_link_empty(&s->images))
 		return sk_err_set(err, -ENODATA, "no rank has sealed it");
-	return covered(s, ASKED_ANYWHERE, err);
+	return missing(s, err);
 }
 
 int sk_cat_missing_on_disk(const struct sk_cat_snapshot *s, struct sk_err *err)

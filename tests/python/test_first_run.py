@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import logging
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import shardkeep.torch._restore as restoring
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from harness import Nodes, run
+from harness import Logged, Nodes, run
 from models import Shard, sharded, whole
 from shardkeep import Client, Damaged, Error, NotFound, snapshots
 from shardkeep._tools import path as program
@@ -240,3 +241,57 @@ def test_what_is_there_in_part_of_several_nodes(nodes, lost):
                         "--socket", nodes[0], "once/1"], check=False)
     run(2, _begins_anew, list(nodes))
     run(2, _goes_on, list(nodes))
+
+
+def _is_the_rest(socket: str) -> None:
+    """Of what two nodes had, on one of them; also as one rank."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = nn.Module()
+    model.w = nn.Parameter(sharded(whole("w", (6, 2)), mesh, (Shard(0),),
+                                   True))
+    with Checkpointer(model, socket=socket, **OPTIONS) as ck:
+        for _ in range(2):
+            with pytest.raises(NotFound, match="step 1 .* is not complete: 1 "
+                               "of 2 ranks have no image.*evict --force"):
+                ck.restore()
+
+
+@pytest.mark.parametrize("kept", ["memory", "disk"])
+@pytest.mark.parametrize("world", [1, 2])
+def test_what_is_left_on_one_of_several_nodes_is_there(nodes, world, kept):
+    """A job that loses a node and goes on without begins at nothing only where
+    somebody says so."""
+    run(2, _saves_in_part, list(nodes), (0, 1))
+    if kept == "disk":
+        nodes.restart(1, signal.SIGTERM)
+    run(world, _is_the_rest, nodes[1])
+    for where in ("--memory", "--disk"):
+        subprocess.run([program("cachectl"), "evict", "--force", where,
+                        "--socket", nodes[1], "once/1"], check=False)
+    run(2, _begins_anew, [nodes[1]] * 2)
+    run(2, _goes_on, [nodes[1]] * 2)
+
+
+def _goes_back(socket: str, step: int | None) -> None:
+    said = Logged()
+    logging.getLogger("shardkeep").addHandler(said)
+    with _sharded([socket] * 2) as ck:
+        assert ck.restore(step) == 1
+    newer = [x for x in said.found if "goes back to step 1 of run 1: step 2 "
+             "of run 2 is not complete" in x]
+    assert len(newer) == (step is None and dist.get_rank() == 0), said.found
+
+
+def _saves_on_several(sockets: list[str]) -> None:
+    with _sharded(sockets) as ck:
+        assert ck.restore() == 1
+        ck.snapshot(2)
+        ck.wait(until="complete")
+
+
+def test_what_is_older_than_what_several_nodes_had_is_said(nodes):
+    """A job that has grown, and is where it began."""
+    run(2, _begins_anew, [nodes[0]] * 2)
+    run(2, _saves_on_several, list(nodes))
+    for step in None, 1:
+        run(2, _goes_back, nodes[0], step)

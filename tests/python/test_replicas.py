@@ -105,3 +105,35 @@ def test_what_the_benchmark_says_of_it(tmp_path: pathlib.Path) -> None:
     for way in each, once:
         assert 0 < way["call"] <= way["safe"]
         assert way["copy"] > 0 and way["restore"] > 0
+
+
+def _dies(alone: bool, replicas: bool) -> None:
+    """One rank, before it has saved what the others have; ``alone``: ranks have
+    nothing of their own beside the model."""
+    model, optim = _training()
+    ck = Checkpointer(model, None if alone else optim, job="dies",
+                      rng=not alone, replicas=replicas, raising=True)
+    assert ck.restore() is None
+    for step in 1, 2:
+        _step(model, optim)
+        if step == 2 and dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        ck.snapshot(step, wait=60)
+        ck.wait(step, until="complete" if step == 1 else "sealed")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _comes_back(alone: bool, step: int) -> None:
+    model, optim = _training()
+    with Checkpointer(model, None if alone else optim, job="dies",
+                      rng=not alone, raising=True) as ck:
+        assert ck.restore() == step
+
+
+@pytest.mark.parametrize("alone, replicas, step", [
+    (True, True, 2), (True, False, 1), (False, True, 1), (False, False, 1)])
+def test_what_a_rank_that_died_had_not_saved(
+        agent: str, alone: bool, replicas: bool, step: int) -> None:
+    """Others have its tensors; its groups and generators nobody has."""
+    wait(start(2, _dies, alone, replicas))
+    run(2, _comes_back, alone, step)

@@ -38,7 +38,28 @@ def offers(client: Client, job: str, step: int | None,
     return {"agent": client.instance(),
             "complete": [[s["run"], s["step"]] for s in known
                          if s["complete"]],
-            "parts": [[s["run"], s["step"]] for s in known][:_OFFERS]}
+            "parts": [[s["run"], s["step"]] for s in known][:_OFFERS],
+            "rests": [[s["run"], s["step"], s["note"]] for s in known
+                      if _in_part(s)][:1]}
+
+
+def _in_part(s: dict[str, Any]) -> bool:
+    """Whether the agent knows that others had what it lacks of a snapshot, or
+    has files of some ranks alone: those are written of what is whole, or of
+    what one of several agents has."""
+    return not s["complete"] and "have no image" in s["note"] and (
+        s["disk_bytes"] > 0 or "other agents" in s["note"])
+
+
+def in_part(told: list[dict[str, Any]], than: tuple[int, int] = (-1, -1)
+            ) -> str:
+    """What the agent of all ranks has in part that is newer ``than`` a run and
+    a step: no reason to begin anew, though it has nothing else. "": nothing."""
+    for x in told:
+        for run, step, note in x["rests"]:
+            if (run, step) > than:
+                return f"step {step} of run {run} is not complete: {note}"
+    return ""
 
 
 def several(told: list[dict[str, Any]]) -> bool:

@@ -23,8 +23,9 @@ from ._describing import Describing, Item, uncollected
 from ._kept import Kept
 from ._links import Links
 from ._links import available as links_available
-from ._nodes import (LISTED_MOST, Held, Teller, candidates, each, join_runs,
-                     names_of, offers, over, several, went_each_time)
+from ._nodes import (LISTED_MOST, Held, Teller, candidates, each, in_part,
+                     join_runs, names_of, offers, over, several,
+                     went_each_time)
 from ._report import Report
 from ._tensors import LiveTensors, is_state
 from ._together import PASSED_OVER, together
@@ -54,6 +55,7 @@ class Restore:
         self.report: Report | None = None
         #: Whether several agents serve the ranks.
         self.several = False
+        self._told: list[dict[str, Any]] = []   # what all ranks' agents have
         #: The newest step of this rank's run, and whether any rank's goes
         #: beyond what was restored.
         self._newest, self.taken_back = newest, False
@@ -85,6 +87,7 @@ class Restore:
                 try:
                     with uncollected():
                         self._try(Saved(*found), flags, strict)
+                    self._say_newer(found)
                     return found[1]
                 except PASSED_OVER as e:
                     log.warning("step %d cannot be restored: %s", found[1], e)
@@ -109,6 +112,7 @@ class Restore:
         told = self._together(lambda: offers(self._client, self._job, step,
                                              self._worlds))
         apart = several(told)
+        self._told = told
         self.several = apart and links_available()
         # What memory has in parts comes from nowhere without.
         self.is_newest &= self.several or not apart
@@ -138,7 +142,22 @@ class Restore:
                 return True
             return False        # it came meanwhile
 
-        return all(self._together(ask))
+        nothing = all(self._together(ask))
+        rest = in_part(self._told)
+        if nothing and rest:
+            raise NotFound(errno.ENOENT, f"job {self._job}: {rest}; start it "
+                           "on the nodes that it had, or say by cachectl "
+                           "evict --force that this is nothing")
+        return nothing
+
+    def _say_newer(self, found: tuple[int, int]) -> None:
+        """What several agents have is tried; of one alone it is no candidate
+        where others had the rest."""
+        rest = "" if self.several else in_part(self._told, found)
+        if rest and self._comm.rank == 0:
+            log.warning("job %s goes back to step %d of run %d: %s; the nodes "
+                        "that it had may have newer ones", self._job,
+                        found[1], found[0], rest)
 
     def _way(self, one_agent: bool, links: Links | None) -> dict[str, Any]:
         """How ranks exchange words and bytes; ``one_agent`` where it serves

@@ -132,9 +132,10 @@ class Checkpointer:
         replicas: whether each rank keeps all that it has, also what other
             ranks have as well (DDP, HSDP). Without, of what several have one
             does, each a like share: memory, and what a snapshot copies, are
-            less by as much. But what a rank that died had not saved, or lay
-            on a node that is gone, is to be had on disk alone, or not at all:
-            the newest whole step is an older one.
+            less by as much. With copies, others of its node make up for what a
+            rank that died had not saved, if ranks have nothing of their own:
+            neither ``optim``, ``extra``, ``local`` nor ``rng``. Else, and
+            where a node is gone, the newest whole step is an older one.
         verify: refuse snapshots whose tensors changed before the fence.
         fence_hook: fence before every step of any optimizer by itself; at the
             second step of ``optim``, when its state is there, the agent is
