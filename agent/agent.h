@@ -202,6 +202,7 @@ struct agent {
 	uint64_t flush_turns;		/* flushes that were begun, and 1 */
 	bool store_failed;		/* the last flush, by the store's fault */
 	bool store_short;		/* it was seen to have less than that */
+	bool store_denied;		/* and to let the agent make nothing */
 	uint64_t memory_asked;		/* bytes that the budget had not */
 };
 

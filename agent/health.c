@@ -35,7 +35,8 @@ static void look_at_flushes(struct agent *a)
 		return;
 	a->flush_needs = a->flush_files = 0;
 	degraded_clear(a, DEGRADED_STORE_FULL);
-	degraded_clear(a, DEGRADED_STORE_ERROR);
+	if (!a->store_denied)
+		degraded_clear(a, DEGRADED_STORE_ERROR);
 }
 
 static void look_at_memory(struct agent *a)

@@ -355,7 +355,8 @@ static void image_written(struct work *work)
 	if (f->result == 0 && f->owned < 0)
 		warn_not_owned(a, f);
 	if (f->result == 0) {
-		degraded_clear(a, DEGRADED_STORE_ERROR);
+		if (!a->store_denied)
+			degraded_clear(a, DEGRADED_STORE_ERROR);
 		add_stored(a, f);
 	}
 	/* Nobody shall have it. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "agent.h"
 #include "base/thread.h"
@@ -57,6 +58,7 @@ int watch_measure(const struct sk_os *os, const char *path,
 		r = -ENODEV;
 	if (r == 0)
 		r = os->fstatfs(os, fd, &ret->fs);
+	ret->denied = os->faccessat(os, fd, ".", W_OK | X_OK) == -EACCES;
 	(void)os->close(os, fd);
 	return r;
 }
@@ -121,6 +123,21 @@ static void see_room(struct agent *a)
 	a->store_short = is_short;
 }
 
+/* Known before anything is to be written. */
+static void see_rights(struct agent *a, bool denied)
+{
+	struct sk_err err;
+
+	if (denied) {
+		(void)sk_err_errno(&err, -EACCES, "%s",
+				   sk_store_path(a->store));
+		degraded_set(a, DEGRADED_STORE_ERROR, err.text);
+	} else if (a->store_denied) {
+		heal(a, DEGRADED_STORE_ERROR);
+	}
+	a->store_denied = denied;
+}
+
 static void see_size(struct agent *a, const struct statfs *fs)
 {
 	uint64_t unit = (uint64_t)(fs->f_frsize ? fs->f_frsize : fs->f_bsize);
@@ -150,6 +167,7 @@ void watch_seen(struct agent *a, const struct watch_found *found)
 		degraded_set(a, DEGRADED_STORE_READ_ONLY, NULL);
 	else
 		heal(a, DEGRADED_STORE_READ_ONLY);
+	see_rights(a, found->denied);
 	see_room(a);
 }
 

@@ -6,6 +6,7 @@
 #ifndef SK_AGENT_DISK_WATCH_H
 #define SK_AGENT_DISK_WATCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/vfs.h>
 
@@ -18,6 +19,7 @@ struct sk_os;
 struct watch_found {
 	uint64_t at_ns;		/* then, or later */
 	struct statfs fs;
+	bool denied;		/* the agent may make nothing there */
 };
 
 /** Begins, where there is a store. -ENOMEM. */

@@ -45,3 +45,31 @@ grep -q "only uid 0 or 4711 may" "$dir/why" ||
 asks 4711 stop >/dev/null || fail "its own user may not stop it"
 wait "$pid" || fail "it ended with $?"
 pid=
+
+# A store that is not its user's to write to: said before anything is to be
+# written, to root as well, who could write there.
+mkdir -m 755 "$dir/store"
+setpriv --reuid=4711 --regid=4711 --clear-groups "$dir/shardkeepd" \
+	--socket "$dir/run/agent.sock" --memory 64M --store "$dir/store" \
+	--no-keeper --ready-fd 5 --log-level error 5>"$dir/ready" &
+pid=$!
+[ "$(head -c 1 "$dir/ready")" ] || fail "it did not start on root's store"
+root() { "$dir/cachectl" --socket "$dir/run/agent.sock" "$@"; }
+root status >"$dir/why" && fail "a store without rights is fine"
+grep -q "degraded: store-error" "$dir/why" || fail "it says: $(cat "$dir/why")"
+root doctor >"$dir/why" && fail "doctor finds the store fine"
+says() { tr -s ' \n' ' ' <"$dir/why" | grep -q "$1"; }
+says "cannot be written to by the agent's user, 4711" ||
+	fail "doctor says: $(cat "$dir/why")"
+chown 4711 "$dir/store"
+for i in $(seq 100); do
+	root status >"$dir/why" || true
+	grep -q "store-error" "$dir/why" || break
+	sleep 0.1
+done
+grep -q "store-error" "$dir/why" && fail "it stays: $(cat "$dir/why")"
+root doctor >"$dir/why" || true
+says "can be written to" || fail "doctor says: $(cat "$dir/why")"
+asks 4711 stop >/dev/null || fail "it is not stopped"
+wait "$pid" || fail "it ended with $?"
+pid=

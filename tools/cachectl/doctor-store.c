@@ -43,6 +43,20 @@ static bool is_anothers(const struct doctor *d)
 	return d->has_agent && d->ctx->conn.agent.uid != geteuid();
 }
 
+/* As far as modes tell, groups and lists included: root may write anywhere,
+ * which says nothing of the agent. */
+static bool may_agent_write(const struct doctor *d, int dir)
+{
+	const struct sk_os *os = d->ctx->os;
+	struct stat st;
+
+	if (!is_anothers(d) || !d->ctx->conn.agent.uid ||
+	    os->fstat(os, dir, &st) < 0)
+		return true;
+	return st.st_uid == d->ctx->conn.agent.uid ? st.st_mode & S_IWUSR :
+	       st.st_mode & (S_IWGRP | S_IWOTH);
+}
+
 static void say_filesystem(struct doctor *d, const struct statfs *fs,
 			   const char *what)
 {
@@ -114,6 +128,11 @@ void check_store(struct doctor *d)
 		doctor_say(d, "store", VERDICT_FAIL, "mount it for writing, "
 			   "or give it to the agent's user", "%s cannot be "
 			   "written to by this user", d->store);
+	else if (!may_agent_write(d, dir))
+		doctor_say(d, "store", VERDICT_FAIL, "give it to the agent's "
+			   "user", "%s cannot be written to by the agent's "
+			   "user, %u", d->store,
+			   (unsigned)d->ctx->conn.agent.uid);
 	else if (os->fstatfs(os, dir, &fs) == 0)
 		say_filesystem(d, &fs, "can be written to");
 	if (r == 0)
