@@ -330,7 +330,8 @@ static int missing(const struct sk_cat_snapshot *s, struct sk_err *err)
 
 	if (r != -ENODATA || !s->elsewhere)
 		return sk_err_set(err, r, "%s", why.text);
-	return sk_err_set(err, r, "%s; other agents had the rest", why.text);
+	return sk_err_set(err, r, "%s; ranks that came to another agent, or to "
+			  "none, had the rest", why.text);
 }
 
 int sk_cat_missing(const struct sk_cat_snapshot *s, struct sk_err *err)

@@ -48,7 +48,7 @@ def _in_part(s: dict[str, Any]) -> bool:
     has files of some ranks alone: those are written of what is whole, or of
     what one of several agents has."""
     return not s["complete"] and "have no image" in s["note"] and (
-        s["disk_bytes"] > 0 or "other agents" in s["note"])
+        s["disk_bytes"] > 0 or "came to another" in s["note"])
 
 
 def in_part(told: list[dict[str, Any]], than: tuple[int, int] = (-1, -1)

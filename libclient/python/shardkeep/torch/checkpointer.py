@@ -87,6 +87,13 @@ def _check_named(what: str, objects: Any) -> None:
         check_name(name, False)
 
 
+def _check_given(model: Any, extra: Any, local: Any) -> None:
+    _check_named("extra", extra)
+    _check_named("local", local)
+    if model is None:
+        raise TypeError("the model is None")
+
+
 def _flags(verify: bool, replicas: bool) -> int:
     return (_core.JOB_VERIFY if verify else 0) | \
         (0 if replicas else _core.JOB_NO_REPLICAS)
@@ -169,10 +176,7 @@ class Checkpointer:
                  verify: bool = False, fence_hook: bool = True,
                  raising: bool = False, socket: str | None = None,
                  timeout: float = 300) -> None:
-        _check_named("extra", extra)
-        _check_named("local", local)
-        if model is None:
-            raise TypeError("the model is None")
+        _check_given(model, extra, local)
         self._turn = threading.RLock()
         self._pid, self._closed = os.getpid(), False
         self._tensors = LiveTensors(as_list(model), as_list(optim))
