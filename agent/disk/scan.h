@@ -46,11 +46,14 @@ struct found {
 	struct sk_err err;
 };
 
-/** Nobody can tell what is there: not even that it is gone, or damaged. */
+/** Nobody can tell what is there: not even that it is gone, or damaged. Of a
+ * whole job that what says whose it is is damaged tells nothing of the rest. */
 static inline bool found_unreadable(const struct found *f)
 {
-	return f->result < 0 && f->result != -EBADMSG &&
-	       f->result != -ENODATA && f->result != -ENOENT;
+	bool whole_job = f->stored.rank < 0 && !f->stored.dir[0];
+
+	return f->result < 0 && f->result != -ENOENT &&
+	       (whole_job || (f->result != -EBADMSG && f->result != -ENODATA));
 }
 
 /** A file of one of our steps that is no whole image, or not that of its name:

@@ -663,7 +663,7 @@ bool sk_cat_on_disk(const struct sk_cat_snapshot *snapshot);
  * out, or there was no memory to ask it. */
 bool sk_cat_undecided(const struct sk_cat_snapshot *snapshot);
 /** Why it is not complete: -ENODATA with the sentence of coverage, which says
- * where ranks that never came here had what is missing, -EAGAIN a rank is awaited,
+ * where ranks that never came here had the rest, -EAGAIN a rank is awaited,
  * -EINPROGRESS that is not known yet, -ENOMEM. 0: it is. */
 int sk_cat_missing(const struct sk_cat_snapshot *snapshot, struct sk_err *err);
 /** Why it is not so on disk, as sk_cat_missing() without those awaited. */

@@ -313,9 +313,9 @@ int sk_store_owner(struct sk_store *store, const char *job, uid_t *ret_uid,
 	if (r == 0 && (!sk_decimal_parse(text, &uid) || uid >= (uid_t)-1))
 		r = -EBADMSG;
 	if (r == -EBADMSG)
-		return sk_err_set(err, r, "the file \"%s\" of job \"%s\" does "
-				  "not hold a user's number", SK_OWNER_FILE,
-				  job);
+		return sk_err_set(err, r, "%s/%s/%s does not hold a user's "
+				  "number: write there whose job it is",
+				  store->path, job, SK_OWNER_FILE);
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot read the owner of job "
 				    "\"%s\" of the store \"%s\"", job,

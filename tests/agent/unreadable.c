@@ -252,6 +252,40 @@ static void test_renamed_is_damaged(struct rig *rig, struct sk_fault_os *fault)
 	CHECK(rig_stop(rig) >= 0, "it ends");
 }
 
+/* Whose a job is says a file; where that is damaged, nobody knows who may be
+ * told of the rest, which is there. */
+static void test_an_owner_that_is_none(struct rig *rig,
+				       struct sk_fault_os *fault,
+				       const char *job, const char *owner)
+{
+	char path[PATH_MAX];
+	unsigned others;
+	struct sk_msg msg;
+	FILE *f;
+	int sock;
+
+	forked_start(rig, fault, NULL);
+	make_steps(rig, job);
+	sock = rig_connect(rig);
+	CHECK_STATUS(ask_list(sock, "", &msg), 0, &msg);
+	others = msg.body.list_reply.unreadable;
+	close(sock);
+	CHECK(rig_stop(rig) == 0, "exit status");
+	(void)snprintf(path, sizeof(path), "%s/%s/.owner", rig->store, job);
+	f = fopen(path, "w");
+	CHECK(f && fputs(owner, f) >= 0 && fclose(f) == 0, "%s", path);
+	forked_start(rig, fault, NULL);
+	sock = rig_connect(rig);
+	CHECK(ask_list(sock, job, &msg) < 0, "a list of a job of nobody");
+	CHECK(strstr(rig_why(&msg), path), "it says: %s", rig_why(&msg));
+	CHECK_STATUS(ask_list(sock, "", &msg), 0, &msg);
+	CHECK(msg.body.list_reply.unreadable == others + 1, "%u of %u",
+	      msg.body.list_reply.unreadable, others);
+	close(sock);
+	CHECK(unlink(path) == 0, "%s", path);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
 /* ---- what comes during a look ---- */
 
 struct pause {
@@ -438,6 +472,8 @@ int main(int argc, char **argv)
 	test_memory_answers(&rig, fault);
 	test_damaged_is_not_nothing(&rig, fault);
 	test_renamed_is_damaged(&rig, fault);
+	test_an_owner_that_is_none(&rig, fault, "empty", "");
+	test_an_owner_that_is_none(&rig, fault, "garbled", "me\n");
 	test_flushed_meanwhile(&rig, fault);
 	test_long_look(&rig, fault);
 	rig_remove(&rig);
