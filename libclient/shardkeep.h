@@ -136,8 +136,7 @@ int sk_mesh_create(int ndim, const int64_t *shape, const int32_t *ranks,
 int sk_mesh_child(const struct sk_mesh *mesh, int32_t rank,
 		  const char *const *names, int n, struct sk_mesh **ret_mesh);
 
-/** Gives the caller's reference back; states that use the mesh hold their
- * own. NULL is fine. */
+/** Gives the caller's reference back; states hold their own. NULL is fine. */
 void sk_mesh_release(struct sk_mesh *mesh);
 
 /* ---- state ------------------------------------------------------------ */
@@ -152,10 +151,12 @@ struct sk_state;
 /** Restores only: takes none of the agent's memory, and may stand beside the
  * job's living ranks. Its snapshots are refused with -EROFS. */
 #define SK_JOB_READER (1u << 2)
+/** Keep it once among the ranks of each node, which the last restore with a
+ * comm has found: a node that is gone takes nothing with it. */
+#define SK_JOB_NODE_REPLICAS (1u << 3)
 
 /** sk_job.flush_every: only when asked, when the job ends, or at shutdown. */
 #define SK_FLUSH_NEVER UINT32_MAX
-
 /** sk_job.keep_last: everything. */
 #define SK_KEEP_ALL UINT32_MAX
 

@@ -262,7 +262,7 @@ static void put_identity(struct sk_text *t, const struct sk_layout *l)
 	struct sk_layout_priv *p = l->priv;
 
 	sk_text_word(t, "{\"version\":");
-	sk_text_int(t, SK_FORMAT_VERSION);
+	sk_text_int(t, l->nodes ? SK_FORMAT_VERSION_NODES : SK_FORMAT_VERSION);
 	sk_text_word(t, ",\"xxh3\":\"");
 	p->sum_at = put_field(t, SK_SUM_WIDTH, '0');
 	sk_text_word(t, "\",\"job\":");
@@ -273,6 +273,15 @@ static void put_identity(struct sk_text *t, const struct sk_layout *l)
 	p->run_id_at = put_field(t, SK_SUM_WIDTH, '0');
 	sk_text_word(t, "\",\"step\":");
 	p->step_at = put_field(t, SK_RUN_WIDTH, ' ');
+}
+
+static void put_nodes(struct sk_text *t, const struct sk_nodes *nodes)
+{
+	sk_text_word(t, "],\"nodes\":[");
+	for (size_t i = 0; i < sk_nodes_meshes(nodes); i++) {
+		sk_text_comma(t, i > 0);
+		put_mesh(t, sk_nodes_mesh(nodes, i));
+	}
 }
 
 static void put_described(struct sk_text *t, struct sk_layout *l,
@@ -287,6 +296,8 @@ static void put_described(struct sk_text *t, struct sk_layout *l,
 		sk_text_comma(t, i > 0);
 		put_mesh(t, meshes->v[i]);
 	}
+	if (l->nodes)
+		put_nodes(t, l->nodes);
 	describe(&d, t, from);
 	sk_text_word(t, "],\"items\":[");
 	for (uint32_t i = 0; i < l->n_items; i++) {

@@ -107,11 +107,11 @@ static bool names_empty(const struct sk_layout *l, const struct sk_item *item)
 }
 
 static bool has_entry(const struct sk_layout *l, const struct sk_item *item,
-		      bool primary, int box)
+		      bool has, int box)
 {
 	if (sk_box_empty(item->spec.ndim, &item->boxes[box]))
 		return box == 0 && names_empty(l, item);
-	return primary == (l->kind == SK_IMAGE_PRIMARY);
+	return has;
 }
 
 static uint64_t header_most(const struct sk_layout *l)
@@ -159,7 +159,7 @@ static int add_entry(struct sk_layout *l, uint32_t i, int box,
 
 /* Widest dtype first, in the order of description within a width, so that
  * every tensor is aligned to its element without holes. */
-static int add_entries(struct sk_layout *l, const bool *primary,
+static int add_entries(struct sk_layout *l, const bool *has,
 		       struct sk_err *err)
 {
 	static const unsigned widths[] = { 64, 32, 16, 8, 6, 4 };
@@ -178,7 +178,7 @@ static int add_entries(struct sk_layout *l, const bool *primary,
 			if (sk_dtype_bits(item->spec.dtype) != widths[w])
 				continue;
 			for (int b = 0; b < item->n_boxes && r >= 0; b++)
-				if (has_entry(l, item, primary[i], b))
+				if (has_entry(l, item, has[i], b))
 					r = add_entry(l, i, b, err);
 		}
 	return r;
@@ -233,16 +233,15 @@ void sk_layout_trim_entries(struct sk_layout *l)
 
 int sk_layout_fill(struct sk_layout *l, struct sk_err *err)
 {
-	_cleanup_free_ bool *primary = calloc(l->n_items + 1u,
-					      sizeof(*primary));
+	_cleanup_free_ bool *has = calloc(l->n_items + 1u, sizeof(*has));
 	int r;
 
 	assert(!l->entries && !l->n_entries);
-	if (!primary)
+	if (!has)
 		return sk_err_set(err, -ENOMEM, "out of memory for a layout");
-	r = sk_layout_split(l, primary, NULL, err);
+	r = sk_layout_split(l, has, NULL, err);
 	if (r >= 0)
-		r = add_entries(l, primary, err);
+		r = add_entries(l, has, err);
 	if (r < 0)
 		return r;
 	sk_layout_trim_entries(l);
@@ -289,9 +288,10 @@ static int build(struct sk_layout *l, const struct sk_item *items, uint32_t n,
 }
 
 int sk_layout_new_within(const char *job, int32_t rank, int32_t world,
-			 enum sk_image_kind kind, const struct sk_item *items,
-			 uint32_t n_items, uint64_t most,
-			 struct sk_layout **ret_layout, struct sk_err *err)
+			 enum sk_image_kind kind, struct sk_nodes *nodes,
+			 const struct sk_item *items, uint32_t n_items,
+			 uint64_t most, struct sk_layout **ret_layout,
+			 struct sk_err *err)
 {
 	struct sk_layout *l;
 	int r = sk_job_check(job, err);
@@ -312,6 +312,7 @@ int sk_layout_new_within(const char *job, int32_t rank, int32_t world,
 	l->rank = rank;
 	l->world = world;
 	l->kind = kind;
+	l->nodes = sk_nodes_ref(nodes);
 	r = build(l, items, n_items, most, err);
 	if (r < 0) {
 		sk_layout_free(l);
@@ -326,8 +327,17 @@ int sk_layout_new(const char *job, int32_t rank, int32_t world,
 		  uint32_t n_items, struct sk_layout **ret_layout,
 		  struct sk_err *err)
 {
-	return sk_layout_new_within(job, rank, world, kind, items, n_items, 0,
-				    ret_layout, err);
+	return sk_layout_new_within(job, rank, world, kind, NULL, items,
+				    n_items, 0, ret_layout, err);
+}
+
+int sk_layout_new_over(const char *job, int32_t rank, int32_t world,
+		       enum sk_image_kind kind, struct sk_nodes *nodes,
+		       const struct sk_item *items, uint32_t n_items,
+		       struct sk_layout **ret_layout, struct sk_err *err)
+{
+	return sk_layout_new_within(job, rank, world, kind, nodes, items,
+				    n_items, 0, ret_layout, err);
 }
 
 struct sk_layout *sk_layout_ref(struct sk_layout *l)
@@ -367,6 +377,7 @@ struct sk_layout *sk_layout_free(struct sk_layout *l)
 	free(l->items);
 	free(l->entries);
 	free((char *)l->header);
+	sk_nodes_unref(l->nodes);
 	if (l->priv) {
 		free(l->priv->sums_at);
 		free(l->priv->boxes);

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "layout/nodes.h"
 #include "tensor/placement.h"
 
 /** Checksums are taken over pieces of an entry of this many bytes. */
@@ -88,6 +89,10 @@ struct sk_layout {
 	int32_t rank;
 	int32_t world;
 	enum sk_image_kind kind;
+	/* Of replicas each node keeps what its ranks hold once among them, if
+	 * none of them is primary of it. NULL: each rank keeps all that it
+	 * holds. */
+	struct sk_nodes *nodes;
 	uint32_t n_items;
 	struct sk_item *items;	/* all that the rank describes, in order */
 	uint32_t n_entries;
@@ -130,6 +135,13 @@ int sk_layout_new(const char *job, int32_t rank, int32_t world,
 		  enum sk_image_kind kind, const struct sk_item *items,
 		  uint32_t n_items, struct sk_layout **ret_layout,
 		  struct sk_err *err);
+/** The same of a job that keeps replicas once per node: those of a node deal
+ * what is primary on another one among them, as holders deal who is primary.
+ * A reference is taken; NULL: as sk_layout_new(). */
+int sk_layout_new_over(const char *job, int32_t rank, int32_t world,
+		       enum sk_image_kind kind, struct sk_nodes *nodes,
+		       const struct sk_item *items, uint32_t n_items,
+		       struct sk_layout **ret_layout, struct sk_err *err);
 
 /**
  * Reads a layout back from an image's first bytes, stamped or the template.

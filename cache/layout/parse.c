@@ -18,6 +18,7 @@ struct parse {
 	char *items_text;	/* in it: its items, read without JSON */
 	struct sk_mesh **meshes;
 	size_t n_meshes;
+	struct sk_nodes *nodes;
 	struct sk_item *items;
 	size_t n_items;
 	uint64_t bytes;		/* of the header */
@@ -143,6 +144,27 @@ static int parse_meshes(struct parse *p, const json_t *array)
 	return r;
 }
 
+/* Of a version that tells them. */
+static int parse_nodes(struct parse *p, const json_t *array, int32_t world)
+{
+	size_t n = json_array_size(array), got = 0;
+	_cleanup_free_ struct sk_mesh **meshes = NULL;
+	int r = 0;
+
+	if (!json_is_array(array) || !n)
+		return bad(p, "no table of nodes");
+	meshes = calloc(n, sizeof(*meshes));
+	if (!meshes)
+		return sk_err_set(p->err, -ENOMEM, "out of memory");
+	for (; got < n && r >= 0; got += r >= 0)
+		r = parse_mesh(p, json_array_get(array, got), &meshes[got]);
+	if (r >= 0)
+		r = sk_nodes_of_meshes(meshes, n, world, &p->nodes, p->err);
+	while (got)
+		sk_mesh_unref(meshes[--got]);
+	return r == -EINVAL ? -EBADMSG : r;
+}
+
 /* ---- items ---- */
 
 static int parse_placements(struct parse *p, const json_t *object,
@@ -259,15 +281,19 @@ static int rebuild(struct parse *p, const json_t *root,
 
 	if (!get_i64(root, "version", &version))
 		return bad(p, "no version");
-	if (version != SK_FORMAT_VERSION)
+	if (version != SK_FORMAT_VERSION && version != SK_FORMAT_VERSION_NODES)
 		return sk_err_set(p->err, -EBADMSG, "the image is of format "
-				  "version %lld, this program reads %d",
-				  (long long)version, SK_FORMAT_VERSION);
+				  "version %lld, this program reads %d and %d",
+				  (long long)version, SK_FORMAT_VERSION,
+				  SK_FORMAT_VERSION_NODES);
 	if (!job || !kind || !get_i64(root, "rank", &rank) ||
 	    !get_i64(root, "world", &world) || rank < 0 ||
 	    rank > INT32_MAX || world < 0 || world > INT32_MAX)
 		return bad(p, "job, rank, world or kind");
 	r = parse_meshes(p, json_object_get(root, "meshes"));
+	if (r >= 0 && version == SK_FORMAT_VERSION_NODES)
+		r = parse_nodes(p, json_object_get(root, "nodes"),
+				(int32_t)world);
 	if (r < 0)
 		return r;
 	if (p->items_text &&
@@ -281,8 +307,8 @@ static int rebuild(struct parse *p, const json_t *root,
 	r = sk_layout_new_within(job, (int32_t)rank, (int32_t)world,
 				 strcmp(kind, "replica") ? SK_IMAGE_PRIMARY :
 							   SK_IMAGE_REPLICA,
-				 p->items, (uint32_t)p->n_items, p->bytes, ret,
-				 p->err);
+				 p->nodes, p->items, (uint32_t)p->n_items,
+				 p->bytes, ret, p->err);
 	return r < 0 && r != -ENOMEM ? -EBADMSG : r;
 }
 
@@ -291,6 +317,7 @@ static void parse_free(struct parse *p)
 	for (size_t i = 0; i < p->n_meshes; i++)
 		sk_mesh_unref(p->meshes[i]);
 	sk_items_free(p->items, p->n_items);
+	sk_nodes_unref(p->nodes);
 	free(p->meshes);
 	free(p->text);
 	*p = (struct parse){ .bytes = p->bytes, .err = p->err };

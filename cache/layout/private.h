@@ -14,7 +14,10 @@
 
 #define SK_RUN_WIDTH 20		/* of run and step in a header */
 #define SK_SUM_WIDTH 16		/* hexadecimal digits of checksums and ids */
-#define SK_FORMAT_VERSION 3	/* of the header; rises with any change */
+/* Of the header; rises with any change. The second: of one that tells nodes,
+ * which readers of the first do not know. */
+#define SK_FORMAT_VERSION 3
+#define SK_FORMAT_VERSION_NODES 4
 /* What stands before DCP_SHARDING_INFO, and between it and ours. */
 #define SK_HEADER_BEGIN "{\"__metadata__\":{\"format\":\"pt\"," \
 	"\"DCP_VERSION\":\"1.0\",\"DCP_SHARDING_INFO\":\""
@@ -59,11 +62,12 @@ static inline struct sk_layout *sk_layout_root(struct sk_layout *layout)
 int sk_layout_index_items(struct sk_layout *layout, struct sk_err *err);
 int sk_layout_index_entries(struct sk_layout *layout, struct sk_err *err);
 
-/** As sk_layout_new(), of what is known to have a header of @most bytes: what
- * takes more is told before memory is taken for it. 0: of any length. */
+/** As sk_layout_new_over(), of what is known to have a header of @most bytes:
+ * what takes more is told before memory is taken for it. 0: of any length. */
 int sk_layout_new_within(const char *job, int32_t rank, int32_t world,
-			 enum sk_image_kind kind, const struct sk_item *items,
-			 uint32_t n_items, uint64_t most,
+			 enum sk_image_kind kind, struct sk_nodes *nodes,
+			 const struct sk_item *items, uint32_t n_items,
+			 uint64_t most,
 			 struct sk_layout **ret_layout, struct sk_err *err);
 
 /** Entries of a layout that has its items. Errors: as sk_layout_new(). */
@@ -91,9 +95,9 @@ int sk_layout_check(const struct sk_layout *layout, const void *header,
 		    struct sk_stamp *stamp, struct sk_err *err);
 
 
-/** As sk_layout_turns(), and whether it is this rank's turn; either may be
+/** As sk_layout_turns(), and whether the image has the item; either may be
  * NULL. Errors: -ENOMEM. */
-int sk_layout_split(const struct sk_layout *layout, bool *ret_primary,
+int sk_layout_split(const struct sk_layout *layout, bool *ret_has,
 		    int64_t *ret_turns, struct sk_err *err);
 
 /**

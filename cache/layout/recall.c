@@ -436,6 +436,7 @@ static bool same_items(const struct sk_layout *l, const struct sk_item *items,
 struct sk_layout *sk_recall_same(struct sk_recall *m, const char *job,
 				 int32_t rank, int32_t world,
 				 enum sk_image_kind kind,
+				 const struct sk_nodes *nodes,
 				 const struct sk_item *items, uint32_t n)
 {
 	struct sk_layout *found = NULL;
@@ -449,7 +450,7 @@ struct sk_layout *sk_recall_same(struct sk_recall *m, const char *job,
 
 		m->looks++;
 		if (same_place(l, job, rank, kind) && l->world == world &&
-		    same_items(l, items, n))
+		    sk_nodes_equal(l->nodes, nodes) && same_items(l, items, n))
 			found = sk_layout_ref(l);
 	}
 	pthread_mutex_unlock(&m->lock);

@@ -46,13 +46,14 @@ int sk_recall_get(struct sk_recall *recall, const char *job, int32_t rank,
 		  struct sk_err *err);
 
 /**
- * What sk_layout_new() would give, where a layout of these very items, in this
- * order, is remembered; items are normalised. A reference, or NULL. At the
- * cost of comparing them.
+ * What sk_layout_new_over() would give, where a layout of these very items, in
+ * this order, is remembered; items are normalised. A reference, or NULL. At
+ * the cost of comparing them.
  */
 struct sk_layout *sk_recall_same(struct sk_recall *recall, const char *job,
 				 int32_t rank, int32_t world,
 				 enum sk_image_kind kind,
+				 const struct sk_nodes *nodes,
 				 const struct sk_item *items, uint32_t n_items);
 
 /** Forgets that one: what follows from another one need not be kept. */

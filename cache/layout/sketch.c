@@ -28,8 +28,8 @@ static int compute(const struct sk_layout *base, int32_t rank,
 		if (locals && items[i].kind == SK_ITEM_BLOB_LOCAL)
 			items[i].spec.shape[0] = *locals++;
 	}
-	return sk_layout_new(base->job, rank, base->world, kind, items, n, ret,
-			     NULL);
+	return sk_layout_new_over(base->job, rank, base->world, kind,
+				  base->nodes, items, n, ret, NULL);
 }
 
 int sk_layout_compute(struct sk_layout *base, int32_t rank,
@@ -83,6 +83,7 @@ static struct sk_layout *sketch(struct sk_layout *base,
 	*l = *like;
 	l->items = base->items;
 	l->n_items = base->n_items;
+	l->nodes = base->nodes;		/* for as long as its items */
 	l->entries = NULL;
 	l->n_entries = 0;
 	l->header = NULL;

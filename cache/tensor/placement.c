@@ -319,3 +319,24 @@ void sk_spec_holder(const struct sk_spec *spec, int32_t rank, int32_t world,
 	*ret_index = index;
 	*ret_count = count;
 }
+
+int64_t sk_spec_holder_find(const struct sk_spec *spec, int32_t rank,
+			    int32_t other, int32_t world)
+{
+	int64_t mine[SK_MAX_DIMS], its[SK_MAX_DIMS], index, count;
+	int r;
+
+	if (!spec->mesh)
+		return other < world ? other : -1;
+	if (sk_mesh_coords(spec->mesh, other, its) < 0)
+		return -1;
+	r = sk_mesh_coords(spec->mesh, rank, mine);
+	assert(r >= 0);
+	(void)r;
+	for (int m = 0; m < sk_mesh_ndim(spec->mesh); m++)
+		if (spec->placements[m].kind != SK_PLACEMENT_REPLICATE &&
+		    mine[m] != its[m])
+			return -1;
+	sk_spec_holder(spec, other, world, &index, &count);
+	return index;
+}

@@ -91,5 +91,8 @@ int sk_placement_parse(const char *text, struct sk_placement *ret_p,
  */
 void sk_spec_holder(const struct sk_spec *spec, int32_t rank, int32_t world,
 		    int64_t *ret_index, int64_t *ret_count);
+/** Which of those @other is, or -1: it holds something else, or nothing. */
+int64_t sk_spec_holder_find(const struct sk_spec *spec, int32_t rank,
+			    int32_t other, int32_t world);
 
 #endif

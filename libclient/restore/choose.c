@@ -12,6 +12,7 @@
 
 #include "base/util.h"
 #include "restore/ballot.h"
+#include "restore/begin.h"
 #include "restore/limits.h"
 #include "restore/nodes.h"
 #include "restore/offer.h"
@@ -192,7 +193,7 @@ static int note_nodes(struct sk_restoring *rs,
 	sk_restore_forget_nodes(rs);
 	r = sk_restore_nodes(rs, agents);
 	rs->apart = exchanges && rs->n_nodes > 1;
-	return r;
+	return r < 0 ? r : sk_restore_settle_nodes(rs);
 }
 
 /* Each has something newer than all have. */

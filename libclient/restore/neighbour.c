@@ -11,6 +11,8 @@
 #include "tensor/box.h"
 
 #define BOTH_KINDS (1u << SK_IMAGE_PRIMARY | 1u << SK_IMAGE_REPLICA)
+/* Nor are both all that the rank holds, or that is not known. */
+#define KEEPS_SOME (1u << 7)
 
 static int32_t first_in_memory(const struct sk_restoring *rs, int32_t rank)
 {
@@ -120,6 +122,16 @@ static int no_memory(struct sk_restoring *rs)
 			  "have", rs->n_memory_ranks);
 }
 
+/* Whether its rank leaves replicas to others of its node. */
+static bool may_keep_some(const struct sk_restoring *rs,
+			  const struct sk_restore_image *image)
+{
+	const struct sk_layout *l = sk_restore_described(rs,
+							 image->description);
+
+	return !l || l->nodes;
+}
+
 /* Both are by rank. */
 int sk_restore_having_begin(struct sk_restoring *rs,
 			    struct sk_restore_having *ret)
@@ -137,9 +149,12 @@ int sk_restore_having_begin(struct sk_restoring *rs,
 		while (at < rs->n_memory_ranks &&
 		       rs->memory_ranks[at] < image->rank)
 			at++;
-		if (image->places[0].there && at < rs->n_memory_ranks &&
-		    rs->memory_ranks[at] == image->rank)
-			ret->kinds[at] |= (uint8_t)(1u << image->kind);
+		if (!image->places[0].there || at == rs->n_memory_ranks ||
+		    rs->memory_ranks[at] != image->rank)
+			continue;
+		ret->kinds[at] |= (uint8_t)(1u << image->kind);
+		if (may_keep_some(rs, image))
+			ret->kinds[at] |= KEEPS_SOME;
 	}
 	ret->all_kinds = true;
 	for (int32_t i = 0; i < rs->n_memory_ranks; i++)
@@ -148,7 +163,7 @@ int sk_restore_having_begin(struct sk_restoring *rs,
 }
 
 /* Whether the rank of memory, who holds the box, has it: its two images are
- * all that it holds. 1: yes. */
+ * all that it holds, as a rule. 1: yes. */
 static int has(struct sk_restore_having *h, int32_t at,
 	       const struct sk_restore_key *key, const struct sk_box *box)
 {

@@ -29,7 +29,8 @@ int sk_restore_entry_in(struct sk_restoring *rs, uint32_t image,
  * the next box. */
 struct sk_restore_having {
 	struct sk_restoring *rs;
-	uint8_t *kinds;		/* per rank of memory: bit per image kind */
+	uint8_t *kinds;		/* per rank of memory: bit per image kind, and
+				 * whether it keeps some of what it holds */
 	bool all_kinds;		/* each has both: nothing of it is missing */
 
 	/* of the box that was asked for last */

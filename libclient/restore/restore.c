@@ -313,6 +313,11 @@ void sk_restore_begin_with(struct sk_state *state,
 	pthread_mutex_unlock(&state->lock);
 }
 
+void sk_restore_nodes_as(struct sk_state *state, const struct sk_state *other)
+{
+	sk_state_set_nodes(state, other->nodes);
+}
+
 SK_API int sk_restore(struct sk_state *state, int64_t step,
 		      const struct sk_comm *comm,
 		      const struct sk_restore_options *opts,

@@ -26,4 +26,8 @@ struct sk_begun sk_restore_begun(struct sk_state *state);
 void sk_restore_begin_with(struct sk_state *state,
 			   const struct sk_begun *begun);
 
+/** Where each node keeps replicas once: @state is of the same ranks as @other,
+ * which has restored. Neither is in use meanwhile. */
+void sk_restore_nodes_as(struct sk_state *state, const struct sk_state *other);
+
 #endif

@@ -19,12 +19,12 @@ int sk_state_layout(const struct sk_state *state, struct sk_layout **ret,
 	for (uint32_t i = 0; i < state->n_locals; i++)
 		items[i] = state->locals[i].item;
 	same = sk_recall_same(state->sk->recall, job->name, job->rank,
-			      job->world, SK_IMAGE_PRIMARY, items,
-			      state->n_locals);
+			      job->world, SK_IMAGE_PRIMARY, state->nodes,
+			      items, state->n_locals);
 	if (!same)
-		return sk_layout_new(job->name, job->rank, job->world,
-				     SK_IMAGE_PRIMARY, items, state->n_locals,
-				     ret, err);
+		return sk_layout_new_over(job->name, job->rank, job->world,
+					  SK_IMAGE_PRIMARY, state->nodes,
+					  items, state->n_locals, ret, err);
 	*ret = same;
 	return 0;
 }

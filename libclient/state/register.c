@@ -37,11 +37,19 @@ void sk_state_unregister(struct sk_state *state)
 	forget(state);
 }
 
+/* What is kept once per node is nothing where all ranks share one. */
+static bool keeps_replicas(const struct sk_state *state)
+{
+	if (state->job.flags & SK_JOB_NODE_REPLICAS)
+		return state->nodes != NULL;
+	return !(state->job.flags & SK_JOB_NO_REPLICAS);
+}
+
 static int make_layouts(struct sk_state *state, struct sk_err *err)
 {
 	int r = sk_state_layout(state, &state->layouts[0], err);
 
-	if (r >= 0 && !(state->job.flags & SK_JOB_NO_REPLICAS))
+	if (r >= 0 && keeps_replicas(state))
 		r = sk_layout_other(state->layouts[0], SK_IMAGE_REPLICA,
 				    &state->layouts[1], err);
 	if (r >= 0 && state->layouts[1] && !state->layouts[1]->n_entries)

@@ -48,11 +48,26 @@ void sk_state_set_run(struct sk_state *state, uint64_t run, uint64_t run_id)
 	sk_fences_unlock(&state->fences);
 }
 
+void sk_state_set_nodes(struct sk_state *state, struct sk_nodes *nodes)
+{
+	if (!(state->job.flags & SK_JOB_NODE_REPLICAS) ||
+	    sk_nodes_equal(state->nodes, nodes))
+		return;
+	sk_nodes_unref(state->nodes);
+	state->nodes = sk_nodes_ref(nodes);
+	state->changed = true;
+}
+
 static int check_reserved(const struct sk_job *job, struct sk_err *err)
 {
-	int r = sk_check_flags(job->flags, SK_JOB_NO_REPLICAS | SK_JOB_VERIFY |
+	const uint32_t which = SK_JOB_NO_REPLICAS | SK_JOB_NODE_REPLICAS;
+	int r = sk_check_flags(job->flags, which | SK_JOB_VERIFY |
 			       SK_JOB_READER, "sk_job.flags", err);
 
+	if (r >= 0 && (job->flags & which) == which)
+		r = sk_err_set(err, -EINVAL, "sk_job.flags: replicas are kept "
+			       "nowhere (SK_JOB_NO_REPLICAS) or once per node "
+			       "(SK_JOB_NODE_REPLICAS), not both");
 	if (r >= 0)
 		r = sk_check_zero(&job->reserved_, sizeof(job->reserved_),
 				  "sk_job.reserved_", err);
@@ -209,6 +224,7 @@ SK_API void sk_state_free(struct sk_state *state)
 		sk_local_clear(&state->locals[--state->n_locals]);
 	free(state->locals);
 	sk_names_clear(state);
+	sk_nodes_unref(state->nodes);
 	free((char *)state->job.name);
 	free(state->said);
 	(void)pthread_mutex_destroy(&state->lock);

@@ -69,6 +69,8 @@ struct sk_state {
 	bool moved;		/* pointers changed: work must be made anew */
 
 	struct sk_layout *layouts[2];	/* by sk_image_kind; replica or NULL */
+	struct sk_nodes *nodes;	/* with SK_JOB_NODE_REPLICAS: as the last
+				 * restore found them; NULL: one of all */
 	uint64_t id;		/* at the agent; 0: not registered */
 	uint64_t instance;	/* of the agent it is registered with */
 	uint64_t generation;	/* of the connection it is registered on */
@@ -100,6 +102,9 @@ int sk_state_check(const struct sk_state *state, struct sk_err *err);
 /** What the agent knows this rank's snapshot of @step by. Without the fences'
  * lock. */
 struct sk_wire_id sk_state_wire_id(struct sk_state *state, int64_t step);
+/** Which ranks share a node: where replicas are kept by that, layouts change
+ * with it. A reference is taken. With state->lock held. */
+void sk_state_set_nodes(struct sk_state *state, struct sk_nodes *nodes);
 /** It stands in this run from now on. With state->lock held. */
 void sk_state_set_run(struct sk_state *state, uint64_t run, uint64_t run_id);
 

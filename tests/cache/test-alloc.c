@@ -89,6 +89,7 @@ static int build(int rank, enum sk_image_kind kind, struct sk_layout **ret)
 {
 	const char *const names[] = { "dp", "tp" };
 	const int32_t ranks[] = { 1, 0 };
+	struct sk_nodes *nodes = NULL;
 	struct sk_mesh *m = NULL;
 	struct sk_item items[] = {
 		{ .spec = { .name = "w", .dtype = SK_F32, .ndim = 2,
@@ -116,8 +117,11 @@ static int build(int rank, enum sk_image_kind kind, struct sk_layout **ret)
 		return r;
 	for (int i = 0; i < 3; i++)
 		items[i].spec.mesh = m;
-	r = sk_layout_new("job", rank, WORLD, kind, items,
-			  SK_ARRAY_SIZE(items), ret, &err);
+	r = sk_nodes_new((int32_t[]){ 0, 1 }, WORLD, &nodes, &err);
+	if (r >= 0)
+		r = sk_layout_new_over("job", rank, WORLD, kind, nodes, items,
+				       SK_ARRAY_SIZE(items), ret, &err);
+	sk_nodes_unref(nodes);
 	sk_mesh_unref(m);
 	return r;
 }

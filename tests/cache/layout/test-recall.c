@@ -801,8 +801,8 @@ Test(layout_recall, the_other_image_stands_for_the_first)
 static struct sk_layout *same(struct sk_recall *m, const struct sk_layout *l,
 			      const struct sk_item *items)
 {
-	return sk_recall_same(m, l->job, l->rank, l->world, l->kind, items,
-			      l->n_items);
+	return sk_recall_same(m, l->job, l->rank, l->world, l->kind, NULL,
+			      items, l->n_items);
 }
 
 Test(layout_recall, the_same_items_have_the_same_layout)
@@ -851,12 +851,12 @@ Test(layout_recall, the_same_items_have_the_same_layout)
 			}
 			cr_assert_null(same(m, l, items), "%u %d", i, what);
 		}
-	cr_assert_null(sk_recall_same(m, "job", 2, RANKS, l->kind, l->items,
-				      10));
-	cr_assert_null(sk_recall_same(m, "job", 2, RANKS + 1, l->kind,
+	cr_assert_null(sk_recall_same(m, "job", 2, RANKS, l->kind, NULL,
+				      l->items, 10));
+	cr_assert_null(sk_recall_same(m, "job", 2, RANKS + 1, l->kind, NULL,
 				      l->items, 11));
-	cr_assert_null(sk_recall_same(m, "other", 2, RANKS, l->kind, l->items,
-				      11));
+	cr_assert_null(sk_recall_same(m, "other", 2, RANKS, l->kind, NULL,
+				      l->items, 11));
 	sk_recall_free(m);
 	drop(&j);
 }

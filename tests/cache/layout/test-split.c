@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is primary, against a rule that looks at every holder each time. */
+/* Who is primary, and who of a node keeps a replica, against a rule that looks
+ * at every holder each time. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -78,6 +79,8 @@ struct state {
 	struct sk_item items[ITEMS];
 	char names[ITEMS][8];
 	uint32_t n;
+	int32_t node_of[WORLD];
+	struct sk_nodes *nodes;		/* NULL: replicas are kept by each */
 };
 
 static const struct sk_mesh *random_mesh(void)
@@ -95,8 +98,21 @@ static const struct sk_mesh *random_mesh(void)
 	return m;
 }
 
+/* In blocks of their numbers, one in turn each, or anyhow. */
+static void random_nodes(struct state *s)
+{
+	int32_t n = (int32_t)(1 + pick(6)), how = (int32_t)pick(3);
+
+	for (int32_t i = 0; i < WORLD; i++)
+		s->node_of[i] = how == 2 ? (int32_t)pick(n) :
+				how ? i % n : i / (WORLD / n + 1);
+	s->nodes = NULL;
+	cr_assert_eq(sk_nodes_new(s->node_of, WORLD, &s->nodes, NULL), 0);
+}
+
 static void random_state(struct state *s)
 {
+	random_nodes(s);
 	s->n = 1 + (uint32_t)pick(ITEMS);
 	s->meshes[0] = random_mesh();
 	s->meshes[1] = random_mesh();
@@ -168,15 +184,18 @@ static int32_t rank_at(const struct sk_spec *s, int i)
 	return s->mesh ? sk_mesh_rank_at(s->mesh, i) : i;
 }
 
-static int primary_of(const struct sk_spec *s, int rank, const uint64_t *load)
+/* Of the holders that are on @node, -1: of all. */
+static int least_of(const struct state *s, const struct sk_spec *spec,
+		    int rank, int32_t node, const uint64_t *load)
 {
-	int64_t n = s->mesh ? sk_mesh_count(s->mesh) : WORLD;
+	int64_t n = spec->mesh ? sk_mesh_count(spec->mesh) : WORLD;
 	int best = -1;
 
 	for (int i = 0; i < n; i++) {
-		int32_t r = rank_at(s, i);
+		int32_t r = rank_at(spec, i);
 
-		if (same_holders(s, rank, r) &&
+		if (same_holders(spec, rank, r) &&
+		    (node < 0 || s->node_of[r] == node) &&
 		    (best < 0 || load[r] < load[best]))
 			best = r;
 	}
@@ -185,9 +204,10 @@ static int primary_of(const struct sk_spec *s, int rank, const uint64_t *load)
 
 /* Deals the items of @first's group as @rank sees them. */
 static void deal_group(const struct state *s, uint32_t first, int rank,
-		       bool *primary)
+		       bool *primary, bool *replica)
 {
-	uint64_t load[WORLD] = { 0 };
+	uint64_t load[WORLD] = { 0 }, near[WORLD] = { 0 };
+	int32_t node = s->node_of[rank];
 	bool done[ITEMS] = { false };
 
 	for (;;) {
@@ -209,29 +229,45 @@ static void deal_group(const struct state *s, uint32_t first, int rank,
 		}
 		if (at == s->n)
 			return;
-		to = primary_of(&s->items[at].spec, rank, load);
+		to = least_of(s, &s->items[at].spec, rank, -1, load);
 		load[to] += (uint64_t)most;
 		done[at] = true;
 		primary[at] = to == rank;
+		replica[at] = !s->nodes && to != rank;
+		if (!s->nodes || s->node_of[to] == node)
+			continue;
+		to = least_of(s, &s->items[at].spec, rank, node, near);
+		near[to] += (uint64_t)most;
+		replica[at] = to == rank;
 	}
+}
+
+static bool has(const struct sk_layout *l, uint32_t item)
+{
+	for (uint32_t e = 0; e < l->n_entries; e++)
+		if (l->entries[e].item == item)
+			return true;
+	return false;
 }
 
 static void check_rank(const struct state *s, int rank)
 {
-	bool primary[ITEMS] = { false };
+	bool want[2][ITEMS] = { { false } };
 	struct sk_layout *l[2] = { NULL };
 	struct sk_err err = { "" };
 
 	for (uint32_t i = 0; i < s->n; i++)
-		deal_group(s, i, rank, primary);
+		deal_group(s, i, rank, want[0], want[1]);
 	for (int k = 0; k < 2; k++)
-		cr_assert_eq(sk_layout_new("job", rank, WORLD,
-					   (enum sk_image_kind)k, s->items,
-					   s->n, &l[k], &err), 0, "%s",
+		cr_assert_eq(sk_layout_new_over("job", rank, WORLD,
+						(enum sk_image_kind)k,
+						s->nodes, s->items, s->n,
+						&l[k], &err), 0, "%s",
 			     err.text);
 	for (int k = 0; k < 2; k++)
-		for (uint32_t e = 0; e < l[k]->n_entries; e++)
-			cr_assert_eq(primary[l[k]->entries[e].item], !k);
+		for (uint32_t i = 0; i < s->n; i++)
+			cr_assert_eq(has(l[k], i), want[k][i], "rank %d, kind "
+				     "%d, item %u", rank, k, i);
 	sk_layout_free(l[0]);
 	sk_layout_free(l[1]);
 }
@@ -246,5 +282,6 @@ Test(split, is_the_rule_on_every_rank, .timeout = 300)
 			check_rank(&s, rank);
 		for (int m = 0; m < 2; m++)
 			sk_mesh_unref((struct sk_mesh *)s.meshes[m]);
+		sk_nodes_unref(s.nodes);
 	}
 }

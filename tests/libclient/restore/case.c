@@ -133,6 +133,7 @@ bool describes(const struct tensor *t, const struct sk_spec *s,
 
 void free_test(struct test *test)
 {
+	sk_nodes_unref(test->nodes);
 	for (int i = 0; i < test->n; i++) {
 		sk_mesh_unref((struct sk_mesh *)test->tensors[i].source.mesh);
 		sk_mesh_unref((struct sk_mesh *)test->tensors[i].target.mesh);
@@ -235,10 +236,10 @@ void save(const struct test *test, uint64_t run, int64_t step, int where)
 
 			if (!kind && where == 3 && one_in(3))
 				memory = false;
-			cr_assert(!sk_layout_new(JOB, rank, test->world[0],
-						 (enum sk_image_kind)kind,
-						 items, (uint32_t)n, &l, &err),
-				  "%s", err.text);
+			cr_assert(!sk_layout_new_over(
+				JOB, rank, test->world[0],
+				(enum sk_image_kind)kind, test->nodes, items,
+				(uint32_t)n, &l, &err), "%s", err.text);
 			if ((kind && !l->n_entries) || (!memory && !disk))
 				sk_layout_free(l);
 			else

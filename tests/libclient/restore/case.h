@@ -25,6 +25,8 @@ struct test {
 	struct tensor tensors[5];
 	int n;
 	bool strided;
+	struct sk_nodes *nodes;	/* source ranks', where each node keeps
+				 * replicas once; else NULL */
 	int own_more;		/* bytes that each rank's "rng" has more than
 				 * that of the rank before */
 };

@@ -374,6 +374,11 @@ int sk_conn_call_all(struct sk_conn *conn, struct sk_conn_request *asks, int n,
 	return 0;
 }
 
+static bool is_nowhere(const struct image *image)
+{
+	return image->memory < 0 && image->disk < 0;
+}
+
 void lose_images(bool (*goes)(const struct image *image))
 {
 	int n = 0;
@@ -392,6 +397,15 @@ void lose_images(bool (*goes)(const struct image *image))
 		sk_layout_free(image->layout);
 	}
 	agent.n = n;
+}
+
+void lose_memory(bool (*goes)(const struct image *image))
+{
+	for (int i = 0; i < agent.n; i++)
+		if (goes(&agent.images[i]))
+			agent.images[i].memory =
+				sk_close_fd(agent.images[i].memory);
+	lose_images(is_nowhere);
 }
 
 static bool goes(const struct image *image)

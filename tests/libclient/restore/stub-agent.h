@@ -54,6 +54,8 @@ int memfd_of(const void *data, size_t bytes);
 void flip(int fd, uint64_t at);
 /** Some of what it has is gone: all that @goes says of. */
 void lose_images(bool (*goes)(const struct image *image));
+/** The same of what is in memory alone. */
+void lose_memory(bool (*goes)(const struct image *image));
 /** As at the start. */
 void forget_images(void);
 

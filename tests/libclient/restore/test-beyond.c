@@ -181,7 +181,7 @@ Test(beyond, what_was_read_is_what_is_described)
 	for (uint32_t i = 0; i < state->n_locals; i++)
 		items[i] = state->locals[i].item;
 	read = sk_recall_same(state->sk->recall, JOB, 0, 1, SK_IMAGE_PRIMARY,
-			      items, state->n_locals);
+			      NULL, items, state->n_locals);
 	cr_assert_not_null(read);
 	sk_layout_free(read);
 	end(&a);

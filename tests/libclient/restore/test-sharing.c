@@ -58,54 +58,116 @@ static void each_reads_once(const struct test *test, struct rank *ranks,
 			     bytes_read(&ranks[i]), bytes_wanted(&ranks[i]));
 }
 
-/* @where as of save(). */
-static void restore_without(bool (*goes)(const struct image *), int where,
-			    uint64_t seed)
+/* What is saved at @where (as of save()) is restored when @lose has gone. */
+static void restore_case(struct test *test, int where, void (*lose)(void),
+			 uint64_t seed)
 {
 	struct sk_restore_options o = { .flags = SK_RESTORE_EXTRA_OK };
 	struct rank ranks[RANKS_MAX] = { 0 };
+
+	save(test, 1, 10, where);
+	lose();
+	cr_assert(!run_plain(test, ranks, SK_LATEST, &o), "seed %" PRIu64
+		  ": %s", seed, ranks[0].text);
+	cr_assert(!wrong_elements(test, ranks), "seed %" PRIu64, seed);
+	each_reads_once(test, ranks, seed);
+	close_ranks(test, ranks);
+	free_test(test);
+}
+
+static void restore_random(uint64_t seed, int where, void (*lose)(void))
+{
 	struct test test;
 
 	random_test(&test, seed);
-	save(&test, 1, 10, where);
-	lose_images(goes);
-	cr_assert(!run_plain(&test, ranks, SK_LATEST, &o), "seed %" PRIu64
-		  ": %s", seed, ranks[0].text);
-	cr_assert(!wrong_elements(&test, ranks), "seed %" PRIu64, seed);
-	each_reads_once(&test, ranks, seed);
-	close_ranks(&test, ranks);
-	free_test(&test);
+	restore_case(&test, where, lose, seed);
 }
 
-static bool stays(const struct image *image)
+static void lose_nothing(void)
 {
-	(void)image;
-	return false;
+}
+
+static void lose_replicas(void)
+{
+	lose_images(is_replica);
+}
+
+static void lose_some_replicas(void)
+{
+	lose_images(may_be_gone);
 }
 
 Test(sharing, with_all_images_each_rank_reads_once)
 {
 	for (uint64_t seed = 1; seed <= 150; seed++)
-		restore_without(stays, 0, seed);
+		restore_random(seed, 0, lose_nothing);
 }
 
 Test(sharing, without_replicas_each_rank_reads_once)
 {
 	for (uint64_t seed = 1001; seed <= 1150; seed++)
-		restore_without(is_replica, 0, seed);
+		restore_random(seed, 0, lose_replicas);
 }
 
 Test(sharing, with_some_replicas_each_rank_reads_once)
 {
 	for (uint64_t seed = 2001; seed <= 2150; seed++)
-		restore_without(may_be_gone, 0, seed);
+		restore_random(seed, 0, lose_some_replicas);
 }
 
 /* Also what memory has not. */
 Test(sharing, of_memory_and_disk_each_rank_reads_once)
 {
 	for (uint64_t seed = 3001; seed <= 3150; seed++)
-		restore_without(may_be_gone, 3, seed);
+		restore_random(seed, 3, lose_some_replicas);
+}
+
+/* ---- where each node kept replicas once ---- */
+
+static int32_t node_of[RANKS_MAX];
+
+/* Of two nodes that had them all, this one is left. */
+static bool is_elsewhere(const struct image *image)
+{
+	return node_of[image->layout->rank] != 0;
+}
+
+static void lose_other_node(void)
+{
+	lose_memory(is_elsewhere);
+}
+
+/* Of a case whose ranks had two nodes, in any order. */
+static void random_nodes(struct test *test, uint64_t seed)
+{
+	random_test(test, seed);
+	for (int i = 0; i < test->world[0]; i++)
+		node_of[i] = one_in(2);
+	/* So that none has nothing. */
+	node_of[below(test->world[0])] = 0;
+	cr_assert(!sk_nodes_new(node_of, test->world[0], &test->nodes, NULL));
+}
+
+Test(sharing, of_a_node_that_keeps_replicas_once_each_rank_reads_once)
+{
+	for (uint64_t seed = 4001; seed <= 4150; seed++) {
+		struct test test;
+
+		random_nodes(&test, seed);
+		restore_case(&test, 0, lose_nothing, seed);
+	}
+}
+
+/* The other node is gone: all that it held in common is here; of the rest the
+ * disk has the primary images. */
+Test(sharing, of_such_a_node_and_the_disk_each_rank_reads_once)
+{
+	for (uint64_t seed = 5001; seed <= 5150; seed++) {
+		struct test test;
+
+		random_nodes(&test, seed);
+		restore_case(&test, 1, lose_other_node, seed);
+	}
 }
 
 /* ---- what all ranks hold ---- */
