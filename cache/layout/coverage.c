@@ -539,8 +539,13 @@ int sk_coverage_check(const struct sk_coverage_image *images, size_t n,
 			images[i].layout, images[i].layout->rank,
 			images[i].layout->kind, images[i].present };
 	r = sk_coverage_follows(like, n, world, &covered, err);
-	if (r < 0 || covered)
-		return r;
+	return r < 0 || covered ? r :
+				  sk_coverage_check_described(images, n, err);
+}
+
+int sk_coverage_check_described(const struct sk_coverage_image *images,
+				size_t n, struct sk_err *err)
+{
 	return has_sketch(images, n) ? check_sketches(images, n, err) :
 				       check_boxes(images, n, err);
 }

@@ -35,6 +35,7 @@ void sk_restore_forget_attempt(struct sk_restoring *rs)
 	rs->room_pieces = rs->n_pieces = 0;
 	rs->n_jobs = rs->room_jobs = 0;
 	rs->alone = rs->doubted = rs->whole = rs->follow = false;
+	rs->n_lost = 0;
 }
 
 static void note_offer(struct sk_restoring *rs,

@@ -343,6 +343,25 @@ static int check_learnt(struct sk_restoring *rs)
 			  rs->report.run);
 }
 
+/* What is a rank's own, and lost, may be left alone like what it never saved,
+ * where it says so; what any rank may have had may not. */
+static bool may_be_lost(const struct sk_restoring *rs,
+			const struct sk_item *item)
+{
+	return rs->n_lost && (item->kind != SK_ITEM_BLOB_LOCAL ||
+			      (rs->state->job.rank < rs->world &&
+			       !(rs->flags & SK_RESTORE_MISSING_OK)));
+}
+
+static int say_lost(struct sk_restoring *rs, const char *name)
+{
+	return sk_err_set(&rs->err, -ENODATA, "\"%.100s\" of step %" PRId64
+			  " of run %" PRIu64 " may have gone with the nodes "
+			  "of %" PRId32 " ranks, rank %" PRId32 " first",
+			  name, rs->report.step, rs->report.run, rs->n_lost,
+			  rs->first_lost);
+}
+
 /* What a damaged snapshot left in a tensor must not stay there. */
 static int compare_missing(struct sk_restoring *rs, uint32_t i)
 {
@@ -357,6 +376,8 @@ static int compare_missing(struct sk_restoring *rs, uint32_t i)
 		return sk_err_set(&rs->err, -EBADMSG, "\"%.100s\" was "
 				  "overwritten from a damaged snapshot, and "
 				  "this older one lacks it", item->spec.name);
+	if (may_be_lost(rs, item))
+		return say_lost(rs, item->spec.name);
 	rs->report.missing++;
 	if (item->kind == SK_ITEM_BLOB_LOCAL)
 		return 0;
@@ -424,7 +445,7 @@ static int compare_names(struct sk_restoring *rs)
 		    sk_restore_key(rs, SK_ITEM_BLOB_LOCAL, name))
 			continue;
 		rs->report.missing++;
-		r = check_learnt(rs);
+		r = rs->n_lost ? say_lost(rs, name) : check_learnt(rs);
 		if (r >= 0)
 			r = sk_restore_note_missing(rs, name);
 	}

@@ -281,6 +281,9 @@ struct sk_restoring {
 	struct sk_wire_part *listed;	/* all images, by rank */
 	size_t n_listed;
 	bool whole;			/* so an agent says, by the list */
+	/* Ranks of which no node has anything: all that the others describe is
+	 * there, so only what is asked for beyond that may be lost. */
+	int32_t n_lost, first_lost;
 	bool follow;			/* layouts of all images follow from
 					 * what was learnt: tell.c */
 	struct sk_restore_listed *everywhere;	/* the same of all nodes */

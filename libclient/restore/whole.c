@@ -77,6 +77,45 @@ static int is_whole(struct sk_restoring *rs, bool *ret_covered)
 	return r < 0 ? refuse(rs, r, &err) : 0;
 }
 
+/* Ranks without a primary image, whatever is wrong with it; images are by
+ * rank. */
+static void count_lost(struct sk_restoring *rs)
+{
+	int32_t next = 0;
+
+	rs->n_lost = 0;
+	for (uint32_t i = 0; i <= rs->n_images; i++) {
+		int32_t rank = i < rs->n_images ? rs->images[i].rank :
+						  rs->world;
+
+		if (i < rs->n_images &&
+		    rs->images[i].kind != SK_IMAGE_PRIMARY)
+			continue;
+		if (rank > next && !rs->n_lost)
+			rs->first_lost = next;
+		rs->n_lost += rank > next ? rank - next : 0;
+		next = rank + 1;
+	}
+}
+
+/* All that the others describe may be there all the same: what ranks hold in
+ * common, other nodes have as well. */
+static int check(struct sk_restoring *rs,
+		 const struct sk_coverage_image *images, size_t n,
+		 struct sk_err *err)
+{
+	int r;
+
+	if (!rs->n_lost)
+		return sk_coverage_check(images, n, rs->world, err);
+	r = sk_coverage_check_described(images, n, err);
+	return r == -ENODATA ? sk_err_prefix(err, r, "%" PRId32 " of %" PRId32
+					     " ranks have no image, rank %"
+					     PRId32 " first, and of what the "
+					     "others have", rs->n_lost,
+					     rs->world, rs->first_lost) : r;
+}
+
 static int look_at_all(struct sk_restoring *rs)
 {
 	_cleanup_free_ struct sk_coverage_image *images = NULL;
@@ -95,7 +134,7 @@ static int look_at_all(struct sk_restoring *rs)
 			images[n++] = (struct sk_coverage_image){
 				rs->images[i].layout,
 				is_present(&rs->images[i]) };
-	r = sk_coverage_check(images, n, rs->world, &err);
+	r = check(rs, images, n, &err);
 	if (r >= 0)
 		return 0;
 	/* Boxes that disagree make no snapshot of this one. */
@@ -106,7 +145,10 @@ static int look_at_all(struct sk_restoring *rs)
 int sk_restore_whole(struct sk_restoring *rs)
 {
 	bool covered = false;
-	int r = rs->follow ? is_whole(rs, &covered) : 0;
+	int r;
 
+	if (rs->apart)
+		count_lost(rs);
+	r = rs->follow && !rs->n_lost ? is_whole(rs, &covered) : 0;
 	return r < 0 || covered ? r : look_at_all(rs);
 }
