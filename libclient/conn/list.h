@@ -41,8 +41,8 @@ int sk_list_images(struct sk_conn *conn, const struct sk_wire_id *id,
 		   struct sk_err *err);
 /** LIST of the images of the one snapshot that @id names, by whoever has
  * listed the snapshots just now. *ret_flags, if wanted: what they come to,
- * SK_SNAP_COMPLETE, _DURABLE and _RESIDENT; it may be less than it was when
- * the snapshots were listed. */
+ * SK_SNAP_COMPLETE, _DURABLE, _RESIDENT and _LOCAL; it may be less than it
+ * was when the snapshots were listed. */
 int sk_list_parts(struct sk_conn *conn, const struct sk_wire_id *id,
 		  uint64_t until_ns, struct sk_wire_part **ret, size_t *ret_n,
 		  uint32_t *ret_flags, struct sk_err *err);

@@ -34,7 +34,7 @@ void sk_restore_forget_attempt(struct sk_restoring *rs)
 	rs->bad = NULL;
 	rs->room_pieces = rs->n_pieces = 0;
 	rs->n_jobs = rs->room_jobs = 0;
-	rs->alone = rs->doubted = rs->whole = rs->follow = false;
+	rs->alone = rs->doubted = rs->whole = rs->follow = rs->local = false;
 	rs->n_lost = 0;
 }
 
@@ -44,6 +44,7 @@ static void note_offer(struct sk_restoring *rs,
 	rs->report.run = offer->run;
 	rs->report.run_id = offer->run_id;
 	rs->report.step = offer->step;
+	rs->local = !rs->apart && !(offer->flags & SK_OFFER_COMPLETE);
 }
 
 static int examine(struct sk_restoring *rs,

@@ -13,6 +13,7 @@
 /* Which of the candidates a rank offers, bit by bit. */
 struct mask {
 	uint64_t complete[MASK_WORDS], durable[MASK_WORDS];
+	uint64_t local[MASK_WORDS];	/* or complete */
 };
 
 /* What is gone through together; the rest is older. */
@@ -194,8 +195,20 @@ static void mark(const struct sk_restoring *rs, struct candidates *c,
 				mask->complete[i / 64] |= bit;
 			if (o->flags & SK_OFFER_DURABLE)
 				mask->durable[i / 64] |= bit;
+			if (o->flags & (SK_OFFER_COMPLETE | SK_OFFER_LOCAL))
+				mask->local[i / 64] |= bit;
 		}
 	}
+}
+
+/* Of several nodes each has its part. What one node has of a job that had more
+ * may be all that is asked for: the others are lost. */
+static bool may_do(const struct sk_restoring *rs, const struct mask *all,
+		   size_t i)
+{
+	const uint64_t *words = rs->n_nodes == 1 ? all->local : all->complete;
+
+	return rs->apart || words[i / 64] >> i % 64 & 1;
 }
 
 static void keep(struct sk_restoring *rs, const struct candidates *c,
@@ -207,7 +220,7 @@ static void keep(struct sk_restoring *rs, const struct candidates *c,
 		uint64_t bit = UINT64_C(1) << i % 64;
 		struct sk_restore_offer o = c->v[i];
 
-		if (!rs->apart && !(all->complete[i / 64] & bit))
+		if (!may_do(rs, all, i))
 			continue;
 		if (!(all->durable[i / 64] & bit))
 			o.flags &= ~SK_OFFER_DURABLE;
@@ -233,6 +246,7 @@ static int compare(struct sk_restoring *rs, struct candidates *c)
 		for (size_t k = 0; k < MASK_WORDS; k++) {
 			mine.complete[k] &= masks[i].complete[k];
 			mine.durable[k] &= masks[i].durable[k];
+			mine.local[k] &= masks[i].local[k];
 		}
 	keep(rs, c, &mine);
 	return 0;
@@ -254,7 +268,7 @@ static bool are_the_same(const struct sk_restoring *rs,
 static void keep_own(struct sk_restoring *rs)
 {
 	struct candidates c = { rs->offers, rs->n_offers };
-	struct mask mine = { { 0 }, { 0 } };
+	struct mask mine = { { 0 }, { 0 }, { 0 } };
 
 	sift(rs, &c);
 	rs->n_offers = (uint32_t)c.n;
@@ -284,13 +298,17 @@ bool sk_restore_out_of_step(const struct sk_restoring *rs,
 			    const struct sk_restore_ballot *ballots)
 {
 	const struct sk_restore_offer *least = &ballots[0].newest;
+	uint32_t at = 0;
 
 	if (rs->n_nodes != 1 || are_the_same(rs, ballots))
 		return false;
+	while (at < rs->n_offers && !(rs->offers[at].flags &
+				      SK_OFFER_COMPLETE))
+		at++;
 	for (int32_t i = 1; i < rs->state->job.world; i++) {
 		if (is_older(&ballots[i].newest, least))
 			least = &ballots[i].newest;
 	}
-	return least->run && (!rs->n_offers ||
-			      is_older(&rs->offers[0], least));
+	return least->run && (at == rs->n_offers ||
+			      is_older(&rs->offers[at], least));
 }

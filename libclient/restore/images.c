@@ -129,9 +129,11 @@ static bool has_any(const struct sk_restoring *rs)
 static bool has_gone(const struct sk_restoring *rs,
 		     const struct sk_restore_offer *offer, uint32_t flags)
 {
+	uint32_t all = SK_SNAP_COMPLETE | (rs->local ? SK_SNAP_LOCAL : 0);
+
 	if (rs->apart)
 		return offer->flags & SK_OFFER_MINE && !has_any(rs);
-	return !(flags & SK_SNAP_COMPLETE) ||
+	return !(flags & all) ||
 	       (offer->flags & SK_OFFER_THERE && !rs->whole);
 }
 

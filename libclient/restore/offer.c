@@ -114,6 +114,8 @@ static struct sk_restore_offer offer_of(const struct sk_restoring *rs,
 		offer.flags |= SK_OFFER_DURABLE;
 	if (s->flags & sk_restore_whole_flag(rs))
 		offer.flags |= SK_OFFER_THERE;
+	if (s->flags & SK_SNAP_LOCAL)
+		offer.flags |= SK_OFFER_LOCAL;
 	return offer;
 }
 

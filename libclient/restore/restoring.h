@@ -88,12 +88,14 @@ struct sk_restore_offer {
 	int32_t world;
 	uint32_t flags;		/* SK_OFFER_... */
 };
-/** To the agent that has it; on its disk; where the restore may look; this
- * rank's own agent had some of it. */
-#define SK_OFFER_COMPLETE (1u << 0)
-#define SK_OFFER_DURABLE (1u << 1)
-#define SK_OFFER_THERE (1u << 2)
-#define SK_OFFER_MINE (1u << 3)
+/** Not complete, but all that the agent that has it knows of; complete to that
+ * agent; on its disk; where the restore may look; this rank's own agent had
+ * some of it. Who says more of one goes before others. */
+#define SK_OFFER_LOCAL (1u << 0)
+#define SK_OFFER_COMPLETE (1u << 1)
+#define SK_OFFER_DURABLE (1u << 2)
+#define SK_OFFER_THERE (1u << 3)
+#define SK_OFFER_MINE (1u << 4)
 
 /** The ranks of one agent, ascending. */
 struct sk_restore_node {
@@ -281,6 +283,7 @@ struct sk_restoring {
 	struct sk_wire_part *listed;	/* all images, by rank */
 	size_t n_listed;
 	bool whole;			/* so an agent says, by the list */
+	bool local;			/* it is not, but all that is here */
 	/* Ranks of which no node has anything: all that the others describe is
 	 * there, so only what is asked for beyond that may be lost. */
 	int32_t n_lost, first_lost;

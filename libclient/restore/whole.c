@@ -40,7 +40,7 @@ static int no_memory(struct sk_restoring *rs)
 
 static int refuse(struct sk_restoring *rs, int r, const struct sk_err *why)
 {
-	const char *where = "any more";
+	const char *where = rs->local ? "on this node" : "any more";
 	char nodes[48];
 
 	if (rs->flags & (SK_RESTORE_MEMORY_ONLY | SK_RESTORE_DISK_ONLY))
@@ -147,7 +147,7 @@ int sk_restore_whole(struct sk_restoring *rs)
 	bool covered = false;
 	int r;
 
-	if (rs->apart)
+	if (rs->apart || rs->local)
 		count_lost(rs);
 	r = rs->follow && !rs->n_lost ? is_whole(rs, &covered) : 0;
 	return r < 0 || covered ? r : look_at_all(rs);

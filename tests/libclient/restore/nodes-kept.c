@@ -43,6 +43,12 @@ static const struct place places[] = {
 	{ "three", 6, { 0, 1, 2, 2, 1, 0 }, 3, 2, { 5, 0, 4, 1, 3, 2 } },
 };
 
+/* Where they come back when the other nodes are no more. */
+static const struct place shrunk[] = {
+	{ "shrunk-two", 2, { 0, 0 }, 1, 2, { 1, 0 } },
+	{ "shrunk-three", 3, { 0, 0, 0 }, 3, 1, { 0, 1, 2 } },
+};
+
 /* What ranks saw; they share it. */
 struct seen {
 	int results[RANKS_MOST];
@@ -262,6 +268,25 @@ static void test_own(struct scene *scene, struct seen *seen)
 	run(scene, "own", &s);
 }
 
+/* The rest of the job is gone for good: what is left goes on, on fewer ranks,
+ * at what its node has. A node that comes back has what is older. */
+static void test_shrunk(struct scene *scene, struct seen *seen)
+{
+	for (int i = 0; i < (int)SK_ARRAY_SIZE(shrunk); i++) {
+		struct scene_of_kept s = { &places[0], { 1, 2 }, 0, seen };
+
+		run(scene, shrunk[i].name, &s);
+		s = (struct scene_of_kept){ &shrunk[i], { 3, 4 }, 2, seen };
+		run(scene, shrunk[i].name, &s);
+		check_once(&s);
+		s = (struct scene_of_kept){ &shrunk[!i], { 1, 0 }, 4, seen };
+		run(scene, shrunk[i].name, &s);
+		s = (struct scene_of_kept){ &places[1], { 5, 5 }, 4, seen };
+		run(scene, shrunk[i].name, &s);
+		check_once(&s);
+	}
+}
+
 /* Beside it the other two: each rank keeps all, and all together once. */
 static void test_others(struct scene *scene, struct seen *seen)
 {
@@ -297,6 +322,7 @@ int main(int argc, char **argv)
 		test_once_per_node(&scene, &places[i], seen);
 	test_moved(&scene, seen);
 	test_own(&scene, seen);
+	test_shrunk(&scene, seen);
 	test_others(&scene, seen);
 	scene_close(&scene);
 	CHECK(!munmap(seen, sizeof(*seen)));

@@ -64,7 +64,8 @@ static void draw_offers(struct member *m)
 				.run = 1, .run_id = 1, .step = step,
 				.world = WORLD,
 				.digest = one_in(8),
-				.flags = (one_in(6) ? 0 : SK_OFFER_COMPLETE) |
+				.flags = (one_in(6) ? one_in(2) :
+						      SK_OFFER_COMPLETE) |
 					 (one_in(6) ? 0 : SK_OFFER_DURABLE) };
 	qsort(m->had, m->n_had, sizeof(*m->had), newest_first);
 }
@@ -145,8 +146,11 @@ static bool all_have(const struct world *w, const struct sk_restore_offer *o,
 	return true;
 }
 
-static void check(const struct world *w, const struct member *m, bool apart)
+/* @same: one agent is all that there is. */
+static void check(const struct world *w, const struct member *m, bool apart,
+		  bool same)
 {
+	const uint32_t said = SK_OFFER_COMPLETE | SK_OFFER_LOCAL;
 	uint32_t at = 0;
 
 	for (int64_t step = STEPS - 2; step > 0; step--) {
@@ -154,9 +158,10 @@ static void check(const struct world *w, const struct member *m, bool apart)
 		const struct sk_restore_offer *got = &m->rs.offers[at];
 		uint32_t flags;
 
-		if (!o || (!apart && !all_have(w, o, SK_OFFER_COMPLETE)))
+		if (!o || (!apart && !all_have(w, o, same ? said :
+						     SK_OFFER_COMPLETE)))
 			continue;
-		flags = (o->flags & SK_OFFER_COMPLETE) |
+		flags = (o->flags & said) |
 			(all_have(w, o, SK_OFFER_DURABLE) ? SK_OFFER_DURABLE :
 							    0) |
 			(find(m, step) ? SK_OFFER_MINE : 0);
@@ -191,8 +196,9 @@ static void check_step(const struct world *w, const struct member *m,
 		least = newest < least ? newest : least;
 		cr_assert_eq(w->ballots[i].newest.step, newest);
 	}
-	if (m->rs.n_offers)
-		common = m->rs.offers[0].step;
+	for (uint32_t i = m->rs.n_offers; i > 0; i--)
+		if (m->rs.offers[i - 1].flags & SK_OFFER_COMPLETE)
+			common = m->rs.offers[i - 1].step;
 	cr_assert_eq(sk_restore_out_of_step(&m->rs, w->ballots),
 		     same && common < least, "%d: %d, %d", same, (int)common,
 		     (int)least);
@@ -220,7 +226,7 @@ static void play(struct world *w, bool apart, bool same)
 		pthread_join(w->members[i].thread, NULL);
 	for (int i = 0; i < WORLD; i++) {
 		cr_assert_eq(w->members[i].result, 0);
-		check(w, &w->members[i], apart);
+		check(w, &w->members[i], apart, same);
 		check_step(w, &w->members[i], same);
 		sk_restore_forget_nodes(&w->members[i].rs);
 	}
