@@ -539,13 +539,65 @@ int sk_coverage_check(const struct sk_coverage_image *images, size_t n,
 			images[i].layout, images[i].layout->rank,
 			images[i].layout->kind, images[i].present };
 	r = sk_coverage_follows(like, n, world, &covered, err);
-	return r < 0 || covered ? r :
-				  sk_coverage_check_described(images, n, err);
-}
-
-int sk_coverage_check_described(const struct sk_coverage_image *images,
-				size_t n, struct sk_err *err)
-{
+	if (r < 0 || covered)
+		return r;
 	return has_sketch(images, n) ? check_sketches(images, n, err) :
 				       check_boxes(images, n, err);
+}
+
+/* ---- agreement alone ---- */
+
+static int by_description(const void *a, const void *b)
+{
+	const struct sk_coverage_image *const *x = a, *const *y = b;
+	uint64_t p = (*x)->layout->description, q = (*y)->layout->description;
+
+	return (p > q) - (p < q);
+}
+
+/* One of each description: ranks that describe the same agree. */
+static size_t distinct(const struct sk_coverage_image *images, size_t n,
+		       const struct sk_coverage_image **ret)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < n; i++)
+		ret[i] = &images[i];
+	qsort(ret, n, sizeof(*ret), by_description);
+	for (size_t i = 0; i < n; i++)
+		if (!i || by_description(&ret[i], &ret[kept - 1]))
+			ret[kept++] = ret[i];
+	return kept;
+}
+
+int sk_coverage_agree(const struct sk_coverage_image *images, size_t n,
+		      struct sk_err *err)
+{
+	_cleanup_free_ const struct sk_coverage_image **one =
+		calloc(n + 1, sizeof(*one));
+	_cleanup_free_ struct mention *all = NULL;
+	struct check c = { .err = err };
+	size_t count = 0;
+	int r = 0;
+
+	if (!one)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	n = distinct(images, n, one);
+	for (size_t i = 0; i < n; i++)
+		count += one[i]->layout->n_items;
+	all = malloc((count + 1) * sizeof(*all));
+	if (!all)
+		return sk_err_set(err, -ENOMEM, "out of memory");
+	count = 0;
+	for (size_t i = 0; i < n; i++)
+		for (uint32_t k = 0; k < one[i]->layout->n_items; k++)
+			all[count++] = (struct mention){
+				&one[i]->layout->items[k], one[i] };
+	qsort(all, count, sizeof(*all), compare);
+	for (size_t i = 0, k; i < count && r >= 0; i = k) {
+		for (k = i + 1; k < count && same_thing(&all[i], &all[k]);)
+			k++;
+		r = agree(&c, &all[i], k - i);
+	}
+	return r;
 }

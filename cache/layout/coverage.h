@@ -57,13 +57,10 @@ int sk_coverage_follows(const struct sk_coverage_like *images, size_t n,
 int sk_coverage_check(const struct sk_coverage_image *images, size_t n,
 		      int32_t world, struct sk_err *err);
 
-/**
- * The same of what the ranks of @images describe, whichever ranks there are
- * besides: 0 if every tensor that any of them names is there as a whole. Who
- * asks for something else, or for a local blob of another rank, will not find
- * it.
- */
-int sk_coverage_check_described(const struct sk_coverage_image *images,
-				size_t n, struct sk_err *err);
+/** Whether the images name the same things alike, whatever of them is there:
+ * -EINVAL if two disagree on the dtype or global shape of a name. Costs the
+ * items of each description once. -ENOMEM. */
+int sk_coverage_agree(const struct sk_coverage_image *images, size_t n,
+		      struct sk_err *err);
 
 #endif

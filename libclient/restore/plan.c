@@ -320,14 +320,19 @@ static int explain_missing(struct sk_restoring *rs,
 			   const struct sk_box *box)
 {
 	char text[128];
+	int r;
 
-	return sk_err_set(&rs->err, -ENODATA, "%s of \"%.100s\" is in none of "
-			  "the %u images of step %" PRId64 " of run %" PRIu64
-			  " that can be reached",
-			  sk_box_format(key->item->spec.ndim, box, text,
-					sizeof(text)),
-			  key->item->spec.name, rs->n_images, rs->report.step,
-			  rs->report.run);
+	r = sk_err_set(&rs->err, -ENODATA, "%s of \"%.100s\" is in none of "
+		       "the %u images of step %" PRId64 " of run %" PRIu64
+		       " that can be reached",
+		       sk_box_format(key->item->spec.ndim, box, text,
+				     sizeof(text)),
+		       key->item->spec.name, rs->n_images, rs->report.step,
+		       rs->report.run);
+	return !rs->n_lost ? r :
+	       sk_err_prefix(&rs->err, r, "%" PRId32 " of %" PRId32 " ranks "
+			     "have no image, rank %" PRId32 " first", rs->n_lost,
+			     rs->world, rs->first_lost);
 }
 
 static int go_through(struct planning *p, const struct sk_box *box)

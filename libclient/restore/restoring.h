@@ -284,8 +284,8 @@ struct sk_restoring {
 	size_t n_listed;
 	bool whole;			/* so an agent says, by the list */
 	bool local;			/* it is not, but all that is here */
-	/* Ranks of which no node has anything: all that the others describe is
-	 * there, so only what is asked for beyond that may be lost. */
+	/* Ranks of which no node has anything: what is asked for has to be
+	 * found, for the rest of it may be lost. */
 	int32_t n_lost, first_lost;
 	bool follow;			/* layouts of all images follow from
 					 * what was learnt: tell.c */

@@ -98,22 +98,14 @@ static void count_lost(struct sk_restoring *rs)
 	}
 }
 
-/* All that the others describe may be there all the same: what ranks hold in
- * common, other nodes have as well. */
+/* What is asked for may be there all the same, for what ranks hold in common
+ * other nodes have as well: the plan tells. */
 static int check(struct sk_restoring *rs,
 		 const struct sk_coverage_image *images, size_t n,
 		 struct sk_err *err)
 {
-	int r;
-
-	if (!rs->n_lost)
-		return sk_coverage_check(images, n, rs->world, err);
-	r = sk_coverage_check_described(images, n, err);
-	return r == -ENODATA ? sk_err_prefix(err, r, "%" PRId32 " of %" PRId32
-					     " ranks have no image, rank %"
-					     PRId32 " first, and of what the "
-					     "others have", rs->n_lost,
-					     rs->world, rs->first_lost) : r;
+	return rs->n_lost ? sk_coverage_agree(images, n, err) :
+			    sk_coverage_check(images, n, rs->world, err);
 }
 
 static int look_at_all(struct sk_restoring *rs)
