@@ -224,6 +224,7 @@ static void tell(struct scene *scene, struct story *story)
 
 int main(int argc, char **argv)
 {
+	const uint32_t kept[] = { SK_JOB_NO_REPLICAS, 0, SK_JOB_NODE_REPLICAS };
 	const char *cases = getenv("SK_CASES"), *first = getenv("SK_SEED");
 	uint64_t n = cases ? strtoull(cases, NULL, 10) :
 			     1 + CASES / sk_fault_every();
@@ -241,8 +242,8 @@ int main(int argc, char **argv)
 	for (int i = 0; i < NODES; i++)
 		nodes[i].slots = 3;
 	for (; n; n--, story.seed++) {
-		/* What all have, one of them keeps. */
-		scene.job_flags = story.seed % 2 ? 0 : SK_JOB_NO_REPLICAS;
+		/* What all have, each keeps, one of them, or of each node one. */
+		scene.job_flags = kept[story.seed % 3];
 		tell(&scene, &story);
 	}
 	scene_close(&scene);
