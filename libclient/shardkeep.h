@@ -763,8 +763,8 @@ int sk_restore(struct sk_state *state, int64_t step,
  * The snapshots that the agent knows, of @job or, where it is NULL, of all the
  * caller's jobs; newest first. *ret_json, the caller's to free(), is an array
  * of {"job", "run", "run_id": 16 hexadecimal digits, "step", "world",
- * "complete", "durable", "newest", "pinned", "memory_bytes", "disk_bytes",
- * "note"}.
+ * "complete", "local": it is not, but to what this agent knows, "durable",
+ * "newest", "pinned", "memory_bytes", "disk_bytes", "note"}.
  *
  * Errors: -EINVAL @job is no job's name; -EIO the store cannot be read;
  * -ENOMEM; -ECONNRESET the agent is gone; -ETIMEDOUT; -EPROTO what it said
@@ -778,12 +778,12 @@ int sk_snapshots(struct sk *sk, const char *job, char **ret_json);
 /**
  * What one snapshot of @job holds: SK_LATEST is the newest complete one; @run
  * 0 the newest that has @step. *ret_json, the caller's to free(), is such an
- * object with "meshes": [{"shape", "ranks", "names"}] and "tensors": in
- * order, each {"name", "kind": "tensor", "blob" or "local", "rank" of a local
- * blob (else -1), "dtype", "shape", "mesh": index into meshes or null,
- * "placements", "explicit": whether its boxes were given one by one, "boxes":
- * [{"rank", "offset", "size"}] of primary images, each once}. @flags:
- * SK_INSPECT_... Bytes are not read.
+ * object with "ranks": [first, last] of each row of those that have an image,
+ * "meshes": [{"shape", "ranks", "names"}] and "tensors": in order, {"name",
+ * "kind": "tensor", "blob" or "local", "rank" of a local blob (else -1),
+ * "dtype", "shape", "mesh": index into meshes or null, "placements",
+ * "explicit": whether boxes were said, "boxes": [{"rank", "offset", "size"}] of
+ * primary images, each once}. @flags: SK_INSPECT_... Bytes are not read.
  *
  * Errors: -ENOENT there is no such job or snapshot; -EBADMSG none is complete,
  * and one is damaged; -EIO the store cannot be read; -EPROTO what the agent

@@ -25,6 +25,7 @@ struct inspecting {
 	struct sk_wire_snapshot snapshot;
 	json_t *tensors;	/* array */
 	json_t *meshes;		/* array */
+	json_t *ranks;		/* array, once all images are added */
 	struct sk_mesh **known;	/* those in it; references */
 	size_t n_known, room_known;
 	json_t *index;		/* object: its elements by kind and name */
@@ -233,6 +234,22 @@ static int check_there(struct inspecting *in, size_t n)
 			  "looked at", s->id.step, s->id.run, s->id.job);
 }
 
+/* Whose they are, by rank: pairs of the first and the last of those that
+ * follow each other. */
+static json_t *ranks_json(const struct sk_wire_part *parts, size_t n)
+{
+	json_t *ranks = json_array();
+
+	for (size_t i = 0, k; i < n; i = k) {
+		for (k = i + 1; k < n &&
+		     parts[k].rank == parts[k - 1].rank + 1;)
+			k++;
+		ranks = append(ranks, json_pack("[i, i]", parts[i].rank,
+						parts[k - 1].rank));
+	}
+	return ranks;
+}
+
 /* Headers are read of those that nothing else tells. */
 static int add_images(struct inspecting *in)
 {
@@ -253,6 +270,8 @@ static int add_images(struct inspecting *in)
 	for (size_t i = 0; i < n && r >= 0; i++)
 		r = add_image(in, &parts[i]);
 	sk_layouts_forget(&in->layouts);
+	if (r >= 0)
+		in->ranks = ranks_json(parts, n);
 	return r;
 }
 
@@ -261,11 +280,12 @@ static json_t *snapshot_json(const struct sk_wire_snapshot *s)
 	char run_id[17];
 
 	(void)snprintf(run_id, sizeof(run_id), "%016" PRIx64, s->id.run_id);
-	return json_pack("{s:s, s:I, s:s, s:I, s:i, s:b, s:b, s:b, s:b, s:I, "
-			 "s:I, s:s}", "job", s->id.job, "run",
+	return json_pack("{s:s, s:I, s:s, s:I, s:i, s:b, s:b, s:b, s:b, s:b, "
+			 "s:I, s:I, s:s}", "job", s->id.job, "run",
 			 (json_int_t)s->id.run, "run_id", run_id, "step",
 			 (json_int_t)s->id.step, "world", s->id.world,
 			 "complete", !!(s->flags & SK_SNAP_COMPLETE),
+			 "local", !!(s->flags & SK_SNAP_LOCAL),
 			 "durable", !!(s->flags & SK_SNAP_DURABLE),
 			 "newest", !!(s->flags & SK_SNAP_NEWEST),
 			 "pinned", !!(s->flags & SK_SNAP_PINNED),
@@ -380,6 +400,8 @@ static int inspect(struct inspecting *in, const char *job, uint64_t run,
 	in->known = NULL;
 	in->room_known = 0;
 	root = r < 0 ? NULL : snapshot_json(&in->snapshot);
+	if (r >= 0 && json_object_set_new(root, "ranks", in->ranks) < 0)
+		r = sk_err_set(&in->err, -ENOMEM, "out of memory");
 	if (in->brief)
 		json_decref(in->meshes);
 	else if (json_object_set_new(root, "meshes", in->meshes) < 0 && r >= 0)

@@ -110,12 +110,13 @@ void described_free(struct described *d);
 PyObject *state_describe(PyObject *self, PyObject *args);
 extern const char state_describe_doc[];
 
-/** State.restore(), begun() and make_room(). */
+/** State.restore(), begun(), make_room() and nodes_as(). */
 PyObject *state_restore(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *state_begun(PyObject *self, PyObject *args);
 PyObject *state_make_room(PyObject *self, PyObject *args);
+PyObject *state_nodes_as(PyObject *self, PyObject *other);
 extern const char state_restore_doc[], state_begun_doc[],
-		  state_make_room_doc[];
+		  state_make_room_doc[], state_nodes_as_doc[];
 
 /** State.beyond() and State.announce(). */
 PyObject *state_beyond(PyObject *self, PyObject *args);

@@ -74,6 +74,26 @@ PyObject *state_make_room(PyObject *self, PyObject *args)
 	Py_RETURN_NONE;
 }
 
+const char state_nodes_as_doc[] =
+	"nodes_as(other)\n--\n\n"
+	"This state's ranks share nodes as the last restore of that one, of "
+	"the same ranks, has found: where each node keeps replicas once.";
+
+PyObject *state_nodes_as(PyObject *self, PyObject *other)
+{
+	struct state *s = (struct state *)self, *from;
+
+	if (!PyObject_TypeCheck(other, &state_type)) {
+		PyErr_SetString(PyExc_TypeError, "nodes_as() takes a State");
+		return NULL;
+	}
+	from = (struct state *)other;
+	if (!state_usable(s) || !state_usable(from))
+		return NULL;
+	sk_restore_nodes_as(s->state, from->state);
+	Py_RETURN_NONE;
+}
+
 /* Of an exchange, which is calls of Python and of the process group: of 1 MiB
  * each, a restore by gloo takes a third longer. */
 #define ROUND_BYTES ((uint64_t)4 << 20)

@@ -575,6 +575,7 @@ static PyMethodDef state_methods[] = {
 	{ "restore", WITH_WORDS(state_restore), state_restore_doc },
 	{ "begun", state_begun, METH_NOARGS, state_begun_doc },
 	{ "make_room", state_make_room, METH_VARARGS, state_make_room_doc },
+	{ "nodes_as", state_nodes_as, METH_O, state_nodes_as_doc },
 	{ "close", state_close, METH_NOARGS,
 	  "close()\n--\n\nWaits for the seal and lets go; images stay." },
 	{ 0 },

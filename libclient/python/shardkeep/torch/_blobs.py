@@ -80,6 +80,13 @@ def unheld_in(note: str) -> set[str]:
     return set(_UNHELD.findall(note.removeprefix("missing: ")))
 
 
+def is_own(full: str) -> bool:
+    """Whether the tensor is of objects that ranks need not have alike, as
+    they do the settings of optimizers."""
+    return full.startswith(SHARED) and \
+        _split(full)[0] not in ("optim", "params")
+
+
 def are_apart(note: str) -> bool:
     """Whether an agent says that the rows of one rank are not those of the
     others: one of them was not told what they agreed on."""
@@ -266,9 +273,11 @@ class Blobs:
 
     # ---- reading ----
 
-    def expect(self, world: int, beyond: list[_core.Beyond]) -> None:
+    def expect(self, world: int, beyond: list[_core.Beyond],
+               lost: set[int]) -> None:
         """Makes room for what a snapshot of so many ranks has: this rank's
-        own, and its share of what saved ranks had. None is described yet."""
+        own, and its share of what saved ranks had, but for those that are
+        ``lost``. None is described yet."""
         kept = [x for x in beyond if x[0].startswith((SHARED, _LOCAL))]
         # Rows first, as they are put.
         kept.sort(key=lambda x: not x[0].endswith(f":{_ROWS}"))
@@ -278,28 +287,30 @@ class Blobs:
                 self._state.blob(name, room, True)
                 self._local[name.removeprefix(_LOCAL)] = room
             elif kind == "tensor" and name.startswith(SHARED):
-                self._expect_shared(world, *_split(name), shape)
+                self._expect_shared(world, *_split(name), shape, lost)
         # What ranks had that are no more is left alone, not asked for by none.
         for name, kind, mine, _, _ in kept:
-            if kind == "local" and not mine and world > self._world and \
-                    name.startswith(_LOCAL):
+            if kind == "local" and not mine and \
+                    (world > self._world or lost) and name.startswith(_LOCAL):
                 self._local_room(name.removeprefix(_LOCAL), 1)
 
     def _expect_shared(self, world: int, name: str, whose: str,
-                       shape: tuple[int, ...]) -> None:
+                       shape: tuple[int, ...], lost: set[int]) -> None:
         if whose != _ROWS:
             if int(whose) % self._world == self._rank:
                 self._make(self._shared, (name, int(whose)), shape[0],
                            self._own)
-        elif world == self._world:
+        elif world == self._world and not lost:
             self._make(self._rows, name, shape[1], self._row)
         else:
-            self._expect_theirs(name, shape)
+            self._expect_theirs(name, shape, lost)
 
-    def _expect_theirs(self, name: str, shape: tuple[int, ...]) -> None:
+    def _expect_theirs(self, name: str, shape: tuple[int, ...],
+                       lost: set[int]) -> None:
         """Rows of other ranks than there are now, each read by one."""
         rows = {rank: bytearray(shape[1]) for rank in
-                range(self._rank, shape[0], self._world)}
+                range(self._rank, shape[0], self._world)
+                if rank not in lost}
         if not rows:
             return
         self._theirs[name] = rows

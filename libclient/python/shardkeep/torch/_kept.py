@@ -188,20 +188,23 @@ class Kept:
     def _same_labels(self, objects: dict[str, str]) -> bool:
         return objects["params"].encode() == self._labels()
 
-    def told(self) -> dict[str, Any]:
+    def told(self, first: int) -> dict[str, Any]:
         """What this rank read of saved ranks, for the others. Of objects
-        that should be the same everywhere the first rank's, and digests."""
+        that should be the same everywhere those of rank ``first``, and
+        digests."""
         told: dict[str, Any] = {}
         for rank, objects in self._blobs.shared().items():
             told[str(rank)] = {
-                name: raw.decode() if rank == 0 or
+                name: raw.decode() if rank == first or
                 not name.startswith("extra.") else {"digest": _digest(raw)}
                 for name, raw in objects.items()}
         return told
 
-    def load(self, strict: bool, told: list[dict[str, Any]] | None) -> None:
+    def load(self, strict: bool, told: list[dict[str, Any]] | None,
+             first: int) -> None:
         """Gives the objects what they had; ``told`` by all ranks, or None
-        where this rank's own suffice."""
+        where this rank's own suffice; ``first`` is the lowest of which there
+        is anything."""
         saved: dict[int, dict[str, Any]] = {
             rank: {name: raw.decode() for name, raw in objects.items()}
             for rank, objects in self._blobs.shared().items()
@@ -214,7 +217,7 @@ class Kept:
         order = sorted(saved, key=lambda r: (r != self._rank, r))
         self._load_optimizers([saved[r] for r in order])
         self._load_modules([saved[r] for r in order], strict)
-        self._load_objects(saved, strict)
+        self._load_objects(saved, strict, first)
         if told is not None:
             refresh_schedulers(list(self._extra.values()),
                                self._tensors.optims)
@@ -262,8 +265,9 @@ class Kept:
                                             for r in by.values())))
 
     def _load_objects(self, saved: dict[int, dict[str, Any]],
-                      strict: bool) -> None:
-        found = {name: self._extra_of(saved, name) for name in self._extra}
+                      strict: bool, first: int) -> None:
+        found = {name: self._extra_of(saved, name, first)
+                 for name in self._extra}
         if strict:
             _refuse(k for k, v in found.items() if v is _ABSENT)
         for name, value in found.items():
@@ -274,8 +278,9 @@ class Kept:
         if state is not _ABSENT:
             set_rng_state(state)
 
-    def _extra_of(self, saved: dict[int, dict[str, Any]], name: str) -> Any:
-        for rank in (self._rank, 0):
+    def _extra_of(self, saved: dict[int, dict[str, Any]], name: str,
+                  first: int) -> Any:
+        for rank in (self._rank, first):
             raw = saved.get(rank, {}).get("extra." + name)
             if isinstance(raw, str):
                 return _objects.loads(raw.encode())

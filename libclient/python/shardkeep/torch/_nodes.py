@@ -13,6 +13,7 @@ from typing import Any
 
 from .. import (
     DTYPES, Client, Error, NotFound, State, _core, inspect, snapshots)
+from ._blobs import is_own
 from ._comm import Comm
 from ._common import milliseconds
 from ._links import Links
@@ -38,6 +39,10 @@ def offers(client: Client, job: str, step: int | None,
     return {"agent": client.instance(),
             "complete": [[s["run"], s["step"]] for s in known
                          if s["complete"]],
+            "local": [[s["run"], s["step"]] for s in known
+                      if s["local"]][:_OFFERS],
+            "memory": [[s["run"], s["step"]] for s in known
+                       if s["memory_bytes"]][:_OFFERS],
             "parts": [[s["run"], s["step"]] for s in known][:_OFFERS],
             "rests": [[s["run"], s["step"], s["note"]] for s in known
                       if _in_part(s)][:1]}
@@ -75,6 +80,21 @@ def candidates(told: list[dict[str, Any]], together: bool
                   reverse=True)
 
 
+def before_in_memory(told: list[dict[str, Any]], run: int, step: int
+                     ) -> int | None:
+    """The newest older step of that run that any agent has in memory."""
+    return max((s for x in told for r, s in x["memory"]
+                if r == run and s < step), default=None)
+
+
+def left_here(told: list[dict[str, Any]]) -> set[tuple[int, int]]:
+    """Those of which one agent, which serves all ranks, has all that it
+    knows of, and other agents had the rest."""
+    complete = set(candidates(told, False))
+    return {(run, step) for x in told for run, step in x["local"]
+            if all([run, step] in y["local"] for y in told)} - complete
+
+
 def each(job: str, listed: Callable[[], list[tuple[int, int]]]
          ) -> Iterator[tuple[int, int]]:
     """Runs and steps to try, newest first. They are listed again after each
@@ -104,13 +124,22 @@ def went_each_time(job: str) -> Error:
 class Held:
     """The names of one snapshot, of all agents together."""
 
-    def __init__(self, told: list[dict[str, Any]]) -> None:
+    def __init__(self, told: list[dict[str, Any]],
+                 ranks: list[list[int]]) -> None:
         self.world = 0
         #: Kind and name; of local blobs the rank: dtype, shape.
         self._items: dict[tuple[str, str, int],
                           tuple[int, tuple[int, ...]]] = {}
         for each in told:
             self._add(each)
+        #: Ranks of which no agent has an image.
+        self.lost = set(range(self.world)).difference(
+            *(range(first, last + 1) for first, last in ranks))
+
+    def has_own(self) -> bool:
+        """Whether ranks had objects that need not be those of others."""
+        return any(kind == "local" or is_own(name)
+                   for kind, name, _ in self._items)
 
     def _add(self, told: dict[str, Any]) -> None:
         self.world = max(self.world, told["world"])
@@ -152,7 +181,7 @@ def names_of(client: Client, job: str, run: int, step: int) -> Any:
         held = inspect(client, job, step, run, brief=True)
     except NotFound:
         return None
-    return {"world": held["world"],
+    return {"world": held["world"], "ranks": held["ranks"],
             "tensors": [[t["name"], t["kind"], t.get("rank", -1), t["dtype"],
                          t["shape"]] for t in held["tensors"]]}
 
@@ -168,16 +197,19 @@ class Teller:
         self._mine = b""
 
     def size(self, run: int, step: int) -> list[Any]:
-        """Of what this rank has to tell; and what it is, in short."""
+        """Of what this rank has to tell; what it is, in short; and of which
+        ranks its agent has images."""
         told = self._look(run, step) if self._tells else None
+        ranks = told.pop("ranks", []) if told else []
         self._mine = b"" if told is None else zlib.compress(
             json.dumps(told).encode(), 1)
-        return [len(self._mine), hashlib.sha256(self._mine).hexdigest()]
+        return [len(self._mine), hashlib.sha256(self._mine).hexdigest(),
+                ranks]
 
     def told(self, sizes: list[list[Any]]) -> list[Any]:
         """What all tell, each different list once."""
         found, seen, links = [], set(), self._comm.links()
-        for rank, (size, digest) in enumerate(sizes):
+        for rank, (size, digest, _) in enumerate(sizes):
             if not size or digest in seen:
                 continue
             seen.add(digest)

@@ -23,9 +23,9 @@ from ._describing import Describing, Item, uncollected
 from ._kept import Kept
 from ._links import Links
 from ._links import available as links_available
-from ._nodes import (LISTED_MOST, Held, Teller, candidates, each, in_part,
-                     join_runs, names_of, offers, over, several,
-                     went_each_time)
+from ._nodes import (LISTED_MOST, Held, Teller, before_in_memory, candidates,
+                     each, in_part, join_runs, left_here, names_of, offers,
+                     over, several, went_each_time)
 from ._report import Report
 from ._tensors import LiveTensors, is_state
 from ._together import PASSED_OVER, together
@@ -40,7 +40,12 @@ class Saved:
     run: int
     step: int
     world: int = 0      #: ranks that saved it
-    held: Held | None = None    #: what several agents have of it
+    held: Held | None = None    #: what several agents have of it, or had
+
+    @property
+    def lost(self) -> set[int]:
+        """The ranks that saved it and of which nothing is left."""
+        return self.held.lost if self.held is not None else set()
 
 
 class Restore:
@@ -48,14 +53,18 @@ class Restore:
 
     def __init__(self, client: Client, state: State, comm: Comm, job: str,
                  tensors: LiveTensors, describing: Describing, blobs: Blobs,
-                 kept: Kept, newest: int) -> None:
+                 kept: Kept, newest: int, lost_ok: bool = False) -> None:
         self._client, self._state, self._comm = client, state, comm
         self._job, self._tensors, self._describing = job, tensors, describing
         self._blobs, self._kept = blobs, kept
         self.report: Report | None = None
+        #: Whether what ranks had alone may be lost; what there is here of
+        #: steps that other agents had the rest of.
+        self._lost_ok = lost_ok
+        self._here: set[tuple[int, int]] = set()
+        self._told: list[dict[str, Any]] = []   # what agents have
         #: Whether several agents serve the ranks.
         self.several = False
-        self._told: list[dict[str, Any]] = []   # what all ranks' agents have
         #: The newest step of this rank's run, and whether any rank's goes
         #: beyond what was restored.
         self._newest, self.taken_back = newest, False
@@ -94,7 +103,7 @@ class Restore:
                     failed = failed or e
                     self.is_newest &= isinstance(e, NotFound)
             if failed is not None:
-                raise failed
+                raise self._with_remedy(failed)
             if self._is_nothing(step, flags):
                 break
         else:
@@ -121,7 +130,9 @@ class Restore:
                 self._comm, [x["agent"] for x in told],
                 lambda run, step: names_of(self._client, self._job, run,
                                            step))
-        return candidates(told, self.several)
+        self._here = set() if apart else left_here(told)
+        return sorted({*candidates(told, self.several), *self._here},
+                      reverse=True)
 
     def _is_nothing(self, step: int | None, flags: int) -> bool:
         """Where nothing was listed that could be tried, whether there is
@@ -149,6 +160,14 @@ class Restore:
                            "on the nodes that it had, or say by cachectl "
                            "evict --force that this is nothing")
         return nothing
+
+    def _with_remedy(self, failed: Error) -> Error:
+        """Where what is left of several nodes is all that there is."""
+        if not self._here or not isinstance(failed, NotFound):
+            return failed
+        return NotFound(failed.errno, f"{failed}; start job {self._job} on "
+                        "the nodes that it had, or say by cachectl evict "
+                        "--force that this is nothing")
 
     def _say_newer(self, found: tuple[int, int]) -> None:
         """What several agents have is tried; of one alone it is no candidate
@@ -195,16 +214,21 @@ class Restore:
 
     def _attempt(self, saved: Saved, flags: int, strict: bool) -> None:
         if self.several:
-            saved.held = Held(self._teller.told(self._together(
-                lambda: self._teller.size(saved.run, saved.step))))
+            sizes = self._together(
+                lambda: self._teller.size(saved.run, saved.step))
+            saved.held = Held(self._teller.told(sizes),
+                              [x for _, _, ranks in sizes for x in ranks])
+            self._check_late(saved)
         moved = False
         try:
             one_agent = self._prepare(saved, strict)
+            if saved.lost:      # of what there is, nothing else may be
+                flags |= _core.RESTORE_MISSING_OK
             report = self._move(saved, flags, one_agent)
             moved = True
             if strict:  # described as it will be for the next snapshot,
                 self._describing.is_current()   # unless objects change it
-            self._load(strict, report[1])
+            self._load(strict, report[1], saved)
         except BaseException:
             self._blobs.clear()
             while self._undo:
@@ -240,6 +264,9 @@ class Restore:
     def _look(self, saved: Saved, strict: bool) -> dict[str, Any]:
         """Describes what there is, then what the snapshot has beyond it."""
         self._blobs.clear()
+        if saved.held is None and (saved.run, saved.step) in self._here:
+            saved.held = self._left_of(saved)
+        self._check_lost(saved)
         items = self._tensors.items()
         self._describing.suppose(items)
         known = [x for x in items if not is_state(x[0])] if self._anew \
@@ -257,9 +284,42 @@ class Restore:
         made |= self._make_missing(beyond)
         if lacking:
             self._tensors.drop({x[0] for x in beyond}, self._undo)
-        self._blobs.expect(saved.world, beyond)
+        self._blobs.expect(saved.world, beyond, saved.lost)
         return {**self._describe(strict, made or lacking or bool(absent)),
                 "rows": rows_in(saved.world, beyond, self._kept.names())}
+
+    def _left_of(self, saved: Saved) -> Held:
+        """What the only agent that there is has of what several had."""
+        told = names_of(self._client, self._job, saved.run, saved.step)
+        if told is None:
+            raise NotFound(errno.ENOENT, f"step {saved.step} went while it "
+                           "was looked at")
+        return Held([told], told["ranks"])
+
+    def _check_late(self, saved: Saved) -> None:
+        """Who has the step before in memory has lost nothing: it had not
+        saved this one. The same on all ranks."""
+        step = before_in_memory(self._told, saved.run, saved.step)
+        if step is None or not saved.lost:
+            return
+        sizes = self._together(lambda: self._teller.size(saved.run, step))
+        late = {rank for _, _, ranks in sizes for first, last in ranks
+                for rank in saved.lost if first <= rank <= last}
+        if late:
+            raise NotFound(errno.ENOENT, f"rank {min(late)} had not saved it "
+                           f"yet; step {step} is there")
+
+    def _check_lost(self, saved: Saved) -> None:
+        """What ranks that come back had alone is not left out unasked."""
+        back = sorted(r for r in saved.lost if r < self._comm.world)
+        if not back or self._lost_ok or saved.held is None or \
+                not saved.held.has_own():
+            return
+        raise NotFound(
+            errno.ENOENT, f"what rank{'s' * (len(back) > 1)} "
+            f"{', '.join(map(str, back[:8]))}{', ...' * (len(back) > 8)} had "
+            "alone (generators, extra, local) is lost with the node; "
+            "restore(lost_ok=True) takes the rest of it, which others have")
 
     def _is_as_now(self, saved: Saved, items: list[Item]) -> bool:
         """Whether the snapshot holds the very things that one would which is
@@ -324,7 +384,8 @@ class Restore:
 
         def move() -> bool:
             reports.append(self._move_bytes(saved, flags, way))
-            return saved.world == self._comm.world and self._kept.suffices()
+            return saved.world == self._comm.world and not saved.lost and \
+                self._kept.suffices()
 
         suffice = self._together(move)
         return reports[0], all(suffice)
@@ -347,8 +408,15 @@ class Restore:
         self._describing.wrote()
         return report
 
-    def _load(self, strict: bool, suffices: bool) -> None:
+    def _load(self, strict: bool, suffices: bool, saved: Saved) -> None:
         told: list[dict[str, Any]] | None = None
+        first = min({*range(saved.world)} - saved.lost, default=0) \
+            if saved.lost else 0
         if not suffices:
-            told = self._together(self._kept.told)
-        self._together(lambda: self._kept.load(strict, told))
+            told = self._together(lambda: self._kept.told(first))
+        self._together(lambda: self._kept.load(strict, told, first))
+        if saved.lost and self._comm.rank == 0:
+            log.warning(
+                "job %s: step %d is restored without what %d of its %d ranks "
+                "had alone, rank %d first: their nodes are lost", self._job,
+                saved.step, len(saved.lost), saved.world, min(saved.lost))

@@ -94,9 +94,14 @@ def _check_given(model: Any, extra: Any, local: Any) -> None:
         raise TypeError("the model is None")
 
 
-def _flags(verify: bool, replicas: bool) -> int:
-    return (_core.JOB_VERIFY if verify else 0) | \
-        (0 if replicas else _core.JOB_NO_REPLICAS)
+_REPLICAS = {True: 0, False: _core.JOB_NO_REPLICAS,
+             "node": _core.JOB_NODE_REPLICAS}
+
+
+def _flags(verify: bool, replicas: bool | str) -> int:
+    if replicas not in _REPLICAS:
+        raise ValueError(f'replicas={replicas!r}: True, False or "node"')
+    return (_core.JOB_VERIFY if verify else 0) | _REPLICAS[replicas]
 
 
 class Checkpointer:
@@ -139,10 +144,13 @@ class Checkpointer:
         replicas: whether each rank keeps all that it has, also what other
             ranks have as well (DDP, HSDP). Without, of what several have one
             does, each a like share: memory, and what a snapshot copies, are
-            less by as much. With copies, others of its node make up for what a
-            rank that died had not saved, if ranks have nothing of their own:
-            neither ``optim``, ``extra``, ``local`` nor ``rng``. Else, and
-            where a node is gone, the newest whole step is an older one.
+            less by as much. With "node" one of each node does: each node has all
+            that its ranks have in common with others, once. With copies, others
+            of its node make up for what a rank that died had not saved, if
+            ranks have nothing of their own: neither ``optim``, ``extra``,
+            ``local`` nor ``rng``. Else the newest whole step is an older one.
+            With copies or "node", other nodes make up for one that is lost:
+            see :meth:`restore`.
         verify: refuse snapshots whose tensors changed before the fence.
         fence_hook: fence before every step of any optimizer by itself; at the
             second step of ``optim``, when its state is there, the agent is
@@ -172,7 +180,7 @@ class Checkpointer:
                  group: dist.ProcessGroup | None = None, rng: bool = True,
                  run: int = 0, slots: int = 0, flush_every: int = 0,
                  keep_last: int = 0, keep_every: int = 0, keep_age: int = 0,
-                 keep_bytes: int = 0, replicas: bool = True,
+                 keep_bytes: int = 0, replicas: bool | str = True,
                  verify: bool = False, fence_hook: bool = True,
                  raising: bool = False, socket: str | None = None,
                  timeout: float = 300) -> None:
@@ -528,7 +536,8 @@ class Checkpointer:
 
     @_in_turn
     def restore(self, step: int | None = None, *, strict: bool = True,
-                source: str | None = None) -> int | None:
+                source: str | None = None, lost_ok: bool = False
+                ) -> int | None:
         """Brings everything back, in place, on whatever mesh it lies now.
 
         The newest complete snapshot (``step`` None or
@@ -542,6 +551,10 @@ class Checkpointer:
         optimizer lacks is made first, what came after the snapshot is let go,
         and tensors on the meta device get their memory. ``strict=False``
         leaves alone what the snapshot lacks and ignores what nobody asks for.
+        Where a node is lost, what its ranks had in common with others comes
+        from those; what each had alone (generators, ``local``) is lost, so
+        that an older step which has it comes back, or with ``lost_ok`` the
+        newest, and those ranks keep what they have.
 
         Returns the step, None on a first run. ``report`` has the details.
         """
@@ -554,7 +567,7 @@ class Checkpointer:
         flags |= _one_of("source", source, _SOURCES)
         restore = Restore(self._client, self._state, self._comm, self.job,
                           self._tensors, self._describing, self._blobs,
-                          self._kept, self._newest)
+                          self._kept, self._newest, lost_ok)
         found = restore.run(None if step == LATEST else step, flags, strict)
         self._several = restore.several
         begun = self._state.begun()
@@ -578,7 +591,8 @@ class Checkpointer:
                         self.job, self._newest)
             return
         self._state.close()
-        self._state = self._new_state()
+        before, self._state = self._state, self._new_state()
+        self._state.nodes_as(before)
         self._blobs.move(self._state)
         self._describing.move(self._state)
         self.last_step, self._newest, self._unproven = None, -1, None

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node is lost: what its ranks had in common with others comes from those,
+and what each had alone is not left out unasked."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from harness import Nodes, run, start, wait
+from shardkeep import Client, NotFound, snapshots
+from shardkeep.torch import Checkpointer
+from torch import nn
+
+OF = [0, 0, 1, 1]       # the nodes of ranks that save
+KEPT = [True, "node"]   # ways in which each node has all
+
+
+def _training() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(7)
+    model = nn.Sequential(nn.Linear(64, 96), nn.Linear(96, 64))
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def _step(model: nn.Module, optim: torch.optim.Optimizer) -> None:
+    optim.zero_grad()
+    model(torch.linspace(-1, 1, 64).expand(4, 64)).square().sum().backward()
+    optim.step()
+
+
+def _values(model: nn.Module, optim: torch.optim.Optimizer
+            ) -> list[torch.Tensor]:
+    moments = [s[k] for s in optim.state.values()
+               for k in ("exp_avg", "exp_avg_sq", "step")]
+    return [*model.parameters(), *moments]
+
+
+def _checkpointer(nodes: Nodes, of: list[int], own: bool, replicas: Any,
+                  model: nn.Module, optim: torch.optim.Optimizer,
+                  rank: int, at: int) -> Checkpointer:
+    words = {"extra": {"at": {"step": at}},
+             "local": {"mine": {"rank": rank}}} if own else {}
+    return Checkpointer(model, optim, job="lost", raising=True, timeout=60,
+                        socket=nodes[of[dist.get_rank()]], rng=own,
+                        replicas=replicas, **words)
+
+
+def _save(nodes: Nodes, directory: str, own: bool, replicas: Any,
+          further: bool) -> None:
+    """Three steps; ``further``: the first node's ranks take a fourth."""
+    model, optim = _training()
+    rank = dist.get_rank()
+    ck = _checkpointer(nodes, OF, own, replicas, model, optim, rank, 0)
+    assert ck.restore() is None
+    for step in range(1, 4 + (further and OF[rank] == 0)):
+        _step(model, optim)
+        if own:
+            ck._kept._extra["at"]["step"] = step
+        ck.snapshot(step, wait=60, flush=False)
+        ck.fence()
+        ck.wait(step, until="sealed")
+        if rank == 0:
+            torch.save(_values(model, optim), f"{directory}/step-{step}")
+    dist.barrier()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _saved(nodes: Nodes, directory: pathlib.Path, own: bool, replicas: Any,
+           further: bool = False, lost: int | None = 1) -> str:
+    codes = wait(start(4, _save, nodes, str(directory), own, replicas,
+                       further))
+    assert codes == [-signal.SIGKILL] * 4
+    if lost is not None:
+        nodes.restart(lost, signal.SIGKILL, disk=False)
+    return str(directory)
+
+
+def _load(nodes: Nodes, directory: str, of: list[int], own: bool,
+          replicas: Any, lost_ok: bool, want: int | None) -> None:
+    model, optim = _training()
+    rank = dist.get_rank()
+    mine = {"rank": -1}
+    at = {"step": -1}
+    words = {"extra": {"at": at}, "local": {"mine": mine}} if own else {}
+    with Checkpointer(model, optim, job="lost", raising=True, timeout=60,
+                      socket=nodes[of[rank]], rng=own, replicas=replicas,
+                      **words) as ck:
+        if want is None:
+            with pytest.raises(NotFound):
+                ck.restore(lost_ok=lost_ok)
+            return
+        assert ck.restore(lost_ok=lost_ok) == want
+        for has, had in zip(_values(model, optim),
+                            torch.load(f"{directory}/step-{want}"), strict=True):
+            assert torch.equal(has, had)
+        if own:
+            assert at["step"] == want
+            # Both nodes are there, or the first one's ranks were.
+            whole = want == 3 and not lost_ok
+            assert mine["rank"] == (rank if rank < 2 or (whole and
+                                                         rank < 4) else -1)
+        # And goes on.
+        _step(model, optim)
+        ck.snapshot(want + 1, wait=60)
+        ck.wait(want + 1)
+
+
+@pytest.mark.parametrize("replicas", KEPT)
+def test_what_is_common_comes_from_the_others(nodes, tmp_path, replicas):
+    directory = _saved(nodes, tmp_path, False, replicas)
+    run(4, _load, nodes, directory, OF, False, replicas, False, 3)
+
+
+@pytest.mark.parametrize("replicas", KEPT)
+def test_what_ranks_had_alone_is_not_left_out_unasked(nodes, tmp_path,
+                                                      replicas):
+    directory = _saved(nodes, tmp_path, True, replicas)
+    run(4, _load, nodes, directory, OF, True, replicas, False, None)
+    run(4, _load, nodes, directory, OF, True, replicas, True, 3)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_whichever_node_it_is(nodes, tmp_path, first):
+    directory = _saved(nodes, tmp_path, False, "node", lost=first)
+    run(4, _load, nodes, directory, [1, 0, 1, 0], False, "node", False, 3)
+
+
+@pytest.mark.parametrize("replicas", KEPT)
+def test_a_job_goes_on_on_the_other_node(nodes, tmp_path, replicas):
+    """With the ranks that were there, as if nothing had been."""
+    directory = _saved(nodes, tmp_path, True, replicas)
+    run(2, _load, nodes, directory, [0, 0], True, replicas, False, 3)
+
+
+def test_ranks_that_were_lost_come_back_on_the_other_node(nodes, tmp_path):
+    directory = _saved(nodes, tmp_path, True, "node")
+    run(3, _load, nodes, directory, [0, 0, 0], True, "node", False, None)
+    run(3, _load, nodes, directory, [0, 0, 0], True, "node", True, 3)
+
+
+def test_shared_out_over_all_it_is_lost(nodes, tmp_path):
+    directory = _saved(nodes, tmp_path, False, False)
+    run(4, _load, nodes, directory, OF, False, False, True, None)
+    run(2, _load, nodes, directory, [0, 0], False, False, True, None)
+
+
+def _is_whole(nodes: Nodes, directory: str) -> None:
+    model, optim = _training()
+    mine = {"rank": -1}
+    with Checkpointer(model, optim, job="lost", raising=True, timeout=60,
+                      socket=nodes[OF[dist.get_rank()]],
+                      extra={"at": {"step": -1}}, local={"mine": mine}) as ck:
+        assert ck.restore(lost_ok=True) == 3
+        assert mine["rank"] == dist.get_rank()
+
+
+def test_who_had_not_saved_it_yet_has_lost_nothing(nodes, tmp_path):
+    """Nodes are a step apart: the step that both have has all."""
+    directory = _saved(nodes, tmp_path, True, True, further=True, lost=None)
+    run(4, _is_whole, nodes, directory)
+
+
+def test_each_node_has_it_once(nodes, tmp_path):
+    _saved(nodes, tmp_path, False, "node", lost=None)
+    model, _ = _training()
+    whole = 3 * 4 * sum(p.numel() for p in model.parameters())
+    for node in range(2):
+        client = Client(nodes[node])
+        found = next(s for s in snapshots(client, "lost") if s["step"] == 3)
+        client.close()
+        assert not found["complete"] and found["local"]
+        # Besides, objects and headers of two ranks.
+        assert whole < found["memory_bytes"] < whole + whole // 2
