@@ -20,6 +20,7 @@
 #include "restore/nodes.h"
 #include "restore/open.h"
 #include "restore/shape.h"
+#include "restore/whole.h"
 #include "tensor/box.h"
 
 static int no_memory(struct sk_restoring *rs)
@@ -319,20 +320,21 @@ static int explain_missing(struct sk_restoring *rs,
 			   const struct sk_restore_key *key,
 			   const struct sk_box *box)
 {
+	struct sk_err why;
 	char text[128];
-	int r;
 
-	r = sk_err_set(&rs->err, -ENODATA, "%s of \"%.100s\" is in none of "
-		       "the %u images of step %" PRId64 " of run %" PRIu64
-		       " that can be reached",
-		       sk_box_format(key->item->spec.ndim, box, text,
-				     sizeof(text)),
-		       key->item->spec.name, rs->n_images, rs->report.step,
-		       rs->report.run);
-	return !rs->n_lost ? r :
-	       sk_err_prefix(&rs->err, r, "%" PRId32 " of %" PRId32 " ranks "
-			     "have no image, rank %" PRId32 " first", rs->n_lost,
-			     rs->world, rs->first_lost);
+	(void)sk_box_format(key->item->spec.ndim, box, text, sizeof(text));
+	if (!rs->n_lost)
+		return sk_err_set(&rs->err, -ENODATA, "%s of \"%.100s\" is in "
+				  "none of the %u images of step %" PRId64
+				  " of run %" PRIu64 " that can be reached",
+				  text, key->item->spec.name, rs->n_images,
+				  rs->report.step, rs->report.run);
+	(void)sk_err_set(&why, 0, "%" PRId32 " of %" PRId32 " ranks have no "
+			 "image, rank %" PRId32 " first, and nobody else has "
+			 "%s of \"%.100s\"", rs->n_lost, rs->world,
+			 rs->first_lost, text, key->item->spec.name);
+	return sk_restore_not_whole(rs, -ENODATA, &why);
 }
 
 static int go_through(struct planning *p, const struct sk_box *box)

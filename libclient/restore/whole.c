@@ -38,7 +38,8 @@ static int no_memory(struct sk_restoring *rs)
 			  rs->n_images);
 }
 
-static int refuse(struct sk_restoring *rs, int r, const struct sk_err *why)
+int sk_restore_not_whole(struct sk_restoring *rs, int r,
+			 const struct sk_err *why)
 {
 	const char *where = rs->local ? "on this node" : "any more";
 	char nodes[48];
@@ -74,7 +75,7 @@ static int is_whole(struct sk_restoring *rs, bool *ret_covered)
 	}
 	r = sk_coverage_follows(like, rs->n_images, rs->world, ret_covered,
 				&err);
-	return r < 0 ? refuse(rs, r, &err) : 0;
+	return r < 0 ? sk_restore_not_whole(rs, r, &err) : 0;
 }
 
 /* Ranks without a primary image, whatever is wrong with it; images are by
@@ -131,7 +132,7 @@ static int look_at_all(struct sk_restoring *rs)
 		return 0;
 	/* Boxes that disagree make no snapshot of this one. */
 	r = r == -EINVAL || r == -E2BIG ? -ENODATA : r;
-	return refuse(rs, r, &err);
+	return sk_restore_not_whole(rs, r, &err);
 }
 
 int sk_restore_whole(struct sk_restoring *rs)
@@ -139,7 +140,8 @@ int sk_restore_whole(struct sk_restoring *rs)
 	bool covered = false;
 	int r;
 
-	if (rs->apart || rs->local)
+	/* Who names some of it relies on the snapshot being one. */
+	if ((rs->apart || rs->local) && !rs->names)
 		count_lost(rs);
 	r = rs->follow && !rs->n_lost ? is_whole(rs, &covered) : 0;
 	return r < 0 || covered ? r : look_at_all(rs);

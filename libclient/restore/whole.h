@@ -11,4 +11,9 @@
  * same for all ranks. */
 int sk_restore_whole(struct sk_restoring *rs);
 
+/** Says that the snapshot is not complete where the restore looks, and why
+ * not; returns @r. */
+int sk_restore_not_whole(struct sk_restoring *rs, int r,
+			 const struct sk_err *why);
+
 #endif

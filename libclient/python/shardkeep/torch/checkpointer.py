@@ -590,9 +590,10 @@ class Checkpointer:
                         "a restore finds that; let the agent number runs",
                         self.job, self._newest)
             return
+        state = self._new_state()
+        state.nodes_as(self._state)
         self._state.close()
-        before, self._state = self._state, self._new_state()
-        self._state.nodes_as(before)
+        self._state = state
         self._blobs.move(self._state)
         self._describing.move(self._state)
         self.last_step, self._newest, self._unproven = None, -1, None
