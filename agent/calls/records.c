@@ -101,7 +101,7 @@ static uint32_t whole_flags(const struct sk_cat_snapshot *s)
 	return (sk_cat_complete(s) ? SK_SNAP_COMPLETE : 0) |
 	       (sk_cat_on_disk(s) ? SK_SNAP_DURABLE : 0) |
 	       (sk_cat_whole_in_memory(s) ? SK_SNAP_RESIDENT : 0) |
-	       (sk_cat_local(s) ? SK_SNAP_LOCAL : 0);
+	       (!sk_cat_complete(s) && s->elsewhere ? SK_SNAP_LOCAL : 0);
 }
 
 static uint32_t snapshot_flags(const struct sk_cat_snapshot *s,

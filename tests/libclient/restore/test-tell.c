@@ -283,15 +283,25 @@ Test(tell, an_image_that_is_gone)
 	free_scene(s);
 }
 
+/* What it held nobody knows: it is lost to who asks for it, and the rest no
+ * whole snapshot for who names a part. */
 Test(tell, a_rank_without_an_image)
 {
-	struct scene *s = new_scene(64, TENSORS);
+	const char *const names[] = { "w" };
 
-	s->rs.n_images--;
-	cr_assert_eq(outcome(s), -ENODATA);
-	cr_assert(strstr(s->rs.err.text, "rank 63"), "%s", s->rs.err.text);
-	s->rs.n_images++;
-	free_scene(s);
+	for (int named = 0; named < 2; named++) {
+		struct scene *s = new_scene(64, TENSORS);
+
+		s->rs.n_images--;
+		s->rs.names = named ? names : NULL;
+		cr_assert_eq(outcome(s), named ? -ENODATA : 0);
+		cr_assert_eq(s->rs.n_lost, !named);
+		cr_assert(named ? strstr(s->rs.err.text, "rank 63") != NULL :
+				  s->rs.first_lost == 63, "%s",
+			  s->rs.err.text);
+		s->rs.n_images++;
+		free_scene(s);
+	}
 }
 
 /* One whose layout is another one than arithmetic says, whoever has seen it,
