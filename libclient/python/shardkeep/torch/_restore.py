@@ -300,7 +300,8 @@ class Restore:
         """Who has the step before in memory has lost nothing: it had not
         saved this one. The same on all ranks."""
         step = before_in_memory(self._told, saved.run, saved.step)
-        if step is None or not saved.lost:
+        if step is None or saved.held is None or not saved.lost or \
+                not saved.held.has_own():
             return
         sizes = self._together(lambda: self._teller.size(saved.run, step))
         late = {rank for _, _, ranks in sizes for first, last in ranks
@@ -311,15 +312,18 @@ class Restore:
 
     def _check_lost(self, saved: Saved) -> None:
         """What ranks that come back had alone is not left out unasked."""
-        back = sorted(r for r in saved.lost if r < self._comm.world)
+        back = {r for r in saved.lost if r < self._comm.world}
         if not back or self._lost_ok or saved.held is None or \
                 not saved.held.has_own():
             return
+        agents = len({x["agent"] for x in self._told})
+        where = f" on the {agents} nodes of this job" if self.several else ""
         raise NotFound(
-            errno.ENOENT, f"what rank{'s' * (len(back) > 1)} "
-            f"{', '.join(map(str, back[:8]))}{', ...' * (len(back) > 8)} had "
-            "alone (generators, extra, local) is lost with the node; "
-            "restore(lost_ok=True) takes the rest of it, which others have")
+            errno.ENOENT, f"step {saved.step} of run {saved.run} is not "
+            f"complete{where}: {len(saved.lost)} of {saved.held.world} ranks have "
+            f"no image, rank {min(saved.lost)} first, and nobody else has what "
+            f"rank {min(back)} had alone (generators, extra, local); "
+            "restore(lost_ok=True) does without that, if all else is there")
 
     def _is_as_now(self, saved: Saved, items: list[Item]) -> bool:
         """Whether the snapshot holds the very things that one would which is
