@@ -320,9 +320,9 @@ class Restore:
         where = f" on the {agents} nodes of this job" if self.several else ""
         raise NotFound(
             errno.ENOENT, f"step {saved.step} of run {saved.run} is not "
-            f"complete{where}: {len(saved.lost)} of {saved.held.world} ranks have "
-            f"no image, rank {min(saved.lost)} first, and nobody else has what "
-            f"rank {min(back)} had alone (generators, extra, local); "
+            f"complete{where}: {len(saved.lost)} of {saved.held.world} ranks "
+            f"have no image, rank {min(saved.lost)} first, and nobody else "
+            f"has what rank {min(back)} had alone (generators, extra, local); "
             "restore(lost_ok=True) does without that, if all else is there")
 
     def _is_as_now(self, saved: Saved, items: list[Item]) -> bool:
