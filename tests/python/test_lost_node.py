@@ -13,9 +13,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import Nodes, run, start, wait
+from models import Holder, Replicate, Shard, sharded, whole
 from shardkeep import Client, NotFound, snapshots
 from shardkeep.torch import Checkpointer
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 OF = [0, 0, 1, 1]       # the nodes of ranks that save
 KEPT = [True, "node"]   # ways in which each node has all
@@ -136,6 +138,63 @@ def test_ranks_that_were_lost_come_back_on_the_other_node(nodes, tmp_path):
     directory = _saved(nodes, tmp_path, True, "node")
     run(3, _load, nodes, directory, [0, 0, 0], True, "node", False, None)
     run(3, _load, nodes, directory, [0, 0, 0], True, "node", True, 3)
+
+
+NAMES = {"a": (9, 4), "b": (64, 30), "odd": (5,)}
+
+
+def _hsdp(fill: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Shards on the ranks of a node, copies on the other one."""
+    mesh = init_device_mesh("cpu", (2, 2))
+    model = Holder({k: sharded(whole(k, shape), mesh, (Replicate(), Shard(0)),
+                               fill) for k, shape in NAMES.items()})
+    for p in model.parameters():
+        p.requires_grad_(True)
+        p.grad = p.detach() * 2 if fill else None
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def _sums(model: nn.Module, optim: torch.optim.Optimizer) -> list[float]:
+    moments = [optim.state[p][k] for p in model.parameters()
+               for k in ("exp_avg", "exp_avg_sq")]
+    return [x.to_local().double().sum().item()
+            for x in (*model.parameters(), *moments)]
+
+
+def _save_hsdp(nodes: Nodes, directory: str, replicas: Any) -> None:
+    model, optim = _hsdp(True)
+    rank = dist.get_rank()
+    ck = Checkpointer(model, optim, job="hsdp", raising=True, timeout=60,
+                      socket=nodes[OF[rank]], replicas=replicas)
+    assert ck.restore() is None
+    optim.step()
+    ck.snapshot(1, wait=60, flush=False)
+    ck.wait(1, until="complete")
+    torch.save(_sums(model, optim), f"{directory}/hsdp-{rank}")
+    dist.barrier()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _load_hsdp(nodes: Nodes, directory: str, replicas: Any,
+               lost_ok: bool) -> None:
+    model, optim = _hsdp(False)
+    rank = dist.get_rank()
+    with Checkpointer(model, optim, job="hsdp", raising=True, timeout=60,
+                      socket=nodes[OF[rank]], replicas=replicas) as ck:
+        if not replicas or not lost_ok:
+            with pytest.raises(NotFound):
+                ck.restore(lost_ok=lost_ok)
+            return
+        assert ck.restore(lost_ok=True) == 1
+        assert _sums(model, optim) == torch.load(f"{directory}/hsdp-{rank}")
+
+
+@pytest.mark.parametrize("replicas", [*KEPT, False])
+def test_shards_that_the_other_node_has_as_well(nodes, tmp_path, replicas):
+    wait(start(4, _save_hsdp, nodes, str(tmp_path), replicas))
+    nodes.restart(1, signal.SIGKILL, disk=False)
+    for lost_ok in (False, True):
+        run(4, _load_hsdp, nodes, str(tmp_path), replicas, lost_ok)
 
 
 def test_shared_out_over_all_it_is_lost(nodes, tmp_path):
