@@ -151,8 +151,7 @@ struct sk_state;
 /** Restores only: takes none of the agent's memory, and may stand beside the
  * job's living ranks. Its snapshots are refused with -EROFS. */
 #define SK_JOB_READER (1u << 2)
-/** Keep it once among the ranks of each node, which the last restore with a
- * comm has found: a node that is gone takes nothing with it. */
+/** Keep it once per node, among its ranks, as the last restore found them. */
 #define SK_JOB_NODE_REPLICAS (1u << 3)
 
 /** sk_job.flush_every: only when asked, when the job ends, or at shutdown. */

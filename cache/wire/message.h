@@ -385,9 +385,9 @@ enum sk_image_state {
 #define SK_SNAP_IN_USE (1u << 8)	/* by a restore */
 #define SK_SNAP_FAILED (1u << 9)	/* the last flush failed: see text */
 #define SK_SNAP_RESIDENT (1u << 10)	/* complete, all images in memory */
-#define SK_SNAP_LOCAL (1u << 11)	/* not complete: all ranks that this agent
-					 * knew had sealed it, others were
-					 * elsewhere */
+#define SK_SNAP_LOCAL (1u << 11)	/* not complete: all ranks that this
+					 * agent knew had sealed it, others
+					 * were elsewhere */
 
 struct sk_wire_snapshot {
 	struct sk_wire_id id;

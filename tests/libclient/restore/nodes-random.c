@@ -242,7 +242,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < NODES; i++)
 		nodes[i].slots = 3;
 	for (; n; n--, story.seed++) {
-		/* What all have, each keeps, one of them, or of each node one. */
+		/* What all have, each keeps, one, or one of each node. */
 		scene.job_flags = kept[story.seed % 3];
 		tell(&scene, &story);
 	}
