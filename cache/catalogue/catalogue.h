@@ -182,8 +182,9 @@ struct sk_cat_snapshot {
 	unsigned leases;		/* sum over its images */
 	bool revived;			/* it outlived its agent, which may have
 					 * written it to disk as well */
-	bool elsewhere;			/* it was local once: ranks that this
-					 * agent did not know had the rest */
+	bool elsewhere;			/* it is local, or was when its ranks
+					 * were known last: others had the
+					 * rest */
 	uint64_t created_ns;		/* wall clock; 0: nothing sealed yet */
 	struct sk_cat_known known;	/* ask sk_cat_complete() and others */
 	bool pinned;

@@ -257,7 +257,9 @@ static struct sk_cat_known *look(const struct sk_cat_snapshot *asked)
 	k->undecided = !is_known(r);
 	local = !wait && is_local(s);
 	k->local = r < 0 && local;
-	s->elsewhere |= k->local;
+	/* As long as its ranks are known: one that comes late was nowhere. */
+	if (!wait && sk_cat_run_of(s))
+		s->elsewhere = k->local;
 	if (local)
 		note_local(sk_cat_run_of(s), s->step);
 	note_undecided(s);

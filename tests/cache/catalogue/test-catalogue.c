@@ -774,6 +774,32 @@ Test(catalogue, a_first_local_snapshot_counts)
 	end(&b);
 }
 
+/* Who registers after the other one has sealed was no other agent's. */
+Test(catalogue, who_comes_late_had_not_been_elsewhere)
+{
+	struct sk_cat_snapshot *s;
+	struct sk_cat_state *late;
+	struct sk_err err = { "" };
+	struct bench b;
+
+	start(&b);
+	snap(&b, enter(&b, 0, 0, 2, 2), 10);
+	s = find(&b, 1, 10);
+	cr_assert(sk_cat_local(s) && s->elsewhere);
+	cr_assert_eq(sk_cat_missing(s, &err), -ENODATA);
+	cr_assert(strstr(err.text, "another agent"), "%s", err.text);
+	late = enter(&b, 0, 1, 2, 2);
+	cr_assert_eq(late->run->number, 1);
+	cr_assert_not(sk_cat_complete(s));
+	sk_cat_state_end(late);
+	cr_assert_not(sk_cat_complete(s));
+	cr_assert_not(sk_cat_local(s));
+	cr_assert_not(s->elsewhere);
+	cr_assert_eq(sk_cat_missing(s, &err), -ENODATA);
+	cr_assert_not(strstr(err.text, "another agent"), "%s", err.text);
+	end(&b);
+}
+
 /* On a store that nodes share, what the others wrote makes a snapshot complete
  * before it was ever local here, as after a restart of the agent: that it has
  * their images tells as well that they are elsewhere, and the next one is not

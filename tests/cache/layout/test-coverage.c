@@ -504,6 +504,54 @@ static void free_few(struct few *f)
 		sk_layout_free((struct sk_layout *)f->im[--f->n].layout);
 }
 
+static struct sk_item item_of(const char *name, enum sk_item_kind kind,
+			      enum sk_dtype dtype, int64_t n)
+{
+	return (struct sk_item){ .kind = kind, .spec = {
+		.name = name, .dtype = dtype, .ndim = 1, .shape = { n } } };
+}
+
+/* What two ranks describe, of which nothing need be there. */
+static int agreement(struct sk_item a, struct sk_item b)
+{
+	const struct sk_item same = item_of("norm", SK_ITEM_TENSOR, SK_F32, 3);
+	struct sk_item of_a[] = { same, a }, of_b[] = { b, same };
+	struct few f = { .n = 0 };
+	struct sk_err err = { "" };
+	int r;
+
+	for (int kind = 0; kind < 2; kind++) {
+		add_layout(&f, 0, 4, kind, of_a, 2);
+		add_layout(&f, 2, 4, kind, of_b, 2);
+		add_layout(&f, 3, 4, kind, of_a, 2);
+	}
+	for (size_t i = 0; i < f.n; i++)
+		f.im[i].present = i % 2;
+	r = sk_coverage_agree(f.im, f.n, &err);
+	cr_assert(!r || strstr(err.text, "disagree on the dtype or shape of "
+			       "\"w\""), "%s", err.text);
+	free_few(&f);
+	return r;
+}
+
+Test(coverage, ranks_that_are_there_agree_or_do_not)
+{
+	struct sk_item w = item_of("w", SK_ITEM_TENSOR, SK_F32, 8);
+	struct sk_item rng = item_of("rng", SK_ITEM_BLOB_LOCAL, SK_U8, 5);
+
+	cr_assert_eq(agreement(w, w), 0);
+	cr_assert_eq(agreement(w, item_of("v", SK_ITEM_TENSOR, SK_F64, 7)),
+		     0);
+	cr_assert_eq(agreement(w, item_of("w", SK_ITEM_TENSOR, SK_F32, 9)),
+		     -EINVAL);
+	cr_assert_eq(agreement(w, item_of("w", SK_ITEM_TENSOR, SK_F64, 8)),
+		     -EINVAL);
+	/* Its own is another thing on each rank. */
+	cr_assert_eq(agreement(rng, item_of("rng", SK_ITEM_BLOB_LOCAL, SK_U8,
+					    50)), 0);
+	cr_assert_eq(sk_coverage_agree(NULL, 0, NULL), 0);
+}
+
 static struct sk_mesh *line(int n)
 {
 	struct sk_mesh *m = NULL;
