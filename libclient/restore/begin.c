@@ -5,7 +5,6 @@
 
 #include "restore/gpu.h"
 #include "restore/keys.h"
-#include "state/layout.h"
 #include "state/register.h"
 
 /* Agents that may be killed while a rank begins. */
@@ -73,20 +72,6 @@ int sk_restore_begin_again(struct sk_restoring *rs)
 	return r < 0 ? r : sk_restore_begin(rs);
 }
 
-/* On the same nodes the images' layouts are ours; where there is no memory
- * for them, their headers tell. */
-static void expect(struct sk_restoring *rs)
-{
-	_cleanup_layout_ struct sk_layout *primary = NULL, *replica = NULL;
-
-	if (sk_state_layout(rs->state, &primary, NULL) < 0)
-		return;
-	sk_recall_add(rs->sk->recall, primary);
-	if (rs->state->nodes && sk_layout_other(primary, SK_IMAGE_REPLICA,
-						&replica, NULL) >= 0)
-		sk_recall_add(rs->sk->recall, replica);
-}
-
 int sk_restore_settle_nodes(struct sk_restoring *rs)
 {
 	struct sk_state *state = rs->state;
@@ -98,10 +83,7 @@ int sk_restore_settle_nodes(struct sk_restoring *rs)
 	r = sk_nodes_new(rs->node_of, state->job.world, &nodes, &rs->err);
 	if (r < 0)
 		return r;
-	if (!sk_nodes_equal(state->nodes, nodes)) {
-		sk_state_set_nodes(state, nodes);
-		expect(rs);
-	}
+	sk_state_set_nodes(state, nodes);
 	sk_nodes_unref(nodes);
 	return 0;
 }

@@ -22,9 +22,8 @@ int sk_restore_refuse(struct sk_restoring *rs);
 int sk_restore_connect(struct sk_restoring *rs);
 void sk_restore_disconnect(struct sk_restoring *rs);
 
-/** Which ranks share a node is known: what this rank describes follows from it
- * where each node keeps replicas once, and is remembered as it is laid out
- * now. Errors: -ENOMEM. */
+/** Which ranks share a node is known: where each node keeps replicas once, what
+ * this rank saves from here on follows from it. Errors: -ENOMEM. */
 int sk_restore_settle_nodes(struct sk_restoring *rs);
 
 #endif

@@ -807,6 +807,7 @@ static struct sk_layout *same(struct sk_recall *m, const struct sk_layout *l,
 
 Test(layout_recall, the_same_items_have_the_same_layout)
 {
+	struct sk_nodes *nodes = NULL;
 	struct sk_box box = { .offset = { 4 }, .size = { 3 } };
 	struct sk_recall *m = sk_recall_new();
 	const struct sk_layout *l;
@@ -851,6 +852,11 @@ Test(layout_recall, the_same_items_have_the_same_layout)
 			}
 			cr_assert_null(same(m, l, items), "%u %d", i, what);
 		}
+	cr_assert_eq(sk_nodes_new((int32_t[RANKS]){ 0, 1 }, RANKS, &nodes,
+				  NULL), 0);
+	cr_assert_null(sk_recall_same(m, "job", 2, RANKS, l->kind, nodes,
+				      l->items, 11));
+	sk_nodes_unref(nodes);
 	cr_assert_null(sk_recall_same(m, "job", 2, RANKS, l->kind, NULL,
 				      l->items, 10));
 	cr_assert_null(sk_recall_same(m, "job", 2, RANKS + 1, l->kind, NULL,

@@ -62,11 +62,13 @@ struct scene_of_kept {
 	int64_t want;		/* to restore; 0: there is none */
 	struct seen *seen;
 	bool own;		/* ranks have something of their own, too */
+	bool unlike;		/* rank 1 describes another tensor by a name */
 	uint32_t flags;		/* of the restore */
 };
 
-static void describe(struct rank *rank, const struct place *at, bool own)
+static void describe(struct rank *rank, const struct scene_of_kept *s)
 {
+	const struct place *at = s->at;
 	struct sk_tensor t = { .dtype = SK_F32, .ndim = 2,
 			       .shape = { 200, 900 } };
 	char names[WHOLES][8];
@@ -74,6 +76,7 @@ static void describe(struct rank *rank, const struct place *at, bool own)
 	for (int i = 0; i < WHOLES; i++) {
 		(void)snprintf(names[i], sizeof(names[i]), "whole%d", i);
 		t.name = names[i];
+		t.shape[0] = s->unlike && rank->rank == 1 && !i ? 201 : 200;
 		(void)rank_tensor(rank, &t, 0xee);
 	}
 	t.name = "row";
@@ -84,7 +87,7 @@ static void describe(struct rank *rank, const struct place *at, bool own)
 	if (rank_bytes(rank, &t))
 		(void)rank_tensor(rank, &t, 0xee);
 	sk_mesh_release((struct sk_mesh *)t.mesh);
-	CHECK(!own || !sk_state_blob_local(rank->state, "rng",
+	CHECK(!s->own || !sk_state_blob_local(rank->state, "rng",
 			     rank_memory(OTHERS, rank->rank), OTHERS), "%s",
 	      sk_error());
 }
@@ -128,7 +131,7 @@ static void live(struct rank *rank)
 	struct sk_report report;
 	int r;
 
-	describe(rank, s->at, s->own);
+	describe(rank, s);
 	r = restore(rank, s->flags, &report);
 	s->seen->results[rank->rank] = r;
 	CHECK(r >= 0 || r == -ENOENT, "%s", sk_error());
@@ -268,6 +271,19 @@ static void test_own(struct scene *scene, struct seen *seen)
 	run(scene, "own", &s);
 }
 
+/* Ranks that are there do not agree, and what is lost cannot tell which of them
+ * is right. */
+static void test_unlike(struct scene *scene, struct seen *seen)
+{
+	struct scene_of_kept s = { &places[0], { 1, 1 }, 0, seen };
+
+	s.unlike = true;
+	run(scene, "unlike", &s);
+	lose(scene, 1);
+	s = (struct scene_of_kept){ &places[0], { 1, 0 }, 0, seen };
+	run(scene, "unlike", &s);
+}
+
 /* The rest of the job is gone for good: what is left goes on, on fewer ranks,
  * at what its node has. A node that comes back has what is older. */
 static void test_shrunk(struct scene *scene, struct seen *seen)
@@ -322,6 +338,7 @@ int main(int argc, char **argv)
 		test_once_per_node(&scene, &places[i], seen);
 	test_moved(&scene, seen);
 	test_own(&scene, seen);
+	test_unlike(&scene, seen);
 	test_shrunk(&scene, seen);
 	test_others(&scene, seen);
 	scene_close(&scene);
