@@ -44,22 +44,22 @@ def _values(model: nn.Module, optim: torch.optim.Optimizer
 
 def _checkpointer(nodes: Nodes, of: list[int], own: bool, replicas: Any,
                   model: nn.Module, optim: torch.optim.Optimizer,
-                  at: dict[str, int], mine: dict[str, int]) -> Checkpointer:
+                  at: dict[str, int], mine: dict[str, int],
+                  slots: int = 0) -> Checkpointer:
     words = {"extra": {"at": at}, "local": {"mine": mine}} if own else {}
     return Checkpointer(model, optim, job="lost", raising=True, timeout=60,
                         socket=nodes[of[dist.get_rank()]], rng=own,
-                        replicas=replicas, **words)
+                        replicas=replicas, slots=slots, **words)
 
 
-def _save(nodes: Nodes, directory: str, own: bool, replicas: Any,
-          further: bool) -> None:
-    """Three steps; ``further``: the first node's ranks take a fourth."""
+def _save(nodes: Nodes, directory: str, own: bool, replicas: Any) -> None:
+    """Three steps."""
     model, optim = _training()
     rank, at = dist.get_rank(), {"step": 0}
     ck = _checkpointer(nodes, OF, own, replicas, model, optim, at,
                        {"rank": rank})
     assert ck.restore() is None
-    for step in range(1, 4 + (further and OF[rank] == 0)):
+    for step in range(1, 4):
         _step(model, optim)
         at["step"] = step
         ck.snapshot(step, wait=60, flush=False)
@@ -72,9 +72,8 @@ def _save(nodes: Nodes, directory: str, own: bool, replicas: Any,
 
 
 def _saved(nodes: Nodes, directory: pathlib.Path, own: bool, replicas: Any,
-           further: bool = False, lost: int | None = 1) -> str:
-    codes = wait(start(4, _save, nodes, str(directory), own, replicas,
-                       further))
+           lost: int | None = 1) -> str:
+    codes = wait(start(4, _save, nodes, str(directory), own, replicas))
     assert codes == [-signal.SIGKILL] * 4
     if lost is not None:
         nodes.restart(lost, signal.SIGKILL, disk=False)
@@ -203,20 +202,86 @@ def test_shared_out_over_all_it_is_lost(nodes, tmp_path):
     run(2, _load, nodes, directory, [0, 0], False, False, True, None)
 
 
-def _is_whole(nodes: Nodes, directory: str) -> None:
+def _goes_on(nodes: Nodes, steps: list[int], last: list[int],
+             further: list[list[int]], durable: int = 0) -> None:
+    """A life that restores the last of ``last``, if any, takes ``steps``, and
+    then those of its node. It is killed."""
     model, optim = _training()
-    mine = {"rank": -1}
-    with Checkpointer(model, optim, job="lost", raising=True, timeout=60,
-                      socket=nodes[OF[dist.get_rank()]],
-                      extra={"at": {"step": -1}}, local={"mine": mine}) as ck:
-        assert ck.restore(lost_ok=True) == 3
-        assert mine["rank"] == dist.get_rank()
+    rank = dist.get_rank()
+    ck = _checkpointer(nodes, OF, True, True, model, optim, {"step": 0},
+                       {"rank": rank}, slots=4)
+    assert ck.restore() == (last[-1] if last else None)
+    for step in steps + further[OF[rank]]:
+        _step(model, optim)
+        ck.snapshot(step, wait=60, flush=step == durable)
+        ck.fence()
+        ck.wait(step, until="durable" if step == durable else "sealed")
+    dist.barrier()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_who_had_not_saved_it_yet_has_lost_nothing(nodes, tmp_path):
-    """Nodes are a step apart: the step that both have has all."""
-    directory = _saved(nodes, tmp_path, True, True, further=True, lost=None)
-    run(4, _is_whole, nodes, directory)
+def _finds(nodes: Nodes, want: int, mine: list[int]) -> None:
+    """And what of ranks was theirs alone; who has not keeps what it had."""
+    model, optim = _training()
+    has = {"rank": -1}
+    with _checkpointer(nodes, OF, True, True, model, optim, {"step": -1},
+                       has, slots=4) as ck:
+        assert ck.restore(lost_ok=True) == want
+        assert has["rank"] == mine[dist.get_rank()]
+
+
+def test_who_had_not_saved_it_yet_has_lost_nothing(nodes):
+    """Nodes are steps apart: what both have has all."""
+    wait(start(4, _goes_on, nodes, [1, 2], [], [[3], []]))
+    run(4, _finds, nodes, 2, [0, 1, 2, 3])
+
+
+def test_nor_who_left_out_more_than_one(nodes):
+    wait(start(4, _goes_on, nodes, [1, 2], [], [[3, 4], []]))
+    run(4, _finds, nodes, 2, [0, 1, 2, 3])
+
+
+def test_nor_who_had_restored_it(nodes):
+    """The first step of a life, which one node has not taken."""
+    wait(start(4, _goes_on, nodes, [1, 2], [], [[], []]))
+    wait(start(4, _goes_on, nodes, [], [1, 2], [[3], []]))
+    run(4, _finds, nodes, 2, [0, 1, 2, 3])
+
+
+def test_what_a_lost_node_has_on_its_disk_is_older(nodes):
+    wait(start(4, _goes_on, nodes, [1, 2, 3], [], [[], []], 2))
+    nodes.restart(1, signal.SIGKILL)
+    run(4, _finds, nodes, 3, [0, 1, -1, -1])
+
+
+def _says_how(nodes: Nodes) -> None:
+    model, optim = _training()
+    with _checkpointer(nodes, OF, True, True, model, optim, {"step": -1},
+                       {"rank": -1}) as ck, \
+            pytest.raises(NotFound, match=r"lost_ok=True"):
+        ck.restore()
+
+
+def _one_further(nodes: Nodes) -> None:
+    """The first rank, beside its neighbour."""
+    model, optim = _training()
+    ck = _checkpointer(nodes, OF, True, True, model, optim, {"step": 0},
+                       {"rank": dist.get_rank()})
+    assert ck.restore() is None
+    for step in (1, 2) if dist.get_rank() == 0 else (1,):
+        _step(model, optim)
+        ck.snapshot(step, wait=60, flush=False)
+        ck.fence()
+        ck.wait(step, until="sealed")
+    dist.barrier()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_is_raised_says_how_to_do_without(nodes):
+    """Also where the newest was passed over for another reason."""
+    wait(start(4, _one_further, nodes))
+    nodes.restart(1, signal.SIGKILL, disk=False)
+    run(4, _says_how, nodes)
 
 
 def test_each_node_has_it_once(nodes, tmp_path):

@@ -8,7 +8,7 @@ import errno
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .. import (
@@ -81,10 +81,22 @@ def candidates(told: list[dict[str, Any]], together: bool
 
 
 def before_in_memory(told: list[dict[str, Any]], run: int, step: int
-                     ) -> int | None:
-    """The newest older step of that run that any agent has in memory."""
-    return max((s for x in told for r, s in x["memory"]
-                if r == run and s < step), default=None)
+                     ) -> list[tuple[int, int]]:
+    """Runs and steps that are older, and that any agent has in memory, newest
+    first."""
+    return sorted({(r, s) for x in told for r, s in x["memory"]
+                   if (r, s) < (run, step)}, reverse=True)
+
+
+def lost_of(told: Iterable[tuple[int, list[list[int]]]]) -> set[int]:
+    """How many ranks saved a snapshot, and rows of those that each agent has
+    images of: ranks of which none has."""
+    ranks, world = set(), 0
+    for saved, rows in told:
+        world = max(world, saved)
+        for first, last in rows:
+            ranks.update(range(first, last + 1))
+    return set(range(world)) - ranks
 
 
 def left_here(told: list[dict[str, Any]]) -> set[tuple[int, int]]:
@@ -133,8 +145,7 @@ class Held:
         for each in told:
             self._add(each)
         #: Ranks of which no agent has an image.
-        self.lost = set(range(self.world)).difference(
-            *(range(first, last + 1) for first, last in ranks))
+        self.lost = lost_of([(self.world, ranks)])
 
     def has_own(self) -> bool:
         """Whether ranks had objects that need not be those of others."""
@@ -205,6 +216,12 @@ class Teller:
             json.dumps(told).encode(), 1)
         return [len(self._mine), hashlib.sha256(self._mine).hexdigest(),
                 ranks]
+
+    def ranks(self, run: int, step: int) -> list[Any]:
+        """How many ranks saved it, 0 where this rank does not tell; and of
+        which ranks its agent has images."""
+        told = self._look(run, step) if self._tells else None
+        return [told["world"], told["ranks"]] if told else [0, []]
 
     def told(self, sizes: list[list[Any]]) -> list[Any]:
         """What all tell, each different list once."""

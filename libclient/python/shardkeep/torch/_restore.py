@@ -24,8 +24,8 @@ from ._kept import Kept
 from ._links import Links
 from ._links import available as links_available
 from ._nodes import (LISTED_MOST, Held, Teller, before_in_memory, candidates,
-                     each, in_part, join_runs, left_here, names_of, offers,
-                     over, several, went_each_time)
+                     each, in_part, join_runs, left_here, lost_of, names_of,
+                     offers, over, several, went_each_time)
 from ._report import Report
 from ._tensors import LiveTensors, is_state
 from ._together import PASSED_OVER, together
@@ -46,6 +46,10 @@ class Saved:
     def lost(self) -> set[int]:
         """The ranks that saved it and of which nothing is left."""
         return self.held.lost if self.held is not None else set()
+
+
+class Late(NotFound):
+    """What is older is there, and lacks less."""
 
 
 class Restore:
@@ -100,7 +104,8 @@ class Restore:
                     return found[1]
                 except PASSED_OVER as e:
                     log.warning("step %d cannot be restored: %s", found[1], e)
-                    failed = failed or e
+                    if failed is None or isinstance(failed, Late):
+                        failed = e
                     self.is_newest &= isinstance(e, NotFound)
             if failed is not None:
                 raise self._with_remedy(failed)
@@ -218,7 +223,7 @@ class Restore:
                 lambda: self._teller.size(saved.run, saved.step))
             saved.held = Held(self._teller.told(sizes),
                               [x for _, _, ranks in sizes for x in ranks])
-            self._check_late(saved)
+            self._check_late(saved, flags)
         moved = False
         try:
             one_agent = self._prepare(saved, strict)
@@ -296,19 +301,25 @@ class Restore:
                            "was looked at")
         return Held([told], told["ranks"])
 
-    def _check_late(self, saved: Saved) -> None:
-        """Who has the step before in memory has lost nothing: it had not
-        saved this one. The same on all ranks."""
-        step = before_in_memory(self._told, saved.run, saved.step)
-        if step is None or saved.held is None or not saved.lost or \
-                not saved.held.has_own():
+    def _check_late(self, saved: Saved, flags: int) -> None:
+        """Who has an older step in memory has lost nothing: it had not saved
+        this one. So what is older and lacks less goes before it. The same on
+        all ranks."""
+        older = before_in_memory(self._told, saved.run, saved.step)
+        if not older or saved.held is None or not saved.lost or \
+                not saved.held.has_own() or \
+                flags & _core.RESTORE_DISK_ONLY:
             return
-        sizes = self._together(lambda: self._teller.size(saved.run, step))
-        late = {rank for _, _, ranks in sizes for first, last in ranks
-                for rank in saved.lost if first <= rank <= last}
-        if late:
-            raise NotFound(errno.ENOENT, f"rank {min(late)} had not saved it "
-                           f"yet; step {step} is there")
+        mine = self._told[self._comm.rank]["memory"]
+        told = self._together(lambda: [
+            self._teller.ranks(*x) if list(x) in mine else [0, []]
+            for x in older])
+        for (run, step), has in zip(older, zip(*told, strict=True),
+                                    strict=True):
+            late = saved.lost - lost_of(has)
+            if late and lost_of(has) < saved.lost:
+                raise Late(errno.ENOENT, f"rank {min(late)} had not saved it "
+                           f"yet; step {step} of run {run} is there")
 
     def _check_lost(self, saved: Saved) -> None:
         """What ranks that come back had alone is not left out unasked."""
