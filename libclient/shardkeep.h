@@ -661,7 +661,8 @@ void sk_comm_meet_free(struct sk_comm *comm);
 /** The newest step that is complete. */
 #define SK_LATEST (-1)
 
-/** Keys that the snapshot lacks are left alone, not an error. */
+/** Keys that the snapshot lacks are left alone, not an error; so are local
+ * blobs of ranks of which nothing is left of it, or that had not saved it. */
 #define SK_RESTORE_MISSING_OK (1u << 0)
 /** Keys that no rank asked for are ignored, not an error. */
 #define SK_RESTORE_EXTRA_OK (1u << 1)

@@ -4,6 +4,7 @@ and what each had alone is not left out unasked."""
 
 from __future__ import annotations
 
+import logging
 import os
 import pathlib
 import signal
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from harness import Nodes, run, start, wait
+from harness import Logged, Nodes, run, start, wait
 from models import Holder, Replicate, Shard, sharded, whole
 from shardkeep import Client, NotFound, snapshots
 from shardkeep.torch import Checkpointer
@@ -83,9 +84,9 @@ def _saved(nodes: Nodes, directory: pathlib.Path, own: bool, replicas: Any,
 def _load(nodes: Nodes, directory: str, of: list[int], own: bool,
           replicas: Any, lost_ok: bool, want: int | None) -> None:
     model, optim = _training()
-    rank = dist.get_rank()
-    mine = {"rank": -1}
-    at = {"step": -1}
+    rank, said = dist.get_rank(), Logged()
+    logging.getLogger("shardkeep").addHandler(said)
+    mine, at = {"rank": -1}, {"step": -1}
     with _checkpointer(nodes, of, own, replicas, model, optim, at,
                        mine) as ck:
         if want is None:
@@ -93,6 +94,8 @@ def _load(nodes: Nodes, directory: str, of: list[int], own: bool,
                 ck.restore(lost_ok=lost_ok)
             return
         assert ck.restore(lost_ok=lost_ok) == want
+        # By one rank, and where that is so.
+        assert len(said.found) == (own and rank == 0), said.found
         saved = torch.load(f"{directory}/step-{want}")
         for has, had in zip(_values(model, optim), saved, strict=True):
             assert torch.equal(has, had)

@@ -4,7 +4,8 @@
  * their ranks killed, and between them agents that are killed, or started anew,
  * so that a node has lost its memory. Each restore is compared with what was
  * saved: it is of one step, byte for byte, the same on all ranks, on whatever
- * ranks, and not older than what cannot have been lost.
+ * ranks, and not older than what cannot have been lost. In some of them each
+ * rank has all: then nothing is lost that any node has on which a job goes on.
  * $SK_SEED says which is the first, $SK_CASES how many. Arguments: path of
  * shardkeepd; "shared": the nodes have one store.
  */
@@ -27,10 +28,12 @@
 /* Of those that are forked next; each joins its copy. */
 static struct mesh_comm links;
 
-/* A step, and the life that wrote it; what is later is newer. */
+/* A step, and the life that wrote it; what is later is newer. Where lives went
+ * on without a node, its run tells, which all nodes' agents number. */
 struct mark {
 	int life;
 	int64_t step;		/* 0: none */
+	uint64_t run;		/* of a job whose ranks have all in common */
 };
 
 /* What a life is to do, and then what it found; its processes share it. */
@@ -40,6 +43,8 @@ struct life {
 	bool further[RANKS];	/* these one more: nodes are a step apart; */
 	bool begins[RANKS];	/* and these begin it, and are killed */
 	bool durable;		/* the last that all take goes to the disks */
+	int nodes;		/* that have ranks */
+	uint64_t run;
 	int result[RANKS];
 	struct mark got[RANKS];
 };
@@ -49,6 +54,8 @@ struct story {
 	int life;
 	struct mark least;	/* what cannot have been lost */
 	struct mark durable;	/* the same of the disks */
+	bool common;		/* each rank has all, and nothing of its own: */
+	struct mark has[NODES];	/* what each node's memory has of it */
 	struct life *lives;
 };
 
@@ -70,10 +77,32 @@ static int64_t values(struct mark m)
 
 static bool is_older(struct mark a, struct mark b)
 {
+	if (a.run != b.run)
+		return a.run < b.run;
+	if (a.run)
+		return a.step < b.step;
 	return a.life != b.life ? a.life < b.life : a.step < b.step;
 }
 
 /* ---- a life ---- */
+
+static void describe(struct rank *rank, bool common)
+{
+	static const char *const names[] = { "wq", "wk", "norm" };
+	struct sk_mesh *mesh;
+
+	if (!common) {
+		rank_model(rank, ROWS);
+		return;
+	}
+	mesh = mesh_of(rank->world, 0, NULL, NULL);
+	for (int i = 0; i < 3; i++)
+		rank_tensor(rank, &(struct sk_tensor){
+			.name = names[i], .dtype = SK_F32, .ndim = 2,
+			.shape = { ROWS + i, 300 }, .mesh = i ? mesh : NULL,
+			.placements = { SK_REPLICATE } }, 0xee);
+	sk_mesh_release(mesh);
+}
 
 /* All of it is what one life wrote as that step. */
 static struct mark find_writer(struct rank *rank, const struct story *story,
@@ -112,7 +141,7 @@ static void live(struct rank *rank)
 	struct sk_comm comm;
 	int r;
 
-	rank_model(rank, ROWS);
+	describe(rank, story->common);
 	mesh_comm_join(&links, rank->rank, &comm);
 	r = sk_restore(rank->state, SK_LATEST, &comm, NULL, &report);
 	CHECK(!r || r == -ENOENT, "seed %llu, life %d, rank %d: %d: %s",
@@ -120,6 +149,9 @@ static void live(struct rank *rank)
 	      sk_error());
 	if (!r)
 		m = find_writer(rank, story, &report);
+	m.run = story->common ? report.run : 0;
+	if (!rank->rank)
+		life->run = rank->state->run;
 	life->result[rank->rank] = r;
 	life->got[rank->rank] = m;
 	m.life = story->life;
@@ -138,12 +170,33 @@ static void live(struct rank *rank)
 	rank_ready(rank);
 }
 
+/* What any of the nodes has, on which the job goes on. */
+static struct mark newest_of(const struct story *story, int nodes)
+{
+	struct mark newest = { 0 };
+
+	for (int i = 0; i < nodes; i++)
+		if (is_older(newest, story->has[i]))
+			newest = story->has[i];
+	return newest;
+}
+
+static void note_memory(struct story *story, const struct life *life)
+{
+	for (int i = 0; i < life->nodes && life->steps; i++)
+		story->has[i] = (struct mark){
+			story->life, life->got[0].step + life->steps,
+			life->run };
+}
+
 /* All ranks the same, and nothing that is older than it need be. */
 static void check(struct story *story)
 {
 	const struct life *life = &story->lives[story->life];
 	const struct mark *got = life->got;
 
+	if (story->common)
+		story->least = newest_of(story, life->nodes);
 	for (int i = 0; i < life->world; i++)
 		CHECK(life->result[i] == life->result[0] &&
 		      got[i].life == got[0].life && got[i].step == got[0].step,
@@ -164,15 +217,19 @@ static void check(struct story *story)
 					      got[0].step + life->steps };
 	if (life->durable)
 		story->durable = story->least;
+	note_memory(story, life);
 }
 
 /* ---- a story ---- */
 
-/* Each node has ranks: nobody asks one that has none. */
-static void draw(struct life *life, int nodes)
+/* Each node has ranks: nobody asks one that has none. Where each has all, some
+ * may be left out. */
+static void draw(struct life *life, int nodes, bool common)
 {
+	if (common && !below(3))
+		nodes = 1 + below(nodes);
 	*life = (struct life){ .world = nodes + below(RANKS - nodes + 1),
-			       .steps = below(4) };
+			       .steps = below(4), .nodes = nodes };
 	for (int i = 0; i < life->world; i++) {
 		life->node_of[i] = i < nodes ? i : below(nodes);
 		life->further[i] = !below(3);
@@ -182,7 +239,8 @@ static void draw(struct life *life, int nodes)
 }
 
 /* An agent that is killed has lost its memory; one that is told to stop has
- * written what is needed before. */
+ * written what is needed before, or says that it cannot, where a rank has begun
+ * what others have copies of. */
 static void end_agents(struct scene *scene, struct story *story, int nodes)
 {
 	for (int i = 0; i < nodes; i++) {
@@ -191,10 +249,12 @@ static void end_agents(struct scene *scene, struct story *story, int nodes)
 
 		if (what > 1)
 			continue;
+		what *= !story->common;
 		scene_stop_agent(node, what ? SIGTERM : SIGKILL);
 		scene_start_agent(node);
 		if (!what)
 			story->least = story->durable;
+		story->has[i] = (struct mark){ 0 };
 	}
 	scene->agent = scene->nodes[0].agent;
 }
@@ -207,12 +267,13 @@ static void tell(struct scene *scene, struct story *story)
 	random_state = story->seed * 0x9e3779b97f4a7c15u + 5;
 	nodes = 2 + below(NODES - 1);
 	story->least = story->durable = (struct mark){ 0 };
+	memset(story->has, 0, sizeof(story->has));
 	(void)snprintf(job, sizeof(job), "random-%llu",
 		       (unsigned long long)story->seed);
 	for (story->life = 0; story->life < LIVES; story->life++) {
 		struct life *life = &story->lives[story->life];
 
-		draw(life, nodes);
+		draw(life, nodes, story->common);
 		scene->node_of = life->node_of;
 		CHECK(!mesh_comm_new(&links, life->world));
 		scene_ranks_killed(scene, job, life->world, live, story);
@@ -244,6 +305,8 @@ int main(int argc, char **argv)
 	for (; n; n--, story.seed++) {
 		/* What all have, each keeps, one, or one of each node. */
 		scene.job_flags = kept[story.seed % 3];
+		story.common = story.seed % 2 &&
+			       scene.job_flags != SK_JOB_NO_REPLICAS;
 		tell(&scene, &story);
 	}
 	scene_close(&scene);

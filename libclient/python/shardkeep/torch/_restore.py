@@ -430,7 +430,8 @@ class Restore:
         if not suffices:
             told = self._together(lambda: self._kept.told(first))
         self._together(lambda: self._kept.load(strict, told, first))
-        if saved.lost and self._comm.rank == 0:
+        if saved.lost and saved.held is not None and \
+                saved.held.has_own() and self._comm.rank == 0:
             log.warning(
                 "job %s: step %d is restored without what %d of its %d ranks "
                 "had alone, rank %d first: their nodes are lost", self._job,
