@@ -53,7 +53,7 @@ static const struct place shrunk[] = {
 struct seen {
 	int results[RANKS_MOST];
 	uint64_t node_bytes[NODES];	/* of one slot of each rank */
-	uint64_t remote, disk;
+	uint64_t remote, disk, verified;
 };
 
 struct scene_of_kept {
@@ -122,6 +122,8 @@ static void check_restored(struct rank *rank, const struct scene_of_kept *s,
 	__atomic_fetch_add(&s->seen->remote, report->bytes_remote,
 			   __ATOMIC_RELAXED);
 	__atomic_fetch_add(&s->seen->disk, report->bytes_disk,
+			   __ATOMIC_RELAXED);
+	__atomic_fetch_add(&s->seen->verified, report->bytes_verified,
 			   __ATOMIC_RELAXED);
 }
 
@@ -232,6 +234,10 @@ static void test_once_per_node(struct scene *scene, const struct place *at,
 	s.steps[1] = 0;
 	run(scene, at->name, &s);
 	CHECK(!seen->remote, "%llu", (unsigned long long)seen->remote);
+	/* Those of a node share out who verifies what, each part once. */
+	CHECK(seen->verified == (uint64_t)at->rows *
+				(WHOLES * WHOLE_BYTES + ROW_BYTES), "%s: %llu",
+	      at->name, (unsigned long long)seen->verified);
 }
 
 /* Ranks come back elsewhere: what they take from then on, their nodes have. */
@@ -269,6 +275,21 @@ static void test_own(struct scene *scene, struct seen *seen)
 	s.own = false;
 	s.flags = SK_RESTORE_EXTRA_OK;
 	run(scene, "own", &s);
+}
+
+/* So it is where the job goes on on one of its nodes, with a rank that was on
+ * another one. */
+static void test_own_shrunk(struct scene *scene, struct seen *seen)
+{
+	struct scene_of_kept s = { &places[0], { 1, 1 }, 0, seen, true };
+
+	run(scene, "own-shrunk", &s);
+	s.at = &shrunk[1];
+	s.steps[1] = 0;
+	run(scene, "own-shrunk", &s);
+	s.at = &shrunk[0];
+	s.want = 1;
+	run(scene, "own-shrunk", &s);
 }
 
 /* Ranks that are there do not agree, and what is lost cannot tell which of them
@@ -338,6 +359,7 @@ int main(int argc, char **argv)
 		test_once_per_node(&scene, &places[i], seen);
 	test_moved(&scene, seen);
 	test_own(&scene, seen);
+	test_own_shrunk(&scene, seen);
 	test_unlike(&scene, seen);
 	test_shrunk(&scene, seen);
 	test_others(&scene, seen);
