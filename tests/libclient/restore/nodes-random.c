@@ -274,6 +274,9 @@ static void tell(struct scene *scene, struct story *story)
 		struct life *life = &story->lives[story->life];
 
 		draw(life, nodes, story->common);
+		/* What all have, each keeps, or each node. */
+		if (story->common)
+			scene->job_flags = below(2) ? SK_JOB_NODE_REPLICAS : 0;
 		scene->node_of = life->node_of;
 		CHECK(!mesh_comm_new(&links, life->world));
 		scene_ranks_killed(scene, job, life->world, live, story);
