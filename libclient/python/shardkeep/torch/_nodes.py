@@ -17,6 +17,7 @@ from ._blobs import is_own
 from ._comm import Comm
 from ._common import milliseconds
 from ._links import Links
+from ._tensors import is_statistic
 
 #: Snapshots that a node tells of.
 _OFFERS = 16
@@ -148,8 +149,9 @@ class Held:
         self.lost = lost_of([(self.world, ranks)])
 
     def has_own(self) -> bool:
-        """Whether ranks had objects that need not be those of others."""
-        return any(kind == "local" or is_own(name)
+        """Whether ranks had what need not be as others had it, who may have
+        the same by name."""
+        return any(kind == "local" or is_own(name) or is_statistic(name)
                    for kind, name, _ in self._items)
 
     def _add(self, told: dict[str, Any]) -> None:

@@ -333,8 +333,9 @@ class Restore:
             errno.ENOENT, f"step {saved.step} of run {saved.run} is not "
             f"complete{where}: {len(saved.lost)} of {saved.held.world} ranks "
             f"have no image, rank {min(saved.lost)} first, and nobody else "
-            f"has what rank {min(back)} had alone (generators, extra, local); "
-            "restore(lost_ok=True) does without that, if all else is there")
+            f"has what rank {min(back)} had alone (generators, extra, local, "
+            "running statistics); restore(lost_ok=True) does without that, if "
+            "all else is there")
 
     def _is_as_now(self, saved: Saved, items: list[Item]) -> bool:
         """Whether the snapshot holds the very things that one would which is

@@ -70,6 +70,12 @@ def _namer(model: torch.nn.Module) -> Callable[[str], str]:
     return fqn
 
 
+def is_statistic(name: str) -> bool:
+    """Whether it may be a running statistic, which each rank has its own
+    of."""
+    return name.startswith("model.") and name.rpartition(".")[2] in _STATISTICS
+
+
 def is_state(name: str) -> bool:
     """Whether a tensor of that name is an optimizer's."""
     return name.startswith("optim.")

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node is lost, and with it the running statistics of its ranks: others have
+theirs by the same name, which are not taken for them unasked."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+
+import pytest
+import torch
+import torch.distributed as dist
+from harness import Nodes, run, start, wait
+from shardkeep import NotFound
+from shardkeep.torch import Checkpointer
+from torch import nn
+
+OF = [0, 0, 1, 1]
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6))
+
+
+def _checkpointer(nodes: Nodes, model: nn.Module) -> Checkpointer:
+    return Checkpointer(model, job="bn", raising=True, timeout=60, rng=False,
+                        socket=nodes[OF[dist.get_rank()]])
+
+
+def _save(nodes: Nodes, directory: str) -> None:
+    """Each rank has seen batches of its own."""
+    model = _model()
+    ck = _checkpointer(nodes, model)
+    assert ck.restore() is None
+    with torch.no_grad():
+        model(torch.randn(4, 8) + dist.get_rank())
+    ck.snapshot(1, wait=60, flush=False)
+    ck.wait(1, until="complete")
+    torch.save(model[1].running_mean, f"{directory}/mean-{dist.get_rank()}")
+    dist.barrier()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _load(nodes: Nodes, directory: str, lost: int) -> None:
+    model, rank = _model(), dist.get_rank()
+    means = [torch.load(f"{directory}/mean-{i}") for i in range(4)]
+    with _checkpointer(nodes, model) as ck:
+        with pytest.raises(NotFound, match=r"lost_ok=True"):
+            ck.restore()
+        assert ck.restore(lost_ok=True) == 1
+        left = [rank] if OF[rank] != lost else \
+            [i for i in range(4) if OF[i] != lost]
+        assert any(torch.equal(model[1].running_mean, means[i]) for i in left)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_statistics_of_others_are_not_taken_unasked(
+        nodes: Nodes, tmp_path: pathlib.Path, lost: int) -> None:
+    wait(start(4, _save, nodes, str(tmp_path)))
+    nodes.restart(lost, signal.SIGKILL, disk=False)
+    run(4, _load, nodes, str(tmp_path), lost)
