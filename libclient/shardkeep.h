@@ -661,8 +661,7 @@ void sk_comm_meet_free(struct sk_comm *comm);
 /** The newest step that is complete. */
 #define SK_LATEST (-1)
 
-/** Keys that the snapshot lacks are left alone, not an error; so are local
- * blobs of ranks of which nothing is left of it, or that had not saved it. */
+/** Keys that it lacks, and local blobs that are lost, are left alone. */
 #define SK_RESTORE_MISSING_OK (1u << 0)
 /** Keys that no rank asked for are ignored, not an error. */
 #define SK_RESTORE_EXTRA_OK (1u << 1)
