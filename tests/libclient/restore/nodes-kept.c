@@ -13,6 +13,8 @@
 #include "base/util.h"
 #include "libclient/restore/common.h"
 #include "mesh-comm.h"
+#include "support/agent.h"
+#include "support/await.h"
 #include "tensor/dtype.h"
 
 #define NODES 3
@@ -324,6 +326,34 @@ static void test_shrunk(struct scene *scene, struct seen *seen)
 	}
 }
 
+static pid_t agent_of(struct scene *node)
+{
+	pid_t pid = 0;
+
+	AWAIT((pid = agent_of_keeper(node->agent)) > 0, "no agent");
+	return pid;
+}
+
+/* The same where that node's agent is killed as well, and the next one has its
+ * memory: it knows no less of who was elsewhere. */
+static void test_revived(struct scene *scene, struct seen *seen)
+{
+	struct scene *node = &scene->nodes[0];
+	struct scene_of_kept s = { &places[0], { 1, 2 }, 0, seen };
+	pid_t agent;
+
+	scene_stop_agent(node, SIGTERM);
+	node->keeper = true;
+	scene_start_agent(node);
+	scene->agent = node->agent;
+	run(scene, "revived", &s);
+	agent = agent_of(node);
+	CHECK(!kill(agent, SIGKILL));
+	AWAIT(agent_of(node) != agent, "still the same agent");
+	s = (struct scene_of_kept){ &shrunk[0], { 3, 4 }, 2, seen };
+	run(scene, "revived", &s);
+}
+
 /* Beside it the other two: each rank keeps all, and all together once. */
 static void test_others(struct scene *scene, struct seen *seen)
 {
@@ -363,6 +393,7 @@ int main(int argc, char **argv)
 	test_unlike(&scene, seen);
 	test_shrunk(&scene, seen);
 	test_others(&scene, seen);
+	test_revived(&scene, seen);
 	scene_close(&scene);
 	CHECK(!munmap(seen, sizeof(*seen)));
 	return 0;
