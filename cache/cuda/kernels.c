@@ -4,6 +4,7 @@
 #include <assert.h>
 
 static const char *const names[SK_CUDA_KERNELS] = {
+	[SK_CUDA_KERNEL_PARTS] = "sk_parts",
 	[SK_CUDA_KERNEL_LANES] = "sk_lanes",
 	[SK_CUDA_KERNEL_MERGE] = "sk_merge",
 	[SK_CUDA_KERNEL_COPIES] = "sk_copies",

@@ -264,9 +264,9 @@ static sk_u64 sk_scramble(sk_u64 sum, sk_u32 lane)
 }
 
 /*
- * Whole blocks of a sum. Eight threads side by side read the same 64 bytes, and
- * the sixteen stripes of a block wait for memory at once; from one block to the
- * next, a thread has its sum alone to carry.
+ * Whole blocks of a sum, one after the other. Eight threads side by side read
+ * the same 64 bytes, and the sixteen stripes of a block wait for memory at
+ * once; from one block to the next, a thread has its sum alone to carry.
  */
 static sk_u64 sk_blocks(SK_GLOBAL const sk_word *p, sk_u64 n, sk_u64 sum,
 			sk_u32 lane)
@@ -298,21 +298,95 @@ static sk_u64 sk_blocks_any(sk_bytes p, sk_u64 n, sk_u64 sum, sk_u32 lane)
 	return sum;
 }
 
-/* One of the eight sums of more than SK_SHORT bytes. */
-static sk_u64 sk_sum_lane(sk_bytes p, sk_u64 n, sk_u32 lane)
+/*
+ * What one block adds to a pair of the sums does not depend on the blocks
+ * before it; so threads take blocks side by side, as wide as the device is,
+ * and only what is left is one after the other.
+ */
+static void sk_block_part(sk_bytes at, sk_u32 lane, SK_GLOBAL sk_u64 *part)
 {
-	sk_u64 blocks = (n - 1) / SK_BLOCK, sum = sk_start[lane];
+	sk_u64 a = 0, b = 0;
+
+	if ((sk_u64)at % 8) {
+		SK_NO_UNROLL
+		for (sk_u32 s = 0; s < SK_STRIPES; s++, at += SK_STRIPE) {
+			a += sk_stripe_at(at, lane, sk_secret[s + lane]);
+			b += sk_stripe_at(at, lane + 1,
+					  sk_secret[s + lane + 1]);
+		}
+	} else {
+		SK_GLOBAL const sk_word *p = (SK_GLOBAL const sk_word *)at;
+
+		SK_UNROLL
+		for (sk_u32 s = 0; s < SK_STRIPES; s++) {
+			sk_u64 one = p[8 * s + lane];
+			sk_u64 other = p[8 * s + lane + 1];
+
+			a += sk_stripe(one, other, sk_secret[s + lane]);
+			b += sk_stripe(other, one, sk_secret[s + lane + 1]);
+		}
+	}
+	part[lane] = a;
+	part[lane + 1] = b;
+}
+
+/* From one block's parts to the next, as many of which are on their way from
+ * memory at once. */
+#define SK_AHEAD 32u
+
+static sk_u64 sk_chain(SK_GLOBAL const sk_u64 *part, sk_u64 n, sk_u64 sum,
+		       sk_u32 lane)
+{
+	part += lane;
+	for (; n >= SK_AHEAD; n -= SK_AHEAD, part += SK_AHEAD * SK_LANES) {
+		sk_u64 ahead[SK_AHEAD];
+
+		SK_UNROLL
+		for (sk_u32 i = 0; i < SK_AHEAD; i++)
+			ahead[i] = part[i * SK_LANES];
+		SK_UNROLL
+		for (sk_u32 i = 0; i < SK_AHEAD; i++)
+			sum = sk_scramble(sum + ahead[i], lane);
+	}
+	SK_NO_UNROLL
+	for (; n; n--, part += SK_LANES)
+		sum = sk_scramble(sum + *part, lane);
+	return sum;
+}
+
+static sk_u64 sk_blocks_of(sk_u64 n)
+{
+	return (n - 1) / SK_BLOCK;
+}
+
+/* Behind the last whole block. */
+static sk_u64 sk_sum_end(sk_bytes p, sk_u64 n, sk_u64 sum, sk_u32 lane)
+{
 	sk_u32 left = (sk_u32)((n - 1) % SK_BLOCK / SK_STRIPE);
 	sk_bytes last = p + n - SK_STRIPE;
 
-	sum = (sk_u64)p % 8 ? sk_blocks_any(p, blocks, sum, lane) :
-			      sk_blocks((SK_GLOBAL const sk_word *)p, blocks,
-					sum, lane);
-	p += blocks * SK_BLOCK;
+	p += sk_blocks_of(n) * SK_BLOCK;
 	SK_NO_UNROLL
 	for (sk_u32 s = 0; s < left; s++, p += SK_STRIPE)
 		sum += sk_stripe_at(p, lane, sk_secret[s + lane]);
 	return sum + sk_stripe_at(last, lane, sk_secret_at(121 + 8 * lane));
+}
+
+/* One of the eight sums of more than SK_SHORT bytes; @part: what its blocks
+ * add, or NULL. */
+static sk_u64 sk_sum_lane(sk_bytes p, sk_u64 n, sk_u32 lane,
+			  SK_GLOBAL const sk_u64 *part)
+{
+	sk_u64 blocks = sk_blocks_of(n), sum = sk_start[lane];
+
+	if (part)
+		sum = sk_chain(part, blocks, sum, lane);
+	else if ((sk_u64)p % 8)
+		sum = sk_blocks_any(p, blocks, sum, lane);
+	else
+		sum = sk_blocks((SK_GLOBAL const sk_word *)p, blocks, sum,
+				lane);
+	return sk_sum_end(p, n, sum, lane);
 }
 
 /* The eight, in one. */
@@ -329,17 +403,38 @@ static sk_u64 sk_sum_merge(SK_GLOBAL const sk_u64 *sums, sk_u64 n)
 
 /* ---- the kernels, as one thread of them ---- */
 
-/* Of n times SK_LANES: @sums has as many. */
+/* Of n times @most times half of SK_LANES: @parts has @most times SK_LANES for
+ * each span, of which none has more blocks than @most. Fewer threads than there
+ * are numbers of 32 bits. */
+static void sk_kernel_parts(sk_u64 thread,
+			    SK_GLOBAL const struct sk_kernel_span *spans,
+			    sk_u64 n, SK_GLOBAL sk_u64 *parts, sk_u64 most)
+{
+	sk_u32 each = (sk_u32)most * (SK_LANES / 2);
+	sk_u32 i = (sk_u32)thread / each, at = (sk_u32)thread % each;
+	sk_u32 block = at / (SK_LANES / 2), pair = at % (SK_LANES / 2);
+
+	if (i >= n || spans[i].bytes <= SK_SHORT ||
+	    block >= sk_blocks_of(spans[i].bytes))
+		return;
+	sk_block_part((sk_bytes)spans[i].at + (sk_u64)block * SK_BLOCK,
+		      2 * pair, parts + (i * most + block) * SK_LANES);
+}
+
+/* Of n times SK_LANES, after all of those: @sums has as many. @most of 0: there
+ * are no @parts. */
 static void sk_kernel_lanes(sk_u64 thread,
 			    SK_GLOBAL const struct sk_kernel_span *spans,
-			    sk_u64 n, SK_GLOBAL sk_u64 *sums)
+			    sk_u64 n, SK_GLOBAL sk_u64 *sums,
+			    SK_GLOBAL const sk_u64 *parts, sk_u64 most)
 {
 	sk_u64 i = thread / SK_LANES;
 
 	if (i >= n || spans[i].bytes <= SK_SHORT)
 		return;
 	sums[thread] = sk_sum_lane((sk_bytes)spans[i].at, spans[i].bytes,
-				   (sk_u32)(thread % SK_LANES));
+				   (sk_u32)(thread % SK_LANES),
+				   most ? parts + i * most * SK_LANES : 0);
 }
 
 /* Of n, after all of those: @ret has as many. */
@@ -484,11 +579,19 @@ static sk_u64 sk_threads(void)
 	return (sk_u64)__nvvm_read_ptx_sreg_ntid_x();
 }
 
+__kernel void sk_parts(__global const struct sk_kernel_span *spans, ulong n,
+		       __global ulong *parts, ulong most)
+{
+	sk_kernel_parts(sk_group() * sk_threads() + sk_thread(), spans, n,
+			parts, most);
+}
+
 __kernel void sk_lanes(__global const struct sk_kernel_span *spans, ulong n,
-		       __global ulong *sums)
+		       __global ulong *sums, __global const ulong *parts,
+		       ulong most)
 {
 	sk_kernel_lanes(sk_group() * sk_threads() + sk_thread(), spans, n,
-			sums);
+			sums, parts, most);
 }
 
 __kernel void sk_merge(__global const struct sk_kernel_span *spans, ulong n,

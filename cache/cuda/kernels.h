@@ -18,6 +18,7 @@ extern const char sk_cuda_kernels_text[];
 
 /** In the order of their names in kernels.c. */
 enum sk_cuda_kernel {
+	SK_CUDA_KERNEL_PARTS,
 	SK_CUDA_KERNEL_LANES,
 	SK_CUDA_KERNEL_MERGE,
 	SK_CUDA_KERNEL_COPIES,

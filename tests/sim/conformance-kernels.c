@@ -15,7 +15,12 @@
 #define BYTES ((size_t)3 << 20)
 #define CHUNK ((size_t)1 << 20)
 
-static const char *const names[] = { "sk_lanes", "sk_merge", "sk_copies" };
+#define KERNELS 4
+#define SPANS 15
+#define BLOCKS_MOST (BYTES / 1024)	/* of a span */
+
+static const char *const names[KERNELS] = {
+	"sk_parts", "sk_lanes", "sk_merge", "sk_copies" };
 
 /* As kernels.cl has them. */
 struct span {
@@ -29,9 +34,9 @@ struct copy {
 struct loaded {
 	struct trainer_cuda t;
 	sk_cu_module module;
-	sk_cu_function functions[3];
+	sk_cu_function functions[KERNELS];
 	sk_cu_stream stream;
-	sk_cu_ptr bytes, table, sums, ret;
+	sk_cu_ptr bytes, table, parts, sums, ret;
 	char *here;
 };
 
@@ -39,12 +44,13 @@ static void begin(struct loaded *l)
 {
 	trainer_cuda_begin(&l->t, 0);
 	IS(0, l->t.driver.cuModuleLoadData(&l->module, sk_cuda_kernels_text));
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < KERNELS; i++)
 		IS(0, l->t.driver.cuModuleGetFunction(&l->functions[i],
 						      l->module, names[i]));
 	IS(0, l->t.cuStreamCreate(&l->stream, SK_CU_STREAM_NON_BLOCKING));
 	l->bytes = trainer_cuda_alloc(&l->t, BYTES);
 	l->table = trainer_cuda_alloc(&l->t, 4096);
+	l->parts = trainer_cuda_alloc(&l->t, SPANS * BLOCKS_MOST * 64);
 	l->sums = trainer_cuda_alloc(&l->t, 4096);
 	l->ret = trainer_cuda_alloc(&l->t, 4096);
 	l->here = malloc(BYTES);
@@ -62,7 +68,7 @@ static void loading(void)
 	begin(&l);
 	if (!l.t.driver.cuFuncLoad)
 		return;		/* before 12.4 */
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < KERNELS; i++)
 		IS(0, l.t.driver.cuFuncLoad(l.functions[i]));
 	IS(0, l.t.driver.cuFuncLoad(l.functions[0]));
 }
@@ -75,17 +81,23 @@ static unsigned launch(const struct loaded *l, int which, unsigned blocks,
 					  NULL);
 }
 
-/* Both kernels, of the spans in the table. */
+/* All of them, of the spans in the table. */
 static void hash(const struct loaded *l, uint64_t n)
 {
 	sk_cu_ptr table = l->table, sums = l->sums, ret = l->ret;
-	void *params[] = { &table, &n, &sums, &ret };
+	sk_cu_ptr parts = l->parts;
+	uint64_t most = BLOCKS_MOST;
+	void *of_parts[] = { &table, &n, &parts, &most };
+	void *of_sums[] = { &table, &n, &sums, &parts, &most };
+	void *of_ret[] = { &table, &n, &sums, &ret };
 
-	IS(0, launch(l, 0, (unsigned)n, 32, params));
-	IS(0, launch(l, 1, 1, 32, params));
+	IS(0, launch(l, 0, (unsigned)(n * most * 4 / 256 + 1), 256,
+		     of_parts));
+	IS(0, launch(l, 1, (unsigned)n, 32, of_sums));
+	IS(0, launch(l, 2, 1, 32, of_ret));
 	/* They are read in the call. */
-	table = sums = ret = 0;
-	n = 1u << 30;
+	table = sums = ret = parts = 0;
+	n = most = 1u << 30;
 }
 
 static void modules(void)
@@ -112,20 +124,20 @@ static void checksums(void)
 {
 	static const uint64_t bytes[] = { CHUNK, CHUNK - 1, 5000, 241, 240,
 					  129, 128, 17, 16, 9, 8, 4, 3, 1, 0 };
-	struct span spans[15];
-	uint64_t sums[15];
+	struct span spans[SPANS];
+	uint64_t sums[SPANS];
 	struct loaded l;
 
 	begin(&l);
-	for (size_t i = 0; i < 15; i++)
+	for (size_t i = 0; i < SPANS; i++)
 		spans[i] = (struct span){ l.bytes + i * 1000, bytes[i] };
 	/* At any address. */
 	spans[2].at += 3;
 	trainer_cuda_put(&l.t, l.table, spans, sizeof(spans));
-	hash(&l, 15);
+	hash(&l, SPANS);
 	IS(0, l.t.driver.cuStreamSynchronize(l.stream));
 	trainer_cuda_get(&l.t, sums, l.ret, sizeof(sums));
-	for (size_t i = 0; i < 15; i++)
+	for (size_t i = 0; i < SPANS; i++)
 		CHECK(sums[i] == sk_xxh3(l.here + (spans[i].at - l.bytes),
 					 bytes[i]));
 }
@@ -166,7 +178,7 @@ static void copies(void)
 	table[1] = (struct copy){ to + 4099, l.bytes + 4097, 777 };
 	table[2] = (struct copy){ to + 8192, l.bytes + 8192, CHUNK };
 	trainer_cuda_put(&l.t, l.table, table, sizeof(table));
-	IS(0, launch(&l, 2, 2, 256, (void *[]){ &l.table, &n }));
+	IS(0, launch(&l, 3, 2, 256, (void *[]){ &l.table, &n }));
 	IS(0, l.t.driver.cuStreamSynchronize(l.stream));
 	trainer_cuda_get(&l.t, got, to, BYTES);
 	CHECK(!memcmp(got, l.here, 4096));
@@ -181,13 +193,13 @@ static void beyond(void)
 {
 	struct span span = { 0x10, 4096 };
 	struct loaded l;
-	uint64_t n = 1;
+	uint64_t n = 1, most = 0;
 
 	begin(&l);
 	trainer_cuda_put(&l.t, l.table, &span, sizeof(span));
 	/* One alone: the next call may be told already. */
-	IS(0, launch(&l, 0, 1, 32, (void *[]){ &l.table, &n, &l.sums,
-					       &l.ret }));
+	IS(0, launch(&l, 1, 1, 32, (void *[]){ &l.table, &n, &l.sums, &l.parts,
+					       &most }));
 	IS(SK_CU_ILLEGAL_ADDRESS, l.t.driver.cuStreamSynchronize(l.stream));
 	IS(SK_CU_ILLEGAL_ADDRESS,
 	   l.t.driver.cuMemcpyDtoDAsync(l.bytes, l.bytes + CHUNK, 64,

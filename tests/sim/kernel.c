@@ -13,10 +13,10 @@
 
 extern const char sk_cuda_kernels_text[];
 
-enum { LANES, MERGE, COPIES, BOX, KERNELS };
+enum { PARTS, LANES, MERGE, COPIES, BOX, KERNELS };
 
 static const char *const names[KERNELS] = {
-	"sk_lanes", "sk_merge", "sk_copies", "sk_box" };
+	"sk_parts", "sk_lanes", "sk_merge", "sk_copies", "sk_box" };
 
 struct CUfunc_st {
 	struct CUmod_st *module;
@@ -44,7 +44,7 @@ struct launch {
 	struct CUctx_st *context;
 	int kernel;
 	uint64_t blocks, threads;	/* of each block */
-	uint64_t params[4];
+	uint64_t params[5];
 	struct sk_kernel_box box;	/* of BOX, in place of those */
 };
 
@@ -227,27 +227,52 @@ static uint64_t shuffled(uint64_t i, uint64_t n)
 	return n - 1 - i;
 }
 
-static void hash(const struct launch *l)
+static void hash_lanes(const struct launch *l,
+		       const struct sk_kernel_span *spans)
 {
 	uint64_t n = l->params[1], threads = l->blocks * l->threads;
-	struct sk_kernel_span *spans = see_spans(l, n);
-	uint64_t *sums = view(l, l->params[2], n * SK_LANES * 8,
-			      l->kernel == LANES), *ret = NULL, bytes = 0;
+	bool parts_only = l->kernel == PARTS;
+	uint64_t most = l->params[parts_only ? 3 : 4];
+	uint64_t *parts = view(l, l->params[parts_only ? 2 : 3],
+			       n * most * SK_LANES * 8, parts_only);
+	uint64_t *sums = parts_only ? NULL :
+			 view(l, l->params[2], n * SK_LANES * 8, true);
 
-	if (l->kernel == MERGE)
-		ret = view(l, l->params[3], n * 8, true);
-	for (uint64_t i = 0; spans && sums && i < threads; i++) {
-		if (l->kernel == LANES)
-			sk_kernel_lanes(shuffled(i, threads), spans, n, sums);
-		else if (ret)
-			sk_kernel_merge(shuffled(i, threads), spans, n, sums,
-					ret);
-	}
-	for (uint64_t i = 0; spans && l->kernel == MERGE && i < n; i++)
+	if (most && !parts)
+		return;
+	for (uint64_t i = 0; i < threads; i++)
+		if (parts_only)
+			sk_kernel_parts(shuffled(i, threads), spans, n, parts,
+					most);
+		else if (sums)
+			sk_kernel_lanes(shuffled(i, threads), spans, n, sums,
+					parts, most);
+}
+
+static void hash_merge(const struct launch *l,
+		       const struct sk_kernel_span *spans)
+{
+	uint64_t n = l->params[1], threads = l->blocks * l->threads, bytes = 0;
+	uint64_t *sums = view(l, l->params[2], n * SK_LANES * 8, false);
+	uint64_t *ret = view(l, l->params[3], n * 8, true);
+
+	for (uint64_t i = 0; sums && ret && i < threads; i++)
+		sk_kernel_merge(shuffled(i, threads), spans, n, sums, ret);
+	for (uint64_t i = 0; i < n; i++)
 		bytes += spans[i].bytes;
 	vcu_lock();
 	vcu()->bytes_hashed += bytes;
 	vcu_unlock();
+}
+
+static void hash(const struct launch *l)
+{
+	struct sk_kernel_span *spans = see_spans(l, l->params[1]);
+
+	if (spans && l->kernel == MERGE)
+		hash_merge(l, spans);
+	else if (spans)
+		hash_lanes(l, spans);
 	free(spans);
 }
 
@@ -351,7 +376,7 @@ sk_cu_result cuLaunchKernel(sk_cu_function function, unsigned grid_x,
 			    unsigned shared_bytes, sk_cu_stream stream,
 			    void **params, void **extra)
 {
-	static const int counts[KERNELS] = { 3, 4, 2, 0 };
+	static const int counts[KERNELS] = { 4, 5, 4, 2, 0 };
 	struct launch l = { .blocks = grid_x, .threads = block_x };
 	sk_cu_result r;
 

@@ -32,18 +32,48 @@ static char *random_bytes(size_t n, uint64_t *random)
 	return p;
 }
 
-/* All threads of a launch, the last one first: none waits for another. */
-static void hash(const struct sk_kernel_span *spans, uint64_t n, uint64_t *ret)
+static uint64_t blocks_of_largest(const struct sk_kernel_span *spans,
+				  uint64_t n)
+{
+	uint64_t most = 0;
+
+	for (uint64_t i = 0; i < n; i++)
+		if (spans[i].bytes > SK_SHORT &&
+		    sk_blocks_of(spans[i].bytes) > most)
+			most = sk_blocks_of(spans[i].bytes);
+	return most;
+}
+
+/* All threads of a launch, the last one first: none waits for another. @most:
+ * blocks of a span that are taken side by side. */
+static void hash_by(const struct sk_kernel_span *spans, uint64_t n,
+		    uint64_t most, uint64_t *ret)
 {
 	sk_u64 sums[SPANS * SK_LANES], sum[SPANS];
+	sk_u64 *parts = malloc(n * most * SK_LANES * 8 + 1);
 
+	cr_assert_not_null(parts);
+	memset(parts, 0x5a, n * most * SK_LANES * 8);
 	memset(sums, 0xa5, sizeof(sums));
+	for (uint64_t t = most ? n * most * SK_LANES / 2 + 40 : 0; t-- > 0;)
+		sk_kernel_parts(t, spans, n, parts, most);
 	for (uint64_t t = n * SK_LANES + 40; t-- > 0;)
-		sk_kernel_lanes(t, spans, n, sums);
+		sk_kernel_lanes(t, spans, n, sums, parts, most);
 	for (uint64_t t = n + 40; t-- > 0;)
 		sk_kernel_merge(t, spans, n, sums, sum);
 	for (uint64_t i = 0; i < n; i++)
 		ret[i] = sum[i];
+	free(parts);
+}
+
+/* Side by side, and, where there is no room for that, one by one. */
+static void hash(const struct sk_kernel_span *spans, uint64_t n, uint64_t *ret)
+{
+	uint64_t other[SPANS];
+
+	hash_by(spans, n, blocks_of_largest(spans, n), ret);
+	hash_by(spans, n, 0, other);
+	cr_assert_arr_eq(ret, other, n * sizeof(*ret));
 }
 
 static void check(const char *p, size_t bytes)
