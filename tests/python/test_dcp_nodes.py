@@ -9,11 +9,11 @@ import os
 import signal
 import time
 
+import gpu
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-import vcuda
 from harness import Nodes, run, start, wait
 from models import (Replicate, Shard, local_part, sharded, whole,
                     wrong)
@@ -387,12 +387,12 @@ def _load_model(nodes: Nodes) -> None:
 
 def _on_devices(nodes: Nodes, of: list[int]) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
-    vcuda.begin(rank)
-    mesh = DeviceMesh("vcuda", list(range(world)))
+    gpu.begin(rank)
+    mesh = DeviceMesh(gpu.KIND, list(range(world)))
     full = whole("w", (64, 30))
     fill = of == [0, 1]
     state = {"w": sharded(full, mesh, (Shard(0),), fill), "n": 5 * fill}
-    assert state["w"]._local_tensor.device.index == rank
+    assert state["w"]._local_tensor.device.index == gpu.index(rank)
     if fill:
         dcp.save(state, storage_writer=ShardkeepWriter(
             job="far", step=1, socket=_socket(nodes, of), timeout=60))
@@ -405,12 +405,9 @@ def _on_devices(nodes: Nodes, of: list[int]) -> None:
     assert state["n"] == 5
 
 
-@pytest.mark.skipif(not vcuda.CAN_BUILD, reason="no compiler")
+@gpu.needed
 def test_devices_of_other_nodes(nodes, monkeypatch):
-    made = vcuda.build()
-    monkeypatch.setenv("SHARDKEEP_LIBCUDA", made["driver"])
-    monkeypatch.setenv("SHARDKEEP_LIBNCCL", made["nccl"])
-    monkeypatch.setenv("VCUDA_DEVICES", "2")
+    gpu.find(monkeypatch, devices=2)
     run(2, _on_devices, nodes, [0, 1])
     run(2, _on_devices, nodes, [1, 0])
 

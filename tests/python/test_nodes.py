@@ -12,10 +12,10 @@ import subprocess
 import time
 from typing import Any
 
+import gpu
 import pytest
 import torch
 import torch.distributed as dist
-import vcuda
 from harness import Logged, Nodes, run, start, wait
 from models import Holder, Shard, local_part, sharded, whole
 from shardkeep import NotFound, Timeout
@@ -499,11 +499,11 @@ def _on_devices(nodes: Nodes, of: list[int], lacking: bool) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     if lacking and rank == 1:
         os.environ["SHARDKEEP_LIBNCCL"] = "/nonexistent"
-    vcuda.begin(rank)
-    mesh = DeviceMesh("vcuda", list(range(world)))
+    gpu.begin(rank)
+    mesh = DeviceMesh(gpu.KIND, list(range(world)))
     full = whole("w", (64, 30))
     model = Holder({"w": sharded(full, mesh, (Shard(0),))})
-    assert model.w._local_tensor.device.index == rank
+    assert model.w._local_tensor.device.index == gpu.index(rank)
     with Checkpointer(model, job="devices", raising=True, timeout=60,
                       socket=_on(nodes, of)) as ck:
         if ck.restore() is None:
@@ -517,12 +517,9 @@ def _on_devices(nodes: Nodes, of: list[int], lacking: bool) -> None:
         assert ck.report.bytes_remote > 0
 
 
-@pytest.mark.skipif(not vcuda.CAN_BUILD, reason="no compiler")
+@gpu.needed
 @pytest.mark.parametrize("lacking", [False, True])
 def test_devices_of_other_nodes_by_nccl(nodes, way, monkeypatch, lacking):
-    made = vcuda.build()
-    monkeypatch.setenv("SHARDKEEP_LIBCUDA", made["driver"])
-    monkeypatch.setenv("SHARDKEEP_LIBNCCL", made["nccl"])
-    monkeypatch.setenv("VCUDA_DEVICES", "2")
+    gpu.find(monkeypatch, devices=2)
     run(2, _on_devices, nodes, [0, 1], lacking)
     run(2, _on_devices, nodes, [1, 0], lacking)

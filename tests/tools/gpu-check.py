@@ -8,6 +8,7 @@ Arguments: the tool, the build directory.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -88,6 +89,16 @@ def check_ended(folder: Path) -> None:
     assert [s["result"] for s in report["steps"]] == ["passed"]
 
 
+def check_torch_tests(folder: Path, sources: Path) -> None:
+    """All that they import of ours is packed with them."""
+    packed = {f.stem for f in (folder / "tests").glob("*.py")}
+    assert {"test_cuda", "test_nodes", "test_dcp_nodes"} <= packed
+    ours = {f.stem for f in sources.glob("*.py")}
+    for f in sorted((folder / "tests").glob("*.py")):
+        needs = set(re.findall(r"^(?:import|from) (\w+)", f.read_text(), re.M))
+        assert needs & ours <= packed, (f, needs & ours - packed)
+
+
 def main() -> None:
     tool, build = sys.argv[1:]
     with tempfile.TemporaryDirectory() as d:
@@ -99,6 +110,7 @@ def main() -> None:
         # All that a compiler there would need.
         assert (folder / "package/all.o").stat().st_size
         assert list((folder / "package/libclient/python/src").glob("*.c"))
+        check_torch_tests(folder, Path(tool).parents[1] / "tests/python")
 
         status, steps = run(folder)
         bad = {n: s for n, s in steps.items()

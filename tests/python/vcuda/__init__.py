@@ -228,7 +228,23 @@ def is_current_stream_capturing() -> bool:
         ctypes.byref(status)) and bool(status.value)
 
 
-# ---- what only tests do ----
+# ---- what only tests do; tests/python/hardware.py has the same ----
+
+def variables(devices: int) -> dict[str, str]:
+    """By which ranks find so many."""
+    made = build()
+    return {"SHARDKEEP_LIBCUDA": made["driver"],
+            "SHARDKEEP_LIBNCCL": made["nccl"], "VCUDA_DEVICES": str(devices)}
+
+
+def index(rank: int) -> int:
+    """Which is a rank's."""
+    return rank
+
+
+def warm(checkpointer: Any) -> None:
+    """Nothing has to be, here."""
+
 
 def begin(device: int = 0) -> None:
     """Makes "vcuda" a device of PyTorch, and one of the package's."""
@@ -239,6 +255,11 @@ def begin(device: int = 0) -> None:
     torch.utils.generate_methods_for_privateuse1_backend()
     _device.TYPES.add("vcuda")
     set_device(device)
+
+
+def use(s: Stream) -> None:
+    """It is its device's current one from here on."""
+    _library().vcuda_set_stream(s.device_index, s.cuda_stream)
 
 
 def set_async(t: torch.Tensor, byte: int) -> None:
