@@ -6,8 +6,9 @@ and without, taken in turn.
     gpu_step.py [--device cuda] [--mib 1024] [--seconds 20]
 
 Each step multiplies, then an optimizer writes to the state, which waits for the
-last snapshot where it has to. Lines of JSON, as tests/sim/facts.c has them. The
-agent is the one that SHARDKEEP_SOCKET names.
+last snapshot where it has to; a word is fetched, as of a loss that is logged.
+Lines of JSON, as tests/sim/facts.c has them. The agent is the one that
+SHARDKEEP_SOCKET names.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Loop:
         for _ in range(self.products):
             torch.mm(self.a, self.a, out=self.out)
         self.optim.step()
+        self.out[0, 0].item()   # the loss, of those who look at each
 
     def finish(self) -> None:
         if self.device == "cuda":

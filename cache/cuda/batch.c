@@ -23,7 +23,7 @@ static sk_cu_copy_attributes attributes_of(const struct sk_cuda_lane *lane,
 	return a;
 }
 
-static sk_cu_result ask_all(struct sk_cuda_lane *lane)
+static sk_cu_result ask_all(struct sk_cuda_lane *lane, sk_cu_stream stream)
 {
 	const struct sk_cuda_driver *driver = lane->device->driver;
 	sk_cu_copy_attributes a = attributes_of(lane, lane->batch.way);
@@ -33,54 +33,71 @@ static sk_cu_result ask_all(struct sk_cuda_lane *lane)
 	if (driver->cuMemcpyBatchAsync)
 		return driver->cuMemcpyBatchAsync(b->dsts, b->srcs, b->sizes,
 						  b->n, &a, &first, 1,
-						  lane->stream);
+						  stream);
 	return driver->cuMemcpyBatchAsync_12080(b->dsts, b->srcs, b->sizes,
 						b->n, &a, &first, 1,
-						&failed_at, lane->stream);
+						&failed_at, stream);
 }
 
-static sk_cu_result ask_one(struct sk_cuda_lane *lane, size_t i)
+static sk_cu_result ask_one(struct sk_cuda_lane *lane, size_t i,
+			    sk_cu_stream stream)
 {
 	const struct sk_cuda_driver *driver = lane->device->driver;
 	const struct sk_cuda_batch *b = &lane->batch;
 
 	if (b->way == SK_CUDA_ACROSS)
 		return driver->cuMemcpyDtoDAsync(b->dsts[i], b->srcs[i],
-						 b->sizes[i], lane->stream);
+						 b->sizes[i], stream);
 	if (b->way == SK_CUDA_OUT)
 		return driver->cuMemcpyDtoHAsync(
 			(void *)(uintptr_t)b->dsts[i], b->srcs[i],
-			b->sizes[i], lane->stream);
+			b->sizes[i], stream);
 	return driver->cuMemcpyHtoDAsync(
 		b->dsts[i], (const void *)(uintptr_t)b->srcs[i], b->sizes[i],
-		lane->stream);
+		stream);
 }
 
-/* There is the function, and this device, or whoever stands between us and it,
- * does not have it: slower, and as right. */
-static sk_cu_result ask_each(struct sk_cuda_lane *lane)
+/* One is no batch. Where there is the function, and this device, or whoever
+ * stands between us and it, does not have it: slower, and as right. */
+static sk_cu_result ask_each(struct sk_cuda_lane *lane, sk_cu_stream stream)
 {
 	sk_cu_result result = SK_CU_SUCCESS;
 
 	for (size_t i = 0; i < lane->batch.n && result == SK_CU_SUCCESS; i++)
-		result = ask_one(lane, i);
+		result = ask_one(lane, i, stream);
 	return result;
+}
+
+static int ask_driver(struct sk_cuda_lane *lane, struct sk_err *err)
+{
+	const struct sk_cuda_batch *b = &lane->batch;
+	sk_cu_result result = SK_CU_NOT_SUPPORTED;
+	sk_cu_stream stream = lane->stream;
+	int r = 0, ended;
+
+	if (b->way != SK_CUDA_ACROSS)
+		r = sk_cuda_turn_begin(lane, b->bytes, &stream, err);
+	if (r < 0)
+		return r;
+	if (b->n > 1 && sk_cuda_has_batches(lane))
+		result = ask_all(lane, stream);
+	if (result == SK_CU_NOT_SUPPORTED)
+		result = ask_each(lane, stream);
+	if (result != SK_CU_SUCCESS)
+		r = sk_cuda_driver_failed(lane->device->driver, result,
+					  sk_cuda_way_name(b->way), err);
+	ended = sk_cuda_turn_end(lane, stream, r < 0 ? NULL : err);
+	return r < 0 ? r : ended;
 }
 
 /* Within the device's context. */
 static int ask(struct sk_cuda_lane *lane, struct sk_err *err)
 {
-	sk_cu_result result;
+	int r = 0;
 
-	if (lane->batch.n > 1 && !sk_cuda_has_batches(lane))
-		return sk_cuda_gather_run(lane, err);
-	result = lane->batch.n > 1 ? ask_all(lane) : ask_one(lane, 0);
-	if (result == SK_CU_NOT_SUPPORTED && lane->batch.n > 1)
-		result = ask_each(lane);
-	if (result == SK_CU_SUCCESS)
-		return 0;
-	return sk_cuda_driver_failed(lane->device->driver, result,
-				     sk_cuda_way_name(lane->batch.way), err);
+	if (lane->batch.n > 1 && lane->gather)
+		r = sk_cuda_gather_run(lane, err);
+	return r < 0 || !lane->batch.n ? r : ask_driver(lane, err);
 }
 
 /* With the lane's lock held. What fails is not asked for again. */
@@ -92,14 +109,24 @@ static int flush(struct sk_cuda_lane *lane, struct sk_err *err)
 	if (!lane->batch.n)
 		return 0;
 	r = sk_cuda_enter(lane->device, &scope, err);
-	if (r < 0) {
-		lane->batch.n = 0;
-		return r;
+	if (r >= 0) {
+		r = ask(lane, err);
+		sk_cuda_leave(&scope);
 	}
-	r = ask(lane, err);
-	sk_cuda_leave(&scope);
 	lane->batch.n = 0;
+	lane->batch.bytes = 0;
 	return r;
+}
+
+/* What the driver has of it holds the link for as long as it takes. */
+static bool is_full(const struct sk_cuda_lane *lane, enum sk_cuda_way way,
+		    uint64_t more)
+{
+	const struct sk_cuda_batch *b = &lane->batch;
+
+	return b->n == SK_CUDA_BATCH_MAX ||
+	       (b->n && (b->way != way || (way != SK_CUDA_ACROSS &&
+					   b->bytes + more > lane->chunk)));
 }
 
 int sk_cuda_batch_add(struct sk_cuda_lane *lane, enum sk_cuda_way way,
@@ -111,13 +138,15 @@ int sk_cuda_batch_add(struct sk_cuda_lane *lane, enum sk_cuda_way way,
 
 	assert(bytes);
 	(void)pthread_mutex_lock(&lane->lock);
-	if (b->n == SK_CUDA_BATCH_MAX || (b->n && b->way != way))
+	if (is_full(lane, way, bytes))
 		r = flush(lane, err);
 	if (r >= 0) {
 		b->way = way;
 		b->dsts[b->n] = dst;
 		b->srcs[b->n] = src;
 		b->sizes[b->n++] = bytes;
+		if (!sk_cuda_gathers(lane, way, bytes))
+			b->bytes += bytes;
 	}
 	(void)pthread_mutex_unlock(&lane->lock);
 	return r;

@@ -35,28 +35,28 @@ const char *sk_cuda_way_name(enum sk_cuda_way way)
 				   "a copy on the device";
 }
 
+static sk_cu_result ask(const struct sk_cuda_walk *w, struct sk_cuda_place p,
+			uint64_t n, sk_cu_stream stream)
+{
+	const struct sk_cuda_driver *driver = w->lane->device->driver;
+
+	if (w->way == SK_CUDA_ACROSS)
+		return driver->cuMemcpyDtoDAsync((uintptr_t)p.dst,
+						 (uintptr_t)p.src, n, stream);
+	if (w->way == SK_CUDA_OUT)
+		return driver->cuMemcpyDtoHAsync(p.dst, (uintptr_t)p.src, n,
+						 stream);
+	return driver->cuMemcpyHtoDAsync((uintptr_t)p.dst, p.src, n, stream);
+}
+
 static int copy_now(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 		    uint64_t n)
 {
-	const struct sk_cuda_driver *driver = w->lane->device->driver;
-	struct sk_cuda_scope scope;
-	sk_cu_result result;
-	int r = sk_cuda_enter(w->lane->device, &scope, w->err);
+	struct sk_cuda_call call;
+	int r = sk_cuda_call_begin(w, n, &call);
 
-	if (r < 0)
-		return r;
-	if (w->way == SK_CUDA_ACROSS)
-		result = driver->cuMemcpyDtoDAsync((uintptr_t)p.dst,
-						   (uintptr_t)p.src, n,
-						   w->lane->stream);
-	else if (w->way == SK_CUDA_OUT)
-		result = driver->cuMemcpyDtoHAsync(p.dst, (uintptr_t)p.src, n,
-						   w->lane->stream);
-	else
-		result = driver->cuMemcpyHtoDAsync((uintptr_t)p.dst, p.src, n,
-						   w->lane->stream);
-	sk_cuda_leave(&scope);
-	return sk_cuda_walk_failed(w, result);
+	return r < 0 ? r : sk_cuda_call_end(w, &call,
+					    ask(w, p, n, call.stream));
 }
 
 /* What is as long as one call may be goes by itself: in a batch with others it
@@ -218,6 +218,14 @@ static int run(const struct sk_cuda_walk *w, uint64_t from, uint64_t to)
 	return r;
 }
 
+static uint64_t together_over_link(struct sk_cuda_lane *lane)
+{
+	bool gathers = sk_cuda_can_gather_host(lane);
+
+	return sk_cuda_has_host_batches(lane) ? lane->chunk :
+	       gathers ? SK_CUDA_GATHER_MOST_HOST : 0;
+}
+
 /* Without page-locked memory each copy waits for itself: no batch of those. */
 int sk_cuda_lane_out(struct sk_cuda_lane *lane, const struct sk_copy *copy,
 		     uint64_t from, uint64_t to,
@@ -226,8 +234,7 @@ int sk_cuda_lane_out(struct sk_cuda_lane *lane, const struct sk_copy *copy,
 	const struct sk_cuda_walk w = {
 		.lane = lane, .copy = copy, .lock = lock,
 		.way = SK_CUDA_OUT,
-		.together = lock && sk_cuda_has_host_batches(lane) ?
-			    lane->chunk : 0,
+		.together = lock ? together_over_link(lane) : 0,
 		.err = err };
 
 	return run(&w, from, to);
@@ -240,8 +247,7 @@ int sk_cuda_lane_in(struct sk_cuda_lane *lane, const struct sk_copy *copy,
 	const struct sk_cuda_walk w = {
 		.lane = lane, .copy = copy, .lock = lock,
 		.way = SK_CUDA_IN,
-		.together = lock && sk_cuda_has_host_batches(lane) ?
-			    lane->chunk : 0,
+		.together = lock ? together_over_link(lane) : 0,
 		.err = err };
 
 	return run(&w, from, to);
@@ -252,8 +258,8 @@ int sk_cuda_lane_across(struct sk_cuda_lane *lane, const struct sk_copy *copy,
 {
 	const struct sk_cuda_walk w = {
 		.lane = lane, .copy = copy, .way = SK_CUDA_ACROSS,
-		.together = sk_cuda_has_batches(lane) ? UINT64_MAX :
-			    sk_cuda_can_gather(lane) ? SK_CUDA_GATHER_MOST : 0,
+		.together = sk_cuda_can_gather(lane) ? SK_CUDA_GATHER_MOST :
+			    sk_cuda_has_batches(lane) ? UINT64_MAX : 0,
 		.err = err };
 
 	return run(&w, from, to);

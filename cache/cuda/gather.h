@@ -1,19 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies within a device by a kernel of ours: for drivers without batches. */
+/* Small copies by a kernel of ours. */
 #ifndef SK_CACHE_CUDA_GATHER_H
 #define SK_CACHE_CUDA_GATHER_H
 
 #include "cuda/private.h"
 
-/** Bytes from which on a copy is better off alone: a kernel has few threads for
- * each, and the driver a whole engine. */
-#define SK_CUDA_GATHER_MOST ((uint64_t)64 << 10)
+/** Bytes from which on a copy within the device is better off alone: what a call
+ * of the driver costs counts for little there. */
+#define SK_CUDA_GATHER_MOST ((uint64_t)4 << 20)
+/** The same over the link, where a copy engine, which the trainer's kernels do
+ * not see, is as fast. */
+#define SK_CUDA_GATHER_MOST_HOST ((uint64_t)128 << 10)
 
 /** Whether the lane has what it takes, which the first call makes. Any
  * thread. */
 bool sk_cuda_can_gather(struct sk_cuda_lane *lane);
-/** Asks for the lane's batch, within the device's context and with the lane's
- * lock held. -EIO. */
+/** The same for page-locked memory of the host, which a device may not reach;
+ * but no code is loaded for it: that may wait for the driver's compiler. */
+bool sk_cuda_can_gather_host(struct sk_cuda_lane *lane);
+
+/** Whether a copy of the lane's batch goes so. With the lane's lock held. */
+static inline bool sk_cuda_gathers(const struct sk_cuda_lane *lane,
+				   enum sk_cuda_way way, uint64_t bytes)
+{
+	if (way == SK_CUDA_ACROSS)
+		return lane->gather && bytes < SK_CUDA_GATHER_MOST;
+	return lane->gather && lane->device->host_pointers &&
+	       bytes < SK_CUDA_GATHER_MOST_HOST;
+}
+
+/** Asks for what is small of the lane's batch, and leaves the rest in it; within
+ * the device's context and with the lane's lock held. -EIO. */
 int sk_cuda_gather_run(struct sk_cuda_lane *lane, struct sk_err *err);
 /** Nothing may be under way. NULL is fine. Returns NULL. */
 struct sk_cuda_gather *sk_cuda_gather_free(struct sk_cuda_gather *gather);

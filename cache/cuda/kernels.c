@@ -3,6 +3,8 @@
 
 #include <assert.h>
 
+#include "cuda/gather.h"
+
 static const char *const names[SK_CUDA_KERNELS] = {
 	[SK_CUDA_KERNEL_PARTS] = "sk_parts",
 	[SK_CUDA_KERNEL_LANES] = "sk_lanes",
@@ -13,7 +15,7 @@ static const char *const names[SK_CUDA_KERNELS] = {
 
 struct sk_cuda_kernels {
 	pthread_mutex_t lock;	/* of all that follows, until it is loaded */
-	bool tried;
+	bool tried, loaded;
 	int result;		/* of loading them */
 	struct sk_again again;	/* where there was no room */
 	struct sk_err err;
@@ -131,10 +133,16 @@ int sk_cuda_kernels_load(const struct sk_cuda_device *device,
 		sk_again_refused(&k->again, os->now_ns(os));
 	k->tried = true;
 	r = k->result;
+	__atomic_store_n(&k->loaded, r >= 0, __ATOMIC_RELEASE);
 	if (r < 0 && err)
 		*err = k->err;
 	(void)pthread_mutex_unlock(&k->lock);
 	return r;
+}
+
+bool sk_cuda_kernels_are_loaded(const struct sk_cuda_device *device)
+{
+	return __atomic_load_n(&device->kernels->loaded, __ATOMIC_ACQUIRE);
 }
 
 int sk_cuda_kernels_load_now(const struct sk_cuda_device *device,
@@ -149,30 +157,41 @@ int sk_cuda_kernels_load_now(const struct sk_cuda_device *device,
 	return sk_cuda_kernels_load(device, err);
 }
 
-void sk_cuda_warm(const struct sk_cuda_device *device)
+void sk_cuda_warm(struct sk_cuda_lane *lane)
 {
-	(void)sk_cuda_kernels_load_now(device, NULL);
+	(void)sk_cuda_kernels_load_now(lane->device, NULL);
+	(void)sk_cuda_can_gather(lane);
 }
 
 /* ---- launching ---- */
+
+int sk_cuda_kernels_launch_within(const struct sk_cuda_lane *lane,
+				  enum sk_cuda_kernel kernel, unsigned blocks,
+				  unsigned threads, void **params,
+				  struct sk_err *err)
+{
+	const struct sk_cuda_device *device = lane->device;
+	sk_cu_result result = device->driver->cuLaunchKernel(
+		device->kernels->functions[kernel], blocks, 1, 1, threads, 1,
+		1, 0, lane->stream, params, NULL);
+
+	return result == SK_CU_SUCCESS ? 0 :
+	       sk_cuda_driver_failed(device->driver, result, "cuLaunchKernel",
+				     err);
+}
 
 int sk_cuda_kernels_launch(const struct sk_cuda_lane *lane,
 			   enum sk_cuda_kernel kernel, unsigned blocks,
 			   unsigned threads, void **params,
 			   struct sk_err *err)
 {
-	const struct sk_cuda_device *device = lane->device;
 	struct sk_cuda_scope scope;
-	sk_cu_result result;
-	int r = sk_cuda_enter(device, &scope, err);
+	int r = sk_cuda_enter(lane->device, &scope, err);
 
 	if (r < 0)
 		return r;
-	result = device->driver->cuLaunchKernel(
-		device->kernels->functions[kernel], blocks, 1, 1, threads, 1,
-		1, 0, lane->stream, params, NULL);
+	r = sk_cuda_kernels_launch_within(lane, kernel, blocks, threads,
+					  params, err);
 	sk_cuda_leave(&scope);
-	return result == SK_CU_SUCCESS ? 0 :
-	       sk_cuda_driver_failed(device->driver, result, "cuLaunchKernel",
-				     err);
+	return r;
 }

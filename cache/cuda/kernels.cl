@@ -37,7 +37,9 @@ struct sk_kernel_span {
 	sk_u64 bytes;
 };
 
-/** A copy; the two do not overlap. */
+/** A copy; the two do not overlap. It is made in slices, side by side. */
+#define SK_SLICE 0x10000ul
+
 struct sk_kernel_copy {
 	sk_u64 dst;
 	sk_u64 src;
@@ -471,14 +473,17 @@ static void sk_copy_words(SK_GLOBAL sk_word *dst, SK_GLOBAL const sk_word *src,
 		dst[i] = src[i];
 }
 
-/* Of @threads that make one copy after the other, all @threads each. */
-static void sk_kernel_copies(sk_u64 thread, sk_u64 threads,
+/* Of @threads that make one slice of a copy, if it has that. */
+static void sk_kernel_copies(sk_u64 thread, sk_u64 threads, sk_u64 slice,
 			     SK_GLOBAL const struct sk_kernel_copy *copy)
 {
-	SK_GLOBAL sk_u8 *dst = (SK_GLOBAL sk_u8 *)copy->dst;
-	sk_bytes src = (sk_bytes)copy->src;
-	sk_u64 bytes = copy->bytes, words = 0;
+	sk_u64 from = slice * SK_SLICE, bytes = copy->bytes, words = 0;
+	SK_GLOBAL sk_u8 *dst = (SK_GLOBAL sk_u8 *)(copy->dst + from);
+	sk_bytes src = (sk_bytes)(copy->src + from);
 
+	if (from >= bytes)
+		return;
+	bytes = bytes - from < SK_SLICE ? bytes - from : SK_SLICE;
 	if (!((copy->dst | copy->src) % 8))
 		words = bytes / 8;
 	sk_copy_words((SK_GLOBAL sk_word *)dst, (SK_GLOBAL const sk_word *)src,
@@ -601,10 +606,12 @@ __kernel void sk_merge(__global const struct sk_kernel_span *spans, ulong n,
 			sums, ret);
 }
 
-__kernel void sk_copies(__global const struct sk_kernel_copy *copies, ulong n)
+__kernel void sk_copies(__global const struct sk_kernel_copy *copies, ulong n,
+			ulong slices)
 {
-	for (ulong i = sk_group(); i < n; i += sk_groups())
-		sk_kernel_copies(sk_thread(), sk_threads(), &copies[i]);
+	for (ulong i = sk_group(); i < n * slices; i += sk_groups())
+		sk_kernel_copies(sk_thread(), sk_threads(), i % slices,
+				 &copies[i / slices]);
 }
 
 __kernel void sk_box(struct sk_kernel_box box)

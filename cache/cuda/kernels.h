@@ -41,6 +41,8 @@ int sk_cuda_kernels_load(const struct sk_cuda_device *device,
 /** The same, but where the device had no room it is asked once more. */
 int sk_cuda_kernels_load_now(const struct sk_cuda_device *device,
 			     struct sk_err *err);
+/** Whether they have been. Any thread; waits for nobody who loads them. */
+bool sk_cuda_kernels_are_loaded(const struct sk_cuda_device *device);
 
 /**
  * Launches one that was loaded, @blocks of @threads, as kernels.cl says its
@@ -50,5 +52,10 @@ int sk_cuda_kernels_launch(const struct sk_cuda_lane *lane,
 			   enum sk_cuda_kernel kernel, unsigned blocks,
 			   unsigned threads, void **params,
 			   struct sk_err *err);
+/** The same for who is within the device's context. */
+int sk_cuda_kernels_launch_within(const struct sk_cuda_lane *lane,
+				  enum sk_cuda_kernel kernel, unsigned blocks,
+				  unsigned threads, void **params,
+				  struct sk_err *err);
 
 #endif

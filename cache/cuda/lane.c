@@ -2,6 +2,7 @@
 /* Lanes: streams of ours, what they wait for, and who waits for them. */
 #include <assert.h>
 
+#include "base/util.h"
 #include "cuda/gather.h"
 #include "cuda/private.h"
 
@@ -22,7 +23,7 @@ static int failed(const struct sk_cuda_device *device, sk_cu_result result,
 /* ---- making ---- */
 
 /* Within the device's context. */
-static int make_stream(struct sk_cuda_lane *lane, struct sk_err *err)
+static int make_streams(struct sk_cuda_lane *lane, struct sk_err *err)
 {
 	const struct sk_cuda_driver *driver = lane->device->driver;
 	int least = 0, greatest = 0, r;
@@ -32,20 +33,28 @@ static int make_stream(struct sk_cuda_lane *lane, struct sk_err *err)
 		   "cuCtxGetStreamPriorityRange", err);
 	if (r < 0)
 		return r;
-	r = failed(lane->device,
-		   driver->cuStreamCreateWithPriority(
-			   &lane->stream, SK_CU_STREAM_NON_BLOCKING, least),
-		   "cuStreamCreateWithPriority", err);
-	if (r < 0)
-		return r;
-	r = failed(lane->device,
-		   driver->cuEventCreate(&lane->follow, EVENT_FLAGS),
-		   "cuEventCreate", err);
-	if (r < 0)
-		return r;
-	return failed(lane->device,
-		      driver->cuEventCreate(&lane->end, EVENT_FLAGS),
-		      "cuEventCreate", err);
+	for (int i = 0; i < 2 && r >= 0; i++)
+		r = failed(lane->device,
+			   driver->cuStreamCreateWithPriority(
+				   i ? &lane->side : &lane->stream,
+				   SK_CU_STREAM_NON_BLOCKING, least),
+			   "cuStreamCreateWithPriority", err);
+	return r;
+}
+
+/* Within the device's context. */
+static int make_events(struct sk_cuda_lane *lane, struct sk_err *err)
+{
+	sk_cu_event *events[] = { &lane->follow, &lane->end, &lane->there,
+				  &lane->back };
+	int r = 0;
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(events) && r >= 0; i++)
+		r = failed(lane->device,
+			   lane->device->driver->cuEventCreate(events[i],
+							       EVENT_FLAGS),
+			   "cuEventCreate", err);
+	return r;
 }
 
 int sk_cuda_lane_new(struct sk_cuda_device *device,
@@ -63,7 +72,9 @@ int sk_cuda_lane_new(struct sk_cuda_device *device,
 	(void)pthread_mutex_init(&lane->stage_lock, NULL);
 	r = sk_cuda_enter(device, &scope, err);
 	if (r >= 0) {
-		r = make_stream(lane, err);
+		r = make_streams(lane, err);
+		if (r >= 0)
+			r = make_events(lane, err);
 		sk_cuda_leave(&scope);
 	}
 	if (r < 0) {
@@ -72,6 +83,22 @@ int sk_cuda_lane_new(struct sk_cuda_device *device,
 	}
 	*ret_lane = lane;
 	return 0;
+}
+
+/* Within the device's context. */
+static void destroy(const struct sk_cuda_lane *lane)
+{
+	const struct sk_cuda_driver *driver = lane->device->driver;
+	const sk_cu_event events[] = { lane->follow, lane->end, lane->there,
+				       lane->back };
+	const sk_cu_stream streams[] = { lane->stream, lane->side };
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(events); i++)
+		if (events[i])
+			(void)driver->cuEventDestroy(events[i]);
+	for (size_t i = 0; i < SK_ARRAY_SIZE(streams); i++)
+		if (streams[i])
+			(void)driver->cuStreamDestroy(streams[i]);
 }
 
 struct sk_cuda_lane *sk_cuda_lane_free(struct sk_cuda_lane *lane)
@@ -83,14 +110,7 @@ struct sk_cuda_lane *sk_cuda_lane_free(struct sk_cuda_lane *lane)
 	(void)sk_cuda_gather_free(lane->gather);
 	sk_cuda_release(lane->device, lane->stage);
 	if (sk_cuda_enter(lane->device, &scope, NULL) >= 0) {
-		if (lane->end)
-			(void)lane->device->driver->cuEventDestroy(lane->end);
-		if (lane->follow)
-			(void)lane->device->driver->cuEventDestroy(
-				lane->follow);
-		if (lane->stream)
-			(void)lane->device->driver->cuStreamDestroy(
-				lane->stream);
+		destroy(lane);
 		sk_cuda_leave(&scope);
 	}
 	(void)pthread_mutex_destroy(&lane->stage_lock);
@@ -233,8 +253,10 @@ static int wait_for_end(const struct sk_cuda_lane *lane, struct sk_err *err)
 			   driver->cuEventSynchronize(lane->end),
 			   "cuEventSynchronize", err);
 	/* Whatever failed: what was asked for is under way. */
-	if (r < 0)
+	if (r < 0) {
+		(void)driver->cuStreamSynchronize(lane->side);
 		(void)driver->cuStreamSynchronize(lane->stream);
+	}
 	return r;
 }
 

@@ -11,12 +11,48 @@
 /* What the driver's pitches may be; as SK_CU_DEVICE_MAX_PITCH says it. */
 #define PITCH_MAX 0x7fffffff
 
-int sk_cuda_walk_failed(const struct sk_cuda_walk *w, sk_cu_result result)
+static int walk_failed(const struct sk_cuda_walk *w, sk_cu_result result)
 {
 	if (result == SK_CU_SUCCESS)
 		return 0;
 	return sk_cuda_driver_failed(w->lane->device->driver, result,
 				     sk_cuda_way_name(w->way), w->err);
+}
+
+int sk_cuda_call_begin(const struct sk_cuda_walk *w, uint64_t bytes,
+		       struct sk_cuda_call *ret_call)
+{
+	struct sk_cuda_lane *lane = w->lane;
+	int r = sk_cuda_enter(lane->device, &ret_call->scope, w->err);
+
+	if (r < 0)
+		return r;
+	ret_call->stream = lane->stream;
+	/* What is not page-locked waits for itself, and nobody else for that. */
+	ret_call->takes_turns = w->lock;
+	if (!ret_call->takes_turns)
+		return 0;
+	(void)pthread_mutex_lock(&lane->lock);
+	r = sk_cuda_turn_begin(lane, bytes, &ret_call->stream, w->err);
+	if (r < 0) {
+		(void)pthread_mutex_unlock(&lane->lock);
+		sk_cuda_leave(&ret_call->scope);
+	}
+	return r;
+}
+
+int sk_cuda_call_end(const struct sk_cuda_walk *w, struct sk_cuda_call *call,
+		     sk_cu_result result)
+{
+	int r = walk_failed(w, result), ended = 0;
+
+	if (call->takes_turns) {
+		ended = sk_cuda_turn_end(w->lane, call->stream,
+					 r < 0 ? NULL : w->err);
+		(void)pthread_mutex_unlock(&w->lane->lock);
+	}
+	sk_cuda_leave(&call->scope);
+	return r < 0 ? r : ended;
 }
 
 uint64_t sk_cuda_walk_room(const struct sk_cuda_walk *w,
@@ -125,8 +161,7 @@ int sk_cuda_copy_rows(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 		      uint64_t rows)
 {
 	const struct sk_copy *copy = w->copy;
-	struct sk_cuda_scope scope;
-	sk_cu_result result;
+	struct sk_cuda_call call;
 	sk_cu_memcpy2d c = {
 		.src_type = source_type(w),
 		.src_host = p.src,
@@ -139,14 +174,11 @@ int sk_cuda_copy_rows(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 		.width = copy->run,
 		.height = rows,
 	};
-	int r = sk_cuda_enter(w->lane->device, &scope, w->err);
+	int r = sk_cuda_call_begin(w, rows * copy->run, &call);
 
-	if (r < 0)
-		return r;
-	result = w->lane->device->driver->cuMemcpy2DAsync(&c,
-							  w->lane->stream);
-	sk_cuda_leave(&scope);
-	return sk_cuda_walk_failed(w, result);
+	return r < 0 ? r : sk_cuda_call_end(
+		w, &call, w->lane->device->driver->cuMemcpy2DAsync(
+			&c, call.stream));
 }
 
 int sk_cuda_copy_planes(const struct sk_cuda_walk *w, struct sk_cuda_place p,
@@ -154,8 +186,7 @@ int sk_cuda_copy_planes(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 {
 	const struct sk_copy *copy = w->copy;
 	int in = copy->ndim - 1, r;
-	struct sk_cuda_scope scope;
-	sk_cu_result result;
+	struct sk_cuda_call call;
 	sk_cu_memcpy3d c = {
 		.src_type = source_type(w),
 		.src_host = p.src,
@@ -175,11 +206,9 @@ int sk_cuda_copy_planes(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 	};
 
 	assert(in >= 1);
-	r = sk_cuda_enter(w->lane->device, &scope, w->err);
-	if (r < 0)
-		return r;
-	result = w->lane->device->driver->cuMemcpy3DAsync(&c,
-							  w->lane->stream);
-	sk_cuda_leave(&scope);
-	return sk_cuda_walk_failed(w, result);
+	r = sk_cuda_call_begin(w, planes * copy->run *
+				  (uint64_t)copy->size[in], &call);
+	return r < 0 ? r : sk_cuda_call_end(
+		w, &call, w->lane->device->driver->cuMemcpy3DAsync(
+			&c, call.stream));
 }

@@ -53,6 +53,7 @@ struct sk_cuda_batch {
 	sk_cu_ptr dsts[SK_CUDA_BATCH_MAX], srcs[SK_CUDA_BATCH_MAX];
 	size_t sizes[SK_CUDA_BATCH_MAX];
 	size_t n;
+	uint64_t bytes;		/* of those that the driver is to have */
 	enum sk_cuda_way way;
 };
 
@@ -61,6 +62,9 @@ struct sk_cuda_lane {
 	sk_cu_stream stream;
 	uint64_t chunk;		/* SK_CUDA_CHUNK */
 	pthread_mutex_t lock;	/* of what follows */
+	sk_cu_stream side;	/* turn.c */
+	sk_cu_event there, back;	/* from one stream to the other */
+	bool is_side;		/* whose turn it was */
 	sk_cu_event follow;	/* on the trainer's stream */
 	sk_cu_event end;	/* of what was asked for */
 	struct sk_cuda_batch batch;
@@ -86,6 +90,17 @@ static inline bool sk_cuda_has_host_batches(const struct sk_cuda_lane *lane)
 {
 	return lane->device->host_pointers && sk_cuda_has_batches(lane);
 }
+
+/**
+ * Where a copy of @bytes over the link is to be asked for, which
+ * sk_cuda_turn_end() follows, whatever came of it; with the lane's lock held,
+ * within the device's context. The order of the lane is as if it had one stream.
+ * -EIO: nowhere.
+ */
+int sk_cuda_turn_begin(struct sk_cuda_lane *lane, uint64_t bytes,
+		       sk_cu_stream *ret_stream, struct sk_err *err);
+int sk_cuda_turn_end(struct sk_cuda_lane *lane, sk_cu_stream stream,
+		     struct sk_err *err);
 
 /** Adds a copy of @bytes, contiguous on both sides; a batch that is full is
  * asked for. Both sides are addresses. */

@@ -21,8 +21,19 @@ struct sk_cuda_place {
 	const char *src;
 };
 
-/** What became of a call of the driver. */
-int sk_cuda_walk_failed(const struct sk_cuda_walk *w, sk_cu_result result);
+/** A call of the driver that moves bytes. */
+struct sk_cuda_call {
+	struct sk_cuda_scope scope;
+	sk_cu_stream stream;	/* to ask on */
+	bool takes_turns;	/* and holds the lane's lock */
+};
+
+/** Of so many bytes: then sk_cuda_call_end() is told what came of it, and says
+ * what came of all. -EIO: nothing was begun. */
+int sk_cuda_call_begin(const struct sk_cuda_walk *w, uint64_t bytes,
+		       struct sk_cuda_call *ret_call);
+int sk_cuda_call_end(const struct sk_cuda_walk *w, struct sk_cuda_call *call,
+		     sk_cu_result result);
 /** Bytes from there to the end of its piece of page-locked memory. */
 uint64_t sk_cuda_walk_room(const struct sk_cuda_walk *w,
 			   struct sk_cuda_place p);

@@ -257,7 +257,7 @@ void sk_gpus_warm(const struct sk_state *state)
 	int n = __atomic_load_n(&state->gpus.n, __ATOMIC_ACQUIRE);
 
 	for (int i = 0; i < n; i++)
-		sk_cuda_warm(state->gpus.v[i].device);
+		sk_cuda_warm(state->gpus.v[i].lane);
 }
 
 /* ---- slots ---- */

@@ -30,7 +30,6 @@
 #define IN 16u
 #define OUT 8u
 /* And what a small copy does where the driver takes no batches. */
-#define TABLE 24u
 /* Of BIG, SMALL and ROWS. */
 #define CHUNKS 5u
 #define ALL (BIG + SMALL + ROWS)
@@ -104,7 +103,6 @@ struct want {
 	uint64_t by_device;	/* of ALL */
 	uint64_t hashed;	/* chunks, on the device */
 	uint64_t gathered;	/* bytes of them, in memory of its own */
-	uint64_t tables;	/* bytes that say what small copies there are */
 	uint64_t failed;	/* to be */
 	uint32_t damaged, flags;
 	int64_t step;		/* 0: any */
@@ -134,8 +132,7 @@ static void restore(struct gpu_rank *g, const struct want *w)
 	if (!simulated)
 		return;
 	/* Nothing that came from there crossed the link. */
-	CHECK(in == ALL - w->by_device + (w->hashed + w->failed) * IN +
-		       w->tables, "%" PRIu64, in);
+	CHECK(in == ALL - w->by_device + (w->hashed + w->failed) * IN, "%" PRIu64, in);
 	CHECK(out == w->hashed * OUT, "%" PRIu64, out);
 	CHECK(w->damaged || w->failed || across == w->by_device + w->gathered,
 	      "%" PRIu64, across);
@@ -211,7 +208,6 @@ static void test_without(struct scene *scene)
 	/* The oldest driver has all that it takes. */
 	expect(scene, "killed", (struct want){
 		.by_device = ALL, .hashed = CHUNKS, .gathered = ROWS,
-		.tables = 2 * TABLE,
 		.variable = "VCUDA_VERSION", .value = "12000" });
 }
 

@@ -165,7 +165,7 @@ static void order(void)
 static void copies(void)
 {
 	struct copy table[3];
-	uint64_t n = 3;
+	uint64_t n = 3, slices = CHUNK >> 16;
 	sk_cu_ptr to;
 	struct loaded l;
 	char *got = malloc(BYTES);
@@ -178,7 +178,8 @@ static void copies(void)
 	table[1] = (struct copy){ to + 4099, l.bytes + 4097, 777 };
 	table[2] = (struct copy){ to + 8192, l.bytes + 8192, CHUNK };
 	trainer_cuda_put(&l.t, l.table, table, sizeof(table));
-	IS(0, launch(&l, 3, 2, 256, (void *[]){ &l.table, &n }));
+	IS(0, launch(&l, 3, 2, 256, (void *[]){ &l.table, &n,
+							 &slices }));
 	IS(0, l.t.driver.cuStreamSynchronize(l.stream));
 	trainer_cuda_get(&l.t, got, to, BYTES);
 	CHECK(!memcmp(got, l.here, 4096));

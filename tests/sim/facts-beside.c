@@ -95,18 +95,29 @@ static double last_rate(int fd)
 	return rate;
 }
 
+/* As a snapshot copies. */
 static void beside_own(const struct trainer_cuda *t, struct work *w)
 {
 	sk_cu_ptr a = trainer_cuda_alloc(t, fact_largest);
-	void *host = fact_pages(fact_largest, 0);
-	sk_cu_stream s = fact_stream(t);
+	char *host = fact_pages(fact_largest, 0);
+	struct sk_cuda_device *device;
+	struct sk_cuda_lock *lock;
+	struct sk_cuda_lane *lane;
 	double from, kernels, took;
+	struct sk_copy copy = {
+		.dst = host, .src = (char *)(uintptr_t)a,
+		.run = fact_largest, .bytes = fact_largest };
+	struct sk_cuda *cuda;
 
-	IS(0, t->driver.cuMemHostRegister(host, fact_largest, 1));
+	CHECK(!sk_cuda_new(sk_os_linux(), &cuda, NULL));
+	CHECK(!sk_cuda_device(cuda, 0, &device, NULL));
+	CHECK(!sk_cuda_lane_new(device, &lane, NULL));
+	CHECK(!sk_cuda_lock(device, host, fact_largest, SK_CUDA_PIECE, &lock,
+			    NULL));
 	from = fact_now();
-	IS(0, t->driver.cuMemcpyDtoHAsync(host, a, fact_largest, s));
+	CHECK(!sk_cuda_lane_out(lane, &copy, 0, fact_largest, lock, NULL));
 	kernels = work_on(w, 0.01);
-	IS(0, t->driver.cuStreamSynchronize(s));
+	CHECK(!sk_cuda_lane_finish(lane, NULL));
 	took = fact_now() - from;
 	printf("{\"fact\": \"beside\", \"copies_of\": \"this process\", "
 	       "\"kernels_gb_per_s\": %.3f, \"copies_gb_per_s\": %.3f}\n",

@@ -55,9 +55,10 @@ static uint64_t say(const struct trainer_cuda *t, const char *of,
 	printf("{\"fact\": \"pointer\", \"of\": \"%s\", \"result\": %u, "
 	       "\"type\": %u, \"ordinal\": %d, \"of_alloc\": %d, "
 	       "\"id\": %llu, \"range_result\": %u, \"range_mib\": %.3f, "
-	       "\"begins_there\": %s, \"found\": %d}\n", of, asked, type,
-	       ordinal, of_alloc, id, ranged, (double)bytes / (double)MIB,
-	       start == ptr ? "true" : "false", found);
+	       "\"begins_there\": %s, \"found\": %d, \"at\": %llu}\n", of,
+	       asked, type, ordinal, of_alloc, id, ranged, (double)bytes / (double)MIB,
+	       start == ptr ? "true" : "false", found,
+	       (unsigned long long)ptr);
 	return id;
 }
 
@@ -122,11 +123,28 @@ static void of_pieces(const struct trainer_cuda *t)
 	       first != anew ? "true" : "false");
 }
 
+/* Beside others of the same size, which may lie in one block with it. */
+static void of_freed(const struct trainer_cuda *t, const char *of,
+		     const char *anew, size_t bytes)
+{
+	sk_cu_ptr v[4];
+
+	for (int i = 0; i < 4; i++)
+		v[i] = trainer_cuda_alloc(t, bytes);
+	(void)say(t, of, v[1]);
+	IS(0, t->driver.cuMemFree(v[1]));
+	(void)say(t, "the same, freed", v[1]);
+	v[1] = trainer_cuda_alloc(t, bytes);
+	(void)say(t, anew, v[1]);
+}
+
 void fact_pointers(void)
 {
 	struct trainer_cuda t;
 
 	trainer_cuda_begin(&t, 0);
+	of_freed(&t, "64 KiB", "64 KiB anew", MIB / 16);
+	of_freed(&t, "3 MiB", "3 MiB anew", 3 * MIB);
 	(void)say(&t, "an allocation", trainer_cuda_alloc(&t, GRAIN));
 	of_pieces(&t);
 	of_pool(&t);

@@ -22,7 +22,7 @@ struct place {
 	size_t bytes;
 };
 
-/* @batches: whether the driver is to have them, if it does. */
+/* @batches: whether the driver is to have them, if it does; else a kernel. */
 static void open_place(struct place *p, const struct trainer_cuda *t,
 		       bool batches)
 {
@@ -31,7 +31,9 @@ static void open_place(struct place *p, const struct trainer_cuda *t,
 
 	CHECK(!sk_cuda_new(sk_os_linux(), &cuda, NULL));
 	CHECK(!sk_cuda_device(cuda, 0, &device, NULL));
-	if (!batches) {
+	if (batches) {
+		cuda->driver.cuLaunchKernel = NULL;
+	} else {
 		cuda->driver.cuMemcpyBatchAsync = NULL;
 		cuda->driver.cuMemcpyBatchAsync_12080 = NULL;
 	}
@@ -143,7 +145,8 @@ void fact_small(void)
 		for (int way = SK_CUDA_IN; way <= SK_CUDA_ACROSS; way++)
 			small(&by_batch, (enum sk_cuda_way)way, "batch");
 	if (sk_cuda_can_gather(by_kernel.lane))
-		small(&by_kernel, SK_CUDA_ACROSS, "kernel");
-	turned(&by_batch, SK_CUDA_OUT);
-	turned(&by_batch, SK_CUDA_ACROSS);
+		for (int way = SK_CUDA_IN; way <= SK_CUDA_ACROSS; way++)
+			small(&by_kernel, (enum sk_cuda_way)way, "kernel");
+	turned(&by_kernel, SK_CUDA_OUT);
+	turned(&by_kernel, SK_CUDA_ACROSS);
 }

@@ -4,7 +4,7 @@
  * would choose by. One fact is one line of JSON, {"fact": ..., ...}, taken by
  * a process of its own, which an alarm ends; on the simulation the figures
  * mean nothing, and that it runs does.
- * Argument: MiB of the largest memory (1024).
+ * Arguments: MiB of the largest memory (1024), names of facts (all).
  */
 #include <errno.h>
 #include <signal.h>
@@ -87,45 +87,6 @@ static void rates_of(const struct trainer_cuda *t, bool lock)
 			       lock ? "true" : "false", bytes / MIB,
 			       (double)bytes / best / 1e9);
 		}
-}
-
-/* A long copy to the host, in pieces that are asked for at once: what it takes,
- * and how long a short one on another stream waits for it, which is asked for
- * right behind it as a trainer's may be. */
-static void pace_of(const struct trainer_cuda *t, size_t piece)
-{
-	sk_cu_ptr a = trainer_cuda_alloc(t, largest);
-	sk_cu_ptr b = trainer_cuda_alloc(t, MIB);
-	char *host = shared_pages(largest + MIB);
-	sk_cu_stream s = stream(t), other = stream(t);
-	double from, all, waited;
-
-	IS(0, t->driver.cuMemHostRegister(host, largest + MIB, 1));
-	from = now();
-	for (size_t at = 0; at < largest; at += piece)
-		copy(t, D2H, a + at, 0, host + at,
-		     piece < largest - at ? piece : largest - at, s);
-	copy(t, D2H, b, 0, host + largest, MIB, other);
-	IS(0, t->driver.cuStreamSynchronize(other));
-	waited = now() - from;
-	IS(0, t->driver.cuStreamSynchronize(s));
-	all = now() - from;
-	printf("{\"fact\": \"pace\", \"mib\": %zu, \"piece_mib\": %zu, "
-	       "\"gb_per_s\": %.3f, \"other_waits_ms\": %.3f}\n",
-	       largest / MIB, piece / MIB, (double)largest / all / 1e9,
-	       waited * 1e3);
-}
-
-static void pace(void)
-{
-	struct trainer_cuda t;
-
-	trainer_cuda_begin(&t, 0);
-	for (int i = 0; i < 2; i++) {
-		pace_of(&t, largest);
-		pace_of(&t, SK_CUDA_CHUNK);
-		pace_of(&t, SK_CUDA_CHUNK / 8);
-	}
 }
 
 static void rates(void)
@@ -329,7 +290,7 @@ static const struct {
 	{ "a killed process with an heir", fact_heir },
 	{ "rates", rates },
 	{ "rates, not locked", rates_pageable },
-	{ "long copies in pieces", pace },
+	{ "long copies in pieces", fact_pace },
 	{ "page-locking", locking },
 	{ "small copies", fact_small },
 	{ "memory of a node of the host", fact_node },
@@ -361,6 +322,14 @@ static bool take(void (*fact)(void))
 	return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
 }
 
+static bool is_named(const char *name, int argc, char **argv)
+{
+	for (int i = 2; i < argc; i++)
+		if (strcmp(argv[i], name) == 0)
+			return true;
+	return argc < 3;
+}
+
 int main(int argc, char **argv)
 {
 	size_t mib = argc > 1 ? strtoull(argv[1], NULL, 10) : 1024;
@@ -373,8 +342,11 @@ int main(int argc, char **argv)
 	}
 	largest = fact_largest = (mib < 4 ? 4 : mib) * MIB;
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
-		bool taken = take(facts[i].take);
+		bool taken;
 
+		if (!is_named(facts[i].name, argc, argv))
+			continue;
+		taken = take(facts[i].take);
 		printf("{\"fact\": \"taken\", \"what\": \"%s\", \"ok\": %s}\n",
 		       facts[i].name, taken ? "true" : "false");
 		fflush(stdout);

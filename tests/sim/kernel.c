@@ -195,7 +195,46 @@ static struct sk_kernel_span *see_spans(const struct launch *l, uint64_t n)
 	return v;
 }
 
-static struct sk_kernel_copy *see_copies(const struct launch *l, uint64_t n)
+/* Page-locked memory of the host has its address there as well, where devices
+ * have no others for it. */
+static void *view_locked(uint64_t at, uint64_t bytes)
+{
+	const struct vcu_locked *locked = NULL;
+
+	vcu_lock();
+	if (!vcu_mode("no-host-pointers"))
+		locked = vcu_locked((char *)(uintptr_t)at, bytes);
+	if (locked && locked->forked)
+		vcu_misuse("a kernel reaches %zu bytes at %p, which were "
+			   "page-locked and private when the process forked",
+			   (size_t)bytes, (void *)(uintptr_t)at);
+	vcu_unlock();
+	return locked ? (void *)(uintptr_t)at : NULL;
+}
+
+/* Bytes that it is to move: out of the device, to it, and within it. */
+struct moved {
+	uint64_t out, in, across;
+};
+
+static bool see_copy(const struct launch *l, struct sk_kernel_copy *c,
+		     struct moved *moved)
+{
+	void *to = view_locked(c->dst, c->bytes);
+	void *from = view_locked(c->src, c->bytes);
+
+	moved->out += to ? c->bytes : 0;
+	moved->in += from ? c->bytes : 0;
+	moved->across += to || from ? 0 : c->bytes;
+	from = from ? from : view(l, c->src, c->bytes, false);
+	to = to || !from ? to : view(l, c->dst, c->bytes, true);
+	c->dst = (uintptr_t)to;
+	c->src = (uintptr_t)from;
+	return to && from;
+}
+
+static struct sk_kernel_copy *see_copies(const struct launch *l, uint64_t n,
+					 struct moved *moved)
 {
 	struct sk_kernel_copy *v = calloc(n + 1, sizeof(*v)), *copies;
 
@@ -205,17 +244,11 @@ static struct sk_kernel_copy *see_copies(const struct launch *l, uint64_t n)
 		return NULL;
 	}
 	memcpy(v, copies, n * sizeof(*v));
-	for (uint64_t i = 0; i < n; i++) {
-		void *src = view(l, v[i].src, v[i].bytes, false);
-		void *dst = src ? view(l, v[i].dst, v[i].bytes, true) : NULL;
-
-		if (!dst) {
+	for (uint64_t i = 0; i < n; i++)
+		if (!see_copy(l, &v[i], moved)) {
 			free(v);
 			return NULL;
 		}
-		v[i].src = (uintptr_t)src;
-		v[i].dst = (uintptr_t)dst;
-	}
 	return v;
 }
 
@@ -233,7 +266,8 @@ static void hash_lanes(const struct launch *l,
 	uint64_t n = l->params[1], threads = l->blocks * l->threads;
 	bool parts_only = l->kernel == PARTS;
 	uint64_t most = l->params[parts_only ? 3 : 4];
-	uint64_t *parts = view(l, l->params[parts_only ? 2 : 3],
+	uint64_t *parts = !most ? NULL :
+			  view(l, l->params[parts_only ? 2 : 3],
 			       n * most * SK_LANES * 8, parts_only);
 	uint64_t *sums = parts_only ? NULL :
 			 view(l, l->params[2], n * SK_LANES * 8, true);
@@ -278,17 +312,19 @@ static void hash(const struct launch *l)
 
 static void copies(const struct launch *l)
 {
-	struct sk_kernel_copy *v = see_copies(l, l->params[1]);
-	uint64_t bytes = 0;
+	struct moved moved = { 0 };
+	struct sk_kernel_copy *v = see_copies(l, l->params[1], &moved);
 
-	for (uint64_t i = 0; v && i < l->params[1]; i++) {
-		for (uint64_t t = 0; t < l->threads; t++)
-			sk_kernel_copies(shuffled(t, l->threads), l->threads,
-					 &v[i]);
-		bytes += v[i].bytes;
-	}
+	for (uint64_t i = 0; v && i < l->params[1]; i++)
+		for (uint64_t t = 0; t < l->threads * l->params[2]; t++)
+			sk_kernel_copies(shuffled(t % l->threads, l->threads),
+					 l->threads, t / l->threads, &v[i]);
 	vcu_lock();
-	vcu()->bytes_across += bytes;
+	if (v) {
+		vcu()->bytes_across += moved.across;
+		vcu()->bytes_out += moved.out;
+		vcu()->bytes_in += moved.in;
+	}
 	vcu_unlock();
 	free(v);
 }
@@ -376,7 +412,7 @@ sk_cu_result cuLaunchKernel(sk_cu_function function, unsigned grid_x,
 			    unsigned shared_bytes, sk_cu_stream stream,
 			    void **params, void **extra)
 {
-	static const int counts[KERNELS] = { 4, 5, 4, 2, 0 };
+	static const int counts[KERNELS] = { 4, 5, 4, 3, 0 };
 	struct launch l = { .blocks = grid_x, .threads = block_x };
 	sk_cu_result r;
 

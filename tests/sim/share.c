@@ -290,7 +290,9 @@ sk_cu_result cuMemMap(sk_cu_ptr ptr, size_t bytes, size_t offset,
 	vcu_lock();
 	h = find(handle);
 	range = vcu_range(base, bytes);
-	if (h && bytes <= h->bytes && range && !is_mapped(base, bytes))
+	if (h && bytes > h->bytes)
+		r = SK_CU_NOT_SUPPORTED;
+	else if (h && range && !is_mapped(base, bytes))
 		r = map(range, base, bytes, h);
 	vcu_unlock();
 	return r;

@@ -137,22 +137,28 @@ Test(kernels, many_spans)
 Test(kernels, copies)
 {
 	uint64_t random = 4;
-	char *from = random_bytes(5000, &random), *to = malloc(5000);
-	char *want = malloc(5000);
+	const size_t room = 3 * SK_SLICE;
+	char *from = random_bytes(room, &random), *to = malloc(room);
+	char *want = malloc(room);
 
 	for (int round = 0; round < 2000; round++) {
 		uint64_t src = draw(&random) % 64, dst = draw(&random) % 64;
 		uint64_t n = draw(&random) % (round % 2 ? 4900 : 40);
+		uint64_t slices = 1 + draw(&random) % 3;
 		uint64_t threads = 1 + draw(&random) % 256;
 		struct sk_kernel_copy copy = { (uintptr_t)to + dst,
 					       (uintptr_t)from + src, n };
 
-		memset(to, round, 5000);
-		memset(want, round, 5000);
+		if (round % 50 == 0)	/* of several slices */
+			copy.bytes = n = draw(&random) % (room - 64);
+		slices = n / SK_SLICE + slices;
+		memset(to, round, room);
+		memset(want, round, room);
 		memcpy(want + dst, from + src, n);
-		for (uint64_t t = threads; t-- > 0;)
-			sk_kernel_copies(t, threads, &copy);
-		cr_assert_arr_eq(to, want, 5000);
+		for (uint64_t s = slices; s-- > 0;)
+			for (uint64_t t = threads; t-- > 0;)
+				sk_kernel_copies(t, threads, s, &copy);
+		cr_assert_arr_eq(to, want, room);
 	}
 	free(from);
 	free(to);

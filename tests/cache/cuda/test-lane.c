@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cuda/gather.h"
 #include "cuda/private.h"
 #include "sim/trainer.h"
 
@@ -246,11 +247,9 @@ static void compare_many_across(void)
 	in = f->t.count ? f->t.count("in") : 0;
 	out = f->t.count ? f->t.count("out") : 0;
 	in -= f->t.count ? 60 * ROOM : 0;
-	/* Our own kernel reads 24 bytes for each copy, where there are no
-	 * batches; that of boxes nothing. */
+	/* Our own kernel reads 24 bytes for each copy; that of boxes
+	 * nothing. */
 	cr_assert_eq(in % 24, 0);
-	cr_assert_eq(in > 0, f->t.calls && !f->lane->device->driver
-						    ->cuMemcpyBatchAsync);
 	cr_assert_eq(out, f->t.count ? 30 * ROOM : 0);
 	sk_cuda_release(f->device, dense);
 	free(from);
@@ -706,24 +705,126 @@ static void small_ones_within(const char *function, uint64_t n_calls)
 	free(here);
 }
 
+/* By a kernel of ours; more tables than there are, too. */
+static void small_ones_by_kernel(void)
+{
+	small_ones_within("cuLaunchKernel", 3);
+	if (!f->t.count)
+		return;
+	for (uint64_t n = 6; n <= 12; n += 3)
+		small_ones_within("cuLaunchKernel", n);
+	cr_assert_eq(calls("cuModuleLoadData"), 1);
+	cr_assert_eq(calls("cuMemcpyBatchAsync"), 0);
+}
+
 Test(lane, small_ones_within)
 {
-	small_ones_within("cuMemcpyBatchAsync", 3);
+	small_ones_by_kernel();
 }
 
 Test(lane_12_8, small_ones_within)
 {
+	small_ones_by_kernel();
+}
+
+Test(lane_12_0, small_ones_within)
+{
+	small_ones_by_kernel();
+}
+
+/* Without a compiler the driver's batches do. */
+Test(lane, small_ones_within_without_a_kernel)
+{
+	if (!f->t.calls)
+		cr_skip_test("on a simulated driver only");
+	setenv("VCUDA_MODE", "no-compiler", 1);
 	small_ones_within("cuMemcpyBatchAsync", 3);
 }
 
-/* By a kernel of ours; more tables than there are, too. */
-Test(lane_12_0, small_ones_within)
+/* Over the link by a kernel as well, from when its code is there. */
+static void small_ones_over_the_link(uint64_t launches)
 {
-	small_ones_within("cuLaunchKernel", 3);
-	if (f->t.count) {
-		small_ones_within("cuLaunchKernel", 6);
-		cr_assert_eq(calls("cuModuleLoadData"), 1);
+	const int n = 3 * SK_CUDA_BATCH_MAX;
+	char *back = malloc(ROOM);
+
+	cr_assert_not_null(back);
+	for (int i = 0; i < 2 * n; i++)
+		f->here[i] = (char)(i * 7 >> 2);
+	for (int out = 0; out < 2; out++) {
+		for (int i = 0; i < n; i++) {
+			void *there = (void *)(uintptr_t)(f->there + 2 * i);
+			char *here = f->here + 2 * i;
+			const struct sk_copy copy = {
+				.dst = out ? here : there,
+				.src = out ? there : here,
+				.run = 1, .bytes = 1 };
+
+			cr_assert_eq((out ? sk_cuda_lane_out :
+					    sk_cuda_lane_in)(
+				f->lane, &copy, 0, 1, f->lock, NULL), 0);
+		}
+		cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+		memcpy(back, f->here, 2 * n);
+		for (int i = 0; i < n; i++)
+			f->here[2 * i] = 99;
 	}
+	for (int i = 0; i < 2 * n; i++)
+		cr_assert_eq(back[i], (char)(i * 7 >> 2), "%d", i);
+	if (f->t.calls)
+		cr_assert_eq(calls("cuLaunchKernel"), launches);
+	free(back);
+}
+
+Test(lane, small_ones_over_the_link)
+{
+	small_ones_over_the_link(0);
+	if (f->t.calls)
+		cr_assert_eq(calls("cuMemcpyBatchAsync"), 6);
+	sk_cuda_warm(f->lane);
+	small_ones_over_the_link(6);
+	if (f->t.calls)
+		cr_assert_eq(calls("cuMemcpyBatchAsync"), 6);
+}
+
+Test(lane_12_0, small_ones_over_the_link)
+{
+	sk_cuda_warm(f->lane);
+	small_ones_over_the_link(6);
+}
+
+/* Long ones leave each other the link: two streams, each after the other. */
+Test(lane, long_ones_take_turns)
+{
+	const struct sk_copy copy = {
+		.dst = f->here, .src = (char *)(uintptr_t)f->there,
+		.run = ROOM, .bytes = ROOM };
+	struct sk_cuda_mark *mark = NULL;
+	uint64_t waits;
+
+	cr_assert_eq(sk_cuda_mark_new(f->device, &mark, NULL), 0);
+	f->lane->chunk = ROOM / 8;
+	for (int round = 0; round < 20; round++) {
+		cr_assert_eq(f->t.cuMemsetD8Async(f->there, (uint8_t)round,
+						  ROOM, f->stream), 0);
+		cr_assert_eq(sk_cuda_lane_follow(f->lane,
+						 (uintptr_t)f->stream, NULL),
+			     0);
+		waits = f->t.calls ? calls("cuStreamWaitEvent") : 0;
+		cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, ROOM, f->lock,
+					      NULL), 0);
+		if (f->t.calls)
+			cr_assert_eq(calls("cuStreamWaitEvent") - waits, 8);
+		cr_assert_eq(sk_cuda_mark_set(mark, f->lane, NULL), 0);
+		/* Who waits for the mark has waited for both. */
+		cr_assert_eq(sk_cuda_mark_hold(mark, (uintptr_t)f->stream,
+					       NULL), 0);
+		cr_assert_eq(f->t.cuMemsetD8Async(f->there, 200, ROOM,
+						  f->stream), 0);
+		cr_assert_eq(sk_cuda_mark_wait(mark, NULL), 0);
+		for (size_t i = 0; i < ROOM; i++)
+			cr_assert_eq(f->here[i], round);
+	}
+	sk_cuda_mark_free(mark);
 }
 
 /* The table is written again, when others may have its pages as well. */
@@ -740,15 +841,15 @@ Test(lane_12_0, small_ones_after_a_fork)
 /* What is long goes by itself. */
 Test(lane_12_0, long_ones_within)
 {
-	sk_cu_ptr to = trainer_cuda_alloc(&f->t, ROOM);
-	int64_t bytes = ROOM / 2;
+	int64_t bytes = SK_CUDA_GATHER_MOST;
+	sk_cu_ptr to = trainer_cuda_alloc(&f->t, 4 * (size_t)bytes);
 	struct sk_copy copy;
 
 	for (int i = 0; i < 2; i++) {
 		cr_assert_eq(sk_copy_init(&copy, 8, 1, &bytes,
 					  (void *)(uintptr_t)(to + i * bytes),
 					  (int64_t[]){ 1 }, (void *)(uintptr_t)
-					  (f->there + i * bytes),
+					  (to + (2 + i) * bytes),
 					  (int64_t[]){ 1 }, NULL), 0);
 		cr_assert_eq(sk_cuda_lane_across(f->lane, &copy, 0, bytes,
 						 NULL), 0);
@@ -773,7 +874,7 @@ Test(lane_12_0, a_launch_that_fails)
 {
 	if (!f->t.calls)
 		cr_skip_test("on a simulated driver only");
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 4; i++) {
 		struct sk_copy copy;
 		int64_t bytes = 8;
 
@@ -842,7 +943,9 @@ Test(lane, small_ones_go_alone_to_other_addresses,
 	cr_assert_eq(calls("cuMemcpyDtoHAsync"), 50);
 	for (int i = 0; i < 100; i++)
 		cr_assert_eq(f->here[i], i % 2 == 0);
-	small_ones_within("cuMemcpyBatchAsync", 3);
+	small_ones_within("cuLaunchKernel", 3);
+	small_ones_over_the_link(3);
+	cr_assert_eq(calls("cuMemcpyBatchAsync"), 0);
 }
 
 Test(lane, a_batch_that_is_not_supported_goes_one_by_one)

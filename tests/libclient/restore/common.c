@@ -172,7 +172,8 @@ char *rank_memory(size_t bytes, int fill)
 static void open_state(struct rank *rank)
 {
 	struct sk_options opts = { .socket = rank->scene->socket,
-				   .threads = 1, .timeout_ms = 60000 };
+				   .threads = rank->scene->has_threads ? 0 : 1,
+				   .timeout_ms = 60000 };
 	struct sk_job job = { .name = rank->job, .rank = rank->rank,
 			      .world = rank->world,
 			      .flush_every = SK_FLUSH_NEVER,

@@ -42,6 +42,7 @@ struct scene {
 	const int *node_of;	/* per rank; NULL: as many on each */
 	uint32_t job_flags;	/* of all ranks */
 	uint32_t slots;		/* the same; 0: as ever */
+	bool has_threads;	/* as many as the library takes; else one */
 };
 
 /** A directory and an agent in it; the first argument, else
