@@ -126,7 +126,8 @@ static bool is_full(const struct sk_cuda_lane *lane, enum sk_cuda_way way,
 
 	return b->n == SK_CUDA_BATCH_MAX ||
 	       (b->n && (b->way != way || (way != SK_CUDA_ACROSS &&
-					   b->bytes + more > lane->chunk)));
+					   b->bytes + more >
+						   sk_cuda_chunk(lane))));
 }
 
 int sk_cuda_batch_add(struct sk_cuda_lane *lane, enum sk_cuda_way way,

@@ -226,6 +226,7 @@ int sk_cuda_lane_follow(struct sk_cuda_lane *lane, uint64_t stream,
 
 	if (r < 0)
 		return r;
+	sk_cuda_chunk_anew(lane);
 	r = check_capture(lane->device, handle, err);
 	if (r >= 0)
 		r = context_of(lane->device, handle, &context, err);
@@ -271,6 +272,7 @@ int sk_cuda_lane_finish(struct sk_cuda_lane *lane, struct sk_err *err)
 	if (r < 0)
 		return asked < 0 ? asked : r;
 	r = wait_for_end(lane, err);
+	sk_cuda_chunk_anew(lane);
 	sk_cuda_leave(&scope);
 	return asked < 0 ? asked : r;
 }

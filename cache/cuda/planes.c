@@ -70,7 +70,8 @@ uint64_t sk_cuda_walk_room(const struct sk_cuda_walk *w,
 
 uint64_t sk_cuda_walk_most(const struct sk_cuda_walk *w)
 {
-	return w->way == SK_CUDA_ACROSS ? UINT64_MAX : w->lane->chunk;
+	return w->way == SK_CUDA_ACROSS ? UINT64_MAX :
+					 sk_cuda_chunk(w->lane);
 }
 
 /* ---- what one call takes ---- */

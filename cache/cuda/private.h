@@ -61,6 +61,7 @@ struct sk_cuda_lane {
 	const struct sk_cuda_device *device;
 	sk_cu_stream stream;
 	uint64_t chunk;		/* SK_CUDA_CHUNK */
+	uint64_t asked;		/* bytes over the link, lately; atomic */
 	pthread_mutex_t lock;	/* of what follows */
 	sk_cu_stream side;	/* turn.c */
 	sk_cu_event there, back;	/* from one stream to the other */
@@ -90,6 +91,11 @@ static inline bool sk_cuda_has_host_batches(const struct sk_cuda_lane *lane)
 {
 	return lane->device->host_pointers && sk_cuda_has_batches(lane);
 }
+
+/** Bytes that one call moves over the link now. */
+uint64_t sk_cuda_chunk(const struct sk_cuda_lane *lane);
+/** What has been asked for so far is done, or another time's. */
+void sk_cuda_chunk_anew(struct sk_cuda_lane *lane);
 
 /**
  * Where a copy of @bytes over the link is to be asked for, which

@@ -9,6 +9,11 @@
  */
 #include "cuda/private.h"
 
+/* A driver takes some hundred calls that wait for each other, and whoever asks
+ * for more waits for it, as a fence of a stream would. So calls grow with what
+ * was asked for before: 3 GiB are 60, the last of a tenth of one. */
+#define GROWS 32
+
 /* Of what one call moves: what is shorter is no burden, and not worth two more
  * calls. */
 #define TURN_LEAST 8
@@ -28,10 +33,22 @@ static int cross(const struct sk_cuda_lane *lane, sk_cu_stream from,
 				     err);
 }
 
+uint64_t sk_cuda_chunk(const struct sk_cuda_lane *lane)
+{
+	return lane->chunk + __atomic_load_n(&lane->asked, __ATOMIC_RELAXED) /
+				     GROWS;
+}
+
+void sk_cuda_chunk_anew(struct sk_cuda_lane *lane)
+{
+	__atomic_store_n(&lane->asked, 0, __ATOMIC_RELAXED);
+}
+
 int sk_cuda_turn_begin(struct sk_cuda_lane *lane, uint64_t bytes,
 		       sk_cu_stream *ret_stream, struct sk_err *err)
 {
 	*ret_stream = lane->stream;
+	(void)__atomic_add_fetch(&lane->asked, bytes, __ATOMIC_RELAXED);
 	if (bytes < lane->chunk / TURN_LEAST)
 		return 0;
 	lane->is_side = !lane->is_side;

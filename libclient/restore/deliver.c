@@ -72,21 +72,21 @@ static int deliver_to_gpu(struct sk_restoring *rs, int gpu,
 			  const struct sk_delivery *d, struct sk_copy *copy,
 			  struct sk_err *err)
 {
+	struct sk_restore_filling filling = { 0 };
 	int r = 0;
 
 	for (uint64_t at = d->from, n; at < d->to && r >= 0; at += n) {
-		struct sk_restore_stage *stage;
+		char *buf;
 
 		n = d->to - at < SK_SUM_CHUNK ? d->to - at : SK_SUM_CHUNK;
-		r = sk_restore_take_stage(rs, gpu, &stage, err);
+		r = sk_restore_fill(rs, &filling, gpu, n, &buf, err);
 		if (r < 0)
-			return r;
-		memcpy(stage->buf, d->bytes + (at - d->from), n);
-		copy->src = (const char *)((uintptr_t)stage->buf - at);
-		r = sk_restore_put_stage(rs, gpu, stage, copy, at, at + n,
-					 err);
+			break;
+		memcpy(buf, d->bytes + (at - d->from), n);
+		copy->src = (const char *)((uintptr_t)buf - at);
+		r = sk_restore_filled(rs, &filling, copy, at, at + n, err);
 	}
-	return r;
+	return sk_restore_filling_end(rs, &filling, r, err);
 }
 
 int sk_deliver(struct sk_restoring *rs, const struct sk_delivery *d,

@@ -156,6 +156,7 @@ static int on_data(void *ctx, size_t index, uint64_t at, const void *data,
 	struct reading *rd = reader->rd;
 	const struct chunk_jobs *c = &rd->chunks[reader->first + index];
 	const struct sk_restore_piece *p = piece_of(rd->rs, c->from);
+	struct sk_restore_filling filling = { 0 };
 	struct sk_err err = { 0 };
 	int r = 0;
 
@@ -166,7 +167,9 @@ static int on_data(void *ctx, size_t index, uint64_t at, const void *data,
 		return 0;
 	for (size_t i = c->from; i < c->to && r >= 0; i++)
 		r = sk_restore_run_job(rd->rs, &rd->rs->jobs[i],
-				       (uintptr_t)data - c->first, &err);
+				       (uintptr_t)data - c->first, &filling,
+				       &err);
+	r = sk_restore_filling_end(rd->rs, &filling, r, &err);
 	if (r < 0 && !__atomic_exchange_n(&rd->failed, r, __ATOMIC_RELAXED))
 		rd->err = err;
 	return r;

@@ -7,8 +7,9 @@
 #include "base/util.h"
 #include "layout/layout.h"
 
-/* While one is filled, the device may read the other. */
-#define STAGES_PER_THREAD 2u
+/* While one is filled, the device may read the others. */
+#define STAGES_PER_THREAD 3u
+#define ALIGN 64u		/* of chunks that share one */
 
 /* Those of one GPU. */
 struct stages {
@@ -73,26 +74,18 @@ static int make_stages(const struct sk_restoring *rs,
 
 int sk_restore_begin_gpus(struct sk_restoring *rs)
 {
-	const struct sk_gpus *g = &rs->state->gpus;
-	int r = 0;
+	bool any = false;
 
 	assert(!rs->gpus);
-	for (size_t i = 0; i < rs->n_pieces && r >= 0; i++) {
-		uint32_t local = rs->pieces[i].local;
-		int gpu = rs->state->locals[local].gpu;
-
-		if (gpu < 0 || (rs->gpus && rs->gpus->of[gpu].v))
-			continue;
-		if (!rs->gpus)
-			rs->gpus = calloc(1, sizeof(*rs->gpus));
-		if (!rs->gpus)
-			return sk_err_set(&rs->err, -ENOMEM, "out of memory");
-		r = make_stages(rs, g->v[gpu].device, &rs->gpus->of[gpu],
-				&rs->err);
-	}
-	if (rs->gpus)
-		(void)pthread_mutex_init(&rs->gpus->lock, NULL);
-	return r;
+	for (size_t i = 0; i < rs->n_pieces && !any; i++)
+		any = rs->state->locals[rs->pieces[i].local].gpu >= 0;
+	if (!any)
+		return 0;
+	rs->gpus = calloc(1, sizeof(*rs->gpus));
+	if (!rs->gpus)
+		return sk_err_set(&rs->err, -ENOMEM, "out of memory");
+	(void)pthread_mutex_init(&rs->gpus->lock, NULL);
+	return 0;
 }
 
 int sk_restore_end_gpus(struct sk_restoring *rs, int r)
@@ -116,19 +109,28 @@ int sk_restore_end_gpus(struct sk_restoring *rs, int r)
 
 /* ---- one buffer ---- */
 
-static struct sk_restore_stage *take(struct sk_restore_gpus *gpus,
-				     struct stages *s)
+static int take(struct sk_restoring *rs, int gpu,
+		struct sk_restore_stage **ret_stage, struct sk_err *err)
 {
-	struct sk_restore_stage *stage;
+	struct sk_restore_gpus *gpus = rs->gpus;
+	struct stages *s = &gpus->of[gpu];
+	int r = 0;
 
 	(void)pthread_mutex_lock(&gpus->lock);
-	/* There are more than threads: one is not taken. */
-	do {
-		stage = &s->v[s->next++ % s->n];
-	} while (stage->taken);
-	stage->taken = true;
+	if (!s->v)
+		r = make_stages(rs, rs->state->gpus.v[gpu].device, s, err);
+	if (r >= 0) {
+		/* There are more than threads: one is not taken. */
+		do {
+			*ret_stage = &s->v[s->next++ % s->n];
+		} while ((*ret_stage)->taken);
+		(*ret_stage)->taken = true;
+	} else {
+		free_stages(rs, s);
+		*s = (struct stages){ 0 };
+	}
 	(void)pthread_mutex_unlock(&gpus->lock);
-	return stage;
+	return r;
 }
 
 static void give_back(struct sk_restore_gpus *gpus,
@@ -140,35 +142,64 @@ static void give_back(struct sk_restore_gpus *gpus,
 	(void)pthread_mutex_unlock(&gpus->lock);
 }
 
-int sk_restore_take_stage(struct sk_restoring *rs, int gpu,
-			  struct sk_restore_stage **ret_stage,
-			  struct sk_err *err)
+/* ---- filling it ---- */
+
+int sk_restore_filling_end(struct sk_restoring *rs,
+			   struct sk_restore_filling *f, int r,
+			   struct sk_err *err)
+{
+	int marked;
+
+	if (!f->stage)
+		return r;
+	/* Even where something failed half way. */
+	marked = sk_cuda_mark_set(f->stage->mark,
+				  rs->state->gpus.v[f->gpu].lane,
+				  r < 0 ? NULL : err);
+	give_back(rs->gpus, f->stage);
+	*f = (struct sk_restore_filling){ 0 };
+	return r < 0 ? r : marked;
+}
+
+static int begin(struct sk_restoring *rs, struct sk_restore_filling *f,
+		 int gpu, struct sk_err *err)
 {
 	struct sk_restore_stage *stage;
-	int r;
+	int r = take(rs, gpu, &stage, err);
 
-	assert(rs->gpus && rs->gpus->of[gpu].v);
-	stage = take(rs->gpus, &rs->gpus->of[gpu]);
+	if (r < 0)
+		return r;
 	r = sk_cuda_mark_wait(stage->mark, err);
 	if (r < 0)
 		give_back(rs->gpus, stage);
 	else
-		*ret_stage = stage;
+		*f = (struct sk_restore_filling){ .stage = stage,
+						  .gpu = gpu };
 	return r;
 }
 
-int sk_restore_put_stage(struct sk_restoring *rs, int gpu,
-			 struct sk_restore_stage *stage,
-			 const struct sk_copy *copy, uint64_t from,
-			 uint64_t to, struct sk_err *err)
+int sk_restore_fill(struct sk_restoring *rs, struct sk_restore_filling *f,
+		    int gpu, uint64_t bytes, char **ret_buf,
+		    struct sk_err *err)
 {
-	struct sk_cuda_lane *lane = rs->state->gpus.v[gpu].lane;
-	int r, marked;
+	int r = 0;
 
-	r = sk_cuda_lane_in(lane, copy, from, to, rs->gpus->of[gpu].lock,
-			    err);
-	/* Even where it failed half way. */
-	marked = sk_cuda_mark_set(stage->mark, lane, r < 0 ? NULL : err);
-	give_back(rs->gpus, stage);
-	return r < 0 ? r : marked;
+	assert(rs->gpus && bytes <= SK_SUM_CHUNK);
+	if (f->stage && (f->gpu != gpu || f->used + bytes > SK_SUM_CHUNK))
+		r = sk_restore_filling_end(rs, f, 0, err);
+	if (r >= 0 && !f->stage)
+		r = begin(rs, f, gpu, err);
+	if (r < 0)
+		return r;
+	*ret_buf = f->stage->buf + f->used;
+	f->used = sk_round_up(f->used + bytes, ALIGN);
+	return 0;
+}
+
+int sk_restore_filled(struct sk_restoring *rs, struct sk_restore_filling *f,
+		      const struct sk_copy *copy, uint64_t from, uint64_t to,
+		      struct sk_err *err)
+{
+	return sk_cuda_lane_in(rs->state->gpus.v[f->gpu].lane, copy, from, to,
+			       rs->gpus->of[f->gpu].lock, err);
 }

@@ -22,22 +22,35 @@ struct sk_restore_stage {
  * may be writing to what is to be overwritten. -EBUSY, -EIO. */
 int sk_restore_settle_gpus(struct sk_restoring *rs);
 
-/** Before jobs run: buffers for the GPUs that they go to. -ENOMEM, -EIO. */
+/** Before jobs run. A GPU's buffers are made when the first has use for one.
+ * -ENOMEM. */
 int sk_restore_begin_gpus(struct sk_restoring *rs);
 /** After them, which came to @r: waits until all is on the devices. Returns
  * @r, or else what became of that. */
 int sk_restore_end_gpus(struct sk_restoring *rs, int r);
 
-/** A buffer for that GPU of the state's that nobody reads any more. Any
- * thread of the pool, one at a time each. -EIO. */
-int sk_restore_take_stage(struct sk_restoring *rs, int gpu,
-			  struct sk_restore_stage **ret_stage,
-			  struct sk_err *err);
-/** Has the device take [from, to) of @copy, whose source is in the buffer, and
- * gives the buffer back. */
-int sk_restore_put_stage(struct sk_restoring *rs, int gpu,
-			 struct sk_restore_stage *stage,
-			 const struct sk_copy *copy, uint64_t from,
-			 uint64_t to, struct sk_err *err);
+/** What a thread of the pool has of a buffer, one at a time each: chunks that
+ * come one after the other share it, as small tensors do. Begins as { 0 }. */
+struct sk_restore_filling {
+	struct sk_restore_stage *stage;	/* NULL: none */
+	int gpu;
+	uint64_t used;			/* bytes of it */
+};
+
+/** Room for @bytes, SK_SUM_CHUNK at most, that go to that GPU of the state's:
+ * *ret_buf, which nobody reads any more. -ENOMEM, -EIO. */
+int sk_restore_fill(struct sk_restoring *rs, struct sk_restore_filling *f,
+		    int gpu, uint64_t bytes, char **ret_buf,
+		    struct sk_err *err);
+/** Has the device take [from, to) of @copy, whose source is in that room. It is
+ * asked for by sk_restore_filling_end() at the latest. -EIO. */
+int sk_restore_filled(struct sk_restoring *rs, struct sk_restore_filling *f,
+		      const struct sk_copy *copy, uint64_t from, uint64_t to,
+		      struct sk_err *err);
+/** Gives back what the thread has, after what came to @r. Returns that, or else
+ * what came of it. */
+int sk_restore_filling_end(struct sk_restoring *rs,
+			   struct sk_restore_filling *f, int r,
+			   struct sk_err *err);
 
 #endif

@@ -6,19 +6,35 @@
 
 #include "base/util.h"
 #include "bytes/checksum.h"
-#include "restore/gpu.h"
 #include "restore/passing.h"
 #include "restore/sums.h"
+
+/* What was gathered is hashed while the first level cache has it. */
+#define STEP_BYTES ((uint64_t)16 << 10)
+
+static uint64_t gather_and_hash(char *to, const char *from, uint64_t bytes)
+{
+	struct sk_xxh3_stream sum;
+
+	sk_xxh3_begin(&sum);
+	for (uint64_t at = 0, n; at < bytes; at += n) {
+		n = bytes - at < STEP_BYTES ? bytes - at : STEP_BYTES;
+		sk_passing_gather(to + at, from + at, n);
+		sk_xxh3_add(&sum, to + at, n);
+	}
+	return sk_xxh3_end(&sum);
+}
 
 /* Through a buffer that the device reads: all of the chunk where it is to be
  * hashed, else from the first byte needed to the last. */
 static int pass_to_gpu(struct sk_restoring *rs, int gpu,
+		       struct sk_restore_filling *filling,
 		       const struct sk_passing *p, uint64_t *ret_sum,
 		       struct sk_err *err)
 {
 	uint64_t from = p->from, to = p->to;
-	struct sk_restore_stage *stage;
 	struct sk_copy copy;
+	char *buf;
 	int r;
 
 	assert(p->first < p->last);	/* the job touches the chunk */
@@ -27,15 +43,15 @@ static int pass_to_gpu(struct sk_restoring *rs, int gpu,
 		to = sk_restore_position(&p->shape, p->last - 1) + 1;
 	}
 	assert(from >= p->from && to <= p->to && to - from <= SK_SUM_CHUNK);
-	r = sk_restore_take_stage(rs, gpu, &stage, err);
+	r = sk_restore_fill(rs, filling, gpu, to - from, &buf, err);
 	if (r < 0)
 		return r;
-	sk_passing_gather(stage->buf, p->base + from, to - from);
 	if (ret_sum)
-		*ret_sum = sk_xxh3(stage->buf, to - from);
-	copy = sk_passing_out_of(p, from, stage->buf);
-	return sk_restore_put_stage(rs, gpu, stage, &copy, p->first, p->last,
-				    err);
+		*ret_sum = gather_and_hash(buf, p->base + from, to - from);
+	else
+		sk_passing_gather(buf, p->base + from, to - from);
+	copy = sk_passing_out_of(p, from, buf);
+	return sk_restore_filled(rs, filling, &copy, p->first, p->last, err);
 }
 
 static void touch(struct sk_restoring *rs, const struct sk_restore_piece *p)
@@ -97,11 +113,12 @@ int sk_restore_prepare_job(const struct sk_restoring *rs,
 
 /* Copies, and hashes where there is a *ret_sum. */
 static int deliver(struct sk_restoring *rs, const struct sk_local *local,
+		   struct sk_restore_filling *filling,
 		   const struct sk_passing *p, uint64_t *ret_sum,
 		   struct sk_err *err)
 {
 	if (local->gpu >= 0)
-		return pass_to_gpu(rs, local->gpu, p, ret_sum, err);
+		return pass_to_gpu(rs, local->gpu, filling, p, ret_sum, err);
 	if (ret_sum)
 		return sk_passing_run(p, ret_sum, err);
 	sk_copy_run_range(&p->copy, p->first, p->last);
@@ -131,7 +148,8 @@ static void hash_chunk(struct sk_restoring *rs, struct sk_restore_job *job,
 }
 
 int sk_restore_run_job(struct sk_restoring *rs, struct sk_restore_job *job,
-		       uintptr_t base, struct sk_err *err)
+		       uintptr_t base, struct sk_restore_filling *filling,
+		       struct sk_err *err)
 {
 	const struct sk_restore_piece *p = &rs->pieces[job->piece];
 	struct sk_passing passing;
@@ -150,7 +168,7 @@ int sk_restore_run_job(struct sk_restoring *rs, struct sk_restore_job *job,
 	if (r < 0)
 		return r;
 	touch(rs, p);
-	r = deliver(rs, &rs->state->locals[p->local], &passing,
+	r = deliver(rs, &rs->state->locals[p->local], filling, &passing,
 		    verify ? &sum : NULL, err);
 	if (r < 0)
 		return r;

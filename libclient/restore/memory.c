@@ -79,6 +79,13 @@ static void populate(const struct sk_restoring *rs, size_t from, size_t to)
 				    job_end(rs, &rs->jobs[to - 1]));
 }
 
+/* The first that failed stands for all. */
+static void note(struct moving *m, int r, const struct sk_err *err)
+{
+	if (r < 0 && !__atomic_exchange_n(&m->failed, r, __ATOMIC_RELAXED))
+		m->err = *err;
+}
+
 static void run_unit(struct sk_task *task, size_t unit)
 {
 	struct moving *m = (struct moving *)task;
@@ -86,24 +93,22 @@ static void run_unit(struct sk_task *task, size_t unit)
 	size_t from = m->starts[unit], to = m->starts[unit + 1];
 	const struct sk_restore_piece *p = &rs->pieces[rs->jobs[from].piece];
 	uintptr_t map = (uintptr_t)rs->images[p->image].places[0].map;
+	struct sk_restore_filling filling = { 0 };
+	struct sk_err err = { 0 };
+	int r;
 
 	assert(unit < task->units && from < to);
 	populate(rs, from, to);
-	for (size_t i = from; i < to; i++) {
-		struct sk_err err = { 0 };
-		int r;
-
+	/* The rest of a bad image is not worth the time. */
+	for (size_t i = from; i < to && !sk_bit(rs->bad, p->image); i++) {
 		assert(rs->pieces[rs->jobs[i].piece].image == p->image);
-		/* The rest of a bad image is not worth the time. */
-		if (sk_bit(rs->bad, p->image))
-			return;
 		r = sk_restore_run_job(rs, &rs->jobs[i],
 				       map + rs->pieces[rs->jobs[i].piece]
-						     .entry->offset, &err);
-		if (r < 0 && !__atomic_exchange_n(&m->failed, r,
-						  __ATOMIC_RELAXED))
-			m->err = err;
+						     .entry->offset,
+				       &filling, &err);
+		note(m, r, &err);
 	}
+	note(m, sk_restore_filling_end(rs, &filling, 0, &err), &err);
 }
 
 /* Jobs that lie close to each other in one image go together. */

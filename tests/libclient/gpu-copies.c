@@ -199,8 +199,6 @@ static void test_without(struct scene *scene)
 	expect(scene, "killed", (struct want){
 		.failed = CHUNKS,
 		.variable = "VCUDA_FAILS", .value = "cuLaunchKernel" });
-	expect(scene, "killed", (struct want){
-		.variable = "VCUDA_FAILS", .value = "cuMemcpyBatchAsync" });
 	CHECK(!setenv("VCUDA_VERSION", "12000", 1));
 	expect(scene, "killed", (struct want){
 		.variable = "VCUDA_FAILS", .value = "cuMemcpyDtoDAsync" });

@@ -813,6 +813,7 @@ Test(lane, long_ones_take_turns)
 		cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, ROOM, f->lock,
 					      NULL), 0);
 		if (f->t.calls)
+			/* They grow with what was asked for. */
 			cr_assert_eq(calls("cuStreamWaitEvent") - waits, 8);
 		cr_assert_eq(sk_cuda_mark_set(mark, f->lane, NULL), 0);
 		/* Who waits for the mark has waited for both. */
