@@ -116,12 +116,14 @@ struct sk_cuda_gather *sk_cuda_gather_free(struct sk_cuda_gather *g)
 static void try(struct sk_cuda_lane *lane)
 {
 	const struct sk_os *os = lane->device->os;
+	struct sk_cuda_gather *gather = NULL;
 
 	if (!sk_again_is_due(&lane->gather_again, os->now_ns(os)))
 		return;
 	if (sk_cuda_kernels_load(lane->device, NULL) < 0 ||
-	    make(lane->device, &lane->gather, NULL) < 0)
+	    make(lane->device, &gather, NULL) < 0)
 		sk_again_refused(&lane->gather_again, os->now_ns(os));
+	__atomic_store_n(&lane->gather, gather, __ATOMIC_RELEASE);
 }
 
 bool sk_cuda_can_gather_host(struct sk_cuda_lane *lane)
@@ -135,6 +137,9 @@ bool sk_cuda_can_gather(struct sk_cuda_lane *lane)
 {
 	bool can;
 
+	/* Once there is one, it stays; who copies asks for each tensor. */
+	if (__atomic_load_n(&lane->gather, __ATOMIC_ACQUIRE))
+		return true;
 	(void)pthread_mutex_lock(&lane->lock);
 	if (!lane->gather)
 		try(lane);

@@ -77,6 +77,30 @@ uint64_t hash_parallel(const void *src, uint64_t bytes, unsigned threads)
 	return in_parallel(hash_share, NULL, src, bytes, threads);
 }
 
+/* The kernel registers no larger ones; blocks lie in one each. */
+#define BUFFER_MOST ((uint64_t)1 << 30)
+
+/* Whole huge pages: see warm_memory(). */
+static int register_all(struct io_uring *ring, char *buf, uint64_t bytes)
+{
+	uint64_t size = sk_round_up(bytes, SK_HUGE_PAGE);
+	unsigned n = (unsigned)((size + BUFFER_MOST - 1) / BUFFER_MOST);
+	struct iovec *iov = calloc(n, sizeof(*iov));
+	int r;
+
+	if (!iov)
+		return -ENOMEM;
+	for (unsigned i = 0; i < n; i++) {
+		uint64_t at = i * BUFFER_MOST, left = size - at;
+
+		iov[i] = (struct iovec){ buf + at, left < BUFFER_MOST ?
+						   left : BUFFER_MOST };
+	}
+	r = io_uring_register_buffers(ring, iov, n);
+	free(iov);
+	return r;
+}
+
 static struct io_uring_sqe *next_sqe(struct io_uring *ring, int fd,
 				     char *buf, uint64_t at, unsigned n,
 				     bool write)
@@ -84,7 +108,8 @@ static struct io_uring_sqe *next_sqe(struct io_uring *ring, int fd,
 	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
 
 	if (write)
-		io_uring_prep_write_fixed(sqe, fd, buf + at, n, at, 0);
+		io_uring_prep_write_fixed(sqe, fd, buf + at, n, at,
+					  (int)(at / BUFFER_MOST));
 	else
 		io_uring_prep_read(sqe, fd, buf + at, n, at);
 	io_uring_sqe_set_data64(sqe, n);
@@ -122,10 +147,6 @@ static int pass(struct io_uring *ring, int fd, char *buf, uint64_t bytes,
 int file_pass(const char *path, void *buf, uint64_t bytes, bool write,
 	      unsigned block, unsigned depth)
 {
-	struct iovec iov = {	/* whole huge pages: see warm_memory() */
-		.iov_base = buf,
-		.iov_len = sk_round_up(bytes, SK_HUGE_PAGE),
-	};
 	struct io_uring ring;
 	int fd, r;
 
@@ -137,7 +158,7 @@ int file_pass(const char *path, void *buf, uint64_t bytes, bool write,
 	if (r < 0)
 		goto close_file;
 	if (write) {
-		r = io_uring_register_buffers(&ring, &iov, 1);
+		r = register_all(&ring, buf, bytes);
 		if (r < 0)
 			goto exit_ring;
 		if (fallocate(fd, 0, 0, (off_t)bytes) < 0 &&
