@@ -80,6 +80,7 @@ static void keep(struct sk_state *state, struct sk_local *l)
 	int64_t at = sk_state_find_as(state, l);
 
 	state->moved = true;
+	sk_gpus_forget_known(state);
 	if (at >= 0) {
 		state->changed |= !sk_local_same_boxes(&state->locals[at], l);
 		sk_local_clear(&state->locals[at]);
@@ -272,6 +273,7 @@ static void drop_local(struct sk_state *state, uint32_t at)
 	}
 	state->n_locals = last;
 	state->changed = state->moved = true;
+	sk_gpus_forget_known(state);
 }
 
 SK_API int sk_state_remove(struct sk_state *state, const char *name)
@@ -307,6 +309,7 @@ SK_API int sk_state_clear(struct sk_state *state)
 		sk_local_clear(&state->locals[--state->n_locals]);
 	sk_names_clear(state);
 	state->changed = state->moved = true;
+	sk_gpus_forget_known(state);
 	end(state);
 	return 0;
 }

@@ -5,8 +5,6 @@
 
 #include "base/util.h"
 #include "state/state.h"
-#include "tensor/box.h"
-#include "tensor/dtype.h"
 
 /* ---- devices ---- */
 
@@ -27,8 +25,7 @@ static int make(struct sk_state *state, struct sk_gpu *gpu, int ordinal,
 	return 0;
 }
 
-/* Its number among the state's devices. */
-static int use(struct sk_state *state, int ordinal, struct sk_err *err)
+int sk_gpu_use(struct sk_state *state, int ordinal, struct sk_err *err)
 {
 	struct sk_gpus *g = &state->gpus;
 	int r = 0;
@@ -72,170 +69,9 @@ void sk_gpus_free(struct sk_state *state)
 		(void)sk_cuda_lane_free(g->v[i].lane);
 	}
 	g->n = 0;
+	free(g->known.v);
+	g->known = (struct sk_gpu_known){ 0 };
 	(void)pthread_mutex_destroy(&g->locking);
-}
-
-/* ---- pointers ---- */
-
-/* The bytes that a part touches, from the first to the last. */
-static void extent(const struct sk_local *local, const struct sk_part *part,
-		   struct sk_cuda_range *ret)
-{
-	int64_t bits = (int64_t)sk_dtype_bits(local->item.spec.dtype);
-	int64_t low, high;
-	bool counts = sk_strides_reach(local->item.spec.ndim, part->box.size,
-				       part->strides, &low, &high);
-
-	/* Else it could not have been described. */
-	assert(counts);
-	(void)counts;
-	ret->from = (uintptr_t)part->data + (uint64_t)(low * bits / 8);
-	ret->to = (uintptr_t)part->data +
-		  (uint64_t)(((high + 1) * bits + 7) / 8);
-}
-
-static bool is_empty(const struct sk_local *local, const struct sk_part *part)
-{
-	return !part->data || sk_box_empty(local->item.spec.ndim, &part->box);
-}
-
-/* What was looked up last: neighbours lie in one allocation. */
-struct look {
-	const struct sk_cuda_device *device;
-	struct sk_cuda_range last;
-};
-
-static int find(struct look *look, uint64_t at, struct sk_err *err)
-{
-	if (at >= look->last.from && at < look->last.to)
-		return 0;
-	return sk_cuda_find(look->device, at, &look->last, err);
-}
-
-/* All of a part is memory of the device; *ret_id: of where it begins. Memory
- * that was mapped in pieces has an id for each. */
-static int find_part(struct look *look, const struct sk_local *local,
-		     const struct sk_part *part, uint64_t *ret_id,
-		     struct sk_err *err)
-{
-	struct sk_cuda_range all = { 0 };
-	int r;
-
-	extent(local, part, &all);
-	r = find(look, all.from, err);
-	if (r < 0)
-		return r;
-	*ret_id = look->last.id;
-	while (look->last.to < all.to) {
-		r = find(look, look->last.to, err);
-		if (r < 0)
-			return r;
-	}
-	return 0;
-}
-
-static int look_at_parts(struct look *look, struct sk_local *local,
-			 struct sk_err *err)
-{
-	int r = 0;
-
-	for (int b = 0; b < local->item.n_boxes && r >= 0; b++) {
-		local->ids[b] = SK_GPU_NO_ID;
-		if (!is_empty(local, &local->parts[b]))
-			r = find_part(look, local, &local->parts[b],
-				      &local->ids[b], err);
-	}
-	return r < 0 ? sk_err_prefix(err, r, "tensor \"%s\"",
-				     local->item.spec.name) : 0;
-}
-
-static bool holds_nothing(const struct sk_local *local)
-{
-	for (int b = 0; b < local->item.n_boxes; b++)
-		if (!is_empty(local, &local->parts[b]))
-			return false;
-	return true;
-}
-
-int sk_gpu_describe(struct sk_state *state, struct sk_local *local,
-		    struct sk_err *err)
-{
-	struct look look = { 0 };
-	int gpu;
-
-	if (holds_nothing(local))
-		return 0;
-	gpu = use(state, local->device, err);
-	if (gpu < 0)
-		return sk_err_prefix(err, gpu, "tensor \"%s\" is on CUDA "
-				     "device %d", local->item.spec.name,
-				     local->device);
-	local->ids = calloc((size_t)local->item.n_boxes + 1,
-			    sizeof(*local->ids));
-	if (!local->ids)
-		return sk_err_set(err, -ENOMEM, "out of memory");
-	local->gpu = gpu;
-	look.device = state->gpus.v[gpu].device;
-	return look_at_parts(&look, local, err);
-}
-
-static int check(const struct sk_state *state, struct look *look,
-		 const struct sk_local *local, struct sk_err *err)
-{
-	const struct sk_cuda_device *device = state->gpus.v[local->gpu].device;
-	struct sk_err why = { "" };
-	int r = 0;
-
-	if (look->device != device)
-		*look = (struct look){ .device = device };
-	for (int b = 0; b < local->item.n_boxes; b++) {
-		uint64_t id = SK_GPU_NO_ID;
-
-		if (is_empty(local, &local->parts[b]))
-			continue;
-		r = find_part(look, local, &local->parts[b], &id, &why);
-		if (r == -EFAULT || (r >= 0 && id != local->ids[b]))
-			return sk_err_set(err, -EFAULT, "tensor \"%s\": its "
-					  "memory on CUDA device %d was freed "
-					  "since it was described; describe "
-					  "where it lies now",
-					  local->item.spec.name,
-					  local->device);
-		if (r < 0) {
-			if (err)
-				*err = why;
-			return r;
-		}
-	}
-	return 0;
-}
-
-int sk_gpu_check(const struct sk_state *state, const struct sk_local *local,
-		 struct sk_err *err)
-{
-	struct look look = { 0 };
-
-	return local->gpu < 0 ? 0 : check(state, &look, local, err);
-}
-
-int sk_gpus_check(const struct sk_state *state, uint32_t *ret_used,
-		  struct sk_err *err)
-{
-	struct look look = { 0 };
-	uint32_t used = 0;
-	int r = 0;
-
-	for (uint32_t i = 0; i < state->n_locals && r >= 0; i++) {
-		const struct sk_local *local = &state->locals[i];
-
-		if (local->gpu < 0)
-			continue;
-		used |= 1u << local->gpu;
-		r = check(state, &look, local, err);
-	}
-	if (r >= 0)
-		*ret_used = used;
-	return r;
 }
 
 /* ---- streams ---- */

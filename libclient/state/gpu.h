@@ -32,6 +32,21 @@ struct sk_gpu {
 					 * end */
 };
 
+/** An allocation that tensors lie in, and what the driver said of it. */
+struct sk_gpu_alloc {
+	uint64_t at;			/* what it was asked about */
+	struct sk_cuda_range range;
+	int gpu;			/* the state's */
+};
+
+/** All of those, each once. */
+struct sk_gpu_known {
+	struct sk_gpu_alloc *v;
+	uint32_t n, room;
+	uint32_t used;			/* a bit for each device of them */
+	bool whole;			/* of what is described now */
+};
+
 /** Those that are there stay as they are: whoever knows a number needs no
  * lock. */
 struct sk_gpus {
@@ -40,7 +55,12 @@ struct sk_gpus {
 	pthread_mutex_t locking;	/* of slots' locks */
 	uint64_t locked_bytes;	/* of them; atomic */
 	struct sk_pool *pool;	/* one thread, which waits for devices */
+	struct sk_gpu_known known;
 };
+
+/** The number of a device among the state's, which has it from now on.
+ * Errors: as sk_gpu_describe(). */
+int sk_gpu_use(struct sk_state *state, int ordinal, struct sk_err *err);
 
 /**
  * Finds the device of a local that lies on one, and what its pointers point
@@ -54,9 +74,13 @@ int sk_gpu_describe(struct sk_state *state, struct sk_local *local,
  * allocated anew. */
 int sk_gpu_check(const struct sk_state *state, const struct sk_local *local,
 		 struct sk_err *err);
-/** That of all locals; *ret_used has a bit for each device that they lie on. */
-int sk_gpus_check(const struct sk_state *state, uint32_t *ret_used,
+/** That of all locals; *ret_used has a bit for each device that they lie on.
+ * Takes as long as there are allocations that they lie in, but the first time
+ * after something was described. */
+int sk_gpus_check(struct sk_state *state, uint32_t *ret_used,
 		  struct sk_err *err);
+/** Something was described anew, or is described no longer. */
+void sk_gpus_forget_known(struct sk_state *state);
 
 /** The NUMA node that slots for the state's device tensors should lie on: that
  * of the first device that has one; -1: it has no GPU, or nobody knows. */
