@@ -87,8 +87,9 @@ struct sk_copying *sk_copying_new(struct sk_state *state, int64_t step,
 		.id = state->id,
 		.generation = state->generation,
 		.open = { .done = open_slot },
-		.copy = { .units = w->n_units, .run = copy_unit,
-			  .done = copy_done },
+		.copy = { .units = w->n_units > w->n_gpu_units ?
+				   w->n_units : 0,
+			  .run = copy_unit, .done = copy_done },
 		.copy_gpu = { .units = 1, .run = copy_from_gpus,
 			      .done = copied_from_gpus },
 	};
@@ -125,25 +126,42 @@ bool sk_copying_in_step(const struct sk_copying *c, const struct sk_op *op)
 				!op->copy.ndim));
 }
 
+static void part_done(struct sk_copying *c);
+
 /* On a thread of the pool: of small pages it takes a while, and an agent that
- * faults in alone may not have done so yet. */
+ * faults in alone may not have done so yet. The thread that waits for GPUs has
+ * other things to do meanwhile, where they copy to a device slot first. */
 static void open_slot(struct sk_task *task)
 {
 	struct sk_copying *c = (struct sk_copying *)
 		((char *)task - offsetof(struct sk_copying, open));
+	struct sk_fences *f = &c->state->fences;
 	int r = sk_warm_await(c->state, sk_until(c->state->sk),
-			      &c->pending.err);
+			      &c->not_opened);
 
 	if (r >= 0)
-		r = sk_slot_unprotect(c->state, c->slot, &c->pending.err);
-	if (r < 0) {
-		give_up(c, r);
-		return;
-	}
-	/* Either may be the last, and end it: nothing is touched after. */
-	if (c->work->n_gpu_units)
-		sk_pool_submit(c->state->gpus.pool, &c->copy_gpu);
-	sk_pool_submit(c->state->sk->pool, &c->copy);
+		r = sk_slot_unprotect(c->state, c->slot, &c->not_opened);
+	sk_fences_lock(f);
+	c->opened = r < 0 ? r : 1;
+	(void)pthread_cond_broadcast(&f->changed);
+	sk_fences_unlock(f);
+	if (r < 0)
+		part_done(c);
+	else
+		sk_pool_submit(c->state->sk->pool, &c->copy);
+}
+
+int sk_copying_await_open(struct sk_copying *c)
+{
+	struct sk_fences *f = &c->state->fences;
+	int r;
+
+	sk_fences_lock(f);
+	while (!c->opened)
+		(void)pthread_cond_wait(&f->changed, &f->lock);
+	r = c->opened;
+	sk_fences_unlock(f);
+	return r < 0 ? r : 0;
 }
 
 static void copy_op(const struct sk_copying *c, const struct sk_op *op,
@@ -170,8 +188,24 @@ static bool of_gpu(const struct sk_copying *c, const struct sk_unit *u)
 	return c->work->ops[u->first].gpu >= 0;
 }
 
-/* A unit is copied: what it was the last of is released. */
-void sk_copying_unit_done(struct sk_copying *c, const struct sk_unit *u)
+/* With the fences' lock held. */
+static void tell_waiters(struct sk_copying *c, bool released)
+{
+	struct sk_fences *f = &c->state->fences;
+	struct sk_pending *p = &c->pending;
+
+	if (!p->units_left) {
+		c->copied_ns = now(c) - c->start_ns;
+		c->state->status.copied_ns = c->copied_ns;
+	}
+	/* Whoever is woken takes a CPU from the copy: only for good news. */
+	if (!p->units_left || (!p->host_left && p->asked) ||
+	    (released && f->item_waiters))
+		(void)pthread_cond_broadcast(&f->changed);
+}
+
+/* A unit of the host's is copied: what it was the last of is released. */
+static void unit_done(struct sk_copying *c, const struct sk_unit *u)
 {
 	struct sk_fences *f = &c->state->fences;
 	struct sk_pending *p = &c->pending;
@@ -182,16 +216,24 @@ void sk_copying_unit_done(struct sk_copying *c, const struct sk_unit *u)
 		assert(p->left[c->work->ops[k].item]);
 		released |= --p->left[c->work->ops[k].item] == 0;
 	}
-	if (!of_gpu(c, u))
-		p->host_left--;
-	if (--p->units_left == 0) {
-		c->copied_ns = now(c) - c->start_ns;
-		c->state->status.copied_ns = c->copied_ns;
-	}
-	/* Whoever is woken takes a CPU from the copy: only for good news. */
-	if (!p->units_left || (!p->host_left && p->asked) ||
-	    (released && f->item_waiters))
-		(void)pthread_cond_broadcast(&f->changed);
+	p->host_left--;
+	p->units_left--;
+	tell_waiters(c, released);
+	sk_fences_unlock(f);
+}
+
+void sk_copying_gpus_done(struct sk_copying *c)
+{
+	struct sk_fences *f = &c->state->fences;
+	struct sk_pending *p = &c->pending;
+	const struct sk_work *w = c->work;
+
+	sk_fences_lock(f);
+	for (uint32_t i = 0; i < w->n_gpu_items; i++)
+		p->left[w->gpu_items[i]] = 0;
+	assert(p->units_left >= w->n_gpu_units);
+	p->units_left -= w->n_gpu_units;
+	tell_waiters(c, true);
 	sk_fences_unlock(f);
 }
 
@@ -207,7 +249,7 @@ static void copy_unit(struct sk_task *task, size_t i)
 	for (uint32_t k = u->first; k < u->last; k++)
 		copy_op(c, &c->work->ops[k], u);
 	sk_stream_fence();
-	sk_copying_unit_done(c, u);
+	unit_done(c, u);
 }
 
 /* ---- from GPUs ---- */
@@ -239,6 +281,9 @@ void sk_copying_begin(struct sk_copying *c, uint64_t start_ns)
 		.failed = state->status.failed };
 	sk_fences_begin(f, &c->pending);
 	sk_fences_unlock(f);
+	/* It ends when both are over: between them it is there. */
+	if (c->work->n_gpu_units)
+		sk_pool_submit(state->gpus.pool, &c->copy_gpu);
 	sk_pool_submit(state->sk->pool, &c->open);
 	sk_fences_lock(f);
 	if (f->newest == &c->pending) {
@@ -318,6 +363,11 @@ static void part_done(struct sk_copying *c)
 	sk_fences_unlock(f);
 	if (!last)
 		return;
+	if (c->opened < 0) {
+		c->pending.err = c->not_opened;
+		give_up(c, c->opened);
+		return;
+	}
 	if (c->failed < 0) {
 		give_up(c, c->failed);
 		return;

@@ -35,6 +35,9 @@ struct sk_copying {
 	enum sk_sums when;
 	unsigned parts_left;		/* of the copy: host, GPUs; under the
 					 * fences' lock, as is: */
+	int opened;			/* 1: the slot may be written to; an
+					 * error */
+	struct sk_err not_opened;	/* its sentence */
 	int failed;			/* the first error of a part */
 	uint64_t run, run_id, start_ns;
 	/* What copy and call took; under that lock. */
@@ -65,8 +68,11 @@ void sk_copying_seal(struct sk_copying *c);
 /** Refuses it: the slot goes back, and @r is what the fence says. */
 void sk_copying_refuse(struct sk_copying *c, int r);
 
-/** A unit is copied: what it was the last of is released. */
-void sk_copying_unit_done(struct sk_copying *c, const struct sk_unit *u);
+/** What GPUs have is copied, all of it: it is released. */
+void sk_copying_gpus_done(struct sk_copying *c);
+/** Waits until the slot may be written to; else an error, whose sentence is
+ * kept. */
+int sk_copying_await_open(struct sk_copying *c);
 /** A message about the slot, to the agent that gave it. */
 int sk_copying_tell(struct sk_copying *c, enum sk_msg_type type,
 		    struct sk_err *err);

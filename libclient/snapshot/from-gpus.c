@@ -60,9 +60,8 @@ static int copy_ops(struct sk_copying *c,
 	const struct sk_work *w = c->work;
 	int r = 0;
 
-	for (uint32_t k = 0; k < w->n_ops && r >= 0; k++)
-		if (w->ops[k].gpu >= 0)
-			r = ask(c, &w->ops[k], &c->pending.err);
+	for (uint32_t k = 0; k < w->n_asks && r >= 0; k++)
+		r = ask(c, &w->asks[k], &c->pending.err);
 	r = on_gpus(c, r, set_mark);
 	if (r >= 0)
 		all_asked(c);
@@ -70,9 +69,8 @@ static int copy_ops(struct sk_copying *c,
 		r = on_gpus(c, r, wait_mark);
 	if (r < 0)
 		(void)on_gpus(c, r, finish_lane);
-	for (uint32_t k = 0; k < w->n_units && r >= 0; k++)
-		if (w->ops[w->units[k].first].gpu >= 0)
-			sk_copying_unit_done(c, &w->units[k]);
+	if (r >= 0)
+		sk_copying_gpus_done(c);
 	return r;
 }
 
@@ -160,6 +158,9 @@ static int by_device(struct sk_copying *c)
 {
 	int r = copy_ops(c, ask_for_device);
 
+	/* Beside that the slot was made ready. */
+	if (r >= 0)
+		r = sk_copying_await_open(c);
 	if (r < 0)
 		return r;
 	wait_for_host(c);
@@ -180,6 +181,9 @@ int sk_copying_from_gpus(struct sk_copying *c)
 	if (!c->pending.verify && !c->no_device &&
 	    sk_device_slot_serves(c->state, c->work))
 		return by_device(c);
+	r = sk_copying_await_open(c);
+	if (r < 0)
+		return r;
 	lock_in_a_hurry(c);
 	r = copy_ops(c, ask_for_slot);
 	if (r >= 0)

@@ -243,30 +243,35 @@ static int look_at_all(struct sk_state *state, struct sk_err *err)
 	return r;
 }
 
-/* Whether the driver says of each what it said. */
-static bool is_as_known(const struct sk_state *state)
+/* Whether the driver says of each what it said: 1, or 0. -EIO: it says
+ * nothing. */
+static int is_as_known(const struct sk_state *state, struct sk_err *err)
 {
 	const struct sk_gpu_known *k = &state->gpus.known;
 
 	if (!k->whole)
-		return false;
+		return 0;
 	for (uint32_t i = 0; i < k->n; i++) {
 		const struct sk_gpu_alloc *a = &k->v[i];
 		struct sk_cuda_range now;
+		int r = sk_cuda_find(state->gpus.v[a->gpu].device, a->at, &now,
+				     err);
 
-		if (sk_cuda_find(state->gpus.v[a->gpu].device, a->at, &now,
-				 NULL) < 0 ||
-		    !is_same(&now, &a->range))
-			return false;
+		if (r == -EFAULT || (r >= 0 && !is_same(&now, &a->range)))
+			return 0;
+		if (r < 0)
+			return r;
 	}
-	return true;
+	return 1;
 }
 
 int sk_gpus_check(struct sk_state *state, uint32_t *ret_used,
 		  struct sk_err *err)
 {
-	int r = is_as_known(state) ? 0 : look_at_all(state, err);
+	int r = is_as_known(state, err);
 
+	if (!r)
+		r = look_at_all(state, err);
 	if (r >= 0)
 		*ret_used = state->gpus.known.used;
 	return r;

@@ -25,6 +25,9 @@ static int add_ops(const struct sk_state *state, int kind, struct sk_work *w,
 		assert((int)e->box_index < local->item.n_boxes);
 		*op = (struct sk_op){ .item = e->item, .kind = (uint8_t)kind,
 				      .gpu = (int8_t)local->gpu,
+				      .memory = local->ids ?
+						local->ids[e->box_index] :
+						SK_GPU_NO_ID,
 				      .first_sum = e->first_sum,
 				      .n_sums = e->n_sums };
 		if (e->bytes && !part->data)
@@ -101,12 +104,77 @@ static void cut(struct sk_work *w)
 					      .last = w->n_ops });
 }
 
+/* ---- what GPUs are asked for ---- */
+
+static int by_place(const void *a, const void *b)
+{
+	const struct sk_op *x = a, *y = b;
+
+	if (x->gpu != y->gpu)
+		return x->gpu < y->gpu ? -1 : 1;
+	if (x->kind != y->kind)
+		return x->kind < y->kind ? -1 : 1;
+	return (x->copy.dst > y->copy.dst) - (x->copy.dst < y->copy.dst);
+}
+
+/* Of two allocations that are neighbours the driver may refuse one copy. */
+static bool goes_on(const struct sk_op *a, const struct sk_op *b)
+{
+	return !a->copy.ndim && !b->copy.ndim && a->gpu == b->gpu &&
+	       a->kind == b->kind && a->memory == b->memory &&
+	       a->copy.dst + a->copy.bytes == b->copy.dst &&
+	       a->copy.src + a->copy.bytes == b->copy.src;
+}
+
+static void join(struct sk_work *w)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < w->n_asks; i++) {
+		if (n && goes_on(&w->asks[n - 1], &w->asks[i])) {
+			w->asks[n - 1].copy.bytes += w->asks[i].copy.bytes;
+			w->asks[n - 1].copy.run = w->asks[n - 1].copy.bytes;
+		} else {
+			w->asks[n++] = w->asks[i];
+		}
+	}
+	w->n_asks = n;
+}
+
+/* -ENOMEM. */
+static int find_asks(struct sk_work *w)
+{
+	struct sk_op *less;
+
+	if (!w->n_gpu_units)
+		return 0;
+	w->asks = calloc(w->n_ops, sizeof(*w->asks));
+	w->gpu_items = calloc(w->n_ops, sizeof(*w->gpu_items));
+	if (!w->asks || !w->gpu_items)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < w->n_ops; i++) {
+		if (w->ops[i].gpu < 0)
+			continue;
+		if (!i || w->ops[i].item != w->ops[i - 1].item)
+			w->gpu_items[w->n_gpu_items++] = w->ops[i].item;
+		if (w->ops[i].copy.bytes)
+			w->asks[w->n_asks++] = w->ops[i];
+	}
+	qsort(w->asks, w->n_asks, sizeof(*w->asks), by_place);
+	join(w);
+	less = realloc(w->asks, (w->n_asks + 1u) * sizeof(*less));
+	w->asks = less ? less : w->asks;
+	return 0;
+}
+
 struct sk_work *sk_work_free(struct sk_work *w)
 {
 	if (w) {
 		free(w->ops);
 		free(w->units);
 		free(w->left);
+		free(w->asks);
+		free(w->gpu_items);
 		free(w);
 	}
 	return NULL;
@@ -136,12 +204,16 @@ static int make(const struct sk_state *state, struct sk_work **ret,
 		r = sk_err_set(err, -ENOMEM, "out of memory");
 	for (int k = 0; k < 2 && r >= 0; k++)
 		r = add_ops(state, k, w, err);
+	if (r >= 0) {
+		qsort(w->ops, w->n_ops, sizeof(*w->ops), by_item);
+		cut(w);
+		if (find_asks(w) < 0)
+			r = sk_err_set(err, -ENOMEM, "out of memory");
+	}
 	if (r < 0) {
 		sk_work_free(w);
 		return r;
 	}
-	qsort(w->ops, w->n_ops, sizeof(*w->ops), by_item);
-	cut(w);
 	*ret = w;
 	return 0;
 }

@@ -16,6 +16,7 @@ struct sk_unit {
 struct sk_op {
 	struct sk_copy copy;	/* dst is an offset into the image */
 	uint32_t item, first_sum, n_sums;
+	uint64_t memory;	/* of a GPU: the allocation's id */
 	uint8_t kind;		/* enum sk_image_kind */
 	int8_t gpu;		/* the state's, that has the tensor; -1 */
 };
@@ -26,8 +27,12 @@ struct sk_work {
 	struct sk_unit *units;	/* of about a MiB, on checksum boundaries;
 				 * each of the host or of one GPU */
 	uint32_t *left;		/* units that touch each item */
+	struct sk_op *asks;	/* of GPUs, by place: what is contiguous in one
+				 * allocation and in the image is one, under
+				 * the item and the sums of its first */
+	uint32_t *gpu_items;	/* that GPUs have */
 	uint32_t n_ops, n_units, n_items, n_sums[2];
-	uint32_t n_gpu_units;
+	uint32_t n_gpu_units, n_asks, n_gpu_items;
 	uint32_t n_strided;	/* ops of host memory that is not contiguous */
 	uint32_t gpus;		/* a bit for each that has some of it */
 	uint64_t bytes;

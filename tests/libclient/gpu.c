@@ -11,6 +11,7 @@
 #include "base/util.h"
 #include "libclient/gpu-rank.h"
 #include "state/state.h"
+#include "state/work.h"
 
 static uint64_t calls(const struct gpu_rank *g, const char *function)
 {
@@ -372,6 +373,71 @@ static void pointers(struct rank *rank)
 	y->there = again;
 	gpu_describe(&g, y, true);
 	gpu_complete(&g, 2);
+	/* Nor where no snapshot was taken between. */
+	CHECK(!g.cuda.driver.cuMemFree(y->there));
+	y->there = trainer_cuda_alloc(&g.cuda, 4000);
+	refused(gpu_snapshot(&g, 3, 0), -EFAULT, "\"freed\"");
+	gpu_describe(&g, y, true);
+	gpu_complete(&g, 3);
+}
+
+#define SLICES GPU_TENSORS	/* of two allocations */
+
+/* From one to the next by @step. */
+static void add_slices(struct gpu_rank *g, int step)
+{
+	static char names[SLICES][8];
+	sk_cu_ptr slabs[2];
+
+	for (int i = 0; i < 2; i++)
+		slabs[i] = trainer_cuda_alloc(&g->cuda, SLICES * 256);
+	for (int i = 0; i < SLICES; i++) {
+		int at = i * step % SLICES + i * step / SLICES;
+		struct gpu_tensor *x = &g->tensors[g->n++];
+
+		(void)snprintf(names[i], sizeof(names[i]), "s%d", i);
+		*x = (struct gpu_tensor){
+			.t = { .name = names[i], .dtype = SK_F32, .ndim = 1,
+			       .shape = { 64 } },
+			.here = rank_memory(256, 1),
+			.there = slabs[at / (SLICES / 2)] +
+				 (sk_cu_ptr)(at % (SLICES / 2)) * 256,
+			.bytes = 256 };
+		gpu_describe(g, x, true);
+	}
+}
+
+/* The driver is asked about each allocation, once, and not about each slice;
+ * what is contiguous there and in the image is copied at once. */
+static void take_slices(struct rank *rank, int step, uint32_t asks)
+{
+	struct gpu_rank g;
+	uint64_t asked;
+
+	gpu_begin(&g, rank, 0);
+	add_slices(&g, step);
+	gpu_fill(&g, 2);
+	gpu_complete(&g, 1);
+	asked = calls(&g, "cuPointerGetAttributes");
+	gpu_complete(&g, 2);
+	CHECK(!g.cuda.calls ||
+	      calls(&g, "cuPointerGetAttributes") - asked == 2, "%d calls",
+	      (int)(calls(&g, "cuPointerGetAttributes") - asked));
+	CHECK(rank->state->work->n_asks == asks, "%u asks",
+	      rank->state->work->n_asks);
+	gpu_fill(&g, 3);
+	CHECK(!rank_restore(rank, 2, 0, NULL), "%s", sk_error());
+	CHECK(!gpu_wrong(&g, 2, rank->rank));
+}
+
+static void slices(struct rank *rank)
+{
+	take_slices(rank, 1, 2);
+}
+
+static void slices_in_turn(struct rank *rank)
+{
+	take_slices(rank, SLICES / 2, SLICES);
 }
 
 static void capture(struct rank *rank)
@@ -649,6 +715,8 @@ int main(int argc, char **argv)
 	save_and_load(&scene, "wider", 2, 4, save_shards, load_shards);
 	save_and_load(&scene, "both", 1, 1, save_both, load_both);
 	scene_ranks(&scene, "pointers", 1, pointers, NULL);
+	scene_ranks(&scene, "slices", 1, slices, NULL);
+	scene_ranks(&scene, "in-turn", 1, slices_in_turn, NULL);
 	scene_ranks(&scene, "capture", 1, capture, NULL);
 	scene_ranks(&scene, "driverless", 1, no_driver, NULL);
 	scene_ranks(&scene, "verified", 1, verified, NULL);
