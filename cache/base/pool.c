@@ -175,6 +175,8 @@ unsigned sk_pool_threads(const struct sk_pool *pool)
 
 void sk_pool_submit(struct sk_pool *pool, struct sk_task *task)
 {
+	bool for_all = task->units > 1;
+
 	assert(task->run || !task->units);
 	task->next = 0;
 	task->left = task->units;
@@ -185,11 +187,12 @@ void sk_pool_submit(struct sk_pool *pool, struct sk_task *task)
 	else
 		pool->first = task;
 	pool->last = task;
-	if (task->units > 1)
+	pthread_mutex_unlock(&pool->lock);
+	/* Who is woken wants the lock at once. */
+	if (for_all)
 		pthread_cond_broadcast(&pool->work);
 	else
 		pthread_cond_signal(&pool->work);
-	pthread_mutex_unlock(&pool->lock);
 }
 
 static void run_waited(struct sk_task *task, size_t unit)

@@ -143,8 +143,8 @@ static void open_slot(struct sk_task *task)
 		r = sk_slot_unprotect(c->state, c->slot, &c->not_opened);
 	sk_fences_lock(f);
 	c->opened = r < 0 ? r : 1;
-	(void)pthread_cond_broadcast(&f->changed);
 	sk_fences_unlock(f);
+	(void)pthread_cond_broadcast(&f->changed);
 	if (r < 0)
 		part_done(c);
 	else
@@ -188,19 +188,23 @@ static bool of_gpu(const struct sk_copying *c, const struct sk_unit *u)
 	return c->work->ops[u->first].gpu >= 0;
 }
 
-/* With the fences' lock held. */
+/* With the fences' lock held, which it gives up: who is woken wants it at
+ * once. The snapshot is not over yet, so all of it is still there. */
 static void tell_waiters(struct sk_copying *c, bool released)
 {
 	struct sk_fences *f = &c->state->fences;
 	struct sk_pending *p = &c->pending;
+	bool good;
 
 	if (!p->units_left) {
 		c->copied_ns = now(c) - c->start_ns;
 		c->state->status.copied_ns = c->copied_ns;
 	}
 	/* Whoever is woken takes a CPU from the copy: only for good news. */
-	if (!p->units_left || (!p->host_left && p->asked) ||
-	    (released && f->item_waiters))
+	good = !p->units_left || (!p->host_left && p->asked) ||
+	       (released && f->item_waiters);
+	sk_fences_unlock(f);
+	if (good)
 		(void)pthread_cond_broadcast(&f->changed);
 }
 
@@ -219,7 +223,6 @@ static void unit_done(struct sk_copying *c, const struct sk_unit *u)
 	p->host_left--;
 	p->units_left--;
 	tell_waiters(c, released);
-	sk_fences_unlock(f);
 }
 
 void sk_copying_gpus_done(struct sk_copying *c)
@@ -234,7 +237,6 @@ void sk_copying_gpus_done(struct sk_copying *c)
 	assert(p->units_left >= w->n_gpu_units);
 	p->units_left -= w->n_gpu_units;
 	tell_waiters(c, true);
-	sk_fences_unlock(f);
 }
 
 static void copy_unit(struct sk_task *task, size_t i)

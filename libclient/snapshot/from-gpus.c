@@ -47,8 +47,9 @@ static void all_asked(struct sk_copying *c)
 
 	sk_fences_lock(f);
 	c->pending.asked = true;
-	(void)pthread_cond_broadcast(&f->changed);
 	sk_fences_unlock(f);
+	/* Who is woken wants the lock at once. */
+	(void)pthread_cond_broadcast(&f->changed);
 }
 
 /* Asks for all by @ask, and waits until they are where that has them: then

@@ -18,15 +18,17 @@
 #define MIB ((size_t)1 << 20)
 #define SMALL ((size_t)64 << 10)
 #define SMALL_MOST 10000
+#define GAP ((size_t)512)	/* as allocators of frameworks round up to */
 #define ROUNDS 3
 
 static size_t state_bytes;	/* set once */
 static bool by_device;		/* the agent has memory of the device */
 
-/* The same bytes as one tensor, or as small ones. */
+/* The same bytes as one tensor, or as small ones: neighbours, which are copied
+ * at once, or with room between them. */
 struct shape {
 	const char *name;
-	size_t n, each;
+	size_t n, each, gap;
 };
 
 /* Bytes a second, the best of some rounds. */
@@ -133,7 +135,8 @@ static void describe(struct trial *t)
 	struct name *names = calloc(t->shape.n, sizeof(*names));
 
 	CHECK(tensors && names);
-	t->slab = trainer_cuda_alloc(&t->g.cuda, bytes_of(t));
+	t->slab = trainer_cuda_alloc(&t->g.cuda, bytes_of(t) +
+				     t->shape.n * t->shape.gap);
 	for (size_t i = 0; i < t->shape.n; i++) {
 		(void)snprintf(names[i].text, sizeof(names[i].text), "t%zu",
 			       i);
@@ -142,7 +145,8 @@ static void describe(struct trial *t)
 			.shape = { (int64_t)t->shape.each },
 			.memory = SK_CUDA,
 			.data = (void *)(uintptr_t)(t->slab +
-						    i * t->shape.each) };
+						    i * (t->shape.each +
+							 t->shape.gap)) };
 	}
 	CHECK(!sk_state_tensors(t->g.rank->state, tensors, t->shape.n), "%s",
 	      sk_error());
@@ -260,19 +264,30 @@ static void one(struct rank *rank)
 	try_shape(rank, (struct shape){ "one tensor", 1, state_bytes });
 }
 
-static void many(struct rank *rank)
+static size_t small_ones(void)
 {
 	size_t n = state_bytes / SMALL;
 
-	try_shape(rank, (struct shape){ "small tensors",
-					n < SMALL_MOST ? n : SMALL_MOST,
-					SMALL });
+	return n < SMALL_MOST ? n : SMALL_MOST;
+}
+
+static void many(struct rank *rank)
+{
+	try_shape(rank, (struct shape){ "small tensors", small_ones(), SMALL });
+}
+
+static void many_apart(struct rank *rank)
+{
+	try_shape(rank, (struct shape){ "small tensors apart", small_ones(),
+					SMALL, GAP });
 }
 
 static void try_all(struct scene *scene)
 {
 	scene_ranks(scene, by_device ? "one-device" : "one", 1, one, NULL);
 	scene_ranks(scene, by_device ? "many-device" : "many", 1, many, NULL);
+	scene_ranks(scene, by_device ? "apart-device" : "apart", 1, many_apart,
+		    NULL);
 }
 
 int main(int argc, char **argv)

@@ -161,8 +161,12 @@ uint64_t gpu_device_bytes(struct gpu_rank *g)
 
 int64_t gpu_until_served(struct gpu_rank *g)
 {
-	int64_t step = 0;
+	struct sk_status status;
+	int64_t step;
 
+	/* What is sealed is not taken again. */
+	CHECK(!sk_status(g->rank->state, &status));
+	step = status.step > 0 ? status.step : 0;
 	do {
 		gpu_fill(g, ++step);
 		gpu_complete(g, step);

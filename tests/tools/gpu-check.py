@@ -33,7 +33,7 @@ def check_figures(steps: dict) -> None:
     """Whatever they are here: each is there, with what it is compared with."""
     bars = {(f["tier"], f["of"], f["what"]) for f in steps["bars"]["facts"]}
     for tier, rate in (("host", "link"), ("device", "device")):
-        for of in ("one tensor", "small tensors"):
+        for of in ("one tensor", "small tensors", "small tensors apart"):
             assert {what for t, o, what in bars if (t, o) == (tier, of)} == {
                 "ms of the snapshot's call",
                 "ms with a fence of the stream behind it",
