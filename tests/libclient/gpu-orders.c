@@ -8,10 +8,12 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/util.h"
+#include "conn/client.h"
 #include "libclient/gpu-rank.h"
 
 #define BYTES 3000000
@@ -232,6 +234,63 @@ static void forks(struct rank *rank)
 	CHECK(!gpu_wrong(&g, 1, 0));
 }
 
+/* ---- slots that cannot be written to ---- */
+
+static bool no_writing;		/* atomic */
+
+static int protect(const struct sk_os *os, void *at, size_t bytes, int prot)
+{
+	(void)os;
+	if (prot & PROT_WRITE && __atomic_load_n(&no_writing, __ATOMIC_RELAXED))
+		return -EACCES;
+	return sk_os_linux()->mprotect(sk_os_linux(), at, bytes, prot);
+}
+
+/* Without a device slot the tensors are never copied; with one they stand there
+ * by then. Either way all is let go of, it is said why, and the next one is
+ * taken. */
+static void lose_one(struct gpu_rank *g, int64_t step)
+{
+	struct sk_state *state = g->rank->state;
+	int r;
+
+	__atomic_store_n(&no_writing, true, __ATOMIC_RELAXED);
+	CHECK(!gpu_snapshot(g, step, 0), "%s", sk_error());
+	r = sk_fence(state);
+	CHECK(!r || r == -EACCES, "%d: %s", r, sk_error());
+	r = sk_wait(state, step, SK_COMPLETE, 60000);
+	CHECK(r == -EACCES, "%d: %s", r, sk_error());
+	__atomic_store_n(&no_writing, false, __ATOMIC_RELAXED);
+	gpu_complete(g, step + 1);
+}
+
+static void not_opened(struct rank *rank)
+{
+	const struct sk_job job = { .name = "not-opened-too", .world = 1 };
+	struct sk_os os = *sk_os_linux();
+	struct rank other = *rank;
+	struct gpu_rank g;
+	int64_t step;
+
+	os.mprotect = protect;
+	CHECK(!sk_open_on(&os, &(struct sk_options){
+		.socket = rank->scene->socket, .threads = 2 }, &other.sk),
+	      "%s", sk_error());
+	CHECK(!sk_state_create(other.sk, &job, &other.state), "%s",
+	      sk_error());
+	(void)begin_one(&g, &other);
+	for (step = 1; step < 5; step++)
+		gpu_complete(&g, step);
+	lose_one(&g, step);
+	CHECK(!sk_prepare(other.state, 60000), "%s", sk_error());
+	step = gpu_until_served(&g);
+	for (int i = 0; i < 4; i++)
+		gpu_complete(&g, ++step);
+	lose_one(&g, step + 1);
+	sk_state_free(other.state);
+	sk_close(other.sk);
+}
+
 int main(int argc, char **argv)
 {
 	struct trainer_cuda t;
@@ -248,6 +307,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "verified-elsewhere", 1, verified_elsewhere, NULL);
 	scene_ranks(&scene, "freed", 1, freed, NULL);
 	scene_ranks(&scene, "forks", 1, forks, NULL);
+	scene_ranks(&scene, "not-opened", 1, not_opened, NULL);
 	scene_close(&scene);
 	return 0;
 }
