@@ -379,6 +379,14 @@ static void pointers(struct rank *rank)
 	refused(gpu_snapshot(&g, 3, 0), -EFAULT, "\"freed\"");
 	gpu_describe(&g, y, true);
 	gpu_complete(&g, 3);
+	/* What is described elsewhere is looked at there. */
+	y->there = trainer_cuda_alloc(&g.cuda, 4000);
+	gpu_describe(&g, y, true);
+	gpu_complete(&g, 4);
+	CHECK(!g.cuda.driver.cuMemFree(y->there));
+	refused(gpu_snapshot(&g, 5, 0), -EFAULT, "\"freed\"");
+	CHECK(!sk_state_remove(rank->state, "freed"), "%s", sk_error());
+	gpu_complete(&g, 5);
 }
 
 #define SLICES GPU_TENSORS	/* of two allocations */
