@@ -37,12 +37,14 @@ def check_figures(steps: dict) -> None:
             assert {what for t, o, what in bars if (t, o) == (tier, of)} == {
                 "ms of the snapshot's call",
                 "ms with a fence of the stream behind it",
+                "ms until the stream goes on",
+                "restored without checksums, of the same",
                 f"safe to overwrite, of the {rate}'s rate",
                 f"restored, of the {rate}'s rate"}
     by = {(f["way"], f["by"]) for f in steps["facts"]["facts"]
           if f["fact"] == "small copies"}
-    assert by == {("h2d", "batch"), ("d2h", "batch"), ("d2d", "batch"),
-                  ("d2d", "kernel")}
+    assert by == {(way, by) for way in ("h2d", "d2h", "d2d")
+                  for by in ("batch", "kernel")}
     node = [f for f in steps["facts"]["facts"]
             if f["fact"] == "memory of a node"]
     assert [f["result"] for f in node if "to" in f] == [0, 0, 0]
