@@ -113,7 +113,7 @@ def run(loop: Loop, trial: Trial, seconds: float) -> None:
         beside.append(trial.beside(BLOCK))
         trial.ck.wait(timeout=60)       # what is left of it is over
     more = 100 * (statistics.median(b / a for a, b in zip(alone, beside)) - 1)
-    on_device = trial.ck.status().get("device_bytes", 0)
+    on_device = trial.ck.status()["device_bytes"]
     say(fact="bar", what="% that a step is longer", of="matrix products",
         tier="device" if on_device else "host", value=round(more, 3), bar=BAR,
         met=more <= BAR, mib=loop.model.weight.nbytes >> 20,

@@ -64,11 +64,11 @@ static int copy_now(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 int sk_cuda_copy_bytes(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 		       uint64_t n)
 {
-	uint64_t chunk = sk_cuda_walk_most(w);
 	int r = 0;
 
 	while (n && r >= 0) {
 		uint64_t most = sk_cuda_walk_room(w, p), part;
+		uint64_t chunk = sk_cuda_walk_most(w);	/* it grows */
 
 		most = most < chunk ? most : chunk;
 		part = n < most ? n : most;

@@ -89,9 +89,10 @@ struct sk_cuda_range {
 int sk_cuda_find(const struct sk_cuda_device *device, uint64_t ptr,
 		 struct sk_cuda_range *ret_range, struct sk_err *err);
 
-/** Bytes of host memory that are page-locked by one call. Other calls wait for
- * it, the trainer's too: 38 ms for a GiB, 3 ms for this (an H200). */
-#define SK_CUDA_PIECE ((uint64_t)64 << 20)
+/** Bytes of host memory that are page-locked by one call, and that one copy
+ * moves at most. Other calls wait for it, the trainer's too: an H200 took 40 ms
+ * for a GiB, 11 for a quarter of it, 3 for 64 MiB. */
+#define SK_CUDA_PIECE ((uint64_t)128 << 20)
 
 /** Page-locked host memory, in pieces. */
 struct sk_cuda_lock;
@@ -118,9 +119,8 @@ int sk_cuda_numa_node(const struct sk_os *os,
 
 /* ---- lanes ---- */
 
-/** Bytes that one call moves over the link at most: what else wants to pass,
- * the trainer's copies first of all, comes between two of them (turn.c), 0.3 ms
- * later at most. */
+/** Bytes that one call moves over the link at first: what else wants to pass,
+ * the trainer's copies first of all, comes between two of them (turn.c). */
 #define SK_CUDA_CHUNK ((uint64_t)16 << 20)
 
 /**

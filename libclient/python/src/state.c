@@ -513,7 +513,7 @@ static PyObject *state_status(PyObject *self, PyObject *args)
 		return raise_error(r);
 	return Py_BuildValue(
 		"{s:K, s:L, s:K, s:K, s:K, s:K, s:i, s:I, s:K, s:K, s:K, "
-		"s:K}",
+		"s:K, s:K, s:K}",
 		"run", (unsigned long long)st.run,
 		"step", (long long)st.step,
 		"bytes", (unsigned long long)st.bytes,
@@ -524,7 +524,9 @@ static PyObject *state_status(PyObject *self, PyObject *args)
 		"slot_bytes", (unsigned long long)st.slot_bytes,
 		"taken", (unsigned long long)st.taken,
 		"failed", (unsigned long long)st.failed,
-		"locked_bytes", (unsigned long long)st.locked_bytes);
+		"busy_ns", (unsigned long long)st.busy_ns,
+		"locked_bytes", (unsigned long long)st.locked_bytes,
+		"device_bytes", (unsigned long long)st.device_bytes);
 }
 
 #define WITH_WORDS(f) (PyCFunction)(void *)(f), METH_VARARGS | METH_KEYWORDS

@@ -792,6 +792,29 @@ Test(lane_12_0, small_ones_over_the_link)
 	small_ones_over_the_link(6);
 }
 
+/* The longer what was asked for before, the longer is the next: as many calls
+ * as the driver takes without waiting for them. */
+Test(lane, long_ones_grow)
+{
+	const struct sk_copy copy = {
+		.dst = f->here, .src = (char *)(uintptr_t)f->there,
+		.run = ROOM, .bytes = ROOM };
+
+	if (!f->t.calls)
+		cr_skip_test("on a simulated driver only");
+	f->lane->chunk = ROOM / 256;
+	for (uint64_t round = 1; round < 4; round++) {
+		cr_assert_eq(sk_cuda_lane_follow(f->lane,
+						 (uintptr_t)f->stream, NULL),
+			     0);
+		cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, ROOM, f->lock,
+					      NULL), 0);
+		cr_assert_leq(calls("cuMemcpyDtoHAsync"), 80 * round);
+		cr_assert_geq(calls("cuMemcpyDtoHAsync"), 60 * round);
+	}
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+}
+
 /* Long ones leave each other the link: two streams, each after the other. */
 Test(lane, long_ones_take_turns)
 {
@@ -813,7 +836,6 @@ Test(lane, long_ones_take_turns)
 		cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, ROOM, f->lock,
 					      NULL), 0);
 		if (f->t.calls)
-			/* They grow with what was asked for. */
 			cr_assert_eq(calls("cuStreamWaitEvent") - waits, 8);
 		cr_assert_eq(sk_cuda_mark_set(mark, f->lane, NULL), 0);
 		/* Who waits for the mark has waited for both. */

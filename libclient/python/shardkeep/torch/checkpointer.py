@@ -529,7 +529,8 @@ class Checkpointer:
         self._state.flush(step_of(step))
 
     def status(self) -> dict[str, int]:
-        """The last snapshot's times in nanoseconds, and counts."""
+        """The last snapshot's times in nanoseconds, and counts: what
+        ``sk_status()`` has."""
         return self._state.status()
 
     # ---- restoring ----
