@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Many small copies by one launch of a kernel of ours. The driver makes those
- * within a device one after the other, 4 us each on an H200, whether it is asked
- * for each or for all in a batch: 17 GB/s of copies of 64 KiB, where one as long
- * as all of them has 2,000. Over the link they are 1 us each, which a copy of
- * 8 KiB is a sixth of.
+ * within a device one after the other, 4 us each on an H200, whether it is
+ * asked for each or for all in a batch: 17 GB/s of copies of 64 KiB, where one
+ * as long as all of them has 2,000. Over the link they are 1 us each, which a
+ * copy of 8 KiB is a sixth of.
  *
  * The kernel reads a table, which crosses the link before it. A table is
  * written again when the kernel that read it is done.

@@ -5,8 +5,8 @@
 
 #include "cuda/private.h"
 
-/** Bytes from which on a copy within the device is better off alone: what a call
- * of the driver costs counts for little there. */
+/** Bytes from which on a copy within the device is better off alone: what a
+ * call of the driver costs counts for little there. */
 #define SK_CUDA_GATHER_MOST ((uint64_t)4 << 20)
 /** The same over the link, where a copy engine, which the trainer's kernels do
  * not see, is as fast. */

@@ -28,7 +28,7 @@ int sk_cuda_call_begin(const struct sk_cuda_walk *w, uint64_t bytes,
 	if (r < 0)
 		return r;
 	ret_call->stream = lane->stream;
-	/* What is not page-locked waits for itself, and nobody else for that. */
+	/* What is not page-locked waits for itself, and nobody else for it. */
 	ret_call->takes_turns = w->lock;
 	if (!ret_call->takes_turns)
 		return 0;

@@ -13,7 +13,7 @@
 
 #define MIB ((size_t)1 << 20)
 #define LATER_MS 2		/* when the others come */
-#define MOST 2u			/* pieces that are asked for before one is done */
+#define MOST 2u			/* pieces asked for before one is done */
 
 enum how { AT_ONCE, IN_TURN, TWO_AT_ONCE, HOWS };
 

@@ -21,7 +21,8 @@ void fact_small(void);
 /** What cuMemCreate() makes on a node of the host: whether it can be had in
  * place of a memory file, what it takes, and what can be done with it. */
 void fact_node(void);
-/** What a long copy costs others that come meanwhile, by how it is asked for. */
+/** What a long copy costs others that come meanwhile, by how it is asked
+ * for. */
 void fact_pace(void);
 /** What copies to the host and kernels cost each other, of one process and of
  * two. */
