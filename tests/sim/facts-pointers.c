@@ -56,9 +56,9 @@ static uint64_t say(const struct trainer_cuda *t, const char *of,
 	       "\"type\": %u, \"ordinal\": %d, \"of_alloc\": %d, "
 	       "\"id\": %llu, \"range_result\": %u, \"range_mib\": %.3f, "
 	       "\"begins_there\": %s, \"found\": %d, \"at\": %llu}\n",
-	       of, asked, type, ordinal, of_alloc, id, ranged, (double)bytes / (double)MIB,
-	       start == ptr ? "true" : "false", found,
-	       (unsigned long long)ptr);
+	       of, asked, type, ordinal, of_alloc, id, ranged,
+	       (double)bytes / (double)MIB, start == ptr ? "true" : "false",
+	       found, (unsigned long long)ptr);
 	return id;
 }
 
