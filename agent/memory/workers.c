@@ -28,6 +28,7 @@ struct worker_process {
 	struct timer timer;		/* of the order that was sent, since
 					 * it got further */
 	struct sk_link orders;		/* the first may have been sent */
+	struct order forsaken;		/* sent, and nobody's any more */
 };
 
 /* A process that was started: its end is waited for, whoever lets go of it
@@ -365,6 +366,29 @@ int order_submit(struct agent *a, struct order *order)
 	return 0;
 }
 
+static void discard(struct order *order, int status,
+		    const struct sk_wire_worker *answer, int *fd,
+		    const struct sk_err *err)
+{
+	(void)order;
+	(void)status;
+	(void)answer;
+	(void)fd;	/* whoever calls closes it, and the memory is gone */
+	(void)err;
+}
+
+/* A worker that makes memory goes on, for nobody: to begin takes it a second,
+ * within which a rank may be registered anew, and ask again, several times. */
+static void forsake(struct worker_process *w, struct order *order)
+{
+	w->forsaken = (struct order){ .done = discard, .sent = true,
+				      .again = true };
+	w->forsaken.msg.type = order->msg.type;
+	sk_link_init(&w->forsaken.link);
+	sk_link_insert(&order->link, &w->forsaken.link);
+	sk_link_remove(&order->link);
+}
+
 void order_take_back(struct agent *a, struct order *order)
 {
 	struct worker_process *w;
@@ -374,6 +398,11 @@ void order_take_back(struct agent *a, struct order *order)
 	sk_link_each(w, &a->workers, link) {
 		if (w->orders.next != &order->link)
 			continue;
+		if (order->sent && w->source.fd >= 0 &&
+		    order->msg.type == SK_MSG_MAKE_DEVICE_SLOT) {
+			forsake(w, order);
+			return;
+		}
 		/* What it has begun it must not end: it holds the memory. */
 		sk_link_remove(&order->link);
 		let_go(w);

@@ -539,6 +539,37 @@ static void test_full(struct scene *scene)
 	scene_start_agent(scene);
 }
 
+/* Snapshots, and then something else is described: the rank is registered
+ * anew, long before a worker has begun. */
+static void described_anew(struct rank *rank)
+{
+	struct gpu_rank g;
+	int64_t step = 0;
+
+	gpu_begin(&g, rank, 0);
+	add_all(&g);
+	for (int i = 0; i < 40 && !gpu_device_bytes(&g); i++) {
+		char name[32];
+
+		(void)snprintf(name, sizeof(name), "more%d", i);
+		CHECK(!sk_state_blob_local(rank->state, name,
+					   rank_memory(100, 1), 100));
+		for (int k = 0; k < 3; k++) {
+			gpu_complete(&g, ++step);
+			(void)usleep(30000);
+		}
+	}
+	CHECK(gpu_device_bytes(&g), "none was made");
+}
+
+static void test_anew(struct scene *scene)
+{
+	CHECK(!setenv("VCUDA_SLOW", "500", 1));
+	restart(scene, "64M");
+	CHECK(!unsetenv("VCUDA_SLOW"));
+	scene_ranks(scene, "anew", 1, described_anew, NULL);
+}
+
 int main(int argc, char **argv)
 {
 	struct trainer_cuda t;
@@ -577,6 +608,8 @@ int main(int argc, char **argv)
 	CHECK(count(&scene, "shardkeep_device_slots_refused_total") > 0);
 	CHECK(!count(&scene, "shardkeep_device_memory_used_bytes"));
 	if (t.calls) {
+		test_anew(&scene);
+		restart(&scene, "1M");
 		test_full(&scene);
 		/* Of 2.8 MB each, in granules. */
 		restart(&scene, "4M");

@@ -219,6 +219,8 @@ sk_cu_result cuDevicePrimaryCtxRetain(sk_cu_context *context,
 	VCU_ENTER(cuDevicePrimaryCtxRetain);
 	if (!is_device(device))
 		return SK_CU_INVALID_DEVICE;
+	if (vcu_setting("VCUDA_SLOW", 0))
+		(void)usleep(1000 * (unsigned)vcu_setting("VCUDA_SLOW", 0));
 	vcu_lock();
 	may = vcu()->contexts[device].refs || vcu_take(device);
 	if (may) {
