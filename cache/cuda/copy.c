@@ -67,12 +67,14 @@ int sk_cuda_copy_bytes(const struct sk_cuda_walk *w, struct sk_cuda_place p,
 	int r = 0;
 
 	while (n && r >= 0) {
-		uint64_t most = sk_cuda_walk_room(w, p), part;
-		uint64_t chunk = sk_cuda_walk_most(w);	/* it grows */
+		uint64_t room = sk_cuda_walk_room(w, p), part;
+		uint64_t most = sk_cuda_walk_most(w);	/* it grows */
+		/* A kernel may not reach what is not page-locked. */
+		bool may = w->way == SK_CUDA_ACROSS || room != UINT64_MAX;
 
-		most = most < chunk ? most : chunk;
+		most = room < most ? room : most;
 		part = n < most ? n : most;
-		if (part < w->together)
+		if (part < w->together && may)
 			r = sk_cuda_batch_add(w->lane, w->way,
 					      (uintptr_t)p.dst,
 					      (uintptr_t)p.src, part, w->err);

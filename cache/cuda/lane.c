@@ -254,10 +254,8 @@ static int wait_for_end(const struct sk_cuda_lane *lane, struct sk_err *err)
 			   driver->cuEventSynchronize(lane->end),
 			   "cuEventSynchronize", err);
 	/* Whatever failed: what was asked for is under way. */
-	if (r < 0) {
-		(void)driver->cuStreamSynchronize(lane->side);
+	if (r < 0)
 		(void)driver->cuStreamSynchronize(lane->stream);
-	}
 	return r;
 }
 

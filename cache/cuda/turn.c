@@ -61,6 +61,11 @@ int sk_cuda_turn_begin(struct sk_cuda_lane *lane, uint64_t bytes,
 int sk_cuda_turn_end(struct sk_cuda_lane *lane, sk_cu_stream stream,
 		     struct sk_err *err)
 {
-	return stream == lane->stream ? 0 :
-	       cross(lane, lane->side, lane->stream, lane->back, err);
+	int r = stream == lane->stream ? 0 :
+		cross(lane, lane->side, lane->stream, lane->back, err);
+
+	/* Else whoever waits for the lane would not wait for this. */
+	if (r < 0)
+		(void)lane->device->driver->cuStreamSynchronize(lane->side);
+	return r;
 }
