@@ -51,6 +51,37 @@ def _written(name: str, x: Any) -> bytes:
     return _objects.dumps(x, name)
 
 
+def _same(a: Any, b: Any) -> bool:
+    """Of what generators tell: numbers, in whatever holds them."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if hasattr(a, "tobytes"):
+        return a.tobytes() == b.tobytes()
+    return bool(a == b)
+
+
+class _Generators:
+    """What they tell, as it is written; few change from step to step, and
+    Python's has hundreds of numbers."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[Any, bytes]] = {}
+
+    def written(self) -> bytes:
+        """As :func:`_written` has it of :func:`rng_state`."""
+        parts = []
+        for name, x in rng_state().items():
+            last = self._last.get(name)
+            if last is None or not _same(last[0], x):
+                last = self._last[name] = x, _written(f"rng.{name}", x)
+            parts.append(b'"%s":%s' % (name.encode(), last[1]))
+        return b"{" + b",".join(parts) + b"}"
+
+
 def _digest(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()[:16]
 
@@ -79,6 +110,7 @@ class Kept:
                  rng: bool) -> None:
         self._tensors, self._blobs, self._rank = tensors, blobs, rank
         self._extra, self._local, self._rng = extra, local, rng
+        self._generators = _Generators()
         #: The parameters' labels, and how they were written last.
         self._params: tuple[Any, bytes] = (None, b"")
 
@@ -94,7 +126,7 @@ class Kept:
         for name, x in self._local.items():
             found["local." + name] = (_written("local." + name, x), True)
         if self._rng:
-            found["rng"] = (_written("rng", rng_state()), True)
+            found["rng"] = (self._generators.written(), True)
         return self._blobs.put(found)
 
     def _shared(self, more: bool) -> Iterator[tuple[str, bytes]]:

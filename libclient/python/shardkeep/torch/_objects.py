@@ -72,6 +72,8 @@ _DICTS = {dict: "dict", collections.Counter: "counter",
 
 def _each(values: Any, step: Callable[[int], str]) -> list[Any]:
     """The forms of several; where one has none, ``step`` says which."""
+    if _LEAVES.issuperset(map(type, values)):   # hundreds of numbers, often
+        return list(values)
     found: list[Any] = []
     try:
         for v in values:
