@@ -104,14 +104,15 @@ def _stays_on_the_device() -> None:
             was = _all(model, optim)
             assert ck.snapshot(step, wait=60)
             ck.wait()
-            if step % 20 < 19 or not ck.status()["device_bytes"]:
+            made = ck.status()["device_bytes"]
+            if step % 20 < 19 or not made:
                 continue
             _step(model, optim)
             assert ck.restore() == step
             assert _same(_all(model, optim), was)
             if ck.report.bytes_device_slot:
                 break
-        assert ck.status()["device_bytes"], "the agent made no device slot"
+        assert made, "the agent made no device slot"
         assert 0 < ck.report.bytes_device_slot <= ck.report.bytes_memory
 
 
