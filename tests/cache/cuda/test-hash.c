@@ -150,6 +150,55 @@ Test(hash, as_many_as_one_call_takes)
 	(void)sk_cuda_hash_free(hash);
 }
 
+/* Of whatever sizes, many of which lie in the same memory: more blocks than
+ * there is room for side by side, several times. */
+static void hash_at_random(struct sk_cuda_hash *hash)
+{
+	struct sk_cuda_span spans[300];
+	uint64_t sums[SK_ARRAY_SIZE(spans)], state = 7;
+	size_t n = SK_ARRAY_SIZE(spans);
+
+	for (size_t i = 0; i < n; i++) {
+		uint64_t most = i % 23 == 5 ? BYTES : i % 3 ? 4000 : 300, at;
+
+		state = state * 6364136223846793005u + 1442695040888963u;
+		at = (state >> 40) % 99;
+		spans[i].at = f->there + at;
+		spans[i].bytes = (state >> 16) % (most - at);
+		if (i % 50 == 9)
+			spans[i].bytes = 0;
+	}
+	cr_assert_eq(sk_cuda_hash_run(hash, f->lane, spans, n, sums, NULL), 0);
+	for (size_t i = 0; i < n; i++)
+		cr_assert_eq(sums[i], sk_xxh3(f->here + (spans[i].at -
+							 f->there),
+					      spans[i].bytes), "%zu", i);
+}
+
+Test(hash, of_more_than_there_is_room_for)
+{
+	struct sk_cuda_hash *hash = begin();
+	uint64_t before = f->t.calls ? f->t.calls("cuLaunchKernel") : 0;
+
+	hash_at_random(hash);
+	if (f->t.calls)
+		cr_assert_gt(f->t.calls("cuLaunchKernel") - before, 6);
+	(void)sk_cuda_hash_free(hash);
+}
+
+/* One block after the other. */
+Test(hash, without_room_for_the_parts)
+{
+	struct sk_cuda_hash *hash;
+
+	if (!f->t.fail)
+		cr_skip_test("on a simulated driver only");
+	f->t.fail("cuMemAlloc", 2, SK_CU_OUT_OF_MEMORY);
+	hash = begin();
+	hash_at_random(hash);
+	(void)sk_cuda_hash_free(hash);
+}
+
 /* What cannot be had is asked for once, and told each time. */
 static void refused(const char *what)
 {
