@@ -118,16 +118,54 @@ static int flush(struct sk_cuda_lane *lane, struct sk_err *err)
 	return r;
 }
 
-/* What the driver has of it holds the link for as long as it takes. */
-static bool is_full(const struct sk_cuda_lane *lane, enum sk_cuda_way way,
-		    uint64_t more)
+static void swap(struct sk_cuda_batch *b, size_t i, size_t k)
 {
-	const struct sk_cuda_batch *b = &lane->batch;
+	const sk_cu_ptr dst = b->dsts[i], src = b->srcs[i];
+	const size_t size = b->sizes[i];
 
-	return b->n == SK_CUDA_BATCH_MAX ||
-	       (b->n && (b->way != way || (way != SK_CUDA_ACROSS &&
-					   b->bytes + more >
-						   sk_cuda_chunk(lane))));
+	b->dsts[i] = b->dsts[k];
+	b->srcs[i] = b->srcs[k];
+	b->sizes[i] = b->sizes[k];
+	b->dsts[k] = dst;
+	b->srcs[k] = src;
+	b->sizes[k] = size;
+}
+
+size_t sk_cuda_batch_sort(struct sk_cuda_lane *lane)
+{
+	struct sk_cuda_batch *b = &lane->batch;
+	size_t n = 0;
+
+	for (size_t i = 0; i < b->n; i++)
+		if (!sk_cuda_gathers(lane, b->way, b->sizes[i]))
+			swap(b, i, n++);
+	return n;
+}
+
+/* The same of what the driver is to have. What a kernel is to copy stays, until
+ * it is worth a launch: each takes a table, and whoever asks waits for one. */
+static int flush_long(struct sk_cuda_lane *lane, struct sk_err *err)
+{
+	struct sk_cuda_batch *b = &lane->batch;
+	size_t n = sk_cuda_batch_sort(lane), small = b->n - n;
+	struct sk_cuda_scope scope;
+	int r = sk_cuda_enter(lane->device, &scope, err);
+
+	b->n = n;
+	if (r >= 0) {
+		r = ask_driver(lane, err);
+		sk_cuda_leave(&scope);
+	}
+	for (size_t i = 0; i < small; i++)
+		swap(b, i, n + i);
+	b->n = small;
+	b->bytes = 0;
+	return r;
+}
+
+static bool is_full(const struct sk_cuda_batch *b, enum sk_cuda_way way)
+{
+	return b->n == SK_CUDA_BATCH_MAX || (b->n && b->way != way);
 }
 
 int sk_cuda_batch_add(struct sk_cuda_lane *lane, enum sk_cuda_way way,
@@ -135,19 +173,24 @@ int sk_cuda_batch_add(struct sk_cuda_lane *lane, enum sk_cuda_way way,
 		      struct sk_err *err)
 {
 	struct sk_cuda_batch *b = &lane->batch;
+	uint64_t more;
 	int r = 0;
 
 	assert(bytes);
 	(void)pthread_mutex_lock(&lane->lock);
-	if (is_full(lane, way, bytes))
+	more = sk_cuda_gathers(lane, way, bytes) ? 0 : bytes;
+	if (is_full(b, way))
 		r = flush(lane, err);
+	else if (way != SK_CUDA_ACROSS && more && b->bytes &&
+		 b->bytes + more > sk_cuda_chunk(lane))
+		/* It holds the link for as long as it takes. */
+		r = flush_long(lane, err);
 	if (r >= 0) {
 		b->way = way;
 		b->dsts[b->n] = dst;
 		b->srcs[b->n] = src;
 		b->sizes[b->n++] = bytes;
-		if (!sk_cuda_gathers(lane, way, bytes))
-			b->bytes += bytes;
+		b->bytes += more;
 	}
 	(void)pthread_mutex_unlock(&lane->lock);
 	return r;

@@ -169,20 +169,14 @@ static uint64_t fill(struct sk_cuda_lane *lane, struct copy *table,
 		     uint64_t *ret_n)
 {
 	struct sk_cuda_batch *b = &lane->batch;
+	size_t left = sk_cuda_batch_sort(lane);
 	uint64_t most = 0;
-	size_t left = 0;
 
-	*ret_n = 0;
-	for (size_t i = 0; i < b->n; i++) {
-		if (sk_cuda_gathers(lane, b->way, b->sizes[i])) {
-			table[(*ret_n)++] = (struct copy){
-				b->dsts[i], b->srcs[i], b->sizes[i] };
-			most = b->sizes[i] > most ? b->sizes[i] : most;
-			continue;
-		}
-		b->dsts[left] = b->dsts[i];
-		b->srcs[left] = b->srcs[i];
-		b->sizes[left++] = b->sizes[i];
+	*ret_n = b->n - left;
+	for (size_t i = left; i < b->n; i++) {
+		*table++ = (struct copy){ b->dsts[i], b->srcs[i],
+					  b->sizes[i] };
+		most = b->sizes[i] > most ? b->sizes[i] : most;
 	}
 	b->n = left;
 	return (most + SLICE - 1) / SLICE;

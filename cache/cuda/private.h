@@ -113,6 +113,9 @@ int sk_cuda_turn_end(struct sk_cuda_lane *lane, sk_cu_stream stream,
 int sk_cuda_batch_add(struct sk_cuda_lane *lane, enum sk_cuda_way way,
 		      uint64_t dst, uint64_t src, size_t bytes,
 		      struct sk_err *err);
+/** Puts what a kernel is to copy, of what has been added, behind the rest, and
+ * returns how many the rest are. With the lane's lock held. */
+size_t sk_cuda_batch_sort(struct sk_cuda_lane *lane);
 /** "a copy to the device", and so on. */
 const char *sk_cuda_way_name(enum sk_cuda_way way);
 

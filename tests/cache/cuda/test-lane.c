@@ -850,6 +850,56 @@ Test(lane, long_ones_take_turns)
 	sk_cuda_mark_free(mark);
 }
 
+static void copy_out(size_t at, uint64_t bytes)
+{
+	const struct sk_copy copy = {
+		.dst = f->here + at, .src = (char *)(uintptr_t)(f->there + at),
+		.run = bytes, .bytes = bytes };
+
+	cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, bytes, f->lock, NULL),
+		     0);
+}
+
+/* However many long ones are among them, small ones are one launch: else who
+ * asks for them would wait for tables, and whoever waits for all to be asked
+ * for with it. */
+static void small_ones_among_long_ones(void)
+{
+	const uint64_t bytes = SK_CUDA_GATHER_MOST_HOST + 8;
+	struct trainer_gate gate;
+
+	sk_cuda_warm(f->lane);
+	sk_cuda_unlock(f->lock);
+	cr_assert_eq(sk_cuda_lock(f->device, f->here, ROOM, ROOM, &f->lock,
+				  NULL), 0);
+	f->lane->chunk = bytes + 1;	/* it grows, not to twice as many */
+	cr_assert_eq(f->t.cuMemsetD8Async(f->there, 1, ROOM, f->stream), 0);
+	trainer_gate_init(&gate);
+	trainer_gate_hold(&f->t, &gate, f->stream);
+	cr_assert_eq(sk_cuda_lane_follow(f->lane, (uintptr_t)f->stream, NULL),
+		     0);
+	for (size_t i = 0; i < 150; i++)
+		copy_out(i % 5 ? bytes + 2 * i : 0, i % 5 ? 1 : bytes);
+	trainer_gate_open(&gate);
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	for (size_t i = 0; i < bytes + 2 * 150; i++)
+		cr_assert_eq(f->here[i], i < bytes || (i % 2 == 0 &&
+						       (i - bytes) / 2 % 5),
+			     "%zu", i);
+	if (f->t.calls)
+		cr_assert_eq(calls("cuLaunchKernel"), 1);
+}
+
+Test(lane, small_ones_among_long_ones, .timeout = 60)
+{
+	small_ones_among_long_ones();
+}
+
+Test(lane_12_8, small_ones_among_long_ones, .timeout = 60)
+{
+	small_ones_among_long_ones();
+}
+
 /* The table is written again, when others may have its pages as well. */
 Test(lane_12_0, small_ones_after_a_fork)
 {
