@@ -202,6 +202,7 @@ static int by_turns(bool out, int ndim, const int64_t *size,
 		    const int64_t *gaps, struct sk_err *err)
 {
 	const uint64_t chunk = f->lane->chunk;
+	const uint64_t waits = f->t.calls("cuStreamWaitEvent");
 	struct sk_copy c = half(out, ndim, size, gaps);
 	int r;
 
@@ -210,6 +211,7 @@ static int by_turns(bool out, int ndim, const int64_t *size,
 	r = (out ? sk_cuda_lane_out : sk_cuda_lane_in)(
 		f->lane, &c, 0, c.bytes, f->lock, err);
 	r = finish(r, err);
+	cr_assert(r < 0 || f->t.calls("cuStreamWaitEvent") >= waits + 2);
 	f->lane->chunk = chunk;
 	return r;
 }
@@ -238,7 +240,7 @@ static int rows_in(struct sk_err *err)
 
 static int planes_out(struct sk_err *err)
 {
-	return by_turns(true, 3, (int64_t[]){ 12, 70, 1000 },
+	return by_turns(true, 3, (int64_t[]){ 8, 60, 1000 },
 			(int64_t[]){ 80 * 1010, 1010, 1 }, err);
 }
 
