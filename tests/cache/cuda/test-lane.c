@@ -850,6 +850,37 @@ Test(lane, long_ones_take_turns)
 	sk_cuda_mark_free(mark);
 }
 
+/* A table is read when the stream comes to it, and not written before. */
+Test(lane, more_batches_than_there_are_tables)
+{
+	const size_t n = 40 * 5;
+	char *here = malloc(ROOM);
+
+	cr_assert_not_null(here);
+	sk_cuda_warm(f->lane);
+	for (size_t i = 0; i < ROOM; i++)
+		here[i] = (char)(i < ROOM / 2 ? i * i >> 3 : 0);
+	trainer_cuda_put(&f->t, f->there, here, ROOM);
+	for (size_t i = 0; i < n; i++) {
+		const struct sk_copy copy = {
+			.dst = (char *)(uintptr_t)(f->there + ROOM / 2 +
+						   24 * i),
+			.src = (char *)(uintptr_t)(f->there + 24 * i),
+			.run = 24, .bytes = 24 };
+
+		cr_assert_eq(sk_cuda_lane_across(f->lane, &copy, 0, 24, NULL),
+			     0);
+		if (i % 5 == 4)
+			cr_assert_eq(sk_cuda_batch_flush(f->lane, NULL), 0);
+	}
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	cr_assert_eq(calls("cuLaunchKernel"), f->t.calls ? n / 5 : 0);
+	trainer_cuda_get(&f->t, here + ROOM / 2, f->there + ROOM / 2,
+			 24 * n);
+	cr_assert_eq(memcmp(here, here + ROOM / 2, 24 * n), 0);
+	free(here);
+}
+
 static void copy_out(size_t at, uint64_t bytes)
 {
 	const struct sk_copy copy = {
