@@ -850,6 +850,30 @@ Test(lane, long_ones_take_turns)
 	sk_cuda_mark_free(mark);
 }
 
+/* What lies outside of what is locked no kernel of ours may reach. */
+Test(lane, small_ones_beside_what_is_locked)
+{
+	char beside[64] = { 0 };
+
+	sk_cuda_warm(f->lane);
+	cr_assert_eq(f->t.cuMemsetD8Async(f->there, 1, ROOM, f->stream), 0);
+	cr_assert_eq(sk_cuda_lane_follow(f->lane, (uintptr_t)f->stream, NULL),
+		     0);
+	for (size_t i = 0; i < sizeof(beside); i++) {
+		const struct sk_copy copy = {
+			.dst = beside + i,
+			.src = (char *)(uintptr_t)(f->there + i),
+			.run = 1, .bytes = 1 };
+
+		cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, 1, f->lock,
+					      NULL), 0);
+	}
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	for (size_t i = 0; i < sizeof(beside); i++)
+		cr_assert_eq(beside[i], 1);
+	cr_assert_eq(calls("cuLaunchKernel"), 0);
+}
+
 /* A table is read when the stream comes to it, and not written before. */
 Test(lane, more_batches_than_there_are_tables)
 {
