@@ -59,13 +59,15 @@ uint64_t sk_cuda_walk_room(const struct sk_cuda_walk *w,
 			   struct sk_cuda_place p)
 {
 	const char *host = w->way == SK_CUDA_OUT ? p.dst : p.src;
-	uint64_t at;
+	uint64_t at, piece, all;
 
 	if (!w->lock || host < w->lock->map ||
 	    host >= w->lock->map + w->lock->bytes)
 		return UINT64_MAX;
 	at = (uint64_t)(host - w->lock->map);
-	return w->lock->piece - at % w->lock->piece;
+	piece = w->lock->piece - at % w->lock->piece;
+	all = w->lock->bytes - at;	/* the last one may be shorter */
+	return piece < all ? piece : all;
 }
 
 uint64_t sk_cuda_walk_most(const struct sk_cuda_walk *w)

@@ -874,6 +874,26 @@ Test(lane, small_ones_beside_what_is_locked)
 	cr_assert_eq(calls("cuLaunchKernel"), 0);
 }
 
+/* The last piece is shorter than the others: a copy goes on behind it. */
+Test(lane, beyond_what_is_locked)
+{
+	const struct sk_copy copy = {
+		.dst = f->here, .src = (char *)(uintptr_t)f->there,
+		.run = ROOM, .bytes = ROOM };
+
+	sk_cuda_unlock(f->lock);
+	cr_assert_eq(sk_cuda_lock(f->device, f->here, ROOM / 2 + SK_PAGE,
+				  ROOM / 2, &f->lock, NULL), 0);
+	cr_assert_eq(f->t.cuMemsetD8Async(f->there, 1, ROOM, f->stream), 0);
+	cr_assert_eq(sk_cuda_lane_follow(f->lane, (uintptr_t)f->stream, NULL),
+		     0);
+	cr_assert_eq(sk_cuda_lane_out(f->lane, &copy, 0, ROOM, f->lock, NULL),
+		     0);
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	for (size_t i = 0; i < ROOM; i++)
+		cr_assert_eq(f->here[i], 1, "%zu", i);
+}
+
 /* A table is read when the stream comes to it, and not written before. */
 Test(lane, more_batches_than_there_are_tables)
 {
