@@ -10,6 +10,8 @@
 
 #include "base/util.h"
 #include "libclient/gpu-rank.h"
+#include "state/state.h"
+#include "state/work.h"
 
 #define PIECES 6
 
@@ -156,6 +158,41 @@ static void save_twice(struct rank *rank)
 	CHECK(gpu_wrong(&m.g, step, rank->rank) == 0);
 }
 
+/* One copy of two pieces is none: the driver may refuse it. And what is mapped
+ * in the middle of a tensor in place of something else is what is copied. */
+static void neighbours(struct rank *rank)
+{
+	static char host[100];
+	struct mapped m;
+	size_t p;
+
+	map_all(&m, rank);
+	p = m.piece;
+	add(&m, "a", 0, p);
+	add(&m, "b", p, p);
+	add(&m, "c", 2 * p, p / 2);
+	add(&m, "d", 2 * p + p / 2, 2 * p);
+	/* In the image there is one of the host's between these. */
+	add(&m, "e", 5 * p, 100);
+	CHECK(!sk_state_tensor(rank->state, &(struct sk_tensor){
+		.name = "host", .dtype = SK_F32, .ndim = 1, .shape = { 25 },
+		.data = host }), "%s", sk_error());
+	add(&m, "f", 5 * p + 100, 100);
+	gpu_fill(&m.g, 1);
+	gpu_complete(&m.g, 1);
+	CHECK(rank->state->work->n_asks == 5, "%u asks",
+	      rank->state->work->n_asks);
+	for (int64_t step = 2; step < 4; step++) {
+		unmap_piece(&m, 3);
+		map_piece(&m, 3);
+		gpu_fill(&m.g, step);
+		gpu_complete(&m.g, step);
+	}
+	gpu_fill(&m.g, 4);
+	CHECK(!rank_restore(rank, 3, 0, NULL), "%s", sk_error());
+	CHECK(gpu_wrong(&m.g, 3, rank->rank) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	struct trainer_cuda t;
@@ -171,6 +208,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "mapped", 1, load, NULL);
 	scene_ranks(&scene, "lost", 1, lose, NULL);
 	scene_ranks(&scene, "served", 1, save_twice, NULL);
+	scene_ranks(&scene, "neighbours", 1, neighbours, NULL);
 	scene_close(&scene);
 	return 0;
 }
