@@ -356,6 +356,12 @@ int order_submit(struct agent *a, struct order *order)
 	if (!w)
 		return -ENOMEM;
 	idle = sk_link_empty(&w->orders);
+	if (order->msg.type == SK_MSG_DRAIN &&
+	    w->orders.next == &w->forsaken.link) {
+		sk_link_remove(&w->forsaken.link);
+		let_go(w);
+		idle = true;	/* the next has to be begun */
+	}
 	order->sent = order->again = false;
 	sk_link_init(&order->link);
 	sk_link_insert(&w->orders, &order->link);
@@ -377,8 +383,19 @@ static void discard(struct order *order, int status,
 	(void)err;
 }
 
+static bool drains(const struct worker_process *w)
+{
+	struct order *order;
+
+	sk_link_each(order, &w->orders, link)
+		if (order->msg.type == SK_MSG_DRAIN)
+			return true;
+	return false;
+}
+
 /* A worker that makes memory goes on, for nobody: to begin takes it a second,
- * within which a rank may be registered anew, and ask again, several times. */
+ * within which a rank may be registered anew, and ask again, several times. One
+ * that hangs is ended in time; what is to be brought out waits for none. */
 static void forsake(struct worker_process *w, struct order *order)
 {
 	w->forsaken = (struct order){ .done = discard, .sent = true,
@@ -398,7 +415,7 @@ void order_take_back(struct agent *a, struct order *order)
 	sk_link_each(w, &a->workers, link) {
 		if (w->orders.next != &order->link)
 			continue;
-		if (order->sent && w->source.fd >= 0 &&
+		if (order->sent && w->source.fd >= 0 && !drains(w) &&
 		    order->msg.type == SK_MSG_MAKE_DEVICE_SLOT) {
 			forsake(w, order);
 			return;
