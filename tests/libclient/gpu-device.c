@@ -6,11 +6,14 @@
 #include <errno.h>
 #include <signal.h>
 #include <inttypes.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/pool.h"
+#include "conn/client.h"
 #include "libclient/gpu-rank.h"
 #include "state/state.h"
 
@@ -127,6 +130,41 @@ static void save(struct rank *rank)
 	CHECK(!g.cuda.count || out == 2800000 + 2000 + 66);
 	figures_are(rank->scene, rank->job, gpu_device_bytes(&g));
 	rank_ready(rank);
+}
+
+static sem_t held;
+
+static void hold_thread(struct sk_task *task, size_t unit)
+{
+	(void)task;
+	(void)unit;
+	CHECK(!sem_wait(&held));
+}
+
+/* What lies on the GPU is let go of when that has it, while no thread has come
+ * to what lies in host memory. */
+static void fence_alone(struct rank *rank)
+{
+	struct sk_task hold = { .units = 1, .run = hold_thread };
+	struct gpu_rank g;
+	int64_t step;
+
+	gpu_begin(&g, rank, 0);
+	add_all(&g);
+	step = gpu_until_served(&g);
+	gpu_fill(&g, step + 1);
+	CHECK(!sem_init(&held, 0, 0));
+	CHECK(sk_pool_threads(rank->state->sk->pool) == 1);
+	sk_pool_submit(rank->state->sk->pool, &hold);
+	CHECK(!gpu_snapshot(&g, step + 1, 0), "%s", sk_error());
+	(void)alarm(20);	/* it would wait for itself */
+	CHECK(!sk_fence_tensor(rank->state, "big"), "%s", sk_error());
+	CHECK(!sk_fence_tensor(rank->state, "small"), "%s", sk_error());
+	CHECK(!sem_post(&held));
+	CHECK(!sk_fence_tensor(rank->state, "offloaded"), "%s", sk_error());
+	CHECK(!sk_wait(rank->state, step + 1, SK_COMPLETE, 60000), "%s",
+	      sk_error());
+	(void)alarm(0);
 }
 
 static void load(struct rank *rank)
@@ -582,6 +620,7 @@ int main(int argc, char **argv)
 	scene_ranks_killed(&scene, "saved", 1, save, NULL);
 	CHECK(count(&scene, "shardkeep_device_seals_total") == 1);
 	scene_ranks(&scene, "saved", 1, load, NULL);
+	scene_ranks(&scene, "fenced", 1, fence_alone, NULL);
 	if (t.calls) {
 		run_and_die(&scene, "died");
 		scene_ranks(&scene, "died", 1, load_last, NULL);
