@@ -34,16 +34,16 @@ int trainer_cuda_open(struct trainer_cuda *ret_cuda, struct sk_err *err)
 	if (r < 0)
 		return r;
 	VCUDA_MORE(FIND)
+	library = dlopen(file ? file : "libcuda.so.1", RTLD_NOW);
+	ret_cuda->race = (void (*)(int))dlsym(library, "vcudaRace");
 	if (!trainer_is_told())
 		return 0;
-	library = dlopen(file ? file : "libcuda.so.1", RTLD_NOW);
 	ret_cuda->calls = (uint64_t(*)(const char *))
 		dlsym(library, "vcudaCalls");
 	ret_cuda->fail = (void (*)(const char *, uint64_t, unsigned))
 		dlsym(library, "vcudaFail");
 	ret_cuda->count = (uint64_t(*)(const char *))
 		dlsym(library, "vcudaCount");
-	ret_cuda->race = (void (*)(int))dlsym(library, "vcudaRace");
 	return 0;
 }
 

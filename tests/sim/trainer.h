@@ -21,6 +21,8 @@ struct trainer_cuda {
 	uint64_t (*calls)(const char *function);
 	void (*fail)(const char *function, uint64_t nth, unsigned result);
 	uint64_t (*count)(const char *what);
+	/* Also where it tells nothing: its copies are threads, of which a
+	 * detector would report what a test has race on purpose. */
 	void (*race)(int on);
 };
 
