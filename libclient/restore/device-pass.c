@@ -17,8 +17,9 @@ bool sk_device_pass_is_here(const struct sk_device_pass *d, size_t i)
 {
 	const struct sk_restoring *rs = d->rs;
 
-	return rs->state->locals[rs->pieces[rs->jobs[i].piece].local].gpu ==
-	       d->gpu;
+	return !rs->jobs[i].on_device &&
+	       rs->state->locals[rs->pieces[rs->jobs[i].piece].local].gpu ==
+		       d->gpu;
 }
 
 size_t sk_device_pass_count(const struct sk_device_pass *d, size_t from,
@@ -51,6 +52,24 @@ static void touch(struct sk_device_pass *d, size_t i)
 			 __ATOMIC_RELAXED);
 }
 
+/* ---- where it comes from ---- */
+
+/* The address of the entry there; 0: it is not. */
+static uint64_t base_of(const struct sk_device_pass *d,
+			const struct sk_entry *e)
+{
+	return d->locked.lock ? (uintptr_t)d->locked.map + e->offset :
+	       sk_device_copy_at(&d->copy, e->offset, e->offset + e->bytes);
+}
+
+static int copy_in(struct sk_device_pass *d, const struct sk_copy *copy,
+		   uint64_t from, uint64_t to)
+{
+	return d->locked.lock ?
+	       sk_cuda_lane_in(d->lane, copy, from, to, d->locked.lock, NULL) :
+	       sk_cuda_lane_across(d->lane, copy, from, to, NULL);
+}
+
 /* ---- copying ---- */
 
 static int copy_run(struct sk_device_pass *d)
@@ -62,7 +81,7 @@ static int copy_run(struct sk_device_pass *d)
 	uint64_t bytes = d->bytes;
 
 	d->bytes = 0;
-	return bytes ? sk_cuda_lane_across(d->lane, &copy, 0, bytes, NULL) : 0;
+	return bytes ? copy_in(d, &copy, 0, bytes) : 0;
 }
 
 static int copy_chunk(struct sk_device_pass *d, const struct sk_cuda_span *to,
@@ -201,12 +220,15 @@ static uint64_t sum_of(const struct sk_restoring *rs,
 	return sk_restore_sum(&rs->images[p->image], p->entry, job->chunk);
 }
 
+/* What is wrong in memory is found there, and told by whoever reads it next. */
 static void report(struct sk_device_pass *d)
 {
 	const struct sk_restoring *rs = d->rs;
 	struct sk_msg msg = { .type = SK_MSG_REPORT_BAD, .body.bad = {
 		.image = d->copy.image, .place = SK_PLACE_DEVICE } };
 
+	if (d->locked.lock)
+		return;
 	d->rs->report.damaged++;
 	(void)sk_conn_call(&d->rs->conn, &msg, NULL, 0, NULL, NULL,
 			   sk_until(rs->sk), NULL);
@@ -224,8 +246,12 @@ static void done(struct sk_device_pass *d, size_t chunk)
 			continue;
 		d->rs->jobs[i].on_device = true;
 		r->bytes_memory += p.last - p.first;
-		r->bytes_device_slot += p.last - p.first;
+		if (!d->locked.lock)
+			r->bytes_device_slot += p.last - p.first;
 	}
+	/* What has come out of memory is right there, for all who read it. */
+	if (d->locked.lock && d->rs->jobs[c->from].verify)
+		d->rs->jobs[c->from].good = true;
 	r->bytes_verified += d->verify ? d->spans[chunk].bytes : 0;
 }
 
@@ -298,8 +324,7 @@ static void add_straight(struct sk_device_pass *d,
 			(uintptr_t)p.copy.dst + p.first, p.to - p.from };
 		d->failed = is_whole(&p) ?
 			    copy_chunk(d, &to, base + p.from) < 0 :
-			    sk_cuda_lane_across(d->lane, &p.copy, p.first,
-						p.last, NULL) < 0;
+			    copy_in(d, &p.copy, p.first, p.last) < 0;
 	}
 	append(d, c, &to);
 }
@@ -328,8 +353,7 @@ void sk_device_pass_add(struct sk_device_pass *d, size_t from, size_t to)
 {
 	const struct sk_restoring *rs = d->rs;
 	const struct sk_entry *e = rs->pieces[rs->jobs[from].piece].entry;
-	uint64_t base = sk_device_copy_at(&d->copy, e->offset,
-					  e->offset + e->bytes);
+	uint64_t base = base_of(d, e);
 	struct sk_device_chunk c = { .from = from, .to = to };
 	size_t n = sk_device_pass_count(d, from, to);
 	struct sk_passing p;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks on their way from a device slot to tensors of the same GPU: asked for
- * many at a time, hashed where they have arrived, and reported as done once all
- * of that is known to be right.
+ * Chunks on their way to tensors of a GPU, from a device slot there or from
+ * memory of the host that this process has page-locked: asked for many at a
+ * time, hashed where they have arrived, and reported as done once all of that
+ * is known to be right.
  */
 #ifndef SK_LIBCLIENT_RESTORE_DEVICE_PASS_H
 #define SK_LIBCLIENT_RESTORE_DEVICE_PASS_H
@@ -18,6 +19,12 @@ struct sk_device_chunk {
 	bool right;
 };
 
+/* An image in a slot of ours. */
+struct sk_device_locked {
+	void *map;
+	const struct sk_cuda_lock *lock;	/* NULL: none */
+};
+
 /* What is done on one GPU for one image. */
 struct sk_device_pass {
 	struct sk_restoring *rs;
@@ -29,7 +36,9 @@ struct sk_device_pass {
 	uint64_t scratch;		/* made late, too; 0: there is none */
 	uint64_t room, used;		/* bytes of it */
 	bool no_scratch;		/* the device has no room for it */
+	/* Where it comes from: the one, or the other. */
 	struct sk_device_copy copy;
+	struct sk_device_locked locked;
 	bool failed;			/* nothing that is under way counts */
 	size_t n;			/* chunks, up to SK_CUDA_SPANS_MAX */
 	struct sk_device_chunk chunks[SK_CUDA_SPANS_MAX];
@@ -39,17 +48,17 @@ struct sk_device_pass {
 	uint64_t dst, src, bytes;
 };
 
-/** Whether job @i goes to that GPU. */
+/** Whether job @i goes to that GPU, and has not gone. */
 bool sk_device_pass_is_here(const struct sk_device_pass *d, size_t i);
 /** How many of the jobs [from, to) do. */
 size_t sk_device_pass_count(const struct sk_device_pass *d, size_t from,
 			    size_t to);
 
-/** Has the jobs [from, to), which are all that read one chunk, take it out of
- * the copy, which is open. Where something fails, d->failed is set; what is not
+/** Has the jobs [from, to), which are all that read one chunk, take it from
+ * where it comes from, which is open. Where something fails, d->failed is set; what is not
  * said to be done (struct sk_restore_job's on_device) then is left. */
 void sk_device_pass_add(struct sk_device_pass *d, size_t from, size_t to);
-/** Waits for all that was added. Before the copy is closed. */
+/** Waits for all that was added. Before that is closed. */
 void sk_device_pass_finish(struct sk_device_pass *d);
 /** Lets go of what it made on the device. */
 void sk_device_pass_release(struct sk_device_pass *d);

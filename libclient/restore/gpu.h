@@ -4,6 +4,7 @@
  * page-locked and small. There it is hashed, and from there the device takes
  * it: what was verified is what is delivered, whoever writes to the image
  * meanwhile, and no image has to be locked, which takes longer than the copy.
+ * What is locked already goes without them (on-device.h).
  */
 #ifndef SK_LIBCLIENT_RESTORE_GPU_H
 #define SK_LIBCLIENT_RESTORE_GPU_H

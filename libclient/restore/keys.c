@@ -311,6 +311,16 @@ static int check_spec(struct sk_restoring *rs, const struct sk_item *mine,
 			  "and convert it then", mine->spec.name, a, b);
 }
 
+/* All at once, as a snapshot does, costs little; what is not wanted may be gone,
+ * and then each that is wanted is asked about. */
+static bool are_gpus_fine(struct sk_restoring *rs)
+{
+	uint32_t used;
+
+	return !rs->state->gpus.n ||
+	       sk_gpus_check(rs->state, &used, NULL) >= 0;
+}
+
 static int check_target(struct sk_restoring *rs, const struct sk_local *local)
 {
 	char text[128];
@@ -329,7 +339,7 @@ static int check_target(struct sk_restoring *rs, const struct sk_local *local)
 							&p->box, text,
 							sizeof(text)));
 	}
-	return sk_gpu_check(rs->state, local, &rs->err);
+	return rs->gpus_fine ? 0 : sk_gpu_check(rs->state, local, &rs->err);
 }
 
 /* Whether a name is missing, or nobody can tell. */
@@ -458,6 +468,7 @@ int sk_restore_compare(struct sk_restoring *rs)
 
 	rs->report.tensors = 0;
 	rs->report.missing = 0;
+	rs->gpus_fine = are_gpus_fine(rs);
 	if (!(rs->flags & SK_RESTORE_EXTRA_OK))
 		r = check_learnt(rs);
 	for (uint32_t i = 0; i < rs->state->n_locals && r >= 0; i++)

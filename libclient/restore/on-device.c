@@ -6,6 +6,11 @@
 #include "base/util.h"
 #include "restore/device-pass.h"
 
+enum source {
+	OF_COPY,		/* in a device slot */
+	OF_LOCKED,		/* in host memory that is page-locked */
+};
+
 /* Behind the last of the jobs that read the same chunk. */
 static size_t end_of_chunk(const struct sk_restoring *rs, size_t from,
 			   size_t to)
@@ -23,6 +28,33 @@ static size_t end_of_chunk(const struct sk_restoring *rs, size_t from,
 
 /* ---- an image ---- */
 
+/* This rank's own, as a rule: what it goes back to while it lives lies in one
+ * of its slots, which its snapshots have had locked. */
+static bool open_locked(struct sk_device_pass *d,
+			const struct sk_restore_image *image)
+{
+	int fd = image->places[0].fd;
+
+	d->locked.lock = fd < 0 ? NULL :
+		sk_gpus_find_locked(d->rs->state, fd, (int)image->kind,
+				    image->bytes, &d->locked.map);
+	return d->locked.lock;
+}
+
+static bool open_it(struct sk_device_pass *d, enum source source,
+		    const struct sk_restore_image *image)
+{
+	return source == OF_LOCKED ? open_locked(d, image) :
+	       sk_device_copy_open(d->rs, image, d->gpu, &d->copy) >= 0;
+}
+
+static void close_it(struct sk_device_pass *d, enum source source)
+{
+	if (source == OF_COPY)
+		sk_device_copy_close(d->rs, &d->copy);
+	d->locked = (struct sk_device_locked){ 0 };
+}
+
 /* The first copy that there is has our code loaded. */
 static bool can_verify(struct sk_device_pass *d)
 {
@@ -34,13 +66,13 @@ static bool can_verify(struct sk_device_pass *d)
 
 /* Jobs [from, to) are of it. What is not done then is done out of host
  * memory. */
-static void run_image(struct sk_device_pass *d, size_t from, size_t to)
+static void run_image(struct sk_device_pass *d, enum source source,
+		      size_t from, size_t to)
 {
 	struct sk_restoring *rs = d->rs;
 	const struct sk_restore_piece *p = &rs->pieces[rs->jobs[from].piece];
 
-	if (sk_device_copy_open(rs, &rs->images[p->image], d->gpu,
-				&d->copy) < 0)
+	if (!open_it(d, source, &rs->images[p->image]))
 		return;
 	d->failed = !can_verify(d);
 	for (size_t next; from < to && !d->failed; from = next) {
@@ -49,7 +81,7 @@ static void run_image(struct sk_device_pass *d, size_t from, size_t to)
 	}
 	if (d->n)
 		sk_device_pass_finish(d);
-	sk_device_copy_close(rs, &d->copy);
+	close_it(d, source);
 }
 
 static size_t end_of_image(const struct sk_restoring *rs, size_t from,
@@ -62,16 +94,23 @@ static size_t end_of_image(const struct sk_restoring *rs, size_t from,
 	return from;
 }
 
-static void run_gpu(struct sk_device_pass *d)
+static void run_images(struct sk_device_pass *d, enum source source)
 {
 	size_t to;
 
-	d->lane = d->rs->state->gpus.v[d->gpu].lane;
 	for (size_t from = 0; from < d->n_jobs; from = to) {
 		to = end_of_image(d->rs, from, d->n_jobs);
 		if (sk_device_pass_count(d, from, to))
-			run_image(d, from, to);
+			run_image(d, source, from, to);
 	}
+}
+
+static void run_gpu(struct sk_device_pass *d)
+{
+	d->lane = d->rs->state->gpus.v[d->gpu].lane;
+	if (sk_conn_makes_device_slots(&d->rs->conn))
+		run_images(d, OF_COPY);
+	run_images(d, OF_LOCKED);
 	sk_device_pass_release(d);
 }
 
@@ -88,7 +127,7 @@ static void leave_to_memory(struct sk_restoring *rs, size_t n)
 		to = end_of_chunk(rs, from, n);
 		for (size_t i = from; i < to; i++)
 			all &= rs->jobs[i].on_device;
-		if (!first->on_device || !first->verify)
+		if (!first->on_device || !first->verify || first->good)
 			continue;
 		first->hash_only = first->sharers > 1 || !all;
 		first->good = !first->hash_only;
@@ -118,7 +157,7 @@ void sk_restore_on_device(struct sk_restoring *rs, size_t *n)
 {
 	struct sk_device_pass *d;
 
-	if (!*n || !sk_conn_makes_device_slots(&rs->conn))
+	if (!*n || !rs->state->gpus.n)
 		return;
 	d = calloc(1, sizeof(*d));
 	if (!d)

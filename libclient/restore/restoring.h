@@ -325,6 +325,7 @@ struct sk_restoring {
 					 * which; open.c */
 	uint32_t n_asked;
 	struct sk_restore_gpus *gpus;	/* while jobs run; gpu.c */
+	bool gpus_fine;			/* all pointers to them are good */
 
 	/* of all attempts */
 	bool *wanted;			/* per local */

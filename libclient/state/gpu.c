@@ -2,6 +2,7 @@
 #include "state/gpu.h"
 
 #include <assert.h>
+#include <sys/stat.h>
 
 #include "base/util.h"
 #include "state/state.h"
@@ -162,6 +163,38 @@ void sk_gpus_lock_slot(struct sk_state *state, uint32_t slot)
 	if (!state->slots[slot].lock_tried)
 		lock_slot(state, &state->slots[slot]);
 	(void)pthread_mutex_unlock(&g->locking);
+}
+
+static bool is_of(const struct sk_slot_map *map, int kind,
+		  const struct stat *st)
+{
+	const struct sk_slot_file *file = &map->file[kind];
+
+	return map->lock[kind] && file->number &&
+	       file->number == st->st_ino && file->device == st->st_dev;
+}
+
+const struct sk_cuda_lock *sk_gpus_find_locked(struct sk_state *state, int fd,
+					       int kind, uint64_t bytes,
+					       void **ret_map)
+{
+	const struct sk_layout *layout = state->layouts[kind];
+	const struct sk_os *os = state->sk->os;
+	struct sk_slot_map *found = NULL;
+	struct stat st;
+
+	if (!layout || layout->image_bytes != bytes ||
+	    os->fstat(os, fd, &st) < 0 ||
+	    pthread_mutex_trylock(&state->gpus.locking))
+		return NULL;
+	for (uint32_t i = 0; i < state->n_slots && !found; i++)
+		if (is_of(&state->slots[i], kind, &st))
+			found = &state->slots[i];
+	(void)pthread_mutex_unlock(&state->gpus.locking);
+	if (!found)
+		return NULL;
+	*ret_map = found->map[kind];
+	return found->lock[kind];
 }
 
 void sk_gpus_unlock_slot(struct sk_state *state, uint32_t slot)

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "base/util.h"
 #include "conn/memfd.h"
@@ -49,6 +50,16 @@ void sk_slots_unmap(struct sk_state *state)
 	state->n_slots = 0;
 }
 
+/* Whoever opens an image later can tell that it is this one. */
+static void note_file(struct sk_state *state, struct sk_slot_file *file,
+		      int fd)
+{
+	struct stat st;
+
+	if (state->sk->os->fstat(state->sk->os, fd, &st) >= 0)
+		*file = (struct sk_slot_file){ st.st_dev, st.st_ino };
+}
+
 static int map_images(struct sk_state *state, uint32_t slot, const int *fds,
 		      int n_fds, struct sk_err *err)
 {
@@ -61,6 +72,7 @@ static int map_images(struct sk_state *state, uint32_t slot, const int *fds,
 		if (at == n_fds)
 			return sk_err_set(err, -EPROTO, "the agent gave %d "
 					  "descriptors for a slot", n_fds);
+		note_file(state, &state->slots[slot].file[k], fds[at]);
 		r = sk_slot_map_fd(state->sk->os, fds[at++],
 				   image_bytes(state, k), true,
 				   &state->slots[slot].map[k], err);

@@ -28,6 +28,10 @@ struct sk_warming;		/* warm.h */
 /** A slot as this process maps it, by sk_image_kind. */
 struct sk_slot_map {
 	void *map[2];
+	struct sk_slot_file {
+		dev_t device;
+		ino_t number;	/* 0: not known */
+	} file[2];		/* what is mapped there */
 	bool read_only;		/* sealed; see slots.h */
 	bool lock_tried;	/* see gpu.h */
 	struct sk_again lock_again;	/* what could not be locked then */

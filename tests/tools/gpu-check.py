@@ -40,7 +40,9 @@ def check_figures(steps: dict) -> None:
                 "ms until the stream goes on",
                 "restored without checksums, of the same",
                 f"safe to overwrite, of the {rate}'s rate",
-                f"restored, of the {rate}'s rate"}
+                f"restored, of the {rate}'s rate",
+                *(["restored by who has just begun, of the same"]
+                  if tier == "host" else [])}
     by = {(f["way"], f["by"]) for f in steps["facts"]["facts"]
           if f["fact"] == "small copies"}
     assert by == {(way, by) for way in ("h2d", "d2h", "d2d")

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank that lives and goes back: its image lies in a slot that it has
+ * page-locked, out of which the device fetches it, and hashes it there.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libclient/gpu-rank.h"
+#include "state/slots.h"
+
+#define BIG ((uint64_t)2800000)
+#define SMALL ((uint64_t)66)
+#define ROWS ((uint64_t)2000)
+#define ALL (BIG + SMALL + ROWS)
+#define HOST ((uint64_t)24100)
+/* Of ALL; what the checksum of one takes of the link. */
+#define CHUNKS 5u
+#define IN 16u
+#define OUT 8u
+
+/* What a restore is to come to. */
+struct want {
+	const char *variable, *value;	/* of the simulation */
+	uint32_t flags;
+	uint64_t hashed;	/* chunks, on the device */
+	uint64_t gathered;	/* bytes of them, in memory of its own */
+};
+
+static bool simulated;
+
+static void add_all(struct gpu_rank *g)
+{
+	gpu_add(g, &(struct sk_tensor){
+		.name = "big", .dtype = SK_F32, .ndim = 2,
+		.shape = { 700, 1000 } }, BIG, 1);
+	gpu_add(g, &(struct sk_tensor){
+		.name = "rows", .dtype = SK_F32, .ndim = 2,
+		.shape = { 50, 10 }, .strides = { 40, 2 } }, 50 * 160, 1);
+	gpu_add_host(g, &(struct sk_tensor){
+		.name = "offloaded", .dtype = SK_F64, .ndim = 1,
+		.shape = { 3000 } }, 24000, 1);
+	gpu_add(g, &(struct sk_tensor){
+		.name = "small", .dtype = SK_BF16, .ndim = 1,
+		.shape = { 33 } }, SMALL, 1);
+	CHECK(!sk_state_blob_local(g->rank->state, "rng",
+				   rank_memory(100, 1), 100));
+}
+
+static void take(struct gpu_rank *g, int64_t step)
+{
+	gpu_fill(g, step);
+	gpu_complete(g, step);
+}
+
+static void begin(struct gpu_rank *g, struct rank *rank)
+{
+	gpu_begin(g, rank, 0);
+	add_all(g);
+	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+}
+
+static uint64_t locks(const struct gpu_rank *g)
+{
+	return g->cuda.calls ? g->cuda.calls("cuMemHostRegister") : 0;
+}
+
+static void go_back(struct gpu_rank *g, const struct want *w, int64_t step)
+{
+	uint64_t in, out, across, hashed, locked;
+	struct sk_report report;
+
+	gpu_fill(g, 77);
+	in = gpu_count(g, "in");
+	out = gpu_count(g, "out");
+	across = gpu_count(g, "across");
+	hashed = gpu_count(g, "hashed");
+	locked = locks(g);
+	CHECK(!rank_restore(g->rank, step, w->flags, &report), "%s",
+	      sk_error());
+	in = gpu_count(g, "in") - in;
+	out = gpu_count(g, "out") - out;
+	across = gpu_count(g, "across") - across;
+	hashed = gpu_count(g, "hashed") - hashed;
+	locked = locks(g) - locked;
+	CHECK(gpu_wrong(g, step, g->rank->rank) == 0);
+	CHECK(report.damaged == 0 && report.bytes_device_slot == 0);
+	CHECK(report.bytes_memory == ALL + HOST);
+	if (!(w->flags & SK_RESTORE_NO_VERIFY))
+		CHECK(report.bytes_verified == ALL + HOST);
+	if (!simulated)
+		return;
+	CHECK(in == ALL + w->hashed * IN, "%" PRIu64, in);
+	CHECK(out == w->hashed * OUT, "%" PRIu64, out);
+	CHECK(across == w->gathered, "%" PRIu64, across);
+	CHECK(hashed == (w->hashed ? ALL : 0), "%" PRIu64, hashed);
+	/* No buffers that the CPU would copy through. */
+	CHECK(!w->hashed || locked == 1, "%" PRIu64, locked);
+}
+
+/* ---- whole ---- */
+
+static void whole(struct rank *rank)
+{
+	const struct want *w = rank->arg;
+	struct gpu_rank g;
+
+	if (w->variable)
+		CHECK(!setenv(w->variable, w->value, 1));
+	begin(&g, rank);
+	take(&g, 1);
+	take(&g, 2);
+	go_back(&g, w, 2);
+	go_back(&g, w, 1);
+	/* And goes on, in the same slots. */
+	take(&g, 3);
+	go_back(&g, w, 3);
+}
+
+static const struct want by_device = { .hashed = CHUNKS, .gathered = ROWS };
+
+static void test_whole(struct scene *scene)
+{
+	scene_ranks(scene, "whole", 1, whole, &by_device);
+	scene_ranks(scene, "unverified", 1, whole, &(struct want){
+		.flags = SK_RESTORE_NO_VERIFY });
+	if (!simulated)
+		return;
+	scene_ranks(scene, "no-compiler", 1, whole, &(struct want){
+		.variable = "VCUDA_MODE", .value = "no-compiler" });
+	/* Nothing is locked but what is small. */
+	scene_ranks(scene, "not-locked", 1, whole, &(struct want){
+		.variable = "VCUDA_LOCK_MOST", .value = "2800000" });
+}
+
+/* ---- damaged ---- */
+
+/* The slot of a snapshot, by what it has of the first tensor. */
+static char *find(struct gpu_rank *g)
+{
+	struct sk_state *state = g->rank->state;
+	const struct sk_layout *layout = state->layouts[0];
+	const struct sk_entry *e = NULL;
+
+	for (uint32_t i = 0; i < layout->n_entries && !e; i++)
+		if (layout->entries[i].bytes == BIG)
+			e = &layout->entries[i];
+	CHECK(e);
+	for (uint32_t i = 0; i < state->n_slots; i++) {
+		char *at = (char *)state->slots[i].map[0] + e->offset;
+
+		if (memcmp(at, g->tensors[0].here, BIG) != 0)
+			continue;
+		CHECK(!sk_slot_unprotect(state, i, NULL));
+		return at;
+	}
+	CHECK(false, "no slot has it");
+	return NULL;
+}
+
+static void damaged(struct rank *rank)
+{
+	struct sk_report report;
+	struct gpu_rank g;
+
+	begin(&g, rank);
+	take(&g, 1);
+	take(&g, 2);
+	find(&g)[2000000] ^= 1;
+	gpu_fill(&g, 77);
+	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
+	CHECK(report.step == 1 && report.damaged == 1);
+	CHECK(gpu_wrong(&g, 1, rank->rank) == 0);
+	/* Of who does not look, it is not hidden. */
+	CHECK(rank_restore(rank, 2, 0, NULL) < 0);
+}
+
+/* ---- many ---- */
+
+#define MANY 5000
+#define EACH ((size_t)96)
+
+static void describe_many(struct rank *rank, sk_cu_ptr slab)
+{
+	static struct sk_tensor tensors[MANY];
+	static char names[MANY][16];
+
+	for (int i = 0; i < MANY; i++) {
+		(void)snprintf(names[i], sizeof(names[i]), "t%d", i);
+		tensors[i] = (struct sk_tensor){
+			.name = names[i], .dtype = SK_U8, .ndim = 1,
+			.shape = { 17 + i % 64 }, .memory = SK_CUDA,
+			.data = (void *)(uintptr_t)(slab + (size_t)i * EACH) };
+	}
+	CHECK(!sk_state_tensors(rank->state, tensors, MANY), "%s",
+	      sk_error());
+}
+
+static void many(struct rank *rank)
+{
+	size_t bytes = MANY * EACH;
+	char *here = rank_memory(bytes, 0), *back = rank_memory(bytes, 5);
+	struct gpu_rank g;
+	uint64_t calls;
+	sk_cu_ptr slab;
+
+	gpu_begin(&g, rank, 0);
+	slab = trainer_cuda_alloc(&g.cuda, bytes);
+	for (size_t i = 0; i < bytes; i++)
+		here[i] = (char)(i * 31 >> 5);
+	trainer_cuda_put(&g.cuda, slab, here, bytes);
+	describe_many(rank, slab);
+	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+	gpu_complete(&g, 1);
+	trainer_cuda_put(&g.cuda, slab, back, bytes);
+	calls = gpu_count(&g, "calls");
+	CHECK(!rank_restore(rank, 1, 0, NULL), "%s", sk_error());
+	calls = gpu_count(&g, "calls") - calls;
+	CHECK(calls < 200, "%" PRIu64 " calls", calls);
+	trainer_cuda_get(&g.cuda, back, slab, bytes);
+	for (size_t i = 0; i < bytes; i++)
+		CHECK(back[i] == (i % EACH < 17 + i / EACH % 64 ? here[i] : 5),
+		      "byte %zu", i);
+}
+
+/* ---- together ---- */
+
+/* What ranks have in common each fetches its part of, and verifies that for
+ * the others; what they have of each other the CPU copies. */
+static void together(struct rank *rank)
+{
+	int64_t world = rank->world, rows = 400 * world;
+	struct sk_report report;
+	struct sk_mesh *mesh;
+	struct gpu_rank g;
+
+	gpu_begin(&g, rank, 0);
+	CHECK(!sk_mesh_create(1, &world, NULL, NULL, &mesh));
+	gpu_add(&g, &(struct sk_tensor){
+		.name = "own", .dtype = SK_F32, .ndim = 2,
+		.shape = { rows, 1000 }, .mesh = mesh,
+		.placements = { { .kind = SK_PLACEMENT_SHARD } } },
+		1600000, 1);
+	gpu_add(&g, &(struct sk_tensor){
+		.name = "common", .dtype = SK_F32, .ndim = 2,
+		.shape = { rows, 1000 }, .mesh = mesh,
+		.placements = { { .kind = SK_PLACEMENT_REPLICATE } } },
+		(size_t)rows * 4000, 1);
+	sk_mesh_release(mesh);
+	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+	take(&g, 1);
+	take(&g, 2);
+	for (int64_t step = 2; step > 0; step--) {
+		gpu_fill(&g, 77);
+		CHECK(!rank_restore(rank, step, 0, &report), "%s",
+		      sk_error());
+		CHECK(gpu_wrong(&g, step, rank->rank) == 0);
+		CHECK(report.damaged == 0);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct trainer_cuda t;
+	struct scene scene;
+
+	if (trainer_cuda_open(&t, NULL) < 0 && !getenv("SHARDKEEP_LIBCUDA"))
+		return 77;
+	simulated = t.calls;
+	scene_open(&scene, argc, argv);
+	test_whole(&scene);
+	scene_ranks(&scene, "damaged", 1, damaged, NULL);
+	scene_ranks(&scene, "many", 1, many, NULL);
+	scene_ranks(&scene, "together", 3, together, NULL);
+	scene_close(&scene);
+	return 0;
+}
