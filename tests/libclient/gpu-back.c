@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "libclient/gpu-rank.h"
 #include "state/slots.h"
@@ -227,10 +228,14 @@ static void many(struct rank *rank)
 
 /* ---- together ---- */
 
+#define RANKS 3
+#define OWN ((uint64_t)1600000)
+
 /* What ranks have in common each fetches its part of, and verifies that for
  * the others; what they have of each other the CPU copies. */
 static void together(struct rank *rank)
 {
+	uint64_t *verified = *(uint64_t *const *)rank->arg;
 	int64_t world = rank->world, rows = 400 * world;
 	struct sk_report report;
 	struct sk_mesh *mesh;
@@ -242,12 +247,12 @@ static void together(struct rank *rank)
 		.name = "own", .dtype = SK_F32, .ndim = 2,
 		.shape = { rows, 1000 }, .mesh = mesh,
 		.placements = { { .kind = SK_PLACEMENT_SHARD } } },
-		1600000, 1);
+		OWN, 1);
 	gpu_add(&g, &(struct sk_tensor){
 		.name = "common", .dtype = SK_F32, .ndim = 2,
 		.shape = { rows, 1000 }, .mesh = mesh,
 		.placements = { { .kind = SK_PLACEMENT_REPLICATE } } },
-		(size_t)rows * 4000, 1);
+		OWN * RANKS, 1);
 	sk_mesh_release(mesh);
 	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
 	take(&g, 1);
@@ -258,7 +263,31 @@ static void together(struct rank *rank)
 		      sk_error());
 		CHECK(gpu_wrong(&g, step, rank->rank) == 0);
 		CHECK(report.damaged == 0);
+		__atomic_fetch_add(verified, report.bytes_verified,
+				   __ATOMIC_RELAXED);
 	}
+}
+
+/* A chunk that whoever has it verifies for the others is so once; of others it
+ * is verified there, and by whoever fetches it. With replicas each rank has its
+ * own of all, and verifies that. */
+static void test_together(struct scene *scene)
+{
+	const uint64_t own = 2 * RANKS * OWN, common = 2 * RANKS * OWN;
+	uint64_t *verified = mmap(NULL, sizeof(*verified),
+				  PROT_READ | PROT_WRITE,
+				  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(verified != MAP_FAILED);
+	scene_ranks(scene, "together", RANKS, together, &verified);
+	CHECK(*verified == own + RANKS * common, "%" PRIu64, *verified);
+	*verified = 0;
+	scene->job_flags = SK_JOB_NO_REPLICAS;
+	scene_ranks(scene, "shared", RANKS, together, &verified);
+	scene->job_flags = 0;
+	CHECK(*verified >= own + common && *verified < own + 2 * common,
+	      "%" PRIu64, *verified);
+	CHECK(!munmap(verified, sizeof(*verified)));
 }
 
 int main(int argc, char **argv)
@@ -273,7 +302,7 @@ int main(int argc, char **argv)
 	test_whole(&scene);
 	scene_ranks(&scene, "damaged", 1, damaged, NULL);
 	scene_ranks(&scene, "many", 1, many, NULL);
-	scene_ranks(&scene, "together", 3, together, NULL);
+	test_together(&scene);
 	scene_close(&scene);
 	return 0;
 }
