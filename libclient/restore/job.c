@@ -2,28 +2,11 @@
 #include "restore/job.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include "base/util.h"
 #include "bytes/checksum.h"
 #include "restore/passing.h"
 #include "restore/sums.h"
-
-/* What was gathered is hashed while the first level cache has it. */
-#define STEP_BYTES ((uint64_t)16 << 10)
-
-static uint64_t gather_and_hash(char *to, const char *from, uint64_t bytes)
-{
-	struct sk_xxh3_stream sum;
-
-	sk_xxh3_begin(&sum);
-	for (uint64_t at = 0, n; at < bytes; at += n) {
-		n = bytes - at < STEP_BYTES ? bytes - at : STEP_BYTES;
-		sk_passing_gather(to + at, from + at, n);
-		sk_xxh3_add(&sum, to + at, n);
-	}
-	return sk_xxh3_end(&sum);
-}
 
 /* Through a buffer that the device reads: all of the chunk where it is to be
  * hashed, else from the first byte needed to the last. */
@@ -47,7 +30,8 @@ static int pass_to_gpu(struct sk_restoring *rs, int gpu,
 	if (r < 0)
 		return r;
 	if (ret_sum)
-		*ret_sum = gather_and_hash(buf, p->base + from, to - from);
+		*ret_sum = sk_passing_gather_hashed(buf, p->base + from,
+						   to - from);
 	else
 		sk_passing_gather(buf, p->base + from, to - from);
 	copy = sk_passing_out_of(p, from, buf);

@@ -32,6 +32,20 @@ void sk_passing_gather(char *to, const char *from, uint64_t n)
 	memcpy(to, from, n);
 }
 
+/* A step at a time, which is hashed while the first level cache has it. */
+uint64_t sk_passing_gather_hashed(char *to, const char *from, uint64_t bytes)
+{
+	struct sk_xxh3_stream sum;
+
+	sk_xxh3_begin(&sum);
+	for (uint64_t at = 0, n; at < bytes; at += n) {
+		n = bytes - at < STEP_BYTES ? bytes - at : STEP_BYTES;
+		sk_passing_gather(to + at, from + at, n);
+		sk_xxh3_add(&sum, to + at, n);
+	}
+	return sk_xxh3_end(&sum);
+}
+
 /* Bytes [at, at + n) of the entry where nobody writes to them: in @buf, or,
  * of memory that is ours alone, where they lie. */
 static const char *hold_still(const struct sk_passing *p, uint64_t at,

@@ -29,5 +29,8 @@ struct sk_copy sk_passing_out_of(const struct sk_passing *passing, uint64_t at,
 				 const char *bytes);
 /** memcpy(), of pages that lie scattered. */
 void sk_passing_gather(char *to, const char *from, uint64_t n);
+/** The same, and the XXH3 of what lies at @to then, whoever writes to @from
+ * meanwhile. Any thread, where nobody else writes to @to. */
+uint64_t sk_passing_gather_hashed(char *to, const char *from, uint64_t bytes);
 
 #endif

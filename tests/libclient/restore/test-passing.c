@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chunks that are hashed whole while a part of them is stored, beside a copy
- * byte by byte. */
+ * byte by byte; and an image that is written to between copy and hash. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "bytes/checksum.h"
 #include "restore/passing.h"
@@ -112,4 +114,49 @@ Test(passing, a_part_of_a_chunk_is_stored_and_all_of_it_hashed)
 	free(image);
 	free(got);
 	free(wanted);
+}
+
+/* ---- an image that changes under the copy ---- */
+
+#define PAGE ((size_t)4096)
+#define PAGES 4u	/* copied at once */
+
+static const unsigned image_pages[PAGES] = { 0, 1, 2, 3 };
+/* The copy of each pair writes to a page of the image that it has read before,
+ * in the one pair where pages are copied upwards, in the other downwards. */
+static const unsigned buffer_pages[PAGES] = { 4, 0, 3, 5 };
+
+static char *map_pages(int fd, const unsigned *pages)
+{
+	char *at = mmap(NULL, PAGES * PAGE, PROT_NONE,
+			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	cr_assert_neq(at, MAP_FAILED);
+	for (unsigned i = 0; i < PAGES; i++)
+		cr_assert_neq(mmap(at + i * PAGE, PAGE, PROT_READ | PROT_WRITE,
+				   MAP_SHARED | MAP_FIXED, fd,
+				   (off_t)(pages[i] * PAGE)), MAP_FAILED);
+	return at;
+}
+
+Test(passing, what_was_gathered_is_hashed_and_not_where_it_came_from)
+{
+	int fd = memfd_create("image", MFD_CLOEXEC);
+	char *image, *buffer;
+	uint64_t sum;
+
+	if (sysconf(_SC_PAGESIZE) != (long)PAGE)
+		cr_skip_test("pages of another size");
+	cr_assert(fd >= 0 && !ftruncate(fd, 6 * PAGE));
+	image = map_pages(fd, image_pages);
+	buffer = map_pages(fd, buffer_pages);
+	for (size_t i = 0; i < PAGES * PAGE; i++)
+		image[i] = (char)below(256);
+	sum = sk_passing_gather_hashed(buffer, image, PAGES * PAGE);
+	cr_assert_neq(sk_xxh3(image, PAGES * PAGE),
+		      sk_xxh3(buffer, PAGES * PAGE), "nothing has changed");
+	cr_assert_eq(sum, sk_xxh3(buffer, PAGES * PAGE));
+	(void)munmap(image, PAGES * PAGE);
+	(void)munmap(buffer, PAGES * PAGE);
+	close(fd);
 }
