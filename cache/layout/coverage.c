@@ -13,16 +13,12 @@
 #include "base/array.h"
 #include "base/util.h"
 #include "layout/alike.h"
+#include "layout/mentions.h"
 #include "tensor/tiling.h"
 
 #define NAMED_MAX 4		/* missing boxes that the sentence names */
 /* Visits that one question may take besides those that its boxes bring. */
 #define VISITS_FREE ((uint64_t)1 << 20)
-
-struct mention {
-	const struct sk_item *item;
-	const struct sk_coverage_image *image;
-};
 
 struct boxes {
 	struct sk_box *v;
@@ -45,29 +41,6 @@ static int add_box(struct boxes *b, const struct sk_box *box)
 	return 0;
 }
 
-static int compare(const void *a, const void *b)
-{
-	const struct mention *x = a, *y = b;
-	int c = (int)x->item->kind - (int)y->item->kind;
-
-	if (!c)
-		c = strcmp(x->item->spec.name, y->item->spec.name);
-	if (!c)
-		c = x->image->layout->rank - y->image->layout->rank;
-	if (!c)
-		c = (int)x->image->layout->kind - (int)y->image->layout->kind;
-	return c;
-}
-
-/* Two mentions of one thing; a local blob is another thing on each rank. */
-static bool same_thing(const struct mention *a, const struct mention *b)
-{
-	return a->item->kind == b->item->kind &&
-	       !strcmp(a->item->spec.name, b->item->spec.name) &&
-	       (a->item->kind != SK_ITEM_BLOB_LOCAL ||
-		a->image->layout->rank == b->image->layout->rank);
-}
-
 __attribute__((format(printf, 2, 3)))
 static void say_missing(struct check *c, const char *format, ...)
 {
@@ -86,7 +59,7 @@ static void say_missing(struct check *c, const char *format, ...)
 	va_end(args);
 }
 
-static void note_missing(struct check *c, const struct mention *m,
+static void note_missing(struct check *c, const struct sk_mention *m,
 			 const struct sk_box *box)
 {
 	char text[160];
@@ -96,7 +69,7 @@ static void note_missing(struct check *c, const struct mention *m,
 		    m->image->layout->rank);
 }
 
-static void note_hole(struct check *c, const struct mention *m,
+static void note_hole(struct check *c, const struct sk_mention *m,
 		      const struct sk_box *box, const char *why)
 {
 	char text[160];
@@ -119,7 +92,7 @@ static int compare_box(const void *a, const void *b)
 	return 0;
 }
 
-static bool holds(const struct mention *m, const struct sk_box *box)
+static bool holds(const struct sk_mention *m, const struct sk_box *box)
 {
 	return sk_layout_find(m->image->layout, m->item->kind,
 			      m->item->spec.name, box->offset);
@@ -127,7 +100,7 @@ static bool holds(const struct mention *m, const struct sk_box *box)
 
 /* The boxes of one thing that images hold, each once; @absent: those as well
  * that are not there. */
-static int collect(const struct mention *m, size_t n, bool absent,
+static int collect(const struct sk_mention *m, size_t n, bool absent,
 		   struct boxes *have)
 {
 	size_t kept = 0;
@@ -150,7 +123,7 @@ static int collect(const struct mention *m, size_t n, bool absent,
 }
 
 /* Computed boxes of one spec never overlap, so their volumes just add up. */
-static bool regular(const struct mention *m, size_t n)
+static bool regular(const struct sk_mention *m, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		if (m[i].item->explicit_boxes ||
@@ -159,7 +132,7 @@ static bool regular(const struct mention *m, size_t n)
 	return true;
 }
 
-static int is_covered(struct check *c, const struct mention *m, size_t n,
+static int is_covered(struct check *c, const struct sk_mention *m, size_t n,
 		      const struct boxes *have, bool *ret)
 {
 	const struct sk_spec *s = &m->item->spec;
@@ -203,7 +176,7 @@ static bool is_missing(struct check *c, int ndim, const struct sk_box *box,
 }
 
 /* What images hold that are not there, each box in one of a rank's two. */
-static void name_boxes(struct check *c, const struct mention *m, size_t n,
+static void name_boxes(struct check *c, const struct sk_mention *m, size_t n,
 		       const struct boxes *have)
 {
 	bool apart = regular(m, n);	/* boxes are equal or do not overlap */
@@ -219,7 +192,7 @@ static void name_boxes(struct check *c, const struct mention *m, size_t n,
 				note_missing(c, &m[i], &lack);
 }
 
-static bool is_described(const struct mention *m, size_t n, int32_t rank)
+static bool is_described(const struct sk_mention *m, size_t n, int32_t rank)
 {
 	size_t from = 0;
 
@@ -241,7 +214,7 @@ static bool is_described(const struct mention *m, size_t n, int32_t rank)
 
 /* Ranks of the mesh that do not describe what is theirs of it: nobody holds
  * that, also where equal ranks describe it and take those for its holders. */
-static int name_ranks(struct check *c, const struct mention *m, size_t n,
+static int name_ranks(struct check *c, const struct sk_mention *m, size_t n,
 		      const struct boxes *held)
 {
 	const struct sk_spec *s = &m->item->spec;
@@ -270,7 +243,7 @@ static int name_ranks(struct check *c, const struct mention *m, size_t n,
 }
 
 /* What none of @boxes has; is added to them, and to @more. */
-static int name_rest(struct check *c, const struct mention *m,
+static int name_rest(struct check *c, const struct sk_mention *m,
 		     struct boxes *boxes, const char *why, struct boxes *more)
 {
 	const struct sk_spec *s = &m->item->spec;
@@ -292,7 +265,7 @@ static int name_rest(struct check *c, const struct mention *m,
 }
 
 /* Of what was said box by box. */
-static int name_holes(struct check *c, const struct mention *m, size_t n,
+static int name_holes(struct check *c, const struct sk_mention *m, size_t n,
 		      struct boxes *held)
 {
 	struct boxes all = { 0 };
@@ -310,7 +283,7 @@ static int name_holes(struct check *c, const struct mention *m, size_t n,
 }
 
 /* What would be missing if all images were there. */
-static int name_unheld(struct check *c, const struct mention *m, size_t n)
+static int name_unheld(struct check *c, const struct sk_mention *m, size_t n)
 {
 	struct boxes held = { 0 };
 	int r = collect(m, n, true, &held);
@@ -322,7 +295,7 @@ static int name_unheld(struct check *c, const struct mention *m, size_t n)
 	return r;
 }
 
-static int name_missing(struct check *c, const struct mention *m, size_t n,
+static int name_missing(struct check *c, const struct sk_mention *m, size_t n,
 			const struct boxes *have)
 {
 	struct sk_box whole = sk_box_whole(m->item->spec.ndim,
@@ -340,30 +313,11 @@ static int name_missing(struct check *c, const struct mention *m, size_t n,
 	return r == -ENOMEM ? r : 0;
 }
 
-static int agree(struct check *c, const struct mention *m, size_t n)
-{
-	const struct sk_spec *a = &m->item->spec;
-
-	assert(n);
-	for (size_t i = 1; i < n; i++) {
-		const struct sk_spec *b = &m[i].item->spec;
-
-		if (a->dtype != b->dtype || a->ndim != b->ndim ||
-		    memcmp(a->shape, b->shape,
-			   (size_t)a->ndim * sizeof(*a->shape)))
-			return sk_err_set(c->err, -EINVAL, "ranks %d and %d "
-					  "disagree on the dtype or shape of "
-					  "\"%s\"", m->image->layout->rank,
-					  m[i].image->layout->rank, a->name);
-	}
-	return 0;
-}
-
-static int check_thing(struct check *c, const struct mention *m, size_t n)
+static int check_thing(struct check *c, const struct sk_mention *m, size_t n)
 {
 	struct boxes have = { 0 };
 	bool covered = false;
-	int r = agree(c, m, n);
+	int r = sk_mentions_agree(m, n, c->err);
 
 	if (r < 0)
 		return r;
@@ -408,26 +362,14 @@ static int check_ranks(const struct sk_coverage_like *im, size_t n,
 static int check_boxes(const struct sk_coverage_image *images, size_t n,
 		       struct sk_err *err)
 {
-	_cleanup_free_ struct mention *all = NULL;
+	_cleanup_free_ struct sk_mention *all = NULL;
 	struct check c = { .err = err, .visits = VISITS_FREE };
-	size_t count = 0;
-	int r = 0;
+	size_t count;
+	int r = sk_mentions_new(images, n, &all, &count, err);
 
-	for (size_t i = 0; i < n; i++)
-		count += images[i].layout->n_items;
-	all = malloc((count + 1) * sizeof(*all));
-	if (!all)
-		return sk_err_set(err, -ENOMEM, "out of memory");
-	count = 0;
-	for (size_t i = 0; i < n; i++)
-		for (uint32_t k = 0; k < images[i].layout->n_items; k++)
-			all[count++] = (struct mention){
-				&images[i].layout->items[k], &images[i] };
-	qsort(all, count, sizeof(*all), compare);
-	for (size_t i = 0, k; i < count && r >= 0; i = k) {
-		for (k = i + 1; k < count && same_thing(&all[i], &all[k]);)
-			k++;
-		r = check_thing(&c, &all[i], k - i);
+	for (size_t i = 0, k; i < count && r >= 0; i += k) {
+		k = sk_mentions_of_first(&all[i], count - i);
+		r = check_thing(&c, &all[i], k);
 	}
 	if (r < 0 || !c.n_missing)
 		return r;
@@ -543,61 +485,4 @@ int sk_coverage_check(const struct sk_coverage_image *images, size_t n,
 		return r;
 	return has_sketch(images, n) ? check_sketches(images, n, err) :
 				       check_boxes(images, n, err);
-}
-
-/* ---- agreement alone ---- */
-
-static int by_description(const void *a, const void *b)
-{
-	const struct sk_coverage_image *const *x = a, *const *y = b;
-	uint64_t p = (*x)->layout->description, q = (*y)->layout->description;
-
-	return (p > q) - (p < q);
-}
-
-/* One of each description: ranks that describe the same agree. */
-static size_t distinct(const struct sk_coverage_image *images, size_t n,
-		       const struct sk_coverage_image **ret)
-{
-	size_t kept = 0;
-
-	for (size_t i = 0; i < n; i++)
-		ret[i] = &images[i];
-	qsort(ret, n, sizeof(*ret), by_description);
-	for (size_t i = 0; i < n; i++)
-		if (!i || by_description(&ret[i], &ret[kept - 1]))
-			ret[kept++] = ret[i];
-	return kept;
-}
-
-int sk_coverage_agree(const struct sk_coverage_image *images, size_t n,
-		      struct sk_err *err)
-{
-	_cleanup_free_ const struct sk_coverage_image **one =
-		calloc(n + 1, sizeof(*one));
-	_cleanup_free_ struct mention *all = NULL;
-	struct check c = { .err = err };
-	size_t count = 0;
-	int r = 0;
-
-	if (!one)
-		return sk_err_set(err, -ENOMEM, "out of memory");
-	n = distinct(images, n, one);
-	for (size_t i = 0; i < n; i++)
-		count += one[i]->layout->n_items;
-	all = malloc((count + 1) * sizeof(*all));
-	if (!all)
-		return sk_err_set(err, -ENOMEM, "out of memory");
-	count = 0;
-	for (size_t i = 0; i < n; i++)
-		for (uint32_t k = 0; k < one[i]->layout->n_items; k++)
-			all[count++] = (struct mention){
-				&one[i]->layout->items[k], one[i] };
-	qsort(all, count, sizeof(*all), compare);
-	for (size_t i = 0, k; i < count && r >= 0; i = k) {
-		for (k = i + 1; k < count && same_thing(&all[i], &all[k]);)
-			k++;
-		r = agree(&c, &all[i], k - i);
-	}
-	return r;
 }

@@ -57,10 +57,4 @@ int sk_coverage_follows(const struct sk_coverage_like *images, size_t n,
 int sk_coverage_check(const struct sk_coverage_image *images, size_t n,
 		      int32_t world, struct sk_err *err);
 
-/** Whether the images name the same things alike, whatever of them is there:
- * -EINVAL if two disagree on the dtype or global shape of a name. Costs the
- * items of each description once. -ENOMEM. */
-int sk_coverage_agree(const struct sk_coverage_image *images, size_t n,
-		      struct sk_err *err);
-
 #endif

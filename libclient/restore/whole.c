@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/util.h"
+#include "layout/agreement.h"
 #include "layout/coverage.h"
 #include "restore/images.h"
 #include "restore/open.h"

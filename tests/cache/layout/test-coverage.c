@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "layout/agreement.h"
 #include "layout/alike.h"
 #include "layout/coverage.h"
 #include "base/util.h"
