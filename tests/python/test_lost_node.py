@@ -10,6 +10,7 @@ import pathlib
 import signal
 from typing import Any
 
+import linear
 import pytest
 import torch
 import torch.distributed as dist
@@ -24,25 +25,6 @@ OF = [0, 0, 1, 1]       # the nodes of ranks that save
 KEPT = [True, "node"]   # ways in which each node has all
 
 
-def _training() -> tuple[nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(7)
-    model = nn.Sequential(nn.Linear(64, 96), nn.Linear(96, 64))
-    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
-
-
-def _step(model: nn.Module, optim: torch.optim.Optimizer) -> None:
-    optim.zero_grad()
-    model(torch.linspace(-1, 1, 64).expand(4, 64)).square().sum().backward()
-    optim.step()
-
-
-def _values(model: nn.Module, optim: torch.optim.Optimizer
-            ) -> list[torch.Tensor]:
-    moments = [s[k] for s in optim.state.values()
-               for k in ("exp_avg", "exp_avg_sq", "step")]
-    return [*model.parameters(), *moments]
-
-
 def _checkpointer(nodes: Nodes, of: list[int], own: bool, replicas: Any,
                   model: nn.Module, optim: torch.optim.Optimizer,
                   at: dict[str, int], mine: dict[str, int],
@@ -55,19 +37,19 @@ def _checkpointer(nodes: Nodes, of: list[int], own: bool, replicas: Any,
 
 def _save(nodes: Nodes, directory: str, own: bool, replicas: Any) -> None:
     """Three steps."""
-    model, optim = _training()
+    model, optim = linear.training()
     rank, at = dist.get_rank(), {"step": 0}
     ck = _checkpointer(nodes, OF, own, replicas, model, optim, at,
                        {"rank": rank})
     assert ck.restore() is None
     for step in range(1, 4):
-        _step(model, optim)
+        linear.step(model, optim)
         at["step"] = step
         ck.snapshot(step, wait=60, flush=False)
         ck.fence()
         ck.wait(step, until="sealed")
         if rank == 0:
-            torch.save(_values(model, optim), f"{directory}/step-{step}")
+            torch.save(linear.values(model, optim), f"{directory}/step-{step}")
     dist.barrier()
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -83,7 +65,7 @@ def _saved(nodes: Nodes, directory: pathlib.Path, own: bool, replicas: Any,
 
 def _load(nodes: Nodes, directory: str, of: list[int], own: bool,
           replicas: Any, lost_ok: bool, want: int | None) -> None:
-    model, optim = _training()
+    model, optim = linear.training()
     rank, said = dist.get_rank(), Logged()
     logging.getLogger("shardkeep").addHandler(said)
     mine, at = {"rank": -1}, {"step": -1}
@@ -97,14 +79,14 @@ def _load(nodes: Nodes, directory: str, of: list[int], own: bool,
         # By one rank, and where that is so.
         assert len(said.found) == (own and rank == 0), said.found
         saved = torch.load(f"{directory}/step-{want}")
-        for has, had in zip(_values(model, optim), saved, strict=True):
+        for has, had in zip(linear.values(model, optim), saved, strict=True):
             assert torch.equal(has, had)
         if own:
             assert at["step"] == want
             # The first node's ranks have their own.
             assert mine["rank"] == (rank if rank < 2 else -1)
         # And goes on.
-        _step(model, optim)
+        linear.step(model, optim)
         ck.snapshot(want + 1, wait=60)
         ck.wait(want + 1)
 
@@ -209,13 +191,13 @@ def _goes_on(nodes: Nodes, steps: list[int], last: list[int],
              further: list[list[int]], durable: int = 0) -> None:
     """A life that restores the last of ``last``, if any, takes ``steps``, and
     then those of its node. It is killed."""
-    model, optim = _training()
+    model, optim = linear.training()
     rank = dist.get_rank()
     ck = _checkpointer(nodes, OF, True, True, model, optim, {"step": 0},
                        {"rank": rank}, slots=4)
     assert ck.restore() == (last[-1] if last else None)
     for step in steps + further[OF[rank]]:
-        _step(model, optim)
+        linear.step(model, optim)
         ck.snapshot(step, wait=60, flush=step == durable)
         ck.fence()
         ck.wait(step, until="durable" if step == durable else "sealed")
@@ -225,7 +207,7 @@ def _goes_on(nodes: Nodes, steps: list[int], last: list[int],
 
 def _finds(nodes: Nodes, want: int, mine: list[int]) -> None:
     """And what of ranks was theirs alone; who has not keeps what it had."""
-    model, optim = _training()
+    model, optim = linear.training()
     has = {"rank": -1}
     with _checkpointer(nodes, OF, True, True, model, optim, {"step": -1},
                        has, slots=4) as ck:
@@ -258,7 +240,7 @@ def test_what_a_lost_node_has_on_its_disk_is_older(nodes):
 
 
 def _says_how(nodes: Nodes) -> None:
-    model, optim = _training()
+    model, optim = linear.training()
     with _checkpointer(nodes, OF, True, True, model, optim, {"step": -1},
                        {"rank": -1}) as ck, \
             pytest.raises(NotFound, match=r"lost_ok=True"):
@@ -267,12 +249,12 @@ def _says_how(nodes: Nodes) -> None:
 
 def _one_further(nodes: Nodes) -> None:
     """The first rank, beside its neighbour."""
-    model, optim = _training()
+    model, optim = linear.training()
     ck = _checkpointer(nodes, OF, True, True, model, optim, {"step": 0},
                        {"rank": dist.get_rank()})
     assert ck.restore() is None
     for step in (1, 2) if dist.get_rank() == 0 else (1,):
-        _step(model, optim)
+        linear.step(model, optim)
         ck.snapshot(step, wait=60, flush=False)
         ck.fence()
         ck.wait(step, until="sealed")
@@ -289,8 +271,7 @@ def test_what_is_raised_says_how_to_do_without(nodes):
 
 def test_each_node_has_it_once(nodes, tmp_path):
     _saved(nodes, tmp_path, False, "node", lost=None)
-    model, _ = _training()
-    whole = 3 * 4 * sum(p.numel() for p in model.parameters())
+    whole = linear.kept_bytes()
     for node in range(2):
         client = Client(nodes[node])
         found = next(s for s in snapshots(client, "lost") if s["step"] == 3)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from typing import Any
 
+import linear
 import pytest
 import torch
 import torch.distributed as dist
@@ -23,28 +24,8 @@ SAVED = 3       # ranks that save
 TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools/bench-replicas"
 
 
-def _model() -> nn.Module:
-    torch.manual_seed(7)
-    return nn.Sequential(nn.Linear(64, 96), nn.Linear(96, 64),
-                         nn.Linear(64, 8))
-
-
 def _training() -> tuple[nn.Module, torch.optim.Optimizer]:
-    ddp = nn.parallel.DistributedDataParallel(_model())
-    return ddp, torch.optim.AdamW(ddp.parameters(), lr=0.01)
-
-
-def _step(model: nn.Module, optim: torch.optim.Optimizer) -> None:
-    optim.zero_grad()
-    model(torch.linspace(-1, 1, 64).expand(4, 64)).square().sum().backward()
-    optim.step()
-
-
-def _values(model: nn.Module, optim: torch.optim.Optimizer
-            ) -> list[torch.Tensor]:
-    moments = [s[k] for s in optim.state.values()
-               for k in ("exp_avg", "exp_avg_sq", "step")]
-    return [*model.parameters(), *moments]
+    return linear.training(nn.parallel.DistributedDataParallel)
 
 
 def _save(directory: str, replicas: bool) -> None:
@@ -53,11 +34,11 @@ def _save(directory: str, replicas: bool) -> None:
                       replicas=replicas, raising=True)
     assert ck.restore() is None
     for step in range(1, 4):
-        _step(model, optim)
+        linear.step(model, optim)
         ck.snapshot(step, wait=60)
     ck.wait(3)
     if dist.get_rank() == 0:
-        torch.save(_values(model, optim), f"{directory}/values")
+        torch.save(linear.values(model, optim), f"{directory}/values")
     dist.barrier()
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -68,7 +49,7 @@ def _load(directory: str, replicas: bool) -> None:
                       replicas=replicas, raising=True)
     assert ck.restore() == 3
     assert ck.report is not None and ck.report.bytes_disk == 0
-    for mine, its in zip(_values(model, optim),
+    for mine, its in zip(linear.values(model, optim),
                          torch.load(f"{directory}/values"), strict=True):
         assert torch.equal(mine, its)
     ck.close()
@@ -89,8 +70,8 @@ def test_a_whole_model_is_kept_once(agent: str, world: int) -> None:
         assert codes == [-signal.SIGKILL] * SAVED
         bytes_kept[replicas] = _memory_bytes(replicas)
         run(world, _load, agent, replicas)
-    # Of parameters and two moments of each; besides, objects of each rank.
-    whole = 3 * 4 * sum(p.numel() for p in _model().parameters())
+    # Besides, objects of each rank.
+    whole = linear.kept_bytes()
     assert whole <= bytes_kept[False] < 3 * whole
     assert bytes_kept[True] - bytes_kept[False] >= (SAVED - 1) * whole
 
@@ -115,7 +96,7 @@ def _dies(alone: bool, replicas: bool) -> None:
                       rng=not alone, replicas=replicas, raising=True)
     assert ck.restore() is None
     for step in 1, 2:
-        _step(model, optim)
+        linear.step(model, optim)
         if step == 2 and dist.get_rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         ck.snapshot(step, wait=60)
