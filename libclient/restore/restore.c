@@ -310,6 +310,7 @@ void sk_restore_begin_with(struct sk_state *state,
 	pthread_mutex_lock(&state->lock);
 	state->begun = *begun;
 	state->begun.by_id = 0;
+	state->changed = true;		/* or the agent would not hear of it */
 	pthread_mutex_unlock(&state->lock);
 }
 

@@ -45,15 +45,17 @@ static bool keeps_replicas(const struct sk_state *state)
 	return !(state->job.flags & SK_JOB_NO_REPLICAS);
 }
 
-static int make_layouts(struct sk_state *state, struct sk_err *err)
+/* Of what is described now. On an error some may be there. */
+static int make_layouts(const struct sk_state *state,
+			struct sk_layout *layouts[2], struct sk_err *err)
 {
-	int r = sk_state_layout(state, &state->layouts[0], err);
+	int r = sk_state_layout(state, &layouts[0], err);
 
 	if (r >= 0 && keeps_replicas(state))
-		r = sk_layout_other(state->layouts[0], SK_IMAGE_REPLICA,
-				    &state->layouts[1], err);
-	if (r >= 0 && state->layouts[1] && !state->layouts[1]->n_entries)
-		state->layouts[1] = sk_layout_free(state->layouts[1]);
+		r = sk_layout_other(layouts[0], SK_IMAGE_REPLICA, &layouts[1],
+				    err);
+	if (r >= 0 && layouts[1] && !layouts[1]->n_entries)
+		layouts[1] = sk_layout_free(layouts[1]);
 	return r;
 }
 
@@ -255,11 +257,13 @@ static int register_anew(struct sk_state *state, bool slots,
 	state->ahead.vain = true;
 	(void)sk_fences_settle(&state->fences, SK_FOREVER);
 	forget(state);
-	r = make_layouts(state, err);
+	r = make_layouts(state, state->layouts, err);
 	if (r >= 0)
 		r = ask_and_map(state, slots, until_ns, err);
 	if (r < 0) {
 		sk_ahead_drop(state);
+		/* Nor is it registered by that layout. */
+		forget(state);
 		return r;
 	}
 	sk_ahead_forget(state);
@@ -268,13 +272,36 @@ static int register_anew(struct sk_state *state, bool slots,
 	return 0;
 }
 
+static bool is_same(const struct sk_layout *a, const struct sk_layout *b)
+{
+	return a && b ? sk_digest_equal(&a->digest, &b->digest) : a == b;
+}
+
+/* Something was described, or dropped, and what there is now may be as it was:
+ * a restore that describes what was saved finds its slots as they are then, and
+ * what is page-locked. */
+static bool is_as_it_was(struct sk_state *state)
+{
+	struct sk_layout *now[2] = { NULL, NULL };
+	bool same = state->layouts[0] &&
+		    make_layouts(state, now, NULL) >= 0;
+
+	for (int k = 0; k < 2; k++) {
+		same = same && is_same(now[k], state->layouts[k]);
+		(void)sk_layout_free(now[k]);
+	}
+	return same;
+}
+
 static int add_slots(struct sk_state *state, uint64_t until_ns,
 		     struct sk_err *err)
 {
 	int r = ask_and_map(state, true, until_ns, err);
 
-	if (r < 0)
+	if (r < 0) {
+		forget(state);
 		state->changed = true;
+	}
 	return r;
 }
 
@@ -295,6 +322,8 @@ int sk_state_register(struct sk_state *state, bool slots, uint64_t until_ns,
 	if (!is_registered(state)) {
 		state->id = 0;
 		state->changed = true;
+	} else if (state->changed && !slots && is_as_it_was(state)) {
+		state->changed = false;
 	}
 	if (state->changed)
 		return register_anew(state, slots, until_ns, err);

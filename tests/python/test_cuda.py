@@ -120,6 +120,32 @@ def test_a_restore_stays_on_the_device(device_memory, agent):
     run_anew(1, _stays_on_the_device)
 
 
+def _goes_back() -> None:
+    gpu.begin()
+    model = _model()
+    optim = torch.optim.AdamW(model.parameters(), lr=0.1)
+    states = []
+    with Checkpointer(model, optim, job="back", raising=True) as ck:
+        for step in range(3):
+            _step(model, optim)
+            states.append(_all(model, optim))
+            if not step:
+                ck.prepare(60)
+            assert ck.snapshot(step, wait=60)
+            ck.wait()
+        hashed = gpu.count("hashed")
+        for step in (2, 1, 2):
+            _step(model, optim)
+            assert ck.restore(step) == step
+            assert _same(_all(model, optim), states[step])
+            # Out of memory that this process has locked, on the device.
+            assert not gpu.SIMULATED or gpu.count("hashed") > hashed
+
+
+def test_who_goes_back_fetches_what_is_locked(agent):
+    run_anew(1, _goes_back)
+
+
 # ---- streams ----
 
 def _holder(n: int = 4, **kinds: str) -> torch.nn.Module:

@@ -304,5 +304,10 @@ def calls(function: str) -> int:
     return driver().vcudaCalls(function.encode())
 
 
+def count(what: str) -> int:
+    driver().vcudaCount.restype = ctypes.c_uint64
+    return driver().vcudaCount(what.encode())
+
+
 __all__ = [n for n, x in list(globals().items())
            if isinstance(x, types.FunctionType)]
