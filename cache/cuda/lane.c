@@ -5,6 +5,7 @@
 #include "base/util.h"
 #include "cuda/gather.h"
 #include "cuda/private.h"
+#include "cuda/table.h"
 
 #define EVENT_FLAGS (SK_CU_EVENT_BLOCKING_SYNC | SK_CU_EVENT_DISABLE_TIMING)
 
@@ -108,6 +109,7 @@ struct sk_cuda_lane *sk_cuda_lane_free(struct sk_cuda_lane *lane)
 	if (!lane)
 		return NULL;
 	(void)sk_cuda_gather_free(lane->gather);
+	(void)sk_cuda_table_free(lane->table);
 	sk_cuda_release(lane->device, lane->stage);
 	if (sk_cuda_enter(lane->device, &scope, NULL) >= 0) {
 		destroy(lane);

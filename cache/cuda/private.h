@@ -71,6 +71,8 @@ struct sk_cuda_lane {
 	struct sk_cuda_batch batch;
 	struct sk_cuda_gather *gather;	/* gather.h; made late */
 	struct sk_again gather_again;	/* when it may be tried */
+	struct sk_cuda_table *table;	/* table.h; made late */
+	struct sk_again table_again;	/* the same */
 	pthread_mutex_t stage_lock;	/* of what follows; taken first */
 	uint64_t stage;		/* strided.c: device memory; made late */
 	struct sk_again stage_again;	/* when there may be room */

@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "base/util.h"
+#include "cuda/table.h"
 #include "layout/layout.h"
 #include "tensor/dtype.h"
 
@@ -164,7 +165,8 @@ static int find_asks(struct sk_work *w)
 	join(w);
 	less = realloc(w->asks, (w->n_asks + 1u) * sizeof(*less));
 	w->asks = less ? less : w->asks;
-	return 0;
+	w->small = calloc(w->n_asks + 1u, sizeof(*w->small));
+	return w->small ? 0 : -ENOMEM;
 }
 
 struct sk_work *sk_work_free(struct sk_work *w)
@@ -174,6 +176,7 @@ struct sk_work *sk_work_free(struct sk_work *w)
 		free(w->units);
 		free(w->left);
 		free(w->asks);
+		free(w->small);
 		free(w->gpu_items);
 		free(w);
 	}

@@ -30,6 +30,8 @@ struct sk_work {
 	struct sk_op *asks;	/* of GPUs, by place: what is contiguous in one
 				 * allocation and in the image is one, under
 				 * the item and the sums of its first */
+	struct sk_cuda_table_copy *small;	/* room for them, of the thread
+				 * that asks */
 	uint32_t *gpu_items;	/* that GPUs have */
 	uint32_t n_ops, n_units, n_items, n_sums[2];
 	uint32_t n_gpu_units, n_asks, n_gpu_items;

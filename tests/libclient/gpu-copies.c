@@ -772,13 +772,32 @@ static bool is_gap(size_t i)
 	return i % EACH >= 17 + i / EACH % 64;
 }
 
+/* What is described elsewhere is taken from there. */
+static void many_elsewhere(struct gpu_rank *g, int64_t step, sk_cu_ptr before)
+{
+	size_t bytes = MANY * EACH;
+	sk_cu_ptr slab = trainer_cuda_alloc(&g->cuda, bytes);
+	char *here = rank_memory(bytes, 6), *back = rank_memory(bytes, 7);
+
+	trainer_cuda_put(&g->cuda, slab, here, bytes);
+	(void)describe_many(g->rank, slab);
+	CHECK(gpu_device_bytes(g));
+	gpu_complete(g, ++step);
+	trainer_cuda_put(&g->cuda, slab, back, bytes);
+	trainer_cuda_put(&g->cuda, before, back, bytes);
+	CHECK(!rank_restore(g->rank, step, 0, NULL), "%s", sk_error());
+	trainer_cuda_get(&g->cuda, here, slab, bytes);
+	for (size_t i = 0; i < bytes; i++)
+		CHECK(here[i] == (is_gap(i) ? 7 : 6), "byte %zu", i);
+}
+
 /* Into the device slot and out of it again by few calls, whatever the driver
  * has for that. */
 static void many(struct rank *rank)
 {
 	size_t bytes = MANY * EACH;
 	char *here = rank_memory(bytes, 0), *back = rank_memory(bytes, 5);
-	uint64_t before, all, few;
+	uint64_t before, all, few, in;
 	struct sk_report report;
 	struct gpu_rank g;
 	sk_cu_ptr slab;
@@ -798,9 +817,12 @@ static void many(struct rank *rank)
 	few = snapshot_calls(&g, ++step);
 	CHECK(!simulated || few < (rank->arg ? 100 : 70), "%" PRIu64 " calls",
 	      few);
+	in = gpu_count(&g, "in");
 	few = snapshot_calls(&g, ++step);
 	CHECK(!simulated || few < (rank->arg ? 70 : 50), "%" PRIu64 " calls",
 	      few);
+	/* The device has not been told which, but once. */
+	CHECK(gpu_count(&g, "in") == in);
 	trainer_cuda_put(&g.cuda, slab, back, bytes);
 	before = copies(&g);
 	CHECK(!rank_restore(rank, step, 0, &report), "%s", sk_error());
@@ -811,6 +833,7 @@ static void many(struct rank *rank)
 	trainer_cuda_get(&g.cuda, back, slab, bytes);
 	for (size_t i = 0; i < bytes; i++)
 		CHECK(back[i] == (is_gap(i) ? 5 : here[i]), "byte %zu", i);
+	many_elsewhere(&g, step, slab);
 }
 
 /* ---- elements that lie apart ---- */
