@@ -19,7 +19,8 @@ struct sk_cuda_table {
 	char *host;			/* what the device has */
 	struct sk_cuda_lock *lock;	/* NULL: it crosses the link slowly */
 	uint64_t there;
-	size_t bytes, n;		/* of both; copies in it, 0: none known */
+	size_t bytes;			/* of both */
+	size_t n;			/* copies in it; 0: none known */
 	sk_cu_event done;		/* the last that read it */
 };
 

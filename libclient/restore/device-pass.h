@@ -55,8 +55,9 @@ size_t sk_device_pass_count(const struct sk_device_pass *d, size_t from,
 			    size_t to);
 
 /** Has the jobs [from, to), which are all that read one chunk, take it from
- * where it comes from, which is open. Where something fails, d->failed is set; what is not
- * said to be done (struct sk_restore_job's on_device) then is left. */
+ * where it comes from, which is open. Where something fails, d->failed is set;
+ * what is not said to be done (struct sk_restore_job's on_device) then is
+ * left. */
 void sk_device_pass_add(struct sk_device_pass *d, size_t from, size_t to);
 /** Waits for all that was added. Before that is closed. */
 void sk_device_pass_finish(struct sk_device_pass *d);

@@ -311,8 +311,8 @@ static int check_spec(struct sk_restoring *rs, const struct sk_item *mine,
 			  "and convert it then", mine->spec.name, a, b);
 }
 
-/* All at once, as a snapshot does, costs little; what is not wanted may be gone,
- * and then each that is wanted is asked about. */
+/* All at once, as a snapshot does, costs little; what is not wanted may be
+ * gone, and then each that is wanted is asked about. */
 static bool are_gpus_fine(struct sk_restoring *rs)
 {
 	uint32_t used;

@@ -3,9 +3,9 @@
  * Restores that a GPU does alone. Where a device slot there holds a copy of an
  * image, its bytes are copied from device to device. Where the image lies in a
  * slot that this process has page-locked, as that of a rank that lives and goes
- * back, the device fetches them over the link, and no CPU touches them. They are
- * hashed where they have arrived: so what was verified is what the trainer has,
- * whoever may have written to the source and whatever happened on the way.
+ * back, the device fetches them over the link, and no CPU touches them. They
+ * are hashed where they have arrived: so what was verified is what the trainer
+ * has, whoever may have written to the source and whatever happened on the way.
  *
  * A chunk that is whole and contiguous in the trainer's tensor goes straight
  * there. One that is strided there, that only a part is wanted of, or that goes

@@ -103,8 +103,8 @@ void sk_gpus_lock_again(struct sk_state *state, uint32_t slot);
 /** Whether the first would try. Any thread, no lock. */
 bool sk_gpus_will_lock(struct sk_state *state, uint32_t slot);
 /** The lock of the slot's image of that kind that is @fd's, and of @bytes:
- * *ret_map is where it is mapped. NULL: it is of no slot of ours, or not locked,
- * or slots are being locked now. It stays until slots are unmapped. */
+ * *ret_map is where it is mapped. NULL: it is of no slot of ours, or not
+ * locked, or slots are being locked now. It stays until slots are unmapped. */
 const struct sk_cuda_lock *sk_gpus_find_locked(struct sk_state *state, int fd,
 					       int kind, uint64_t bytes,
 					       void **ret_map);
