@@ -150,17 +150,14 @@ bool sk_cuda_can_gather(struct sk_cuda_lane *lane)
 
 /* ---- one batch ---- */
 
-/* Fewer are as soon asked for one by one. */
-#define LEAST 4u
-
 static bool are_many(const struct sk_cuda_lane *lane)
 {
 	const struct sk_cuda_batch *b = &lane->batch;
 	unsigned small = 0;
 
-	for (size_t i = 0; i < b->n && small < LEAST; i++)
+	for (size_t i = 0; i < b->n && small < SK_CUDA_GATHER_LEAST; i++)
 		small += sk_cuda_gathers(lane, b->way, b->sizes[i]);
-	return small >= LEAST;
+	return small >= SK_CUDA_GATHER_LEAST;
 }
 
 /* What is small goes to the table, and the rest stays. Slices of the largest;

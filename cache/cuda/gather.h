@@ -12,6 +12,10 @@
  * not see, is as fast. */
 #define SK_CUDA_GATHER_MOST_HOST ((uint64_t)128 << 10)
 
+/** Fewer are as soon asked for one by one, and of those a driver says so where
+ * there is no such memory any more; a kernel breaks the context. */
+#define SK_CUDA_GATHER_LEAST 4u
+
 /** Whether the lane has what it takes, which the first call makes. Any
  * thread. */
 bool sk_cuda_can_gather(struct sk_cuda_lane *lane);

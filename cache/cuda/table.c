@@ -173,7 +173,7 @@ bool sk_cuda_lane_table(struct sk_cuda_lane *lane,
 
 	if (!n)
 		return true;
-	if (!sk_cuda_can_gather(lane) ||
+	if (n < SK_CUDA_GATHER_LEAST || !sk_cuda_can_gather(lane) ||
 	    sk_cuda_enter(lane->device, &scope, NULL) < 0)
 		return false;
 	(void)pthread_mutex_lock(&lane->lock);

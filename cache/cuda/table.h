@@ -25,9 +25,9 @@ struct sk_cuda_table_copy {
 /**
  * Asks for the copies, each of less than SK_CUDA_TABLE_MOST, after all that the
  * lane was asked for, as sk_cuda_lane_across() does for each; @v is the
- * caller's. False: it cannot, and the caller asks for each. That may be so
- * after some of it was asked for, which is none the worse for being made twice.
- * One thread at a time for each lane.
+ * caller's. False: it cannot, or they are few, and the caller asks for each;
+ * some of them may have been asked for by then, which are none the worse for
+ * being made twice. One thread at a time for each lane.
  */
 bool sk_cuda_lane_table(struct sk_cuda_lane *lane,
 			const struct sk_cuda_table_copy *v, size_t n);

@@ -119,7 +119,9 @@ static void fill_request(struct sk_state *state, bool slots,
 	if (q->numa_node < 0)
 		q->numa_node = sk_numa_node_here();
 	q->flags = slots ? 0 : SK_REGISTER_LATER;
-	if (__atomic_load_n(&state->gpus.n, __ATOMIC_ACQUIRE))
+	state->devices_told = __atomic_load_n(&state->gpus.n,
+					      __ATOMIC_ACQUIRE) > 0;
+	if (state->devices_told)
 		q->flags |= SK_REGISTER_DEVICES;
 	put_retention(&state->job, q);
 	put_begun(state, slots, q);
@@ -248,6 +250,14 @@ static bool is_registered(const struct sk_state *state)
 	       state->generation == generation;
 }
 
+/* A GPU that is to write to its slots, since its tensors moved there: what the
+ * agent does when the rank dies depends on that. */
+static bool has_other_writers(const struct sk_state *state)
+{
+	return !state->devices_told &&
+	       __atomic_load_n(&state->gpus.n, __ATOMIC_ACQUIRE);
+}
+
 /* From nothing: layouts, an id, slots. */
 static int register_anew(struct sk_state *state, bool slots,
 			 uint64_t until_ns, struct sk_err *err)
@@ -321,6 +331,8 @@ int sk_state_register(struct sk_state *state, bool slots, uint64_t until_ns,
 		return r;
 	if (!is_registered(state)) {
 		state->id = 0;
+		state->changed = true;
+	} else if (has_other_writers(state)) {
 		state->changed = true;
 	} else if (state->changed && !slots && is_as_it_was(state)) {
 		state->changed = false;

@@ -70,6 +70,7 @@ struct sk_state {
 	struct sk_table names;	/* names.h; tensors and blobs are one space */
 
 	bool changed;		/* layouts no longer fit the description */
+	bool devices_told;	/* that GPUs write to its slots */
 	bool moved;		/* pointers changed: work must be made anew */
 
 	struct sk_layout *layouts[2];	/* by sk_image_kind; replica or NULL */

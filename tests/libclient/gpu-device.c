@@ -244,9 +244,8 @@ static void run_and_die(struct scene *scene, const char *job)
 
 /* ---- it left heirs ---- */
 
-static void die_with_an_heir(struct rank *rank)
+static void begin_heir(int end)
 {
-	int end = *(const int *)rank->arg;
 	pid_t heir = fork();
 
 	CHECK(heir >= 0);
@@ -256,6 +255,11 @@ static void die_with_an_heir(struct rank *rank)
 			(void)pause();
 	}
 	CHECK(write(end, &heir, sizeof(heir)) == sizeof(heir));
+}
+
+static void die_with_an_heir(struct rank *rank)
+{
+	begin_heir(*(const int *)rank->arg);
 	end_on_the_way_out(rank, KILL);
 }
 
@@ -275,6 +279,50 @@ static void test_heirs(struct scene *scene)
 	scene_ranks(scene, "heirs", 1, load_last, NULL);
 	CHECK(count(scene, "shardkeep_device_drains_total") == drains + 1);
 	CHECK(!kill(heir, SIGKILL));
+	CHECK(!close(ends[0]) && !close(ends[1]));
+}
+
+/* A model that is on the host when it is described first, and snapshotted, and
+ * then moves. Killed while its GPU writes to a slot. */
+static void move_and_die_with_an_heir(struct rank *rank)
+{
+	struct gpu_tensor *x;
+	struct gpu_rank g;
+
+	begin_heir(*(const int *)rank->arg);
+	gpu_begin(&g, rank, 0);
+	x = gpu_add_host(&g, &(struct sk_tensor){
+		.name = "x", .dtype = SK_U8, .ndim = 1,
+		.shape = { 3000000 } }, 3000000, 1);
+	gpu_complete(&g, 1);
+	x->device = 0;
+	x->there = trainer_cuda_alloc(&g.cuda, x->bytes);
+	gpu_describe(&g, x, true);
+	g.cuda.fail("cuMemcpyDtoHAsync", 1, KILL);
+	g.cuda.fail("cuMemcpyBatchAsync", 1, KILL);
+	CHECK(!gpu_snapshot(&g, 2, 0), "%s", sk_error());
+	(void)sk_fence(rank->state);
+	CHECK(false, "it lives");
+}
+
+/* Its child has the driver's descriptors, and the GPU may write on: the agent
+ * knows that it has one now. */
+static void test_moved(struct scene *scene)
+{
+	uint64_t before = count(scene, "shardkeep_quarantines_total");
+	int ends[2], status, tries = 100;
+	pid_t pid, heir;
+
+	CHECK(!pipe(ends));
+	scene_ranks_start(scene, "moved", 1, move_and_die_with_an_heir,
+			  &ends[1], &pid);
+	CHECK(read(ends[0], &heir, sizeof(heir)) == sizeof(heir));
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+	while (count(scene, "shardkeep_quarantines_total") == before)
+		CHECK(--tries, "its slot is given to others");
+	CHECK(!kill(heir, SIGKILL));
+	while (count(scene, "shardkeep_quarantined_bytes"))
+		;
 	CHECK(!close(ends[0]) && !close(ends[1]));
 }
 
@@ -625,7 +673,8 @@ int main(int argc, char **argv)
 		run_and_die(&scene, "died");
 		scene_ranks(&scene, "died", 1, load_last, NULL);
 		CHECK(count(&scene, "shardkeep_device_drains_total") == 1);
-		test_heirs(&scene);
+		test_moved(&scene);
+	test_heirs(&scene);
 		test_hangs(&scene);
 		test_takes_long(&scene);
 		test_keeper(&scene);

@@ -128,7 +128,7 @@ Test(table, is_told_once)
 	for (int round = 0; round < 12; round++) {
 		uint64_t before;
 
-		draw(1 + below(CELLS));
+		draw(4 + below(CELLS - 4));
 		before = in();
 		cr_assert(ask());
 		check();
@@ -236,6 +236,15 @@ Test(table, no_room)
 	cr_assert_not(ask());
 	cr_assert_eq(calls("cuMemAlloc"), asked);
 	f->lane->table_again.at_ns = 0;
+	cr_assert(ask());
+	check();
+}
+
+Test(table, few_go_alone)
+{
+	draw(3);
+	cr_assert_not(ask());
+	draw(4);
 	cr_assert(ask());
 	check();
 }
