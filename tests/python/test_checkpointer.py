@@ -738,6 +738,33 @@ def test_what_makes_no_sense_is_refused_at_once(agent, wrong, error):
         Checkpointer(**{"model": Net(), "job": "no-sense", **wrong})
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("make", [
+    torch.jit.script, lambda m: torch.jit.trace(m, torch.ones(3, 4))])
+def test_a_module_of_torchscript_says_what_to_give(agent, make, within):
+    plain = torch.nn.BatchNorm1d(4)
+    model = torch.nn.Sequential(plain)
+    made = make(plain)
+    with pytest.raises(TypeError, match=r"^(0|the model) is a module of "
+                       r"TorchScript \(\w+\); give .* made it of"):
+        Checkpointer(torch.nn.Sequential(made) if within else made,
+                     job="script", **FLUSHLESS)
+    # As it says there; one is the other.
+    with Checkpointer(model, job="script", **FLUSHLESS) as ck:
+        made(torch.randn(3, 4))
+        assert ck.snapshot(1)
+        ck.wait()
+        saved = made.running_mean.clone()
+        made(torch.randn(3, 4))
+        assert ck.restore() == 1
+        assert torch.equal(made.running_mean, saved)
+        ck.fence()
+        model[0] = made
+        with pytest.raises(TypeError, match="0 is a module of TorchScript"):
+            ck.snapshot(2)
+
+
 @pytest.mark.parametrize("call, error", [
     (lambda ck: ck.restore("3"), "step='3': a whole number"),
     (lambda ck: ck.restore(1.5), "step=1.5: a whole number"),

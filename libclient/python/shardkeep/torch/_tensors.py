@@ -157,6 +157,8 @@ class LiveTensors:
         self._fsdp2 += [m for m in model.modules()
                         if isinstance(m, FSDPModule)]
         for prefix, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                raise TypeError(_scripted(fqn_of(prefix), module))
             for d in (module._parameters, module._buffers, module._modules):
                 self._dicts.append((d, tuple(d)))
             self._modules.append((module._modules,
@@ -621,6 +623,14 @@ def _stranger(p: torch.Tensor, stepped: Stepped) -> str:
     return (f"the optimizer steps {at}, of shape {list(p.shape)}, that is not "
             "the model's: was it replaced since? The optimizer is to be made "
             "of what the model has")
+
+
+def _scripted(name: str, module: torch.jit.ScriptModule) -> str:
+    """Its tensors are in no dicts of Python's, which could be watched."""
+    return (f"{name or 'the model'} is a module of TorchScript "
+            f"({type(module).__qualname__}); give the Checkpointer a model "
+            "with the module that torch.jit made it of, whose parameters and "
+            "buffers are the same")
 
 
 def _split(label: str) -> tuple[str, str]:
