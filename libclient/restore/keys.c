@@ -366,9 +366,10 @@ static bool may_be_lost(const struct sk_restoring *rs,
 static int say_lost(struct sk_restoring *rs, const char *name)
 {
 	return sk_err_set(&rs->err, -ENODATA, "\"%.100s\" of step %" PRId64
-			  " of run %" PRIu64 " may have gone with the nodes "
-			  "of %" PRId32 " ranks, rank %" PRId32 " first",
-			  name, rs->report.step, rs->report.run, rs->n_lost,
+			  " of run %" PRIu64 " may have gone with %" PRId32
+			  " ranks that have no image, rank %" PRId32 " first; "
+			  "if it is new, restore without it first", name,
+			  rs->report.step, rs->report.run, rs->n_lost,
 			  rs->first_lost);
 }
 
