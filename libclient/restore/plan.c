@@ -337,11 +337,36 @@ static int explain_missing(struct sk_restoring *rs,
 	return sk_restore_not_whole(rs, -ENODATA, &why);
 }
 
+static const uint32_t nearest[SK_PLACES] = {
+	0, SK_PLACE_OTHERS, 1, SK_PLACE_OTHERS + 1
+};
+
+/* What ranks said that they have all of may have one name and values of each
+ * rank, as running statistics do: a rank has its own again wherever they are,
+ * and who had none those of one rank, the first, under all names. -ENOENT: it
+ * is nothing of that kind. */
+static int take_own(struct planning *p, const struct sk_box *box)
+{
+	struct sk_restoring *rs = p->rs;
+	const struct sk_spec *spec = &p->key->item->spec;
+	const struct sk_box whole = sk_box_whole(spec->ndim, spec->shape);
+	struct sk_restore_source from;
+	int32_t ranks[] = { rs->state->job.rank,
+			    rs->n_images ? rs->images[0].rank : 0 };
+	int r = -ENOENT;
+
+	if (!p->key->is_explicit || !sk_box_equal(spec->ndim, box, &whole))
+		return r;
+	for (size_t i = 0; i < SK_ARRAY_SIZE(ranks); i++)
+		for (uint32_t k = 0; k < SK_PLACES && r == -ENOENT; k++)
+			r = entry_at(rs, p->key, box, ranks[i], nearest[k],
+				     &from);
+	return r < 0 ? r :
+		       add_piece(p, from.image, from.place, from.entry, box);
+}
+
 static int go_through(struct planning *p, const struct sk_box *box)
 {
-	static const uint32_t nearest[SK_PLACES] = {
-		0, SK_PLACE_OTHERS, 1, SK_PLACE_OTHERS + 1
-	};
 	struct sk_restoring *rs = p->rs;
 	struct boxes left = { 0 };
 	/* Of other nodes, where all ranks begin, as above. */
@@ -350,6 +375,9 @@ static int go_through(struct planning *p, const struct sk_box *box)
 				  (rs->n_images ? rs->n_images : 1));
 	int r;
 
+	r = take_own(p, box);
+	if (r != -ENOENT)
+		return r;
 	r = push(rs, &left, box);
 	for (uint32_t k = 0; k < SK_PLACES; k++)
 		for (uint32_t i = 0; i < rs->n_images && r >= 0; i++) {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node is lost, and with it the running statistics of its ranks: others have
-theirs by the same name, which are not taken for them unasked."""
+"""Running statistics are each rank's own, under a name that all have: wherever
+ranks come back they have theirs again, and where those are lost with a node,
+others' are not taken for them unasked."""
 
 from __future__ import annotations
 
@@ -24,9 +25,10 @@ def _model() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6))
 
 
-def _checkpointer(nodes: Nodes, model: nn.Module) -> Checkpointer:
+def _checkpointer(nodes: Nodes, model: nn.Module, of: list[int] = OF
+                  ) -> Checkpointer:
     return Checkpointer(model, job="bn", raising=True, timeout=60, rng=False,
-                        socket=nodes[OF[dist.get_rank()]])
+                        socket=nodes[of[dist.get_rank()]])
 
 
 def _save(nodes: Nodes, directory: str) -> None:
@@ -38,21 +40,45 @@ def _save(nodes: Nodes, directory: str) -> None:
         model(torch.randn(4, 8) + dist.get_rank())
     ck.snapshot(1, wait=60, flush=False)
     ck.wait(1, until="complete")
-    torch.save(model[1].running_mean, f"{directory}/mean-{dist.get_rank()}")
+    torch.save([model[1].running_mean, model[1].running_var],
+               f"{directory}/saved-{dist.get_rank()}")
     dist.barrier()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _is_as(model: nn.Module, saved: list[torch.Tensor]) -> bool:
+    """All of one rank's."""
+    return torch.equal(model[1].running_mean, saved[0]) and \
+        torch.equal(model[1].running_var, saved[1])
+
+
+def _moved(nodes: Nodes, directory: str, of: list[int]) -> None:
+    model, rank = _model(), dist.get_rank()
+    saved = torch.load(f"{directory}/saved-{rank if rank < 4 else 0}")
+    with _checkpointer(nodes, model, of) as ck:
+        assert ck.restore() == 1
+        assert _is_as(model, saved)
+
+
+@pytest.mark.parametrize("of", [[0, 1, 0, 1], [1, 1, 0, 0],
+                                [1, 0, 0, 1, 1, 0]])
+def test_ranks_that_change_nodes_have_theirs(
+        nodes: Nodes, tmp_path: pathlib.Path, of: list[int]) -> None:
+    """And those that are new have rank 0's."""
+    wait(start(4, _save, nodes, str(tmp_path)))
+    run(len(of), _moved, nodes, str(tmp_path), of)
+
+
 def _load(nodes: Nodes, directory: str, lost: int) -> None:
     model, rank = _model(), dist.get_rank()
-    means = [torch.load(f"{directory}/mean-{i}") for i in range(4)]
+    saved = [torch.load(f"{directory}/saved-{i}") for i in range(4)]
     with _checkpointer(nodes, model) as ck:
         with pytest.raises(NotFound, match=r"lost_ok=True"):
             ck.restore()
         assert ck.restore(lost_ok=True) == 1
         left = [rank] if OF[rank] != lost else \
             [i for i in range(4) if OF[i] != lost]
-        assert any(torch.equal(model[1].running_mean, means[i]) for i in left)
+        assert any(_is_as(model, saved[i]) for i in left)
 
 
 @pytest.mark.parametrize("lost", [0, 1])
