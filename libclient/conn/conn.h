@@ -76,6 +76,9 @@ int sk_conn_open_any(const struct sk_os *os, const char *socket_path,
 int sk_conn_open_more(const struct sk_os *os, struct sk_conn *handle,
 		      const char *socket_path, uint64_t until_ns,
 		      struct sk_conn *ret_conn, struct sk_err *err);
+/** So many agents may be killed, one after the other, under a request that can
+ * be asked of the next one as well. */
+#define SK_AGENTS_MOST 8
 /** One that is not connected is fine. */
 void sk_conn_close(struct sk_conn *conn);
 /** Connects an open handle again where its connection was lost, by now or at a

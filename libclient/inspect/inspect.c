@@ -452,39 +452,60 @@ static int begin(struct sk *sk, char **ret_json, struct inspecting *in)
 				 sk_until(sk), &in->conn, &in->err);
 }
 
+static int inspect_at(struct sk *sk, const char *job, int64_t step,
+		      uint64_t run, uint32_t flags, char **ret_json,
+		      struct inspecting *in)
+{
+	int r = begin(sk, ret_json, in);
+
+	if (r < 0)
+		return r;
+	in->brief = flags & SK_INSPECT_BRIEF;
+	if (!job)
+		r = sk_err_set(&in->err, -EINVAL, "no job to inspect");
+	else
+		r = sk_check_flags(flags, SK_INSPECT_BRIEF, "the flags of "
+				   "sk_inspect()", &in->err);
+	if (r >= 0)
+		r = inspect(in, job, run, step, ret_json);
+	/* What was listed went before it was opened. */
+	for (int i = 1; r == -ENOENT && in->chosen && i < LOOKS_MAX; i++)
+		r = inspect(in, job, run, step, ret_json);
+	sk_conn_close(&in->conn);
+	return r;
+}
+
 SK_API int sk_inspect(struct sk *sk, const char *job, int64_t step,
 		      uint64_t run, uint32_t flags, char **ret_json)
 {
 	struct inspecting in;
-	int r;
+	int r, agents = 0;
 
-	r = begin(sk, ret_json, &in);
-	if (r < 0)
-		return sk_say(r, &in.err);
-	in.brief = flags & SK_INSPECT_BRIEF;
-	if (!job)
-		r = sk_err_set(&in.err, -EINVAL, "no job to inspect");
-	else
-		r = sk_check_flags(flags, SK_INSPECT_BRIEF, "the flags of "
-				   "sk_inspect()", &in.err);
-	if (r >= 0)
-		r = inspect(&in, job, run, step, ret_json);
-	/* What was listed went before it was opened. */
-	for (int i = 1; r == -ENOENT && in.chosen && i < LOOKS_MAX; i++)
-		r = inspect(&in, job, run, step, ret_json);
-	sk_conn_close(&in.conn);
+	do
+		r = inspect_at(sk, job, step, run, flags, ret_json, &in);
+	while (r == -ECONNRESET && ++agents < SK_AGENTS_MOST);
 	return sk_say(r, &in.err);
+}
+
+static int snapshots_at(struct sk *sk, const char *job, char **ret_json,
+			struct inspecting *in)
+{
+	int r = begin(sk, ret_json, in);
+
+	if (r < 0)
+		return r;
+	r = snapshots(in, job, ret_json);
+	sk_conn_close(&in->conn);
+	return r;
 }
 
 SK_API int sk_snapshots(struct sk *sk, const char *job, char **ret_json)
 {
 	struct inspecting in;
-	int r;
+	int r, agents = 0;
 
-	r = begin(sk, ret_json, &in);
-	if (r < 0)
-		return sk_say(r, &in.err);
-	r = snapshots(&in, job, ret_json);
-	sk_conn_close(&in.conn);
+	do
+		r = snapshots_at(sk, job, ret_json, &in);
+	while (r == -ECONNRESET && ++agents < SK_AGENTS_MOST);
 	return sk_say(r, &in.err);
 }

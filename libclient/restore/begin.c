@@ -7,9 +7,6 @@
 #include "restore/keys.h"
 #include "state/register.h"
 
-/* Agents that may be killed while a rank begins. */
-#define AGENTS_MOST 8
-
 /* ---- the agent ---- */
 
 void sk_restore_disconnect(struct sk_restoring *rs)
@@ -38,7 +35,7 @@ static int find_agent(struct sk_restoring *rs)
 	do
 		r = sk_state_register(rs->state, false, sk_until(rs->sk),
 				      &rs->err);
-	while (r == -ECONNRESET && ++agents < AGENTS_MOST);
+	while (r == -ECONNRESET && ++agents < SK_AGENTS_MOST);
 	return r;
 }
 

@@ -164,27 +164,36 @@ static void release(struct sk_restoring *rs)
 	sk_conn_close(&rs->conn);
 }
 
+static int look_at(struct sk_restoring *rs, const struct sk_beyond *to)
+{
+	int r;
+
+	for (int k = 0; k < 2; k++)
+		sk_recall_add(rs->sk->recall, rs->state->layouts[k]);
+	r = sk_conn_open_more(rs->sk->os, &rs->sk->conn, rs->sk->socket_path,
+			      sk_until(rs->sk), &rs->conn, &rs->err);
+	return r < 0 ? r : look(rs, to);
+}
+
 int sk_restore_beyond(struct sk_state *state, uint64_t run, int64_t step,
 		      const struct sk_beyond *to, int32_t *ret_world,
 		      struct sk_err *err)
 {
-	struct sk_restoring rs = { .state = state, .sk = state->sk,
-				   .run = run, .step = step,
-				   .conn = SK_CONN_NULL };
-	int r;
+	struct sk_restoring rs;
+	int r, agents = 0;
 
 	pthread_mutex_lock(&state->lock);
-	for (int k = 0; k < 2; k++)
-		sk_recall_add(rs.sk->recall, state->layouts[k]);
-	r = sk_conn_open_more(rs.sk->os, &rs.sk->conn, rs.sk->socket_path,
-			      sk_until(rs.sk), &rs.conn, &rs.err);
-	if (r >= 0)
-		r = look(&rs, to);
-	if (r >= 0)
-		*ret_world = rs.world;
-	else
-		*err = rs.err;
-	release(&rs);
+	do {	/* nothing is told before all is there */
+		rs = (struct sk_restoring){ .state = state, .sk = state->sk,
+					    .run = run, .step = step,
+					    .conn = SK_CONN_NULL };
+		r = look_at(&rs, to);
+		if (r >= 0)
+			*ret_world = rs.world;
+		else
+			*err = rs.err;
+		release(&rs);
+	} while (r == -ECONNRESET && ++agents < SK_AGENTS_MOST);
 	pthread_mutex_unlock(&state->lock);
 	return r;
 }
@@ -192,10 +201,12 @@ int sk_restore_beyond(struct sk_state *state, uint64_t run, int64_t step,
 int sk_restore_announce(struct sk_state *state, struct sk_announced *ret,
 			struct sk_err *err)
 {
-	int r;
+	int r, agents = 0;
 
 	pthread_mutex_lock(&state->lock);
-	r = sk_state_register(state, false, sk_until(state->sk), err);
+	do
+		r = sk_state_register(state, false, sk_until(state->sk), err);
+	while (r == -ECONNRESET && ++agents < SK_AGENTS_MOST);
 	if (r >= 0)
 		*ret = (struct sk_announced){ state->instance, state->run,
 					      state->run_id };

@@ -101,6 +101,22 @@ static void open_job(const struct story *t, int rank, struct sk **ret,
 	      sk_error());
 }
 
+/* As whoever looks what there is before it restores: of the next agent, where
+ * one is killed. */
+static void ask(const struct story *t, struct sk *sk)
+{
+	char *json;
+	int r = sk_snapshots(sk, JOB, &json);
+
+	CHECK(r == 0, "%d: %s", r, sk_error());
+	free(json);
+	if (!t->step)
+		return;
+	r = sk_inspect(sk, JOB, t->step, 0, SK_INSPECT_BRIEF, &json);
+	CHECK(r == 0, "%d: %s", r, sk_error());
+	free(json);
+}
+
 static void restore(struct story *t, int rank, struct sk_state *state,
 		    const float *w, int64_t from, int64_t n)
 {
@@ -145,6 +161,7 @@ static int live(struct story *t, int rank)
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	open_job(t, rank, &sk, &state);
 	describe(t, rank, state, &w, &from, &n);
+	ask(t, sk);
 	restore(t, rank, state, w, from, n);
 	wait_for_all(t);
 	for (int64_t i = 0; i < n; i++)

@@ -107,6 +107,31 @@ Test(beyond, a_header_is_read_once)
 	end(&a);
 }
 
+/* Each is followed by another one, or the last by none. */
+Test(beyond, agents_that_are_killed_are_followed)
+{
+	struct sk_announced to = { 0 };
+	struct sk_err err;
+	struct asking a;
+
+	begin(&a, 1, 1);
+	cr_assert_eq(sk_state_remove(a.ranks[0].state, "wq"), 0);
+	agent.away = SK_AGENTS_MOST - 1;
+	cr_assert_eq(ask(&a, 0, 10), 0, "%s", a.ranks[0].text);
+	cr_assert_eq(a.told.n, 1);
+	agent.away = SK_AGENTS_MOST;
+	cr_assert_eq(ask(&a, 0, 10), -ECONNRESET);
+	cr_assert_eq(agent.away, 0);
+	agent.deaf = SK_AGENTS_MOST - 1;
+	cr_assert_eq(sk_restore_announce(a.ranks[0].state, &to, &err), 0);
+	cr_assert_eq(to.run, 99);
+	agent.deaf = SK_AGENTS_MOST;
+	cr_assert_eq(sk_restore_announce(a.ranks[0].state, &to, &err),
+		     -ECONNRESET);
+	cr_assert_eq(agent.deaf, 0);
+	end(&a);
+}
+
 Test(beyond, of_what_is_expected_no_header_is_read)
 {
 	struct asking a;
