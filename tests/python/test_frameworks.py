@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import private_agent
+from harness import Nodes, private_agent
 from shardkeep.torch._callback import Callback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -64,7 +65,7 @@ def python(code: str, directory: str, *args: object, ranks: int = 1
 
 
 LIGHTNING = """
-    import json, sys, warnings
+    import json, os, sys, warnings
     warnings.filterwarnings("ignore")
     import logging
     logging.disable(logging.WARNING)
@@ -103,8 +104,10 @@ LIGHTNING = """
                 o, 3, 0.5), "interval": "step"}]
 
     # Checkpoints of Lightning's own lie in that directory, if any.
-    def train(job, stop=-1, own=None, ckpt_path=None, **how):
+    def train(job, stop=-1, own=None, ckpt_path=None, nodes=None, **how):
         told = []
+        if nodes:
+            how["socket"] = nodes[int(os.environ.get("LOCAL_RANK", 0))]
         if own:
             logging.disable(logging.NOTSET)
             logging.getLogger("shardkeep").addFilter(
@@ -193,6 +196,16 @@ def test_a_checkpoint_of_lightnings_own(agent: str) -> None:
     assert again["restored"] is None and again["steps"] == 8
     assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
     assert any("no snapshot is restored" in x for x in again["told"])
+
+
+@needs("lightning")
+def test_lightning_without_a_node(nodes: Nodes, agent: str) -> None:
+    job = {"job": "node", "nodes": list(nodes), "replicas": "node"}
+    whole, _ = lightning(agent, 2, {"job": "whole"}, {**job, "stop": 11})
+    nodes.restart(1, signal.SIGKILL, disk=False)
+    again, = lightning(agent, 2, {**job, "lost_ok": True})
+    assert again["restored"] == 11 and again["steps"] == 5
+    assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
 
 
 TRAINER = """

@@ -21,7 +21,8 @@ class Callback:
     """Comes before the framework's own class."""
 
     def __init__(self, job: str, *, every_n_steps: int = 1,
-                 resume: bool = True, wait: float = 0, **options: Any) -> None:
+                 resume: bool = True, wait: float = 0, lost_ok: bool = False,
+                 **options: Any) -> None:
         """Takes no snapshot yet.
 
         Args:
@@ -31,6 +32,8 @@ class Callback:
                 step.
             wait: seconds that a step may wait for a free slot; 0 skips the
                 snapshot.
+            lost_ok: as ``Checkpointer.restore()`` takes it, where a node is
+                lost.
             options: whatever else ``Checkpointer`` takes.
         """
         super().__init__()
@@ -42,6 +45,7 @@ class Callback:
         if self._every < 1:
             raise ValueError(f"every_n_steps={every_n_steps}: 1 or more")
         self._job, self._resume, self._wait = job, resume, wait
+        self._lost_ok = lost_ok
         self._extra = options.pop("extra", {})
         self._options = options
         #: The Checkpointer while the framework trains.
@@ -66,6 +70,11 @@ class Callback:
             **self._options)
         _TRAINING[self._job] = self
         return self.checkpointer
+
+    def _restore(self) -> None:
+        """The newest snapshot, or nothing on a first run."""
+        assert self.checkpointer is not None
+        self.restored = self.checkpointer.restore(lost_ok=self._lost_ok)
 
     def _restores(self, other: int | str | None) -> bool:
         """Whether the newest snapshot is to be restored: not beside ``other``,

@@ -78,11 +78,10 @@ class Snapshots(_callback.Callback, Callback):
         for i, c in enumerate(trainer.lr_scheduler_configs):
             extra[f"scheduler.{i}"] = c.scheduler
         self._say_what_is_lost(trainer, pl_module)
-        checkpointer = self._open(trainer.strategy.model,
-                                  list(trainer.optimizers), extra)
+        self._open(trainer.strategy.model, list(trainer.optimizers), extra)
         # Lightning loads its own checkpoint's training state after this.
         if self._restores(trainer.ckpt_path):
-            self.restored = checkpointer.restore()
+            self._restore()
         self._last = self.restored or 0
 
     def _say_what_is_lost(self, trainer: Any, pl_module: Any) -> None:

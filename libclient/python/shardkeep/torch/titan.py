@@ -37,6 +37,9 @@ class SnapshotManager(BaseCheckpointManager):
         slot_wait: float = 0
         """Seconds that a step may wait for a free slot; 0 skips the snapshot."""
 
+        lost_ok: bool = False
+        """As Checkpointer.restore() takes it, where a node is lost."""
+
     def __init__(self, config: Config, *, dataloader: Any,
                  model_parts: list[Any], optimizers: Any, lr_schedulers: Any,
                  states: dict[str, Any], sd_adapter: Any = None,
@@ -59,7 +62,8 @@ class SnapshotManager(BaseCheckpointManager):
 
     def _load(self, step: int = -1) -> bool:
         return self.checkpointer.restore(
-            None if step == -1 else step) is not None
+            None if step == -1 else step,
+            lost_ok=self._config.lost_ok) is not None
 
     def _save(self, curr_step: int, last_step: bool = False) -> bool:
         c = self._config

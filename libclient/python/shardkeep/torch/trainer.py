@@ -149,11 +149,11 @@ class Snapshots(Callback, TrainerCallback):
                        lr_scheduler: Any = None, train_dataloader: Any = None,
                        **_: Any) -> None:
         self._position = self._rng = None
-        checkpointer = self._open(model, optimizer, {
+        self._open(model, optimizer, {
             "progress": _Progress(state), "scheduler": lr_scheduler})
         if self._restores(f"step {state.global_step}"
                           if state.global_step else None):
-            self.restored = checkpointer.restore()
+            self._restore()
         if self.restored is None:
             return
         self._position = _Position(train_dataloader, state.global_step,
