@@ -721,17 +721,17 @@ struct sk_report {
 
 /**
  * Brings the described tensors back from a snapshot of this job by any mesh,
- * from the nearest memory that holds each piece, else from the store. Every
- * rank of the job must call it, also one that has described nothing, and all
- * restore the same step: a step, a run or a place that one asks for is
- * everybody's, checksums are left out where all leave them out. @comm, @opts,
- * @ret_report may be NULL. An incomplete or damaged snapshot is passed over for
- * the next older one when SK_LATEST is asked for. It blocks until this rank's
- * tensors are back; nothing is written to them before all ranks have agreed.
- * Where tensors lie on CUDA devices, it waits first for all that those have
- * been asked to do, and returns when the bytes are there. Errors are the same
- * on all ranks, but for those of a rank's own memory and reads. When tensors
- * may have been overwritten already, the sentence says which.
+ * from the nearest memory that holds each piece, else from the store. A box
+ * that is all of its tensor comes from this rank's own image, wherever it is,
+ * else from the first that has one. Every rank of the job must call it, also
+ * one that has described nothing, and all restore the same step: a step, a run
+ * or a place that one asks for is everybody's, checksums are left out where all
+ * leave them out. @comm, @opts, @ret_report may be NULL. SK_LATEST passes over
+ * an incomplete or damaged snapshot for the next older one. It blocks until
+ * this rank's tensors are back; none is written to before all have agreed. It
+ * waits first for all that the tensors' CUDA devices have been asked to do.
+ * Errors are the same on all ranks, but for those of a rank's own memory and
+ * reads. The sentence has the tensors that may have been overwritten.
  *
  * Errors: -ENOENT nothing to restore: a first run where SK_LATEST was asked for
  * and nothing else, and no reason to begin anew where a step, a run or a place

@@ -341,6 +341,17 @@ static const uint32_t nearest[SK_PLACES] = {
 	0, SK_PLACE_OTHERS, 1, SK_PLACE_OTHERS + 1
 };
 
+/* In whatever place is nearest. -ENOENT: it is not among what that rank has. */
+static int entry_of(struct planning *p, const struct sk_box *box, int32_t rank,
+		    struct sk_restore_source *ret)
+{
+	int r = -ENOENT;
+
+	for (uint32_t k = 0; k < SK_PLACES && r == -ENOENT; k++)
+		r = entry_at(p->rs, p->key, box, rank, nearest[k], ret);
+	return r;
+}
+
 /* What ranks said that they have all of may have one name and values of each
  * rank, as running statistics do: a rank has its own again wherever they are,
  * and who had none those of one rank, the first, under all names. -ENOENT: it
@@ -351,16 +362,14 @@ static int take_own(struct planning *p, const struct sk_box *box)
 	const struct sk_spec *spec = &p->key->item->spec;
 	const struct sk_box whole = sk_box_whole(spec->ndim, spec->shape);
 	struct sk_restore_source from;
-	int32_t ranks[] = { rs->state->job.rank,
-			    rs->n_images ? rs->images[0].rank : 0 };
-	int r = -ENOENT;
+	int r;
 
 	if (!p->key->is_explicit || !sk_box_equal(spec->ndim, box, &whole))
-		return r;
-	for (size_t i = 0; i < SK_ARRAY_SIZE(ranks); i++)
-		for (uint32_t k = 0; k < SK_PLACES && r == -ENOENT; k++)
-			r = entry_at(rs, p->key, box, ranks[i], nearest[k],
-				     &from);
+		return -ENOENT;
+	r = entry_of(p, box, rs->state->job.rank, &from);
+	for (uint32_t i = 0; i < rs->n_images && r == -ENOENT; i++)
+		if (!i || rs->images[i].rank != rs->images[i - 1].rank)
+			r = entry_of(p, box, rs->images[i].rank, &from);
 	return r < 0 ? r :
 		       add_piece(p, from.image, from.place, from.entry, box);
 }

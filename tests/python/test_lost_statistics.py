@@ -87,3 +87,40 @@ def test_statistics_of_others_are_not_taken_unasked(
     wait(start(4, _save, nodes, str(tmp_path)))
     nodes.restart(lost, signal.SIGKILL, disk=False)
     run(4, _load, nodes, str(tmp_path), lost)
+
+
+def _later(second: bool) -> nn.Module:
+    """Stages of a pipeline; the second has the statistics."""
+    torch.manual_seed(6)
+    return nn.ModuleDict({"b": nn.BatchNorm1d(5)} if second else
+                         {"a": nn.Linear(2, 2)})
+
+
+def _save_stages(nodes: Nodes) -> None:
+    rank = dist.get_rank()
+    model = _later(rank > 0)
+    ck = _checkpointer(nodes, model)
+    assert ck.restore() is None
+    if rank:
+        model["b"].running_mean.fill_(rank)
+        model["b"].running_var.fill_(rank)
+    ck.snapshot(1, wait=60, flush=False)
+    ck.wait(1, until="complete")
+    dist.barrier()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _more_of_a_stage(nodes: Nodes) -> None:
+    rank = dist.get_rank()
+    model = _later(rank > 0)
+    with _checkpointer(nodes, model, [0, 0, 1, 1, 0, 1]) as ck:
+        assert ck.restore() == 1
+        if rank:
+            whose = rank if rank < 4 else 1
+            assert (model["b"].running_mean == whose).all()
+            assert (model["b"].running_var == whose).all()
+
+
+def test_new_ranks_of_a_stage_have_those_of_its_first(nodes: Nodes) -> None:
+    wait(start(4, _save_stages, nodes))
+    run(6, _more_of_a_stage, nodes)
