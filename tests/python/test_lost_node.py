@@ -272,26 +272,26 @@ def test_what_is_raised_says_how_to_do_without(nodes):
 def _with_a_new_layer(nodes: Nodes) -> None:
     """What is new looks like what is lost, until a step is whole again."""
     def wider() -> tuple[nn.Module, torch.optim.Optimizer]:
-        model = nn.Sequential(*_training()[0], nn.Linear(64, 3))
-        return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+        return linear.training(lambda model: nn.Sequential(*model,
+                                                           nn.Linear(8, 3)))
 
     def opened(model: nn.Module, optim: torch.optim.Optimizer
                ) -> Checkpointer:
         return _checkpointer(nodes, OF, False, "node", model, optim, {}, {})
 
     with opened(*wider()) as ck, pytest.raises(
-            NotFound, match=r"model\.2\..*; if it is new, restore without"):
+            NotFound, match=r"model\.3\..*; if it is new, restore without"):
         ck.restore(strict=False, lost_ok=True)
-    model, optim = _training()
+    model, optim = linear.training()
     with opened(model, optim) as ck:
         assert ck.restore() == 3
         ck.snapshot(4, wait=60)
         ck.wait(4)
     more, optim = wider()
-    new = more[2].weight.detach().clone()
+    new = more[3].weight.detach().clone()
     with opened(more, optim) as ck:
         assert ck.restore(strict=False) == 4
-    assert torch.equal(more[2].weight, new)
+    assert torch.equal(more[3].weight, new)
     assert torch.equal(more[0].weight, model[0].weight)
 
 
