@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "bytes/checksum.h"
 #include "conn/memfd.h"
 #include "conn/say.h"
 #include "memory/slot.h"
@@ -119,9 +120,7 @@ static void fill_request(struct sk_state *state, bool slots,
 	if (q->numa_node < 0)
 		q->numa_node = sk_numa_node_here();
 	q->flags = slots ? 0 : SK_REGISTER_LATER;
-	state->devices_told = __atomic_load_n(&state->gpus.n,
-					      __ATOMIC_ACQUIRE) > 0;
-	if (state->devices_told)
+	if (__atomic_load_n(&state->gpus.n, __ATOMIC_ACQUIRE))
 		q->flags |= SK_REGISTER_DEVICES;
 	put_retention(&state->job, q);
 	put_begun(state, slots, q);
@@ -250,12 +249,18 @@ static bool is_registered(const struct sk_state *state)
 	       state->generation == generation;
 }
 
-/* A GPU that is to write to its slots, since its tensors moved there: what the
- * agent does when the rank dies depends on that. */
-static bool has_other_writers(const struct sk_state *state)
+/* Which tensors lie on which GPU, or on none: no layout says so. What the agent
+ * made on a device has room for those of then, and what it does when the rank
+ * dies depends on whether a GPU is to write to its slots. */
+static uint64_t devices_of(const struct sk_state *state)
 {
-	return !state->devices_told &&
-	       __atomic_load_n(&state->gpus.n, __ATOMIC_ACQUIRE);
+	struct sk_xxh3_stream sum;
+
+	sk_xxh3_begin(&sum);
+	for (uint32_t i = 0; i < state->n_locals; i++)
+		sk_xxh3_add(&sum, &state->locals[i].gpu,
+			    sizeof(state->locals[i].gpu));
+	return sk_xxh3_end(&sum);
 }
 
 /* From nothing: layouts, an id, slots. */
@@ -277,6 +282,7 @@ static int register_anew(struct sk_state *state, bool slots,
 		return r;
 	}
 	sk_ahead_forget(state);
+	state->devices = devices_of(state);
 	state->changed = false;
 	state->moved = false;
 	return 0;
@@ -332,7 +338,7 @@ int sk_state_register(struct sk_state *state, bool slots, uint64_t until_ns,
 	if (!is_registered(state)) {
 		state->id = 0;
 		state->changed = true;
-	} else if (has_other_writers(state)) {
+	} else if (state->moved && devices_of(state) != state->devices) {
 		state->changed = true;
 	} else if (state->changed && !slots && is_as_it_was(state)) {
 		state->changed = false;

@@ -70,7 +70,6 @@ struct sk_state {
 	struct sk_table names;	/* names.h; tensors and blobs are one space */
 
 	bool changed;		/* layouts no longer fit the description */
-	bool devices_told;	/* that GPUs write to its slots */
 	bool moved;		/* pointers changed: work must be made anew */
 
 	struct sk_layout *layouts[2];	/* by sk_image_kind; replica or NULL */
@@ -79,6 +78,7 @@ struct sk_state {
 	uint64_t id;		/* at the agent; 0: not registered */
 	uint64_t instance;	/* of the agent it is registered with */
 	uint64_t generation;	/* of the connection it is registered on */
+	uint64_t devices;	/* what lay where then; register.c */
 	uint64_t run, run_id;	/* which the agent told; as the first ones */
 	struct sk_begun begun;
 	uint64_t slot_bytes;
