@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/util.h"
 #include "libclient/gpu-rank.h"
 #include "state/slots.h"
 
@@ -178,6 +179,47 @@ static void damaged(struct rank *rank)
 	CHECK(rank_restore(rank, 2, 0, NULL) < 0);
 }
 
+/* ---- whatever call fails ---- */
+
+#define FAILED 304		/* CUDA_ERROR_OPERATING_SYSTEM breaks nothing */
+
+/* It is an error, or right; and nothing is under way then. */
+static void one_fails(struct gpu_rank *g, const char *name, unsigned nth,
+		      uint32_t flags)
+{
+	int r;
+
+	gpu_fill(g, 77);
+	g->cuda.fail(name, nth, FAILED);
+	r = rank_restore(g->rank, 2, flags, NULL);
+	g->cuda.fail(name, 0, 0);
+	CHECK(!g->cuda.cuStreamQuery((sk_cu_stream)(uintptr_t)
+		sk_cuda_lane_stream(g->rank->state->gpus.v[0].lane)),
+	      "%s %u", name, nth);
+	CHECK(r < 0 || gpu_wrong(g, 2, g->rank->rank) == 0, "%s %u", name,
+	      nth);
+}
+
+static void fails(struct rank *rank)
+{
+	static const char *const names[] = {
+		"cuMemAlloc", "cuLaunchKernel", "cuMemcpyHtoDAsync",
+		"cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync",
+		"cuMemcpyBatchAsync", "cuEventRecord", "cuEventSynchronize",
+		"cuStreamWaitEvent", "cuMemHostRegister", "cuCtxPushCurrent" };
+	struct gpu_rank g;
+
+	begin(&g, rank);
+	take(&g, 1);
+	take(&g, 2);
+	go_back(&g, &by_device, 2);
+	for (size_t i = 0; i < SK_ARRAY_SIZE(names); i++)
+		for (unsigned k = 0; k < 6; k++)
+			one_fails(&g, names[i], 1 + k / 2,
+				  k % 2 ? SK_RESTORE_NO_VERIFY : 0);
+	go_back(&g, &by_device, 2);
+}
+
 /* ---- many ---- */
 
 #define MANY 5000
@@ -301,6 +343,8 @@ int main(int argc, char **argv)
 	scene_open(&scene, argc, argv);
 	test_whole(&scene);
 	scene_ranks(&scene, "damaged", 1, damaged, NULL);
+	if (simulated)
+		scene_ranks(&scene, "fails", 1, fails, NULL);
 	scene_ranks(&scene, "many", 1, many, NULL);
 	test_together(&scene);
 	scene_close(&scene);
