@@ -157,12 +157,14 @@ static bool launch(const struct sk_cuda_lane *lane, uint64_t n,
 	return false;
 }
 
-/* Within the device's context, with the lane's lock held. */
+/* Within the device's context, with the lane's lock held. What waits to be
+ * asked for with others comes first: who asks for each is behind it, and told
+ * where it fails. */
 static bool ask(struct sk_cuda_lane *lane, const struct sk_cuda_table_copy *v,
 		size_t n)
 {
-	return have_room(lane, n * sizeof(*v)) && put(lane, v, n) &&
-	       launch(lane, n, slices_of(v, n));
+	return !lane->batch.n && have_room(lane, n * sizeof(*v)) &&
+	       put(lane, v, n) && launch(lane, n, slices_of(v, n));
 }
 
 bool sk_cuda_lane_table(struct sk_cuda_lane *lane,

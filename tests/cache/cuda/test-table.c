@@ -168,6 +168,30 @@ Test(table, while_others_are_under_way)
 	check();
 }
 
+/* What was asked for before, and waits for more of its kind, comes first: by
+ * this it would not. */
+Test(table, after_what_was_asked_for)
+{
+	const uint64_t bytes = 100;
+	sk_cu_ptr between = trainer_cuda_alloc(&f->t, bytes);
+	const struct sk_copy copy = {
+		.dst = (char *)(uintptr_t)between,
+		.src = (const char *)(uintptr_t)f->from,
+		.run = bytes, .bytes = bytes };
+
+	draw(10);
+	cr_assert(ask());	/* there is a kernel */
+	check();
+	cr_assert_eq(sk_cuda_lane_across(f->lane, &copy, 0, bytes, NULL), 0);
+	f->v[0] = (struct sk_cuda_table_copy){ f->to, between, bytes };
+	f->n = 1;
+	cr_assert_not(sk_cuda_lane_table(f->lane, f->v, f->n));
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	cr_assert(sk_cuda_lane_table(f->lane, f->v, f->n));
+	memcpy(f->wanted, f->source, bytes);
+	check();
+}
+
 /* Slices of what is long; beside it what is short. */
 Test(table, long_and_short)
 {
