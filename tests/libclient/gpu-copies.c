@@ -17,6 +17,7 @@
 #include "base/util.h"
 #include "conn/list.h"
 #include "libclient/gpu-rank.h"
+#include "state/slots.h"
 
 #define KILL UINT32_MAX		/* as a result: the call kills the process */
 #define HANG (UINT32_MAX - 1)	/* or hangs, and its sockets are closed */
@@ -640,25 +641,32 @@ struct together {
 };
 
 /* A step is complete when all ranks have it: they take the same ones. */
+/* Until so many ranks have one. */
+static void take_together(struct gpu_rank *g, struct together *all, int ranks)
+{
+	int step = 0;
+
+	do {
+		CHECK(++step < STEPS);
+		gpu_fill(g, step);
+		gpu_complete(g, step);
+		all->served[step] += gpu_device_bytes(g) > 0;
+		all->taken[step]++;
+		while (all->taken[step] < g->rank->world)
+			(void)sched_yield();
+	} while (all->served[step] < ranks);
+	gpu_fill(g, ++step);
+	gpu_complete(g, step);
+}
+
 static void save_sharded(struct rank *rank)
 {
-	struct together *all = (struct together *)(uintptr_t)rank->arg;
 	struct gpu_rank g;
-	int step = 0;
 
 	gpu_begin(&g, rank, 0);
 	add_sharded(&g, 0);
-	do {
-		CHECK(++step < STEPS);
-		gpu_fill(&g, step);
-		gpu_complete(&g, step);
-		all->served[step] += gpu_device_bytes(&g) > 0;
-		all->taken[step]++;
-		while (all->taken[step] < rank->world)
-			(void)sched_yield();
-	} while (all->served[step] < rank->world);
-	gpu_fill(&g, ++step);
-	gpu_complete(&g, step);
+	take_together(&g, (struct together *)(uintptr_t)rank->arg,
+		      rank->world);
 	rank_ready(rank);
 }
 
@@ -719,6 +727,95 @@ static void test_meshes(struct scene *scene)
 			scene_ranks(scene, "meshes", world, load_sharded,
 				    &turned[i]);
 	CHECK(!munmap(together, sizeof(*together)));
+}
+
+/* ---- what others rely on ---- */
+
+#define COMMON_ROWS 512
+#define COMMON_BYTES ((uint64_t)COMMON_ROWS * 4096)
+
+/* Which chunk of what the first rank has for all is damaged, in memory alone. */
+struct relied {
+	struct together *all;
+	uint64_t chunk;
+};
+
+static void add_common(struct gpu_rank *g, bool there)
+{
+	struct sk_mesh *mesh = mesh_of(g->rank->world, 0, NULL, NULL);
+	struct sk_tensor common = {
+		.name = "common", .dtype = SK_F32, .ndim = 2,
+		.shape = { COMMON_ROWS, 1024 }, .device = g->device,
+		.mesh = mesh, .placements = { SK_REPLICATE } };
+
+	(there ? gpu_add : gpu_add_host)(g, &common, COMMON_BYTES, 1);
+	sk_mesh_release(mesh);
+}
+
+/* In each slot of the rank that has it as it is now. */
+static void spoil_memory(struct gpu_rank *g, uint64_t chunk)
+{
+	struct sk_state *state = g->rank->state;
+	const struct sk_entry *e = &state->layouts[0]->entries[0];
+	int n = 0;
+
+	CHECK(e->bytes == COMMON_BYTES);
+	for (uint32_t i = 0; i < state->n_slots; i++) {
+		char *at = (char *)state->slots[i].map[0] + e->offset;
+
+		if (memcmp(at, g->tensors[0].here, e->bytes) != 0)
+			continue;
+		CHECK(!sk_slot_unprotect(state, i, NULL));
+		at[chunk * MIB + 5] ^= 1;
+		n++;
+	}
+	CHECK(n == 1, "%d slots", n);
+}
+
+static void save_relied(struct rank *rank)
+{
+	const struct relied *relied = rank->arg;
+	struct gpu_rank g;
+
+	gpu_begin(&g, rank, 0);
+	add_common(&g, true);
+	take_together(&g, relied->all, 1);
+	if (rank->rank == 0)
+		spoil_memory(&g, relied->chunk);
+	rank_ready(rank);
+}
+
+/* One has all of it from its GPU, and the other one reads memory, where the
+ * first one has verified some of it for both. */
+static void load_relied(struct rank *rank)
+{
+	struct sk_report report;
+	struct gpu_rank g;
+
+	gpu_begin(&g, rank, 0);
+	add_common(&g, rank->rank == 0);
+	CHECK(rank_restore(rank, SK_LATEST, 0, &report) < 0 ||
+	      gpu_wrong(&g, report.step, rank->rank) == 0);
+}
+
+static void test_relied(struct scene *scene)
+{
+	struct relied relied = { .all = mmap(NULL, sizeof(*relied.all),
+					     PROT_READ | PROT_WRITE,
+					     MAP_SHARED | MAP_ANONYMOUS, -1,
+					     0) };
+
+	CHECK(relied.all != MAP_FAILED);
+	scene->job_flags = SK_JOB_NO_REPLICAS;
+	for (; relied.chunk < 2; relied.chunk++) {
+		const char *job = relied.chunk ? "relied-1" : "relied-0";
+
+		memset(relied.all, 0, sizeof(*relied.all));
+		scene_ranks_killed(scene, job, 2, save_relied, &relied);
+		scene_ranks(scene, job, 2, load_relied, NULL);
+	}
+	scene->job_flags = 0;
+	CHECK(!munmap(relied.all, sizeof(*relied.all)));
 }
 
 /* ---- many ---- */
@@ -923,6 +1020,7 @@ static void test_all_others(struct scene *scene)
 	test_spoilt(scene);
 	scene_ranks(scene, "read", 1, read_and_go_on, NULL);
 	test_meshes(scene);
+	test_relied(scene);
 	scene_ranks(scene, "many", 1, many, NULL);
 	if (!simulated)
 		return;
