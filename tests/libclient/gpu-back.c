@@ -137,6 +137,37 @@ static void test_whole(struct scene *scene)
 		.variable = "VCUDA_LOCK_MOST", .value = "2800000" });
 }
 
+/* ---- on two GPUs ---- */
+
+/* Each of them fetches what lies on it, out of one slot that is locked once. */
+static void on_two(struct rank *rank)
+{
+	const uint64_t all = 2 * BIG;
+	struct sk_report report;
+	struct gpu_rank g;
+	uint64_t hashed;
+
+	gpu_begin(&g, rank, 0);
+	for (int i = 0; i < 2; i++)
+		gpu_add(&g, &(struct sk_tensor){
+			.name = i ? "second" : "first", .dtype = SK_F32,
+			.ndim = 2, .shape = { 700, 1000 },
+			.device = i % g.devices }, BIG, 1);
+	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+	take(&g, 1);
+	take(&g, 2);
+	for (int64_t step = 2; step > 0; step--) {
+		gpu_fill(&g, 77);
+		hashed = gpu_count(&g, "hashed");
+		CHECK(!rank_restore(rank, step, 0, &report), "%s",
+		      sk_error());
+		hashed = gpu_count(&g, "hashed") - hashed;
+		CHECK(gpu_wrong(&g, step, 0) == 0);
+		CHECK(report.bytes_verified == all);
+		CHECK(!simulated || hashed == all, "%" PRIu64, hashed);
+	}
+}
+
 /* ---- damaged ---- */
 
 /* The slot of a snapshot, by what it has of the first tensor. */
@@ -337,12 +368,14 @@ int main(int argc, char **argv)
 	struct trainer_cuda t;
 	struct scene scene;
 
+	CHECK(!setenv("VCUDA_DEVICES", "2", 0));
 	if (trainer_cuda_open(&t, NULL) < 0 && !getenv("SHARDKEEP_LIBCUDA"))
 		return 77;
 	simulated = t.calls;
 	scene_open(&scene, argc, argv);
 	test_whole(&scene);
 	scene_ranks(&scene, "damaged", 1, damaged, NULL);
+	scene_ranks(&scene, "two", 1, on_two, NULL);
 	if (simulated)
 		scene_ranks(&scene, "fails", 1, fails, NULL);
 	scene_ranks(&scene, "many", 1, many, NULL);
