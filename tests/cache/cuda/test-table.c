@@ -244,6 +244,26 @@ Test(table, any_call_fails)
 		}
 }
 
+/* Who cannot tell when the table was read waits until it was. */
+Test(table, nobody_knows_when_it_was_read)
+{
+	if (!f->t.fail)
+		cr_skip_test("on a simulated driver only");
+	draw(1000);
+	cr_assert(ask());
+	check();
+	for (int round = 0; round < 4; round++) {
+		draw(1000);
+		f->t.fail("cuEventRecord", 1, FAILED);
+		cr_assert_not(ask());
+		f->t.fail("cuEventRecord", 0, 0);
+		expect();
+		draw(1000);
+		cr_assert(ask());
+		check();
+	}
+}
+
 /* A device that is full is not asked each time. */
 Test(table, no_room)
 {
