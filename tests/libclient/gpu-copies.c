@@ -184,6 +184,29 @@ static void test_killed(struct scene *scene)
 		.by_device = ALL, .flags = SK_RESTORE_NO_VERIFY });
 }
 
+/* Who has no kernel for small copies asks for each. */
+static void save_without(struct rank *rank)
+{
+	const struct want *lack = rank->arg;
+
+	CHECK(!setenv(lack->variable, lack->value, 1));
+	save(rank);
+}
+
+static void test_saved_without(struct scene *scene)
+{
+	static const struct want lack[] = {
+		{ .variable = "VCUDA_MODE", .value = "no-compiler" },
+		{ .variable = "VCUDA_FAILS", .value = "cuLaunchKernel" } };
+	char job[32];
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(lack); i++) {
+		(void)snprintf(job, sizeof(job), "saved-without-%zu", i);
+		scene_ranks_killed(scene, job, 1, save_without, &lack[i]);
+		expect(scene, job, all_by_device);
+	}
+}
+
 /* Who cannot verify there reads memory; who need not goes on without. */
 static void test_without(struct scene *scene)
 {
@@ -1026,6 +1049,7 @@ static void test_all_others(struct scene *scene)
 		return;
 	scene_ranks(scene, "old", 1, many, "12000");
 	test_without(scene);
+	test_saved_without(scene);
 	test_doctor(scene, "", "the driver is of CUDA 13.0");
 	test_doctor(scene, "no-compiler", "CUDA 13.0, and takes none of our "
 		    "code");

@@ -6,20 +6,28 @@
  */
 #include "libclient/gpu-rank.h"
 
-#define BIG ((uint64_t)2800000)
+/* No small copy: SK_CUDA_TABLE_MOST. */
+#define BIG ((uint64_t)4400000)
 #define SOME ((uint64_t)8000)
 
 static void add_all(struct gpu_rank *g)
 {
 	gpu_add(g, &(struct sk_tensor){
 		.name = "big", .dtype = SK_F32, .ndim = 2,
-		.shape = { 700, 1000 }, .device = g->device }, BIG, 1);
+		.shape = { 1100, 1000 }, .device = g->device }, BIG, 1);
 	gpu_add(g, &(struct sk_tensor){
 		.name = "a", .dtype = SK_F32, .ndim = 1,
 		.shape = { 2000 }, .device = g->device }, SOME, 1);
 	gpu_add_host(g, &(struct sk_tensor){
 		.name = "b", .dtype = SK_F32, .ndim = 1,
 		.shape = { 2000 } }, SOME, 1);
+	/* So many are copied by a kernel. */
+	for (int i = 0; i < 4; i++)
+		gpu_add(g, &(struct sk_tensor){
+			.name = (const char *const[]){ "c", "d", "e",
+						       "f" }[i],
+			.dtype = SK_F32, .ndim = 1, .shape = { 2000 },
+			.device = g->device }, SOME, 1);
 }
 
 /* What a snapshot is to do then. */

@@ -184,7 +184,6 @@ Test(table, after_what_was_asked_for)
 	check();
 	cr_assert_eq(sk_cuda_lane_across(f->lane, &copy, 0, bytes, NULL), 0);
 	f->v[0] = (struct sk_cuda_table_copy){ f->to, between, bytes };
-	f->n = 1;
 	cr_assert_not(sk_cuda_lane_table(f->lane, f->v, f->n));
 	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
 	cr_assert(sk_cuda_lane_table(f->lane, f->v, f->n));
