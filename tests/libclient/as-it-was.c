@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "fault-os.h"
+#include "restore/room.h"
 
 #define W ((int64_t)3 << 20)
 
@@ -122,6 +123,24 @@ static void turned(struct scene *scene)
 	end(&l);
 }
 
+/* The agent hears of what another state has restored for this one, which has
+ * all that it needs. */
+static void begins_with(struct scene *scene)
+{
+	struct life l;
+
+	begin(&l, scene, "begins-with");
+	save(&l, 1);
+	sk_restore_begin_with(l.state, &(struct sk_begun){
+		.run = l.state->run, .run_id = l.state->run_id, .step = 1 });
+	CHECK(!l.state->begun.by_id);
+	sk_restore_room(l.state);
+	CHECK(l.state->begun.by_id == l.state->run_id);
+	save(&l, 2);
+	restore(&l, 2);
+	end(&l);
+}
+
 /* ---- what was not registered ---- */
 
 /* Whatever call fails while more is registered: what comes next begins anew.
@@ -188,6 +207,7 @@ int main(int argc, char **argv)
 	scene_open(&scene, argc, argv);
 	stays(&scene);
 	turned(&scene);
+	begins_with(&scene);
 	while (fails(&scene, n))
 		n++;
 	CHECK(n > 2, "only %lu calls failed", n - 1);

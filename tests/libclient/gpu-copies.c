@@ -757,7 +757,7 @@ static void test_meshes(struct scene *scene)
 #define COMMON_ROWS 512
 #define COMMON_BYTES ((uint64_t)COMMON_ROWS * 4096)
 
-/* Which chunk of what the first rank has for all is damaged, in memory alone. */
+/* Which chunk of what the first rank has for all is wrong, in memory alone. */
 struct relied {
 	struct together *all;
 	uint64_t chunk;
