@@ -674,7 +674,7 @@ int main(int argc, char **argv)
 		scene_ranks(&scene, "died", 1, load_last, NULL);
 		CHECK(count(&scene, "shardkeep_device_drains_total") == 1);
 		test_moved(&scene);
-	test_heirs(&scene);
+		test_heirs(&scene);
 		test_hangs(&scene);
 		test_takes_long(&scene);
 		test_keeper(&scene);
