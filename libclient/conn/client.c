@@ -101,6 +101,7 @@ static int open_handle(const struct sk_options *o, struct sk *sk,
 
 	sk->pid = getpid();
 	sk->cpus = usable_cpus();
+	sk->threads_said = o->threads;
 	sk->timeout_ms = o->timeout_ms ? o->timeout_ms : TIMEOUT_MS;
 	r = check_options(o, err);
 	if (r >= 0)

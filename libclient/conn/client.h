@@ -20,6 +20,7 @@ struct sk {
 	char *socket_path;		/* the one that answered */
 	uint32_t timeout_ms;
 	struct sk_pool *pool;		/* copies, hashes */
+	bool threads_said;		/* how many it has, by the user */
 	unsigned cpus;			/* that this process may use */
 	bool hash_is_free;		/* in step with a copy, on this CPU */
 	struct sk_cuda *cuda;		/* opened by the first device */

@@ -6,6 +6,7 @@
 #include "base/pages.h"
 #include "base/util.h"
 #include "layout/layout.h"
+#include "restore/threads.h"
 
 /* While one is filled, the device may read the others. */
 #define STAGES_PER_THREAD 3u
@@ -53,7 +54,7 @@ static int make_stages(const struct sk_restoring *rs,
 	size_t bytes;
 	int r = 0;
 
-	s->n = STAGES_PER_THREAD * sk_pool_threads(rs->sk->pool);
+	s->n = STAGES_PER_THREAD * sk_restore_threads(rs);
 	bytes = s->n * SK_SUM_CHUNK;
 	s->v = calloc(s->n, sizeof(*s->v));
 	s->memory = sk_pages_new(rs->sk->os, bytes);

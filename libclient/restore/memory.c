@@ -16,6 +16,7 @@
 #include "base/pages.h"
 #include "base/util.h"
 #include "restore/job.h"
+#include "restore/threads.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -146,7 +147,7 @@ int sk_restore_from_memory(struct sk_restoring *rs, size_t n)
 				  "of a restore", n);
 	m.starts = starts;
 	m.task.units = cut_units(rs, n, starts);
-	sk_pool_run(rs->sk->pool, &m.task);
+	sk_restore_run(rs, &m.task);
 	if (m.failed < 0)
 		rs->err = m.err;
 	return m.failed;
