@@ -78,9 +78,8 @@ struct sk_options {
 				 * else a private agent is started there (in
 				 * /tmp/shardkeep-UID without the variable) */
 	uint32_t flags;		/**< SK_OPEN_... */
-	uint32_t threads;	/**< that copy, at most 1,024; 0: half as many
-				 * as there are CPUs, but 1 to 8, and in a
-				 * restore a rank's part of all, up to 16 */
+	uint32_t threads;	/**< that copy, <= 1024; 0: half the CPUs, <= 8,
+				 * to restore a rank's part of all, <= 16 */
 	uint32_t timeout_ms;	/**< bound of every request; 0: 10,000. Who
 				 * asks what there is waits for longer while
 				 * the agent looks at more and more files of
