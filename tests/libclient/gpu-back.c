@@ -256,22 +256,6 @@ static void fails(struct rank *rank)
 #define MANY 5000
 #define EACH ((size_t)96)
 
-static void describe_many(struct rank *rank, sk_cu_ptr slab)
-{
-	static struct sk_tensor tensors[MANY];
-	static char names[MANY][16];
-
-	for (int i = 0; i < MANY; i++) {
-		(void)snprintf(names[i], sizeof(names[i]), "t%d", i);
-		tensors[i] = (struct sk_tensor){
-			.name = names[i], .dtype = SK_U8, .ndim = 1,
-			.shape = { 17 + i % 64 }, .memory = SK_CUDA,
-			.data = (void *)(uintptr_t)(slab + (size_t)i * EACH) };
-	}
-	CHECK(!sk_state_tensors(rank->state, tensors, MANY), "%s",
-	      sk_error());
-}
-
 static void many(struct rank *rank)
 {
 	size_t bytes = MANY * EACH;
@@ -285,7 +269,7 @@ static void many(struct rank *rank)
 	for (size_t i = 0; i < bytes; i++)
 		here[i] = (char)(i * 31 >> 5);
 	trainer_cuda_put(&g.cuda, slab, here, bytes);
-	describe_many(rank, slab);
+	(void)gpu_describe_many(rank, slab, MANY, EACH);
 	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
 	gpu_complete(&g, 1);
 	trainer_cuda_put(&g.cuda, slab, back, bytes);

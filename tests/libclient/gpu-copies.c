@@ -846,25 +846,6 @@ static void test_relied(struct scene *scene)
 #define MANY 5000
 #define EACH ((size_t)96)
 
-static uint64_t describe_many(struct rank *rank, sk_cu_ptr slab)
-{
-	static struct sk_tensor tensors[MANY];
-	static char names[MANY][16];
-	uint64_t bytes = 0;
-
-	for (int i = 0; i < MANY; i++) {
-		(void)snprintf(names[i], sizeof(names[i]), "t%d", i);
-		tensors[i] = (struct sk_tensor){
-			.name = names[i], .dtype = SK_U8, .ndim = 1,
-			.shape = { 17 + i % 64 }, .memory = SK_CUDA,
-			.data = (void *)(uintptr_t)(slab + i * EACH) };
-		bytes += 17 + i % 64;
-	}
-	CHECK(!sk_state_tensors(rank->state, tensors, MANY), "%s",
-	      sk_error());
-	return bytes;
-}
-
 static uint64_t snapshot_calls(struct gpu_rank *g, int64_t step)
 {
 	uint64_t before = gpu_count(g, "calls");
@@ -900,7 +881,7 @@ static void many_elsewhere(struct gpu_rank *g, int64_t step, sk_cu_ptr before)
 	char *here = rank_memory(bytes, 6), *back = rank_memory(bytes, 7);
 
 	trainer_cuda_put(&g->cuda, slab, here, bytes);
-	(void)describe_many(g->rank, slab);
+	(void)gpu_describe_many(g->rank, slab, MANY, EACH);
 	CHECK(gpu_device_bytes(g));
 	gpu_complete(g, ++step);
 	trainer_cuda_put(&g->cuda, slab, back, bytes);
@@ -927,7 +908,7 @@ static void many(struct rank *rank)
 		CHECK(!setenv("VCUDA_VERSION", rank->arg, 1));
 	gpu_begin(&g, rank, 0);
 	slab = trainer_cuda_alloc(&g.cuda, bytes);
-	all = describe_many(rank, slab);
+	all = gpu_describe_many(rank, slab, MANY, EACH);
 	do {
 		few = snapshot_calls(&g, ++step);
 	} while (!gpu_device_bytes(&g));

@@ -2,6 +2,8 @@
 #include "libclient/gpu-rank.h"
 
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -107,6 +109,34 @@ static void exchange(struct gpu_rank *g, bool put)
 					 x->bytes);
 	}
 	gpu_use_device(g, g->device);
+}
+
+struct name {
+	char text[24];
+};
+
+uint64_t gpu_describe_many(struct rank *rank, sk_cu_ptr slab, size_t n,
+			   size_t each)
+{
+	struct sk_tensor *tensors = calloc(n, sizeof(*tensors));
+	struct name *names = calloc(n, sizeof(*names));
+	uint64_t bytes = 0;
+
+	CHECK(tensors && names);
+	for (size_t i = 0; i < n; i++) {
+		(void)snprintf(names[i].text, sizeof(names[i].text), "t%zu",
+			       i);
+		tensors[i] = (struct sk_tensor){
+			.name = names[i].text, .dtype = SK_U8, .ndim = 1,
+			.shape = { 17 + (int64_t)(i % 64) },
+			.memory = SK_CUDA,
+			.data = (void *)(uintptr_t)(slab + i * each) };
+		bytes += 17 + i % 64;
+	}
+	CHECK(!sk_state_tensors(rank->state, tensors, n), "%s", sk_error());
+	free(tensors);
+	free(names);
+	return bytes;
 }
 
 void gpu_fill(struct gpu_rank *g, int64_t step)

@@ -50,6 +50,10 @@ struct gpu_tensor *gpu_add_host(struct gpu_rank *g, const struct sk_tensor *t,
 /** Describes it as on its device, or as its double. */
 void gpu_describe(struct gpu_rank *g, struct gpu_tensor *x, bool there);
 void gpu_describe_all(struct gpu_rank *g, bool there);
+/** Describes @n small tensors of 17 to 80 bytes, @each apart from @slab on, an
+ * allocation of device 0. Returns the bytes of all. */
+uint64_t gpu_describe_many(struct rank *rank, sk_cu_ptr slab, size_t n,
+			   size_t each);
 /** Writes the values of @step to all tensors and blobs. */
 void gpu_fill(struct gpu_rank *g, int64_t step);
 /** Elements that are not those of @step; @owner as rank_wrong(). */

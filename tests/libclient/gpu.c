@@ -579,23 +579,6 @@ static void verified(struct rank *rank)
 #define MANY 10000
 #define EACH ((size_t)96)
 
-/* Tensors of one allocation, as a caching allocator gives them. */
-static void describe_many(struct rank *rank, sk_cu_ptr slab)
-{
-	static struct sk_tensor tensors[MANY];
-	static char names[MANY][16];
-
-	for (int i = 0; i < MANY; i++) {
-		(void)snprintf(names[i], sizeof(names[i]), "t%d", i);
-		tensors[i] = (struct sk_tensor){
-			.name = names[i], .dtype = SK_U8, .ndim = 1,
-			.shape = { 17 + i % 64 }, .memory = SK_CUDA,
-			.data = (void *)(uintptr_t)(slab + i * EACH) };
-	}
-	CHECK(!sk_state_tensors(rank->state, tensors, MANY), "%s",
-	      sk_error());
-}
-
 static void many(struct rank *rank)
 {
 	size_t bytes = MANY * EACH;
@@ -609,7 +592,7 @@ static void many(struct rank *rank)
 	for (size_t i = 0; i < bytes; i++)
 		here[i] = (char)(i * 31 >> 5);
 	trainer_cuda_put(&g.cuda, slab, here, bytes);
-	describe_many(rank, slab);
+	(void)gpu_describe_many(rank, slab, MANY, EACH);
 	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
 	before = gpu_count(&g, "calls");
 	CHECK(!gpu_snapshot(&g, 1, 0), "%s", sk_error());
