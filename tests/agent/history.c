@@ -375,11 +375,11 @@ static void test_snapshots_cost_the_same_beside_many(void)
 /* What is known of all steps is counted before it is told whether any goes. */
 static void await_census(int sock, struct rank *ranks, int steps)
 {
-	double before = stat_value(sock, "shardkeep_visits_total");
+	struct rig_since since = rig_since(sock);
 
 	take_durable(ranks, steps + 1);
-	AWAIT(stat_value(sock, "shardkeep_visits_total") >=
-	      before + WORLD * steps, "they are not counted");
+	AWAIT(rig_visits(sock, since) >= WORLD * steps,
+	      "they are not counted");
 }
 
 /* Most that any turn has looked at, of an agent that was asked for all there

@@ -62,16 +62,16 @@ static void make_idle(struct whole *w, int n)
 
 static double visits_of(struct rank *r, int64_t from, uint32_t until)
 {
-	double before;
+	struct rig_since since;
 
 	AWAIT(rig_is_quiet(r->sock), "something goes on");
-	before = rig_visits(r->sock);
+	since = rig_since(r->sock);
 	for (int64_t step = from; step < from + SNAPSHOTS; step++) {
 		rank_snapshot(r, step);
 		CHECK_STATUS(rank_wait(r, step, until, WAIT_MS), 0, &r->msg);
 	}
 	AWAIT(rig_is_quiet(r->sock), "something goes on");
-	return rig_visits(r->sock) - before;
+	return rig_visits(r->sock, since);
 }
 
 /* In memory; and on disk. */

@@ -39,7 +39,8 @@ static double visits_to_write(int n)
 {
 	struct rank *r = calloc((size_t)n, sizeof(*r));
 	struct whole w;
-	double before;
+	struct rig_since since;
+	double visits;
 	int sock;
 
 	CHECK(r, "no memory");
@@ -51,12 +52,12 @@ static double visits_to_write(int n)
 		join(&w, &r[i], i);
 	fail_all(&w, r, n, sock);
 	AWAIT(rig_is_quiet(sock), "something goes on");
-	before = rig_visits(sock);
+	since = rig_since(sock);
 	sk_fault_os_advance(w.fault, 2 * SECOND);
 	for (int i = 0; i < n; i++)
 		CHECK_STATUS(rank_wait(&r[i], 1, 3, WAIT_MS), 0, &r[i].msg);
 	AWAIT(rig_is_quiet(sock), "something goes on");
-	before = rig_visits(sock) - before;
+	visits = rig_visits(sock, since);
 	for (int i = 0; i < n; i++)
 		rank_close(&r[i]);
 	close(sock);
@@ -64,7 +65,7 @@ static double visits_to_write(int n)
 	CHECK(whole_wait(&w) == 0, "exit status: %s", whole_log(&w));
 	whole_remove(&w);
 	free(r);
-	return before / n;
+	return visits / n;
 }
 
 int main(void)

@@ -534,6 +534,8 @@ uint32_t snapshot_flags(int sock, const char *job, int64_t step)
 	return flags;
 }
 
+static unsigned long asked;	/* for figures */
+
 double stat_value(int sock, const char *name)
 {
 	struct sk_msg msg = { .type = SK_MSG_STATS };
@@ -541,6 +543,7 @@ double stat_value(int sock, const char *name)
 	double value = -1;
 	size_t n;
 
+	asked++;
 	all = read_list(sock, &msg, sizeof(struct sk_wire_stat), &n);
 	for (size_t i = 0; i < n; i++) {
 		if (strcmp(all[i].name, name) == 0)
@@ -550,19 +553,44 @@ double stat_value(int sock, const char *name)
 	return value;
 }
 
-double rig_visits(int sock)
+static double visits_so_far(int sock)
 {
 	return stat_value(sock, "shardkeep_visits_total");
 }
 
+struct rig_since rig_since(int sock)
+{
+	double visits = visits_so_far(sock);
+
+	return (struct rig_since){ visits, asked };
+}
+
+double rig_visits_to_ask(int sock)
+{
+	double before = visits_so_far(sock);
+
+	return visits_so_far(sock) - before;
+}
+
+double rig_visits(int sock, struct rig_since since)
+{
+	struct rig_since now = rig_since(sock);
+	double asking = (double)(now.asked - since.asked) *
+			rig_visits_to_ask(sock);
+	double all = now.visits - since.visits;
+
+	/* One that was asked while there was less to tell took less. */
+	return all > asking ? all - asking : 0;
+}
+
 bool rig_is_quiet(int sock)
 {
-	double before = rig_visits(sock), now = rig_visits(sock);
+	double before = visits_so_far(sock), now = visits_so_far(sock);
 	double each = now - before;
 
 	for (int i = 0; i < 20; i++) {
 		before = now;
-		now = rig_visits(sock);
+		now = visits_so_far(sock);
 		if (now - before != each)
 			return false;
 	}

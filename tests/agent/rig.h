@@ -128,8 +128,18 @@ struct sk_wire_image *list_known(int sock, const char *job, int64_t step,
 /** The snapshot's flags; 0: there is none. */
 uint32_t snapshot_flags(int sock, const char *job, int64_t step);
 double stat_value(int sock, const char *name);
-/** The jobs, ranks and slots that were gone through so far. */
-double rig_visits(int sock);
+/** The jobs, ranks and slots that the agent had gone through, at a time. */
+struct rig_since {
+	double visits;
+	unsigned long asked;	/* so often this process had, for figures */
+};
+struct rig_since rig_since(int sock);
+/** What it has gone through since then, without what asking for figures took:
+ * who waits asks again and again, more often the more the machine has to do.
+ * Exact once all is quiet. */
+double rig_visits(int sock, struct rig_since since);
+/** And what that takes, once. */
+double rig_visits_to_ask(int sock);
 /** Nothing goes on that was begun before: asking is all that is counted. */
 bool rig_is_quiet(int sock);
 /** Until the agent's loop has been through @n turns: so often it has looked at
