@@ -255,6 +255,15 @@ static void done(struct sk_device_pass *d, size_t chunk)
 	r->bytes_verified += d->verify ? d->spans[chunk].bytes : 0;
 }
 
+/* A copy is one of its own; what lies in memory is read there next, by who may
+ * rely on another rank. */
+static void doubt(const struct sk_device_pass *d,
+		  const struct sk_device_chunk *c)
+{
+	for (size_t i = c->from; i < c->to && d->locked.lock; i++)
+		d->rs->jobs[i].doubted = true;
+}
+
 static size_t compare(struct sk_device_pass *d, size_t n)
 {
 	size_t wrong = 0;
@@ -264,7 +273,10 @@ static size_t compare(struct sk_device_pass *d, size_t n)
 
 		c->right = !d->verify || d->sums[i] ==
 			   sum_of(d->rs, &d->rs->jobs[c->from]);
-		wrong += !c->right;
+		if (c->right)
+			continue;
+		doubt(d, c);
+		wrong++;
 	}
 	return wrong;
 }

@@ -142,7 +142,7 @@ int sk_restore_run_job(struct sk_restoring *rs, struct sk_restore_job *job,
 	int r;
 
 	job->good |= job->verify && sk_restore_job_is_verified(rs, job);
-	verify = job->verify && !job->good;
+	verify = (job->verify && !job->good) || job->doubted;
 	if (job->hash_only) {
 		if (verify)
 			hash_chunk(rs, job, base);

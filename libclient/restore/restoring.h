@@ -220,6 +220,8 @@ struct sk_restore_job {
 	bool good;		/* verified, and right */
 	bool on_device;		/* delivered, from a copy there */
 	bool hash_only;		/* and still to be verified in memory */
+	bool doubted;		/* found wrong once: hashed with what is copied,
+				 * whoever has verified it before */
 	uint64_t share;		/* see jobs.c */
 };
 
