@@ -9,7 +9,7 @@ import errno
 import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -20,15 +20,22 @@ from ._common import PLAN
 from ._dcp_nodes import can_be
 from ._links import available as links_available
 from ._meeting import Apart
-from ._nodes import Teller, candidates, each, offers, over, several
+from ._nodes import (LISTED_MOST, Teller, candidates, each, offers, over,
+                     several, went_each_time)
 from ._together import PASSED_OVER, together
 from ._versions import default_store
 
 #: Descriptions as State.tensors() takes them, and what holds their memory.
 Described = tuple[list[Any], Any]
 
+_T = TypeVar("_T")
+
 #: The call that ranks meet in.
 _LOAD = "a load"
+
+
+class Gone(NotFound):
+    """What was there when it was looked at."""
 
 
 class Agent:
@@ -100,13 +107,23 @@ class Alone:
         return mine
 
     def bring(self, describe: Callable[[], Described]) -> None:
-        """Fills the memory of what is described; all ranks come to it."""
+        """Fills the memory of what is described; all ranks come to it.
+        ``Gone`` where nobody has it any more."""
         described, keep = describe()
         if described:
             with self._reader(0, 1) as state:
                 state.tensors(described, keep)
-                self.reports.append(state.restore(
-                    self.step, run=self.run, names=[d[0] for d in described]))
+                self._restore(state, [d[0] for d in described])
+
+    def _restore(self, state: State, names: list[str], **how: Any) -> None:
+        try:
+            self.reports.append(state.restore(self.step, run=self.run,
+                                              names=names, **how))
+        except NotFound as e:
+            raise Gone(e.errno, f"{e}; it was there when the load began: "
+                       "newer ones take its place in memory. Load a step that "
+                       "is on disk, or have this one pinned (cachectl pin)"
+                       ) from None
 
     @contextlib.contextmanager
     def _reader(self, rank: int, world: int) -> Iterator[State]:
@@ -198,11 +215,7 @@ class Several(Alone):
             device = None if None in devices else devices[self._comm.rank]
             words = over(self._comm, self._comm.links(), device)
 
-            def restore() -> None:
-                self.reports.append(states[0].restore(
-                    self.step, run=self.run, names=names, **words))
-
-            self._together(restore)
+            self._together(lambda: self._restore(states[0], names, **words))
 
     @contextlib.contextmanager
     def in_step(self) -> Iterator[None]:
@@ -274,7 +287,7 @@ class Question:
         try:
             if group is not None and dist.get_world_size(group) > 1:
                 return self._ask_together(agent, comm_of(group, timeout))
-            return self._ask_alone(agent)
+            return self.read(lambda: self._ask_alone(agent))
         except NotFound as e:
             if group is not None or not can_be():
                 raise
@@ -282,6 +295,17 @@ class Question:
                            "give the reader their process_group") from None
         finally:
             agent.close()
+
+    def read(self, act: Callable[[], _T]) -> _T:
+        """What ``act`` comes to. Where the newest went meanwhile, for newer
+        ones came, it is done once more, with those."""
+        for _ in range(LISTED_MOST):
+            try:
+                return act()
+            except Gone:
+                if self.step != LATEST:
+                    raise
+        raise went_each_time(self.job)
 
     def _ask_alone(self, agent: Agent) -> Answer:
         way = Alone(agent, self.job)

@@ -27,7 +27,11 @@ PASSED_OVER = (Damaged, NotFound)
 
 
 def _word(e: Exception) -> list[Any]:
-    return [type(e).__name__, getattr(e, "errno", None) or errno.EIO,
+    # Of what is a kind of one that all know, that one.
+    name = next((c.__name__ for c in type(e).__mro__
+                 if getattr(shardkeep, c.__name__, None) is c),
+                type(e).__name__)
+    return [name, getattr(e, "errno", None) or errno.EIO,
             str(e), isinstance(e, PASSED_OVER)]
 
 

@@ -75,7 +75,7 @@ def load_tensors(job: str, step: int | None = None, *, prefix: str = "",
     if isinstance(names, str):
         raise TypeError(f"names is {names!r}: a list of names is needed")
     wanted = _Wanted(job, step, run, prefix, names)
-    _read_alone(Agent(socket), job, wanted)
+    wanted.question.read(lambda: _read_alone(Agent(socket), job, wanted))
     return wanted.found()
 
 
@@ -86,6 +86,15 @@ def _read_alone(agent: Agent, job: str, wanted: _Wanted,
         run, step = found or (wanted.question.run, wanted.question.step)
         held = way.look(run, step, brief=True)
         way.bring(lambda: wanted.describe(held))
+
+
+def _read_newest(agent: Agent, job: str, wanted: _Wanted,
+                 found: tuple[int, int]) -> None:
+    """The one that all ranks have chosen; one alone reads it, so where it went
+    that one may take what is newer."""
+    first = [found]
+    wanted.question.read(lambda: _read_alone(
+        agent, job, wanted, first.pop() if first else None))
 
 
 def full_state_dict(job: str, step: int | None = None, *,
@@ -112,7 +121,7 @@ def full_state_dict(job: str, step: int | None = None, *,
             way.bring(lambda: wanted.describe(held) if comm.rank == 0
                       else ([], None))
         else:
-            together(comm, "full_state_dict()", lambda: _read_alone(
+            together(comm, "full_state_dict()", lambda: _read_newest(
                 agent, job, wanted, (way.run, way.step))
                 if comm.rank == 0 else None)
     finally:

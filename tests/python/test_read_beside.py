@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads beside a trainer whose snapshots go as newer ones come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from shardkeep import Error, NotFound
+from shardkeep.torch import _reading, _together
+from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
+from shardkeep.torch.full import load_tensors
+from torch.distributed.checkpoint import CheckpointException
+
+#: More than there are slots: no older one is in memory after as many.
+SLOTS = 4
+
+
+class _Trainer:
+    """Its tensor is full of the step's number."""
+
+    def __init__(self, job: str) -> None:
+        self.job, self.step = job, 0
+        self.go_on()
+
+    def go_on(self) -> None:
+        for _ in range(SLOTS):
+            self.step += 1
+            dcp.save({"w": torch.full((3000,), float(self.step))},
+                     storage_writer=ShardkeepWriter(
+                         f"{self.job}/{self.step}", flush=False),
+                     no_dist=True)
+
+
+@pytest.fixture
+def trainer(agent, request):
+    return _Trainer(request.node.name.partition("[")[0])
+
+
+def _goes_on_when_looked_at(monkeypatch: Any, trainer: _Trainer,
+                            times: int) -> None:
+    look, left = _reading.Alone.look, [times]
+
+    def look_and_go_on(self: Any, *args: Any, **kwargs: Any) -> Any:
+        held = look(self, *args, **kwargs)
+        if left[0]:
+            left[0] -= 1
+            trainer.go_on()
+        return held
+
+    monkeypatch.setattr(_reading.Alone, "look", look_and_go_on)
+
+
+def _load(job: str, **options: Any) -> torch.Tensor:
+    state = {"w": torch.zeros(3000)}
+    dcp.load(state, storage_reader=ShardkeepReader(job=job), no_dist=True,
+             **options)
+    return state["w"]
+
+
+@pytest.mark.parametrize("load", [
+    _load, lambda job: load_tensors(job)["w"]])
+def test_the_newest_is_the_one_that_is_there(trainer, monkeypatch, load):
+    _goes_on_when_looked_at(monkeypatch, trainer, 2)
+    found = load(trainer.job)
+    assert torch.equal(found, torch.full((3000,), float(trainer.step)))
+    assert trainer.step == 3 * SLOTS
+
+
+def test_a_step_that_goes_is_named_with_a_way_out(trainer, monkeypatch):
+    _goes_on_when_looked_at(monkeypatch, trainer, 1)
+    with pytest.raises(NotFound, match=f"step {trainer.step} .*it was there "
+                       r"when the load began.*pinned \(cachectl pin\)"):
+        load_tensors(trainer.job, trainer.step)
+
+
+@pytest.mark.parametrize("load", [_load, load_tensors])
+def test_it_does_not_run_after_them_forever(trainer, monkeypatch, load):
+    _goes_on_when_looked_at(monkeypatch, trainer, 1000)
+    with pytest.raises((Error, CheckpointException),
+                       match="went each of 8 times"):
+        load(trainer.job)
+
+
+def test_what_goes_while_the_load_is_planned(trainer):
+    class Planner(dcp.DefaultLoadPlanner):
+        def create_local_plan(self) -> Any:
+            trainer.go_on()
+            return super().create_local_plan()
+
+    with pytest.raises(CheckpointException,
+                       match="Load a step that is on disk"):
+        _load(trainer.job, planner=Planner())
+
+
+def test_ranks_hear_of_it_as_of_what_is_not_there():
+    word = _together._word(_reading.Gone(2, "it went"))
+    assert isinstance(_together._of_another(1, word), NotFound)
