@@ -310,7 +310,8 @@ void sk_restore_begin_with(struct sk_state *state,
 	pthread_mutex_lock(&state->lock);
 	state->begun = *begun;
 	state->begun.by_id = 0;
-	state->changed = true;		/* or the agent would not hear of it */
+	/* Who has slots would not tell the agent of it. */
+	state->changed |= state->n_slots > 0;
 	pthread_mutex_unlock(&state->lock);
 }
 

@@ -141,6 +141,27 @@ static void begins_with(struct scene *scene)
 	end(&l);
 }
 
+/* Who has no slots yet gets them by what it is registered with: nothing is laid
+ * out once more. */
+static void begins_with_nothing(struct scene *scene)
+{
+	struct sk_begun begun;
+	struct life l;
+
+	begin(&l, scene, "begins-with");
+	CHECK(!sk_restore_first(l.state, SK_LATEST, NULL, NULL, NULL), "%s",
+	      sk_error());
+	CHECK(!l.state->n_slots && !l.state->changed);
+	begun = sk_restore_begun(l.state);
+	sk_restore_begin_with(l.state, &begun);
+	CHECK(!l.state->changed && !l.state->begun.by_id);
+	sk_restore_room(l.state);
+	CHECK(l.state->n_slots && l.state->begun.by_id == l.state->run_id);
+	save(&l, 3);
+	restore(&l, 3);
+	end(&l);
+}
+
 /* ---- what was not registered ---- */
 
 /* Whatever call fails while more is registered: what comes next begins anew.
@@ -208,6 +229,7 @@ int main(int argc, char **argv)
 	stays(&scene);
 	turned(&scene);
 	begins_with(&scene);
+	begins_with_nothing(&scene);
 	while (fails(&scene, n))
 		n++;
 	CHECK(n > 2, "only %lu calls failed", n - 1);
