@@ -120,6 +120,8 @@ struct agent {
 	struct sk_link crowds;		/* connections with many of those */
 	struct sk_link gathers;
 	struct sk_link stops;		/* those who wait for the end */
+	int stop_fds[8];	/* who is to see our end by them */
+	unsigned n_stop_fds;
 	bool changed;			/* see agent_changed() */
 	struct timer decide_timer;	/* of snapshots undecided */
 

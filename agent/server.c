@@ -458,6 +458,8 @@ static void close_agent(struct agent *a)
 	(void)loop_watch(&a->loop, &a->keeps, 0);
 	keeper_close(a->os, &a->keeper);
 	loop_close(&a->loop);
+	while (a->n_stop_fds)
+		(void)a->os->close(a->os, a->stop_fds[--a->n_stop_fds]);
 }
 
 static void serve(struct agent *a)

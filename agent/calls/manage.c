@@ -3,6 +3,7 @@
  * PIN, UNPIN, EVICT, FLUSH, STOP. The pin of a step that is on disk stands
  * there as well, for all agents and times.
  */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -384,6 +385,16 @@ int call_stop(struct call *c)
 	return 0;
 }
 
+/* It stays open until all else is closed: its end is ours. */
+static void hold_connection(struct agent *a, int fd)
+{
+	if (a->n_stop_fds == SK_ARRAY_SIZE(a->stop_fds))
+		return;
+	fd = a->os->fcntl(a->os, fd, F_DUPFD_CLOEXEC, 3);
+	if (fd >= 0)
+		a->stop_fds[a->n_stop_fds++] = fd;
+}
+
 void calls_say_lost(struct agent *a)
 {
 	struct sk_err err = { "" };
@@ -393,6 +404,7 @@ void calls_say_lost(struct agent *a)
 		struct stop *stop = sk_link_object(a->stops.next, struct stop,
 						   link);
 
+		hold_connection(a, stop->request.session->source.fd);
 		request_answer(&stop->request, r, NULL, NULL, 0, &err);
 	}
 }

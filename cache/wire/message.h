@@ -495,7 +495,8 @@ struct sk_wire_retain {
 /*
  * STOP: the agent flushes, then ends; an administrator's. Answered at once:
  * body.text, 0 or more characters, says what no store will take. Deferred with
- * SK_STOP_WAIT: answered when the agent ends, 0 or -ENODATA and what is lost.
+ * SK_STOP_WAIT: answered when the agent ends, 0 or -ENODATA and what is lost;
+ * this connection ends when nothing else of the agent's is open any more.
  * A second STOP without it ends the agent at once.
  */
 #define SK_STOP_WAIT (1u << 0)

@@ -83,6 +83,12 @@ start_agent() {
 	exec 9>&-
 }
 
+# Who unmounts the store next finds nothing of the agent's open there.
+stopped() {
+	! readlink "/proc/$pid/fd/"* 2>/dev/null | grep -q "^$dir/store" ||
+		fail "it has stopped, and has its store open"
+}
+
 # ---- where nothing can be printed ----
 for command in --help --version 'list --help'; do
 	# shellcheck disable=SC2086
@@ -392,6 +398,7 @@ says '^shardkeep_refusals_total\{reason="busy"\} '
 
 # ---- the end ----
 expect 0 stop --wait
+stopped
 wait "$pid" || fail "the agent ended badly"
 pid=
 expect 3 list

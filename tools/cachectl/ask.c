@@ -98,6 +98,24 @@ int ask_again(struct context *ctx, struct sk_msg *msg, bool *ret_again)
 	return r;
 }
 
+/* An agent that stops answers before it has let go of what it has open, and
+ * then ends the connection. */
+static int call_deferred(struct context *ctx, struct sk_conn *conn,
+			 struct sk_msg *msg, uint64_t until_ns)
+{
+	bool stops = msg->type == SK_MSG_STOP;
+	int r = sk_conn_call(conn, msg, NULL, 0, NULL, NULL, until_ns,
+			     &ctx->err);
+	struct pollfd end = { .fd = conn->sock, .events = POLLIN };
+	int gone;
+
+	if (!stops || (r < 0 && r != -ENODATA))
+		return r;
+	gone = ctx->os->poll(ctx->os, &end, 1, until_ns);
+	return gone < 0 ? sk_err_errno(&ctx->err, gone, "the agent has "
+				       "stopped, and does not end") : r;
+}
+
 int ask_deferred(struct context *ctx, struct sk_msg *msg, uint32_t timeout_ms)
 {
 	struct sk_conn conn = SK_CONN_NULL;
@@ -111,9 +129,8 @@ int ask_deferred(struct context *ctx, struct sk_msg *msg, uint32_t timeout_ms)
 		return r;
 	r = WAITING(msg->type == SK_MSG_STOP ?
 		    "the agent flushes what is not durable" : for_agent,
-		    sk_conn_call(&conn, msg, NULL, 0, NULL, NULL,
-				 sk_until_ms(ctx->os, timeout_ms),
-				 &ctx->err));
+		    call_deferred(ctx, &conn, msg,
+				  sk_until_ms(ctx->os, timeout_ms)));
 	sk_conn_close(&conn);
 	return r;
 }
