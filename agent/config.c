@@ -38,6 +38,15 @@ static char *trim(char *text)
 	return text;
 }
 
+/* As --check-config prints them, each with who says it. */
+static void cut_comment(char *value)
+{
+	for (char *c = value; *c; c++) {
+		if (*c == '#' && (c == value || isspace((unsigned char)c[-1])))
+			*c = 0;
+	}
+}
+
 static int read_line(const char *path, int number, char *line,
 		     int (*set)(void *ctx, const char *name,
 				const char *value, int line), void *ctx)
@@ -45,8 +54,10 @@ static int read_line(const char *path, int number, char *line,
 	char none[] = "", *value = strchr(line, '=');
 	int r;
 
-	if (value)
+	if (value) {
 		*value++ = 0;
+		cut_comment(value);
+	}
 	line = trim(line);
 	if (*line == '#' || (!value && !*line))
 		return 0;

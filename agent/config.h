@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of options: lines "name = value", and comments that begin with #. */
+/* The file of options: lines "name = value", and comments, which begin with #
+ * at the beginning of a line or after a space. */
 #ifndef SK_AGENT_CONFIG_H
 #define SK_AGENT_CONFIG_H
 

@@ -25,9 +25,9 @@ says() { grep -qE -- "$1" "$dir/out" || fail "no \"$1\""; }
 cat >"$dir/conf" <<-EOF
 	# of this node
 	memory = 64M
-	  store=/srv/a b
+	  store=/srv/a b	# a disk of this node
 
-	keep-last = 7
+	keep-last = 7   #as ever
 	no-direct = yes
 	seal-writes = no
 EOF
@@ -102,9 +102,14 @@ for wrong in --config --nonsense --keep; do
 	[ "$(wc -l <"$dir/out")" -eq 2 ] || fail "$wrong is said twice"
 done
 # What is printed is a file that says the same.
-"$agent" --check-config --config "$dir/conf" | sed 's/	#.*//' >"$dir/again"
+"$agent" --check-config --config "$dir/conf" >"$dir/again"
 expect 0 --config "$dir/again"
 says "^store = /srv/a b	# $dir/again:"
+says "^keep-last = 7	# $dir/again:"
+# A comment has a space before it; a name may well have none.
+printf 'store = /srv/a#b\n' >"$dir/hash"
+expect 0 --config "$dir/hash"
+says "^store = /srv/a#b	# $dir/hash:1$"
 # However long it is, and whatever stands in it.
 long=/srv/$(printf '%0300d' 0)
 printf 'store = %s\n' "$long" >"$dir/long"
@@ -125,7 +130,7 @@ for line in 'memory = lots' 'colour = red' 'no-direct = maybe' 'memory' \
 	'store = "/srv/ckpt"' "store = '/srv/ckpt'" 'flush-rate = 500' \
 	'scrub-rate = 16' 'user-memory = 7' 'user-layouts = 64' \
 	'device-memory = 2' \
-	'metrics = 0.0.0.0:1'; do
+	'store = # none' 'metrics = 0.0.0.0:1'; do
 	printf '# x\n%s\n' "$line" >"$dir/bad"
 	expect 2 --config "$dir/bad"
 	[ "$line" = 'metrics = 0.0.0.0:1' ] || says "$dir/bad:2"
