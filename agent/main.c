@@ -89,6 +89,27 @@ static void complain(const struct sk_os *os, const struct options *o,
 	log_line(&log, LOG_LEVEL_ERROR, "%s", err->text);
 }
 
+/* The same where no option was taken: of those, what the library gives. */
+static void complain_of_options(const struct sk_os *os, int argc, char **argv)
+{
+	struct endpoint e = { .path = "" };
+	char path[sizeof(e.path) + 16];
+	struct options o = { 0 };
+	bool detach = false;
+
+	for (int i = 1; i < argc; i++) {
+		detach |= strcmp(argv[i], "--detach") == 0;
+		if (i + 1 < argc && strcmp(argv[i], "--socket") == 0 &&
+		    strlen(argv[i + 1]) < sizeof(e.path))
+			strcpy(e.path, argv[i + 1]);
+	}
+	if (!detach || !e.path[0])
+		return;
+	endpoint_log_path(&e, path, sizeof(path));
+	if (log_to_file(os, path) == 0 && options_parse(argc, argv, &o) == 0)
+		options_free(&o);
+}
+
 /* ---- what outlives the agent ---- */
 
 /* In the hands of whoever keeps it, and of the agent. */
@@ -225,6 +246,8 @@ int main(int argc, char **argv)
 	/* A log line must not go to a socket, or into a lock file. */
 	sk_standard_hold(os, O_RDWR);
 	r = options_parse(argc, argv, &o);
+	if (r < 0)
+		complain_of_options(os, argc, argv);
 	if (r)
 		return r < 0 ? 2 : printed();
 	/* Each mode is said where something is made; no file says more than

@@ -94,7 +94,7 @@ static void test_cannot_start(const struct scene *scene)
 	CHECK(!unsetenv("SHARDKEEP_STORE"));
 	CHECK(!setenv("SHARDKEEP_MEMORY", "much", 1));
 	CHECK(sk_open(NULL, &sk) == -ECONNREFUSED && !sk);
-	CHECK(strstr(sk_error(), "SHARDKEEP_MEMORY") &&
+	CHECK(strstr(sk_error(), "SHARDKEEP_MEMORY \"much\" makes no sense") &&
 	      strstr(sk_error(), log), "%s", sk_error());
 	CHECK(!setenv("SHARDKEEP_MEMORY", "64M", 1));
 }
