@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from harness import run
 from shardkeep import Error, NotFound
 from shardkeep.torch import _reading, _together
 from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
-from shardkeep.torch.full import load_tensors
+from shardkeep.torch.full import full_state_dict, load_tensors
 from torch.distributed.checkpoint import CheckpointException
 
 #: More than there are slots: no older one is in memory after as many.
@@ -98,3 +100,103 @@ def test_what_goes_while_the_load_is_planned(trainer):
 def test_ranks_hear_of_it_as_of_what_is_not_there():
     word = _together._word(_reading.Gone(2, "it went"))
     assert isinstance(_together._of_another(1, word), NotFound)
+
+
+# ---- several ranks, which train and load here ----
+
+class _Ranks:
+    """Each has a tensor of its own, full of the step's number."""
+
+    def __init__(self, sockets: list[str]) -> None:
+        self.socket, self.step = sockets[dist.get_rank()], 0
+        self.go_on()
+
+    def go_on(self, steps: int = SLOTS) -> None:
+        for _ in range(steps):
+            self.step += 1
+            dcp.save({f"w{dist.get_rank()}": torch.full((300,),
+                                                        float(self.step))},
+                     storage_writer=ShardkeepWriter(
+                         job="ranks", step=self.step, socket=self.socket,
+                         timeout=60, flush=False))
+
+    def load(self, group: Any, **words: Any) -> None:
+        """All that all ranks had."""
+        state = {f"w{i}": torch.zeros(300) for i in range(2)}
+        dcp.load(state, storage_reader=ShardkeepReader(
+            job="ranks", socket=self.socket, process_group=group, timeout=60,
+            **words))
+        self._check(state)
+
+    def gather(self) -> None:
+        state = full_state_dict("ranks", prefix="", socket=self.socket,
+                                timeout=60)
+        self._check({k: v for k, v in state.items() if k.startswith("w")},
+                    2 if dist.get_rank() == 0 else 0)
+
+    def _check(self, found: dict[str, torch.Tensor], n: int = 2) -> None:
+        assert len(found) == n
+        for t in found.values():
+            assert torch.equal(t, torch.full((300,), float(self.step)))
+
+
+def _goes_on_when_chosen(monkeypatch: Any, ranks: _Ranks, times: int) -> None:
+    choose, left = _reading.Question.choose, [times]
+
+    def choose_and_go_on(self: Any, *args: Any) -> Any:
+        found = choose(self, *args)
+        if left[0]:
+            left[0] -= 1
+            ranks.go_on()
+        return found
+
+    monkeypatch.setattr(_reading.Question, "choose", choose_and_go_on)
+
+
+def _load_what_goes(sockets: list[str]) -> None:
+    ranks = _Ranks(sockets)
+    loads = [ranks.gather]
+    if sockets[0] == sockets[1]:        # else the plan lies between
+        loads.append(lambda: ranks.load(dist.group.WORLD))
+    for load in loads:
+        with pytest.MonkeyPatch.context() as m:
+            _goes_on_when_chosen(m, ranks, 2)
+            load()
+        with pytest.MonkeyPatch.context() as m:
+            _goes_on_when_chosen(m, ranks, 1000)
+            with pytest.raises((Error, CheckpointException),
+                               match="went each of 8 times"):
+                load()
+
+
+@pytest.mark.parametrize("of", [[0, 0], [0, 1]])
+def test_what_ranks_have_chosen_goes(nodes, of):
+    run(2, _load_what_goes, [nodes[i] for i in of])
+
+
+def _look_in_turn(monkeypatch: Any, ranks: _Ranks) -> None:
+    """Rank 1 after a newer step came."""
+    look = _reading.Alone.look
+
+    def look_in_turn(self: Any, *args: Any, **kwargs: Any) -> Any:
+        held = look(self, *args, **kwargs) if dist.get_rank() == 0 else None
+        ranks.go_on(1)
+        return held or look(self, *args, **kwargs)
+
+    monkeypatch.setattr(_reading.Alone, "look", look_in_turn)
+
+
+def _load_each_its_own(sockets: list[str]) -> None:
+    ranks = _Ranks(sockets)
+    ranks.load(None)
+    with pytest.MonkeyPatch.context() as m:
+        _look_in_turn(m, ranks)
+        with pytest.raises(CheckpointException, match="step 4 of run 1 for "
+                           "rank 0, and step 5 of run 1 for rank 1.*Give the "
+                           "reader the process_group"):
+            ranks.load(None)
+    ranks.load(None, step=5)
+
+
+def test_ranks_do_not_load_steps_of_their_own(nodes):
+    run(2, _load_each_its_own, [nodes[0]] * 2)

@@ -9,7 +9,7 @@ import errno
 import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 
@@ -32,6 +32,14 @@ _T = TypeVar("_T")
 
 #: The call that ranks meet in.
 _LOAD = "a load"
+
+
+class Which(NamedTuple):
+    """A snapshot, as an agent knows it."""
+
+    agent: int
+    run: int
+    step: int
 
 
 class Gone(NotFound):
@@ -74,15 +82,22 @@ class Alone:
     def __init__(self, agent: Agent, job: str) -> None:
         self._agent, self._job = agent, job
         self.run, self.step = 0, LATEST
+        self._instance = 0      # of the agent that was looked at, alone
         #: What State.restore() said of each that there was.
         self.reports: list[dict[str, Any]] = []
 
     def look(self, run: int, step: int, brief: bool = False
              ) -> dict[str, Any]:
         """What there is of the snapshot, as inspect() has it."""
-        held = inspect(self._agent.client(), self._job, step, run, brief)
+        client = self._agent.client()
+        held = inspect(client, self._job, step, run, brief)
+        self._instance = client.instance()
         self.run, self.step = held["run"], held["step"]
         return held
+
+    def which(self) -> Which:
+        """What was looked at."""
+        return Which(self._instance, self.run, self.step)
 
     def plans(self, held: dict[str, Any]) -> list[Any]:
         """What the planners of the ranks that saved said of their keys."""
@@ -317,11 +332,36 @@ class Question:
         return way, held, way.plans(held)
 
     def _ask_together(self, agent: Agent, comm: Comm) -> Answer:
-        way, held, plans = self.choose(agent, comm)
-        if not isinstance(way, Several):
-            held = way.look(way.run, way.step)
-            plans = way.plans(held)
-        return way, held, plans
+        def look(way: Alone, held: dict[str, Any], plans: list[Any]
+                 ) -> Answer:
+            if isinstance(way, Several):
+                return way, held, plans
+            found: list[Any] = []
+
+            def here() -> None:
+                found.append(way.look(way.run, way.step))
+                found.append(way.plans(found[0]))
+
+            together(comm, _LOAD, here)
+            return way, found[0], found[1]
+
+        return self.read_together(agent, comm, look)
+
+    def read_together(self, agent: Agent, comm: Comm, act: Callable[
+            [Alone, dict[str, Any], list[Any]], _T]) -> _T:
+        """What ``act`` comes to, which fails on all ranks or on none, with the
+        snapshot that they choose; done once more as in ``read()``."""
+        before: tuple[int, int] | None = None
+        for _ in range(LISTED_MOST):
+            way, held, plans = self.choose(agent, comm)
+            which = way.run, way.step
+            try:
+                return act(way, held, plans)
+            except NotFound:
+                if self.step != LATEST or which == before:
+                    raise
+            before = which
+        raise went_each_time(self.job)
 
     def choose(self, agent: Agent, comm: Comm) -> Answer:
         """The snapshot that all ranks are to read; where one agent serves

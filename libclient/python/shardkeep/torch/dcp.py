@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import errno
 import functools
 import hashlib
 import io
@@ -43,12 +44,12 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from .. import LATEST, Client, _core, snapshots
+from .. import LATEST, Client, Error, _core, snapshots
 from . import _dcp_nodes, _device, _objects
 from ._common import (
     BYTES, FROM_NAME, PLAN, SHARED, check_local, check_name, dtype_of,
     lasting, made_to_last, milliseconds, resolved, step_of)
-from ._reading import Alone, Question, described_bytes
+from ._reading import Alone, Question, Which, described_bytes
 from ._dcp_states import STATES, key_of
 from ._together import absent_are_logged
 from ._versions import memory_for, staged, wrote_to
@@ -595,10 +596,14 @@ class ShardkeepReader(_Named, StorageReader):
         if self._way is None:
             self._read_metadata({})
 
+    @_of_this
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return plan
+        if self._way is None or self._step is not None:
+            return plan
+        return dataclasses.replace(plan, storage_data=self._way.which())
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        _refuse_different(self._job, [p.storage_data for p in plans])
         return plans
 
     @_of_this
@@ -703,6 +708,25 @@ class ShardkeepReader(_Named, StorageReader):
                 target.copy_(memory)
             planner.commit_tensor(item, target)
         return left
+
+
+def _refuse_different(job: str | None, found: list[Which | None]) -> None:
+    """Refuses a load of the newest where each rank looked for itself, and a
+    newer one came in between. Agents number the runs of their own."""
+    first: tuple[int, Which] | None = None
+    for rank, which in enumerate(found):
+        if which is None:
+            continue
+        if first is None:
+            first = rank, which
+        one = first[1]
+        if one.step != which.step or (one.agent == which.agent and
+                                      one.run != which.run):
+            raise Error(errno.EIO, f"job {job}: the newest snapshot is step "
+                        f"{one.step} of run {one.run} for rank {first[0]}, "
+                        f"and step {which.step} of run {which.run} for rank "
+                        f"{rank}: a newer one came as they looked. Give the "
+                        "reader the process_group of the load, or a step")
 
 
 def _metadata_of(held: dict[str, Any], plans: list[Any]) -> Metadata:

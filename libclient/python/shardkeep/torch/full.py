@@ -88,15 +88,6 @@ def _read_alone(agent: Agent, job: str, wanted: _Wanted,
         way.bring(lambda: wanted.describe(held))
 
 
-def _read_newest(agent: Agent, job: str, wanted: _Wanted,
-                 found: tuple[int, int]) -> None:
-    """The one that all ranks have chosen; one alone reads it, so where it went
-    that one may take what is newer."""
-    first = [found]
-    wanted.question.read(lambda: _read_alone(
-        agent, job, wanted, first.pop() if first else None))
-
-
 def full_state_dict(job: str, step: int | None = None, *,
                     prefix: str = "model.",
                     group: dist.ProcessGroup | None = None,
@@ -115,15 +106,18 @@ def full_state_dict(job: str, step: int | None = None, *,
     comm = comm_of(group or dist.group.WORLD, timeout)
     wanted = _Wanted(job, step, run, prefix, names)
     agent = Agent(socket)
-    try:
-        way, held, _ = wanted.question.choose(agent, comm)
+
+    def read(way: Alone, held: dict[str, Any], _: Any) -> None:
         if isinstance(way, Several):
             way.bring(lambda: wanted.describe(held) if comm.rank == 0
                       else ([], None))
         else:
-            together(comm, "full_state_dict()", lambda: _read_newest(
+            together(comm, "full_state_dict()", lambda: _read_alone(
                 agent, job, wanted, (way.run, way.step))
                 if comm.rank == 0 else None)
+
+    try:
+        wanted.question.read_together(agent, comm, read)
     finally:
         agent.close()
     return wanted.found()
