@@ -69,16 +69,32 @@ static int ask_slot(struct sk_state *state, int64_t step, uint32_t flags,
 	return r;
 }
 
-static void wait_slot(struct sk_state *state, uint32_t ms)
+static int wait_slot(struct sk_state *state, uint64_t until_ns)
 {
-	uint64_t until = sk_until_ms(state->sk->os, ms);
 	struct sk_msg msg = { .type = SK_MSG_SLOT_WAIT, .body.slot_wait = {
 		.id = sk_state_wire_id(state, 0) } };
 
-	/* In vain or not: what is said when a slot is asked for again is the
-	 * last word. */
-	(void)sk_call_deferred(state->sk, &msg, NULL, 0, NULL, NULL, until,
-			       NULL);
+	return sk_call_deferred(state->sk, &msg, NULL, 0, NULL, NULL,
+				until_ns, NULL);
+}
+
+/* One that has come to be free may be a reader's again when it is asked for.
+ * What is said once the time is over is the last word. */
+static int ask_patiently(struct sk_state *state, int64_t step,
+			 const struct sk_snapshot_options *o,
+			 struct given *ret, struct sk_err *err)
+{
+	uint64_t until = sk_until_ms(state->sk->os, o->wait_ms);
+	bool waits;
+	int r;
+
+	do {
+		r = wait_slot(state, until);
+		waits = r >= 0 && now(state) < until;
+		r = ask_slot(state, step, sk_slot_flags(o->flags, waits),
+			     sk_until(state->sk), ret, err);
+	} while (r == -EBUSY && waits);
+	return r;
 }
 
 /* Registered, with work prepared, and a slot of the agent. */
@@ -97,9 +113,7 @@ static int get_slot_once(struct sk_state *state, int64_t step,
 		     ret, err);
 	if (r != -EBUSY || !o->wait_ms)
 		return r;
-	wait_slot(state, o->wait_ms);
-	return ask_slot(state, step, sk_slot_flags(o->flags, false),
-			sk_until(state->sk), ret, err);
+	return ask_patiently(state, step, o, ret, err);
 }
 
 /* A lost agent may be back: once more, from the start. */
