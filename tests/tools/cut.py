@@ -12,6 +12,7 @@ import array
 import contextlib
 import json
 import os
+import select
 import shutil
 import socket
 import struct
@@ -117,8 +118,14 @@ class Between:
         agent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with client, agent:
             agent.connect(self.agent)
-            while self.one(client, agent):
+            while self.is_asked(client, agent) and self.one(client, agent):
                 pass
+
+    @staticmethod
+    def is_asked(client: socket.socket, agent: socket.socket) -> bool:
+        """Whether there is a message, before the agent's end."""
+        ready, _, _ = select.select([client, agent], [], [])
+        return client in ready
 
     def one(self, client: socket.socket, agent: socket.socket) -> bool:
         data, fds = receive(client)

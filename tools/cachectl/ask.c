@@ -98,22 +98,37 @@ int ask_again(struct context *ctx, struct sk_msg *msg, bool *ret_again)
 	return r;
 }
 
+/* Milliseconds in which an agent lets go of what it has, however much. */
+#define END_MS 60000
+
 /* An agent that stops answers before it has let go of what it has open, and
- * then ends the connection. */
+ * then ends the connection, unless somebody between holds it. */
+static int await_end(struct context *ctx, const struct sk_conn *conn)
+{
+	struct pollfd end = { .fd = conn->sock, .events = POLLIN };
+	int r = ctx->os->poll(ctx->os, &end, 1, sk_until_ms(ctx->os, END_MS));
+
+	return r >= 0 ? 0 : sk_err_errno(&ctx->err, r, "the agent has stopped, "
+					 "and has not closed all that it had "
+					 "open for %d s", END_MS / 1000);
+}
+
 static int call_deferred(struct context *ctx, struct sk_conn *conn,
 			 struct sk_msg *msg, uint64_t until_ns)
 {
 	bool stops = msg->type == SK_MSG_STOP;
+	struct sk_err lost;
 	int r = sk_conn_call(conn, msg, NULL, 0, NULL, NULL, until_ns,
 			     &ctx->err);
-	struct pollfd end = { .fd = conn->sock, .events = POLLIN };
-	int gone;
 
 	if (!stops || (r < 0 && r != -ENODATA))
 		return r;
-	gone = ctx->os->poll(ctx->os, &end, 1, until_ns);
-	return gone < 0 ? sk_err_errno(&ctx->err, gone, "the agent has "
-				       "stopped, and does not end") : r;
+	lost = ctx->err;
+	if (r >= 0)
+		return await_end(ctx, conn);
+	(void)await_end(ctx, conn);
+	ctx->err = lost;	/* the worse of the two */
+	return r;
 }
 
 int ask_deferred(struct context *ctx, struct sk_msg *msg, uint32_t timeout_ms)
