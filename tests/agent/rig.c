@@ -565,11 +565,17 @@ struct rig_since rig_since(int sock)
 	return (struct rig_since){ visits, asked };
 }
 
+/* Between two the agent's loop may turn once, or twice, and look at a job each
+ * time. */
+#define ASKS 20
+
 double rig_visits_to_ask(int sock)
 {
-	double before = visits_so_far(sock);
+	double before = visits_so_far(sock), now = before;
 
-	return visits_so_far(sock) - before;
+	for (int i = 0; i < ASKS; i++)
+		now = visits_so_far(sock);
+	return (now - before) / ASKS;
 }
 
 double rig_visits(int sock, struct rig_since since)
@@ -585,13 +591,15 @@ double rig_visits(int sock, struct rig_since since)
 
 bool rig_is_quiet(int sock)
 {
-	double before = visits_so_far(sock), now = visits_so_far(sock);
-	double each = now - before;
+	double before = visits_so_far(sock), least = 0, most = 0;
 
-	for (int i = 0; i < 20; i++) {
+	for (int i = 0; i <= ASKS; i++) {
+		double now = visits_so_far(sock), each = now - before;
+
 		before = now;
-		now = visits_so_far(sock);
-		if (now - before != each)
+		least = !i || each < least ? each : least;
+		most = !i || each > most ? each : most;
+		if (most > least + 2)
 			return false;
 	}
 	return true;
