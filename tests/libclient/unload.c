@@ -22,7 +22,7 @@
 } while (0)
 
 struct plugin {
-	void *library;
+	void *handle;		/* of dlopen() */
 	pthread_barrier_t meet;
 };
 
@@ -33,8 +33,8 @@ static void *fail_and_stay(void *arg)
 {
 	const struct sk_options none = { .socket = "/nowhere/agent.sock" };
 	struct plugin *p = arg;
-	open_fn open = (open_fn)dlsym(p->library, "sk_open");
-	error_fn error = (error_fn)dlsym(p->library, "sk_error");
+	open_fn open = (open_fn)dlsym(p->handle, "sk_open");
+	error_fn error = (error_fn)dlsym(p->handle, "sk_error");
 	struct sk *sk = NULL;
 
 	CHECK(open && error);
@@ -49,14 +49,14 @@ int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
 	for (int life = 0; life < LIVES; life++) {
-		struct plugin p = { .library = dlopen(argv[1], RTLD_NOW) };
+		struct plugin p = { .handle = dlopen(argv[1], RTLD_NOW) };
 		pthread_t thread;
 
-		CHECK(p.library);
+		CHECK(p.handle);
 		CHECK(!pthread_barrier_init(&p.meet, NULL, 2));
 		CHECK(!pthread_create(&thread, NULL, fail_and_stay, &p));
 		(void)pthread_barrier_wait(&p.meet);
-		CHECK(!dlclose(p.library));
+		CHECK(!dlclose(p.handle));
 		(void)pthread_barrier_wait(&p.meet);
 		CHECK(!pthread_join(thread, NULL));
 		(void)pthread_barrier_destroy(&p.meet);
