@@ -73,6 +73,7 @@ struct sk_cuda_lane {
 	struct sk_again gather_again;	/* when it may be tried */
 	struct sk_cuda_table *table;	/* table.h; made late */
 	struct sk_again table_again;	/* the same */
+	uint64_t tables;		/* that it has had */
 	pthread_mutex_t stage_lock;	/* of what follows; taken first */
 	uint64_t stage;		/* strided.c: device memory; made late */
 	struct sk_again stage_again;	/* when there may be room */

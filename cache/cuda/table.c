@@ -21,6 +21,8 @@ struct sk_cuda_table {
 	uint64_t there;
 	size_t bytes;			/* of both */
 	size_t n;			/* copies in it; 0: none known */
+	uint64_t slices;		/* of the largest */
+	uint64_t stamp;			/* of the lane's, that they are */
 	sk_cu_event done;		/* the last that read it */
 };
 
@@ -108,8 +110,19 @@ static bool has_it(const struct sk_cuda_table *t,
 	return t->n == n && !memcmp(t->host, v, n * sizeof(*v));
 }
 
-static bool put(const struct sk_cuda_lane *lane,
-		const struct sk_cuda_table_copy *v, size_t n)
+static uint64_t slices_of(const struct sk_cuda_table_copy *v, size_t n)
+{
+	uint64_t most = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		assert(v[i].bytes && v[i].bytes < SK_CUDA_TABLE_MOST);
+		most = v[i].bytes > most ? v[i].bytes : most;
+	}
+	return (most + SLICE - 1) / SLICE;
+}
+
+static bool put(struct sk_cuda_lane *lane, const struct sk_cuda_table_copy *v,
+		size_t n)
 {
 	struct sk_cuda_table *t = lane->table;
 
@@ -125,24 +138,15 @@ static bool put(const struct sk_cuda_lane *lane,
 	    SK_CU_SUCCESS)
 		return false;
 	t->n = n;
+	t->slices = slices_of(v, n);
+	t->stamp = ++lane->tables;
 	return true;
 }
 
-static uint64_t slices_of(const struct sk_cuda_table_copy *v, size_t n)
-{
-	uint64_t most = 0;
-
-	for (size_t i = 0; i < n; i++) {
-		assert(v[i].bytes && v[i].bytes < SK_CUDA_TABLE_MOST);
-		most = v[i].bytes > most ? v[i].bytes : most;
-	}
-	return (most + SLICE - 1) / SLICE;
-}
-
-static bool launch(const struct sk_cuda_lane *lane, uint64_t n,
-		   uint64_t slices)
+static bool launch(const struct sk_cuda_lane *lane)
 {
 	struct sk_cuda_table *t = lane->table;
+	uint64_t n = t->n, slices = t->slices;
 	void *params[] = { &t->there, &n, &slices };
 	uint64_t blocks = n * slices < BLOCKS ? n * slices : BLOCKS;
 	int r = sk_cuda_kernels_launch_within(lane, SK_CUDA_KERNEL_COPIES,
@@ -164,15 +168,17 @@ static bool ask(struct sk_cuda_lane *lane, const struct sk_cuda_table_copy *v,
 		size_t n)
 {
 	return !lane->batch.n && have_room(lane, n * sizeof(*v)) &&
-	       put(lane, v, n) && launch(lane, n, slices_of(v, n));
+	       put(lane, v, n) && launch(lane);
 }
 
 bool sk_cuda_lane_table(struct sk_cuda_lane *lane,
-			const struct sk_cuda_table_copy *v, size_t n)
+			const struct sk_cuda_table_copy *v, size_t n,
+			uint64_t *ret_stamp)
 {
 	struct sk_cuda_scope scope;
 	bool asked;
 
+	*ret_stamp = 0;
 	if (!n)
 		return true;
 	if (n < SK_CUDA_GATHER_LEAST || !sk_cuda_can_gather(lane) ||
@@ -180,6 +186,40 @@ bool sk_cuda_lane_table(struct sk_cuda_lane *lane,
 		return false;
 	(void)pthread_mutex_lock(&lane->lock);
 	asked = ask(lane, v, n);
+	if (asked)
+		*ret_stamp = lane->table->stamp;
+	(void)pthread_mutex_unlock(&lane->lock);
+	sk_cuda_leave(&scope);
+	return asked;
+}
+
+/* With the lane's lock held. */
+static bool has(const struct sk_cuda_lane *lane, uint64_t stamp)
+{
+	const struct sk_cuda_table *t = lane->table;
+
+	return stamp && t && t->n && t->stamp == stamp;
+}
+
+bool sk_cuda_lane_has_table(struct sk_cuda_lane *lane, uint64_t stamp)
+{
+	bool ret;
+
+	(void)pthread_mutex_lock(&lane->lock);
+	ret = has(lane, stamp);
+	(void)pthread_mutex_unlock(&lane->lock);
+	return ret;
+}
+
+bool sk_cuda_lane_table_again(struct sk_cuda_lane *lane, uint64_t stamp)
+{
+	struct sk_cuda_scope scope;
+	bool asked;
+
+	if (sk_cuda_enter(lane->device, &scope, NULL) < 0)
+		return false;
+	(void)pthread_mutex_lock(&lane->lock);
+	asked = !lane->batch.n && has(lane, stamp) && launch(lane);
 	(void)pthread_mutex_unlock(&lane->lock);
 	sk_cuda_leave(&scope);
 	return asked;

@@ -25,12 +25,19 @@ struct sk_cuda_table_copy {
 /**
  * Asks for the copies, each of less than SK_CUDA_TABLE_MOST, after all that the
  * lane was asked for, as sk_cuda_lane_across() does for each; @v is the
- * caller's. False: it cannot, or they are few, and the caller asks for each;
+ * caller's. *ret_stamp is what the lane knows them by from then on; 0: by
+ * nothing. False: it cannot, or they are few, and the caller asks for each;
  * some of them may have been asked for by then, which are none the worse for
  * being made twice. One thread at a time for each lane.
  */
 bool sk_cuda_lane_table(struct sk_cuda_lane *lane,
-			const struct sk_cuda_table_copy *v, size_t n);
+			const struct sk_cuda_table_copy *v, size_t n,
+			uint64_t *ret_stamp);
+/** Whether the device has that stamp's copies still. */
+bool sk_cuda_lane_has_table(struct sk_cuda_lane *lane, uint64_t stamp);
+/** Asks for them once more, which takes as long as to ask for one. False: as
+ * above, or it has others by now. */
+bool sk_cuda_lane_table_again(struct sk_cuda_lane *lane, uint64_t stamp);
 
 /** The lane's, which nothing may read any more. NULL is fine. Returns NULL. */
 struct sk_cuda_table *sk_cuda_table_free(struct sk_cuda_table *table);

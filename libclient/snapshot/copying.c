@@ -265,6 +265,18 @@ static void copy_from_gpus(struct sk_task *task, size_t i)
 	assert(!i);
 	(void)i;
 	c->failed = sk_copying_from_gpus(c);
+	(void)__atomic_sub_fetch(&c->state->gpus.copying, 1, __ATOMIC_RELEASE);
+}
+
+/* The thread that waits for GPUs has one more; the lanes are this one's as long
+ * as that has none. */
+static void have_gpus(struct sk_copying *c)
+{
+	unsigned *copying = &c->state->gpus.copying;
+
+	if (!__atomic_load_n(copying, __ATOMIC_ACQUIRE))
+		sk_copying_ask_ahead(c);
+	(void)__atomic_add_fetch(copying, 1, __ATOMIC_RELAXED);
 }
 
 void sk_copying_begin(struct sk_copying *c, uint64_t start_ns)
@@ -274,6 +286,8 @@ void sk_copying_begin(struct sk_copying *c, uint64_t start_ns)
 
 	c->start_ns = start_ns;
 	c->pending.refs++;	/* one of the fences', one of the pool's */
+	if (c->work->n_gpu_units)
+		have_gpus(c);
 	sk_fences_lock(f);
 	state->status = (struct sk_status){
 		.run = c->run, .step = c->pending.step, .bytes = c->work->bytes,

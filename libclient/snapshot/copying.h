@@ -32,6 +32,7 @@ struct sk_copying {
 	char *base[2];			/* of the slot, by kind */
 	uint32_t slot;
 	bool no_device;			/* the device slot is not written to */
+	bool ahead;			/* the device was asked in the call */
 	enum sk_sums when;
 	unsigned parts_left;		/* of the copy: host, GPUs; under the
 					 * fences' lock, as is: */

@@ -3,10 +3,16 @@
 
 #include <assert.h>
 
-#include "cuda/table.h"
 #include "state/device-slot.h"
 #include "state/slots.h"
 #include "state/warm.h"
+
+/* Calls of the driver, some us each, that the trainer's thread makes itself:
+ * to wake another takes as long as ten. */
+#define FEW_ASKS 8u
+
+typedef int ask_fn(const struct sk_copying *c, const struct sk_op *op,
+		   struct sk_err *err);
 
 static int set_mark(struct sk_gpu *gpu, struct sk_err *err)
 {
@@ -53,18 +59,21 @@ static void all_asked(struct sk_copying *c)
 	(void)pthread_cond_broadcast(&f->changed);
 }
 
-/* Asks for all by @ask, and waits until they are where that has them: then
- * they are safe to overwrite. */
-static int copy_ops(struct sk_copying *c,
-		    int (*ask)(const struct sk_copying *c,
-			       const struct sk_op *op, struct sk_err *err))
+/* Asks for all by @ask. */
+static int ask_ops(struct sk_copying *c, ask_fn *ask)
 {
 	const struct sk_work *w = c->work;
 	int r = 0;
 
 	for (uint32_t k = 0; k < w->n_asks && r >= 0; k++)
 		r = ask(c, &w->asks[k], &c->pending.err);
-	r = on_gpus(c, r, set_mark);
+	return on_gpus(c, r, set_mark);
+}
+
+/* @r is what came of asking. Waits until all is where that has it: then it is
+ * safe to overwrite. */
+static int await_ops(struct sk_copying *c, int r)
+{
 	if (r >= 0)
 		all_asked(c);
 	if (r >= 0)
@@ -123,35 +132,78 @@ static int ask_for_device(const struct sk_copying *c, const struct sk_op *op,
 				   copy.bytes, err);
 }
 
-static bool is_small(const struct sk_op *op)
-{
-	return !op->copy.ndim && op->copy.bytes < SK_CUDA_TABLE_MOST;
-}
-
 static int ask_for_long(const struct sk_copying *c, const struct sk_op *op,
 			struct sk_err *err)
 {
-	return is_small(op) ? 0 : ask_for_device(c, op, err);
+	return sk_op_is_small(op) ? 0 : ask_for_device(c, op, err);
 }
 
-/* They lie as they did at the snapshot before, mostly, and go where they
- * went. */
+/* They lie as they did at the snapshot before, and go where they went. */
+static bool is_as_before(const struct sk_copying *c)
+{
+	return c->work->small->stamp &&
+	       c->work->small->stamp == c->state->device_slot.stamp;
+}
+
 static bool ask_for_small(const struct sk_copying *c)
 {
-	const struct sk_device_slot *d = &c->state->device_slot;
+	struct sk_device_slot *d = &c->state->device_slot;
+	struct sk_cuda_lane *lane = c->state->gpus.v[d->gpu].lane;
 	const struct sk_work *w = c->work;
 	uint32_t n = 0;
+	bool asked;
 
+	if (is_as_before(c) &&
+	    sk_cuda_lane_table_again(lane, w->small->stamp))
+		return true;
 	for (uint32_t k = 0; k < w->n_asks; k++) {
 		const struct sk_op *op = &w->asks[k];
 
-		if (is_small(op))
-			w->small[n++] = (struct sk_cuda_table_copy){
+		if (sk_op_is_small(op))
+			w->small->v[n++] = (struct sk_cuda_table_copy){
 				.dst = sk_device_slot_at(d, op),
 				.src = (uintptr_t)op->copy.src,
 				.bytes = op->copy.bytes };
 	}
-	return sk_cuda_lane_table(c->state->gpus.v[d->gpu].lane, w->small, n);
+	assert(n == w->n_small);
+	asked = sk_cuda_lane_table(lane, w->small->v, n, &w->small->stamp);
+	d->stamp = w->small->stamp;
+	return asked;
+}
+
+static int ask_for_all(struct sk_copying *c)
+{
+	return ask_ops(c, ask_for_small(c) ? ask_for_long : ask_for_device);
+}
+
+/* A verified one is compared with what is in the slot. */
+static bool goes_by_device(const struct sk_copying *c)
+{
+	return !c->pending.verify && !c->no_device &&
+	       sk_device_slot_serves(c->state, c->work);
+}
+
+/* Whether that is a few calls, of which none waits for what the device does, as
+ * the first launch of a kernel of ours may. */
+static bool is_soon_asked(const struct sk_copying *c)
+{
+	const struct sk_device_slot *d = &c->state->device_slot;
+	const struct sk_work *w = c->work;
+	bool known = is_as_before(c) &&
+		     sk_cuda_lane_has_table(c->state->gpus.v[d->gpu].lane,
+					    w->small->stamp);
+
+	return !w->n_strided_asks &&
+	       w->n_asks - (known ? w->n_small : 0) <= FEW_ASKS;
+}
+
+void sk_copying_ask_ahead(struct sk_copying *c)
+{
+	if (!goes_by_device(c) || !is_soon_asked(c))
+		return;
+	c->ahead = true;
+	c->failed = ask_for_all(c);
+	c->pending.asked = c->failed >= 0;
 }
 
 static void wait_for_host(struct sk_copying *c)
@@ -189,7 +241,7 @@ static int bring_out(struct sk_copying *c, struct sk_err *err)
 
 static int by_device(struct sk_copying *c)
 {
-	int r = copy_ops(c, ask_for_small(c) ? ask_for_long : ask_for_device);
+	int r = await_ops(c, c->ahead ? c->failed : ask_for_all(c));
 
 	/* Beside that the slot was made ready. */
 	if (r >= 0)
@@ -210,15 +262,13 @@ int sk_copying_from_gpus(struct sk_copying *c)
 	int r;
 
 	assert(c->work->n_gpu_units);
-	/* A verified one is compared with what is in the slot. */
-	if (!c->pending.verify && !c->no_device &&
-	    sk_device_slot_serves(c->state, c->work))
+	if (goes_by_device(c))
 		return by_device(c);
 	r = sk_copying_await_open(c);
 	if (r < 0)
 		return r;
 	lock_in_a_hurry(c);
-	r = copy_ops(c, ask_for_slot);
+	r = await_ops(c, ask_ops(c, ask_for_slot));
 	if (r >= 0)
 		sk_gpus_lock_again(c->state, c->slot);
 	if (r >= 0)

@@ -13,4 +13,9 @@
  */
 int sk_copying_from_gpus(struct sk_copying *c);
 
+/** Asks for what goes to the device slot, where that is a few calls: then who
+ * fences a stream waits for nobody. On the thread that takes the snapshot,
+ * before it is handed over, and while the one that waits for GPUs has none. */
+void sk_copying_ask_ahead(struct sk_copying *c);
+
 #endif

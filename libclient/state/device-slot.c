@@ -23,6 +23,7 @@ void sk_device_slot_free(struct sk_state *state)
 	__atomic_store_n(&d->bytes, 0, __ATOMIC_RELAXED);
 	d->again = (struct sk_again){ 0 };
 	d->gpu = 0;
+	d->stamp = 0;
 	d->share = NULL;
 	d->extents = NULL;
 	d->at = NULL;

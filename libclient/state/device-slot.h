@@ -27,6 +27,7 @@ struct sk_device_slot {
 	struct sk_extent *extents;	/* of the images, in its order */
 	uint64_t *at;			/* where each begins there */
 	uint32_t n_extents;
+	uint64_t stamp;			/* the small asks' that it had last */
 };
 
 /** Whether it serves this work: there is one, and all is on its GPU. */

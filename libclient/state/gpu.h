@@ -55,6 +55,7 @@ struct sk_gpus {
 	pthread_mutex_t locking;	/* of slots' locks */
 	uint64_t locked_bytes;	/* of them; atomic */
 	struct sk_pool *pool;	/* one thread, which waits for devices */
+	unsigned copying;	/* snapshots that it has; atomic */
 	struct sk_gpu_known known;
 };
 

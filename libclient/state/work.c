@@ -4,7 +4,6 @@
 #include <assert.h>
 
 #include "base/util.h"
-#include "cuda/table.h"
 #include "layout/layout.h"
 #include "tensor/dtype.h"
 
@@ -118,6 +117,11 @@ static int by_place(const void *a, const void *b)
 	return (x->copy.dst > y->copy.dst) - (x->copy.dst < y->copy.dst);
 }
 
+bool sk_op_is_small(const struct sk_op *op)
+{
+	return !op->copy.ndim && op->copy.bytes < SK_CUDA_TABLE_MOST;
+}
+
 /* Of two allocations that are neighbours the driver may refuse one copy. */
 static bool goes_on(const struct sk_op *a, const struct sk_op *b)
 {
@@ -165,7 +169,12 @@ static int find_asks(struct sk_work *w)
 	join(w);
 	less = realloc(w->asks, (w->n_asks + 1u) * sizeof(*less));
 	w->asks = less ? less : w->asks;
-	w->small = calloc(w->n_asks + 1u, sizeof(*w->small));
+	for (uint32_t i = 0; i < w->n_asks; i++) {
+		w->n_small += sk_op_is_small(&w->asks[i]);
+		w->n_strided_asks += w->asks[i].copy.ndim > 0;
+	}
+	w->small = calloc(1, sizeof(*w->small) +
+			  w->n_small * sizeof(*w->small->v));
 	return w->small ? 0 : -ENOMEM;
 }
 

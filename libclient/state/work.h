@@ -4,6 +4,7 @@
 #define SK_LIBCLIENT_STATE_WORK_H
 
 #include "bytes/copy.h"
+#include "cuda/table.h"
 #include "state/state.h"
 
 /** A piece of work: ops [first, last), or of one op the bytes [from, to). */
@@ -21,6 +22,16 @@ struct sk_op {
 	int8_t gpu;		/* the state's, that has the tensor; -1 */
 };
 
+/** What a device slot is asked for by a table: its small asks, and the stamp
+ * that its lane knew them by. Those of a work that is new are not known. */
+struct sk_small {
+	uint64_t stamp;
+	struct sk_cuda_table_copy v[];
+};
+
+/** Whether a table takes it. */
+bool sk_op_is_small(const struct sk_op *op);
+
 /** All that a snapshot does, prepared once; immutable then. */
 struct sk_work {
 	struct sk_op *ops;	/* in the order of description */
@@ -30,12 +41,12 @@ struct sk_work {
 	struct sk_op *asks;	/* of GPUs, by place: what is contiguous in one
 				 * allocation and in the image is one, under
 				 * the item and the sums of its first */
-	struct sk_cuda_table_copy *small;	/* room for them, of the thread
-				 * that asks */
+	struct sk_small *small;	/* of the thread that asks for them */
 	uint32_t *gpu_items;	/* that GPUs have */
 	uint32_t n_ops, n_units, n_items, n_sums[2];
-	uint32_t n_gpu_units, n_asks, n_gpu_items;
+	uint32_t n_gpu_units, n_asks, n_small, n_gpu_items;
 	uint32_t n_strided;	/* ops of host memory that is not contiguous */
+	uint32_t n_strided_asks;	/* of GPUs' */
 	uint32_t gpus;		/* a bit for each that has some of it */
 	uint64_t bytes;
 };

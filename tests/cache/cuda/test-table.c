@@ -22,6 +22,7 @@ struct fixture {
 	char *source, *wanted, *got;	/* of the first; of the second */
 	struct sk_cuda_table_copy v[CELLS];
 	size_t n;
+	uint64_t stamp;
 };
 
 static struct fixture *f;
@@ -84,9 +85,14 @@ static void expect(void)
 		       f->source + (f->v[i].src - f->from), f->v[i].bytes);
 }
 
+static bool ask_for(size_t n)
+{
+	return sk_cuda_lane_table(f->lane, f->v, n, &f->stamp);
+}
+
 static bool ask(void)
 {
-	bool asked = sk_cuda_lane_table(f->lane, f->v, f->n);
+	bool asked = ask_for(f->n);
 
 	/* Of its caller, who writes there the next time. */
 	if (asked)
@@ -111,20 +117,74 @@ static uint64_t calls(const char *function)
 	return f->t.calls ? f->t.calls(function) : 0;
 }
 
+static bool ask_by_stamp(void)
+{
+	bool asked = sk_cuda_lane_table_again(f->lane, f->stamp);
+
+	if (asked)
+		expect();
+	return asked;
+}
+
 /* The same again: told nothing, and one launch. */
-static void again(void)
+static void again_by(bool (*how)(void))
 {
 	uint64_t before = in(), launches = calls("cuLaunchKernel");
+	uint64_t stamp = f->stamp;
 
-	cr_assert(ask());
+	cr_assert(how());
 	cr_assert_eq(in(), before);
 	check();
 	cr_assert(!f->t.calls || calls("cuLaunchKernel") == launches + 1);
+	cr_assert_eq(f->stamp, stamp);
+}
+
+/* Other bytes are where they come from. */
+static void change(void)
+{
+	for (size_t i = 0; i < ROOM; i++)
+		f->source[i] ^= (char)(i + 1);
+	trainer_cuda_put(&f->t, f->from, f->source, ROOM);
+}
+
+static void again(void)
+{
+	cr_assert(sk_cuda_lane_has_table(f->lane, f->stamp));
+	change();
+	again_by(ask);
+	change();
+	again_by(ask_by_stamp);
+}
+
+/* A stamp is that of the copies that the device had with it. */
+Test(table, of_others_by_now)
+{
+	uint64_t stamp;
+
+	cr_assert_not(ask_by_stamp());	/* of none */
+	draw(1000);
+	cr_assert(ask());
+	stamp = f->stamp;
+	cr_assert(stamp);
+	draw(1000);
+	cr_assert(ask());
+	cr_assert_neq(f->stamp, stamp);
+	check();
+	again();
+	cr_assert_not(sk_cuda_lane_has_table(f->lane, stamp));
+	cr_assert_not(sk_cuda_lane_table_again(f->lane, stamp));
+	cr_assert_not(sk_cuda_lane_table_again(f->lane, 0));
+	draw(CELLS);			/* by another table */
+	cr_assert(ask());
+	check();
+	cr_assert_not(sk_cuda_lane_has_table(f->lane, stamp));
+	again();
 }
 
 Test(table, is_told_once)
 {
-	cr_assert(sk_cuda_lane_table(f->lane, NULL, 0));
+	cr_assert(ask_for(0));
+	cr_assert_eq(f->stamp, 0);
 	for (int round = 0; round < 12; round++) {
 		uint64_t before;
 
@@ -134,9 +194,6 @@ Test(table, is_told_once)
 		check();
 		cr_assert(!f->t.count ||
 			  in() == before + f->n * sizeof(f->v[0]));
-		for (size_t i = 0; i < ROOM; i++)
-			f->source[i] ^= (char)(i + 1);
-		trainer_cuda_put(&f->t, f->from, f->source, ROOM);
 		again();
 	}
 }
@@ -184,9 +241,9 @@ Test(table, after_what_was_asked_for)
 	check();
 	cr_assert_eq(sk_cuda_lane_across(f->lane, &copy, 0, bytes, NULL), 0);
 	f->v[0] = (struct sk_cuda_table_copy){ f->to, between, bytes };
-	cr_assert_not(sk_cuda_lane_table(f->lane, f->v, f->n));
+	cr_assert_not(ask_for(f->n));
 	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
-	cr_assert(sk_cuda_lane_table(f->lane, f->v, f->n));
+	cr_assert(ask_for(f->n));
 	memcpy(f->wanted, f->source, bytes);
 	check();
 }
@@ -205,7 +262,7 @@ Test(table, long_and_short)
 	trainer_cuda_put(&f->t, from, a, most);
 	draw(100);
 	f->v[f->n] = (struct sk_cuda_table_copy){ to, from, most };
-	cr_assert(sk_cuda_lane_table(f->lane, f->v, f->n + 1));
+	cr_assert(ask_for(f->n + 1));
 	expect();
 	check();
 	trainer_cuda_get(&f->t, b, to, most);

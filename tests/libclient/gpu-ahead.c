@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What goes to a device slot by a few calls is asked for in the snapshot's own
+ * call, where the thread that waits for GPUs has nothing else: and whoever asks
+ * for it, what comes back is what there was.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libclient/gpu-rank.h"
+#include "snapshot/copying.h"
+
+#define SMALL 600		/* tensors, of up to CELL bytes */
+#define CELL ((size_t)600)
+#define SLABS 2			/* they move from one to the other */
+#define LONG ((size_t)5 << 20)
+#define ROUNDS 24
+#define SLAB_BYTES (SMALL * CELL + LONG)
+
+struct name {
+	char text[16];
+};
+
+struct trial {
+	struct gpu_rank g;
+	sk_cu_ptr slabs[SLABS];
+	char *wanted, *got;
+	int at;			/* in which slab they are */
+	int64_t step;
+	unsigned ahead, later;
+};
+
+static size_t bytes_of(size_t i)
+{
+	return i < SMALL ? 1 + i * 7 % (CELL - 8) : LONG;
+}
+
+/* Each has room behind it, but the long one. */
+static void describe(struct trial *t, size_t n)
+{
+	struct sk_tensor *tensors = calloc(n, sizeof(*tensors));
+	struct name *names = calloc(n, sizeof(*names));
+
+	CHECK(tensors && names);
+	for (size_t i = 0; i < n; i++) {
+		(void)snprintf(names[i].text, sizeof(names[i].text), "t%zu",
+			       i);
+		tensors[i] = (struct sk_tensor){
+			.name = names[i].text, .dtype = SK_U8, .ndim = 1,
+			.shape = { (int64_t)bytes_of(i) }, .memory = SK_CUDA,
+			.data = (void *)(uintptr_t)(t->slabs[t->at] +
+						    i * CELL) };
+	}
+	CHECK(!sk_state_tensors(t->g.rank->state, tensors, n), "%s",
+	      sk_error());
+	free(names);
+	free(tensors);
+}
+
+static void fill(struct trial *t)
+{
+	uint64_t x = (uint64_t)t->step * 0x9e3779b97f4a7c15u + 1;
+
+	for (size_t i = 0; i + sizeof(x) <= SLAB_BYTES; i += sizeof(x)) {
+		x = x * 6364136223846793005u + 1442695040888963407u;
+		memcpy(t->wanted + i, &x, sizeof(x));
+	}
+	trainer_cuda_put(&t->g.cuda, t->slabs[t->at], t->wanted, SLAB_BYTES);
+}
+
+static bool is_ahead(struct sk_state *state)
+{
+	const struct sk_copying *c;
+	bool ret, asked;
+
+	(void)pthread_mutex_lock(&state->fences.lock);
+	c = (const struct sk_copying *)state->fences.newest;
+	ret = c && c->ahead;
+	asked = c && c->pending.asked;
+	(void)pthread_mutex_unlock(&state->fences.lock);
+	CHECK(asked || !ret, "a fence of a stream would wait");
+	return ret;
+}
+
+static bool snapshot(struct trial *t)
+{
+	struct sk_state *state = t->g.rank->state;
+	bool ahead;
+	int r;
+
+	t->step++;
+	r = gpu_snapshot(&t->g, t->step, 0);
+	CHECK(!r, "%s", sk_error());
+	ahead = is_ahead(state);
+	t->ahead += ahead;
+	t->later += !ahead;
+	return ahead;
+}
+
+static void fence(struct trial *t)
+{
+	CHECK(!sk_fence_stream(t->g.rank->state, (uintptr_t)t->g.stream), "%s",
+	      sk_error());
+}
+
+static bool take(struct trial *t)
+{
+	bool ahead;
+
+	fill(t);
+	ahead = snapshot(t);
+	fence(t);
+	return ahead;
+}
+
+static void wait(struct trial *t)
+{
+	CHECK(!sk_wait(t->g.rank->state, t->step, SK_COMPLETE, 60000), "%s",
+	      sk_error());
+}
+
+/* All of each tensor, and nothing between them. */
+static void compare(struct trial *t, size_t n)
+{
+	trainer_cuda_get(&t->g.cuda, t->got, t->slabs[t->at], SLAB_BYTES);
+	for (size_t i = 0; i < n; i++)
+		CHECK(!memcmp(t->got + i * CELL, t->wanted + i * CELL,
+			      bytes_of(i)),
+		      "step %lld, tensor %zu", (long long)t->step, i);
+}
+
+static void go_back(struct trial *t, size_t n)
+{
+	wait(t);
+	memset(t->got, 0, SLAB_BYTES);
+	trainer_cuda_put(&t->g.cuda, t->slabs[t->at], t->got, SLAB_BYTES);
+	CHECK(!rank_restore(t->g.rank, SK_LATEST, 0, NULL), "%s", sk_error());
+	compare(t, n);
+}
+
+static void begin(struct trial *t, struct rank *rank, size_t n)
+{
+	gpu_begin(&t->g, rank, 0);
+	for (int i = 0; i < SLABS; i++)
+		t->slabs[i] = trainer_cuda_alloc(&t->g.cuda, SLAB_BYTES);
+	t->wanted = rank_memory(SLAB_BYTES, 0);
+	t->got = rank_memory(SLAB_BYTES, 0);
+	describe(t, n);
+	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+	do {
+		(void)take(t);
+		wait(t);
+	} while (!gpu_device_bytes(&t->g));
+	CHECK(!t->ahead, "there was no device slot");
+}
+
+/* Many small ones by a table, once the device has it; a long one beside. Where
+ * they move, it is told anew. */
+static void small_ones(struct rank *rank)
+{
+	struct trial t = { .step = 0 };
+
+	begin(&t, rank, SMALL + 1);
+	CHECK(!take(&t), "many calls are not made in the trainer's time");
+	wait(&t);
+	for (int i = 0; i < ROUNDS; i++) {
+		bool moves = i % 8 == 5;
+
+		if (moves) {
+			wait(&t);
+			t.at = !t.at;
+			describe(&t, SMALL + 1);
+		}
+		/* One that is over leaves the device to the next. */
+		CHECK(take(&t) == !moves || i % 4 == 2, "round %d", i);
+		if (i % 4 != 1)
+			go_back(&t, SMALL + 1);
+	}
+	CHECK(t.ahead > ROUNDS / 2 && t.later > ROUNDS / 8);
+}
+
+/* One that comes when the last is on its way out of the device slot leaves it
+ * there. */
+static void on_its_heels(struct rank *rank)
+{
+	struct trial t = { .step = 0 };
+	bool ahead;
+
+	begin(&t, rank, SMALL + 1);
+	(void)take(&t);		/* it has the table */
+	memset(t.got, 1, SLAB_BYTES);
+	trainer_cuda_put(&t.g.cuda, t.slabs[1], t.got, SLAB_BYTES);
+	for (int i = 0; i < ROUNDS; i++) {
+		wait(&t);
+		/* What brings it out gets no further. */
+		(void)pthread_mutex_lock(&rank->state->gpus.locking);
+		CHECK(take(&t));
+		CHECK(!t.g.cuda.driver.cuMemcpyDtoDAsync(t.slabs[0],
+							 t.slabs[1],
+							 SLAB_BYTES,
+							 t.g.stream));
+		ahead = snapshot(&t);
+		(void)pthread_mutex_unlock(&rank->state->gpus.locking);
+		CHECK(!ahead, "it is in the device slot still");
+		fence(&t);
+		wait(&t);
+		CHECK(!rank_restore(rank, t.step - 1, 0, NULL), "%s",
+		      sk_error());
+		compare(&t, SMALL + 1);
+	}
+}
+
+/* A few, each by a call. */
+static void few(struct rank *rank)
+{
+	struct trial t = { .step = 0 };
+
+	begin(&t, rank, 3);
+	for (int i = 0; i < 4; i++) {
+		CHECK(take(&t));
+		go_back(&t, 3);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct trainer_cuda t;
+	struct scene scene;
+
+	if (trainer_cuda_open(&t, NULL) < 0 && !getenv("SHARDKEEP_LIBCUDA"))
+		return 77;
+	CHECK(!setenv("SHARDKEEP_DEVICE_MEMORY", "64M", 1));
+	scene_open(&scene, argc, argv);
+	scene_ranks(&scene, "few", 1, few, NULL);
+	scene_ranks(&scene, "small", 1, small_ones, NULL);
+	scene.slots = 3;	/* so that there is one */
+	scene_ranks(&scene, "heels", 1, on_its_heels, NULL);
+	scene_close(&scene);
+	return 0;
+}
