@@ -24,7 +24,9 @@
 #define PART_BYTES (LANES * sizeof(uint64_t))
 
 struct sk_cuda_hash {
-	const struct sk_cuda_device *device;
+	struct sk_cuda_device *device;
+	struct sk_cuda_mark *done;
+	struct sk_cuda_lane *lane;	/* that was asked */
 	char *host;
 	struct sk_cuda_lock *lock;	/* NULL: the copies are slower */
 	uint64_t there;
@@ -45,7 +47,7 @@ static int make_parts(struct sk_cuda_hash *hash, struct sk_err *err)
 	return r == -ENOMEM ? 0 : r;
 }
 
-int sk_cuda_hash_new(const struct sk_cuda_device *device,
+int sk_cuda_hash_new(struct sk_cuda_device *device,
 		     struct sk_cuda_hash **ret_hash, struct sk_err *err)
 {
 	const uint64_t bytes = HOST_BYTES;
@@ -64,6 +66,8 @@ int sk_cuda_hash_new(const struct sk_cuda_device *device,
 			 sk_err_set(err, -ENOMEM, "out of memory");
 	if (r >= 0)
 		r = make_parts(hash, err);
+	if (r >= 0)
+		r = sk_cuda_mark_new(device, &hash->done, err);
 	if (r < 0) {
 		sk_cuda_hash_free(hash);
 		return r;
@@ -78,6 +82,7 @@ struct sk_cuda_hash *sk_cuda_hash_free(struct sk_cuda_hash *hash)
 {
 	if (!hash)
 		return NULL;
+	(void)sk_cuda_mark_free(hash->done);
 	sk_cuda_release(hash->device, hash->parts);
 	sk_cuda_release(hash->device, hash->there);
 	(void)sk_cuda_unlock(hash->lock);
@@ -184,15 +189,16 @@ static int copy_out(const struct sk_cuda_hash *hash, struct sk_cuda_lane *lane,
 	return sk_cuda_lane_out(lane, &copy, 0, bytes, hash->lock, err);
 }
 
-int sk_cuda_hash_run(struct sk_cuda_hash *hash, struct sk_cuda_lane *lane,
+int sk_cuda_hash_ask(struct sk_cuda_hash *hash, struct sk_cuda_lane *lane,
 		     const struct sk_cuda_span *spans, size_t n,
-		     uint64_t *ret_sums, struct sk_err *err)
+		     struct sk_err *err)
 {
-	int r, finished;
+	int r;
 
 	assert(n <= SK_CUDA_SPANS_MAX && lane->device == hash->device);
 	if (!n)
 		return 0;
+	hash->lane = lane;
 	memcpy(hash->host, spans, n * sizeof(*spans));
 	r = copy_in(hash, lane, n * sizeof(*spans), err);
 	if (r >= 0)
@@ -200,11 +206,33 @@ int sk_cuda_hash_run(struct sk_cuda_hash *hash, struct sk_cuda_lane *lane,
 	if (r >= 0)
 		r = launch(hash, lane, spans, n, err);
 	if (r >= 0)
-		r = copy_out(hash, lane, n * sizeof(*ret_sums), err);
-	/* Whatever failed: what was asked for reads the spans. */
-	finished = sk_cuda_lane_finish(lane, r < 0 ? NULL : err);
-	if (r < 0 || finished < 0)
-		return r < 0 ? r : finished;
+		r = copy_out(hash, lane, n * sizeof(uint64_t), err);
+	if (r >= 0)
+		r = sk_cuda_mark_set(hash->done, lane, err);
+	/* What was asked for reads the spans. */
+	if (r < 0)
+		(void)sk_cuda_lane_finish(lane, NULL);
+	return r;
+}
+
+int sk_cuda_hash_take(struct sk_cuda_hash *hash, uint64_t *ret_sums, size_t n,
+		      struct sk_err *err)
+{
+	int r = n ? sk_cuda_mark_wait(hash->done, err) : 0;
+
+	if (r < 0) {
+		(void)sk_cuda_lane_finish(hash->lane, NULL);
+		return r;
+	}
 	memcpy(ret_sums, hash->host + SPANS_BYTES, n * sizeof(*ret_sums));
 	return 0;
+}
+
+int sk_cuda_hash_run(struct sk_cuda_hash *hash, struct sk_cuda_lane *lane,
+		     const struct sk_cuda_span *spans, size_t n,
+		     uint64_t *ret_sums, struct sk_err *err)
+{
+	int r = sk_cuda_hash_ask(hash, lane, spans, n, err);
+
+	return r < 0 ? r : sk_cuda_hash_take(hash, ret_sums, n, err);
 }

@@ -26,18 +26,27 @@ struct sk_cuda_hash;
 int sk_cuda_hash_can(const struct sk_cuda_device *device, struct sk_err *err);
 
 /** -ENODEV as above; -ENOMEM; -EIO. */
-int sk_cuda_hash_new(const struct sk_cuda_device *device,
+int sk_cuda_hash_new(struct sk_cuda_device *device,
 		     struct sk_cuda_hash **ret_hash, struct sk_err *err);
 /** NULL is fine. Returns NULL. */
 struct sk_cuda_hash *sk_cuda_hash_free(struct sk_cuda_hash *hash);
 
 /**
- * The XXH3-64 of each of @n spans, after all that @lane, of the same device,
- * was asked for; waits for it. One thread at a time.
+ * Asks for the XXH3-64 of each of @n spans, after all that @lane, of the same
+ * device, was asked for; @spans are the caller's. What was asked for before has
+ * been taken. One thread at a time.
  * Spans that begin at a multiple of 8 are read as fast as the device can, all
  * side by side: many short ones are better than one long one.
- * Errors: -EIO it, or anything before it on the lane, failed.
+ * Errors: -EIO, and nothing of it is under way.
  */
+int sk_cuda_hash_ask(struct sk_cuda_hash *hash, struct sk_cuda_lane *lane,
+		     const struct sk_cuda_span *spans, size_t n,
+		     struct sk_err *err);
+/** Waits for those @n sums, and for nothing that the lane was asked for after
+ * them. -EIO: they, or anything before them on the lane, failed. */
+int sk_cuda_hash_take(struct sk_cuda_hash *hash, uint64_t *ret_sums, size_t n,
+		      struct sk_err *err);
+/** Both. */
 int sk_cuda_hash_run(struct sk_cuda_hash *hash, struct sk_cuda_lane *lane,
 		     const struct sk_cuda_span *spans, size_t n,
 		     uint64_t *ret_sums, struct sk_err *err);

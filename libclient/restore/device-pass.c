@@ -10,6 +10,9 @@
  * waiting for it counts for little. */
 #define SCRATCH_BYTES ((uint64_t)32 << 20)
 #define SCRATCH_ALIGN ((uint64_t)64)
+/* What is hashed while as much comes over the link, which takes some ms: only
+ * of the last the hash is waited for. */
+#define TURN_BYTES ((uint64_t)128 << 20)
 
 /* ---- which jobs ---- */
 
@@ -139,37 +142,43 @@ void sk_device_pass_release(struct sk_device_pass *d)
 	sk_cuda_release(d->rs->state->gpus.v[d->gpu].device, d->scratch);
 	d->scratch = d->room = d->used = 0;
 	d->no_scratch = false;
-	d->hash = sk_cuda_hash_free(d->hash);
+	for (int i = 0; i < 2; i++)
+		d->batches[i].hash = sk_cuda_hash_free(d->batches[i].hash);
+	d->come = sk_cuda_mark_free(d->come);
+	d->beside = sk_cuda_lane_free(d->beside);
 }
 
 /* ---- delivering ---- */
 
 /* Whether chunk @i goes on in memory and in a tensor where the one before it
  * ends: then one copy takes both. */
-static bool goes_on(const struct sk_device_pass *d, size_t i)
+static bool goes_on(const struct sk_device_pass *d,
+		    const struct sk_device_batch *batch, size_t i)
 {
-	const struct sk_device_chunk *a = &d->chunks[i - 1], *b = a + 1;
+	const struct sk_device_chunk *a = &batch->chunks[i - 1], *b = a + 1;
 	const struct sk_restore_job *x = &d->rs->jobs[a->from],
 				    *y = &d->rs->jobs[b->from];
 
 	return b->right && b->gathered && a->to - a->from == 1 &&
 	       b->to - b->from == 1 && x->piece == y->piece &&
 	       x->chunk + 1 == y->chunk &&
-	       d->spans[i - 1].at + d->spans[i - 1].bytes == d->spans[i].at;
+	       batch->spans[i - 1].at + batch->spans[i - 1].bytes ==
+	       batch->spans[i].at;
 }
 
 /* Job @i takes its bytes out of chunk @from, whose neighbours up to @to are
  * the same piece's. */
-static int take_out(struct sk_device_pass *d, size_t i, size_t from, size_t to)
+static int take_out(struct sk_device_pass *d, const struct sk_device_batch *b,
+		    size_t i, size_t from, size_t to)
 {
-	const char *bytes = (const char *)(uintptr_t)d->spans[from].at;
+	const char *bytes = (const char *)(uintptr_t)b->spans[from].at;
 	struct sk_passing first, last;
 	struct sk_copy copy;
 	int r = passing_of(d, i, 0, &first);
 
 	last = first;
 	if (r >= 0 && to - from > 1)
-		r = passing_of(d, d->chunks[to - 1].from, 0, &last);
+		r = passing_of(d, b->chunks[to - 1].from, 0, &last);
 	if (r < 0)
 		return r;
 	touch(d, i);
@@ -178,30 +187,33 @@ static int take_out(struct sk_device_pass *d, size_t i, size_t from, size_t to)
 				   NULL);
 }
 
-static int deliver_chunks(struct sk_device_pass *d, size_t from, size_t to)
+static int deliver_chunks(struct sk_device_pass *d,
+			  const struct sk_device_batch *b, size_t from,
+			  size_t to)
 {
 	int r = 0;
 
-	for (size_t i = d->chunks[from].from;
-	     i < d->chunks[from].to && r >= 0; i++)
+	for (size_t i = b->chunks[from].from;
+	     i < b->chunks[from].to && r >= 0; i++)
 		if (sk_device_pass_is_here(d, i))
-			r = take_out(d, i, from, to);
+			r = take_out(d, b, i, from, to);
 	return r;
 }
 
 /* What turned out to be right goes from our memory to where it is wanted. */
-static int deliver(struct sk_device_pass *d, size_t n)
+static int deliver(struct sk_device_pass *d, const struct sk_device_batch *b,
+		   size_t n)
 {
 	bool any = false;
 	int r = 0;
 
 	for (size_t i = 0, to; i < n && r >= 0; i = to) {
 		to = i + 1;
-		if (!d->chunks[i].gathered || !d->chunks[i].right)
+		if (!b->chunks[i].gathered || !b->chunks[i].right)
 			continue;
-		while (to < n && goes_on(d, to))
+		while (to < n && goes_on(d, b, to))
 			to++;
-		r = deliver_chunks(d, i, to);
+		r = deliver_chunks(d, b, i, to);
 		any = true;
 	}
 	/* So that what fails is mended by whoever comes next. */
@@ -234,9 +246,9 @@ static void report(struct sk_device_pass *d)
 			   sk_until(rs->sk), NULL);
 }
 
-static void done(struct sk_device_pass *d, size_t chunk)
+static void done(struct sk_device_pass *d, const struct sk_device_chunk *c,
+		 uint64_t bytes)
 {
-	const struct sk_device_chunk *c = &d->chunks[chunk];
 	struct sk_report *r = &d->rs->report;
 	struct sk_passing p;
 
@@ -252,7 +264,7 @@ static void done(struct sk_device_pass *d, size_t chunk)
 	/* What has come out of memory is right there, for all who read it. */
 	if (d->locked.lock && d->rs->jobs[c->from].verify)
 		d->rs->jobs[c->from].good = true;
-	r->bytes_verified += d->verify ? d->spans[chunk].bytes : 0;
+	r->bytes_verified += d->verify ? bytes : 0;
 }
 
 /* A copy is one of its own; what lies in memory is read there next, by who may
@@ -264,14 +276,15 @@ static void doubt(const struct sk_device_pass *d,
 		d->rs->jobs[i].doubted = true;
 }
 
-static size_t compare(struct sk_device_pass *d, size_t n)
+static size_t compare(struct sk_device_pass *d, struct sk_device_batch *b,
+		      size_t n)
 {
 	size_t wrong = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		struct sk_device_chunk *c = &d->chunks[i];
+		struct sk_device_chunk *c = &b->chunks[i];
 
-		c->right = !d->verify || d->sums[i] ==
+		c->right = !d->verify || b->sums[i] ==
 			   sum_of(d->rs, &d->rs->jobs[c->from]);
 		if (c->right)
 			continue;
@@ -281,30 +294,119 @@ static size_t compare(struct sk_device_pass *d, size_t n)
 	return wrong;
 }
 
-/* What has been asked for is there, and right. */
-void sk_device_pass_finish(struct sk_device_pass *d)
-{
-	size_t n = d->n, wrong;
+/* ---- a batch ---- */
 
-	d->n = 0;
-	d->used = 0;
+static bool can_hash(struct sk_device_pass *d, struct sk_device_batch *b)
+{
+	const struct sk_gpu *gpu = &d->rs->state->gpus.v[d->gpu];
+
+	return b->hash || sk_cuda_hash_new(gpu->device, &b->hash, NULL) >= 0;
+}
+
+/* The first that there is has our code loaded. */
+bool sk_device_pass_can_verify(struct sk_device_pass *d)
+{
+	return !d->verify || can_hash(d, &d->batches[d->at]);
+}
+
+/* After what has come so far, on the other lane where there is one. */
+static int ask_for_hash(struct sk_device_pass *d, struct sk_device_batch *b)
+{
+	struct sk_cuda_lane *lane = d->beside ? d->beside : d->lane;
+	int r = 0;
+
+	if (d->beside)
+		r = sk_cuda_mark_set(d->come, d->lane, NULL);
+	if (d->beside && r >= 0)
+		r = sk_cuda_mark_hold(d->come, sk_cuda_lane_stream(lane),
+				      NULL);
+	return r < 0 ? r : sk_cuda_hash_ask(b->hash, lane, b->spans, b->n,
+					    NULL);
+}
+
+/* All of it is under way then, or all has failed. */
+static void ask_for_batch(struct sk_device_pass *d, struct sk_device_batch *b)
+{
 	d->failed |= copy_run(d) < 0;
-	if (!d->failed && d->verify)
-		d->failed = sk_cuda_hash_run(d->hash, d->lane, d->spans, n,
-					     d->sums, NULL) < 0;
-	/* Nothing may be under way when the copy is unmapped. */
+	if (!d->failed && d->verify && b->n)
+		d->failed = ask_for_hash(d, b) < 0;
+}
+
+/* Nothing may be under way when the copy is unmapped. */
+static void stop(struct sk_device_pass *d)
+{
 	d->failed |= sk_cuda_lane_finish(d->lane, NULL) < 0;
+	if (d->beside)
+		d->failed |= sk_cuda_lane_finish(d->beside, NULL) < 0;
+}
+
+/* What has been asked for is there, and right. */
+static void settle(struct sk_device_pass *d, struct sk_device_batch *b)
+{
+	size_t n = b->n, wrong;
+
+	b->n = 0;
+	b->bytes = 0;
+	if (!d->failed && d->verify)
+		d->failed = sk_cuda_hash_take(b->hash, b->sums, n, NULL) < 0;
 	if (d->failed)
 		return;
-	wrong = compare(d, n);
-	d->failed = deliver(d, n) < 0;
+	wrong = compare(d, b, n);
+	d->failed = deliver(d, b, n) < 0;
 	for (size_t i = 0; i < n && !d->failed; i++)
-		if (d->chunks[i].right)
-			done(d, i);
+		if (b->chunks[i].right)
+			done(d, &b->chunks[i], b->spans[i].bytes);
 	if (wrong)
 		report(d);
 	/* The rest of it is not worth the time. */
 	d->failed |= wrong;
+}
+
+/* The older one first. */
+void sk_device_pass_finish(struct sk_device_pass *d)
+{
+	struct sk_device_batch *b = &d->batches[d->at];
+	struct sk_device_batch *before = &d->batches[!d->at];
+
+	ask_for_batch(d, b);
+	if (!d->verify || d->failed)
+		stop(d);
+	if (before->n)
+		settle(d, before);
+	if (b->n)
+		settle(d, b);
+	d->used = 0;
+	if (d->verify)
+		stop(d);
+}
+
+/* ---- one hashed while the next one comes ---- */
+
+static bool can_turn(struct sk_device_pass *d)
+{
+	struct sk_cuda_device *device = d->rs->state->gpus.v[d->gpu].device;
+
+	if (!d->verify || !d->locked.lock ||
+	    !can_hash(d, &d->batches[!d->at]))
+		return false;
+	if (!d->come && sk_cuda_mark_new(device, &d->come, NULL) < 0)
+		return false;
+	return d->beside ||
+	       sk_cuda_lane_new(device, &d->beside, NULL) >= 0;
+}
+
+static void turn(struct sk_device_pass *d)
+{
+	if (d->failed || !can_turn(d)) {
+		sk_device_pass_finish(d);
+		return;
+	}
+	ask_for_batch(d, &d->batches[d->at]);
+	d->at = !d->at;
+	if (d->batches[d->at].n)
+		settle(d, &d->batches[d->at]);
+	if (d->failed)
+		sk_device_pass_finish(d);
 }
 
 /* ---- a chunk ---- */
@@ -312,10 +414,14 @@ void sk_device_pass_finish(struct sk_device_pass *d)
 static void append(struct sk_device_pass *d, const struct sk_device_chunk *c,
 		   const struct sk_cuda_span *span)
 {
-	d->spans[d->n] = *span;
-	d->chunks[d->n++] = *c;
-	if (d->failed || d->n == SK_CUDA_SPANS_MAX)
-		sk_device_pass_finish(d);
+	struct sk_device_batch *b = &d->batches[d->at];
+
+	b->spans[b->n] = *span;
+	b->chunks[b->n++] = *c;
+	b->bytes += span->bytes;
+	if (d->failed || b->n == SK_CUDA_SPANS_MAX ||
+	    (d->locked.lock && d->verify && b->bytes >= TURN_BYTES))
+		turn(d);
 }
 
 /* Straight to where it is wanted: whole, or unverified. */

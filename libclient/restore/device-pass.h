@@ -3,7 +3,8 @@
  * Chunks on their way to tensors of a GPU, from a device slot there or from
  * memory of the host that this process has page-locked: asked for many at a
  * time, hashed where they have arrived, and reported as done once all of that
- * is known to be right.
+ * is known to be right. Over the link one batch is hashed while the next one
+ * comes.
  */
 #ifndef SK_LIBCLIENT_RESTORE_DEVICE_PASS_H
 #define SK_LIBCLIENT_RESTORE_DEVICE_PASS_H
@@ -25,14 +26,26 @@ struct sk_device_locked {
 	const struct sk_cuda_lock *lock;	/* NULL: none */
 };
 
+/* What is copied and hashed together. */
+struct sk_device_batch {
+	size_t n;			/* chunks, up to SK_CUDA_SPANS_MAX */
+	uint64_t bytes;
+	struct sk_cuda_hash *hash;	/* made late */
+	struct sk_device_chunk chunks[SK_CUDA_SPANS_MAX];
+	struct sk_cuda_span spans[SK_CUDA_SPANS_MAX];	/* where they are to */
+	uint64_t sums[SK_CUDA_SPANS_MAX];
+};
+
 /* What is done on one GPU for one image. */
 struct sk_device_pass {
 	struct sk_restoring *rs;
 	size_t n_jobs;			/* of all images */
 	int gpu;
 	struct sk_cuda_lane *lane;
+	struct sk_cuda_lane *beside;	/* where is hashed what has come; made
+					 * late; NULL: on that lane */
+	struct sk_cuda_mark *come;	/* the same */
 	bool verify;
-	struct sk_cuda_hash *hash;	/* where it is to; made late */
 	uint64_t scratch;		/* made late, too; 0: there is none */
 	uint64_t room, used;		/* bytes of it */
 	bool no_scratch;		/* the device has no room for it */
@@ -40,10 +53,9 @@ struct sk_device_pass {
 	struct sk_device_copy copy;
 	struct sk_device_locked locked;
 	bool failed;			/* nothing that is under way counts */
-	size_t n;			/* chunks, up to SK_CUDA_SPANS_MAX */
-	struct sk_device_chunk chunks[SK_CUDA_SPANS_MAX];
-	struct sk_cuda_span spans[SK_CUDA_SPANS_MAX];
-	uint64_t sums[SK_CUDA_SPANS_MAX];
+	unsigned at;			/* the batch that is added to; the other
+					 * is under way, or empty */
+	struct sk_device_batch batches[2];
 	/* Neighbours that are copied at once. */
 	uint64_t dst, src, bytes;
 };
@@ -59,6 +71,8 @@ size_t sk_device_pass_count(const struct sk_device_pass *d, size_t from,
  * what is not said to be done (struct sk_restore_job's on_device) then is
  * left. */
 void sk_device_pass_add(struct sk_device_pass *d, size_t from, size_t to);
+/** Whether what arrives can be verified, which needs memory of the device. */
+bool sk_device_pass_can_verify(struct sk_device_pass *d);
 /** Waits for all that was added. Before that is closed. */
 void sk_device_pass_finish(struct sk_device_pass *d);
 /** Lets go of what it made on the device. */

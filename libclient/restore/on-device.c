@@ -55,15 +55,6 @@ static void close_it(struct sk_device_pass *d, enum source source)
 	d->locked = (struct sk_device_locked){ 0 };
 }
 
-/* The first copy that there is has our code loaded. */
-static bool can_verify(struct sk_device_pass *d)
-{
-	const struct sk_gpu *gpu = &d->rs->state->gpus.v[d->gpu];
-
-	return !d->verify || d->hash ||
-	       sk_cuda_hash_new(gpu->device, &d->hash, NULL) >= 0;
-}
-
 /* Jobs [from, to) are of it. What is not done then is done out of host
  * memory. */
 static void run_image(struct sk_device_pass *d, enum source source,
@@ -74,13 +65,12 @@ static void run_image(struct sk_device_pass *d, enum source source,
 
 	if (!open_it(d, source, &rs->images[p->image]))
 		return;
-	d->failed = !can_verify(d);
+	d->failed = !sk_device_pass_can_verify(d);
 	for (size_t next; from < to && !d->failed; from = next) {
 		next = end_of_chunk(rs, from, to);
 		sk_device_pass_add(d, from, next);
 	}
-	if (d->n)
-		sk_device_pass_finish(d);
+	sk_device_pass_finish(d);
 	close_it(d, source);
 }
 

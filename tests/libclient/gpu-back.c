@@ -251,38 +251,6 @@ static void fails(struct rank *rank)
 	go_back(&g, &by_device, 2);
 }
 
-/* ---- many ---- */
-
-#define MANY 5000
-#define EACH ((size_t)96)
-
-static void many(struct rank *rank)
-{
-	size_t bytes = MANY * EACH;
-	char *here = rank_memory(bytes, 0), *back = rank_memory(bytes, 5);
-	struct gpu_rank g;
-	uint64_t calls;
-	sk_cu_ptr slab;
-
-	gpu_begin(&g, rank, 0);
-	slab = trainer_cuda_alloc(&g.cuda, bytes);
-	for (size_t i = 0; i < bytes; i++)
-		here[i] = (char)(i * 31 >> 5);
-	trainer_cuda_put(&g.cuda, slab, here, bytes);
-	(void)gpu_describe_many(rank, slab, MANY, EACH);
-	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
-	gpu_complete(&g, 1);
-	trainer_cuda_put(&g.cuda, slab, back, bytes);
-	calls = gpu_count(&g, "calls");
-	CHECK(!rank_restore(rank, 1, 0, NULL), "%s", sk_error());
-	calls = gpu_count(&g, "calls") - calls;
-	CHECK(calls < 200, "%" PRIu64 " calls", calls);
-	trainer_cuda_get(&g.cuda, back, slab, bytes);
-	for (size_t i = 0; i < bytes; i++)
-		CHECK(back[i] == (i % EACH < 17 + i / EACH % 64 ? here[i] : 5),
-		      "byte %zu", i);
-}
-
 /* ---- together ---- */
 
 #define RANKS 3
@@ -362,7 +330,6 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "two", 1, on_two, NULL);
 	if (simulated)
 		scene_ranks(&scene, "fails", 1, fails, NULL);
-	scene_ranks(&scene, "many", 1, many, NULL);
 	test_together(&scene);
 	scene_close(&scene);
 	return 0;
