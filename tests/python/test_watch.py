@@ -360,3 +360,84 @@ def test_it_lets_go() -> None:
 def test_nonsense_is_refused(args: Any) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError, KeyError)):
         _core.Watch(*args, _own_part)
+
+
+class _Has:
+    def __init__(self) -> None:
+        self.a: Any = [0]
+        self.other = 0
+
+
+def _set_often(x: _Has, value: Any) -> None:
+    """As an interpreter does that has learned where the attribute lies."""
+    for i in range(200):
+        x.other = i
+        x.a = value
+
+
+_ONE: list[Any] = [1]
+
+
+@pytest.mark.parametrize("change", [
+    lambda x, d: d.update(a=_ONE), lambda x, d: d.pop("a"),
+    lambda x, d: d.popitem(), lambda x, d: d.clear(),
+    lambda x, d: d.setdefault("c", _ONE), lambda x, d: d.__ior__({"c": _ONE}),
+    lambda x, d: d.__delitem__("a"), lambda x, d: setattr(x, "a", _ONE),
+    lambda x, d: delattr(x, "a"), lambda x, d: object.__setattr__(
+        x, "a", _ONE), lambda x, d: _set_often(x, _ONE),
+    lambda x, d: x.__dict__.update({"a": _ONE}),
+])
+def test_no_change_of_a_dict_is_missed(
+        change: Callable[[_Has, Any], object]) -> None:
+    """Where the interpreter tells of changes they are not looked for."""
+    x = _Has()
+    d = vars(x)
+    holds = [_holds(d, list), _holds(d, ("a", "c")),
+             _core.Watch([], [(d, len(d))], [(d, ("a",))], None,
+                         _own_part).holds]
+    _set_often(x, x.a)
+    for _ in range(3):
+        x.other += 1
+        assert all(h() for h in holds)
+    was, before = dict(d), list(d.items())
+    change(x, d)
+    assert not all(h() for h in holds)
+    for _ in range(3):
+        now = [h() for h in holds]
+        assert now[2] == (len(d) == len(was) and d.get("a") is was["a"])
+        assert now[1] == all(d.get(k) is was.get(k) for k in ("a", "c"))
+    d.clear()
+    d.update(before)
+    assert all(h() for h in holds)
+
+
+def test_what_another_watched_is_watched_still() -> None:
+    d = {"a": [0]}
+    first, second = _holds(d, list), _holds(d, list)
+    assert first() and second()
+    d["a"] = d["a"][:]
+    assert not second()
+    second = _holds(d, list)        # as the next description has it
+    assert second() and not first()
+    del first
+    gc.collect()
+    d["a"] = []
+    assert not second()
+
+
+def test_lists_and_sets_are_looked_at_each_time() -> None:
+    one, d, s = [1], {"a": 1}, {1}
+    x: list[Any] = [one]
+    holds = _core.Watch([], [(s, 1), (d, 1)], [(x, object), (d, int)], None,
+                        _own_part).holds
+    assert holds() and holds()
+    x[0] = [1]
+    assert not holds()
+    x[0] = one
+    assert holds()
+    s.add(2)
+    assert not holds()
+    s.remove(2)
+    assert holds()
+    d["b"] = 1
+    assert not holds()

@@ -14,6 +14,7 @@
  *   links.c     Links: a comm of sockets between all ranks
  *   watch.c     Watch: whether tensors are as they were
  *   look.c      whether one is; by dlpack.h
+ *   changes.c   whether any of many dicts changed
  *   contents.c  whether a dict or a list has the same in it
  *
  * Every call into the library lets the interpreter go on. Objects may be used

@@ -12,6 +12,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <stdbool.h>
+
 #include "dlpack.h"
 
 struct usual;
@@ -30,7 +32,7 @@ struct watched {
 };
 
 /** How many tensors ahead to look_ahead(). */
-#define LOOK_AHEAD 4
+#define LOOK_AHEAD 8
 
 /** What a capsule has that can show tensors; NULL: nothing. -1 raised. */
 int look_api(PyObject *capsule, const struct dlpack_api **ret);
@@ -46,15 +48,18 @@ int look_find(PyObject *from, struct watched *ret);
 int look_take(const struct usual *u, PyObject *local_of, struct watched *w);
 void look_drop(struct watched *w);
 
-/** Whether it is where and as it was; -1 raised. */
-int look_same(const struct usual *u, struct watched *w);
+/** Whether it is where and as it was, @placed: as it was alone, its dict is
+ * known to have it; -1 raised. */
+int look_same(const struct usual *u, struct watched *w, bool placed);
 
 /** Asks the memory for what look_same() will read. Always inline: a function
  * that does nothing but this is one without effects to GCC, which drops it. */
 __attribute__((always_inline))
-static inline void look_ahead(const struct watched *w)
+static inline void look_ahead(const struct watched *w, bool placed)
 {
-	__builtin_prefetch(w->where);
+	if (!placed)
+		__builtin_prefetch(w->where);
+	__builtin_prefetch(w->sizes);
 	__builtin_prefetch((const char *)w->tensor + w->slot);
 	__builtin_prefetch(w->local);
 	__builtin_prefetch(w->local + 1);

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "changes.h"
 #include "contents.h"
 #include "look.h"
 #include "usual.h"
@@ -16,16 +17,20 @@ struct counted {
 	Py_ssize_t n;		/* its length */
 };
 
+/* Of counts, and of what is held, dicts come first whose changes are told:
+ * while none changed, those need not be looked at. */
 struct watch {
 	PyObject_HEAD
 	PyObject *usual;		/* NULL: attributes alone */
 	struct watched *tensors;
 	Py_ssize_t n;
 	bool blind;			/* one can be looked at by nobody */
+	bool untold;			/* not each of their dicts is told of */
 	struct counted *counts;
-	Py_ssize_t n_counts;
+	Py_ssize_t n_counts, told_counts;
 	struct contents *held;
-	Py_ssize_t n_held;
+	Py_ssize_t n_held, told_held;
+	uint64_t changes;		/* when all held last; 0: cannot tell */
 };
 
 /* ---- looking ---- */
@@ -38,11 +43,11 @@ static int count_holds(const struct counted *c)
 	return now < 0 ? -1 : now == c->n;
 }
 
-static int counts_hold(const struct watch *self)
+static int counts_hold(const struct watch *self, Py_ssize_t from)
 {
 	int r = 1;
 
-	for (Py_ssize_t i = 0; i < self->n_counts && r > 0; i++) {
+	for (Py_ssize_t i = from; i < self->n_counts && r > 0; i++) {
 		if (i + LOOK_AHEAD < self->n_counts)
 			__builtin_prefetch(self->counts[i + LOOK_AHEAD].what);
 		r = count_holds(&self->counts[i]);
@@ -50,11 +55,11 @@ static int counts_hold(const struct watch *self)
 	return r;
 }
 
-static int contents_hold(const struct watch *self)
+static int contents_hold(const struct watch *self, Py_ssize_t from)
 {
 	bool same = true;
 
-	for (Py_ssize_t i = 0; i < self->n_held && same; i++) {
+	for (Py_ssize_t i = from; i < self->n_held && same; i++) {
 		if (i + LOOK_AHEAD < self->n_held)
 			__builtin_prefetch(self->held[i + LOOK_AHEAD].what);
 		same = contents_same(&self->held[i]);
@@ -62,33 +67,48 @@ static int contents_hold(const struct watch *self)
 	return same;
 }
 
-static int tensors_hold(const struct watch *self)
+static int tensors_hold(const struct watch *self, bool placed)
 {
 	int r = 1;
 
 	for (Py_ssize_t i = 0; i < self->n && r > 0; i++) {
 		if (i + LOOK_AHEAD < self->n)
-			look_ahead(&self->tensors[i + LOOK_AHEAD]);
+			look_ahead(&self->tensors[i + LOOK_AHEAD], placed);
 		r = look_same((struct usual *)self->usual,
-			      &self->tensors[i]);
+			      &self->tensors[i], placed);
 	}
 	return r;
 }
 
 static PyObject *watch_holds(PyObject *object, PyObject *args)
 {
-	const struct watch *self = (const struct watch *)object;
-	int r = self->blind ? 0 : counts_hold(self);
+	struct watch *self = (struct watch *)object;
+	uint64_t now = changes_of_dicts();	/* before any is looked at */
+	bool placed = now && now == self->changes;
+	int r = self->blind ? 0 :
+		counts_hold(self, placed ? self->told_counts : 0);
 
 	(void)args;
 	if (r > 0)
-		r = contents_hold(self);
+		r = contents_hold(self, placed ? self->told_held : 0);
 	if (r > 0)
-		r = tensors_hold(self);
+		r = tensors_hold(self, placed && !self->untold);
+	if (r > 0)
+		self->changes = now;
 	return r < 0 ? NULL : PyBool_FromLong(r);
 }
 
 /* ---- what is watched ---- */
+
+/* Whether what a pair begins with is a dict whose changes are told. */
+static bool is_told(PyObject *fast, Py_ssize_t i)
+{
+	PyObject *pair = PySequence_Fast_GET_ITEM(fast, i);
+
+	return PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) &&
+	       PyDict_Check(PyTuple_GET_ITEM(pair, 0)) &&
+	       changes_told(PyTuple_GET_ITEM(pair, 0));
+}
 
 static int take_count(struct watch *self, PyObject *from)
 {
@@ -119,7 +139,12 @@ static int take_counts(struct watch *self, PyObject *fast)
 		return -1;
 	}
 	for (Py_ssize_t i = 0; i < n && !r; i++)
-		r = take_count(self, PySequence_Fast_GET_ITEM(fast, i));
+		if (is_told(fast, i))
+			r = take_count(self, PySequence_Fast_GET_ITEM(fast, i));
+	self->told_counts = self->n_counts;
+	for (Py_ssize_t i = 0; i < n && !r; i++)
+		if (!is_told(fast, i))
+			r = take_count(self, PySequence_Fast_GET_ITEM(fast, i));
 	return r;
 }
 
@@ -174,8 +199,32 @@ static int take_held(struct watch *self, PyObject *fast)
 		return -1;
 	}
 	for (Py_ssize_t i = 0; i < n && !r; i++)
-		r = contents_take(PySequence_Fast_GET_ITEM(fast, i),
-				  &self->held[self->n_held++]);
+		if (is_told(fast, i))
+			r = contents_take(PySequence_Fast_GET_ITEM(fast, i),
+					  &self->held[self->n_held++]);
+	self->told_held = self->n_held;
+	for (Py_ssize_t i = 0; i < n && !r; i++)
+		if (!is_told(fast, i))
+			r = contents_take(PySequence_Fast_GET_ITEM(fast, i),
+					  &self->held[self->n_held++]);
+	return r;
+}
+
+/* From here on changes of these dicts are counted, if those of all are. */
+static int take_dicts(struct watch *self)
+{
+	int r = 0;
+
+	for (Py_ssize_t i = 0; i < self->told_counts && !r; i++)
+		r = changes_watch(self->counts[i].what);
+	for (Py_ssize_t i = 0; i < self->told_held && !r; i++)
+		r = changes_watch(self->held[i].what);
+	for (Py_ssize_t i = 0; i < self->n && !r; i++) {
+		PyObject *where = self->tensors[i].where;
+
+		self->untold |= where && !changes_told(where);
+		r = where ? changes_watch(where) : 0;
+	}
 	return r;
 }
 
@@ -219,7 +268,7 @@ static int watch_init(PyObject *object, PyObject *args, PyObject *kwargs)
 	fast = PySequence_Fast(places, "places");
 	r = fast ? take_places(self, fast, local_of) : -1;
 	Py_XDECREF(fast);
-	return r;
+	return r ? r : take_dicts(self);
 }
 
 /* ---- its memory: watched dicts may lead back to it ---- */

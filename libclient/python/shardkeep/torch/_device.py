@@ -15,14 +15,15 @@ library may ask for a copy after that.
 
 from __future__ import annotations
 
-import contextlib
 import errno
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from .. import Busy
+from ._versions import RAW_STREAM
 
 #: The types of devices whose memory is CUDA's. Tests add a simulated one.
 TYPES = {"cuda"}
@@ -70,8 +71,9 @@ def devices_of(tensors: Iterable[torch.Tensor]) -> list[torch.device]:
 
 
 def storages_of(tensors: Iterable[torch.Tensor]) -> list[Any]:
-    """What keeps the memory of those on GPUs, whatever becomes of them."""
-    return [t.untyped_storage() for t in tensors if is_device(t)]
+    """What keeps their memory, whatever becomes of them; each snapshot asks
+    for it of thousands."""
+    return list(map(torch.Tensor.untyped_storage, tensors))
 
 
 def can_pin() -> bool:
@@ -92,13 +94,23 @@ def default() -> torch.device:
     return torch.device("cpu") if device.type == "meta" else device
 
 
-def _modules() -> Iterator[Any]:
+@functools.cache
+def _module_of(kind: str) -> Any:
+    """torch.cuda, or what a simulated device has like it: looked for once."""
+    return torch.get_device_module(kind)
+
+
+def _modules() -> list[Any]:
     """torch.cuda, where this process uses it."""
+    found = []
     for kind in sorted(TYPES):
-        with contextlib.suppress(RuntimeError):     # there is none
-            module = torch.get_device_module(kind)
-            if module.is_initialized():
-                yield module
+        try:
+            module = _module_of(kind)
+        except RuntimeError:    # there is none
+            continue
+        if module.is_initialized():
+            found.append(module)
+    return found
 
 
 def captures() -> bool:
@@ -122,28 +134,34 @@ class Streams:
 
     @staticmethod
     def _current(device: torch.device) -> Any:
-        return torch.get_device_module(device).current_stream(device)
+        return _module_of(device.type).current_stream(device)
+
+    @staticmethod
+    def _number(device: torch.device) -> int:
+        """The current one's."""
+        if device.type == "cuda" and RAW_STREAM:    # no object is made
+            return int(RAW_STREAM(device.index))
+        return int(Streams._current(device).cuda_stream)
 
     def for_snapshot(self, devices: list[torch.device]) -> int:
         """One stream behind all that the current streams have been asked
         for; where there are several, one of ours waits for them."""
         if not devices:
             return 0
-        current = [self._current(d) for d in devices]
-        numbers = {s.cuda_stream for s in current}
+        numbers = {self._number(d) for d in devices}
         if len(numbers) == 1:   # also of 0: each device's default stream
             return numbers.pop()
         first = devices[0]
         if first not in self._joined:
-            self._joined[first] = torch.get_device_module(first).Stream(first)
+            self._joined[first] = _module_of(first.type).Stream(first)
         joined = self._joined[first]
-        for s in current:
-            joined.wait_stream(s)
+        for d in devices:
+            joined.wait_stream(self._current(d))
         return joined.cuda_stream
 
     def for_fence(self, devices: list[torch.device]) -> list[int]:
         """Those that must wait before tensors are written."""
-        return sorted({self._current(d).cuda_stream for d in devices})
+        return sorted({self._number(d) for d in devices})
 
 
 def settle(devices: list[torch.device]) -> None:

@@ -6,17 +6,16 @@ from __future__ import annotations
 import errno
 import hashlib
 import logging
-import random
-import sys
+import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from .. import Mismatch
-from . import _device, _objects
+from . import _objects
 from ._blobs import Blobs, rows_of
+from ._generators import Generators, set_rng_state
 from ._optimizers import refresh_schedulers
 from ._tensors import LiveTensors
 
@@ -25,61 +24,52 @@ log = logging.getLogger("shardkeep")
 _ABSENT = object()
 
 
-def rng_state() -> dict[str, Any]:
-    state = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    on_device = _device.generator_state()
-    if on_device is not None:
-        state["cuda"] = on_device
-    if sys.modules.get("numpy"):    # None: somebody keeps it out
-        state["numpy"] = sys.modules["numpy"].random.get_state(legacy=False)
-    return state
-
-
-def set_rng_state(state: dict[str, Any]) -> None:
-    random.setstate(state["python"])
-    torch.set_rng_state(state["torch"])
-    if "cuda" in state:
-        _device.set_generator_state(state["cuda"])
-    if "numpy" in state:
-        import numpy
-        numpy.random.set_state(state["numpy"])
-
-
 def _written(name: str, x: Any) -> bytes:
     if hasattr(x, "state_dict"):
         x = x.state_dict()
     return _objects.dumps(x, name)
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Of what generators tell: numbers, in whatever holds them."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if hasattr(a, "tobytes"):
-        return a.tobytes() == b.tobytes()
-    return bool(a == b)
+#: What begins a group of settings in a list of them.
+_GROUP = object()
+#: What is the same while it is that very object, as it is written.
+_FIXED = frozenset((type(None), bool, int, float, str, object))
 
 
-class _Generators:
-    """What they tell, as it is written; few change from step to step, and
-    Python's has hundreds of numbers."""
+def _is_fixed(x: Any) -> bool:
+    return type(x) in _FIXED or type(x) is tuple and all(map(_is_fixed, x))
+
+
+class _Settings:
+    """The groups of optimizers as they are written. They are written again
+    where any has another object under any key, and always where one has what
+    may change in itself."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[Any, bytes]] = {}
+        self._of: list[Any] = []
+        self._raw = b""
 
-    def written(self) -> bytes:
-        """As :func:`_written` has it of :func:`rng_state`."""
-        parts = []
-        for name, x in rng_state().items():
-            last = self._last.get(name)
-            if last is None or not _same(last[0], x):
-                last = self._last[name] = x, _written(f"rng.{name}", x)
-            parts.append(b'"%s":%s' % (name.encode(), last[1]))
-        return b"{" + b",".join(parts) + b"}"
+    @staticmethod
+    def _all_of(tensors: LiveTensors) -> list[Any]:
+        found: list[Any] = []
+        for groups in tensors.groups():
+            found.append(len(groups))
+            for g in groups:
+                found.append(_GROUP)
+                for key, value in g.items():
+                    found += key, value
+        return found
+
+    def written(self, tensors: LiveTensors, more: bool) -> bytes:
+        now = [] if more else self._all_of(tensors)
+        if now and len(now) == len(self._of) and \
+                all(map(operator.is_, now, self._of)):
+            return self._raw
+        # What is there now: what another thread changes meanwhile is another
+        # object, the next time.
+        self._raw = _written("optim", tensors.optimizers(more))
+        self._of = now if all(map(_is_fixed, now)) else []
+        return self._raw
 
 
 def _digest(raw: bytes) -> str:
@@ -110,7 +100,7 @@ class Kept:
                  rng: bool) -> None:
         self._tensors, self._blobs, self._rank = tensors, blobs, rank
         self._extra, self._local, self._rng = extra, local, rng
-        self._generators = _Generators()
+        self._generators, self._settings = Generators(), _Settings()
         #: The parameters' labels, and how they were written last.
         self._params: tuple[Any, bytes] = (None, b"")
 
@@ -132,7 +122,7 @@ class Kept:
     def _shared(self, more: bool) -> Iterator[tuple[str, bytes]]:
         """Those that another rank may need."""
         if self._tensors.optims:
-            yield "optim", _written("optim", self._tensors.optimizers(more))
+            yield "optim", self._settings.written(self._tensors, more)
             yield "params", self._labels()
         if self._tensors.extra_names():
             yield "model", _written("model", self._tensors.extra_state())

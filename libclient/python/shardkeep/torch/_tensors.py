@@ -494,13 +494,16 @@ class LiveTensors:
         """What the optimizers keep of no parameter."""
         return [stepped.others() for stepped in self.optims]
 
+    def groups(self) -> list[list[dict[str, Any]]]:
+        """Each optimizer's, without their parameters."""
+        return [[{k: v for k, v in g.items() if k != "params"}
+                 for g in stepped.groups] for stepped in self.optims]
+
     def optimizers(self, more: bool) -> dict[str, Any]:
         """What the optimizers hold beside tensors: their groups without
         their parameters, which :meth:`labels` has, and more where there is
         more."""
-        kept: dict[str, Any] = {
-            "groups": [[{k: v for k, v in g.items() if k != "params"}
-                        for g in stepped.groups] for stepped in self.optims]}
+        kept: dict[str, Any] = {"groups": self.groups()}
         if more:
             kept["others"] = self.others()
             kept["scalars"] = self.scalars() if self.mixed else {}

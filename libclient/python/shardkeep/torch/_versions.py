@@ -40,6 +40,8 @@ def _imported(module: str, name: str) -> Any:
 KINDS = _at("_C._dispatch_keys")
 #: The functions that show a tensor to C; 2.9 has none yet.
 EXCHANGE = _at("Tensor.__dlpack_c_exchange_api__")
+#: A CUDA device's current stream, as its number.
+RAW_STREAM = _at("_C._cuda_getCurrentRawStream")
 #: What a collective has yet to bring.
 Async = _imported("torch.distributed._functional_collectives",
                   "AsyncCollectiveTensor") or ()

@@ -22,7 +22,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from ._callback import Callback
-from ._kept import rng_state, set_rng_state
+from ._generators import rng_state, set_rng_state
 
 log = logging.getLogger("shardkeep")
 
