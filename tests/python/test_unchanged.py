@@ -116,7 +116,7 @@ def _there_and_back() -> None:
             return len(filled)
 
         ck.restore()
-        assert snapshot(0)
+        every = snapshot(0)
         assert snapshot(1) == 1     # who tells is asked, and is written
         optim.param_groups[0]["lr"] = 0.125
         assert snapshot(2) == 2
@@ -129,7 +129,7 @@ def _there_and_back() -> None:
         assert (optim.param_groups[0]["lr"], told["n"]) == (0.125, 0)
         assert torch.equal(torch.get_rng_state(), want)
         # What was put before the restore is not taken for what is there.
-        assert snapshot(4)
+        assert snapshot(4) == every
         optim.param_groups[0]["lr"] = 1.0
         assert ck.restore() == 4
         assert optim.param_groups[0]["lr"] == 0.125
