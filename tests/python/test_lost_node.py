@@ -188,9 +188,11 @@ def test_shared_out_over_all_it_is_lost(nodes, tmp_path):
 
 
 def _goes_on(nodes: Nodes, steps: list[int], last: list[int],
-             further: list[list[int]], durable: int = 0) -> None:
+             further: list[list[int]], durable: int = 0,
+             stopped: int | None = None) -> None:
     """A life that restores the last of ``last``, if any, takes ``steps``, and
-    then those of its node. It is killed."""
+    then those of its node. It is killed; an agent that is stopped before does
+    nothing about that."""
     model, optim = linear.training()
     rank = dist.get_rank()
     ck = _checkpointer(nodes, OF, True, True, model, optim, {"step": 0},
@@ -201,6 +203,9 @@ def _goes_on(nodes: Nodes, steps: list[int], last: list[int],
         ck.snapshot(step, wait=60, flush=step == durable)
         ck.fence()
         ck.wait(step, until="durable" if step == durable else "sealed")
+    dist.barrier()
+    if rank == 0 and stopped is not None:
+        os.kill(nodes.agents[stopped].pid, signal.SIGSTOP)
     dist.barrier()
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -234,7 +239,8 @@ def test_nor_who_had_restored_it(nodes):
 
 
 def test_what_a_lost_node_has_on_its_disk_is_older(nodes):
-    wait(start(4, _goes_on, nodes, [1, 2, 3], [], [[], []], 2))
+    """What it may flush once its ranks have died, it has not."""
+    wait(start(4, _goes_on, nodes, [1, 2, 3], [], [[], []], 2, 1))
     nodes.restart(1, signal.SIGKILL)
     run(4, _finds, nodes, 3, [0, 1, -1, -1])
 
