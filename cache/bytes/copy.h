@@ -44,6 +44,11 @@ int sk_copy_init(struct sk_copy *ret_copy, unsigned bits, int ndim,
 		 const void *src, const int64_t *src_stride,
 		 struct sk_err *err);
 
+/** The same of @bytes that are contiguous on both sides, of which there are
+ * some; never fails. */
+void sk_copy_flat(struct sk_copy *ret_copy, void *dst, const void *src,
+		  uint64_t bytes);
+
 /** Row-major dense strides of @size, in elements. */
 void sk_dense_strides(int ndim, const int64_t *size, int64_t *ret_stride);
 

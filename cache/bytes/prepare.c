@@ -170,6 +170,17 @@ int sk_copy_init(struct sk_copy *ret_copy, unsigned bits, int ndim,
 	return 0;
 }
 
+/* Nobody looks at dimensions that there are not. */
+void sk_copy_flat(struct sk_copy *ret_copy, void *dst, const void *src,
+		  uint64_t bytes)
+{
+	assert(dst && src && bytes && bytes <= INT64_MAX);
+	ret_copy->dst = dst;
+	ret_copy->src = src;
+	ret_copy->run = ret_copy->bytes = bytes;
+	ret_copy->ndim = 0;
+}
+
 void sk_dense_strides(int ndim, const int64_t *size, int64_t *ret_stride)
 {
 	int64_t stride = 1;

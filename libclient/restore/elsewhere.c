@@ -38,7 +38,7 @@ static uint64_t name_of(const struct sk_restoring *rs, uint32_t local)
 	if (rs->state->locals[local].item.kind != SK_ITEM_TENSOR)
 		return 0;
 	key = sk_restore_key_of(rs, local);
-	return key ? key->hash : 0;
+	return key ? sk_restore_key_hash(key) : 0;
 }
 
 uint64_t sk_restore_lies_as(const struct sk_restoring *rs)

@@ -87,8 +87,7 @@ int sk_restore_prepare_job(const struct sk_restoring *rs,
 	ret->base = (const char *)base;
 	ret->shared = !p->place;
 	ret->copy.src = (const char *)(base + skip);
-	sk_restore_shape(&rs->state->locals[p->local].item, p->entry, &p->box,
-			 &ret->shape);
+	sk_restore_shape_of(rs, p, &ret->shape);
 	sk_restore_chunk(p->entry, job->chunk, &ret->from, &ret->to);
 	ret->first = sk_restore_before(&ret->shape, ret->from);
 	ret->last = sk_restore_before(&ret->shape, ret->to);

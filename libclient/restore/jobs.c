@@ -271,12 +271,11 @@ static int cut_piece(struct sk_restoring *rs, uint32_t index,
 		     const struct readers *readers)
 {
 	struct sk_restore_piece *piece = &rs->pieces[index];
-	const struct sk_local *local = &rs->state->locals[piece->local];
 	struct sk_restore_shape shape;
 	int r = 0;
 
 	assert(index < rs->n_pieces);
-	sk_restore_shape(&local->item, piece->entry, &piece->box, &shape);
+	sk_restore_shape_of(rs, piece, &shape);
 	for (uint32_t c = 0; c < piece->entry->n_sums && r >= 0; c++) {
 		struct sk_restore_job job = { .piece = index, .chunk = c };
 		uint64_t from, to;

@@ -40,28 +40,47 @@ static bool is_called(const struct sk_item *a, enum sk_item_kind kind,
 	return a->kind == kind && !strcmp(a->spec.name, name);
 }
 
-static struct sk_restore_key *find_key(const struct sk_restoring *rs,
-				       uint64_t hash, enum sk_item_kind kind,
-				       const char *name)
+uint64_t sk_restore_key_hash(const struct sk_restore_key *key)
 {
-	struct sk_table_walk walk = sk_table_find(&rs->key_table, hash);
-	uintptr_t i;
+	return hash_of(key->item->kind, key->item->spec.name);
+}
 
-	while (sk_table_next(&walk, &i)) {
-		struct sk_restore_key *k = &rs->keys[i];
-
-		assert(i < rs->n_keys && k->hash == hash);
-		if (is_called(k->item, kind, name))
-			return k;
-	}
-	return NULL;
+/* Where all that is asked for lies in its place, nobody has looked for any. */
+static int make_table(struct sk_restoring *rs)
+{
+	for (uint32_t i = (uint32_t)rs->key_table.count; i < rs->n_keys; i++)
+		if (sk_table_add(&rs->key_table,
+				 sk_restore_key_hash(&rs->keys[i]), i) < 0)
+			return no_memory(rs);
+	return 0;
 }
 
 struct sk_restore_key *sk_restore_key(const struct sk_restoring *rs,
 				      enum sk_item_kind kind,
 				      const char *name)
 {
-	return find_key(rs, hash_of(kind, name), kind, name);
+	struct sk_table_walk walk = sk_table_find(&rs->key_table,
+						  hash_of(kind, name));
+	uintptr_t i;
+
+	assert(rs->key_table.count == rs->n_keys);
+	while (sk_table_next(&walk, &i)) {
+		struct sk_restore_key *k = &rs->keys[i];
+
+		assert(i < rs->n_keys);
+		if (is_called(k->item, kind, name))
+			return k;
+	}
+	return NULL;
+}
+
+bool sk_restore_is_registered_as(const struct sk_restoring *rs, uint32_t i,
+				 const struct sk_item *item)
+{
+	const struct sk_layout *l = rs->state->layouts[0];
+
+	return l && !rs->state->changed && i < l->n_items &&
+	       item == &l->items[i] && i < rs->state->n_locals;
 }
 
 /* What the rank is registered by is mostly the very layout that told the
@@ -69,11 +88,9 @@ struct sk_restore_key *sk_restore_key(const struct sk_restoring *rs,
 static bool is_registered_as(const struct sk_restoring *rs, uint32_t i,
 			     const struct sk_item *item)
 {
-	const struct sk_layout *l = rs->state->layouts[0];
-
-	return l && !rs->state->changed && i < l->n_items &&
-	       i < rs->n_keys && rs->keys[i].item == &l->items[i] &&
-	       i < rs->state->n_locals && item == &rs->state->locals[i].item;
+	return i < rs->n_keys &&
+	       sk_restore_is_registered_as(rs, i, rs->keys[i].item) &&
+	       item == &rs->state->locals[i].item;
 }
 
 /* Mostly all is described in the order in which it was saved: then it is in
@@ -102,24 +119,36 @@ struct sk_restore_key *sk_restore_key_of(const struct sk_restoring *rs,
 
 static int append_key(struct sk_restoring *rs, struct sk_restore_key key)
 {
-	if (sk_array_fit(rs->keys, rs->room_keys, rs->n_keys + 1u) < 0 ||
-	    sk_table_add(&rs->key_table, key.hash, rs->n_keys) < 0)
+	if (sk_array_fit(rs->keys, rs->room_keys, rs->n_keys + 1u) < 0)
 		return no_memory(rs);
 	rs->keys[rs->n_keys++] = key;
 	return 0;
 }
 
-/* One of a layout's items: known already, or a new one. */
-static int index_item(struct sk_restoring *rs, uint32_t i,
-		      const struct sk_item *item, bool mine)
+static int find_known(struct sk_restoring *rs, uint32_t i,
+		      const struct sk_item *item, struct sk_restore_key **ret)
 {
-	struct sk_restore_key *known = in_place(rs, i, item);
-	uint64_t hash = 0;
+	int r = 0;
 
-	if (!known) {
-		hash = hash_of(item->kind, item->spec.name);
-		known = find_key(rs, hash, item->kind, item->spec.name);
-	}
+	*ret = in_place(rs, i, item);
+	if (*ret)
+		return 0;
+	r = make_table(rs);
+	if (r >= 0)
+		*ret = sk_restore_key(rs, item->kind, item->spec.name);
+	return r;
+}
+
+/* One of a layout's items: known already, or a new one. No layout has two of
+ * one name: of the @first, all are new. */
+static int index_item(struct sk_restoring *rs, uint32_t i,
+		      const struct sk_item *item, bool mine, bool first)
+{
+	struct sk_restore_key *known = NULL;
+	int r = first ? 0 : find_known(rs, i, item, &known);
+
+	if (r < 0)
+		return r;
 	if (known) {
 		known->is_explicit |= item->explicit_boxes;
 		return 0;
@@ -128,17 +157,17 @@ static int index_item(struct sk_restoring *rs, uint32_t i,
 		.item = item,
 		.mine = mine,
 		.is_explicit = item->explicit_boxes,
-		.hash = hash,
 	});
 }
 
 static int index_layout(struct sk_restoring *rs,
 			const struct sk_layout *layout, bool mine)
 {
+	bool first = !rs->n_keys;
 	int r = 0;
 
 	for (uint32_t i = 0; i < layout->n_items && r >= 0; i++)
-		r = index_item(rs, i, &layout->items[i], mine);
+		r = index_item(rs, i, &layout->items[i], mine, first);
 	/* Ranks of several nodes have told each other one of it before. */
 	if (r >= 0 && !sk_restore_described(rs, layout->description))
 		r = sk_restore_learn(rs, layout);
@@ -192,6 +221,16 @@ static void note_unlearnt(struct sk_restoring *rs)
 			rs->unlearnt = &rs->images[i];
 }
 
+/* So that nothing that this rank has described is looked for. */
+static bool are_in_place(const struct sk_restoring *rs)
+{
+	bool all = !rs->names;
+
+	for (uint32_t i = 0; i < rs->state->n_locals && all; i++)
+		all = in_place(rs, i, &rs->state->locals[i].item);
+	return all;
+}
+
 int sk_restore_index(struct sk_restoring *rs)
 {
 	uint32_t own = sk_restore_first_of(rs, rs->state->job.rank);
@@ -202,7 +241,7 @@ int sk_restore_index(struct sk_restoring *rs)
 	for (uint32_t i = 0; i < rs->n_images && r >= 0; i++)
 		r = index_image(rs, (own + i) % rs->n_images);
 	note_unlearnt(rs);
-	return r;
+	return r < 0 || are_in_place(rs) ? r : make_table(rs);
 }
 
 void sk_restore_forget_keys(struct sk_restoring *rs)
@@ -435,7 +474,8 @@ static int compare_local(struct sk_restoring *rs, uint32_t i)
 		return compare_missing(rs, i);
 	if (local->item.kind == SK_ITEM_BLOB_LOCAL && !key->mine)
 		return compare_foreign(rs, i);
-	r = check_spec(rs, &local->item, key->item);
+	r = is_registered_as(rs, i, &local->item) && key == &rs->keys[i] ? 0 :
+	    check_spec(rs, &local->item, key->item);
 	if (r < 0)
 		return r;
 	rs->report.tensors++;

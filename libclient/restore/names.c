@@ -44,7 +44,7 @@ static int extras(struct sk_restoring *rs, uint64_t **ret_hashes,
 		return no_memory(rs);
 	for (uint32_t i = 0; i < rs->n_keys; i++)
 		if (!rs->keys[i].asked)
-			hashes[n++] = rs->keys[i].hash;
+			hashes[n++] = sk_restore_key_hash(&rs->keys[i]);
 	qsort(hashes, n, sizeof(*hashes), compare_hashes);
 	*ret_hashes = hashes;
 	*ret_n = n;
@@ -222,7 +222,9 @@ static void write_extra(const struct sk_restoring *rs, FILE *f,
 	fprintf(f, "%" PRIu64 " in the snapshot but asked for by no rank: ",
 		n);
 	for (uint32_t i = 0; i < rs->n_keys; i++) {
-		if (!bsearch(&rs->keys[i].hash, common, n, sizeof(*common),
+		uint64_t hash = sk_restore_key_hash(&rs->keys[i]);
+
+		if (!bsearch(&hash, common, n, sizeof(*common),
 			     compare_hashes))
 			continue;
 		fprintf(f, "%s%s", comma, rs->keys[i].item->spec.name);
@@ -333,9 +335,10 @@ static int note_undescribed(struct sk_restoring *rs, const uint64_t *common,
 
 	for (size_t i = 0; rs->names && i < rs->n_names && r >= 0; i++) {
 		const struct sk_restore_key *key = beyond(rs, rs->names[i]);
+		uint64_t hash = key ? sk_restore_key_hash(key) : 0;
 
-		if (!key || !bsearch(&key->hash, common, n_common,
-				     sizeof(*common), compare_hashes))
+		if (!key || !bsearch(&hash, common, n_common, sizeof(*common),
+				     compare_hashes))
 			continue;
 		rs->report.missing++;
 		r = sk_restore_note_missing(rs, rs->names[i]);

@@ -71,10 +71,12 @@ static bool is_entry(const struct sk_layout *l, const struct sk_entry *e,
 	const struct sk_item *item = &l->items[e->item];
 	const struct sk_spec *spec = &key->item->spec;
 
-	return item->kind == key->item->kind && item->spec.ndim == spec->ndim &&
-	       !memcmp(e->box.offset, offset,
-		       (size_t)spec->ndim * sizeof(*offset)) &&
-	       !strcmp(item->spec.name, spec->name);
+	if (item != key->item && (item->kind != key->item->kind ||
+				  item->spec.ndim != spec->ndim ||
+				  strcmp(item->spec.name, spec->name)))
+		return false;
+	return !memcmp(e->box.offset, offset,
+		       (size_t)spec->ndim * sizeof(*offset));
 }
 
 /* Mostly what comes next is what was saved next: then it is not looked for. */

@@ -254,6 +254,7 @@ static int cut_at(struct sk_restoring *rs, uint32_t piece, uint32_t tail,
 		rest.box.offset[d] = at;
 		rest.box.size[d] -= at - box->offset[d];
 		box->size[d] = at - box->offset[d];
+		rest.flat = rs->pieces[i].flat = NULL;
 		if (sk_array_fit(rs->pieces, rs->room_pieces,
 				 (size_t)rs->n_pieces + 1) < 0)
 			return no_memory(rs, rs->n_pieces);

@@ -65,6 +65,8 @@ static int add_piece(struct planning *p, uint32_t image, uint32_t place,
 	r = sk_restore_copy(p->rs, &piece, &copy, &skip, &p->rs->err);
 	if (r < 0)
 		return r;
+	if (!copy.ndim && !skip && copy.bytes && copy.bytes == entry->bytes)
+		piece.flat = copy.dst;
 	return append(p->rs, piece);
 }
 
@@ -149,7 +151,7 @@ static int pick_elsewhere(struct sk_restoring *rs,
 			  struct sk_restore_source *ret)
 {
 	int64_t n = sk_holders_count(holders);
-	uint64_t start = key->hash;
+	uint64_t start = sk_restore_key_hash(key);
 	int r = -ENOENT;
 
 	for (int d = 0; d < key->item->spec.ndim; d++)
@@ -380,7 +382,7 @@ static int go_through(struct planning *p, const struct sk_box *box)
 	struct boxes left = { 0 };
 	/* Of other nodes, where all ranks begin, as above. */
 	uint32_t near = sk_restore_first_of(rs, rs->state->job.rank);
-	uint32_t far = (uint32_t)(p->key->hash %
+	uint32_t far = (uint32_t)(sk_restore_key_hash(p->key) %
 				  (rs->n_images ? rs->n_images : 1));
 	int r;
 

@@ -174,7 +174,6 @@ struct sk_restore_key {
 	bool mine;			/* the rank of our number */
 	bool is_explicit;		/* some rank said its boxes itself */
 	bool asked;			/* by this rank */
-	uint64_t hash;
 };
 
 /** A description that some rank had, and one layout of it. */
@@ -200,6 +199,8 @@ struct sk_restore_piece {
 				 * by-device.c */
 	uint32_t holder;	/* of other nodes: who is asked; wants.c */
 	const struct sk_entry *entry;
+	void *flat;		/* where all of the entry goes, contiguous;
+				 * NULL: it is a part, or lies otherwise */
 	struct sk_box box;
 };
 
@@ -309,7 +310,7 @@ struct sk_restoring {
 	struct sk_restore_key *keys;
 	uint32_t n_keys;
 	size_t room_keys;
-	struct sk_table key_table;	/* indices of keys */
+	struct sk_table key_table;	/* indices of keys; made late */
 	char *missing;			/* names, each with its NUL */
 	size_t missing_bytes, missing_room;
 	bool missing_more;		/* than it has room for */

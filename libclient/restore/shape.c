@@ -26,11 +26,22 @@ static bool is_flat(const struct sk_part *part, const struct sk_item *item,
 static void make_flat(uint64_t bytes, struct sk_restore_shape *ret)
 {
 	assert(bytes <= INT64_MAX);
-	*ret = (struct sk_restore_shape){
-		.ndim = 1,
-		.entry = { (int64_t)bytes },
-		.size = { (int64_t)bytes },
-	};
+	ret->ndim = 1;
+	ret->entry[0] = ret->size[0] = (int64_t)bytes;
+	ret->offset[0] = 0;
+}
+
+/* Of all that there is, which may be nothing. */
+static int make_flat_copy(const struct sk_part *part, uint64_t bytes,
+			  struct sk_copy *ret, struct sk_err *err)
+{
+	int64_t n = (int64_t)bytes, flat = 1;
+
+	if (!bytes || !part->data)
+		return sk_copy_init(ret, 8, 1, &n, part->data, &flat,
+				    part->data, &flat, err);
+	sk_copy_flat(ret, part->data, part->data, bytes);
+	return 0;
 }
 
 void sk_restore_shape(const struct sk_item *item, const struct sk_entry *entry,
@@ -54,6 +65,17 @@ void sk_restore_shape(const struct sk_item *item, const struct sk_entry *entry,
 	ret_shape->entry[n - 1] = ret_shape->entry[n - 1] * bits / 8;
 	ret_shape->offset[n - 1] = ret_shape->offset[n - 1] * bits / 8;
 	ret_shape->size[n - 1] = ret_shape->size[n - 1] * bits / 8;
+}
+
+void sk_restore_shape_of(const struct sk_restoring *rs,
+			 const struct sk_restore_piece *piece,
+			 struct sk_restore_shape *ret_shape)
+{
+	if (piece->flat)
+		make_flat(piece->entry->bytes, ret_shape);
+	else
+		sk_restore_shape(&rs->state->locals[piece->local].item,
+				 piece->entry, &piece->box, ret_shape);
 }
 
 uint64_t sk_restore_before(const struct sk_restore_shape *shape, uint64_t at)
@@ -131,20 +153,25 @@ int sk_restore_copy(const struct sk_restoring *rs,
 		    struct sk_err *err)
 {
 	const struct sk_local *local = &rs->state->locals[piece->local];
-	const struct sk_part *part = &local->parts[piece->part];
-	int64_t bits = sk_dtype_bits(local->item.spec.dtype);
-	int64_t dense[SK_MAX_DIMS], flat = 1, to = 0, from = 0;
-	int n = local->item.spec.ndim, r;
+	const struct sk_part *part;
+	int64_t dense[SK_MAX_DIMS], to = 0, from = 0, bits;
+	int n, r;
 
 	assert(piece->local < rs->state->n_locals);
-	assert((int)piece->part < local->item.n_boxes);
 	*ret_skip = 0;
-	if (is_flat(part, &local->item, piece->entry, &piece->box)) {
-		int64_t bytes = (int64_t)piece->entry->bytes;
-
-		return sk_copy_init(ret_copy, 8, 1, &bytes, part->data, &flat,
-				    part->data, &flat, err);
+	/* Mostly so, and asked for of each chunk several times. */
+	if (piece->flat) {
+		sk_copy_flat(ret_copy, piece->flat, piece->flat,
+			     piece->entry->bytes);
+		return 0;
 	}
+	assert((int)piece->part < local->item.n_boxes);
+	part = &local->parts[piece->part];
+	if (is_flat(part, &local->item, piece->entry, &piece->box))
+		return make_flat_copy(part, piece->entry->bytes, ret_copy,
+				      err);
+	bits = sk_dtype_bits(local->item.spec.dtype);
+	n = local->item.spec.ndim;
 	sk_dense_strides(n, piece->entry->box.size, dense);
 	for (int d = 0; d < n; d++) {
 		int64_t at = piece->box.offset[d];
@@ -199,15 +226,12 @@ int sk_restore_unpack(const struct sk_restoring *rs,
 	const struct sk_local *local = &rs->state->locals[piece->local];
 	const struct sk_part *part = &local->parts[piece->part];
 	int64_t bits = sk_dtype_bits(local->item.spec.dtype);
-	int64_t packed[SK_MAX_DIMS], flat = 1, to = 0;
+	int64_t packed[SK_MAX_DIMS], to = 0;
 	int n = local->item.spec.ndim;
 
-	if (is_flat(part, &local->item, piece->entry, &piece->box)) {
-		int64_t bytes = (int64_t)piece->entry->bytes;
-
-		return sk_copy_init(ret_copy, 8, 1, &bytes, part->data, &flat,
-				    part->data, &flat, err);
-	}
+	if (is_flat(part, &local->item, piece->entry, &piece->box))
+		return make_flat_copy(part, piece->entry->bytes, ret_copy,
+				      err);
 	sk_dense_strides(n, piece->box.size, packed);
 	for (int d = 0; d < n; d++)
 		to += (piece->box.offset[d] - part->box.offset[d]) *

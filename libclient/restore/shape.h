@@ -18,6 +18,10 @@ struct sk_restore_shape {
 void sk_restore_shape(const struct sk_item *item,
 		      const struct sk_entry *entry, const struct sk_box *box,
 		      struct sk_restore_shape *ret_shape);
+/** The same of a piece. */
+void sk_restore_shape_of(const struct sk_restoring *rs,
+			 const struct sk_restore_piece *piece,
+			 struct sk_restore_shape *ret_shape);
 /** Bytes of the shape that lie before byte @at of the entry. */
 uint64_t sk_restore_before(const struct sk_restore_shape *shape, uint64_t at);
 /** The byte of the entry where the shape's byte @n lies: the inverse. */

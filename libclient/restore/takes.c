@@ -5,25 +5,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "restore/keys.h"
 #include "restore/open.h"
 #include "state/names.h"
 #include "tensor/box.h"
 
 /* Mostly all is described in the order in which it was saved. */
 static int64_t find_local(const struct sk_restoring *rs, uint32_t i,
-			  const char *name)
+			  const struct sk_item *item)
 {
-	if (i < rs->state->n_locals &&
-	    !strcmp(rs->state->locals[i].item.spec.name, name))
+	if (sk_restore_is_registered_as(rs, i, item) ||
+	    (i < rs->state->n_locals &&
+	     !strcmp(rs->state->locals[i].item.spec.name, item->spec.name)))
 		return i;
-	return sk_state_find(rs->state, name);
+	return sk_state_find(rs->state, item->spec.name);
 }
 
 /* Which local, and 1, is restored from the layout's item @i; 0: none. */
 static uint32_t local_of(const struct sk_restoring *rs, uint32_t i,
 			 const struct sk_item *item)
 {
-	int64_t at = rs->wanted ? find_local(rs, i, item->spec.name) : -1;
+	int64_t at = rs->wanted ? find_local(rs, i, item) : -1;
 
 	if (at < 0 || !rs->wanted[at] ||
 	    rs->state->locals[at].item.kind != item->kind)
