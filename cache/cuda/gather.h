@@ -11,6 +11,10 @@
 /** The same over the link, where a copy engine, which the trainer's kernels do
  * not see, is as fast. */
 #define SK_CUDA_GATHER_MOST_HOST ((uint64_t)128 << 10)
+/** To the device, where the driver takes batches: of copies of this length they
+ * come to 46 GB/s on an H200, and of 8 KiB to 3; a kernel, which reads the
+ * host's memory, to 37 of thousands of those, and to less where it has few. */
+#define SK_CUDA_GATHER_MOST_IN ((uint64_t)64 << 10)
 
 /** Fewer are as soon asked for one by one, and of those a driver says so where
  * there is no such memory any more; a kernel breaks the context. */
@@ -23,14 +27,22 @@ bool sk_cuda_can_gather(struct sk_cuda_lane *lane);
  * but no code is loaded for it: that may wait for the driver's compiler. */
 bool sk_cuda_can_gather_host(struct sk_cuda_lane *lane);
 
+/** Bytes from which on a copy does not. */
+static inline uint64_t sk_cuda_gather_most(const struct sk_cuda_lane *lane,
+					   enum sk_cuda_way way)
+{
+	if (way == SK_CUDA_ACROSS)
+		return SK_CUDA_GATHER_MOST;
+	return way == SK_CUDA_IN && sk_cuda_has_host_batches(lane) ?
+	       SK_CUDA_GATHER_MOST_IN : SK_CUDA_GATHER_MOST_HOST;
+}
+
 /** Whether a copy of the lane's batch goes so. With the lane's lock held. */
 static inline bool sk_cuda_gathers(const struct sk_cuda_lane *lane,
 				   enum sk_cuda_way way, uint64_t bytes)
 {
-	if (way == SK_CUDA_ACROSS)
-		return lane->gather && bytes < SK_CUDA_GATHER_MOST;
-	return lane->gather && lane->device->host_pointers &&
-	       bytes < SK_CUDA_GATHER_MOST_HOST;
+	return lane->gather && bytes < sk_cuda_gather_most(lane, way) &&
+	       (way == SK_CUDA_ACROSS || lane->device->host_pointers);
 }
 
 /** Asks for what is small of the lane's batch, and leaves the rest in it; within

@@ -2,28 +2,42 @@
 #include "restore/gpu.h"
 
 #include <assert.h>
+#include <sys/mman.h>
 
 #include "base/pages.h"
 #include "base/util.h"
 #include "layout/layout.h"
 #include "restore/threads.h"
 
-/* While one is filled, the device may read the others. */
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* For each thread: while one is filled, the device may read the others. */
 #define STAGES_PER_THREAD 3u
+/* Made at once: a huge page of them. */
+#define STAGES_AT_ONCE 2u
 #define ALIGN 64u		/* of chunks that share one */
 
-/* Those of one GPU. */
+/* Some buffers, which one thread makes while others fill theirs. */
 struct stages {
+	struct stages *next;
 	char *memory;
-	size_t bytes;			/* of it */
 	struct sk_cuda_lock *lock;
-	struct sk_restore_stage *v;	/* NULL: it takes nothing */
-	size_t n, next;
+	struct sk_restore_stage v[STAGES_AT_ONCE];
+};
+
+/* Those of one GPU. */
+struct gpu_stages {
+	struct stages *all;
+	unsigned n;		/* made, or about to be */
+	/* That nobody has, in the order in which they were given back. */
+	struct sk_restore_stage *first, **last;
 };
 
 struct sk_restore_gpus {
-	pthread_mutex_t lock;		/* of who has taken what */
-	struct stages of[SK_GPUS_MAX];
+	pthread_mutex_t lock;		/* of all that follows */
+	struct gpu_stages of[SK_GPUS_MAX];
 };
 
 int sk_restore_settle_gpus(struct sk_restoring *rs)
@@ -38,38 +52,58 @@ int sk_restore_settle_gpus(struct sk_restoring *rs)
 
 /* ---- making and letting go ---- */
 
-static void free_stages(const struct sk_restoring *rs, struct stages *s)
+static const size_t stages_bytes = STAGES_AT_ONCE * SK_SUM_CHUNK;
+
+static struct stages *free_stages(const struct sk_restoring *rs,
+				  struct stages *s)
 {
-	for (size_t i = 0; s->v && i < s->n; i++)
+	for (size_t i = 0; s && i < STAGES_AT_ONCE; i++)
 		(void)sk_cuda_mark_free(s->v[i].mark);
-	free(s->v);
+	if (!s)
+		return NULL;
 	(void)sk_cuda_unlock(s->lock);
-	(void)sk_pages_free(rs->sk->os, s->memory, s->bytes);
+	(void)sk_pages_free(rs->sk->os, s->memory, stages_bytes);
+	free(s);
+	return NULL;
+}
+
+/* Faulted in beside other threads, and not by the driver, which has one page at
+ * a time, and everybody who calls it wait. */
+static char *make_memory(const struct sk_restoring *rs)
+{
+	const struct sk_os *os = rs->sk->os;
+	char *memory = sk_pages_new(os, stages_bytes);
+
+	if (!memory)
+		return NULL;
+	(void)os->madvise(os, memory, stages_bytes, MADV_HUGEPAGE);
+	(void)os->madvise(os, memory, stages_bytes, MADV_POPULATE_WRITE);
+	return memory;
 }
 
 static int make_stages(const struct sk_restoring *rs,
-		       struct sk_cuda_device *device, struct stages *s,
+		       struct sk_cuda_device *device, struct stages **ret,
 		       struct sk_err *err)
 {
-	size_t bytes;
+	struct stages *s = calloc(1, sizeof(*s));
 	int r = 0;
 
-	s->n = STAGES_PER_THREAD * sk_restore_threads(rs);
-	bytes = s->n * SK_SUM_CHUNK;
-	s->v = calloc(s->n, sizeof(*s->v));
-	s->memory = sk_pages_new(rs->sk->os, bytes);
-	s->bytes = bytes;
-	if (!s->v || !s->memory)
+	if (s)
+		s->memory = make_memory(rs);
+	if (!s || !s->memory) {
+		free(s);
 		return sk_err_set(err, -ENOMEM, "no memory for %zu bytes to "
-				  "restore through", bytes);
-	for (size_t i = 0; i < s->n && r >= 0; i++) {
-		s->v[i].buf = s->memory + i * SK_SUM_CHUNK;
-		r = sk_cuda_mark_new(device, &s->v[i].mark, err);
+				  "restore through", stages_bytes);
 	}
 	/* Without, each copy waits for itself. */
-	if (r >= 0)
-		(void)sk_cuda_lock(device, s->memory, bytes, bytes, &s->lock,
-				   NULL);
+	(void)sk_cuda_lock(device, s->memory, stages_bytes, stages_bytes,
+			   &s->lock, NULL);
+	for (size_t i = 0; i < STAGES_AT_ONCE && r >= 0; i++) {
+		s->v[i].buf = s->memory + i * SK_SUM_CHUNK;
+		s->v[i].lock = s->lock;
+		r = sk_cuda_mark_new(device, &s->v[i].mark, err);
+	}
+	*ret = r < 0 ? free_stages(rs, s) : s;
 	return r;
 }
 
@@ -86,22 +120,33 @@ int sk_restore_begin_gpus(struct sk_restoring *rs)
 	if (!rs->gpus)
 		return sk_err_set(&rs->err, -ENOMEM, "out of memory");
 	(void)pthread_mutex_init(&rs->gpus->lock, NULL);
+	for (int i = 0; i < SK_GPUS_MAX; i++)
+		rs->gpus->of[i].last = &rs->gpus->of[i].first;
 	return 0;
+}
+
+static int end_gpu(struct sk_restoring *rs, int gpu, int r)
+{
+	struct stages *s = rs->gpus->of[gpu].all, *next;
+	int finished;
+
+	if (!s)
+		return r;
+	finished = sk_cuda_lane_finish(rs->state->gpus.v[gpu].lane,
+				       r < 0 ? NULL : &rs->err);
+	for (; s; s = next) {
+		next = s->next;
+		free_stages(rs, s);
+	}
+	return r < 0 ? r : finished;
 }
 
 int sk_restore_end_gpus(struct sk_restoring *rs, int r)
 {
 	if (!rs->gpus)
 		return r;
-	for (int i = 0; i < rs->state->gpus.n; i++) {
-		struct stages *s = &rs->gpus->of[i];
-		int one = s->v ? sk_cuda_lane_finish(
-					 rs->state->gpus.v[i].lane,
-					 r < 0 ? NULL : &rs->err) : 0;
-
-		r = r < 0 ? r : one;
-		free_stages(rs, s);
-	}
+	for (int i = 0; i < rs->state->gpus.n; i++)
+		r = end_gpu(rs, i, r);
 	(void)pthread_mutex_destroy(&rs->gpus->lock);
 	free(rs->gpus);
 	rs->gpus = NULL;
@@ -110,37 +155,121 @@ int sk_restore_end_gpus(struct sk_restoring *rs, int r)
 
 /* ---- one buffer ---- */
 
-static int take(struct sk_restoring *rs, int gpu,
-		struct sk_restore_stage **ret_stage, struct sk_err *err)
+/* With the lock held. */
+static void put_last(struct gpu_stages *g, struct sk_restore_stage *stage)
 {
-	struct sk_restore_gpus *gpus = rs->gpus;
-	struct stages *s = &gpus->of[gpu];
-	int r = 0;
+	stage->next = NULL;
+	*g->last = stage;
+	g->last = &stage->next;
+}
 
-	(void)pthread_mutex_lock(&gpus->lock);
-	if (!s->v)
-		r = make_stages(rs, rs->state->gpus.v[gpu].device, s, err);
+/* The same; NULL: there is none, or the device still reads it, and there may be
+ * more. */
+static struct sk_restore_stage *take_first(const struct sk_restoring *rs,
+					   struct gpu_stages *g)
+{
+	unsigned most = STAGES_PER_THREAD * sk_restore_threads(rs);
+	struct sk_restore_stage *stage = g->first;
+	bool reached = true;
+
+	if (!stage)
+		return NULL;
+	if (g->n < most &&
+	    sk_cuda_mark_reached(stage->mark, &reached, NULL) >= 0 && !reached)
+		return NULL;
+	g->first = stage->next;
+	if (!g->first)
+		g->last = &g->first;
+	return stage;
+}
+
+/* One of new ones; the others are for whoever comes. */
+static int take_new(struct sk_restoring *rs, int gpu,
+		    struct sk_restore_stage **ret_stage, struct sk_err *err)
+{
+	struct gpu_stages *g = &rs->gpus->of[gpu];
+	struct stages *s = NULL;
+	int r = make_stages(rs, rs->state->gpus.v[gpu].device, &s, err);
+
+	(void)pthread_mutex_lock(&rs->gpus->lock);
 	if (r >= 0) {
-		/* There are more than threads: one is not taken. */
-		do {
-			*ret_stage = &s->v[s->next++ % s->n];
-		} while ((*ret_stage)->taken);
-		(*ret_stage)->taken = true;
+		s->next = g->all;
+		g->all = s;
+		*ret_stage = &s->v[0];
+		for (size_t i = 1; i < STAGES_AT_ONCE; i++)
+			put_last(g, &s->v[i]);
 	} else {
-		free_stages(rs, s);
-		*s = (struct stages){ 0 };
+		g->n -= STAGES_AT_ONCE;
 	}
-	(void)pthread_mutex_unlock(&gpus->lock);
+	(void)pthread_mutex_unlock(&rs->gpus->lock);
 	return r;
 }
 
-static void give_back(struct sk_restore_gpus *gpus,
+static int take(struct sk_restoring *rs, int gpu,
+		struct sk_restore_stage **ret_stage, struct sk_err *err)
+{
+	struct gpu_stages *g = &rs->gpus->of[gpu];
+
+	(void)pthread_mutex_lock(&rs->gpus->lock);
+	*ret_stage = take_first(rs, g);
+	if (!*ret_stage)
+		g->n += STAGES_AT_ONCE;
+	(void)pthread_mutex_unlock(&rs->gpus->lock);
+	return *ret_stage ? 0 : take_new(rs, gpu, ret_stage, err);
+}
+
+static void give_back(struct sk_restore_gpus *gpus, int gpu,
 		      struct sk_restore_stage *stage)
 {
 	(void)pthread_mutex_lock(&gpus->lock);
-	assert(stage->taken);
-	stage->taken = false;
+	put_last(&gpus->of[gpu], stage);
 	(void)pthread_mutex_unlock(&gpus->lock);
+}
+
+/* ---- asking for it ---- */
+
+static int ask(struct sk_restoring *rs, const struct sk_restore_filling *f,
+	       const struct sk_copy *copy, uint64_t from, uint64_t to,
+	       struct sk_err *err)
+{
+	return sk_cuda_lane_in(rs->state->gpus.v[f->gpu].lane, copy, from, to,
+			       f->stage->lock, err);
+}
+
+static int ask_run(struct sk_restoring *rs, struct sk_restore_filling *f,
+		   struct sk_err *err)
+{
+	struct sk_copy run = f->run;
+
+	f->run.bytes = 0;
+	return run.bytes ? ask(rs, f, &run, 0, run.bytes, err) : 0;
+}
+
+/* Contiguous bytes: they wait for what comes behind them. */
+static int add_to_run(struct sk_restoring *rs, struct sk_restore_filling *f,
+		      char *dst, const char *src, uint64_t bytes,
+		      struct sk_err *err)
+{
+	struct sk_copy *run = &f->run;
+	int r = 0;
+
+	if (run->dst + run->bytes != dst || run->src + run->bytes != src) {
+		r = ask_run(rs, f, err);
+		run->dst = dst;
+		run->src = src;
+	}
+	run->bytes += bytes;
+	run->run = run->bytes;
+	return r;
+}
+
+int sk_restore_filled(struct sk_restoring *rs, struct sk_restore_filling *f,
+		      const struct sk_copy *copy, uint64_t from, uint64_t to,
+		      struct sk_err *err)
+{
+	return copy->ndim ? ask(rs, f, copy, from, to, err) :
+	       add_to_run(rs, f, copy->dst + from, copy->src + from,
+			  to - from, err);
 }
 
 /* ---- filling it ---- */
@@ -149,15 +278,17 @@ int sk_restore_filling_end(struct sk_restoring *rs,
 			   struct sk_restore_filling *f, int r,
 			   struct sk_err *err)
 {
-	int marked;
+	int asked, marked;
 
 	if (!f->stage)
 		return r;
+	asked = ask_run(rs, f, r < 0 ? NULL : err);
+	r = r < 0 ? r : asked;
 	/* Even where something failed half way. */
 	marked = sk_cuda_mark_set(f->stage->mark,
 				  rs->state->gpus.v[f->gpu].lane,
 				  r < 0 ? NULL : err);
-	give_back(rs->gpus, f->stage);
+	give_back(rs->gpus, f->gpu, f->stage);
 	*f = (struct sk_restore_filling){ 0 };
 	return r < 0 ? r : marked;
 }
@@ -172,7 +303,7 @@ static int begin(struct sk_restoring *rs, struct sk_restore_filling *f,
 		return r;
 	r = sk_cuda_mark_wait(stage->mark, err);
 	if (r < 0)
-		give_back(rs->gpus, stage);
+		give_back(rs->gpus, gpu, stage);
 	else
 		*f = (struct sk_restore_filling){ .stage = stage,
 						  .gpu = gpu };
@@ -195,12 +326,4 @@ int sk_restore_fill(struct sk_restoring *rs, struct sk_restore_filling *f,
 	*ret_buf = f->stage->buf + f->used;
 	f->used = sk_round_up(f->used + bytes, ALIGN);
 	return 0;
-}
-
-int sk_restore_filled(struct sk_restoring *rs, struct sk_restore_filling *f,
-		      const struct sk_copy *copy, uint64_t from, uint64_t to,
-		      struct sk_err *err)
-{
-	return sk_cuda_lane_in(rs->state->gpus.v[f->gpu].lane, copy, from, to,
-			       rs->gpus->of[f->gpu].lock, err);
 }

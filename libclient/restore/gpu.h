@@ -16,26 +16,29 @@
 struct sk_restore_stage {
 	char *buf;
 	struct sk_cuda_mark *mark;
-	bool taken;
+	const struct sk_cuda_lock *lock;	/* NULL: it is not */
+	struct sk_restore_stage *next;
 };
 
 /** Waits until the devices have done what the trainer has asked of them: it
  * may be writing to what is to be overwritten. -EBUSY, -EIO. */
 int sk_restore_settle_gpus(struct sk_restoring *rs);
 
-/** Before jobs run. A GPU's buffers are made when the first has use for one.
- * -ENOMEM. */
+/** Before jobs run. A GPU's buffers are made when one has use for them. -ENOMEM.
+ */
 int sk_restore_begin_gpus(struct sk_restoring *rs);
 /** After them, which came to @r: waits until all is on the devices. Returns
  * @r, or else what became of that. */
 int sk_restore_end_gpus(struct sk_restoring *rs, int r);
 
 /** What a thread of the pool has of a buffer, one at a time each: chunks that
- * come one after the other share it, as small tensors do. Begins as { 0 }. */
+ * come one after the other share it, as small tensors do, and one copy takes
+ * those that are neighbours on the device as well. Begins as { 0 }. */
 struct sk_restore_filling {
 	struct sk_restore_stage *stage;	/* NULL: none */
 	int gpu;
 	uint64_t used;			/* bytes of it */
+	struct sk_copy run;		/* of 0 bytes: none waits for more */
 };
 
 /** Room for @bytes, SK_SUM_CHUNK at most, that go to that GPU of the state's:

@@ -21,8 +21,8 @@ struct sk_restore_key *sk_restore_key_of(const struct sk_restoring *rs,
 					 uint32_t local);
 /** Of its kind and name, the same on all ranks. */
 uint64_t sk_restore_key_hash(const struct sk_restore_key *key);
-/** Whether @item, the @i-th of its layout, is what the rank is registered by for
- * its @i-th local: then nothing of the two differs. */
+/** Whether @item, the @i-th of its layout, is what the rank is registered by
+ * for its @i-th local: then nothing of the two differs. */
 bool sk_restore_is_registered_as(const struct sk_restoring *rs, uint32_t i,
 				 const struct sk_item *item);
 /** Compares each wanted local with the snapshot; fills rs->missing. */

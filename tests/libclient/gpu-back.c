@@ -251,6 +251,67 @@ static void fails(struct rank *rank)
 	go_back(&g, &by_device, 2);
 }
 
+/* ---- who has just begun ---- */
+
+#define TENSORS 40
+#define LENGTH ((size_t)64 << 10)
+
+static void forget_slots(struct sk_state *state)
+{
+	(void)pthread_mutex_lock(&state->lock);
+	sk_slots_unmap(state);
+	(void)pthread_mutex_unlock(&state->lock);
+}
+
+static void describe_neighbours(struct rank *rank, sk_cu_ptr slab)
+{
+	for (size_t i = 0; i < TENSORS; i++) {
+		char name[16];
+
+		(void)snprintf(name, sizeof(name), "t%zu", i);
+		CHECK(!sk_state_tensor(rank->state, &(struct sk_tensor){
+			.name = name, .dtype = SK_U8, .ndim = 1,
+			.shape = { LENGTH }, .memory = SK_CUDA,
+			.data = (void *)(uintptr_t)(slab + i * LENGTH) }),
+		      "%s", sk_error());
+	}
+}
+
+/* What lies together on both sides is one copy, as long as there is a buffer
+ * for it. */
+static void begun(struct rank *rank)
+{
+	const char *const names[] = { "cuMemcpyHtoDAsync", "cuLaunchKernel",
+				      "cuMemcpyBatchAsync" };
+	const size_t bytes = TENSORS * LENGTH;
+	char *here = rank_memory(bytes, 0), *back = rank_memory(bytes, 5);
+	uint64_t calls[3] = { 0 };
+	struct gpu_rank g;
+	sk_cu_ptr slab;
+
+	gpu_begin(&g, rank, 0);
+	slab = trainer_cuda_alloc(&g.cuda, bytes);
+	for (size_t i = 0; i < bytes; i++)
+		here[i] = (char)(i * 31 >> 5);
+	trainer_cuda_put(&g.cuda, slab, here, bytes);
+	describe_neighbours(rank, slab);
+	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+	gpu_complete(&g, 1);
+	trainer_cuda_put(&g.cuda, slab, back, bytes);
+	forget_slots(rank->state);
+	for (size_t i = 0; simulated && i < 3; i++)
+		calls[i] = g.cuda.calls(names[i]);
+	CHECK(!rank_restore(rank, 1, 0, NULL), "%s", sk_error());
+	for (size_t i = 0; simulated && i < 3; i++)
+		calls[i] = g.cuda.calls(names[i]) - calls[i];
+	trainer_cuda_get(&g.cuda, back, slab, bytes);
+	CHECK(!memcmp(here, back, bytes));
+	if (simulated)
+		CHECK(calls[0] == 3 && !calls[1] && !calls[2], "%" PRIu64
+		      " copies, %" PRIu64 " kernels, %" PRIu64 " batches",
+		      calls[0], calls[1], calls[2]);
+}
+
 /* ---- together ---- */
 
 #define RANKS 3
@@ -330,6 +391,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "two", 1, on_two, NULL);
 	if (simulated)
 		scene_ranks(&scene, "fails", 1, fails, NULL);
+	scene_ranks(&scene, "begun", 1, begun, NULL);
 	test_together(&scene);
 	scene_close(&scene);
 	return 0;

@@ -792,6 +792,62 @@ Test(lane_12_0, small_ones_over_the_link)
 	small_ones_over_the_link(6);
 }
 
+/* Four, that are neighbours. */
+static void small_ones_to_the_device(uint64_t each)
+{
+	char *back = malloc(4 * each);
+
+	cr_assert_not_null(back);
+	cr_assert_leq(4 * each, ROOM);
+	for (size_t i = 0; i < 4 * each; i++)
+		f->here[i] = (char)((i + each) * 7 >> 2);
+	for (uint64_t i = 0; i < 4; i++) {
+		const struct sk_copy copy = {
+			.dst = (char *)(uintptr_t)(f->there + i * each),
+			.src = f->here + i * each,
+			.run = each, .bytes = each };
+
+		cr_assert_eq(sk_cuda_lane_in(f->lane, &copy, 0, each, f->lock,
+					     NULL), 0);
+	}
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+	trainer_cuda_get(&f->t, back, f->there, 4 * each);
+	cr_assert_arr_eq(back, f->here, 4 * each);
+	free(back);
+}
+
+static void lock_all(void)
+{
+	sk_cuda_unlock(f->lock);
+	cr_assert_eq(sk_cuda_lock(f->device, f->here, ROOM, ROOM, &f->lock,
+				  NULL), 0);
+}
+
+/* The longer ones by a batch of the driver's, whose copy engine is faster than
+ * a kernel that reads the host's memory. */
+Test(lane_12_8, small_ones_to_the_device)
+{
+	sk_cuda_warm(f->lane);
+	lock_all();
+	small_ones_to_the_device(SK_CUDA_GATHER_MOST_IN - 8);
+	if (f->t.calls)
+		cr_assert_eq(calls("cuLaunchKernel"), 1);
+	small_ones_to_the_device(SK_CUDA_GATHER_MOST_IN);
+	if (!f->t.calls)
+		return;
+	cr_assert_eq(calls("cuLaunchKernel"), 1);
+	cr_assert_eq(calls("cuMemcpyBatchAsync"), 1);
+}
+
+Test(lane_12_0, small_ones_to_the_device)
+{
+	sk_cuda_warm(f->lane);
+	lock_all();
+	small_ones_to_the_device(SK_CUDA_GATHER_MOST_IN);
+	if (f->t.calls)
+		cr_assert_eq(calls("cuLaunchKernel"), 1);
+}
+
 /* The longer what was asked for before, the longer is the next: as many calls
  * as the driver takes without waiting for them. */
 Test(lane, long_ones_grow)
@@ -944,9 +1000,7 @@ static void small_ones_among_long_ones(void)
 	struct trainer_gate gate;
 
 	sk_cuda_warm(f->lane);
-	sk_cuda_unlock(f->lock);
-	cr_assert_eq(sk_cuda_lock(f->device, f->here, ROOM, ROOM, &f->lock,
-				  NULL), 0);
+	lock_all();
 	f->lane->chunk = bytes + 1;	/* it grows, not to twice as many */
 	cr_assert_eq(f->t.cuMemsetD8Async(f->there, 1, ROOM, f->stream), 0);
 	trainer_gate_init(&gate);
