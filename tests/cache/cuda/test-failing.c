@@ -377,7 +377,7 @@ static const struct deed {
 	{ "waiting for it", mark_wait },
 	{ "memory", allocate, 1 }, { "finding it", find },
 	{ "locking", lock_and_unlock, 1 }, { "settling", settle },
-	{ "a hash", new_hash, 4, "cuMemHostRegister" }, { "hashing", hash },
+	{ "a hash", new_hash, 5, "cuMemHostRegister" }, { "hashing", hash },
 };
 
 /* ---- what they call ---- */
