@@ -28,7 +28,8 @@ struct sk_copying {
 	struct sk_pending pending;
 	struct sk_task open, copy, copy_gpu, hash;
 	struct sk_state *state;
-	const struct sk_work *work;
+	const struct sk_work *work;	/* as long as it is not over */
+	uint32_t gpus;			/* the work's */
 	char *base[2];			/* of the slot, by kind */
 	uint32_t slot;
 	bool no_device;			/* the device slot is not written to */

@@ -13,6 +13,10 @@
  */
 int sk_copying_from_gpus(struct sk_copying *c);
 
+/** Waits until they are safe to overwrite, once all have been asked for. Any
+ * thread, which has a reference. False: nobody can tell but who copies. */
+bool sk_copying_reach(struct sk_pending *p);
+
 /** Asks for what goes to the device slot, where that is a few calls: then who
  * fences a stream waits for nobody. On the thread that takes the snapshot,
  * before it is handed over, and while the one that waits for GPUs has none. */

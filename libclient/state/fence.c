@@ -94,6 +94,20 @@ static bool holds(const struct sk_pending *p, int64_t item)
 	return item < p->n_items && p->left[item];
 }
 
+/* With the lock held, which is given up meanwhile: whether devices have done
+ * all that is left. Who goes on to something else needs to be told. */
+static bool reaches(struct sk_fences *f, struct sk_pending *p)
+{
+	bool reached;
+
+	if (p->verify || !p->asked || p->host_left || !p->units_left)
+		return false;
+	sk_fences_unlock(f);
+	reached = p->reach(p);
+	sk_fences_lock(f);
+	return reached;
+}
+
 /* With the lock held. */
 static int wait_for_copy(struct sk_fences *f, struct sk_pending *p,
 			 int64_t item, uint64_t until_ns)
@@ -171,7 +185,9 @@ static int wait_newest(struct sk_fences *f, int64_t item, uint64_t stream,
 		p->refs++;
 		if (holds(p, item))
 			f->hurry = SK_FENCE_HURRY;
-		r = wait_for_item(f, p, item, stream, until_ns, err);
+		if (item == ASKED || untold || until_ns != SK_FOREVER ||
+		    !holds(p, item) || !reaches(f, p))
+			r = wait_for_item(f, p, item, stream, until_ns, err);
 		if (r >= 0 && !(untold && p->told))
 			r = tell(p, err);
 		sk_pending_unref(p);

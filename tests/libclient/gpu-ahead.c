@@ -7,9 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "libclient/gpu-rank.h"
 #include "snapshot/copying.h"
+#include "support/await.h"
 
 #define SMALL 600		/* tensors, of up to CELL bytes */
 #define CELL ((size_t)600)
@@ -130,11 +132,16 @@ static void compare(struct trial *t, size_t n)
 		      "step %lld, tensor %zu", (long long)t->step, i);
 }
 
+static void spoil(struct trial *t)
+{
+	memset(t->got, 0, SLAB_BYTES);
+	trainer_cuda_put(&t->g.cuda, t->slabs[t->at], t->got, SLAB_BYTES);
+}
+
 static void go_back(struct trial *t, size_t n)
 {
 	wait(t);
-	memset(t->got, 0, SLAB_BYTES);
-	trainer_cuda_put(&t->g.cuda, t->slabs[t->at], t->got, SLAB_BYTES);
+	spoil(t);
 	CHECK(!rank_restore(t->g.rank, SK_LATEST, 0, NULL), "%s", sk_error());
 	compare(t, n);
 }
@@ -223,6 +230,56 @@ static void few(struct rank *rank)
 	}
 }
 
+/* ---- the thread that waits for GPUs has something else to do ---- */
+
+struct blocking {
+	struct sk_task task;
+	pthread_mutex_t gate;
+	bool over;
+};
+
+static void block(struct sk_task *task, size_t i)
+{
+	struct blocking *b = (struct blocking *)task;
+
+	(void)i;
+	(void)pthread_mutex_lock(&b->gate);
+	(void)pthread_mutex_unlock(&b->gate);
+}
+
+static void unblocked(struct sk_task *task)
+{
+	__atomic_store_n(&((struct blocking *)task)->over, true,
+			 __ATOMIC_RELEASE);
+}
+
+/* Whoever fences waits for the device, and not for that thread. */
+static void needs_nobody(struct rank *rank)
+{
+	struct trial t = { .step = 0 };
+
+	begin(&t, rank, 3);
+	for (int i = 0; i < 4; i++) {
+		struct blocking b = {
+			.task = { .units = 1, .run = block,
+				  .done = unblocked },
+			.gate = PTHREAD_MUTEX_INITIALIZER };
+
+		(void)pthread_mutex_lock(&b.gate);
+		sk_pool_submit(rank->state->gpus.pool, &b.task);
+		CHECK(take(&t));
+		(void)alarm(60);	/* else it waits for ever */
+		CHECK(!(i % 2 ? sk_fence_tensor(rank->state, "t1") :
+				sk_fence(rank->state)), "%s", sk_error());
+		(void)alarm(0);
+		spoil(&t);	/* what it has let go of */
+		(void)pthread_mutex_unlock(&b.gate);
+		go_back(&t, 3);
+		AWAIT(__atomic_load_n(&b.over, __ATOMIC_ACQUIRE),
+		      "it goes on");
+	}
+}
+
 int main(int argc, char **argv)
 {
 	struct trainer_cuda t;
@@ -233,6 +290,7 @@ int main(int argc, char **argv)
 	CHECK(!setenv("SHARDKEEP_DEVICE_MEMORY", "64M", 1));
 	scene_open(&scene, argc, argv);
 	scene_ranks(&scene, "few", 1, few, NULL);
+	scene_ranks(&scene, "nobody", 1, needs_nobody, NULL);
 	scene_ranks(&scene, "small", 1, small_ones, NULL);
 	scene.slots = 3;	/* so that there is one */
 	scene_ranks(&scene, "heels", 1, on_its_heels, NULL);
