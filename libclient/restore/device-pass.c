@@ -13,6 +13,9 @@
 /* What is hashed while as much comes over the link, which takes some ms: only
  * of the last the hash is waited for. */
 #define TURN_BYTES ((uint64_t)128 << 20)
+/* Neighbours are asked for when they are as many, so that the link has
+ * something to do while the rest is added. */
+#define RUN_BYTES ((uint64_t)16 << 20)
 
 /* ---- which jobs ---- */
 
@@ -98,7 +101,7 @@ static int copy_chunk(struct sk_device_pass *d, const struct sk_cuda_span *to,
 		d->src = from;
 	}
 	d->bytes += to->bytes;
-	return r;
+	return r < 0 || d->bytes < RUN_BYTES ? r : copy_run(d);
 }
 
 /* ---- our memory ---- */
@@ -296,26 +299,29 @@ static size_t compare(struct sk_device_pass *d, struct sk_device_batch *b,
 
 /* ---- a batch ---- */
 
-static bool can_hash(struct sk_device_pass *d, struct sk_device_batch *b)
+static bool can_hash(const struct sk_device_pass *d, struct sk_device_batch *b)
 {
 	const struct sk_gpu *gpu = &d->rs->state->gpus.v[d->gpu];
 
 	return b->hash || sk_cuda_hash_new(gpu->device, &b->hash, NULL) >= 0;
 }
 
-/* The first that there is has our code loaded. */
-bool sk_device_pass_can_verify(struct sk_device_pass *d)
+/* What takes the sums is made when they are to be taken: then the link is at
+ * work. The first that there is has our code loaded. */
+bool sk_device_pass_can_verify(const struct sk_device_pass *d)
 {
-	return !d->verify || can_hash(d, &d->batches[d->at]);
+	return !d->verify || d->batches[d->at].hash ||
+	       sk_cuda_hash_can(d->rs->state->gpus.v[d->gpu].device,
+				NULL) >= 0;
 }
 
 /* After what has come so far, on the other lane where there is one. */
 static int ask_for_hash(struct sk_device_pass *d, struct sk_device_batch *b)
 {
 	struct sk_cuda_lane *lane = d->beside ? d->beside : d->lane;
-	int r = 0;
+	int r = can_hash(d, b) ? 0 : -ENOMEM;
 
-	if (d->beside)
+	if (d->beside && r >= 0)
 		r = sk_cuda_mark_set(d->come, d->lane, NULL);
 	if (d->beside && r >= 0)
 		r = sk_cuda_mark_hold(d->come, sk_cuda_lane_stream(lane),

@@ -71,8 +71,9 @@ size_t sk_device_pass_count(const struct sk_device_pass *d, size_t from,
  * what is not said to be done (struct sk_restore_job's on_device) then is
  * left. */
 void sk_device_pass_add(struct sk_device_pass *d, size_t from, size_t to);
-/** Whether what arrives can be verified, which needs memory of the device. */
-bool sk_device_pass_can_verify(struct sk_device_pass *d);
+/** Whether what arrives can be verified, as far as is known: it needs memory of
+ * the device still. */
+bool sk_device_pass_can_verify(const struct sk_device_pass *d);
 /** Waits for all that was added. Before that is closed. */
 void sk_device_pass_finish(struct sk_device_pass *d);
 /** Lets go of what it made on the device. */
