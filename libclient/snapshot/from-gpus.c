@@ -82,6 +82,18 @@ static int ask_ops(struct sk_copying *c, ask_fn *ask)
 	return on_gpus(c, r, set_mark);
 }
 
+/* The same but for the small ones, which are asked for. To look at each of
+ * thousands takes as long as the device does to copy them. */
+static int ask_long_ops(struct sk_copying *c, ask_fn *ask)
+{
+	const struct sk_work *w = c->work;
+	int r = 0;
+
+	for (uint32_t k = 0; k < w->n_asks - w->n_small && r >= 0; k++)
+		r = ask(c, &w->asks[w->longs[k]], &c->pending.err);
+	return on_gpus(c, r, set_mark);
+}
+
 /* @r is what came of asking. Waits until all is where that has it: then it is
  * safe to overwrite. */
 static int await_ops(struct sk_copying *c, int r)
@@ -144,12 +156,6 @@ static int ask_for_device(const struct sk_copying *c, const struct sk_op *op,
 				   copy.bytes, err);
 }
 
-static int ask_for_long(const struct sk_copying *c, const struct sk_op *op,
-			struct sk_err *err)
-{
-	return sk_op_is_small(op) ? 0 : ask_for_device(c, op, err);
-}
-
 /* They lie as they did at the snapshot before, and go where they went. */
 static bool is_as_before(const struct sk_copying *c)
 {
@@ -185,7 +191,8 @@ static bool ask_for_small(const struct sk_copying *c)
 
 static int ask_for_all(struct sk_copying *c)
 {
-	return ask_ops(c, ask_for_small(c) ? ask_for_long : ask_for_device);
+	return ask_for_small(c) ? ask_long_ops(c, ask_for_device) :
+				  ask_ops(c, ask_for_device);
 }
 
 /* A verified one is compared with what is in the slot. */

@@ -175,7 +175,13 @@ static int find_asks(struct sk_work *w)
 	}
 	w->small = calloc(1, sizeof(*w->small) +
 			  w->n_small * sizeof(*w->small->v));
-	return w->small ? 0 : -ENOMEM;
+	w->longs = calloc(w->n_asks - w->n_small + 1u, sizeof(*w->longs));
+	if (!w->small || !w->longs)
+		return -ENOMEM;
+	for (uint32_t i = 0, n = 0; i < w->n_asks; i++)
+		if (!sk_op_is_small(&w->asks[i]))
+			w->longs[n++] = i;
+	return 0;
 }
 
 struct sk_work *sk_work_free(struct sk_work *w)
@@ -186,6 +192,7 @@ struct sk_work *sk_work_free(struct sk_work *w)
 		free(w->left);
 		free(w->asks);
 		free(w->small);
+		free(w->longs);
 		free(w->gpu_items);
 		free(w);
 	}

@@ -42,6 +42,7 @@ struct sk_work {
 				 * allocation and in the image is one, under
 				 * the item and the sums of its first */
 	struct sk_small *small;	/* of the thread that asks for them */
+	uint32_t *longs;	/* the other asks, by number */
 	uint32_t *gpu_items;	/* that GPUs have */
 	uint32_t n_ops, n_units, n_items, n_sums[2];
 	uint32_t n_gpu_units, n_asks, n_small, n_gpu_items;
