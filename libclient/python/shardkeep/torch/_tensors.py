@@ -203,7 +203,7 @@ class LiveTensors:
 
     def _with_none(self) -> list[Any]:
         """The dicts of tensors in which a name has none."""
-        return list({id(d): d for d, key, _ in self._were
+        return list({id(d): d for d, key, _ in (*self._were, *self._places)
                      if d.get(key) is None}.values())
 
     def _place(self, where: Any, key: str, t: Any, fqn: str,
@@ -372,13 +372,16 @@ class LiveTensors:
         for stepped in self.optims:
             states.append((stepped, stepped.state, stepped.groups))
             held += [(stepped.state, dict), (stepped.groups, object)]
+            sizes.append((stepped.state, len(stepped.state)))
             for p, mine in stepped.state.items():
                 if not isinstance(mine, dict):
                     continue
                 sizes.append((mine, len(mine)))
                 found = [(mine, key) for key, t in mine.items()
                          if isinstance(t, torch.Tensor)]
-                more |= len(found) < len(mine)
+                if len(found) < len(mine):      # that may become a tensor
+                    more = True
+                    held.append((mine, torch.Tensor))
                 live += found
         self.mixed = more
         simple = len(live) == self._simple

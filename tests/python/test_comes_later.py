@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tensor, or a number, that comes between two snapshots is in the second
+one, whatever was in its place before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from harness import run
+from shardkeep.torch import Checkpointer
+from torch import nn
+
+
+class _Keeps(torch.optim.Optimizer):
+    """State as the test makes it."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:
+        pass
+
+
+def _fresh() -> tuple[nn.Module, _Keeps]:
+    model = nn.Linear(2, 2, bias=False)
+    model.register_buffer("seen", torch.zeros(2))
+    return model, _Keeps(model.parameters())
+
+
+def _state_of(optim: _Keeps) -> dict[str, Any]:
+    return {"own" if isinstance(k, torch.Tensor) else k: v
+            for k, v in optim.state.items() if v != {}}
+
+
+def _save(changes: list[Callable[[Any, Any], object]], job: str) -> Any:
+    model, optim = _fresh()
+    with Checkpointer(model, optim, job=job, raising=True) as ck:
+        ck.restore()
+        for step, change in enumerate(changes):
+            change(model, optim.state[model.weight])
+            assert ck.snapshot(step, wait=60)
+            ck.wait(timeout=60)
+    return repr((model.seen, _state_of(optim)))
+
+
+def _in_next(changes: list[Callable[[Any, Any], object]]) -> None:
+    want = _save(changes, "later")
+    model, optim = _fresh()
+    with Checkpointer(model, optim, job="later", raising=True) as ck:
+        assert ck.restore() == len(changes) - 1
+        assert repr((model.seen, _state_of(optim))) == want
+
+
+def _set(**values: Any) -> Callable[[Any, Any], object]:
+    return lambda model, mine: mine.update(values)
+
+
+def _other_key(model: Any, mine: Any) -> None:
+    del mine["x"]
+    mine["y"] = torch.ones(3)
+
+
+_M = torch.ones(2, 2)
+
+
+@pytest.mark.parametrize("changes", [
+    [_set(m=_M, x=None), _set(x=torch.ones(3))],
+    [_set(m=_M, x=1), _set(x=torch.ones(3))],
+    [_set(x=1), _set(x=torch.ones(3))],
+    [_set(m=_M, x=torch.ones(3)), _set(x=1), _set(x=torch.ones(3))],
+    [_set(m=_M, x=1), _other_key],
+    [_set(m=_M), _set(x=1), _set(x=2.5)],
+])
+def test_in_the_state_of_a_parameter(agent: str, changes: Any) -> None:
+    run(1, _in_next, changes)
+
+
+def _in_next_of_no_parameter() -> None:
+    for first, second in (({}, 5), ({"k": 4}, 5), ({}, {"a": 1}), ({}, None)):
+        model, optim = _fresh()
+        job = f"named{first}{second}".translate({ord(x): "-" for x in "{}': "})
+        with Checkpointer(model, optim, job=job, raising=True) as ck:
+            optim.state[model.weight]["m"] = torch.ones(2, 2)
+            optim.state.update(first)
+            for step in range(2):
+                assert ck.snapshot(step, wait=60)
+                ck.wait(timeout=60)
+                optim.state["k"] = second
+            assert ck.snapshot(2, wait=60)
+            ck.wait(timeout=60)
+        model, optim = _fresh()
+        with Checkpointer(model, optim, job=job, raising=True) as ck:
+            assert ck.restore() == 2
+            assert optim.state["k"] == second
+
+
+def test_in_the_state_of_no_parameter(agent: str) -> None:
+    run(1, _in_next_of_no_parameter)
+
+
+def _buffer(value: Any) -> Callable[[Any, Any], object]:
+    return lambda model, mine: setattr(model, "seen", value)
+
+
+@pytest.mark.parametrize("changes", [
+    [_buffer(torch.ones(2)), _buffer(None), _buffer(torch.full((2,), 2.0))],
+    [_buffer(None), _buffer(torch.ones(2))],
+])
+def test_in_the_place_of_a_buffer(agent: str, changes: Any) -> None:
+    run(1, _in_next, changes)
