@@ -134,3 +134,33 @@ def test_a_generator_of_other_bits(monkeypatch):
     finally:
         numpy.random.set_bit_generator(was)
     assert _is_seen(generators)
+
+
+@pytest.mark.parametrize("name", ["python", "numpy"])
+def test_what_another_thread_draws_meanwhile_and_takes_back(
+        monkeypatch, name):
+    """As who has a seed of his own for a while does."""
+    numpy = pytest.importorskip("numpy")
+    mine = random if name == "python" else numpy.random
+    get, put = (random.getstate, random.setstate) if mine is random else \
+        (mine.get_state, mine.set_state)
+    generators, found = _generators.Generators(), _generators._found
+
+    def meanwhile():
+        for each, word, tell, *more in found():
+            def while_seeded(tell=tell):
+                before = get()
+                mine.seed(77)
+                try:
+                    return tell()
+                finally:
+                    put(before)
+
+            yield each, word, while_seeded if each == name else tell, *more
+
+    mine.seed(5)
+    monkeypatch.setattr(_generators, "_found", meanwhile)
+    generators.written()
+    monkeypatch.undo()
+    assert _is_seen(generators)
+    assert generators.written() is generators.written()

@@ -83,6 +83,26 @@ def test_settings_that_stay_are_not_written_again() -> None:
     assert settings.written(tensors, False) == first
 
 
+def test_what_is_changed_meanwhile_and_back(monkeypatch) -> None:
+    """By another thread, as for one step without a rate."""
+    tensors, optim = _made()
+    settings, group = _kept._Settings(), optim.param_groups[0]
+    told = tensors.optimizers
+
+    def meanwhile(more: bool) -> Any:
+        rate, group["lr"] = group["lr"], 0.0
+        try:
+            return told(more)
+        finally:
+            group["lr"] = rate
+
+    monkeypatch.setattr(tensors, "optimizers", meanwhile)
+    settings.written(tensors, False)
+    monkeypatch.undo()
+    assert settings.written(tensors, False) == _objects.dumps(
+        tensors.optimizers(False), "optim")
+
+
 def test_what_has_no_form_is_refused_each_time() -> None:
     tensors, optim = _made()
     settings = _kept._Settings()

@@ -24,12 +24,13 @@ import torch
 from . import _device, _objects
 from ._common import bytes_of
 
-#: A generator's name, its word, which may be None, and what tells its state.
-Found = tuple[str, Any, Callable[[], Any]]
+#: A generator's name, its word, which may be None, what tells its state, and
+#: whether a word is that of a state.
+Found = tuple[str, Any, Callable[[], Any], Callable[[Any, Any], bool]]
 
 
 def rng_state() -> dict[str, Any]:
-    return {name: tell() for name, _, tell in _found()}
+    return {name: tell() for name, _, tell, _ in _found()}
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
@@ -43,18 +44,21 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 
 def _found() -> Iterator[Found]:
-    """A word is had before its state, so that what another thread draws in
-    between is seen the next time."""
-    yield "python", _word_of_python(), random.getstate
+    yield "python", _word_of_python(), random.getstate, _is_of_python
     state = torch.get_rng_state()
-    yield "torch", _word_of_bytes(state), lambda: state
+    yield "torch", _word_of_bytes(state), lambda: state, _is_itself
     on_device = _device.generator_state()
     if on_device is not None:
-        yield "cuda", _word_of_bytes(on_device), lambda: on_device
+        yield "cuda", _word_of_bytes(on_device), lambda: on_device, _is_itself
     numpy = sys.modules.get("numpy")
     if numpy:       # None: somebody keeps it out
         yield "numpy", _word_of_numpy(numpy), \
-            lambda: numpy.random.get_state(legacy=False)
+            lambda: numpy.random.get_state(legacy=False), _is_of_numpy
+
+
+def _is_itself(word: Any, state: Any) -> bool:
+    """Of a word that was made of the state."""
+    return True
 
 
 def _word_of_bytes(state: torch.Tensor) -> Any:
@@ -88,21 +92,28 @@ def _known(learn: Callable[..., bool]) -> Callable[..., bool]:
 
 #: The part that is C, and has the numbers.
 _C_PART = random.Random.__base__ or object
+_PYTHON = struct.Struct("i624I")    # how many were used, and its numbers
+
+
+def _word_of(it: random.Random) -> Any:
+    return _own(it, _C_PART), repr(it.gauss_next)
+
+
+def _is_of_python(word: Any, state: Any) -> bool:
+    _, (*numbers, used), gauss = state
+    return word[1] == repr(gauss) and \
+        bool(word[0].startswith(_PYTHON.pack(used, *numbers)))
 
 
 @_known
 def _python_is_memory() -> bool:
     """Whether the numbers, and how many were used, are in the object."""
     sample = random.Random(5)
-    seen = set()
     for _ in range(3):
-        numbers = sample.getstate()[1]
-        raw = _own(sample, _C_PART)
-        seen.add(raw)
-        if struct.pack(f"{len(numbers) - 1}I", *numbers[:-1]) not in raw:
+        if not _is_of_python(_word_of(sample), sample.getstate()):
             return False
         sample.random()     # the numbers stay: 2 more were used
-    return len(seen) == 3
+    return True
 
 
 def _word_of_python() -> Any:
@@ -112,16 +123,24 @@ def _word_of_python() -> Any:
             is not random.Random.getstate or \
             not _python_is_memory():
         return None
-    return _own(it, _C_PART), repr(it.gauss_next)
+    return _word_of(it)
 
 
 # ---- NumPy's ----
 
 _MT = struct.Struct("624Ii")    # its numbers, and how many were used
+_GAUSS = struct.Struct("id")    # whether there is a number more, and it
 
 
-def _mt_of(bits: Any) -> bytes:
-    return ctypes.string_at(bits.ctypes.state_address, _MT.size)
+def _word_of_both(it: Any, bits: Any) -> Any:
+    return _own(it, type(it)), \
+        ctypes.string_at(bits.ctypes.state_address, _MT.size)
+
+
+def _is_of_numpy(word: Any, state: Any) -> bool:
+    mt = state["state"]
+    return word[1] == _MT.pack(*mt["key"], mt["pos"]) and \
+        _GAUSS.pack(state["has_gauss"], state["gauss"]) in word[0]
 
 
 @_known
@@ -134,10 +153,9 @@ def _numpy_is_memory(kind: type, bits: type) -> bool:
         sample.random_sample()
         sample.set_state({**sample.get_state(legacy=False), "gauss": gauss,
                           "has_gauss": has})
-        mt, own = sample.get_state(legacy=False)["state"], _own(sample, kind)
-        seen.append(own)
-        if _mt_of(sample._bit_generator) != _MT.pack(*mt["key"], mt["pos"]) \
-                or struct.pack("d", gauss) not in own:
+        word = _word_of_both(sample, sample._bit_generator)
+        seen.append(word[0])
+        if not _is_of_numpy(word, sample.get_state(legacy=False)):
             return False
     return len(set(seen)) == len(seen) and \
         _own(sample, kind) == seen[-1]
@@ -150,7 +168,7 @@ def _word_of_numpy(numpy: Any) -> Any:
             type(bits) is not numpy.random.MT19937 or \
             not _numpy_is_memory(type(it), type(bits)):
         return None
-    return _own(it, type(it)), _mt_of(bits)
+    return _word_of_both(it, bits)
 
 
 # ---- as they are written ----
@@ -168,6 +186,10 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+#: The word of a state that nobody knows.
+_NONE = object()
+
+
 class Generators:
     """What they tell, as it is written; the same bytes, in one object, while
     none has another state."""
@@ -179,14 +201,18 @@ class Generators:
     def written(self) -> bytes:
         """As any object is, of :func:`rng_state`."""
         parts, changed = {}, False
-        for name, word, tell in _found():
+        for name, word, tell, is_of in _found():
             state = tell() if word is None else None
-            word = state if word is None else word
             last = self._last.get(name)
-            if last is None or not _same(last[0], word):
+            if last is None or not _same(
+                    last[0], state if word is None else word):
                 changed = True
-                last = word, _objects.dumps(
-                    tell() if state is None else state, f"rng.{name}")
+                state = tell() if state is None else state
+                raw = _objects.dumps(state, f"rng.{name}")
+                # Another thread may have drawn in between: a word of another
+                # state, and one that was read meanwhile, is none to keep.
+                last = (state if word is None else word if is_of(word, state)
+                        else _NONE), raw
             parts[name] = last
         if changed or parts.keys() != self._last.keys():
             self._raw = b"{" + b",".join(

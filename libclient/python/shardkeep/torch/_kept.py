@@ -50,9 +50,9 @@ class _Settings:
         self._raw = b""
 
     @staticmethod
-    def _all_of(tensors: LiveTensors) -> list[Any]:
+    def _all_of(told: list[list[dict[str, Any]]]) -> list[Any]:
         found: list[Any] = []
-        for groups in tensors.groups():
+        for groups in told:
             found.append(len(groups))
             for g in groups:
                 found.append(_GROUP)
@@ -61,13 +61,13 @@ class _Settings:
         return found
 
     def written(self, tensors: LiveTensors, more: bool) -> bytes:
-        now = [] if more else self._all_of(tensors)
+        # Looked at once: another thread may change them meanwhile, and back.
+        told = tensors.optimizers(more)
+        now = [] if more else self._all_of(told["groups"])
         if now and len(now) == len(self._of) and \
                 all(map(operator.is_, now, self._of)):
             return self._raw
-        # What is there now: what another thread changes meanwhile is another
-        # object, the next time.
-        self._raw = _written("optim", tensors.optimizers(more))
+        self._raw = _written("optim", told)
         self._of = now if all(map(_is_fixed, now)) else []
         return self._raw
 
