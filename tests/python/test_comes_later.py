@@ -11,6 +11,7 @@ import pytest
 import torch
 from harness import run
 from shardkeep.torch import Checkpointer
+from shardkeep.torch._tensors import LiveTensors
 from torch import nn
 
 
@@ -111,3 +112,19 @@ def _buffer(value: Any) -> Callable[[Any, Any], object]:
 ])
 def test_in_the_place_of_a_buffer(agent: str, changes: Any) -> None:
     run(1, _in_next, changes)
+
+
+def test_in_the_place_of_a_buffer_that_is_not_kept() -> None:
+    """As many are as before."""
+    model = _fresh()[0]
+    model.register_buffer("passing", torch.zeros(2), persistent=False)
+    tensors = LiveTensors([model], [])
+    assert "model.seen" in {name for name, _, _ in tensors.items()}
+    holds = tensors.watch().holds
+    assert holds()
+    model.register_buffer("passing", model.passing)
+    model.register_buffer("seen", model.seen, persistent=False)
+    assert not holds()
+    names = {name for name, _, _ in tensors.items()}
+    assert "model.passing" in names and "model.seen" not in names
+    assert tensors.watch().holds()

@@ -131,8 +131,8 @@ class LiveTensors:
         #: Where a name had which parameter, None, or one that is tied.
         self._were: list[tuple[Any, str, Any]] = []
         self._tied: list[tuple[Any, str]] = []
-        #: Which names of buffers are not persistent.
-        self._passing: list[tuple[Any, frozenset[str]]] = []
+        #: Which names of buffers are not persistent, and whether others are.
+        self._passing: list[tuple[Any, frozenset[str], bool]] = []
         self._names: dict[int, list[str]] = {}  # of parameters, by id
         self.pieces: dict[str, Piece] = {}      # of flat parameters, by FQN
         self._taken: set[str] = set()
@@ -179,7 +179,8 @@ class LiveTensors:
                                 list(map(vars(module).get, has))))
             passing = module._non_persistent_buffers_set
             if module._buffers:
-                self._passing.append((passing, frozenset(passing)))
+                self._passing.append((passing, frozenset(passing), 0 < len(
+                    passing) < len(module._buffers)))
             for key, t in module._buffers.items():
                 if key not in passing:
                     fqn = fqn_of(dot + key)
@@ -199,7 +200,7 @@ class LiveTensors:
             not all(map(operator.is_, map(d.get, names), were))
             for d, names, were in self._owned) or any(
             d.get(key) is not were for d, key, were in self._were) or any(
-            now != were for now, were in self._passing)
+            now != were for now, were, _ in self._passing)
 
     def _with_none(self) -> list[Any]:
         """The dicts of tensors in which a name has none."""
@@ -362,7 +363,7 @@ class LiveTensors:
                 if where.get(key) is not None]
         sizes: list[tuple[Any, int]] = [(d, len(names))
                                         for d, names in self._dicts]
-        sizes += [(now, len(were)) for now, were in self._passing]
+        sizes += [(now, len(were)) for now, were, _ in self._passing]
         held: list[tuple[Any, type | tuple[str, ...]]] = [
             (d, object) for d, _ in self._modules]
         held += [(d, names) for d, names, _ in self._owned]
@@ -393,7 +394,7 @@ class LiveTensors:
             sizes, held, states, live,
             [(g, g["params"]) for g in self.param_groups()],
             list({id(x.flat): x for x in self.pieces.values()}.values()),
-            usual)
+            [(now, were) for now, were, both in self._passing if both], usual)
 
     @made_to_last()
     def materialize(self, names: set[str], undo: Undo) -> bool:

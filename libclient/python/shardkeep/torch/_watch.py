@@ -35,6 +35,8 @@ class Watch:
         places: the dicts that tensors are in, and their names there.
         params: groups, and their lists of parameters.
         pieces: what is flattened.
+        sets: those of names that may change and keep their length, and what
+            is in them.
         usual: how most tensors are looked at, if not by their attributes.
     """
 
@@ -43,8 +45,9 @@ class Watch:
                  states: list[tuple[Any, Any, Any]],
                  places: list[tuple[Any, str]],
                  params: list[tuple[Any, Any]],
-                 pieces: list[Piece], usual: _core.Usual | None) -> None:
-        self._states, self._params = states, params
+                 pieces: list[Piece], sets: list[tuple[Any, Any]],
+                 usual: _core.Usual | None) -> None:
+        self._states, self._params, self._sets = states, params, sets
         self._flats = [(x, x.shard().data_ptr(), x.shard().numel())
                        for x in pieces]
         self._tensors: _core.Watch | None = None
@@ -60,6 +63,9 @@ class Watch:
                 return False
         for group, params in self._params:
             if group["params"] is not params:
+                return False
+        for now, were in self._sets:
+            if now != were:
                 return False
         for piece, at, numel in self._flats:
             now = piece.shard()
