@@ -159,6 +159,37 @@ def test_objects_that_stay_are_not_written_again(agent: str) -> None:
     run(1, _there_and_back)
 
 
+class _Told:
+    """A state that keeps its blobs, and can be interrupted."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytearray] = {}
+        self.interrupted = False
+
+    def blob(self, name: str, room: bytearray, local: bool) -> None:
+        self.blobs[name] = room
+
+    def remove(self, name: str) -> None:
+        del self.blobs[name]
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+
+def test_who_is_interrupted_has_put_nothing() -> None:
+    told: Any = _Told()
+    blobs = _blobs.Blobs(told, 0, 1)
+    objects = {"a": (b"1", True), "b": (b"2", True)}
+    blobs.put(objects)
+    was = {name: bytes(room) for name, room in told.blobs.items()}
+    assert len(was) == 2
+    told.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        blobs.put({"a": objects["a"]})
+    told.interrupted = False
+    blobs.put(objects)
+    assert told.blobs == was
+
+
 def _none_left() -> None:
     model = nn.Linear(2, 2)
     with Checkpointer(model, job="none", rng=False, raising=True) as ck:

@@ -221,6 +221,8 @@ class Blobs:
         if self._put and objects.keys() == self._put.keys() and all(
                 self._put[name] is raw for name, (raw, _) in objects.items()):
             return False        # nor was anything else done since
+        # Whoever is interrupted from here on has put nothing.
+        last, self._put = self._put, {}
         changed = self._make_rows()
         shared = {n for n, (_, local) in objects.items() if not local}
         fit = {n for n in shared & self._rows.keys()
@@ -231,7 +233,6 @@ class Blobs:
                     or key[0] not in shared - fit})
         for name in self._rows.keys() - fit:
             _fill(self._rows[name], b"")    # all ranks have it: a blank one
-        last, self._put = self._put, {}
         for name, (raw, local) in objects.items():
             if last.get(name) is raw:
                 continue
@@ -257,8 +258,8 @@ class Blobs:
 
     def _drop(self, local: set[str], shared: set[tuple[str, int]]) -> None:
         for name in local:
+            del self._local[name]   # first: what was removed is made again
             self._state.remove(_LOCAL + name)
-            del self._local[name]
         for name, rank in shared:
             self._state.remove(f"{SHARED}{name}:{rank}")
             del self._shared[name, rank]
