@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from harness import run
+from shardkeep import Mismatch
 from shardkeep.torch import Checkpointer
 from shardkeep.torch._tensors import LiveTensors
 from torch import nn
@@ -128,3 +129,35 @@ def test_in_the_place_of_a_buffer_that_is_not_kept() -> None:
     names = {name for name, _, _ in tensors.items()}
     assert "model.passing" in names and "model.seen" not in names
     assert tensors.watch().holds()
+
+
+def _over_what_is_no_tensor() -> None:
+    """An optimizer that makes its state when it is made, of None and 0."""
+    _save([_set(x=torch.full((3,), 2.0), step=torch.tensor(5.0))], "over")
+    for strict in (True, False):
+        model, optim = _fresh()
+        mine = optim.state[model.weight]
+        mine.update(x=None, step=0)
+        with Checkpointer(model, optim, job="over", raising=True) as ck:
+            assert ck.restore(strict=strict) == 0
+        assert repr(optim.state[model.weight]) == \
+            "{'x': tensor([2., 2., 2.]), 'step': tensor(5.)}"
+
+
+def test_over_what_is_no_tensor(agent: str) -> None:
+    run(1, _over_what_is_no_tensor)
+
+
+def _refused_over_what_is_no_tensor() -> None:
+    _save([_set(x=torch.full((3,), 2.0))], "refused")
+    model = nn.Linear(2, 2)     # it has a bias as well
+    optim = _Keeps(model.parameters())
+    optim.state[model.weight].update(x=7)
+    with Checkpointer(model, optim, job="refused", raising=True) as ck:
+        with pytest.raises(Mismatch):
+            ck.restore()
+    assert dict(optim.state[model.weight]) == {"x": 7}
+
+
+def test_what_it_was_stays_where_a_restore_is_refused(agent: str) -> None:
+    run(1, _refused_over_what_is_no_tensor)

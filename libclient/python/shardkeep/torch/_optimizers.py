@@ -51,9 +51,12 @@ class Stepped:
         """What takes that of a parameter out of the state, and leaves it as
         it is now."""
         known = p in self.state
+        was = {k: x for k, x in self.state[p].items() if k == key} \
+            if known else {}
 
         def take_out() -> None:
             self.state[p].pop(key, None)
+            self.state[p].update(was)
             if not known and not self.state[p]:
                 del self.state[p]
 

@@ -119,7 +119,7 @@ def kept_beside(t: Any) -> list[str]:
 def has_part(mine: dict[str, Any], key: str) -> bool:
     """Whether one of an optimizer's tensors is called so, or has its values
     in what may be: of one in shards, another rank's are no part of ours."""
-    return key in mine or "." in key and any(
+    return isinstance(mine.get(key), torch.Tensor) or "." in key and any(
         has_parts(t) and key.startswith(k + ".")
         for k, t in mine.items() if isinstance(k, str))
 
