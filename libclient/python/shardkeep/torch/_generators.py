@@ -128,18 +128,19 @@ def _word_of_python() -> Any:
 
 # ---- NumPy's ----
 
-_MT = struct.Struct("624Ii")    # its numbers, and how many were used
+_MT = struct.calcsize("624Ii")  # its numbers, and how many were used
 _GAUSS = struct.Struct("id")    # whether there is a number more, and it
 
 
 def _word_of_both(it: Any, bits: Any) -> Any:
     return _own(it, type(it)), \
-        ctypes.string_at(bits.ctypes.state_address, _MT.size)
+        ctypes.string_at(bits.ctypes.state_address, _MT)
 
 
 def _is_of_numpy(word: Any, state: Any) -> bool:
     mt = state["state"]
-    return word[1] == _MT.pack(*mt["key"], mt["pos"]) and \
+    used = struct.pack("i", mt["pos"])
+    return word[1] == mt["key"].tobytes() + used and \
         _GAUSS.pack(state["has_gauss"], state["gauss"]) in word[0]
 
 
