@@ -68,7 +68,8 @@ void sk_delivering_list(struct sk_delivering *d, uint64_t round)
 }
 
 /* Through buffers that the device reads, a MiB at a time. */
-static int deliver_to_gpu(struct sk_restoring *rs, int gpu,
+static int deliver_to_gpu(struct sk_restoring *rs,
+			  const struct sk_restore_piece *p,
 			  const struct sk_delivery *d, struct sk_copy *copy,
 			  struct sk_err *err)
 {
@@ -79,7 +80,7 @@ static int deliver_to_gpu(struct sk_restoring *rs, int gpu,
 		char *buf;
 
 		n = d->to - at < SK_SUM_CHUNK ? d->to - at : SK_SUM_CHUNK;
-		r = sk_restore_fill(rs, &filling, gpu, n, &buf, err);
+		r = sk_restore_fill(rs, &filling, p, n, &buf, err);
 		if (r < 0)
 			break;
 		memcpy(buf, d->bytes + (at - d->from), n);
@@ -103,7 +104,7 @@ int sk_deliver(struct sk_restoring *rs, const struct sk_delivery *d,
 	__atomic_fetch_add(&rs->report.bytes_remote, d->to - d->from,
 			   __ATOMIC_RELAXED);
 	if (local->gpu >= 0)
-		return deliver_to_gpu(rs, local->gpu, d, &copy, err);
+		return deliver_to_gpu(rs, p, d, &copy, err);
 	copy.src = (const char *)((uintptr_t)d->bytes - d->from);
 	sk_copy_run_range(&copy, d->from, d->to);
 	return 0;

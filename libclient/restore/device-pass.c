@@ -2,6 +2,7 @@
 #include "restore/device-pass.h"
 
 #include "base/util.h"
+#include "restore/gpu.h"
 #include "restore/job.h"
 #include "restore/passing.h"
 #include "restore/sums.h"
@@ -90,13 +91,16 @@ static int copy_run(struct sk_device_pass *d)
 	return bytes ? copy_in(d, &copy, 0, bytes) : 0;
 }
 
+/* @memory is what it goes to: the allocation's id, of ours none. */
 static int copy_chunk(struct sk_device_pass *d, const struct sk_cuda_span *to,
-		      uint64_t from)
+		      uint64_t from, uint64_t memory)
 {
 	int r = 0;
 
-	if (d->dst + d->bytes != to->at || d->src + d->bytes != from) {
+	if (d->dst + d->bytes != to->at || d->src + d->bytes != from ||
+	    d->memory != memory) {
 		r = copy_run(d);
+		d->memory = memory;
 		d->dst = to->at;
 		d->src = from;
 	}
@@ -430,6 +434,13 @@ static void append(struct sk_device_pass *d, const struct sk_device_chunk *c,
 		turn(d);
 }
 
+static uint64_t memory_of(const struct sk_device_pass *d, size_t i)
+{
+	const struct sk_restoring *rs = d->rs;
+
+	return sk_restore_memory_of(rs, &rs->pieces[rs->jobs[i].piece]);
+}
+
 /* Straight to where it is wanted: whole, or unverified. */
 static void add_straight(struct sk_device_pass *d,
 			 const struct sk_device_chunk *c, uint64_t base)
@@ -447,7 +458,8 @@ static void add_straight(struct sk_device_pass *d,
 		to = (struct sk_cuda_span){
 			(uintptr_t)p.copy.dst + p.first, p.to - p.from };
 		d->failed = is_whole(&p) ?
-			    copy_chunk(d, &to, base + p.from) < 0 :
+			    copy_chunk(d, &to, base + p.from,
+				       memory_of(d, i)) < 0 :
 			    copy_in(d, &p.copy, p.first, p.last) < 0;
 	}
 	append(d, c, &to);
@@ -468,7 +480,7 @@ static void add_gathered(struct sk_device_pass *d,
 		return;
 	to.at = d->scratch + d->used;
 	d->used = sk_round_up(d->used + to.bytes, SCRATCH_ALIGN);
-	d->failed = copy_chunk(d, &to, base + p->from) < 0;
+	d->failed = copy_chunk(d, &to, base + p->from, SK_GPU_NO_ID) < 0;
 	append(d, c, &to);
 }
 

@@ -56,8 +56,8 @@ struct sk_device_pass {
 	unsigned at;			/* the batch that is added to; the other
 					 * is under way, or empty */
 	struct sk_device_batch batches[2];
-	/* Neighbours that are copied at once. */
-	uint64_t dst, src, bytes;
+	/* Neighbours in one allocation, which are copied at once. */
+	uint64_t dst, src, bytes, memory;
 };
 
 /** Whether job @i goes to that GPU, and has not gone. */

@@ -228,6 +228,15 @@ static void give_back(struct sk_restore_gpus *gpus, int gpu,
 
 /* ---- asking for it ---- */
 
+uint64_t sk_restore_memory_of(const struct sk_restoring *rs,
+			      const struct sk_restore_piece *piece)
+{
+	const struct sk_local *local = &rs->state->locals[piece->local];
+
+	assert((int)piece->part < local->item.n_boxes);
+	return local->ids ? local->ids[piece->part] : SK_GPU_NO_ID;
+}
+
 static int ask(struct sk_restoring *rs, const struct sk_restore_filling *f,
 	       const struct sk_copy *copy, uint64_t from, uint64_t to,
 	       struct sk_err *err)
@@ -253,8 +262,10 @@ static int add_to_run(struct sk_restoring *rs, struct sk_restore_filling *f,
 	struct sk_copy *run = &f->run;
 	int r = 0;
 
-	if (run->dst + run->bytes != dst || run->src + run->bytes != src) {
+	if (run->dst + run->bytes != dst || run->src + run->bytes != src ||
+	    f->run_memory != f->memory) {
 		r = ask_run(rs, f, err);
+		f->run_memory = f->memory;
 		run->dst = dst;
 		run->src = src;
 	}
@@ -311,12 +322,12 @@ static int begin(struct sk_restoring *rs, struct sk_restore_filling *f,
 }
 
 int sk_restore_fill(struct sk_restoring *rs, struct sk_restore_filling *f,
-		    int gpu, uint64_t bytes, char **ret_buf,
-		    struct sk_err *err)
+		    const struct sk_restore_piece *piece, uint64_t bytes,
+		    char **ret_buf, struct sk_err *err)
 {
-	int r = 0;
+	int gpu = rs->state->locals[piece->local].gpu, r = 0;
 
-	assert(rs->gpus && bytes <= SK_SUM_CHUNK);
+	assert(rs->gpus && gpu >= 0 && bytes <= SK_SUM_CHUNK);
 	if (f->stage && (f->gpu != gpu || f->used + bytes > SK_SUM_CHUNK))
 		r = sk_restore_filling_end(rs, f, 0, err);
 	if (r >= 0 && !f->stage)
@@ -325,5 +336,6 @@ int sk_restore_fill(struct sk_restoring *rs, struct sk_restore_filling *f,
 		return r;
 	*ret_buf = f->stage->buf + f->used;
 	f->used = sk_round_up(f->used + bytes, ALIGN);
+	f->memory = sk_restore_memory_of(rs, piece);
 	return 0;
 }

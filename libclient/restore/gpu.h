@@ -31,21 +31,29 @@ int sk_restore_begin_gpus(struct sk_restoring *rs);
  * @r, or else what became of that. */
 int sk_restore_end_gpus(struct sk_restoring *rs, int r);
 
+/** The id of the allocation in which a piece's tensor begins, on its GPU. Of
+ * two that are neighbours the driver may refuse one copy. */
+uint64_t sk_restore_memory_of(const struct sk_restoring *rs,
+			      const struct sk_restore_piece *piece);
+
 /** What a thread of the pool has of a buffer, one at a time each: chunks that
  * come one after the other share it, as small tensors do, and one copy takes
- * those that are neighbours on the device as well. Begins as { 0 }. */
+ * those that are neighbours in one allocation of the device as well. Begins as
+ * { 0 }. */
 struct sk_restore_filling {
 	struct sk_restore_stage *stage;	/* NULL: none */
 	int gpu;
 	uint64_t used;			/* bytes of it */
+	uint64_t memory;		/* where what came last goes to */
+	uint64_t run_memory;		/* the same of the run */
 	struct sk_copy run;		/* of 0 bytes: none waits for more */
 };
 
-/** Room for @bytes, SK_SUM_CHUNK at most, that go to that GPU of the state's:
+/** Room for @bytes of a piece that goes to a GPU, SK_SUM_CHUNK at most:
  * *ret_buf, which nobody reads any more. -ENOMEM, -EIO. */
 int sk_restore_fill(struct sk_restoring *rs, struct sk_restore_filling *f,
-		    int gpu, uint64_t bytes, char **ret_buf,
-		    struct sk_err *err);
+		    const struct sk_restore_piece *piece, uint64_t bytes,
+		    char **ret_buf, struct sk_err *err);
 /** Has the device take [from, to) of @copy, whose source is in that room. It is
  * asked for by sk_restore_filling_end() at the latest. -EIO. */
 int sk_restore_filled(struct sk_restoring *rs, struct sk_restore_filling *f,

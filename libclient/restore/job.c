@@ -10,7 +10,8 @@
 
 /* Through a buffer that the device reads: all of the chunk where it is to be
  * hashed, else from the first byte needed to the last. */
-static int pass_to_gpu(struct sk_restoring *rs, int gpu,
+static int pass_to_gpu(struct sk_restoring *rs,
+		       const struct sk_restore_piece *piece,
 		       struct sk_restore_filling *filling,
 		       const struct sk_passing *p, uint64_t *ret_sum,
 		       struct sk_err *err)
@@ -26,7 +27,7 @@ static int pass_to_gpu(struct sk_restoring *rs, int gpu,
 		to = sk_restore_position(&p->shape, p->last - 1) + 1;
 	}
 	assert(from >= p->from && to <= p->to && to - from <= SK_SUM_CHUNK);
-	r = sk_restore_fill(rs, filling, gpu, to - from, &buf, err);
+	r = sk_restore_fill(rs, filling, piece, to - from, &buf, err);
 	if (r < 0)
 		return r;
 	if (ret_sum)
@@ -95,13 +96,14 @@ int sk_restore_prepare_job(const struct sk_restoring *rs,
 }
 
 /* Copies, and hashes where there is a *ret_sum. */
-static int deliver(struct sk_restoring *rs, const struct sk_local *local,
+static int deliver(struct sk_restoring *rs,
+		   const struct sk_restore_piece *piece,
 		   struct sk_restore_filling *filling,
 		   const struct sk_passing *p, uint64_t *ret_sum,
 		   struct sk_err *err)
 {
-	if (local->gpu >= 0)
-		return pass_to_gpu(rs, local->gpu, filling, p, ret_sum, err);
+	if (rs->state->locals[piece->local].gpu >= 0)
+		return pass_to_gpu(rs, piece, filling, p, ret_sum, err);
 	if (ret_sum)
 		return sk_passing_run(p, ret_sum, err);
 	sk_copy_run_range(&p->copy, p->first, p->last);
@@ -151,8 +153,7 @@ int sk_restore_run_job(struct sk_restoring *rs, struct sk_restore_job *job,
 	if (r < 0)
 		return r;
 	touch(rs, p);
-	r = deliver(rs, &rs->state->locals[p->local], filling, &passing,
-		    verify ? &sum : NULL, err);
+	r = deliver(rs, p, filling, &passing, verify ? &sum : NULL, err);
 	if (r < 0)
 		return r;
 	if (verify)

@@ -312,6 +312,69 @@ static void begun(struct rank *rank)
 		      calls[0], calls[1], calls[2]);
 }
 
+/* Allocations that are neighbours, of LENGTH and twice that, the shorter one
+ * first. The simulation gives a freed one's address to the next of its size, and
+ * what lies below that to one that fits there. */
+static bool are_neighbours(struct gpu_rank *g, sk_cu_ptr *ret)
+{
+	sk_cu_ptr was = trainer_cuda_alloc(&g->cuda, 2 * LENGTH);
+
+	CHECK(!g->cuda.driver.cuMemFree(was));
+	ret[0] = trainer_cuda_alloc(&g->cuda, LENGTH);
+	ret[1] = trainer_cuda_alloc(&g->cuda, 2 * LENGTH);
+	return ret[0] + LENGTH == ret[1];
+}
+
+static void put_two(struct gpu_rank *g, const sk_cu_ptr *v, const char *from)
+{
+	trainer_cuda_put(&g->cuda, v[0], from, LENGTH);
+	trainer_cuda_put(&g->cuda, v[1], from + LENGTH, 2 * LENGTH);
+}
+
+static void describe_two(struct rank *rank, const sk_cu_ptr *v)
+{
+	for (int i = 0; i < 2; i++)
+		CHECK(!sk_state_tensor(rank->state, &(struct sk_tensor){
+			.name = i ? "t1" : "t0", .dtype = SK_U8, .ndim = 1,
+			.shape = { (int64_t)LENGTH << i }, .memory = SK_CUDA,
+			.data = (void *)(uintptr_t)v[i] }),
+		      "%s", sk_error());
+}
+
+/* What lies in two allocations may be no one copy for the driver. */
+static void two_allocations(struct rank *rank)
+{
+	char *here = rank_memory(3 * LENGTH, 3);
+	char *back = rank_memory(3 * LENGTH, 5);
+	struct gpu_rank g;
+	sk_cu_ptr v[2] = { 0 };
+	bool found = false;
+
+	gpu_begin(&g, rank, 0);
+	for (int i = 0; i < 20 && !found; i++)
+		found = are_neighbours(&g, v);
+	CHECK(found || !simulated);
+	put_two(&g, v, here);
+	describe_two(rank, v);
+	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+	gpu_complete(&g, 1);
+	for (int begun = 0; begun < 2; begun++) {
+		uint64_t hashed = gpu_count(&g, "hashed");
+
+		put_two(&g, v, back);
+		if (begun)
+			forget_slots(rank->state);
+		CHECK(!rank_restore(rank, 1, 0, NULL), "%s", sk_error());
+		trainer_cuda_get(&g.cuda, back, v[0], LENGTH);
+		trainer_cuda_get(&g.cuda, back + LENGTH, v[1], 2 * LENGTH);
+		CHECK(!memcmp(here, back, 3 * LENGTH));
+		memset(back, 5, 3 * LENGTH);
+		CHECK(!simulated || begun ||
+		      gpu_count(&g, "hashed") > hashed,
+		      "it did not come in place");
+	}
+}
+
 /* ---- together ---- */
 
 #define RANKS 3
@@ -392,6 +455,7 @@ int main(int argc, char **argv)
 	if (simulated)
 		scene_ranks(&scene, "fails", 1, fails, NULL);
 	scene_ranks(&scene, "begun", 1, begun, NULL);
+	scene_ranks(&scene, "allocations", 1, two_allocations, NULL);
 	test_together(&scene);
 	scene_close(&scene);
 	return 0;
