@@ -14,6 +14,9 @@
 #define SLICE ((uint64_t)64 << 10)	/* of a block: kernels.cl's SK_SLICE */
 #define BLOCKS 16384u			/* see gather.c */
 
+_Static_assert(SK_CUDA_TABLE_LEAST == SK_CUDA_GATHER_LEAST,
+	       "whom no table takes, no batch of ours does");
+
 struct sk_cuda_table {
 	const struct sk_cuda_device *device;
 	char *host;			/* what the device has */
@@ -181,7 +184,7 @@ bool sk_cuda_lane_table(struct sk_cuda_lane *lane,
 	*ret_stamp = 0;
 	if (!n)
 		return true;
-	if (n < SK_CUDA_GATHER_LEAST || !sk_cuda_can_gather(lane) ||
+	if (n < SK_CUDA_TABLE_LEAST || !sk_cuda_can_gather(lane) ||
 	    sk_cuda_enter(lane->device, &scope, NULL) < 0)
 		return false;
 	(void)pthread_mutex_lock(&lane->lock);

@@ -15,6 +15,8 @@ struct sk_cuda_table;
 
 /** Bytes from which on a copy is better off alone. */
 #define SK_CUDA_TABLE_MOST ((uint64_t)4 << 20)
+/** Copies from which on a table is worth a launch. */
+#define SK_CUDA_TABLE_LEAST 4u
 
 /** A copy within the device, as kernels.cl has it: addresses, and bytes, at
  * least 1. The two sides do not overlap, nor any destinations. */

@@ -212,8 +212,10 @@ static bool is_soon_asked(const struct sk_copying *c)
 		     sk_cuda_lane_has_table(c->state->gpus.v[d->gpu].lane,
 					    w->small->stamp);
 
-	return !w->n_strided_asks &&
-	       w->n_asks - (known ? w->n_small : 0) <= FEW_ASKS;
+	/* Else a table is made first, or a batch's. */
+	if (w->n_strided_asks || (!known && w->n_small >= SK_CUDA_TABLE_LEAST))
+		return false;
+	return w->n_asks - (known ? w->n_small : 0) <= FEW_ASKS;
 }
 
 void sk_copying_ask_ahead(struct sk_copying *c)

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/util.h"
+#include "cuda/table.h"
 #include "libclient/gpu-rank.h"
 #include "snapshot/copying.h"
 #include "support/await.h"
@@ -21,7 +23,7 @@
 #define SLAB_BYTES (SMALL * CELL + LONG)
 
 struct name {
-	char text[16];
+	char text[24];
 };
 
 struct trial {
@@ -230,6 +232,90 @@ static void few(struct rank *rank)
 	}
 }
 
+/* As few as may be, but a table's: it is made, and its kernel launched for the
+ * first time, where the trainer does not wait for it. */
+static void few_small_ones(struct rank *rank)
+{
+	struct trial t = { .step = 0 };
+
+	begin(&t, rank, SK_CUDA_TABLE_LEAST);
+	CHECK(!take(&t), "there is no table yet");
+	go_back(&t, SK_CUDA_TABLE_LEAST);
+	CHECK(take(&t));
+	go_back(&t, SK_CUDA_TABLE_LEAST);
+}
+
+/* ---- whatever call fails ---- */
+
+#define FAILED 304		/* CUDA_ERROR_OPERATING_SYSTEM breaks nothing */
+
+/* What was let go of is overwritten, on the stream or here. */
+static int fence_and_spoil(struct trial *t, const char *name, unsigned how)
+{
+	struct sk_state *state = t->g.rank->state;
+	int r = how % 3 == 0 ? sk_fence(state) :
+		how % 3 == 1 ? sk_fence_tensor(state, "t2") :
+		sk_fence_stream(state, (uintptr_t)t->g.stream);
+
+	if (r < 0)
+		return r;
+	if (how % 3 == 2)
+		CHECK(!t->g.cuda.cuMemsetD8Async(t->slabs[t->at], 3,
+						 SLAB_BYTES, t->g.stream));
+	if (how % 3 == 0) {
+		t->g.cuda.fail(name, 0, 0);	/* it is the trainer's turn */
+		spoil(t);
+	}
+	return 0;
+}
+
+static void one_fails(struct trial *t, size_t n, const char *name,
+		      unsigned nth, unsigned how)
+{
+	struct sk_state *state = t->g.rank->state;
+	int r, fenced = 0, sealed = -1;
+
+	fill(t);
+	t->g.cuda.fail(name, nth, FAILED);
+	r = gpu_snapshot(&t->g, ++t->step, 0);
+	if (!r)
+		fenced = fence_and_spoil(t, name, how);
+	if (!r)
+		sealed = sk_wait(state, t->step, SK_COMPLETE, 60000);
+	t->g.cuda.fail(name, 0, 0);
+	CHECK(!t->g.cuda.driver.cuStreamSynchronize(t->g.stream));
+	CHECK(!t->g.cuda.cuStreamQuery((sk_cu_stream)(uintptr_t)
+		sk_cuda_lane_stream(state->gpus.v[0].lane)),
+	      "%s %u: copies are under way", name, nth);
+	if (!sealed)
+		go_back(t, n);
+	/* It was told, of that snapshot and not of the next one. */
+	CHECK(!(fenced < 0 && sealed >= 0 && how % 3 != 2), "%s %u", name,
+	      nth);
+	fill(t);
+	r = gpu_snapshot(&t->g, ++t->step, 0);
+	CHECK(!r, "%s %u: %s", name, nth, sk_error());
+	go_back(t, n);
+}
+
+/* An error that is told, or the right bytes, and nothing under way then. */
+static void fails(struct rank *rank)
+{
+	static const char *const names[] = {
+		"cuMemcpyDtoDAsync", "cuMemcpyHtoDAsync", "cuLaunchKernel",
+		"cuMemcpyDtoHAsync", "cuEventRecord", "cuEventSynchronize",
+		"cuStreamWaitEvent", "cuCtxPushCurrent", "cuMemAlloc" };
+	size_t n = *(const size_t *)rank->arg;
+	struct trial t = { .step = 0 };
+	unsigned how = 0;
+
+	begin(&t, rank, n);
+	for (size_t i = 0; i < SK_ARRAY_SIZE(names); i++)
+		for (unsigned nth = 1; nth < 7; nth++)
+			one_fails(&t, n, names[i], nth, how++);
+	CHECK(t.step > 40);
+}
+
 /* ---- the thread that waits for GPUs has something else to do ---- */
 
 struct blocking {
@@ -290,8 +376,11 @@ int main(int argc, char **argv)
 	CHECK(!setenv("SHARDKEEP_DEVICE_MEMORY", "64M", 1));
 	scene_open(&scene, argc, argv);
 	scene_ranks(&scene, "few", 1, few, NULL);
+	scene_ranks(&scene, "few-small", 1, few_small_ones, NULL);
 	scene_ranks(&scene, "nobody", 1, needs_nobody, NULL);
 	scene_ranks(&scene, "small", 1, small_ones, NULL);
+	for (size_t n = 3; t.calls && n <= SMALL + 1; n += SMALL - 2)
+		scene_ranks(&scene, "fails", 1, fails, &n);
 	scene.slots = 3;	/* so that there is one */
 	scene_ranks(&scene, "heels", 1, on_its_heels, NULL);
 	scene_close(&scene);
