@@ -316,6 +316,95 @@ static void fails(struct rank *rank)
 	CHECK(t.step > 40);
 }
 
+/* ---- beside a capture ---- */
+
+/* Of another stream of the same thread: neither what is asked for in the call
+ * nor who waits in a fence is part of it, or spoils it. */
+static void beside_a_capture(struct rank *rank)
+{
+	struct trial t = { .step = 0 };
+	sk_cu_stream other;
+	vcu_graph graph;
+
+	begin(&t, rank, 3);
+	CHECK(!t.g.cuda.cuStreamCreate(&other, SK_CU_STREAM_NON_BLOCKING));
+	for (int i = 0; i < 6; i++) {
+		fill(&t);
+		CHECK(!t.g.cuda.cuStreamBeginCapture(other, 0));
+		CHECK(snapshot(&t), "it goes ahead all the same");
+		CHECK(!(i % 3 == 0 ? sk_fence(rank->state) :
+			i % 3 == 1 ? sk_fence_tensor(rank->state, "t1") :
+			sk_fence_stream(rank->state, (uintptr_t)t.g.stream)),
+		      "%s", sk_error());
+		CHECK(!t.g.cuda.cuStreamEndCapture(other, &graph),
+		      "it is spoilt, round %d", i);
+		go_back(&t, 3);
+	}
+}
+
+/* ---- several threads of the trainer's ---- */
+
+struct others {
+	struct trial *t;
+	size_t n;
+	bool over;
+};
+
+static bool is_over(struct others *o)
+{
+	return __atomic_load_n(&o->over, __ATOMIC_ACQUIRE);
+}
+
+static void *fence_all_along(void *arg)
+{
+	struct others *o = arg;
+	struct sk_state *state = o->t->g.rank->state;
+
+	for (unsigned i = 0; !is_over(o); i++)
+		CHECK(!(i % 3 == 0 ? sk_fence(state) :
+			i % 3 == 1 ? sk_fence_tensor(state, "t1") :
+			sk_fence_stream(state, (uintptr_t)o->t->g.stream)),
+		      "%s", sk_error());
+	return NULL;
+}
+
+static void *describe_all_along(void *arg)
+{
+	struct others *o = arg;
+
+	while (!is_over(o)) {
+		describe(o->t, o->n);
+		CHECK(!usleep(2000));
+	}
+	return NULL;
+}
+
+/* Who fences, and who describes the same anew, disturb nobody. */
+static void beside_others(struct rank *rank)
+{
+	struct trial t = { .step = 0 };
+	struct others o = { &t, *(const size_t *)rank->arg, false };
+	pthread_t threads[3];
+
+	begin(&t, rank, o.n);
+	for (int i = 0; i < 3; i++)
+		CHECK(!pthread_create(&threads[i], NULL,
+				      i < 2 ? fence_all_along :
+					      describe_all_along, &o));
+	for (int i = 0; i < 2 * ROUNDS; i++) {
+		(void)take(&t);
+		CHECK(!t.g.cuda.cuMemsetD8Async(t.slabs[t.at], 3, SLAB_BYTES,
+						t.g.stream));
+		if (i % 3 == 0)
+			go_back(&t, o.n);
+		else
+			CHECK(!sk_fence(rank->state), "%s", sk_error());
+	}
+	__atomic_store_n(&o.over, true, __ATOMIC_RELEASE);
+	for (int i = 0; i < 3; i++)
+		CHECK(!pthread_join(threads[i], NULL));
+}
+
 /* ---- the thread that waits for GPUs has something else to do ---- */
 
 struct blocking {
@@ -377,10 +466,13 @@ int main(int argc, char **argv)
 	scene_open(&scene, argc, argv);
 	scene_ranks(&scene, "few", 1, few, NULL);
 	scene_ranks(&scene, "few-small", 1, few_small_ones, NULL);
+	scene_ranks(&scene, "capture", 1, beside_a_capture, NULL);
 	scene_ranks(&scene, "nobody", 1, needs_nobody, NULL);
 	scene_ranks(&scene, "small", 1, small_ones, NULL);
 	for (size_t n = 3; t.calls && n <= SMALL + 1; n += SMALL - 2)
 		scene_ranks(&scene, "fails", 1, fails, &n);
+	for (size_t n = 3; n <= SMALL + 1; n += SMALL - 2)
+		scene_ranks(&scene, "beside", 1, beside_others, &n);
 	scene.slots = 3;	/* so that there is one */
 	scene_ranks(&scene, "heels", 1, on_its_heels, NULL);
 	scene_close(&scene);

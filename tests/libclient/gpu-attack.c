@@ -351,7 +351,7 @@ static void test_killed(struct scene *scene)
 /* ---- no room ---- */
 
 /* Chunks pass through less, or, where that is less than one, go by the host.
- * The sums' memory is the first two that are allocated, this is the next. */
+ * That is allocated first, and the sums' memory when some are to be taken. */
 static void load_tight(struct rank *rank)
 {
 	struct sk_report report;
@@ -360,7 +360,7 @@ static void load_tight(struct rank *rank)
 
 	gpu_begin(&g, rank, 0);
 	describe(&g, 1);
-	g.cuda.fail("cuMemAlloc", 3, SK_CU_OUT_OF_MEMORY);
+	g.cuda.fail("cuMemAlloc", 1, SK_CU_OUT_OF_MEMORY);
 	CHECK(!restore(&g, &report), "%s", sk_error());
 	CHECK(!gpu_wrong(&g, report.step, -1));
 	/* What needs none stays on the device all the same. */
