@@ -112,6 +112,7 @@ static void give_up(struct sk_copying *c, int r)
 	sk_fences_lock(f);
 	memset(p->left, 0, p->n_items * sizeof(*p->left));
 	p->units_left = p->host_left = 0;
+	c->gpus_over = true;
 	p->asked = true;
 	p->hashed = p->judged = true;
 	p->result = r;
@@ -233,6 +234,12 @@ void sk_copying_gpus_done(struct sk_copying *c)
 	const struct sk_work *w = c->work;
 
 	sk_fences_lock(f);
+	/* Once that is known, or all is given up, there may be no work. */
+	if (c->gpus_over) {
+		sk_fences_unlock(f);
+		return;
+	}
+	c->gpus_over = true;
 	for (uint32_t i = 0; i < w->n_gpu_items; i++)
 		p->left[w->gpu_items[i]] = 0;
 	assert(p->units_left >= w->n_gpu_units);

@@ -34,6 +34,8 @@ struct sk_copying {
 	uint32_t slot;
 	bool no_device;			/* the device slot is not written to */
 	bool ahead;			/* the device was asked in the call */
+	bool gpus_over;			/* what GPUs have is released; under
+					 * the fences' lock */
 	enum sk_sums when;
 	unsigned parts_left;		/* of the copy: host, GPUs; under the
 					 * fences' lock, as is: */
@@ -70,7 +72,8 @@ void sk_copying_seal(struct sk_copying *c);
 /** Refuses it: the slot goes back, and @r is what the fence says. */
 void sk_copying_refuse(struct sk_copying *c, int r);
 
-/** What GPUs have is copied, all of it: it is released. */
+/** What GPUs have is copied, all of it: it is released. Any thread that has a
+ * reference, and the first that says so. */
 void sk_copying_gpus_done(struct sk_copying *c);
 /** Waits until the slot may be written to; else an error, whose sentence is
  * kept. */

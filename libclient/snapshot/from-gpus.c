@@ -49,13 +49,15 @@ static int on_gpus(struct sk_copying *c, int r,
 
 bool sk_copying_reach(struct sk_pending *p)
 {
-	const struct sk_copying *c = (const struct sk_copying *)p;
+	struct sk_copying *c = (struct sk_copying *)p;
 	bool reached = true;
 
 	for (int i = 0; i < SK_GPUS_MAX && reached; i++)
 		reached = !(c->gpus >> i & 1) ||
 			  sk_cuda_mark_wait(c->state->gpus.v[i].copied,
 					    NULL) >= 0;
+	if (reached)
+		sk_copying_gpus_done(c);
 	return reached;
 }
 

@@ -13,8 +13,9 @@
  */
 int sk_copying_from_gpus(struct sk_copying *c);
 
-/** Waits until they are safe to overwrite, once all have been asked for. Any
- * thread, which has a reference. False: nobody can tell but who copies. */
+/** Waits until they are safe to overwrite, once all have been asked for, and
+ * releases them. Any thread, which has a reference. False: nobody can tell but
+ * who copies. */
 bool sk_copying_reach(struct sk_pending *p);
 
 /** Asks for what goes to the device slot, where that is a few calls: then who

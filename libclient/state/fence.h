@@ -38,9 +38,9 @@ struct sk_pending {
 	 * once more, after @stream of the calling thread, seals or refuses,
 	 * and has it finished. Without the lock. */
 	void (*judge)(struct sk_pending *p, uint64_t stream);
-	/* Waits for what was asked of devices, all of it; whoever waits so
-	 * knows sooner than who is told. False: it cannot be waited for.
-	 * Without the lock. */
+	/* Waits for what was asked of devices, all of it, which is released
+	 * then; whoever waits so knows sooner than who is told. False: it
+	 * cannot be waited for. Without the lock. */
 	bool (*reach)(struct sk_pending *p);
 	/* The last reference is gone. With the lock. */
 	void (*release)(struct sk_pending *p);

@@ -432,6 +432,7 @@ static void unblocked(struct sk_task *task)
 static void needs_nobody(struct rank *rank)
 {
 	struct trial t = { .step = 0 };
+	struct sk_status status;
 
 	begin(&t, rank, 3);
 	for (int i = 0; i < 4; i++) {
@@ -447,7 +448,10 @@ static void needs_nobody(struct rank *rank)
 		CHECK(!(i % 2 ? sk_fence_tensor(rank->state, "t1") :
 				sk_fence(rank->state)), "%s", sk_error());
 		(void)alarm(0);
-		spoil(&t);	/* what it has let go of */
+		/* So whoever holds the memory knows that he may let go. */
+		CHECK(!sk_status(rank->state, &status) && status.copied_ns,
+		      "the fence has let go, and the status has not");
+		spoil(&t);
 		(void)pthread_mutex_unlock(&b.gate);
 		go_back(&t, 3);
 		AWAIT(__atomic_load_n(&b.over, __ATOMIC_ACQUIRE),
