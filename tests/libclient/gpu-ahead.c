@@ -200,7 +200,7 @@ static void on_its_heels(struct rank *rank)
 	(void)take(&t);		/* it has the table */
 	memset(t.got, 1, SLAB_BYTES);
 	trainer_cuda_put(&t.g.cuda, t.slabs[1], t.got, SLAB_BYTES);
-	for (int i = 0; i < ROUNDS; i++) {
+	for (int i = 0; i < ROUNDS / 2; i++) {
 		wait(&t);
 		/* What brings it out gets no further. */
 		(void)pthread_mutex_lock(&rank->state->gpus.locking);
@@ -311,7 +311,7 @@ static void fails(struct rank *rank)
 
 	begin(&t, rank, n);
 	for (size_t i = 0; i < SK_ARRAY_SIZE(names); i++)
-		for (unsigned nth = 1; nth < 7; nth++)
+		for (unsigned nth = 1; nth < 7; nth += 1 + nth / 3)
 			one_fails(&t, n, names[i], nth, how++);
 	CHECK(t.step > 40);
 }
@@ -360,11 +360,14 @@ static void *fence_all_along(void *arg)
 	struct others *o = arg;
 	struct sk_state *state = o->t->g.rank->state;
 
-	for (unsigned i = 0; !is_over(o); i++)
+	for (unsigned i = 0; !is_over(o); i++) {
 		CHECK(!(i % 3 == 0 ? sk_fence(state) :
 			i % 3 == 1 ? sk_fence_tensor(state, "t1") :
 			sk_fence_stream(state, (uintptr_t)o->t->g.stream)),
 		      "%s", sk_error());
+		/* The others need a processor as well. */
+		CHECK(!usleep(300));
+	}
 	return NULL;
 }
 
@@ -374,7 +377,7 @@ static void *describe_all_along(void *arg)
 
 	while (!is_over(o)) {
 		describe(o->t, o->n);
-		CHECK(!usleep(2000));
+		CHECK(!usleep(5000));
 	}
 	return NULL;
 }
@@ -391,7 +394,7 @@ static void beside_others(struct rank *rank)
 		CHECK(!pthread_create(&threads[i], NULL,
 				      i < 2 ? fence_all_along :
 					      describe_all_along, &o));
-	for (int i = 0; i < 2 * ROUNDS; i++) {
+	for (int i = 0; i < ROUNDS; i++) {
 		(void)take(&t);
 		CHECK(!t.g.cuda.cuMemsetD8Async(t.slabs[t.at], 3, SLAB_BYTES,
 						t.g.stream));
