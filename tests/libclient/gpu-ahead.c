@@ -19,7 +19,7 @@
 #define CELL ((size_t)600)
 #define SLABS 2			/* they move from one to the other */
 #define LONG ((size_t)5 << 20)
-#define ROUNDS 24
+#define ROUNDS 16
 #define SLAB_BYTES (SMALL * CELL + LONG)
 
 struct name {
@@ -311,7 +311,7 @@ static void fails(struct rank *rank)
 
 	begin(&t, rank, n);
 	for (size_t i = 0; i < SK_ARRAY_SIZE(names); i++)
-		for (unsigned nth = 1; nth < 7; nth += 1 + nth / 3)
+		for (unsigned nth = 1; nth < 7; nth *= 2)
 			one_fails(&t, n, names[i], nth, how++);
 	CHECK(t.step > 40);
 }
