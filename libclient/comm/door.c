@@ -121,6 +121,18 @@ static bool is_like(const struct sk_hello *h, const struct sk_hello *like)
 	       !memcmp(h->nonce, like->nonce, sizeof(h->nonce));
 }
 
+/* Who had no answer in time has gone, and comes again: what it left behind
+ * would be taken for it, and then for one that died. */
+static bool is_gone(const struct sk_door *d, const struct sk_guest *g)
+{
+	char byte;
+	struct iovec part = { &byte, 1 };
+	struct msghdr msg = { .msg_iov = &part, .msg_iovlen = 1 };
+	ssize_t n = d->os->recvmsg(d->os, g->fd, &msg, MSG_PEEK);
+
+	return n <= 0 && n != -EAGAIN;
+}
+
 /* 1: has said all; 0: not yet; else it is to go. */
 static int listen_to(struct sk_door *d, struct sk_guest *g)
 {
@@ -137,7 +149,9 @@ static int listen_to(struct sk_door *d, struct sk_guest *g)
 	if (g->got >= sizeof(g->hello.magic) &&
 	    g->hello.magic != SK_HELLO_MAGIC)
 		return -EPROTO;
-	return g->got == sizeof(g->hello);
+	if (g->got < sizeof(g->hello))
+		return 0;
+	return is_gone(d, g) ? -ECONNRESET : 1;
 }
 
 static bool hear(struct sk_door *d, const struct sk_hello *like,

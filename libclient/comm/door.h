@@ -54,8 +54,8 @@ int sk_door_open(const struct sk_os *os, uint16_t port, struct sk_door *door,
 void sk_door_close(struct sk_door *door);
 
 /** The next who says what @like says, rank and place aside, its world
- * as well where @like has none; its socket is the caller's. Others are put
- * out. 1: none of it, but one of the @n of @watch (-1s are passed over) has
+ * as well where @like has none, and is still there; its socket is the
+ * caller's. Others are put out. 1: none of it, but one of the @n of @watch (-1s are passed over) has
  * something to read, or is gone; *ret_at is its place there.
  * -ETIMEDOUT: nothing by then. */
 int sk_door_next(struct sk_door *door, const struct sk_hello *like,

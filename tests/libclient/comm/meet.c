@@ -29,6 +29,8 @@ struct ends {
 	/* What rank 0 told; and that it did. */
 	char told[SK_NOTICE_TEXT];
 	int has_told;
+	/* Of who came before rank 0 looked, and did not wait for it. */
+	int gave_up;
 	/* And of a second rank 0, and of who has come to the first. */
 	int results[RANKS + 2];
 	char why[RANKS + 2][300];
@@ -474,6 +476,44 @@ static int tell(void *ctx, const char *at)
 	return 0;
 }
 
+static void await(const int *flag)
+{
+	const struct sk_os *os = sk_os_linux();
+
+	while (!__atomic_load_n(flag, __ATOMIC_ACQUIRE))
+		(void)os->poll(os, NULL, 0, sk_until_ms(os, 5));
+}
+
+/* Takes so long that who came at once has no patience left. */
+static int tell_slowly(void *ctx, const char *at)
+{
+	struct ends *ends = ctx;
+
+	(void)tell(ctx, at);
+	await(&ends->gave_up);
+	return 0;
+}
+
+/* As a rank that has no answer in time: it is to come again. */
+static void give_up_once(struct rank *rank)
+{
+	const struct trial *t = rank->arg;
+	const struct sk_os *os = sk_os_linux();
+	struct sk_spot spot = { .family = AF_INET, .ip = { 127, 0, 0, 1 } };
+	struct sk_hello hello = { .magic = SK_HELLO_MAGIC, .secret = "s",
+		.kind = SK_HELLO_JOIN, .rank = rank->rank, .world = RANKS };
+	struct sk_err err = { "" };
+	char host[256];
+	int fd;
+
+	CHECK(sk_seek_parse(t->ends->told, host, &spot.port, &err) > 0);
+	CHECK(!sk_seek_connect(os, &spot, sk_until_ms(os, 30000), &fd));
+	CHECK(!sk_link_send(os, fd, &hello, sizeof(hello),
+			    sk_until_ms(os, 30000)));
+	(void)os->close(os, fd);
+	__atomic_store_n(&t->ends->gave_up, 1, __ATOMIC_RELEASE);
+}
+
 static int tell_nobody(void *ctx, const char *at)
 {
 	(void)ctx;
@@ -487,16 +527,16 @@ static void come_where_told(struct rank *rank)
 	const struct trial *t = rank->arg;
 	struct sk_meeting m = { .at = "localhost:0", .secret = "s",
 		.rank = rank->rank, .world = RANKS, .timeout_ms = 30000,
-		.tell = rank->rank ? NULL : tell, .tell_ctx = t->ends,
+		.tell = rank->rank ? NULL : t->before ? tell_slowly : tell,
+		.tell_ctx = t->ends,
 		.interfaces = rank->rank ? NULL : "none0,lo" };
 	char at[sizeof(t->ends->told) + 100];
 	struct sk_comm comm;
 
 	if (rank->rank) {
-		const struct sk_os *os = sk_os_linux();
-
-		while (!__atomic_load_n(&t->ends->has_told, __ATOMIC_ACQUIRE))
-			(void)os->poll(os, NULL, 0, sk_until_ms(os, 5));
+		await(&t->ends->has_told);
+		if (t->before && rank->rank == t->culprit)
+			t->before(rank);
 		(void)snprintf(at, sizeof(at), "%s%s", t->at, t->ends->told);
 		m.at = at;
 	}
@@ -519,6 +559,11 @@ static void test_told(struct scene *scene, const struct trial *base)
 		CHECK(!strncmp(t.ends->told, "127.0.0.1:", 10) &&
 		      !strstr(t.ends->told, ":0"), "%s", t.ends->told);
 	}
+	t.at = "";
+	t.culprit = 1;
+	t.before = give_up_once;
+	*t.ends = (struct ends){ 0 };
+	scene_ranks(scene, "slow", RANKS, come_where_told, &t);
 }
 
 /* Loopback is the last, also where the host is said to be that. */
