@@ -95,6 +95,11 @@ static void put_out(struct sk_door *d, int i)
 	forget(d, i);
 }
 
+bool sk_door_lacks(int r)
+{
+	return r == -EMFILE || r == -ENFILE || r == -ENOMEM || r == -ENOBUFS;
+}
+
 static int let_in(struct sk_door *d)
 {
 	int fd = d->os->accept(d->os, d->fd, SOCK_NONBLOCK);
@@ -102,8 +107,7 @@ static int let_in(struct sk_door *d)
 	/* Whoever it was may be gone again; but one that cannot be taken for
 	 * want of ours would be there at each look. */
 	if (fd < 0)
-		return fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM ||
-		       fd == -ENOBUFS ? fd : 0;
+		return sk_door_lacks(fd) ? fd : 0;
 	if (d->n == SK_DOOR_ROOM)
 		put_out(d, 0);
 	d->guests[d->n++] = (struct sk_guest){ .fd = fd };
@@ -188,15 +192,17 @@ static int wait_for(struct sk_door *d, const int *watch, int n,
 	for (int i = 0; i < d->n; i++)
 		p[k++] = (struct pollfd){ d->guests[i].fd, POLLIN, 0 };
 	for (int i = 0; i < n; i++)
-		p[k + i] = (struct pollfd){ watch[i], POLLIN, 0 };
-	r = d->os->poll(d->os, p, (nfds_t)(k + n), until);
+		if (watch[i] >= 0)
+			p[k++] = (struct pollfd){ watch[i], POLLIN, 0 };
+	r = d->os->poll(d->os, p, (nfds_t)k, until);
 	if (r < 0)
 		return r;
+	k = 1 + d->n;
 	r = p[0].revents ? let_in(d) : 0;
 	if (r < 0)
 		return r;
 	for (int i = 0; i < n; i++)
-		if (p[k + i].revents) {
+		if (watch[i] >= 0 && p[k++].revents) {
 			*ret_at = i;
 			return 1;
 		}

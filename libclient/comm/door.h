@@ -4,6 +4,8 @@
 #ifndef SK_LIBCLIENT_COMM_DOOR_H
 #define SK_LIBCLIENT_COMM_DOOR_H
 
+#include <stdbool.h>
+
 #include "base/os.h"
 #include "base/error.h"
 
@@ -52,6 +54,10 @@ struct sk_door {
 int sk_door_open(const struct sk_os *os, uint16_t port, struct sk_door *door,
 		 struct sk_err *err);
 void sk_door_close(struct sk_door *door);
+
+/** Of an error: this process lacks something, descriptors or memory, and the
+ * other end has no part in it. */
+bool sk_door_lacks(int r);
 
 /** The next who says what @like says, rank and place aside, its world
  * as well where @like has none, and is still there; its socket is the

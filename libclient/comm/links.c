@@ -46,6 +46,8 @@ static int step(const struct sk_links *l, struct sk_half *h)
 	return n < 0 ? (int)n : 0;
 }
 
+/* A socket once, whatever is to go by it: poll() takes no more than the process
+ * may have open. */
 static nfds_t list_undone(const struct sk_links *l, size_t n)
 {
 	nfds_t k = 0;
@@ -54,9 +56,16 @@ static nfds_t list_undone(const struct sk_links *l, size_t n)
 		const struct sk_half *h = &l->halves[i];
 
 		if (h->done < h->part.bytes)
+			l->events[h->part.rank] |= h->send ? POLLOUT : POLLIN;
+	}
+	for (size_t i = 0; i < n; i++) {
+		int32_t rank = l->halves[i].part.rank;
+
+		if (l->events[rank])
 			l->polls[k++] = (struct pollfd){
-				.fd = l->fds[h->part.rank],
-				.events = h->send ? POLLOUT : POLLIN };
+				.fd = l->fds[rank],
+				.events = l->events[rank] };
+		l->events[rank] = 0;
 	}
 	return k;
 }
@@ -261,10 +270,11 @@ int sk_links_new(const struct sk_os *os, int32_t rank, int32_t world,
 		.os = os, .pid = getpid(), .rank = rank, .world = world,
 		.fds = malloc((size_t)world * sizeof(*l->fds)),
 		.halves = calloc(2 * (size_t)world, sizeof(*l->halves)),
-		.polls = calloc(2 * (size_t)world, sizeof(*l->polls)) };
+		.polls = calloc((size_t)world, sizeof(*l->polls)),
+		.events = calloc((size_t)world, sizeof(*l->events)) };
 	for (int32_t i = 0; l->fds && i < world; i++)
 		l->fds[i] = -1;
-	if (!l->fds || !l->halves || !l->polls) {
+	if (!l->fds || !l->halves || !l->polls || !l->events) {
 		sk_links_free(l);
 		return -ENOMEM;
 	}
@@ -282,6 +292,7 @@ void sk_links_free(struct sk_links *l)
 	free(l->fds);
 	free(l->halves);
 	free(l->polls);
+	free(l->events);
 	free(l);
 }
 

@@ -19,7 +19,8 @@ struct sk_links {
 	bool failed;		/* then every call fails; atomic */
 	int *fds;		/* [world], non-blocking; -1: none */
 	struct sk_half *halves;	/* room for two per rank */
-	struct pollfd *polls;	/* as many */
+	struct pollfd *polls;	/* [world] */
+	short *events;		/* [world]; 0 between two calls */
 };
 
 /** Without any link yet. -ENOMEM. */

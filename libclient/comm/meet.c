@@ -131,6 +131,16 @@ static int gather_all(struct meet *t, const struct stat *notice,
 	return 0;
 }
 
+/* They have been told, and others may need their descriptors. */
+static void let_go(struct meet *t)
+{
+	for (int32_t i = 1; i < t->m->world; i++) {
+		if (t->links->fds[i] >= 0)
+			(void)t->os->close(t->os, t->links->fds[i]);
+		t->links->fds[i] = -1;
+	}
+}
+
 /* Who comes after it has failed is to hear why, too, and not to wait. */
 static void tell_late_ones(struct meet *t, int result, const char *why)
 {
@@ -173,6 +183,7 @@ static int gather(struct meet *t, const struct stat *notice,
 	if (r >= 0)
 		return r;
 	say_all(t, r, err->text);
+	let_go(t);
 	if (!notice || sk_notice_stands(t->os, t->m->at, notice))
 		tell_late_ones(t, r, err->text);
 	else if (t->heard)
@@ -224,20 +235,20 @@ static int hear_one(struct meet *t, int32_t rank, struct sk_err *err)
 static int hear_all(struct meet *t, struct sk_err *err)
 {
 	struct pollfd *p = t->links->polls;
-	int32_t world = t->m->world, left = world - 1;
+	int32_t others = t->m->world - 1, left = others;
 	int r = 0;
 
-	for (int32_t i = 0; i < world; i++)
-		p[i] = (struct pollfd){ t->links->fds[i], POLLIN, 0 };
+	for (int32_t i = 0; i < others; i++)
+		p[i] = (struct pollfd){ t->links->fds[i + 1], POLLIN, 0 };
 	while (left && r >= 0) {
-		r = t->os->poll(t->os, p, (nfds_t)world, t->until);
+		r = t->os->poll(t->os, p, (nfds_t)others, t->until);
 		if (r < 0)
 			return sk_err_errno(err, r, "%d ranks have not met "
 					    "the others", left);
-		for (int32_t i = 1; i < world && r >= 0; i++) {
+		for (int32_t i = 0; i < others && r >= 0; i++) {
 			if (p[i].fd < 0 || !p[i].revents)
 				continue;
-			r = hear_one(t, i, err);
+			r = hear_one(t, i + 1, err);
 			p[i].fd = -1;
 			left--;
 		}
@@ -342,8 +353,9 @@ static int go_to(struct meet *t, int32_t rank, struct sk_err *err)
 	if (r >= 0)
 		r = sk_link_send(t->os, t->links->fds[rank], &t->hello,
 				 sizeof(t->hello), t->until);
-	return r < 0 ? sk_err_set(err, -ETIMEDOUT, "cannot reach rank %d: %s",
-				  rank, strerrordesc_np(-r)) : 0;
+	return r < 0 ? sk_err_set(err, sk_door_lacks(r) ? r : -ETIMEDOUT,
+				  "cannot reach rank %d: %s", rank,
+				  strerrordesc_np(-r)) : 0;
 }
 
 /* Whoever knows the nonce has it from rank 0. */

@@ -269,8 +269,9 @@ int sk_seek(const struct sk_os *os, const char *at, uint64_t until_ns,
 			(void)sk_err_errno(&why, r, "nobody let this rank in");
 		}
 		if (os->now_ns(os) >= until_ns)
-			return sk_err_set(err, -ETIMEDOUT, "rank 0 was not "
-					  "met at \"%s\": %s", at, why.text);
+			return sk_err_set(err, sk_door_lacks(r) ? r :
+					  -ETIMEDOUT, "rank 0 was not met at "
+					  "\"%s\": %s", at, why.text);
 		(void)os->poll(os, NULL, 0, within(os, PAUSE_NS, until_ns));
 	}
 }

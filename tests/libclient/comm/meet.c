@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "comm/links.h"
@@ -248,6 +249,16 @@ static void bring_strangers(struct rank *rank)
 	}
 }
 
+/* For its door and the links to ranks 0 and 1. */
+static void leave_three_descriptors(struct rank *rank)
+{
+	int fd = dup(STDERR_FILENO);
+	struct rlimit few = { (rlim_t)fd + 3, (rlim_t)fd + 3 };
+
+	(void)rank;
+	CHECK(fd >= 0 && !close(fd) && !setrlimit(RLIMIT_NOFILE, &few));
+}
+
 /* Another rank 0 has come since. */
 static void replace_notice(struct rank *rank)
 {
@@ -296,6 +307,10 @@ static void test_meetings(struct scene *scene, const struct trial *base)
 	t.die = false;
 	t.before = bring_strangers;
 	check_meeting(scene, t, 0, "");
+	t.culprit = 3;
+	t.before = leave_three_descriptors;
+	check_meeting(scene, t, -EMFILE, "rank 3: cannot reach rank 2: Too");
+	t.culprit = 2;
 	t.before = NULL;
 	t.world = RANKS + 1;
 	check_meeting(scene, t, -EINVAL, "counts 5 ranks, and rank 0 4");

@@ -7,6 +7,7 @@
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -145,6 +146,19 @@ Test(links, gathered_by_any_number_of_ranks)
 }
 
 /* What fits a socket goes in one message. */
+/* What a rank says to each other and hears of it is more than poll() takes, of
+ * who may have as many descriptors as there are links. */
+Test(links, no_more_is_polled_than_may_be_open)
+{
+	const struct rlimit few = { MOST - 1, MOST - 1 };
+	struct world w;
+
+	world_open(&w, MOST, 300000);
+	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+	all_do(&w, gather);
+	world_close(&w);
+}
+
 Test(links, two_messages_a_rank)
 {
 	struct world w;
