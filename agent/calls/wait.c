@@ -96,6 +96,13 @@ static int durable_outcome(const struct wait *w,
 	/* All who wait ask at each change: nobody reads what they say. */
 	if (!w->request.over)
 		return -EAGAIN;
+	if (w->request.msg.body.wait.until == UNTIL_DURABLE &&
+	    !sk_cat_complete(s))
+		return sk_err_set(err, -EAGAIN, "step %" PRId64 " is not "
+				  "known to be durable: ranks that came to "
+				  "another agent, or to none, have the rest; "
+				  "each tells of its own part by SK_WRITTEN",
+				  s->step);
 	return sk_err_set(err, -EAGAIN, "step %" PRId64 " is not durable in "
 			  "time: %s", s->step,
 			  s->flushing ? "it is being written" :

@@ -84,6 +84,10 @@ static void save(struct rank *rank)
 		CHECK(!sk_flush(rank->state, step), "%s", sk_error());
 		CHECK(!sk_wait(rank->state, step, SK_WRITTEN, 60000), "%s",
 		      sk_error());
+		/* No agent knows of the others' parts. */
+		CHECK(sk_wait(rank->state, step, SK_DURABLE, 1000) ==
+		      -ETIMEDOUT && strstr(sk_error(), "SK_WRITTEN"), "%s",
+		      sk_error());
 	}
 }
 
