@@ -740,8 +740,9 @@ struct sk_report {
  * by no rank (sk_error() lists them); -EINVAL dtype or global shape differs,
  * options that contradict each other or those of other ranks, ranks of several
  * jobs or worlds, a name that none can be, or a comm that says other ranks than
- * the job's; -EBADMSG a checksum failed, now or when somebody else looked, and
- * no other holder is left; -ETIMEDOUT a rank did not come; -EIO, also where
+ * the job's; -EEXIST other ranks live in the run that these were let into: two
+ * jobs of one name; -EBADMSG a checksum failed, now or when somebody else
+ * looked, and no other holder is left; -ETIMEDOUT a rank did not come; -EIO, also where
  * nothing was found and a part of the store is damaged or not to be read, or
  * SK_LATEST was asked for and all that there is went before it was read, again
  * and again: that is no first run; -EPROTO the comm does not bring back what it

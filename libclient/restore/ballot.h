@@ -17,6 +17,7 @@ struct sk_restore_ballot {
 	uint32_t says;			/* of its error, or what follows */
 	uint64_t agent;			/* its instance */
 	uint64_t run, run_id;		/* that it registered in; 0: none */
+	uint64_t fresh;			/* its agent alone said which */
 	uint64_t digest;		/* of its offers */
 	/* The newest of them that is complete and was not tried; run 0: there
 	 * is none. */

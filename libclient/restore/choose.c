@@ -16,6 +16,7 @@
 #include "restore/limits.h"
 #include "restore/nodes.h"
 #include "restore/offer.h"
+#include "restore/one-run.h"
 #include "state/register.h"
 
 /* What of the job's was asked for, "" where it was anything. */
@@ -226,32 +227,6 @@ static int count(struct sk_restoring *rs,
 	return out_of_step(rs, ballots);
 }
 
-/*
- * Ranks that several agents serve were let into as many runs. All go on in
- * the one of the highest number, of several in that of the lowest rank: else
- * no snapshot of theirs would ever be whole. What fails here is told by the
- * first snapshot.
- */
-static void join_one_run(struct sk_restoring *rs,
-			 const struct sk_restore_ballot *ballots)
-{
-	const struct sk_restore_ballot *chosen = &ballots[0];
-	struct sk_state *state = rs->state;
-
-	assert(state->job.world > 0);
-	for (int32_t i = 0; i < state->job.world; i++) {
-		if (!ballots[i].run)
-			return;		/* readers, or one that failed */
-		if (ballots[i].run > chosen->run)
-			chosen = &ballots[i];
-	}
-	if (state->run == chosen->run && state->run_id == chosen->run_id)
-		return;
-	sk_state_unregister(state);
-	sk_state_set_run(state, chosen->run, chosen->run_id);
-	(void)sk_state_register(state, false, sk_until(rs->sk), NULL);
-}
-
 static void fill_ballot(struct sk_restoring *rs, int r,
 			struct sk_restore_ballot *mine)
 {
@@ -267,6 +242,7 @@ static void fill_ballot(struct sk_restoring *rs, int r,
 	mine->agent = rs->conn.agent.instance;
 	mine->run = rs->state->run;
 	mine->run_id = rs->state->run_id;
+	mine->fresh = rs->state->fresh;
 	mine->n_offers = r < 0 ? 0 : rs->n_offers;
 	mine->cut = r >= 0 && rs->cut;
 	mine->exchanges = rs->comm.exchange != NULL;
@@ -328,7 +304,10 @@ static int vote(struct sk_restoring *rs, int r, bool *ret_again)
 	if (r < 0)
 		return sk_restore_told(rs, r);
 	rs->older = may_be_older(rs, ballots);
-	join_one_run(rs, ballots);
+	r = failed < 0 ? 0 : sk_restore_check_run(rs, ballots);
+	if (r < 0)
+		return sk_restore_told(rs, r);
+	sk_restore_join_run(rs, ballots);
 	r = failed < 0 || *ret_again ? failed : count(rs, ballots);
 	return sk_restore_told(rs, r);
 }

@@ -180,6 +180,7 @@ static int say(struct sk_state *state, bool slots, uint64_t until_ns,
 static int ask_register(struct sk_state *state, bool slots, uint64_t until_ns,
 			uint32_t *ret_slots, struct sk_err *err)
 {
+	bool named = state->run_id;
 	struct sk_msg msg;
 	int r;
 
@@ -190,6 +191,7 @@ static int ask_register(struct sk_state *state, bool slots, uint64_t until_ns,
 	if (r < 0)
 		return r;
 	state->id = msg.body.reg_reply.state;
+	state->fresh |= !named;
 	sk_state_set_run(state, msg.body.reg_reply.run,
 			 msg.body.reg_reply.run_id);
 	if (slots && !state->begun.by_id)

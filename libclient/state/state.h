@@ -80,6 +80,7 @@ struct sk_state {
 	uint64_t generation;	/* of the connection it is registered on */
 	uint64_t devices;	/* what lay where then; register.c */
 	uint64_t run, run_id;	/* which the agent told; as the first ones */
+	bool fresh;		/* no restore has made it other nodes' too */
 	struct sk_begun begun;
 	uint64_t slot_bytes;
 	uint32_t n_slots;
