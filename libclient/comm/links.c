@@ -70,21 +70,46 @@ static nfds_t list_undone(const struct sk_links *l, size_t n)
 	return k;
 }
 
+/* Of whom something is to come rather than who takes nothing: that one may
+ * wait himself. */
+static int32_t first_undone(const struct sk_links *l, size_t n)
+{
+	int32_t rank = -1;
+
+	for (size_t i = 0; i < n; i++) {
+		const struct sk_half *h = &l->halves[i];
+
+		if (h->done == h->part.bytes)
+			continue;
+		if (!h->send)
+			return h->part.rank;
+		if (rank < 0)
+			rank = h->part.rank;
+	}
+	return rank;
+}
+
 static int run(struct sk_links *l, size_t n, uint64_t until)
 {
 	for (;;) {
 		int r = 0;
 		nfds_t k;
 
-		for (size_t i = 0; i < n && r >= 0; i++)
-			if (l->halves[i].done < l->halves[i].part.bytes)
-				r = step(l, &l->halves[i]);
+		for (size_t i = 0; i < n && r >= 0; i++) {
+			if (l->halves[i].done == l->halves[i].part.bytes)
+				continue;
+			r = step(l, &l->halves[i]);
+			l->missed = r < 0 && !sk_links_failed(l) ?
+				    l->halves[i].part.rank : -1;
+		}
 		k = r < 0 ? 0 : list_undone(l, n);
 		if (!k)
 			return r;
 		r = l->os->poll(l->os, l->polls, k, until);
-		if (r < 0)
+		if (r < 0) {
+			l->missed = first_undone(l, n);
 			return r;
+		}
 	}
 }
 
@@ -167,7 +192,8 @@ static int allgather(void *ctx, const void *in, size_t bytes, void *out,
 	if (r < 0 || !bytes)
 		return r;
 	memmove((char *)out + (size_t)l->rank * bytes, in, bytes);
-	return end(l, by_rank_0(l, bytes) ?
+	l->passes = by_rank_0(l, bytes);
+	return end(l, l->passes ?
 			      gather_by_rank_0(l, in, bytes, out, until) :
 			      gather_each(l, in, bytes, out, until));
 }
@@ -227,6 +253,7 @@ static int exchange(void *ctx, const struct sk_comm_part *sends,
 
 	if (r < 0)
 		return r;
+	l->passes = false;
 	r = take_parts(l, sends, n_sends, true, 0);
 	if (r >= 0)
 		r = take_parts(l, receives, n_receives, false, n_sends);
@@ -268,6 +295,7 @@ int sk_links_new(const struct sk_os *os, int32_t rank, int32_t world,
 		return -ENOMEM;
 	*l = (struct sk_links){
 		.os = os, .pid = getpid(), .rank = rank, .world = world,
+		.missed = -1,
 		.fds = malloc((size_t)world * sizeof(*l->fds)),
 		.halves = calloc(2 * (size_t)world, sizeof(*l->halves)),
 		.polls = calloc((size_t)world, sizeof(*l->polls)),
@@ -315,6 +343,14 @@ void sk_links_comm(struct sk_links *l, struct sk_comm *ret_comm)
 struct sk_links *sk_links_of(const struct sk_comm *comm)
 {
 	return comm->allgather == allgather ? comm->ctx : NULL;
+}
+
+int32_t sk_links_missed(const struct sk_comm *comm, bool *ret_passes)
+{
+	const struct sk_links *l = sk_links_of(comm);
+
+	*ret_passes = l && l->passes && l->rank && !l->missed;
+	return l ? l->missed : -1;
 }
 
 /* ---- one socket ---- */

@@ -17,6 +17,9 @@ struct sk_links {
 	pid_t pid;		/* whose they are: fork is noticed */
 	int32_t rank, world;
 	bool failed;		/* then every call fails; atomic */
+	int32_t missed;		/* for whom the call that failed waited; -1:
+				 * nobody */
+	bool passes;		/* rank 0 passed on what others said in it */
 	int *fds;		/* [world], non-blocking; -1: none */
 	struct sk_half *halves;	/* room for two per rank */
 	struct pollfd *polls;	/* [world] */
@@ -42,6 +45,11 @@ int sk_links_broadcast(struct sk_links *links, int32_t root, void *data,
 void sk_links_abort(struct sk_links *links);
 /** Whether no call can succeed any more, on this rank. */
 bool sk_links_failed(const struct sk_links *links);
+
+/** For whom the call of that comm that failed waited; -1: nobody, or it is no
+ * comm of links. *ret_passes: it is rank 0, which may itself wait for another,
+ * for words of many ranks go by it. */
+int32_t sk_links_missed(const struct sk_comm *comm, bool *ret_passes);
 
 /** All @bytes of one socket, by then. -ECONNRESET: it was closed. */
 int sk_link_send(const struct sk_os *os, int fd, const void *data,

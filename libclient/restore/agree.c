@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "comm/links.h"
 #include "conn/check.h"
 
 /* Bytes of all ranks in one gather, where what each has to say is long. */
@@ -44,12 +45,28 @@ static void give_up(struct sk_restoring *rs)
 	rs->broken = true;
 }
 
+/* Who it was, where the comm can tell. */
+static void name_missed(const struct sk_restoring *rs, int r, char ret[100])
+{
+	bool passes;
+	int32_t rank = sk_links_missed(&rs->comm, &passes);
+
+	ret[0] = '\0';
+	if (rank >= 0)
+		(void)snprintf(ret, 100, ", and rank %" PRId32 "%s %s", rank,
+			       passes ? ", by which all words go," : "",
+			       r == -ETIMEDOUT ? "did not answer" :
+						 "is gone, or has given up");
+}
+
 /* Why no word of the others comes any more. */
 static void explain(struct sk_restoring *rs, int r)
 {
 	const struct sk_job *job = &rs->state->job;
 	bool ours = rs->comm.ctx == &rs->agent_comm;
+	char missed[100];
 
+	name_missed(rs, r, missed);
 	if (ours && r == -ECONNRESET)
 		sk_err_set(&rs->err, r, "rank %d cannot agree with the %d "
 			   "other ranks of job \"%s\" on a restore: the agent "
@@ -61,8 +78,8 @@ static void explain(struct sk_restoring *rs, int r)
 	else
 		sk_err_errno(&rs->err, r, "rank %d cannot agree with the %d "
 			     "other ranks of job \"%s\" on a restore; every "
-			     "rank must call it", job->rank, job->world - 1,
-			     job->name);
+			     "rank must call it%s", job->rank, job->world - 1,
+			     job->name, missed);
 }
 
 int sk_restore_give(struct sk_restoring *rs, const void *in, size_t bytes,
@@ -148,13 +165,16 @@ size_t sk_restore_portion(const struct sk_restoring *rs, size_t bytes)
 
 static int outcome(struct sk_restoring *rs, int r)
 {
+	char missed[100];
+
 	r = sk_check_returned(r);
 	if (r >= 0)
 		return 0;
 	give_up(rs);
+	name_missed(rs, r, missed);
 	sk_err_errno(&rs->err, r, "rank %d cannot exchange bytes with other "
-		     "ranks of job \"%s\" in a restore", rs->state->job.rank,
-		     rs->state->job.name);
+		     "ranks of job \"%s\" in a restore%s",
+		     rs->state->job.rank, rs->state->job.name, missed);
 	return -ETIMEDOUT;
 }
 

@@ -99,6 +99,27 @@ static void load(struct rank *rank)
 	sk_comm_meet_free(&comm);
 }
 
+/* Rank 2 does not come to the restore; with so few ranks all see that. */
+static void miss_one(struct rank *rank)
+{
+	struct sk_restore_options o = { .timeout_ms = 1500 };
+	struct sk_comm comm;
+	int r;
+
+	CHECK(!meet(rank, &comm), "%s", sk_error());
+	rank_model(rank, ROWS);
+	if (rank->rank != 2) {
+		r = sk_restore(rank->state, SK_LATEST, &comm, &o, NULL);
+		CHECK(r == -ETIMEDOUT && strstr(sk_error(), "and rank "),
+		      "%d %s", r, sk_error());
+		/* Who is the first to give up has others see that. */
+		CHECK(strstr(sk_error(), "rank 2 did not answer") ||
+		      strstr(sk_error(), "given up: Connection reset"), "%s",
+		      sk_error());
+	}
+	rank_ready(rank);
+}
+
 static void restore_over(struct scene *scene, const char *job, const char *at,
 			 struct ends *ends)
 {
@@ -706,6 +727,7 @@ int main(int argc, char **argv)
 	restore_over(&scene, "file", file, ends);
 	CHECK(nothing_left(file));
 	restore_over(&scene, "port", port, ends);
+	scene_ranks_killed(&scene, "missed", RANKS, miss_one, &base);
 	test_ipv6(&scene, &base);
 	test_told(&scene, &base);
 	scene_ranks(&scene, "order", 1, check_order, &base);

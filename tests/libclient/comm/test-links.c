@@ -246,12 +246,20 @@ static void stay_silent(struct member *m)
 {
 	struct sk_comm comm = comm_of(m);
 	char out[MOST * 8];
+	bool passes;
+	int32_t missed;
 	int r;
 
 	if (m->rank == m->w->root)
 		return;
 	r = comm.allgather(comm.ctx, "12345678", 8, out, 200);
 	cr_assert(r == -ETIMEDOUT || r == -ECONNRESET, "%d", r);
+	/* The others hear of rank 0 alone, which hears of who is gone when
+	 * another has given up before it. */
+	missed = sk_links_missed(&comm, &passes);
+	cr_assert(m->rank ? !missed && passes :
+		  !passes && (r == -ECONNRESET || missed == m->w->root), "%d",
+		  missed);
 }
 
 Test(links, one_that_says_nothing_is_not_waited_for)
