@@ -100,6 +100,13 @@ static bool is_loopback(const struct sk_spot *p)
 				    p->ip);
 }
 
+static bool is_of_a_link(const struct sk_spot *p)
+{
+	return p->family == AF_INET6 &&
+	       IN6_IS_ADDR_LINKLOCAL((const struct in6_addr *)(const void *)
+				     p->ip);
+}
+
 /* Where others meet this rank: where it speaks to rank 0 from. Who does so
  * over loopback, or from where rank 0 is itself, is on its node: others reach
  * that by other addresses, perhaps. */
@@ -131,12 +138,21 @@ static int look_up(const char *host, uint16_t port, struct sk_notice *ret,
 	if (r)
 		return sk_err_set(err, -ENOENT, "no address of \"%s\": %s",
 				  host, gai_strerror(r));
-	for (struct addrinfo *a = all; a; a = a->ai_next)
-		if (ret->n < SK_NOTICE_PLACES &&
-		    from_address(a->ai_addr, &ret->places[ret->n]))
-			ret->places[ret->n++].port = port;
+	r = sk_err_set(err, -EADDRNOTAVAIL, "\"%s\" has no address but of one "
+		       "link alone, which other nodes may have otherwise: "
+		       "give one that all reach", host);
+	for (struct addrinfo *a = all; a; a = a->ai_next) {
+		struct sk_spot spot;
+
+		if (ret->n == SK_NOTICE_PLACES ||
+		    !from_address(a->ai_addr, &spot) || is_of_a_link(&spot))
+			continue;
+		spot.port = port;
+		ret->places[ret->n++] = spot;
+		r = 0;
+	}
 	freeaddrinfo(all);
-	return 0;
+	return r;
 }
 
 static int look_up_all(const char *at, struct sk_notice *ret,

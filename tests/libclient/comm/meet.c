@@ -492,6 +492,10 @@ static void refuse(struct rank *rank)
 	}
 	CHECK(sk_comm_meet(rank->sk, &(struct sk_meeting){
 		.at = "/nowhere/at/all", .world = 2 }, &comm) == -ENOENT);
+	CHECK(sk_comm_meet(rank->sk, &(struct sk_meeting){
+		.at = "[fe80::1]:7", .rank = 1, .world = 2, .timeout_ms = 10,
+	}, &comm) == -ETIMEDOUT && strstr(sk_error(), "one link alone"), "%s",
+	      sk_error());
 	/* Another rank 0 of this node stands there. */
 	CHECK(!sk_door_open(sk_os_linux(), 0, &door, &err), "%s", err.text);
 	(void)snprintf(port, sizeof(port), "localhost:%u", door.port);
