@@ -740,17 +740,17 @@ struct sk_report {
  * by no rank (sk_error() lists them); -EINVAL dtype or global shape differs,
  * options that contradict each other or those of other ranks, ranks of several
  * jobs or worlds, a name that none can be, or a comm that says other ranks than
- * the job's; -EEXIST other ranks live in the run that these were let into: two
- * jobs of one name; -EBADMSG a checksum failed, now or when somebody else
- * looked, and no other holder is left; -ETIMEDOUT a rank did not come; -EIO, also where
- * nothing was found and a part of the store is damaged or not to be read, or
- * SK_LATEST was asked for and all that there is went before it was read, again
- * and again: that is no first run; -EPROTO the comm does not bring back what it
- * is given; -EDQUOT, -EMFILE, -ENFILE more images than may be open; -ENODEV,
- * -EFAULT a tensor is on a CUDA device that cannot be reached, or in memory
- * that was freed; -EBUSY one of its streams captures a graph, which is spoilt:
- * all of the device is waited for; -ENOMEM; -E2BIG a million ranks without
- * @comm; -ECONNRESET the agent is gone, and no other in its place; -EOWNERDEAD.
+ * the job's; -EEXIST two jobs of one name live; -EBADMSG a checksum failed, now
+ * or when somebody else looked, and no other holder is left; -ETIMEDOUT a rank
+ * did not come; -EIO, also where nothing was found and a part of the store is
+ * damaged or not to be read, or SK_LATEST was asked for and all that there is
+ * went before it was read, again and again: that is no first run; -EPROTO the
+ * comm does not bring back what it is given; -EDQUOT, -EMFILE, -ENFILE more
+ * images than may be open; -ENODEV, -EFAULT a tensor is on a CUDA device that
+ * cannot be reached, or in memory that was freed; -EBUSY one of its streams
+ * captures a graph, which is spoilt: all of the device is waited for; -ENOMEM;
+ * -E2BIG a million ranks without @comm; -ECONNRESET the agent is gone, and no
+ * other in its place; -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,
 	       const struct sk_comm *comm,

@@ -61,9 +61,9 @@ bool sk_door_lacks(int r);
 
 /** The next who says what @like says, rank and place aside, its world
  * as well where @like has none, and is still there; its socket is the
- * caller's. Others are put out. 1: none of it, but one of the @n of @watch (-1s are passed over) has
- * something to read, or is gone; *ret_at is its place there.
- * -ETIMEDOUT: nothing by then. */
+ * caller's. Others are put out. 1: none of it, but one of the @n of @watch
+ * (-1s are passed over) has something to read, or is gone; *ret_at is its
+ * place there. -ETIMEDOUT: nothing by then. */
 int sk_door_next(struct sk_door *door, const struct sk_hello *like,
 		 const int *watch, int n, uint64_t until_ns,
 		 struct sk_hello *ret_hello, int *ret_fd, int *ret_at);
