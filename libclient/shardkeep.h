@@ -643,7 +643,8 @@ struct sk_meeting {
  * than it is told, but for finding out the address of a name. A rank that dies
  * later is -ECONNRESET, and once a call has failed the comm is of no more use.
  *
- * Thread-safety: as any comm. A child of fork() can only free its copy.
+ * Thread-safety: as any comm. A child of fork() can only free its copy; as long
+ * as one has it, its parent's death is -ETIMEDOUT.
  *
  * Errors: -EINVAL the meeting makes no sense, or ranks counted another world;
  * -EEXIST a rank came twice; -EADDRINUSE rank 0's port is another's;
@@ -739,18 +740,17 @@ struct sk_report {
  * there); -ENOKEY keys missing on either side, or named in @opts and described
  * by no rank (sk_error() lists them); -EINVAL dtype or global shape differs,
  * options that contradict each other or those of other ranks, ranks of several
- * jobs or worlds, a name that none can be, or a comm that says other ranks than
- * the job's; -EEXIST two jobs of one name live; -EBADMSG a checksum failed, now
- * or when somebody else looked, and no other holder is left; -ETIMEDOUT a rank
- * did not come; -EIO, also where nothing was found and a part of the store is
- * damaged or not to be read, or SK_LATEST was asked for and all that there is
- * went before it was read, again and again: that is no first run; -EPROTO the
- * comm does not bring back what it is given; -EDQUOT, -EMFILE, -ENFILE more
- * images than may be open; -ENODEV, -EFAULT a tensor is on a CUDA device that
- * cannot be reached, or in memory that was freed; -EBUSY one of its streams
- * captures a graph, which is spoilt: all of the device is waited for; -ENOMEM;
- * -E2BIG a million ranks without @comm; -ECONNRESET the agent is gone, and no
- * other in its place; -EOWNERDEAD.
+ * jobs or worlds, a name that none can be, or a comm of other ranks than the
+ * job's; -EEXIST two jobs of one name; -EBADMSG a checksum failed, now or
+ * before, and no other holder is left; -ETIMEDOUT a rank did not come; -EIO,
+ * also where nothing was found and a part of the store is damaged or not to be
+ * read, or SK_LATEST was asked for and all that there is went before it was
+ * read, again and again: that is no first run; -EPROTO the comm does not bring
+ * back what it is given; -EDQUOT, -EMFILE, -ENFILE more images than may be
+ * open; -ENODEV, -EFAULT a tensor is on a CUDA device that cannot be reached,
+ * or in memory that was freed; -EBUSY one of its streams captures a graph,
+ * which is spoilt: all of the device is waited for; -ENOMEM; -E2BIG a million
+ * ranks without @comm; -ECONNRESET the agent is gone for good; -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,
 	       const struct sk_comm *comm,
