@@ -27,15 +27,35 @@ int sk_restore_connect(struct sk_restoring *rs)
 	return r;
 }
 
+/* It was told of that run by an agent that is gone, and its neighbours, who
+ * came to the next one before it, of another. It has nothing in it, and by the
+ * caller's comm all go on in one run. */
+static bool may_leave_run(const struct sk_restoring *rs, int r)
+{
+	struct sk_state *state = rs->state;
+	uint64_t taken;
+
+	sk_fences_lock(&state->fences);
+	taken = state->status.taken;
+	sk_fences_unlock(&state->fences);
+	return (r == -EEXIST || r == -ESTALE) && rs->comm.allgather &&
+	       rs->comm.ctx != &rs->agent_comm && state->run_id &&
+	       !state->n_slots && !taken;
+}
+
 /* Killed then, the agent is followed by another one, or by none. */
 static int find_agent(struct sk_restoring *rs)
 {
 	int r, agents = 0;
 
-	do
+	do {
 		r = sk_state_register(rs->state, false, sk_until(rs->sk),
 				      &rs->err);
-	while (r == -ECONNRESET && ++agents < SK_AGENTS_MOST);
+		if (may_leave_run(rs, r)) {
+			sk_state_set_run(rs->state, 0, 0);
+			r = -ECONNRESET;
+		}
+	} while (r == -ECONNRESET && ++agents < SK_AGENTS_MOST);
 	return r;
 }
 

@@ -4,6 +4,8 @@
  * others of the first are: no agent can tell that these are no ranks of the
  * first. Their restore can, and does not have them go on in its run, where
  * snapshots would be whole that are half of one job's and half of the other's.
+ * But ranks of one job are no strangers to each other where agents that are gone
+ * told them of other runs.
  * Argument: path of shardkeepd.
  */
 #include <errno.h>
@@ -15,6 +17,7 @@
 #include "mesh-comm.h"
 
 #define WORLD 2
+#define SPREAD 3	/* of which two are on one node */
 #define ROWS 60
 
 static const int home[WORLD] = { 0, 1 }, away[WORLD] = { 1, 0 };
@@ -37,10 +40,11 @@ static void await(const int *flag, int n)
 		(void)os->poll(os, NULL, 0, sk_until_ms(os, 2));
 }
 
+static struct sk_comm comm;	/* of a rank's process */
+
 static int restore(struct rank *rank, struct sk_report *ret_report)
 {
 	struct sk_restore_options o = { .timeout_ms = 20000 };
-	struct sk_comm comm;
 
 	mesh_comm_join(&links, rank->rank, &comm);
 	rank_model(rank, ROWS);
@@ -114,6 +118,34 @@ static void test_twins(struct scene *scene, struct story *story)
 	run(scene, job, come_after, story);
 }
 
+/* As where a restore failed when some had been told that they are in one run,
+ * and then their agent went, and another one came. */
+static void come_back(struct rank *rank)
+{
+	uint64_t id = 100 + (unsigned)rank->rank, all[SPREAD];
+	int r;
+
+	sk_state_set_run(rank->state, 1, id);
+	r = restore(rank, NULL);
+	CHECK(r == -ENOENT, "%d %s", r, sk_error());
+	rank_write(rank, 1);
+	rank_snapshot(rank, 1, SK_SEALED);
+	id = rank->state->run_id;
+	CHECK(!comm.allgather(comm.ctx, &id, sizeof(id), all, 20000));
+	for (int i = 0; i < SPREAD; i++)
+		CHECK(all[i] == id, "rank %d, and %d", i, rank->rank);
+}
+
+static void test_strayed(struct scene *scene)
+{
+	static const int spread[SPREAD] = { 0, 1, 1 };
+
+	scene->node_of = spread;
+	CHECK(!mesh_comm_new(&links, SPREAD));
+	scene_ranks(scene, "strayed", SPREAD, come_back, NULL);
+	mesh_comm_free(&links);
+}
+
 int main(int argc, char **argv)
 {
 	struct story *story = mmap(NULL, sizeof(*story),
@@ -128,6 +160,7 @@ int main(int argc, char **argv)
 		*story = (struct story){ .saves = saves };
 		test_twins(&scene, story);
 	}
+	test_strayed(&scene);
 	scene_close(&scene);
 	CHECK(!munmap(story, sizeof(*story)));
 	return 0;
