@@ -32,6 +32,9 @@ static int manage(struct context *ctx, const char *text,
 	r = ask_manage(ctx, &msg);
 	if (r < 0)
 		return r;
+	/* Whether the others' parts are, their agents know. */
+	if (type == SK_MSG_FLUSH && ctx->wait && ret->flags & SK_SNAP_LOCAL)
+		done = "written";
 	report_text(ctx->report, "job", NULL, "%s", ret->id.job);
 	report_number(ctx->report, "run", NULL, CELL_INT,
 		      (int64_t)ret->id.run);
@@ -81,27 +84,56 @@ static void show_flush(struct context *ctx, const struct sk_wire_id *id,
 		progress_at(p, all[0].flushed_bytes);
 }
 
-static int wait_durable(struct context *ctx, const struct sk_wire_id *id,
-			uint64_t bytes)
+/* For all of it, or for what that rank has saved of it. */
+static int wait_until(struct context *ctx, const struct sk_wire_id *id,
+		      enum sk_until until, struct progress *p)
 {
-	struct progress p;
 	uint64_t waited = 0;
 	int lost = 0, r;
 
-	progress_start(&p, "flushed", NULL, bytes);
 	do {
 		struct sk_msg msg = { .type = SK_MSG_WAIT, .body.wait = {
-			.id = *id, .until = SK_DURABLE,
+			.id = *id, .until = until,
 			.timeout_ms = WAIT_PIECE_MS } };
 
 		r = ask_deferred(ctx, &msg, WAIT_PIECE_MS + ctx->timeout_ms);
 		if (r == -ETIMEDOUT)
-			show_flush(ctx, id, &p);
+			show_flush(ctx, id, p);
 		waited += WAIT_PIECE_MS;
 		/* An agent in its place flushes it as well. */
 		lost += r == -ECONNRESET;
 	} while ((r == -ETIMEDOUT && waited < SK_WAIT_MAX_MS) ||
 		 (r == -ECONNRESET && lost <= AGAIN_MOST));
+	return r;
+}
+
+/* Of a job on several nodes this agent's part: the rest it never knows. */
+static int wait_parts(struct context *ctx, const struct sk_wire_id *id,
+		      struct progress *p)
+{
+	_cleanup_free_ struct sk_wire_image *all = NULL;
+	size_t n = 0;
+	int r = ask_images(ctx, id, &all, &n);
+
+	for (size_t i = 0; i < n && r >= 0; i++) {
+		struct sk_wire_id part = *id;
+
+		part.rank = all[i].id.rank;
+		if (all[i].kind == SK_IMAGE_PRIMARY)
+			r = wait_until(ctx, &part, SK_WRITTEN, p);
+	}
+	return r;
+}
+
+static int wait_durable(struct context *ctx, const struct sk_wire_snapshot *s)
+{
+	struct progress p;
+	int r;
+
+	progress_start(&p, "flushed", NULL, s->bytes_memory);
+	r = s->flags & SK_SNAP_LOCAL ?
+		    wait_parts(ctx, &s->id, &p) :
+		    wait_until(ctx, &s->id, SK_DURABLE, &p);
 	progress_end(&p);
 	return r;
 }
@@ -114,6 +146,6 @@ int command_flush(struct context *ctx, int argc, char **argv)
 
 	(void)argc;
 	if (r >= 0 && ctx->wait)
-		r = wait_durable(ctx, &s.id, s.bytes_memory);
+		r = wait_durable(ctx, &s);
 	return r;
 }

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -237,6 +238,23 @@ static void test_written(struct scene *scene, struct ends *e)
 	CHECK(!r, "%d", r);
 }
 
+/* So it is where an operator waits: each agent has its part, and is not asked
+ * for the others'. */
+static void test_flushed(struct scene *scene)
+{
+	char command[512];
+
+	if (!scene->cachectl)
+		return;
+	save_on(scene, "flushed", home, 10, 10);
+	for (int i = 0; i < 2; i++) {
+		(void)snprintf(command, sizeof(command), "'%s' --socket '%s' "
+			       "flush --wait flushed/10 | grep -q '^written '",
+			       scene->cachectl, scene->nodes[i].socket);
+		CHECK(!system(command), "%s", command);
+	}
+}
+
 /* It holds the others up, and as long as it comes in time, no more. */
 static void test_slow(struct scene *scene, struct ends *e)
 {
@@ -313,6 +331,7 @@ int main(int argc, char **argv)
 	scene_add_nodes(&scene, nodes, NODES, true);
 	test_places(&scene, ends);
 	test_written(&scene, ends);
+	test_flushed(&scene);
 	test_slow(&scene, ends);
 	test_old_run(&scene, ends);
 	for (int at = 1; at <= 22; at += 3)
