@@ -638,13 +638,12 @@ struct sk_meeting {
  * encrypted nor signed.
  *
  * Either all have met, or all are told that they have not, and why: a rank that
- * does not come, is gone again, comes twice, or counts another world. Strangers
- * at the ports are let go and keep nobody waiting. No call waits for longer
- * than it is told, but for finding out the address of a name. A rank that dies
- * later is -ECONNRESET, and once a call has failed the comm is of no more use.
+ * does not come, leaves, comes twice, or counts another world. Strangers are
+ * let go and keep nobody waiting. No call waits longer than told, but for the
+ * address of a name. A rank that dies later is -ECONNRESET, while a child has
+ * its copy -ETIMEDOUT, and once a call has failed the comm is of no more use.
  *
- * Thread-safety: as any comm. A child of fork() can only free its copy; as long
- * as one has it, its parent's death is -ETIMEDOUT.
+ * Thread-safety: as any comm. A child of fork() can only free its copy.
  *
  * Errors: -EINVAL the meeting makes no sense, or ranks counted another world;
  * -EEXIST a rank came twice; -EADDRINUSE rank 0's port is another's;

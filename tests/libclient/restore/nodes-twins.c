@@ -4,8 +4,8 @@
  * others of the first are: no agent can tell that these are no ranks of the
  * first. Their restore can, and does not have them go on in its run, where
  * snapshots would be whole that are half of one job's and half of the other's.
- * But ranks of one job are no strangers to each other where agents that are gone
- * told them of other runs.
+ * But ranks of one job are no strangers to each other where agents that are
+ * gone told them of other runs.
  * Argument: path of shardkeepd.
  */
 #include <errno.h>
