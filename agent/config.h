@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of options: lines "name = value", and comments, which begin with #
- * at the beginning of a line or after a space. */
+/*
+ * The file of options: lines "name = value", and comments, which begin with #
+ * at the beginning of a line or after a space. What a value could not have, it
+ * has in quotation marks: "...", where \\, \" and \xHH stand for one byte.
+ */
 #ifndef SK_AGENT_CONFIG_H
 #define SK_AGENT_CONFIG_H
 
@@ -22,5 +25,9 @@ int config_read(const struct sk_os *os, const char *path,
 		int (*set)(void *ctx, const char *name, const char *value,
 			   int line),
 		void *ctx);
+/** @value as a line of the file has it, that config_read() reads as the same:
+ * bare where that may be, with no byte that a terminal would obey. The caller's;
+ * NULL: no memory. */
+char *config_written(const char *value);
 
 #endif

@@ -28,7 +28,7 @@ struct said {
 	struct {
 		const char *by;		/* NULL: nobody, the default holds */
 		int line;		/* of the file */
-		char *value;	/* owned; NULL: no memory for it */
+		char *value;	/* as a file has it, owned; NULL: no memory */
 	} v[OPTION_COUNT];
 	bool check;
 	bool keeper, no_keeper;		/* by the file, or the command line */
@@ -42,11 +42,7 @@ static void note(struct said *s, size_t i, const char *by, int line,
 	s->v[i].by = by;
 	s->v[i].line = line;
 	free(s->v[i].value);
-	s->v[i].value = strdup(value ? value : "yes");
-	/* No file can say those, and a terminal would do what they say. */
-	for (char *c = s->v[i].value; c && *c; c++)
-		if (iscntrl((unsigned char)*c))
-			*c = '?';
+	s->v[i].value = config_written(value ? value : "yes");
 }
 
 static void forget(struct said *s)
@@ -168,22 +164,30 @@ static void note_environment(struct said *s)
 	}
 }
 
+/* A path keeps to its line, too, and no terminal obeys it. */
+static void print_by(const char *by, int line)
+{
+	for (; *by; by++)
+		putchar(iscntrl((unsigned char)*by) ? '?' : *by);
+	if (line)
+		printf(":%d", line);
+}
+
 static void print_said(const struct said *s)
 {
-	const char *value;
-
 	for (size_t i = 0; i < OPTION_COUNT; i++) {
+		const char *name = option_list[i].name;
+
 		if (!fits_file(option_list[i].val))
 			continue;
-		value = s->v[i].value ? s->v[i].value : "?";
-		if (!s->v[i].by)
-			printf("# %s: default\n", option_list[i].name);
-		else if (s->v[i].line)
-			printf("%s = %s\t# %s:%d\n", option_list[i].name,
-			       value, s->v[i].by, s->v[i].line);
-		else
-			printf("%s = %s\t# %s\n", option_list[i].name,
-			       value, s->v[i].by);
+		if (!s->v[i].by) {
+			printf("# %s: default\n", name);
+			continue;
+		}
+		printf("%s = %s\t# ", name,
+		       s->v[i].value ? s->v[i].value : "?");
+		print_by(s->v[i].by, s->v[i].line);
+		puts("");
 	}
 }
 

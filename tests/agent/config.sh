@@ -20,7 +20,7 @@ expect() {
 	"$agent" --check-config "$@" >"$dir/out" 2>&1
 	[ $? -eq "$want" ] || fail "$*: not $want"
 }
-says() { grep -qE -- "$1" "$dir/out" || fail "no \"$1\""; }
+says() { grep -qaE -- "$1" "$dir/out" || fail "no \"$1\""; }
 
 cat >"$dir/conf" <<-EOF
 	# of this node
@@ -116,7 +116,32 @@ printf 'store = %s\n' "$long" >"$dir/long"
 expect 0 --config "$dir/long"
 says "^store = $long	# $dir/long:1$"
 expect 0 --store "$(printf '/srv/a\nmemory = 1G')"
-says '^store = /srv/a[?]memory = 1G	# command line$'
+says '^store = "/srv/a\\x0amemory = 1G"	# command line$'
+# Whatever was said where no file is, a file says as well: that is printed.
+odd=('/srv/a #b' '#a' ' a' 'a ' ' ' '"a"' "'a'" 'a"b\' '\x41' 'a\"' 'a=b' \
+	$'a\tb' $'a\t' $'\na\r' $'a\x1b[2Jb' $'\xff #\x7f' 'a  # b # c' '"' '\' \
+	$'ä\u2028 #')
+for store in "${odd[@]}"; do
+	SHARDKEEP_STORE=$store expect 0 --metrics-file "$store.prom"
+	grep -aE '^(store|metrics-file) = ' "$dir/out" >"$dir/odd"
+	LC_ALL=C grep -q "[^[:print:][:space:]$(printf '\x80-\xff')]" \
+		"$dir/odd" && fail "a terminal would obey $(printf %q "$store")"
+	expect 0 --config "$dir/odd"
+	cut -f1 "$dir/out" | grep -aE '^(store|metrics-file) = ' >"$dir/again"
+	cut -f1 "$dir/odd" | diff - "$dir/again" ||
+		fail "$(printf %q "$store") is read as another"
+done
+cp "$dir/conf" "$dir/"$'conf\nmemory = 1G'
+expect 0 --config "$dir/"$'conf\nmemory = 1G'
+says '^memory = 64M	# .*/conf[?]memory = 1G:2$'
+# A quotation mark begins one that ends.
+for line in 'store = "/srv/a b"' 'store ="/srv/a b"# no' \
+	'store = "/srv/a b"  # yes' 'store = "/srv/\x61 \x62"'; do
+	printf '%s\n' "$line" >"$dir/quoted"
+	case $line in *no) expect 2 --config "$dir/quoted"; continue ;; esac
+	expect 0 --config "$dir/quoted"
+	says "^store = /srv/a b	# $dir/quoted:1$"
+done
 # What cannot be printed is no success.
 for option in --check-config --help --version; do
 	"$agent" $option >/dev/full 2>"$dir/out"
@@ -127,7 +152,9 @@ done
 for line in 'memory = lots' 'colour = red' 'no-direct = maybe' 'memory' \
 	'ready-fd = 3' 'takeover = yes' '= 3' 'help = yes' 'keep-last = -1' \
 	'log-level = loud' 'admin-uid = 4294967295' 'admin-uid = -1' \
-	'store = "/srv/ckpt"' "store = '/srv/ckpt'" 'flush-rate = 500' \
+	'store = "/srv/ckpt' 'store = "/srv" b' 'store = "\x00"' \
+	'store = "\q"' 'store = "\x4' 'store = "a\' 'store = ""' \
+	"store = '/srv/ckpt'" 'flush-rate = 500' \
 	'scrub-rate = 16' 'user-memory = 7' 'user-layouts = 64' \
 	'device-memory = 2' \
 	'store = # none' 'metrics = 0.0.0.0:1'; do
