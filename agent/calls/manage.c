@@ -57,9 +57,14 @@ static int snapshot_of(struct call *c, struct sk_cat_snapshot **ret)
 	return *ret ? 0 : call_when_looked(c, job, id);
 }
 
-static int refuse(struct call *c, const struct sk_cat_snapshot *s,
-		  const char *why)
+/* In use, and being read by the flusher, are no matter of force. */
+static int may_evict(struct call *c, const struct sk_cat_snapshot *s,
+		     const char *why)
 {
+	bool force = c->in->body.manage.flags & SK_EVICT_FORCE;
+
+	if (!why || (force && !s->leases && !s->flushing))
+		return 0;
 	return sk_err_set(&c->err, -EBUSY, "step %" PRId64 " of job \"%s\" is "
 			  "%s%s", s->step, s->job->name, why,
 			  s->leases || s->flushing ? "" : "; --force evicts it "
@@ -69,13 +74,12 @@ static int refuse(struct call *c, const struct sk_cat_snapshot *s,
 static int evict_memory(struct call *c, struct sk_cat_snapshot *s)
 {
 	bool force = c->in->body.manage.flags & SK_EVICT_FORCE;
-	const char *why = sk_cat_protected(s);
+	int r = may_evict(c, s, sk_cat_protected(s));
 	struct agent *a = c->agent;
 	unsigned n;
 
-	/* In use, and being read by the flusher, are no matter of force. */
-	if (why && (!force || s->leases || s->flushing))
-		return refuse(c, s, why);
+	if (r < 0)
+		return r;
 	log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is evicted "
 		 "from memory%s", s->job->name, s->run, s->step,
 		 force ? " by force" : "");
@@ -197,15 +201,42 @@ static int begin_on_disk(struct call *c, const struct sk_cat_snapshot *s,
 
 static int evict_disk(struct call *c, struct sk_cat_snapshot *s)
 {
-	bool force = c->in->body.manage.flags & SK_EVICT_FORCE;
-	const char *why = disk_protected(s), *dir = stored_dir(s);
+	const char *dir = stored_dir(s);
+	int r;
 
 	if (!dir)
 		return sk_err_set(&c->err, -ENOENT, "nothing of it is on "
 				  "disk");
-	if (why && (!force || s->leases || s->flushing))
-		return refuse(c, s, why);
-	return begin_on_disk(c, s, dir, delete_step, deleted);
+	r = may_evict(c, s, disk_protected(s));
+	return r < 0 ? r : begin_on_disk(c, s, dir, delete_step, deleted);
+}
+
+static bool in_memory(const struct sk_cat_snapshot *s)
+{
+	struct sk_cat_image *image;
+
+	sk_link_each(image, &s->images, link) {
+		if (image->slot)
+			return true;
+	}
+	return false;
+}
+
+/* Of both places: what protects it in one keeps it in either, and what has
+ * nothing of it is passed over. */
+static int evict_both(struct call *c, struct sk_cat_snapshot *s)
+{
+	int r = 0;
+
+	if (in_memory(s))
+		r = may_evict(c, s, sk_cat_protected(s));
+	if (r < 0 || !stored_dir(s))
+		return r < 0 ? r : evict_memory(c, s);
+	/* Disk first: it is answered later, and refuses more. */
+	r = evict_disk(c, s);
+	if (r == CALL_LATER && in_memory(s))
+		(void)evict_memory(c, s);
+	return r;
 }
 
 static int evict(struct call *c, struct sk_cat_snapshot *s)
@@ -218,16 +249,9 @@ static int evict(struct call *c, struct sk_cat_snapshot *s)
 		r = call_newest_looked(c, s->job);
 	if (r)
 		return r;
-	/* Disk first: it is answered later, and refuses more. */
-	if (flags & SK_EVICT_DISK)
-		r = evict_disk(c, s);
-	if (r < 0 || (flags & SK_EVICT_DISK && !(flags & SK_EVICT_MEMORY)))
-		return r;
-	if (r == CALL_LATER) {
-		(void)evict_memory(c, s);
-		return r;
-	}
-	return evict_memory(c, s);
+	if (!(flags & SK_EVICT_DISK))
+		return evict_memory(c, s);
+	return flags & SK_EVICT_MEMORY ? evict_both(c, s) : evict_disk(c, s);
 }
 
 /* ---- pins ---- */

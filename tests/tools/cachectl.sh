@@ -277,6 +277,19 @@ expect 0 unpin "a/$newest"
 expect 0 evict --force "a/$newest"
 expect 0 --json list "a/$newest"
 json "d['snapshots'][0]['memory_bytes'] == 0 and d['snapshots'][0]['disk_bytes'] > 0"
+# From disk, from memory, or from both, whatever either has.
+expect 0 evict --disk b/1
+expect 0 --json list b/1
+json "d['snapshots'][0]['memory_bytes'] > 0 and d['snapshots'][0]['disk_bytes'] == 0"
+expect 0 evict --disk --memory b/1
+expect 0 --json list b/1
+json "not d['snapshots']"
+expect 0 --json list "$long/1"
+json "d['snapshots'][0]['memory_bytes'] > 0 and d['snapshots'][0]['disk_bytes'] > 0"
+expect 0 evict --memory --disk "$long/1"
+expect 0 --json list "$long/1"
+json "not d['snapshots']"
+expect 4 evict --memory --disk "$long/1"
 
 # ---- where nothing can be printed, with an agent ----
 for command in list 'show a' stats status version 'pin a' 'verify b'; do
@@ -414,6 +427,15 @@ expect 0 --json list
 json "not any('to-flush' in s['state'] for s in d['snapshots'])"
 expect 1 flush gone
 complains 'no store'
+# Of both places, of what one alone has: that is it. What is protected there
+# stays.
+expect 0 evict --memory --disk gone/1
+expect 0 --json list gone/1
+json "not d['snapshots']"
+expect 1 evict --disk --memory gone/2
+complains 'newest'
+expect 4 evict --disk gone/2
+complains 'nothing of it is on disk'
 expect 6 --json stop --wait
 json "d['result'] == 'stopped' and 'step 2 of job \"gone\"' in d['lost']"
 complains 'lost'

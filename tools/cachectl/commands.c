@@ -12,7 +12,8 @@ const struct option_info option_infos[] = {
 	{ 'j', true, "json", NULL, "one JSON document, exact numbers" },
 	{ 'v', true, "verbose", NULL, "say what is missing, and why" },
 	{ 'f', true, "force", NULL, "evict what is protected as well" },
-	{ 'm', true, "memory", NULL, "evict from memory (the default)" },
+	{ 'm', true, "memory", NULL, "evict from memory (without --disk, the "
+	  "default)" },
 	{ 'd', true, "disk", NULL, "delete from disk" },
 	{ 'w', true, "wait", NULL, "wait until it is done" },
 	{ 'x', false, "prefix", "TEXT", "only names that begin so, without it" },
@@ -65,7 +66,8 @@ const struct command commands[] = {
 	  "cachectl unpin llama/1200",
 	  "", 1, 1, command_unpin },
 	{ "evict", "SNAPSHOT", "free its memory, or delete it from disk",
-	  "Frees the memory that it takes, or with --disk deletes its files. "
+	  "Frees the memory that it takes, or with --disk deletes its files, "
+	  "and with --memory --disk both, of what either has. "
 	  "Refuses, and says why, what is protected: the newest complete "
 	  "snapshot, on disk the newest durable one as well (where none is "
 	  "whole there, the newest of which it has a part), a pinned one, one "
