@@ -261,6 +261,19 @@ expect 0 retain a --last 0
 says '^a keeps everything \(operator\)$'
 expect 0 retain a --default
 says '^a keeps the newest 4 \(default\)$'
+# One that makes no sense is damage, and no answer; it is written anew.
+cp "$dir/store/a/.retain" "$dir/retain"
+echo nonsense >"$dir/store/a/.retain"
+for form in '' --json; do
+	# shellcheck disable=SC2086
+	expect 5 $form retain a
+	complains '/a/\.retain makes no sense.* "cachectl retain a" with what'
+	! [ -s "$dir/out" ] || fail "an answer that is none"
+done
+expect 0 retain a --default
+cmp -s "$dir/store/a/.retain" "$dir/retain" || fail "it is not as it was"
+expect 0 retain --help
+says '5 something is damaged \(verify, export, retain\)'
 
 # ---- flush, and what protects ----
 expect 0 flush --wait a
@@ -334,6 +347,9 @@ size = os.fstat(fd).st_size
 byte = os.pread(fd, 1, size - 1)[0]
 os.pwrite(fd, bytes([byte ^ 1]), size - 1)
 EOF
+expect 5 export a "$dir/damaged"
+complains 'its bytes are not what was sealed'
+! [ -s "$dir/out" ] || fail "a table of nothing"
 expect 5 verify a
 says 'BAD'
 complains 'set aside'

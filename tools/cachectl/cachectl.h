@@ -28,7 +28,7 @@ enum exit_code {
 	EXIT_USAGE = 2,
 	EXIT_NO_AGENT = 3,
 	EXIT_NOT_FOUND = 4,
-	EXIT_DAMAGED = 5,	/* verification found bad bytes */
+	EXIT_DAMAGED = 5,	/* bytes, files, what is to stay of a job */
 	EXIT_LOST = 6,		/* the agent ended, and something with it */
 	EXIT_DEGRADED = 7,	/* something is not as it should be */
 	EXIT_UNFIT = 8,		/* doctor: something does not work */
@@ -43,6 +43,7 @@ struct context {
 	bool unreachable;	/* no agent answered: exit code 3 */
 	bool lost;		/* something was, with the agent: exit code 6 */
 	bool degraded, unfit;	/* exit codes 7 and 8 */
+	bool found;		/* what is gathered is shown, whatever failed */
 	bool force, memory, disk, wait;
 	const char *prefix;	/* of names, or NULL */
 	struct sk_wire_retention keep;	/* what was said of it */

@@ -42,9 +42,10 @@ static void print_option(const struct option_info *o)
 static void print_exit_codes(void)
 {
 	puts("exit codes: 0 fine, 1 refused or failed, 2 usage, 3 no agent,\n"
-	     "4 not found, 5 verification found bad bytes, 6 the agent ended\n"
-	     "and something was lost with it, 7 something is not as it should\n"
-	     "be (status, doctor), 8 something does not work (doctor)");
+	     "4 not found, 5 something is damaged (verify, export, retain), 6\n"
+	     "the agent ended and something was lost with it, 7 something is\n"
+	     "not as it should be (status, doctor), 8 something does not work\n"
+	     "(doctor)");
 }
 
 void print_help(void)

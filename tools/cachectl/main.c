@@ -59,7 +59,7 @@ static int run_once(struct context *ctx, const struct command *c, int argc,
 {
 	ctx->report = report_free(ctx->report);
 	ctx->report = report_new();
-	ctx->unreachable = ctx->degraded = ctx->unfit = false;
+	ctx->unreachable = ctx->degraded = ctx->unfit = ctx->found = false;
 	return ctx->report ? c->run(ctx, argc, argv) :
 			     sk_err_set(&ctx->err, -ENOMEM, "out of memory");
 }
@@ -73,7 +73,7 @@ static int run(struct context *ctx, const struct command *c, int argc,
 		r = run_once(ctx, c, argc, argv);
 	/* What verify and stop found is shown along with the verdict. */
 	if (ctx->report && !c->live &&
-	    (r >= 0 || r == -EBADMSG || ctx->lost))
+	    (r >= 0 || ctx->found || ctx->lost))
 		e = report_print(ctx->report, ctx->output, &ctx->style,
 				 stdout);
 	ctx->report = report_free(ctx->report);

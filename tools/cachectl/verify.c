@@ -276,6 +276,7 @@ int command_verify(struct context *ctx, int argc, char **argv)
 		r = verify_all_of(&v, NULL);
 	for (int i = 0; i < argc && r >= 0; i++)
 		r = verify_all_of(&v, argv[i]);
+	ctx->found = r == -EBADMSG || v.bad_images;
 	if (r >= 0 && v.bad_images)
 		return sk_err_set(&ctx->err, -EBADMSG,
 				  "%zu of %zu images have bytes that are not "
