@@ -350,6 +350,16 @@ EOF
 expect 5 export a "$dir/damaged"
 complains 'its bytes are not what was sealed'
 ! [ -s "$dir/out" ] || fail "a table of nothing"
+# What is not there hides neither what was verified, nor what comes after it.
+expect 4 verify b nobody
+says '^b .*good'
+complains 'nobody'
+expect 5 verify nobody a b
+says 'BAD'
+says '^b .*good'
+complains 'set aside; .*nobody'
+expect 5 --json verify a nobody
+json "any(i['bad'] for i in d['images'])"
 expect 5 verify a
 says 'BAD'
 complains 'set aside'

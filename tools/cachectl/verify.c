@@ -259,8 +259,43 @@ static int verify_all_of(struct verify *v, const char *text)
 	return r < 0 ? r : found;
 }
 
+struct verdict {
+	int r;
+	struct sk_err err;
+};
+
+/* One that is not there, or damaged, hides no other. */
+static int verify_next(struct verify *v, const char *text,
+		       struct verdict *verdict)
+{
+	int r = verify_all_of(v, text);
+
+	if (r >= 0 || (r != -ENOENT && r != -EBUSY && r != -EBADMSG))
+		return r;
+	/* Damage is the worst of it. */
+	if (verdict->r == 0 || (r == -EBADMSG && verdict->r != r))
+		*verdict = (struct verdict){ r, v->ctx->err };
+	return 0;
+}
+
+static int tell(struct verify *v, const struct verdict *verdict)
+{
+	struct sk_err *err = &v->ctx->err;
+
+	v->ctx->found = v->images || verdict->r == -EBADMSG;
+	if (v->bad_images)
+		return sk_err_set(err, -EBADMSG, "%zu of %zu images have bytes "
+				  "that are not what was sealed; they are set "
+				  "aside%s%s", v->bad_images, v->images,
+				  verdict->r < 0 ? "; " : "",
+				  verdict->err.text);
+	*err = verdict->err;
+	return verdict->r;
+}
+
 int command_verify(struct context *ctx, int argc, char **argv)
 {
+	struct verdict verdict = { 0 };
 	_cleanup_free_ char *buf = malloc(SK_SUM_CHUNK);
 	struct verify v = { .ctx = ctx, .buf = buf };
 	struct sk_wire_id id;
@@ -272,15 +307,7 @@ int command_verify(struct context *ctx, int argc, char **argv)
 		     SK_ARRAY_SIZE(columns));
 	for (int i = 0; i < argc && r >= 0; i++)	/* all, or none */
 		r = ask_parse_snapshot(ctx, argv[i], &id);
-	if (!argc)
-		r = verify_all_of(&v, NULL);
-	for (int i = 0; i < argc && r >= 0; i++)
-		r = verify_all_of(&v, argv[i]);
-	ctx->found = r == -EBADMSG || v.bad_images;
-	if (r >= 0 && v.bad_images)
-		return sk_err_set(&ctx->err, -EBADMSG,
-				  "%zu of %zu images have bytes that are not "
-				  "what was sealed; they are set aside",
-				  v.bad_images, v.images);
-	return r;
+	for (int i = 0; r >= 0 && (i < argc || !i); i++)
+		r = verify_next(&v, argc ? argv[i] : NULL, &verdict);
+	return r < 0 ? r : tell(&v, &verdict);
 }
