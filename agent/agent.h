@@ -167,6 +167,7 @@ struct agent {
 	size_t n_passed, sorted_passed, room_passed;
 	struct retain *retain;		/* what need not stay goes */
 	struct sk_pool *keeping;	/* its thread */
+	struct leftover *leftover;	/* that it deletes; or NULL */
 	struct sk_link restoring;	/* jobs: disk/restoring.h */
 	struct timer restoring_timer;
 	struct scrub *scrub;		/* NULL: none */

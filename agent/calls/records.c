@@ -115,6 +115,7 @@ static uint32_t snapshot_flags(const struct sk_cat_snapshot *s,
 	       (w->bytes_disk ? SK_SNAP_DISK : 0) |
 	       (s->flushing ? SK_SNAP_FLUSHING : 0) |
 	       (s->job->catalogue->has_store && s->wanted && !on_disk &&
+		!sk_link_empty(&s->live) &&
 		!s->hopeless_on_disk ? SK_SNAP_WANTED : 0) |
 	       (complete && s == sk_cat_newest(s->job) ?
 		SK_SNAP_NEWEST : 0) |

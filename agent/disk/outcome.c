@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 #include "base/size.h"
+#include "disk/leftover.h"
 #include "disk/settle.h"
 #include "memory/record.h"
 
@@ -109,4 +110,6 @@ void outcome_failed(struct agent *a, const struct flush *f)
 	s->retry_ns = agent_now(a) + wait_s * SECOND_NS;
 	log_error(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " could not "
 		  "be flushed: %s", s->job->name, s->run, s->step, f->err.text);
+	if (f->result == -ENOSPC || f->result == -EDQUOT)
+		leftover_clear(a);
 }

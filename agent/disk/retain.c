@@ -5,6 +5,7 @@
 
 #include "agent.h"
 #include "disk/flush.h"
+#include "disk/leftover.h"
 #include "disk/merge.h"
 #include "disk/retaining.h"
 #include "disk/watch.h"
@@ -244,6 +245,7 @@ void retain_close(struct agent *a)
 	struct retain_pass *p = a->retain ? a->retain->pass : NULL;
 
 	a->keeping = sk_pool_free(a->keeping);
+	leftover_close(a);
 	if (p)
 		retain_pass_free(p);	/* it rests, or counts */
 	if (a->retain)

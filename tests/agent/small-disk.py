@@ -8,6 +8,7 @@ Arguments: shardkeepd, cachectl, the demo's trainer. Runs in namespaces of its
 own, where it may mount; skipped where there are none to be had.
 """
 
+import glob
 import json
 import os
 import re
@@ -87,10 +88,10 @@ class Agent:
         assert code == 0 and newest["step"] == 3, newest
         assert "complete" in newest["state"], newest
 
-    def durable(self, job: str) -> None:
+    def durable(self, job: str, step: int = 3) -> None:
         end = time.monotonic() + MOST_S
         while True:
-            _, text = self.cachectl("--json", "list", f"{job}/3")
+            _, text = self.cachectl("--json", "list", f"{job}/{step}")
             newest = json.loads(text)["snapshots"][0]
             if "durable" in newest["state"]:
                 return
@@ -102,6 +103,39 @@ class Agent:
         assert self.process.wait() == 0
         with open(self.log, encoding="utf-8") as log:
             self.said = log.read()
+
+
+def parts(agent: Agent, store: str) -> None:
+    """What was written of a step before the disk was full, and is whole
+    nowhere any more, takes no room from the steps that come after it."""
+    step = f"{store}/full/step-000000000003"
+    one, other = sorted(os.path.getsize(f"{step}/{name}")
+                        for name in os.listdir(step)
+                        if name.startswith("rank-"))
+
+    def leave(room: int) -> None:
+        has = os.statvfs(store)
+        size = os.path.getsize(f"{store}/others")
+        os.truncate(f"{store}/others", 0)
+        with open(f"{store}/others", "wb") as others:
+            others.write(b"x" * (size + has.f_bavail * has.f_frsize - room))
+
+    # For one rank of the first step.
+    leave(other + one // 3)
+    agent.train("parts")
+    agent.until("store-full", True)
+    # For one of the two that are left in memory, and half a rank.
+    spent = sum(os.path.getsize(f"{store}/parts/{folder}/{name}")
+                for folder in os.listdir(f"{store}/parts")
+                if folder.startswith("step-")
+                for name in os.listdir(f"{store}/parts/{folder}"))
+    assert spent >= one, "nothing was written"
+    leave(one + other + one // 2 - spent)
+    agent.durable("parts", 2)
+    assert not glob.glob(f"{store}/parts/*01/rank-*"), "step 1 is there"
+    os.unlink(f"{store}/others")
+    agent.durable("parts")
+    agent.until("store-full", False)
 
 
 def check(folder: str) -> None:
@@ -137,6 +171,8 @@ def check(folder: str) -> None:
     agent.until("store-full", False)
     agent.durable("files")
     assert agent.doctor()["room"] == "ok"
+
+    parts(agent, store)
 
     # Read-only, as far as the path says, and then not.
     mount("--bind", store, store)
