@@ -42,6 +42,30 @@ static void say_replicas(struct agent *a, struct sk_cat_snapshot *s)
 		    said.text);
 }
 
+static bool is_newest_on_disk(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_snapshot *newer;
+
+	sk_link_each(newer, &s->job->snapshots, link) {
+		s->job->catalogue->visits++;
+		if (newer == s || sk_cat_on_disk(newer))
+			return newer == s;
+	}
+	return false;
+}
+
+/* How far the job is, which an older step that was asked for is not. */
+static void tell_figures(const struct agent *a, const struct sk_cat_snapshot *s)
+{
+	struct sk_cat_figures *f = &s->job->figures;
+
+	f->durable++;
+	if (!is_newest_on_disk(s))
+		return;
+	f->durable_ns = a->durable_ns;
+	f->durable_step = s->step;
+}
+
 void outcome_durable(struct agent *a, const struct flush *f)
 {
 	struct sk_cat_snapshot *s = f->snapshot;
@@ -56,9 +80,7 @@ void outcome_durable(struct agent *a, const struct flush *f)
 	if (sk_cat_on_disk(s)) {
 		a->counts.durable++;
 		a->durable_ns = agent_now(a);
-		s->job->figures.durable++;
-		s->job->figures.durable_ns = a->durable_ns;
-		s->job->figures.durable_step = s->step;
+		tell_figures(a, s);
 	} else {
 		/* What is missing is not here to be written. */
 		s->hopeless_on_disk = true;

@@ -417,6 +417,14 @@ told || fail "watch says no more than: $(cat "$dir/watched")"
 kill "$watcher" && wait "$watcher" 2>/dev/null
 expect 0 evict --memory --force watched
 
+# An older step that goes to disk later takes the newest nothing of its word.
+"$trainer" --mesh 1 --steps 2 --flush-every 2 --job order --log "$dir/log6" \
+	>/dev/null || fail "the trainer failed"
+expect 0 flush --wait order/2
+expect 0 flush --wait order/1
+either "0 7" --json status
+json "[j['durable_step'] for j in d['jobs'] if j['job'] == 'order'] == [2]"
+
 # ---- counters ----
 expect 0 stats
 says '^images_sealed_total '
