@@ -199,13 +199,24 @@ static int write_all(const struct sk_os *os, int fd, const char *text,
 	return 0;
 }
 
-/* A reader sees one whole file or the other. */
+/* Who replaces a device, and removes it at the end, has taken it from all. */
+static bool is_no_file(const struct sk_os *os, const char *path)
+{
+	struct stat st;
+
+	return os->fstatat(os, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, &st) == 0 &&
+	       !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode);
+}
+
+/* A reader sees one whole file or the other. -EEXIST: what is there is none. */
 static int replace(const struct sk_os *os, const char *path, const char *text,
 		   size_t bytes, struct stat *ret_st)
 {
 	_cleanup_free_ char *fresh = NULL;
 	int fd, r;
 
+	if (is_no_file(os, path))
+		return -EEXIST;
 	if (asprintf(&fresh, "%s.new", path) < 0) {
 		fresh = NULL;
 		return -ENOMEM;
@@ -262,7 +273,10 @@ static void was_written(struct work *work)
 	struct sk_err err = { "" };
 
 	samples_free(&m->written);
-	if (m->result < 0)
+	if (m->result == -EEXIST)
+		(void)sk_err_set(&err, m->result, "cannot write metrics: %s is "
+				 "there, and no file", a->opts->metrics_file);
+	else if (m->result < 0)
 		(void)sk_err_errno(&err, m->result, "cannot write metrics to "
 				   "%s", a->opts->metrics_file);
 	degraded_is(a, DEGRADED_METRICS_FILE, m->result < 0, err.text);

@@ -306,6 +306,13 @@ def check_file(folder: str) -> None:
         threading.Event().wait(0.1)
     exposition.read(Path(f"{folder}/no/where").read_text(encoding="utf-8"))
     agent.end()
+    # What is no file, a device for one, is not replaced by one that goes again.
+    os.mkfifo(path + ".fifo")
+    agent = Agent(f"{folder}/file", "--metrics-file", path + ".fifo")
+    while f"{path}.fifo is there, and no file" not in agent.text():
+        threading.Event().wait(0.05)
+    agent.end()
+    assert stat.S_ISFIFO(os.stat(path + ".fifo").st_mode)
 
 
 def main() -> None:
