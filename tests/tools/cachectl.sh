@@ -510,7 +510,9 @@ expect 0 stop --wait
 wait "$pid" && pid=
 
 # ---- a terminal sees that we wait; what is not one, nothing ----
+keeper=(--flush-rate 256K)
 start_agent
+keeper=()
 kill -STOP "$pid"
 # The agent goes on when the terminal has said it.
 script -qec "$cachectl list" /dev/null </dev/null 2>&1 |
@@ -520,7 +522,18 @@ script -qec "$cachectl list" /dev/null </dev/null 2>&1 |
 	done >"$dir/out"
 kill -CONT "$pid"
 says 'waiting for the agent, [1-9][0-9]* s'
-# One that hangs is told from none: another one could not be started.
+# One that hangs is told from none: another one could not be started. So it is
+# where it hangs in the middle of what was asked.
+"$trainer" --mesh 1 --steps 1 --flush-every 2 --job slow --log "$dir/log8" \
+	>/dev/null || fail "the trainer failed"
+"$cachectl" flush --wait slow >"$dir/flushed" 2>&1 &
+flusher=$!
+"$cachectl" top -i 1 -n 3 >"$dir/top" 2>&1 &
+top=$!
+until grep -q '^JOB ' "$dir/top" && "$cachectl" --json list slow |
+	grep -q '"flushing"'; do
+	:
+done
 kill -STOP "$pid"
 "$cachectl" doctor >"$dir/doctor" 2>&1 &
 doctor=$!
@@ -528,6 +541,14 @@ expect 3 list
 complains "the agent at $SHARDKEEP_SOCKET does not answer: it hangs"
 wait "$doctor"
 [ $? -eq 8 ] || fail "doctor does not mind an agent that hangs"
+for asker in $top $flusher; do
+	timeout 70 tail --pid="$asker" -f /dev/null ||
+		fail "it waits for one that hangs for ever"
+	kill "$asker" 2>/dev/null
+	wait "$asker"
+	got=$?
+	[ $got -eq 3 ] || fail "top, or flush --wait: $got, not 3"
+done
 cp "$dir/doctor" "$dir/out"
 says 'SIGCONT it, or end it'
 kill -CONT "$pid"

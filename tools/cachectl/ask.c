@@ -146,6 +146,8 @@ int ask_deferred(struct context *ctx, struct sk_msg *msg, uint32_t timeout_ms)
 		    "the agent flushes what is not durable" : for_agent,
 		    call_deferred(ctx, &conn, msg,
 				  sk_until_ms(ctx->os, timeout_ms)));
+	/* Who says that the time is over is there. */
+	ctx->unreachable = r == -ETIMEDOUT && conn.sock < 0;
 	sk_conn_close(&conn);
 	return r;
 }

@@ -77,6 +77,9 @@ static int run(struct context *ctx, const struct command *c, int argc,
 		e = report_print(ctx->report, ctx->output, &ctx->style,
 				 stdout);
 	ctx->report = report_free(ctx->report);
+	/* One that ends meanwhile, or hangs, does not answer either. */
+	ctx->unreachable |= r == -ECONNRESET ||
+			    (r == -ETIMEDOUT && ctx->conn.sock < 0);
 	sk_conn_close(&ctx->conn);
 	if (r >= 0 && e < 0)
 		r = sk_err_set(&ctx->err, e, "cannot print: %s",
@@ -86,8 +89,6 @@ static int run(struct context *ctx, const struct command *c, int argc,
 			ctx->err.text : strerror(-r));
 	if (r >= 0 && (ctx->degraded || ctx->unfit))
 		return ctx->unfit ? EXIT_UNFIT : EXIT_DEGRADED;
-	/* One that ends meanwhile does not answer either. */
-	ctx->unreachable |= r == -ECONNRESET;
 	return ctx->misused ? EXIT_USAGE :
 	       ctx->unreachable && r < 0 ? EXIT_NO_AGENT :
 	       ctx->lost ? EXIT_LOST : exit_code(r < 0 ? r : 0);

@@ -97,6 +97,8 @@ static int wait_until(struct context *ctx, const struct sk_wire_id *id,
 			.timeout_ms = WAIT_PIECE_MS } };
 
 		r = ask_deferred(ctx, &msg, WAIT_PIECE_MS + ctx->timeout_ms);
+		if (r == -ETIMEDOUT && ctx->unreachable)
+			break;
 		if (r == -ETIMEDOUT)
 			show_flush(ctx, id, p);
 		waited += WAIT_PIECE_MS;
