@@ -191,7 +191,10 @@ int config_read(const struct sk_os *os, const char *path,
 	int r = text ? sk_text_read(os, path, text, FILE_MOST) :
 		       -ENOMEM;
 
-	if (r < 0 && r != -ENOENT)
+	if (r == -EILSEQ)
+		fprintf(stderr, "shardkeepd: %s has bytes of zero: that is no "
+			"text\n", path);
+	else if (r < 0 && r != -ENOENT)
 		fprintf(stderr, "shardkeepd: cannot read %s: %s\n", path,
 			strerror(-r));
 	while (r == 0 && (line = strsep(&rest, "\n")))

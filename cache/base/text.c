@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 int sk_text_read(const struct sk_os *os, const char *path, char *ret,
 		 size_t room)
@@ -25,7 +26,9 @@ int sk_text_read(const struct sk_os *os, const char *path, char *ret,
 	}
 	(void)os->close(os, fd);
 	ret[at] = 0;
-	return n < 0 ? (int)n : n > 0 ? -EFBIG : 0;
+	if (n)
+		return n < 0 ? (int)n : -EFBIG;
+	return strlen(ret) < at ? -EILSEQ : 0;
 }
 
 /* C0 and DEL, and C1: a terminal may take each for the beginning of a

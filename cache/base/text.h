@@ -11,7 +11,8 @@
 /**
  * What stands in the file, as a string in @ret, which has @room bytes, 1 or
  * more. Errors: those of open(2) and read(2), with what was read before;
- * -EFBIG there is more than that.
+ * -EFBIG there is more than that; -EILSEQ it has bytes of zero, and is no
+ * text.
  */
 int sk_text_read(const struct sk_os *os, const char *path, char *ret,
 		 size_t room);

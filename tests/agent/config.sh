@@ -186,6 +186,13 @@ expect 2 --config "$dir/none"
 says 'there is no such file'
 head -c 70000 /dev/zero | tr '\0' '#' >"$dir/large"
 expect 2 --config "$dir/large"
+# What a power loss leaves of a file says nothing, and is not taken for none.
+for zeros in '%b\0\0' '\0%b' '%bx\0y\n'; do
+	# shellcheck disable=SC2059
+	printf "$zeros" 'memory = 1G\n' >"$dir/zeros"
+	expect 2 --config "$dir/zeros"
+	says "^shardkeepd: $dir/zeros has bytes of zero: that is no text"
+done
 # The usual place is read where there is one.
 if [ "$(id -u)" -ne 0 ]; then
 	mkdir -p "$dir/xdg/shardkeep"
