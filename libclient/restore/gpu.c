@@ -31,8 +31,10 @@ struct stages {
 struct gpu_stages {
 	struct stages *all;
 	unsigned n;		/* made, or about to be */
+	bool refused;		/* once: no more are asked for */
 	/* That nobody has, in the order in which they were given back. */
 	struct sk_restore_stage *first, **last;
+	pthread_cond_t some;	/* there is one, or there will be none */
 };
 
 struct sk_restore_gpus {
@@ -120,8 +122,10 @@ int sk_restore_begin_gpus(struct sk_restoring *rs)
 	if (!rs->gpus)
 		return sk_err_set(&rs->err, -ENOMEM, "out of memory");
 	(void)pthread_mutex_init(&rs->gpus->lock, NULL);
-	for (int i = 0; i < SK_GPUS_MAX; i++)
+	for (int i = 0; i < SK_GPUS_MAX; i++) {
 		rs->gpus->of[i].last = &rs->gpus->of[i].first;
+		(void)pthread_cond_init(&rs->gpus->of[i].some, NULL);
+	}
 	return 0;
 }
 
@@ -147,6 +151,8 @@ int sk_restore_end_gpus(struct sk_restoring *rs, int r)
 		return r;
 	for (int i = 0; i < rs->state->gpus.n; i++)
 		r = end_gpu(rs, i, r);
+	for (int i = 0; i < SK_GPUS_MAX; i++)
+		(void)pthread_cond_destroy(&rs->gpus->of[i].some);
 	(void)pthread_mutex_destroy(&rs->gpus->lock);
 	free(rs->gpus);
 	rs->gpus = NULL;
@@ -161,6 +167,7 @@ static void put_last(struct gpu_stages *g, struct sk_restore_stage *stage)
 	stage->next = NULL;
 	*g->last = stage;
 	g->last = &stage->next;
+	(void)pthread_cond_signal(&g->some);
 }
 
 /* The same; NULL: there is none, or the device still reads it, and there may be
@@ -174,7 +181,7 @@ static struct sk_restore_stage *take_first(const struct sk_restoring *rs,
 
 	if (!stage)
 		return NULL;
-	if (g->n < most &&
+	if (!g->refused && g->n < most &&
 	    sk_cuda_mark_reached(stage->mark, &reached, NULL) >= 0 && !reached)
 		return NULL;
 	g->first = stage->next;
@@ -183,7 +190,30 @@ static struct sk_restore_stage *take_first(const struct sk_restoring *rs,
 	return stage;
 }
 
-/* One of new ones; the others are for whoever comes. */
+/* The same, where no more are to be had one that somebody gives back: who has
+ * one asks for no other before. NULL: more are to be made. */
+static struct sk_restore_stage *take_one(struct sk_restoring *rs,
+					 struct gpu_stages *g)
+{
+	struct sk_restore_stage *stage;
+
+	while (!(stage = take_first(rs, g)) && g->refused && g->n)
+		(void)pthread_cond_wait(&g->some, &rs->gpus->lock);
+	return stage;
+}
+
+/* One of those that were made; the others are for whoever comes. */
+static struct sk_restore_stage *add_made(struct gpu_stages *g,
+					 struct stages *s)
+{
+	s->next = g->all;
+	g->all = s;
+	for (size_t i = 1; i < STAGES_AT_ONCE; i++)
+		put_last(g, &s->v[i]);
+	return &s->v[0];
+}
+
+/* Makes some; where that fails, those do that others have. */
 static int take_new(struct sk_restoring *rs, int gpu,
 		    struct sk_restore_stage **ret_stage, struct sk_err *err)
 {
@@ -193,16 +223,15 @@ static int take_new(struct sk_restoring *rs, int gpu,
 
 	(void)pthread_mutex_lock(&rs->gpus->lock);
 	if (r >= 0) {
-		s->next = g->all;
-		g->all = s;
-		*ret_stage = &s->v[0];
-		for (size_t i = 1; i < STAGES_AT_ONCE; i++)
-			put_last(g, &s->v[i]);
+		*ret_stage = add_made(g, s);
 	} else {
 		g->n -= STAGES_AT_ONCE;
+		g->refused = true;
+		(void)pthread_cond_broadcast(&g->some);
+		*ret_stage = take_one(rs, g);
 	}
 	(void)pthread_mutex_unlock(&rs->gpus->lock);
-	return r;
+	return *ret_stage ? 0 : r;
 }
 
 static int take(struct sk_restoring *rs, int gpu,
@@ -211,7 +240,7 @@ static int take(struct sk_restoring *rs, int gpu,
 	struct gpu_stages *g = &rs->gpus->of[gpu];
 
 	(void)pthread_mutex_lock(&rs->gpus->lock);
-	*ret_stage = take_first(rs, g);
+	*ret_stage = take_one(rs, g);
 	if (!*ret_stage)
 		g->n += STAGES_AT_ONCE;
 	(void)pthread_mutex_unlock(&rs->gpus->lock);

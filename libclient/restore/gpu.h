@@ -50,7 +50,9 @@ struct sk_restore_filling {
 };
 
 /** Room for @bytes of a piece that goes to a GPU, SK_SUM_CHUNK at most:
- * *ret_buf, which nobody reads any more. -ENOMEM, -EIO. */
+ * *ret_buf, which nobody reads any more. Where no more buffers can be made, one
+ * that another thread gives back is waited for. -ENOMEM: there are none; -EIO.
+ */
 int sk_restore_fill(struct sk_restoring *rs, struct sk_restore_filling *f,
 		    const struct sk_restore_piece *piece, uint64_t bytes,
 		    char **ret_buf, struct sk_err *err);

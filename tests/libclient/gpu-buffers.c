@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank that has just begun passes what it restores through buffers of its
+ * own. Where no more of those can be made, the ones that there are do.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "conn/client.h"
+#include "libclient/gpu-rank.h"
+
+#define MIB ((size_t)1 << 20)
+#define BYTES (16 * MIB)
+#define BUFFERS (2 * MIB)	/* that are made at once */
+#define NOT_READY 600u
+#define FAILED 304u		/* CUDA_ERROR_OPERATING_SYSTEM breaks nothing */
+
+static bool simulated;
+
+/* Of this process: so many times is there memory for buffers, then no more. */
+static struct {
+	const struct sk_os *real;
+	struct sk_os os;
+	int left;
+	int refused;
+} room;
+
+static int limited_mmap(const struct sk_os *os, void *at, size_t size,
+			int prot, int flags, int fd, uint64_t offset,
+			void **ret_map)
+{
+	if (size == BUFFERS && fd < 0 &&
+	    __atomic_sub_fetch(&room.left, 1, __ATOMIC_RELAXED) < 0) {
+		__atomic_fetch_add(&room.refused, 1, __ATOMIC_RELAXED);
+		return -ENOMEM;
+	}
+	return room.real->mmap(os, at, size, prot, flags, fd, offset, ret_map);
+}
+
+static void limit(struct rank *rank)
+{
+	room.real = rank->sk->os;
+	room.os = *rank->sk->os;
+	room.os.mmap = limited_mmap;
+	room.left = 1 << 20;
+	rank->sk->os = &room.os;
+}
+
+static void add(struct gpu_rank *g, const char *name, int device)
+{
+	gpu_add(g, &(struct sk_tensor){
+		.name = name, .dtype = SK_F32, .ndim = 2,
+		.shape = { BYTES / 4 / 1024, 1024 },
+		.device = device % g->devices }, BYTES, 1);
+}
+
+static void save(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	gpu_begin(&g, rank, 0);
+	add(&g, "a", 0);
+	add(&g, "b", 1);
+	gpu_fill(&g, 1);
+	gpu_complete(&g, 1);
+	rank_ready(rank);
+}
+
+/* With that many threads, whatever the machine has. */
+static void begin(struct gpu_rank *g, struct rank *rank, unsigned threads,
+		  int tensors)
+{
+	gpu_begin(g, rank, 0);
+	add(g, "a", 0);
+	if (tensors > 1)
+		add(g, "b", 1);
+	rank->sk->threads_said = false;
+	rank->sk->cpus = threads;
+	limit(rank);
+}
+
+/* Memory for so many times a few buffers. */
+static int restore(struct gpu_rank *g, int left)
+{
+	gpu_fill(g, 77);
+	room.left = left;
+	room.refused = 0;
+	return rank_restore(g->rank, SK_LATEST, SK_RESTORE_EXTRA_OK, NULL);
+}
+
+static void is_right(struct gpu_rank *g, const char *what, int i)
+{
+	CHECK(!gpu_wrong(g, 1, -1), "%s %d", what, i);
+}
+
+/* ---- some ---- */
+
+/* The device still reads the first one, so it seems, and others could be made:
+ * they cannot. */
+static void alone(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	begin(&g, rank, 1, 1);
+	for (unsigned nth = 1; nth < 6; nth++) {
+		if (simulated)
+			g.cuda.fail("cuEventQuery", nth, NOT_READY);
+		CHECK(!restore(&g, 1), "%u: %s", nth, sk_error());
+		CHECK(!simulated || room.refused, "%u: none was wanted", nth);
+		is_right(&g, "query", (int)nth);
+	}
+}
+
+/* More threads than buffers: one waits for what another gives back. */
+static void together(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	begin(&g, rank, 6, 1);
+	for (int i = 0; i < 6; i++) {
+		CHECK(!restore(&g, 1 + i % 3), "%d: %s", i, sk_error());
+		is_right(&g, "together", i);
+	}
+}
+
+/* What becomes of some of them is no matter, as long as there are others. */
+static void marks(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	begin(&g, rank, 4, 1);
+	/* The first ones have two. */
+	for (unsigned nth = 3; nth < 9; nth++) {
+		g.cuda.fail("cuEventCreate", nth, FAILED);
+		CHECK(!restore(&g, 1 << 20), "%u: %s", nth, sk_error());
+		is_right(&g, "marks", (int)nth);
+	}
+}
+
+/* ---- none ---- */
+
+static void none(struct rank *rank)
+{
+	struct gpu_rank g;
+
+	begin(&g, rank, 4, 2);
+	CHECK(restore(&g, 0) == -ENOMEM);
+	CHECK(strstr(sk_error(), "to restore through"), "%s", sk_error());
+	/* Of one GPU there are some, of the other none. */
+	if (g.devices > 1) {
+		CHECK(restore(&g, 1) == -ENOMEM);
+		CHECK(strstr(sk_error(), "to restore through"), "%s",
+		      sk_error());
+	}
+	CHECK(!restore(&g, 1 << 20), "%s", sk_error());
+	is_right(&g, "none", 0);
+}
+
+/* Who waits is told where whoever has one fails, too. */
+static void failing(struct rank *rank)
+{
+	static const char *const names[] = {
+		"cuMemcpyHtoDAsync", "cuEventRecord", "cuEventSynchronize",
+		"cuCtxPushCurrent", "cuEventQuery", "cuEventCreate",
+		"cuMemHostRegister" };
+	struct gpu_rank g;
+
+	begin(&g, rank, 6, 1);
+	for (size_t i = 0; i < SK_ARRAY_SIZE(names); i++)
+		for (unsigned nth = 1; nth < 20; nth += 1 + nth / 2) {
+			int r;
+
+			gpu_fill(&g, 77);
+			room.left = 2;
+			g.cuda.fail(names[i], nth, FAILED);
+			r = rank_restore(rank, SK_LATEST, 0, NULL);
+			g.cuda.fail(names[i], 0, 0);
+			CHECK(r >= 0 || sk_error()[0]);
+			if (r >= 0)
+				is_right(&g, names[i], (int)nth);
+		}
+	CHECK(!restore(&g, 1 << 20), "%s", sk_error());
+	is_right(&g, "failing", 0);
+}
+
+int main(int argc, char **argv)
+{
+	struct trainer_cuda t;
+	struct scene scene;
+
+	CHECK(!setenv("VCUDA_DEVICES", "2", 0));
+	if (trainer_cuda_open(&t, NULL) < 0 && !getenv("SHARDKEEP_LIBCUDA"))
+		return 77;
+	simulated = t.calls;
+	scene_open(&scene, argc, argv);
+	scene_ranks_killed(&scene, "buffers", 1, save, NULL);
+	scene_ranks(&scene, "buffers", 1, alone, NULL);
+	scene_ranks(&scene, "buffers", 1, together, NULL);
+	scene_ranks(&scene, "buffers", 1, none, NULL);
+	if (simulated) {
+		scene_ranks(&scene, "buffers", 1, marks, NULL);
+		scene_ranks(&scene, "buffers", 1, failing, NULL);
+	}
+	scene_close(&scene);
+	return 0;
+}
