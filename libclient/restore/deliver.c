@@ -100,7 +100,7 @@ int sk_deliver(struct sk_restoring *rs, const struct sk_delivery *d,
 
 	if (r < 0)
 		return r;
-	__atomic_store_n(&rs->touched[p->local], 1, __ATOMIC_RELAXED);
+	sk_restore_touch(rs, d->piece);
 	__atomic_fetch_add(&rs->report.bytes_remote, d->to - d->from,
 			   __ATOMIC_RELAXED);
 	if (local->gpu >= 0)

@@ -9,31 +9,14 @@
 #ifndef SK_LIBCLIENT_RESTORE_DEVICE_PASS_H
 #define SK_LIBCLIENT_RESTORE_DEVICE_PASS_H
 
-#include "cuda/hash.h"
+#include "restore/device-batch.h"
 #include "restore/device-copy.h"
 #include "restore/restoring.h"
-
-/* A chunk on its way: jobs [from, to) read it. */
-struct sk_device_chunk {
-	size_t from, to;
-	bool gathered;			/* in our memory, and not the tensor */
-	bool right;
-};
 
 /* An image in a slot of ours. */
 struct sk_device_locked {
 	void *map;
 	const struct sk_cuda_lock *lock;	/* NULL: none */
-};
-
-/* What is copied and hashed together. */
-struct sk_device_batch {
-	size_t n;			/* chunks, up to SK_CUDA_SPANS_MAX */
-	uint64_t bytes;
-	struct sk_cuda_hash *hash;	/* made late */
-	struct sk_device_chunk chunks[SK_CUDA_SPANS_MAX];
-	struct sk_cuda_span spans[SK_CUDA_SPANS_MAX];	/* where they are to */
-	uint64_t sums[SK_CUDA_SPANS_MAX];
 };
 
 /* What is done on one GPU for one image. */

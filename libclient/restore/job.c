@@ -39,12 +39,6 @@ static int pass_to_gpu(struct sk_restoring *rs,
 	return sk_restore_filled(rs, filling, &copy, p->first, p->last, err);
 }
 
-static void touch(struct sk_restoring *rs, const struct sk_restore_piece *p)
-{
-	assert(p->local < rs->state->n_locals);
-	__atomic_store_n(&rs->touched[p->local], 1, __ATOMIC_RELAXED);
-}
-
 /* The first that was found stands for all that is. */
 static void note_bad(struct sk_restoring *rs, const struct sk_restore_piece *p)
 {
@@ -152,7 +146,7 @@ int sk_restore_run_job(struct sk_restoring *rs, struct sk_restore_job *job,
 	r = sk_restore_prepare_job(rs, job, base, &passing, err);
 	if (r < 0)
 		return r;
-	touch(rs, p);
+	sk_restore_touch(rs, job->piece);
 	r = deliver(rs, p, filling, &passing, verify ? &sum : NULL, err);
 	if (r < 0)
 		return r;

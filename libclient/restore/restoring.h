@@ -35,6 +35,7 @@
  *   gpu.c       what goes to GPUs
  *   on-device.c what is on one already
  *   device-pass.c   its chunks on their way
+ *   device-batch.c  those that are hashed together
  *   device-copy.c   an image's copy there
  *   memory.c    jobs out of memory
  *   disk.c      jobs out of files
@@ -356,6 +357,14 @@ static inline void sk_restore_chunk(const struct sk_entry *entry,
 static inline uint64_t sk_restore_turn(uint64_t index, uint32_t n)
 {
 	return (uint64_t)((uint32_t)index * 2654435769u) * n >> 32;
+}
+
+/** Its tensor is perhaps overwritten from now on. Any thread. */
+static inline void sk_restore_touch(const struct sk_restoring *rs,
+				    uint32_t piece)
+{
+	__atomic_store_n(&rs->touched[rs->pieces[piece].local], 1,
+			 __ATOMIC_RELAXED);
 }
 
 static inline bool sk_bit(const uint8_t *bits, uint64_t i)
