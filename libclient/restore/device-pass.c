@@ -6,16 +6,25 @@
 #include "restore/job.h"
 #include "restore/passing.h"
 
-/* Memory of ours on the device that chunks pass through: so much at once that
- * waiting for it counts for little. */
-#define SCRATCH_BYTES ((uint64_t)32 << 20)
 #define SCRATCH_ALIGN ((uint64_t)64)
-/* What is hashed while as much comes over the link, which takes some ms: only
- * of the last the hash is waited for. */
-#define TURN_BYTES ((uint64_t)128 << 20)
-/* Neighbours are asked for when they are as many, so that the link has
- * something to do while the rest is added. */
-#define RUN_BYTES ((uint64_t)16 << 20)
+
+/* ---- how much together ---- */
+
+static const struct sk_device_limits limits_of_devices = {
+	.chunks = SK_CUDA_SPANS_MAX,
+	/* What is hashed while as much comes over the link, which takes some
+	 * ms: only of the last the hash is waited for. */
+	.turn = (uint64_t)128 << 20,
+	/* So that the link has something to do while the rest is added. */
+	.run = (uint64_t)16 << 20,
+	/* So much at once that waiting for it counts for little. */
+	.scratch = (uint64_t)32 << 20,
+};
+
+struct sk_device_limits sk_device_limits_of(const struct sk_state *state)
+{
+	return state->gpus.limits ? *state->gpus.limits : limits_of_devices;
+}
 
 /* ---- which jobs ---- */
 
@@ -89,25 +98,25 @@ static int copy_chunk(struct sk_device_pass *d, const struct sk_cuda_span *to,
 		d->src = from;
 	}
 	d->bytes += to->bytes;
-	return r < 0 || d->bytes < RUN_BYTES ? r : copy_run(d);
+	return r < 0 || d->bytes < d->limits.run ? r : copy_run(d);
 }
 
 /* ---- our memory ---- */
 
-/* Up to SCRATCH_BYTES: what the jobs from @from on may have use for. */
+/* Up to the limit: what the jobs from @from on may have use for. */
 static uint64_t scratch_wanted(const struct sk_device_pass *d, size_t from)
 {
 	const struct sk_restoring *rs = d->rs;
-	uint64_t bytes = 0, first, last;
+	uint64_t most = d->limits.scratch, bytes = 0, first, last;
 
-	for (; from < d->n_jobs && bytes < SCRATCH_BYTES; from++) {
+	for (; from < d->n_jobs && bytes < most; from++) {
 		if (!sk_device_pass_is_here(d, from))
 			continue;
 		sk_restore_chunk(rs->pieces[rs->jobs[from].piece].entry,
 				 rs->jobs[from].chunk, &first, &last);
 		bytes += sk_round_up(last - first, SCRATCH_ALIGN);
 	}
-	return bytes < SCRATCH_BYTES ? bytes : SCRATCH_BYTES;
+	return bytes < most ? bytes : most;
 }
 
 /* A device that is nearly full has room for less, or none. */
@@ -223,8 +232,8 @@ static void append(struct sk_device_pass *d, const struct sk_device_chunk *c,
 	b->spans[b->n] = *span;
 	b->chunks[b->n++] = *c;
 	b->bytes += span->bytes;
-	if (d->failed || b->n == SK_CUDA_SPANS_MAX ||
-	    (d->locked.lock && d->verify && b->bytes >= TURN_BYTES))
+	if (d->failed || b->n == d->limits.chunks ||
+	    (d->locked.lock && d->verify && b->bytes >= d->limits.turn))
 		turn(d);
 }
 

@@ -19,9 +19,18 @@ struct sk_device_locked {
 	const struct sk_cuda_lock *lock;	/* NULL: none */
 };
 
+/** How much of it goes together. */
+struct sk_device_limits {
+	size_t chunks;		/* of a batch; SK_CUDA_SPANS_MAX at most */
+	uint64_t turn;		/* bytes of one that comes over the link */
+	uint64_t run;		/* bytes of neighbours that one copy takes */
+	uint64_t scratch;	/* bytes of ours that chunks pass through */
+};
+
 /* What is done on one GPU for one image. */
 struct sk_device_pass {
 	struct sk_restoring *rs;
+	struct sk_device_limits limits;
 	size_t n_jobs;			/* of all images */
 	int gpu;
 	struct sk_cuda_lane *lane;
@@ -42,6 +51,9 @@ struct sk_device_pass {
 	/* Neighbours in one allocation, which are copied at once. */
 	uint64_t dst, src, bytes, memory;
 };
+
+/** As the state's GPUs have them, or else those that fit devices. */
+struct sk_device_limits sk_device_limits_of(const struct sk_state *state);
 
 /** Whether job @i goes to that GPU, and has not gone. */
 bool sk_device_pass_is_here(const struct sk_device_pass *d, size_t i);

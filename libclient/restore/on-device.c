@@ -153,6 +153,7 @@ void sk_restore_on_device(struct sk_restoring *rs, size_t *n)
 	if (!d)
 		return;
 	d->rs = rs;
+	d->limits = sk_device_limits_of(rs->state);
 	d->n_jobs = *n;
 	d->verify = !(rs->flags & SK_RESTORE_NO_VERIFY);
 	for (d->gpu = 0; d->gpu < rs->state->gpus.n; d->gpu++)

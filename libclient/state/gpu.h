@@ -47,6 +47,8 @@ struct sk_gpu_known {
 	bool whole;			/* of what is described now */
 };
 
+struct sk_device_limits;	/* restore/device-pass.h */
+
 /** Those that are there stay as they are: whoever knows a number needs no
  * lock. */
 struct sk_gpus {
@@ -57,6 +59,9 @@ struct sk_gpus {
 	struct sk_pool *pool;	/* one thread, which waits for devices */
 	unsigned copying;	/* snapshots that it has; atomic */
 	struct sk_gpu_known known;
+	const struct sk_device_limits *limits;	/* of what restores do there at
+						 * once; NULL: as devices like
+						 * it. For tests */
 };
 
 /** The number of a device among the state's, which has it from now on.
