@@ -273,7 +273,7 @@ static void break_context(sk_cu_result result)
 	struct CUctx_st *context = vcu_current();
 
 	if (context && is_sticky(result))
-		__atomic_store_n(&context->sticky, result, __ATOMIC_RELAXED);
+		vcu_break(context, result);
 }
 
 static void hang(void)

@@ -402,7 +402,8 @@ static sk_cu_result launch(sk_cu_function f, const struct launch *what,
 	*l = *what;
 	l->context = stream->context;
 	(void)vcu_append(stream, &(struct vcu_op){
-		.kind = VCU_HOST, .function = run, .data = l });
+		.kind = VCU_HOST, .function = run, .kernel = true,
+		.data = l });
 	return SK_CU_SUCCESS;
 }
 

@@ -228,6 +228,28 @@ void vcu_vanish(const char *view, size_t bytes)
 	} while (s);
 }
 
+/* A device's own work, which ends. */
+static bool is_at_work(const struct CUstream_st *s)
+{
+	return s->running && (s->head->kind == VCU_COPY ||
+			      s->head->kind == VCU_SET || s->head->kernel);
+}
+
+/* As a device's work is over once it is told that it failed. */
+void vcu_break(struct CUctx_st *context, sk_cu_result result)
+{
+	struct CUstream_st *s;
+
+	__atomic_store_n(&context->sticky, result, __ATOMIC_RELAXED);
+	do {
+		for (s = vcu()->streams;
+		     s && (s->context != context || !is_at_work(s));)
+			s = s->next;
+		if (s)
+			(void)pthread_cond_wait(&vcu()->changed, &vcu()->lock);
+	} while (s);
+}
+
 /* ---- queues ---- */
 
 static struct vcu_point append(struct CUstream_st *stream,

@@ -77,6 +77,7 @@ struct vcu_op {
 	struct vcu_point after;		/* of VCU_WAIT */
 	vcu_host_function function;
 	bool trainers;			/* it is: one at a time, and no calls */
+	bool kernel;			/* or a kernel, which ends */
 	void *data;
 	char *staged;			/* what @src is, of the driver's own */
 };
@@ -335,6 +336,9 @@ void vcu_drain(const struct CUctx_st *context);
 /** Memory goes whose bytes the driver sees there, and waits for nobody: a
  * context that has still to do with it is broken. With the lock held. */
 void vcu_vanish(const char *view, size_t bytes);
+/** Breaks a context, for that: nothing is done in it any more, nor still under
+ * way. With the lock held, which is given up meanwhile. */
+void vcu_break(struct CUctx_st *context, sk_cu_result result);
 /** The calling thread runs a trainer's function for a stream. */
 bool vcu_is_inside(void);
 /** The operations of a stream are over: what they touched is free again. With
