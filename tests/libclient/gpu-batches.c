@@ -4,7 +4,8 @@
  * random places before and after, come back out of slots that are page-locked
  * and out of device slots, all of them, by the device alone, and nothing
  * beside them is touched. What is damaged, or fails, on the way is none the
- * worse for coming in any of the batches.
+ * worse for coming in any of the batches. $SK_CASES says how many cases,
+ * $SK_SEED which is the first.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,17 +14,18 @@
 
 #include "base/util.h"
 #include "conn/client.h"
+#include "cuda/share.h"
 #include "libclient/gpu-rank.h"
 #include "restore/device-pass.h"
 #include "state/slots.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define GRAIN ((uint64_t)64 << 10)	/* neighbours are to be had by that */
-#define ITEMS_MOST 48
-#define SLABS_MOST 64
+#define ITEMS_MOST 36
+#define SLABS_MOST 48
 #define DEVICES 2
-#define CASES 4			/* of each kind, but what $SK_CASES says */
-#define ROUNDS 6
+#define CASES 3			/* of each kind */
+#define ROUNDS 4
 #define BESIDE 5		/* what lies between tensors */
 #define FAILED 304u		/* CUDA_ERROR_OPERATING_SYSTEM breaks nothing */
 #define BUFFERS (2 * MIB)	/* what bytes pass through by way of the CPU */
@@ -31,14 +33,17 @@
 /* Bytes, in rows that lie apart where the pitch is larger. */
 struct item {
 	uint64_t rows, width, pitch;
+	bool apart;		/* they do */
 	int device, slab;
 	uint64_t at;		/* in that */
-	bool cut;		/* it is described as two parts */
+	bool cut, turned;	/* it is described as two parts; the later
+				 * one first */
 };
 
 struct slab {
 	int device;
 	uint64_t bytes;
+	bool goes_on;		/* the next one is to begin where it ends */
 	sk_cu_ptr there;
 };
 
@@ -49,15 +54,15 @@ struct trial {
 	size_t n_items, n_slabs;
 	struct item items[ITEMS_MOST];
 	struct slab slabs[SLABS_MOST];
-	char names[ITEMS_MOST][8];
+	char names[ITEMS_MOST][24];
 	uint64_t bytes;		/* of all items */
 	struct sk_device_limits limits;
-	const struct sk_os *real;
-	struct sk_os os;
 };
 
 static bool simulated;
-static int buffers;		/* made by this process */
+/* Made by this process. */
+static int buffers;
+static const struct sk_os *real;
 
 static uint64_t below(struct trial *t, uint64_t n)
 {
@@ -71,11 +76,20 @@ static int counted_mmap(const struct sk_os *os, void *at, size_t size,
 			int prot, int flags, int fd, uint64_t offset,
 			void **ret_map)
 {
-	const struct sk_os *real = os->ctx;
-
 	if (size == BUFFERS && fd < 0)
 		__atomic_fetch_add(&buffers, 1, __ATOMIC_RELAXED);
-	return real->mmap(real, at, size, prot, flags, fd, offset, ret_map);
+	return real->mmap(os, at, size, prot, flags, fd, offset, ret_map);
+}
+
+/* From now on, before there are threads. */
+static void count_buffers(struct sk *sk)
+{
+	static struct sk_os os;
+
+	real = sk->os;
+	os = *real;
+	os.mmap = counted_mmap;
+	sk->os = &os;
 }
 
 /* ---- what there is ---- */
@@ -98,6 +112,14 @@ static uint64_t length(struct trial *t)
 	}
 }
 
+/* Cut where a chunk ends, or in the middle of one. */
+static void make_even(struct trial *t, struct item *x)
+{
+	x->rows = below(t, 2) ? 4 : 6;
+	x->width = MIB / 2;
+	x->apart = true;
+}
+
 static void make_items(struct trial *t)
 {
 	t->n_items = 8 + below(t, ITEMS_MOST - 8);
@@ -109,6 +131,10 @@ static void make_items(struct trial *t)
 		x->width = bytes / x->rows;
 		if (!x->width)
 			*x = (struct item){ .rows = 1, .width = bytes };
+		if (!below(t, 10))
+			make_even(t, x);
+		else if (!below(t, 14))
+			*x = (struct item){ .rows = 1 };
 		x->device = (int)below(t, (uint64_t)t->devices);
 		t->bytes += x->rows * x->width;
 		(void)snprintf(t->names[i], sizeof(t->names[i]), "t%02zu", i);
@@ -122,41 +148,70 @@ static uint64_t span(const struct item *x)
 	return (x->rows - 1) * x->pitch + x->width;
 }
 
+static struct slab *next_slab(struct trial *t, int device)
+{
+	struct slab *s = &t->slabs[t->n_slabs++];
+
+	CHECK(t->n_slabs <= SLABS_MOST);
+	*s = (struct slab){ .device = device };
+	return s;
+}
+
 /* Of those of one device each lies behind the one before it, with room between
- * them or none; sometimes another allocation begins there. */
+ * them or none; sometimes another allocation begins there, and sometimes right
+ * there. */
 static void place(struct trial *t, int device, bool cut)
 {
-	struct slab *s = NULL;
+	struct slab *s = next_slab(t, device);
 
 	for (size_t i = 0; i < t->n_items; i++) {
 		struct item *x = &t->items[i];
 
 		if (x->device != device)
 			continue;
-		x->pitch = x->width + (below(t, 4) ? 0 : below(t, 90));
-		x->cut = cut && x->rows > 1 && !below(t, 2);
-		if (!s || !below(t, 6) ||
-		    (!(s->bytes % GRAIN) && below(t, 2))) {
-			s = &t->slabs[t->n_slabs++];
-			CHECK(t->n_slabs <= SLABS_MOST);
-			*s = (struct slab){ .device = device };
-		}
-		if (!below(t, 3))
+		x->pitch = x->width + (x->apart ? 1 + below(t, 90) :
+					   below(t, 3) ? 0 : below(t, 90));
+		x->cut = cut && x->rows > 1 && below(t, x->apart ? 4 : 2);
+		x->turned = below(t, 2);
+		if (s->goes_on || (s->bytes && !below(t, 6)))
+			s = next_slab(t, device);
+		if (s->bytes && !below(t, 3))
 			s->bytes += 1 + below(t, 200);
 		x->slab = (int)(s - t->slabs);
 		x->at = s->bytes;
-		s->bytes += span(x);
+		s->goes_on = x->width && !below(t, 4);
+		if (s->goes_on)
+			x->at = sk_round_up(x->at + span(x), GRAIN) - span(x);
+		s->bytes = x->at + span(x);
 	}
+	s->bytes += !s->bytes;
+	s->goes_on = false;
 }
 
-/* The last first: so they are neighbours in the simulation. */
+static void make(struct trial *t, struct slab *s)
+{
+	gpu_use_device(&t->g, s->device);
+	s->there = trainer_cuda_alloc(&t->g.cuda, s->bytes);
+}
+
+/* The simulation gives a freed one's address to the next of its size, and what
+ * lies below that to one that fits there; not beside every sanitizer. */
+static void make_neighbours(struct trial *t, struct slab *s)
+{
+	s[1].bytes = s[1].bytes > s->bytes ? s[1].bytes : s->bytes + GRAIN;
+	make(t, s + 1);
+	CHECK(!t->g.cuda.driver.cuMemFree(s[1].there));
+	make(t, s);
+	make(t, s + 1);
+}
+
 static void allocate(struct trial *t)
 {
-	for (size_t i = t->n_slabs; i-- > 0;) {
-		gpu_use_device(&t->g, t->slabs[i].device);
-		t->slabs[i].there = trainer_cuda_alloc(&t->g.cuda,
-						       t->slabs[i].bytes);
-	}
+	for (size_t i = 0; i < t->n_slabs; i++)
+		if (t->slabs[i].goes_on)
+			make_neighbours(t, &t->slabs[i++]);
+		else
+			make(t, &t->slabs[i]);
 	gpu_use_device(&t->g, 0);
 }
 
@@ -165,36 +220,39 @@ static sk_cu_ptr address(const struct trial *t, const struct item *x)
 	return t->slabs[x->slab].there + x->at;
 }
 
+static void describe_one(struct trial *t, size_t i)
+{
+	const struct item *x = &t->items[i];
+	int64_t rows = (int64_t)x->rows, width = (int64_t)x->width;
+	int64_t strides[2] = { (int64_t)x->pitch, 1 };
+	int64_t cut = rows / 2;
+	char *data = (char *)(uintptr_t)address(t, x);
+	struct sk_part parts[3] = {
+		{ .box = { { 0, 0 }, { cut, width } }, .data = data },
+		{ .box = { { cut, 0 }, { rows - cut, width } },
+		  .data = data + (uint64_t)cut * x->pitch } };
+	struct sk_tensor d = {
+		.name = t->names[i], .dtype = SK_U8, .ndim = 2,
+		.shape = { rows, width },
+		.memory = SK_CUDA, .device = x->device, .data = data };
+
+	memcpy(parts[0].strides, strides, sizeof(strides));
+	memcpy(parts[1].strides, strides, sizeof(strides));
+	parts[2] = parts[0];
+	memcpy(d.strides, strides, sizeof(strides));
+	if (x->cut) {
+		memset(d.strides, 0, sizeof(d.strides));
+		d.data = NULL;
+		d.parts = parts + x->turned;
+		d.n_parts = 2;
+	}
+	CHECK(!sk_state_tensor(t->g.rank->state, &d), "%s", sk_error());
+}
+
 static void describe(struct trial *t)
 {
-	for (size_t i = 0; i < t->n_items; i++) {
-		const struct item *x = &t->items[i];
-		int64_t rows = (int64_t)x->rows, width = (int64_t)x->width;
-		int64_t cut = x->cut ? rows / 2 : rows, pitch;
-		char *data = (char *)(uintptr_t)address(t, x);
-		struct sk_part parts[2] = {
-			{ .box = { { 0, 0 }, { cut, width } }, .data = data,
-			  .strides = { (int64_t)x->pitch, 1 } },
-			{ .box = { { cut, 0 }, { rows - cut, width } },
-			  .data = data + (uint64_t)cut * x->pitch,
-			  .strides = { (int64_t)x->pitch, 1 } } };
-		struct sk_tensor d = {
-			.name = t->names[i], .dtype = SK_U8, .ndim = 2,
-			.shape = { rows, width },
-			.memory = SK_CUDA, .device = x->device, .data = data };
-
-		pitch = (int64_t)x->pitch;
-		if (x->cut) {
-			d.data = NULL;
-			d.parts = parts;
-			d.n_parts = 2;
-		} else if (x->rows > 1) {
-			d.strides[0] = pitch;
-			d.strides[1] = 1;
-		}
-		CHECK(!sk_state_tensor(t->g.rank->state, &d), "%s",
-		      sk_error());
-	}
+	for (size_t i = 0; i < t->n_items; i++)
+		describe_one(t, i);
 }
 
 static void arrange(struct trial *t, bool cut)
@@ -216,13 +274,13 @@ static void let_go(struct trial *t, const struct slab *slabs, size_t n)
 	gpu_use_device(&t->g, 0);
 }
 
-static void rearrange(struct trial *t)
+static void rearrange(struct trial *t, bool cut)
 {
 	struct slab before[SLABS_MOST];
 	size_t n = t->n_slabs;
 
 	memcpy(before, t->slabs, sizeof(before));
-	arrange(t, false);
+	arrange(t, cut);
 	let_go(t, before, n);
 }
 
@@ -233,6 +291,15 @@ static char value(size_t i, uint64_t at, int64_t step)
 	return (char)((at * 31 >> 5) + i * 113 + (uint64_t)step * 7);
 }
 
+static void put_item(const struct trial *t, size_t i, int64_t step, char *v)
+{
+	const struct item *x = &t->items[i];
+
+	for (uint64_t k = 0; k < x->rows * x->width; k++)
+		v[x->at + k / x->width * x->pitch + k % x->width] =
+			value(i, k, step);
+}
+
 /* Of a slab, what is to be there: tensors of that step, or all BESIDE. */
 static char *wanted(const struct trial *t, size_t slab, int64_t step)
 {
@@ -240,15 +307,9 @@ static char *wanted(const struct trial *t, size_t slab, int64_t step)
 
 	CHECK(v);
 	memset(v, BESIDE, t->slabs[slab].bytes);
-	for (size_t i = 0; i < t->n_items && step > 0; i++) {
-		const struct item *x = &t->items[i];
-
-		if (x->slab != (int)slab)
-			continue;
-		for (uint64_t k = 0; k < x->rows * x->width; k++)
-			v[x->at + k / x->width * x->pitch + k % x->width] =
-				value(i, k, step);
-	}
+	for (size_t i = 0; i < t->n_items && step > 0; i++)
+		if (t->items[i].slab == (int)slab)
+			put_item(t, i, step, v);
 	return v;
 }
 
@@ -295,10 +356,7 @@ static void begin(struct trial *t, struct rank *rank, int devices)
 	CHECK(!setenv("VCUDA_SEED", text, 1));
 	gpu_begin(&t->g, rank, 0);
 	t->devices = devices < t->g.devices ? devices : t->g.devices;
-	t->real = rank->sk->os;
-	t->os = *t->real;
-	t->os.mmap = counted_mmap;
-	t->os.ctx = (void *)(uintptr_t)t->real;
+	count_buffers(rank->sk);
 	make_items(t);
 }
 
@@ -324,16 +382,13 @@ static void limit(struct trial *t)
 /* By the device alone. Returns what is said of it. */
 static struct sk_report go_back(struct trial *t, int64_t step, uint32_t flags)
 {
-	const struct sk_os *os = t->g.rank->sk->os;
 	uint64_t hashed = gpu_count(&t->g, "hashed");
 	struct sk_report report;
 
 	fill(t, 0);
-	buffers = 0;
-	t->g.rank->sk->os = &t->os;
+	__atomic_store_n(&buffers, 0, __ATOMIC_RELAXED);
 	CHECK(!rank_restore(t->g.rank, step, flags, &report), "%s",
 	      sk_error());
-	t->g.rank->sk->os = os;
 	hashed = gpu_count(&t->g, "hashed") - hashed;
 	CHECK(report.step == step && !report.damaged);
 	CHECK(report.bytes_memory == t->bytes);
@@ -353,10 +408,15 @@ static bool damage(struct trial *t, int64_t step)
 {
 	struct sk_state *state = t->g.rank->state;
 	const struct sk_layout *l = state->layouts[0];
-	const struct sk_entry *e = &l->entries[below(t, l->n_entries)];
-	uint64_t at = below(t, e->bytes);
-	size_t i = strtoull(l->items[e->item].spec.name + 1, NULL, 10);
+	const struct sk_entry *e;
+	uint64_t at;
+	size_t i;
 
+	do
+		e = &l->entries[below(t, l->n_entries)];
+	while (!e->bytes);
+	at = below(t, e->bytes);
+	i = strtoull(l->items[e->item].spec.name + 1, NULL, 10);
 	for (uint32_t k = 0; k < state->n_slots; k++) {
 		char *map = state->slots[k].map[0];
 		bool is = true;
@@ -373,6 +433,33 @@ static bool damage(struct trial *t, int64_t step)
 }
 
 /* A call that fails: it is an error, or right. */
+static void one_fails(struct trial *t, int64_t step, const char *name,
+		      unsigned nth)
+{
+	int r;
+
+	fill(t, 0);
+	t->g.cuda.fail(name, nth, FAILED);
+	r = rank_restore(t->g.rank, step, 0, NULL);
+	t->g.cuda.fail(name, 0, 0);
+	if (r >= 0)
+		is_right(t, step, name);
+}
+
+/* Those that copy, and may say so when they are waited for. */
+static void copies_fail(struct trial *t, int64_t step)
+{
+	static const char *const names[] = {
+		"cuMemcpyBatchAsync", "cuLaunchKernel", "cuMemcpyDtoDAsync",
+		"cuMemcpy2DAsync" };
+
+	/* In one batch: then they are the first. */
+	t->g.rank->state->gpus.limits = NULL;
+	for (size_t i = 0; i < SK_ARRAY_SIZE(names); i++)
+		for (unsigned nth = 1; nth < 8; nth++)
+			one_fails(t, step, names[i], nth);
+}
+
 static void fails(struct trial *t, int64_t step)
 {
 	static const char *const names[] = {
@@ -383,15 +470,8 @@ static void fails(struct trial *t, int64_t step)
 		"cuStreamCreateWithPriority", "cuMemHostRegister",
 		"cuCtxPushCurrent" };
 	const char *name = names[below(t, SK_ARRAY_SIZE(names))];
-	unsigned nth = 1 + (unsigned)below(t, 30);
-	int r;
 
-	fill(t, 0);
-	t->g.cuda.fail(name, nth, FAILED);
-	r = rank_restore(t->g.rank, step, 0, NULL);
-	t->g.cuda.fail(name, 0, 0);
-	if (r >= 0)
-		is_right(t, step, name);
+	one_fails(t, step, name, 1 + (unsigned)below(t, 30));
 }
 
 static void lives(struct rank *rank)
@@ -407,7 +487,7 @@ static void lives(struct rank *rank)
 	for (int i = 0; i < ROUNDS; i++) {
 		limit(&t);
 		if (i % 2)
-			rearrange(&t);
+			rearrange(&t, false);
 		(void)go_back(&t, 1 + (int64_t)below(&t, 2),
 			      below(&t, 6) ? 0 : SK_RESTORE_NO_VERIFY);
 		limit(&t);
@@ -450,6 +530,8 @@ static void load(struct rank *rank)
 	arrange(&t, true);
 	for (int i = 0; i < ROUNDS; i++) {
 		limit(&t);
+		if (i % 2)
+			rearrange(&t, true);
 		report = go_back(&t, 1000,
 				 below(&t, 6) ? 0 : SK_RESTORE_NO_VERIFY);
 		CHECK(report.bytes_device_slot == t.bytes, "%" PRIu64,
@@ -457,6 +539,44 @@ static void load(struct rank *rank)
 		limit(&t);
 		if (simulated)
 			fails(&t, 1000);
+	}
+	if (simulated && *(const uint64_t *)rank->arg % 3 == 1)
+		copies_fail(&t, 1000);
+}
+
+/* What is wrong there in several places comes out of the slot of host memory,
+ * which is locked. */
+static void spoilt(struct rank *rank)
+{
+	struct sk_report report;
+	int64_t step = 0;
+	struct trial t;
+
+	begin(&t, rank, 1);
+	arrange(&t, false);
+	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
+	do
+		take(&t, ++step);
+	while (!gpu_device_bytes(&t.g));
+	for (int i = 0; i < ROUNDS; i++) {
+		take(&t, ++step);
+		rearrange(&t, false);
+		fill(&t, 0);
+		for (uint64_t n = 1 + below(&t, 6); n; n--)
+			CHECK(!t.g.cuda.cuMemsetD8Async(
+				sk_cuda_share_ptr(
+					rank->state->device_slot.share) +
+				below(&t, t.bytes), 0x5a, 1, 0));
+		limit(&t);
+		__atomic_store_n(&buffers, 0, __ATOMIC_RELAXED);
+		CHECK(!rank_restore(rank, step, 0, &report), "%s",
+		      sk_error());
+		CHECK(report.bytes_memory == t.bytes);
+		CHECK(report.damaged == (report.bytes_device_slot < t.bytes),
+		      "%u", report.damaged);
+		CHECK(!buffers, "%d: something came by way of the CPU",
+		      buffers);
+		is_right(&t, step, "spoilt");
 	}
 }
 
@@ -473,6 +593,8 @@ static void run(struct scene *scene, bool slots, uint64_t seed)
 	}
 	scene_ranks_killed(scene, job, 1, save, &seed);
 	scene_ranks(scene, job, 1, load, &seed);
+	(void)snprintf(job, sizeof(job), "spoilt-%" PRIu64, seed);
+	scene_ranks(scene, job, 1, spoilt, &seed);
 }
 
 static void run_all(int argc, char **argv, bool slots)
