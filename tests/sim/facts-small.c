@@ -11,11 +11,14 @@
 #define SIZE_MOST ((size_t)64 << 10)
 #define BAR 0.7			/* of what one copy of as many bytes has */
 #define ROUNDS 3
+#define MARKS 48	/* as a restore has buffers */
+#define MIB ((size_t)1 << 20)
 
 static const char *const ways[] = { "h2d", "d2h", "d2d" };
 
 struct place {
 	struct sk_cuda_lane *lane;
+	struct sk_cuda_mark *marks[MARKS];
 	struct sk_cuda_lock *lock;
 	sk_cu_ptr there, other;
 	char *here;
@@ -38,6 +41,8 @@ static void open_place(struct place *p, const struct trainer_cuda *t,
 		cuda->driver.cuMemcpyBatchAsync_12080 = NULL;
 	}
 	CHECK(!sk_cuda_lane_new(device, &p->lane, NULL));
+	for (size_t i = 0; i < MARKS; i++)
+		CHECK(!sk_cuda_mark_new(device, &p->marks[i], NULL));
 	p->bytes = SIZE_MOST * COPIES_MOST < fact_largest ?
 		   SIZE_MOST * COPIES_MOST : fact_largest;
 	p->there = trainer_cuda_alloc(t, p->bytes);
@@ -60,9 +65,19 @@ static void ask(struct place *p, enum sk_cuda_way way,
 	CHECK(!r);
 }
 
-/* The source backwards, so that no two copies are one. Bytes a second. */
-static double copies(struct place *p, enum sk_cuda_way way, size_t n,
-		     size_t each)
+static void mark(struct place *p, size_t turn)
+{
+	struct sk_cuda_mark *m = p->marks[turn % MARKS];
+
+	CHECK(!sk_cuda_mark_wait(m, NULL));
+	CHECK(!sk_cuda_mark_set(m, p->lane, NULL));
+}
+
+/* The source backwards, so that no two copies are one; asked for by so many at
+ * once, each lot with a mark, as a restore has them through its buffers. Bytes
+ * a second. */
+static double copies_by(struct place *p, enum sk_cuda_way way, size_t n,
+			size_t each, size_t at_once)
 {
 	char *there = (char *)(uintptr_t)p->there;
 	char *other = (char *)(uintptr_t)p->other;
@@ -81,12 +96,40 @@ static double copies(struct place *p, enum sk_cuda_way way, size_t n,
 				.run = each, .bytes = each };
 
 			ask(p, way, &copy);
+			if (!((k + 1) % at_once))
+				mark(p, k / at_once);
 		}
 		CHECK(!sk_cuda_lane_finish(p->lane, NULL));
 		took = fact_now() - from;
 		best = took < best ? took : best;
 	}
 	return (double)(n * each) / best;
+}
+
+static double copies(struct place *p, enum sk_cuda_way way, size_t n,
+		     size_t each)
+{
+	return copies_by(p, way, n, each, SIZE_MAX);
+}
+
+/* What a rank that has just begun asks for, by one thread that copies nothing:
+ * a buffer of a MiB at a time, and several. */
+static void lots(struct place *p, const char *by)
+{
+	static const size_t each[] = { SIZE_MOST, MIB };
+
+	for (size_t i = 0; i < SK_ARRAY_SIZE(each); i++)
+		for (size_t lot = 1; lot <= 16; lot *= 4) {
+			size_t n = p->bytes / each[i];
+			size_t at_once = lot * (MIB / each[i]);
+
+			printf("{\"fact\": \"copies by lots\", \"by\": "
+			       "\"%s\", \"copies\": %zu, \"bytes\": %zu, "
+			       "\"at_once\": %zu, \"gb_per_s\": %.3f}\n",
+			       by, n, each[i], at_once,
+			       copies_by(p, SK_CUDA_IN, n, each[i],
+					 at_once) / 1e9);
+		}
 }
 
 static void small(struct place *p, enum sk_cuda_way way, const char *by)
@@ -144,9 +187,11 @@ void fact_small(void)
 	if (sk_cuda_has_batches(by_batch.lane))
 		for (int way = SK_CUDA_IN; way <= SK_CUDA_ACROSS; way++)
 			small(&by_batch, (enum sk_cuda_way)way, "batch");
+	lots(&by_batch, sk_cuda_has_batches(by_batch.lane) ? "batch" : "call");
 	if (sk_cuda_can_gather(by_kernel.lane))
 		for (int way = SK_CUDA_IN; way <= SK_CUDA_ACROSS; way++)
 			small(&by_kernel, (enum sk_cuda_way)way, "kernel");
+	lots(&by_kernel, sk_cuda_can_gather(by_kernel.lane) ? "kernel" : "call");
 	turned(&by_kernel, SK_CUDA_OUT);
 	turned(&by_kernel, SK_CUDA_ACROSS);
 }
