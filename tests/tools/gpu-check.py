@@ -31,7 +31,8 @@ def replace(folder: Path, program: str, text: str) -> None:
 
 def check_figures(steps: dict) -> None:
     """Whatever they are here: each is there, with what it is compared with."""
-    bars = {(f["tier"], f["of"], f["what"]) for f in steps["bars"]["facts"]}
+    bars = {(f["tier"], f["of"], f["what"]) for f in steps["bars"]["facts"]
+            if f["fact"] == "bar"}
     for tier, rate in (("host", "link"), ("device", "device")):
         for of in ("one tensor", "small tensors", "small tensors apart"):
             assert {what for t, o, what in bars if (t, o) == (tier, of)} == {
@@ -47,6 +48,13 @@ def check_figures(steps: dict) -> None:
           if f["fact"] == "small copies"}
     assert by == {(way, by) for way in ("h2d", "d2h", "d2d")
                   for by in ("batch", "kernel")}
+    passing = {f["threads"] for f in steps["bars"]["facts"]
+               if f["fact"] == "passing by the CPU alone"}
+    assert passing == {1, 2, 4, 8, 16}
+    lots = {(f["by"], f["at_once"]) for f in steps["facts"]["facts"]
+            if f["fact"] == "copies by lots"}
+    assert {at_once for _, at_once in lots} == {1, 4, 16, 64, 256}
+    assert {by for by, _ in lots} == {"batch", "kernel"}
     node = [f for f in steps["facts"]["facts"]
             if f["fact"] == "memory of a node"]
     assert [f["result"] for f in node if "to" in f] == [0, 0, 0]
