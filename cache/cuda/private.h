@@ -62,6 +62,7 @@ struct sk_cuda_lane {
 	sk_cu_stream stream;
 	uint64_t chunk;		/* SK_CUDA_CHUNK */
 	uint64_t asked;		/* bytes over the link, lately; atomic */
+	bool keeps;		/* the link to itself; atomic */
 	pthread_mutex_t lock;	/* of what follows */
 	sk_cu_stream side;	/* turn.c */
 	sk_cu_event there, back;	/* from one stream to the other */

@@ -44,12 +44,18 @@ void sk_cuda_chunk_anew(struct sk_cuda_lane *lane)
 	__atomic_store_n(&lane->asked, 0, __ATOMIC_RELAXED);
 }
 
+void sk_cuda_lane_keep(struct sk_cuda_lane *lane, bool keep)
+{
+	__atomic_store_n(&lane->keeps, keep, __ATOMIC_RELAXED);
+}
+
 int sk_cuda_turn_begin(struct sk_cuda_lane *lane, uint64_t bytes,
 		       sk_cu_stream *ret_stream, struct sk_err *err)
 {
 	*ret_stream = lane->stream;
 	(void)__atomic_add_fetch(&lane->asked, bytes, __ATOMIC_RELAXED);
-	if (bytes < lane->chunk / TURN_LEAST)
+	if (bytes < lane->chunk / TURN_LEAST ||
+	    __atomic_load_n(&lane->keeps, __ATOMIC_RELAXED))
 		return 0;
 	lane->is_side = !lane->is_side;
 	if (!lane->is_side)

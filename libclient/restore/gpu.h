@@ -10,26 +10,12 @@
 #define SK_LIBCLIENT_RESTORE_GPU_H
 
 #include "bytes/copy.h"
+#include "restore/buffers.h"
 #include "restore/restoring.h"
-
-/** A buffer of SK_SUM_CHUNK bytes, and what still reads it. */
-struct sk_restore_stage {
-	char *buf;
-	struct sk_cuda_mark *mark;
-	const struct sk_cuda_lock *lock;	/* NULL: it is not */
-	struct sk_restore_stage *next;
-};
 
 /** Waits until the devices have done what the trainer has asked of them: it
  * may be writing to what is to be overwritten. -EBUSY, -EIO. */
 int sk_restore_settle_gpus(struct sk_restoring *rs);
-
-/** Before jobs run. A GPU's buffers are made when one has use for them. -ENOMEM.
- */
-int sk_restore_begin_gpus(struct sk_restoring *rs);
-/** After them, which came to @r: waits until all is on the devices. Returns
- * @r, or else what became of that. */
-int sk_restore_end_gpus(struct sk_restoring *rs, int r);
 
 /** The id of the allocation in which a piece's tensor begins, on its GPU. Of
  * two that are neighbours the driver may refuse one copy. */
@@ -41,7 +27,7 @@ uint64_t sk_restore_memory_of(const struct sk_restoring *rs,
  * those that are neighbours in one allocation of the device as well. Begins as
  * { 0 }. */
 struct sk_restore_filling {
-	struct sk_restore_stage *stage;	/* NULL: none */
+	struct sk_restore_buffer buffer;
 	int gpu;
 	uint64_t used;			/* bytes of it */
 	uint64_t memory;		/* where what came last goes to */

@@ -2,8 +2,8 @@
 #include "restore/move.h"
 
 #include "restore/across.h"
+#include "restore/buffers.h"
 #include "restore/disk.h"
-#include "restore/gpu.h"
 #include "restore/memory.h"
 #include "restore/on-device.h"
 #include "restore/open.h"

@@ -33,6 +33,7 @@
  *   move.c      all of them, and what comes from other nodes
  *   job.c       one job
  *   gpu.c       what goes to GPUs
+ *   buffers.c   what it passes through
  *   on-device.c what is on one already
  *   device-pass.c   its chunks on their way
  *   device-batch.c  those that are hashed together
@@ -328,7 +329,7 @@ struct sk_restoring {
 	bool later;			/* images are opened when it is known
 					 * which; open.c */
 	uint32_t n_asked;
-	struct sk_restore_gpus *gpus;	/* while jobs run; gpu.c */
+	struct sk_restore_gpus *gpus;	/* while jobs run; buffers.c */
 	bool gpus_fine;			/* all pointers to them are good */
 
 	/* of all attempts */

@@ -28,7 +28,7 @@
 #define ROUNDS 4
 #define BESIDE 5		/* what lies between tensors */
 #define FAILED 304u		/* CUDA_ERROR_OPERATING_SYSTEM breaks nothing */
-#define BUFFERS (2 * MIB)	/* what bytes pass through by way of the CPU */
+#define BUFFERS_MOST (8 * MIB)	/* what bytes pass through by way of the CPU */
 
 /* Bytes, in rows that lie apart where the pitch is larger. */
 struct item {
@@ -76,7 +76,7 @@ static int counted_mmap(const struct sk_os *os, void *at, size_t size,
 			int prot, int flags, int fd, uint64_t offset,
 			void **ret_map)
 {
-	if (size == BUFFERS && fd < 0)
+	if (size >= MIB && size <= BUFFERS_MOST && !(size % MIB) && fd < 0)
 		__atomic_fetch_add(&buffers, 1, __ATOMIC_RELAXED);
 	return real->mmap(os, at, size, prot, flags, fd, offset, ret_map);
 }

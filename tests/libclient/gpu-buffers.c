@@ -9,10 +9,10 @@
 #include "base/util.h"
 #include "conn/client.h"
 #include "libclient/gpu-rank.h"
+#include "restore/buffers.h"
 
 #define MIB ((size_t)1 << 20)
 #define BYTES (16 * MIB)
-#define BUFFERS (2 * MIB)	/* that are made at once */
 #define NOT_READY 600u
 #define FAILED 304u		/* CUDA_ERROR_OPERATING_SYSTEM breaks nothing */
 
@@ -22,6 +22,7 @@ static bool simulated;
 static struct {
 	const struct sk_os *real;
 	struct sk_os os;
+	size_t lot;		/* bytes that are made at once */
 	int left;
 	int refused;
 } room;
@@ -30,7 +31,7 @@ static int limited_mmap(const struct sk_os *os, void *at, size_t size,
 			int prot, int flags, int fd, uint64_t offset,
 			void **ret_map)
 {
-	if (size == BUFFERS && fd < 0 &&
+	if (size == room.lot && fd < 0 &&
 	    __atomic_sub_fetch(&room.left, 1, __ATOMIC_RELAXED) < 0) {
 		__atomic_fetch_add(&room.refused, 1, __ATOMIC_RELAXED);
 		return -ENOMEM;
@@ -77,6 +78,7 @@ static void begin(struct gpu_rank *g, struct rank *rank, unsigned threads,
 		add(g, "b", 1);
 	rank->sk->threads_said = false;
 	rank->sk->cpus = threads;
+	room.lot = sk_restore_lot_bytes(threads, BYTES);
 	limit(rank);
 }
 
@@ -92,6 +94,35 @@ static int restore(struct gpu_rank *g, int left)
 static void is_right(struct gpu_rank *g, const char *what, int i)
 {
 	CHECK(!gpu_wrong(g, 1, -1), "%s %d", what, i);
+}
+
+/* ---- few calls ---- */
+
+static uint64_t asked(const struct gpu_rank *g)
+{
+	return g->cuda.calls("cuMemcpyHtoDAsync") +
+	       g->cuda.calls("cuMemcpyBatchAsync");
+}
+
+/* The device is asked for a lot at a time, and for the rest of the last one;
+ * nothing else has to pass meanwhile, but where another one may be training. */
+static void few(struct rank *rank)
+{
+	uint64_t calls, waits;
+	struct gpu_rank g;
+
+	begin(&g, rank, 8, 1);
+	for (int reads = 0; reads < 2; reads++) {
+		rank->state->job.flags |= reads ? SK_JOB_READER : 0;
+		calls = asked(&g);
+		waits = g.cuda.calls("cuStreamWaitEvent");
+		CHECK(!restore(&g, 1 << 20), "%s", sk_error());
+		calls = asked(&g) - calls;
+		waits = g.cuda.calls("cuStreamWaitEvent") - waits;
+		CHECK(calls <= BYTES / room.lot + 4, "%zu", (size_t)calls);
+		CHECK(reads ? waits > 0 : !waits, "%zu", (size_t)waits);
+		is_right(&g, "few", reads);
+	}
 }
 
 /* ---- some ---- */
@@ -130,8 +161,7 @@ static void marks(struct rank *rank)
 	struct gpu_rank g;
 
 	begin(&g, rank, 4, 1);
-	/* The first ones have two. */
-	for (unsigned nth = 3; nth < 9; nth++) {
+	for (unsigned nth = 2; nth < 5; nth++) {
 		g.cuda.fail("cuEventCreate", nth, FAILED);
 		CHECK(!restore(&g, 1 << 20), "%u: %s", nth, sk_error());
 		is_right(&g, "marks", (int)nth);
@@ -199,6 +229,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "buffers", 1, together, NULL);
 	scene_ranks(&scene, "buffers", 1, none, NULL);
 	if (simulated) {
+		scene_ranks(&scene, "buffers", 1, few, NULL);
 		scene_ranks(&scene, "buffers", 1, marks, NULL);
 		scene_ranks(&scene, "buffers", 1, failing, NULL);
 	}

@@ -906,6 +906,27 @@ Test(lane, long_ones_take_turns)
 	sk_cuda_mark_free(mark);
 }
 
+/* But where one keeps the link to itself. */
+Test(lane, one_that_keeps_the_link)
+{
+	const struct sk_copy copy = {
+		.dst = (char *)(uintptr_t)f->there, .src = f->here,
+		.run = ROOM, .bytes = ROOM };
+	uint64_t waits;
+
+	if (!f->t.calls)
+		return;		/* hardware counts none */
+	f->lane->chunk = ROOM / 8;
+	for (int keep = 1; keep >= 0; keep--) {
+		waits = calls("cuStreamWaitEvent");
+		sk_cuda_lane_keep(f->lane, keep);
+		cr_assert_eq(sk_cuda_lane_in(f->lane, &copy, 0, ROOM, f->lock,
+					     NULL), 0);
+		cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+		cr_assert_eq(calls("cuStreamWaitEvent") > waits, !keep);
+	}
+}
+
 /* What lies outside of what is locked no kernel of ours may reach. */
 Test(lane, small_ones_beside_what_is_locked)
 {
