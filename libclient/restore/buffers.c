@@ -24,7 +24,7 @@ struct sk_restore_lot {
 	uint64_t bytes;
 	struct sk_cuda_lock *lock;	/* NULL: it is not */
 	struct sk_cuda_mark *mark;	/* behind what reads it */
-	bool unread;			/* that is known to be reached; atomic */
+	bool unread;			/* it is known to be; atomic */
 	unsigned n, taken, given;	/* buffers */
 };
 
