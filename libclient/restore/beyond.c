@@ -116,6 +116,23 @@ static int expect(struct sk_restoring *rs, struct sk_layout **ret)
 	return r;
 }
 
+/* Descriptions are equal whatever sizes local blobs have. */
+static bool locals_fit(const struct sk_restoring *rs)
+{
+	for (uint32_t i = 0; i < rs->n_keys; i++) {
+		const struct sk_item *theirs = rs->keys[i].item;
+		int64_t at;
+
+		if (theirs->kind != SK_ITEM_BLOB_LOCAL || !rs->keys[i].mine)
+			continue;
+		at = sk_state_find(rs->state, theirs->spec.name);
+		if (at < 0 || rs->state->locals[at].item.spec.shape[0] !=
+				      theirs->spec.shape[0])
+			return false;
+	}
+	return true;
+}
+
 /* Whether @mine is this rank's in the snapshot, and all others' follow. */
 static bool is_same(const struct sk_restoring *rs,
 		    const struct sk_layout *mine)
@@ -127,7 +144,7 @@ static bool is_same(const struct sk_restoring *rs,
 			return false;
 		there |= rs->images[i].rank == mine->rank;
 	}
-	return there && rs->world == mine->world;
+	return there && rs->world == mine->world && locals_fit(rs);
 }
 
 static int look(struct sk_restoring *rs, const struct sk_beyond *to)

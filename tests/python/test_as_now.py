@@ -95,6 +95,27 @@ def test_objects_of_other_sizes_come_back(agent):
     run(2, _objects_differ)
 
 
+def _own_objects_differ(saved: int, now: int) -> None:
+    model, optim = _trained()
+    local = {"a": "x" * saved}
+    with Checkpointer(model, optim, job="now", local=local,
+                      **OPTIONS) as ck:
+        assert ck.restore() is None
+        assert ck.snapshot(5, wait=30)
+        ck.wait()
+    local = {"a": "y" * now}
+    with Checkpointer(model, optim, job="now", local=local,
+                      **OPTIONS) as ck:
+        assert ck.restore() == 5
+    assert local == {"a": "x" * saved}
+
+
+@pytest.mark.parametrize("sizes", [(9000, 1), (1, 9000)])
+@pytest.mark.parametrize("world", [1, 2])
+def test_objects_of_ones_own_of_other_sizes_come_back(agent, world, sizes):
+    run(world, _own_objects_differ, *sizes)
+
+
 def _one_lacks_it() -> None:
     """Ranks need not find the same: each looks for itself."""
     moments = _save({"a": 1})

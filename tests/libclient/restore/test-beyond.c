@@ -179,6 +179,22 @@ Test(beyond, more_than_was_saved_is_not_the_same)
 	end(&a);
 }
 
+/* Whose sizes no description of a rank's says. */
+Test(beyond, a_local_blob_of_another_size_is_not_the_same)
+{
+	char own[4096];
+	struct asking a;
+
+	begin(&a, 2, 2);
+	a.expects = a.same = true;
+	cr_assert_eq(sk_state_blob_local(a.ranks[1].state, "rng", own,
+					 sizeof(own)), 0);
+	cr_assert_eq(ask(&a, 1, 10), 0, "%s", a.ranks[1].text);
+	cr_assert_not(a.same);
+	cr_assert_eq(a.told.n, 0);
+	end(&a);
+}
+
 Test(beyond, other_ranks_are_not_the_same)
 {
 	struct asking a;
