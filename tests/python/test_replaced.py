@@ -189,8 +189,16 @@ def _other_persistence(model: torch.nn.Module) -> None:
     model[1]._non_persistent_buffers_set = {"running_mean"}
 
 
+def _other_attributes(model: torch.nn.Module) -> None:
+    with torch.no_grad():
+        other = torch.nn.Linear(3, 3)
+        other.weight.fill_(7)
+    model[0].__dict__ = vars(other)
+
+
 @pytest.mark.parametrize("change", [
-    _other_modules, _other_parameters, _other_buffers, _other_persistence])
+    _other_modules, _other_parameters, _other_buffers, _other_persistence,
+    _other_attributes])
 def test_what_a_module_has_its_parts_in(agent, change):
     model = torch.nn.Sequential(torch.nn.Linear(3, 3),
                                 torch.nn.BatchNorm1d(3))

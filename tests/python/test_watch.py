@@ -259,10 +259,15 @@ def _module_replaced(x: Trained) -> None:
     x.model[1] = torch.nn.BatchNorm1d(4)
 
 
+def _attributes_of_another(x: Trained) -> None:
+    x.model[1].__dict__ = vars(torch.nn.BatchNorm1d(4))
+
+
 @pytest.mark.parametrize("change", [
     _assigned, _optimizer_loaded, _state_replaced, _states_replaced,
     _state_of_another_kind, _group_of_others, _converted, _parameter_set,
-    _buffer_replaced, _module_added, _module_replaced])
+    _buffer_replaced, _module_added, _module_replaced,
+    _attributes_of_another])
 def test_a_change_of_a_trainers_tensors_is_seen(
         change: Callable[[Trained], None]) -> None:
     x = Trained()
@@ -349,6 +354,10 @@ def test_it_lets_go() -> None:
     assert gone() is None
 
 
+class _Slots:
+    __slots__ = ["a"]
+
+
 @pytest.mark.parametrize("args", [
     ([({}, "a", 1, 1)], [], [], None), ([(1, "a", 1)], [], [], None),
     ([1], [], [], None), ([({}, "a")], [], [], None), ([({}, [])], [], [], None),
@@ -356,6 +365,7 @@ def test_it_lets_go() -> None:
     ([], [([], "a")], [], None), ([], [], [1], None),
     ([], [], [((), object)], None), ([], [], [([], 1)], None),
     ([], [], [([],)], None), ([], [], [], "usual"),
+    ([], [], [(_Slots(), None)], None), ([], [], [(None,)], None),
     ([], [], [([], ("a",))], None), ([], [], [({}, ([],))], None)])
 def test_nonsense_is_refused(args: Any) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError, KeyError)):
@@ -366,6 +376,22 @@ class _Has:
     def __init__(self) -> None:
         self.a: Any = [0]
         self.other = 0
+
+
+@pytest.mark.parametrize("make", [
+    _Has, lambda: torch.nn.Linear(1, 1), lambda: type("D", (dict,), {})()])
+def test_the_dict_of_an_object_is_the_same(make: Callable[[], Any]) -> None:
+    x, other = make(), make()
+    holds = _holds(x, None)
+    x.more = 1          # whatever is in it
+    assert holds() and holds()
+    mine = vars(x)
+    x.__dict__ = dict(mine)
+    assert not holds()
+    x.__dict__ = mine
+    assert holds()
+    x.__dict__ = vars(other)
+    assert not holds()
 
 
 def _set_often(x: _Has, value: Any) -> None:

@@ -156,11 +156,14 @@ def test_one_that_was_replaced_is_described_anew(agent):
             assert ck.snapshot(step, wait=30)
         mine["momentum"].scale = torch.tensor(7.)
         assert ck.snapshot(4, wait=30)
+        other = Coded(net.table.codes.clone().fill_(5), torch.tensor(1.))
+        net.table.__dict__ = vars(other)
+        assert ck.snapshot(5, wait=30)
         ck.wait()
     found = load_tensors("anew")
     assert found["optim.state.0.weight.momentum.codes"].unique() == 2
     assert found["optim.state.0.weight.momentum.scale"] == 7
-    assert found["model.table.codes"].unique() == 3
+    assert found["model.table.codes"].unique() == 5
 
 
 def test_what_is_behind_a_property_is_looked_at_each_time(agent):

@@ -147,8 +147,8 @@ class Usual:
 class Watch:
     def __init__(self, places: Sequence[tuple[Any, str]],
                  counts: Sequence[tuple[Sized, int]],
-                 held: Sequence[tuple[dict[Any, Any] | list[Any],
-                                      type | tuple[str, ...]]],
+                 held: Sequence[tuple[object,
+                                      type | tuple[str, ...] | None]],
                  usual: Usual | None,
                  local_of: Callable[[Any], object]) -> None: ...
     def holds(self) -> bool: ...

@@ -29,6 +29,22 @@ static bool names_same(const struct contents *c)
 	return true;
 }
 
+/* Of its own class as well, where that shows another one as __dict__. */
+static PyObject *dict_of(PyObject *object)
+{
+	return PyObject_GenericGetDict(object, NULL);
+}
+
+static bool owner_same(const struct contents *c)
+{
+	PyObject *now = dict_of(c->what);
+
+	if (!now)
+		PyErr_Clear();
+	Py_XDECREF(now);	/* compared by its address alone */
+	return now == c->items[1];
+}
+
 bool contents_same(struct contents *c)
 {
 	bool dict = PyDict_Check(c->what);
@@ -36,6 +52,8 @@ bool contents_same(struct contents *c)
 	PyObject *key, *value;
 	Py_ssize_t at = 0, i = 0;
 
+	if (c->owner)
+		return owner_same(c);
 	if (version && version == c->version)
 		return true;
 	if (!c->type && !names_same(c))
@@ -71,8 +89,22 @@ static int keep_named(struct contents *c, PyObject *names)
 	return 0;
 }
 
+static int keep_dict(struct contents *c)
+{
+	PyObject *dict = dict_of(c->what);
+
+	c->owner = true;
+	if (!dict)
+		return -1;
+	keep(c, NULL, dict);
+	Py_DECREF(dict);
+	return 0;
+}
+
 static bool may_take(PyObject *what, PyObject *which)
 {
+	if (which == Py_None)
+		return true;
 	return PyTuple_Check(which) ? PyDict_Check(what) :
 	       PyType_Check(which) &&
 	       (PyDict_Check(what) || PyList_Check(what));
@@ -88,17 +120,20 @@ int contents_take(PyObject *from, struct contents *ret)
 	    !may_take(what, which)) {
 		if (!PyErr_Occurred())
 			PyErr_SetString(PyExc_TypeError, "contents are of a "
-					"pair: dict or list, type; or dict, "
-					"names");
+					"pair: dict or list, type; dict, "
+					"names; or object, None");
 		return -1;
 	}
-	most = PyObject_Length(PyTuple_Check(which) ? which : what);
+	most = which == Py_None ? 1 :
+	       PyObject_Length(PyTuple_Check(which) ? which : what);
 	ret->what = Py_NewRef(what);
 	ret->items = PyMem_Calloc(2 * (size_t)most + 1, sizeof(*ret->items));
 	if (!ret->items) {
 		PyErr_NoMemory();
 		return -1;
 	}
+	if (which == Py_None)
+		return keep_dict(ret);
 	if (PyTuple_Check(which))
 		return keep_named(ret, which);
 	ret->type = (PyTypeObject *)Py_NewRef(which);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a dict or a list has in it: whether those are the very same objects
- * still, in the same order.
+ * still, in the same order. And of an object, whether its attributes are in
+ * the very same dict.
  */
 #ifndef SK_PYTHON_CONTENTS_H
 #define SK_PYTHON_CONTENTS_H
@@ -16,6 +17,8 @@ struct contents {
 	PyObject *what;
 	PyTypeObject *type;	/* values of others are nobody's business;
 				 * NULL: those of other names */
+	bool owner;		/* the value is its dict, and no more is
+				 * looked at */
 	uint64_t version;	/* of a dict, when it was compared last */
 	PyObject **items;	/* key, NULL in a list, and value each */
 	Py_ssize_t n;
@@ -32,8 +35,8 @@ static inline uint64_t dict_version(PyObject *dict)
 #endif
 }
 
-/** Takes (dict or list, type), or (dict, names). @ret is zero, and to be let
- * go of in either case. -1 raised. */
+/** Takes (dict or list, type), (dict, names), or (object, None). @ret is zero,
+ * and to be let go of in either case. -1 raised. */
 int contents_take(PyObject *from, struct contents *ret);
 void contents_drop(struct contents *c);
 int contents_visit(const struct contents *c, visitproc visit, void *arg);

@@ -100,12 +100,13 @@ static PyObject *watch_holds(PyObject *object, PyObject *args)
 
 /* ---- what is watched ---- */
 
-/* Whether what a pair begins with is a dict whose changes are told. */
+/* Whether what a pair is about is a dict whose changes are told. */
 static bool is_told(PyObject *fast, Py_ssize_t i)
 {
 	PyObject *pair = PySequence_Fast_GET_ITEM(fast, i);
 
-	return PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) &&
+	return PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) == 2 &&
+	       PyTuple_GET_ITEM(pair, 1) != Py_None &&
 	       PyDict_Check(PyTuple_GET_ITEM(pair, 0)) &&
 	       changes_told(PyTuple_GET_ITEM(pair, 0));
 }
@@ -339,7 +340,8 @@ PyTypeObject watch_type = {
 		  "Whether tensors are where and as they were. places: "
 		  "(dict, key) each; counts: (sized, how many) each; held: "
 		  "(dict or list, type) each, whose values of that type are "
-		  "to stay; usual: a Usual, or None; local_of(tensor) what "
+		  "to stay, or (object, None), which is to keep its dict; "
+		  "usual: a Usual, or None; local_of(tensor) what "
 		  "has the data of another one, None: that cannot be told, "
 		  "and nothing holds.",
 	.tp_basicsize = sizeof(struct watch),

@@ -22,7 +22,8 @@ from ._optimizers import Stepped, load_group, of_another_kind, opened
 from ._versions import OF_BATCHES
 from ._watch import Watch
 from ._wrapped import (
-    has_part, has_parts, kept_beside, parts_of, places_of, step_once)
+    has_part, has_parts, kept_beside, parts_of, places_of, step_once,
+    wrapped_in)
 
 #: A parameter's label, itself, its optimizer; a key of its state, shape, dtype.
 Missing = tuple[str, torch.nn.Parameter, Stepped, str, tuple[int, ...], int]
@@ -124,9 +125,10 @@ class LiveTensors:
         #: Those of the modules, with their names and modules in them then.
         self._dicts: list[tuple[Any, tuple[str, ...]]] = []
         self._modules: list[tuple[Any, tuple[Any, ...]]] = []
-        #: What modules have those in: another may take their place.
-        self._owned: list[tuple[dict[str, Any], tuple[str, ...],
-                                list[Any]]] = []
+        #: Modules, and what they have those in: another may take the place
+        #: of each.
+        self._owned: list[tuple[torch.nn.Module, dict[str, Any],
+                                tuple[str, ...], list[Any]]] = []
         self._places: list[tuple[Any, str, str]] = []
         #: Where a name had which parameter, None, or one that is tied.
         self._were: list[tuple[Any, str, Any]] = []
@@ -175,7 +177,7 @@ class LiveTensors:
                     self._names[id(t)] = [fqn]
                 self._place(module._parameters, key, t, fqn, seen)
             has = _OWNED[:4 if module._buffers else 3]
-            self._owned.append((vars(module), has,
+            self._owned.append((module, vars(module), has,
                                 list(map(vars(module).get, has))))
             passing = module._non_persistent_buffers_set
             if module._buffers:
@@ -197,8 +199,9 @@ class LiveTensors:
         return any(tuple(d) != names for d, names in self._dicts) or any(
             not all(map(operator.is_, d.values(), were))
             for d, were in self._modules) or any(
+            vars(m) is not d or
             not all(map(operator.is_, map(d.get, names), were))
-            for d, names, were in self._owned) or any(
+            for m, d, names, were in self._owned) or any(
             d.get(key) is not were for d, key, were in self._were) or any(
             now != were for now, were, _ in self._passing)
 
@@ -366,7 +369,7 @@ class LiveTensors:
         sizes += [(now, len(were)) for now, were, _ in self._passing]
         held: list[tuple[Any, type | tuple[str, ...]]] = [
             (d, object) for d, _ in self._modules]
-        held += [(d, names) for d, names, _ in self._owned]
+        held += [(d, names) for _, d, names, _ in self._owned]
         held += [(d, type(None)) for d in self._with_none()]
         held += [(g["params"], object) for g in self.param_groups()]
         states, more = [], False
@@ -388,10 +391,12 @@ class LiveTensors:
         simple = len(live) == self._simple
         live += [(where, key) for where, key in self._tied
                  if where.get(key) is not None]
+        owners: list[Any] = [m for m, *_ in self._owned]
         if not simple:
+            owners += [x for d, key in live for x in wrapped_in(d[key])]
             live = _places_of_all(live, held)
         return Watch(
-            sizes, held, states, live,
+            sizes, held, owners, states, live,
             [(g, g["params"]) for g in self.param_groups()],
             list({id(x.flat): x for x in self.pieces.values()}.values()),
             [(now, were) for now, were, both in self._passing if both], usual)

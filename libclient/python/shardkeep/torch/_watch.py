@@ -25,12 +25,14 @@ class Watch:
     """Every snapshot looks at every tensor's address, shape and strides, in
     the trainer's own time: C does it. A tensor that was replaced,
     reallocated, resized, added or lost is seen, and so is another module, or
-    another dict of the optimizer, in the place of one.
+    another dict of the optimizer or of an object's attributes, in the place of
+    one.
 
     Args:
         sizes: what keeps its length, and that.
         held: dicts and lists that keep their values of a type, and the type;
             or dicts that keep those of some names, and the names.
+        owners: objects that keep the dict of their attributes.
         states: optimizers, their states and groups.
         places: the dicts that tensors are in, and their names there.
         params: groups, and their lists of parameters.
@@ -42,6 +44,7 @@ class Watch:
 
     def __init__(self, sizes: list[tuple[Any, int]],
                  held: list[tuple[Any, type | tuple[str, ...]]],
+                 owners: list[Any],
                  states: list[tuple[Any, Any, Any]],
                  places: list[tuple[Any, str]],
                  params: list[tuple[Any, Any]],
@@ -52,7 +55,9 @@ class Watch:
                        for x in pieces]
         self._tensors: _core.Watch | None = None
         if all(isinstance(x, (dict, list)) for x, _ in held):
-            self._tensors = _core.Watch(places, sizes, held, usual, _local_of)
+            self._tensors = _core.Watch(
+                places, sizes, [*held, *((x, None) for x in owners)], usual,
+                _local_of)
 
     def holds(self) -> bool:
         """Whether nothing changed since."""

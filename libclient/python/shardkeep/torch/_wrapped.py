@@ -89,6 +89,14 @@ def places_of(where: Any, key: str) -> Iterator[tuple[Any, str]]:
             yield None, inner
 
 
+def wrapped_in(t: Any) -> Iterator[Any]:
+    """It, if it is one of those, and those of them that it has values in."""
+    if is_wrapped(t):
+        yield t
+        for inner in t.__tensor_flatten__()[0]:
+            yield from wrapped_in(getattr(t, inner))
+
+
 def parts(state: Any) -> Any:
     """A state dict with dicts of those in the place of each tensor that has
     its values in others, as ``dcp.save()`` and ``dcp.load()`` can take it:
