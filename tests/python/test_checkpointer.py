@@ -552,6 +552,21 @@ def test_objects_and_what_is_refused(agent):
         assert ck.snapshot(3, wait=10)
 
 
+def test_a_dict_of_objects_may_be_filled_later(agent):
+    model = torch.nn.Linear(2, 2)
+    extra: dict[str, Any] = {}
+    local: dict[str, Any] = {}
+    with Checkpointer(model, job="filled", extra=extra, local=local,
+                      **FLUSHLESS) as ck:
+        ck.snapshot(1)
+        extra["epoch"], local["at"] = 3, 4
+        ck.snapshot(2, wait=10)
+        ck.wait()
+        extra["epoch"] = local["at"] = 0
+        assert ck.restore() == 2
+    assert (extra, local) == ({"epoch": 3}, {"at": 4})
+
+
 def test_objects_that_a_snapshot_lacks_are_all_named(agent):
     model = torch.nn.Linear(2, 2)
     with Checkpointer(model, job="lacks", extra={"a": {"n": 1}},

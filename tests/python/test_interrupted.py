@@ -4,6 +4,7 @@ what comes after is as if that call had not been."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -18,10 +19,11 @@ _PACKAGE = checkpointer.__file__.removesuffix("checkpointer.py")
 
 
 class _At:
-    """Interrupts a call at the n-th line of the package that it comes to."""
+    """Interrupts a call at the n-th line of the package that it comes to, or
+    of one file of it."""
 
-    def __init__(self, n: int) -> None:
-        self.left = n
+    def __init__(self, n: int, file: str = "") -> None:
+        self.left, self._of = n, _PACKAGE + file
 
     def _line(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":
@@ -31,7 +33,7 @@ class _At:
         return self._line
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
-        return self._line if frame.f_code.co_filename.startswith(_PACKAGE) \
+        return self._line if frame.f_code.co_filename.startswith(self._of) \
             else None
 
     def ends(self, call: Callable[[], Any]) -> bool:
@@ -90,6 +92,52 @@ def test_a_snapshot(agent: str) -> None:
             assert _all(model, step) and extra == want, at
             step += 1
     assert at > 100
+
+
+Sizes = tuple[int | None, int | None]
+
+
+def _objects(sizes: Sizes, step: int) -> list[dict[str, Any]]:
+    """Of which lengths the objects are, None: there is none."""
+    return [{} if n is None else {name: f"{step}" + "x" * n}
+            for name, n in zip(("extra", "local"), sizes)]
+
+
+def _interrupted_while_put(job: str, at: int, before: Sizes, then: Sizes
+                           ) -> bool:
+    """What is put after a put that was interrupted is what is kept."""
+    extra: dict[str, Any] = {}
+    local: dict[str, Any] = {}
+    came = False
+    with Checkpointer(_net(), job=job, extra=extra, local=local, slots=8,
+                      raising=True) as ck:
+        for step, sizes in enumerate([(0, 0), before, then, then,
+                                      (9000, 9000)]):
+            for d, now in zip((extra, local), _objects(sizes, step)):
+                d.clear()
+                d.update(now)
+            if step == 2:
+                came = _At(at, "_blobs.py").ends(
+                    lambda: ck.snapshot(step, wait=60))
+            else:
+                assert ck.snapshot(step, wait=60)
+        for step, sizes in ((4, (9000, 9000)), (3, then)):
+            ck.wait(step)
+            for d, now in zip((extra, local), _objects(sizes, 0)):
+                d.clear()
+                d.update(dict.fromkeys(now))
+            assert ck.restore(step) == step
+            assert [extra, local] == _objects(sizes, step), at
+        return came
+
+
+@pytest.mark.parametrize("before, then", list(itertools.permutations(
+    [(0, 0), (9000, 9000), (None, None)], 2)))
+def test_objects_that_are_put(agent: str, before: Sizes, then: Sizes) -> None:
+    at = 1
+    while _interrupted_while_put(f"put{at}", at, before, then):
+        at += 1
+    assert at > 3
 
 
 def test_a_restore(agent: str) -> None:

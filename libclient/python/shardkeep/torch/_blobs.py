@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from .. import DTYPES, Mesh, State, _core
-from ._common import SHARED
+from ._common import SHARED, forget
 
 _LOCAL = "python."
 _ROOM = 1024        # least bytes of an object: it may grow without a new layout
@@ -134,6 +134,11 @@ class Blobs:
         #: Rows of another set of ranks, by name and rank, while they are read.
         self._theirs: dict[str, dict[int, bytearray]] = {}
         self._mesh: Mesh | None = None      # of all ranks
+        #: What may be described and is no more, or is there and may not be
+        #: described: where, and what lay there before. Who is interrupted
+        #: leaves it so.
+        self._doubts: dict[str, tuple[dict[Any, bytearray], Any,
+                                      bytearray | None]] = {}
         #: What was put last, by name: bytes that are the same object stay.
         self._put: dict[str, bytes] = {}
         #: What the state's other tensors point into: descriptions replace
@@ -144,7 +149,7 @@ class Blobs:
         """Goes on with a state that knows none of them yet."""
         self._state = state
         self._local, self._shared = {}, {}
-        self._rows, self._theirs = {}, {}
+        self._rows, self._theirs, self._doubts = {}, {}, {}
         self._put, self.keep = {}, None
 
     # ---- describing ----
@@ -152,7 +157,17 @@ class Blobs:
     def rooms(self) -> list[bytearray]:
         """What the descriptions of objects point into."""
         return [*self._rows.values(), *self._shared.values(), *(
-            room for rows in self._theirs.values() for room in rows.values())]
+            room for rows in self._theirs.values() for room in rows.values()),
+            *(room for *_, room in self._doubts.values() if room is not None)]
+
+    def _tell_row(self, name: str) -> None:
+        self._tell(self._row(name))
+
+    def _tell_own(self, key: tuple[str, int]) -> None:
+        self._tell(self._own(key))
+
+    def _tell_local(self, name: str) -> None:
+        self._state.blob(_LOCAL + name, self._local[name], True)
 
     def _row(self, name: str) -> Any:
         """This rank's row, as State.tensors() takes it."""
@@ -170,17 +185,36 @@ class Blobs:
                 (), 0, None, None,
                 (((0,), (len(room),), _address(room), None),))
 
+    def _name_in(self, where: dict[Any, bytearray], key: Any) -> str:
+        """What is described of a room."""
+        if where is self._local:
+            return _LOCAL + str(key)
+        name, whose = key if where is self._shared else (key, _ROWS)
+        return f"{SHARED}{name}:{whose}"
+
     def _make(self, where: dict[Any, bytearray], key: Any, size: int,
-              described: Callable[[Any], Any]) -> None:
-        """Room, in the place of what there may be; both or none of it and its
-        description."""
-        before = where.get(key)
+              tell: Callable[[Any], None]) -> None:
+        """Room, in the place of what there may be, which ``tell`` describes;
+        both or none of it and its description."""
+        full = self._name_in(where, key)
+        self._doubts[full] = where, key, where.get(key)
         where[key] = bytearray(size)
-        try:
-            self._tell(described(key))
-        except BaseException:
-            where.pop(key) if before is None else where.update({key: before})
-            raise
+        tell(key)
+        del self._doubts[full]
+
+    def _let_go(self, where: dict[Any, bytearray], keys: Iterable[Any]
+                ) -> None:
+        """Rooms and their descriptions."""
+        self._doubts.update({self._name_in(where, key): (where, key, None)
+                             for key in keys})
+        self._be_sure()
+
+    def _be_sure(self) -> None:
+        """Neither is there of what may have been left in halves."""
+        for full, (where, key, _) in list(self._doubts.items()):
+            forget(self._state, full)
+            where.pop(key, None)
+            del self._doubts[full]
 
     def _tell(self, described: Any) -> None:
         self._state.tensors([described], (self.keep, self.rooms()))
@@ -208,10 +242,9 @@ class Blobs:
         gone = self._rows.keys() - self._agreed.keys()
         new = [name for name, size in self._agreed.items()
                if len(self._rows.get(name, b"")) != size]
-        for name in gone:
-            self._drop_row(name)
+        self._let_go(self._rows, gone)
         for name in new:
-            self._make(self._rows, name, self._agreed[name], self._row)
+            self._make(self._rows, name, self._agreed[name], self._tell_row)
         return bool(gone or new)
 
     def put(self, objects: dict[str, tuple[bytes, bool]]) -> bool:
@@ -223,14 +256,16 @@ class Blobs:
             return False        # nor was anything else done since
         # Whoever is interrupted from here on has put nothing.
         last, self._put = self._put, {}
+        self._be_sure()
         changed = self._make_rows()
         shared = {n for n, (_, local) in objects.items() if not local}
         fit = {n for n in shared & self._rows.keys()
                if len(objects[n][0]) <= len(self._rows[n])}
-        self._drop({n for n in self._local
-                    if n in shared or n not in objects},
-                   {key for key in self._shared if key[1] != self._rank
-                    or key[0] not in shared - fit})
+        self._let_go(self._local, {n for n in self._local
+                                   if n in shared or n not in objects})
+        self._let_go(self._shared, {
+            key for key in self._shared if key[1] != self._rank
+            or key[0] not in shared - fit})
         for name in self._rows.keys() - fit:
             _fill(self._rows[name], b"")    # all ranks have it: a blank one
         for name, (raw, local) in objects.items():
@@ -245,35 +280,22 @@ class Blobs:
     def _own_room(self, name: str, least: int) -> bytearray:
         key = (name, self._rank)
         if len(self._shared.get(key, b"")) < least:
-            self._make(self._shared, key, _room_for(least), self._own)
+            self._make(self._shared, key, _room_for(least), self._tell_own)
         return self._shared[key]
 
     def _local_room(self, name: str, least: int) -> bytearray:
         room = self._local.get(name)
         if room is None or len(room) < least:
-            room = bytearray(_room_for(least))
-            self._state.blob(_LOCAL + name, room, True)
-            self._local[name] = room
-        return room
-
-    def _drop(self, local: set[str], shared: set[tuple[str, int]]) -> None:
-        for name in local:
-            del self._local[name]   # first: what was removed is made again
-            self._state.remove(_LOCAL + name)
-        for name, rank in shared:
-            self._state.remove(f"{SHARED}{name}:{rank}")
-            del self._shared[name, rank]
-
-    def _drop_row(self, name: str) -> None:
-        self._state.remove(f"{SHARED}{name}:{_ROWS}")
-        del self._rows[name]
+            self._make(self._local, name, _room_for(least), self._tell_local)
+        return self._local[name]
 
     def clear(self) -> None:
         """Forgets all of them, and what was agreed on."""
         self.agree({})
         self._make_rows()
         self._leave_theirs()
-        self._drop(set(self._local), set(self._shared))
+        self._let_go(self._local, self._local)
+        self._let_go(self._shared, self._shared)
 
     # ---- reading ----
 
@@ -287,9 +309,8 @@ class Blobs:
         kept.sort(key=lambda x: not x[0].endswith(f":{_ROWS}"))
         for name, kind, mine, _, shape in kept:
             if kind == "local" and mine and name.startswith(_LOCAL):
-                room = bytearray(shape[0])
-                self._state.blob(name, room, True)
-                self._local[name.removeprefix(_LOCAL)] = room
+                self._make(self._local, name.removeprefix(_LOCAL), shape[0],
+                           self._tell_local)
             elif kind == "tensor" and name.startswith(SHARED):
                 self._expect_shared(world, *_split(name), shape, lost)
         # What ranks had that are no more is left alone, not asked for by none.
@@ -303,9 +324,9 @@ class Blobs:
         if whose != _ROWS:
             if int(whose) % self._world == self._rank:
                 self._make(self._shared, (name, int(whose)), shape[0],
-                           self._own)
+                           self._tell_own)
         elif world == self._world and not lost:
-            self._make(self._rows, name, shape[1], self._row)
+            self._make(self._rows, name, shape[1], self._tell_row)
         else:
             self._expect_theirs(name, shape, lost)
 
@@ -342,14 +363,15 @@ class Blobs:
 
     def _leave_theirs(self) -> None:
         for name in self._theirs:
-            self._state.remove(f"{SHARED}{name}:{_ROWS}")
+            forget(self._state, f"{SHARED}{name}:{_ROWS}")
         self._theirs = {}
 
     def settle(self, rows: dict[str, int]) -> None:
         """Lets go of what other ranks had saved; ``rows`` are those of all
         ranks from here on."""
         self._leave_theirs()
-        self._drop(set(), {k for k in self._shared if k[1] != self._rank})
+        self._let_go(self._shared, {k for k in self._shared
+                                    if k[1] != self._rank})
         self.agree(rows)
 
 

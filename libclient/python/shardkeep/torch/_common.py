@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .. import DTYPES
+from .. import DTYPES, NotFound, State
 from . import _device
 from ._versions import KINDS, is_of_a_transformation
 
@@ -154,6 +154,13 @@ def _without_memory(t: torch.Tensor) -> bool:
         (n - 1) * s for n, s in zip(t.shape, t.stride())))
     return not t.data_ptr() or \
         t.untyped_storage().nbytes() < end * t.element_size()
+
+
+def forget(state: State, name: str) -> None:
+    """Has a state describe nothing of that name: whoever was interrupted may
+    have had it do so already."""
+    with contextlib.suppress(NotFound):
+        state.remove(name)
 
 
 def bytes_of(t: torch.Tensor) -> bytes:

@@ -17,6 +17,7 @@ from . import _device
 from ._aside import Aside
 from ._blobs import Blobs, rows_of
 from ._comm import Comm
+from ._common import forget
 from ._describe import (Description, Meshes, describe, in_memory, is_whole,
                         locals_of, parts_of, some_values, usual)
 from ._flat import FlatPart
@@ -127,9 +128,10 @@ class Describing:
         given, which then has its names."""
         self._watch = None
         for gone in self._names - {name for name, _, _ in items}:
-            self._state.remove(gone)
+            forget(self._state, gone)
             self._names.discard(gone)
         model = {name: t for name, t, _ in items}
+        self._names |= model.keys()     # whoever is interrupted from here on
         for name in self._tensors.buffers & model.keys():
             if absent is None or not model[name].is_meta:
                 describe(name, model[name], self._meshes)   # or refuses it
