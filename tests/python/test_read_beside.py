@@ -109,21 +109,23 @@ class _Ranks:
 
     def __init__(self, sockets: list[str]) -> None:
         self.socket, self.step = sockets[dist.get_rank()], 0
+        self.more: dict[str, torch.Tensor] = {}
         self.go_on()
 
     def go_on(self, steps: int = SLOTS) -> None:
         for _ in range(steps):
             self.step += 1
             dcp.save({f"w{dist.get_rank()}": torch.full((300,),
-                                                        float(self.step))},
+                                                        float(self.step)),
+                      **self.more},
                      storage_writer=ShardkeepWriter(
                          job="ranks", step=self.step, socket=self.socket,
                          timeout=60, flush=False))
 
-    def load(self, group: Any, **words: Any) -> None:
+    def load(self, group: Any, planner: Any = None, **words: Any) -> None:
         """All that all ranks had."""
         state = {f"w{i}": torch.zeros(300) for i in range(2)}
-        dcp.load(state, storage_reader=ShardkeepReader(
+        dcp.load(state, planner=planner, storage_reader=ShardkeepReader(
             job="ranks", socket=self.socket, process_group=group, timeout=60,
             **words))
         self._check(state)
@@ -175,10 +177,13 @@ def test_what_ranks_have_chosen_goes(nodes, of):
 
 
 def _look_in_turn(monkeypatch: Any, ranks: _Ranks) -> None:
-    """Rank 1 after a newer step came."""
-    look = _reading.Alone.look
+    """Rank 1 after a newer step came, the first time that each looks."""
+    look, left = _reading.Alone.look, [1]
 
     def look_in_turn(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not left:
+            return look(self, *args, **kwargs)
+        left.clear()
         held = look(self, *args, **kwargs) if dist.get_rank() == 0 else None
         ranks.go_on(1)
         return held or look(self, *args, **kwargs)
@@ -186,17 +191,60 @@ def _look_in_turn(monkeypatch: Any, ranks: _Ranks) -> None:
     monkeypatch.setattr(_reading.Alone, "look", look_in_turn)
 
 
+class _Anew(dcp.DefaultLoadPlanner):
+    """Makes a plan of its own of what comes back, with the items alone."""
+
+    def finish_plan(self, central_plan: dcp.LoadPlan) -> dcp.LoadPlan:
+        return dcp.LoadPlan(central_plan.items)
+
+
 def _load_each_its_own(sockets: list[str]) -> None:
     ranks = _Ranks(sockets)
     ranks.load(None)
+    for planner in (None, _Anew()):
+        with pytest.MonkeyPatch.context() as m:
+            _look_in_turn(m, ranks)
+            ranks.load(None, planner)
+    ranks.load(None, step=ranks.step)
+
+
+def test_ranks_load_the_newest_that_one_has_found(nodes):
+    run(2, _load_each_its_own, [nodes[0]] * 2)
+
+
+def _another_form(sockets: list[str]) -> None:
+    ranks = _Ranks(sockets)
     with pytest.MonkeyPatch.context() as m:
         _look_in_turn(m, ranks)
-        with pytest.raises(CheckpointException, match="step 4 of run 1 for "
-                           "rank 0, and step 5 of run 1 for rank 1.*Give the "
-                           "reader the process_group"):
+        ranks.more = {f"more{dist.get_rank()}": torch.ones(3)}
+        with pytest.raises(CheckpointException, match="step 5 of run 1 came "
+                           "as ranks looked.*other tensors than step 4 of .*"
+                           "Give the reader the process_group"):
             ranks.load(None)
-    ranks.load(None, step=5)
+    ranks.load(None)
 
 
-def test_ranks_do_not_load_steps_of_their_own(nodes):
-    run(2, _load_each_its_own, [nodes[0]] * 2)
+def test_ranks_do_not_go_over_to_a_step_of_other_tensors(nodes):
+    run(2, _another_form, [nodes[0]] * 2)
+
+
+def _of_two_agents(sockets: list[str]) -> None:
+    """Each agent has all of it, at steps of its own."""
+    rank = dist.get_rank()
+    for step in range(1, 3 + rank):
+        dcp.save({"w": torch.full((3,), float(step))}, no_dist=True,
+                 storage_writer=ShardkeepWriter(
+                     job="each", step=step, socket=sockets[rank]))
+    state = {"w": torch.zeros(3)}
+    with pytest.raises(CheckpointException, match="step 2 of run 1 for "
+                       "rank 0, and step 3 of run 1 for rank 1.*Give the "
+                       "reader the process_group"):
+        dcp.load(state, storage_reader=ShardkeepReader(
+            job="each", socket=sockets[rank]))
+    dcp.load(state, storage_reader=ShardkeepReader(
+        job="each", step=2, socket=sockets[rank]))
+    assert state["w"].tolist() == [2, 2, 2]
+
+
+def test_ranks_of_several_agents_do_not_load_steps_of_their_own(nodes):
+    run(2, _of_two_agents, list(nodes))

@@ -49,8 +49,9 @@ from . import _dcp_nodes, _device, _objects
 from ._common import (
     BYTES, FROM_NAME, PLAN, SHARED, check_local, check_name, dtype_of,
     lasting, made_to_last, milliseconds, resolved, step_of)
-from ._reading import Alone, Question, Which, described_bytes
+from ._reading import Alone, Question, described_bytes
 from ._dcp_states import STATES, key_of
+from ._dcp_steps import form_of, moved_to, on_one, other_form
 from ._together import absent_are_logged
 from ._versions import memory_for, staged, wrote_to
 from ._wrapped import parts
@@ -510,7 +511,8 @@ class ShardkeepReader(_Named, StorageReader):
         process_group: the ranks that load, as ``dcp.load`` has it, where they
             are of several nodes: they agree on the snapshot, and take what
             their own node lacks out of the memory of the others. None: each
-            reads what its own agent has. All of its ranks have to load.
+            reads what its own agent has, the newest that any of those which
+            one agent serves has found. All of its ranks have to load.
         timeout: seconds for each thing that those ranks wait for.
     """
 
@@ -578,6 +580,10 @@ class ShardkeepReader(_Named, StorageReader):
         self._way, held, plans = Question(
             self._job, LATEST if self._step is None else self._step,
             self._run).ask(self._socket, self._group, self._timeout)
+        return self._take(held, plans)
+
+    def _take(self, held: dict[str, Any], plans: list[Any]) -> Metadata:
+        """Goes on with a snapshot that was looked at."""
         self._sizes = {t["name"]: t["shape"] for t in held["tensors"]}
         self._dtypes = {t["name"]: FROM_NAME[t["dtype"]]
                         for t in held["tensors"] if t["dtype"] in FROM_NAME}
@@ -586,6 +592,7 @@ class ShardkeepReader(_Named, StorageReader):
             checkpoint_id=self.checkpoint_id, load_id=self.load_id,
             save_id=next((p["save_id"] for p in plans if "save_id" in p),
                          None))
+        self._form = form_of(held, metadata)
         return metadata
 
     @_of_this
@@ -603,8 +610,18 @@ class ShardkeepReader(_Named, StorageReader):
         return dataclasses.replace(plan, storage_data=self._way.which())
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        _refuse_different(self._job, [p.storage_data for p in plans])
-        return plans
+        return on_one(self._job, plans)
+
+    def _follow(self, way: Alone, plan: LoadPlan) -> None:
+        """Goes over to the snapshot that a plan is to read now."""
+        moved = moved_to(plan)
+        if moved is None:
+            return
+        which, found = moved
+        form, held = self._form, way.look(which.run, which.step)
+        self._take(held, way.plans(held))
+        if self._form != form:
+            raise other_form(self._job, which, found)
 
     @_of_this
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
@@ -612,6 +629,7 @@ class ShardkeepReader(_Named, StorageReader):
         if way is None:
             raise RuntimeError("read_metadata() comes before read_data()")
         with absent_are_logged(), way.in_step():
+            self._follow(way, plan)
             objects = self._objects_of(plan)
             waiting = self._targets_of(plan, planner)
             # Ranks that are done wait here for the word of the others.
@@ -708,25 +726,6 @@ class ShardkeepReader(_Named, StorageReader):
                 target.copy_(memory)
             planner.commit_tensor(item, target)
         return left
-
-
-def _refuse_different(job: str | None, found: list[Which | None]) -> None:
-    """Refuses a load of the newest where each rank looked for itself, and a
-    newer one came in between. Agents number the runs of their own."""
-    first: tuple[int, Which] | None = None
-    for rank, which in enumerate(found):
-        if which is None:
-            continue
-        if first is None:
-            first = rank, which
-        one = first[1]
-        if one.step != which.step or (one.agent == which.agent and
-                                      one.run != which.run):
-            raise Error(errno.EIO, f"job {job}: the newest snapshot is step "
-                        f"{one.step} of run {one.run} for rank {first[0]}, "
-                        f"and step {which.step} of run {which.run} for rank "
-                        f"{rank}: a newer one came as they looked. Give the "
-                        "reader the process_group of the load, or a step")
 
 
 def _metadata_of(held: dict[str, Any], plans: list[Any]) -> Metadata:
