@@ -4,6 +4,7 @@ another, compared element by element."""
 
 from __future__ import annotations
 
+import copy
 import enum
 import gc
 import json
@@ -531,7 +532,7 @@ def test_objects_and_what_is_refused(agent):
     import collections
     kept = {"a": (1, 2.5, float("inf")), "s": {3}, 7: b"x", "n": None,
             "t": torch.arange(3, dtype=torch.int16), "d": torch.bfloat16,
-            "o": collections.deque([1], 3), "big": 1 << 80}
+            "o": deque([1], 3), "big": 1 << 80}
     model = torch.nn.Linear(2, 2)
     other = dict(kept)
     with Checkpointer(model, job="objects", extra={"k": other},
@@ -565,6 +566,70 @@ def test_a_dict_of_objects_may_be_filled_later(agent):
         extra["epoch"] = local["at"] = 0
         assert ck.restore() == 2
     assert (extra, local) == ({"epoch": 3}, {"at": 4})
+
+
+def test_objects_with_values_of_their_own_stay_the_objects(agent):
+    kept: dict[str, Any] = {
+        "list": [1, [2]], "set": {1}, "deque": deque([1], 2),
+        "bytes": bytearray(b"x"), "tensor": torch.tensor([1.5, 2]),
+        "dict": {"a": 1}, "longer": deque([1], 3),
+        "grown": torch.zeros(2), "other": [1]}
+    saved = copy.deepcopy(kept)
+    model = torch.nn.Linear(2, 2)
+    with Checkpointer(model, job="own", extra=kept, **FLUSHLESS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+    kept = {"list": [], "set": {2, 3}, "deque": deque([], 2),
+            "bytes": bytearray(b"longer"), "tensor": torch.zeros(2),
+            "dict": {"b": 2}, "longer": deque([], 2),
+            "grown": torch.zeros(3), "other": None}
+    had = dict(kept)
+    with Checkpointer(model, job="own", extra=kept, **FLUSHLESS) as ck:
+        assert ck.restore() == 1
+    for name, x in saved.items():
+        assert type(kept[name]) is type(x)
+        assert torch.equal(kept[name], x) if name in ("tensor", "grown") \
+            else kept[name] == x
+        others = ("longer", "grown", "other")     # no place for what they had
+        assert (kept[name] is had[name]) == (name not in others), name
+
+
+def test_objects_that_nobody_asks_for_are_told(agent, caplog):
+    model = torch.nn.Linear(2, 2)
+    with Checkpointer(model, job="more", extra={"a": 1, "b": 2},
+                      local={"c": 3}, **FLUSHLESS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+    said = "step 1 has extra.b, local.c, which this Checkpointer was not given"
+    with Checkpointer(model, job="more", extra={"a": 1}) as ck:
+        assert ck.restore(strict=False) == 1
+        assert said not in caplog.text
+        assert ck.restore() == 1
+        assert said in caplog.text
+
+
+@pytest.mark.parametrize("extra, told", [
+    ({}, True), ({"epoch": 1}, True), ({"mine": {"last_epoch": 1}}, False),
+    ({"scaler": torch.amp.GradScaler("cpu")}, True), (None, False)])
+def test_a_scheduler_that_was_not_given_is_told(agent, caplog, extra, told):
+    model = torch.nn.Linear(2, 2)
+    optim = torch.optim.SGD(model.parameters(), 0.1)
+    sched = torch.optim.lr_scheduler.StepLR(optim, 1)
+    with Checkpointer(model, optim, job="sched", **FLUSHLESS,
+                      extra={"sched": sched} if extra is None else extra
+                      ) as ck:
+        for step in range(2):
+            ck.snapshot(step, wait=10)
+    assert ("the state of the scheduler that SGD has" in caplog.text) == told
+    assert caplog.text.count("scheduler") <= 1
+
+
+def test_a_scheduler_is_no_optimizer(agent):
+    model = torch.nn.Linear(2, 2)
+    optim = torch.optim.SGD(model.parameters(), 0.1)
+    sched = torch.optim.lr_scheduler.StepLR(optim, 1)
+    with pytest.raises(TypeError, match="StepLR is no optimizer.*extra="):
+        Checkpointer(model, sched, job="sched")
 
 
 def test_objects_that_a_snapshot_lacks_are_all_named(agent):

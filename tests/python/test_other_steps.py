@@ -96,6 +96,10 @@ def test_an_optimizer_that_was_not_given_is_named(agent, caplog):
         for _ in range(2):
             anew.step()
         assert caplog.text.count("SGD steps 0, and was not given") == 1
-    with Checkpointer(model, **OPTIONS):        # the model alone
+    with Checkpointer(model, [], **OPTIONS):    # the model alone
         anew.step()
     assert caplog.text.count("not given") == 1
+    with Checkpointer(model, **OPTIONS):
+        for _ in range(2):
+            anew.step()
+    assert caplog.text.count("give it, or optim=[] where") == 1

@@ -74,6 +74,12 @@ def objects_in(beyond: list[_core.Beyond]) -> set[str]:
             if kind == "tensor" and full.startswith(SHARED)}
 
 
+def own_in(beyond: list[_core.Beyond]) -> set[str]:
+    """And of what this rank's number kept for itself."""
+    return {full.removeprefix(_LOCAL) for full, kind, mine, *_ in beyond
+            if kind == "local" and mine and full.startswith(_LOCAL)}
+
+
 def unheld_in(note: str) -> set[str]:
     """Of what an agent says is missing, what no rank has, as one that was to
     have it does not describe it: names, as far as the agent says them."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import errno
 import hashlib
 import logging
@@ -10,14 +11,17 @@ import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from .. import Mismatch
+from .. import Mismatch, _core
 from . import _objects
-from ._blobs import Blobs, rows_of
+from ._blobs import Blobs, objects_in, own_in, rows_of
+from ._common import unfit
 from ._generators import Generators, set_rng_state
 from ._optimizers import refresh_schedulers
 from ._tensors import LiveTensors
+from ._versions import is_scheduled
 
 log = logging.getLogger("shardkeep")
 
@@ -135,6 +139,15 @@ class Kept:
                 *(("model",) if self._tensors.extra_names() else ()),
                 *("extra." + name for name in self._extra)}
 
+    def unsaved(self) -> list[str]:
+        """What changes as these optimizers do, and no object can be."""
+        if any(map(_may_be_of_a_scheduler, (*self._extra.values(),
+                                            *self._local.values()))):
+            return []
+        return [f"the state of the scheduler that {type(x.inner).__qualname__}"
+                ' has: it would begin anew; give it as extra={"sched": it}'
+                for x in self._tensors.optims if is_scheduled(x.inner)]
+
     def sizes(self) -> dict[str, int] | None:
         """Their bytes, for ranks that agree on rows; None where one has no
         form, which the snapshot will say: others need not wait for it."""
@@ -186,6 +199,14 @@ class Kept:
         if lacking:
             raise Mismatch(errno.ENOKEY, "the snapshot has no model."
                            f"{', model.'.join(lacking)}")
+
+    def unasked(self, beyond: list[_core.Beyond]) -> list[str]:
+        """Objects of a snapshot that were given by name, and are not now."""
+        there = objects_in(beyond) | own_in(beyond)
+        ours = {*("extra." + x for x in self._extra),
+                *("local." + x for x in self._local)}
+        return sorted(x for x in there - ours
+                      if x.startswith(("extra.", "local.")))
 
     def suffices(self) -> bool:
         """Whether what this rank's number had saved is all that it needs."""
@@ -313,6 +334,12 @@ class Kept:
         return _ABSENT if raw is None else _objects.loads(raw)
 
 
+def _may_be_of_a_scheduler(x: Any) -> bool:
+    """Whether its state may be that of one; scalers have none of it."""
+    return isinstance(x, dict) or hasattr(x, "state_dict") and not isinstance(
+        x, torch.amp.GradScaler)
+
+
 def _refuse(lacking: Iterable[str]) -> None:
     names = ", ".join(sorted(lacking))
     if names:
@@ -325,8 +352,36 @@ def _give(where: dict[str, Any], name: str, x: Any, value: Any) -> None:
         return
     if hasattr(x, "load_state_dict"):
         x.load_state_dict(value)
-    elif isinstance(x, dict):
+    elif not _refill(x, value):
+        where[name] = value
+
+
+def _refill(x: Any, value: Any) -> bool:
+    """Whether what has values of its own has these now: whoever gave it goes
+    on with that very object."""
+    if isinstance(x, torch.Tensor) and isinstance(value, torch.Tensor):
+        return _refill_tensor(x, value)
+    if isinstance(x, dict) and isinstance(value, dict) or \
+            type(x) is type(value) is set:
         x.clear()
         x.update(value)
+    elif type(x) is type(value) and isinstance(x, (list, bytearray)):
+        x[:] = value
+    elif type(x) is type(value) is collections.deque and \
+            x.maxlen == value.maxlen:
+        x.clear()
+        x.extend(value)
     else:
-        where[name] = value
+        return False
+    return True
+
+
+def _refill_tensor(x: torch.Tensor, value: torch.Tensor) -> bool:
+    if type(x) not in (torch.Tensor, torch.nn.Parameter) or \
+            x.shape != value.shape or x.dtype != value.dtype or \
+            x.is_inference() or unfit(x) is not None or \
+            not x.is_contiguous():
+        return False
+    with torch.no_grad():
+        x.copy_(value)
+    return True

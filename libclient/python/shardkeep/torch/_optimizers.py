@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 # Where wrappers have what they wrap: accelerate's, torch.distributed's.
 _INNER = ("optimizer", "_optimizer", "optim")
@@ -120,8 +121,11 @@ def _open(given: Any) -> Stepped:
                       if isinstance(x, Optimizer)), None)
         if inner is None:
             break
+        if isinstance(o, LRScheduler):
+            raise TypeError(f"{_name(o)} is no optimizer: give the one that "
+                            'it is of, and it as extra={"sched": it}')
         if getattr(o, "state", inner.state) is not inner.state or \
-                o.param_groups is not inner.param_groups:
+                getattr(o, "param_groups", None) is not inner.param_groups:
             raise TypeError(
                 f"{_name(o)} wraps {_name(inner)} and has state or groups of "
                 "its own, which Shardkeep does not know; give the inner one "

@@ -82,6 +82,8 @@ class Restore:
         self._device: int | None = None
         #: What objects have from here on, as all ranks have told.
         self._rows: dict[str, int] = {}
+        #: Objects that the snapshot has and nobody asks for.
+        self._unasked: list[str] = []
         #: How many ranks saved which run and step, as this agent knows.
         self._worlds: dict[tuple[int, int], int] = {}
 
@@ -246,6 +248,10 @@ class Restore:
         if strict:
             self._describing.has_more()
         self.report = report[0]
+        if self._unasked and self._comm.rank == 0:
+            log.warning("job %s: step %d has %s, which this Checkpointer was "
+                        "not given: neither restored nor in later snapshots",
+                        self._job, saved.step, ", ".join(self._unasked))
 
     def _prepare(self, saved: Saved, strict: bool) -> bool:
         """Has everything described as the snapshot has it; whether one agent
@@ -269,6 +275,7 @@ class Restore:
     def _look(self, saved: Saved, strict: bool) -> dict[str, Any]:
         """Describes what there is, then what the snapshot has beyond it."""
         self._blobs.clear()
+        self._unasked = []
         if saved.held is None and (saved.run, saved.step) in self._here:
             saved.held = self._left_of(saved)
         self._check_lost(saved)
@@ -285,6 +292,7 @@ class Restore:
         beyond = self._beyond(saved)
         if strict:
             self._kept.insist(objects_in(beyond))
+            self._unasked = self._kept.unasked(beyond)
         made = self._tensors.materialize({x[0] for x in beyond}, self._undo)
         made |= self._make_missing(beyond)
         if lacking:

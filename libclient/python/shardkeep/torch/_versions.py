@@ -75,6 +75,11 @@ def flattens(t: torch.Tensor) -> bool:
     return all(hasattr(t, f"__tensor_{x}flatten__") for x in ("", "un"))
 
 
+def is_scheduled(optim: Any) -> bool:
+    """Whether a scheduler was made of an optimizer, as far as it shows."""
+    return hasattr(getattr(optim, "step", None), "_wrapped_by_lr_sched")
+
+
 def overlaps(t: torch.Tensor) -> bool:
     """Whether elements of it may share memory."""
     return bool(_overlap(t)) if _overlap else not t.is_contiguous()

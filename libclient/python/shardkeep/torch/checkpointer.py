@@ -117,7 +117,8 @@ class Checkpointer:
     Args:
         model: plain, DDP, FSDP1, FSDP2, tensor parallel, or any mix; a list
             of the stages of a pipeline that this rank has.
-        optim: its optimizer, several, or None; wrapped ones as well.
+        optim: its optimizer, several, or None; wrapped ones as well. ``[]``:
+            there is none to be kept, and what steps the model is not named.
         job: the name that snapshots are kept under.
         extra: objects with ``state_dict()`` and ``load_state_dict()``, such
             as schedulers, or plain values, by name. A rank that did not exist
@@ -230,6 +231,7 @@ class Checkpointer:
             _while_there(self._before_step))
             for o in self._tensors.optims if fence_hook]
         self._others: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._none_meant = optim is not None and not self._tensors.optims
         if fence_hook:
             STEPS.tell(self._before_another)
 
@@ -254,7 +256,7 @@ class Checkpointer:
         """Tells the library what there is now."""
         if not self._looked:
             self._looked = True
-            for what in self._tensors.unsaved():
+            for what in self._tensors.unsaved() + self._kept.unsaved():
                 log.warning("job %s: snapshots do not hold %s", self.job,
                             what)
         self._changed |= self._describing.all()
@@ -287,7 +289,7 @@ class Checkpointer:
         if any(optim is x.inner for x in self._tensors.optims):
             return      # by its own hook
         self._fence_step()
-        if self._tensors.optims and optim not in self._others and \
+        if not self._none_meant and optim not in self._others and \
                 not self._tensors.are_of(optim):
             self._others.add(optim)
             self._say_not_given(optim)
@@ -296,9 +298,11 @@ class Checkpointer:
         name = self._tensors.first_of(optim)
         if name:
             log.warning("job %s: %s steps %s, and was not given to this "
-                        "Checkpointer: snapshots do not hold its state; make "
-                        "a Checkpointer of what steps now", self.job,
-                        type(optim).__qualname__, name)
+                        "Checkpointer: snapshots do not hold its state; %s",
+                        self.job, type(optim).__qualname__, name,
+                        "make a Checkpointer of what steps now"
+                        if self._tensors.optims else
+                        "give it, or optim=[] where the model alone is meant")
 
     def _before_step(self, optim: torch.optim.Optimizer, *_: Any) -> None:
         if not self._is_ours():
