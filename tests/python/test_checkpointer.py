@@ -8,6 +8,7 @@ import copy
 import enum
 import gc
 import json
+import logging
 import os
 import random
 import signal
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
-from harness import run, start, wait
+from harness import Logged, run, start, wait
 from models import (Holder, Replicate, Shard, _StridedShard, everything,
                     sharded, whole, wrong)
 from shardkeep import LATEST, Invalid, Mismatch, NotFound, TensorChanged
@@ -473,6 +474,17 @@ def test_steps_of_a_run_with_a_number_are_not_taken_back(agent, caplog):
 
 # ---- one rank ----
 
+def test_steps_that_count_anew_are_told(agent, caplog):
+    model = torch.nn.Linear(2, 2)
+    with Checkpointer(model, job="anew", slots=4, **FLUSHLESS) as ck:
+        for step in (7, 8, 3, 4):
+            assert ck.snapshot(step, wait=10)
+        assert caplog.text.count("step 3 came after step 8, and") == 1
+        assert "step 4" not in caplog.text
+        ck.wait()
+        assert ck.restore() == 8
+
+
 def test_pointers_are_looked_at_every_time(agent):
     model = torch.nn.Linear(4, 4)
     with Checkpointer(model, job="stale", rng=False, **FLUSHLESS) as ck:
@@ -600,12 +612,37 @@ def test_objects_that_nobody_asks_for_are_told(agent, caplog):
                       local={"c": 3}, **FLUSHLESS) as ck:
         ck.snapshot(1)
         ck.wait()
-    said = "step 1 has extra.b, local.c, which this Checkpointer was not given"
+    said = "step 1 has extra.b, local.c of rank 0, which this Checkpointer was"
     with Checkpointer(model, job="more", extra={"a": 1}) as ck:
         assert ck.restore(strict=False) == 1
         assert said not in caplog.text
         assert ck.restore() == 1
         assert said in caplog.text
+
+
+def _others_objects() -> None:
+    rank = dist.get_rank()
+    model = torch.nn.Linear(2, 2)
+    with Checkpointer(model, job="others", extra={"all": 1, f"of{rank}": 2},
+                      **FLUSHLESS) as ck:
+        assert ck.restore() is None
+        ck.snapshot(1)
+        ck.wait()
+    for extra, told in (({"all": 0, f"of{rank}": 0}, ""),
+                        ({"all": 0}, f"of{rank}"),
+                        ({f"of{rank}": 0}, "all" if rank == 0 else "")):
+        logged = Logged()
+        logging.getLogger("shardkeep").addHandler(logged)
+        with Checkpointer(model, job="others", extra=extra) as ck:
+            assert ck.restore() == 1
+        logging.getLogger("shardkeep").removeHandler(logged)
+        assert [x for x in logged.found if f"extra.{told} of rank {rank}" in x
+                ] == logged.found, logged.found
+        assert len(logged.found) == bool(told)
+
+
+def test_objects_of_other_ranks_are_theirs_to_ask_for(agent):
+    run(2, _others_objects)
 
 
 @pytest.mark.parametrize("extra, told", [

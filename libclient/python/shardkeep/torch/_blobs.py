@@ -74,10 +74,14 @@ def objects_in(beyond: list[_core.Beyond]) -> set[str]:
             if kind == "tensor" and full.startswith(SHARED)}
 
 
-def own_in(beyond: list[_core.Beyond]) -> set[str]:
-    """And of what this rank's number kept for itself."""
+def own_in(beyond: list[_core.Beyond], rank: int) -> set[str]:
+    """And of what the rank of that number had; what all had, rank 0 tells."""
+    whose = {str(rank)} if rank else {"0", _ROWS}
     return {full.removeprefix(_LOCAL) for full, kind, mine, *_ in beyond
-            if kind == "local" and mine and full.startswith(_LOCAL)}
+            if kind == "local" and mine and full.startswith(_LOCAL)} | {
+        _split(full)[0] for full, kind, *_ in beyond
+        if kind == "tensor" and full.startswith(SHARED) and
+        _split(full)[1] in whose}
 
 
 def unheld_in(note: str) -> set[str]:

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from .. import Mismatch, _core
 from . import _objects
-from ._blobs import Blobs, objects_in, own_in, rows_of
+from ._blobs import Blobs, own_in, rows_of
 from ._common import unfit
 from ._generators import Generators, set_rng_state
 from ._optimizers import refresh_schedulers
@@ -201,11 +201,11 @@ class Kept:
                            f"{', model.'.join(lacking)}")
 
     def unasked(self, beyond: list[_core.Beyond]) -> list[str]:
-        """Objects of a snapshot that were given by name, and are not now."""
-        there = objects_in(beyond) | own_in(beyond)
+        """Objects of a snapshot that this rank's number gave by name, and is
+        not given now."""
         ours = {*("extra." + x for x in self._extra),
                 *("local." + x for x in self._local)}
-        return sorted(x for x in there - ours
+        return sorted(x for x in own_in(beyond, self._rank) - ours
                       if x.startswith(("extra.", "local.")))
 
     def suffices(self) -> bool:

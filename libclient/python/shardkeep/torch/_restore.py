@@ -248,10 +248,11 @@ class Restore:
         if strict:
             self._describing.has_more()
         self.report = report[0]
-        if self._unasked and self._comm.rank == 0:
-            log.warning("job %s: step %d has %s, which this Checkpointer was "
-                        "not given: neither restored nor in later snapshots",
-                        self._job, saved.step, ", ".join(self._unasked))
+        if self._unasked:
+            log.warning("job %s: step %d has %s of rank %d, which this "
+                        "Checkpointer was not given: neither restored nor in "
+                        "later snapshots", self._job, saved.step,
+                        ", ".join(self._unasked), self._comm.rank)
 
     def _prepare(self, saved: Saved, strict: bool) -> bool:
         """Has everything described as the snapshot has it; whether one agent

@@ -203,6 +203,7 @@ class Checkpointer:
         self.last_step: int | None = None
         self._newest = -1       # step that this run may have
         self._told = False      # what became of that one
+        self._back = False      # that steps went back, and said so
         # The first step of what is described now, until one was complete.
         self._unproven: int | None = None
         self._unheld: set[str] = set()      # of such a step, and said so
@@ -372,8 +373,19 @@ class Checkpointer:
         if self._changed:
             self._unproven, self._changed = step, False
         self.last_step, self._told = step, False
+        self._say_older(step)
         self._newest = max(self._newest, step)
         return True
+
+    def _say_older(self, step: int) -> None:
+        """Steps that count anew, as in each epoch, are no newer ones."""
+        if step >= self._newest or self._back:
+            return
+        self._back = True
+        log.warning("job %s: step %d came after step %d, and a restore finds "
+                    "the highest step, not the last one: count steps over all "
+                    "of training, or go back by restore(%d)", self.job, step,
+                    self._newest, step)
 
     @contextlib.contextmanager
     def _asking(self, step: int, flags: int, wait_ms: int) -> Iterator[None]:
