@@ -669,6 +669,21 @@ def test_a_scheduler_is_no_optimizer(agent):
         Checkpointer(model, sched, job="sched")
 
 
+class _SaysAlone:
+    def state_dict(self) -> dict[str, Any]:
+        return {"n": 1}
+
+
+@pytest.mark.parametrize("where", ["extra", "local"])
+def test_objects_that_could_not_take_it_back_are_refused(agent, where):
+    given: Any = {where: {"k": _SaysAlone()}}
+    with Checkpointer(torch.nn.Linear(2, 2), job="alone", **given,
+                      **FLUSHLESS) as ck:
+        with pytest.raises(TypeError, match=rf"{where}\.k is a _SaysAlone, "
+                           "which has state_dict.* no load_state_dict"):
+            ck.snapshot(1)
+
+
 def test_objects_that_a_snapshot_lacks_are_all_named(agent):
     model = torch.nn.Linear(2, 2)
     with Checkpointer(model, job="lacks", extra={"a": {"n": 1}},
@@ -837,6 +852,20 @@ def test_objects_of_numpy(agent):
     for name, x in arrays.items():
         assert type(other[name]) is type(x) and other[name].dtype == x.dtype
         assert np.array_equal(other[name], x)
+
+
+def test_arrays_stay_the_objects(agent):
+    import numpy as np
+    model, kept = torch.nn.Linear(2, 2), {"a": np.arange(3), "b": np.ones(2)}
+    with Checkpointer(model, job="arrays", extra=kept, **FLUSHLESS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+    mine = {"a": np.zeros(3, int), "b": np.ones(3)}
+    had = dict(mine)
+    with Checkpointer(model, job="arrays", extra=mine, **FLUSHLESS) as ck:
+        assert ck.restore() == 1
+    assert mine["a"] is had["a"] and mine["b"] is not had["b"]
+    assert mine["a"].tolist() == [0, 1, 2] and mine["b"].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("wrong, error", [

@@ -30,6 +30,10 @@ _ABSENT = object()
 
 def _written(name: str, x: Any) -> bytes:
     if hasattr(x, "state_dict"):
+        if not hasattr(x, "load_state_dict"):
+            raise TypeError(f"{name} is a {type(x).__qualname__}, which has "
+                            "state_dict() and no load_state_dict(): it could "
+                            "not have it back; give its state as plain values")
         x = x.state_dict()
     return _objects.dumps(x, name)
 
@@ -361,6 +365,8 @@ def _refill(x: Any, value: Any) -> bool:
     on with that very object."""
     if isinstance(x, torch.Tensor) and isinstance(value, torch.Tensor):
         return _refill_tensor(x, value)
+    if _is_array(x) and _is_array(value):
+        return _refill_array(x, value)
     if isinstance(x, dict) and isinstance(value, dict) or \
             type(x) is type(value) is set:
         x.clear()
@@ -373,6 +379,19 @@ def _refill(x: Any, value: Any) -> bool:
         x.extend(value)
     else:
         return False
+    return True
+
+
+def _is_array(x: Any) -> bool:
+    kind = type(x)
+    return kind.__module__ == "numpy" and kind.__qualname__ == "ndarray"
+
+
+def _refill_array(x: Any, value: Any) -> bool:
+    if x.shape != value.shape or x.dtype != value.dtype or \
+            not x.flags.writeable:
+        return False
+    x[...] = value
     return True
 
 
