@@ -4,7 +4,6 @@ what comes after is as if that call had not been."""
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -131,8 +130,9 @@ def _interrupted_while_put(job: str, at: int, before: Sizes, then: Sizes
         return came
 
 
-@pytest.mark.parametrize("before, then", list(itertools.permutations(
-    [(0, 0), (9000, 9000), (None, None)], 2)))
+@pytest.mark.parametrize("before, then", [
+    ((0, 0), (9000, 9000)), ((9000, 9000), (0, 0)),
+    ((9000, 9000), (None, None)), ((None, None), (9000, 9000))])
 def test_objects_that_are_put(agent: str, before: Sizes, then: Sizes) -> None:
     at = 1
     while _interrupted_while_put(f"put{at}", at, before, then):
