@@ -541,7 +541,6 @@ def test_what_holds_the_tensors_is_looked_at_every_time(agent):
 
 
 def test_objects_and_what_is_refused(agent):
-    import collections
     kept = {"a": (1, 2.5, float("inf")), "s": {3}, 7: b"x", "n": None,
             "t": torch.arange(3, dtype=torch.int16), "d": torch.bfloat16,
             "o": deque([1], 3), "big": 1 << 80}

@@ -104,10 +104,13 @@ class Kept:
     """
 
     def __init__(self, tensors: LiveTensors, blobs: Blobs, rank: int,
-                 extra: dict[str, Any], local: dict[str, Any],
+                 extra: dict[str, Any] | None, local: dict[str, Any] | None,
                  rng: bool) -> None:
         self._tensors, self._blobs, self._rank = tensors, blobs, rank
-        self._extra, self._local, self._rng = extra, local, rng
+        # The dicts themselves: what is put into them later goes along.
+        self._extra = {} if extra is None else extra
+        self._local = {} if local is None else local
+        self._rng = rng
         self._generators, self._settings = Generators(), _Settings()
         #: The parameters' labels, and how they were written last.
         self._params: tuple[Any, bytes] = (None, b"")

@@ -216,10 +216,8 @@ class Checkpointer:
             "flags": _flags(verify, replicas)}
         self._state = self._new_state()
         self._blobs = Blobs(self._state, self.rank, self.world)
-        # The dicts themselves: what is put into them later goes along.
-        self._kept = Kept(self._tensors, self._blobs, self.rank,
-                          {} if extra is None else extra,
-                          {} if local is None else local, rng)
+        self._kept = Kept(self._tensors, self._blobs, self.rank, extra, local,
+                          rng)
         self._describing = Describing(self._state, self._comm, self._tensors,
                                       self._blobs, self._kept.sizes)
         self._looked = False    # for what snapshots do not hold

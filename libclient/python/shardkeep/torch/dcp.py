@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import errno
 import functools
 import hashlib
 import io
@@ -44,7 +43,7 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from .. import LATEST, Client, Error, _core, snapshots
+from .. import LATEST, Client, _core, snapshots
 from . import _dcp_nodes, _device, _objects
 from ._common import (
     BYTES, FROM_NAME, PLAN, SHARED, check_local, check_name, dtype_of,
