@@ -4,12 +4,14 @@ did, wherever it is, is."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from harness import run
+from shardkeep import NotFound
 from shardkeep.torch import Checkpointer, _blobs, _device, _kept, _objects
 from shardkeep.torch._tensors import LiveTensors
 from torch import nn
@@ -170,7 +172,8 @@ class _Told:
         self.blobs[name] = room
 
     def remove(self, name: str) -> None:
-        del self.blobs[name]
+        if self.blobs.pop(name, None) is None:
+            raise NotFound(errno.ENOENT, f"{name} is not described")
         if self.interrupted:
             raise KeyboardInterrupt
 
