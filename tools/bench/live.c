@@ -239,11 +239,19 @@ int world_list_next(struct world *w)
 /* The words of all ranks, by the one that is there. */
 struct chorus {
 	uint64_t agent;		/* that serves it; the others have others */
+	const struct sk_state *state;	/* in a run that this one drew */
 	int32_t ranks;
 	uint64_t told;		/* bytes */
 };
 
-/* Each says what we do, but for the agent that serves it. */
+static bool is_of_the_agent(const struct chorus *c, const char *word)
+{
+	return !memcmp(word, &c->agent, 8) ||
+	       (c->state->run_id && !memcmp(word, &c->state->run_id, 8));
+}
+
+/* Each says what we do, but for the agent that serves it, and for the id that
+ * this one gave the run. */
 static int repeat(void *ctx, const void *in, size_t bytes, void *out,
 		  uint32_t timeout_ms)
 {
@@ -255,7 +263,7 @@ static int repeat(void *ctx, const void *in, size_t bytes, void *out,
 		return -ENOMEM;
 	memcpy(other, in, bytes);
 	for (size_t at = 0; at + 8 <= bytes; at += 8)
-		if (!memcmp(other + at, &c->agent, 8))
+		if (is_of_the_agent(c, other + at))
 			other[at] ^= 1;
 	memcpy(all, in, bytes);
 	for (int32_t i = 1; i < c->ranks; i++)
@@ -279,6 +287,7 @@ int world_restore(struct world *w, int32_t ranks, uint32_t flags,
 	if (member_open(w, 0, ranks, &m))
 		return -1;
 	chorus.agent = m.sk->conn.agent.instance;
+	chorus.state = m.state;
 	before = read_so_far();
 	agent = agent_cpu_ns(w->bench);
 	cpu = cpu_ns();
