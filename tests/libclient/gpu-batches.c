@@ -504,17 +504,25 @@ static void lives(struct rank *rank)
 
 /* ---- out of a device slot ---- */
 
-static void save(struct rank *rank)
+/* Takes snapshots until there is a device slot. The step of the last one. */
+static int64_t begin_on_device(struct trial *t, struct rank *rank)
 {
 	int64_t step = 0;
-	struct trial t;
 
-	begin(&t, rank, 1);
-	arrange(&t, false);
+	begin(t, rank, 1);
+	arrange(t, false);
 	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
 	do
-		take(&t, ++step);
-	while (!gpu_device_bytes(&t.g));
+		take(t, ++step);
+	while (!gpu_device_bytes(&t->g));
+	return step;
+}
+
+static void save(struct rank *rank)
+{
+	struct trial t;
+
+	(void)begin_on_device(&t, rank);
 	take(&t, 1000);
 	rank_ready(rank);
 }
@@ -549,15 +557,10 @@ static void load(struct rank *rank)
 static void spoilt(struct rank *rank)
 {
 	struct sk_report report;
-	int64_t step = 0;
+	int64_t step;
 	struct trial t;
 
-	begin(&t, rank, 1);
-	arrange(&t, false);
-	CHECK(!sk_prepare(rank->state, 60000), "%s", sk_error());
-	do
-		take(&t, ++step);
-	while (!gpu_device_bytes(&t.g));
+	step = begin_on_device(&t, rank);
 	for (int i = 0; i < ROUNDS; i++) {
 		take(&t, ++step);
 		rearrange(&t, false);
