@@ -30,15 +30,41 @@ static int move_output(const struct sk_os *os, const struct endpoint *e)
 	return r < 0 ? r : log_to_file(os, path);
 }
 
-/* The parent ends; the child belongs to no terminal. */
-static int detach(const struct sk_os *os, const struct endpoint *e)
+/* Until clients can connect, or the agent has ended without: whoever gave no
+ * descriptor to be told by has our exit status. */
+static int await_ready(const struct sk_os *os, int told,
+		       const struct endpoint *e)
 {
-	int r = os->fork(os);
+	char path[sizeof(e->path) + 16], c;
 
-	if (r < 0)
+	if (told < 0 || os->read(os, told, &c, 1) == 1)
+		return 0;
+	endpoint_log_path(e, path, sizeof(path));
+	fprintf(stderr, "shardkeepd: the agent ended before it was ready; %s "
+		"says why\n", path);
+	return 1;
+}
+
+/* The parent ends; the child belongs to no terminal. */
+static int detach(const struct sk_os *os, struct options *o,
+		  const struct endpoint *e)
+{
+	int ready[2] = { -1, -1 }, r = 0;
+
+	if (o->ready_fd < 0)
+		r = os->pipe(os, ready);
+	if (r >= 0)
+		r = os->fork(os);
+	if (r) {
+		sk_close_fd(ready[1]);
+		if (r > 0)
+			_exit(await_ready(os, ready[0], e));
+		sk_close_fd(ready[0]);
 		return r;
-	if (r)
-		_exit(0);
+	}
+	if (ready[1] >= 0)
+		o->ready_fd = ready[1];
+	sk_close_fd(ready[0]);
 	r = os->setsid(os);
 	if (r >= 0)
 		r = move_output(os, e);
@@ -269,7 +295,7 @@ int main(int argc, char **argv)
 	if (r == 0)
 		r = take_endpoint(os, &o, &birth.kept, &endpoint, &err);
 	if (r == 0 && o.detach) {
-		r = detach(os, &endpoint);
+		r = detach(os, &o, &endpoint);
 		if (r < 0)
 			sk_err_errno(&err, r, "cannot go to the background");
 	}

@@ -49,6 +49,35 @@ for keeper in --keeper --no-keeper; do
 	socket=
 done
 
+# ---- whether it serves ----
+
+# Without a descriptor to be told by, the command ends when clients can connect.
+socket=$dir/run/agent.sock
+"$agent" --detach --socket "$socket" --memory 64M || fail "it says $?"
+asks "$socket" status >/dev/null ||
+	fail "it has ended before it served"
+"$agent" --detach --socket "$socket" --memory 64M ||
+	fail "another one serves, and that is $?"
+asks "$socket" stop --wait >/dev/null
+socket=
+# refused OUT ARGUMENT...: by its status, and by what it says
+refused() {
+	local said=$1 status=0
+	shift
+	timeout 60 "$agent" --detach --socket "$dir/run/agent.sock" \
+		--memory 64M "$@" 2>err || status=$?
+	[ "$status" = 1 ] || fail "$*: it says $status"
+	grep -q "$said" err || fail "$*: it says '$(<err)'"
+}
+: >file
+for keeper in --keeper --no-keeper; do
+	refused "before it was ready; $dir/run/agent.log says why" \
+		"$keeper" --store "$dir/file/store"
+done
+mv run/agent.log log && mkdir run/agent.log
+refused 'cannot go to the background' --no-keeper
+rmdir run/agent.log
+
 # ---- relative paths ----
 
 mkdir -p etc out
