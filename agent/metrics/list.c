@@ -116,8 +116,8 @@ const struct metric metrics[] = {
 	[METRIC_JOB_TO_FLUSH] = GAUGE(JOB, PLAIN, "job_snapshots_to_flush",
 		"snapshots of the job that wait to be written"),
 	[METRIC_JOB_STEP] = GAUGE(JOB_STATE, PLAIN, "job_step",
-		"step that was last sealed, complete, durable; of before the "
-		"agent began: the newest one"),
+		"step that was last sealed; newest one that is complete, "
+		"durable"),
 	[METRIC_JOB_AGE] = GAUGE(JOB_STATE, SECONDS, "job_age_seconds",
 		"time since that was so; of before the agent began: since "
 		"it was sealed"),

@@ -74,19 +74,14 @@ static bool is_sealed(const struct sk_cat_snapshot *s)
 	return s->n_images;
 }
 
-/* By what this agent saw happen, at @at_ns of its clock; else by the newest
- * snapshot that is so, which an agent before it has seen. */
-static struct progress progress_of(const struct agent *a,
+/* The newest snapshot that is so, which an agent before it may have seen. */
+static struct progress newest_that(const struct agent *a,
 				   const struct sk_cat_job *job,
-				   uint64_t at_ns, int64_t step,
 				   bool (*is)(const struct sk_cat_snapshot *s))
 {
 	uint64_t wall = a->os->wall_ns(a->os);
 	const struct sk_cat_snapshot *s;
 
-	if (at_ns)
-		return (struct progress){ true, step,
-					  seconds(agent_now(a) - at_ns) };
 	sk_link_each(s, &job->snapshots, link) {
 		job->catalogue->visits++;
 		/* A clock may have been set back. */
@@ -98,16 +93,33 @@ static struct progress progress_of(const struct agent *a,
 	return (struct progress){ .known = false };
 }
 
+/* What this agent saw happen, at @at_ns of its clock. */
+static struct progress seen_at(const struct agent *a, uint64_t at_ns,
+			       int64_t step)
+{
+	return (struct progress){ true, step, seconds(agent_now(a) - at_ns) };
+}
+
+/* What it saw, unless that is so no more: evicted, or found damaged. */
+static struct progress standing(const struct agent *a, uint64_t at_ns,
+				int64_t step, struct progress newest)
+{
+	return at_ns && newest.known && newest.step == step ?
+	       seen_at(a, at_ns, step) : newest;
+}
+
 static void tell_progress(const struct agent *a, struct told *t)
 {
 	const struct sk_cat_figures *f = &t->job->figures;
 
-	t->progress[0] = progress_of(a, t->job, f->sealed_ns, f->sealed_step,
-				     is_sealed);
-	t->progress[1] = progress_of(a, t->job, f->completed_ns,
-				     f->completed_step, sk_cat_complete);
-	t->progress[2] = progress_of(a, t->job, f->durable_ns,
-				     f->durable_step, sk_cat_on_disk);
+	/* That the job goes on is told by what was sealed, gone or not. */
+	t->progress[0] = f->sealed_ns ?
+			 seen_at(a, f->sealed_ns, f->sealed_step) :
+			 newest_that(a, t->job, is_sealed);
+	t->progress[1] = standing(a, f->completed_ns, f->completed_step,
+				  newest_that(a, t->job, sk_cat_complete));
+	t->progress[2] = standing(a, f->durable_ns, f->durable_step,
+				  newest_that(a, t->job, sk_cat_on_disk));
 }
 
 /* Those that take most; the rest is counted as it comes and goes. */

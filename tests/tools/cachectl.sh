@@ -363,6 +363,16 @@ json "any(i['bad'] for i in d['images'])"
 expect 5 verify a
 says 'BAD'
 complains 'set aside'
+# How far a job is goes back with that: as far as the list says.
+expect 0 --json list
+cp "$dir/out" "$dir/listed"
+either "0 7" --json status
+json "(lambda listed: all(
+	[s['step'] for s in listed if s['job'] == j['job'] and of in s['state']
+	 ][:1] == ([] if j[of + '_step'] is None else [j[of + '_step']])
+	for j in d['jobs'] for of in ('complete', 'durable'))
+	)(json.load(open('$dir/listed'))['snapshots'])"
+json "any(j['job'] == 'a' for j in d['jobs'])"
 
 # ---- how the agent and the machine are ----
 either "0 7" status
