@@ -17,7 +17,7 @@ from ._blobs import is_own
 from ._comm import Comm
 from ._common import milliseconds
 from ._links import Links
-from ._tensors import is_statistic
+from ._naming import is_statistic
 
 #: Snapshots that a node tells of.
 _OFFERS = 16

@@ -23,11 +23,12 @@ from ._describing import Describing, Item, uncollected
 from ._kept import Kept
 from ._links import Links
 from ._links import available as links_available
+from ._naming import is_state
 from ._nodes import (LISTED_MOST, Held, Teller, before_in_memory, candidates,
                      each, in_part, join_runs, left_here, lost_of, names_of,
                      offers, over, several, went_each_time)
 from ._report import Report
-from ._tensors import LiveTensors, is_state
+from ._tensors import LiveTensors
 from ._together import PASSED_OVER, together
 
 log = logging.getLogger("shardkeep")

@@ -16,9 +16,13 @@ from torch.distributed.tensor import DTensor
 
 from .. import _core
 from . import _device
+from ._beside import Beside
 from ._common import made_to_last
 from ._flat import FlatPart, Piece, flattened_ids, pieces_of
-from ._optimizers import Stepped, load_group, of_another_kind, opened
+from ._naming import (
+    STATISTICS, is_state, namer, split_label, state_name, unwrapped)
+from ._optimizers import Stepped, opened
+from ._unsaved import unsaved_of
 from ._versions import OF_BATCHES
 from ._watch import Watch
 from ._wrapped import (
@@ -31,55 +35,8 @@ Missing = tuple[str, torch.nn.Parameter, Stepped, str, tuple[int, ...], int]
 #: What takes back what a restore did before its bytes came, the last first.
 Undo = list[Callable[[], None]]
 
-#: Running statistics of one rank alone: DDP overwrites them with rank 0's
-#: before a pass, FSDP leaves them apart. Of batch and instance norms, lazy
-#: ones, and what libraries derive from them.
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-
 #: Where a module has its parts.
 _OWNED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-
-_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.",
-             "_fsdp_wrapped_module.")
-
-
-def clean_name(name: str) -> str:
-    """An FQN without what wrappers put into it."""
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
-
-
-#: What has the module that it wraps as ``module``, under names of its own.
-_DATA_PARALLEL = (torch.nn.parallel.DistributedDataParallel,
-                  torch.nn.DataParallel)
-
-
-def _namer(model: torch.nn.Module) -> Callable[[str], str]:
-    """What makes FQNs of the names in a model: those that it would have if
-    nothing in it were wrapped, as ``get_model_state_dict()`` does."""
-    # Innermost first.
-    within = sorted((f"{name}." for name, m in model.named_modules()
-                     if name and isinstance(m, _DATA_PARALLEL)),
-                    key=len, reverse=True)
-
-    def fqn(name: str) -> str:
-        for at in within:
-            if name.startswith(at + "module."):
-                name = at + name.removeprefix(at + "module.")
-        return clean_name(name)
-    return fqn
-
-
-def is_statistic(name: str) -> bool:
-    """Whether it may be a running statistic, which each rank has its own
-    of."""
-    return name.startswith("model.") and name.rpartition(".")[2] in _STATISTICS
-
-
-def is_state(name: str) -> bool:
-    """Whether a tensor of that name is an optimizer's."""
-    return name.startswith("optim.")
 
 
 def as_list(x: Any) -> list[Any]:
@@ -89,7 +46,7 @@ def as_list(x: Any) -> list[Any]:
     return list(x) if isinstance(x, (list, tuple)) else [x]
 
 
-class LiveTensors:
+class LiveTensors(Beside):
     """The live tensors of models and optimizers, by name.
 
     The modules are walked once. Afterwards each tensor is looked up in the
@@ -104,7 +61,7 @@ class LiveTensors:
                 raise TypeError(f"{type(m).__qualname__} is no model: a "
                                 "torch.nn.Module, or a list of them")
         self.models, self.optims = models, opened(optims)
-        self._labels: list[list[list[str]]] | None = None
+        self._labels = None
         self._found: list[tuple[str, Any, Stepped]] | None = None
         #: Whether any state of a parameter had more than tensors in it when
         #: they were looked at last.
@@ -142,13 +99,13 @@ class LiveTensors:
         #: Buffers that each rank has its own values of, from its own batches.
         self.statistics: set[str] = set()
         self._fsdp2: list[Any] = []
-        self._extra: dict[str, torch.nn.Module] = {}
+        self._extra = {}
         seen: set[int] = set()
         for model in self.models:
-            self._walk_one(_unwrapped(model), seen)
+            self._walk_one(unwrapped(model), seen)
 
     def _walk_one(self, model: torch.nn.Module, seen: set[int]) -> None:
-        fqn_of = _namer(model)
+        fqn_of = namer(model)
         for piece, p in pieces_of(model):
             piece = dataclasses.replace(piece, fqn=fqn_of(piece.fqn))
             self._once("model." + piece.fqn)
@@ -190,7 +147,7 @@ class LiveTensors:
                     self.buffers.add("model." + fqn)
                     if isinstance(module, OF_BATCHES) and \
                             not isinstance(module, torch.nn.SyncBatchNorm) \
-                            and key in _STATISTICS:
+                            and key in STATISTICS:
                         self.statistics.add("model." + fqn)
 
     def _rebuilt(self) -> bool:
@@ -292,15 +249,15 @@ class LiveTensors:
                 continue
             if not label:
                 raise ValueError(_stranger(p, stepped))
-            fqn = _split(label)[1]
-            owner, first = "model." + fqn, _state_name(label, "")
+            fqn = split_label(label)[1]
+            owner, first = "model." + fqn, state_name(label, "")
             apart = stepped.apart or fqn in self.pieces
             for key, t in mine.items():
                 if not isinstance(t, torch.Tensor):
                     others = True
                     continue
                 name = first + key if type(key) is str else \
-                    _state_name(label, key)
+                    state_name(label, key)
                 if apart:
                     simple = False
                     found.append((name, self._placed(fqn, t, stepped), owner))
@@ -336,7 +293,7 @@ class LiveTensors:
         if not held:
             return
         own = {id(x): x.own() for x in self.optims}
-        known = {_state_name(label, ""): (label, p, stepped)
+        known = {state_name(label, ""): (label, p, stepped)
                  for label, p, stepped in self.parameters()
                  if label and id(p) in own[id(stepped)]}
         for name, _, _, dtype, shape in held:
@@ -423,7 +380,7 @@ class LiveTensors:
                    key: str, shape: tuple[int, ...],
                    dtype: torch.dtype) -> None:
         """State that a fresh optimizer does not have yet, full of zeros."""
-        piece = self.pieces.get(_split(label)[1])
+        piece = self.pieces.get(split_label(label)[1])
         where = "cpu" if not shape and not stepped.on_device(p) else p.device
         if piece is not None:
             mine = piece.state_numel()
@@ -456,7 +413,7 @@ class LiveTensors:
                        if isinstance(t, torch.Tensor)]
             gone = [k for k in tensors if not any(
                 part in saved for x in labels
-                for part, _ in parts_of(_state_name(x, k), has[k]))]
+                for part, _ in parts_of(state_name(x, k), has[k]))]
             if not gone:
                 continue
             undo.append(functools.partial(stepped.state.__setitem__, p, has))
@@ -465,120 +422,13 @@ class LiveTensors:
                 stepped.state[p] = {k: v for k, v in has.items()
                                     if k not in gone}
 
-    # ---- what is no tensor ----
-
-    def param_groups(self) -> list[dict[str, Any]]:
-        """Those of all optimizers, themselves."""
-        return [g for stepped in self.optims for g in stepped.groups]
-
-    def scalars(self) -> dict[str, dict[str, Any]]:
-        """What the optimizers keep of parameters that is no tensor."""
-        kept = {}
-        for label, p, stepped in self.parameters():
-            mine = {k: v for k, v in stepped.state.get(p, {}).items()
-                    if not isinstance(v, torch.Tensor)}
-            if mine and label:
-                kept[label] = mine
-        return kept
-
-    def labels(self) -> list[list[list[str]]]:
-        """Of each optimizer's each group, its parameters' labels; as they
-        were when :meth:`items` looked last."""
-        if self._labels is None:
-            self._labels = self._find_labels()
-        return self._labels
-
-    def _find_labels(self) -> list[list[list[str]]]:
-        found = []
-        labels: dict[tuple[int, int], list[str]] = {}
-        for label, p, stepped in self.parameters():
-            labels.setdefault((id(stepped), id(p)), []).append(label)
-        for stepped in self.optims:
-            found.append([[x for p in g["params"]
-                           for x in labels.get((id(stepped), id(p)), [])]
-                          for g in stepped.groups])
-        return found
-
-    def others(self) -> list[dict[str, Any]]:
-        """What the optimizers keep of no parameter."""
-        return [stepped.others() for stepped in self.optims]
-
-    def groups(self) -> list[list[dict[str, Any]]]:
-        """Each optimizer's, without their parameters."""
-        return [[{k: v for k, v in g.items() if k != "params"}
-                 for g in stepped.groups] for stepped in self.optims]
-
-    def optimizers(self, more: bool) -> dict[str, Any]:
-        """What the optimizers hold beside tensors: their groups without
-        their parameters, which :meth:`labels` has, and more where there is
-        more."""
-        kept: dict[str, Any] = {"groups": self.groups()}
-        if more:
-            kept["others"] = self.others()
-            kept["scalars"] = self.scalars() if self.mixed else {}
-        return kept
-
-    def covered_by(self, saved: dict[str, Any]) -> bool:
-        """Whether one rank's optimizers tell all of this one's."""
-        names = {x for groups in saved["groups"] for g in groups
-                 for x in g["params"]}
-        return all(x in names for groups in self.labels() for g in groups
-                   for x in g)
-
-    def load_optimizers(self, saved: list[dict[str, Any]]) -> list[str]:
-        """Gives back what :meth:`optimizers` told on the ranks that saved,
-        with the labels of each group's parameters, this one's number first;
-        sentences about what does not fit."""
-        by_label: dict[str, dict[str, Any]] = {}
-        scalars: dict[str, dict[str, Any]] = {}
-        for s in reversed(saved):
-            for groups in s["groups"]:
-                for g in groups:
-                    by_label.update(dict.fromkeys(g["params"], g))
-            scalars.update(s.get("scalars", {}))
-        said = []
-        for i, (stepped, labels) in enumerate(zip(self.optims,
-                                                  self.labels())):
-            for n, (group, names) in enumerate(zip(stepped.groups, labels)):
-                theirs = next((by_label[x] for x in names if x in by_label),
-                              None)
-                kind = theirs and of_another_kind(stepped, group, theirs)
-                if kind and kind not in said:
-                    said.append(kind)
-                differ = load_group(group, names, by_label)
-                if not names:
-                    _load_empty(group, saved[0]["groups"], i, n)
-                if differ:
-                    said.append(f"group {n} has parameters of groups that "
-                                f"differed in {', '.join(differ)}; all have "
-                                "the first one's now")
-            others = saved[0].get("others", [])
-            stepped.state.update(others[i] if i < len(others) else {})
-        own = {id(x): x.own() for x in self.optims}
-        for label, p, stepped in self.parameters():
-            if label in scalars and id(p) in own[id(stepped)]:
-                stepped.state[p].update(scalars[label])
-        return said
-
-    def extra_state(self) -> dict[str, Any]:
-        """What modules keep by ``get_extra_state()``."""
-        return {name: m.get_extra_state() for name, m in self._extra.items()}
-
-    def load_extra_state(self, saved: dict[str, Any]) -> None:
-        for name, module in self._extra.items():
-            if name in saved:
-                module.set_extra_state(saved[name])
-
-    def extra_names(self) -> set[str]:
-        return set(self._extra)
-
     def unsaved(self) -> list[str]:
         """What state dicts hold and snapshots do not."""
         names = {name.removeprefix("model.") for _, _, name in self._places}
         names |= set(self.pieces) | set(self._extra)
         live = {id(where[key]) for where, key, _ in self._places}
         found = [x for model in self.models
-                 for x in _unsaved_of(_unwrapped(model), names, live)]
+                 for x in unsaved_of(unwrapped(model), names, live)]
         found += [f"{', '.join(beside)} of {name}, which is a "
                   f"{type(where[key]).__qualname__}"
                   for where, key, name in self._places
@@ -597,17 +447,6 @@ def _places_of_all(live: list[tuple[Any, str]],
     if any(d is None for d, _ in places):
         held.append((None, object))     # looked at each time
     return [place for place in places if place[0] is not None]
-
-
-def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
-    """The module itself: compiling and DDP put it under names of theirs."""
-    while True:
-        inner = getattr(model, "_orig_mod", model)
-        if isinstance(inner, _DATA_PARALLEL):
-            inner = inner.module
-        if inner is model:
-            return model
-        model = inner
 
 
 @made_to_last()
@@ -645,57 +484,3 @@ def _scripted(name: str, module: torch.jit.ScriptModule) -> str:
             "buffers are the same")
 
 
-def _split(label: str) -> tuple[str, str]:
-    """Which of the optimizers that step it ("": the first), and the FQN."""
-    nth, colon, fqn = label.partition(":")
-    return (nth, fqn) if colon and nth.isdigit() else ("", label)
-
-
-def _state_name(label: str, key: Any) -> str:
-    """The name of a tensor of an optimizer's state."""
-    nth, fqn = _split(label)
-    if not isinstance(key, str):
-        raise TypeError(f"the optimizer's state of {fqn} has a tensor under "
-                        f"{key!r}, which is no string")
-    return f"optim.{nth}.state.{fqn}.{key}" if nth else \
-        f"optim.state.{fqn}.{key}"
-
-
-def _load_empty(group: dict[str, Any], saved: list[list[dict[str, Any]]],
-                i: int, n: int) -> None:
-    """A group without parameters is known by its place alone."""
-    if i < len(saved) and n < len(saved[i]) and not saved[i][n]["params"]:
-        load_group(group, ["it"], {"it": saved[i][n]})
-
-
-def _foreign(function: Any) -> bool:
-    """Whether torch itself does not bring it."""
-    function = getattr(function, "hook", function)
-    function = getattr(function, "func", function)
-    module = getattr(function, "__module__", None) or ""
-    return module.startswith("torch.ao.") or not (
-        module == "torch" or module.startswith("torch."))
-
-
-def _says_otherwise(module: torch.nn.Module) -> bool:
-    """Whether its state dict is not just its parameters and buffers."""
-    kind = type(module)
-    hooks = [*module._state_dict_hooks.values(),
-             *module._state_dict_pre_hooks.values()]
-    return any(map(_foreign, [kind.state_dict, kind._save_to_state_dict,
-                              *hooks]))
-
-
-def _unsaved_of(model: torch.nn.Module, names: set[str], live: set[int]
-                ) -> Iterator[str]:
-    odd = [n for n, m in model.named_modules() if _says_otherwise(m)]
-    if not odd:
-        return
-    if any(True for _ in pieces_of(model)):     # state_dict() would gather
-        yield (f"what {odd[0] or 'the model'} adds to its state dict by "
-               "itself")
-        return
-    fqn_of = _namer(model)
-    for key, t in model.state_dict(keep_vars=True).items():
-        if fqn_of(key) not in names and id(t) not in live:
-            yield f'"{key}" of the model\'s state dict'

@@ -15,30 +15,20 @@ its name before anything is written.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import functools
-import hashlib
 import io
-import logging
 import os
-import posixpath
-import re
-import threading
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import StorageReader, StorageWriter
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata, ChunkStorageMetadata, Metadata, StorageMeta,
     TensorProperties, TensorStorageMetadata)
 from torch.distributed.checkpoint.planner import (
-    LoadItemType, LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItem,
-    WriteItemType)
+    LoadItemType, LoadPlan, LoadPlanner, SavePlan, SavePlanner)
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
@@ -46,19 +36,20 @@ from torch.futures import Future
 from .. import LATEST, Client, _core, snapshots
 from . import _dcp_nodes, _device, _objects
 from ._common import (
-    BYTES, FROM_NAME, PLAN, SHARED, check_local, check_name, dtype_of,
-    lasting, made_to_last, milliseconds, resolved, step_of)
-from ._reading import Alone, Question, described_bytes
+    BYTES, FROM_NAME, PLAN, SHARED, check_local, dtype_of, lasting,
+    made_to_last, milliseconds)
+from ._dcp_names import Named, is_ours, of_this, one_id, parse_id
+from ._dcp_plans import (
+    check_boxes, describe_plan, meet, place_of, volume, whole_plans)
 from ._dcp_states import STATES, key_of
 from ._dcp_steps import form_of, moved_to, on_one, other_form
+from ._reading import Alone, Question, described_bytes
 from ._together import absent_are_logged
 from ._versions import memory_for, staged, wrote_to
 from ._wrapped import parts
 
 __all__ = ["ShardkeepReader", "ShardkeepWriter", "is_ours", "parse_id",
            "parts"]
-
-log = logging.getLogger("shardkeep")
 
 # What FileSystemWriter takes and memory has no use for.
 _OF_FILES = {"single_file_per_rank", "sync_files", "thread_count",
@@ -67,109 +58,7 @@ _OF_FILES = {"single_file_per_rank", "sync_files", "thread_count",
 _VERSION = "1.0.0"
 
 
-def parse_id(checkpoint_id: str | os.PathLike[str]) -> tuple[str, int]:
-    """The job and the step that a checkpoint id means.
-
-    ``job/step`` and ``shardkeep:job/step`` are just that, with a slash at the
-    end or without; of any other text, such as the path of a directory, the job
-    is made, and a number at its end is the step; no two paths mean the same
-    snapshot. Where numbers begin with zeros, those of as many digits are of
-    one job. The address of another storage, ``s3://bucket``, is refused.
-    """
-    text = os.fspath(checkpoint_id).removeprefix("shardkeep:")
-    if not is_ours(text):
-        raise ValueError(f"{checkpoint_id} is the address of another storage")
-    match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)/(\d+)/?", text)
-    if match:
-        return match[1], int(match[2])
-    text = posixpath.normpath(text)
-    match = re.fullmatch(r"(.*?)([0-9]{1,15})", text, re.DOTALL)
-    before, number = match.groups() if match else (text, "")
-    # So that no two texts are one snapshot: 0.1 and 0.01, x and x0.
-    form = "none" if not number else \
-        f"{len(number)}" if number.startswith("0") and number != "0" else ""
-    digest = hashlib.sha256(f"{before}\0{form}".encode(
-        errors="surrogateescape")).hexdigest()[:12]
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", before).strip("-_")[-80:]
-    return f"dcp-{name}-{digest}" if name else f"dcp-{digest}", int(number or 0)
-
-
-def is_ours(checkpoint_id: str | os.PathLike[str]) -> bool:
-    """Whether it can name a snapshot: any text but another's address."""
-    text = os.fspath(checkpoint_id)
-    return bool(text) and not re.match(r"(?!shardkeep:)[a-z0-9+.-]+://", text)
-
-
-def _one_id(checkpoint_id: str | os.PathLike[str] | None,
-            path: str | os.PathLike[str] | None
-            ) -> str | os.PathLike[str] | None:
-    if checkpoint_id is not None and path is not None:
-        raise TypeError("path is another word for checkpoint_id: give one")
-    return path if checkpoint_id is None else checkpoint_id
-
-
-class _Mine(threading.local):
-    """What the save or the load on this thread is about: several may be under
-    way by one object, each on a thread of its own."""
-
-    it: Any = None
-    #: Whether this thread has said of which checkpoint.
-    told = False
-
-    def __reduce__(self) -> Any:
-        return _Mine, ()
-
-
-def _of_this(phase: Callable[..., Any]) -> Any:
-    """A method that the framework calls for what this thread has begun, or
-    else another one last."""
-    @functools.wraps(phase)
-    def call(self: _Named, *args: Any, **kwargs: Any) -> Any:
-        return phase(self._mine.it or self._last or self, *args, **kwargs)
-    return call
-
-
-class _Named:
-    """Whose storage a checkpoint id names: a job's step."""
-
-    def _name(self, job: str | None, step: int | None) -> None:
-        self._mine = _Mine()
-        self._last: Any = None
-        self._id: str | os.PathLike[str] | None = None
-        self._job = job
-        self._step = None if step is None else step_of(step)
-
-    def _rename(self, checkpoint_id: str | os.PathLike[str] | None) -> None:
-        if checkpoint_id is not None:
-            self._id = checkpoint_id
-            self._job, self._step = parse_id(checkpoint_id)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Of copies, which are in the midst of nothing."""
-        return {**self.__dict__, "_mine": _Mine(), "_last": None}
-
-    def _begin(self) -> Any:
-        """Stands for it in what this thread begins."""
-        mine = copy.copy(self)
-        mine._mine = self._mine
-        self._mine.it = mine
-        return mine
-
-    @property
-    def checkpoint_id(self) -> str | os.PathLike[str]:
-        """What the framework's log calls the checkpoint."""
-        if self._id is not None:
-            return self._id
-        return f"{self._job}" if self._step is None else \
-            f"{self._job}/{self._step}"
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]
-                               ) -> bool:
-        return is_ours(checkpoint_id)
-
-
-class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
+class ShardkeepWriter(Named, StorageWriter, BlockingAsyncStager):
     """A ``StorageWriter`` whose storage is the node's agent.
 
     It stages for ``dcp.async_save`` as well, as FileSystemWriter does.
@@ -197,7 +86,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
                  **of_files: Any) -> None:
         BlockingAsyncStager.__init__(
             self, cache_staged_state_dict=cache_staged_state_dict)
-        checkpoint_id = _one_id(checkpoint_id, path)
+        checkpoint_id = one_id(checkpoint_id, path)
         if of_files.pop("_extensions", None):
             raise ValueError("extensions transform streams; Shardkeep keeps "
                              "the bytes of tensors as they are")
@@ -240,7 +129,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
         self._rename(checkpoint_id)
         self.save_id = mine.save_id
 
-    @_of_this
+    @of_this
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any,
                               **kwargs: Any) -> None:
         if self._job is None or self._step is None:
@@ -251,7 +140,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
         if not kwargs.get("use_collectives", True) and dist.is_initialized():
             self._alone = (kwargs["rank"], dist.get_world_size(), "")
 
-    @_of_this
+    @of_this
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         if not self._overwrite and self._coordinator:
             self._refuse_existing()
@@ -282,11 +171,11 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
             f"Checkpoint already exists: job {self._job} has step "
             f"{self._step}, and overwrite=False")
 
-    @_of_this
+    @of_this
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         if self._alone is not None:
             return plans        # nobody sees what the others hold
-        _check_boxes(_whole_plans(plans))
+        check_boxes(whole_plans(plans))
         if not self._overwrite and _dcp_nodes.is_there(plans):
             raise self._exists()
         channel = _dcp_nodes.announce(
@@ -295,10 +184,10 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
         return [dataclasses.replace(p, storage_data=(i, len(plans), channel))
                 for i, p in enumerate(plans)]
 
-    @_of_this
+    @of_this
     def write_data(self, plan: SavePlan, planner: SavePlanner
                    ) -> Future[list[WriteResult]]:
-        rank, world, channel = _place_of(plan)
+        rank, world, channel = place_of(plan)
         job, step = self._which()
         self._nodes = _dcp_nodes.Nodes(channel, job, step, rank, world,
                                        self._timeout) if channel else None
@@ -306,8 +195,8 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
         if self._coordinator:
             about["save_id"] = self.save_id
         try:
-            keep, described, results = _describe_plan(plan, planner, rank,
-                                                      about)
+            keep, described, results = describe_plan(plan, planner, rank,
+                                                     about)
         except Exception:
             if self._nodes is not None:
                 self._nodes.fail()
@@ -324,7 +213,7 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
         future.set_result(results)
         return future
 
-    @_of_this
+    @of_this
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]
                ) -> None:
         metadata.version = _VERSION
@@ -342,161 +231,12 @@ class ShardkeepWriter(_Named, StorageWriter, BlockingAsyncStager):
             entry.open().wait(step, state,
                               milliseconds("timeout", self._timeout))
 
-    @_of_this
+    @of_this
     def storage_meta(self) -> StorageMeta | None:
         return StorageMeta(checkpoint_id=self._id, save_id=self.save_id)
 
 
-def _volume(sizes: Any) -> int:
-    n = 1
-    for s in sizes:
-        n *= s
-    return n
-
-
-def _whole_plans(plans: list[SavePlan]) -> list[SavePlan]:
-    """What ranks will write, where a planner that caches sends only what is
-    new: of the others it has the plans, and none has changed if all lack."""
-    if all(getattr(p, "usable", True) for p in plans):
-        return plans
-    for cached in getattr(SavePlanner, "_cached_global_plan", {}).values():
-        if len(cached) == len(plans) and any(p.usable for p in plans) and all(
-                p is c or not p.usable for p, c in zip(plans, cached)):
-            return cached
-    return []
-
-
-def _place_of(plan: SavePlan) -> tuple[int, int, str]:
-    """Rank and world of whoever writes a plan; where it meets the others, if
-    they have several agents."""
-    place = plan.storage_data
-    if isinstance(place, tuple) and \
-            [type(x) for x in place] == [int, int, str]:
-        return place
-    raise ValueError(
-        f"the planner gives a plan that was made for another storage ({place!r}"
-        "); where it caches plans, give it a key of its own for each storage")
-
-
-def _check_boxes(plans: list[SavePlan]) -> None:
-    """Every element once: where metadata disagrees with what ranks hold, a
-    tensor would lack rows after it was restored, and nobody would know."""
-    boxes: dict[str, list[Any]] = {}
-    sizes: dict[str, Any] = {}
-    for plan in plans:
-        for item in plan.items:
-            if item.type == WriteItemType.BYTE_IO:
-                continue
-            assert item.tensor_data is not None
-            chunk = item.tensor_data.chunk
-            sizes[item.index.fqn] = item.tensor_data.size
-            if _volume(chunk.sizes):
-                boxes.setdefault(item.index.fqn, []).append(
-                    (tuple(chunk.offsets), tuple(chunk.sizes)))
-    for fqn, size in sizes.items():
-        mine = boxes.get(fqn, [])
-        held = sum(_volume(s) for _, s in mine)
-        if held != _volume(size):
-            raise ValueError(
-                f"{fqn}: the ranks hold {held} of {_volume(size)} elements; "
-                "its metadata does not agree with its shards")
-        _check_apart(fqn, mine)
-
-
-def _meet(o: Any, s: Any, p: Any, t: Any) -> bool:
-    """Whether the boxes at ``o`` and ``p`` share an element."""
-    return all(a < b + n and b < a + m
-               for a, m, b, n in zip(o, s, p, t))
-
-
-def _check_apart(fqn: str, boxes: list[Any]) -> None:
-    """Refuses boxes that overlap; sorted, so that few are compared."""
-    open_: list[Any] = []
-    for o, s in sorted(boxes):
-        open_ = [(p, t) for p, t in open_ if not p or p[0] + t[0] > o[0]]
-        for p, t in open_:
-            if _meet(o, s, p, t):
-                raise ValueError(f"{fqn}: two shards overlap, at {p} and at "
-                                 f"{o}")
-        open_.append((o, s))
-
-
-def _object_of(item: WriteItem, planner: SavePlanner) -> Any:
-    if _only_looks_up(planner):
-        return planner.lookup_object(item.index)
-    data = planner.resolve_data(item)
-    assert isinstance(data, io.BytesIO)
-    data.seek(0)
-    try:
-        return torch.load(data, weights_only=True)
-    except Exception as e:
-        raise TypeError(
-            f"{item.index.fqn}: what {type(planner).__qualname__} makes of it "
-            f"has no safe form: {e}") from e
-
-
-def _only_looks_up(planner: SavePlanner) -> bool:
-    """Whether an object is written as it is found: planners that convert what
-    they write, or rename it, say so by methods of their own."""
-    kind = type(planner)
-    return all(getattr(kind, m, None) is getattr(DefaultSavePlanner, m)
-               for m in ("resolve_data", "transform_object")) and \
-        hasattr(planner, "lookup_object")
-
-
-def _describe_plan(plan: SavePlan, planner: SavePlanner, rank: int,
-                   about: dict[str, Any]
-                   ) -> tuple[list[Any], list[Any], list[WriteResult]]:
-    """What to keep alive, the descriptions, the results."""
-    keep: list[Any] = []
-    boxes: dict[str, list[Any]] = {}
-    heads: dict[str, tuple[Any, ...]] = {}
-    held: dict[str, list[torch.Tensor]] = {}
-    results = []
-
-    def put_bytes(name: str, raw: bytearray) -> int:
-        keep.append(raw)
-        heads[name] = (name, _core.DTYPES["U8"], (len(raw),))
-        boxes[name] = list(_objects.as_parts(raw))
-        return len(raw)
-
-    for item in plan.items:
-        fqn = item.index.fqn
-        check_name(fqn, item.type != WriteItemType.BYTE_IO)
-        if item.type == WriteItemType.BYTE_IO:
-            size = put_bytes(BYTES + fqn, bytearray(
-                _objects.dumps(_object_of(item, planner), fqn)))
-        else:
-            t = planner.resolve_data(item)
-            assert isinstance(t, torch.Tensor) and item.tensor_data
-            t = check_local(fqn, resolved(t.detach()))
-            chunk = item.tensor_data.chunk
-            if tuple(t.shape) != tuple(chunk.sizes) and (
-                    t.numel() or _volume(chunk.sizes)):
-                raise ValueError(
-                    f"{fqn}: this rank holds {tuple(t.shape)}, the metadata "
-                    f"says {tuple(chunk.sizes)} at {tuple(chunk.offsets)}")
-            keep.append(t)
-            if t.numel():
-                held.setdefault(fqn, []).append(t)
-            heads[fqn] = (fqn, dtype_of(fqn, t),
-                          tuple(item.tensor_data.size))
-            size = t.numel() * t.element_size()
-            boxes.setdefault(fqn, []).append(
-                (tuple(chunk.offsets), tuple(chunk.sizes),
-                 t.data_ptr() if t.numel() else 0,
-                 t.stride() if t.numel() else None))
-        results.append(WriteResult(index=item.index, size_in_bytes=size,
-                                   storage_data=rank))
-    put_bytes(f"{PLAN}{rank}",
-              bytearray(_objects.dumps(about, "the plan")))
-    described = [(*head, None, (), 0, None, None, tuple(boxes[name]),
-                  _device.ordinal_of(name, held.get(name, ())))
-                 for name, head in heads.items()]
-    return keep, described, results
-
-
-class ShardkeepReader(_Named, StorageReader):
+class ShardkeepReader(Named, StorageReader):
     """A ``StorageReader`` whose storage is the node's agent.
 
     It reads what :class:`ShardkeepWriter` and ``Checkpointer`` saved, beside
@@ -523,7 +263,7 @@ class ShardkeepReader(_Named, StorageReader):
                  timeout: float = 300,
                  _extension_registry: Any = None) -> None:
         super().__init__()
-        checkpoint_id = _one_id(checkpoint_id, path)
+        checkpoint_id = one_id(checkpoint_id, path)
         self.load_id = str(uuid.uuid4())
         self._group = process_group
         self._timeout = lasting("timeout", timeout, some=True)
@@ -594,7 +334,7 @@ class ShardkeepReader(_Named, StorageReader):
         self._form = form_of(held, metadata)
         return metadata
 
-    @_of_this
+    @of_this
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool,
                               *args: Any, **kwargs: Any) -> None:
         if self._failure is not None:
@@ -602,7 +342,7 @@ class ShardkeepReader(_Named, StorageReader):
         if self._way is None:
             self._read_metadata({})
 
-    @_of_this
+    @of_this
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         if self._way is None or self._step is not None:
             return plan
@@ -622,7 +362,7 @@ class ShardkeepReader(_Named, StorageReader):
         if self._form != form:
             raise other_form(self._job, which, found)
 
-    @_of_this
+    @of_this
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         way = self._way
         if way is None:
@@ -703,11 +443,11 @@ class ShardkeepReader(_Named, StorageReader):
         taken, left = [], []
         for w in waiting:
             _, _, memory, fqn, box, size = w
-            if not _volume(size):
+            if not volume(size):
                 taken.append(w)
                 continue
             mine = boxes.setdefault(fqn, [])
-            if any(_meet(box, size, p[0], p[1]) for p in mine):
+            if any(meet(box, size, p[0], p[1]) for p in mine):
                 left.append(w)
                 continue
             mine.append((box, size, memory.data_ptr(), memory.stride()))
