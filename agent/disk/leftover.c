@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "disk/leftover.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,29 +18,50 @@ struct leftover {
 	uid_t uid;
 	struct sk_store_run run;
 	int64_t step;
+	int32_t world;
+	bool *own;			/* ranks of it that are this agent's */
 	char dir[SK_CAT_DIR_MAX];
 	int result;
 	struct sk_err err;
 };
 
-/* Where all that the disk has of it lies; NULL: it has nothing. Other agents'
- * ranks are nobody's here. */
-static const char *dir_of_ours(const struct sk_cat_snapshot *s)
+static struct leftover *leftover_free(struct leftover *l)
+{
+	if (l)
+		free(l->own);
+	free(l);
+	return NULL;
+}
+
+/* Where what the disk has of it lies; NULL: it has nothing. */
+static const char *dir_of(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_image *image;
+
+	sk_link_each(image, &s->images, link) {
+		if (image->stored.dir[0])
+			return image->stored.dir;
+	}
+	return NULL;
+}
+
+/* Of ranks that never came to this agent nobody here knows what becomes: as
+ * long as it knows the snapshot, it knows those that did. */
+static int note_own(const struct sk_cat_snapshot *s, struct leftover *l)
 {
 	const struct sk_cat_run *run = sk_cat_run_find(s->job, s->run,
 						       s->run_id);
-	const struct sk_cat_image *image;
-	const char *dir = NULL;
+	const struct sk_cat_state *state;
 
-	sk_link_each(image, &s->images, link) {
-		if (!image->stored.dir[0])
-			continue;
-		if (s->elsewhere &&
-		    !(run && sk_cat_state_find(run, image->rank)))
-			return NULL;
-		dir = image->stored.dir;
+	l->world = s->world;
+	l->own = calloc((size_t)s->world, sizeof(*l->own));
+	if (!run || !l->own)
+		return -ENOENT;
+	sk_link_each(state, &run->states, link) {
+		if (state->rank < s->world)
+			l->own[state->rank] = true;
 	}
-	return dir;
+	return 0;
 }
 
 /* Memory has nothing of it, so that nothing is to be added; and there is a
@@ -48,7 +70,8 @@ static bool is_left_over(const struct sk_cat_snapshot *s)
 {
 	const struct sk_cat_snapshot *newest = sk_cat_newest(s->job);
 
-	return sk_link_empty(&s->live) && newest && newest != s &&
+	return sk_link_empty(&s->live) && !s->shared && newest &&
+	       newest != s &&
 	       sk_cat_order(newest->run, newest->run_id, newest->step, s) > 0 &&
 	       !s->leases && !s->flushing && !s->pinned && !s->filling &&
 	       sk_cat_hopeless(s) && !sk_cat_begun_with(s);
@@ -58,11 +81,26 @@ static void delete_step(struct work *work)
 {
 	struct leftover *l = sk_link_object(work, struct leftover, work);
 
-	l->result = sk_store_retire(l->agent->store, l->job, l->dir, &l->run,
-				    &l->err);
+	l->result = sk_store_retire_own(l->agent->store, l->job, l->dir,
+					&l->run, l->own, l->world, &l->err);
 }
 
-/* What is refused is so for now: the next flush that fails asks again. */
+/* What is refused else is so for now: the next flush that fails asks again. */
+static void note_refused(const struct leftover *l)
+{
+	struct sk_cat_job *job = sk_cat_job_find(&l->agent->cat, l->job,
+						 l->uid);
+	struct sk_cat_snapshot *s = NULL;
+
+	if (job)
+		s = sk_cat_snapshot_find(job, l->run.number, l->run.id,
+					 l->step);
+	if (s && l->result == -EEXIST)
+		s->shared = true;
+	else if (s && l->result == -EBUSY)
+		s->pinned = true;
+}
+
 static void deleted(struct work *work)
 {
 	struct leftover *l = sk_link_object(work, struct leftover, work);
@@ -84,19 +122,24 @@ static void deleted(struct work *work)
 			s->retry_ns = 0;
 			sk_cat_wake_for(s->job, SK_CAT_WRITE);
 		}
-		leftover_clear(a);
 	}
-	free(l);
+	note_refused(l);
+	if (l->result == 0 || l->result == -EEXIST || l->result == -EBUSY)
+		leftover_clear(a);
+	leftover_free(l);
 	agent_changed(a);
 }
 
-static void begin(struct agent *a, const struct sk_cat_snapshot *s,
+/* False: not of this one. */
+static bool begin(struct agent *a, const struct sk_cat_snapshot *s,
 		  const char *dir)
 {
 	struct leftover *l = calloc(1, sizeof(*l));
 
-	if (!l)
-		return;
+	if (!l || note_own(s, l) < 0) {
+		leftover_free(l);
+		return false;
+	}
 	l->agent = a;
 	memcpy(l->job, s->job->name, sizeof(l->job));
 	l->uid = s->job->uid;
@@ -107,6 +150,7 @@ static void begin(struct agent *a, const struct sk_cat_snapshot *s,
 	l->work.finish = deleted;
 	a->leftover = l;
 	work_submit(&a->loop.works, a->keeping, &l->work);
+	return true;
 }
 
 void leftover_clear(struct agent *a)
@@ -116,18 +160,15 @@ void leftover_clear(struct agent *a)
 	if (a->leftover || a->quit)
 		return;
 	sk_link_each(s, &a->cat.failing, failing) {
-		const char *dir = is_left_over(s) ? dir_of_ours(s) : NULL;
+		const char *dir = is_left_over(s) ? dir_of(s) : NULL;
 
 		a->cat.visits++;
-		if (dir) {
-			begin(a, s, dir);
+		if (dir && begin(a, s, dir))
 			return;
-		}
 	}
 }
 
 void leftover_close(struct agent *a)
 {
-	free(a->leftover);
-	a->leftover = NULL;
+	a->leftover = leftover_free(a->leftover);
 }

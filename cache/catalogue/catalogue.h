@@ -185,6 +185,8 @@ struct sk_cat_snapshot {
 	bool elsewhere;			/* it is local, or was when its ranks
 					 * were known last: others had the
 					 * rest */
+	bool shared;			/* its owner's: others have written into
+					 * its directory as well */
 	uint64_t created_ns;		/* wall clock; 0: nothing sealed yet */
 	struct sk_cat_known known;	/* ask sk_cat_complete() and others */
 	bool pinned;

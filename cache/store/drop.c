@@ -96,44 +96,14 @@ static int hide_step(struct sk_store *store, int job_fd, const char *dir,
 	return 0;
 }
 
-static int refuse_pinned(const struct sk_store *store, int fd, const char *dir,
-			 struct sk_err *err)
-{
-	int r = sk_not_stale(sk_step_pinned(store, fd));
-
-	if (r < 0)
-		return sk_err_errno(err, r, "cannot tell whether \"%s\" is "
-				    "pinned", dir);
-	return r ? sk_err_set(err, -EBUSY, "\"%s\" is pinned", dir) : 0;
-}
-
-static int refuse_restoring(struct sk_store *store, const char *job,
-			    struct sk_err *err)
-{
-	int r = sk_store_is_restoring(store, job);
-
-	if (r < 0)
-		return sk_err_errno(err, r, "cannot tell whether ranks "
-				    "restore");
-	return r ? sk_err_set(err, -EAGAIN, "ranks restore just now") : 0;
-}
-
-static int refuse_spared(struct sk_store *store, int fd, const char *dir,
-			 const char *job, struct sk_err *err)
-{
-	int r = refuse_pinned(store, fd, dir, err);
-
-	return r < 0 ? r : refuse_restoring(store, job, err);
-}
-
-/* Who pins it, or comes to restore, looks afterwards whether it bears its name
- * still: so either they learn that it is gone, or they are found here, and it
- * gets its name back. */
+/* Who pins it, writes into it, or comes to restore, looks afterwards whether it
+ * bears its name still: so either they learn that it is gone, or they are found
+ * here, and it gets its name back. */
 static int check_again(struct sk_store *store, int job_fd, const char *dir,
-		       int fd, const char *deleted, const char *job,
-		       struct sk_err *err)
+		       int fd, const char *deleted,
+		       const struct sk_spare *spare, struct sk_err *err)
 {
-	int r = refuse_spared(store, fd, dir, job, err), back;
+	int r = sk_step_spared(store, fd, dir, spare, err), back;
 
 	if (r == 0)
 		return 0;
@@ -143,8 +113,8 @@ static int check_again(struct sk_store *store, int job_fd, const char *dir,
 }
 
 int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
-		   const struct sk_store_run *run, const char *spare,
-		   struct sk_err *err)
+		   const struct sk_store_run *run,
+		   const struct sk_spare *spare, struct sk_err *err)
 {
 	char deleted[SK_STORE_NAME_MAX];
 	int fd, r;
@@ -152,7 +122,7 @@ int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
 	fd = sk_step_open_of(store, job_fd, dir, run, err);
 	if (fd < 0)
 		return fd;
-	r = spare ? refuse_spared(store, fd, dir, spare, err) : 0;
+	r = spare ? sk_step_spared(store, fd, dir, spare, err) : 0;
 	if (r == 0)
 		r = hide_step(store, job_fd, dir, fd, deleted, err);
 	if (r == 0 && spare)
@@ -218,7 +188,7 @@ int sk_step_delete_empty(struct sk_store *store, int job_fd, const char *dir,
 
 static int delete_of_job(struct sk_store *store, const char *job,
 			 const char *dir, const struct sk_store_run *run,
-			 bool spare, struct sk_err *err)
+			 const struct sk_spare *spare, struct sk_err *err)
 {
 	struct sk_step_name step;
 	int fd, r;
@@ -234,7 +204,7 @@ static int delete_of_job(struct sk_store *store, const char *job,
 	fd = sk_store_job_dir(store, job, err);
 	if (fd < 0)
 		return fd;
-	r = sk_step_delete(store, fd, dir, run, spare ? job : NULL, err);
+	r = sk_step_delete(store, fd, dir, run, spare, err);
 	store->os->close(store->os, fd);
 	if (r < 0)
 		return sk_err_prefix(err, r, "job \"%s\"", job);
@@ -244,13 +214,27 @@ static int delete_of_job(struct sk_store *store, const char *job,
 int sk_store_delete(struct sk_store *store, const char *job, const char *dir,
 		    const struct sk_store_run *run, struct sk_err *err)
 {
-	return delete_of_job(store, job, dir, run, false, err);
+	return delete_of_job(store, job, dir, run, NULL, err);
 }
 
 int sk_store_retire(struct sk_store *store, const char *job, const char *dir,
 		    const struct sk_store_run *run, struct sk_err *err)
 {
-	return delete_of_job(store, job, dir, run, true, err);
+	const struct sk_spare spare = { .job = job };
+
+	return delete_of_job(store, job, dir, run, &spare, err);
+}
+
+int sk_store_retire_own(struct sk_store *store, const char *job,
+			const char *dir, const struct sk_store_run *run,
+			const bool *own, int32_t world, struct sk_err *err)
+{
+	const struct sk_spare spare = {
+		.job = job, .own = own, .world = world,
+	};
+
+	assert(own && world > 0);
+	return delete_of_job(store, job, dir, run, &spare, err);
 }
 
 /* ---- settling ---- */
@@ -267,6 +251,7 @@ struct settling {
 static int settle_entry(void *ctx, int job_fd, const char *name)
 {
 	struct settling *s = ctx;
+	const struct sk_spare spare = { .job = s->job };
 	struct sk_store_run run;
 	struct sk_step_name step;
 	int fd, r;
@@ -285,7 +270,7 @@ static int settle_entry(void *ctx, int job_fd, const char *name)
 				    name);
 	if (run.number >= s->run->number)
 		return 0;
-	r = sk_step_delete(s->store, job_fd, name, &run, s->job, s->err);
+	r = sk_step_delete(s->store, job_fd, name, &run, &spare, s->err);
 	/* Retention has it later, where ranks may want it now. */
 	return r == -ENOENT || r == -ESTALE || r == -EBUSY || r == -EAGAIN ?
 	       0 : r;

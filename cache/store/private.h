@@ -276,12 +276,25 @@ int sk_step_run_file(struct sk_store *store, int fd,
 		     struct sk_store_run *ret_run);
 /** The run of a step directory; number 0 where nothing says it. */
 int sk_step_run(struct sk_store *store, int fd, struct sk_store_run *ret_run);
+/** For whose sake a step directory stays. */
+struct sk_spare {
+	const char *job;	/* ranks that restore it */
+	const bool *own;	/* of @world: ranks whose images alone may go;
+				 * NULL: any may */
+	int32_t world;
+};
+
 /** Deletes the step directory @dir: renamed first. -ESTALE: it is another
- * run's. With the job as @spare, so that this matters (else NULL), -EBUSY: it
- * is pinned; -EAGAIN: ranks of the job restore. In drop.c. */
+ * run's. Where @spare is not NULL also what sk_step_spared() says. In drop.c.
+ */
 int sk_step_delete(struct sk_store *store, int job_fd, const char *dir,
-		   const struct sk_store_run *run, const char *spare,
-		   struct sk_err *err);
+		   const struct sk_store_run *run,
+		   const struct sk_spare *spare, struct sk_err *err);
+/** Whether the step directory open as @fd may go: 0; -EBUSY: it is pinned;
+ * -EEXIST: others have written there; -EAGAIN: ranks of the job restore; what
+ * cannot be told. In spare.c. */
+int sk_step_spared(struct sk_store *store, int fd, const char *dir,
+		   const struct sk_spare *spare, struct sk_err *err);
 /** The directory of that name, if it is @run's: its descriptor, or -ESTALE. In
  * drop.c. */
 int sk_step_open_of(struct sk_store *store, int job_fd, const char *dir,

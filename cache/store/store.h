@@ -188,6 +188,12 @@ int sk_store_delete(struct sk_store *store, const char *job, const char *dir,
 int sk_store_retire(struct sk_store *store, const char *job, const char *dir,
 		    const struct sk_store_run *run, struct sk_err *err);
 
+/** The same, but -EEXIST where anything in it is not of this agent's ranks,
+ * @own[rank] of @world: an image, or one that another agent has begun. */
+int sk_store_retire_own(struct sk_store *store, const char *job,
+			const char *dir, const struct sk_store_run *run,
+			const bool *own, int32_t world, struct sk_err *err);
+
 /** Ranks of the job restore at this agent: none of its steps is retired, by
  * this agent or any other on the store, until sk_store_restored(). It is to be
  * said anew each SK_STORE_RENEW_NS. An error, with a sentence: the other agents

@@ -4,11 +4,14 @@
 back: training goes on, status and doctor say what and what to do, and all is
 well again without a restart.
 
-Arguments: shardkeepd, cachectl, the demo's trainer. Runs in namespaces of its
-own, where it may mount; skipped where there are none to be had.
+Arguments: shardkeepd, cachectl, the demo's trainer; and where two agents are
+to share the store, and nothing else is tried, the one of several nodes. Runs
+in namespaces of its own, where it may mount; skipped where there are none to
+be had.
 """
 
 import glob
+import inspect
 import json
 import os
 import re
@@ -19,9 +22,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 
 AGENT, CACHECTL, TRAINER = sys.argv[1:4]
+ON_NODES = sys.argv[4] if len(sys.argv) > 4 else ""
 MOST_S = 60
+# Of a rank of four, on disk.
+IMAGE = 590000
+AGENTS: list[subprocess.Popen[bytes]] = []
 
 
 def mount(*arguments: str) -> None:
@@ -31,6 +39,7 @@ def mount(*arguments: str) -> None:
 class Agent:
     def __init__(self, folder: str, store: str) -> None:
         self.socket = f"{folder}/agent.sock"
+        self.store = store
         self.log = f"{folder}/log"
         ready, told = os.pipe()
         with open(self.log, "w", encoding="utf-8") as log:
@@ -38,6 +47,7 @@ class Agent:
                 [AGENT, "--socket", self.socket, "--store", store, "--memory",
                  "64M", "--ready-fd", str(told), "--metrics", "127.0.0.1:0"],
                 pass_fds=[told], stderr=log)
+        AGENTS.append(self.process)
         os.close(told)
         assert os.read(ready, 1) == b"1", "the agent did not start"
         os.close(ready)
@@ -73,20 +83,24 @@ class Agent:
         return {c["check"]: c["verdict"] for c in said["checks"]}
 
     def metric(self, state: str) -> int:
-        _, text = self.cachectl("stats", "--prometheus")
-        return int(re.search(rf'degraded{{state="{state}"}} (\d)', text)[1])
+        return self.figure(f'degraded{{state="{state}"}}')
 
-    def train(self, job: str) -> None:
+    def figure(self, name: str) -> int:
+        _, text = self.cachectl("stats", "--prometheus")
+        return int(re.search(rf"^shardkeep_{name} (\d+)", text, re.M)[1])
+
+    def train(self, job: str, steps: int = 3,
+              how: tuple[str, ...] = ()) -> None:
         """Every step goes to memory whatever becomes of the disk."""
-        subprocess.run([TRAINER, "--mesh", "2", "--steps", "3",
-                        "--flush-every", "1", "--job", job, "--log",
-                        "/dev/null"],
+        subprocess.run([*(how or (TRAINER, "--mesh", "2")), "--steps",
+                        str(steps), "--flush-every", "1", "--job", job,
+                        "--log", "/dev/null"],
                        env=os.environ | {"SHARDKEEP_SOCKET": self.socket},
                        check=True, stdout=subprocess.DEVNULL)
         code, text = self.cachectl("--json", "list", job)
         newest = json.loads(text)["snapshots"][0]
-        assert code == 0 and newest["step"] == 3, newest
-        assert "complete" in newest["state"], newest
+        assert code == 0 and newest["step"] == steps, newest
+        assert "complete" in newest["state"] or how, newest
 
     def durable(self, job: str, step: int = 3) -> None:
         end = time.monotonic() + MOST_S
@@ -105,6 +119,15 @@ class Agent:
             self.said = log.read()
 
 
+def leave(store: str, room: int) -> None:
+    """Others fill the disk but for that."""
+    path = f"{store}/others"
+    has = os.statvfs(store)
+    size = os.path.getsize(path) if os.path.exists(path) else 0
+    with open(path, "wb") as others:
+        others.write(b"x" * (size + has.f_bavail * has.f_frsize - room))
+
+
 def parts(agent: Agent, store: str) -> None:
     """What was written of a step before the disk was full, and is whole
     nowhere any more, takes no room from the steps that come after it."""
@@ -113,15 +136,8 @@ def parts(agent: Agent, store: str) -> None:
                         for name in os.listdir(step)
                         if name.startswith("rank-"))
 
-    def leave(room: int) -> None:
-        has = os.statvfs(store)
-        size = os.path.getsize(f"{store}/others")
-        os.truncate(f"{store}/others", 0)
-        with open(f"{store}/others", "wb") as others:
-            others.write(b"x" * (size + has.f_bavail * has.f_frsize - room))
-
     # For one rank of the first step.
-    leave(other + one // 3)
+    leave(store, other + one // 3)
     agent.train("parts")
     agent.until("store-full", True)
     # For one of the two that are left in memory, and half a rank.
@@ -130,7 +146,7 @@ def parts(agent: Agent, store: str) -> None:
                 if folder.startswith("step-")
                 for name in os.listdir(f"{store}/parts/{folder}"))
     assert spent >= one, "nothing was written"
-    leave(one + other + one // 2 - spent)
+    leave(store, one + other + one // 2 - spent)
     agent.durable("parts", 2)
     assert not glob.glob(f"{store}/parts/*01/rank-*"), "step 1 is there"
     os.unlink(f"{store}/others")
@@ -138,9 +154,87 @@ def parts(agent: Agent, store: str) -> None:
     agent.until("store-full", False)
 
 
+def no_store(agent: Agent, store: str, on: bool) -> None:
+    if on:
+        subprocess.run(["umount", "-l", agent.store], check=True)
+    else:
+        mount("--bind", store, agent.store)
+    agent.until("store-gone", on)
+
+
+def until(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + MOST_S
+    while not what():
+        assert time.monotonic() < end, inspect.getsource(what)
+        threading.Event().wait(0.1)
+
+
+def parts_of_two(folder: str, store: str) -> None:
+    """Of a job of two agents, what is left over of an agent's own makes room,
+    and what another one has written into that step stays."""
+    for name in ("nodes", "alone"):
+        os.makedirs(f"{folder}/{name}/view")
+        mount("--bind", store, f"{folder}/{name}/view")
+        os.makedirs(f"{folder}/{name}/gpus")
+    agent = Agent(f"{folder}/nodes", f"{folder}/nodes/view")
+    other = Agent(f"{folder}/alone", f"{folder}/alone/view")
+    nodes = (ON_NODES, "--mesh", "4", "--node", agent.socket, "--node",
+             other.socket)
+
+    def written(job: str) -> list[str]:
+        return sorted(os.path.basename(name) for name in glob.glob(
+            f"{store}/{job}/step-000000000001/rank-*"))
+
+    def failures() -> int:
+        return agent.figure("flush_errors_total")
+
+    for job in ("known", "unknown"):
+        # For one rank; then the other agent has room, and this one no store.
+        no_store(other, store, True)
+        leave(store, IMAGE + IMAGE // 3)
+        agent.train(job, 1, nodes)
+        until(lambda: len(written(job)) == 1)
+        agent.until("store-full", True)
+        no_store(agent, store, True)
+        leave(store, IMAGE * 3)
+        no_store(other, store, False)
+        until(lambda: len(written(job)) == 3)
+        leave(store, IMAGE // 3)
+        no_store(agent, store, False)
+        agent.train(job, 3, nodes)
+        if job == "known":
+            agent.cachectl("list", job)
+        code, text = agent.cachectl("evict", "--force", f"{job}@1/1")
+        assert code == 0, text
+        before = failures()
+        until(lambda: failures() > before + 2)
+        assert len(written(job)) == 3, written(job)
+        os.unlink(f"{store}/others")
+        until(lambda: len(glob.glob(f"{store}/{job}/step-*3/rank-*")) == 4)
+
+    # What it has written itself, of a job of which the other one writes
+    # nothing, is of no use to anybody.
+    no_store(other, store, True)
+    leave(store, IMAGE + IMAGE // 3)
+    agent.train("own", 3, nodes)
+    until(lambda: bool(glob.glob(f"{store}/own/*/rank-*")))
+    until(lambda: not written("own"))
+    os.unlink(f"{store}/others")
+    until(lambda: len(glob.glob(f"{store}/own/step-*3/rank-*")) == 2)
+    no_store(other, store, False)
+    for a in (agent, other):
+        a.end()
+        subprocess.run(["umount", a.store], check=True)
+
+
 def check(folder: str) -> None:
     store = f"{folder}/store"
     os.mkdir(store)
+    if ON_NODES:
+        mount("-t", "tmpfs", "-o", "size=16M", "none", store)
+        parts_of_two(folder, store)
+        subprocess.run(["umount", store], check=True)
+        return
     mount("-t", "tmpfs", "-o", "size=1M", "none", store)
     agent = Agent(folder, store)
     assert agent.status()[0] >= {"store-volatile"}
@@ -239,7 +333,11 @@ def main() -> None:
         os.execvp(inside[0], [*inside, *sys.argv])
     with tempfile.TemporaryDirectory(prefix="shardkeep-disk-",
                                      ignore_cleanup_errors=True) as folder:
-        check(folder)
+        try:
+            check(folder)
+        finally:
+            for agent in AGENTS:
+                agent.kill()
 
 
 main()
