@@ -59,6 +59,12 @@ static void name_missed(const struct sk_restoring *rs, int r, char ret[100])
 						 "is gone, or has given up");
 }
 
+/* What a rank that has had all its bytes, and does not hear the last word, can
+ * say: who has heard it ends well. */
+static const char nobody_knows[] = "all that this rank wants is restored, and "
+				   "of the others nobody can tell: restore "
+				   "again on all";
+
 /* Why no word of the others comes any more. */
 static void explain(struct sk_restoring *rs, int r)
 {
@@ -70,16 +76,16 @@ static void explain(struct sk_restoring *rs, int r)
 	if (ours && r == -ECONNRESET)
 		sk_err_set(&rs->err, r, "rank %d cannot agree with the %d "
 			   "other ranks of job \"%s\" on a restore: the agent "
-			   "that they met through is gone, with what it held%s",
-			   job->rank, job->world - 1, job->name,
-			   !rs->moved ? "" : "; all that this rank wants is "
-			   "restored, and of the others nobody can tell: "
-			   "restore again on all");
+			   "that they met through is gone, with what it "
+			   "held%s%s", job->rank, job->world - 1, job->name,
+			   rs->moved ? "; " : "",
+			   rs->moved ? nobody_knows : "");
 	else
 		sk_err_errno(&rs->err, r, "rank %d cannot agree with the %d "
-			     "other ranks of job \"%s\" on a restore; every "
-			     "rank must call it%s", job->rank, job->world - 1,
-			     job->name, missed);
+			     "other ranks of job \"%s\" on a restore; %s%s",
+			     job->rank, job->world - 1, job->name,
+			     rs->moved ? nobody_knows :
+					 "every rank must call it", missed);
 }
 
 int sk_restore_give(struct sk_restoring *rs, const void *in, size_t bytes,

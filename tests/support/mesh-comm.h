@@ -23,6 +23,8 @@ struct mesh_comm {
 	pid_t victim;		/* this process */
 	unsigned slow_ms;	/* each call takes so much longer */
 	int odd_at;		/* the call that fails as those of MPI do */
+	int lose_at;		/* the call that the others had, and it has
+				 * not, for all it can tell */
 	bool lies;		/* flips a bit of each large part it sends */
 	/* What passed, between which others: [rank], bytes of parts. */
 	uint64_t *sent;

@@ -26,6 +26,7 @@ static struct mesh_comm links;
 /* Of all ranks together; the processes share it. */
 struct sums {
 	uint64_t damaged, disk;
+	int calls;		/* of rank 1's comm */
 };
 
 /* Of a comm, in a restore that takes from other nodes. */
@@ -38,6 +39,7 @@ struct going_wrong {
 	bool write;		/* and to wait for on disk */
 	int culprit;		/* rank; -1: none */
 	int die_at, stop_at, odd_at;
+	int lose_at;		/* the culprit alone fails by it */
 	bool lies;
 	uint32_t timeout_ms, flags;
 	int result;
@@ -58,6 +60,7 @@ static int restore_wrong(struct rank *rank, const struct going_wrong *g,
 		links.die_at = g->die_at;
 		links.stop_at = g->stop_at;
 		links.odd_at = g->odd_at;
+		links.lose_at = g->lose_at;
 		links.lies = g->lies;
 	}
 	return sk_restore(rank->state, SK_LATEST, &comm, &o, ret_report);
@@ -83,13 +86,14 @@ static void save_steps(struct rank *rank)
 static void load_wrong(struct rank *rank)
 {
 	const struct going_wrong *g = rank->arg;
+	bool well = g->lose_at && rank->rank != g->culprit;
+	int r, wanted = well ? 0 : g->result;
 	struct sk_report report = { 0 };
-	int r;
 
 	rank_model(rank, ROWS);
 	r = restore_wrong(rank, g, &report);
-	CHECK(r == g->result, "rank %d: %d, wanted %d: %s", rank->rank, r,
-	      g->result, sk_error());
+	CHECK(r == wanted, "rank %d: %d, wanted %d: %s", rank->rank, r,
+	      wanted, sk_error());
 	if (r < 0) {
 		CHECK(!g->words || strstr(sk_error(), g->words), "%s",
 		      sk_error());
@@ -101,6 +105,8 @@ static void load_wrong(struct rank *rank)
 	__atomic_fetch_add(&g->sums->damaged, report.damaged, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&g->sums->disk, report.bytes_disk,
 			   __ATOMIC_RELAXED);
+	if (rank->rank == 1)
+		g->sums->calls = links.calls;
 }
 
 /* The culprit ends by a signal, or is ended when the others have. */
@@ -170,6 +176,23 @@ static void test_odd(struct scene *scene)
 
 		run_wrong(scene, "odd", &g, load_wrong);
 	}
+}
+
+/* Who alone does not hear the last word has all its bytes, and says so: no word
+ * follows by which the others could be told. */
+static void test_last_word(struct scene *scene, struct sums *sums)
+{
+	struct going_wrong g = { .culprit = -1, .got = 11, .sums = sums };
+
+	save_on_two(scene, "last", 10, 11);
+	run_wrong(scene, "last", &g, load_wrong);
+	g.culprit = 1;
+	g.lose_at = sums->calls;
+	g.result = -ETIMEDOUT;
+	g.words = "of the others nobody can tell: restore again on all";
+	run_wrong(scene, "last", &g, load_wrong);
+	g = (struct going_wrong){ .culprit = -1, .got = 11, .sums = sums };
+	run_wrong(scene, "last", &g, load_wrong);
 }
 
 /* Bytes that change on their way are seen where both ends are verified, and
@@ -322,6 +345,7 @@ static void test_wrong(struct scene *scene)
 	CHECK(sums != MAP_FAILED);
 	test_gone(scene);
 	test_odd(scene);
+	test_last_word(scene, sums);
 	test_lies(scene, sums);
 	test_damaged_twice(scene, sums);
 	test_lost(scene, sums);
