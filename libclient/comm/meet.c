@@ -18,11 +18,17 @@
 
 #define LOOK_NS (UINT64_C(500) * 1000000)
 #define LAST_WORD_NS (UINT64_C(1000) * 1000000)
+/* Whose time is over first says what is missing, and the others are to be there
+ * still to hear it: of what is left, at most, and as long as they all have. */
+#define EARLIER_PART 8u
+#define EARLIER_NS (UINT64_C(2000) * 1000000)
 
 struct meet {
 	const struct sk_os *os;
 	const struct sk_meeting *m;
-	uint64_t until;
+	uint64_t until;		/* for the last words; what is waited for is */
+	uint64_t come_by;	/* to have come, as rank 0 judges, */
+	uint64_t weave_by;	/* and to have met the others */
 	struct sk_links *links;
 	struct sk_door door;
 	struct sk_hello hello;		/* this rank's; what others say */
@@ -107,8 +113,8 @@ static int gather_all(struct meet *t, const struct stat *notice,
 		int fd, at, r;
 
 		r = sk_door_next(&t->door, &t->hello, t->links->fds,
-				 t->m->world, look < t->until ? look :
-								t->until,
+				 t->m->world, look < t->come_by ? look :
+								  t->come_by,
 				 &h, &fd, &at);
 		if (!r)
 			r = take(t, &h, fd, err);
@@ -118,7 +124,7 @@ static int gather_all(struct meet *t, const struct stat *notice,
 				       first_missing(t));
 		else if (r != -ETIMEDOUT)
 			r = sk_err_errno(err, r, "cannot wait for ranks");
-		else if (t->os->now_ns(t->os) >= t->until)
+		else if (t->os->now_ns(t->os) >= t->come_by)
 			r = miss(err, first_missing(t), "did not come");
 		else if (notice && !sk_notice_stands(t->os, t->m->at, notice))
 			r = sk_err_set(err, -EEXIST, "\"%s\" is another's "
@@ -231,6 +237,15 @@ static int hear_one(struct meet *t, int32_t rank, struct sk_err *err)
 					 a.why) : 0;
 }
 
+static int32_t first_silent(const struct pollfd *p)
+{
+	int32_t i = 0;
+
+	while (p[i].fd < 0)
+		i++;
+	return i + 1;
+}
+
 /* In any order: one that is gone keeps others waiting, who say nothing. */
 static int hear_all(struct meet *t, struct sk_err *err)
 {
@@ -241,7 +256,10 @@ static int hear_all(struct meet *t, struct sk_err *err)
 	for (int32_t i = 0; i < others; i++)
 		p[i] = (struct pollfd){ t->links->fds[i + 1], POLLIN, 0 };
 	while (left && r >= 0) {
-		r = t->os->poll(t->os, p, (nfds_t)others, t->until);
+		r = t->os->poll(t->os, p, (nfds_t)others, t->come_by);
+		if (r == -ETIMEDOUT)
+			return miss(err, first_silent(p), "did not meet the "
+				    "others");
 		if (r < 0)
 			return sk_err_errno(err, r, "%d ranks have not met "
 					    "the others", left);
@@ -349,13 +367,22 @@ static int go_to(struct meet *t, int32_t rank, struct sk_err *err)
 		at = t->root;
 		at.port = t->places[rank].port;
 	}
-	r = sk_seek_connect(t->os, &at, t->until, &t->links->fds[rank]);
+	r = sk_seek_connect(t->os, &at, t->weave_by, &t->links->fds[rank]);
 	if (r >= 0)
 		r = sk_link_send(t->os, t->links->fds[rank], &t->hello,
-				 sizeof(t->hello), t->until);
+				 sizeof(t->hello), t->weave_by);
 	return r < 0 ? sk_err_set(err, sk_door_lacks(r) ? r : -ETIMEDOUT,
 				  "cannot reach rank %d: %s", rank,
 				  strerrordesc_np(-r)) : 0;
+}
+
+static int32_t first_later(const struct meet *t)
+{
+	int32_t i = t->m->rank + 1;
+
+	while (t->links->fds[i] >= 0)
+		i++;
+	return i;
 }
 
 /* Whoever knows the nonce has it from rank 0. */
@@ -368,9 +395,12 @@ static int wait_for_later(struct meet *t, struct sk_err *err)
 		int fd, at, r;
 
 		r = sk_door_next(&t->door, &t->hello, t->links->fds, 1,
-				 t->until, &h, &fd, &at);
+				 t->weave_by, &h, &fd, &at);
 		if (r > 0)	/* and says why to who listens next */
 			return miss(err, 0, "ended the meeting");
+		if (r == -ETIMEDOUT)
+			return miss(err, first_later(t), "did not meet the "
+				    "others");
 		if (r < 0)
 			return sk_err_errno(err, r, "%d ranks did not come to "
 					    "rank %d", left, t->m->rank);
@@ -508,6 +538,18 @@ static int meet(struct meet *t, struct sk_err *err)
 	return m->rank ? join(t, err) : lead(t, err);
 }
 
+static void set_times(struct meet *t)
+{
+	uint32_t ms = t->m->timeout_ms ? t->m->timeout_ms : 60000;
+	uint64_t earlier = ms * UINT64_C(1000000) / EARLIER_PART;
+
+	if (earlier > EARLIER_NS)
+		earlier = EARLIER_NS;
+	t->until = sk_until_ms(t->os, ms);
+	t->come_by = t->until - earlier;
+	t->weave_by = t->come_by - earlier;
+}
+
 SK_API int sk_comm_meet(struct sk *sk, const struct sk_meeting *meeting,
 			struct sk_comm *ret_comm)
 {
@@ -519,8 +561,7 @@ SK_API int sk_comm_meet(struct sk *sk, const struct sk_meeting *meeting,
 		r = sk_check_result(ret_comm, "a comm", &err);
 	if (r < 0)
 		return sk_say(r, &err);
-	t.until = sk_until_ms(t.os, meeting->timeout_ms ?
-					      meeting->timeout_ms : 60000);
+	set_times(&t);
 	r = meet(&t, &err);
 	free(t.places);
 	if (r < 0) {

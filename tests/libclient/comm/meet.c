@@ -216,12 +216,19 @@ static void stay_away(struct rank *rank)
 	(void)rank;
 }
 
-/* It is let in, and dies. */
-static void join_and_leave(struct rank *rank)
+static void await_end(const struct ends *ends, int i)
+{
+	while (!__atomic_load_n(&ends->results[i], __ATOMIC_ACQUIRE))
+		(void)sk_os_linux()->poll(sk_os_linux(), NULL, 0,
+					  sk_until_ms(sk_os_linux(), 5));
+}
+
+static void join(const struct rank *rank, uint16_t port)
 {
 	const struct trial *t = rank->arg;
 	struct sk_hello hello = { .magic = SK_HELLO_MAGIC,
-		.kind = SK_HELLO_JOIN, .rank = rank->rank, .world = RANKS };
+		.kind = SK_HELLO_JOIN, .rank = rank->rank, .world = RANKS,
+		.place = { .port = port } };
 	struct sk_err err = { "" };
 	struct sk_answer answer;
 	struct sk_spot root;
@@ -230,7 +237,28 @@ static void join_and_leave(struct rank *rank)
 	CHECK(!sk_seek(sk_os_linux(), t->at,
 		       sk_until_ms(sk_os_linux(), 30000), &hello, &fd, &root,
 		       &answer, &err), "%s", err.text);
+}
+
+/* It is let in, and dies. */
+static void join_and_leave(struct rank *rank)
+{
+	join(rank, 0);
 	_exit(0);
+}
+
+/* The same, but that it stops: its connections stand. */
+static void join_and_stop(struct rank *rank)
+{
+	const struct trial *t = rank->arg;
+	struct sk_err err = { "" };
+	struct sk_door door;
+
+	CHECK(!sk_door_open(sk_os_linux(), 0, &door, &err), "%s", err.text);
+	join(rank, door.port);
+	for (int i = 0; i < RANKS; i++)
+		if (i != t->culprit)
+			await_end(t->ends, i);
+	sk_door_close(&door);
 }
 
 static struct sk_notice wait_for_notice(const struct trial *t)
@@ -346,9 +374,11 @@ static void test_meetings(struct scene *scene, const struct trial *base)
 	t.absent = 1;
 	check_meeting(scene, t, -ETIMEDOUT, "rank 1 ");
 	t.absent = 0;
-	t.timeout_ms = 2000;
+	t.timeout_ms = 4000;
 	t.instead = stay_away;
-	check_meeting(scene, t, -ETIMEDOUT, "rank ");
+	check_meeting(scene, t, -ETIMEDOUT, "rank 2 did not come");
+	t.instead = join_and_stop;
+	check_meeting(scene, t, -ETIMEDOUT, "rank 2 did not meet the others");
 	t.instead = NULL;
 	t.secret = "attempt 2";
 	t.other_secret = "attempt 1";
@@ -379,13 +409,6 @@ static void end_as(struct ends *ends, int i, int r, const char *why)
 {
 	(void)snprintf(ends->why[i], sizeof(ends->why[0]), "%s", why);
 	__atomic_store_n(&ends->results[i], r ? r : 1, __ATOMIC_RELEASE);
-}
-
-static void await_end(const struct ends *ends, int i)
-{
-	while (!__atomic_load_n(&ends->results[i], __ATOMIC_ACQUIRE))
-		(void)sk_os_linux()->poll(sk_os_linux(), NULL, 0,
-					  sk_until_ms(sk_os_linux(), 5));
 }
 
 /* As a rank does it, but it says when it was let in. */
