@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import traceback
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -26,6 +26,27 @@ NEWUSER, NEWNET = 0x10000000, 0x40000000
 #: Where each rank is; and whose memory it restores from.
 OF, AWAY = [0, 1, 0, 1], [1, 0, 1, 0]
 PORT = 29411        # of a namespace that nobody else is in
+
+
+class Net(NamedTuple):
+    """What stands before the number of an address, and what else differs."""
+
+    way: str
+    aside: str
+    none: str       # of a network's own address
+    bits: int
+    first: tuple[str, ...]      # commands for each node
+
+    def __call__(self, before: str, number: int) -> str:
+        """As part of a place."""
+        at = f"{before}{number}"
+        return f"[{at}]" if ":" in at else at
+
+
+FOUR = Net("10.77.0.", "10.66.0.", "0", 24, ("link set lo up",))
+#: Nodes with no address of IPv4, not even for themselves.
+SIX = Net("fd77::", "fd66::", "", 64,
+          ("link set lo up", "addr del 127.0.0.1/8 dev lo"))
 
 
 def _unshare(flags: int) -> None:
@@ -51,7 +72,7 @@ pytestmark = pytest.mark.skipif(
 
 # ---- nodes ----
 
-def _first_node() -> None:
+def _first_node(net: Net) -> None:
     """A namespace with none of the machine's networks."""
     uid, gid = os.getuid(), os.getgid()
     _unshare(NEWUSER | NEWNET)
@@ -60,31 +81,39 @@ def _first_node() -> None:
         with open(f"/proc/self/{name}", "w", encoding="ascii") as f:
             f.write(text)
     # What leads nowhere is the first that is found.
-    _ip("link set lo up", "link add aside0 type veth peer name aside1",
+    _ip(*net.first, "link add aside0 type veth peer name aside1",
         "link set aside0 up", "link set aside1 up",
-        "addr add 10.66.0.1/24 dev aside0",
-        "link add way0 type veth peer name way1", "link set way0 up",
-        "addr add 10.77.0.1/24 dev way0")
+        "link add way0 type veth peer name way1", "link set way0 up")
+    _address(net, net.aside, 1, "aside0")
+    _address(net, net.way, 1, "way0")
 
 
-def _second_node(move: tuple[int, int], moved: tuple[int, int]) -> None:
+def _address(net: Net, before: str, number: int, link: str) -> None:
+    # IPv6 would wait a second for others that have it.
+    _ip(f"addr add {before}{number}/{net.bits} dev {link}" +
+        (" nodad" if net is SIX else ""))
+
+
+def _second_node(move: tuple[int, int], moved: tuple[int, int], net: Net
+                 ) -> None:
     """For the first of its ranks: gets way1 from the launcher."""
     _unshare(NEWNET)
     os.write(move[1], b"1")
     os.read(moved[0], 1)
     # No answer, and no refusal, from where nobody is.
-    _ip("link set lo up", "link set way1 up",
-        "addr add 10.77.0.2/24 dev way1", "link add none0 type veth",
-        "link set none0 up", "route add 10.66.0.0/24 dev none0")
+    _ip(*net.first, "link set way1 up")
+    _address(net, net.way, 2, "way1")
+    _ip("link add none0 type veth", "link set none0 up",
+        f"route add {net.aside}{net.none}/{net.bits} dev none0")
 
 
-def _rank(rank: int, nodes: Nodes, interface: str | None, told: list[str],
-          kind: str) -> None:
+def _rank(rank: int, nodes: Nodes, net: Net, interface: str | None,
+          told: list[str], kind: str) -> None:
     signal.alarm(BOUND_S)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = f"way{OF[rank]}"
     dist.init_process_group(
-        "gloo", init_method=f"tcp://10.77.0.1:{PORT}", rank=rank,
+        "gloo", init_method=f"tcp://{net(net.way, 1)}:{PORT}", rank=rank,
         world_size=4, timeout=datetime.timedelta(seconds=60))
 
     class Meeting(_links.Meeting):
@@ -149,18 +178,18 @@ def _end_as(fn: Any, *args: Any) -> None:
     os._exit(0)
 
 
-def _launch(nodes: Nodes, *args: Any) -> None:
-    _first_node()
+def _launch(nodes: Nodes, net: Net, *args: Any) -> None:
+    _first_node(net)
     move, moved = os.pipe(), os.pipe()
     pids = []
     for rank in (1, 3, 0, 2):
         pid = os.fork()
         if not pid:
             if rank == 1:
-                _end_as(_second, move, moved, rank, nodes, *args)
+                _end_as(_second, move, moved, net, rank, nodes, net, *args)
             if rank == 3:
-                _end_as(_enter, pids[0], rank, nodes, *args)
-            _end_as(_rank, rank, nodes, *args)
+                _end_as(_enter, pids[0], rank, nodes, net, *args)
+            _end_as(_rank, rank, nodes, net, *args)
         pids.append(pid)
         if rank == 1:
             os.read(move[0], 1)
@@ -170,9 +199,9 @@ def _launch(nodes: Nodes, *args: Any) -> None:
     assert codes == [0] * 4, codes
 
 
-def _second(move: tuple[int, int], moved: tuple[int, int], *args: Any
-            ) -> None:
-    _second_node(move, moved)
+def _second(move: tuple[int, int], moved: tuple[int, int], net: Net,
+            *args: Any) -> None:
+    _second_node(move, moved, net)
     _rank(*args)
 
 
@@ -188,11 +217,14 @@ def _enter(pid: int, *args: Any) -> None:
 WAY, ASIDE, LOOPBACK = "10.77.0.1", "10.66.0.1", "127.0.0.1"
 
 
-@pytest.mark.parametrize("host, interface, told, kind", [
-    (None, None, [WAY, ASIDE, LOOPBACK], "Sockets"),
-    ("*", None, [ASIDE, WAY, LOOPBACK], "Sockets"),
-    (None, "way0", [WAY], "Sockets"), (None, "aside0", [ASIDE], "Gloo")])
-def test_the_way_that_leads_there_is_taken(nodes, monkeypatch, host,
+@pytest.mark.parametrize("net, host, interface, told, kind", [
+    (FOUR, None, None, [WAY, ASIDE, LOOPBACK], "Sockets"),
+    (FOUR, "*", None, [ASIDE, WAY, LOOPBACK], "Sockets"),
+    (FOUR, None, "way0", [WAY], "Sockets"),
+    (FOUR, None, "aside0", [ASIDE], "Gloo"),
+    (SIX, None, None, ["[fd77::1]", "[fd66::1]"], "Sockets")],
+    ids=["all", "any", "way", "aside", "six"])
+def test_the_way_that_leads_there_is_taken(nodes, monkeypatch, net, host,
                                            interface, told, kind):
     """``host``: in place of the store's; ``told``: by rank 0, in order."""
     if kind == "Gloo":
@@ -201,5 +233,5 @@ def test_the_way_that_leads_there_is_taken(nodes, monkeypatch, host,
         monkeypatch.setattr(_links, "_store_host", lambda store: host)
     pid = os.fork()
     if not pid:
-        _end_as(_launch, nodes, interface, told, kind)
+        _end_as(_launch, nodes, net, interface, told, kind)
     assert wait([pid]) == [0]
