@@ -213,7 +213,7 @@ static bool submit_image(struct agent *a, struct flush *f,
 		.progress = progress, .see = see, .ctx = f,
 		.ret_file = &f->file,
 		.owner = a->uid == 0 && f->uid != 0 ? &f->uid : NULL,
-		.ret_owned = &f->owned,
+		.ret_owned = &f->owned, .ret_displaced = &f->displaced,
 	};
 	atomic_store(&f->current, 0);
 	f->work.run = write_image;
@@ -343,6 +343,7 @@ static void image_written(struct work *work)
 
 	assert(a->flush == f);
 	atomic_store(&f->current, 0);
+	f->snapshot->displaced |= f->displaced;
 	if (f->has_found)
 		watch_seen(a, &f->found);
 	forget_gone(f);

@@ -11,8 +11,8 @@
 #include "layout/sums.h"
 
 /* What is being written. While its work is out the background has put, head,
- * file, owned, lost, bad, sums, earlier, found, has_found, result and err, and
- * the agent's thread the rest; current is both's. */
+ * file, owned, displaced, lost, bad, sums, earlier, found, has_found, result
+ * and err, and the agent's thread the rest; current is both's. */
 struct flush {
 	struct work work;
 	struct agent *agent;
@@ -29,6 +29,7 @@ struct flush {
 	void *head;
 	uid_t uid;
 	int owned;			/* 0, or why the file is not its */
+	bool displaced;			/* an older run's step was moved aside */
 	bool lost;			/* the name is somebody else's */
 	bool bad;			/* memory is not what was sealed */
 	uint32_t bad_entry;		/* of it, and 1 */

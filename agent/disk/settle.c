@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "agent.h"
+#include "disk/histories.h"
 #include "disk/index.h"
 
 /* A step whose directory gets the name that readers look for. */
@@ -16,6 +17,7 @@ struct settling {
 	uint64_t step;
 	struct sk_store_run run;
 	bool pinned, complete;
+	bool displaced;		/* an older run's is known to be aside */
 	int result;
 	struct sk_err err;
 };
@@ -23,6 +25,19 @@ struct settling {
 void settle_name(char dir[SK_CAT_DIR_MAX], int64_t step)
 {
 	(void)snprintf(dir, SK_CAT_DIR_MAX, "step-%012" PRId64, step);
+}
+
+/*
+ * Whether an older run's directory of the step may stand aside. To tell by the
+ * names, all steps of the job are read; but of almost none there is another
+ * one, and the last look at the job has seen them. What another agent has moved
+ * aside since then is retention's. In the background, which looks as well.
+ */
+static bool has_older(const struct settling *t)
+{
+	const struct sk_history *h = histories_find(t->agent, t->job);
+
+	return t->displaced || !h || sk_history_has_others(h, t->step, &t->run);
 }
 
 static void settle_in_store(struct work *work)
@@ -35,7 +50,7 @@ static void settle_in_store(struct work *work)
 	if (t->pinned)
 		t->result = sk_store_pin(store, t->job, dir, &t->run, true,
 					 &t->err);
-	if (t->complete && t->result == 0)
+	if (t->complete && t->result == 0 && has_older(t))
 		t->result = sk_store_settle(store, t->job, t->step, &t->run,
 					    &t->err);
 }
@@ -65,6 +80,7 @@ void settle_step(struct agent *a, const struct sk_cat_snapshot *s)
 	t->run = (struct sk_store_run){ s->run, s->run_id };
 	t->pinned = (s->pinning ? s->was_pinned : s->pinned) && !s->unpinning;
 	t->complete = sk_cat_on_disk(s);
+	t->displaced = s->displaced;
 	t->work.run = settle_in_store;
 	t->work.finish = step_settled;
 	work_submit(&a->loop.works, a->slow, &t->work);

@@ -201,6 +201,8 @@ struct sk_cat_snapshot {
 	bool flushing;			/* sk_cat_flushing() sets it */
 	bool failed;			/* the last flush; see text */
 	bool hopeless_on_disk;		/* a flush would not help */
+	bool displaced;			/* an older run's was in its place on
+					 * disk; its owner's */
 	unsigned failures;		/* in a row */
 	uint64_t failures_total;
 	uint64_t retry_ns;		/* the agent's clock */

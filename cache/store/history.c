@@ -137,3 +137,29 @@ struct sk_history_step *sk_history_find(const struct sk_history *h,
 	return bsearch(&key, h->steps, h->n, sizeof(key),
 		       sk_history_order);
 }
+
+static size_t first_of(const struct sk_history *h, uint64_t step)
+{
+	size_t from = 0, to = h->n;
+
+	while (from < to) {
+		size_t mid = from + (to - from) / 2;
+
+		if (h->steps[mid].step < step)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return from;
+}
+
+bool sk_history_has_others(const struct sk_history *h, uint64_t step,
+			   const struct sk_store_run *run)
+{
+	for (size_t i = first_of(h, step);
+	     i < h->n && h->steps[i].step == step; i++) {
+		if (!sk_store_run_equal(&h->steps[i].run, run))
+			return true;
+	}
+	return false;
+}

@@ -105,6 +105,9 @@ struct sk_history_step *sk_history_by_name(const struct sk_history *history,
 /** That of the directory's name, or NULL. */
 struct sk_history_step *sk_history_find(const struct sk_history *history,
 					const char *dir);
+/** Whether another run has, or may have, a directory of that number. */
+bool sk_history_has_others(const struct sk_history *history, uint64_t step,
+			   const struct sk_store_run *run);
 void sk_history_name(const struct sk_history_step *step,
 		     char buf[SK_STEP_DIR_MAX]);
 

@@ -320,10 +320,11 @@ int sk_step_delete_empty(struct sk_store *store, int job_fd, const char *dir,
  * moved out of the way, and one of the same number in which there is nothing
  * is removed. Durable in the job's directory. -ESTALE: it is a newer run's, or
  * one's of the same number and another id. @mode: of one that is made, less
- * the umask.
+ * the umask. *ret_displaced is set where one was moved, and else left as it
+ * is; NULL: not wanted.
  */
 int sk_step_acquire(struct sk_store *store, int job_fd, uint64_t step,
 		    const struct sk_store_run *run, mode_t mode,
-		    struct sk_err *err);
+		    bool *ret_displaced, struct sk_err *err);
 
 #endif

@@ -175,7 +175,8 @@ static int put_step(struct sk_store *store, struct sk_io *io, int job_fd,
 	int fd, r;
 
 	fd = sk_step_acquire(store, job_fd, put->step, &put->run,
-			     put->owner ? SK_DIR_LISTED : SK_DIR_OURS, err);
+			     put->owner ? SK_DIR_LISTED : SK_DIR_OURS,
+			     put->ret_displaced, err);
 	if (fd < 0)
 		return fd;
 	r = put_file(store, io, fd, put, err);

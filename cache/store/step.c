@@ -210,7 +210,7 @@ static int judge_empty(struct sk_store *store, int job_fd, const char *name,
  * after it was moved away. */
 static int claim_step(struct sk_store *store, int job_fd, const char *name,
 		      uint64_t step, const struct sk_store_run *run,
-		      struct sk_err *err)
+		      bool *ret_displaced, struct sk_err *err)
 {
 	struct sk_store_run theirs;
 	int fd, r;
@@ -226,9 +226,11 @@ static int claim_step(struct sk_store *store, int job_fd, const char *name,
 		r = judge(name, &theirs, run, err);
 	if (r == -ESTALE)
 		r = judge_empty(store, job_fd, name, fd, &theirs, run, err);
-	if (r > 0)
+	if (r > 0) {
+		*ret_displaced = true;
 		r = displace_step(store, job_fd, name, step, fd,
 				  theirs.number, err);
+	}
 	if (r == 0)
 		return fd;
 	store->os->close(store->os, fd);
@@ -237,20 +239,24 @@ static int claim_step(struct sk_store *store, int job_fd, const char *name,
 
 int sk_step_acquire(struct sk_store *store, int job_fd, uint64_t step,
 		    const struct sk_store_run *run, mode_t mode,
-		    struct sk_err *err)
+		    bool *ret_displaced, struct sk_err *err)
 {
 	char name[SK_STORE_NAME_MAX];
+	bool displaced = false;
 	int fd = -EAGAIN, r;
 
 	assert(run->number && run->id);
 	sk_step_name_format(name, step);
 	for (int i = 0; i < ACQUIRE_TRIES; i++) {
-		fd = claim_step(store, job_fd, name, step, run, err);
+		fd = claim_step(store, job_fd, name, step, run, &displaced,
+				err);
 		if (fd == -ENOENT)
 			fd = create_step(store, job_fd, name, run, mode, err);
 		if (fd != -ENOENT && fd != -EAGAIN && fd != -ENOTEMPTY)
 			break;
 	}
+	if (displaced && ret_displaced)
+		*ret_displaced = true;
 	if (fd == -EAGAIN || fd == -ENOTEMPTY || fd == -ENOENT)
 		return sk_err_set(err, -EAGAIN, "\"%s\" changed hands %d times "
 				  "while run %" PRIu64 " asked for it", name,

@@ -155,6 +155,8 @@ struct sk_store_put {
 	const uid_t *owner;
 	int *ret_owned;		/* 0, or why the file stayed ours, which is
 				 * no failure; NULL: not wanted */
+	bool *ret_displaced;	/* set where an older run's directory of the
+				 * step was moved aside; NULL: not wanted */
 };
 
 /**

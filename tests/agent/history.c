@@ -313,6 +313,7 @@ static void test_old_ones_are_left(void)
 struct cost {
 	double visits;
 	uint64_t calls;
+	uint64_t names;		/* of them, for names in directories */
 };
 
 static struct cost cost_so_far(const struct whole *w, int sock)
@@ -320,6 +321,7 @@ static struct cost cost_so_far(const struct whole *w, int sock)
 	return (struct cost){
 		.visits = stat_value(sock, "shardkeep_visits_total"),
 		.calls = sk_fault_os_calls(w->fault, SK_FAULT_ANY),
+		.names = sk_fault_os_calls(w->fault, SK_FAULT_GETDENTS),
 	};
 }
 
@@ -353,7 +355,8 @@ static struct cost cost_of_snapshots(int steps)
 	stop(&w);
 	whole_remove(&w);
 	return (struct cost){ after.visits - before.visits,
-			      after.calls - before.calls };
+			      after.calls - before.calls,
+			      after.names - before.names };
 }
 
 static void test_snapshots_cost_the_same_beside_many(void)
@@ -368,6 +371,56 @@ static void test_snapshots_cost_the_same_beside_many(void)
 	CHECK(many.calls <= few.calls + few.calls / 10,
 	      "%" PRIu64 " calls with %d steps, %" PRIu64 " with %d",
 	      few.calls, FEW, many.calls, MANY);
+	CHECK(many.names <= few.names, "%" PRIu64 " reads of names with %d "
+	      "steps, %" PRIu64 " with %d", few.names, FEW, many.names, MANY);
+}
+
+static void path_aside(const struct whole *w, int step, char path[160])
+{
+	(void)snprintf(path, 160, "%s/" JOB "/step-%012d.run-3", w->rig.store,
+		       step);
+}
+
+static bool is_aside(const struct whole *w, int step)
+{
+	char path[160];
+
+	path_aside(w, step, path);
+	return access(path, F_OK) == 0;
+}
+
+static void put_aside(const struct whole *w, int step)
+{
+	char from[160], to[160];
+
+	path_aside(w, step, to);
+	(void)snprintf(from, sizeof(from), "%s", to);
+	*strrchr(from, '.') = 0;
+	CHECK(rename(from, to) == 0, "rename %s", from);
+}
+
+/* What an older run had of a step goes for the newer one's all the same:
+ * another agent had moved it aside, this one does, or it does so with one that
+ * came after its last look. */
+static void test_an_older_runs_step_goes_for_a_newer_ones(void)
+{
+	struct rank ranks[WORLD];
+	struct whole w;
+
+	whole_init(&w);
+	make_history(&w, FEW);
+	put_aside(&w, FEW - 1);
+	start(&w);
+	enter(&w, ranks);
+	CHECK(ranks[0].run > 3, "run %" PRIu64, ranks[0].run);
+	write_one_more(&w, ranks, FEW + 1);
+	for (int step = FEW - 1; step <= FEW + 1; step++) {
+		take_durable(ranks, step);
+		AWAIT(!is_aside(&w, step), "step %d of run 3 stays", step);
+	}
+	leave(ranks);
+	stop(&w);
+	whole_remove(&w);
 }
 
 /* ---- what one turn of the agent does ---- */
@@ -666,6 +719,7 @@ int main(void)
 	test_old_ones_are_left();
 	test_turns_are_bounded();
 	test_snapshots_cost_the_same_beside_many();
+	test_an_older_runs_step_goes_for_a_newer_ones();
 	test_headers_are_read_once_in_a_stores_life();
 	test_a_wrong_index_opens_nothing(false);
 	test_a_wrong_index_opens_nothing(true);

@@ -128,7 +128,7 @@ Test(store, nothing_is_in_nobodys_way)
 
 	store = make_store(&p, NULL);
 	job = sk_store_make_job_dir(store, "job", 0700, NULL);
-	fd = sk_step_acquire(store, job, 5, &first, 0700, NULL);
+	fd = sk_step_acquire(store, job, 5, &first, 0700, NULL, NULL);
 	cr_assert(job >= 0 && fd >= 0);
 	left_by(&p, store, left);
 	cr_assert_eq(put(store, 1, 5, 0), -ESTALE, "it is being written");
@@ -137,7 +137,7 @@ Test(store, nothing_is_in_nobodys_way)
 	cr_assert_eq(put(store, 1, 5, 0), 0);
 	cr_assert(exists(&p, image) && holds(store, 1, 5, 0));
 	cr_assert_eq(sk_step_acquire(store, job, 5, &first, 0700,
-				     NULL), -ESTALE);
+				     NULL, NULL), -ESTALE);
 	close(fd);
 	close(job);
 	sk_store_close(store);
@@ -156,7 +156,7 @@ Test(store, the_dead_are_in_nobodys_way)
 	store = make_store(&p, NULL);
 	other = open_store(sk_os_linux(), &p);
 	job = sk_store_make_job_dir(other, "job", 0700, NULL);
-	fd = sk_step_acquire(other, job, 5, &first, 0700, NULL);
+	fd = sk_step_acquire(other, job, 5, &first, 0700, NULL, NULL);
 	cr_assert(job >= 0 && fd >= 0);
 	left_by(&p, other, left);
 	cr_assert_eq(put(store, 1, 5, 0), -ESTALE, "it lives");

@@ -699,7 +699,7 @@ static void make_empty_step(struct sk_store *store)
 {
 	const struct sk_store_run run = run_named(1);
 	int job = sk_store_make_job_dir(store, "job", 0700, NULL);
-	int fd = sk_step_acquire(store, job, 5, &run, 0700, NULL);
+	int fd = sk_step_acquire(store, job, 5, &run, 0700, NULL, NULL);
 
 	cr_assert(job >= 0 && fd >= 0);
 	close(fd);

@@ -199,6 +199,36 @@ Test(history, what_goes_and_what_takes_its_place_is_seen)
 	desk_close(&d);
 }
 
+/* By its number alone, as whoever moved it aside has named it. */
+Test(history, another_runs_step_of_a_number_is_known)
+{
+	static const struct {
+		uint64_t step, run;
+		bool others;
+	} cases[] = {
+		{ 1, 2, true }, { 2, 2, false }, { 2, 1, true },
+		{ 3, 2, true }, { 4, 2, false }, { 5, 2, true },
+	};
+	struct desk d;
+
+	desk_open(&d);
+	make_step(&d, "step-000000000001.run-1", 1);
+	make_step(&d, "step-000000000001", 2);
+	make_step(&d, "step-000000000002", 2);
+	make_step(&d, "step-000000000003.run-1-2", 1);
+	make_step(&d, "step-000000000005", 0);
+	(void)look(&d, SK_FAULT_ANY);
+	for (size_t i = 0; i < SK_ARRAY_SIZE(cases); i++) {
+		struct sk_store_run run = run_named(cases[i].run);
+
+		cr_assert_eq(sk_history_has_others(d.history, cases[i].step,
+						   &run), cases[i].others,
+			     "step %lu of run %lu", cases[i].step,
+			     cases[i].run);
+	}
+	desk_close(&d);
+}
+
 /* Names cost no call for each; nor do portions begin anew where the last look
  * has made all of them unproved once more. */
 Test(history, a_look_after_a_change_does_the_same_however_many_there_are)
