@@ -153,12 +153,37 @@ static int keep_step(struct sk_cat_run *run, int64_t step)
 	return 0;
 }
 
+/* Whether this agent's ranks have nothing to add any more: other agents' parts
+ * are found on the disk, or nowhere. */
+static bool is_all_of_ours(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_run *run = sk_cat_run_of(s);
+	const struct sk_cat_image *image;
+	const struct sk_cat_state *state;
+	bool any = false;
+
+	if (!run)
+		return true;
+	sk_link_each(state, &run->states, link) {
+		s->job->catalogue->visits++;
+		if (state->replaced)
+			continue;
+		image = sk_cat_image_find(s, state->rank, SK_IMAGE_PRIMARY);
+		if (!image || !sk_cat_on_store(image))
+			return false;
+		any = true;
+	}
+	return any || sk_cat_hopeless(s);
+}
+
 static bool can_leave(const struct sk_cat_snapshot *s)
 {
 	struct sk_cat_image *image;
 
 	if (s->filling || s->sealed || s->leases || s->flushing || s->pinned ||
-	    !sk_cat_on_disk(s))
+	    s->failed)
+		return false;
+	if (!sk_cat_on_disk(s) && !is_all_of_ours(s))
 		return false;
 	/* That a file is damaged is known here alone. */
 	sk_link_each(image, &s->images, link) {
