@@ -14,9 +14,8 @@
 #include "disk/prove.h"
 #include "disk/scan.h"
 #include "disk/wrote.h"
+#include "wire/message.h"
 
-/* Of a job, in memory and on disk. */
-#define KNOWN_MOST 64u
 /* Who was told of older ones may come back to them so long. */
 #define ASKED_NS (UINT64_C(30) * 1000000000)
 #define LEAVE_AT_ONCE 64u
@@ -289,10 +288,11 @@ static void time_to_leave(struct timer *timer)
 
 static bool leave_some(struct agent *a, struct sk_cat_job *job)
 {
-	unsigned n = sk_cat_stored_leave(job, KNOWN_MOST, LEAVE_AT_ONCE);
+	unsigned n = sk_cat_stored_leave(job, SK_LIST_KNOWN_MOST,
+					 LEAVE_AT_ONCE);
 
 	/* The next look forgets what was noted of their files. */
-	if (n && job->n_snapshots <= KNOWN_MOST)
+	if (n && job->n_snapshots <= SK_LIST_KNOWN_MOST)
 		stored_foresee(a, job, 0);
 	return n > 0;
 }
@@ -306,7 +306,7 @@ static bool leave_of_all(struct agent *a, bool asked)
 
 	sk_link_each(job, &a->cat.awake[SK_CAT_LEAVE], awake[SK_CAT_LEAVE]) {
 		a->cat.visits++;
-		if (job->n_snapshots > KNOWN_MOST)
+		if (job->n_snapshots > SK_LIST_KNOWN_MOST)
 			more |= asked || leave_some(a, job);
 		else
 			sk_cat_sleep(job, SK_CAT_LEAVE);

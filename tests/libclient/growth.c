@@ -10,6 +10,7 @@
 
 #include "cachectl.h"
 #include "layout/layout.h"
+#include "lists.h"
 #include "restore/beyond.h"
 #include "show.h"
 #include "support/agent.h"
@@ -424,4 +425,47 @@ static uint64_t show(unsigned tensors)
 Test(growth, tensors_are_shown_at_a_price_each)
 {
 	expect("rows", show(10000), show(100000), 10, 1.2);
+}
+
+struct listing {
+	uint64_t merging, finding;
+};
+
+/* Each looked for among all, as who compares two lists does. */
+static struct listing list(unsigned jobs, unsigned steps)
+{
+	unsigned n = jobs * steps;
+	struct sk_wire_snapshot *all = calloc(n, sizeof(*all));
+	struct listing cost;
+	struct listed listed;
+
+	for (unsigned i = 0; i < n; i++) {
+		all[i].id.step = steps - i % steps;
+		all[i].created_ns = (uint64_t)all[i].id.step * n + i / steps;
+		(void)snprintf(all[i].id.job, sizeof(all[i].id.job), "job-%u",
+			       i / steps);
+	}
+	blocks = 0;
+	cr_assert_eq(list_merge(all, n), 0);
+	cost.merging = blocks;
+	cr_assert_eq(listed_note(&listed, all, sizeof(*all), n), 0);
+	for (unsigned i = 0; i < n; i++) {
+		struct listed_walk walk = listed_find(&listed, &all[i].id);
+
+		cr_assert_eq(listed_next(&walk), &all[i]);
+	}
+	cost.finding = blocks - cost.merging;
+	listed_free(&listed);
+	free(all);
+	return cost;
+}
+
+Test(growth, snapshots_are_listed_at_a_price_each)
+{
+	struct listing few = list(500, 2), jobs = list(4000, 2);
+	struct listing steps = list(2, 4000);
+
+	expect("merging of 8 x jobs", few.merging, jobs.merging, 8, 1.6);
+	expect("finding of 8 x jobs", few.finding, jobs.finding, 8, 1.5);
+	expect("finding of 8 x steps", few.finding, steps.finding, 8, 1.5);
 }

@@ -219,12 +219,13 @@ static void make_text(char *text, size_t size)
 	sk_text_clean(text);
 }
 
-int ask_snapshots(struct context *ctx, const struct sk_wire_id *id,
-		  struct sk_wire_snapshot **ret, size_t *ret_n)
+static int ask_some(struct context *ctx, const struct sk_wire_id *id,
+		    uint32_t limit, struct sk_wire_snapshot **ret,
+		    size_t *ret_n)
 {
 	struct sk_list_gaps gaps = { 0 };
 	int r = AGAIN(ctx, WAITING(for_list, sk_list_snapshots(&ctx->conn, id,
-			0, until(ctx), ret, ret_n, &gaps, &ctx->err)));
+			limit, until(ctx), ret, ret_n, &gaps, &ctx->err)));
 
 	for (size_t i = 0; r >= 0 && i < *ret_n; i++)
 		make_text((*ret)[i].id.job, sizeof((*ret)[i].id.job));
@@ -238,6 +239,18 @@ int ask_snapshots(struct context *ctx, const struct sk_wire_id *id,
 			"read, the first: %s\n", gaps.n, gaps.first);
 	}
 	return r;
+}
+
+int ask_snapshots(struct context *ctx, const struct sk_wire_id *id,
+		  struct sk_wire_snapshot **ret, size_t *ret_n)
+{
+	return ask_some(ctx, id, 0, ret, ret_n);
+}
+
+int ask_newest(struct context *ctx, const struct sk_wire_id *id,
+	       struct sk_wire_snapshot **ret, size_t *ret_n)
+{
+	return ask_some(ctx, id, 1, ret, ret_n);
 }
 
 int ask_gaps(struct context *ctx, const struct sk_wire_id *id)
@@ -306,7 +319,7 @@ int ask_snapshot(struct context *ctx, const char *text,
 	int r = ask_parse_snapshot(ctx, text, &id);
 
 	if (r >= 0)
-		r = ask_snapshots(ctx, &id, &all, &n);
+		r = ask_newest(ctx, &id, &all, &n);
 	if (r < 0)
 		return r;
 	if (!n)

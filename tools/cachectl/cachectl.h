@@ -87,6 +87,10 @@ int ask_records(struct context *ctx, struct sk_msg *msg, size_t record_bytes,
 		void *ret, size_t *ret_n);
 int ask_snapshots(struct context *ctx, const struct sk_wire_id *id,
 		  struct sk_wire_snapshot **ret, size_t *ret_n);
+/** The same, of a job, down to the newest complete one: what is older is not
+ * looked for, however much there is of it. */
+int ask_newest(struct context *ctx, const struct sk_wire_id *id,
+	       struct sk_wire_snapshot **ret, size_t *ret_n);
 /** -EBADMSG: parts of the store, as far as it is asked about, are damaged or
  * cannot be read, and are in no list. */
 int ask_gaps(struct context *ctx, const struct sk_wire_id *id);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "commands.h"
+#include "lists.h"
 #include "show.h"
 #include "tensor/name.h"
 
@@ -102,12 +103,15 @@ static bool fits(const struct typed *t, const struct sk_wire_snapshot *s)
 	return true;
 }
 
-/* The same step was taken by another run that is listed before. */
-static bool older_run(const struct sk_wire_snapshot *all, size_t i)
+/* The same step was taken by another run that is listed before @s. */
+static bool older_run(const struct listed *all,
+		      const struct sk_wire_snapshot *s)
 {
-	for (size_t j = 0; j < i; j++)
-		if (strcmp(all[j].id.job, all[i].id.job) == 0 &&
-		    all[j].id.step == all[i].id.step)
+	struct listed_walk walk = listed_find(all, &s->id);
+	const struct sk_wire_snapshot *other;
+
+	while ((other = listed_next(&walk)))
+		if (other < s)
 			return true;
 	return false;
 }
@@ -117,9 +121,11 @@ static void offer_snapshots(struct context *ctx, const struct typed *t)
 	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
 	struct sk_wire_id any = { .step = -1, .rank = -1 };
 	char name[SK_JOB_MAX + 64], words[160];
+	struct listed listed = { 0 };
 	size_t n = 0;
 
-	if (ask_snapshots(ctx, &any, &all, &n) < 0)
+	if (ask_snapshots(ctx, &any, &all, &n) < 0 ||
+	    listed_note(&listed, all, sizeof(*all), n) < 0)
 		return;
 	for (size_t i = 0; i < n; i++) {
 		const struct sk_wire_id *id = &all[i].id;
@@ -128,7 +134,7 @@ static void offer_snapshots(struct context *ctx, const struct typed *t)
 			continue;
 		if (!i || strcmp(id->job, all[i - 1].id.job) != 0)
 			offer(t, id->job, "the newest snapshot");
-		if (strchr(t->word, '@') || older_run(all, i))
+		if (strchr(t->word, '@') || older_run(&listed, &all[i]))
 			(void)snprintf(name, sizeof(name), "%s@%llu/%lld",
 				       id->job, (unsigned long long)id->run,
 				       (long long)id->step);
@@ -137,6 +143,7 @@ static void offer_snapshots(struct context *ctx, const struct typed *t)
 				       id->job, (long long)id->step);
 		offer(t, name, snapshot_words(&all[i], words, sizeof(words)));
 	}
+	listed_free(&listed);
 }
 
 static void offer_names(const struct typed *t, const struct sk_layout *l)

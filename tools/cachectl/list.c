@@ -2,9 +2,10 @@
 /* cachectl list */
 #include "cachectl.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "lists.h"
 
 static const struct column columns[] = {
 	{ "job", "JOB" }, { "run", "RUN" }, { "step", "STEP" },
@@ -55,56 +56,6 @@ static void add_notes(struct report *r, const struct sk_wire_snapshot *all,
 				    (long long)all[i].id.step, all[i].text);
 }
 
-/* What is left to list of one job. */
-struct rest {
-	size_t at, end;
-};
-
-/* Snapshots come job by job, newest first. Returns how many jobs. */
-static size_t split_jobs(const struct sk_wire_snapshot *all, size_t n,
-			 struct rest *ret)
-{
-	size_t jobs = 0;
-
-	for (size_t i = 0; i < n; i++) {
-		if (i && strcmp(all[i].id.job, all[i - 1].id.job) == 0 &&
-		    all[i].uid == all[i - 1].uid)
-			ret[jobs - 1].end++;
-		else
-			ret[jobs++] = (struct rest){ i, i + 1 };
-	}
-	return jobs;
-}
-
-/*
- * Newest first over all jobs. Within a job it is the order of run and step
- * that counts, whatever the clock said: lists of jobs are merged, not sorted.
- */
-static int merge_jobs(struct sk_wire_snapshot *all, size_t n)
-{
-	_cleanup_free_ struct sk_wire_snapshot *old = calloc(n + 1,
-							     sizeof(*old));
-	_cleanup_free_ struct rest *rests = calloc(n + 1, sizeof(*rests));
-	size_t jobs;
-
-	if (!old || !rests)
-		return -ENOMEM;
-	memcpy(old, all, n * sizeof(*old));
-	jobs = split_jobs(old, n, rests);
-	for (size_t i = 0; i < n; i++) {
-		struct rest *best = NULL;
-
-		for (struct rest *j = rests; j < rests + jobs; j++)
-			if (j->at < j->end &&
-			    (!best || old[j->at].created_ns >
-				      old[best->at].created_ns))
-				best = j;
-		assert(best);		/* the rests hold n in all */
-		all[i] = old[best->at++];
-	}
-	return 0;
-}
-
 static const struct column retention_columns[] = {
 	{ "job", NULL }, { "uid", NULL }, { "said_by", NULL },
 	{ "keep_last", NULL }, { "keep_every", NULL }, { "keep_age_s", NULL },
@@ -134,29 +85,44 @@ static void add_retention(struct context *ctx, uint32_t uid,
 	report_cell(r, CELL_INT, (int64_t)is->retention.keep_bytes);
 }
 
+/* 1: no snapshot before it is of its job, which is noted; 0, -ENOMEM. */
+static int is_first_of(struct sk_table *jobs,
+		       const struct sk_wire_snapshot *all, size_t i)
+{
+	const char *job = all[i].id.job;
+	uint64_t hash = sk_hash_bytes(sk_hash_seed(), job, strlen(job));
+	struct sk_table_walk walk = sk_table_find(jobs, hash);
+	uintptr_t at;
+
+	while (sk_table_next(&walk, &at))
+		if (strcmp(all[at].id.job, job) == 0)
+			return 0;
+	return sk_table_add(jobs, hash, i) < 0 ? -ENOMEM : 1;
+}
+
 /* What is to stay on disk, of each job that is listed; of none where the agent
  * has no store, or is an older one. */
 static int add_retentions(struct context *ctx,
 			  const struct sk_wire_snapshot *all, size_t n)
 {
+	struct sk_wire_retain is;
+	struct sk_table jobs = { 0 };
+	int r = 0;
+
 	if (ctx->output != OUTPUT_TABLE)
 		report_table(ctx->report, "retention", NULL, retention_columns,
 			     SK_ARRAY_SIZE(retention_columns));
-	for (size_t i = 0; i < n; i++) {
-		struct sk_wire_retain is;
-		size_t first = 0;
-		int r;
+	for (size_t i = 0; i < n && r >= 0; i++) {
+		int first = is_first_of(&jobs, all, i);
 
-		while (strcmp(all[first].id.job, all[i].id.job) != 0)
-			first++;
-		if (first < i)
-			continue;
-		r = ask_retention(ctx, all[i].id.job, &is);
-		if (r < 0)
-			return r == -ECONNRESET ? r : 0;
-		add_retention(ctx, all[i].uid, &is);
+		if (first > 0)
+			r = ask_retention(ctx, all[i].id.job, &is);
+		if (first > 0 && r >= 0)
+			add_retention(ctx, all[i].uid, &is);
+		r = first < 0 ? first : r;
 	}
-	return 0;
+	sk_table_free(&jobs);
+	return r == -ECONNRESET || r == -ENOMEM ? r : 0;
 }
 
 int command_list(struct context *ctx, int argc, char **argv)
@@ -173,7 +139,7 @@ int command_list(struct context *ctx, int argc, char **argv)
 	}
 	r = ask_snapshots(ctx, &id, &all, &n);
 	if (r >= 0)
-		r = merge_jobs(all, n);
+		r = list_merge(all, n);
 	if (r < 0)
 		return r;
 	if (!n && ctx->output == OUTPUT_TABLE) {

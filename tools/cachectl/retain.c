@@ -113,7 +113,7 @@ int command_retain(struct context *ctx, int argc, char **argv)
 	}
 	/* The agent need not have met it since it was started. */
 	if (r >= 0)
-		r = ask_snapshots(ctx, &said->id, &all, &n);
+		r = ask_newest(ctx, &said->id, &all, &n);
 	if (r < 0)
 		return r;
 	said->retention = ctx->keep;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "bytes/checksum.h"
+#include "lists.h"
 
 static const struct column columns[] = {
 	{ "job", "JOB" }, { "run", "RUN" }, { "step", "STEP" },
@@ -26,6 +27,7 @@ static const struct column columns[] = {
 struct gone {
 	struct sk_wire_image *images;
 	size_t n;
+	struct listed listed;	/* the same ones */
 };
 
 struct verify {
@@ -164,16 +166,20 @@ static int find_images(struct context *ctx, const char *text,
 
 static bool is_one_of(const struct gone *gone, const struct sk_wire_image *m)
 {
-	for (size_t i = 0; i < gone->n; i++) {
-		const struct sk_wire_image *g = &gone->images[i];
+	struct listed_walk walk = listed_find(&gone->listed, &m->id);
+	const struct sk_wire_image *g;
 
+	while ((g = listed_next(&walk)))
 		if (g->id.run == m->id.run && g->id.run_id == m->id.run_id &&
-		    g->id.step == m->id.step && g->id.rank == m->id.rank &&
-		    g->kind == m->kind && g->place == m->place &&
-		    !strcmp(g->id.job, m->id.job))
+		    g->kind == m->kind && g->place == m->place)
 			return true;
-	}
 	return false;
+}
+
+static void gone_free(struct gone *gone)
+{
+	listed_free(&gone->listed);
+	free(gone->images);
 }
 
 /* Of those listed, what was @gone before, all at the first look; what is gone
@@ -197,7 +203,10 @@ static int verify_listed(struct verify *v, struct gone *gone, bool all,
 		now.images[now.n++] = images[i];
 		r = 0;
 	}
-	free(gone->images);
+	if (listed_note(&now.listed, now.images, sizeof(*now.images),
+			now.n) < 0)
+		r = sk_err_set(&v->ctx->err, -ENOMEM, "out of memory");
+	gone_free(gone);
 	*gone = now;
 	return r;
 }
@@ -240,7 +249,7 @@ static int verify_some(struct verify *v, const char *text)
 			       " first: they were replaced each time that they "
 			       "were opened", gone.n, gone.images[0].id.rank,
 			       gone.images[0].id.step);
-	free(gone.images);
+	gone_free(&gone);
 	return r;
 }
 

@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include "conn/list.h"
+#include "lists.h"
 
 #define INTERVAL_NS UINT64_C(500000000)
 
@@ -79,17 +80,18 @@ static bool same(const struct sk_wire_snapshot *a,
 		 const struct sk_wire_snapshot *b)
 {
 	return a->uid == b->uid && a->id.run == b->id.run &&
-	       a->id.run_id == b->id.run_id && a->id.step == b->id.step &&
-	       strcmp(a->id.job, b->id.job) == 0;
+	       a->id.run_id == b->id.run_id;
 }
 
 static const struct sk_wire_snapshot *
-find(const struct seen *in, const struct sk_wire_snapshot *s)
+find(const struct listed *in, const struct sk_wire_snapshot *s)
 {
-	for (size_t i = 0; i < in->n; i++) {
-		if (same(&in->v[i], s))
-			return &in->v[i];
-	}
+	struct listed_walk walk = listed_find(in, &s->id);
+	const struct sk_wire_snapshot *it;
+
+	while ((it = listed_next(&walk)))
+		if (same(it, s))
+			return it;
 	return NULL;
 }
 
@@ -130,24 +132,79 @@ static int tell_changes(struct watching *w,
 	return r;
 }
 
-/* Oldest first, as they came. */
-static int compare(struct watching *w)
+/* What an agent does not leave to the disk. */
+static bool stays(const struct sk_wire_snapshot *s)
+{
+	return s->flags & (SK_SNAP_MEMORY | SK_SNAP_PINNED | SK_SNAP_IN_USE |
+			   SK_SNAP_FAILED) || s->bad_disk >= 0;
+}
+
+/* How many of its job are known that are newer than each, or stay. */
+static void count_before(const struct seen *in, size_t *ret)
+{
+	size_t end, n;
+
+	for (size_t from = 0; from < in->n; from = end) {
+		n = 0;
+		for (end = from; end < in->n &&
+		     in->v[end].uid == in->v[from].uid &&
+		     !strcmp(in->v[end].id.job, in->v[from].id.job); end++)
+			n += stays(&in->v[end]);
+		for (size_t i = from; i < end; i++)
+			ret[i] = n + i - from;
+	}
+}
+
+/* Oldest first, as they came. An old one that only the disk has is no event
+ * where it is not known any more, nor where somebody has asked for it. */
+static int tell_all(struct watching *w, const struct listed *before,
+		    const struct listed *now, size_t *others)
 {
 	const struct sk_wire_snapshot none = { .bad_memory = -1,
 					       .bad_disk = -1 };
+	size_t come = 0;
 	int r = 0;
 
+	for (size_t i = 0; i < w->now.n; i++)
+		come += !find(before, &w->now.v[i]);
+	count_before(&w->before, others);
 	for (size_t i = w->before.n; i-- > 0 && r >= 0; ) {
-		if (!find(&w->now, &w->before.v[i]))
-			r = tell(w, &w->before.v[i], w->before.v[i].flags &
-				 SK_SNAP_DISK ? "deleted" : "evicted");
+		const struct sk_wire_snapshot *was = &w->before.v[i];
+		bool left = was->flags & SK_SNAP_DISK &&
+			    others[i] + come >= SK_LIST_KNOWN_MOST;
+
+		if (!left && !find(now, was))
+			r = tell(w, was, was->flags & SK_SNAP_DISK ?
+				 "deleted" : "evicted");
 	}
+	count_before(&w->now, others);
 	for (size_t i = w->now.n; i-- > 0 && r >= 0; ) {
 		const struct sk_wire_snapshot *is = &w->now.v[i];
-		const struct sk_wire_snapshot *was = find(&w->before, is);
+		const struct sk_wire_snapshot *was = find(before, is);
 
-		r = tell_changes(w, was ? was : &none, is);
+		if (was || is->flags & SK_SNAP_MEMORY ||
+		    others[i] < SK_LIST_KNOWN_MOST)
+			r = tell_changes(w, was ? was : &none, is);
 	}
+	return r;
+}
+
+static int compare(struct watching *w)
+{
+	size_t most = w->now.n > w->before.n ? w->now.n : w->before.n;
+	_cleanup_free_ size_t *others = calloc(most + 1, sizeof(*others));
+	struct listed before = { 0 }, now = { 0 };
+	int r;
+
+	if (!others ||
+	    listed_note(&before, w->before.v, sizeof(*w->before.v),
+			w->before.n) < 0 ||
+	    listed_note(&now, w->now.v, sizeof(*w->now.v), w->now.n) < 0)
+		r = sk_err_set(&w->ctx->err, -ENOMEM, "out of memory");
+	else
+		r = tell_all(w, &before, &now, others);
+	listed_free(&before);
+	listed_free(&now);
 	return r;
 }
 
