@@ -345,7 +345,8 @@ static int open_disk(struct call *c, struct sk_cat_image *image, int stamp)
 	o->work.run = open_file;
 	o->work.finish = opened;
 	o->request.busy = true;
-	lanes_submit(&c->agent->lanes, c->session->uid, &o->work);
+	lanes_submit(&c->agent->lanes, c->session->uid, o->stored.job,
+		     &o->work);
 	return CALL_LATER;
 }
 

@@ -195,7 +195,7 @@ static int begin_on_disk(struct call *c, const struct sk_cat_snapshot *s,
 	d->work.finish = finish;
 	d->request.busy = true;
 	/* By the job's owner: what is done to a step keeps its order. */
-	lanes_submit(&c->agent->deeds, d->uid, &d->work);
+	lanes_submit(&c->agent->deeds, d->uid, d->job, &d->work);
 	return CALL_LATER;
 }
 

@@ -518,7 +518,7 @@ static void go_on_parsing(struct call *c, struct registration *g)
 	g->fd = sk_take_fd(&c->fds[0]);
 	g->work.run = parse;
 	g->work.finish = layouts_parsed;
-	lanes_submit(&c->agent->lanes, g->uid, &g->work);
+	lanes_submit(&c->agent->lanes, g->uid, g->reg.id.job, &g->work);
 }
 
 int call_register(struct call *c)

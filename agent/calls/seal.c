@@ -250,7 +250,8 @@ static void was_read(struct lane_work *work)
 	request_answer(&seal->request, r, NULL, NULL, 0, &err);
 }
 
-static int seal_later(struct call *c, const struct seal *what)
+static int seal_later(struct call *c, const struct seal *what,
+		      const char *job)
 {
 	struct seal *seal = malloc(sizeof(*seal));
 	int r;
@@ -269,7 +270,7 @@ static int seal_later(struct call *c, const struct seal *what)
 	seal->request.busy = true;
 	/* A rank that ends now has sealed it all the same. */
 	session_hold(c->session);
-	lanes_submit(&c->agent->seals, c->session->uid, &seal->work);
+	lanes_submit(&c->agent->seals, c->session->uid, job, &seal->work);
 	return CALL_LATER;
 }
 
@@ -328,7 +329,7 @@ int call_seal(struct call *c)
 	seal.copied_ns = bounded(in->copied_ns);
 	seal.stalled_ns = bounded(in->stalled_ns);
 	if (!is_short(&seal)) {
-		r = seal_later(c, &seal);
+		r = seal_later(c, &seal, slot->state->run->job->name);
 		if (r < 0)
 			let_go(&seal);
 		return r;

@@ -68,7 +68,8 @@ static int ask(void *ctx, struct sk_cat_question *question)
 		return -ENOMEM;
 	*d = (struct decision){ .agent = a, .question = question,
 				.work = { .run = tell, .finish = told } };
-	lanes_submit(&a->questions, sk_cat_question_uid(question), &d->work);
+	lanes_submit(&a->questions, sk_cat_question_uid(question),
+		     sk_cat_question_job(question), &d->work);
 	return 0;
 }
 

@@ -650,8 +650,9 @@ void sk_cat_question_run(struct sk_cat_question *question);
  * its job is awake. Frees the question. False: there was no memory to answer
  * it. */
 bool sk_cat_question_end(struct sk_cat_question *question);
-/** Whose it is. */
+/** Whose it is; of a job that is there. */
 uid_t sk_cat_question_uid(const struct sk_cat_question *question);
+const char *sk_cat_question_job(const struct sk_cat_question *question);
 
 /* ---- coverage.c: what is complete. Decided when asked, and kept until
  * something happens to the snapshot ---- */

@@ -217,6 +217,11 @@ uid_t sk_cat_question_uid(const struct sk_cat_question *q)
 	return q->uid;
 }
 
+const char *sk_cat_question_job(const struct sk_cat_question *q)
+{
+	return q->job->name;
+}
+
 int sk_cat_question_ask(struct sk_cat_question *q, struct sk_err *err)
 {
 	struct sk_cat_job *job = q->job;

@@ -59,12 +59,18 @@ static void finish(struct lane_work *work)
 	j->place = ++*j->finished;
 }
 
-static void submit(struct lanes *lanes, struct job *j, uid_t uid, int *n,
-		   bool hangs)
+static void submit_of(struct lanes *lanes, struct job *j, uid_t uid,
+		      const char *name, int *n, bool hangs)
 {
 	*j = (struct job){ .work = { .run = run, .finish = finish },
 			   .finished = n, .hangs = hangs };
-	lanes_submit(lanes, uid, &j->work);
+	lanes_submit(lanes, uid, name, &j->work);
+}
+
+static void submit(struct lanes *lanes, struct job *j, uid_t uid, int *n,
+		   bool hangs)
+{
+	submit_of(lanes, j, uid, "job", n, hangs);
 }
 
 static void test_lanes(void)
@@ -99,6 +105,36 @@ static void test_lanes(void)
 	/* Of one user in the order in which they came. */
 	for (int i = 0; i < MANY; i++)
 		CHECK(slow[i].place == i + 3);
+	pool = sk_pool_free(pool);
+	works_close(&works);
+}
+
+/* Of a user's jobs each waits for one piece of each other one: the large one
+ * has all of its own there before the others come. */
+static void test_jobs_of_a_user(void)
+{
+	struct job large[MANY], small[2], other;
+	struct sk_err err = { "" };
+	struct sk_pool *pool;
+	struct lanes lanes;
+	struct works works;
+	int finished = 0;
+
+	CHECK(works_open(&works, sk_os_linux()) == 0);
+	CHECK(sk_pool_new(2, -1, "test", &pool, &err) == 0);
+	lanes_init(&lanes, &works, pool);
+	for (int i = 0; i < MANY; i++)
+		submit_of(&lanes, &large[i], SLOW, "large", &finished, !i);
+	for (int i = 0; i < 2; i++)
+		submit_of(&lanes, &small[i], SLOW, "small", &finished, false);
+	submit_of(&lanes, &other, SLOW, "other", &finished, false);
+	let_go();
+	works_drain(&works);
+	CHECK(finished == MANY + 3);
+	CHECK(large[0].place == 1 && small[0].place == 2 && other.place == 3);
+	CHECK(large[1].place == 4 && small[1].place == 5);
+	for (int i = 2; i < MANY; i++)
+		CHECK(large[i].place == i + 4);
 	pool = sk_pool_free(pool);
 	works_close(&works);
 }
@@ -150,6 +186,7 @@ int main(void)
 {
 	CHECK(!pipe(hold));
 	test_lanes();
+	test_jobs_of_a_user();
 	test_closer();
 	return 0;
 }
