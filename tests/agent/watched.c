@@ -2,7 +2,8 @@
 /*
  * Of a job's steps the newest are known, however many the disk has: what that
  * spares who asks for the newest one by cachectl, what an agent of several that
- * serve the job knows, and what watch makes of it.
+ * serve the job knows, and what watch makes of it. And what cachectl has open of
+ * a snapshot of many ranks.
  *
  * argv: shardkeepd, cachectl.
  */
@@ -10,6 +11,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,7 +24,10 @@
 #define KNOWN SK_LIST_KNOWN_MOST
 #define SECOND UINT64_C(1000000000)
 
+#define RANKS 40
+
 static const char *cachectl;
+static struct rlimit descriptors;	/* of cachectl; 0: as we have them */
 
 /* ---- a job that keeps all ---- */
 
@@ -123,6 +128,8 @@ static pid_t run(const struct whole *w, const char *command, const char *more,
 	CHECK(pid >= 0, "fork");
 	if (!pid) {
 		(void)dup2(out[1], STDOUT_FILENO);
+		if (descriptors.rlim_max)
+			(void)setrlimit(RLIMIT_NOFILE, &descriptors);
 		execl(cachectl, cachectl, "--socket", w->rig.socket, command,
 		      JOB, more, (char *)NULL);
 		_exit(127);
@@ -281,10 +288,59 @@ static void test_what_is_left_is_no_event(void)
 	end(&w, &r);
 }
 
+/* ---- a snapshot of many ranks ---- */
+
+static int status_of(const struct whole *w, const char *command,
+		     const char *more)
+{
+	char text[4096];
+	int out, status;
+	pid_t pid = run(w, command, more, &out);
+
+	while (read(out, text, sizeof(text)) > 0)
+		;
+	close(out);
+	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status), "wait");
+	return WEXITSTATUS(status);
+}
+
+/* Fewer descriptors than ranks do; export takes as many as it may. */
+static void test_many_ranks_take_few_descriptors(void)
+{
+	static struct rank ranks[RANKS];
+	char path[160];
+	struct whole w;
+
+	whole_init(&w);
+	whole_start(&w);
+	for (int i = 0; i < RANKS; i++)
+		CHECK_STATUS(rank_open(&ranks[i], &w.rig,
+				       &(struct rank_options){
+			.job = JOB, .rank = i, .world = RANKS, .rows = 1,
+			.flush_every = UINT32_MAX }), 0, &ranks[i].msg);
+	for (int i = 0; i < RANKS; i++)
+		rank_snapshot(&ranks[i], 1);
+	CHECK_STATUS(rank_wait(&ranks[0], 1, 2, WAIT_MS), 0, &ranks[0].msg);
+	(void)snprintf(path, sizeof(path), "%s/whole.safetensors", w.rig.dir);
+	descriptors = (struct rlimit){ RANKS - 10, RANKS - 10 };
+	CHECK(status_of(&w, "show", NULL) == 0, "show");
+	CHECK(status_of(&w, "show", "w") == 0, "show of a tensor");
+	CHECK(status_of(&w, "verify", NULL) == 0, "verify");
+	descriptors.rlim_max = 3 * RANKS;
+	CHECK(status_of(&w, "export", path) == 0, "export");
+	descriptors = (struct rlimit){ 0 };
+	for (int i = 0; i < RANKS; i++)
+		rank_close(&ranks[i]);
+	CHECK(kill(w.rig.agent, SIGTERM) == 0, "kill");
+	CHECK(whole_wait(&w) == 0, "%s", whole_log(&w));
+	whole_remove(&w);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 3, "usage: %s shardkeepd cachectl", argv[0]);
 	cachectl = argv[2];
+	test_many_ranks_take_few_descriptors();
 	test_a_part_is_left_to_the_disk();
 	test_the_newest_is_asked_for_alone();
 	test_what_is_left_is_no_event();

@@ -146,30 +146,32 @@ static void offer_snapshots(struct context *ctx, const struct typed *t)
 	listed_free(&listed);
 }
 
-static void offer_names(const struct typed *t, const struct sk_layout *l)
+static void offer_names(const struct typed *t, const struct rows *rows)
 {
 	char shape[160];
 
 	/* What nobody can type is nothing to complete. */
-	for (uint32_t i = 0; l && i < l->n_items; i++)
-		if (!sk_name_check_said(l->items[i].spec.name, "tensor", NULL))
-			offer(t, l->items[i].spec.name,
-			      format_shape(&l->items[i].spec, shape,
-					   sizeof(shape)));
+	for (size_t i = 0; i < rows->n; i++) {
+		const struct sk_spec *spec = &rows->rows[i].item->spec;
+
+		if (!sk_name_check_said(spec->name, "tensor", NULL))
+			offer(t, spec->name,
+			      format_shape(spec, shape, sizeof(shape)));
+	}
 }
 
-/* Ranks hold the same names mostly: the shells show a name once. */
 static void offer_tensors(struct context *ctx, const struct typed *t)
 {
-	struct images im = { 0 };
 	struct sk_wire_snapshot s;
+	struct images im = { 0 };
+	struct rows rows = { 0 };
 
 	if (ask_snapshot(ctx, t->arguments[0], &s) >= 0 &&
-	    images_open(ctx, &s.id, &im) >= 0)
-		for (size_t i = 0; i < im.n; i++)
-			if (im.records[i].kind == SK_IMAGE_PRIMARY)
-				offer_names(t, im.opened[i].layout);
-	images_close(ctx, &im);
+	    images_list(ctx, &s.id, &im) >= 0 &&
+	    rows_collect(ctx, &im, &rows) >= 0)
+		offer_names(t, &rows);
+	rows_free(&rows);
+	images_free(&im);
 }
 
 static void offer_argument(struct context *ctx, const struct typed *t)

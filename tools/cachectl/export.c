@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <jansson.h>
 
@@ -27,11 +28,11 @@ static bool readable(const struct sk_wire_image *m)
 	       m->state != SK_IMAGE_BAD;
 }
 
+/* Images come by rank. */
 static struct export_source *source_of(struct export *x, int32_t rank)
 {
-	for (size_t i = 0; i < x->n_sources; i++)
-		if (x->sources[i].rank == rank)
-			return &x->sources[i];
+	if (x->n_sources && x->sources[x->n_sources - 1].rank == rank)
+		return &x->sources[x->n_sources - 1];
 	x->sources[x->n_sources] = (struct export_source){
 		.rank = rank, .opened.fd = -1 };
 	return &x->sources[x->n_sources++];
@@ -60,10 +61,23 @@ static int check_there(struct export *x, const struct sk_wire_snapshot *s)
 			  "looked at", s->id.step, s->id.run, s->id.job);
 }
 
+/* Each rank's image stays open: of more than a thousand ranks that is more than
+ * most limits are, and less than they may be. */
+static void raise_descriptors(const struct sk_os *os)
+{
+	struct rlimit limit;
+
+	if (os->getrlimit(os, RLIMIT_NOFILE, &limit) < 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	(void)os->setrlimit(os, RLIMIT_NOFILE, &limit);
+}
+
 static int open_sources(struct export *x, const struct sk_wire_snapshot *s)
 {
 	int r = ask_images(x->ctx, &s->id, &x->records, &x->n_records);
 
+	raise_descriptors(x->ctx->os);
 	if (r < 0)
 		return r;
 	x->sources = calloc(x->n_records + 1, sizeof(*x->sources));

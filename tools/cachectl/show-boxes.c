@@ -26,14 +26,16 @@ static const struct sk_item *find_item(const struct sk_layout *l,
 /* A box of the tensor, in the image that has it. */
 struct held {
 	const struct sk_wire_image *image;
-	const struct sk_entry *entry;
+	struct sk_entry entry;
 	uint64_t sum;
 };
 
 struct boxes {
+	const char *name;
 	struct held *held;
 	size_t n, room;
 	const struct sk_spec *spec;
+	struct sk_layout *layout;	/* a reference: the spec's */
 };
 
 static int add_box(struct boxes *b, const struct held *held)
@@ -44,23 +46,26 @@ static int add_box(struct boxes *b, const struct held *held)
 	return 0;
 }
 
-static int add_boxes(struct boxes *b, const struct images *im, size_t i,
-		     const char *name)
+static int add_boxes(void *data, const struct sk_wire_image *record,
+		     const struct opened *opened)
 {
-	const struct sk_layout *l = im->opened[i].layout;
-	const struct sk_item *item = l ? find_item(l, name) : NULL;
+	const struct sk_layout *l = opened->layout;
+	struct boxes *b = data;
+	const struct sk_item *item = find_item(l, b->name);
 	int r = 0;
 
 	if (!item)
 		return 0;
-	b->spec = &item->spec;
+	if (!b->layout) {
+		b->layout = sk_layout_ref(opened->layout);
+		b->spec = &item->spec;
+	}
 	for (uint32_t e = 0; e < l->n_entries && r >= 0; e++) {
 		const struct sk_entry *entry = &l->entries[e];
 
 		if (&l->items[entry->item] == item)
-			r = add_box(b, &(struct held){ &im->records[i], entry,
-				    im->opened[i].stamp.sums[
-					    entry->first_sum] });
+			r = add_box(b, &(struct held){ record, *entry,
+				    opened->stamp.sums[entry->first_sum] });
 	}
 	return r;
 }
@@ -79,7 +84,7 @@ static int draw_boxes(struct report *r, const char *name,
 							sizeof(*parts));
 
 	for (size_t i = 0; parts && i < b->n; i++)
-		parts[i] = (struct draw_part){ b->held[i].entry->box,
+		parts[i] = (struct draw_part){ b->held[i].entry.box,
 					       b->held[i].image->id.rank };
 	if (parts)
 		draw_tensor(r, name, b->spec->ndim, b->spec->shape, parts,
@@ -99,32 +104,31 @@ static void list_boxes(struct report *r, const struct boxes *b)
 		report_cell(r, CELL_INT, h->image->id.rank);
 		report_cell_text(r, "%s", image_kind_word(h->image));
 		report_cell_text(r, "%s",
-				 sk_box_format(b->spec->ndim, &h->entry->box,
+				 sk_box_format(b->spec->ndim, &h->entry.box,
 					       buf, sizeof(buf)));
-		report_cell(r, CELL_BYTES, (int64_t)h->entry->bytes);
+		report_cell(r, CELL_BYTES, (int64_t)h->entry.bytes);
 		report_cell_text(r, "%016llx%s", (unsigned long long)h->sum,
-				 h->entry->n_sums > 1 ? "..." : "");
+				 h->entry.n_sums > 1 ? "..." : "");
 	}
 }
 
 int show_tensor(struct context *ctx, const struct images *im,
 		       const char *name)
 {
-	struct boxes b = { 0 };
-	int r = 0;
+	struct boxes b = { .name = name };
+	int r = images_each(ctx, im, add_boxes, &b);
 
-	for (size_t i = 0; i < im->n && r >= 0; i++)
-		r = add_boxes(&b, im, i, name);
 	if (r >= 0 && !b.spec)
 		return sk_err_set(&ctx->err, -ENOENT,
 				  "the snapshot has no tensor or blob \"%s\"",
 				  name);
 	if (b.n)
 		qsort(b.held, b.n, sizeof(*b.held), by_rank);
-	if (r >= 0)
-		r = draw_boxes(ctx->report, name, &b);
+	if (r >= 0 && draw_boxes(ctx->report, name, &b) < 0)
+		r = sk_err_set(&ctx->err, -ENOMEM, "out of memory");
 	if (r >= 0)
 		list_boxes(ctx->report, &b);
 	free(b.held);
-	return r < 0 ? sk_err_set(&ctx->err, r, "out of memory") : 0;
+	sk_layout_free(b.layout);
+	return r;
 }

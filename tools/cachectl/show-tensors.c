@@ -5,8 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <jansson.h>
-
+#include "base/array.h"
 #include "tensor/dtype.h"
 
 static const struct column tensor_columns[] = {
@@ -82,54 +81,77 @@ static const char *item_kind_word(enum sk_item_kind kind)
 	       kind == SK_ITEM_BLOB ? "blob" : "local-blob";
 }
 
-/* A tensor or blob, over all images. */
-struct row {
-	const struct sk_item *item;
-	int64_t boxes;
-	uint64_t bytes;
-};
-
-struct rows {
-	struct row *rows;
-	size_t n;
-	json_t *index;		/* kind and name: position in rows */
-};
-
-/* The row of an item, made if it is the first of its name; NULL: no memory. */
-static struct row *row_of(struct rows *rows, const struct sk_item *item)
+static uint64_t hash_item(const struct sk_item *item)
 {
-	_cleanup_free_ char *key = NULL;
-	json_t *known;
-
-	if (asprintf(&key, "%d%s", (int)item->kind, item->spec.name) < 0)
-		return NULL;
-	known = json_object_get(rows->index, key);
-	if (known)
-		return &rows->rows[json_integer_value(known)];
-	if (json_object_set_new(rows->index, key,
-				json_integer((json_int_t)rows->n)) < 0)
-		return NULL;
-	rows->rows[rows->n] = (struct row){ .item = item };
-	return &rows->rows[rows->n++];
+	return sk_hash_bytes(sk_hash_seed() + (uint64_t)item->kind,
+			     item->spec.name, strlen(item->spec.name));
 }
 
-/* Replicas lie in other images; what is primary is there once. */
-static int add_image(struct rows *rows, const struct sk_layout *l,
-		     bool primary)
+/* Where the item's row stands; the number of rows: it has none. */
+static size_t find_row(const struct rows *rows, const struct sk_item *item,
+		       uint64_t hash)
 {
-	_cleanup_free_ struct row **of_item = calloc(l->n_items + 1u,
-						     sizeof(*of_item));
+	struct sk_table_walk walk = sk_table_find(&rows->index, hash);
+	uintptr_t at;
 
-	for (uint32_t k = 0; of_item && k < l->n_items; k++) {
-		of_item[k] = row_of(rows, &l->items[k]);
-		if (!of_item[k])
+	while (sk_table_next(&walk, &at)) {
+		const struct sk_item *its = rows->rows[at].item;
+
+		if (its->kind == item->kind &&
+		    strcmp(its->spec.name, item->spec.name) == 0)
+			return at;
+	}
+	return rows->n;
+}
+
+/* The same, of one that is made if it is the first of its name. */
+static int row_of(struct rows *rows, const struct sk_item *item, size_t *ret)
+{
+	uint64_t hash = hash_item(item);
+
+	*ret = find_row(rows, item, hash);
+	if (*ret < rows->n)
+		return 0;
+	if (sk_array_fit(rows->rows, rows->room, rows->n + 1) < 0 ||
+	    sk_table_add(&rows->index, hash, rows->n) < 0)
+		return -ENOMEM;
+	rows->rows[rows->n++] = (struct row){ .item = item };
+	return 0;
+}
+
+int rows_add(struct rows *rows, struct sk_layout *l, bool primary)
+{
+	_cleanup_free_ size_t *of_item = calloc(l->n_items + 1u,
+						sizeof(*of_item));
+	size_t before = rows->n;
+
+	if (!of_item || sk_array_fit(rows->layouts, rows->room_layouts,
+				     rows->n_layouts + 1) < 0)
+		return -ENOMEM;
+	rows->layouts[rows->n_layouts] = sk_layout_ref(l);
+	rows->n_layouts++;
+	for (uint32_t k = 0; k < l->n_items; k++)
+		if (row_of(rows, &l->items[k], &of_item[k]) < 0)
 			return -ENOMEM;
+	for (uint32_t e = 0; primary && e < l->n_entries; e++) {
+		struct row *row = &rows->rows[of_item[l->entries[e].item]];
+
+		row->boxes++;
+		row->bytes += l->entries[e].bytes;
 	}
-	for (uint32_t e = 0; of_item && primary && e < l->n_entries; e++) {
-		of_item[l->entries[e].item]->boxes++;
-		of_item[l->entries[e].item]->bytes += l->entries[e].bytes;
-	}
-	return of_item ? 0 : -ENOMEM;
+	/* Nothing points at it. */
+	if (rows->n == before)
+		sk_layout_free(rows->layouts[--rows->n_layouts]);
+	return 0;
+}
+
+void rows_free(struct rows *rows)
+{
+	for (size_t i = 0; i < rows->n_layouts; i++)
+		sk_layout_free(rows->layouts[i]);
+	free(rows->layouts);
+	free(rows->rows);
+	sk_table_free(&rows->index);
 }
 
 /* Boxes that ranks name one by one may lie over each other. */
@@ -166,36 +188,10 @@ static void add_tensor(struct report *r, const struct row *row)
 	report_cell(r, CELL_BYTES, (int64_t)bytes_once(row));
 }
 
-static int collect_rows(const struct images *im, struct rows *rows)
+void rows_report(const struct rows *rows, struct report *report)
 {
-	size_t most = 1;
-	int r = 0;
-
-	for (size_t i = 0; i < im->n; i++)
-		most += im->opened[i].layout ? im->opened[i].layout->n_items :
-					       0;
-	rows->index = json_object();
-	rows->rows = calloc(most, sizeof(*rows->rows));
-	if (!rows->index || !rows->rows)
-		return -ENOMEM;
-	for (size_t i = 0; i < im->n && r >= 0; i++)
-		if (im->opened[i].layout)
-			r = add_image(rows, im->opened[i].layout,
-				      im->records[i].kind ==
-				      SK_IMAGE_PRIMARY);
-	return r;
-}
-
-int show_tensors(struct context *ctx, const struct images *im)
-{
-	struct rows rows = { 0 };
-	int r = collect_rows(im, &rows);
-
-	report_table(ctx->report, "tensors", "Tensors", tensor_columns,
+	report_table(report, "tensors", "Tensors", tensor_columns,
 		     SK_ARRAY_SIZE(tensor_columns));
-	for (size_t i = 0; r >= 0 && i < rows.n; i++)
-		add_tensor(ctx->report, &rows.rows[i]);
-	json_decref(rows.index);
-	free(rows.rows);
-	return r < 0 ? sk_err_set(&ctx->err, r, "out of memory") : 0;
+	for (size_t i = 0; i < rows->n; i++)
+		add_tensor(report, &rows->rows[i]);
 }

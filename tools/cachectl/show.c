@@ -10,24 +10,15 @@ static const struct column image_columns[] = {
 	{ "state", "STATE" }, { "bytes", "BYTES" }, { "layout", "LAYOUT" },
 };
 
-void images_close(struct context *ctx, struct images *im)
+void images_free(struct images *im)
 {
-	for (size_t i = 0; im->opened && i < im->n; i++)
-		if (im->opened[i].layout)
-			ask_close(ctx, &im->records[i], &im->opened[i]);
-	free(im->opened);
 	free(im->records);
 }
 
-/* Another place of the same image stands beside it: they come by rank. */
-static bool seen_before(const struct images *im, size_t i)
+int images_list(struct context *ctx, const struct sk_wire_id *id,
+		struct images *im)
 {
-	for (size_t j = i; j-- > 0 && im->records[j].id.rank ==
-				      im->records[i].id.rank;)
-		if (im->records[j].kind == im->records[i].kind &&
-		    im->opened[j].layout)
-			return true;
-	return false;
+	return ask_images(ctx, id, &im->records, &im->n);
 }
 
 static bool readable(const struct sk_wire_image *image)
@@ -36,24 +27,58 @@ static bool readable(const struct sk_wire_image *image)
 	       image->state != SK_IMAGE_BAD;
 }
 
-int images_open(struct context *ctx, const struct sk_wire_id *id,
-		struct images *im)
+int images_each(struct context *ctx, const struct images *im,
+		int (*fn)(void *data, const struct sk_wire_image *record,
+			  const struct opened *opened), void *data)
 {
+	const struct sk_wire_image *last[2] = { NULL };	/* by kind */
 	struct progress p;
-	int r = ask_images(ctx, id, &im->records, &im->n);
+	int r = 0;
 
-	if (r < 0)
-		return r;
-	im->opened = calloc(im->n + 1, sizeof(*im->opened));
-	if (!im->opened)
-		return sk_err_set(&ctx->err, -ENOMEM, "out of memory");
 	progress_start(&p, "looked at", "images", im->n);
 	for (size_t i = 0; i < im->n && r >= 0; i++) {
+		const struct sk_wire_image *m = &im->records[i], **before;
+		struct opened opened;
+
 		progress_at(&p, i);
-		if (readable(&im->records[i]) && !seen_before(im, i))
-			r = ask_open(ctx, &im->records[i], &im->opened[i]);
+		before = &last[m->kind != SK_IMAGE_PRIMARY];
+		/* Another place of the same one stands beside it. */
+		if (!readable(m) || (*before && (*before)->id.rank ==
+				     m->id.rank))
+			continue;
+		r = ask_open(ctx, m, &opened);
+		if (r < 0)
+			break;
+		*before = m;
+		if (fn(data, m, &opened) < 0)
+			r = sk_err_set(&ctx->err, -ENOMEM, "out of memory");
+		ask_close(ctx, m, &opened);
 	}
 	progress_end(&p);
+	return r;
+}
+
+static int add_row_of(void *data, const struct sk_wire_image *record,
+		      const struct opened *opened)
+{
+	return rows_add(data, opened->layout,
+			record->kind == SK_IMAGE_PRIMARY);
+}
+
+int rows_collect(struct context *ctx, const struct images *im,
+		 struct rows *rows)
+{
+	return images_each(ctx, im, add_row_of, rows);
+}
+
+static int show_tensors(struct context *ctx, const struct images *im)
+{
+	struct rows rows = { 0 };
+	int r = rows_collect(ctx, im, &rows);
+
+	if (r >= 0)
+		rows_report(&rows, ctx->report);
+	rows_free(&rows);
 	return r;
 }
 
@@ -114,12 +139,12 @@ int command_show(struct context *ctx, int argc, char **argv)
 	if (r < 0)
 		return r;
 	show_summary(ctx, &s);
-	r = images_open(ctx, &s.id, &im);
-	if (r >= 0) {
+	r = images_list(ctx, &s.id, &im);
+	if (r >= 0)
 		r = argc > 1 ? show_tensor(ctx, &im, argv[1]) :
 			       show_tensors(ctx, &im);
+	if (r >= 0 || r == -ENOENT)
 		show_images(ctx, &im);
-	}
-	images_close(ctx, &im);
+	images_free(&im);
 	return r;
 }
