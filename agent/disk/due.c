@@ -55,14 +55,21 @@ static bool given_up(const struct agent *a, const struct sk_cat_snapshot *s)
 	return a->stopping && s->failures >= TRIES_AT_STOP;
 }
 
-/* Whose time has not come yet is asleep again with the next look. */
+/* Whose time has not come yet is not looked at: jobs that fail at other times do
+ * not wake each other. */
 static void retry(struct timer *timer)
 {
 	struct agent *a = sk_link_object(timer, struct agent, flush_timer);
+	uint64_t now_ns = agent_now(a);
 	const struct sk_cat_snapshot *s;
 
-	sk_link_each(s, &a->cat.failing, failing)
-		sk_cat_wake_for(s->job, SK_CAT_WRITE);
+	sk_link_each(s, &a->cat.failing, failing) {
+		if (s->retry_ns <= now_ns)
+			sk_cat_wake_for(s->job, SK_CAT_WRITE);
+		else
+			timer_set_by(&a->loop.timers, &a->flush_timer,
+				     s->retry_ns);
+	}
 	agent_changed(a);
 }
 
