@@ -25,6 +25,7 @@
 #define SECOND UINT64_C(1000000000)
 
 #define RANKS 40
+#define TRIES 4		/* what goes on beside it is not its cost */
 
 static const char *cachectl;
 static struct rlimit descriptors;	/* of cachectl; 0: as we have them */
@@ -77,7 +78,7 @@ static void await_few(struct whole *w, int sock)
 
 /* ---- at one of several agents ---- */
 
-/* What a restart looks at, beside so many steps of which the other ranks'
+/* What a restart looks at, at the least, beside so many steps of which the other ranks'
  * parts are elsewhere. */
 static double visits_of_a_restart(int steps)
 {
@@ -85,7 +86,7 @@ static double visits_of_a_restart(int steps)
 	struct rig_since since;
 	struct rank r;
 	struct whole w;
-	double visits;
+	double seen, visits = 0;
 	int sock;
 
 	begin(&w, &r, 2);
@@ -93,13 +94,17 @@ static double visits_of_a_restart(int steps)
 	for (int step = 1; step <= steps; step++)
 		take(&r, step);
 	await_few(&w, sock);
-	rank_close(&r);
-	AWAIT(rig_is_quiet(sock), "it is not quiet");
-	since = rig_since(sock);
-	CHECK_STATUS(rank_open(&r, &w.rig, &o), 0, &r.msg);
-	take(&r, steps + 1);
-	AWAIT(rig_is_quiet(sock), "it is not quiet");
-	visits = rig_visits(sock, since);
+	for (int i = 1; i <= TRIES; i++) {
+		rank_close(&r);
+		AWAIT(rig_is_quiet(sock), "it is not quiet");
+		since = rig_since(sock);
+		CHECK_STATUS(rank_open(&r, &w.rig, &o), 0, &r.msg);
+		take(&r, steps + i);
+		AWAIT(rig_is_quiet(sock), "it is not quiet");
+		seen = rig_visits(sock, since);
+		visits = i == 1 || seen < visits ? seen : visits;
+		await_few(&w, sock);
+	}
 	CHECK(snapshot_flags(sock, JOB, 1) & SK_SNAP_DISK, "step 1 is lost");
 	close(sock);
 	end(&w, &r);
@@ -111,7 +116,9 @@ static void test_a_part_is_left_to_the_disk(void)
 	double few = visits_of_a_restart(FEW);
 	double many = visits_of_a_restart(MANY);
 
-	CHECK(few > 0 && many <= few + few / 4,
+	/* What is known may be looked at a few times more, as the machine has
+	 * it; what is not, never. */
+	CHECK(few > 0 && many <= few + 10 * KNOWN,
 	      "%g visits with %d steps, %g with %d", few, FEW, many, MANY);
 }
 
@@ -161,7 +168,7 @@ static void run_one(const struct whole *w, size_t i)
 	      of_newest[i].command, status);
 }
 
-/* How many files the agent opens for each. */
+/* How many files the agent opens for each, at the least. */
 static void count_opens(int steps, uint64_t opens[N_OF_NEWEST])
 {
 	struct rank r;
@@ -176,11 +183,13 @@ static void count_opens(int steps, uint64_t opens[N_OF_NEWEST])
 	/* The first look of all is at what was written since the start. */
 	run_one(&w, 0);
 	await_few(&w, sock);
-	for (size_t i = 0; i < N_OF_NEWEST; i++) {
-		uint64_t at = sk_fault_os_calls(w.fault, SK_FAULT_OPENAT);
+	for (size_t k = 0; k < TRIES * N_OF_NEWEST; k++) {
+		size_t i = k % N_OF_NEWEST;
+		uint64_t at = sk_fault_os_calls(w.fault, SK_FAULT_OPENAT), n;
 
 		run_one(&w, i);
-		opens[i] = sk_fault_os_calls(w.fault, SK_FAULT_OPENAT) - at;
+		n = sk_fault_os_calls(w.fault, SK_FAULT_OPENAT) - at;
+		opens[i] = k == i || n < opens[i] ? n : opens[i];
 	}
 	CHECK(stat_value(sock, "shardkeep_snapshots") <= KNOWN,
 	      "all are known");
@@ -194,8 +203,10 @@ static void test_the_newest_is_asked_for_alone(void)
 
 	count_opens(FEW, few);
 	count_opens(MANY, many);
+	/* Beside it the newest may be looked into; each of all others would be
+	 * two opens more, and its images' two. */
 	for (size_t i = 0; i < N_OF_NEWEST; i++)
-		CHECK(many[i] <= few[i] + few[i] / 4 + 4, "%s: %" PRIu64
+		CHECK(many[i] <= few[i] + 2 * KNOWN, "%s: %" PRIu64
 		      " opens with %d steps, %" PRIu64 " with %d",
 		      of_newest[i].command, few[i], FEW, many[i], MANY);
 }
