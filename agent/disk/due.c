@@ -55,8 +55,8 @@ static bool given_up(const struct agent *a, const struct sk_cat_snapshot *s)
 	return a->stopping && s->failures >= TRIES_AT_STOP;
 }
 
-/* Whose time has not come yet is not looked at: jobs that fail at other times do
- * not wake each other. */
+/* Whose time has not come yet is not looked at: jobs that fail at other times
+ * do not wake each other. */
 static void retry(struct timer *timer)
 {
 	struct agent *a = sk_link_object(timer, struct agent, flush_timer);

@@ -2,8 +2,8 @@
 /*
  * Of a job's steps the newest are known, however many the disk has: what that
  * spares who asks for the newest one by cachectl, what an agent of several that
- * serve the job knows, and what watch makes of it. And what cachectl has open of
- * a snapshot of many ranks.
+ * serve the job knows, and what watch makes of it. And what cachectl has open
+ * of a snapshot of many ranks.
  *
  * argv: shardkeepd, cachectl.
  */
