@@ -13,6 +13,8 @@
 extern "C" {
 #endif
 
+/* ---- ranks that have MPI ---------------------------------------------- */
+
 /**
  * The comm of the communicator that @mpi_comm, a pointer to an MPI_Comm, points
  * to. Its ranks are the job's, by number. Collective; the communicator is
@@ -23,12 +25,11 @@ extern "C" {
  *
  * No call of it waits for longer than it is told: a rank that does not come
  * is -ETIMEDOUT. Whether one that died is noticed sooner, and whether the job
- * lives on, is MPI's.
+ * lives on, is MPI's. What it fails for has no sentence in sk_error().
  *
  * Errors: -EINVAL MPI is not initialised, or has been finalised; -ETIMEDOUT a
  * rank did not come here within five minutes, and the communicator cannot do
- * anything collective any more; -EIO MPI failed; -ENOMEM. There is no sentence
- * in sk_error().
+ * anything collective any more; -EIO MPI failed; -ENOMEM.
  */
 int sk_comm_mpi(const void *mpi_comm, struct sk_comm *ret_comm);
 

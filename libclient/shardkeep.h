@@ -130,8 +130,8 @@ int sk_mesh_create(int ndim, const int64_t *shape, const int32_t *ranks,
  * @rank: of ranks 0..7 as (dp 2, tp 4), "dp" of rank r is r%4, r%4 + 4.
  * *ret_mesh is the caller's; @mesh may be released before it.
  *
- * Errors: -EINVAL no such name, or one twice; -ENOENT @rank is not in the
- * mesh; -ENOMEM.
+ * Errors: -EINVAL no such name, one twice, or not in mesh order; -ENOENT @rank
+ * is not in the mesh; -ENOMEM.
  */
 int sk_mesh_child(const struct sk_mesh *mesh, int32_t rank,
 		  const char *const *names, int n, struct sk_mesh **ret_mesh);
@@ -747,7 +747,7 @@ struct sk_report {
  * read, again and again: that is no first run; -EPROTO the comm does not bring
  * back what it is given; -EDQUOT, -EMFILE, -ENFILE more images than may be
  * open; -ENODEV, -EFAULT a tensor is on a CUDA device that cannot be reached,
- * or in memory that was freed; -EBUSY one of its streams captures a graph,
+ * or in freed memory of one; -EBUSY one of its streams captures a graph,
  * which is spoilt: all of the device is waited for; -ENOMEM; -E2BIG a million
  * ranks without @comm; -ECONNRESET the agent is gone for good; -EOWNERDEAD.
  */

@@ -22,9 +22,14 @@ PAGES = {
     "state": ("sk_state_create", "describe what a rank holds"),
     "snapshots": ("sk_snapshot", "take snapshots, and what became of them"),
     "restore": ("sk_restore", "bring tensors back from a snapshot"),
+    "ranks that have MPI": ("sk_comm_mpi", "a comm of ranks that have MPI"),
     "what there is": ("sk_inspect", "list snapshots and what they hold"),
     "types": ("sk_types", "dtypes, placements and boxes"),
 }
+
+# A header whose functions are in a library of their own, if it was built.
+LIBRARIES = {"shardkeep-mpi.h": r"libshardkeep\-mpi (\fB\-lshardkeep\-mpi\fP"
+             r" beside \fIpkg\-config\fP shardkeep)"}
 
 # What a code means where the header says no more.
 PLAIN = {
@@ -153,7 +158,8 @@ def error_list(function: Function) -> list[str]:
     return out
 
 
-def page(section: Section, version: str, header: str, file: str) -> str:
+def page(section: Section, version: str, header: str, file: str,
+         others: list[str]) -> str:
     name, what = PAGES[section.title]
     functions = section.functions
     names = [f.name for f in functions] or [name]
@@ -162,7 +168,8 @@ def page(section: Section, version: str, header: str, file: str) -> str:
            f'.TH {name.upper()} 3 "" "Shardkeep {version}"',
            ".SH NAME",
            ", ".join(names) + r" \- " + escape(what),
-           ".SH LIBRARY", r"libshardkeep (\fIpkg\-config\fP shardkeep)",
+           ".SH LIBRARY", LIBRARIES.get(
+               file, r"libshardkeep (\fIpkg\-config\fP shardkeep)"),
            ".SH SYNOPSIS", ".nf", f"\\fB#include <{file}>\\fP"]
     for f in functions:
         out += ["", "\n".join(rf"\fB{line}\fP" for line in
@@ -193,8 +200,8 @@ def page(section: Section, version: str, header: str, file: str) -> str:
             for p in chapter(header, title):
                 out += paragraph(p)
     out.append(".SH SEE ALSO")
-    others = [p for p, _ in PAGES.values() if p != name]
-    out.append(", ".join(rf"\fB{p}\fP(3)" for p in ["shardkeep", *others]))
+    out.append(", ".join(rf"\fB{p}\fP(3)" for p in ["shardkeep", *others]
+                         if p != name))
     return "\n".join(out) + "\n"
 
 
@@ -202,11 +209,14 @@ def make(version: str, headers: list[str]) -> dict[str, str]:
     """File name to text."""
     pages = {}
     main = Path(headers[0]).read_text()
-    for file in headers:
-        text = Path(file).read_text()
-        for section in parse(text, "types"):
+    parts = {Path(file).name: parse(Path(file).read_text(), "types")
+             for file in headers}
+    titles = {s.title for sections in parts.values() for s in sections}
+    others = [name for title, (name, _) in PAGES.items() if title in titles]
+    for file, sections in parts.items():
+        for section in sections:
             name = PAGES[section.title][0]
-            pages[name + ".3"] = page(section, version, main, Path(file).name)
+            pages[name + ".3"] = page(section, version, main, file, others)
             for f in section.functions:
                 pages.setdefault(f.name + ".3", f".so man3/{name}.3\n")
     return pages

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Section 3 of the manual against the library and its header.
+"""Section 3 of the manual against the libraries and their headers.
 
 Arguments: the directory of the pages, libshardkeep.so, libshardkeep.map, the
-directories of the public headers.
+directories of the public headers, and --mpi libshardkeep-mpi.so where there is
+one.
 """
 
 import re
@@ -35,7 +36,7 @@ def section(roff: str, name: str) -> str:
 def exported(library: str) -> set[str]:
     out = subprocess.run(["nm", "-D", "--defined-only", library],
                          capture_output=True, text=True, check=True).stdout
-    return set(re.findall(r"\bT (\w+)@@", out))
+    return set(re.findall(r"\bT (sk_\w+)", out))
 
 
 def check_links(folder: Path) -> dict[str, str]:
@@ -83,10 +84,11 @@ def check_functions(pages: dict[str, str], folder: Path,
     return "\n".join(prototypes)
 
 
-def check_prototypes(prototypes: str, includes: list[str]) -> None:
+def check_prototypes(prototypes: str, header: str, includes: list[str]
+                     ) -> None:
     """Declared again beside the header: another signature is an error."""
     with tempfile.NamedTemporaryFile("w", suffix=".c") as source:
-        source.write("#include <shardkeep.h>\n" + prototypes + "\n")
+        source.write(f"#include <{header}>\n{prototypes}\n")
         source.flush()
         r = subprocess.run(["cc", "-fsyntax-only", "-Werror", source.name,
                             *("-I" + i for i in includes)],
@@ -113,9 +115,14 @@ def main() -> int:
                              re.M))
     check(exported(library) == symbols, "the library does not export what its "
           "map says: " + " ".join(sorted(exported(library) ^ symbols)))
+    includes, header = sys.argv[4:], "shardkeep.h"
+    if "--mpi" in includes:
+        at = includes.index("--mpi")
+        symbols |= exported(includes[at + 1])
+        includes, header = includes[:at], "shardkeep-mpi.h"
     pages = check_links(folder)
     check(len(pages) > 5, "there are no pages")
-    check_prototypes(check_functions(pages, folder, symbols), sys.argv[4:])
+    check_prototypes(check_functions(pages, folder, symbols), header, includes)
     check_text(pages)
     for what in failures:
         print("FAIL:", what, file=sys.stderr)
