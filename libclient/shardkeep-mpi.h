@@ -27,14 +27,16 @@ extern "C" {
  * is -ETIMEDOUT. Whether one that died is noticed sooner, and whether the job
  * lives on, is MPI's. What it fails for has no sentence in sk_error().
  *
- * Errors: -EINVAL MPI is not initialised, or has been finalised; -ETIMEDOUT a
- * rank did not come here within five minutes, and the communicator cannot do
- * anything collective any more; -EIO MPI failed; -ENOMEM.
+ * Errors: -EINVAL MPI is not initialised, or has been finalised, or an argument
+ * is NULL; -ETIMEDOUT a rank did not come here within five minutes, and the
+ * communicator cannot do anything collective any more; -EIO MPI failed;
+ * -ENOMEM.
  */
 int sk_comm_mpi(const void *mpi_comm, struct sk_comm *ret_comm);
 
 /** Collective, before MPI_Finalize(). Where a call of the comm has failed it
- * is neither: what MPI may still write to stays. */
+ * is neither: what MPI may still write to stays. NULL, and one that was freed,
+ * are fine; a comm of another kind is left alone. */
 void sk_comm_mpi_free(struct sk_comm *comm);
 
 #ifdef __cplusplus

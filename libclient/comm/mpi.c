@@ -6,7 +6,6 @@
  */
 #include "shardkeep-mpi.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <mpi.h>
 #include <sched.h>
@@ -216,8 +215,8 @@ int sk_comm_mpi(const void *mpi_comm, struct sk_comm *ret_comm)
 	int begun = 0, ended = 0, r;
 	struct mpi *m;
 
-	if (!mpi_comm || MPI_Initialized(&begun) || MPI_Finalized(&ended) ||
-	    !begun || ended)
+	if (!mpi_comm || !ret_comm || MPI_Initialized(&begun) ||
+	    MPI_Finalized(&ended) || !begun || ended)
 		return -EINVAL;
 	m = calloc(1, sizeof(*m));
 	if (!m)
@@ -241,9 +240,11 @@ int sk_comm_mpi(const void *mpi_comm, struct sk_comm *ret_comm)
 
 void sk_comm_mpi_free(struct sk_comm *comm)
 {
-	struct mpi *m = comm->ctx;
+	struct mpi *m;
 
-	assert(m);
+	if (!comm || comm->allgather != allgather)
+		return;
+	m = comm->ctx;
 	if (!m->failed)
 		(void)MPI_Comm_free(&m->comm);
 	free(m);

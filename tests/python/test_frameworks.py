@@ -61,6 +61,7 @@ def python(code: str, directory: str, *args: object, ranks: int = 1
                           capture_output=True, text=True, timeout=280,
                           check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    assert "Exception in thread" not in done.stderr, done.stderr[-6000:]
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
@@ -84,10 +85,12 @@ LIGHTNING = """
             self.seen = state["seen"]
 
     class Module(lightning.LightningModule):
-        def __init__(self, stop):
+        def __init__(self, stop, drop):
             super().__init__()
             torch.manual_seed(1)
             self.net = torch.nn.Linear(6, 3)
+            # Whoever goes on with other generators ends with other weights.
+            self.drop = torch.nn.Dropout(drop)
             self.register_buffer("seen", torch.zeros(()))
             self.steps, self.stop = 0, stop
 
@@ -96,7 +99,7 @@ LIGHTNING = """
             self.seen += 1
             if self.trainer.global_step == self.stop:
                 raise KeyboardInterrupt
-            return self.net(batch).square().mean()
+            return self.net(self.drop(batch)).square().mean()
 
         def configure_optimizers(self):
             o = torch.optim.AdamW(self.parameters(), lr=0.1)
@@ -104,7 +107,8 @@ LIGHTNING = """
                 o, 3, 0.5), "interval": "step"}]
 
     # Checkpoints of Lightning's own lie in that directory, if any.
-    def train(job, stop=-1, own=None, ckpt_path=None, nodes=None, **how):
+    def train(job, stop=-1, own=None, ckpt_path=None, nodes=None,
+              stateful=False, drop=0.3, **how):
         told = []
         if nodes:
             how["socket"] = nodes[int(os.environ.get("LOCAL_RANK", 0))]
@@ -112,8 +116,13 @@ LIGHTNING = """
             logging.disable(logging.NOTSET)
             logging.getLogger("shardkeep").addFilter(
                 lambda r: told.append(r.getMessage()))
+        torch.manual_seed(3)
         data = torch.utils.data.DataLoader(
             torch.linspace(-1, 1, 6).expand(32, 6), batch_size=4 // devices)
+        if stateful:
+            from torchdata.stateful_dataloader import StatefulDataLoader
+            data = StatefulDataLoader(
+                torch.linspace(-1, 1, 192).view(32, 6), 4, shuffle=True)
         snapshots = Snapshots(job, flush_every=1000, raising=True, wait=100,
                               **how)
         batches = Batches()
@@ -126,7 +135,7 @@ LIGHTNING = """
             strategy="ddp" if devices > 1 else "auto",
             enable_checkpointing=bool(own), enable_progress_bar=False,
             enable_model_summary=False, callbacks=callbacks)
-        module = Module(stop)
+        module = Module(stop, drop)
         try:
             trainer.fit(module, data, ckpt_path=ckpt_path)
         except BaseException:
@@ -176,6 +185,21 @@ def test_lightning(agent: str, devices: int) -> None:
 
 
 @needs("lightning")
+@needs("torchdata")
+def test_lightning_with_a_loader_that_has_a_state(agent: str) -> None:
+    """The data goes on where it was, within an epoch and at its end."""
+    whole, *_ = lightning(agent, 1, {"job": "whole", "stateful": True}, *(
+        {"job": f"cut-{at}", "stop": at, "stateful": True} for at in (8, 11)))
+    told = lightning(agent, 1, *({"job": f"cut-{at}", "stateful": True}
+                                 for at in (8, 11)))
+    for at, again in zip((8, 11), told):
+        assert again["restored"] == at and again["steps"] == 16 - at
+        assert again["global_step"] == 16
+        assert again["weight"] == whole["weight"]
+        assert again["batches"] == whole["batches"]
+
+
+@needs("lightning")
 def test_lightning_from_the_beginning(agent: str) -> None:
     """Who does not resume begins another run; the next goes on with that."""
     _, anew = lightning(agent, 1, {"job": "anew", "stop": 11},
@@ -189,8 +213,9 @@ def test_lightning_from_the_beginning(agent: str) -> None:
 @needs("lightning")
 def test_a_checkpoint_of_lightnings_own(agent: str) -> None:
     """Who names one gets it, all of it, and none of a newer snapshot."""
-    own = {"job": "own", "own": f"{agent}/own"}
-    whole, _ = lightning(agent, 1, {"job": "whole"}, {**own, "stop": 11})
+    own = {"job": "own", "own": f"{agent}/own", "drop": 0}
+    whole, _ = lightning(agent, 1, {"job": "whole", "drop": 0},
+                         {**own, "stop": 11})
     again, = lightning(agent, 1, {
         **own, "ckpt_path": f"{agent}/own/epoch=0-step=8.ckpt"})
     assert again["restored"] is None and again["steps"] == 8
@@ -218,6 +243,7 @@ TRAINER = """
     held = []       # as a notebook does, whatever became of them
 
     def train(job, stop, accumulate):
+        workers = 2 if job.startswith("workers") else 0
         class Stop(transformers.TrainerCallback):
             def on_step_begin(self, args, state, control, **_):
                 if state.global_step == stop:
@@ -242,11 +268,14 @@ TRAINER = """
             gradient_accumulation_steps=accumulate,
             learning_rate=0.01, logging_strategy="no",
             save_strategy="steps" if job == "own" else "no", save_steps=3,
-            report_to=[], use_cpu=True, disable_tqdm=True, seed=3)
+            report_to=[], use_cpu=True, disable_tqdm=True, seed=3,
+            dataloader_num_workers=workers,
+            dataloader_persistent_workers=workers > 0)
         snapshots = Snapshots(job, flush_every=1000, raising=True, wait=100)
         trainer = transformers.Trainer(model, args, train_dataset=data,
                                        callbacks=[Stop(), snapshots, Count()])
-        held.append(trainer)
+        if not workers:
+            held.append(trainer)
         try:
             trainer.train(resume_from_checkpoint=job == "own" and stop < 0)
         except KeyboardInterrupt:
@@ -309,6 +338,22 @@ def test_trainers_of_one_process(agent: str) -> None:
     assert again["steps"] == whole["steps"][6:]
     assert own["restored"] is None and own["weight"] == whole["weight"]
     assert own["steps"] == whole["steps"][6:]
+
+
+@needs("transformers")
+@needs("accelerate")
+def test_a_trainer_with_workers_that_load(agent: str) -> None:
+    """They are told of the batches that are left, and of none where nothing
+    is; and they end without a word when the next training begins."""
+    whole, _, again, *done = python(
+        TRAINER, agent, 1, "workers", -1, "workers-cut", 4, "workers-cut", -1,
+        "workers-cut", -1, "workers-cut", -1)
+    assert again["restored"] == 4 and again["step"] == 12
+    assert again["weight"] == whole["weight"]
+    assert again["steps"] == whole["steps"][4:]
+    for d in done:
+        assert d["restored"] == 12 and d["steps"] == []
+        assert d["weight"] == whole["weight"]
 
 
 @needs("transformers")

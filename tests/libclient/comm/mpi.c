@@ -114,6 +114,17 @@ static void mistake(const struct rank *rank, const struct sk_comm *comm)
 	}
 }
 
+/* As the library's other comms: what is none, or none of its own. */
+static void nothing_to_free(void)
+{
+	struct sk_comm none = { 0 }, other = { .ctx = &none };
+
+	sk_comm_mpi_free(NULL);
+	sk_comm_mpi_free(&none);
+	sk_comm_mpi_free(&other);
+	CHECK(other.ctx == &none, "a comm of another kind");
+}
+
 int main(int argc, char **argv)
 {
 	struct rank rank = { .job = "mpi" };
@@ -131,6 +142,8 @@ int main(int argc, char **argv)
 	if (rank.rank < NODES)
 		agent = start_agent(argv[1], rank.rank);
 	CHECK(!MPI_Barrier(world));
+	CHECK(sk_comm_mpi(NULL, &comm) == -EINVAL);
+	CHECK(sk_comm_mpi(&world, NULL) == -EINVAL);
 	CHECK(!sk_comm_mpi(&world, &comm));
 	mistake(&rank, &comm);
 	CHECK(!MPI_Barrier(world));
@@ -140,6 +153,8 @@ int main(int argc, char **argv)
 	CHECK(!MPI_Barrier(world));
 	miss(&rank, &comm);
 	sk_comm_mpi_free(&comm);
+	sk_comm_mpi_free(&comm);
+	nothing_to_free();
 	CHECK(!MPI_Barrier(world));
 	if (agent > 0)
 		CHECK(!kill(agent, SIGTERM) &&

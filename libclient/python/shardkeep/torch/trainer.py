@@ -14,8 +14,10 @@ out.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import logging
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,9 +57,10 @@ class _Remaining:
         self._slice: tuple[int, int] | None = (start, stop)
 
     def __iter__(self) -> Iterator[Any]:
+        # A loader with workers asks for two iterators, and uses the second.
         part, self._slice = self._slice, None
         batches = iter(self._sampler)
-        return itertools.islice(batches, *part) if part else batches
+        yield from itertools.islice(batches, *part) if part else batches
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -123,11 +126,17 @@ class _Position:
                            _Remaining(sampler, start, stop))
 
     def _count_on(self, loader: Any) -> None:
-        """The loader's epochs are the run's; its own calls know them."""
+        """The loader's epochs are the run's; its own calls know them.
+
+        It is not to hold itself by that: what only the garbage collector
+        ends has its workers' pipes closed before they are told to go.
+        """
         real = getattr(loader, "set_epoch", None)
-        if real is not None:
-            loader.set_epoch = lambda epoch: real(
-                epoch + self.epochs if epoch == self.now else epoch)
+        if not inspect.ismethod(real):
+            return
+        weak = weakref.WeakMethod(real)
+        loader.set_epoch = lambda epoch: weak()(
+            epoch + self.epochs if epoch == self.now else epoch)
 
     def epoch(self, epoch: float) -> float:
         """The run's epoch of what the Trainer believes to be one."""
