@@ -246,6 +246,7 @@ TRAINER = """
 
     def train(job, stop, accumulate):
         workers = 2 if job.startswith("workers") else 0
+        drawn = job.startswith("drawn")
         class Stop(transformers.TrainerCallback):
             def on_step_begin(self, args, state, control, **_):
                 if state.global_step == stop:
@@ -260,6 +261,12 @@ TRAINER = """
         data = [{"input_ids": ids, "labels": ids} for ids in
                 torch.randint(17, (24, 8), generator=torch.Generator()
                               .manual_seed(5))]
+        if drawn:
+            class Drawn(torch.utils.data.IterableDataset):
+                def __iter__(self):
+                    for _ in range(12):
+                        yield from rows
+            rows, data = data, Drawn()
         steps = []
         class Count(transformers.TrainerCallback):
             def on_step_end(self, args, state, control, **_):
@@ -272,7 +279,8 @@ TRAINER = """
             save_strategy="steps" if job == "own" else "no", save_steps=3,
             report_to=[], use_cpu=True, disable_tqdm=True, seed=3,
             dataloader_num_workers=workers,
-            dataloader_persistent_workers=workers > 0)
+            dataloader_persistent_workers=workers > 0,
+            max_steps=12 if drawn else -1)
         snapshots = Snapshots(job, flush_every=1000, raising=True, wait=100)
         trainer = transformers.Trainer(model, args, train_dataset=data,
                                        callbacks=[Stop(), snapshots, Count()])
@@ -356,6 +364,32 @@ def test_a_trainer_with_workers_that_load(agent: str) -> None:
     for d in done:
         assert d["restored"] == 12 and d["steps"] == []
         assert d["weight"] == whole["weight"]
+
+
+@needs("transformers")
+@needs("accelerate")
+@pytest.mark.parametrize("ranks, accumulate", [(1, 1), (2, 1), (1, 2)])
+def test_a_trainer_whose_data_is_drawn(agent: str, ranks: int,
+                                       accumulate: int) -> None:
+    """Of an iterable, what was trained is drawn again, and not trained."""
+    whole, *_ = python(TRAINER, agent, accumulate, "drawn", -1, "drawn-cut", 4,
+                       ranks=ranks)
+    again, *done = python(TRAINER, agent, accumulate, "drawn-cut", -1,
+                          "drawn-cut", -1, ranks=ranks)
+    assert whole["step"] == again["step"] == 12 and again["restored"] == 4
+    assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
+    assert again["steps"] == whole["steps"][4:], "and epochs"
+    assert done[0]["restored"] == 12 and done[0]["steps"] == []
+
+
+@needs("transformers")
+@needs("accelerate")
+def test_a_trainer_at_an_epochs_last_whole_step(agent: str) -> None:
+    """Five batches are a step, and the sixth is left: it goes on with the
+    next epoch, and does not end."""
+    _, again = python(TRAINER, agent, 5, "cut", 1, "cut", -1)
+    assert again["restored"] == 1 and again["step"] == 4
+    assert again["steps"][0][0] == 2 and again["steps"][0][1] > 1
 
 
 @needs("transformers")

@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
 from ._callback import Callback
@@ -77,8 +78,10 @@ class _Position:
     has not been trained. Batches that were are not loaded.
     """
 
-    def __init__(self, loader: Any, step: int, accumulate: int) -> None:
+    def __init__(self, loader: Any, step: int, steps: int,
+                 accumulate: int) -> None:
         self.now = -1       # the Trainer's epoch
+        self._drawn = False     # batches that are skipped
         try:
             batches = len(loader)
         except TypeError:   # no length: one epoch that does not end
@@ -87,6 +90,7 @@ class _Position:
         self.epochs = step // each if each else 0
         self.done = (step % each if each else step) * accumulate
         self.batches, self._accumulate = batches, accumulate
+        self._before = step / steps     # of the epoch, where it has no length
 
     def is_at(self, epoch: float | None) -> bool:
         """Whether the epoch that a snapshot tells is this place."""
@@ -105,19 +109,46 @@ class _Position:
         stop = self.batches
         if self.done:
             stop -= stop % self._accumulate
-        self._skip(loader, self.done, stop)
+            if 0 < stop <= self.done:   # an epoch without a step ends all
+                self.epochs, self.done, stop = self.epochs + 1, 0, self.batches
+        if not self._is_drawn(loader):
+            self._slice(loader, self.done, stop)
+        elif self.done:
+            self._drawn = True
+            loader.skip_batches = self.done
+            if stop < self.batches:
+                self._slice(loader, 0, stop)
         self._count_on(loader)
 
     def nothing(self, loader: Any) -> None:
         """Leaves nothing of the first epoch."""
-        self._skip(loader, 0, 0)
+        if not self._is_drawn(loader):
+            self._slice(loader, 0, 0)
+            return
+        # One batch of all ranks is drawn: a loader that deals them out to
+        # them does not do without.
+        loader.skip_batches = 1
+        self._slice(loader, 0, getattr(
+            getattr(loader, "state", None), "num_processes", 1))
+
+    def next_epoch(self, loader: Any) -> None:
+        """What is skipped is of the first one alone."""
+        self.now += 1
+        if self.now == 1 and self._drawn:
+            loader.skip_batches = 0
 
     @staticmethod
-    def _skip(loader: Any, start: int, stop: int) -> None:
+    def _is_drawn(loader: Any) -> bool:
+        """Whether nobody gets at a batch but by drawing those before it."""
+        base = getattr(loader, "base_dataloader", loader)
+        return getattr(base, "batch_sampler", None) is None or isinstance(
+            base.dataset, IterableDataset)
+
+    @staticmethod
+    def _slice(loader: Any, start: int, stop: int) -> None:
         base = getattr(loader, "base_dataloader", loader)
         sampler = getattr(base, "batch_sampler", None)
-        if sampler is None:     # an iterable: its batches must be drawn
-            loader.skip_batches = start
+        if sampler is None:     # the dataset's own batches
             return
         if isinstance(sampler, _Remaining):
             sampler = sampler._sampler
@@ -141,7 +172,7 @@ class _Position:
     def epoch(self, epoch: float) -> float:
         """The run's epoch of what the Trainer believes to be one."""
         if not self.batches:
-            return epoch
+            return epoch + self._before if self.now == 0 else epoch
         here = round((epoch - self.now) * self.batches)
         before = self.done if self.now == 0 else 0
         return self.epochs + self.now + (before + here) / self.batches
@@ -165,8 +196,9 @@ class Snapshots(Callback, TrainerCallback):
             self._restore()
         if self.restored is None:
             return
-        self._position = _Position(train_dataloader, state.global_step,
-                                   args.gradient_accumulation_steps)
+        self._position = _Position(
+            train_dataloader, state.global_step, max(state.max_steps, 1),
+            args.gradient_accumulation_steps)
         if not self._position.is_at(state.epoch):
             log.warning(
                 "job %s: step %d was trained at epoch %.4g, with other ranks, "
@@ -187,9 +219,9 @@ class Snapshots(Callback, TrainerCallback):
             control.should_training_stop = True
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any,
-                       **_: Any) -> None:
+                       train_dataloader: Any = None, **_: Any) -> None:
         if self._position is not None:
-            self._position.now += 1
+            self._position.next_epoch(train_dataloader)
 
     def on_step_begin(self, args: Any, state: Any, control: Any,
                       **_: Any) -> None:
