@@ -405,15 +405,16 @@ def test_a_trainer_of_other_batches(agent: str) -> None:
 TITAN = """
     import json, sys, warnings
     warnings.filterwarnings("ignore")
-    import torch, torch.distributed as dist
+    import torch, torch.distributed as dist, torch.distributed.checkpoint
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.device_mesh import init_device_mesh
     from shardkeep.torch.titan import SnapshotManager
 
-    job, steps = sys.argv[1], int(sys.argv[2])
+    job, steps, initial, keeps = [*sys.argv[1:], "", ""][:4]
+    steps = int(steps)
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    torch.manual_seed(4)
+    torch.manual_seed(5 if initial else 4)
 
     # Two stages of a pipeline on one rank, as torchtitan has them.
     class Stage(torch.nn.Module):
@@ -457,8 +458,9 @@ TITAN = """
             self.step = state["step"]
 
     loader, train = Loader(), Train()
-    config = SnapshotManager.Config(enable=True, job=job, interval=1,
-                                   slot_wait=100)
+    config = SnapshotManager.Config(
+        enable=True, job=job, interval=1, slot_wait=100,
+        initial_load_path=initial or None)
     manager = config.build(
         dataloader=loader, model_parts=parts, optimizers=Optimizers(),
         lr_schedulers=Schedulers(), states={"train_state": train},
@@ -467,6 +469,10 @@ TITAN = """
                         optimizers=Optimizers(), lr_schedulers=Schedulers(),
                         states={"train_state": train})
     loaded = manager.load()
+    if keeps:
+        torch.distributed.checkpoint.save(
+            {k: v for p in parts for k, v in p.state_dict().items()},
+            checkpoint_id=keeps)
     while train.step < steps:
         train.step += 1
         x = torch.full((3, 7), float(loader.at % 5))
@@ -490,6 +496,32 @@ TITAN = """
     dist.barrier()
     dist.destroy_process_group()
 """
+
+
+@needs("torchtitan")
+def test_torchtitan_begins_with_what_it_is_given(agent: str) -> None:
+    """A checkpoint, on a first run; a snapshot on those after it."""
+    first = python(TITAN, agent, "first", 0, "", f"{agent}/first", ranks=2)
+    again = python(TITAN, agent, "again", 0, f"{agent}/first", ranks=2)
+    assert again["loaded"] is True and again["weight"] == first["weight"]
+    begun = python(TITAN, agent, "again", 2, f"{agent}/first", ranks=2)
+    assert begun["at"] == 2, "the model alone is loaded"
+    after = python(TITAN, agent, "again", 2, f"{agent}/first", ranks=2)
+    assert after["at"] == 2 and after["weight"] == begun["weight"]
+    assert after["weight"] != first["weight"]
+
+
+@needs("torchtitan")
+@pytest.mark.parametrize("name, value, instead", [
+    ("exclude_from_loading", ["dataloader"], "set anew"),
+    ("last_save_in_hf", True, "cachectl export")])
+def test_torchtitan_says_what_it_leaves_out(agent: str, name: str, value: Any,
+                                            instead: str) -> None:
+    from shardkeep.torch.titan import SnapshotManager
+    config = SnapshotManager.Config(enable=True, **{name: value})
+    with pytest.raises(ValueError, match=f"{name}.*{instead}"):
+        SnapshotManager(config, dataloader=None, model_parts=[], optimizers=[],
+                        lr_schedulers=None, states={})
 
 
 @needs("torchtitan")

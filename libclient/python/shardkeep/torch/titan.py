@@ -7,7 +7,9 @@ In a trainer's configuration, instead of the manager that it has:
 ...                                     interval=1)
 
 Every ``interval`` steps the state is copied to the node's memory; every
-``flush_interval`` steps it goes to disk as well.
+``flush_interval`` steps it goes to disk as well. Where there is no snapshot
+yet, ``initial_load_path`` and ``initial_load_in_hf`` are what torchtitan's own
+manager makes of them.
 """
 
 from __future__ import annotations
@@ -15,9 +17,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.checkpointer.base import BaseCheckpointManager
 
 from .checkpointer import Checkpointer
+
+#: What a run would be without, and not be told of.
+_ELSEWHERE = {
+    "exclude_from_loading": "all of a snapshot comes back; what is not to is "
+                            "set anew after load()",
+    "last_save_in_hf": "cachectl export writes the model as safetensors files",
+}
 
 
 class SnapshotManager(BaseCheckpointManager):
@@ -48,7 +58,15 @@ class SnapshotManager(BaseCheckpointManager):
         self.save_future = None
         if not self.enable:
             return
+        for name, instead in _ELSEWHERE.items():
+            if getattr(config, name, None):
+                raise ValueError(f"{name}={getattr(config, name)!r} is not "
+                                 f"what snapshots do: {instead}")
         self._config = config
+        self._parts = {
+            "dataloader": dataloader, "model_parts": model_parts,
+            "optimizers": optimizers, "lr_schedulers": lr_schedulers,
+            "states": dict(states), "sd_adapter": sd_adapter}
         self._state: dict[str, Any] = dict(states)
         if lr_schedulers is not None:
             self._state["lr_scheduler"] = lr_schedulers
@@ -61,9 +79,26 @@ class SnapshotManager(BaseCheckpointManager):
             keep_last=config.keep_latest_k)
 
     def _load(self, step: int = -1) -> bool:
-        return self.checkpointer.restore(
-            None if step == -1 else step,
-            lost_ok=self._config.lost_ok) is not None
+        done = self.checkpointer.restore(None if step == -1 else step,
+                                         lost_ok=self._config.lost_ok)
+        return done is not None or self._load_initial()
+
+    def _load_initial(self) -> bool:
+        """What a first run begins with, if it is told to."""
+        c = self._config
+        if not (c.initial_load_path or c.initial_load_in_hf):
+            return False
+        config = CheckpointManager.Config(
+            enable=True, load_only=True, keep_latest_k=0,
+            folder=f"no checkpoints of {c.job}",
+            **{x: getattr(c, x) for x in (
+                "initial_load_path", "initial_load_model_only",
+                "initial_load_in_hf", "initial_load_in_hf_quantized")})
+        own = CheckpointManager(config, **self._parts)
+        try:
+            return own.load()
+        finally:
+            own.close()
 
     def _save(self, curr_step: int, last_step: bool = False) -> bool:
         c = self._config
