@@ -56,6 +56,11 @@ const struct degraded_info degraded_infos[DEGRADED_COUNT] = {
 		"the limit of locked memory is below 64 MiB; buffers are not "
 		"registered and slots for GPUs not page-locked",
 		"LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited" },
+	[DEGRADED_GPU_PAGEABLE] = { "gpu-pageable",
+		"the driver of a rank does not page-lock its slots; what its "
+		"GPUs copy goes through the driver's own buffers, more slowly",
+		"ulimit -l unlimited where the trainer starts, and a sandbox "
+		"that lets it lock memory; it is tried again within an hour" },
 	[DEGRADED_GPU_EXCLUSIVE] = { "gpu-exclusive",
 		"a GPU takes one process at a time; there are no device slots "
 		"there, and snapshots go straight to memory",

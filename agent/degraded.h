@@ -29,6 +29,7 @@ enum degraded_id {
 	DEGRADED_NO_DIRECT,
 	DEGRADED_SMALL_PAGES,
 	DEGRADED_MEMLOCK,
+	DEGRADED_GPU_PAGEABLE,	/* a rank's driver does not lock slots */
 	DEGRADED_GPU_EXCLUSIVE,	/* a GPU takes one process, the rank's */
 	DEGRADED_KEEPER,
 	DEGRADED_SOCKET,

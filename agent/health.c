@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "health.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "agent.h"
 #include "disk/flush.h"
 #include "disk/watch.h"
 #include "io/io.h"
+#include "session/session.h"
 
 #define LOOK_NS UINT64_C(2000000000)
 #define LOCKED_BYTES ((rlim_t)64 << 20)
@@ -58,6 +60,30 @@ static void look_at_memlock(struct agent *a)
 			    limit.rlim_cur < LOCKED_BYTES, NULL);
 }
 
+/* The first that says so. */
+static const struct session *find_pageable(const struct agent *a)
+{
+	const struct session *s;
+	const struct sk_cat_state *state;
+
+	sk_link_each(s, &a->sessions, link)
+		sk_link_each(state, &s->states, owned)
+			if (state->pageable)
+				return s;
+	return NULL;
+}
+
+/* All users see it, and not each other's jobs. */
+static void look_at_locking(struct agent *a)
+{
+	const struct session *s = find_pageable(a);
+	char why[32] = "";
+
+	if (s)
+		(void)snprintf(why, sizeof(why), "process %d", (int)s->pid);
+	degraded_is(a, DEGRADED_GPU_PAGEABLE, s, why);
+}
+
 static void look_at_io(struct agent *a)
 {
 	int direct = a->io ? sk_io_direct(a->io) : -1;
@@ -74,6 +100,7 @@ static void look(struct timer *timer)
 	look_at_flushes(a);
 	look_at_memory(a);
 	look_at_memlock(a);
+	look_at_locking(a);
 	look_at_io(a);
 	degraded_is(a, DEGRADED_KEEPER, a->keeper.lost, NULL);
 	degraded_is(a, DEGRADED_SOCKET, a->displaced, NULL);

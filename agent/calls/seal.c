@@ -325,6 +325,7 @@ int call_seal(struct call *c)
 		r = call_check_filling(c, slot, in->step);
 	if (r < 0)
 		return r;
+	slot->state->pageable = in->flags & SK_SEAL_PAGEABLE;
 	seal = begin(c->agent, slot);
 	seal.copied_ns = bounded(in->copied_ns);
 	seal.stalled_ns = bounded(in->stalled_ns);

@@ -47,8 +47,9 @@ static const struct message messages[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_SLOT] = { call_slot, { RESERVED(slot),
 				       FIELD(slot, flags, SLOT_FLAGS) } },
 	[SK_MSG_SLOT_WAIT] = { call_wait, { RESERVED(slot_wait) } },
-	[SK_MSG_SEAL] = { call_seal, { RESERVED(seal) } },
-	[SK_MSG_DISCARD] = { call_discard, { RESERVED(seal) } },
+	[SK_MSG_SEAL] = { call_seal, {
+		FIELD(seal, flags, SK_SEAL_PAGEABLE) } },
+	[SK_MSG_DISCARD] = { call_discard, { FIELD(seal, flags, 0) } },
 	[SK_MSG_UNREGISTER] = { call_unregister, { { 0 } } },
 	[SK_MSG_WAIT] = { call_wait, { { 0 } } },
 	[SK_MSG_GATHER] = { call_gather, {
@@ -76,7 +77,8 @@ static const struct message messages[SK_MSG_TYPE_COUNT] = {
 		RESERVED(takeover), FIELD(takeover, flags, 0) } },
 	[SK_MSG_DEVICE_SLOT] = { call_device_slot, { RESERVED(device_slot) },
 				 1 },
-	[SK_MSG_DEVICE_SEAL] = { call_device_seal, { RESERVED(seal) } },
+	[SK_MSG_DEVICE_SEAL] = { call_device_seal, {
+		FIELD(seal, flags, 0) } },
 	[SK_MSG_DEVICE_OPEN] = { call_device_open, {
 		RESERVED(device_open), FIELD(device_open, flags, 0) } },
 };

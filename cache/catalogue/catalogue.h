@@ -89,6 +89,7 @@ struct sk_cat_state {
 					 * and it may be back */
 	bool replaced;			/* by the rank's next registration */
 	bool on_devices;		/* a GPU writes to its slots */
+	bool pageable;			/* not all are page-locked for it */
 	uint32_t flush_every;
 	int32_t numa_node;
 	struct sk_cat_layout *layouts[2];

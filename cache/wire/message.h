@@ -214,13 +214,17 @@ struct sk_wire_slot_wait {
 	uint32_t reserved;
 };
 
+/* The driver does not page-lock all slots of that state: what GPUs write to
+ * them goes through buffers of the driver's own, more slowly. */
+#define SK_SEAL_PAGEABLE (1u << 0)
+
 /* The image in @slot is whole: headers stamped, data checksummed. The agent
  * checks the headers against the layout before it believes it. */
 struct sk_wire_seal {
 	uint64_t state;
 	int64_t step;
 	uint32_t slot;
-	uint32_t reserved;
+	uint32_t flags;		/* SK_SEAL_...; of DISCARD and DEVICE_SEAL 0 */
 	uint64_t copied_ns;	/* what the copy took; 0: not known */
 	uint64_t stalled_ns;	/* that calls kept the trainer since its last
 				 * seal; both are counted, and nothing else */

@@ -28,6 +28,10 @@ const struct sk_wire_change sk_wire_changes[] = {
 	  .bits = UINT32_MAX,
 	  .offset = offsetof(struct sk_msg, body.slot_reply.no_device) },
 	{ .since = 6, .type = SK_MSG_DEVICE_OPEN },
+	/* Of who does not say nobody knows. */
+	{ .since = 6, .type = SK_MSG_SEAL, .name = "flags",
+	  .bits = SK_SEAL_PAGEABLE,
+	  .offset = offsetof(struct sk_msg, body.seal.flags) },
 	/* Who is not told to go back waits for those who are behind. */
 	{ .since = 6, .type = SK_MSG_GATHER, .name = "flags",
 	  .bits = UINT32_MAX,

@@ -436,8 +436,11 @@ int sk_copying_tell(struct sk_copying *c, enum sk_msg_type type,
 		.state = c->id, .step = c->pending.step, .slot = c->slot } };
 	struct sk *sk = c->state->sk;
 
-	if (type == SK_MSG_SEAL)
+	if (type == SK_MSG_SEAL) {
 		say_times(c, &msg.body.seal);
+		if (sk_gpus_are_refused_locks(c->state))
+			msg.body.seal.flags = SK_SEAL_PAGEABLE;
+	}
 	/* The next connection's agent may know another state by that id. */
 	return sk_conn_call_in(&sk->conn, c->generation, &msg, sk_until(sk),
 			       err);

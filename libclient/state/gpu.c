@@ -118,6 +118,7 @@ static void lock_slot(struct sk_state *state, struct sk_slot_map *map)
 		else
 			all = false;
 	}
+	__atomic_store_n(&map->lock_refused, !all, __ATOMIC_RELAXED);
 	if (all)
 		sk_again_never(&map->lock_again);
 	else
@@ -150,6 +151,16 @@ bool sk_gpus_will_lock(struct sk_state *state, uint32_t slot)
 	tried = state->slots[slot].lock_tried;
 	(void)pthread_mutex_unlock(&g->locking);
 	return !tried && __atomic_load_n(&g->n, __ATOMIC_ACQUIRE);
+}
+
+bool sk_gpus_are_refused_locks(const struct sk_state *state)
+{
+	bool refused = false;
+
+	for (uint32_t i = 0; i < state->n_slots; i++)
+		refused |= __atomic_load_n(&state->slots[i].lock_refused,
+					   __ATOMIC_RELAXED);
+	return refused;
 }
 
 void sk_gpus_lock_slot(struct sk_state *state, uint32_t slot)
@@ -209,5 +220,6 @@ void sk_gpus_unlock_slot(struct sk_state *state, uint32_t slot)
 		map->lock[k] = sk_cuda_unlock(map->lock[k]);
 	}
 	map->lock_tried = false;
+	__atomic_store_n(&map->lock_refused, false, __ATOMIC_RELAXED);
 	map->lock_again = (struct sk_again){ 0 };
 }

@@ -114,6 +114,9 @@ bool sk_gpus_will_lock(struct sk_state *state, uint32_t slot);
 const struct sk_cuda_lock *sk_gpus_find_locked(struct sk_state *state, int fd,
 					       int kind, uint64_t bytes,
 					       void **ret_map);
+/** Whether the driver would not lock some of the slots, the last time that it
+ * was asked. Any thread, no lock. */
+bool sk_gpus_are_refused_locks(const struct sk_state *state);
 /** Before it is unmapped; nobody locks it meanwhile. */
 void sk_gpus_unlock_slot(struct sk_state *state, uint32_t slot);
 /** Before all else. */

@@ -34,6 +34,7 @@ struct sk_slot_map {
 	} file[2];		/* what is mapped there */
 	bool read_only;		/* sealed; see slots.h */
 	bool lock_tried;	/* see gpu.h */
+	bool lock_refused;	/* not all of it was locked; atomic */
 	struct sk_again lock_again;	/* what could not be locked then */
 	struct sk_cuda_lock *lock[2];	/* NULL: not page-locked */
 };

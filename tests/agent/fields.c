@@ -29,6 +29,7 @@ struct field {
 	 SK_REGISTER_NEWEST | SK_REGISTER_KNOWN | SK_REGISTER_DEVICES)
 #else
 #define REGISTER_FLAGS (SK_REGISTER_LATER | SK_REGISTER_RETAIN)
+#define AT_RESERVED offsetof(struct sk_msg, body.seal.reserved)
 #endif
 
 static const struct field fields[] = {
@@ -39,8 +40,16 @@ static const struct field fields[] = {
 	FIELD(SLOT, slot, flags, ~(SK_SLOT_FLUSH | SK_SLOT_NO_FLUSH |
 				   SK_SLOT_WILL_WAIT)),
 	FIELD(SLOT_WAIT, slot_wait, reserved, ~0u),
-	FIELD(SEAL, seal, reserved, ~0u),
-	FIELD(DISCARD, seal, reserved, ~0u),
+#if SK_WIRE_VERSION >= 6
+	FIELD(SEAL, seal, flags, ~SK_SEAL_PAGEABLE),
+	FIELD(DISCARD, seal, flags, ~0u),
+	FIELD(DEVICE_SEAL, seal, flags, ~0u),
+#else
+	/* As it is called since. */
+	{ SK_MSG_SEAL, AT_RESERVED, ~0u, "flags" },
+	{ SK_MSG_DISCARD, AT_RESERVED, ~0u, "flags" },
+	{ SK_MSG_DEVICE_SEAL, AT_RESERVED, ~0u, "flags" },
+#endif
 	FIELD(LIST, list, flags, ~SK_LIST_KNOWN),
 	FIELD(OPEN, open, flags, ~SK_OPEN_SUMS),
 	FIELD(CLOSE, open, flags, ~0u),
@@ -59,7 +68,6 @@ static const struct field fields[] = {
 	FIELD(RETAIN, retain, flags, ~(SK_RETAIN_SET | SK_RETAIN_DEFAULT)),
 	FIELD(RETAIN, retain, from, ~0u),
 	FIELD(DEVICE_SLOT, device_slot, reserved, ~0u),
-	FIELD(DEVICE_SEAL, seal, reserved, ~0u),
 #if SK_WIRE_VERSION >= 6
 	FIELD(GATHER, gather, reserved, ~0u),
 	FIELD(GATHER, gather, flags, ~SK_GATHER_MOVED),
