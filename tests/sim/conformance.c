@@ -740,6 +740,17 @@ static void misuse_destroyed(void)
 	(void)t.driver.cuStreamGetCtx(s, &c);
 }
 
+static void misuse_event(void)
+{
+	struct trainer_cuda t;
+	sk_cu_event e;
+
+	trainer_cuda_begin(&t, 0);
+	e = event(&t);
+	IS(0, t.driver.cuEventDestroy(e));
+	(void)t.driver.cuEventDestroy(e);
+}
+
 static void misuse_version(void)
 {
 	struct trainer_cuda t;
@@ -779,6 +790,7 @@ static const struct item items[] = {
 	{ "misuse: private pages after a fork", misuse_forked, ITEM_MISUSE },
 	{ "misuse: work on a capturing stream", misuse_capture, ITEM_MISUSE },
 	{ "misuse: a stream that is gone", misuse_destroyed, ITEM_MISUSE },
+	{ "misuse: an event that is gone", misuse_event, ITEM_MISUSE },
 	{ "misuse: another signature", misuse_version, ITEM_MISUSE },
 };
 

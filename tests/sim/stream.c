@@ -556,15 +556,30 @@ sk_cu_result cuEventCreate(sk_cu_event *event, unsigned flags)
 	return SK_CU_SUCCESS;
 }
 
+/* With the lock held. */
+static bool is_event(sk_cu_event event)
+{
+	if (event && event->gone)
+		vcu_misuse("an event that was destroyed is used");
+	return event;
+}
+
 /* What waits for it goes on waiting for its point. */
 sk_cu_result cuEventDestroy_v2(sk_cu_event event)
 {
+	bool was;
+
 	VCU_ENTER_CONTEXT(cuEventDestroy);
-	free(event);
 	vcu_lock();
-	vcu()->live_events--;
+	was = is_event(event);
+	if (was) {
+		event->gone = true;
+		event->next_gone = vcu()->gone;
+		vcu()->gone = event;
+		vcu()->live_events--;
+	}
 	vcu_unlock();
-	return SK_CU_SUCCESS;
+	return was ? SK_CU_SUCCESS : SK_CU_INVALID_HANDLE;
 }
 
 sk_cu_result cuEventRecord(sk_cu_event event, sk_cu_stream handle)
@@ -574,7 +589,8 @@ sk_cu_result cuEventRecord(sk_cu_event event, sk_cu_stream handle)
 
 	VCU_ENTER_CONTEXT(cuEventRecord);
 	vcu_lock();
-	r = vcu_stream(handle, &stream);
+	r = is_event(event) ? vcu_stream(handle, &stream) :
+			      SK_CU_INVALID_HANDLE;
 	if (r == SK_CU_SUCCESS && event->context != stream->context)
 		r = SK_CU_INVALID_HANDLE;
 	if (r == SK_CU_SUCCESS)
@@ -590,10 +606,11 @@ sk_cu_result cuEventQuery(sk_cu_event event)
 
 	VCU_ENTER_CONTEXT(cuEventQuery);
 	vcu_lock();
-	r = vcu_check_unsafe();
+	r = is_event(event) ? vcu_check_unsafe() : SK_CU_INVALID_HANDLE;
 	if (r == SK_CU_SUCCESS && !vcu_reached(event->point))
 		r = SK_CU_NOT_READY;
-	demand(event->point);
+	if (event)
+		demand(event->point);
 	vcu_unlock();
 	return r;
 }
@@ -604,7 +621,7 @@ sk_cu_result cuEventSynchronize(sk_cu_event event)
 
 	VCU_ENTER_CONTEXT(cuEventSynchronize);
 	vcu_lock();
-	r = vcu_check_unsafe();
+	r = is_event(event) ? vcu_check_unsafe() : SK_CU_INVALID_HANDLE;
 	if (r == SK_CU_SUCCESS) {
 		vcu()->busy += !event->sleeps;
 		vcu_reach(event->point);
@@ -624,7 +641,8 @@ sk_cu_result cuStreamWaitEvent(sk_cu_stream handle, sk_cu_event event,
 	if (flags)
 		return SK_CU_INVALID_VALUE;
 	vcu_lock();
-	r = vcu_stream(handle, &stream);
+	r = is_event(event) ? vcu_stream(handle, &stream) :
+			      SK_CU_INVALID_HANDLE;
 	if (r == SK_CU_SUCCESS) {
 		order(stream);
 		append_wait(stream, event->point);

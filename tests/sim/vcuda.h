@@ -103,7 +103,10 @@ struct CUstream_st {
 	pthread_cond_t work;		/* for its thread alone */
 };
 
+/** Never freed either: whoever uses one that is gone is told. */
 struct CUevent_st {
+	struct CUevent_st *next_gone;
+	bool gone;
 	struct CUctx_st *context;
 	bool sleeps;			/* who waits for it does */
 	struct vcu_point point;
@@ -184,6 +187,7 @@ struct vcu {
 	uint64_t lazy;			/* launches that loaded their code */
 	uint64_t busy;			/* waits that keep a CPU busy */
 	int64_t live_events, live_streams;
+	struct CUevent_st *gone;	/* events */
 	bool race;			/* what is set races on purpose */
 	struct vcu_failure failures[VCU_FUNCTIONS];
 	uint64_t calls[VCU_FUNCTIONS];	/* atomic */
