@@ -125,6 +125,22 @@ static void few(struct rank *rank)
 	}
 }
 
+/* Whoever trains again has the link for its own copies, too. */
+static void gives_way(struct rank *rank)
+{
+	struct gpu_rank g;
+	uint64_t waits;
+
+	begin(&g, rank, 8, 2);
+	CHECK(!restore(&g, 1 << 20), "%s", sk_error());
+	waits = g.cuda.calls("cuStreamWaitEvent");
+	gpu_complete(&g, 2);
+	/* Of each device one is for the trainer's stream. */
+	waits = g.cuda.calls("cuStreamWaitEvent") - waits;
+	CHECK(waits > (uint64_t)(g.devices > 1 ? 2 : 1), "%zu",
+	      (size_t)waits);
+}
+
 /* ---- some ---- */
 
 /* The device still reads the first one, so it seems, and others could be made:
@@ -225,11 +241,13 @@ int main(int argc, char **argv)
 	simulated = t.calls;
 	scene_open(&scene, argc, argv);
 	scene_ranks_killed(&scene, "buffers", 1, save, NULL);
+	scene_ranks_killed(&scene, "trained", 1, save, NULL);
 	scene_ranks(&scene, "buffers", 1, alone, NULL);
 	scene_ranks(&scene, "buffers", 1, together, NULL);
 	scene_ranks(&scene, "buffers", 1, none, NULL);
 	if (simulated) {
 		scene_ranks(&scene, "buffers", 1, few, NULL);
+		scene_ranks(&scene, "trained", 1, gives_way, NULL);
 		scene_ranks(&scene, "buffers", 1, marks, NULL);
 		scene_ranks(&scene, "buffers", 1, failing, NULL);
 	}
