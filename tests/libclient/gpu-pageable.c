@@ -115,8 +115,13 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "later", 1, later, NULL);
 	CHECK(!setenv("VCUDA_MODE", "no-register", 1));
 	scene_ranks(&scene, "never", 1, never, NULL);
-	/* Whose it was is gone. */
+	/* Whose it was is gone; who asks the driver is told still. */
 	comes_to(&scene, false);
+	CHECK(says(&scene, "doctor", "page-locks no memory"));
+	CHECK(!unsetenv("VCUDA_MODE"));
+	CHECK(!says(&scene, "doctor", "page-locks no memory"));
+	CHECK(!setenv("VCUDA_FAILS", "cuDevicePrimaryCtxRetain", 1));
+	CHECK(says(&scene, "doctor", "does not begin"));
 	scene_close(&scene);
 	return 0;
 }

@@ -10,6 +10,7 @@
 
 #include "base/pages.h"
 #include "base/size.h"
+#include "cuda/cuda.h"
 #include "cuda/driver.h"
 #include "cuda/hash.h"
 #include "io/io.h"
@@ -197,20 +198,43 @@ void check_numa(struct doctor *d)
 		doctor_say(d, "numa", VERDICT_OK, NULL, "nodes %s", nodes);
 }
 
+enum trial { TRIED_WELL, TRIED_NO_DRIVER, TRIED_NO_CODE, TRIED_NO_LOCKS };
+
+static int try_lock(const struct doctor *d,
+		    const struct sk_cuda_device *device, struct sk_err *err)
+{
+	const struct sk_os *os = d->ctx->os;
+	size_t bytes = sk_page_bytes();
+	void *page = sk_pages_new(os, bytes);
+	struct sk_cuda_lock *lock = NULL;
+	int r = page ? sk_cuda_lock(device, page, bytes, bytes, &lock, err) :
+		       0;
+
+	(void)sk_cuda_unlock(lock);
+	(void)sk_pages_free(os, page, bytes);
+	return r;
+}
+
 /* Of the first device, where there is one; it takes a context there for the
- * moment. 0: restores may read device slots, as far as the driver goes. */
-static int try_kernels(const struct doctor *d, struct sk_err *err)
+ * moment. One that is full is as well as can be. */
+static enum trial try_device(const struct doctor *d, struct sk_err *err)
 {
 	struct sk_cuda_device *device;
+	enum trial trial = TRIED_WELL;
 	struct sk_cuda *cuda;
 	int r = sk_cuda_new(d->ctx->os, &cuda, err);
 
 	if (r < 0)
-		return r;
-	if (sk_cuda_device(cuda, 0, &device, err) >= 0)
-		r = sk_cuda_hash_can(device, err);
+		return TRIED_WELL;
+	r = sk_cuda_device(cuda, 0, &device, err);
+	if (r < 0)
+		trial = r == -EIO ? TRIED_NO_DRIVER : TRIED_WELL;
+	else if (sk_cuda_hash_can(device, err) < 0)
+		trial = TRIED_NO_CODE;
+	else if (try_lock(d, device, err) < 0)
+		trial = TRIED_NO_LOCKS;
 	(void)sk_cuda_free(cuda);
-	return r;
+	return trial;
 }
 
 /* The first GPU that takes one process at a time, which must not be this one;
@@ -227,29 +251,49 @@ static int find_exclusive(const struct doctor *d)
 	return ordinal;
 }
 
+/* By enum trial. */
+static const struct {
+	const char *remedy, *what;
+} trials[] = {
+	[TRIED_NO_DRIVER] = {
+		"look at nvidia-smi, and at who may open /dev/nvidia*",
+		"does not begin: tensors on GPUs are refused" },
+	[TRIED_NO_CODE] = {
+		"install the driver's compiler of PTX "
+		"(libnvidia-ptxjitcompiler)",
+		"takes none of our code: restores do not read device slots" },
+	[TRIED_NO_LOCKS] = {
+		"ulimit -l unlimited, and a sandbox that lets processes lock "
+		"memory",
+		"page-locks no memory: what GPUs copy goes through its own "
+		"buffers, more slowly" },
+};
+
 static void say_driver(struct doctor *d, const struct sk_cuda_driver *driver)
 {
 	int major = driver->version / 1000;
 	int minor = driver->version % 1000 / 10;
 	int exclusive = find_exclusive(d);
 	struct sk_err err = { "" };
+	enum trial trial;
 
-	if (exclusive >= 0)
+	if (exclusive >= 0) {
 		doctor_say(d, "cuda", VERDICT_WARN, "nvidia-smi "
 			   "--compute-mode=DEFAULT, if there are to be device "
 			   "slots", "the driver is of CUDA %d.%d; GPU %d takes "
 			   "one process at a time (compute mode "
 			   "exclusive-process), so it has no device slots",
 			   major, minor, exclusive);
-	else if (try_kernels(d, &err) == 0)
+		return;
+	}
+	trial = try_device(d, &err);
+	if (trial == TRIED_WELL)
 		doctor_say(d, "cuda", VERDICT_OK, NULL, "the driver is of "
 			   "CUDA %d.%d", major, minor);
 	else
-		doctor_say(d, "cuda", VERDICT_WARN, "install the driver's "
-			   "compiler of PTX (libnvidia-ptxjitcompiler)",
-			   "the driver is of CUDA %d.%d, and takes none of our "
-			   "code: restores do not read device slots (%s)",
-			   major, minor, err.text);
+		doctor_say(d, "cuda", VERDICT_WARN, trials[trial].remedy,
+			   "the driver is of CUDA %d.%d, and %s (%s)", major,
+			   minor, trials[trial].what, err.text);
 }
 
 /* None of both is needed. */
