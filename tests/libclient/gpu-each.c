@@ -19,7 +19,8 @@
 
 #define KILL UINT32_MAX		/* as a result: the call kills the process */
 #define OPERATING_SYSTEM 304u	/* breaks nothing */
-#define NTH_MOST 4u		/* of one call: what comes later is like it */
+#define NTH_MOST 3u		/* of one call: what comes later is like it */
+#define KILLS_MOST 2u		/* the same */
 #define SMALL 6			/* tensors */
 #define SMALL_BYTES 3000
 #define HOST_BYTES 10000
@@ -38,7 +39,7 @@ struct rig {
 	struct one v[3 + SMALL];
 	char *host;
 	int n;
-	bool breaks;		/* its context does */
+	bool breaks, fails;	/* its context does; a call may */
 };
 
 static unsigned char value_of(int64_t step)
@@ -138,20 +139,37 @@ static void restored(struct rig *rig, int64_t step, const char *what,
 	is_right(rig, step, what, nth);
 }
 
+/* The trainer's thread waits for no device, neither in a snapshot nor behind a
+ * fence of a stream's; where a call fails it may. */
+static int snapshot(struct rig *rig, int64_t step, int *ret_fenced)
+{
+	struct sk_state *state = rig->g.rank->state;
+	uint64_t stream = (uintptr_t)rig->g.stream;
+	uint64_t waits = gpu_count(&rig->g, "waits");
+	int r = gpu_snapshot(&rig->g, step, 0);
+
+	CHECK(r >= 0 || sk_error()[0]);
+	if (step % 2)
+		waits -= gpu_count(&rig->g, "waits");
+	*ret_fenced = step % 2 ? sk_fence(state) :
+				 sk_fence_stream(state, stream);
+	CHECK(*ret_fenced >= 0 || sk_error()[0]);
+	if (!(step % 2))
+		waits -= gpu_count(&rig->g, "waits");
+	CHECK(!waits || rig->fails, "%d waits", -(int)waits);
+	return r;
+}
+
 /* The trainer's step: a snapshot, a fence by either way, and over it. Whether
  * it was sealed. */
 static bool take(struct rig *rig, int64_t step)
 {
 	struct sk_state *state = rig->g.rank->state;
-	uint64_t stream = (uintptr_t)rig->g.stream;
 	int r, fenced, waited = -1;
 
 	fill(rig, value_of(step));
 	memset(rig->host, value_of(step), HOST_BYTES);
-	r = gpu_snapshot(&rig->g, step, 0);
-	CHECK(r >= 0 || sk_error()[0]);
-	fenced = step % 2 ? sk_fence(state) : sk_fence_stream(state, stream);
-	CHECK(fenced >= 0 || sk_error()[0]);
+	r = snapshot(rig, step, &fenced);
 	/* Who is told that it failed goes over it as well. */
 	if (fenced < 0 && !(step % 2))
 		(void)sk_fence(state);
@@ -166,7 +184,9 @@ static bool take(struct rig *rig, int64_t step)
 
 static int64_t well(struct rig *rig, int64_t step)
 {
+	rig->fails = false;
 	CHECK(take(rig, step), "step %" PRId64 ": %s", step, sk_error());
+	rig->fails = true;
 	return step;
 }
 
@@ -291,7 +311,7 @@ static void end_each(struct scene *scene)
 
 		(void)ends(scene, &e);
 		e.result = KILL;
-		while (ends(scene, &e) && e.nth < NTH_MOST)
+		while (ends(scene, &e) && e.nth < KILLS_MOST)
 			e.nth++;
 	}
 }

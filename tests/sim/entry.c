@@ -197,9 +197,9 @@ VCU_API void vcudaRace(int on)
  * "memory" with an address, "reserved" addresses, "modules" of code, "pending"
  * operations of streams; what was: "pageable" copies, bytes "out", "in",
  * "across" and "hashed", "calls" of any, "lazy" launches, which had to load
- * their kernel first, "loads" of code by the calling thread, and "busy" waits,
- * of which the driver makes loops: for a stream, and for an event that was not
- * made for sleeping. */
+ * their kernel first, "loads" of code and "waits" for devices by the calling
+ * thread, and "busy" waits, of which the driver makes loops: for a stream, and
+ * for an event that was not made for sleeping. */
 VCU_API uint64_t vcudaCount(const char *what);
 VCU_API uint64_t vcudaCount(const char *what)
 {
@@ -228,6 +228,8 @@ VCU_API uint64_t vcudaCount(const char *what)
 		n = v->lazy;
 	else if (!strcmp(what, "loads"))
 		n = vcu_loads();
+	else if (!strcmp(what, "waits"))
+		n = vcu_waits();
 	else if (!strcmp(what, "busy"))
 		n = v->busy;
 	else if (!strcmp(what, "modules"))

@@ -439,12 +439,20 @@ static sk_cu_result broken(const struct CUctx_st *context)
 	return __atomic_load_n(&context->sticky, __ATOMIC_RELAXED);
 }
 
+static _Thread_local uint64_t waits;
+
+uint64_t vcu_waits(void)
+{
+	return waits;
+}
+
 sk_cu_result cuStreamSynchronize(sk_cu_stream handle)
 {
 	struct CUstream_st *stream;
 	sk_cu_result r;
 
 	VCU_ENTER_CONTEXT(cuStreamSynchronize);
+	waits++;
 	vcu_lock();
 	r = vcu_check_unsafe();
 	stream = vcu_lookup(handle);
@@ -484,6 +492,7 @@ sk_cu_result cuCtxSynchronize(void)
 	sk_cu_result r;
 
 	VCU_ENTER_CONTEXT(cuCtxSynchronize);
+	waits++;
 	vcu_lock();
 	r = vcu_check_whole();
 	if (r == SK_CU_SUCCESS)
@@ -620,6 +629,7 @@ sk_cu_result cuEventSynchronize(sk_cu_event event)
 	sk_cu_result r;
 
 	VCU_ENTER_CONTEXT(cuEventSynchronize);
+	waits++;
 	vcu_lock();
 	r = is_event(event) ? vcu_check_unsafe() : SK_CU_INVALID_HANDLE;
 	if (r == SK_CU_SUCCESS) {

@@ -274,6 +274,8 @@ void vcu_watch_forks(void);
 
 /** How often the calling thread has had code loaded. */
 uint64_t vcu_loads(void);
+/** Calls of this thread's that wait for what a device does. */
+uint64_t vcu_waits(void);
 
 /* ---- mode.c ---- */
 
