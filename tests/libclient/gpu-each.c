@@ -68,11 +68,11 @@ static void begin(struct rig *rig, struct rank *rank)
 	gpu_begin(&rig->g, rank, 0);
 	add(rig, (struct sk_tensor){
 		.name = "big", .dtype = SK_F32, .ndim = 2,
-		.shape = { 500, 1000 } }, 2000000, 2000000);
+		.shape = { 60, 1000 } }, 240000, 240000);
 	add(rig, (struct sk_tensor){
 		.name = "rows", .dtype = SK_F32, .ndim = 2,
-		.shape = { 50, 1000 }, .strides = { 1500, 1 } },
-		50 * 6000, 50 * 4000);
+		.shape = { 50, 100 }, .strides = { 150, 1 } },
+		50 * 600, 50 * 400);
 	add(rig, (struct sk_tensor){
 		.name = "across", .dtype = SK_F32, .ndim = 2,
 		.shape = { 200, 100 }, .strides = { 1, 200 } },
