@@ -9,7 +9,7 @@
 #include "base/array.h"
 #include "catalogue/told.h"
 
-#define STATES 3	/* sealed, complete, durable */
+enum { SEALED, COMPLETE, DURABLE, STATES };
 
 /* How far a job is. */
 struct progress {
@@ -69,28 +69,14 @@ static double seconds(uint64_t ns)
 	return (double)ns / 1e9;
 }
 
-static bool is_sealed(const struct sk_cat_snapshot *s)
-{
-	return s->n_images;
-}
-
-/* The newest snapshot that is so, which an agent before it may have seen. */
-static struct progress newest_that(const struct agent *a,
-				   const struct sk_cat_job *job,
-				   bool (*is)(const struct sk_cat_snapshot *s))
+/* A clock may have been set back. */
+static struct progress progress_of(const struct agent *a,
+				   const struct sk_cat_snapshot *s)
 {
 	uint64_t wall = a->os->wall_ns(a->os);
-	const struct sk_cat_snapshot *s;
 
-	sk_link_each(s, &job->snapshots, link) {
-		job->catalogue->visits++;
-		/* A clock may have been set back. */
-		if (s->created_ns && is(s))
-			return (struct progress){ true, s->step,
-				wall > s->created_ns ?
-				seconds(wall - s->created_ns) : 0 };
-	}
-	return (struct progress){ .known = false };
+	return (struct progress){ true, s->step, wall > s->created_ns ?
+				  seconds(wall - s->created_ns) : 0 };
 }
 
 /* What this agent saw happen, at @at_ns of its clock. */
@@ -100,26 +86,46 @@ static struct progress seen_at(const struct agent *a, uint64_t at_ns,
 	return (struct progress){ true, step, seconds(agent_now(a) - at_ns) };
 }
 
-/* What it saw, unless that is so no more: evicted, or found damaged. */
-static struct progress standing(const struct agent *a, uint64_t at_ns,
-				int64_t step, struct progress newest)
+/* The newest snapshots that are so, which an agent before may have seen. */
+static void newest_of(const struct agent *a, const struct sk_cat_job *job,
+		      struct progress newest[STATES])
 {
-	return at_ns && newest.known && newest.step == step ?
-	       seen_at(a, at_ns, step) : newest;
+	const struct sk_cat_snapshot *s;
+
+	sk_link_each(s, &job->snapshots, link) {
+		job->catalogue->visits++;
+		if (!s->created_ns)
+			continue;
+		if (!newest[SEALED].known && s->n_images)
+			newest[SEALED] = progress_of(a, s);
+		if (!newest[COMPLETE].known && sk_cat_complete(s))
+			newest[COMPLETE] = progress_of(a, s);
+		if (!newest[DURABLE].known && sk_cat_on_disk(s))
+			newest[DURABLE] = progress_of(a, s);
+		if (newest[COMPLETE].known && newest[DURABLE].known)
+			return;
+	}
+}
+
+/* What was seen, unless that is so no more: evicted, or found damaged. */
+static void stands(const struct agent *a, uint64_t at_ns, int64_t step,
+		   struct progress *newest)
+{
+	if (at_ns && newest->known && newest->step == step)
+		*newest = seen_at(a, at_ns, step);
 }
 
 static void tell_progress(const struct agent *a, struct told *t)
 {
 	const struct sk_cat_figures *f = &t->job->figures;
+	struct progress *p = t->progress;
 
+	newest_of(a, t->job, p);
 	/* That the job goes on is told by what was sealed, gone or not. */
-	t->progress[0] = f->sealed_ns ?
-			 seen_at(a, f->sealed_ns, f->sealed_step) :
-			 newest_that(a, t->job, is_sealed);
-	t->progress[1] = standing(a, f->completed_ns, f->completed_step,
-				  newest_that(a, t->job, sk_cat_complete));
-	t->progress[2] = standing(a, f->durable_ns, f->durable_step,
-				  newest_that(a, t->job, sk_cat_on_disk));
+	if (f->sealed_ns)
+		p[SEALED] = seen_at(a, f->sealed_ns, f->sealed_step);
+	stands(a, f->completed_ns, f->completed_step, &p[COMPLETE]);
+	stands(a, f->durable_ns, f->durable_step, &p[DURABLE]);
 }
 
 /* Those that take most; the rest is counted as it comes and goes. */
