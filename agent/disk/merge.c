@@ -212,7 +212,7 @@ static bool next_job(struct merging *m)
 		return false;
 	id = &m->jobs[m->at++];
 	job = sk_cat_job_find(&m->agent->cat, id->name, id->uid);
-	if (job)
+	if (job && scan_has_reached(m->scan, id->name))
 		sk_cat_cursor_begin(&m->cursor, job);
 	return true;
 }
@@ -278,6 +278,7 @@ static void add(struct agent *a, struct scan *scan, struct found *f)
 		ignore(a, f);
 		return;
 	}
+	f->known = true;
 	note_image(a, f);
 	take_pin(a, scan, f, sk_cat_snapshot_find(job, found.run,
 						  found.run_id, found.step));
@@ -288,7 +289,7 @@ static void add_new(struct merging *m, struct found *f)
 	/* Deleted between two looks is nothing to speak of. */
 	if (f->layout && f->result == 0 && !f->known)
 		add(m->agent, m->scan, f);
-	else if (f->result < 0 && f->result != -ENOENT)
+	else if (f->result < 0 && f->result != -ENOENT && !f->told)
 		ignore(m->agent, f);
 }
 

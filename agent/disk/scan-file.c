@@ -199,6 +199,7 @@ static void read_new(struct scan *scan, struct sk_history *h,
 		     struct found *f)
 {
 	read_found(scan->agent, f);
+	scan->spent += SCAN_HEADER;
 	if (!f->layout || f->result < 0)
 		return;
 	check_brief(h, f);
@@ -211,6 +212,7 @@ void scan_look_at(struct scan *scan, struct sk_history *h, struct found *f)
 	const struct sk_stored *stored = &f->stored;
 
 	__atomic_fetch_add(&scan->agent->looked_at, 1, __ATOMIC_RELAXED);
+	scan->spent++;
 	if (stored->error)
 		f->result = sk_err_errno(&f->err, stored->error, "cannot read "
 					 "%s/%s/%s", sk_store_path(

@@ -43,6 +43,7 @@ struct found {
 	bool known;			/* the catalogue has it */
 	int result;			/* < 0: not an image of ours, or
 					 * nobody can tell */
+	bool told;			/* of what is wrong with it */
 	struct sk_err err;
 };
 
@@ -65,6 +66,10 @@ static inline bool found_damaged(const struct found *f)
 		f->result == -ENODATA);
 }
 
+/**
+ * One look, in portions: others' looks come in between. Each is merged before
+ * the next one begins, by the same mark.
+ */
 struct scan {
 	struct work work;
 	struct agent *agent;
@@ -76,6 +81,17 @@ struct scan {
 	bool restores;			/* ranks of the one job do */
 	bool counts;			/* takes a census of the one job */
 	struct wrote_list wrote;	/* of the jobs that it looks at */
+	/* The portion: */
+	size_t spent;			/* see scan_has_room() */
+	char from[SK_JOB_MAX + 1];	/* of all jobs those before it are
+					 * over; "": none */
+	char to[SK_JOB_MAX + 1];	/* the last one that was looked at */
+	bool resumed;			/* it is not the first one */
+	bool again;			/* of @from some is over, not all */
+	struct stored_end place;	/* up to there */
+	bool goes_on;			/* with that job */
+	bool cut;			/* there is more of the last job */
+	bool partial;			/* there is more, of any */
 	/* The answer: */
 	struct found *found;		/* sorted */
 	size_t n_found, room;
@@ -96,6 +112,21 @@ struct scan {
 /** Fills the answer in; the run of its work. Until it is merged it has the
  * agent's histories, and what is ignored. */
 void scan_run(struct work *work);
+/** What reading a header weighs against a look at a file's name. */
+#define SCAN_HEADER 32u
+/** What a portion weighs: 0.1 s of a disk that is not slow. */
+#ifndef SCAN_PORTION
+#define SCAN_PORTION (512u * SCAN_HEADER)
+#endif
+/** Step directories that are looked into before it is known how many files such
+ * a one has. */
+#ifndef SCAN_STEPS
+#define SCAN_STEPS 16u
+#endif
+/** Whether there is room in the portion for more. */
+bool scan_has_room(const struct scan *scan);
+/** Whether the portion tells of the job what is gone. */
+bool scan_has_reached(const struct scan *scan, const char *job);
 /** What the look has seen of a step directory; not of one that it has looked
  * into, which is in what it found. */
 enum scan_seen {

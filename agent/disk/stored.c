@@ -70,6 +70,28 @@ static void grant_all(struct scan *scan)
 	}
 }
 
+/* Whoever waits is connected; see take_back of struct request_kind. */
+static struct party *party_of(struct agent *a, const struct stored_wish *wish)
+{
+	return wish->party ? wish->party : &a->loop.chores.own;
+}
+
+/* One of each user who waits, and then the next of each, and of each user's
+ * processes the same: however many looks some want, who wants one waits for
+ * one of each. */
+static void queue_wish(struct agent *a, struct stored_wish *wish)
+{
+	struct party *p = party_of(a, wish);
+	struct user *u = p->user;
+
+	if (p->look < u->look)
+		p->look = u->look;
+	wish->round = ++p->look;
+	if (u->looks <= a->wish_round)
+		u->looks = a->wish_round + 1;
+	sk_link_insert(&a->wishes, &wish->link);
+}
+
 static void note_asked(const struct scan *scan)
 {
 	if (scan->range.most)
@@ -94,14 +116,8 @@ static void free_scan(struct agent *a, struct scan *scan)
 	work_submit(&a->loop.works, a->slow, &scan->work);
 }
 
-static void scan_merged(struct scan *scan)
+static void over(struct agent *a, struct scan *scan)
 {
-	struct agent *a = scan->agent;
-
-	/* The background has the histories no more: who is granted may read
-	 * them. */
-	a->scanning = false;
-	note_asked(scan);
 	if (scan->result < 0)
 		passed_all(a, scan);
 	if (scan->told < 0)
@@ -112,6 +128,32 @@ static void scan_merged(struct scan *scan)
 	if (scan->unproved)
 		prove_later(a);
 	free_scan(a, scan);
+}
+
+/* There is more to look at: in its turn, which is that of the first of those
+ * who wait for it. */
+static void line_up(struct agent *a, struct scan *scan)
+{
+	struct stored_wish *w = sk_link_object(scan->wishes.next,
+					       struct stored_wish, link);
+
+	sk_link_remove(&w->link);
+	w->scan = scan;
+	queue_wish(a, w);
+}
+
+static void scan_merged(struct scan *scan)
+{
+	struct agent *a = scan->agent;
+
+	/* The background has the histories no more: who is granted may read
+	 * them. */
+	a->scanning = false;
+	note_asked(scan);
+	if (scan->partial && scan->result == 0)
+		line_up(a, scan);
+	else
+		over(a, scan);
 	agent_changed(a);
 	stored_go_on(a);
 }
@@ -134,28 +176,6 @@ static bool same_range(const struct stored_range *a,
 	return a->most == b->most && a->run == b->run && a->step == b->step;
 }
 
-/* Whoever waits is connected; see take_back of struct request_kind. */
-static struct party *party_of(struct agent *a, const struct stored_wish *wish)
-{
-	return wish->party ? wish->party : &a->loop.chores.own;
-}
-
-/* One of each user who waits, and then the next of each, and of each user's
- * processes the same: however many looks some want, who wants one waits for
- * one of each. */
-static void queue_wish(struct agent *a, struct stored_wish *wish)
-{
-	struct party *p = party_of(a, wish);
-	struct user *u = p->user;
-
-	if (p->look < u->look)
-		p->look = u->look;
-	wish->round = ++p->look;
-	if (u->looks <= a->wish_round)
-		u->looks = a->wish_round + 1;
-	sk_link_insert(&a->wishes, &wish->link);
-}
-
 static bool is_before(struct agent *a, const struct stored_wish *w,
 		      const struct stored_wish *than)
 {
@@ -165,10 +185,9 @@ static bool is_before(struct agent *a, const struct stored_wish *w,
 	return looks != others ? looks < others : w->round < than->round;
 }
 
-static const struct stored_wish *next_wish(struct agent *a)
+static struct stored_wish *next_wish(struct agent *a)
 {
-	const struct stored_wish *next;
-	struct stored_wish *w;
+	struct stored_wish *next, *w;
 	struct user *u;
 
 	next = sk_link_object(a->wishes.next, struct stored_wish, link);
@@ -182,16 +201,17 @@ static const struct stored_wish *next_wish(struct agent *a)
 	return next;
 }
 
-/* All that wish the same are served by one look. */
-static void take_wishes(struct agent *a, struct scan *scan)
+/* All that wish the same are served by one look; what was seen before one came
+ * may be otherwise by now. */
+static void take_wishes(struct agent *a, struct scan *scan,
+			const struct stored_wish *first)
 {
-	const struct stored_wish *first = next_wish(a);
 	struct stored_wish *w;
 
 	memcpy(scan->job, first->job, sizeof(scan->job));
 	scan->range = first->range;
 	sk_link_each(w, &a->wishes, link) {
-		if (strcmp(w->job, scan->job) != 0 ||
+		if (w->scan || strcmp(w->job, scan->job) != 0 ||
 		    !same_range(&w->range, &scan->range))
 			continue;
 		sk_link_remove(&w->link);
@@ -202,7 +222,8 @@ static void take_wishes(struct agent *a, struct scan *scan)
 	}
 }
 
-static void scan_init(struct agent *a, struct scan *scan)
+static void scan_init(struct agent *a, struct scan *scan,
+		      const struct stored_wish *first)
 {
 	*scan = (struct scan){
 		.agent = a, .serial = a->cat.serial, .owner = (uid_t)-1,
@@ -210,31 +231,46 @@ static void scan_init(struct agent *a, struct scan *scan)
 		.work = { .run = scan_run, .finish = scan_finished },
 	};
 	sk_link_init(&scan->wishes);
-	take_wishes(a, scan);
+	take_wishes(a, scan, first);
 	wrote_take(a, scan->job, &scan->wrote);
 }
 
 /* Those that the look was for are told; the others' turn comes. */
-static void refuse_scan(struct agent *a)
+static void refuse_scan(struct agent *a, const struct stored_wish *first)
 {
 	struct scan scan;
 
-	scan_init(a, &scan);
+	scan_init(a, &scan, first);
 	scan.result = sk_err_set(&scan.err, -ENOMEM, "no memory to look at "
 				 "the store");
 	wrote_free(&scan.wrote);
 	grant_all(&scan);
 }
 
+/* The wish is no more than one of those that the look is for. */
+static struct scan *take_scan(struct stored_wish *w)
+{
+	struct scan *scan = w->scan;
+
+	w->scan = NULL;
+	sk_link_remove(&w->link);
+	sk_link_insert(&scan->wishes, &w->link);
+	scan->resumed = true;
+	return scan;
+}
+
 static void scan_begin(struct agent *a)
 {
-	struct scan *scan = malloc(sizeof(*scan));
+	struct stored_wish *first = next_wish(a);
+	struct scan *scan = first->scan ? take_scan(first) :
+					  calloc(1, sizeof(*scan));
 
 	if (!scan) {
-		refuse_scan(a);
+		refuse_scan(a, first);
 		return;
 	}
-	scan_init(a, scan);
+	if (!scan->resumed)
+		scan_init(a, scan, first);
 	a->scanning = true;
 	work_submit(&a->loop.works, a->slow, &scan->work);
 }
@@ -260,6 +296,7 @@ void stored_scan(struct agent *a, struct stored_wish *wish)
 
 	assert(wish->granted);
 	sk_link_init(&wish->link);
+	wish->scan = NULL;
 	wish->taken = false;
 	if (!a->store) {
 		wish->granted(wish, 0, &err);
@@ -271,8 +308,10 @@ void stored_scan(struct agent *a, struct stored_wish *wish)
 
 bool stored_unwish(struct stored_wish *wish)
 {
-	if (wish->taken)
+	if (wish->taken) {
+		wish->party = NULL;	/* it may go */
 		return false;
+	}
 	sk_link_remove(&wish->link);
 	return true;
 }
@@ -357,20 +396,30 @@ void stored_foresee(struct agent *a, const struct sk_cat_job *job,
 	stored_scan(a, w);
 }
 
+static void refuse(struct stored_wish *w)
+{
+	struct scan *scan = w->scan ? take_scan(w) : NULL;
+	struct sk_err err;
+	int r = sk_err_set(&err, -ESHUTDOWN, "the agent ends");
+
+	if (!scan) {
+		sk_link_remove(&w->link);
+		w->granted(w, r, &err);
+		return;
+	}
+	scan->result = r;
+	scan->err = err;
+	grant_all(scan);
+	scan_drop(scan);
+	free(scan);
+}
+
 void stored_close(struct agent *a)
 {
-	struct sk_err err;
-
 	merge_now(a);
-	(void)sk_err_set(&err, -ESHUTDOWN, "the agent ends");
-	while (!sk_link_empty(&a->wishes)) {
-		struct stored_wish *w = sk_link_object(a->wishes.next,
-						       struct stored_wish,
-						       link);
-
-		sk_link_remove(&w->link);
-		w->granted(w, -ESHUTDOWN, &err);
-	}
+	while (!sk_link_empty(&a->wishes))
+		refuse(sk_link_object(a->wishes.next, struct stored_wish,
+				      link));
 	free(a->ignored);
 	a->ignored = NULL;
 	free(a->passed);

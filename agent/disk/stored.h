@@ -16,6 +16,7 @@
 struct agent;
 struct census;
 struct party;
+struct scan;
 
 /** Which step directories of a job are looked into, the newest first; their
  * names, and whose they are, are known of all. */
@@ -62,6 +63,8 @@ struct stored_wish {
 	/* private: */
 	struct sk_link link;
 	uint64_t round;			/* of the user's processes */
+	struct scan *scan;		/* whose next portion it waits for, in
+					 * the name of all whom that serves */
 	bool taken;			/* by a look that is under way */
 };
 

@@ -41,7 +41,8 @@ struct sk_history_step {
 	int32_t error;			/* why its run could not be read */
 	bool unproved;			/* since a look that has seen its name
 					 * and inode alone */
-	uint32_t mark;			/* its user's; 0 when it is new */
+	uint32_t mark;			/* its user's; 0 when it is new, or
+					 * another directory by now */
 	struct sk_history_file *files;	/* by (world, rank) */
 	uint32_t n_files, room_files;
 	struct sk_history_brief *briefs;	/* what the index said of them,

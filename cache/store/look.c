@@ -199,6 +199,9 @@ static void carry_files(struct sk_history *old, struct sk_history *fresh)
 
 		if (!was || !sk_store_run_equal(&was->run, &now->run))
 			continue;
+		/* Who is in the midst of them goes on. */
+		if (was->inode == now->inode)
+			now->mark = was->mark;
 		now->files = sk_take_ptr(was->files);
 		now->n_files = was->n_files;
 		now->room_files = was->room_files;
