@@ -299,6 +299,8 @@ int scan_job(struct scan *scan, const char *job, bool again)
 		if (r == 0)
 			trim_noted(scan, h);
 	}
+	/* It is not gone on with. */
+	scan->cut &= r == 0;
 	scan->learnt |= sk_history_unsaved(h);
 	scan->unproved |= sk_history_unproved(h) > 0;
 	histories_trim(scan->agent, h);
