@@ -50,27 +50,13 @@ static void stop(struct whole *w)
 	CHECK(whole_wait(w) == 0, "%s", whole_log(w));
 }
 
-static void write_steps(struct whole *w, const char *job, int steps)
-{
-	struct rank r;
-
-	CHECK_STATUS(rank_open(&r, &w->rig, &(struct rank_options){
-		.job = job, .world = 1, .rows = 1 }), 0, &r.msg);
-	for (int64_t step = 1; step <= steps; step++) {
-		CHECK_STATUS(rank_await_slot(&r), 0, &r.msg);
-		rank_snapshot(&r, step);
-		CHECK_STATUS(rank_wait(&r, step, 3, WAIT_MS), 0, &r.msg);
-	}
-	rank_close(&r);
-}
-
 /* What there is when the agent that is looked at begins. */
 static int begin(struct whole *w)
 {
 	whole_init(w);
 	start(w);
-	write_steps(w, JOB, STEPS);
-	write_steps(w, OTHER, 1);
+	rank_write_steps(&w->rig, JOB, STEPS);
+	rank_write_steps(&w->rig, OTHER, 1);
 	stop(w);
 	start(w);
 	return rig_connect(&w->rig);
@@ -367,7 +353,7 @@ static void test_no_index(void)
 	AWAIT((sk_fault_os_advance(w.fault, SECOND), list(sock, JOB),
 	       strstr(whole_log(&w), LATER)), "it is not told");
 	/* And once more at the end. */
-	write_steps(&w, JOB, 1);
+	rank_write_steps(&w.rig, JOB, 1);
 	close(sock);
 	stop(&w);
 	said = strstr(whole_log(&w), LATER);

@@ -39,20 +39,6 @@ static void stop(struct whole *w)
 	CHECK(whole_wait(w) == 0, "%s", whole_log(w));
 }
 
-static void write_steps(struct whole *w, const char *job, int steps)
-{
-	struct rank r;
-
-	CHECK_STATUS(rank_open(&r, &w->rig, &(struct rank_options){
-		.job = job, .world = 1, .rows = 1 }), 0, &r.msg);
-	for (int64_t step = 1; step <= steps; step++) {
-		CHECK_STATUS(rank_await_slot(&r), 0, &r.msg);
-		rank_snapshot(&r, step);
-		CHECK_STATUS(rank_wait(&r, step, 3, WAIT_MS), 0, &r.msg);
-	}
-	rank_close(&r);
-}
-
 /* An agent that did not write what the store has, nor has an index of it. */
 static void begin(struct whole *w)
 {
@@ -62,8 +48,8 @@ static void begin(struct whole *w)
 	w->options.retention_said = true;
 	w->options.retention = (struct sk_retention){ .keep_every = 1 };
 	start(w);
-	write_steps(w, LONG, STEPS);
-	write_steps(w, SHORT, 1);
+	rank_write_steps(&w->rig, LONG, STEPS);
+	rank_write_steps(&w->rig, SHORT, 1);
 	stop(w);
 	for (int i = 0; i < 2; i++) {
 		(void)snprintf(path, sizeof(path), "%s/%s/.index",

@@ -451,6 +451,20 @@ int rank_wait(struct rank *r, int64_t step, uint32_t until,
 	return rig_call(r->sock, &r->msg, NULL, 0, NULL, NULL);
 }
 
+void rank_write_steps(const struct rig *rig, const char *job, int steps)
+{
+	struct rank r;
+
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = job, .world = 1, .rows = 1 }), 0, &r.msg);
+	for (int64_t step = 1; step <= steps; step++) {
+		CHECK_STATUS(rank_await_slot(&r), 0, &r.msg);
+		rank_snapshot(&r, step);
+		CHECK_STATUS(rank_wait(&r, step, 3, WAIT_MS), 0, &r.msg);
+	}
+	rank_close(&r);
+}
+
 void rank_send_wait(struct rank *r, int64_t step, uint32_t until,
 		    uint32_t timeout_ms)
 {

@@ -106,6 +106,8 @@ void rank_fill(struct rank *r, int slot, int64_t step);
 int rank_seal(struct rank *r, int slot, int64_t step);
 /** All three, checked. */
 void rank_snapshot(struct rank *r, int64_t step);
+/** A rank of a job of one comes, has so many steps on disk, and goes. */
+void rank_write_steps(const struct rig *rig, const char *job, int steps);
 /** WAIT; 1 sealed, 2 complete, 3 durable. */
 int rank_wait(struct rank *r, int64_t step, uint32_t until,
 	      uint32_t timeout_ms);
