@@ -165,6 +165,7 @@ SAME(SK_CU_LOCATION_DEVICE, (int)CU_MEM_LOCATION_TYPE_DEVICE);
 SAME(SK_CU_LOCATION_HOST, (int)CU_MEM_LOCATION_TYPE_HOST);
 SAME(SK_CU_LOCATION_HOST_NUMA, (int)CU_MEM_LOCATION_TYPE_HOST_NUMA);
 SAME(SK_CU_SOURCE_IN_STREAM_ORDER, (int)CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+SAME(SK_CU_IPC_PEER_ACCESS, (int)CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 SAME(SK_CU_PROC_ADDRESS_FOUND, (int)CU_GET_PROC_ADDRESS_SUCCESS);
 
 /* ---- functions ---- */
@@ -176,6 +177,7 @@ SAME(SK_CU_PROC_ADDRESS_FOUND, (int)CU_GET_PROC_ADDRESS_SUCCESS);
 #define sk_cu_uuid CUuuid
 #define sk_cu_allocation CUmemAllocationProp
 #define sk_cu_access CUmemAccessDesc
+#define sk_cu_ipc CUipcMemHandle
 
 #define SAME_FUNCTION(function, exported, version, need, params)	\
 	SAME_TYPE(PFN_##function##_v##version, sk_cu_result(*) params);

@@ -91,6 +91,7 @@ enum {
 	SK_CU_LOCATION_HOST = 2,
 	SK_CU_LOCATION_HOST_NUMA = 3,
 	SK_CU_SOURCE_IN_STREAM_ORDER = 1,
+	SK_CU_IPC_PEER_ACCESS = 1,	/* the only flag, and asked for */
 	SK_CU_PROC_ADDRESS_FOUND = 0
 };
 
@@ -98,6 +99,11 @@ enum {
 typedef struct sk_cu_uuid_st {
 	char bytes[16];
 } sk_cu_uuid;
+
+/** Memory with an address, for another process: CUipcMemHandle. */
+typedef struct sk_cu_ipc_st {
+	char bytes[64];
+} sk_cu_ipc;
 
 typedef struct sk_cu_location_st {
 	sk_cu_enum type;		/* SK_CU_LOCATION_... */
@@ -282,6 +288,12 @@ typedef struct sk_cu_memcpy3d_st {
 	X(cuMemSetAccess, cuMemSetAccess, 10020, OPTIONAL,		\
 	  (sk_cu_ptr ptr, size_t bytes, const sk_cu_access *access,	\
 	  size_t n))							\
+	X(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010, OPTIONAL,		\
+	  (sk_cu_ipc *handle, sk_cu_ptr ptr))				\
+	X(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, 11000, OPTIONAL,	\
+	  (sk_cu_ptr *ptr, sk_cu_ipc handle, unsigned flags))		\
+	X(cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010, OPTIONAL,	\
+	  (sk_cu_ptr ptr))						\
 	X(cuThreadExchangeStreamCaptureMode,				\
 	  cuThreadExchangeStreamCaptureMode, 10010, OPTIONAL,		\
 	  (sk_cu_enum *mode))						\

@@ -155,7 +155,7 @@ uint64_t vcu_memory_used(int device)
 		return used;
 	}
 	for (struct vcu_memory *m = vcu()->memory; m; m = m->next)
-		if (!m->freed && m->device == device)
+		if (!m->freed && !m->peer && m->device == device)
 			used += m->room;
 	return used;
 }

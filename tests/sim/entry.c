@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "vcuda.h"
@@ -278,10 +279,22 @@ static void break_context(sk_cu_result result)
 		vcu_break(context, result);
 }
 
+/* Another thread may wait in a connection, which only this ends; an end of a
+ * pair may be others' as well. */
 static void hang(void)
 {
-	for (int fd = 3; fd < 1024; fd++)
-		(void)shutdown(fd, SHUT_RDWR);
+	struct sockaddr_un peer;
+
+	for (int fd = 3; fd < 1024; fd++) {
+		socklen_t size = sizeof(peer);
+
+		if (getpeername(fd, (struct sockaddr *)&peer, &size))
+			continue;
+		if (size > sizeof(sa_family_t))
+			(void)shutdown(fd, SHUT_RDWR);
+		else
+			(void)close(fd);
+	}
 	for (;;)
 		(void)pause();
 }

@@ -50,10 +50,12 @@ struct vcu_memory *vcu_memory(uintptr_t ptr, size_t bytes)
 bool vcu_may(uintptr_t ptr, size_t bytes, bool write)
 {
 	for (struct vcu_memory *m = memory_at(ptr);
-	     m && (uintptr_t)m->base < ptr + bytes; m = next_of(m))
+	     m && (uintptr_t)m->base < ptr + bytes; m = next_of(m)) {
+		vcu_ipc_touch(m);
 		if (m->shared && m->access != SK_CU_ACCESS_READ_WRITE &&
 		    (write || m->access != SK_CU_ACCESS_READ))
 			return false;
+	}
 	return true;
 }
 
@@ -68,8 +70,9 @@ static struct vcu_memory *take_freed(size_t room)
 	return NULL;
 }
 
-/* The bytes, as the driver sees them: a memory file. */
-static char *map_view(int device, size_t room)
+/* The bytes, as the driver sees them: a memory file, which stays open where
+ * others may be given it. */
+static char *map_view(int device, size_t room, int *ret_fd)
 {
 	int fd = vcu_backing(device, room);
 	void *view = MAP_FAILED;
@@ -77,12 +80,15 @@ static char *map_view(int device, size_t room)
 	if (fd >= 0)
 		view = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_SHARED,
 			    fd, 0);
-	if (fd >= 0)
+	*ret_fd = fd;
+	if (fd >= 0 && (view == MAP_FAILED || !vcu_ipc_keeps(room))) {
 		close(fd);
+		*ret_fd = -1;
+	}
 	return view == MAP_FAILED ? NULL : view;
 }
 
-static struct vcu_memory *reserve(size_t room)
+struct vcu_memory *vcu_reserve(size_t room)
 {
 	struct vcu_memory *m = take_freed(room);
 	void *base;
@@ -117,8 +123,8 @@ static void soil(char *view, size_t room)
 static sk_cu_result allocate(sk_cu_ptr *ptr, size_t bytes)
 {
 	size_t room = (bytes + GRAIN - 1) / GRAIN * GRAIN;
-	struct vcu_memory *m = reserve(room);
-	char *view = m ? map_view(vcu_current()->device, room) : NULL;
+	struct vcu_memory *m = vcu_reserve(room);
+	char *view = m ? map_view(vcu_current()->device, room, &m->fd) : NULL;
 
 	if (!view)
 		return SK_CU_OUT_OF_MEMORY;
@@ -156,12 +162,14 @@ sk_cu_result cuMemFree_v2(sk_cu_ptr ptr)
 	VCU_UNSAFE();
 	vcu_lock();
 	m = vcu_memory(ptr, 0);
-	if (m && !m->shared && m->base == (char *)(uintptr_t)ptr) {
+	if (m && !m->shared && !m->peer &&
+	    m->base == (char *)(uintptr_t)ptr) {
 		/* From here on nobody is given it: draining gives up the
 		 * lock. */
 		m->bytes = 0;
 		vcu_drain(&vcu()->contexts[m->device]);
 		(void)munmap(m->view, m->room);
+		vcu_ipc_end(m);
 		m->view = NULL;
 		m->freed = true;
 	} else {

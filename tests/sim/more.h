@@ -9,7 +9,7 @@
 #include "cuda/abi.h"
 
 /** Results that only trainers see. */
-enum { VCU_CAPTURE_INVALIDATED = 901 };
+enum { VCU_ALREADY_MAPPED = 208, VCU_CAPTURE_INVALIDATED = 901 };
 
 typedef struct CUgraph_st *vcu_graph;
 typedef void (*vcu_host_function)(void *data);

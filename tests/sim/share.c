@@ -266,7 +266,7 @@ static sk_cu_result map(const struct vcu_range *range, char *base,
 	*m = (struct vcu_memory){ .next = vcu()->memory, .base = base,
 				  .view = view, .bytes = bytes, .room = bytes,
 				  .device = h->device, .id = ++vcu()->ids,
-				  .shared = true };
+				  .shared = true, .fd = -1 };
 	vcu()->memory = m;
 	/* A node's the host will see there, too. */
 	if (h->device == VCU_NODE)

@@ -123,6 +123,19 @@ struct vcu_memory {
 	bool freed;			/* kept: its address is given again */
 	bool shared;			/* mapped from a handle, in a range */
 	sk_cu_enum access;		/* the same: SK_CU_ACCESS_..., or 0 */
+	int fd;				/* that others can open; -1: none */
+	struct vcu_peer *peer;		/* whose it is; NULL: ours */
+};
+
+/** Another process, of which something is open. */
+struct vcu_peer {
+	pid_t pid;
+	int process;			/* a descriptor of it */
+	int fd;				/* of the memory */
+	uint64_t id;			/* that it has there */
+	uintptr_t base;			/* and the address */
+	unsigned refs;
+	bool spoilt;			/* its bytes are others now */
 };
 
 /** Memory without an address. */
@@ -253,6 +266,8 @@ struct CUctx_st *vcu_current(void);
 struct vcu_memory *vcu_memory(uintptr_t ptr, size_t bytes);
 /** Whether a thread of the device may read all of that, or write to it. */
 bool vcu_may(uintptr_t ptr, size_t bytes, bool write);
+/** Addresses for @room bytes, which are "freed" still; or NULL. */
+struct vcu_memory *vcu_reserve(size_t room);
 /** The addresses that were reserved together, or NULL. */
 struct vcu_range *vcu_range(const char *base, size_t bytes);
 struct vcu_locked *vcu_locked(const char *ptr, size_t bytes);
@@ -311,6 +326,15 @@ int vcu_backing_device(int fd);
  * the session. */
 uint64_t vcu_memory_bytes(void);
 uint64_t vcu_memory_used(int device);
+
+/* ---- ipc.c; all with the lock held ---- */
+
+/** Whether memory of that size can be given to others. */
+bool vcu_ipc_keeps(size_t bytes);
+/** It is freed. */
+void vcu_ipc_end(struct vcu_memory *memory);
+/** It is used. */
+void vcu_ipc_touch(struct vcu_memory *memory);
 
 /* ---- capture.c ---- */
 
