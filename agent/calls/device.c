@@ -299,6 +299,16 @@ static int check_call(struct call *c, struct sk_cat_state **ret_state)
 	return 0;
 }
 
+/* Of those that stand for something the order to drain them ends it. */
+static void forget_void(struct agent *a)
+{
+	struct device_slot *d;
+
+	sk_link_each(d, &a->device_slots, link)
+		if (!d->sealed && !d->detainer && device_slot_is_void(d))
+			device_slot_drop(d);
+}
+
 int call_device_slot(struct call *c)
 {
 	struct sk_cat_state *state = NULL;
@@ -307,6 +317,7 @@ int call_device_slot(struct call *c)
 
 	if (r < 0)
 		return r;
+	forget_void(c->agent);
 	if (!device_slot_of(c->agent, state)) {
 		r = begin(c, state);
 		if (r < 0)

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/token.h"
+
 bool device_slots_made(const struct agent *a)
 {
 	/* Where a sealed slot cannot be mapped for writing again, nobody but
@@ -20,6 +22,11 @@ struct device_slot *device_slot_of(const struct agent *a,
 		if (d->state == state)
 			return d;
 	return NULL;
+}
+
+bool device_slot_is_void(const struct device_slot *d)
+{
+	return d->fd >= 0 && sk_token_is_void(d->agent->os, d->fd);
 }
 
 uint64_t device_bytes(const struct agent *a, const uint8_t *uuid)

@@ -53,6 +53,9 @@ bool device_slots_made(const struct agent *a);
 struct device_slot *device_slot_of(const struct agent *a,
 				   const struct sk_cat_state *state);
 
+/** Its memory was another process's, which has ended (cuda/held.h). */
+bool device_slot_is_void(const struct device_slot *d);
+
 /** What a GPU's memory is taken for. */
 struct device_use {
 	uint8_t uuid[16];

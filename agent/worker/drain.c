@@ -155,7 +155,11 @@ static int copy_all(struct draining *d, struct sk_err *err)
 		(void)sk_cuda_lane_finish(d->lane, NULL);
 		return r;
 	}
-	return sk_cuda_lane_finish(d->lane, err);
+	r = sk_cuda_lane_finish(d->lane, err);
+	if (r >= 0 && !sk_cuda_share_lives(d->share))
+		r = sk_err_set(err, -EIO, "the process that held the device "
+			       "slot has ended");
+	return r;
 }
 
 static void take_sums(struct draining *d, int k)

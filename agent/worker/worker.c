@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 
 #include "base/util.h"
+#include "cuda/held.h"
 #include "cuda/share.h"
 #include "wire/channel.h"
 #include "worker/drain.h"
@@ -20,6 +21,7 @@ struct worker {
 	int sock;
 	struct sk_cuda *cuda;
 	bool exclusive;			/* the device of this order */
+	struct sk_cuda_held *held;	/* that it has made, and stays for */
 };
 
 /* ---- orders ---- */
@@ -37,13 +39,25 @@ static void further(void *ctx)
 		(void)sk_channel_send(w->os, w->sock, &msg, NULL, 0);
 }
 
-static int make_slot(const struct sk_cuda_device *device, struct sk_msg *msg,
-		     int *ret_fd, struct sk_err *err)
+/* What has a descriptor needs no process; for what has none this one stays, and
+ * outlives the agent if need be. */
+static int make_slot(struct worker *w, const struct sk_cuda_device *device,
+		     struct sk_msg *msg, int *ret_fd, struct sk_err *err)
 {
 	struct sk_wire_worker *o = &msg->body.worker;
+	int r;
 
 	o->instance = sk_cuda_is_instance(device);
-	return sk_cuda_share_new(device, o->bytes, ret_fd, &o->bytes, err);
+	if (!sk_cuda_is_held(device))
+		return sk_cuda_share_new(device, o->bytes, ret_fd, &o->bytes,
+					 err);
+	r = sk_cuda_held_new(device, o->bytes, &w->held, ret_fd, &o->bytes,
+			     err);
+	if (r < 0)
+		return r;
+	(void)prctl(PR_SET_PDEATHSIG, 0);
+	(void)w->os->setsid(w->os);
+	return 0;
 }
 
 /* What a worker takes there keeps the next trainer out. */
@@ -87,7 +101,7 @@ static int serve(struct worker *w, struct sk_msg *msg, const int *fds,
 	if (r < 0)
 		return r;
 	if (msg->type == SK_MSG_MAKE_DEVICE_SLOT)
-		return make_slot(device, msg, ret_fd, err);
+		return make_slot(w, device, msg, ret_fd, err);
 	if (msg->type == SK_MSG_DRAIN)
 		return drain(w->os, device, o, fds, n_fds, &watch, err);
 	return sk_err_set(err, -EINVAL, "%u is no order", msg->type);
@@ -111,6 +125,12 @@ static int work(struct worker *w, struct sk_err *err)
 		r = sk_channel_recv(w->os, w->sock, &msg, fds, &n_fds);
 	if (r < 0)
 		return -ECONNRESET;
+	sk_cuda_held_sweep(&w->held);
+	/* It could not open what it holds: the agent asks another one. */
+	if (w->held && msg.type == SK_MSG_DRAIN) {
+		close_all(w, fds, n_fds);
+		return -ECONNRESET;
+	}
 	/* A driver that hangs cannot be asked to stop. */
 	(void)w->os->alarm(w->os, WORKER_STILL_S);
 	status = serve(w, &msg, fds, n_fds, &made, err);
@@ -130,6 +150,13 @@ static int work(struct worker *w, struct sk_err *err)
 	return status < 0 ? status : r;
 }
 
+/* No order is for this one any more, but what it has made may be in use. */
+static void hold(struct worker *w)
+{
+	(void)w->os->close(w->os, w->sock);
+	sk_cuda_held_wait(&w->held);
+}
+
 int worker_run(const struct sk_os *os, int sock)
 {
 	struct worker w = { .os = os, .sock = sock };
@@ -147,6 +174,7 @@ int worker_run(const struct sk_os *os, int sock)
 	}
 	while (r >= 0)
 		r = work(&w, &err);
+	hold(&w);
 	(void)sk_cuda_free(w.cuda);
 	return r == -ECONNRESET ? 0 : 1;
 }

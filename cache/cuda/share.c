@@ -6,6 +6,8 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include "base/token.h"
+#include "cuda/held.h"
 #include "cuda/private.h"
 
 struct sk_cuda_share {
@@ -13,6 +15,7 @@ struct sk_cuda_share {
 	sk_cu_ptr ptr;
 	uint64_t bytes;
 	bool mapped;
+	int token;		/* of memory that another process holds; -1 */
 };
 
 static_assert(sizeof(struct sk_cuda_uuid) == sizeof(sk_cu_uuid), "a UUID");
@@ -53,10 +56,11 @@ int sk_cuda_uuid(const struct sk_cuda_device *device,
 {
 	sk_cu_uuid uuid;
 	sk_cu_result result;
-	int r = check_driver(device->driver, err);
 
-	if (r < 0)
-		return r;
+	if (!device->driver->cuDeviceGetUuid)
+		return sk_err_set(err, -ENODEV, "the CUDA driver does not "
+				  "tell devices' names (it has no "
+				  "cuDeviceGetUuid)");
 	result = device->driver->cuDeviceGetUuid(&uuid, device->id);
 	if (result != SK_CU_SUCCESS)
 		return sk_cuda_driver_failed(device->driver, result,
@@ -105,8 +109,9 @@ static int find(struct sk_cuda *cuda, const struct sk_cuda_uuid *uuid,
 {
 	int r = sk_cuda_ready(cuda, err);
 
-	if (r >= 0)
-		r = check_driver(&cuda->driver, err);
+	if (r >= 0 && !cuda->driver.cuDeviceGetUuid)
+		r = sk_err_set(err, -ENODEV, "the CUDA driver does not tell "
+			       "devices' names (it has no cuDeviceGetUuid)");
 	return r < 0 ? r : ordinal_of(cuda, uuid, ret_ordinal, err);
 }
 
@@ -221,14 +226,16 @@ static sk_cu_result map(struct sk_cuda_share *share, sk_cu_handle handle,
 	return driver->cuMemSetAccess(share->ptr, share->bytes, &access, 1);
 }
 
-/* Within the device's context. */
 static int import(struct sk_cuda_share *share, int fd, bool writable,
 		  struct sk_err *err)
 {
 	const struct sk_cuda_driver *driver = share->device->driver;
 	sk_cu_handle handle;
 	sk_cu_result result;
+	int r = check_device(share->device, err);
 
+	if (r < 0)
+		return r;
 	result = driver->cuMemImportFromShareableHandle(
 		&handle, (void *)(intptr_t)fd, SK_CU_HANDLE_POSIX_FD);
 	if (result != SK_CU_SUCCESS)
@@ -242,11 +249,45 @@ static int import(struct sk_cuda_share *share, int fd, bool writable,
 				     "memory", err);
 }
 
+/* A token of our own: what it stands for is ours as long as a mapping of other
+ * memory would have it. */
+static int open_held(struct sk_cuda_share *share, int fd, struct sk_err *err)
+{
+	const struct sk_os *os = share->device->os;
+	uint64_t ptr;
+	int r = sk_cuda_held_open(share->device, fd, share->bytes, &ptr, err);
+
+	if (r < 0)
+		return r;
+	share->ptr = ptr;
+	share->token = os->fcntl(os, fd, F_DUPFD_CLOEXEC, 3);
+	if (share->token >= 0)
+		return 0;
+	sk_cuda_held_close(share->device, share->ptr);
+	share->ptr = 0;
+	return sk_err_errno(err, share->token, "cannot keep a device's memory");
+}
+
+/* Within the device's context. */
+static int take(struct sk_cuda_share *share, int fd, bool writable,
+		struct sk_err *err)
+{
+	int r = open_held(share, fd, err);
+
+	return r == -ENOTSOCK ? import(share, fd, writable, err) : r;
+}
+
 /* Within the device's context. */
 static void release(struct sk_cuda_share *share)
 {
 	const struct sk_cuda_driver *driver = share->device->driver;
+	const struct sk_os *os = share->device->os;
 
+	if (share->token >= 0) {
+		sk_cuda_held_close(share->device, share->ptr);
+		(void)os->close(os, share->token);
+		return;
+	}
 	if (share->mapped)
 		(void)driver->cuMemUnmap(share->ptr, share->bytes);
 	if (share->ptr)
@@ -259,19 +300,18 @@ int sk_cuda_share_map(const struct sk_cuda_device *device, int fd,
 {
 	_cleanup_free_ struct sk_cuda_share *share = NULL;
 	struct sk_cuda_scope scope;
-	int r = check_device(device, err);
+	int r;
 
-	if (r < 0)
-		return r;
 	share = calloc(1, sizeof(*share));
 	if (!share)
 		return sk_err_set(err, -ENOMEM, "out of memory");
 	share->device = device;
 	share->bytes = bytes;
+	share->token = -1;
 	r = sk_cuda_enter(device, &scope, err);
 	if (r < 0)
 		return r;
-	r = import(share, fd, writable, err);
+	r = take(share, fd, writable, err);
 	if (r < 0)
 		release(share);
 	sk_cuda_leave(&scope);
@@ -286,13 +326,20 @@ struct sk_cuda_share *sk_cuda_share_unmap(struct sk_cuda_share *share)
 
 	if (!share)
 		return NULL;
-	/* In a context that is broken it goes with the process. */
+	/* In a context that is broken it goes with the process, and a token
+	 * stays as long. */
 	if (sk_cuda_enter(share->device, &scope, NULL) >= 0) {
 		release(share);
 		sk_cuda_leave(&scope);
 	}
 	free(share);
 	return NULL;
+}
+
+bool sk_cuda_share_lives(const struct sk_cuda_share *share)
+{
+	return share->token < 0 ||
+	       !sk_token_is_void(share->device->os, share->token);
 }
 
 uint64_t sk_cuda_share_ptr(const struct sk_cuda_share *share)

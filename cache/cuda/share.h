@@ -66,7 +66,8 @@ struct sk_cuda_share;
 
 /**
  * Maps all @bytes of the memory that @fd stands for, for copies of the device;
- * the caller keeps @fd, and may close it. @writable false: a copy that writes
+ * the caller keeps @fd, and may close it. It may be of memory that another
+ * process holds (held.h), which is always writable. @writable false: a copy that writes
  * to it breaks the context, so nothing of a trainer's is ever mapped so.
  * Errors: -EBADF it stands for no memory of this device; -ENODEV; -ENOMEM;
  * -EIO.
@@ -76,6 +77,10 @@ int sk_cuda_share_map(const struct sk_cuda_device *device, int fd,
 		      struct sk_cuda_share **ret_share, struct sk_err *err);
 /** Nothing may be under way in it. NULL is fine. Returns NULL. */
 struct sk_cuda_share *sk_cuda_share_unmap(struct sk_cuda_share *share);
+/** Whether it was there until now, with what was copied there and out of it so
+ * far: of memory that another process held (held.h) that has ended, nobody can
+ * tell what was. */
+bool sk_cuda_share_lives(const struct sk_cuda_share *share);
 /** Its address, for copies of the device. */
 uint64_t sk_cuda_share_ptr(const struct sk_cuda_share *share);
 

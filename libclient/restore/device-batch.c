@@ -183,6 +183,12 @@ int sk_device_batch_ask(struct sk_device_pass *d, struct sk_device_batch *b)
 					    NULL);
 }
 
+/* Whoever held the copy has ended: it is neither right nor wrong. */
+static bool is_void(const struct sk_device_pass *d)
+{
+	return d->copy.share && !sk_cuda_share_lives(d->copy.share);
+}
+
 void sk_device_batch_settle(struct sk_device_pass *d,
 			    struct sk_device_batch *b)
 {
@@ -195,11 +201,11 @@ void sk_device_batch_settle(struct sk_device_pass *d,
 	if (d->failed)
 		return;
 	wrong = compare(d, b, n);
-	d->failed = deliver(d, b, n) < 0;
+	d->failed = deliver(d, b, n) < 0 || is_void(d);
 	for (size_t i = 0; i < n && !d->failed; i++)
 		if (b->chunks[i].right)
 			done(d, &b->chunks[i], b->spans[i].bytes);
-	if (wrong)
+	if (wrong && !is_void(d))
 		report(d);
 	/* The rest of it is not worth the time. */
 	d->failed |= wrong;

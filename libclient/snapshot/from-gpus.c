@@ -259,7 +259,11 @@ static int bring_out(struct sk_copying *c, struct sk_err *err)
 	}
 	/* Whatever failed: what was asked for writes to the slot. */
 	finished = sk_cuda_lane_finish(lane, r < 0 ? NULL : err);
-	return r < 0 ? r : finished;
+	r = r < 0 ? r : finished;
+	if (r >= 0 && !sk_cuda_share_lives(d->share))
+		r = sk_err_set(err, -EIO, "the process that held the device "
+			       "slot has ended; what stood there is lost");
+	return r;
 }
 
 static int by_device(struct sk_copying *c)
@@ -285,7 +289,8 @@ int sk_copying_from_gpus(struct sk_copying *c)
 	int r;
 
 	assert(c->work->n_gpu_units);
-	if (goes_by_device(c))
+	/* What was asked for there is what the fence is for. */
+	if (c->ahead || goes_by_device(c))
 		return by_device(c);
 	r = sk_copying_await_open(c);
 	if (r < 0)

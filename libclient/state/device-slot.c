@@ -147,7 +147,8 @@ bool sk_device_slot_serves(const struct sk_state *state,
 {
 	const struct sk_device_slot *d = &state->device_slot;
 
-	return d->share && work->gpus == 1u << d->gpu;
+	return d->share && work->gpus == 1u << d->gpu &&
+	       sk_cuda_share_lives(d->share);
 }
 
 /* What no time changes: none serves that many extents, there are none at this
@@ -193,6 +194,8 @@ void sk_device_slot_ask(struct sk_state *state, const struct sk_work *work,
 	struct sk_cuda_uuid uuid;
 	int r;
 
+	if (d->share && !sk_cuda_share_lives(d->share))
+		refused(state, -EIO);
 	if (d->share || !sk_again_is_due(&d->again, os->now_ns(os)) ||
 	    !sk_conn_makes_device_slots(&state->sk->conn) ||
 	    __builtin_popcount(work->gpus) != 1)

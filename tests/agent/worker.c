@@ -33,6 +33,7 @@ struct hired {
 struct told {
 	unsigned alarms;	/* that were set */
 	bool hangs;		/* the driver, in the second copy */
+	bool stops;		/* the worker, there */
 };
 static struct told *told;
 
@@ -63,12 +64,12 @@ static int be_worker(const char *fd)
 		    atoi(memory), 0);
 	CHECK(told != MAP_FAILED, "mmap");
 	os.alarm = tell_alarm;
-	if (told->hangs) {
+	if (told->hangs || told->stops) {
 		lib = dlopen(getenv("SHARDKEEP_LIBCUDA"), RTLD_NOW);
 		fail = lib ? (void (*)(const char *, uint64_t, unsigned))
 			     dlsym(lib, "vcudaFail") : NULL;
 		CHECK(fail, "%s", dlerror());
-		fail("cuMemcpyDtoHAsync", 2, UINT32_MAX - 1);
+		fail("cuMemcpyDtoHAsync", 2, UINT32_MAX - 1 - told->stops);
 	}
 	return worker_run(&os, atoi(fd));
 }
@@ -231,7 +232,9 @@ static struct sk_layout *one_tensor(void)
 	return layout;
 }
 
-static void begin_long(struct long_drain *l)
+/* Out of the device's memory that @fd stands for, which is its own from here
+ * on. */
+static void begin_long(struct long_drain *l, int fd)
 {
 	struct sk_extent all = { 0 };
 	struct sk_err err = { "" };
@@ -242,7 +245,7 @@ static void begin_long(struct long_drain *l)
 	all.to = all.from + LONG;
 	CHECK(sk_slot_create(sk_os_linux(), "long", l->layout->image_bytes,
 			     -1, &l->slot, &err) == 0, "%s", err.text);
-	l->fds[0] = make_slot(LONG);
+	l->fds[0] = fd;
 	l->fds[1] = memfd_create("long", MFD_CLOEXEC);
 	CHECK(l->fds[1] >= 0 &&
 	      write(l->fds[1], l->layout->header, l->layout->header_bytes) ==
@@ -264,24 +267,29 @@ static void end_long(struct long_drain *l)
 	sk_layout_free(l->layout);
 }
 
+/* To its end; what came of it. */
+static int drain_long(struct long_drain *l, unsigned *ret_words)
+{
+	struct hired h = hire();
+	int status = order(&h, &l->msg, l->fds, 3, NULL);
+
+	for (*ret_words = 0; status == SK_WORKER_FURTHER; ++*ret_words)
+		status = answer(&h, &l->msg, NULL);
+	CHECK(dismiss(&h) == (status < 0), "its exit status");
+	return status;
+}
+
 /* The agent and the kernel wait on with each step, of copies and of sums. */
 static void test_long_drain(void)
 {
 	struct long_drain l;
-	unsigned words = 0;
-	struct hired h;
-	int status;
+	unsigned words;
 
-	begin_long(&l);
-	h = hire();
-	status = order(&h, &l.msg, l.fds, 3, NULL);
-	for (; status == SK_WORKER_FURTHER; words++)
-		status = answer(&h, &l.msg, NULL);
-	CHECK_STATUS(status, 0, &l.msg);
+	begin_long(&l, make_slot(LONG));
+	CHECK_STATUS(drain_long(&l, &words), 0, &l.msg);
 	CHECK(words == 2 * STEPS, "%u words", words);
 	/* Those, the order's, and that of its name. */
 	CHECK(told->alarms == words + 2, "%u alarms", told->alarms);
-	CHECK(dismiss(&h) == 0, "it had something to do");
 	end_long(&l);
 }
 
@@ -291,7 +299,7 @@ static void test_hung_driver(void)
 	struct hired h;
 	int status;
 
-	begin_long(&l);
+	begin_long(&l, make_slot(LONG));
 	told->hangs = true;
 	h = hire();
 	CHECK(sk_channel_send(sk_os_linux(), h.sock, &l.msg, l.fds, 3) == 0,
@@ -300,6 +308,71 @@ static void test_hung_driver(void)
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM, "%#x",
 	      status);
 	close(h.sock);
+	end_long(&l);
+}
+
+/* ---- one that holds what it made ---- */
+
+/* Its agent is gone. */
+static struct hired make_held(uint64_t bytes, int *ret_fd)
+{
+	struct sk_msg msg = message(SK_MSG_MAKE_DEVICE_SLOT);
+	struct hired h = hire();
+
+	msg.body.worker.bytes = bytes;
+	CHECK_STATUS(order(&h, &msg, NULL, 0, ret_fd), 0, &msg);
+	return h;
+}
+
+static void test_holds(void)
+{
+	struct long_drain l;
+	struct sk_msg msg;
+	unsigned words;
+	int fd, n = 0, got[SK_MSG_FDS];
+	struct hired h = make_held(LONG, &fd);
+
+	begin_long(&l, fd);
+	CHECK_STATUS(drain_long(&l, &words), 0, &l.msg);
+	CHECK(words == 2 * STEPS, "%u words", words);
+	/* It cannot open what it holds: another one is asked. */
+	CHECK(sk_channel_send(sk_os_linux(), h.sock, &l.msg, l.fds, 3) == 0,
+	      "send");
+	CHECK(sk_channel_wait(sk_os_linux(), h.sock, SK_FOREVER) == 0, "wait");
+	CHECK(sk_channel_recv(sk_os_linux(), h.sock, &msg, got, &n) < 0,
+	      "it takes the order");
+	close(h.sock);
+	CHECK_STATUS(drain_long(&l, &words), 0, &l.msg);
+	CHECK(waitpid(h.pid, NULL, WNOHANG) == 0, "it has ended");
+	end_long(&l);
+	CHECK(dismiss(&h) == 0, "nobody needs it any more");
+}
+
+/* It ends before all has come out of what it held. */
+static void test_holds_no_more(void)
+{
+	struct long_drain l;
+	struct hired holder, h;
+	int fd, status;
+
+	holder = make_held(LONG, &fd);
+	begin_long(&l, fd);
+	told->stops = true;
+	h = hire();
+	CHECK(sk_channel_send(sk_os_linux(), h.sock, &l.msg, l.fds, 3) == 0,
+	      "send");
+	CHECK(waitpid(h.pid, &status, WUNTRACED) == h.pid &&
+	      WIFSTOPPED(status), "it does not stop");
+	CHECK(kill(holder.pid, SIGKILL) == 0 &&
+	      waitpid(holder.pid, NULL, 0) == holder.pid, "kill");
+	CHECK(kill(h.pid, SIGCONT) == 0, "kill");
+	do
+		status = answer(&h, &l.msg, NULL);
+	while (status == SK_WORKER_FURTHER);
+	CHECK(status == -EIO && strstr(rig_why(&l.msg), "has ended"), "%d: %s",
+	      status, rig_why(&l.msg));
+	CHECK(dismiss(&h) == 1, "it goes on");
+	close(holder.sock);
 	end_long(&l);
 }
 
@@ -320,5 +393,9 @@ int main(int argc, char **argv)
 	test_drain();
 	test_long_drain();
 	test_hung_driver();
+	CHECK(setenv("SHARDKEEP_CUDA_DESCRIPTORS", "0", 1) == 0 &&
+	      setenv("VCUDA_IPC", "undefined", 1) == 0, "setenv");
+	test_holds();
+	test_holds_no_more();
 	return 0;
 }

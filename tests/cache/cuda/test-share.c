@@ -8,8 +8,11 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/token.h"
+#include "cuda/held.h"
 #include "cuda/share.h"
 #include "sim/trainer.h"
 
@@ -236,4 +239,135 @@ Test(share, a_full_device_is_out_of_memory)
 	cr_assert_eq(sk_cuda_share_new(f->device, BYTES, &fd, &bytes, NULL),
 		     -ENOMEM);
 	cr_assert_eq(rmdir(dir), 0);
+}
+
+/* ---- what a process holds ---- */
+
+Test(share, what_is_held_is_told_apart)
+{
+	setenv("SHARDKEEP_CUDA_DESCRIPTORS", "0", 1);
+	cr_assert(sk_cuda_is_held(f->device));
+	setenv("SHARDKEEP_CUDA_DESCRIPTORS", "1", 1);
+	cr_assert(!is_simulated() || !sk_cuda_is_held(f->device));
+	setenv("VCUDA_MODE", "no-share", 1);
+	cr_assert(!is_simulated() || sk_cuda_is_held(f->device));
+}
+
+static struct sk_cuda_held *hold(int *ret_fd, uint64_t *ret_bytes)
+{
+	struct sk_cuda_held *list = NULL;
+	struct sk_err err = { "" };
+
+	cr_assert_eq(sk_cuda_held_new(f->device, BYTES, &list, ret_fd,
+				      ret_bytes, &err), 0, "%s", err.text);
+	cr_assert_not_null(list);
+	cr_assert(*ret_bytes >= BYTES && *ret_bytes < 2 * BYTES);
+	cr_assert(fcntl(*ret_fd, F_GETFD) & FD_CLOEXEC);
+	return list;
+}
+
+Test(share, what_is_held_goes_when_nobody_has_it)
+{
+	struct sk_cuda_held *list;
+	uint64_t bytes;
+	int fd, other;
+
+	list = hold(&fd, &bytes);
+	other = dup(fd);
+	close(fd);
+	sk_cuda_held_sweep(&list);
+	cr_assert_not_null(list);
+	close(other);
+	sk_cuda_held_wait(&list);
+	cr_assert_null(list);
+	cr_assert(!is_simulated() || f->t.count("memory") == 0);
+}
+
+static void assert_refused(int fd, uint64_t bytes, const char *words)
+{
+	struct sk_cuda_share *share = NULL;
+	struct sk_err err = { "" };
+
+	cr_assert_eq(sk_cuda_share_map(f->device, fd, bytes, true, &share,
+				       &err), -EBADF);
+	cr_assert_null(share);
+	cr_assert(strstr(err.text, words), "%s", err.text);
+}
+
+Test(share, what_is_held_is_no_others)
+{
+	struct sk_cuda_held *list;
+	int fd, fds[2], token;
+	uint64_t bytes;
+	char name[256] = "";
+
+	list = hold(&fd, &bytes);
+	assert_refused(fd, bytes, "cannot be opened");
+	assert_refused(fd, bytes + 1, "less of it");
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fds), 0);
+	assert_refused(fds[0], BYTES, "no memory of a CUDA device");
+	cr_assert_eq(sk_token_new(sk_os_linux(), name, sizeof(name), &token,
+				  &fds[0]), 0);
+	assert_refused(token, BYTES, "no memory of a CUDA device");
+	close(fd);
+	sk_cuda_held_sweep(&list);
+	cr_assert_null(list);
+}
+
+/* Another device's, as this process sees them. */
+Test(share, what_is_held_is_of_one_device)
+{
+	struct sk_cuda_device *second;
+	struct sk_cuda_share *share = NULL;
+	struct sk_err err = { "" };
+	uint64_t bytes;
+	int fd;
+
+	if (!has_two())
+		return;
+	(void)hold(&fd, &bytes);
+	cr_assert_eq(sk_cuda_device(f->cuda, 1, &second, NULL), 0);
+	cr_assert_eq(sk_cuda_share_map(second, fd, bytes, true, &share, &err),
+		     -EBADF);
+	cr_assert(strstr(err.text, "another device"), "%s", err.text);
+}
+
+static void assert_cannot_hold(int expected, const char *word)
+{
+	struct sk_cuda_held *list = NULL;
+	struct sk_err err = { "" };
+	uint64_t bytes;
+	int fd = -1;
+
+	cr_assert_eq(sk_cuda_held_new(f->device, BYTES, &list, &fd, &bytes,
+				      &err), expected);
+	cr_assert(strstr(err.text, word), "%s", err.text);
+	cr_assert_null(list);
+	cr_assert_eq(fd, -1);
+	cr_assert_eq(f->t.count("memory"), 0);
+}
+
+Test(share, holding_that_fails_leaves_nothing)
+{
+	if (!is_simulated())
+		return;
+	f->t.fail("cuIpcGetMemHandle", 1, SK_CU_OUT_OF_MEMORY);
+	assert_cannot_hold(-ENOMEM, "cuIpcGetMemHandle");
+	f->t.fail("cuMemAlloc", 1, SK_CU_OUT_OF_MEMORY);
+	assert_cannot_hold(-ENOMEM, "cuMemAlloc");
+	setenv("VCUDA_MODE", "no-ipc", 1);
+	assert_cannot_hold(-ENODEV, "neither");
+}
+
+static void set_up_without_handles(void)
+{
+	setenv("VCUDA_MISSING", "cuIpcGetMemHandle", 1);
+	set_up();
+}
+
+Test(share, a_driver_that_gives_neither_is_told,
+     .init = set_up_without_handles)
+{
+	if (is_simulated())
+		assert_cannot_hold(-ENODEV, "neither");
 }
