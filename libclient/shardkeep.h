@@ -153,6 +153,12 @@ struct sk_state;
 #define SK_JOB_READER (1u << 2)
 /** Keep it once per node, among its ranks, as the last restore found them. */
 #define SK_JOB_NODE_REPLICAS (1u << 3)
+/** Snapshots' copies from GPUs go as fast as their memory, or the link, by GPU
+ * kernels too; so they do where neither is said. */
+#define SK_COPY_FAST (1u << 4)
+/** Or beside the trainer's kernels, by copy engines alone: slower, within a
+ * device many times. Drivers before CUDA 12.8 choose themselves. */
+#define SK_COPY_OVERLAP (1u << 5)
 
 /** sk_job.flush_every: only when asked, when the job ends, or at shutdown. */
 #define SK_FLUSH_NEVER UINT32_MAX
@@ -174,7 +180,7 @@ struct sk_job {
 				 * 0: about two a minute do, as the agent's
 				 * --flush-interval says, and those that
 				 * sk_wait() is asked for with SK_DURABLE */
-	uint32_t flags;		/**< SK_JOB_... */
+	uint32_t flags;		/**< SK_JOB_..., SK_COPY_... */
 	/* What is to stay of the job on disk. All 0: nothing is said of it, and
 	 * what the job said before holds, else the agent's options ("cachectl
 	 * retain JOB --default" takes back what was said). Whatever is said,
@@ -272,26 +278,20 @@ struct sk_tensor {
  */
 int sk_state_tensor(struct sk_state *state, const struct sk_tensor *tensor);
 /** The same for an array of @n at once, all or none: cheaper for many.
- *
- * Errors: those of sk_state_tensor().
- */
+ * Errors: those of sk_state_tensor(). */
 int sk_state_tensors(struct sk_state *state, const struct sk_tensor *tensors,
 		     size_t n);
 
 /** @size bytes that are the same on every rank (schedulers, configuration):
  * kept once, restored to all. The size is part of the description, @data is
  * borrowed as a tensor's.
- *
- * Errors: those of sk_state_tensor().
- */
+ * Errors: those of sk_state_tensor(). */
 int sk_state_blob(struct sk_state *state, const char *name, void *data,
 		  size_t size);
 /** @size bytes of this rank alone (random state, data loader): restored to
  * the same rank number; left alone, and counted as missing, where the snapshot
  * had none.
- *
- * Errors: those of sk_state_tensor().
- */
+ * Errors: those of sk_state_tensor(). */
 int sk_state_blob_local(struct sk_state *state, const char *name, void *data,
 			size_t size);
 
@@ -303,9 +303,7 @@ int sk_state_blob_local(struct sk_state *state, const char *name, void *data,
  */
 int sk_state_remove(struct sk_state *state, const char *name);
 /** Forgets all descriptions, as sk_state_remove() forgets one.
- *
- * Errors: -EOWNERDEAD.
- */
+ * Errors: -EOWNERDEAD. */
 int sk_state_clear(struct sk_state *state);
 
 /**

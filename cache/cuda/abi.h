@@ -91,6 +91,7 @@ enum {
 	SK_CU_LOCATION_HOST = 2,
 	SK_CU_LOCATION_HOST_NUMA = 3,
 	SK_CU_SOURCE_IN_STREAM_ORDER = 1,
+	SK_CU_COPY_OVERLAP = 1,		/* with kernels, if it may be */
 	SK_CU_IPC_PEER_ACCESS = 1,	/* the only flag, and asked for */
 	SK_CU_PROC_ADDRESS_FOUND = 0
 };

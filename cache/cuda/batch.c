@@ -20,6 +20,7 @@ static sk_cu_copy_attributes attributes_of(const struct sk_cuda_lane *lane,
 	a.dst.type = to ? SK_CU_LOCATION_DEVICE : SK_CU_LOCATION_HOST;
 	a.src.id = from ? lane->device->ordinal : 0;
 	a.dst.id = to ? lane->device->ordinal : 0;
+	a.flags = sk_cuda_overlaps(lane) ? SK_CU_COPY_OVERLAP : 0;
 	return a;
 }
 
@@ -57,7 +58,8 @@ static sk_cu_result ask_one(struct sk_cuda_lane *lane, size_t i,
 		stream);
 }
 
-/* One is no batch. Where there is the function, and this device, or whoever
+/* One is no batch, but by none does a copy within the device keep off kernels.
+ * Where there is the function, and this device, or whoever
  * stands between us and it, does not have it: slower, and as right. */
 static sk_cu_result ask_each(struct sk_cuda_lane *lane, sk_cu_stream stream)
 {
@@ -66,6 +68,12 @@ static sk_cu_result ask_each(struct sk_cuda_lane *lane, sk_cu_stream stream)
 	for (size_t i = 0; i < lane->batch.n && result == SK_CU_SUCCESS; i++)
 		result = ask_one(lane, i, stream);
 	return result;
+}
+
+static bool is_batch(const struct sk_cuda_lane *lane)
+{
+	return lane->batch.n > 1 ||
+	       (lane->batch.way == SK_CUDA_ACROSS && sk_cuda_overlaps(lane));
 }
 
 static int ask_driver(struct sk_cuda_lane *lane, struct sk_err *err)
@@ -79,7 +87,7 @@ static int ask_driver(struct sk_cuda_lane *lane, struct sk_err *err)
 		r = sk_cuda_turn_begin(lane, b->bytes, &stream, err);
 	if (r < 0)
 		return r;
-	if (b->n > 1 && sk_cuda_has_batches(lane))
+	if (is_batch(lane) && sk_cuda_has_batches(lane))
 		result = ask_all(lane, stream);
 	if (result == SK_CU_NOT_SUPPORTED)
 		result = ask_each(lane, stream);

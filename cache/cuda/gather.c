@@ -137,6 +137,8 @@ bool sk_cuda_can_gather(struct sk_cuda_lane *lane)
 {
 	bool can;
 
+	if (sk_cuda_overlaps(lane))
+		return false;
 	/* Once there is one, it stays; who copies asks for each tensor. */
 	if (__atomic_load_n(&lane->gather, __ATOMIC_ACQUIRE))
 		return true;

@@ -63,6 +63,7 @@ struct sk_cuda_lane {
 	uint64_t chunk;		/* SK_CUDA_CHUNK */
 	uint64_t asked;		/* bytes over the link, lately; atomic */
 	bool keeps;		/* the link to itself; atomic */
+	bool overlaps;		/* others' kernels; atomic */
 	pthread_mutex_t lock;	/* of what follows */
 	sk_cu_stream side;	/* turn.c */
 	sk_cu_event there, back;	/* from one stream to the other */
@@ -79,6 +80,11 @@ struct sk_cuda_lane {
 	uint64_t stage;		/* strided.c: device memory; made late */
 	struct sk_again stage_again;	/* when there may be room */
 };
+
+static inline bool sk_cuda_overlaps(const struct sk_cuda_lane *lane)
+{
+	return __atomic_load_n(&lane->overlaps, __ATOMIC_RELAXED);
+}
 
 /** Whether the driver takes batches. */
 static inline bool sk_cuda_has_batches(const struct sk_cuda_lane *lane)

@@ -209,7 +209,7 @@ bool sk_cuda_lane_has_table(struct sk_cuda_lane *lane, uint64_t stamp)
 	bool ret;
 
 	(void)pthread_mutex_lock(&lane->lock);
-	ret = has(lane, stamp);
+	ret = !sk_cuda_overlaps(lane) && has(lane, stamp);
 	(void)pthread_mutex_unlock(&lane->lock);
 	return ret;
 }
@@ -222,7 +222,8 @@ bool sk_cuda_lane_table_again(struct sk_cuda_lane *lane, uint64_t stamp)
 	if (sk_cuda_enter(lane->device, &scope, NULL) < 0)
 		return false;
 	(void)pthread_mutex_lock(&lane->lock);
-	asked = !lane->batch.n && has(lane, stamp) && launch(lane);
+	asked = !sk_cuda_overlaps(lane) && !lane->batch.n &&
+		has(lane, stamp) && launch(lane);
 	(void)pthread_mutex_unlock(&lane->lock);
 	sk_cuda_leave(&scope);
 	return asked;

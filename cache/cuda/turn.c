@@ -49,6 +49,11 @@ void sk_cuda_lane_keep(struct sk_cuda_lane *lane, bool keep)
 	__atomic_store_n(&lane->keeps, keep, __ATOMIC_RELAXED);
 }
 
+void sk_cuda_lane_overlap(struct sk_cuda_lane *lane, bool overlap)
+{
+	__atomic_store_n(&lane->overlaps, overlap, __ATOMIC_RELAXED);
+}
+
 int sk_cuda_turn_begin(struct sk_cuda_lane *lane, uint64_t bytes,
 		       sk_cu_stream *ret_stream, struct sk_err *err)
 {

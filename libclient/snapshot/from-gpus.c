@@ -220,8 +220,20 @@ static bool is_soon_asked(const struct sk_copying *c)
 	return w->n_asks - (known ? w->n_small : 0) <= FEW_ASKS;
 }
 
+/* Restores, which nobody trains beside, have the same lanes. */
+static void set_policy(const struct sk_copying *c, bool snapshot)
+{
+	bool overlap = snapshot && c->state->job.flags & SK_COPY_OVERLAP;
+
+	for (int i = 0; i < SK_GPUS_MAX; i++)
+		if (c->work->gpus >> i & 1)
+			sk_cuda_lane_overlap(c->state->gpus.v[i].lane,
+					     overlap);
+}
+
 void sk_copying_ask_ahead(struct sk_copying *c)
 {
+	set_policy(c, true);
 	if (!goes_by_device(c) || !is_soon_asked(c))
 		return;
 	c->ahead = true;
@@ -284,7 +296,7 @@ static int by_device(struct sk_copying *c)
 
 /* ---- all of it ---- */
 
-int sk_copying_from_gpus(struct sk_copying *c)
+static int copy_all(struct sk_copying *c)
 {
 	int r;
 
@@ -301,5 +313,15 @@ int sk_copying_from_gpus(struct sk_copying *c)
 		sk_gpus_lock_again(c->state, c->slot);
 	if (r >= 0)
 		sk_device_slot_ask(c->state, c->work, c->id, c->generation);
+	return r;
+}
+
+int sk_copying_from_gpus(struct sk_copying *c)
+{
+	int r;
+
+	set_policy(c, true);
+	r = copy_all(c);
+	set_policy(c, false);
 	return r;
 }

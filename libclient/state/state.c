@@ -61,13 +61,18 @@ void sk_state_set_nodes(struct sk_state *state, struct sk_nodes *nodes)
 static int check_reserved(const struct sk_job *job, struct sk_err *err)
 {
 	const uint32_t which = SK_JOB_NO_REPLICAS | SK_JOB_NODE_REPLICAS;
-	int r = sk_check_flags(job->flags, which | SK_JOB_VERIFY |
+	const uint32_t how = SK_COPY_FAST | SK_COPY_OVERLAP;
+	int r = sk_check_flags(job->flags, which | how | SK_JOB_VERIFY |
 			       SK_JOB_READER, "sk_job.flags", err);
 
 	if (r >= 0 && (job->flags & which) == which)
 		r = sk_err_set(err, -EINVAL, "sk_job.flags: replicas are kept "
 			       "nowhere (SK_JOB_NO_REPLICAS) or once per node "
 			       "(SK_JOB_NODE_REPLICAS), not both");
+	if (r >= 0 && (job->flags & how) == how)
+		r = sk_err_set(err, -EINVAL, "sk_job.flags: copies are fast "
+			       "(SK_COPY_FAST) or beside the trainer's kernels "
+			       "(SK_COPY_OVERLAP), not both");
 	if (r >= 0)
 		r = sk_check_zero(&job->reserved_, sizeof(job->reserved_),
 				  "sk_job.reserved_", err);

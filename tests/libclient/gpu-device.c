@@ -167,6 +167,48 @@ static void fence_alone(struct rank *rank)
 	(void)alarm(0);
 }
 
+/* The trainer's kernels have the device to themselves; a restore, beside which
+ * nobody trains, is as fast as ever. */
+static void save_and_load_beside(struct rank *rank)
+{
+	struct sk_report report;
+	struct gpu_rank g;
+	uint64_t overlap;
+	int64_t step;
+
+	gpu_begin(&g, rank, 0);
+	add_all(&g);
+	step = gpu_until_served(&g) + 1;
+	gpu_fill(&g, step);
+	overlap = gpu_count(&g, "overlap");
+	gpu_complete(&g, step);
+	overlap = gpu_count(&g, "overlap") - overlap;
+	CHECK(!g.cuda.count ||
+	      (rank->scene->job_flags & SK_COPY_OVERLAP ?
+	       overlap >= 2800000 + 66 : !overlap), "%" PRIu64, overlap);
+	gpu_fill(&g, step + 1);
+	overlap = gpu_count(&g, "overlap");
+	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
+	CHECK(report.step == step && !gpu_wrong(&g, step, rank->rank));
+	CHECK(gpu_count(&g, "overlap") == overlap);
+}
+
+static void test_policies(struct scene *scene)
+{
+	static const struct {
+		const char *job;
+		uint32_t flags;
+	} policies[] = { { "fast", SK_COPY_FAST },
+			 { "beside", SK_COPY_OVERLAP } };
+
+	for (size_t i = 0; i < 2; i++) {
+		scene->job_flags = policies[i].flags;
+		scene_ranks(scene, policies[i].job, 1, save_and_load_beside,
+			    NULL);
+	}
+	scene->job_flags = 0;
+}
+
 static void load(struct rank *rank)
 {
 	struct sk_report report;
@@ -669,6 +711,7 @@ int main(int argc, char **argv)
 	CHECK(count(&scene, "shardkeep_device_seals_total") == 1);
 	scene_ranks(&scene, "saved", 1, load, NULL);
 	scene_ranks(&scene, "fenced", 1, fence_alone, NULL);
+	test_policies(&scene);
 	if (t.calls) {
 		run_and_die(&scene, "died");
 		scene_ranks(&scene, "died", 1, load_last, NULL);

@@ -869,6 +869,7 @@ def test_arrays_stay_the_objects(agent):
 
 @pytest.mark.parametrize("wrong, error", [
     ({"flush_every": -1}, "flush_every is -1"),
+    ({"copies": "slow"}, "copies='slow': \"fast\" or \"overlap\""),
     ({"keep_last": 2**32 + 1}, "keep_last is 4294967297"),
     ({"timeout": 0}, "timeout=0: seconds, more than 0"),
     ({"timeout": float("nan")}, "timeout=nan"),

@@ -92,11 +92,12 @@ def device_memory(monkeypatch):
     monkeypatch.setenv("SHARDKEEP_DEVICE_MEMORY", "64M")
 
 
-def _stays_on_the_device() -> None:
+def _stays_on_the_device(copies: str) -> None:
     gpu.begin()
     model = _model()
     optim = torch.optim.AdamW(model.parameters(), lr=0.1)
-    with Checkpointer(model, optim, job="stays", raising=True) as ck:
+    with Checkpointer(model, optim, job="stays", raising=True,
+                      copies=copies) as ck:
         assert ck.restore() is None
         # The agent makes the device slot when the first is there.
         for step in range(400):
@@ -114,10 +115,13 @@ def _stays_on_the_device() -> None:
                 break
         assert made, "the agent made no device slot"
         assert 0 < ck.report.bytes_device_slot <= ck.report.bytes_memory
+    if gpu.SIMULATED:
+        assert (gpu.count("overlap") > 0) == (copies == "overlap")
 
 
-def test_a_restore_stays_on_the_device(device_memory, agent):
-    run_anew(1, _stays_on_the_device)
+@pytest.mark.parametrize("copies", ["fast", "overlap"])
+def test_a_restore_stays_on_the_device(device_memory, agent, copies):
+    run_anew(1, _stays_on_the_device, copies)
 
 
 def _goes_back() -> None:

@@ -355,7 +355,8 @@ static bool attributes_are_right(const sk_cu_copy_attributes *attributes,
 		return false;
 	for (size_t i = 0; i < n_attributes; i++) {
 		if (attributes[i].source_order < 1 ||
-		    attributes[i].source_order > 3)
+		    attributes[i].source_order > 3 ||
+		    attributes[i].flags > SK_CU_COPY_OVERLAP)
 			return false;
 		if (i ? first_of[i] <= first_of[i - 1] || first_of[i] >= n :
 			first_of[0])
@@ -437,6 +438,19 @@ static sk_cu_result copy_either(sk_cu_ptr dst, sk_cu_ptr src, size_t bytes,
 		    bytes, 1);
 }
 
+/* Of the one that it is subject to. With the lock held. */
+static void count_flags(const sk_cu_copy_attributes *attributes,
+			const size_t *first_of, size_t n_attributes, size_t i,
+			size_t bytes)
+{
+	size_t k = 0;
+
+	while (k + 1 < n_attributes && first_of[k + 1] <= i)
+		k++;
+	if (attributes[k].flags & SK_CU_COPY_OVERLAP)
+		vcu()->bytes_overlap += bytes;
+}
+
 static sk_cu_result batch(sk_cu_ptr *dsts, sk_cu_ptr *srcs, size_t *sizes,
 			  size_t n, sk_cu_copy_attributes *attributes,
 			  size_t *first_of, size_t n_attributes,
@@ -454,6 +468,9 @@ static sk_cu_result batch(sk_cu_ptr *dsts, sk_cu_ptr *srcs, size_t *sizes,
 	vcu_lock();
 	for (size_t i = n; i-- > 0 && r == SK_CU_SUCCESS;) {
 		r = copy_either(dsts[i], srcs[i], sizes[i], stream);
+		if (r == SK_CU_SUCCESS)
+			count_flags(attributes, first_of, n_attributes, i,
+				    sizes[i]);
 		if (r != SK_CU_SUCCESS && failed)
 			*failed = i;
 	}

@@ -196,6 +196,7 @@ struct vcu {
 	uint64_t pageable;		/* copies that were not async */
 	uint64_t bytes_out, bytes_in;	/* that crossed the link */
 	uint64_t bytes_across;		/* within devices */
+	uint64_t bytes_overlap;		/* that keep off kernels */
 	uint64_t bytes_hashed;		/* on devices */
 	uint64_t lazy;			/* launches that loaded their code */
 	uint64_t busy;			/* waits that keep a CPU busy */

@@ -927,6 +927,79 @@ Test(lane, one_that_keeps_the_link)
 	}
 }
 
+#define APART ((uint64_t)100)
+
+/* Small ones, and one that is none. */
+static void copy_beside_kernels(int (*ask)(struct sk_cuda_lane *lane,
+					   const struct sk_copy *copy,
+					   uint64_t from, uint64_t to,
+					   struct sk_err *err),
+				char *to)
+{
+	for (uint64_t i = 0; i < 20; i++) {
+		const struct sk_copy copy = {
+			.dst = to + 3 * i * APART,
+			.src = (char *)(uintptr_t)(f->there + 3 * i * APART),
+			.run = APART, .bytes = APART };
+
+		cr_assert_eq(ask(f->lane, &copy, 0, APART, NULL), 0);
+	}
+	cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+}
+
+static int out_of_it(struct sk_cuda_lane *lane, const struct sk_copy *copy,
+		     uint64_t from, uint64_t to, struct sk_err *err)
+{
+	return sk_cuda_lane_out(lane, copy, from, to, f->lock, err);
+}
+
+static void assert_arrived(const char *at)
+{
+	for (uint64_t i = 0; i < 60 * APART; i++)
+		cr_assert_eq(at[i], i / APART % 3 ? 0 : 7, "%d", at[i]);
+}
+
+/* As fast as may be, or beside the kernels of others: then by none of ours, and
+ * so is one copy within the device. */
+Test(lane, copies_leave_kernels_to_others)
+{
+	sk_cu_ptr other = trainer_cuda_alloc(&f->t, ROOM);
+	uint64_t launches, flagged;
+	const struct sk_copy one = {
+		.dst = (char *)(uintptr_t)other,
+		.src = (char *)(uintptr_t)f->there, .run = ROOM / 2,
+		.bytes = ROOM / 2 };
+
+	sk_cuda_warm(f->lane);
+	for (int overlap = 0; overlap < 2; overlap++) {
+		cr_assert_eq(f->t.cuMemsetD8Async(f->there, 7, ROOM,
+						  f->stream), 0);
+		cr_assert_eq(f->t.cuMemsetD8Async(other, 0, ROOM, f->stream),
+			     0);
+		cr_assert_eq(sk_cuda_lane_follow(f->lane,
+						 (uintptr_t)f->stream, NULL),
+			     0);
+		memset(f->here, 0, ROOM);
+		sk_cuda_lane_overlap(f->lane, overlap);
+		launches = calls("cuLaunchKernel");
+		flagged = trainer_is_told() ? f->t.count("overlap") : 0;
+		copy_beside_kernels(out_of_it, f->here);
+		copy_beside_kernels(sk_cuda_lane_across,
+				    (char *)(uintptr_t)other);
+		assert_arrived(f->here);
+		trainer_cuda_get(&f->t, f->here, other, 60 * APART);
+		assert_arrived(f->here);
+		cr_assert_eq(sk_cuda_lane_across(f->lane, &one, 0, ROOM / 2,
+						 NULL), 0);
+		cr_assert_eq(sk_cuda_lane_finish(f->lane, NULL), 0);
+		if (!trainer_is_told())
+			continue;
+		cr_assert_eq(calls("cuLaunchKernel") > launches, !overlap);
+		cr_assert_eq(f->t.count("overlap") - flagged,
+			     overlap ? 2 * 20 * APART + ROOM / 2 : 0);
+	}
+}
+
 /* What lies outside of what is locked no kernel of ours may reach. */
 Test(lane, small_ones_beside_what_is_locked)
 {

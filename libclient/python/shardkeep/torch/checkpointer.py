@@ -98,10 +98,16 @@ _REPLICAS = {True: 0, False: _core.JOB_NO_REPLICAS,
              "node": _core.JOB_NODE_REPLICAS}
 
 
-def _flags(verify: bool, replicas: bool | str) -> int:
+_COPIES = {"fast": _core.COPY_FAST, "overlap": _core.COPY_OVERLAP}
+
+
+def _flags(verify: bool, replicas: bool | str, copies: str) -> int:
     if replicas not in _REPLICAS:
         raise ValueError(f'replicas={replicas!r}: True, False or "node"')
-    return (_core.JOB_VERIFY if verify else 0) | _REPLICAS[replicas]
+    if copies not in _COPIES:
+        raise ValueError(f'copies={copies!r}: "fast" or "overlap"')
+    return ((_core.JOB_VERIFY if verify else 0) | _REPLICAS[replicas] |
+            _COPIES[copies])
 
 
 class Checkpointer:
@@ -152,6 +158,9 @@ class Checkpointer:
             ``local`` nor ``rng``. Else the newest whole step is an older one.
             With copies or "node", other nodes make up for one that is lost:
             see :meth:`restore`.
+        copies: of tensors on GPUs, "fast": as their memory or the link is,
+            by kernels too; or "overlap": beside the trainer's kernels, by
+            copy engines alone, which is slower.
         verify: refuse snapshots whose tensors changed before the fence.
         fence_hook: fence before every step of any optimizer by itself; at the
             second step of ``optim``, when its state is there, the agent is
@@ -182,9 +191,9 @@ class Checkpointer:
                  run: int = 0, slots: int = 0, flush_every: int = 0,
                  keep_last: int = 0, keep_every: int = 0, keep_age: int = 0,
                  keep_bytes: int = 0, replicas: bool | str = True,
-                 verify: bool = False, fence_hook: bool = True,
-                 raising: bool = False, socket: str | None = None,
-                 timeout: float = 300) -> None:
+                 copies: str = "fast", verify: bool = False,
+                 fence_hook: bool = True, raising: bool = False,
+                 socket: str | None = None, timeout: float = 300) -> None:
         _check_given(model, extra, local)
         self._turn = threading.RLock()
         self._pid, self._closed = os.getpid(), False
@@ -213,7 +222,7 @@ class Checkpointer:
             "run": run, "slots": slots, "flush_every": flush_every,
             "keep_last": keep_last, "keep_every": keep_every,
             "keep_age": keep_age, "keep_bytes": keep_bytes,
-            "flags": _flags(verify, replicas)}
+            "flags": _flags(verify, replicas, copies)}
         self._state = self._new_state()
         self._blobs = Blobs(self._state, self.rank, self.world)
         self._kept = Kept(self._tensors, self._blobs, self.rank, extra, local,
