@@ -176,8 +176,8 @@ void sk_cuda_warm(struct sk_cuda_lane *lane);
  * first it gives way to others after each call, which costs 1 to 4 % of the
  * rate: where nobody waits for the link but who waits for this, it need not. */
 void sk_cuda_lane_keep(struct sk_cuda_lane *lane, bool keep);
-/** Whether what is asked for from here on leaves kernels to others: no kernel of
- * ours copies what is small, and batches are asked for with the driver's flag
+/** Whether what is asked for from here on leaves kernels to others: no kernel
+ * of ours copies what is small, and batches are asked for with the driver's flag
  * for that. Elements that lie apart go by one all the same. */
 void sk_cuda_lane_overlap(struct sk_cuda_lane *lane, bool overlap);
 

@@ -41,7 +41,8 @@ static inline uint64_t sk_cuda_gather_most(const struct sk_cuda_lane *lane,
 static inline bool sk_cuda_gathers(const struct sk_cuda_lane *lane,
 				   enum sk_cuda_way way, uint64_t bytes)
 {
-	return lane->gather && !sk_cuda_overlaps(lane) && bytes < sk_cuda_gather_most(lane, way) &&
+	return lane->gather && !sk_cuda_overlaps(lane) &&
+	       bytes < sk_cuda_gather_most(lane, way) &&
 	       (way == SK_CUDA_ACROSS || lane->device->host_pointers);
 }
 

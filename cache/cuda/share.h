@@ -67,8 +67,9 @@ struct sk_cuda_share;
 /**
  * Maps all @bytes of the memory that @fd stands for, for copies of the device;
  * the caller keeps @fd, and may close it. It may be of memory that another
- * process holds (held.h), which is always writable. @writable false: a copy that writes
- * to it breaks the context, so nothing of a trainer's is ever mapped so.
+ * process holds (held.h), which is always writable. @writable false: a copy
+ * that writes to it breaks the context, so nothing of a trainer's is ever mapped
+ * so.
  * Errors: -EBADF it stands for no memory of this device; -ENODEV; -ENOMEM;
  * -EIO.
  */

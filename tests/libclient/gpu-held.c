@@ -125,7 +125,7 @@ static void test_survives(struct scene *scene)
 	scene_ranks_killed(scene, "killed", 1, save, NULL);
 	CHECK(holders(scene, 0) == 1);
 	scene_ranks(scene, "killed", 1, load, &by_device);
-	/* With whoever held the copy the copy is gone, and no more than that. */
+	/* With who held the copy the copy is gone, and no more than that. */
 	kill_holders(scene);
 	scene_ranks(scene, "killed", 1, load, &by_host);
 }
