@@ -198,10 +198,10 @@ VCU_API void vcudaRace(int on)
  * "memory" with an address, "reserved" addresses, "modules" of code, "pending"
  * operations of streams; what was: "pageable" copies, bytes "out", "in",
  * "across" and "hashed", and those that are to keep off kernels, "overlap",
- * "calls" of any, "lazy" launches, which had to load their kernel first, "loads"
- * of code and "waits" for devices by the calling thread, and "busy" waits, of
- * which the driver makes loops: for a stream, and for an event that was not made
- * for sleeping. */
+ * "calls" of any, "lazy" launches, which had to load their kernel first,
+ * "loads" of code and "waits" for devices by the calling thread, and "busy"
+ * waits, of which the driver makes loops: for a stream, and for an event that
+ * was not made for sleeping. */
 VCU_API uint64_t vcudaCount(const char *what);
 VCU_API uint64_t vcudaCount(const char *what)
 {
