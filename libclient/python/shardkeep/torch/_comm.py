@@ -9,12 +9,14 @@ before all of them are in the same call.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import datetime
 import errno
 import hashlib
 import logging
 import os
+import weakref
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ import torch.distributed as dist
 
 from .. import Error
 from ._common import bytes_of
+from ._fresh import Fresh
 from ._links import Gloo, Links, Meeting, Sockets, without_sockets
 from ._meeting import Meetings
 from ._versions import default_store
@@ -29,6 +32,9 @@ from ._versions import default_store
 log = logging.getLogger("shardkeep")
 
 _SHORT = 504     # bytes that go along with their number
+#: How many of each name and ranks this process has made, since its group was.
+_made: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = \
+    weakref.WeakKeyDictionary()
 
 
 def carries_cpu(group: dist.ProcessGroup | None) -> bool:
@@ -53,7 +59,7 @@ class Comm(Meetings):
         self._group = group
         self._by_group = up and carries_cpu(group)
         if self.world > 1:
-            self._store = self._own_store(name)
+            self._fresh = Fresh(self._place(name), self.rank, self.world)
 
     def check_world(self) -> None:
         """Refuses one rank that has become one of several: each would keep
@@ -91,14 +97,16 @@ class Comm(Meetings):
         self._gloo_only = False
         self._words: Any = None
 
-    def _own_store(self, name: str) -> dist.Store:
-        group = self._group or dist.group.WORLD
+    def _place(self, name: str) -> dist.Store:
+        world = dist.group.WORLD
+        group = self._group or world
         ranks = ",".join(map(str, dist.get_process_group_ranks(group)))
         whose = hashlib.sha256(f"{name}/{ranks}".encode()).hexdigest()[:16]
-        store = default_store()
         # Of several that one process makes, each rank's third is the third.
-        nth = store.add(f"shardkeep/{whose}/{self.rank}", 1)
-        return dist.PrefixStore(f"shardkeep/{whose}/{nth}", store)
+        made = _made.setdefault(world, collections.Counter())
+        made[whose] += 1
+        return dist.PrefixStore(f"shardkeep/{whose}/{made[whose]}",
+                                default_store())
 
     # ---- exchanging ----
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from .. import Error, Timeout
 from ._common import lasting
+from ._fresh import Fresh
 
 _GO = b"all\0"
 _OLDER_GO = b"go\0"     # of those that said only which call they are in
@@ -86,7 +87,9 @@ class Meetings:
         self.rank, self.world = rank, world
         self.timeout = lasting("timeout", timeout, some=True)
         self._store: Any = None
+        self._fresh: Fresh | None = None    # until all ranks have met in it
         self._round = 0
+        self._missed: list[tuple[int, str]] = []    # before this rank was in
         self._forgotten = 0     # rounds that this rank has left nothing of
         self._votes: set[int] = set()       # rounds, of those after
 
@@ -96,6 +99,7 @@ class Meetings:
         thing, with the words of all where ranks are few, else nothing; Apart
         says who is not."""
         timeout = self.timeout if timeout is None else timeout
+        self._come_in(what, timeout)
         n, self._round = self._round, self._round + 1
         mine = _Said(what, kind, word)
         store = self._store
@@ -109,6 +113,7 @@ class Meetings:
             raise Apart(errno.ETIMEDOUT, self._another_version(["others"])
                         if said.startswith(_OLDER_GO) else
                         said.decode(errors="replace"))
+        self._fresh = None
         self._forget(n)
         return _unpacked(said[len(_GO):])
 
@@ -133,8 +138,36 @@ class Meetings:
                     r for r in range(self.world)
                     if self._store.check([f"{n}/{r}"])])
             time.sleep(self.pause(waited))
+            self._answer()
         found: bytes = self._store.get(key)
         return found
+
+    def _answer(self) -> None:
+        if self._fresh is not None and self.rank == 0:
+            self._fresh.answer()
+
+    def _come_in(self, what: str, timeout: float) -> None:
+        """Has what nobody before these ranks wrote to. Apart where rank 0,
+        who says which part that is, does not come."""
+        if self._fresh is None:
+            return
+        began = time.monotonic()
+        while self._store is None:
+            self._store = self._fresh.found()
+            if self._store is not None:
+                break
+            waited = time.monotonic() - began
+            if waited >= timeout:
+                why = (f"rank 0 did not come to {what} within {timeout:g} s; "
+                       "every rank must call it")
+                self._missed.append((self._round, why))
+                self._round += 1
+                raise Apart(errno.ETIMEDOUT, why)
+            time.sleep(self.pause(waited))
+        for n, why in self._missed:     # the others are not to wait there
+            self._store.compare_set(f"{n}/verdict", "", why)
+        self._missed = []
+        self._answer()
 
     def pause(self, waited: float) -> float:
         """Seconds until a rank that waits asks again: an eighth of what it
@@ -206,6 +239,7 @@ class Meetings:
     def whether(self, mine: bool, what: str) -> bool:
         """Whether one of the ranks says so; nothing else is exchanged. Error
         where one has failed before it came."""
+        self._come_in(what, self.timeout)
         n = self._voting("yes", int(mine))
         self.meet(what, kind="vote")
         if self._store.add(f"{n}/failed", 0):
@@ -215,6 +249,7 @@ class Meetings:
     def fail(self, what: str) -> None:
         """Instead of :meth:`whether`: this rank cannot go on, and the others
         need not wait for it."""
+        self._come_in(what, self.timeout)
         self._voting("failed", 1)
         self.meet(what, kind="vote")
 
