@@ -18,7 +18,7 @@ from harness import Nodes, run, start, wait
 from models import (Replicate, Shard, local_part, sharded, whole,
                     wrong)
 from older import needs_alone, needs_plan_caching
-from shardkeep import Client, snapshots
+from shardkeep import Client, NotFound, snapshots
 from shardkeep.torch import Checkpointer, _comm, _dcp_states
 from shardkeep.torch._reading import _merged
 from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
@@ -553,3 +553,24 @@ def _one_is_late(nodes: Nodes) -> None:
 def test_a_load_that_not_all_come_to(nodes):
     run(4, _save, nodes, HALVES, [1])
     run(4, _one_is_late, nodes)
+
+
+def _load_what_is_left(nodes: Nodes, of: list[int], grouped: bool) -> None:
+    reader = _reader(nodes, of) if grouped else ShardkeepReader(
+        job="far", socket=_socket(nodes, of))
+    with pytest.raises(CheckpointException) as e:
+        dcp.load(_state(False), storage_reader=reader)
+    for failure, _ in e.value.failures.values():
+        assert isinstance(failure, NotFound)
+        assert "step 8 of run" in str(failure), failure
+        assert "2 of 4 ranks have no image" in str(failure), failure
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_what_is_left_of_a_node_is_named(nodes, grouped):
+    """Who takes NotFound for a first run is to see that it is none."""
+    run(4, _save, nodes, HALVES, [7, 8])
+    nodes.restart(1, signal.SIGKILL, disk=False)
+    run(2, _load_what_is_left, nodes, [0, 0], grouped)
+    if grouped:         # an agent that has nothing knows of none
+        run(2, _load_what_is_left, nodes, [0, 1], grouped)

@@ -68,6 +68,18 @@ def in_part(told: list[dict[str, Any]], than: tuple[int, int] = (-1, -1)
     return ""
 
 
+def left_of(client: Client, job: str, step: int | None, run: int
+            ) -> list[Any]:
+    """Of the newest that this rank's agent has some of, where none is whole:
+    run, step and a sentence; nothing where there is nothing."""
+    for s in snapshots(client, job):
+        if not s["complete"] and s["note"] and \
+                step in (None, s["step"]) and run in (0, s["run"]):
+            return [s["run"], s["step"], f"step {s['step']} of run {s['run']} "
+                    f"is not complete: {s['note']}"]
+    return []
+
+
 def several(told: list[dict[str, Any]]) -> bool:
     """Whether ranks have different agents."""
     return any(x["agent"] != told[0]["agent"] for x in told)

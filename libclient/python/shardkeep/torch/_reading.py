@@ -20,8 +20,8 @@ from ._common import PLAN
 from ._dcp_nodes import can_be
 from ._links import available as links_available
 from ._meeting import Apart
-from ._nodes import (LISTED_MOST, Teller, candidates, each, offers, over,
-                     several, went_each_time)
+from ._nodes import (LISTED_MOST, Teller, candidates, each, left_of, offers,
+                     over, several, went_each_time)
 from ._together import PASSED_OVER, together
 from ._versions import default_store
 
@@ -326,9 +326,11 @@ class Question:
         way = Alone(agent, self.job)
         try:
             held = way.look(self.run, self.step)
-        except NotFound:
+        except NotFound as e:
             way.refuse_unreadable(self.run, self.step)
-            raise
+            rest = left_of(agent.client(), self.job, self._wanted(), self.run)
+            raise NotFound(e.errno, "; ".join(
+                [e.strerror, *rest[2:]])) from None
         return way, held, way.plans(held)
 
     def _ask_together(self, agent: Agent, comm: Comm) -> Answer:
@@ -366,7 +368,6 @@ class Question:
     def choose(self, agent: Agent, comm: Comm) -> Answer:
         """The snapshot that all ranks are to read; where one agent serves
         them it was not looked at."""
-        wanted = None if self.step == LATEST else self.step
         told: list[dict[str, Any]] = []
 
         def apart() -> bool:
@@ -374,7 +375,7 @@ class Question:
 
         def listed() -> list[tuple[int, int]]:
             told[:] = together(comm, _LOAD, lambda: offers(
-                agent.client(), self.job, wanted))
+                agent.client(), self.job, self._wanted()))
             return [x for x in candidates(told, apart())
                     if self.run in (0, x[0])]
 
@@ -399,8 +400,14 @@ class Question:
             agent, self.job).refuse_unreadable(self.run, self.step))
         which = "" if self.step == LATEST else f" of step {self.step}"
         which += f" of run {self.run}" if self.run else ""
-        return NotFound(errno.ENOENT, f"job {self.job} has no complete "
-                        f"snapshot{which}")
+        rests = together(comm, _LOAD, lambda: left_of(
+            agent.client(), self.job, self._wanted(), self.run))
+        return NotFound(errno.ENOENT, "; ".join(
+            [f"job {self.job} has no complete snapshot{which}",
+             *max(rests)[2:]]))
+
+    def _wanted(self) -> int | None:
+        return None if self.step == LATEST else self.step
 
 
 _comms: dict[tuple[int, ...], tuple[int, Any, Comm]] = {}
