@@ -5,16 +5,20 @@ it of ranks that are gone is nothing to those that came after them."""
 from __future__ import annotations
 
 import os
-import pathlib
 import signal
 from typing import Any
 
+import linear
 import pytest
+import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from harness import run, start, wait
 from shardkeep import Timeout
-from shardkeep.torch import _comm, _meeting
+from shardkeep.torch import Checkpointer, _comm, _meeting
 from shardkeep.torch._comm import Comm
+from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
+from torch import nn
 
 
 def _outliving(path: str) -> None:
@@ -117,3 +121,48 @@ def _late(path: str) -> None:
 
 def test_a_rank_that_comes_late(tmp_path):
     run(3, _late, str(tmp_path / "store"))
+
+
+def _train(model: nn.Module, optim: torch.optim.Optimizer, of: list[str],
+           life: int) -> None:
+    """A job's life within a process: by a Checkpointer, and by dcp."""
+    where = of[dist.get_rank() * 2 // dist.get_world_size()]
+    with Checkpointer(model, optim, job="anew", raising=True, timeout=60,
+                      socket=where) as ck:
+        assert ck.restore() == (life - 1 if life else None)
+        linear.step(model, optim)
+        ck.snapshot(life)
+        ck.wait()
+    if life:
+        state = {"a": torch.zeros(3), "life": -1}
+        dcp.load(state, storage_reader=ShardkeepReader(
+            job="anew.dcp", process_group=dist.group.WORLD, timeout=60,
+            socket=where))
+        assert state["a"].tolist() == [life] * 3
+        assert state["life"] == life - 1
+    dcp.save({"a": torch.full((3,), life + 1.0), "life": life},
+             storage_writer=ShardkeepWriter(job="anew.dcp", step=life,
+                                            socket=where, timeout=60))
+
+
+def _trains_anew(path: str, of: list[str]) -> None:
+    """A process goes on, each time in another group, of other ranks."""
+    me = dist.get_rank()
+    for life, ranks in enumerate(([0, 1], [1, 0], [0, 1])):
+        dist.barrier()
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", init_method=f"file://{path}-{life}",
+                                rank=ranks.index(me), world_size=2)
+        model, optim = linear.training()
+        _train(model, optim, of, life)
+        other, its = linear.training()
+        for _ in range(life + 1):
+            linear.step(other, its)
+        for has, had in zip(linear.values(model, optim),
+                            linear.values(other, its), strict=True):
+            assert torch.equal(has, had)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_job_in_groups_that_are_made_anew(nodes, tmp_path, apart):
+    run(2, _trains_anew, str(tmp_path / "group"), [nodes[0], nodes[apart]])

@@ -14,10 +14,12 @@ import errno
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from .. import FLUSH_NEVER, Client, Error, State, _core
 from . import _device
@@ -39,11 +41,19 @@ def key_of(socket: str | None, job: str, rank: int, world: int) -> Key:
             rank, world)
 
 
+def _world() -> weakref.ref[Any] | None:
+    """The ranks that there are; None where this process is none of
+    several."""
+    up = dist.is_available() and dist.is_initialized()
+    return weakref.ref(dist.group.WORLD) if up else None
+
+
 class Entry:
     """The state of a job, as one thread at a time uses it."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
+        self.world = _world()
         self.lock = threading.RLock()       # one save at a time
         self.client: Client | None = None
         self.state: State | None = None
@@ -158,6 +168,14 @@ class States:
     def close(self) -> None:
         for entry in list(self._entries.values()):
             self._let_go(entry)
+
+    def close_former(self) -> None:
+        """Those of ranks of a group that was destroyed: this process may be
+        another rank of the job now, and another process that one."""
+        now = _world()
+        for entry in list(self._entries.values()):
+            if entry.world != now:
+                self._let_go(entry)
 
 
 #: A process has one agent, and its saves share its memory.

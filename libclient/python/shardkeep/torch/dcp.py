@@ -136,6 +136,7 @@ class ShardkeepWriter(Named, StorageWriter, BlockingAsyncStager):
             raise ValueError("a ShardkeepWriter needs a checkpoint_id, or a "
                              "job and a step")
         self._coordinator = is_coordinator
+        STATES.close_former()       # before any rank has all plans
         self._alone = None
         if not kwargs.get("use_collectives", True) and dist.is_initialized():
             self._alone = (kwargs["rank"], dist.get_world_size(), "")
