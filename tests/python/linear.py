@@ -22,10 +22,13 @@ def training(wrap: Callable[[nn.Module], nn.Module] = lambda model: model
     return wrapped, torch.optim.AdamW(wrapped.parameters(), lr=0.01)
 
 
-def step(model: nn.Module, optim: torch.optim.Optimizer) -> None:
+def step(model: nn.Module, optim: torch.optim.Optimizer) -> float:
+    """The loss before it."""
     optim.zero_grad()
-    model(torch.linspace(-1, 1, 64).expand(4, 64)).square().sum().backward()
+    loss = model(torch.linspace(-1, 1, 64).expand(4, 64)).square().sum()
+    loss.backward()
     optim.step()
+    return float(loss)
 
 
 def values(model: nn.Module, optim: torch.optim.Optimizer
