@@ -13,6 +13,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,10 @@
 #define PAUSE_NS 50000u
 /* For which a rank waits in an exchange before it asks whether all are well. */
 #define WAIT_NS (UINT64_C(500) * 1000000u)
+
+/* The library is the process's, whatever comms and handles there are: what
+ * hangs in it may hold what the next communicator would wait for. */
+static atomic_bool lost;
 
 static int keep(struct sk_nccl_comm *c, int r, const struct sk_err *err)
 {
@@ -132,6 +137,8 @@ static void end_by(struct sk_nccl_comm *c, sk_nccl_result (*call)(sk_nccl_comm),
 	if (e && wait_ending(os, e, sk_until_ms(os, timeout_ms)))
 		return;
 	c->hung = true;
+	c->sk->cuda_stays = true;
+	atomic_store(&lost, true);
 	(void)sk_err_set(&c->why, -EIO, "NCCL did not come back from the end "
 			 "of a communicator within %u ms", timeout_ms);
 }
@@ -251,7 +258,7 @@ static int open_local(struct sk_nccl_comm *c, struct sk_err *err)
 {
 	int r = 0;
 
-	if (c->hung)
+	if (atomic_load(&lost))
 		return sk_err_set(err, -ENODEV, "an earlier communicator of "
 				  "NCCL never ended in this process");
 	if (would_block())
@@ -551,6 +558,14 @@ SK_API int sk_comm_nccl(struct sk *sk, const struct sk_comm *base,
 static struct sk_nccl_comm *nccl_of(const struct sk_comm *comm)
 {
 	return comm && comm->allgather == allgather ? comm->ctx : NULL;
+}
+
+void sk_comm_nccl_note(const struct sk_comm *comm, const struct sk_err *why)
+{
+	struct sk_nccl_comm *c = nccl_of(comm);
+
+	if (c)
+		c->why = why ? *why : (struct sk_err){ "" };
 }
 
 SK_API const char *sk_comm_nccl_why(const struct sk_comm *comm)

@@ -27,4 +27,8 @@ struct sk_nccl_comm {
 	sk_nccl_comm comm;		/* NULL: none */
 };
 
+/** What sk_comm_nccl_why() says of @comm from now on; NULL: that nothing is
+ * wrong. A comm of another kind is left alone. */
+void sk_comm_nccl_note(const struct sk_comm *comm, const struct sk_err *why);
+
 #endif

@@ -163,7 +163,8 @@ SK_API void sk_close(struct sk *sk)
 	/* In a forked child the threads and the connection are not ours. */
 	if (sk->pid == getpid()) {
 		sk_pool_free(sk->pool);
-		sk_cuda_free(sk->cuda);
+		if (!sk->cuda_stays)
+			sk_cuda_free(sk->cuda);
 		sk_conn_close(&sk->apart);
 		sk_conn_close(&sk->conn);
 		sk_recall_free(sk->recall);

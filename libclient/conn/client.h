@@ -24,6 +24,7 @@ struct sk {
 	unsigned cpus;			/* that this process may use */
 	bool hash_is_free;		/* in step with a copy, on this CPU */
 	struct sk_cuda *cuda;		/* opened by the first device */
+	bool cuda_stays;		/* a thread may come back to it */
 	struct sk_recall *recall;	/* layouts, from a list to a restore */
 	struct sk_conn conn;		/* short requests; states live here */
 	struct sk_conn apart;		/* kept for requests of their own */

@@ -14,6 +14,7 @@
 #include <assert.h>
 
 #include "base/util.h"
+#include "comm/nccl.h"
 #include "restore/agree.h"
 #include "restore/aside.h"
 #include "restore/beside.h"
@@ -371,6 +372,19 @@ static void release(struct across *a)
 	sk_beside_fini(&a->beside);
 }
 
+/* @rank has no room: all do without. */
+static void say_without(const struct across *a, int32_t rank)
+{
+	const struct sk_restoring *rs = a->rs;
+	bool own = rank == rs->state->job.rank;
+	struct sk_err why;
+
+	(void)sk_err_set(&why, 0, "rank %d has no room for what passes through "
+			 "its device%s%.200s", rank, own ? ": " : "",
+			 own ? rs->err.text : "");
+	sk_comm_nccl_note(&rs->comm, &why);
+}
+
 /* How many rounds it takes, and whether all have room for them. */
 static int agree_rounds(struct across *a, int r, bool *ret_without)
 {
@@ -383,6 +397,8 @@ static int agree_rounds(struct across *a, int r, bool *ret_without)
 	}
 	r = sk_restore_agree(rs, r, &word, &words, 0);
 	for (int32_t k = 0; r >= 0 && k < rs->state->job.world; k++) {
+		if (words[k].flags && !*ret_without)
+			say_without(a, k);
 		*ret_without |= words[k].flags != 0;
 		if (words[k].extra > a->rounds)
 			a->rounds = words[k].extra;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "comm/nccl.h"
 #include "restore/ballot.h"
 #include "restore/begin.h"
 #include "restore/limits.h"
@@ -169,6 +170,21 @@ static int check_ballots(struct sk_restoring *rs,
 	return 0;
 }
 
+/* Of several nodes' ranks, all that some of them could do on devices they do
+ * by the host. */
+static void say_without(const struct sk_restoring *rs,
+			const struct sk_restore_ballot *ballots)
+{
+	struct sk_err why;
+	int32_t i = 0;
+
+	while (ballots[i].devices)
+		i++;
+	(void)sk_err_set(&why, 0, "rank %d has no comm that moves the memory "
+			 "of a device", i);
+	sk_comm_nccl_note(&rs->comm, &why);
+}
+
 static int note_nodes(struct sk_restoring *rs,
 		      const struct sk_restore_ballot *ballots)
 {
@@ -194,6 +210,8 @@ static int note_nodes(struct sk_restoring *rs,
 	sk_restore_forget_nodes(rs);
 	r = sk_restore_nodes(rs, agents);
 	rs->apart = exchanges && rs->n_nodes > 1;
+	if (rs->apart && !devices)
+		say_without(rs, ballots);
 	return r < 0 ? r : sk_restore_settle_nodes(rs);
 }
 

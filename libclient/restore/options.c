@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 
+#include "comm/nccl.h"
 #include "conn/check.h"
 
 #define AGREE_MS 60000u
@@ -74,6 +75,7 @@ int sk_restore_take_comm(struct sk_restoring *rs, const struct sk_comm *comm)
 		return break_off(comm, sk_err_set(&rs->err, -EINVAL, "sk_comm."
 						  "allgather is NULL"));
 	rs->comm = *comm;
+	sk_comm_nccl_note(comm, NULL);
 	if (comm->device && !is_device(comm->device)) {
 		rs->comm.device = NULL;
 		return sk_err_set(&rs->err, -EINVAL, "sk_comm.device lacks a "

@@ -26,5 +26,6 @@ int trainer_nccl_open(struct trainer_nccl *ret, struct sk_err *err)
 	ret->wreck = (void (*)(unsigned))dlsym(library, "vncclBreak");
 	ret->count = (uint64_t (*)(const char *))
 		dlsym(library, "vncclCount");
+	ret->come_back = (void (*)(void))dlsym(library, "vncclComeBack");
 	return 0;
 }

@@ -12,6 +12,7 @@ struct trainer_nccl {
 	void (*fail)(const char *function, uint64_t nth, unsigned result);
 	void (*wreck)(unsigned result);
 	uint64_t (*count)(const char *what);
+	void (*come_back)(void);	/* what hangs */
 };
 
 /** As sk_nccl_open(). */

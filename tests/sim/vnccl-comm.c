@@ -232,8 +232,8 @@ sk_nccl_result ncclCommAbort(sk_nccl_comm comm)
 	VN_ENTER(ncclCommAbort);
 	if (!comm)
 		return SK_NCCL_INVALID_ARGUMENT;
-	while (vn_said("VNCCL_ABORT", "hang"))
-		(void)pause();
+	if (vn_said("VNCCL_ABORT", "hang"))
+		vn_hang();
 	(void)pthread_mutex_lock(&comm->lock);
 	comm->aborted = true;
 	(void)pthread_cond_broadcast(&comm->changed);

@@ -24,6 +24,9 @@ sk_nccl_result vn_enter(enum vn_function function);
 #define VN_OUTSIDE(comm)						\
 	(void)__atomic_fetch_sub(&(comm)->inside, 1, __ATOMIC_RELAXED)
 
+/** Does not return before vncclComeBack(). */
+void vn_hang(void);
+
 /** Communicators of this process. */
 void vn_list(struct ncclComm *comm);
 void vn_unlist(struct ncclComm *comm);

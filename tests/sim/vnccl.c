@@ -16,7 +16,10 @@ static struct {
 	struct ncclComm *comms;
 	uint64_t sent, received;	/* bytes; atomic */
 	struct vn_driver driver;
-} vn = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	pthread_cond_t comes_back;
+	bool is_back;
+} vn = { .lock = PTHREAD_MUTEX_INITIALIZER,
+	 .comes_back = PTHREAD_COND_INITIALIZER };
 
 void vn_misuse(const char *fmt, ...)
 {
@@ -101,6 +104,14 @@ sk_nccl_result vn_enter(enum vn_function function)
 	return r;
 }
 
+void vn_hang(void)
+{
+	(void)pthread_mutex_lock(&vn.lock);
+	while (!vn.is_back)
+		(void)pthread_cond_wait(&vn.comes_back, &vn.lock);
+	(void)pthread_mutex_unlock(&vn.lock);
+}
+
 void vn_list(struct ncclComm *comm)
 {
 	(void)pthread_mutex_lock(&vn.lock);
@@ -176,6 +187,16 @@ VN_API void vncclBreak(unsigned result)
 	(void)pthread_mutex_lock(&vn.lock);
 	for (struct ncclComm *c = vn.comms; c; c = c->next)
 		vn_fail(c, result, "broken by the test");
+	(void)pthread_mutex_unlock(&vn.lock);
+}
+
+/* What hangs goes on, and nothing hangs any more. */
+VN_API void vncclComeBack(void);
+VN_API void vncclComeBack(void)
+{
+	(void)pthread_mutex_lock(&vn.lock);
+	vn.is_back = true;
+	(void)pthread_cond_broadcast(&vn.comes_back);
 	(void)pthread_mutex_unlock(&vn.lock);
 }
 

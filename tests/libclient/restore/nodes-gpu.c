@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "await.h"
 #include "libclient/gpu-rank.h"
 #include "mesh-comm.h"
 #include "sim/trainer-nccl.h"
@@ -40,8 +41,10 @@ struct trial {
 	uint32_t timeout_ms;
 	int result;
 	bool without;			/* NCCL; */
-	const char *why;		/* what the comm says to that */
+	const char *why;		/* what the comm says to that; */
+	const char *why_again;		/* the second time, if another thing */
 	bool twice, wide, save;
+	bool anew;			/* each restore has a comm of its own */
 	bool copies;			/* all ranks want all, of the wide */
 	unsigned on_host;		/* bit per rank that has it there; */
 	unsigned on_another;		/* or on another device */
@@ -161,14 +164,19 @@ static void check_bytes(const struct trial *t,
 	      (unsigned long long)report->bytes_memory);
 }
 
-static void check_end(const struct trial *t, const struct sk_comm *comm)
+static void check_end(const struct gpu_rank *g, const struct trial *t,
+		      const struct sk_comm *comm, int nth)
 {
+	const char *wanted = nth && t->why_again ? t->why_again : t->why;
 	struct trainer_nccl nccl;
 	const char *why = sk_comm_nccl_why(comm);
 
-	CHECK(!t->why == !why[0], "\"%s\"", why);
-	CHECK(!t->why || strstr(why, t->why), "\"%s\" lacks \"%s\"", why,
-	      t->why);
+	/* Of another kind, it says nothing. */
+	if (t->bare && g->rank->rank == t->culprit)
+		wanted = NULL;
+	CHECK(!wanted == !why[0], "%s: \"%s\"", t->name, why);
+	CHECK(!wanted || strstr(why, wanted), "%s: \"%s\" lacks \"%s\"",
+	      t->name, why, wanted);
 	if (trainer_nccl_open(&nccl, NULL) >= 0 && nccl.count &&
 	    !getenv("VNCCL_ABORT"))
 		CHECK(nccl.count("comms") == 0);
@@ -189,7 +197,7 @@ static void go_wrong(const struct gpu_rank *g, const struct trial *t)
 }
 
 static void load_once(struct gpu_rank *g, const struct trial *t,
-		      struct sk_comm *comm)
+		      struct sk_comm *comm, int nth)
 {
 	struct sk_restore_options o = { .flags = SK_RESTORE_MEMORY_ONLY,
 		.timeout_ms = t->timeout_ms ? t->timeout_ms : 20000 };
@@ -203,9 +211,51 @@ static void load_once(struct gpu_rank *g, const struct trial *t,
 	      sk_comm_nccl_why(comm));
 	if (r >= 0) {
 		check_bytes(t, &report, gpu_count(g, "in") - in);
-		check_end(t, comm);
+		check_end(g, t, comm, nth);
 		CHECK(!gpu_wrong(g, 5, -1), "%s", t->name);
 	}
+}
+
+static void make_comm(struct gpu_rank *g, const struct trial *t,
+		      const struct sk_comm *base, struct sk_comm *ret)
+{
+	const struct rank *rank = g->rank;
+
+	if (t->bare && rank->rank == t->culprit)
+		*ret = *base;
+	else
+		CHECK(!sk_comm_nccl(rank->sk, base, rank->rank, rank->world,
+				    g->device, ret), "%s", sk_error());
+}
+
+static struct trainer_cuda late;
+
+/* What the handle has freed is somebody else's by now. */
+static void use_again(void)
+{
+	enum { LARGEST = 4096, EACH = 16 };
+	static void *blocks[LARGEST / 16 * EACH];
+	size_t n = 0;
+
+	for (size_t bytes = 16; bytes <= LARGEST; bytes += 16)
+		for (int i = 0; i < EACH; i++) {
+			CHECK(blocks[n] = malloc(bytes));
+			memset(blocks[n++], 0xa5, bytes);
+		}
+	while (n)
+		free(blocks[--n]);
+}
+
+/* When the handle is closed, an abort comes back after all. */
+static void come_back(void)
+{
+	uint64_t before = late.calls("cuCtxPopCurrent");
+	struct trainer_nccl nccl;
+
+	use_again();
+	CHECK(!trainer_nccl_open(&nccl, NULL));
+	nccl.come_back();
+	AWAIT(late.calls("cuCtxPopCurrent") > before, "it never came back");
 }
 
 static void load(struct rank *rank)
@@ -222,15 +272,20 @@ static void load(struct rank *rank)
 	begin(&g, rank, nodes_of(t));
 	describe(&g, t, 1);
 	mesh_comm_join(&links, rank->rank, &base);
-	if (t->bare && rank->rank == t->culprit)
-		comm = base;
-	else
-		CHECK(!sk_comm_nccl(rank->sk, &base, rank->rank, rank->world,
-				    g.device, &comm), "%s", sk_error());
+	make_comm(&g, t, &base, &comm);
 	go_wrong(&g, t);
-	for (int i = 0; i <= t->twice; i++)
-		load_once(&g, t, &comm);
+	for (int i = 0; i <= t->twice; i++) {
+		if (i && t->anew) {
+			sk_comm_nccl_free(&comm);
+			make_comm(&g, t, &base, &comm);
+		}
+		load_once(&g, t, &comm, i);
+	}
 	sk_comm_nccl_free(&comm);
+	if (getenv("VNCCL_ABORT")) {
+		late = g.cuda;
+		CHECK(!atexit(come_back));
+	}
 }
 
 /* ---- trials ---- */
@@ -286,9 +341,10 @@ static const struct trial trials[] = {
 	  .copies = true, .on_host = 0x4, .on_another = 0x1 },
 	/* Without NCCL: */
 	{ .name = "a rank without a device", .culprit = 3, .without = true,
-	  .bare = true },
+	  .bare = true, .why = "rank 3" },
 	{ .name = "copies, and a rank without", .culprit = 0, .without = true,
-	  .bare = true, .wide = true, .copies = true, .on_host = 0x1 },
+	  .bare = true, .wide = true, .copies = true, .on_host = 0x1,
+	  .why = "rank 0" },
 	{ .name = "no library", .culprit = 2, .without = true,
 	  .variable = "SHARDKEEP_LIBNCCL", .value = "/nowhere/libnccl.so.2",
 	  .why = "rank 2: no NCCL" },
@@ -300,7 +356,13 @@ static const struct trial trials[] = {
 	  .why = "Duplicate GPU" },
 	{ .name = "never begins, never ends", .culprit = 3, .without = true,
 	  .variable = "VNCCL_INIT", .value = "hang", .timeout_ms = 8000,
-	  .why = "", .twice = true },
+	  .why = "", .twice = true,
+	  .why_again = "rank 3: an earlier communicator" },
+	/* It is the process that cannot, whichever comm asks. */
+	{ .name = "never ends, and another comm", .culprit = 3,
+	  .without = true, .variable = "VNCCL_INIT", .value = "hang",
+	  .timeout_ms = 8000, .why = "", .twice = true, .anew = true,
+	  .why_again = "rank 3: an earlier communicator" },
 	/* Nobody could be kept from waiting for one that does not come. */
 	{ .name = "calls that block", .culprit = 2, .without = true,
 	  .variable = "NCCL_COMM_BLOCKING", .value = "1",
@@ -310,11 +372,11 @@ static const struct trial trials[] = {
 	  .becomes = SK_NCCL_SYSTEM_ERROR, .why = "unhandled" },
 	{ .name = "no room on a device", .culprit = 1, .without = true,
 	  .function = "cuMemAlloc", .nth = 1,
-	  .becomes = SK_CU_OUT_OF_MEMORY },
+	  .becomes = SK_CU_OUT_OF_MEMORY, .why = "rank 1" },
 	{ .name = "no room for what is passed on", .culprit = 2,
 	  .without = true, .wide = true, .copies = true,
 	  .function = "cuMemAlloc", .nth = 2,
-	  .becomes = SK_CU_OUT_OF_MEMORY },
+	  .becomes = SK_CU_OUT_OF_MEMORY, .why = "rank 2" },
 	{ .name = "copies on one device", .culprit = 1, .without = true,
 	  .wide = true, .copies = true, .variable = "NCCL_HOSTID",
 	  .value = "node-0", .why = "Duplicate GPU" },
