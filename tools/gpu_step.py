@@ -94,7 +94,8 @@ class Trial:
         self.ck.prepare()
         for _ in range(3):
             self.at += 1
-            self.ck.snapshot(self.at, wait=60, flush=False)
+            if not self.ck.snapshot(self.at, wait=60, flush=False):
+                raise SystemExit("gpu_step: no snapshot is taken here")
             self.ck.fence()
             self.ck.wait(timeout=60)
 
@@ -112,6 +113,8 @@ def run(loop: Loop, trial: Trial, seconds: float) -> None:
         alone.append(loop.timed(BLOCK))
         beside.append(trial.beside(BLOCK))
         trial.ck.wait(timeout=60)       # what is left of it is over
+    if not trial.taken:
+        raise SystemExit("gpu_step: no snapshot was taken beside a step")
     more = 100 * (statistics.median(b / a for a, b in zip(alone, beside)) - 1)
     on_device = trial.ck.status()["device_bytes"]
     say(fact="bar", what="% that a step is longer", of="matrix products",

@@ -58,6 +58,55 @@ static void better(double *best, double bytes, double seconds)
 		*best = bytes / seconds;
 }
 
+/* ---- values: a figure of what is not right is none ---- */
+
+#define LOOK 256	/* bytes of each piece */
+
+static size_t pieces_of(const struct trial *t)
+{
+	return bytes_of(t) / SMALL;
+}
+
+static sk_cu_ptr piece_at(const struct trial *t, size_t i)
+{
+	return t->slab + i * SMALL + i * SMALL / t->shape.each * t->shape.gap;
+}
+
+static uint8_t value_of(size_t i)
+{
+	return (uint8_t)((i + 1) * 0x9e3779b97f4a7c15u >> 56);
+}
+
+static void fill(struct trial *t)
+{
+	for (size_t i = 0; i < pieces_of(t); i++)
+		CHECK(!t->g.cuda.cuMemsetD8Async(piece_at(t, i), value_of(i),
+						 SMALL, t->g.stream));
+}
+
+static void spoil(struct trial *t)
+{
+	for (size_t i = 0; i < pieces_of(t); i++)
+		CHECK(!t->g.cuda.cuMemsetD8Async(piece_at(t, i),
+						 (uint8_t)~value_of(i), SMALL,
+						 t->g.stream));
+	CHECK(!t->g.cuda.driver.cuStreamSynchronize(t->g.stream));
+}
+
+static void check_values(const struct trial *t)
+{
+	uint8_t got[LOOK];
+
+	for (size_t i = 0; i < pieces_of(t); i++) {
+		size_t at = i * 4099 % (SMALL - LOOK);
+
+		trainer_cuda_get(&t->g.cuda, got, piece_at(t, i) + at, LOOK);
+		for (size_t k = 0; k < LOOK; k++)
+			CHECK(got[k] == value_of(i), "%s: piece %zu is not "
+			      "what was saved", t->shape.name, i);
+	}
+}
+
 /* ---- what there can be ---- */
 
 static double finish(const struct trial *t, double from)
@@ -167,8 +216,11 @@ struct took {
 static void snapshot(struct trial *t, struct took *ret)
 {
 	struct sk_state *state = t->g.rank->state;
-	double from = fact_now();
+	double from;
 
+	fill(t);
+	(void)finish(t, 0);
+	from = fact_now();
 	CHECK(!gpu_snapshot(&t->g, ++t->step, 0), "%s", sk_error());
 	ret->call = fact_now() - from;
 	CHECK(!sk_fence_stream(state, (uintptr_t)t->g.stream), "%s",
@@ -178,6 +230,22 @@ static void snapshot(struct trial *t, struct took *ret)
 	CHECK(!sk_fence(state), "%s", sk_error());
 	ret->free = fact_now() - from;
 	CHECK(!sk_wait(state, t->step, SK_COMPLETE, 60000), "%s", sk_error());
+}
+
+/* What the trainer writes behind either fence is in no snapshot. */
+static void prove(struct trial *t, bool by_stream)
+{
+	struct sk_state *state = t->g.rank->state;
+
+	fill(t);
+	CHECK(!gpu_snapshot(&t->g, ++t->step, 0), "%s", sk_error());
+	CHECK(!(by_stream ?
+		sk_fence_stream(state, (uintptr_t)t->g.stream) :
+		sk_fence(state)), "%s", sk_error());
+	spoil(t);
+	CHECK(!sk_wait(state, t->step, SK_COMPLETE, 60000), "%s", sk_error());
+	CHECK(!rank_restore(t->g.rank, t->step, 0, NULL), "%s", sk_error());
+	check_values(t);
 }
 
 /* As of a process that has just begun. */
@@ -191,16 +259,22 @@ static void forget_slots(struct sk_state *state)
 /* Bytes a second. */
 static double restore_by(struct trial *t, uint32_t flags, bool begun)
 {
+	struct sk_report report;
 	double in = 0, from;
 
 	for (int i = 0; i < ROUNDS; i++) {
 		if (begun)
 			forget_slots(t->g.rank->state);
+		spoil(t);
 		from = fact_now();
-		CHECK(!rank_restore(t->g.rank, SK_LATEST, flags, NULL), "%s",
-		      sk_error());
+		CHECK(!rank_restore(t->g.rank, SK_LATEST, flags, &report),
+		      "%s", sk_error());
 		better(&in, (double)bytes_of(t), fact_now() - from);
+		CHECK(report.bytes_device_slot ==
+		      (by_device ? bytes_of(t) : 0), "%s: another way",
+		      t->shape.name);
 	}
+	check_values(t);
 	return in;
 }
 
@@ -271,6 +345,8 @@ static void try_shape(struct rank *rank, struct shape shape)
 	measure_copies(&t);
 	until_ready(&t);
 	snapshots(&t);
+	prove(&t, true);
+	prove(&t, false);
 	restore(&t);
 	fflush(stdout);
 }

@@ -38,3 +38,16 @@ def test_it_says_what_a_step_takes_more(agent, monkeypatch, device):
     assert fact["met"] == (fact["value"] <= 1)
     assert fact["mib"] == 2 and fact["step_ms"] > 0
     assert 0 < fact["taken"] <= fact["asked"]
+
+
+def test_without_a_snapshot_there_is_no_figure(agent):
+    """A step is no longer than before where nothing was taken beside it."""
+    never = ("import runpy, sys; from shardkeep.torch import Checkpointer; "
+             "Checkpointer.snapshot = lambda *a, **k: False; "
+             "runpy.run_path(sys.argv.pop(1), run_name='__main__')")
+    said = subprocess.run([sys.executable, "-c", never, str(TOOL), "--device",
+                           "cpu", "--mib", "2", "--side", "32", "--step",
+                           "0.002", "--seconds", "0.1"], check=False,
+                          capture_output=True, text=True)
+    assert said.returncode == 1 and not said.stdout, said
+    assert "no snapshot" in said.stderr

@@ -9,6 +9,7 @@ Arguments: the tool, the build directory.
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -82,20 +83,104 @@ def check_lacks(folder: Path) -> None:
     assert [f["what"] for f in steps["before"]["lacks"]] == ["driver"]
     assert steps["conformance"]["why"]
     (folder / "away").rename(folder / "bin/vcuda.so.1")
+    check_loader(folder)
 
 
-def check_ended(folder: Path) -> None:
-    """Ended in a step: what came before, and what that said, are there."""
-    replace(folder, "cuda-conformance", "echo begun; exec sleep 99")
+def check_loader(folder: Path) -> None:
+    """A driver that is there, and that we do not take: on hardware all would
+    be left out for want of one."""
+    program = (folder / "bin/cachectl").read_bytes()
+    (folder / "bin/real").write_bytes(program)
+    (folder / "bin/real").chmod(0o755)
+    replace(folder, "cachectl", f'VCUDA_AS_HARDWARE= VCUDA_MISSING=cuMemAlloc '
+            f'exec "{folder}/bin/real" "$@"')
+    status, steps = run(folder, "--only", "before")
+    assert status == 1
+    assert [f["what"] for f in steps["before"]["lacks"]] == ["our loader"]
+    assert "cuMemAlloc" in steps["before"]["lacks"][0]["why"]
+    (folder / "bin/cachectl").write_bytes(program)
+
+
+def check_names(folder: Path) -> None:
+    """Of a step that there is not it is not said that it passed."""
+    r = subprocess.run([str(folder / "gpu-check"), "--simulate", "--out",
+                        str(folder / "out"), "--only", "conformity"],
+                       capture_output=True, text=True, check=False)
+    assert r.returncode == 2 and "conformity" in r.stderr
+    assert "conformance of sharing" in r.stderr     # what there is
+
+
+def check_facts(folder: Path) -> None:
+    """What cannot be taken is a failure of the step."""
+    facts = str(folder / "bin/cuda-facts")
+    env = os.environ | {"SHARDKEEP_LIBCUDA": str(folder / "bin/vcuda.so.1"),
+                        "LD_LIBRARY_PATH": str(folder / "lib")}
+    for fails, name in (("cuMemHostRegister", "page-locking"),
+                        ("cuMemcpyDtoHAsync", "a copy returns at once")):
+        r = subprocess.run([facts, "4", name], env=env |
+                           {"VCUDA_FAILS": fails}, capture_output=True,
+                           text=True, check=False)
+        assert r.returncode == 1, (name, r)
+        assert json.loads(r.stdout.splitlines()[-1])["ok"] is False
+
+
+def check_unwritable(folder: Path) -> None:
+    """As where there is no room: all is tried and told, and it is no
+    success."""
+    part = folder / "out/gpu-check.json.part"
+    part.mkdir()
+    r = subprocess.run([str(folder / "gpu-check"), "--simulate", "--out",
+                        str(folder / "out"), "--only", "tables", "--only",
+                        "checksums"], capture_output=True, text=True,
+                       check=False)
+    part.rmdir()
+    assert r.returncode == 1 and "gpu-check.json" in r.stderr
+    assert r.stdout.split() == ["passed", "tables", "passed", "checksums"]
+
+
+def check_unheard(folder: Path) -> None:
+    """Nobody reads what it says any more."""
+    read, write = os.pipe()
+    os.close(read)
+    subprocess.run([str(folder / "gpu-check"), "--simulate", "--out",
+                    str(folder / "out"), "--only", "tables", "--only",
+                    "checksums"], stdout=write, stderr=subprocess.DEVNULL,
+                   check=False)
+    os.close(write)
+    report = json.loads((folder / "out/gpu-check.json").read_text())
+    assert [s["result"] for s in report["steps"]] == ["passed", "passed"]
+
+
+def is_gone(pid: int) -> bool:
+    """Or is about to be."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return state.rpartition(")")[2].split()[0] in "ZX"
+
+
+def check_ended(folder: Path, number: int, status: int) -> None:
+    """Ended in a step: what came before, and what that said, are there, and
+    what it had begun is not."""
+    (folder / "out/gpu-check.log").unlink(missing_ok=True)
+    replace(folder, "cuda-conformance", "echo begun $$; exec sleep 99")
     with subprocess.Popen([str(folder / "gpu-check"), "--simulate", "--short",
                            "--out", str(folder / "out"), "--only", "before",
                            "--only", "conformance"]) as p:
         log = folder / "out/gpu-check.log"
-        while not log.exists() or "begun" not in log.read_text():
+        while not log.exists() or not re.search(r"begun \d+\n",
+                                                log.read_text()):
             assert p.poll() is None
             time.sleep(0.05)
-        p.terminate()
-        assert p.wait() == 143
+        p.send_signal(number)
+        assert p.wait() == status
+    begun = re.search(r"begun (\d+)", log.read_text())
+    assert begun
+    until = time.monotonic() + 60
+    while not is_gone(int(begun[1])):
+        assert time.monotonic() < until, "it goes on"
+        time.sleep(0.05)
     report = json.loads((folder / "out/gpu-check.json").read_text())
     assert report["running"] == "conformance"
     assert [s["result"] for s in report["steps"]] == ["passed"]
@@ -115,7 +200,8 @@ def main() -> None:
     tool, build = sys.argv[1:]
     with tempfile.TemporaryDirectory() as d:
         folder = Path(d) / "folder"
-        subprocess.run([tool, "pack", build, str(folder)], check=True)
+        for _ in range(2):      # the second time into what is there
+            subprocess.run([tool, "pack", build, str(folder)], check=True)
         # Nothing that fits one C library alone.
         for library in (folder / "lib").iterdir():
             assert b"GLIBC_PRIVATE" not in library.read_bytes(), library
@@ -141,6 +227,10 @@ def main() -> None:
         assert os.path.getsize(folder / "out/gpu-check.log")
 
         check_lacks(folder)
+        check_names(folder)
+        check_facts(folder)
+        check_unwritable(folder)
+        check_unheard(folder)
         # What fails and what hangs is told, and stops nothing.
         replace(folder, "cuda-conformance-share",
                 "echo 'FAIL: a thing'; exit 3")
@@ -154,8 +244,9 @@ def main() -> None:
         assert steps["conformance"]["result"] == "took too long"
         assert "begun" in steps["conformance"]["tail"]
         assert len(steps) == 3
-        (folder / "out/gpu-check.log").unlink()
-        check_ended(folder)
+        for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129),
+                             (signal.SIGINT, 130)):
+            check_ended(folder, number, code)
 
 
 if __name__ == "__main__":
