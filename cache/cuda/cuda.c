@@ -168,6 +168,20 @@ static sk_cu_enum exchange_mode(const struct sk_cuda_driver *driver,
 	return mode;
 }
 
+void sk_cuda_set_stuck(struct sk_cuda_device *device, bool stuck)
+{
+	atomic_store(&device->stuck, stuck);
+}
+
+int sk_cuda_is_stuck(const struct sk_cuda_device *device, struct sk_err *err)
+{
+	if (!atomic_load(&device->stuck))
+		return 0;
+	return sk_err_set(err, -EIO, "CUDA device %d has something to do that "
+			  "never ended; start the process anew",
+			  device->ordinal);
+}
+
 int sk_cuda_enter(const struct sk_cuda_device *device,
 		  struct sk_cuda_scope *ret_scope, struct sk_err *err)
 {

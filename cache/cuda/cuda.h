@@ -49,6 +49,15 @@ int sk_cuda_device(struct sk_cuda *cuda, int ordinal,
  */
 int sk_cuda_exclusive(struct sk_cuda *cuda);
 
+/**
+ * Whether something was asked of the device that may never end, as of a library
+ * that hangs. Meanwhile none of our calls waits for all that it has to do: what
+ * sk_cuda_release() is given stays, and sk_cuda_is_stuck() says why (-EIO; 0:
+ * it is not). Thread-safe.
+ */
+void sk_cuda_set_stuck(struct sk_cuda_device *device, bool stuck);
+int sk_cuda_is_stuck(const struct sk_cuda_device *device, struct sk_err *err);
+
 /** The calling thread, while it uses a device. */
 struct sk_cuda_scope {
 	const struct sk_cuda_driver *driver;

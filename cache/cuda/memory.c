@@ -131,8 +131,10 @@ void sk_cuda_release(const struct sk_cuda_device *device, uint64_t ptr)
 {
 	struct sk_cuda_scope scope;
 
-	/* In a context that is broken it goes with the process. */
-	if (!ptr || sk_cuda_enter(device, &scope, NULL) < 0)
+	/* In a context that is broken, and on a device that would be waited
+	 * for without end, it goes with the process. */
+	if (!ptr || sk_cuda_is_stuck(device, NULL) < 0 ||
+	    sk_cuda_enter(device, &scope, NULL) < 0)
 		return;
 	(void)device->driver->cuMemFree(ptr);
 	sk_cuda_leave(&scope);

@@ -4,6 +4,7 @@
 #define SK_CACHE_CUDA_PRIVATE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/again.h"
 #include "cuda/cuda.h"
@@ -20,6 +21,7 @@ struct sk_cuda_device {
 	sk_cu_context context;	/* the primary one, retained */
 	bool host_pointers;	/* serve for page-locked memory */
 	struct sk_cuda_kernels *kernels;	/* kernels.h; loaded late */
+	atomic_bool stuck;	/* what waits for all of it waits for good */
 };
 
 struct sk_cuda {

@@ -57,6 +57,7 @@ struct ending {
 	struct sk_cuda_device *gpu;
 	pthread_mutex_t lock;
 	pthread_cond_t over;
+	bool under_way;		/* what the device has not come to the end of */
 	bool done, left;
 };
 
@@ -80,6 +81,9 @@ static void *run_ending(void *arg)
 	(void)pthread_mutex_lock(&e->lock);
 	e->done = true;
 	left = e->left;
+	/* Late, and all that it had asked for has ended. */
+	if (left)
+		sk_cuda_set_stuck(e->gpu, false);
 	(void)pthread_cond_signal(&e->over);
 	(void)pthread_mutex_unlock(&e->lock);
 	if (left)
@@ -97,6 +101,8 @@ static bool wait_ending(const struct sk_os *os, struct ending *e,
 		;
 	done = e->done;
 	e->left = !done;
+	if (!done && e->under_way)
+		sk_cuda_set_stuck(e->gpu, true);
 	(void)pthread_mutex_unlock(&e->lock);
 	if (done)
 		free_ending(e);
@@ -114,6 +120,7 @@ static struct ending *begin_ending(struct sk_nccl_comm *c,
 	e->call = call;
 	e->comm = c->comm;
 	e->gpu = c->gpu;
+	e->under_way = c->under_way;
 	(void)pthread_mutex_init(&e->lock, NULL);
 	sk_cond_init(&e->over);
 	if (sk_thread_start(&thread, run_ending, e) < 0) {
@@ -136,6 +143,8 @@ static void end_by(struct sk_nccl_comm *c, sk_nccl_result (*call)(sk_nccl_comm),
 	c->comm = NULL;
 	if (e && wait_ending(os, e, sk_until_ms(os, timeout_ms)))
 		return;
+	if (!e && c->under_way)
+		sk_cuda_set_stuck(c->gpu, true);
 	c->hung = true;
 	c->sk->cuda_stays = true;
 	atomic_store(&lost, true);
@@ -331,6 +340,7 @@ static int begin_all(struct sk_nccl_comm *c, uint32_t timeout_ms)
 	assert(!c->comm);
 	c->why.text[0] = '\0';
 	c->told = false;
+	c->under_way = false;
 	c->timeout_ms = timeout_ms;
 	r = open_local(c, &err);
 	if (r >= 0)
@@ -398,12 +408,16 @@ static int exchange_all(struct sk_nccl_comm *c,
 
 	if (r < 0)
 		return r;
+	c->under_way = true;
 	result = ask_all(c, sends, n_sends, receives, n_receives);
 	sk_cuda_leave(&scope);
 	if (!is_taken(result))
 		return sk_nccl_failed(&c->lib, result, c->comm, w->what, err);
 	r = settle(c, w, err);
-	return r < 0 ? r : reach(c, w, err);
+	if (r >= 0)
+		r = reach(c, w, err);
+	c->under_way = r < 0;
+	return r;
 }
 
 static int exchange_device(void *ctx, const struct sk_comm_part *sends,

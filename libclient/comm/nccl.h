@@ -19,6 +19,7 @@ struct sk_nccl_comm {
 	bool told;			/* that it failed: to this rank, or by
 					 * it; nothing more is said */
 	bool hung;			/* an end never came */
+	bool under_way;			/* an exchange that was asked for */
 	/* While a restore has it: */
 	struct sk_nccl lib;		/* version 0: not open; it stays */
 	struct sk_cuda_device *gpu;

@@ -13,8 +13,11 @@ int sk_restore_settle_gpus(struct sk_restoring *rs)
 	const struct sk_gpus *g = &rs->state->gpus;
 	int r = 0;
 
-	for (int i = 0; i < g->n && r >= 0; i++)
-		r = sk_cuda_settle(g->v[i].device, &rs->err);
+	for (int i = 0; i < g->n && r >= 0; i++) {
+		r = sk_cuda_is_stuck(g->v[i].device, &rs->err);
+		if (r >= 0)
+			r = sk_cuda_settle(g->v[i].device, &rs->err);
+	}
 	return r;
 }
 

@@ -127,7 +127,9 @@ static bool would_block(const sk_nccl_config *config)
 	if (vn_said("NCCL_COMM_BLOCKING", "0") ||
 	    vn_said("NCCL_COMM_BLOCKING", "1"))
 		return vn_said("NCCL_COMM_BLOCKING", "1");
-	return !config || config->blocking != 0;
+	/* What one of that version cannot have meant is not looked at. */
+	return !config || config->version < SK_NCCL_VERSION(2, 14, 0) ||
+	       config->blocking != 0;
 }
 
 static struct ncclComm *new_comm(int n, sk_nccl_id id, int rank, int device,

@@ -49,6 +49,9 @@ struct trial {
 	unsigned on_host;		/* bit per rank that has it there; */
 	unsigned on_another;		/* or on another device */
 	bool bare;			/* the culprit's comm has no device */
+	bool told;			/* all hear what failed there */
+	bool mute;			/* no base can have others fail soon */
+	bool recovers;			/* the second time it is well */
 };
 
 /* Of all ranks of a restore; the processes share it. */
@@ -182,6 +185,18 @@ static void check_end(const struct gpu_rank *g, const struct trial *t,
 		CHECK(nccl.count("comms") == 0);
 }
 
+/* What failed in NCCL on one rank all say, and whose it was. */
+static void check_told(const struct gpu_rank *g, const struct trial *t,
+		       const struct sk_comm *comm)
+{
+	const char *why = sk_comm_nccl_why(comm);
+	char whose[32];
+
+	(void)snprintf(whose, sizeof(whose), "rank %d: NCCL: ", t->culprit);
+	CHECK(strstr(why, whose), "%s: rank %d: \"%s\"", t->name,
+	      g->rank->rank, why);
+}
+
 static void go_wrong(const struct gpu_rank *g, const struct trial *t)
 {
 	struct trainer_nccl nccl;
@@ -209,6 +224,8 @@ static void load_once(struct gpu_rank *g, const struct trial *t,
 	CHECK(r == t->result, "%s: rank %d: %d, wanted %d: %s, \"%s\"",
 	      t->name, g->rank->rank, r, t->result, sk_error(),
 	      sk_comm_nccl_why(comm));
+	if (r < 0 && t->told)
+		check_told(g, t, comm);
 	if (r >= 0) {
 		check_bytes(t, &report, gpu_count(g, "in") - in);
 		check_end(g, t, comm, nth);
@@ -258,9 +275,22 @@ static void come_back(void)
 	AWAIT(late.calls("cuCtxPopCurrent") > before, "it never came back");
 }
 
+/* What a restore needs no NCCL for it says nothing of, whatever was before. */
+static void load_host(struct gpu_rank *g, const struct sk_comm *comm)
+{
+	const char *const names[] = { "host" };
+	struct sk_restore_options o = { .names = names, .n_names = 1,
+					.timeout_ms = 20000 };
+
+	CHECK(!sk_restore(g->rank->state, 5, comm, &o, NULL), "%s",
+	      sk_error());
+	CHECK(!sk_comm_nccl_why(comm)[0], "%s", sk_comm_nccl_why(comm));
+}
+
 static void load(struct rank *rank)
 {
 	const struct trial *t = rank->arg;
+	struct trial second = *t;
 	struct sk_comm base, comm;
 	struct gpu_rank g;
 
@@ -272,16 +302,29 @@ static void load(struct rank *rank)
 	begin(&g, rank, nodes_of(t));
 	describe(&g, t, 1);
 	mesh_comm_join(&links, rank->rank, &base);
+	if (t->mute)
+		base.abort = NULL;
 	make_comm(&g, t, &base, &comm);
 	go_wrong(&g, t);
+	if (t->recovers) {
+		second.without = false;
+		second.why = NULL;
+	}
 	for (int i = 0; i <= t->twice; i++) {
 		if (i && t->anew) {
 			sk_comm_nccl_free(&comm);
 			make_comm(&g, t, &base, &comm);
 		}
-		load_once(&g, t, &comm, i);
+		load_once(&g, i ? &second : t, &comm, i);
 	}
+	if (t->without && t->why && !t->bare)
+		load_host(&g, &comm);
 	sk_comm_nccl_free(&comm);
+	/* Whoever waits for the device now waits for good. */
+	if (t->result && getenv("VNCCL_ABORT"))
+		CHECK(sk_restore(rank->state, 5, NULL,
+				 &(struct sk_restore_options){
+					 .timeout_ms = 3000 }, NULL) < 0);
 	if (getenv("VNCCL_ABORT")) {
 		late = g.cuda;
 		CHECK(!atexit(come_back));
@@ -367,6 +410,10 @@ static const struct trial trials[] = {
 	{ .name = "calls that block", .culprit = 2, .without = true,
 	  .variable = "NCCL_COMM_BLOCKING", .value = "1",
 	  .why = "NCCL_COMM_BLOCKING" },
+	{ .name = "it cannot begin, at first", .culprit = 1, .without = true,
+	  .function = "ncclCommInitRankConfig", .nth = 1,
+	  .becomes = SK_NCCL_SYSTEM_ERROR, .why = "rank 1: NCCL: ",
+	  .twice = true, .recovers = true },
 	{ .name = "no id", .culprit = 0, .without = true,
 	  .function = "ncclGetUniqueId", .nth = 1,
 	  .becomes = SK_NCCL_SYSTEM_ERROR, .why = "unhandled" },
@@ -384,14 +431,18 @@ static const struct trial trials[] = {
 	{ .name = "a send that fails", .culprit = 1, .wide = true,
 	  .function = "ncclSend", .nth = 2,
 	  .becomes = SK_NCCL_INTERNAL_ERROR,
-	  .result = -ETIMEDOUT },
+	  .result = -ETIMEDOUT, .told = true },
+	{ .name = "a send that fails, beside a mute comm", .culprit = 0,
+	  .wide = true, .function = "ncclSend", .nth = 2,
+	  .becomes = SK_NCCL_INTERNAL_ERROR,
+	  .result = -ETIMEDOUT, .told = true, .mute = true },
 	{ .name = "a death that nobody tells", .culprit = 0, .wide = true,
 	  .function = "ncclGroupEnd", .nth = 3, .becomes = UINT32_MAX,
 	  .dies = true, .result = -ETIMEDOUT },
 	{ .name = "a copy that is not passed on", .culprit = 3, .wide = true,
 	  .copies = true, .function = "ncclSend", .nth = 3,
 	  .becomes = SK_NCCL_INTERNAL_ERROR,
-	  .result = -ETIMEDOUT },
+	  .result = -ETIMEDOUT, .told = true },
 	{ .name = "a death where it is on the host", .culprit = 1,
 	  .wide = true, .copies = true, .on_host = 0x2,
 	  .function = "ncclGroupEnd", .nth = 2, .becomes = UINT32_MAX,
@@ -430,6 +481,17 @@ static void test_deaths(struct scene *scene)
 	CHECK(!unsetenv("VNCCL_DEATH"));
 }
 
+/* What an abort that hangs may still write to is nobody else's. */
+static void test_hung_in_the_midst(struct scene *scene)
+{
+	CHECK(!setenv("VNCCL_ABORT", "hang", 1));
+	run(scene, &(struct trial){
+		.name = "a death, and no end", .culprit = 0, .wide = true,
+		.function = "ncclGroupEnd", .nth = 3, .becomes = UINT32_MAX,
+		.dies = true, .result = -ETIMEDOUT, .timeout_ms = 3000 });
+	CHECK(!unsetenv("VNCCL_ABORT"));
+}
+
 int main(int argc, char **argv)
 {
 	struct trainer_nccl nccl;
@@ -447,6 +509,7 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < sizeof(trials) / sizeof(trials[0]); i++)
 		run(&scene, &trials[i]);
 	test_deaths(&scene);
+	test_hung_in_the_midst(&scene);
 	scene_close(&scene);
 	return 0;
 }
