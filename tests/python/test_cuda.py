@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import pathlib
 import re
 import subprocess
@@ -253,22 +254,69 @@ def test_memory_allocated_anew_at_its_address_is_described_anew(agent):
     run(1, _allocated_anew)
 
 
+@contextlib.contextmanager
+def _logged() -> Iterator[list[str]]:
+    """What the package logs, in a rank of its own."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda r: said.append(r.getMessage())
+    logging.getLogger("shardkeep").addHandler(handler)
+    yield said
+    logging.getLogger("shardkeep").removeHandler(handler)
+
+
 def _captured() -> None:
     gpu.begin()
     gpu.use(gpu.Stream())
     model = _holder(a=KIND)
-    with Checkpointer(model, job="graph", raising=True) as ck:
+    with Checkpointer(model, job="graph", raising=True) as ck, \
+            _logged() as said:
         ck.snapshot(1)
         with gpu.capture():
             with pytest.raises(Busy, match="captures a CUDA graph"):
                 ck.snapshot(2)
+            ck.raising = False
+            assert not ck.snapshot(2) and "captures a CUDA" in said.pop()
+            ck.raising = True
             ck._before_step(None)
+            assert len(said) == 1 and "call fence() before each" in said[0]
+            ck._before_step(None)       # once is enough
+        assert len(said) == 1
         ck.snapshot(3)
         ck.wait()
 
 
-def test_a_snapshot_in_a_capture_is_refused(agent, caplog):
+def test_a_snapshot_in_a_capture_is_refused(agent):
     run(1, _captured)
+
+
+def _other_streams() -> None:
+    """Not the current one: the one that is said."""
+    gpu.begin()
+    model = _holder(a=KIND)
+    other = gpu.Stream()
+    with Checkpointer(model, job="others", raising=True) as ck:
+        gpu.warm(ck)
+        ck.prepare()
+        gpu.use(other)
+        with gpu.hold() as gate:        # of the other one, current or not
+            gpu.set_async(model.a, 0)
+            gpu.use(gpu.Stream())
+            ck.snapshot(1, stream=other)
+            ck.fence(other)
+            gpu.use(other)
+            gpu.set_async(model.a, 0xff)
+            assert not other.query()    # neither call waited
+            gate.close()
+        ck.wait()
+        other.synchronize()
+        assert model.a.isnan().all()
+        assert ck.restore() == 1
+        assert torch.equal(model.a.detach().cpu(), torch.zeros(4))
+
+
+def test_a_stream_that_is_named(agent):
+    run(1, _other_streams)
 
 
 def _two_devices() -> None:
@@ -349,6 +397,26 @@ def _generators() -> None:
 
 def test_the_generator_of_the_device_goes_along(agent):
     run(1, _generators)
+
+
+def _rate_on_the_device() -> None:
+    gpu.begin()
+    gpu.use(gpu.Stream())
+    model = _holder(a=KIND)
+    rate = torch.full((), 0.5, device=KIND)
+    optim = torch.optim.SGD(model.parameters(), lr=rate)
+    with Checkpointer(model, optim, job="rate", raising=True) as ck:
+        gpu.set_async(rate, 0)          # as the stream is told to
+        ck.snapshot(1)
+        ck.wait()
+        rate.fill_(0.25)
+        assert ck.restore() == 1
+        now = optim.param_groups[0]["lr"]
+        assert float(now) == 0
+
+
+def test_a_learning_rate_on_the_device(agent):
+    run(1, _rate_on_the_device)
 
 
 # ---- distributed checkpoint, sharded tensors ----
