@@ -17,15 +17,20 @@ second_kill=$((steps * 6 / 8))
 export VCUDA_DEVICES=${VCUDA_DEVICES-$gpus}
 
 dir=$(mktemp -d)
+# The agents by their nodes, and a trainer, which runs beside us so that a
+# signal is heard at once.
 pids=()
+running=
 clean_up() {
-	for pid in "${pids[@]}"; do
+	for pid in $running "${pids[@]}"; do
 		{ kill -9 "$pid" && wait "$pid"; } 2>/dev/null || true
 	done
 	rm -rf "$dir"
 }
 trap clean_up EXIT
-trap 'exit 130' INT TERM
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
 started=$(date +%s)
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
@@ -40,21 +45,30 @@ done
 
 start_agent() {
 	mkfifo "$dir/ready"
-	exec 9<>"$dir/ready"
+	# It alone has the other end: where it ends, nobody waits for it.
 	VCUDA_SESSION=$dir/$1/gpus "$agent" --socket "$dir/$1/agent.sock" \
 		--store "$dir/$1/store" --memory 256M --device-memory 64M \
-		--log-level warning --ready-fd 9 --no-keeper &
+		--log-level warning --ready-fd 9 --no-keeper \
+		9>"$dir/ready" &
 	pids[$1]=$!
-	read -r -t 60 -n 1 _ <&9 || fail "an agent did not start"
-	exec 9>&-
+	read -r -t 60 -n 1 _ <"$dir/ready" || fail "an agent did not start"
 	rm "$dir/ready"
+}
+
+run() {
+	local got=0
+	"$@" &
+	running=$!
+	wait "$running" || got=$?
+	running=
+	return $got
 }
 
 # Arguments: the exit code, the log, further ones of the trainer.
 train() {
 	local want=$1 log=$2 got=0
 	shift 2
-	"$on_gpus" --steps "$steps" --log "$log" "${on_nodes[@]}" "$@" \
+	run "$on_gpus" --steps "$steps" --log "$log" "${on_nodes[@]}" "$@" \
 		>"$dir/said" || got=$?
 	cat "$dir/said"
 	[ "$got" -eq "$want" ] || fail "the trainer ended with $got, not $want"
@@ -86,7 +100,7 @@ wait_written() {
 }
 
 say "1. The reference: $steps steps on $ranks processes, undisturbed"
-"$trainer" --mesh "${nodes}x$gpus" --steps "$steps" --no-snapshots \
+run "$trainer" --mesh "${nodes}x$gpus" --steps "$steps" --no-snapshots \
 	--log "$dir/reference"
 
 say "2. $nodes nodes, $gpus GPUs each, a snapshot every step; all killed in step $first_kill"

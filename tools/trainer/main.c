@@ -146,7 +146,7 @@ int main(int argc, char **argv)
 		.path = "/usr/share/common-licenses/GPL-3",
 		.snapshots = true, .flush_every = 25,
 	};
-	pid_t pids[RANKS_MAX];
+	pid_t pids[RANKS_MAX], launcher = getpid();
 	struct seats *seats;
 	struct shared *s;
 	struct text text;
@@ -171,6 +171,8 @@ int main(int argc, char **argv)
 		}
 		if (!pids[i]) {
 			(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+			if (getppid() != launcher)
+				exit(1);
 			exit(rank_run(&o, s, &text, seats, i));
 		}
 	}

@@ -24,7 +24,7 @@
 #define SAMPLES 16		/* samples in a micro-batch */
 #define TENSORS 7
 #define RANKS_MAX 16
-#define NODES_MAX 4
+#define NODES_MAX RANKS_MAX
 
 struct tensor {
 	const char *name;
