@@ -132,6 +132,21 @@ def does(demo, options, temporary):
     nothing_left(temporary)
 
 
+def says_who_was_killed(top):
+    """The trainer, of a rank that cannot say anything itself."""
+    with subprocess.Popen([trainer, "--no-snapshots", "--steps", "1000000000",
+                           "--log", top / "loss"], stderr=subprocess.PIPE,
+                          text=True) as process:
+        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}"
+                                "/children")
+        while len(ranks := children.read_text().split()) < 4:
+            time.sleep(0.01)
+        os.kill(int(ranks[2]), signal.SIGKILL)
+        said = process.stderr.read()
+    assert process.returncode == 1, process.returncode
+    assert said == "shardkeep-trainer: rank 2 was killed: Killed\n", said
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="demo of ") as top:
         top = pathlib.Path(top)
@@ -144,6 +159,7 @@ def main():
             for number, status in {signal.SIGTERM: 143, signal.SIGINT: 130,
                                    signal.SIGHUP: 129}.items():
                 ends(hanging, options, temporary, number, status)
+        says_who_was_killed(top)
         whole = checkout(top / "another checkout", trainer, on_gpus)
         does(whole, (), temporary)
         does(whole, ("--nodes", "8", "--gpus", "1"), temporary)

@@ -95,6 +95,15 @@ static void kill_all(const pid_t *pids, int n)
 			;
 }
 
+/* Why it failed a rank says itself, if it can. */
+static void say_killed(const pid_t *pids, int n, pid_t pid, int status)
+{
+	for (int i = 0; i < n; i++)
+		if (pids[i] == pid && WIFSIGNALED(status))
+			fprintf(stderr, "shardkeep-trainer: rank %d was killed: "
+				"%s\n", i, strsignal(WTERMSIG(status)));
+}
+
 /* 0 all done, 1 one failed (the others are killed), 137 as asked. */
 static int wait_all(struct shared *s, const pid_t *pids, int n)
 {
@@ -107,6 +116,7 @@ static int wait_all(struct shared *s, const pid_t *pids, int n)
 		if (pid > 0 && !status)
 			left--;
 		else if (pid > 0) {
+			say_killed(pids, n, pid, status);
 			kill_all(pids, n);
 			return 1;
 		}
