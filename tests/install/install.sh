@@ -91,5 +91,10 @@ if [ -n "$cxx" ]; then
 	read -ra cxx <<<"$cxx"
 	use c++ c++11 "${cxx[@]}"
 fi
+# As README says it of a folder of one's own, without a word for the loader.
+"${cc[@]}" "$here/use.c" -o "$dir/use" "${flags[@]}" \
+	"-Wl,-rpath,$("${pkg[@]}" --variable=libdir shardkeep)" ||
+	fail "it does not build with an rpath"
+[ "$("$dir/use")" = "$version 7" ] || fail "the program with an rpath failed"
 "$installed/bin/cachectl" list | grep -q '^installed ' ||
 	fail "cachectl does not see the snapshots"

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What cannot be built is refused when it is set up, not in the midst of it.
+# Arguments: meson, the source.
+set -eu
+meson=$1 source=$2
+
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fail() {
+	echo "FAIL: $*" >&2
+	exit 1
+}
+
+# refused COMPILER WHAT-IT-SAYS OPTION...
+refused() {
+	local cc=$1 says=$2
+	shift 2
+	! CC=$cc "$meson" setup "$dir/build" "$source" -Dtests=false "$@" \
+		>"$dir/said" 2>&1 || fail "$cc builds with $*"
+	grep -q -- "ERROR: .*$says" "$dir/said" || {
+		cat "$dir/said"
+		fail "$cc with $* does not say \"$says\""
+	}
+	rm -rf "$dir/build"
+}
+refused gcc "-Dfuzzing=true needs clang" -Dfuzzing=true
+if command -v clang >/dev/null; then
+	refused clang "-Dfuzzing=true needs -Db_lundef=false" -Dfuzzing=true
+fi
