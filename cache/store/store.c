@@ -260,6 +260,12 @@ int sk_store_job_dir(struct sk_store *store, const char *job,
 		return r;
 	(void)sk_store_find(store);
 	fd = sk_dir_open(store->os, store->fd, job);
+	/* Something has its name: who takes that for nothing begins anew. */
+	if (fd == -ENOTDIR || fd == -ELOOP)
+		return sk_err_set(err, -EIO, "%s/%s is no directory, or a link, "
+				  "which nobody follows: bring back what it "
+				  "leads to, or move it aside", store->path,
+				  job);
 	if (fd < 0)
 		return sk_err_errno(err, fd, "cannot open job \"%s\" of the "
 				    "store \"%s\"", job, store->path);

@@ -286,6 +286,56 @@ static void test_an_owner_that_is_none(struct rig *rig,
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
 
+/* Asked for by its name, again and again; the list of all is not disturbed. */
+static void check_link(struct rig *rig, const char *path, uint32_t others)
+{
+	int sock = rig_connect(rig);
+	struct sk_msg msg;
+
+	for (int i = 0; i < 2; i++) {
+		CHECK_STATUS(ask_list(sock, "moved", &msg), -EIO, &msg);
+		CHECK(strstr(rig_why(&msg), path), "it says: %s",
+		      rig_why(&msg));
+		CHECK(enter(rig, "moved", true) == -EIO, "a run of a link");
+	}
+	CHECK_STATUS(ask_list(sock, "", &msg), 0, &msg);
+	CHECK(msg.body.list_reply.unreadable == others, "%u of %u",
+	      msg.body.list_reply.unreadable, others);
+	close(sock);
+}
+
+static uint32_t count_unreadable(struct rig *rig)
+{
+	int sock = rig_connect(rig);
+	struct sk_msg msg;
+
+	CHECK_STATUS(ask_list(sock, "", &msg), 0, &msg);
+	close(sock);
+	return msg.body.list_reply.unreadable;
+}
+
+/* A job that was brought to another disk, with a link in its place: links are
+ * not followed, and it is no first run. */
+static void test_a_link_is_not_nothing(struct rig *rig,
+				       struct sk_fault_os *fault)
+{
+	char path[PATH_MAX], away[PATH_MAX];
+	uint32_t others;
+
+	forked_start(rig, fault, NULL);
+	make_steps(rig, "moved");
+	others = count_unreadable(rig);
+	CHECK(rig_stop(rig) == 0, "exit status");
+	(void)snprintf(path, sizeof(path), "%s/moved", rig->store);
+	(void)snprintf(away, sizeof(away), "%s/.moved-away", rig->store);
+	CHECK(rename(path, away) == 0 && symlink(away, path) == 0, "%s", path);
+	forked_start(rig, fault, NULL);
+	check_link(rig, path, others);
+	CHECK(unlink(path) == 0 && rename(away, path) == 0, "%s", path);
+	CHECK(enter(rig, "moved", false) == 0, "back again");
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
 /* ---- what comes during a look ---- */
 
 struct pause {
@@ -474,6 +524,7 @@ int main(int argc, char **argv)
 	test_renamed_is_damaged(&rig, fault);
 	test_an_owner_that_is_none(&rig, fault, "empty", "");
 	test_an_owner_that_is_none(&rig, fault, "garbled", "me\n");
+	test_a_link_is_not_nothing(&rig, fault);
 	test_flushed_meanwhile(&rig, fault);
 	test_long_look(&rig, fault);
 	rig_remove(&rig);
