@@ -121,12 +121,13 @@ static pid_t come_and_go(const struct rig *rig)
 	char name[32];
 
 	CHECK(pid >= 0, "fork");
-	for (unsigned i = 0; !pid; i++) {
+	if (pid)
+		return pid;
+	for (unsigned i = 0;; i++) {
 		(void)snprintf(name, sizeof(name), "%s-%u", kinds[i % 3],
 			       i % 7);
 		come(rig, name, false);
 	}
-	return pid;
 }
 
 static void check_all(int sock)

@@ -65,7 +65,7 @@ become_systemd() {
 		SuccessAction=exit-force '[Service]' Type=oneshot \
 		ExecStart=/bin/true
 	settings="SHARDKEEP_MEMORY=256M SHARDKEEP_STORE=$SK_PID1/store"
-	sed -e "s,^ExecStart=[^ ]*,ExecStart=$(realpath "$2")," \
+	sed -e "s,^ExecStart=[^ ]*,ExecStart=\"$(realpath "$2")\"," \
 		-e "s,^Type=.*,&\nEnvironment=$settings," \
 		"$1" >"$units/shardkeepd.service"
 	SK_PID1_INSIDE=1 "$self" "$@" >"$SK_PID1/said" 2>&1 &

@@ -57,7 +57,7 @@ done
 
 settings() { echo "Environment=SHARDKEEP_MEMORY=$1 SHARDKEEP_STORE=$dir/store"; }
 install_unit() {
-	sed -e "s,^ExecStart=[^ ]*,ExecStart=$(realpath "$agent")," \
+	sed -e "s,^ExecStart=[^ ]*,ExecStart=\"$(realpath "$agent")\"," \
 		-e "s,^Type=.*,&\n$(settings "$1")," "$unit" \
 		>"$HOME/.config/systemd/user/shardkeepd.service"
 	systemctl --user daemon-reload || fail "daemon-reload"

@@ -251,7 +251,7 @@ static void reserved_fields(struct rank *rank)
 
 static void bad_names(struct rank *rank)
 {
-	const char *const odd[] = { "\xff", "a\nb", "", "\xc2\x9b" "31m" };
+	const char *const odd[] = { "\xff", "a\nb", "", ("\xc2\x9b" "31m") };
 	struct sk_tensor t = { .name = "__metadata__", .dtype = SK_U8,
 			       .ndim = 1, .shape = { 16 },
 			       .data = rank_memory(16, 1) };
