@@ -569,6 +569,15 @@ struct sk_wire_state {
 };
 static_assert(sizeof(struct sk_wire_state) == 992, "wire state");
 
+/* A body, and zeros behind it up to the end: an initializer of a union's member
+ * says nothing of the bytes that other members have, and what is left out of a
+ * message is 0 and no part of anybody's stack. */
+#define SK_BODY(type, name)						\
+	struct {							\
+		type name;						\
+		uint8_t name##_rest[SK_MSG_BYTES - 32 - sizeof(type)];	\
+	}
+
 struct sk_msg {
 	uint32_t magic;
 	uint16_t version;
@@ -581,35 +590,35 @@ struct sk_msg {
 	union {
 		uint8_t raw[SK_MSG_BYTES - 32];
 		char text[SK_ERR_MAX];	/* replies with status < 0; STOP */
-		uint64_t state;
-		struct sk_wire_hello hello;
-		struct sk_wire_hello_reply hello_reply;
-		struct sk_wire_register reg;
-		struct sk_wire_register_reply reg_reply;
-		struct sk_wire_prepare prepare;
-		struct sk_wire_slot slot;
-		struct sk_wire_map map;
-		struct sk_wire_slot_reply slot_reply;
-		struct sk_wire_slot_wait slot_wait;
-		struct sk_wire_seal seal;
-		struct sk_wire_device_slot device_slot;
-		struct sk_wire_device_slot_reply device_slot_reply;
-		struct sk_wire_device_open device_open;
-		struct sk_wire_device_open_reply device_open_reply;
-		struct sk_wire_worker worker;
-		struct sk_wire_wait wait;
-		struct sk_wire_gather gather;
-		struct sk_wire_list list;
-		struct sk_wire_list_reply list_reply;
-		struct sk_wire_status_reply status_reply;
-		struct sk_wire_open open;
-		struct sk_wire_open_reply open_reply;
-		struct sk_wire_bad bad;
-		struct sk_wire_manage manage;
-		struct sk_wire_retain retain;
-		struct sk_wire_stop stop;
-		struct sk_wire_takeover takeover;
-		struct sk_wire_kept kept;
+		SK_BODY(uint64_t, state);
+		SK_BODY(struct sk_wire_hello, hello);
+		SK_BODY(struct sk_wire_hello_reply, hello_reply);
+		SK_BODY(struct sk_wire_register, reg);
+		SK_BODY(struct sk_wire_register_reply, reg_reply);
+		SK_BODY(struct sk_wire_prepare, prepare);
+		SK_BODY(struct sk_wire_slot, slot);
+		SK_BODY(struct sk_wire_map, map);
+		SK_BODY(struct sk_wire_slot_reply, slot_reply);
+		SK_BODY(struct sk_wire_slot_wait, slot_wait);
+		SK_BODY(struct sk_wire_seal, seal);
+		SK_BODY(struct sk_wire_device_slot, device_slot);
+		SK_BODY(struct sk_wire_device_slot_reply, device_slot_reply);
+		SK_BODY(struct sk_wire_device_open, device_open);
+		SK_BODY(struct sk_wire_device_open_reply, device_open_reply);
+		SK_BODY(struct sk_wire_worker, worker);
+		SK_BODY(struct sk_wire_wait, wait);
+		SK_BODY(struct sk_wire_gather, gather);
+		SK_BODY(struct sk_wire_list, list);
+		SK_BODY(struct sk_wire_list_reply, list_reply);
+		SK_BODY(struct sk_wire_status_reply, status_reply);
+		SK_BODY(struct sk_wire_open, open);
+		SK_BODY(struct sk_wire_open_reply, open_reply);
+		SK_BODY(struct sk_wire_bad, bad);
+		SK_BODY(struct sk_wire_manage, manage);
+		SK_BODY(struct sk_wire_retain, retain);
+		SK_BODY(struct sk_wire_stop, stop);
+		SK_BODY(struct sk_wire_takeover, takeover);
+		SK_BODY(struct sk_wire_kept, kept);
 	} body;
 };
 static_assert(sizeof(struct sk_msg) == SK_MSG_BYTES, "wire size");

@@ -357,3 +357,58 @@ Test(channel, every_type_has_a_name)
 	cr_assert_str_eq(sk_msg_type_name(SK_MSG_TYPE_COUNT), "unknown");
 	cr_assert_str_eq(sk_msg_type_name(UINT32_MAX), "unknown");
 }
+
+/* What others leave on the stack. */
+static void __attribute__((noinline)) make_dirty(void)
+{
+	volatile uint8_t dirt[8 * sizeof(struct sk_msg)];
+
+	for (size_t i = 0; i < sizeof(dirt); i++)
+		dirt[i] = 0xa5;
+}
+
+static struct sk_msg __attribute__((noinline))
+make_list(const struct sk_wire_id *id)
+{
+	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
+		.id = *id, .what = SK_LIST_PARTS, .flags = SK_LIST_KNOWN } };
+
+	return msg;
+}
+
+static struct sk_msg __attribute__((noinline)) make_looking(uint64_t n)
+{
+	struct sk_msg msg = { .body.list_reply = { .looking = 1, .n = n } };
+
+	return msg;
+}
+
+static struct sk_msg __attribute__((noinline)) make_state(uint64_t state)
+{
+	struct sk_msg msg = { .type = SK_MSG_UNREGISTER, .body.state = state };
+
+	return msg;
+}
+
+static void check_rest(const struct sk_msg *msg, size_t bytes)
+{
+	for (size_t i = bytes; i < sizeof(msg->body.raw); i++)
+		cr_assert_eq(msg->body.raw[i], 0, "byte %zu of type %u", i,
+			     msg->type);
+}
+
+Test(channel, what_is_left_out_of_a_message_is_zero)
+{
+	struct sk_wire_id id = good_id();
+	struct sk_msg msg;
+
+	make_dirty();
+	msg = make_list(&id);
+	check_rest(&msg, sizeof(msg.body.list));
+	make_dirty();
+	msg = make_looking(3);
+	check_rest(&msg, sizeof(msg.body.list_reply));
+	make_dirty();
+	msg = make_state(3);
+	check_rest(&msg, sizeof(msg.body.state));
+}
