@@ -5,9 +5,12 @@
  * ours may rely on more. As conformance.c; on a real driver all of it is left
  * out, for there is nothing to compare.
  */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "items.h"
 #include "trainer.h"
@@ -268,6 +271,67 @@ static void of_another_context(void)
 	IS(SK_CU_NOT_FOUND, t.driver.cuMemGetAddressRange(&start, &bytes, p));
 }
 
+/* ---- what is left when a process ends ---- */
+
+/* Each kind, alone. */
+static void leave_one(const struct trainer_cuda *t, int which)
+{
+	const sk_cu_allocation what = {
+		.type = SK_CU_ALLOCATION_PINNED,
+		.location = { SK_CU_LOCATION_DEVICE, 0 } };
+	sk_cu_handle handle;
+	sk_cu_event event;
+	sk_cu_ptr ptr;
+
+	switch (which) {
+	case 0: (void)stream(t); break;
+	case 1: IS(0, t->driver.cuEventCreate(&event, 0)); break;
+	case 2: (void)trainer_cuda_alloc(t, PAGE); break;
+	case 3:
+		IS(0, t->driver.cuMemCreate(&handle, 2 << 20, &what, 0));
+		break;
+	case 4:
+		IS(0, t->driver.cuMemAddressReserve(&ptr, 2 << 20, 0, 0, 0));
+		break;
+	case 5:
+		(void)locked(t, PAGE);
+		break;
+	}
+}
+
+#define KINDS 6
+
+/* All is given back, but for that one: 6 none, 7 the context itself. */
+static int ending_with(int which)
+{
+	struct trainer_cuda t;
+	int status;
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		(void)setenv("VCUDA_LEAKS", "1", 1);
+		(void)signal(SIGABRT, SIG_DFL);
+		trainer_cuda_begin(&t, 0);
+		leave_one(&t, which);
+		if (which <= KINDS)
+			IS(0, t.driver.cuDevicePrimaryCtxRelease(0));
+		exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid);
+	return status;
+}
+
+static void what_is_left(void)
+{
+	for (int which = 0; which <= KINDS + 1; which++) {
+		int status = ending_with(which);
+
+		CHECK(which == KINDS ? !status :
+		      WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+	}
+}
+
 static const struct item items[] = {
 	{ "a copy arrives later", arrives_later, ITEM_SIM },
 	{ "empty copies of a batch", empty_copies, ITEM_SIM },
@@ -275,6 +339,7 @@ static const struct item items[] = {
 	{ "functions of the host, one by one", one_at_a_time, ITEM_SIM },
 	{ "versions that there are not", too_new, ITEM_SIM },
 	{ "memory of another context", of_another_context, ITEM_SIM },
+	{ "what is left when a process ends", what_is_left, ITEM_SIM },
 	{ "misuse: unmapped before it is unregistered", misuse_unmapped,
 	  ITEM_MISUSE },
 	{ "misuse: copies of a batch that are one", misuse_one_after_the_other,

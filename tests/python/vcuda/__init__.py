@@ -71,8 +71,8 @@ def build() -> dict[str, str]:
     cc = ["cc", "-std=gnu17", "-D_GNU_SOURCE", "-O1", "-w",
           f"-I{_SOURCES}/cache", f"-I{_SOURCES}/tests", f"-I{sim}"]
     plain = [sim / f"{x}.c" for x in
-             "backing capture copy device entry forks ipc kernel memory mode "
-             "seen share stream".split()]
+             "backing capture copy device entry forks ipc kernel leaks memory "
+             "mode seen share stream".split()]
     text = _kernels(where / "kernels-text.c")
     code = [_SOURCES / f"cache/cuda/kernels.{x}" for x in ("cl", "ptx")]
     nccl = sorted(sim.glob("vnccl*.c"))
