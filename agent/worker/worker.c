@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include "base/util.h"
 #include "cuda/held.h"
@@ -39,8 +40,29 @@ static void further(void *ctx)
 		(void)sk_channel_send(w->os, w->sock, &msg, NULL, 0);
 }
 
-/* What has a descriptor needs no process; for what has none this one stays, and
- * outlives the agent if need be. */
+/* Who began this process; a handler is told nothing else. */
+static volatile pid_t agent;
+
+/* Whoever stops all of a service asks each of its processes to end at once: what
+ * is held here the agent may have to bring out first. */
+static void end_with_agent(int sig)
+{
+	(void)sig;
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != agent)
+		_exit(0);
+}
+
+/* The agent may be killed, and what is held here is the next one's. */
+static void outlive_agent(struct worker *w)
+{
+	agent = getppid();
+	(void)signal(SIGTERM, end_with_agent);
+	(void)prctl(PR_SET_PDEATHSIG, 0);
+	(void)w->os->setsid(w->os);
+}
+
+/* What has a descriptor needs no process; for what has none this one stays. */
 static int make_slot(struct worker *w, const struct sk_cuda_device *device,
 		     struct sk_msg *msg, int *ret_fd, struct sk_err *err)
 {
@@ -53,11 +75,9 @@ static int make_slot(struct worker *w, const struct sk_cuda_device *device,
 					 err);
 	r = sk_cuda_held_new(device, o->bytes, &w->held, ret_fd, &o->bytes,
 			     err);
-	if (r < 0)
-		return r;
-	(void)prctl(PR_SET_PDEATHSIG, 0);
-	(void)w->os->setsid(w->os);
-	return 0;
+	if (r >= 0 && !agent)
+		outlive_agent(w);
+	return r;
 }
 
 /* What a worker takes there keeps the next trainer out. */

@@ -19,9 +19,11 @@
  * Serves the orders that come on @sock, an AF_UNIX socket of packets: each
  * MAKE_DEVICE_SLOT or DRAIN of wire/message.h gets one answer, and DRAIN says
  * before it that it gets further; -EUSERS: the GPU is one process's alone.
- * Returns when
- * the other side is gone, when nothing has come for a while, or after an
- * order that failed: 0, or 1.
+ * Returns when the other side is gone, when nothing has come for a while, or
+ * after an order that failed: 0, or 1; but where it holds memory (cuda/held.h)
+ * not before nobody has that any more. Such a process outlives the agent, but
+ * where it is sent SIGTERM, as all of a service are when it is stopped: then it
+ * ends with the agent, which may have it drained before.
  */
 int worker_run(const struct sk_os *os, int sock);
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent/rig.h"
+#include "base/token.h"
 #include "cuda/share.h"
 #include "memory/extent.h"
 #include "memory/slot.h"
@@ -314,9 +315,8 @@ static void test_hung_driver(void)
 /* ---- one that holds what it made ---- */
 
 /* Its agent is gone. */
-static struct hired make_held(uint64_t bytes, int *ret_fd)
+static struct hired make_held(struct sk_msg msg, uint64_t bytes, int *ret_fd)
 {
-	struct sk_msg msg = message(SK_MSG_MAKE_DEVICE_SLOT);
 	struct hired h = hire();
 
 	msg.body.worker.bytes = bytes;
@@ -330,7 +330,8 @@ static void test_holds(void)
 	struct sk_msg msg;
 	unsigned words;
 	int fd, n = 0, got[SK_MSG_FDS];
-	struct hired h = make_held(LONG, &fd);
+	struct hired h = make_held(message(SK_MSG_MAKE_DEVICE_SLOT), LONG,
+				   &fd);
 
 	begin_long(&l, fd);
 	CHECK_STATUS(drain_long(&l, &words), 0, &l.msg);
@@ -355,7 +356,7 @@ static void test_holds_no_more(void)
 	struct hired holder, h;
 	int fd, status;
 
-	holder = make_held(LONG, &fd);
+	holder = make_held(message(SK_MSG_MAKE_DEVICE_SLOT), LONG, &fd);
 	begin_long(&l, fd);
 	told->stops = true;
 	h = hire();
@@ -374,6 +375,55 @@ static void test_holds_no_more(void)
 	CHECK(dismiss(&h) == 1, "it goes on");
 	close(holder.sock);
 	end_long(&l);
+}
+
+/* An agent of its own, which hands what it was given on, and waits to be
+ * killed. */
+static void be_agent(struct sk_msg msg, int end)
+{
+	struct hired h;
+	int fd;
+
+	h = make_held(msg, BYTES, &fd);
+	msg.body.worker.run = (uint64_t)h.pid;
+	CHECK(sk_channel_send(sk_os_linux(), end, &msg, &fd, 1) == 0, "send");
+	for (;;)
+		(void)pause();
+}
+
+/* It outlives its agent; but not where all of a service are told to end, and
+ * then as long as that has something to bring out. */
+static void test_agent_ends(bool told_to)
+{
+	const struct sk_os *os = sk_os_linux();
+	int ends[2], fds[SK_MSG_FDS], n = 0;
+	struct sk_msg msg = message(SK_MSG_MAKE_DEVICE_SLOT);
+	pid_t pid;
+
+	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0, "sockets");
+	pid = fork();
+	CHECK(pid >= 0, "fork");
+	if (!pid)
+		be_agent(msg, ends[1]);
+	close(ends[1]);
+	CHECK(sk_channel_wait(os, ends[0], SK_FOREVER) == 0 &&
+	      sk_channel_recv(os, ends[0], &msg, fds, &n) == 0 && n == 1,
+	      "nothing is made");
+	if (told_to)
+		CHECK(kill((pid_t)msg.body.worker.run, SIGTERM) == 0, "kill");
+	(void)usleep(50000);	/* what is not to happen takes time */
+	CHECK(!sk_token_is_void(os, fds[0]), "it has ended");
+	CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid, "kill");
+	if (told_to)
+		sk_token_await(os, fds[0], SK_FOREVER);
+	else
+		(void)usleep(50000);
+	CHECK(sk_token_is_void(os, fds[0]) == told_to, "%d", told_to);
+	if (!told_to)	/* its agent's end is past */
+		CHECK(kill((pid_t)msg.body.worker.run, SIGTERM) == 0, "kill");
+	sk_token_await(os, fds[0], SK_FOREVER);
+	close(fds[0]);
+	close(ends[0]);
 }
 
 int main(int argc, char **argv)
@@ -397,5 +447,7 @@ int main(int argc, char **argv)
 	      setenv("VCUDA_IPC", "undefined", 1) == 0, "setenv");
 	test_holds();
 	test_holds_no_more();
+	test_agent_ends(false);
+	test_agent_ends(true);
 	return 0;
 }
