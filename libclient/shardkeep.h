@@ -153,11 +153,9 @@ struct sk_state;
 #define SK_JOB_READER (1u << 2)
 /** Keep it once per node, among its ranks, as the last restore found them. */
 #define SK_JOB_NODE_REPLICAS (1u << 3)
-/** Snapshots' copies from GPUs go as fast as their memory, or the link, by GPU
- * kernels too; so they do where neither is said. */
+/** Copies from GPUs as fast as may be, by kernels too; so it is without. */
 #define SK_COPY_FAST (1u << 4)
-/** Or beside the trainer's kernels, by copy engines alone: slower, within a
- * device many times. Drivers before CUDA 12.8 choose themselves. */
+/** By copy engines alone, beside the trainer's kernels: slower, or much so. */
 #define SK_COPY_OVERLAP (1u << 5)
 
 /** sk_job.flush_every: only when asked, when the job ends, or at shutdown. */
@@ -278,6 +276,7 @@ struct sk_tensor {
  */
 int sk_state_tensor(struct sk_state *state, const struct sk_tensor *tensor);
 /** The same for an array of @n at once, all or none: cheaper for many.
+ *
  * Errors: those of sk_state_tensor(). */
 int sk_state_tensors(struct sk_state *state, const struct sk_tensor *tensors,
 		     size_t n);
@@ -285,12 +284,14 @@ int sk_state_tensors(struct sk_state *state, const struct sk_tensor *tensors,
 /** @size bytes that are the same on every rank (schedulers, configuration):
  * kept once, restored to all. The size is part of the description, @data is
  * borrowed as a tensor's.
+ *
  * Errors: those of sk_state_tensor(). */
 int sk_state_blob(struct sk_state *state, const char *name, void *data,
 		  size_t size);
 /** @size bytes of this rank alone (random state, data loader): restored to
  * the same rank number; left alone, and counted as missing, where the snapshot
  * had none.
+ *
  * Errors: those of sk_state_tensor(). */
 int sk_state_blob_local(struct sk_state *state, const char *name, void *data,
 			size_t size);
@@ -303,6 +304,7 @@ int sk_state_blob_local(struct sk_state *state, const char *name, void *data,
  */
 int sk_state_remove(struct sk_state *state, const char *name);
 /** Forgets all descriptions, as sk_state_remove() forgets one.
+ *
  * Errors: -EOWNERDEAD. */
 int sk_state_clear(struct sk_state *state);
 

@@ -242,6 +242,11 @@ static struct device_slot *inherit(struct call *c, struct sk_cat_state *state,
 	return d;
 }
 
+static bool wants_anew(const struct call *c)
+{
+	return c->in->body.device_slot.flags & SK_DEVICE_SLOT_ANEW;
+}
+
 /* From here on it is asked for again until it is there. */
 static int begin(struct call *c, struct sk_cat_state *state)
 {
@@ -257,7 +262,7 @@ static int begin(struct call *c, struct sk_cat_state *state)
 				   .record = TABLE_NONE };
 	memcpy(d->uuid, c->in->body.device_slot.uuid, sizeof(d->uuid));
 	r = read_extents(c, d);
-	if (r >= 0 && inherit(c, state, d)) {
+	if (r >= 0 && !wants_anew(c) && inherit(c, state, d)) {
 		free(d->extents);
 		free(d);
 		return 0;
@@ -318,6 +323,9 @@ int call_device_slot(struct call *c)
 	if (r < 0)
 		return r;
 	forget_void(c->agent);
+	d = device_slot_of(c->agent, state);
+	if (d && d->fd >= 0 && !d->sealed && wants_anew(c))
+		device_slot_drop(d);
 	if (!device_slot_of(c->agent, state)) {
 		r = begin(c, state);
 		if (r < 0)

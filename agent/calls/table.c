@@ -75,8 +75,8 @@ static const struct message messages[SK_MSG_TYPE_COUNT] = {
 	/* One that commits to nothing is nobody's. */
 	[SK_MSG_TAKEOVER] = { call_takeover, {
 		RESERVED(takeover), FIELD(takeover, flags, 0) } },
-	[SK_MSG_DEVICE_SLOT] = { call_device_slot, { RESERVED(device_slot) },
-				 1 },
+	[SK_MSG_DEVICE_SLOT] = { call_device_slot, {
+		FIELD(device_slot, flags, SK_DEVICE_SLOT_ANEW) }, 1 },
 	[SK_MSG_DEVICE_SEAL] = { call_device_seal, {
 		FIELD(seal, flags, 0) } },
 	[SK_MSG_DEVICE_OPEN] = { call_device_open, {

@@ -25,6 +25,7 @@ struct worker_process {
 					 * time, as it was seen last */
 	struct source source;		/* its socket; fd -1: none runs */
 	struct sk_link children;	/* that have not ended yet */
+	bool served;			/* the process has done an order */
 	struct timer timer;		/* of the order that was sent, since
 					 * it got further */
 	struct sk_link orders;		/* the first may have been sent */
@@ -190,6 +191,16 @@ static void close_fds(struct worker_process *w, const int *fds, int n)
 			(void)w->agent->os->close(w->agent->os, fds[i]);
 }
 
+/* Its context may have been broken since it did the last one, as where the GPU
+ * was reset; one that begins has another. */
+static bool may_try_again(const struct worker_process *w)
+{
+	const struct order *order = sk_link_object(w->orders.next,
+						   struct order, link);
+
+	return w->served && order->sent && !order->again;
+}
+
 static void answered(struct source *source, uint32_t events)
 {
 	struct worker_process *w = sk_link_object(source,
@@ -216,6 +227,13 @@ static void answered(struct source *source, uint32_t events)
 		await_answer(w);
 		return;
 	}
+	if (msg.status == -EIO && may_try_again(w)) {
+		close_fds(w, fds, n);
+		fail_sent(w, "failed");
+		next_order(w);
+		return;
+	}
+	w->served = true;
 	if (msg.status < 0) {
 		msg.body.text[SK_ERR_MAX - 1] = '\0';
 		(void)sk_err_set(&err, msg.status, "%s", msg.body.text);
@@ -244,6 +262,7 @@ static int start(struct worker_process *w, struct sk_err *err)
 		(void)os->close(os, fds[0]);
 		return sk_err_errno(err, r, "cannot start a worker for a GPU");
 	}
+	w->served = false;
 	watch_child(w, r);
 	w->source = (struct source){ .ready = answered, .fd = fds[0] };
 	return loop_watch(&w->agent->loop, &w->source, EPOLLIN);

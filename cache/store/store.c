@@ -249,6 +249,15 @@ int sk_store_find(struct sk_store *store)
 	return sk_not_stale(r);
 }
 
+static bool is_link(const struct sk_store *store, const char *job)
+{
+	struct stat st;
+
+	return store->os->fstatat(store->os, store->fd, job,
+				  AT_SYMLINK_NOFOLLOW, &st) >= 0 &&
+	       S_ISLNK(st.st_mode);
+}
+
 int sk_store_job_dir(struct sk_store *store, const char *job,
 		     struct sk_err *err)
 {
@@ -260,12 +269,11 @@ int sk_store_job_dir(struct sk_store *store, const char *job,
 		return r;
 	(void)sk_store_find(store);
 	fd = sk_dir_open(store->os, store->fd, job);
-	/* Something has its name: who takes that for nothing begins anew. */
-	if (fd == -ENOTDIR || fd == -ELOOP)
-		return sk_err_set(err, -EIO, "%s/%s is no directory, or a link, "
-				  "which nobody follows: bring back what it "
-				  "leads to, or move it aside", store->path,
-				  job);
+	/* Who takes that for nothing begins anew. */
+	if ((fd == -ENOTDIR || fd == -ELOOP) && is_link(store, job))
+		return sk_err_set(err, -EIO, "%s/%s is a link, which nobody "
+				  "follows: bring back what it leads to, or "
+				  "move it aside", store->path, job);
 	if (fd < 0)
 		return sk_err_errno(err, fd, "cannot open job \"%s\" of the "
 				    "store \"%s\"", job, store->path);

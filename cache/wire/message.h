@@ -243,12 +243,15 @@ struct sk_wire_seal {
  * Errors: -EAGAIN it is being made, ask again; -ENODEV the agent has no device
  * memory to give, -EDQUOT it has given all, -EINVAL, -EIO what makes it
  * failed.
+ * With SK_DEVICE_SLOT_ANEW what this rank was given could not be mapped: as of a
+ * device that was reset since. Agents that do not know it say -EINVAL.
  */
+#define SK_DEVICE_SLOT_ANEW (1u << 0)
 struct sk_wire_device_slot {
 	uint64_t state;
 	uint8_t uuid[16];	/* of the device */
 	uint32_t n_extents;
-	uint32_t reserved;
+	uint32_t flags;		/* SK_DEVICE_SLOT_... */
 };
 struct sk_wire_device_slot_reply {
 	uint64_t bytes;		/* of the memory */

@@ -110,13 +110,13 @@ uint64_t sk_device_slot_at(const struct sk_device_slot *d,
 /* ---- asking ---- */
 
 static int ask(struct sk_state *state, const struct sk_cuda_uuid *uuid,
-	       uint64_t id, uint64_t generation)
+	       uint64_t id, uint64_t generation, uint32_t flags)
 {
 	struct sk_device_slot *d = &state->device_slot;
 	const struct sk_os *os = state->sk->os;
 	struct sk_msg msg = { .type = SK_MSG_DEVICE_SLOT,
 			      .body.device_slot = {
-		.state = id, .n_extents = d->n_extents } };
+		.state = id, .n_extents = d->n_extents, .flags = flags } };
 	const struct iovec part = { d->extents,
 				    d->n_extents * sizeof(*d->extents) };
 	int fds[SK_MSG_FDS], n = 0, r;
@@ -140,6 +140,22 @@ static int ask(struct sk_state *state, const struct sk_cuda_uuid *uuid,
 				 __ATOMIC_RELAXED);
 	sk_close_fds(os, fds, n);
 	return r;
+}
+
+/* What the agent had may be of a device that was reset since. That is tried
+ * once: another one may do no better. */
+static int ask_twice(struct sk_state *state, const struct sk_cuda_uuid *uuid,
+		     uint64_t id, uint64_t generation)
+{
+	struct sk_device_slot *d = &state->device_slot;
+	int r = ask(state, uuid, id, generation, 0);
+
+	if (r >= 0)
+		d->anew = false;
+	if (r != -EBADF || d->anew)
+		return r;
+	d->anew = true;
+	return ask(state, uuid, id, generation, SK_DEVICE_SLOT_ANEW);
 }
 
 bool sk_device_slot_serves(const struct sk_state *state,
@@ -207,7 +223,7 @@ void sk_device_slot_ask(struct sk_state *state, const struct sk_work *work,
 	if (r >= 0)
 		r = check_room(state);
 	if (r >= 0)
-		r = ask(state, &uuid, id, generation);
+		r = ask_twice(state, &uuid, id, generation);
 	if (r < 0)
 		refused(state, r);
 	else

@@ -28,6 +28,8 @@ struct sk_device_slot {
 	uint64_t *at;			/* where each begins there */
 	uint32_t n_extents;
 	uint64_t stamp;			/* the small asks' that it had last */
+	bool anew;			/* it could not be mapped, and another
+					 * was asked for */
 };
 
 /** Whether it serves this work: there is one, and all is on its GPU. */

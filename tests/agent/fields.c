@@ -67,8 +67,8 @@ static const struct field fields[] = {
 	FIELD(MAP, map, reserved, ~0u),
 	FIELD(RETAIN, retain, flags, ~(SK_RETAIN_SET | SK_RETAIN_DEFAULT)),
 	FIELD(RETAIN, retain, from, ~0u),
-	FIELD(DEVICE_SLOT, device_slot, reserved, ~0u),
 #if SK_WIRE_VERSION >= 6
+	FIELD(DEVICE_SLOT, device_slot, flags, ~SK_DEVICE_SLOT_ANEW),
 	FIELD(GATHER, gather, reserved, ~0u),
 	FIELD(GATHER, gather, flags, ~SK_GATHER_MOVED),
 	FIELD(DEVICE_OPEN, device_open, reserved, ~0u),

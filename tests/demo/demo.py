@@ -148,6 +148,9 @@ def says_who_was_killed(top):
 
 
 def main():
+    # Whoever began this in the background may have had them ignored.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     with tempfile.TemporaryDirectory(prefix="demo of ") as top:
         top = pathlib.Path(top)
         temporary = top / "temporary"

@@ -7,7 +7,9 @@
  * instances have equal parts: each file stands there under a name, locked
  * through the description that made it. Descriptors that were handed on and
  * mappings share that description; so a file that is not locked any more is
- * one that no process has any more, whichever of them were killed.
+ * one that no process has any more, whichever of them were killed. A file
+ * "reset-N" there, for the machine's device N, that gets a byte longer resets
+ * it: contexts of all processes are broken, and what it held is gone.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -24,6 +26,7 @@
 
 #define NAME "vcuda-device-"
 #define NODE_NAME "vcuda-node"
+#define RESETS "reset-"
 
 static const char *session(void)
 {
@@ -38,6 +41,29 @@ uint64_t vcu_memory_bytes(void)
 	const int instances = vcu_instances();
 
 	return instances ? all / (unsigned)instances : all;
+}
+
+/* The file grows by a byte each time. */
+static unsigned resets_of(int dir, int unit)
+{
+	char name[64];
+	struct stat st;
+
+	(void)snprintf(name, sizeof(name), RESETS "%d", unit);
+	return fstatat(dir, name, &st, 0) ? 0 : (unsigned)st.st_size;
+}
+
+unsigned vcu_resets(int device)
+{
+	unsigned n;
+	int dir;
+
+	if (!session())
+		return 0;
+	dir = open(session(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	n = resets_of(dir, vcu_unit(device));
+	close(dir);
+	return n;
 }
 
 static struct flock whole(short type)
@@ -71,7 +97,8 @@ static uint64_t used_of(int dir, int unit)
 	struct dirent *e;
 	uint64_t used = 0;
 
-	(void)snprintf(prefix, sizeof(prefix), NAME "%d.", unit);
+	(void)snprintf(prefix, sizeof(prefix), NAME "%d.%u.", unit,
+		       resets_of(dir, unit));
 	if (d)
 		rewinddir(d);
 	while (d && (e = readdir(d)))
@@ -99,8 +126,9 @@ static int make_named(int dir, int unit, size_t bytes)
 	char name[64];
 	int fd;
 
-	(void)snprintf(name, sizeof(name), NAME "%d.%d.%llu", unit,
-		       getpid(), (unsigned long long)++vcu()->ids);
+	(void)snprintf(name, sizeof(name), NAME "%d.%u.%d.%llu", unit,
+		       resets_of(dir, unit), getpid(),
+		       (unsigned long long)++vcu()->ids);
 	fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd >= 0 && (fcntl(fd, F_OFD_SETLK, &lock) ||
 			ftruncate(fd, (off_t)bytes))) {
@@ -139,7 +167,7 @@ int vcu_backing(int device, size_t bytes)
 		return make_alone(NODE_NAME, bytes);
 	if (session())
 		return make_counted(vcu_unit(device), bytes);
-	(void)snprintf(name, sizeof(name), NAME "%d.", vcu_unit(device));
+	(void)snprintf(name, sizeof(name), NAME "%d.0.", vcu_unit(device));
 	return make_alone(name, bytes);
 }
 
@@ -164,6 +192,7 @@ int vcu_backing_device(int fd)
 {
 	char link[64], path[PATH_MAX];
 	const char *name;
+	unsigned resets;
 	ssize_t n;
 	int unit;
 
@@ -175,10 +204,11 @@ int vcu_backing_device(int fd)
 	if (strstr(path, NODE_NAME))
 		return VCU_NODE;
 	name = strstr(path, NAME);
-	if (!name || sscanf(name, NAME "%d.", &unit) != 1)
+	if (!name || sscanf(name, NAME "%d.%u.", &unit, &resets) != 2)
 		return VCU_NO_DEVICE;
+	/* What it was before it was reset is gone. */
 	for (int i = 0; i < vcu()->n_devices; i++)
 		if (vcu_unit(i) == unit)
-			return i;
+			return resets == vcu_resets(i) ? i : VCU_NO_DEVICE;
 	return VCU_NO_DEVICE;
 }

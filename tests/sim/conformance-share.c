@@ -572,6 +572,50 @@ static void budget(void)
 	CHECK(!system(command));
 }
 
+/* All who have a context of it hear so, what it held is gone, whoever has it,
+ * and who begins then has an empty device. */
+static void reset(void)
+{
+	char dir[] = "/tmp/vcuda-session-XXXXXX", path[64], command[64];
+	size_t left, all, g = (size_t)2 << 20;
+	struct trainer_cuda t;
+	sk_cu_handle handle;
+	int fd, status, file;
+	pid_t pid, next;
+
+	CHECK(mkdtemp(dir));
+	(void)setenv("VCUDA_SESSION", dir, 1);
+	pid = owner(1, &fd);
+	next = fork();
+	CHECK(next >= 0);
+	if (!next) {
+		(void)raise(SIGSTOP);
+		trainer_cuda_begin(&t, 0);
+		CHECK(t.driver.cuMemImportFromShareableHandle(
+			      &handle, (void *)(intptr_t)fd,
+			      SK_CU_HANDLE_POSIX_FD));
+		IS(0, t.driver.cuMemGetInfo(&left, &all));
+		CHECK(left == all);
+		handle = create(&t, g);
+		close(export(&t, handle));
+		_exit(0);
+	}
+	CHECK(waitpid(next, &status, WUNTRACED) == next &&
+	      WIFSTOPPED(status));
+	trainer_cuda_begin(&t, 0);
+	CHECK(has_word(&t, map_fd(&t, fd, g)));
+	(void)snprintf(path, sizeof(path), "%s/reset-0", dir);
+	file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	CHECK(file >= 0 && write(file, "", 1) == 1 && !close(file));
+	IS(SK_CU_LAUNCH_FAILED, t.driver.cuMemGetInfo(&left, &all));
+	IS(SK_CU_LAUNCH_FAILED, t.driver.cuCtxSynchronize());
+	CHECK(!kill(next, SIGCONT) && waitpid(next, &status, 0) == next);
+	CHECK(!status);
+	end(pid);
+	(void)snprintf(command, sizeof(command), "rm -rf %s", dir);
+	CHECK(!system(command));
+}
+
 /* ---- all of them ---- */
 
 static const struct item items[] = {
@@ -593,6 +637,7 @@ static const struct item items[] = {
 	{ "a device has a compute mode", has_a_mode, ITEM_ANY },
 	{ "one process at a time", one_at_a_time, ITEM_SIM },
 	{ "what processes use together", budget, ITEM_SIM },
+	{ "a device that is reset", reset, ITEM_SIM },
 };
 
 int main(void)

@@ -224,7 +224,8 @@ sk_cu_result cuDevicePrimaryCtxRetain(sk_cu_context *context,
 	vcu_lock();
 	may = vcu()->contexts[device].refs || vcu_take(device);
 	if (may) {
-		vcu()->contexts[device].refs++;
+		if (!vcu()->contexts[device].refs++)
+			vcu()->contexts[device].resets = vcu_resets(device);
 		*context = &vcu()->contexts[device];
 	}
 	vcu_unlock();

@@ -346,6 +346,17 @@ sk_cu_result vcu_enter(enum vcu_function function)
 	return planned_failure(function);
 }
 
+/* Whoever has to do with a device that was reset has to end. */
+static void break_if_reset(struct CUctx_st *context)
+{
+	if (!context->refs || context->sticky ||
+	    context->resets == vcu_resets(context->device))
+		return;
+	vcu_lock();
+	vcu_break(context, SK_CU_LAUNCH_FAILED);
+	vcu_unlock();
+}
+
 sk_cu_result vcu_enter_context(enum vcu_function function)
 {
 	sk_cu_result r = vcu_enter(function);
@@ -354,5 +365,6 @@ sk_cu_result vcu_enter_context(enum vcu_function function)
 		return r;
 	if (!vcu_current())
 		return SK_CU_INVALID_CONTEXT;
+	break_if_reset(vcu_current());
 	return __atomic_load_n(&vcu_current()->sticky, __ATOMIC_RELAXED);
 }

@@ -45,6 +45,7 @@ enum vcu_function {
 struct CUctx_st {
 	int device;
 	unsigned refs;			/* 0: not active */
+	unsigned resets;		/* of the device, when it became so */
 	sk_cu_result sticky;		/* what broke it */
 	struct CUstream_st *legacy;	/* its default stream, or NULL */
 };
@@ -323,6 +324,8 @@ sk_cu_uuid vcu_uuid(int device, bool whole);
 int vcu_backing(int device, size_t bytes);
 /** The device that such a file is of, for this process; VCU_NO_DEVICE. */
 int vcu_backing_device(int fd);
+/** How often a device of the session was reset; without the lock as well. */
+unsigned vcu_resets(int device);
 /** What a device has, and what of it is used, by this process or by all of
  * the session. */
 uint64_t vcu_memory_bytes(void);

@@ -197,6 +197,9 @@ def check_torch_tests(folder: Path, sources: Path) -> None:
 
 
 def main() -> None:
+    # Whoever began this in the background may have had them ignored.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     tool, build = sys.argv[1:]
     with tempfile.TemporaryDirectory() as d:
         folder = Path(d) / "folder"
