@@ -43,8 +43,8 @@ static void further(void *ctx)
 /* Who began this process; a handler is told nothing else. */
 static volatile pid_t agent;
 
-/* Whoever stops all of a service asks each of its processes to end at once: what
- * is held here the agent may have to bring out first. */
+/* Whoever stops a service asks each of its processes to end at once: what is
+ * held here the agent may have to bring out before. */
 static void end_with_agent(int sig)
 {
 	(void)sig;

@@ -243,8 +243,8 @@ struct sk_wire_seal {
  * Errors: -EAGAIN it is being made, ask again; -ENODEV the agent has no device
  * memory to give, -EDQUOT it has given all, -EINVAL, -EIO what makes it
  * failed.
- * With SK_DEVICE_SLOT_ANEW what this rank was given could not be mapped: as of a
- * device that was reset since. Agents that do not know it say -EINVAL.
+ * With SK_DEVICE_SLOT_ANEW what this rank was given could not be mapped, as of
+ * a device that was reset since. Agents that do not know it say -EINVAL.
  */
 #define SK_DEVICE_SLOT_ANEW (1u << 0)
 struct sk_wire_device_slot {
