@@ -14,6 +14,8 @@
 #include "worker/drain.h"
 #include "worker/name.h"
 
+/* While it holds memory it looks whether it was asked to end. */
+#define LOOK_NS UINT64_C(1000000000)
 /* A context takes memory of the device that trainers may want. */
 #define IDLE_NS (UINT64_C(10) * 1000000000)
 
@@ -23,6 +25,7 @@ struct worker {
 	struct sk_cuda *cuda;
 	bool exclusive;			/* the device of this order */
 	struct sk_cuda_held *held;	/* that it has made, and stays for */
+	pid_t agent;			/* then: whose it was */
 };
 
 /* ---- orders ---- */
@@ -40,24 +43,21 @@ static void further(void *ctx)
 		(void)sk_channel_send(w->os, w->sock, &msg, NULL, 0);
 }
 
-/* Who began this process; a handler is told nothing else. */
-static volatile pid_t agent;
-
 /* Whoever stops a service asks each of its processes to end at once: what is
  * held here the agent may have to bring out before. */
-static void end_with_agent(int sig)
+static volatile sig_atomic_t asked_to_end;
+
+static void note_it(int sig)
 {
 	(void)sig;
-	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() != agent)
-		_exit(0);
+	asked_to_end = 1;
 }
 
 /* The agent may be killed, and what is held here is the next one's. */
 static void outlive_agent(struct worker *w)
 {
-	agent = getppid();
-	(void)signal(SIGTERM, end_with_agent);
+	w->agent = getppid();
+	(void)signal(SIGTERM, note_it);
 	(void)prctl(PR_SET_PDEATHSIG, 0);
 	(void)w->os->setsid(w->os);
 }
@@ -75,7 +75,7 @@ static int make_slot(struct worker *w, const struct sk_cuda_device *device,
 					 err);
 	r = sk_cuda_held_new(device, o->bytes, &w->held, ret_fd, &o->bytes,
 			     err);
-	if (r >= 0 && !agent)
+	if (r >= 0 && !w->agent)
 		outlive_agent(w);
 	return r;
 }
@@ -173,8 +173,13 @@ static int work(struct worker *w, struct sk_err *err)
 /* No order is for this one any more, but what it has made may be in use. */
 static void hold(struct worker *w)
 {
-	(void)w->os->close(w->os, w->sock);
-	sk_cuda_held_wait(&w->held);
+	const struct sk_os *os = w->os;
+
+	(void)os->close(os, w->sock);
+	/* With the agent, that is. */
+	while (w->held && !(asked_to_end && getppid() != w->agent))
+		sk_cuda_held_wait(&w->held, os->now_ns(os) + LOOK_NS);
+	sk_cuda_held_end(&w->held);
 }
 
 int worker_run(const struct sk_os *os, int sock)

@@ -142,17 +142,30 @@ void sk_cuda_held_sweep(struct sk_cuda_held **list)
 	}
 }
 
-/* One after the other: each is looked at when one is nobody's. */
-void sk_cuda_held_wait(struct sk_cuda_held **list)
+void sk_cuda_held_end(struct sk_cuda_held **list)
+{
+	while (*list) {
+		struct sk_cuda_held *held = *list;
+
+		*list = held->next;
+		release(held);
+	}
+}
+
+/* One after the other: each is looked at when one is nobody's, or in a while. */
+void sk_cuda_held_wait(struct sk_cuda_held **list, uint64_t until_ns)
 {
 	const struct sk_cuda_held *held;
 
 	while ((held = *list)) {
 		const struct sk_os *os = held->device->os;
-		uint64_t until = held->next ? os->now_ns(os) + SWEEP_NS :
-					      SK_FOREVER;
+		uint64_t now = os->now_ns(os), next = until_ns;
 
-		sk_token_await(os, held->holder, until);
+		if (now >= until_ns)
+			return;
+		if (held->next && now + SWEEP_NS < next)
+			next = now + SWEEP_NS;
+		sk_token_await(os, held->holder, next);
 		sk_cuda_held_sweep(list);
 	}
 }

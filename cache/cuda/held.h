@@ -32,8 +32,10 @@ int sk_cuda_held_new(const struct sk_cuda_device *device, uint64_t bytes,
 		     uint64_t *ret_bytes, struct sk_err *err);
 /** Frees that of which nobody has *ret_fd, or what it stands for, any more. */
 void sk_cuda_held_sweep(struct sk_cuda_held **list);
-/** The same, until it is empty. */
-void sk_cuda_held_wait(struct sk_cuda_held **list);
+/** The same, until it is empty; @until_ns of the clock at the latest. */
+void sk_cuda_held_wait(struct sk_cuda_held **list, uint64_t until_ns);
+/** Frees all: what others have stands for nothing from then on. */
+void sk_cuda_held_end(struct sk_cuda_held **list);
 
 /**
  * For share.c, within the device's context: opens what @token stands for; the

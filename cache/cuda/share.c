@@ -118,7 +118,7 @@ static int find(struct sk_cuda *cuda, const struct sk_cuda_uuid *uuid,
 int sk_cuda_sees(struct sk_cuda *cuda, const struct sk_cuda_uuid *uuid,
 		 struct sk_err *err)
 {
-	int ordinal;
+	int ordinal = 0;
 
 	return find(cuda, uuid, &ordinal, err);
 }
@@ -126,7 +126,7 @@ int sk_cuda_sees(struct sk_cuda *cuda, const struct sk_cuda_uuid *uuid,
 bool sk_cuda_is_exclusive(struct sk_cuda *cuda,
 			  const struct sk_cuda_uuid *uuid)
 {
-	int ordinal;
+	int ordinal = 0;
 
 	return find(cuda, uuid, &ordinal, NULL) >= 0 &&
 	       sk_cuda_takes_one(&cuda->driver, ordinal);

@@ -224,8 +224,10 @@ sk_cu_result cuDevicePrimaryCtxRetain(sk_cu_context *context,
 	vcu_lock();
 	may = vcu()->contexts[device].refs || vcu_take(device);
 	if (may) {
-		if (!vcu()->contexts[device].refs++)
-			vcu()->contexts[device].resets = vcu_resets(device);
+		if (!vcu()->contexts[device].refs)
+			__atomic_store_n(&vcu()->contexts[device].resets,
+					 vcu_resets(device), __ATOMIC_RELAXED);
+		vcu()->contexts[device].refs++;
 		*context = &vcu()->contexts[device];
 	}
 	vcu_unlock();

@@ -349,11 +349,15 @@ sk_cu_result vcu_enter(enum vcu_function function)
 /* Whoever has to do with a device that was reset has to end. */
 static void break_if_reset(struct CUctx_st *context)
 {
-	if (!context->refs || context->sticky ||
-	    context->resets == vcu_resets(context->device))
+	unsigned resets = vcu_resets(context->device);
+
+	/* Most never were. */
+	if (!resets || resets == __atomic_load_n(&context->resets,
+						 __ATOMIC_RELAXED))
 		return;
 	vcu_lock();
-	vcu_break(context, SK_CU_LAUNCH_FAILED);
+	if (context->refs && !context->sticky)
+		vcu_break(context, SK_CU_LAUNCH_FAILED);
 	vcu_unlock();
 }
 

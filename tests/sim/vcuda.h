@@ -45,7 +45,8 @@ enum vcu_function {
 struct CUctx_st {
 	int device;
 	unsigned refs;			/* 0: not active */
-	unsigned resets;		/* of the device, when it became so */
+	unsigned resets;		/* of the device, when it became so;
+					 * atomic */
 	sk_cu_result sticky;		/* what broke it */
 	struct CUstream_st *legacy;	/* its default stream, or NULL */
 };

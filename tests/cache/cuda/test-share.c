@@ -278,7 +278,7 @@ Test(share, what_is_held_goes_when_nobody_has_it)
 	sk_cuda_held_sweep(&list);
 	cr_assert_not_null(list);
 	close(other);
-	sk_cuda_held_wait(&list);
+	sk_cuda_held_wait(&list, SK_FOREVER);
 	cr_assert_null(list);
 	cr_assert(!is_simulated() || f->t.count("memory") == 0);
 }
