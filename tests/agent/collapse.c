@@ -167,6 +167,13 @@ static void pass(struct whole *w, struct rank *r, unsigned seconds)
 	}
 }
 
+/* Where the machine is slow, what is due is not asked for yet. */
+static bool is_well_in_time(struct whole *w, struct rank *r)
+{
+	pass(w, r, 1);
+	return !is_degraded(r->sock, "small-pages");
+}
+
 /* Of each slot what are whole huge pages, once. */
 static void check_ranges(unsigned from, unsigned n)
 {
@@ -206,7 +213,7 @@ static void test_heals(void)
 	CHECK(asked() == 4, "%u times within a minute", asked());
 	answer(0);
 	pass(&w, &r, 10);
-	AWAIT(!is_degraded(r.sock, "small-pages"), "%u times", asked());
+	AWAIT(is_well_in_time(&w, &r), "%u times", asked());
 	CHECK(asked() == 6, "%u times", asked());
 	check_ranges(4, 2);
 	pass(&w, &r, 300);
@@ -324,7 +331,7 @@ static void test_no_room(void)
 	CHECK(is_degraded(r.sock, "small-pages"), "%s", whole_log(&w));
 	answer(0);
 	pass(&w, &r, 20);
-	AWAIT(!is_degraded(r.sock, "small-pages"), "%u times", asked());
+	AWAIT(is_well_in_time(&w, &r), "%u times", asked());
 	CHECK(asked() == 2 * (16 + 8 + 16), "%u times", asked());
 	end(&w, &r);
 }
