@@ -4,21 +4,18 @@
  *
  * The communicator is made when a restore first needs it and ends with that
  * restore: it is never there beside the trainer's own. It does not block:
- * each call is begun, and asked about until it is over or the time is. What
- * takes the library's word for its end (abort, destroy) is done by a thread
- * that is waited for no longer than that either; where it does not come back,
- * this process has no NCCL any more.
+ * each call is begun, and asked about until it is over or the time is; how it
+ * ends is nccl-end.c.
  */
 #include "comm/nccl.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/thread.h"
 #include "base/util.h"
+#include "comm/nccl-end.h"
 #include "comm/nccl-say.h"
 #include "conn/check.h"
 #include "conn/say.h"
@@ -28,10 +25,6 @@
 #define PAUSE_NS 50000u
 /* For which a rank waits in an exchange before it asks whether all are well. */
 #define WAIT_NS (UINT64_C(500) * 1000000u)
-
-/* The library is the process's, whatever comms and handles there are: what
- * hangs in it may hold what the next communicator would wait for. */
-static atomic_bool lost;
 
 static int keep(struct sk_nccl_comm *c, int r, const struct sk_err *err)
 {
@@ -45,121 +38,6 @@ static int keep(struct sk_nccl_comm *c, int r, const struct sk_err *err)
 static bool is_taken(sk_nccl_result r)
 {
 	return r == SK_NCCL_SUCCESS || r == SK_NCCL_IN_PROGRESS;
-}
-
-/* ---- its end ---- */
-
-/* A call that may not return, on a thread of its own. Whoever is last of the
- * two frees it. */
-struct ending {
-	sk_nccl_result (*call)(sk_nccl_comm comm);
-	sk_nccl_comm comm;
-	struct sk_cuda_device *gpu;
-	pthread_mutex_t lock;
-	pthread_cond_t over;
-	bool under_way;		/* what the device has not come to the end of */
-	bool done, left;
-};
-
-static void free_ending(struct ending *e)
-{
-	(void)pthread_cond_destroy(&e->over);
-	(void)pthread_mutex_destroy(&e->lock);
-	free(e);
-}
-
-static void *run_ending(void *arg)
-{
-	struct ending *e = arg;
-	struct sk_cuda_scope scope;
-	bool left;
-
-	if (sk_cuda_enter(e->gpu, &scope, NULL) >= 0) {
-		(void)e->call(e->comm);
-		sk_cuda_leave(&scope);
-	}
-	(void)pthread_mutex_lock(&e->lock);
-	e->done = true;
-	left = e->left;
-	/* Late, and all that it had asked for has ended. */
-	if (left)
-		sk_cuda_set_stuck(e->gpu, false);
-	(void)pthread_cond_signal(&e->over);
-	(void)pthread_mutex_unlock(&e->lock);
-	if (left)
-		free_ending(e);
-	return NULL;
-}
-
-static bool wait_ending(const struct sk_os *os, struct ending *e,
-			uint64_t until)
-{
-	bool done;
-
-	(void)pthread_mutex_lock(&e->lock);
-	while (!e->done && os->cond_wait(os, &e->over, &e->lock, until) >= 0)
-		;
-	done = e->done;
-	e->left = !done;
-	if (!done && e->under_way)
-		sk_cuda_set_stuck(e->gpu, true);
-	(void)pthread_mutex_unlock(&e->lock);
-	if (done)
-		free_ending(e);
-	return done;
-}
-
-static struct ending *begin_ending(struct sk_nccl_comm *c,
-				   sk_nccl_result (*call)(sk_nccl_comm))
-{
-	struct ending *e = calloc(1, sizeof(*e));
-	pthread_t thread;
-
-	if (!e)
-		return NULL;
-	e->call = call;
-	e->comm = c->comm;
-	e->gpu = c->gpu;
-	e->under_way = c->under_way;
-	(void)pthread_mutex_init(&e->lock, NULL);
-	sk_cond_init(&e->over);
-	if (sk_thread_start(&thread, run_ending, e) < 0) {
-		free_ending(e);
-		return NULL;
-	}
-	(void)pthread_detach(thread);
-	return e;
-}
-
-static void end_by(struct sk_nccl_comm *c, sk_nccl_result (*call)(sk_nccl_comm),
-		   uint32_t timeout_ms)
-{
-	const struct sk_os *os = c->sk->os;
-	struct ending *e;
-
-	if (!c->comm)
-		return;
-	e = begin_ending(c, call);
-	c->comm = NULL;
-	if (e && wait_ending(os, e, sk_until_ms(os, timeout_ms)))
-		return;
-	if (!e && c->under_way)
-		sk_cuda_set_stuck(c->gpu, true);
-	c->hung = true;
-	c->sk->cuda_stays = true;
-	atomic_store(&lost, true);
-	(void)sk_err_set(&c->why, -EIO, "NCCL did not come back from the end "
-			 "of a communicator within %u ms", timeout_ms);
-}
-
-/* What it may still launch on stays. */
-static int let_go(struct sk_nccl_comm *c)
-{
-	if (c->hung)
-		return -EIO;
-	c->mark = sk_cuda_mark_free(c->mark);
-	c->lane = sk_cuda_lane_free(c->lane);
-	return 0;
 }
 
 /* ---- waiting ---- */
@@ -267,7 +145,7 @@ static int open_local(struct sk_nccl_comm *c, struct sk_err *err)
 {
 	int r = 0;
 
-	if (atomic_load(&lost))
+	if (sk_nccl_is_lost())
 		return sk_err_set(err, -ENODEV, "an earlier communicator of "
 				  "NCCL never ended in this process");
 	if (would_block())
@@ -357,7 +235,7 @@ static int begin_all(struct sk_nccl_comm *c, uint32_t timeout_ms)
 		r = sk_nccl_say(c, r, &word, NULL, timeout_ms);
 	/* The others go on meanwhile, and do not wait for ever. */
 	if (r < 0)
-		end_by(c, c->lib.ncclCommAbort, timeout_ms / 4);
+		sk_nccl_end_by(c, c->lib.ncclCommAbort, timeout_ms / 4);
 	return r;
 }
 
@@ -367,7 +245,7 @@ static int begin(void *ctx, uint32_t timeout_ms)
 	int r = begin_all(c, timeout_ms);
 
 	if (r < 0)
-		(void)let_go(c);
+		(void)sk_nccl_let_go(c);
 	return r;
 }
 
@@ -450,10 +328,10 @@ static int end(void *ctx)
 
 		if (well)
 			well = settle(c, &w, &err) >= 0;
-		end_by(c, well ? c->lib.ncclCommDestroy :
+		sk_nccl_end_by(c, well ? c->lib.ncclCommDestroy :
 				 c->lib.ncclCommAbort, c->timeout_ms);
 	}
-	return let_go(c);
+	return sk_nccl_let_go(c);
 }
 
 /* ---- the other comm ---- */
@@ -505,7 +383,7 @@ static void abort_all(void *ctx)
 		sk_nccl_say_failed(c, c->timeout_ms / 2);
 	if (c->base.abort)
 		c->base.abort(c->base.ctx);
-	end_by(c, c->lib.ncclCommAbort, c->timeout_ms);
+	sk_nccl_end_by(c, c->lib.ncclCommAbort, c->timeout_ms);
 }
 
 /* ---- life ---- */

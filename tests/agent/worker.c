@@ -384,46 +384,70 @@ static void be_agent(struct sk_msg msg, int end)
 	struct hired h;
 	int fd;
 
-	h = make_held(msg, BYTES, &fd);
+	h = make_held(msg, LONG, &fd);
 	msg.body.worker.run = (uint64_t)h.pid;
 	CHECK(sk_channel_send(sk_os_linux(), end, &msg, &fd, 1) == 0, "send");
 	for (;;)
 		(void)pause();
 }
 
-/* It outlives its agent; but not where all of a service are told to end, and
- * then as long as that has something to bring out. */
-static void test_agent_ends(bool told_to)
+struct agent {
+	pid_t pid, holder;
+	int fd;			/* of what it was given */
+};
+
+static struct agent begin_agent(void)
 {
+	struct sk_msg msg = message(SK_MSG_MAKE_DEVICE_SLOT);
 	const struct sk_os *os = sk_os_linux();
 	int ends[2], fds[SK_MSG_FDS], n = 0;
-	struct sk_msg msg = message(SK_MSG_MAKE_DEVICE_SLOT);
-	pid_t pid;
+	struct agent a;
 
 	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0, "sockets");
-	pid = fork();
-	CHECK(pid >= 0, "fork");
-	if (!pid)
+	a.pid = fork();
+	CHECK(a.pid >= 0, "fork");
+	if (!a.pid)
 		be_agent(msg, ends[1]);
 	close(ends[1]);
 	CHECK(sk_channel_wait(os, ends[0], SK_FOREVER) == 0 &&
 	      sk_channel_recv(os, ends[0], &msg, fds, &n) == 0 && n == 1,
 	      "nothing is made");
-	if (told_to)
-		CHECK(kill((pid_t)msg.body.worker.run, SIGTERM) == 0, "kill");
-	(void)usleep(50000);	/* what is not to happen takes time */
-	CHECK(!sk_token_is_void(os, fds[0]), "it has ended");
-	CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid, "kill");
-	if (told_to)
-		sk_token_await(os, fds[0], SK_FOREVER);
-	else
-		(void)usleep(50000);
-	CHECK(sk_token_is_void(os, fds[0]) == told_to, "%d", told_to);
-	if (!told_to)	/* its agent's end is past */
-		CHECK(kill((pid_t)msg.body.worker.run, SIGTERM) == 0, "kill");
-	sk_token_await(os, fds[0], SK_FOREVER);
-	close(fds[0]);
 	close(ends[0]);
+	a.holder = (pid_t)msg.body.worker.run;
+	a.fd = fds[0];
+	return a;
+}
+
+/* It comes out, and was held until then. */
+static void check_is_held(const struct agent *a)
+{
+	struct long_drain l;
+	unsigned words;
+
+	begin_long(&l, dup(a->fd));
+	CHECK_STATUS(drain_long(&l, &words), 0, &l.msg);
+	end_long(&l);
+}
+
+/* It outlives its agent; but not where all of a service are told to end, and
+ * then as long as that has something to bring out. */
+static void test_agent_ends(bool told_to)
+{
+	struct agent a = begin_agent();
+
+	if (told_to)
+		CHECK(kill(a.holder, SIGTERM) == 0, "kill");
+	check_is_held(&a);
+	CHECK(kill(a.pid, SIGKILL) == 0 && waitpid(a.pid, NULL, 0) == a.pid,
+	      "kill");
+	if (!told_to) {
+		check_is_held(&a);
+		/* Its agent's end is past. */
+		CHECK(kill(a.holder, SIGTERM) == 0, "kill");
+	}
+	sk_token_await(sk_os_linux(), a.fd, SK_FOREVER);
+	CHECK(sk_token_is_void(sk_os_linux(), a.fd), "it is held still");
+	close(a.fd);
 }
 
 int main(int argc, char **argv)

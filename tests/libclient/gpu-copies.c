@@ -72,31 +72,6 @@ static int64_t take_by_device(struct gpu_rank *g)
 	return step;
 }
 
-/* The sum of all that have the name, whatever they are of. */
-static uint64_t count(struct scene *scene, const char *name)
-{
-	char command[256], line[512];
-	uint64_t value, sum = 0;
-	FILE *f;
-
-	(void)snprintf(command, sizeof(command), "%s --socket %s stats "
-		       "--prometheus", scene->cachectl, scene->socket);
-	f = popen(command, "r");
-	CHECK(f);
-	while (fgets(line, sizeof(line), f)) {
-		const char *rest = line + strlen(name);
-
-		if (strncmp(line, name, strlen(name)) != 0 ||
-		    (*rest != ' ' && *rest != '{'))
-			continue;
-		rest = strrchr(line, ' ');
-		if (sscanf(rest, " %" SCNu64, &value) == 1)
-			sum += value;
-	}
-	CHECK(!pclose(f), "%s", command);
-	return sum;
-}
-
 /* ---- restoring ---- */
 
 /* What a restore is to come to. */
@@ -173,13 +148,13 @@ static void save(struct rank *rank)
 
 static void test_killed(struct scene *scene)
 {
-	uint64_t reads = count(scene, "shardkeep_device_reads_total");
+	uint64_t reads = gpu_figure(scene, "shardkeep_device_reads_total");
 
 	scene_ranks_killed(scene, "killed", 1, save, NULL);
 	expect(scene, "killed", all_by_device);
 	/* Whoever reads it does not use it up. */
 	expect(scene, "killed", all_by_device);
-	CHECK(count(scene, "shardkeep_device_reads_total") == reads + 2);
+	CHECK(gpu_figure(scene, "shardkeep_device_reads_total") == reads + 2);
 	expect(scene, "killed", (struct want){
 		.by_device = ALL, .flags = SK_RESTORE_NO_VERIFY });
 }
@@ -500,11 +475,11 @@ static void test_hangs(struct scene *scene)
 	pid_t pid;
 
 	scene_ranks_start(scene, "hangs", 1, hang, NULL, &pid);
-	while (!count(scene, "shardkeep_quarantined_bytes"))
+	while (!gpu_figure(scene, "shardkeep_quarantined_bytes"))
 		CHECK(waitpid(pid, &status, WNOHANG) == 0, "it has ended");
 	expect(scene, "hangs", all_by_host);
 	CHECK(!kill(pid, SIGKILL) && waitpid(pid, &status, 0) == pid);
-	while (count(scene, "shardkeep_quarantined_bytes"))
+	while (gpu_figure(scene, "shardkeep_quarantined_bytes"))
 		;
 	expect(scene, "hangs", all_by_device);
 }
@@ -557,7 +532,7 @@ static void lose_agent_and_restore(struct rank *rank)
 
 	begin(&g, rank);
 	step = take_by_device(&g);
-	used = count(rank->scene, "shardkeep_device_memory_used_bytes");
+	used = gpu_figure(rank->scene, "shardkeep_device_memory_used_bytes");
 	gpu_lose_agent(rank->scene);
 	while (rank_restore(rank, step, 0, NULL) < 0)
 		;
@@ -570,7 +545,7 @@ static void lose_agent_and_restore(struct rank *rank)
 		      sk_error());
 	} while (!gpu_device_bytes(&g));
 	take(&g, ++step, ALL);
-	CHECK(count(rank->scene, "shardkeep_device_memory_used_bytes") ==
+	CHECK(gpu_figure(rank->scene, "shardkeep_device_memory_used_bytes") ==
 	      used);
 	restore(&g, &all_by_device);
 }
@@ -594,7 +569,7 @@ static void test_hangs_and_kept(struct scene *scene)
 	pid_t pid;
 
 	scene_ranks_start(scene, "hangs-kept", 1, hang, NULL, &pid);
-	while (!count(scene, "shardkeep_quarantined_bytes"))
+	while (!gpu_figure(scene, "shardkeep_quarantined_bytes"))
 		CHECK(waitpid(pid, &status, WNOHANG) == 0, "it has ended");
 	gpu_lose_agent(scene);
 	expect(scene, "hangs-kept", all_by_device);
@@ -616,7 +591,7 @@ static void test_keeper(struct scene *scene)
 		(i == 1 ? gpu_replace_agent : gpu_lose_agent)(scene);
 		expect(scene, "kept", all_by_device);
 	}
-	CHECK(count(scene, "shardkeep_device_memory_used_bytes") >= ALL);
+	CHECK(gpu_figure(scene, "shardkeep_device_memory_used_bytes") >= ALL);
 	scene_ranks(scene, "lives", 1, lose_agent_and_restore, NULL);
 	pid = run_until(scene, "brought", stop_on_the_way_out);
 	gpu_lose_agent(scene);

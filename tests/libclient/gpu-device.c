@@ -41,45 +41,11 @@ static void add_all(struct gpu_rank *g)
 				   rank_memory(100, 1), 100));
 }
 
-/* What cachectl prints, a line after the other; 0: there are no more. */
-static FILE *ask(struct scene *scene, const char *what)
-{
-	char command[256];
-	FILE *f;
-
-	(void)snprintf(command, sizeof(command), "%s --socket %s %s",
-		       scene->cachectl, scene->socket, what);
-	f = popen(command, "r");
-	CHECK(f, "%s", command);
-	return f;
-}
-
-/* The sum of all that have the name, whatever they are of. */
-static uint64_t count(struct scene *scene, const char *name)
-{
-	FILE *f = ask(scene, "stats --prometheus");
-	uint64_t sum = 0, value;
-	char line[512];
-
-	while (fgets(line, sizeof(line), f)) {
-		const char *rest = line + strlen(name);
-
-		if (strncmp(line, name, strlen(name)) != 0 ||
-		    (*rest != ' ' && *rest != '{'))
-			continue;
-		rest = strrchr(line, ' ');
-		if (sscanf(rest, " %" SCNu64, &value) == 1)
-			sum += value;
-	}
-	CHECK(!pclose(f));
-	return sum;
-}
-
 /* Whether a line of that command has both. */
 static bool says(struct scene *scene, const char *what, const char *a,
 		 const char *b)
 {
-	FILE *f = ask(scene, what);
+	FILE *f = gpu_ask(scene, what);
 	bool found = false;
 	char line[512];
 
@@ -95,11 +61,11 @@ static void figures_are(struct scene *scene, const char *job, uint64_t bytes)
 	char of_job[200];
 
 	(void)snprintf(of_job, sizeof(of_job), "job=\"%s\"", job);
-	CHECK(count(scene, "shardkeep_device_memory_budget_bytes") ==
+	CHECK(gpu_figure(scene, "shardkeep_device_memory_budget_bytes") ==
 	      64 << 20);
-	CHECK(count(scene, "shardkeep_device_memory_used_bytes") == bytes);
-	CHECK(count(scene, "shardkeep_job_device_memory_bytes") == bytes);
-	CHECK(count(scene, "shardkeep_device_slots") == 1);
+	CHECK(gpu_figure(scene, "shardkeep_device_memory_used_bytes") == bytes);
+	CHECK(gpu_figure(scene, "shardkeep_job_device_memory_bytes") == bytes);
+	CHECK(gpu_figure(scene, "shardkeep_device_slots") == 1);
 	CHECK(says(scene, "stats --prometheus",
 		   "shardkeep_job_device_memory_bytes{", of_job));
 	CHECK(says(scene, "stats --prometheus", "{gpu=\"GPU-", "\"} "));
@@ -310,7 +276,7 @@ static void die_with_an_heir(struct rank *rank)
  * the same. */
 static void test_heirs(struct scene *scene)
 {
-	uint64_t drains = count(scene, "shardkeep_device_drains_total");
+	uint64_t drains = gpu_figure(scene, "shardkeep_device_drains_total");
 	int ends[2], status;
 	pid_t pid, heir;
 
@@ -319,7 +285,7 @@ static void test_heirs(struct scene *scene)
 	CHECK(read(ends[0], &heir, sizeof(heir)) == sizeof(heir));
 	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
 	scene_ranks(scene, "heirs", 1, load_last, NULL);
-	CHECK(count(scene, "shardkeep_device_drains_total") == drains + 1);
+	CHECK(gpu_figure(scene, "shardkeep_device_drains_total") == drains + 1);
 	CHECK(!kill(heir, SIGKILL));
 	CHECK(!close(ends[0]) && !close(ends[1]));
 }
@@ -351,7 +317,7 @@ static void move_and_die_with_an_heir(struct rank *rank)
  * knows that it has one now. */
 static void test_moved(struct scene *scene)
 {
-	uint64_t before = count(scene, "shardkeep_quarantines_total");
+	uint64_t before = gpu_figure(scene, "shardkeep_quarantines_total");
 	int ends[2], status, tries = 100;
 	pid_t pid, heir;
 
@@ -360,10 +326,10 @@ static void test_moved(struct scene *scene)
 			  &ends[1], &pid);
 	CHECK(read(ends[0], &heir, sizeof(heir)) == sizeof(heir));
 	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
-	while (count(scene, "shardkeep_quarantines_total") == before)
+	while (gpu_figure(scene, "shardkeep_quarantines_total") == before)
 		CHECK(--tries, "its slot is given to others");
 	CHECK(!kill(heir, SIGKILL));
-	while (count(scene, "shardkeep_quarantined_bytes"))
+	while (gpu_figure(scene, "shardkeep_quarantined_bytes"))
 		;
 	CHECK(!close(ends[0]) && !close(ends[1]));
 }
@@ -379,25 +345,25 @@ static void kill_rank(pid_t pid)
  * Nobody touches that, and nobody gets its slots, until it has. */
 static void test_hangs(struct scene *scene)
 {
-	uint64_t lost = count(scene, "shardkeep_device_lost_total");
-	uint64_t seals = count(scene, "shardkeep_device_seals_total");
+	uint64_t lost = gpu_figure(scene, "shardkeep_device_lost_total");
+	uint64_t seals = gpu_figure(scene, "shardkeep_device_seals_total");
 	/* What the dead have left stands there as copies. */
-	uint64_t used = count(scene, "shardkeep_device_memory_used_bytes");
+	uint64_t used = gpu_figure(scene, "shardkeep_device_memory_used_bytes");
 	int status;
 	pid_t pid;
 
 	scene_ranks_start(scene, "hangs", 1, hang_on_the_way_out, NULL, &pid);
-	while (count(scene, "shardkeep_device_seals_total") == seals)
+	while (gpu_figure(scene, "shardkeep_device_seals_total") == seals)
 		CHECK(waitpid(pid, &status, WNOHANG) == 0, "it has ended");
 	scene_ranks(scene, "hangs", 1, load_the_one_before, NULL);
-	CHECK(count(scene, "shardkeep_device_lost_total") == lost + 1);
-	CHECK(count(scene, "shardkeep_quarantined_bytes") > 0);
+	CHECK(gpu_figure(scene, "shardkeep_device_lost_total") == lost + 1);
+	CHECK(gpu_figure(scene, "shardkeep_quarantined_bytes") > 0);
 	/* Nobody's, and taken all the same. */
-	CHECK(count(scene, "shardkeep_device_memory_used_bytes") > used);
+	CHECK(gpu_figure(scene, "shardkeep_device_memory_used_bytes") > used);
 	kill_rank(pid);
-	while (count(scene, "shardkeep_quarantined_bytes"))
+	while (gpu_figure(scene, "shardkeep_quarantined_bytes"))
 		;
-	CHECK(count(scene, "shardkeep_device_memory_used_bytes") == used);
+	CHECK(gpu_figure(scene, "shardkeep_device_memory_used_bytes") == used);
 	CHECK(says(scene, "status", "lost on GPUs", "1"));
 }
 
@@ -418,32 +384,17 @@ static pid_t start_and_stop(struct scene *scene, const char *job, rank_fn fn)
 	return pid;
 }
 
-/* The agent's children, its workers. */
-static void signal_workers(const struct scene *scene, int sig)
-{
-	char path[64];
-	int pid, n = 0;
-	FILE *f;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children",
-		       (int)scene->agent, (int)scene->agent);
-	f = fopen(path, "re");
-	while (f && fscanf(f, "%d", &pid) == 1)
-		n += !kill(pid, sig);
-	CHECK(f && !fclose(f) && n, "no worker gets signal %d", sig);
-}
-
 /* What the dead has left takes longer to bring out than the agent lets a client
  * wait: the rank's next life is no other job, and comes in when it is there. */
 static void test_takes_long(struct scene *scene)
 {
 	pid_t pid = start_and_stop(scene, "slow", stop_on_the_way_out);
 
-	signal_workers(scene, SIGSTOP);
+	CHECK(gpu_workers(scene, SIGSTOP));
 	kill_rank(pid);
 	scene_ranks_start(scene, "slow", 1, load_last, NULL, &pid);
 	(void)usleep(LATE_US);
-	signal_workers(scene, SIGCONT);
+	CHECK(gpu_workers(scene, SIGCONT));
 	scene_ranks_end("slow", 1, &pid);
 }
 
@@ -496,7 +447,7 @@ static void test_outlives(struct scene *scene, const char *job,
 	lose_agent(scene);
 	kill_rank(pid);
 	scene_ranks(scene, job, 1, load_last, NULL);
-	CHECK(count(scene, "shardkeep_device_drains_total") == 1);
+	CHECK(gpu_figure(scene, "shardkeep_device_drains_total") == 1);
 }
 
 static void test_goes_on(struct scene *scene, const char *job,
@@ -505,7 +456,7 @@ static void test_goes_on(struct scene *scene, const char *job,
 	pid_t pid = start_and_stop(scene, job, go_on);
 
 	lose_agent(scene);
-	while (!count(scene, "shardkeep_device_drains_total"))
+	while (!gpu_figure(scene, "shardkeep_device_drains_total"))
 		;
 	CHECK(!kill(pid, SIGCONT));
 	scene_ranks_end(job, 1, &pid);
@@ -519,8 +470,8 @@ static void test_lost_after(struct scene *scene, const char *job)
 	gpu_lose_agent(scene);
 	kill_rank(pid);
 	scene_ranks(scene, job, 1, load_the_one_before, NULL);
-	CHECK(count(scene, "shardkeep_device_lost_total") == 1);
-	CHECK(count(scene, "shardkeep_device_drains_total") == 0);
+	CHECK(gpu_figure(scene, "shardkeep_device_lost_total") == 1);
+	CHECK(gpu_figure(scene, "shardkeep_device_drains_total") == 0);
 	scene_ranks(scene, job, 1, save_once_more, NULL);
 }
 
@@ -569,7 +520,7 @@ static void test_less(struct scene *scene, const char *jobs[2],
 	test_outlives(scene, jobs[0], replace);
 	restart(scene, "64M");
 	test_goes_on(scene, jobs[1], replace);
-	CHECK(!count(scene, "shardkeep_device_memory_used_bytes"));
+	CHECK(!gpu_figure(scene, "shardkeep_device_memory_used_bytes"));
 }
 
 /* ---- without ---- */
@@ -644,7 +595,7 @@ static void full_for_now(struct rank *rank)
 	hog = trainer_cuda_alloc(&g.cuda, left - (2 << 20));
 	while (d->again.refusals < 2)
 		take_again(&g, ++step);
-	CHECK(count(rank->scene, failed) == 1);
+	CHECK(gpu_figure(rank->scene, failed) == 1);
 	CHECK(!g.cuda.driver.cuMemFree(hog));
 	while (!gpu_device_bytes(&g))
 		take_again(&g, ++step);
@@ -708,14 +659,14 @@ int main(int argc, char **argv)
 	CHECK(!setenv("SHARDKEEP_DEVICE_MEMORY", "64M", 1));
 	scene_open(&scene, argc, argv);
 	scene_ranks_killed(&scene, "saved", 1, save, NULL);
-	CHECK(count(&scene, "shardkeep_device_seals_total") == 1);
+	CHECK(gpu_figure(&scene, "shardkeep_device_seals_total") == 1);
 	scene_ranks(&scene, "saved", 1, load, NULL);
 	scene_ranks(&scene, "fenced", 1, fence_alone, NULL);
 	test_policies(&scene);
 	if (t.calls) {
 		run_and_die(&scene, "died");
 		scene_ranks(&scene, "died", 1, load_last, NULL);
-		CHECK(count(&scene, "shardkeep_device_drains_total") == 1);
+		CHECK(gpu_figure(&scene, "shardkeep_device_drains_total") == 1);
 		test_moved(&scene);
 		test_heirs(&scene);
 		test_hangs(&scene);
@@ -732,12 +683,12 @@ int main(int argc, char **argv)
 		CHECK(!unsetenv("VCUDA_FAILS"));
 		run_and_die(&scene, "lost");
 		scene_ranks(&scene, "lost", 1, load_the_one_before, NULL);
-		CHECK(count(&scene, "shardkeep_device_lost_total") == 1);
+		CHECK(gpu_figure(&scene, "shardkeep_device_lost_total") == 1);
 	}
 	restart(&scene, "1M");
 	scene_ranks(&scene, "none", 1, none_left, NULL);
-	CHECK(count(&scene, "shardkeep_device_slots_refused_total") > 0);
-	CHECK(!count(&scene, "shardkeep_device_memory_used_bytes"));
+	CHECK(gpu_figure(&scene, "shardkeep_device_slots_refused_total") > 0);
+	CHECK(!gpu_figure(&scene, "shardkeep_device_memory_used_bytes"));
 	if (t.calls) {
 		test_anew(&scene);
 		restart(&scene, "1M");

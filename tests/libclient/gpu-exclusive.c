@@ -36,37 +36,9 @@ static void set_exclusive(bool on)
 	CHECK(!truncate(getenv("VCUDA_EXCLUSIVE"), on));
 }
 
-static FILE *ask(struct scene *scene, const char *what)
-{
-	char command[256];
-	FILE *f;
-
-	(void)snprintf(command, sizeof(command), "%s --socket %s %s",
-		       scene->cachectl, scene->socket, what);
-	f = popen(command, "r");
-	CHECK(f, "%s", command);
-	return f;
-}
-
-static uint64_t count(struct scene *scene, const char *name)
-{
-	FILE *f = ask(scene, "stats --prometheus");
-	size_t length = strlen(name);
-	uint64_t sum = 0, value;
-	char line[512];
-
-	while (fgets(line, sizeof(line), f))
-		if (!strncmp(line, name, length) &&
-		    strchr(" {", line[length]) &&
-		    sscanf(strrchr(line, ' '), " %" SCNu64, &value) == 1)
-			sum += value;
-	CHECK(!pclose(f));
-	return sum;
-}
-
 static bool says(struct scene *scene, const char *what, const char *words)
 {
-	FILE *f = ask(scene, what);
+	FILE *f = gpu_ask(scene, what);
 	bool found = false;
 	char line[1024];
 
@@ -74,22 +46,6 @@ static bool says(struct scene *scene, const char *what, const char *words)
 		found |= strstr(line, words) != NULL;
 	(void)pclose(f);	/* 7: something is not as it should be */
 	return found;
-}
-
-/* The agent's children. */
-static void kill_workers(const struct scene *scene)
-{
-	char path[64];
-	FILE *f;
-	int pid;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children",
-		       (int)scene->agent, (int)scene->agent);
-	f = fopen(path, "re");
-	CHECK(f);
-	while (fscanf(f, "%d", &pid) == 1)
-		(void)kill(pid, SIGKILL);
-	CHECK(!fclose(f));
 }
 
 /* ---- ranks ---- */
@@ -162,7 +118,7 @@ static pid_t start(struct scene *scene, const char *job, const unsigned *end)
 	set_exclusive(false);
 	scene_ranks_start(scene, job, 1, save_within, end, &pid);
 	await_stop(pid);
-	kill_workers(scene);
+	(void)gpu_workers(scene, SIGKILL);
 	set_exclusive(true);
 	CHECK(!kill(pid, SIGCONT));
 	return pid;
@@ -189,16 +145,16 @@ static void test_without(struct scene *scene)
 	scene_ranks_start(scene, "without", 1, save_without, NULL, &pid);
 	await_stop(pid);
 	/* The worker says no when it has begun, beside the snapshots. */
-	while (!count(scene, failed))
+	while (!gpu_figure(scene, failed))
 		CHECK(waitpid(pid, NULL, WNOHANG) == 0);
 	CHECK(!kill(pid, SIGCONT));
 	scene_ranks_end("without", 1, &pid);
-	CHECK(count(scene, failed) == 1);
+	CHECK(gpu_figure(scene, failed) == 1);
 	CHECK(says(scene, "status", "gpu-exclusive"));
 	CHECK(says(scene, "doctor", "compute-mode=DEFAULT"));
 	CHECK(says(scene, "doctor", "gpu-exclusive"));
 	scene_ranks(scene, "without", 1, load, NULL);
-	CHECK(!count(scene, "shardkeep_device_memory_used_bytes"));
+	CHECK(!gpu_figure(scene, "shardkeep_device_memory_used_bytes"));
 }
 
 /* The mode is another one when a slot is made again. */
@@ -209,7 +165,7 @@ static void test_living(struct scene *scene)
 
 	scene_ranks_end("living", 1, &pid);
 	CHECK(!says(scene, "status", "gpu-exclusive"));
-	CHECK(count(scene, "shardkeep_device_seals_total") > 0);
+	CHECK(gpu_figure(scene, "shardkeep_device_seals_total") > 0);
 	scene_ranks(scene, "living", 1, load, NULL);
 }
 
@@ -219,8 +175,8 @@ static void test_dead(struct scene *scene)
 
 	await_death(start(scene, "dead", &dies));
 	/* Whoever comes first has the GPU; a launcher takes its time. */
-	while (!count(scene, "shardkeep_device_drains_total"))
-		CHECK(!count(scene, "shardkeep_device_lost_total"));
+	while (!gpu_figure(scene, "shardkeep_device_drains_total"))
+		CHECK(!gpu_figure(scene, "shardkeep_device_lost_total"));
 	/* The worker does not keep it until it would end by itself. */
 	scene_ranks(scene, "dead", 1, load, NULL);
 }
@@ -260,7 +216,7 @@ static void test_taken(struct scene *scene)
 	set_exclusive(true);
 	CHECK(!kill(pid, SIGKILL));
 	await_death(pid);
-	while (!count(scene, "shardkeep_device_lost_total"))
+	while (!gpu_figure(scene, "shardkeep_device_lost_total"))
 		CHECK(!waitpid(other, &status, WNOHANG));
 	CHECK(says(scene, "status", "gpu-exclusive"));
 	CHECK(!kill(other, SIGKILL));

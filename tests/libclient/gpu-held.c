@@ -15,65 +15,18 @@
 #include "state/state.h"
 
 #define STOP (UINT32_MAX - 2)	/* as a result: the call stops the process */
-#define BYTES ((size_t)2800000)
 #define LAST_STEP INT64_C(1000000000)
-
-static uint64_t count(const struct scene *scene, const char *name)
-{
-	char command[256], line[512];
-	uint64_t value = 0;
-	FILE *f;
-
-	(void)snprintf(command, sizeof(command), "%s --socket %s stats "
-		       "--prometheus", scene->cachectl, scene->socket);
-	f = popen(command, "r");
-	CHECK(f, "%s", command);
-	while (fgets(line, sizeof(line), f))
-		if (!strncmp(line, name, strlen(name)) &&
-		    line[strlen(name)] == ' ')
-			(void)sscanf(line + strlen(name), "%" SCNu64, &value);
-	CHECK(!pclose(f));
-	return value;
-}
 
 /* ---- who holds ---- */
 
-/* The agent's children; how many got the signal. 0: they are only counted. */
-static int holders(const struct scene *scene, int sig)
-{
-	char path[64];
-	int pid, n = 0;
-	FILE *f;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children",
-		       (int)scene->agent, (int)scene->agent);
-	f = fopen(path, "re");
-	CHECK(f);
-	while (fscanf(f, "%d", &pid) == 1)
-		n += !kill(pid, sig);
-	CHECK(!fclose(f));
-	return n;
-}
-
 static void kill_holders(const struct scene *scene)
 {
-	CHECK(holders(scene, SIGKILL), "nobody holds it");
-	while (holders(scene, 0))
+	CHECK(gpu_workers(scene, SIGKILL), "nobody holds it");
+	while (gpu_workers(scene, 0))
 		;
 }
 
 /* ---- ranks ---- */
-
-static void begin(struct gpu_rank *g, struct rank *rank)
-{
-	gpu_begin(g, rank, 0);
-	gpu_add(g, &(struct sk_tensor){
-		.name = "big", .dtype = SK_F32, .ndim = 2,
-		.shape = { 700, 1000 }, .device = g->device }, BYTES, 1);
-	gpu_add_host(g, &(struct sk_tensor){
-		.name = "offloaded", .dtype = SK_F64, .ndim = 1,
-		.shape = { 3000 } }, 24000, 1);
-}
 
 static void take_by_device(struct gpu_rank *g, int64_t step)
 {
@@ -82,7 +35,7 @@ static void take_by_device(struct gpu_rank *g, int64_t step)
 	gpu_fill(g, step);
 	across = gpu_count(g, "across");
 	gpu_complete(g, step);
-	CHECK(!g->cuda.count || gpu_count(g, "across") == across + BYTES,
+	CHECK(!g->cuda.count || gpu_count(g, "across") == across + GPU_BIG,
 	      "not by the device slot");
 }
 
@@ -90,7 +43,7 @@ static void save(struct rank *rank)
 {
 	struct gpu_rank g;
 
-	begin(&g, rank);
+	gpu_begin_big(&g, rank);
 	take_by_device(&g, gpu_until_served(&g) + 1);
 	rank_ready(rank);
 }
@@ -107,7 +60,7 @@ static void load(struct rank *rank)
 	struct sk_report report;
 	struct gpu_rank g;
 
-	begin(&g, rank);
+	gpu_begin_big(&g, rank);
 	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
 	CHECK(gpu_wrong(&g, report.step, rank->rank) == 0);
 	CHECK(w->step ? report.step == w->step : report.step < LAST_STEP,
@@ -119,11 +72,11 @@ static void load(struct rank *rank)
 
 static void test_survives(struct scene *scene)
 {
-	const struct want by_device = { .by_device = BYTES };
+	const struct want by_device = { .by_device = GPU_BIG };
 	const struct want by_host = { .by_device = 0 };
 
 	scene_ranks_killed(scene, "killed", 1, save, NULL);
-	CHECK(holders(scene, 0) == 1);
+	CHECK(gpu_workers(scene, 0) == 1);
 	scene_ranks(scene, "killed", 1, load, &by_device);
 	/* With who held the copy the copy is gone, and no more than that. */
 	kill_holders(scene);
@@ -134,14 +87,14 @@ static void test_survives(struct scene *scene)
 static void test_ends(struct scene *scene)
 {
 	scene_ranks_killed(scene, "ends", 1, save, NULL);
-	CHECK(holders(scene, 0));
+	CHECK(gpu_workers(scene, 0));
 	scene_stop_agent(scene, SIGTERM);
 	scene_start_agent(scene);
 	scene_ranks_killed(scene, "ends", 1, save, NULL);
-	CHECK(!count(scene, "shardkeep_device_slots_failed_total"));
+	CHECK(!gpu_figure(scene, "shardkeep_device_slots_failed_total"));
 	scene_stop_agent(scene, SIGTERM);
 	scene_start_agent(scene);
-	CHECK(!holders(scene, 0));
+	CHECK(!gpu_workers(scene, 0));
 }
 
 /* ---- killed ---- */
@@ -153,7 +106,7 @@ static void goes_on_without(struct rank *rank)
 	struct sk_report report;
 	int64_t step;
 
-	begin(&g, rank);
+	gpu_begin_big(&g, rank);
 	step = gpu_until_served(&g);
 	take_by_device(&g, ++step);
 	kill_holders(rank->scene);
@@ -178,7 +131,7 @@ static void stop_on_the_way_out(struct rank *rank)
 	struct gpu_rank g;
 	int64_t step;
 
-	begin(&g, rank);
+	gpu_begin_big(&g, rank);
 	step = gpu_until_served(&g);
 	gpu_fill(&g, LAST_STEP);
 	g.cuda.fail("cuMemcpyDtoHAsync", 1, STOP);
@@ -218,14 +171,14 @@ static void test_on_the_way_out(struct scene *scene)
 /* The same, and its rank is dead as well. */
 static void test_both(struct scene *scene)
 {
-	uint64_t lost = count(scene, "shardkeep_device_lost_total");
+	uint64_t lost = gpu_figure(scene, "shardkeep_device_lost_total");
 	const struct want before = { .step = 0 };
 	pid_t pid = start_and_stop(scene, "both", stop_on_the_way_out);
 	int status;
 
 	CHECK(!kill(pid, SIGKILL) && waitpid(pid, &status, 0) == pid);
 	scene_ranks(scene, "both", 1, load, &before);
-	CHECK(count(scene, "shardkeep_device_lost_total") == lost + 1);
+	CHECK(gpu_figure(scene, "shardkeep_device_lost_total") == lost + 1);
 }
 
 /* While a restore reads it, of which no checksum tells: it is read in host
@@ -235,7 +188,7 @@ static void stop_on_the_way_back(struct rank *rank)
 	struct sk_report report;
 	struct gpu_rank g;
 
-	begin(&g, rank);
+	gpu_begin_big(&g, rank);
 	g.cuda.fail("cuMemcpyDtoDAsync", 1, STOP);
 	g.cuda.fail("cuMemcpyBatchAsync", 1, STOP);
 	CHECK(!rank_restore(rank, SK_LATEST, SK_RESTORE_NO_VERIFY, &report),
@@ -264,12 +217,12 @@ static void restore_itself(struct rank *rank)
 	struct sk_report report;
 	struct gpu_rank g;
 
-	begin(&g, rank);
+	gpu_begin_big(&g, rank);
 	take_by_device(&g, gpu_until_served(&g) + 1);
 	if (how)
 		CHECK(!setenv("VCUDA_IPC", how, 1));
 	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
-	CHECK(report.bytes_device_slot == (how ? 0 : BYTES));
+	CHECK(report.bytes_device_slot == (how ? 0 : GPU_BIG));
 	CHECK(!gpu_wrong(&g, report.step, rank->rank));
 }
 
@@ -278,7 +231,7 @@ static void save_without(struct rank *rank)
 {
 	struct gpu_rank g;
 
-	begin(&g, rank);
+	gpu_begin_big(&g, rank);
 	for (int64_t step = 1; step < 6; step++) {
 		gpu_fill(&g, step);
 		gpu_complete(&g, step);
@@ -292,8 +245,8 @@ static void test_neither(struct scene *scene)
 	CHECK(!setenv("VCUDA_MISSING", "cuIpcGetMemHandle", 1));
 	scene_start_agent(scene);
 	scene_ranks(scene, "neither", 1, save_without, NULL);
-	CHECK(count(scene, "shardkeep_device_slots_failed_total"));
-	CHECK(!holders(scene, 0));
+	CHECK(gpu_figure(scene, "shardkeep_device_slots_failed_total"));
+	CHECK(!gpu_workers(scene, 0));
 	CHECK(!unsetenv("VCUDA_MISSING"));
 }
 

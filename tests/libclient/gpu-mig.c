@@ -22,24 +22,12 @@ static char instances[INSTANCES_MAX][INSTANCE_NAME];
 
 /* ---- what the agent says ---- */
 
-static FILE *ask(struct scene *scene, const char *what)
-{
-	char command[256];
-	FILE *f;
-
-	(void)snprintf(command, sizeof(command), "%s --socket %s %s",
-		       scene->cachectl, scene->socket, what);
-	f = popen(command, "r");
-	CHECK(f, "%s", command);
-	return f;
-}
-
 /* The number at the end of the line that begins with both. */
 static uint64_t count(struct scene *scene, const char *name,
 		      const char *label)
 {
 	char line[512], begin[256];
-	FILE *f = ask(scene, "stats --prometheus");
+	FILE *f = gpu_ask(scene, "stats --prometheus");
 	uint64_t value = 0;
 
 	(void)snprintf(begin, sizeof(begin), "%s%s ", name, label);
@@ -62,7 +50,7 @@ static uint64_t used(struct scene *scene, int instance)
 
 static bool says(struct scene *scene, const char *what, const char *word)
 {
-	FILE *f = ask(scene, what);
+	FILE *f = gpu_ask(scene, what);
 	bool found = false;
 	char line[512];
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "libclient/gpu-rank.h"
 
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -204,7 +205,62 @@ int64_t gpu_until_served(struct gpu_rank *g)
 	return step;
 }
 
+void gpu_begin_big(struct gpu_rank *g, struct rank *rank)
+{
+	gpu_begin(g, rank, 0);
+	gpu_add(g, &(struct sk_tensor){
+		.name = "big", .dtype = SK_F32, .ndim = 2,
+		.shape = { 700, 1000 }, .device = g->device }, GPU_BIG, 1);
+	gpu_add_host(g, &(struct sk_tensor){
+		.name = "offloaded", .dtype = SK_F64, .ndim = 1,
+		.shape = { 3000 } }, 24000, 1);
+}
+
 /* ---- the agent ---- */
+
+FILE *gpu_ask(const struct scene *scene, const char *what)
+{
+	char command[256];
+	FILE *f;
+
+	(void)snprintf(command, sizeof(command), "%s --socket %s %s",
+		       scene->cachectl, scene->socket, what);
+	f = popen(command, "r");
+	CHECK(f, "%s", command);
+	return f;
+}
+
+uint64_t gpu_figure(const struct scene *scene, const char *name)
+{
+	FILE *f = gpu_ask(scene, "stats --prometheus");
+	size_t length = strlen(name);
+	uint64_t sum = 0, value;
+	char line[512];
+
+	while (fgets(line, sizeof(line), f))
+		if (!strncmp(line, name, length) &&
+		    (line[length] == ' ' || line[length] == '{') &&
+		    sscanf(strrchr(line, ' '), " %" SCNu64, &value) == 1)
+			sum += value;
+	CHECK(!pclose(f));
+	return sum;
+}
+
+int gpu_workers(const struct scene *scene, int sig)
+{
+	char path[64];
+	int pid, n = 0;
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children",
+		       (int)scene->agent, (int)scene->agent);
+	f = fopen(path, "re");
+	CHECK(f);
+	while (fscanf(f, "%d", &pid) == 1)
+		n += !kill(pid, sig);
+	CHECK(!fclose(f));
+	return n;
+}
 
 void gpu_lose_agent(struct scene *scene)
 {

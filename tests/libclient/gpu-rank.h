@@ -8,6 +8,8 @@
 #ifndef SK_TESTS_LIBCLIENT_GPU_RANK_H
 #define SK_TESTS_LIBCLIENT_GPU_RANK_H
 
+#include <stdio.h>
+
 #include "libclient/restore/common.h"
 #include "sim/trainer.h"
 
@@ -71,7 +73,20 @@ uint64_t gpu_device_bytes(struct gpu_rank *g);
  * straight to the slot. Returns the last step. */
 int64_t gpu_until_served(struct gpu_rank *g);
 
+/** On device 0, with a tensor of GPU_BIG bytes, and one of 24,000 in host
+ * memory. */
+#define GPU_BIG ((size_t)2800000)
+void gpu_begin_big(struct gpu_rank *g, struct rank *rank);
+
 /* ---- the agent ---- */
+
+/** What cachectl prints; pclose() it. */
+FILE *gpu_ask(const struct scene *scene, const char *what);
+/** The sum of all figures of that name, whatever they are of. */
+uint64_t gpu_figure(const struct scene *scene, const char *name);
+/** Sends a signal to the agent's children, its workers; how many got it. 0:
+ * they are only counted. */
+int gpu_workers(const struct scene *scene, int sig);
 
 /** Kills the scene's agent, which has a keeper. */
 void gpu_lose_agent(struct scene *scene);

@@ -16,7 +16,6 @@
 #include "state/state.h"
 
 #define STOP (UINT32_MAX - 2)	/* as a result: the call stops the process */
-#define BYTES ((size_t)2800000)
 #define LAST_STEP INT64_C(1000000000)
 
 static char session[] = "/tmp/vcuda-session-XXXXXX";
@@ -29,17 +28,6 @@ static void reset(void)
 	(void)snprintf(path, sizeof(path), "%s/reset-0", session);
 	fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	CHECK(fd >= 0 && write(fd, "", 1) == 1 && !close(fd));
-}
-
-static void begin(struct gpu_rank *g, struct rank *rank)
-{
-	gpu_begin(g, rank, 0);
-	gpu_add(g, &(struct sk_tensor){
-		.name = "big", .dtype = SK_F32, .ndim = 2,
-		.shape = { 700, 1000 }, .device = g->device }, BYTES, 1);
-	gpu_add_host(g, &(struct sk_tensor){
-		.name = "offloaded", .dtype = SK_F64, .ndim = 1,
-		.shape = { 3000 } }, 24000, 1);
 }
 
 /* By the device slot, of which it is a copy then. */
@@ -56,7 +44,7 @@ static void save(struct rank *rank)
 {
 	struct gpu_rank g;
 
-	begin(&g, rank);
+	gpu_begin_big(&g, rank);
 	(void)save_one(&g);
 	rank_ready(rank);
 }
@@ -67,7 +55,7 @@ static void load_and_go_on(struct rank *rank)
 	struct sk_report report;
 	struct gpu_rank g;
 
-	begin(&g, rank);
+	gpu_begin_big(&g, rank);
 	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
 	CHECK(report.step < LAST_STEP, "step %" PRId64, report.step);
 	CHECK(gpu_wrong(&g, report.step, rank->rank) == 0);
@@ -75,7 +63,7 @@ static void load_and_go_on(struct rank *rank)
 	(void)alarm(60);
 	(void)save_one(&g);
 	CHECK(!rank_restore(rank, SK_LATEST, 0, &report), "%s", sk_error());
-	CHECK(report.bytes_device_slot == BYTES);
+	CHECK(report.bytes_device_slot == GPU_BIG);
 	(void)alarm(0);
 }
 
@@ -93,7 +81,7 @@ static void lose_it(struct rank *rank)
 	int64_t step;
 	int r;
 
-	begin(&g, rank);
+	gpu_begin_big(&g, rank);
 	step = save_one(&g);
 	reset();
 	r = gpu_snapshot(&g, step + 1, 0);
@@ -116,7 +104,7 @@ static void stop_on_the_way_out(struct rank *rank)
 {
 	struct gpu_rank g;
 
-	begin(&g, rank);
+	gpu_begin_big(&g, rank);
 	(void)save_one(&g);
 	gpu_fill(&g, LAST_STEP);
 	g.cuda.fail("cuMemcpyDtoHAsync", 1, STOP);
