@@ -2,6 +2,7 @@
 #include "worker/worker.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -53,6 +54,17 @@ static void note_it(int sig)
 	asked_to_end = 1;
 }
 
+/* Whoever reads what the agent says waits for all who can say something. */
+static void say_no_more(void)
+{
+	int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	for (int i = STDIN_FILENO; i <= STDERR_FILENO && fd >= 0; i++)
+		(void)dup2(fd, i);
+	if (fd > STDERR_FILENO)
+		(void)close(fd);
+}
+
 /* The agent may be killed, and what is held here is the next one's. */
 static void outlive_agent(struct worker *w)
 {
@@ -60,6 +72,7 @@ static void outlive_agent(struct worker *w)
 	(void)signal(SIGTERM, note_it);
 	(void)prctl(PR_SET_PDEATHSIG, 0);
 	(void)w->os->setsid(w->os);
+	say_no_more();
 }
 
 /* What has a descriptor needs no process; for what has none this one stays. */

@@ -394,21 +394,29 @@ static void be_agent(struct sk_msg msg, int end)
 struct agent {
 	pid_t pid, holder;
 	int fd;			/* of what it was given */
+	int output;		/* of both of them, a pipe */
 };
 
 static struct agent begin_agent(void)
 {
 	struct sk_msg msg = message(SK_MSG_MAKE_DEVICE_SLOT);
 	const struct sk_os *os = sk_os_linux();
-	int ends[2], fds[SK_MSG_FDS], n = 0;
+	int ends[2], output[2], fds[SK_MSG_FDS], n = 0;
 	struct agent a;
 
-	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0, "sockets");
+	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0 &&
+	      pipe(output) == 0, "sockets");
 	a.pid = fork();
 	CHECK(a.pid >= 0, "fork");
-	if (!a.pid)
+	if (!a.pid) {
+		(void)dup2(output[1], STDOUT_FILENO);
+		close(output[0]);
+		close(output[1]);
 		be_agent(msg, ends[1]);
+	}
 	close(ends[1]);
+	close(output[1]);
+	a.output = output[0];
 	CHECK(sk_channel_wait(os, ends[0], SK_FOREVER) == 0 &&
 	      sk_channel_recv(os, ends[0], &msg, fds, &n) == 0 && n == 1,
 	      "nothing is made");
@@ -441,6 +449,10 @@ static void test_agent_ends(bool told_to)
 	CHECK(kill(a.pid, SIGKILL) == 0 && waitpid(a.pid, NULL, 0) == a.pid,
 	      "kill");
 	if (!told_to) {
+		char byte;
+
+		/* Whoever read what the agent said has it all. */
+		CHECK(read(a.output, &byte, 1) == 0, "somebody has its output");
 		check_is_held(&a);
 		/* Its agent's end is past. */
 		CHECK(kill(a.holder, SIGTERM) == 0, "kill");
@@ -448,6 +460,7 @@ static void test_agent_ends(bool told_to)
 	sk_token_await(sk_os_linux(), a.fd, SK_FOREVER);
 	CHECK(sk_token_is_void(sk_os_linux(), a.fd), "it is held still");
 	close(a.fd);
+	close(a.output);
 }
 
 int main(int argc, char **argv)
