@@ -361,6 +361,14 @@ static void break_if_reset(struct CUctx_st *context)
 	vcu_unlock();
 }
 
+sk_cu_result vcu_broken(int device)
+{
+	struct CUctx_st *context = &vcu()->contexts[device];
+
+	break_if_reset(context);
+	return __atomic_load_n(&context->sticky, __ATOMIC_RELAXED);
+}
+
 sk_cu_result vcu_enter_context(enum vcu_function function)
 {
 	sk_cu_result r = vcu_enter(function);

@@ -90,6 +90,9 @@ sk_cu_result cuMemCreate(sk_cu_handle *handle, size_t bytes,
 	if (what->handles & ~(sk_cu_enum)SK_CU_HANDLE_POSIX_FD ||
 	    (what->handles && vcu_mode("no-share")))
 		return SK_CU_NOT_SUPPORTED;
+	r = is_of_node(what) ? SK_CU_SUCCESS : vcu_broken(what->location.id);
+	if (r != SK_CU_SUCCESS)
+		return r;
 	vcu_lock();
 	r = create(handle, bytes, what);
 	vcu_unlock();

@@ -236,6 +236,10 @@ sk_cu_result vcu_enter(enum vcu_function function);
 /** The same, and the thread has a context that is not broken. */
 sk_cu_result vcu_enter_context(enum vcu_function function);
 
+/** What has broken this process's context of the device, if anything has:
+ * whatever it asks for there says that, with a context or without. */
+sk_cu_result vcu_broken(int device);
+
 #define VCU_ENTER(function) do {					\
 	sk_cu_result r_ = vcu_enter(VCU_##function);			\
 	if (r_ != SK_CU_SUCCESS)					\
