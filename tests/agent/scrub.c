@@ -154,7 +154,8 @@ static void test_faults(void)
 				 faults[i].error);
 		one_round(&s);
 		check_well(&s, "a call");
-		sk_fault_os_shorten(s.w.fault, SK_FAULT_PREAD, i + 1, 4, 0);
+		sk_fault_os_shorten(s.w.fault, SK_FAULT_PREAD, i + 1, 4,
+				    100);
 		one_round(&s);
 		check_well(&s, "a read");
 	}

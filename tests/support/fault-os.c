@@ -49,6 +49,20 @@ static void copy_rule(const struct sk_fault_rule *from,
 #undef LOOK
 }
 
+/* Whether the rule has one left, which is taken. By number alone a call that
+ * another thread makes as the rule is added would be that one, and none fail. */
+static bool take_one(struct sk_fault_rule *rule)
+{
+	uint64_t left = __atomic_load_n(&rule->times, __ATOMIC_RELAXED);
+
+	while (left && !__atomic_compare_exchange_n(&rule->times, &left,
+						    left - 1, true,
+						    __ATOMIC_RELAXED,
+						    __ATOMIC_RELAXED))
+		;
+	return left != 0;
+}
+
 /* Counts a call of @op; whether a rule changes it, which is *ret. */
 static bool rule_for(struct sk_fault_os *fault, enum sk_fault_op op,
 		     struct sk_fault_rule *ret)
@@ -64,7 +78,7 @@ static bool rule_for(struct sk_fault_os *fault, enum sk_fault_op op,
 		n = ret->op == SK_FAULT_ANY ? nth_any : nth;
 		if (ret->op != op && ret->op != SK_FAULT_ANY)
 			continue;
-		if (n < ret->first || n - ret->first >= ret->times)
+		if (n < ret->first || !take_one(&fault->rules[i]))
 			continue;
 		__atomic_store_n(&fault->hit, op, __ATOMIC_RELAXED);
 		__atomic_add_fetch(&fault->hits, 1, __ATOMIC_RELAXED);

@@ -105,7 +105,8 @@ enum sk_fault_op {
 
 struct sk_fault_rule {
 	enum sk_fault_op op;
-	uint64_t first, times;	/* calls first .. first + times - 1, from 1 */
+	uint64_t first;		/* this call, from 1, or the next after it */
+	uint64_t times;		/* as many, from there; how many are left */
 	int error;		/* a positive errno; 0: shorten */
 	uint64_t most;		/* bytes that a shortened call moves */
 	void (*meddle)(void *ctx);
