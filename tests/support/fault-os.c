@@ -49,8 +49,8 @@ static void copy_rule(const struct sk_fault_rule *from,
 #undef LOOK
 }
 
-/* Whether the rule has one left, which is taken. By number alone a call that
- * another thread makes as the rule is added would be that one, and none fail. */
+/* Whether the rule has one left, which is taken. By number alone the one that
+ * fails could be a call that another thread makes as the rule is added. */
 static bool take_one(struct sk_fault_rule *rule)
 {
 	uint64_t left = __atomic_load_n(&rule->times, __ATOMIC_RELAXED);

@@ -27,6 +27,9 @@
 #define COLUMNS 64
 #define RANKS_MOST 3
 #define POINTS_MOST 2000
+/* An agent that lived shorter, again and again, is one that cannot live, and
+ * its keeper takes seconds to the next. */
+#define LIFE_US 110000
 
 /* Which ranks there are, and on which nodes. */
 struct place {
@@ -233,6 +236,7 @@ static bool killed_at(struct story *t, enum sk_fault_op op, uint64_t nth)
 	pid_t pids[RANKS_MOST];
 	bool hit;
 
+	(void)usleep(LIFE_US);
 	sk_fault_os_forget(fault);
 	sk_fault_os_meddle(fault, op, nth, die, NULL);
 	t->whole = !t->whole;
