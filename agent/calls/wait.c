@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "calls/call.h"
+#include "disk/retain.h"
 #include "memory/memory.h"
 #include "session/request.h"
 #include "session/rights.h"
@@ -81,17 +82,38 @@ static int slot_outcome(struct request *q, struct sk_err *err)
 
 /* ---- snapshots ---- */
 
+/* There was none, and some is being made, or has been: then the next try is
+ * due, and tells. */
+static bool may_get_room(const struct agent *a, const struct sk_cat_snapshot *s)
+{
+	return s->no_room && (!s->retry_ns || retain_makes_room(a));
+}
+
+static const char *why_not_durable(const struct agent *a,
+				   const struct sk_cat_snapshot *s)
+{
+	if (s->flushing)
+		return "it is being written";
+	if (may_get_room(a, s))
+		return "the store is full, and what need not stay is being "
+		       "deleted";
+	return s->wanted ? "it is still to be written" :
+			   "nobody asked for it to be written";
+}
+
 static int durable_outcome(const struct wait *w,
 			   const struct sk_cat_snapshot *s,
 			   struct sk_err *err)
 {
-	if (!w->request.agent->store)
+	const struct agent *a = w->request.agent;
+
+	if (!a->store)
 		return sk_err_set(err, -ENOTCONN, "the agent has no store; "
 				  "start it with --store");
 	if (s->hopeless_on_disk && s->failed)
 		return sk_err_set(err, -EIO, "%s", sk_cat_failure(s));
 	/* A failure since the request came; the next try is another wait's. */
-	if (s->failures_total != w->failures)
+	if (s->failures_total != w->failures && !may_get_room(a, s))
 		return sk_err_set(err, -EIO, "%s", sk_cat_failure(s));
 	/* All who wait ask at each change: nobody reads what they say. */
 	if (!w->request.over)
@@ -104,10 +126,7 @@ static int durable_outcome(const struct wait *w,
 				  "each tells of its own part by SK_WRITTEN",
 				  s->step);
 	return sk_err_set(err, -EAGAIN, "step %" PRId64 " is not durable in "
-			  "time: %s", s->step,
-			  s->flushing ? "it is being written" :
-			  s->wanted ? "it is still to be written" :
-			  "nobody asked for it to be written");
+			  "time: %s", s->step, why_not_durable(a, s));
 }
 
 static struct sk_cat_snapshot *snapshot_meant(const struct sk_cat_job *job,

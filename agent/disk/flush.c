@@ -241,7 +241,7 @@ static void finish_flush(struct agent *a, struct flush *f)
 		outcome_durable(a, f);
 	if (f->result == 0)
 		retain_due(a, f->snapshot->job);
-	else if (f->result == -ENOSPC || f->result == -EDQUOT)
+	else if (flush_found_no_room(f))
 		retain_due(a, NULL);	/* all that need not stay goes */
 	free(f);
 	agent_changed(a);

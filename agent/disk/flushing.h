@@ -3,6 +3,7 @@
 #ifndef SK_AGENT_DISK_FLUSHING_H
 #define SK_AGENT_DISK_FLUSHING_H
 
+#include <errno.h>
 #include <stdatomic.h>
 
 #include "agent.h"
@@ -42,5 +43,10 @@ struct flush {
 	int result;
 	struct sk_err err;
 };
+
+static inline bool flush_found_no_room(const struct flush *f)
+{
+	return f->result == -ENOSPC || f->result == -EDQUOT;
+}
 
 #endif

@@ -73,6 +73,7 @@ void outcome_durable(struct agent *a, const struct flush *f)
 
 	sk_cat_set_failure(s, NULL);
 	s->failures = 0;
+	s->no_room = false;
 	a->store_failed = false;
 	degraded_clear(a, DEGRADED_STORE_FULL);
 	record_snapshot(a, s);
@@ -105,7 +106,7 @@ static void say_degraded(struct agent *a, const struct flush *f)
 		return;
 	a->store_failed = true;
 	watch_soon(a);
-	if (r == -ENOSPC || r == -EDQUOT) {
+	if (flush_found_no_room(f)) {
 		a->flush_needs = f->bytes - f->done;
 		a->flush_files = f->snapshot->n_images + FILES_BESIDE;
 		degraded_set(a, DEGRADED_STORE_FULL, f->err.text);
@@ -132,6 +133,7 @@ void outcome_failed(struct agent *a, const struct flush *f)
 	s->retry_ns = agent_now(a) + wait_s * SECOND_NS;
 	log_error(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " could not "
 		  "be flushed: %s", s->job->name, s->run, s->step, f->err.text);
-	if (f->result == -ENOSPC || f->result == -EDQUOT)
+	s->no_room = flush_found_no_room(f);
+	if (s->no_room)
 		leftover_clear(a);
 }

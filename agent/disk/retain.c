@@ -96,6 +96,11 @@ bool retain_holds(const struct agent *a, const struct sk_cat_job *job)
 	return going && kept->gone < (going > BEHIND ? 2 : 1);
 }
 
+bool retain_makes_room(const struct agent *a)
+{
+	return a->leftover || (a->retain && a->retain->pass);
+}
+
 void retain_flush_begins(struct sk_cat_job *job)
 {
 	struct kept *kept = job->owner;

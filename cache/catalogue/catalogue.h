@@ -201,6 +201,7 @@ struct sk_cat_snapshot {
 	bool cadence_due;		/* it is, when it is sealed */
 	bool flushing;			/* sk_cat_flushing() sets it */
 	bool failed;			/* the last flush; see text */
+	bool no_room;			/* it found none; its owner's */
 	bool hopeless_on_disk;		/* a flush would not help */
 	bool displaced;			/* an older run's was in its place on
 					 * disk; its owner's */
