@@ -73,6 +73,15 @@ static void raise_descriptors(const struct sk_os *os)
 	(void)os->setrlimit(os, RLIMIT_NOFILE, &limit);
 }
 
+static int open_source(struct export *x, struct export_source *s)
+{
+	int r = export_open(x, s);
+
+	if (r >= 0 && briefs_add(&x->briefs, &s->opened.layout) < 0)
+		r = sk_err_set(&x->ctx->err, -ENOMEM, "out of memory");
+	return r;
+}
+
 static int open_sources(struct export *x, const struct sk_wire_snapshot *s)
 {
 	int r = ask_images(x->ctx, &s->id, &x->records, &x->n_records);
@@ -89,7 +98,7 @@ static int open_sources(struct export *x, const struct sk_wire_snapshot *s)
 				   &x->records[i]);
 	r = check_there(x, s);
 	for (size_t i = 0; i < x->n_sources && r >= 0; i++)
-		r = export_open(x, &x->sources[i]);
+		r = open_source(x, &x->sources[i]);
 	return r;
 }
 
@@ -140,6 +149,18 @@ static int set_bytes(struct export *x, struct export_tensor *t)
 	return sk_dtype_bytes(t->spec->dtype, count, &t->bytes, &x->ctx->err);
 }
 
+static int add_tensor(struct export *x, const char *name,
+		      const struct sk_spec *spec)
+{
+	struct export_tensor *t;
+
+	if (sk_array_fit(x->tensors, x->room_tensors, x->n_tensors + 1) < 0)
+		return sk_err_set(&x->ctx->err, -ENOMEM, "out of memory");
+	t = &x->tensors[x->n_tensors++];
+	*t = (struct export_tensor){ .name = name, .spec = spec };
+	return set_bytes(x, t);
+}
+
 static int add_tensors(struct export *x, json_t *index, size_t source,
 		       const char *prefix)
 {
@@ -149,7 +170,6 @@ static int add_tensors(struct export *x, json_t *index, size_t source,
 	for (uint32_t i = 0; i < l->n_entries && r >= 0; i++) {
 		const struct sk_item *item = &l->items[l->entries[i].item];
 		const char *name = exported_name(item->spec.name, prefix);
-		struct export_tensor *t;
 		json_t *known;
 
 		if (item->kind != SK_ITEM_TENSOR || !name)
@@ -157,17 +177,15 @@ static int add_tensors(struct export *x, json_t *index, size_t source,
 		known = json_object_get(index, name);
 		if (!known) {
 			known = json_integer((json_int_t)x->n_tensors);
-			t = &x->tensors[x->n_tensors++];
-			t->name = name;
-			t->spec = &item->spec;
 			if (json_object_set_new(index, name, known) < 0)
 				return sk_err_set(&x->ctx->err, -ENOMEM,
 						  "out of memory");
-			r = set_bytes(x, t);
+			r = add_tensor(x, name, &item->spec);
+			if (r < 0)
+				return r;
 		}
-		t = &x->tensors[json_integer_value(known)];
-		if (r >= 0)
-			r = add_piece(x, t, source, i);
+		r = add_piece(x, &x->tensors[json_integer_value(known)],
+			      source, i);
 	}
 	return r;
 }
@@ -187,13 +205,9 @@ static int by_width(const void *a, const void *b)
 static int collect(struct export *x, const char *prefix)
 {
 	json_t *index = json_object();
-	size_t most = 0;
 	int r = 0;
 
-	for (size_t i = 0; i < x->n_sources; i++)
-		most += x->sources[i].opened.layout->n_entries;
-	x->tensors = calloc(most + 1, sizeof(*x->tensors));
-	if (!index || !x->tensors)
+	if (!index)
 		r = sk_err_set(&x->ctx->err, -ENOMEM, "out of memory");
 	for (size_t i = 0; i < x->n_sources && r >= 0; i++)
 		r = add_tensors(x, index, i, prefix);
@@ -309,6 +323,7 @@ static void release(struct export *x)
 	for (size_t i = 0; i < x->n_sources; i++)
 		export_close(x, &x->sources[i]);
 	free(x->sources);
+	briefs_release(&x->briefs);
 	free(x->records);
 }
 

@@ -8,6 +8,7 @@
 #ifndef SK_CACHECTL_EXPORT_H
 #define SK_CACHECTL_EXPORT_H
 
+#include "briefs.h"
 #include "cachectl.h"
 
 #define EXPORT_INDEX "model.safetensors.index.json"
@@ -51,8 +52,9 @@ struct export {
 	size_t n_records;
 	struct export_source *sources;
 	size_t n_sources;
+	struct briefs briefs;	/* of their layouts */
 	struct export_tensor *tensors;
-	size_t n_tensors;
+	size_t n_tensors, room_tensors;
 	size_t n_files;		/* without the index */
 	struct export_file *written;
 	size_t n_written, room_written;
