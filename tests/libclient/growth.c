@@ -10,6 +10,7 @@
 
 #include "cachectl.h"
 #include "layout/layout.h"
+#include "briefs.h"
 #include "lists.h"
 #include "restore/beyond.h"
 #include "show.h"
@@ -429,6 +430,45 @@ static uint64_t show(unsigned tensors)
 Test(growth, tensors_are_shown_at_a_price_each)
 {
 	expect("rows", show(10000), show(100000), 10, 1.2);
+}
+
+/* Of layouts alone: @n ranks' with some tensors, and an object of each that is
+ * as large as the others' or not. */
+static uint64_t brief(unsigned n, bool differ)
+{
+	enum { TENSORS = 40 };
+	struct sk_item items[TENSORS + 1] = { 0 };
+	struct name names[TENSORS];
+	struct briefs briefs = { 0 };
+	uint64_t all = 0;
+
+	for (unsigned i = 0; i < TENSORS; i++)
+		items[i].spec = (struct sk_spec){
+			.name = name_in(names, i), .dtype = SK_F32, .ndim = 1,
+			.shape = { 4 } };
+	items[TENSORS].kind = SK_ITEM_BLOB_LOCAL;
+	items[TENSORS].spec = (struct sk_spec){
+		.name = "own", .dtype = SK_U8, .ndim = 1 };
+	for (unsigned rank = 0; rank < n; rank++) {
+		struct sk_layout *l;
+
+		items[TENSORS].spec.shape[0] = differ ? 1 + rank : 1;
+		cr_assert_eq(sk_layout_new("growth", (int32_t)rank, (int32_t)n,
+					   SK_IMAGE_PRIMARY, items,
+					   TENSORS + 1, &l, NULL), 0);
+		blocks = 0;
+		cr_assert_eq(briefs_add(&briefs, &l), 0);
+		all += blocks;
+		sk_layout_free(l);
+	}
+	briefs_release(&briefs);
+	return all;
+}
+
+Test(growth, layouts_of_many_ranks_are_computed_once_at_most)
+{
+	expect("briefs", brief(20, false), brief(200, false), 10, 1.2);
+	cr_assert(10 * brief(200, true) < brief(200, false));
 }
 
 struct listing {

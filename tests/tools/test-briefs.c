@@ -8,12 +8,12 @@
 #define TENSORS 60
 
 /* Of @world ranks a layer each is cut, split otherwise, or whole; rank by rank
- * other boxes are said where @says. */
+ * other boxes are said where @says; and an object of so many bytes. */
 static struct sk_layout *layout_of(int32_t rank, int32_t world, bool says,
-				   const char *stem)
+				   const char *stem, int64_t local)
 {
 	char names[TENSORS][64];
-	struct sk_item items[TENSORS] = { 0 };
+	struct sk_item items[TENSORS + 1] = { 0 };
 	struct sk_box said = { .offset = { rank }, .size = { 1, 7 } };
 	struct sk_layout *ret = NULL;
 	struct sk_mesh *mesh = NULL;
@@ -38,8 +38,11 @@ static struct sk_layout *layout_of(int32_t rank, int32_t world, bool says,
 		items[0].boxes = &said;
 		items[0].n_boxes = 1;
 	}
+	items[TENSORS] = (struct sk_item){ .kind = SK_ITEM_BLOB_LOCAL,
+		.spec = { .name = "own", .dtype = SK_U8, .ndim = 1,
+			  .shape = { local } } };
 	cr_assert_eq(sk_layout_new("job", rank, world, SK_IMAGE_PRIMARY, items,
-				   TENSORS, &ret, NULL), 0);
+				   TENSORS + 1, &ret, NULL), 0);
 	sk_mesh_unref(mesh);
 	return ret;
 }
@@ -66,7 +69,8 @@ static void compare(const struct sk_layout *l, const struct sk_layout *want)
 	}
 }
 
-/* Of two descriptions in turn, as of two stages of a pipeline. */
+/* Of two descriptions in turn, as of two stages of a pipeline, each with
+ * objects of two sizes: what follows from another one is told by both. */
 Test(briefs, have_the_entries_of_the_whole)
 {
 	struct briefs b = { 0 };
@@ -74,15 +78,17 @@ Test(briefs, have_the_entries_of_the_whole)
 	uint64_t whole = 0, brief = 0;
 
 	for (int32_t rank = 0; rank < 32; rank++) {
-		l[rank] = layout_of(rank, 32, false, rank % 2 ? "b" : "a");
+		l[rank] = layout_of(rank, 32, false, rank % 2 ? "b" : "a",
+				    100 + rank / 16);
 		whole += sk_layout_memory(l[rank]);
 		cr_assert_eq(briefs_add(&b, &l[rank]), 0);
 	}
-	cr_assert_eq(b.n_firsts, 2);
+	cr_assert_eq(b.n_firsts, 4);
 	briefs_release(&b);
 	for (int32_t rank = 0; rank < 32; rank++) {
 		struct sk_layout *want = layout_of(rank, 32, false,
-						   rank % 2 ? "b" : "a");
+						   rank % 2 ? "b" : "a",
+						   100 + rank / 16);
 
 		compare(l[rank], want);
 		brief += sk_layout_memory(l[rank]);
@@ -99,7 +105,7 @@ Test(briefs, what_says_boxes_stays_whole)
 	struct briefs b = { 0 };
 
 	for (int32_t rank = 0; rank < 4; rank++) {
-		struct sk_layout *l = layout_of(rank, 4, true, "a"), *was = l;
+		struct sk_layout *l = layout_of(rank, 4, true, "a", 9), *was = l;
 
 		cr_assert_eq(briefs_add(&b, &l), 0);
 		cr_assert_eq(l, was);
