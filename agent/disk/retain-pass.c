@@ -382,7 +382,7 @@ static void job_read(struct work *work)
 	struct sk_retention by_job = p->retention;
 	struct agent *a = p->agent;
 
-	if (p->result == -EAGAIN && !retain_ends(a)) {
+	if (p->result == -EAGAIN) {
 		end_for_now(p);
 		return;
 	}
