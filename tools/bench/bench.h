@@ -35,6 +35,8 @@ struct options {
 				 * one; 0: the same */
 	int attack;		/* processes that attack the agent; 0: the
 				 * same */
+	int kept, jobs;		/* steps of a job on disk, or jobs beside it;
+				 * 0: the same */
 	const char *models, *meshes;	/* lists; NULL: all */
 	bool json;
 };
@@ -199,6 +201,10 @@ int phase_spread(struct bench *b);
 /* ---- attacked.c: the same ---- */
 
 int phase_attacked(struct bench *b);
+
+/* ---- growth.c: the same ---- */
+
+int phase_growth(struct bench *b);
 
 /* ---- output.c ---- */
 

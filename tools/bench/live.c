@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The real ranks of a simulated world, and what the agent does for them. */
-#include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,38 +11,26 @@
 #include "state/state.h"
 #include "world.h"
 
-/* A first list of 16,384 ranks reads all headers. */
-#define TIMEOUT_MS 900000
-
 /* ---- what a process takes ---- */
+
+static uint64_t clock_ns(clockid_t clock)
+{
+	struct timespec ts = { 0 };
+
+	(void)clock_gettime(clock, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
 
 uint64_t cpu_ns(void)
 {
-	struct timespec ts;
-
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+	return clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 uint64_t agent_cpu_ns(const struct bench *b)
 {
-	char path[400];
-	uint64_t sum = 0;
-	struct dirent *e;
-	DIR *dir;
+	clockid_t clock;
 
-	(void)snprintf(path, sizeof(path), "/proc/%d/task", (int)b->agent);
-	dir = opendir(path);
-	while (dir && (e = readdir(dir))) {
-		if (e->d_name[0] == '.')
-			continue;
-		(void)snprintf(path, sizeof(path), "/proc/%d/task/%s/schedstat",
-			       (int)b->agent, e->d_name);
-		sum += first_number(path, "");
-	}
-	if (dir)
-		closedir(dir);
-	return sum;
+	return clock_getcpuclockid(b->agent, &clock) ? 0 : clock_ns(clock);
 }
 
 uint64_t peak_bytes(pid_t pid)
@@ -77,55 +64,13 @@ int world_fail(struct world *w, const char *fmt, ...)
 
 /* ---- a rank ---- */
 
-struct member {
-	struct sk *sk;
-	struct sk_state *state;
-	struct model_tensors tensors;
-	char *memory;			/* of all of them */
-	uint64_t describe_ns;
-};
-
-/* Memory for what the rank holds of a tensor: its boxes are known only when it
- * is described, so each gets what the model gives a rank, twice over where
- * half the ranks hold it all. */
-static int give_memory(struct member *m, uint64_t bytes)
-{
-	bytes = (bytes / (uint64_t)m->tensors.n + 4096) / 64 * 64;
-	m->memory = calloc((size_t)m->tensors.n, bytes);
-	for (int i = 0; m->memory && i < m->tensors.n; i++)
-		m->tensors.v[i].data = m->memory + (size_t)i * bytes;
-	return m->memory ? 0 : -1;
-}
-
-static int member_open(struct world *w, int rank, int32_t ranks,
-		       struct member *m)
-{
-	struct sk_options o = { .socket = w->bench->socket, .threads = 1,
-				.timeout_ms = TIMEOUT_MS };
-	struct sk_job job = { .name = w->job, .rank = rank, .world = ranks,
-			      .flush_every = SK_FLUSH_NEVER };
-	uint64_t began;
-
-	if (model_make(&w->model, ranks, &m->tensors) ||
-	    give_memory(m, w->model.bytes * (uint64_t)(w->model.world /
-						       ranks)))
-		return world_fail(w, "no memory, or %s", sk_error());
-	if (sk_open(&o, &m->sk) || sk_state_create(m->sk, &job, &m->state))
-		return world_fail(w, "%s", sk_error());
-	began = cpu_ns();
-	if (sk_state_tensors(m->state, m->tensors.v, (size_t)m->tensors.n))
-		return world_fail(w, "%s", sk_error());
-	m->describe_ns = cpu_ns() - began;
-	return 0;
-}
-
 int world_save(struct world *w, int rank)
 {
-	struct member m = { 0 };
+	struct world_member m = { 0 };
 	uint64_t began;
 	char end;
 
-	if (member_open(w, rank, w->model.world, &m))
+	if (world_member_open(w, rank, w->model.world, &m))
 		return -1;
 	began = now_ns();
 	if (sk_prepare(m.state, 0))
@@ -137,7 +82,7 @@ int world_save(struct world *w, int rank)
 		w->run->id = m.state->run_id;
 	}
 	if (sk_snapshot(m.state, WORLD_STEP, NULL) ||
-	    sk_wait(m.state, WORLD_STEP, SK_SEALED, TIMEOUT_MS))
+	    sk_wait(m.state, WORLD_STEP, SK_SEALED, WORLD_WAIT_MS))
 		return world_fail(w, "%s", sk_error());
 	/* The others are simulated now. */
 	close(w->go[1]);
@@ -160,8 +105,8 @@ static int list_once(struct world *w, struct sk_conn *conn,
 	int r;
 
 	(void)snprintf(id.job, sizeof(id.job), "%s", w->job);
-	r = sk_list_snapshots(conn, &id, 0, sk_until_ms(os, TIMEOUT_MS), &s, &n,
-			      &gaps, &err);
+	r = sk_list_snapshots(conn, &id, 0, sk_until_ms(os, WORLD_WAIT_MS), &s,
+			      &n, &gaps, &err);
 	if (r < 0)
 		r = world_fail(w, "the first list: %s", err.text);
 	else if (gaps.n)
@@ -198,7 +143,7 @@ int world_list(struct world *w)
 	uint32_t flags;
 	int r;
 
-	if (sk_conn_open(os, w->bench->socket, sk_until_ms(os, TIMEOUT_MS),
+	if (sk_conn_open(os, w->bench->socket, sk_until_ms(os, WORLD_WAIT_MS),
 			 &conn, &err) < 0)
 		return world_fail(w, "%s", err.text);
 	cpu = agent_cpu_ns(w->bench);
@@ -224,7 +169,7 @@ int world_list_next(struct world *w)
 	int r;
 
 	if (sk_conn_open(sk_os_linux(), w->bench->socket,
-			 sk_until_ms(sk_os_linux(), TIMEOUT_MS), &conn,
+			 sk_until_ms(sk_os_linux(), WORLD_WAIT_MS), &conn,
 			 &err) < 0)
 		return world_fail(w, "%s", err.text);
 	cpu = agent_cpu_ns(w->bench);
@@ -277,14 +222,14 @@ int world_restore(struct world *w, int32_t ranks, uint32_t flags,
 		  struct world_restore *ret)
 {
 	struct sk_restore_options o = { .flags = flags,
-					.timeout_ms = TIMEOUT_MS };
+					.timeout_ms = WORLD_WAIT_MS };
 	struct chorus chorus = { .ranks = ranks };
 	struct sk_comm comm = { .ctx = &chorus, .allgather = repeat };
 	struct sk_report report = { 0 };
-	struct member m = { 0 };
+	struct world_member m = { 0 };
 	uint64_t began, cpu, agent, before;
 
-	if (member_open(w, 0, ranks, &m))
+	if (world_member_open(w, 0, ranks, &m))
 		return -1;
 	chorus.agent = m.sk->conn.agent.instance;
 	chorus.state = m.state;

@@ -45,6 +45,10 @@ static const char help[] =
 "                     -t that one of them has; what each rank sends\n"
 "  -A, --attack N     instead: snapshots of a job, of -b (64M), beside N processes\n"
 "                     that keep its agent busy in one way after the other\n"
+"  -k, --kept N       instead: restarts of 8 ranks, and their snapshots, with 10\n"
+"                     steps kept on disk, 100, and so on up to N\n"
+"  -J, --jobs N       instead: the same beside 10 other jobs, 100, and so on\n"
+"                     up to N\n"
 "  -j, --json         one JSON document; with --spread one for each round\n"
 "  -h, --help         this\n"
 "\n"
@@ -58,7 +62,8 @@ static const struct option long_options[] = {
 	{ "phases", 1, NULL, 'p' }, { "world", 1, NULL, 'w' },
 	{ "models", 1, NULL, 'M' }, { "meshes", 1, NULL, 'x' },
 	{ "spread", 1, NULL, 's' }, { "nodes", 1, NULL, 'N' },
-	{ "attack", 1, NULL, 'A' }, { "json", 0, NULL, 'j' },
+	{ "attack", 1, NULL, 'A' }, { "kept", 1, NULL, 'k' },
+	{ "jobs", 1, NULL, 'J' }, { "json", 0, NULL, 'j' },
 	{ "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
 };
 
@@ -103,7 +108,7 @@ static int parse(int argc, char **argv, struct options *o,
 {
 	int c, r = 0, v;
 
-	while (!r && (c = getopt_long(argc, argv, "r:b:t:n:T:m:d:a:p:w:M:x:s:N:A:jh",
+	while (!r && (c = getopt_long(argc, argv, "r:b:t:n:T:m:d:a:p:w:M:x:s:N:A:k:J:jh",
 				      long_options, NULL)) != -1) {
 		switch (c) {
 		case 'r': r = parse_int(optarg, 1, BENCH_RANKS_MAX, &o->ranks); break;
@@ -121,6 +126,8 @@ static int parse(int argc, char **argv, struct options *o,
 		case 's': r = parse_int(optarg, 2, BENCH_RANKS_MAX, &o->spread); break;
 		case 'N': r = parse_int(optarg, 2, BENCH_RANKS_MAX, &o->nodes); break;
 		case 'A': r = parse_int(optarg, 1, ATTACKERS_MAX - 1, &o->attack); break;
+		case 'k': r = parse_int(optarg, 10, 1000000, &o->kept); break;
+		case 'J': r = parse_int(optarg, 10, 1000000, &o->jobs); break;
 		case 'j': o->json = true; break;
 		case 'h': puts(help); exit(0);
 		default: return -EINVAL;
@@ -142,6 +149,10 @@ static int parse(int argc, char **argv, struct options *o,
 		note("%d ranks are not on %d nodes alike", o->ranks, o->nodes);
 		return -EINVAL;
 	}
+	if (!r && o->kept && o->jobs) {
+		note("--kept and --jobs are measured one after the other");
+		return -EINVAL;
+	}
 	return r || optind != argc ? -EINVAL : 0;
 }
 
@@ -150,6 +161,15 @@ static int usual_ranks(int nodes)
 	if (!nodes)
 		return 2;
 	return 2 * nodes <= BENCH_RANKS_MAX ? 2 * nodes : nodes;
+}
+
+static uint64_t usual_bytes(const struct options *o)
+{
+	if (o->world)
+		return 1ull << 20;
+	if (o->kept || o->jobs)
+		return 64ull << 10;
+	return o->attack ? 64ull << 20 : 1ull << 30;
 }
 
 /* What was not asked for, by what is measured. */
@@ -163,10 +183,9 @@ static void fill_in(struct options *o)
 	if (!o->nodes)
 		o->nodes = 2;
 	if (!o->bytes)
-		o->bytes = o->world ? 1ull << 20 :
-			   o->attack ? 64ull << 20 : 1ull << 30;
+		o->bytes = usual_bytes(o);
 	if (!o->tensors)
-		o->tensors = o->world ? 96 : 64;
+		o->tensors = o->world ? 96 : o->kept || o->jobs ? 16 : 64;
 	if (!o->threads)
 		o->threads = (uint32_t)(cpus < 2 ? 1 : cpus / 2 > 8 ? 8 :
 							  cpus / 2);
@@ -246,6 +265,8 @@ static int measure_apart(struct bench *b, const char *wanted)
 		exit(phase_world(b) != 0);
 	if (!pid && b->o.spread)
 		exit(phase_spread(b) != 0);
+	if (!pid && (b->o.kept || b->o.jobs))
+		exit(phase_growth(b) != 0);
 	if (!pid && b->o.attack)
 		exit(phase_attacked(b) != 0);
 	if (!pid)

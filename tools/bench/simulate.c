@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/util.h"
@@ -32,7 +33,8 @@ struct making {
 	} last;			/* checksums of zeros repeat */
 	struct sk_layout **kept;	/* NULL: they are not */
 	uint64_t layout_ns;	/* of all */
-	char dir[600];
+	int64_t step;
+	char dir[600];		/* its */
 };
 
 static int make_items(struct making *m, const struct model_tensors *t)
@@ -70,8 +72,8 @@ static void *stamp(struct making *m, const struct sk_layout *l)
 {
 	_cleanup_free_ uint64_t *sums = calloc(l->n_sums + 1u, sizeof(*sums));
 	void *header = malloc(l->header_bytes);
-	struct sk_stamp s = { m->w->run->number, m->w->run->id, WORLD_STEP,
-			      sums };
+	struct sk_stamp s = { m->w->run->number, m->w->run->id,
+			      (uint64_t)m->step, sums };
 
 	for (uint32_t i = 0; sums && i < l->n_entries; i++)
 		for (uint64_t k = 0; k < l->entries[i].n_sums; k++) {
@@ -96,7 +98,7 @@ static int put_first(struct making *m, const struct sk_layout *l,
 			   MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	const struct sk_store_put put = {
 		.job = l->job, .run = { w->run->number, w->run->id },
-		.step = WORLD_STEP, .rank = l->rank, .world = l->world,
+		.step = m->step, .rank = l->rank, .world = l->world,
 		.head = header, .head_bytes = l->header_bytes,
 		.data = zeros, .bytes = l->image_bytes,
 	};
@@ -155,7 +157,8 @@ static int make_image(struct making *m, int32_t rank)
 	header = stamp(m, l);
 	if (!header)
 		return world_fail(m->w, "no memory");
-	r = rank ? put_file(m, l, header) : put_first(m, l, header);
+	r = rank || m->step > WORLD_STEP ? put_file(m, l, header) :
+					   put_first(m, l, header);
 	if (m->kept)
 		m->kept[rank] = sk_take_ptr(l);
 	return r;
@@ -190,7 +193,8 @@ static int time_headers(struct making *m)
 	}
 	if (r < 0)
 		return world_fail(m->w, "%s", err.text);
-	if (bytes * (uint64_t)m->w->model.world <= KEEP_BYTES)
+	if (bytes * (uint64_t)m->w->model.world <= KEEP_BYTES &&
+	    m->w->steps == 1)
 		m->kept = calloc((size_t)m->w->model.world, sizeof(*m->kept));
 	return 0;
 }
@@ -217,6 +221,22 @@ static int time_coverage(struct making *m)
 				  err.text) : 0;
 }
 
+static int make_step(struct making *m, int64_t step)
+{
+	const struct world *w = m->w;
+	int r = 0;
+
+	m->step = step;
+	(void)snprintf(m->dir, sizeof(m->dir), "%s/%s/step-%012d",
+		       w->bench->store, w->job, (int)step);
+	if (step > WORLD_STEP && mkdir(m->dir, 0700))
+		return world_fail(m->w, "cannot make %s: %s", m->dir,
+				  strerror(errno));
+	for (int32_t i = 0; i < w->model.world && !r; i++)
+		r = make_image(m, i);
+	return r;
+}
+
 int world_simulate(struct world *w)
 {
 	struct making m = { .w = w };
@@ -226,13 +246,11 @@ int world_simulate(struct world *w)
 	m.zeros = calloc(1, SK_SUM_CHUNK);
 	if (!m.zeros || model_make(&w->model, w->model.world, &t))
 		return world_fail(w, "no memory, or %s", sk_error());
-	(void)snprintf(m.dir, sizeof(m.dir), "%s/%s/step-%012d",
-		       w->bench->store, w->job, WORLD_STEP);
 	r = make_items(&m, &t);
 	if (!r)
 		r = time_headers(&m);
-	for (int32_t i = 0; i < w->model.world && !r; i++)
-		r = make_image(&m, i);
+	for (int32_t i = 0; i < w->steps && !r; i++)
+		r = make_step(&m, WORLD_STEP + i);
 	w->figures->layout_ns = m.layout_ns / (uint64_t)w->model.world;
 	return r ? r : time_coverage(&m);	/* the process ends with it */
 }

@@ -43,8 +43,8 @@ static int finish(pid_t pid)
 	return status ? -1 : 0;
 }
 
-static int apart(struct world *w, int (*body)(struct world *w, int arg),
-		 int arg)
+int world_apart(struct world *w, int (*body)(struct world *w, int arg),
+		int arg)
 {
 	pid_t pid = start(w, body, arg);
 
@@ -112,7 +112,7 @@ static int save(struct world *w)
 		pids[i] = start(w, world_save, i);
 	r = await_savers(w);
 	if (!r)
-		r = apart(w, simulate, 0);
+		r = world_apart(w, simulate, 0);
 	close(w->go[1]);
 	for (int i = 0; i < SAVERS; i++)
 		if (pids[i] < 0 || finish(pids[i]))
@@ -127,16 +127,16 @@ static int measure(struct world *w)
 	int r = save(w);
 
 	if (!r)
-		r = apart(w, list, 0);
+		r = world_apart(w, list, 0);
 	for (int which = NEAR; which <= HALF && !r; which++)
-		r = apart(w, restore, which);
+		r = world_apart(w, restore, which);
 	w->figures->agent_bytes = peak_bytes(w->bench->agent);
 	if (!r && (agent_stop(w->bench) || agent_start(w->bench)))
 		r = world_fail(w, "the agent failed");
-	return r ? r : apart(w, list_next, 0);
+	return r ? r : world_apart(w, list_next, 0);
 }
 
-static int open_world(struct world *w)
+int world_open(struct world *w)
 {
 	w->figures = share(sizeof(*w->figures));
 	w->run = share(sizeof(*w->run));
@@ -154,7 +154,7 @@ static int run_world(struct world *w)
 	note("a world of %d ranks, %s on %s, %d tensors", w->model.world,
 	     model_name((int)w->model.kind),
 	     model_mesh_name((int)w->model.mesh), w->model.tensors);
-	if (open_world(w) || agent_start(b))
+	if (world_open(w) || agent_start(b))
 		return -1;
 	r = measure(w);
 	if (r)
@@ -179,7 +179,7 @@ static int add_worlds(struct bench *b, int kind, int mesh,
 		first /= 2;
 	for (int32_t world = first; world <= b->o.world && n < WORLDS_MAX;
 	     world *= 2)
-		worlds[n++] = (struct world){ .bench = b, .model = {
+		worlds[n++] = (struct world){ .bench = b, .steps = 1, .model = {
 			.kind = (enum model_kind)kind,
 			.mesh = (enum model_mesh)mesh, .world = world,
 			.tensors = b->o.tensors, .bytes = b->o.bytes } };

@@ -47,6 +47,8 @@ struct world {
 	struct bench *bench;
 	struct model model;
 	char job[64];
+	int32_t steps;		/* simulated, from WORLD_STEP on */
+	uint32_t keep_last;	/* as in sk_job */
 	/* In memory that is shared by the processes: */
 	struct world_figures *figures;
 	struct world_run *run;
@@ -56,12 +58,38 @@ struct world {
 };
 
 #define WORLD_STEP 1
+/* A first list of 16,384 ranks reads all headers. */
+#define WORLD_WAIT_MS 900000
+
+/* ---- world.c ---- */
+
+/** In a process of its own; 0, or -1 where @body fails or it is killed. */
+int world_apart(struct world *w, int (*body)(struct world *w, int arg),
+		int arg);
+/** Memory for what is measured of it; 0 or -1. */
+int world_open(struct world *w);
 
 /* ---- simulate.c: the images ---- */
 
-/** Writes the images of all ranks, of the run in @w->run. 0 or -1, said in
- * the figures. For a process of its own. */
+/** Writes the images of all ranks and steps, of the run in @w->run. 0 or -1,
+ * said in the figures. For a process of its own. */
 int world_simulate(struct world *w);
+
+/* ---- member.c: a rank that is a process ---- */
+
+struct world_member {
+	struct sk *sk;
+	struct sk_state *state;
+	struct model_tensors tensors;
+	char *memory;			/* of all of them */
+	uint64_t describe_ns;		/* CPU */
+};
+
+/** Describes all tensors as rank @rank of @ranks, in @w->job, in memory of its
+ * own. 0 or -1, said in the figures. */
+int world_member_open(struct world *w, int rank, int32_t ranks,
+		      struct world_member *ret);
+void world_member_close(struct world_member *m);
 
 /* ---- live.c: the real ranks and the agent ---- */
 
@@ -78,7 +106,7 @@ int world_restore(struct world *w, int32_t ranks, uint32_t flags,
 int world_fail(struct world *w, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 uint64_t cpu_ns(void);
-/** Nanoseconds that the agent's threads have run. */
+/** Nanoseconds that the agent's threads have run, ended ones as well. */
 uint64_t agent_cpu_ns(const struct bench *b);
 /** The most that a process had resident without shared memory; 0: self. */
 uint64_t peak_bytes(pid_t pid);

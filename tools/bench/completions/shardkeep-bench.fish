@@ -17,5 +17,7 @@ complete -c shardkeep-bench -s M -l models -x -a 'llama experts' -d 'that are si
 complete -c shardkeep-bench -s x -l meshes -x -a 'fsdp hsdp tp' -d 'that they lie on'
 complete -c shardkeep-bench -s s -l spread -x -d 'nodes that one of them has a model for'
 complete -c shardkeep-bench -s A -l attack -x -d 'processes that keep the agent busy'
+complete -c shardkeep-bench -s k -l kept -x -d 'steps of a job on disk'
+complete -c shardkeep-bench -s J -l jobs -x -d 'jobs beside it'
 complete -c shardkeep-bench -s j -l json -d 'one JSON document'
 complete -c shardkeep-bench -s h -l help -d 'what there is'

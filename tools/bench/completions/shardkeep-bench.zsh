@@ -17,5 +17,7 @@ _arguments \
 	'(-x --meshes)'{-x,--meshes}'[that they lie on]:meshes:(fsdp hsdp tp)' \
 	'(-s --spread)'{-s,--spread}'[nodes that one of them has a model for]:nodes:' \
 	'(-A --attack)'{-A,--attack}'[processes that keep the agent busy]:processes:' \
+	'(-k --kept)'{-k,--kept}'[steps of a job on disk]:steps:' \
+	'(-J --jobs)'{-J,--jobs}'[jobs beside it]:jobs:' \
 	'(-j --json)'{-j,--json}'[one JSON document]' \
 	'(-h --help)'{-h,--help}'[what there is]'
