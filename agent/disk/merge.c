@@ -8,6 +8,7 @@
 
 #include "agent.h"
 #include "base/array.h"
+#include "disk/histories.h"
 #include "disk/ignored.h"
 #include "disk/passed.h"
 #include "memory/record.h"
@@ -35,6 +36,8 @@ struct merging {
 	size_t n_jobs, room_jobs;
 	struct sk_cat_cursor cursor;
 	bool troubles;			/* some could not be looked at */
+	bool inside;			/* what is gone is of what was looked
+					 * into: no directory is */
 	unsigned left;			/* of the portion */
 };
 
@@ -217,13 +220,25 @@ static bool next_job(struct merging *m)
 	return true;
 }
 
+/* Whether the look ended before it. */
+static bool is_beyond(const struct scan *scan, const struct sk_cat_snapshot *s)
+{
+	const struct stored_end *end = &scan->end;
+
+	/* It was at names alone. */
+	if (!end->run.number)
+		return end->more;
+	return sk_cat_order(end->run.number, end->run.id, (int64_t)end->step,
+			    s) > 0;
+}
+
 /* False: there is no more. */
 static bool forget_some(struct merging *m)
 {
 	struct sk_cat_snapshot *s = sk_cat_cursor_at(&m->cursor);
 
 	visit(m, 1);
-	if (!s)
+	if (!s || (m->inside && is_beyond(m->scan, s)))
 		return next_job(m);
 	visit(m, s->n_images);
 	sk_cat_cursor_next(&m->cursor);
@@ -305,6 +320,25 @@ static bool each_found(struct merging *m,
 	return true;
 }
 
+/* Of the one job that was looked at, all of which could be. */
+static struct sk_history *history_of(const struct merging *m)
+{
+	return m->scan->job[0] && !m->troubles && m->scan->result == 0 ?
+	       histories_find(m->agent, m->scan->job) : NULL;
+}
+
+static void next_stage(struct merging *m)
+{
+	struct sk_history *h = history_of(m);
+
+	if (m->stage == MARK)
+		m->inside = h && sk_history_merged(h);
+	else if (m->stage == FORGET && h)
+		sk_history_note_merged(h);
+	m->stage++;
+	m->at = 0;
+}
+
 /* False: it is over. What a look that failed has not seen may be there all the
  * same. */
 static bool go_on(struct merging *m)
@@ -315,8 +349,7 @@ static bool go_on(struct merging *m)
 
 	if (more)
 		return true;
-	m->stage++;
-	m->at = 0;
+	next_stage(m);
 	return m->stage != OVER;
 }
 

@@ -21,6 +21,7 @@ void sk_history_forget(struct sk_history *h)
 	h->order = NULL;
 	h->locals = NULL;
 	h->n = h->room = h->unproved = 0;
+	h->merged = false;
 	h->dir = (struct sk_file_id){ 0 };
 }
 
@@ -56,6 +57,16 @@ size_t sk_history_count(const struct sk_history *h)
 bool sk_history_unsaved(const struct sk_history *h)
 {
 	return h->unsaved;
+}
+
+bool sk_history_merged(const struct sk_history *h)
+{
+	return h->merged;
+}
+
+void sk_history_note_merged(struct sk_history *h)
+{
+	h->merged = true;
 }
 
 struct sk_history_step *sk_history_at(const struct sk_history *h, size_t i)

@@ -313,6 +313,7 @@ static int look(struct sk_history *h, struct sk_store *store, int fd)
 		return look_anew(h, store, fd, &dir, began_ns);
 	r = ask_runs(h, store, fd, &learnt);
 	h->unsaved |= learnt;
+	h->merged &= !learnt;
 	return r < 0 || !learnt ? r : sk_history_put_in_order(h);
 }
 

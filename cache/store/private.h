@@ -191,6 +191,7 @@ struct sk_history {
 	char job[SK_JOB_MAX + 1];
 	bool loaded;			/* the index was looked for */
 	bool unsaved;			/* it does not say all of this */
+	bool merged;			/* see sk_history_merged() */
 	struct sk_file_id dir;		/* the job's; inode 0: none */
 	uint64_t looked_ns;		/* wall clock, when that look began */
 	struct sk_history_step *steps;	/* by step and name */

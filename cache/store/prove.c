@@ -20,6 +20,7 @@ static void prove(struct sk_history *h, struct sk_history_step *s)
 {
 	s->unproved = false;
 	h->unproved--;
+	h->merged = false;
 }
 
 /* It is another directory than it was: whose, and what is in it, is asked. */

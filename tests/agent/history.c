@@ -21,6 +21,7 @@
 #define LIMIT 8u
 #define FEW 20
 #define MANY 300
+#define LISTS 8
 #define AN_HOUR_NS (UINT64_C(3600) * 1000000000)
 
 /* ---- a store with a history ---- */
@@ -423,6 +424,44 @@ static void test_an_older_runs_step_goes_for_a_newer_ones(void)
 	whole_remove(&w);
 }
 
+/* ---- what ranks that come, and lists, cost where all are known ---- */
+
+static double visits_to_list_newest(int steps)
+{
+	struct rank ranks[WORLD];
+	struct rig_since since;
+	struct whole w;
+	double visits;
+	int sock;
+
+	whole_init(&w);
+	make_history(&w, steps);
+	start(&w);
+	sock = rig_connect(&w.rig);
+	for (int i = 0; i < 2; i++)
+		CHECK(list(sock, 0, steps) == (size_t)steps, "all");
+	since = rig_since(sock);
+	for (int i = 0; i < LISTS; i++)
+		CHECK(list(sock, LIMIT, steps) == LIMIT, "the newest");
+	enter(&w, ranks);
+	visits = rig_visits(sock, since);
+	leave(ranks);
+	CHECK(stat_value(sock, "shardkeep_snapshots") == steps, "known");
+	close(sock);
+	stop(&w);
+	whole_remove(&w);
+	return visits;
+}
+
+static void test_the_newest_are_listed_beside_many(void)
+{
+	double few = visits_to_list_newest(FEW);
+	double many = visits_to_list_newest(MANY);
+
+	CHECK(few > 0 && many <= few * 1.1, "%g visits with %d steps that are "
+	      "known, %g with %d", few, FEW, many, MANY);
+}
+
 /* ---- what one turn of the agent does ---- */
 
 /* What is known of all steps is counted before it is told whether any goes. */
@@ -718,6 +757,7 @@ int main(void)
 	compare(&later[0], &later[1], "one that comes a step later");
 	test_old_ones_are_left();
 	test_turns_are_bounded();
+	test_the_newest_are_listed_beside_many();
 	test_snapshots_cost_the_same_beside_many();
 	test_an_older_runs_step_goes_for_a_newer_ones();
 	test_headers_are_read_once_in_a_stores_life();

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <time.h>
 
 #include "base/util.h"
 #include "report.h"
@@ -11,11 +12,14 @@
 
 #define LEAST 10		/* steps, or other jobs */
 #define SIZES_MAX 16
+#define LOOK_MS 2000		/* an agent that rests takes next to nothing */
+#define REST_NS 2000000u	/* of CPU in that time */
+#define LOOKS_MOST 300
 
 static const struct column columns[] = {
 	{ "steps", "STEPS" }, { "jobs", "OTHER JOBS" },
 	{ "new_agent_ms", "1ST RESTART" }, { "new_agent_cpu_ms", "AGENT" },
-	{ "next_agent_ms", "NEXT AGENT'S" }, { "next_agent_cpu_ms", "AGENT" },
+	{ "rest_cpu_ms", "AFTER IT" }, { "next_agent_ms", "NEXT AGENT'S" }, { "next_agent_cpu_ms", "AGENT" },
 	{ "restart_ms", "RESTART" }, { "restart_cpu_ms", "AGENT" },
 	{ "restart_ratio", NULL },
 	{ "snapshot_ms", "SNAPSHOT" }, { "snapshot_cpu_ms", "AGENT" },
@@ -25,6 +29,22 @@ static const struct column columns[] = {
 };
 
 /* ---- one size ---- */
+
+/* What it has found in its store, or has been given, it looks at beside what
+ * it serves: until it is done. */
+static void await_rest(struct bench *b, struct growth *g)
+{
+	const struct timespec look = { .tv_sec = LOOK_MS / 1000 };
+	uint64_t first = agent_cpu_ns(b), last = first, now;
+
+	for (int i = 0; i < LOOKS_MOST; i++, last = now) {
+		(void)nanosleep(&look, NULL);
+		now = agent_cpu_ns(b);
+		if (now - last < REST_NS)
+			break;
+	}
+	g->rest_cpu_ns = last - first;
+}
 
 static int next_agent(struct bench *b, struct growth *g)
 {
@@ -36,6 +56,8 @@ static int measure_all(struct bench *b, struct growth *g)
 {
 	int r = growth_restart(b, &g->new_agent);
 
+	if (!r)
+		await_rest(b, g);
 	for (int i = 0; i < b->o.rounds && !r; i++)
 		r = growth_restart(b, &g->restart);
 	if (!r)
@@ -91,6 +113,7 @@ static void add_row(struct report *r, bool kept, const struct growth *g,
 	report_cell(r, CELL_INT, kept ? g->n : LEAST);
 	report_cell(r, CELL_INT, kept ? 0 : g->n);
 	cell_cost(r, &g->new_agent);
+	report_cell_real(r, round((double)g->rest_cpu_ns / 1e3) / 1e3);
 	cell_cost(r, &g->next_agent);
 	cell_cost(r, &g->restart);
 	cell_ratio(r, &g->restart, &least->restart);

@@ -23,6 +23,8 @@ struct growth {
 	int n;				/* steps kept, or other jobs */
 	struct growth_cost new_agent;	/* a restart: the first of an agent
 					 * that has never seen the store */
+	uint64_t rest_cpu_ns;		/* of the agent after that, until it had
+					 * looked at all of the store */
 	struct growth_cost next_agent;	/* the first of the one after it */
 	struct growth_cost restart;	/* each other one */
 	struct growth_cost memory;	/* a snapshot, complete in memory */
