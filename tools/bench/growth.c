@@ -19,7 +19,8 @@
 static const struct column columns[] = {
 	{ "steps", "STEPS" }, { "jobs", "OTHER JOBS" },
 	{ "new_agent_ms", "1ST RESTART" }, { "new_agent_cpu_ms", "AGENT" },
-	{ "rest_cpu_ms", "AFTER IT" }, { "next_agent_ms", "NEXT AGENT'S" }, { "next_agent_cpu_ms", "AGENT" },
+	{ "rest_cpu_ms", "AFTER IT" },
+	{ "next_agent_ms", "NEXT AGENT'S" }, { "next_agent_cpu_ms", "AGENT" },
 	{ "restart_ms", "RESTART" }, { "restart_cpu_ms", "AGENT" },
 	{ "restart_ratio", NULL },
 	{ "snapshot_ms", "SNAPSHOT" }, { "snapshot_cpu_ms", "AGENT" },
