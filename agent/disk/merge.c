@@ -38,6 +38,8 @@ struct merging {
 	bool troubles;			/* some could not be looked at */
 	bool inside;			/* what is gone is of what was looked
 					 * into: no directory is */
+	bool stray;			/* some stay that do not stand where
+					 * their directories do */
 	unsigned left;			/* of the portion */
 };
 
@@ -98,6 +100,14 @@ static void take_pin(struct agent *a, const struct scan *scan,
 	record_snapshot(a, s);
 }
 
+/* It stands elsewhere than its directory: that may be a newer run's, or have a
+ * number that no step has. */
+static void note_stray(struct merging *m, const struct found *f)
+{
+	m->stray |= f->step && (!sk_store_run_equal(&f->step->run, &f->run) ||
+				f->stored.step > INT64_MAX);
+}
+
 static void mark(struct merging *m, struct found *f)
 {
 	struct sk_cat_image *image;
@@ -105,6 +115,7 @@ static void mark(struct merging *m, struct found *f)
 	m->troubles |= !f->layout;
 	if (!f->layout || f->result < 0)
 		return;
+	note_stray(m, f);
 	image = find_image(m->agent, f);
 	if (!image || !image->stored.dir[0] ||
 	    !sk_cat_same_content(image, f->layout, f->content))
@@ -190,6 +201,8 @@ static void forget_gone(struct merging *m, struct sk_cat_snapshot *s)
 	sk_link_each(image, &s->images, link) {
 		const struct sk_cat_stored *at = &image->stored;
 
+		/* It may have gone since, and before the names were read. */
+		m->stray |= at->dir[0] && at->serial > scan->serial;
 		if (!at->dir[0] || at->serial > scan->serial ||
 		    at->seen == scan->mark || strcmp(at->dir, stays) == 0)
 			continue;
@@ -334,7 +347,7 @@ static void next_stage(struct merging *m)
 	if (m->stage == MARK)
 		m->inside = h && sk_history_merged(h);
 	else if (m->stage == FORGET && h)
-		sk_history_note_merged(h);
+		sk_history_note_merged(h, !m->stray);
 	m->stage++;
 	m->at = 0;
 }

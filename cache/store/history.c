@@ -64,9 +64,9 @@ bool sk_history_merged(const struct sk_history *h)
 	return h->merged;
 }
 
-void sk_history_note_merged(struct sk_history *h)
+void sk_history_note_merged(struct sk_history *h, bool merged)
 {
-	h->merged = true;
+	h->merged = merged;
 }
 
 struct sk_history_step *sk_history_at(const struct sk_history *h, size_t i)

@@ -97,8 +97,8 @@ int sk_history_save(struct sk_history *history, struct sk_store *store,
 /** Whether the directories are those, and the same runs', that they were when
  * sk_history_note_merged() was called. */
 bool sk_history_merged(const struct sk_history *history);
-/** Its user has forgotten what is gone of them. */
-void sk_history_note_merged(struct sk_history *history);
+/** Its user has forgotten what is gone of them; or (@merged false) not all. */
+void sk_history_note_merged(struct sk_history *history, bool merged);
 
 const char *sk_history_job(const struct sk_history *history);
 size_t sk_history_count(const struct sk_history *history);

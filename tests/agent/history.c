@@ -462,6 +462,42 @@ static void test_the_newest_are_listed_beside_many(void)
 	      "known, %g with %d", few, FEW, many, MANY);
 }
 
+/* Of another, older run than its directory is known for: the directory stands
+ * among the newer one's, the image behind them all. */
+static void test_an_older_runs_image_in_a_newer_ones_directory_goes(void)
+{
+	const struct sk_store_run older = { 2, 66 };
+	char path[160], file[300], name[SK_STORE_NAME_MAX];
+	struct rank ranks[WORLD];
+	struct whole w;
+	int sock, dir;
+
+	whole_init(&w);
+	make_history(&w, FEW);
+	start(&w);
+	sock = rig_connect(&w.rig);
+	enter(&w, ranks);
+	for (int i = 0; i < 2; i++)
+		CHECK(list(sock, 0, FEW) == FEW, "all");
+	(void)snprintf(path, sizeof(path), "%s/" JOB "/step-%012d",
+		       w.rig.store, 5);
+	(void)snprintf(file, sizeof(file), "%s/%s", path, SK_RUN_FILE);
+	CHECK(unlink(file) == 0, "unlink %s", file);
+	sk_image_name_format(name, 1, WORLD);
+	(void)snprintf(file, sizeof(file), "%s/%s", path, name);
+	CHECK(unlink(file) == 0, "unlink %s", file);
+	dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	write_image(dir, ranks[1].layouts[0], &older, 5);
+	close(dir);
+	CHECK(list(sock, 0, FEW) == FEW + 1, "and the older run's");
+	CHECK(unlink(file) == 0, "unlink %s", file);
+	CHECK(list(sock, 0, FEW) == FEW, "what is gone is listed");
+	leave(ranks);
+	close(sock);
+	stop(&w);
+	whole_remove(&w);
+}
+
 /* ---- what one turn of the agent does ---- */
 
 /* What is known of all steps is counted before it is told whether any goes. */
@@ -758,6 +794,7 @@ int main(void)
 	test_old_ones_are_left();
 	test_turns_are_bounded();
 	test_the_newest_are_listed_beside_many();
+	test_an_older_runs_image_in_a_newer_ones_directory_goes();
 	test_snapshots_cost_the_same_beside_many();
 	test_an_older_runs_step_goes_for_a_newer_ones();
 	test_headers_are_read_once_in_a_stores_life();
