@@ -37,6 +37,7 @@ refuses '"1" is not a value for -N' --nodes 1
 refuses '"0" is not a value for -A' --attack 0
 refuses '"9" is not a value for -k' --kept 9
 refuses 'one after the other' --kept 10 --jobs 10
+refuses 'no multiple of 8' --crowd 9
 refuses '5 ranks are not on 2 nodes alike' --nodes 2 --ranks 5
 refuses 'shardkeep-bench --help shows how' --no-such-option
 refuses 'shardkeep-bench --help shows how' a-word

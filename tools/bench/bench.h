@@ -18,6 +18,7 @@
 #include <sys/types.h>
 
 #define BENCH_RANKS_MAX 16
+#define BENCH_PROCESSES_MAX 64	/* ranks of whatever is measured */
 #define BENCH_ROUNDS_MAX 64
 
 struct options {
@@ -37,6 +38,7 @@ struct options {
 				 * same */
 	int kept, jobs;		/* steps of a job on disk, or jobs beside it;
 				 * 0: the same */
+	int crowd;		/* ranks of one job; 0: the same */
 	const char *models, *meshes;	/* lists; NULL: all */
 	bool json;
 };
@@ -91,12 +93,12 @@ struct shared {
 	pthread_barrier_t all;		/* the ranks and the parent */
 	struct {
 		uint64_t start, end;
-	} mark[BENCH_RANKS_MAX];
-	int failed[BENCH_RANKS_MAX];
-	char why[BENCH_RANKS_MAX][512];
-	uint64_t slot_bytes[BENCH_RANKS_MAX];
-	uint64_t extra[BENCH_RANKS_MAX];	/* bytes, see memory.c */
-	double pss_shmem[BENCH_RANKS_MAX];
+	} mark[BENCH_PROCESSES_MAX];
+	int failed[BENCH_PROCESSES_MAX];
+	char why[BENCH_PROCESSES_MAX][512];
+	uint64_t slot_bytes[BENCH_PROCESSES_MAX];
+	uint64_t extra[BENCH_PROCESSES_MAX];	/* bytes, see memory.c */
+	double pss_shmem[BENCH_PROCESSES_MAX];
 };
 
 /* Bytes between nodes in one kind of restore: of the round with most. */
@@ -205,6 +207,10 @@ int phase_attacked(struct bench *b);
 /* ---- growth.c: the same ---- */
 
 int phase_growth(struct bench *b);
+
+/* ---- crowd.c: the same ---- */
+
+int phase_crowd(struct bench *b);
 
 /* ---- output.c ---- */
 

@@ -49,6 +49,9 @@ static const char help[] =
 "                     steps kept on disk, 100, and so on up to N\n"
 "  -J, --jobs N       instead: the same beside 10 other jobs, 100, and so on\n"
 "                     up to N\n"
+"  -c, --crowd N      instead: N ranks of one job, up to 64, of -t (1000) tensors\n"
+"                     and -b (1M): what a snapshot takes of the agent, and what\n"
+"                     it takes when all come back; N is a multiple of 8\n"
 "  -j, --json         one JSON document; with --spread one for each round\n"
 "  -h, --help         this\n"
 "\n"
@@ -63,7 +66,7 @@ static const struct option long_options[] = {
 	{ "models", 1, NULL, 'M' }, { "meshes", 1, NULL, 'x' },
 	{ "spread", 1, NULL, 's' }, { "nodes", 1, NULL, 'N' },
 	{ "attack", 1, NULL, 'A' }, { "kept", 1, NULL, 'k' },
-	{ "jobs", 1, NULL, 'J' }, { "json", 0, NULL, 'j' },
+	{ "jobs", 1, NULL, 'J' }, { "crowd", 1, NULL, 'c' }, { "json", 0, NULL, 'j' },
 	{ "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
 };
 
@@ -108,7 +111,7 @@ static int parse(int argc, char **argv, struct options *o,
 {
 	int c, r = 0, v;
 
-	while (!r && (c = getopt_long(argc, argv, "r:b:t:n:T:m:d:a:p:w:M:x:s:N:A:k:J:jh",
+	while (!r && (c = getopt_long(argc, argv, "r:b:t:n:T:m:d:a:p:w:M:x:s:N:A:k:J:c:jh",
 				      long_options, NULL)) != -1) {
 		switch (c) {
 		case 'r': r = parse_int(optarg, 1, BENCH_RANKS_MAX, &o->ranks); break;
@@ -128,6 +131,7 @@ static int parse(int argc, char **argv, struct options *o,
 		case 'A': r = parse_int(optarg, 1, ATTACKERS_MAX - 1, &o->attack); break;
 		case 'k': r = parse_int(optarg, 10, 1000000, &o->kept); break;
 		case 'J': r = parse_int(optarg, 10, 1000000, &o->jobs); break;
+		case 'c': r = parse_int(optarg, 8, BENCH_PROCESSES_MAX, &o->crowd); break;
 		case 'j': o->json = true; break;
 		case 'h': puts(help); exit(0);
 		default: return -EINVAL;
@@ -149,6 +153,10 @@ static int parse(int argc, char **argv, struct options *o,
 		note("%d ranks are not on %d nodes alike", o->ranks, o->nodes);
 		return -EINVAL;
 	}
+	if (!r && o->crowd % 8) {
+		note("%d ranks are no multiple of 8", o->crowd);
+		return -EINVAL;
+	}
 	if (!r && o->kept && o->jobs) {
 		note("--kept and --jobs are measured one after the other");
 		return -EINVAL;
@@ -165,11 +173,20 @@ static int usual_ranks(int nodes)
 
 static uint64_t usual_bytes(const struct options *o)
 {
-	if (o->world)
+	if (o->world || o->crowd)
 		return 1ull << 20;
 	if (o->kept || o->jobs)
 		return 64ull << 10;
 	return o->attack ? 64ull << 20 : 1ull << 30;
+}
+
+static int usual_tensors(const struct options *o)
+{
+	if (o->world)
+		return 96;
+	if (o->kept || o->jobs)
+		return 16;
+	return o->crowd ? 1000 : 64;
 }
 
 /* What was not asked for, by what is measured. */
@@ -185,7 +202,7 @@ static void fill_in(struct options *o)
 	if (!o->bytes)
 		o->bytes = usual_bytes(o);
 	if (!o->tensors)
-		o->tensors = o->world ? 96 : o->kept || o->jobs ? 16 : 64;
+		o->tensors = usual_tensors(o);
 	if (!o->threads)
 		o->threads = (uint32_t)(cpus < 2 ? 1 : cpus / 2 > 8 ? 8 :
 							  cpus / 2);
@@ -267,6 +284,8 @@ static int measure_apart(struct bench *b, const char *wanted)
 		exit(phase_spread(b) != 0);
 	if (!pid && (b->o.kept || b->o.jobs))
 		exit(phase_growth(b) != 0);
+	if (!pid && b->o.crowd)
+		exit(phase_crowd(b) != 0);
 	if (!pid && b->o.attack)
 		exit(phase_attacked(b) != 0);
 	if (!pid)

@@ -147,7 +147,7 @@ int run_ranks(struct bench *b, int ranks,
 	      int (*body)(struct bench *b, int rank),
 	      void (*lead)(struct bench *b, int ranks))
 {
-	pid_t pids[BENCH_RANKS_MAX];
+	pid_t pids[BENCH_PROCESSES_MAX];
 	int failed = 0;
 
 	start_barrier(b, ranks + 1);

@@ -7,7 +7,7 @@ _shardkeep_bench()
 
 	options='--ranks --bytes --tensors --rounds --threads --step-ms --dir
 		--agent --phases --nodes --world --models --meshes --spread
-		--attack --kept --jobs --json --help'
+		--attack --kept --jobs --crowd --json --help'
 	case ${COMP_WORDS[COMP_CWORD - 1]} in
 	-d | --dir | -a | --agent)
 		compopt -o default

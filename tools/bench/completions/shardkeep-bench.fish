@@ -19,5 +19,6 @@ complete -c shardkeep-bench -s s -l spread -x -d 'nodes that one of them has a m
 complete -c shardkeep-bench -s A -l attack -x -d 'processes that keep the agent busy'
 complete -c shardkeep-bench -s k -l kept -x -d 'steps of a job on disk'
 complete -c shardkeep-bench -s J -l jobs -x -d 'jobs beside it'
+complete -c shardkeep-bench -s c -l crowd -x -d 'ranks of one job'
 complete -c shardkeep-bench -s j -l json -d 'one JSON document'
 complete -c shardkeep-bench -s h -l help -d 'what there is'

@@ -19,5 +19,6 @@ _arguments \
 	'(-A --attack)'{-A,--attack}'[processes that keep the agent busy]:processes:' \
 	'(-k --kept)'{-k,--kept}'[steps of a job on disk]:steps:' \
 	'(-J --jobs)'{-J,--jobs}'[jobs beside it]:jobs:' \
+	'(-c --crowd)'{-c,--crowd}'[ranks of one job]:ranks:' \
 	'(-j --json)'{-j,--json}'[one JSON document]' \
 	'(-h --help)'{-h,--help}'[what there is]'
