@@ -22,11 +22,12 @@
 #define PAUSE_NS 1000000	/* between two questions of the other client */
 
 /* Lies in memory that all share. */
-static struct shared_by_all {
+struct shared_by_all {
 	uint64_t call_ns[BENCH_PROCESSES_MAX];
 	uint64_t cpu_ns[BENCH_PROCESSES_MAX];	/* of a restore */
 	volatile uint64_t wait_ns;		/* the other client's longest */
-} *all;
+};
+static struct shared_by_all *all;
 
 static struct world *job;
 
