@@ -19,6 +19,7 @@
 #include "report.h"
 #include "world.h"
 
+#define RANK_BAR 0.05		/* ms of CPU for each tensor that comes back */
 #define PAUSE_NS 1000000	/* between two questions of the other client */
 
 /* Lies in memory that all share. */
@@ -26,6 +27,7 @@ struct shared_by_all {
 	uint64_t call_ns[BENCH_PROCESSES_MAX];
 	uint64_t cpu_ns[BENCH_PROCESSES_MAX];	/* of a restore */
 	volatile uint64_t wait_ns;		/* the other client's longest */
+	volatile bool asks;			/* it does */
 };
 static struct shared_by_all *all;
 
@@ -69,7 +71,15 @@ static int snapshot(struct bench *b, int rank, struct sk_state *state,
 	return 0;
 }
 
-/* The first two find slots that are new. */
+/* The first two find slots that are new; then in turn with another client that
+ * asks, and without. */
+#define NEW_SLOTS 2
+
+static int snapshots_of(const struct bench *b)
+{
+	return NEW_SLOTS + 2 * b->o.rounds;
+}
+
 static int rank_train(struct bench *b, int rank)
 {
 	struct world_member m = { 0 };
@@ -78,7 +88,7 @@ static int rank_train(struct bench *b, int rank)
 		return -1;
 	if (sk_prepare(m.state, WORLD_WAIT_MS))
 		return fail(b, rank, "%s", sk_error());
-	for (int i = 1; i <= b->o.rounds + 2; i++)
+	for (int i = 1; i <= snapshots_of(b); i++)
 		if (snapshot(b, rank, m.state, i))
 			return -1;
 	world_member_close(&m);
@@ -122,14 +132,17 @@ static void ask_on(struct bench *b)
 	r = sk_conn_open(os, b->socket, until, &conn, &err);
 	while (r >= 0) {
 		struct sk_msg msg = { .type = SK_MSG_STATUS };
-		uint64_t began = now_ns(), took;
+		uint64_t began, took;
 
+		(void)nanosleep(&pause, NULL);
+		if (!all->asks)
+			continue;
+		began = now_ns();
 		r = sk_conn_call(&conn, &msg, NULL, 0, NULL, NULL, until,
 				 &err);
 		took = now_ns() - began;
 		if (took > all->wait_ns)
 			all->wait_ns = took;
-		(void)nanosleep(&pause, NULL);
 	}
 	note("another client: %s", err.text);
 	_exit(1);
@@ -167,20 +180,25 @@ static void add_calls(int ranks)
 	series_add(&figures.slowest, series_max(&calls));
 }
 
-static void one_snapshot(struct bench *b, int ranks, bool counts)
+static void one_snapshot(struct bench *b, int ranks, int i)
 {
+	bool asked = i % 2;
 	uint64_t loop, agent;
 
+	all->asks = asked;
 	meet(b);
 	all->wait_ns = 0;
 	loop = loop_cpu_ns(b);
 	agent = agent_cpu_ns(b);
 	meet(b);
-	if (!counts)
+	if (i < NEW_SLOTS)
 		return;
+	if (asked) {
+		series_add(&figures.wait, (double)all->wait_ns);
+		return;
+	}
 	series_add(&figures.loop, (double)(loop_cpu_ns(b) - loop));
 	series_add(&figures.agent, (double)(agent_cpu_ns(b) - agent));
-	series_add(&figures.wait, (double)all->wait_ns);
 	series_add(&figures.complete, marked(b, ranks));
 	add_calls(ranks);
 }
@@ -189,8 +207,8 @@ static void lead_train(struct bench *b, int ranks)
 {
 	pid_t asking = start_asking(b);
 
-	for (int i = 0; i < b->o.rounds + 2; i++)
-		one_snapshot(b, ranks, i >= 2);
+	for (int i = 0; i < snapshots_of(b); i++)
+		one_snapshot(b, ranks, i);
 	if (asking > 0) {
 		(void)kill(asking, SIGKILL);
 		(void)waitpid(asking, NULL, 0);
@@ -261,7 +279,8 @@ static int print(const struct bench *b)
 	add_figure(r, "  another client waits, longest", &figures.wait, 10);
 	add_figure(r, "  complete", &figures.complete, 0);
 	add_figure(r, "all come back, from memory", &figures.restore, 2000);
-	add_figure(r, "  of it a rank, CPU", &figures.cpu, 50);
+	add_figure(r, "  of it a rank, CPU", &figures.cpu,
+		   RANK_BAR * b->o.tensors);
 	return report_print(r, b->o.json ? OUTPUT_JSON : OUTPUT_TABLE,
 			    &(struct style){ .columns = 120 }, stdout);
 }
@@ -289,7 +308,7 @@ int phase_crowd(struct bench *b)
 	if (!r)
 		r = agent_start(b);
 	if (!r) {
-		note("%d snapshots", b->o.rounds);
+		note("%d snapshots", snapshots_of(b));
 		r = run_ranks(b, b->o.crowd, rank_train, lead_train);
 	}
 	for (int i = 0; i < b->o.rounds && !r; i++) {
