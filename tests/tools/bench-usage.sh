@@ -41,3 +41,24 @@ refuses 'no multiple of 8' --crowd 9
 refuses '5 ranks are not on 2 nodes alike' --nodes 2 --ranks 5
 refuses 'shardkeep-bench --help shows how' --no-such-option
 refuses 'shardkeep-bench --help shows how' a-word
+
+# Told to end, it leaves nothing: ends NAME, of a signal.
+ends()
+{
+	local pid r=0
+	"$bench" --crowd 8 -t 500 -n 30 --dir "$dir" >/dev/null 2>&1 &
+	pid=$!
+	for _ in $(seq 500); do
+		[ -S "$(echo "$dir"/*/agent.sock)" ] && break
+		sleep 0.02
+	done
+	kill -s "$1" "$pid"
+	wait "$pid" || r=$?
+	if [ "$r" = 0 ] || [ -n "$(ls "$dir")" ]; then
+		echo "SIG$1: exit code $r, left: $(ls "$dir")" >&2
+		exit 1
+	fi
+}
+
+ends TERM
+ends HUP

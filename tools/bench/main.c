@@ -270,6 +270,13 @@ static int measure(struct bench *b, const char *wanted)
 	return r;
 }
 
+static volatile sig_atomic_t measuring;	/* the child */
+
+static void end_measuring(int number)
+{
+	(void)kill((pid_t)measuring, number);
+}
+
 /* Measures in a child, so that whatever ends it the directory is removed. */
 static int measure_apart(struct bench *b, const char *wanted)
 {
@@ -290,7 +297,10 @@ static int measure_apart(struct bench *b, const char *wanted)
 		exit(phase_attacked(b) != 0);
 	if (!pid)
 		exit(measure(b, wanted) || print_results(b));
+	measuring = (sig_atomic_t)pid;
 	(void)signal(SIGINT, SIG_IGN);	/* the child has the default */
+	(void)signal(SIGTERM, end_measuring);
+	(void)signal(SIGHUP, end_measuring);
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
