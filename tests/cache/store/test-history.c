@@ -317,6 +317,57 @@ Test(history, a_run_that_nothing_says_is_asked_for_again)
 	desk_close(&d);
 }
 
+static bool is_merged_after_a_look(struct desk *d)
+{
+	(void)look(d, SK_FAULT_ANY);
+	return sk_history_merged(d->history);
+}
+
+static void prove_all(struct desk *d)
+{
+	cr_assert_eq(sk_history_prove_some(d->history, d->store, 100, NULL), 0);
+}
+
+/* What its user has forgotten stands until a directory comes, goes, is learnt
+ * about, or proved. */
+Test(history, is_merged_until_something_changes)
+{
+	const struct sk_store_run run = run_named(3);
+	char path[256], text[SK_RUN_TEXT_MAX];
+	struct desk d;
+	FILE *f;
+
+	desk_open(&d);
+	make_steps(&d, 3);
+	make_step(&d, "step-000000000009", 0);
+	cr_assert_not(is_merged_after_a_look(&d));
+	sk_history_note_merged(d.history, true);
+	cr_assert(is_merged_after_a_look(&d));
+	(void)snprintf(path, sizeof(path), "%s/job/step-000000000009/"
+		       SK_RUN_FILE, d.place.store);
+	sk_run_text_format(text, &run);
+	f = fopen(path, "w");
+	cr_assert(f && fprintf(f, "%s\n", text) > 0 && !fclose(f));
+	cr_assert_not(is_merged_after_a_look(&d), "learnt");
+	sk_history_note_merged(d.history, true);
+	make_step(&d, "step-000000000010", 3);
+	cr_assert_not(is_merged_after_a_look(&d), "came");
+	cr_assert(sk_history_unproved(d.history));
+	sk_history_note_merged(d.history, true);
+	prove_all(&d);
+	cr_assert_not(is_merged_after_a_look(&d), "proved");
+	sk_history_note_merged(d.history, true);
+	prove_all(&d);
+	cr_assert(is_merged_after_a_look(&d));
+	remove_step(&d, "step-000000000010");
+	cr_assert_not(is_merged_after_a_look(&d), "went");
+	sk_history_note_merged(d.history, true);
+	(void)snprintf(path, sizeof(path), "%s/job", d.place.store);
+	cr_assert_eq(sk_dir_remove(sk_os_linux(), AT_FDCWD, path), 0);
+	cr_assert_not(is_merged_after_a_look(&d), "the job went");
+	desk_close(&d);
+}
+
 /* A look that fails, wherever it does, leaves what was known. */
 Test(history, a_look_that_fails_changes_nothing)
 {
