@@ -86,34 +86,23 @@ static int rank_restart(struct bench *b, int rank)
 	return 0;
 }
 
+/* @durable: each is to be on disk before the next one. */
 static int snapshots(struct bench *b, int rank, struct sk_state *state,
-		     int64_t *step)
+		     int n, bool durable, int64_t *step)
 {
 	struct sk_snapshot_options o = { .flags = SK_SNAPSHOT_NO_FLUSH,
 					 .wait_ms = WORLD_WAIT_MS };
 
+	if (durable)
+		o.flags = 0;
 	meet(b);
 	mark_start(b, rank);
-	for (int i = 0; i < GROWTH_SNAPSHOTS; i++)
+	for (int i = 0; i < n; i++)
 		if (sk_snapshot(state, ++*step, &o) ||
-		    sk_wait(state, *step, SK_COMPLETE, WORLD_WAIT_MS))
+		    (durable && sk_flush(state, *step)) ||
+		    sk_wait(state, *step, durable ? SK_DURABLE : SK_COMPLETE,
+			    WORLD_WAIT_MS))
 			return fail(b, rank, "snapshot: %s", sk_error());
-	mark_end(b, rank);
-	meet(b);
-	return 0;
-}
-
-static int durable_ones(struct bench *b, int rank, struct sk_state *state,
-			int64_t *step)
-{
-	struct sk_snapshot_options o = { .wait_ms = WORLD_WAIT_MS };
-
-	meet(b);
-	mark_start(b, rank);
-	for (int i = 0; i < GROWTH_DURABLE; i++)
-		if (sk_snapshot(state, ++*step, &o) || sk_flush(state, *step) ||
-		    sk_wait(state, *step, SK_DURABLE, WORLD_WAIT_MS))
-			return fail(b, rank, "durable: %s", sk_error());
 	mark_end(b, rank);
 	meet(b);
 	return 0;
@@ -129,8 +118,9 @@ static int rank_train(struct bench *b, int rank)
 		return -1;
 	step = report.step;
 	for (int i = 0; i < b->o.rounds; i++)
-		if (snapshots(b, rank, m.state, &step) ||
-		    durable_ones(b, rank, m.state, &step))
+		if (snapshots(b, rank, m.state, GROWTH_SNAPSHOTS, false,
+			      &step) ||
+		    snapshots(b, rank, m.state, GROWTH_DURABLE, true, &step))
 			return -1;
 	world_member_close(&m);
 	return 0;
