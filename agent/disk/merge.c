@@ -100,12 +100,10 @@ static void take_pin(struct agent *a, const struct scan *scan,
 	record_snapshot(a, s);
 }
 
-/* It stands elsewhere than its directory: that may be a newer run's, or have a
- * number that no step has. */
+/* It stands elsewhere than its directory, which is a newer run's. */
 static void note_stray(struct merging *m, const struct found *f)
 {
-	m->stray |= f->step && (!sk_store_run_equal(&f->step->run, &f->run) ||
-				f->stored.step > INT64_MAX);
+	m->stray |= f->step && !sk_store_run_equal(&f->step->run, &f->run);
 }
 
 static void mark(struct merging *m, struct found *f)

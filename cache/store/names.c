@@ -112,7 +112,7 @@ static bool skip_step(const char **at, struct sk_step_name *step)
 	uint64_t i;
 
 	if (!skip(at, STEP) ||
-	    !skip_number(at, STEP_DIGITS, UINT64_MAX, &step->step))
+	    !skip_number(at, STEP_DIGITS, INT64_MAX, &step->step))
 		return false;
 	step->displaced = skip(at, RUN);
 	if (!step->displaced)

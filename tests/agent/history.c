@@ -7,7 +7,9 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -199,13 +201,14 @@ static void compare(const struct counts *few, const struct counts *many,
 
 /* ---- an agent that was killed before its index was written ---- */
 
-static void write_one_more(const struct whole *w, struct rank *ranks, int step)
+static void write_one_more(const struct whole *w, struct rank *ranks,
+			   uint64_t step)
 {
 	const struct sk_store_run run = { 3, 77 };
 	char job[128];
 
 	(void)snprintf(job, sizeof(job), "%s/" JOB, w->rig.store);
-	write_step(job, ranks, &run, (uint64_t)step);
+	write_step(job, ranks, &run, step);
 }
 
 /* Beside whatever it does, a portion a second. */
@@ -235,7 +238,7 @@ static struct counts restart_one_step_later(struct whole *w, int steps)
 	start(w);
 	enter(w, ranks);
 	stop(w);
-	write_one_more(w, ranks, steps + 1);
+	write_one_more(w, ranks, (uint64_t)steps + 1);
 	leave(ranks);
 	start(w);
 	c = restart(w, steps + 1);
@@ -496,6 +499,132 @@ static void test_an_older_runs_image_in_a_newer_ones_directory_goes(void)
 	close(sock);
 	stop(&w);
 	whole_remove(&w);
+}
+
+/* Nobody can have saved it, and nobody could ask for it. */
+static void test_a_number_that_no_step_has_is_none(void)
+{
+	struct sk_wire_snapshot *all;
+	struct rank ranks[WORLD];
+	struct whole w;
+	size_t n;
+	int sock;
+
+	whole_init(&w);
+	make_history(&w, FEW);
+	start(&w);
+	sock = rig_connect(&w.rig);
+	enter(&w, ranks);
+	write_one_more(&w, ranks, (uint64_t)INT64_MAX + 1);
+	write_one_more(&w, ranks, UINT64_MAX);
+	write_one_more(&w, ranks, INT64_MAX);
+	all = list_snapshots(sock, JOB, &n);
+	CHECK(n == FEW + 1, "%zu steps", n);
+	for (size_t i = 0; i < n; i++)
+		CHECK(all[i].id.step >= 0, "step %" PRId64, all[i].id.step);
+	free(all);
+	leave(ranks);
+	close(sock);
+	stop(&w);
+	whole_remove(&w);
+}
+
+/* ---- a look that what is taken meanwhile overtakes ---- */
+
+struct gate {
+	_Atomic bool at, go;
+};
+
+static void hold(void *ctx)
+{
+	const struct timespec while_ns = { .tv_nsec = 1000000 };
+	struct gate *gate = ctx;
+
+	gate->at = true;
+	for (int i = 0; i < (int)WAIT_MS && !gate->go; i++)
+		nanosleep(&while_ns, NULL);
+}
+
+static void remove_step(const struct whole *w, int step)
+{
+	char command[256];
+
+	(void)snprintf(command, sizeof(command), "rm -r %s/" JOB "/step-%012d",
+		       w->rig.store, step);
+	CHECK(system(command) == 0, "%s", command);
+}
+
+static bool is_there(const struct whole *w, int step)
+{
+	char path[160];
+
+	(void)snprintf(path, sizeof(path), "%s/" JOB "/step-%012d",
+		       w->rig.store, step);
+	return access(path, F_OK) == 0;
+}
+
+static unsigned known_on_disk(int sock, int64_t step)
+{
+	struct sk_wire_image *images;
+	unsigned found = 0;
+	size_t n;
+
+	images = list_known(sock, JOB, step, &n);
+	for (size_t i = 0; i < n; i++)
+		found += images[i].place == SK_PLACE_DISK;
+	free(images);
+	return found;
+}
+
+static void finish_list(int sock, struct sk_msg *msg)
+{
+	int fds[SK_MSG_FDS], n_fds = 0;
+
+	CHECK_STATUS(rig_reply(sock, msg, fds, &n_fds), 0, msg);
+	CHECK(n_fds == 1, "%d descriptors", n_fds);
+	close(fds[0]);
+}
+
+/* A step becomes durable and goes while a look is about to read names: that
+ * look leaves it alone, for it came later. The next one, to which nothing has
+ * changed, and which is into what is newer, must not. */
+static void test_what_went_before_names_were_read_is_forgotten(void)
+{
+	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
+		.id = { .job = JOB, .step = -1, .rank = -1 },
+		.what = SK_LIST_SNAPSHOTS } };
+	struct gate *gate = mmap(NULL, sizeof(*gate), PROT_READ | PROT_WRITE,
+				 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	const int gone = FEW + 1, newest = FEW + 2;
+	struct rank ranks[WORLD];
+	struct whole w;
+	int sock;
+
+	CHECK(gate != MAP_FAILED, "no memory");
+	whole_init(&w);
+	make_history(&w, FEW);
+	start(&w);
+	sock = rig_connect(&w.rig);
+	enter(&w, ranks);
+	for (int i = 0; i < 2; i++)
+		CHECK(list(sock, 0, FEW) == FEW, "all");
+	sk_fault_os_forget(w.fault);
+	sk_fault_os_meddle(w.fault, SK_FAULT_OPENAT, 1, hold, gate);
+	rig_send(sock, &msg);
+	AWAIT(gate->at, "no look");
+	take_durable(ranks, gone);
+	take_durable(ranks, newest);
+	remove_step(&w, gone);
+	gate->go = true;
+	finish_list(sock, &msg);
+	(void)list(sock, 1, newest);
+	CHECK(!known_on_disk(sock, gone) || is_there(&w, gone),
+	      "what is gone is known");
+	leave(ranks);
+	close(sock);
+	stop(&w);
+	whole_remove(&w);
+	munmap(gate, sizeof(*gate));
 }
 
 /* ---- what one turn of the agent does ---- */
@@ -795,6 +924,8 @@ int main(void)
 	test_turns_are_bounded();
 	test_the_newest_are_listed_beside_many();
 	test_an_older_runs_image_in_a_newer_ones_directory_goes();
+	test_a_number_that_no_step_has_is_none();
+	test_what_went_before_names_were_read_is_forgotten();
 	test_snapshots_cost_the_same_beside_many();
 	test_an_older_runs_step_goes_for_a_newer_ones();
 	test_headers_are_read_once_in_a_stores_life();

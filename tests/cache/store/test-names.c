@@ -11,8 +11,8 @@ Test(store_names, are_written_as_documented)
 
 	sk_step_name_format(buf, 1000);
 	cr_assert_str_eq(buf, "step-000000001000");
-	sk_step_name_format(buf, UINT64_MAX);
-	cr_assert_str_eq(buf, "step-18446744073709551615");
+	sk_step_name_format(buf, INT64_MAX);
+	cr_assert_str_eq(buf, "step-9223372036854775807");
 	sk_step_name_displaced(buf, 7, 12, 1);
 	cr_assert_str_eq(buf, "step-000000000007.run-12");
 	sk_step_name_displaced(buf, 7, 12, 3);
@@ -29,7 +29,7 @@ Test(store_names, are_read_back)
 	struct sk_step_name step;
 	int32_t rank, world;
 
-	for (uint64_t n = 1; n && n < UINT64_MAX / 11; n = n * 11 + 3) {
+	for (uint64_t n = 1; n && n < INT64_MAX / 11; n = n * 11 + 3) {
 		sk_step_name_format(buf, n);
 		cr_assert(sk_step_name_parse(buf, &step));
 		cr_assert(step.step == n && !step.displaced);
@@ -54,6 +54,7 @@ Test(store_names, are_read_strictly)
 		"step-000000001000.run-", "step-000000001000.run-x",
 		"step-000000001000.run-01", "step-000000001000.run-1-",
 		"step-000000001000.run-1-02", "step-000000001000.run-1-2-3",
+		"step-9223372036854775808", "step-18446744073709551615",
 		"step-18446744073709551616", "step-99999999999999999999999",
 		"step-+00000001000", "step--00000001000", ".step-000000001000",
 		"step-000000001000/", "step-000000001000.tmp",
@@ -119,7 +120,7 @@ Test(store_names, of_leftovers_are_ours_alone)
 		cr_assert(left.instance == store.instance && !left.of);
 		cr_assert_eq(buf[0], '.');
 	}
-	sk_step_name_displaced(name, UINT64_MAX, UINT64_MAX, UINT32_MAX);
+	sk_step_name_displaced(name, INT64_MAX, UINT64_MAX, UINT32_MAX);
 	sk_deleted_name(&store, name, UINT64_MAX, last);
 	sk_deleted_name(&store, name, UINT64_MAX, buf);
 	cr_assert(strcmp(last, buf));
