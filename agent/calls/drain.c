@@ -46,6 +46,9 @@ void device_drain_end(struct device_slot *d)
 	if (!d->sealed)
 		return;
 	order_take_back(d->agent, &d->order);
+	if (d->reading)
+		seal_give_up(d->reading);
+	d->reading = NULL;
 	timer_clear(&d->agent->loop.timers, &d->patience);
 	if (d->draining)
 		memory_unhold(d->sealed->memory);
@@ -70,7 +73,24 @@ static void lost(struct device_slot *d, struct sk_cat_slot *slot,
 		sk_cat_slot_clear(slot);
 }
 
-static void rescued(struct device_slot *d, struct sk_cat_slot *slot)
+/* The image is in memory, or lost. */
+static void is_over(struct device_slot *d)
+{
+	struct agent *a = d->agent;
+
+	device_drain_end(d);
+	if (!d->session)
+		device_slot_leave(d);
+	agent_changed(a);
+}
+
+static void was_read(void *ctx)
+{
+	is_over(ctx);
+}
+
+/* False: the header of what is there now is being read. */
+static bool rescued(struct device_slot *d, struct sk_cat_slot *slot)
 {
 	log_info(d->agent, "%s of job \"%s\" died when step %" PRId64
 		 " of rank %" PRId32 " stood on a GPU: it is in memory now",
@@ -78,7 +98,8 @@ static void rescued(struct device_slot *d, struct sk_cat_slot *slot)
 		 slot->state->run->job->name, slot->snapshot->step,
 		 slot->state->rank);
 	d->agent->counts.device_drains++;
-	seal_for_dead(d->agent, slot);
+	d->reading = seal_for_dead(d->agent, slot, was_read, d);
+	return !d->reading;
 }
 
 static void drained(struct order *order, int status,
@@ -100,12 +121,9 @@ static void drained(struct order *order, int status,
 	}
 	if (status < 0)
 		lost(d, slot, err->text);
-	else
-		rescued(d, slot);
-	device_drain_end(d);
-	if (!d->session)
-		device_slot_leave(d);
-	agent_changed(a);
+	else if (!rescued(d, slot))
+		return;
+	is_over(d);
 }
 
 static void fill_order(struct device_slot *d)

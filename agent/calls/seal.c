@@ -32,6 +32,10 @@ struct seal {
 	uint64_t *sums[2];
 	int result;
 	struct sk_err err;
+	/* Of a dead rank, who is to know; NULL: nobody is any more. */
+	struct sk_cat_slot *slot;
+	void (*over)(void *ctx);
+	void *ctx;
 };
 
 /* ---- reading: anywhere ---- */
@@ -274,7 +278,7 @@ static int seal_later(struct call *c, const struct seal *what,
 	return CALL_LATER;
 }
 
-/* ---- the call ---- */
+/* ---- either way ---- */
 
 static struct seal begin(struct agent *a, struct sk_cat_slot *slot)
 {
@@ -304,14 +308,52 @@ static bool is_short(const struct seal *seal)
 	return bytes <= SHORT_HEADER;
 }
 
-void seal_for_dead(struct agent *a, struct sk_cat_slot *slot)
-{
-	struct seal seal = begin(a, slot);
+/* ---- for the dead ---- */
 
-	seal.result = read_stamps(&seal);
-	conclude(&seal, slot);
-	let_go(&seal);
+static void was_read_for_dead(struct lane_work *work)
+{
+	struct seal *seal = sk_link_object(work, struct seal, work);
+	void (*over)(void *ctx) = seal->over;
+
+	if (over) {
+		/* It is given up by that, for it is sealed. */
+		conclude(seal, seal->slot);
+		over(seal->ctx);
+	}
+	let_go(seal);
+	free(seal);
 }
+
+struct seal *seal_for_dead(struct agent *a, struct sk_cat_slot *slot,
+			   void (*over)(void *ctx), void *ctx)
+{
+	const struct sk_cat_job *job = slot->state->run->job;
+	struct seal seal = begin(a, slot), *later = NULL;
+
+	if (!is_short(&seal))
+		later = malloc(sizeof(*later));
+	if (!later) {
+		seal.result = read_stamps(&seal);
+		conclude(&seal, slot);
+		let_go(&seal);
+		return NULL;
+	}
+	*later = seal;
+	later->slot = slot;
+	later->over = over;
+	later->ctx = ctx;
+	later->work.run = read_in_background;
+	later->work.finish = was_read_for_dead;
+	lanes_submit(&a->seals, job->uid, job->name, &later->work);
+	return later;
+}
+
+void seal_give_up(struct seal *seal)
+{
+	seal->over = NULL;
+}
+
+/* ---- the call ---- */
 
 int call_seal(struct call *c)
 {

@@ -11,6 +11,7 @@
 #include "memory/extent.h"
 #include "memory/workers.h"
 
+struct seal;
 struct session;
 
 /** One at most for each rank. */
@@ -39,6 +40,8 @@ struct device_slot {
 					 * are those of; 0: of none */
 	bool dropped;			/* it is a copy for nobody any more */
 	bool draining;
+	struct seal *reading;		/* it is drained, and sealed when that
+					 * is over; NULL: calls/seal.h */
 	struct order order;		/* of making it, or of draining */
 	int data;			/* templates, and extents: what a worker
 					 * needs to drain it */

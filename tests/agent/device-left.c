@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/on-device.h"
 #include "agent/whole.h"
-#include "cuda/share.h"
 #include "memory/extent.h"
 #include "wire/version.h"
 #include "worker/worker.h"
@@ -21,76 +21,15 @@
 #define TURNS 30
 #define USED "shardkeep_device_memory_used_bytes"
 
-static struct sk_cuda_uuid uuid;	/* of the one device */
-
-static void find_device(void)
-{
-	struct sk_cuda_device *device;
-	struct sk_cuda *cuda = NULL;
-
-	CHECK(sk_cuda_new(sk_os_linux(), &cuda, NULL) == 0 &&
-	      sk_cuda_device(cuda, 0, &device, NULL) == 0 &&
-	      sk_cuda_uuid(device, &uuid, NULL) == 0, "no device");
-	(void)sk_cuda_free(cuda);
-}
-
-/* In a process of its own, for what inherits an opened driver has none. */
-static void name_device(void)
-{
-	struct sk_cuda_uuid *shared = mmap(NULL, sizeof(uuid),
-					   PROT_READ | PROT_WRITE,
-					   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	pid_t pid = fork();
-	int status;
-
-	CHECK(shared != MAP_FAILED && pid >= 0, "no memory");
-	if (!pid) {
-		find_device();
-		*shared = uuid;
-		_exit(0);
-	}
-	CHECK(waitpid(pid, &status, 0) == pid && !status, "%#x", status);
-	uuid = *shared;
-	CHECK(munmap(shared, sizeof(uuid)) == 0, "munmap");
-}
-
 /* ---- a rank ---- */
-
-static int ask_slot(struct rank *r)
-{
-	const struct sk_layout *l = r->layouts[0];
-	const struct sk_extent all = { .from = l->header_bytes,
-				       .to = l->image_bytes };
-	int fd = memfd_create("extents", MFD_CLOEXEC), status;
-
-	CHECK(fd >= 0 && write(fd, &all, sizeof(all)) == sizeof(all),
-	      "memfd");
-	r->msg = (struct sk_msg){ .type = SK_MSG_DEVICE_SLOT,
-				  .body.device_slot = { .state = r->state,
-							.n_extents = 1 } };
-	memcpy(r->msg.body.device_slot.uuid, uuid.bytes, sizeof(uuid.bytes));
-	status = rig_call(r->sock, &r->msg, &fd, 1, NULL, NULL);
-	close(fd);
-	return status;
-}
 
 /* Its first step stands on the device when it is sealed. */
 static void come(struct rank *r, const struct rig *rig)
 {
-	int slot, status;
+	int slot = on_device_stand(r, rig, &(struct rank_options){
+		.job = JOB, .world = 1, .flush_every = 1u << 20 }, 1);
 
-	CHECK_STATUS(rank_open(r, rig, &(struct rank_options){
-		.job = JOB, .world = 1, .flush_every = 1u << 20 }), 0,
-		&r->msg);
-	AWAIT((status = ask_slot(r)) != -EAGAIN, "it is not made");
-	CHECK_STATUS(status, 0, &r->msg);
-	slot = rank_slot(r, 1, 0);
-	CHECK(slot >= 0, "%s", rig_why(&r->msg));
 	rank_fill(r, slot, 1);
-	r->msg = (struct sk_msg){ .type = SK_MSG_DEVICE_SEAL, .body.seal = {
-		.state = r->state, .step = 1, .slot = (uint32_t)slot } };
-	CHECK_STATUS(rig_call(r->sock, &r->msg, NULL, 0, NULL, NULL), 0,
-		     &r->msg);
 	CHECK_STATUS(rank_seal(r, slot, 1), 0, &r->msg);
 }
 
@@ -116,7 +55,7 @@ static int open_copy(int sock, uint64_t image)
 	struct sk_msg msg = { .type = SK_MSG_DEVICE_OPEN,
 			      .body.device_open.image = image };
 
-	memcpy(msg.body.device_open.uuid, uuid.bytes, sizeof(uuid.bytes));
+	on_device_name(msg.body.device_open.uuid);
 	return rig_call(sock, &msg, NULL, 0, NULL, NULL);
 }
 
@@ -304,7 +243,7 @@ static void ask_and_leave(struct rank *r)
 
 	CHECK(fd >= 0 && write(fd, &all, sizeof(all)) == sizeof(all),
 	      "memfd");
-	memcpy(ask.body.device_slot.uuid, uuid.bytes, sizeof(uuid.bytes));
+	on_device_name(ask.body.device_slot.uuid);
 	CHECK(sk_channel_send(sk_os_linux(), r->sock, &ask, &fd, 1) == 0,
 	      "send");
 	rig_send(r->sock, &leave);
@@ -330,19 +269,19 @@ static void test_left_unmade(void)
 		if (i > 2) {
 			CHECK_STATUS(rank_open(&before, &w.rig, &first), 0,
 				     &before.msg);
-			(void)ask_slot(&before);
+			(void)on_device_slot(&before);
 		}
 		CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
 			.job = "unmade", .world = 1 }), 0, &r.msg);
 		if (i % 2) {
-			(void)ask_slot(&r);
+			(void)on_device_slot(&r);
 			CHECK_STATUS(rank_unregister(&r), 0, &r.msg);
 		} else {
 			ask_and_leave(&r);
 		}
 		rank_close(&r);
 		if (i > 2) {
-			AWAIT(ask_slot(&before) == 0, "it is not made: %s",
+			AWAIT(on_device_slot(&before) == 0, "it is not made: %s",
 			      rig_why(&before.msg));
 			CHECK_STATUS(rank_unregister(&before), 0, &before.msg);
 			rank_close(&before);
@@ -360,7 +299,7 @@ int main(int argc, char **argv)
 {
 	if (argc == 3 && strcmp(argv[1], "--gpu-worker") == 0)
 		return worker_run(sk_os_linux(), atoi(argv[2]));
-	name_device();
+	on_device_init();
 	test_version(SK_WIRE_VERSION, 0);
 	test_version(5, -ENOENT);
 	test_ten_minutes();
