@@ -51,6 +51,7 @@ struct index;
 struct metrics;
 struct prove;
 struct retain;
+struct reviving;
 struct scrub;
 struct sums;
 struct sweep;
@@ -136,6 +137,9 @@ struct agent {
 	struct sk_link to_collapse;	/* memories that are faulted in */
 	struct collapsing *collapsing;	/* collapse.h */
 	unsigned small_memories;	/* of which some lies in small pages */
+	struct reviving *reviving;	/* what is still to be read of what the
+					 * last agent left; or NULL */
+	uint32_t unread_devices;	/* device slots among that */
 	struct timer await_timer;	/* of ranks from before a restart */
 	struct timer trim_timer;	/* of what the dead left behind */
 

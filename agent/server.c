@@ -427,6 +427,7 @@ static void close_agent(struct agent *a)
 	heap_close(a);
 	collapse_close(a);
 	works_drain(&a->loop.works);
+	revive_give_up(a);
 	scrub_close(a);
 	stored_close(a);
 	/* The catalogue's slots go to the background once more. */

@@ -267,6 +267,9 @@ static int begin(struct call *c, struct sk_cat_state *state)
 		free(d);
 		return 0;
 	}
+	if (r >= 0 && c->agent->unread_devices)
+		r = sk_err_set(&c->err, -EAGAIN, "what the last agent left on "
+			       "GPUs is still being read");
 	if (r >= 0 && workers_rest(c->agent))
 		r = sk_err_set(&c->err, -EAGAIN, "the worker of a GPU has just "
 			       "failed");

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "calls/call.h"
+#include "calls/unread.h"
 #include "shardkeep-version.h"
 #include "wire/version.h"
 
@@ -160,5 +161,7 @@ void call_dispatch(struct session *s, const struct sk_msg *in, int *fds,
 				  s->version, false, in, &c.err);
 	if (r == 0)
 		r = check_fields(m, in, &c.err);
-	answer(&c, r < 0 ? r : m->handler(&c));
+	if (r == 0)
+		r = call_when_read(&c);
+	answer(&c, r != 0 ? r : m->handler(&c));
 }

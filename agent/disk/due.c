@@ -199,7 +199,8 @@ bool flush_pending(struct agent *a)
 {
 	struct sk_cat_job *job;
 
-	if (a->flush)
+	/* Nobody knows yet what there is of those. */
+	if (a->flush || a->cat.n_unread)
 		return true;
 	/* The first that has something keeps its place, and is found again. */
 	sk_link_each(job, &a->cat.awake[SK_CAT_FINISH], awake[SK_CAT_FINISH]) {
@@ -306,8 +307,11 @@ bool flush_all_durable(const struct agent *a)
 {
 	struct sk_cat_snapshot *s, *newest;
 	struct sk_cat_job *job;
-	bool lost = false;
+	bool lost = a->cat.n_unread;
 
+	if (lost)
+		log_error(a, "what memory held of %u jobs was not read yet, "
+			  "and is lost", a->cat.n_unread);
 	sk_link_each(job, &a->cat.jobs, link) {
 		newest = sk_cat_newest(job);
 		sk_link_each(s, &job->snapshots, link) {

@@ -35,7 +35,7 @@ void left_lose(struct reviving *v, struct left *e, const char *why)
 	const struct table_record *r = &e->record;
 
 	if (r->use == TABLE_SEALED || (left_is_device(e) && r->step >= 0)) {
-		v->lost++;
+		v->agent->counts.lost_images++;
 		log_error(v->agent, "the image of job \"%.*s\" run %" PRIu64
 			  " step %" PRId64 " rank %" PRId32 " did not outlive "
 			  "the last agent: %s", (int)sizeof(r->job), r->job,
@@ -69,7 +69,7 @@ static bool makes_sense(const struct table_record *r)
 				      slot_makes_sense(r));
 }
 
-static void take_fds(struct reviving *v, struct left *e)
+static void take_fds(struct reviving *v, struct kept *kept, struct left *e)
 {
 	bool whole = true;
 	char name[KEPT_NAME];
@@ -78,7 +78,7 @@ static void take_fds(struct reviving *v, struct left *e)
 		if (!has_fd(e, kind))
 			continue;
 		record_name(e->record.serial, kind, name, sizeof(name));
-		e->fds[kind] = kept_take(v->kept, name);
+		e->fds[kind] = kept_take(kept, name);
 		whole &= e->fds[kind] >= 0;
 	}
 	if (!makes_sense(&e->record))
@@ -87,7 +87,7 @@ static void take_fds(struct reviving *v, struct left *e)
 		left_lose(v, e, "its memory was not kept");
 }
 
-int left_collect(struct reviving *v)
+int left_collect(struct reviving *v, struct kept *kept)
 {
 	const struct table *t = &v->agent->table;
 	uint32_t most = table_used(t);
@@ -105,12 +105,22 @@ int left_collect(struct reviving *v)
 		v->n++;
 	}
 	for (uint32_t i = 0; i < v->n; i++)
-		take_fds(v, &v->entries[i]);
+		take_fds(v, kept, &v->entries[i]);
 	return 0;
+}
+
+void left_unreadable(struct left *e, const char *why)
+{
+	for (int kind = 0; kind < 2; kind++)
+		e->layouts[kind] = sk_layout_free(e->layouts[kind]);
+	free(e->why);
+	e->why = strdup(why);
 }
 
 void left_free(struct left *e)
 {
+	free(e->why);
+	e->why = NULL;
 	for (int kind = 0; kind < 2; kind++) {
 		e->fds[kind] = sk_close_fd(e->fds[kind]);
 		e->layouts[kind] = sk_layout_free(e->layouts[kind]);

@@ -2,287 +2,271 @@
 #include "revive/revive.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent.h"
 #include "base/size.h"
-#include "base/util.h"
 #include "calls/device.h"
-#include "disk/flush.h"
-#include "disk/stored.h"
-#include "memory/memory.h"
-#include "memory/record.h"
+#include "catalogue/unread.h"
+#include "revive/add.h"
 #include "revive/left.h"
 #include "revive/sealed.h"
 
-#define AWAIT_NS (UINT64_C(120) * 1000000000)	/* a rank may take to be back */
 #define ID_BITS 40u		/* of what one agent may count */
-#define LOOK_MOST 8u		/* steps on disk, of each job */
 
-/* Runs, then by registration, in their order; of each what is sealed comes
- * first, since it tells the layout, on the device before that. */
+/* Bytes of headers that are read before anybody is served; of tests less. */
+#ifndef REVIVE_AT_ONCE
+#define REVIVE_AT_ONCE (512u << 10)
+#endif
+
+/* What there is of one job. */
+struct batch {
+	struct sk_link link;		/* in v->batches, in that order */
+	struct reviving *v;
+	struct sk_cat_job *job;		/* which waits for it */
+	struct left *first;
+	uint32_t n, at;			/* how far it was read */
+	struct lane_work work;		/* of the one at that */
+	int result;
+	struct sk_err err;
+};
+
+/* ---- in order ---- */
+
+static int compare_jobs(const struct table_record *a,
+			const struct table_record *b)
+{
+	return a->uid != b->uid ? (a->uid < b->uid ? -1 : 1) :
+				  memcmp(a->job, b->job, sizeof(a->job));
+}
+
+/* Of each job runs, then by registration, in their order; of each what is
+ * sealed comes first, since it tells the layout, on the device before that. */
 static int compare(const void *left, const void *right)
 {
 	const struct table_record *a = &((const struct left *)left)->record;
 	const struct table_record *b = &((const struct left *)right)->record;
+	int r = compare_jobs(a, b);
 
+	if (r)
+		return r;
 	if (a->state != b->state)
 		return a->state < b->state ? -1 : 1;
 	return (int)b->use - (int)a->use;
 }
 
-/* ---- into the catalogue ---- */
-
-static int add_state(struct agent *a, const struct left *e,
-		     struct sk_cat_state **ret, struct sk_err *err)
+static uint32_t count_of_job(const struct left *first, uint32_t most)
 {
-	const struct table_record *r = &e->record;
-	struct sk_cat_layout *layouts[2] = { NULL, NULL };
-	struct sk_cat_job *job = sk_cat_job_get(&a->cat, r->job, r->uid);
-	struct sk_cat_run *run;
-	int result;
+	uint32_t n = 1;
 
-	if (!job)
-		return sk_err_set(err, -ENOMEM, "no memory for a job");
-	result = sk_cat_run_revive(job, r->run, r->run_id, r->world, &run,
-				   err);
-	if (result < 0)
-		return result;
-	for (int kind = 0; kind < 2; kind++) {
-		if (e->layouts[kind])
-			layouts[kind] = sk_cat_layout_take(
-				&a->cat, sk_layout_ref(e->layouts[kind]));
-	}
-	*ret = layouts[0] && !layouts[1] == !e->layouts[1] ?
-	       sk_cat_state_revive(run, r->rank, r->state, layouts) : NULL;
-	if (*ret) {
-		(*ret)->numa_node = r->numa_node;
-		(*ret)->flush_every = r->flush_every;
-		return 0;
-	}
-	sk_cat_layout_unref(layouts[0]);
-	sk_cat_layout_unref(layouts[1]);
-	return sk_err_set(err, -ENOMEM, "no memory for a rank");
+	while (n < most && compare_jobs(&first[n].record, &first->record) == 0)
+		n++;
+	return n;
 }
 
-/* What its record says beside: of the snapshot, and of damage. */
-static void mark_sealed(struct sk_cat_slot *slot,
-			const struct table_record *r)
-{
-	struct sk_cat_snapshot *s = slot->snapshot;
+/* ---- at once ---- */
 
-	s->pinned |= !!(r->flags & TABLE_PINNED);
-	s->wanted |= !!(r->flags & TABLE_WANTED);
-	sk_cat_wake(s->job);
-	for (int kind = 0; kind < 2; kind++) {
-		if (slot->images[kind] && r->flags & TABLE_BAD << kind)
-			sk_cat_image_bad(slot->images[kind], false, 0);
-	}
+static void was_read(struct reviving *v, struct left *e, int result,
+		     const struct sk_err *err)
+{
+	if (result < 0 && left_is_device(e))
+		left_unreadable(e, err->text);
+	else if (result < 0)
+		left_lose(v, e, err->text);
 }
 
-static int fill_slot(struct sk_cat_slot *slot, struct left *e)
+static void read_at_once(struct reviving *v, struct left *first, uint32_t n)
 {
-	const struct table_record *r = &e->record;
-	int result;
-
-	if (r->last_step > slot->state->last_step)
-		slot->state->last_step = r->last_step;
-	if (e->device)
-		return sk_cat_slot_resume(slot, r->step,
-					  e->device->record.flags);
-	if (r->use != TABLE_SEALED)
-		return 0;
-	result = sk_cat_slot_revive(slot, r->step, e->sums, r->created_ns);
-	if (result < 0)
-		return result;
-	e->sums[0] = e->sums[1] = NULL;
-	mark_sealed(slot, r);
-	return 0;
-}
-
-static int add_slot(struct reviving *v, struct sk_cat_state *state,
-		    struct left *e, struct sk_err *err)
-{
-	struct agent *a = v->agent;
-	struct sk_cat_slot *slot;
-	struct memory *m;
-	int r;
-
-	r = memory_adopt(a, e->record.kind_bytes, e->fds,
-			 e->record.numa_node, &m, err);
-	if (r < 0)
-		return r;
-	m->sealed_writes = e->record.flags & TABLE_NO_WRITES;
-	/* Until all is there, the record stays as it was. */
-	slot = sk_cat_slot_add(state, e->record.kind_bytes, m);
-	if (!slot) {
-		memory_release(m);
-		return sk_err_set(err, -ENOMEM, "no memory for a slot");
-	}
-	memory_serves(m, slot);
-	r = fill_slot(slot, e);
-	if (r == 0 && e->device)
-		r = device_revive(a, &e->device->record, e->device->at,
-				  e->device->fds, slot);
-	/* The record is dropped, and not this slot's any more. */
-	if (r < 0) {
-		sk_cat_slot_clear(slot);
-		return sk_err_errno(err, r, "it cannot be taken up");
-	}
-	m->record = e->at;
-	m->serial = e->record.serial;
-	e->slot = slot;
-	v->bytes += slot->bytes;
-	return r;
-}
-
-/* The slots of one registration; what was being filled is free. */
-static void add_group(struct reviving *v, struct left *first, uint32_t n)
-{
-	struct sk_cat_state *state = NULL;
-	struct sk_err err = { "no image tells what it holds" };
-	int r = -ENODATA;
-
 	for (uint32_t i = 0; i < n; i++) {
-		struct left *e = &first[i];
+		struct sk_err err = { "" };
 
-		if (!e->record.serial || left_is_device(e))
-			continue;
-		/* The first one that is whole: it has the layouts. */
-		if (!state && (e->record.use == TABLE_SEALED || e->device))
-			r = add_state(v->agent, e, &state, &err);
-		if (state)
-			r = add_slot(v, state, e, &err);
-		if (r < 0)
-			left_lose(v, e, err.text);
-		else
-			v->images += e->record.use == TABLE_SEALED;
+		was_read(v, &first[i], sealed_read(v->agent, &first[i], &err),
+			 &err);
 	}
+	add_job(v, first, n);
 }
 
-/* Those whose slots could not be taken up. */
-static void drop_devices(struct reviving *v, struct left *first, uint32_t n)
+/* ---- beside serving ---- */
+
+static void batch_free(struct batch *b)
 {
-	for (uint32_t i = 0; i < n; i++)
-		if (first[i].record.serial && left_is_device(&first[i]) &&
-		    !left_is_copy(&first[i]) && first[i].fds[0] >= 0)
-			left_forget(v, &first[i]);
+	sk_link_remove(&b->link);
+	free(b);
 }
 
-static struct sk_cat_slot *slot_with(const struct reviving *v,
-				     uint64_t serial)
+static void reviving_free(struct reviving *v)
 {
 	for (uint32_t i = 0; i < v->n; i++)
-		if (v->entries[i].record.serial == serial)
-			return v->entries[i].slot;
-	return NULL;
+		left_free(&v->entries[i]);
+	free(v->entries);
+	free(v);
 }
 
-/* When all slots are there: one may be another registration's by now. */
-static void add_copies(struct reviving *v)
-{
-	for (uint32_t i = 0; i < v->n; i++) {
-		struct left *e = &v->entries[i];
-		const struct sk_cat_slot *slot;
-
-		if (!e->record.serial || !left_is_copy(e))
-			continue;
-		slot = slot_with(v, e->record.stands_for);
-		if (!slot || slot->use != SK_CAT_SEALED ||
-		    device_revive_copy(v->agent, &e->record, e->at, e->fds,
-				       slot) < 0)
-			left_forget(v, e);
-	}
-}
-
-/* Nothing of it need be sealed: its ranks come back to it all the same, and
- * who had not been told of it yet joins them. */
-static void add_run(struct reviving *v, struct left *e)
-{
-	const struct table_record *r = &e->record;
-	struct sk_cat_job *job = sk_cat_job_get(&v->agent->cat, r->job,
-						r->uid);
-	struct sk_err err = { "no memory for a job" };
-	struct sk_cat_run *run;
-
-	if (!job || sk_cat_run_revive(job, r->run, r->run_id, r->world, &run,
-				      &err) < 0) {
-		record_unkept(v->agent, "a run", err.text);
-		left_forget(v, e);
-		return;
-	}
-	run->awaited = true;
-	run->note = e->at + 1;
-}
-
-static void add_all(struct reviving *v)
-{
-	uint32_t from = 0, to;
-
-	qsort(v->entries, v->n, sizeof(*v->entries), compare);
-	for (; from < v->n && !v->entries[from].record.state; from++)
-		if (v->entries[from].record.serial)
-			add_run(v, &v->entries[from]);
-	for (; from < v->n; from = to) {
-		for (to = from; to < v->n && v->entries[to].record.state ==
-					     v->entries[from].record.state;
-		     to++)
-			sealed_read(v, &v->entries[to]);
-		sealed_match(v, &v->entries[from], to - from);
-		add_group(v, &v->entries[from], to - from);
-		drop_devices(v, &v->entries[from], to - from);
-		for (uint32_t i = from; i < to; i++)
-			if (!left_is_copy(&v->entries[i]))
-				left_free(&v->entries[i]);
-	}
-	add_copies(v);
-}
-
-/* ---- waiting for the ranks ---- */
-
-static void await_no_more(struct timer *timer)
-{
-	struct agent *a = sk_link_object(timer, struct agent, await_timer);
-	struct sk_cat_job *job;
-	unsigned n = 0, away;
-
-	sk_link_each(job, &a->cat.jobs, link) {
-		away = sk_cat_await_no_more(job);
-		n += away;
-		/* As when the last rank goes. */
-		if (away)
-			flush_newest(a, job);
-	}
-	if (n)
-		log_info(a, "%u ranks of before the restart did not come "
-			 "back", n);
-	(void)sk_cat_trim_free(&a->cat, NULL);
-	agent_changed(a);
-}
-
-static void welcome(struct reviving *v)
+static void all_is_read(struct reviving *v)
 {
 	struct agent *a = v->agent;
-	struct sk_cat_snapshot *s;
-	struct sk_cat_job *job;
 	char text[32];
 
-	sk_link_each(job, &a->cat.jobs, link) {
-		/* In full: with what was free, and what is no longer. */
-		sk_link_each(s, &job->live, live)
-			record_snapshot(a, s);
-		/* That some are durable the last agent may have told. */
-		stored_foresee(a, job, LOOK_MOST);
+	if (v->n)
+		log_info(a, "%" PRIu64 " images outlived the last agent, in "
+			 "slots of %s", a->counts.revived,
+			 sk_size_format(v->bytes, text, sizeof(text)));
+	a->reviving = NULL;
+	reviving_free(v);
+}
+
+static void read_in_background(struct lane_work *work)
+{
+	struct batch *b = sk_link_object(work, struct batch, work);
+
+	b->result = sealed_read(b->v->agent, &b->first[b->at], &b->err);
+}
+
+static void batch_was_read(struct batch *b)
+{
+	struct reviving *v = b->v;
+
+	for (uint32_t i = 0; i < b->n; i++)
+		v->agent->unread_devices -= b->first[i].counted;
+	sk_cat_job_was_read(b->job);
+	add_job(v, b->first, b->n);
+	batch_free(b);
+}
+
+/* That of the user's that somebody waits for, or the first; NULL: there is
+ * none any more. */
+static struct batch *next_of(const struct reviving *v, uid_t uid)
+{
+	struct batch *b, *first = NULL;
+
+	sk_link_each(b, &v->batches, link) {
+		if (b->job->uid != uid)
+			continue;
+		if (b->job->unread_asked)
+			return b;
+		if (!first)
+			first = b;
 	}
-	a->await_timer.fire = await_no_more;
-	timer_set(&a->loop.timers, &a->await_timer, agent_now(a) + AWAIT_NS);
-	a->counts.revived += v->images;
-	a->counts.lost_images += v->lost;
-	log_info(a, "%u images outlived the last agent, in slots of %s",
-		 v->images, sk_size_format(v->bytes, text, sizeof(text)));
-	agent_changed(a);
+	return first;
+}
+
+static bool has_more(struct batch *b)
+{
+	while (b->at < b->n && !sealed_bytes(&b->first[b->at]))
+		b->at++;
+	return b->at < b->n;
+}
+
+static void one_was_read(struct lane_work *work);
+
+/* One of each user is out at a time: more would wait in its lane. */
+static void go_on(struct reviving *v, uid_t uid)
+{
+	struct batch *b;
+
+	while ((b = next_of(v, uid)) && !has_more(b))
+		batch_was_read(b);
+	if (!b)
+		return;
+	b->err.text[0] = 0;
+	b->work.run = read_in_background;
+	b->work.finish = one_was_read;
+	lanes_submit(&v->agent->lanes, uid, b->job->name, &b->work);
+}
+
+static void one_was_read(struct lane_work *work)
+{
+	struct batch *b = sk_link_object(work, struct batch, work);
+	struct reviving *v = b->v;
+
+	/* What is not read is the next agent's. */
+	if (v->agent->quit)
+		return;
+	was_read(v, &b->first[b->at++], b->result, &b->err);
+	go_on(v, b->job->uid);
+	if (sk_link_empty(&v->batches))
+		all_is_read(v);
+}
+
+/* What it takes of the memory is taken from now on. */
+static void charge(struct batch *b)
+{
+	struct sk_cat_amount slots = { 0 };
+
+	for (uint32_t i = 0; i < b->n; i++) {
+		struct left *e = &b->first[i];
+		const struct table_record *r = &e->record;
+
+		e->counted = r->serial && left_is_device(e);
+		b->v->agent->unread_devices += e->counted;
+		if (!r->serial || e->counted)
+			continue;
+		slots.bytes += r->kind_bytes[0] + r->kind_bytes[1];
+		slots.fds += !!r->kind_bytes[0] + !!r->kind_bytes[1];
+	}
+	sk_cat_job_unread(b->job, &slots);
+}
+
+/* False: there is no memory to do so. */
+static bool read_later(struct reviving *v, struct left *first, uint32_t n)
+{
+	struct batch *b = calloc(1, sizeof(*b));
+
+	if (!b)
+		return false;
+	*b = (struct batch){ .v = v, .first = first, .n = n };
+	b->job = sk_cat_job_get(&v->agent->cat, first->record.job,
+				first->record.uid);
+	if (!b->job) {
+		free(b);
+		return false;
+	}
+	charge(b);
+	sk_link_init(&b->link);
+	sk_link_insert(&v->batches, &b->link);
+	return true;
+}
+
+static uint64_t bytes_of(const struct left *first, uint32_t n)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		bytes += sealed_bytes(&first[i]);
+	return bytes;
+}
+
+static void begin_users(struct reviving *v)
+{
+	const struct batch *b;
+	uid_t last = (uid_t)-1;
+
+	/* They stand in the order of their users, and none is over yet. */
+	sk_link_each(b, &v->batches, link) {
+		if (b->job->uid != last)
+			go_on(v, b->job->uid);
+		last = b->job->uid;
+	}
+}
+
+/* All is charged, or there, before anybody is served. */
+static void take_up(struct reviving *v)
+{
+	uint64_t room = REVIVE_AT_ONCE, bytes;
+
+	qsort(v->entries, v->n, sizeof(*v->entries), compare);
+	for (uint32_t at = 0, n; at < v->n; at += n) {
+		n = count_of_job(&v->entries[at], v->n - at);
+		bytes = bytes_of(&v->entries[at], n);
+		if (bytes > room && read_later(v, &v->entries[at], n))
+			continue;
+		room -= bytes < room ? bytes : room;
+		read_at_once(v, &v->entries[at], n);
+	}
+	begin_users(v);
+	if (sk_link_empty(&v->batches))
+		all_is_read(v);
 }
 
 /* ---- all of it ---- */
@@ -333,7 +317,7 @@ static void drop_rest(struct agent *a, struct kept *kept)
 
 int revive(struct agent *a, struct kept *kept, struct sk_err *err)
 {
-	struct reviving v = { .agent = a, .kept = kept };
+	struct reviving *v;
 	int r;
 
 	if (a->keeper.kind == KEEPER_NONE)
@@ -342,16 +326,37 @@ int revive(struct agent *a, struct kept *kept, struct sk_err *err)
 	if (r < 0)
 		return r;
 	a->cat.next_id = table_lives(&a->table) << ID_BITS;
-	r = left_collect(&v);
-	if (r < 0)
-		return sk_err_errno(err, r, "cannot take up what was kept");
-	add_all(&v);
+	v = calloc(1, sizeof(*v));
+	if (v) {
+		v->agent = a;
+		sk_link_init(&v->batches);
+		r = left_collect(v, kept);
+	}
+	if (!v || r < 0) {
+		free(v);
+		return sk_err_errno(err, -ENOMEM, "cannot take up what was "
+				    "kept");
+	}
 	drop_rest(a, kept);
-	if (v.n)
-		welcome(&v);
+	a->reviving = v;
+	take_up(v);
 	device_drain_dead(a);
-	free(v.entries);
 	return 0;
+}
+
+void revive_give_up(struct agent *a)
+{
+	struct reviving *v = a->reviving;
+	struct batch *b;
+
+	if (!v)
+		return;
+	sk_link_each(b, &v->batches, link) {
+		sk_cat_job_was_read(b->job);
+		batch_free(b);
+	}
+	a->reviving = NULL;
+	reviving_free(v);
 }
 
 void revive_close(struct agent *a)

@@ -145,7 +145,7 @@ void request_leave(struct request *q, int status, struct sk_msg *msg,
 	session_reply(s, q->msg.type, q->msg.seq, status, msg, NULL, 0, err);
 }
 
-void request_again(struct request *q)
+void request_again_with(struct request *q, int *fds, int n_fds)
 {
 	struct session *s = q->session;
 	struct sk_msg msg = q->msg;
@@ -154,7 +154,12 @@ void request_again(struct request *q)
 	unlink_request(q);
 	q->kind->release(q);
 	if (!s->closing)
-		s->agent->dispatch(s, &msg, NULL, 0);
+		s->agent->dispatch(s, &msg, fds, n_fds);
+}
+
+void request_again(struct request *q)
+{
+	request_again_with(q, NULL, 0);
 }
 
 void requests_abandon(struct session *s)

@@ -70,6 +70,9 @@ void request_leave(struct request *q, int status, struct sk_msg *msg,
 		   const struct sk_err *err);
 /** It is released, and its call made once more, as if it came now. */
 void request_again(struct request *q);
+/** The same with descriptors that came with it; those that are not kept are
+ * the caller's. */
+void request_again_with(struct request *q, int *fds, int n_fds);
 /** The connections' requests have nobody who waits for them any more. */
 void requests_abandon(struct session *s);
 /** Asks the session's crowd: the chore of each. */

@@ -345,7 +345,7 @@ bool sk_cat_job_trim(struct sk_cat_job *job)
 		if (run_held(run))
 			return false;
 	}
-	if (!sk_link_empty(&job->snapshots))
+	if (!sk_link_empty(&job->snapshots) || job->is_unread)
 		return false;
 	job_free(job);
 	return true;

@@ -252,6 +252,7 @@ struct sk_cat_user {
 	uid_t uid;
 	size_t n_jobs;
 	unsigned n_living;		/* ranks */
+	unsigned n_unread;		/* of its jobs */
 	struct sk_cat_amount used;	/* by slots of its jobs */
 	struct sk_tree by_bytes;	/* jobs, by their slots: told.c */
 	uint64_t flush_turn;		/* the owner's count of flushes, when
@@ -284,6 +285,10 @@ struct sk_cat_job {
 	uid_t uid;
 	struct sk_cat_user *user;
 	struct sk_cat_amount used;	/* by its slots */
+	struct sk_cat_amount unread;	/* of that what outlived another agent,
+					 * and is not here yet: revive.c */
+	bool is_unread;
+	bool unread_asked;		/* the owner's: somebody waits for it */
 	unsigned n_living;		/* ranks */
 	unsigned n_to_write;		/* snapshots: sk_cat_tell() */
 	uint64_t newest_run;		/* in memory or on disk */
@@ -334,6 +339,7 @@ struct sk_catalogue {
 	struct sk_tree by_bytes;	/* the same, by their slots: told.c */
 	size_t n_snapshots;		/* of all jobs */
 	unsigned n_living;		/* ranks */
+	unsigned n_unread;		/* jobs */
 	size_t n_to_write;		/* snapshots: sk_cat_tell() */
 	struct sk_table states;		/* by id, those that have one */
 	struct sk_table layouts;	/* by digest */

@@ -32,6 +32,10 @@ void sk_cat_image_trim(struct sk_cat_image *image);
 
 /** Takes the slot out of the catalogue and hands its memory back. */
 void sk_cat_slot_release(struct sk_cat_slot *slot);
+/** The budget, its job and its user's share have that much less; or again
+ * more. */
+void sk_cat_charge(struct sk_cat_job *job, const struct sk_cat_amount *by,
+		   bool more);
 /** Tells the catalogue's owner. */
 void sk_cat_slot_noted(const struct sk_cat_slot *slot);
 /** The free slot is being filled for the snapshot. */

@@ -163,29 +163,34 @@ unsigned sk_cat_state_replace(struct sk_cat_state *state,
 
 /* ---- slots ---- */
 
-static void add_to(struct sk_cat_amount *used, const struct sk_cat_slot *slot,
+static void add_to(struct sk_cat_amount *used, const struct sk_cat_amount *by,
 		   bool more)
 {
-	assert(more || (used->bytes >= slot->bytes && used->fds >= slot->fds));
-	used->bytes += more ? slot->bytes : -slot->bytes;
-	used->fds += more ? slot->fds : -(uint64_t)slot->fds;
+	assert(more || (used->bytes >= by->bytes && used->fds >= by->fds));
+	used->bytes += more ? by->bytes : -by->bytes;
+	used->fds += more ? by->fds : -by->fds;
 }
 
-/* The budget, its job and its user's share have that much less; or again
- * more. */
-static void charge(const struct sk_cat_slot *slot, bool more)
+void sk_cat_charge(struct sk_cat_job *job, const struct sk_cat_amount *by,
+		   bool more)
 {
-	struct sk_cat_job *job = slot->state->run->job;
 	struct sk_catalogue *cat = job->catalogue;
 	struct sk_cat_amount all = { cat->used, cat->used_fds };
 
-	add_to(&all, slot, more);
+	add_to(&all, by, more);
 	cat->used = all.bytes;
 	cat->used_fds = all.fds;
-	add_to(&job->user->used, slot, more);
+	add_to(&job->user->used, by, more);
 	sk_cat_told_remove(job);
-	add_to(&job->used, slot, more);
+	add_to(&job->used, by, more);
 	sk_cat_told_add(job);
+}
+
+static void charge(const struct sk_cat_slot *slot, bool more)
+{
+	const struct sk_cat_amount by = { slot->bytes, slot->fds };
+
+	sk_cat_charge(slot->state->run->job, &by, more);
 }
 
 void sk_cat_slot_release(struct sk_cat_slot *slot)

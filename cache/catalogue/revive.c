@@ -4,7 +4,33 @@
 #include <inttypes.h>
 
 #include "catalogue/private.h"
+#include "catalogue/unread.h"
 #include "memory/flags.h"
+
+static void count_unread(struct sk_cat_job *job, bool more)
+{
+	job->is_unread = more;
+	job->user->n_unread += more ? 1 : -1u;
+	job->catalogue->n_unread += more ? 1 : -1u;
+}
+
+void sk_cat_job_unread(struct sk_cat_job *job,
+		       const struct sk_cat_amount *slots)
+{
+	assert(!job->is_unread);
+	job->unread = *slots;
+	sk_cat_charge(job, slots, true);
+	count_unread(job, true);
+}
+
+void sk_cat_job_was_read(struct sk_cat_job *job)
+{
+	assert(job->is_unread);
+	count_unread(job, false);
+	sk_cat_charge(job, &job->unread, false);
+	job->unread = (struct sk_cat_amount){ 0 };
+	sk_cat_wake(job);
+}
 
 int sk_cat_run_revive(struct sk_cat_job *job, uint64_t number, uint64_t id,
 		      int32_t world, struct sk_cat_run **ret_run,

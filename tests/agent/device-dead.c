@@ -22,11 +22,12 @@
 #define TURNS 30
 
 /* Shared with the agent. */
-static struct shared {
+struct shared {
 	atomic_ulong loop;	/* bytes that its loop read */
 	atomic_uint held;	/* others who read and wait to be let */
 	atomic_bool hold;	/* they have to */
-} *shared;
+};
+static struct shared *shared;
 
 static ssize_t (*read_on)(const struct sk_os *os, int fd, void *buf,
 			  size_t bytes, off_t at);

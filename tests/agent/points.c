@@ -207,6 +207,8 @@ static void test_away(struct scene *s)
 	CHECK(kill((pid_t)msg.body.hello_reply.pid, SIGKILL) == 0, "kill");
 	/* Gone with its agent: nobody sees it go. */
 	AWAIT((sock = rig_try_connect(&s->rig, &msg)) >= 0, "connect");
+	/* It is awaited from when it is known. */
+	CHECK(snapshot_flags(sock, OUTLIVE_JOB, 1), "step 1");
 	rank_close(&r);
 	pass(s, sock, 119);
 	CHECK(used(sock) == before, "too early");

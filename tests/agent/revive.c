@@ -63,13 +63,22 @@ static int connect_to(const struct scene *s)
 	return sock;
 }
 
+/* Of what was met without memory it is told a second later. */
+static void let_decide(int sock)
+{
+	for (int64_t step = 1; step <= STEPS; step++)
+		AWAIT(!snapshot_flags(sock, OUTLIVE_JOB, step) ||
+		      snapshot_flags(sock, OUTLIVE_JOB, step) &
+		      SK_SNAP_COMPLETE, "step %d is undecided", (int)step);
+}
+
 /* What it has taken up is there, and the rest it has told of. */
 static void check_told(struct scene *s, int sock, const struct rank *r)
 {
-	double taken = stat_value(sock, "shardkeep_images_revived_total");
-	double lost = stat_value(sock, "shardkeep_images_not_revived_total");
+	double taken, lost;
 	unsigned n = 0;
 
+	let_decide(sock);
 	for (int64_t step = 1; step <= STEPS; step++) {
 		if (!(snapshot_flags(sock, OUTLIVE_JOB, step) &
 		      SK_SNAP_COMPLETE))
@@ -77,6 +86,9 @@ static void check_told(struct scene *s, int sock, const struct rank *r)
 		check_step(s, r, step);
 		n++;
 	}
+	/* Who lists has waited until all is read. */
+	taken = stat_value(sock, "shardkeep_images_revived_total");
+	lost = stat_value(sock, "shardkeep_images_not_revived_total");
 	CHECK(n == taken && (n + lost == STEPS || !n), "%u are there; %.0f "
 	      "outlived it, %.0f did not", n, taken, lost);
 }
@@ -106,6 +118,19 @@ static void test_whole(struct scene *s, struct lives *l)
 	end(s);
 }
 
+/* Until it is read what there was; that may fail as well. */
+static void let_read(int sock)
+{
+	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
+		.id = { .job = OUTLIVE_JOB, .step = -1, .rank = -1 },
+		.what = SK_LIST_SNAPSHOTS } };
+	int fds[SK_MSG_FDS], n = 0;
+
+	(void)rig_call(sock, &msg, NULL, 0, fds, &n);
+	while (n)
+		close(fds[--n]);
+}
+
 /* How many of its calls failed. */
 static uint64_t revive(struct scene *s, struct lives *l, struct rank *r)
 {
@@ -115,6 +140,9 @@ static uint64_t revive(struct scene *s, struct lives *l, struct rank *r)
 
 	CHECK(first > 0 && kill(first, SIGKILL) == 0, "kill");
 	AWAIT((now = serving(s)) > 0 && now != first, "nobody serves");
+	sock = connect_to(s);
+	let_read(sock);
+	close(sock);
 	hits = sk_fault_os_hits(s->fault);
 	sk_fault_os_forget(s->fault);
 	/* Of memory it has by now what it needs. */

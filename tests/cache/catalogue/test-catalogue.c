@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "catalogue/catalogue.h"
+#include "catalogue/unread.h"
 #include "tensor/mesh.h"
 #include "base/util.h"
 #include "memory/flags.h"
@@ -1031,6 +1032,42 @@ Test(catalogue, replicas_cover)
 		sk_cat_state_end(s[1 - i]);
 		cr_assert(sk_cat_complete(snapshot), "%s", why(snapshot));
 	}
+	end(&b);
+}
+
+/* ---- what nobody has read yet ---- */
+
+/* It is charged as its slots will be, and the job stays, though there is
+ * nothing of it. */
+Test(catalogue, unread)
+{
+	const struct sk_cat_amount slots = { 16384, 2 };
+	struct sk_cat_state *other;
+	struct sk_err err;
+	struct bench b;
+
+	start(&b);
+	b.cat.budget = 32768;
+	b.cat.budget_fds = 4;
+	other = enter(&b, 0, 0, 1, 1);
+	sk_cat_state_end(other);
+	sk_cat_job_unread(job_of(&b), &slots);
+	cr_assert_eq(b.cat.n_unread, 1);
+	cr_assert_eq(b.cat.used, 16384 + 8192);
+	cr_assert_eq(b.cat.used_fds, 3);
+	/* Nothing of it can go. */
+	cr_assert_eq(sk_cat_make_room(&b.cat, 8192 + 16384, 1, SK_CAT_AS_OLD,
+				      job_of(&b), &err), -ENOMEM);
+	cr_assert_eq(sk_cat_make_room(&b.cat, 8192, 3, SK_CAT_AS_OLD,
+				      job_of(&b), &err), -EMFILE);
+	(void)sk_cat_trim_free(&b.cat, NULL);
+	cr_assert(!sk_cat_job_trim(job_of(&b)), "it is gone");
+	cr_assert_eq(b.cat.used, 16384);
+	sk_cat_job_was_read(job_of(&b));
+	cr_assert_eq(b.cat.n_unread, 0);
+	cr_assert_eq(b.cat.used, 0);
+	cr_assert_eq(b.cat.used_fds, 0);
+	cr_assert(sk_cat_job_trim(job_of(&b)), "it stays");
 	end(&b);
 }
 

@@ -1,0 +1,534 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An agent that has taken up a large job of one that was killed, and has not
+ * read what its slots hold: it reads one image at a time, when the test lets
+ * it. It serves meanwhile, and nobody is told of the job what is not so.
+ */
+#include <errno.h>
+#include <grp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/outlive.h"
+#include "keeper/table.h"
+
+#define JOB "kept"
+#define OTHER "other"
+#define NOBODY 65534
+#define LATER "later"	/* than that, by its name */
+#define RANKS 4
+#define STEPS 2
+#define IMAGES (RANKS * STEPS)
+#define TENSORS 400		/* a header of them is a long one */
+#define MANY 1600
+#define LONG 32768
+#define TURNS 30
+#define NEVER (1u << 20)
+
+/* ---- what the agent may read ---- */
+
+struct shared {
+	atomic_ulong loop;	/* bytes that its loop has read */
+	atomic_uint waits;	/* others that want to read a long header */
+	atomic_int may;		/* how many of those may; negative: all */
+};
+static struct shared *shared;
+
+static ssize_t (*read_on)(const struct sk_os *os, int fd, void *buf,
+			  size_t bytes, off_t at);
+
+static void wait_for_leave(void)
+{
+	int may;
+
+	atomic_fetch_add(&shared->waits, 1);
+	while ((may = atomic_load(&shared->may)) >= 0)
+		if (!may)
+			usleep(1000);
+		else if (atomic_compare_exchange_strong(&shared->may, &may,
+							may - 1))
+			break;
+	atomic_fetch_sub(&shared->waits, 1);
+}
+
+static ssize_t note(const struct sk_os *os, int fd, void *buf, size_t bytes,
+		    off_t at)
+{
+	if (gettid() == getpid())
+		atomic_fetch_add(&shared->loop, bytes);
+	else if (bytes > LONG)
+		wait_for_leave();
+	return read_on(os, fd, buf, bytes, at);
+}
+
+static void let(int n)
+{
+	atomic_store(&shared->may, n);
+}
+
+/* ---- the agents ---- */
+
+/* What an agent that was killed waited for it waits for no more. */
+static pid_t kill_agent(const struct scene *s, pid_t pid)
+{
+	pid_t now;
+
+	CHECK(pid > 0 && kill(pid, SIGKILL) == 0, "kill");
+	atomic_store(&shared->waits, 0);
+	AWAIT((now = serving(s)) > 0 && now != pid, "nobody serves");
+	return now;
+}
+
+static void put(struct rank *r, const struct scene *s, int32_t rank,
+		unsigned tensors)
+{
+	CHECK_STATUS(rank_open(r, &s->rig, &(struct rank_options){
+		.job = JOB, .world = RANKS, .rank = rank, .rows = 1,
+		.more = tensors, .flush_every = NEVER }), 0, &r->msg);
+	for (int64_t step = 1; step <= STEPS; step++)
+		rank_snapshot(r, step);
+}
+
+/* All of the job is in memory, and nothing of it on disk; its ranks live on
+ * here. */
+static pid_t begin_job(struct scene *s, struct rank ranks[RANKS],
+		       unsigned tensors)
+{
+	let(-1);
+	begin(s);
+	for (int32_t i = 0; i < RANKS; i++)
+		put(&ranks[i], s, i, tensors);
+	return serving(s);
+}
+
+/* The next agent serves, and has read nothing of it. */
+static int begin_unread(struct scene *s, struct rank ranks[RANKS])
+{
+	pid_t first = begin_job(s, ranks, TENSORS);
+	double used = stat_value(ranks[0].sock, "shardkeep_memory_used_bytes");
+	int sock;
+
+	let(0);
+	(void)kill_agent(s, first);
+	sock = rig_connect(&s->rig);
+	AWAIT(atomic_load(&shared->waits), "nothing is read");
+	CHECK(stat_value(sock, "shardkeep_images_revived_total") == 0,
+	      "it was read");
+	CHECK(stat_value(sock, "shardkeep_memory_used_bytes") == used,
+	      "others may have its memory");
+	return sock;
+}
+
+static void close_all(struct rank ranks[RANKS])
+{
+	for (int i = 0; i < RANKS; i++)
+		rank_close(&ranks[i]);
+}
+
+static void check_all(int sock)
+{
+	for (int64_t step = 1; step <= STEPS; step++)
+		CHECK(snapshot_flags(sock, JOB, step) & SK_SNAP_COMPLETE,
+		      "step %d is gone", (int)step);
+	CHECK(stat_value(sock, "shardkeep_images_revived_total") == IMAGES &&
+	      stat_value(sock, "shardkeep_images_not_revived_total") == 0,
+	      "some are lost");
+}
+
+static bool is_answered(int sock)
+{
+	struct pollfd p = { .fd = sock, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 1;
+}
+
+/* ---- what is counted ---- */
+
+static unsigned long loop_reads(struct scene *s, unsigned tensors)
+{
+	struct rank ranks[RANKS];
+	pid_t first = begin_job(s, ranks, tensors);
+	unsigned long bytes;
+	int sock;
+
+	atomic_store(&shared->loop, 0);
+	(void)kill_agent(s, first);
+	sock = rig_connect(&s->rig);
+	check_all(sock);
+	bytes = atomic_load(&shared->loop);
+	close(sock);
+	close_all(ranks);
+	end(s);
+	return bytes;
+}
+
+static void test_growth(struct scene *s)
+{
+	unsigned long few = loop_reads(s, TENSORS), many = loop_reads(s, MANY);
+
+	CHECK(few == many, "its loop read %lu bytes for %d tensors, %lu for "
+	      "%d", few, TENSORS, many, MANY);
+}
+
+/* ---- who waits ---- */
+
+static void ask_list(int sock, const char *job)
+{
+	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
+		.id = { .step = -1, .rank = -1 },
+		.what = SK_LIST_SNAPSHOTS } };
+
+	strcpy(msg.body.list.id.job, job);
+	rig_send(sock, &msg);
+}
+
+static void ask_takeover(int sock)
+{
+	struct sk_msg msg = { .type = SK_MSG_TAKEOVER, .body.takeover = {
+		.table_version = TABLE_VERSION,
+		.record_bytes = sizeof(struct table_record) } };
+
+	rig_send(sock, &msg);
+}
+
+static void ask_flush(int sock)
+{
+	struct sk_msg msg = { .type = SK_MSG_FLUSH, .body.manage = {
+		.id = { .job = JOB, .step = 1, .rank = -1 } } };
+
+	rig_send(sock, &msg);
+}
+
+/* Its registration, as a child's status when it has been answered. */
+static pid_t come_back(const struct scene *s, const struct rank *was)
+{
+	pid_t pid = fork();
+	struct rank r;
+
+	CHECK(pid >= 0, "fork");
+	if (pid)
+		return pid;
+	CHECK_STATUS(rank_open(&r, &s->rig, &(struct rank_options){
+		.job = JOB, .world = RANKS, .rank = was->rank, .rows = 1,
+		.more = TENSORS, .flush_every = NEVER, .run = was->run,
+		.run_id = was->run_id }), 0, &r.msg);
+	CHECK(r.run == was->run && r.run_id == was->run_id, "another run");
+	check_all(r.sock);
+	_exit(0);
+}
+
+static bool has_ended(pid_t pid)
+{
+	int status;
+
+	return waitpid(pid, &status, WNOHANG) != 0;
+}
+
+static void check_ended(pid_t pid)
+{
+	int status;
+
+	CHECK(waitpid(pid, &status, 0) == pid && !status, "%#x", status);
+}
+
+/* One image after the other: each who asks for the job waits for all of
+ * them. */
+static void test_wait(struct scene *s)
+{
+	struct rank ranks[RANKS];
+	int sock = begin_unread(s, ranks), asks[4];
+	pid_t comes = come_back(s, &ranks[0]);
+
+	for (int i = 0; i < 4; i++)
+		asks[i] = rig_connect(&s->rig);
+	ask_list(asks[0], JOB);
+	ask_list(asks[1], "");
+	ask_takeover(asks[2]);
+	ask_flush(asks[3]);
+	for (int n = 0; n < IMAGES; n++) {
+		rig_turns(sock, TURNS);
+		for (int i = 0; i < 4; i++)
+			CHECK(!is_answered(asks[i]), "%d images are read, and "
+			      "%d is answered", n, i);
+		CHECK(!has_ended(comes), "it is let in");
+		/* Who no more wants that is forgotten. */
+		if (n == IMAGES / 2)
+			close(asks[2]);
+		if (n == IMAGES / 2)
+			asks[2] = rig_connect(&s->rig);
+		let(1);
+		AWAIT(atomic_load(&shared->may) == 0, "it reads no more");
+	}
+	let(-1);
+	check_ended(comes);
+	for (int i = 0; i < 4; i++) {
+		AWAIT(i == 2 || is_answered(asks[i]), "no answer");
+		close(asks[i]);
+	}
+	check_all(sock);
+	close(sock);
+	close_all(ranks);
+	end(s);
+}
+
+/* Another job is served, by its own user too: it waits for an image at most. */
+static void test_others(struct scene *s)
+{
+	struct rank ranks[RANKS], r;
+	int sock = begin_unread(s, ranks);
+	pid_t pid;
+
+	CHECK(!snapshot_flags(sock, OTHER, 1), "there is none");
+	pid = fork();
+	CHECK(pid >= 0, "fork");
+	if (!pid) {
+		CHECK_STATUS(rank_open(&r, &s->rig, &(struct rank_options){
+			.job = OTHER, .world = 1 }), 0, &r.msg);
+		rank_snapshot(&r, 1);
+		CHECK_STATUS(rank_wait(&r, 1, 3, WAIT_MS), 0, &r.msg);
+		CHECK(snapshot_flags(r.sock, OTHER, 1) & SK_SNAP_COMPLETE,
+		      "it is not told of");
+		_exit(0);
+	}
+	/* It may have begun with another since. */
+	rig_turns(sock, TURNS);
+	let(2);
+	check_ended(pid);
+	CHECK(stat_value(sock, "shardkeep_images_revived_total") == 0,
+	      "all was read");
+	let(-1);
+	check_all(sock);
+	close(sock);
+	close_all(ranks);
+	end(s);
+}
+
+/* What is not read may have to go for what somebody wants, or may not: he is
+ * not refused before that is known. */
+static void test_room(struct scene *s)
+{
+	struct rank ranks[RANKS], r;
+	int sock = begin_unread(s, ranks);
+	pid_t pid = fork();
+
+	CHECK(pid >= 0, "fork");
+	if (!pid) {
+		CHECK_STATUS(rank_open(&r, &s->rig, &(struct rank_options){
+			.job = OTHER, .world = 1, .rows = 8150 }), -ENOMEM,
+			&r.msg);
+		CHECK(strstr(rig_why(&r.msg), "held by: " JOB), "%s",
+		      rig_why(&r.msg));
+		_exit(0);
+	}
+	rig_turns(sock, TURNS);
+	let(IMAGES - 1);
+	AWAIT(atomic_load(&shared->may) == 0 && atomic_load(&shared->waits),
+	      "it reads no more");
+	rig_turns(sock, TURNS);
+	CHECK(!has_ended(pid), "it is refused");
+	let(-1);
+	check_ended(pid);
+	check_all(sock);
+	close(sock);
+	close_all(ranks);
+	end(s);
+}
+
+/* Of two jobs that one is read first that somebody waits for: after the image
+ * that is being read just then. */
+static void test_asked_first(struct scene *s)
+{
+	struct rank ranks[RANKS], r;
+	pid_t first = begin_job(s, ranks, TENSORS);
+	int sock, asks;
+
+	CHECK_STATUS(rank_open(&r, &s->rig, &(struct rank_options){
+		.job = LATER, .world = 1, .rows = 1, .more = TENSORS,
+		.flush_every = NEVER }), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	let(0);
+	(void)kill_agent(s, first);
+	sock = rig_connect(&s->rig);
+	asks = rig_connect(&s->rig);
+	AWAIT(atomic_load(&shared->waits), "nothing is read");
+	ask_list(asks, LATER);
+	rig_turns(sock, TURNS);
+	CHECK(!is_answered(asks), "unread");
+	let(2);
+	AWAIT(is_answered(asks), "it waits for what it did not ask for");
+	CHECK(stat_value(sock, "shardkeep_images_revived_total") == 1,
+	      "others are read");
+	let(-1);
+	for (int64_t step = 1; step <= STEPS; step++)
+		CHECK(snapshot_flags(sock, JOB, step) & SK_SNAP_COMPLETE,
+		      "step %d is gone", (int)step);
+	close(asks);
+	close(sock);
+	rank_close(&r);
+	close_all(ranks);
+	end(s);
+}
+
+static void be_nobody(const struct scene *s)
+{
+	struct sk_msg msg = { .type = SK_MSG_TAKEOVER, .body.takeover = {
+		.table_version = TABLE_VERSION,
+		.record_bytes = sizeof(struct table_record) } };
+	struct rank r;
+	size_t n;
+	int sock;
+
+	CHECK(setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 &&
+	      setuid(NOBODY) == 0, "setuid");
+	sock = rig_connect(&s->rig);
+	free(list_snapshots(sock, "", &n));
+	CHECK(n == 0, "he sees %zu", n);
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL), -EPERM, &msg);
+	free(list_snapshots(sock, JOB, &n));
+	CHECK(n == 0, "he sees %zu", n);
+	CHECK_STATUS(rank_open(&r, &s->rig, &(struct rank_options){
+		.job = OTHER, .world = 1 }), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	CHECK(snapshot_flags(r.sock, OTHER, 1) & SK_SNAP_COMPLETE, "not told");
+	_exit(0);
+}
+
+/* Whoever sees nothing of it waits for nothing of it. */
+static void test_strangers(struct scene *s)
+{
+	struct rank ranks[RANKS];
+	pid_t pid;
+	int sock;
+
+	if (geteuid() != 0)
+		return;
+	sock = begin_unread(s, ranks);
+	pid = fork();
+	CHECK(pid >= 0, "fork");
+	if (!pid)
+		be_nobody(s);
+	check_ended(pid);
+	CHECK(stat_value(sock, "shardkeep_images_revived_total") == 0,
+	      "it was read for him");
+	let(-1);
+	check_all(sock);
+	close(sock);
+	close_all(ranks);
+	end(s);
+}
+
+/* ---- what happens meanwhile ---- */
+
+/* Killed once more, and once more, with some of it read. */
+static void test_killed(struct scene *s)
+{
+	struct rank ranks[RANKS];
+	int sock = begin_unread(s, ranks);
+	pid_t now = serving(s);
+
+	for (int i = 0; i < 3; i++) {
+		let(i * 2);
+		AWAIT(atomic_load(&shared->may) == 0, "it reads no more");
+		rig_turns(sock, TURNS);
+		close(sock);
+		now = kill_agent(s, now);
+		sock = rig_connect(&s->rig);
+	}
+	let(-1);
+	check_all(sock);
+	close(sock);
+	close_all(ranks);
+	end(s);
+}
+
+/* A stop waits for it, as it does for what is known; then all is on disk. */
+static void test_stop(struct scene *s)
+{
+	struct rank ranks[RANKS];
+	int sock = begin_unread(s, ranks), asks = rig_connect(&s->rig);
+	pid_t now = serving(s);
+	char path[256];
+
+	ask_list(asks, JOB);
+	CHECK(kill(now, SIGTERM) == 0, "kill");
+	rig_turns(sock, TURNS);
+	CHECK(kill(now, 0) == 0, "it ended");
+	let(-1);
+	CHECK(rig_wait(&s->rig) == 0, "something was not durable");
+	for (int i = 0; i < RANKS; i++) {
+		(void)snprintf(path, sizeof(path), "%s/" JOB "/step-%012d/"
+			       "rank-%05d-of-%05d.safetensors", s->rig.store,
+			       STEPS, i, RANKS);
+		CHECK(access(path, R_OK) == 0, "%s is lost", path);
+	}
+	close(asks);
+	close(sock);
+	close_all(ranks);
+	rig_remove(&s->rig);
+}
+
+/* One that is told twice ends, and says that something was lost. */
+static void test_stop_at_once(struct scene *s)
+{
+	struct rank ranks[RANKS];
+	int sock = begin_unread(s, ranks);
+	pid_t now = serving(s);
+
+	CHECK(kill(now, SIGTERM) == 0, "kill");
+	rig_turns(sock, TURNS);
+	CHECK(kill(now, SIGTERM) == 0, "kill");
+	let(1);
+	CHECK(rig_wait(&s->rig) == 1, "it says that all is durable");
+	close(sock);
+	close_all(ranks);
+	rig_remove(&s->rig);
+}
+
+/* What a rank has written over since is lost, and nothing else. */
+static void test_damaged(struct scene *s)
+{
+	struct rank ranks[RANKS];
+	int sock = begin_unread(s, ranks);
+
+	memset(ranks[2].maps[0][0] + LONG, 'x', 64);
+	let(-1);
+	CHECK(!(snapshot_flags(sock, JOB, 1) & SK_SNAP_COMPLETE) ||
+	      !(snapshot_flags(sock, JOB, 2) & SK_SNAP_COMPLETE), "unseen");
+	CHECK(stat_value(sock, "shardkeep_images_revived_total") ==
+	      IMAGES - 1 &&
+	      stat_value(sock, "shardkeep_images_not_revived_total") == 1,
+	      "others are lost, or it is not");
+	close(sock);
+	close_all(ranks);
+	end(s);
+}
+
+int main(void)
+{
+	struct scene s = { .flush_every = NEVER };
+
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	s.fault = mmap(NULL, sizeof(*s.fault), PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(shared != MAP_FAILED && s.fault != MAP_FAILED, "mmap");
+	sk_fault_os_init(s.fault, sk_os_linux());
+	read_on = s.fault->os.pread;
+	s.fault->os.pread = note;
+	test_growth(&s);
+	test_wait(&s);
+	test_others(&s);
+	test_room(&s);
+	test_asked_first(&s);
+	test_strangers(&s);
+	test_killed(&s);
+	test_stop(&s);
+	test_stop_at_once(&s);
+	test_damaged(&s);
+	return 0;
+}
