@@ -67,8 +67,7 @@ static void note_copy(const struct device_slot *d, struct table_record *r)
 		const struct sk_cat_image *image = slot->images[kind];
 
 		if (image)
-			record_content(image->layout->layout, image->sums,
-				       &r->content[kind]);
+			record_content(image, &r->content[kind]);
 	}
 }
 
@@ -184,7 +183,7 @@ static bool is_its_image(const struct table_record *record,
 
 		if (!image)
 			continue;
-		record_content(image->layout->layout, image->sums, &content);
+		record_content(image, &content);
 		if (!sk_digest_equal(&content, &record->content[kind]))
 			return false;
 	}

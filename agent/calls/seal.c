@@ -30,6 +30,7 @@ struct seal {
 	struct memory *memory;
 	struct sk_layout *layouts[2];	/* references */
 	uint64_t *sums[2];
+	uint64_t content[2][2];		/* their hashes */
 	int result;
 	struct sk_err err;
 	/* Of a dead rank, who is to know; NULL: nobody is any more. */
@@ -86,6 +87,8 @@ static int read_stamps(struct seal *seal)
 		if (r < 0)
 			break;
 		seal->sums[kind] = stamp.sums;
+		sk_cat_hash_sums(seal->layouts[kind], stamp.sums,
+				 seal->content[kind]);
 		if (stamp.run != seal->run || stamp.run_id != seal->run_id ||
 		    stamp.step != (uint64_t)seal->step)
 			r = sk_err_set(&seal->err, -EBADMSG, "the image says "
@@ -172,6 +175,7 @@ static void conclude(struct seal *seal, struct sk_cat_slot *slot)
 	if (seal->result == 0) {
 		seal_writes(a, slot->memory);
 		seal->result = sk_cat_slot_seal(slot, seal->sums,
+						seal->content,
 						a->os->wall_ns(a->os));
 		if (seal->result < 0)
 			sk_err_errno(&seal->err, seal->result,

@@ -16,9 +16,9 @@ struct memory;
 
 /** The name of a slot's descriptor of that kind. */
 void record_name(uint64_t serial, int kind, char *ret, size_t size);
-/** What a record says of an image's checksums: the same in every agent. */
-void record_content(const struct sk_layout *layout, const uint64_t *sums,
-		    struct sk_digest *ret);
+/** What a record says of an image's checksums, sk_cat_hash_sums(): the same in
+ * every agent. */
+void record_content(const struct sk_cat_image *image, struct sk_digest *ret);
 /** What a record says of the rank, and of its run and job. */
 void record_state(const struct sk_cat_state *state,
 		  struct table_record *ret);

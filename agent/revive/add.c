@@ -75,7 +75,8 @@ static int fill_slot(struct sk_cat_slot *slot, struct left *e)
 					  e->device->record.flags);
 	if (r->use != TABLE_SEALED)
 		return 0;
-	result = sk_cat_slot_revive(slot, r->step, e->sums, r->created_ns);
+	result = sk_cat_slot_revive(slot, r->step, e->sums, e->content,
+				    r->created_ns);
 	if (result < 0)
 		return result;
 	e->sums[0] = e->sums[1] = NULL;

@@ -18,6 +18,7 @@ struct left {
 	int fds[2];			/* -1: taken, or none */
 	struct sk_layout *layouts[2];	/* references, of what is sealed */
 	uint64_t *sums[2];
+	uint64_t content[2][2];		/* their hashes */
 	char *why;			/* of a device slot: what it holds could
 					 * not be read; or NULL */
 	bool counted;			/* in agent->unread_devices */

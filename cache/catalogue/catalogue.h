@@ -634,7 +634,8 @@ sk_cat_state_revive(struct sk_cat_run *run, int32_t rank, uint64_t serial,
  * sk_cat_slot_seal(), but that the disk wants it is for the caller to say.
  * -EEXIST: another slot does. */
 int sk_cat_slot_revive(struct sk_cat_slot *slot, int64_t step,
-		       uint64_t *const sums[2], uint64_t wall_ns);
+		       uint64_t *const sums[2], uint64_t (*content)[2],
+		       uint64_t wall_ns);
 /** The free slot goes on being filled with that step, by whoever has what it
  * is to hold; then it is sealed or cleared as any. Errors as above. */
 int sk_cat_slot_resume(struct sk_cat_slot *slot, int64_t step,
@@ -727,10 +728,11 @@ int sk_cat_slot_take(struct sk_cat_state *state, int64_t step, uint32_t flags,
 		     bool dry, struct sk_cat_slot **ret_slot,
 		     unsigned *ret_evicted, struct sk_err *err);
 
-/** The image is whole: @sums (by kind, malloc'ed) are taken over.
+/** The image is whole: @sums (by kind, malloc'ed) are taken over. @content:
+ * their hashes, which take long where there are many; NULL: they are made here.
  * -ENOMEM: nothing happened. */
 int sk_cat_slot_seal(struct sk_cat_slot *slot, uint64_t *const sums[2],
-		     uint64_t wall_ns);
+		     uint64_t (*content)[2], uint64_t wall_ns);
 /** FILLING: the image is lost. SEALED: it is let go. The slot is FREE, or
  * gone where its state is dead. The snapshot may be gone. */
 void sk_cat_slot_clear(struct sk_cat_slot *slot);

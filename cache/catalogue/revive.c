@@ -88,7 +88,8 @@ static bool in_memory(const struct sk_cat_snapshot *s, int32_t rank)
 }
 
 int sk_cat_slot_revive(struct sk_cat_slot *slot, int64_t step,
-		       uint64_t *const sums[2], uint64_t wall_ns)
+		       uint64_t *const sums[2], uint64_t (*content)[2],
+		       uint64_t wall_ns)
 {
 	struct sk_cat_state *state = slot->state;
 	struct sk_cat_run *run = state->run;
@@ -110,7 +111,7 @@ int sk_cat_slot_revive(struct sk_cat_slot *slot, int64_t step,
 		return -EEXIST;
 	}
 	sk_cat_snapshot_settle(s);
-	r = sk_cat_slot_seal(slot, sums, wall_ns);
+	r = sk_cat_slot_seal(slot, sums, content, wall_ns);
 	if (r < 0)
 		sk_cat_slot_clear(slot);
 	/* What happened before is no news. */

@@ -670,7 +670,7 @@ static int seal(struct sk_cat_state *state, int64_t step)
 	if (r < 0)
 		return r;
 	sums[0] = new_sums();
-	r = sums[0] ? sk_cat_slot_seal(slot, sums, 1) : -ENOMEM;
+	r = sums[0] ? sk_cat_slot_seal(slot, sums, NULL, 1) : -ENOMEM;
 	if (r == 0)
 		return 0;
 	free(sums[0]);
@@ -748,7 +748,8 @@ static int do_revive(void *ctx)
 	slot = slot && r == 0 ? sk_cat_slot_add(state, bytes, NULL) : NULL;
 	if (slot) {
 		sums[0] = new_sums();
-		r = sums[0] ? sk_cat_slot_revive(slot, 6, sums, 1) : -ENOMEM;
+		r = sums[0] ? sk_cat_slot_revive(slot, 6, sums, NULL, 1) :
+			      -ENOMEM;
 		if (r < 0)
 			free(sums[0]);
 	} else if (r == 0) {

@@ -113,7 +113,7 @@ static void seal(struct sk_cat_slot *slot)
 {
 	uint64_t *sums[2] = { calloc(8, sizeof(uint64_t)), NULL };
 
-	cr_assert_eq(sk_cat_slot_seal(slot, sums, 1), 0);
+	cr_assert_eq(sk_cat_slot_seal(slot, sums, NULL, 1), 0);
 }
 
 /* As if it had been written to disk. */

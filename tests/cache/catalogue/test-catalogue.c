@@ -147,7 +147,7 @@ static void seal(struct bench *b, struct sk_cat_slot *slot)
 	uint64_t *sums[2] = { calloc(l->n_sums + 1u, sizeof(uint64_t)),
 			      NULL };
 
-	cr_assert_eq(sk_cat_slot_seal(slot, sums, b->clock++), 0);
+	cr_assert_eq(sk_cat_slot_seal(slot, sums, NULL, b->clock++), 0);
 }
 
 static void snap(struct bench *b, struct sk_cat_state *state, int64_t step)
@@ -382,6 +382,36 @@ Test(catalogue, strangers_of_one_number_are_not_mixed)
 }
 
 /* Of no step in particular: the newest that is complete, else the newest. */
+/* Whoever has read an image has hashed its checksums, and not on the thread
+ * that seals it. */
+Test(catalogue, hashes_are_taken_as_they_are)
+{
+	uint64_t content[2][2] = { { 3, 7 } };
+	struct sk_cat_slot *slots[2];
+	uint64_t *sums[2] = { NULL, NULL };
+	struct sk_cat_image *image;
+	struct sk_cat_state *state;
+	struct bench b;
+
+	start(&b);
+	state = enter(&b, 0, 0, 1, 2);
+	for (int i = 0; i < 2; i++) {
+		cr_assert_eq(fill(state, i, &slots[i]), 0);
+		sums[0] = calloc(64, sizeof(uint64_t));
+		cr_assert_eq(sk_cat_slot_seal(slots[i], sums,
+					      i ? NULL : content, 1), 0);
+	}
+	cr_assert_eq(slots[0]->images[0]->content[0], 3);
+	cr_assert_eq(slots[0]->images[0]->content[1], 7);
+	/* Where nobody has, they are made. */
+	image = slots[1]->images[0];
+	sk_cat_hash_sums(image->layout->layout, image->sums, slots[0]->images[0]
+			 ->content);
+	cr_assert(sk_cat_same_content(image, image->layout->layout,
+				      slots[0]->images[0]->content));
+	end(&b);
+}
+
 Test(catalogue, the_newest_of_a_run)
 {
 	struct sk_cat_state *ranks[2];
@@ -1026,7 +1056,7 @@ Test(catalogue, replicas_cover)
 			continue;
 		}
 		cr_assert_eq(fill(s[i], 1, &slot), 0);
-		cr_assert_eq(sk_cat_slot_seal(slot, sums, 1), 0);
+		cr_assert_eq(sk_cat_slot_seal(slot, sums, NULL, 1), 0);
 		snapshot = slot->snapshot;
 		cr_assert(!sk_cat_complete(snapshot), "the other one may seal");
 		sk_cat_state_end(s[1 - i]);

@@ -80,7 +80,7 @@ static struct sk_cat_snapshot *snapshot(struct sk_cat_state *state,
 	cr_assert_eq(sk_cat_slot_take(state, step, 0, false, &slot, &evicted,
 				      NULL), 0);
 	s = slot->snapshot;
-	cr_assert_eq(sk_cat_slot_seal(slot, sums, when), 0);
+	cr_assert_eq(sk_cat_slot_seal(slot, sums, NULL, when), 0);
 	return s;
 }
 

@@ -161,7 +161,7 @@ static void seal(struct sk_cat_slot *slot)
 	for (int kind = 0; kind < 2; kind++)
 		if (slot->state->layouts[kind])
 			sums[kind] = calloc(8, sizeof(uint64_t));
-	cr_assert_eq(sk_cat_slot_seal(slot, sums, 1), 0);
+	cr_assert_eq(sk_cat_slot_seal(slot, sums, NULL, 1), 0);
 }
 
 static void snap(struct sk_cat_state *state, int64_t step)
