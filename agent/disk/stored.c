@@ -331,9 +331,9 @@ static bool leave_some(struct agent *a, struct sk_cat_job *job)
 					 LEAVE_AT_ONCE);
 
 	/* The next look forgets what was noted of their files. */
-	if (n && job->n_snapshots <= SK_LIST_KNOWN_MOST)
+	if (n && !job->leaves)
 		stored_foresee(a, job, 0);
-	return n > 0;
+	return n || job->leaves;
 }
 
 /* Whether there is more, of any job. Who has too many stays awake for it,

@@ -194,6 +194,10 @@ struct sk_cat_snapshot {
 	bool unpinning;			/* so its owner does, on disk */
 	unsigned pinning;		/* times that it does, and until then */
 	bool was_pinned;		/* whether it was, before those */
+	bool pin_stored;		/* it stands on disk, unless another
+					 * agent has unpinned it since */
+	uint32_t pin_stored_at;		/* its owner's look that may have missed
+					 * it there */
 	uint32_t unpinned_at;		/* its owner's look that may have seen
 					 * the pin last; 0: none */
 	bool wanted;			/* on disk */
@@ -297,6 +301,9 @@ struct sk_cat_job {
 	size_t n_snapshots;
 	struct sk_table by_step;	/* snapshots */
 	struct sk_cat_snapshot *met;	/* the last that was made; NULL */
+	struct sk_link *leaves;		/* of snapshots: whose turn it is to be
+					 * left to the disk; NULL: the oldest's,
+					 * once there are too many */
 	struct sk_link cursors;		/* that stand on its snapshots */
 	struct sk_link live;		/* snapshots that slots hold */
 	struct sk_link undecided;	/* snapshots */
@@ -763,9 +770,10 @@ void sk_cat_hash_sums(const struct sk_layout *layout, const uint64_t *sums,
 bool sk_cat_same_content(const struct sk_cat_image *image,
 			 const struct sk_layout *layout,
 			 const uint64_t content[2]);
-/** Leaves the oldest snapshots to the disk that only it has, and forgets them,
- * where more than @most are known: at most @at_once of them. A run knows which
- * steps of its own those are. Returns how many went. */
+/** Leaves the snapshots to the disk that only it has, and forgets them, but for
+ * the @most newest: at most @at_once of them, the oldest first. What has to stay,
+ * as what is pinned, does so beside those. A run knows which steps of its own
+ * have gone. Returns how many went. @job->leaves: not all have had their turn. */
 unsigned sk_cat_stored_leave(struct sk_cat_job *job, size_t most,
 			     unsigned at_once);
 /** The disk has lost it. The image and its snapshot may be gone after it. */

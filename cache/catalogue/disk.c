@@ -206,24 +206,56 @@ static void leave(struct sk_cat_snapshot *s)
 	(void)sk_cat_snapshot_trim(s);
 }
 
+/* The oldest of the @most newest, of which there are as many. */
+static const struct sk_cat_snapshot *
+last_that_stays(const struct sk_cat_job *job, size_t most)
+{
+	const struct sk_link *at = &job->snapshots;
+
+	for (size_t i = 0; i < most; i++, job->catalogue->visits++)
+		at = at->next;
+	return most ? sk_link_object(at, struct sk_cat_snapshot, link) : NULL;
+}
+
+/* The next that is older, from where the last call ended; NULL: all have had
+ * their turn. */
+static struct sk_cat_snapshot *next_to_leave(const struct sk_cat_job *job,
+					     const struct sk_cat_snapshot *last)
+{
+	struct sk_link *at = job->leaves ? : job->snapshots.prev;
+	struct sk_cat_snapshot *s;
+
+	if (at == &job->snapshots)
+		return NULL;
+	s = sk_link_object(at, struct sk_cat_snapshot, link);
+	return !last || sk_cat_order(last->run, last->run_id, last->step,
+				     s) > 0 ? s : NULL;
+}
+
 unsigned sk_cat_stored_leave(struct sk_cat_job *job, size_t most,
 			     unsigned at_once)
 {
-	struct sk_link *at = job->snapshots.prev;
+	const struct sk_cat_snapshot *last;
+	struct sk_cat_snapshot *s;
 	unsigned left = 0, seen = 0;
 
-	while (at != &job->snapshots && job->n_snapshots > most &&
-	       seen++ < 4 * at_once && left < at_once) {
-		struct sk_cat_snapshot *s =
-			sk_link_object(at, struct sk_cat_snapshot, link);
+	if (job->n_snapshots <= most) {
+		job->leaves = NULL;
+		return 0;
+	}
+	last = last_that_stays(job, most);
+	while (seen++ < 4 * at_once && left < at_once &&
+	       (s = next_to_leave(job, last))) {
 		struct sk_cat_run *run = sk_cat_run_of(s);
 
-		at = at->prev;
+		job->leaves = s->link.prev;
 		job->catalogue->visits++;
 		if (!can_leave(s) || (run && keep_step(run, s->step) < 0))
 			continue;
 		leave(s);
 		left++;
 	}
+	if (!next_to_leave(job, last))
+		job->leaves = NULL;
 	return left;
 }

@@ -115,6 +115,8 @@ static void leave_snapshot(struct sk_cat_snapshot *s)
 	}
 	if (job->met == s)
 		job->met = NULL;
+	if (job->leaves == &s->link)
+		job->leaves = s->link.prev;
 	if (job->next_out == s)
 		sk_cat_queue_leave(job);
 	sk_cat_wake(job);

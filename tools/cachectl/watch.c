@@ -132,15 +132,16 @@ static int tell_changes(struct watching *w,
 	return r;
 }
 
-/* What an agent does not leave to the disk. */
+/* What an agent does not leave to the disk. One of before leaves the newer ones
+ * instead, where there are as many of these. */
 static bool stays(const struct sk_wire_snapshot *s)
 {
 	return s->flags & (SK_SNAP_MEMORY | SK_SNAP_PINNED | SK_SNAP_IN_USE |
 			   SK_SNAP_FAILED) || s->bad_disk >= 0;
 }
 
-/* How many of its job are known that are newer than each, or stay. */
-static void count_before(const struct seen *in, size_t *ret)
+/* How many of its job are known that are newer than each; @or_stay: or stay. */
+static void count_before(const struct seen *in, bool or_stay, size_t *ret)
 {
 	size_t end, n;
 
@@ -149,7 +150,7 @@ static void count_before(const struct seen *in, size_t *ret)
 		for (end = from; end < in->n &&
 		     in->v[end].uid == in->v[from].uid &&
 		     !strcmp(in->v[end].id.job, in->v[from].id.job); end++)
-			n += stays(&in->v[end]);
+			n += or_stay && stays(&in->v[end]);
 		for (size_t i = from; i < end; i++)
 			ret[i] = n + i - from;
 	}
@@ -162,12 +163,13 @@ static int tell_all(struct watching *w, const struct listed *before,
 {
 	const struct sk_wire_snapshot none = { .bad_memory = -1,
 					       .bad_disk = -1 };
+	bool or_stay = w->ctx->conn.version < SK_WIRE_VERSION;
 	size_t come = 0;
 	int r = 0;
 
 	for (size_t i = 0; i < w->now.n; i++)
 		come += !find(before, &w->now.v[i]);
-	count_before(&w->before, others);
+	count_before(&w->before, or_stay, others);
 	for (size_t i = w->before.n; i-- > 0 && r >= 0; ) {
 		const struct sk_wire_snapshot *was = &w->before.v[i];
 		bool left = was->flags & SK_SNAP_DISK &&
@@ -177,7 +179,7 @@ static int tell_all(struct watching *w, const struct listed *before,
 			r = tell(w, was, was->flags & SK_SNAP_DISK ?
 				 "deleted" : "evicted");
 	}
-	count_before(&w->now, others);
+	count_before(&w->now, or_stay, others);
 	for (size_t i = w->now.n; i-- > 0 && r >= 0; ) {
 		const struct sk_wire_snapshot *is = &w->now.v[i];
 		const struct sk_wire_snapshot *was = find(before, is);

@@ -601,9 +601,14 @@ Test(verdict, old_steps_are_left_to_the_disk)
 					   SK_IMAGE_PRIMARY), true, 0);
 	cr_assert_eq(sk_cat_stored_leave(job_of(&d), 8, 5), 5);
 	cr_assert_eq(job_of(&d)->n_snapshots, 15);
-	cr_assert_eq(sk_cat_stored_leave(job_of(&d), 8, 50), 7);
+	cr_assert_not_null(job_of(&d)->leaves);
+	cr_assert_eq(sk_cat_stored_leave(job_of(&d), 8, 50), 5);
+	cr_assert_null(job_of(&d)->leaves);
 	cr_assert_eq(sk_cat_stored_leave(job_of(&d), 8, 50), 0);
-	cr_assert_eq(job_of(&d)->n_snapshots, 8);
+	/* The newest eight, and beside them two that stay. */
+	cr_assert_eq(job_of(&d)->n_snapshots, 10);
+	cr_assert_not_null(at_step(&d, 13));
+	cr_assert_null(at_step(&d, 12));
 	cr_assert_not_null(at_step(&d, 3));
 	cr_assert_not_null(at_step(&d, 4));
 	cr_assert_eq(sk_cat_newest(job_of(&d))->step, 20);
