@@ -270,6 +270,10 @@ static void pin_ended(struct deletion *d, struct sk_cat_snapshot *s)
 	s->pinning -= s->pinning > 0;
 	s->was_pinned |= d->result == 0;
 	s->pinned = s->pinning || s->was_pinned;
+	if (d->result < 0)
+		return;
+	s->pin_stored = true;
+	s->pin_stored_at = d->request.agent->looks;
 }
 
 static void unpin_ended(struct deletion *d, struct sk_cat_snapshot *s)
@@ -277,9 +281,10 @@ static void unpin_ended(struct deletion *d, struct sk_cat_snapshot *s)
 	s->unpinning = false;
 	if (d->result < 0)
 		return;
-	s->was_pinned = false;
+	s->was_pinned = s->pin_stored = false;
 	s->pinned = s->pinning > 0;
 	s->unpinned_at = d->request.agent->looks;
+	retain_unpinned(s->job, s->run_id, s->step);
 }
 
 static void pinned(struct lane_work *work)

@@ -11,6 +11,7 @@
 #include "disk/histories.h"
 #include "disk/ignored.h"
 #include "disk/passed.h"
+#include "disk/retain.h"
 #include "memory/record.h"
 
 /* Images that are looked at in one turn. */
@@ -93,11 +94,27 @@ static struct sk_cat_image *find_image(struct agent *a, const struct found *f)
 static void take_pin(struct agent *a, const struct scan *scan,
 		     const struct found *f, struct sk_cat_snapshot *s)
 {
-	if (!f->stored.pinned || !s || s->pinned ||
+	if (!f->stored.pinned || !s || s->unpinning ||
 	    scan->mark <= s->unpinned_at)
+		return;
+	s->pin_stored = true;
+	if (s->pinned)
 		return;
 	s->pinned = true;
 	record_snapshot(a, s);
+}
+
+/* Another agent has unpinned it. What was never pinned but in memory stays so,
+ * and so does what this agent has pinned, or is about to, since the look. */
+static void lose_pin(struct merging *m, const struct found *f,
+		     struct sk_cat_snapshot *s)
+{
+	if (f->stored.pinned || !s->pin_stored || s->pinning || s->unpinning ||
+	    m->scan->mark <= s->pin_stored_at)
+		return;
+	s->pinned = s->was_pinned = s->pin_stored = false;
+	record_snapshot(m->agent, s);
+	retain_due(m->agent, s->job);
 }
 
 /* It stands elsewhere than its directory, which is a newer run's. */
@@ -120,8 +137,10 @@ static void mark(struct merging *m, struct found *f)
 		return;
 	take_pin(m->agent, m->scan, f, image->snapshot);
 	image->stored.seen = m->scan->mark;
+	if (strcmp(image->stored.dir, f->stored.dir) != 0)
+		return;
+	lose_pin(m, f, image->snapshot);
 	f->known = sk_file_id_equal(&image->stored.file, &f->stored.file) &&
-		   strcmp(image->stored.dir, f->stored.dir) == 0 &&
 		   f->image == image->id;
 }
 

@@ -10,6 +10,7 @@
 #include "disk/index.h"
 #include "disk/retaining.h"
 #include "disk/stored.h"
+#include "memory/record.h"
 #include "disk/tally.h"
 
 /* Step directories that are looked into at first, beyond those that stay. */
@@ -39,6 +40,7 @@ struct retain_pass {
 	enum sk_retention_from from;	/* as the store's file says */
 	struct sk_retention file;
 	struct census census;
+	struct pins pins;
 	struct chore chore;		/* while it is counted: */
 	struct tally *tally;
 	bool is_short;			/* more is to be looked into */
@@ -49,6 +51,7 @@ struct retain_pass {
 	bool judged;
 	const struct sk_retain_step *newest;	/* complete one; NULL */
 	uint64_t began_ns;
+	uint32_t looks;			/* the agent's, then */
 	int result;
 	struct sk_err err;
 };
@@ -74,6 +77,7 @@ static void try_failed_anew(struct agent *a)
 static void forget_census(struct retain_pass *p)
 {
 	census_free(&p->census);
+	pins_free(&p->pins);
 	p->tally = tally_free(p->tally);
 }
 
@@ -138,13 +142,31 @@ static struct sk_cat_snapshot *snapshot_at(const struct retain_pass *p)
 		     NULL;
 }
 
+/* Another agent has pinned it, or this one before it was started. */
+static void note_pinned(const struct retain_pass *p)
+{
+	const struct sk_cat_job *job = job_of(p);
+	struct sk_cat_snapshot *s = snapshot_at(p);
+
+	/* Its owner may have unpinned it since. */
+	if (s && (s->unpinning || s->unpinned_at >= p->looks))
+		return;
+	if (s) {
+		s->pinned = s->pin_stored = true;
+		s->pin_stored_at = p->agent->looks;
+		record_snapshot(p->agent, s);
+	} else if (job && job->owner) {
+		pins_note(&((struct kept *)job->owner)->pins,
+			  &p->census.steps[p->at]);
+	}
+}
+
 static void note_deleted(struct retain_pass *p)
 {
 	const struct sk_retain_step *s = &p->census.steps[p->at];
 	const struct sk_store_run run = { s->run, s->run_id };
 	struct agent *a = p->agent;
 	struct sk_cat_job *job = job_of(p);
-	struct sk_cat_snapshot *kept;
 
 	if (job && job->owner)
 		((struct kept *)job->owner)->gone++;
@@ -159,10 +181,7 @@ static void note_deleted(struct retain_pass *p)
 			 p->job, s->run, s->step,
 			 sk_retention_from_name(p->from));
 	} else if (p->result == -EBUSY) {
-		/* Another agent did, or this one before it was started. */
-		kept = snapshot_at(p);
-		if (kept)
-			kept->pinned = true;
+		note_pinned(p);
 	} else if (p->result != -ENOENT && p->result != -ESTALE &&
 		   p->result != -EAGAIN) {
 		a->counts.retire_errors++;
@@ -232,6 +251,7 @@ static void delete_next(struct retain_pass *p)
 		return;
 	}
 	p->began_ns = agent_now(a);
+	p->looks = a->looks;
 	p->work.run = delete_step;
 	p->work.finish = step_deleted;
 	work_submit(&a->loop.works, a->keeping, &p->work);
@@ -243,6 +263,7 @@ static void judge(struct work *work)
 	struct census *c = &p->census;
 
 	census_join(c, p->tally);
+	pins_mark(&p->pins, c->steps, c->n);
 	p->result = sk_retain(c->steps, c->n, &p->retention);
 	p->newest = NULL;
 	for (size_t i = 0; i < c->n && !p->newest; i++) {
@@ -283,6 +304,7 @@ static void count(struct chore *chore)
 {
 	struct retain_pass *p = sk_link_object(chore, struct retain_pass,
 					       chore);
+	const struct sk_cat_job *job = job_of(p);
 	struct agent *a = p->agent;
 	int r = tally_go_on(p->tally, PORTION);
 
@@ -291,6 +313,8 @@ static void count(struct chore *chore)
 	} else if (r > 0) {
 		loop_queue(&a->loop, chore);
 	} else {
+		if (job && job->owner)
+			p->pins = pins_copy(&((struct kept *)job->owner)->pins);
 		p->work.run = judge;
 		p->work.finish = judged;
 		work_submit(&a->loop.works, a->keeping, &p->work);

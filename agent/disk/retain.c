@@ -35,6 +35,8 @@ void retain_job_gone(struct sk_cat_job *job)
 
 	if (kept)
 		sk_link_remove(&kept->due);
+	if (kept)
+		pins_free(&kept->pins);
 	free(kept);
 	job->owner = NULL;
 }
@@ -136,6 +138,14 @@ void retain_forget(struct agent *a, const char *name, uid_t uid,
 	}
 	s->filling--;
 	(void)sk_cat_snapshot_trim(s);
+}
+
+void retain_unpinned(struct sk_cat_job *job, uint64_t run_id, int64_t step)
+{
+	struct kept *kept = job->owner;
+
+	if (kept)
+		pins_forget(&kept->pins, run_id, step);
 }
 
 /* ---- which job ---- */

@@ -44,6 +44,8 @@ void retain_flush_begins(struct sk_cat_job *job);
 void retain_forget(struct agent *a, const char *job, uid_t uid,
 		   const struct sk_store_run *run, int64_t step,
 		   const char *dir);
+/** The step is pinned no more. */
+void retain_unpinned(struct sk_cat_job *job, uint64_t run_id, int64_t step);
 /** The job is forgotten: what is known of it, job->owner, goes. */
 void retain_job_gone(struct sk_cat_job *job);
 

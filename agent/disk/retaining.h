@@ -7,6 +7,7 @@
 #define SK_AGENT_DISK_RETAINING_H
 
 #include "disk/hold.h"
+#include "disk/pins.h"
 #include "disk/retain.h"
 #include "loop/timer.h"
 
@@ -21,6 +22,7 @@ struct kept {
 	bool complained;	/* of its file, once */
 	unsigned gone;		/* since its last flush began */
 	unsigned were_going;	/* when it was last looked at */
+	struct pins pins;	/* that it has met */
 	struct hold hold;	/* for who restores; then it is due again */
 	uint64_t again_ns;	/* not before that */
 };

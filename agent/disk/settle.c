@@ -14,6 +14,7 @@ struct settling {
 	struct work work;
 	struct agent *agent;
 	char job[SK_JOB_MAX + 1];
+	uid_t uid;
 	uint64_t step;
 	struct sk_store_run run;
 	bool pinned, complete;
@@ -50,9 +51,25 @@ static void settle_in_store(struct work *work)
 	if (t->pinned)
 		t->result = sk_store_pin(store, t->job, dir, &t->run, true,
 					 &t->err);
+	t->pinned &= t->result == 0;
 	if (t->complete && t->result == 0 && has_older(t))
 		t->result = sk_store_settle(store, t->job, t->step, &t->run,
 					    &t->err);
+}
+
+/* From now on another agent may unpin it. */
+static void note_pin(const struct settling *t)
+{
+	const struct sk_cat_job *job = sk_cat_job_find(&t->agent->cat, t->job,
+						       t->uid);
+	struct sk_cat_snapshot *s = job ?
+		sk_cat_snapshot_find(job, t->run.number, t->run.id,
+				     (int64_t)t->step) : NULL;
+
+	if (!s)
+		return;
+	s->pin_stored = true;
+	s->pin_stored_at = t->agent->looks;
 }
 
 static void step_settled(struct work *work)
@@ -61,6 +78,8 @@ static void step_settled(struct work *work)
 
 	if (t->result < 0)
 		log_warning(t->agent, "%s", t->err.text);
+	if (t->pinned)
+		note_pin(t);
 	index_changed(t->agent, t->job);
 	free(t);
 }
@@ -76,6 +95,7 @@ void settle_step(struct agent *a, const struct sk_cat_snapshot *s)
 		return;		/* the next complete flush does it */
 	t->agent = a;
 	memcpy(t->job, s->job->name, sizeof(t->job));
+	t->uid = s->job->uid;
 	t->step = (uint64_t)s->step;
 	t->run = (struct sk_store_run){ s->run, s->run_id };
 	t->pinned = (s->pinning ? s->was_pinned : s->pinned) && !s->unpinning;
