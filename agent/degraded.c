@@ -11,7 +11,8 @@ const struct degraded_info degraded_infos[DEGRADED_COUNT] = {
 		"the store has no room for what is to be flushed; it stays in "
 		"memory and is tried again",
 		"free space there, or files where df -i has none left, or keep "
-		"less: cachectl retain, --keep-last, --keep-bytes" },
+		"less: cachectl retain, unpin, evict --disk, or --keep-last, "
+		"--keep-bytes and a reload" },
 	[DEGRADED_STORE_ERROR] = { "store-error",
 		"the store does not take what is to be flushed; it stays in "
 		"memory and is tried again",

@@ -6,6 +6,7 @@
 
 #include "agent.h"
 #include "base/util.h"
+#include "disk/retain.h"
 #include "session/stop.h"
 #include "upkeep.h"
 
@@ -61,6 +62,8 @@ static void name_fixed(const struct options *was, const struct options *is,
 
 static void take_options(struct agent *a)
 {
+	const struct sk_retention kept = a->now.retention;
+	const bool said = a->now.retention_said;
 	struct options fresh;
 	char fixed[256];
 
@@ -70,6 +73,9 @@ static void take_options(struct agent *a)
 		return;
 	}
 	reload_apply(a, &fresh);
+	if (said != fresh.retention_said ||
+	    !sk_retention_equal(&kept, &fresh.retention))
+		retain_due(a, NULL);
 	name_fixed(a->opts, &fresh, fixed, sizeof(fixed));
 	if (*fixed)
 		log_warning(a, "to change %s the agent has to be restarted, "

@@ -135,6 +135,7 @@ static void deleted(struct lane_work *work)
 		log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64
 			 " is deleted from disk", d->job, d->run.number,
 			 d->step);
+		flush_room_came(a);
 	}
 	agent_changed(a);
 	request_answer(&d->request, d->result, NULL, NULL, 0, &d->err);

@@ -230,6 +230,22 @@ void flush_try_anew(struct agent *a)
 	agent_changed(a);
 }
 
+/* What fails for another reason still has it, and its time. */
+void flush_room_came(struct agent *a)
+{
+	struct sk_cat_snapshot *s;
+
+	sk_link_each(s, &a->cat.failing, failing) {
+		a->cat.visits++;
+		if (!s->no_room)
+			continue;
+		s->failures = 0;
+		s->retry_ns = 0;
+		sk_cat_wake(s->job);
+	}
+	agent_changed(a);
+}
+
 /* ---- what is lost ---- */
 
 /* A newer run has the step's name on the store, and something to go on with:

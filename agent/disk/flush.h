@@ -48,5 +48,7 @@ unsigned flush_lost(const struct agent *a, struct sk_err *ret_err);
 bool flush_all_durable(const struct agent *a);
 /** Failures from before do not count any more. */
 void flush_try_anew(struct agent *a);
+/** The store has more of it: who found none tries again at once. */
+void flush_room_came(struct agent *a);
 
 #endif

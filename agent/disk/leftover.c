@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "agent.h"
+#include "disk/flush.h"
 #include "disk/index.h"
 #include "disk/retain.h"
 
@@ -105,7 +106,6 @@ static void deleted(struct work *work)
 {
 	struct leftover *l = sk_link_object(work, struct leftover, work);
 	struct agent *a = l->agent;
-	struct sk_cat_snapshot *s;
 
 	index_changed(a, l->job);
 	if (l->result == 0) {
@@ -117,12 +117,8 @@ static void deleted(struct work *work)
 			    l->step);
 	}
 	a->leftover = NULL;
-	if (l->result == 0) {
-		sk_link_each(s, &a->cat.failing, failing) {
-			s->retry_ns = 0;
-			sk_cat_wake_for(s->job, SK_CAT_WRITE);
-		}
-	}
+	if (l->result == 0)
+		flush_room_came(a);
 	note_refused(l);
 	if (l->result == 0 || l->result == -EEXIST || l->result == -EBUSY)
 		leftover_clear(a);

@@ -97,6 +97,21 @@ void outcome_durable(struct agent *a, const struct flush *f)
 		 sk_size_format(f->done, bytes, sizeof(bytes)));
 }
 
+/* Whose, how much it takes, and how much there is. */
+static void say_full(struct agent *a, const struct flush *f)
+{
+	char needs[SK_SIZE_TEXT], left[SK_SIZE_TEXT];
+	const struct sk_cat_snapshot *s = f->snapshot;
+	struct sk_err why;
+
+	(void)sk_size_format(a->flush_needs, needs, sizeof(needs));
+	(void)sk_size_format(a->store_free, left, sizeof(left));
+	(void)sk_err_set(&why, f->result, "step %" PRId64 " of job \"%s\" "
+			 "needs %s, and %s are free: %s", s->step, s->job->name,
+			 needs, left, f->err.text);
+	degraded_set(a, DEGRADED_STORE_FULL, why.text);
+}
+
 /* What is the store's fault; the rest is said of the snapshot alone. */
 static void say_degraded(struct agent *a, const struct flush *f)
 {
@@ -109,7 +124,7 @@ static void say_degraded(struct agent *a, const struct flush *f)
 	if (flush_found_no_room(f)) {
 		a->flush_needs = f->bytes - f->done;
 		a->flush_files = f->snapshot->n_images + FILES_BESIDE;
-		degraded_set(a, DEGRADED_STORE_FULL, f->err.text);
+		say_full(a, f);
 	} else {
 		degraded_set(a, DEGRADED_STORE_ERROR, f->err.text);
 	}

@@ -61,19 +61,6 @@ static struct sk_cat_job *job_of(const struct retain_pass *p)
 	return sk_cat_job_find(&p->agent->cat, p->job, p->uid);
 }
 
-/* The disk has room again, maybe. */
-static void try_failed_anew(struct agent *a)
-{
-	struct sk_cat_snapshot *s;
-
-	sk_link_each(s, &a->cat.failing, failing) {
-		a->cat.visits++;
-		s->retry_ns = 0;
-		sk_cat_wake_for(s->job, SK_CAT_WRITE);
-	}
-	agent_changed(a);
-}
-
 static void forget_census(struct retain_pass *p)
 {
 	census_free(&p->census);
@@ -96,7 +83,7 @@ static void end_pass(struct retain_pass *p)
 	assert(a->retain->pass == p);
 	a->retain->pass = NULL;
 	if (p->deleted)
-		try_failed_anew(a);
+		flush_room_came(a);
 	retain_pass_free(p);
 	retain_next(a);
 	/* A flush may have waited for what there was not to delete. */

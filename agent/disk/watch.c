@@ -100,15 +100,6 @@ static int begin(struct agent *a)
 	return 0;
 }
 
-/* What the flusher could not do it may try at once. */
-static void heal(struct agent *a, enum degraded_id id)
-{
-	if (!degraded_on(&a->degraded, id))
-		return;
-	degraded_clear(a, id);
-	flush_try_anew(a);
-}
-
 /* Where a quota was met there was room by these numbers all the time: then
  * trying alone tells. */
 static void see_room(struct agent *a)
@@ -118,9 +109,19 @@ static void see_room(struct agent *a)
 
 	if (a->store_short && !is_short) {
 		a->flush_needs = a->flush_files = 0;
-		heal(a, DEGRADED_STORE_FULL);
+		degraded_clear(a, DEGRADED_STORE_FULL);
+		flush_room_came(a);
 	}
 	a->store_short = is_short;
+}
+
+/* What the flusher could not do it may try at once. */
+static void heal(struct agent *a, enum degraded_id id)
+{
+	if (!degraded_on(&a->degraded, id))
+		return;
+	degraded_clear(a, id);
+	flush_try_anew(a);
 }
 
 /* Known before anything is to be written. */

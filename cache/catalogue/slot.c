@@ -90,6 +90,7 @@ static int say_busy(const struct sk_cat_state *state, struct sk_err *err)
 {
 	const struct sk_cat_slot *slot;
 	char text[SK_ERR_MAX] = "";
+	bool pinned = false;
 	size_t at = 0;
 
 	sk_link_each(slot, &state->slots, link) {
@@ -97,6 +98,7 @@ static int say_busy(const struct sk_cat_state *state, struct sk_err *err)
 
 		if (slot->use == SK_CAT_SEALED)
 			why = sk_cat_protected(slot->snapshot);
+		pinned |= slot->snapshot->pinned;
 		if (!why || at >= sizeof(text))
 			continue;
 		at += (size_t)snprintf(text + at, sizeof(text) - at,
@@ -106,8 +108,9 @@ static int say_busy(const struct sk_cat_state *state, struct sk_err *err)
 	}
 	return sk_err_set(err, -EBUSY, "no slot of rank %" PRId32 " of job "
 			  "\"%.40s\" is free (%s); skip this snapshot, wait, "
-			  "or register more slots", state->rank,
-			  state->run->job->name, text);
+			  "%sor register more slots", state->rank,
+			  state->run->job->name, text,
+			  pinned ? "unpin some, " : "");
 }
 
 void sk_cat_slot_fill(struct sk_cat_slot *slot, struct sk_cat_snapshot *s,

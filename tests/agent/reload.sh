@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # SIGHUP: what can change at run time does, what cannot is named, nonsense
-# changes nothing, and log files are reopened. Arguments: shardkeepd, cachectl.
+# changes nothing, and log files are reopened. Arguments: shardkeepd, cachectl,
+# the trainer.
 set -u
-agent=$1 cachectl=$2
+agent=$1 cachectl=$2 trainer=$3
 dir=$(mktemp -d /tmp/shardkeep-reload-XXXXXX)
 unset SHARDKEEP_STORE SHARDKEEP_MEMORY SHARDKEEP_DEVICE_MEMORY JOURNAL_STREAM
 pid=
@@ -59,6 +60,19 @@ for keeper in --no-keeper --keeper; do
 	[ "$(budget)" = $((96 << 20)) ] || fail "of nonsense: $(budget)"
 	end
 done
+
+# What is to stay is taken over at once, of jobs that nobody writes any more.
+conf 'memory = 64M' 'keep-last = 3'
+start --no-keeper --store "$dir/store"
+heard 'serves on'
+SHARDKEEP_SOCKET=$dir/agent.sock "$trainer" --mesh 1 --steps 4 \
+	--flush-every 1 --job few --log /dev/null >/dev/null || fail "trainer"
+heard 'step 1 is deleted'
+conf 'memory = 64M' 'keep-last = 1'
+kill -HUP "$pid"
+heard 'step 2 is deleted'
+heard 'step 3 is deleted'
+end
 
 # In the background it has a file, which may be moved away.
 conf 'memory = 64M'

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/whole.h"
@@ -128,8 +129,61 @@ static void test_nothing_goes(void)
 	end(&s);
 }
 
+/* ---- who waits for something else ---- */
+
+/* So often that job's flush has been tried, and failed. */
+static unsigned tries_of(const struct scene *s, const char *job)
+{
+	char words[80];
+	const char *at = whole_log(&s->w);
+	unsigned n = 0;
+
+	(void)snprintf(words, sizeof(words), "job \"%s\" run 1 step 1 could "
+		       "not be flushed", job);
+	while ((at = strstr(at, words))) {
+		at += strlen(words);
+		n++;
+	}
+	return n;
+}
+
+/* A job that fails for another reason is tried when its time has come, however
+ * much is deleted of others. */
+static void test_room_is_not_all(void)
+{
+	char path[200];
+	struct scene s;
+	struct rank r;
+
+	begin(&s);
+	(void)snprintf(path, sizeof(path), "%s/broken", s.w.rig.store);
+	CHECK(mknod(path, S_IFREG | 0600, 0) == 0, "%s", path);
+	CHECK_STATUS(rank_open(&r, &s.w.rig, &(struct rank_options){
+		.job = "broken", .world = 1 }), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	CHECK_STATUS(rank_wait(&r, 1, 3, WAIT_MS), -EIO, &r.msg);
+	keep_last(&s, 1);
+	for (int64_t step = STEPS + 1; step <= 20 || is_there(&s, 20); step++) {
+		struct pollfd p = { .fd = s.r.sock, .events = POLLIN };
+
+		CHECK(step < STEPS + 100, "nothing goes");
+		rank_snapshot(&s.r, step);
+		rank_send_wait(&s.r, step, 3, WAIT_MS);
+		while (poll(&p, 1, 1) == 0)
+			sk_fault_os_advance(s.w.fault, MS / 10);
+		CHECK_STATUS(rig_reply(s.r.sock, &s.r.msg, NULL, NULL), 0,
+			     &s.r.msg);
+	}
+	CHECK(tries_of(&s, "broken") == 1, "%u tries: %s",
+	      tries_of(&s, "broken"), whole_log(&s.w));
+	CHECK(unlink(path) == 0, "%s", path);
+	rank_close(&r);
+	end(&s);
+}
+
 int main(void)
 {
+	test_room_is_not_all();
 	test_made();
 	test_not_enough();
 	test_nothing_goes();

@@ -154,6 +154,36 @@ def parts(agent: Agent, store: str) -> None:
     agent.until("store-full", False)
 
 
+def pinned(agent: Agent, store: str) -> None:
+    """What is pinned leaves no room for the next step: whose that is, what it
+    takes and what to do is told, and each of these has it written."""
+    def train_pinned(job: str) -> None:
+        leave(store, IMAGE * 10)
+        agent.train(job, 2)
+        for step in (1, 2):
+            agent.durable(job, step)
+            assert agent.cachectl("pin", f"{job}/{step}")[0] == 0
+        leave(store, IMAGE // 2)
+        agent.train(job)
+        agent.until("store-full", True)
+        why = next(s["why"] for s in agent.status()[1]["degraded"]
+                   if s["state"] == "store-full")
+        assert re.match(rf'step 3 of job "{job}" needs [\d.]+ MiB, and '
+                        r"[\d.]+ KiB are free", why), why
+        assert agent.doctor()["room"] == "warn"
+
+    train_pinned("unpinned")
+    assert agent.cachectl("retain", "unpinned", "--last", "1")[0] == 0
+    agent.until("store-full", True)
+    assert agent.cachectl("unpin", "unpinned/1")[0] == 0
+    agent.durable("unpinned")
+    train_pinned("evicted")
+    assert agent.cachectl("evict", "--disk", "--force", "evicted/1")[0] == 0
+    agent.durable("evicted")
+    os.unlink(f"{store}/others")
+    agent.until("store-full", False)
+
+
 def no_store(agent: Agent, store: str, on: bool) -> None:
     if on:
         subprocess.run(["umount", "-l", agent.store], check=True)
@@ -267,6 +297,7 @@ def check(folder: str) -> None:
     assert agent.doctor()["room"] == "ok"
 
     parts(agent, store)
+    pinned(agent, store)
 
     # Read-only, as far as the path says, and then not.
     mount("--bind", store, store)

@@ -41,6 +41,24 @@ Test(needs, without_a_number_as_many_as_there_are)
 	cr_assert_eq(still_needs(&(struct sk_retention){ 0 }, all, 2), 300);
 }
 
+Test(needs, what_stays_for_good_makes_no_room)
+{
+	struct sk_wire_snapshot all[] = {
+		{ .bytes_memory = 100, .id.step = 7, .flags = WHOLE },
+		{ .bytes_disk = 100, .id.step = 6, .flags = WHOLE },
+		{ .bytes_disk = 100, .id.step = 5, .flags = WHOLE },
+		{ .bytes_disk = 100, .id.step = 4, .flags = WHOLE },
+	};
+	const struct sk_retention every = { .keep_last = 1, .keep_every = 2 };
+
+	all[1].flags |= SK_SNAP_PINNED;
+	all[2].flags |= SK_SNAP_PINNED;
+	cr_assert_eq(still_needs(&one, all, 4), 100);
+	cr_assert_eq(still_needs(&every, all, 4), 200);
+	all[3].flags |= SK_SNAP_PINNED;
+	cr_assert_eq(still_needs(&one, all, 4), 200);
+}
+
 /* The newest that all nodes have may be the one before. */
 Test(needs, a_node_of_several_keeps_two)
 {

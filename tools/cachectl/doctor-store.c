@@ -149,6 +149,7 @@ static uint64_t job_needs(struct doctor *d, const struct sk_wire_snapshot *all,
 	(void)ask_retention(d->ctx, all[0].id.job, &is);
 	keep = (struct sk_retention){
 		.keep_last = is.retention.keep_last,
+		.keep_every = is.retention.keep_every,
 		.keep_bytes = is.retention.keep_bytes,
 	};
 	return still_needs(&keep, all, n);
@@ -193,7 +194,8 @@ void check_room(struct doctor *d)
 	       (uint64_t)(fs.f_frsize ? fs.f_frsize : fs.f_bsize);
 	if (fs.f_files && !fs.f_ffree) {
 		doctor_say(d, "room", VERDICT_WARN, "remove some (df -i), or "
-			   "keep less: cachectl retain", "no file can be made "
+			   "keep less: cachectl retain, unpin, evict --disk",
+			   "no file can be made "
 			   "on the store any more");
 		return;
 	}
@@ -201,7 +203,8 @@ void check_room(struct doctor *d)
 	(void)sk_size_format(left, a, sizeof(a));
 	(void)sk_size_format(need, b, sizeof(b));
 	doctor_say(d, "room", left < need ? VERDICT_WARN : VERDICT_OK,
-		   left < need ? "free some, or keep less: cachectl retain" :
+		   left < need ? "free some, or keep less: cachectl retain, "
+		   "unpin, evict --disk" :
 		   NULL, "%s are free on the store, the jobs' retention may "
 		   "take %s more", a, b);
 }
