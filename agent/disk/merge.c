@@ -106,10 +106,9 @@ static void take_pin(struct agent *a, const struct scan *scan,
 
 /* Another agent has unpinned it. What was never pinned but in memory stays so,
  * and so does what this agent has pinned, or is about to, since the look. */
-static void lose_pin(struct merging *m, const struct found *f,
-		     struct sk_cat_snapshot *s)
+static void lose_pin(struct merging *m, struct sk_cat_snapshot *s)
 {
-	if (f->stored.pinned || !s->pin_stored || s->pinning || s->unpinning ||
+	if (!s->pin_stored || s->pinning || s->unpinning ||
 	    m->scan->mark <= s->pin_stored_at)
 		return;
 	s->pinned = s->was_pinned = s->pin_stored = false;
@@ -139,7 +138,8 @@ static void mark(struct merging *m, struct found *f)
 	image->stored.seen = m->scan->mark;
 	if (strcmp(image->stored.dir, f->stored.dir) != 0)
 		return;
-	lose_pin(m, f, image->snapshot);
+	if (!f->stored.pinned)
+		lose_pin(m, image->snapshot);
 	f->known = sk_file_id_equal(&image->stored.file, &f->stored.file) &&
 		   f->image == image->id;
 }
@@ -190,20 +190,42 @@ static bool still_there(const struct merging *m,
 	       (!theirs.number || sk_store_run_equal(&theirs, &run));
 }
 
-/* What somebody deleted of an old step is not written once more. */
-static void want_no_more(struct agent *a, struct sk_cat_snapshot *s)
+/* The disk itself is there, and has a newer one. */
+static bool is_deleted(const struct sk_cat_snapshot *s)
 {
 	struct sk_cat_snapshot *newer;
 
 	sk_link_each(newer, &s->job->snapshots, link) {
-		if (newer == s)
-			return;
-		if (sk_cat_on_disk(newer))
-			break;
+		if (newer == s || sk_cat_on_disk(newer))
+			return newer != s;
 	}
+	return false;
+}
+
+static bool has_directory(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_image *image;
+
+	sk_link_each(image, &s->images, link) {
+		if (image->stored.dir[0])
+			return true;
+	}
+	return false;
+}
+
+/* What somebody deleted of an old step is not written once more, and its pin
+ * went before, or with it. */
+static void note_lost(struct merging *m, struct sk_cat_snapshot *s)
+{
+	if (!is_deleted(s))
+		return;
+	if (!has_directory(s))
+		lose_pin(m, s);
+	if (!s->wanted)
+		return;
 	s->wanted = false;
 	sk_cat_wake(s->job);
-	record_snapshot(a, s);
+	record_snapshot(m->agent, s);
 }
 
 /* What the disk had and has no more; but not what came since the look. */
@@ -230,8 +252,8 @@ static void forget_gone(struct merging *m, struct sk_cat_snapshot *s)
 			stays = at->dir;
 		}
 	}
-	if (lost && s->wanted)
-		want_no_more(m->agent, s);
+	if (lost && (s->wanted || s->pin_stored))
+		note_lost(m, s);
 	s->filling--;
 }
 

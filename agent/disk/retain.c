@@ -128,6 +128,7 @@ void retain_forget(struct agent *a, const char *name, uid_t uid,
 	if (!s)
 		return;
 	s->wanted = false;
+	s->pin_stored = false;		/* what memory has of it stays pinned */
 	sk_cat_wake(s->job);
 	record_snapshot(a, s);
 	/* The last image may take the snapshot with it. */

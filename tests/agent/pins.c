@@ -197,6 +197,7 @@ static void test_pins_cost_a_flush_nothing(void)
 static void test_another_unpins(void)
 {
 	struct whole w, other;
+	struct sk_msg msg;
 	struct rank r;
 	int sock;
 
@@ -217,6 +218,14 @@ static void test_another_unpins(void)
 	AWAIT(is_pinned(sock, 1), "the other does not hear it");
 	pin(sock, SK_MSG_UNPIN, 1);
 	AWAIT(!is_pinned(r.sock, 1), "it holds on to its own");
+	/* Of what is gone there memory here has a part. */
+	pin(sock, SK_MSG_PIN, 1);
+	AWAIT(is_pinned(r.sock, 1), "it does not hear that it is pinned");
+	CHECK_STATUS(manage(sock, SK_MSG_EVICT, JOB, 1, SK_EVICT_DISK |
+			    SK_EVICT_FORCE, &msg), 0, &msg);
+	AWAIT(!(snapshot_flags(r.sock, JOB, 1) & SK_SNAP_DISK), "it is there");
+	CHECK(snapshot_flags(r.sock, JOB, 1) & SK_SNAP_MEMORY, "not here");
+	CHECK(!is_pinned(r.sock, 1), "what the pin was of is gone");
 	close(sock);
 	CHECK(kill(other.rig.agent, SIGTERM) == 0, "kill");
 	CHECK(whole_wait(&other) == 0, "%s", whole_log(&other));
