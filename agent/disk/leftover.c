@@ -10,6 +10,7 @@
 #include "disk/flush.h"
 #include "disk/index.h"
 #include "disk/retain.h"
+#include "memory/record.h"
 
 /* A step's directory on its way out. */
 struct leftover {
@@ -19,6 +20,7 @@ struct leftover {
 	uid_t uid;
 	struct sk_store_run run;
 	int64_t step;
+	uint32_t looks;			/* the agent's, when it began */
 	int32_t world;
 	bool *own;			/* ranks of it that are this agent's */
 	char dir[SK_CAT_DIR_MAX];
@@ -96,10 +98,14 @@ static void note_refused(const struct leftover *l)
 	if (job)
 		s = sk_cat_snapshot_find(job, l->run.number, l->run.id,
 					 l->step);
-	if (s && l->result == -EEXIST)
+	if (s && l->result == -EEXIST) {
 		s->shared = true;
-	else if (s && l->result == -EBUSY)
-		s->pinned = true;
+	} else if (s && l->result == -EBUSY && !s->unpinning &&
+		   (!s->unpinned_at || s->unpinned_at < l->looks)) {
+		s->pinned = s->pin_stored = true;
+		s->pin_stored_at = l->agent->looks;
+		record_snapshot(l->agent, s);
+	}
 }
 
 static void deleted(struct work *work)
@@ -141,6 +147,7 @@ static bool begin(struct agent *a, const struct sk_cat_snapshot *s,
 	l->uid = s->job->uid;
 	l->run = (struct sk_store_run){ s->run, s->run_id };
 	l->step = s->step;
+	l->looks = a->looks;
 	memcpy(l->dir, dir, sizeof(l->dir));
 	l->work.run = delete_step;
 	l->work.finish = deleted;

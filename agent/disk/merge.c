@@ -97,10 +97,9 @@ static void take_pin(struct agent *a, const struct scan *scan,
 	if (!f->stored.pinned || !s || s->unpinning ||
 	    scan->mark <= s->unpinned_at)
 		return;
-	s->pin_stored = true;
-	if (s->pinned)
+	if (s->pinned && s->pin_stored)
 		return;
-	s->pinned = true;
+	s->pinned = s->pin_stored = true;
 	record_snapshot(a, s);
 }
 

@@ -8,6 +8,7 @@
 #include "agent.h"
 #include "disk/histories.h"
 #include "disk/index.h"
+#include "memory/record.h"
 
 /* A step whose directory gets the name that readers look for. */
 struct settling {
@@ -70,6 +71,7 @@ static void note_pin(const struct settling *t)
 		return;
 	s->pin_stored = true;
 	s->pin_stored_at = t->agent->looks;
+	record_snapshot(t->agent, s);
 }
 
 static void step_settled(struct work *work)

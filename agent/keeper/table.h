@@ -27,6 +27,7 @@
 #define TABLE_WANTED (1u << 1)		/* on disk, and is not yet */
 #define TABLE_NO_WRITES (1u << 2)	/* sealed against them */
 #define TABLE_BAD (1u << 3)		/* primary; the next bit: replica */
+#define TABLE_PIN_STORED (1u << 5)	/* its snapshot's, on disk */
 #define TABLE_INSTANCE (1u << 31)	/* of TABLE_DEVICE: of a GPU's */
 
 /* TABLE_DEVICE: no slot, but memory of a GPU that stands for one. TABLE_RUN:

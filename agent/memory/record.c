@@ -97,6 +97,7 @@ static uint32_t flags_of(const struct sk_cat_slot *slot)
 			flags |= TABLE_BAD << kind;
 	}
 	return flags | (s->pinned ? TABLE_PINNED : 0) |
+	       (s->pin_stored ? TABLE_PIN_STORED : 0) |
 	       (s->wanted && !slot->images[0]->stored.dir[0] ?
 		TABLE_WANTED : 0);
 }

@@ -55,6 +55,7 @@ static void mark_sealed(struct sk_cat_slot *slot,
 	struct sk_cat_snapshot *s = slot->snapshot;
 
 	s->pinned |= !!(r->flags & TABLE_PINNED);
+	s->pin_stored |= !!(r->flags & TABLE_PIN_STORED);
 	s->wanted |= !!(r->flags & TABLE_WANTED);
 	sk_cat_wake(s->job);
 	for (int kind = 0; kind < 2; kind++) {

@@ -285,6 +285,35 @@ static void test_pins(struct rig *rig)
 	close_ranks(r);
 }
 
+/* A pin that stood on disk when the agent was killed is no more where another
+ * one has taken it away meanwhile; what was pinned in memory alone stays so. */
+static void test_pins_on_disk(const char *program)
+{
+	char path[200];
+	struct rig rig;
+	struct rank r;
+
+	rig_init(&rig, program);
+	rig_start(&rig, "--keeper", "--store", rig.store, NULL);
+	CHECK_STATUS(rank_open(&r, &rig, &(struct rank_options){
+		.job = "pins", .world = 1, .flush_every = 2 }), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	rank_snapshot(&r, 2);
+	CHECK_STATUS(rank_wait(&r, 2, 3, WAIT_MS), 0, &r.msg);
+	for (int64_t step = 1; step <= 2; step++)
+		CHECK_STATUS(manage(r.sock, SK_MSG_PIN, "pins", step, 0,
+				    &r.msg), 0, &r.msg);
+	(void)snprintf(path, sizeof(path), "%s/pins/step-%012d/.pinned",
+		       rig.store, 2);
+	(void)kill_agent(&rig);
+	CHECK(unlink(path) == 0, "it was not pinned on disk");
+	CHECK(!(flags_of(&rig, "pins", 2) & SK_SNAP_PINNED), "it is pinned");
+	CHECK(flags_of(&rig, "pins", 1) & SK_SNAP_PINNED, "it is not pinned");
+	rank_close(&r);
+	CHECK(rig_stop(&rig) == 0, "status");
+	rig_remove(&rig);
+}
+
 /* What is let go of is not kept, by anybody. */
 static void test_keeps_no_more(struct rig *rig)
 {
@@ -528,6 +557,7 @@ int main(int argc, char **argv)
 	test_keeps_no_more(&rig);
 	CHECK(rig_stop(&rig) == 0, "status");
 	rig_remove(&rig);
+	test_pins_on_disk(program);
 	test_flush(program);
 	test_keeper_dies(program);
 	test_ends(program);
