@@ -12,6 +12,7 @@
 #include "disk/ignored.h"
 #include "disk/passed.h"
 #include "disk/retain.h"
+#include "disk/settle.h"
 #include "memory/record.h"
 
 /* Images that are looked at in one turn. */
@@ -94,7 +95,7 @@ static struct sk_cat_image *find_image(struct agent *a, const struct found *f)
 static void take_pin(struct agent *a, const struct scan *scan,
 		     const struct found *f, struct sk_cat_snapshot *s)
 {
-	if (!f->stored.pinned || !s || s->unpinning ||
+	if (!f->stored.pinned || s->unpinning ||
 	    scan->mark <= s->unpinned_at)
 		return;
 	if (s->pinned && s->pin_stored)
@@ -115,6 +116,29 @@ static void lose_pin(struct merging *m, struct sk_cat_snapshot *s)
 	retain_due(m->agent, s->job);
 }
 
+/* The agent that pinned it in memory was killed when it had written the step and
+ * not the pin yet. */
+static bool lacks_pin(const struct merging *m, const struct sk_cat_snapshot *s)
+{
+	return s->revived && s->pinned && !s->pin_stored && !s->pinning &&
+	       !s->unpinning && !s->flushing &&
+	       m->scan->mark > s->pin_stored_at;
+}
+
+/* What the look says of the pin. */
+static void see_pin(struct merging *m, const struct found *f,
+		    struct sk_cat_snapshot *s)
+{
+	take_pin(m->agent, m->scan, f, s);
+	if (f->stored.pinned)
+		return;
+	lose_pin(m, s);
+	if (!lacks_pin(m, s))
+		return;
+	s->pin_stored_at = m->scan->mark;	/* once a look */
+	settle_step(m->agent, s);
+}
+
 /* It stands elsewhere than its directory, which is a newer run's. */
 static void note_stray(struct merging *m, const struct found *f)
 {
@@ -133,12 +157,12 @@ static void mark(struct merging *m, struct found *f)
 	if (!image || !image->stored.dir[0] ||
 	    !sk_cat_same_content(image, f->layout, f->content))
 		return;
-	take_pin(m->agent, m->scan, f, image->snapshot);
 	image->stored.seen = m->scan->mark;
-	if (strcmp(image->stored.dir, f->stored.dir) != 0)
+	if (strcmp(image->stored.dir, f->stored.dir) != 0) {
+		take_pin(m->agent, m->scan, f, image->snapshot);
 		return;
-	if (!f->stored.pinned)
-		lose_pin(m, image->snapshot);
+	}
+	see_pin(m, f, image->snapshot);
 	f->known = sk_file_id_equal(&image->stored.file, &f->stored.file) &&
 		   f->image == image->id;
 }
@@ -316,14 +340,17 @@ static void note_image(struct agent *a, struct found *f)
 }
 
 /* Into the catalogue, which takes what was found over. */
-static void add(struct agent *a, struct scan *scan, struct found *f)
+static void add(struct merging *m, struct found *f)
 {
+	struct agent *a = m->agent;
+	struct scan *scan = m->scan;
 	struct sk_cat_found found = {
 		.run = f->run.number, .run_id = f->run.id,
 		.step = (int64_t)f->stored.step, .dir = f->stored.dir,
 		.file = f->stored.file,
 	};
 	struct sk_cat_layout *layout;
+	struct sk_cat_snapshot *s;
 	struct sk_cat_job *job;
 
 	assert(f->layout && f->result == 0);
@@ -346,15 +373,16 @@ static void add(struct agent *a, struct scan *scan, struct found *f)
 	}
 	f->known = true;
 	note_image(a, f);
-	take_pin(a, scan, f, sk_cat_snapshot_find(job, found.run,
-						  found.run_id, found.step));
+	s = sk_cat_snapshot_find(job, found.run, found.run_id, found.step);
+	if (s)
+		see_pin(m, f, s);
 }
 
 static void add_new(struct merging *m, struct found *f)
 {
 	/* Deleted between two looks is nothing to speak of. */
 	if (f->layout && f->result == 0 && !f->known)
-		add(m->agent, m->scan, f);
+		add(m, f);
 	else if (f->result < 0 && f->result != -ENOENT && !f->told)
 		ignore(m->agent, f);
 }

@@ -84,6 +84,12 @@ void record_forget(struct memory *m)
 
 /* ---- the record ---- */
 
+/* One that is being written is there, or nobody was told that it is. */
+static bool pin_is_stored(const struct sk_cat_snapshot *s)
+{
+	return s->pin_stored || (s->pinning && !s->was_pinned);
+}
+
 static uint32_t flags_of(const struct sk_cat_slot *slot)
 {
 	const struct sk_cat_snapshot *s = slot->snapshot;
@@ -97,7 +103,7 @@ static uint32_t flags_of(const struct sk_cat_slot *slot)
 			flags |= TABLE_BAD << kind;
 	}
 	return flags | (s->pinned ? TABLE_PINNED : 0) |
-	       (s->pin_stored ? TABLE_PIN_STORED : 0) |
+	       (pin_is_stored(s) ? TABLE_PIN_STORED : 0) |
 	       (s->wanted && !slot->images[0]->stored.dir[0] ?
 		TABLE_WANTED : 0);
 }

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A step that was pinned in memory goes to disk, and the agent is killed at each
+ * of its calls on the way: the pin stands there in the end, for whoever comes
+ * when the memory is gone.
+ *
+ * $SK_EVERY: only every so many.
+ */
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "agent/outlive.h"
+#include "base/util.h"
+
+#define CALLS_MOST 300
+
+static bool is_pinned_on_disk(const struct scene *s)
+{
+	char path[200];
+
+	(void)snprintf(path, sizeof(path), "%s/" OUTLIVE_JOB "/step-%012d"
+		       "/.pinned", s->rig.store, 1);
+	return access(path, F_OK) == 0;
+}
+
+/* The one that takes its place is asked for it anew, where nobody heard. */
+static void go_on(const struct scene *s, pid_t first)
+{
+	struct sk_msg msg;
+	int sock;
+
+	AWAIT(serving(s) > 0 && serving(s) != first, "nobody serves");
+	sock = rig_connect(&s->rig);
+	CHECK_STATUS(manage(sock, SK_MSG_FLUSH, OUTLIVE_JOB, 1, 0, &msg), 0,
+		     &msg);
+	AWAIT(snapshot_flags(sock, OUTLIVE_JOB, 1) & SK_SNAP_DURABLE,
+	      "it is not durable");
+	CHECK(snapshot_flags(sock, OUTLIVE_JOB, 1) & SK_SNAP_PINNED,
+	      "it is not pinned");
+	AWAIT((snapshot_flags(sock, OUTLIVE_JOB, 1), is_pinned_on_disk(s)),
+	      "it is not pinned on disk");
+	close(sock);
+}
+
+/* How often it was killed. */
+static uint64_t flush(struct scene *s, enum sk_fault_op op, uint64_t nth)
+{
+	struct sk_msg msg;
+	struct rank r;
+	uint64_t hits;
+	pid_t first;
+	int sock;
+
+	sk_fault_os_forget(s->fault);
+	begin(s);
+	story(s, &r, 1);
+	first = serving(s);
+	sock = rig_connect(&s->rig);
+	CHECK_STATUS(manage(sock, SK_MSG_PIN, OUTLIVE_JOB, 1, 0, &msg), 0,
+		     &msg);
+	sk_fault_os_meddle(s->fault, op, sk_fault_os_calls(s->fault, op) + nth,
+			   die, NULL);
+	msg = (struct sk_msg){ .type = SK_MSG_FLUSH, .body.manage.id = {
+		.job = OUTLIVE_JOB, .step = 1, .rank = -1 } };
+	rig_send(sock, &msg);
+	AWAIT(is_pinned_on_disk(s) || sk_fault_os_hits(s->fault), "it is not "
+	      "pinned on disk");
+	hits = sk_fault_os_hits(s->fault);
+	if (hits)
+		go_on(s, first);
+	close(sock);
+	rank_close(&r);
+	/* Its end is nobody's matter. */
+	sk_fault_os_forget(s->fault);
+	end(s);
+	return hits;
+}
+
+int main(void)
+{
+	static const enum sk_fault_op ops[] = {
+		SK_FAULT_RENAMEAT, SK_FAULT_FSYNC, SK_FAULT_FSTATAT,
+	};
+	struct scene s = { .flush_every = 1u << 20 };
+
+	s.fault = mmap(NULL, sizeof(*s.fault), PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(s.fault != MAP_FAILED, "mmap");
+	sk_fault_os_init(s.fault, sk_os_linux());
+	for (size_t i = 0; i < SK_ARRAY_SIZE(ops); i++) {
+		uint64_t n = 1;
+
+		while (n < CALLS_MOST && flush(&s, ops[i], n))
+			n += sk_fault_every();
+		CHECK(n > 1 && n < CALLS_MOST, "killed %" PRIu64 " times", n);
+	}
+	return 0;
+}
