@@ -698,6 +698,9 @@ bool sk_cat_asking(const struct sk_cat_job *job);
 
 /** Why memory of it must not be let go, or NULL. */
 const char *sk_cat_protected(const struct sk_cat_snapshot *snapshot);
+/** What its pin is for is so without memory, which a rank of its job may have
+ * that would get none else. */
+bool sk_cat_pinned_on_disk(const struct sk_cat_snapshot *snapshot);
 /** When it is let go of where others need that memory. */
 enum sk_cat_turn sk_cat_turn(const struct sk_cat_snapshot *snapshot);
 /**

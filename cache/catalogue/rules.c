@@ -146,6 +146,25 @@ const char *sk_cat_protected(const struct sk_cat_snapshot *s)
 	return sk_cat_begun_with(s) ? begun_with : NULL;
 }
 
+/* All that memory has of it, but for replicas, which other ranks have as well. */
+static bool is_written(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_image *image;
+
+	sk_link_each(image, &s->images, link) {
+		if (image->kind == SK_IMAGE_PRIMARY && !sk_cat_on_store(image))
+			return false;
+	}
+	return true;
+}
+
+bool sk_cat_pinned_on_disk(const struct sk_cat_snapshot *s)
+{
+	return s->pin_stored && !s->leases && !s->flushing && !s->filling &&
+	       s != newest_for(s) &&
+	       (sk_cat_on_disk(s) || (sk_cat_local(s) && is_written(s)));
+}
+
 /* It is of a life before, and all ranks that this one has here have sealed
  * something: who restored together had all ranks registered. Where slots are
  * as few as that takes, no other would ever follow. */

@@ -86,6 +86,20 @@ static struct sk_cat_slot *choose_slot(const struct sk_cat_state *state)
 	return oldest;
 }
 
+/* Nothing may go, and training goes on: of what is pinned on disk the oldest. */
+static struct sk_cat_slot *choose_pinned(const struct sk_cat_state *state)
+{
+	struct sk_cat_slot *slot, *oldest = NULL;
+
+	sk_link_each(slot, &state->slots, link) {
+		if (slot->use == SK_CAT_SEALED &&
+		    sk_cat_pinned_on_disk(slot->snapshot) &&
+		    (!oldest || is_older(slot->snapshot, oldest->snapshot)))
+			oldest = slot;
+	}
+	return oldest;
+}
+
 static int say_busy(const struct sk_cat_state *state, struct sk_err *err)
 {
 	const struct sk_cat_slot *slot;
@@ -151,7 +165,7 @@ int sk_cat_slot_take(struct sk_cat_state *state, int64_t step, uint32_t flags,
 	r = dry ? 0 : check_step(state, step, err);
 	if (r < 0)
 		return r;
-	slot = choose_slot(state);
+	slot = choose_slot(state) ? : choose_pinned(state);
 	if (!slot && !dry && !(flags & SK_SLOT_WILL_WAIT)) {
 		state->lost_step = step;
 		sk_cat_changed(run->job);

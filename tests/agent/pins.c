@@ -3,6 +3,7 @@
  * Pins, many and of several agents: what stays known and listed beside them,
  * what they cost who flushes, and what one agent hears of another's.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
@@ -234,8 +235,50 @@ static void test_another_unpins(void)
 	whole_remove(&w);
 }
 
+/* ---- memory ---- */
+
+/* The next step gets the memory of what is pinned on disk, where there is no
+ * other; not of what memory alone has, and then it is told why. */
+static void test_next_step_gets_memory(void)
+{
+	struct rank_options o = { .job = JOB, .world = 1, .rows = 1,
+				  .slots = 2, .keep_last = 1 };
+	struct whole w;
+	struct rank r;
+
+	begin(&w);
+	whole_start(&w);
+	CHECK_STATUS(rank_open(&r, &w.rig, &o), 0, &r.msg);
+	for (int64_t step = 1; step <= 5; step++) {
+		take(&r, step);
+		pin(r.sock, SK_MSG_PIN, step);
+	}
+	for (int64_t step = 1; step <= 5; step++)
+		CHECK(is_pinned(r.sock, step) && is_there(&w, step),
+		      "step %" PRId64, step);
+	CHECK(!(snapshot_flags(r.sock, JOB, 3) & SK_SNAP_MEMORY) &&
+	      snapshot_flags(r.sock, JOB, 4) & SK_SNAP_MEMORY, "the oldest");
+	rank_close(&r);
+	o.job = "memory";
+	o.flush_every = 1000;
+	CHECK_STATUS(rank_open(&r, &w.rig, &o), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	CHECK_STATUS(manage(r.sock, SK_MSG_PIN, o.job, 1, 0, &r.msg), 0,
+		     &r.msg);
+	rank_snapshot(&r, 2);
+	CHECK(rank_slot(&r, 3, 0) == -EBUSY && strstr(rig_why(&r.msg),
+	      "step 1 is pinned") && strstr(rig_why(&r.msg), "unpin some"),
+	      "%s", rig_why(&r.msg));
+	CHECK_STATUS(manage(r.sock, SK_MSG_UNPIN, o.job, 1, 0, &r.msg), 0,
+		     &r.msg);
+	rank_snapshot(&r, 3);
+	stop(&w, &r);
+	whole_remove(&w);
+}
+
 int main(void)
 {
+	test_next_step_gets_memory();
 	test_newest_are_known(70, 100);
 	test_newest_are_known(300, 100);
 	test_pins_cost_a_flush_nothing();
