@@ -116,8 +116,8 @@ static void lose_pin(struct merging *m, struct sk_cat_snapshot *s)
 	retain_due(m->agent, s->job);
 }
 
-/* The agent that pinned it in memory was killed when it had written the step and
- * not the pin yet. */
+/* The agent that pinned it in memory was killed when it had written the step,
+ * and not the pin yet. */
 static bool lacks_pin(const struct merging *m, const struct sk_cat_snapshot *s)
 {
 	return s->revived && s->pinned && !s->pin_stored && !s->pinning &&

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steps of a job that turned out to be pinned on disk when they were to go, and
- * of which the catalogue knows nothing. Each is believed as long as its directory
- * was not written to, which whoever unpins it does.
+ * of which the catalogue knows nothing. Each is believed as long as its
+ * directory was not written to, which whoever unpins it does.
  *
  * Thread-safety: none.
  */
@@ -11,13 +11,15 @@
 
 #include "catalogue/retention.h"
 
+struct pins_step {
+	uint64_t run_id;
+	int64_t step;
+	uint64_t written_ns;	/* when its directory was */
+};
+
 /** Zeroed: none. */
 struct pins {
-	struct pins_step {
-		uint64_t run_id;
-		int64_t step;
-		uint64_t written_ns;	/* when its directory was */
-	} *v;				/* by (run_id, step) */
+	struct pins_step *v;	/* by (run_id, step) */
 	size_t n, room;
 };
 

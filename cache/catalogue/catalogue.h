@@ -194,8 +194,7 @@ struct sk_cat_snapshot {
 	bool unpinning;			/* so its owner does, on disk */
 	unsigned pinning;		/* times that it does, and until then */
 	bool was_pinned;		/* whether it was, before those */
-	bool pin_stored;		/* it stands on disk, unless another
-					 * agent has unpinned it since */
+	bool pin_stored;		/* on disk, as far as is known */
 	uint32_t pin_stored_at;		/* its owner's look that may have missed
 					 * it there */
 	uint32_t unpinned_at;		/* its owner's look that may have seen
@@ -773,10 +772,9 @@ void sk_cat_hash_sums(const struct sk_layout *layout, const uint64_t *sums,
 bool sk_cat_same_content(const struct sk_cat_image *image,
 			 const struct sk_layout *layout,
 			 const uint64_t content[2]);
-/** Leaves the snapshots to the disk that only it has, and forgets them, but for
- * the @most newest: at most @at_once of them, the oldest first. What has to stay,
- * as what is pinned, does so beside those. A run knows which steps of its own
- * have gone. Returns how many went. @job->leaves: not all have had their turn. */
+/** Leaves snapshots to the disk that only it has, but for the @most newest and
+ * what has to stay: @at_once at most, the oldest first. A run knows which steps
+ * of its own went. Returns how many; @job->leaves: the rest have a turn yet. */
 unsigned sk_cat_stored_leave(struct sk_cat_job *job, size_t most,
 			     unsigned at_once);
 /** The disk has lost it. The image and its snapshot may be gone after it. */

@@ -146,7 +146,7 @@ const char *sk_cat_protected(const struct sk_cat_snapshot *s)
 	return sk_cat_begun_with(s) ? begun_with : NULL;
 }
 
-/* All that memory has of it, but for replicas, which other ranks have as well. */
+/* All that memory has of it, but for replicas, which others have as well. */
 static bool is_written(const struct sk_cat_snapshot *s)
 {
 	const struct sk_cat_image *image;

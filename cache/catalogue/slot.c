@@ -86,7 +86,7 @@ static struct sk_cat_slot *choose_slot(const struct sk_cat_state *state)
 	return oldest;
 }
 
-/* Nothing may go, and training goes on: of what is pinned on disk the oldest. */
+/* Nothing may go, and training goes on: the oldest that is pinned on disk. */
 static struct sk_cat_slot *choose_pinned(const struct sk_cat_state *state)
 {
 	struct sk_cat_slot *slot, *oldest = NULL;

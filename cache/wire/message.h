@@ -352,8 +352,8 @@ enum sk_list { SK_LIST_SNAPSHOTS = 1, SK_LIST_IMAGES, SK_LIST_PARTS };
  * files were looked at since the agent began, and asks again. */
 /* As the last look at the store found it: for who has listed just now. */
 #define SK_LIST_KNOWN (1u << 0)
-/* Of a job an agent forgets what only the disk has and nothing keeps, but for so
- * many of the newest. */
+/* Of a job an agent forgets what only the disk has and nothing keeps, but for
+ * so many of the newest. */
 #define SK_LIST_KNOWN_MOST 64u
 struct sk_wire_list {
 	struct sk_wire_id id;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A step that was pinned in memory goes to disk, and the agent is killed at each
- * of its calls on the way: the pin stands there in the end, for whoever comes
- * when the memory is gone.
+ * A step that was pinned in memory goes to disk, and the agent is killed at
+ * each of its calls on the way: the pin stands there in the end, for whoever
+ * comes when the memory is gone.
  *
  * $SK_EVERY: only every so many.
  */
