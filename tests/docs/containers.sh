@@ -9,7 +9,7 @@
 set -u
 refuse=$(realpath "$1") agent=$(realpath "$2") cachectl=$(realpath "$3")
 trainer=$(realpath "$4")
-"$(dirname "$0")/../support/need" unshare || exit
+"$(dirname -- "$0")/../support/need" unshare || exit
 none() {
 	echo "$*: not tested"
 	exit 77

@@ -6,8 +6,8 @@
 # Arguments: the folder of the recipes, shardkeepd, cachectl, shardkeep-trainer.
 set -u
 folder=$1
-"$(dirname "$0")/../support/need" slurmctld slurmd sbatch || exit
-plugins=$(dirname "$(find /usr/lib -name auth_none.so -path '*slurm*' \
+"$(dirname -- "$0")/../support/need" slurmctld slurmd sbatch || exit
+plugins=$(dirname -- "$(find /usr/lib -name auth_none.so -path '*slurm*' \
 	2>/dev/null | head -n 1)")
 [ "$(id -u)" = 0 ] && [ -e "$plugins/cred_none.so" ] || {
 	echo "needs root, and Slurm's plugins for no authentication: not tested"

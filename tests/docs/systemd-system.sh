@@ -5,7 +5,7 @@
 # restarts lose nothing, and a stop flushes.
 # Arguments: the unit, shardkeepd, cachectl, shardkeep-trainer.
 set -u
-here=$(dirname "$(realpath "$0")")
+here=$(dirname -- "$(realpath "$0")")
 self=$here/$(basename "$0")
 systemd=/lib/systemd/systemd
 "$here/../support/need" systemctl unshare || exit

@@ -7,7 +7,7 @@
 set -u
 unit=$1 agent=$2 cachectl=$3 trainer=$4
 systemd=/lib/systemd/systemd
-"$(dirname "$0")/../support/need" systemctl unshare || exit
+"$(dirname -- "$0")/../support/need" systemctl unshare || exit
 none() {
 	echo "$*: not tested"
 	exit 77

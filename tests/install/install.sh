@@ -6,7 +6,7 @@
 # the sections of man pages that were made ("" where scdoc is missing), the
 # compilers for C and C++ ("" where there is none).
 set -eu
-here=$(cd "$(dirname "$0")" && pwd)
+here=$(cd -- "$(dirname -- "$0")" && pwd)
 meson=$1 build=$2 version=$3 libdir=$4 sections=$5 cc=$6 cxx=$7
 
 dir=$(mktemp -d)

@@ -5,7 +5,7 @@
 # directory.
 set -eu
 package=$1 build=$2
-"$(dirname "$0")/../support/need" dpkg dpkg-deb dpkg-shlibdeps \
+"$(dirname -- "$0")/../support/need" dpkg dpkg-deb dpkg-shlibdeps \
 	dpkg-architecture || exit
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT

@@ -6,7 +6,7 @@
 # processes, as a session of systemd's lies in its slice.
 # Arguments: client-charges, shardkeepd.
 set -u
-"$(dirname "$0")/../support/need" linux.uml timeout || exit
+"$(dirname -- "$0")/../support/need" linux.uml timeout || exit
 charges=$(realpath "$1")
 agent=$(realpath "$2")
 case "$charges:$agent" in

@@ -212,15 +212,13 @@ static void test_without(struct scene *scene)
 static void test_doctor(struct scene *scene, const char *mode,
 			const char *want)
 {
-	char command[256], all[8192] = "";
+	char all[8192] = "";
 	size_t n;
 	FILE *f;
 
-	(void)snprintf(command, sizeof(command), "VCUDA_MODE=%s %s --socket "
-		       "%s doctor --json", mode, scene->cachectl,
-		       scene->socket);
-	f = popen(command, "r");
-	CHECK(f);
+	CHECK(!setenv("VCUDA_MODE", mode, 1));
+	f = scene_ask(scene, "doctor --json");
+	CHECK(!unsetenv("VCUDA_MODE"));
 	n = fread(all, 1, sizeof(all) - 1, f);
 	all[n] = 0;
 	(void)pclose(f);	/* something may always be better */

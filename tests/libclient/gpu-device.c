@@ -45,7 +45,7 @@ static void add_all(struct gpu_rank *g)
 static bool says(struct scene *scene, const char *what, const char *a,
 		 const char *b)
 {
-	FILE *f = gpu_ask(scene, what);
+	FILE *f = scene_ask(scene, what);
 	bool found = false;
 	char line[512];
 

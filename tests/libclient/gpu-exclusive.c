@@ -38,7 +38,7 @@ static void set_exclusive(bool on)
 
 static bool says(struct scene *scene, const char *what, const char *words)
 {
-	FILE *f = gpu_ask(scene, what);
+	FILE *f = scene_ask(scene, what);
 	bool found = false;
 	char line[1024];
 

@@ -27,7 +27,7 @@ static uint64_t count(struct scene *scene, const char *name,
 		      const char *label)
 {
 	char line[512], begin[256];
-	FILE *f = gpu_ask(scene, "stats --prometheus");
+	FILE *f = scene_ask(scene, "stats --prometheus");
 	uint64_t value = 0;
 
 	(void)snprintf(begin, sizeof(begin), "%s%s ", name, label);
@@ -50,7 +50,7 @@ static uint64_t used(struct scene *scene, int instance)
 
 static bool says(struct scene *scene, const char *what, const char *word)
 {
-	FILE *f = gpu_ask(scene, what);
+	FILE *f = scene_ask(scene, what);
 	bool found = false;
 	char line[512];
 

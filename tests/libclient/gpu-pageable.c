@@ -16,14 +16,10 @@
 
 static bool says(struct scene *scene, const char *what, const char *text)
 {
-	char command[256], line[512];
+	FILE *f = scene_ask(scene, what);
 	bool found = false;
-	FILE *f;
+	char line[512];
 
-	(void)snprintf(command, sizeof(command), "%s --socket %s %s",
-		       scene->cachectl, scene->socket, what);
-	f = popen(command, "r");
-	CHECK(f, "%s", command);
 	while (fgets(line, sizeof(line), f))
 		found |= strstr(line, text) != NULL;
 	(void)pclose(f);	/* 7: something is not as it should be */

@@ -218,21 +218,9 @@ void gpu_begin_big(struct gpu_rank *g, struct rank *rank)
 
 /* ---- the agent ---- */
 
-FILE *gpu_ask(const struct scene *scene, const char *what)
-{
-	char command[256];
-	FILE *f;
-
-	(void)snprintf(command, sizeof(command), "%s --socket %s %s",
-		       scene->cachectl, scene->socket, what);
-	f = popen(command, "r");
-	CHECK(f, "%s", command);
-	return f;
-}
-
 uint64_t gpu_figure(const struct scene *scene, const char *name)
 {
-	FILE *f = gpu_ask(scene, "stats --prometheus");
+	FILE *f = scene_ask(scene, "stats --prometheus");
 	size_t length = strlen(name);
 	uint64_t sum = 0, value;
 	char line[512];

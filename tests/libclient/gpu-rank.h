@@ -80,8 +80,6 @@ void gpu_begin_big(struct gpu_rank *g, struct rank *rank);
 
 /* ---- the agent ---- */
 
-/** What cachectl prints; pclose() it. */
-FILE *gpu_ask(const struct scene *scene, const char *what);
 /** The sum of all figures of that name, whatever they are of. */
 uint64_t gpu_figure(const struct scene *scene, const char *name);
 /** Sends a signal to the agent's children, its workers; how many got it. 0:

@@ -42,14 +42,10 @@ static void load(struct rank *rank)
 
 static bool says(struct scene *scene, const char *what, const char *words)
 {
-	char command[256], line[1024];
+	FILE *f = scene_ask(scene, what);
 	bool found = false;
-	FILE *f;
+	char line[1024];
 
-	(void)snprintf(command, sizeof(command), "%s --socket %s %s",
-		       scene->cachectl, scene->socket, what);
-	f = popen(command, "r");
-	CHECK(f, "%s", command);
 	while (fgets(line, sizeof(line), f))
 		found |= strstr(line, words) != NULL;
 	(void)pclose(f);	/* 7: something is not as it should be */

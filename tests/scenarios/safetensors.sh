@@ -4,7 +4,7 @@
 # package. Arguments: shardkeepd, shardkeep-trainer, a directory for the Python
 # packages, cachectl.
 set -eu
-here=$(cd "$(dirname "$0")" && pwd)
+here=$(cd -- "$(dirname -- "$0")" && pwd)
 agent=$1 trainer=$2 venv=$3 cachectl=$4
 
 if ! "$venv/bin/python" -c 'import safetensors, numpy, xxhash' 2>/dev/null; then

@@ -3,7 +3,7 @@
 # Every command of cachectl against a real agent: what it prints, its JSON,
 # its exit codes. Arguments: shardkeepd, shardkeep-trainer, cachectl.
 set -u
-here=$(cd "$(dirname "$0")" && pwd)
+here=$(cd -- "$(dirname -- "$0")" && pwd)
 agent=$1 trainer=$2 cachectl=$3
 
 dir=$(mktemp -d)

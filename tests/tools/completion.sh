@@ -4,7 +4,8 @@
 # agent. A shell that is not installed is passed over. Arguments: shardkeepd,
 # shardkeep-trainer, cachectl, the directory of the completions.
 set -u
-agent=$1 trainer=$2 cachectl=$(realpath "$3") completions=$4
+agent=$1 trainer=$2 cachectl=$(realpath "$3")
+export completions=$4
 
 dir=$(mktemp -d)
 pid=
@@ -29,7 +30,7 @@ start_agent() {
 in_bash() {
 	LINE=$1 bash --norc -c '
 		compopt() { :; }
-		source '"$completions"'/cachectl.bash
+		source "$completions/cachectl.bash"
 		COMP_LINE=$LINE COMP_POINT=${#LINE}
 		COMP_WORDBREAKS=$'"'"' \t\n"\x27@><=;|&(:'"'"'
 		_cachectl
@@ -46,12 +47,12 @@ in_zsh() {
 		_files() { print :files }
 		words=(${(z)LINE}); [[ $LINE == *" " ]] && words+=("")
 		CURRENT=$#words
-		source '"$completions"'/cachectl.zsh'
+		source "$completions/cachectl.zsh"'
 }
 
 in_fish() {
 	LINE=$1 fish -N -c '
-		source '"$completions"'/cachectl.fish
+		source "$completions/cachectl.fish"
 		complete -C "$LINE"' | cut -f1
 }
 
@@ -64,8 +65,8 @@ offers() {
 		command -v $shell >/dev/null || continue
 		got=$("in_$shell" "$line" 2>"$dir/err" | sort -u)
 		[ "$got" = "$want" ] && ! [ -s "$dir/err" ] && continue
-		echo "FAIL: $shell, \"$line\":" $got >&2
-		echo "  not:" $want >&2
+		echo "FAIL: $shell, \"$line\": ${got//$'\n'/ }" >&2
+		echo "  not: ${want//$'\n'/ }" >&2
 		sed 's/^/  err: /' "$dir/err" >&2
 		failed=1
 	done
@@ -86,6 +87,19 @@ offers 'cachectl show ' llama llama/1 llama/2 other other/1
 offers 'cachectl --json show ll' llama llama/1 llama/2
 offers 'cachectl show llama/' llama/1 llama/2
 offers "cachectl --socket $dir/nowhere show ll" ''
+
+# Whatever the path, and however it was typed.
+mkdir "$dir/my agent's"
+ln -s "$dir/agent.sock" "$cachectl" "$dir/my agent's"
+unset SHARDKEEP_SOCKET
+offers 'cachectl show ll' ''
+for way in "'$dir/my agent'\\''s/agent.sock'" "\"$dir/my agent's/agent.sock\"" \
+	"$dir/my\\ agent\\'s/agent.sock" '~'"/my\\ agent\\'s/agent.sock"; do
+	offers "cachectl --socket $way show ll" llama llama/1 llama/2
+	offers "$dir/my\\ agent\\'s/cachectl --socket $way show llama/2 st" step
+done
+export SHARDKEEP_SOCKET=$dir/agent.sock
+
 offers 'cachectl show llama model.layers.0.' model.layers.0.bias \
 	model.layers.0.weight
 offers 'cachectl show llama/2 st' step

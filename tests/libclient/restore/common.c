@@ -102,7 +102,8 @@ void scene_add_nodes(struct scene *scene, struct scene *nodes, int n,
 	nodes[0].nodes = NULL;
 	for (int i = 1; i < n; i++) {
 		nodes[i] = (struct scene){ .agent = -1,
-					   .program = scene->program };
+					   .program = scene->program,
+					   .cachectl = scene->cachectl };
 		strcpy(nodes[i].dir, scene->dir);
 		(void)snprintf(nodes[i].socket, sizeof(nodes[i].socket),
 			       "%.60s/node-%d.sock", scene->dir, i);
@@ -126,6 +127,25 @@ void scene_stop_agent(struct scene *scene, int sig)
 	scene->agent = -1;
 	CHECK(sig == SIGKILL || (WIFEXITED(status) && !WEXITSTATUS(status)),
 	      "the agent ended with status %#x", status);
+}
+
+/* By variables: the shell takes no path apart. */
+FILE *scene_ask(const struct scene *scene, const char *words)
+{
+	char command[256];
+	FILE *f;
+
+	CHECK(scene->cachectl, "the second argument is PATH-OF-CACHECTL");
+	CHECK(!setenv("SK_TEST_CACHECTL", scene->cachectl, 1));
+	CHECK(!setenv("SK_TEST_SOCKET", scene->socket, 1));
+	CHECK(snprintf(command, sizeof(command),
+		       "SHARDKEEP_SOCKET=$SK_TEST_SOCKET; "
+		       "export SHARDKEEP_SOCKET; "
+		       "exec \"$SK_TEST_CACHECTL\" %s", words) <
+	      (int)sizeof(command));
+	f = popen(command, "r");
+	CHECK(f, "%s", command);
+	return f;
 }
 
 void scene_close(struct scene *scene)

@@ -11,6 +11,7 @@
 #define SK_TESTS_RESTORE_COMMON_H
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <sys/types.h>
 
 #include "state/names.h"
@@ -55,6 +56,9 @@ void scene_add_nodes(struct scene *scene, struct scene *nodes, int n,
 		     bool own_stores);
 /** SIGTERM, and waits; or SIGKILL. */
 void scene_stop_agent(struct scene *scene, int sig);
+/** What cachectl says of the scene's agent to @words, which are as a shell reads
+ * them; to be closed with pclose(). */
+FILE *scene_ask(const struct scene *scene, const char *words);
 /** Stops the agent and removes the directory. */
 void scene_close(struct scene *scene);
 

@@ -96,14 +96,9 @@ static void load(struct rank *rank)
 static void print(const struct scene *scene, const char *what, char *ret,
 		  size_t size)
 {
-	char command[512];
+	FILE *f = scene_ask(scene, what);
 	size_t n;
-	FILE *f;
 
-	(void)snprintf(command, sizeof(command), "'%s' %s", scene->cachectl,
-		       what);
-	f = popen(command, "r");
-	CHECK(f);
 	n = fread(ret, 1, size - 1, f);
 	ret[n] = 0;
 	CHECK(!pclose(f), "%s", what);

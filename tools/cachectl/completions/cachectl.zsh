@@ -4,10 +4,10 @@
 
 _cachectl() {
 	local -a lines values shown
-	local line value
+	local line value typed=("${(@Q)words[1,CURRENT]/#\~\//$HOME/}")
 
-	lines=("${(@f)$("${(Q)words[1]}" --complete \
-		"${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
+	lines=("${(@f)$("$typed[1]" --complete "${(@)typed[2,-1]}" \
+		2>/dev/null)}")
 	if [[ $lines[1] == :files ]]; then
 		_files
 		return
