@@ -15,6 +15,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import uuid
 from typing import Any
@@ -264,6 +265,14 @@ def end_with_parent() -> None:
     """The calling process ends when the one that began it does: nothing is
     left behind, and nobody waits for a pipe that it still has."""
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))     # PR_SET_PDEATHSIG
+
+
+def end_in_order() -> None:
+    """Who is told to end, or whose terminal is closed, cleans up; where that
+    was to be ignored, as by nohup, it is."""
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda n, _: sys.exit(128 + n))
 
 
 def _own_shared_memory() -> None:

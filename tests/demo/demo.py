@@ -36,7 +36,8 @@ def checkout(top, train, train_on_gpus):
     """All is built there already: setting up and building are no matter here."""
     for name in "setup", "build":
         program(top / "tools" / name, "#!/bin/sh\n")
-    shutil.copy(source / "tools/demo", top / "tools")
+    for name in "demo", "together":
+        shutil.copy(source / "tools" / name, top / "tools")
     shutil.copytree(source / "tests/demo", top / "tests/demo")
     build = top / "build/demo"
     for name, there in {

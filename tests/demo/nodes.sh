@@ -22,6 +22,8 @@ dir=$(mktemp -d)
 pids=()
 running=
 clean_up() {
+	# Who is told twice does this once, and to its end.
+	trap '' HUP INT TERM
 	for pid in $running "${pids[@]}"; do
 		{ kill -9 "$pid" && wait "$pid"; } 2>/dev/null || true
 	done

@@ -4,7 +4,7 @@
 # of three functions, in a repository of its own. Argument: abi-check.
 set -eu
 check=$1
-"$(dirname "$0")/../support/need" abidiff git meson || exit
+"$(dirname -- "$0")/../support/need" abidiff git meson || exit
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 fail() {
@@ -21,7 +21,7 @@ cd "$dir/repo"
 git init -q
 git config user.name test
 git config user.email test@example.invalid
-cp "$check" tools/abi-check
+cp "$check" "${check%/*}/together" tools
 echo "option('tests', type: 'boolean', value: true)" >meson_options.txt
 cat >meson.build <<'EOF'
 project('shardkeep', 'c', default_options: 'buildtype=debugoptimized')
