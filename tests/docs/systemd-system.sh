@@ -65,7 +65,8 @@ become_systemd() {
 		SuccessAction=exit-force '[Service]' Type=oneshot \
 		ExecStart=/bin/true
 	settings="SHARDKEEP_MEMORY=256M SHARDKEEP_STORE=$SK_PID1/store"
-	sed -e "s,^ExecStart=[^ ]*,ExecStart=\"$(realpath "$2")\"," \
+	ln -s "$(realpath "$2")" "$units/shardkeepd"
+	sed -e "s,^ExecStart=.*/shardkeepd\"\? ,ExecStart=$units/shardkeepd ," \
 		-e "s,^Type=.*,&\nEnvironment=$settings," \
 		"$1" >"$units/shardkeepd.service"
 	SK_PID1_INSIDE=1 "$self" "$@" >"$SK_PID1/said" 2>&1 &

@@ -57,7 +57,8 @@ done
 
 settings() { echo "Environment=SHARDKEEP_MEMORY=$1 SHARDKEEP_STORE=$dir/store"; }
 install_unit() {
-	sed -e "s,^ExecStart=[^ ]*,ExecStart=\"$(realpath "$agent")\"," \
+	ln -sf "$(realpath "$agent")" "$dir/shardkeepd"
+	sed -e "s,^ExecStart=.*/shardkeepd\"\? ,ExecStart=$dir/shardkeepd ," \
 		-e "s,^Type=.*,&\n$(settings "$1")," "$unit" \
 		>"$HOME/.config/systemd/user/shardkeepd.service"
 	systemctl --user daemon-reload || fail "daemon-reload"

@@ -12,6 +12,26 @@ fail() {
 	exit 1
 }
 
+# ---- a folder whose name says something to systemd ----
+there="$dir/My own 100% ü"
+says="\"$dir/My own 100%% ü/bin/shardkeepd\" --socket"
+"$meson" setup "$dir/build" "$source" -Dtests=false --prefix "$there" \
+	>"$dir/said" 2>&1 || { cat "$dir/said"; fail "it is not set up there"; }
+for unit in shardkeepd shardkeepd-user; do
+	grep -qF "ExecStart=$says" "$dir/build/agent/$unit.service" ||
+		fail "$(grep ExecStart= "$dir/build/agent/$unit.service")"
+done
+if command -v systemd-analyze >/dev/null; then
+	mkdir -p "$there/bin"
+	ln -s /bin/true "$there/bin/shardkeepd"
+	cp "$dir/build/agent/shardkeepd.service" "$dir"
+	XDG_RUNTIME_DIR=$dir systemd-analyze verify --man=no \
+		"$dir/shardkeepd.service" >"$dir/said" 2>&1 ||
+		{ cat "$dir/said"; fail "systemd does not take its unit"; }
+fi
+rm -rf "$dir/build"
+
+# ---- what is refused ----
 # refused COMPILER WHAT-IT-SAYS OPTION...
 refused() {
 	local cc=$1 says=$2
