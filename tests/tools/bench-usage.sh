@@ -25,6 +25,10 @@ refuses()
 	mkdir "$dir"
 }
 
+! "$bench" --help >/dev/full || {
+	echo "help that nobody has got was given" >&2
+	exit 1
+}
 refuses '"snap" is none of the names that -p has' --phases snap
 refuses '"" is none of the names that -p has' --phases ''
 refuses '"" is none of the names that -p has' --phases small,

@@ -133,7 +133,7 @@ static int parse(int argc, char **argv, struct options *o,
 		case 'J': r = parse_int(optarg, 10, 1000000, &o->jobs); break;
 		case 'c': r = parse_int(optarg, 8, BENCH_PROCESSES_MAX, &o->crowd); break;
 		case 'j': o->json = true; break;
-		case 'h': puts(help); exit(0);
+		case 'h': exit(puts(help) < 0 || fflush(stdout));
 		default: return -EINVAL;
 		}
 		if (r)

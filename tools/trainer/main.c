@@ -80,7 +80,7 @@ static int parse(int argc, char **argv, struct options *o)
 		case 'n': o->snapshots = false; break;
 		case 't': o->path = optarg; break;
 		case 'S': o->sample = true; break;
-		case 'h': puts(help); exit(0);
+		case 'h': exit(puts(help) < 0 || fflush(stdout));
 		default: return -1;
 		}
 	return r || optind != argc ? -1 : 0;
