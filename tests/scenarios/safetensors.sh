@@ -9,7 +9,7 @@ agent=$1 trainer=$2 venv=$3 cachectl=$4
 
 if ! "$venv/bin/python" -c 'import safetensors, numpy, xxhash' 2>/dev/null; then
 	python3 -m venv "$venv" >/dev/null &&
-		"$venv/bin/pip" install -q --disable-pip-version-check \
+		"$venv/bin/python" -m pip install -q --disable-pip-version-check \
 			safetensors numpy xxhash >/dev/null || exit 77
 fi
 
