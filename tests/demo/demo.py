@@ -148,6 +148,27 @@ def says_who_was_killed(top):
     assert said == "shardkeep-trainer: rank 2 was killed: Killed\n", said
 
 
+def is_done(top):
+    """The trainer, of a job that has nothing to do any more."""
+    socket = top / "agent.sock"
+    ready, its = os.pipe()
+    with subprocess.Popen([agent, "--socket", socket, "--memory", "64M",
+                           "--store", top / "kept", "--log-level", "error",
+                           "--ready-fd", str(its)],
+                          pass_fds=[its]) as serves:
+        os.close(its)
+        try:
+            assert os.read(ready, 1)
+            for _ in range(2):
+                subprocess.run([trainer, "--mesh", "2", "--steps", "2",
+                                "--log", top / "loss"], check=True, env=dict(
+                                    os.environ, SHARDKEEP_SOCKET=str(socket)),
+                               stdout=subprocess.DEVNULL, timeout=60)
+        finally:
+            serves.terminate()
+            os.close(ready)
+
+
 def main():
     # Whoever began this in the background may have had them ignored.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -164,6 +185,7 @@ def main():
                                    signal.SIGHUP: 129}.items():
                 ends(hanging, options, temporary, number, status)
         says_who_was_killed(top)
+        is_done(top)
         whole = checkout(top / "another checkout", trainer, on_gpus)
         does(whole, (), temporary)
         does(whole, ("--nodes", "8", "--gpus", "1"), temporary)

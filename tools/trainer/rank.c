@@ -337,6 +337,7 @@ int rank_run(const struct options *o, struct shared *s,
 	     const struct text *text, struct seats *seats, int rank)
 {
 	struct rank r = { .o = o, .s = s, .text = text, .rank = rank };
+	uint64_t begun;
 
 	if (cut(&r))
 		return 1;
@@ -353,12 +354,15 @@ int rank_run(const struct options *o, struct shared *s,
 	}
 	if (rank == 0)
 		r.log = fopen(o->log, "we");
+	begun = r.step;
 	if (train(&r))
 		return 1;
 	sample(&r);
-	/* That other nodes' ranks have sealed no agent knows. */
-	if (r.state && sk_wait(r.state, (int64_t)r.step, o->n_nodes > 1 ?
-			       SK_SEALED : SK_COMPLETE, WAIT_MS)) {
+	/* Who had nothing to do has none of this run. That other nodes' ranks
+	 * have sealed no agent knows. */
+	if (r.state && r.step > begun &&
+	    sk_wait(r.state, (int64_t)r.step, o->n_nodes > 1 ?
+		    SK_SEALED : SK_COMPLETE, WAIT_MS)) {
 		fprintf(stderr, "rank %d: %s\n", rank, sk_error());
 		return 1;
 	}
