@@ -24,6 +24,14 @@ def run(folder: Path, *options: str) -> tuple[int, dict]:
     return r.returncode, {s["step"]: s for s in report["steps"]}
 
 
+def run_whole(folder: Path, *options: str) -> tuple[int, dict]:
+    """With what the suite leaves out."""
+    r = subprocess.run([str(folder / "gpu-check"), "--simulate", "--out",
+                        str(folder / "out"), *options], check=False)
+    report = json.loads((folder / "out/gpu-check.json").read_text())
+    return r.returncode, {s["step"]: s for s in report["steps"]}
+
+
 def replace(folder: Path, program: str, text: str) -> None:
     file = folder / "bin" / program
     file.write_text("#!/bin/sh\n" + text + "\n")
@@ -151,6 +159,73 @@ def check_unheard(folder: Path) -> None:
     assert [s["result"] for s in report["steps"]] == ["passed", "passed"]
 
 
+# What passes having tested nothing, as pytest, Criterion and conformance
+# programs say it; and beside something that was tested.
+SKIPPED = {
+    "test_x.py::test_a SKIPPED (no compiler)                [100%]\n"
+    "=========== short test summary info ===========\n"
+    "SKIPPED [2] test_x.py:2: no compiler\n"
+    "============== 2 skipped in 0.47s ==============": "no compiler",
+    "=========== 3 deselected in 0.02s ===========": "3 deselected",
+    "[SKIP] lane::budgets: one device\n"
+    "[====] Synthesis: Tested: 0 | Passing: 0 | Failing: 0 | Crashing: 0":
+        "one device",
+    "left out: a thing\nleft out: another": "all 2 items",
+}
+TESTED = [
+    "SKIPPED [2] test_x.py:2: no compiler\n"
+    "========= 1 passed, 2 skipped in 0.47s =========",
+    "[====] Synthesis: Tested: 2 | Passing: 2 | Failing: 0 | Crashing: 0",
+    "left out: a thing\nok: another",
+]
+
+
+def check_skipped(folder: Path) -> None:
+    """A step of which all was skipped did not pass, and where no other one
+    did there is no success."""
+    program = (folder / "bin/test-cuda-table").read_bytes()
+    (folder / "out/gpu-check.log").unlink(missing_ok=True)
+    for said, why in SKIPPED.items():
+        replace(folder, "test-cuda-table", f"cat <<'END'\n{said}\nEND")
+        status, steps = run_whole(folder, "--only", "tables")
+        assert status == 1, said
+        assert steps["tables"]["result"] == "left out", said
+        assert why in steps["tables"]["why"]
+        assert why in (folder / "out/gpu-check.log").read_text()
+        status, steps = run_whole(folder, "--only", "tables", "--only",
+                                  "checksums")
+        assert status == 0 and steps["checksums"]["result"] == "passed"
+    for said in TESTED:
+        replace(folder, "test-cuda-table", f"cat <<'END'\n{said}\nEND")
+        status, steps = run_whole(folder, "--only", "tables")
+        assert status == 0 and steps["tables"]["result"] == "passed", said
+    (folder / "bin/test-cuda-table").write_bytes(program)
+
+
+def check_untried(folder: Path) -> None:
+    """The machine told of itself, and no test of ours ran."""
+    kept = {}
+    tried = [p for p in (folder / "bin").iterdir()
+             if p.name.startswith(("cuda-", "client-", "nccl-", "restore-",
+                                   "test-", "demo-", "shardkeep-bench"))]
+    for p in tried:
+        kept[p] = p.read_bytes()
+        replace(folder, p.name, "echo 'there is none here'; exit 77")
+    tool = folder / "gpu-check"
+    kept[tool] = tool.read_bytes()
+    tool.write_text(tool.read_text().replace(
+        "def step_of_training(folder: Path, device: str) -> int:\n",
+        "def step_of_training(folder: Path, device: str) -> int:\n"
+        "    return LEFT_OUT\n"))
+    status, steps = run(folder)
+    assert steps["before"]["result"] == "passed"
+    assert {s["result"] for n, s in steps.items() if n != "before"} == \
+        {"left out"}
+    assert status == 1
+    for p, was in kept.items():
+        p.write_bytes(was)
+
+
 def is_gone(pid: int) -> bool:
     """Or is about to be."""
     try:
@@ -232,6 +307,8 @@ def main() -> None:
         check_lacks(folder)
         check_names(folder)
         check_facts(folder)
+        check_skipped(folder)
+        check_untried(folder)
         check_unwritable(folder)
         check_unheard(folder)
         # What fails and what hangs is told, and stops nothing.
