@@ -101,7 +101,7 @@ static struct ending *begin_ending(struct sk_nccl_comm *c,
 
 void sk_nccl_end_by(struct sk_nccl_comm *c,
 		    sk_nccl_result (*call)(sk_nccl_comm comm),
-		    uint32_t timeout_ms)
+		    uint64_t until_ns)
 {
 	const struct sk_os *os = c->sk->os;
 	struct ending *e;
@@ -110,7 +110,7 @@ void sk_nccl_end_by(struct sk_nccl_comm *c,
 		return;
 	e = begin_ending(c, call);
 	c->comm = NULL;
-	if (e && wait_ending(os, e, sk_until_ms(os, timeout_ms)))
+	if (e && wait_ending(os, e, until_ns))
 		return;
 	if (!e && c->under_way)
 		sk_cuda_set_stuck(c->gpu, true);
@@ -118,7 +118,7 @@ void sk_nccl_end_by(struct sk_nccl_comm *c,
 	c->sk->cuda_stays = true;
 	atomic_store(&lost, true);
 	(void)sk_err_set(&c->why, -EIO, "NCCL did not come back from the end "
-			 "of a communicator within %u ms", timeout_ms);
+			 "of a communicator within %u ms", c->timeout_ms);
 }
 
 int sk_nccl_let_go(struct sk_nccl_comm *c)

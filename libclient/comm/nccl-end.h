@@ -12,12 +12,12 @@
 /** Whether one never ended in this process: there is to be no other. Any
  * thread. */
 bool sk_nccl_is_lost(void);
-/** Ends the communicator, if there is one, by @call. Where that takes longer,
- * c->hung is set, c->why says so, and what it may still use of devices stays
- * when the handle is closed. */
+/** Ends the communicator, if there is one, by @call. Where that has not come
+ * back by @until_ns, c->hung is set, c->why says so, and what it may still use
+ * of devices stays when the handle is closed. */
 void sk_nccl_end_by(struct sk_nccl_comm *c,
 		    sk_nccl_result (*call)(sk_nccl_comm comm),
-		    uint32_t timeout_ms);
+		    uint64_t until_ns);
 /** Gives back what it was launched on; -EIO: it may still be, and stays. */
 int sk_nccl_let_go(struct sk_nccl_comm *c);
 

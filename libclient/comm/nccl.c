@@ -19,6 +19,7 @@
 #include "comm/nccl-say.h"
 #include "conn/check.h"
 #include "conn/say.h"
+#include "nccl/conf.h"
 
 /* Looks at what is under way before it sleeps between them. */
 #define EAGER_LOOKS 64u
@@ -133,26 +134,32 @@ static int reach(struct sk_nccl_comm *c, struct waiting *w,
 
 /* ---- its beginning ---- */
 
-/* The library takes its environment's word for that, and not ours. */
-static bool would_block(void)
+/* The library takes the word of its environment and its files for that, and
+ * not ours. */
+static int check_blocking(const struct sk_os *os, struct sk_err *err)
 {
-	const char *said = getenv("NCCL_COMM_BLOCKING");
+	struct sk_nccl_said said;
 
-	return said && strtol(said, NULL, 0) == 1;
+	if (!sk_nccl_conf(os, "NCCL_COMM_BLOCKING", &said) || said.value != 1)
+		return 0;
+	if (!*said.file)
+		return sk_err_set(err, -ENODEV, "NCCL_COMM_BLOCKING=1 has "
+				  "NCCL wait without end for a rank that does "
+				  "not come; unset it");
+	return sk_err_set(err, -ENODEV, "NCCL_COMM_BLOCKING=1 has NCCL wait "
+			  "without end for a rank that does not come; take "
+			  "it out of \"%.100s\"", said.file);
 }
 
 static int open_local(struct sk_nccl_comm *c, struct sk_err *err)
 {
-	int r = 0;
+	int r;
 
 	if (sk_nccl_is_lost())
 		return sk_err_set(err, -ENODEV, "an earlier communicator of "
 				  "NCCL never ended in this process");
-	if (would_block())
-		return sk_err_set(err, -ENODEV, "NCCL_COMM_BLOCKING=1 has "
-				  "NCCL wait without end for a rank that does "
-				  "not come; unset it");
-	if (!c->lib.version)
+	r = check_blocking(c->sk->os, err);
+	if (r >= 0 && !c->lib.version)
 		r = sk_nccl_open(c->sk->os, NULL, &c->lib, err);
 	if (r >= 0)
 		r = sk_cuda_device(c->sk->cuda, c->device.ordinal, &c->gpu,
@@ -235,7 +242,8 @@ static int begin_all(struct sk_nccl_comm *c, uint32_t timeout_ms)
 		r = sk_nccl_say(c, r, &word, NULL, timeout_ms);
 	/* The others go on meanwhile, and do not wait for ever. */
 	if (r < 0)
-		sk_nccl_end_by(c, c->lib.ncclCommAbort, timeout_ms / 4);
+		sk_nccl_end_by(c, c->lib.ncclCommAbort,
+			       sk_until_ms(c->sk->os, timeout_ms / 4));
 	return r;
 }
 
@@ -315,21 +323,24 @@ static int exchange_device(void *ctx, const struct sk_comm_part *sends,
 	return keep(c, r == -ENODEV ? -EIO : r, &err);
 }
 
+/* Half of the time for a good end, and what is left for one that is not: a
+ * peer may have died, or hang. */
 static int end(void *ctx)
 {
 	struct sk_nccl_comm *c = ctx;
 	struct sk_err err = { "" };
 
 	if (c->comm) {
+		uint64_t until = sk_until_ms(c->sk->os, c->timeout_ms);
 		struct waiting w = { "the end of a communicator",
-			sk_until_ms(c->sk->os, c->timeout_ms), 0, 0, 0 };
+			sk_until_ms(c->sk->os, c->timeout_ms / 2), 0, 0, 0 };
 		sk_nccl_result r = c->lib.ncclCommFinalize(c->comm);
 		bool well = is_taken(r);
 
 		if (well)
 			well = settle(c, &w, &err) >= 0;
 		sk_nccl_end_by(c, well ? c->lib.ncclCommDestroy :
-				 c->lib.ncclCommAbort, c->timeout_ms);
+				 c->lib.ncclCommAbort, until);
 	}
 	return sk_nccl_let_go(c);
 }
@@ -378,12 +389,13 @@ static int broadcast(void *ctx, int32_t root, void *data, size_t bytes,
 static void abort_all(void *ctx)
 {
 	struct sk_nccl_comm *c = ctx;
+	uint64_t until = sk_until_ms(c->sk->os, c->timeout_ms);
 
 	if (c->comm)
 		sk_nccl_say_failed(c, c->timeout_ms / 2);
 	if (c->base.abort)
 		c->base.abort(c->base.ctx);
-	sk_nccl_end_by(c, c->lib.ncclCommAbort, c->timeout_ms);
+	sk_nccl_end_by(c, c->lib.ncclCommAbort, until);
 }
 
 /* ---- life ---- */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated NCCL: communicators, from their init to their end. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,9 +74,11 @@ static void delay(void)
 /* Later is now: all that was launched is over. */
 static void finalize(struct ncclComm *comm)
 {
+	bool hangs = vn_said("VNCCL_FINALIZE", "hang");
+
 	if (comm->pending)
 		vn_driver()->demand(comm->last);
-	while (comm->pending && !comm->aborted)
+	while ((comm->pending || hangs) && !comm->aborted)
 		(void)pthread_cond_wait(&comm->changed, &comm->lock);
 	comm->finalized = true;
 	if (comm->state == SK_NCCL_IN_PROGRESS)
@@ -124,9 +127,14 @@ static bool config_is_right(const sk_nccl_config *config)
 /* The environment's word counts for more than the config. */
 static bool would_block(const sk_nccl_config *config)
 {
-	if (vn_said("NCCL_COMM_BLOCKING", "0") ||
-	    vn_said("NCCL_COMM_BLOCKING", "1"))
-		return vn_said("NCCL_COMM_BLOCKING", "1");
+	const char *said = getenv("NCCL_COMM_BLOCKING");
+	long long value = -1;
+
+	errno = 0;
+	if (said && *said)
+		value = strtoll(said, NULL, 0);
+	if (!errno && (value == 0 || value == 1))
+		return value;
 	/* What one of that version cannot have meant is not looked at. */
 	return !config || config->version < SK_NCCL_VERSION(2, 14, 0) ||
 	       config->blocking != 0;
@@ -176,6 +184,7 @@ sk_nccl_result ncclCommInitRankConfig(sk_nccl_comm *ret, int n, sk_nccl_id id,
 	if (!ret || n < 1 || n > VN_RANKS_MAX || rank < 0 || rank >= n ||
 	    (config && !config_is_right(config)))
 		return SK_NCCL_INVALID_ARGUMENT;
+	vn_read_conf();
 	if (vn_driver()->get_device(&device) != SK_CU_SUCCESS)
 		vn_misuse("a communicator is made on a thread without a "
 			  "device");

@@ -26,6 +26,9 @@ sk_nccl_result vn_enter(enum vn_function function);
 
 /** Does not return before vncclComeBack(). */
 void vn_hang(void);
+/** What its files say is in the environment from the first id or communicator
+ * of a process on. */
+void vn_read_conf(void);
 
 /** Communicators of this process. */
 void vn_list(struct ncclComm *comm);

@@ -244,5 +244,6 @@ const char *ncclGetErrorString(sk_nccl_result result)
 sk_nccl_result ncclGetUniqueId(sk_nccl_id *id)
 {
 	VN_ENTER(ncclGetUniqueId);
+	vn_read_conf();
 	return id ? vn_new_id(id) : SK_NCCL_INVALID_ARGUMENT;
 }

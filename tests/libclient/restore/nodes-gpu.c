@@ -410,6 +410,15 @@ static const struct trial trials[] = {
 	{ .name = "calls that block", .culprit = 2, .without = true,
 	  .variable = "NCCL_COMM_BLOCKING", .value = "1",
 	  .why = "NCCL_COMM_BLOCKING" },
+	{ .name = "calls that block, written otherwise", .culprit = 2,
+	  .without = true, .variable = "NCCL_COMM_BLOCKING", .value = " 0x1",
+	  .why = "NCCL_COMM_BLOCKING" },
+	{ .name = "no number", .culprit = 2,
+	  .variable = "NCCL_COMM_BLOCKING", .value = "yes" },
+	/* All has arrived by then. */
+	{ .name = "an end that does not come", .culprit = 2,
+	  .variable = "VNCCL_FINALIZE", .value = "hang", .timeout_ms = 6000,
+	  .twice = true },
 	{ .name = "it cannot begin, at first", .culprit = 1, .without = true,
 	  .function = "ncclCommInitRankConfig", .nth = 1,
 	  .becomes = SK_NCCL_SYSTEM_ERROR, .why = "rank 1: NCCL: ",
@@ -481,6 +490,27 @@ static void test_deaths(struct scene *scene)
 	CHECK(!unsetenv("VNCCL_DEATH"));
 }
 
+/* What a file of NCCL's says counts as the environment does, and less. */
+static void test_files(struct scene *scene)
+{
+	char path[256];
+	FILE *file;
+
+	(void)snprintf(path, sizeof(path), "%s/nccl.conf", scene->dir);
+	file = fopen(path, "we");
+	CHECK(file && fputs("# ours\nNCCL_COMM_BLOCKING=1\n", file) >= 0 &&
+	      !fclose(file));
+	run(scene, &(struct trial){
+		.name = "a file that has calls block", .culprit = 1,
+		.without = true, .variable = "NCCL_CONF_FILE", .value = path,
+		.why = "nccl.conf\"", .twice = true });
+	CHECK(!setenv("NCCL_COMM_BLOCKING", "0", 1));
+	run(scene, &(struct trial){
+		.name = "a file that is overruled", .culprit = 1,
+		.variable = "NCCL_CONF_FILE", .value = path });
+	CHECK(!unsetenv("NCCL_COMM_BLOCKING"));
+}
+
 /* What an abort that hangs may still write to is nobody else's. */
 static void test_hung_in_the_midst(struct scene *scene)
 {
@@ -508,6 +538,7 @@ int main(int argc, char **argv)
 	scene_add_nodes(&scene, nodes, NODES, true);
 	for (size_t i = 0; i < sizeof(trials) / sizeof(trials[0]); i++)
 		run(&scene, &trials[i]);
+	test_files(&scene);
 	test_deaths(&scene);
 	test_hung_in_the_midst(&scene);
 	scene_close(&scene);
