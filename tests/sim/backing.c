@@ -9,7 +9,8 @@
  * mappings share that description; so a file that is not locked any more is
  * one that no process has any more, whichever of them were killed. A file
  * "reset-N" there, for the machine's device N, that gets a byte longer resets
- * it: contexts of all processes are broken, and what it held is gone.
+ * it: contexts of all processes are broken, and what it held is gone. What the
+ * kernel's log says of a real one, the file "xid" there does.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -27,6 +28,7 @@
 #define NAME "vcuda-device-"
 #define NODE_NAME "vcuda-node"
 #define RESETS "reset-"
+#define RECORDS "xid"
 
 static const char *session(void)
 {
@@ -64,6 +66,22 @@ unsigned vcu_resets(int device)
 	n = resets_of(dir, vcu_unit(device));
 	close(dir);
 	return n;
+}
+
+void vcu_record(int device, int xid)
+{
+	char path[PATH_MAX], line[64];
+	int fd, n;
+
+	if (!session())
+		return;
+	(void)snprintf(path, sizeof(path), "%s/" RECORDS, session());
+	fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	n = snprintf(line, sizeof(line), "Xid (%d): %d, pid=%d\n",
+		     vcu_unit(device), xid, getpid());
+	if (fd < 0 || write(fd, line, (size_t)n) != n)
+		vcu_misuse("a record cannot be written");
+	close(fd);
 }
 
 static struct flock whole(short type)

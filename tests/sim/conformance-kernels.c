@@ -3,9 +3,14 @@
  * What we rely on of the driver that runs our own code on a device; as
  * conformance.c, on the simulated driver and on a real one unchanged.
  */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "bytes/checksum.h"
 #include "cuda/kernels.h"
@@ -207,6 +212,106 @@ static void beyond(void)
 					l.stream));
 }
 
+/* ---- what is written down of that ---- */
+
+#define LOG_LOOKS 500	/* of 10 ms, for a line of the kernel's */
+
+/* Up to the end of what there is: lines of error 31, a fault of memory; and
+ * whether anything is the driver's. A line of the kernel's is a read. */
+static int faults(int fd, bool *ret_told)
+{
+	char text[8192];
+	int n = 0;
+	ssize_t got;
+
+	for (;;) {
+		got = read(fd, text, sizeof(text) - 1);
+		if (got < 0 && errno == EPIPE)	/* some were overwritten */
+			continue;
+		if (got <= 0)
+			return n;
+		text[got] = '\0';
+		*ret_told |= strstr(text, "NVRM") != NULL;
+		for (char *at = text; (at = strstr(at, "Xid (")); at += 5)
+			n += strstr(at, "): 31,") != NULL;
+	}
+}
+
+/* In a process of its own, which begins when it is told to: the driver of this
+ * one is there by then. */
+static pid_t begin_beyond(void)
+{
+	pid_t pid = fork();
+	int status;
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		(void)raise(SIGSTOP);
+		beyond();
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
+	return pid;
+}
+
+/* Ends it, as if nobody had been there. */
+static void go_beyond(pid_t pid)
+{
+	int status;
+
+	CHECK(!kill(pid, SIGCONT) && waitpid(pid, &status, 0) == pid);
+	CHECK(!status);
+}
+
+/* No other process is told, and memory of theirs is as before. */
+static void nobody_else_is_told(void)
+{
+	char word[8] = "ours";
+	pid_t pid = begin_beyond();
+	struct trainer_cuda t;
+	sk_cu_ptr p;
+
+	trainer_cuda_begin(&t, 0);
+	p = trainer_cuda_alloc(&t, BYTES);
+	trainer_cuda_put(&t, p, word, sizeof(word));
+	go_beyond(pid);
+	memset(word, 0, sizeof(word));
+	trainer_cuda_get(&t, word, p, sizeof(word));
+	CHECK(!strcmp(word, "ours"));
+}
+
+/* Where the kernel's log is ours to read, it says so; of a simulated device
+ * its own does. */
+static void is_written_down(void)
+{
+	char dir[] = "/tmp/vcuda-session-XXXXXX", path[64];
+	int kernel = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC), own;
+	bool told = false;
+
+	if (kernel >= 0)
+		(void)faults(kernel, &told);
+	CHECK(mkdtemp(dir));
+	(void)setenv("VCUDA_SESSION", dir, 1);
+	go_beyond(begin_beyond());
+	(void)snprintf(path, sizeof(path), "%s/xid", dir);
+	own = open(path, O_RDONLY | O_CLOEXEC);
+	(void)snprintf(path, sizeof(path), "rm -rf %s", dir);
+	CHECK(!system(path));
+	if (own >= 0) {
+		CHECK(faults(own, &told) == 1);
+		return;
+	}
+	if (kernel < 0)
+		item_lacks("the kernel's log is not ours to read");
+	for (int i = 0; i < LOG_LOOKS; i++) {
+		if (faults(kernel, &told))
+			return;
+		(void)usleep(10000);
+	}
+	CHECK(!told);
+	item_lacks("the kernel's log has nothing of this driver");
+}
+
 static const struct item items[] = {
 	{ "modules", modules, ITEM_ANY },
 	{ "kernels are loaded ahead", loading, ITEM_ANY },
@@ -214,6 +319,8 @@ static const struct item items[] = {
 	{ "kernels in the order of their stream", order, ITEM_ANY },
 	{ "copies by a kernel", copies, ITEM_ANY },
 	{ "an address that is none", beyond, ITEM_ANY },
+	{ "nobody else is told of that", nobody_else_is_told, ITEM_ANY },
+	{ "the log is", is_written_down, ITEM_ANY },
 };
 
 int main(void)

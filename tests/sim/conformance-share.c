@@ -228,6 +228,65 @@ static void no_handles(void)
 		IS(SK_CU_INVALID_VALUE, t.driver.cuMemRelease(handle));
 }
 
+/* Memory for a fabric: where a device has none of it, it is refused, and all
+ * else is as before; where it has, the handle is one for whoever has leave. */
+static void check_fabric(void)
+{
+	sk_cu_allocation what = of_device;
+	struct trainer_cuda t;
+	int has = 0;
+	sk_cu_handle handle, again;
+	sk_cu_result r;
+	char name[64];
+	sk_cu_ptr ptr;
+	size_t g;
+
+	trainer_cuda_begin(&t, 0);
+	g = grain(&t);
+	if (t.driver.cuDeviceGetAttribute(&has, VCU_DEVICE_FABRIC_SUPPORTED,
+					  0))
+		item_lacks("this driver, before 12.3, knows of no fabric");
+	what.handles = VCU_HANDLE_FABRIC;
+	r = t.driver.cuMemCreate(&handle, g, &what, 0);
+	if (!has) {
+		CHECK(r == VCU_NOT_PERMITTED || r == SK_CU_NOT_SUPPORTED);
+	} else if (r != VCU_NOT_PERMITTED) {	/* no channel is ours */
+		IS(0, r);
+		IS(0, t.driver.cuMemExportToShareableHandle(
+			      name, handle, VCU_HANDLE_FABRIC, 0));
+		IS(0, t.driver.cuMemImportFromShareableHandle(
+			      &again, name, VCU_HANDLE_FABRIC));
+		IS(0, t.driver.cuMemRelease(again));
+		IS(0, t.driver.cuMemRelease(handle));
+	}
+	ptr = map_fd(&t, export(&t, create(&t, g)), g);
+	trainer_cuda_put(&t, ptr, "there", 6);
+}
+
+static void a_fabric(void)
+{
+	check_fabric();
+}
+
+static void a_fabric_without_a_channel(void)
+{
+	(void)setenv("VCUDA_MODE", "no-channel", 1);
+	check_fabric();
+}
+
+/* Which kinds of handles there are, a driver tells by its version. */
+static void a_fabric_before_its_time(void)
+{
+	struct trainer_cuda t;
+	int has;
+
+	(void)setenv("VCUDA_VERSION", "12020", 1);
+	trainer_cuda_begin(&t, 0);
+	IS(SK_CU_INVALID_VALUE,
+	   t.driver.cuDeviceGetAttribute(&has, VCU_DEVICE_FABRIC_SUPPORTED,
+					 0));
+}
+
 static void mapped_addresses_stay(void)
 {
 	struct trainer_cuda t;
@@ -271,9 +330,25 @@ static void read_without_access(void)
 	broken_by(0, false);
 }
 
+/* And a line of it, once, of this process. */
 static void write_without_right(void)
 {
+	char dir[] = "/tmp/vcuda-session-XXXXXX", path[64], line[64] = "";
+	char expected[64];
+	FILE *file;
+
+	CHECK(mkdtemp(dir));
+	(void)setenv("VCUDA_SESSION", dir, 1);
 	broken_by(SK_CU_ACCESS_READ, true);
+	(void)snprintf(path, sizeof(path), "%s/xid", dir);
+	file = fopen(path, "re");
+	CHECK(file && fgets(line, sizeof(line), file));
+	(void)snprintf(expected, sizeof(expected), "Xid (0): 31, pid=%d\n",
+		       getpid());
+	CHECK(!strcmp(line, expected) && !fgets(line, sizeof(line), file));
+	CHECK(!fclose(file) && !unlink(path));
+	(void)snprintf(path, sizeof(path), "rm -rf %s", dir);
+	CHECK(!system(path));
 }
 
 /* ---- several processes ---- */
@@ -625,6 +700,11 @@ static const struct item items[] = {
 	{ "what its pointers are", what_it_is, ITEM_ANY },
 	{ "pieces side by side", side_by_side, ITEM_ANY },
 	{ "what is no handle", no_handles, ITEM_ANY },
+	{ "memory for a fabric", a_fabric, ITEM_ANY },
+	{ "memory for a fabric, without a channel", a_fabric_without_a_channel,
+	  ITEM_SIM },
+	{ "memory for a fabric, in an old driver", a_fabric_before_its_time,
+	  ITEM_SIM },
 	{ "addresses that are mapped", mapped_addresses_stay, ITEM_SIM },
 	{ "no access was given", read_without_access, ITEM_SIM },
 	{ "written to, to be read", write_without_right, ITEM_SIM },

@@ -31,8 +31,7 @@ static sk_cu_result device_side(sk_cu_ptr ptr, size_t bytes, bool write,
 	if (!m)
 		return SK_CU_INVALID_VALUE;
 	if (!vcu_may(ptr, bytes, write)) {
-		__atomic_store_n(&vcu_current()->sticky,
-				 SK_CU_ILLEGAL_ADDRESS, __ATOMIC_RELAXED);
+		vcu_spoil(vcu_current(), SK_CU_ILLEGAL_ADDRESS);
 		return SK_CU_ILLEGAL_ADDRESS;
 	}
 	if (m->device != vcu_current()->device)
@@ -425,8 +424,7 @@ static sk_cu_result copy_either(sk_cu_ptr dst, sk_cu_ptr src, size_t bytes,
 {
 	if (vcu_mode("no-host-pointers") &&
 	    !(vcu_memory(src, 0) && vcu_memory(dst, 0))) {
-		__atomic_store_n(&vcu_current()->sticky,
-				 SK_CU_ILLEGAL_ADDRESS, __ATOMIC_RELAXED);
+		vcu_spoil(vcu_current(), SK_CU_ILLEGAL_ADDRESS);
 		return SK_CU_SUCCESS;
 	}
 	if (vcu_memory(src, 0) && vcu_memory(dst, 0))

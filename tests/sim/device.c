@@ -204,6 +204,10 @@ sk_cu_result cuDeviceGetAttribute(int *value, sk_cu_enum attribute,
 	case SK_CU_DEVICE_POSIX_FD_SUPPORTED:
 		*value = !vcu_mode("no-share");
 		return SK_CU_SUCCESS;
+	case VCU_DEVICE_FABRIC_SUPPORTED:
+		*value = vcu_mode("no-channel");
+		return vcu_setting("VCUDA_VERSION", 13000) < 12030 ?
+			       SK_CU_INVALID_VALUE : SK_CU_SUCCESS;
 	default:
 		return SK_CU_INVALID_VALUE;
 	}

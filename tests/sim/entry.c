@@ -265,6 +265,8 @@ VCU_API uint64_t vcudaCount(const char *what)
 #define ECC_UNCORRECTABLE 214u
 #define CONTAINED 226u		/* a device's memory, told to who used it */
 
+#define MMU_FAULT 31		/* as the kernel's log has an illegal address */
+
 static bool is_sticky(sk_cu_result result)
 {
 	return result == ECC_UNCORRECTABLE || result == CONTAINED ||
@@ -359,6 +361,15 @@ static void break_if_reset(struct CUctx_st *context)
 	if (context->refs && !context->sticky)
 		vcu_break(context, SK_CU_LAUNCH_FAILED);
 	vcu_unlock();
+}
+
+void vcu_spoil(struct CUctx_st *context, sk_cu_result result)
+{
+	sk_cu_result was = __atomic_exchange_n(&context->sticky, result,
+					       __ATOMIC_RELAXED);
+
+	if (was == SK_CU_SUCCESS && result == SK_CU_ILLEGAL_ADDRESS)
+		vcu_record(context->device, MMU_FAULT);
 }
 
 sk_cu_result vcu_broken(int device)

@@ -29,6 +29,10 @@ int items_run(const struct item *items, size_t n, bool simulated);
  * a machine that is lent for minutes. */
 unsigned item_seconds(unsigned otherwise);
 
+/** Ends an item's process: what it is about is not here, and why. It counts as
+ * left out; any process of an item may say so. */
+void item_lacks(const char *why) __attribute__((noreturn));
+
 /** What ends an item's process. */
 #define IS(expected, call) item_is(expected, call, #call, __LINE__)
 #define CHECK(what) item_check(what, #what, __LINE__)

@@ -165,8 +165,7 @@ static void *view(const struct launch *l, uint64_t at, uint64_t bytes,
 	if (m && m->device == l->context->device && vcu_may(at, bytes, write))
 		p = m->view + (at - (uintptr_t)m->base);
 	else
-		__atomic_store_n(&l->context->sticky, SK_CU_ILLEGAL_ADDRESS,
-				 __ATOMIC_RELAXED);
+		vcu_spoil(l->context, SK_CU_ILLEGAL_ADDRESS);
 	vcu_unlock();
 	return p;
 }

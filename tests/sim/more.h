@@ -9,7 +9,15 @@
 #include "cuda/abi.h"
 
 /** Results that only trainers see. */
-enum { VCU_ALREADY_MAPPED = 208, VCU_CAPTURE_INVALIDATED = 901 };
+enum {
+	VCU_ALREADY_MAPPED = 208,
+	VCU_NOT_PERMITTED = 800,
+	VCU_CAPTURE_INVALIDATED = 901
+};
+
+/** Memory for other nodes of a fabric, since 12.3: an attribute of a device,
+ * and a kind of handle. */
+enum { VCU_DEVICE_FABRIC_SUPPORTED = 128, VCU_HANDLE_FABRIC = 8 };
 
 typedef struct CUgraph_st *vcu_graph;
 typedef void (*vcu_host_function)(void *data);

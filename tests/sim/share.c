@@ -87,6 +87,8 @@ sk_cu_result cuMemCreate(sk_cu_handle *handle, size_t bytes,
 	if (!handle || !bytes || bytes % GRANULARITY || !is_ours(what) ||
 	    flags)
 		return SK_CU_INVALID_VALUE;
+	if (what->handles & VCU_HANDLE_FABRIC && vcu_mode("no-channel"))
+		return VCU_NOT_PERMITTED;
 	if (what->handles & ~(sk_cu_enum)SK_CU_HANDLE_POSIX_FD ||
 	    (what->handles && vcu_mode("no-share")))
 		return SK_CU_NOT_SUPPORTED;

@@ -217,9 +217,7 @@ void vcu_vanish(const char *view, size_t bytes)
 	for (s = vcu()->streams; s; s = s->next)
 		for (struct vcu_op *op = s->head; op; op = op->next)
 			if (touches(op, view, bytes))
-				__atomic_store_n(&s->context->sticky,
-						 SK_CU_ILLEGAL_ADDRESS,
-						 __ATOMIC_RELAXED);
+				vcu_spoil(s->context, SK_CU_ILLEGAL_ADDRESS);
 	do {
 		for (s = vcu()->streams; s && !is_at(s, view, bytes);)
 			s = s->next;
@@ -240,7 +238,7 @@ void vcu_break(struct CUctx_st *context, sk_cu_result result)
 {
 	struct CUstream_st *s;
 
-	__atomic_store_n(&context->sticky, result, __ATOMIC_RELAXED);
+	vcu_spoil(context, result);
 	do {
 		for (s = vcu()->streams;
 		     s && (s->context != context || !is_at_work(s));)
@@ -412,6 +410,9 @@ sk_cu_result cuStreamDestroy_v2(sk_cu_stream handle)
 	vcu_lock();
 	refuse_destroyed(handle);
 	if ((uintptr_t)handle > SK_CU_STREAM_LEGACY && vcu_is_stream(handle)) {
+		if (handle->waiters)
+			vcu_misuse("a stream is destroyed that another thread "
+				   "waits for");
 		handle->destroyed = true;
 		vcu()->live_streams--;
 		(void)pthread_cond_signal(&handle->work);
@@ -462,7 +463,9 @@ sk_cu_result cuStreamSynchronize(sk_cu_stream handle)
 		if (stream == stream->context->legacy)
 			order(stream);
 		vcu()->busy++;
+		stream->waiters++;
 		vcu_reach(end_of(stream));
+		stream->waiters--;
 		r = broken(stream->context);
 	}
 	vcu_unlock();
@@ -582,6 +585,9 @@ sk_cu_result cuEventDestroy_v2(sk_cu_event event)
 	vcu_lock();
 	was = is_event(event);
 	if (was) {
+		if (event->waiters)
+			vcu_misuse("an event is destroyed that another thread "
+				   "waits for");
 		event->gone = true;
 		event->next_gone = vcu()->gone;
 		vcu()->gone = event;
@@ -634,7 +640,9 @@ sk_cu_result cuEventSynchronize(sk_cu_event event)
 	r = is_event(event) ? vcu_check_unsafe() : SK_CU_INVALID_HANDLE;
 	if (r == SK_CU_SUCCESS) {
 		vcu()->busy += !event->sleeps;
+		event->waiters++;
 		vcu_reach(event->point);
+		event->waiters--;
 	}
 	vcu_unlock();
 	return r == SK_CU_SUCCESS ? broken(event->context) : r;

@@ -93,6 +93,7 @@ struct CUstream_st {
 	struct CUctx_st *context;
 	bool blocking;			/* with the legacy stream */
 	bool destroyed;
+	unsigned waiters;		/* threads within a wait for it */
 	enum vcu_capture capture;
 	sk_cu_enum capture_mode;
 	pthread_t capturer;		/* whose capture it is */
@@ -111,6 +112,7 @@ struct CUevent_st {
 	bool gone;
 	struct CUctx_st *context;
 	bool sleeps;			/* who waits for it does */
+	unsigned waiters;		/* threads that do, now */
 	struct vcu_point point;
 };
 
@@ -239,6 +241,9 @@ sk_cu_result vcu_enter_context(enum vcu_function function);
 /** What has broken this process's context of the device, if anything has:
  * whatever it asks for there says that, with a context or without. */
 sk_cu_result vcu_broken(int device);
+/** A context is broken from here on; what of that a driver writes into the
+ * kernel's log is written down. */
+void vcu_spoil(struct CUctx_st *context, sk_cu_result result);
 
 #define VCU_ENTER(function) do {					\
 	sk_cu_result r_ = vcu_enter(VCU_##function);			\
@@ -331,6 +336,9 @@ int vcu_backing(int device, size_t bytes);
 int vcu_backing_device(int fd);
 /** How often a device of the session was reset; without the lock as well. */
 unsigned vcu_resets(int device);
+/** A line of the session's file of records: error @xid of the device, and
+ * whose it was. */
+void vcu_record(int device, int xid);
 /** What a device has, and what of it is used, by this process or by all of
  * the session. */
 uint64_t vcu_memory_bytes(void);
