@@ -30,11 +30,11 @@ struct shared {
 static struct shared *shared;
 
 static ssize_t (*read_on)(const struct sk_os *os, int fd, void *buf,
-			  size_t bytes, off_t at);
+			  size_t bytes, uint64_t at);
 
 /* Of its other threads this one reads long headers alone. */
 static ssize_t note(const struct sk_os *os, int fd, void *buf, size_t bytes,
-		    off_t at)
+		    uint64_t at)
 {
 	if (gettid() == getpid()) {
 		atomic_fetch_add(&shared->loop, bytes);
