@@ -8,7 +8,7 @@
 #include "agent.h"
 #include "base/size.h"
 #include "calls/device.h"
-#include "catalogue/unread.h"
+#include "catalogue/revive.h"
 #include "revive/add.h"
 #include "revive/left.h"
 #include "revive/sealed.h"

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 
 #include "catalogue/private.h"
-#include "catalogue/unread.h"
+#include "catalogue/revive.h"
 #include "memory/flags.h"
 
 static void count_unread(struct sk_cat_job *job, bool more)

@@ -15,6 +15,7 @@
 #include "base/util.h"
 #include "bytes/copy.h"
 #include "catalogue/catalogue.h"
+#include "catalogue/revive.h"
 #include "fault-alloc.h"
 #include "io/io.h"
 #include "layout/coverage.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "catalogue/catalogue.h"
-#include "catalogue/unread.h"
+#include "catalogue/revive.h"
 #include "tensor/mesh.h"
 #include "base/util.h"
 #include "memory/flags.h"
