@@ -46,11 +46,13 @@ refuses '5 ranks are not on 2 nodes alike' --nodes 2 --ranks 5
 refuses 'shardkeep-bench --help shows how' --no-such-option
 refuses 'shardkeep-bench --help shows how' a-word
 
-# Told to end, it leaves nothing: ends NAME, of a signal.
+# Told to end, it leaves nothing: ends NAME, of a signal, which whoever began
+# this may have had ignored.
 ends()
 {
 	local pid r=0
-	"$bench" --crowd 8 -t 500 -n 30 --dir "$dir" >/dev/null 2>&1 &
+	env --default-signal="$1" \
+		"$bench" --crowd 8 -t 500 -n 30 --dir "$dir" >/dev/null 2>&1 &
 	pid=$!
 	for _ in $(seq 500); do
 		[ -S "$(echo "$dir"/*/agent.sock)" ] && break
