@@ -131,6 +131,22 @@ static void make_history(struct whole *w, int steps)
 	stop(w);
 }
 
+/* An agent that has that many steps on disk, and a connection to it. */
+static int begin(struct whole *w, int steps)
+{
+	whole_init(w);
+	make_history(w, steps);
+	start(w);
+	return rig_connect(&w->rig);
+}
+
+static void end(struct whole *w, int sock)
+{
+	close(sock);
+	stop(w);
+	whole_remove(w);
+}
+
 /* ---- what is asked ---- */
 
 static size_t list(int sock, uint32_t limit, int64_t newest)
@@ -284,10 +300,7 @@ static void test_old_ones_are_left(void)
 	size_t n;
 	int sock;
 
-	whole_init(&w);
-	make_history(&w, MANY);
-	start(&w);
-	sock = rig_connect(&w.rig);
+	sock = begin(&w, MANY);
 	n = list(sock, 0, MANY);
 	CHECK(n == MANY, "%zu of all", n);
 	CHECK(stat_value(sock, "shardkeep_snapshots") == MANY, "known");
@@ -305,9 +318,7 @@ static void test_old_ones_are_left(void)
 		     0, &msg);
 	CHECK(list(sock, 0, MANY) == MANY - 1, "all but one");
 	CHECK(list(sock, LIMIT, MANY) == LIMIT, "the newest");
-	close(sock);
-	stop(&w);
-	whole_remove(&w);
+	end(&w, sock);
 }
 
 /* ---- what a snapshot costs beside them ---- */
@@ -437,10 +448,7 @@ static double visits_to_list_newest(int steps)
 	double visits;
 	int sock;
 
-	whole_init(&w);
-	make_history(&w, steps);
-	start(&w);
-	sock = rig_connect(&w.rig);
+	sock = begin(&w, steps);
 	for (int i = 0; i < 2; i++)
 		CHECK(list(sock, 0, steps) == (size_t)steps, "all");
 	since = rig_since(sock);
@@ -450,9 +458,7 @@ static double visits_to_list_newest(int steps)
 	visits = rig_visits(sock, since);
 	leave(ranks);
 	CHECK(stat_value(sock, "shardkeep_snapshots") == steps, "known");
-	close(sock);
-	stop(&w);
-	whole_remove(&w);
+	end(&w, sock);
 	return visits;
 }
 
@@ -475,10 +481,7 @@ static void test_an_older_runs_image_in_a_newer_ones_directory_goes(void)
 	struct whole w;
 	int sock, dir;
 
-	whole_init(&w);
-	make_history(&w, FEW);
-	start(&w);
-	sock = rig_connect(&w.rig);
+	sock = begin(&w, FEW);
 	enter(&w, ranks);
 	for (int i = 0; i < 2; i++)
 		CHECK(list(sock, 0, FEW) == FEW, "all");
@@ -496,9 +499,7 @@ static void test_an_older_runs_image_in_a_newer_ones_directory_goes(void)
 	CHECK(unlink(file) == 0, "unlink %s", file);
 	CHECK(list(sock, 0, FEW) == FEW, "what is gone is listed");
 	leave(ranks);
-	close(sock);
-	stop(&w);
-	whole_remove(&w);
+	end(&w, sock);
 }
 
 /* Nobody can have saved it, and nobody could ask for it. */
@@ -510,10 +511,7 @@ static void test_a_number_that_no_step_has_is_none(void)
 	size_t n;
 	int sock;
 
-	whole_init(&w);
-	make_history(&w, FEW);
-	start(&w);
-	sock = rig_connect(&w.rig);
+	sock = begin(&w, FEW);
 	enter(&w, ranks);
 	write_one_more(&w, ranks, (uint64_t)INT64_MAX + 1);
 	write_one_more(&w, ranks, UINT64_MAX);
@@ -524,9 +522,7 @@ static void test_a_number_that_no_step_has_is_none(void)
 		CHECK(all[i].id.step >= 0, "step %" PRId64, all[i].id.step);
 	free(all);
 	leave(ranks);
-	close(sock);
-	stop(&w);
-	whole_remove(&w);
+	end(&w, sock);
 }
 
 /* ---- a look that what is taken meanwhile overtakes ---- */
@@ -601,10 +597,7 @@ static void test_what_went_before_names_were_read_is_forgotten(void)
 	int sock;
 
 	CHECK(gate != MAP_FAILED, "no memory");
-	whole_init(&w);
-	make_history(&w, FEW);
-	start(&w);
-	sock = rig_connect(&w.rig);
+	sock = begin(&w, FEW);
 	enter(&w, ranks);
 	for (int i = 0; i < 2; i++)
 		CHECK(list(sock, 0, FEW) == FEW, "all");
@@ -621,9 +614,7 @@ static void test_what_went_before_names_were_read_is_forgotten(void)
 	CHECK(!known_on_disk(sock, gone) || is_there(&w, gone),
 	      "what is gone is known");
 	leave(ranks);
-	close(sock);
-	stop(&w);
-	whole_remove(&w);
+	end(&w, sock);
 	munmap(gate, sizeof(*gate));
 }
 
@@ -667,9 +658,7 @@ static double longest_turn(int steps)
 	leave(ranks);
 	await_known(&w, sock, 65);
 	visits = stat_value(sock, "shardkeep_longest_turn_visits");
-	close(sock);
-	stop(&w);
-	whole_remove(&w);
+	end(&w, sock);
 	return visits;
 }
 
@@ -725,10 +714,7 @@ static void test_an_image_is_read_once(void)
 	size_t n;
 	int sock;
 
-	whole_init(&w);
-	make_history(&w, MANY);
-	start(&w);
-	sock = rig_connect(&w.rig);
+	sock = begin(&w, MANY);
 	images = list_images(sock, JOB, MANY, &n);
 	CHECK(n == WORLD, "%zu images", n);
 	image = images[0].image;
@@ -749,9 +735,7 @@ static void test_an_image_is_read_once(void)
 	/* What need not stay may be looked for by then as well. */
 	CHECK(again >= once, "%" PRIu64 " reads, %" PRIu64 " before", again,
 	      once);
-	close(sock);
-	stop(&w);
-	whole_remove(&w);
+	end(&w, sock);
 }
 
 /* One that was stopped has written down what it knew. */
@@ -895,9 +879,7 @@ static void test_a_wrong_index_opens_nothing(bool sums)
 		n_fds = 0;
 	}
 	free(images);
-	close(sock);
-	stop(&w);
-	whole_remove(&w);
+	end(&w, sock);
 }
 
 int main(void)

@@ -280,7 +280,9 @@ int main(void)
 {
 	test_next_step_gets_memory();
 	test_newest_are_known(70, 100);
-	test_newest_are_known(300, 100);
+	/* The sanitizers see nothing in many that is not in some. */
+	if (sk_fault_every() == 1)
+		test_newest_are_known(300, 100);
 	test_pins_cost_a_flush_nothing();
 	test_another_unpins();
 	return 0;
