@@ -4,6 +4,7 @@
  * memory: what the agent's loop itself reads of it is the same whatever the
  * image's tensors, and while others read it the agent goes on.
  */
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -26,6 +27,7 @@ struct shared {
 	atomic_ulong loop;	/* bytes that its loop read */
 	atomic_uint held;	/* others who read and wait to be let */
 	atomic_bool hold;	/* they have to */
+	sem_t let;		/* one of them go */
 };
 static struct shared *shared;
 
@@ -40,8 +42,9 @@ static ssize_t note(const struct sk_os *os, int fd, void *buf, size_t bytes,
 		atomic_fetch_add(&shared->loop, bytes);
 	} else if (bytes > LONG && atomic_load(&shared->hold)) {
 		atomic_fetch_add(&shared->held, 1);
-		while (atomic_load(&shared->hold))
-			usleep(1000);
+		/* Who is counted now is let go. */
+		if (atomic_load(&shared->hold))
+			(void)sem_wait(&shared->let);
 	}
 	return read_on(os, fd, buf, bytes, at);
 }
@@ -87,8 +90,9 @@ static void stand_and_die(struct whole *w, unsigned tensors, bool hold)
 	close(stands[1]);
 	CHECK(read(stands[0], &c, 1) == 1, "it does not stand there");
 	close(stands[0]);
-	atomic_store(&shared->hold, hold);
+	CHECK(sem_init(&shared->let, 1, 0) == 0, "sem_init");
 	atomic_store(&shared->held, 0);
+	atomic_store(&shared->hold, hold);
 	atomic_store(&shared->loop, 0);
 	CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, &status, 0) == pid,
 	      "kill");
@@ -146,6 +150,8 @@ static int begin_held(struct whole *w)
 static void let_go(void)
 {
 	atomic_store(&shared->hold, false);
+	for (unsigned n = atomic_load(&shared->held); n; n--)
+		(void)sem_post(&shared->let);
 }
 
 /* The next life of the rank waits for it, and finds it. */

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "agent/whole.h"
-#include "memory/extent.h"
 #include "worker/worker.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -83,19 +82,9 @@ static unsigned seen(const unsigned *what)
 
 static int ask_slot(struct rank *r)
 {
-	const struct sk_layout *l = r->layouts[0];
-	const struct sk_extent all = { .from = l->header_bytes,
-				       .to = l->image_bytes };
-	int fd = memfd_create("extents", MFD_CLOEXEC), status;
+	static const uint8_t any[16];
 
-	CHECK(fd >= 0 && write(fd, &all, sizeof(all)) == sizeof(all),
-	      "memfd");
-	r->msg = (struct sk_msg){ .type = SK_MSG_DEVICE_SLOT,
-				  .body.device_slot = { .state = r->state,
-							.n_extents = 1 } };
-	status = rig_call(r->sock, &r->msg, &fd, 1, NULL, NULL);
-	close(fd);
-	return status;
+	return rank_device_slot(r, any);
 }
 
 static void begin(struct whole *w, struct rank *r)

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -528,17 +529,25 @@ static void test_a_number_that_no_step_has_is_none(void)
 /* ---- a look that what is taken meanwhile overtakes ---- */
 
 struct gate {
-	_Atomic bool at, go;
+	sem_t at, go;
 };
+
+/* False: not in time. */
+static bool await_gate(sem_t *which)
+{
+	struct timespec end;
+
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_sec += WAIT_MS / 1000;
+	return sem_timedwait(which, &end) == 0;
+}
 
 static void hold(void *ctx)
 {
-	const struct timespec while_ns = { .tv_nsec = 1000000 };
 	struct gate *gate = ctx;
 
-	gate->at = true;
-	for (int i = 0; i < (int)WAIT_MS && !gate->go; i++)
-		nanosleep(&while_ns, NULL);
+	(void)sem_post(&gate->at);
+	(void)await_gate(&gate->go);
 }
 
 static void remove_step(const struct whole *w, int step)
@@ -596,7 +605,8 @@ static void test_what_went_before_names_were_read_is_forgotten(void)
 	struct whole w;
 	int sock;
 
-	CHECK(gate != MAP_FAILED, "no memory");
+	CHECK(gate != MAP_FAILED && sem_init(&gate->at, 1, 0) == 0 &&
+	      sem_init(&gate->go, 1, 0) == 0, "no gate");
 	sock = begin(&w, FEW);
 	enter(&w, ranks);
 	for (int i = 0; i < 2; i++)
@@ -604,11 +614,11 @@ static void test_what_went_before_names_were_read_is_forgotten(void)
 	sk_fault_os_forget(w.fault);
 	sk_fault_os_meddle(w.fault, SK_FAULT_OPENAT, 1, hold, gate);
 	rig_send(sock, &msg);
-	AWAIT(gate->at, "no look");
+	CHECK(await_gate(&gate->at), "no look");
 	take_durable(ranks, gone);
 	take_durable(ranks, newest);
 	remove_step(&w, gone);
-	gate->go = true;
+	(void)sem_post(&gate->go);
 	finish_list(sock, &msg);
 	(void)list(sock, 1, newest);
 	CHECK(!known_on_disk(sock, gone) || is_there(&w, gone),

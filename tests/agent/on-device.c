@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "cuda/share.h"
-#include "memory/extent.h"
 
 static struct sk_cuda_uuid uuid;
 
@@ -50,20 +49,10 @@ void on_device_name(uint8_t ret[16])
 
 int on_device_slot(struct rank *r)
 {
-	const struct sk_layout *l = r->layouts[0];
-	const struct sk_extent all = { .from = l->header_bytes,
-				       .to = l->image_bytes };
-	int fd = memfd_create("extents", MFD_CLOEXEC), status;
+	uint8_t name[16];
 
-	CHECK(fd >= 0 && write(fd, &all, sizeof(all)) == sizeof(all),
-	      "memfd");
-	r->msg = (struct sk_msg){ .type = SK_MSG_DEVICE_SLOT,
-				  .body.device_slot = { .state = r->state,
-							.n_extents = 1 } };
-	on_device_name(r->msg.body.device_slot.uuid);
-	status = rig_call(r->sock, &r->msg, &fd, 1, NULL, NULL);
-	close(fd);
-	return status;
+	on_device_name(name);
+	return rank_device_slot(r, name);
 }
 
 int on_device_stand(struct rank *r, const struct rig *rig,

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "bytes/checksum.h"
+#include "memory/extent.h"
 #include "tensor/mesh.h"
 #include "base/util.h"
 #include "support/agent.h"
@@ -364,6 +365,24 @@ int rank_unregister(struct rank *r)
 	r->msg = (struct sk_msg){ .type = SK_MSG_UNREGISTER,
 				  .body.state = r->state };
 	return rig_call(r->sock, &r->msg, NULL, 0, NULL, NULL);
+}
+
+int rank_device_slot(struct rank *r, const uint8_t uuid[16])
+{
+	const struct sk_layout *l = r->layouts[0];
+	const struct sk_extent all = { .from = l->header_bytes,
+				       .to = l->image_bytes };
+	int fd = memfd_create("extents", MFD_CLOEXEC), status;
+
+	CHECK(fd >= 0 && write(fd, &all, sizeof(all)) == sizeof(all),
+	      "memfd");
+	r->msg = (struct sk_msg){ .type = SK_MSG_DEVICE_SLOT,
+				  .body.device_slot = { .state = r->state,
+							.n_extents = 1 } };
+	memcpy(r->msg.body.device_slot.uuid, uuid, 16);
+	status = rig_call(r->sock, &r->msg, &fd, 1, NULL, NULL);
+	close(fd);
+	return status;
 }
 
 int rank_slot(struct rank *r, int64_t step, uint32_t flags)

@@ -99,6 +99,8 @@ int rank_again(struct rank *r, const struct rank_options *o);
 void rank_close(struct rank *r);
 /** UNREGISTER: it leaves in order, and its images stay. The status. */
 int rank_unregister(struct rank *r);
+/** DEVICE_SLOT, on that device, for all that the rank has; the status. */
+int rank_device_slot(struct rank *r, const uint8_t uuid[16]);
 /** SLOT; the slot's number or the status. */
 int rank_slot(struct rank *r, int64_t step, uint32_t flags);
 /** Fills the slot for the step: data that tell rank and step, header. */
