@@ -32,6 +32,7 @@ from ._versions import default_store
 log = logging.getLogger("shardkeep")
 
 _SHORT = 504     # bytes that go along with their number
+_SHORT_OF_FEW = 4088        # where a store takes them
 #: How many of each name and ranks this process has made, since its group was.
 _made: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = \
     weakref.WeakKeyDictionary()
@@ -77,6 +78,12 @@ class Comm(Meetings):
         was made alone; 0: it says nothing of it."""
         said = os.environ.get("WORLD_SIZE", "") if self._alone else ""
         return int(said) if said.isdecimal() and int(said) > 1 else 0
+
+    def may_share_agent(self) -> bool:
+        """Whether one agent may serve all ranks, as far as a launcher says
+        how many of them are on this node."""
+        here = os.environ.get("LOCAL_WORLD_SIZE", "")
+        return not here.isdecimal() or int(here) >= self.world
 
     @classmethod
     def at(cls, key: str, rank: int, world: int, timeout: float) -> Comm:
@@ -186,11 +193,12 @@ class Comm(Meetings):
         exchange where all of it is short, else in two."""
         if self.world == 1:
             return [mine]
-        heads = self._heads(len(mine).to_bytes(8, "little") + mine[:_SHORT],
+        short = _SHORT_OF_FEW if self.are_few() else _SHORT
+        heads = self._heads(len(mine).to_bytes(8, "little") + mine[:short],
                             what, timeout, kind)
         n = [int.from_bytes(x[:8], "little") for x in heads]
         most = max(n)
-        if most <= _SHORT:
+        if most <= short:
             return [x[8:8 + n[i]] for i, x in enumerate(heads)]
         every = self.allgather(mine.ljust(most, b"\0"), what, timeout, "rest")
         return [every[i * most:i * most + n[i]] for i in range(self.world)]

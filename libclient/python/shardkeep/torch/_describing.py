@@ -131,6 +131,7 @@ class Describing:
             forget(self._state, gone)
             self._names.discard(gone)
         model = {name: t for name, t, _ in items}
+        had = set(self._names)
         self._names |= model.keys()     # whoever is interrupted from here on
         for name in self._tensors.buffers & model.keys():
             if absent is None or not model[name].is_meta:
@@ -156,6 +157,8 @@ class Describing:
         held, on_devices = self._state.describe(
             items, self._usual, self._odd(aside) | apart, model, slowly,
             (others, self._blobs.rooms()))
+        for name in had & (absent or set()):    # taken back
+            forget(self._state, name)
         held += others
         self._blobs.keep = held
         self._on_devices = on_devices + [x for x in others

@@ -29,7 +29,7 @@ from ._nodes import (LISTED_MOST, Held, Teller, before_in_memory, candidates,
                      offers, over, several, went_each_time)
 from ._report import Report
 from ._tensors import LiveTensors
-from ._together import PASSED_OVER, together
+from ._together import PASSED_OVER, judged, together, tried
 
 log = logging.getLogger("shardkeep")
 
@@ -51,6 +51,18 @@ class Saved:
 
 class Late(NotFound):
     """What is older is there, and lacks less."""
+
+
+@dataclasses.dataclass
+class Ahead:
+    """A rank's look at the newest that its agent lists, before it knows
+    whether all ranks try that one."""
+
+    saved: Saved
+    holders: Any                #: as they were known before
+    failure: Exception | None = None    #: of this rank
+    #: How it went on all ranks, where all took it.
+    said: list[dict[str, Any]] | None = None
 
 
 class Restore:
@@ -87,6 +99,7 @@ class Restore:
         self._unasked: list[str] = []
         #: How many ranks saved which run and step, as this agent knows.
         self._worlds: dict[tuple[int, int], int] = {}
+        self._ahead: Ahead | None = None
 
     def _together(self, act: Callable[[], Any]) -> list[Any]:
         return together(self._comm, "restore()", act)
@@ -99,7 +112,7 @@ class Restore:
             _core.RESTORE_MEMORY_ONLY | _core.RESTORE_DISK_ONLY)
         for _ in range(LISTED_MOST):
             failed: Error | None = None
-            for found in each(self._job, lambda: self._candidates(step)):
+            for found in each(self._job, lambda: self._listed(step, strict)):
                 try:
                     with uncollected():
                         self._try(Saved(*found), flags, strict)
@@ -124,10 +137,61 @@ class Restore:
                            f"of step {step}")
         return None
 
-    def _candidates(self, step: int | None) -> list[tuple[int, int]]:
-        """Runs and steps to try, the same on all ranks."""
-        told = self._together(lambda: offers(self._client, self._job, step,
-                                             self._worlds))
+    def _listed(self, step: int | None, strict: bool
+                ) -> list[tuple[int, int]]:
+        """Runs and steps to try, the same on all ranks. The first time each
+        rank looks at the newest before it tells what there is: mostly all
+        took the same one, and need not meet once more for it."""
+        ahead = not self._told and self._comm.may_share_agent()
+        try:
+            with uncollected():
+                told = self._together(
+                    lambda: self._offers(step, strict, ahead))
+            found = self._candidates(told)
+            self._took([x.pop("ahead", None) for x in told], found)
+            return found
+        except BaseException:
+            self._leave_ahead()
+            raise
+
+    def _offers(self, step: int | None, strict: bool, ahead: bool
+                ) -> dict[str, Any]:
+        mine = offers(self._client, self._job, step, self._worlds)
+        if not ahead or not mine["complete"]:
+            return mine
+        newest = max(mine["complete"])
+        return {**mine, "ahead": [newest, self._look_ahead(
+            Saved(*newest), strict)]}
+
+    def _look_ahead(self, saved: Saved, strict: bool) -> dict[str, Any]:
+        """How it went, for the others."""
+        self._anew = self._lacking = False
+        self._ahead = Ahead(saved, self._describing.holders())
+        mine, self._ahead.failure = tried(lambda: self._look(saved, strict))
+        return mine
+
+    def _leave_ahead(self) -> None:
+        """What came of it is as it was before."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return
+        self._blobs.clear()
+        self._take_back()
+        self._describing.take_holders(ahead.holders)
+
+    def _took(self, told: list[Any], found: list[tuple[int, int]]) -> None:
+        """Keeps what all ranks saw ahead if it is what they try."""
+        if self._ahead is None:
+            return
+        if not self.several and all(
+                x and tuple(x[0]) == found[0] for x in told):
+            self._ahead.said = [x[1] for x in told]
+        else:
+            self._leave_ahead()
+
+    def _candidates(self, told: list[dict[str, Any]]
+                    ) -> list[tuple[int, int]]:
+        """Of what all agents have told."""
         apart = several(told)
         self._told = told
         self.several = apart and links_available()
@@ -239,10 +303,9 @@ class Restore:
             self._load(strict, report[1], saved)
         except BaseException:
             self._blobs.clear()
-            while self._undo:
-                undo = self._undo.pop()
-                if not moved:   # what was made for it has no values
-                    undo()
+            if not moved:       # what was made for it has no values
+                self._take_back()
+            self._undo = []
             raise
         self._undo = []
         self._blobs.settle(self._rows)
@@ -255,12 +318,25 @@ class Restore:
                         "later snapshots", self._job, saved.step,
                         ", ".join(self._unasked), self._comm.rank)
 
+    def _take_back(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _looked(self, saved: Saved, strict: bool) -> list[dict[str, Any]]:
+        """At the snapshot, by all ranks, which tell what they have now."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead.said is None:
+            return self._together(lambda: self._look(saved, strict))
+        saved.world = ahead.saved.world
+        return judged(self._comm, ahead.said, ahead.failure)
+
     def _prepare(self, saved: Saved, strict: bool) -> bool:
         """Has everything described as the snapshot has it; whether one agent
         serves all ranks, in one run."""
-        before = self._describing.holders()
+        before = self._ahead.holders if self._ahead is not None else \
+            self._describing.holders()
         try:
-            said = self._together(lambda: self._look(saved, strict))
+            said = self._looked(saved, strict)
             self._rows = alike([x["rows"] for x in said])
             if not self._describing.all_alike([x["whole"] for x in said]):
                 self._describing.set_holders(self._together(self._whole))

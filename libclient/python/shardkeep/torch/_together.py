@@ -44,14 +44,13 @@ def _of_another(rank: int, word: list[Any]) -> Exception:
     return RuntimeError(text)
 
 
-def _told(comm: Comm, what: str, mine: Any, failure: Exception | None
-          ) -> list[dict[str, Any]]:
+def _told(comm: Comm, what: str, mine: dict[str, Any],
+          failure: Exception | None) -> list[dict[str, Any]]:
     """By all ranks. Where they are apart, which ends the call for all of
     them, this rank raises what it had to tell."""
     try:
-        return [json.loads(x) for x in comm.share(json.dumps(
-            {"failed": _word(failure)} if failure else mine
-        ).encode(), what)]
+        return [json.loads(x) for x in comm.share(json.dumps(mine).encode(),
+                                                  what)]
     except Apart as e:
         if failure is None:
             raise
@@ -60,19 +59,21 @@ def _told(comm: Comm, what: str, mine: Any, failure: Exception | None
         raise failure from e
 
 
-def together(comm: Comm, what: str, act: Callable[[], Any]) -> list[Any]:
-    """What the act gave on every rank, in forms that JSON has; where it
-    failed on one, all raise: this rank's own exception before another's.
-    ``what`` names the call that the ranks are in."""
-    failure: Exception | None = None
-    value = None
+def tried(act: Callable[[], Any]) -> tuple[dict[str, Any], Exception | None]:
+    """How the act went, in forms that JSON has, for :func:`judged`; and this
+    rank's exception."""
     try:
-        value = act()
+        return {"value": act()}, None
     except Apart:
         raise       # all that came know it
     except Exception as e:
-        failure = e
-    words = _told(comm, what, {"value": value}, failure)
+        return {"failed": _word(e)}, e
+
+
+def judged(comm: Comm, words: list[dict[str, Any]],
+           failure: Exception | None) -> list[Any]:
+    """What the act gave on every rank; where it failed on one, all raise:
+    this rank's own exception before another's."""
     failed = {r: w["failed"] for r, w in enumerate(words) if "failed" in w}
     if not failed:
         return [w["value"] for w in words]
@@ -81,6 +82,13 @@ def together(comm: Comm, what: str, act: Callable[[], Any]) -> list[Any]:
     if failure is not None and comm.rank in fatal:
         raise failure
     raise _of_another(*next(iter(fatal.items()))) from failure
+
+
+def together(comm: Comm, what: str, act: Callable[[], Any]) -> list[Any]:
+    """What the act gave on every rank, as :func:`judged`. ``what`` names the
+    call that the ranks are in."""
+    mine, failure = tried(act)
+    return judged(comm, _told(comm, what, mine, failure), failure)
 
 
 @contextlib.contextmanager
