@@ -164,18 +164,40 @@ def test_what_cannot_be_looked_at_changes_nothing(nodes):
     run(2, _stay_as_they_were, nodes[0])
 
 
-def _restores_an_older_one(socket: str) -> None:
+def _fails_at(m: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """The next call of it on one rank; of the newest, then."""
+    real = getattr(owner, name)
+
+    def call(*args: Any, **words: Any) -> Any:
+        m.setattr(owner, name, real)
+        raise NotFound(errno.ENOENT, "it went")
+
+    if dist.get_rank() == 1:
+        m.setattr(owner, name, call)
+
+
+def _restores_an_older_one(socket: str, where: str) -> None:
     for device in ("cpu", "meta"):
         model, optim = _made(device)
         with Checkpointer(model, optim, socket=socket, **OPTIONS) as ck, \
                 pytest.MonkeyPatch.context() as m:
-            _fails(m, 1, NotFound(errno.ENOENT, "it went"))
+            owner = {"_kept": type(ck._kept), "_tensors": type(ck._tensors)
+                     }.get(where.split(".")[0], Restore)
+            _fails_at(m, owner, where.split(".")[-1])
             assert ck.restore() == STEPS[0]
-        assert (model.weight == STEPS[0]).all()
-        assert (optim.state[model.weight]["exp_avg"] == STEPS[0] + 0.5).all()
+            assert (model.weight == STEPS[0]).all()
+            state = optim.state[model.weight]
+            assert (state["exp_avg"] == STEPS[0] + 0.5).all()
+            assert state["step"] == 1
+            assert ck.restore() == STEPS[1]
+        assert (model.weight == STEPS[1]).all()
+        assert state["step"] == len(STEPS)
 
 
-def test_what_is_passed_over_leaves_nothing_described(nodes):
+@pytest.mark.parametrize("where", [
+    "_tensors.items", "_tensors.materialize", "_beyond", "_make_missing",
+    "_describe", "_make_ready", "_kept.suffices", "_kept.load"])
+def test_what_is_passed_over_leaves_nothing_behind(nodes, where):
     """What was made for it is made again for the one before."""
     run(2, _save, [nodes[0]] * 2)
-    run(2, _restores_an_older_one, nodes[0])
+    run(2, _restores_an_older_one, nodes[0], where)
