@@ -177,6 +177,58 @@ static int make_alone(const char *name, size_t bytes)
 	return fd;
 }
 
+/* ---- what this process has ---- */
+
+struct vcu_file *vcu_file_take(int fd, int device)
+{
+	struct vcu_file *f;
+	struct stat st;
+
+	if (fstat(fd, &st))
+		return NULL;
+	for (f = vcu()->files; f && f->number != (uint64_t)st.st_ino;)
+		f = f->next;
+	if (!f) {
+		f = calloc(1, sizeof(*f));
+		if (!f)
+			vcu_misuse("out of memory");
+		*f = (struct vcu_file){ .next = vcu()->files,
+					.number = (uint64_t)st.st_ino,
+					.bytes = (size_t)st.st_size,
+					.device = device };
+		vcu()->files = f;
+	}
+	f->refs++;
+	return f;
+}
+
+void vcu_file_again(struct vcu_file *file)
+{
+	if (file)
+		file->refs++;
+}
+
+void vcu_file_drop(struct vcu_file *file)
+{
+	struct vcu_file **at = &vcu()->files;
+
+	if (!file || --file->refs)
+		return;
+	while (*at != file)
+		at = &(*at)->next;
+	*at = file->next;
+	free(file);
+}
+
+static uint64_t used_here(int device)
+{
+	uint64_t used = 0;
+
+	for (const struct vcu_file *f = vcu()->files; f; f = f->next)
+		used += f->device == device ? f->bytes : 0;
+	return used;
+}
+
 int vcu_backing(int device, size_t bytes)
 {
 	char name[64];
@@ -185,13 +237,15 @@ int vcu_backing(int device, size_t bytes)
 		return make_alone(NODE_NAME, bytes);
 	if (session())
 		return make_counted(vcu_unit(device), bytes);
+	if (used_here(device) + bytes > vcu_memory_bytes())
+		return -1;
 	(void)snprintf(name, sizeof(name), NAME "%d.0.", vcu_unit(device));
 	return make_alone(name, bytes);
 }
 
 uint64_t vcu_memory_used(int device)
 {
-	uint64_t used = 0;
+	uint64_t used;
 	int dir;
 
 	if (session()) {
@@ -200,10 +254,7 @@ uint64_t vcu_memory_used(int device)
 		close(dir);
 		return used;
 	}
-	for (struct vcu_memory *m = vcu()->memory; m; m = m->next)
-		if (!m->freed && !m->peer && m->device == device)
-			used += m->room;
-	return used;
+	return used_here(device);
 }
 
 int vcu_backing_device(int fd)

@@ -220,6 +220,7 @@ static void budgets(void)
 	(void)setenv("VCUDA_SESSION", dir, 1);
 	(void)setenv("VCUDA_MIG", "2", 1);
 	(void)setenv("VCUDA_MEM", "33554432", 1);
+	(void)setenv("VCUDA_CONTEXT", "0", 1);
 	for (int i = 0; i < 4; i++) {
 		pid = fork();
 		CHECK(pid >= 0);

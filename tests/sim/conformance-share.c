@@ -221,11 +221,6 @@ static void no_handles(void)
 	CHECK(t.driver.cuMemImportFromShareableHandle(
 		      &handle, (void *)(intptr_t)-1,
 		      SK_CU_HANDLE_POSIX_FD) != SK_CU_SUCCESS);
-	handle = create(&t, grain(&t));
-	IS(0, t.driver.cuMemRelease(handle));
-	/* What a driver makes of that is anything. */
-	if (t.calls)
-		IS(SK_CU_INVALID_VALUE, t.driver.cuMemRelease(handle));
 }
 
 /* Memory for a fabric: where a device has none of it, it is refused, and all
@@ -617,6 +612,112 @@ static void one_at_a_time(void)
 
 /* ---- how much there is ---- */
 
+/* Processes have the device together only where they are told to. */
+static void begin_session(char dir[64])
+{
+	if (!trainer_is_told())
+		item_lacks("each process has a simulated device of its own");
+	(void)snprintf(dir, 64, "/tmp/vcuda-session-XXXXXX");
+	CHECK(mkdtemp(dir));
+	(void)setenv("VCUDA_SESSION", dir, 1);
+}
+
+static void end_session(const char *dir)
+{
+	char command[80];
+
+	(void)snprintf(command, sizeof(command), "rm -rf %s", dir);
+	CHECK(!system(command));
+}
+
+static size_t left(const struct trainer_cuda *t)
+{
+	size_t bytes, all;
+
+	IS(0, t->driver.cuMemGetInfo(&bytes, &all));
+	return bytes;
+}
+
+/* A driver may take its time. */
+static bool gets_to(const struct trainer_cuda *t, size_t bytes)
+{
+	for (int i = 0; i < 500; i++) {
+		if (left(t) >= bytes)
+			return true;
+		(void)usleep(10000);
+	}
+	return false;
+}
+
+#define MANY 64	/* grains */
+
+/* A mapping alone keeps it, whoever made it; then it is there for others. */
+static void comes_back(void)
+{
+	struct trainer_cuda t;
+	size_t bytes, kept;
+	sk_cu_ptr ptr;
+	char dir[64];
+	pid_t pid;
+	int fd;
+
+	begin_session(dir);
+	pid = owner(MANY, &fd);
+	trainer_cuda_begin(&t, 0);
+	bytes = MANY * grain(&t);
+	ptr = map_fd(&t, fd, bytes);
+	close(fd);
+	end(pid);
+	(void)usleep(300000);
+	kept = left(&t);
+	CHECK(has_word(&t, ptr));
+	IS(0, t.driver.cuMemUnmap(ptr, bytes));
+	IS(0, t.driver.cuMemAddressFree(ptr, bytes));
+	CHECK(gets_to(&t, kept + bytes - bytes / 4));
+	CHECK(!t.calls || left(&t) == kept + bytes);
+	end_session(dir);
+}
+
+static void hold_context(int told)
+{
+	struct trainer_cuda t;
+
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	trainer_cuda_begin(&t, 0);
+	IS(0, t.driver.cuCtxSynchronize());
+	tell(told);
+	for (;;)
+		(void)pause();
+}
+
+/* So one that nobody meant to make is seen. */
+static void contexts_take_room(void)
+{
+	struct trainer_cuda t;
+	int begun[2], held[2];
+	size_t before;
+	char dir[64];
+	pid_t pid;
+	char byte;
+
+	begin_session(dir);
+	CHECK(!pipe2(begun, O_CLOEXEC) && !pipe2(held, O_CLOEXEC));
+	pid = fork();		/* before there is a driver here */
+	CHECK(pid >= 0);
+	if (!pid) {
+		CHECK(read(begun[0], &byte, 1) == 1);
+		hold_context(held[1]);
+	}
+	trainer_cuda_begin(&t, 0);
+	before = left(&t);
+	tell(begun[1]);
+	hear(held[0]);
+	CHECK(left(&t) < before);
+	end(pid);
+	CHECK(gets_to(&t, before - ((size_t)32 << 20)));
+	end_session(dir);
+}
+
 static void budget(void)
 {
 	char dir[] = "/tmp/vcuda-session-XXXXXX", command[64];
@@ -629,6 +730,7 @@ static void budget(void)
 	CHECK(mkdtemp(dir));
 	(void)setenv("VCUDA_SESSION", dir, 1);
 	(void)setenv("VCUDA_MEM", "16777216", 1);
+	(void)setenv("VCUDA_CONTEXT", "0", 1);
 	pid = owner(4, &fd);
 	trainer_cuda_begin(&t, 0);
 	IS(0, t.driver.cuMemGetInfo(&before, &all));
@@ -660,6 +762,7 @@ static void reset(void)
 
 	CHECK(mkdtemp(dir));
 	(void)setenv("VCUDA_SESSION", dir, 1);
+	(void)setenv("VCUDA_CONTEXT", "0", 1);
 	pid = owner(1, &fd);
 	next = fork();
 	CHECK(next >= 0);
@@ -713,6 +816,8 @@ static const struct item items[] = {
 	{ "a process breaks down", one_breaks_down, ITEM_ANY },
 	{ "what a killed one has asked for", what_was_asked_is_over,
 	  ITEM_ANY },
+	{ "memory that nobody has any more", comes_back, ITEM_ANY },
+	{ "contexts take room", contexts_take_room, ITEM_ANY },
 	{ "devices have one name", devices_have_one_name, ITEM_ANY },
 	{ "a device has a compute mode", has_a_mode, ITEM_ANY },
 	{ "one process at a time", one_at_a_time, ITEM_SIM },

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cuda/kernels.h"
 #include "items.h"
 #include "trainer.h"
 
@@ -279,6 +280,7 @@ static void leave_one(const struct trainer_cuda *t, int which)
 	const sk_cu_allocation what = {
 		.type = SK_CU_ALLOCATION_PINNED,
 		.location = { SK_CU_LOCATION_DEVICE, 0 } };
+	sk_cu_module module;
 	sk_cu_handle handle;
 	sk_cu_event event;
 	sk_cu_ptr ptr;
@@ -296,12 +298,16 @@ static void leave_one(const struct trainer_cuda *t, int which)
 	case 5:
 		(void)locked(t, PAGE);
 		break;
+	case 6:
+		IS(0, t->driver.cuModuleLoadData(&module,
+						 sk_cuda_kernels_text));
+		break;
 	}
 }
 
-#define KINDS 6
+#define KINDS 7
 
-/* All is given back, but for that one: 6 none, 7 the context itself. */
+/* All is given back, but for that one: 7 none, 8 the context itself. */
 static int ending_with(int which)
 {
 	struct trainer_cuda t;

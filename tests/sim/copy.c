@@ -41,7 +41,8 @@ static sk_cu_result device_side(sk_cu_ptr ptr, size_t bytes, bool write,
 }
 
 /* What lies in two pieces of locked memory is not known to be locked. */
-static sk_cu_result host_side(const void *ptr, size_t bytes, struct side *ret)
+static sk_cu_result host_side(const void *ptr, size_t bytes, bool write,
+			      struct side *ret)
 {
 	const struct vcu_memory *m;
 
@@ -54,6 +55,10 @@ static sk_cu_result host_side(const void *ptr, size_t bytes, struct side *ret)
 			   "and private when the process forked: the device "
 			   "may have other pages than the process", bytes,
 			   ptr);
+	if (ret->locked && ret->locked->read_only && write) {
+		vcu_spoil(vcu_current(), SK_CU_ILLEGAL_ADDRESS);
+		return SK_CU_ILLEGAL_ADDRESS;
+	}
 	m = vcu_memory((uintptr_t)ptr, 0);
 	if (m && m->device >= 0)
 		vcu_misuse("a device pointer where the host's was asked for");
@@ -116,6 +121,7 @@ static sk_cu_result launch(sk_cu_stream handle, bool out, struct vcu_op *op,
 	if (!host->locked)
 		return launch_pageable(stream, out, op);
 	host->locked->flying++;
+	op->locked = true;
 	(void)vcu_append(stream, op);
 	return SK_CU_SUCCESS;
 }
@@ -130,7 +136,7 @@ static sk_cu_result copy(sk_cu_stream stream, bool out, sk_cu_ptr device,
 
 	r = device_side(device, span(device_pitch, width, height), !out, &d);
 	if (r == SK_CU_SUCCESS)
-		r = host_side(host, span(host_pitch, width, height), &h);
+		r = host_side(host, span(host_pitch, width, height), out, &h);
 	if (r != SK_CU_SUCCESS)
 		return r;
 	op = (struct vcu_op){
@@ -456,6 +462,9 @@ static sk_cu_result batch(sk_cu_ptr *dsts, sk_cu_ptr *srcs, size_t *sizes,
 {
 	sk_cu_result r = SK_CU_SUCCESS;
 
+	/* As long as it is none's. */
+	if (failed)
+		*failed = SIZE_MAX;
 	if (!n || (uintptr_t)stream <= SK_CU_STREAM_LEGACY ||
 	    !attributes_are_right(attributes, first_of, n_attributes, n))
 		return SK_CU_INVALID_VALUE;

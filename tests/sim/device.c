@@ -7,6 +7,7 @@
 #include "vcuda.h"
 
 #define STACK_MAX 32
+#define CONTEXTS_OF_ALL 160u	/* that a device would have room for */
 
 /* The thread's contexts; the last is current. */
 static _Thread_local struct {
@@ -204,6 +205,9 @@ sk_cu_result cuDeviceGetAttribute(int *value, sk_cu_enum attribute,
 	case SK_CU_DEVICE_POSIX_FD_SUPPORTED:
 		*value = !vcu_mode("no-share");
 		return SK_CU_SUCCESS;
+	case VCU_DEVICE_READ_ONLY_REGISTER:
+		*value = !vcu_mode("no-register");
+		return SK_CU_SUCCESS;
 	case VCU_DEVICE_FABRIC_SUPPORTED:
 		*value = vcu_mode("no-channel");
 		return vcu_setting("VCUDA_VERSION", 13000) < 12030 ?
@@ -215,40 +219,83 @@ sk_cu_result cuDeviceGetAttribute(int *value, sk_cu_enum attribute,
 
 /* ---- contexts ---- */
 
+/* As much of the device as the scale has: half a GiB of 80. */
+static sk_cu_result take_room(struct CUctx_st *context)
+{
+	long bytes = vcu_setting("VCUDA_CONTEXT",
+				 (long)(vcu_memory_bytes() / CONTEXTS_OF_ALL));
+
+	context->room_fd = -1;
+	if (!bytes)
+		return SK_CU_SUCCESS;
+	context->room_fd = vcu_backing(context->device, (size_t)bytes);
+	if (context->room_fd >= 0)
+		context->room = vcu_file_take(context->room_fd,
+					      context->device);
+	return context->room ? SK_CU_SUCCESS : SK_CU_OUT_OF_MEMORY;
+}
+
+static void give_room(struct CUctx_st *context)
+{
+	if (!context->room)
+		return;
+	vcu_file_drop(context->room);
+	close(context->room_fd);
+	context->room = NULL;
+}
+
+/* With the lock held. */
+static sk_cu_result activate(struct CUctx_st *context)
+{
+	sk_cu_result r;
+
+	if (!vcu_take(context->device))
+		return SK_CU_DEVICE_UNAVAILABLE;
+	r = take_room(context);
+	if (r != SK_CU_SUCCESS) {
+		vcu_let_go(context->device);
+		return r;
+	}
+	__atomic_store_n(&context->resets, vcu_resets(context->device),
+			 __ATOMIC_RELAXED);
+	return SK_CU_SUCCESS;
+}
+
 sk_cu_result cuDevicePrimaryCtxRetain(sk_cu_context *context,
 				      sk_cu_device device)
 {
-	bool may;
+	struct CUctx_st *c = &vcu()->contexts[is_device(device) ? device : 0];
+	sk_cu_result r;
 
-	VCU_ENTER(cuDevicePrimaryCtxRetain);
+	VCU_ENTER_WORK(cuDevicePrimaryCtxRetain);
 	if (!is_device(device))
 		return SK_CU_INVALID_DEVICE;
 	if (vcu_setting("VCUDA_SLOW", 0))
 		(void)usleep(1000 * (unsigned)vcu_setting("VCUDA_SLOW", 0));
 	vcu_lock();
-	may = vcu()->contexts[device].refs || vcu_take(device);
-	if (may) {
-		if (!vcu()->contexts[device].refs)
-			__atomic_store_n(&vcu()->contexts[device].resets,
-					 vcu_resets(device), __ATOMIC_RELAXED);
-		vcu()->contexts[device].refs++;
-		*context = &vcu()->contexts[device];
+	r = c->refs ? SK_CU_SUCCESS : activate(c);
+	if (r == SK_CU_SUCCESS) {
+		__atomic_add_fetch(&c->refs, 1, __ATOMIC_RELAXED);
+		*context = c;
 	}
 	vcu_unlock();
-	return may ? SK_CU_SUCCESS : SK_CU_DEVICE_UNAVAILABLE;
+	return r;
 }
 
 sk_cu_result cuDevicePrimaryCtxRelease_v2(sk_cu_device device)
 {
+	struct CUctx_st *c = &vcu()->contexts[is_device(device) ? device : 0];
 	bool was_active;
 
 	VCU_ENTER(cuDevicePrimaryCtxRelease);
 	if (!is_device(device))
 		return SK_CU_INVALID_DEVICE;
 	vcu_lock();
-	was_active = vcu()->contexts[device].refs;
-	if (was_active && !--vcu()->contexts[device].refs)
+	was_active = c->refs;
+	if (was_active && !__atomic_sub_fetch(&c->refs, 1, __ATOMIC_RELAXED)) {
+		give_room(c);
 		vcu_let_go(device);
+	}
 	vcu_unlock();
 	return was_active ? SK_CU_SUCCESS : SK_CU_INVALID_CONTEXT;
 }

@@ -201,7 +201,7 @@ VCU_API void vcudaRace(int on)
  * "calls" of any, "lazy" launches, which had to load their kernel first,
  * "loads" of code and "waits" for devices by the calling thread, and "busy"
  * waits, of which the driver makes loops: for a stream, and for an event that
- * was not made for sleeping. */
+ * was not made for sleeping; in a child of a fork, calls "of a child". */
 VCU_API uint64_t vcudaCount(const char *what);
 VCU_API uint64_t vcudaCount(const char *what)
 {
@@ -253,7 +253,9 @@ VCU_API uint64_t vcudaCount(const char *what)
 			n += r->bytes;
 	else if (!strcmp(what, "handles"))
 		for (struct vcu_handle *h = v->handles; h; h = h->next)
-			n++;
+			n += !h->gone;
+	else if (!strcmp(what, "of a child"))
+		n = __atomic_load_n(&v->child_calls, __ATOMIC_RELAXED);
 	else
 		vcu_misuse("nothing called %s is counted", what);
 	vcu_unlock();
@@ -280,8 +282,10 @@ static void break_context(sk_cu_result result)
 {
 	struct CUctx_st *context = vcu_current();
 
-	if (context && is_sticky(result))
-		vcu_break(context, result);
+	if (context && is_sticky(result)) {
+		vcu_spoil(context, result);
+		vcu_settle(context);
+	}
 }
 
 /* Another thread may wait in a connection, which only this ends; an end of a
@@ -328,6 +332,14 @@ static sk_cu_result planned_failure(enum vcu_function function)
 	return r;
 }
 
+static sk_cu_result refuse_child(const char *name)
+{
+	if (!__atomic_fetch_add(&vcu()->child_calls, 1, __ATOMIC_RELAXED))
+		fprintf(stderr, "vcuda: %s is called in a child of the "
+			"process that initialized the driver\n", name);
+	return SK_CU_NOT_INITIALIZED;
+}
+
 sk_cu_result vcu_enter(enum vcu_function function)
 {
 	struct vcu *v = vcu();
@@ -339,7 +351,7 @@ sk_cu_result vcu_enter(enum vcu_function function)
 		return SK_CU_NOT_INITIALIZED;
 	/* A forked child has no driver, and may not even take its lock. */
 	if (v->pid != getpid())
-		return SK_CU_NOT_INITIALIZED;
+		return refuse_child(entries[function].name);
 	if (vcu_is_inside())
 		vcu_misuse("%s is called by a function that a stream runs",
 			   entries[function].name);
@@ -358,8 +370,11 @@ static void break_if_reset(struct CUctx_st *context)
 						 __ATOMIC_RELAXED))
 		return;
 	vcu_lock();
-	if (context->refs && !context->sticky)
-		vcu_break(context, SK_CU_LAUNCH_FAILED);
+	if (context->refs && !context->sticky) {
+		__atomic_store_n(&context->sticky, SK_CU_LAUNCH_FAILED,
+				 __ATOMIC_RELAXED);
+		vcu_settle(context);
+	}
 	vcu_unlock();
 }
 
@@ -368,8 +383,17 @@ void vcu_spoil(struct CUctx_st *context, sk_cu_result result)
 	sk_cu_result was = __atomic_exchange_n(&context->sticky, result,
 					       __ATOMIC_RELAXED);
 
+	__atomic_store_n(&vcu()->sticky, result, __ATOMIC_RELAXED);
 	if (was == SK_CU_SUCCESS && result == SK_CU_ILLEGAL_ADDRESS)
 		vcu_record(context->device, MMU_FAULT);
+}
+
+/* By itself, or by what broke the process. */
+static sk_cu_result broken(const struct CUctx_st *context)
+{
+	sk_cu_result r = __atomic_load_n(&context->sticky, __ATOMIC_RELAXED);
+
+	return r ? r : __atomic_load_n(&vcu()->sticky, __ATOMIC_RELAXED);
 }
 
 sk_cu_result vcu_broken(int device)
@@ -377,7 +401,7 @@ sk_cu_result vcu_broken(int device)
 	struct CUctx_st *context = &vcu()->contexts[device];
 
 	break_if_reset(context);
-	return __atomic_load_n(&context->sticky, __ATOMIC_RELAXED);
+	return broken(context);
 }
 
 sk_cu_result vcu_enter_context(enum vcu_function function)
@@ -388,6 +412,8 @@ sk_cu_result vcu_enter_context(enum vcu_function function)
 		return r;
 	if (!vcu_current())
 		return SK_CU_INVALID_CONTEXT;
+	if (!__atomic_load_n(&vcu_current()->refs, __ATOMIC_RELAXED))
+		return VCU_CONTEXT_IS_DESTROYED;
 	break_if_reset(vcu_current());
-	return __atomic_load_n(&vcu_current()->sticky, __ATOMIC_RELAXED);
+	return broken(vcu_current());
 }

@@ -9,6 +9,7 @@
 #include "vcuda.h"
 
 #define GRAIN ((size_t)64 << 10)
+#define PAGE ((uintptr_t)4096)
 #define SOILED GRAIN	/* at either end */
 #define INVALID_DEVICE (-2)
 
@@ -72,7 +73,7 @@ static struct vcu_memory *take_freed(size_t room)
 
 /* The bytes, as the driver sees them: a memory file, which stays open where
  * others may be given it. */
-static char *map_view(int device, size_t room, int *ret_fd)
+static char *map_view(int device, size_t room, struct vcu_memory *ret)
 {
 	int fd = vcu_backing(device, room);
 	void *view = MAP_FAILED;
@@ -80,10 +81,12 @@ static char *map_view(int device, size_t room, int *ret_fd)
 	if (fd >= 0)
 		view = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_SHARED,
 			    fd, 0);
-	*ret_fd = fd;
+	ret->fd = fd;
+	if (view != MAP_FAILED)
+		ret->file = vcu_file_take(fd, device);
 	if (fd >= 0 && (view == MAP_FAILED || !vcu_ipc_keeps(room))) {
 		close(fd);
-		*ret_fd = -1;
+		ret->fd = -1;
 	}
 	return view == MAP_FAILED ? NULL : view;
 }
@@ -124,7 +127,7 @@ static sk_cu_result allocate(sk_cu_ptr *ptr, size_t bytes)
 {
 	size_t room = (bytes + GRAIN - 1) / GRAIN * GRAIN;
 	struct vcu_memory *m = vcu_reserve(room);
-	char *view = m ? map_view(vcu_current()->device, room, &m->fd) : NULL;
+	char *view = m ? map_view(vcu_current()->device, room, m) : NULL;
 
 	if (!view)
 		return SK_CU_OUT_OF_MEMORY;
@@ -153,6 +156,14 @@ sk_cu_result cuMemAlloc_v2(sk_cu_ptr *ptr, size_t bytes)
 	return r;
 }
 
+/* A driver frees what somebody else was given at that address since. */
+static void refuse_freed(sk_cu_ptr ptr)
+{
+	for (struct vcu_memory *m = vcu()->memory; m; m = m->next)
+		if (m->freed && m->base == (char *)(uintptr_t)ptr)
+			vcu_misuse("memory is freed twice");
+}
+
 /* As the driver does: what is under way ends first. */
 sk_cu_result cuMemFree_v2(sk_cu_ptr ptr)
 {
@@ -161,6 +172,7 @@ sk_cu_result cuMemFree_v2(sk_cu_ptr ptr)
 	VCU_ENTER_CONTEXT(cuMemFree);
 	VCU_UNSAFE();
 	vcu_lock();
+	refuse_freed(ptr);
 	m = vcu_memory(ptr, 0);
 	if (m && !m->shared && !m->peer &&
 	    m->base == (char *)(uintptr_t)ptr) {
@@ -170,6 +182,8 @@ sk_cu_result cuMemFree_v2(sk_cu_ptr ptr)
 		vcu_drain(&vcu()->contexts[m->device]);
 		(void)munmap(m->view, m->room);
 		vcu_ipc_end(m);
+		vcu_file_drop(m->file);
+		m->file = NULL;
 		m->view = NULL;
 		m->freed = true;
 	} else {
@@ -222,7 +236,7 @@ sk_cu_result cuPointerGetAttributes(unsigned n, sk_cu_enum *attributes,
 	const struct vcu_memory *m;
 	bool known = true, locked;
 
-	VCU_ENTER(cuPointerGetAttributes);
+	VCU_ENTER_WORK(cuPointerGetAttributes);
 	vcu_lock();
 	m = vcu_memory(ptr, 0);
 	locked = !m && vcu_locked((char *)(uintptr_t)ptr, 1);
@@ -308,19 +322,37 @@ bool vcu_is_mapped(const char *ptr, size_t bytes, bool write)
 	return at >= end;
 }
 
-sk_cu_result vcu_lock_pages(char *ptr, size_t bytes)
+/* Whether any page of it is, which no device locks twice. */
+static bool shares_pages(const char *ptr, size_t bytes)
+{
+	uintptr_t begin = (uintptr_t)ptr / PAGE * PAGE;
+	uintptr_t end = ((uintptr_t)ptr + bytes + PAGE - 1) / PAGE * PAGE;
+
+	for (struct vcu_locked *l = vcu()->locked; l; l = l->next) {
+		uintptr_t from = (uintptr_t)l->base / PAGE * PAGE;
+		uintptr_t to = ((uintptr_t)l->base + l->bytes + PAGE - 1) /
+			       PAGE * PAGE;
+
+		if (begin < to && from < end)
+			return true;
+	}
+	return false;
+}
+
+sk_cu_result vcu_lock_pages(char *ptr, size_t bytes, bool read_only)
 {
 	struct vcu_locked *l;
 
-	if (vcu_touches_locked(ptr, bytes))
+	if (shares_pages(ptr, bytes))
 		return SK_CU_ALREADY_REGISTERED;
-	if (!vcu_is_mapped(ptr, bytes, true))
+	if (!vcu_is_mapped(ptr, bytes, !read_only))
 		return SK_CU_INVALID_VALUE;
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return SK_CU_OUT_OF_MEMORY;
 	l->base = ptr;
 	l->bytes = bytes;
+	l->read_only = read_only;
 	l->next = vcu()->locked;
 	vcu()->locked = l;
 	return SK_CU_SUCCESS;
@@ -340,7 +372,8 @@ sk_cu_result cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned flags)
 	vcu_lock();
 	r = vcu_check_unsafe();
 	if (r == SK_CU_SUCCESS)
-		r = vcu_lock_pages(ptr, bytes);
+		r = vcu_lock_pages(ptr, bytes,
+				   flags & SK_CU_HOST_REGISTER_READ_ONLY);
 	vcu_unlock();
 	return r;
 }

@@ -11,9 +11,13 @@
 /** Results that only trainers see. */
 enum {
 	VCU_ALREADY_MAPPED = 208,
+	VCU_CONTEXT_IS_DESTROYED = 709,
 	VCU_NOT_PERMITTED = 800,
 	VCU_CAPTURE_INVALIDATED = 901
 };
+
+/** Whether what is mapped to be read can be page-locked, of a device. */
+enum { VCU_DEVICE_READ_ONLY_REGISTER = 113 };
 
 /** Memory for other nodes of a fabric, since 12.3: an attribute of a device,
  * and a kind of handle. */

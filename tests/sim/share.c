@@ -57,6 +57,7 @@ static sk_cu_result add(sk_cu_handle *handle, int fd, size_t bytes,
 	}
 	*h = (struct vcu_handle){ .next = vcu()->handles,
 				  .id = ++vcu()->ids, .fd = fd,
+				  .file = vcu_file_take(fd, device),
 				  .bytes = bytes, .device = device,
 				  .exports = exports };
 	vcu()->handles = h;
@@ -82,7 +83,7 @@ sk_cu_result cuMemCreate(sk_cu_handle *handle, size_t bytes,
 {
 	sk_cu_result r;
 
-	VCU_ENTER(cuMemCreate);
+	VCU_ENTER_WORK(cuMemCreate);
 	VCU_UNSAFE();
 	if (!handle || !bytes || bytes % GRANULARITY || !is_ours(what) ||
 	    flags)
@@ -104,27 +105,31 @@ sk_cu_result cuMemCreate(sk_cu_handle *handle, size_t bytes,
 /* With the lock held. */
 static struct vcu_handle *find(sk_cu_handle handle)
 {
-	for (struct vcu_handle *h = vcu()->handles; h; h = h->next)
-		if (h->id == handle)
-			return h;
+	for (struct vcu_handle *h = vcu()->handles; h; h = h->next) {
+		if (h->id != handle)
+			continue;
+		/* A driver gives its number to the next one. */
+		if (h->gone)
+			vcu_misuse("a handle of memory that was released is "
+				   "used");
+		return h;
+	}
 	return NULL;
 }
 
 /* What is mapped stays: a mapping needs no handle. */
 sk_cu_result cuMemRelease(sk_cu_handle handle)
 {
-	struct vcu_handle **at, *h = NULL;
+	struct vcu_handle *h;
 
-	VCU_ENTER(cuMemRelease);
+	VCU_ENTER_WORK(cuMemRelease);
 	VCU_UNSAFE();
 	vcu_lock();
-	for (at = &vcu()->handles; *at && (*at)->id != handle;)
-		at = &(*at)->next;
-	if (*at) {
-		h = *at;
-		*at = h->next;
+	h = find(handle);
+	if (h) {
+		vcu_file_drop(h->file);
 		close(h->fd);
-		free(h);
+		h->gone = true;
 	}
 	vcu_unlock();
 	return h ? SK_CU_SUCCESS : SK_CU_INVALID_VALUE;
@@ -139,7 +144,7 @@ sk_cu_result cuMemExportToShareableHandle(void *ret, sk_cu_handle handle,
 	const struct vcu_handle *h;
 	int fd = -1;
 
-	VCU_ENTER(cuMemExportToShareableHandle);
+	VCU_ENTER_WORK(cuMemExportToShareableHandle);
 	VCU_UNSAFE();
 	if (!ret || flags || type != SK_CU_HANDLE_POSIX_FD)
 		return SK_CU_INVALID_VALUE;
@@ -161,7 +166,7 @@ sk_cu_result cuMemImportFromShareableHandle(sk_cu_handle *handle, void *from,
 	struct stat st;
 	sk_cu_result r;
 
-	VCU_ENTER(cuMemImportFromShareableHandle);
+	VCU_ENTER_WORK(cuMemImportFromShareableHandle);
 	VCU_UNSAFE();
 	if (!handle || type != SK_CU_HANDLE_POSIX_FD || fstat(fd, &st))
 		return SK_CU_INVALID_VALUE;
@@ -191,7 +196,7 @@ sk_cu_result cuMemAddressReserve(sk_cu_ptr *ptr, size_t bytes,
 	struct vcu_range *range;
 	char *map, *view, *base;
 
-	VCU_ENTER(cuMemAddressReserve);
+	VCU_ENTER_WORK(cuMemAddressReserve);
 	VCU_UNSAFE();
 	if (!ptr || !bytes || bytes % GRANULARITY || flags ||
 	    alignment & (alignment - 1) || at)
@@ -237,7 +242,7 @@ sk_cu_result cuMemAddressFree(sk_cu_ptr ptr, size_t bytes)
 {
 	struct vcu_range **at, *range = NULL;
 
-	VCU_ENTER(cuMemAddressFree);
+	VCU_ENTER_WORK(cuMemAddressFree);
 	VCU_UNSAFE();
 	vcu_lock();
 	for (at = &vcu()->ranges; *at && (uintptr_t)(*at)->base != ptr;)
@@ -271,7 +276,9 @@ static sk_cu_result map(const struct vcu_range *range, char *base,
 	*m = (struct vcu_memory){ .next = vcu()->memory, .base = base,
 				  .view = view, .bytes = bytes, .room = bytes,
 				  .device = h->device, .id = ++vcu()->ids,
-				  .shared = true, .fd = -1 };
+				  .shared = true, .fd = -1,
+				  .file = h->file };
+	vcu_file_again(h->file);
 	vcu()->memory = m;
 	/* A node's the host will see there, too. */
 	if (h->device == VCU_NODE)
@@ -288,9 +295,10 @@ sk_cu_result cuMemMap(sk_cu_ptr ptr, size_t bytes, size_t offset,
 	const struct vcu_handle *h;
 	sk_cu_result r = SK_CU_INVALID_VALUE;
 
-	VCU_ENTER(cuMemMap);
+	VCU_ENTER_WORK(cuMemMap);
 	VCU_UNSAFE();
-	if (!bytes || bytes % GRANULARITY || offset || flags)
+	if (!bytes || bytes % GRANULARITY || ptr % GRANULARITY || offset ||
+	    flags)
 		return SK_CU_INVALID_VALUE;
 	vcu_lock();
 	h = find(handle);
@@ -307,7 +315,7 @@ sk_cu_result cuMemUnmap(sk_cu_ptr ptr, size_t bytes)
 {
 	struct vcu_memory **at, *m = NULL;
 
-	VCU_ENTER(cuMemUnmap);
+	VCU_ENTER_WORK(cuMemUnmap);
 	VCU_UNSAFE();
 	vcu_lock();
 	for (at = &vcu()->memory;
@@ -324,6 +332,7 @@ sk_cu_result cuMemUnmap(sk_cu_ptr ptr, size_t bytes)
 			vcu_forget_locked(m->base);
 			(void)reserve(m->base, m->room);
 		}
+		vcu_file_drop(m->file);
 		free(m);
 	}
 	vcu_unlock();
@@ -339,7 +348,7 @@ static void give_host(struct vcu_memory *m, const sk_cu_access *access)
 		       access->flags == SK_CU_ACCESS_READ_WRITE ?
 		       PROT_READ | PROT_WRITE : PROT_READ);
 	if (!vcu_locked(m->base, m->bytes))
-		(void)vcu_lock_pages(m->base, m->bytes);
+		(void)vcu_lock_pages(m->base, m->bytes, false);
 }
 
 /* To all that is mapped there. */
@@ -363,9 +372,10 @@ sk_cu_result cuMemSetAccess(sk_cu_ptr ptr, size_t bytes,
 {
 	struct vcu_memory *m;
 
-	VCU_ENTER(cuMemSetAccess);
+	VCU_ENTER_WORK(cuMemSetAccess);
 	VCU_UNSAFE();
-	if (!access || !n)
+	if (!access || !n || !bytes || bytes % GRANULARITY ||
+	    ptr % GRANULARITY)
 		return SK_CU_INVALID_VALUE;
 	vcu_lock();
 	m = vcu_memory(ptr, bytes);

@@ -7,9 +7,11 @@
  * else after a moment drawn at random from $VCUDA_SEED. Whatever is legal may
  * happen, so whoever forgets to wait is found out.
  */
+#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,6 +20,7 @@
 
 #define PART ((size_t)64 << 10)	/* copied at a time */
 #define DELAY_NS 100000u
+#define PAGE ((uintptr_t)4096)
 
 bool vcu_reached(struct vcu_point point)
 {
@@ -114,6 +117,29 @@ static void call_trainer(const struct vcu_op *op)
 	(void)pthread_mutex_unlock(&one_at_a_time);
 }
 
+/* What copies to, or from, pages that are gone is asked for nothing more: the
+ * device would go on with those that it knows. */
+static void check_pages(const char *at, size_t bytes)
+{
+	const uintptr_t begin = (uintptr_t)at & ~(uintptr_t)(PAGE - 1);
+
+	/* It does nothing, but where there is nothing. */
+	if (msync((void *)begin, (uintptr_t)at + bytes - begin, MS_ASYNC) &&
+	    errno == ENOMEM)
+		vcu_misuse("a copy is under way in the %zu bytes at %p, which "
+			   "were unmapped", bytes, (const void *)at);
+}
+
+/* The driver's view is mapped as long as that may be; so it is the host's
+ * side that is looked at. */
+static void check_sides(const struct vcu_op *op)
+{
+	if (!op->locked)
+		return;
+	check_pages(op->dst, op->dst_pitch * (op->height - 1) + op->width);
+	check_pages(op->src, op->src_pitch * (op->height - 1) + op->width);
+}
+
 /* Without the lock. */
 static void perform(const struct vcu_op *op)
 {
@@ -121,6 +147,7 @@ static void perform(const struct vcu_op *op)
 		call_trainer(op);
 	else if (op->kind == VCU_HOST)
 		op->function(op->data);
+	check_sides(op);
 	if (op->kind == VCU_COPY || op->kind == VCU_SET)
 		for (size_t row = 0; row < op->height; row++)
 			move_row(op, row);
@@ -234,11 +261,10 @@ static bool is_at_work(const struct CUstream_st *s)
 }
 
 /* As a device's work is over once it is told that it failed. */
-void vcu_break(struct CUctx_st *context, sk_cu_result result)
+void vcu_settle(const struct CUctx_st *context)
 {
 	struct CUstream_st *s;
 
-	vcu_spoil(context, result);
 	do {
 		for (s = vcu()->streams;
 		     s && (s->context != context || !is_at_work(s));)

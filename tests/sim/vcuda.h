@@ -49,6 +49,8 @@ struct CUctx_st {
 					 * atomic */
 	sk_cu_result sticky;		/* what broke it */
 	struct CUstream_st *legacy;	/* its default stream, or NULL */
+	struct vcu_file *room;		/* that it takes of the device */
+	int room_fd;
 };
 
 /** A point of a stream: reached when so many of its operations are done. */
@@ -75,6 +77,7 @@ struct vcu_op {
 	const char *src;
 	size_t dst_pitch, src_pitch, width, height;
 	unsigned char byte;
+	bool locked;			/* of VCU_COPY: one side is */
 	bool race;			/* of VCU_SET: is meant to */
 	struct vcu_point after;		/* of VCU_WAIT */
 	vcu_host_function function;
@@ -128,6 +131,7 @@ struct vcu_memory {
 	bool shared;			/* mapped from a handle, in a range */
 	sk_cu_enum access;		/* the same: SK_CU_ACCESS_..., or 0 */
 	int fd;				/* that others can open; -1: none */
+	struct vcu_file *file;		/* NULL: another process's */
 	struct vcu_peer *peer;		/* whose it is; NULL: ours */
 };
 
@@ -142,14 +146,25 @@ struct vcu_peer {
 	bool spoilt;			/* its bytes are others now */
 };
 
+/** A memory file, and who of this process has it. */
+struct vcu_file {
+	struct vcu_file *next;
+	uint64_t number;		/* its inode */
+	size_t bytes;
+	int device;
+	unsigned refs;
+};
+
 /** Memory without an address. */
 struct vcu_handle {
 	struct vcu_handle *next;
 	sk_cu_handle id;		/* no other ever has it */
 	int fd;
+	struct vcu_file *file;
 	size_t bytes;
 	int device;
 	bool exports;
+	bool gone;			/* kept: who uses it is told */
 };
 
 /** Addresses that are reserved. What is mapped side by side in it lies side by
@@ -166,6 +181,7 @@ struct vcu_locked {
 	char *base;
 	size_t bytes;
 	bool forked;			/* a child may have got the pages */
+	bool read_only;			/* to devices as well */
 	unsigned flying;		/* operations that touch it */
 };
 
@@ -186,6 +202,8 @@ struct vcu {
 	pthread_cond_t changed;		/* a stream got further */
 	bool initialized;
 	pid_t pid;			/* that initialized it */
+	sk_cu_result sticky;		/* what no call gets past; atomic */
+	uint64_t child_calls;		/* that a fork has made; atomic */
 	int n_devices;
 	struct vcu_seen seen[VCU_DEVICES_MAX];
 	struct CUctx_st contexts[VCU_DEVICES_MAX];
@@ -193,6 +211,7 @@ struct vcu {
 	struct vcu_memory *memory;
 	struct vcu_locked *locked;
 	struct vcu_handle *handles;
+	struct vcu_file *files;
 	struct vcu_range *ranges;
 	struct CUmod_st *modules;
 	int mode_fd;			/* of $VCUDA_EXCLUSIVE; 0: not open */
@@ -241,12 +260,21 @@ sk_cu_result vcu_enter_context(enum vcu_function function);
 /** What has broken this process's context of the device, if anything has:
  * whatever it asks for there says that, with a context or without. */
 sk_cu_result vcu_broken(int device);
-/** A context is broken from here on; what of that a driver writes into the
- * kernel's log is written down. */
+/** A context is broken from here on, and with it all that the process has of
+ * the driver; what of that a driver writes into the kernel's log is written
+ * down. */
 void vcu_spoil(struct CUctx_st *context, sk_cu_result result);
 
 #define VCU_ENTER(function) do {					\
 	sk_cu_result r_ = vcu_enter(VCU_##function);			\
+	if (r_ != SK_CU_SUCCESS)					\
+		return r_;						\
+} while (0)
+/** What asks for work, or lets go of it, and needs no context. */
+#define VCU_ENTER_WORK(function) do {					\
+	sk_cu_result r_ = vcu_enter(VCU_##function);			\
+	if (r_ == SK_CU_SUCCESS)					\
+		r_ = __atomic_load_n(&vcu()->sticky, __ATOMIC_RELAXED); \
 	if (r_ != SK_CU_SUCCESS)					\
 		return r_;						\
 } while (0)
@@ -283,7 +311,7 @@ struct vcu_memory *vcu_reserve(size_t room);
 /** The addresses that were reserved together, or NULL. */
 struct vcu_range *vcu_range(const char *base, size_t bytes);
 struct vcu_locked *vcu_locked(const char *ptr, size_t bytes);
-sk_cu_result vcu_lock_pages(char *ptr, size_t bytes);
+sk_cu_result vcu_lock_pages(char *ptr, size_t bytes, bool read_only);
 /** What begins there is locked no more; whether any was. */
 bool vcu_forget_locked(const char *ptr);
 /** Whether all of it is mapped, to be written to or not. */
@@ -332,6 +360,11 @@ sk_cu_uuid vcu_uuid(int device, bool whole);
 
 /** A memory file of a device, or of VCU_NODE, of zeros; -1: it has no room. */
 int vcu_backing(int device, size_t bytes);
+/** Who has such a file counts it, once: what a device has to give is less by
+ * it while anybody has. NULL: no memory. */
+struct vcu_file *vcu_file_take(int fd, int device);
+void vcu_file_again(struct vcu_file *file);
+void vcu_file_drop(struct vcu_file *file);
 /** The device that such a file is of, for this process; VCU_NO_DEVICE. */
 int vcu_backing_device(int fd);
 /** How often a device of the session was reset; without the lock as well. */
@@ -383,9 +416,9 @@ void vcu_drain(const struct CUctx_st *context);
 /** Memory goes whose bytes the driver sees there, and waits for nobody: a
  * context that has still to do with it is broken. With the lock held. */
 void vcu_vanish(const char *view, size_t bytes);
-/** Breaks a context, for that: nothing is done in it any more, nor still under
- * way. With the lock held, which is given up meanwhile. */
-void vcu_break(struct CUctx_st *context, sk_cu_result result);
+/** Nothing of a context that is broken is still under way. With the lock held,
+ * which is given up meanwhile. */
+void vcu_settle(const struct CUctx_st *context);
 /** The calling thread runs a trainer's function for a stream. */
 bool vcu_is_inside(void);
 /** The operations of a stream are over: what they touched is free again. With

@@ -46,7 +46,7 @@ void vn_release(struct ncclComm *comm)
 	(void)close(comm->wake);
 	(void)pthread_cond_destroy(&comm->changed);
 	(void)pthread_mutex_destroy(&comm->lock);
-	free(comm);
+	vn_bury(comm);
 }
 
 /* ---- the communicator's thread ---- */
@@ -200,7 +200,8 @@ sk_nccl_result ncclCommInitRankConfig(sk_nccl_comm *ret, int n, sk_nccl_id id,
 sk_nccl_result ncclCommGetAsyncError(sk_nccl_comm comm, sk_nccl_result *ret)
 {
 	VN_ENTER(ncclCommGetAsyncError);
-	if (!comm || !ret)
+	VN_COMM(comm);
+	if (!ret)
 		return SK_NCCL_INVALID_ARGUMENT;
 	(void)pthread_mutex_lock(&comm->lock);
 	*ret = comm->state;
@@ -241,8 +242,11 @@ sk_nccl_result ncclCommAbort(sk_nccl_comm comm)
 	const uint64_t one = 1;
 
 	VN_ENTER(ncclCommAbort);
-	if (!comm)
-		return SK_NCCL_INVALID_ARGUMENT;
+	VN_COMM(comm);
+	/* Documentation has it of those alone that block. */
+	if (comm->blocking && __atomic_load_n(&comm->inside, __ATOMIC_RELAXED))
+		vn_misuse("a communicator that blocks is aborted while "
+			  "another thread is in it");
 	if (vn_said("VNCCL_ABORT", "hang"))
 		vn_hang();
 	(void)pthread_mutex_lock(&comm->lock);
@@ -285,8 +289,7 @@ sk_nccl_result ncclCommFinalize(sk_nccl_comm comm)
 sk_nccl_result ncclCommDestroy(sk_nccl_comm comm)
 {
 	VN_ENTER(ncclCommDestroy);
-	if (!comm)
-		return SK_NCCL_INVALID_ARGUMENT;
+	VN_COMM(comm);
 	(void)pthread_mutex_lock(&comm->lock);
 	if (!comm->met)
 		vn_misuse("what never was a communicator is destroyed, and "

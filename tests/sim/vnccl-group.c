@@ -45,12 +45,31 @@ static struct vn_op *take(void)
 	return op;
 }
 
+/* What is received is written in no order: nothing else may lie there. */
+static void check_apart(const struct vn_op *op)
+{
+	for (size_t i = 0; i < op->n; i++) {
+		const struct vn_part *to = &op->parts[i];
+
+		for (size_t k = 0; k < op->n && !to->send; k++) {
+			const struct vn_part *p = &op->parts[k];
+
+			if (k != i && p->at < to->at + to->bytes &&
+			    to->at < p->at + p->bytes)
+				vn_misuse("a group receives %llu bytes where "
+					  "another part of it has its own",
+					  (unsigned long long)to->bytes);
+		}
+	}
+}
+
 /* Whether it is done when the call returns. */
 static bool submit(struct vn_op *op)
 {
 	struct ncclComm *comm = op->comm;
 	bool blocking = comm->blocking;
 
+	check_apart(op);
 	vn_launch(comm);
 	(void)pthread_mutex_lock(&comm->lock);
 	if (comm->pending && comm->last != op->stream)

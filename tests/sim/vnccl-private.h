@@ -14,10 +14,15 @@ sk_nccl_result vn_enter(enum vn_function function);
 		return r_;						\
 } while (0)
 
-/** Of a communicator one thread may be inside at a time. */
-#define VN_INSIDE(comm) do {						\
+/** It is one; misuse if it was one and has ended. */
+#define VN_COMM(comm) do {						\
 	if (!(comm))							\
 		return SK_NCCL_INVALID_ARGUMENT;			\
+	vn_check_life(comm);						\
+} while (0)
+/** Of a communicator one thread may be inside at a time. */
+#define VN_INSIDE(comm) do {						\
+	VN_COMM(comm);							\
 	if (__atomic_fetch_add(&(comm)->inside, 1, __ATOMIC_RELAXED))	\
 		vn_misuse("two threads are in one communicator");	\
 } while (0)
@@ -33,6 +38,7 @@ void vn_read_conf(void);
 /** Communicators of this process. */
 void vn_list(struct ncclComm *comm);
 void vn_unlist(struct ncclComm *comm);
+void vn_check_life(const struct ncclComm *comm);
 /** It launches an operation. */
 void vn_launch(struct ncclComm *comm);
 

@@ -13,7 +13,7 @@ static struct {
 	pthread_mutex_t lock;
 	uint64_t calls[VN_FUNCTIONS];	/* atomic */
 	struct { uint64_t left; sk_nccl_result result; } fail[VN_FUNCTIONS];
-	struct ncclComm *comms;
+	struct ncclComm *comms, *ended;
 	uint64_t sent, received;	/* bytes; atomic */
 	struct vn_driver driver;
 	pthread_cond_t comes_back;
@@ -130,6 +130,26 @@ void vn_unlist(struct ncclComm *comm)
 	if (!*at)
 		vn_misuse("a communicator ends that there is not");
 	*at = comm->next;
+	(void)pthread_mutex_unlock(&vn.lock);
+}
+
+void vn_check_life(const struct ncclComm *comm)
+{
+	const struct ncclComm *c;
+
+	(void)pthread_mutex_lock(&vn.lock);
+	for (c = vn.comms; c && c != comm;)
+		c = c->next;
+	(void)pthread_mutex_unlock(&vn.lock);
+	if (!c)
+		vn_misuse("a communicator is used that has ended");
+}
+
+void vn_bury(struct ncclComm *comm)
+{
+	(void)pthread_mutex_lock(&vn.lock);
+	comm->next = vn.ended;
+	vn.ended = comm;
 	(void)pthread_mutex_unlock(&vn.lock);
 }
 

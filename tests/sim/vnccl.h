@@ -82,6 +82,9 @@ void vn_fail(struct ncclComm *comm, sk_nccl_result result, const char *fmt,
 	     ...) __attribute__((format(printf, 3, 4)));
 /** Lets go of one reference. */
 void vn_release(struct ncclComm *comm);
+/** Nothing refers to it any more: kept, for its address is not to be another
+ * one's. */
+void vn_bury(struct ncclComm *comm);
 void vn_count(bool sent, uint64_t bytes);
 
 /** The simulated driver's. */
