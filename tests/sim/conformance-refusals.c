@@ -523,7 +523,7 @@ static void attributes_of_a_batch(void)
 /* As CUDA 12.8 had it, by another parameter. */
 static void a_batch_as_it_was(void)
 {
-	sk_cu_result (*batch) SK_CU_BATCH_12080;
+	sk_cu_result(*batch) SK_CU_BATCH_12080;
 	size_t first_of = 0, failed = 77;
 	struct batch b;
 

@@ -101,7 +101,10 @@ sk_nccl_result vn_enter(enum vn_function function)
 	(void)pthread_mutex_unlock(&vn.lock);
 	if (r == UINT32_MAX)
 		(void)raise(SIGKILL);
-	return r;
+	if (r != UINT32_MAX - 1)
+		return r;
+	vn_hang();
+	return SK_NCCL_SUCCESS;
 }
 
 void vn_hang(void)
@@ -188,7 +191,8 @@ VN_API uint64_t vncclCalls(const char *name)
 }
 
 /* The @nth call from now on (1: the next) has that result; UINT32_MAX: the
- * process is killed in it. */
+ * process is killed in it; one less: it does not return before
+ * vncclComeBack(). */
 VN_API void vncclFail(const char *name, uint64_t nth, unsigned result);
 VN_API void vncclFail(const char *name, uint64_t nth, unsigned result)
 {
