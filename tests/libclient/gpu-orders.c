@@ -190,6 +190,38 @@ static void freed(struct rank *rank)
 	}
 }
 
+/* ---- devices that nobody named ---- */
+
+/* A context takes half a GiB: none is made but where tensors are, by whichever
+ * thread of ours. */
+static void elsewhere(struct rank *rank)
+{
+	unsigned flags;
+	struct gpu_rank g;
+	int64_t step;
+	int active;
+
+	gpu_begin(&g, rank, 1);
+	if (g.devices < 2)
+		return;
+	(void)gpu_add(&g, &(struct sk_tensor){
+		.name = "x", .dtype = SK_U8, .ndim = 1, .device = 1,
+		.shape = { BYTES } }, BYTES, 1);
+	gpu_fill(&g, 1);
+	gpu_complete(&g, 1);
+	step = gpu_until_served(&g);
+	gpu_fill(&g, step + 1);
+	CHECK(!gpu_snapshot(&g, step + 1, 0), "%s", sk_error());
+	CHECK(!sk_fence_stream(rank->state, (uintptr_t)g.stream), "%s",
+	      sk_error());
+	CHECK(!sk_wait(rank->state, step + 1, SK_COMPLETE, 60000), "%s",
+	      sk_error());
+	CHECK(!rank_restore(rank, SK_LATEST, 0, NULL), "%s", sk_error());
+	CHECK(!gpu_wrong(&g, step + 1, 0));
+	CHECK(!g.cuda.cuDevicePrimaryCtxGetState(0, &flags, &active));
+	CHECK(!active, "a context of device 0");
+}
+
 /* ---- forks ---- */
 
 static void in_child(struct gpu_rank *g)
@@ -201,6 +233,8 @@ static void in_child(struct gpu_rank *g)
 		     sk_restore(state, SK_LATEST, NULL, NULL, NULL) ==
 			     -EOWNERDEAD &&
 		     sk_state_tensor(state, &g->tensors[0].t) == -EOWNERDEAD;
+
+	right = right && !gpu_count(g, "of a child");
 
 	sk_state_free(state);
 	sk_close(g->rank->sk);
@@ -306,6 +340,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "verified-gone", 1, verified_gone, NULL);
 	scene_ranks(&scene, "verified-elsewhere", 1, verified_elsewhere, NULL);
 	scene_ranks(&scene, "freed", 1, freed, NULL);
+	scene_ranks(&scene, "elsewhere", 1, elsewhere, NULL);
 	scene_ranks(&scene, "forks", 1, forks, NULL);
 	scene_ranks(&scene, "not-opened", 1, not_opened, NULL);
 	scene_close(&scene);

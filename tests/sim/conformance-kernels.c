@@ -312,6 +312,28 @@ static void is_written_down(void)
 	item_lacks("the kernel's log has nothing of this driver");
 }
 
+static void misuse_unloaded(void)
+{
+	struct loaded l;
+	void *params[8] = { 0 };
+	uint64_t nothing = 0;
+
+	begin(&l);
+	for (int i = 0; i < 8; i++)
+		params[i] = &nothing;
+	IS(0, l.t.driver.cuModuleUnload(l.module));
+	(void)launch(&l, 0, 1, 256, params);
+}
+
+static void misuse_unloaded_twice(void)
+{
+	struct loaded l;
+
+	begin(&l);
+	IS(0, l.t.driver.cuModuleUnload(l.module));
+	(void)l.t.driver.cuModuleUnload(l.module);
+}
+
 static const struct item items[] = {
 	{ "modules", modules, ITEM_ANY },
 	{ "kernels are loaded ahead", loading, ITEM_ANY },
@@ -321,6 +343,8 @@ static const struct item items[] = {
 	{ "an address that is none", beyond, ITEM_ANY },
 	{ "nobody else is told of that", nobody_else_is_told, ITEM_ANY },
 	{ "the log is", is_written_down, ITEM_ANY },
+	{ "misuse: code that was unloaded", misuse_unloaded, ITEM_MISUSE },
+	{ "misuse: unloaded twice", misuse_unloaded_twice, ITEM_MISUSE },
 };
 
 int main(void)

@@ -48,14 +48,14 @@ static void give_up(struct side *s)
 
 static void configs(void)
 {
-	sk_nccl_config config = side_config();
+	sk_nccl_config config = trainer_nccl_config();
 	struct side s = { 0 };
 
 	side_begin(&s, false, NULL);
 	config.blocking = 2;
 	IS(SK_NCCL_INVALID_ARGUMENT,
 	   s.n.lib.ncclCommInitRankConfig(&s.comm, 2, s.id, s.rank, &config));
-	config = side_config();
+	config = trainer_nccl_config();
 	IS(SK_NCCL_INVALID_ARGUMENT,
 	   s.n.lib.ncclCommInitRankConfig(&s.comm, 2, s.id, -1, &config));
 	IS(SK_NCCL_INVALID_ARGUMENT,
@@ -74,7 +74,7 @@ static void configs(void)
 /* The environment's word is the last. */
 static void environment_blocks(void)
 {
-	sk_nccl_config config = side_config();
+	sk_nccl_config config = trainer_nccl_config();
 	struct side s = { 0 };
 	sk_nccl_result r;
 
@@ -89,7 +89,7 @@ static void environment_blocks(void)
 
 static void environment_does_not(void)
 {
-	sk_nccl_config config = side_config();
+	sk_nccl_config config = trainer_nccl_config();
 	struct side s = { 0 };
 
 	(void)setenv("NCCL_COMM_BLOCKING", "0", 1);
@@ -104,7 +104,7 @@ static void environment_does_not(void)
 /* Each call says so, and none waits. */
 static void under_way(void)
 {
-	sk_nccl_config config = side_config();
+	sk_nccl_config config = trainer_nccl_config();
 	struct side s = { 0 };
 
 	side_begin(&s, false, NULL);
@@ -127,7 +127,7 @@ static void under_way(void)
 
 static void of_two_versions(void)
 {
-	sk_nccl_config config = side_config();
+	sk_nccl_config config = trainer_nccl_config();
 	struct side s = { 0 };
 
 	side_begin(&s, false, NULL);
@@ -379,7 +379,7 @@ static void leave_to_rank_0(struct side *s)
 
 static void misuse_one_rank_twice(void)
 {
-	sk_nccl_config config = side_config();
+	sk_nccl_config config = trainer_nccl_config();
 	struct side s = { 0 };
 
 	side_begin(&s, false, NULL);
@@ -391,7 +391,7 @@ static void misuse_one_rank_twice(void)
 
 static void misuse_of_three(void)
 {
-	sk_nccl_config config = side_config();
+	sk_nccl_config config = trainer_nccl_config();
 	struct side s = { 0 };
 
 	side_begin(&s, false, NULL);

@@ -226,14 +226,14 @@ static void instances_by_name(void)
 
 static void bad_config(void)
 {
-	sk_nccl_config config = side_config();
+	sk_nccl_config config = trainer_nccl_config();
 	struct side s = { 0 };
 
 	begin(&s, false);
 	config.magic = 1;
 	IS(SK_NCCL_INVALID_ARGUMENT,
 	   s.n.lib.ncclCommInitRankConfig(&s.comm, 2, s.id, s.rank, &config));
-	config = side_config();
+	config = trainer_nccl_config();
 	IS(SK_NCCL_INVALID_ARGUMENT,
 	   s.n.lib.ncclCommInitRankConfig(&s.comm, 2, s.id, 2, &config));
 	side_end(&s);

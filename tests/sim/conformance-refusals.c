@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -256,6 +257,41 @@ static void two_in_one_page(void)
 	IS(0, t.driver.cuMemHostRegister(p + PAGE + 1000, 100, 1));
 }
 
+/* Each for itself, and with its end. */
+static void locked_by_two(void)
+{
+	char *here = pages(PAGE), byte, back[8] = "";
+	struct trainer_cuda t;
+	int ends[2], status;
+	sk_cu_stream s;
+	sk_cu_ptr p;
+	pid_t pid;
+
+	CHECK(!pipe(ends));
+	pid = fork();		/* before there is a driver here */
+	CHECK(pid >= 0);
+	if (!pid)
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	trainer_cuda_begin(&t, 0);
+	IS(0, t.driver.cuMemHostRegister(here, PAGE, 1));
+	if (!pid) {
+		CHECK(write(ends[1], "!", 1) == 1);
+		for (;;)
+			(void)pause();
+	}
+	CHECK(read(ends[0], &byte, 1) == 1);
+	CHECK(!kill(pid, SIGKILL) && waitpid(pid, &status, 0) == pid);
+	memset(here, 0x27, PAGE);
+	s = stream(&t);
+	p = trainer_cuda_alloc(&t, PAGE);
+	IS(0, t.driver.cuMemcpyHtoDAsync(p, here, PAGE, s));
+	IS(0, t.driver.cuStreamSynchronize(s));
+	trainer_cuda_get(&t, back, p, sizeof(back));
+	CHECK(back[0] == 0x27 && back[7] == 0x27);
+	IS(0, t.driver.cuMemHostUnregister(here));
+	IS(SK_CU_NOT_REGISTERED, t.driver.cuMemHostUnregister(here));
+}
+
 static void misuse_unmapped_in_flight(void)
 {
 	struct trainer_gate gate;
@@ -415,12 +451,15 @@ static void beyond_what_there_is(void)
 static void of_another_device(void)
 {
 	struct trainer_cuda t, other;
+	sk_cu_stream s, its_stream;
+	sk_cu_event its_event;
 	sk_cu_ptr here, there;
-	sk_cu_stream s;
 
 	(void)setenv("VCUDA_DEVICES", "2", 1);
 	trainer_cuda_begin(&other, 1);
 	there = trainer_cuda_alloc(&other, PAGE);
+	its_stream = stream(&other);
+	IS(0, other.driver.cuEventCreate(&its_event, 0));
 	trainer_cuda_begin(&t, 0);
 	here = trainer_cuda_alloc(&t, PAGE);
 	s = stream(&t);
@@ -431,6 +470,9 @@ static void of_another_device(void)
 	IS(SK_CU_INVALID_VALUE,
 	   t.driver.cuMemcpyDtoHAsync(pages(PAGE), there, PAGE, s));
 	IS(SK_CU_INVALID_VALUE, t.cuMemsetD8Async(there, 1, PAGE, s));
+	IS(SK_CU_INVALID_HANDLE, t.cuMemsetD8Async(here, 1, PAGE, its_stream));
+	IS(SK_CU_INVALID_HANDLE, t.driver.cuEventRecord(its_event, s));
+	IS(0, t.driver.cuStreamWaitEvent(s, its_event, 0));
 }
 
 static void misuse_device_for_host(void)
@@ -624,6 +666,9 @@ static void no_room_for_a_context(void)
 	IS(0, t.driver.cuDevicePrimaryCtxRetain(&context, 0));
 	IS(0, t.cuCtxSetCurrent(context));
 	CHECK(left(&t) == 6 * MIB);
+	IS(0, t.driver.cuDevicePrimaryCtxRelease(0));
+	IS(0, t.driver.cuDevicePrimaryCtxRetain(&context, 0));
+	CHECK(left(&t) == 6 * MIB);
 }
 
 /* ---- errors that stay ---- */
@@ -705,6 +750,8 @@ static const struct item items[] = {
 	{ "page-locked to be read", mapped_to_be_read, ITEM_ANY },
 	{ "written to what is to be read", written_to_what_is_read,
 	  ITEM_SIM },
+	{ "page-locked by two, of which one is killed", locked_by_two,
+	  ITEM_ANY },
 	{ "too much to lock", too_much_to_lock, ITEM_SIM },
 	{ "two in one page", two_in_one_page, ITEM_SIM },
 	{ "places to map to", places_to_map_to, ITEM_ANY },

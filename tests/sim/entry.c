@@ -238,7 +238,7 @@ VCU_API uint64_t vcudaCount(const char *what)
 		n = v->busy;
 	else if (!strcmp(what, "modules"))
 		for (struct CUmod_st *m = v->modules; m; m = m->next)
-			n++;
+			n += !m->gone;
 	else if (!strcmp(what, "calls"))
 		for (int i = 0; i < VCU_FUNCTIONS; i++)
 			n += __atomic_load_n(&v->calls[i], __ATOMIC_RELAXED);

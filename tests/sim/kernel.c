@@ -86,31 +86,29 @@ sk_cu_result cuModuleLoadData(sk_cu_module *module, const void *image)
 	return r;
 }
 
-/* With the lock held. */
-static struct CUmod_st **find(const struct CUmod_st *module)
+/* With the lock held. What lay there may be another's code by then. */
+static struct CUmod_st *find(const struct CUmod_st *module)
 {
-	struct CUmod_st **at = &vcu()->modules;
+	struct CUmod_st *m = vcu()->modules;
 
-	while (*at && *at != module)
-		at = &(*at)->next;
-	return at;
+	while (m && m != module)
+		m = m->next;
+	if (m && m->gone)
+		vcu_misuse("code that was unloaded is used");
+	return m;
 }
 
 sk_cu_result cuModuleUnload(sk_cu_module module)
 {
-	struct CUmod_st **at, *m;
+	struct CUmod_st *m;
 
 	VCU_ENTER_CONTEXT(cuModuleUnload);
 	VCU_UNSAFE();
 	vcu_lock();
-	at = find(module);
-	m = *at;
+	m = find(module);
 	if (m) {
 		vcu_drain(m->context);
-		at = find(module);
-		*at = m->next;
-		free(m->functions);
-		free(m);
+		m->gone = true;
 	}
 	vcu_unlock();
 	return m ? SK_CU_SUCCESS : SK_CU_INVALID_HANDLE;
@@ -126,7 +124,7 @@ sk_cu_result cuModuleGetFunction(sk_cu_function *function,
 	if (!function || !name)
 		return SK_CU_INVALID_VALUE;
 	vcu_lock();
-	r = *find(module) ? SK_CU_NOT_FOUND : SK_CU_INVALID_HANDLE;
+	r = find(module) ? SK_CU_NOT_FOUND : SK_CU_INVALID_HANDLE;
 	for (int i = 0; r == SK_CU_NOT_FOUND && i < KERNELS; i++)
 		if (!strcmp(name, names[i])) {
 			*function = &module->functions[i];
@@ -145,6 +143,7 @@ sk_cu_result cuFuncLoad(sk_cu_function function)
 	if (!function)
 		return SK_CU_INVALID_VALUE;
 	vcu_lock();
+	(void)find(function->module);
 	finish_loading(function);
 	vcu_unlock();
 	return SK_CU_SUCCESS;
@@ -391,7 +390,7 @@ static sk_cu_result launch(sk_cu_function f, const struct launch *what,
 
 	if (r != SK_CU_SUCCESS)
 		return r;
-	if (!*find(f->module) || f->module->context != stream->context)
+	if (!find(f->module) || f->module->context != stream->context)
 		return SK_CU_INVALID_HANDLE;
 	l = malloc(sizeof(*l));
 	if (!l)

@@ -12,16 +12,6 @@
 
 #include "items.h"
 
-sk_nccl_config side_config(void)
-{
-	return (sk_nccl_config){
-		.size = sizeof(sk_nccl_config), .magic = SK_NCCL_MAGIC,
-		.version = SK_NCCL_CONFIG_VERSION, .blocking = 0,
-		.cga_cluster_size = SK_NCCL_UNDEF, .min_ctas = SK_NCCL_UNDEF,
-		.max_ctas = SK_NCCL_UNDEF, .split_share = 0,
-		.traffic_class = SK_NCCL_UNDEF };
-}
-
 /* Nobody says when: it is asked. */
 sk_nccl_result side_settled(struct side *s)
 {
@@ -87,7 +77,7 @@ void side_begin(struct side *s, bool one_gpu, const char *const *names)
 
 void side_init(struct side *s)
 {
-	sk_nccl_config config = side_config();
+	sk_nccl_config config = trainer_nccl_config();
 
 	side_begun(s->n.lib.ncclCommInitRankConfig(&s->comm, 2, s->id, s->rank,
 					      &config));

@@ -28,7 +28,6 @@ struct side {
 	char *host;
 };
 
-sk_nccl_config side_config(void);
 /** Forks the other one; both have a device, a stream and two ids. @bytes may be
  * set before. @names: of the devices that they see, or NULL. */
 void side_begin(struct side *s, bool one_gpu, const char *const *names);

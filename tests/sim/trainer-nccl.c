@@ -29,3 +29,13 @@ int trainer_nccl_open(struct trainer_nccl *ret, struct sk_err *err)
 	ret->come_back = (void (*)(void))dlsym(library, "vncclComeBack");
 	return 0;
 }
+
+sk_nccl_config trainer_nccl_config(void)
+{
+	return (sk_nccl_config){
+		.size = sizeof(sk_nccl_config), .magic = SK_NCCL_MAGIC,
+		.version = SK_NCCL_CONFIG_VERSION, .blocking = 0,
+		.cga_cluster_size = SK_NCCL_UNDEF, .min_ctas = SK_NCCL_UNDEF,
+		.max_ctas = SK_NCCL_UNDEF, .split_share = 0,
+		.traffic_class = SK_NCCL_UNDEF };
+}

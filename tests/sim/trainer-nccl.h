@@ -18,4 +18,7 @@ struct trainer_nccl {
 /** As sk_nccl_open(). */
 int trainer_nccl_open(struct trainer_nccl *ret_nccl, struct sk_err *err);
 
+/** One that does not block. */
+sk_nccl_config trainer_nccl_config(void);
+
 #endif

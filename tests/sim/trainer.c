@@ -60,9 +60,14 @@ static void must(sk_cu_result result, const char *what)
 int trainer_cuda_devices(void)
 {
 	struct trainer_cuda cuda;
+	struct sk_err err = { "" };
 	int n;
 
-	trainer_cuda_begin(&cuda, 0);
+	if (trainer_cuda_open(&cuda, &err) < 0) {
+		fprintf(stderr, "%s\n", err.text);
+		exit(1);
+	}
+	MUST(cuda.driver.cuInit(0));
 	MUST(cuda.driver.cuDeviceGetCount(&n));
 	return n;
 }

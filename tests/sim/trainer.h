@@ -35,7 +35,7 @@ int trainer_cuda_open(struct trainer_cuda *ret_cuda, struct sk_err *err);
 /** The same; initialized, with the primary context of a device current. What
  * fails ends the process. */
 void trainer_cuda_begin(struct trainer_cuda *ret_cuda, int device);
-/** How many devices there are; begins on the first. */
+/** How many devices there are; no context is made. */
 int trainer_cuda_devices(void);
 struct item;			/* items.h */
 /** A conformance program of the driver: its exit status, 77 where there is no

@@ -64,6 +64,7 @@ struct CUmod_st {
 	struct CUmod_st *next;
 	struct CUctx_st *context;
 	struct CUfunc_st *functions;	/* of it, or NULL */
+	bool gone;			/* kept: who uses it is told */
 };
 
 enum vcu_kind { VCU_COPY, VCU_SET, VCU_WAIT, VCU_HOST, VCU_MARK };

@@ -110,8 +110,9 @@ static struct verdict judge(const struct hello *v, int n)
 				       v[i].rank, v[k].rank, v[i].gpu);
 			return bad;
 		}
-		if (v[i].n != n)
-			vn_misuse("ranks of %d and of %d meet", n, v[i].n);
+		if (v[i].n != v[0].n)
+			vn_misuse("ranks of %d and of %d meet", v[0].n,
+				  v[i].n);
 		if (v[i].version != v[0].version) {
 			(void)snprintf(bad.text, sizeof(bad.text),
 				       "Mismatched NCCL version detected");

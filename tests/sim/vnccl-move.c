@@ -23,6 +23,15 @@ static bool is_over(const struct vn_part *p)
 	return p->head_done == sizeof(p->head) && p->done == p->bytes;
 }
 
+/* It may be long after. */
+static void take_notice(void)
+{
+	const char *said = vn_getenv("VNCCL_DEATH_MS");
+
+	if (said)
+		(void)usleep(1000 * (useconds_t)atoi(said));
+}
+
 /* 0: would wait, or is gone; then the link is, too. */
 static size_t pass(struct ncclComm *comm, struct vn_part *p, char *at,
 		   size_t n)
@@ -40,9 +49,11 @@ static size_t pass(struct ncclComm *comm, struct vn_part *p, char *at,
 		return 0;
 	comm->links[p->peer] = -1;	/* somebody else's to close */
 	(void)close(fd);
-	if (vn_said("VNCCL_DEATH", "told"))
+	if (vn_said("VNCCL_DEATH", "told")) {
+		take_notice();
 		vn_fail(comm, SK_NCCL_REMOTE_ERROR, "rank %d is gone",
 			p->peer);
+	}
 	return 0;
 }
 

@@ -34,9 +34,11 @@ struct trial {
 	uint64_t nth;
 	unsigned becomes;
 	int culprit;
-	bool told;		/* NCCL says that a peer is gone */
+	bool told;		/* NCCL says that a peer is gone, */
+	uint32_t told_ms;	/* after so long */
 	bool mute;		/* the other comm cannot abort */
 	bool save;
+	bool trains;		/* by a communicator of its own */
 	uint32_t timeouts[RANKS];
 };
 
@@ -96,6 +98,70 @@ static void save(struct rank *rank)
 	CHECK(!sk_wait(rank->state, 5, SK_SEALED, 60000), "%s", sk_error());
 }
 
+/* ---- a trainer's own communicator ---- */
+
+struct training {
+	struct trainer_nccl *nccl;
+	sk_nccl_comm comm;
+	sk_cu_ptr from, to;
+	int next, last;
+};
+
+static void settle(struct training *t)
+{
+	sk_nccl_result r = SK_NCCL_IN_PROGRESS;
+
+	while (r == SK_NCCL_IN_PROGRESS)
+		CHECK(!t->nccl->lib.ncclCommGetAsyncError(t->comm, &r));
+	CHECK(!r, "the trainer's: %u", r);
+}
+
+/* Around the ring; nobody waits for it. */
+static void pass_on(struct training *t, const struct gpu_rank *g)
+{
+	const struct sk_nccl *n = &t->nccl->lib;
+
+	CHECK(!n->ncclGroupStart());
+	(void)n->ncclSend((void *)(uintptr_t)t->from, 100000, SK_NCCL_UINT8,
+			  t->next, t->comm, g->stream);
+	(void)n->ncclRecv((void *)(uintptr_t)t->to, 100000, SK_NCCL_UINT8,
+			  t->last, t->comm, g->stream);
+	(void)n->ncclGroupEnd();
+	settle(t);
+}
+
+/* Under way still when the restore begins, which waits for it before it makes
+ * a communicator of its own: the device has one at a time. */
+static void train_begin(struct training *t, const struct gpu_rank *g,
+			struct trainer_nccl *nccl, const struct sk_comm *base)
+{
+	const int world = g->rank->world, rank = g->rank->rank;
+	sk_nccl_config config = trainer_nccl_config();
+	sk_nccl_id id = { "" }, all[RANKS];
+
+	*t = (struct training){ .nccl = nccl, .next = (rank + 1) % world,
+				.last = (rank + world - 1) % world };
+	if (!rank)
+		CHECK(!nccl->lib.ncclGetUniqueId(&id));
+	CHECK(!base->allgather(base->ctx, &id, sizeof(id), all, 20000));
+	(void)nccl->lib.ncclCommInitRankConfig(&t->comm, world, all[0], rank,
+					       &config);
+	settle(t);
+	t->from = trainer_cuda_alloc(&g->cuda, 100000);
+	t->to = trainer_cuda_alloc(&g->cuda, 100000);
+	for (int i = 0; i < 3; i++)
+		pass_on(t, g);
+}
+
+static void train_end(struct training *t, const struct gpu_rank *g)
+{
+	pass_on(t, g);
+	CHECK(!g->cuda.driver.cuStreamSynchronize(g->stream));
+	(void)t->nccl->lib.ncclCommFinalize(t->comm);
+	settle(t);
+	CHECK(!t->nccl->lib.ncclCommDestroy(t->comm));
+}
+
 /* Before its handle is closed: what hung goes on then. */
 static void tell(struct rank *rank, struct sk_comm *comm, int r, uint64_t ms)
 {
@@ -115,13 +181,18 @@ static void load(struct rank *rank)
 		.flags = SK_RESTORE_MEMORY_ONLY,
 		.timeout_ms = t->timeouts[rank->rank] };
 	struct sk_comm base, comm;
+	struct training training;
 	struct trainer_nccl nccl;
 	struct gpu_rank g;
 	uint64_t begun;
 	int r;
 
+	char text[16];
+
 	if (t->told)
 		CHECK(!setenv("VNCCL_DEATH", "told", 1));
+	(void)snprintf(text, sizeof(text), "%u", t->told_ms);
+	CHECK(!setenv("VNCCL_DEATH_MS", text, 1));
 	begin(&g, rank, away, 1);
 	mesh_comm_join(&links, rank->rank, &base);
 	if (t->mute)
@@ -131,9 +202,13 @@ static void load(struct rank *rank)
 	CHECK(!trainer_nccl_open(&nccl, NULL) && nccl.fail);
 	if (t->function && rank->rank == t->culprit)
 		nccl.fail(t->function, t->nth, t->becomes);
+	if (t->trains)
+		train_begin(&training, &g, &nccl, &base);
 	begun = now_ms();
 	r = sk_restore(rank->state, 5, &comm, &o, NULL);
 	tell(rank, &comm, r, now_ms() - begun);
+	if (t->trains)
+		train_end(&training, &g);
 	CHECK(r || !gpu_wrong(&g, 5, -1));
 	sk_comm_nccl_free(&comm);
 	nccl.come_back();
@@ -249,6 +324,8 @@ static void run(struct scene *scene, const struct trial *t)
 
 static const struct trial fixed[] = {
 	{ .culprit = -1, .timeouts = { 60000, 4000, 20000, 9000 } },
+	{ .culprit = -1, .timeouts = ALIKE, .trains = true },
+	{ .culprit = -1, .timeouts = ALIKE, .trains = true },
 	{ "ncclGetUniqueId", 1, DIES, 0, .timeouts = { 4000, 5000, 6000,
 						       7000 } },
 	{ "ncclGetUniqueId", 1, HANGS, 0, .timeouts = { 6000, 5000, 4000,
@@ -293,6 +370,7 @@ static struct trial any(void)
 	t.becomes = kinds[draw(4)];
 	t.culprit = strstr(t.function, "Unique") ? 0 : (int)draw(RANKS);
 	t.told = draw(2);
+	t.told_ms = draw(3) * 1000;
 	t.mute = draw(2);
 	for (int i = 0; i < RANKS; i++)
 		t.timeouts[i] = 3000 + 500 * draw(7);
