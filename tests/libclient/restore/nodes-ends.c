@@ -293,6 +293,19 @@ static void end_ranks(const struct trial *t, const pid_t *pids,
 	}
 }
 
+/* Nothing of two communicators was on one device at once ($VNCCL_ORDER). */
+static void check_apart(const struct scene *scene)
+{
+	char command[160], line[64] = "";
+	FILE *f;
+
+	(void)snprintf(command, sizeof(command), "cd %s && grep -h '^[lo] ' "
+		       "[0-9]* | sort -r | head -n 1", scene->dir);
+	f = popen(command, "re");
+	CHECK(f && fgets(line, sizeof(line), f) && !pclose(f));
+	CHECK(line[0] == 'l', "beside the trainer's: %s", line);
+}
+
 static void run(struct scene *scene, const struct trial *t)
 {
 	pid_t pids[RANKS];
@@ -311,6 +324,8 @@ static void run(struct scene *scene, const struct trial *t)
 	mesh_comm_free(&links);
 	end_ranks(t, pids, name);
 	check_alike(t, name);
+	if (t->trains)
+		check_apart(scene);
 	printf("%s: %d after %llu %llu %llu %llu ms\n", name,
 	       said[(t->culprit + 1) % RANKS].result,
 	       (unsigned long long)said[0].ms, (unsigned long long)said[1].ms,
