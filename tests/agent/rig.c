@@ -19,6 +19,7 @@
 #include "base/util.h"
 #include "support/agent.h"
 #include "support/files.h"
+#include "support/misuse.h"
 
 #define COLUMNS 1024	/* of F32: a page a row */
 #define MAX_ARGS 32
@@ -35,6 +36,7 @@ void rig_init(struct rig *rig, const char *program)
 	CHECK(chmod(rig->dir, 0755) == 0, "chmod");
 	snprintf(rig->socket, sizeof(rig->socket), "%s/agent.sock", rig->dir);
 	snprintf(rig->store, sizeof(rig->store), "%s/store", rig->dir);
+	misuse_watch(rig->dir);
 }
 
 void rig_start(struct rig *rig, ...)
@@ -76,6 +78,7 @@ int rig_stop(struct rig *rig)
 void rig_remove(struct rig *rig)
 {
 	CHECK(!rig->agent, "the agent still runs");
+	CHECK(!misuse_in(rig->dir), "misuse: %s", misuse_in(rig->dir));
 	CHECK(remove_tree(rig->dir) == 0, "cannot remove %s", rig->dir);
 }
 

@@ -268,6 +268,98 @@ static void forks(struct rank *rank)
 	CHECK(!gpu_wrong(&g, 1, 0));
 }
 
+/* ---- an end in order ---- */
+
+static const char *const kinds[] = { "streams", "events", "handles",
+	"modules", "memory", "reserved", "locked", "contexts" };
+#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
+
+/* Columns, which a kernel takes; many small ones; and a large one. */
+static void describe_kinds(struct sk_state *state, sk_cu_ptr at)
+{
+	struct sk_tensor t = { .name = "large", .dtype = SK_U8, .ndim = 1,
+			       .shape = { BYTES / 2 }, .memory = SK_CUDA,
+			       .data = (void *)(uintptr_t)at };
+	char name[16];
+
+	CHECK(!sk_state_tensor(state, &t), "%s", sk_error());
+	t = (struct sk_tensor){ .name = "turned", .dtype = SK_F32, .ndim = 2,
+		.shape = { 300, 200 }, .strides = { 1, 300 },
+		.memory = SK_CUDA,
+		.data = (void *)(uintptr_t)(at + BYTES / 2) };
+	CHECK(!sk_state_tensor(state, &t), "%s", sk_error());
+	for (size_t i = 0; i < 200; i++) {
+		(void)snprintf(name, sizeof(name), "small %zu", i);
+		t = (struct sk_tensor){ .name = name, .dtype = SK_U8,
+			.ndim = 1, .shape = { 100 }, .memory = SK_CUDA,
+			.data = (void *)(uintptr_t)(at + BYTES * 3 / 4 +
+						    i * 256) };
+		CHECK(!sk_state_tensor(state, &t), "%s", sk_error());
+	}
+}
+
+static uint64_t has_slot(struct sk_state *state)
+{
+	struct sk_status status;
+
+	CHECK(!sk_status(state, &status));
+	return status.device_bytes;
+}
+
+/* By each way that bytes go, both ways. */
+static void live(struct sk_state *state, const struct trainer_cuda *t,
+		 sk_cu_ptr at, sk_cu_stream stream)
+{
+	struct sk_snapshot_options o = { .stream = (uintptr_t)stream,
+					 .wait_ms = 60000 };
+	int64_t step = 0, more = 3;
+
+	while (more) {
+		CHECK(!t->cuMemsetD8Async(at, (unsigned char)++step, BYTES,
+					  stream));
+		CHECK(!sk_snapshot(state, step, &o), "%s", sk_error());
+		CHECK(!sk_fence_stream(state, (uintptr_t)stream), "%s",
+		      sk_error());
+		CHECK(!sk_wait(state, step, SK_COMPLETE, 60000), "%s",
+		      sk_error());
+		more -= has_slot(state) != 0;
+	}
+	CHECK(!sk_restore(state, SK_LATEST, NULL, NULL, NULL), "%s",
+	      sk_error());
+	CHECK(!sk_restore(state, step, NULL, NULL, NULL), "%s", sk_error());
+}
+
+/* Whoever closes its handle and goes on has nothing of ours left. */
+static void in_order(struct rank *rank)
+{
+	const struct sk_job job = { .name = "in-order-too", .world = 1 };
+	uint64_t before[KINDS];
+	struct sk_state *state;
+	sk_cu_stream stream;
+	struct gpu_rank g = { .rank = rank };
+	struct sk *sk;
+	sk_cu_ptr at;
+
+	trainer_cuda_begin(&g.cuda, 0);
+	CHECK(!g.cuda.cuStreamCreate(&stream, SK_CU_STREAM_NON_BLOCKING));
+	at = trainer_cuda_alloc(&g.cuda, BYTES);
+	for (size_t i = 0; i < KINDS; i++)
+		before[i] = gpu_count(&g, kinds[i]);
+	CHECK(!sk_open(&(struct sk_options){ .socket = rank->scene->socket,
+					     .threads = 2 }, &sk),
+	      "%s", sk_error());
+	CHECK(!sk_state_create(sk, &job, &state), "%s", sk_error());
+	describe_kinds(state, at);
+	live(state, &g.cuda, at, stream);
+	sk_state_free(state);
+	sk_close(sk);
+	for (size_t i = 0; i < KINDS; i++)
+		CHECK(gpu_count(&g, kinds[i]) == before[i], "%s: %llu, %llu "
+		      "before", kinds[i],
+		      (unsigned long long)gpu_count(&g, kinds[i]),
+		      (unsigned long long)before[i]);
+}
+
 /* ---- slots that cannot be written to ---- */
 
 static bool no_writing;		/* atomic */
@@ -342,6 +434,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "freed", 1, freed, NULL);
 	scene_ranks(&scene, "elsewhere", 1, elsewhere, NULL);
 	scene_ranks(&scene, "forks", 1, forks, NULL);
+	scene_ranks(&scene, "in-order", 1, in_order, NULL);
 	scene_ranks(&scene, "not-opened", 1, not_opened, NULL);
 	scene_close(&scene);
 	return 0;

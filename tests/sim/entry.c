@@ -62,13 +62,20 @@ long vcu_setting(const char *name, long otherwise)
 
 void vcu_misuse(const char *fmt, ...)
 {
+	const char *path = getenv("VCUDA_MISUSE");
+	FILE *file = path && *path ? fopen(path, "ae") : NULL;
+	char text[512];
 	va_list ap;
 
-	fprintf(stderr, "vcuda: MISUSE: ");
 	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
+	(void)vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	fprintf(stderr, "\n");
+	fprintf(stderr, "vcuda: MISUSE: %s\n", text);
+	/* Whoever began this process may take its end for any other. */
+	if (file)
+		fprintf(file, "vcuda: %s\n", text);
+	if (file)
+		(void)fclose(file);
 	abort();
 }
 
@@ -195,7 +202,8 @@ VCU_API void vcudaRace(int on)
 }
 
 /* What there is: "events", "streams", "handles" of memory, and bytes: "locked",
- * "memory" with an address, "reserved" addresses, "modules" of code, "pending"
+ * "memory" with an address, "reserved" addresses, "modules" of code,
+ * references to "contexts", "pending"
  * operations of streams; what was: "pageable" copies, bytes "out", "in",
  * "across" and "hashed", and those that are to keep off kernels, "overlap",
  * "calls" of any, "lazy" launches, which had to load their kernel first,
@@ -254,6 +262,9 @@ VCU_API uint64_t vcudaCount(const char *what)
 	else if (!strcmp(what, "handles"))
 		for (struct vcu_handle *h = v->handles; h; h = h->next)
 			n += !h->gone;
+	else if (!strcmp(what, "contexts"))
+		for (int i = 0; i < v->n_devices; i++)
+			n += v->contexts[i].refs;
 	else if (!strcmp(what, "of a child"))
 		n = __atomic_load_n(&v->child_calls, __ATOMIC_RELAXED);
 	else

@@ -13,15 +13,6 @@
 
 VCU_API uint64_t vcudaCount(const char *what);
 
-static uint64_t contexts(void)
-{
-	uint64_t n = 0;
-
-	for (int i = 0; i < vcu()->n_devices; i++)
-		n += vcu()->contexts[i].refs;
-	return n;
-}
-
 /* Of what is broken nothing can be given back. */
 static bool is_broken(void)
 {
@@ -50,6 +41,7 @@ __attribute__((destructor)) static void tell_what_is_left(void)
 		{ "memory", "bytes of memory" },
 		{ "reserved", "bytes of addresses" },
 		{ "locked", "bytes that are page-locked" },
+		{ "contexts", "references to contexts" },
 	};
 	char text[512] = "";
 
@@ -58,7 +50,6 @@ __attribute__((destructor)) static void tell_what_is_left(void)
 		return;
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
 		add(text, kinds[i].what, vcudaCount(kinds[i].count));
-	add(text, "references to contexts", contexts());
 	if (!text[0])
 		return;
 	if (!vcu_said("VCUDA_LEAKS", "tell"))

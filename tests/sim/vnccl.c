@@ -23,13 +23,19 @@ static struct {
 
 void vn_misuse(const char *fmt, ...)
 {
+	const char *path = getenv("VCUDA_MISUSE");
+	FILE *file = path && *path ? fopen(path, "ae") : NULL;
+	char text[512];
 	va_list ap;
 
-	fprintf(stderr, "vnccl: MISUSE: ");
 	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
+	(void)vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	fprintf(stderr, "\n");
+	fprintf(stderr, "vnccl: MISUSE: %s\n", text);
+	if (file)
+		fprintf(file, "vnccl: %s\n", text);
+	if (file)
+		(void)fclose(file);
 	abort();
 }
 

@@ -15,6 +15,7 @@
 #include "conn/list.h"
 #include "support/agent.h"
 #include "support/files.h"
+#include "support/misuse.h"
 #include "tensor/box.h"
 #include "tensor/dtype.h"
 
@@ -91,6 +92,7 @@ void scene_open(struct scene *scene, int argc, char **argv)
 		       scene->dir);
 	(void)snprintf(scene->store, sizeof(scene->store), "%s/store",
 		       scene->dir);
+	misuse_watch(scene->dir);
 	scene_start_agent(scene);
 }
 
@@ -155,6 +157,7 @@ void scene_close(struct scene *scene)
 	if (scene->n_nodes)
 		*scene = scene->nodes[0];
 	scene_stop_agent(scene, SIGTERM);
+	CHECK(!misuse_in(scene->dir), "misuse: %s", misuse_in(scene->dir));
 	remove_scene();
 	opened = NULL;	/* it ends with the caller */
 }
