@@ -44,6 +44,7 @@
 #include "loop/log.h"
 #include "loop/loop.h"
 #include "options.h"
+#include "refusal.h"
 #include "store/store.h"
 
 struct flush;
@@ -204,13 +205,11 @@ struct agent {
 	struct watch *watch;		/* of the store's path; NULL: none */
 	uint64_t store_free, store_bytes;	/* 0: not known */
 	uint64_t store_files;		/* that can still be made there */
-	uint64_t flush_needs;		/* bytes that found no room there */
-	uint64_t flush_files;		/* files; 0: none found no room */
 	uint64_t flush_turns;		/* flushes that were begun, and 1 */
 	bool store_failed;		/* the last flush, by the store's fault */
-	bool store_short;		/* it was seen to have less than that */
-	bool store_denied;		/* and to let the agent make nothing */
-	uint64_t memory_asked;		/* bytes that the budget had not */
+	bool store_denied;		/* it lets the agent make nothing */
+	struct refusal refusal;		/* of who left last with one */
+	uint64_t refusal_left_ns;	/* until when it counts */
 };
 
 /** Something happened that may answer a request or free a snapshot: what

@@ -5,7 +5,9 @@
  * doctor, metrics and the log tell of it by that.
  *
  * Who meets a state sets it; who sees that its cause is gone clears it. Both
- * may be said again and again. The loop's thread alone.
+ * may be said again and again. Where several may be its cause at once, jobs or
+ * ranks, each is kept, and the state is theirs: disk/faults.h,
+ * calls/refusals.h. The loop's thread alone.
  */
 #ifndef SK_AGENT_DEGRADED_H
 #define SK_AGENT_DEGRADED_H

@@ -5,49 +5,14 @@
 #include <string.h>
 
 #include "agent.h"
-#include "disk/flush.h"
+#include "calls/refusals.h"
+#include "disk/faults.h"
 #include "disk/watch.h"
 #include "io/io.h"
 #include "session/session.h"
 
 #define LOOK_NS UINT64_C(2000000000)
 #define LOCKED_BYTES ((rlim_t)64 << 20)
-
-/* Of snapshots that are still to be written one has failed the last time. */
-static bool flushes_fail(const struct agent *a)
-{
-	struct sk_cat_snapshot *s;
-
-	sk_link_each(s, &a->cat.failing, failing) {
-		if (s->failures && !sk_link_empty(&s->live) &&
-		    (s->flushing || sk_cat_flushable(s)))
-			return true;
-	}
-	return false;
-}
-
-/* What could not be written may have become void meanwhile: it was evicted, or
- * superseded. By what is still to be written then nothing is proved, until it
- * was tried. */
-static void look_at_flushes(struct agent *a)
-{
-	if ((!degraded_on(&a->degraded, DEGRADED_STORE_FULL) &&
-	     !degraded_on(&a->degraded, DEGRADED_STORE_ERROR)) ||
-	    flushes_fail(a) || (a->store_failed && flush_pending(a)))
-		return;
-	a->flush_needs = a->flush_files = 0;
-	degraded_clear(a, DEGRADED_STORE_FULL);
-	if (!a->store_denied)
-		degraded_clear(a, DEGRADED_STORE_ERROR);
-}
-
-static void look_at_memory(struct agent *a)
-{
-	if (a->memory_asked && a->cat.used + a->memory_asked <= a->cat.budget) {
-		a->memory_asked = 0;
-		degraded_clear(a, DEGRADED_MEMORY);
-	}
-}
 
 static void look_at_memlock(struct agent *a)
 {
@@ -97,8 +62,8 @@ static void look(struct timer *timer)
 	struct agent *a = sk_link_object(timer, struct agent, health_timer);
 
 	watch_turn(a);
-	look_at_flushes(a);
-	look_at_memory(a);
+	faults_look(a);
+	refusals_look(a);
 	look_at_memlock(a);
 	look_at_locking(a);
 	look_at_io(a);

@@ -11,6 +11,7 @@
 #include "base/size.h"
 #include "calls/device.h"
 #include "calls/gather.h"
+#include "calls/refusals.h"
 #include "memory/memory.h"
 #include "memory/record.h"
 #include "session/rights.h"
@@ -139,10 +140,11 @@ static int get_slots(struct agent *a, struct sk_cat_state *state,
 		r = new_slot(a, state, kinds, err);
 	if (r == -ENOMEM || r == -EMFILE || r == -EDQUOT)
 		count_refused(a, r);
-	if (r == -ENOMEM || r == -EDQUOT) {
-		a->memory_asked = bytes * (reg->slots - state->n_slots);
-		degraded_set(a, DEGRADED_MEMORY, err->text);
-	}
+	if (r == -ENOMEM || r == -EDQUOT)
+		refusal_met(state->owner, reg,
+			    bytes * (reg->slots - state->n_slots), err);
+	else if (r >= 0)
+		refusal_over(state->owner, reg);
 	return r < 0 ? r : 0;
 }
 

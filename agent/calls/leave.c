@@ -9,6 +9,7 @@
 #include "calls/device.h"
 #include "calls/gather.h"
 #include "calls/quarantine.h"
+#include "calls/refusals.h"
 #include "disk/flush.h"
 #include "disk/stored.h"
 #include "memory/heap.h"
@@ -68,6 +69,7 @@ static void session_leave(struct agent *a, struct session *s)
 	struct sk_cat_state *state;
 
 	requests_abandon(s);
+	refusal_left(s);
 	lease_end_all(s);
 	quarantine_begin(a, s);
 	/* Ending one may change the lists that it stands in. */

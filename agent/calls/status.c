@@ -4,11 +4,37 @@
 #include <string.h>
 
 #include "calls/call.h"
+#include "calls/refusals.h"
+#include "disk/faults.h"
 #include "io/io.h"
 #include "metrics/metrics.h"
+#include "session/rights.h"
 
-static uint64_t put_states(const struct agent *a, struct sk_wire_state *all)
+/* What names jobs and ranks names nobody else's. */
+static void put_why(const struct call *c, enum degraded_id id, char *to,
+		    size_t size)
 {
+	const uid_t *user = session_admin(c->session) ? NULL : &c->session->uid;
+	struct sk_err why = { "" };
+
+	switch (id) {
+	case DEGRADED_STORE_FULL:
+	case DEGRADED_STORE_ERROR:
+		faults_why(c->agent, id, user, &why);
+		break;
+	case DEGRADED_MEMORY:
+		refusals_why(c->agent, user, &why);
+		break;
+	default:
+		memcpy(why.text, c->agent->degraded.v[id].why,
+		       sizeof(why.text));
+	}
+	(void)snprintf(to, size, "%s", why.text);
+}
+
+static uint64_t put_states(const struct call *c, struct sk_wire_state *all)
+{
+	const struct agent *a = c->agent;
 	uint64_t n = 0;
 
 	for (int id = 0; id < DEGRADED_COUNT; id++) {
@@ -23,7 +49,7 @@ static uint64_t put_states(const struct agent *a, struct sk_wire_state *all)
 		(void)snprintf(to->what, sizeof(to->what), "%s", info->what);
 		(void)snprintf(to->remedy, sizeof(to->remedy), "%s",
 			       info->remedy);
-		memcpy(to->why, s->why, sizeof(to->why));
+		put_why(c, (enum degraded_id)id, to->why, sizeof(to->why));
 		to->since_ns = agent_now(a) - s->since_ns;
 	}
 	return n;
@@ -38,7 +64,7 @@ int call_status(struct call *c)
 
 	if (!all)
 		return sk_err_set(&c->err, -ENOMEM, "no memory for a reply");
-	reply->n = put_states(a, all);
+	reply->n = put_states(c, all);
 	reply->stopping = a->stopping;
 	reply->uptime_ns = agent_now(a) - a->began_ns;
 	reply->store_free_bytes = a->store_free;

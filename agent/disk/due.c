@@ -181,8 +181,7 @@ void flush_newest(struct agent *a, struct sk_cat_job *job)
 }
 
 /* Whenever that may be. */
-static bool is_to_be_written(const struct agent *a,
-			     const struct sk_cat_job *job)
+bool flush_has_more(const struct agent *a, const struct sk_cat_job *job)
 {
 	const struct sk_cat_snapshot *s;
 
@@ -205,7 +204,7 @@ bool flush_pending(struct agent *a)
 	/* The first that has something keeps its place, and is found again. */
 	sk_link_each(job, &a->cat.awake[SK_CAT_FINISH], awake[SK_CAT_FINISH]) {
 		a->cat.visits++;
-		if (is_to_be_written(a, job))
+		if (flush_has_more(a, job))
 			return true;
 		/* It may ask yet, of which nothing tells. */
 		if (!job->flush_due)
@@ -230,20 +229,30 @@ void flush_try_anew(struct agent *a)
 	agent_changed(a);
 }
 
-/* What fails for another reason still has it, and its time. */
-void flush_room_came(struct agent *a)
+/* What fails for another reason still has it, and its time. @job NULL: all. */
+static void try_for_room(struct agent *a, const struct sk_cat_job *job)
 {
 	struct sk_cat_snapshot *s;
 
 	sk_link_each(s, &a->cat.failing, failing) {
 		a->cat.visits++;
-		if (!s->no_room)
+		if (!s->no_room || (job && s->job != job))
 			continue;
 		s->failures = 0;
 		s->retry_ns = 0;
 		sk_cat_wake(s->job);
 	}
 	agent_changed(a);
+}
+
+void flush_room_came(struct agent *a)
+{
+	try_for_room(a, NULL);
+}
+
+void flush_room_came_for(struct agent *a, const struct sk_cat_job *job)
+{
+	try_for_room(a, job);
 }
 
 /* ---- what is lost ---- */

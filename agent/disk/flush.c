@@ -160,6 +160,18 @@ static bool needs_writing(const struct sk_cat_image *image)
 	       (!image->stored.dir[0] || image->bad_disk);
 }
 
+uint64_t flush_left(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_image *image;
+	uint64_t bytes = 0;
+
+	sk_link_each(image, &s->images, link) {
+		if (needs_writing(image))
+			bytes += image->layout->layout->image_bytes;
+	}
+	return bytes;
+}
+
 static struct sk_cat_image *next_image(const struct sk_cat_snapshot *s,
 				       bool *ret_last)
 {
@@ -355,11 +367,8 @@ static void image_written(struct work *work)
 	f->races = 0;
 	if (f->result == 0 && f->owned < 0)
 		warn_not_owned(a, f);
-	if (f->result == 0) {
-		if (!a->store_denied)
-			degraded_clear(a, DEGRADED_STORE_ERROR);
+	if (f->result == 0)
 		add_stored(a, f);
-	}
 	/* Nobody shall have it. */
 	if (f->bad)
 		sk_cat_image_bad(f->image, false, f->bad_entry);
@@ -388,7 +397,6 @@ void flush_kick(struct agent *a)
 {
 	uint64_t now = agent_now(a);
 	struct sk_cat_snapshot *s;
-	struct sk_cat_image *image;
 	struct flush *f;
 
 	if (!a->store || a->flush)
@@ -404,10 +412,7 @@ void flush_kick(struct agent *a)
 	f->agent = a;
 	f->snapshot = s;
 	f->started_ns = now;
-	sk_link_each(image, &s->images, link) {
-		if (needs_writing(image))
-			f->bytes += image->layout->layout->image_bytes;
-	}
+	f->bytes = flush_left(s);
 	sk_cat_flushing(s, true);
 	retain_flush_begins(s->job);
 	s->job->flushed_ns = now;

@@ -26,6 +26,8 @@ void flush_kick(struct agent *a);
 /** Nanoseconds that the flush under way still needs; 0: none is, or nothing
  * is known of how fast it is yet. */
 uint64_t flush_eta(const struct agent *a);
+/** Bytes of the snapshot's images that have to be written yet. */
+uint64_t flush_left(const struct sk_cat_snapshot *s);
 /** Bytes of the snapshot that are written, the file under way included. */
 uint64_t flush_done(const struct agent *a, const struct sk_cat_snapshot *s);
 
@@ -39,6 +41,8 @@ struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns);
 void flush_newest(struct agent *a, struct sk_cat_job *job);
 /** True while something is to be written that can be. */
 bool flush_pending(struct agent *a);
+/** The same of one job, but for what is under way. */
+bool flush_has_more(const struct agent *a, const struct sk_cat_job *job);
 /** How many snapshots are lost if the agent ends now, and in @ret_err, which
  * may be NULL, which and why: the newest complete ones of their jobs, and those
  * that were to be written, as far as they are not on disk. */
@@ -50,5 +54,7 @@ bool flush_all_durable(const struct agent *a);
 void flush_try_anew(struct agent *a);
 /** The store has more of it: who found none tries again at once. */
 void flush_room_came(struct agent *a);
+/** For one job. */
+void flush_room_came_for(struct agent *a, const struct sk_cat_job *job);
 
 #endif

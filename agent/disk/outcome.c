@@ -5,13 +5,13 @@
 #include <inttypes.h>
 
 #include "base/size.h"
+#include "disk/faults.h"
 #include "disk/leftover.h"
 #include "disk/settle.h"
 #include "memory/record.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 #define RETRY_MOST_S 60u
-#define FILES_BESIDE 3u		/* images: their directories, and its run */
 #define RATE_LEAST ((uint64_t)8 << 20)	/* that tell how fast bytes go */
 
 static void measure(struct agent *a, const struct flush *f)
@@ -73,9 +73,9 @@ void outcome_durable(struct agent *a, const struct flush *f)
 
 	sk_cat_set_failure(s, NULL);
 	s->failures = 0;
-	s->no_room = false;
+	s->no_room = s->store_failed = false;
 	a->store_failed = false;
-	degraded_clear(a, DEGRADED_STORE_FULL);
+	faults_over(a, s->job);
 	record_snapshot(a, s);
 	measure(a, f);
 	if (sk_cat_on_disk(s)) {
@@ -97,37 +97,11 @@ void outcome_durable(struct agent *a, const struct flush *f)
 		 sk_size_format(f->done, bytes, sizeof(bytes)));
 }
 
-/* Whose, how much it takes, and how much there is. */
-static void say_full(struct agent *a, const struct flush *f)
+/* Or, false, what is said of the snapshot alone. */
+static bool is_store_fault(const struct flush *f)
 {
-	char needs[SK_SIZE_TEXT], left[SK_SIZE_TEXT];
-	const struct sk_cat_snapshot *s = f->snapshot;
-	struct sk_err why;
-
-	(void)sk_size_format(a->flush_needs, needs, sizeof(needs));
-	(void)sk_size_format(a->store_free, left, sizeof(left));
-	(void)sk_err_set(&why, f->result, "step %" PRId64 " of job \"%s\" "
-			 "needs %s, and %s are free: %s", s->step, s->job->name,
-			 needs, left, f->err.text);
-	degraded_set(a, DEGRADED_STORE_FULL, why.text);
-}
-
-/* What is the store's fault; the rest is said of the snapshot alone. */
-static void say_degraded(struct agent *a, const struct flush *f)
-{
-	int r = f->result;
-
-	if (f->bad || f->lost || r == -ENOMEM || r == -ECANCELED)
-		return;
-	a->store_failed = true;
-	watch_soon(a);
-	if (flush_found_no_room(f)) {
-		a->flush_needs = f->bytes - f->done;
-		a->flush_files = f->snapshot->n_images + FILES_BESIDE;
-		say_full(a, f);
-	} else {
-		degraded_set(a, DEGRADED_STORE_ERROR, f->err.text);
-	}
+	return !f->bad && !f->lost && f->result != -ENOMEM &&
+	       f->result != -ECANCELED;
 }
 
 void outcome_failed(struct agent *a, const struct flush *f)
@@ -139,8 +113,8 @@ void outcome_failed(struct agent *a, const struct flush *f)
 
 	a->counts.flush_errors++;
 	s->job->figures.flush_errors++;
-	say_degraded(a, f);
 	sk_cat_set_failure(s, f->err.text);
+	s->store_failed = is_store_fault(f);
 	s->failures++;
 	s->failures_total++;
 	/* Another try would be refused as well. */
@@ -149,6 +123,8 @@ void outcome_failed(struct agent *a, const struct flush *f)
 	log_error(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " could not "
 		  "be flushed: %s", s->job->name, s->run, s->step, f->err.text);
 	s->no_room = flush_found_no_room(f);
+	if (s->store_failed)
+		faults_met(a, s);
 	if (s->no_room)
 		leftover_clear(a);
 }

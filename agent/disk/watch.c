@@ -9,6 +9,7 @@
 
 #include "agent.h"
 #include "base/thread.h"
+#include "disk/faults.h"
 #include "disk/flush.h"
 
 #define SECOND_NS UINT64_C(1000000000)
@@ -100,21 +101,6 @@ static int begin(struct agent *a)
 	return 0;
 }
 
-/* Where a quota was met there was room by these numbers all the time: then
- * trying alone tells. */
-static void see_room(struct agent *a)
-{
-	bool is_short = (a->flush_needs && a->store_free < a->flush_needs) ||
-			a->store_files < a->flush_files;
-
-	if (a->store_short && !is_short) {
-		a->flush_needs = a->flush_files = 0;
-		degraded_clear(a, DEGRADED_STORE_FULL);
-		flush_room_came(a);
-	}
-	a->store_short = is_short;
-}
-
 /* What the flusher could not do it may try at once. */
 static void heal(struct agent *a, enum degraded_id id)
 {
@@ -122,21 +108,20 @@ static void heal(struct agent *a, enum degraded_id id)
 		return;
 	degraded_clear(a, id);
 	flush_try_anew(a);
+	faults_mended(a);
 }
 
 /* Known before anything is to be written. */
 static void see_rights(struct agent *a, bool denied)
 {
-	struct sk_err err;
+	bool came = a->store_denied && !denied;
 
-	if (denied) {
-		(void)sk_err_errno(&err, -EACCES, "%s",
-				   sk_store_path(a->store));
-		degraded_set(a, DEGRADED_STORE_ERROR, err.text);
-	} else if (a->store_denied) {
-		heal(a, DEGRADED_STORE_ERROR);
-	}
 	a->store_denied = denied;
+	if (came) {
+		flush_try_anew(a);
+		faults_mended(a);
+	}
+	faults_look(a);
 }
 
 static void see_size(struct agent *a, const struct statfs *fs)
@@ -163,13 +148,16 @@ void watch_seen(struct agent *a, const struct watch_found *found)
 	if (!is_newer(a, found))
 		return;
 	see_size(a, &found->fs);
+	/* Another one may have been mounted there. */
+	a->store_volatile = sk_store_is_volatile(&found->fs);
+	degraded_is(a, DEGRADED_STORE_VOLATILE, a->store_volatile, NULL);
 	heal(a, DEGRADED_STORE_GONE);
 	if (found->fs.f_flags & ST_RDONLY)
 		degraded_set(a, DEGRADED_STORE_READ_ONLY, NULL);
 	else
 		heal(a, DEGRADED_STORE_READ_ONLY);
 	see_rights(a, found->denied);
-	see_room(a);
+	faults_see_room(a);
 }
 
 static void see(struct agent *a, const struct look *l)

@@ -14,6 +14,7 @@
 
 #include "base/link.h"
 #include "loop/loop.h"
+#include "refusal.h"
 #include "wire/channel.h"
 
 struct agent;
@@ -62,6 +63,7 @@ struct session {
 	struct sk_link states;		/* ranks that live on it */
 	struct sk_link leases;
 	unsigned n_leases;
+	struct refusal refusal;
 };
 
 /** Takes those in who wait at the listening socket. */

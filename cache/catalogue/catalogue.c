@@ -17,6 +17,7 @@ void sk_cat_init(struct sk_catalogue *cat)
 	sk_link_init(&cat->users);
 	sk_link_init(&cat->detained);
 	sk_link_init(&cat->failing);
+	sk_link_init(&cat->faults);
 	sk_cat_awake_init(cat->awake);
 }
 
@@ -242,6 +243,7 @@ struct sk_cat_job *sk_cat_job_get(struct sk_catalogue *cat, const char *name,
 	sk_link_init(&job->live);
 	sk_link_init(&job->undecided);
 	sk_link_init(&job->verdict_order);
+	sk_link_init(&job->fault.link);
 	sk_cat_awake_init(job->awake);
 	sk_link_insert(&cat->jobs, &job->link);
 	sk_cat_order_add(job);
@@ -309,6 +311,7 @@ static void job_free(struct sk_cat_job *job)
 	cat->n_to_write -= job->n_to_write;
 	sk_cat_awake_leave(job);
 	sk_cat_queue_leave(job);
+	sk_cat_fault_end(job);
 	(void)sk_table_remove(&cat->by_name, hash_name(job->name),
 			      (uintptr_t)job);
 	user_leave(job->user);

@@ -30,6 +30,7 @@
 #include "base/table.h"
 #include "base/tree.h"
 #include "catalogue/cadence.h"
+#include "catalogue/fault.h"
 #include "layout/layout.h"
 
 /** Most verdicts that are kept of a job, the last asked for. */
@@ -205,6 +206,7 @@ struct sk_cat_snapshot {
 	bool flushing;			/* sk_cat_flushing() sets it */
 	bool failed;			/* the last flush; see text */
 	bool no_room;			/* it found none; its owner's */
+	bool store_failed;		/* by the store's fault; its owner's */
 	bool hopeless_on_disk;		/* a flush would not help */
 	bool displaced;			/* an older run's was in its place on
 					 * disk; its owner's */
@@ -330,6 +332,7 @@ struct sk_cat_job {
 	struct sk_cat_begun begun;	/* by the newest run that says so */
 	void *owner;			/* the agent's: what it knows of disk */
 	struct sk_cat_figures figures;
+	struct sk_cat_fault fault;
 };
 
 struct sk_catalogue {
@@ -338,6 +341,7 @@ struct sk_catalogue {
 	struct sk_link awake[SK_CAT_DUTIES];	/* jobs */
 	struct sk_link detained;	/* slots */
 	struct sk_link failing;		/* snapshots whose last flush failed */
+	struct sk_link faults;		/* jobs: sk_cat_fault, oldest first */
 	struct sk_tree queue;		/* users whose jobs have something to
 					 * write */
 	struct sk_table by_name;	/* jobs, of all users */

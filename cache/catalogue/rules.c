@@ -220,6 +220,27 @@ const char *sk_cat_failure(const struct sk_cat_snapshot *s)
 	return s->text ? s->text : s->failed ? "it could not be flushed" : "";
 }
 
+void sk_cat_fault_set(struct sk_cat_job *job, int64_t step, const char *text)
+{
+	struct sk_cat_fault *f = &job->fault;
+
+	if (sk_link_empty(&f->link))
+		sk_link_insert(&job->catalogue->faults, &f->link);
+	free(f->text);
+	f->text = strdup(text);
+	f->step = step;
+}
+
+void sk_cat_fault_end(struct sk_cat_job *job)
+{
+	struct sk_cat_fault *f = &job->fault;
+
+	sk_link_remove(&f->link);
+	free(f->text);
+	*f = (struct sk_cat_fault){ .text = NULL };
+	sk_link_init(&f->link);
+}
+
 void sk_cat_image_bad(struct sk_cat_image *image, bool disk, uint32_t entry)
 {
 	if (disk)

@@ -66,13 +66,16 @@ static int open_root(const struct sk_os *os, const char *path)
 	return os->openat(os, AT_FDCWD, path, ROOT_FLAGS, 0);
 }
 
+bool sk_store_is_volatile(const struct statfs *fs)
+{
+	return fs->f_type == TMPFS_MAGIC || fs->f_type == RAMFS_MAGIC;
+}
+
 static int is_volatile(const struct sk_os *os, int fd)
 {
 	struct statfs sfs;
 
-	if (os->fstatfs(os, fd, &sfs) < 0)
-		return 0;
-	return sfs.f_type == TMPFS_MAGIC || sfs.f_type == RAMFS_MAGIC;
+	return os->fstatfs(os, fd, &sfs) == 0 && sk_store_is_volatile(&sfs);
 }
 
 /* The filesystem that the one of @fd, @device, is mounted on: that of the first

@@ -40,6 +40,7 @@
 #include "base/os.h"
 
 struct sk_store;
+struct statfs;
 
 /** Opens (and creates) the directory; -ENOTSUP with a sentence where it
  * cannot hold images durably is not an error but *ret_volatile = 1 (tmpfs,
@@ -50,6 +51,8 @@ struct sk_store;
 int sk_store_open(const struct sk_os *os, const char *path, unsigned stale_s,
 		  struct sk_store **ret_store, int *ret_volatile,
 		  struct sk_err *err);
+/** What that filesystem holds is in memory. */
+bool sk_store_is_volatile(const struct statfs *fs);
 struct sk_store *sk_store_close(struct sk_store *store);
 SK_DEFINE_CLEANUP(struct sk_store *, sk_store_close)
 const char *sk_store_path(const struct sk_store *store);

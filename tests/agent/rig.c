@@ -649,12 +649,12 @@ void rig_turns(int sock, unsigned n)
 		;
 }
 
-bool is_degraded(int sock, const char *name)
+struct rig_state rig_state(int sock, const char *name)
 {
 	struct sk_msg msg = { .type = SK_MSG_STATUS };
 	int fds[SK_MSG_FDS], n_fds = 0;
 	struct sk_wire_state state;
-	bool found = false;
+	struct rig_state ret = { .on = false };
 
 	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, fds, &n_fds), 0, &msg);
 	CHECK(n_fds == 1 && msg.body.status_reply.record_bytes ==
@@ -665,10 +665,18 @@ bool is_degraded(int sock, const char *name)
 		      "state %d", (int)i);
 		CHECK(state.name[0] && state.what[0] && state.remedy[0],
 		      "a state without a sentence");
-		found |= strcmp(state.name, name) == 0;
+		if (strcmp(state.name, name) != 0)
+			continue;
+		ret.on = true;
+		(void)snprintf(ret.why, sizeof(ret.why), "%s", state.why);
 	}
 	close(fds[0]);
-	return found;
+	return ret;
+}
+
+bool is_degraded(int sock, const char *name)
+{
+	return rig_state(sock, name).on;
 }
 
 int manage(int sock, enum sk_msg_type type, const char *job, int64_t step,

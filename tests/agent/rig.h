@@ -149,7 +149,13 @@ bool rig_is_quiet(int sock);
 /** Until the agent's loop has been through @n turns: so often it has looked at
  * all descriptors and at the clock. In one it may answer many requests. */
 void rig_turns(int sock, unsigned n);
-/** STATUS: whether it is in that state; the sentences must be there. */
+/** STATUS: whether it is in that state, and why; the sentences must be
+ * there. */
+struct rig_state {
+	bool on;
+	char why[SK_ERR_MAX];
+};
+struct rig_state rig_state(int sock, const char *name);
 bool is_degraded(int sock, const char *name);
 /** PIN, UNPIN, EVICT, FLUSH. */
 int manage(int sock, enum sk_msg_type type, const char *job, int64_t step,

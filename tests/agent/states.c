@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Degraded states of several jobs: what one could do says nothing of another,
+ * each is told of as long as it is so, whose it is, and nobody else's is named.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/magic.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/whole.h"
+#include "base/util.h"
+
+#define SECOND UINT64_C(1000000000)
+#define NOBODY 65534
+
+static bool is_on(struct whole *w, int sock, const char *name)
+{
+	sk_fault_os_advance(w->fault, SECOND);
+	return is_degraded(sock, name);
+}
+
+static bool is_durable(struct whole *w, int sock, const char *job,
+		       int64_t step)
+{
+	sk_fault_os_advance(w->fault, SECOND);
+	return snapshot_flags(sock, job, step) & SK_SNAP_DURABLE;
+}
+
+static bool has_failed(struct whole *w, int sock, double times)
+{
+	sk_fault_os_advance(w->fault, SECOND);
+	return stat_value(sock, "shardkeep_flush_errors_total") >= times;
+}
+
+static unsigned times_said(const struct whole *w, const char *what)
+{
+	const char *at = whole_log(w);
+	unsigned n = 0;
+
+	for (; (at = strstr(at, what)); at++)
+		n++;
+	return n;
+}
+
+static void start(struct whole *w)
+{
+	whole_init(w);
+	w->options.level = LOG_LEVEL_INFO;
+	whole_start(w);
+	CHECK(w->serves, "it did not start: %s", whole_log(w));
+}
+
+static void open_rank(struct whole *w, struct rank *r, const char *job,
+		      int64_t rows)
+{
+	CHECK_STATUS(rank_open(r, &w->rig, &(struct rank_options){
+		.job = job, .world = 1, .slots = 3, .rows = rows }), 0,
+		&r->msg);
+}
+
+static void end(struct whole *w)
+{
+	CHECK(kill(w->rig.agent, SIGTERM) == 0, "kill");
+	CHECK(whole_wait(w) == 0, "exit status: %s", whole_log(w));
+	whole_remove(w);
+}
+
+/* A file stands where the job's directory is to be. */
+static void block(const struct whole *w, const char *job, char path[200])
+{
+	int fd;
+
+	(void)snprintf(path, 200, "%s/%s", w->rig.store, job);
+	fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && close(fd) == 0, "%s: %s", path, strerror(errno));
+}
+
+/* ---- the store ---- */
+
+static void check_stands(struct whole *w, int sock, const char *name,
+			 const char *whose)
+{
+	struct rig_state s = rig_state(sock, name);
+
+	CHECK(s.on, "%s is forgotten: %s", name, whole_log(w));
+	CHECK(strstr(s.why, whose), "of %s it says: %s", whose, s.why);
+}
+
+/* Others' flushes are done, before and after it is tried again. */
+static void succeed_beside(struct whole *w, struct rank *good,
+			   const char *name, const char *whose)
+{
+	double failed = stat_value(good->sock, "shardkeep_flush_errors_total");
+	char over[64];
+
+	for (int64_t step = 1; step <= 4; step++) {
+		rank_snapshot(good, step);
+		AWAIT(is_durable(w, good->sock, good->job, step), "%s",
+		      whole_log(w));
+		check_stands(w, good->sock, name, whose);
+	}
+	AWAIT(has_failed(w, good->sock, failed + 1), "%s", whole_log(w));
+	check_stands(w, good->sock, name, whose);
+	(void)snprintf(over, sizeof(over), "no longer degraded: %s", name);
+	CHECK(!times_said(w, over), "%s", whole_log(w));
+}
+
+static void test_error_of_one(void)
+{
+	struct rank bad, good;
+	struct whole w;
+	char path[200];
+
+	start(&w);
+	open_rank(&w, &bad, "bad", 0);
+	open_rank(&w, &good, "good", 0);
+	block(&w, "bad", path);
+	rank_snapshot(&bad, 1);
+	AWAIT(is_on(&w, bad.sock, "store-error"), "%s", whole_log(&w));
+	succeed_beside(&w, &good, "store-error", "step 1 of job \"bad\"");
+	CHECK(unlink(path) == 0, "unlink");
+	AWAIT(!is_on(&w, bad.sock, "store-error"), "%s", whole_log(&w));
+	CHECK(snapshot_flags(bad.sock, "bad", 1) & SK_SNAP_DURABLE,
+	      "nothing proves it");
+	CHECK(times_said(&w, " degraded: store-error") == 2, "%s",
+	      whole_log(&w));
+	rank_close(&bad);
+	rank_close(&good);
+	end(&w);
+}
+
+static bool tells(struct whole *w, int sock, const char *whose)
+{
+	sk_fault_os_advance(w->fault, SECOND);
+	return strstr(rig_state(sock, "store-error").why, whose);
+}
+
+/* Two at once: it is over with the last of them. */
+static void test_error_of_two(void)
+{
+	char paths[2][200];
+	struct rank bad[2];
+	struct whole w;
+
+	start(&w);
+	open_rank(&w, &bad[0], "first", 0);
+	open_rank(&w, &bad[1], "second", 0);
+	for (int i = 0; i < 2; i++) {
+		block(&w, bad[i].job, paths[i]);
+		rank_snapshot(&bad[i], 1);
+		AWAIT(tells(&w, bad[i].sock, i ? "job \"first\"; so it is with "
+			    "1 more job: " : "job \"first\": "), "%s",
+		      whole_log(&w));
+	}
+	CHECK(unlink(paths[0]) == 0, "unlink");
+	AWAIT(is_durable(&w, bad[0].sock, "first", 1), "%s", whole_log(&w));
+	AWAIT(tells(&w, bad[0].sock, "job \"second\": "), "%s",
+	      whole_log(&w));
+	CHECK(!times_said(&w, "no longer degraded: store-error"), "%s",
+	      whole_log(&w));
+	CHECK(unlink(paths[1]) == 0, "unlink");
+	AWAIT(!is_on(&w, bad[0].sock, "store-error"), "%s", whole_log(&w));
+	for (int i = 0; i < 2; i++)
+		rank_close(&bad[i]);
+	end(&w);
+}
+
+/* One step of the job's cannot be written, and the next one can. */
+static void test_error_of_step(void)
+{
+	char path[232], job[200];
+	struct whole w;
+	struct rank r;
+	int fd;
+
+	start(&w);
+	open_rank(&w, &r, "steps", 0);
+	rank_snapshot(&r, 1);
+	AWAIT(is_durable(&w, r.sock, "steps", 1), "%s", whole_log(&w));
+	(void)snprintf(job, sizeof(job), "%s/steps", w.rig.store);
+	(void)snprintf(path, sizeof(path), "%s/step-000000000002", job);
+	fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && close(fd) == 0, "%s: %s", path, strerror(errno));
+	rank_snapshot(&r, 2);
+	AWAIT(is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
+	rank_snapshot(&r, 3);
+	AWAIT(is_durable(&w, r.sock, "steps", 3), "%s", whole_log(&w));
+	check_stands(&w, r.sock, "store-error", "step 2 of job \"steps\"");
+	CHECK(!times_said(&w, "no longer degraded: store-error"), "%s",
+	      whole_log(&w));
+	CHECK(unlink(path) == 0, "unlink");
+	AWAIT(!is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
+	rank_close(&r);
+	end(&w);
+}
+
+/* What failed has let its memory go, and the job's next flush is not due yet:
+ * nothing has shown that it would do better. */
+static void test_superseded(void)
+{
+	struct sk_msg msg;
+	struct whole w;
+	struct rank r;
+	char path[200];
+
+	start(&w);
+	CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
+		.job = "rare", .world = 1, .slots = 3, .flush_every = 4 }), 0,
+		&r.msg);
+	block(&w, "rare", path);
+	for (int64_t step = 1; step <= 4; step++)
+		rank_snapshot(&r, step);
+	AWAIT(is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
+	rank_snapshot(&r, 5);
+	AWAIT(manage(r.sock, SK_MSG_EVICT, "rare", 4, SK_EVICT_FORCE, &msg) ==
+	      0, "%s", rig_why(&msg));
+	for (int i = 0; i < 10; i++)
+		CHECK(is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
+	CHECK(unlink(path) == 0, "unlink");
+	for (int64_t step = 6; step <= 8; step++)
+		rank_snapshot(&r, step);
+	AWAIT(!is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
+	rank_close(&r);
+	end(&w);
+}
+
+/* Its ranks are gone, and what failed is given up: nothing is wrong with
+ * anybody any more. */
+static void test_given_up(void)
+{
+	struct rank bad, good;
+	struct sk_msg msg;
+	struct whole w;
+	char path[200];
+
+	start(&w);
+	open_rank(&w, &bad, "bad", 0);
+	open_rank(&w, &good, "good", 0);
+	block(&w, "bad", path);
+	rank_snapshot(&bad, 1);
+	AWAIT(is_on(&w, bad.sock, "store-error"), "%s", whole_log(&w));
+	CHECK_STATUS(rank_unregister(&bad), 0, &bad.msg);
+	rank_close(&bad);
+	for (int i = 0; i < 5; i++)
+		CHECK(is_on(&w, good.sock, "store-error"), "%s",
+		      whole_log(&w));
+	/* It may be tried just now. */
+	AWAIT(manage(good.sock, SK_MSG_EVICT, "bad", 1, SK_EVICT_FORCE,
+		     &msg) == 0, "%s", rig_why(&msg));
+	AWAIT(!is_on(&w, good.sock, "store-error"), "%s", whole_log(&w));
+	rank_close(&good);
+	end(&w);
+}
+
+/* A large image finds no room, as by a quota of its owner's. */
+static int allocate(const struct sk_os *os, int fd, int mode, uint64_t at,
+		    uint64_t n)
+{
+	if (at + n > 1 << 20)
+		return -EDQUOT;
+	return sk_os_linux()->fallocate(os, fd, mode, at, n);
+}
+
+static void test_full_of_one(void)
+{
+	struct rank large, small;
+	struct sk_msg msg;
+	struct whole w;
+
+	whole_init(&w);
+	w.options.level = LOG_LEVEL_INFO;
+	w.fault->os.fallocate = allocate;
+	whole_start(&w);
+	CHECK(w.serves, "it did not start: %s", whole_log(&w));
+	open_rank(&w, &large, "large", 1000);
+	open_rank(&w, &small, "small", 4);
+	rank_snapshot(&large, 1);
+	AWAIT(is_on(&w, large.sock, "store-full"), "%s", whole_log(&w));
+	succeed_beside(&w, &small, "store-full", "step 1 of job \"large\" "
+		       "needs 3.9 MiB");
+	CHECK_STATUS(rank_unregister(&large), 0, &large.msg);
+	rank_close(&large);
+	AWAIT(manage(small.sock, SK_MSG_EVICT, "large", 1, SK_EVICT_FORCE,
+		     &msg) == 0, "%s", rig_why(&msg));
+	AWAIT(!is_on(&w, small.sock, "store-full"), "%s", whole_log(&w));
+	rank_close(&small);
+	end(&w);
+}
+
+/* Shared with the agent's process. */
+static unsigned long *type_of_store;
+
+static int tell_type(const struct sk_os *os, int fd, struct statfs *ret)
+{
+	int r = sk_os_linux()->fstatfs(os, fd, ret);
+
+	ret->f_type = (__fsword_t)__atomic_load_n(type_of_store,
+						  __ATOMIC_RELAXED);
+	return r;
+}
+
+/* Another filesystem is mounted in its place: one in memory, and then one on a
+ * disk. */
+static void test_volatile(void)
+{
+	struct whole w;
+	int sock;
+
+	type_of_store = mmap(NULL, sizeof(*type_of_store),
+			     PROT_READ | PROT_WRITE,
+			     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(type_of_store != MAP_FAILED, "mmap");
+	*type_of_store = EXT4_SUPER_MAGIC;
+	whole_init(&w);
+	w.fault->os.fstatfs = tell_type;
+	whole_start(&w);
+	CHECK(w.serves, "it did not start: %s", whole_log(&w));
+	sock = rig_connect(&w.rig);
+	CHECK(!is_degraded(sock, "store-volatile"), "%s", whole_log(&w));
+	__atomic_store_n(type_of_store, TMPFS_MAGIC, __ATOMIC_RELAXED);
+	AWAIT(is_on(&w, sock, "store-volatile"), "%s", whole_log(&w));
+	CHECK(stat_value(sock, "shardkeep_store") == 2, "the figure is old");
+	__atomic_store_n(type_of_store, EXT4_SUPER_MAGIC, __ATOMIC_RELAXED);
+	AWAIT(!is_on(&w, sock, "store-volatile"), "%s", whole_log(&w));
+	close(sock);
+	end(&w);
+	CHECK(munmap(type_of_store, sizeof(*type_of_store)) == 0, "munmap");
+}
+
+/* ---- memory; the budget is 64 MiB ---- */
+
+static int open_with(struct whole *w, struct rank *r, const char *job,
+		     uint32_t slots, int64_t mib)
+{
+	return rank_open(r, &w->rig, &(struct rank_options){
+		.job = job, .world = 1, .slots = slots, .rows = mib * 256 });
+}
+
+/* Who follows the advice and comes with less is well. */
+static void test_fewer_slots(void)
+{
+	struct whole w;
+	struct rank r;
+
+	start(&w);
+	CHECK_STATUS(open_with(&w, &r, "one", 4, 20), -ENOMEM, &r.msg);
+	CHECK(is_on(&w, r.sock, "memory-budget"), "%s", whole_log(&w));
+	rank_close(&r);
+	CHECK_STATUS(open_with(&w, &r, "one", 2, 20), 0, &r.msg);
+	CHECK(!is_degraded(r.sock, "memory-budget"), "it stays, of nobody");
+	rank_close(&r);
+	end(&w);
+}
+
+/* One that lacks less comes after it, and gets it. */
+static void test_less_beside(void)
+{
+	struct rank large, small, holder;
+	struct whole w;
+
+	start(&w);
+	CHECK_STATUS(open_with(&w, &holder, "holder", 2, 20), 0, &holder.msg);
+	CHECK_STATUS(open_with(&w, &large, "large", 2, 25), -ENOMEM,
+		     &large.msg);
+	CHECK_STATUS(open_with(&w, &small, "small", 2, 15), -ENOMEM,
+		     &small.msg);
+	CHECK_STATUS(rank_unregister(&holder), 0, &holder.msg);
+	CHECK_STATUS(open_with(&w, &holder, "holder", 2, 10), 0, &holder.msg);
+	/* 44 MiB are free, 50 were asked for. */
+	for (int i = 0; i < 5; i++)
+		CHECK(is_on(&w, holder.sock, "memory-budget"), "%s",
+		      whole_log(&w));
+	check_stands(&w, holder.sock, "memory-budget", "job \"large\"");
+	/* It ends, and is not started anew. */
+	rank_close(&large);
+	rank_close(&small);
+	for (int i = 0; i < 300; i++)
+		CHECK(is_on(&w, holder.sock, "memory-budget"), "%s",
+		      whole_log(&w));
+	sk_fault_os_advance(w.fault, 600 * SECOND);
+	AWAIT(!is_on(&w, holder.sock, "memory-budget"), "%s", whole_log(&w));
+	rank_close(&holder);
+	end(&w);
+}
+
+/* ---- other users ---- */
+
+static void as_nobody(struct whole *w, const char *name, bool failing)
+{
+	struct rig_state s;
+	struct rank r;
+	int sock;
+
+	CHECK(setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 &&
+	      setuid(NOBODY) == 0, "setuid");
+	sock = rig_connect(&w->rig);
+	s = rig_state(sock, name);
+	CHECK(s.on && !strstr(s.why, "hidden"), "%s: %s", name, s.why);
+	CHECK(strstr(s.why, "of another user"), "%s: %s", name, s.why);
+	if (!failing)
+		_exit(0);
+	CHECK_STATUS(open_with(w, &r, "mine", 2, 100), -EDQUOT, &r.msg);
+	s = rig_state(sock, name);
+	CHECK(s.on && strstr(s.why, "mine"), "%s: %s", name, s.why);
+	/* The budget has room, and its share has not. */
+	for (int i = 0; i < 5; i++) {
+		sk_fault_os_advance(w->fault, SECOND);
+		s = rig_state(sock, name);
+		CHECK(s.on && strstr(s.why, "mine"), "%s: %s", name, s.why);
+	}
+	_exit(0);
+}
+
+static void ask_as_nobody(struct whole *w, const char *name, bool failing)
+{
+	pid_t pid = fork();
+	int status;
+
+	CHECK(pid >= 0, "fork");
+	if (!pid)
+		as_nobody(w, name, failing);
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0, "nobody failed");
+}
+
+static void test_names(void)
+{
+	struct rank r, large;
+	struct whole w;
+	char path[200];
+
+	if (geteuid() != 0)
+		return;
+	whole_init(&w);
+	w.options.user_memory = 16 << 20;
+	whole_start(&w);
+	CHECK(w.serves, "it did not start: %s", whole_log(&w));
+	open_rank(&w, &r, "hidden", 0);
+	block(&w, "hidden", path);
+	rank_snapshot(&r, 1);
+	AWAIT(is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
+	ask_as_nobody(&w, "store-error", false);
+	CHECK_STATUS(open_with(&w, &large, "hidden-too", 2, 40), -ENOMEM,
+		     &large.msg);
+	ask_as_nobody(&w, "memory-budget", true);
+	check_stands(&w, r.sock, "memory-budget", "job \"hidden-too\"");
+	CHECK(unlink(path) == 0, "unlink");
+	rank_close(&large);
+	rank_close(&r);
+	end(&w);
+}
+
+int main(void)
+{
+	test_error_of_one();
+	test_error_of_two();
+	test_error_of_step();
+	test_superseded();
+	test_given_up();
+	test_full_of_one();
+	test_volatile();
+	test_fewer_slots();
+	test_less_beside();
+	test_names();
+	return 0;
+}
