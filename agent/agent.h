@@ -141,6 +141,7 @@ struct agent {
 	struct reviving *reviving;	/* what is still to be read of what the
 					 * last agent left; or NULL */
 	uint32_t unread_devices;	/* device slots among that */
+	uint64_t read_images;		/* of that */
 	struct timer await_timer;	/* of ranks from before a restart */
 	struct timer trim_timer;	/* of what the dead left behind */
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "calls/unread.h"
 
+#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "calls/call.h"
@@ -8,8 +10,13 @@
 #include "session/request.h"
 #include "session/rights.h"
 
+#define MS_NS UINT64_C(1000000)
+/* Clients take an agent for dead that says nothing for longer. */
+#define PATIENCE_MS 5000u
+
 struct unread {
 	struct request request;
+	uint64_t began_ns;
 	int fds[SK_MSG_FDS];
 	int n_fds;
 };
@@ -103,6 +110,66 @@ static bool has_to_wait(const struct session *s, const struct sk_msg *msg)
 	return session_admin(s) || (user && user->n_unread);
 }
 
+/* ---- how long ---- */
+
+/* Where the call says what time it has; 0: it says none. */
+static size_t timeout_at(const struct sk_msg *msg)
+{
+	switch (msg->type) {
+	case SK_MSG_PREPARE:
+		return offsetof(struct sk_msg, body.prepare.timeout_ms);
+	case SK_MSG_SLOT_WAIT:
+		return offsetof(struct sk_msg, body.slot_wait.timeout_ms);
+	case SK_MSG_WAIT:
+		return offsetof(struct sk_msg, body.wait.timeout_ms);
+	case SK_MSG_GATHER:
+		return offsetof(struct sk_msg, body.gather.timeout_ms);
+	default:
+		return 0;
+	}
+}
+
+static uint32_t timeout_of(const struct sk_msg *msg)
+{
+	uint32_t ms;
+
+	memcpy(&ms, (const char *)msg + timeout_at(msg), sizeof(ms));
+	return ms;
+}
+
+/* One that comes back while it is looked at, as its client knows how to. */
+static bool may_say_looking(const struct sk_msg *msg)
+{
+	return msg->type == SK_MSG_LIST &&
+	       (msg->body.list.wait_ms ||
+		!(msg->body.list.flags & SK_LIST_KNOWN));
+}
+
+/* 0: until it is over. */
+static uint32_t bound_of(const struct sk_msg *msg)
+{
+	if (timeout_at(msg))
+		return timeout_of(msg);
+	if (may_say_looking(msg))
+		return msg->body.list.wait_ms;
+	/* Who takes over has a time of its own for all of it. */
+	return msg->type == SK_MSG_TAKEOVER ? 0 : PATIENCE_MS;
+}
+
+/* What is left of it is the call's; 0 would be for ever. */
+static void spend(struct unread *u)
+{
+	struct request *q = &u->request;
+	uint64_t spent_ms = (agent_now(q->agent) - u->began_ns) / MS_NS;
+	uint32_t ms;
+
+	if (!timeout_at(&q->msg) || !timeout_of(&q->msg))
+		return;
+	ms = timeout_of(&q->msg);
+	ms -= spent_ms < ms ? (uint32_t)spent_ms : ms - 1;
+	memcpy((char *)&q->msg + timeout_at(&q->msg), &ms, sizeof(ms));
+}
+
 /* ---- waiting ---- */
 
 static int unread_outcome(struct request *q, struct sk_err *err)
@@ -122,7 +189,32 @@ static void close_fds(struct agent *a, uid_t uid, int *fds, int n)
 	}
 }
 
-/* Only the outcome ends it, and that is 0. */
+/* How far it is: who comes back sees that it goes on. */
+static void say_looking(struct request *q, const struct sk_err *why)
+{
+	const struct agent *a = q->agent;
+	struct sk_err none = { "" };
+	struct sk_msg msg = { .body.list_reply = {
+		.looking = 1,
+		.n = a->read_images + __atomic_load_n(&a->looked_at,
+						      __ATOMIC_RELAXED) } };
+
+	(void)snprintf(msg.body.list_reply.text,
+		       sizeof(msg.body.list_reply.text), "%s", why->text);
+	request_answer(q, 0, &msg, NULL, 0, &none);
+}
+
+/* A rank comes again by itself; who waits has waited; others may. */
+static void say_late(struct request *q, const struct sk_err *why)
+{
+	if (may_say_looking(&q->msg))
+		say_looking(q, why);
+	else
+		request_answer(q, q->msg.type == SK_MSG_REGISTER ? -EAGAIN :
+			       timeout_at(&q->msg) ? -ETIMEDOUT : -EBUSY,
+			       NULL, NULL, 0, why);
+}
+
 static void unread_answer(struct request *q, int status,
 			  const struct sk_err *err)
 {
@@ -131,8 +223,11 @@ static void unread_answer(struct request *q, int status,
 	uid_t uid = q->session->uid;
 	int fds[SK_MSG_FDS], n = u->n_fds;
 
-	(void)status;
-	(void)err;
+	if (status < 0) {
+		say_late(q, err);
+		return;
+	}
+	spend(u);
 	for (int i = 0; i < n; i++)
 		fds[i] = sk_take_fd(&u->fds[i]);
 	request_again_with(q, fds, n);
@@ -164,9 +259,9 @@ int call_when_read(struct call *c)
 	u = calloc(1, sizeof(*u));
 	if (!u)
 		return sk_err_set(&c->err, -ENOMEM, "no memory to wait");
-	/* As long as that takes: it ends, whatever is found. */
-	r = request_init(&u->request, &unread_kind, c->session, c->in, 0,
-			 &c->err);
+	u->began_ns = agent_now(c->agent);
+	r = request_init(&u->request, &unread_kind, c->session, c->in,
+			 bound_of(c->in), &c->err);
 	if (r < 0) {
 		free(u);
 		return r;

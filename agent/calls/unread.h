@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who asks for a job of the last agent's that this one has not read yet waits
- * until it has: no answer tells of such a job that it has nothing. Others are
- * answered at once.
+ * until it has, in the time that the call has, or that a client has patience:
+ * no answer tells of such a job that it has nothing, and he who hears none of
+ * it in time hears why. Others are answered at once.
  */
 #ifndef SK_AGENT_CALLS_UNREAD_H
 #define SK_AGENT_CALLS_UNREAD_H

@@ -12,7 +12,10 @@
 #include "memory/record.h"
 #include "revive/sealed.h"
 
-#define AWAIT_NS (UINT64_C(120) * 1000000000)	/* a rank may take to be back */
+/* A rank may take to be back, since the agent began; and where it waits for its
+ * job to be read, or is told to come again, since that was. */
+#define AWAIT_NS (UINT64_C(120) * 1000000000)
+#define AWAIT_READ_NS (UINT64_C(10) * 1000000000)
 #define LOOK_MOST 8u		/* steps on disk, of each job */
 
 /* ---- slots ---- */
@@ -207,10 +210,15 @@ static void add_run(struct reviving *v, struct left *e)
 static void await_no_more(struct timer *timer)
 {
 	struct agent *a = sk_link_object(timer, struct agent, await_timer);
+	uint64_t now_ns = agent_now(a);
 	struct sk_cat_job *job;
 	unsigned n = 0, away;
 
 	sk_link_each(job, &a->cat.jobs, link) {
+		if (job->awaited_ns > now_ns) {
+			timer_set_by(&a->loop.timers, timer, job->awaited_ns);
+			continue;
+		}
 		away = sk_cat_await_no_more(job);
 		n += away;
 		/* As when the last rank goes. */
@@ -261,6 +269,17 @@ static void welcome(struct agent *a, struct sk_cat_job *job)
 		flush_newest(a, job);
 }
 
+/* Not anew with each job that is read. */
+static void await(struct agent *a, struct sk_cat_job *job)
+{
+	uint64_t began = a->began_ns + AWAIT_NS;
+	uint64_t read = agent_now(a) + AWAIT_READ_NS;
+
+	job->awaited_ns = began > read ? began : read;
+	a->await_timer.fire = await_no_more;
+	timer_set_by(&a->loop.timers, &a->await_timer, job->awaited_ns);
+}
+
 void add_job(struct reviving *v, struct left *first, uint32_t n)
 {
 	const struct table_record *r = &first->record;
@@ -269,9 +288,9 @@ void add_job(struct reviving *v, struct left *first, uint32_t n)
 
 	add_groups(v, first, n);
 	job = sk_cat_job_find(&a->cat, r->job, r->uid);
-	if (job)
+	if (job) {
 		welcome(a, job);
-	a->await_timer.fire = await_no_more;
-	timer_set(&a->loop.timers, &a->await_timer, agent_now(a) + AWAIT_NS);
+		await(a, job);
+	}
 	agent_changed(a);
 }

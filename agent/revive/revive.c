@@ -184,6 +184,7 @@ static void one_was_read(struct lane_work *work)
 	if (v->agent->quit)
 		return;
 	was_read(v, &b->first[b->at++], b->result, &b->err);
+	v->agent->read_images++;
 	go_on(v, b->job->uid);
 	if (sk_link_empty(&v->batches))
 		all_is_read(v);

@@ -293,6 +293,8 @@ struct sk_cat_job {
 	struct sk_cat_amount unread;	/* of that what outlived another agent,
 					 * and is not here yet: revive.c */
 	bool is_unread;
+	uint64_t awaited_ns;		/* the owner's: until when its ranks are
+					 * that another agent had */
 	bool unread_asked;		/* the owner's: somebody waits for it */
 	unsigned n_living;		/* ranks */
 	unsigned n_to_write;		/* snapshots: sk_cat_tell() */

@@ -360,7 +360,8 @@ struct sk_wire_list {
 	uint32_t what;
 	uint32_t flags;
 	uint32_t limit;		/* complete snapshots; 0: there is none */
-	uint32_t wait_ms;	/* for a look; 0: until it is over */
+	uint32_t wait_ms;	/* for a look; 0: until it is over, or,
+				 * of what is known, some seconds */
 };
 struct sk_wire_list_reply {
 	uint64_t n;
@@ -368,7 +369,8 @@ struct sk_wire_list_reply {
 	uint32_t unreadable;
 	char text[SK_ERR_MAX];
 	uint32_t flags;		/* of parts: the snapshot's, SK_SNAP_... */
-	uint32_t looking;	/* 1: no list yet, and no fd; n are files */
+	uint32_t looking;	/* 1: no list yet, and no fd; n are files that
+				 * were looked at; text, if any: else what */
 };
 
 enum sk_place {

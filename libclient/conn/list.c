@@ -93,8 +93,8 @@ int sk_list_read(struct sk_conn *conn, struct sk_msg *msg,
 	if (r < 0)
 		return r;
 	if (msg->type == SK_MSG_LIST && msg->body.list_reply.looking)
-		r = sk_err_set(err, -EAGAIN, "the agent is still looking at "
-			       "the store");
+		r = sk_err_set(err, -EAGAIN, "%.*s", SK_ERR_MAX - 1,
+			       msg->body.list_reply.text);
 	else if (n_fds == 1)
 		r = read_records(conn->os, msg, record_bytes, fds[0],
 				 &records, err);
@@ -117,6 +117,17 @@ static uint32_t patience_ms(uint64_t now_ns, uint64_t until_ns)
 	if (ms > SK_WAIT_MAX_MS)
 		return SK_WAIT_MAX_MS;
 	return ms ? (uint32_t)ms : 1;
+}
+
+/* At what, where it is not the store. */
+static int say_looking(const struct sk_wire_list_reply *reply,
+		       struct sk_err *err)
+{
+	if (reply->text[0])
+		return sk_err_set(err, -ETIMEDOUT, "%.*s", SK_ERR_MAX - 1,
+				  reply->text);
+	return sk_err_set(err, -ETIMEDOUT, "the agent is still looking at the "
+			  "store, at %" PRIu64 " files so far", reply->n);
 }
 
 /* While the agent looks at more and more files of the store, which may take
@@ -145,9 +156,7 @@ static int list(struct sk_conn *conn, struct sk_msg *msg, size_t record_bytes,
 			until_ns = now + span;
 		looked = reply->n;
 		if (now >= until_ns || now >= most)
-			return sk_err_set(err, -ETIMEDOUT, "the agent is still "
-					  "looking at the store, at %" PRIu64
-					  " files so far", looked);
+			return say_looking(reply, err);
 	}
 }
 
@@ -194,8 +203,7 @@ int sk_list_parts(struct sk_conn *conn, const struct sk_wire_id *id,
 {
 	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
 		.id = *id, .what = SK_LIST_PARTS, .flags = SK_LIST_KNOWN } };
-	int r = sk_list_read(conn, &msg, sizeof(**ret), until_ns, ret, ret_n,
-			     err);
+	int r = list(conn, &msg, sizeof(**ret), until_ns, ret, ret_n, err);
 
 	if (r >= 0 && ret_flags)
 		*ret_flags = msg.body.list_reply.flags;

@@ -29,6 +29,7 @@
 #define LONG 32768
 #define TURNS 30
 #define NEVER (1u << 20)
+#define SECOND UINT64_C(1000000000)
 
 /* ---- what the agent may read ---- */
 
@@ -274,6 +275,188 @@ static void test_wait(struct scene *s)
 	close(sock);
 	close_all(ranks);
 	end(s);
+}
+
+/* ---- how long ---- */
+
+/* Of the agents that come next. */
+static void hold_clock(struct scene *s)
+{
+	sk_fault_os_clock(s->fault, 1000 * SECOND, 1700000000 * SECOND);
+}
+
+static int begin_unread_held(struct scene *s, struct rank ranks[RANKS])
+{
+	hold_clock(s);
+	return begin_unread(s, ranks);
+}
+
+static void let_clock_go(struct scene *s)
+{
+	s->fault->virtual_clock = false;
+}
+
+static void ask(int sock, uint16_t type, uint32_t timeout_ms)
+{
+	struct sk_wire_id id = { .job = JOB, .step = 1, .world = RANKS };
+	struct sk_msg msg = { .type = type };
+
+	switch (type) {
+	case SK_MSG_LIST:
+		msg.body.list.id = id;
+		msg.body.list.id.rank = -1;
+		msg.body.list.what = SK_LIST_SNAPSHOTS;
+		msg.body.list.wait_ms = timeout_ms;
+		msg.body.list.flags = timeout_ms ? 0 : SK_LIST_KNOWN;
+		break;
+	case SK_MSG_WAIT:
+		msg.body.wait.id = id;
+		msg.body.wait.until = 2;
+		msg.body.wait.timeout_ms = timeout_ms;
+		break;
+	case SK_MSG_PREPARE:
+		msg.body.prepare.id = id;
+		msg.body.prepare.timeout_ms = timeout_ms;
+		break;
+	case SK_MSG_GATHER:
+		msg.body.gather.id = id;
+		msg.body.gather.timeout_ms = timeout_ms;
+		break;
+	case SK_MSG_RETAIN:
+		msg.body.retain.id = id;
+		break;
+	default:
+		msg.body.manage.id = id;
+	}
+	rig_send(sock, &msg);
+}
+
+/* As a child; it says what it heard. */
+static pid_t register_within(const struct scene *s, const struct rank *was)
+{
+	pid_t pid = fork();
+	struct rank r;
+
+	CHECK(pid >= 0, "fork");
+	if (pid)
+		return pid;
+	CHECK_STATUS(rank_open(&r, &s->rig, &(struct rank_options){
+		.job = JOB, .world = RANKS, .rank = was->rank, .rows = 1,
+		.more = TENSORS, .flush_every = NEVER, .run = was->run,
+		.run_id = was->run_id }), -EAGAIN, &r.msg);
+	CHECK(strstr(rig_why(&r.msg), "is still being read"), "%s",
+	      rig_why(&r.msg));
+	_exit(0);
+}
+
+/* Reading goes on, or hangs: who waits hears so in the time that he has, or
+ * before he takes the agent for dead; and none is answered before that. */
+static void test_bounds(struct scene *s)
+{
+	static const struct {
+		uint16_t type;
+		uint32_t timeout_ms;	/* that it says; 0: none */
+		unsigned after_s;
+		int status;
+	} asks[] = {
+		{ SK_MSG_WAIT, 2000, 2, -ETIMEDOUT },
+		{ SK_MSG_PREPARE, 3000, 3, -ETIMEDOUT },
+		{ SK_MSG_GATHER, 4000, 4, -ETIMEDOUT },
+		{ SK_MSG_LIST, 2000, 2, 0 },
+		{ SK_MSG_LIST, 0, 5, -EBUSY },
+		{ SK_MSG_FLUSH, 0, 5, -EBUSY },
+		{ SK_MSG_PIN, 0, 5, -EBUSY },
+		{ SK_MSG_RETAIN, 0, 5, -EBUSY },
+	};
+	enum { N = sizeof(asks) / sizeof(asks[0]) };
+	struct rank ranks[RANKS];
+	int sock = begin_unread_held(s, ranks), socks[N];
+	pid_t comes = register_within(s, &ranks[0]);
+	struct sk_msg msg;
+
+	for (int i = 0; i < N; i++) {
+		socks[i] = rig_connect(&s->rig);
+		ask(socks[i], asks[i].type, asks[i].timeout_ms);
+	}
+	rig_turns(sock, TURNS);
+	for (unsigned now = 0; now <= 5; now++) {
+		for (int i = 0; i < N; i++)
+			CHECK(now >= asks[i].after_s || !is_answered(socks[i]),
+			      "%d is answered after %u s", i, now);
+		for (int i = 0; i < N; i++) {
+			if (now != asks[i].after_s)
+				continue;
+			AWAIT(is_answered(socks[i]), "%d waits", i);
+			CHECK_STATUS(rig_reply(socks[i], &msg, NULL, NULL),
+				     asks[i].status, &msg);
+			CHECK(msg.status < 0 ?
+			      !!strstr(rig_why(&msg), "is still being read") :
+			      msg.body.list_reply.looking &&
+			      strstr(msg.body.list_reply.text,
+				     "is still being read"), "%d says: %s", i,
+			      rig_why(&msg));
+		}
+		sk_fault_os_advance(s->fault, SECOND);
+	}
+	check_ended(comes);
+	let(-1);
+	check_all(sock);
+	for (int i = 0; i < N; i++)
+		close(socks[i]);
+	close(sock);
+	close_all(ranks);
+	end(s);
+	let_clock_go(s);
+}
+
+/* That it waited counts for what it waits for then. */
+static void test_one_time(struct scene *s)
+{
+	struct rank ranks[RANKS];
+	int sock = begin_unread_held(s, ranks), asks = rig_connect(&s->rig);
+	struct sk_msg msg = { .type = SK_MSG_GATHER, .body.gather = {
+		.id = { .job = JOB, .run = ranks[0].run,
+			.run_id = ranks[0].run_id, .step = -1,
+			.world = RANKS },
+		.timeout_ms = 4000 } };
+
+	rig_send(asks, &msg);
+	rig_turns(sock, TURNS);
+	sk_fault_os_advance(s->fault, 3 * SECOND);
+	rig_turns(sock, TURNS);
+	let(-1);
+	check_all(sock);
+	rig_turns(sock, TURNS);
+	CHECK(!is_answered(asks), "it has a second yet");
+	sk_fault_os_advance(s->fault, SECOND);
+	AWAIT(is_answered(asks), "it has four seconds more");
+	CHECK_STATUS(rig_reply(asks, &msg, NULL, NULL), -ETIMEDOUT, &msg);
+	close(asks);
+	close(sock);
+	close_all(ranks);
+	end(s);
+	let_clock_go(s);
+}
+
+/* Ranks have two minutes since the agent began to come back, however long it
+ * has read: then their job goes to disk, as when the last one leaves. */
+static void test_absent(struct scene *s)
+{
+	struct rank ranks[RANKS];
+	int sock = begin_unread_held(s, ranks);
+
+	sk_fault_os_advance(s->fault, 121 * SECOND);
+	rig_turns(sock, TURNS);
+	let(-1);
+	check_all(sock);
+	/* Some of them may wait for that, and are let in first. */
+	sk_fault_os_advance(s->fault, 11 * SECOND);
+	AWAIT(snapshot_flags(sock, JOB, STEPS) & SK_SNAP_DURABLE,
+	      "they are waited for anew");
+	close(sock);
+	close_all(ranks);
+	end(s);
+	let_clock_go(s);
 }
 
 /* Another job is served, by its own user too: it waits for an image at most. */
@@ -522,6 +705,9 @@ int main(void)
 	s.fault->os.pread = note;
 	test_growth(&s);
 	test_wait(&s);
+	test_bounds(&s);
+	test_one_time(&s);
+	test_absent(&s);
 	test_others(&s);
 	test_room(&s);
 	test_asked_first(&s);
