@@ -6,15 +6,12 @@
  */
 #include <errno.h>
 #include <grp.h>
-#include <poll.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/outlive.h"
+#include "agent/reading.h"
 #include "keeper/table.h"
 
 #define JOB "kept"
@@ -26,64 +23,9 @@
 #define IMAGES (RANKS * STEPS)
 #define TENSORS 400		/* a header of them is a long one */
 #define MANY 1600
-#define LONG 32768
 #define TURNS 30
 #define NEVER (1u << 20)
 #define SECOND UINT64_C(1000000000)
-
-/* ---- what the agent may read ---- */
-
-struct shared {
-	atomic_ulong loop;	/* bytes that its loop has read */
-	atomic_uint waits;	/* others that want to read a long header */
-	atomic_int may;		/* how many of those may; negative: all */
-};
-static struct shared *shared;
-
-static ssize_t (*read_on)(const struct sk_os *os, int fd, void *buf,
-			  size_t bytes, uint64_t at);
-
-static void wait_for_leave(void)
-{
-	int may;
-
-	atomic_fetch_add(&shared->waits, 1);
-	while ((may = atomic_load(&shared->may)) >= 0)
-		if (!may)
-			usleep(1000);
-		else if (atomic_compare_exchange_strong(&shared->may, &may,
-							may - 1))
-			break;
-	atomic_fetch_sub(&shared->waits, 1);
-}
-
-static ssize_t note(const struct sk_os *os, int fd, void *buf, size_t bytes,
-		    uint64_t at)
-{
-	if (gettid() == getpid())
-		atomic_fetch_add(&shared->loop, bytes);
-	else if (bytes > LONG)
-		wait_for_leave();
-	return read_on(os, fd, buf, bytes, at);
-}
-
-static void let(int n)
-{
-	atomic_store(&shared->may, n);
-}
-
-/* ---- the agents ---- */
-
-/* What an agent that was killed waited for it waits for no more. */
-static pid_t kill_agent(const struct scene *s, pid_t pid)
-{
-	pid_t now;
-
-	CHECK(pid > 0 && kill(pid, SIGKILL) == 0, "kill");
-	atomic_store(&shared->waits, 0);
-	AWAIT((now = serving(s)) > 0 && now != pid, "nobody serves");
-	return now;
-}
 
 static void put(struct rank *r, const struct scene *s, int32_t rank,
 		unsigned tensors)
@@ -100,7 +42,7 @@ static void put(struct rank *r, const struct scene *s, int32_t rank,
 static pid_t begin_job(struct scene *s, struct rank ranks[RANKS],
 		       unsigned tensors)
 {
-	let(-1);
+	reading_let(-1);
 	begin(s);
 	for (int32_t i = 0; i < RANKS; i++)
 		put(&ranks[i], s, i, tensors);
@@ -114,10 +56,10 @@ static int begin_unread(struct scene *s, struct rank ranks[RANKS])
 	double used = stat_value(ranks[0].sock, "shardkeep_memory_used_bytes");
 	int sock;
 
-	let(0);
-	(void)kill_agent(s, first);
+	reading_let(0);
+	(void)reading_kill(s, first);
 	sock = rig_connect(&s->rig);
-	AWAIT(atomic_load(&shared->waits), "nothing is read");
+	AWAIT(reading_waits(), "nothing is read");
 	CHECK(stat_value(sock, "shardkeep_images_revived_total") == 0,
 	      "it was read");
 	CHECK(stat_value(sock, "shardkeep_memory_used_bytes") == used,
@@ -141,13 +83,6 @@ static void check_all(int sock)
 	      "some are lost");
 }
 
-static bool is_answered(int sock)
-{
-	struct pollfd p = { .fd = sock, .events = POLLIN };
-
-	return poll(&p, 1, 0) == 1;
-}
-
 /* ---- what is counted ---- */
 
 static unsigned long loop_reads(struct scene *s, unsigned tensors)
@@ -157,11 +92,11 @@ static unsigned long loop_reads(struct scene *s, unsigned tensors)
 	unsigned long bytes;
 	int sock;
 
-	atomic_store(&shared->loop, 0);
-	(void)kill_agent(s, first);
+	reading_count_loop();
+	(void)reading_kill(s, first);
 	sock = rig_connect(&s->rig);
 	check_all(sock);
-	bytes = atomic_load(&shared->loop);
+	bytes = reading_loop_bytes();
 	close(sock);
 	close_all(ranks);
 	end(s);
@@ -223,20 +158,6 @@ static pid_t come_back(const struct scene *s, const struct rank *was)
 	_exit(0);
 }
 
-static bool has_ended(pid_t pid)
-{
-	int status;
-
-	return waitpid(pid, &status, WNOHANG) != 0;
-}
-
-static void check_ended(pid_t pid)
-{
-	int status;
-
-	CHECK(waitpid(pid, &status, 0) == pid && !status, "%#x", status);
-}
-
 /* One image after the other: each who asks for the job waits for all of
  * them. */
 static void test_wait(struct scene *s)
@@ -254,21 +175,21 @@ static void test_wait(struct scene *s)
 	for (int n = 0; n < IMAGES; n++) {
 		rig_turns(sock, TURNS);
 		for (int i = 0; i < 4; i++)
-			CHECK(!is_answered(asks[i]), "%d images are read, and "
+			CHECK(!reading_is_answered(asks[i]), "%d images are read, and "
 			      "%d is answered", n, i);
-		CHECK(!has_ended(comes), "it is let in");
+		CHECK(!child_has_ended(comes), "it is let in");
 		/* Who no more wants that is forgotten. */
 		if (n == IMAGES / 2)
 			close(asks[2]);
 		if (n == IMAGES / 2)
 			asks[2] = rig_connect(&s->rig);
-		let(1);
-		AWAIT(atomic_load(&shared->may) == 0, "it reads no more");
+		reading_let(1);
+		AWAIT(reading_is_done(), "it reads no more");
 	}
-	let(-1);
-	check_ended(comes);
+	reading_let(-1);
+	child_check(comes);
 	for (int i = 0; i < 4; i++) {
-		AWAIT(i == 2 || is_answered(asks[i]), "no answer");
+		AWAIT(i == 2 || reading_is_answered(asks[i]), "no answer");
 		close(asks[i]);
 	}
 	check_all(sock);
@@ -381,12 +302,12 @@ static void test_bounds(struct scene *s)
 	rig_turns(sock, TURNS);
 	for (unsigned now = 0; now <= 5; now++) {
 		for (int i = 0; i < N; i++)
-			CHECK(now >= asks[i].after_s || !is_answered(socks[i]),
+			CHECK(now >= asks[i].after_s || !reading_is_answered(socks[i]),
 			      "%d is answered after %u s", i, now);
 		for (int i = 0; i < N; i++) {
 			if (now != asks[i].after_s)
 				continue;
-			AWAIT(is_answered(socks[i]), "%d waits", i);
+			AWAIT(reading_is_answered(socks[i]), "%d waits", i);
 			CHECK_STATUS(rig_reply(socks[i], &msg, NULL, NULL),
 				     asks[i].status, &msg);
 			CHECK(msg.status < 0 ?
@@ -398,8 +319,8 @@ static void test_bounds(struct scene *s)
 		}
 		sk_fault_os_advance(s->fault, SECOND);
 	}
-	check_ended(comes);
-	let(-1);
+	child_check(comes);
+	reading_let(-1);
 	check_all(sock);
 	for (int i = 0; i < N; i++)
 		close(socks[i]);
@@ -424,12 +345,12 @@ static void test_one_time(struct scene *s)
 	rig_turns(sock, TURNS);
 	sk_fault_os_advance(s->fault, 3 * SECOND);
 	rig_turns(sock, TURNS);
-	let(-1);
+	reading_let(-1);
 	check_all(sock);
 	rig_turns(sock, TURNS);
-	CHECK(!is_answered(asks), "it has a second yet");
+	CHECK(!reading_is_answered(asks), "it has a second yet");
 	sk_fault_os_advance(s->fault, SECOND);
-	AWAIT(is_answered(asks), "it has four seconds more");
+	AWAIT(reading_is_answered(asks), "it has four seconds more");
 	CHECK_STATUS(rig_reply(asks, &msg, NULL, NULL), -ETIMEDOUT, &msg);
 	close(asks);
 	close(sock);
@@ -447,7 +368,7 @@ static void test_absent(struct scene *s)
 
 	sk_fault_os_advance(s->fault, 121 * SECOND);
 	rig_turns(sock, TURNS);
-	let(-1);
+	reading_let(-1);
 	check_all(sock);
 	/* Some of them may wait for that, and are let in first. */
 	sk_fault_os_advance(s->fault, 11 * SECOND);
@@ -480,11 +401,11 @@ static void test_others(struct scene *s)
 	}
 	/* It may have begun with another since. */
 	rig_turns(sock, TURNS);
-	let(2);
-	check_ended(pid);
+	reading_let(2);
+	child_check(pid);
 	CHECK(stat_value(sock, "shardkeep_images_revived_total") == 0,
 	      "all was read");
-	let(-1);
+	reading_let(-1);
 	check_all(sock);
 	close(sock);
 	close_all(ranks);
@@ -509,13 +430,13 @@ static void test_room(struct scene *s)
 		_exit(0);
 	}
 	rig_turns(sock, TURNS);
-	let(IMAGES - 1);
-	AWAIT(atomic_load(&shared->may) == 0 && atomic_load(&shared->waits),
+	reading_let(IMAGES - 1);
+	AWAIT(reading_is_done() && reading_waits(),
 	      "it reads no more");
 	rig_turns(sock, TURNS);
-	CHECK(!has_ended(pid), "it is refused");
-	let(-1);
-	check_ended(pid);
+	CHECK(!child_has_ended(pid), "it is refused");
+	reading_let(-1);
+	child_check(pid);
 	check_all(sock);
 	close(sock);
 	close_all(ranks);
@@ -534,19 +455,19 @@ static void test_asked_first(struct scene *s)
 		.job = LATER, .world = 1, .rows = 1, .more = TENSORS,
 		.flush_every = NEVER }), 0, &r.msg);
 	rank_snapshot(&r, 1);
-	let(0);
-	(void)kill_agent(s, first);
+	reading_let(0);
+	(void)reading_kill(s, first);
 	sock = rig_connect(&s->rig);
 	asks = rig_connect(&s->rig);
-	AWAIT(atomic_load(&shared->waits), "nothing is read");
+	AWAIT(reading_waits(), "nothing is read");
 	ask_list(asks, LATER);
 	rig_turns(sock, TURNS);
-	CHECK(!is_answered(asks), "unread");
-	let(2);
-	AWAIT(is_answered(asks), "it waits for what it did not ask for");
+	CHECK(!reading_is_answered(asks), "unread");
+	reading_let(2);
+	AWAIT(reading_is_answered(asks), "it waits for what it did not ask for");
 	CHECK(stat_value(sock, "shardkeep_images_revived_total") == 1,
 	      "others are read");
-	let(-1);
+	reading_let(-1);
 	for (int64_t step = 1; step <= STEPS; step++)
 		CHECK(snapshot_flags(sock, JOB, step) & SK_SNAP_COMPLETE,
 		      "step %d is gone", (int)step);
@@ -595,10 +516,10 @@ static void test_strangers(struct scene *s)
 	CHECK(pid >= 0, "fork");
 	if (!pid)
 		be_nobody(s);
-	check_ended(pid);
+	child_check(pid);
 	CHECK(stat_value(sock, "shardkeep_images_revived_total") == 0,
 	      "it was read for him");
-	let(-1);
+	reading_let(-1);
 	check_all(sock);
 	close(sock);
 	close_all(ranks);
@@ -615,14 +536,14 @@ static void test_killed(struct scene *s)
 	pid_t now = serving(s);
 
 	for (int i = 0; i < 3; i++) {
-		let(i * 2);
-		AWAIT(atomic_load(&shared->may) == 0, "it reads no more");
+		reading_let(i * 2);
+		AWAIT(reading_is_done(), "it reads no more");
 		rig_turns(sock, TURNS);
 		close(sock);
-		now = kill_agent(s, now);
+		now = reading_kill(s, now);
 		sock = rig_connect(&s->rig);
 	}
-	let(-1);
+	reading_let(-1);
 	check_all(sock);
 	close(sock);
 	close_all(ranks);
@@ -641,7 +562,7 @@ static void test_stop(struct scene *s)
 	CHECK(kill(now, SIGTERM) == 0, "kill");
 	rig_turns(sock, TURNS);
 	CHECK(kill(now, 0) == 0, "it ended");
-	let(-1);
+	reading_let(-1);
 	CHECK(rig_wait(&s->rig) == 0, "something was not durable");
 	for (int i = 0; i < RANKS; i++) {
 		(void)snprintf(path, sizeof(path), "%s/" JOB "/step-%012d/"
@@ -665,7 +586,7 @@ static void test_stop_at_once(struct scene *s)
 	CHECK(kill(now, SIGTERM) == 0, "kill");
 	rig_turns(sock, TURNS);
 	CHECK(kill(now, SIGTERM) == 0, "kill");
-	let(1);
+	reading_let(1);
 	CHECK(rig_wait(&s->rig) == 1, "it says that all is durable");
 	close(sock);
 	close_all(ranks);
@@ -678,8 +599,8 @@ static void test_damaged(struct scene *s)
 	struct rank ranks[RANKS];
 	int sock = begin_unread(s, ranks);
 
-	memset(ranks[2].maps[0][0] + LONG, 'x', 64);
-	let(-1);
+	memset(ranks[2].maps[0][0] + READING_LONG, 'x', 64);
+	reading_let(-1);
 	CHECK(!(snapshot_flags(sock, JOB, 1) & SK_SNAP_COMPLETE) ||
 	      !(snapshot_flags(sock, JOB, 2) & SK_SNAP_COMPLETE), "unseen");
 	CHECK(stat_value(sock, "shardkeep_images_revived_total") ==
@@ -695,14 +616,7 @@ int main(void)
 {
 	struct scene s = { .flush_every = NEVER };
 
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
-		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	s.fault = mmap(NULL, sizeof(*s.fault), PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(shared != MAP_FAILED && s.fault != MAP_FAILED, "mmap");
-	sk_fault_os_init(s.fault, sk_os_linux());
-	read_on = s.fault->os.pread;
-	s.fault->os.pread = note;
+	reading_init(&s);
 	test_growth(&s);
 	test_wait(&s);
 	test_bounds(&s);
