@@ -279,11 +279,6 @@ static void begin_reply(struct listing *l)
 
 static void look_at_store(struct listing *l);
 
-static bool is_waiting_for(const struct sk_cat_snapshot *s)
-{
-	return sk_cat_undecided(s) && sk_cat_asking(s->job);
-}
-
 /* Whether the list ends for no other reason than that what is older was not
  * looked into. */
 static bool is_short(const struct listing *l)
@@ -306,9 +301,29 @@ static void all_decided(struct listing *l)
 	begin_reply(l);
 }
 
-/* What is not known yet may be there, and is said to be. */
+/* Nobody can tell what it would be; who comes back may. */
+static void say_unknown(struct listing *l, const struct sk_err *why)
+{
+	struct sk_wire_list_reply *reply = &l->msg.body.list_reply;
+	struct request *q = &l->request;
+	struct sk_err none = { "" };
+
+	reply->looking = 1;
+	reply->n = __atomic_load_n(&q->agent->looked_at, __ATOMIC_RELAXED);
+	(void)snprintf(reply->text, sizeof(reply->text), "%s", why->text);
+	request_answer(q, 0, &l->msg, NULL, 0, &none);
+}
+
+/* What is not known yet may be there, and is said to be. Who asks for the
+ * newest would go on with an older one. */
 static void too_late(struct listing *l, const struct sk_err *why)
 {
+	const struct sk_wire_list *in = &l->request.msg.body.list;
+
+	if (in->limit && in->wait_ms) {
+		say_unknown(l, why);
+		return;
+	}
 	note_unreadable(l, l->wish.unreadable + 1, why);
 	begin_reply(l);
 }
@@ -325,9 +340,10 @@ static void wait(struct listing *l)
 
 static int say_undecided(const struct sk_cat_snapshot *s, struct sk_err *err)
 {
-	return sk_err_set(err, -EAGAIN, "it is still being told whether step %"
-			  PRId64 " of job \"%s\" is complete", s->step,
-			  s->job->name);
+	return sk_err_set(err, -EAGAIN, "%s whether step %" PRId64 " of job "
+			  "\"%s\" is complete", sk_cat_asking(s->job) ?
+			  "it is still being told" : "no memory to tell",
+			  s->step, s->job->name);
 }
 
 static bool is_asked(const void *ctx, const struct sk_cat_job *job)
@@ -371,7 +387,7 @@ static void decide(struct chore *chore)
 	}
 	l->left = PORTION;
 	while ((s = walk_at(l))) {
-		if (!is_waiting_for(s)) {
+		if (!sk_cat_undecided(s)) {
 			walk_on(l, s);
 			continue;
 		}
@@ -397,7 +413,7 @@ static int listing_outcome(struct request *q, struct sk_err *err)
 
 	if (left)
 		return say_draining(left, err);
-	return l->waits && s && is_waiting_for(s) ? say_undecided(s, err) : 0;
+	return l->waits && s && sk_cat_undecided(s) ? say_undecided(s, err) : 0;
 }
 
 /* @status < 0: what it waits for is not known in time. */

@@ -349,7 +349,9 @@ enum sk_list { SK_LIST_SNAPSHOTS = 1, SK_LIST_IMAGES, SK_LIST_PARTS };
  * which nothing could be read is -EIO, unless memory has a complete one.
  * A look at a large store that is seen for the first time takes long. Who says
  * how long it waits for an answer is told then that it goes on, and how many
- * files were looked at since the agent began, and asks again. */
+ * files were looked at since the agent began, and asks again. So is he who
+ * asks for some of the newest, where it cannot be told in time whether one of
+ * those is complete: he would go on with an older one. */
 /* As the last look at the store found it: for who has listed just now. */
 #define SK_LIST_KNOWN (1u << 0)
 /* Of a job an agent forgets what only the disk has and nothing keeps, but for

@@ -190,6 +190,30 @@ static void test_retry_waits_for_its_time(void)
 	end(&w);
 }
 
+/* Nobody who lists is told that it is not complete, because that is not known
+ * yet: he would go on with an older one. */
+static void check_listed(struct whole *w, const struct rank *r)
+{
+	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
+		.id = { .step = -1, .rank = -1 }, .what = SK_LIST_SNAPSHOTS,
+		.flags = SK_LIST_KNOWN, .limit = 1 } };
+	int sock = rig_connect(&w->rig), fds[SK_MSG_FDS], n = 0;
+	struct sk_wire_snapshot s;
+
+	strcpy(msg.body.list.id.job, r->job);
+	rig_send(sock, &msg);
+	rig_turns(r->sock, 10);
+	/* Then there is memory again. */
+	sk_fault_os_advance(w->fault, 1000 * MS);
+	CHECK_STATUS(rig_reply(sock, &msg, fds, &n), 0, &msg);
+	CHECK(n == 1 && msg.body.list_reply.n == 1 &&
+	      pread(fds[0], &s, sizeof(s), 0) == sizeof(s), "no list");
+	CHECK(s.flags & SK_SNAP_COMPLETE, "%s is said not to be complete",
+	      r->job);
+	close(fds[0]);
+	close(sock);
+}
+
 /* Sealed while the @nth allocation fails and some after it, in the same turn
  * too: what could not be told for want of memory is told later, though nothing
  * else happens to the job. Returns whether any failed. */
@@ -214,6 +238,8 @@ static bool seal_without(struct whole *w, struct rank *other, int64_t *step,
 	(void)rig_call(r.sock, &msg, NULL, 0, NULL, NULL);
 	hit = sk_fault_alloc_hits();
 	sk_fault_alloc_next(0, 0);
+	if (sealed)
+		check_listed(w, &r);
 	AWAIT(durable_beside(w, other, step) == before + sealed,
 	      "%s is not written: %s", name, whole_log(w));
 	rank_close(&r);

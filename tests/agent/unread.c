@@ -302,7 +302,8 @@ static void test_bounds(struct scene *s)
 	rig_turns(sock, TURNS);
 	for (unsigned now = 0; now <= 5; now++) {
 		for (int i = 0; i < N; i++)
-			CHECK(now >= asks[i].after_s || !reading_is_answered(socks[i]),
+			CHECK(now >= asks[i].after_s ||
+			      !reading_is_answered(socks[i]),
 			      "%d is answered after %u s", i, now);
 		for (int i = 0; i < N; i++) {
 			if (now != asks[i].after_s)
