@@ -35,9 +35,10 @@ static void become(uid_t uid)
 }
 
 /* What the next agents give each user: shared with them. */
-static struct {
+struct shares {
 	uint64_t memory, layouts;
-} *share;
+};
+static struct shares *share;
 
 static void give_shares(void *ctx)
 {
