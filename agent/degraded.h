@@ -27,6 +27,7 @@ enum degraded_id {
 	DEGRADED_STORE_READ_ONLY,
 	DEGRADED_STORE_VOLATILE,
 	DEGRADED_MEMORY,	/* a registration found no room */
+	DEGRADED_PINS,		/* a rank has no slot beside them */
 	DEGRADED_NO_URING,
 	DEGRADED_NO_DIRECT,
 	DEGRADED_SMALL_PAGES,

@@ -7,6 +7,7 @@
 #include "agent.h"
 #include "calls/refusals.h"
 #include "disk/faults.h"
+#include "disk/held.h"
 #include "disk/watch.h"
 #include "io/io.h"
 #include "session/session.h"
@@ -64,6 +65,7 @@ static void look(struct timer *timer)
 	watch_turn(a);
 	faults_look(a);
 	refusals_look(a);
+	held_look(a);
 	look_at_memlock(a);
 	look_at_locking(a);
 	look_at_io(a);

@@ -271,9 +271,11 @@ static void pin_ended(struct deletion *d, struct sk_cat_snapshot *s)
 	s->pinning -= s->pinning > 0;
 	s->was_pinned |= d->result == 0;
 	s->pinned = s->pinning || s->was_pinned;
+	sk_cat_unwant_pinned(s);
 	if (d->result < 0)
 		return;
 	s->pin_stored = true;
+	s->pin_failed = false;
 	s->pin_stored_at = d->request.agent->looks;
 }
 
@@ -285,6 +287,7 @@ static void unpin_ended(struct deletion *d, struct sk_cat_snapshot *s)
 	s->was_pinned = s->pin_stored = false;
 	s->pinned = s->pinning > 0;
 	s->unpinned_at = d->request.agent->looks;
+	sk_cat_unwant_pinned(s);
 	retain_unpinned(s->job, s->run_id, s->step);
 }
 
@@ -309,6 +312,17 @@ static void pinned(struct lane_work *work)
 	request_answer(&d->request, d->result, NULL, NULL, 0, &d->err);
 }
 
+/* What memory alone has of it is to be on disk, so that its memory may go where
+ * the job's next step would get none; another try where the last one failed. */
+static void have_pin_written(struct sk_cat_snapshot *s)
+{
+	if (!sk_cat_want_pinned(s) && !s->wanted_by_pin)
+		return;
+	s->hopeless_on_disk = false;
+	s->retry_ns = 0;
+	sk_cat_wake(s->job);
+}
+
 static int pin(struct call *c, struct sk_cat_snapshot *s)
 {
 	const char *dir = c->agent->store ? stored_dir(s) : NULL;
@@ -322,6 +336,10 @@ static int pin(struct call *c, struct sk_cat_snapshot *s)
 	 * is nothing on disk yet. */
 	s->pinned = c->in->type == SK_MSG_PIN || dir;
 	s->unpinning = c->in->type == SK_MSG_UNPIN && dir;
+	if (s->pinned)
+		have_pin_written(s);
+	else
+		sk_cat_unwant_pinned(s);
 	record_snapshot(c->agent, s);
 	agent_changed(c->agent);
 	return r;
@@ -334,10 +352,9 @@ static int ask_flush(struct call *c, struct sk_cat_snapshot *s)
 				  "store; start it with --store");
 	if (sk_cat_on_disk(s))
 		return 0;
-	s->wanted = true;
+	sk_cat_want(s);
 	s->hopeless_on_disk = false;
 	s->retry_ns = 0;
-	sk_cat_wake(s->job);
 	record_snapshot(c->agent, s);
 	agent_changed(c->agent);
 	return 0;

@@ -274,10 +274,10 @@ static void want_on_disk(struct call *c)
 	if (w->until < UNTIL_DURABLE || call_job(c, &w->id, &job) < 0)
 		return;
 	s = snapshot_meant(job, &w->id);
-	if (!s || !s->by_cadence || s->wanted || sk_cat_on_disk(s))
+	if (!s || !s->by_cadence || (s->wanted && !s->wanted_by_pin) ||
+	    sk_cat_on_disk(s))
 		return;
-	s->wanted = true;
-	sk_cat_wake(job);
+	sk_cat_want(s);
 	agent_changed(c->agent);
 }
 

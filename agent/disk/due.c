@@ -145,9 +145,8 @@ static void want(struct agent *a, struct sk_cat_snapshot *s)
 {
 	if (s->hopeless_on_disk || is_written(s))
 		return;
-	s->wanted = true;
+	sk_cat_want(s);
 	s->retry_ns = 0;
-	sk_cat_wake(s->job);
 	record_snapshot(a, s);
 	agent_changed(a);
 }

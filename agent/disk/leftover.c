@@ -104,6 +104,7 @@ static void note_refused(const struct leftover *l)
 		   (!s->unpinned_at || s->unpinned_at < l->looks)) {
 		s->pinned = s->pin_stored = true;
 		s->pin_stored_at = l->agent->looks;
+		(void)sk_cat_want_pinned(s);
 		record_snapshot(l->agent, s);
 	}
 }

@@ -101,6 +101,9 @@ static void take_pin(struct agent *a, const struct scan *scan,
 	if (s->pinned && s->pin_stored)
 		return;
 	s->pinned = s->pin_stored = true;
+	/* Of several nodes each has its part written. */
+	if (sk_cat_want_pinned(s))
+		agent_changed(a);
 	record_snapshot(a, s);
 }
 
@@ -112,16 +115,17 @@ static void lose_pin(struct merging *m, struct sk_cat_snapshot *s)
 	    m->scan->mark <= s->pin_stored_at)
 		return;
 	s->pinned = s->was_pinned = s->pin_stored = false;
+	sk_cat_unwant_pinned(s);
 	record_snapshot(m->agent, s);
 	retain_due(m->agent, s->job);
 }
 
 /* The agent that pinned it in memory was killed when it had written the step,
- * and not the pin yet. */
+ * and not the pin yet; or this one could not write that. */
 static bool lacks_pin(const struct merging *m, const struct sk_cat_snapshot *s)
 {
-	return s->revived && s->pinned && !s->pin_stored && !s->pinning &&
-	       !s->unpinning && !s->flushing &&
+	return s->pinned && !s->pin_stored && !s->pinning && !s->unpinning &&
+	       !s->flushing && !s->pin_settling &&
 	       m->scan->mark > s->pin_stored_at;
 }
 
@@ -246,7 +250,7 @@ static void note_lost(struct merging *m, struct sk_cat_snapshot *s)
 		lose_pin(m, s);
 	if (!s->wanted)
 		return;
-	s->wanted = false;
+	s->wanted = s->wanted_by_pin = false;
 	sk_cat_wake(s->job);
 	record_snapshot(m->agent, s);
 }

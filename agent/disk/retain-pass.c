@@ -141,6 +141,7 @@ static void note_pinned(const struct retain_pass *p)
 	if (s) {
 		s->pinned = s->pin_stored = true;
 		s->pin_stored_at = p->agent->looks;
+		(void)sk_cat_want_pinned(s);
 		record_snapshot(p->agent, s);
 	} else if (job && job->owner) {
 		pins_note(&((struct kept *)job->owner)->pins,

@@ -127,8 +127,11 @@ void retain_forget(struct agent *a, const char *name, uid_t uid,
 	s = job ? sk_cat_snapshot_find(job, run->number, run->id, step) : NULL;
 	if (!s)
 		return;
-	s->wanted = false;
-	s->pin_stored = false;		/* what memory has of it stays pinned */
+	/* What memory has of it stays, is written no more, and pinned no
+	 * more: only a word that went over the pin had it deleted. */
+	s->wanted = s->wanted_by_pin = false;
+	s->was_pinned = s->pin_stored = false;
+	s->pinned = s->pinning > 0;
 	sk_cat_wake(s->job);
 	record_snapshot(a, s);
 	/* The last image may take the snapshot with it. */

@@ -18,8 +18,10 @@ struct settling {
 	uid_t uid;
 	uint64_t step;
 	struct sk_store_run run;
-	bool pinned, complete;
+	bool pinned, complete;	/* the first: it is to be */
+	bool is_pinned;
 	bool displaced;		/* an older run's is known to be aside */
+	bool again;		/* its pin has failed before, and that is said */
 	int result;
 	struct sk_err err;
 };
@@ -52,13 +54,14 @@ static void settle_in_store(struct work *work)
 	if (t->pinned)
 		t->result = sk_store_pin(store, t->job, dir, &t->run, true,
 					 &t->err);
-	t->pinned &= t->result == 0;
+	t->is_pinned = t->pinned && t->result == 0;
 	if (t->complete && t->result == 0 && has_older(t))
 		t->result = sk_store_settle(store, t->job, t->step, &t->run,
 					    &t->err);
 }
 
-/* From now on another agent may unpin it. */
+/* From now on another agent may unpin it, and who waits for a slot may have its
+ * memory. What failed is tried again as long as memory has it: health.c. */
 static void note_pin(const struct settling *t)
 {
 	const struct sk_cat_job *job = sk_cat_job_find(&t->agent->cat, t->job,
@@ -67,7 +70,13 @@ static void note_pin(const struct settling *t)
 		sk_cat_snapshot_find(job, t->run.number, t->run.id,
 				     (int64_t)t->step) : NULL;
 
+	agent_changed(t->agent);
 	if (!s)
+		return;
+	s->pin_settling = false;
+	s->pin_failed = !t->is_pinned;
+	sk_cat_wake(s->job);
+	if (s->pin_failed)
 		return;
 	s->pin_stored = true;
 	s->pin_stored_at = t->agent->looks;
@@ -78,7 +87,7 @@ static void step_settled(struct work *work)
 {
 	struct settling *t = sk_link_object(work, struct settling, work);
 
-	if (t->result < 0)
+	if (t->result < 0 && !t->again)
 		log_warning(t->agent, "%s", t->err.text);
 	if (t->pinned)
 		note_pin(t);
@@ -86,7 +95,7 @@ static void step_settled(struct work *work)
 	free(t);
 }
 
-void settle_step(struct agent *a, const struct sk_cat_snapshot *s)
+void settle_step(struct agent *a, struct sk_cat_snapshot *s)
 {
 	struct settling *t;
 
@@ -103,6 +112,8 @@ void settle_step(struct agent *a, const struct sk_cat_snapshot *s)
 	t->pinned = (s->pinning ? s->was_pinned : s->pinned) && !s->unpinning;
 	t->complete = sk_cat_on_disk(s);
 	t->displaced = s->displaced;
+	t->again = t->pinned && s->pin_failed;
+	s->pin_settling |= t->pinned;
 	t->work.run = settle_in_store;
 	t->work.finish = step_settled;
 	work_submit(&a->loop.works, a->slow, &t->work);

@@ -60,7 +60,12 @@ static void mark_sealed(struct sk_cat_slot *slot,
 
 	s->pinned |= !!(r->flags & TABLE_PINNED);
 	s->pin_stored |= !!(r->flags & TABLE_PIN_STORED);
-	s->wanted |= !!(r->flags & TABLE_WANTED);
+	if (r->flags & TABLE_WANTED)
+		sk_cat_want(s);
+	/* An agent that was killed, or of before, may not have asked for it;
+	 * the disk has it as well, or is to. */
+	if (!s->pin_stored)
+		(void)sk_cat_want_pinned(s);
 	sk_cat_wake(s->job);
 	for (int kind = 0; kind < 2; kind++) {
 		if (slot->images[kind] && r->flags & TABLE_BAD << kind)

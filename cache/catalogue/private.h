@@ -87,6 +87,14 @@ void sk_cat_awake_init(struct sk_link lists[SK_CAT_DUTIES]);
 /** The job goes. */
 void sk_cat_awake_leave(struct sk_cat_job *job);
 
+/* ---- rules.c ---- */
+
+/** The newest complete one that counts for it, or NULL. */
+const struct sk_cat_snapshot *
+sk_cat_newest_for(const struct sk_cat_snapshot *snapshot);
+/** It is to be written, and that would help. */
+bool sk_cat_awaits_disk(const struct sk_cat_snapshot *snapshot);
+
 /* ---- verdict.c ---- */
 
 /** Images that are asked about, each there or not. */

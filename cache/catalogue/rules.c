@@ -88,8 +88,8 @@ static bool is_newer(const struct sk_cat_snapshot *s,
 
 /* The newest complete one that counts for @s: what a stranger of the same
  * number has on disk is no reason to give up what this run has in memory. */
-static const struct sk_cat_snapshot *
-newest_for(const struct sk_cat_snapshot *s)
+const struct sk_cat_snapshot *
+sk_cat_newest_for(const struct sk_cat_snapshot *s)
 {
 	const struct sk_cat_snapshot *newest = sk_cat_newest(s->job), *own;
 
@@ -106,7 +106,7 @@ newest_for(const struct sk_cat_snapshot *s)
 	return NULL;
 }
 
-static bool awaits_disk(const struct sk_cat_snapshot *s)
+bool sk_cat_awaits_disk(const struct sk_cat_snapshot *s)
 {
 	return s->job->catalogue->has_store && s->wanted &&
 	       !s->hopeless_on_disk && !sk_cat_on_disk(s);
@@ -127,12 +127,12 @@ const char *sk_cat_protected(const struct sk_cat_snapshot *s)
 		return "being flushed";
 	if (s->pinned)
 		return "pinned";
-	newest = newest_for(s);
+	newest = sk_cat_newest_for(s);
 	if (s == newest)
 		return newest_complete;
 	/* A disk that fails must not take the slots as well: a newer snapshot
 	 * is complete, and is tried in its stead. */
-	if (!s->failed && awaits_disk(s)) {
+	if (!s->failed && sk_cat_awaits_disk(s)) {
 		if (sk_cat_complete(s) || sk_cat_local(s))
 			return "not durable yet";
 		if (sk_cat_undecided(s))
@@ -144,25 +144,6 @@ const char *sk_cat_protected(const struct sk_cat_snapshot *s)
 		return "newer than the newest complete snapshot, and may "
 		       "still become complete";
 	return sk_cat_begun_with(s) ? begun_with : NULL;
-}
-
-/* All that memory has of it, but for replicas, which others have as well. */
-static bool is_written(const struct sk_cat_snapshot *s)
-{
-	const struct sk_cat_image *image;
-
-	sk_link_each(image, &s->images, link) {
-		if (image->kind == SK_IMAGE_PRIMARY && !sk_cat_on_store(image))
-			return false;
-	}
-	return true;
-}
-
-bool sk_cat_pinned_on_disk(const struct sk_cat_snapshot *s)
-{
-	return s->pin_stored && !s->leases && !s->flushing && !s->filling &&
-	       s != newest_for(s) &&
-	       (sk_cat_on_disk(s) || (sk_cat_local(s) && is_written(s)));
 }
 
 /* It is of a life before, and all ranks that this one has here have sealed
@@ -201,7 +182,7 @@ enum sk_cat_turn sk_cat_turn(const struct sk_cat_snapshot *s)
 
 bool sk_cat_flushable(const struct sk_cat_snapshot *s)
 {
-	return !s->flushing && awaits_disk(s) &&
+	return !s->flushing && sk_cat_awaits_disk(s) &&
 	       (sk_cat_complete(s) || sk_cat_local(s)) && !sk_cat_undecided(s);
 }
 

@@ -100,13 +100,24 @@ static struct sk_cat_slot *choose_pinned(const struct sk_cat_state *state)
 	return oldest;
 }
 
+/* Nothing but an operator ends that. */
+static int say_held(const struct sk_err *why, struct sk_err *err)
+{
+	return sk_err_set(err, -EBUSY, "no slot is free: %.*s, skip this "
+			  "snapshot, or register more slots", SK_ERR_MAX - 80,
+			  why->text);
+}
+
 static int say_busy(const struct sk_cat_state *state, struct sk_err *err)
 {
 	const struct sk_cat_slot *slot;
+	struct sk_err held;
 	char text[SK_ERR_MAX] = "";
 	bool pinned = false;
 	size_t at = 0;
 
+	if (sk_cat_state_held(state, &held))
+		return say_held(&held, err);
 	sk_link_each(slot, &state->slots, link) {
 		const char *why = "being filled";
 
@@ -252,7 +263,9 @@ int sk_cat_slot_seal(struct sk_cat_slot *slot, uint64_t *const sums[2],
 	s->sealed++;
 	s->known.announce |= !s->known.complete;
 	s->hopeless_on_disk = false;
-	s->wanted |= step_wanted(s, slot);
+	if (step_wanted(s, slot))
+		sk_cat_want(s);
+	(void)sk_cat_want_pinned(s);
 	if (!s->created_ns)
 		s->created_ns = wall_ns;
 	sk_cat_slot_noted(slot);

@@ -238,7 +238,7 @@ static void test_another_unpins(void)
 /* ---- memory ---- */
 
 /* The next step gets the memory of what is pinned on disk, where there is no
- * other; not of what memory alone has, and then it is told why. */
+ * other; of what memory alone has: pin-memory.c. */
 static void test_next_step_gets_memory(void)
 {
 	struct rank_options o = { .job = JOB, .world = 1, .rows = 1,
@@ -258,20 +258,6 @@ static void test_next_step_gets_memory(void)
 		      "step %" PRId64, step);
 	CHECK(!(snapshot_flags(r.sock, JOB, 3) & SK_SNAP_MEMORY) &&
 	      snapshot_flags(r.sock, JOB, 4) & SK_SNAP_MEMORY, "the oldest");
-	rank_close(&r);
-	o.job = "memory";
-	o.flush_every = 1000;
-	CHECK_STATUS(rank_open(&r, &w.rig, &o), 0, &r.msg);
-	rank_snapshot(&r, 1);
-	CHECK_STATUS(manage(r.sock, SK_MSG_PIN, o.job, 1, 0, &r.msg), 0,
-		     &r.msg);
-	rank_snapshot(&r, 2);
-	CHECK(rank_slot(&r, 3, 0) == -EBUSY && strstr(rig_why(&r.msg),
-	      "step 1 is pinned") && strstr(rig_why(&r.msg), "unpin some"),
-	      "%s", rig_why(&r.msg));
-	CHECK_STATUS(manage(r.sock, SK_MSG_UNPIN, o.job, 1, 0, &r.msg), 0,
-		     &r.msg);
-	rank_snapshot(&r, 3);
 	stop(&w, &r);
 	whole_remove(&w);
 }

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "disk/held.h"
+
+#include <string.h>
+
+#include "agent.h"
+#include "disk/settle.h"
+
+/* Whether there is anything of the job to be looked at. */
+static bool has_pins(const struct sk_cat_job *job)
+{
+	const struct sk_cat_snapshot *s;
+
+	sk_link_each(s, &job->live, live) {
+		if (s->pinned)
+			return true;
+	}
+	return false;
+}
+
+/* The first of its living ranks that is held; the others are as it is. */
+static bool is_held(const struct sk_cat_job *job, struct sk_err *why)
+{
+	const struct sk_cat_state *state;
+	const struct sk_cat_run *run;
+
+	sk_link_each(run, &job->runs, link)
+	sk_link_each(state, &run->states, link) {
+		job->catalogue->visits++;
+		if (state->living && sk_cat_state_held(state, why))
+			return true;
+	}
+	return false;
+}
+
+/* Whether any was missing. */
+static bool write_pins(struct agent *a, const struct sk_cat_job *job)
+{
+	struct sk_cat_snapshot *s;
+	bool any = false;
+
+	sk_link_each(s, &job->live, live) {
+		if (!sk_cat_pin_missing(s))
+			continue;
+		settle_step(a, s);
+		any = true;
+	}
+	return any;
+}
+
+void held_look(struct agent *a)
+{
+	struct sk_err why = { "" };
+	struct sk_cat_job *job;
+	struct sk_link taken;
+	bool held = false;
+
+	sk_cat_awake_take(&a->cat, SK_CAT_HELD, &taken);
+	while ((job = sk_cat_awake_next(&taken, SK_CAT_HELD))) {
+		bool is = false;
+
+		if (!has_pins(job))
+			continue;
+		is = is_held(job, held ? NULL : &why);
+		held |= is;
+		/* Only then: until it is known to fail it is under way. */
+		if (write_pins(a, job) || is)
+			sk_cat_wake_for(job, SK_CAT_HELD);
+	}
+	degraded_is(a, DEGRADED_PINS, held, why.text);
+}
