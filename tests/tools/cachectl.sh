@@ -453,6 +453,31 @@ says '^shardkeep_[a-z_]+ [0-9.e+]+$'
 says '^shardkeep_job_images_sealed_total\{job=".*",uid="[0-9]+"\} [1-9]'
 says '^shardkeep_refusals_total\{reason="busy"\} '
 
+# ---- pins of what memory alone has say where they stand ----
+"$trainer" --mesh 1 --steps 3 --flush-every -1 --job apart --log "$dir/log9" \
+	>/dev/null || fail "the trainer failed"
+expect 0 --json pin apart/2
+json "d['stands'] == 'memory'"
+expect 0 pin apart/2
+says '^pinned apart@1/2 in memory alone; .*cachectl flush$'
+expect 0 flush --wait apart/2
+expect 0 --json pin apart/2
+json "d['stands'] == 'disk'"
+expect 0 pin apart/2
+says '^pinned apart@1/2$'
+"$trainer" --mesh 1 --steps 3 --flush-every 1000 --job sent --log "$dir/log9" \
+	>/dev/null || fail "the trainer failed"
+expect 0 --json list sent/2
+json "d['snapshots'][0]['disk_bytes'] == 0"
+expect 0 --json pin sent/2
+json "d['stands'] in ('to-disk', 'disk')"
+# Nobody asked for it beside.
+until "$cachectl" list sent/2 | grep -q durable; do
+	:
+done
+expect 0 --json pin sent/2
+json "d['stands'] == 'disk'"
+
 # ---- the end ----
 expect 0 stop --wait
 stopped
@@ -471,6 +496,9 @@ expect 0 --json list
 json "not any('to-flush' in s['state'] for s in d['snapshots'])"
 expect 1 flush gone
 complains 'no store'
+expect 0 pin gone/1
+says 'in memory alone'
+expect 0 unpin gone/1
 # Of both places, of what one alone has: that is it. What is protected there
 # stays.
 expect 0 evict --memory --disk gone/1

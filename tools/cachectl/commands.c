@@ -58,7 +58,11 @@ const struct command commands[] = {
 	  "", 0, 1000, command_verify },
 	{ "pin", "SNAPSHOT", "keep it until unpinned",
 	  "A pinned snapshot is not evicted from memory or deleted from disk. "
-	  "On disk a pin is kept for all agents and times.",
+	  "On disk a pin is kept for all agents and times; what memory alone "
+	  "has is written there for that, unless the agent has no store or "
+	  "the job never has its steps written: then the pin keeps a slot of "
+	  "each rank, and ends with the agent. Of a job on several nodes each "
+	  "agent is asked for its part.",
 	  "cachectl pin llama/1200",
 	  "", 1, 1, command_pin },
 	{ "unpin", "SNAPSHOT", "undo pin",

@@ -17,11 +17,61 @@ static int ask_manage(struct context *ctx, struct sk_msg *msg)
 	return r == -ENOENT && again && msg->type == SK_MSG_EVICT ? 0 : r;
 }
 
+/* Where a pin stands: for scripts, and what people are told of it. */
+enum pin_place { PIN_UNKNOWN, PIN_ON_DISK, PIN_TO_DISK, PIN_IN_MEMORY };
+static const struct {
+	const char *word, *text;
+} pin_places[] = {
+	[PIN_UNKNOWN] = { "unknown", "" },
+	[PIN_ON_DISK] = { "disk", "" },
+	[PIN_TO_DISK] = { "to-disk", "; it goes to disk, memory alone has it" },
+	[PIN_IN_MEMORY] = { "memory", " in memory alone; to have it on disk: "
+			    "cachectl flush" },
+};
+
+static enum pin_place pin_place_of(const struct sk_wire_snapshot *s)
+{
+	if (s->flags & SK_SNAP_DURABLE)
+		return PIN_ON_DISK;
+	if (s->flags & (SK_SNAP_WANTED | SK_SNAP_FLUSHING))
+		return PIN_TO_DISK;
+	/* All that this agent has of it. */
+	return s->flags & SK_SNAP_LOCAL && s->flags & SK_SNAP_DISK ?
+	       PIN_ON_DISK : PIN_IN_MEMORY;
+}
+
+/* It is pinned, whatever becomes of this. */
+static enum pin_place ask_pin_place(struct context *ctx,
+				    const struct sk_wire_id *id)
+{
+	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
+	const struct sk_err said = ctx->err;
+	enum pin_place place = PIN_UNKNOWN;
+	size_t n = 0;
+
+	if (ask_snapshots(ctx, id, &all, &n) >= 0 && n)
+		place = pin_place_of(&all[0]);
+	ctx->err = said;
+	return place;
+}
+
+static const char *report_pin(struct context *ctx, const struct sk_msg *msg)
+{
+	enum pin_place place;
+
+	if (msg->type != SK_MSG_PIN)
+		return "";
+	place = ask_pin_place(ctx, &msg->body.manage.id);
+	report_text(ctx->report, "stands", NULL, "%s", pin_places[place].word);
+	return pin_places[place].text;
+}
+
 static int manage(struct context *ctx, const char *text,
 		  enum sk_msg_type type, uint32_t flags, const char *done,
 		  struct sk_wire_snapshot *ret)
 {
-	struct sk_msg msg = { .type = (uint16_t)type };
+	struct sk_msg msg = { .type = (uint16_t)type }, asked;
+	const char *where;
 	int r = ask_snapshot(ctx, text, ret);
 
 	if (r < 0)
@@ -29,6 +79,7 @@ static int manage(struct context *ctx, const char *text,
 	msg.body.manage.id = ret->id;
 	msg.body.manage.id.rank = -1;
 	msg.body.manage.flags = flags;
+	asked = msg;
 	r = ask_manage(ctx, &msg);
 	if (r < 0)
 		return r;
@@ -40,8 +91,10 @@ static int manage(struct context *ctx, const char *text,
 		      (int64_t)ret->id.run);
 	report_number(ctx->report, "step", NULL, CELL_INT, ret->id.step);
 	report_text(ctx->report, "result", NULL, "%s", done);
-	report_draw(ctx->report, "%s %s@%llu/%lld\n", done, ret->id.job,
-		    (unsigned long long)ret->id.run, (long long)ret->id.step);
+	where = report_pin(ctx, &asked);
+	report_draw(ctx->report, "%s %s@%llu/%lld%s\n", done, ret->id.job,
+		    (unsigned long long)ret->id.run, (long long)ret->id.step,
+		    where);
 	return 0;
 }
 
