@@ -2,7 +2,8 @@
 /*
  * Ranks that die with a step on their GPU, when the worker has brought it into
  * memory: what the agent's loop itself reads of it is the same whatever the
- * image's tensors, and while others read it the agent goes on.
+ * image's tensors, and while others read it the agent goes on. What was pinned
+ * there goes to disk.
  */
 #include <semaphore.h>
 #include <signal.h>
@@ -68,11 +69,10 @@ static struct rank_options options(unsigned tensors)
 				      .flush_every = 1u << 20 };
 }
 
-/* A step of a rank of so many tensors stands on the device, and it dies. */
-static void stand_and_die(struct whole *w, unsigned tensors, bool hold)
+/* A rank's process, whose step 1 stands on the device. */
+static pid_t stand(struct whole *w, const struct rank_options *o)
 {
-	const struct rank_options o = options(tensors);
-	int stands[2], status;
+	int stands[2];
 	char c;
 	pid_t pid;
 
@@ -82,20 +82,37 @@ static void stand_and_die(struct whole *w, unsigned tensors, bool hold)
 	if (!pid) {
 		struct rank r;
 
-		(void)on_device_stand(&r, &w->rig, &o, 1);
-		CHECK(r.layouts[0]->header_bytes > LONG, "a short header");
+		(void)on_device_stand(&r, &w->rig, o, 1);
+		CHECK(o->more < FEW || r.layouts[0]->header_bytes > LONG,
+		      "a short header");
 		CHECK(write(stands[1], "", 1) == 1, "write");
 		pause();
 	}
 	close(stands[1]);
 	CHECK(read(stands[0], &c, 1) == 1, "it does not stand there");
 	close(stands[0]);
+	return pid;
+}
+
+static void kill_rank(pid_t pid)
+{
+	int status;
+
+	CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, &status, 0) == pid,
+	      "kill");
+}
+
+/* A step of a rank of so many tensors stands on the device, and it dies. */
+static void stand_and_die(struct whole *w, unsigned tensors, bool hold)
+{
+	const struct rank_options o = options(tensors);
+	pid_t pid = stand(w, &o);
+
 	CHECK(sem_init(&shared->let, 1, 0) == 0, "sem_init");
 	atomic_store(&shared->held, 0);
 	atomic_store(&shared->hold, hold);
 	atomic_store(&shared->loop, 0);
-	CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, &status, 0) == pid,
-	      "kill");
+	kill_rank(pid);
 }
 
 static bool is_sealed(int sock)
@@ -213,6 +230,47 @@ static void test_stop_at_once(void)
 	whole_remove(&w);
 }
 
+/* ---- pinned ---- */
+
+static bool is_pinned_on_disk(const struct whole *w, int sock)
+{
+	const uint32_t both = SK_SNAP_DURABLE | SK_SNAP_PINNED;
+	char path[200];
+
+	(void)snprintf(path, sizeof(path), "%s/" JOB "/step-%012d/.pinned",
+		       w->rig.store, 1);
+	return (snapshot_flags(sock, JOB, 1) & both) == both &&
+	       access(path, F_OK) == 0;
+}
+
+/* Where the GPU alone has a rank's part, that goes to memory, and on to disk
+ * with the others': a living one's, who asked for no such thing. */
+static void test_pinned(void)
+{
+	struct rank_options o = options(0);
+	struct sk_msg msg;
+	struct whole w;
+	struct rank r;
+	pid_t pid;
+
+	start(&w);
+	o.world = 2;
+	o.rank = 1;
+	CHECK_STATUS(rank_open(&r, &w.rig, &o), 0, &r.msg);
+	o.rank = 0;
+	pid = stand(&w, &o);
+	CHECK_STATUS(manage(r.sock, SK_MSG_PIN, JOB, 1, 0, &msg), 0, &msg);
+	rank_snapshot(&r, 1);
+	CHECK(!(snapshot_flags(r.sock, JOB, 1) & SK_SNAP_COMPLETE), "all");
+	kill_rank(pid);
+	AWAIT(is_pinned_on_disk(&w, r.sock), "%s", whole_log(&w));
+	CHECK(stat_value(r.sock, "shardkeep_device_drains_total") == 1,
+	      "by whom?");
+	rank_close(&r);
+	CHECK(rig_stop(&w.rig) == 0, "exit status: %s", whole_log(&w));
+	whole_remove(&w);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 3 && strcmp(argv[1], "--gpu-worker") == 0)
@@ -225,5 +283,6 @@ int main(int argc, char **argv)
 	test_next_life();
 	test_stop();
 	test_stop_at_once();
+	test_pinned();
 	return 0;
 }

@@ -296,9 +296,12 @@ static void test_pins_on_disk(const char *program)
 	rig_init(&rig, program);
 	rig_start(&rig, "--keeper", "--store", rig.store, NULL);
 	CHECK_STATUS(rank_open(&r, &rig, &(struct rank_options){
-		.job = "pins", .world = 1, .flush_every = 2 }), 0, &r.msg);
+		.job = "pins", .world = 1, .flush_every = UINT32_MAX }), 0,
+		&r.msg);
 	rank_snapshot(&r, 1);
 	rank_snapshot(&r, 2);
+	CHECK_STATUS(manage(r.sock, SK_MSG_FLUSH, "pins", 2, 0, &r.msg), 0,
+		     &r.msg);
 	CHECK_STATUS(rank_wait(&r, 2, 3, WAIT_MS), 0, &r.msg);
 	for (int64_t step = 1; step <= 2; step++)
 		CHECK_STATUS(manage(r.sock, SK_MSG_PIN, "pins", step, 0,
