@@ -390,7 +390,30 @@ static void test_store_comes_back(void)
 	AWAIT(passes(&w, is_pinned_there(&w, r.sock, 1)), "%s",
 	      whole_log(&w));
 	AWAIT_STATE(&w, r.sock, STATE, false);
-	rank_snapshot(&r, 3);
+	goes_on(&r, 3);
+	close_one(&w, &r);
+}
+
+/* Whoever pins it again has it tried at once, and not when the time has come,
+ * which stands here. */
+static void test_pinned_again(void)
+{
+	struct whole w;
+	struct rank r;
+
+	open_one(&w, &r, RARELY);
+	sk_fault_os_fail(w.fault, SK_FAULT_FALLOCATE, 1, SK_FAULT_ALWAYS,
+			 EIO);
+	rank_snapshot(&r, 1);
+	ask(r.sock, SK_MSG_PIN, 1);
+	/* Half a minute from the next one. */
+	AWAIT(passes(&w, stat_value(r.sock, "shardkeep_flush_errors_total") >=
+		     6), "%s", whole_log(&w));
+	sk_fault_os_forget(w.fault);
+	rig_turns(r.sock, 30);
+	CHECK(!has(r.sock, 1, SK_SNAP_DURABLE), "it was tried before");
+	ask(r.sock, SK_MSG_PIN, 1);
+	AWAIT_ON_DISK(&w, r.sock, 1);
 	close_one(&w, &r);
 }
 
@@ -410,10 +433,11 @@ static void test_pin_is_written_later(void)
 	CHECK(!stands(&w, 1, ".pinned"), "it stands there");
 	is_refused(&r, 3, "its pin cannot be written", "unpin step 1");
 	atomic_store(&disk->no_pins, false);
-	AWAIT(passes(&w, is_pinned_there(&w, r.sock, 1)), "%s",
-	      whole_log(&w));
+	/* By itself: who lists looks at the store. */
+	AWAIT(passes(&w, stands(&w, 1, ".pinned")), "%s", whole_log(&w));
+	AWAIT_ON_DISK(&w, r.sock, 1);
 	AWAIT_STATE(&w, r.sock, STATE, false);
-	rank_snapshot(&r, 3);
+	goes_on(&r, 3);
 	close_one(&w, &r);
 }
 
@@ -563,6 +587,7 @@ int main(void)
 	test_nothing_is_written(false);
 	test_many_are_named();
 	test_store_comes_back();
+	test_pinned_again();
 	test_pin_is_written_later();
 	test_unpinned_before();
 	test_unpinned_meanwhile();
