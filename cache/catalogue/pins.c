@@ -66,8 +66,11 @@ static bool may_be_written(const struct sk_cat_snapshot *s)
 
 bool sk_cat_want_pinned(struct sk_cat_snapshot *s)
 {
-	if (!s->pinned || s->unpinning || s->wanted ||
-	    !s->job->catalogue->has_store || !may_be_written(s) ||
+	if (!s->pinned || s->unpinning)
+		return false;
+	/* It may hold a slot for good from now on. */
+	sk_cat_wake(s->job);
+	if (s->wanted || !s->job->catalogue->has_store || !may_be_written(s) ||
 	    is_on_disk(s))
 		return false;
 	sk_cat_want(s);

@@ -325,10 +325,11 @@ static void test_nothing_is_written(bool store)
 	ask(r.sock, SK_MSG_PIN, 1);
 	ask(r.sock, SK_MSG_PIN, 2);
 	CHECK(!has(r.sock, 1, SK_SNAP_WANTED), "against the job's word");
+	/* Before anybody asks for a slot, and where nobody is refused. */
+	AWAIT_STATE(&w, r.sock, STATE, true);
 	is_refused(&r, 3, "1 of the 2 slots of rank 0 of job \"" JOB "\" has "
 		   "what is pinned in memory alone (step 1)", store ?
 		   "unpin step 1 or flush it" : "give the agent a store");
-	AWAIT_STATE(&w, r.sock, STATE, true);
 	CHECK(strstr(whole_log(&w), "(step 1)"), "%s", whole_log(&w));
 	if (store) {
 		ask(r.sock, SK_MSG_FLUSH, 1);

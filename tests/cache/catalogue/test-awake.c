@@ -25,6 +25,7 @@ struct desk {
 	struct sk_cat_question *out[QUESTIONS];
 	unsigned n_out;
 	bool full;			/* nothing can be asked */
+	unsigned held;			/* jobs that were, of all looks */
 };
 
 static int put_on_desk(void *ctx, struct sk_cat_question *q)
@@ -202,6 +203,33 @@ static void leave_to_disk(struct desk *d)
 	}
 }
 
+/* A rank of it has no slot beside its pins; or one may come to be so. */
+static bool is_held(const struct sk_cat_job *job)
+{
+	const struct sk_cat_state *state;
+	const struct sk_cat_run *run;
+
+	sk_link_each(run, &job->runs, link)
+	sk_link_each(state, &run->states, link) {
+		if (state->living && sk_cat_state_held(state, NULL))
+			return true;
+	}
+	return false;
+}
+
+static void look_who_is_held(struct desk *d)
+{
+	struct sk_cat_job *job;
+	struct sk_link awake;
+
+	sk_cat_awake_take(&d->cat, SK_CAT_HELD, &awake);
+	while ((job = sk_cat_awake_next(&awake, SK_CAT_HELD)))
+		if (is_held(job)) {
+			sk_cat_wake_for(job, SK_CAT_HELD);
+			d->held++;
+		}
+}
+
 static void follow_up(struct desk *d)
 {
 	/* What is decided wakes it for what follows from that. */
@@ -211,6 +239,7 @@ static void follow_up(struct desk *d)
 		trim(d);
 		leave_to_disk(d);
 	}
+	look_who_is_held(d);
 	sk_cat_tell(&d->cat);
 }
 
@@ -470,6 +499,8 @@ static void check_asleep(const struct desk *d, struct sk_cat_job *job,
 		  "seed %u, turn %d: another one is next", seed, turn);
 	cr_assert(is_awake(job, SK_CAT_FINISH) || !can_be_written(job),
 		  "seed %u, turn %d: it can be written", seed, turn);
+	cr_assert(is_awake(job, SK_CAT_HELD) || !is_held(job),
+		  "seed %u, turn %d: it is held", seed, turn);
 	cr_assert(is_awake(job, SK_CAT_LEAVE) || job->n_snapshots <= KNOWN,
 		  "seed %u, turn %d: too many are known", seed, turn);
 	if (!is_awake(job, SK_CAT_DECIDE) && !d->full) {
@@ -547,6 +578,11 @@ static void meet_disk(struct sk_cat_snapshot *s)
 	if (random() % 8 == 0) {
 		s->wanted = false;
 		sk_cat_wake(s->job);
+	} else if (random() % 4 == 0) {
+		s->pinned = !s->pinned;
+		sk_cat_set_failure(s, random() % 2 ? "it fails" : NULL);
+		(void)sk_cat_want_pinned(s);
+		sk_cat_unwant_pinned(s);
 	} else if (random() % 4 == 0)
 		sk_cat_flushing(s, !s->flushing);
 	else if (random() % 8 == 0)
@@ -614,7 +650,8 @@ static void do_any(struct desk *d, struct sk_cat_state *states[RANKS],
 	}
 }
 
-static void live(unsigned seed)
+/* How many jobs were held. */
+static unsigned live(unsigned seed)
 {
 	static const char *const names[JOBS] = { "a", "b", "c", "d" };
 	struct sk_cat_state *states[JOBS][RANKS];
@@ -641,10 +678,14 @@ static void live(unsigned seed)
 	desk_close(&d);
 	cr_assert(!d.cat.n_living && !d.cat.n_snapshots && !d.cat.n_to_write &&
 		  !d.cat.by_bytes.root, "seed %u: something is told of", seed);
+	return d.held;
 }
 
 Test(awake, nothing_is_left_undone)
 {
+	unsigned held = 0;
+
 	for (unsigned i = 0; i < 60; i++)
-		live(SEED + i);
+		held += live(SEED + i);
+	cr_assert_gt(held, 0, "nobody ever was held");
 }
