@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "calls/call.h"
+#include "catalogue/pins.h"
 #include "disk/flush.h"
 #include "disk/index.h"
 #include "disk/retain.h"

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "calls/call.h"
+#include "catalogue/pins.h"
 #include "disk/retain.h"
 #include "memory/memory.h"
 #include "session/request.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "agent.h"
+#include "catalogue/pins.h"
 #include "catalogue/queue.h"
 #include "disk/flush.h"
 #include "disk/retain.h"

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "agent.h"
+#include "catalogue/pins.h"
 #include "disk/settle.h"
 
 /* Whether there is anything of the job to be looked at. */

@@ -5,9 +5,9 @@
 
 struct agent;
 
-/** Now and then: a pin that could not be written with its step is written again,
- * and where pins leave a rank no slot that is a degraded state. Of jobs of
- * which nothing has changed, and none was held, nothing is looked at. */
+/** Now and then: a pin that could not be written with its step is written
+ * again, and where pins leave a rank no slot that is a degraded state. Jobs of
+ * which nothing has changed, and none was held, are not looked at. */
 void held_look(struct agent *a);
 
 #endif

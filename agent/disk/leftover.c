@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "agent.h"
+#include "catalogue/pins.h"
 #include "disk/flush.h"
 #include "disk/index.h"
 #include "disk/retain.h"

@@ -8,6 +8,7 @@
 
 #include "agent.h"
 #include "base/array.h"
+#include "catalogue/pins.h"
 #include "disk/histories.h"
 #include "disk/ignored.h"
 #include "disk/passed.h"

@@ -21,7 +21,7 @@ struct settling {
 	bool pinned, complete;	/* the first: it is to be */
 	bool is_pinned;
 	bool displaced;		/* an older run's is known to be aside */
-	bool again;		/* its pin has failed before, and that is said */
+	bool again;		/* its pin has failed before: that is said */
 	int result;
 	struct sk_err err;
 };

@@ -5,6 +5,7 @@
 
 #include "agent.h"
 #include "calls/device.h"
+#include "catalogue/pins.h"
 #include "catalogue/revive.h"
 #include "disk/flush.h"
 #include "disk/stored.h"

@@ -681,27 +681,6 @@ int sk_cat_missing_on_disk(const struct sk_cat_snapshot *snapshot,
 /** A question of the job is out: what is undecided will be known. */
 bool sk_cat_asking(const struct sk_cat_job *job);
 
-/* ---- pins.c: what pins keep ---- */
-
-/** What its pin is for is so without memory, which a rank of its job may have
- * that would get none else. */
-bool sk_cat_pinned_on_disk(const struct sk_cat_snapshot *snapshot);
-/** It is on disk as far as that can be, and its pin is not yet: so its owner
- * writes that. */
-bool sk_cat_pin_missing(const struct sk_cat_snapshot *snapshot);
-/** It is to be on disk, whatever becomes of its pin. */
-void sk_cat_want(struct sk_cat_snapshot *snapshot);
-/** A pinned snapshot of which memory alone has something is to be on disk,
- * unless its ranks never have theirs written. True: from now on. */
-bool sk_cat_want_pinned(struct sk_cat_snapshot *snapshot);
-/** It is pinned no more: nor is it to be, if that was all that had it so. */
-void sk_cat_unwant_pinned(struct sk_cat_snapshot *snapshot);
-/** How many of the rank's slots have what is pinned in memory alone, where no
- * slot can be had before that is unpinned or written, which nothing under way
- * does; else 0. @why says so. */
-unsigned sk_cat_state_held(const struct sk_cat_state *state,
-			   struct sk_err *why);
-
 /* ---- rules, slot, disk: how snapshots come and go ---- */
 
 /** Why memory of it must not be let go, or NULL. */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "catalogue/pins.h"
 #include "catalogue/private.h"
 
 /* All that memory has of it, but for replicas, which others have as well. */

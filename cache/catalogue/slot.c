@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "catalogue/pins.h"
 #include "catalogue/private.h"
 #include "memory/flags.h"
 

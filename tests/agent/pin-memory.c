@@ -24,11 +24,12 @@
 /* ---- the agent, and its disk ---- */
 
 /* Shared with the agent's process. */
-static struct disk {
+struct disk {
 	atomic_bool no_pins;	/* nothing gets the name of a pin */
 	atomic_bool holds;	/* the next image waits, before its name */
 	atomic_bool held;
-} *disk;
+};
+static struct disk *disk;
 static int go_on[2];		/* a pipe: who is held reads */
 
 static int rename_or_not(const struct sk_os *os, int olddir, const char *old,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A step that is pinned in memory goes to disk for that, and the agent is killed
- * at each of its calls on the way: the pin stands there in the end, for whoever
- * comes when the memory is gone. So it is with what an agent without a store
- * was asked to pin, once the next one has some.
+ * A step that is pinned in memory goes to disk for that, and the agent is
+ * killed at each of its calls on the way: the pin stands there in the end, for
+ * whoever comes when the memory is gone. So it is with what an agent without a
+ * store was asked to pin, once the next one has some.
  *
  * $SK_EVERY: only every so many.
  */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "catalogue/pins.h"
 #include "catalogue/private.h"
 #include "catalogue/queue.h"
 #include "catalogue/told.h"
