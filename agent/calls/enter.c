@@ -91,7 +91,8 @@ static int make_room_until(struct agent *a, const struct sk_cat_state *state,
 }
 
 /* Where there is none it takes over what dead ranks of its job have, one by
- * one; and only where that does not do, what it began with goes. */
+ * one; and only where that does not do, what it began with goes, and last what
+ * is pinned on disk. */
 static int make_room(struct agent *a, struct sk_cat_state *state,
 		     uint32_t slots, const uint64_t kinds[2], uint64_t bytes,
 		     struct sk_err *err)
@@ -103,9 +104,9 @@ static int make_room(struct agent *a, struct sk_cat_state *state,
 	       sk_cat_slot_adopt(state, kinds, fit_for_others))
 		r = make_room_until(a, state, slots, kinds, bytes,
 				    SK_CAT_AS_OLD, err);
-	if (r < 0)
-		r = make_room_until(a, state, slots, kinds, bytes,
-				    SK_CAT_LAST, err);
+	for (enum sk_cat_turn until = SK_CAT_LAST;
+	     r < 0 && until <= SK_CAT_PINNED; until++)
+		r = make_room_until(a, state, slots, kinds, bytes, until, err);
 	return r;
 }
 

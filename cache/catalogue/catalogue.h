@@ -56,6 +56,7 @@ enum sk_cat_turn {
 	SK_CAT_AS_OLD,			/* the oldest first */
 	SK_CAT_LAST,			/* a run began with it: where nothing
 					 * else is to be had */
+	SK_CAT_PINNED,			/* on disk: room.c, for its own job */
 	SK_CAT_FOLLOWED			/* that run has something here by now:
 					 * only for more of it */
 };

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "catalogue/pins.h"
 #include "catalogue/private.h"
 #include "catalogue/told.h"
 
@@ -15,6 +16,7 @@ struct account {
 	const struct sk_cat_user *user;	/* NULL: all */
 	struct sk_cat_amount most;	/* 0: any number */
 	enum sk_cat_turn until;	/* what goes in a later turn stays */
+	const struct sk_cat_job *asker;
 };
 
 /* ---- giving back ---- */
@@ -71,14 +73,20 @@ uint64_t sk_cat_trim_free(struct sk_catalogue *cat, struct sk_cat_job *only)
 /* ---- looking ---- */
 
 /* May this slot of a dead rank be given to somebody else? When, if it has an
- * image. */
-static enum sk_cat_turn turn_of(const struct sk_cat_slot *slot)
+ * image; what is pinned on disk, of the job that asks, as for its next step. */
+static enum sk_cat_turn turn_of(const struct sk_cat_slot *slot,
+				const struct sk_cat_job *asker)
 {
+	const struct sk_cat_snapshot *s = slot->snapshot;
+	enum sk_cat_turn turn;
+
 	if (!is_dead(slot->state) || slot->detainer)
 		return SK_CAT_STAYS;
-	return slot->use == SK_CAT_FREE ? SK_CAT_FIRST :
-	       slot->use == SK_CAT_SEALED ? sk_cat_turn(slot->snapshot) :
-					    SK_CAT_STAYS;
+	if (slot->use != SK_CAT_SEALED)
+		return slot->use == SK_CAT_FREE ? SK_CAT_FIRST : SK_CAT_STAYS;
+	turn = sk_cat_turn(s);
+	return turn == SK_CAT_STAYS && s->job == asker &&
+	       sk_cat_pinned_on_disk(s) ? SK_CAT_PINNED : turn;
 }
 
 static struct sk_cat_amount used_of(const struct sk_catalogue *cat,
@@ -104,12 +112,12 @@ static bool goes_before(enum sk_cat_turn turn, const struct sk_cat_slot *slot,
 }
 
 static void survey_slot(struct sk_cat_job *job, struct sk_cat_slot *slot,
-			enum sk_cat_turn until)
+			const struct account *account)
 {
-	enum sk_cat_turn turn = turn_of(slot);
+	enum sk_cat_turn turn = turn_of(slot, account->asker);
 
 	job->catalogue->visits++;
-	if (turn == SK_CAT_STAYS || turn > until)
+	if (turn == SK_CAT_STAYS || turn > account->until)
 		return;
 	job->can_go.bytes += slot->bytes;
 	job->can_go.fds += slot->fds;
@@ -121,7 +129,7 @@ static void survey_slot(struct sk_cat_job *job, struct sk_cat_slot *slot,
 
 /* What of its slots can be had, and of those with an image that can and go
  * first the one with the oldest. Other jobs have no say in it. */
-static void survey_job(struct sk_cat_job *job, enum sk_cat_turn until)
+static void survey_job(struct sk_cat_job *job, const struct account *account)
 {
 	struct sk_cat_state *state;
 	struct sk_cat_slot *slot;
@@ -132,7 +140,7 @@ static void survey_job(struct sk_cat_job *job, enum sk_cat_turn until)
 	sk_link_each(run, &job->runs, link)
 	sk_link_each(state, &run->states, link)
 	sk_link_each(slot, &state->slots, link)
-		survey_slot(job, slot, until);
+		survey_slot(job, slot, account);
 }
 
 static void survey(struct sk_catalogue *cat, const struct account *account)
@@ -141,7 +149,7 @@ static void survey(struct sk_catalogue *cat, const struct account *account)
 
 	sk_link_each(job, &cat->jobs, link) {
 		if (is_of(account, job))
-			survey_job(job, account->until);
+			survey_job(job, account);
 	}
 }
 
@@ -319,7 +327,7 @@ static int evict_until_fit(struct sk_catalogue *cat,
 	(void)sk_cat_trim_free(cat, NULL);
 	while (!fits(cat, account, asked) && (job = first_of(cat, account))) {
 		sk_cat_slot_clear(job->first_out);
-		survey_job(job, account->until);
+		survey_job(job, account);
 		evicted++;
 	}
 	return evicted;
@@ -331,9 +339,9 @@ int sk_cat_make_room(struct sk_catalogue *cat, uint64_t bytes, uint64_t fds,
 {
 	const struct sk_cat_amount asked = { bytes, fds };
 	const struct account all = {
-		NULL, { cat->budget, cat->budget_fds }, until };
+		NULL, { cat->budget, cat->budget_fds }, until, job };
 	const struct account user = {
-		job->user, { cat->user_budget, cat->user_fds }, until };
+		job->user, { cat->user_budget, cat->user_fds }, until, job };
 	bool bounded = job->uid && job->uid != cat->owner;
 	bool full = !fits(cat, &all, &asked);
 	int evicted = 0, r;

@@ -574,6 +574,45 @@ static void test_comes_before_waiting(void)
 	close_one(&w, &r);
 }
 
+/* ---- the next life ---- */
+
+/* Its slots are of another size, and there is memory for them where what is
+ * pinned on disk goes: for this job's, for no other one's, and not of what
+ * memory alone has. */
+static void test_next_life(bool on_disk)
+{
+	struct rank_options o = { .job = JOB, .world = 1, .rows = 1024,
+				  .flush_every = on_disk ? 1 : UINT32_MAX };
+	struct whole w;
+	struct rank r;
+	int sock;
+
+	begin(&w);
+	w.options.memory = 14u << 20;
+	start(&w);
+	CHECK_STATUS(rank_open(&r, &w.rig, &o), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	ask(r.sock, SK_MSG_PIN, 1);
+	if (on_disk)
+		AWAIT_ON_DISK(&w, r.sock, 1);
+	rank_snapshot(&r, 2);
+	rank_close(&r);
+	sock = rig_connect(&w.rig);
+	AWAIT(has(sock, 2, SK_SNAP_DURABLE), "%s", whole_log(&w));
+	o.rows = 1100;
+	o.job = "other";
+	CHECK_STATUS(rank_open(&r, &w.rig, &o), -ENOMEM, &r.msg);
+	rank_close(&r);
+	o.job = JOB;
+	CHECK_STATUS(rank_open(&r, &w.rig, &o), on_disk ? 0 : -ENOMEM,
+		     &r.msg);
+	CHECK(has(sock, 1, SK_SNAP_MEMORY) != on_disk &&
+	      has(sock, 2, SK_SNAP_MEMORY), "what has gone?");
+	CHECK(!on_disk || is_pinned_there(&w, sock, 1), "it is not there");
+	close(sock);
+	close_one(&w, &r);
+}
+
 int main(void)
 {
 	disk = mmap(NULL, sizeof(*disk), PROT_READ | PROT_WRITE,
@@ -596,5 +635,7 @@ int main(void)
 	test_deleted(false);
 	test_deleted(true);
 	test_comes_before_waiting();
+	test_next_life(true);
+	test_next_life(false);
 	return 0;
 }
