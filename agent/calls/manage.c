@@ -337,7 +337,7 @@ static int pin(struct call *c, struct sk_cat_snapshot *s)
 	 * is nothing on disk yet. */
 	s->pinned = c->in->type == SK_MSG_PIN || dir;
 	s->unpinning = c->in->type == SK_MSG_UNPIN && dir;
-	if (s->pinned)
+	if (c->in->type == SK_MSG_PIN)
 		have_pin_written(s);
 	else
 		sk_cat_unwant_pinned(s);
