@@ -6,6 +6,7 @@
 #include "calls/call.h"
 #include "calls/refusals.h"
 #include "disk/faults.h"
+#include "disk/held.h"
 #include "io/io.h"
 #include "metrics/metrics.h"
 #include "session/rights.h"
@@ -24,6 +25,9 @@ static void put_why(const struct call *c, enum degraded_id id, char *to,
 		break;
 	case DEGRADED_MEMORY:
 		refusals_why(c->agent, user, &why);
+		break;
+	case DEGRADED_PINS:
+		held_why(c->agent, user, &why);
 		break;
 	default:
 		memcpy(why.text, c->agent->degraded.v[id].why,

@@ -49,6 +49,22 @@ static bool write_pins(struct agent *a, const struct sk_cat_job *job)
 	return any;
 }
 
+void held_why(const struct agent *a, const uid_t *user, struct sk_err *ret_why)
+{
+	const struct sk_cat_job *job;
+	bool hidden = false;
+
+	/* Those that are held are looked at again. */
+	sk_link_each(job, &a->cat.awake[SK_CAT_HELD], awake[SK_CAT_HELD]) {
+		if (user && job->uid != *user)
+			hidden |= is_held(job, NULL);
+		else if (is_held(job, ret_why))
+			return;
+	}
+	(void)sk_err_set(ret_why, 0, "%s", hidden ? "a job of another user" :
+			 "");
+}
+
 void held_look(struct agent *a)
 {
 	struct sk_err why = { "" };

@@ -456,6 +456,31 @@ static void test_names(void)
 	end(&w);
 }
 
+/* What is pinned in memory alone, and not to be written. */
+static void test_names_of_held(void)
+{
+	struct sk_msg msg;
+	struct whole w;
+	struct rank r;
+
+	if (geteuid() != 0)
+		return;
+	start(&w);
+	CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
+		.job = "hidden", .world = 1, .rows = 1,
+		.flush_every = UINT32_MAX }), 0, &r.msg);
+	for (int64_t step = 1; step < 3; step++) {
+		rank_snapshot(&r, step);
+		CHECK_STATUS(manage(r.sock, SK_MSG_PIN, "hidden", step, 0,
+				    &msg), 0, &msg);
+	}
+	AWAIT(is_on(&w, r.sock, "pins-hold-slots"), "%s", whole_log(&w));
+	ask_as_nobody(&w, "pins-hold-slots", false);
+	check_stands(&w, r.sock, "pins-hold-slots", "job \"hidden\"");
+	rank_close(&r);
+	end(&w);
+}
+
 int main(void)
 {
 	test_error_of_one();
@@ -468,5 +493,6 @@ int main(void)
 	test_fewer_slots();
 	test_less_beside();
 	test_names();
+	test_names_of_held();
 	return 0;
 }
