@@ -71,13 +71,24 @@ static void fill(struct scene *s, uint64_t times)
 			 times, ENOSPC);
 }
 
+/* It waits for the disk before there is anything to be written: so a first try
+ * that fails is this wait's, and not one before it. */
+static void snapshot_and_wait(struct rank *r, int64_t step)
+{
+	int slot = rank_slot(r, step, 0);
+
+	CHECK(slot >= 0, "no slot: %d %s", slot, rig_why(&r->msg));
+	rank_fill(r, slot, step);
+	rank_send_wait(r, step, 3, WAIT_MS);
+	CHECK_STATUS(rank_seal(r, slot, step), 0, &r->msg);
+}
+
 /* The next step's wait for the disk, while time passes. */
 static int wait_next(struct scene *s)
 {
 	struct pollfd p = { .fd = s->r.sock, .events = POLLIN };
 
-	rank_snapshot(&s->r, STEPS + 1);
-	rank_send_wait(&s->r, STEPS + 1, 3, WAIT_MS);
+	snapshot_and_wait(&s->r, STEPS + 1);
 	while (poll(&p, 1, 5) == 0)
 		sk_fault_os_advance(s->w.fault, 20 * MS);
 	return rig_reply(s->r.sock, &s->r.msg, NULL, NULL);
@@ -160,8 +171,8 @@ static void test_room_is_not_all(void)
 	CHECK(mknod(path, S_IFREG | 0600, 0) == 0, "%s", path);
 	CHECK_STATUS(rank_open(&r, &s.w.rig, &(struct rank_options){
 		.job = "broken", .world = 1 }), 0, &r.msg);
-	rank_snapshot(&r, 1);
-	CHECK_STATUS(rank_wait(&r, 1, 3, WAIT_MS), -EIO, &r.msg);
+	snapshot_and_wait(&r, 1);
+	CHECK_STATUS(rig_reply(r.sock, &r.msg, NULL, NULL), -EIO, &r.msg);
 	keep_last(&s, 1);
 	for (int64_t step = STEPS + 1; step <= 20 || is_there(&s, 20); step++) {
 		struct pollfd p = { .fd = s.r.sock, .events = POLLIN };

@@ -96,7 +96,8 @@ def _address(net: Net, before: str, number: int, link: str) -> None:
 
 def _second_node(move: tuple[int, int], moved: tuple[int, int], net: Net
                  ) -> None:
-    """For the first of its ranks: gets way1 from the launcher."""
+    """For the first of its ranks: gets way1 from the launcher, which begins
+    the others when this node has its addresses."""
     _unshare(NEWNET)
     os.write(move[1], b"1")
     os.read(moved[0], 1)
@@ -105,6 +106,7 @@ def _second_node(move: tuple[int, int], moved: tuple[int, int], net: Net
     _address(net, net.way, 2, "way1")
     _ip("link add none0 type veth", "link set none0 up",
         f"route add {net.aside}{net.none}/{net.bits} dev none0")
+    os.write(move[1], b"1")
 
 
 def _rank(rank: int, nodes: Nodes, net: Net, interface: str | None,
@@ -195,6 +197,7 @@ def _launch(nodes: Nodes, net: Net, *args: Any) -> None:
             os.read(move[0], 1)
             _ip(f"link set way1 netns {pid}")
             os.write(moved[1], b"1")
+            os.read(move[0], 1)
     codes = wait(pids)
     assert codes == [0] * 4, codes
 
