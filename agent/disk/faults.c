@@ -102,6 +102,45 @@ static void tell(struct agent *a, enum degraded_id id, bool on)
 	degraded_is(a, id, on, why.text);
 }
 
+/* Another step of the job's that is tried again. */
+static struct sk_cat_snapshot *still_failing(struct agent *a,
+					     const struct sk_cat_job *job)
+{
+	struct sk_cat_snapshot *s;
+
+	sk_link_each(s, &job->live, live) {
+		a->cat.visits++;
+		if (s->store_failed && sk_cat_flushable(s))
+			return s;
+	}
+	return NULL;
+}
+
+/* What failed is well, or nobody's wish any more: another one's may be left. */
+static void go_on(struct agent *a, struct sk_cat_job *job)
+{
+	struct sk_cat_snapshot *s = still_failing(a, job);
+
+	if (s)
+		note(s);
+	else
+		sk_cat_fault_end(job);
+}
+
+/* It is there, and not to be written: a pin that had it so is gone, or it was
+ * deleted. */
+static bool is_withdrawn(struct agent *a, const struct sk_cat_job *job)
+{
+	const struct sk_cat_snapshot *s;
+
+	sk_link_each(s, &job->live, live) {
+		a->cat.visits++;
+		if (s->store_failed && s->step == job->fault.step)
+			return !s->wanted && !s->flushing;
+	}
+	return false;
+}
+
 void faults_look(struct agent *a)
 {
 	bool full = false, error = a->store_denied;
@@ -112,6 +151,10 @@ void faults_look(struct agent *a)
 			sk_cat_fault_end(job);
 			continue;
 		}
+		if (is_withdrawn(a, job))
+			go_on(a, job);
+		if (sk_link_empty(&job->fault.link))
+			continue;
 		full |= job->fault.no_room;
 		error |= !job->fault.no_room;
 	}
@@ -135,31 +178,11 @@ void faults_met(struct agent *a, struct sk_cat_snapshot *s)
 	watch_soon(a);
 }
 
-/* Another step of the job's that is tried again. */
-static struct sk_cat_snapshot *still_failing(struct agent *a,
-					     const struct sk_cat_job *job)
-{
-	struct sk_cat_snapshot *s;
-
-	sk_link_each(s, &job->live, live) {
-		a->cat.visits++;
-		if (s->store_failed && sk_cat_flushable(s))
-			return s;
-	}
-	return NULL;
-}
-
 void faults_over(struct agent *a, struct sk_cat_job *job)
 {
-	struct sk_cat_snapshot *s;
-
 	if (sk_link_empty(&job->fault.link))
 		return;
-	s = still_failing(a, job);
-	if (s)
-		note(s);
-	else
-		sk_cat_fault_end(job);
+	go_on(a, job);
 	if (sk_link_empty(&a->cat.faults))
 		faults_look(a);
 }

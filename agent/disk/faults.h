@@ -4,7 +4,8 @@
  * the agent is degraded: store-full, store-error. What one job could write says
  * nothing of another's, whose directory, user's quota or size may be why. A
  * job's fault is over when its flush is done and none of its other steps is
- * tried again; or when it has nothing to write, and no ranks that will.
+ * tried again; when that step is not to be written any more; or when the job
+ * has nothing to write, and no ranks that will.
  */
 #ifndef SK_AGENT_DISK_FAULTS_H
 #define SK_AGENT_DISK_FAULTS_H
