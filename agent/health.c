@@ -63,9 +63,9 @@ static void look(struct timer *timer)
 	struct agent *a = sk_link_object(timer, struct agent, health_timer);
 
 	watch_turn(a);
+	held_look(a);
 	faults_look(a);
 	refusals_look(a);
-	held_look(a);
 	look_at_memlock(a);
 	look_at_locking(a);
 	look_at_io(a);

@@ -141,6 +141,12 @@ static bool is_withdrawn(struct agent *a, const struct sk_cat_job *job)
 	return false;
 }
 
+void faults_withdrawn(struct agent *a, struct sk_cat_job *job)
+{
+	if (!sk_link_empty(&job->fault.link) && is_withdrawn(a, job))
+		go_on(a, job);
+}
+
 void faults_look(struct agent *a)
 {
 	bool full = false, error = a->store_denied;
@@ -151,10 +157,6 @@ void faults_look(struct agent *a)
 			sk_cat_fault_end(job);
 			continue;
 		}
-		if (is_withdrawn(a, job))
-			go_on(a, job);
-		if (sk_link_empty(&job->fault.link))
-			continue;
 		full |= job->fault.no_room;
 		error |= !job->fault.no_room;
 	}

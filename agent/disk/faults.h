@@ -19,6 +19,9 @@ struct agent;
 void faults_met(struct agent *a, struct sk_cat_snapshot *s);
 /** A flush of the job is done. */
 void faults_over(struct agent *a, struct sk_cat_job *job);
+/** Some step of the job may be one that nobody has written any more; the next
+ * faults_look() tells. */
+void faults_withdrawn(struct agent *a, struct sk_cat_job *job);
 /** The store was seen to be well again: what is to be written tells of itself,
  * and is tried at once; of who has nothing to write nothing is wrong. */
 void faults_mended(struct agent *a);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "agent.h"
+#include "disk/faults.h"
 #include "catalogue/pins.h"
 #include "disk/settle.h"
 
@@ -76,6 +77,7 @@ void held_look(struct agent *a)
 	while ((job = sk_cat_awake_next(&taken, SK_CAT_HELD))) {
 		bool is = false;
 
+		faults_withdrawn(a, job);
 		if (!has_pins(job))
 			continue;
 		is = is_held(job, held ? NULL : &why);

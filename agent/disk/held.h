@@ -10,8 +10,9 @@
 struct agent;
 
 /** Now and then: a pin that could not be written with its step is written
- * again, and where pins leave a rank no slot that is a degraded state. Jobs of
- * which nothing has changed, and none was held, are not looked at. */
+ * again, where pins leave a rank no slot that is a degraded state, and what was
+ * written for a pin that is gone is no fault any more. Jobs of which nothing
+ * has changed, and none was held, are not looked at. */
 void held_look(struct agent *a);
 /** Which rank has no slot, as the user may hear it; NULL: of any. */
 void held_why(const struct agent *a, const uid_t *user, struct sk_err *ret_why);
