@@ -17,7 +17,7 @@ struct agent;
 
 /** The last flush of that one failed by it. */
 void faults_met(struct agent *a, struct sk_cat_snapshot *s);
-/** A flush of the job is done. */
+/** A flush of the job is done, or was nobody's wish any more. */
 void faults_over(struct agent *a, struct sk_cat_job *job);
 /** Some step of the job may be one that nobody has written any more; the next
  * faults_look() tells. */

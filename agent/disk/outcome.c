@@ -123,9 +123,10 @@ void outcome_failed(struct agent *a, const struct flush *f)
 	log_error(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " could not "
 		  "be flushed: %s", s->job->name, s->run, s->step, f->err.text);
 	s->no_room = flush_found_no_room(f);
-	/* Of what was taken back meanwhile nothing is wrong. */
 	if (s->store_failed && s->wanted)
 		faults_met(a, s);
+	else if (!s->wanted)	/* any more: nothing is wrong of it */
+		faults_over(a, s->job);
 	if (s->no_room)
 		leftover_clear(a);
 }

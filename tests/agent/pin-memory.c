@@ -28,7 +28,7 @@ struct disk {
 	atomic_bool no_pins;	/* nothing gets the name of a pin */
 	atomic_bool holds;	/* the next image waits, before its name */
 	atomic_bool held;
-	atomic_bool full;	/* for who was held */
+	atomic_bool full;	/* no image gets its name */
 };
 static struct disk *disk;
 static int go_on[2];		/* a pipe: who is held reads */
@@ -44,9 +44,9 @@ static int rename_or_not(const struct sk_os *os, int olddir, const char *old,
 	    atomic_exchange(&disk->holds, false)) {
 		atomic_store(&disk->held, true);
 		CHECK(read(go_on[0], &c, 1) == 1, "read");
-		if (atomic_load(&disk->full))
-			return -ENOSPC;
 	}
+	if (strstr(name, ".safetensors") && atomic_load(&disk->full))
+		return -ENOSPC;
 	return sk_os_linux()->renameat(os, olddir, old, newdir, name, flags);
 }
 
@@ -479,23 +479,33 @@ static void test_unpinned_before(void)
 	close_one(&w, &r);
 }
 
-/* While it is, and that fails: nobody wants it any more. */
-static void test_unpinned_failing(void)
+/* While it is, and that fails, as it may have before: nobody wants it. */
+static void test_unpinned_failing(bool before)
 {
 	struct whole w;
 	struct rank r;
+	double errors;
 
 	open_one(&w, &r, RARELY);
 	atomic_store(&disk->full, true);
-	atomic_store(&disk->holds, true);
+	atomic_store(&disk->holds, !before);
 	rank_snapshot(&r, 1);
 	ask(r.sock, SK_MSG_PIN, 1);
-	AWAIT(atomic_load(&disk->held), "it is not written");
+	if (before) {
+		AWAIT_STATE(&w, r.sock, "store-full", true);
+		atomic_store(&disk->holds, true);
+	}
+	AWAIT(passes(&w, atomic_load(&disk->held)), "it is not written");
+	errors = stat_value(r.sock, "shardkeep_flush_errors_total");
 	ask(r.sock, SK_MSG_UNPIN, 1);
+	/* A look that finds it under way. */
+	sk_fault_os_advance(w.fault, 3 * SECOND);
+	rig_turns(r.sock, 30);
 	CHECK(write(go_on[1], "", 1) == 1, "write");
-	AWAIT(stat_value(r.sock, "shardkeep_flush_errors_total") >= 1,
+	AWAIT(stat_value(r.sock, "shardkeep_flush_errors_total") > errors,
 	      "it did not fail");
 	CHECK(!is_degraded(r.sock, "store-full"), "%s", whole_log(&w));
+	atomic_store(&disk->full, false);
 	goes_on(&r, 2);
 	goes_on(&r, 3);
 	close_one(&w, &r);
@@ -659,7 +669,8 @@ int main(void)
 	test_pinned_again();
 	test_pin_is_written_later();
 	test_unpinned_before();
-	test_unpinned_failing();
+	test_unpinned_failing(false);
+	test_unpinned_failing(true);
 	test_unpinned_meanwhile();
 	test_deleted(false);
 	test_deleted(true);
