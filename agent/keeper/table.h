@@ -28,6 +28,8 @@
 #define TABLE_NO_WRITES (1u << 2)	/* sealed against them */
 #define TABLE_BAD (1u << 3)		/* primary; the next bit: replica */
 #define TABLE_PIN_STORED (1u << 5)	/* its snapshot's, on disk */
+#define TABLE_BY_PIN (1u << 6)		/* TABLE_WANTED, by nothing else: agents
+					 * that know none write it anyhow */
 #define TABLE_INSTANCE (1u << 31)	/* of TABLE_DEVICE: of a GPU's */
 
 /* TABLE_DEVICE: no slot, but memory of a GPU that stands for one. TABLE_RUN:

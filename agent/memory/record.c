@@ -102,10 +102,10 @@ static uint32_t flags_of(const struct sk_cat_slot *slot)
 		if (slot->images[kind] && slot->images[kind]->bad_memory)
 			flags |= TABLE_BAD << kind;
 	}
+	if (s->wanted && !slot->images[0]->stored.dir[0])
+		flags |= TABLE_WANTED | (s->wanted_by_pin ? TABLE_BY_PIN : 0);
 	return flags | (s->pinned ? TABLE_PINNED : 0) |
-	       (pin_is_stored(s) ? TABLE_PIN_STORED : 0) |
-	       (s->wanted && !slot->images[0]->stored.dir[0] ?
-		TABLE_WANTED : 0);
+	       (pin_is_stored(s) ? TABLE_PIN_STORED : 0);
 }
 
 void record_state(const struct sk_cat_state *state,

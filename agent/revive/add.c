@@ -53,6 +53,14 @@ static int add_state(struct agent *a, const struct left *e,
 	return sk_err_set(err, -ENOMEM, "no memory for a rank");
 }
 
+/* By its pin alone where all say so. */
+static void want_again(struct sk_cat_snapshot *s, bool by_pin)
+{
+	by_pin &= !s->wanted || s->wanted_by_pin;
+	sk_cat_want(s);
+	s->wanted_by_pin = by_pin;
+}
+
 /* What its record says beside: of the snapshot, and of damage. */
 static void mark_sealed(struct sk_cat_slot *slot,
 			const struct table_record *r)
@@ -62,7 +70,7 @@ static void mark_sealed(struct sk_cat_slot *slot,
 	s->pinned |= !!(r->flags & TABLE_PINNED);
 	s->pin_stored |= !!(r->flags & TABLE_PIN_STORED);
 	if (r->flags & TABLE_WANTED)
-		sk_cat_want(s);
+		want_again(s, r->flags & TABLE_BY_PIN);
 	/* An agent that was killed, or of before, may not have asked for it;
 	 * the disk has it as well, or is to. */
 	if (!s->pin_stored)

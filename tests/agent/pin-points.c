@@ -7,6 +7,7 @@
  *
  * $SK_EVERY: only every so many.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <string.h>
@@ -130,6 +131,45 @@ static void test_store_comes(struct scene *s)
 	s->before = NULL;
 }
 
+/* ---- unpinned before it is written ---- */
+
+/* What the pin alone had sent to disk, the next agent sends no more; what
+ * somebody wants there it does. */
+static void test_unpinned_by_next(struct scene *s, bool wanted)
+{
+	struct sk_msg msg;
+	struct rank r;
+	pid_t first;
+	int sock;
+
+	sk_fault_os_forget(s->fault);
+	begin(s);
+	story(s, &r, 2);
+	first = serving(s);
+	sock = rig_connect(&s->rig);
+	sk_fault_os_fail(s->fault, SK_FAULT_FALLOCATE, 1, SK_FAULT_ALWAYS,
+			 ENOSPC);
+	CHECK_STATUS(manage(sock, SK_MSG_PIN, OUTLIVE_JOB, 1, 0, &msg), 0,
+		     &msg);
+	if (wanted)
+		CHECK_STATUS(manage(sock, SK_MSG_FLUSH, OUTLIVE_JOB, 1, 0,
+				    &msg), 0, &msg);
+	CHECK(kill(first, SIGKILL) == 0, "kill");
+	close(sock);
+	AWAIT(serving(s) > 0 && serving(s) != first, "nobody serves");
+	sock = rig_connect(&s->rig);
+	CHECK(snapshot_flags(sock, OUTLIVE_JOB, 1) & SK_SNAP_WANTED,
+	      "it is not to be written");
+	CHECK_STATUS(manage(sock, SK_MSG_UNPIN, OUTLIVE_JOB, 1, 0, &msg), 0,
+		     &msg);
+	CHECK(!(snapshot_flags(sock, OUTLIVE_JOB, 1) & SK_SNAP_WANTED) ==
+	      !wanted, "it is to be written");
+	sk_fault_os_forget(s->fault);
+	close(sock);
+	rank_close(&r);
+	end(s);
+}
+
 int main(void)
 {
 	static const enum sk_fault_op ops[] = {
@@ -142,6 +182,8 @@ int main(void)
 	CHECK(s.fault != MAP_FAILED, "mmap");
 	sk_fault_os_init(s.fault, sk_os_linux());
 	test_store_comes(&s);
+	test_unpinned_by_next(&s, false);
+	test_unpinned_by_next(&s, true);
 	for (size_t i = 0; i < SK_ARRAY_SIZE(ops); i++) {
 		uint64_t n = 1;
 
