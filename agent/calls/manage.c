@@ -346,13 +346,31 @@ static int pin(struct call *c, struct sk_cat_snapshot *s)
 	return r;
 }
 
+/* As who waits for it is told. */
+static int check_hope(struct call *c, const struct sk_cat_snapshot *s)
+{
+	struct sk_err missing = { "" };
+
+	if (!sk_cat_hopeless(s))
+		return 0;
+	(void)sk_cat_missing(s, &missing);
+	return sk_err_set(&c->err, -ENOENT, "step %" PRId64 " of job \"%.40s\" "
+			  "will not be complete, and is not written: %s",
+			  s->step, s->job->name, missing.text);
+}
+
 static int ask_flush(struct call *c, struct sk_cat_snapshot *s)
 {
+	int r;
+
 	if (!c->agent->store)
 		return sk_err_set(&c->err, -ENOTCONN, "the agent has no "
 				  "store; start it with --store");
 	if (sk_cat_on_disk(s))
 		return 0;
+	r = check_hope(c, s);
+	if (r < 0)
+		return r;
 	sk_cat_want(s);
 	s->hopeless_on_disk = false;
 	s->retry_ns = 0;

@@ -8,6 +8,7 @@
 
 #include "base/array.h"
 #include "bytes/checksum.h"
+#include "catalogue/pins.h"
 #include "disk/flush.h"
 
 size_t records_size(uint32_t what)
@@ -107,16 +108,14 @@ static uint32_t whole_flags(const struct sk_cat_snapshot *s)
 static uint32_t snapshot_flags(const struct sk_cat_snapshot *s,
 			       const struct sk_wire_snapshot *w)
 {
-	bool complete = sk_cat_complete(s), on_disk = sk_cat_on_disk(s);
+	bool complete = sk_cat_complete(s);
 
 	return whole_flags(s) |
 	       (s->pinned ? SK_SNAP_PINNED : 0) |
 	       (w->bytes_memory ? SK_SNAP_MEMORY : 0) |
 	       (w->bytes_disk ? SK_SNAP_DISK : 0) |
 	       (s->flushing ? SK_SNAP_FLUSHING : 0) |
-	       (s->job->catalogue->has_store && s->wanted && !on_disk &&
-		!sk_link_empty(&s->live) &&
-		!s->hopeless_on_disk ? SK_SNAP_WANTED : 0) |
+	       (sk_cat_goes_to_disk(s) ? SK_SNAP_WANTED : 0) |
 	       (complete && s == sk_cat_newest(s->job) ?
 		SK_SNAP_NEWEST : 0) |
 	       (s->leases ? SK_SNAP_IN_USE : 0) |

@@ -42,6 +42,12 @@ bool sk_cat_pin_missing(const struct sk_cat_snapshot *s)
 
 /* ---- to disk ---- */
 
+bool sk_cat_goes_to_disk(const struct sk_cat_snapshot *s)
+{
+	return !sk_link_empty(&s->live) && sk_cat_awaits_disk(s) &&
+	       !sk_cat_hopeless(s);
+}
+
 void sk_cat_want(struct sk_cat_snapshot *s)
 {
 	s->wanted = true;
@@ -102,7 +108,7 @@ static bool is_under_way(const struct sk_cat_snapshot *s)
 	if (s->failed || s->pin_failed)
 		return false;
 	return s->flushing || s->pin_settling || s->pinning ||
-	       (sk_cat_awaits_disk(s) && !sk_cat_hopeless(s));
+	       sk_cat_goes_to_disk(s);
 }
 
 static enum hold hold_of(const struct sk_cat_slot *slot)
@@ -143,13 +149,26 @@ static void note_pinned(struct held *h, const struct sk_cat_snapshot *s)
 			       "%s%" PRId64, at ? ", " : "", s->step);
 }
 
+static const char *why_not_written(const struct sk_cat_snapshot *s)
+{
+	return s->failed ? sk_cat_failure(s) :
+	       s->pin_failed ? "its pin cannot be written" :
+	       sk_cat_hopeless(s) ? "it will not be complete" : "";
+}
+
+/* What else than to unpin it; a step that will not be complete no disk gets. */
+static const char *remedy_of(const struct sk_cat_snapshot *s)
+{
+	return sk_cat_hopeless(s) ? " (cachectl)" :
+	       s->job->catalogue->has_store ? " or flush it (cachectl)" :
+	       " (cachectl), or give the agent a store";
+}
+
 static void say_held(const struct sk_cat_state *state, const struct held *h,
 		     struct sk_err *why)
 {
 	const struct sk_cat_job *job = state->run->job;
-	const char *failed = h->first->failed ? sk_cat_failure(h->first) :
-			     h->first->pin_failed ? "its pin cannot be "
-						    "written" : "";
+	const char *failed = why_not_written(h->first);
 
 	(void)sk_err_set(why, 0, "%u of the %u slots of rank %" PRId32
 			 " of job \"%.40s\" %s what is pinned in memory alone "
@@ -158,9 +177,7 @@ static void say_held(const struct sk_cat_state *state, const struct held *h,
 			 h->pinned == 1 ? "has" : "have",
 			 h->pinned == 1 ? "" : "s", h->steps,
 			 *failed ? ", which is not written: " : "", failed,
-			 h->first->step, job->catalogue->has_store ?
-			 " or flush it (cachectl)" : " (cachectl), or give the "
-			 "agent a store");
+			 h->first->step, remedy_of(h->first));
 }
 
 unsigned sk_cat_state_held(const struct sk_cat_state *state,

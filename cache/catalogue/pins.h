@@ -16,6 +16,9 @@ bool sk_cat_pinned_on_disk(const struct sk_cat_snapshot *snapshot);
 /** It is on disk as far as that can be, and its pin is not yet: so its owner
  * writes that. */
 bool sk_cat_pin_missing(const struct sk_cat_snapshot *snapshot);
+/** It is to be on disk and is not yet, memory has something of it, and it may
+ * be whole: what will not be is not written. */
+bool sk_cat_goes_to_disk(const struct sk_cat_snapshot *snapshot);
 /** It is to be on disk, whatever becomes of its pin. */
 void sk_cat_want(struct sk_cat_snapshot *snapshot);
 /** A pinned snapshot of which memory alone has something is to be on disk,

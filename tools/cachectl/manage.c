@@ -18,7 +18,10 @@ static int ask_manage(struct context *ctx, struct sk_msg *msg)
 }
 
 /* Where a pin stands: for scripts, and what people are told of it. */
-enum pin_place { PIN_UNKNOWN, PIN_ON_DISK, PIN_TO_DISK, PIN_IN_MEMORY };
+enum pin_place {
+	PIN_UNKNOWN, PIN_ON_DISK, PIN_TO_DISK, PIN_IN_MEMORY, PIN_IN_PART
+};
+
 static const struct {
 	const char *word, *text;
 } pin_places[] = {
@@ -27,6 +30,8 @@ static const struct {
 	[PIN_TO_DISK] = { "to-disk", "; it goes to disk, memory alone has it" },
 	[PIN_IN_MEMORY] = { "memory", " in memory alone; to have it on disk: "
 			    "cachectl flush" },
+	[PIN_IN_PART] = { "memory", " in memory alone: it is not complete, and "
+			  "not written" },
 };
 
 static enum pin_place pin_place_of(const struct sk_wire_snapshot *s)
@@ -35,9 +40,11 @@ static enum pin_place pin_place_of(const struct sk_wire_snapshot *s)
 		return PIN_ON_DISK;
 	if (s->flags & (SK_SNAP_WANTED | SK_SNAP_FLUSHING))
 		return PIN_TO_DISK;
-	/* All that this agent has of it. */
-	return s->flags & SK_SNAP_LOCAL && s->flags & SK_SNAP_DISK ?
-	       PIN_ON_DISK : PIN_IN_MEMORY;
+	/* All that there is of it here, or ever. */
+	if (s->flags & SK_SNAP_DISK && !(s->flags & SK_SNAP_COMPLETE))
+		return PIN_ON_DISK;
+	return s->flags & (SK_SNAP_COMPLETE | SK_SNAP_LOCAL) ?
+	       PIN_IN_MEMORY : PIN_IN_PART;
 }
 
 /* It is pinned, whatever becomes of this. */
