@@ -10,6 +10,7 @@
 
 #include "calls/call.h"
 #include "catalogue/pins.h"
+#include "disk/faults.h"
 #include "disk/flush.h"
 #include "disk/index.h"
 #include "disk/retain.h"
@@ -76,7 +77,9 @@ static int evict_memory(struct call *c, struct sk_cat_snapshot *s)
 {
 	bool force = c->in->body.manage.flags & SK_EVICT_FORCE;
 	int r = may_evict(c, s, sk_cat_protected(s));
+	struct sk_cat_job *job = s->job;
 	struct agent *a = c->agent;
+	int64_t step = s->step;
 	unsigned n;
 
 	if (r < 0)
@@ -85,6 +88,7 @@ static int evict_memory(struct call *c, struct sk_cat_snapshot *s)
 		 "from memory%s", s->job->name, s->run, s->step,
 		 force ? " by force" : "");
 	n = sk_cat_evict_memory(s);
+	faults_evicted(a, job, step);
 	a->counts.evictions += n;
 	agent_changed(a);
 	return n ? 0 : sk_err_set(&c->err, -ENOENT, "nothing of it is in "

@@ -147,6 +147,14 @@ void faults_withdrawn(struct agent *a, struct sk_cat_job *job)
 		go_on(a, job);
 }
 
+void faults_evicted(struct agent *a, struct sk_cat_job *job, int64_t step)
+{
+	if (sk_link_empty(&job->fault.link) || job->fault.step != step)
+		return;
+	go_on(a, job);
+	faults_look(a);
+}
+
 void faults_look(struct agent *a)
 {
 	bool full = false, error = a->store_denied;

@@ -4,8 +4,9 @@
  * the agent is degraded: store-full, store-error. What one job could write says
  * nothing of another's, whose directory, user's quota or size may be why. A
  * job's fault is over when its flush is done and none of its other steps is
- * tried again; when that step is not to be written any more; or when the job
- * has nothing to write, and no ranks that will.
+ * tried again; when somebody has taken back that that step is to be written, or
+ * has evicted it; or when the job has nothing to write, and no ranks that will.
+ * That its memory went to the next step proves nothing: that one is tried, too.
  */
 #ifndef SK_AGENT_DISK_FAULTS_H
 #define SK_AGENT_DISK_FAULTS_H
@@ -22,6 +23,8 @@ void faults_over(struct agent *a, struct sk_cat_job *job);
 /** Some step of the job may be one that nobody has written any more; the next
  * faults_look() tells. */
 void faults_withdrawn(struct agent *a, struct sk_cat_job *job);
+/** Somebody has evicted that step: it is not tried any more. */
+void faults_evicted(struct agent *a, struct sk_cat_job *job, int64_t step);
 /** The store was seen to be well again: what is to be written tells of itself,
  * and is tried at once; of who has nothing to write nothing is wrong. */
 void faults_mended(struct agent *a);

@@ -201,9 +201,56 @@ static void test_error_of_step(void)
 	end(&w);
 }
 
+static void open_rarely(struct whole *w, struct rank *r)
+{
+	CHECK_STATUS(rank_open(r, &w->rig, &(struct rank_options){
+		.job = "rare", .world = 1, .slots = 3, .flush_every = 4 }), 0,
+		&r->msg);
+}
+
+/* The next step gets one, and is taken. */
+static bool has_slot(struct whole *w, struct rank *r, int64_t step)
+{
+	int slot = rank_slot(r, step, SK_SLOT_WILL_WAIT);
+
+	sk_fault_os_advance(w->fault, SECOND / 10);
+	if (slot < 0)
+		return false;
+	rank_fill(r, slot, step);
+	CHECK_STATUS(rank_seal(r, slot, step), 0, &r->msg);
+	return true;
+}
+
 /* What failed has let its memory go, and the job's next flush is not due yet:
  * nothing has shown that it would do better. */
 static void test_superseded(void)
+{
+	struct whole w;
+	struct rank r;
+	char path[200];
+
+	start(&w);
+	open_rarely(&w, &r);
+	block(&w, "rare", path);
+	for (int64_t step = 1; step <= 4; step++)
+		rank_snapshot(&r, step);
+	AWAIT(is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
+	/* While it is being tried it has its slot. */
+	for (int64_t step = 5; step <= 7; step++)
+		AWAIT(has_slot(&w, &r, step), "%s", rig_why(&r.msg));
+	CHECK(!snapshot_flags(r.sock, "rare", 4), "it is there");
+	for (int i = 0; i < 10; i++)
+		CHECK(is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
+	CHECK(unlink(path) == 0, "unlink");
+	rank_snapshot(&r, 8);
+	AWAIT(!is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
+	rank_close(&r);
+	end(&w);
+}
+
+/* Somebody has evicted what failed: nothing of the job's is to be written, and
+ * so nothing is wrong before it is tried again. */
+static void test_evicted(void)
 {
 	struct sk_msg msg;
 	struct whole w;
@@ -211,21 +258,24 @@ static void test_superseded(void)
 	char path[200];
 
 	start(&w);
-	CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
-		.job = "rare", .world = 1, .slots = 3, .flush_every = 4 }), 0,
-		&r.msg);
+	open_rarely(&w, &r);
 	block(&w, "rare", path);
-	for (int64_t step = 1; step <= 4; step++)
+	for (int64_t step = 1; step <= 5; step++)
 		rank_snapshot(&r, step);
 	AWAIT(is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
-	rank_snapshot(&r, 5);
+	/* It may be tried just now. */
 	AWAIT(manage(r.sock, SK_MSG_EVICT, "rare", 4, SK_EVICT_FORCE, &msg) ==
 	      0, "%s", rig_why(&msg));
-	for (int i = 0; i < 10; i++)
-		CHECK(is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
-	CHECK(unlink(path) == 0, "unlink");
+	CHECK(!is_degraded(r.sock, "store-error"), "%s", whole_log(&w));
 	for (int64_t step = 6; step <= 8; step++)
 		rank_snapshot(&r, step);
+	AWAIT(is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
+	check_stands(&w, r.sock, "store-error", "step 8 of job \"rare\"");
+	/* Of another step than that nothing follows. */
+	AWAIT(manage(r.sock, SK_MSG_EVICT, "rare", 6, SK_EVICT_FORCE, &msg) ==
+	      0, "%s", rig_why(&msg));
+	check_stands(&w, r.sock, "store-error", "step 8 of job \"rare\"");
+	CHECK(unlink(path) == 0, "unlink");
 	AWAIT(!is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
 	rank_close(&r);
 	end(&w);
@@ -487,6 +537,7 @@ int main(void)
 	test_error_of_two();
 	test_error_of_step();
 	test_superseded();
+	test_evicted();
 	test_given_up();
 	test_full_of_one();
 	test_volatile();
