@@ -328,11 +328,19 @@ static void too_late(struct listing *l, const struct sk_err *why)
 	begin_reply(l);
 }
 
+/* Twice as long as for the look: then who waits hears it in his time. */
+static uint32_t decide_ms(const struct listing *l)
+{
+	uint32_t ms = l->request.msg.body.list.wait_ms;
+
+	return ms && ms < DECIDE_MS / 2 ? 2 * ms : DECIDE_MS;
+}
+
 /* Once for all that it waits for. */
 static void wait(struct listing *l)
 {
 	if (!l->waited)
-		request_await_change_for(&l->request, DECIDE_MS);
+		request_await_change_for(&l->request, decide_ms(l));
 	else
 		request_await_change(&l->request);
 	l->waits = l->waited = true;

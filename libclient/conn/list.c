@@ -109,10 +109,11 @@ int sk_list_read(struct sk_conn *conn, struct sk_msg *msg,
 	return 0;
 }
 
-/* A third: what is complete may have to be told after the look. */
+/* A fifth: the job may have to be read before the look, and what is complete be
+ * told after it, which has twice as long. */
 static uint32_t patience_ms(uint64_t now_ns, uint64_t until_ns)
 {
-	uint64_t ms = until_ns > now_ns ? (until_ns - now_ns) / 3000000 : 0;
+	uint64_t ms = until_ns > now_ns ? (until_ns - now_ns) / 5000000 : 0;
 
 	if (ms > SK_WAIT_MAX_MS)
 		return SK_WAIT_MAX_MS;
@@ -155,7 +156,8 @@ static int list(struct sk_conn *conn, struct sk_msg *msg, size_t record_bytes,
 		if (reply->n != looked)
 			until_ns = now + span;
 		looked = reply->n;
-		if (now >= until_ns || now >= most)
+		/* An answer has its way. */
+		if (now + span / 16 >= until_ns || now >= most)
 			return say_looking(reply, err);
 	}
 }
