@@ -202,18 +202,26 @@ static int ask_register(struct sk_state *state, bool slots, uint64_t until_ns,
 	return 0;
 }
 
-/* Again where its last life's place is not free yet, of which the agent says
- * so after some seconds each time. */
+/* Again where its last life's place is not free yet, or its job not read, of
+ * which the agent says so after some seconds each time. */
 static int ask_patiently(struct sk_state *state, bool slots,
 			 uint64_t until_ns, uint32_t *ret_slots,
 			 struct sk_err *err)
 {
 	const struct sk_os *os = state->sk->os;
+	struct sk_err said = { "" };
 	int r;
 
 	do {
 		r = ask_register(state, slots, until_ns, ret_slots, err);
+		if (r == -EAGAIN)
+			said = *err;
 	} while (r == -EAGAIN && os->now_ns(os) < until_ns);
+	/* That no time was left for the last one says less. */
+	if (r == -ETIMEDOUT && said.text[0]) {
+		*err = said;
+		r = -EAGAIN;
+	}
 	return r == -EAGAIN ? sk_err_prefix(err, -ETIMEDOUT, "rank %d of job "
 					    "\"%s\"", state->job.rank,
 					    state->job.name) : r;
