@@ -132,6 +132,7 @@ void retain_forget(struct agent *a, const char *name, uid_t uid,
 	s->wanted = s->wanted_by_pin = false;
 	s->was_pinned = s->pin_stored = false;
 	s->pinned = s->pinning > 0;
+	s->pin_failed &= s->pinned;
 	sk_cat_wake(s->job);
 	record_snapshot(a, s);
 	/* The last image may take the snapshot with it. */

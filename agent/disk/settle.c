@@ -61,7 +61,7 @@ static void settle_in_store(struct work *work)
 }
 
 /* From now on another agent may unpin it, and who waits for a slot may have its
- * memory. What failed is tried again as long as memory has it: health.c. */
+ * memory. What failed is tried again as long as memory has it: held.c. */
 static void note_pin(const struct settling *t)
 {
 	const struct sk_cat_job *job = sk_cat_job_find(&t->agent->cat, t->job,

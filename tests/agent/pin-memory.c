@@ -446,6 +446,41 @@ static void test_pin_is_written_later(void)
 	close_one(&w, &r);
 }
 
+/* Deleted with it; pinned anew it is another try, which is under way. */
+static void test_failed_pin_is_forgotten(void)
+{
+	struct sk_msg msg;
+	struct whole w;
+	struct rank r;
+
+	open_one(&w, &r, RARELY);
+	atomic_store(&disk->no_pins, true);
+	rank_snapshot(&r, 1);
+	rank_snapshot(&r, 2);
+	ask(r.sock, SK_MSG_PIN, 1);
+	AWAIT(has(r.sock, 1, SK_SNAP_DURABLE), "%s", whole_log(&w));
+	AWAIT_STATE(&w, r.sock, STATE, true);
+	/* Then the disk has a newer one as well. */
+	ask(r.sock, SK_MSG_FLUSH, 2);
+	AWAIT(has(r.sock, 2, SK_SNAP_DURABLE), "%s", whole_log(&w));
+	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, JOB, 1, SK_EVICT_DISK |
+			    SK_EVICT_FORCE, &msg), 0, &msg);
+	AWAIT_STATE(&w, r.sock, STATE, false);
+	atomic_store(&disk->no_pins, false);
+	atomic_store(&disk->holds, true);
+	ask(r.sock, SK_MSG_PIN, 1);
+	AWAIT(atomic_load(&disk->held), "it is not written");
+	CHECK(rank_slot(&r, 3, SK_SLOT_WILL_WAIT) == -EBUSY &&
+	      !strstr(rig_why(&r.msg), "cannot be written"), "%s",
+	      rig_why(&r.msg));
+	for (int i = 0; i < 5; i++)
+		CHECK(!becomes(&w, r.sock, STATE, true), "%s", whole_log(&w));
+	CHECK(write(go_on[1], "", 1) == 1, "write");
+	AWAIT_ON_DISK(&w, r.sock, 1);
+	goes_on(&r, 3);
+	close_one(&w, &r);
+}
+
 /* ---- it is pinned no more ---- */
 
 /* Before it could be written: it is not to be any more. */
@@ -668,6 +703,7 @@ int main(void)
 	test_store_comes_back();
 	test_pinned_again();
 	test_pin_is_written_later();
+	test_failed_pin_is_forgotten();
 	test_unpinned_before();
 	test_unpinned_failing(false);
 	test_unpinned_failing(true);
