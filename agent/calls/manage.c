@@ -88,7 +88,7 @@ static int evict_memory(struct call *c, struct sk_cat_snapshot *s)
 		 "from memory%s", s->job->name, s->run, s->step,
 		 force ? " by force" : "");
 	n = sk_cat_evict_memory(s);
-	faults_evicted(a, job, step);
+	faults_no_more(a, job, step);
 	a->counts.evictions += n;
 	agent_changed(a);
 	return n ? 0 : sk_err_set(&c->err, -ENOENT, "nothing of it is in "

@@ -147,7 +147,7 @@ void faults_withdrawn(struct agent *a, struct sk_cat_job *job)
 		go_on(a, job);
 }
 
-void faults_evicted(struct agent *a, struct sk_cat_job *job, int64_t step)
+void faults_no_more(struct agent *a, struct sk_cat_job *job, int64_t step)
 {
 	if (sk_link_empty(&job->fault.link) || job->fault.step != step)
 		return;

@@ -4,9 +4,10 @@
  * the agent is degraded: store-full, store-error. What one job could write says
  * nothing of another's, whose directory, user's quota or size may be why. A
  * job's fault is over when its flush is done and none of its other steps is
- * tried again; when somebody has taken back that that step is to be written, or
- * has evicted it; or when the job has nothing to write, and no ranks that will.
- * That its memory went to the next step proves nothing: that one is tried, too.
+ * tried again; when somebody has taken back that that step is to be written,
+ * has evicted it, or has its place on the store; or when the job has nothing to
+ * write, and no ranks that will. That its memory went to the next step proves
+ * nothing: that one is tried, too.
  */
 #ifndef SK_AGENT_DISK_FAULTS_H
 #define SK_AGENT_DISK_FAULTS_H
@@ -18,13 +19,14 @@ struct agent;
 
 /** The last flush of that one failed by it. */
 void faults_met(struct agent *a, struct sk_cat_snapshot *s);
-/** A flush of the job is done, or was nobody's wish any more. */
+/** A flush of the job is done. */
 void faults_over(struct agent *a, struct sk_cat_job *job);
 /** Some step of the job may be one that nobody has written any more; the next
  * faults_look() tells. */
 void faults_withdrawn(struct agent *a, struct sk_cat_job *job);
-/** Somebody has evicted that step: it is not tried any more. */
-void faults_evicted(struct agent *a, struct sk_cat_job *job, int64_t step);
+/** That step is not tried any more: somebody has evicted it, or its place on the
+ * store is another run's or user's. */
+void faults_no_more(struct agent *a, struct sk_cat_job *job, int64_t step);
 /** The store was seen to be well again: what is to be written tells of itself,
  * and is tried at once; of who has nothing to write nothing is wrong. */
 void faults_mended(struct agent *a);

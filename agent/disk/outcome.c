@@ -125,8 +125,8 @@ void outcome_failed(struct agent *a, const struct flush *f)
 	s->no_room = flush_found_no_room(f);
 	if (s->store_failed && s->wanted)
 		faults_met(a, s);
-	else if (!s->wanted)	/* any more: nothing is wrong of it */
-		faults_over(a, s->job);
+	else if (f->lost || !s->wanted)	/* any more */
+		faults_no_more(a, s->job, s->step);
 	if (s->no_room)
 		leftover_clear(a);
 }

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -281,6 +282,48 @@ static void test_evicted(void)
 	end(&w);
 }
 
+static void write_owner(const char *dir, const char *uid)
+{
+	char path[220];
+	FILE *f;
+
+	CHECK(mkdir(dir, 0700) == 0, "%s: %s", dir, strerror(errno));
+	(void)snprintf(path, sizeof(path), "%s/.owner", dir);
+	f = fopen(path, "we");
+	CHECK(f && fprintf(f, "%s\n", uid) > 0 && fclose(f) == 0, "%s",
+	      strerror(errno));
+}
+
+/* The store has come to be well, and the name is another user's by then: what
+ * failed is tried no more, and that is not the store's fault. */
+static void test_lost(void)
+{
+	struct whole w;
+	struct rank r;
+	char path[200];
+
+	start(&w);
+	open_rarely(&w, &r);
+	block(&w, "rare", path);
+	for (int64_t step = 1; step <= 4; step++)
+		rank_snapshot(&r, step);
+	AWAIT(is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
+	CHECK(unlink(path) == 0, "unlink");
+	write_owner(path, "12345");
+	AWAIT((sk_fault_os_advance(w.fault, SECOND / 10),
+	       times_said(&w, "of another user")), "%s", whole_log(&w));
+	/* By one look: more time would have the store hang, and be mended. */
+	sk_fault_os_advance(w.fault, 3 * SECOND);
+	AWAIT(!is_degraded(r.sock, "store-error"), "%s", whole_log(&w));
+	CHECK(!(snapshot_flags(r.sock, "rare", 4) & SK_SNAP_WANTED),
+	      "it is tried");
+	rank_close(&r);
+	CHECK(kill(w.rig.agent, SIGTERM) == 0, "kill");
+	/* It is lost, and that is told. */
+	CHECK(whole_wait(&w) == 1, "exit status: %s", whole_log(&w));
+	whole_remove(&w);
+}
+
 /* Its ranks are gone, and what failed is given up: nothing is wrong with
  * anybody any more. */
 static void test_given_up(void)
@@ -538,6 +581,7 @@ int main(void)
 	test_error_of_step();
 	test_superseded();
 	test_evicted();
+	test_lost();
 	test_given_up();
 	test_full_of_one();
 	test_volatile();

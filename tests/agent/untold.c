@@ -27,9 +27,10 @@ void __real_sk_cat_question_run(struct sk_cat_question *question);
 void __wrap_sk_cat_question_run(struct sk_cat_question *question);
 
 /* Shared with the agent's process. */
-static struct {
+struct hold {
 	atomic_bool on, met;
-} *hold;
+};
+static struct hold *hold;
 
 void __wrap_sk_cat_question_run(struct sk_cat_question *question)
 {
