@@ -338,8 +338,8 @@ static int pin(struct call *c, struct sk_cat_snapshot *s)
 	if (c->in->type == SK_MSG_PIN && dir && !s->pinning++)
 		s->was_pinned = s->pinned && !s->unpinning;
 	/* It holds from now on, and is written down with the flush where there
-	 * is nothing on disk yet. */
-	s->pinned = c->in->type == SK_MSG_PIN || dir;
+	 * is nothing on disk yet; one that there is until it is gone there. */
+	s->pinned = c->in->type == SK_MSG_PIN || (dir && s->pinned);
 	s->unpinning = c->in->type == SK_MSG_UNPIN && dir;
 	if (c->in->type == SK_MSG_PIN)
 		have_pin_written(s);

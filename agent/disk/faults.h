@@ -24,8 +24,8 @@ void faults_over(struct agent *a, struct sk_cat_job *job);
 /** Some step of the job may be one that nobody has written any more; the next
  * faults_look() tells. */
 void faults_withdrawn(struct agent *a, struct sk_cat_job *job);
-/** That step is not tried any more: somebody has evicted it, or its place on the
- * store is another run's or user's. */
+/** That step is not tried any more: somebody has evicted it, or its place on
+ * the store is another run's or user's. */
 void faults_no_more(struct agent *a, struct sk_cat_job *job, int64_t step);
 /** The store was seen to be well again: what is to be written tells of itself,
  * and is tried at once; of who has nothing to write nothing is wrong. */

@@ -212,8 +212,45 @@ static void test_place_was_taken(void)
 	stop(&w);
 }
 
+/* ---- it is not pinned ---- */
+
+/* An unpin that fails leaves it as it was: pinned if it was, and not if it was
+ * not. */
+static void test_unpin_fails(bool pinned)
+{
+	struct sk_msg msg;
+	struct whole w;
+	struct rank r;
+	int sock;
+
+	start(&w);
+	sock = rig_connect(&w.rig);
+	open_as(&w, &r, 0, 1, 3);
+	rank_snapshot(&r, 1);
+	ask(sock, SK_MSG_FLUSH, 1, 1);
+	AWAIT(has(sock, 1, 1, SK_SNAP_DURABLE), "%s", whole_log(&w));
+	if (pinned)
+		ask(sock, SK_MSG_PIN, 1, 1);
+	AWAIT(rig_is_quiet(sock), "it is not quiet");
+	sk_fault_os_fail(w.fault, SK_FAULT_UNLINKAT, 1, SK_FAULT_ALWAYS,
+			 EROFS);
+	CHECK_STATUS(ask_of(sock, SK_MSG_UNPIN, 1, 1, &msg), -EROFS, &msg);
+	sk_fault_os_forget(w.fault);
+	CHECK(has(sock, 1, 1, SK_SNAP_PINNED) == pinned &&
+	      stands(&w, "step-000000000001/.pinned") == pinned,
+	      "it has become another");
+	ask(sock, SK_MSG_UNPIN, 1, 1);
+	CHECK(!has(sock, 1, 1, SK_SNAP_PINNED) &&
+	      !stands(&w, "step-000000000001/.pinned"), "it is pinned");
+	rank_close(&r);
+	close(sock);
+	stop(&w);
+}
+
 int main(void)
 {
+	test_unpin_fails(true);
+	test_unpin_fails(false);
 	test_ranks_are_missing();
 	test_place_is_taken();
 	test_place_was_taken();
