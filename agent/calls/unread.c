@@ -145,11 +145,11 @@ static bool may_say_looking(const struct sk_msg *msg)
 		!(msg->body.list.flags & SK_LIST_KNOWN));
 }
 
-/* 0: until it is over. */
+/* 0: until it is over, which of a call's own time is to look once. */
 static uint32_t bound_of(const struct sk_msg *msg)
 {
 	if (timeout_at(msg))
-		return timeout_of(msg);
+		return timeout_of(msg) ? : 1;
 	if (may_say_looking(msg))
 		return msg->body.list.wait_ms;
 	/* Who takes over has a time of its own for all of it. */

@@ -283,6 +283,10 @@ static void test_bounds(struct scene *s)
 		{ SK_MSG_WAIT, 2000, 2, -ETIMEDOUT },
 		{ SK_MSG_PREPARE, 3000, 3, -ETIMEDOUT },
 		{ SK_MSG_GATHER, 4000, 4, -ETIMEDOUT },
+		/* To look once, with the next turn of the clock. */
+		{ SK_MSG_WAIT, 0, 1, -ETIMEDOUT },
+		{ SK_MSG_PREPARE, 0, 1, -ETIMEDOUT },
+		{ SK_MSG_GATHER, 0, 1, -ETIMEDOUT },
 		{ SK_MSG_LIST, 2000, 2, 0 },
 		{ SK_MSG_LIST, 0, 5, -EBUSY },
 		{ SK_MSG_FLUSH, 0, 5, -EBUSY },
