@@ -112,6 +112,7 @@ static uint32_t snapshot_flags(const struct sk_cat_snapshot *s,
 
 	return whole_flags(s) |
 	       (s->pinned ? SK_SNAP_PINNED : 0) |
+	       (s->pinned && !s->pin_stored ? SK_SNAP_PIN_UNSTORED : 0) |
 	       (w->bytes_memory ? SK_SNAP_MEMORY : 0) |
 	       (w->bytes_disk ? SK_SNAP_DISK : 0) |
 	       (s->flushing ? SK_SNAP_FLUSHING : 0) |

@@ -402,6 +402,9 @@ enum sk_image_state {
 #define SK_SNAP_LOCAL (1u << 11)	/* not complete: all ranks that this
 					 * agent knew had sealed it, others
 					 * were elsewhere */
+#define SK_SNAP_PIN_UNSTORED (1u << 12)	/* pinned in memory, and not on disk
+					 * yet; agents of before say nothing
+					 * of it */
 
 struct sk_wire_snapshot {
 	struct sk_wire_id id;

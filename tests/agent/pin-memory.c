@@ -435,12 +435,14 @@ static void test_pin_is_written_later(void)
 	ask(r.sock, SK_MSG_PIN, 1);
 	AWAIT(has(r.sock, 1, SK_SNAP_DURABLE), "%s", whole_log(&w));
 	AWAIT_STATE(&w, r.sock, STATE, true);
-	CHECK(!stands(&w, 1, ".pinned"), "it stands there");
+	CHECK(!stands(&w, 1, ".pinned") && has(r.sock, 1, SK_SNAP_PIN_UNSTORED),
+	      "it stands there");
 	is_refused(&r, 3, "its pin cannot be written", "unpin step 1");
 	atomic_store(&disk->no_pins, false);
 	/* By itself: who lists looks at the store. */
 	AWAIT(passes(&w, stands(&w, 1, ".pinned")), "%s", whole_log(&w));
 	AWAIT_ON_DISK(&w, r.sock, 1);
+	CHECK(!has(r.sock, 1, SK_SNAP_PIN_UNSTORED), "it does");
 	AWAIT_STATE(&w, r.sock, STATE, false);
 	goes_on(&r, 3);
 	close_one(&w, &r);

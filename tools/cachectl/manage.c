@@ -19,7 +19,8 @@ static int ask_manage(struct context *ctx, struct sk_msg *msg)
 
 /* Where a pin stands: for scripts, and what people are told of it. */
 enum pin_place {
-	PIN_UNKNOWN, PIN_ON_DISK, PIN_TO_DISK, PIN_IN_MEMORY, PIN_IN_PART
+	PIN_UNKNOWN, PIN_ON_DISK, PIN_FOLLOWS, PIN_TO_DISK, PIN_IN_MEMORY,
+	PIN_IN_PART
 };
 
 static const struct {
@@ -27,6 +28,7 @@ static const struct {
 } pin_places[] = {
 	[PIN_UNKNOWN] = { "unknown", "" },
 	[PIN_ON_DISK] = { "disk", "" },
+	[PIN_FOLLOWS] = { "to-disk", "; it is on disk, and its pin not yet" },
 	[PIN_TO_DISK] = { "to-disk", "; it goes to disk, memory alone has it" },
 	[PIN_IN_MEMORY] = { "memory", " in memory alone; to have it on disk: "
 			    "cachectl flush" },
@@ -36,13 +38,16 @@ static const struct {
 
 static enum pin_place pin_place_of(const struct sk_wire_snapshot *s)
 {
+	const enum pin_place on_disk = s->flags & SK_SNAP_PIN_UNSTORED ?
+				       PIN_FOLLOWS : PIN_ON_DISK;
+
 	if (s->flags & SK_SNAP_DURABLE)
-		return PIN_ON_DISK;
+		return on_disk;
 	if (s->flags & (SK_SNAP_WANTED | SK_SNAP_FLUSHING))
 		return PIN_TO_DISK;
 	/* All that there is of it here, or ever. */
 	if (s->flags & SK_SNAP_DISK && !(s->flags & SK_SNAP_COMPLETE))
-		return PIN_ON_DISK;
+		return on_disk;
 	return s->flags & (SK_SNAP_COMPLETE | SK_SNAP_LOCAL) ?
 	       PIN_IN_MEMORY : PIN_IN_PART;
 }
