@@ -301,7 +301,8 @@ static void all_decided(struct listing *l)
 	begin_reply(l);
 }
 
-/* Nobody can tell what it would be; who comes back may. */
+/* Nobody can tell what it would be; who comes back may. How many files were
+ * looked at would have him take each look of his own for progress. */
 static void say_unknown(struct listing *l, const struct sk_err *why)
 {
 	struct sk_wire_list_reply *reply = &l->msg.body.list_reply;
@@ -309,7 +310,6 @@ static void say_unknown(struct listing *l, const struct sk_err *why)
 	struct sk_err none = { "" };
 
 	reply->looking = 1;
-	reply->n = __atomic_load_n(&q->agent->looked_at, __ATOMIC_RELAXED);
 	(void)snprintf(reply->text, sizeof(reply->text), "%s", why->text);
 	request_answer(q, 0, &l->msg, NULL, 0, &none);
 }

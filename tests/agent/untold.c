@@ -57,7 +57,10 @@ static void begin(struct whole *w, struct rank *r)
 	CHECK(w->serves, "%s", whole_log(w));
 	open_rank(w, r, 0);
 	rank_snapshot(r, 1);
-	CHECK_STATUS(rank_wait(r, 1, 2, WAIT_MS), 0, &r->msg);
+	/* The store has files that are looked at each time. */
+	CHECK_STATUS(manage(r->sock, SK_MSG_FLUSH, JOB, 1, 0, &r->msg), 0,
+		     &r->msg);
+	CHECK_STATUS(rank_wait(r, 1, 3, WAIT_MS), 0, &r->msg);
 	rank_close(r);
 	/* Of so many it is not told at once. */
 	open_rank(w, r, HEAVY);
