@@ -189,15 +189,14 @@ static void close_fds(struct agent *a, uid_t uid, int *fds, int n)
 	}
 }
 
-/* How far it is: who comes back sees that it goes on. */
+/* How far it is: who comes back sees that it goes on. What is looked at
+ * meanwhile is others'. */
 static void say_looking(struct request *q, const struct sk_err *why)
 {
 	const struct agent *a = q->agent;
 	struct sk_err none = { "" };
 	struct sk_msg msg = { .body.list_reply = {
-		.looking = 1,
-		.n = a->read_images + __atomic_load_n(&a->looked_at,
-						      __ATOMIC_RELAXED) } };
+		.looking = 1, .n = a->read_images } };
 
 	(void)snprintf(msg.body.list_reply.text,
 		       sizeof(msg.body.list_reply.text), "%s", why->text);

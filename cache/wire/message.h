@@ -351,7 +351,8 @@ enum sk_list { SK_LIST_SNAPSHOTS = 1, SK_LIST_IMAGES, SK_LIST_PARTS };
  * how long it waits for an answer is told then that it goes on, and how many
  * files were looked at since the agent began, and asks again. So is he who
  * asks for some of the newest, where it cannot be told in time whether one of
- * those is complete: he would go on with an older one. */
+ * those is complete: he would go on with an older one. He hears no number, for
+ * each of his own looks would be taken for progress. */
 /* As the last look at the store found it: for who has listed just now. */
 #define SK_LIST_KNOWN (1u << 0)
 /* Of a job an agent forgets what only the disk has and nothing keeps, but for

@@ -13,6 +13,7 @@
 #include "shardkeep.h"
 
 #define JOB "kept"
+#define OTHER "other"
 #define TENSORS 400		/* a header of them is a long one */
 #define NEVER (1u << 20)
 #define SECOND UINT64_C(1000000000)
@@ -93,14 +94,20 @@ static pid_t call(const struct scene *s, int (*run)(struct trainer *t),
 
 static pid_t begin_unread(struct scene *s, struct rank *r)
 {
+	struct sk_msg msg;
 	pid_t first;
 
 	reading_let(-1);
+	s->fault->virtual_clock = false;
 	begin(s);
+	/* On disk alone. */
+	rank_write_steps(&s->rig, OTHER, 1);
 	CHECK_STATUS(rank_open(r, &s->rig, &(struct rank_options){
 		.job = JOB, .world = 1, .rows = 1, .more = TENSORS,
 		.flush_every = NEVER }), 0, &r->msg);
 	rank_snapshot(r, 1);
+	CHECK_STATUS(manage(r->sock, SK_MSG_EVICT, OTHER, 1, SK_EVICT_FORCE,
+			    &msg), 0, &msg);
 	sk_fault_os_clock(s->fault, 1000 * SECOND, 1700000000 * SECOND);
 	first = serving(s);
 	reading_let(0);
@@ -149,11 +156,47 @@ static void test_calls(struct scene *s)
 	end(s);
 }
 
+/* How far the reading is; what others have looked at meanwhile would have who
+ * waits take one that hangs for one that goes on. */
+static uint64_t progress(struct scene *s, int sock)
+{
+	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
+		.id = { .job = JOB, .step = -1, .rank = -1 },
+		.what = SK_LIST_SNAPSHOTS, .limit = 1, .wait_ms = 1000 } };
+
+	rig_send(sock, &msg);
+	AWAIT((sk_fault_os_advance(s->fault, SECOND / 10),
+	       reading_is_answered(sock)), "no answer");
+	CHECK_STATUS(rig_reply(sock, &msg, NULL, NULL), 0, &msg);
+	CHECK(msg.body.list_reply.looking, "it is read");
+	return msg.body.list_reply.n;
+}
+
+static void test_progress(struct scene *s)
+{
+	struct sk_msg msg;
+	uint64_t before;
+	struct rank r;
+	int sock;
+
+	(void)begin_unread(s, &r);
+	sock = rig_connect(&s->rig);
+	before = progress(s, sock);
+	CHECK(snapshot_flags(sock, OTHER, 1) & SK_SNAP_DURABLE, "the other");
+	CHECK(progress(s, sock) == before, "a look at another job counts");
+	reading_let(-1);
+	CHECK_STATUS(manage(sock, SK_MSG_FLUSH, JOB, 1, 0, &msg), 0, &msg);
+	close(sock);
+	rank_close(&r);
+	end(s);
+}
+
 int main(void)
 {
 	struct scene s = { 0 };
 
 	reading_init(&s);
 	test_calls(&s);
+	test_progress(&s);
 	return 0;
 }
