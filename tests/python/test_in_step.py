@@ -57,6 +57,8 @@ def _walk(where: str, kind: str) -> None:
             "suffices": (type(ck._kept), "suffices"),
             "list": (restoring, "offers"),
             "items": (type(ck._tensors), "items"),
+            "current": (type(ck._describing), "is_current"),
+            "rows": (type(ck._blobs), "settle"),
         }[where]
         _fail_once(owner, name, what)
         if kind in ("damaged", "gone") and where != "list":
@@ -82,9 +84,32 @@ def test_a_candidate_is_left_together(agent, where):
 
 @pytest.mark.parametrize("where, kind", [
     ("list", "refused"), ("beyond", "gone"), ("objects", "other"),
-    ("describe", "other"), ("ready", "other")])
+    ("describe", "other"), ("ready", "other"), ("current", "other"),
+    ("rows", "other")])
 def test_what_cannot_be_passed_over_is_told_to_all(agent, where, kind):
     run(2, _walk, where, kind)
+
+
+def _begins_anew() -> None:
+    """Rank 1 fails where nobody hears it, and calls once more: what it says
+    then is no answer to what the others ask."""
+    model = nn.Linear(3, 3)
+    with Checkpointer(model, job="anew", timeout=60, **OPTIONS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+        if dist.get_rank() == 1:
+            with pytest.MonkeyPatch.context() as m:
+                m.setattr(restoring.Restore, "_load", None)
+                with pytest.raises(TypeError):
+                    ck.restore()
+        with pytest.raises(Timeout, match=r"at different points of restore\("
+                                          r"\): it has failed on one of them"):
+            ck.restore()
+        assert ck.restore() == 1
+
+
+def test_a_rank_that_fails_and_begins_anew(agent):
+    run(2, _begins_anew)
 
 
 def _late() -> None:
@@ -162,8 +187,8 @@ def _dies() -> None:
         restoring.Restore._move_bytes = leave
     try:
         ck.restore()
-    except Error:
-        os._exit(0)
+    except Error as e:
+        os._exit(0 if "rank 1 of job" in str(e) else 4)
     os._exit(5)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .. import Error, Timeout
@@ -27,6 +27,8 @@ _ROUNDS = 8     # of few ranks, that stay in the store: a restore takes less
 _ANSWER = 0.00005       # seconds that a store takes for one
 #: What a rank may meet the others for.
 _KINDS = frozenset(("meeting", "vote", "words", "rest", "bytes", "links"))
+#: Comes before the round in which a call began.
+_SINCE = "@"
 #: Those of a round besides one for each rank.
 _KEYS = ("there", "verdict", "yes", "failed")
 
@@ -52,7 +54,7 @@ def _taken(raw: bytes) -> _Said:
     kind, _, word = rest.partition(b"\0")
     name = kind.decode(errors="replace")
     return _Said(what.decode(errors="replace"),
-                 name if name in _KINDS else "", word)
+                 name if name.partition(_SINCE)[0] in _KINDS else "", word)
 
 
 def _packed(words: Iterable[bytes]) -> bytes:
@@ -89,9 +91,23 @@ class Meetings:
         self._store: Any = None
         self._fresh: Fresh | None = None    # until all ranks have met in it
         self._round = 0
+        self._began: int | None = None      # the round of a call's first one
         self._missed: list[tuple[int, str]] = []    # before this rank was in
         self._forgotten = 0     # rounds that this rank has left nothing of
         self._votes: set[int] = set()       # rounds, of those after
+
+    @contextlib.contextmanager
+    def one_call(self) -> Iterator[None]:
+        """Of several meetings: a rank that fails between two of them, which
+        nobody hears, and makes the call again is not taken for one that goes
+        on."""
+        before = self._began
+        if before is None:
+            self._began = self._round
+        try:
+            yield
+        finally:
+            self._began = before
 
     def meet(self, what: str, timeout: float | None = None,
              word: bytes = b"", kind: str = "meeting") -> list[bytes]:
@@ -101,6 +117,8 @@ class Meetings:
         timeout = self.timeout if timeout is None else timeout
         self._come_in(what, timeout)
         n, self._round = self._round, self._round + 1
+        if self._began is not None:
+            kind = f"{kind}{_SINCE}{self._began}"
         mine = _Said(what, kind, word)
         store = self._store
         store.set(f"{n}/{self.rank}", _put(*mine))

@@ -234,16 +234,17 @@ class Several(Alone):
 
     @contextlib.contextmanager
     def in_step(self) -> Iterator[None]:
-        try:
-            yield
-        except Apart:
-            raise
-        except Exception as e:
-            if not self._told:      # the others wait for this rank
-                self._together(functools.partial(_raise, e))
-            raise
-        finally:
-            self._agent.close()
+        with self._comm.one_call():
+            try:
+                yield
+            except Apart:
+                raise
+            except Exception as e:
+                if not self._told:      # the others wait for this rank
+                    self._together(functools.partial(_raise, e))
+                raise
+            finally:
+                self._agent.close()
 
 
 def _raise(e: Exception) -> None:
@@ -353,6 +354,11 @@ class Question:
             [Alone, dict[str, Any], list[Any]], _T]) -> _T:
         """What ``act`` comes to, which fails on all ranks or on none, with the
         snapshot that they choose; done once more as in ``read()``."""
+        with comm.one_call():
+            return self._read_together(agent, comm, act)
+
+    def _read_together(self, agent: Agent, comm: Comm, act: Callable[
+            [Alone, dict[str, Any], list[Any]], _T]) -> _T:
         before: tuple[int, int] | None = None
         for _ in range(LISTED_MOST):
             way, held, plans = self.choose(agent, comm)

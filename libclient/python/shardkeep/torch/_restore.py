@@ -298,8 +298,6 @@ class Restore:
                 flags |= _core.RESTORE_MISSING_OK
             report = self._move(saved, flags, one_agent)
             moved = True
-            if strict:  # described as it will be for the next snapshot,
-                self._describing.is_current()   # unless objects change it
             self._load(strict, report[1], saved)
         except BaseException:
             self._blobs.clear()
@@ -308,9 +306,6 @@ class Restore:
             self._undo = []
             raise
         self._undo = []
-        self._blobs.settle(self._rows)
-        if strict:
-            self._describing.has_more()
         self.report = report[0]
         if self._unasked:
             log.warning("job %s: step %d has %s of rank %d, which this "
@@ -516,7 +511,16 @@ class Restore:
             if saved.lost else 0
         if not suffices:
             told = self._together(lambda: self._kept.told(first))
-        self._together(lambda: self._kept.load(strict, told, first))
+
+        def load() -> None:
+            if strict:  # described as it will be for the next snapshot,
+                self._describing.is_current()   # unless objects change it
+            self._kept.load(strict, told, first)
+            self._blobs.settle(self._rows)
+            if strict:
+                self._describing.has_more()
+
+        self._together(load)
         if saved.lost and saved.held is not None and \
                 saved.held.has_own() and self._comm.rank == 0:
             log.warning(

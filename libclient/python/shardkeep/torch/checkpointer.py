@@ -594,11 +594,13 @@ class Checkpointer:
         restore = Restore(self._client, self._state, self._comm, self.job,
                           self._tensors, self._describing, self._blobs,
                           self._kept, self._newest, lost_ok)
-        found = restore.run(None if step == LATEST else step, flags, strict)
-        self._several = restore.several
-        begun = self._state.begun()
-        if restore.taken_back:
-            self._begin_run(restore)
+        with self._comm.one_call():
+            found = restore.run(None if step == LATEST else step, flags,
+                                strict)
+            self._several = restore.several
+            begun = self._state.begun()
+            if restore.taken_back:
+                self._begin_run(restore)
         if found is not None:           # and all else is done
             self._state.make_room(begun, restore.is_newest)
             self.report = restore.report

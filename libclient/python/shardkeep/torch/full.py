@@ -148,10 +148,11 @@ def _agree(comm: Comm, full: dict[str, torch.Tensor] | None,
         terms[:] = [_term(name, t, full) for name, t in _in_order(into)]
         return hashlib.sha256(json.dumps(terms).encode()).hexdigest()
 
-    if len(set(together(comm, _SPREAD, look))) == 1:
-        return
-    first, *others = ({json.dumps(x) for x in ranks} for ranks in together(
-        comm, _SPREAD, lambda: terms))
+    with comm.one_call():
+        if len(set(together(comm, _SPREAD, look))) == 1:
+            return
+        first, *others = ({json.dumps(x) for x in ranks} for ranks in together(
+            comm, _SPREAD, lambda: terms))
     rank, odd = next((r, sorted(first ^ x)) for r, x in enumerate(others, 1)
                      if x != first)
     raise ValueError(f"ranks 0 and {rank} mean other tensors: one of them "
