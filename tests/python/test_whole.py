@@ -15,7 +15,7 @@ from models import Holder, Shard, _StridedShard, sharded, whole, wrong
 from safetensors.torch import load_file, save_file
 from shardkeep import NotFound
 from shardkeep._tools import path as program
-from shardkeep.torch import Checkpointer
+from shardkeep.torch import Checkpointer, _comm
 from shardkeep.torch._objects import dumps, loads
 from shardkeep.torch.dcp import ShardkeepReader
 from shardkeep.torch.full import (broadcast_from_rank0, full_state_dict,
@@ -124,6 +124,31 @@ def _spread() -> None:
 
 def test_spread_from_rank_0(agent):
     run(4, _spread)
+
+
+_DTYPES = (torch.bool, torch.int16, torch.uint16, torch.uint64,
+           torch.bfloat16, torch.float8_e4m3fn, torch.complex64)
+
+
+def _spread_all_kinds(by_cpu: bool) -> None:
+    """Of whatever dtype and form, by groups that move none of them."""
+    if not by_cpu:
+        _comm.carries_cpu = lambda group: False     # as of NCCL's alone
+        dist.broadcast = None
+    full = {str(d): (torch.arange(6) % 2).to(d) for d in _DTYPES}
+    full |= {"one": torch.tensor(3.), "none": torch.empty(0, 3),
+             "turned": torch.arange(6.).view(2, 3).t(),
+             "conjugate": torch.arange(3.).to(torch.complex64).mul(1j).conj()}
+    into = {k: torch.zeros(t.shape, dtype=t.dtype) for k, t in full.items()}
+    broadcast_from_rank0(full if dist.get_rank() == 0 else {}, into)
+    for name, t in full.items():
+        assert bytes(into[name].contiguous().untyped_storage()) == bytes(
+            t.resolve_conj().contiguous().untyped_storage()), name
+
+
+@pytest.mark.parametrize("by_cpu", [True, False])
+def test_spread_whatever_it_is(agent, by_cpu):
+    run(2, _spread_all_kinds, by_cpu)
 
 
 def _spread_elsewhere() -> None:

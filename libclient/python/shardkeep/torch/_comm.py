@@ -17,6 +17,7 @@ import hashlib
 import logging
 import os
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -210,6 +211,17 @@ class Comm(Meetings):
         size = 8 + _SHORT
         every = self.allgather(mine.ljust(size, b"\0"), what, timeout, kind)
         return [every[i:i + size] for i in range(0, len(every), size)]
+
+    def spreading(self) -> Callable[[bytearray], None]:
+        """What has every rank have rank 0's bytes; all ranks ask for it."""
+        if self.world == 1:
+            return lambda data: None
+        if not self._by_group:
+            links = self.links()
+            return lambda data: links.spread(0, data, self.timeout)
+        return lambda data: dist.broadcast(
+            torch.frombuffer(data, dtype=torch.uint8), group_src=0,
+            group=self._group)
 
     def for_restore(self, mine: bytes, timeout_ms: int) -> bytes:
         """The comm that :meth:`State.restore` takes."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from .. import LATEST
 from ._comm import Comm
-from ._common import FROM_NAME, OBJECTS, dtype_of, resolved, step_of
+from ._common import FROM_NAME, OBJECTS, dtype_of, step_of
 from ._reading import Agent, Alone, Described, Question, Several, comm_of
 from ._together import together
 
@@ -176,23 +176,34 @@ def broadcast_from_rank0(full: dict[str, torch.Tensor],
     from ._describe import Meshes, describe
 
     meshes = Meshes()
-    rank0 = dist.get_rank(group) == 0
-    _agree(comm_of(group or dist.group.WORLD, timeout),
-           full if rank0 else None, into)
+    comm = comm_of(group or dist.group.WORLD, timeout)
+    _agree(comm, full if comm.rank == 0 else None, into)
+    spread = comm.spreading()
     for name, target in _in_order(into):
         local = target._local_tensor if isinstance(target, DTensor) else target
-        whole = (resolved(full[name].detach().to("cpu", local.dtype)
-                          ).contiguous()
-                 if rank0
-                 else torch.empty(target.shape, dtype=local.dtype,
-                                  device="cpu"))
-        dist.broadcast(whole, group_src=0, group=group)
+        whole = _spread(spread, full[name] if comm.rank == 0 else None,
+                        target.shape, local.dtype)
         if not isinstance(target, DTensor):
             target.detach().copy_(whole)
             continue
         describe(name, target, meshes)      # refuses what cannot be said
         if target.device_mesh.get_coordinate() is not None:
             _take_part(whole, target)
+
+
+def _spread(spread: Callable[[bytearray], None],
+            full: torch.Tensor | None, shape: torch.Size, dtype: torch.dtype
+            ) -> torch.Tensor:
+    """What rank 0 has, which ``full`` is there, on every rank's host. As
+    bytes: gloo knows few dtypes."""
+    if not shape.numel():
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    data = bytearray(shape.numel() * dtype.itemsize)
+    whole = torch.frombuffer(data, dtype=torch.uint8).view(dtype).view(shape)
+    if full is not None:
+        whole.copy_(full.detach())
+    spread(data)
+    return whole
 
 
 def _take_part(whole: torch.Tensor, target: Any) -> None:
