@@ -192,9 +192,8 @@ static int take(struct sk_agent_comm *c, const struct meeting *m,
 {
 	const struct sk_os *os = c->sk->os;
 	int fds[SK_MSG_FDS], n = 0, r;
-	struct sk_err err = { "" };
 
-	r = sk_conn_hear(conn, msg, fds, &n, m->until_ns, &err);
+	r = sk_conn_hear(conn, msg, fds, &n, m->until_ns, &c->err);
 	c->met = r >= 0 || r == -EMFILE;
 	if (c->met)
 		c->agent = conn->agent.instance;
@@ -269,6 +268,7 @@ static int allgather(void *ctx, const void *in, size_t bytes, void *out,
 
 	assert(c->id.rank >= 0 && c->id.rank < c->id.world);
 	c->met = false;
+	c->err.text[0] = '\0';
 	if (bytes > SK_GATHER_MAX)
 		return -EMSGSIZE;
 	last = make_room(c, bytes, m.until_ns);

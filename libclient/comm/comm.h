@@ -24,6 +24,7 @@ struct sk_agent_comm {
 	uint64_t agent;
 	void *last;
 	size_t last_bytes;
+	struct sk_err err;	/* what the agent said of one that was not */
 	bool met;	/* it was the last one that was called for: what failed
 			 * then is this rank's, and the others have all */
 };

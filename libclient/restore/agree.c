@@ -80,6 +80,12 @@ static void explain(struct sk_restoring *rs, int r)
 			   "held%s%s", job->rank, job->world - 1, job->name,
 			   rs->moved ? "; " : "",
 			   rs->moved ? nobody_knows : "");
+	else if (ours && r == -ETIMEDOUT && rs->agent_comm.err.text[0])
+		sk_err_set(&rs->err, r, "rank %d cannot agree with the %d "
+			   "other ranks on a restore: %s; %s", job->rank,
+			   job->world - 1, rs->agent_comm.err.text,
+			   rs->moved ? nobody_knows :
+				       "every rank must call it");
 	else
 		sk_err_errno(&rs->err, r, "rank %d cannot agree with the %d "
 			     "other ranks of job \"%s\" on a restore; %s%s",
