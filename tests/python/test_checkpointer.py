@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import functools
 import gc
 import json
 import logging
@@ -877,6 +878,7 @@ def test_arrays_stay_the_objects(agent):
     ({"extra": [1]}, "extra is of type list"),
     ({"local": {1: 2}}, "local has an object under 1"),
     ({"model": None}, "the model is None"),
+    ({"job": 3}, "job is 3: a name is needed"),
     ({"model": {"w": torch.ones(2)}}, "dict is no model"),
 ])
 def test_what_makes_no_sense_is_refused_at_once(agent, wrong, error):
@@ -938,7 +940,8 @@ def test_a_step_is_a_number_and_not_what_looks_like_one(agent, call, error):
 
 
 def test_a_wait_is_as_long_as_it_says(agent):
-    with Checkpointer(Net(), job="waits", timeout=float("inf")) as ck:
+    ck = Checkpointer(Net(), job="waits", timeout=float("inf"))
+    with ck:
         for bad in -1, float("nan"):
             with pytest.raises(ValueError, match="wait=.*0 or more"):
                 ck.snapshot(1, wait=bad)
@@ -949,6 +952,11 @@ def test_a_wait_is_as_long_as_it_says(agent):
             ck.wait(timeout=-2)
         ck.wait(timeout=float("inf"))
         assert ck.restore() == 1
+    for call in (ck.restore, ck.prepare, ck.fence, ck.wait, ck.flush,
+                 ck.status, functools.partial(ck.snapshot, 2)):
+        with pytest.raises(ValueError, match="Checkpointer of job waits is "
+                           "closed; make another"):
+            call()
 
 
 @pytest.mark.parametrize("said", ["2", "1", "", "two", None])

@@ -4,6 +4,7 @@ fresh optimizer, which would train on with it as if it were its own."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from harness import run
 from models import everything
-from shardkeep import Error, Invalid, Mismatch
+from shardkeep import Error, Invalid, Mismatch, NotFound
 from shardkeep.torch import Checkpointer
 from test_wrapped import Momentum8
 from torch import nn
@@ -135,6 +136,32 @@ def _on_two_ranks() -> None:
 
 def test_in_shards(agent: str) -> None:
     run(2, _on_two_ranks)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_is_passed_over_is_no_part_of_an_older_one(
+        agent: str, device: str, monkeypatch: Any) -> None:
+    """State that came with the newest, and the older has not."""
+    model = _net()
+    optim = torch.optim.AdamW(model.parameters())
+    with Checkpointer(model, optim, job="older", slots=3, raising=True) as ck:
+        for step in range(2):
+            assert ck.snapshot(step)
+            ck.wait()
+            _train(model, optim)
+    with torch.device(device):
+        model = _net(more=True)
+    optim = torch.optim.AdamW(model.parameters())
+    with Checkpointer(model, optim, job="older", raising=True) as ck:
+        load = type(ck._kept).load
+
+        def went(self: Any, *args: Any) -> None:
+            monkeypatch.setattr(type(self), "load", load)
+            raise NotFound(errno.ENOENT, "it went")
+
+        monkeypatch.setattr(type(ck._kept), "load", went)
+        assert ck.restore(strict=False) == 0
+    assert not optim.state
 
 
 def test_what_came_whole_stays(agent: str) -> None:

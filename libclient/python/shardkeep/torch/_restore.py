@@ -299,9 +299,11 @@ class Restore:
             report = self._move(saved, flags, one_agent)
             moved = True
             self._load(strict, report[1], saved)
-        except BaseException:
+        except BaseException as e:
             self._blobs.clear()
-            if not moved:       # what was made for it has no values
+            # What was made for it has no values, or those of what is passed
+            # over, beside which an older one's would come.
+            if not moved or isinstance(e, PASSED_OVER):
                 self._take_back()
             self._undo = []
             raise

@@ -87,7 +87,9 @@ def _check_named(what: str, objects: Any) -> None:
         check_name(name, False)
 
 
-def _check_given(model: Any, extra: Any, local: Any) -> None:
+def _check_given(model: Any, job: Any, extra: Any, local: Any) -> None:
+    if not isinstance(job, str):
+        raise TypeError(f"job is {job!r}: a name is needed, a string")
     _check_named("extra", extra)
     _check_named("local", local)
     if model is None:
@@ -194,7 +196,7 @@ class Checkpointer:
                  copies: str = "fast", verify: bool = False,
                  fence_hook: bool = True, raising: bool = False,
                  socket: str | None = None, timeout: float = 300) -> None:
-        _check_given(model, extra, local)
+        _check_given(model, job, extra, local)
         self._turn = threading.RLock()
         self._pid, self._closed = os.getpid(), False
         self._tensors = LiveTensors(as_list(model), as_list(optim))
@@ -254,6 +256,11 @@ class Checkpointer:
         own."""
         return self._pid == os.getpid()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"the Checkpointer of job {self.job} is closed; "
+                             "make another one to go on")
+
     def _new_state(self) -> State:
         return State(self._client, self.job, self.rank, self.world,
                      **self._job)
@@ -278,6 +285,7 @@ class Checkpointer:
         to make room, or the first snapshot. Call it when the optimizer has
         its state. With a ``timeout`` of 0 it waits for nothing.
         """
+        self._check_open()
         self._early = False
         self.fence()            # before its blobs are written again
         self._describe()
@@ -357,6 +365,7 @@ class Checkpointer:
         always an exception, before anything is written, and so are ranks
         that disagree on what there is, at the call after.
         """
+        self._check_open()
         self._comm.check_world()
         flags = 0 if flush is None else (
             _core.SNAPSHOT_FLUSH if flush else _core.SNAPSHOT_NO_FLUSH)
@@ -471,6 +480,7 @@ class Checkpointer:
         With a ``torch.cuda.Stream`` it waits for those of host memory only:
         what that stream is asked for from here on comes after the copies.
         """
+        self._check_open()
         self._let_go(None if stream is None else [number_of(stream)])
 
     def _let_go(self, streams: list[int] | None = None) -> None:
@@ -499,6 +509,7 @@ class Checkpointer:
         ranks must call it, each waits for its own part, and then, as long
         again, for the word of all others. What fails on one fails on all.
         """
+        self._check_open()
         state = _one_of("until", until, _UNTIL)
         if step is None:
             step = self.last_step
@@ -548,6 +559,7 @@ class Checkpointer:
 
     def flush(self, step: int | None = None) -> None:
         """Has the agent write a snapshot to disk now."""
+        self._check_open()
         step = self.last_step if step is None else step
         if step is None:
             raise ValueError("there is no snapshot to flush")
@@ -556,6 +568,7 @@ class Checkpointer:
     def status(self) -> dict[str, int]:
         """The last snapshot's times in nanoseconds, and counts: what
         ``sk_status()`` has."""
+        self._check_open()
         return self._state.status()
 
     # ---- restoring ----
@@ -584,6 +597,7 @@ class Checkpointer:
 
         Returns the step, None on a first run. ``report`` has the details.
         """
+        self._check_open()
         self._comm.check_world()
         step = LATEST if step is None else step_of(step)
         if step < LATEST:
