@@ -12,10 +12,11 @@ import shardkeep.torch._restore as restoring
 import torch
 import torch.distributed as dist
 from harness import run, start, wait
-from shardkeep import Damaged, Error, NotFound, Timeout
+from shardkeep import Damaged, Error, Invalid, NotFound, Timeout
 from shardkeep.torch import Checkpointer, _comm, _meeting
 from shardkeep.torch._comm import Comm
 from shardkeep.torch._together import together
+from shardkeep.torch.full import full_state_dict
 from torch import nn
 
 OPTIONS: dict[str, Any] = {"flush_every": 1 << 30, "raising": True}
@@ -90,6 +91,19 @@ def test_what_cannot_be_passed_over_is_told_to_all(agent, where, kind):
     run(2, _walk, where, kind)
 
 
+def _ask_for_other_steps(ck: Checkpointer) -> None:
+    """None is given a step that it did not ask for."""
+    rank = dist.get_rank()
+    for step, why in ((rank + 1, "rank 0 asks for step 1, and rank 1 for step "
+                                 "2: all ranks must"),
+                      (1 if rank else None, "the newest step, and rank 1")):
+        with pytest.raises(Invalid, match=why):
+            ck.restore(step)
+        with pytest.raises(Invalid, match=why):
+            full_state_dict("anew", step)
+    assert ck.restore(1) == 1
+
+
 def _begins_anew() -> None:
     """Rank 1 fails where nobody hears it, and calls once more: what it says
     then is no answer to what the others ask."""
@@ -97,6 +111,7 @@ def _begins_anew() -> None:
     with Checkpointer(model, job="anew", timeout=60, **OPTIONS) as ck:
         ck.snapshot(1)
         ck.wait()
+        _ask_for_other_steps(ck)
         if dist.get_rank() == 1:
             with pytest.MonkeyPatch.context() as m:
                 m.setattr(restoring.Restore, "_load", None)

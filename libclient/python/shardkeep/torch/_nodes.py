@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .. import (
-    DTYPES, Client, Error, NotFound, State, _core, inspect, snapshots)
+    DTYPES, Client, Error, Invalid, NotFound, State, _core, inspect, snapshots)
 from ._blobs import is_own
 from ._comm import Comm
 from ._common import milliseconds
@@ -37,7 +37,7 @@ def offers(client: Client, job: str, step: int | None,
     known = [s for s in snapshots(client, job) if step in (None, s["step"])]
     if worlds is not None:
         worlds.update({(s["run"], s["step"]): s["world"] for s in known})
-    return {"agent": client.instance(),
+    return {"agent": client.instance(), "step": step,
             "complete": [[s["run"], s["step"]] for s in known
                          if s["complete"]],
             "local": [[s["run"], s["step"]] for s in known
@@ -85,9 +85,21 @@ def several(told: list[dict[str, Any]]) -> bool:
     return any(x["agent"] != told[0]["agent"] for x in told)
 
 
+def _check_alike(told: list[dict[str, Any]]) -> None:
+    """All get the same step: who asks for another would take it for that."""
+    asked = ["the newest step" if x["step"] is None else f"step {x['step']}"
+             for x in told]
+    for rank, other in enumerate(asked):
+        if other != asked[0]:
+            raise Invalid(errno.EINVAL, f"rank 0 asks for {asked[0]}, and "
+                          f"rank {rank} for {other}: all ranks must ask for "
+                          "the same")
+
+
 def candidates(told: list[dict[str, Any]], together: bool
                ) -> list[tuple[int, int]]:
     """Runs and steps to try, newest first; ``together``: in parts, too."""
+    _check_alike(told)
     return sorted({(run, step) for x in told for run, step in
                    x["complete"] + (x["parts"] if together else [])},
                   reverse=True)
