@@ -107,6 +107,7 @@ static int durable_outcome(const struct wait *w,
 			   struct sk_err *err)
 {
 	const struct agent *a = w->request.agent;
+	const char *failure;
 
 	if (!a->store)
 		return sk_err_set(err, -ENOTCONN, "the agent has no store; "
@@ -126,8 +127,10 @@ static int durable_outcome(const struct wait *w,
 				  "another agent, or to none, have the rest; "
 				  "each tells of its own part by SK_WRITTEN",
 				  s->step);
+	failure = sk_cat_failure(s);
 	return sk_err_set(err, -EAGAIN, "step %" PRId64 " is not durable in "
-			  "time: %s", s->step, why_not_durable(a, s));
+			  "time: %s%s%s", s->step, why_not_durable(a, s),
+			  failure[0] ? ", and could not be: " : "", failure);
 }
 
 static struct sk_cat_snapshot *snapshot_meant(const struct sk_cat_job *job,

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from harness import Logged, run, start, wait
 from models import (Holder, Replicate, Shard, _StridedShard, everything,
                     sharded, whole, wrong)
-from shardkeep import LATEST, Invalid, Mismatch, NotFound, TensorChanged
+from shardkeep import LATEST, Error, Invalid, Mismatch, NotFound, TensorChanged
 from shardkeep._tools import path as program
 from shardkeep.torch import Checkpointer
 from shardkeep.torch.dcp import ShardkeepReader, ShardkeepWriter
@@ -968,6 +968,18 @@ def test_a_rank_that_is_alone_among_several_is_told(agent, caplog,
     with Checkpointer(torch.nn.Linear(3, 3), job="alone", **FLUSHLESS) as ck:
         assert ck.world == 1
     assert ("after init_process_group" in caplog.text) == (said == "2")
+
+
+def test_a_wait_says_what_keeps_it_from_the_disk(agent):
+    """Whether it was tried meanwhile, or before."""
+    Path(f"{agent}/store").mkdir(exist_ok=True)
+    Path(f"{agent}/store/no-folder").touch()
+    with Checkpointer(Net(), job="no-folder", raising=True) as ck:
+        assert ck.snapshot(1)
+        for timeout in 20, 0, 0:
+            with pytest.raises(Error, match=r"no-folder.*Not a directory"):
+                ck.wait(until="durable", timeout=timeout)
+        ck.wait()
 
 
 def test_failures_do_not_end_training(agent, caplog):
