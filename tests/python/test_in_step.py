@@ -101,6 +101,9 @@ def _ask_for_other_steps(ck: Checkpointer) -> None:
             ck.restore(step)
         with pytest.raises(Invalid, match=why):
             full_state_dict("anew", step)
+    with pytest.raises(Invalid, match="rank 1 for the newest step with strict"
+                                      "=False: all ranks must"):
+        ck.restore(strict=rank == 0)
     assert ck.restore(1) == 1
 
 

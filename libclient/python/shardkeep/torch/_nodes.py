@@ -37,7 +37,8 @@ def offers(client: Client, job: str, step: int | None,
     known = [s for s in snapshots(client, job) if step in (None, s["step"])]
     if worlds is not None:
         worlds.update({(s["run"], s["step"]): s["world"] for s in known})
-    return {"agent": client.instance(), "step": step,
+    return {"agent": client.instance(),
+            "asked": "the newest step" if step is None else f"step {step}",
             "complete": [[s["run"], s["step"]] for s in known
                          if s["complete"]],
             "local": [[s["run"], s["step"]] for s in known
@@ -87,12 +88,11 @@ def several(told: list[dict[str, Any]]) -> bool:
 
 def _check_alike(told: list[dict[str, Any]]) -> None:
     """All get the same step: who asks for another would take it for that."""
-    asked = ["the newest step" if x["step"] is None else f"step {x['step']}"
-             for x in told]
-    for rank, other in enumerate(asked):
-        if other != asked[0]:
-            raise Invalid(errno.EINVAL, f"rank 0 asks for {asked[0]}, and "
-                          f"rank {rank} for {other}: all ranks must ask for "
+    first = told[0]["asked"]
+    for rank, x in enumerate(told):
+        if x["asked"] != first:
+            raise Invalid(errno.EINVAL, f"rank 0 asks for {first}, and rank "
+                          f"{rank} for {x['asked']}: all ranks must ask for "
                           "the same")
 
 

@@ -157,6 +157,7 @@ class Restore:
     def _offers(self, step: int | None, strict: bool, ahead: bool
                 ) -> dict[str, Any]:
         mine = offers(self._client, self._job, step, self._worlds)
+        mine["asked"] += "" if strict else " with strict=False"
         if not ahead or not mine["complete"]:
             return mine
         newest = max(mine["complete"])
