@@ -242,7 +242,7 @@ static int faults(int fd, bool *ret_told)
 static pid_t begin_beyond(void)
 {
 	pid_t pid = fork();
-	int status;
+	int status = 0;
 
 	CHECK(pid >= 0);
 	if (!pid) {
@@ -257,7 +257,7 @@ static pid_t begin_beyond(void)
 /* Ends it, as if nobody had been there. */
 static void go_beyond(pid_t pid)
 {
-	int status;
+	int status = 0;
 
 	CHECK(!kill(pid, SIGCONT) && waitpid(pid, &status, 0) == pid);
 	CHECK(!status);
