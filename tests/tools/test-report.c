@@ -141,6 +141,29 @@ Test(table, fits_the_screen)
 	cr_assert(strstr(text, job), "%s", text);
 }
 
+/* A row becomes fields, one below the other, of a screen; a pipe has rows. */
+Test(table, fits_a_narrow_screen)
+{
+	_cleanup_report_ struct report *r = report_new();
+	static const int narrow[] = { 44, 40, 30, 20 };
+
+	report_table(r, "snapshots", NULL, columns, 5);
+	add_row(r, "a-name-of-a-job-that-is-long", 1200000000,
+		"complete durable newest");
+	add_row(r, "short", 3, "incomplete");
+	cr_assert(strstr(print(r, OUTPUT_TABLE, 50), "\nshort "), "%s", text);
+	for (size_t i = 0; i < SK_ARRAY_SIZE(narrow); i++) {
+		print(r, OUTPUT_TABLE, narrow[i]);
+		cr_assert_leq(longest_line(text), narrow[i], "%s", text);
+	}
+	cr_assert(strstr(print(r, OUTPUT_TABLE, 28), "STEP   1200000000\n"),
+		  "%s", text);
+	cr_assert(strstr(text, "STATE  complete durable\n       newest\n"
+			 "BYTES  1.5 KiB\n\nJOB    short\n"), "%s", text);
+	cr_assert(!strstr(text, "1000\n"), "what people do not see: %s", text);
+	cr_assert(strstr(print(r, OUTPUT_TABLE, 0), "\nshort "), "%s", text);
+}
+
 Test(table, any_texts_fit)
 {
 	srand(11);

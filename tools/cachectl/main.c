@@ -17,6 +17,7 @@
 
 #define TIMEOUT_MS 30000
 #define OPTIONS_MAX 32
+#define COLUMNS_LEAST 20
 
 __attribute__((format(printf, 1, 2)))
 static int usage(const char *fmt, ...)
@@ -102,13 +103,14 @@ struct style choose_style(void)
 	bool able = isatty(STDOUT_FILENO) &&
 		    !(term && strcmp(term, "dumb") == 0);
 
-	/* In a pipe, too, a table is for people: scripts have --json. */
+	/* In a pipe, too, a table is for people: scripts have --json. A
+	 * terminal that says less than this has not been told its size. */
 	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) < 0)
 		w.ws_col = w.ws_row = 0;
 	return (struct style){
 		.colour = able && !(no && *no),
 		.clears = able,
-		.columns = w.ws_col > 80 ? w.ws_col : 80,
+		.columns = w.ws_col >= COLUMNS_LEAST ? w.ws_col : 0,
 		.rows = w.ws_row,
 	};
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * For people: aligned fields and tables that fit the screen. Numbers are
- * never cut, names are cut in the middle, texts go on in the next line.
+ * never cut, names are cut in the middle, texts go on in the next line. Where
+ * a terminal is too narrow for a table's columns, each row becomes fields, one
+ * below the other.
  */
 #include <string.h>
 
@@ -241,23 +243,6 @@ static void print_head(const struct part *part, const struct widths *w,
 	fputc('\n', out);
 }
 
-static void print_table(const struct part *part, const struct style *style,
-			FILE *out)
-{
-	size_t n = (size_t)part->n_columns;
-	struct widths w = { 0 };
-
-	measure(part, screen(style), &w);
-	if (part->title)
-		fprintf(out, "%s%s%s\n", style->colour ? bold : "",
-			part->title, style->colour ? plain : "");
-	fputs(style->colour ? dim : "", out);
-	print_head(part, &w, out);
-	fputs(style->colour ? plain : "", out);
-	for (size_t i = 0; i + n <= part->n_cells; i += n)
-		print_row(part, &part->cells[i], &w, out);
-}
-
 /* ---- the whole ---- */
 
 static int field_width(const struct report *r)
@@ -270,28 +255,87 @@ static int field_width(const struct report *r)
 	return w;
 }
 
-static void print_field(const struct part *part, int w,
+static void print_value(const char *title, const struct cell *cell, int w,
 			const struct style *style, FILE *out)
 {
-	int room = screen(style) - w - GAP;
-	const char *text;
-	char buf[CELL_MAX];
+	int room = at_least(screen(style) - w - GAP, 1);
+	char buf[CELL_MAX], cut[CELL_MAX];
+	const char *text = cell_text(cell, buf);
 	size_t n, next;
 
-	if (!part->title || !part->n_cells)
-		return;
-	fprintf(out, "%s%s%s%*s", style->colour ? dim : "", part->title,
-		style->colour ? plain : "",
-		w - text_width(part->title) + GAP, "");
-	text = cell_text(&part->cells[0], buf);
-	/* A path stays in one piece, whatever the screen. */
-	room = at_least(room, text_longest_word(text));
+	fprintf(out, "%s%s%s%*s", style->colour ? dim : "", title,
+		style->colour ? plain : "", w - text_width(title) + GAP, "");
+	if (cell->kind == CELL_NAME)
+		text = format_name(text, at_least(room, NAME_LEAST), cut,
+				   sizeof(cut));
+	/* A path stays in one piece, whatever the screen, and so does a
+	 * number with its unit. */
+	room = is_number(cell->kind) ? CELL_MAX :
+	       at_least(room, text_longest_word(text));
 	for (; n = text_line(text, room, &next), text[next]; text += next) {
 		put(out, text, n);
 		fprintf(out, "\n%*s", w + GAP, "");
 	}
 	put(out, text, n);
 	fputc('\n', out);
+}
+
+static void print_field(const struct part *part, int w,
+			const struct style *style, FILE *out)
+{
+	if (part->title && part->n_cells)
+		print_value(part->title, &part->cells[0], w, style, out);
+}
+
+/* ---- tables ---- */
+
+/* For a screen that is too narrow for columns. */
+static void print_records(const struct part *part, const struct style *style,
+			  FILE *out)
+{
+	size_t n = (size_t)part->n_columns;
+	int w = 0;
+
+	for (size_t c = 0; c < n; c++)
+		if (part->columns[c].title)
+			w = at_least(w, text_width(part->columns[c].title));
+	for (size_t i = 0; i + n <= part->n_cells; i += n) {
+		if (i)
+			fputc('\n', out);
+		for (size_t c = 0; c < n; c++)
+			if (part->columns[c].title)
+				print_value(part->columns[c].title,
+					    &part->cells[i + c], w, style, out);
+	}
+}
+
+static void print_rows(const struct part *part, const struct widths *w,
+		       const struct style *style, FILE *out)
+{
+	size_t n = (size_t)part->n_columns;
+
+	fputs(style->colour ? dim : "", out);
+	print_head(part, w, out);
+	fputs(style->colour ? plain : "", out);
+	for (size_t i = 0; i + n <= part->n_cells; i += n)
+		print_row(part, &part->cells[i], w, out);
+}
+
+static void print_table(const struct part *part, const struct style *style,
+			FILE *out)
+{
+	struct widths w = { 0 };
+
+	measure(part, screen(style), &w);
+	if (part->title)
+		fprintf(out, "%s%s%s\n", style->colour ? bold : "",
+			part->title, style->colour ? plain : "");
+	/* What is read from a pipe is looked for in rows. */
+	if (part->n_cells && style->columns &&
+	    sum_widths(&w, part->n_columns) > style->columns)
+		print_records(part, style, out);
+	else
+		print_rows(part, &w, style, out);
 }
 
 static void print_part(const struct part *part, int w,

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cachectl.h"
 
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 
 #include "base/size.h"
@@ -21,19 +25,43 @@ void progress_start(struct progress *p, const char *verb, const char *what,
 				.started_ns = now() };
 }
 
+/* It is drawn over itself: a line that goes on in the next one would stay. */
+static void draw_line(const char *fmt, ...)
+{
+	struct winsize w = { 0 };
+	char line[256];
+	size_t room = sizeof(line) - 1;
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	if (ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 1)
+		room = w.ws_col - 1u;
+	fprintf(stderr, "\r%.*s\033[K", (int)room, line);
+	(void)fflush(stderr);
+}
+
+static bool can_draw(void)
+{
+	const char *term = getenv("TERM");
+
+	return isatty(STDERR_FILENO) && !(term && strcmp(term, "dumb") == 0);
+}
+
 static void show_bytes(const struct progress *p, uint64_t done,
 		       uint64_t spent_ns)
 {
 	char have[32], all[32], rate[32];
 
-	fprintf(stderr, "\r%s %s of %s (%d %%), %s/s\033[K", p->verb,
-		sk_size_format(done, have, sizeof(have)),
-		sk_size_format(p->total, all, sizeof(all)),
-		p->total ? (int)(100.0 * (double)done / (double)p->total) :
-			   100,
-		sk_size_format((uint64_t)((double)done * 1e9 /
-					(double)spent_ns),
-			     rate, sizeof(rate)));
+	draw_line("%s %s of %s (%d %%), %s/s", p->verb,
+		  sk_size_format(done, have, sizeof(have)),
+		  sk_size_format(p->total, all, sizeof(all)),
+		  p->total ? (int)(100.0 * (double)done / (double)p->total) :
+			     100,
+		  sk_size_format((uint64_t)((double)done * 1e9 /
+					    (double)spent_ns),
+				 rate, sizeof(rate)));
 }
 
 void progress_at(struct progress *p, uint64_t done)
@@ -41,19 +69,18 @@ void progress_at(struct progress *p, uint64_t done)
 	uint64_t t = now(), spent = t - p->started_ns;
 
 	if (spent < SECOND || t - p->shown_ns < REDRAW ||
-	    !isatty(STDERR_FILENO))
+	    !can_draw())
 		return;
 	p->shown_ns = t;
 	if (!p->what)
 		show_bytes(p, done, spent);
 	else if (p->total)
-		fprintf(stderr, "\r%s %llu of %llu %s\033[K", p->verb,
-			(unsigned long long)done,
-			(unsigned long long)p->total, p->what);
+		draw_line("%s %llu of %llu %s", p->verb,
+			  (unsigned long long)done,
+			  (unsigned long long)p->total, p->what);
 	else
-		fprintf(stderr, "\r%s %s, %llu s\033[K", p->verb, p->what,
-			(unsigned long long)(spent / SECOND));
-	(void)fflush(stderr);
+		draw_line("%s %s, %llu s", p->verb, p->what,
+			  (unsigned long long)(spent / SECOND));
 }
 
 void progress_end(struct progress *p)
@@ -74,9 +101,8 @@ static void wait_shown(struct waiting *w)
 		at.tv_sec++;
 		if (pthread_cond_timedwait(&w->over, &w->lock, &at) == 0)
 			continue;
-		fprintf(stderr, "\r%s, %llu s\033[K", w->what,
-			(unsigned long long)((now() - begun) / SECOND));
-		(void)fflush(stderr);
+		draw_line("%s, %llu s", w->what,
+			  (unsigned long long)((now() - begun) / SECOND));
 		w->shown = true;
 	}
 }
@@ -96,7 +122,7 @@ void waiting_begin(struct waiting *w, const char *what)
 	pthread_condattr_t attr;
 
 	*w = (struct waiting){ .what = what };
-	if (!isatty(STDERR_FILENO))
+	if (!can_draw())
 		return;
 	(void)pthread_condattr_init(&attr);
 	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

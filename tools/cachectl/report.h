@@ -74,11 +74,11 @@ void report_draw(struct report *r, const char *fmt, ...)
 struct style {
 	bool colour;
 	bool clears;	/* it can be emptied */
-	int columns;	/* of the screen; 0: 80 */
+	int columns;	/* of the screen; 0: none, and 80 do for most */
 	int rows;	/* of it; 0: not known */
 };
 
-/** Prints to @out; @style NULL: no colour, 80 columns. 0 or -ENOMEM, -EIO. */
+/** Prints to @out; @style NULL: no colour, no screen. 0 or -ENOMEM, -EIO. */
 int report_print(const struct report *r, enum output output,
 		 const struct style *style, FILE *out);
 

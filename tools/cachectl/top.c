@@ -101,8 +101,8 @@ static void add_agent(struct report *r, const struct looks *l, bool table)
 }
 
 /* Of the jobs, the first @most. */
-static struct report *make_report(struct context *ctx, const struct looks *l,
-				  size_t most)
+static struct report *make_report(const struct context *ctx,
+				  const struct looks *l, size_t most)
 {
 	struct report *r = report_new();
 	const struct sk_wire_stat *job;
@@ -136,23 +136,41 @@ static int count_lines(const struct context *ctx, const struct report *r,
 	return e;
 }
 
-/* How many of @n jobs leave what stands above them on the screen, and room for
- * a line that counts the others, and the cursor. */
-static size_t jobs_that_fit(const struct context *ctx, const struct report *r,
+/* Whether the first @most jobs leave what stands above them on the screen, and
+ * room for @below lines, and the cursor. */
+static bool fits(const struct context *ctx, const struct looks *l, size_t most,
+		 size_t below)
+{
+	_cleanup_report_ struct report *r = make_report(ctx, l, most);
+	size_t lines;
+
+	return !r || count_lines(ctx, r, &lines) < 0 ||
+	       lines + below < (size_t)ctx->style.rows;
+}
+
+/* How many of @n jobs the screen has room for, one at least; a line that counts
+ * the others is below them. */
+static size_t jobs_that_fit(const struct context *ctx, const struct looks *l,
 			    size_t n)
 {
-	size_t rows = (size_t)ctx->style.rows, lines, over;
+	size_t least = 1, most = n;
 
-	if (!ctx->style.clears || !rows || count_lines(ctx, r, &lines) < 0 ||
-	    lines < rows)
+	if (!ctx->style.clears || !ctx->style.rows || fits(ctx, l, n, 0))
 		return n;
-	over = lines + 2 - rows;
-	return over + 1 < n ? n - over : 1;
+	while (least < most) {
+		size_t half = least + (most - least + 1) / 2;
+
+		if (fits(ctx, l, half, 1))
+			least = half;
+		else
+			most = half - 1;
+	}
+	return least;
 }
 
 static int show(struct context *ctx, const struct looks *l)
 {
-	_cleanup_report_ struct report *r = make_report(ctx, l, SIZE_MAX);
+	_cleanup_report_ struct report *r = NULL;
 	size_t n = 0, fit;
 	int e;
 
@@ -160,12 +178,8 @@ static int show(struct context *ctx, const struct looks *l)
 	ctx->style = choose_style();
 	while (figure_job(&l->now, n))
 		n++;
-	fit = !r || ctx->output != OUTPUT_TABLE ? n :
-						  jobs_that_fit(ctx, r, n);
-	if (fit < n) {
-		report_free(r);
-		r = make_report(ctx, l, fit);
-	}
+	fit = ctx->output != OUTPUT_TABLE ? n : jobs_that_fit(ctx, l, n);
+	r = make_report(ctx, l, fit);
 	if (!r)
 		return sk_err_set(&ctx->err, -ENOMEM, "out of memory");
 	if (ctx->output == OUTPUT_TABLE && ctx->style.clears)
