@@ -205,6 +205,19 @@ json "d['snapshots'][0]['step'] == max(s['step'] for s in d['snapshots'])"
 json "any('newest' in s['state'] for s in d['snapshots'])"
 newest=$(python3 -c "
 import json; print(json.load(open('$dir/out'))['snapshots'][0]['step'])")
+# The newest one, where a job alone is all of its snapshots.
+for latest in a/latest a@1/latest; do
+	expect 0 --json list $latest
+	json "[(s['job'], s['step']) for s in d['snapshots']] == [('a', $newest)]"
+	expect 0 --json verify $latest
+	json "{(i['job'], i['step']) for i in d['images']} == {('a', $newest)}"
+done
+expect 0 list nobody/latest
+says '^no snapshots of nobody/latest$'
+expect 4 verify nobody/latest
+expect 4 verify nobody/latest b/latest
+says '^b .* good$'
+expect 2 retain a/latest
 
 expect 0 show a
 says 'dp 2 x tp 2'

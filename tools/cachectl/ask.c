@@ -211,6 +211,13 @@ int ask_parse_snapshot(struct context *ctx, const char *text,
 	return 0;
 }
 
+bool ask_is_latest(const char *text)
+{
+	const char *step = strchr(text, '/');
+
+	return step && strcmp(step, "/latest") == 0;
+}
+
 /* An agent that is another user's may say anything, and what it says is shown
  * on a terminal. */
 static void make_text(char *text, size_t size)

@@ -79,6 +79,8 @@ int ask_deferred(struct context *ctx, struct sk_msg *msg,
 /** Parses JOB, JOB/STEP or JOB@RUN/STEP; STEP may be "latest". */
 int ask_parse_snapshot(struct context *ctx, const char *text,
 		       struct sk_wire_id *ret_id);
+/** Whether it ends so: one snapshot, where a job alone may be all of its. */
+bool ask_is_latest(const char *text);
 
 /** Records of a list, malloc'ed, of the agent that answers: where one ends
  * before it does, the one in its place is asked. -EPROTO if the agent's do not

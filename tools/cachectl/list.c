@@ -125,19 +125,29 @@ static int add_retentions(struct context *ctx,
 	return r == -ECONNRESET || r == -ENOMEM ? r : 0;
 }
 
+/* What the argument names: of one snapshot, of a job, or all. */
+static int find_snapshots(struct context *ctx, const char *text,
+			  struct sk_wire_snapshot **ret, size_t *ret_n)
+{
+	struct sk_wire_id id = { .step = -1, .rank = -1 };
+	int r = text ? ask_parse_snapshot(ctx, text, &id) : 0;
+
+	if (r < 0)
+		return r;
+	if (!text || !ask_is_latest(text))
+		return ask_snapshots(ctx, &id, ret, ret_n);
+	r = ask_newest(ctx, &id, ret, ret_n);
+	if (r >= 0 && *ret_n > 1)
+		*ret_n = 1;	/* newest first */
+	return r;
+}
+
 int command_list(struct context *ctx, int argc, char **argv)
 {
 	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
-	struct sk_wire_id id = { .step = -1, .rank = -1 };
 	size_t n = 0;
-	int r;
+	int r = find_snapshots(ctx, argc ? argv[0] : NULL, &all, &n);
 
-	if (argc) {
-		r = ask_parse_snapshot(ctx, argv[0], &id);
-		if (r < 0)
-			return r;
-	}
-	r = ask_snapshots(ctx, &id, &all, &n);
 	if (r >= 0)
 		r = list_merge(all, n);
 	if (r < 0)

@@ -105,7 +105,8 @@ int command_retain(struct context *ctx, int argc, char **argv)
 				  "what is to stay");
 	}
 	r = ask_parse_snapshot(ctx, argv[0], &said->id);
-	if (r >= 0 && (said->id.run || said->id.step >= 0)) {
+	if (r >= 0 && (said->id.run || said->id.step >= 0 ||
+		       ask_is_latest(argv[0]))) {
 		ctx->misused = true;
 		r = sk_err_set(&ctx->err, -EINVAL, "what is to stay is said of "
 			       "a job, not of a snapshot; \"cachectl pin\" keeps "

@@ -152,10 +152,18 @@ static int find_images(struct context *ctx, const char *text,
 		       struct sk_wire_image **ret, size_t *ret_n)
 {
 	struct sk_wire_id id = { .step = -1, .rank = -1 };
+	struct sk_wire_snapshot latest;
 	int r = 0;
 
 	if (text)
 		r = ask_parse_snapshot(ctx, text, &id);
+	if (r >= 0 && text && ask_is_latest(text)) {
+		r = ask_snapshot(ctx, text, &latest);
+		if (r >= 0) {
+			id.run = latest.id.run;
+			id.step = latest.id.step;
+		}
+	}
 	if (r >= 0)
 		r = ask_images(ctx, &id, ret, ret_n);
 	if (r >= 0 && text && !*ret_n)
