@@ -132,6 +132,15 @@ char *config_written(const char *value)
 	return ret;
 }
 
+/* Some editors' first bytes of a text that is UTF-8. */
+static char *skip_mark(char *text)
+{
+	static const char mark[] = "\xef\xbb\xbf";
+	size_t n = strlen(mark);
+
+	return strncmp(text, mark, n) == 0 ? text + n : text;
+}
+
 /* ---- lines ---- */
 
 /* What @text means as a value; NULL: nothing, and why was said. */
@@ -197,6 +206,8 @@ int config_read(const struct sk_os *os, const char *path,
 	else if (r < 0 && r != -ENOENT)
 		fprintf(stderr, "shardkeepd: cannot read %s: %s\n", path,
 			strerror(-r));
+	if (r == 0)
+		rest = skip_mark(text);
 	while (r == 0 && (line = strsep(&rest, "\n")))
 		r = read_line(path, ++number, line, set, ctx);
 	free(text);

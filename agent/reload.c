@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reload.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "agent.h"
 #include "base/util.h"
@@ -60,6 +63,75 @@ static void name_fixed(const struct options *was, const struct options *is,
 					      n ? ", " : "", fixed[i].name);
 }
 
+/* ---- what is wrong with them ---- */
+
+#define SAID_MOST 4096u
+#define BEGINS "shardkeepd: "
+
+/* Standard error, aside. */
+struct heard {
+	int fd;		/* in its place; -1: it is where it was */
+	int aside;
+};
+
+static void hear(const struct sk_os *os, struct heard *ret)
+{
+	ret->fd = -1;
+	ret->aside = os->fcntl(os, STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+	if (ret->aside < 0)
+		return;
+	ret->fd = os->memfd_create(os, "shardkeep:said", MFD_CLOEXEC);
+	if (ret->fd >= 0 && os->dup2(os, ret->fd, STDERR_FILENO) >= 0)
+		return;
+	if (ret->fd >= 0)
+		(void)os->close(os, ret->fd);
+	(void)os->close(os, ret->aside);
+	ret->fd = -1;
+}
+
+/* A line for each, as all of the log has them: with time and level. */
+static void log_each(struct agent *a, char *text, enum log_level level)
+{
+	size_t begins = strlen(BEGINS);
+	char *line;
+
+	while ((line = strsep(&text, "\n")))
+		if (*line)
+			log_line(&a->log, level, "%s",
+				 strncmp(line, BEGINS, begins) == 0 ?
+				 line + begins : line);
+}
+
+static void log_heard(struct agent *a, const struct heard *h,
+		      enum log_level level)
+{
+	const struct sk_os *os = a->os;
+	char text[SAID_MOST];
+	ssize_t n;
+
+	if (h->fd < 0)
+		return;
+	(void)os->dup2(os, h->aside, STDERR_FILENO);
+	n = os->pread(os, h->fd, text, sizeof(text) - 1, 0);
+	text[n > 0 ? n : 0] = 0;
+	(void)os->close(os, h->fd);
+	(void)os->close(os, h->aside);
+	log_each(a, text, level);
+}
+
+static int read_again(struct agent *a, struct options *ret)
+{
+	struct heard said;
+	int r;
+
+	hear(a->os, &said);
+	r = options_again(a->opts, ret);
+	log_heard(a, &said, r ? LOG_LEVEL_ERROR : LOG_LEVEL_WARNING);
+	return r;
+}
+
+/* ---- the signal ---- */
+
 static void take_options(struct agent *a)
 {
 	const struct sk_retention kept = a->now.retention;
@@ -67,7 +139,7 @@ static void take_options(struct agent *a)
 	struct options fresh;
 	char fixed[256];
 
-	if (options_again(a->opts, &fresh) != 0) {
+	if (read_again(a, &fresh) != 0) {
 		log_error(a, "the options make no sense any more, and stay as "
 			  "they were; shardkeepd --check-config says more");
 		return;

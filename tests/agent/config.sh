@@ -38,6 +38,12 @@ says "^store = /srv/a b	# $dir/conf:3$"
 says "^no-direct = yes	# $dir/conf:6$"
 says "^seal-writes = no	# $dir/conf:7$"
 says '^# scrub-rate: default$'
+
+# As some editors begin it, and end lines.
+printf '\xef\xbb\xbfmemory = 64M\r\nkeep-last = 7\r\n' >"$dir/marked"
+expect 0 --config "$dir/marked"
+says "^memory = 64M	# $dir/marked:1$"
+says "^keep-last = 7	# $dir/marked:2$"
 # What no socket can have is found here, and not when the agent starts.
 long=/run/$(printf '%0103d' 0)
 printf 'socket = %s\n' "${long%0}" >"$dir/socket"

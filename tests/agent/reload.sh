@@ -56,6 +56,8 @@ for keeper in --no-keeper --keeper; do
 	[ "$(budget)" = $((96 << 20)) ] || fail "$keeper: $(budget)"
 	conf 'memory = lots'
 	kill -HUP "$pid"
+	# As all lines: under journald those of that level are looked for.
+	heard 'Z error: --memory "lots" makes no sense'
 	heard 'make no sense any more'
 	[ "$(budget)" = $((96 << 20)) ] || fail "of nonsense: $(budget)"
 	end
