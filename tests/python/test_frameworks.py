@@ -3,24 +3,20 @@
 
 Each trains, is interrupted, is started again and must end with the weights of
 a run that nobody interrupted. Frameworks start threads when they are imported,
-so who goes on is a process of its own, which has PyTorch and nothing of theirs.
+so who goes on is a process of its own, begun from nothing.
 """
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
-import traceback
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from harness import Nodes, private_agent
@@ -50,71 +46,23 @@ os._exit(0)
 """
 
 
-#: All that train import it.
-importlib.import_module("torch._dynamo")
-
-ENVIRONMENT = {
-    "PYTHONPATH": HERE, "HF_HUB_OFFLINE": "1", "WANDB_DISABLED": "true",
-    "TOKENIZERS_PARALLELISM": "false"}
-
-
-def _become(script: str, args: list[str], out: IO[str], err: IO[str]) -> None:
-    """What python does with a script, but that PyTorch is there, which takes
-    longer to import than most of them train."""
-    atexit._clear()
-    signal.alarm(280)
-    for stream, fd in (out, 1), (err, 2):
-        os.dup2(stream.fileno(), fd)
-    sys.stdin, sys.stdout, sys.stderr = (
-        open(fd, mode, closefd=False) for fd, mode in enumerate("rww"))
-    os.chdir(os.path.dirname(script))
-    os.environ |= ENVIRONMENT
-    sys.argv = [script, *args]
-    sys.path[:0] = [os.path.dirname(script), HERE]
-    runpy.run_path(script, run_name="__main__")
-
-
-def _fork(script: str, args: list[str], out: IO[str], err: IO[str]) -> int:
-    """Its exit status."""
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    try:
-        _become(script, args, out, err)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(1)             # who comes to its end leaves by itself
-
-
-def _launch(script: str, args: list[str], ranks: int, out: IO[str],
-            err: IO[str]) -> int:
-    return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone",
-         f"--nproc-per-node={ranks}", script, *args],
-        env={**os.environ, **ENVIRONMENT}, cwd=os.path.dirname(script),
-        stdout=out, stderr=err, timeout=280, check=False).returncode
-
-
 def python(code: str, directory: str, *args: object, ranks: int = 1
            ) -> Any:
     """Runs it in that directory; what it prints last, as JSON."""
+    env = {**os.environ, "PYTHONPATH": HERE, "HF_HUB_OFFLINE": "1",
+           "TOKENIZERS_PARALLELISM": "false", "WANDB_DISABLED": "true"}
     script = os.path.join(directory, "script.py")
     with open(script, "w", encoding="utf-8") as f:
         f.write(textwrap.dedent(code) + LEAVE)
-    told = [str(x) for x in args]
-    with tempfile.TemporaryFile("w+") as out, \
-            tempfile.TemporaryFile("w+") as err:
-        status = _fork(script, told, out, err) if ranks == 1 else \
-            _launch(script, told, ranks, out, err)
-        out.seek(0)
-        err.seek(0)
-        printed, complained = out.read(), err.read()
-    assert status == 0, printed[-3000:] + complained[-6000:]
-    assert "Exception in thread" not in complained, complained[-6000:]
-    return json.loads(printed.strip().splitlines()[-1])
+    start = [sys.executable, script] if ranks == 1 else [
+        sys.executable, "-m", "torch.distributed.run", "--standalone",
+        f"--nproc-per-node={ranks}", script]
+    done = subprocess.run([*start, *map(str, args)], env=env, cwd=directory,
+                          capture_output=True, text=True, timeout=280,
+                          check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    assert "Exception in thread" not in done.stderr, done.stderr[-6000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 LIGHTNING = """
