@@ -144,7 +144,9 @@ def parts(agent: Agent, store: str) -> None:
     spent = sum(os.path.getsize(f"{store}/parts/{folder}/{name}")
                 for folder in os.listdir(f"{store}/parts")
                 if folder.startswith("step-")
-                for name in os.listdir(f"{store}/parts/{folder}"))
+                # What is tried just now has gone before there is room.
+                for name in os.listdir(f"{store}/parts/{folder}")
+                if name.startswith("rank-"))
     assert spent >= one, "nothing was written"
     leave(store, one + other + one // 2 - spent)
     agent.durable("parts", 2)
