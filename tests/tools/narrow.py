@@ -5,16 +5,14 @@ escapes: what it prints has room, and so has the line that it draws over
 itself while an agent keeps it waiting. Arguments: shardkeepd,
 shardkeep-trainer, cachectl.
 """
-import fcntl
 import os
-import pty
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 import threading
+
+import terminal
 
 AGENT, TRAINER, CACHECTL = sys.argv[1:]
 JOB = "a-name-that-some-launcher-has-made-of-20261128-000001"
@@ -22,21 +20,11 @@ JOB = "a-name-that-some-launcher-has-made-of-20261128-000001"
 
 def on_terminal(env: dict[str, str], columns: int, *command: str,
                 term: str = "xterm") -> str:
-    terminal, other = pty.openpty()
-    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
-    with subprocess.Popen([CACHECTL, *command], stdout=other, stderr=other,
-                          env=env | {"TERM": term, "NO_COLOR": "1"}) as p:
-        os.close(other)
-        said = b""
-        try:
-            while part := os.read(terminal, 65536):
-                said += part
-        except OSError:     # the other end is closed
-            pass
-        # doctor and status tell of the machine that this runs on.
-        assert p.wait() in (0, 7, 8), (command, said)
-    os.close(terminal)
-    return said.decode().replace("\r\n", "\n")
+    code, said = terminal.run([CACHECTL, *command], env | {
+        "TERM": term, "NO_COLOR": "1"}, 24, columns)
+    # doctor and status tell of the machine that this runs on.
+    assert code in (0, 7, 8), (command, said)
+    return said.replace("\r\n", "\n")
 
 
 def tables(env: dict[str, str]) -> None:

@@ -4,14 +4,12 @@
 stays, and what has no room is counted. Arguments: shardkeepd,
 shardkeep-trainer, cachectl.
 """
-import fcntl
 import os
-import pty
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
+
+import terminal
 
 AGENT, TRAINER, CACHECTL = sys.argv[1:]
 JOBS = 9
@@ -19,20 +17,10 @@ JOBS = 9
 
 def top(env: dict[str, str], rows: int) -> list[str]:
     """The lines of one look on a window of so many, without the CLEAR."""
-    terminal, other = pty.openpty()
-    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("4H", rows, 100, 0, 0))
-    with subprocess.Popen([CACHECTL, "top", "--count", "1"], stdout=other,
-                          env=env | {"TERM": "xterm", "NO_COLOR": "1"}) as p:
-        os.close(other)
-        said = b""
-        try:
-            while part := os.read(terminal, 65536):
-                said += part
-        except OSError:     # the other end is closed
-            pass
-        assert p.wait() == 0
-    os.close(terminal)
-    return said.decode().split("\x1b[2J")[-1].replace("\r", "").split("\n")
+    code, said = terminal.run([CACHECTL, "top", "--count", "1"], env | {
+        "TERM": "xterm", "NO_COLOR": "1"}, rows, 100, both=False)
+    assert code == 0
+    return said.split("\x1b[2J")[-1].replace("\r", "").split("\n")
 
 
 def check(env: dict[str, str]) -> None:
