@@ -28,11 +28,14 @@ static int write_said(struct asking *q)
 	const struct sk_retention none = { 0 };
 	struct sk_store *store = q->request.agent->store;
 	bool set = q->flags & SK_RETAIN_SET;
-	int r = 0;
+	uid_t owner;
+	int r;
 
 	/* It may be said before there is anything to keep. */
-	if (!sk_store_has_job(store, q->job))
-		r = sk_store_set_owner(store, q->job, q->uid, &q->err);
+	r = sk_store_claim(store, q->job, q->uid, &owner, &q->err);
+	if (r == 0 && owner != q->uid)
+		r = sk_err_set(&q->err, -EACCES, "the store holds a job \"%s\" "
+			       "of another user", q->job);
 	if (r == 0)
 		r = sk_store_set_retention(store, q->job, set ?
 					   SK_RETENTION_OPERATOR :

@@ -69,14 +69,14 @@ static int see(void *ctx, const void *bytes, size_t n, struct sk_err *err)
 
 /* A job that is new there may count on what is not said of it: nobody has
  * put anything into it yet that was to stay. */
-static int claim_new(struct flush *f)
+static int claim_new(struct flush *f, uid_t *ret_owner)
 {
 	const struct sk_retention none = { 0 };
 	struct sk_store *store = f->agent->store;
 	bool is_new = !sk_store_has_job(store, f->put.job);
-	int r = sk_store_set_owner(store, f->put.job, f->uid, &f->err);
+	int r = sk_store_claim(store, f->put.job, f->uid, ret_owner, &f->err);
 
-	if (r == 0 && is_new)
+	if (r == 0 && is_new && *ret_owner == f->uid)
 		r = sk_store_set_retention(store, f->put.job,
 					   SK_RETENTION_DEFAULT, &none,
 					   &f->err);
@@ -92,10 +92,12 @@ static int claim(struct flush *f)
 
 	r = sk_store_owner(store, f->put.job, &owner, &f->err);
 	if (r == -ENOENT)
-		return claim_new(f);
+		r = claim_new(f, &owner);
+	else if (r < 0)
+		sk_err_prefix(&f->err, r, "cannot tell whose job \"%s\" on the "
+			      "store is", f->put.job);
 	if (r < 0)
-		return sk_err_prefix(&f->err, r, "cannot tell whose job \"%s\" "
-				     "on the store is", f->put.job);
+		return r;
 	f->lost = owner != f->uid;
 	if (f->lost)
 		return sk_err_set(&f->err, -EACCES, "the store holds a job "

@@ -350,12 +350,16 @@ static size_t look_first(const struct sk_retention *r)
 static void read_retention(struct retain_pass *p)
 {
 	struct sk_store *store = p->agent->store;
+	uid_t owner;
 
 	p->result = sk_store_retention(store, p->job, &p->from, &p->file,
 				       &p->err);
 	if (p->result < 0 || !p->said || p->from == SK_RETENTION_OPERATOR ||
 	    (p->from == SK_RETENTION_JOB &&
 	     sk_retention_equal(&p->file, &p->retention)))
+		return;
+	/* Another user may have come to have the name there. */
+	if (sk_store_owner(store, p->job, &owner, NULL) == 0 && owner != p->uid)
 		return;
 	p->result = sk_store_set_retention(store, p->job, SK_RETENTION_JOB,
 					   &p->retention, &p->err);

@@ -2,6 +2,7 @@
 /* Store, the directories: walked, synced, removed; small files in them. */
 #include <assert.h>
 #include <fcntl.h>
+#include <stdio.h>	/* RENAME_NOREPLACE */
 #include <string.h>
 
 #include "store/private.h"
@@ -201,8 +202,22 @@ int sk_file_write(const struct sk_os *os, int fd, const char *data,
 	return 0;
 }
 
+/* There are filesystems that cannot tell whether the name is taken: there the
+ * last one stands. */
+static int name_new(const struct sk_os *os, int dirfd, const char *temporary,
+		    const char *name)
+{
+	int r = os->renameat(os, dirfd, temporary, dirfd, name,
+			     RENAME_NOREPLACE);
+
+	if (r == -EINVAL || r == -ENOSYS)
+		r = os->renameat(os, dirfd, temporary, dirfd, name, 0);
+	return r;
+}
+
 int sk_file_make(const struct sk_os *os, int dirfd, const char *temporary,
-		 const char *name, const void *data, size_t bytes, bool sync)
+		 const char *name, const void *data, size_t bytes,
+		 unsigned flags)
 {
 	int fd, r, r_close;
 
@@ -211,27 +226,30 @@ int sk_file_make(const struct sk_os *os, int dirfd, const char *temporary,
 	if (fd < 0)
 		return fd;
 	r = sk_file_write(os, fd, data, bytes);
-	if (r == 0 && sync)
+	if (r == 0 && flags & SK_FILE_SYNC)
 		r = os->fsync(os, fd);
 	r_close = os->close(os, fd);
 	if (r == 0)
 		r = r_close;
 	if (r == 0)
-		r = os->renameat(os, dirfd, temporary, dirfd, name, 0);
+		r = flags & SK_FILE_NEW ?
+		    name_new(os, dirfd, temporary, name) :
+		    os->renameat(os, dirfd, temporary, dirfd, name, 0);
 	if (r < 0)
 		(void)os->unlinkat(os, dirfd, temporary, 0);
 	return r;
 }
 
-int sk_dir_write_text(struct sk_store *store, int dirfd, const char *name,
-		      const char *text, struct sk_err *err)
+static int write_text(struct sk_store *store, int dirfd, const char *name,
+		      const char *text, unsigned flags, struct sk_err *err)
 {
 	const struct sk_os *os = store->os;
 	char temporary[SK_STORE_NAME_MAX];
 	int r;
 
 	sk_temporary_name(store, name, temporary);
-	r = sk_file_make(os, dirfd, temporary, name, text, strlen(text), true);
+	r = sk_file_make(os, dirfd, temporary, name, text, strlen(text),
+			 flags | SK_FILE_SYNC);
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot write \"%s\"", name);
 	r = sk_dir_sync(os, dirfd);
@@ -239,4 +257,16 @@ int sk_dir_write_text(struct sk_store *store, int dirfd, const char *name,
 		return sk_err_errno(err, r, "cannot make \"%s\" durable",
 				    name);
 	return 0;
+}
+
+int sk_dir_write_text(struct sk_store *store, int dirfd, const char *name,
+		      const char *text, struct sk_err *err)
+{
+	return write_text(store, dirfd, name, text, 0, err);
+}
+
+int sk_dir_write_new_text(struct sk_store *store, int dirfd, const char *name,
+			  const char *text, struct sk_err *err)
+{
+	return write_text(store, dirfd, name, text, SK_FILE_NEW, err);
 }

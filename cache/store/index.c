@@ -415,7 +415,7 @@ int sk_history_save(struct sk_history *h, struct sk_store *store,
 		sk_temporary_name(store, SK_INDEX_TEMPORARY, temporary);
 		/* Who loses it looks anew: that is no reason to sync. */
 		r = sk_file_make(store->os, dir, temporary, h->job, file,
-				 bytes, false);
+				 bytes, 0);
 		store->os->close(store->os, dir);
 	}
 	return r == 0 ? 0 :

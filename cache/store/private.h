@@ -136,14 +136,21 @@ int sk_dir_read_text(const struct sk_os *os, int dirfd, const char *name,
 /** Writes all of it from the beginning of the file. 0 or errno. */
 int sk_file_write(const struct sk_os *os, int fd, const char *data,
 		  size_t bytes);
+enum {
+	SK_FILE_SYNC = 1,	/* the bytes are on the disk before the name */
+	SK_FILE_NEW = 2,	/* -EEXIST: there is one */
+};
 /** Makes the file @name of its bytes under @temporary, which no other has, and
- * renames it; with @sync they are on the disk before that. Nothing is left of
- * one that fails. */
+ * renames it. Nothing is left of one that fails. */
 int sk_file_make(const struct sk_os *os, int dirfd, const char *temporary,
-		 const char *name, const void *data, size_t bytes, bool sync);
+		 const char *name, const void *data, size_t bytes,
+		 unsigned flags);
 /** Writes a small file durably: temporary name, fsync, rename, fsync. */
 int sk_dir_write_text(struct sk_store *store, int dirfd, const char *name,
 		      const char *text, struct sk_err *err);
+/** The same, but that it replaces none: -EEXIST. */
+int sk_dir_write_new_text(struct sk_store *store, int dirfd, const char *name,
+			  const char *text, struct sk_err *err);
 
 /** Whether an errno says that what was listed is gone, or is not ours. */
 static inline bool sk_is_gone(int r)

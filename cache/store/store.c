@@ -314,18 +314,15 @@ bool sk_store_has_job(struct sk_store *store, const char *job)
 	return !sk_is_gone(fd);
 }
 
-int sk_store_owner(struct sk_store *store, const char *job, uid_t *ret_uid,
-		   struct sk_err *err)
+/* Of the job whose directory @fd is. */
+static int read_owner(struct sk_store *store, int fd, const char *job,
+		      uid_t *ret_uid, struct sk_err *err)
 {
 	char text[32];
 	uint64_t uid;
-	int fd, r;
+	int r;
 
-	fd = sk_store_job_dir(store, job, err);
-	if (fd < 0)
-		return sk_is_gone(fd) ? -ENOENT : fd;
 	r = sk_dir_read_text(store->os, fd, SK_OWNER_FILE, text, sizeof(text));
-	store->os->close(store->os, fd);
 	/* (uid_t)-1 means "nobody said" to the system. */
 	if (r == 0 && (!sk_decimal_parse(text, &uid) || uid >= (uid_t)-1))
 		r = -EBADMSG;
@@ -341,20 +338,49 @@ int sk_store_owner(struct sk_store *store, const char *job, uid_t *ret_uid,
 	return 0;
 }
 
-int sk_store_set_owner(struct sk_store *store, const char *job, uid_t uid,
-		       struct sk_err *err)
+int sk_store_owner(struct sk_store *store, const char *job, uid_t *ret_uid,
+		   struct sk_err *err)
 {
-	char text[32];
 	int fd, r;
 
+	fd = sk_store_job_dir(store, job, err);
+	if (fd < 0)
+		return sk_is_gone(fd) ? -ENOENT : fd;
+	r = read_owner(store, fd, job, ret_uid, err);
+	store->os->close(store->os, fd);
+	return r;
+}
+
+/* Of two that do so at once one is the first; the other has -EEXIST. */
+static int write_owner(struct sk_store *store, int fd, const char *job,
+		       uid_t uid, struct sk_err *err)
+{
+	char text[32];
+	int r;
+
+	(void)snprintf(text, sizeof(text), "%" PRIu32 "\n", (uint32_t)uid);
+	r = sk_dir_write_new_text(store, fd, SK_OWNER_FILE, text, err);
+	return r < 0 ? sk_err_prefix(err, r, "the owner of job \"%s\"", job) :
+		       0;
+}
+
+int sk_store_claim(struct sk_store *store, const char *job, uid_t uid,
+		   uid_t *ret_owner, struct sk_err *err)
+{
+	int fd, r;
+
+	assert(uid != (uid_t)-1);
 	fd = sk_store_make_job_dir(store, job, uid != geteuid() ? root_mode() :
 				   SK_DIR_OURS, err);
 	if (fd < 0)
 		return fd;
-	(void)snprintf(text, sizeof(text), "%" PRIu32 "\n", (uint32_t)uid);
-	r = sk_dir_write_text(store, fd, SK_OWNER_FILE, text, err);
+	r = read_owner(store, fd, job, ret_owner, err);
+	if (r == -ENOENT) {
+		r = write_owner(store, fd, job, uid, err);
+		/* Also where the last one stands: it may not be ours. */
+		if (r == 0 || r == -EEXIST)
+			r = read_owner(store, fd, job, ret_owner, err);
+	}
 	store->os->close(store->os, fd);
-	if (r < 0)
-		return sk_err_prefix(err, r, "the owner of job \"%s\"", job);
-	return 0;
+	return r;
 }

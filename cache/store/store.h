@@ -245,7 +245,10 @@ bool sk_store_has_job(struct sk_store *store, const char *job);
 /** The uid a job's directory belongs to (.owner), or -ENOENT. */
 int sk_store_owner(struct sk_store *store, const char *job, uid_t *ret_uid,
 		   struct sk_err *err);
-int sk_store_set_owner(struct sk_store *store, const char *job, uid_t uid,
-		       struct sk_err *err);
+/** Makes a job's directory where there is none, and says of one of which nobody
+ * has said so that it is @uid's. *ret_owner is whose it is then, which may be
+ * another one's: of several agents that do so at once the first has it. */
+int sk_store_claim(struct sk_store *store, const char *job, uid_t uid,
+		   uid_t *ret_owner, struct sk_err *err);
 
 #endif

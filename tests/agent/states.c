@@ -7,7 +7,9 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/magic.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -48,6 +50,14 @@ static unsigned times_said(const struct whole *w, const char *what)
 	for (; (at = strstr(at, what)); at++)
 		n++;
 	return n;
+}
+
+/* Little by little: no flush is to be slow. */
+static bool has_said(struct whole *w, int sock, const char *what)
+{
+	sk_fault_os_advance(w->fault, SECOND / 100);
+	(void)is_degraded(sock, "store-error");
+	return times_said(w, what);
 }
 
 static void start(struct whole *w)
@@ -209,19 +219,6 @@ static void open_rarely(struct whole *w, struct rank *r)
 		&r->msg);
 }
 
-/* The next step gets one, and is taken. */
-static bool has_slot(struct whole *w, struct rank *r, int64_t step)
-{
-	int slot = rank_slot(r, step, SK_SLOT_WILL_WAIT);
-
-	sk_fault_os_advance(w->fault, SECOND / 10);
-	if (slot < 0)
-		return false;
-	rank_fill(r, slot, step);
-	CHECK_STATUS(rank_seal(r, slot, step), 0, &r->msg);
-	return true;
-}
-
 /* What failed has let its memory go, and the job's next flush is not due yet:
  * nothing has shown that it would do better. */
 static void test_superseded(void)
@@ -235,10 +232,11 @@ static void test_superseded(void)
 	block(&w, "rare", path);
 	for (int64_t step = 1; step <= 4; step++)
 		rank_snapshot(&r, step);
-	AWAIT(is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
-	/* While it is being tried it has its slot. */
+	/* While it is being tried it has its slot: not again before the clock
+	 * goes on. */
+	AWAIT(is_degraded(r.sock, "store-error"), "%s", whole_log(&w));
 	for (int64_t step = 5; step <= 7; step++)
-		AWAIT(has_slot(&w, &r, step), "%s", rig_why(&r.msg));
+		rank_snapshot(&r, step);
 	CHECK(!snapshot_flags(r.sock, "rare", 4), "it is there");
 	for (int i = 0; i < 10; i++)
 		CHECK(is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
@@ -282,16 +280,49 @@ static void test_evicted(void)
 	end(&w);
 }
 
-static void write_owner(const char *dir, const char *uid)
+/* A directory that is another user's, to be given a job's name. */
+static void make_theirs(const struct whole *w, char dir[160])
 {
-	char path[220];
+	char owner[200];
 	FILE *f;
 
+	(void)snprintf(dir, 160, "%s.another", w->rig.store);
+	(void)snprintf(owner, sizeof(owner), "%s/.owner", dir);
 	CHECK(mkdir(dir, 0700) == 0, "%s: %s", dir, strerror(errno));
-	(void)snprintf(path, sizeof(path), "%s/.owner", dir);
-	f = fopen(path, "we");
-	CHECK(f && fprintf(f, "%s\n", uid) > 0 && fclose(f) == 0, "%s",
-	      strerror(errno));
+	f = fopen(owner, "we");
+	CHECK(f && fputs("12345\n", f) >= 0 && fclose(f) == 0, "%s: %s",
+	      owner, strerror(errno));
+}
+
+/* At once, for it may be looked at just now: the file at @path gives way to the
+ * directory. */
+static void give_away(const char *dir, const char *path)
+{
+	CHECK(renameat2(AT_FDCWD, dir, AT_FDCWD, path, RENAME_EXCHANGE) == 0,
+	      "%s: %s", path, strerror(errno));
+	CHECK(unlink(dir) == 0, "%s: %s", dir, strerror(errno));
+}
+
+/* What is to stay of another user's job is not said by this one. */
+static void check_unsaid(const char *path)
+{
+	char file[220];
+
+	(void)snprintf(file, sizeof(file), "%s/.retain", path);
+	CHECK(access(file, F_OK) < 0 && errno == ENOENT, "%s is there", file);
+}
+
+static void check_says_nothing(const struct rank *r, const char *path)
+{
+	struct sk_msg msg = { .type = SK_MSG_RETAIN, .body.retain = {
+		.flags = SK_RETAIN_SET, .retention.keep_last = 1 } };
+
+	(void)snprintf(msg.body.retain.id.job, sizeof(msg.body.retain.id.job),
+		       "%s", r->job);
+	CHECK_STATUS(rig_call(r->sock, &msg, NULL, 0, NULL, NULL), -EACCES,
+		     &msg);
+	CHECK(strstr(rig_why(&msg), "of another user"), "%s", rig_why(&msg));
+	check_unsaid(path);
 }
 
 /* The store has come to be well, and the name is another user's by then: what
@@ -300,28 +331,73 @@ static void test_lost(void)
 {
 	struct whole w;
 	struct rank r;
-	char path[200];
+	char path[200], theirs[160];
 
 	start(&w);
 	open_rarely(&w, &r);
 	block(&w, "rare", path);
+	make_theirs(&w, theirs);
 	for (int64_t step = 1; step <= 4; step++)
 		rank_snapshot(&r, step);
 	AWAIT(is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
-	CHECK(unlink(path) == 0, "unlink");
-	write_owner(path, "12345");
-	AWAIT((sk_fault_os_advance(w.fault, SECOND / 10),
-	       times_said(&w, "of another user")), "%s", whole_log(&w));
+	give_away(theirs, path);
+	AWAIT(has_said(&w, r.sock, "of another user"), "%s", whole_log(&w));
 	/* By one look: more time would have the store hang, and be mended. */
 	sk_fault_os_advance(w.fault, 3 * SECOND);
 	AWAIT(!is_degraded(r.sock, "store-error"), "%s", whole_log(&w));
 	CHECK(!(snapshot_flags(r.sock, "rare", 4) & SK_SNAP_WANTED),
 	      "it is tried");
+	check_says_nothing(&r, path);
 	rank_close(&r);
 	CHECK(kill(w.rig.agent, SIGTERM) == 0, "kill");
 	/* It is lost, and that is told. */
 	CHECK(whole_wait(&w) == 1, "exit status: %s", whole_log(&w));
 	whole_remove(&w);
+}
+
+/* Shared with the agent's process. */
+static atomic_bool *keeps;
+
+/* Who sees what is to stay of jobs waits until it may. */
+static int open_late(const struct sk_os *os, int dirfd, const char *path,
+		     int flags, mode_t mode)
+{
+	char name[16] = "";
+
+	(void)os;
+	(void)pthread_getname_np(pthread_self(), name, sizeof(name));
+	while (strncmp(name, "sk-keep", 7) == 0 && !atomic_load(keeps))
+		usleep(1000);
+	return sk_os_linux()->openat(sk_os_linux(), dirfd, path, flags, mode);
+}
+
+/* Nor by what its ranks said of theirs, which has the name in memory alone. */
+static void test_kept(void)
+{
+	char path[200], theirs[160];
+	struct whole w;
+	struct rank r;
+
+	keeps = mmap(NULL, sizeof(*keeps), PROT_READ | PROT_WRITE,
+		     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(keeps != MAP_FAILED, "mmap");
+	whole_init(&w);
+	w.fault->os.openat = open_late;
+	whole_start(&w);
+	CHECK(w.serves, "it did not start: %s", whole_log(&w));
+	CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
+		.job = "kept", .world = 1, .keep_last = 1 }), 0, &r.msg);
+	block(&w, "kept", path);
+	make_theirs(&w, theirs);
+	give_away(theirs, path);
+	atomic_store(keeps, true);
+	for (int i = 0; i < 300; i++) {
+		CHECK(!is_on(&w, r.sock, "store-error"), "%s", whole_log(&w));
+		check_unsaid(path);
+	}
+	rank_close(&r);
+	end(&w);
+	CHECK(munmap(keeps, sizeof(*keeps)) == 0, "munmap");
 }
 
 /* Its ranks are gone, and what failed is given up: nothing is wrong with
@@ -582,6 +658,7 @@ int main(void)
 	test_superseded();
 	test_evicted();
 	test_lost();
+	test_kept();
 	test_given_up();
 	test_full_of_one();
 	test_volatile();

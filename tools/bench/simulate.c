@@ -106,6 +106,7 @@ static int put_first(struct making *m, const struct sk_layout *l,
 	struct sk_store *store = NULL;
 	struct sk_err err = { "" };
 	struct sk_io *io = NULL;
+	uid_t owner;
 	int no, r;
 
 	r = sk_store_open(os, w->bench->store, 3600, &store, &no, &err);
@@ -114,7 +115,7 @@ static int put_first(struct making *m, const struct sk_layout *l,
 	if (r >= 0)
 		r = sk_store_put_image(store, io, &put, &err);
 	if (r >= 0)
-		r = sk_store_set_owner(store, l->job, getuid(), &err);
+		r = sk_store_claim(store, l->job, getuid(), &owner, &err);
 	sk_io_free(io);
 	sk_store_close(store);
 	munmap(zeros, l->image_bytes);

@@ -67,6 +67,16 @@ int settle(struct sk_store *store, const char *job, uint64_t step,
 	return sk_store_settle(store, job, step, &run, NULL);
 }
 
+int64_t claim(struct sk_store *store, const char *job, uid_t uid)
+{
+	uid_t owner;
+	int r = sk_store_claim(store, job, uid, &owner, NULL);
+
+	if (r < 0)
+		return r;
+	return owner;
+}
+
 int delete(struct sk_store *store, const char *job, const char *dir,
 	   uint64_t number, struct sk_err *err)
 {

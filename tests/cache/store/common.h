@@ -36,6 +36,8 @@ struct sk_io *make_io(const struct sk_os *os, enum sk_io_backend backend);
 struct sk_store_run run_named(uint64_t number);
 int settle(struct sk_store *store, const char *job, uint64_t step,
 	   uint64_t number);
+/** Whose job it is once @uid has claimed it, or errno. */
+int64_t claim(struct sk_store *store, const char *job, uid_t uid);
 int delete (struct sk_store *store, const char *job, const char *dir,
 	    uint64_t number, struct sk_err *err);
 void image_make(struct image *image, uint64_t run, uint64_t step, int32_t rank);

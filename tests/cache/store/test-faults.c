@@ -270,12 +270,12 @@ Test(store_faults, a_file_that_is_made_stays)
 	store = make_store(&p, &fault);
 	sk_fault_os_init(&fault, sk_os_linux());
 	cr_assert_eq(sk_file_make(&fault.os, store->fd, "half", "whole", "ab",
-				  2, true), 0);
+				  2, SK_FILE_SYNC), 0);
 	cr_assert_eq(sk_fault_os_calls(&fault, SK_FAULT_UNLINKAT), 0);
 	cr_assert(exists(&p, "whole") && !exists(&p, "half"));
 	sk_fault_os_fail(&fault, SK_FAULT_RENAMEAT, 2, 1, EIO);
 	cr_assert_eq(sk_file_make(&fault.os, store->fd, "half", "other", "ab",
-				  2, true), -EIO);
+				  2, SK_FILE_SYNC), -EIO);
 	cr_assert(!exists(&p, "other") && !exists(&p, "half"));
 	sk_store_close(store);
 	place_remove(&p);
@@ -430,13 +430,14 @@ Test(store_faults, scanning_and_owning, .timeout = 300)
 
 	store = make_store(&p, &fault);
 	cr_assert_eq(put(store, 1, 5, 0), 0);
-	cr_assert_eq(sk_store_set_owner(store, "job", 5, NULL), 0);
+	cr_assert_eq(claim(store, "job", 5), 5);
 	fds = count_fds();
 	for (n = 1; ; n++) {
 		struct sk_stored *images = NULL;
 		char **jobs = NULL;
 		uid_t uid = 0, was = 0;
 		size_t n_images = 0, n_jobs = 0;
+		int64_t owner;
 		int r;
 
 		sk_fault_os_init(&fault, sk_os_linux());
@@ -447,12 +448,15 @@ Test(store_faults, scanning_and_owning, .timeout = 300)
 		cr_assert(r == 0 ? n_jobs == 1 : r == -EIO && !jobs);
 		r = sk_store_owner(store, "job", &was, NULL);
 		cr_assert(r == 0 || r == -EIO);
-		r = sk_store_set_owner(store, "job", 6, NULL);
-		cr_assert(r == 0 || r == -EIO);
+		owner = claim(store, "job", 6);
+		cr_assert(owner == 5 || owner == -EIO);
+		owner = claim(store, "new", 6);
+		cr_assert(owner == 6 || owner == -EIO);
 		fault.rule_count = 0;
 		cr_assert_eq(sk_store_owner(store, "job", &uid, NULL), 0);
-		cr_assert(uid == 6 || (r < 0 && uid == 5));
-		cr_assert_eq(sk_store_set_owner(store, "job", 5, NULL), 0);
+		cr_assert_eq(uid, 5);
+		cr_assert_eq(claim(store, "new", owner < 0 ? 6 : 7), 6);
+		cr_assert_eq(sk_dir_remove(sk_os_linux(), store->fd, "new"), 0);
 		cr_assert_eq(count_fds(), fds);
 		free(images);
 		if (jobs)

@@ -157,8 +157,10 @@ static int retain_job(struct sk_store *store, struct sk_io *io,
 static int own_job(struct sk_store *store, struct sk_io *io,
 		    struct sk_err *err)
 {
+	uid_t owner;
+
 	(void)io;
-	return sk_store_set_owner(store, "job", geteuid(), err);
+	return sk_store_claim(store, "job", geteuid(), &owner, err);
 }
 
 /* ---- faults ---- */

@@ -627,10 +627,11 @@ Test(store, remembers_owners)
 	make_dir(&p, "job");
 	cr_assert_eq(sk_store_owner(store, "job", &uid, NULL), -ENOENT);
 	cr_assert_eq(uid, 77);
-	cr_assert_eq(sk_store_set_owner(store, "job", 1000, NULL), 0);
+	cr_assert_eq(claim(store, "job", 1000), 1000);
 	cr_assert_eq(sk_store_owner(store, "job", &uid, NULL), 0);
 	cr_assert_eq(uid, 1000);
-	cr_assert_eq(sk_store_set_owner(store, "new", 0, NULL), 0);
+	cr_assert_eq(claim(store, "job", 1001), 1000);
+	cr_assert_eq(claim(store, "new", 0), 0);
 	cr_assert_eq(sk_store_owner(store, "new", &uid, NULL), 0);
 	cr_assert_eq(uid, 0);
 	for (size_t i = 0; i < SK_ARRAY_SIZE(bad); i++) {
@@ -639,6 +640,55 @@ Test(store, remembers_owners)
 			     -EBADMSG, "%s", bad[i]);
 	}
 	cr_assert_eq(sk_store_owner(store, "a/b", &uid, NULL), -EINVAL);
+	sk_store_close(store);
+	place_remove(&p);
+}
+
+static int count_one(void *ctx, int fd, const char *name)
+{
+	(void)fd;
+	(void)name;
+	++*(int *)ctx;
+	return 0;
+}
+
+static int count_names(const struct sk_store *store, const char *job)
+{
+	int fd = sk_dir_open(store->os, store->fd, job), n = 0;
+
+	cr_assert_geq(fd, 0);
+	cr_assert_eq(sk_dir_each(store->os, fd, count_one, &n), 0);
+	close(fd);
+	return n;
+}
+
+/* Between its look and its name, another agent is there first. */
+static void be_first(void *ctx)
+{
+	make_file(ctx, "job/.owner", "7\n");
+}
+
+Test(store, knows_one_owner)
+{
+	struct sk_fault_os fault;
+	struct sk_store *store;
+	struct place p;
+
+	store = make_store(&p, &fault);
+	make_dir(&p, "job");
+	sk_fault_os_meddle(&fault, SK_FAULT_RENAMEAT, 1, be_first, &p);
+	cr_assert_eq(claim(store, "job", 8), 7);
+	cr_assert_eq(count_names(store, "job"), 1, "of the other it left some");
+	/* There are filesystems that cannot tell. */
+	for (int i = 0; i < 2; i++) {
+		const char *job = i ? "new" : "old";
+
+		sk_fault_os_forget(&fault);
+		sk_fault_os_fail(&fault, SK_FAULT_RENAMEAT, 1, 1,
+				 i ? ENOSYS : EINVAL);
+		cr_assert_eq(claim(store, job, 8), 8);
+		cr_assert_eq(claim(store, job, 9), 8);
+	}
 	sk_store_close(store);
 	place_remove(&p);
 }
@@ -668,7 +718,7 @@ Test(store, gives_files_and_no_directories)
 		cr_skip("only root gives files away");
 	(void)umask(022);
 	store = make_store(&p, NULL);
-	cr_assert_eq(sk_store_set_owner(store, "job", 65534, NULL), 0);
+	cr_assert_eq(claim(store, "job", 65534), 65534);
 	cr_assert_eq(put_owned(store, SK_IO_AUTO, 65534, &owned), 0);
 	cr_assert_eq(owned, 0);
 	check_file(&p, image, 65534, 0600);

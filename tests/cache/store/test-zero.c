@@ -58,7 +58,7 @@ static void note_and_ask(struct sk_store *store)
 	size_t n = 0;
 	uid_t uid = 0;
 
-	cr_assert_eq(sk_store_set_owner(store, "job", 77, NULL), 0);
+	cr_assert_eq(claim(store, "job", 77), 77);
 	cr_assert_eq(sk_store_owner(store, "job", &uid, NULL), 0);
 	cr_assert_eq(uid, 77);
 	cr_assert_eq(sk_store_set_retention(store, "job",
@@ -78,6 +78,7 @@ static void note_and_ask(struct sk_store *store)
 static void know_it(struct sk_store *store, struct sk_fault_os *fault)
 {
 	struct sk_history *h = sk_history_new("job");
+	const struct sk_retention none = { 0 };
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
@@ -87,7 +88,9 @@ static void know_it(struct sk_store *store, struct sk_fault_os *fault)
 	cr_assert_eq(sk_history_save(h, store, NULL), 0);
 	sk_history_free(h);
 	/* The job's directory is another one than the index knows. */
-	cr_assert_eq(sk_store_set_owner(store, "job", 78, NULL), 0);
+	cr_assert_eq(sk_store_set_retention(store, "job",
+					    SK_RETENTION_DEFAULT, &none, NULL),
+		     0);
 	h = sk_history_new("job");
 	cr_assert_eq(sk_history_look(h, store, NULL), 0);
 	cr_assert_eq(sk_history_count(h), 2);
