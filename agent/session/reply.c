@@ -81,6 +81,12 @@ static bool is_full(int r)
 	return r == -EAGAIN || r == -ENOBUFS || r == -ETOOMANYREFS;
 }
 
+/* The other side reads no more. What it sent before that is still heard. */
+static bool is_deaf(int r)
+{
+	return r == -EPIPE || r == -ECONNRESET;
+}
+
 static int send_reply(struct session *s, struct sk_msg *msg, const int *fds,
 		      int n_fds)
 {
@@ -152,7 +158,7 @@ void session_reply(struct session *s, uint16_t type, uint32_t seq, int status,
 		return;
 	}
 	close_fds(fds, n_fds);
-	if (r < 0)
+	if (r < 0 && !is_deaf(r))
 		session_close(s, "its socket failed");
 }
 
@@ -166,7 +172,7 @@ void replies_send(struct session *s)
 		if (is_full(e))
 			break;
 		reply_free(s, r);
-		if (e < 0)
+		if (e < 0 && !is_deaf(e))
 			session_close(s, "its socket failed");
 	}
 	if (!s->closing)

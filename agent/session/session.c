@@ -18,6 +18,7 @@
 #define MESSAGES_LEFT 16	/* of one that is gone, that are heard */
 #define ACCEPTED_A_TURN 8	/* then it is the others' turn */
 #define MAX_UNHEARD 256u	/* connections of a process: more are refused */
+#define GONE (EPOLLHUP | EPOLLERR | EPOLLRDHUP)
 #define NOBODY ((uid_t)~0)	/* whose connection it is not known */
 #define MAX_PENDING 1024u	/* of a user, not closed yet */
 
@@ -91,18 +92,17 @@ static void serve(struct chore *chore)
 	uint32_t events = s->events;
 
 	s->events = 0;
-	if (events & EPOLLOUT)
+	/* What waits for one that went is let go by that. */
+	if (events & (EPOLLOUT | GONE))
 		replies_send(s);
 	/* What it sent before it went is still heard. */
-	if (events & EPOLLIN && receive(s) && !s->closing) {
+	if (events & (EPOLLIN | GONE) && receive(s) && !s->closing) {
 		s->events |= events & ~(uint32_t)EPOLLOUT;
 		if (sk_link_empty(&s->chore.link))
 			loop_queue(&s->agent->loop, &s->chore);
 		return;
 	}
-	/* Who is not listened to any more has nothing left to say. */
-	if (!s->closing && events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP) &&
-	    (!(events & EPOLLIN) || !sk_link_empty(&s->replies)))
+	if (!s->closing && events & GONE)
 		session_close(s, NULL);
 }
 
@@ -118,6 +118,7 @@ static void peer_ready(struct source *source, uint32_t events)
 		agent_changed(s->agent);
 		return;
 	}
+	replies_send(s);
 	for (int i = 0; i < MESSAGES_LEFT && receive(s); i++)
 		;
 	if (!s->closing)

@@ -117,6 +117,10 @@ int sk_channel_recv_all(const struct sk_os *os, int sock,
 
 	*ret_n_fds = 0;
 	n = os->recvmsg(os, sock, &h, 0);
+	/* Of an end that left something unread this comes once, before what it
+	 * had sent. */
+	if (n == -ECONNRESET)
+		n = os->recvmsg(os, sock, &h, 0);
 	if (n < 0)
 		return (int)n;
 	*ret_n_fds = take_fds(&h, ret_fds, &other);

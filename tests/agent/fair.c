@@ -410,7 +410,8 @@ static void test_crowd_waits(struct whole *w, struct rank *ranks)
 /* Those who wait when the agent is to end are told what came of it. */
 static void test_crowd_at_the_end(struct whole *w, struct rank *ranks)
 {
-	struct crowd c = { .settles = false };
+	/* What is asked later than that may find nobody. */
+	struct crowd c = { .settles = true };
 
 	crowd_begin(&c, &w->rig, make_durable, 0);
 	crowd_ask(&c);
@@ -419,7 +420,8 @@ static void test_crowd_at_the_end(struct whole *w, struct rank *ranks)
 		CHECK_STATUS(rank_wait(&ranks[i], 1, 2, WAIT_MS), 0,
 			     &ranks[i].msg);
 	CHECK(kill(w->rig.agent, SIGTERM) == 0, "kill");
-	CHECK(whole_wait(w) == 0, "%s", whole_log(w));
+	/* By no clock, by which its time to flush could be over. */
+	CHECK(rig_wait(&w->rig) == 0, "%s", whole_log(w));
 	crowd_end(&c);
 }
 

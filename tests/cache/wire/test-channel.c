@@ -272,6 +272,27 @@ Test(channel, says_when_nothing_comes)
 	close(p.b);
 }
 
+/* Who is killed has read no reply, and may have said something before. */
+Test(channel, what_was_sent_by_one_that_left_something_unread)
+{
+	int got[SK_MSG_FDS], n = 0;
+	struct sk_msg m = good(0), back;
+
+	for (int blocks = 0; blocks < 2; blocks++) {
+		struct pair p = connected();
+
+		cr_assert_eq(fcntl(p.b, F_SETFL, blocks ? 0 : O_NONBLOCK), 0);
+		cr_assert_eq(give(p.b, &m, NULL, 0), 0);
+		cr_assert_eq(give(p.a, &m, NULL, 0), 0);
+		cr_assert_eq(give(p.a, &m, NULL, 0), 0);
+		close(p.a);
+		cr_assert_eq(take(p.b, &back, got, &n), 0);
+		cr_assert_eq(take(p.b, &back, got, &n), 0);
+		cr_assert_eq(take(p.b, &back, got, &n), -ECONNRESET);
+		close(p.b);
+	}
+}
+
 Test(channel, a_full_socket_says_so)
 {
 	struct pair p = connected();
