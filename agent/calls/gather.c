@@ -219,6 +219,23 @@ static void rank_release(struct request *q)
 	free(w);
 }
 
+/* It has been in the run, and is in it no more: it may come back until the time
+ * is over. */
+static bool is_gone(const struct agent *a, const struct gather *g,
+		    int32_t rank)
+{
+	const struct sk_cat_job *job = sk_cat_job_find(&a->cat, g->job,
+						       g->uid);
+	const struct sk_cat_run *run = job ? sk_cat_run_find(job, g->run,
+							     g->run_id) : NULL;
+	const struct sk_cat_state *state;
+
+	if (!run || g->run == SK_RUN_READERS)
+		return false;
+	state = sk_cat_state_find(run, rank);
+	return state && !state->living && !state->awaited;
+}
+
 /* Asked when the time is over: says who did not come. */
 static int rank_outcome(struct request *q, struct sk_err *err)
 {
@@ -232,9 +249,10 @@ static int rank_outcome(struct request *q, struct sk_err *err)
 		first++;
 	return sk_err_set(err, -EAGAIN, "%" PRId32 " of %" PRId32 " ranks of "
 			  "job \"%.40s\" did not come to round %" PRIu64
-			  " in time, the first of them rank %" PRId32,
+			  " in time, the first of them rank %" PRId32 "%s",
 			  g->world - g->here, g->world, g->job, g->round,
-			  first);
+			  first, is_gone(q->agent, g, first) ?
+			  ", which is gone" : "");
 }
 
 static const struct request_kind rank_kind = {

@@ -159,6 +159,20 @@ static void test_open(struct rig *rig)
 	rank_close(&r);
 }
 
+/* Who comes to a round when another rank of the run has gone hears that. */
+static void check_told_who_is_gone(struct rank *r)
+{
+	struct sk_msg msg = { .type = SK_MSG_GATHER, .body.gather = {
+		.id = { .job = "death", .run = r->run, .run_id = r->run_id,
+			.step = -1, .rank = 0, .world = 2 },
+		.bytes = 8, .timeout_ms = 1 } };
+
+	CHECK_STATUS(rig_call(r->sock, &msg, NULL, 0, NULL, NULL), -ETIMEDOUT,
+		     &msg);
+	CHECK(strstr(rig_why(&msg), "rank 1, which is gone"), "%s",
+	      rig_why(&msg));
+}
+
 /* Killed while it fills: the older snapshot stands, the next run counts on. */
 static void test_death(struct rig *rig)
 {
@@ -197,6 +211,7 @@ static void test_death(struct rig *rig)
 	CHECK(waitpid(pid, &status, 0) == pid, "waitpid");
 	/* It cannot be complete any more: whoever waits is told. */
 	CHECK_STATUS(rank_wait(&r[0], 2, 2, WAIT_MS), -ENOENT, &r[0].msg);
+	check_told_who_is_gone(&r[0]);
 	CHECK(snapshot_flags(r[0].sock, "death", 1) & SK_SNAP_NEWEST,
 	      "the older snapshot is the newest complete one");
 	CHECK(stat_value(r[0].sock, "shardkeep_discarded_rank_death_total") ==

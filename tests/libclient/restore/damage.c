@@ -351,6 +351,7 @@ static void one_stays_away(struct rank *rank)
 	      -ETIMEDOUT);
 	/* It may have ended by then. */
 	CHECK(strstr(sk_error(), "the first of them rank 1; every rank ") ||
+	      strstr(sk_error(), "the first of them rank 1, which is gone; ") ||
 	      strstr(sk_error(), ": rank 1 of job \"away\" is gone"), "%s",
 	      sk_error());
 }
