@@ -79,6 +79,7 @@ struct agent {
 	uint64_t instance;		/* random: tells agents apart */
 	struct keeper keeper;		/* of what outlives this agent */
 	struct table table;		/* which it keeps: memory/record.h */
+	bool unkept;			/* some slots the keeper has not */
 	bool unkept_said;
 	bool ready;			/* clients were told that they can
 					 * connect */

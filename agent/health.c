@@ -10,6 +10,7 @@
 #include "disk/held.h"
 #include "disk/watch.h"
 #include "io/io.h"
+#include "memory/record.h"
 #include "session/session.h"
 
 #define LOOK_NS UINT64_C(2000000000)
@@ -69,6 +70,7 @@ static void look(struct timer *timer)
 	look_at_memlock(a);
 	look_at_locking(a);
 	look_at_io(a);
+	record_look(a);
 	degraded_is(a, DEGRADED_KEEPER, a->keeper.lost, NULL);
 	degraded_is(a, DEGRADED_SOCKET, a->displaced, NULL);
 	timer_set(&a->loop.timers, &a->health_timer, agent_now(a) + LOOK_NS);

@@ -313,6 +313,7 @@ static int parse(int argc, char **argv, char *here, struct options *ret)
 		.admin_uid = (uid_t)-1,
 		.level = LOG_LEVEL_INFO, .ready_fd = -1, .worker_fd = -1,
 		.stop_timeout_s = 300,
+		.hangs_s = 30,	/* degraded.c says so */
 		.retention = { .keep_last = KEEP_LAST },
 		.flush_interval_s = FLUSH_INTERVAL_S,
 		.scrub_rate = SCRUB_RATE,

@@ -38,12 +38,10 @@ void device_keep(struct device_slot *d)
 		record_unkept(a, "a device slot", "the table of slots is full");
 		return;
 	}
-	if (!give(d, 0) || !give(d, 1)) {
+	/* Who takes over has it from this agent itself. */
+	if (!give(d, 0) || !give(d, 1))
 		record_unkept(a, "a device slot", "the keeper does not take "
 			      "it");
-		device_forget(d);
-		return;
-	}
 	device_note(d);
 }
 

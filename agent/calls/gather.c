@@ -32,7 +32,8 @@ struct gather {
 	uint32_t bytes;
 	int32_t world;
 	int32_t here;			/* ranks that wait */
-	struct gather_rank **ranks;	/* by rank; NULL: has not come */
+	struct gather_rank **ranks;	/* by rank; NULL: does not wait */
+	bool *left;			/* by rank: its time was over before */
 	char *map;			/* of the memfd */
 	int fd;
 };
@@ -55,6 +56,7 @@ static void gather_free(struct gather *g)
 	sk_close_fd(g->fd);
 	sk_link_remove(&g->link);
 	free(g->ranks);
+	free(g->left);
 	free(g);
 }
 
@@ -100,7 +102,7 @@ static int gather_new(struct agent *a, const struct session *s,
 		      struct gather **ret, struct sk_err *err)
 {
 	uint64_t bytes = (uint64_t)in->id.world *
-			 (in->bytes + sizeof(struct gather_rank *));
+			 (in->bytes + sizeof(struct gather_rank *) + 1);
 	struct gather *g;
 	int r;
 
@@ -124,7 +126,8 @@ static int gather_new(struct agent *a, const struct session *s,
 	g->bytes = in->bytes;
 	g->world = in->id.world;
 	g->ranks = calloc((size_t)g->world, sizeof(struct gather_rank *));
-	r = g->ranks ? make_memory(g, err) :
+	g->left = calloc((size_t)g->world, sizeof(*g->left));
+	r = g->ranks && g->left ? make_memory(g, err) :
 	    sk_err_set(err, -ENOMEM, "no memory for a gather");
 	if (r < 0) {
 		gather_free(g);
@@ -236,23 +239,43 @@ static bool is_gone(const struct agent *a, const struct gather *g,
 	return state && !state->living && !state->awaited;
 }
 
-/* Asked when the time is over: says who did not come. */
+/* The first that has not been in the round, and how many have not. */
+static int32_t count_absent(const struct gather *g, int32_t *ret_first)
+{
+	int32_t n = 0;
+
+	for (int32_t i = g->world; i-- > 0;) {
+		if (g->ranks[i] || g->left[i])
+			continue;
+		*ret_first = i;
+		n++;
+	}
+	return n;
+}
+
+/* Asked when the time is over: says who did not come. Of ranks that come one
+ * after the other the first's time is over first. */
 static int rank_outcome(struct request *q, struct sk_err *err)
 {
 	const struct gather_rank *w = sk_link_object(q, struct gather_rank,
 						     request);
-	const struct gather *g = w->gather;
-	int32_t first = 0;
+	struct gather *g = w->gather;
+	int32_t first = 0, absent;
 
 	assert(g && g->here < g->world);
-	while (g->ranks[first])
-		first++;
+	g->left[w->rank] = true;
+	absent = count_absent(g, &first);
+	if (!absent)
+		return sk_err_set(err, -EAGAIN, "the %" PRId32 " ranks of job "
+				  "\"%.40s\" came to round %" PRIu64 " so far "
+				  "apart that the time of some was over",
+				  g->world, g->job, g->round);
 	return sk_err_set(err, -EAGAIN, "%" PRId32 " of %" PRId32 " ranks of "
 			  "job \"%.40s\" did not come to round %" PRIu64
 			  " in time, the first of them rank %" PRId32 "%s",
-			  g->world - g->here, g->world, g->job, g->round,
-			  first, is_gone(q->agent, g, first) ?
-			  ", which is gone" : "");
+			  absent, g->world, g->job, g->round, first,
+			  is_gone(q->agent, g, first) ? ", which is gone" :
+							"");
 }
 
 static const struct request_kind rank_kind = {
@@ -468,6 +491,7 @@ static int join(struct call *c, const struct sk_wire_gather *in,
 	w->rank = in->id.rank;
 	w->moved = in->flags & SK_GATHER_MOVED;
 	g->ranks[in->id.rank] = w;
+	g->left[in->id.rank] = false;
 	g->here++;
 	return 0;
 }
@@ -478,14 +502,13 @@ static int check_round(struct call *c, const struct sk_wire_gather *in,
 {
 	int r;
 
-	if (g->world != in->id.world)
-		return sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " reads "
-				  "job \"%s\" with %" PRId32 " ranks, others "
-				  "with %" PRId32, in->id.rank, in->id.job,
-				  in->id.world, g->world);
-	if (g->bytes == in->bytes)
+	if (g->world == in->id.world && g->bytes == in->bytes)
 		return 0;
-	r = sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " gives %" PRIu32
+	r = g->world != in->id.world ?
+	    sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " reads job \"%s\" "
+		       "with %" PRId32 " ranks, others with %" PRId32,
+		       in->id.rank, in->id.job, in->id.world, g->world) :
+	    sk_err_set(&c->err, -EINVAL, "rank %" PRId32 " gives %" PRIu32
 		       " bytes to round %" PRIu64 ", others give %" PRIu32,
 		       in->id.rank, in->bytes, in->round, g->bytes);
 	fail_all(g, r, &c->err);

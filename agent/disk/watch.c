@@ -13,7 +13,6 @@
 #include "disk/flush.h"
 
 #define SECOND_NS UINT64_C(1000000000)
-#define HANGS_NS (30 * SECOND_NS)
 #define CALM_NS (10 * SECOND_NS)
 #define CLOSE_NS (2 * SECOND_NS)	/* while something is wrong */
 
@@ -201,7 +200,8 @@ void watch_turn(struct agent *a)
 		w->look = NULL;
 		w->next_ns = now + (is_wrong(a) ? CLOSE_NS : CALM_NS);
 	}
-	if (w->look && now - w->began_ns > HANGS_NS) {
+	if (w->look && now - w->began_ns >
+		       a->opts->hangs_s * SECOND_NS) {
 		a->store_free = a->store_bytes = 0;
 		degraded_set(a, DEGRADED_STORE_HANGS, NULL);
 	}

@@ -61,6 +61,7 @@ struct memory {
 					 * can tell how long */
 	uint32_t record;		/* of the keeper's table; TABLE_NONE */
 	uint64_t serial;		/* its */
+	unsigned kept;			/* bits of the kinds that it has */
 	struct work burial;
 };
 

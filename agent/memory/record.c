@@ -31,19 +31,25 @@ void record_unkept(struct agent *a, const char *what, const char *why)
 	a->unkept_said = true;
 }
 
-static bool give(struct agent *a, const struct memory *m, int kind)
+static bool give(struct agent *a, struct memory *m, int kind)
 {
 	char name[KEPT_NAME];
 
-	if (m->slots[kind].fd < 0)
+	if (m->slots[kind].fd < 0 || m->kept & 1u << kind)
 		return true;
 	record_name(m->serial, kind, name, sizeof(name));
-	return keeper_give(a->os, &a->keeper, name, m->slots[kind].fd);
+	if (!keeper_give(a->os, &a->keeper, name, m->slots[kind].fd))
+		return false;
+	m->kept |= 1u << kind;
+	return true;
 }
 
+/* The record stays where the keeper has not all: who takes over has it from
+ * this agent itself, and who comes after a kill says what was lost. */
 void record_keep(struct agent *a, struct memory *m)
 {
 	m->record = TABLE_NONE;
+	m->kept = 0;
 	if (a->keeper.kind == KEEPER_NONE || !a->table.map)
 		return;
 	m->record = table_take(&a->table, &m->serial);
@@ -55,7 +61,37 @@ void record_keep(struct agent *a, struct memory *m)
 		return;
 	record_unkept(a, "a slot", a->keeper.lost ?
 		      "the keeper is gone" : "the keeper does not take it");
-	record_forget(m);
+	a->unkept = true;
+}
+
+static bool keep_all(struct agent *a, struct sk_cat_state *state)
+{
+	struct sk_cat_slot *slot;
+
+	sk_link_each(slot, &state->slots, link) {
+		struct memory *m = slot->memory;
+
+		if (m->record != TABLE_NONE && !(give(a, m, 0) && give(a, m, 1)))
+			return false;
+	}
+	return true;
+}
+
+/* All are looked at, in this one case. */
+void record_look(struct agent *a)
+{
+	struct sk_cat_state *state;
+	struct sk_cat_run *run;
+	struct sk_cat_job *job;
+	bool all = true;
+
+	if (!a->unkept || a->keeper.lost)
+		return;
+	sk_link_each(job, &a->cat.jobs, link)
+	sk_link_each(run, &job->runs, link)
+	sk_link_each(state, &run->states, link)
+		all = all && keep_all(a, state);
+	a->unkept = !all;
 }
 
 bool record_drop(struct agent *a, uint32_t *record)

@@ -27,6 +27,9 @@ void record_unkept(struct agent *a, const char *what, const char *why);
 /** The memory outlives the agent from now on; its record follows when it is
  * a slot. Where that cannot be, it is counted, and said once. */
 void record_keep(struct agent *a, struct memory *m);
+/** Now and then: a keeper that did not read for a while may do so again, and
+ * takes what it could not be given. */
+void record_look(struct agent *a);
 /** It does no more. */
 void record_forget(struct memory *m);
 /** Gives the place at *@record back. False: it has none, or the agent ends,

@@ -134,6 +134,7 @@ static int add_slot(struct reviving *v, struct sk_cat_state *state,
 	}
 	m->record = e->at;
 	m->serial = e->record.serial;
+	m->kept = 3;
 	e->slot = slot;
 	v->bytes += slot->bytes;
 	return r;

@@ -213,11 +213,13 @@ static int meet(struct sk_agent_comm *c, const struct meeting *m)
 	struct sk_msg msg;
 	int r;
 
-	c->met = false;
+	c->met = c->over = false;
 	r = give(c, m, &conn, &msg);
 	if (r < 0)
 		return r;
 	r = take(c, m, &conn, &msg);
+	c->over = r == -ENOENT && c->state &&
+		  c->state->instance == conn.agent.instance;
 	sk_conn_close(&conn);
 	if (r == -ENOENT && c->state && c->fresh && !c->agent)
 		return go_where_others_are(c, m->until_ns);

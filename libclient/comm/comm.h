@@ -25,6 +25,8 @@ struct sk_agent_comm {
 	void *last;
 	size_t last_bytes;
 	struct sk_err err;	/* what the agent said of one that was not */
+	bool over;	/* that is that this rank's run is, of all agents by
+			 * the one where it is registered */
 	bool met;	/* it was the last one that was called for: what failed
 			 * then is this rank's, and the others have all */
 };

@@ -65,6 +65,10 @@ static const char nobody_knows[] = "all that this rank wants is restored, and "
 				   "of the others nobody can tell: restore "
 				   "again on all";
 
+/* What one that went on while another rank was started again has to do. */
+static const char begin_anew[] = "make all ranks' states anew, as after a "
+				 "restart";
+
 /* Why no word of the others comes any more. */
 static void explain(struct sk_restoring *rs, int r)
 {
@@ -73,19 +77,21 @@ static void explain(struct sk_restoring *rs, int r)
 	char missed[100];
 
 	name_missed(rs, r, missed);
-	if (ours && r == -ECONNRESET)
+	if (ours && r == -ECONNRESET && !rs->agent_comm.over)
 		sk_err_set(&rs->err, r, "rank %d cannot agree with the %d "
 			   "other ranks of job \"%s\" on a restore: the agent "
 			   "that they met through is gone, with what it "
 			   "held%s%s", job->rank, job->world - 1, job->name,
 			   rs->moved ? "; " : "",
 			   rs->moved ? nobody_knows : "");
-	else if (ours && r == -ETIMEDOUT && rs->agent_comm.err.text[0])
+	else if (ours && rs->agent_comm.err.text[0])
 		sk_err_set(&rs->err, r, "rank %d cannot agree with the %d "
 			   "other ranks on a restore: %s; %s", job->rank,
 			   job->world - 1, rs->agent_comm.err.text,
 			   rs->moved ? nobody_knows :
-				       "every rank must call it");
+			   rs->agent_comm.over ? begin_anew :
+			   r == -ETIMEDOUT ? "every rank must call it" :
+					     "all of them must ask alike");
 	else
 		sk_err_errno(&rs->err, r, "rank %d cannot agree with the %d "
 			     "other ranks of job \"%s\" on a restore; %s%s",

@@ -209,7 +209,9 @@ static void test_hangs(void)
 	int hold[2];
 
 	CHECK(pipe(hold) == 0, "pipe");
-	begin(&w, &r, &o);
+	whole_init(&w);
+	w.options.hangs_s = 30;
+	start(&w, &r, &o);
 	AWAIT(has_room(&w, r.sock), "its room is not known");
 	sk_fault_os_meddle(w.fault, SK_FAULT_FSTATFS,
 			   sk_fault_os_calls(w.fault, SK_FAULT_FSTATFS) + 1,
@@ -228,6 +230,7 @@ static void test_hangs(void)
 	end(&w, &r);
 	/* One that never does does not hold up the end. */
 	whole_init(&w);
+	w.options.hangs_s = 30;
 	w.hangs = true;
 	start(&w, &r, &o);
 	sk_fault_os_meddle(w.fault, SK_FAULT_FSTATFS,

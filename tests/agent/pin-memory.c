@@ -416,7 +416,8 @@ static void test_pinned_again(void)
 		     6), "%s", whole_log(&w));
 	sk_fault_os_forget(w.fault);
 	rig_turns(r.sock, 30);
-	CHECK(!has(r.sock, 1, SK_SNAP_DURABLE), "it was tried before");
+	CHECK(!has(r.sock, 1, SK_SNAP_DURABLE), "it was tried before: %s",
+	      whole_log(&w));
 	ask(r.sock, SK_MSG_PIN, 1);
 	AWAIT_ON_DISK(&w, r.sock, 1);
 	close_one(&w, &r);

@@ -3,6 +3,7 @@
  * Takeovers that do not go as they should: the taker reads slowly, the agent
  * before it ends half way, or what is taken is not what was sealed.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -22,6 +23,8 @@
 #define RANKS 40
 #define SLOTS 8
 #define TRIES 5
+#define KEPT_SLOTS 8
+#define KEPT_JOBS 60
 
 /* ---- a taker that reads slowly ---- */
 
@@ -242,6 +245,84 @@ static void test_other_header(const char *program)
 	rig_remove(&rig);
 }
 
+/* ---- what the keeper has not ---- */
+
+static size_t fds_of(pid_t pid)
+{
+	struct dirent *e;
+	char path[64];
+	size_t n = 0;
+	DIR *d;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	d = opendir(path);
+	CHECK(d, "%s: %s", path, strerror(errno));
+	while ((e = readdir(d)))
+		n += e->d_name[0] != '.';
+	closedir(d);
+	return n;
+}
+
+/* Jobs, until the keeper, which stands still, takes no more. */
+static unsigned fill_keeper(const struct rig *rig, struct rank *r)
+{
+	unsigned n = 0;
+
+	do {
+		char job[16];
+
+		(void)snprintf(job, sizeof(job), "job-%u", n);
+		CHECK_STATUS(rank_open(&r[n], rig, &(struct rank_options){
+			.job = job, .world = 1, .slots = KEPT_SLOTS,
+			.rows = 1 }), 0, &r[n].msg);
+		rank_snapshot(&r[n], 1);
+	} while (stat_value(r[n++].sock, "shardkeep_slots_unkept_total") == 0 &&
+		 n < KEPT_JOBS);
+	CHECK(stat_value(r[0].sock, "shardkeep_slots_unkept_total") > 0,
+	      "it takes all");
+	return n;
+}
+
+static void check_resident(int sock, unsigned n)
+{
+	char job[16];
+
+	for (unsigned i = 0; i < n; i++) {
+		(void)snprintf(job, sizeof(job), "job-%u", i);
+		CHECK(snapshot_flags(sock, job, 1) & SK_SNAP_RESIDENT,
+		      "%s is lost", job);
+	}
+	CHECK(stat_value(sock, "shardkeep_images_not_revived_total") == 0,
+	      "some are lost");
+}
+
+/* One that stood still for a while has all of it soon after. */
+static void test_keeper_stood_still(const char *program)
+{
+	struct rank *r = calloc(KEPT_JOBS, sizeof(*r));
+	struct sk_msg msg;
+	struct rig rig;
+	unsigned n;
+	int sock;
+
+	CHECK(r, "no memory");
+	rig_init(&rig, program);
+	rig_start(&rig, "--keeper", "--memory", "512M", NULL);
+	CHECK(kill(rig.agent, SIGSTOP) == 0, "stop");
+	n = fill_keeper(&rig, r);
+	CHECK(kill(rig.agent, SIGCONT) == 0, "go on");
+	AWAIT(fds_of(rig.agent) > (size_t)n * KEPT_SLOTS, "it has not all");
+	CHECK(kill(agent_pid(&rig), SIGKILL) == 0, "kill");
+	AWAIT((sock = rig_try_connect(&rig, &msg)) >= 0, "the next one");
+	check_resident(sock, n);
+	close(sock);
+	for (unsigned i = 0; i < n; i++)
+		rank_close(&r[i]);
+	CHECK(rig_stop(&rig) == 0, "status");
+	rig_remove(&rig);
+	free(r);
+}
+
 int main(int argc, char **argv)
 {
 	const char *program = argc > 1 ? argv[1] : NULL;
@@ -249,5 +330,6 @@ int main(int argc, char **argv)
 	test_slow(program);
 	test_half(program);
 	test_other_header(program);
+	test_keeper_stood_still(program);
 	return 0;
 }

@@ -333,9 +333,10 @@ static void test_socket(void)
 static void test_keeper(void)
 {
 	const struct rank_options o = { .job = JOB, .world = 1 };
+	const struct rank_options late = { .job = "late", .world = 1 };
 	struct whole w = { 0 };	/* a program, on the system's clock */
+	struct rank r, later;
 	struct sk_msg msg;
-	struct rank r;
 	pid_t next;
 	int sock;
 
@@ -349,6 +350,9 @@ static void test_keeper(void)
 	AWAIT_STATE(&w, "keeper-gone", true);
 	CHECK(says(&w.rig, "doctor", "keeper-gone"), "doctor");
 	train(&w, &r, 2);
+	/* The keeper has nothing of that job. */
+	CHECK_STATUS(rank_open(&later, &w.rig, &late), 0, &later.msg);
+	rank_snapshot(&later, 1);
 	/* The remedy. */
 	next = agent_start((const char *[]){ shardkeepd, "--socket",
 		w.rig.socket, "--keeper", "--takeover", "--store",
@@ -360,7 +364,10 @@ static void test_keeper(void)
 	sock = rig_try_connect(&w.rig, &msg);
 	CHECK(sock >= 0 && snapshot_flags(sock, JOB, 2) & SK_SNAP_RESIDENT,
 	      "step 2");
+	CHECK(snapshot_flags(sock, "late", 1) & SK_SNAP_RESIDENT,
+	      "what the keeper had not is lost");
 	close(sock);
+	rank_close(&later);
 	rank_close(&r);
 	CHECK(rig_stop(&w.rig) == 0, "status");
 	rig_remove(&w.rig);
