@@ -256,6 +256,19 @@ static void note_lost(struct merging *m, struct sk_cat_snapshot *s)
 	record_snapshot(m->agent, s);
 }
 
+/* An agent before this one had it there, on another store, or on this one before
+ * it was emptied: it goes to disk, for it is pinned. */
+static void write_anew(struct merging *m, struct sk_cat_snapshot *s)
+{
+	if (!s->pin_stored || has_directory(s) || m->troubles || s->pinning ||
+	    s->unpinning || m->scan->mark <= s->pin_stored_at)
+		return;
+	s->pin_stored = false;
+	if (sk_cat_want_pinned(s))
+		agent_changed(m->agent);
+	record_snapshot(m->agent, s);
+}
+
 /* What the disk had and has no more; but not what came since the look. */
 static void forget_gone(struct merging *m, struct sk_cat_snapshot *s)
 {
@@ -280,8 +293,9 @@ static void forget_gone(struct merging *m, struct sk_cat_snapshot *s)
 			stays = at->dir;
 		}
 	}
-	if (lost && (s->wanted || s->pin_stored))
+	if ((lost && s->wanted) || (s->pin_stored && !has_directory(s)))
 		note_lost(m, s);
+	write_anew(m, s);
 	s->filling--;
 }
 

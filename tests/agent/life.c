@@ -173,6 +173,62 @@ static void check_told_who_is_gone(struct rank *r)
 	      rig_why(&msg));
 }
 
+static struct sk_msg gather_of(int32_t rank, int32_t world,
+			       uint32_t timeout_ms)
+{
+	return (struct sk_msg){ .type = SK_MSG_GATHER, .body.gather = {
+		.id = { .job = "apart", .run = SK_RUN_READERS,
+			.step = -1, .rank = rank, .world = world },
+		.bytes = 8, .timeout_ms = timeout_ms } };
+}
+
+/* It is in its round when this returns. */
+static void wait_in(int sock, struct sk_msg msg)
+{
+	msg.seq = 1;
+	CHECK(sk_channel_send(sk_os_linux(), sock, &msg, NULL, 0) == 0, "send");
+	msg = (struct sk_msg){ .type = SK_MSG_STATUS, .seq = 2 };
+	CHECK(sk_channel_send(sk_os_linux(), sock, &msg, NULL, 0) == 0, "send");
+	CHECK(rig_reply(sock, &msg, NULL, NULL) == 0 && msg.seq == 2,
+	      "another answer");
+}
+
+/* Whoever waits longer does not hear that those whose time was over before it
+ * had not come. */
+static void test_absent(struct rig *rig)
+{
+	int socks[2] = { rig_connect(rig), rig_connect(rig) };
+	struct sk_msg msg;
+
+	wait_in(socks[0], gather_of(0, 3, 1500));
+	msg = gather_of(1, 3, 1);
+	CHECK_STATUS(rig_call(socks[1], &msg, NULL, 0, NULL, NULL), -ETIMEDOUT,
+		     &msg);
+	CHECK(strstr(rig_why(&msg), "1 of 3 ranks of job \"apart\"") &&
+	      strstr(rig_why(&msg), "rank 2"), "%s", rig_why(&msg));
+	CHECK_STATUS(rig_reply(socks[0], &msg, NULL, NULL), -ETIMEDOUT, &msg);
+	CHECK(strstr(rig_why(&msg), "1 of 3 ranks of job \"apart\"") &&
+	      strstr(rig_why(&msg), "rank 2"), "%s", rig_why(&msg));
+	for (int i = 0; i < 2; i++)
+		close(socks[i]);
+}
+
+/* What does not go together ends at once, for all. */
+static void test_other_world(struct rig *rig)
+{
+	int socks[2] = { rig_connect(rig), rig_connect(rig) };
+	struct sk_msg msg = gather_of(1, 3, WAIT_MS);
+
+	wait_in(socks[0], gather_of(0, 2, WAIT_MS));
+	CHECK_STATUS(rig_call(socks[1], &msg, NULL, 0, NULL, NULL), -EINVAL,
+		     &msg);
+	CHECK_STATUS(rig_reply(socks[0], &msg, NULL, NULL), -EINVAL, &msg);
+	CHECK(strstr(rig_why(&msg), "with 3 ranks, others with 2"), "%s",
+	      rig_why(&msg));
+	for (int i = 0; i < 2; i++)
+		close(socks[i]);
+}
+
 /* Killed while it fills: the older snapshot stands, the next run counts on. */
 static void test_death(struct rig *rig)
 {
@@ -353,6 +409,8 @@ int main(int argc, char **argv)
 	test_thin_path(&rig);
 	test_open(&rig);
 	test_death(&rig);
+	test_absent(&rig);
+	test_other_world(&rig);
 	test_runs(&rig);
 	test_bad_seal(&rig);
 	test_deferred(&rig);

@@ -373,6 +373,53 @@ static void test_keeper(void)
 	rig_remove(&w.rig);
 }
 
+/* ---- another store ---- */
+
+static bool is_pinned_there(int sock, int64_t step)
+{
+	const uint32_t flags = SK_SNAP_PINNED | SK_SNAP_DURABLE;
+
+	return (snapshot_flags(sock, JOB, step) & flags) == flags;
+}
+
+/* What is pinned goes to the one that the next agent is given, though the last
+ * one had it on disk. */
+static void test_other_store(void)
+{
+	const struct rank_options o = { .job = JOB, .world = 1 };
+	struct rig rig;
+	struct sk_msg msg;
+	struct rank r;
+	char other[160];
+	pid_t next;
+	int sock;
+
+	rig_init(&rig, shardkeepd);
+	rig_start(&rig, "--keeper", "--store", rig.store, NULL);
+	(void)snprintf(other, sizeof(other), "%s/other", rig.dir);
+	CHECK_STATUS(rank_open(&r, &rig, &o), 0, &r.msg);
+	for (int64_t step = 1; step <= 2; step++) {
+		rank_snapshot(&r, step);
+		CHECK_STATUS(rank_wait(&r, step, 3, WAIT_MS), 0, &r.msg);
+		CHECK_STATUS(manage(r.sock, SK_MSG_PIN, JOB, step, 0, &msg), 0,
+			     &msg);
+		AWAIT(is_pinned_there(r.sock, step), "step %d", (int)step);
+	}
+	next = agent_start((const char *[]){ shardkeepd, "--socket",
+		rig.socket, "--keeper", "--takeover", "--store", other,
+		"--keep-last", "0", "--log-level", "error", NULL });
+	CHECK(next > 0 && rig_wait(&rig) == 0, "it was not taken over");
+	rig.agent = next;
+	sock = rig_connect(&rig);
+	for (int64_t step = 1; step <= 2; step++)
+		AWAIT(is_pinned_there(sock, step), "step %d is in memory alone",
+		      (int)step);
+	close(sock);
+	rank_close(&r);
+	CHECK(rig_stop(&rig) == 0, "status");
+	rig_remove(&rig);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 3, "shardkeepd, cachectl");
@@ -384,5 +431,6 @@ int main(int argc, char **argv)
 	test_memlock();
 	test_socket();
 	test_keeper();
+	test_other_store();
 	return 0;
 }

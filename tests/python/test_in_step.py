@@ -4,6 +4,7 @@ restore the same snapshot or none."""
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from typing import Any
@@ -222,6 +223,53 @@ def _dies(first: bool) -> None:
 @pytest.mark.parametrize("first", [False, True])
 def test_a_rank_that_dies_when_all_agreed(agent, first):
     assert wait(start(2, _dies, first)) == [0, 3]
+
+
+def _host_dies() -> None:
+    """The store where ranks meet is rank 0's."""
+    model = nn.Linear(2, 2)
+    ck = Checkpointer(model, job="host", timeout=20, **OPTIONS)
+    assert ck.snapshot(1)
+    ck.wait()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        os._exit(3)
+    for _ in range(2):
+        try:
+            ck.restore()
+        except Timeout as e:
+            assert "rank" in str(e), e
+        else:
+            os._exit(5)
+    os._exit(0)
+
+
+def test_the_rank_that_has_the_store_dies(agent):
+    assert wait(start(2, _host_dies)) == [3, 0]
+
+
+def _forks() -> None:
+    """What a child asks is not heard by the other ranks."""
+    model = nn.Linear(2, 2)
+    ck = Checkpointer(model, job="forks", timeout=20, **OPTIONS)
+    assert ck.snapshot(1)
+    ck.wait()
+    if dist.get_rank() == 1:
+        pid = os.fork()
+        if not pid:
+            try:
+                ck.restore()
+            except Error as e:
+                os._exit(0 if e.errno == errno.EOWNERDEAD else 4)
+            os._exit(5)
+        assert os.waitpid(pid, 0)[1] == 0
+    for _ in range(2):
+        assert ck.restore() == 1
+    os._exit(0)
+
+
+def test_a_forked_child_asks_for_nothing(agent):
+    assert wait(start(2, _forks)) == [0, 0]
 
 
 def _meetings() -> None:

@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch.distributed as dist
+
 from .. import Error, Timeout
 from ._common import lasting
 from ._fresh import Fresh
@@ -80,6 +82,17 @@ def _deleting() -> contextlib.AbstractContextManager[None]:
     return contextlib.suppress(RuntimeError, NotImplementedError)
 
 
+@contextlib.contextmanager
+def _speaking(what: str) -> Iterator[None]:
+    """A store goes with the rank that has it."""
+    try:
+        yield
+    except getattr(dist, "DistError", RuntimeError) as e:
+        raise Timeout(errno.ECONNRESET, f"{what}: the store where the ranks "
+                      "meet does not answer, as where the rank that has it, "
+                      f"most often rank 0, is gone: {e}") from e
+
+
 class Meetings:
     """Of ``world`` ranks, of which this is ``rank``, in a store that nobody
     else writes to: one after the other, the same on all ranks."""
@@ -114,6 +127,11 @@ class Meetings:
         """Returns when all ranks are in ``what``, for the same ``kind`` of
         thing, with the words of all where ranks are few, else nothing; Apart
         says who is not."""
+        with _speaking(what):
+            return self._meet(what, timeout, word, kind)
+
+    def _meet(self, what: str, timeout: float | None, word: bytes, kind: str
+              ) -> list[bytes]:
         timeout = self.timeout if timeout is None else timeout
         self._come_in(what, timeout)
         n, self._round = self._round, self._round + 1
@@ -257,19 +275,21 @@ class Meetings:
     def whether(self, mine: bool, what: str) -> bool:
         """Whether one of the ranks says so; nothing else is exchanged. Error
         where one has failed before it came."""
-        self._come_in(what, self.timeout)
-        n = self._voting("yes", int(mine))
-        self.meet(what, kind="vote")
-        if self._store.add(f"{n}/failed", 0):
-            raise Error(errno.EIO, f"{what}: another rank has failed")
-        return bool(self._store.add(f"{n}/yes", 0) > 0)
+        with _speaking(what):
+            self._come_in(what, self.timeout)
+            n = self._voting("yes", int(mine))
+            self.meet(what, kind="vote")
+            if self._store.add(f"{n}/failed", 0):
+                raise Error(errno.EIO, f"{what}: another rank has failed")
+            return bool(self._store.add(f"{n}/yes", 0) > 0)
 
     def fail(self, what: str) -> None:
         """Instead of :meth:`whether`: this rank cannot go on, and the others
         need not wait for it."""
-        self._come_in(what, self.timeout)
-        self._voting("failed", 1)
-        self.meet(what, kind="vote")
+        with _speaking(what):
+            self._come_in(what, self.timeout)
+            self._voting("failed", 1)
+            self.meet(what, kind="vote")
 
     def _voting(self, key: str, more: int) -> int:
         n = self._round

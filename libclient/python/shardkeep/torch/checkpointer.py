@@ -256,6 +256,12 @@ class Checkpointer:
         own."""
         return self._pid == os.getpid()
 
+    def _check_ours(self) -> None:
+        """Before it speaks to the other ranks, to whom it is the parent."""
+        if not self._is_ours():
+            raise Error(errno.EOWNERDEAD, f"the Checkpointer of job {self.job} "
+                        "was made before fork(); make one in the child")
+
     def _check_open(self) -> None:
         if self._closed:
             raise ValueError(f"the Checkpointer of job {self.job} is closed; "
@@ -598,6 +604,7 @@ class Checkpointer:
         Returns the step, None on a first run. ``report`` has the details.
         """
         self._check_open()
+        self._check_ours()
         self._comm.check_world()
         step = LATEST if step is None else step_of(step)
         if step < LATEST:
