@@ -385,6 +385,14 @@ int rank_device_slot(struct rank *r, const uint8_t uuid[16])
 	memcpy(r->msg.body.device_slot.uuid, uuid, 16);
 	status = rig_call(r->sock, &r->msg, &fd, 1, NULL, NULL);
 	close(fd);
+	/* Who asks again is not to outrun the thread that closes what it
+	 * gives. */
+	for (int i = 0; i < 30 && status == -EAGAIN; i++) {
+		struct sk_msg other = { .type = SK_MSG_STATUS };
+
+		CHECK_STATUS(rig_call(r->sock, &other, NULL, 0, NULL, NULL), 0,
+			     &other);
+	}
 	return status;
 }
 
