@@ -35,7 +35,7 @@ struct options {
 	int worker_fd;		/* this is a worker, with that socket; -1 */
 	unsigned idle_exit_s;	/* 0: never */
 	unsigned stop_timeout_s;
-	unsigned hangs_s;		/* a store that does not answer; no flag */
+	unsigned hangs_s;	/* of a store that does not answer; no flag */
 	uid_t admin_uid;	/* (uid_t)-1: none */
 	enum sk_io_backend backend;
 	enum log_level level;

@@ -256,8 +256,8 @@ static void note_lost(struct merging *m, struct sk_cat_snapshot *s)
 	record_snapshot(m->agent, s);
 }
 
-/* An agent before this one had it there, on another store, or on this one before
- * it was emptied: it goes to disk, for it is pinned. */
+/* An agent before this one had it there, on another store, or on this one
+ * before it was emptied: it goes to disk, for it is pinned. */
 static void write_anew(struct merging *m, struct sk_cat_snapshot *s)
 {
 	if (!s->pin_stored || has_directory(s) || m->troubles || s->pinning ||

@@ -71,7 +71,9 @@ static bool keep_all(struct agent *a, struct sk_cat_state *state)
 	sk_link_each(slot, &state->slots, link) {
 		struct memory *m = slot->memory;
 
-		if (m->record != TABLE_NONE && !(give(a, m, 0) && give(a, m, 1)))
+		if (m->record == TABLE_NONE)
+			continue;
+		if (!give(a, m, 0) || !give(a, m, 1))
 			return false;
 	}
 	return true;
