@@ -749,8 +749,8 @@ struct sk_report {
  * open; -ENODEV, -EFAULT a tensor is on a CUDA device that cannot be reached,
  * or in freed memory of one; -EBUSY one of its streams captures a graph,
  * which is spoilt: all of the device is waited for; -ENOMEM; -E2BIG a million
- * ranks without @comm; -ECONNRESET agent gone for good, or run over; -EOWNERDEAD.
  * ranks without @comm; -ECONNRESET agent gone for good, run over; -EOWNERDEAD.
+ */
 int sk_restore(struct sk_state *state, int64_t step,
 	       const struct sk_comm *comm,
 	       const struct sk_restore_options *opts,
