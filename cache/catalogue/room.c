@@ -203,6 +203,7 @@ static bool fits(const struct sk_catalogue *cat, const struct account *account,
 
 /* The largest holders, largest first; other users' jobs have no name here. */
 static void name_holders(struct sk_catalogue *cat,
+			 const struct account *account,
 			 const struct sk_cat_job *asker, char *buf,
 			 size_t size)
 {
@@ -212,7 +213,7 @@ static void name_holders(struct sk_catalogue *cat,
 
 	buf[0] = 0;
 	for (int i = 0; i < HOLDERS && at < size; i++) {
-		job = sk_cat_largest(cat, NULL, job);
+		job = sk_cat_largest(cat, account->user, job);
 		if (!job || !job->used.bytes)
 			break;
 		at += (size_t)snprintf(buf + at, size - at, "%s%.40s %s",
@@ -224,7 +225,7 @@ static void name_holders(struct sk_catalogue *cat,
 	}
 	if (!at)
 		(void)snprintf(buf, size, "nobody");
-	else if (at < size && sk_cat_detained(cat, NULL))
+	else if (at < size && !account->user && sk_cat_detained(cat, NULL))
 		(void)snprintf(buf + at, size - at, " (%s of it by processes "
 			       "that have left and not ended)",
 			       sk_size_format(sk_cat_detained(cat, NULL), text,
@@ -264,7 +265,7 @@ static int say_bytes(struct sk_catalogue *cat, uint64_t asked, uint64_t kept,
 {
 	char want[32] = "the slots that it had", left[160], holders[280];
 
-	name_holders(cat, job, holders, sizeof(holders));
+	name_holders(cat, account, job, holders, sizeof(holders));
 	if (asked)
 		sk_size_format(asked, want, sizeof(want));
 	say_left(asked, kept, account, left, sizeof(left));

@@ -576,6 +576,9 @@ static void as_nobody(struct whole *w, const char *name, bool failing)
 	if (!failing)
 		_exit(0);
 	CHECK_STATUS(open_with(w, &r, "mine", 2, 100), -EDQUOT, &r.msg);
+	/* Others' jobs take nothing of its share. */
+	CHECK(strstr(rig_why(&r.msg), "held by: nobody"), "%s",
+	      rig_why(&r.msg));
 	s = rig_state(sock, name);
 	CHECK(s.on && strstr(s.why, "mine"), "%s: %s", name, s.why);
 	/* The budget has room, and its share has not. */
