@@ -79,15 +79,17 @@ static int evict_memory(struct call *c, struct sk_cat_snapshot *s)
 	int r = may_evict(c, s, sk_cat_protected(s));
 	struct sk_cat_job *job = s->job;
 	struct agent *a = c->agent;
-	int64_t step = s->step;
+	const uint64_t run = s->run;
+	const int64_t step = s->step;
 	unsigned n;
 
 	if (r < 0)
 		return r;
-	log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is evicted "
-		 "from memory%s", s->job->name, s->run, s->step,
-		 force ? " by force" : "");
 	n = sk_cat_evict_memory(s);
+	if (n)
+		log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is "
+			 "evicted from memory%s", job->name, run, step,
+			 force ? " by force" : "");
 	faults_no_more(a, job, step);
 	a->counts.evictions += n;
 	agent_changed(a);
