@@ -256,12 +256,25 @@ static void note_lost(struct merging *m, struct sk_cat_snapshot *s)
 	record_snapshot(m->agent, s);
 }
 
-/* An agent before this one had it there, on another store, or on this one
- * before it was emptied: it goes to disk, for it is pinned. */
-static void write_anew(struct merging *m, struct sk_cat_snapshot *s)
+/* Pinned on disk, as an agent before this one knew: of another store, or of this
+ * one before it was emptied. What the look has found, and is only added to the
+ * catalogue after this, is there. */
+static bool is_missing(const struct merging *m, const struct sk_cat_snapshot *s)
 {
+	char dir[SK_CAT_DIR_MAX];
+	struct sk_store_run theirs;
+
 	if (!s->pin_stored || has_directory(s) || m->troubles || s->pinning ||
 	    s->unpinning || m->scan->mark <= s->pin_stored_at)
+		return false;
+	settle_name(dir, s->step);
+	return scan_seen(m->scan, s->job->name, dir, &theirs) == SCAN_GONE;
+}
+
+/* For it is pinned. */
+static void write_anew(struct merging *m, struct sk_cat_snapshot *s)
+{
+	if (!s->pinned)
 		return;
 	s->pin_stored = false;
 	if (sk_cat_want_pinned(s))
@@ -275,7 +288,7 @@ static void forget_gone(struct merging *m, struct sk_cat_snapshot *s)
 	const struct scan *scan = m->scan;
 	const char *stays = "";		/* a directory that does */
 	struct sk_cat_image *image;
-	bool lost = false;
+	bool lost = false, missing;
 
 	s->filling++;	/* keeps it while its images go */
 	sk_link_each(image, &s->images, link) {
@@ -293,9 +306,11 @@ static void forget_gone(struct merging *m, struct sk_cat_snapshot *s)
 			stays = at->dir;
 		}
 	}
-	if ((lost && s->wanted) || (s->pin_stored && !has_directory(s)))
+	missing = is_missing(m, s);
+	if (missing || (lost && (s->wanted || s->pin_stored)))
 		note_lost(m, s);
-	write_anew(m, s);
+	if (missing)
+		write_anew(m, s);
 	s->filling--;
 }
 

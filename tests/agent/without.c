@@ -383,8 +383,8 @@ static bool is_pinned_there(int sock, int64_t step)
 }
 
 /* What is pinned goes to the one that the next agent is given, though the last
- * one had it on disk. */
-static void test_other_store(void)
+ * one had it on disk; and where that is the same it is not written once more. */
+static void test_store(bool same)
 {
 	const struct rank_options o = { .job = JOB, .world = 1 };
 	struct rig rig;
@@ -406,14 +406,20 @@ static void test_other_store(void)
 		AWAIT(is_pinned_there(r.sock, step), "step %d", (int)step);
 	}
 	next = agent_start((const char *[]){ shardkeepd, "--socket",
-		rig.socket, "--keeper", "--takeover", "--store", other,
-		"--keep-last", "0", "--log-level", "error", NULL });
+		rig.socket, "--keeper", "--takeover", "--store", same ?
+		rig.store : other, "--keep-last", "0", "--log-level", "error",
+		NULL });
 	CHECK(next > 0 && rig_wait(&rig) == 0, "it was not taken over");
 	rig.agent = next;
 	sock = rig_connect(&rig);
 	for (int64_t step = 1; step <= 2; step++)
 		AWAIT(is_pinned_there(sock, step), "step %d is in memory alone",
 		      (int)step);
+	AWAIT(rig_is_quiet(sock), "it is not quiet");
+	CHECK((stat_value(sock, "shardkeep_bytes_flushed_total") == 0) == same,
+	      "%.0f bytes are written to %s store",
+	      stat_value(sock, "shardkeep_bytes_flushed_total"),
+	      same ? "the same" : "another");
 	close(sock);
 	rank_close(&r);
 	CHECK(rig_stop(&rig) == 0, "status");
@@ -431,6 +437,7 @@ int main(int argc, char **argv)
 	test_memlock();
 	test_socket();
 	test_keeper();
-	test_other_store();
+	test_store(true);
+	test_store(false);
 	return 0;
 }
