@@ -499,6 +499,10 @@ static void unmarked(struct gpu_rank *g, int64_t step, const char *call,
 {
 	g->cuda.fail(call, nth, 999);
 	CHECK(!gpu_snapshot(g, step, 0), "%s", sk_error());
+	/* Who copies is to meet it: a fence that does so itself leaves it to
+	 * that one to say what came of the copy. */
+	if (strcmp(call, "cuEventSynchronize") == 0)
+		CHECK(sk_wait(g->rank->state, step, SK_SEALED, 60000) < 0);
 	refused(sk_fence(g->rank->state), -EIO, call);
 	CHECK(!gpu_count(g, "pending"), "it is copied after the fence");
 	/* The agent hears of it later than who waits at the fence. */
