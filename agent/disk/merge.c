@@ -256,9 +256,9 @@ static void note_lost(struct merging *m, struct sk_cat_snapshot *s)
 	record_snapshot(m->agent, s);
 }
 
-/* Pinned on disk, as an agent before this one knew: of another store, or of this
- * one before it was emptied. What the look has found, and is only added to the
- * catalogue after this, is there. */
+/* Pinned on disk, as an agent before this one knew: of another store, or of
+ * this one before it was emptied. What the look has found, and is only added to
+ * the catalogue after this, is there. */
 static bool is_missing(const struct merging *m, const struct sk_cat_snapshot *s)
 {
 	char dir[SK_CAT_DIR_MAX];

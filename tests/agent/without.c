@@ -383,7 +383,7 @@ static bool is_pinned_there(int sock, int64_t step)
 }
 
 /* What is pinned goes to the one that the next agent is given, though the last
- * one had it on disk; and where that is the same it is not written once more. */
+ * one had it on disk; where that is the same it is not written once more. */
 static void test_store(bool same)
 {
 	const struct rank_options o = { .job = JOB, .world = 1 };
