@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ROWS 600	/* 600 x 900 F32: two chunks on each of two ranks */
 
@@ -356,6 +357,48 @@ static void one_stays_away(struct rank *rank)
 	      sk_error());
 }
 
+/* One begins anew, in a newer run: the other hears that, and not that the agent
+ * is gone. */
+static void one_begins_anew(struct rank *rank)
+{
+	struct sk_restore_options o = { .timeout_ms = rank->rank ? 200 : 60000 };
+	const int *begun = rank->arg;
+	char c;
+
+	describe(rank);
+	rank_write(rank, 10);
+	rank_snapshot(rank, 10, SK_COMPLETE);
+	if (rank->rank) {
+		sk_state_free(rank->state);
+		CHECK(!sk_state_create(rank->sk, &(struct sk_job){
+			.name = rank->job, .rank = 1, .world = 2 },
+			&rank->state), "%s", sk_error());
+		describe(rank);
+		CHECK(sk_restore(rank->state, SK_LATEST, NULL, &o, NULL) ==
+		      -ETIMEDOUT, "%s", sk_error());
+		CHECK(write(begun[1], "", 1) == 1, "a pipe");
+		CHECK(read(begun[2], &c, 1) == 1, "a pipe");
+		return;
+	}
+	CHECK(read(begun[0], &c, 1) == 1, "a pipe");
+	CHECK(sk_restore(rank->state, SK_LATEST, NULL, &o, NULL) ==
+	      -ECONNRESET, "%s", sk_error());
+	CHECK(strstr(sk_error(), "is followed by run 2") &&
+	      strstr(sk_error(), "make all ranks' states anew"), "%s",
+	      sk_error());
+	CHECK(write(begun[3], "", 1) == 1, "a pipe");
+}
+
+static void test_begun_anew(struct scene *scene)
+{
+	int begun[4];
+
+	CHECK(!pipe(begun) && !pipe(begun + 2), "pipe");
+	scene_ranks(scene, "anew", 2, one_begins_anew, begun);
+	for (int i = 0; i < 4; i++)
+		close(begun[i]);
+}
+
 /* In the same process: back to an older step after newer ones. */
 static void roll_back(struct rank *rank)
 {
@@ -388,6 +431,7 @@ int main(int argc, char **argv)
 	scene_ranks(&scene, "fit", 2, another_dtype, NULL);
 	scene_ranks(&scene, "fit", 2, other_names, NULL);
 	scene_ranks(&scene, "away", 2, one_stays_away, NULL);
+	test_begun_anew(&scene);
 	scene_ranks(&scene, "back", 2, roll_back, NULL);
 	agent_starts_again(&scene);
 	scene_stop_agent(&scene, SIGTERM);
