@@ -361,7 +361,8 @@ static void one_stays_away(struct rank *rank)
  * is gone. */
 static void one_begins_anew(struct rank *rank)
 {
-	struct sk_restore_options o = { .timeout_ms = rank->rank ? 200 : 60000 };
+	struct sk_restore_options o = {
+		.timeout_ms = rank->rank ? 200 : 60000 };
 	const int *begun = rank->arg;
 	char c;
 
