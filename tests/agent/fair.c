@@ -170,17 +170,13 @@ static void crowd_end(const struct crowd *c)
 
 static void freeze(const struct whole *w)
 {
-	int status;
-
-	CHECK(kill(w->rig.agent, SIGSTOP) == 0 &&
-	      waitpid(w->rig.agent, &status, WUNTRACED) == w->rig.agent &&
-	      WIFSTOPPED(status), "stop");
+	rig_freeze(&w->rig);
 	atomic_store(&order->n, 0);
 }
 
 static void thaw(const struct whole *w)
 {
-	CHECK(kill(w->rig.agent, SIGCONT) == 0, "go on");
+	rig_thaw(&w->rig);
 }
 
 /* ---- questions ---- */

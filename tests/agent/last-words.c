@@ -58,6 +58,18 @@ static void ask(const struct rank *r, int times)
 		rig_send(r->sock, &msg);
 }
 
+/* All that is asked and the seal, though nobody takes any of it. */
+static void have_room(const struct rank *r)
+{
+	int bytes = 2 * MANY * (int)sizeof(struct sk_msg), got = 0;
+	socklen_t size = sizeof(got);
+
+	CHECK(setsockopt(r->sock, SOL_SOCKET, SO_SNDBUF, &bytes,
+			 sizeof(bytes)) == 0 &&
+	      getsockopt(r->sock, SOL_SOCKET, SO_SNDBUF, &got, &size) == 0 &&
+	      got >= bytes, "%d bytes of %d", got, bytes);
+}
+
 /* The agent stands still between what it says before and the seal. */
 static void be_rank(const struct rig *rig, enum how how, bool closes,
 		    const struct ends *e)
@@ -73,6 +85,7 @@ static void be_rank(const struct rig *rig, enum how how, bool closes,
 	slot = rank_slot(&r, 1, 0);
 	CHECK(slot >= 0, "%s", rig_why(&r.msg));
 	rank_fill(&r, slot, 1);
+	have_room(&r);
 	p.fd = r.sock;
 	ask(&r, how == LEFT_UNREAD ? 1 : how == FULL ? MANY : 0);
 	CHECK((how != LEFT_UNREAD && how != FULL) ||
@@ -89,13 +102,16 @@ static void be_rank(const struct rig *rig, enum how how, bool closes,
 	_exit(1);
 }
 
-static void freeze(const struct rig *rig)
+/* Those of its user are served by turns: so are all messages of the other. */
+static void be_answered(int sock)
 {
-	int status;
+	struct sk_msg msg;
 
-	CHECK(kill(rig->agent, SIGSTOP) == 0 &&
-	      waitpid(rig->agent, &status, WUNTRACED) == rig->agent &&
-	      WIFSTOPPED(status), "stop");
+	for (int i = 0; i < MANY; i++) {
+		msg = (struct sk_msg){ .type = SK_MSG_STATUS };
+		CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL), 0,
+			     &msg);
+	}
 }
 
 static void test(const struct rig *rig, enum how how, bool closes)
@@ -111,13 +127,14 @@ static void test(const struct rig *rig, enum how how, bool closes)
 	if (!pid)
 		be_rank(rig, how, closes, &e);
 	hear(&e);
-	freeze(rig);
+	be_answered(sock);
+	rig_freeze(rig);
 	go(&e);
 	hear(&e);
 	if (!closes)
 		CHECK(kill(pid, SIGKILL) == 0 &&
 		      waitpid(pid, &status, 0) == pid, "kill");
-	CHECK(kill(rig->agent, SIGCONT) == 0, "go on");
+	rig_thaw(rig);
 	AWAIT(snapshot_flags(sock, names[how], 1) & SK_SNAP_COMPLETE,
 	      "%s, %s: what it sealed is lost", names[how],
 	      closes ? "closed" : "killed");

@@ -59,6 +59,20 @@ void rig_start(struct rig *rig, ...)
 	CHECK(rig->agent > 0, "the agent did not start");
 }
 
+void rig_freeze(const struct rig *rig)
+{
+	int status;
+
+	CHECK(kill(rig->agent, SIGSTOP) == 0 &&
+	      waitpid(rig->agent, &status, WUNTRACED) == rig->agent &&
+	      WIFSTOPPED(status), "stop");
+}
+
+void rig_thaw(const struct rig *rig)
+{
+	CHECK(kill(rig->agent, SIGCONT) == 0, "go on");
+}
+
 int rig_wait(struct rig *rig)
 {
 	int status;
@@ -95,7 +109,10 @@ int rig_try_connect(const struct rig *rig, struct sk_msg *ret_msg)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
 	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), r;
+	const struct timeval wait = { .tv_sec = 2 * WAIT_MS / 1000 };
 
+	/* What is not taken fails, and does not hang. */
+	(void)setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
 	*ret_msg = (struct sk_msg){ .type = SK_MSG_HELLO,
 		.body.hello.version = spoken ? spoken : SK_WIRE_VERSION };
 	strcpy(addr.sun_path, rig->socket);

@@ -34,6 +34,9 @@ struct rig {
 void rig_init(struct rig *rig, const char *program);
 /** Starts an agent with further arguments, up to NULL; waits until ready. */
 void rig_start(struct rig *rig, ...);
+/** Until then nothing of it runs; returns when all of it stands still. */
+void rig_freeze(const struct rig *rig);
+void rig_thaw(const struct rig *rig);
 /** The exit status that the agent ends with; 128 + signal if killed. */
 int rig_wait(struct rig *rig);
 /** SIGTERM and rig_wait. */

@@ -333,10 +333,10 @@ static void test_asked_at_the_end(struct rig *rig)
 		       "rank-00001-of-00002.safetensors", rig->store);
 	CHECK(unlink(path) == 0, "unlink %s", path);
 	/* Both in one turn. */
-	CHECK(kill(rig->agent, SIGSTOP) == 0, "stop");
+	rig_freeze(rig);
 	rig_send(r[0].sock, &bad);
 	rig_send(r[0].sock, &end);
-	CHECK(kill(rig->agent, SIGCONT) == 0, "go on");
+	rig_thaw(rig);
 	CHECK(rig_wait(rig) == 0, "exit status");
 	CHECK(access(path, F_OK) == 0, "it is lost");
 	rank_close(&r[0]);
@@ -353,10 +353,10 @@ static void test_more_at_the_end(struct rig *rig)
 	take(&r, rig, "more");
 	slot = (struct sk_msg){ .type = SK_MSG_SLOT, .body.slot = {
 		.state = r.state, .step = 2 } };
-	CHECK(kill(rig->agent, SIGSTOP) == 0, "stop");
+	rig_freeze(rig);
 	rig_send(r.sock, &end);
 	rig_send(r.sock, &slot);
-	CHECK(kill(rig->agent, SIGCONT) == 0, "go on");
+	rig_thaw(rig);
 	CHECK_STATUS(rig_reply(r.sock, &end, NULL, NULL), 0, &end);
 	CHECK_STATUS(rig_reply(r.sock, &slot, NULL, NULL), -ESHUTDOWN, &slot);
 	CHECK(strstr(rig_why(&slot), "is stopping"), "%s", rig_why(&slot));

@@ -97,11 +97,11 @@ static int send_lingering(const struct rig *rig, uint16_t type, int n)
 	memcpy(CMSG_DATA(c), fds, (size_t)n * sizeof(int));
 	/* While it stands still, ours is not the last one: closing it does
 	 * not linger. */
-	CHECK(kill(rig->agent, SIGSTOP) == 0, "stop");
+	rig_freeze(rig);
 	CHECK(sendmsg(sock, &h, 0) == SK_MSG_BYTES, "sendmsg: %s",
 	      strerror(errno));
 	close(fds[n - 1]);
-	CHECK(kill(rig->agent, SIGCONT) == 0, "continue");
+	rig_thaw(rig);
 	return sock;
 }
 

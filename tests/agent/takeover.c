@@ -308,9 +308,9 @@ static void test_keeper_stood_still(const char *program)
 	CHECK(r, "no memory");
 	rig_init(&rig, program);
 	rig_start(&rig, "--keeper", "--memory", "512M", NULL);
-	CHECK(kill(rig.agent, SIGSTOP) == 0, "stop");
+	rig_freeze(&rig);
 	n = fill_keeper(&rig, r);
-	CHECK(kill(rig.agent, SIGCONT) == 0, "go on");
+	rig_thaw(&rig);
 	AWAIT(fds_of(rig.agent) > (size_t)n * KEPT_SLOTS, "it has not all");
 	CHECK(kill(agent_pid(&rig), SIGKILL) == 0, "kill");
 	AWAIT((sock = rig_try_connect(&rig, &msg)) >= 0, "the next one");
