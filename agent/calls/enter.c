@@ -238,6 +238,8 @@ static struct sk_cat_state *new_state(struct session *s,
 	state->flush_every = reg->flush_every;
 	state->numa_node = reg->numa_node;
 	state->on_devices = reg->flags & SK_REGISTER_DEVICES;
+	if (s->agent->keeper.kind != KEEPER_NONE)
+		sk_process_of(s->agent->os, s->pid, &state->process);
 	return state;
 }
 

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/os.h"
+#include "base/process.h"
 #include "layout/layout.h"
 
 #define TABLE_VERSION 2u
@@ -69,7 +70,12 @@ struct table_record {
 				 * it has a copy of, whose step is last_step:
 				 * agents that know no copies see nothing
 				 * sealed there. 0: of none */
-	uint8_t uuid[16];
+	union {
+		uint8_t uuid[16];		/* of TABLE_DEVICE */
+		struct sk_process process;	/* of a slot: whose it is;
+						 * agents that know none leave
+						 * zeros */
+	};
 	char job[SK_JOB_MAX + 8];
 };
 

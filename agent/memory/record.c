@@ -188,6 +188,7 @@ void record_note(void *ctx, const struct sk_cat_slot *slot)
 	r.kind_bytes[1] = slot->kind_bytes[1];
 	r.flags = flags_of(slot);
 	record_state(slot->state, &r);
+	r.process = slot->state->process;
 	if (slot->snapshot) {
 		r.step = slot->snapshot->step;
 		r.created_ns = slot->snapshot->created_ns;

@@ -17,6 +17,7 @@
  * job to be read, or is told to come again, since that was. */
 #define AWAIT_NS (UINT64_C(120) * 1000000000)
 #define AWAIT_READ_NS (UINT64_C(10) * 1000000000)
+#define AWAIT_LOOK_NS (UINT64_C(1) * 1000000000)
 #define LOOK_MOST 8u		/* steps on disk, of each job */
 
 /* ---- slots ---- */
@@ -46,6 +47,8 @@ static int add_state(struct agent *a, const struct left *e,
 	if (*ret) {
 		(*ret)->numa_node = r->numa_node;
 		(*ret)->flush_every = r->flush_every;
+		if (!left_is_device(e))
+			(*ret)->process = r->process;
 		return 0;
 	}
 	sk_cat_layout_unref(layouts[0]);
@@ -222,6 +225,48 @@ static void add_run(struct reviving *v, struct left *e)
 
 /* ---- waiting for the ranks ---- */
 
+/* None of the job's ranks lives, nor can one that is awaited be back: their
+ * processes have ended. */
+static bool none_can_come(const struct agent *a, const struct sk_cat_job *job)
+{
+	const struct sk_cat_state *state;
+	const struct sk_cat_run *run;
+	unsigned n = 0;
+
+	sk_link_each(run, &job->runs, link)
+	sk_link_each(state, &run->states, link) {
+		if (state->replaced || !(state->living || state->awaited))
+			continue;
+		if (state->living ||
+		    !sk_process_gone(a->os, &state->process))
+			return false;
+		n++;
+	}
+	return n;
+}
+
+/* What a restart needs goes to disk at once then. Their slots stay theirs: a
+ * child of theirs may have a GPU write to them for a while. */
+static void look_for_ended(struct agent *a, struct sk_cat_job *job)
+{
+	if (job->ended_unseen || !none_can_come(a, job))
+		return;
+	job->ended_unseen = true;
+	log_info(a, "the ranks of job \"%s\" ended while no agent saw it",
+		 job->name);
+	flush_newest(a, job);
+	agent_changed(a);
+}
+
+static void set_await_timer(struct agent *a, const struct sk_cat_job *job)
+{
+	uint64_t look_ns = agent_now(a) + AWAIT_LOOK_NS;
+
+	timer_set_by(&a->loop.timers, &a->await_timer,
+		     !job->ended_unseen && look_ns < job->awaited_ns ?
+		     look_ns : job->awaited_ns);
+}
+
 static void await_no_more(struct timer *timer)
 {
 	struct agent *a = sk_link_object(timer, struct agent, await_timer);
@@ -231,7 +276,8 @@ static void await_no_more(struct timer *timer)
 
 	sk_link_each(job, &a->cat.jobs, link) {
 		if (job->awaited_ns > now_ns) {
-			timer_set_by(&a->loop.timers, timer, job->awaited_ns);
+			look_for_ended(a, job);
+			set_await_timer(a, job);
 			continue;
 		}
 		away = sk_cat_await_no_more(job);
@@ -292,7 +338,8 @@ static void await(struct agent *a, struct sk_cat_job *job)
 
 	job->awaited_ns = began > read ? began : read;
 	a->await_timer.fire = await_no_more;
-	timer_set_by(&a->loop.timers, &a->await_timer, job->awaited_ns);
+	look_for_ended(a, job);
+	set_await_timer(a, job);
 }
 
 void add_job(struct reviving *v, struct left *first, uint32_t n)

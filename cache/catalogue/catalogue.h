@@ -27,6 +27,7 @@
 #include "base/error.h"
 #include "base/file-id.h"
 #include "base/link.h"
+#include "base/process.h"
 #include "base/table.h"
 #include "base/tree.h"
 #include "catalogue/cadence.h"
@@ -100,6 +101,7 @@ struct sk_cat_state {
 	uint32_t next_number;
 	int64_t last_step;		/* newest step that got a slot; -1 */
 	int64_t lost_step;		/* last one discarded or refused; -1 */
+	struct sk_process process;	/* the owner's: who registered it */
 	void *owner;			/* the agent's connection */
 	struct sk_link owned;		/* in a list of its owner's, while it
 					 * lives: sk_cat_state_own() */
@@ -300,6 +302,8 @@ struct sk_cat_job {
 	bool is_unread;
 	uint64_t awaited_ns;		/* the owner's: until when its ranks are
 					 * that another agent had */
+	bool ended_unseen;		/* the owner's: none of those can come,
+					 * and that was seen */
 	bool unread_asked;		/* the owner's: somebody waits for it */
 	unsigned n_living;		/* ranks */
 	unsigned n_to_write;		/* snapshots: sk_cat_tell() */
