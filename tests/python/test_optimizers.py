@@ -4,7 +4,10 @@ state that belongs to no parameter."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -219,6 +222,38 @@ def _disagree() -> None:
 
 def test_ranks_that_disagree_are_named(agent):
     run(2, _disagree)
+
+
+def _one_changes() -> None:
+    model = nn.Module()
+    model.register_buffer("table", torch.zeros(4))
+    changes = dist.get_rank() == 1
+    with Checkpointer(model, job="later", flush_every=1 << 30) as ck:
+        assert ck.snapshot(1)
+        ck.wait(timeout=30)
+        if changes:
+            model.table = torch.zeros(5)
+        with pytest.raises(Mismatch, match=r"ranks 0 and 1 .*model\.table"):
+            end = time.monotonic() + 60
+            for step in itertools.count(2):
+                assert time.monotonic() < end, "it is not told"
+                if step == 3:
+                    ck._doubted -= 100      # as if that were long ago
+                ck.snapshot(step, wait=10)
+        dist.barrier()
+        if changes:
+            model.table = torch.zeros(4)
+        ck._doubted -= 100
+        with contextlib.suppress(Mismatch):     # of the steps before
+            ck.snapshot(1000, wait=10)
+        assert ck.snapshot(1001, wait=10)
+        ck.wait(timeout=30)
+        ck._doubted -= 100
+        assert ck.snapshot(1002, wait=10)
+
+
+def test_who_did_not_change_is_told(agent):
+    run(2, _one_changes)
 
 
 # ---- wrappers ----

@@ -37,6 +37,8 @@ log = logging.getLogger("shardkeep")
 
 _UNTIL = {"sealed": _core.SEALED, "complete": _core.COMPLETE,
           "durable": _core.DURABLE}
+#: How often what other ranks describe is looked at, in seconds.
+_DOUBT_S = 10
 #: Of errors that another rank tells.
 _KINDS = {errno.ETIMEDOUT: Timeout, errno.ENOENT: NotFound}
 _SOURCES = {None: 0, "memory": _core.RESTORE_MEMORY_ONLY,
@@ -48,6 +50,10 @@ def _one_of(name: str, value: Any, known: dict[Any, int]) -> int:
         words = ", ".join(f'"{k}"' for k in known if k is not None)
         raise ValueError(f"{name}={value!r}: one of {words}")
     return known[value]
+
+
+def _never_because(e: Error) -> str:
+    return (e.strerror or "").rpartition("will not be complete: ")[2]
 
 
 def _while_there(method: Callable[..., None]) -> Callable[..., None]:
@@ -217,6 +223,8 @@ class Checkpointer:
         self._back = False      # that steps went back, and said so
         # The first step of what is described now, until one was complete.
         self._unproven: int | None = None
+        self._doubted = 0.0     # when one was looked for, last; monotonic
+        self._doubtful: int | None = None
         self._unheld: set[str] = set()      # of such a step, and said so
         self._changed = False   # since the last snapshot
         self._client = Client(socket)
@@ -382,6 +390,7 @@ class Checkpointer:
             _device.refuse_capture()
             self._let_go()          # before its blobs are written again
             self._look_back()
+            self._doubt()
             with self._asking(step, flags, wait_ms):
                 self._describe()
                 self._copy(step, flags, wait_ms, stream, on)
@@ -452,6 +461,24 @@ class Checkpointer:
             self._refuse(s["step"], s["note"])
             self._say_unheld(s["step"], s["note"])
 
+    def _doubt(self) -> None:
+        """Who describes anew looks back; that another rank did so is seen now
+        and then, by what becomes of one step."""
+        now = time.monotonic()
+        if now >= self._doubted + _DOUBT_S and self._unproven is None:
+            self._doubted, self._doubtful = now, self.last_step
+        step = self._doubtful
+        if step is None:
+            return
+        try:
+            self._state.wait(step, _core.COMPLETE, 0)
+            self._doubtful = None
+        except Timeout as e:    # looked at again, in the next call
+            self._refuse(step, _never_because(e))
+        except Error as e:
+            self._doubtful = None
+            self._refuse(step, _never_because(e))
+
     def _refuse(self, step: int, note: str) -> None:
         """Ranks that disagree never make a snapshot that can be restored."""
         if are_apart(note):     # each goes on with objects of its own
@@ -459,7 +486,7 @@ class Checkpointer:
                 log.warning("step %d of job %s will never be complete: %s",
                             step, self.job, note)
         elif "disagree" in note:
-            self._unproven = None   # said once; what is mended is looked at
+            self._unproven = None   # what is mended is looked at
             raise Mismatch(errno.ENOKEY, f"step {step} of job {self.job} will "
                            f"never be complete: {note}; give what differs "
                            "between ranks names of its own")
@@ -558,8 +585,7 @@ class Checkpointer:
                                  milliseconds("timeout", min(left, 1)))
                 return
             except (Timeout, NotFound) as e:
-                self._refuse(step, (e.strerror or "").rpartition(
-                    "will not be complete: ")[2])
+                self._refuse(step, _never_because(e))
                 if left <= 1 or isinstance(e, NotFound):
                     raise
 
@@ -646,6 +672,7 @@ class Checkpointer:
         self._blobs.move(self._state)
         self._describing.move(self._state)
         self.last_step, self._newest, self._unproven = None, -1, None
+        self._doubtful = None
         self._changed = self._early = True
         if self._several:
             restore.join(self._state)
