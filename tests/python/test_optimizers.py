@@ -238,17 +238,17 @@ def _one_changes() -> None:
             for step in itertools.count(2):
                 assert time.monotonic() < end, "it is not told"
                 if step == 3:
-                    ck._doubted -= 100      # as if that were long ago
+                    ck._doubt.since -= 100      # as if that were long ago
                 ck.snapshot(step, wait=10)
         dist.barrier()
         if changes:
             model.table = torch.zeros(4)
-        ck._doubted -= 100
+        ck._doubt.since -= 100
         with contextlib.suppress(Mismatch):     # of the steps before
             ck.snapshot(1000, wait=10)
         assert ck.snapshot(1001, wait=10)
         ck.wait(timeout=30)
-        ck._doubted -= 100
+        ck._doubt.since -= 100
         assert ck.snapshot(1002, wait=10)
 
 

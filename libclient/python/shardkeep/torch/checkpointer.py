@@ -7,6 +7,7 @@ import contextlib
 import errno
 import functools
 import logging
+import math
 import os
 import threading
 import time
@@ -37,8 +38,6 @@ log = logging.getLogger("shardkeep")
 
 _UNTIL = {"sealed": _core.SEALED, "complete": _core.COMPLETE,
           "durable": _core.DURABLE}
-#: How often what other ranks describe is looked at, in seconds.
-_DOUBT_S = 10
 #: Of errors that another rank tells.
 _KINDS = {errno.ETIMEDOUT: Timeout, errno.ENOENT: NotFound}
 _SOURCES = {None: 0, "memory": _core.RESTORE_MEMORY_ONLY,
@@ -50,6 +49,20 @@ def _one_of(name: str, value: Any, known: dict[Any, int]) -> int:
         words = ", ".join(f'"{k}"' for k in known if k is not None)
         raise ValueError(f"{name}={value!r}: one of {words}")
     return known[value]
+
+
+class Doubt:
+    """A step of which is asked whether it is complete: every ten seconds
+    another one."""
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.since = -math.inf
+
+    def begin(self, step: int | None) -> None:
+        now = time.monotonic()
+        if now >= self.since + 10:
+            self.step, self.since = step, now
 
 
 def _never_because(e: Error) -> str:
@@ -223,10 +236,8 @@ class Checkpointer:
         self._back = False      # that steps went back, and said so
         # The first step of what is described now, until one was complete.
         self._unproven: int | None = None
-        self._doubted = 0.0     # when one was looked for, last; monotonic
-        self._doubtful: int | None = None
+        self._doubt, self._changed = Doubt(), False
         self._unheld: set[str] = set()      # of such a step, and said so
-        self._changed = False   # since the last snapshot
         self._client = Client(socket)
         self._job: dict[str, Any] = {
             "run": run, "slots": slots, "flush_every": flush_every,
@@ -390,7 +401,7 @@ class Checkpointer:
             _device.refuse_capture()
             self._let_go()          # before its blobs are written again
             self._look_back()
-            self._doubt()
+            self._look_beside()
             with self._asking(step, flags, wait_ms):
                 self._describe()
                 self._copy(step, flags, wait_ms, stream, on)
@@ -461,22 +472,21 @@ class Checkpointer:
             self._refuse(s["step"], s["note"])
             self._say_unheld(s["step"], s["note"])
 
-    def _doubt(self) -> None:
+    def _look_beside(self) -> None:
         """Who describes anew looks back; that another rank did so is seen now
         and then, by what becomes of one step."""
-        now = time.monotonic()
-        if now >= self._doubted + _DOUBT_S and self._unproven is None:
-            self._doubted, self._doubtful = now, self.last_step
-        step = self._doubtful
+        if self._unproven is None:
+            self._doubt.begin(self.last_step)
+        step = self._doubt.step
         if step is None:
             return
         try:
             self._state.wait(step, _core.COMPLETE, 0)
-            self._doubtful = None
+            self._doubt.step = None
         except Timeout as e:    # looked at again, in the next call
             self._refuse(step, _never_because(e))
         except Error as e:
-            self._doubtful = None
+            self._doubt.step = None
             self._refuse(step, _never_because(e))
 
     def _refuse(self, step: int, note: str) -> None:
@@ -672,7 +682,7 @@ class Checkpointer:
         self._blobs.move(self._state)
         self._describing.move(self._state)
         self.last_step, self._newest, self._unproven = None, -1, None
-        self._doubtful = None
+        self._doubt.step = None
         self._changed = self._early = True
         if self._several:
             restore.join(self._state)
