@@ -196,6 +196,7 @@ struct agent {
 	uint64_t most_visits;		/* of a turn */
 	bool stopping;			/* flushes what is to be kept */
 	struct timer stop_timer;
+	unsigned stop_signals[2];	/* to it, and passed on by its keeper */
 	bool quit;			/* this turn is the last */
 	int status;			/* of the process */
 

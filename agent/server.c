@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <unistd.h>
 
 #include "agent.h"
 #include "base/size.h"
@@ -60,6 +61,13 @@ static void listener_ready(struct source *s, uint32_t events)
 	agent_check_idle(a);
 }
 
+static bool is_of_keeper(const struct agent *a,
+			 const struct signalfd_siginfo *info)
+{
+	return a->keeper.kind == KEEPER_PARENT && info->ssi_code == SI_USER &&
+	       (pid_t)info->ssi_pid == getppid();
+}
+
 static void signals_ready(struct source *s, uint32_t events)
 {
 	struct agent *a = sk_link_object(s, struct agent, signals);
@@ -71,8 +79,9 @@ static void signals_ready(struct source *s, uint32_t events)
 		if (info.ssi_signo == SIGHUP)
 			agent_reload(a);
 		else
-			agent_stop(a, info.ssi_signo == SIGTERM ? "SIGTERM" :
-				      "SIGINT");
+			agent_stop_signal(a, is_of_keeper(a, &info),
+					  info.ssi_signo == SIGTERM ?
+					  "SIGTERM" : "SIGINT");
 	}
 }
 

@@ -437,8 +437,7 @@ static int stop_and_wait(struct call *c)
 		return r;
 	}
 	sk_link_insert(&c->agent->stops, &stop->link);
-	if (!c->agent->stopping)
-		agent_stop(c->agent, "a client asked for it");
+	agent_stop(c->agent, "a client asked for it");
 	return CALL_LATER;
 }
 

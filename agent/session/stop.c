@@ -28,11 +28,8 @@ void agent_stop(struct agent *a, const char *why)
 {
 	struct sk_cat_job *job;
 
-	if (a->stopping) {
-		log_warning(a, "stopping at once: %s", why);
-		agent_stop_now(a);
+	if (a->stopping)
 		return;
-	}
 	log_info(a, "stopping: %s", why);
 	a->stopping = true;
 	flush_try_anew(a);
@@ -42,6 +39,16 @@ void agent_stop(struct agent *a, const char *why)
 	timer_set(&a->loop.timers, &a->stop_timer, agent_now(a) +
 		  a->now.stop_timeout_s * SECOND_NS);
 	agent_changed(a);
+}
+
+void agent_stop_signal(struct agent *a, bool from_keeper, const char *why)
+{
+	if (++a->stop_signals[from_keeper] == 1) {
+		agent_stop(a, why);
+		return;
+	}
+	log_warning(a, "stopping at once: %s", why);
+	agent_stop_now(a);
 }
 
 static void idle(struct timer *timer)

@@ -143,9 +143,12 @@ static int put_file(struct sk_store *store, struct sk_io *io, int fd,
 		return r;
 	}
 	r = sk_dir_sync(store->os, fd);
-	if (r < 0)
+	if (r < 0) {
+		/* What has a name is durable to who looks. */
+		(void)store->os->unlinkat(store->os, fd, name, 0);
 		return sk_not_stale(sk_err_errno(err, r, "cannot make the name "
 						 "of \"%s\" durable", name));
+	}
 	return tell_file(store, fd, name, put, err);
 }
 
