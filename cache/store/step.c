@@ -206,6 +206,38 @@ static int judge_empty(struct sk_store *store, int job_fd, const char *name,
 	return r == 0 ? -EAGAIN : sk_not_stale(r);
 }
 
+/* 1 where anything bears a name of ours; else the walk goes on. */
+static int find_ours(void *ctx, int fd, const char *name)
+{
+	bool *others = ctx;
+	struct sk_leftover left;
+	int32_t rank, world;
+
+	(void)fd;
+	*others = true;
+	return strcmp(name, SK_RUN_FILE) == 0 ||
+	       strcmp(name, SK_PINNED_FILE) == 0 ||
+	       sk_image_name_parse(name, &rank, &world) ||
+	       sk_leftover_name(name, &left);
+}
+
+/* What says no run may be ours and damaged; what has nothing of ours in it,
+ * and something, is somebody's. */
+static int judge_foreign(struct sk_store *store, const char *name, int fd,
+			 struct sk_err *err)
+{
+	bool others = false;
+	int r = sk_dir_each(store->os, fd, find_ours, &others);
+
+	if (r < 0)
+		return sk_not_stale(sk_err_errno(err, r, "cannot tell whose "
+						 "\"%s\" is", name));
+	if (r == 0 && others)
+		return sk_err_set(err, -EEXIST, "\"%s\" stands there and holds "
+				  "nothing of Shardkeep's: move it away", name);
+	return 0;
+}
+
 /* Has the directory that stands there: its descriptor, -ESTALE, or -EAGAIN
  * after it was moved away. */
 static int claim_step(struct sk_store *store, int job_fd, const char *name,
@@ -222,7 +254,9 @@ static int claim_step(struct sk_store *store, int job_fd, const char *name,
 	r = sk_not_stale(sk_step_run(store, fd, &theirs));
 	if (r < 0)
 		sk_err_errno(err, r, "cannot tell the run of \"%s\"", name);
-	else
+	else if (!theirs.number)
+		r = judge_foreign(store, name, fd, err);
+	if (r == 0)
 		r = judge(name, &theirs, run, err);
 	if (r == -ESTALE)
 		r = judge_empty(store, job_fd, name, fd, &theirs, run, err);

@@ -10,6 +10,7 @@ in namespaces of its own, where it may mount; skipped where there are none to
 be had.
 """
 
+import contextlib
 import glob
 import inspect
 import json
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 AGENT, CACHECTL, TRAINER = sys.argv[1:4]
 ON_NODES = sys.argv[4] if len(sys.argv) > 4 else ""
@@ -119,13 +120,37 @@ class Agent:
             self.said = log.read()
 
 
-def leave(store: str, room: int) -> None:
-    """Others fill the disk but for that."""
+@contextlib.contextmanager
+def frozen() -> Iterator[None]:
+    """Who writes and deletes meanwhile has other room than was measured."""
+    living = [a.pid for a in AGENTS if a.poll() is None]
+    for pid in living:
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED)
+    yield
+    for pid in living:
+        os.kill(pid, signal.SIGCONT)
+
+
+def fill(store: str, room: int) -> None:
     path = f"{store}/others"
     has = os.statvfs(store)
     size = os.path.getsize(path) if os.path.exists(path) else 0
     with open(path, "wb") as others:
         others.write(b"x" * (size + has.f_bavail * has.f_frsize - room))
+
+
+def leave(store: str, room: int) -> None:
+    """Others fill the disk but for that."""
+    with frozen():
+        fill(store, room)
+
+
+def spent_in(job: str) -> int:
+    """What is tried just now has its room as well."""
+    return sum(os.stat(f"{job}/{folder}/{name}").st_blocks * 512
+               for folder in os.listdir(job) if folder.startswith("step-")
+               for name in os.listdir(f"{job}/{folder}") if "rank-" in name)
 
 
 def parts(agent: Agent, store: str) -> None:
@@ -141,14 +166,10 @@ def parts(agent: Agent, store: str) -> None:
     agent.train("parts")
     agent.until("store-full", True)
     # For one of the two that are left in memory, and half a rank.
-    spent = sum(os.path.getsize(f"{store}/parts/{folder}/{name}")
-                for folder in os.listdir(f"{store}/parts")
-                if folder.startswith("step-")
-                # What is tried just now has gone before there is room.
-                for name in os.listdir(f"{store}/parts/{folder}")
-                if name.startswith("rank-"))
-    assert spent >= one, "nothing was written"
-    leave(store, one + other + one // 2 - spent)
+    with frozen():
+        spent = spent_in(f"{store}/parts")
+        assert spent >= one, "nothing was written"
+        fill(store, one + other + one // 2 - spent)
     agent.durable("parts", 2)
     assert not glob.glob(f"{store}/parts/*01/rank-*"), "step 1 is there"
     os.unlink(f"{store}/others")

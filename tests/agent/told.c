@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who is told to end more than once by one who means it once goes on flushing:
- * by a signal to the agent and its keeper, by cachectl stop asked again, by both.
+ * by a signal to the agent and its keeper, by cachectl stop asked again, both.
  */
 #include <errno.h>
 #include <signal.h>

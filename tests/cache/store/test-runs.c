@@ -135,6 +135,54 @@ Test(store, sees_each_flipped_bit_of_a_run_file)
 	cr_assert_not(sk_run_text_parse(text, &back), "out of range");
 }
 
+/* A directory of a step's name that is none of ours stays as it is. */
+Test(store, leaves_what_is_not_ours)
+{
+	static const char *const names[] = { "file", ".hidden", "rank-0",
+					     "rank-00000-of-00001.safetensor" };
+	struct sk_store *store;
+	struct place p;
+
+	store = make_store(&p, NULL);
+	make_dir(&p, "job");
+	for (size_t i = 0; i < SK_ARRAY_SIZE(names); i++) {
+		struct sk_err err = { "" };
+		char name[128];
+
+		(void)snprintf(name, sizeof(name), "job/step-%012zu", i);
+		make_dir(&p, name);
+		strcat(name, "/");
+		strcat(name, names[i]);
+		make_file(&p, name, "precious");
+		cr_assert_eq(put_with(store, SK_IO_THREADS, 1, i, 0, &err),
+			     -EEXIST);
+		cr_assert(strstr(err.text, "move it away"), "%s", err.text);
+		cr_assert_eq(settle(store, "job", i, 1), 0);
+		cr_assert(exists(&p, name), "%s", names[i]);
+	}
+	sk_store_close(store);
+	place_remove(&p);
+}
+
+/* With an image, whatever is in it, it is ours. */
+Test(store, takes_what_has_an_image_for_ours)
+{
+	struct sk_store *store;
+	struct place p;
+
+	store = make_store(&p, NULL);
+	make_dir(&p, "job");
+	make_dir(&p, "job/step-000000000001");
+	make_file(&p, "job/step-000000000001/rank-00000-of-00001.safetensors",
+		  "damaged");
+	make_file(&p, "job/step-000000000001/notes", "gone with it");
+	cr_assert_eq(put(store, 1, 1, 0), 0);
+	cr_assert_eq(settle(store, "job", 1, 1), 0);
+	cr_assert(holds(store, 1, 1, 0));
+	sk_store_close(store);
+	place_remove(&p);
+}
+
 /* What says no run is older than all that do. */
 Test(store, moves_what_has_no_run_aside)
 {
