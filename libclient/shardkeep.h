@@ -646,10 +646,10 @@ struct sk_meeting {
  * Thread-safety: as any comm. A child of fork() can only free its copy.
  *
  * Errors: -EINVAL the meeting makes no sense, or ranks counted another world;
- * -EEXIST a rank came twice; -EADDRINUSE rank 0's port is another's;
- * -EADDRNOTAVAIL those interfaces have no address to tell of; -ETIMEDOUT
- * somebody did not come, or left before all had met; -ENOMEM; -EOWNERDEAD; what
- * the system says of file, port or descriptors.
+ * -EEXIST a rank came twice, or the file is there and no meeting's; -EADDRINUSE
+ * rank 0's port is another's; -EADDRNOTAVAIL no address of those interfaces;
+ * -ETIMEDOUT somebody did not come, or left before all had met; -ENOMEM;
+ * -EOWNERDEAD; what the system says of file, port or descriptors.
  */
 int sk_comm_meet(struct sk *sk, const struct sk_meeting *meeting,
 		 struct sk_comm *ret_comm);

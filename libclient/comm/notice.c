@@ -10,6 +10,8 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/util.h"
 #include "conn/memfd.h"
@@ -189,6 +191,34 @@ static int write_it(const struct sk_os *os, const char *path,
 	return r;
 }
 
+/* An older meeting's is, and nothing else: a path may be a wrong one. */
+static int check_replaced(const struct sk_os *os, const char *path,
+			  struct sk_err *err)
+{
+	struct sk_notice old;
+	int r = sk_notice_read(os, path, &old);
+
+	if (r == 0 || r == -ENOENT)
+		return 0;
+	if (r == -EPERM || r == -EPROTO || r == -EACCES || r == -ENXIO)
+		return sk_err_set(err, -EEXIST, "\"%s\" is there already, and "
+				  "is no file by which ranks met: name one "
+				  "that is not there yet", path);
+	return sk_err_errno(err, r, "cannot look at \"%s\", by which the "
+			    "ranks are to meet", path);
+}
+
+/* Of a rank 0 that was killed while it wrote. */
+static void remove_begun(const struct sk_os *os, const char *path)
+{
+	struct stat st;
+
+	if (os->fstatat(os, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, &st) >= 0 &&
+	    S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+	    st.st_size <= (off_t)sizeof(struct sk_notice))
+		(void)os->unlinkat(os, AT_FDCWD, path, 0);
+}
+
 int sk_notice_put(const struct sk_os *os, const char *path,
 		  const struct sk_notice *notice, struct stat *ret_st,
 		  struct sk_err *err)
@@ -199,7 +229,10 @@ int sk_notice_put(const struct sk_os *os, const char *path,
 	if (r >= (int)sizeof(begun))
 		return sk_err_set(err, -ENAMETOOLONG, "the path of the "
 				  "meeting's file is too long");
-	(void)os->unlinkat(os, AT_FDCWD, begun, 0);
+	r = check_replaced(os, path, err);
+	if (r < 0)
+		return r;
+	remove_begun(os, begun);
 	r = write_it(os, begun, notice, ret_st);
 	if (r >= 0)
 		r = os->renameat(os, AT_FDCWD, begun, AT_FDCWD, path, 0);

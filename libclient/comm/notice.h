@@ -30,7 +30,8 @@ void sk_notice_fill_for(const struct sk_os *os, const char *host,
 /** "10.0.0.1:4711,[fd00::1]:4711"; as much as there is room for. */
 void sk_notice_print(const struct sk_notice *notice, char *buf, size_t size);
 
-/** Written whole, for the own user alone; *ret_st tells it from others. */
+/** Written whole, for the own user alone; *ret_st tells it from others.
+ * -EEXIST: what stands there is no notice of this user's, and stays. */
 int sk_notice_put(const struct sk_os *os, const char *path,
 		  const struct sk_notice *notice, struct stat *ret_st,
 		  struct sk_err *err);

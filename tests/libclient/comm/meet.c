@@ -6,6 +6,7 @@
  * or do not come. Each time all ranks end alike, and nothing is left in the
  * directory.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -13,7 +14,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "comm/links.h"
 #include "comm/notice.h"
@@ -341,6 +344,37 @@ static void leave_old_notice(const char *at)
 	CHECK(!sk_notice_put(sk_os_linux(), begun, &notice, &st, &err));
 	CHECK(!sk_notice_put(sk_os_linux(), at, &notice, &st, &err));
 	CHECK(!sk_notice_put(sk_os_linux(), begun, &notice, &st, &err));
+}
+
+static void check_stays(const struct trial *t, const char *what)
+{
+	struct sk_notice notice = { 0 };
+	struct sk_err err = { "" };
+	struct stat st, before, after;
+
+	CHECK(!lstat(t->at, &before), "%s", what);
+	sk_notice_fill(&notice, 1);
+	CHECK(sk_notice_put(sk_os_linux(), t->at, &notice, &st, &err) ==
+	      -EEXIST, "%s", what);
+	CHECK(strstr(err.text, "not there yet"), "%s: %s", what, err.text);
+	CHECK(!lstat(t->at, &after) && after.st_ino == before.st_ino, "%s",
+	      what);
+	CHECK(!unlink(t->at) || !rmdir(t->at), "%s", what);
+}
+
+/* A path may be a wrong one: what is there is somebody's. */
+static void test_others(const struct trial *t)
+{
+	int fd = open(t->at, O_WRONLY | O_CREAT | O_EXCL, 0600);
+
+	CHECK(fd >= 0 && write(fd, "precious", 8) == 8 && !close(fd), "file");
+	check_stays(t, "a file");
+	CHECK(!symlink("nowhere", t->at), "symlink");
+	check_stays(t, "a link");
+	CHECK(!mkfifo(t->at, 0600), "mkfifo");
+	check_stays(t, "a pipe");
+	CHECK(!mkdir(t->at, 0700), "mkdir");
+	check_stays(t, "a directory");
 }
 
 static void test_meetings(struct scene *scene, const struct trial *base)
@@ -759,6 +793,7 @@ int main(int argc, char **argv)
 	test_told(&scene, &base);
 	scene_ranks(&scene, "order", 1, check_order, &base);
 	scene_ranks(&scene, "silent", 1, refuse_to_tell, &base);
+	test_others(&base);
 	test_meetings(&scene, &base);
 	test_replaced(&scene, &base);
 	test_twice(&scene, &base);
