@@ -26,7 +26,7 @@ const struct degraded_info degraded_infos[DEGRADED_COUNT] = {
 		"the store has not answered for 30 s; snapshots stay in memory",
 		"look at the file server or the disk" },
 	[DEGRADED_STORE_READ_ONLY] = { "store-read-only",
-		"the store's filesystem is mounted read-only",
+		"the store's filesystem takes no writes (read-only)",
 		"mount it for writing; after an error the kernel may have "
 		"changed that itself, see its log; for a unit of systemd "
 		"ProtectHome= and ProtectSystem= may have, where "

@@ -58,6 +58,8 @@ int watch_measure(const struct sk_os *os, const char *path,
 		r = -ENODEV;
 	if (r == 0)
 		r = os->fstatfs(os, fd, &ret->fs);
+	if (r == 0 && sk_store_probe(os, fd) < 0)
+		ret->fs.f_flags |= ST_RDONLY;
 	ret->denied = os->faccessat(os, fd, ".", W_OK | X_OK) == -EACCES;
 	(void)os->close(os, fd);
 	return r;

@@ -7,6 +7,7 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "base/os-private.h"
@@ -201,6 +202,13 @@ static int linux_faccessat(const struct sk_os *os, int dirfd,
 	return result(faccessat(dirfd, path, mode, 0));
 }
 
+static int linux_fremovexattr(const struct sk_os *os, int fd,
+			      const char *name)
+{
+	(void)os;
+	return result(fremovexattr(fd, name));
+}
+
 static int linux_getcwd(const struct sk_os *os, char *ret_path, size_t size)
 {
 	(void)os;
@@ -341,6 +349,7 @@ static const struct sk_os linux_os = {
 	.fchmodat = linux_fchmodat,
 	.fchown = linux_fchown,
 	.faccessat = linux_faccessat,
+	.fremovexattr = linux_fremovexattr,
 	.getcwd = linux_getcwd,
 	.chdir = linux_chdir,
 	.dup2 = linux_dup2,

@@ -67,6 +67,7 @@ struct sk_os {
 			mode_t mode);
 	/* The user alone; the group stays. */
 	int (*fchown)(const struct sk_os *os, int fd, uid_t uid);
+	int (*fremovexattr)(const struct sk_os *os, int fd, const char *name);
 	int (*faccessat)(const struct sk_os *os, int dirfd, const char *path,
 			 int mode);
 	int (*getcwd)(const struct sk_os *os, char *ret_path, size_t size);

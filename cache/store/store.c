@@ -71,6 +71,13 @@ bool sk_store_is_volatile(const struct statfs *fs)
 	return fs->f_type == TMPFS_MAGIC || fs->f_type == RAMFS_MAGIC;
 }
 
+/* To take away what is not there goes as far as any write does. */
+int sk_store_probe(const struct sk_os *os, int fd)
+{
+	return os->fremovexattr(os, fd, "user.shardkeep.probe") == -EROFS ?
+	       -EROFS : 0;
+}
+
 static int is_volatile(const struct sk_os *os, int fd)
 {
 	struct statfs sfs;

@@ -242,6 +242,46 @@ static void test_hangs(void)
 	close(hold[1]);
 }
 
+/* It answers who reads, and nobody who writes: a filesystem that is frozen. */
+static void test_writes_hang(void)
+{
+	const struct rank_options o = { .job = "degraded", .world = 1 };
+	struct whole w;
+	struct rank r;
+	int hold[2];
+
+	CHECK(pipe(hold) == 0, "pipe");
+	whole_init(&w);
+	w.options.hangs_s = 30;
+	start(&w, &r, &o);
+	sk_fault_os_meddle(w.fault, SK_FAULT_FREMOVEXATTR,
+			   sk_fault_os_calls(w.fault, SK_FAULT_FREMOVEXATTR) +
+			   1, hang, &hold[0]);
+	AWAIT_STATE(&w, r.sock, "store-hangs", true);
+	CHECK(write(hold[1], "", 1) == 1, "it answers");
+	AWAIT_STATE(&w, r.sock, "store-hangs", false);
+	end(&w, &r);
+	close(hold[0]);
+	close(hold[1]);
+}
+
+/* Nothing says that it is mounted so: after an error of the disk. */
+static void test_writes_refused(void)
+{
+	const struct rank_options o = { .job = "degraded", .world = 1 };
+	struct whole w;
+	struct rank r;
+
+	whole_init(&w);
+	sk_fault_os_fail(w.fault, SK_FAULT_FREMOVEXATTR, 1, SK_FAULT_ALWAYS,
+			 EROFS);
+	start(&w, &r, &o);
+	AWAIT_STATE(&w, r.sock, "store-read-only", true);
+	sk_fault_os_forget(w.fault);
+	AWAIT_STATE(&w, r.sock, "store-read-only", false);
+	end(&w, &r);
+}
+
 static void enter_and_hang(void *ctx)
 {
 	const int *ends = ctx;
@@ -494,6 +534,8 @@ int main(void)
 	test_files();
 	test_gone();
 	test_hangs();
+	test_writes_hang();
+	test_writes_refused();
 	test_outdated();
 	test_full_at_stop();
 	test_budget();

@@ -305,6 +305,8 @@ OP(int, fchmodat, FCHMODAT, (const struct sk_os *os, int dirfd,
 OP(int, fchown, FCHOWN, (const struct sk_os *os, int fd, uid_t uid), fd, uid)
 OP(int, faccessat, FACCESSAT, (const struct sk_os *os, int dirfd,
    const char *path, int mode), dirfd, path, mode)
+OP(int, fremovexattr, FREMOVEXATTR, (const struct sk_os *os, int fd,
+   const char *name), fd, name)
 OP(int, getcwd, GETCWD, (const struct sk_os *os, char *ret_path, size_t size),
    ret_path, size)
 OP(int, chdir, CHDIR, (const struct sk_os *os, const char *path), path)
@@ -561,6 +563,7 @@ static const struct sk_os fault_table = {
 	.fchmodat = fault_fchmodat,
 	.fchown = fault_fchown,
 	.faccessat = fault_faccessat,
+	.fremovexattr = fault_fremovexattr,
 	.getcwd = fault_getcwd,
 	.chdir = fault_chdir,
 	.dup2 = fault_dup2,

@@ -10,6 +10,7 @@
 
 #include "base/size.h"
 #include "needs.h"
+#include "store/store.h"
 
 #define XFS_MAGIC 0x58465342
 #define NFS_KERNEL_MAGIC 0x6969
@@ -122,6 +123,8 @@ void check_store(struct doctor *d)
 		return;
 	}
 	r = os->faccessat(os, dir, ".", 2 | 1);	/* W_OK, X_OK */
+	if (r == 0)
+		r = sk_store_probe(os, dir);
 	if (r == -EACCES && is_anothers(d) && os->fstatfs(os, dir, &fs) == 0)
 		say_filesystem(d, &fs, "is for the agent's user to write to");
 	else if (r < 0)
