@@ -180,6 +180,18 @@ void flush_newest(struct agent *a, struct sk_cat_job *job)
 	}
 }
 
+void flush_pinned(struct agent *a, struct sk_cat_job *job)
+{
+	struct sk_cat_snapshot *s;
+
+	if (!a->store)
+		return;
+	sk_link_each(s, &job->snapshots, link)
+		if (s->pinned && !s->unpinning &&
+		    (sk_cat_complete(s) || sk_cat_local(s)))
+			want(a, s);
+}
+
 /* Whenever that may be. */
 bool flush_has_more(const struct agent *a, const struct sk_cat_job *job)
 {
@@ -265,13 +277,29 @@ static bool is_superseded(const struct sk_cat_snapshot *s,
 	return s->hopeless_on_disk && newest && newest->run > s->run;
 }
 
+/* It was newer than what is the newest now, and is not what was sealed. */
+static bool is_spoilt(const struct sk_cat_snapshot *s,
+		      const struct sk_cat_snapshot *newest)
+{
+	const struct sk_cat_image *image;
+
+	if (newest && sk_cat_order(s->run, s->run_id, s->step, newest) <= 0)
+		return false;
+	sk_link_each(image, &s->images, link)
+		if (image->bad_memory && !image->stored.dir[0])
+			return true;
+	return false;
+}
+
 /* @newest: of its job. */
 static bool is_lost(const struct agent *a, const struct sk_cat_snapshot *s,
 		    const struct sk_cat_snapshot *newest)
 {
 	bool kept = (a->store && s->wanted && !is_superseded(s, newest)) ||
-		    s == newest;
+		    s == newest || s->pinned;
 
+	if (is_spoilt(s, newest))
+		return true;
 	/* One that is undecided may be complete; so may one of several nodes,
 	 * with what the others have, unless it was found not to be. */
 	return !is_written(s) && (sk_cat_undecided(s) ||
@@ -283,7 +311,8 @@ static bool is_lost(const struct agent *a, const struct sk_cat_snapshot *s,
 static const char *why_lost(const struct agent *a,
 			    const struct sk_cat_snapshot *s)
 {
-	return !a->store ? "the agent has no store" :
+	return is_spoilt(s, sk_cat_newest(s->job)) ? "it is damaged in memory" :
+	       !a->store ? "the agent has no store" :
 	       sk_cat_undecided(s) ? "no memory to tell whether it is complete" :
 	       s->failed ? sk_cat_failure(s) : "the time was over";
 }

@@ -53,8 +53,8 @@ int sk_store_open(const struct sk_os *os, const char *path, unsigned stale_s,
 		  struct sk_err *err);
 /** What that filesystem holds is in memory. */
 bool sk_store_is_volatile(const struct statfs *fs);
-/** -EROFS: nothing can be written to the filesystem of the directory @fd, though
- * it need not be mounted so: after an error the kernel may refuse all writes.
+/** -EROFS: nothing can be written to the filesystem of the directory @fd, which
+ * need not be mounted so: after an error the kernel may refuse all writes.
  * Hangs where writes do. 0: else, and where that cannot be told. */
 int sk_store_probe(const struct sk_os *os, int fd);
 struct sk_store *sk_store_close(struct sk_store *store);

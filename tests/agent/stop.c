@@ -233,11 +233,60 @@ static void test_newest_is_damaged(struct rig *rig)
 	char path[200];
 
 	spoil_newest(rig, &r, "spoilt");
-	CHECK_STATUS(stop(r.sock, SK_STOP_WAIT, &msg), 0, &msg);
-	CHECK(rig_wait(rig) == 0, "exit status");
+	CHECK_STATUS(stop(r.sock, SK_STOP_WAIT, &msg), -ENODATA, &msg);
+	CHECK(strstr(rig_why(&msg), "step 2 of job \"spoilt\" (it is damaged"),
+	      "%s", rig_why(&msg));
+	CHECK(rig_wait(rig) == 1, "exit status");
 	snprintf(path, sizeof(path), "%s/spoilt/step-000000000001",
 		 rig->store);
 	CHECK(!access(path, F_OK), "%s", path);
+	rank_close(&r);
+}
+
+/* Of a job that has nothing written: what is pinned was to stay. */
+static void test_pinned(struct rig *rig)
+{
+	struct rank r;
+	struct sk_msg msg;
+	char path[200];
+
+	rig_start(rig, "--store", rig->store, "--memory", "64M", NULL);
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = "pinned", .world = 1, .slots = 3,
+		.flush_every = UINT32_MAX }), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	CHECK_STATUS(rank_wait(&r, 1, 2, WAIT_MS), 0, &r.msg);
+	CHECK_STATUS(manage(r.sock, SK_MSG_PIN, "pinned", 1, 0, &msg), 0,
+		     &msg);
+	rank_snapshot(&r, 2);
+	CHECK_STATUS(stop(r.sock, SK_STOP_WAIT, &msg), 0, &msg);
+	CHECK(rig_wait(rig) == 0, "exit status");
+	for (int step = 1; step <= 2; step++) {
+		snprintf(path, sizeof(path), "%s/pinned/step-%012d/%s",
+			 rig->store, step, step == 1 ? ".pinned" : ".run");
+		CHECK(!access(path, F_OK), "%s", path);
+	}
+	rank_close(&r);
+}
+
+/* Where there is none, each is named that is lost. */
+static void test_pinned_and_no_store(struct rig *rig)
+{
+	struct rank r;
+	struct sk_msg msg;
+
+	rig_start(rig, "--memory", "64M", NULL);
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = "pinned", .world = 1, .slots = 3 }), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	CHECK_STATUS(rank_wait(&r, 1, 2, WAIT_MS), 0, &r.msg);
+	CHECK_STATUS(manage(r.sock, SK_MSG_PIN, "pinned", 1, 0, &msg), 0,
+		     &msg);
+	rank_snapshot(&r, 2);
+	CHECK_STATUS(stop(r.sock, SK_STOP_WAIT, &msg), -ENODATA, &msg);
+	CHECK(strstr(rig_why(&msg), "step 1 of") &&
+	      strstr(rig_why(&msg), "step 2 of"), "%s", rig_why(&msg));
+	CHECK(rig_wait(rig) == 0, "exit status");
 	rank_close(&r);
 }
 
@@ -426,6 +475,8 @@ int main(int argc, char **argv)
 	test_start(&rig);
 	test_no_store(&rig);
 	test_space_is_back(&rig);
+	test_pinned(&rig);
+	test_pinned_and_no_store(&rig);
 	test_newest_is_damaged(&rig);
 	test_newest_is_damaged_and_left(&rig);
 	test_superseded(&rig);
