@@ -325,8 +325,8 @@ int sk_state_clear(struct sk_state *state);
  * ranks as it may; -EMFILE, -ENFILE no descriptor is left; -EINVAL the agent
  * refuses the description; -E2BIG it is more than a header of 100 MB can say;
  * -EFBIG, or more than this process may write to a file (ulimit -f), which in
- * sk_restore() it may be as well;
- * -ECONNRESET the agent is gone; -EROFS a reader has no slots; -EOWNERDEAD.
+ * sk_restore() it may be as well; -ESHUTDOWN the agent is stopping;
+ * -ECONNRESET it is gone; -EROFS a reader has no slots; -EOWNERDEAD.
  */
 int sk_prepare(struct sk_state *state, uint32_t timeout_ms);
 
@@ -749,7 +749,8 @@ struct sk_report {
  * open; -ENODEV, -EFAULT a tensor is on a CUDA device that cannot be reached,
  * or in freed memory of one; -EBUSY one of its streams captures a graph,
  * which is spoilt: all of the device is waited for; -ENOMEM; -E2BIG a million
- * ranks without @comm; -ECONNRESET agent gone for good, run over; -EOWNERDEAD.
+ * ranks without @comm; -ESHUTDOWN and -ESTALE as of sk_prepare(); -ECONNRESET
+ * the agent is gone for good, or the run over; -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,
 	       const struct sk_comm *comm,

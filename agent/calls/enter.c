@@ -268,7 +268,8 @@ int rank_enter(struct session *s, const struct sk_wire_register *reg,
 	int r;
 
 	if (a->stopping)
-		return sk_err_set(err, -ESHUTDOWN, "the agent is stopping");
+		return sk_err_set(err, -ESHUTDOWN, "the agent is stopping; "
+				  "go on when another one serves");
 	r = sk_cat_room_for_layouts(&a->cat, s->uid,
 				    (const struct sk_layout **)layouts, err);
 	if (r == 0)

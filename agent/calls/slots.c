@@ -94,7 +94,8 @@ int call_slot(struct call *c)
 		return sk_err_set(&c->err, -EINVAL, "step %" PRId64 " is "
 				  "negative", in->step);
 	if (a->stopping)
-		return sk_err_set(&c->err, -ESHUTDOWN, "the agent is stopping");
+		return sk_err_set(&c->err, -ESHUTDOWN, "the agent is stopping; "
+				  "go on when another one serves");
 	/* What is in the way may turn out to be none: nothing is lost by
 	 * then. */
 	r = sk_cat_slot_take(state, in->step, in->flags, true, NULL, NULL,
