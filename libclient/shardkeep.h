@@ -29,7 +29,7 @@
  * run beside them and beside each other. Nothing may run beside sk_close(),
  * beside sk_state_free() of the same state, or in a signal handler. In a child
  * of fork() every call on what the parent opened returns -EOWNERDEAD; after
- * setuid() those that need the agent say -EACCES. dlclose() unloads nothing.
+ * setuid() what needs it anew says -EACCES. dlclose() unloads nothing.
  *
  * Memory
  *
