@@ -73,6 +73,21 @@ static int detach(const struct sk_os *os, struct options *o,
 	return r < 0 || e->path[0] != '/' ? r : os->chdir(os, "/");
 }
 
+static int go_to_background(const struct sk_os *os, struct options *o,
+			    const struct endpoint *e, struct sk_err *err)
+{
+	int r = detach(os, o, e);
+
+	if (r == 0)
+		return 0;
+	sk_err_errno(err, r, "cannot go to the background");
+	if (!o->takeover)
+		return r;
+	/* The old agent has ended: what it held is ours alone. */
+	fprintf(stderr, "shardkeepd: %s\n", err->text);
+	return 0;
+}
+
 /* What the shell that started us has open besides, pipes that somebody reads to
  * their end, does not live as long as we do. The one that is to be told gets a
  * number of its own, which may have been that of standard output. */
@@ -156,8 +171,8 @@ static int take_over(const struct sk_os *os, const struct options *o,
 	if (!o->takeover)
 		return 0;
 	r = endpoint_find(os, o->socket, &e, err);
-	return r < 0 ? r : takeover(os, e.path, &birth->kept, &birth->standby,
-				    err);
+	return r < 0 ? r : takeover(os, o, e.path, &birth->kept,
+				    &birth->standby, err);
 }
 
 /* Its lock and its socket, where the last agent's were kept. */
@@ -294,11 +309,8 @@ int main(int argc, char **argv)
 		r = take_over(os, &o, &birth, &err);
 	if (r == 0)
 		r = take_endpoint(os, &o, &birth.kept, &endpoint, &err);
-	if (r == 0 && o.detach) {
-		r = detach(os, &o, &endpoint);
-		if (r < 0)
-			sk_err_errno(&err, r, "cannot go to the background");
-	}
+	if (r == 0 && o.detach)
+		r = go_to_background(os, &o, &endpoint, &err);
 	if (r < 0)
 		complain(os, &o, &endpoint, &err);
 	else

@@ -342,7 +342,8 @@ static void init(struct agent *a, const struct sk_os *os,
 	a->began_ns = os->now_ns(os);
 }
 
-static int open_agent(struct agent *a, struct sk_err *err)
+/* But for what goes on without: figures. */
+static int open_parts(struct agent *a, struct sk_err *err)
 {
 	int r;
 
@@ -361,6 +362,13 @@ static int open_agent(struct agent *a, struct sk_err *err)
 		r = sk_err_set(err, -ENOMEM, "out of memory");
 	if (r == 0)
 		r = open_store(a, err);
+	return r;
+}
+
+static int open_agent(struct agent *a, struct sk_err *err)
+{
+	int r = open_parts(a, err);
+
 	if (r == 0 && health_open(a) < 0)
 		r = sk_err_set(err, -ENOMEM, "out of memory");
 	return r < 0 ? r : metrics_open(a, err);
@@ -508,4 +516,24 @@ int agent_run(const struct sk_os *os, const struct options *o,
 	}
 	close_agent(&a);
 	return a.status;
+}
+
+int agent_try(const struct sk_os *os, const struct options *o,
+	      struct sk_err *err)
+{
+	struct endpoint nowhere = { .path = "", .lock = -1 };
+	struct options quiet = *o;
+	struct agent a;
+	int r;
+
+	quiet.level = LOG_LEVEL_ERROR;
+	nowhere.sock = os->socket(os, AF_UNIX, SOCK_SEQPACKET, 0);
+	if (nowhere.sock < 0)
+		return sk_err_errno(err, nowhere.sock, "cannot make a socket");
+	init(&a, os, &quiet, &nowhere);
+	r = open_parts(&a, err);
+	if (r == 0)
+		r = table_new(os, &a.table, err);
+	close_agent(&a);
+	return r;
 }

@@ -30,4 +30,13 @@ struct birth {
 int agent_run(const struct sk_os *os, const struct options *o,
 	      const struct endpoint *endpoint, struct birth *birth);
 
+/**
+ * Whether an agent of these options could begin: makes and opens all that
+ * agent_run() cannot do without, the store's directory too, and closes it. A
+ * negative errno comes with a sentence. It changes the caller's limits and
+ * signals: for a process of its own.
+ */
+int agent_try(const struct sk_os *os, const struct options *o,
+	      struct sk_err *err);
+
 #endif

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "takeover.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/un.h>
 
 #include "base/util.h"
+#include "keeper/parent.h"
 #include "keeper/table.h"
+#include "rehearse.h"
 #include "wire/channel.h"
 #include "wire/version.h"
 
 #define BOUND_NS UINT64_C(10000000000)
 #define END_NS UINT64_C(2000000000)	/* for it to be no more */
+#define SPARE_FDS 64		/* what an agent opens before it serves */
 #define AGAIN_NS UINT64_C(1500000000)	/* one that was killed is back by */
 
 struct talk {
@@ -153,6 +157,24 @@ static int take_all(struct talk *t, struct kept *ret, struct sk_err *err)
 	return r;
 }
 
+/* It was tried without what is taken. */
+static int check_room(const struct talk *t, const struct kept *kept,
+		      struct sk_err *err)
+{
+	int last = t->sock, fd;
+
+	for (size_t i = 0; i < kept->n; i++)
+		if (kept->v[i].fd > last)
+			last = kept->v[i].fd;
+	fd = t->os->fcntl(t->os, t->sock, F_DUPFD_CLOEXEC, last + SPARE_FDS);
+	if (fd < 0)
+		return sk_err_set(err, -EMFILE, "what the running agent has "
+				  "leaves no room: raise the limit of open "
+				  "files (ulimit -n)");
+	sk_close_fd(fd);
+	return 0;
+}
+
 /* It is the last moment at which nothing has happened. */
 static int check_table(const struct talk *t, struct kept *kept,
 		       struct sk_err *err)
@@ -226,15 +248,32 @@ static int stand_by(struct talk *t, struct standby *ret, struct sk_err *err)
 	return 0;
 }
 
-int takeover(const struct sk_os *os, const char *path, struct kept *ret,
-	     struct standby *ret_standby, struct sk_err *err)
+/* That what can be known to fail does before anything is handed over. */
+static int try_first(struct talk *t, const struct options *o, const char *path,
+		     struct sk_err *err)
+{
+	int r = o ? rehearse(t->os, o, path, err) : 0;
+
+	t->until_ns = t->os->now_ns(t->os) + BOUND_NS;
+	return r;
+}
+
+int takeover(const struct sk_os *os, const struct options *o, const char *path,
+	     struct kept *ret, struct standby *ret_standby, struct sk_err *err)
 {
 	struct talk t = { .os = os, .sock = -1, .process = -1,
 			  .until_ns = os->now_ns(os) + BOUND_NS };
-	int r = reach(&t, path, err);
+	int r;
 
+	/* As its keeper does, for as many as may be handed over. */
+	parent_raise_limit(os);
+	r = reach(&t, path, err);
+	if (r == 0)
+		r = try_first(&t, o, path, err);
 	if (r == 0)
 		r = take_all(&t, ret, err);
+	if (r == 0)
+		r = check_room(&t, ret, err);
 	if (r == 0)
 		r = check_table(&t, ret, err);
 	if (r == 0)

@@ -6,18 +6,22 @@
 #include "base/error.h"
 #include "keeper/kept.h"
 #include "keeper/standby.h"
+#include "options.h"
 
 /**
- * Asks the agent that listens at @path for all that it keeps; it serves nobody
+ * Tries in another process whether an agent of these options could begin, and
+ * asks the agent that listens at @path for all that it keeps; it serves nobody
  * from then on, and ends when we have all. Errors: -ENOENT nobody listens
  * there; -EPROTO one of us cannot read what the other writes; -EPERM,
- * -EOPNOTSUPP it refuses; others, with a sentence. It goes on then, and @ret is
- * empty.
+ * -EOPNOTSUPP it refuses; others, with a sentence, those of agent_try() too. It
+ * goes on then, and @ret is empty.
+ * @o: NULL: nothing is tried.
  *
  * @ret_standby has all of it as well, to be dismissed when another process
  * does. Where this one dies before, the call returns in the standby instead.
  */
-int takeover(const struct sk_os *os, const char *path, struct kept *ret,
-	     struct standby *ret_standby, struct sk_err *err);
+int takeover(const struct sk_os *os, const struct options *o, const char *path,
+	     struct kept *ret, struct standby *ret_standby,
+	     struct sk_err *err);
 
 #endif

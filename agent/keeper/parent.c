@@ -257,8 +257,7 @@ static int say_broken(const struct parent *p, int r)
 	return 1;
 }
 
-/* It holds as many as the agent may give it. */
-static void raise_limit(const struct sk_os *os)
+void parent_raise_limit(const struct sk_os *os)
 {
 	struct rlimit limit;
 
@@ -274,7 +273,7 @@ int parent_run(struct parent *p)
 
 	p->sock = p->signals = -1;
 	p->child = -1;
-	raise_limit(p->os);
+	parent_raise_limit(p->os);
 	r = open_signals(p);
 	if (r < 0)
 		return say_broken(p, r);

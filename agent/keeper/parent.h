@@ -48,5 +48,8 @@ struct parent {
  * said in the log: what they hold may be why.
  */
 int parent_run(struct parent *p);
+/** Of open files, as far as the system lets us: it holds as many as the agent
+ * may give it. */
+void parent_raise_limit(const struct sk_os *os);
 
 #endif

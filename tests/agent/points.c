@@ -104,7 +104,7 @@ static int take_place(struct scene *s)
 	/* Nobody's child any more where this test is killed. */
 	s->options.idle_exit_s = 30;
 	log_open(&log, sk_os_linux(), LOG_LEVEL_ERROR);
-	r = takeover(os, s->rig.socket, &p.kept, &standby, &err);
+	r = takeover(os, NULL, s->rig.socket, &p.kept, &standby, &err);
 	if (r == 0)
 		r = parent_run(&p);
 	if (r != PARENT_CHILD)
