@@ -13,6 +13,10 @@
 #include "takeover.h"
 #include "worker/worker.h"
 
+#define SECOND_NS UINT64_C(1000000000)
+#define PATIENCE_NS (10 * SECOND_NS)	/* beyond its time to stop */
+#define AGAIN_NS (SECOND_NS / 50)
+
 /* The log goes beside the socket, and standard input and output nowhere. */
 static int move_output(const struct sk_os *os, const struct endpoint *e)
 {
@@ -186,6 +190,50 @@ static int take_endpoint(const struct sk_os *os, const struct options *o,
 	return endpoint_adopt(os, o->socket, lock, sock, ret, err);
 }
 
+/* Until it ends, for as long as ours would take; false: it goes on. */
+static bool await_other(const struct sk_os *os, const char *path,
+			uint64_t until_ns, bool *said)
+{
+	int process;
+	enum other_state state = other_look(os, path, &process);
+	struct pollfd p = { .fd = process, .events = POLLIN };
+	uint64_t again_ns = os->now_ns(os) + AGAIN_NS;
+
+	if (state == OTHER_STOPPING && !*said)
+		fprintf(stderr, "shardkeepd: the agent at %s is stopping; this "
+			"one serves when it has ended\n", path);
+	*said |= state == OTHER_STOPPING;
+	/* Its keeper, or another one that also waited, is soon done. */
+	if (state == OTHER_GONE || (state == OTHER_STOPPING && process < 0))
+		(void)os->poll(os, NULL, 0, again_ns);
+	else if (state == OTHER_STOPPING)
+		(void)os->poll(os, &p, 1, until_ns);
+	sk_close_fd(process);
+	return state != OTHER_SERVES && os->now_ns(os) < until_ns;
+}
+
+/* The same where an agent that is stopping still has them. */
+static int await_endpoint(const struct sk_os *os, const struct options *o,
+			  struct kept *kept, struct endpoint *ret,
+			  struct sk_err *err)
+{
+	uint64_t until_ns = os->now_ns(os) + PATIENCE_NS +
+			    o->stop_timeout_s * SECOND_NS;
+	bool said = false;
+	int r;
+
+	/* One that has closed its socket may hold the lock for a while. */
+	do {
+		r = take_endpoint(os, o, kept, ret, err);
+	} while ((r == 1 && await_other(os, ret->path, until_ns, &said)) ||
+		 (r == -EBUSY && said && os->now_ns(os) < until_ns));
+	if (r == 1 && said && os->now_ns(os) >= until_ns)
+		return sk_err_set(err, -EBUSY, "the agent at %s is stopping, "
+				  "and does not end; wait for it, or end it",
+				  ret->path);
+	return r;
+}
+
 /* The agent, in a process that a parent has begun. */
 static int run_child(struct parent *p, struct options *o)
 {
@@ -308,7 +356,7 @@ int main(int argc, char **argv)
 	else
 		r = take_over(os, &o, &birth, &err);
 	if (r == 0)
-		r = take_endpoint(os, &o, &birth.kept, &endpoint, &err);
+		r = await_endpoint(os, &o, &birth.kept, &endpoint, &err);
 	if (r == 0 && o.detach)
 		r = go_to_background(os, &o, &endpoint, &err);
 	if (r < 0)

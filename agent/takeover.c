@@ -290,3 +290,38 @@ int takeover(const struct sk_os *os, const struct options *o, const char *path,
 	}
 	return r;
 }
+
+/* ---- one that is about to end ---- */
+
+static int ask_status(struct talk *t, uint32_t *ret_stopping)
+{
+	struct sk_msg msg = { .type = SK_MSG_STATUS };
+	int fds[SK_MSG_FDS], n = 0, r = ask(t, &msg);
+
+	if (r == 0)
+		r = receive(t, &msg, fds, &n);
+	while (r == 0 && n)
+		sk_close_fd(fds[--n]);
+	if (r < 0)
+		return r;
+	*ret_stopping = msg.status < 0 ? 0 : msg.body.status_reply.stopping;
+	return 0;
+}
+
+enum other_state other_look(const struct sk_os *os, const char *path,
+			    int *ret_process)
+{
+	struct talk t = { .os = os, .sock = -1, .process = -1,
+			  .until_ns = os->now_ns(os) + END_NS };
+	uint32_t stopping = 0;
+	struct sk_err err;
+	int r = reach(&t, path, &err);
+
+	if (r == 0)
+		r = ask_status(&t, &stopping);
+	sk_close_fd(t.sock);
+	*ret_process = t.process;
+	if (hung_up(r) || r == -ENOENT)
+		return OTHER_GONE;
+	return r == 0 && stopping ? OTHER_STOPPING : OTHER_SERVES;
+}

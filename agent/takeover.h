@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takeover: what a running agent holds becomes ours, and it ends. */
+/* Takeover: what a running agent holds becomes ours, and it ends; and one that
+ * ends anyhow. */
 #ifndef SK_AGENT_TAKEOVER_H
 #define SK_AGENT_TAKEOVER_H
 
@@ -23,5 +24,17 @@
 int takeover(const struct sk_os *os, const struct options *o, const char *path,
 	     struct kept *ret, struct standby *ret_standby,
 	     struct sk_err *err);
+
+/* Of who answers, or does so no more. */
+enum other_state {
+	OTHER_SERVES,		/* or does not say */
+	OTHER_STOPPING,
+	OTHER_GONE,
+};
+
+/** How the agent at @path is; *ret_process is a descriptor of its process, the
+ * caller's, or -1. */
+enum other_state other_look(const struct sk_os *os, const char *path,
+			    int *ret_process);
 
 #endif

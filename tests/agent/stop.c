@@ -413,6 +413,79 @@ static void test_more_at_the_end(struct rig *rig)
 	rank_close(&r);
 }
 
+static bool says(const char *path, const char *what)
+{
+	char text[4096];
+	FILE *f = fopen(path, "re");
+	size_t n;
+
+	CHECK(f, "%s", path);
+	n = fread(text, 1, sizeof(text) - 1, f);
+	text[n] = 0;
+	(void)fclose(f);
+	return strstr(text, what);
+}
+
+/* What it says goes to that file. */
+static pid_t start_next(const struct rig *rig, const char *said)
+{
+	int fd = open(said, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
+	pid_t next = fork();
+
+	CHECK(fd >= 0 && next >= 0, "fork");
+	if (!next) {
+		(void)dup2(fd, STDERR_FILENO);
+		execl(rig->program, rig->program, "--socket", rig->socket,
+		      "--memory", "64M", (char *)NULL);
+		_exit(127);
+	}
+	close(fd);
+	return next;
+}
+
+/* -1: nobody. */
+static pid_t serving(const struct rig *rig)
+{
+	struct sk_msg msg;
+	int sock = rig_try_connect(rig, &msg);
+
+	if (sock < 0)
+		return -1;
+	close(sock);
+	return (pid_t)msg.body.hello_reply.pid;
+}
+
+/* One that finds an agent that is stopping waits for its end, and serves. */
+static void test_next_waits(struct rig *rig, const char *keeper)
+{
+	struct rank r;
+	struct sk_msg msg;
+	char said[128];
+	pid_t first, next;
+
+	(void)snprintf(said, sizeof(said), "%s/said", rig->dir);
+	rig_start(rig, "--store", rig->store, "--memory", "64M",
+		  "--flush-rate", "64K", keeper, NULL);
+	first = serving(rig);
+	CHECK_STATUS(rank_open(&r, rig, &(struct rank_options){
+		.job = "slow", .world = 1, .rows = 4096,
+		.flush_every = UINT32_MAX }), 0, &r.msg);
+	rank_snapshot(&r, 1);
+	CHECK_STATUS(stop(r.sock, 0, &msg), 0, &msg);
+	next = start_next(rig, said);
+	AWAIT(says(said, "is stopping"), "it does not wait");
+	CHECK(serving(rig) == first, "it has taken its place");
+	/* The second one ends it at once. */
+	CHECK(kill(rig->agent, SIGTERM) == 0 && kill(rig->agent, SIGINT) == 0,
+	      "kill");
+	CHECK(rig_wait(rig) == 1, "exit status");
+	rank_close(&r);
+	rig->agent = next;
+	AWAIT(serving(rig) == next, "nobody serves");
+	CHECK(rig_stop(rig) == 0, "exit status");
+	CHECK(!unlink(said), "unlink");
+}
+
 /* A line of /proc's of the agent that begins so; what stands behind it. */
 static void proc_line(const struct rig *rig, const char *file,
 		      const char *begin, char *ret, size_t size)
@@ -484,6 +557,8 @@ int main(int argc, char **argv)
 	test_others_in_their_first_step(&rig);
 	test_others_and_no_disk(&rig);
 	test_asked_at_the_end(&rig);
+	test_next_waits(&rig, "--no-keeper");
+	test_next_waits(&rig, "--keeper");
 	test_more_at_the_end(&rig);
 	CHECK(!system("rm -r \"$STORE\"/broken"), "rm");
 	test_still_broken(&rig);
