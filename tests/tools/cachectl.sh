@@ -753,6 +753,19 @@ EOP
 [ $? -eq 1 ] || fail "an export that is interrupted"
 complains 'interrupted'
 sums cut | cmp -s - "$dir/sums" || fail "an interrupted export left something"
+# Not one whose signals are ignored, as nohup and a script's "&" have it.
+python3 - "$cachectl" --json export --shard-size 4K j "$dir/cut" \
+	>"$dir/out" 2>"$dir/err" <<'EOP'
+import os, signal, sys
+ending = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+for number in ending:
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+for number in ending:
+    os.kill(os.getpid(), number)
+os.execv(sys.argv[1], sys.argv[1:])
+EOP
+[ $? -eq 0 ] || fail "an export that ignores signals"
 expect 0 --json stop --wait
 promised stop
 wait "$pid" && pid=

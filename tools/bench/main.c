@@ -300,7 +300,9 @@ static int measure_apart(struct bench *b, const char *wanted)
 	measuring = (sig_atomic_t)pid;
 	(void)signal(SIGINT, SIG_IGN);	/* the child has the default */
 	(void)signal(SIGTERM, end_measuring);
-	(void)signal(SIGHUP, end_measuring);
+	/* But for one that nohup has begun. */
+	if (signal(SIGHUP, end_measuring) == SIG_IGN)
+		(void)signal(SIGHUP, SIG_IGN);
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;

@@ -83,14 +83,13 @@ static int prepare_copy(struct export *x, const struct export_tensor *t,
 }
 
 /* Signals that end a program wait until what has no name yet is gone. */
-static bool interrupted(void)
+static bool interrupted(const struct export *x)
 {
 	sigset_t pending;
 
 	return sigpending(&pending) == 0 &&
-	       (sigismember(&pending, SIGINT) ||
-		sigismember(&pending, SIGTERM) ||
-		sigismember(&pending, SIGHUP));
+	       sigandset(&pending, &pending, &x->ending) == 0 &&
+	       !sigisemptyset(&pending);
 }
 
 /* 1: all of it was what was sealed; 0: not, or it cannot be read; -EINTR. */
@@ -103,7 +102,7 @@ static int copy_entry(struct export *x, const struct export_source *s,
 							    SK_SUM_CHUNK;
 		struct sk_copy copy = *whole;
 
-		if (interrupted())
+		if (interrupted(x))
 			return sk_err_set(&x->ctx->err, -EINTR, "interrupted");
 		if (sk_read_all(x->ctx->os, s->opened.fd, x->buf, n,
 				e->offset + at) < 0 ||

@@ -353,18 +353,29 @@ static int export(struct export *x, const struct sk_wire_snapshot *s,
 	return r;
 }
 
+/* Those that are ignored, as after nohup or in a script's background, are no
+ * matter: blocked they would be pending all the same. */
+static void find_ending(sigset_t *ret)
+{
+	static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+	struct sigaction now;
+
+	(void)sigemptyset(ret);
+	for (size_t i = 0; i < SK_ARRAY_SIZE(signals); i++)
+		if (sigaction(signals[i], NULL, &now) == 0 &&
+		    now.sa_handler != SIG_IGN)
+			(void)sigaddset(ret, signals[i]);
+}
+
 /* What would end this program does so when nothing of it is left. */
 static int export_held(struct export *x, const struct sk_wire_snapshot *s,
 		       const char *path)
 {
-	sigset_t ending, before;
+	sigset_t before;
 	int r;
 
-	(void)sigemptyset(&ending);
-	(void)sigaddset(&ending, SIGINT);
-	(void)sigaddset(&ending, SIGTERM);
-	(void)sigaddset(&ending, SIGHUP);
-	(void)sigprocmask(SIG_BLOCK, &ending, &before);
+	find_ending(&x->ending);
+	(void)sigprocmask(SIG_BLOCK, &x->ending, &before);
 	r = export(x, s, path);
 	release(x);
 	(void)sigprocmask(SIG_SETMASK, &before, NULL);

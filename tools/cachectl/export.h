@@ -8,6 +8,8 @@
 #ifndef SK_CACHECTL_EXPORT_H
 #define SK_CACHECTL_EXPORT_H
 
+#include <signal.h>
+
 #include "briefs.h"
 #include "cachectl.h"
 
@@ -61,6 +63,7 @@ struct export {
 	struct progress progress;
 	uint64_t done;
 	char *buf;		/* SK_SUM_CHUNK bytes */
+	sigset_t ending;	/* signals that end it, blocked */
 };
 
 /** Opens the place in use of a source. */
@@ -70,8 +73,8 @@ void export_close(struct export *x, struct export_source *s);
 /**
  * Writes the tensors [first, last), all of file @path, beside it, to be named
  * by export_name(). Every byte is verified; a bad image is set aside and
- * another place used. SIGINT, SIGTERM and SIGHUP, which the caller has blocked,
- * end it. Errors: -EBADMSG no place is left; -EINTR; -ENOSPC; -EFBIG; -EIO;
+ * another place used. The signals x->ending, which the caller has blocked, end
+ * it. Errors: -EBADMSG no place is left; -EINTR; -ENOSPC; -EFBIG; -EIO;
  * -EACCES; -ENOMEM.
  */
 int export_write(struct export *x, const char *path, size_t first,
