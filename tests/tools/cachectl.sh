@@ -363,6 +363,10 @@ EOF
 expect 5 export a "$dir/damaged"
 complains 'its bytes are not what was sealed'
 ! [ -s "$dir/out" ] || fail "a table of nothing"
+# So it is to who comes after it was noticed.
+step=$(basename "$(dirname "$file")")
+expect 5 export "a/$((10#${step#step-}))" "$dir/damaged"
+complains 'damaged on disk'
 # What is not there hides neither what was verified, nor what comes after it.
 expect 4 verify b nobody
 says '^b .*good'

@@ -382,6 +382,12 @@ static int export_held(struct export *x, const struct sk_wire_snapshot *s,
 	return r;
 }
 
+/* The same to who comes after somebody has noticed. */
+static bool is_damaged(const struct sk_wire_snapshot *s)
+{
+	return s->bad_memory >= 0 || s->bad_disk >= 0;
+}
+
 int command_export(struct context *ctx, int argc, char **argv)
 {
 	_cleanup_free_ char *buf = malloc(SK_SUM_CHUNK);
@@ -401,8 +407,9 @@ int command_export(struct context *ctx, int argc, char **argv)
 	if (r < 0)
 		return r;
 	if (!(s.flags & SK_SNAP_COMPLETE))
-		return sk_err_set(&ctx->err, -EAGAIN, "snapshot %s is not "
-				  "complete: %s", argv[0], s.text);
+		return sk_err_set(&ctx->err, is_damaged(&s) ? -EBADMSG :
+				  -EAGAIN, "snapshot %s is not complete: %s",
+				  argv[0], s.text);
 	s.id.rank = -1;
 	report_table(ctx->report, "files", NULL, columns,
 		     SK_ARRAY_SIZE(columns));
