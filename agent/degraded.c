@@ -42,9 +42,10 @@ const struct degraded_info degraded_infos[DEGRADED_COUNT] = {
 	[DEGRADED_PINS] = { "pins-hold-slots",
 		"pins leave a job no slot for its next step: they are of steps "
 		"that memory alone has, and that are not written",
-		"cachectl unpin such a step, or cachectl flush it, which goes "
-		"over a job's word that nothing be written; where the store "
-		"fails or is full, mend that; or use more slots" },
+		"cachectl unpin such a step, or, where the agent has a store, "
+		"cachectl flush it, which goes over a job's word that nothing "
+		"be written; where the store fails or is full, mend that; or "
+		"use more slots" },
 	[DEGRADED_NO_URING] = { "no-io-uring",
 		"io_uring is not to be had; threads write instead",
 		"allow it: sysctl kernel.io_uring_disabled=0, and the seccomp "

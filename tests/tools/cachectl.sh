@@ -514,7 +514,7 @@ json "not any('to-flush' in s['state'] for s in d['snapshots'])"
 expect 1 flush gone
 complains 'no store'
 expect 0 pin gone/1
-says 'in memory alone'
+says 'in memory alone; .*the agent needs a --store'
 expect 0 unpin gone/1
 # Of both places, of what one alone has: that is it. What is protected there
 # stays.

@@ -20,7 +20,7 @@ static int ask_manage(struct context *ctx, struct sk_msg *msg)
 /* Where a pin stands: for scripts, and what people are told of it. */
 enum pin_place {
 	PIN_UNKNOWN, PIN_ON_DISK, PIN_FOLLOWS, PIN_TO_DISK, PIN_IN_MEMORY,
-	PIN_IN_PART
+	PIN_IN_PART, PIN_NO_STORE
 };
 
 static const struct {
@@ -34,6 +34,8 @@ static const struct {
 			    "cachectl flush" },
 	[PIN_IN_PART] = { "memory", " in memory alone: it is not complete, and "
 			  "not written" },
+	[PIN_NO_STORE] = { "memory", " in memory alone; to have it on disk the "
+			   "agent needs a --store" },
 };
 
 static enum pin_place pin_place_of(const struct sk_wire_snapshot *s)
@@ -63,6 +65,8 @@ static enum pin_place ask_pin_place(struct context *ctx,
 
 	if (ask_snapshots(ctx, id, &all, &n) >= 0 && n)
 		place = pin_place_of(&all[0]);
+	if (place == PIN_IN_MEMORY && !ctx->conn.agent.has_store)
+		place = PIN_NO_STORE;
 	ctx->err = said;
 	return place;
 }
