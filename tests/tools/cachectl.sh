@@ -100,6 +100,9 @@ for command in --help --version 'list --help'; do
 	[ $? -eq 1 ] || fail "$command: without output, and fine"
 	complains 'cannot print: Bad file descriptor'
 done
+"$cachectl" version >/dev/full 2>"$dir/err"
+[ $? -eq 1 ] || fail "version printed nothing, and that is no agent's"
+complains 'cannot print: No space left'
 
 # ---- without an agent, without sense ----
 for command in list "show x" verify "pin x" "evict x" "flush x" stats stop; do

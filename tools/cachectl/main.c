@@ -82,9 +82,12 @@ static int run(struct context *ctx, const struct command *c, int argc,
 	ctx->unreachable |= r == -ECONNRESET ||
 			    (r == -ETIMEDOUT && ctx->conn.sock < 0);
 	sk_conn_close(&ctx->conn);
-	if (r >= 0 && e < 0)
+	/* Of an agent that does not answer it would have told. */
+	if (r >= 0 && e < 0) {
+		ctx->unreachable = false;
 		r = sk_err_set(&ctx->err, e, "cannot print: %s",
 			       strerror(-e));
+	}
 	if (r < 0)
 		fprintf(stderr, "cachectl: %s\n", ctx->err.text[0] ?
 			ctx->err.text : strerror(-r));
