@@ -80,12 +80,15 @@ static int dial(const struct sk_os *os, const char *path, uint64_t until_ns,
 	if (sock < 0)
 		return sk_err_errno(err, sock, "cannot make a socket");
 	r = connect_until(os, sock, &a, until_ns);
-	if (r < 0) {
-		(void)os->close(os, sock);
-		return sk_err_errno(err, r, "no agent answers at %s; start "
-				    "shardkeepd --socket %s", path, path);
-	}
-	return sock;
+	if (r == 0)
+		return sock;
+	(void)os->close(os, sock);
+	if (r == -EACCES)
+		return sk_err_errno(err, r, "the agent's socket %s, or a "
+				    "directory above it, keeps this user out",
+				    path);
+	return sk_err_errno(err, r, "no agent answers at %s; start shardkeepd "
+			    "--socket %s", path, path);
 }
 
 /* ---- whose agent it is ---- */

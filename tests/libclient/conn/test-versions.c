@@ -299,3 +299,28 @@ Test(versions, each_connection_agrees_anew)
 	sk_conn_close(&conn);
 	end();
 }
+
+static int keep_out(const struct sk_os *os, int fd, const struct sockaddr *a,
+		    socklen_t size)
+{
+	(void)os;
+	(void)fd;
+	(void)a;
+	(void)size;
+	return -EACCES;
+}
+
+/* There may be one, and another is no remedy. */
+Test(versions, who_is_kept_out_is_told_so)
+{
+	struct sk_os os = *sk_os_linux();
+	struct sk_conn conn = SK_CONN_NULL;
+	struct sk_err err = { "" };
+
+	os.connect = keep_out;
+	cr_assert_eq(sk_conn_open(&os, "/nowhere/s", os.now_ns(&os) + UNTIL_NS,
+				  &conn, &err), -EACCES);
+	cr_assert(strstr(err.text, "/nowhere/s") &&
+		  strstr(err.text, "keeps this user out") &&
+		  !strstr(err.text, "start"), "%s", err.text);
+}
