@@ -225,6 +225,10 @@ int sk_store_set_retention(struct sk_store *store, const char *job,
 		 remove_retention(store, fd, err) :
 		 sk_dir_write_text(store, fd, SK_RETAIN_FILE, text, err);
 	store->os->close(store->os, fd);
+	if (result == -EISDIR)
+		return sk_err_set(err, result, "%s/%s/%s is a directory: "
+				  "remove it first", store->path, job,
+				  SK_RETAIN_FILE);
 	return result < 0 ? sk_err_prefix(err, result, "what is to stay of job "
 					  "\"%s\"", job) : 0;
 }

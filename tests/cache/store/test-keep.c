@@ -263,3 +263,25 @@ Test(keep, what_makes_no_sense_is_named)
 	sk_store_close(store);
 	place_remove(&p);
 }
+
+Test(keep, a_directory_in_its_place_is_to_be_removed)
+{
+	const struct sk_retention keep = { .keep_last = 1 };
+	struct sk_store *store;
+	struct sk_err err;
+	struct place p;
+
+	store = make_store(&p, NULL);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	make_dir(&p, "job/.retain");
+	for (int i = 0; i < 2; i++) {
+		cr_assert_eq(sk_store_set_retention(
+			store, "job", i ? SK_RETENTION_OPERATOR :
+			SK_RETENTION_NONE, &keep, &err), -EISDIR, "%s",
+			err.text);
+		cr_assert(strstr(err.text, "job/.retain is a directory: "
+				 "remove it"), "%s", err.text);
+	}
+	sk_store_close(store);
+	place_remove(&p);
+}
