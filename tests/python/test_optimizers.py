@@ -350,6 +350,98 @@ def test_wrappers_that_hold_more(agent, caplog):
     assert 'do not hold "step" of PostLocalSGDOptimizer' in caplog.text
 
 
+class _Sam(torch.optim.Optimizer):
+    """Steps another one from where the parameters were before."""
+
+    def __init__(self, params: Any, **more: Any) -> None:
+        super().__init__(params, {"rho": 0.05, **more})
+        self.base_optimizer = torch.optim.SGD(self.param_groups, **more)
+        self.param_groups = self.base_optimizer.param_groups
+
+    @torch.no_grad()
+    def step(self) -> None:     # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["old"] = p.clone()
+        self.base_optimizer.step()
+
+
+class _Lookahead(torch.optim.Optimizer):
+    """Whose state dict is another one's, as timm has it."""
+
+    def __init__(self, base: torch.optim.Optimizer) -> None:
+        super().__init__([{"params": base.param_groups[0]["params"]}], {})
+        self._base_optimizer = base
+        self.param_groups = base.param_groups
+
+    @torch.no_grad()
+    def step(self) -> None:     # type: ignore[override]
+        self._base_optimizer.step()
+        for p in self.param_groups[0]["params"]:
+            slow = self.state[p].setdefault("slow", p.clone())
+            p.copy_(slow.add_(p - slow, alpha=0.5))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._base_optimizer.state_dict()
+
+
+class _Composite(torch.optim.Optimizer):
+    """Which has others for some parameters, in a dict."""
+
+    def __init__(self, params: Any, **more: Any) -> None:
+        params = list(params)
+        super().__init__(params, {"lr": 0.1})
+        self.parts = {"adam": torch.optim.AdamW(params[1:], lr=0.1)}
+
+    @torch.no_grad()
+    def step(self) -> None:     # type: ignore[override]
+        p = self.param_groups[0]["params"][0]
+        m = self.state[p].setdefault("m", torch.zeros_like(p))
+        p.sub_(m.add_(p.grad), alpha=0.1)
+        self.parts["adam"].step()
+
+
+@pytest.mark.parametrize("make", [
+    lambda net: _Sam(net.parameters(), lr=0.1, momentum=0.9),
+    lambda net: _Lookahead(torch.optim.AdamW(net.parameters(), lr=0.1)),
+    lambda net: _Composite(net.parameters())])
+def test_an_optimizer_within_one(agent, caplog, make):
+    """What both keep of a parameter comes back."""
+    net, again = _net(True), _net(False)
+    optim, other = make(net), make(again)
+    _step(net, optim, 3)
+    with Checkpointer(net, optim, job="within", **OPTIONS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+        _step(net, optim, 2)
+    with Checkpointer(again, other, job="within", **OPTIONS) as ck:
+        assert ck.restore() == 1
+        _step(again, other, 2)
+    for (n, a), b in zip(again.named_parameters(), net.parameters()):
+        assert torch.equal(a, b), n
+    assert len(other.state) == len(optim.state)
+    assert not caplog.records, caplog.text
+
+
+def test_the_one_within_is_called_as_without(agent, caplog):
+    net, again = _net(True), _net(False)
+    optim = torch.optim.AdamW(net.parameters(), lr=0.1)
+    _step(net, optim, 3)
+    with Checkpointer(net, optim, job="without", **OPTIONS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+    inner = torch.optim.AdamW(again.parameters(), lr=0.1)
+    with Checkpointer(again, _Lookahead(inner), job="without",
+                      **OPTIONS) as ck:
+        assert ck.restore() == 1
+    assert torch.equal(inner.state[again[0].weight]["exp_avg"],
+                       optim.state[net[0].weight]["exp_avg"])
+    assert not caplog.records, caplog.text
+    with Checkpointer(again, inner, job="alone", **OPTIONS) as ck:
+        assert ck.restore() is None
+        _step(again, _Lookahead(inner), 1)
+    assert "_Lookahead steps 0.weight, and was not given" in caplog.text
+
+
 def test_a_parameter_of_two_optimizers(agent):
     def both(net: nn.Module) -> list[torch.optim.Optimizer]:
         return [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9),

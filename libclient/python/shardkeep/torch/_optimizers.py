@@ -137,16 +137,39 @@ def _open(given: Any) -> Stepped:
     return Stepped(given, o, o, False)
 
 
+def _within(o: Any) -> list[Optimizer]:
+    """The optimizers that one has, each with state of its own, as SAM and
+    Lookahead have the one that they step."""
+    nested = [x for value in vars(o).values() for x in (
+        value.values() if isinstance(value, dict) else
+        value if isinstance(value, (list, tuple, set)) else (value,))]
+    return [x for x in nested if isinstance(x, Optimizer) and x is not o]
+
+
+def _with_all(s: Stepped, seen: set[int]) -> list[Stepped]:
+    """An optimizer behind those that it has: what they keep of a parameter is
+    called as it would be without it."""
+    if id(s.inner) in seen:
+        return []
+    seen.add(id(s.inner))
+    found = [] if s.apart else [y for x in _within(s.inner)
+                                for y in _with_all(_open(x), seen)]
+    for i, x in enumerate(found):
+        if x.state is s.state and x.groups is s.groups:     # it has none
+            found[i] = dataclasses.replace(x, given=s.given)
+            return found
+    return [*found, s]
+
+
 def opened(optims: list[Any]) -> list[Stepped]:
     """Each optimizer once, out of its wrappers and containers."""
     found: dict[int, Stepped] = {}
+    seen: set[int] = set()
     for o in optims:
         several = getattr(o, "optimizers", None)
-        if isinstance(several, (list, tuple)):
-            for s in opened(list(several)):
-                found.setdefault(id(s.inner), s)
-        else:
-            s = _open(o)
+        for s in opened(list(several)) \
+                if isinstance(several, (list, tuple)) else \
+                _with_all(_open(o), seen):
             found.setdefault(id(s.inner), s)
     return list(found.values())
 

@@ -194,9 +194,9 @@ class LiveTensors(Beside):
         return self._names.get(id(p), [""])
 
     def are_of(self, optim: Any) -> bool:
-        """Whether an optimizer wraps one of these."""
+        """Whether an optimizer wraps one of these, and keeps nothing else."""
         return any(optim in (x.outer, x.given) or
-                   optim.param_groups is x.inner.param_groups
+                   getattr(optim, "state", None) is x.inner.state
                    for x in self.optims)
 
     def first_of(self, optim: Any) -> str:
