@@ -4,14 +4,19 @@ there when it is taken, under the names it has then."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import pytest
 import shardkeep
 import torch
+import torch.distributed as dist
+from harness import run
 from shardkeep.torch import Checkpointer
 from shardkeep.torch.full import load_tensors
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
 
 class Model(nn.Module):
@@ -211,3 +216,51 @@ def test_what_a_module_has_its_parts_in(agent, change):
     want = model.state_dict()
     assert found.keys() == want.keys()
     assert all(torch.equal(found[name], t) for name, t in want.items())
+
+
+class _Memory(bytearray):
+    """Whose end is seen."""
+
+
+def _in_memory() -> tuple[torch.Tensor, weakref.ref[_Memory]]:
+    room = _Memory(torch.ones(4096).numpy().tobytes())
+    return torch.frombuffer(room, dtype=torch.float32), weakref.ref(room)
+
+
+class Derived(torch.Tensor):
+    """One that the library has to be told of."""
+
+
+def _given_other_data() -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    data, there = zip(*(_in_memory() for _ in range(4)))
+    m = nn.Module()
+    m.plain, m.kept = nn.Parameter(data[0]), nn.Parameter(torch.ones(4096))
+    m.sharded = nn.Parameter(DTensor.from_local(
+        torch.ones(4096), mesh, [Shard(0)]))
+    m.sharded._local_tensor = data[1]
+    m.derived = nn.Parameter(torch.ones(4096).as_subclass(Derived))
+    m.derived.data = data[2]
+    optim = torch.optim.SGD([m.kept], lr=0.1, momentum=0.9)
+    optim.state[m.kept]["momentum_buffer"] = data[3]
+    del data
+    with Checkpointer(m, optim, job="data", raising=True,
+                      flush_every=shardkeep.FLUSH_NEVER) as ck:
+        assert ck.snapshot(1)
+        for t in (m.plain, m.sharded._local_tensor, m.derived,
+                  optim.state[m.kept]["momentum_buffer"]):
+            t.data = torch.zeros(4096)
+        assert all(x() is not None for x in there), "it may be read yet"
+        ck.wait()
+        assert all((t == 1).all() for t in load_tensors("data").values()
+                   if t.dtype == torch.float32)
+        assert ck.snapshot(2, wait=30)
+        ck.wait()
+        assert [x() for x in there] == [None] * 4, "held for nothing"
+        assert not any(t.any() for name, t in load_tensors("data").items()
+                       if t.dtype == torch.float32 and "kept" not in name)
+
+
+def test_other_data_before_the_fence(agent):
+    """What a snapshot reads is held, whatever the tensor has now."""
+    run(1, _given_other_data)

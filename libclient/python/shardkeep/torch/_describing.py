@@ -139,6 +139,8 @@ class Describing:
         aside = self.aside.choose({name: model[name] for name in
                                    self._tensors.buffers & model.keys()})
         others: list[torch.Tensor] = []     # what the library did not read
+        # A tensor lets go of its memory where it is given other data.
+        storages: list[Any] = []
 
         apart = self._apart(model)
 
@@ -156,11 +158,12 @@ class Describing:
 
         held, on_devices = self._state.describe(
             items, self._usual, self._odd(aside) | apart, model, slowly,
-            (others, self._blobs.rooms()))
+            (others, storages, self._blobs.rooms()))
         for name in had & (absent or set()):    # taken back
             forget(self._state, name)
         held += others
-        self._blobs.keep = held
+        storages += _device.storages_of(x for x in held if x.is_cpu)
+        self._blobs.keep = held, storages
         self._on_devices = on_devices + [x for x in others
                                          if _device.is_device(x)]
         self.devices = _device.devices_of(self._on_devices)

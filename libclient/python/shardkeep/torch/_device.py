@@ -8,9 +8,11 @@ it; what is asked of it after the fence is not.
 The storages that a snapshot reads are held until it has let go of them:
 memory that a trainer lets go of meanwhile, as ``model.to("cpu")`` does, would
 be given to the next tensor by the caching allocator at once, and the copy
-would have that one's values. ``Tensor.record_stream()`` would not do: it marks
-what a stream has been asked for when the memory is freed, and a thread of the
-library may ask for a copy after that.
+would have that one's values. Those of host memory, which is less dear, are held
+from their description on, so that no snapshot has to ask for them.
+``Tensor.record_stream()`` would not do: it marks what a stream has been asked
+for when the memory is freed, and a thread of the library may ask for a copy
+after that.
 """
 
 from __future__ import annotations

@@ -377,8 +377,10 @@ class Checkpointer:
                  wait: float = 0, stream: Any = None) -> bool:
         """Starts a snapshot and returns at once.
 
-        The tensors may be read, but not written before :meth:`fence`, which
-        the optimizer's step calls by itself; buffers may, up to 64 MiB of
+        The tensors may be read, but not written, nor resized or freed in
+        place, before :meth:`fence`, which the optimizer's step calls by
+        itself. Giving a parameter other data, as ``model.half()`` does, is
+        neither. Buffers may be written, up to 64 MiB of
         plain ones, the smallest: they are copied in this call. ``flush`` sends
         it to disk, or not, whatever ``flush_every`` says; ``wait`` is how
         many seconds to wait for a free slot; ``stream`` the
