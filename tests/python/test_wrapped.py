@@ -300,3 +300,42 @@ def test_what_a_tensor_keeps_beside_its_values_is_told(agent):
         logging.getLogger("shardkeep").removeHandler(said)
     assert any("scale of model.odd" in x and "_Scaled" in x
                for x in said.found), said.found
+
+
+class _Adapter(nn.Module):
+    """Which asks what it wraps for whatever it has not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompt = nn.Parameter(torch.ones(3))
+        self.inner = torch.compile(nn.Linear(2, 2), backend="eager")
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "inner":
+                raise
+            return getattr(self.inner, name)
+
+
+class _Called(nn.Module):
+    """Whose parts are called as what wrappers wrap, and are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._orig_mod, self.module = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.weight = nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize("make, names", [
+    (_Adapter, {"prompt", "inner.weight", "inner.bias"}),
+    (_Called, set(_Called().state_dict())),
+    (lambda: nn.ModuleDict({"a": _Called()}),
+     {f"a.{name}" for name in _Called().state_dict()})])
+def test_names_as_wrappers_have_them(agent, make, names):
+    """A wrapper is known by its type: nothing of another module is lost."""
+    with Checkpointer(make(), job="called", raising=True) as ck:
+        assert ck.snapshot(1)
+        ck.wait()
+        assert set(load_tensors("called", prefix="model.")) == names

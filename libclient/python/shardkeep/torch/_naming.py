@@ -8,17 +8,26 @@ from typing import Any
 
 import torch
 
+from ._versions import is_compiled
+
 #: Running statistics of one rank alone: DDP overwrites them with rank 0's
 #: before a pass, FSDP leaves them apart. Of batch and instance norms, lazy
 #: ones, and what libraries derive from them.
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
-_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.",
-             "_fsdp_wrapped_module.")
+_WRAPPERS = ("_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
 #: What has the module that it wraps as ``module``, under names of its own.
 DATA_PARALLEL = (torch.nn.parallel.DistributedDataParallel,
                  torch.nn.DataParallel)
+
+
+def _wrapped_as(module: torch.nn.Module) -> str:
+    """What a wrapper has the module under, by its type: any module may have
+    one of that name, or answer to it for another."""
+    if isinstance(module, DATA_PARALLEL):
+        return "module"
+    return "_orig_mod" if is_compiled(module) else ""
 
 
 def clean_name(name: str) -> str:
@@ -31,16 +40,18 @@ def clean_name(name: str) -> str:
 def namer(model: torch.nn.Module) -> Callable[[str], str]:
     """What makes FQNs of the names in a model: those that it would have if
     nothing in it were wrapped, as ``get_model_state_dict()`` does."""
-    # Innermost first.
-    within = sorted((f"{name}." for name, m in model.named_modules()
-                     if name and isinstance(m, DATA_PARALLEL)),
-                    key=len, reverse=True)
+    # Innermost first. The names of what is flattened are clean already.
+    within = sorted(((clean_name(f"{name}." if name else ""), wrapped)
+                     for name, m in model.named_modules()
+                     if (wrapped := _wrapped_as(m))),
+                    key=lambda x: len(x[0]), reverse=True)
 
     def fqn(name: str) -> str:
-        for at in within:
-            if name.startswith(at + "module."):
-                name = at + name.removeprefix(at + "module.")
-        return clean_name(name)
+        name = clean_name(name)
+        for at, wrapped in within:
+            if name.startswith(f"{at}{wrapped}."):
+                name = at + name.removeprefix(f"{at}{wrapped}.")
+        return name
     return fqn
 
 
@@ -57,13 +68,9 @@ def is_state(name: str) -> bool:
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     """The module itself: compiling and DDP put it under names of theirs."""
-    while True:
-        inner = getattr(model, "_orig_mod", model)
-        if isinstance(inner, DATA_PARALLEL):
-            inner = inner.module
-        if inner is model:
-            return model
-        model = inner
+    while wrapped := _wrapped_as(model):
+        model = getattr(model, wrapped)
+    return model
 
 
 def split_label(label: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ made of (``_parameters``, ``_local_tensor``, ``_spec``) is used where it is.
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -73,6 +74,14 @@ def flattens(t: torch.Tensor) -> bool:
     if _flattens:
         return bool(_flattens(t))
     return all(hasattr(t, f"__tensor_{x}flatten__") for x in ("", "un"))
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether it is what torch.compile() made of another one, which loads
+    the compiler: nothing else needs it."""
+    kind = getattr(sys.modules.get("torch._dynamo.eval_frame"),
+                   "OptimizedModule", ())
+    return isinstance(module, kind)
 
 
 def is_scheduled(optim: Any) -> bool:
