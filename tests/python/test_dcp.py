@@ -43,11 +43,14 @@ def test_no_two_paths_are_one_snapshot():
              "/a-1", "/a--1", "/a/1", "/a./1", "/a.1", "/a.01", "/a.001",
              "/lr0.1", "/lr0.01", "/lr0_1", "/lr0_01", "/1e-4", "/1e4", "a",
              "b/a-1", "/" + "9" * 15, "/" + "9" * 16, "/9" + "0" * 15,
-             "/a/\n/1", "/a//\udcff/1", "/a/-/1"]
+             "/a/\n/1", "/a//\udcff/1", "/a/-/1", "a/1", "a/01", "a/001", "a/0",
+             "a/00", f"a/{2**63 - 1}", f"a/{2**63}", f"a/{2**64 + 1}",
+             "a/20260102030405678901", "a/\u0661", "a/" + "1" * 5000]
     found = {parse_id(p): p for p in paths}
     assert len(found) == len(paths)
     assert all(re.fullmatch("[A-Za-z0-9][A-Za-z0-9._-]*", job)
-               for job, _ in found)
+               and 0 <= step < 2**63 for job, step in found)
+    assert parse_id(f"a/{2**63 - 1}") == ("a", 2**63 - 1)
     assert parse_id("/a/./1") == parse_id("/b/../a//1/") == parse_id("/a/1")
     # The steps of a run are of one job.
     for step in ("/r/step-{}", "/r/{}/", "/r/step_{:08}", "/r{}"):

@@ -20,16 +20,18 @@ def parse_id(checkpoint_id: str | os.PathLike[str]) -> tuple[str, int]:
     """The job and the step that a checkpoint id means.
 
     ``job/step`` and ``shardkeep:job/step`` are just that, with a slash at the
-    end or without; of any other text, such as the path of a directory, the job
-    is made, and a number at its end is the step; no two paths mean the same
-    snapshot. Where numbers begin with zeros, those of as many digits are of
-    one job. The address of another storage, ``s3://bucket``, is refused.
+    end or without, where the step is one: of 63 bits, and without zeros before
+    it. Of any other text, such as the path of a directory, the job is made,
+    and a number at its end is the step; no two paths mean the same snapshot.
+    Where numbers begin with zeros, those of as many digits are of one job. The
+    address of another storage, ``s3://bucket``, is refused.
     """
     text = os.fspath(checkpoint_id).removeprefix("shardkeep:")
     if not is_ours(text):
         raise ValueError(f"{checkpoint_id} is the address of another storage")
-    match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)/(\d+)/?", text)
-    if match:
+    match = re.fullmatch(
+        r"([A-Za-z0-9][A-Za-z0-9._-]*)/(0|[1-9][0-9]{0,18})/?", text)
+    if match and int(match[2]) < 2**63:
         return match[1], int(match[2])
     text = posixpath.normpath(text)
     match = re.fullmatch(r"(.*?)([0-9]{1,15})", text, re.DOTALL)
