@@ -121,7 +121,7 @@ int described_take(PyObject *from, struct sk_tensor *t, int64_t *local)
 		if (PyErr_Occurred())
 			return -1;
 	}
-	n = take_numbers(shape, "a shape", t->shape);
+	n = take_numbers(shape, t->name, t->shape);
 	if (n < 0 || take_mesh(mesh, &m) ||
 	    take_placements(placements, t->placements) ||
 	    take_strides(strides, t->strides))

@@ -24,14 +24,15 @@ static void put_place(const struct place *p, bool whole, struct sk_tensor *to)
 			.kind = SK_PLACEMENT_REPLICATE } : p->v[i];
 }
 
-static int read_shape(const struct usual *u, PyObject *spec,
+static int read_shape(const struct usual *u, PyObject *name, PyObject *spec,
 		      struct sk_tensor *to)
 {
+	const char *what = PyUnicode_AsUTF8(name);
 	/* The spec's own shape is this one's, by a property. */
 	PyObject *meta = usual_get(u, spec, META);
 	PyObject *shape = meta && meta != Py_None ?
 		usual_get(u, meta, SHAPE) : NULL;
-	int n = shape ? take_numbers(shape, "a shape", to->shape) : -1;
+	int n = shape && what ? take_numbers(shape, what, to->shape) : -1;
 
 	Py_XDECREF(meta);
 	Py_XDECREF(shape);
@@ -54,7 +55,7 @@ static int read_sharded(struct usual *u, PyObject *name, PyObject *t,
 	if (r > 0)
 		r = usual_read_place(u, name, t, spec, &place);
 	if (r > 0)
-		r = read_shape(u, spec, ret->tensor);
+		r = read_shape(u, name, spec, ret->tensor);
 	if (r > 0) {
 		put_place(place, false, ret->tensor);
 		/* What is empty here may have any shape. */
