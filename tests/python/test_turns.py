@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import pickle
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from harness import Logged
+from shardkeep import Error
 from shardkeep.torch import Checkpointer, checkpointer
 from torch import nn
 
@@ -46,6 +48,13 @@ def test_there_are_no_copies(agent: str, make: Callable[[Any], Any]) -> None:
         assert ck.restore() == 2
 
 
+def _is_told(ck: Checkpointer, raising: bool) -> None:
+    try:
+        assert not ck.snapshot(2) and not raising
+    except Error as e:
+        assert raising and e.errno == errno.EOWNERDEAD
+
+
 @pytest.mark.parametrize("raising", [False, True])
 def test_a_forked_child_steps_what_is_its_own(agent: str, raising: bool
                                               ) -> None:
@@ -59,8 +68,13 @@ def test_a_forked_child_steps_what_is_its_own(agent: str, raising: bool
             try:
                 for _ in range(3):
                     _step(model, optim)
+                ck.fence()
+                _is_told(ck, raising)
+                told = [x for x in logged.found if "no snapshot" not in x or
+                        "made before fork(); make one in the child" not in x]
+                assert len(logged.found) == (not raising)
                 ck.close()
-                os._exit(len(logged.found))
+                os._exit(len(told))
             except BaseException:
                 os._exit(100)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -400,6 +400,7 @@ class Checkpointer:
         on = None if stream is None else number_of(stream)
         self._early = False
         try:
+            self._check_ours()
             _device.refuse_capture()
             self._let_go()          # before its blobs are written again
             self._look_back()
@@ -531,6 +532,8 @@ class Checkpointer:
     def _let_go(self, streams: list[int] | None = None) -> None:
         """What became of a snapshot is told once: it is no reason to refuse
         the next. On the host, or where streams are given, on those."""
+        if not self._is_ours():
+            return
         try:
             for stream in streams or ():
                 self._state.fence_stream(stream)
