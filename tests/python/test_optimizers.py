@@ -350,6 +350,27 @@ def test_wrappers_that_hold_more(agent, caplog):
     assert 'do not hold "step" of PostLocalSGDOptimizer' in caplog.text
 
 
+def test_what_is_only_like_an_optimizer(agent):
+    class Like:
+        def __init__(self, net: nn.Module) -> None:
+            self.param_groups = [{"params": [*net.parameters()], "lr": 0.1}]
+            self.state = {net[0].weight: {"m": torch.ones(5, 6)}}
+
+    net = _net(True)
+    with pytest.raises(TypeError, match="Like is no torch.* fence_hook=False"):
+        Checkpointer(net, Like(net), job="like")
+    again = Like(net)
+    with Checkpointer(net, Like(net), job="like", fence_hook=False,
+                      **OPTIONS) as ck:
+        ck.snapshot(1)
+        ck.wait()
+    again.state[net[0].weight]["m"].zero_()
+    with Checkpointer(net, again, job="like", fence_hook=False,
+                      **OPTIONS) as ck:
+        assert ck.restore() == 1
+    assert again.state[net[0].weight]["m"].all()
+
+
 class _Sam(torch.optim.Optimizer):
     """Steps another one from where the parameters were before."""
 

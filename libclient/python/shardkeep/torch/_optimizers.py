@@ -33,6 +33,16 @@ class Stepped:
     def groups(self) -> list[dict[str, Any]]:
         return self.outer.param_groups
 
+    def before_steps(self, hook: Callable[..., None]) -> Any:
+        """Has it called before each step; what takes it out again."""
+        try:
+            return self.inner.register_step_pre_hook(hook)
+        except AttributeError:
+            raise TypeError(
+                f"{_name(self.inner)} is no torch.optim.Optimizer: nothing "
+                "can fence before its steps; give fence_hook=False, and call "
+                "fence() before each of them") from None
+
     def own(self) -> set[int]:
         """The ids of the parameters whose state this rank has."""
         return {id(p) for g in self.inner.param_groups for p in g["params"]}

@@ -256,9 +256,8 @@ class Checkpointer:
         self._several = False       # agents, as the last restore has found
         self._stepped: set[int] = set()     # ids of optimizers
         self._early = True
-        self._hooks = [o.inner.register_step_pre_hook(
-            _while_there(self._before_step))
-            for o in self._tensors.optims if fence_hook]
+        self._hooks = [o.before_steps(_while_there(self._before_step))
+                       for o in self._tensors.optims if fence_hook]
         self._others: weakref.WeakSet[Any] = weakref.WeakSet()
         self._none_meant = optim is not None and not self._tensors.optims
         if fence_hook:
