@@ -747,8 +747,8 @@ struct sk_report {
  * read, again and again: that is no first run; -EPROTO the comm does not bring
  * back what it is given; -EDQUOT, -EMFILE, -ENFILE more images than may be
  * open; -ENODEV, -EFAULT a tensor is on a CUDA device that is not reached, or
- * in freed memory of one; -EBUSY a stream captures a graph, which is spoilt: all
- * of the device is waited for; -ENOMEM; -E2BIG a million ranks without @comm;
+ * in freed memory of one; -EBUSY one of its streams captures a graph, which is
+ * spoilt: all of it is waited for; -ENOMEM; -E2BIG a million ranks, no @comm;
  * -ESHUTDOWN, -ESTALE as sk_prepare(); -ECONNRESET gone for good; -EOWNERDEAD.
  */
 int sk_restore(struct sk_state *state, int64_t step,
