@@ -78,19 +78,31 @@ static int wait_slot(struct sk_state *state, uint64_t until_ns)
 				until_ns, NULL);
 }
 
+/* Who is given slices asks again for the others. */
+static uint64_t slice_end(const struct sk_state *state,
+			  const struct sk_snapshot_options *o)
+{
+	uint32_t ms = state->slice_ms;
+
+	return sk_until_ms(state->sk->os,
+			   ms && ms < o->wait_ms ? ms : o->wait_ms);
+}
+
 /* One that has come to be free may be a reader's again when it is asked for.
  * What is said once the time is over is the last word. */
 static int ask_patiently(struct sk_state *state, int64_t step,
 			 const struct sk_snapshot_options *o,
 			 struct given *ret, struct sk_err *err)
 {
-	uint64_t until = sk_until_ms(state->sk->os, o->wait_ms);
-	bool waits;
+	uint64_t until = slice_end(state, o);
+	bool sliced = state->slice_ms && state->slice_ms < o->wait_ms, waits;
 	int r;
 
 	do {
 		r = wait_slot(state, until);
 		waits = r >= 0 && now(state) < until;
+		if (sliced && !waits && (r >= 0 || r == -ETIMEDOUT))
+			return -EINTR;
 		r = ask_slot(state, step, sk_slot_flags(o->flags, waits),
 			     sk_until(state->sk), ret, err);
 	} while (r == -EBUSY && waits);

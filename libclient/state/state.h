@@ -87,6 +87,8 @@ struct sk_state {
 	uint32_t n_slots;
 	struct sk_slot_map *slots;
 	struct sk_ahead ahead;
+	uint32_t slice_ms;	/* of a wait for a slot: then a snapshot is
+				 * -EINTR; 0: the wait is one */
 	bool agent_faults;	/* it alone faults them in */
 	bool faulted_in;	/* and has, all of them; atomic */
 	uint64_t protect_ns;	/* before, protecting slots would cost too

@@ -579,11 +579,15 @@ def test_no_wait_is_taken_for_another_one(client):
 
 # ---- a slot that is asked for ahead ----
 
-def _discarded() -> int:
+def _counted(what: str) -> int:
     said = subprocess.run([program("cachectl"), "stats", "--json"], check=True,
                           capture_output=True).stdout
     return sum(int(s["value"]) for s in json.loads(said)["stats"]
-               if "discarded_client" in s["name"])
+               if what in s["name"])
+
+
+def _discarded() -> int:
+    return _counted("discarded_client")
 
 
 def _described(client: Client, job: str) -> tuple[State, Memory]:
@@ -707,3 +711,29 @@ def test_that_there_was_no_slot_then_is_no_answer(client: Client) -> None:
         state.snapshot(step)
         state.fence()
         state.wait(step, _core.COMPLETE, 30000)
+
+
+def test_who_waits_for_a_slot_hears_signals(client: Client) -> None:
+    state, _ = _described(client, "busy")
+    held = [s["step"] for s in snapshots(client, "busy")]
+    _pin("pin", held)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    was = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            state.snapshot(3, wait_ms=20000)
+        before = _counted("shardkeep_slots_refused")
+        with pytest.raises(Busy):
+            state.snapshot(3, wait_ms=450)
+        assert _counted("shardkeep_slots_refused") == before + 1, "once, in however many slices"
+        # What makes room comes while it is waited for.
+        signal.signal(signal.SIGALRM, lambda *_: _pin("unpin", held))
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        state.snapshot(3, wait_ms=20000)
+    finally:
+        signal.signal(signal.SIGALRM, was)
+    state.wait(3, _core.COMPLETE, 30000)

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "state/ahead.h"
+#include "state/state.h"
 
 /* A wait returns to the interpreter so often, for Ctrl-C. */
 #define SLICE_MS 200u
@@ -91,6 +92,7 @@ static int state_init(PyObject *self, PyObject *args, PyObject *kwargs)
 		raise_error(r);
 		return -1;
 	}
+	s->state->slice_ms = SLICE_MS;
 	s->client = (struct client *)Py_NewRef(client);
 	s->client->states++;
 	return 0;
@@ -329,6 +331,30 @@ static PyObject *state_prepare(PyObject *self, PyObject *args)
 	return none_or_error(r);
 }
 
+/* Until there is a slot, or a slice of the wait for one is over: -EINTR. */
+static int snapshot_slice(struct state *s, int64_t step, PyObject *keep,
+			  struct sk_snapshot_options *o)
+{
+	/* Blobs replaced while this one copies stay until it is done. */
+	PyObject *blobs = PyDict_Copy(s->blobs);
+	int r;
+
+	if (!blobs)
+		return -ENOMEM;
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	r = sk_snapshot(s->state, step, o);
+	Py_END_ALLOW_THREADS
+	s->busy--;
+	if (r >= 0)
+		Py_XSETREF(s->copying, Py_BuildValue("(OOO)", keep, blobs,
+						     s->described ?
+						     s->described : Py_None));
+	Py_DECREF(blobs);
+	o->wait_ms -= r == -EINTR ? SLICE_MS : 0;
+	return r;
+}
+
 static PyObject *state_snapshot(PyObject *self, PyObject *args,
 				PyObject *kwargs)
 {
@@ -337,7 +363,7 @@ static PyObject *state_snapshot(PyObject *self, PyObject *args,
 	struct state *s = (struct state *)self;
 	struct natural wait = { "wait_ms", UINT32_MAX, 0 };
 	struct sk_snapshot_options o = { 0 };
-	PyObject *keep = Py_None, *blobs;
+	PyObject *keep = Py_None;
 	unsigned long long stream = 0;
 	long long step;
 	int r;
@@ -349,21 +375,10 @@ static PyObject *state_snapshot(PyObject *self, PyObject *args,
 		return NULL;
 	o.wait_ms = (uint32_t)wait.value;
 	o.stream = stream;
-	/* Blobs replaced while this one copies stay until it is done. */
-	blobs = PyDict_Copy(s->blobs);
-	if (!blobs)
-		return NULL;
-	s->busy++;
-	Py_BEGIN_ALLOW_THREADS
-	r = sk_snapshot(s->state, step, &o);
-	Py_END_ALLOW_THREADS
-	s->busy--;
-	if (r >= 0)
-		Py_XSETREF(s->copying, Py_BuildValue("(OOO)", keep, blobs,
-						     s->described ?
-						     s->described : Py_None));
-	Py_DECREF(blobs);
-	return none_or_error(r);
+	do {
+		r = snapshot_slice(s, step, keep, &o);
+	} while (r == -EINTR && !PyErr_CheckSignals() && state_usable(s));
+	return PyErr_Occurred() ? NULL : none_or_error(r);
 }
 
 static PyObject *state_ask(PyObject *self, PyObject *args)
