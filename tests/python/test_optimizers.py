@@ -443,6 +443,31 @@ def test_an_optimizer_within_one(agent, caplog, make):
     assert not caplog.records, caplog.text
 
 
+def test_state_beside_a_list_of_optimizers_is_told(agent, caplog):
+    class Several(torch.optim.Optimizer):
+        def __init__(self, net: nn.Module) -> None:
+            super().__init__(net.parameters(), {})
+            self.optimizers = [torch.optim.SGD(x.parameters(), lr=0.1)
+                               for x in net]
+
+        def step(self) -> None:     # type: ignore[override]
+            for optim in self.optimizers:
+                optim.step()
+
+    net = _net(True)
+    optim = Several(net)
+    with Checkpointer(net, optim, job="several", **OPTIONS) as ck:
+        _step(net, optim, 1)
+        ck.snapshot(1)
+    assert not caplog.records, caplog.text
+    optim.state[net[0].weight]["mine"] = torch.ones(3)
+    with Checkpointer(net, optim, job="several", **OPTIONS) as ck:
+        ck.snapshot(2)
+    assert [r.getMessage() for r in caplog.records] == [
+        "job several: snapshots do not hold the state that "
+        f"{Several.__qualname__} has beside its optimizers'"]
+
+
 def test_the_one_within_is_called_as_without(agent, caplog):
     net, again = _net(True), _net(False)
     optim = torch.optim.AdamW(net.parameters(), lr=0.1)

@@ -24,6 +24,7 @@ class Stepped:
     outer: Any      # has the groups that schedulers change
     inner: Any      # has the state of the tensors, and is stepped
     apart: bool     # the state of a parameter is on one rank alone
+    of: Any = None  # has it among its optimizers
 
     @property
     def state(self) -> Any:
@@ -93,6 +94,10 @@ class Stepped:
                    for k in self.state)
         found = [f"the state of {lost} tensors that are in no group of "
                  f"{_name(self.given)}"] if lost else []
+        if isinstance(self.of, Optimizer) and self.of.state and \
+                self.of.state is not self.state:
+            found.append(f"the state that {_name(self.of)} has beside its "
+                         "optimizers'")
         return found + self._of_its_own()
 
     def _of_its_own(self) -> list[str]:
@@ -177,8 +182,8 @@ def opened(optims: list[Any]) -> list[Stepped]:
     seen: set[int] = set()
     for o in optims:
         several = getattr(o, "optimizers", None)
-        for s in opened(list(several)) \
-                if isinstance(several, (list, tuple)) else \
+        for s in [dataclasses.replace(s, of=o) for s in opened(list(several))
+                  ] if isinstance(several, (list, tuple)) else \
                 _with_all(_open(o), seen):
             found.setdefault(id(s.inner), s)
     return list(found.values())

@@ -195,7 +195,7 @@ class LiveTensors(Beside):
 
     def are_of(self, optim: Any) -> bool:
         """Whether an optimizer wraps one of these, and keeps nothing else."""
-        return any(optim in (x.outer, x.given) or
+        return any(optim in (x.outer, x.given, x.of) or
                    getattr(optim, "state", None) is x.inner.state
                    for x in self.optims)
 
@@ -433,8 +433,8 @@ class LiveTensors(Beside):
                   f"{type(where[key]).__qualname__}"
                   for where, key, name in self._places
                   if (beside := kept_beside(where[key]))]
-        return found + [x for stepped in self.optims
-                        for x in stepped.unsaved()]
+        return found + list(dict.fromkeys(
+            x for stepped in self.optims for x in stepped.unsaved()))
 
 
 def _places_of_all(live: list[tuple[Any, str]],
