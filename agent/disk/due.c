@@ -372,7 +372,8 @@ bool flush_all_durable(const struct agent *a)
 			if (!is_lost(a, s, newest))
 				continue;
 			log_lost(a, s);
-			lost = true;
+			/* Which no flush could have helped. */
+			lost |= !is_spoilt(s, newest);
 		}
 	}
 	return !lost || !a->store;

@@ -51,7 +51,7 @@ bool flush_has_more(const struct agent *a, const struct sk_cat_job *job);
  * that were to be written, as far as they are not on disk. */
 unsigned flush_lost(const struct agent *a, struct sk_err *ret_err);
 /** Names in the log what is lost with this agent; true: nothing that a store
- * was to take. */
+ * could have taken. */
 bool flush_all_durable(const struct agent *a);
 /** Failures from before do not count any more. */
 void flush_try_anew(struct agent *a);

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/un.h>
 
@@ -19,6 +20,7 @@
 #define REFUSED_TRIES 4
 /* Longer than a keeper waits between two agents. */
 #define PATIENCE_MS 6000u
+#define LEAVE_MS 500u
 
 uint32_t sk_left_ms(const struct sk_os *os, uint64_t until_ns)
 {
@@ -360,6 +362,16 @@ bool sk_conn_agent_faults(struct sk_conn *conn)
 	alone = conn->agent.flags & SK_HELLO_AGENT_FAULTS;
 	(void)pthread_mutex_unlock(&conn->lock);
 	return alone;
+}
+
+void sk_conn_leave(struct sk_conn *conn)
+{
+	const struct sk_os *os = conn->os;
+	struct pollfd p = { .fd = conn->sock };
+
+	/* It hangs up when it has heard that. */
+	if (conn->sock >= 0 && os->shutdown(os, conn->sock, SHUT_WR) >= 0)
+		(void)os->poll(os, &p, 1, sk_until_ms(os, LEAVE_MS));
 }
 
 void sk_conn_close(struct sk_conn *conn)

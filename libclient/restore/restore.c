@@ -242,6 +242,9 @@ static int restore(struct sk_restoring *rs)
 		r = sk_restore_say(rs, r);
 	else
 		note_begun(rs);
+	/* Slots that it read are free when it returns. */
+	if (r >= 0 && rs->connected)
+		sk_conn_leave(&rs->conn);
 	release(rs);
 	pthread_mutex_unlock(&rs->state->lock);
 	return r;

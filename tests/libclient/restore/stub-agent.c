@@ -127,6 +127,11 @@ int sk_conn_open_more(const struct sk_os *os, struct sk_conn *handle,
 	return 0;
 }
 
+void sk_conn_leave(struct sk_conn *conn)
+{
+	(void)conn;
+}
+
 void sk_conn_close(struct sk_conn *conn)
 {
 	(void)conn;
