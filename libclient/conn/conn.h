@@ -79,8 +79,8 @@ int sk_conn_open_more(const struct sk_os *os, struct sk_conn *handle,
 /** So many agents may be killed, one after the other, under a request that can
  * be asked of the next one as well. */
 #define SK_AGENTS_MOST 8
-/** Nothing more is asked. Until the agent has let go of what the connection had
- * open, as images, or half a second is over; it is to be closed all the same. */
+/** Nothing more is asked. Until the agent has let go of what the connection
+ * had open, as images, or half a second is over; it is to be closed then. */
 void sk_conn_leave(struct sk_conn *conn);
 /** One that is not connected is fine. */
 void sk_conn_close(struct sk_conn *conn);

@@ -21,38 +21,25 @@ enum how {
 	N_HOW,
 };
 
-static void stop(int sock)
-{
-	struct sk_msg msg = { .type = SK_MSG_STOP };
-
-	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
-}
-
+/* What it is told second it may have ended before, on a slow machine. */
 static void tell(const struct rig *rig, int sock, pid_t agent, enum how how)
 {
+	bool agent_first = how == BOTH_AGENT_FIRST;
 	int sig = how == BOTH_INT ? SIGINT : SIGTERM;
+	struct sk_msg msg = { .type = SK_MSG_STOP };
 
-	switch (how) {
-	case BOTH_INT:
-	case BOTH:
-		CHECK(kill(rig->agent, sig) == 0 && kill(agent, sig) == 0,
-		      "kill");
-		return;
-	case BOTH_AGENT_FIRST:
-		CHECK(kill(agent, SIGTERM) == 0 &&
-		      kill(rig->agent, SIGTERM) == 0, "kill");
-		return;
-	case ASKED_TWICE:
-		stop(sock);
-		stop(sock);
-		return;
-	case ASKED_AND_SIGNAL:
-		stop(sock);
-		CHECK(kill(agent, SIGTERM) == 0, "kill");
-		return;
-	case N_HOW:
+	if (how == ASKED_TWICE || how == ASKED_AND_SIGNAL) {
+		CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL), 0,
+			     &msg);
+		msg = (struct sk_msg){ .type = SK_MSG_STOP };
+		if (how == ASKED_TWICE)
+			(void)rig_call(sock, &msg, NULL, 0, NULL, NULL);
+		else
+			(void)kill(agent, SIGTERM);
 		return;
 	}
+	CHECK(kill(agent_first ? agent : rig->agent, sig) == 0, "kill");
+	(void)kill(agent_first ? rig->agent : agent, sig);
 }
 
 /* It takes some time to write, so that all of it is heard meanwhile. */
