@@ -302,6 +302,7 @@ Test(os, failures_of_descriptors_are_negative_errnos)
 	cr_assert_eq(os->fstatat(os, -1, "x", 0, &st), -EBADF);
 	cr_assert_eq(os->fchmodat(os, -1, "x", 0600), -EBADF);
 	cr_assert_eq(os->faccessat(os, -1, "x", R_OK), -EBADF);
+	cr_assert_eq(os->fremovexattr(os, -1, "user.x"), -EBADF);
 	cr_assert_eq(os->flock(os, -1, LOCK_EX), -EBADF);
 	cr_assert_eq(os->fcntl(os, -1, F_GETFD, 0), -EBADF);
 	cr_assert_eq(os->read(os, -1, bytes, 1), -EBADF);
@@ -493,6 +494,7 @@ static void call_files(const struct sk_os *os, const struct dir *dir)
 	(void)os->fchmodat(os, dir->fd, ".", 0700);
 	(void)os->fchown(os, dir->fd, geteuid());
 	(void)os->faccessat(os, dir->fd, ".", R_OK);
+	(void)os->fremovexattr(os, dir->fd, "user.x");
 	(void)os->getcwd(os, buf, sizeof(buf));
 	(void)os->chdir(os, ".");
 	(void)os->dup2(os, fd, fd);
