@@ -156,6 +156,7 @@ struct agent {
 	struct sweep *sweep;		/* of what dead agents left */
 	struct sk_link wishes;		/* that no scan serves yet */
 	uint64_t wish_round;		/* of the last user that one served */
+	struct scan *scan;		/* under way; NULL: none */
 	bool scanning;			/* a look has histories and ignored */
 	struct merging *merging;	/* what a look has found; or NULL */
 	struct wrote *wrote;		/* files, since the last look */

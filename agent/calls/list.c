@@ -496,11 +496,6 @@ static void say_looking(struct timer *timer)
 	assert(q->busy);
 	if (!q->session)
 		return;
-	if (degraded_on(&q->agent->degraded, DEGRADED_STORE_HANGS))
-		(void)snprintf(msg.body.list_reply.text,
-			       sizeof(msg.body.list_reply.text), "%s",
-			       "what is on disk is not known: the store does "
-			       "not answer (store-hangs)");
 	if (!stored_unwish(&l->wish)) {
 		request_leave(q, 0, &msg, &none);
 		return;

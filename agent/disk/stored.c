@@ -149,8 +149,10 @@ static void scan_merged(struct scan *scan)
 	/* The background has the histories no more: who is granted may read
 	 * them. */
 	a->scanning = false;
+	a->scan = NULL;
 	note_asked(scan);
-	if (scan->partial && scan->result == 0)
+	if (scan->partial && scan->result == 0 &&
+	    !sk_link_empty(&scan->wishes))
 		line_up(a, scan);
 	else
 		over(a, scan);
@@ -272,6 +274,7 @@ static void scan_begin(struct agent *a)
 	if (!scan->resumed)
 		scan_init(a, scan, first);
 	a->scanning = true;
+	a->scan = scan;
 	work_submit(&a->loop.works, a->slow, &scan->work);
 }
 
@@ -290,9 +293,53 @@ void stored_go_on(struct agent *a)
 	}
 }
 
+static int say_hangs(const struct agent *a, struct sk_err *err)
+{
+	return sk_err_set(err, -EIO, "the store \"%s\" does not answer "
+			  "(store-hangs)", sk_store_path(a->store));
+}
+
+/* What it has found so far is the background's. */
+static void let_go(const struct agent *a, struct scan *scan)
+{
+	while (!sk_link_empty(&scan->wishes)) {
+		struct stored_wish *w = sk_link_object(scan->wishes.next,
+						       struct stored_wish,
+						       link);
+		struct sk_err err;
+		int r = say_hangs(a, &err);
+
+		sk_link_remove(&w->link);
+		w->granted(w, r, &err);
+	}
+}
+
+void stored_hangs(struct agent *a)
+{
+	if (a->scan)
+		let_go(a, a->scan);
+	while (!sk_link_empty(&a->wishes)) {
+		struct stored_wish *w = sk_link_object(a->wishes.next,
+						       struct stored_wish,
+						       link);
+		struct scan *scan = w->scan ? take_scan(w) : NULL;
+		struct sk_err err;
+		int r = say_hangs(a, &err);
+
+		if (scan) {
+			let_go(a, scan);
+			free_scan(a, scan);
+			continue;
+		}
+		sk_link_remove(&w->link);
+		w->granted(w, r, &err);
+	}
+}
+
 void stored_scan(struct agent *a, struct stored_wish *wish)
 {
 	struct sk_err err = { "" };
+	int r;
 
 	assert(wish->granted);
 	sk_link_init(&wish->link);
@@ -300,6 +347,12 @@ void stored_scan(struct agent *a, struct stored_wish *wish)
 	wish->taken = false;
 	if (!a->store) {
 		wish->granted(wish, 0, &err);
+		return;
+	}
+	/* Nobody waits for it; what memory has is known without. */
+	if (degraded_on(&a->degraded, DEGRADED_STORE_HANGS)) {
+		r = say_hangs(a, &err);
+		wish->granted(wish, r, &err);
 		return;
 	}
 	queue_wish(a, wish);

@@ -68,7 +68,8 @@ struct stored_wish {
 	bool taken;			/* by a look that is under way */
 };
 
-/** Without a store it is granted at once, before this returns. */
+/** Without a store, and with one that hangs (-EIO), it is granted at once,
+ * before this returns. */
 void stored_scan(struct agent *a, struct stored_wish *wish);
 /** Nobody waits for it any more: whether it is let go of. Else a look has it,
  * and it is granted when that is over. */
@@ -82,6 +83,9 @@ void stored_foresee(struct agent *a, const struct sk_cat_job *job,
 void stored_leave(struct agent *a);
 /** Begins what waits for the histories, if they are free. */
 void stored_go_on(struct agent *a);
+/** The store does not answer, and store-hangs has been said: who waits for a
+ * look is told so (-EIO), and goes on with what is known. */
+void stored_hangs(struct agent *a);
 /** Nothing is looked at any more: wishes that wait are refused. */
 void stored_close(struct agent *a);
 /** How the store names the image. */

@@ -11,6 +11,7 @@
 #include "base/thread.h"
 #include "disk/faults.h"
 #include "disk/flush.h"
+#include "disk/stored.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 #define CALM_NS (10 * SECOND_NS)
@@ -181,6 +182,16 @@ static void see(struct agent *a, const struct look *l)
 	watch_seen(a, &l->found);
 }
 
+static void see_hang(struct agent *a)
+{
+	bool new = !degraded_on(&a->degraded, DEGRADED_STORE_HANGS);
+
+	a->store_free = a->store_bytes = 0;
+	degraded_set(a, DEGRADED_STORE_HANGS, NULL);
+	if (new)
+		stored_hangs(a);
+}
+
 static bool is_wrong(const struct agent *a)
 {
 	for (int id = DEGRADED_STORE_FULL; id < DEGRADED_STORE_VOLATILE; id++)
@@ -202,11 +213,8 @@ void watch_turn(struct agent *a)
 		w->look = NULL;
 		w->next_ns = now + (is_wrong(a) ? CLOSE_NS : CALM_NS);
 	}
-	if (w->look && now - w->began_ns >
-		       a->opts->hangs_s * SECOND_NS) {
-		a->store_free = a->store_bytes = 0;
-		degraded_set(a, DEGRADED_STORE_HANGS, NULL);
-	}
+	if (w->look && now - w->began_ns > a->opts->hangs_s * SECOND_NS)
+		see_hang(a);
 	if (!w->look && now >= w->next_ns && begin(a) < 0)
 		w->next_ns = now + CALM_NS;
 }

@@ -265,6 +265,66 @@ static void test_writes_hang(void)
 	close(hold[1]);
 }
 
+static void hang_next(struct whole *w, enum sk_fault_op op, int *hold)
+{
+	sk_fault_os_meddle(w->fault, op, sk_fault_os_calls(w->fault, op) + 1,
+			   hang, hold);
+}
+
+/* Who waits for a look is told, and who comes later too: what memory has is
+ * there all the same, and a job that it knows goes on. */
+static void test_serves_meanwhile(void)
+{
+	const struct rank_options o = { .job = "degraded", .world = 1 };
+	struct rank_options other = { .job = "other", .world = 1 };
+	struct sk_msg msg = { .type = SK_MSG_LIST, .body.list = {
+		.id = { .job = "degraded", .step = -1, .rank = -1 },
+		.what = SK_LIST_SNAPSHOTS } };
+	int hold[2][2], fds[SK_MSG_FDS], n = 0, sock;
+	struct whole w;
+	struct rank r, next;
+	char path[128];
+
+	CHECK(pipe(hold[0]) == 0 && pipe(hold[1]) == 0, "pipe");
+	whole_init(&w);
+	w.options.hangs_s = 30;
+	start(&w, &r, &o);
+	rank_snapshot(&r, 1);
+	CHECK_STATUS(rank_wait(&r, 1, 3, WAIT_MS), 0, &r.msg);
+	sock = rig_connect(&w.rig);
+	/* It is another directory to the next look. */
+	(void)snprintf(path, sizeof(path), "%s/degraded/x", w.rig.store);
+	hang_next(&w, SK_FAULT_GETDENTS, &hold[0][0]);
+	CHECK(mkdir(path, 0700) == 0, "mkdir");
+	rig_send(sock, &msg);
+	hang_next(&w, SK_FAULT_FREMOVEXATTR, &hold[1][0]);
+	AWAIT_STATE(&w, r.sock, "store-hangs", true);
+	CHECK_STATUS(rig_reply(sock, &msg, fds, &n), 0, &msg);
+	CHECK(msg.body.list_reply.n == 1 && msg.body.list_reply.unreadable,
+	      "%u and %u", (unsigned)msg.body.list_reply.n,
+	      (unsigned)msg.body.list_reply.unreadable);
+	while (n)
+		close(fds[--n]);
+	rank_close(&r);
+	CHECK_STATUS(rank_open(&next, &w.rig, &o), 0, &next.msg);
+	CHECK(next.run == 2, "run %d", (int)next.run);
+	rank_snapshot(&next, 2);
+	CHECK(snapshot_flags(sock, "degraded", 2) & SK_SNAP_COMPLETE,
+	      "memory stands still");
+	CHECK_STATUS(rank_open(&r, &w.rig, &other), -EIO, &r.msg);
+	CHECK(strstr(rig_why(&r.msg), "store-hangs"), "%s", rig_why(&r.msg));
+	close(r.sock);
+	CHECK(write(hold[0][1], "", 1) == 1 && write(hold[1][1], "", 1) == 1,
+	      "it answers");
+	AWAIT_STATE(&w, next.sock, "store-hangs", false);
+	CHECK_STATUS(rank_open(&r, &w.rig, &other), 0, &r.msg);
+	rank_close(&r);
+	close(sock);
+	end(&w, &next);
+	for (int i = 0; i < 4; i++)
+		close(hold[i / 2][i % 2]);
+}
+
 /* Nothing says that it is mounted so: after an error of the disk. */
 static void test_writes_refused(void)
 {
@@ -535,6 +595,7 @@ int main(void)
 	test_gone();
 	test_hangs();
 	test_writes_hang();
+	test_serves_meanwhile();
 	test_writes_refused();
 	test_outdated();
 	test_full_at_stop();
