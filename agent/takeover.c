@@ -69,15 +69,23 @@ static int refused(const struct sk_msg *msg, struct sk_err *err)
 			  msg->body.text);
 }
 
+/* A word and its answer, of which no descriptor is wanted. */
+static int exchange(struct talk *t, struct sk_msg *msg)
+{
+	int fds[SK_MSG_FDS], n = 0, r = ask(t, msg);
+
+	if (r == 0)
+		r = receive(t, msg, fds, &n);
+	while (r == 0 && n)
+		sk_close_fd(fds[--n]);
+	return r;
+}
+
 static int say_hello(struct talk *t, struct sk_err *err)
 {
 	struct sk_msg msg = sk_wire_hello(t->version);
-	int fds[SK_MSG_FDS], n = 0, r = ask(t, &msg);
+	int r = exchange(t, &msg);
 
-	if (r == 0)
-		r = receive(t, &msg, fds, &n);
-	while (r == 0 && n)
-		sk_close_fd(fds[--n]);
 	if (r < 0)
 		return sk_err_errno(err, r, "the running agent does not "
 				    "answer as this one would");
@@ -296,12 +304,8 @@ int takeover(const struct sk_os *os, const struct options *o, const char *path,
 static int ask_status(struct talk *t, uint32_t *ret_stopping)
 {
 	struct sk_msg msg = { .type = SK_MSG_STATUS };
-	int fds[SK_MSG_FDS], n = 0, r = ask(t, &msg);
+	int r = exchange(t, &msg);
 
-	if (r == 0)
-		r = receive(t, &msg, fds, &n);
-	while (r == 0 && n)
-		sk_close_fd(fds[--n]);
 	if (r < 0)
 		return r;
 	*ret_stopping = msg.status < 0 ? 0 : msg.body.status_reply.stopping;

@@ -152,6 +152,24 @@ static void want(struct agent *a, struct sk_cat_snapshot *s)
 	agent_changed(a);
 }
 
+/* One of several nodes' with what the others have, unless it was found not to
+ * be. */
+static bool may_be_whole(const struct sk_cat_snapshot *s)
+{
+	return sk_cat_complete(s) ||
+	       (sk_cat_local(s) && !sk_cat_passed_over(s));
+}
+
+/* Also of a job that has nothing written: the agent ends. */
+static void want_pinned(struct agent *a, struct sk_cat_job *job)
+{
+	struct sk_cat_snapshot *s;
+
+	sk_link_each(s, &job->snapshots, link)
+		if (s->pinned && !s->unpinning && may_be_whole(s))
+			want(a, s);
+}
+
 /* Of a job on several nodes nobody here knows which step all of them have: the
  * others may be one behind the newest here, or as far as one that does not
  * count as that yet. */
@@ -167,6 +185,8 @@ void flush_newest(struct agent *a, struct sk_cat_job *job)
 	job->flush_due = !sk_link_empty(&job->undecided);
 	if (job->flush_due)
 		sk_cat_wake(job);
+	if (a->store && a->stopping)
+		want_pinned(a, job);
 	if (!a->store || !newest)
 		return;
 	sk_link_each(s, &job->snapshots, link) {
@@ -178,18 +198,6 @@ void flush_newest(struct agent *a, struct sk_cat_job *job)
 			break;
 		passed |= s == newest;
 	}
-}
-
-void flush_pinned(struct agent *a, struct sk_cat_job *job)
-{
-	struct sk_cat_snapshot *s;
-
-	if (!a->store)
-		return;
-	sk_link_each(s, &job->snapshots, link)
-		if (s->pinned && !s->unpinning &&
-		    (sk_cat_complete(s) || sk_cat_local(s)))
-			want(a, s);
 }
 
 /* Whenever that may be. */
@@ -303,9 +311,7 @@ static bool is_lost(const struct agent *a, const struct sk_cat_snapshot *s,
 	/* One that is undecided may be complete; so may one of several nodes,
 	 * with what the others have, unless it was found not to be. */
 	return !is_written(s) && (sk_cat_undecided(s) ||
-				  (kept && (sk_cat_complete(s) ||
-					    (sk_cat_local(s) &&
-					     !sk_cat_passed_over(s)))));
+				  (kept && may_be_whole(s)));
 }
 
 static const char *why_lost(const struct agent *a,

@@ -39,9 +39,6 @@ struct sk_cat_snapshot *flush_next(struct agent *a, uint64_t now_ns);
 /** Has the newest complete snapshot written, where there is a store; of a job
  * whose other ranks are on other nodes all that may be it. */
 void flush_newest(struct agent *a, struct sk_cat_job *job);
-/** What is pinned goes to disk, also of jobs that have nothing written: the
- * agent ends. */
-void flush_pinned(struct agent *a, struct sk_cat_job *job);
 /** True while something is to be written that can be. */
 bool flush_pending(struct agent *a);
 /** The same of one job, but for what is under way. */

@@ -293,53 +293,46 @@ void stored_go_on(struct agent *a)
 	}
 }
 
-static int say_hangs(const struct agent *a, struct sk_err *err)
+static void give_up(const struct agent *a, struct stored_wish *w)
 {
-	return sk_err_set(err, -EIO, "the store \"%s\" does not answer "
-			  "(store-hangs)", sk_store_path(a->store));
+	struct sk_err err;
+	int r = sk_err_set(&err, -EIO, "the store \"%s\" does not answer "
+			   "(store-hangs)", sk_store_path(a->store));
+
+	sk_link_remove(&w->link);
+	w->granted(w, r, &err);
 }
 
-/* What it has found so far is the background's. */
-static void let_go(const struct agent *a, struct scan *scan)
+static void give_up_all(const struct agent *a, struct sk_link *wishes)
 {
-	while (!sk_link_empty(&scan->wishes)) {
-		struct stored_wish *w = sk_link_object(scan->wishes.next,
-						       struct stored_wish,
-						       link);
-		struct sk_err err;
-		int r = say_hangs(a, &err);
-
-		sk_link_remove(&w->link);
-		w->granted(w, r, &err);
-	}
+	while (!sk_link_empty(wishes))
+		give_up(a, sk_link_object(wishes->next, struct stored_wish,
+					  link));
 }
 
+/* Of the one under way all that it has found is the background's. */
 void stored_hangs(struct agent *a)
 {
 	if (a->scan)
-		let_go(a, a->scan);
+		give_up_all(a, &a->scan->wishes);
 	while (!sk_link_empty(&a->wishes)) {
 		struct stored_wish *w = sk_link_object(a->wishes.next,
 						       struct stored_wish,
 						       link);
 		struct scan *scan = w->scan ? take_scan(w) : NULL;
-		struct sk_err err;
-		int r = say_hangs(a, &err);
 
-		if (scan) {
-			let_go(a, scan);
-			free_scan(a, scan);
+		if (!scan) {
+			give_up(a, w);
 			continue;
 		}
-		sk_link_remove(&w->link);
-		w->granted(w, r, &err);
+		give_up_all(a, &scan->wishes);
+		free_scan(a, scan);
 	}
 }
 
 void stored_scan(struct agent *a, struct stored_wish *wish)
 {
 	struct sk_err err = { "" };
-	int r;
 
 	assert(wish->granted);
 	sk_link_init(&wish->link);
@@ -351,8 +344,7 @@ void stored_scan(struct agent *a, struct stored_wish *wish)
 	}
 	/* Nobody waits for it; what memory has is known without. */
 	if (degraded_on(&a->degraded, DEGRADED_STORE_HANGS)) {
-		r = say_hangs(a, &err);
-		wish->granted(wish, r, &err);
+		give_up(a, wish);
 		return;
 	}
 	queue_wish(a, wish);

@@ -33,10 +33,8 @@ void agent_stop(struct agent *a, const char *why)
 	log_info(a, "stopping: %s", why);
 	a->stopping = true;
 	flush_try_anew(a);
-	sk_link_each(job, &a->cat.jobs, link) {
+	sk_link_each(job, &a->cat.jobs, link)
 		flush_newest(a, job);
-		flush_pinned(a, job);
-	}
 	a->stop_timer.fire = stop_time_over;
 	timer_set(&a->loop.timers, &a->stop_timer, agent_now(a) +
 		  a->now.stop_timeout_s * SECOND_NS);

@@ -200,6 +200,22 @@ static void hang(void *ctx)
 	(void)!read(*(int *)ctx, &c, 1);
 }
 
+static void hang_next(struct whole *w, enum sk_fault_op op, int *hold)
+{
+	sk_fault_os_meddle(w->fault, op, sk_fault_os_calls(w->fault, op) + 1,
+			   hang, hold);
+}
+
+/* Until then a store may take as long as it likes. */
+static void begin_patient(struct whole *w, struct rank *r)
+{
+	const struct rank_options o = { .job = "degraded", .world = 1 };
+
+	whole_init(w);
+	w->options.hangs_s = 30;
+	start(w, r, &o);
+}
+
 /* A look at the store does not come back: nobody waits for it. */
 static void test_hangs(void)
 {
@@ -209,13 +225,9 @@ static void test_hangs(void)
 	int hold[2];
 
 	CHECK(pipe(hold) == 0, "pipe");
-	whole_init(&w);
-	w.options.hangs_s = 30;
-	start(&w, &r, &o);
+	begin_patient(&w, &r);
 	AWAIT(has_room(&w, r.sock), "its room is not known");
-	sk_fault_os_meddle(w.fault, SK_FAULT_FSTATFS,
-			   sk_fault_os_calls(w.fault, SK_FAULT_FSTATFS) + 1,
-			   hang, &hold[0]);
+	hang_next(&w, SK_FAULT_FSTATFS, &hold[0]);
 	AWAIT_STATE(&w, r.sock, "store-hangs", true);
 	/* How it was is not how it is. */
 	CHECK(stat_value(r.sock, "shardkeep_store_size_bytes") == 0 &&
@@ -233,9 +245,7 @@ static void test_hangs(void)
 	w.options.hangs_s = 30;
 	w.hangs = true;
 	start(&w, &r, &o);
-	sk_fault_os_meddle(w.fault, SK_FAULT_FSTATFS,
-			   sk_fault_os_calls(w.fault, SK_FAULT_FSTATFS) + 1,
-			   hang, &hold[0]);
+	hang_next(&w, SK_FAULT_FSTATFS, &hold[0]);
 	AWAIT_STATE(&w, r.sock, "store-hangs", true);
 	end(&w, &r);
 	close(hold[0]);
@@ -245,30 +255,19 @@ static void test_hangs(void)
 /* It answers who reads, and nobody who writes: a filesystem that is frozen. */
 static void test_writes_hang(void)
 {
-	const struct rank_options o = { .job = "degraded", .world = 1 };
 	struct whole w;
 	struct rank r;
 	int hold[2];
 
 	CHECK(pipe(hold) == 0, "pipe");
-	whole_init(&w);
-	w.options.hangs_s = 30;
-	start(&w, &r, &o);
-	sk_fault_os_meddle(w.fault, SK_FAULT_FREMOVEXATTR,
-			   sk_fault_os_calls(w.fault, SK_FAULT_FREMOVEXATTR) +
-			   1, hang, &hold[0]);
+	begin_patient(&w, &r);
+	hang_next(&w, SK_FAULT_FREMOVEXATTR, &hold[0]);
 	AWAIT_STATE(&w, r.sock, "store-hangs", true);
 	CHECK(write(hold[1], "", 1) == 1, "it answers");
 	AWAIT_STATE(&w, r.sock, "store-hangs", false);
 	end(&w, &r);
 	close(hold[0]);
 	close(hold[1]);
-}
-
-static void hang_next(struct whole *w, enum sk_fault_op op, int *hold)
-{
-	sk_fault_os_meddle(w->fault, op, sk_fault_os_calls(w->fault, op) + 1,
-			   hang, hold);
 }
 
 /* Who waits for a look is told, and who comes later too: what memory has is
@@ -286,9 +285,7 @@ static void test_serves_meanwhile(void)
 	char path[128];
 
 	CHECK(pipe(hold[0]) == 0 && pipe(hold[1]) == 0, "pipe");
-	whole_init(&w);
-	w.options.hangs_s = 30;
-	start(&w, &r, &o);
+	begin_patient(&w, &r);
 	rank_snapshot(&r, 1);
 	CHECK_STATUS(rank_wait(&r, 1, 3, WAIT_MS), 0, &r.msg);
 	sock = rig_connect(&w.rig);
