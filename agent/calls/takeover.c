@@ -178,6 +178,18 @@ static int hand_over(struct handover *h)
 	return r < 0 ? r : await_commit(h);
 }
 
+/* What they have leased is another agent's to give away from here on, and this
+ * process may take long to end, as where a disk holds it: they see it now. */
+static void hang_up_others(const struct call *c)
+{
+	struct agent *a = c->agent;
+	struct session *s;
+
+	sk_link_each(s, &a->sessions, link)
+		if (s != c->session)
+			(void)a->os->shutdown(a->os, s->source.fd, SHUT_RDWR);
+}
+
 /* As by a signal, but that the keeper begins no other one. */
 static void end_here(struct call *c)
 {
@@ -188,6 +200,7 @@ static void end_here(struct call *c)
 
 	log_info(a, "another agent has taken over");
 	keeper_stopping(a->os, &a->keeper);
+	hang_up_others(c);
 	(void)sk_channel_send(a->os, c->session->source.fd, &msg, NULL, 0);
 	_exit(0);
 }

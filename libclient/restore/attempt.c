@@ -34,7 +34,8 @@ void sk_restore_forget_attempt(struct sk_restoring *rs)
 	rs->bad = NULL;
 	rs->room_pieces = rs->n_pieces = 0;
 	rs->n_jobs = rs->room_jobs = 0;
-	rs->alone = rs->doubted = rs->whole = rs->follow = rs->local = false;
+	rs->alone = rs->trusting = rs->doubted = rs->whole = false;
+	rs->follow = rs->local = false;
 	rs->n_lost = 0;
 }
 

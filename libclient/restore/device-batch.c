@@ -130,6 +130,8 @@ static void done(struct sk_device_pass *d, const struct sk_device_chunk *c,
 	if (d->locked.lock && d->rs->jobs[c->from].verify)
 		d->rs->jobs[c->from].good = true;
 	r->bytes_verified += d->verify ? bytes : 0;
+	if (!d->verify)
+		sk_restore_trust(d->rs, 0);
 }
 
 /* A copy is one of its own; what lies in memory is read there next, by who may

@@ -152,6 +152,8 @@ int sk_restore_run_job(struct sk_restoring *rs, struct sk_restore_job *job,
 		return r;
 	if (verify)
 		note_sum(rs, job, sum, passing.to - passing.from);
+	else
+		sk_restore_trust(rs, p->place);
 	bytes = p->place ? &rs->report.bytes_disk : &rs->report.bytes_memory;
 	__atomic_fetch_add(bytes, passing.last - passing.first,
 			   __ATOMIC_RELAXED);

@@ -323,6 +323,8 @@ struct sk_restoring {
 	size_t n_jobs, room_jobs;
 	uint8_t *bad;			/* bit per (place, image) */
 	bool alone;			/* this rank verifies all it reads */
+	bool trusting;			/* it read bytes of memory that it did
+					 * not hash as they passed */
 	bool moved;			/* this rank's bytes are back, as far as
 					 * it knows */
 	bool doubted;			/* what others were to verify */
@@ -358,6 +360,14 @@ static inline void sk_restore_chunk(const struct sk_entry *entry,
 static inline uint64_t sk_restore_turn(uint64_t index, uint32_t n)
 {
 	return (uint64_t)((uint32_t)index * 2654435769u) * n >> 32;
+}
+
+/** Bytes that lie at @place came without being hashed as they did: they are
+ * those of the image as long as the agent keeps its slot for us. Any thread. */
+static inline void sk_restore_trust(struct sk_restoring *rs, uint32_t place)
+{
+	if (!place)
+		__atomic_store_n(&rs->trusting, true, __ATOMIC_RELAXED);
 }
 
 /** Its tensor is perhaps overwritten from now on. Any thread. */

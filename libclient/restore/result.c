@@ -170,6 +170,21 @@ static int exchange_bad(struct sk_restoring *rs, uint32_t most)
 	return r;
 }
 
+/* ---- whether it was kept ---- */
+
+/* What keeps a slot for a restore ends with the agent, and the next one may
+ * have given it to a newer snapshot while this rank read it. What was hashed as
+ * it passed is right all the same; the rest is only where the agent that leased
+ * it is there still. */
+static int check_kept(struct sk_restoring *rs)
+{
+	if (!rs->trusting || sk_conn_stands(&rs->conn))
+		return 0;
+	return sk_err_set(&rs->err, -ECONNRESET, "the agent ended while rank "
+			  "%" PRId32 " read its memory, where another step "
+			  "may be by now", rs->state->job.rank);
+}
+
 /* ---- together ---- */
 
 int sk_restore_agree_moved(struct sk_restoring *rs, int r, bool *ret_again)
@@ -182,6 +197,8 @@ int sk_restore_agree_moved(struct sk_restoring *rs, int r, bool *ret_again)
 	};
 	uint32_t most = 0;
 
+	if (r >= 0)
+		r = check_kept(rs);
 	rs->moved = r >= 0 && !word.bad;
 	r = sk_restore_agree(rs, r, &word, &words,
 			     sk_restore_more_ms(rs->report.copy_ns));

@@ -192,8 +192,10 @@ static int pack_chunk(struct sk_restoring *rs, const struct sk_sourced *s,
 
 	if (s->place)
 		r = hold_file(rs, s, p, buf, verify, err);
-	if (r >= 0 && !verify)
+	if (r >= 0 && !verify) {
 		sk_copy_run_range(&p->copy, p->first, p->last);
+		sk_restore_trust(rs, s->place);
+	}
 	if (r < 0 || !verify)
 		return r;
 	populate(rs, s, p);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -52,23 +53,39 @@ static void let_fill(int sock)
 	}
 }
 
-/* How many descriptors come; 0: it hung up before the last. */
-static uint32_t take_slowly(const struct rig *rig)
+static void ask_for_all(int sock)
 {
 	struct sk_msg msg = { .type = SK_MSG_TAKEOVER, .body.takeover = {
 		.table_version = TABLE_VERSION,
 		.record_bytes = sizeof(struct table_record) } };
-	int sock = rig_connect(rig), r;
-	uint32_t n = 0;
 
 	rig_send(sock, &msg);
-	let_fill(sock);
+}
+
+/* How many descriptors come; 0: it hung up before the last. */
+static uint32_t take_all(int sock)
+{
+	struct sk_msg msg;
+	uint32_t n = 0;
+	int r;
+
 	do {
 		r = rig_reply(sock, &msg, NULL, NULL);
 		n++;
 	} while (r == 0 && msg.body.kept.left);
-	close(sock);
 	return r == 0 ? n : 0;
+}
+
+static uint32_t take_slowly(const struct rig *rig)
+{
+	int sock = rig_connect(rig);
+	uint32_t n;
+
+	ask_for_all(sock);
+	let_fill(sock);
+	n = take_all(sock);
+	close(sock);
+	return n;
 }
 
 /* All of it comes to who is not as quick, and the agent goes on where nobody
@@ -323,6 +340,42 @@ static void test_keeper_stood_still(const char *program)
 	free(r);
 }
 
+/* ---- one that takes long to end ---- */
+
+/* It is held where a disk that hangs would hold it: with all that it has still
+ * open. Those whose leases it had know by then that they end. */
+static void test_hangs_up(const char *program)
+{
+	struct sk_msg msg = { .type = SK_MSG_TAKEOVER,
+			      .body.takeover.flags = SK_TAKEOVER_COMMIT };
+	int taker, other, status;
+	struct rig rig;
+	pid_t pid;
+	char c;
+
+	rig_init(&rig, program);
+	rig_start(&rig, "--keeper", "--memory", "64M", "--idle-exit", "60",
+		  NULL);
+	pid = agent_pid(&rig);
+	other = rig_connect(&rig);
+	taker = rig_connect(&rig);
+	ask_for_all(taker);
+	CHECK(take_all(taker), "nothing came");
+	CHECK(ptrace(PTRACE_SEIZE, pid, NULL, PTRACE_O_TRACEEXIT) == 0,
+	      "ptrace: %m");
+	rig_send(taker, &msg);
+	CHECK(waitpid(pid, &status, __WALL) == pid &&
+	      status >> 8 == (SIGTRAP | PTRACE_EVENT_EXIT << 8), "%#x",
+	      status);
+	CHECK(recv(other, &c, 1, MSG_DONTWAIT) == 0, "%m");
+	CHECK_STATUS(rig_reply(taker, &msg, NULL, NULL), 0, &msg);
+	CHECK(ptrace(PTRACE_DETACH, pid, NULL, NULL) == 0, "ptrace: %m");
+	close(other);
+	close(taker);
+	CHECK(rig_wait(&rig) == 0, "status");
+	rig_remove(&rig);
+}
+
 int main(int argc, char **argv)
 {
 	const char *program = argc > 1 ? argv[1] : NULL;
@@ -331,5 +384,6 @@ int main(int argc, char **argv)
 	test_half(program);
 	test_other_header(program);
 	test_keeper_stood_still(program);
+	test_hangs_up(program);
 	return 0;
 }

@@ -225,8 +225,12 @@ static void check_restored(struct rank *rank, const struct turn *turn,
 	      "step %lld came back; %lld was asked for by %#x, %lld was "
 	      "complete", (long long)report->step, (long long)turn->step,
 	      turn->flags, (long long)least);
-	CHECK(!rank_wrong(rank, report->step, -1), "wrong bytes of step %lld",
-	      (long long)report->step);
+	if (rank_wrong(rank, report->step, -1)) {
+		rank_tell_wrong(rank, report->step, -1);
+		CHECK(false, "wrong bytes of step %lld, of %llu by %#x",
+		      (long long)report->step, (long long)turn->step,
+		      turn->flags);
+	}
 }
 
 static void check_error(struct shared *t, const struct turn *turn, int r,

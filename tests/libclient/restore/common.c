@@ -450,6 +450,43 @@ uint64_t rank_wrong(struct rank *rank, int64_t step, int local)
 	return all_values(rank, step, local, false);
 }
 
+/* Whose values a part has, if those of one of the steps until @most. */
+static int64_t step_in(const struct sk_local *local,
+		       const struct sk_part *part, int owner, int64_t most)
+{
+	for (int64_t step = 0; step <= most; step++)
+		if (!part_values(local, part, step, owner, false))
+			return step;
+	return -1;
+}
+
+#define STEPS_MORE 100	/* than the one that should be there */
+
+void rank_tell_wrong(const struct rank *rank, int64_t step, int owner)
+{
+	for (uint32_t i = 0; i < rank->state->n_locals; i++) {
+		const struct sk_local *local = &rank->state->locals[i];
+		const struct sk_spec *s = &local->item.spec;
+
+		if (local->item.kind == SK_ITEM_BLOB_LOCAL && owner < 0)
+			continue;
+		for (int b = 0; b < local->item.n_boxes; b++) {
+			const struct sk_part *part = &local->parts[b];
+			uint64_t wrong = part_values(local, part, step, owner,
+						     false);
+
+			fprintf(stderr, "rank %d: %s, box %d: %llu of %lld "
+				"elements are not those of step %lld; all are "
+				"those of step %lld\n", rank->rank, s->name, b,
+				(unsigned long long)wrong,
+				(long long)sk_box_volume(s->ndim, &part->box),
+				(long long)step,
+				(long long)step_in(local, part, owner,
+						   step + STEPS_MORE));
+		}
+	}
+}
+
 uint64_t rank_wrong_in(struct rank *rank, int64_t step, const char *name)
 {
 	int64_t at = sk_state_find(rank->state, name);

@@ -107,6 +107,8 @@ void rank_write(struct rank *rank, int64_t step);
 /** Elements that are not those of @step, over all tensors and blobs. Local
  * blobs count as those of rank @local; -1: not at all. */
 uint64_t rank_wrong(struct rank *rank, int64_t step, int local);
+/** Prints what is wrong, and which step's values are there instead. */
+void rank_tell_wrong(const struct rank *rank, int64_t step, int owner);
 /** The same of what is called @name. */
 uint64_t rank_wrong_in(struct rank *rank, int64_t step, const char *name);
 /** Takes a snapshot and waits until this rank's part of it is SK_SEALED, or

@@ -132,6 +132,12 @@ void sk_conn_leave(struct sk_conn *conn)
 	(void)conn;
 }
 
+bool sk_conn_stands(struct sk_conn *conn)
+{
+	(void)conn;
+	return true;
+}
+
 void sk_conn_close(struct sk_conn *conn)
 {
 	(void)conn;
