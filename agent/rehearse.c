@@ -2,6 +2,7 @@
 #include "rehearse.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -9,6 +10,8 @@
 #include "loop/endpoint.h"
 #include "loop/log.h"
 #include "server.h"
+
+#define BOUND_NS (UINT64_C(30) * 1000000000)
 
 struct outcome {
 	int r;
@@ -41,11 +44,23 @@ static void perform(const struct sk_os *os, const struct options *o,
 	_exit(os->write(os, tell, &out, sizeof(out)) != sizeof(out));
 }
 
+/* A store that hangs keeps the child for as long as it does. */
+static int await_word(const struct sk_os *os, int told)
+{
+	struct pollfd p = { .fd = told, .events = POLLIN };
+
+	return os->poll(os, &p, 1, os->now_ns(os) + BOUND_NS);
+}
+
 static int hear(const struct sk_os *os, int told, struct sk_err *err)
 {
 	struct outcome out;
 	ssize_t n;
 
+	if (await_word(os, told) == -ETIMEDOUT)
+		return sk_err_set(err, -ETIMEDOUT, "the agent that was tried "
+				  "before has not begun in 30 s: does the "
+				  "filesystem of its store or log hang?");
 	do {
 		n = os->read(os, told, &out, sizeof(out));
 	} while (n == -EINTR);
@@ -74,7 +89,11 @@ int rehearse(const struct sk_os *os, const struct options *o, const char *path,
 	r = pid < 0 ? sk_err_errno(err, pid, "cannot begin a process") :
 		      hear(os, ends[0], err);
 	sk_close_fd(ends[0]);
-	if (pid > 0)
+	/* What a disk holds cannot even be killed; it ends when that lets go,
+	 * or ends it. */
+	if (pid > 0 && r == -ETIMEDOUT)
+		(void)os->kill(os, pid, SIGKILL);
+	else if (pid > 0)
 		(void)os->waitpid(os, pid, &status);
 	return r;
 }

@@ -10,7 +10,8 @@
 /**
  * agent_try() in a child, which has gone when it returns, and whether the log
  * beside the socket @path can be written where it is to go to the background.
- * A negative errno comes with a sentence.
+ * A negative errno comes with a sentence. -ETIMEDOUT: it has done none of that
+ * in 30 s, as where a filesystem hangs, and is killed as soon as that lets it.
  */
 int rehearse(const struct sk_os *os, const struct options *o, const char *path,
 	     struct sk_err *err);

@@ -280,6 +280,7 @@ static int look_anew(struct sk_history *h, struct sk_store *store, int fd,
 		     const struct sk_file_id *dir, uint64_t began_ns)
 {
 	struct sk_history fresh = { .dir = *dir, .looked_ns = began_ns,
+				    .known_ns = h->known_ns,
 				    .loaded = true,
 				    .prove_from = h->prove_from };
 	int r;
@@ -308,6 +309,7 @@ static int look(struct sk_history *h, struct sk_store *store, int fd)
 	if (r < 0)
 		return r;
 	dir = sk_file_id_of(&st);
+	h->known_ns = h->known_ns ? h->known_ns : began_ns;
 	if (!h->dir.inode || !sk_file_id_equal(&dir, &h->dir) ||
 	    !is_past(h->dir.ctime_ns, h->looked_ns))
 		return look_anew(h, store, fd, &dir, began_ns);

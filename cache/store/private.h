@@ -201,6 +201,7 @@ struct sk_history {
 	bool merged;			/* see sk_history_merged() */
 	struct sk_file_id dir;		/* the job's; inode 0: none */
 	uint64_t looked_ns;		/* wall clock, when that look began */
+	uint64_t known_ns;		/* the same of the first one */
 	struct sk_history_step *steps;	/* by step and name */
 	size_t n, room;
 	size_t unproved;		/* of them */

@@ -14,6 +14,12 @@
 #include "store/history.h"
 #include "store/private.h"
 
+/* By when filesystems have written what changed, whoever asks for it: ext4
+ * after 5 s, xfs and btrfs after 30 s, all else as the kernel does by itself
+ * (/proc/sys/vm/dirty_expire_centisecs). */
+#define WRITTEN_S 120u
+#define SECOND_NS UINT64_C(1000000000)
+
 struct strings {
 	const struct sk_os *os;
 	char **names;
@@ -85,6 +91,7 @@ struct scan {
 	uint64_t step;
 	struct sk_store_run run;
 	bool pinned;
+	uint64_t known_s;		/* when the job was looked at first */
 	struct sk_stored *images;
 	size_t n, room;
 };
@@ -147,6 +154,21 @@ static int add_image(void *ctx, int fd, const char *name)
 	return r;
 }
 
+/* Whoever gave a name before this process knew the job may have been killed
+ * before that was durable, and who finds it calls it so. What changed long ago
+ * has been written by now; who has changed it since still lives. */
+static int make_durable(const struct scan *scan, int fd)
+{
+	struct stat st;
+	uint64_t s;
+	int r = scan->os->fstat(scan->os, fd, &st);
+
+	s = r < 0 ? 0 : (uint64_t)st.st_mtim.tv_sec;
+	if (s > scan->known_s || scan->known_s - s > WRITTEN_S)
+		return r;
+	return sk_dir_sync(scan->os, fd);
+}
+
 /* The images of a step directory; what was found before an error is no
  * answer, and goes. */
 static int scan_images(struct scan *scan, int fd)
@@ -157,6 +179,8 @@ static int scan_images(struct scan *scan, int fd)
 	scan->pinned = false;
 	if (r == 0)
 		r = sk_dir_each(scan->os, fd, add_image, scan);
+	if (r == 0 && scan->n > before)
+		r = make_durable(scan, fd);
 	if (r < 0)
 		scan->n = before;
 	for (size_t i = before; i < scan->n; i++)
@@ -212,7 +236,8 @@ int sk_history_scan(const struct sk_history *history, struct sk_store *store,
 		    struct sk_err *err)
 {
 	const char *job = sk_history_job(history);
-	struct scan scan = { .store = store, .os = store->os, .job = job };
+	struct scan scan = { .store = store, .os = store->os, .job = job,
+			     .known_s = history->known_ns / SECOND_NS };
 	int fd = -ENOENT, r = 0;
 
 	if (n)

@@ -79,7 +79,8 @@ static bool is_moving(const struct sk_restoring *rs,
 
 static int attempt_all(struct sk_restoring *rs)
 {
-	struct sk_restore_offer past = rs->past;
+	/* A new list has what came since, newer than what this one had. */
+	const struct sk_restore_offer past = rs->past;
 	struct sk_err first = { 0 };
 	int failed = 0, r = 0;
 	bool went = false;
@@ -99,7 +100,6 @@ static int attempt_all(struct sk_restoring *rs)
 			rs->gone = rs->offers[i];
 			return r;
 		}
-		past = rs->past;
 		if (!passes_over(r) || rs->step != SK_LATEST)
 			break;
 		rs->doubtful |= r != -ENODATA || rs->stale_anywhere;

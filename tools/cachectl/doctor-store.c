@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/magic.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #define NFS_KERNEL_MAGIC 0x6969
 #define LUSTRE_MAGIC 0x0bd00bd0
 #define FUSE_MAGIC 0x65735546
+#define HANGS_NS UINT64_C(5000000000)
 #define KEEP_LAST 4u		/* where nobody has said anything */
 
 #define IN_MEMORY "a power loss empties it; give --store a directory on a disk"
@@ -91,6 +93,62 @@ static void check_direct(struct doctor *d, int dir)
 		   "O_DIRECT" : "the store's filesystem takes O_DIRECT");
 }
 
+/* ---- one that does not answer ---- */
+
+/* All that is asked of it below, as far as it could keep us. */
+static void look_at(const struct doctor *d)
+{
+	const struct sk_os *os = d->ctx->os;
+	struct statfs fs;
+	int dir = os->openat(os, AT_FDCWD, d->store, O_RDONLY | O_DIRECTORY,
+			     0);
+	int fd;
+
+	if (dir < 0)
+		return;
+	(void)os->fstatfs(os, dir, &fs);
+	(void)sk_store_probe(os, dir);
+	fd = os->openat(os, dir, ".", O_TMPFILE | O_WRONLY | O_DIRECT, 0600);
+	if (fd >= 0)
+		(void)os->close(os, fd);
+}
+
+/* By another process: whoever asks may be held for as long as it hangs. One
+ * that is cannot even be ended, and is not waited for. */
+static bool answers(const struct doctor *d)
+{
+	const struct sk_os *os = d->ctx->os;
+	struct pollfd p = { .events = POLLIN };
+	int pid = os->fork(os), status, r;
+
+	if (pid < 0)
+		return true;	/* and we are held */
+	if (!pid) {
+		look_at(d);
+		_exit(0);
+	}
+	p.fd = os->pidfd_open(os, pid);
+	r = p.fd < 0 ? 0 : os->poll(os, &p, 1, os->now_ns(os) + HANGS_NS);
+	if (p.fd >= 0)
+		(void)os->close(os, p.fd);
+	if (r == -ETIMEDOUT)
+		(void)os->kill(os, pid, SIGKILL);
+	else
+		(void)os->waitpid(os, pid, &status);
+	return r != -ETIMEDOUT;
+}
+
+static bool check_answers(struct doctor *d)
+{
+	if (answers(d))
+		return true;
+	doctor_say(d, "store", VERDICT_FAIL, "see whether it is frozen "
+		   "(fsfreeze -u), or what it is on gone", "%s does not answer "
+		   "in 5 s: its filesystem hangs", d->store);
+	d->store = NULL;
+	return false;
+}
+
 void check_store(struct doctor *d)
 {
 	const struct sk_os *os = d->ctx->os;
@@ -112,6 +170,8 @@ void check_store(struct doctor *d)
 		d->store = NULL;
 		return;
 	}
+	if (!check_answers(d))
+		return;
 	dir = os->openat(os, AT_FDCWD, d->store, O_RDONLY | O_DIRECTORY, 0);
 	if (dir < 0) {
 		(void)sk_err_errno(&err, dir, "%s", d->store);

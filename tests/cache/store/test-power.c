@@ -44,6 +44,8 @@ struct history {
 	uint64_t run;		/* the newest */
 };
 
+static int (*recorded_fsync)(const struct sk_os *os, int fd);
+
 static struct said *say(struct history *h)
 {
 	struct said *s = &h->said[h->n_said];
@@ -65,10 +67,39 @@ static void forget_deleted(struct history *h, uint64_t step)
 			s->image[h->run][step][rank] = ANY;
 }
 
+/* An agent is killed when a name is given, and before that is durable: whose
+ * directory has the name of a step, and is no more than being made. */
+static int die_before_fsync(const struct sk_os *os, int fd)
+{
+	char link[40], path[256] = "";
+
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	cr_assert_gt(readlink(link, path, sizeof(path) - 1), 0);
+	return strncmp(strrchr(path, '/'), "/step-", 6) == 0 ?
+	       0 : recorded_fsync(os, fd);
+}
+
+/* Of all that the next agent finds it says that it is durable. */
+static void say_found(struct history *h)
+{
+	struct sk_stored *images = NULL;
+	struct sk_err err = { "" };
+	size_t n = 0;
+
+	cr_assert_eq(sk_store_scan(h->store, "job", &images, &n, &err), 0,
+		     "%s", err.text);
+	(void)say(h);
+	for (size_t i = 0; i < n; i++)
+		h->said[h->n_said - 1].image[images[i].run.number]
+			[images[i].step][images[i].rank] = DURABLE;
+	free(images);
+}
+
 static void put_one(struct history *h, uint64_t *dice)
 {
 	uint64_t step = draw(dice, STEPS);
 	int32_t rank = (int32_t)draw(dice, RANKS);
+	bool dies = !draw(dice, 3);
 	struct image image;
 	int r;
 
@@ -77,9 +108,15 @@ static void put_one(struct history *h, uint64_t *dice)
 	forget_deleted(h, step);
 	image_make(&image, h->run, step, rank);
 	image.put.world = RANKS;
+	recorded_fsync = h->rec->os.fsync;
+	if (dies)
+		h->rec->os.fsync = die_before_fsync;
 	r = sk_store_put_image(h->store, h->io, &image.put, NULL);
+	h->rec->os.fsync = recorded_fsync;
 	image_free(&image);
-	if (r == 0)
+	if (dies)
+		say_found(h);
+	else if (r == 0)
 		say(h)->image[h->run][step][rank] = DURABLE;
 }
 
