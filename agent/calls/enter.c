@@ -168,6 +168,22 @@ static int take_layouts(struct agent *a, struct sk_layout *layouts[2],
 	return ret[0] ? 0 : sk_err_set(err, -ENOMEM, "no memory for a layout");
 }
 
+/* A rank of the newest run may have ended while no agent saw it: who comes now
+ * is of the job's next life. */
+static void see_ended(struct agent *a, const struct sk_cat_job *job)
+{
+	struct sk_cat_run *run;
+
+	if (sk_link_empty(&job->runs))
+		return;
+	run = sk_link_object(job->runs.next, struct sk_cat_run, link);
+	if (run->ended || sk_cat_run_living(run) ||
+	    !sk_process_gone(a->os, &run->process))
+		return;
+	run->ended = true;
+	record_run_over(a, run);
+}
+
 /* The id of a run is drawn here, once, and told to all its ranks. */
 static int open_run(struct agent *a, struct sk_cat_job *job,
 		    const struct sk_wire_id *id, struct sk_cat_run **ret_run,
@@ -183,6 +199,8 @@ static int open_run(struct agent *a, struct sk_cat_job *job,
 		return sk_err_errno(err, r, "cannot draw an id for a run of "
 				    "job \"%s\"", job->name);
 	ask.fresh_id += !ask.fresh_id;	/* 0 is none */
+	if (!ask.run)
+		see_ended(a, job);
 	return sk_cat_run_open(job, &ask, ret_run, err);
 }
 
@@ -297,6 +315,8 @@ int rank_enter(struct session *s, const struct sk_wire_register *reg,
 		sk_cat_state_cancel(state);
 	if (r < 0)
 		return r;
+	if (!run->process.pid)
+		run->process = state->process;
 	record_run(a, run);
 	gather_run_entered(a, run);
 	*ret_state = state;

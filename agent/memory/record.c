@@ -219,7 +219,8 @@ void record_run(struct agent *a, struct sk_cat_run *run)
 	struct table_record r = { .use = TABLE_RUN, .step = -1,
 				  .run = run->number, .run_id = run->id,
 				  .world = run->world,
-				  .uid = run->job->uid };
+				  .uid = run->job->uid,
+				  .process = run->process };
 	uint32_t at;
 
 	if (run->note || run->ended || a->keeper.kind == KEEPER_NONE ||

@@ -221,6 +221,7 @@ static void add_run(struct reviving *v, struct left *e)
 	}
 	run->awaited = true;
 	run->note = e->at + 1;
+	run->process = r->process;
 }
 
 /* ---- waiting for the ranks ---- */

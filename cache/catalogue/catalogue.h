@@ -117,6 +117,7 @@ struct sk_cat_run {
 	bool awaited;			/* it outlived an agent: its ranks may
 					 * come back */
 	uint32_t note;			/* its owner's; 0 */
+	struct sk_process process;	/* a rank's, or zeros; its owner's */
 	bool has_local, apart;		/* a snapshot was local; several were:
 					 * its other ranks are elsewhere */
 	int64_t local_step;		/* of the first */

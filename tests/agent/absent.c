@@ -148,11 +148,62 @@ static void test(const char *program, enum end how)
 	rig_remove(&rig);
 }
 
+/* ---- a run of which nothing is in memory ---- */
+
+static void be_nobody_yet(const struct rig *rig, int said)
+{
+	struct rank_options o = { .job = "fresh", .world = 2 };
+	struct rank r;
+
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	CHECK(write(said, "", 1) == 1, "a pipe");
+	for (;;)
+		pause();
+}
+
+/* It ends with the agent: who comes next is of another life, though none saw
+ * the end of the first; of one whose ranks live it is the same. */
+static void test_run(const char *program, bool ends)
+{
+	struct rank_options o = { .job = "fresh", .world = 2, .rank = 1 };
+	struct rank r;
+	struct rig rig;
+	pid_t agent, pid;
+	int said[2];
+	char byte;
+
+	rig_init(&rig, program);
+	rig_start(&rig, "--keeper", "--idle-exit", "60", NULL);
+	CHECK(pipe(said) == 0, "pipe");
+	pid = fork();
+	CHECK(pid >= 0, "fork");
+	if (!pid)
+		be_nobody_yet(&rig, said[1]);
+	CHECK(read(said[0], &byte, 1) == 1, "it ended");
+	agent = stop_agent(&rig);
+	if (ends)
+		await_end(pid);
+	CHECK(kill(agent, SIGKILL) == 0, "kill");
+	close(connect_to_next(&rig, agent));
+	CHECK_STATUS(rank_open(&r, &rig, &o), 0, &r.msg);
+	CHECK(r.run == (ends ? 2 : 1), "run %d", (int)r.run);
+	rank_close(&r);
+	(void)kill(pid, SIGKILL);
+	CHECK(waitpid(pid, NULL, 0) == pid, "waitpid");
+	close(said[0]);
+	close(said[1]);
+	CHECK(rig_stop(&rig) == 0, "status");
+	rig_remove(&rig);
+}
+
 int main(int argc, char **argv)
 {
 	const char *program = argc > 1 ? argv[1] : NULL;
 
 	test(program, KILLED_BEFORE);
 	test(program, KILLED_AFTER);
+	test_run(program, true);
+	test_run(program, false);
 	return 0;
 }

@@ -156,6 +156,45 @@ def test_from_everything_to_flat_parameters() -> None:
         run(4, _resume, wrap)
 
 
+def _counting(wrap: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """An optimizer that makes its state in its constructor, of parameters of
+    which a rank has no element, too."""
+    model: nn.Module = nn.Sequential(nn.Linear(7, 9), nn.Linear(9, 3))
+    if wrap == "fsdp2":
+        fully_shard(model, mesh=init_device_mesh("cpu",
+                                                 (dist.get_world_size(),)))
+    elif wrap != "plain":
+        model = FSDP(model, device_id=torch.device("cpu"), **WRAPS[wrap])
+    return model, torch.optim.Adagrad(model.parameters(), lr=0.1,
+                                      lr_decay=0.5)
+
+
+def _count(wrap: str, save: bool) -> None:
+    model, optim = _counting(wrap)
+    with Checkpointer(model, optim, job="count", raising=True) as ck:
+        if save:
+            for _ in range(4):
+                model(torch.ones(2, 7)).square().mean().backward()
+                optim.step()
+                optim.zero_grad()
+            counts = {int(optim.state[p]["step"]) for p in model.parameters()
+                      if not p.numel()}
+            assert counts <= {0}, counts
+            assert ck.snapshot(1)
+            ck.wait()
+            return
+        ck.restore()
+    for name, p in model.named_parameters():
+        if p.numel():
+            assert int(optim.state[p]["step"]) == 4, name
+
+
+def test_numbers_of_ranks_without_elements() -> None:
+    run(2, _count, "orig", True)
+    for world, wrap in (2, "orig"), (3, "orig"), (2, "fsdp2"), (1, "plain"):
+        run(world, _count, wrap, False)
+
+
 def _tensor_parallel(save: bool) -> None:
     """FSDP1 over tensor parallelism: flat parts of local parts."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))

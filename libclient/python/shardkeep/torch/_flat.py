@@ -86,18 +86,22 @@ class Piece:
     def state(self, t: torch.Tensor) -> torch.Tensor | FlatPart:
         """Optimizer state: like the parameter, or one number for all."""
         if t.dim() == 0 or t.numel() != self.state_numel():
-            return t if self.whole else FlatPart(t, None, 0)
+            # A rank without elements of it steps nothing: what number stands
+            # there is nobody's.
+            return t if self.whole else FlatPart(t, None, 0,
+                                                 self.state_numel() > 0)
         return self._part(t, self.begin if self.shared else 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class FlatPart:
     """A tensor whose elements from ``begin`` on are a piece of another's;
-    with no piece, a tensor that some ranks hold whole."""
+    with no piece, a tensor that some ranks hold whole, if this one does."""
 
     base: torch.Tensor
     piece: Piece | None
     begin: int
+    held: bool = True
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -115,7 +119,7 @@ class FlatPart:
         """The boxes with their memory, for ``State.tensors``."""
         base = check_local(name, self.base)
         if self.piece is None:
-            if not base.numel():
+            if not base.numel() or not self.held:
                 return ()
             return (((0,) * base.dim(), tuple(base.shape), base.data_ptr(),
                      base.stride()),)
