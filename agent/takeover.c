@@ -17,15 +17,25 @@
 #define END_NS UINT64_C(2000000000)	/* for it to be no more */
 #define SPARE_FDS 64		/* what an agent opens before it serves */
 #define AGAIN_NS UINT64_C(1500000000)	/* one that was killed is back by */
+/* Or by then, where its keeper waits between two of them, parent.c. */
+#define KEEPER_NS UINT64_C(8000000000)
 
 struct talk {
 	const struct sk_os *os;
 	int sock;
 	int process;		/* the other agent; -1: not known */
+	int keeper;		/* and its parent; the same */
 	uint64_t until_ns;
 	uint32_t seq;
 	unsigned version;	/* of the wire, that both speak */
 };
+
+static void close_talk(struct talk *t)
+{
+	sk_close_fd(t->sock);
+	sk_close_fd(t->process);
+	sk_close_fd(t->keeper);
+}
 
 static int dial(struct talk *t, const char *path, struct sk_err *err)
 {
@@ -85,6 +95,7 @@ static int say_hello(struct talk *t, struct sk_err *err)
 {
 	struct sk_msg msg = sk_wire_hello(t->version);
 	int r = exchange(t, &msg);
+	pid_t pid;
 
 	if (r < 0)
 		return sk_err_errno(err, r, "the running agent does not "
@@ -95,8 +106,11 @@ static int say_hello(struct talk *t, struct sk_err *err)
 	if (r < 0)
 		return r;
 	t->version = (unsigned)r;
-	t->process = t->os->pidfd_open(t->os,
-				       (pid_t)msg.body.hello_reply.pid);
+	pid = (pid_t)msg.body.hello_reply.pid;
+	t->process = t->os->pidfd_open(t->os, pid);
+	pid = sk_process_parent(t->os, pid);
+	if (pid > 0)
+		t->keeper = t->os->pidfd_open(t->os, pid);
 	return 0;
 }
 
@@ -201,18 +215,32 @@ static int check_table(const struct talk *t, struct kept *kept,
 	return r < 0 ? sk_err_errno(err, r, "cannot keep the table") : 0;
 }
 
-/* Killed when it was told, it may have ended, or its keeper has begun another
- * one, which listens where it did. */
-static int is_back(struct talk *t, const char *path)
+/* Whoever may begin another one: its parent when it was asked. */
+static bool keeper_lives(const struct talk *t)
 {
-	struct talk other = { .os = t->os, .sock = -1, .process = -1,
-			      .until_ns = t->os->now_ns(t->os) + AGAIN_NS };
-	struct sk_err err;
-	int r = reach(&other, path, &err);
+	struct pollfd p = { .fd = t->keeper, .events = POLLIN };
 
-	sk_close_fd(other.sock);
-	sk_close_fd(other.process);
-	return r == 0;
+	return t->keeper >= 0 && t->os->poll(t->os, &p, 1, 0) == -ETIMEDOUT;
+}
+
+/* Killed when it was told, it may have ended, or its keeper begins another one,
+ * after some seconds if that has happened often, which listens where it did. */
+static bool is_back(struct talk *t, const char *path)
+{
+	uint64_t until = t->os->now_ns(t->os) + KEEPER_NS;
+	bool back;
+
+	do {
+		struct talk other = { .os = t->os, .sock = -1, .process = -1,
+				      .keeper = -1,
+				      .until_ns = t->os->now_ns(t->os) +
+						  AGAIN_NS };
+		struct sk_err err;
+
+		back = reach(&other, path, &err) == 0;
+		close_talk(&other);
+	} while (!back && keeper_lives(t) && t->os->now_ns(t->os) < until);
+	return back;
 }
 
 /* Until the system has closed what it had: the store tells the dead by their
@@ -226,6 +254,21 @@ static void await_end(struct talk *t)
 				  t->os->now_ns(t->os) + END_NS);
 }
 
+/* Told that we have all, it answers or ends. As long as it does neither, as one
+ * that is stopped, all of it is its own: its clients rely on what it has leased
+ * to them, and it goes on where it left off. */
+static int await_answer(struct talk *t, struct sk_msg *ret, int *fds, int *n)
+{
+	int r = receive(t, ret, fds, n);
+
+	if (r != -ETIMEDOUT)
+		return r;
+	fprintf(stderr, "shardkeepd: the running agent has handed all over and "
+		"neither answers nor ends; is it stopped? waiting for it\n");
+	t->until_ns = SK_FOREVER;
+	return receive(t, ret, fds, n);
+}
+
 static int commit(struct talk *t, const char *path, struct sk_err *err)
 {
 	struct sk_msg msg = { .type = SK_MSG_TAKEOVER,
@@ -233,7 +276,7 @@ static int commit(struct talk *t, const char *path, struct sk_err *err)
 	int fds[SK_MSG_FDS], n = 0, r = ask(t, &msg);
 
 	if (r == 0)
-		r = receive(t, &msg, fds, &n);
+		r = await_answer(t, &msg, fds, &n);
 	while (r == 0 && n)
 		sk_close_fd(fds[--n]);
 	if (r == 0 || !is_back(t, path))
@@ -269,7 +312,7 @@ static int try_first(struct talk *t, const struct options *o, const char *path,
 int takeover(const struct sk_os *os, const struct options *o, const char *path,
 	     struct kept *ret, struct standby *ret_standby, struct sk_err *err)
 {
-	struct talk t = { .os = os, .sock = -1, .process = -1,
+	struct talk t = { .os = os, .sock = -1, .process = -1, .keeper = -1,
 			  .until_ns = os->now_ns(os) + BOUND_NS };
 	int r;
 
@@ -290,8 +333,7 @@ int takeover(const struct sk_os *os, const struct options *o, const char *path,
 		r = commit(&t, path, err);
 	if (r == 0)
 		await_end(&t);
-	sk_close_fd(t.process);
-	sk_close_fd(t.sock);
+	close_talk(&t);
 	if (r < 0) {
 		standby_dismiss(os, ret_standby);
 		kept_clear(os, ret);
@@ -315,7 +357,7 @@ static int ask_status(struct talk *t, uint32_t *ret_stopping)
 enum other_state other_look(const struct sk_os *os, const char *path,
 			    int *ret_process)
 {
-	struct talk t = { .os = os, .sock = -1, .process = -1,
+	struct talk t = { .os = os, .sock = -1, .process = -1, .keeper = -1,
 			  .until_ns = os->now_ns(os) + END_NS };
 	uint32_t stopping = 0;
 	struct sk_err err;
@@ -324,6 +366,7 @@ enum other_state other_look(const struct sk_os *os, const char *path,
 	if (r == 0)
 		r = ask_status(&t, &stopping);
 	sk_close_fd(t.sock);
+	sk_close_fd(t.keeper);
 	*ret_process = t.process;
 	if (hung_up(r) || r == -ENOENT)
 		return OTHER_GONE;

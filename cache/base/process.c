@@ -22,8 +22,9 @@ static uint32_t space_of(const struct sk_os *os)
 	return (uint32_t)st.st_ino;
 }
 
-/* 0: not to be had. A name may hold whatever a line may. */
-static uint64_t born_at(const struct sk_os *os, pid_t pid)
+/* The field with so many before it, from the state on; 0: not to be had. A name
+ * may hold whatever a line may. */
+static uint64_t field_of(const struct sk_os *os, pid_t pid, int before)
 {
 	char path[48], text[1024], *at;
 
@@ -31,9 +32,19 @@ static uint64_t born_at(const struct sk_os *os, pid_t pid)
 	if (sk_text_read(os, path, text, sizeof(text)) < 0)
 		return 0;
 	at = strrchr(text, ')');
-	for (int i = 0; at && i <= FIELDS_BEFORE; i++)
+	for (int i = 0; at && i <= before; i++)
 		at = strchr(at + 1, ' ');
 	return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+static uint64_t born_at(const struct sk_os *os, pid_t pid)
+{
+	return field_of(os, pid, FIELDS_BEFORE);
+}
+
+pid_t sk_process_parent(const struct sk_os *os, pid_t pid)
+{
+	return pid > 0 ? (pid_t)field_of(os, pid, 1) : 0;
 }
 
 void sk_process_of(const struct sk_os *os, pid_t pid,

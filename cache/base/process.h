@@ -23,6 +23,8 @@ struct sk_process {
  * above 0, all zeros. */
 void sk_process_of(const struct sk_os *os, pid_t pid,
 		   struct sk_process *ret);
+/** Whose child it is; 0: not to be had, or of none that /proc has. */
+pid_t sk_process_parent(const struct sk_os *os, pid_t pid);
 /** It has ended, for certain: of one that is not known, or of another
  * namespace, that is never said. */
 bool sk_process_gone(const struct sk_os *os, const struct sk_process *p);

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -18,7 +19,9 @@
 
 #include "agent/rig.h"
 #include "keeper/kept.h"
+#include "keeper/standby.h"
 #include "keeper/table.h"
+#include "takeover.h"
 #include "wire/version.h"
 
 #define RANKS 40
@@ -26,6 +29,7 @@
 #define TRIES 5
 #define KEPT_SLOTS 8
 #define KEPT_JOBS 60
+#define STILL_MS 1500		/* longer than a bound, by its clock */
 
 /* ---- a taker that reads slowly ---- */
 
@@ -151,10 +155,8 @@ static void answer(int sock, struct sk_msg *msg, int fd)
 	      "send");
 }
 
-/* The first of several, and then no more. */
-static void hand_one_over(int sock)
+static void greet(int sock)
 {
-	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	struct sk_msg msg = hear(sock, SK_MSG_HELLO);
 
 	memset(&msg.body, 0, sizeof(msg.body));
@@ -162,6 +164,15 @@ static void hand_one_over(int sock)
 		.instance = 1, .pid = (uint32_t)getpid(),
 		.wire = SK_WIRE_VERSION };
 	answer(sock, &msg, -1);
+}
+
+/* The first of several, and then no more. */
+static void hand_one_over(int sock)
+{
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	struct sk_msg msg;
+
+	greet(sock);
 	msg = hear(sock, SK_MSG_TAKEOVER);
 	memset(&msg.body, 0, sizeof(msg.body));
 	msg.body.kept.left = 3;
@@ -340,6 +351,84 @@ static void test_keeper_stood_still(const char *program)
 	free(r);
 }
 
+/* ---- one that stands still ---- */
+
+/* The times of this are over in no time: real waits are on the real clock. */
+static uint64_t past_ns(const struct sk_os *os)
+{
+	(void)os;
+	return sk_os_linux()->now_ns(sk_os_linux()) - UINT64_C(9900000000);
+}
+
+static void take(const char *path, int tell)
+{
+	struct standby standby = STANDBY_NULL;
+	struct kept kept = { 0 };
+	struct sk_os os = *sk_os_linux();
+	struct sk_err err = { "" };
+	int r;
+
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	os.now_ns = past_ns;
+	r = takeover(&os, NULL, path, &kept, &standby, &err);
+	if (r < 0)
+		fprintf(stderr, "%s\n", err.text);
+	standby_dismiss(&os, &standby);
+	CHECK(write(tell, r < 0 ? "-" : "+", 1) == 1, "a pipe");
+	_exit(0);
+}
+
+static bool has_word(int fd, int ms)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	return poll(&p, 1, ms) == 1;
+}
+
+/* One that has handed all over, and has not said that it ends, has it still:
+ * whoever waits longer than any bound takes nothing. */
+static void test_stands_still(const char *program)
+{
+	struct table table = TABLE_NULL;
+	struct sk_err err = { "" };
+	struct rig rig;
+	int listener, sock, told[2], status;
+	struct sk_msg msg;
+	pid_t pid;
+	char word;
+
+	rig_init(&rig, program);
+	listener = listen_at(rig.socket);
+	CHECK(pipe2(told, O_CLOEXEC) == 0 &&
+	      table_new(sk_os_linux(), &table, &err) == 0, "%s", err.text);
+	pid = fork();
+	CHECK(pid >= 0, "fork");
+	if (!pid)
+		take(rig.socket, told[1]);
+	sock = accept(listener, NULL, NULL);
+	CHECK(sock >= 0, "accept");
+	greet(sock);
+	msg = hear(sock, SK_MSG_TAKEOVER);
+	memset(&msg.body, 0, sizeof(msg.body));
+	strcpy(msg.body.kept.name, KEPT_TABLE);
+	answer(sock, &msg, table.fd);
+	msg = hear(sock, SK_MSG_TAKEOVER);
+	CHECK(msg.body.takeover.flags == SK_TAKEOVER_COMMIT, "%#x",
+	      msg.body.takeover.flags);
+	CHECK(!has_word(told[0], STILL_MS), "it took what was another's");
+	answer(sock, &msg, -1);
+	CHECK(has_word(told[0], WAIT_MS) && read(told[0], &word, 1) == 1 &&
+	      word == '+', "it took nothing");
+	CHECK(waitpid(pid, &status, 0) == pid && !status, "%#x", status);
+	table_close(sk_os_linux(), &table);
+	close(told[0]);
+	close(told[1]);
+	close(sock);
+	close(listener);
+	CHECK(unlink(rig.socket) == 0, "unlink");
+	rig_remove(&rig);
+}
+
 /* ---- one that takes long to end ---- */
 
 /* It is held where a disk that hangs would hold it: with all that it has still
@@ -384,6 +473,7 @@ int main(int argc, char **argv)
 	test_half(program);
 	test_other_header(program);
 	test_keeper_stood_still(program);
+	test_stands_still(program);
 	test_hangs_up(program);
 	return 0;
 }

@@ -62,6 +62,18 @@ Test(process, that_lives_is_not_gone)
 	}
 }
 
+Test(process, has_a_parent)
+{
+	const struct sk_os *os = sk_os_linux();
+	pid_t pid = begin("x) R 1 (y");
+
+	cr_assert(sk_process_parent(os, pid) == getpid());
+	cr_assert(sk_process_parent(os, getpid()) == getppid());
+	finish(pid, true);
+	cr_assert(sk_process_parent(os, pid) == 0);
+	cr_assert(sk_process_parent(os, -1) == 0);
+}
+
 Test(process, that_nobody_waits_for_is_gone)
 {
 	const struct sk_os *os = sk_os_linux();
