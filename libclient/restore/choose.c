@@ -231,6 +231,26 @@ static int out_of_step(struct sk_restoring *rs,
 	return rs->n_offers ? 0 : nothing(rs, ballots);
 }
 
+/* Lists before it is said that there is nothing. */
+#define NOTHING_AGAIN 2u
+
+/* A look at a store takes a while: one step may have been deleted before it, and
+ * the one for which it was not yet be whole when it was looked at. And of ranks
+ * of one agent, which has one answer, those that have nothing have looked when
+ * the others have not. */
+static bool may_be_between(const struct sk_restoring *rs,
+			   const struct sk_restore_ballot *ballots)
+{
+	bool other = rs->n_nodes == 1 && has_any(rs, ballots), some = false;
+
+	for (int32_t i = 0; i < rs->state->job.world; i++) {
+		if (ballots[i].gaps || ballots[i].damaged)
+			return false;
+		some |= !ballots[i].n_complete && (other || ballots[i].says);
+	}
+	return some && rs->listed_again < NOTHING_AGAIN;
+}
+
 static int count(struct sk_restoring *rs,
 		 const struct sk_restore_ballot *ballots)
 {
@@ -240,9 +260,10 @@ static int count(struct sk_restoring *rs,
 		r = sk_restore_pool_offers(rs, ballots);
 	if (r < 0)
 		return r;
-	if (!sk_restore_out_of_step(rs, ballots))
-		return rs->n_offers ? 0 : nothing(rs, ballots);
-	return out_of_step(rs, ballots);
+	if (sk_restore_out_of_step(rs, ballots) ||
+	    (!rs->n_offers && may_be_between(rs, ballots)))
+		return out_of_step(rs, ballots);
+	return rs->n_offers ? 0 : nothing(rs, ballots);
 }
 
 static void fill_ballot(struct sk_restoring *rs, int r,

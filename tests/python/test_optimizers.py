@@ -18,8 +18,10 @@ from models import whole
 from shardkeep import Mismatch
 from shardkeep.torch import Checkpointer
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.optim import (PostLocalSGDOptimizer,
                                      ZeroRedundancyOptimizer)
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 OPTIONS: dict[str, Any] = {"flush_every": 1 << 30, "raising": True}
 
@@ -684,3 +686,38 @@ def test_what_a_state_dict_adds(agent, caplog):
             if r.levelno >= logging.WARNING]
     assert said == ['job hooks: snapshots do not hold "1.scale" of the '
                     "model's state dict"]
+
+
+# ---- a parameter that is one number ----
+
+class _Scaled(nn.Module):
+    """As CLIP's temperature under tensor parallelism."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(distribute_tensor(
+            torch.tensor(2.5), init_device_mesh("cpu", (1,)), [Replicate()]))
+
+
+def _scaled(name: str, save: bool) -> None:
+    model = _Scaled()
+    optim = getattr(torch.optim, name)(model.parameters())
+    with Checkpointer(model, optim, job=name, **OPTIONS) as ck:
+        if save:
+            model.scale.exp().backward()
+            optim.step()
+            assert ck.snapshot(1)
+            ck.wait()
+        else:
+            assert ck.restore() == 1
+    state = optim.state[model.scale]
+    placed = {k for k, t in state.items() if isinstance(t, DTensor)}
+    assert placed == {k for k in ("exp_avg", "exp_avg_sq", "ax")
+                      if k in state}, state
+    assert state["step"].item() == 1
+
+
+@pytest.mark.parametrize("name", ["AdamW", "NAdam", "ASGD"])
+def test_state_of_a_number(name: str) -> None:
+    run(1, _scaled, name, True)
+    run(1, _scaled, name, False)

@@ -414,6 +414,48 @@ static void passed_over(struct scene *scene)
 	}
 }
 
+static void save_on_disk(struct rank *rank)
+{
+	save(rank);
+	if (rank->rank)
+		return;
+	rank_evict(rank, OLD);
+	rank_evict(rank, NEW);
+}
+
+static void move_image(const struct rank *rank, int64_t step, bool aside)
+{
+	char here[256], there[264];
+
+	path_of(rank, step, here, sizeof(here));
+	(void)snprintf(there, sizeof(there), "%s.aside", here);
+	CHECK(!rename(aside ? here : there, aside ? there : here), "%s: %m",
+	      here);
+}
+
+static void become_whole(struct rank *rank, int meeting)
+{
+	if (meeting == 1)
+		move_image(rank, NEW, false);
+}
+
+/* What was listed is half a step, and the one before it has gone for it. */
+static void between_two(struct scene *scene)
+{
+	struct rank rank = { .scene = scene, .job = "between" };
+
+	scene_ranks(scene, "between", 2, save_on_disk, NULL);
+	move_step(&rank, OLD, true);
+	move_image(&rank, NEW, true);
+	try(scene, "between", &(struct plan){
+		.step = SK_LATEST, .flags = SK_RESTORE_DISK_ONLY,
+		.got = NEW, .meanwhile = become_whole });
+	move_image(&rank, NEW, true);
+	try(scene, "between", &(struct plan){
+		.step = SK_LATEST, .flags = SK_RESTORE_DISK_ONLY,
+		.result = -ENOENT });
+}
+
 /* Complete it is, but not there: what rank 1 had of its own is in memory. */
 static void half_on_disk(struct scene *scene)
 {
@@ -441,6 +483,7 @@ int main(int argc, char **argv)
 	scene_open(&scene, argc, argv);
 	half_on_disk(&scene);
 	passed_over(&scene);
+	between_two(&scene);
 	replaced(&scene);
 	replaced_without_end(&scene);
 	evicted(&scene);

@@ -38,6 +38,10 @@ Undo = list[Callable[[], None]]
 #: Where a module has its parts.
 _OWNED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
+#: State of torch.optim's that is a number, also of a parameter that is one: by
+#: its shape it cannot be told from what is placed as the parameter is.
+_NUMBERS = frozenset(("step", "mu_product", "eta", "mu"))
+
 
 def as_list(x: Any) -> list[Any]:
     """One, several or none, as a list."""
@@ -391,7 +395,7 @@ class LiveTensors(Beside):
                 if shape != piece.shape else
                 torch.zeros(p.shape if piece.whole else mine, dtype=dtype,
                             device=p.device))
-        elif shape == tuple(p.shape):
+        elif shape == tuple(p.shape) and (shape or key not in _NUMBERS):
             stepped.state[p][key] = torch.zeros_like(
                 p, dtype=dtype, requires_grad=False)
         else:
