@@ -104,6 +104,7 @@ struct agent {
 	struct sk_link lingering;	/* marked; the background has theirs */
 	unsigned n_sessions, max_sessions;	/* all lists */
 	uint64_t next_session;
+	uint64_t refused_ns;		/* when that one was refused was said */
 	int spare_fd;			/* given up to refuse politely */
 	struct timer idle_timer;
 	unsigned max_flight;		/* of descriptors; 0: any number */

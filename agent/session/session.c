@@ -17,6 +17,7 @@
 
 #define MESSAGES_LEFT 16	/* of one that is gone, that are heard */
 #define ACCEPTED_A_TURN 8	/* then it is the others' turn */
+#define REFUSED_NS UINT64_C(60000000000)	/* between two lines of it */
 #define MAX_UNHEARD 256u	/* connections of a process: more are refused */
 #define GONE (EPOLLHUP | EPOLLERR | EPOLLRDHUP)
 #define NOBODY ((uid_t)~0)	/* whose connection it is not known */
@@ -247,6 +248,22 @@ static int session_new(struct agent *a, int fd, const struct ucred *who)
 	return 0;
 }
 
+/* By how many there are, and not of each: who is refused comes again. */
+static void count_refused(struct agent *a)
+{
+	uint64_t now = agent_now(a);
+
+	a->counts.refused_clients++;
+	if (a->n_sessions < a->max_sessions / 2 ||
+	    (a->refused_ns && now - a->refused_ns < REFUSED_NS))
+		return;
+	a->refused_ns = now;
+	log_warning(a, "a connection is refused: %u are open, and there may be "
+		    "%u, half of them another user's, by the limit of open "
+		    "files; raise it (ulimit -n, LimitNOFILE=)", a->n_sessions,
+		    a->max_sessions);
+}
+
 /* No descriptor is left: the one in reserve takes the caller and lets it go,
  * or it would wake us for ever. */
 static void refuse_one(struct agent *a)
@@ -259,7 +276,7 @@ static void refuse_one(struct agent *a)
 	fd = a->os->accept(a->os, a->listener.fd, 0);
 	closer_close(a->closer, NOBODY, fd);
 	a->spare_fd = a->os->openat(a->os, AT_FDCWD, "/dev/null", O_RDONLY, 0);
-	a->counts.refused_clients++;
+	count_refused(a);
 }
 
 void session_accept(struct agent *a)
@@ -279,7 +296,7 @@ void session_accept(struct agent *a)
 		if (os->getsockopt(os, fd, SOL_SOCKET, SO_PEERCRED, &who,
 				   &size) < 0 ||
 		    session_new(a, fd, &who) < 0) {
-			a->counts.refused_clients++;
+			count_refused(a);
 			closer_close(a->closer, who.uid, fd);
 		}
 	}

@@ -28,14 +28,15 @@ CLIENTS = 16        # HTTP_CLIENTS of agent/metrics/http.h
 
 class Agent:
     def __init__(self, folder: str, *options: str,
-                 held: Sequence[int] = ()) -> None:
+                 held: Sequence[int] = (), files: int = 0) -> None:
         self.socket = f"{folder}/agent.sock"
         self.log = open(f"{folder}/log", "w+", encoding="utf-8")
         ready, told = os.pipe()
         environment = {k: v for k, v in os.environ.items()
                        if not k.startswith("SHARDKEEP_")}
         self.process = subprocess.Popen(
-            [AGENT, "--socket", self.socket, "--memory", "64M", "--ready-fd",
+            [*(["prlimit", f"--nofile={files}:{files}"] if files else []),
+             AGENT, "--socket", self.socket, "--memory", "64M", "--ready-fd",
              str(told), *options], pass_fds=[told, *held], env=environment,
             stderr=self.log)
         os.close(told)
@@ -214,6 +215,23 @@ def check_descriptors(folder: str) -> None:
     agent.end()
 
 
+def check_refused(folder: str) -> None:
+    """Connections beyond the limit are refused, and the log says by which,
+    once for all of them: who is refused comes again at once."""
+    os.mkdir(f"{folder}/few")
+    agent = Agent(f"{folder}/few", files=64)
+    socks = []
+    for _ in range(40):
+        socks.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        socks[-1].connect(agent.socket)
+    assert any(s.recv(1) == b"" for s in socks[20:])
+    for s in socks:
+        s.close()
+    said = re.findall("a connection is refused: .*ulimit -n", agent.text())
+    assert len(said) == 1, agent.text()
+    agent.end()
+
+
 def refuses(*options: str) -> str:
     r = subprocess.run([AGENT, "--socket", "/nowhere/x", *options],
                        capture_output=True, text=True, check=False)
@@ -327,6 +345,7 @@ def main() -> None:
         check_two(folder, agent)
         agent.end()
         check_descriptors(folder)
+        check_refused(folder)
         check_addresses(folder)
         check_path(folder)
         check_file(folder)
