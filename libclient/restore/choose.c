@@ -234,10 +234,10 @@ static int out_of_step(struct sk_restoring *rs,
 /* Lists before it is said that there is nothing. */
 #define NOTHING_AGAIN 2u
 
-/* A look at a store takes a while: one step may have been deleted before it, and
- * the one for which it was not yet be whole when it was looked at. And of ranks
- * of one agent, which has one answer, those that have nothing have looked when
- * the others have not. */
+/* A look at a store takes a while: one step may have been deleted before it,
+ * and the one for which it was not yet be whole when it was looked at. And of
+ * ranks of one agent, which has one answer, those that have nothing have looked
+ * when the others have not. */
 static bool may_be_between(const struct sk_restoring *rs,
 			   const struct sk_restore_ballot *ballots)
 {
