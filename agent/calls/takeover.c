@@ -183,11 +183,16 @@ static int hand_over(struct handover *h)
 static void hang_up_others(const struct call *c)
 {
 	struct agent *a = c->agent;
+	/* Those that are marked have not been closed. */
+	struct sk_link *const lists[] = { &a->sessions, &a->closing,
+					  &a->lingering };
 	struct session *s;
 
-	sk_link_each(s, &a->sessions, link)
-		if (s != c->session)
-			(void)a->os->shutdown(a->os, s->source.fd, SHUT_RDWR);
+	for (size_t i = 0; i < SK_ARRAY_SIZE(lists); i++)
+		sk_link_each(s, lists[i], link)
+			if (s != c->session)
+				(void)a->os->shutdown(a->os, s->source.fd,
+						      SHUT_RDWR);
 }
 
 /* As by a signal, but that the keeper begins no other one. */
