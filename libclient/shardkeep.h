@@ -441,6 +441,33 @@ int sk_wait(struct sk_state *state, int64_t step, int until,
  */
 int sk_flush(struct sk_state *state, int64_t step);
 
+/** What the ranks of a state's agent have on its disk. */
+struct sk_kept {
+	int64_t written;	/**< the newest step that all of them have, of
+				 * their run; -1: none */
+	int32_t next;		/**< 1: so it is of @next; 0: not yet; -1: they
+				 * have a newer one, and not that */
+	uint32_t reserved;
+};
+
+/**
+ * Where several agents serve the job, each with a store of its own, none knows
+ * what the others have, and retention goes by what is whole of its own ranks:
+ * if one cannot write for long, the rest delete the last step that all had. So
+ * one rank of each agent says which steps of this run stay there, in the place
+ * of what was said before: @step the newest that all ranks have written, as
+ * they have told each other (sk_wait(), SK_WRITTEN), and @next one that they
+ * are to agree on; -1: none. Until a @step is said, what the run began with
+ * stays. It changes nothing where a newer one is complete on the disk.
+ *
+ * Errors: -ENOENT the rank is in no run yet, or its agent is another one, which
+ * hears of it at the next snapshot; -EOPNOTSUPP the agent is an older one;
+ * -EINVAL a step is below -1; -ECONNRESET the agent is gone; -ETIMEDOUT;
+ * -EOWNERDEAD.
+ */
+int sk_keep(struct sk_state *state, int64_t step, int64_t next,
+	    struct sk_kept *ret_kept);
+
 /** The last snapshot's times, nanoseconds from the call; 0: not yet. */
 struct sk_status {
 	uint64_t run;		/**< its run; before the first one, that in

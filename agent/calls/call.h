@@ -43,6 +43,7 @@ int call_close(struct call *c);
 int call_report_bad(struct call *c);
 int call_manage(struct call *c);	/* PIN, UNPIN, EVICT, FLUSH */
 int call_retain(struct call *c);
+int call_keep(struct call *c);
 int call_stats(struct call *c);
 int call_status(struct call *c);
 int call_stop(struct call *c);

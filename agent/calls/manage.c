@@ -165,6 +165,22 @@ static const char *last_on_disk(const struct sk_cat_snapshot *s)
 	return s == part ? "the newest on disk, where none is whole" : NULL;
 }
 
+static bool is_kept(const struct sk_cat_snapshot *s)
+{
+	const struct sk_cat_snapshot *newer;
+
+	if (!sk_cat_kept(s))
+		return false;
+	sk_link_each(newer, &s->job->snapshots, link) {
+		s->job->catalogue->visits++;
+		if (newer == s)
+			return true;
+		if (sk_cat_on_disk(newer))
+			return false;
+	}
+	return false;
+}
+
 /* On disk as well, the newest complete one is what a restart needs. */
 static const char *disk_protected(const struct sk_cat_snapshot *s)
 {
@@ -174,6 +190,7 @@ static const char *disk_protected(const struct sk_cat_snapshot *s)
 	       sk_cat_undecided(s) ? "not known to be complete yet" :
 	       s == sk_cat_newest(s->job) ? "the newest complete snapshot" :
 	       sk_cat_begun_with(s) ? "what its job was restored from" :
+	       is_kept(s) ? "what its ranks agree on, on several nodes" :
 	       last_on_disk(s);
 }
 

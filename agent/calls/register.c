@@ -433,6 +433,11 @@ static int check_numbers(struct call *c, const struct sk_wire_register *reg)
 		return sk_err_set(err, -EINVAL, "step %" PRId64 " of run %"
 				  PRIu64 ", which it began with, cannot be",
 				  reg->begun.step, reg->begun.run);
+	if (reg->flags & SK_REGISTER_KEEP &&
+	    (reg->keep[0] < -1 || reg->keep[1] < -1))
+		return sk_err_set(err, -EINVAL, "steps %" PRId64 " and %"
+				  PRId64 " to keep cannot be", reg->keep[0],
+				  reg->keep[1]);
 	if (reg->slots < 2 || reg->slots > SK_STATE_SLOTS_MAX)
 		return sk_err_set(err, -EINVAL, "%" PRIu32 " slots; a rank has "
 				  "2 to %u", reg->slots, SK_STATE_SLOTS_MAX);

@@ -37,7 +37,8 @@ struct message {
 	(SK_SLOT_FLUSH | SK_SLOT_NO_FLUSH | SK_SLOT_WILL_WAIT)
 #define REGISTER_FLAGS							\
 	(SK_REGISTER_LATER | SK_REGISTER_RETAIN | SK_REGISTER_BEGUN |	\
-	 SK_REGISTER_NEWEST | SK_REGISTER_KNOWN | SK_REGISTER_DEVICES)
+	 SK_REGISTER_NEWEST | SK_REGISTER_KNOWN | SK_REGISTER_DEVICES |	\
+	 SK_REGISTER_KEEP)
 #define EVICT_FLAGS (SK_EVICT_FORCE | SK_EVICT_MEMORY | SK_EVICT_DISK)
 
 static const struct message messages[SK_MSG_TYPE_COUNT] = {
@@ -73,6 +74,7 @@ static const struct message messages[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_RETAIN] = { call_retain, {
 		FIELD(retain, flags, SK_RETAIN_SET | SK_RETAIN_DEFAULT),
 		FIELD(retain, from, 0) } },
+	[SK_MSG_KEEP] = { call_keep, { { 0 } } },
 	/* One that commits to nothing is nobody's. */
 	[SK_MSG_TAKEOVER] = { call_takeover, {
 		RESERVED(takeover), FIELD(takeover, flags, 0) } },

@@ -36,6 +36,7 @@ static const struct sk_wire_id *id_of(const struct sk_msg *msg)
 	case SK_MSG_EVICT:
 	case SK_MSG_FLUSH: return &msg->body.manage.id;
 	case SK_MSG_RETAIN: return &msg->body.retain.id;
+	case SK_MSG_KEEP: return &msg->body.keep.id;
 	default: return NULL;
 	}
 }

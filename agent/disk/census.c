@@ -49,6 +49,7 @@ static void join(struct sk_retain_step *s, const char *dir,
 	}
 	s->world = known->world;
 	s->pinned = known->pinned;
+	s->kept = known->kept;
 	s->passed = known->passed;
 	s->in_use = known->in_use;
 	s->looked = strcmp(known->dir, dir) == 0;

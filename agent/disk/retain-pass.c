@@ -195,13 +195,22 @@ static void step_deleted(struct work *work)
 		  (p->going < MUCH ? REST_TIMES * took : 0));
 }
 
+/* Its ranks have said so since. */
+static bool is_to_stay(const struct retain_pass *p,
+		       const struct sk_cat_snapshot *s)
+{
+	return sk_cat_kept(s) &&
+	       (!p->newest || &p->census.steps[p->at] < p->newest);
+}
+
 /* Whether somebody has come to need it since it was judged. */
 static bool has_become_busy(const struct retain_pass *p)
 {
 	struct sk_cat_snapshot *s = snapshot_at(p);
 
 	return s && (s->leases || s->flushing || s->pinned || s->filling ||
-		     s == sk_cat_newest(s->job) || sk_cat_begun_with(s));
+		     s == sk_cat_newest(s->job) || sk_cat_begun_with(s) ||
+		     is_to_stay(p, s));
 }
 
 /* What the others go for must still be there. */

@@ -60,7 +60,7 @@ static int add_step(struct tally *t, const struct sk_cat_snapshot *s)
 	t->steps[t->n++] = (struct tally_step){
 		.run = s->run, .run_id = s->run_id, .step = s->step,
 		.world = s->world, .on_disk = sk_cat_on_disk(s),
-		.pinned = s->pinned,
+		.pinned = s->pinned, .kept = sk_cat_kept(s),
 		.passed = sk_cat_passed_over(s),
 		.in_use = s->leases || s->flushing || s->filling ||
 			  s->known.disk_undecided || sk_cat_flushable(s),

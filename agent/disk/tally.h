@@ -21,6 +21,7 @@ struct tally_step {
 	char dir[SK_CAT_DIR_MAX];
 	int32_t world;
 	bool on_disk;			/* complete there */
+	bool kept;			/* sk_cat_kept() */
 	bool pinned;
 	bool passed;			/* sk_cat_passed_over() */
 	bool in_use;			/* read, written, to be written, or

@@ -149,7 +149,8 @@ static bool is_protected(const struct retaining *r, size_t i)
 	const struct sk_retain_step *s = &r->steps[i];
 
 	return r->strange[i] || s->pinned || s->in_use || s == r->newest ||
-	       is_newest_of_living(r, i);
+	       is_newest_of_living(r, i) ||
+	       (s->kept && (!r->newest || s < r->newest));
 }
 
 static bool is_milestone(const struct sk_retention *policy,

@@ -18,6 +18,8 @@
  *   the newest one that is whole may be the one before, which the others' stores
  *   have as their newest. What a restart passed over is not counted for that.
  *   Those at keep_every stay there, too.
+ * - What the ranks of several agents say that they agree on stays, unless a
+ *   newer one is complete here: no store knows what the others' have.
  * - What is pinned or in use stays, and so does what a stranger wrote: a run
  *   of a number that another run has as well.
  */
@@ -38,6 +40,7 @@ struct sk_retain_step {
 	bool looked;		/* into it; else world and ranks say nothing */
 	bool complete;		/* all of it is on the store */
 	bool pinned;
+	bool kept;		/* as its ranks say: sk_cat_kept() */
 	bool in_use;		/* read, written, or to be written */
 	bool living;		/* ranks of its run live */
 	bool passed;		/* incomplete wherever anything of it is:

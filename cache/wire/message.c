@@ -54,6 +54,7 @@ static const char *const type_names[SK_MSG_TYPE_COUNT] = {
 	[SK_MSG_DEVICE_SLOT] = "device-slot",
 	[SK_MSG_DEVICE_SEAL] = "device-seal",
 	[SK_MSG_DEVICE_OPEN] = "device-open",
+	[SK_MSG_KEEP] = "keep",
 };
 
 const char *sk_msg_type_name(unsigned type)

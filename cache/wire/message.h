@@ -70,6 +70,7 @@ enum sk_msg_type {
 	SK_MSG_DEVICE_SEAL,
 	SK_MSG_STATUS,
 	SK_MSG_DEVICE_OPEN,
+	SK_MSG_KEEP,
 	SK_MSG_TYPE_COUNT,
 	/* From the agent to its worker, which answers; of no client. */
 	SK_MSG_MAKE_DEVICE_SLOT = SK_MSG_TYPE_COUNT,
@@ -133,6 +134,8 @@ struct sk_wire_hello_reply {
 /* A GPU writes to its slots: for as long as any process has the descriptors of
  * the driver that the rank had, a child of a fork too. */
 #define SK_REGISTER_DEVICES (1u << 5)
+/* It says what of its run stays on disk, as KEEP does. */
+#define SK_REGISTER_KEEP (1u << 6)
 /* struct sk_retention. */
 struct sk_wire_retention {
 	uint32_t keep_last;
@@ -159,6 +162,7 @@ struct sk_wire_register {
 	struct sk_wire_retention retention;	/* with SK_REGISTER_RETAIN */
 	struct sk_wire_begun begun;	/* with SK_REGISTER_BEGUN */
 	struct sk_digest known[2];	/* with SK_REGISTER_KNOWN, by kind */
+	int64_t keep[2];	/* with SK_REGISTER_KEEP */
 };
 struct sk_wire_register_reply {
 	uint64_t state;
@@ -511,6 +515,23 @@ struct sk_wire_retain {
 };
 
 /*
+ * KEEP: a rank says which steps of its run stay on this agent's disk, in the
+ * place of what was said before: [0] the newest that all ranks of the job have
+ * written, wherever, and [1] the one that they are to agree on next; -1: none.
+ * The reply tells what those ranks of the run have written that are registered
+ * here: the newest step, and whether it is so of [1].
+ */
+struct sk_wire_keep {
+	struct sk_wire_id id;		/* job, run, run_id, rank */
+	int64_t steps[2];
+};
+struct sk_wire_keep_reply {
+	int64_t written;		/* -1: none */
+	uint32_t has_next;
+	uint32_t reserved;
+};
+
+/*
  * STOP: the agent flushes, then ends; an administrator's. Answered at once:
  * body.text, 0 or more characters, says what no store will take. Deferred with
  * SK_STOP_WAIT: answered when the agent ends, 0 or -ENODATA and what is lost;
@@ -627,6 +648,8 @@ struct sk_msg {
 		SK_BODY(struct sk_wire_bad, bad);
 		SK_BODY(struct sk_wire_manage, manage);
 		SK_BODY(struct sk_wire_retain, retain);
+		SK_BODY(struct sk_wire_keep, keep);
+		SK_BODY(struct sk_wire_keep_reply, keep_reply);
 		SK_BODY(struct sk_wire_stop, stop);
 		SK_BODY(struct sk_wire_takeover, takeover);
 		SK_BODY(struct sk_wire_kept, kept);

@@ -18,7 +18,7 @@ const struct sk_wire_change sk_wire_changes[] = {
 	 * GPU writes to, as what processes do. */
 	{ .since = 6, .type = SK_MSG_REGISTER, .name = "flags",
 	  .bits = SK_REGISTER_BEGUN | SK_REGISTER_NEWEST |
-		  SK_REGISTER_DEVICES,
+		  SK_REGISTER_DEVICES | SK_REGISTER_KEEP,
 	  .offset = offsetof(struct sk_msg, body.reg.flags) },
 	{ .since = 6, .type = SK_MSG_REGISTER, .name = "flags",
 	  .needed = true, .bits = SK_REGISTER_KNOWN,
@@ -28,6 +28,7 @@ const struct sk_wire_change sk_wire_changes[] = {
 	  .bits = UINT32_MAX,
 	  .offset = offsetof(struct sk_msg, body.slot_reply.no_device) },
 	{ .since = 6, .type = SK_MSG_DEVICE_OPEN },
+	{ .since = 6, .type = SK_MSG_KEEP },
 	/* Of who does not say nobody knows. */
 	{ .since = 6, .type = SK_MSG_SEAL, .name = "flags",
 	  .bits = SK_SEAL_PAGEABLE,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sk_wait, sk_flush, sk_status. */
+/* sk_wait, sk_flush, sk_keep, sk_status. */
 #include <string.h>
 
 #include "base/util.h"
@@ -124,6 +124,65 @@ SK_API int sk_flush(struct sk_state *state, int64_t step)
 		r = sk_conn_call(&state->sk->conn, &msg, NULL, 0, NULL, NULL,
 				 until, &err);
 	return sk_say(r, &err);
+}
+
+static int check_keep(const int64_t steps[2], const struct sk_kept *ret_kept,
+		      struct sk_err *err)
+{
+	if (steps[0] < -1 || steps[1] < -1)
+		return sk_err_set(err, -EINVAL, "step %lld cannot be kept: "
+				  "it is negative, and not -1, which is none",
+				  (long long)(steps[0] < -1 ? steps[0] :
+							      steps[1]));
+	return sk_check_result(ret_kept, "what is kept", err);
+}
+
+static int ask_keep(struct sk_state *state, struct sk_msg *msg,
+		    struct sk_err *err)
+{
+	uint64_t until = sk_until(state->sk);
+	int r;
+
+	msg->body.keep.id = sk_state_wire_id(state, 0);
+	if (!msg->body.keep.id.run_id)
+		return sk_err_set(err, -ENOENT, "rank %d of job \"%s\" is in "
+				  "no run yet: it has neither restored nor taken "
+				  "a snapshot", state->job.rank,
+				  state->job.name);
+	r = sk_conn_again(state->sk->socket_path, until, &state->sk->conn,
+			  err);
+	if (r < 0)
+		return r;
+	return sk_conn_call(&state->sk->conn, msg, NULL, 0, NULL, NULL, until,
+			    err);
+}
+
+SK_API int sk_keep(struct sk_state *state, int64_t step, int64_t next,
+		   struct sk_kept *ret_kept)
+{
+	struct sk_msg msg = { .type = SK_MSG_KEEP,
+			      .body.keep.steps = { step, next } };
+	const struct sk_wire_keep_reply *reply = &msg.body.keep_reply;
+	struct sk_err err = { "" };
+	int r = sk_state_check(state, &err);
+
+	if (r >= 0)
+		r = check_keep(msg.body.keep.steps, ret_kept, &err);
+	if (r < 0)
+		return sk_say(r, &err);
+	pthread_mutex_lock(&state->lock);
+	/* Whichever agent it registers with hears it. */
+	state->keep_id = state->run_id;
+	state->keep[0] = step;
+	state->keep[1] = next;
+	pthread_mutex_unlock(&state->lock);
+	r = ask_keep(state, &msg, &err);
+	if (r < 0)
+		return sk_say(r, &err);
+	*ret_kept = (struct sk_kept){ .written = reply->written,
+				      .next = reply->has_next ? 1 :
+					      reply->written > next ? -1 : 0 };
+	return 0;
 }
 
 SK_API int sk_status(struct sk_state *state, struct sk_status *ret_status)

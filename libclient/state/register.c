@@ -105,6 +105,15 @@ static void put_begun(const struct sk_state *state, bool slots,
 	q->begun = (struct sk_wire_begun){ b->run, b->run_id, b->step };
 }
 
+static void put_keep(const struct sk_state *state, struct sk_wire_register *q)
+{
+	if (!state->keep_id || state->keep_id != state->run_id)
+		return;
+	q->flags |= SK_REGISTER_KEEP;
+	for (int i = 0; i < 2; i++)
+		q->keep[i] = state->keep[i];
+}
+
 static void fill_request(struct sk_state *state, bool slots,
 			 struct sk_wire_register *q)
 {
@@ -124,6 +133,7 @@ static void fill_request(struct sk_state *state, bool slots,
 		q->flags |= SK_REGISTER_DEVICES;
 	put_retention(&state->job, q);
 	put_begun(state, slots, q);
+	put_keep(state, q);
 	for (int k = 0; k < 2; k++)
 		if (state->layouts[k]) {
 			q->header_bytes[k] = state->layouts[k]->header_bytes;

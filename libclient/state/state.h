@@ -83,6 +83,8 @@ struct sk_state {
 	uint64_t run, run_id;	/* which the agent told; as the first ones */
 	bool fresh;		/* no restore has made it other nodes' too */
 	struct sk_begun begun;
+	int64_t keep[2];	/* of run_id keep_id: sk_keep() */
+	uint64_t keep_id;	/* 0: nothing was said */
 	uint64_t slot_bytes;
 	uint32_t n_slots;
 	struct sk_slot_map *slots;

@@ -2,8 +2,8 @@
 """Lightning, the Hugging Face Trainer, torchtitan: where they install.
 
 Each trains, is interrupted, is started again and must end with the weights of
-a run that nobody interrupted. Frameworks start threads when they are imported,
-so who goes on is a process of its own, begun from nothing.
+a run that nobody interrupted. Who goes on is a process of its own, which has
+done nothing but import the framework.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import importlib.util
 import json
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from harness import Nodes, private_agent
+from ready import SAID, ready
 from shardkeep.torch._callback import Callback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -46,23 +45,34 @@ os._exit(0)
 """
 
 
-def python(code: str, directory: str, *args: object, ranks: int = 1
+#: What takes long to import, of each script.
+IMPORTS = {"lightning": "torch,lightning",
+           "transformers": "torch,transformers.trainer,"
+                           "transformers.models.gpt2.modeling_gpt2",
+           "torchtitan": "torchtitan.components.checkpoint,"
+                         "torch.distributed.fsdp"}
+
+
+def python(of: str, code: str, directory: str, *args: object, ranks: int = 1
            ) -> Any:
     """Runs it in that directory; what it prints last, as JSON."""
-    env = {**os.environ, "PYTHONPATH": HERE, "HF_HUB_OFFLINE": "1",
-           "TOKENIZERS_PARALLELISM": "false", "WANDB_DISABLED": "true"}
+    env = {**os.environ, "PYTHONPATH": HERE, "OMP_NUM_THREADS": "1",
+           "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+           "WANDB_DISABLED": "true"}
     script = os.path.join(directory, "script.py")
     with open(script, "w", encoding="utf-8") as f:
         f.write(textwrap.dedent(code) + LEAVE)
-    start = [sys.executable, script] if ranks == 1 else [
-        sys.executable, "-m", "torch.distributed.run", "--standalone",
-        f"--nproc-per-node={ranks}", script]
-    done = subprocess.run([*start, *map(str, args)], env=env, cwd=directory,
-                          capture_output=True, text=True, timeout=280,
-                          check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    assert "Exception in thread" not in done.stderr, done.stderr[-6000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    codes = ready(IMPORTS[of]).run([script, *map(str, args)], env, directory,
+                                   ranks)
+    out, err = (_text(os.path.join(directory, x)) for x in SAID)
+    assert codes == [0] * ranks, out[-3000:] + err[-6000:]
+    assert "Exception in thread" not in err, err[-6000:]
+    return json.loads(out.strip().splitlines()[-1])
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as f:
+        return f.read()
 
 
 LIGHTNING = """
@@ -158,7 +168,7 @@ LIGHTNING = """
 def lightning(directory: str, devices: int, *trainings: dict[str, Any]
               ) -> Any:
     """One after the other, in one process for each device."""
-    return python(LIGHTNING, directory, devices, *map(json.dumps, trainings))
+    return python("lightning", LIGHTNING, directory, devices, *map(json.dumps, trainings))
 
 
 @pytest.mark.parametrize("every, error", [
@@ -315,15 +325,15 @@ def test_hugging_face_trainer(agent: str, ranks: int, accumulate: int,
                               cuts: list[int]) -> None:
     last = 12 // ranks // accumulate
     once = [x for cut in cuts for x in (f"cut-{cut}", -1)]
-    whole, *_ = python(TRAINER, agent, accumulate, "whole", -1,
+    whole, *_ = python("transformers", TRAINER, agent, accumulate, "whole", -1,
                        *(x for cut in cuts for x in (f"cut-{cut}", cut)),
                        ranks=ranks)
     assert whole["restored"] is None and whole["step"] == last
     # A finished run trains nothing more, however often it is started.
-    told = python(TRAINER, agent, accumulate, *once, *once, ranks=ranks)
+    told = python("transformers", TRAINER, agent, accumulate, *once, *once, ranks=ranks)
     done = told[len(cuts):]
     if len(cuts) > 1:
-        done += python(TRAINER, agent, accumulate, *once, ranks=ranks)
+        done += python("transformers", TRAINER, agent, accumulate, *once, ranks=ranks)
     for cut, again in zip(cuts, told):
         assert again["restored"] == cut and again["step"] == last
         assert again["steps"] == whole["steps"][cut:], "and epochs"
@@ -343,7 +353,7 @@ def test_trainers_of_one_process(agent: str) -> None:
     that is told to take a checkpoint of the Trainer's own takes nothing of a
     newer snapshot."""
     whole, _, again, _, own = python(
-        TRAINER, agent, 1, "whole", -1, "cut", 6, "cut", -1, "own", 8, "own",
+        "transformers", TRAINER, agent, 1, "whole", -1, "cut", 6, "cut", -1, "own", 8, "own",
         -1)
     assert again["restored"] == 6 and again["weight"] == whole["weight"]
     assert again["steps"] == whole["steps"][6:]
@@ -357,7 +367,7 @@ def test_a_trainer_with_workers_that_load(agent: str) -> None:
     """They are told of the batches that are left, and of none where nothing
     is; and they end without a word when the next training begins."""
     whole, _, again, *done = python(
-        TRAINER, agent, 1, "workers", -1, "workers-cut", 4, "workers-cut", -1,
+        "transformers", TRAINER, agent, 1, "workers", -1, "workers-cut", 4, "workers-cut", -1,
         "workers-cut", -1, "workers-cut", -1)
     assert again["restored"] == 4 and again["step"] == 12
     assert again["weight"] == whole["weight"]
@@ -373,9 +383,9 @@ def test_a_trainer_with_workers_that_load(agent: str) -> None:
 def test_a_trainer_whose_data_is_drawn(agent: str, ranks: int,
                                        accumulate: int) -> None:
     """Of an iterable, what was trained is drawn again, and not trained."""
-    whole, *_ = python(TRAINER, agent, accumulate, "drawn", -1, "drawn-cut", 4,
+    whole, *_ = python("transformers", TRAINER, agent, accumulate, "drawn", -1, "drawn-cut", 4,
                        ranks=ranks)
-    again, *done = python(TRAINER, agent, accumulate, "drawn-cut", -1,
+    again, *done = python("transformers", TRAINER, agent, accumulate, "drawn-cut", -1,
                           "drawn-cut", -1, ranks=ranks)
     assert whole["step"] == again["step"] == 12 and again["restored"] == 4
     assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]
@@ -388,7 +398,7 @@ def test_a_trainer_whose_data_is_drawn(agent: str, ranks: int,
 def test_a_trainer_at_an_epochs_last_whole_step(agent: str) -> None:
     """Five batches are a step, and the sixth is left: it goes on with the
     next epoch, and does not end."""
-    _, again = python(TRAINER, agent, 5, "cut", 1, "cut", -1)
+    _, again = python("transformers", TRAINER, agent, 5, "cut", 1, "cut", -1)
     assert again["restored"] == 1 and again["step"] == 4
     assert again["steps"][0][0] == 2 and again["steps"][0][1] > 1
 
@@ -397,8 +407,8 @@ def test_a_trainer_at_an_epochs_last_whole_step(agent: str) -> None:
 @needs("accelerate")
 def test_a_trainer_of_other_batches(agent: str) -> None:
     """What was trained of the data is not trained again."""
-    python(TRAINER, agent, 2, "cut", 3)
-    again, = python(TRAINER, agent, 1, "cut", -1)
+    python("transformers", TRAINER, agent, 2, "cut", 3)
+    again, = python("transformers", TRAINER, agent, 1, "cut", -1)
     assert again["restored"] == 3
     assert again["steps"][0] == [4, 1.1667], "the second epoch's first batch"
 
@@ -502,12 +512,12 @@ TITAN = """
 @needs("torchtitan")
 def test_torchtitan_begins_with_what_it_is_given(agent: str) -> None:
     """A checkpoint, on a first run; a snapshot on those after it."""
-    first = python(TITAN, agent, "first", 0, "", f"{agent}/first", ranks=2)
-    again = python(TITAN, agent, "again", 0, f"{agent}/first", ranks=2)
+    first = python("torchtitan", TITAN, agent, "first", 0, "", f"{agent}/first", ranks=2)
+    again = python("torchtitan", TITAN, agent, "again", 0, f"{agent}/first", ranks=2)
     assert again["loaded"] is True and again["weight"] == first["weight"]
-    begun = python(TITAN, agent, "again", 2, f"{agent}/first", ranks=2)
+    begun = python("torchtitan", TITAN, agent, "again", 2, f"{agent}/first", ranks=2)
     assert begun["at"] == 2, "the model alone is loaded"
-    after = python(TITAN, agent, "again", 2, f"{agent}/first", ranks=2)
+    after = python("torchtitan", TITAN, agent, "again", 2, f"{agent}/first", ranks=2)
     assert after["at"] == 2 and after["weight"] == begun["weight"]
     assert after["weight"] != first["weight"]
 
@@ -527,9 +537,9 @@ def test_torchtitan_says_what_it_leaves_out(agent: str, name: str, value: Any,
 
 @needs("torchtitan")
 def test_torchtitan(agent: str) -> None:
-    whole = python(TITAN, agent, "whole", 8, ranks=2)
+    whole = python("torchtitan", TITAN, agent, "whole", 8, ranks=2)
     assert whole["loaded"] is False
-    python(TITAN, agent, "cut", 5, ranks=2)
-    again = python(TITAN, agent, "cut", 8, ranks=2)
+    python("torchtitan", TITAN, agent, "cut", 5, ranks=2)
+    again = python("torchtitan", TITAN, agent, "cut", 8, ranks=2)
     assert again["loaded"] is True and again["at"] == 8
     assert again["weight"] == whole["weight"] and again["lr"] == whole["lr"]

@@ -17,6 +17,8 @@ LITERAL_COLUMNS = 100   # of a line with a text in it that is better not cut
 # functions have 13 lines at the median, files about 200.
 FUNCTION = {"tests": 100, "": 60}
 FILE = {"tests": 2000, "": 800}
+# What users read is one file, and most of it is said to them.
+PUBLIC = {"libclient/shardkeep.h": 900}
 
 
 def limit(table: dict[str, int], path: str) -> int:
@@ -56,9 +58,10 @@ def main() -> int:
         if not (is_c or is_python):
             continue
         files.append(len(lines))
-        if len(lines) > limit(FILE, path):
+        longest = PUBLIC.get(path, limit(FILE, path))
+        if len(lines) > longest:
             bad.append(f"{path}: {len(lines)} lines, more than "
-                       f"{limit(FILE, path)}")
+                       f"{longest}")
         found = functions_c(lines) if is_c else functions_python(text)
         lengths += [n for _, n in found]
         bad += [f"{path}:{at}: a function of {n} lines, more than "

@@ -514,6 +514,26 @@ static PyObject *state_flush(PyObject *self, PyObject *args)
 	return none_or_error(r);
 }
 
+static PyObject *state_keep(PyObject *self, PyObject *args)
+{
+	struct state *s = (struct state *)self;
+	struct sk_kept kept;
+	long long step, next;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "LL:keep", &step, &next) ||
+	    !state_usable(s))
+		return NULL;
+	s->busy++;
+	Py_BEGIN_ALLOW_THREADS
+	r = sk_keep(s->state, step, next, &kept);
+	Py_END_ALLOW_THREADS
+	s->busy--;
+	if (r < 0)
+		return raise_error(r);
+	return Py_BuildValue("(Li)", (long long)kept.written, (int)kept.next);
+}
+
 static PyObject *state_status(PyObject *self, PyObject *args)
 {
 	struct state *s = (struct state *)self;
@@ -584,6 +604,10 @@ static PyMethodDef state_methods[] = {
 	  "SEALED, COMPLETE or DURABLE." },
 	{ "flush", state_flush, METH_VARARGS,
 	  "flush(step)\n--\n\nHas the agent write it to disk now." },
+	{ "keep", state_keep, METH_VARARGS,
+	  "keep(step, next)\n--\n\nSays which steps stay on this agent's disk, "
+	  "as sk_keep() has it; the newest that its ranks have written, -1: "
+	  "none, and 1, 0 or -1: they have next, not yet, not at all." },
 	{ "status", state_status, METH_NOARGS,
 	  "status()\n--\n\nThe last snapshot's times, and this rank's slots, as a "
 	  "dict." },

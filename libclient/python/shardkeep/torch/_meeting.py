@@ -205,6 +205,11 @@ class Meetings:
         self._missed = []
         self._answer()
 
+    def part(self, name: str) -> Any:
+        """A part of the store that is these ranks' alone, and of this time;
+        for who has met."""
+        return dist.PrefixStore(f"{self._round}/{name}", self._store)
+
     def pause(self, waited: float) -> float:
         """Seconds until a rank that waits asks again: an eighth of what it
         has waited; but one store answers all ranks, some 20,000 times a

@@ -207,6 +207,10 @@ class Restore:
         return sorted({*candidates(told, self.several), *self._here},
                       reverse=True)
 
+    def agents(self) -> list[int]:
+        """That of each rank."""
+        return [x["agent"] for x in self._told]
+
     def _is_nothing(self, step: int | None, flags: int) -> bool:
         """Where nothing was listed that could be tried, whether there is
         nothing indeed. What is damaged, or may be in a store that nobody

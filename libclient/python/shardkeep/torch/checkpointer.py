@@ -23,6 +23,7 @@ from .. import (
     LATEST, Client, Error, Mismatch, NotFound, State, Timeout, _core,
     snapshots)
 from . import _device
+from ._agreed import Agreed, agreeing
 from ._blobs import Blobs, are_apart, is_row, unheld_in
 from ._comm import Comm
 from ._common import (
@@ -254,6 +255,7 @@ class Checkpointer:
         self._streams = _device.Streams()
         self._captured = False      # and said so
         self._several = False       # agents, as the last restore has found
+        self._agreed: Agreed | None = None      # then, of one rank of each
         self._stepped: set[int] = set()     # ids of optimizers
         self._early = True
         self._hooks = [o.before_steps(_while_there(self._before_step))
@@ -404,6 +406,8 @@ class Checkpointer:
             self._let_go()          # before its blobs are written again
             self._look_back()
             self._look_beside()
+            if self._agreed is not None:
+                self._agreed.look(self._state)
             with self._asking(step, flags, wait_ms):
                 self._describe()
                 self._copy(step, flags, wait_ms, stream, on)
@@ -659,6 +663,7 @@ class Checkpointer:
             found = restore.run(None if step == LATEST else step, flags,
                                 strict)
             self._several = restore.several
+            self._agree(restore)
             begun = self._state.begun()
             if restore.taken_back:
                 self._begin_run(restore)
@@ -668,6 +673,13 @@ class Checkpointer:
             log.log(logging.INFO if self.rank == 0 else logging.DEBUG,
                     "job %s goes on after %s", self.job, self.report)
         return found
+
+    def _agree(self, restore: Restore) -> None:
+        """From here on, on what is on the disks of all agents."""
+        if self._agreed is not None:
+            self._agreed.end()
+        self._agreed = agreeing(self._comm.part("agreed"), restore.agents(),
+                                self.rank) if self._several else None
 
     def _begin_run(self, restore: Restore) -> None:
         """The steps after the one that was restored are there already, and
@@ -701,6 +713,8 @@ class Checkpointer:
             with contextlib.suppress(Error):
                 self._state.fence()     # from here on no step needs one
         self._closed = True
+        if self._agreed is not None and self._is_ours():
+            self._agreed.end()
         try:
             self._state.close()
         except RuntimeError:
