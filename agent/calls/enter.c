@@ -12,6 +12,7 @@
 #include "calls/device.h"
 #include "calls/gather.h"
 #include "calls/refusals.h"
+#include "catalogue/kept.h"
 #include "memory/memory.h"
 #include "memory/record.h"
 #include "session/rights.h"

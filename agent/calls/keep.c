@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "calls/call.h"
+#include "catalogue/kept.h"
 
 /* Snapshots that are looked at for what was written last: of those before,
  * flushes wait for none. */

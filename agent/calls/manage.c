@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "calls/call.h"
+#include "catalogue/kept.h"
 #include "catalogue/pins.h"
 #include "disk/faults.h"
 #include "disk/flush.h"

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent.h"
+#include "catalogue/kept.h"
 #include "catalogue/pins.h"
 #include "disk/census.h"
 #include "disk/flush.h"

@@ -9,6 +9,7 @@
 
 #include "base/array.h"
 #include "base/util.h"
+#include "catalogue/kept.h"
 
 struct tally {
 	struct sk_cat_cursor cursor;

@@ -30,6 +30,7 @@
 #include "base/process.h"
 #include "base/table.h"
 #include "base/tree.h"
+#include "catalogue/begun.h"
 #include "catalogue/cadence.h"
 #include "catalogue/fault.h"
 #include "layout/layout.h"
@@ -235,21 +236,6 @@ struct sk_cat_figures {
 	uint64_t refused_slots, lost;	/* images, with who filled them */
 	uint64_t sealed_ns, completed_ns, durable_ns;	/* the last time */
 	int64_t sealed_step, completed_step, durable_step;
-};
-
-/** What the ranks of a run began with: they restored it. */
-struct sk_cat_begun {
-	uint64_t run, run_id;		/* the snapshot; run 0: none */
-	int64_t step;
-	bool newest;			/* what is newer was found lacking, with
-					 * what all nodes had */
-	uint64_t by;			/* the run that began with it */
-};
-
-/** What stays on disk of a run, as its ranks say: SK_MSG_KEEP. */
-struct sk_cat_keep {
-	uint64_t run, run_id;		/* run 0: nothing was said */
-	int64_t steps[2];		/* -1: none */
 };
 
 /** Of slots. */
@@ -711,16 +697,6 @@ struct sk_cat_snapshot *sk_cat_newest(const struct sk_cat_job *job);
  * It is kept until a snapshot of that run, or of a later one, is the newest. */
 void sk_cat_run_began(const struct sk_cat_run *run,
 		      const struct sk_cat_begun *with);
-/** Its ranks say that these steps of it stay on disk; what a run says that is
- * older than the last that said so is not heard. */
-void sk_cat_run_keeps(const struct sk_cat_run *run, const int64_t steps[2]);
-/** It is one of those; or what the newest run began with, whose ranks have not
- * said yet that all of them have written another. What is newer, and complete
- * here, is not asked for. */
-bool sk_cat_kept(const struct sk_cat_snapshot *snapshot);
-/** Whether all ranks of its run that live here have their primary image on
- * disk; false where none lives. */
-bool sk_cat_written_here(const struct sk_cat_snapshot *snapshot);
 /** A run has begun with it, and has nothing of its own yet. */
 bool sk_cat_begun_with(const struct sk_cat_snapshot *snapshot);
 /** It is of a life before, and incomplete as far as this agent can tell; who

@@ -77,6 +77,8 @@ void sk_cat_told_remove(struct sk_cat_job *job);
 /* ---- order.c ---- */
 
 /** The job has its name and user. */
+/** The newest run that says so began with it. */
+bool sk_cat_is_begun(const struct sk_cat_snapshot *snapshot);
 void sk_cat_order_add(struct sk_cat_job *job);
 void sk_cat_order_remove(struct sk_cat_job *job);
 

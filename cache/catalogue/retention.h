@@ -40,7 +40,7 @@ struct sk_retain_step {
 	bool looked;		/* into it; else world and ranks say nothing */
 	bool complete;		/* all of it is on the store */
 	bool pinned;
-	bool kept;		/* as its ranks say: sk_cat_kept() */
+	bool kept;		/* as its ranks say: kept.h */
 	bool in_use;		/* read, written, or to be written */
 	bool living;		/* ranks of its run live */
 	bool passed;		/* incomplete wherever anything of it is:

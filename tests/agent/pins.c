@@ -178,6 +178,8 @@ static uint64_t opens_of_a_flush(unsigned pins)
 	for (unsigned n = pins + 21; is_there(&w, 5); n++) {
 		CHECK(n < pins + 200, "what is pinned no more stays");
 		take_in_time(&w, &r, n);
+		/* Who was in the way of one look is waited for. */
+		(void)known(&w, r.sock, SECOND);
 	}
 	for (unsigned n = 1; n <= pins; n++)
 		CHECK(n == 5 || is_pinned(r.sock, n), "step %u", n);

@@ -19,8 +19,9 @@ static int hang(const struct sk_os *o, int fd, const char *name)
 	(void)o;
 	(void)fd;
 	(void)name;
-	for (;;)
-		pause();
+	while (pause() < 0)
+		;
+	return 0;
 }
 
 /* As much time as there is goes by at once. */
@@ -45,13 +46,14 @@ static int try(const struct whole *w, struct sk_err *err)
 
 int main(void)
 {
+	char none[] = "/proc/none";
 	struct sk_err err;
 	struct whole w;
 
 	whole_init(&w);
 	os = *sk_os_linux();
 	CHECK(try(&w, &err) == 0, "%s", err.text);
-	w.options.store = "/proc/none";
+	w.options.store = none;
 	CHECK(try(&w, &err) < 0 && strstr(err.text, "/proc/none"), "%s",
 	      err.text);
 	w.options.store = w.rig.store;
