@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cachectl.h"
 
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -317,23 +318,63 @@ int ask_stats(struct context *ctx, struct sk_wire_stat **ret, size_t *ret_n)
 	return r;
 }
 
+/* Newest first, one at least; down to the newest complete one. */
+static int ask_named(struct context *ctx, const char *text,
+		     struct sk_wire_id *ret_id, struct sk_wire_snapshot **ret,
+		     size_t *ret_n)
+{
+	int r = ask_parse_snapshot(ctx, text, ret_id);
+
+	if (r >= 0)
+		r = ask_newest(ctx, ret_id, ret, ret_n);
+	if (r < 0)
+		return r;
+	if (*ret_n)
+		return 0;
+	free(sk_take_ptr(*ret));
+	return sk_err_set(&ctx->err, -ENOENT, "there is no snapshot %s; "
+			  "cachectl list shows what there is", text);
+}
+
 int ask_snapshot(struct context *ctx, const char *text,
 		 struct sk_wire_snapshot *ret)
 {
 	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
 	struct sk_wire_id id;
 	size_t n = 0;
-	int r = ask_parse_snapshot(ctx, text, &id);
+	int r = ask_named(ctx, text, &id, &all, &n);
 
 	if (r >= 0)
-		r = ask_newest(ctx, &id, &all, &n);
+		*ret = all[0];
+	return r;
+}
+
+bool is_damaged(const struct sk_wire_snapshot *s)
+{
+	return s->bad_memory >= 0 || s->bad_disk >= 0;
+}
+
+int ask_complete(struct context *ctx, const char *text,
+		 struct sk_wire_snapshot *ret)
+{
+	_cleanup_free_ struct sk_wire_snapshot *all = NULL;
+	struct sk_wire_id id;
+	size_t n = 0, i = 0;
+	int r = ask_named(ctx, text, &id, &all, &n);
+
 	if (r < 0)
 		return r;
-	if (!n)
-		return sk_err_set(&ctx->err, -ENOENT,
-				  "there is no snapshot %s; cachectl list "
-				  "shows what there is", text);
-	*ret = all[0];	/* newest first */
+	while (id.step < 0 && i < n && !(all[i].flags & SK_SNAP_COMPLETE) &&
+	       !is_damaged(&all[i]))
+		i++;
+	if (i == n || !(all[i].flags & SK_SNAP_COMPLETE))
+		i = 0;
+	if (i)
+		fprintf(stderr, "cachectl: step %" PRId64 " of job \"%s\" is "
+			"not complete: %s; step %" PRId64 " is taken\n",
+			all[0].id.step, all[0].id.job, all[0].text,
+			all[i].id.step);
+	*ret = all[i];
 	return 0;
 }
 

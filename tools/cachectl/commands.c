@@ -101,7 +101,8 @@ const struct command commands[] = {
 	  ".safetensors, else into a directory: model.safetensors or, with "
 	  "--shard-size, several files and an index. Blobs stay out. --prefix "
 	  "takes the tensors whose names begin with it, and leaves it out of "
-	  "the names.",
+	  "the names. Of a JOB that is the newest complete one, unless a newer "
+	  "one is damaged.",
 	  "cachectl export llama out/ --prefix model. --shard-size 5G",
 	  "xS", 2, 2, command_export,
 	  .again = true },

@@ -382,12 +382,6 @@ static int export_held(struct export *x, const struct sk_wire_snapshot *s,
 	return r;
 }
 
-/* The same to who comes after somebody has noticed. */
-static bool is_damaged(const struct sk_wire_snapshot *s)
-{
-	return s->bad_memory >= 0 || s->bad_disk >= 0;
-}
-
 int command_export(struct context *ctx, int argc, char **argv)
 {
 	_cleanup_free_ char *buf = malloc(SK_SUM_CHUNK);
@@ -403,7 +397,7 @@ int command_export(struct context *ctx, int argc, char **argv)
 		return sk_err_set(&ctx->err, -EINVAL, "--shard-size is for a "
 				  "directory, %s is one file", argv[1]);
 	}
-	r = ask_snapshot(ctx, argv[0], &s);
+	r = ask_complete(ctx, argv[0], &s);
 	if (r < 0)
 		return r;
 	if (!(s.flags & SK_SNAP_COMPLETE))
