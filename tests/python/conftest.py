@@ -3,6 +3,14 @@ import pytest
 from harness import Nodes, private_agent
 
 
+#: What takes longest begins first: else the others have ended by then.
+LONG = ("test_torchrun", "test_in_step")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda x: not any(name in x.nodeid for name in LONG))
+
+
 @pytest.fixture
 def agent():
     with private_agent() as directory:
