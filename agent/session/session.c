@@ -206,6 +206,28 @@ static int session_watch(struct session *s)
 	return r;
 }
 
+/* Its hello is mostly there by then. Whoever is not told is hung up on. */
+static void say_full(struct agent *a, uid_t uid, int sock)
+{
+	int fds[SK_CHANNEL_FDS], n_fds;
+	struct sk_err err = { "" };
+	struct sk_msg msg;
+	int r = sk_channel_recv_all(a->os, sock, &msg, fds, &n_fds);
+
+	for (int i = 0; i < n_fds; i++)
+		closer_close(a->closer, uid, fds[i]);
+	if (r < 0 || msg.type != SK_MSG_HELLO)
+		return;
+	(void)sk_err_set(&err, -EMFILE, "the agent has no descriptor left for "
+			 "another connection: %u are open, and there may be "
+			 "%u; raise its limit of open files (ulimit -n, "
+			 "LimitNOFILE=)", a->n_sessions, a->max_sessions);
+	msg = (struct sk_msg){ .type = SK_MSG_HELLO, .version = msg.version,
+			       .seq = msg.seq, .status = -EMFILE };
+	memcpy(msg.body.text, err.text, sizeof(err.text));
+	(void)sk_channel_send(a->os, sock, &msg, NULL, 0);
+}
+
 static int session_new(struct agent *a, int fd, const struct ucred *who)
 {
 	struct session *s;
@@ -214,8 +236,11 @@ static int session_new(struct agent *a, int fd, const struct ucred *who)
 	/* No user takes all: the others can still connect. */
 	if (a->n_sessions >= a->max_sessions ||
 	    (who->uid != a->uid && who->uid != 0 &&
-	     connections_of(a, who->uid) >= a->max_sessions / 2) ||
-	    closer_pending(a->closer, who->uid) > MAX_PENDING)
+	     connections_of(a, who->uid) >= a->max_sessions / 2)) {
+		say_full(a, who->uid, fd);
+		return -EMFILE;
+	}
+	if (closer_pending(a->closer, who->uid) > MAX_PENDING)
 		return -EMFILE;
 	s = calloc(1, sizeof(*s));
 	if (!s)
@@ -273,7 +298,9 @@ static void refuse_one(struct agent *a)
 	if (a->spare_fd < 0)
 		return;
 	a->spare_fd = sk_close_fd(a->spare_fd);
-	fd = a->os->accept(a->os, a->listener.fd, 0);
+	fd = a->os->accept(a->os, a->listener.fd, SOCK_NONBLOCK);
+	if (fd >= 0)
+		say_full(a, NOBODY, fd);
 	closer_close(a->closer, NOBODY, fd);
 	a->spare_fd = a->os->openat(a->os, AT_FDCWD, "/dev/null", O_RDONLY, 0);
 	count_refused(a);

@@ -18,6 +18,9 @@
 #define RETRY_MOST_NS (2 * MS_NS)
 /* Agents that may be killed at a hello before one is thought too old. */
 #define REFUSED_TRIES 4
+/* How long is waited for an agent that has as many connections as it may. */
+#define FULL_NS (2000 * MS_NS)
+#define FULL_PAUSE_NS (20 * MS_NS)
 /* Longer than a keeper waits between two agents. */
 #define PATIENCE_MS 6000u
 #define LEAVE_MS 500u
@@ -206,6 +209,25 @@ static int greet_each(struct sk_conn *conn, const char *path, bool any_user,
 	return r < 0 ? r : greet(conn, path, any_user, version, until_ns, err);
 }
 
+/* Others may let go of a connection, as who has restored does. */
+static int greet_in_turn(struct sk_conn *conn, const char *path, bool any_user,
+			 uint64_t until_ns, struct sk_err *err)
+{
+	const struct sk_os *os = conn->os;
+	uint64_t most = os->now_ns(os) + FULL_NS;
+	int r;
+
+	if (most > until_ns)
+		most = until_ns;
+	for (;;) {
+		r = greet_each(conn, path, any_user, until_ns, err);
+		if (r != -EMFILE || conn->sock < 0 || os->now_ns(os) >= most)
+			return r;
+		sk_conn_hang_up(conn);
+		(void)os->poll(os, NULL, 0, os->now_ns(os) + FULL_PAUSE_NS);
+	}
+}
+
 /* @known: a version that was found before; 0: none was. Another agent may be
  * there by now. */
 static int open_conn(const struct sk_os *os, const char *path, bool any_user,
@@ -219,9 +241,9 @@ static int open_conn(const struct sk_os *os, const char *path, bool any_user,
 	(void)pthread_mutex_init(&conn.lock, NULL);
 	if (known && known != SK_WIRE_VERSION)
 		r = greet(&conn, path, any_user, known, until_ns, err);
-	if (r == -EPROTO || r == -ECONNRESET) {
+	if (r == -EPROTO || r == -ECONNRESET || r == -EMFILE) {
 		sk_conn_hang_up(&conn);
-		r = greet_each(&conn, path, any_user, until_ns, err);
+		r = greet_in_turn(&conn, path, any_user, until_ns, err);
 	}
 	if (r < 0) {
 		sk_conn_close(&conn);

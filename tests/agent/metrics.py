@@ -225,8 +225,15 @@ def check_refused(folder: str) -> None:
         socks.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         socks[-1].connect(agent.socket)
     assert any(s.recv(1) == b"" for s in socks[20:])
+    # Who says hello hears why, and who is there when another goes is served.
+    ask = [CACHECTL, "--socket", agent.socket, "list"]
+    told = subprocess.run(ask, capture_output=True, text=True, check=False)
+    assert told.returncode == 3, told
+    assert "no descriptor left for another connection" in told.stderr, told
+    waits = subprocess.Popen(ask, stdout=subprocess.DEVNULL)
     for s in socks:
         s.close()
+    assert waits.wait() == 0
     said = re.findall("a connection is refused: .*ulimit -n", agent.text())
     assert len(said) == 1, agent.text()
     agent.end()
