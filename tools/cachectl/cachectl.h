@@ -117,9 +117,9 @@ int ask_snapshot(struct context *ctx, const char *text,
 
 /** Also where somebody noticed it before. */
 bool is_damaged(const struct sk_wire_snapshot *s);
-/** As ask_snapshot(), but where no step is named the newest complete one, and a line
- * where that is not the newest: one that ranks are still at is nobody's yet.
- * What is damaged is no such one. */
+/** As ask_snapshot(), but where no step is named the newest complete one, and
+ * a line where that is not the newest: one that ranks are still at is nobody's
+ * yet. What is damaged is no such one. */
 int ask_complete(struct context *ctx, const char *text,
 		 struct sk_wire_snapshot *ret);
 
