@@ -263,6 +263,7 @@ static void test_library(struct rig *rig)
 	train(&t, 10, 11);
 	await_disk(rig, sock, "part", "8 10 11");
 	close(sock);
+	sk_state_free(t.state);
 	sk_close(t.sk);
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
