@@ -457,13 +457,14 @@ struct sk_kept {
  * one rank of each agent says which steps of this run stay there, in the place
  * of what was said before: @step the newest that all ranks have written, as
  * they have told each other (sk_wait(), SK_WRITTEN), and @next one that they
- * are to agree on; -1: none. Until a @step is said, what the run began with
- * stays. It changes nothing where a newer one is complete on the disk.
+ * are to agree on; -1: none yet. Until a @step is said, what the run began with
+ * stays, and what was said before it, by runs before it as well: it stands in
+ * the store. It changes nothing where a newer one is complete on the disk.
  *
  * Errors: -ENOENT the rank is in no run yet, or its agent is another one, which
- * hears of it at the next snapshot; -EOPNOTSUPP the agent is an older one;
- * -EINVAL a step is below -1; -ECONNRESET the agent is gone; -ETIMEDOUT;
- * -EOWNERDEAD.
+ * hears of it at the next snapshot; those of the store, as -ENOSPC: what was
+ * said before holds; -EOPNOTSUPP the agent is an older one; -EINVAL a step is
+ * below -1; -ECONNRESET the agent is gone; -ETIMEDOUT; -EOWNERDEAD.
  */
 int sk_keep(struct sk_state *state, int64_t step, int64_t next,
 	    struct sk_kept *ret_kept);

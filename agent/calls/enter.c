@@ -275,7 +275,8 @@ static void note_begun(struct sk_cat_run *run,
 	if (reg->flags & SK_REGISTER_BEGUN)
 		sk_cat_run_began(run, &begun);
 	if (reg->flags & SK_REGISTER_KEEP)
-		sk_cat_run_keeps(run, reg->keep);
+		sk_staying_say(&run->job->staying, run->number, run->id,
+			       reg->keep);
 }
 
 int rank_enter(struct session *s, const struct sk_wire_register *reg,

@@ -41,6 +41,8 @@ struct retain_pass {
 	struct sk_retention retention;	/* said; then the one in force */
 	enum sk_retention_from from;	/* as the store's file says */
 	struct sk_retention file;
+	struct sk_staying staying;	/* as another of its files says */
+	bool deleting;			/* the step at .at, in the background */
 	struct census census;
 	struct pins pins;
 	struct chore chore;		/* while it is counted: */
@@ -186,6 +188,7 @@ static void step_deleted(struct work *work)
 	struct agent *a = p->agent;
 	uint64_t took = agent_now(a) - p->began_ns;
 
+	p->deleting = false;
 	note_deleted(p);
 	if (retain_ends(a) || p->result == -EAGAIN) {
 		end_for_now(p);
@@ -251,6 +254,7 @@ static void delete_next(struct retain_pass *p)
 	}
 	p->began_ns = agent_now(a);
 	p->looks = a->looks;
+	p->deleting = true;
 	p->work.run = delete_step;
 	p->work.finish = step_deleted;
 	work_submit(&a->loop.works, a->keeping, &p->work);
@@ -262,6 +266,12 @@ static void judge(struct work *work)
 	struct census *c = &p->census;
 
 	census_join(c, p->tally);
+	for (size_t i = 0; i < c->n; i++) {
+		struct sk_retain_step *s = &c->steps[i];
+
+		s->kept |= sk_staying_has(&p->staying, s->run, s->run_id,
+					  s->step);
+	}
 	pins_mark(&p->pins, c->steps, c->n);
 	p->result = sk_retain(c->steps, c->n, &p->retention);
 	p->newest = NULL;
@@ -384,6 +394,10 @@ static void read_job(struct work *work)
 	read_retention(p);
 	if (p->result < 0)
 		return;
+	p->result = sk_store_staying(p->agent->store, p->job, &p->staying,
+				     &p->err);
+	if (p->result < 0)
+		return;
 	r = sk_store_is_restoring(p->agent->store, p->job);
 	if (r < 0)
 		p->result = sk_err_errno(&p->err, r, "cannot tell whether "
@@ -451,6 +465,18 @@ bool retain_pass_is_of(const struct retain_pass *p,
 		       const struct sk_cat_job *job)
 {
 	return p->uid == job->uid && strcmp(p->job, job->name) == 0;
+}
+
+bool retain_pass_deletes(const struct retain_pass *p,
+			 const struct sk_cat_snapshot *s)
+{
+	const struct sk_retain_step *step;
+
+	if (!p->deleting || !retain_pass_is_of(p, s->job))
+		return false;
+	step = &p->census.steps[p->at];
+	return step->run == s->run && step->run_id == s->run_id &&
+	       step->step == s->step;
 }
 
 unsigned retain_pass_going(const struct retain_pass *p, const struct kept *kept)

@@ -98,6 +98,13 @@ bool retain_holds(const struct agent *a, const struct sk_cat_job *job)
 	return going && kept->gone < (going > BEHIND ? 2 : 1);
 }
 
+bool retain_deletes(const struct agent *a, const struct sk_cat_snapshot *s)
+{
+	const struct retain_pass *p = a->retain ? a->retain->pass : NULL;
+
+	return p && retain_pass_deletes(p, s);
+}
+
 bool retain_makes_room(const struct agent *a)
 {
 	return a->leftover || (a->retain && a->retain->pass);

@@ -37,6 +37,8 @@ retain_in_force(const struct agent *a, const struct sk_cat_job *job,
 		enum sk_retention_from from, struct sk_retention *retention);
 /** It is to wait with its flush: more lies there that is to go than a few. */
 bool retain_holds(const struct agent *a, const struct sk_cat_job *job);
+/** It is being deleted from disk, and cannot be kept any more. */
+bool retain_deletes(const struct agent *a, const struct sk_cat_snapshot *s);
 /** What need not stay is being looked for, or deleted: room may come. */
 bool retain_makes_room(const struct agent *a);
 void retain_flush_begins(struct sk_cat_job *job);

@@ -55,6 +55,9 @@ void retain_next(struct agent *a);
 void retain_pass_begin(struct agent *a, const struct sk_cat_job *job);
 bool retain_pass_is_of(const struct retain_pass *p,
 		       const struct sk_cat_job *job);
+/** That one, at this moment. */
+bool retain_pass_deletes(const struct retain_pass *p,
+			 const struct sk_cat_snapshot *s);
 /** How many of its steps are to go yet, as far as is known. */
 unsigned retain_pass_going(const struct retain_pass *p,
 			   const struct kept *kept);

@@ -16,10 +16,4 @@ struct sk_cat_begun {
 	uint64_t by;			/* the run that began with it */
 };
 
-/** What stays on disk of a run, as its ranks say: SK_MSG_KEEP. */
-struct sk_cat_keep {
-	uint64_t run, run_id;		/* run 0: nothing was said */
-	int64_t steps[2];		/* -1: none */
-};
-
 #endif

@@ -28,6 +28,7 @@
 #include "base/file-id.h"
 #include "base/link.h"
 #include "base/process.h"
+#include "base/staying.h"
 #include "base/table.h"
 #include "base/tree.h"
 #include "catalogue/begun.h"
@@ -334,7 +335,7 @@ struct sk_cat_job {
 	struct sk_cat_slot *first_out;
 	enum sk_cat_turn first_turn;
 	struct sk_cat_begun begun;	/* by the newest run that says so */
-	struct sk_cat_keep keep;	/* the same */
+	struct sk_staying staying;	/* on disk, as ranks say */
 	void *owner;			/* the agent's: what it knows of disk */
 	struct sk_cat_figures figures;
 	struct sk_cat_fault fault;

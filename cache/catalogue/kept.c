@@ -3,25 +3,13 @@
 
 #include "catalogue/private.h"
 
-void sk_cat_run_keeps(const struct sk_cat_run *run, const int64_t steps[2])
-{
-	struct sk_cat_job *job = run->job;
-
-	if (run->number < job->keep.run)
-		return;
-	job->keep = (struct sk_cat_keep){ run->number, run->id,
-					  { steps[0], steps[1] } };
-}
-
 bool sk_cat_kept(const struct sk_cat_snapshot *s)
 {
-	const struct sk_cat_keep *k = &s->job->keep;
+	const struct sk_staying *st = &s->job->staying;
 
-	if (k->run == s->run && k->run_id == s->run_id &&
-	    (s->step == k->steps[0] || s->step == k->steps[1]))
-		return true;
-	return sk_cat_is_begun(s) &&
-	       (k->run < s->job->begun.by || k->steps[0] < 0);
+	return sk_staying_has(st, s->run, s->run_id, s->step) ||
+	       (sk_cat_is_begun(s) &&
+		(st->run < s->job->begun.by || st->steps[0] < 0));
 }
 
 bool sk_cat_written_here(const struct sk_cat_snapshot *s)

@@ -8,10 +8,7 @@
 
 #include "catalogue/catalogue.h"
 
-/** Its ranks say that these steps of it stay on disk; what a run says that is
- * older than the last that said so is not heard. */
-void sk_cat_run_keeps(const struct sk_cat_run *run, const int64_t steps[2]);
-/** It is one of those; or what the newest run began with, whose ranks have not
+/** Ranks say that it stays (base/staying.h); or it is what the newest run began with, whose ranks have not
  * said yet that all of them have written another. What is newer, and complete
  * here, is not asked for. */
 bool sk_cat_kept(const struct sk_cat_snapshot *snapshot);

@@ -245,6 +245,7 @@ bool sk_leftover_name(const char *name, struct sk_leftover *ret_left)
 	/* What is written under a temporary name, here or by dir.c. */
 	if (!skip(&at, SK_RUN_FILE) && !skip(&at, SK_OWNER_FILE) &&
 	    !skip(&at, SK_PINNED_FILE) && !skip(&at, SK_RETAIN_FILE) &&
+	    !skip(&at, SK_AGREED_FILE) &&
 	    !skip(&at, SK_INDEX_TEMPORARY) &&
 	    !skip_image(&at, &rank, &world) && !skip_step(&at, &step))
 		return false;

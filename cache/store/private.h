@@ -28,6 +28,7 @@
 #define SK_OWNER_FILE ".owner"
 #define SK_PINNED_FILE ".pinned"	/* of a step */
 #define SK_RETAIN_FILE ".retain"	/* of a job */
+#define SK_AGREED_FILE ".agreed"	/* the same */
 #define SK_INDEX_DIR ".index"	/* of the store; a file for each job */
 #define SK_RESTORING_DIR ".restoring"	/* of the store; restoring.c */
 #define SK_INDEX_TEMPORARY "index"

@@ -16,7 +16,8 @@
  * is a stranger: whoever comes second is refused.
  *
  * ".pinned" in a step directory keeps it from retention; ".retain" in a job's
- * says what is to stay of it: keep.c.
+ * says what is to stay of it: keep.c, and ".agreed" what the ranks of several
+ * agents say of that: staying.c.
  *
  * ".index" in the store is an agent's memory of the steps: index.c. Whatever
  * becomes of it, nothing is lost.
@@ -35,6 +36,7 @@
 #include "base/error.h"
 #include "base/file-id.h"
 #include "base/retention.h"
+#include "base/staying.h"
 #include "io/io.h"
 #include "layout/layout.h"
 #include "base/os.h"
@@ -243,6 +245,14 @@ int sk_store_set_retention(struct sk_store *store, const char *job,
 			   struct sk_err *err);
 /** "default", "agent", ... */
 const char *sk_retention_from_name(enum sk_retention_from from);
+
+/** What the job's ".agreed" says; all 0: there is none. Errors, with a sentence:
+ * it cannot be read, -EBADMSG it makes no sense. */
+int sk_store_staying(struct sk_store *store, const char *job,
+		     struct sk_staying *ret, struct sk_err *err);
+/** Writes it durably. -ENOENT: the store has no such job. */
+int sk_store_set_staying(struct sk_store *store, const char *job,
+			 const struct sk_staying *staying, struct sk_err *err);
 
 /** False: there is no directory of that name, as far as one can tell. */
 bool sk_store_has_job(struct sk_store *store, const char *job);

@@ -113,10 +113,13 @@ static void test_what_is_said(struct rig *rig)
 	      "what is to come");
 	go(&r, 14, 14);
 	await_disk(rig, r.sock, "part", "9 13 14");
-	/* Nothing is agreed on any more. */
+	/* Who says so begins anew, and has agreed on nothing yet. */
 	(void)keep(&r, -1, -1);
 	go(&r, 15, 15);
-	await_disk(rig, r.sock, "part", "14 15");
+	await_disk(rig, r.sock, "part", "9 14 15");
+	(void)keep(&r, 15, -1);
+	go(&r, 16, 17);
+	await_disk(rig, r.sock, "part", "15 16 17");
 	rank_close(&r);
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
@@ -146,6 +149,90 @@ static void test_begun(struct rig *rig)
 	go(&second, 13, 13);
 	await_disk(rig, second.sock, "part", "9 12 13");
 	rank_close(&second);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
+/* It stands in the store: whoever comes after the agent, or after the ranks,
+ * and says nothing of it has agreed on nothing yet. */
+static void test_outlives(struct rig *rig)
+{
+	const struct rank_options o = options();
+	struct rank r;
+
+	rig_start(rig, "--store", rig->store, "--keep-last", "2", NULL);
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	go(&r, 1, 3);
+	(void)keep(&r, 2, 3);
+	go(&r, 4, 6);
+	await_disk(rig, r.sock, "part", "2 3 5 6");
+	rank_close(&r);
+	CHECK(kill(rig->agent, SIGKILL) == 0, "kill");
+	(void)rig_wait(rig);
+	rig_start(rig, "--store", rig->store, "--keep-last", "2", NULL);
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	go(&r, 7, 10);
+	await_disk(rig, r.sock, "part", "2 3 9 10");
+	(void)keep(&r, -1, -1);
+	go(&r, 11, 12);
+	await_disk(rig, r.sock, "part", "2 3 11 12");
+	(void)keep(&r, 12, -1);
+	go(&r, 13, 14);
+	await_disk(rig, r.sock, "part", "12 13 14");
+	rank_close(&r);
+	CHECK(rig_stop(rig) == 0, "exit status");
+}
+
+static void write_agreed(const struct rig *rig, const char *text)
+{
+	char path[256];
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "%s/part/.agreed", rig->store);
+	f = fopen(path, "w");
+	CHECK(f && fputs(text, f) >= 0 && fclose(f) == 0, "%s", path);
+}
+
+/* Nothing is deleted by what nobody can read, and nobody writes over it. */
+static void test_malformed(struct rig *rig)
+{
+	static const char *const texts[] = {
+		"", "agreed 3\n", "[]", "{\"version\":1}\n",
+		"{\"version\":2,\"run\":1,\"run_id\":\"00000000000000a7\","
+		"\"steps\":[1,2],\"before\":[]}\n",
+		"{\"version\":1,\"run\":1,\"run_id\":\"a7\","
+		"\"steps\":[1,2],\"before\":[]}\n",
+		"{\"version\":1,\"run\":1,\"run_id\":\"00000000000000a7\","
+		"\"steps\":[1,-2],\"before\":[]}\n",
+		"{\"version\":1,\"run\":1,\"run_id\":\"00000000000000a7\","
+		"\"steps\":[1,2],\"before\":[[1,2,3]]}\n",
+	};
+	const struct rank_options o = options();
+	int64_t step = 0;
+	struct rank r;
+
+	rig_start(rig, "--store", rig->store, "--keep-last", "2", NULL);
+	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
+	for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
+		if (i)
+			write_agreed(rig, texts[i]);
+		go(&r, step + 1, step + 2);
+		step += 2;
+		write_agreed(rig, texts[i]);
+		r.msg = keeping(&r, 1, -1);
+		CHECK_STATUS(rig_call(r.sock, &r.msg, NULL, 0, NULL, NULL),
+			     -EBADMSG, &r.msg);
+		CHECK(strstr(rig_why(&r.msg), ".agreed") &&
+		      strstr(rig_why(&r.msg), "remove it"), "%s",
+		      rig_why(&r.msg));
+	}
+	CHECK(!strncmp(on_disk(rig, "part"), "1 2 3 4 5 6 ", 12), "%s",
+	      on_disk(rig, "part"));
+	write_agreed(rig, "{\"version\":1,\"run\":7,\"run_id\":"
+		     "\"00000000000000a7\",\"steps\":[-1,-1],"
+		     "\"before\":[]}\n");
+	go(&r, 100, 101);
+	await_disk(rig, r.sock, "part", "100 101");
+	rank_close(&r);
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
 
@@ -273,6 +360,8 @@ int main(int argc, char **argv)
 	static void (*const tests[])(struct rig *rig) = {
 		test_what_is_said,
 		test_begun,
+		test_outlives,
+		test_malformed,
 		test_complete,
 		test_refused,
 		test_library,

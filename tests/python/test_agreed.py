@@ -59,6 +59,12 @@ class Interleaved:
         return words
 
 
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch):
+    """No time passes between two looks."""
+    monkeypatch.setattr(_agreed, "APART", 0)
+
+
 class World:
     """Nodes that write at a pace of their own, and look when they like."""
 
@@ -67,7 +73,8 @@ class World:
         n = self.rng.randint(2, 5)
         self.nodes = [Node(self.rng) for _ in range(n)]
         store = Interleaved(dist.HashStore(), self.between)
-        self.agreed = [Agreed(store, n, i == 0) for i in range(n)]
+        self.agreed = [Agreed(store, list(range(n)), 1, i == 0)
+                       for i in range(n)]
         self.looking: list[int] = []
         self.step = 0
         #: How often each node leaves a step out, and which cannot write.
@@ -148,7 +155,7 @@ def test_a_store_that_is_gone_is_no_matter():
             raise RuntimeError("the store is gone")
 
     node = Node(random.Random(0))
-    agreed = Agreed(Gone(), 2, True)
+    agreed = Agreed(Gone(), [1, 2], 1, True)
     agreed.look_now(node)
     agreed.look(node)
     agreed.end()
@@ -167,7 +174,6 @@ def _training() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def _train_on(nodes: Nodes) -> None:
-    _agreed.APART = 0
     rank = dist.get_rank()
     model, optim = _training()
     with Checkpointer(model, optim, job="apart", raising=True, keep_last=2,

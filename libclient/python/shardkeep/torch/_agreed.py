@@ -4,7 +4,7 @@
 Where each has a store of its own, no agent knows what the others' hold, and
 each deletes by what is whole of its own ranks: if one cannot write for long,
 the rest would delete the last step that all had. So one rank of each agent
-looks now and then, in a store of torch.distributed where nobody waits for
+looks each second, in a store of torch.distributed where nobody waits for
 anybody. Rank 0 says which step, of those that its agent has written, is to be
 the next one. From there on each agent keeps that, beside the one that all
 agreed on before, and each of those ranks says once that its agent has it. When
@@ -14,9 +14,12 @@ has gone on without it that cannot be: rank 0 takes it back, and says another.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
 import threading
 import time
+import weakref
 from typing import Any
 
 import torch.distributed as dist
@@ -26,27 +29,41 @@ from .. import State
 log = logging.getLogger("shardkeep")
 
 _NONE = -1
-#: Seconds from one look to the next.
+#: Seconds from one step that is to be to the next.
 APART = 10.0
+#: Looks in that time: what is to be is not to be deleted before all heard it.
+LOOKS = 8
 
 
 class Agreed:
-    """Of the ranks of so many ``agents``, in a ``store`` that nobody else
-    writes to. For one rank of each agent; ``first``: that is rank 0."""
+    """Of the ranks that have these ``agents``, in one ``run``, in a ``store``
+    that nobody else writes to. For one rank of each agent; ``first``: that is
+    rank 0."""
 
-    def __init__(self, store: Any, agents: int, first: bool) -> None:
+    def __init__(self, store: Any, agents: list[int], run: int,
+                 first: bool) -> None:
         self._store, self._agents, self._first = store, agents, first
+        self._run = run
         #: What all have, and what is to be.
         self.step, self.next = _NONE, _NONE
         self._last = _NONE      # that was to be
         self._told = False      # what this one's agent has of the next
-        self._looked = time.monotonic()
+        self._said_at = self._looked = time.monotonic()
+        self._asking = False
         self._thread: threading.Thread | None = None
+        _there.add(self)
+
+    def is_of(self, agents: list[int], run: int) -> bool:
+        """Whether it is those agents' in that run, or of those that came in
+        their place: it goes on then."""
+        return self._run == run and \
+            [self._agents.index(x) for x in self._agents] == \
+            [agents.index(x) for x in agents]
 
     def look(self, state: State) -> None:
         """Beside training: the store may be slow, or hang."""
         now = time.monotonic()
-        if now < self._looked + APART or (
+        if now < self._looked + APART / LOOKS or (
                 self._thread is not None and self._thread.is_alive()):
             return
         self._looked = now
@@ -56,11 +73,14 @@ class Agreed:
         self._thread.start()
 
     def end(self) -> None:
-        """No look is in a state of this process any more, unless one
-        hangs."""
-        if self._thread is not None:
-            self._thread.join(1)
-        self._thread = None
+        """Nobody is in the state any more. A look whose store hangs may be
+        left behind: it finds the state closed."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        thread.join(1)
+        while thread.is_alive() and self._asking:   # bounded as any request
+            thread.join(0.05)
 
     def look_now(self, state: State) -> None:
         """Asks each a word, and waits for none. What fails is no reason to
@@ -75,12 +95,20 @@ class Agreed:
         next = self._said()
         self._decide(next)
         self.next = next
-        written, there = state.keep(self.step, self.next)
+        written, there = self._keep(state, self.next)
         if self.next != _NONE:
             self._tell(there)
         if self._first and self.next in (_NONE, self.step) and \
-                written > self._last:
+                written > self._last and \
+                time.monotonic() >= self._said_at + APART:
             self._say(state, written)
+
+    def _keep(self, state: State, next: int) -> tuple[int, int]:
+        self._asking = True
+        try:
+            return state.keep(self.step, next)
+        finally:
+            self._asking = False
 
     def _said(self) -> int:
         return int(self._store.get("next")) if self._store.check(["next"]) \
@@ -94,7 +122,7 @@ class Agreed:
         """What became of the one that was to be."""
         if self.next == _NONE:
             return
-        if self._count("there") == self._agents:
+        if self._count("there") == len(set(self._agents)):
             self.step = self.next
         if self.next != next:
             self._told = False
@@ -109,7 +137,8 @@ class Agreed:
 
     def _say(self, state: State, step: int) -> None:
         """This agent keeps it before anybody hears of it."""
-        _, there = state.keep(self.step, step)
+        self._said_at = time.monotonic()
+        _, there = self._keep(state, step)
         if there > 0:
             self._told = False
             self.next = self._last = step
@@ -117,9 +146,21 @@ class Agreed:
             self._tell(there)
 
 
-def agreeing(store: dist.Store, agents: list[int], rank: int
+def agreeing(store: dist.Store, agents: list[int], run: int, rank: int
              ) -> Agreed | None:
     """By the agents of all ranks; None where this one has not to look."""
     if agents.index(agents[rank]) != rank:
         return None
-    return Agreed(store, len(set(agents)), rank == 0)
+    return Agreed(store, agents, run, rank == 0)
+
+
+# A thread that is within a store when the interpreter ends takes the process
+# with it.
+_there: weakref.WeakSet[Agreed] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    for agreed in list(_there):
+        with contextlib.suppress(Exception):
+            agreed.end()

@@ -663,10 +663,10 @@ class Checkpointer:
             found = restore.run(None if step == LATEST else step, flags,
                                 strict)
             self._several = restore.several
-            self._agree(restore)
             begun = self._state.begun()
             if restore.taken_back:
                 self._begin_run(restore)
+            self._agree(restore)
         if found is not None:           # and all else is done
             self._state.make_room(begun, restore.is_newest)
             self.report = restore.report
@@ -676,9 +676,13 @@ class Checkpointer:
 
     def _agree(self, restore: Restore) -> None:
         """From here on, on what is on the disks of all agents."""
-        if self._agreed is not None:
-            self._agreed.end()
-        self._agreed = agreeing(self._comm.part("agreed"), restore.agents(),
+        agents, before = restore.agents(), self._agreed
+        run = self._state.status()["run"]
+        if before is not None:
+            if self._several and before.is_of(agents, run):
+                return      # on all ranks alike
+            before.end()
+        self._agreed = agreeing(self._comm.part("agreed"), agents, run,
                                 self.rank) if self._several else None
 
     def _begin_run(self, restore: Restore) -> None:
@@ -693,6 +697,8 @@ class Checkpointer:
             return
         state = self._new_state()
         state.nodes_as(self._state)
+        if self._agreed is not None:
+            self._agreed.end()
         self._state.close()
         self._state = state
         self._blobs.move(self._state)
