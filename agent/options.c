@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/cgroup.h"
 #include "base/util.h"
@@ -31,6 +32,7 @@ struct said {
 		char *value;	/* as a file has it, owned; NULL: no memory */
 	} v[OPTION_COUNT];
 	bool check;
+	bool again;			/* by one that serves */
 	bool keeper, no_keeper;		/* by the file, or the command line */
 	char usual[4096];
 	char *named;			/* --config, from where we started */
@@ -115,6 +117,16 @@ static const char *named_file(int argc, char **argv)
 	return path;
 }
 
+/* Who reads it may wait for good, and who serves must not: as of the pipe that
+ * a shell gave at the start. */
+static bool may_wait(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) == 0 && !S_ISREG(st.st_mode) &&
+	       !S_ISDIR(st.st_mode);
+}
+
 /* The one that is named, or the usual one, which need not be. */
 static int from_file(struct said *s, int argc, char **argv)
 {
@@ -132,6 +144,9 @@ static int from_file(struct said *s, int argc, char **argv)
 	s->path = named ? s->named : s->usual;
 	if (!*s->path)
 		return 0;
+	if (s->again && may_wait(s->path))
+		return option_complain("--config", s->path, "it is a pipe or a "
+				       "device, and is not read again");
 	r = config_read(sk_os_linux(), s->path, set_from_file, s);
 	/* It was said, and who came with another's HOME has no file there. */
 	if (r == -EACCES && !named)
@@ -304,7 +319,8 @@ static char *find_here(void)
 	return os->getcwd(os, here, sizeof(here)) < 0 ? NULL : strdup(here);
 }
 
-static int parse(int argc, char **argv, char *here, struct options *ret)
+static int parse(int argc, char **argv, char *here, bool again,
+		 struct options *ret)
 {
 	struct options o = {
 		.here = here,
@@ -318,7 +334,7 @@ static int parse(int argc, char **argv, char *here, struct options *ret)
 		.flush_interval_s = FLUSH_INTERVAL_S,
 		.scrub_rate = SCRUB_RATE,
 	};
-	struct said said = { .o = &o };
+	struct said said = { .o = &o, .again = again };
 	int r;
 
 	r = from_file(&said, argc, argv);
@@ -358,13 +374,14 @@ static int parse(int argc, char **argv, char *here, struct options *ret)
 
 int options_parse(int argc, char **argv, struct options *ret)
 {
-	return parse(argc, argv, find_here(), ret);
+	return parse(argc, argv, find_here(), false, ret);
 }
 
 int options_again(const struct options *o, struct options *ret)
 {
 	assert(o->argv);
-	return parse(o->argc, o->argv, o->here ? strdup(o->here) : NULL, ret);
+	return parse(o->argc, o->argv, o->here ? strdup(o->here) : NULL, true,
+		     ret);
 }
 
 void options_free(struct options *o)

@@ -76,6 +76,17 @@ heard 'step 2 is deleted'
 heard 'step 3 is deleted'
 end
 
+# What may keep whoever reads it waiting is not read again, and all is served.
+start --no-keeper
+heard 'serves on'
+rm -f "$dir/conf"
+mkfifo "$dir/conf"
+kill -HUP "$pid"
+heard 'is not read again'
+[ "$(budget)" = $((64 << 20)) ] || fail "of a pipe: $(budget)"
+rm -f "$dir/conf"
+end
+
 # In the background it has a file, which may be moved away.
 conf 'memory = 64M'
 # Open here as well: what nobody holds open forgets what was written to it.
