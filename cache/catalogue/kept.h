@@ -8,9 +8,9 @@
 
 #include "catalogue/catalogue.h"
 
-/** Ranks say that it stays (base/staying.h); or it is what the newest run began with, whose ranks have not
- * said yet that all of them have written another. What is newer, and complete
- * here, is not asked for. */
+/** Ranks say that it stays (base/staying.h); or it is what the newest run began
+ * with, whose ranks have not said yet that all of them have written another.
+ * What is newer, and complete here, is not asked for. */
 bool sk_cat_kept(const struct sk_cat_snapshot *snapshot);
 /** Whether all ranks of its run that live here have their primary image on
  * disk; false where none lives. */

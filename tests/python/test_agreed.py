@@ -189,6 +189,9 @@ def _train_on(nodes: Nodes) -> None:
                 ck._wait_alone(step, 4, 30)
             if step < STOPS:
                 _settle(ck, step)
+            if step == 2 * STOPS:
+                ck.wait(step)
+                assert ck.restore() == step, "out of memory"
         # Before the job's end, with which the newest would be written.
         dist.barrier()
         os.kill(nodes.agents[rank].pid, signal.SIGKILL)
