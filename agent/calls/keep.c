@@ -172,6 +172,11 @@ int call_keep(struct call *c)
 		r = check(c, job, &run);
 	if (r < 0)
 		return r;
+	if (c->agent->store && degraded_on(&c->agent->degraded,
+					   DEGRADED_STORE_HANGS))
+		return sk_err_set(&c->err, -EIO, "the store hangs, and what "
+				  "stays of job \"%s\" cannot be written down",
+				  job->name);
 	if (c->agent->store)
 		return write_first(c, job, run);
 	sk_staying_say(&job->staying, run->number, run->id, in->steps);

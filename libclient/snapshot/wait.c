@@ -137,24 +137,18 @@ static int check_keep(const int64_t steps[2], const struct sk_kept *ret_kept,
 	return sk_check_result(ret_kept, "what is kept", err);
 }
 
+/* Apart from what a snapshot asks: the store may take its time. */
 static int ask_keep(struct sk_state *state, struct sk_msg *msg,
 		    struct sk_err *err)
 {
-	uint64_t until = sk_until(state->sk);
-	int r;
-
 	msg->body.keep.id = sk_state_wire_id(state, 0);
 	if (!msg->body.keep.id.run_id)
 		return sk_err_set(err, -ENOENT, "rank %d of job \"%s\" is in "
 				  "no run yet: it has neither restored nor taken "
 				  "a snapshot", state->job.rank,
 				  state->job.name);
-	r = sk_conn_again(state->sk->socket_path, until, &state->sk->conn,
-			  err);
-	if (r < 0)
-		return r;
-	return sk_conn_call(&state->sk->conn, msg, NULL, 0, NULL, NULL, until,
-			    err);
+	return sk_call_apart(state->sk, msg, NULL, 0, NULL, NULL,
+			     sk_until(state->sk), err);
 }
 
 SK_API int sk_keep(struct sk_state *state, int64_t step, int64_t next,
