@@ -95,17 +95,22 @@ class Agreed:
         next = self._said()
         before = self.step
         self._decide(next)
-        if next == self.next and self._told and self.step == before and \
-                not self._first:
+        # The agent, and its store, are asked where there is something new.
+        if next == self.next and self.step == before and \
+                (self._told or next == _NONE) and not self._is_due():
+            self._take_back()
             return
         self.next = next
         written, there = self._keep(state, self.next)
         if self.next != _NONE:
             self._tell(there)
-        if self._first and self.next in (_NONE, self.step) and \
-                written > self._last and \
-                time.monotonic() >= self._said_at + APART:
+        if self._is_due() and written > self._last:
             self._say(state, written)
+
+    def _is_due(self) -> bool:
+        """Whether it is this rank's to say what is to be."""
+        return self._first and self.next in (_NONE, self.step) and \
+            time.monotonic() >= self._said_at + APART
 
     def _keep(self, state: State, next: int) -> tuple[int, int]:
         self._asking = True
@@ -136,7 +141,11 @@ class Agreed:
         if there and not self._told:
             self._told = True
             self._count("there" if there > 0 else "lacking", 1)
-        if self._first and self.step != self.next and self._count("lacking"):
+        self._take_back()
+
+    def _take_back(self) -> None:
+        if self._first and self.next not in (_NONE, self.step) and \
+                self._count("lacking"):
             self._store.set("next", str(_NONE))
 
     def _say(self, state: State, step: int) -> None:
