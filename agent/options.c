@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include "base/cgroup.h"
 #include "base/util.h"
@@ -23,6 +24,8 @@
 #define SCRUB_RATE ((uint64_t)16 << 20)
 
 /* Texts live as long as the arguments and the environment do. */
+#define MEMORY_DEVICES 1u	/* /dev/null, for one */
+
 struct said {
 	struct options *o;
 	const char *path;		/* of the file; NULL: none */
@@ -123,8 +126,10 @@ static bool may_wait(const char *path)
 {
 	struct stat st;
 
-	return stat(path, &st) == 0 && !S_ISREG(st.st_mode) &&
-	       !S_ISDIR(st.st_mode);
+	if (stat(path, &st) < 0)
+		return false;
+	return S_ISFIFO(st.st_mode) || (S_ISCHR(st.st_mode) &&
+	       major(st.st_rdev) != MEMORY_DEVICES);
 }
 
 /* The one that is named, or the usual one, which need not be. */
