@@ -22,10 +22,9 @@
 #define KEEP_LAST 4u
 #define FLUSH_INTERVAL_S 30u
 #define SCRUB_RATE ((uint64_t)16 << 20)
-
-/* Texts live as long as the arguments and the environment do. */
 #define MEMORY_DEVICES 1u	/* /dev/null, for one */
 
+/* Texts live as long as the arguments and the environment do. */
 struct said {
 	struct options *o;
 	const char *path;		/* of the file; NULL: none */
