@@ -153,19 +153,19 @@ static bool parse(const json_t *root, enum sk_retention_from *ret_from,
 	return true;
 }
 
-/* 1: there is none. */
-static int read_retention(struct sk_store *store, const char *job,
-			  char text[TEXT_MAX], struct sk_err *err)
+int sk_store_job_text(struct sk_store *store, const char *job,
+		      const char *name, char *text, size_t room,
+		      struct sk_err *err)
 {
 	int fd = sk_store_job_dir(store, job, err), r;
 
 	if (fd < 0)
 		return sk_is_gone(fd) ? 1 : fd;
-	r = sk_dir_read_text(store->os, fd, SK_RETAIN_FILE, text, TEXT_MAX);
+	r = sk_dir_read_text(store->os, fd, name, text, room);
 	store->os->close(store->os, fd);
 	if (r < 0 && r != -ENOENT && r != -EBADMSG)
 		return sk_err_errno(err, r, "cannot read %s/%s/%s",
-				    store->path, job, SK_RETAIN_FILE);
+				    store->path, job, name);
 	if (r == -EBADMSG)
 		*text = 0;	/* as any other that makes no sense */
 	return r == -ENOENT;
@@ -181,7 +181,8 @@ int sk_store_retention(struct sk_store *store, const char *job,
 	int r;
 
 	*ret_from = SK_RETENTION_NONE;
-	r = read_retention(store, job, text, err);
+	r = sk_store_job_text(store, job, SK_RETAIN_FILE, text, sizeof(text),
+			      err);
 	if (r)
 		return r < 0 ? r : 0;
 	root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);

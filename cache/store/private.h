@@ -337,4 +337,10 @@ int sk_step_acquire(struct sk_store *store, int job_fd, uint64_t step,
 		    const struct sk_store_run *run, mode_t mode,
 		    bool *ret_displaced, struct sk_err *err);
 
+/** What the file of that name in the job's directory says; "" where it makes no
+ * sense, 1: there is none. Errors, with a sentence: it cannot be read. */
+int sk_store_job_text(struct sk_store *store, const char *job,
+		      const char *name, char *text, size_t room,
+		      struct sk_err *err);
+
 #endif

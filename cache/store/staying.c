@@ -83,24 +83,6 @@ static bool parse(const json_t *root, struct sk_staying *ret)
 	       parse_before(json_object_get(root, "before"), ret);
 }
 
-/* 1: there is none. */
-static int read_text(struct sk_store *store, const char *job,
-		     char text[TEXT_MAX], struct sk_err *err)
-{
-	int fd = sk_store_job_dir(store, job, err), r;
-
-	if (fd < 0)
-		return sk_is_gone(fd) ? 1 : fd;
-	r = sk_dir_read_text(store->os, fd, SK_AGREED_FILE, text, TEXT_MAX);
-	store->os->close(store->os, fd);
-	if (r < 0 && r != -ENOENT && r != -EBADMSG)
-		return sk_err_errno(err, r, "cannot read %s/%s/%s",
-				    store->path, job, SK_AGREED_FILE);
-	if (r == -EBADMSG)
-		*text = 0;	/* as any other that makes no sense */
-	return r == -ENOENT;
-}
-
 int sk_store_staying(struct sk_store *store, const char *job,
 		     struct sk_staying *ret, struct sk_err *err)
 {
@@ -111,7 +93,8 @@ int sk_store_staying(struct sk_store *store, const char *job,
 	int r;
 
 	*ret = found;
-	r = read_text(store, job, text, err);
+	r = sk_store_job_text(store, job, SK_AGREED_FILE, text, sizeof(text),
+			      err);
 	if (r)
 		return r < 0 ? r : 0;
 	root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
