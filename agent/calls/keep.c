@@ -37,17 +37,15 @@ static void write_down(struct work *work)
 {
 	struct keeping *k = sk_link_object(work, struct keeping, work);
 	struct sk_store *store = k->request.agent->store;
-	struct sk_staying now;
+	struct sk_staying stands;
 
-	k->result = sk_store_staying(store, k->job, &now, &k->err);
+	k->result = sk_store_staying(store, k->job, &stands, &k->err);
 	if (k->result < 0)
 		return;
-	if (now.run)
-		k->known = now;
-	else
-		now = k->known;
+	if (stands.run)
+		k->known = stands;
 	sk_staying_say(&k->known, k->run, k->run_id, k->steps);
-	if (sk_staying_equal(&now, &k->known))
+	if (sk_staying_equal(&stands, &k->known))
 		return;
 	k->result = sk_store_set_staying(store, k->job, &k->known, &k->err);
 	/* Before the first step is written there is nothing to keep. */

@@ -152,6 +152,14 @@ static void test_begun(struct rig *rig)
 	CHECK(rig_stop(rig) == 0, "exit status");
 }
 
+static bool stands(const struct rig *rig)
+{
+	char path[256];
+
+	(void)snprintf(path, sizeof(path), "%s/part/.agreed", rig->store);
+	return access(path, F_OK) == 0;
+}
+
 /* It stands in the store: whoever comes after the agent, or after the ranks,
  * and says nothing of it has agreed on nothing yet. */
 static void test_outlives(struct rig *rig)
@@ -161,7 +169,11 @@ static void test_outlives(struct rig *rig)
 
 	rig_start(rig, "--store", rig->store, "--keep-last", "2", NULL);
 	CHECK_STATUS(rank_open(&r, rig, &o), 0, &r.msg);
-	go(&r, 1, 3);
+	/* Said before there was a place for it, and once more since. */
+	(void)keep(&r, -1, 1);
+	go(&r, 1, 1);
+	CHECK(keep(&r, -1, 1).has_next && stands(rig), "it is not written");
+	go(&r, 2, 3);
 	(void)keep(&r, 2, 3);
 	go(&r, 4, 6);
 	await_disk(rig, r.sock, "part", "2 3 5 6");
