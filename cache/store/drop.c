@@ -8,6 +8,24 @@
 
 #include "store/private.h"
 
+/* Who deletes it may have taken what says whose it is already. */
+static int not_of(struct sk_store *store, int job_fd, const char *dir, int fd,
+		  const struct sk_store_run *theirs,
+		  const struct sk_store_run *run, struct sk_err *err)
+{
+	int r = sk_not_stale(sk_dir_is(store->os, job_fd, dir, fd));
+
+	if (r < 0)
+		return sk_err_errno(err, r, "cannot tell whether \"%s\" is "
+				    "still there", dir);
+	if (r == 0)
+		return sk_err_set(err, -ENOENT, "\"%s\" went just now", dir);
+	return sk_err_set(err, -ESTALE, "\"%s\" belongs to run %" PRIu64
+			  " (%016" PRIx64 ") by now, not to run %" PRIu64
+			  " (%016" PRIx64 ")", dir, theirs->number, theirs->id,
+			  run->number, run->id);
+}
+
 int sk_step_open_of(struct sk_store *store, int job_fd, const char *dir,
 		    const struct sk_store_run *run, struct sk_err *err)
 {
@@ -22,10 +40,7 @@ int sk_step_open_of(struct sk_store *store, int job_fd, const char *dir,
 	if (r < 0)
 		sk_err_errno(err, r, "cannot tell the run of \"%s\"", dir);
 	else if (!sk_store_run_equal(&theirs, run))
-		r = sk_err_set(err, -ESTALE, "\"%s\" belongs to run %" PRIu64
-			       " (%016" PRIx64 ") by now, not to run %" PRIu64
-			       " (%016" PRIx64 ")", dir, theirs.number,
-			       theirs.id, run->number, run->id);
+		r = not_of(store, job_fd, dir, fd, &theirs, run, err);
 	if (r == 0)
 		return fd;
 	store->os->close(store->os, fd);

@@ -46,7 +46,7 @@ static int write_pin(struct sk_store *store, int job_fd, int fd,
 	/* Whoever deletes it has looked before, or looks again. */
 	r = sk_dir_is(store->os, job_fd, dir, fd);
 	if (r == 0)
-		return sk_err_set(err, -ESTALE, "\"%s\" went while it was "
+		return sk_err_set(err, -ENOENT, "\"%s\" went while it was "
 				  "being pinned", dir);
 	return r < 0 ? sk_err_errno(err, r, "cannot tell whether \"%s\" is "
 				    "still there", dir) : 0;

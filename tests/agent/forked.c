@@ -30,6 +30,7 @@ static void serve(struct rig *rig, struct sk_fault_os *fault, int ready,
 	if (options_parse(argc, argv, &o) ||
 	    endpoint_open(&fault->os, o.socket, &endpoint, &err))
 		_exit(99);
+	o.hangs_s = NEVER_HANGS_S;
 	_exit(agent_run(&fault->os, &o, &endpoint, NULL));
 }
 

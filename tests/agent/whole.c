@@ -48,8 +48,7 @@ void whole_init(struct whole *w)
 		.store = w->rig.store, .memory = 64u << 20,
 		.admin_uid = (uid_t)-1, .level = LOG_LEVEL_WARNING,
 		.stop_timeout_s = 300,
-		/* Its clock may be moved by more than a look takes. */
-		.hangs_s = 1u << 30,
+		.hangs_s = NEVER_HANGS_S,
 	};
 }
 

@@ -52,6 +52,7 @@ static struct scene *scene_open(bool store)
 		.admin_uid = (uid_t)-1, .level = LOG_LEVEL_ERROR,
 		.stop_timeout_s = 5, .ready_fd = ready[1], .worker_fd = -1,
 		.user_layouts = 1u << 20, .backend = SK_IO_THREADS,
+		.hangs_s = NEVER_HANGS_S,
 	};
 	FUZZ_CHECK(!endpoint_open(sk_os_linux(), s->rig.socket, &s->endpoint,
 				  &err));

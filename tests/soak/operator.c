@@ -18,13 +18,14 @@
 
 /* ---- commands ---- */
 
-static void print_said(int fd)
-{
-	char text[1024];
-	ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+/* What it said last, for whom its exit status was none that may be. */
+static char said_last[1024];
 
-	text[n > 0 ? n : 0] = 0;
-	fprintf(stderr, "%s", text);
+static void keep_said(int fd)
+{
+	ssize_t n = pread(fd, said_last, sizeof(said_last) - 1, 0);
+
+	said_last[n > 0 ? n : 0] = 0;
 }
 
 static int run_args(const struct scene *scene, const char *const *args)
@@ -47,11 +48,9 @@ static int run_args(const struct scene *scene, const char *const *args)
 	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status), "%s: %#x",
 	      args[1], status);
 	status = WEXITSTATUS(status);
-	if (status == 127 || status == 5) {
-		print_said(said);
-		CHECK(false, "cachectl %s %s: exit status %d", args[1],
-		      args[2] ? args[2] : "", status);
-	}
+	keep_said(said);
+	CHECK(status != 127 && status != 5, "cachectl %s %s: exit status %d: "
+	      "%s", args[1], args[2] ? args[2] : "", status, said_last);
 	close(said);
 	close(nothing);
 	return status;
@@ -228,7 +227,7 @@ static void check_code(struct acting *o, int code, unsigned may,
 	unsigned ends = (atomic_load(&o->shared->kills) - before + 2) / 2;
 
 	CHECK(1u << code & may || (code == 3 && ends > 1), "%s of %s ended "
-	      "with %d", what, o->name, code);
+	      "with %d: %s", what, o->name, code, said_last);
 	atomic_fetch_add(&o->shared->commands, 1);
 	atomic_fetch_add(&o->shared->refused, code != 0);
 }

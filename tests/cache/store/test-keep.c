@@ -4,6 +4,8 @@
 #include "common.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,6 +127,9 @@ static bool meet(int (*fn)(struct sk_store *store),
 		gone = fn == retire ? r : other.r;
 		cr_assert((pinned == 0) != (gone == 0), "call %d: %d, %d",
 			  (int)n, pinned, gone);
+		/* As of one that went before. */
+		cr_assert(pinned == 0 || pinned == -ENOENT, "call %d: %d",
+			  (int)n, pinned);
 		cr_assert_eq(holds(store, 1, 5, 0), pinned == 0, "call %d",
 			     (int)n);
 	}
@@ -144,6 +149,122 @@ Test(keep, a_pin_holds_or_its_owner_is_told, .timeout = 300)
 	for (n = 1; meet(pin_it, retire, n); n++)
 		;
 	cr_assert_gt(n, 5);
+}
+
+/* Who pins stops before a call of its own until who retires comes to one of
+ * its. */
+struct crossing {
+	struct sk_fault_os fault;
+	struct sk_store *store;
+	sem_t stopped, go;
+	pthread_t thread;
+	bool stops, joined;
+	int r;
+};
+
+static int sync_none(const struct sk_os *os, int fd)
+{
+	(void)os;
+	(void)fd;
+	return 0;
+}
+
+/* There are hundreds of crossings. */
+static void init_unsynced(struct sk_fault_os *fault)
+{
+	sk_fault_os_init(fault, sk_os_linux());
+	fault->os.fsync = sync_none;
+}
+
+static void stop(void *ctx)
+{
+	struct crossing *c = ctx;
+
+	c->stops = true;
+	sem_post(&c->stopped);
+	sem_wait(&c->go);
+}
+
+static void *pin_and_stop(void *ctx)
+{
+	struct crossing *c = ctx;
+
+	c->r = pin(c->store, true);
+	sem_post(&c->stopped);
+	return NULL;
+}
+
+static void go_on(void *ctx)
+{
+	struct crossing *c = ctx;
+
+	sem_post(&c->go);
+	cr_assert_eq(pthread_join(c->thread, NULL), 0);
+	c->joined = true;
+}
+
+/* What came of a pin and a deletion, of which neither was alone. */
+static void check_crossed(const struct crossing *c, int retired, int at[2])
+{
+	cr_assert(c->r == 0 || c->r == -ENOENT, "calls %d and %d: %d", at[0],
+		  at[1], c->r);
+	cr_assert(c->r < 0 || retired == -EBUSY, "calls %d and %d: %d",
+		  at[0], at[1], retired);
+	cr_assert_eq(holds(c->store, 1, 5, 0), retired < 0, "calls %d and %d",
+		     at[0], at[1]);
+}
+
+/* Bits: whether there was a call @at[0] of the pin, one @at[1] of the other. */
+static int cross(int at[2])
+{
+	struct crossing c = { .r = -EINPROGRESS };
+	struct sk_fault_os fault;
+	struct sk_store *store;
+	struct place p;
+	int retired;
+
+	place_make(&p);
+	init_unsynced(&fault);
+	store = open_store(&fault.os, &p);
+	init_unsynced(&c.fault);
+	c.store = open_store(&c.fault.os, &p);
+	init_unsynced(&c.fault);
+	cr_assert_eq(put(store, 1, 5, 0), 0);
+	sem_init(&c.stopped, 0, 0);
+	sem_init(&c.go, 0, 0);
+	sk_fault_os_meddle(&c.fault, SK_FAULT_ANY, (uint64_t)at[0], stop, &c);
+	cr_assert_eq(pthread_create(&c.thread, NULL, pin_and_stop, &c), 0);
+	sem_wait(&c.stopped);
+	init_unsynced(&fault);
+	sk_fault_os_meddle(&fault, SK_FAULT_ANY, (uint64_t)at[1], go_on, &c);
+	retired = retire(store);
+	fault.rule_count = 0;
+	if (!c.joined) {
+		go_on(&c);
+		c.joined = false;
+	}
+	c.fault.rule_count = 0;
+	if (c.stops && c.joined)
+		check_crossed(&c, retired, at);
+	sem_destroy(&c.stopped);
+	sem_destroy(&c.go);
+	sk_store_close(c.store);
+	sk_store_close(store);
+	place_remove(&p);
+	return c.stops | c.joined << 1;
+}
+
+Test(keep, a_pin_that_crosses_a_deletion_is_told, .timeout = 300)
+{
+	int at[2], were = 3;
+
+	for (at[0] = 1; were & 1; at[0]++) {
+		were = 3;
+		for (at[1] = 1; were == 3; at[1]++)
+			were = cross(at);
+		cr_assert(!(were & 1) || at[1] > 10);
+	}
+	cr_assert_gt(at[0], 5);
 }
 
 /* Killed at any call, and what it left is cleaned up: the step is whole, or

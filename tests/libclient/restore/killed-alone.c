@@ -86,7 +86,8 @@ static void begin(struct story *t)
 	t->options = (struct options){
 		.store = t->rig.store, .memory = 64u << 20,
 		.admin_uid = (uid_t)-1, .level = LOG_LEVEL_ERROR,
-		.stop_timeout_s = 300, .backend = SK_IO_THREADS };
+		.stop_timeout_s = 300, .backend = SK_IO_THREADS,
+		.hangs_s = NEVER_HANGS_S };
 	if (t->follows)
 		CHECK(endpoint_open(sk_os_linux(), t->rig.socket,
 				    &t->endpoint, &err) == 0, "%s", err.text);
