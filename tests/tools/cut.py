@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -79,15 +80,17 @@ class Between:
     def begin(self, cut: str = "", at: int = 1, times: int = 1,
               done: bool = False, spoil: bool = False,
               last: bool = False,
-              before: Callable[[], object] | None = None) -> None:
+              before: Callable[[], object] | None = None,
+              then: Callable[[], object] | None = None) -> None:
         """From its @at-th message called @cut on, @times are cut; @done: when
         the agent has done it. @spoil: its reply arrives, of memory that others
         have written to since. @last: nobody is in its place. @before: nothing
-        is cut; that is done before they are passed on."""
+        is cut; that is done before they are passed on. @then: is done when
+        the agent has done it, and before anyone asks again."""
         with self.lock:
             self.cut, self.at, self.times = cut, at, times
             self.done, self.spoil, self.last = done, spoil, last
-            self.before = before
+            self.before, self.then = before, then
             self.seen: dict[str, int] = {}
 
     def cuts(self, name: str) -> bool:
@@ -136,6 +139,8 @@ class Between:
             return False
         send(agent, data, fds)
         reply, back = receive(agent)
+        if cut and self.then:
+            self.then()
         if cut and self.spoil:
             back[0] = spoilt(back[0])
         if reply and (not cut or self.spoil):
@@ -240,6 +245,26 @@ def check_evict(scene: Scene) -> None:
     assert r.returncode == 1 and "newest" in r.stderr, r
 
 
+def check_unpin(scene: Scene) -> None:
+    """What was unpinned, and deleted as it was to stay no more, is unpinned."""
+    def gone() -> None:
+        until = time.monotonic() + 60
+        while next(scene.folder.glob("store/pins/step-*1"), None):
+            assert time.monotonic() < until, "it stays"
+            time.sleep(0.01)
+
+    scene.train("pins", 3)    # memory has two
+    for words in ("pin pins/1", "retain pins --last 1"):
+        r = scene.run(*words.split())
+        assert r.returncode == 0, r
+    scene.between.begin("unpin", done=True, then=gone)
+    r = scene.run("unpin", "pins/1")
+    assert r.returncode == 0 and "unpinned pins@1/1" in r.stdout, r
+    # What is not there was not unpinned just now.
+    r = scene.run("unpin", "pins/1")
+    assert r.returncode == 4, r
+
+
 def check_damaged(scene: Scene) -> None:
     """What others have written to since the agent ended is no damage."""
     for command in ("verify a", f"export a {scene.folder}/y"):
@@ -316,6 +341,7 @@ def main() -> None:
             check_damaged(scene)
             check_leaves(scene)
             check_evict(scene)
+            check_unpin(scene)
             check_always(scene)
             check_gone(scene)
             check_stop(scene)

@@ -10,11 +10,14 @@
 /* Of this very snapshot: "the newest" may be another one by the second time. */
 static int ask_manage(struct context *ctx, struct sk_msg *msg)
 {
+	const uint16_t asked = msg->type;
 	bool again;
 	int r = ask_again(ctx, msg, &again);
 
-	/* An agent that ended before it answered has evicted it. */
-	return r == -ENOENT && again && msg->type == SK_MSG_EVICT ? 0 : r;
+	/* An agent that ended before it answered has evicted it; or unpinned
+	 * it, and what is to stay of its job had it deleted. */
+	return r == -ENOENT && again && (asked == SK_MSG_EVICT ||
+					 asked == SK_MSG_UNPIN) ? 0 : r;
 }
 
 /* Where a pin stands: for scripts, and what people are told of it. */
