@@ -110,6 +110,7 @@ struct deletion {
 	int64_t step;
 	char dir[SK_CAT_DIR_MAX];
 	bool pin;			/* or unpin, that is */
+	unsigned pins;			/* of the step, when it was asked for */
 	int result;
 	struct sk_err err;
 };
@@ -139,7 +140,8 @@ static void deleted(struct lane_work *work)
 	d->request.busy = false;
 	index_changed(a, d->job);
 	if (d->result == 0) {
-		retain_forget(a, d->job, d->uid, &d->run, d->step, d->dir);
+		retain_forget(a, d->job, d->uid, &d->run, d->step, d->dir,
+			      d->pins);
 		log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64
 			 " is deleted from disk", d->job, d->run.number,
 			 d->step);
@@ -217,6 +219,7 @@ static int begin_on_disk(struct call *c, const struct sk_cat_snapshot *s,
 	memcpy(d->job, s->job->name, sizeof(d->job));
 	(void)snprintf(d->dir, sizeof(d->dir), "%s", dir);
 	d->pin = c->in->type == SK_MSG_PIN;
+	d->pins = s->pins;
 	d->work.run = run;
 	d->work.finish = finish;
 	d->request.busy = true;
@@ -355,6 +358,7 @@ static int pin(struct call *c, struct sk_cat_snapshot *s)
 
 	if (r < 0)
 		return r;
+	s->pins += c->in->type == SK_MSG_PIN;
 	if (c->in->type == SK_MSG_PIN && dir && !s->pinning++)
 		s->was_pinned = s->pinned && !s->unpinning;
 	/* It holds from now on, and is written down with the flush where there

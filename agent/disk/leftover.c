@@ -22,6 +22,7 @@ struct leftover {
 	struct sk_store_run run;
 	int64_t step;
 	uint32_t looks;			/* the agent's, when it began */
+	unsigned pins;			/* of the step, then */
 	int32_t world;
 	bool *own;			/* ranks of it that are this agent's */
 	char dir[SK_CAT_DIR_MAX];
@@ -117,7 +118,8 @@ static void deleted(struct work *work)
 
 	index_changed(a, l->job);
 	if (l->result == 0) {
-		retain_forget(a, l->job, l->uid, &l->run, l->step, l->dir);
+		retain_forget(a, l->job, l->uid, &l->run, l->step, l->dir,
+			      l->pins);
 		log_warning(a, "job \"%s\" run %" PRIu64 " step %" PRId64 " is "
 			    "deleted from disk: it was written in part when "
 			    "there was no room, the rest is lost, and newer "
@@ -150,6 +152,7 @@ static bool begin(struct agent *a, const struct sk_cat_snapshot *s,
 	l->run = (struct sk_store_run){ s->run, s->run_id };
 	l->step = s->step;
 	l->looks = a->looks;
+	l->pins = s->pins;
 	memcpy(l->dir, dir, sizeof(l->dir));
 	l->work.run = delete_step;
 	l->work.finish = deleted;

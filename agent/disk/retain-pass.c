@@ -56,6 +56,7 @@ struct retain_pass {
 	const struct sk_retain_step *newest;	/* complete one; NULL */
 	uint64_t began_ns;
 	uint32_t looks;			/* the agent's, then */
+	unsigned pinned;		/* of the step, then */
 	int result;
 	struct sk_err err;
 };
@@ -165,7 +166,7 @@ static void note_deleted(struct retain_pass *p)
 	index_changed(a, p->job);
 	if (p->result == 0) {
 		retain_forget(a, p->job, p->uid, &run, s->step,
-			      p->census.dirs[p->at]);
+			      p->census.dirs[p->at], p->pinned);
 		p->deleted++;
 		a->counts.retired++;
 		log_info(a, "job \"%s\" run %" PRIu64 " step %" PRId64
@@ -246,6 +247,7 @@ static bool next_victim(struct retain_pass *p)
 
 static void delete_next(struct retain_pass *p)
 {
+	const struct sk_cat_snapshot *s;
 	struct agent *a = p->agent;
 
 	if (!next_victim(p) || retain_ends(a) || !is_still_so(p)) {
@@ -254,6 +256,8 @@ static void delete_next(struct retain_pass *p)
 	}
 	p->began_ns = agent_now(a);
 	p->looks = a->looks;
+	s = snapshot_at(p);
+	p->pinned = s ? s->pins : 0;
 	p->deleting = true;
 	p->work.run = delete_step;
 	p->work.finish = step_deleted;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "agent.h"
+#include "catalogue/pins.h"
 #include "disk/flush.h"
 #include "disk/leftover.h"
 #include "disk/merge.h"
@@ -120,13 +121,27 @@ void retain_flush_begins(struct sk_cat_job *job)
 
 /* ---- what is gone ---- */
 
+/* What memory has of it stays, is written no more, and pinned no more: only a
+ * word that went over the pin had it deleted. One that came since, of what
+ * memory alone was known to have, is no such pin: for it the step is written
+ * anew. */
+static void lose_pin(struct sk_cat_snapshot *s, unsigned pins)
+{
+	s->wanted = s->wanted_by_pin = s->pin_stored = false;
+	s->was_pinned = s->pinned && s->pins != pins && !s->pinning;
+	s->pinned = s->pinning > 0 || s->was_pinned;
+	s->pin_failed &= s->pinned;
+	sk_cat_wake(s->job);
+}
+
 void retain_forget(struct agent *a, const char *name, uid_t uid,
 		   const struct sk_store_run *run, int64_t step,
-		   const char *dir)
+		   const char *dir, unsigned pins)
 {
 	struct sk_cat_job *job = sk_cat_job_find(&a->cat, name, uid);
 	struct sk_cat_snapshot *s;
 	struct sk_cat_image *image;
+	bool pinned;
 
 	watch_soon(a);
 	/* A look that is being taken over may have seen it. */
@@ -134,13 +149,8 @@ void retain_forget(struct agent *a, const char *name, uid_t uid,
 	s = job ? sk_cat_snapshot_find(job, run->number, run->id, step) : NULL;
 	if (!s)
 		return;
-	/* What memory has of it stays, is written no more, and pinned no
-	 * more: only a word that went over the pin had it deleted. */
-	s->wanted = s->wanted_by_pin = false;
-	s->was_pinned = s->pin_stored = false;
-	s->pinned = s->pinning > 0;
-	s->pin_failed &= s->pinned;
-	sk_cat_wake(s->job);
+	lose_pin(s, pins);
+	pinned = s->pinned;
 	record_snapshot(a, s);
 	/* The last image may take the snapshot with it. */
 	s->filling++;
@@ -149,6 +159,8 @@ void retain_forget(struct agent *a, const char *name, uid_t uid,
 			sk_cat_stored_remove(image);
 	}
 	s->filling--;
+	if (pinned && sk_cat_want_pinned(s))
+		agent_changed(a);
 	(void)sk_cat_snapshot_trim(s);
 }
 

@@ -42,10 +42,11 @@ bool retain_deletes(const struct agent *a, const struct sk_cat_snapshot *s);
 /** What need not stay is being looked for, or deleted: room may come. */
 bool retain_makes_room(const struct agent *a);
 void retain_flush_begins(struct sk_cat_job *job);
-/** The store has lost a step directory of the job. */
+/** The store has lost a step directory of the job, and with it the step's pin,
+ * unless somebody has had it pinned since it had been @pins times. */
 void retain_forget(struct agent *a, const char *job, uid_t uid,
 		   const struct sk_store_run *run, int64_t step,
-		   const char *dir);
+		   const char *dir, unsigned pins);
 /** The step is pinned no more. */
 void retain_unpinned(struct sk_cat_job *job, uint64_t run_id, int64_t step);
 /** The job is forgotten: what is known of it, job->owner, goes. */

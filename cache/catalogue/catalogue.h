@@ -198,6 +198,7 @@ struct sk_cat_snapshot {
 	uint64_t created_ns;		/* wall clock; 0: nothing sealed yet */
 	struct sk_cat_known known;	/* ask sk_cat_complete() and others */
 	bool pinned;
+	unsigned pins;			/* times that its owner had it so */
 	bool unpinning;			/* so its owner does, on disk */
 	unsigned pinning;		/* times that it does, and until then */
 	bool was_pinned;		/* whether it was, before those */

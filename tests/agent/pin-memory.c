@@ -29,6 +29,8 @@ struct disk {
 	atomic_bool holds;	/* the next image waits, before its name */
 	atomic_bool held;
 	atomic_bool full;	/* no image gets its name */
+	atomic_bool lingers;	/* the next step that is deleted waits, when
+				 * its name is gone */
 };
 static struct disk *disk;
 static int go_on[2];		/* a pipe: who is held reads */
@@ -37,6 +39,7 @@ static int rename_or_not(const struct sk_os *os, int olddir, const char *old,
 			 int newdir, const char *name, unsigned flags)
 {
 	char c;
+	int r;
 
 	if (atomic_load(&disk->no_pins) && strcmp(name, ".pinned") == 0)
 		return -ENOSPC;
@@ -47,7 +50,13 @@ static int rename_or_not(const struct sk_os *os, int olddir, const char *old,
 	}
 	if (strstr(name, ".safetensors") && atomic_load(&disk->full))
 		return -ENOSPC;
-	return sk_os_linux()->renameat(os, olddir, old, newdir, name, flags);
+	r = sk_os_linux()->renameat(os, olddir, old, newdir, name, flags);
+	if (strstr(name, ".deleted-") &&
+	    atomic_exchange(&disk->lingers, false)) {
+		atomic_store(&disk->held, true);
+		CHECK(read(go_on[0], &c, 1) == 1, "read");
+	}
+	return r;
 }
 
 static void begin(struct whole *w)
@@ -607,6 +616,53 @@ static void test_deleted(bool by_another)
 	close_one(&w, &r);
 }
 
+static void retain_last(int sock, uint32_t n)
+{
+	struct sk_msg msg = { .type = SK_MSG_RETAIN, .body.retain = {
+		.id.job = JOB, .flags = SK_RETAIN_SET,
+		.retention.keep_last = n } };
+
+	CHECK_STATUS(rig_call(sock, &msg, NULL, 0, NULL, NULL), 0, &msg);
+}
+
+/* What is to stay has a step deleted, here or by another agent, and it is
+ * pinned when its name is gone: then memory alone has it, and the pin holds. */
+static void test_pinned_meanwhile(bool by_another)
+{
+	struct whole w, other;
+	struct sk_msg msg;
+	struct rank r;
+	int sock;
+
+	open_one(&w, &r, RARELY);
+	for (int64_t step = 1; step <= 2; step++) {
+		rank_snapshot(&r, step);
+		ask(r.sock, SK_MSG_FLUSH, step);
+		AWAIT(has(r.sock, step, SK_SNAP_DURABLE), "it is not durable");
+	}
+	if (by_another) {
+		begin(&other);
+		memcpy(other.rig.store, w.rig.store, sizeof(w.rig.store));
+		start(&other);
+	}
+	sock = rig_connect(by_another ? &other.rig : &w.rig);
+	CHECK(has(sock, 1, SK_SNAP_DISK), "it is not there");
+	atomic_store(&disk->lingers, true);
+	retain_last(sock, 1);
+	AWAIT(passes(by_another ? &other : &w, atomic_load(&disk->held)),
+	      "nothing is deleted: %s", whole_log(&w));
+	AWAIT(!has(r.sock, 1, SK_SNAP_DISK), "it is known there");
+	ask(r.sock, SK_MSG_PIN, 1);
+	CHECK(write(go_on[1], "", 1) == 1, "write");
+	AWAIT_ON_DISK(&w, r.sock, 1);
+	CHECK_STATUS(manage(r.sock, SK_MSG_EVICT, JOB, 1, SK_EVICT_MEMORY,
+			    &msg), -EBUSY, &msg);
+	close(sock);
+	if (by_another)
+		stop(&other);
+	close_one(&w, &r);
+}
+
 /* ---- the last resort ---- */
 
 /*
@@ -713,6 +769,8 @@ int main(void)
 	test_unpinned_meanwhile();
 	test_deleted(false);
 	test_deleted(true);
+	test_pinned_meanwhile(false);
+	test_pinned_meanwhile(true);
 	test_comes_before_waiting();
 	test_next_life(true);
 	test_next_life(false);
