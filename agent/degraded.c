@@ -23,7 +23,7 @@ const struct degraded_info degraded_infos[DEGRADED_COUNT] = {
 		"the store's directory cannot be opened, or is not mounted",
 		"mount or make it again; the agent goes on with it by itself" },
 	[DEGRADED_STORE_HANGS] = { "store-hangs",
-		"the store has not answered for 30 s; snapshots stay in memory",
+		"the store does not answer; snapshots stay in memory",
 		"look at the file server or the disk" },
 	[DEGRADED_STORE_READ_ONLY] = { "store-read-only",
 		"the store's filesystem takes no writes (read-only)",

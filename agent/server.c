@@ -281,8 +281,7 @@ static int open_store(struct agent *a, struct sk_err *err)
 
 	if (!a->opts->store)
 		return 0;
-	/* A history is gone through where somebody died; else later. */
-	r = sk_store_open(a->os, a->opts->store, SK_STORE_DEAD_ONLY, &a->store,
+	r = sk_store_open(a->os, a->opts->store, SK_STORE_LATER, &a->store,
 			  &a->store_volatile, err);
 	if (r < 0)
 		return r;
@@ -290,15 +289,18 @@ static int open_store(struct agent *a, struct sk_err *err)
 	if (a->store_volatile)
 		log_warning(a, "the store %s is in memory; a power loss "
 			    "empties it", a->opts->store);
-	r = sweep_open(a);
+	r = retain_open(a, err);
 	if (r == 0)
-		r = index_open(a);
+		r = flush_open(a, err);
+	if (r < 0)
+		return r;
+	r = index_open(a);
 	if (r == 0)
 		r = prove_open(a);
-	if (r < 0)
-		return sk_err_errno(err, r, "cannot start");
-	r = retain_open(a, err);
-	return r < 0 ? r : flush_open(a, err);
+	/* A history is gone through where somebody died; else later. */
+	if (r == 0)
+		r = sweep_open(a);
+	return r < 0 ? sk_err_errno(err, r, "cannot start") : 0;
 }
 
 static void init(struct agent *a, const struct sk_os *os,

@@ -84,6 +84,7 @@ static void queue_wish(struct agent *a, struct stored_wish *wish)
 	struct party *p = party_of(a, wish);
 	struct user *u = p->user;
 
+	wish->since_ns = agent_now(a);
 	if (p->look < u->look)
 		p->look = u->look;
 	wish->round = ++p->look;
@@ -291,6 +292,32 @@ void stored_go_on(struct agent *a)
 		else
 			return;
 	}
+}
+
+static bool is_in_memory(struct agent *a, const struct stored_wish *w)
+{
+	const struct sk_cat_job *job = sk_cat_job_find(&a->cat, w->job, w->uid);
+
+	return !w->job[0] || (job && !sk_link_empty(&job->live));
+}
+
+static bool any_kept_waiting(struct agent *a, struct sk_link *wishes,
+			     uint64_t ns)
+{
+	const uint64_t now = agent_now(a);
+	struct stored_wish *w;
+
+	sk_link_each(w, wishes, link) {
+		if (w->party && now - w->since_ns > ns && is_in_memory(a, w))
+			return true;
+	}
+	return false;
+}
+
+bool stored_kept_waiting(struct agent *a, uint64_t ns)
+{
+	return any_kept_waiting(a, &a->wishes, ns) ||
+	       (a->scan && any_kept_waiting(a, &a->scan->wishes, ns));
 }
 
 static void give_up(const struct agent *a, struct stored_wish *w)

@@ -63,6 +63,7 @@ struct stored_wish {
 	/* private: */
 	struct sk_link link;
 	uint64_t round;			/* of the user's processes */
+	uint64_t since_ns;		/* it waits */
 	struct scan *scan;		/* whose next portion it waits for, in
 					 * the name of all whom that serves */
 	bool taken;			/* by a look that is under way */
@@ -86,6 +87,9 @@ void stored_go_on(struct agent *a);
 /** The store does not answer, and store-hangs has been said: who waits for a
  * look is told so (-EIO), and goes on with what is known. */
 void stored_hangs(struct agent *a);
+/** Somebody has waited for so long for a look at what memory has as well, and
+ * could go on without. */
+bool stored_kept_waiting(struct agent *a, uint64_t ns);
 /** Nothing is looked at any more: wishes that wait are refused. */
 void stored_close(struct agent *a);
 /** How the store names the image. */

@@ -4,6 +4,7 @@
 #include "agent.h"
 
 #define SWEEP_NS (UINT64_C(30) * 1000000000)
+#define FIRST_NS (UINT64_C(2) * 1000000000)
 #define ALL_AFTER 120u		/* sweeps: those of unknown agents too */
 
 struct sweep {
@@ -38,14 +39,20 @@ static void swept(struct work *work)
 	wait_for_next(s);
 }
 
+/* Beside those who read the store, which works where writing hangs. */
+static void begin(struct sweep *s)
+{
+	s->work.run = run_sweep;
+	s->work.finish = swept;
+	work_submit(&s->agent->loop.works, s->agent->keeping, &s->work);
+}
+
 static void time_to(struct timer *timer)
 {
 	struct sweep *s = sk_link_object(timer, struct sweep, timer);
 
 	s->n++;
-	s->work.run = run_sweep;
-	s->work.finish = swept;
-	work_submit(&s->agent->loop.works, s->agent->slow, &s->work);
+	begin(s);
 }
 
 int sweep_open(struct agent *a)
@@ -55,10 +62,15 @@ int sweep_open(struct agent *a)
 	if (!s)
 		return -ENOMEM;
 	s->agent = a;
-	s->n = ALL_AFTER - 1;	/* the first one is of all */
+	s->n = ALL_AFTER - 1;	/* the next one is of all */
 	s->timer.fire = time_to;
 	a->sweep = s;
-	wait_for_next(s);
+	begin(s);
+	/* Steps that got their names back are seen by the first look; but what
+	 * memory holds is not to wait for a disk that does not answer. */
+	if (!works_drain_until(&a->loop.works, agent_now(a) + FIRST_NS))
+		log_warning(a, "the store %s takes no writes for now: what dead "
+			    "agents left there goes later", a->opts->store);
 	return 0;
 }
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "disk/watch.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -16,12 +18,17 @@
 #define SECOND_NS UINT64_C(1000000000)
 #define CALM_NS (10 * SECOND_NS)
 #define CLOSE_NS (2 * SECOND_NS)	/* while something is wrong */
+#define WAITING_NS (SECOND_NS / 2)	/* of somebody, until it is looked */
+#define FIRST_NS (2 * SECOND_NS)	/* for the first look, at the start */
 
 /* Shared by the loop and the thread that looks; whoever lets go of it last
  * frees it. */
 struct look {
 	int refs;			/* atomic */
-	int done;			/* atomic: what stands below is so */
+	int done;			/* atomic: what stands below is so; it
+					 * is set under the lock, and told */
+	pthread_mutex_t lock;
+	pthread_cond_t told;
 	const struct sk_os *os;
 	char *path;
 	struct sk_store_place place;
@@ -33,14 +40,22 @@ struct watch {
 	struct look *look;		/* under way; NULL: none */
 	uint64_t began_ns, next_ns;
 	uint64_t seen_ns;		/* what is known was so then */
+	uint64_t back_ns;		/* the last look was */
 };
 
 static void unref(struct look *l)
 {
 	if (!l || __atomic_sub_fetch(&l->refs, 1, __ATOMIC_ACQ_REL))
 		return;
+	pthread_mutex_destroy(&l->lock);
+	pthread_cond_destroy(&l->told);
 	free(l->path);
 	free(l);
+}
+
+static bool is_done(const struct look *l)
+{
+	return __atomic_load_n(&l->done, __ATOMIC_ACQUIRE);
 }
 
 int watch_measure(const struct sk_os *os, const char *path,
@@ -71,30 +86,54 @@ static void *look(void *arg)
 	struct look *l = arg;
 
 	l->result = watch_measure(l->os, l->path, &l->place, &l->found);
+	pthread_mutex_lock(&l->lock);
 	__atomic_store_n(&l->done, 1, __ATOMIC_RELEASE);
+	pthread_cond_signal(&l->told);
+	pthread_mutex_unlock(&l->lock);
+	unref(l);
+	return NULL;
+}
+
+static void await(struct look *l, uint64_t until_ns)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&l->lock);
+	while (!l->done && r != -ETIMEDOUT)
+		r = l->os->cond_wait(l->os, &l->told, &l->lock, until_ns);
+	pthread_mutex_unlock(&l->lock);
+}
+
+static struct look *new_look(const struct agent *a)
+{
+	struct look *l = calloc(1, sizeof(*l));
+
+	if (!l)
+		return NULL;
+	*l = (struct look){ .refs = 1, .os = a->os,
+			    .place = sk_store_place(a->store),
+			    .path = strdup(sk_store_path(a->store)) };
+	pthread_mutex_init(&l->lock, NULL);
+	sk_cond_init(&l->told);
+	if (l->path)
+		return l;
 	unref(l);
 	return NULL;
 }
 
 static int begin(struct agent *a)
 {
-	struct look *l = calloc(1, sizeof(*l));
+	struct look *l = new_look(a);
 	pthread_t thread;
 	int r;
 
-	if (l)
-		l->path = strdup(sk_store_path(a->store));
-	if (!l || !l->path) {
-		free(l);
+	if (!l)
 		return -ENOMEM;
-	}
-	l->os = a->os;
-	l->place = sk_store_place(a->store);
-	l->refs = 2;
+	l->refs++;
 	r = sk_thread_start(&thread, look, l);
 	if (r < 0) {
-		free(l->path);
-		free(l);
+		unref(l);
+		unref(l);
 		return r;
 	}
 	(void)pthread_detach(thread);
@@ -200,6 +239,24 @@ static bool is_wrong(const struct agent *a)
 	return false;
 }
 
+/* Who could go on with what memory has is not kept for as long as a client
+ * waits for an answer. */
+static bool hangs(struct agent *a, uint64_t took_ns)
+{
+	const uint64_t most_ns = a->opts->hangs_s * SECOND_NS;
+
+	return took_ns > most_ns || (took_ns > most_ns / 8 &&
+				     stored_kept_waiting(a, most_ns / 8));
+}
+
+static bool is_due(struct agent *a, uint64_t now)
+{
+	const struct watch *w = a->watch;
+
+	return now >= w->next_ns || (now - w->back_ns >= CLOSE_NS &&
+				     stored_kept_waiting(a, WAITING_NS));
+}
+
 void watch_turn(struct agent *a)
 {
 	struct watch *w = a->watch;
@@ -207,15 +264,16 @@ void watch_turn(struct agent *a)
 
 	if (!w)
 		return;
-	if (w->look && __atomic_load_n(&w->look->done, __ATOMIC_ACQUIRE)) {
+	if (w->look && is_done(w->look)) {
 		see(a, w->look);
 		unref(w->look);
 		w->look = NULL;
+		w->back_ns = now;
 		w->next_ns = now + (is_wrong(a) ? CLOSE_NS : CALM_NS);
 	}
-	if (w->look && now - w->began_ns > a->opts->hangs_s * SECOND_NS)
+	if (w->look && hangs(a, now - w->began_ns))
 		see_hang(a);
-	if (!w->look && now >= w->next_ns && begin(a) < 0)
+	if (!w->look && is_due(a, now) && begin(a) < 0)
 		w->next_ns = now + CALM_NS;
 }
 
@@ -227,22 +285,19 @@ void watch_soon(struct agent *a)
 
 int watch_open(struct agent *a)
 {
-	struct sk_store_place place;
-	struct watch_found found;
+	struct watch *w;
 
 	if (!a->store)
 		return 0;
-	place = sk_store_place(a->store);
-	a->watch = calloc(1, sizeof(*a->watch));
-	if (!a->watch)
+	w = a->watch = calloc(1, sizeof(*w));
+	if (!w)
 		return -ENOMEM;
-	/* It has just been opened: who asks first is told already. */
-	if (watch_measure(a->os, sk_store_path(a->store), &place,
-			  &found) == 0) {
-		watch_seen(a, &found);
-		a->watch->next_ns = agent_now(a) + CLOSE_NS;
-	}
+	/* Who asks first is told already; but memory waits for no disk. */
+	if (begin(a) == 0)
+		await(w->look, agent_now(a) + FIRST_NS);
 	watch_turn(a);
+	if (!w->look)
+		w->next_ns = agent_now(a) + CLOSE_NS;
 	return 0;
 }
 

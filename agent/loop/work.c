@@ -95,12 +95,19 @@ void works_finish(struct works *ws)
 	}
 }
 
-void works_drain(struct works *ws)
+bool works_drain_until(struct works *ws, uint64_t until_ns)
 {
 	struct pollfd p = { .fd = ws->wake, .events = POLLIN };
 
 	while (ws->out) {
-		(void)ws->os->poll(ws->os, &p, 1, SK_FOREVER);
+		if (ws->os->poll(ws->os, &p, 1, until_ns) == -ETIMEDOUT)
+			return false;
 		works_finish(ws);
 	}
+	return true;
+}
+
+void works_drain(struct works *ws)
+{
+	(void)works_drain_until(ws, SK_FOREVER);
 }

@@ -13,6 +13,8 @@
 #define SK_AGENT_LOOP_WORK_H
 
 #include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "base/link.h"
 #include "base/os.h"
@@ -46,5 +48,7 @@ void work_submit(struct works *ws, struct sk_pool *pool, struct work *work);
 void works_finish(struct works *ws);
 /** Waits for all that is out, and finishes it. */
 void works_drain(struct works *ws);
+/** The same, but no longer than until then. False: some is out. */
+bool works_drain_until(struct works *ws, uint64_t until_ns);
 
 #endif

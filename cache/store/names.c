@@ -183,9 +183,11 @@ void sk_image_name_format(char buf[SK_STORE_NAME_MAX], int32_t rank,
 		       PRId32 SUFFIX, RANK_DIGITS, rank, RANK_DIGITS, world);
 }
 
-/* Ours, and then one number after another. */
+/* Ours, which says that we live before anything bears it, and then one number
+ * after another. */
 static void format_id(struct sk_store *store, char id[RANDOM_DIGITS + 1])
 {
+	sk_store_live(store);
 	(void)snprintf(id, RANDOM_DIGITS + 1, "%08" PRIx32 "%08x",
 		       store->instance, atomic_fetch_add(&store->names, 1));
 }

@@ -51,12 +51,14 @@ struct sk_store {
 	char *path;
 	int fd;			/* its number; sk_store_find() changes which
 				 * directory it is */
-	uint32_t instance;	/* stands in our temporary names */
+	_Atomic uint32_t instance;	/* stands in our temporary names */
 	_Atomic uint64_t device;	/* of the directory */
 	_Atomic uint64_t below;	/* what that one is mounted on */
 	atomic_uint names;	/* that were given */
-	pthread_mutex_t lock;	/* while the path is looked up; guards: */
+	pthread_mutex_t lock;	/* while the path is looked up */
+	pthread_mutex_t alive_lock;	/* after it; guards: */
 	int alive;		/* the file that is locked; -1: none */
+	atomic_bool lives;	/* that was said, or tried; set under it */
 	pthread_mutex_t restoring_lock;	/* before the other; guards: */
 	struct sk_link restoring;	/* jobs, ours; restoring.c */
 	struct sk_link seen;		/* others' names of that kind */
@@ -174,8 +176,10 @@ static inline bool sk_is_shortage(int r)
 
 /* sweep.c */
 
-/** Draws our number and says that we live. An error: no number. */
-int sk_store_live(struct sk_store *store);
+/** Says that we live, by the number that was drawn, or by another one where
+ * that is somebody's; once, and before anything bears it. Waits as writes to
+ * the store do. */
+void sk_store_live(struct sk_store *store);
 void sk_store_die(struct sk_store *store);
 /** The directory is another one: we live there. */
 void sk_store_move(struct sk_store *store);

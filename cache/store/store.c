@@ -139,6 +139,7 @@ int sk_store_open(const struct sk_os *os, const char *path, unsigned stale_s,
 		  struct sk_err *err)
 {
 	struct sk_store *store __attribute__((cleanup(sk_store_closep))) = NULL;
+	uint32_t instance;
 	int r;
 
 	if (!*path)
@@ -150,6 +151,7 @@ int sk_store_open(const struct sk_os *os, const char *path, unsigned stale_s,
 	store->os = os;
 	store->fd = store->alive = -1;
 	pthread_mutex_init(&store->lock, NULL);
+	pthread_mutex_init(&store->alive_lock, NULL);
 	sk_restoring_open(store);
 	store->path = trimmed(path);
 	if (!store->path)
@@ -159,11 +161,13 @@ int sk_store_open(const struct sk_os *os, const char *path, unsigned stale_s,
 		return sk_err_errno(err, store->fd, "cannot open or make the "
 				    "store \"%s\"", path);
 	note_place(store);
-	r = sk_store_live(store);
+	r = os->random(os, &instance, sizeof(instance));
 	if (r < 0)
 		return sk_err_errno(err, r, "cannot draw an id for the store "
 				    "\"%s\"", path);
-	(void)sk_store_sweep(store, stale_s);
+	store->instance = instance;
+	if (stale_s != SK_STORE_LATER)
+		(void)sk_store_sweep(store, stale_s);
 	if (ret_volatile)
 		*ret_volatile = is_volatile(os, store->fd);
 	*ret_store = sk_take_ptr(store);
@@ -178,6 +182,7 @@ struct sk_store *sk_store_close(struct sk_store *store)
 	sk_store_die(store);
 	if (store->fd >= 0)
 		store->os->close(store->os, store->fd);
+	pthread_mutex_destroy(&store->alive_lock);
 	pthread_mutex_destroy(&store->lock);
 	free(store->path);
 	free(store);

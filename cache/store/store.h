@@ -46,7 +46,7 @@ struct statfs;
 
 /** Opens (and creates) the directory; -ENOTSUP with a sentence where it
  * cannot hold images durably is not an error but *ret_volatile = 1 (tmpfs,
- * ramfs). Sweeps, see below. The path is looked up again from time to time:
+ * ramfs). Sweeps, see below, unless that is for later. The path is looked up again from time to time:
  * where it has become another directory, made anew or mounted, that one is
  * the store from then on; but not what is left of it when its filesystem is
  * unmounted: the directory on which it was mounted. */
@@ -80,6 +80,9 @@ static inline bool sk_store_is_below(const struct sk_store_place *place,
 }
 
 #define SK_STORE_DEAD_ONLY UINT32_MAX
+/** Opening sweeps nothing, and writes nothing where the directory is there: it
+ * does not hang where reading does not. */
+#define SK_STORE_LATER (UINT32_MAX - 1)
 /** Removes left-over ".tmp" and ".deleted-" names of agents that are known to
  * be dead, and of those of whom nothing is known what is older than @stale_s
  * seconds. SK_STORE_DEAD_ONLY: not the latter; it costs little where nobody

@@ -57,18 +57,31 @@ static int make_alive(struct sk_store *store, int how)
 	return r;
 }
 
-int sk_store_live(struct sk_store *store)
+/* One whose number is taken draws another. */
+static void be_alive(struct sk_store *store)
 {
-	int r = -EEXIST;
+	const struct sk_os *os = store->os;
+	int r = make_alive(store, O_EXCL);
 
-	for (int i = 0; i < LIVE_TRIES && r == -EEXIST; i++) {
-		r = store->os->random(store->os, &store->instance,
-				      sizeof(store->instance));
-		if (r < 0)
-			return r;
+	for (int i = 1; i < LIVE_TRIES && r == -EEXIST; i++) {
+		uint32_t instance;
+
+		if (os->random(os, &instance, sizeof(instance)) < 0)
+			return;
+		store->instance = instance;
 		r = make_alive(store, O_EXCL);
 	}
-	return 0;
+}
+
+void sk_store_live(struct sk_store *store)
+{
+	if (store->lives)
+		return;
+	pthread_mutex_lock(&store->alive_lock);
+	if (!store->lives)
+		be_alive(store);
+	store->lives = true;
+	pthread_mutex_unlock(&store->alive_lock);
 }
 
 void sk_store_die(struct sk_store *store)
@@ -86,10 +99,13 @@ void sk_store_die(struct sk_store *store)
 
 void sk_store_move(struct sk_store *store)
 {
+	pthread_mutex_lock(&store->alive_lock);
 	if (store->alive >= 0)
 		store->os->close(store->os, store->alive);
 	store->alive = -1;
-	(void)make_alive(store, 0);
+	if (store->lives)
+		(void)make_alive(store, 0);
+	pthread_mutex_unlock(&store->alive_lock);
 }
 
 /* ---- the dead ---- */
@@ -248,6 +264,7 @@ unsigned sk_store_sweep(struct sk_store *store, unsigned stale_s)
 	unsigned n;
 
 	(void)sk_store_find(store);
+	sk_store_live(store);
 	(void)sk_dir_each(store->os, store->fd, note_dead, &c);
 	n = c.n_dead;
 	if (n || stale_s != SK_STORE_DEAD_ONLY) {

@@ -70,7 +70,7 @@ void begin(struct scene *s)
 		.store = s->rig.store, .memory = 64u << 20,
 		.admin_uid = (uid_t)-1, .level = LOG_LEVEL_ERROR,
 		.stop_timeout_s = 300, .backend = SK_IO_THREADS,
-		.hangs_s = NEVER_HANGS_S };
+		.hangs_s = s->hangs_s ? : NEVER_HANGS_S };
 	CHECK(pipe2(ready, O_CLOEXEC) == 0, "pipe");
 	s->rig.agent = fork();
 	CHECK(s->rig.agent >= 0, "fork");

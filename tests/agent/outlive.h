@@ -19,6 +19,7 @@ struct scene {
 	struct sk_fault_os *over;	/* with those that take its place */
 	struct options options;
 	uint32_t flush_every;		/* of ranks; 0: 1 */
+	unsigned hangs_s;		/* 0: the store never does */
 	/** Called in each agent before it begins, and when it has ended by
 	 * itself; NULL: nothing. */
 	void (*before)(void *ctx);

@@ -114,6 +114,39 @@ Test(store, knows_the_dead_from_the_living)
 	place_remove(&p);
 }
 
+/* Where writing hangs an agent begins all the same: what dead ones left is for
+ * later, and so is the word that it lives, but no later than what bears it. */
+Test(store, who_opens_writes_nothing)
+{
+	struct sk_store *store, *first;
+	struct sk_fault_os fault;
+	char name[SK_STORE_NAME_MAX];
+	struct place p;
+
+	first = make_store(&p, NULL);
+	sk_fault_os_init(&fault, sk_os_linux());
+	sk_fault_os_fail(&fault, SK_FAULT_FLOCK, 1, SK_FAULT_ALWAYS, EIO);
+	sk_fault_os_fail(&fault, SK_FAULT_UNLINKAT, 1, SK_FAULT_ALWAYS, EIO);
+	for (int i = 0; i < 2; i++) {
+		cr_assert_eq(sk_store_open(&fault.os, p.store, SK_STORE_LATER,
+					   &store, NULL, NULL), 0);
+		cr_assert_eq(sk_fault_os_hits(&fault), 0);
+		fault.rule_count = 0;
+		sk_alive_name_format(name, store->instance);
+		cr_assert_not(exists(&p, name));
+		if (i)
+			(void)sk_store_sweep(store, SK_STORE_DEAD_ONLY);
+		else
+			cr_assert_eq(put(store, 1, 5, 0), 0);
+		sk_alive_name_format(name, store->instance);
+		cr_assert(exists(&p, name), "%d", i);
+		sk_store_close(store);
+		cr_assert_not(exists(&p, name), "%d", i);
+	}
+	sk_store_close(first);
+	place_remove(&p);
+}
+
 /* An agent that was killed in its first flush leaves a directory of a run that
  * nobody knows of: the next one has that number again, and the step. */
 Test(store, nothing_is_in_nobodys_way)
