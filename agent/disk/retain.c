@@ -108,7 +108,8 @@ bool retain_deletes(const struct agent *a, const struct sk_cat_snapshot *s)
 
 bool retain_makes_room(const struct agent *a)
 {
-	return a->leftover || (a->retain && a->retain->pass);
+	return a->leftover || (a->retain && (a->retain->pass ||
+					     !sk_link_empty(&a->retain->due)));
 }
 
 void retain_flush_begins(struct sk_cat_job *job)

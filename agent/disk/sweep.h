@@ -7,8 +7,8 @@
 
 struct agent;
 
-/** Where there is a store, and a thread that keeps it. The first time is now: it
- * is waited for, for two seconds. -ENOMEM. */
+/** Where there is a store, and a thread that keeps it. The first time is now,
+ * and is waited for, for two seconds. -ENOMEM. */
 int sweep_open(struct agent *a);
 /** Nothing may be out in the background. */
 void sweep_close(struct agent *a);

@@ -129,10 +129,10 @@ static int begin(struct agent *a)
 
 	if (!l)
 		return -ENOMEM;
-	l->refs++;
+	l->refs = 2;
 	r = sk_thread_start(&thread, look, l);
 	if (r < 0) {
-		unref(l);
+		l->refs = 1;
 		unref(l);
 		return r;
 	}

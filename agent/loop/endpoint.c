@@ -78,9 +78,9 @@ static int make_dir(const struct sk_os *os, const char *path, bool chosen,
 	r = os->mkdirat(os, AT_FDCWD, dir, mode);
 	if (r < 0 && r != -EEXIST)
 		return sk_err_errno(err, r, "cannot make %s", dir);
-	/* Whatever the umask: other users must be able to come. One that was
-	 * made by somebody is as they want it. */
-	if ((chosen || r == 0) && mode == 0755)
+	/* Whatever the umask: other users must be able to come, and we. One
+	 * that was made by somebody is as they want it. */
+	if (r == 0 || (chosen && mode == 0755))
 		(void)os->fchmodat(os, AT_FDCWD, dir, mode);
 	return check_dir(os, dir, chosen, err);
 }

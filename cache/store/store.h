@@ -46,10 +46,10 @@ struct statfs;
 
 /** Opens (and creates) the directory; -ENOTSUP with a sentence where it
  * cannot hold images durably is not an error but *ret_volatile = 1 (tmpfs,
- * ramfs). Sweeps, see below, unless that is for later. The path is looked up again from time to time:
- * where it has become another directory, made anew or mounted, that one is
- * the store from then on; but not what is left of it when its filesystem is
- * unmounted: the directory on which it was mounted. */
+ * ramfs). Sweeps, see below, unless that is for later. The path is looked up
+ * again from time to time: where it has become another directory, made anew or
+ * mounted, that one is the store from then on; but not what is left of it when
+ * its filesystem is unmounted: the directory on which it was mounted. */
 int sk_store_open(const struct sk_os *os, const char *path, unsigned stale_s,
 		  struct sk_store **ret_store, int *ret_volatile,
 		  struct sk_err *err);

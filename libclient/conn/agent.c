@@ -232,6 +232,9 @@ static int make_private_dir(const struct sk_os *os, const char *socket_path,
 	(void)snprintf(dir, sizeof(dir), "%s", socket_path);
 	*strrchr(dir, '/') = 0;
 	r = os->mkdirat(os, AT_FDCWD, dir, 0700);
+	/* Whatever the umask. */
+	if (r == 0)
+		(void)os->fchmodat(os, AT_FDCWD, dir, 0700);
 	if (r < 0 && r != -EEXIST)
 		return sk_err_errno(err, r, "cannot make %s for a private "
 				    "agent; let XDG_RUNTIME_DIR be a directory "
@@ -274,14 +277,17 @@ static int spawn_agent(const struct sk_os *os, const char *path, int ready,
 	return 0;
 }
 
-/* It says one byte when it, or another, serves. False: it ended without. */
-static bool wait_ready(const struct sk_os *os, int fd, uint64_t until_ns)
+enum start { START_SERVES, START_ENDED, START_LATE };
+
+/* It says one byte when it, or another, serves. */
+static enum start wait_ready(const struct sk_os *os, int fd, uint64_t until_ns)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
 	char c;
 
-	return os->poll(os, &p, 1, until_ns) <= 0 ||
-	       os->read(os, fd, &c, 1) == 1;
+	if (os->poll(os, &p, 1, until_ns) <= 0)
+		return START_LATE;
+	return os->read(os, fd, &c, 1) == 1 ? START_SERVES : START_ENDED;
 }
 
 /* ---- why it did not ---- */
@@ -352,13 +358,30 @@ static int connect_started(const struct sk_os *os, const char *path,
 	}
 }
 
+/* What came of one; of several that are started at once another may serve. */
+static int reach_started(const struct sk_os *os, const char *path,
+			 const char *log, off_t from, enum start start,
+			 uint64_t until_ns, struct sk_conn *ret_conn,
+			 struct sk_err *err)
+{
+	int r;
+
+	if (start == START_LATE)
+		return sk_err_set(err, -ETIMEDOUT, "the agent that was started "
+				  "does not serve yet: it waits for a disk, or "
+				  "has no CPU; %.100s has what it said", log);
+	if (start == START_SERVES)
+		return connect_started(os, path, until_ns, ret_conn, err);
+	r = sk_conn_open(os, path, until_ns, ret_conn, err);
+	return r < 0 ? say_why(os, log, from, err) : r;
+}
+
 int sk_agent_start(const struct sk_os *os, const char *path,
 		   uint64_t until_ns, struct sk_conn *ret_conn,
 		   struct sk_err *err)
 {
 	int ready[2], r = make_private_dir(os, path, err);
 	char log[SK_PATH_ROOM];
-	bool serves = true;
 	off_t from;
 
 	if (r < 0)
@@ -369,14 +392,10 @@ int sk_agent_start(const struct sk_os *os, const char *path,
 		return sk_err_errno(err, r, "cannot make a pipe");
 	r = spawn_agent(os, path, ready[1], until_ns, err);
 	(void)os->close(os, ready[1]);
-	if (r >= 0) {
-		serves = wait_ready(os, ready[0], until_ns);
-		r = serves ? connect_started(os, path, until_ns, ret_conn,
-					     err) :
-			     sk_conn_open(os, path, until_ns, ret_conn, err);
-	}
-	if (r < 0 && !serves)
-		r = say_why(os, log, from, err);
+	if (r >= 0)
+		r = reach_started(os, path, log, from,
+				  wait_ready(os, ready[0], until_ns), until_ns,
+				  ret_conn, err);
 	(void)os->close(os, ready[0]);
 	return r;
 }

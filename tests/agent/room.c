@@ -116,6 +116,26 @@ static void test_made(void)
 	end(&s);
 }
 
+/* What is to go waits while its ranks restore, and is looked for within a
+ * second of that: they may have trained a step by then. */
+static void test_due(void)
+{
+	const struct rank_options o = { .job = JOB, .world = 1,
+					.keep_last = 1 };
+	struct scene s;
+
+	begin(&s);
+	CHECK_STATUS(rank_again(&s.r, &o), 0, &s.r.msg);
+	rank_close(&s.r);
+	CHECK_STATUS(rank_open(&s.r, &s.w.rig, &o), 0, &s.r.msg);
+	CHECK(is_there(&s, 1), "it went while its ranks restored");
+	fill(&s, 1);
+	CHECK_STATUS(wait_next(&s), 0, &s.r.msg);
+	CHECK(sk_fault_os_hits(s.w.fault) == 1 && !is_there(&s, 1),
+	      "there was room: %s", whole_log(&s.w));
+	end(&s);
+}
+
 static void test_not_enough(void)
 {
 	struct scene s;
@@ -196,6 +216,7 @@ int main(void)
 {
 	test_room_is_not_all();
 	test_made();
+	test_due();
 	test_not_enough();
 	test_nothing_goes();
 	return 0;

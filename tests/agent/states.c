@@ -379,9 +379,10 @@ static void test_kept(void)
 
 	CHECK(pipe2(keeps, O_CLOEXEC) == 0, "pipe");
 	whole_init(&w);
-	w.fault->os.openat = open_late;
 	whole_start(&w);
 	CHECK(w.serves, "it did not start: %s", whole_log(&w));
+	/* What dead agents have left was looked for. */
+	w.fault->os.openat = open_late;
 	CHECK_STATUS(rank_open(&r, &w.rig, &(struct rank_options){
 		.job = "kept", .world = 1, .keep_last = 1 }), 0, &r.msg);
 	block(&w, "kept", path);

@@ -108,7 +108,7 @@ Test(store_names, of_leftovers_are_ours_alone)
 		".rank-00000-of-00001.safetensors.0123456789abcdef.tmp2",
 		".run", ".owner", "step-000000000001",
 	};
-	struct sk_store store = { .instance = 0x01abcdef };
+	struct sk_store store = { .instance = 0x01abcdef, .lives = true };
 	char buf[SK_STORE_NAME_MAX], last[SK_STORE_NAME_MAX];
 	char name[SK_STORE_NAME_MAX];
 	struct sk_leftover left;

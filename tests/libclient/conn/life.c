@@ -196,6 +196,66 @@ static void test_log(const struct scene *scene)
 	end_agent(pid);
 }
 
+/* 0: there is none yet. */
+static int read_number(const char *path)
+{
+	FILE *f = fopen(path, "re");
+	int n = 0;
+
+	if (!f || fscanf(f, "%d", &n) != 1)
+		n = 0;
+	if (f)
+		(void)fclose(f);
+	return n;
+}
+
+/* One that comes to nothing in time, and is there. */
+static void test_starts_late(const struct scene *scene)
+{
+	const struct sk_options soon = { .timeout_ms = 200 };
+	char program[300], text[400];
+	struct sk *sk = NULL;
+	FILE *f;
+	int pid;
+
+	(void)snprintf(program, sizeof(program), "%s/late", scene->dir);
+	(void)snprintf(text, sizeof(text), "#!/bin/sh\necho $$ > %s/pid\n"
+		       "exec sleep 1000\n", scene->dir);
+	CHECK((f = fopen(program, "we")) && fputs(text, f) >= 0 &&
+	      !fchmod(fileno(f), 0700) && !fclose(f));
+	CHECK(!setenv("SHARDKEEP_AGENT", program, 1));
+	CHECK(sk_open(&soon, &sk) == -ETIMEDOUT && !sk, "%s", sk_error());
+	CHECK(strstr(sk_error(), "does not serve yet"), "%s", sk_error());
+	(void)snprintf(text, sizeof(text), "%s/pid", scene->dir);
+	AWAIT((pid = read_number(text)) > 0, "it never ran");
+	CHECK(!kill(pid, SIGKILL) && waitpid(pid, NULL, 0) == pid);
+	CHECK(!unlink(text) && !unlink(program));
+	CHECK(!setenv("SHARDKEEP_AGENT", scene->program, 1));
+}
+
+/* The directory that is made for an agent is of use, whatever the umask. */
+static void test_masked(const struct scene *scene)
+{
+	const mode_t before = umask(0777);
+	struct sk *sk = NULL;
+	char dir[300], path[320];
+	struct stat st;
+	uint32_t pid;
+
+	(void)snprintf(dir, sizeof(dir), "%s/masked", scene->dir);
+	CHECK(!mkdir(dir, 0) && !chmod(dir, 0700));
+	CHECK(!setenv("XDG_RUNTIME_DIR", dir, 1));
+	CHECK(!sk_open(NULL, &sk), "%s", sk_error());
+	(void)umask(before);
+	(void)snprintf(path, sizeof(path), "%s/shardkeep", dir);
+	CHECK(!stat(path, &st) && (st.st_mode & 07777) == 0700, "%#o",
+	      st.st_mode);
+	pid = sk->conn.agent.pid;
+	sk_close(sk);
+	end_agent(pid);
+	CHECK(!setenv("XDG_RUNTIME_DIR", scene->dir, 1));
+}
+
 static void test_race(struct scene *scene)
 {
 	struct sk_options no_start = { .flags = SK_OPEN_NO_START };
@@ -216,6 +276,8 @@ static void test_race(struct scene *scene)
 	test_swept(scene);
 	test_log(scene);
 	test_cannot_start(scene);
+	test_starts_late(scene);
+	test_masked(scene);
 	/* A program that is none, a directory that others can write to. */
 	CHECK(!setenv("SHARDKEEP_AGENT", "/nonexistent/shardkeepd", 1));
 	CHECK(sk_open(NULL, &sk) < 0);
