@@ -12,6 +12,7 @@
 #include "cuda/hash.h"
 #include "libclient/gpu-rank.h"
 #include "state/slots.h"
+#include "support/fault-os.h"
 
 #define MANY ((size_t)13000)	/* three batches, and a part */
 #define EACH ((size_t)96)
@@ -194,11 +195,12 @@ static void fails(struct rank *rank)
 		"cuMemcpyDtoHAsync", "cuMemcpyBatchAsync", "cuEventCreate",
 		"cuEventRecord", "cuEventSynchronize", "cuStreamWaitEvent",
 		"cuStreamCreateWithPriority", "cuMemHostRegister" };
+	const unsigned every = (unsigned)sk_fault_every();
 	struct trial t = { .bytes = 0 };
 
 	begin(&t, rank);
 	for (size_t i = 0; i < SK_ARRAY_SIZE(names); i++)
-		for (unsigned nth = 1; nth < 14; nth += 1 + nth / 4)
+		for (unsigned nth = 1; nth < 14; nth += every + nth / 4)
 			one_fails(&t, names[i], nth);
 	go_back(&t, 2);
 }

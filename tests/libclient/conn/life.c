@@ -16,9 +16,10 @@
 #include <unistd.h>
 
 #include "support/await.h"
+#include "support/fault-os.h"
 
 #define RACERS 4
-#define STEPS 60
+#define STEPS (60 / (int)sk_fault_every())
 
 /* ---- who starts the agent ---- */
 
