@@ -14,6 +14,7 @@
 #include "session/session.h"
 
 #define LOOK_NS UINT64_C(2000000000)
+#define SOON_NS UINT64_C(500000000)	/* where one at the store is out */
 #define LOCKED_BYTES ((rlim_t)64 << 20)
 
 static void look_at_memlock(struct agent *a)
@@ -73,7 +74,8 @@ static void look(struct timer *timer)
 	record_look(a);
 	degraded_is(a, DEGRADED_KEEPER, a->keeper.lost, NULL);
 	degraded_is(a, DEGRADED_SOCKET, a->displaced, NULL);
-	timer_set(&a->loop.timers, &a->health_timer, agent_now(a) + LOOK_NS);
+	timer_set(&a->loop.timers, &a->health_timer, agent_now(a) +
+		  (watch_is_out(a) ? SOON_NS : LOOK_NS));
 }
 
 int health_open(struct agent *a)

@@ -101,9 +101,10 @@ struct sk_options {
  * protocol and ours are more than one apart: the sentence has both;
  * -ETIMEDOUT it does not answer in time; -EACCES the private agent's directory
  * is not this user's alone, or the agent that answers is run by somebody who is
- * neither this user nor root nor the owner of /run/shardkeep; -ENAMETOOLONG the
- * path of the socket; -EMFILE, -ENFILE no descriptor is left; -EAGAIN no
- * thread can be started; -EINVAL options that make no sense; -ENOMEM.
+ * neither this user nor root nor the owner of /run/shardkeep; -ENAMETOOLONG,
+ * -ENOTDIR the path of the socket; -EMFILE, -ENFILE no descriptor is left;
+ * -EAGAIN no thread can be started; -EINVAL options that make no sense;
+ * -ENOMEM.
  */
 int sk_open(const struct sk_options *opts, struct sk **ret_sk);
 

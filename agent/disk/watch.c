@@ -240,13 +240,18 @@ static bool is_wrong(const struct agent *a)
 }
 
 /* Who could go on with what memory has is not kept for as long as a client
- * waits for an answer. */
+ * waits for an answer, ten seconds; but a disk that is behind may take some. */
 static bool hangs(struct agent *a, uint64_t took_ns)
 {
 	const uint64_t most_ns = a->opts->hangs_s * SECOND_NS;
 
-	return took_ns > most_ns || (took_ns > most_ns / 8 &&
-				     stored_kept_waiting(a, most_ns / 8));
+	return took_ns > most_ns || (took_ns > most_ns / 6 &&
+				     stored_kept_waiting(a, most_ns / 6));
+}
+
+bool watch_is_out(const struct agent *a)
+{
+	return a->watch && a->watch->look;
 }
 
 static bool is_due(struct agent *a, uint64_t now)

@@ -37,6 +37,8 @@ int watch_measure(const struct sk_os *os, const char *path,
 void watch_seen(struct agent *a, const struct watch_found *found);
 /** Something has changed there: the next turn looks. */
 void watch_soon(struct agent *a);
+/** A look is out: the next turn should be soon. */
+bool watch_is_out(const struct agent *a);
 /** A look that hangs is left behind. */
 void watch_close(struct agent *a);
 

@@ -15,7 +15,7 @@
 #include "agent/outlive.h"
 
 #define SECOND UINT64_C(1000000000)
-#define HANGS_S 800u		/* and an eighth of it where somebody waits */
+#define HANGS_S 800u		/* and a sixth of it where somebody waits */
 
 /* Shared with all agents. */
 static atomic_bool *frozen;
