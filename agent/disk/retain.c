@@ -106,10 +106,25 @@ bool retain_deletes(const struct agent *a, const struct sk_cat_snapshot *s)
 	return p && retain_pass_deletes(p, s);
 }
 
+/* Some job's steps are looked at soon. One whose ranks restore may be held for
+ * minutes. */
+static bool is_any_due(const struct agent *a)
+{
+	const struct kept *kept;
+
+	sk_link_each(kept, &a->retain->due, due) {
+		struct hold hold = kept->hold;
+
+		if (!hold_stands(&hold, kept->job, agent_now(a)))
+			return true;
+	}
+	return false;
+}
+
 bool retain_makes_room(const struct agent *a)
 {
 	return a->leftover || (a->retain && (a->retain->pass ||
-					     !sk_link_empty(&a->retain->due)));
+					     is_any_due(a)));
 }
 
 void retain_flush_begins(struct sk_cat_job *job)

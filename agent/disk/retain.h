@@ -39,7 +39,7 @@ retain_in_force(const struct agent *a, const struct sk_cat_job *job,
 bool retain_holds(const struct agent *a, const struct sk_cat_job *job);
 /** It is being deleted from disk, and cannot be kept any more. */
 bool retain_deletes(const struct agent *a, const struct sk_cat_snapshot *s);
-/** What need not stay is being deleted, or looked for, or is to be: room may
+/** What need not stay is being deleted, or looked for, or soon to be: room may
  * come. */
 bool retain_makes_room(const struct agent *a);
 void retain_flush_begins(struct sk_cat_job *job);
