@@ -3,10 +3,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "keeper/parent.h"
@@ -14,10 +17,35 @@
 
 /* ---- the agent and its keeper, in processes of their own ---- */
 
+static _Atomic pid_t *dying;	/* shared; 0: nobody was to die */
+
 void die(void *ctx)
 {
 	(void)ctx;
+	atomic_store(dying, getpid());
 	(void)kill(getpid(), SIGKILL);
+}
+
+/* A thread that is to end its process may be kept from it for long. */
+static bool is_dead(void)
+{
+	struct pollfd p = { .events = POLLIN };
+	pid_t pid = atomic_load(dying);
+	bool dead;
+
+	if (!pid)
+		return false;
+	p.fd = (int)syscall(SYS_pidfd_open, pid, 0);
+	dead = p.fd < 0 || poll(&p, 1, 0) == 1;
+	if (p.fd >= 0)
+		close(p.fd);
+	return dead;
+}
+
+void await_death(const struct sk_fault_os *fault)
+{
+	if (sk_fault_os_hits(fault))
+		AWAIT(is_dead(), "%d lives", (int)atomic_load(dying));
 }
 
 static int run_child(struct scene *s, struct parent *p)
@@ -65,6 +93,11 @@ void begin(struct scene *s)
 	int ready[2];
 	char c;
 
+	if (!dying)
+		dying = mmap(NULL, sizeof(*dying), PROT_READ | PROT_WRITE,
+			     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(dying != MAP_FAILED, "mmap");
+	atomic_store(dying, 0);
 	rig_init(&s->rig, "none");
 	s->options = (struct options){
 		.store = s->rig.store, .memory = 64u << 20,

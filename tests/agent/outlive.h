@@ -29,6 +29,9 @@ struct scene {
 
 /** For sk_fault_os_meddle(): the process that makes the call is killed. */
 void die(void *ctx);
+/** Who was to die at one of @fault's calls is dead: what answers from now on is
+ * another one. */
+void await_death(const struct sk_fault_os *fault);
 /** The keeper and its first agent, which serves. */
 void begin(struct scene *s);
 void end(struct scene *s);

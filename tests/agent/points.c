@@ -34,12 +34,13 @@ static bool disarm(struct scene *s)
 	int sock;
 
 	__atomic_store_n(&s->fault->rule_count, 0, __ATOMIC_SEQ_CST);
-	/* Who was just about to has been by the second answer. */
+	/* Who was just about to has been met by the second answer. */
 	for (int i = 0; i < 2; i++) {
 		sock = rig_try_connect(&s->rig, &msg);
 		if (sock >= 0)
 			close(sock);
 	}
+	await_death(s->fault);
 	return sk_fault_os_hits(s->fault);
 }
 
@@ -149,6 +150,7 @@ static bool killed_over(struct scene *s, uint64_t nth)
 	AWAIT(sk_fault_os_hits(s->over) ||
 	      (serving(s) > 0 && serving(s) != before), "it hangs");
 	__atomic_store_n(&s->over->rule_count, 0, __ATOMIC_SEQ_CST);
+	await_death(s->over);
 	AWAIT(serving(s) > 0, "nobody serves");
 	hit = sk_fault_os_hits(s->over);
 	check_step(s, &r, STEPS);
