@@ -135,9 +135,13 @@ static void adam(struct rank *r, int t)
 		}
 }
 
-/* The launcher kills all ranks once all are here: in mid-step. */
+/* The launcher kills all ranks once all are here: in mid-step. Whoever looks at
+ * what is left counts on the last snapshot; that it has let go of the tensors
+ * does not say that it is sealed. */
 static void wait_for_death(struct rank *r)
 {
+	if (r->state)
+		(void)sk_wait(r->state, (int64_t)r->step, SK_SEALED, 10000);
 	__atomic_add_fetch(&r->s->at_kill, 1, __ATOMIC_SEQ_CST);
 	for (;;)
 		pause();
